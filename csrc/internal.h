@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Structures shared by the .c files. */
+#ifndef RMAEXT_INTERNAL_H
+#define RMAEXT_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_atomic.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+
+#include "rmaext.h"
+
+#define RMX_SLOTS 1024		      /* chunks in flight, at most the CQ */
+#define RMX_SLICE (100 * 1000 * 1000) /* ns in C before Python looks up */
+#define RMX_NO_RANK (-1)
+
+/* libfabric's functions that are not inline, taken from one opened copy */
+struct rmaext_library {
+	void *handle;
+	__typeof__(fi_getinfo) *getinfo;
+	__typeof__(fi_freeinfo) *freeinfo;
+	__typeof__(fi_dupinfo) *dupinfo;
+	__typeof__(fi_fabric) *fabric;
+	__typeof__(fi_version) *version;
+	__typeof__(fi_strerror) *strerror;
+	bool tune;	      /* private copy, not initialised yet */
+	pthread_mutex_t lock; /* setenv around the first fi_getinfo */
+};
+
+struct rmaext_peer {
+	fi_addr_t addr;
+	int pidfd;	  /* readable once the peer's process is gone; or -1 */
+	atomic_bool gone; /* pidfd was seen readable */
+	struct rmaext_peer *next;
+};
+
+/* Who reads the completion queue, and who sleeps; see progress.c. */
+struct rmx_progress {
+	pthread_mutex_t reader; /* held by the one reader of the CQ */
+	atomic_int waiters;	/* application threads that wait */
+	atomic_uint visits;	/* how often one began to */
+	atomic_int followers;	/* of these, not reading: asleep on turn */
+	atomic_uint turn;	/* futex: something changed for followers */
+	atomic_bool thread_reads;
+	atomic_uint stop; /* futex */
+	int cq_fd;	  /* -1: the provider has none */
+	int wake_fd;	  /* calls the progress thread out of poll */
+	pthread_t thread;
+	bool running;
+	int64_t spin;
+};
+
+/* One chunk on its way: the context of one fi_* call. */
+struct rmx_slot {
+	struct fi_context2 context; /* first: the CQ gives back its address */
+	struct rmaext_op *op;
+	struct rmx_slot *next;
+};
+
+struct rmaext_fabric {
+	struct rmaext_library *lib;
+	struct fi_info *info;
+	struct fid_fabric *fabric;
+	struct fid_domain *domain;
+	struct fid_av *av;
+	struct fid_cq *cq;
+	struct fid_ep *ep;
+	uint64_t mr_mode;
+	size_t key_size;
+	size_t chunk; /* longest single read or write */
+	bool atomics; /* the ops table is there */
+	bool cpu_atomics;
+	struct rmx_progress progress;
+	pthread_mutex_t lock; /* slots, peers, memories, windows, mapping */
+	struct rmx_slot *slots;
+	struct rmx_slot *free_slots;
+	struct rmaext_peer *peers;
+	struct rmaext_memory *memories;
+	struct rmaext_window *windows;
+	struct rmaext_op *ops; /* in flight, freed by close at the latest */
+	atomic_uint_fast64_t posted, completed, failed, wakeups;
+};
+
+struct rmaext_memory {
+	struct rmaext_fabric *fabric;
+	struct fid_mr *mr;
+	uint64_t base;
+	struct rmaext_memory *next, **prev;
+};
+
+struct rmx_target {
+	struct rmaext_peer *peer;
+	uint64_t size;
+	uint64_t base;
+	uint64_t key;
+	atomic_uint pending; /* chunks posted and not completed */
+	atomic_int error;    /* of a put that nobody waited for */
+	uint8_t access;
+	uint8_t align; /* of offset 0, modulo 64 */
+	uint8_t route;
+	bool mapped; /* raw key is mapped; guarded by fabric->lock */
+};
+
+struct rmaext_window {
+	struct rmaext_fabric *fabric; /* NULL: all routes are direct */
+	char *local;
+	int64_t timeout;
+	int64_t count;
+	struct rmx_target *targets;
+	uint8_t *raw_keys; /* count * raw_len bytes, FI_MR_RAW only */
+	size_t raw_len;
+	atomic_uint_fast64_t pending;
+	atomic_uint_fast64_t finished; /* ever; shows flush that we move */
+	atomic_int users;	       /* threads inside a call */
+	atomic_bool closed;
+	pthread_mutex_t lock;	     /* guards failure */
+	struct rmaext_error failure; /* words for target->error */
+	struct rmaext_window *next, **prev;
+};
+
+enum rmx_kind { RMX_PUT, RMX_GET, RMX_FETCH_ADD, RMX_CSWAP };
+
+struct rmaext_op {
+	struct rmaext_window *window;
+	struct rmx_target *target;
+	int64_t rank;
+	enum rmx_kind kind;
+	enum fi_datatype type;
+	size_t unit;  /* bytes an element; chunks are multiples of it */
+	size_t chunk; /* bytes a chunk, at most */
+	uint64_t offset, len, posted;
+	char *local; /* source of a put, result of the rest */
+	const char *operand, *compare;
+	atomic_uint refs;      /* the owner's and one a chunk in flight */
+	atomic_uint completed; /* chunks */
+	atomic_int error;
+	atomic_bool detached; /* the owner has left: a buffered put */
+	atomic_bool
+		abandoned; /* the owner has given up, and holds a reference */
+	bool buffered;	   /* local is payload[] */
+	int64_t deadline;
+	unsigned int seen;
+	struct rmaext_error failure; /* written before error is set */
+	struct rmaext_op *next, **prev;
+	_Alignas(16) char payload[];
+};
+
+/* What a waiter wants next. */
+enum rmx_step {
+	RMX_DONE,
+	RMX_SLEEP, /* until a completion */
+	RMX_RETRY, /* the provider said EAGAIN: soon, event or not */
+};
+
+/* error.c */
+#define RMX_PRINTF(n) __attribute__((format(printf, n, n + 1)))
+int rmx_fail(int code, int64_t rank, const char *call, const char *format, ...)
+	RMX_PRINTF(4);
+int rmx_fail_record(const struct rmaext_error *record);
+
+/* library.c */
+int rmx_getinfo(struct rmaext_library *lib, const char *node, uint64_t flags,
+		const struct fi_info *hints, struct fi_info **info_p);
+
+/* fabric.c */
+struct fi_info *rmx_hints(struct rmaext_library *lib, const char *provider,
+			  const char *domain, int mr_basic, bool atomics);
+
+/* memory.c, key.c */
+void rmx_memory_unlink(struct rmaext_memory *memory);
+int rmx_key_map(struct rmaext_window *window, int64_t rank);
+void rmx_key_unmap_all(struct rmaext_window *window);
+
+/* window.c */
+int rmx_window_enter(struct rmaext_window *window, const char *call);
+void rmx_window_leave(struct rmaext_window *window);
+int rmx_window_shut(struct rmaext_window *window);
+void rmx_window_unlink(struct rmaext_window *window);
+
+/* op.c */
+int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
+	       uint64_t offset, uint64_t len, size_t payload,
+	       struct rmaext_op **op_p);
+int rmx_op_run(struct rmaext_op *op, struct rmaext_op **op_p);
+void rmx_op_complete(struct rmx_slot *slot, const struct rmaext_error *failure);
+void rmx_op_shut_all(struct rmaext_fabric *fabric);
+
+/* rma.c */
+int rmx_check(const struct rmaext_window *window, const char *call,
+	      int64_t rank, uint64_t offset, uint64_t len, int access);
+int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
+		 void *context);
+
+/* atomic.c */
+int rmx_atomic_post(struct rmaext_op *op, uint64_t offset, size_t len,
+		    void *context);
+
+/* progress.c */
+int64_t rmx_now(void);
+int rmx_progress_start(struct rmaext_fabric *fabric, int thread, int64_t spin);
+void rmx_progress_stop(struct rmaext_fabric *fabric);
+/* step() until RMX_DONE; RMAEXT_PENDING at `until` or after a signal */
+int rmx_wait(struct rmaext_fabric *fabric, struct rmaext_peer *peer,
+	     enum rmx_step (*step)(void *), void *arg, int64_t until);
+int rmx_deadline(struct rmaext_peer *peer, int64_t rank, const char *call,
+		 int64_t timeout, int64_t *deadline, bool moved);
+
+#endif

@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Who reads the completion queue. Reading it is what moves data, for the own
+ * operations and for those of peers on this rank's memory, so somebody must at
+ * all times; two at once lose wake-ups. Hence one reader, who holds `reader`
+ * through its sleep too:
+ *
+ * - an application thread that waits. Others that wait meanwhile are followers
+ *   and sleep on `turn`, which the reader moves after each batch it
+ *   dispatched and when it leaves.
+ * - else the progress thread. An application thread that wants to read calls
+ *   it out of its sleep through wake_fd. It then stays away ("parked") until
+ *   no application thread has come for RMX_PARK: handing the queue over twice
+ *   for each get would cost two context switches.
+ */
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define RMX_BATCH 16
+#define RMX_PARK ((int64_t)500 * 1000)
+#define RMX_SOON ((int64_t)200 * 1000)	   /* between tries after EAGAIN */
+#define RMX_NAP_MAX ((int64_t)1000 * 1000) /* CQ without a descriptor */
+#define RMX_THREAD_SPIN ((int64_t)10 * 1000)
+
+int64_t rmx_now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static struct timespec span(int64_t ns)
+{
+	if (ns < 0)
+		ns = 0;
+	return (struct timespec){
+		.tv_sec = (time_t)(ns / 1000000000),
+		.tv_nsec = (long)(ns % 1000000000),
+	};
+}
+
+static void futex_sleep(atomic_uint *word, unsigned int value, int64_t ns)
+{
+	struct timespec t = span(ns);
+
+	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, &t, NULL, 0);
+}
+
+static void futex_wake_all(atomic_uint *word)
+{
+	atomic_fetch_add(word, 1);
+	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+static void relax(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+static void read_error(struct rmaext_fabric *f)
+{
+	struct rmaext_error record = {.rank = -1};
+	struct fi_cq_err_entry entry;
+	char text[128];
+	const char *words;
+
+	memset(&entry, 0, sizeof(entry));
+	if (fi_cq_readerr(f->cq, &entry, 0) < 0 || !entry.op_context)
+		return;
+	/* some providers leave err 0 when a connection goes */
+	record.code = entry.err ? -entry.err : -FI_EIO;
+	record.prov_errno = entry.prov_errno;
+	words = fi_cq_strerror(f->cq, entry.prov_errno, entry.err_data, text,
+			       sizeof(text));
+	memcpy(record.call, "fi_cq_readerr", sizeof("fi_cq_readerr"));
+	strncpy(record.detail, f->lib->strerror(-record.code),
+		sizeof(record.detail) - 1);
+	if (words && *words) {
+		size_t used = strlen(record.detail);
+
+		strncat(record.detail,
+			"; provider: ", sizeof(record.detail) - used - 1);
+		used = strlen(record.detail);
+		strncat(record.detail, words, sizeof(record.detail) - used - 1);
+	}
+	rmx_op_complete(entry.op_context, &record);
+}
+
+/* Reads the CQ until it is empty; the caller is its reader. */
+static int drain(struct rmaext_fabric *f)
+{
+	struct fi_cq_entry entries[RMX_BATCH];
+	int total = 0;
+	ssize_t n;
+
+	do {
+		n = fi_cq_read(f->cq, entries, RMX_BATCH);
+		if (n == -FI_EAVAIL) {
+			read_error(f);
+			n = 1;
+		} else {
+			for (ssize_t i = 0; i < n; i++)
+				if (entries[i].op_context)
+					rmx_op_complete(entries[i].op_context,
+							NULL);
+		}
+		total += n > 0 ? (int)n : 0;
+	} while (n > 0 && total < RMX_SLOTS);
+	if (total && atomic_load(&f->progress.followers))
+		futex_wake_all(&f->progress.turn);
+	return total;
+}
+
+/* Gives the queue up, and wakes one who may take it. */
+static void leave_queue(struct rmx_progress *p)
+{
+	pthread_mutex_unlock(&p->reader);
+	atomic_thread_fence(memory_order_seq_cst);
+	if (atomic_load(&p->followers))
+		futex_wake_all(&p->turn);
+}
+
+/*
+ * Sleeps until the network, a second descriptor or the time says so. False:
+ * interrupted by a signal.
+ */
+static bool doze(struct rmaext_fabric *f, int other_fd, int64_t ns,
+		 int64_t *nap, bool *other_ready)
+{
+	struct fid *fid = &f->cq->fid;
+	struct pollfd fds[2] = {
+		{.fd = f->progress.cq_fd, .events = POLLIN},
+		{.fd = other_fd, .events = POLLIN},
+	};
+	struct timespec t;
+
+	*other_ready = false;
+	if (fds[0].fd >= 0) {
+		/* -FI_EAGAIN: something has come since the last read */
+		if (fi_trywait(f->fabric, &fid, 1))
+			return true;
+	} else {
+		*nap = *nap ? *nap * 2 : 10000;
+		if (*nap > RMX_NAP_MAX)
+			*nap = RMX_NAP_MAX;
+		if (ns > *nap)
+			ns = *nap;
+	}
+	t = span(ns);
+	if (ppoll(fds, 2, &t, NULL) < 0)
+		return errno != EINTR;
+	*other_ready = fds[1].revents != 0;
+	return true;
+}
+
+/* The reader's loop of a waiting application thread. */
+static int lead(struct rmaext_fabric *f, struct rmaext_peer *peer,
+		enum rmx_step (*step)(void *), void *arg, int64_t until)
+{
+	int64_t now = rmx_now(), spin_end = now + f->progress.spin, nap = 0;
+	int pidfd = peer ? peer->pidfd : -1;
+	enum rmx_step next;
+	bool gone;
+
+	for (;;) {
+		int n = drain(f);
+
+		next = step(arg);
+		if (next == RMX_DONE)
+			return 0;
+		now = rmx_now();
+		if (now >= until || (peer && atomic_load(&peer->gone)))
+			return RMAEXT_PENDING;
+		if (n) {
+			spin_end = now + f->progress.spin;
+			nap = 0;
+		}
+		if (now < spin_end) {
+			relax();
+			continue;
+		}
+		now = until - now;
+		if (next == RMX_RETRY && now > RMX_SOON)
+			now = RMX_SOON;
+		if (!doze(f, pidfd, now, &nap, &gone))
+			return RMAEXT_PENDING;
+		/* what it answered before it went is read once more above */
+		if (gone)
+			atomic_store(&peer->gone, true);
+	}
+}
+
+int rmx_wait(struct rmaext_fabric *f, struct rmaext_peer *peer,
+	     enum rmx_step (*step)(void *), void *arg, int64_t until)
+{
+	struct rmx_progress *p = &f->progress;
+	const uint64_t one = 1;
+	int ret = RMAEXT_PENDING;
+
+	if (step(arg) == RMX_DONE)
+		return 0;
+	atomic_fetch_add(&p->waiters, 1);
+	atomic_fetch_add(&p->visits, 1);
+	for (;;) {
+		unsigned int turn;
+
+		if (!pthread_mutex_trylock(&p->reader)) {
+			ret = lead(f, peer, step, arg, until);
+			leave_queue(p);
+			break;
+		}
+		atomic_fetch_add(&p->followers, 1);
+		turn = atomic_load(&p->turn);
+		if (atomic_load(&p->thread_reads) &&
+		    write(p->wake_fd, &one, sizeof(one)) < 0)
+			relax(); /* counter full: it is awake already */
+		if (step(arg) == RMX_DONE) {
+			ret = 0;
+		} else if (!pthread_mutex_trylock(&p->reader)) {
+			/* it left before it could see a follower */
+			atomic_fetch_sub(&p->followers, 1);
+			ret = lead(f, peer, step, arg, until);
+			leave_queue(p);
+			break;
+		} else {
+			int64_t left = until - rmx_now();
+
+			/* a follower posts too: look again soon */
+			if (left > 0)
+				futex_sleep(&p->turn, turn,
+					    left < RMX_NAP_MAX ? left
+							       : RMX_NAP_MAX);
+		}
+		atomic_fetch_sub(&p->followers, 1);
+		if (!ret || rmx_now() >= until)
+			break;
+	}
+	atomic_fetch_sub(&p->waiters, 1);
+	return ret;
+}
+
+/* What RMAEXT_PENDING of rmx_wait means by now. */
+int rmx_deadline(struct rmaext_peer *peer, int64_t rank, const char *call,
+		 int64_t timeout, int64_t *deadline, bool moved)
+{
+	int64_t now = rmx_now();
+
+	if (peer && peer->pidfd >= 0 && !atomic_load(&peer->gone)) {
+		struct pollfd fd = {.fd = peer->pidfd, .events = POLLIN};
+
+		if (poll(&fd, 1, 0) > 0)
+			atomic_store(&peer->gone, true);
+	}
+	if (peer && atomic_load(&peer->gone))
+		return rmx_fail(-FI_ENOTCONN, rank, call,
+				"the target process is gone");
+	if (moved)
+		*deadline = now + timeout;
+	if (now < *deadline)
+		return RMAEXT_PENDING;
+	return rmx_fail(-FI_ETIMEDOUT, rank, call,
+			"no progress for %.3g s: target stopped, or its "
+			"network is down",
+			(double)timeout / 1e9);
+}
+
+static enum rmx_step never(void *arg)
+{
+	(void)arg;
+	return RMX_SLEEP;
+}
+
+void rmaext_fabric_progress(rmaext_fabric *f, int64_t slice)
+{
+	rmx_wait(f, NULL, never, NULL,
+		 rmx_now() + (slice < RMX_SLICE ? slice : RMX_SLICE));
+}
+
+/* One turn as the reader: serve, spin a little after activity, sleep. */
+static void thread_turn(struct rmaext_fabric *f, int64_t *nap)
+{
+	struct rmx_progress *p = &f->progress;
+	int64_t spin_end = rmx_now() + RMX_THREAD_SPIN;
+	uint64_t count;
+	bool called;
+
+	do {
+		if (drain(f)) {
+			spin_end = rmx_now() + RMX_THREAD_SPIN;
+			*nap = 0;
+		}
+		if (atomic_load(&p->waiters) || atomic_load(&p->stop))
+			return;
+	} while (rmx_now() < spin_end);
+	doze(f, p->wake_fd, 1000000000, nap, &called);
+	if (called && read(p->wake_fd, &count, sizeof(count)) > 0)
+		atomic_fetch_add(&f->wakeups, 1);
+}
+
+static void *thread_main(void *arg)
+{
+	struct rmaext_fabric *f = arg;
+	struct rmx_progress *p = &f->progress;
+	unsigned int seen = atomic_load(&p->visits);
+	int64_t nap = 0;
+
+	while (!atomic_load(&p->stop)) {
+		unsigned int visits = atomic_load(&p->visits);
+
+		if (visits != seen || atomic_load(&p->waiters) ||
+		    pthread_mutex_trylock(&p->reader)) {
+			seen = visits;
+			futex_sleep(&p->stop, 0, RMX_PARK);
+			continue;
+		}
+		atomic_store(&p->thread_reads, true);
+		while (!atomic_load(&p->waiters) && !atomic_load(&p->stop))
+			thread_turn(f, &nap);
+		atomic_store(&p->thread_reads, false);
+		leave_queue(p);
+	}
+	return NULL;
+}
+
+int rmx_progress_start(struct rmaext_fabric *f, int thread, int64_t spin)
+{
+	struct rmx_progress *p = &f->progress;
+	sigset_t all, old;
+	int ret;
+
+	p->spin = spin;
+	p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (p->wake_fd < 0)
+		return -errno;
+	if (!thread)
+		return 0;
+	/* signals belong to Python's main thread */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	ret = pthread_create(&p->thread, NULL, thread_main, f);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	p->running = !ret;
+	return -ret;
+}
+
+void rmx_progress_stop(struct rmaext_fabric *f)
+{
+	struct rmx_progress *p = &f->progress;
+	const uint64_t one = 1;
+
+	if (p->running) {
+		futex_wake_all(&p->stop);
+		while (write(p->wake_fd, &one, sizeof(one)) < 0)
+			if (errno != EAGAIN && errno != EINTR)
+				break;
+		pthread_join(p->thread, NULL);
+		p->running = false;
+	}
+	if (p->wake_fd >= 0)
+		close(p->wake_fd);
+	p->wake_fd = -1;
+}

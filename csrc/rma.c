@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* put, get, flush: check at the origin, choose the route, post. */
+#include "internal.h"
+
+#include <errno.h>
+#include <string.h>
+
+/*
+ * A put up to this size is copied and returns at once; a longer one is read
+ * by the network where it lies, and waits. Copying 32 KiB costs less than
+ * the round trip that waiting would.
+ */
+#define RMX_COPY_MAX ((uint64_t)32 << 10)
+
+/*
+ * Only the origin can refuse: providers let a put past the end land, lose it
+ * together with the next good one, or hang (measured).
+ */
+int rmx_check(const struct rmaext_window *w, const char *call, int64_t rank,
+	      uint64_t offset, uint64_t len, int access)
+{
+	const struct rmx_target *t;
+
+	if (rank < 0 || rank >= w->count)
+		return rmx_fail(-ERANGE, rank, call,
+				"rank %lld is not in 0..%lld", (long long)rank,
+				(long long)w->count - 1);
+	t = &w->targets[rank];
+	if (offset > t->size || len > t->size - offset)
+		return rmx_fail(-ERANGE, rank, call,
+				"%llu bytes at byte %llu end after the %llu "
+				"bytes of the window",
+				(unsigned long long)len,
+				(unsigned long long)offset,
+				(unsigned long long)t->size);
+	if ((t->access & access) != access)
+		return rmx_fail(-FI_EACCES, rank, call,
+				"the window there allows %s%s",
+				t->access & RMAEXT_READ ? "r" : "",
+				t->access & RMAEXT_WRITE ? "w" : "");
+	if (t->peer &&
+	    atomic_load_explicit(&t->peer->gone, memory_order_relaxed))
+		return rmx_fail(-FI_ENOTCONN, rank, call,
+				"the target process is gone");
+	return 0;
+}
+
+/* offset: within the operation */
+int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
+		 void *context)
+{
+	struct rmaext_fabric *f = op->window->fabric;
+	struct rmx_target *t = op->target;
+	struct iovec iov = {.iov_base = op->local + offset, .iov_len = len};
+	struct fi_rma_iov remote = {
+		.addr = op->offset + offset,
+		.len = len,
+		.key = t->key,
+	};
+	struct fi_msg_rma msg = {
+		.msg_iov = &iov,
+		.iov_count = 1,
+		.addr = t->peer->addr,
+		.rma_iov = &remote,
+		.rma_iov_count = 1,
+		.context = context,
+	};
+
+	if (f->mr_mode & FI_MR_VIRT_ADDR)
+		remote.addr += t->base;
+	if (op->kind == RMX_GET)
+		return (int)fi_readmsg(f->ep, &msg, FI_COMPLETION);
+	/* a completion must mean: in the target's memory */
+	return (int)fi_writemsg(f->ep, &msg,
+				FI_COMPLETION | FI_DELIVERY_COMPLETE);
+}
+
+int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
+	       uint64_t len, rmaext_op **op_p)
+{
+	bool copy = len <= RMX_COPY_MAX;
+	struct rmaext_op *op;
+	int ret = rmx_window_enter(w, "put");
+
+	*op_p = NULL;
+	if (ret)
+		return ret;
+	ret = rmx_check(w, "put", rank, offset, len, RMAEXT_WRITE);
+	if (ret || !len)
+		goto leave;
+	if (w->targets[rank].route == RMAEXT_DIRECT) {
+		memmove(w->local + offset, buf, len);
+		goto leave;
+	}
+	ret = rmx_op_new(w, rank, RMX_PUT, offset, len, copy ? len : 0, &op);
+	if (ret)
+		goto leave;
+	op->buffered = copy;
+	op->local = copy ? op->payload : (char *)(uintptr_t)buf;
+	if (copy)
+		memcpy(op->payload, buf, len);
+	ret = rmx_op_run(op, op_p);
+leave:
+	rmx_window_leave(w);
+	return ret;
+}
+
+int rmaext_get(rmaext_window *w, int64_t rank, uint64_t offset, void *buf,
+	       uint64_t len, rmaext_op **op_p)
+{
+	struct rmaext_op *op;
+	int ret = rmx_window_enter(w, "get");
+
+	*op_p = NULL;
+	if (ret)
+		return ret;
+	ret = rmx_check(w, "get", rank, offset, len, RMAEXT_READ);
+	if (ret || !len)
+		goto leave;
+	if (w->targets[rank].route == RMAEXT_DIRECT) {
+		memmove(buf, w->local + offset, len);
+		goto leave;
+	}
+	ret = rmx_op_new(w, rank, RMX_GET, offset, len, 0, &op);
+	if (ret)
+		goto leave;
+	op->local = buf;
+	ret = rmx_op_run(op, op_p);
+leave:
+	rmx_window_leave(w);
+	return ret;
+}
+
+static enum rmx_step flush_step(void *arg)
+{
+	struct rmx_target *target = arg;
+
+	return atomic_load(&target->pending) ? RMX_SLEEP : RMX_DONE;
+}
+
+static int flush_wait(struct rmaext_window *w, int64_t rank, int64_t until,
+		      struct rmaext_wait *wait)
+{
+	struct rmx_target *t = &w->targets[rank];
+	uint64_t finished;
+	int ret;
+
+	if (!atomic_load(&t->pending))
+		return 0;
+	if (until > wait->deadline)
+		until = wait->deadline;
+	if (!rmx_wait(w->fabric, t->peer, flush_step, t, until))
+		return 0;
+	finished = atomic_load(&w->finished);
+	ret = rmx_deadline(t->peer, rank, "flush", wait->timeout,
+			   &wait->deadline, finished != wait->seen);
+	wait->seen = finished;
+	return ret;
+}
+
+/* Errors of puts that nobody waited for are reported here, once. */
+static int flush_error(struct rmaext_window *w, int64_t rank)
+{
+	struct rmx_target *t = &w->targets[rank];
+	int ret = atomic_exchange(&t->error, 0);
+
+	if (!ret)
+		return 0;
+	pthread_mutex_lock(&w->lock);
+	if (w->failure.rank == rank)
+		rmx_fail_record(&w->failure);
+	else
+		rmx_fail(ret, rank, "put", "%s",
+			 w->fabric->lib->strerror(-ret));
+	pthread_mutex_unlock(&w->lock);
+	return ret;
+}
+
+int rmaext_flush(rmaext_window *w, int64_t rank, struct rmaext_wait *wait)
+{
+	int64_t first = rank < 0 ? 0 : rank;
+	int64_t end = rank < 0 ? w->count : rank + 1;
+	struct rmaext_error record;
+	int64_t until;
+	int ret, lost = 0;
+
+	ret = rmx_window_enter(w, "flush");
+	if (ret)
+		return ret;
+	if (rank >= w->count) {
+		ret = rmx_check(w, "flush", rank, 0, 0, 0);
+		goto leave;
+	}
+	/* orders what the direct route stored */
+	atomic_thread_fence(memory_order_seq_cst);
+	if (!w->fabric)
+		goto leave;
+	until = rmx_now() + RMX_SLICE;
+	if (!wait->deadline)
+		wait->deadline = rmx_now() + wait->timeout;
+	for (rank = first; rank < end; rank++) {
+		ret = flush_wait(w, rank, until, wait);
+		if (ret == RMAEXT_PENDING)
+			goto leave;
+		if (ret && !lost) { /* the others are flushed all the same */
+			lost = ret;
+			rmaext_error_last(&record);
+		}
+	}
+	for (rank = first; rank < end; rank++) {
+		ret = flush_error(w, rank);
+		if (ret && !lost) {
+			lost = ret;
+			rmaext_error_last(&record);
+		}
+	}
+	ret = lost ? rmx_fail_record(&record) : 0;
+leave:
+	rmx_window_leave(w);
+	return ret;
+}

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The table of targets that operations are checked against. */
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static void set_target(struct rmaext_window *w, int64_t rank,
+		       const struct rmaext_targets *from)
+{
+	struct rmx_target *t = &w->targets[rank];
+
+	t->peer = from->peer[rank];
+	t->size = from->size[rank];
+	t->base = from->base[rank];
+	t->access = from->access[rank];
+	t->align = from->align[rank];
+	t->route = from->route[rank];
+	if (!w->raw_keys && from->key_len == sizeof(t->key))
+		memcpy(&t->key, from->keys + (size_t)rank * sizeof(t->key),
+		       sizeof(t->key));
+}
+
+int rmaext_window_create(rmaext_fabric *f, void *local,
+			 const struct rmaext_targets *targets, int64_t timeout,
+			 rmaext_window **window_p)
+{
+	struct rmaext_window *w = calloc(1, sizeof(*w));
+	bool raw = f && (f->mr_mode & FI_MR_RAW);
+
+	if (!w)
+		goto no_memory;
+	w->fabric = f;
+	w->local = local;
+	w->timeout = timeout;
+	w->count = targets->count;
+	w->targets = calloc((size_t)w->count, sizeof(*w->targets));
+	if (!w->targets)
+		goto no_memory;
+	if (raw) {
+		size_t bytes = (size_t)w->count * targets->key_len;
+
+		w->raw_len = targets->key_len;
+		w->raw_keys = malloc(bytes ? bytes : 1);
+		if (!w->raw_keys)
+			goto no_memory;
+		memcpy(w->raw_keys, targets->keys, bytes);
+	}
+	for (int64_t rank = 0; rank < w->count; rank++)
+		set_target(w, rank, targets);
+	pthread_mutex_init(&w->lock, NULL);
+	if (f) {
+		pthread_mutex_lock(&f->lock);
+		w->next = f->windows;
+		w->prev = &f->windows;
+		if (w->next)
+			w->next->prev = &w->next;
+		f->windows = w;
+		pthread_mutex_unlock(&f->lock);
+	}
+	*window_p = w;
+	return 0;
+
+no_memory:
+	if (w)
+		free(w->targets);
+	free(w);
+	return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "window");
+}
+
+void rmx_window_unlink(struct rmaext_window *w)
+{
+	struct rmaext_fabric *f = w->fabric;
+
+	pthread_mutex_lock(&f->lock);
+	*w->prev = w->next;
+	if (w->next)
+		w->next->prev = w->prev;
+	pthread_mutex_unlock(&f->lock);
+}
+
+/*
+ * Every call on a window is bracketed, so that close can wait for the calls
+ * of other threads: the caller owns the struct, close owns what it points to.
+ */
+int rmx_window_enter(struct rmaext_window *w, const char *call)
+{
+	atomic_fetch_add(&w->users, 1);
+	if (!atomic_load(&w->closed))
+		return 0;
+	atomic_fetch_sub(&w->users, 1);
+	return rmx_fail(-FI_ESHUTDOWN, RMX_NO_RANK, call,
+			"the window is closed");
+}
+
+void rmx_window_leave(struct rmaext_window *w)
+{
+	atomic_fetch_sub(&w->users, 1);
+}
+
+/* Refuse new calls; those inside return within a slice. */
+int rmx_window_shut(struct rmaext_window *w)
+{
+	int64_t until = rmx_now() + 20 * (int64_t)RMX_SLICE;
+	struct timespec nap = {.tv_nsec = 100000};
+
+	atomic_store(&w->closed, true);
+	while (atomic_load(&w->users)) {
+		if (rmx_now() > until)
+			return -FI_EBUSY;
+		nanosleep(&nap, NULL);
+	}
+	return 0;
+}
+
+int rmaext_window_close(rmaext_window *w)
+{
+	if (rmx_window_shut(w) || w->pending)
+		return rmx_fail(-FI_EBUSY, RMX_NO_RANK, "rmaext_window_close",
+				"%llu transfers in flight",
+				(unsigned long long)w->pending);
+	if (w->fabric) {
+		rmx_key_unmap_all(w);
+		rmx_window_unlink(w);
+		w->fabric = NULL;
+	}
+	return 0;
+}
+
+void rmaext_window_free(rmaext_window *w)
+{
+	if (w->fabric || w->users)
+		return; /* still served: leak rather than corrupt */
+	pthread_mutex_destroy(&w->lock);
+	free(w->raw_keys);
+	free(w->targets);
+	free(w);
+}

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""One-sided communication over libfabric for MPI programs in Python."""
+
+from .errors import (
+    AccessError,
+    AlignmentError,
+    BoundsError,
+    ClosedError,
+    KeyRecordError,
+    LibraryError,
+    NoProviderError,
+    PeerLostError,
+    RmaError,
+    RmaTimeout,
+    Unsupported,
+)
+from .fabric import Fabric
+from .window import Window
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AccessError",
+    "AlignmentError",
+    "BoundsError",
+    "ClosedError",
+    "Fabric",
+    "KeyRecordError",
+    "LibraryError",
+    "NoProviderError",
+    "PeerLostError",
+    "RmaError",
+    "RmaTimeout",
+    "Unsupported",
+    "Window",
+]

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Exceptions, and the only map from libfabric's codes to them."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import Any
+
+from ._lib import ffi, lib
+
+__all__ = [
+    "AccessError",
+    "AlignmentError",
+    "BoundsError",
+    "ClosedError",
+    "KeyRecordError",
+    "LibraryError",
+    "NoProviderError",
+    "PeerLostError",
+    "RmaError",
+    "RmaTimeout",
+    "Unsupported",
+]
+
+
+class RmaError(OSError):
+    """An operation or a set-up step failed.
+
+    Attributes
+    ----------
+    errno : int
+        Positive libfabric or system error number.
+    call : str
+        The call that failed: an fi_* function or an operation of rmaext.
+    rank : int or None
+        Target rank, where there is one.
+    detail : str
+        What libfabric, the provider or the check had to say.
+    """
+
+    def __init__(
+        self,
+        errno: int,
+        message: str,
+        *,
+        call: str = "",
+        rank: int | None = None,
+        detail: str = "",
+    ) -> None:
+        super().__init__(errno, message)
+        self.call = call
+        self.rank = rank
+        self.detail = detail or message
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = {"call": self.call, "rank": self.rank, "detail": self.detail}
+        return type(self), (self.errno, self.strerror), state
+
+
+class BoundsError(RmaError, IndexError):
+    """Rank or offset outside the window."""
+
+
+class AccessError(RmaError, PermissionError):
+    """The window or the buffer does not allow the access."""
+
+
+class AlignmentError(RmaError, ValueError):
+    """An atomic on an address that is no multiple of the item size."""
+
+
+class ClosedError(RmaError, ValueError):
+    """The window is closed."""
+
+
+class Unsupported(RmaError, NotImplementedError):  # noqa: N818
+    """The provider cannot do this."""
+
+
+class RmaTimeout(RmaError, TimeoutError):  # noqa: N818
+    """No progress within the time limit."""
+
+
+class PeerLostError(RmaError, ConnectionError):
+    """The target process or the connection to it is gone."""
+
+
+class KeyRecordError(RmaError, ValueError):
+    """A rank sent a record that cannot be decoded."""
+
+
+class NoProviderError(RmaError, LookupError):
+    """No provider fits; the message lists those there are."""
+
+
+class LibraryError(RmaError, LookupError):
+    """No libfabric could be opened."""
+
+
+_LOST = (
+    errno.ENOTCONN,
+    errno.ECONNREFUSED,
+    errno.ECONNRESET,
+    errno.ECONNABORTED,
+    errno.EHOSTUNREACH,
+    errno.EHOSTDOWN,
+    errno.ENETUNREACH,
+    errno.ENETDOWN,
+    errno.EPIPE,
+    # rxm's word for what was in flight when a connection went
+    errno.EIO,
+    errno.ECANCELED,
+)
+
+_CLASSES: dict[int, type[RmaError]] = {
+    errno.ERANGE: BoundsError,
+    errno.EACCES: AccessError,
+    errno.EFAULT: AlignmentError,
+    errno.ESHUTDOWN: ClosedError,
+    errno.EOPNOTSUPP: Unsupported,
+    errno.ENOSYS: Unsupported,
+    errno.ETIMEDOUT: RmaTimeout,
+    errno.ENODATA: NoProviderError,
+    errno.ENOENT: LibraryError,
+    **dict.fromkeys(_LOST, PeerLostError),
+}
+
+_BUILTINS: dict[str, Callable[[str], Exception]] = {
+    cls.__name__: cls for cls in (TypeError, ValueError, IndexError, OverflowError, MemoryError)
+}
+
+
+def from_c(code: int, where: str = "") -> Exception:
+    """Return the exception for a code that the C side has just returned.
+
+    Parameters
+    ----------
+    code : int
+        Negative error number.
+    where : str
+        What the caller was about: operation, window, rank, offset, length.
+    """
+    record = ffi.new("struct rmaext_error *")
+    lib.rmaext_error_last(record)
+    call = ffi.string(record.call).decode()
+    detail = ffi.string(record.detail).decode(errors="replace")
+    if code == -errno.ENOMEM:
+        return MemoryError(f"{where or call}: {detail}")
+    message = f"{where}: {detail}" if where else f"{call}: {detail}"
+    if call.startswith("fi_") and where:
+        message += f" ({call})"
+    cls = _CLASSES.get(-code, RmaError)
+    rank = record.rank if record.rank >= 0 else None
+    return cls(-code, message, call=call, rank=rank, detail=detail)
+
+
+def check(code: int, where: str = "") -> None:
+    """Raise if the C side returned an error."""
+    if code:
+        raise from_c(code, where)
+
+
+def pack(exc: BaseException) -> dict[str, Any]:
+    """Describe an exception for the other ranks."""
+    return {
+        "type": type(exc).__name__,
+        "errno": getattr(exc, "errno", None) or 0,
+        "text": str(exc)[:2000],
+    }
+
+
+def unpack(record: dict[str, Any], text: str) -> Exception:
+    """Return the exception that another rank described, with other words."""
+    name, code = record.get("type"), record.get("errno")
+    if isinstance(name, str) and name in _BUILTINS:
+        return _BUILTINS[name](text)
+    cls = globals()[name] if name in __all__ else RmaError
+    error: Exception = cls(code if isinstance(code, int) else errno.EIO, text)
+    return error

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The process's endpoints: what all windows share.
+
+There are at most two, opened on first use and closed at exit: one that listens
+on the loopback interface, for communicators within one host, and one on the
+job's network. A rank's exposure is thus no larger than its communicators need.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from typing import Any, ClassVar
+
+from . import _lifetime
+from ._lib import ffi, lib
+from .config import Config
+from .errors import check
+from .library import Candidate, open_library
+
+__all__ = ["Fabric"]
+
+_MR_MODES = {
+    1 << 0: "BASIC",
+    1 << 2: "LOCAL",
+    1 << 3: "RAW",
+    1 << 4: "VIRT_ADDR",
+    1 << 5: "ALLOCATED",
+    1 << 6: "PROV_KEY",
+    1 << 7: "MMU_NOTIFY",
+    1 << 8: "RMA_EVENT",
+    1 << 9: "ENDPOINT",
+    1 << 10: "HMEM",
+    1 << 11: "COLLECTIVE",
+}
+
+_RAW = 1 << 3
+_FI_ENOKEY = 266
+
+
+class Fabric:
+    """An opened endpoint. Made by windows, not by users.
+
+    Attributes
+    ----------
+    provider, domain, address : str
+        As libfabric names them; the address is the endpoint's own.
+    version : str
+        Of the libfabric that was opened, e.g. "1.17".
+    library : str
+        Its path.
+    key_size : int
+        Bytes of a remote key.
+    mr_mode : str
+        What the provider demands of registrations, e.g. "VIRT_ADDR|PROV_KEY".
+    """
+
+    _opened: ClassVar[dict[str, Fabric]] = {}
+
+    def __init__(self, chosen: Candidate, config: Config, spin: float) -> None:
+        library = open_library(config.library)
+        self.candidate = chosen
+        options = ffi.new("struct rmaext_fabric_options *")
+        texts = {
+            "provider": chosen.provider,
+            # an address implies its domain; names differ between versions
+            "domain": "" if chosen.address else chosen.domain,
+            "address": chosen.address,
+        }
+        keep = {name: ffi.new("char[]", text.encode()) for name, text in texts.items() if text}
+        for name, text in keep.items():
+            setattr(options, name, text)
+        options.mr_basic = config.mr_basic
+        options.progress = config.progress
+        options.spin_ns = int(spin * 1e9)
+        self._handle = ffi.new("rmaext_fabric **")
+        check(lib.rmaext_fabric_open(library.handle, options, self._handle))
+
+        info = ffi.new("struct rmaext_fabric_info *")
+        lib.rmaext_fabric_describe(self.handle, info)
+        self.provider = ffi.string(info.provider).decode()
+        self.domain = ffi.string(info.domain).decode()
+        self.address = ffi.string(info.address).decode()
+        self.version = library.version
+        self.library = library.path
+        self._mr_mode = int(info.mr_mode)
+        self.raw_keys = bool(self._mr_mode & _RAW)
+        self.key_size = int(info.key_size)
+        self.cpu_atomics = bool(info.cpu_atomics)
+
+        self._lock = threading.Lock()
+        self._peers: dict[bytes, Any] = {}
+        # What C may still touch. Entries go when C is done with them, at the
+        # latest when the endpoint is closed.
+        self._in_flight: dict[int, tuple[Any, ...]] = {}
+        self._orphans: list[int] = []
+        self._kept: list[Any] = []
+        self.open_windows: dict[int, tuple[Any, ...]] = {}
+        _lifetime.on_exit(self.close)
+        _lifetime.on_fork(self)
+
+    def __repr__(self) -> str:
+        return f"<rmaext.Fabric {self.provider} {self.version} at {self.address or 'closed'}>"
+
+    @property
+    def handle(self) -> Any:
+        """The C object; NULL once closed."""
+        return self._handle[0]
+
+    @property
+    def mr_mode(self) -> str:
+        """Demands of the provider, by name."""
+        names = [name for bit, name in _MR_MODES.items() if self._mr_mode & bit]
+        return "|".join(names) or "none"
+
+    @property
+    def stats(self) -> dict[str, int]:
+        """Counts since it was opened: posted, completed, failed, thread_wakeups."""
+        stats = ffi.new("struct rmaext_stats *")
+        if self.handle:
+            lib.rmaext_fabric_stats(self.handle, stats)
+        fields = ("posted", "completed", "failed", "thread_wakeups")
+        return {name: int(getattr(stats, name)) for name in fields}
+
+    @classmethod
+    def get(cls, scope: str) -> Fabric | None:
+        """Return the fabric of a scope, "host" or "network", if it is open."""
+        fabric = cls._opened.get(scope)
+        return fabric if fabric is not None and fabric.handle else None
+
+    @classmethod
+    def open(cls, scope: str, chosen: Candidate, config: Config, spin: float) -> Fabric:
+        """Open the fabric of a scope, or return the one that is open."""
+        fabric = cls.get(scope)
+        if fabric is None:
+            fabric = cls._opened[scope] = cls(chosen, config, spin)
+        return fabric
+
+    def name(self) -> bytes:
+        """Return the endpoint's address for the peers."""
+        buf, size = ffi.new("char[256]"), ffi.new("size_t *", 256)
+        check(lib.rmaext_fabric_address(self.handle, buf, size))
+        return bytes(ffi.buffer(buf, size[0]))
+
+    def peer(self, name: bytes, pidfd: int) -> Any:
+        """Return the handle of the peer with that address; owns pidfd."""
+        with self._lock:
+            known = self._peers.get(name)
+            if known is not None:
+                if pidfd >= 0:
+                    os.close(pidfd)
+                return known
+            peer = ffi.new("rmaext_peer **")
+            check(lib.rmaext_peer_add(self.handle, name, len(name), pidfd, peer))
+            self._peers[name] = peer[0]
+            return peer[0]
+
+    def register(self, pointer: Any, nbytes: int, access: int, key: int) -> Any:
+        """Register memory; returns a C handle holder for `deregister`.
+
+        The key is the one to ask for, if the provider lets us choose; one that
+        is taken is replaced by another.
+        """
+        memory = ffi.new("rmaext_memory **")
+        for _ in range(8):
+            code = lib.rmaext_memory_register(self.handle, pointer, nbytes, access, key, memory)
+            if code != -_FI_ENOKEY:
+                break
+            key = secrets.randbits(64)
+        check(code)
+        return memory
+
+    def deregister(self, memory: Any) -> None:
+        """Deregister; harmless when the fabric is closed or it was done before."""
+        if self.handle and memory[0]:
+            check(lib.rmaext_memory_close(memory))
+
+    def key(self, memory: Any) -> tuple[bytes, int]:
+        """Return the key that lets a peer use the memory, and the base of its addresses."""
+        size = ffi.new("size_t *", 0)
+        lib.rmaext_memory_key(memory[0], ffi.NULL, size)  # asks for the size
+        buf = ffi.new("char[]", size[0])
+        check(lib.rmaext_memory_key(memory[0], buf, size))
+        return bytes(ffi.buffer(buf, size[0])), int(lib.rmaext_memory_base(memory[0]))
+
+    def serve(self, seconds: float) -> None:
+        """Read the completion queue for about so long."""
+        if self.handle:
+            lib.rmaext_fabric_progress(self.handle, int(seconds * 1e9))
+
+    # -- buffers -------------------------------------------------------------
+
+    def hold(self, op: Any, *buffers: Any) -> None:
+        """Keep what an operation is about to use, before C sees it.
+
+        A signal may raise between any two lines of Python; an entry that is
+        never released only costs memory, a missing one would corrupt it.
+        """
+        self._in_flight[id(op)] = (op, *buffers)
+
+    def release(self, op: Any) -> None:
+        """Let go of an operation's buffers, now or when C is done with them."""
+        if op[0] and self.handle and lib.rmaext_op_release(op) == lib.RMAEXT_PENDING:
+            self._orphans.append(id(op))
+        else:
+            self._in_flight.pop(id(op), None)
+        if self._orphans:
+            self.reap()
+
+    def reap(self) -> None:
+        """Free the buffers of abandoned operations that have ended since."""
+        with self._lock:
+            if not self.handle:
+                return
+            waiting = []
+            for token in self._orphans:
+                if lib.rmaext_op_release(self._in_flight[token][0]) == lib.RMAEXT_PENDING:
+                    waiting.append(token)
+                else:
+                    self._in_flight.pop(token, None)
+            self._orphans = waiting
+
+    def keep(self, *things: Any) -> None:
+        """Keep memory that peers may still write until the endpoint is closed."""
+        self._kept.append(things)
+
+    def close(self) -> None:
+        """Close the endpoint; local. Peers' operations on this rank then fail."""
+        if self.handle and not lib.rmaext_fabric_close(self._handle):
+            self._in_flight.clear()
+            self._orphans.clear()
+            self._kept.clear()
+            self.open_windows.clear()
+        # else a thread is inside a call: everything stays until the process ends
+
+    def forget(self) -> None:
+        """After fork: the child has no endpoint, and must not touch the parent's."""
+        self._handle = ffi.new("rmaext_fabric **")

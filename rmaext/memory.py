@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Arrays in, checked arrays out: window memory, origins, results."""
+
+from __future__ import annotations
+
+import errno
+import math
+import mmap
+import operator
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from ._lib import ffi, lib
+from .errors import AccessError
+
+__all__ = ["access_bits", "address", "allocate", "origin", "result", "window_array"]
+
+Array = NDArray[Any]
+
+# Linux's numbers; the mmap module of Python 3.10 has no names for them
+_MADV_WIPEONFORK = 18
+_MAP_NORESERVE = 0x4000
+
+_ACCESS = {"r": lib.RMAEXT_READ, "w": lib.RMAEXT_WRITE}
+_ACCESS["rw"] = _ACCESS["r"] | _ACCESS["w"]
+
+
+def access_bits(access: str | None, writeable: bool) -> int:
+    """Return the rights of origins; `access=None` is taken from the array."""
+    if access is None:
+        access = "rw" if writeable else "r"
+    if not isinstance(access, str):
+        raise TypeError(f"access={access!r}: must be a string or None")
+    if access not in _ACCESS:
+        raise ValueError(f"access={access!r}: must be 'r', 'w', 'rw' or None")
+    if "w" in access and not writeable:
+        raise AccessError(errno.EACCES, f"access={access!r} over a read-only array")
+    return int(_ACCESS[access])
+
+
+def access_name(bits: int) -> str:
+    """Return "r", "w" or "rw"."""
+    return next(name for name, value in _ACCESS.items() if value == bits)
+
+
+def address(array: Array) -> Any:
+    """Return the array's first byte as a C pointer; the caller keeps the array."""
+    return ffi.cast("void *", array.__array_interface__["data"][0])
+
+
+def check_dtype(dtype: np.dtype[Any]) -> None:
+    """Refuse elements that are pointers into one process."""
+    if dtype.hasobject:
+        raise TypeError(f"dtype {dtype}: Python objects cannot be shared with other processes")
+    if dtype.itemsize == 0:
+        raise TypeError(f"dtype {dtype} has elements of no size")
+
+
+def window_array(array: Any) -> Array:
+    """Check the array that the caller offers as window memory."""
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"a window needs a NumPy array, not {type(array).__name__}")
+    check_dtype(array.dtype)
+    if not array.flags.c_contiguous:
+        raise ValueError("a window needs a C-contiguous array")
+    return array
+
+
+def allocate(shape: Any, dtype: DTypeLike) -> Array:
+    """Return zeros in pages of their own, which a forked child does not share.
+
+    The pages come on first touch, so a large window costs nothing until used.
+    """
+    dtype = np.dtype(dtype)
+    check_dtype(dtype)
+    if not isinstance(shape, tuple):
+        shape = tuple(shape) if isinstance(shape, list) else (shape,)
+    dims = tuple(operator.index(n) for n in shape)
+    if any(n < 0 for n in dims):
+        raise ValueError(f"shape {dims} has a negative dimension")
+    nbytes = math.prod(dims) * dtype.itemsize
+    if not nbytes:
+        return np.zeros(dims, dtype)
+    try:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        pages = mmap.mmap(-1, nbytes, flags=flags)
+    except (OSError, OverflowError) as exc:
+        raise MemoryError(f"cannot map {nbytes} bytes: {exc}") from None
+    # A forked child shares no page with us, so its copy-on-write never takes a
+    # registered one away; it reads zeros, where MADV_DONTFORK would crash it.
+    pages.madvise(_MADV_WIPEONFORK)
+    return np.frombuffer(pages, dtype).reshape(dims)
+
+
+_NUMBERS: dict[str, Any] = {
+    "b": bool,
+    "i": int,
+    "u": int,
+    "f": (int, float),
+    "c": (int, float, complex),
+}
+
+
+def _scalar(value: Any, dtype: np.dtype[Any]) -> Array:
+    """Return a Python number as an array of one element, if it fits."""
+    kind = dtype.kind
+    if not isinstance(value, _NUMBERS.get(kind, ())):
+        raise TypeError(f"{type(value).__name__} {value!r} is no value for dtype {dtype}")
+    if kind in "iu":
+        info = np.iinfo(dtype)
+        if not info.min <= value <= info.max:
+            raise OverflowError(f"{value} does not fit dtype {dtype}")
+    with np.errstate(over="ignore"):
+        array = np.array(value, dtype)
+    if kind in "fc" and not np.isfinite(array):
+        parts = (value.real, value.imag)
+        if all(isinstance(part, int) or math.isfinite(part) for part in parts):
+            raise OverflowError(f"{value} does not fit dtype {dtype}")
+    return array
+
+
+def origin(value: Any, dtype: np.dtype[Any]) -> Array:
+    """Return a contiguous array of the window's dtype: no silent casts.
+
+    Parameters
+    ----------
+    value : array or scalar
+        Of the window's dtype. A Python number is taken if it fits. A strided
+        or Fortran-ordered array is packed.
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        if value.dtype != dtype:
+            raise TypeError(
+                f"origin has dtype {value.dtype}, the window {dtype}; convert it with astype"
+            )
+        return np.asarray(value, order="C")
+    if isinstance(value, bool | int | float | complex):
+        return _scalar(value, dtype)
+    raise TypeError(f"{type(value).__name__} is no array and no number: no origin")
+
+
+def result(out: Any, dtype: np.dtype[Any]) -> Array:
+    """Check the array that the caller offers for a result."""
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out must be a NumPy array, not {type(out).__name__}")
+    if out.dtype != dtype:
+        raise TypeError(f"out has dtype {out.dtype}, the window {dtype}")
+    if not out.flags.c_contiguous:
+        raise ValueError("out must be C-contiguous")
+    if not out.flags.writeable:
+        raise ValueError("out is read-only")
+    return out
+
+
+_KINDS = {
+    "i1": lib.RMAEXT_INT8,
+    "u1": lib.RMAEXT_UINT8,
+    "i2": lib.RMAEXT_INT16,
+    "u2": lib.RMAEXT_UINT16,
+    "i4": lib.RMAEXT_INT32,
+    "u4": lib.RMAEXT_UINT32,
+    "i8": lib.RMAEXT_INT64,
+    "u8": lib.RMAEXT_UINT64,
+    "f4": lib.RMAEXT_FLOAT,
+    "f8": lib.RMAEXT_DOUBLE,
+    "c8": lib.RMAEXT_FLOAT_COMPLEX,
+    "c16": lib.RMAEXT_DOUBLE_COMPLEX,
+    np.dtype(np.longdouble).str[1:]: lib.RMAEXT_LONG_DOUBLE,
+}
+
+
+def atomic_type(dtype: np.dtype[Any]) -> int | None:
+    """Return the C side's number of a dtype; None where no atomic can be."""
+    return int(_KINDS[dtype.str[1:]]) if dtype.isnative and dtype.str[1:] in _KINDS else None

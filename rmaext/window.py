@@ -1,0 +1,597 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Windows: memory that every rank of a communicator can put to and get from."""
+
+from __future__ import annotations
+
+import errno
+import operator
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import DTypeLike, NDArray
+
+from . import _lifetime, collective, memory
+from ._lib import ffi, lib
+from .config import timeout_seconds
+from .errors import BoundsError, ClosedError, Unsupported, from_c
+from .fabric import Fabric
+from .group import Group
+from .keys import WindowRecord, attempt, blame, dtype_text, failed, settle, succeeded
+
+__all__ = ["Memory", "Window"]
+
+Array = NDArray[Any]
+
+_ROUTES = {lib.RMAEXT_DIRECT: "direct", lib.RMAEXT_FABRIC: "fabric"}
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The part of a window that one rank has.
+
+    Attributes
+    ----------
+    key : bytes
+        The remote key that the peers use; empty where none was needed.
+    base : int
+        Address of the first byte.
+    size : int
+        Bytes.
+    access : str
+        Rights of origins: "r", "w" or "rw".
+    """
+
+    key: bytes
+    base: int
+    size: int
+    access: str
+
+
+class Window:
+    """One-sided access to an array of every rank (MPI-4.1, chapter 12).
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+        Intracommunicator whose ranks take part.
+    array : numpy.ndarray
+        This rank's memory: C-contiguous, any shape, any dtype without Python
+        objects. Sizes may differ between ranks, zero included; the dtype, byte
+        order included, may not. The window keeps the array alive.
+    access : {"r", "w", "rw"}, optional
+        What origins may do; by default what the array allows.
+    timeout : float, optional
+        Seconds without progress after which an operation raises
+        `RmaTimeout`; by default RMAEXT_TIMEOUT, or 60.
+
+    Raises
+    ------
+    TypeError, ValueError, AccessError
+        On every rank, if any rank's arguments do not fit; the message names
+        the ranks at fault.
+
+    Notes
+    -----
+    Collective, blocking; corresponds to MPI_Win_create. Offsets everywhere are
+    elements of the dtype, counted in C order from the start of the array.
+
+    A window is used after its creation without any further call on the target:
+    operations complete while the target computes or sleeps. Memory that is the
+    target of concurrent puts is undefined where they overlap; `fetch_add` and
+    `compare_and_swap` are atomic against each other, per element.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        array: Array,
+        access: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        self._create(comm, lambda: memory.window_array(array), access, timeout)
+
+    @classmethod
+    def allocate(
+        cls,
+        comm: MPI.Comm,
+        shape: int | tuple[int, ...],
+        dtype: DTypeLike = float,
+        access: str | None = None,
+        timeout: float | None = None,
+    ) -> Window:
+        """Return a window over new memory, filled with zeros.
+
+        Parameters are those of `Window`, with `shape` and `dtype` as in
+        numpy.zeros; the shape may differ between ranks. Collective, blocking;
+        corresponds to MPI_Win_allocate. Untouched pages take no memory.
+        """
+        self = cls.__new__(cls)
+        self._create(comm, lambda: memory.allocate(shape, dtype), access, timeout)
+        return self
+
+    _registered: Any
+    _array: Array
+
+    # -- creation ----------------------------------------------------------------
+
+    def _create(
+        self,
+        comm: MPI.Comm,
+        make: Callable[[], Array],
+        access: str | None,
+        timeout: float | None,
+    ) -> None:
+        self._closed = True  # until it is whole
+        group = Group.of(comm)
+        self._comm = comm
+        self._group = group
+        self._fabric: Fabric | None = group.fabric
+        self._registered = None
+        self._name = group.next_name()
+
+        def mine() -> bytes:
+            self._array = make()
+            self._timeout = timeout_seconds(timeout)
+            bits = memory.access_bits(access, self._array.flags.writeable)
+            return self._register(bits).pack()
+
+        record, own = attempt(mine)
+        try:
+            received = group.gather(record)
+        except BaseException:
+            # others may have got our key and write already
+            if self._fabric is not None and self._registered is not None:
+                self._fabric.keep(self._array, self._registered)
+            raise
+        try:
+            records = [WindowRecord.unpack(payload) for payload in settle(received, own)]
+            _same_dtype(records)
+            self._handle, self._routes = group.window(
+                records, memory.address(self._array), self._timeout
+            )
+        except BaseException:
+            if self._fabric is not None and self._registered is not None:
+                self._fabric.deregister(self._registered)  # all ranks know that it failed
+            raise
+        self._sizes = [record.size // self.dtype.itemsize for record in records]
+        mine_ = records[group.rank]
+        start = int(self._array.__array_interface__["data"][0])
+        self._memory = Memory(mine_.key, start, mine_.size, memory.access_name(mine_.access))
+        self._atomic_type = memory.atomic_type(self.dtype)
+        group.join()
+        if self._fabric is not None:
+            # until a collective close peers may write: not even del ends that
+            self._fabric.open_windows[id(self)] = (self._array, self._handle, self._registered)
+        self._closed = False
+        _lifetime.on_fork(self)
+
+    def _register(self, access: int) -> WindowRecord:
+        array, fabric = self._array, self._fabric
+        start = int(array.__array_interface__["data"][0])
+        key, base = b"", 0
+        if fabric is not None and array.nbytes:
+            number = self._group.next_key()
+            pointer = memory.address(array)
+            self._registered = fabric.register(pointer, array.nbytes, access, number)
+            key, base = fabric.key(self._registered)
+        return WindowRecord(array.nbytes, base, start % 64, access, dtype_text(array.dtype), key)
+
+    # -- what it is ----------------------------------------------------------------
+
+    @property
+    def local(self) -> Array:
+        """The array of this rank. Local.
+
+        `win.local[i] += 1` is an ordinary access: for an update that is atomic
+        against the other ranks', use `win.fetch_add(1, rank, i)` on the own rank.
+        """
+        return self._array
+
+    @property
+    def comm(self) -> MPI.Comm:
+        """The communicator that was given."""
+        return self._comm
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the elements, the same on all ranks."""
+        return self._array.dtype
+
+    @property
+    def memory(self) -> Memory:
+        """Key, base address, size and rights of this rank's part."""
+        return self._memory
+
+    @property
+    def fabric(self) -> Fabric | None:
+        """The endpoint in use; None where all routes are direct."""
+        return self._fabric
+
+    @property
+    def closed(self) -> bool:
+        """Whether operations raise ClosedError."""
+        return self._closed
+
+    def size(self, rank: int) -> int:
+        """Return the number of elements on a rank. Local."""
+        return self._sizes[self._rank(rank, "size")]
+
+    def route(self, rank: int) -> str:
+        """Return how a rank is reached: "direct" (own memory) or "fabric". Local."""
+        return _ROUTES[self._routes[self._rank(rank, "route")]]
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self.dtype}, {len(self._sizes)} ranks"
+        return f"<rmaext.Window {self._name} ({state})>"
+
+    # -- operations ----------------------------------------------------------------
+
+    def put(self, origin: Any, rank: int, offset: int = 0) -> None:
+        """Write to a rank's window.
+
+        Parameters
+        ----------
+        origin : array or scalar
+            Of the window's dtype, any shape; its elements go to consecutive
+            positions in C order. It may be reused when the call returns.
+        rank : int
+            Target; MPI.PROC_NULL is no operation.
+        offset : int
+            Element of the target's window to begin at.
+
+        Raises
+        ------
+        BoundsError, AccessError, TypeError, OverflowError
+            Before anything is sent.
+        RmaTimeout, PeerLostError
+            Here or in the next `flush`.
+
+        Notes
+        -----
+        Local. Complete at the target after `flush`; corresponds to MPI_Put.
+        """
+        self._check_open("put")
+        array = memory.origin(origin, self.dtype)
+        if _null(rank):
+            return
+        place = self._place("put", rank, offset, array.size)
+        data = memory.address(array)
+        self._run("put", place, (array,), lib.rmaext_put, data, array.nbytes)
+
+    def get(
+        self,
+        rank: int,
+        offset: int = 0,
+        count: int | None = None,
+        out: Array | None = None,
+    ) -> Array:
+        """Read from a rank's window.
+
+        Parameters
+        ----------
+        rank : int
+            Target; for MPI.PROC_NULL nothing is read.
+        offset : int
+            Element of the target's window to begin at.
+        count : int, optional
+            Elements; by default out.size, else the rest of the window.
+        out : numpy.ndarray, optional
+            C-contiguous and writeable, of the window's dtype, of `count`
+            elements; by default a new 1-D array.
+
+        Returns
+        -------
+        numpy.ndarray
+            `out`, or the new array.
+
+        Raises
+        ------
+        BoundsError, AccessError, TypeError, ValueError
+            Before anything is sent.
+        RmaTimeout, PeerLostError
+            Then `out` is undefined, and kept until no late answer can come.
+
+        Notes
+        -----
+        Local, blocking; corresponds to MPI_Get and MPI_Win_flush.
+        """
+        self._check_open("get")
+        if out is not None:
+            out = memory.result(out, self.dtype)
+        if count is not None:
+            count = operator.index(count)
+            if count < 0:
+                raise ValueError(f"get: count {count} is negative")
+            if out is not None and out.size != count:
+                raise ValueError(f"get: out has {out.size} elements, count is {count}")
+        if _null(rank):
+            return np.empty(0, self.dtype) if out is None else out
+        if count is None:
+            rest = self.size(rank) - operator.index(offset)
+            count = out.size if out is not None else max(0, rest)
+        place = self._place("get", rank, offset, count)
+        if out is None:
+            out = np.empty(count, self.dtype)
+        data = memory.address(out)
+        self._run("get", place, (out,), lib.rmaext_get, data, out.nbytes)
+        return out
+
+    def fetch_add(self, value: Any, rank: int, offset: int = 0) -> Any:
+        """Add to elements of a rank's window, atomically each.
+
+        Parameters
+        ----------
+        value : scalar or array
+            Of the window's dtype: an integer or float, or complex64.
+        rank : int
+            Target; MPI.PROC_NULL is no operation and returns None.
+        offset : int
+            Element of the target's window to begin at.
+
+        Returns
+        -------
+        NumPy scalar or numpy.ndarray
+            The previous values, in the shape of `value`.
+
+        Raises
+        ------
+        Unsupported
+            The provider has no such atomic on this dtype.
+        AlignmentError
+            The target's memory is not aligned to the item size.
+        BoundsError, AccessError, TypeError, OverflowError
+            As `put`.
+
+        Notes
+        -----
+        Local, blocking; corresponds to MPI_Fetch_and_op with MPI_SUM and
+        MPI_Win_flush. Integers wrap around.
+        """
+        self._check_open("fetch_add")
+        operand = memory.origin(value, self.dtype)
+        if _null(rank):
+            return None
+        place = self._place("fetch_add", rank, offset, operand.size)
+        return self._atomic("fetch_add", place, lib.rmaext_fetch_add, operand)
+
+    def compare_and_swap(self, compare: Any, value: Any, rank: int, offset: int = 0) -> Any:
+        """Replace elements that equal `compare` by `value`, atomically each.
+
+        Parameters
+        ----------
+        compare, value : scalar or array
+            Of the window's dtype, in one shape. Floats are compared by their
+            bits: -0.0 is not 0.0, and a NaN equals itself.
+        rank : int
+            Target; MPI.PROC_NULL is no operation and returns None.
+        offset : int
+            Element of the target's window to begin at.
+
+        Returns
+        -------
+        NumPy scalar or numpy.ndarray
+            The previous values: those that equal `compare` were replaced.
+
+        Notes
+        -----
+        Local, blocking; corresponds to MPI_Compare_and_swap and
+        MPI_Win_flush. Raises what `fetch_add` raises, and ValueError for
+        different shapes.
+        """
+        self._check_open("compare_and_swap")
+        old = memory.origin(compare, self.dtype)
+        new = memory.origin(value, self.dtype)
+        if old.shape != new.shape:
+            raise ValueError(f"compare_and_swap: shapes {old.shape} and {new.shape} differ")
+        if _null(rank):
+            return None
+        place = self._place("compare_and_swap", rank, offset, old.size)
+        return self._atomic("compare_and_swap", place, lib.rmaext_compare_and_swap, old, new)
+
+    # -- synchronisation -------------------------------------------------------------
+
+    def flush(self, rank: int | None = None) -> None:
+        """Wait until everything sent to a rank, or to all, is applied there.
+
+        After it the data is in the target's memory, and visible to any rank
+        that is told so.
+
+        Raises
+        ------
+        RmaTimeout, PeerLostError
+            The fate of the operations in flight is unknown.
+
+        Notes
+        -----
+        Local, blocking; corresponds to MPI_Win_flush and MPI_Win_flush_all.
+        """
+        self._check_open("flush")
+        if rank is not None and _null(rank):
+            return
+        target = -1 if rank is None else self._rank(rank, "flush")
+        wait = ffi.new("struct rmaext_wait *", [int(self._timeout * 1e9), 0, 0])
+        while True:
+            code = lib.rmaext_flush(self._handle, target, wait)
+            if not code:
+                return
+            if code != lib.RMAEXT_PENDING:
+                whom = "all ranks" if rank is None else f"rank {target}"
+                raise from_c(code, f"flush: window {self._name}, {whom}")
+
+    def fence(self) -> None:
+        """Flush to all ranks, and wait until all have done so.
+
+        After it every rank sees, in its own memory too, what any rank put
+        before. Collective, blocking; corresponds to MPI_Win_fence. If it
+        fails on one rank, it raises the same error on all.
+        """
+        self._check_open("fence")
+        failure = self._meet(self._try_flush())
+        if failure is not None:
+            raise failure
+
+    def close(self) -> None:
+        """Flush, wait for all ranks, and deregister. Twice is harmless.
+
+        Collective, blocking; corresponds to MPI_Win_free. If it fails on one
+        rank, it raises the same error on all; the window is closed all the
+        same, but its memory is kept until the process ends, since peers may
+        still write there.
+        """
+        if self._closed:
+            return
+        failure = self._meet(self._try_flush())
+        self._shut(keep=failure is not None)
+        if failure is not None:
+            raise failure
+
+    def _try_flush(self) -> Exception | None:
+        try:
+            self.flush()
+        except Exception as exc:
+            return exc
+        return None
+
+    def _meet(self, failure: Exception | None) -> Exception | None:
+        """Wait for all ranks; return what one of them brings. Collective."""
+        group = self._group
+        try:
+            if not collective.allreduce_max(group.comm, failure is not None, group.serve):
+                return None
+            received = group.gather(failed(failure) if failure else succeeded())
+        except BaseException:
+            self._shut(keep=True)  # this rank is out of step with the others
+            raise
+        try:
+            settle(received, failure)
+        except Exception as exc:
+            return exc
+        return None
+
+    def _shut(self, keep: bool) -> None:
+        """End the own calls. Without `keep`, which needs all ranks' consent, peers' too."""
+        self._closed = True
+        if keep or lib.rmaext_window_close(self._handle):
+            return
+        if self._fabric is not None:
+            if self._registered is not None:
+                self._fabric.deregister(self._registered)
+            self._fabric.open_windows.pop(id(self), None)
+        self._group.leave()
+
+    def __enter__(self) -> Window:
+        self._check_open("with")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        elif not self._closed:
+            # the other ranks may never come to a collective close
+            self._shut(keep=True)
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            warnings.warn(
+                f"{self!r} was not closed; its memory is kept until the process ends",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+
+    def forget(self) -> None:
+        """After fork: the child has no window."""
+        self._closed = True
+        self._handle = None
+
+    # -- helpers -----------------------------------------------------------------------
+
+    def _check_open(self, call: str) -> None:
+        if self._closed:
+            raise ClosedError(errno.ESHUTDOWN, f"{call}: window {self._name} is closed", call=call)
+
+    def _rank(self, rank: Any, call: str) -> int:
+        number = operator.index(rank)
+        if not 0 <= number < len(self._sizes):
+            text = f"{call}: window {self._name} has ranks 0 to {len(self._sizes) - 1}, not {rank}"
+            raise BoundsError(errno.ERANGE, text, call=call)
+        return number
+
+    def _place(self, call: str, rank: Any, offset: Any, count: int) -> tuple[int, int, int]:
+        """Check rank, offset and count; all are elements, of any size of integer."""
+        number, first = self._rank(rank, call), operator.index(offset)
+        if first < 0 or first + count > self._sizes[number]:
+            text = f"{self._where(call, (number, first, count))}: outside the "
+            text += f"{self._sizes[number]} elements there"
+            raise BoundsError(errno.ERANGE, text, call=call, rank=number)
+        return number, first, count
+
+    def _where(self, call: str, place: tuple[int, int, int]) -> str:
+        rank, offset, count = place
+        return f"{call}: window {self._name}, rank {rank}, offset {offset}, length {count}"
+
+    def _run(
+        self,
+        call: str,
+        place: tuple[int, int, int],
+        buffers: tuple[Array, ...],
+        function: Any,
+        *arguments: Any,
+    ) -> None:
+        """Carry out an operation. `buffers` stay alive until C is done with them.
+
+        C returns RMAEXT_PENDING every 100 ms and after a signal, so that a
+        signal handler may raise here.
+        """
+        op, fabric, handle = ffi.new("rmaext_op **"), self._fabric, self._handle
+        error = None
+        if fabric is not None:
+            fabric.hold(op, handle, *buffers)
+        try:
+            first = place[1] * self.dtype.itemsize
+            code = function(handle, place[0], first, *arguments, op)
+            while code == lib.RMAEXT_PENDING:
+                code = lib.rmaext_op_wait(op[0])
+            if code:
+                error = from_c(code, self._where(call, place))
+        finally:
+            if fabric is not None:
+                fabric.release(op)
+        if error is not None:
+            raise error
+
+    def _atomic(
+        self, call: str, place: tuple[int, int, int], function: Any, *operands: Array
+    ) -> Any:
+        if self._atomic_type is None:
+            text = f"{self._where(call, place)}: no atomics on dtype {self.dtype}"
+            raise Unsupported(errno.EOPNOTSUPP, text, call=call, rank=place[0])
+        out = np.empty(operands[0].shape, self.dtype)
+        buffers = (*operands, out)
+        data = [memory.address(buffer) for buffer in buffers]
+        self._run(call, place, buffers, function, self._atomic_type, *data, out.size)
+        return out[()]
+
+
+def _null(rank: Any) -> bool:
+    return bool(operator.index(rank) == MPI.PROC_NULL)
+
+
+def _same_dtype(records: list[WindowRecord]) -> None:
+    """Raise, on all ranks alike, unless all have the dtype of the most."""
+    names = [record.dtype for record in records]
+    common = max(dict.fromkeys(names), key=names.count)
+    odd = [rank for rank, name in enumerate(names) if name != common]
+    if odd:
+        text = f"dtype {names[odd[0]]}, the other ranks have {common}"
+        raise blame(odd, TypeError, text)

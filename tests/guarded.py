@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Windows between guard bytes, and NumPy references, for the MPI tests."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+import rmaext
+
+GUARD = 64
+PATTERN = 0xA5
+
+
+class Guarded:
+    """An array with GUARD bytes of PATTERN on either side.
+
+    ``shift`` moves the array by so many bytes from its natural alignment.
+    """
+
+    def __init__(self, shape: Any, dtype: Any = float, shift: int = 0) -> None:
+        dtype = np.dtype(dtype)
+        count = int(np.prod(shape, dtype=np.int64))
+        nbytes = count * dtype.itemsize
+        self.low, self.high = GUARD + shift, GUARD + shift + nbytes
+        raw = np.full(nbytes + 3 * GUARD + shift, PATTERN, np.uint8)
+        start = -raw.ctypes.data % GUARD  # so that only shift misaligns
+        self.raw = raw[start : start + nbytes + 2 * GUARD + shift]
+        self.bytes = self.raw[self.low : self.high]
+        self.bytes[:] = 0
+        flat = np.frombuffer(self.raw, dtype, count, self.low)
+        self.array = flat.reshape(shape)
+
+    def check(self) -> None:
+        assert (self.raw[: self.low] == PATTERN).all(), "written before"
+        assert (self.raw[self.high :] == PATTERN).all(), "written behind"
+
+
+@contextlib.contextmanager
+def guarded(
+    comm: Any, shape: Any, dtype: Any = float, fill: Any = 0, shift: int = 0
+) -> Iterator[rmaext.Window]:
+    """A window filled with ``fill``, whose guards are checked at the end."""
+    mine = Guarded(shape, dtype, shift)
+    mine.array[...] = fill
+    with rmaext.Window(comm, mine.array) as win:
+        yield win
+    mine.check()
+
+
+def noise(dtype: Any, count: int, *seed: int) -> np.ndarray:
+    """The same bytes on every rank for the same seed, all bit patterns."""
+    dtype = np.dtype(dtype)
+    if dtype.kind == "b":
+        return np.random.default_rng(seed).integers(0, 2, count).astype(bool)
+    raw = np.random.default_rng(seed).bytes(count * dtype.itemsize)
+    return np.frombuffer(raw, dtype, count)
+
+
+def same(got: Any, want: Any) -> bool:
+    """Equal in type, shape and every bit (NaN and -0.0 too)."""
+    got, want = np.asarray(got), np.asarray(want)
+    return got.dtype == want.dtype and got.shape == want.shape and got.tobytes() == want.tobytes()
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def neighbour(comm: Any) -> int:
+    return int((comm.rank + 1) % comm.size)

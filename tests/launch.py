@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Start MPI jobs and other processes under a time limit.
+
+As a program it runs the test suite: the serial tests once, then those marked
+`mpi` at each size, every job under a time limit:
+
+    python tests/launch.py [--marks EXPR] [--sizes 0,1,2] [--limit SECONDS] [pytest arguments]
+
+Size 0 stands for the serial tests. The status is 0 only if every run passed
+and executed at least one test. With --marks or pytest arguments of your own
+(a file, -k ...) a run may be empty, but not all of them.
+
+Tests use `mpirun` and `run_python`, which conftest.py also offers as fixtures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, NoReturn
+
+ROOT = Path(__file__).resolve().parent.parent
+NO_TESTS = 5  # pytest's exit status
+
+# What a launcher tells its ranks: a job of one's own must not inherit it.
+_JOB_VARIABLES = (
+    *("PMI", "HYDI_", "MPI_LOCAL", "PRTE_", "OPAL_"),
+    *("OMPI_ARGV", "OMPI_COMM", "OMPI_FILE", "OMPI_NUM", "OMPI_UNIVERSE", "OMPI_WORLD"),
+)
+
+
+def under_mpiexec() -> bool:
+    """Tell whether a launcher started this process; does not need MPI."""
+    return "PMI_RANK" in os.environ or "PMIX_RANK" in os.environ
+
+
+@functools.cache
+def launcher() -> tuple[str, str]:
+    """Return path and kind ("mpich" or "openmpi") of the launcher that belongs to this Python."""
+    here = os.path.dirname(sys.executable)
+    path = shutil.which("mpiexec", path=here) or shutil.which("mpiexec")
+    if path is None:
+        raise FileNotFoundError(f"no mpiexec in {here} or PATH")
+    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=True)
+    return path, "openmpi" if "Open MPI" in version.stdout else "mpich"
+
+
+def environment(changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
+    """Return an environment for a job of one's own; None among the changes removes a variable."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(_JOB_VARIABLES)}
+    env["PYTHONFAULTHANDLER"] = "1"
+    env["OMPI_ALLOW_RUN_AS_ROOT"] = env["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
+    env.setdefault("OPENBLAS_NUM_THREADS", "1")  # else two threads a rank, on two cores
+    for name, value in (changes or {}).items():
+        env.pop(name, None)
+        if value is not None:
+            env[name] = value
+    return env
+
+
+def mpi_command(size: int, extra_args: Sequence[str] = (), survive: bool = False) -> list[str]:
+    """Return the start of a command that launches `size` ranks."""
+    path, kind = launcher()
+    command = [path, "-n", str(size)]
+    if kind == "openmpi":
+        command += ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
+        command += ["--continuous"] if survive else []
+    else:
+        command += ["-disable-auto-cleanup"] if survive else []
+    return command + list(extra_args)
+
+
+def run_python(
+    code: str,
+    *args: str,
+    timeout: float = 30,
+    env: Mapping[str, str | None] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run `code` in a Python process of its own, without mpiexec.
+
+    Returns a CompletedProcess with `returncode`, `stdout` and `stderr`. One
+    that takes longer than `timeout` seconds is ended, and AssertionError
+    raised with its output.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", textwrap.dedent(code), *args]
+        return _run(Path(folder), command, env, timeout)
+
+
+# A launcher's idea of surviving is not ours: MPICH's drops the job as soon as
+# a survivor prints or leaves. So no rank prints to it, and none leaves before all.
+_STAY = """
+"$@" >>"$0/stdout" 2>>"$0/stderr"
+echo $? >>"$0/status"
+until [ "$(wc -l <"$0/status")" -ge SIZE ]; do sleep 0.05; done
+"""
+
+
+def mpirun(
+    size: int,
+    code: str | Path,
+    *args: str,
+    timeout: float = 30,
+    env: Mapping[str, str | None] | None = None,
+    extra_args: Sequence[str] = (),
+    survive: bool = False,
+) -> subprocess.CompletedProcess[str]:
+    """Run a Python program on `size` ranks in an MPI job of its own, from a serial test.
+
+    `code` is the program's text, or its path if it is a Path or ends in ".py".
+    `extra_args` go to the launcher, `args` to the program. Result and time
+    limit as in `run_python`. With `survive` the other ranks run on when one
+    dies, and `returncode` is 0 if each rank either left with 0 or was killed.
+    """
+    if under_mpiexec():
+        raise RuntimeError("mpirun() is for serial tests, outside mpiexec")
+    with tempfile.TemporaryDirectory() as folder:
+        if isinstance(code, str) and not code.endswith(".py"):
+            program = Path(folder, "program.py")
+            program.write_text(textwrap.dedent(code))
+        else:
+            program = Path(code)
+        command = [sys.executable, str(program), *args]
+        status = Path(folder, "status")
+        if survive:
+            status.touch()
+            command = ["sh", "-c", _STAY.replace("SIZE", str(size)), folder, *command]
+        done = _run(Path(folder), mpi_command(size, extra_args, survive) + command, env, timeout)
+        codes = status.read_text().split() if survive else []
+        if len(codes) == size:
+            killed = str(128 + signal.SIGKILL)
+            done.returncode = max((int(code) for code in codes if code != killed), default=0)
+        return done
+
+
+def _run(
+    folder: Path, command: Sequence[str], env: Mapping[str, str | None] | None, timeout: float
+) -> subprocess.CompletedProcess[str]:
+    # Files, not pipes: a forgotten grandchild would keep a pipe open for ever.
+    files = [folder / "stdout", folder / "stderr"]
+    with open(files[0], "ab") as out, open(files[1], "ab") as err:
+        code = supervise(command, environment(env), timeout, out, err)
+    texts = [file.read_text(errors="replace") for file in files]
+    if code is None:
+        raise AssertionError(
+            f"not done after {timeout} s: {' '.join(command)[:200]}\n"
+            f"--- stdout\n{texts[0]}\n--- stderr\n{texts[1]}"
+        )
+    return subprocess.CompletedProcess(command, code, *texts)
+
+
+def supervise(
+    command: Sequence[str],
+    env: Mapping[str, str],
+    limit: float,
+    out: IO[bytes] | None = None,
+    err: IO[bytes] | None = None,
+) -> int | None:
+    """Run a command and return its exit status, or None if it ran into the time limit.
+
+    Past the limit, or when interrupted, all that it started is ended.
+    """
+    process = subprocess.Popen(
+        command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+    )
+    try:
+        return process.wait(limit)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process.returncode is None:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process and its descendants: the launcher first, so that it can clean up."""
+    family = []  # pidfds: a number may be somebody else's by the time it is used
+    for pid in [process.pid, *_descendants(process.pid)]:
+        with contextlib.suppress(ProcessLookupError):
+            family.append(os.pidfd_open(pid))
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(3)
+    for fd in family:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
+        os.close(fd)
+    process.wait()
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # gone by now
+            # "pid (any name) state parent ..."
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    found = [pid]
+    for parent in found:  # grows on the way
+        found += [child for child, its in parents.items() if its == parent]
+    yield from found[1:]
+
+
+def main() -> int:
+    """Run the test suite."""
+    parser = argparse.ArgumentParser(usage=(__doc__ or "").split("\n\n")[2].strip())
+    parser.add_argument("--marks", help="as pytest's -m; default: all but scale, matrix and stress")
+    parser.add_argument("--sizes", default="0,1,2,3,4")
+    parser.add_argument("--limit", type=float, default=300, help="seconds a run")
+    parser.add_argument("--cover", action="store_true")
+    options, own = parser.parse_known_args()
+    wanted = options.marks or "not scale and not matrix and not stress"
+
+    def interrupted(signum: int, frame: object) -> NoReturn:
+        sys.exit(128 + signum)
+
+    signal.signal(signal.SIGTERM, interrupted)
+    # Open MPI gives its ranks a terminal; nobody may be watching it.
+    color = "--color=yes" if sys.stdout.isatty() else "--color=no"
+    python = [sys.executable] + (["-m", "coverage", "run"] if options.cover else [])
+    results = []
+    for size in map(int, options.sizes.split(",")):
+        if size:
+            # One cache for all ranks would be written by all ranks.
+            command = [*mpi_command(size), *python, "-m", "pytest", "-p", "no:cacheprovider"]
+            marks = f"mpi and ({wanted})"
+        else:
+            command, marks = [*python, "-m", "pytest"], f"not mpi and ({wanted})"
+        name = f"{launcher()[1]}, " + (f"size {size}" if size else "serial tests")
+        print(f"== {name}", flush=True)
+        start = time.monotonic()
+        code = supervise(
+            [*command, "--no-header", color, "-m", marks, *own], environment(), options.limit
+        )
+        if code:
+            print(f"== {name}: status {code} after {time.monotonic() - start:.0f} s", flush=True)
+        results.append(code)
+        if code is None:
+            print(f"== {name}: ended after {options.limit:.0f} s, the time limit", flush=True)
+            break
+    if (own or options.marks) and 0 in results:
+        results = [code for code in results if code != NO_TESTS]
+    return 0 if not any(code != 0 for code in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
