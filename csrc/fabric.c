@@ -43,6 +43,23 @@ struct fi_info *rmx_hints(struct rmaext_library *lib, const char *provider,
 	return hints;
 }
 
+/*
+ * The first entry of exactly that provider: the name "tcp" in the hints finds
+ * "tcp;ofi_rxm" as well.
+ */
+static struct fi_info *exact(struct rmaext_library *lib, struct fi_info *infos,
+			     const char *provider)
+{
+	struct fi_info *found = NULL;
+
+	for (struct fi_info *i = infos; i && !found; i = i->next)
+		if (!strcmp(i->fabric_attr->prov_name, provider))
+			found = lib->dupinfo(i);
+	if (infos)
+		lib->freeinfo(infos);
+	return found;
+}
+
 static int find(struct rmaext_library *lib,
 		const struct rmaext_fabric_options *options,
 		struct fi_info **info_p)
@@ -53,20 +70,22 @@ static int find(struct rmaext_library *lib,
 	if (node && !rmx_takes_address(options->provider))
 		node = NULL;
 	/* with atomics if there are any */
-	for (int atomics = 1; atomics >= 0 && ret; atomics--) {
+	for (int atomics = 1; atomics >= 0 && !*info_p; atomics--) {
 		struct fi_info *hints =
 			rmx_hints(lib, options->provider, options->domain,
 				  options->mr_basic, atomics);
+		struct fi_info *infos = NULL;
 
 		if (!hints)
 			return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "fi_dupinfo",
 					"hints");
 		ret = rmx_getinfo(lib, node, node ? FI_SOURCE : 0, hints,
-				  info_p);
+				  &infos);
 		lib->freeinfo(hints);
+		*info_p = exact(lib, ret ? NULL : infos, options->provider);
 	}
-	if (ret)
-		return rmx_fail(ret, RMX_NO_RANK, "fi_getinfo",
+	if (!*info_p)
+		return rmx_fail(-FI_ENODATA, RMX_NO_RANK, "fi_getinfo",
 				"provider %s, domain %s, address %s: %s",
 				options->provider,
 				options->domain ? options->domain : "any",
@@ -159,7 +178,8 @@ int rmaext_fabric_open(rmaext_library *lib,
 	    fi_ep_bind(f->ep, &f->cq->fid, FI_TRANSMIT | FI_RECV));
 	TRY("fi_enable", fi_enable(f->ep));
 	/* mrail leaves the table NULL; a call through it would crash */
-	f->atomics = (f->info->caps & FI_ATOMIC) && f->ep->atomic;
+	f->atomics = (f->info->caps & FI_ATOMIC) && f->ep->atomic &&
+		     !rmx_atomics_broken(f->info->fabric_attr->prov_name);
 	TRY("rmx_progress_start",
 	    rmx_progress_start(f, options->progress, options->spin_ns));
 	*fabric_p = f;

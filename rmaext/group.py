@@ -149,6 +149,8 @@ class Group:
             return Hello.make(config, beacon.name, version="", candidates=[], opened={})
         library = open_library(config.library)
         found = library.candidates(config.provider, config.mr_basic)
+        # what there is instead, for the error message
+        found = found or library.candidates("", config.mr_basic)
         opened = {}
         for scope in ("host", "network"):
             fabric = Fabric.get(scope)

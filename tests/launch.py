@@ -5,6 +5,7 @@ As a program it runs the test suite: the serial tests once, then those marked
 `mpi` at each size, every job under a time limit:
 
     python tests/launch.py [--marks EXPR] [--sizes 0,1,2] [--limit SECONDS] [pytest arguments]
+    python tests/launch.py --run SIZE [--limit SECONDS] program.py [arguments]
 
 Size 0 stands for the serial tests. The status is 0 only if every run passed
 and executed at least one test. With --marks or pytest arguments of your own
@@ -62,11 +63,25 @@ def environment(changes: Mapping[str, str | None] | None = None) -> dict[str, st
     env["PYTHONFAULTHANDLER"] = "1"
     env["OMPI_ALLOW_RUN_AS_ROOT"] = env["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
     env.setdefault("OPENBLAS_NUM_THREADS", "1")  # else two threads a rank, on two cores
+    if _shared_memory() < 256 << 20:
+        # As in many containers. MPICH would be killed by SIGBUS, even at size 4.
+        env["MPIR_CVAR_CH4_SHM_POSIX_IQUEUE_CELL_SIZE"] = "256"
+        env["MPIR_CVAR_CH4_SHM_POSIX_IQUEUE_NUM_CELLS"] = "2"
+        env["UCX_POSIX_DIR"] = env["OMPI_MCA_btl_sm_backing_directory"] = tempfile.gettempdir()
     for name, value in (changes or {}).items():
         env.pop(name, None)
         if value is not None:
             env[name] = value
     return env
+
+
+def _shared_memory() -> int:
+    """Return the bytes that are free in /dev/shm."""
+    try:
+        status = os.statvfs("/dev/shm")
+    except FileNotFoundError:
+        return 0
+    return status.f_bavail * status.f_frsize
 
 
 def mpi_command(size: int, extra_args: Sequence[str] = (), survive: bool = False) -> list[str]:
@@ -212,8 +227,10 @@ def _descendants(pid: int) -> Iterator[int]:
 
 
 def main() -> int:
-    """Run the test suite."""
-    parser = argparse.ArgumentParser(usage=(__doc__ or "").split("\n\n")[2].strip())
+    """Run the test suite, or one program."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--run", type=int, metavar="SIZE", help="run this program, not the suite")
     parser.add_argument("--marks", help="as pytest's -m; default: all but scale, matrix and stress")
     parser.add_argument("--sizes", default="0,1,2,3,4")
     parser.add_argument("--limit", type=float, default=300, help="seconds a run")
@@ -225,7 +242,12 @@ def main() -> int:
         sys.exit(128 + signum)
 
     signal.signal(signal.SIGTERM, interrupted)
-    # Open MPI gives its ranks a terminal; nobody may be watching it.
+    if options.run:
+        command = [*mpi_command(options.run), sys.executable, *own]
+        print(*command, flush=True)
+        code = supervise(command, environment(), options.limit)
+        return 124 if code is None else code  # as timeout(1)
+    # Open MPI gives its ranks a terminal, but nobody may be watching it.
     color = "--color=yes" if sys.stdout.isatty() else "--color=no"
     python = [sys.executable] + (["-m", "coverage", "run"] if options.cover else [])
     results = []

@@ -502,6 +502,7 @@ def test_windows_close_in_any_order(world, order):
             win.put(np.int32(len(wins)), neighbour(win.comm), 1)
             win.fence()
             assert win.local[1] == len(wins)
+            win.fence()
     sub.Free()
 
 
