@@ -122,7 +122,9 @@ def run_job(name: str, args: argparse.Namespace, rest: list[str]) -> dict[str, A
             raise RuntimeError(f"status {process.returncode}, no result\n{detail}")
         result: dict[str, Any] = json.loads(out.read_text())
     if process.returncode:
-        result["note"] = f"ended with status {process.returncode} after the result was written"
+        signs = [text.strip() for text in said if "signal" in text or "Timeout" in text]
+        why = f" ({signs[0]})" if signs else ""
+        result["note"] = f"ended with status {process.returncode} after its result was written{why}"
     return result
 
 
