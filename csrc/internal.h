@@ -33,6 +33,7 @@ struct rmaext_library {
 	__typeof__(fi_version) *version;
 	__typeof__(fi_strerror) *strerror;
 	bool tune;	      /* private copy, not initialised yet */
+	char plugins[4096];   /* where its providers may be loaded from */
 	pthread_mutex_t lock; /* setenv around the first fi_getinfo */
 };
 
@@ -51,9 +52,11 @@ struct rmx_progress {
 	atomic_int followers;	/* of these, not reading: asleep on turn */
 	atomic_uint turn;	/* futex: something changed for followers */
 	atomic_bool thread_reads;
-	atomic_uint stop; /* futex */
-	int cq_fd;	  /* -1: the provider has none */
-	int wake_fd;	  /* calls the progress thread out of poll */
+	atomic_bool stop;
+	atomic_uint bell;      /* futex: the parked progress thread listens */
+	atomic_bool long_park; /* it does not look up by itself for long */
+	int cq_fd;	       /* -1: the provider has none */
+	int wake_fd;	       /* calls the progress thread out of poll */
 	pthread_t thread;
 	bool running;
 	int64_t spin;

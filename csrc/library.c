@@ -10,6 +10,7 @@
 #include "compat.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,6 +31,7 @@ static int take(struct rmaext_library *lib, const char *name,
 int rmaext_library_open(const char *path, int shared, rmaext_library **lib_p)
 {
 	struct rmaext_library *lib = calloc(1, sizeof(*lib));
+	const char *slash;
 	int ret;
 
 	if (!lib)
@@ -49,6 +51,10 @@ int rmaext_library_open(const char *path, int shared, rmaext_library **lib_p)
 	    (ret = take(lib, "fi_version", "FABRIC_1.0", &lib->version)) ||
 	    (ret = take(lib, "fi_strerror", "FABRIC_1.0", &lib->strerror)))
 		goto close_handle;
+	slash = strrchr(path, '/');
+	if (slash)
+		snprintf(lib->plugins, sizeof(lib->plugins), "%.*s/libfabric",
+			 (int)(slash - path), path);
 	*lib_p = lib;
 	return 0;
 
@@ -80,23 +86,35 @@ const char *rmaext_strerror(const rmaext_library *lib, int code)
 	return lib->strerror(code < 0 ? -code : code);
 }
 
-/* The providers read their environment in a copy's first fi_getinfo. */
+/*
+ * The providers read their environment in a copy's first fi_getinfo.
+ *
+ * FI_PROVIDER_PATH: by default 1.17 looks its plug-ins up by soname, gets those
+ * that MPI's copy has loaded, and both free the same statics at exit (double
+ * free, seen with both MPIs). A folder of its own, which need not exist, keeps
+ * the copies apart.
+ */
 int rmx_getinfo(struct rmaext_library *lib, const char *node, uint64_t flags,
 		const struct fi_info *hints, struct fi_info **info_p)
 {
-	enum { N = sizeof(rmx_tuning) / sizeof(*rmx_tuning) };
-	bool ours[N] = {false};
+	enum { N = sizeof(rmx_tuning) / sizeof(*rmx_tuning), PATH = N };
+	bool ours[N + 1] = {false};
 	int ret;
 
 	pthread_mutex_lock(&lib->lock);
-	for (int i = 0; lib->tune && i < N; i++)
-		if (!getenv(rmx_tuning[i][0]))
-			ours[i] =
-				!setenv(rmx_tuning[i][0], rmx_tuning[i][1], 0);
+	for (int i = 0; lib->tune && i <= PATH; i++) {
+		const char *name =
+			i == PATH ? "FI_PROVIDER_PATH" : rmx_tuning[i][0];
+		const char *value = i == PATH ? lib->plugins : rmx_tuning[i][1];
+
+		if (*value && !getenv(name))
+			ours[i] = !setenv(name, value, 0);
+	}
 	ret = lib->getinfo(RMX_FI_VERSION, node, NULL, flags, hints, info_p);
-	for (int i = 0; i < N; i++)
+	for (int i = 0; i <= PATH; i++)
 		if (ours[i])
-			unsetenv(rmx_tuning[i][0]);
+			unsetenv(i == PATH ? "FI_PROVIDER_PATH"
+					   : rmx_tuning[i][0]);
 	lib->tune = false;
 	pthread_mutex_unlock(&lib->lock);
 	return ret;

@@ -10,8 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RMX_OP_CHUNKS 16u /* in flight, so that one op cannot take all slots \
-			   */
+#define RMX_OP_CHUNKS                                          \
+	16u /* in flight, so that one op cannot take all slots \
+	     */
 
 int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	       uint64_t offset, uint64_t len, size_t payload,

@@ -10,8 +10,9 @@
  *   dispatched and when it leaves.
  * - else the progress thread. An application thread that wants to read calls
  *   it out of its sleep through wake_fd. It then stays away ("parked") until
- *   no application thread has come for RMX_PARK: handing the queue over twice
- *   for each get would cost two context switches.
+ *   no application thread has come for a while: handing the queue over twice
+ *   for each get would cost two context switches. When one and the same wait
+ *   lasts, the thread sleeps longer, until the waiter rings on leaving.
  */
 #define _GNU_SOURCE
 #include "internal.h"
@@ -30,6 +31,7 @@
 
 #define RMX_BATCH 16
 #define RMX_PARK ((int64_t)500 * 1000)
+#define RMX_PARK_LONG ((int64_t)20 * 1000 * 1000)
 #define RMX_SOON ((int64_t)200 * 1000)	   /* between tries after EAGAIN */
 #define RMX_NAP_MAX ((int64_t)1000 * 1000) /* CQ without a descriptor */
 #define RMX_THREAD_SPIN ((int64_t)10 * 1000)
@@ -253,7 +255,18 @@ int rmx_wait(struct rmaext_fabric *f, struct rmaext_peer *peer,
 			break;
 	}
 	atomic_fetch_sub(&p->waiters, 1);
+	if (!ret)
+		rmaext_fabric_leave(f);
 	return ret;
+}
+
+/* A waiter goes, and does not know when it will come again. */
+void rmaext_fabric_leave(rmaext_fabric *f)
+{
+	struct rmx_progress *p = &f->progress;
+
+	if (atomic_exchange(&p->long_park, false))
+		futex_wake_all(&p->bell);
 }
 
 /* What RMAEXT_PENDING of rmx_wait means by now. */
@@ -314,6 +327,18 @@ static void thread_turn(struct rmaext_fabric *f, int64_t *nap)
 		atomic_fetch_add(&f->wakeups, 1);
 }
 
+static void park(struct rmx_progress *p, bool same_wait)
+{
+	unsigned int bell = atomic_load(&p->bell);
+
+	atomic_store(&p->long_park, same_wait);
+	/* the waiter that would ring may have left before that store */
+	if (atomic_load(&p->stop) || (same_wait && !atomic_load(&p->waiters)))
+		return;
+	futex_sleep(&p->bell, bell, same_wait ? RMX_PARK_LONG : RMX_PARK);
+	atomic_store(&p->long_park, false);
+}
+
 static void *thread_main(void *arg)
 {
 	struct rmaext_fabric *f = arg;
@@ -324,10 +349,15 @@ static void *thread_main(void *arg)
 	while (!atomic_load(&p->stop)) {
 		unsigned int visits = atomic_load(&p->visits);
 
-		if (visits != seen || atomic_load(&p->waiters) ||
-		    pthread_mutex_trylock(&p->reader)) {
+		if (atomic_load(&p->waiters) || visits != seen) {
+			bool same = visits == seen;
+
 			seen = visits;
-			futex_sleep(&p->stop, 0, RMX_PARK);
+			park(p, same);
+			continue;
+		}
+		if (pthread_mutex_trylock(&p->reader)) {
+			park(p, false); /* a waiter is just leaving */
 			continue;
 		}
 		atomic_store(&p->thread_reads, true);
@@ -366,7 +396,8 @@ void rmx_progress_stop(struct rmaext_fabric *f)
 	const uint64_t one = 1;
 
 	if (p->running) {
-		futex_wake_all(&p->stop);
+		atomic_store(&p->stop, true);
+		futex_wake_all(&p->bell);
 		while (write(p->wake_fd, &one, sizeof(one)) < 0)
 			if (errno != EAGAIN && errno != EINTR)
 				break;

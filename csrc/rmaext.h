@@ -135,6 +135,8 @@ int rmaext_fabric_address(rmaext_fabric *fabric, void *buf, size_t *len);
 int rmaext_fabric_close(rmaext_fabric **fabric);
 /* serve the network for up to `slice`; returns early after a signal */
 void rmaext_fabric_progress(rmaext_fabric *fabric, int64_t slice);
+/* after the last slice of a wait: the progress thread takes over at once */
+void rmaext_fabric_leave(rmaext_fabric *fabric);
 
 /* pidfd: readable once the peer is gone, owned by the fabric; -1 if none */
 int rmaext_peer_add(rmaext_fabric *fabric, const void *address, size_t len,

@@ -10,16 +10,23 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from mpi4py import MPI
 
 __all__ = ["allgather", "allreduce_max", "wait"]
 
-# serve(seconds): do something useful for about so long; may raise
-Serve = Callable[[float], None]
+
+class Server(Protocol):
+    """What to do while MPI is waited for."""
+
+    def serve(self, seconds: float) -> None:
+        """Do something useful for about so long; may raise."""
+
+    def leave(self) -> None:
+        """End the wait."""
+
 
 _SPIN = 50e-6  # seconds of testing without a pause
 _SLICE = 10e-3
@@ -28,15 +35,21 @@ _SLICE = 10e-3
 _abandoned: list[tuple[Any, ...]] = []
 
 
-def nap(seconds: float) -> None:
-    """Serve nothing: let the other ranks of this node run."""
-    if seconds:
-        time.sleep(seconds)
-    else:
-        os.sched_yield()
+class Nap:
+    """Serves nothing: lets the other ranks of this node run."""
+
+    def serve(self, seconds: float) -> None:
+        """Sleep, or only yield."""
+        if seconds:
+            time.sleep(seconds)
+        else:
+            os.sched_yield()
+
+    def leave(self) -> None:
+        """Do nothing."""
 
 
-def wait(request: MPI.Request, serve: Serve, *buffers: Any) -> None:
+def wait(request: MPI.Request, server: Server, *buffers: Any) -> None:
     """Wait for an MPI request. Blocking.
 
     The pauses grow with the time waited, to a quarter of it at most: what is
@@ -46,35 +59,37 @@ def wait(request: MPI.Request, serve: Serve, *buffers: Any) -> None:
     try:
         while not request.Test():
             waited = time.monotonic() - start
-            serve(0.0 if waited < _SPIN else min(waited / 4, _SLICE))
+            server.serve(0.0 if waited < _SPIN else min(waited / 4, _SLICE))
     except BaseException:
         _abandoned.append((request, *buffers))
         raise
+    finally:
+        server.leave()
 
 
-def allgather(comm: MPI.Comm, record: bytes, serve: Serve) -> list[bytes]:
+def allgather(comm: MPI.Comm, record: bytes, server: Server) -> list[bytes]:
     """Return every rank's record, of any length. Collective."""
     lengths = np.empty(comm.size, np.int32)
     own = np.array([len(record)], np.int32)
-    wait(comm.Iallgather(own, lengths), serve, own, lengths)
+    wait(comm.Iallgather(own, lengths), server, own, lengths)
     starts = np.zeros(comm.size + 1, np.int64)
     np.cumsum(lengths, out=starts[1:])
     everything = bytearray(int(starts[-1]))
     target = [everything, (lengths, starts[:-1]), MPI.BYTE]
-    wait(comm.Iallgatherv([record, MPI.BYTE], target), serve, record, everything)
+    wait(comm.Iallgatherv([record, MPI.BYTE], target), server, record, everything)
     view = memoryview(everything)
     return [bytes(view[a:b]) for a, b in itertools.pairwise(starts)]
 
 
-def allreduce_max(comm: MPI.Comm, value: int, serve: Serve) -> int:
+def allreduce_max(comm: MPI.Comm, value: int, server: Server) -> int:
     """Return the largest value; also a barrier. Collective."""
     own, largest = np.array([value], np.int32), np.empty(1, np.int32)
-    wait(comm.Iallreduce(own, largest, MPI.MAX), serve, own, largest)
+    wait(comm.Iallreduce(own, largest, MPI.MAX), server, own, largest)
     return int(largest[0])
 
 
 def duplicate(comm: MPI.Comm) -> MPI.Comm:
     """Return a private duplicate. Collective."""
     dup, request = comm.Idup()
-    wait(request, nap, dup)
+    wait(request, Nap(), dup)
     return dup

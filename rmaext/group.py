@@ -96,13 +96,13 @@ class Group:
 
     @staticmethod
     def _comm_freed(_comm: MPI.Comm, _keyval: int, group: Group) -> None:
-        group.leave()
+        group.quit()
 
     def join(self) -> None:
         """Count a window in."""
         self._users += 1
 
-    def leave(self) -> None:
+    def quit(self) -> None:
         """Count a window, or the communicator, out; the last frees the duplicate."""
         self._users -= 1
         if self._users or _lifetime.ending():
@@ -116,7 +116,7 @@ class Group:
 
     def gather(self, record: bytes) -> list[bytes]:
         """Return every rank's record. Collective."""
-        return collective.allgather(self.comm, record, self.serve)
+        return collective.allgather(self.comm, record, self)
 
     def _open(self) -> None:
         beacon = Beacon()
@@ -169,7 +169,7 @@ class Group:
         first = self.hellos[0]
         claimed = all(h.net == first.net for h in self.hellos)
         proven = claimed and Beacon.visible(first.beacon)
-        return not collective.allreduce_max(self.comm, not proven, self.serve)
+        return not collective.allreduce_max(self.comm, not proven, self)
 
     def _open_fabric(self, scope: str, chosen: Any, config: Config) -> Fabric:
         local = sum(h.pids == self.hellos[self.rank].pids for h in self.hellos)
@@ -267,7 +267,7 @@ class Group:
     def serve(self, seconds: float) -> None:
         """Pass a moment of a collective wait; PeerLostError if a peer is gone."""
         if self.fabric is None:
-            collective.nap(seconds)
+            collective.Nap().serve(seconds)
             return
         self.fabric.serve(seconds)
         if not seconds:
@@ -281,6 +281,11 @@ class Group:
         if seconds >= _LOOK_EVERY and now >= self._next_probe and self._control_window:
             self._next_probe = now + _PROBE_EVERY
             self._probe()
+
+    def leave(self) -> None:
+        """End a collective wait."""
+        if self.fabric is not None and self.fabric.handle:
+            lib.rmaext_fabric_leave(self.fabric.handle)
 
     def _look(self) -> None:
         gone = [self._rank_of_fd[fd] for fd, _ in self._pidfds.poll(0)]

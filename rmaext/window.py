@@ -461,7 +461,7 @@ class Window:
         """Wait for all ranks; return what one of them brings. Collective."""
         group = self._group
         try:
-            if not collective.allreduce_max(group.comm, failure is not None, group.serve):
+            if not collective.allreduce_max(group.comm, failure is not None, group):
                 return None
             received = group.gather(failed(failure) if failure else succeeded())
         except BaseException:
@@ -482,7 +482,7 @@ class Window:
             if self._registered is not None:
                 self._fabric.deregister(self._registered)
             self._fabric.open_windows.pop(id(self), None)
-        self._group.leave()
+        self._group.quit()
 
     def __enter__(self) -> Window:
         self._check_open("with")
