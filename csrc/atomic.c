@@ -40,7 +40,8 @@ static size_t network_count(struct rmaext_fabric *f, int type, int op)
 	size_t count = 0;
 	int ret;
 
-	if (!f->atomics)
+	/* sockets in 1.17 says yes to types that there are not */
+	if (!f->atomics || !unit_of(type))
 		return 0;
 	ret = op == RMAEXT_CSWAP
 		      ? fi_compare_atomicvalid(f->ep, (enum fi_datatype)type,
@@ -88,28 +89,33 @@ int rmaext_atomic_valid(rmaext_window *w, int64_t rank, int type, int op)
 	return ret;
 }
 
-#define ADD(type)                                                            \
-	for (uint64_t i = 0; i < count; i++)                                 \
-	((type *)result)[i] = __atomic_fetch_add((type *)memory + i,         \
-						 ((const type *)operand)[i], \
-						 __ATOMIC_SEQ_CST)
+/* Operands and results lie where the caller has them: aligned or not. */
+#define ADD(type)                                                             \
+	for (uint64_t i = 0; i < count; i++) {                                \
+		type a;                                                       \
+                                                                              \
+		memcpy(&a, (const char *)operand + i * sizeof(a), sizeof(a)); \
+		a = __atomic_fetch_add((type *)memory + i, a,                 \
+				       __ATOMIC_SEQ_CST);                     \
+		memcpy((char *)result + i * sizeof(a), &a, sizeof(a));        \
+	}
 
 /* A float has no fetch_add instruction: compare and swap its bits. */
-#define ADD_BY_SWAP(type, bits)                                           \
-	for (uint64_t i = 0; i < count; i++) {                            \
-		bits *cell = (bits *)memory + i, old, new;                \
-		type a, b;                                                \
-                                                                          \
-		old = __atomic_load_n(cell, __ATOMIC_SEQ_CST);            \
-		memcpy(&b, (const type *)operand + i, sizeof(b));         \
-		do {                                                      \
-			memcpy(&a, &old, sizeof(a));                      \
-			a += b;                                           \
-			memcpy(&new, &a, sizeof(new));                    \
-		} while (!__atomic_compare_exchange_n(cell, &old, new, 0, \
-						      __ATOMIC_SEQ_CST,   \
-						      __ATOMIC_SEQ_CST)); \
-		memcpy((type *)result + i, &old, sizeof(old));            \
+#define ADD_BY_SWAP(type, bits)                                               \
+	for (uint64_t i = 0; i < count; i++) {                                \
+		bits *cell = (bits *)memory + i, old, new;                    \
+		type a, b;                                                    \
+                                                                              \
+		old = __atomic_load_n(cell, __ATOMIC_SEQ_CST);                \
+		memcpy(&b, (const char *)operand + i * sizeof(b), sizeof(b)); \
+		do {                                                          \
+			memcpy(&a, &old, sizeof(a));                          \
+			a += b;                                               \
+			memcpy(&new, &a, sizeof(new));                        \
+		} while (!__atomic_compare_exchange_n(cell, &old, new, 0,     \
+						      __ATOMIC_SEQ_CST,       \
+						      __ATOMIC_SEQ_CST));     \
+		memcpy((char *)result + i * sizeof(old), &old, sizeof(old));  \
 	}
 
 static void cpu_fetch_add(void *memory, int type, const void *operand,
@@ -146,12 +152,15 @@ static void cpu_fetch_add(void *memory, int type, const void *operand,
 
 #define SWAP(bits)                                                            \
 	for (uint64_t i = 0; i < count; i++) {                                \
-		bits old = ((const bits *)compare)[i];                        \
+		const size_t at = i * sizeof(bits);                           \
+		bits old, new;                                                \
                                                                               \
-		__atomic_compare_exchange_n(                                  \
-			(bits *)memory + i, &old, ((const bits *)swap)[i], 0, \
-			__ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                  \
-		((bits *)result)[i] = old;                                    \
+		memcpy(&old, (const char *)compare + at, sizeof(old));        \
+		memcpy(&new, (const char *)swap + at, sizeof(new));           \
+		__atomic_compare_exchange_n((bits *)memory + i, &old, new, 0, \
+					    __ATOMIC_SEQ_CST,                 \
+					    __ATOMIC_SEQ_CST);                \
+		memcpy((char *)result + at, &old, sizeof(old));               \
 	}
 
 static void cpu_swap(void *memory, size_t unit, const void *compare,

@@ -48,6 +48,16 @@ static inline bool rmx_atomics_broken(const char *provider)
 }
 
 /*
+ * Its address is that of a listening TCP socket, and it does not say itself
+ * that a peer refuses a connection.
+ */
+static inline bool rmx_listens_on_tcp(const char *provider)
+{
+	return !strcmp(provider, "tcp;ofi_rxm") || !strcmp(provider, "tcp") ||
+	       !strcmp(provider, "net;ofi_rxm") || !strcmp(provider, "net");
+}
+
+/*
  * ofi_mrail finds its rails in FI_OFI_MRAIL_ADDR and takes no source address.
  */
 static inline bool rmx_takes_address(const char *provider)

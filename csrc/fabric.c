@@ -44,16 +44,18 @@ struct fi_info *rmx_hints(struct rmaext_library *lib, const char *provider,
 }
 
 /*
- * The first entry of exactly that provider: the name "tcp" in the hints finds
- * "tcp;ofi_rxm" as well.
+ * The first entry of exactly that provider and domain: the name "tcp" in the
+ * hints finds "tcp;ofi_rxm" as well, and rxm in 1.17 heeds no domain's name.
  */
 static struct fi_info *exact(struct rmaext_library *lib, struct fi_info *infos,
-			     const char *provider)
+			     const struct rmaext_fabric_options *options)
 {
 	struct fi_info *found = NULL;
 
 	for (struct fi_info *i = infos; i && !found; i = i->next)
-		if (!strcmp(i->fabric_attr->prov_name, provider))
+		if (!strcmp(i->fabric_attr->prov_name, options->provider) &&
+		    (!options->domain ||
+		     !strcmp(i->domain_attr->name, options->domain)))
 			found = lib->dupinfo(i);
 	if (infos)
 		lib->freeinfo(infos);
@@ -82,14 +84,15 @@ static int find(struct rmaext_library *lib,
 		ret = rmx_getinfo(lib, node, node ? FI_SOURCE : 0, hints,
 				  &infos);
 		lib->freeinfo(hints);
-		*info_p = exact(lib, ret ? NULL : infos, options->provider);
+		*info_p = exact(lib, ret ? NULL : infos, options);
 	}
 	if (!*info_p)
 		return rmx_fail(-FI_ENODATA, RMX_NO_RANK, "fi_getinfo",
 				"provider %s, domain %s, address %s: %s",
 				options->provider,
 				options->domain ? options->domain : "any",
-				node ? node : "any", lib->strerror(-ret));
+				node ? node : "any",
+				lib->strerror(ret ? -ret : FI_ENODATA));
 	return 0;
 }
 
@@ -145,10 +148,12 @@ int rmaext_fabric_open(rmaext_library *lib,
 {
 	struct fi_av_attr av_attr = {.type = FI_AV_UNSPEC};
 	struct rmaext_fabric *f = calloc(1, sizeof(*f));
+	struct rmx_signals *signals;
 	int ret;
 
 	if (!f)
 		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "fabric");
+	signals = rmx_signals_hold();
 	f->lib = lib;
 	f->progress.cq_fd = f->progress.wake_fd = -1;
 	pthread_mutex_init(&f->lock, NULL);
@@ -182,11 +187,13 @@ int rmaext_fabric_open(rmaext_library *lib,
 		     !rmx_atomics_broken(f->info->fabric_attr->prov_name);
 	TRY("rmx_progress_start",
 	    rmx_progress_start(f, options->progress, options->spin_ns));
+	rmx_signals_give_back(signals);
 	*fabric_p = f;
 	return 0;
 
 close:
 	rmaext_fabric_close(&f);
+	rmx_signals_give_back(signals);
 	return ret;
 }
 
@@ -241,6 +248,7 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 		f->peers = p->next;
 		if (p->pidfd >= 0)
 			close(p->pidfd);
+		rmx_knock_end(&p->knock);
 		free(p);
 	}
 	free(f->slots);
@@ -317,6 +325,7 @@ int rmaext_peer_add(rmaext_fabric *f, const void *address, size_t len,
 				ret < 0 ? f->lib->strerror(-ret) : "refused");
 	}
 	peer->pidfd = pidfd;
+	rmx_knock_init(&peer->knock, f->info, address, len);
 	pthread_mutex_lock(&f->lock);
 	peer->next = f->peers;
 	f->peers = peer;

@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <sys/socket.h>
+
 #include <rdma/fabric.h>
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_cm.h>
@@ -37,10 +39,20 @@ struct rmaext_library {
 	pthread_mutex_t lock; /* setenv around the first fi_getinfo */
 };
 
+/* Asks whether anybody listens at a peer's address; see knock.c. */
+struct rmx_knock {
+	pthread_mutex_t lock;
+	int fd; /* the connection being tried; or -1 */
+	int64_t since, next, pause;
+	socklen_t len; /* 0: never ask */
+	struct sockaddr_storage address;
+};
+
 struct rmaext_peer {
 	fi_addr_t addr;
 	int pidfd;	  /* readable once the peer's process is gone; or -1 */
-	atomic_bool gone; /* pidfd was seen readable */
+	atomic_bool gone; /* pidfd was seen readable, or it refused */
+	struct rmx_knock knock;
 	struct rmaext_peer *next;
 };
 
@@ -59,7 +71,7 @@ struct rmx_progress {
 	int wake_fd;	       /* calls the progress thread out of poll */
 	pthread_t thread;
 	bool running;
-	int64_t spin;
+	int64_t spin; /* ns before a waiting origin sleeps */
 };
 
 /* One chunk on its way: the context of one fi_* call. */
@@ -121,7 +133,6 @@ struct rmaext_window {
 	struct rmx_target *targets;
 	uint8_t *raw_keys; /* count * raw_len bytes, FI_MR_RAW only */
 	size_t raw_len;
-	atomic_uint_fast64_t pending;
 	atomic_uint_fast64_t finished; /* ever; shows flush that we move */
 	atomic_int users;	       /* threads inside a call */
 	atomic_bool closed;
@@ -133,6 +144,7 @@ struct rmaext_window {
 enum rmx_kind { RMX_PUT, RMX_GET, RMX_FETCH_ADD, RMX_CSWAP };
 
 struct rmaext_op {
+	struct rmaext_fabric *fabric; /* NULL once closed; outlives window's */
 	struct rmaext_window *window;
 	struct rmx_target *target;
 	int64_t rank;
@@ -170,6 +182,10 @@ int rmx_fail(int code, int64_t rank, const char *call, const char *format, ...)
 	RMX_PRINTF(4);
 int rmx_fail_record(const struct rmaext_error *record);
 
+/* signals.c: around everything that may start a provider */
+struct rmx_signals *rmx_signals_hold(void);
+void rmx_signals_give_back(struct rmx_signals *signals);
+
 /* library.c */
 int rmx_getinfo(struct rmaext_library *lib, const char *node, uint64_t flags,
 		const struct fi_info *hints, struct fi_info **info_p);
@@ -202,6 +218,12 @@ int rmx_check(const struct rmaext_window *window, const char *call,
 	      int64_t rank, uint64_t offset, uint64_t len, int access);
 int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
 		 void *context);
+
+/* knock.c */
+void rmx_knock_init(struct rmx_knock *knock, const struct fi_info *info,
+		    const void *address, size_t len);
+void rmx_knock_end(struct rmx_knock *knock);
+bool rmx_knock(struct rmx_knock *knock, int64_t now, int64_t since);
 
 /* atomic.c */
 int rmx_atomic_post(struct rmaext_op *op, uint64_t offset, size_t len,

@@ -20,7 +20,7 @@ static int take(struct rmaext_library *lib, const char *name,
 	void *symbol = dlvsym(lib->handle, name, version);
 
 	if (!symbol)
-		return rmx_fail(-FI_ENOSYS, RMX_NO_RANK, "dlvsym",
+		return rmx_fail(-FI_ENOENT, RMX_NO_RANK, "dlvsym",
 				"%s@%s is missing: not a libfabric >= 1.5?",
 				name, version);
 	/* a data pointer to a function pointer, which POSIX allows */
@@ -31,6 +31,7 @@ static int take(struct rmaext_library *lib, const char *name,
 int rmaext_library_open(const char *path, int shared, rmaext_library **lib_p)
 {
 	struct rmaext_library *lib = calloc(1, sizeof(*lib));
+	struct rmx_signals *signals;
 	const char *slash;
 	int ret;
 
@@ -38,7 +39,9 @@ int rmaext_library_open(const char *path, int shared, rmaext_library **lib_p)
 		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "library");
 	pthread_mutex_init(&lib->lock, NULL);
 	lib->tune = !shared;
+	signals = rmx_signals_hold();
 	lib->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	rmx_signals_give_back(signals);
 	if (!lib->handle) {
 		ret = rmx_fail(-FI_ENOENT, RMX_NO_RANK, "dlopen", "%s",
 			       dlerror());
@@ -99,6 +102,7 @@ int rmx_getinfo(struct rmaext_library *lib, const char *node, uint64_t flags,
 {
 	enum { N = sizeof(rmx_tuning) / sizeof(*rmx_tuning), PATH = N };
 	bool ours[N + 1] = {false};
+	struct rmx_signals *signals;
 	int ret;
 
 	pthread_mutex_lock(&lib->lock);
@@ -110,7 +114,9 @@ int rmx_getinfo(struct rmaext_library *lib, const char *node, uint64_t flags,
 		if (*value && !getenv(name))
 			ours[i] = !setenv(name, value, 0);
 	}
+	signals = rmx_signals_hold();
 	ret = lib->getinfo(RMX_FI_VERSION, node, NULL, flags, hints, info_p);
+	rmx_signals_give_back(signals);
 	for (int i = 0; i <= PATH; i++)
 		if (ours[i])
 			unsetenv(i == PATH ? "FI_PROVIDER_PATH"

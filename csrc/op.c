@@ -25,6 +25,7 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	if (!op)
 		return rmx_fail(-FI_ENOMEM, rank, "malloc", "operation");
 	memset(op, 0, sizeof(*op));
+	op->fabric = f;
 	op->window = window;
 	op->target = &window->targets[rank];
 	op->rank = rank;
@@ -50,11 +51,14 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	return 0;
 }
 
-static void op_unref(struct rmaext_fabric *f, struct rmaext_op *op)
+/* The window may be closed by now; its struct may be gone. */
+static void op_unref(struct rmaext_op *op)
 {
+	struct rmaext_fabric *f = op->fabric;
+
 	if (atomic_fetch_sub(&op->refs, 1) != 1)
 		return;
-	if (f) { /* else the fabric was closed and has unlinked it */
+	if (f) { /* else it was closed, and has unlinked this */
 		pthread_mutex_lock(&f->lock);
 		*op->prev = op->next;
 		if (op->next)
@@ -69,6 +73,7 @@ void rmx_op_shut_all(struct rmaext_fabric *f)
 {
 	for (struct rmaext_op *op; (op = f->ops);) {
 		f->ops = op->next;
+		op->fabric = NULL;
 		if (atomic_load(&op->detached))
 			free(op);
 		else
@@ -119,13 +124,15 @@ static void op_leave_error(struct rmaext_op *op)
 	pthread_mutex_unlock(&op->window->lock);
 }
 
-/* Called by whoever reads the CQ. The window may go once pending is 0. */
+/*
+ * Called by whoever reads the CQ. The window may go once nothing is pending, and
+ * the owner counts on that as soon as its operation is done: so the reference
+ * goes last.
+ */
 void rmx_op_complete(struct rmx_slot *slot, const struct rmaext_error *failure)
 {
 	struct rmaext_op *op = slot->op;
-	struct rmaext_window *w = op->window;
-	struct rmx_target *target = op->target;
-	struct rmaext_fabric *f = w->fabric;
+	struct rmaext_fabric *f = op->fabric;
 
 	if (failure) {
 		op_failed(op, failure);
@@ -137,18 +144,16 @@ void rmx_op_complete(struct rmx_slot *slot, const struct rmaext_error *failure)
 	}
 	slot_give(f, slot);
 	atomic_fetch_add(&f->completed, 1);
-	atomic_fetch_add(&w->finished, 1);
+	atomic_fetch_add(&op->window->finished, 1);
 	atomic_fetch_add(&op->completed, 1);
-	op_unref(f, op);
-	atomic_fetch_sub(&target->pending, 1);
-	atomic_fetch_sub(&w->pending, 1);
+	atomic_fetch_sub(&op->target->pending, 1);
+	op_unref(op);
 }
 
 /* -FI_EAGAIN: the provider wants progress first; -FI_ENOSPC: own limits. */
 static int op_post_chunk(struct rmaext_op *op)
 {
-	struct rmaext_window *w = op->window;
-	struct rmaext_fabric *f = w->fabric;
+	struct rmaext_fabric *f = op->fabric;
 	size_t left = op->len - op->posted;
 	size_t len = left < op->chunk ? left : op->chunk;
 	struct rmx_slot *slot;
@@ -163,7 +168,6 @@ static int op_post_chunk(struct rmaext_op *op)
 	/* counted before it is posted: it may complete at once */
 	atomic_fetch_add(&op->refs, 1);
 	atomic_fetch_add(&op->target->pending, 1);
-	atomic_fetch_add(&w->pending, 1);
 	ret = op->kind == RMX_PUT || op->kind == RMX_GET
 		      ? rmx_rma_post(op, op->posted, len, &slot->context)
 		      : rmx_atomic_post(op, op->posted, len, &slot->context);
@@ -172,7 +176,6 @@ static int op_post_chunk(struct rmaext_op *op)
 		atomic_fetch_add(&f->posted, 1);
 		return 0;
 	}
-	atomic_fetch_sub(&w->pending, 1);
 	atomic_fetch_sub(&op->target->pending, 1);
 	atomic_fetch_sub(&op->refs, 1);
 	slot_give(f, slot);
@@ -193,7 +196,7 @@ static enum rmx_step op_step(void *arg)
 			return RMX_RETRY;
 		if (ret) {
 			rmx_fail(ret, op->rank, "post", "%s",
-				 op->window->fabric->lib->strerror(-ret));
+				 op->fabric->lib->strerror(-ret));
 			rmaext_error_last(&record);
 			op_failed(op, &record);
 		}
@@ -233,11 +236,9 @@ int rmaext_op_wait(rmaext_op *op)
 /* The owner leaves; what is in flight goes on. */
 static void op_detach(struct rmaext_op *op)
 {
-	struct rmaext_fabric *f = op->window->fabric;
-
 	atomic_store(&op->detached, true);
 	op_leave_error(op);
-	op_unref(f, op);
+	op_unref(op);
 }
 
 int rmaext_op_release(rmaext_op **op)
@@ -255,7 +256,7 @@ int rmaext_op_release(rmaext_op **op)
 	if (it->buffered)
 		op_detach(it);
 	else
-		op_unref(it->window->fabric, it);
+		op_unref(it);
 	return 0;
 }
 

@@ -34,6 +34,7 @@
 #define RMX_PARK_LONG ((int64_t)20 * 1000 * 1000)
 #define RMX_SOON ((int64_t)200 * 1000)	   /* between tries after EAGAIN */
 #define RMX_NAP_MAX ((int64_t)1000 * 1000) /* CQ without a descriptor */
+#define RMX_SERVE_SPIN 5 /* times as long, with nothing else to do */
 #define RMX_THREAD_SPIN ((int64_t)10 * 1000)
 
 int64_t rmx_now(void)
@@ -105,7 +106,11 @@ static void read_error(struct rmaext_fabric *f)
 	rmx_op_complete(entry.op_context, &record);
 }
 
-/* Reads the CQ until it is empty; the caller is its reader. */
+/*
+ * Reads what there is; the caller is the CQ's reader. A batch that is not full
+ * was the last: reading on until -FI_EAGAIN costs three system calls (1.17),
+ * and fi_trywait asks again before anybody sleeps.
+ */
 static int drain(struct rmaext_fabric *f)
 {
 	struct fi_cq_entry entries[RMX_BATCH];
@@ -116,7 +121,7 @@ static int drain(struct rmaext_fabric *f)
 		n = fi_cq_read(f->cq, entries, RMX_BATCH);
 		if (n == -FI_EAVAIL) {
 			read_error(f);
-			n = 1;
+			n = RMX_BATCH;
 		} else {
 			for (ssize_t i = 0; i < n; i++)
 				if (entries[i].op_context)
@@ -124,7 +129,7 @@ static int drain(struct rmaext_fabric *f)
 							NULL);
 		}
 		total += n > 0 ? (int)n : 0;
-	} while (n > 0 && total < RMX_SLOTS);
+	} while (n == RMX_BATCH && total < RMX_SLOTS);
 	if (total && atomic_load(&f->progress.followers))
 		futex_wake_all(&f->progress.turn);
 	return total;
@@ -139,12 +144,10 @@ static void leave_queue(struct rmx_progress *p)
 		futex_wake_all(&p->turn);
 }
 
-/*
- * Sleeps until the network, a second descriptor or the time says so. False:
- * interrupted by a signal.
- */
-static bool doze(struct rmaext_fabric *f, int other_fd, int64_t ns,
-		 int64_t *nap, bool *other_ready)
+enum { WOKEN_BY_NETWORK = 1, WOKEN_BY_OTHER = 2, INTERRUPTED = 4 };
+
+/* Sleeps until the network, another descriptor or the time says so. */
+static int doze(struct rmaext_fabric *f, int other_fd, int64_t ns, int64_t *nap)
 {
 	struct fid *fid = &f->cq->fid;
 	struct pollfd fds[2] = {
@@ -153,11 +156,10 @@ static bool doze(struct rmaext_fabric *f, int other_fd, int64_t ns,
 	};
 	struct timespec t;
 
-	*other_ready = false;
 	if (fds[0].fd >= 0) {
 		/* -FI_EAGAIN: something has come since the last read */
 		if (fi_trywait(f->fabric, &fid, 1))
-			return true;
+			return WOKEN_BY_NETWORK;
 	} else {
 		*nap = *nap ? *nap * 2 : 10000;
 		if (*nap > RMX_NAP_MAX)
@@ -167,31 +169,37 @@ static bool doze(struct rmaext_fabric *f, int other_fd, int64_t ns,
 	}
 	t = span(ns);
 	if (ppoll(fds, 2, &t, NULL) < 0)
-		return errno != EINTR;
-	*other_ready = fds[1].revents != 0;
-	return true;
+		return errno == EINTR ? INTERRUPTED : 0;
+	return (fds[0].revents ? WOKEN_BY_NETWORK : 0) |
+	       (fds[1].revents ? WOKEN_BY_OTHER : 0);
 }
 
-/* The reader's loop of a waiting application thread. */
+/*
+ * The reader's loop of a waiting application thread. It spins from the start
+ * and after each time that the network woke it: serving a peer gives no
+ * completion here, and the peer's next request is often close behind. One that
+ * has nothing of its own to wait for, in a fence, spins longer: an origin whose
+ * target has gone to sleep between two requests goes to sleep as well, and
+ * then both pay for waking up each time.
+ */
 static int lead(struct rmaext_fabric *f, struct rmaext_peer *peer,
 		enum rmx_step (*step)(void *), void *arg, int64_t until)
 {
+	const int64_t spin = f->progress.spin * (arg ? 1 : RMX_SERVE_SPIN);
 	int64_t now = rmx_now(), spin_end = now + f->progress.spin, nap = 0;
 	int pidfd = peer ? peer->pidfd : -1;
-	enum rmx_step next;
-	bool gone;
 
 	for (;;) {
-		int n = drain(f);
+		int n = drain(f), woken;
+		enum rmx_step next = step(arg);
 
-		next = step(arg);
 		if (next == RMX_DONE)
 			return 0;
 		now = rmx_now();
 		if (now >= until || (peer && atomic_load(&peer->gone)))
 			return RMAEXT_PENDING;
 		if (n) {
-			spin_end = now + f->progress.spin;
+			spin_end = now + spin;
 			nap = 0;
 		}
 		if (now < spin_end) {
@@ -201,11 +209,14 @@ static int lead(struct rmaext_fabric *f, struct rmaext_peer *peer,
 		now = until - now;
 		if (next == RMX_RETRY && now > RMX_SOON)
 			now = RMX_SOON;
-		if (!doze(f, pidfd, now, &nap, &gone))
+		woken = doze(f, pidfd, now, &nap);
+		if (woken & INTERRUPTED)
 			return RMAEXT_PENDING;
 		/* what it answered before it went is read once more above */
-		if (gone)
+		if (woken & WOKEN_BY_OTHER)
 			atomic_store(&peer->gone, true);
+		if (woken & WOKEN_BY_NETWORK)
+			spin_end = rmx_now() + spin;
 	}
 }
 
@@ -281,9 +292,11 @@ int rmx_deadline(struct rmaext_peer *peer, int64_t rank, const char *call,
 		if (poll(&fd, 1, 0) > 0)
 			atomic_store(&peer->gone, true);
 	}
+	if (peer && !moved && rmx_knock(&peer->knock, now, *deadline - timeout))
+		atomic_store(&peer->gone, true);
 	if (peer && atomic_load(&peer->gone))
 		return rmx_fail(-FI_ENOTCONN, rank, call,
-				"the target process is gone");
+				"the target process, or its endpoint, is gone");
 	if (moved)
 		*deadline = now + timeout;
 	if (now < *deadline)
@@ -312,7 +325,6 @@ static void thread_turn(struct rmaext_fabric *f, int64_t *nap)
 	struct rmx_progress *p = &f->progress;
 	int64_t spin_end = rmx_now() + RMX_THREAD_SPIN;
 	uint64_t count;
-	bool called;
 
 	do {
 		if (drain(f)) {
@@ -322,8 +334,8 @@ static void thread_turn(struct rmaext_fabric *f, int64_t *nap)
 		if (atomic_load(&p->waiters) || atomic_load(&p->stop))
 			return;
 	} while (rmx_now() < spin_end);
-	doze(f, p->wake_fd, 1000000000, nap, &called);
-	if (called && read(p->wake_fd, &count, sizeof(count)) > 0)
+	if ((doze(f, p->wake_fd, 1000000000, nap) & WOKEN_BY_OTHER) &&
+	    read(p->wake_fd, &count, sizeof(count)) > 0)
 		atomic_fetch_add(&f->wakeups, 1);
 }
 

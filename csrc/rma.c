@@ -41,7 +41,7 @@ int rmx_check(const struct rmaext_window *w, const char *call, int64_t rank,
 	if (t->peer &&
 	    atomic_load_explicit(&t->peer->gone, memory_order_relaxed))
 		return rmx_fail(-FI_ENOTCONN, rank, call,
-				"the target process is gone");
+				"the target process, or its endpoint, is gone");
 	return 0;
 }
 

@@ -46,7 +46,8 @@ int rmaext_window_create(rmaext_fabric *f, void *local,
 		w->raw_keys = malloc(bytes ? bytes : 1);
 		if (!w->raw_keys)
 			goto no_memory;
-		memcpy(w->raw_keys, targets->keys, bytes);
+		if (bytes)
+			memcpy(w->raw_keys, targets->keys, bytes);
 	}
 	for (int64_t rank = 0; rank < w->count; rank++)
 		set_target(w, rank, targets);
@@ -117,10 +118,15 @@ int rmx_window_shut(struct rmaext_window *w)
 
 int rmaext_window_close(rmaext_window *w)
 {
-	if (rmx_window_shut(w) || w->pending)
+	unsigned int pending = 0;
+	int ret = rmx_window_shut(w);
+
+	for (int64_t rank = 0; rank < w->count; rank++)
+		pending += atomic_load(&w->targets[rank].pending);
+	if (ret || pending)
 		return rmx_fail(-FI_EBUSY, RMX_NO_RANK, "rmaext_window_close",
-				"%llu transfers in flight",
-				(unsigned long long)w->pending);
+				"%u transfers and %d calls in flight", pending,
+				atomic_load(&w->users));
 	if (w->fabric) {
 		rmx_key_unmap_all(w);
 		rmx_window_unlink(w);

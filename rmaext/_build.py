@@ -12,11 +12,13 @@ SOURCES = [
     "error.c",
     "fabric.c",
     "key.c",
+    "knock.c",
     "library.c",
     "memory.c",
     "op.c",
     "progress.c",
     "rma.c",
+    "signals.c",
     "window.c",
 ]
 

@@ -10,6 +10,7 @@ MPI.Finalize(), but after the interpreter is gone when it comes from Py_AtExit.
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import weakref
 from collections.abc import Callable
@@ -17,16 +18,29 @@ from typing import Any
 
 from mpi4py import MPI
 
-__all__ = ["ending", "on_exit", "on_fork"]
+from .errors import ClosedError
+
+__all__ = ["check", "ending", "on_end", "on_exit"]
 
 _at_exit: list[Callable[[], None]] = []
-_at_fork: weakref.WeakSet[Any] = weakref.WeakSet()
-_state = {"keyval": MPI.KEYVAL_INVALID, "pid": os.getpid(), "ending": 0}
+_mortal: weakref.WeakSet[Any] = weakref.WeakSet()
+_state = {"keyval": MPI.KEYVAL_INVALID, "pid": os.getpid(), "ending": 0, "child": 0}
 
 
 def ending() -> bool:
     """Tell whether MPI must not be called any more."""
-    return bool(_state["ending"]) or MPI.Is_finalized()
+    return bool(_state["ending"] or _state["child"]) or MPI.Is_finalized()
+
+
+def check(call: str) -> None:
+    """Raise ClosedError, before MPI ends the process for it, where MPI cannot be used."""
+    if _state["child"]:
+        why = "this process was forked from one that had initialised MPI"
+    elif ending():
+        why = "MPI is finalized, or this process is about to exit"
+    else:
+        return
+    raise ClosedError(errno.ESHUTDOWN, f"{call}: {why}", call=call)
 
 
 def _run() -> None:
@@ -35,25 +49,36 @@ def _run() -> None:
     _state["ending"] = 1
     while _at_exit:
         _at_exit.pop()()
+    _forget()
 
 
-def on_exit(function: Callable[[], None]) -> None:
-    """Run a function before arrays are freed and MPI is finalized; last in, first out."""
+def _forget() -> None:
+    for thing in list(_mortal):
+        thing.forget()
+
+
+def _hook() -> None:
     if _state["keyval"] == MPI.KEYVAL_INVALID:
         _state["keyval"] = MPI.Comm.Create_keyval(delete_fn=lambda *_: _run())
         MPI.COMM_SELF.Set_attr(_state["keyval"], True)
         atexit.register(_run)
+
+
+def on_exit(function: Callable[[], None]) -> None:
+    """Run a function before arrays are freed and MPI is finalized; last in, first out."""
+    _hook()
     _at_exit.append(function)
 
 
-def on_fork(thing: Any) -> None:
-    """Call thing.forget() in forked children."""
-    _at_fork.add(thing)
+def on_end(thing: Any) -> None:
+    """Call thing.forget() after those functions, and in forked children."""
+    _hook()
+    _mortal.add(thing)
 
 
 def _forked() -> None:
-    for thing in list(_at_fork):
-        thing.forget()
+    _state["child"] = MPI.Is_initialized()
+    _forget()
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -15,6 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 from mpi4py import MPI
 
+from .errors import PeerLostError
+
 __all__ = ["allgather", "allreduce_max", "wait"]
 
 
@@ -28,8 +30,9 @@ class Server(Protocol):
         """End the wait."""
 
 
-_SPIN = 50e-6  # seconds of testing without a pause
+_SPIN = 5e-3  # seconds of testing without a pause; less is slow with many ranks a core
 _SLICE = 10e-3
+_GRACE = 1.0  # seconds that the last message of a peer may take after it has left
 
 # Requests that were interrupted own their buffers until MPI is finalized.
 _abandoned: list[tuple[Any, ...]] = []
@@ -56,10 +59,21 @@ def wait(request: MPI.Request, server: Server, *buffers: Any) -> None:
     waited for long may come a little late, and many ranks may share a core.
     """
     start = time.monotonic()
+    lost: PeerLostError | None = None
+    deadline = 0.0
     try:
         while not request.Test():
-            waited = time.monotonic() - start
-            server.serve(0.0 if waited < _SPIN else min(waited / 4, _SLICE))
+            now = time.monotonic()
+            if lost is not None:
+                if now > deadline:
+                    raise lost
+                time.sleep(1e-3)
+                continue
+            try:
+                server.serve(0.0 if now - start < _SPIN else min((now - start) / 4, _SLICE))
+            except PeerLostError as exc:
+                # a peer may have sent its part, and left, since the last test
+                lost, deadline = exc, now + _GRACE
     except BaseException:
         _abandoned.append((request, *buffers))
         raise

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass
 
@@ -32,6 +31,7 @@ class Config:
     library: str  # path of libfabric
     progress: bool  # start the progress thread
     mr_basic: bool  # ask the provider for FI_MR_BASIC
+    timeout: float  # seconds, of windows that say nothing else
 
     @classmethod
     def read(cls) -> Config:
@@ -45,19 +45,22 @@ class Config:
             library=get("RMAEXT_LIBFABRIC", ""),
             progress=_choice("RMAEXT_PROGRESS", ("0", "1")) != "0",
             mr_basic=_choice("RMAEXT_MR_MODE", ("basic",)) == "basic",
+            timeout=timeout_seconds(None),
         )
 
 
 def timeout_seconds(value: float | None) -> float:
     """Return the time limit of data operations: argument, environment, or 60 s."""
+    what = f"timeout={value!r}"
     if value is None:
         text = os.environ.get("RMAEXT_TIMEOUT", "60")
+        what = f"RMAEXT_TIMEOUT={text!r}"
         try:
             value = float(text)
         except ValueError:
-            raise ValueError(f"RMAEXT_TIMEOUT={text!r} is no number of seconds") from None
+            raise ValueError(f"{what}: must be a number of seconds") from None
     if not isinstance(value, int | float):
-        raise TypeError(f"timeout={value!r}: must be a number of seconds")
-    if not (0 < value <= 1e9) or math.isnan(value):
-        raise ValueError(f"timeout of {value!r} s: must be positive")
+        raise TypeError(f"{what}: must be a number of seconds")
+    if not 0 < value <= 1e9:  # nan is neither
+        raise ValueError(f"{what}: must be positive, and at most 1e9")
     return float(value)

@@ -165,11 +165,16 @@ def check(code: int, where: str = "") -> None:
 
 
 def pack(exc: BaseException) -> dict[str, Any]:
-    """Describe an exception for the other ranks."""
+    """Describe an exception, any exception, for the other ranks."""
+    code = getattr(exc, "errno", None)
+    try:
+        text = str(exc)[:2000]
+    except Exception:
+        text = "no words"
     return {
         "type": type(exc).__name__,
-        "errno": getattr(exc, "errno", None) or 0,
-        "text": str(exc)[:2000],
+        "errno": code if isinstance(code, int) else 0,
+        "text": text,
     }
 
 

@@ -8,6 +8,8 @@ job's network. A rank's exposure is thus no larger than its communicators need.
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import secrets
 import threading
@@ -16,7 +18,7 @@ from typing import Any, ClassVar
 from . import _lifetime
 from ._lib import ffi, lib
 from .config import Config
-from .errors import check
+from .errors import ClosedError, check
 from .library import Candidate, open_library
 
 __all__ = ["Fabric"]
@@ -94,11 +96,10 @@ class Fabric:
         # What C may still touch. Entries go when C is done with them, at the
         # latest when the endpoint is closed.
         self._in_flight: dict[int, tuple[Any, ...]] = {}
-        self._orphans: list[int] = []
-        self._kept: list[Any] = []
-        self.open_windows: dict[int, tuple[Any, ...]] = {}
+        self._orphans: dict[int, tuple[Any, ...]] = {}
+        self._kept: dict[int, tuple[Any, ...]] = {}
         _lifetime.on_exit(self.close)
-        _lifetime.on_fork(self)
+        _lifetime.on_end(self)
 
     def __repr__(self) -> str:
         return f"<rmaext.Fabric {self.provider} {self.version} at {self.address or 'closed'}>"
@@ -107,6 +108,12 @@ class Fabric:
     def handle(self) -> Any:
         """The C object; NULL once closed."""
         return self._handle[0]
+
+    def live(self) -> Any:
+        """Return the C object; ClosedError at exit and in forked children."""
+        if not self.handle:
+            raise ClosedError(errno.ESHUTDOWN, "the fabric is closed: exit, MPI.Finalize or fork")
+        return self.handle
 
     @property
     def mr_mode(self) -> str:
@@ -140,7 +147,7 @@ class Fabric:
     def name(self) -> bytes:
         """Return the endpoint's address for the peers."""
         buf, size = ffi.new("char[256]"), ffi.new("size_t *", 256)
-        check(lib.rmaext_fabric_address(self.handle, buf, size))
+        check(lib.rmaext_fabric_address(self.live(), buf, size))
         return bytes(ffi.buffer(buf, size[0]))
 
     def peer(self, name: bytes, pidfd: int) -> Any:
@@ -152,7 +159,7 @@ class Fabric:
                     os.close(pidfd)
                 return known
             peer = ffi.new("rmaext_peer **")
-            check(lib.rmaext_peer_add(self.handle, name, len(name), pidfd, peer))
+            check(lib.rmaext_peer_add(self.live(), name, len(name), pidfd, peer))
             self._peers[name] = peer[0]
             return peer[0]
 
@@ -164,7 +171,7 @@ class Fabric:
         """
         memory = ffi.new("rmaext_memory **")
         for _ in range(8):
-            code = lib.rmaext_memory_register(self.handle, pointer, nbytes, access, key, memory)
+            code = lib.rmaext_memory_register(self.live(), pointer, nbytes, access, key, memory)
             if code != -_FI_ENOKEY:
                 break
             key = secrets.randbits(64)
@@ -175,6 +182,7 @@ class Fabric:
         """Deregister; harmless when the fabric is closed or it was done before."""
         if self.handle and memory[0]:
             check(lib.rmaext_memory_close(memory))
+        self._kept.pop(id(memory), None)
 
     def key(self, memory: Any) -> tuple[bytes, int]:
         """Return the key that lets a peer use the memory, and the base of its addresses."""
@@ -202,9 +210,8 @@ class Fabric:
     def release(self, op: Any) -> None:
         """Let go of an operation's buffers, now or when C is done with them."""
         if op[0] and self.handle and lib.rmaext_op_release(op) == lib.RMAEXT_PENDING:
-            self._orphans.append(id(op))
-        else:
-            self._in_flight.pop(id(op), None)
+            self._orphans[id(op)] = self._in_flight[id(op)]
+        self._in_flight.pop(id(op), None)
         if self._orphans:
             self.reap()
 
@@ -213,17 +220,13 @@ class Fabric:
         with self._lock:
             if not self.handle:
                 return
-            waiting = []
-            for token in self._orphans:
-                if lib.rmaext_op_release(self._in_flight[token][0]) == lib.RMAEXT_PENDING:
-                    waiting.append(token)
-                else:
-                    self._in_flight.pop(token, None)
-            self._orphans = waiting
+            for token, (op, *_) in list(self._orphans.items()):
+                if lib.rmaext_op_release(op) != lib.RMAEXT_PENDING:
+                    self._orphans.pop(token, None)
 
-    def keep(self, *things: Any) -> None:
-        """Keep memory that peers may still write until the endpoint is closed."""
-        self._kept.append(things)
+    def keep(self, memory: Any, array: Any) -> None:
+        """Keep an array until it is deregistered, or the endpoint closed."""
+        self._kept[id(memory)] = (memory, array)
 
     def close(self) -> None:
         """Close the endpoint; local. Peers' operations on this rank then fail."""
@@ -231,9 +234,10 @@ class Fabric:
             self._in_flight.clear()
             self._orphans.clear()
             self._kept.clear()
-            self.open_windows.clear()
-        # else a thread is inside a call: everything stays until the process ends
+        elif self.handle:
+            # a thread is inside a call: what C uses outlives even this module
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
     def forget(self) -> None:
-        """After fork: the child has no endpoint, and must not touch the parent's."""
+        """After the end of MPI, or in a forked child: there is no endpoint to touch."""
         self._handle = ffi.new("rmaext_fabric **")

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
+import itertools
 import os
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,11 @@ from mpi4py import MPI
 
 from . import _lifetime, collective, memory
 from ._lib import ffi, lib
-from .config import Config, timeout_seconds
+from .config import Config
 from .errors import ClosedError, KeyRecordError, PeerLostError, from_c
 from .fabric import Fabric
 from .host import Beacon, Hello, choose, open_pidfd, wanted_interface
-from .keys import WindowRecord, agree
+from .keys import WindowRecord, agree, parse_all
 from .library import open_library
 
 __all__ = ["Group"]
@@ -67,7 +67,9 @@ class Group:
         self._secret = b""
         self._next_look = 0.0
         self._next_probe = 0.0
-        self._probe_rank = comm.rank
+        self._broken = False
+        self._near: list[int] = []  # ranks whose beacons can be seen
+        self._far: Iterator[int] = itertools.cycle([])
         self._probes: dict[int, tuple[Any, Any]] = {}
         self._control_window: Any = None
         self.fabric: Fabric | None = None
@@ -85,6 +87,7 @@ class Group:
     @classmethod
     def of(cls, comm: MPI.Comm) -> Group:
         """Return the communicator's group, made on first use. Collective."""
+        _lifetime.check("window")
         check_comm(comm)
         if cls._keyval == MPI.KEYVAL_INVALID:
             cls._keyval = MPI.Comm.Create_keyval(delete_fn=cls._comm_freed, nopython=False)
@@ -116,37 +119,39 @@ class Group:
 
     def gather(self, record: bytes) -> list[bytes]:
         """Return every rank's record. Collective."""
-        return collective.allgather(self.comm, record, self)
+        if self._broken:
+            self._look()
+            text = "an earlier collective call over this communicator was interrupted"
+            raise ClosedError(errno.ESHUTDOWN, text)
+        self._broken = True  # of its two steps the others may be in the second
+        records = collective.allgather(self.comm, record, self)
+        self._broken = False
+        return records
 
     def _open(self) -> None:
-        beacon = Beacon()
-        try:
-            self._introduce(beacon)
-        finally:
-            beacon.close()
-
-    def _introduce(self, beacon: Beacon) -> None:
         config = None
 
         def hello() -> bytes:
             nonlocal config
             config = Config.read()
-            return json.dumps(self._hello(config, beacon).record()).encode()
+            return self._hello(config).pack()
 
-        hellos = [Hello.parse(_json(p)) for p in agree(self.gather, hello)]
+        hellos = parse_all(Hello.parse, agree(self.gather, hello))
         self.hellos = hellos
         self._secret = bytes.fromhex(hellos[0].secret)
         self.forced = any(h.forced for h in hellos)
         if self.size == 1 and not self.forced:
             return
         assert config is not None
+        self._near = [r for r, h in enumerate(hellos) if self._sees(h)]
+        self._far = itertools.cycle(r for r in range(self.size) if r not in self._near)
         scope = "host" if self._one_host() else "network"
         chosen = choose(hellos, scope)[self.rank]
-        self._connect(lambda: self._open_fabric(scope, chosen, config))
+        self._connect(lambda: self._open_fabric(scope, chosen, config), config.timeout)
 
-    def _hello(self, config: Config, beacon: Beacon) -> Hello:
+    def _hello(self, config: Config) -> Hello:
         if self.size == 1 and config.route != "fabric":
-            return Hello.make(config, beacon.name, version="", candidates=[], opened={})
+            return Hello.make(config, "", version="", candidates=[], opened={})
         library = open_library(config.library)
         found = library.candidates(config.provider, config.mr_basic)
         # what there is instead, for the error message
@@ -158,31 +163,30 @@ class Group:
                 opened[scope] = fabric.candidate
         return Hello.make(
             config,
-            beacon.name,
+            Beacon.own().name,
             version=library.version,
             candidates=wanted_interface(found, config.iface) if found else found,
             opened=opened,
         )
 
+    def _sees(self, hello: Hello) -> bool:
+        return hello.net == self.hellos[self.rank].net and Beacon.visible(hello.beacon)
+
     def _one_host(self) -> bool:
-        """Tell whether all ranks share rank 0's loopback interface. Collective."""
-        first = self.hellos[0]
-        claimed = all(h.net == first.net for h in self.hellos)
-        proven = claimed and Beacon.visible(first.beacon)
-        return not collective.allreduce_max(self.comm, not proven, self)
+        """Tell whether all ranks share one loopback interface. Collective."""
+        return not collective.allreduce_max(self.comm, len(self._near) < self.size, self)
 
     def _open_fabric(self, scope: str, chosen: Any, config: Config) -> Fabric:
         local = sum(h.pids == self.hellos[self.rank].pids for h in self.hellos)
         cpus = self.hellos[self.rank].cpus
         # a spinning origin starves its target's thread when no core is idle
-        spin = 20e-6 if local <= cpus else 2e-6
+        spin = float(os.environ.get("XSPIN", 20e-6)) if local <= cpus else 2e-6
         fabric = Fabric.open(scope, chosen, config, spin)
         fabric.serve(0)
         return fabric
 
-    def _connect(self, opener: Callable[[], Fabric]) -> None:
+    def _connect(self, opener: Callable[[], Fabric], timeout: float) -> None:
         """Open the fabric; exchange its address and a word to read for a sign of life."""
-        names: list[bytes] = []
 
         def mine() -> bytes:
             fabric = self.fabric = opener()
@@ -190,7 +194,7 @@ class Group:
             pointer = memory.address(self._control)
             held = fabric.register(pointer, _CONTROL_BYTES, lib.RMAEXT_READ, self.next_key())
             # peers may read it until this process closes its endpoint
-            fabric.keep(self._control, held)
+            fabric.keep(held, self._control)
             key, base = fabric.key(held)
             record = WindowRecord(_CONTROL_BYTES, base, 0, lib.RMAEXT_READ, "", key)
             name: bytes = fabric.name()
@@ -209,14 +213,16 @@ class Group:
                 self.peers[rank] = self.fabric.peer(names[rank], fd)
             return b""
 
-        records = []
-        for payload in agree(self.gather, mine):
+        def named(payload: bytes) -> tuple[bytes, WindowRecord]:
             n = int.from_bytes(payload[:2], "little")
-            names.append(payload[2 : 2 + n])
-            records.append(WindowRecord.unpack(payload[2 + n :]))
+            return payload[2 : 2 + n], WindowRecord.unpack(payload[2 + n :])
+
+        parsed = parse_all(named, agree(self.gather, mine))
+        names = [name for name, _ in parsed]
+        records = [record for _, record in parsed]
         agree(self.gather, theirs)
         self._control_window, _ = self.window(
-            records, memory.address(self._control), timeout_seconds(None), force=True
+            records, memory.address(self._control), timeout, force=True
         )
 
     def next_name(self) -> int:
@@ -255,7 +261,7 @@ class Group:
         ]
         targets = ffi.new("struct rmaext_targets *", [n, *columns, key_len])
         handle = ffi.new("rmaext_window **")
-        own = fabric.handle if fabric else ffi.NULL
+        own = fabric.live() if fabric else ffi.NULL
         code = lib.rmaext_window_create(own, local, targets, int(timeout * 1e9), handle)
         if code:
             raise from_c(code)
@@ -293,25 +299,30 @@ class Group:
             raise lost(sorted(gone), "the process is gone")
 
     def _probe(self) -> None:
-        """Read a word from the next few peers.
+        """Look at the beacons of this host, and read a word from the next few other peers.
 
         A process that lives may have left: an exception took it out of the
-        program, and it waits in MPI_Finalize. Then its endpoint is closed. One
-        whose pidfd says that it lives, but that does not answer, is only
-        stopped; without a pidfd it counts as lost after the time limit.
+        program, and it waits in MPI_Finalize. Then its endpoint is closed, and
+        its beacon. One that does not answer but has a pidfd which says that it
+        lives is only stopped; without a pidfd it counts as lost after the time
+        limit.
         """
         assert self.fabric is not None
-        if not self.fabric.handle:
-            raise ClosedError(errno.ESHUTDOWN, "the fabric is closed")
-        for _ in range(min(_PROBES, self.size - 1)):
-            self._probe_rank = (self._probe_rank + 1) % self.size
-            if self._probe_rank == self.rank:
-                self._probe_rank = (self._probe_rank + 1) % self.size
-            if self._probe_rank not in self._probes:
-                self._start_probe(self._probe_rank)
+        self.fabric.live()
+        left = [rank for rank in self._near if not Beacon.visible(self.hellos[rank].beacon)]
+        if left:
+            raise lost(left, "has left")
+        for rank in itertools.islice(self._far, min(_PROBES, self.size - len(self._near))):
+            if rank not in self._probes:
+                self._start_probe(rank)
         for rank in list(self._probes):
             op, word = self._probes[rank]
             self._end_probe(rank, op, lib.rmaext_op_wait(op[0]), word)
+
+    def check(self, rank: int, where: str) -> None:
+        """Raise PeerLostError if a rank has left without dying, which C does not notice."""
+        if rank in self._near and not Beacon.visible(self.hellos[rank].beacon):
+            raise PeerLostError(errno.ENOTCONN, f"{where}: the rank has left", rank=rank)
 
     def _start_probe(self, rank: int) -> None:
         assert self.fabric is not None
@@ -338,10 +349,3 @@ def lost(ranks: list[int], why: str) -> PeerLostError:
     """Return the error for ranks that will never come."""
     text = ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
     return PeerLostError(errno.ENOTCONN, f"{text}: {why}", rank=ranks[0])
-
-
-def _json(payload: bytes) -> Any:
-    try:
-        return json.loads(payload)
-    except ValueError:
-        raise KeyRecordError(errno.EPROTO, "malformed hello: no JSON") from None

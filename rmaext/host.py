@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import json
 import os
 import secrets
 import socket
@@ -13,10 +14,12 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from . import _lifetime
 from .config import PROVIDERS, Config
 from .errors import KeyRecordError, NoProviderError
+from .keys import blame
 from .library import Candidate
 
 __all__ = ["Beacon", "Hello", "choose", "open_pidfd"]
@@ -37,6 +40,23 @@ def _start_time(pid: int) -> int:
     """Return when a process started, in clock ticks since boot."""
     text = Path(f"/proc/{pid}/stat").read_text()
     return int(text.rpartition(")")[2].split()[19])  # field 22; the name may hold spaces
+
+
+def _check_types(thing: Any) -> None:
+    """Raise ValueError where a field that came over the wire is not what it should be."""
+    types = {"str": str, "int": int, "bool": bool}
+    for field in fields(thing):
+        value, wanted = getattr(thing, field.name), types.get(str(field.type))
+        if wanted and (type(value) is not wanted or (wanted is int and not 0 <= value < 1 << 63)):
+            raise ValueError(field.name)
+
+
+def _candidate(record: dict[str, Any]) -> Candidate:
+    candidate = Candidate(**record)
+    _check_types(candidate)
+    if candidate.address:
+        ipaddress.ip_network(f"{candidate.address}/{candidate.prefix}", strict=False)
+    return candidate
 
 
 @dataclass(frozen=True)
@@ -76,39 +96,51 @@ class Hello:
             **given,
         )
 
-    def record(self) -> dict[str, Any]:
-        """Return what `parse` takes."""
-        return asdict(self)
+    def pack(self) -> bytes:
+        """Return the payload of a record."""
+        return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def parse(cls, record: Any) -> Hello:
+    def parse(cls, payload: bytes) -> Hello:
         """Check a record from another rank; KeyRecordError if malformed."""
         try:
+            record = json.loads(payload)
             if set(record) != {field.name for field in fields(cls)}:
                 raise ValueError("other fields")
-            record = dict(record)
-            record["candidates"] = [Candidate(**c) for c in record["candidates"]]
-            record["opened"] = {k: Candidate(**c) for k, c in record["opened"].items()}
-            numbers = (record["pid"], record["started"], record["cpus"])
-            if not all(isinstance(n, int) and n >= 0 for n in numbers):
-                raise ValueError("numbers")
-            bytes.fromhex(record["secret"])
-            return cls(**record)
-        except (TypeError, ValueError, AttributeError) as exc:
-            raise KeyRecordError(errno.EPROTO, f"malformed hello: {exc}") from None
+            record["candidates"] = [_candidate(c) for c in record["candidates"]]
+            record["opened"] = {k: _candidate(c) for k, c in record["opened"].items()}
+            hello = cls(**record)
+            _check_types(hello)
+            if len(bytes.fromhex(hello.secret)) != 16:
+                raise ValueError("secret")
+            return hello
+        except (TypeError, ValueError, AttributeError, RecursionError) as exc:
+            raise KeyRecordError(errno.EPROTO, f"malformed record: hello: {exc}") from None
 
 
 class Beacon:
     """An abstract socket that only processes of the same network namespace see.
 
     Boot id and namespace number are not proof: cloned virtual machines share
-    both. A name of 128 random bits that can be connected to is.
+    both. A name of 128 random bits that can be connected to is. And it goes
+    when its owner leaves, also when that lives on in MPI_Finalize.
     """
+
+    _own: ClassVar[Beacon | None] = None
 
     def __init__(self) -> None:
         self.name = secrets.token_hex(16)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(f"\0rmaext-{self.name}")
+
+    @classmethod
+    def own(cls) -> Beacon:
+        """Return this process's, there until the process leaves."""
+        if cls._own is None:
+            cls._own = cls()
+            _lifetime.on_exit(cls._own.close)
+            _lifetime.on_end(cls._own)
+        return cls._own
 
     @staticmethod
     def visible(name: str) -> bool:
@@ -118,6 +150,10 @@ class Beacon:
 
     def close(self) -> None:
         """Remove the name."""
+        self._socket.close()
+
+    def forget(self) -> None:
+        """In a forked child: leave the name to the parent."""
         self._socket.close()
 
 
@@ -131,7 +167,7 @@ def open_pidfd(own: Hello, peer: Hello) -> int:
         return -1
     try:
         fd = os.pidfd_open(peer.pid)
-    except OSError:
+    except (OSError, OverflowError):
         return -1
     try:
         if _start_time(peer.pid) == peer.started:
@@ -177,6 +213,10 @@ def _order(hellos: Sequence[Hello]) -> list[str]:
     names = [list(dict.fromkeys(c.provider for c in h.candidates)) for h in hellos]
     common = set(names[0]).intersection(*names[1:])
     wanted = hellos[0].wanted
+    odd = [rank for rank, hello in enumerate(hellos) if hello.wanted != wanted]
+    if odd:
+        text = f"RMAEXT_PROVIDER={hellos[odd[0]].wanted!r}, rank 0 has {wanted!r}"
+        raise blame(odd, NoProviderError, text)
     if wanted:
         return [wanted] if wanted in common else []
     order = [name for name in PROVIDERS if name in common]

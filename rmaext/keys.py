@@ -15,7 +15,7 @@ import sys
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -125,11 +125,28 @@ def agree(gather: Gather, produce: Callable[[], bytes]) -> list[bytes]:
     return settle(gather(record), own)
 
 
+T = TypeVar("T")
+
+
+def parse_all(parse: Callable[[bytes], T], payloads: Sequence[bytes]) -> list[T]:
+    """Parse all ranks' payloads; KeyRecordError names the ranks that sent nonsense."""
+    parsed: list[T] = []
+    wrong: dict[int, KeyRecordError] = {}
+    for rank, payload in enumerate(payloads):
+        try:
+            parsed.append(parse(payload))
+        except KeyRecordError as exc:
+            wrong[rank] = exc
+    if wrong:
+        raise blame(list(wrong), KeyRecordError, str(wrong[min(wrong)]))
+    return parsed
+
+
 def error_record(payload: bytes) -> dict[str, Any]:
     """Decode the payload of a rank that failed."""
     try:
         fields = json.loads(payload)
-    except ValueError:
+    except (ValueError, RecursionError):
         _malformed("no error in it")
     if not isinstance(fields, dict) or not isinstance(fields.get("text"), str):
         _malformed("no error in it")

@@ -82,7 +82,8 @@ class Library:
         self.shared = path == _SONAME or any(os.path.realpath(p) == real for p in _loaded())
         self.path = path
         handle = ffi.new("rmaext_library **")
-        check(lib.rmaext_library_open(os.fsencode(path), self.shared, handle))
+        code = lib.rmaext_library_open(os.fsencode(path), self.shared, handle)
+        check(code, f"libfabric {path} (RMAEXT_LIBFABRIC chooses another)")
         self.handle: Any = handle[0]
         number = lib.rmaext_library_version(self.handle)
         self.version = f"{number >> 16}.{number & 0xFFFF}"

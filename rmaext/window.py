@@ -21,7 +21,16 @@ from .config import timeout_seconds
 from .errors import BoundsError, ClosedError, Unsupported, from_c
 from .fabric import Fabric
 from .group import Group
-from .keys import WindowRecord, attempt, blame, dtype_text, failed, settle, succeeded
+from .keys import (
+    WindowRecord,
+    attempt,
+    blame,
+    dtype_text,
+    failed,
+    parse_all,
+    settle,
+    succeeded,
+)
 
 __all__ = ["Memory", "Window"]
 
@@ -141,34 +150,25 @@ class Window:
             return self._register(bits).pack()
 
         record, own = attempt(mine)
+        received = group.gather(record)
         try:
-            received = group.gather(record)
-        except BaseException:
-            # others may have got our key and write already
-            if self._fabric is not None and self._registered is not None:
-                self._fabric.keep(self._array, self._registered)
-            raise
-        try:
-            records = [WindowRecord.unpack(payload) for payload in settle(received, own)]
+            records = parse_all(WindowRecord.unpack, settle(received, own))
             _same_dtype(records)
             self._handle, self._routes = group.window(
                 records, memory.address(self._array), self._timeout
             )
-        except BaseException:
-            if self._fabric is not None and self._registered is not None:
-                self._fabric.deregister(self._registered)  # all ranks know that it failed
+        except Exception:
+            self._deregister()  # all ranks know that it failed
             raise
-        self._sizes = [record.size // self.dtype.itemsize for record in records]
+        self._dtype = self._array.dtype
+        self._sizes = [record.size // self._dtype.itemsize for record in records]
         mine_ = records[group.rank]
         start = int(self._array.__array_interface__["data"][0])
         self._memory = Memory(mine_.key, start, mine_.size, memory.access_name(mine_.access))
-        self._atomic_type = memory.atomic_type(self.dtype)
+        self._atomic_type = memory.atomic_type(self._dtype)
         group.join()
-        if self._fabric is not None:
-            # until a collective close peers may write: not even del ends that
-            self._fabric.open_windows[id(self)] = (self._array, self._handle, self._registered)
         self._closed = False
-        _lifetime.on_fork(self)
+        _lifetime.on_end(self)
 
     def _register(self, access: int) -> WindowRecord:
         array, fabric = self._array, self._fabric
@@ -178,6 +178,9 @@ class Window:
             number = self._group.next_key()
             pointer = memory.address(array)
             self._registered = fabric.register(pointer, array.nbytes, access, number)
+            # Peers may write until all agree that they do not: neither del nor an
+            # exception between any two lines ends that.
+            fabric.keep(self._registered, array)
             key, base = fabric.key(self._registered)
         return WindowRecord(array.nbytes, base, start % 64, access, dtype_text(array.dtype), key)
 
@@ -200,7 +203,7 @@ class Window:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Of the elements, the same on all ranks."""
-        return self._array.dtype
+        return self._dtype
 
     @property
     def memory(self) -> Memory:
@@ -256,7 +259,7 @@ class Window:
         Local. Complete at the target after `flush`; corresponds to MPI_Put.
         """
         self._check_open("put")
-        array = memory.origin(origin, self.dtype)
+        array = memory.origin(origin, self._dtype)
         if _null(rank):
             return
         place = self._place("put", rank, offset, array.size)
@@ -302,7 +305,7 @@ class Window:
         """
         self._check_open("get")
         if out is not None:
-            out = memory.result(out, self.dtype)
+            out = memory.result(out, self._dtype)
         if count is not None:
             count = operator.index(count)
             if count < 0:
@@ -310,13 +313,13 @@ class Window:
             if out is not None and out.size != count:
                 raise ValueError(f"get: out has {out.size} elements, count is {count}")
         if _null(rank):
-            return np.empty(0, self.dtype) if out is None else out
+            return np.empty(0, self._dtype) if out is None else out
         if count is None:
             rest = self.size(rank) - operator.index(offset)
             count = out.size if out is not None else max(0, rest)
         place = self._place("get", rank, offset, count)
         if out is None:
-            out = np.empty(count, self.dtype)
+            out = np.empty(count, self._dtype)
         data = memory.address(out)
         self._run("get", place, (out,), lib.rmaext_get, data, out.nbytes)
         return out
@@ -353,7 +356,7 @@ class Window:
         MPI_Win_flush. Integers wrap around.
         """
         self._check_open("fetch_add")
-        operand = memory.origin(value, self.dtype)
+        operand = memory.origin(value, self._dtype)
         if _null(rank):
             return None
         place = self._place("fetch_add", rank, offset, operand.size)
@@ -384,8 +387,8 @@ class Window:
         different shapes.
         """
         self._check_open("compare_and_swap")
-        old = memory.origin(compare, self.dtype)
-        new = memory.origin(value, self.dtype)
+        old = memory.origin(compare, self._dtype)
+        new = memory.origin(value, self._dtype)
         if old.shape != new.shape:
             raise ValueError(f"compare_and_swap: shapes {old.shape} and {new.shape} differ")
         if _null(rank):
@@ -478,11 +481,12 @@ class Window:
         self._closed = True
         if keep or lib.rmaext_window_close(self._handle):
             return
-        if self._fabric is not None:
-            if self._registered is not None:
-                self._fabric.deregister(self._registered)
-            self._fabric.open_windows.pop(id(self), None)
+        self._deregister()
         self._group.quit()
+
+    def _deregister(self) -> None:
+        if self._fabric is not None and self._registered is not None:
+            self._fabric.deregister(self._registered)
 
     def __enter__(self) -> Window:
         self._check_open("with")
@@ -510,9 +514,8 @@ class Window:
             )
 
     def forget(self) -> None:
-        """After fork: the child has no window."""
+        """After the end of MPI, or in a forked child: there is no window."""
         self._closed = True
-        self._handle = None
 
     # -- helpers -----------------------------------------------------------------------
 
@@ -558,9 +561,10 @@ class Window:
         if fabric is not None:
             fabric.hold(op, handle, *buffers)
         try:
-            first = place[1] * self.dtype.itemsize
+            first = place[1] * self._dtype.itemsize
             code = function(handle, place[0], first, *arguments, op)
             while code == lib.RMAEXT_PENDING:
+                self._group.check(place[0], self._where(call, place))
                 code = lib.rmaext_op_wait(op[0])
             if code:
                 error = from_c(code, self._where(call, place))
@@ -574,17 +578,20 @@ class Window:
         self, call: str, place: tuple[int, int, int], function: Any, *operands: Array
     ) -> Any:
         if self._atomic_type is None:
-            text = f"{self._where(call, place)}: no atomics on dtype {self.dtype}"
+            text = f"{self._where(call, place)}: no atomics on dtype {self._dtype}"
             raise Unsupported(errno.EOPNOTSUPP, text, call=call, rank=place[0])
-        out = np.empty(operands[0].shape, self.dtype)
+        out = np.empty(operands[0].shape, self._dtype)
         buffers = (*operands, out)
         data = [memory.address(buffer) for buffer in buffers]
         self._run(call, place, buffers, function, self._atomic_type, *data, out.size)
         return out[()]
 
 
+_PROC_NULL = MPI.PROC_NULL
+
+
 def _null(rank: Any) -> bool:
-    return bool(operator.index(rank) == MPI.PROC_NULL)
+    return bool(operator.index(rank) == _PROC_NULL)
 
 
 def _same_dtype(records: list[WindowRecord]) -> None:

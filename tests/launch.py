@@ -61,6 +61,7 @@ def environment(changes: Mapping[str, str | None] | None = None) -> dict[str, st
     """Return an environment for a job of one's own; None among the changes removes a variable."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(_JOB_VARIABLES)}
     env["PYTHONFAULTHANDLER"] = "1"
+    env["IPATH_NO_BACKTRACE"] = "1"  # libpsm, loaded by libfabric, hides faulthandler's report
     env["OMPI_ALLOW_RUN_AS_ROOT"] = env["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
     env.setdefault("OPENBLAS_NUM_THREADS", "1")  # else two threads a rank, on two cores
     if _shared_memory() < 256 << 20:

@@ -102,6 +102,12 @@ def join(name: str, ends: list[tuple[Namespace, str]]) -> None:
     for namespace, address in ends:
         namespace.run("ip", "addr", "add", address, "dev", name)
         namespace.run("ip", "link", "set", name, "up")
+    end = time.monotonic() + 5
+    for namespace, _ in ends:  # the kernel may take a second to say so
+        while "state UP" not in namespace.run("ip", "link", "show", name):
+            if time.monotonic() > end:
+                raise Unavailable(f"{name} does not come up")
+            time.sleep(0.02)
 
 
 @contextmanager

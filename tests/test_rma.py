@@ -255,28 +255,6 @@ def test_packed_and_scalar_origins_may_be_reused_too(comm):
         win.fence()
 
 
-def test_flush_completes_all_targets(comm):
-    with guarded(comm, (comm.size, 500), "i4", -1) as win:
-        for rank in range(comm.size):
-            win.put(np.full(500, comm.rank, "i4"), rank, 500 * comm.rank)
-        win.flush()
-        comm.Barrier()  # no fence: flush alone must do
-        want = np.repeat(np.arange(comm.size, dtype="i4"), 500)
-        assert same(win.local.ravel(), want)
-        win.fence()
-
-
-def test_flush_of_one_target(comm):
-    with guarded(comm, comm.size, "i4", -1) as win:
-        for rank in range(comm.size):
-            win.put(np.int32(comm.rank), rank, comm.rank)
-        for rank in range(comm.size):
-            win.flush(rank)
-        comm.Barrier()
-        assert win.local.tolist() == list(range(comm.size))
-        win.fence()
-
-
 def test_later_put_wins_after_flush(comm):
     rank = neighbour(comm)
     with guarded(comm, 3000, "i4") as win:
@@ -289,46 +267,62 @@ def test_later_put_wins_after_flush(comm):
         assert win.local[:10].tolist() == [59] * 10
 
 
-def third_party(comm, rounds, count):
-    """put, flush, send: the receiver must get the new data by itself."""
+def third_party(comm, rounds, count, pieces):
+    """put, flush, send: the receiver must get the new data by itself.
+
+    Many small puts are still on their way when the last of them returns.
+    """
+    token, part = np.zeros(1, "i8"), count // pieces
     with guarded(comm, count, "i8", -1) as win:
         for i in range(rounds):
             origin, target, third = ((i + k) % comm.size for k in range(3))
             if comm.rank == origin:
-                win.put(np.full(count, i), target)
+                data = np.full(count, i)
+                for start in range(0, count, part):
+                    win.put(data[start : start + part], target, start)
                 win.flush(target)
-                comm.send(i, third)
-                comm.recv(source=third)
+                comm.Send(token, third)
+                comm.Recv(token, third)
             if comm.rank == third:
-                assert comm.recv(source=origin) == i
-                seen = win.get(target)
+                comm.Recv(token, origin)
+                seen = win.get(target, count - part, part)  # sent last
                 assert (seen == i).all(), f"round {i}: old data"
-                comm.send(None, origin)
+                assert (win.get(target) == i).all()
+                comm.Send(token, origin)
         win.fence()
 
 
 @pytest.mark.mpi(min_size=3)
-@pytest.mark.parametrize(("count", "rounds"), [(1, 200), (40, 100), (30000, 20)])
-def test_third_party_sees_flushed_data(world, count, rounds):
-    third_party(world, rounds, count)
+@pytest.mark.parametrize(
+    ("count", "pieces", "rounds"), [(1, 1, 200), (200, 200, 60), (6400, 64, 40), (60000, 2, 20)]
+)
+def test_third_party_sees_flushed_data(world, count, pieces, rounds):
+    third_party(world, rounds, count, pieces)
 
 
 @pytest.mark.stress
+@pytest.mark.timeout(300)
 @pytest.mark.mpi(min_size=3)
-@pytest.mark.parametrize("count", [1, 100])
-def test_third_party_sees_flushed_data_10000_rounds(world, count):
-    third_party(world, 10_000, count)
+@pytest.mark.parametrize(("count", "pieces"), [(1, 1), (64, 64)])
+def test_third_party_sees_flushed_data_10000_rounds(world, count, pieces):
+    third_party(world, 10_000, count, pieces)
 
 
-def test_target_sees_flushed_data_without_calling(world):
-    """The target looks at its own memory after a message."""
-    to, left = neighbour(world), (world.rank - 1) % world.size
-    with guarded(world, 100, "i8", -1) as win:
-        for i in range(100):
-            win.put(np.full(100, i), to)
-            win.flush(to)
-            assert world.sendrecv(i, to, source=left) == i
-            assert (win.local == i).all()
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("rank", ["one", "all"])
+@pytest.mark.parametrize(("count", "pieces"), [(200, 200), (6400, 64)])
+def test_target_sees_flushed_data_without_calling(world, rank, count, pieces):
+    """The target looks at its own memory after a message; small puts are still on their way."""
+    to, left, part = neighbour(world), (world.rank - 1) % world.size, count // pieces
+    sent, token = np.zeros(1, "i8"), np.zeros(1, "i8")
+    with guarded(world, count, "i8", -1) as win:
+        for i in range(40):
+            data = np.full(count, i)
+            for start in range(0, count, part):
+                win.put(data[start : start + part], to, start)
+            win.flush(to if rank == "one" else None)
+            world.Sendrecv(sent, to, recvbuf=token, source=left)
+            assert (win.local[::-1] == i).all(), f"round {i}: old data"
             world.Barrier()
         win.fence()
 

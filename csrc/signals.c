@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Signals are Python's. Libraries that libfabric pulls in take them: the
+ * constructors of libpsm2 and libinfinipath (Debian's libfabric 1.17) install
+ * handlers for SIGINT, SIGTERM and the signals of crashes, so that Ctrl-C
+ * ended the process without a word; the shm provider takes some when it is
+ * opened. And threads that a provider starts shall inherit a full mask.
+ */
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <signal.h>
+#include <stdlib.h>
+
+struct rmx_signals {
+	sigset_t mask;
+	struct sigaction actions[NSIG];
+	bool known[NSIG];
+};
+
+struct rmx_signals *rmx_signals_hold(void)
+{
+	struct rmx_signals *s = malloc(sizeof(*s));
+	sigset_t all;
+
+	if (!s)
+		return NULL;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &s->mask);
+	for (int n = 1; n < NSIG; n++)
+		s->known[n] = !sigaction(n, NULL, &s->actions[n]);
+	return s;
+}
+
+void rmx_signals_give_back(struct rmx_signals *s)
+{
+	struct sigaction now;
+
+	if (!s)
+		return;
+	for (int n = 1; n < NSIG; n++)
+		if (s->known[n] && !sigaction(n, NULL, &now) &&
+		    now.sa_sigaction != s->actions[n].sa_sigaction)
+			sigaction(n, &s->actions[n], NULL);
+	pthread_sigmask(SIG_SETMASK, &s->mask, NULL);
+	free(s);
+}

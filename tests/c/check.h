@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What the C tests share. A program has a table of tests; without arguments it
+ * runs each in a process of its own, for each libfabric there is, because
+ * libfabric reads its environment once in a process. For one of them:
+ *
+ *	[RMAEXT_PROVIDER=...] program /path/to/libfabric.so.1 [test]
+ *
+ * RMAEXT_LIBFABRIC names the only libfabric to run without arguments.
+ */
+#ifndef RMAEXT_CHECK_H
+#define RMAEXT_CHECK_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <rdma/fi_errno.h>
+
+#include "rmaext.h"
+
+#define LIMIT 30 /* seconds a test may take */
+#define GUARD 256
+#define SECOND ((int64_t)1000 * 1000 * 1000)
+#define COUNT(array) (sizeof(array) / sizeof(*(array)))
+
+struct test {
+	const char *name;
+	void (*run)(void);
+	const char *environment; /* "NAME=value NAME=value" */
+	const char *provider;	 /* instead of tcp;ofi_rxm */
+};
+
+extern const struct test tests[]; /* ends with an empty one */
+
+static rmaext_library *library;
+static const char *library_path;
+static const char *provider = "tcp;ofi_rxm";
+
+static inline void check_failed(const char *file, int line, const char *what,
+				long long is, long long wanted)
+{
+	struct rmaext_error e;
+
+	rmaext_error_last(&e);
+	fprintf(stderr,
+		"%s:%d: %s: is %lld, not %lld\n"
+		"\tthis thread's last error: %d, rank %lld, %s: %s\n",
+		file, line, what, is, wanted, e.code, (long long)e.rank, e.call,
+		e.detail);
+	_exit(1);
+}
+
+/* `is` equals `wanted`; both integers */
+#define EQUAL(is, wanted)                                                \
+	do {                                                             \
+		long long is_ = (long long)(is);                         \
+		long long wanted_ = (long long)(wanted);                 \
+                                                                         \
+		if (is_ != wanted_)                                      \
+			check_failed(__FILE__, __LINE__, #is " == " #wanted, \
+				     is_, wanted_);                      \
+	} while (0)
+#define CHECK(condition) EQUAL(!!(condition), 1)
+#define OK(call) EQUAL(call, 0)
+
+/*
+ * LeakSanitizer sees one frame of the stripped libfabric, so what a provider
+ * never frees cannot be named; it is allocated between these two.
+ */
+void __lsan_disable(void) __attribute__((weak));
+void __lsan_enable(void) __attribute__((weak));
+
+static inline void leaky(bool begins)
+{
+	if (begins && __lsan_disable)
+		__lsan_disable();
+	else if (!begins && __lsan_enable)
+		__lsan_enable();
+}
+
+static inline int64_t now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * SECOND + t.tv_nsec;
+}
+
+static inline void nap(double seconds)
+{
+	struct timespec t = {
+		.tv_sec = (time_t)seconds,
+		.tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9),
+	};
+
+	nanosleep(&t, NULL);
+}
+
+static inline int entries_of(const char *folder)
+{
+	DIR *dir = opendir(folder);
+	int n = 0;
+
+	CHECK(dir);
+	while (readdir(dir))
+		n++;
+	closedir(dir);
+	return n;
+}
+
+/* -- a window of one rank, over one or two endpoints of this process ---------- */
+
+struct rig {
+	rmaext_fabric *origin, *target; /* the same, or two */
+	rmaext_peer *peer;
+	rmaext_memory *memory;
+	rmaext_window *window;
+	struct rmaext_fabric_info info;
+	char *block;  /* guard, window, guard */
+	char *window_memory;
+	size_t size;
+	char key[256];
+	size_t key_len;
+};
+
+struct rig_options {
+	size_t size;
+	size_t shift;	  /* of the window from an aligned address */
+	int access;	  /* 0: both */
+	bool two;	  /* the target is an endpoint of its own */
+	bool no_progress; /* of the target by itself */
+	bool no_thread;	  /* nor of the origin */
+	bool mr_basic;
+	bool direct; /* route */
+	bool wrong_key;
+	double timeout; /* seconds; 0: 10 */
+};
+
+static inline rmaext_fabric *fabric_open(bool progress, bool mr_basic)
+{
+	struct rmaext_fabric_options options = {
+		.provider = provider,
+		.address = strstr(provider, "shm") ? NULL : "127.0.0.1",
+		.mr_basic = mr_basic,
+		.progress = progress,
+		.spin_ns = 20000,
+	};
+	rmaext_fabric *f = NULL;
+
+	OK(rmaext_fabric_open(library, &options, &f));
+	CHECK(f);
+	return f;
+}
+
+static inline rmaext_peer *peer_of(rmaext_fabric *origin, rmaext_fabric *target)
+{
+	char name[256];
+	size_t len = sizeof(name);
+	rmaext_peer *peer = NULL;
+
+	OK(rmaext_fabric_address(target, name, &len));
+	OK(rmaext_peer_add(origin, name, len, -1, &peer));
+	CHECK(peer);
+	return peer;
+}
+
+static inline void rig_window(struct rig *r, const struct rig_options *o,
+			      rmaext_window **window_p)
+{
+	uint64_t size = r->size, base = rmaext_memory_base(r->memory);
+	uint8_t access = (uint8_t)(o->access ? o->access
+					     : RMAEXT_READ | RMAEXT_WRITE);
+	uint8_t align = (uint8_t)((uintptr_t)r->window_memory % 64);
+	uint8_t route = o->direct ? RMAEXT_DIRECT : RMAEXT_FABRIC;
+	char key[sizeof(r->key)];
+	struct rmaext_targets targets = {
+		.count = 1,
+		.peer = &r->peer,
+		.size = &size,
+		.base = &base,
+		.access = &access,
+		.align = &align,
+		.route = &route,
+		.keys = (const uint8_t *)key,
+		.key_len = r->key_len,
+	};
+
+	memcpy(key, r->key, sizeof(key));
+	if (o->wrong_key)
+		key[0] ^= 0x55;
+	OK(rmaext_window_create(
+		r->origin, r->window_memory, &targets,
+		(int64_t)((o->timeout > 0 ? o->timeout : 10) * 1e9), window_p));
+}
+
+static inline void rig_open(struct rig *r, struct rig_options o)
+{
+	static uint64_t next_key = 0x1122334455667700;
+	int access = o.access ? o.access : RMAEXT_READ | RMAEXT_WRITE;
+
+	memset(r, 0, sizeof(*r));
+	r->size = o.size;
+	r->block = aligned_alloc(64, (2 * GUARD + o.size + 127) / 64 * 64);
+	CHECK(r->block);
+	memset(r->block, 0xa5, 2 * GUARD + o.size + o.shift);
+	r->window_memory = r->block + GUARD + o.shift;
+	memset(r->window_memory, 0, o.size);
+	r->target = fabric_open(!o.no_progress, o.mr_basic);
+	r->origin = o.two ? fabric_open(!o.no_thread, o.mr_basic) : r->target;
+	rmaext_fabric_describe(r->origin, &r->info);
+	if (strstr(provider, "ofi_mrail")) /* never frees its regions */
+		leaky(true);
+	OK(rmaext_memory_register(r->target, r->window_memory, r->size, access,
+				  ++next_key, &r->memory));
+	if (strstr(provider, "ofi_mrail"))
+		leaky(false);
+	r->key_len = sizeof(r->key);
+	OK(rmaext_memory_key(r->memory, r->key, &r->key_len));
+	r->peer = peer_of(r->origin, r->target);
+	rig_window(r, &o, &r->window);
+}
+
+static inline void rig_guards(const struct rig *r)
+{
+	const unsigned char *end = (unsigned char *)r->window_memory + r->size;
+
+	for (const char *p = r->block; p < r->window_memory; p++)
+		EQUAL((unsigned char)*p, 0xa5);
+	for (size_t i = 0; i < GUARD; i++)
+		EQUAL(end[i], 0xa5);
+}
+
+static inline void rig_close(struct rig *r)
+{
+	rig_guards(r);
+	if (r->window) {
+		OK(rmaext_window_close(r->window));
+		rmaext_window_free(r->window);
+	}
+	if (r->memory) {
+		OK(rmaext_memory_close(&r->memory));
+		EQUAL(r->memory, NULL);
+	}
+	if (r->target != r->origin)
+		OK(rmaext_fabric_close(&r->target));
+	OK(rmaext_fabric_close(&r->origin));
+	free(r->block);
+}
+
+/* -- operations to their end ----------------------------------------------- */
+
+/* After the first call: wait, then release; returns the code. */
+static inline int finish(int ret, rmaext_op **op)
+{
+	while (ret == RMAEXT_PENDING && *op)
+		ret = rmaext_op_wait(*op);
+	OK(rmaext_op_release(op));
+	EQUAL(*op, NULL);
+	return ret;
+}
+
+static inline int put(rmaext_window *w, uint64_t offset, const void *buf,
+		      uint64_t len)
+{
+	rmaext_op *op = NULL;
+
+	return finish(rmaext_put(w, 0, offset, buf, len, &op), &op);
+}
+
+static inline int get(rmaext_window *w, uint64_t offset, void *buf,
+		      uint64_t len)
+{
+	rmaext_op *op = NULL;
+
+	return finish(rmaext_get(w, 0, offset, buf, len, &op), &op);
+}
+
+static inline int flush_for(rmaext_window *w, int64_t rank, double seconds)
+{
+	struct rmaext_wait wait = {.timeout = (int64_t)(seconds * 1e9)};
+	int ret;
+
+	do
+		ret = rmaext_flush(w, rank, &wait);
+	while (ret == RMAEXT_PENDING);
+	return ret;
+}
+
+static inline int flush(rmaext_window *w)
+{
+	return flush_for(w, -1, 10);
+}
+
+static inline int fetch_add(rmaext_window *w, uint64_t offset, int type,
+			    const void *operand, void *result, uint64_t count)
+{
+	rmaext_op *op = NULL;
+
+	return finish(rmaext_fetch_add(w, 0, offset, type, operand, result,
+				       count, &op),
+		      &op);
+}
+
+static inline int swap(rmaext_window *w, uint64_t offset, int type,
+		       const void *compare, const void *value, void *result,
+		       uint64_t count)
+{
+	rmaext_op *op = NULL;
+
+	return finish(rmaext_compare_and_swap(w, 0, offset, type, compare,
+					      value, result, count, &op),
+		      &op);
+}
+
+/* bytes that depend on the place and on a seed */
+static inline void fill(void *buf, size_t len, unsigned int seed)
+{
+	unsigned char *p = buf;
+
+	for (size_t i = 0; i < len; i++)
+		p[i] = (unsigned char)(seed * 131 + i * 7 + (i >> 8) + 1);
+}
+
+/* -- running them ------------------------------------------------------------ */
+
+static inline int run_one(const struct test *t, const char *path)
+{
+	const char *chosen = getenv("RMAEXT_PROVIDER");
+	char *text = t->environment ? strdup(t->environment) : NULL;
+
+	for (char *v = text ? strtok(text, " ") : NULL; v; v = strtok(NULL, " "))
+		putenv(v);
+	alarm(LIMIT);
+	library_path = path;
+	if (t->provider)
+		provider = t->provider;
+	else if (chosen && *chosen)
+		provider = chosen;
+	OK(rmaext_library_open(path, 0, &library));
+	t->run();
+	rmaext_library_close(library);
+	return 0;
+}
+
+static inline int run_apart(const struct test *t, const char *path)
+{
+	char *const argv[] = {(char *)"test", (char *)path, (char *)t->name,
+			      NULL};
+	int64_t start = now();
+	int status = -1;
+	pid_t pid = fork();
+
+	if (!pid) {
+		execv("/proc/self/exe", argv);
+		_exit(127);
+	}
+	waitpid(pid, &status, 0);
+	printf("%-6s %-28s %6.2f s\n",
+	       !status		     ? "ok"
+	       : WIFEXITED(status)   ? "FAILED"
+	       : WTERMSIG(status) == SIGALRM ? "HANGS"
+					     : "KILLED",
+	       t->name, (double)(now() - start) * 1e-9);
+	fflush(stdout);
+	return status != 0;
+}
+
+static inline int run_all(const char *path)
+{
+	int failed = 0;
+
+	if (access(path, R_OK)) {
+		printf("%s is missing: skipped\n", path);
+		return 0;
+	}
+	printf("%s\n", path);
+	fflush(stdout);
+	for (const struct test *t = tests; t->name; t++)
+		failed += run_apart(t, path);
+	return failed;
+}
+
+int main(int argc, char **argv)
+{
+	const char *only = getenv("RMAEXT_LIBFABRIC");
+	int failed = 0;
+
+	if (argc > 2) {
+		for (const struct test *t = tests; t->name; t++)
+			if (!strcmp(t->name, argv[2]))
+				return run_one(t, argv[1]);
+		fprintf(stderr, "no test %s\n", argv[2]);
+		return 2;
+	}
+	if (argc == 2)
+		only = argv[1];
+	if (only && *only)
+		return run_all(only) != 0;
+	failed += run_all("/usr/lib/x86_64-linux-gnu/libfabric.so.1");
+	failed += run_all(".venv/lib/mpich/libfabric.so.1");
+	return failed != 0;
+}
+
+#endif

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Registration, keys and every mr_mode that a provider here can be given. */
+#include "check.h"
+
+enum { MR_RAW = 1 << 3, MR_VIRT_ADDR = 1 << 4, MR_PROV_KEY = 1 << 6 };
+
+static void registration(void)
+{
+	rmaext_fabric *f = fabric_open(true, false);
+	rmaext_memory *first = NULL, *second = NULL, *many[100];
+	char *block = calloc(1, 100 * 4096);
+	uint64_t key = 0;
+	size_t len;
+	int ret;
+
+	CHECK(block);
+	EQUAL(rmaext_memory_register(f, block, 0, 3, 1, &first), -FI_EINVAL);
+	EQUAL(rmaext_memory_register(f, block, 8, 0, 1, &first), -FI_EINVAL);
+	EQUAL(rmaext_memory_register(f, block, 8, 4, 1, &first), -FI_EINVAL);
+	EQUAL(first, NULL);
+	OK(rmaext_memory_register(f, block, 4096, 3, 0xfedcba9876543210,
+				  &first));
+	len = 0;
+	EQUAL(rmaext_memory_key(first, NULL, &len), -FI_ETOOSMALL);
+	EQUAL(len, 8);
+	len = 7;
+	EQUAL(rmaext_memory_key(first, &key, &len), -FI_ETOOSMALL);
+	EQUAL(key, 0);
+	len = 20;
+	OK(rmaext_memory_key(first, &key, &len));
+	EQUAL(len, 8);
+	EQUAL(key, 0xfedcba9876543210);
+	EQUAL(rmaext_memory_base(first), 0);
+	/* a key that is taken */
+	ret = rmaext_memory_register(f, block, 4096, 3, key, &second);
+	EQUAL(ret, -FI_ENOKEY);
+	EQUAL(second, NULL);
+	OK(rmaext_memory_register(f, block, 4096, 3, key + 1, &second));
+	OK(rmaext_memory_close(&first));
+	EQUAL(first, NULL);
+	OK(rmaext_memory_close(&first));
+	OK(rmaext_memory_register(f, block, 4096, 3, key, &first));
+	for (size_t i = 0; i < COUNT(many); i++)
+		OK(rmaext_memory_register(f, block + 4096 * i, 4096, 1, i + 1,
+					  &many[i]));
+	for (size_t i = 0; i < COUNT(many); i += 2)
+		OK(rmaext_memory_close(&many[i]));
+	/* the rest goes with the fabric */
+	OK(rmaext_fabric_close(&f));
+	free(block);
+}
+
+static void peers(void)
+{
+	rmaext_fabric *f = fabric_open(true, false);
+	char name[256] = {0};
+	size_t len = sizeof(name);
+	rmaext_peer *peer = NULL, *same = NULL;
+
+	OK(rmaext_fabric_address(f, name, &len));
+	EQUAL(rmaext_peer_add(f, name, len - 1, -1, &peer), -FI_EINVAL);
+	EQUAL(rmaext_peer_add(f, name, len + 1, -1, &peer), -FI_EINVAL);
+	EQUAL(rmaext_peer_add(f, name, 0, -1, &peer), -FI_EINVAL);
+	EQUAL(peer, NULL);
+	OK(rmaext_peer_add(f, name, len, -1, &peer));
+	OK(rmaext_peer_add(f, name, len, -1, &same));
+	OK(rmaext_fabric_close(&f));
+}
+
+/* put and get under whatever key and address the provider wants */
+static void round_trip(struct rig *r)
+{
+	const size_t last = r->size - 2;
+	char *in = malloc(r->size), *out = malloc(r->size);
+
+	CHECK(in && out);
+	fill(in, r->size, 1);
+	OK(put(r->window, 0, in, r->size));
+	OK(flush(r->window));
+	CHECK(!memcmp(r->window_memory, in, r->size));
+	fill(r->window_memory, r->size, 2);
+	OK(get(r->window, 0, out, r->size));
+	CHECK(!memcmp(out, r->window_memory, r->size));
+	OK(put(r->window, last, "?!", 2));
+	OK(flush(r->window));
+	CHECK(!memcmp(r->window_memory + last, "?!", 2));
+	OK(get(r->window, last, out, 2));
+	CHECK(!memcmp(out, "?!", 2));
+	EQUAL(put(r->window, last, in, 3), -ERANGE);
+	rig_guards(r);
+	free(in);
+	free(out);
+}
+
+static void any_provider(void)
+{
+	struct rig r;
+
+	rig_open(&r, (struct rig_options){.size = 100000, .shift = 8});
+	round_trip(&r);
+	rig_close(&r);
+}
+
+/*
+ * What ofi_rxm runs on; 1.17 has it as net, beside a tcp without RMA, and that
+ * net never frees the fi_info of a connection.
+ */
+static void native(void)
+{
+	if (rmaext_library_version(library) < 2u << 16) {
+		provider = "net";
+		leaky(true);
+	}
+	any_provider();
+}
+
+static void basic(void)
+{
+	uint64_t one = 1, old = 7;
+	struct rig r;
+
+	rig_open(&r, (struct rig_options){.size = 100000, .mr_basic = true});
+	CHECK(r.info.mr_mode & MR_VIRT_ADDR && r.info.mr_mode & MR_PROV_KEY);
+	EQUAL(rmaext_memory_base(r.memory), (uintptr_t)r.window_memory);
+	round_trip(&r);
+	memset(r.window_memory, 0, 8);
+	OK(fetch_add(r.window, 0, RMAEXT_UINT64, &one, &old, 1));
+	EQUAL(old, 0);
+	OK(fetch_add(r.window, 0, RMAEXT_UINT64, &one, &old, 1));
+	EQUAL(old, 1);
+	rig_close(&r);
+}
+
+static void basic_read_only(void)
+{
+	char *page;
+	rmaext_fabric *f = fabric_open(true, true);
+	rmaext_memory *m = NULL;
+
+	/* FI_MR_ALLOCATED touches pages: here it must not write them */
+	page = (char *)(uintptr_t)"a string of the program's text";
+	OK(rmaext_memory_register(f, page, strlen(page), RMAEXT_READ, 5, &m));
+	OK(rmaext_memory_close(&m));
+	OK(rmaext_fabric_close(&f));
+}
+
+static void virtual_addresses(void)
+{
+	struct rig r;
+
+	rig_open(&r, (struct rig_options){.size = 100000});
+	CHECK(r.info.mr_mode & MR_VIRT_ADDR);
+	EQUAL(rmaext_memory_base(r.memory), (uintptr_t)r.window_memory);
+	EQUAL(r.info.wait_fd, 0); /* progress without a descriptor */
+	round_trip(&r);
+	rig_close(&r);
+}
+
+static void raw(void)
+{
+	struct rmaext_targets none = {.count = 0};
+	uint64_t one = 1, old = 7;
+	rmaext_window *second, *empty;
+	rmaext_op *op = NULL;
+	size_t len = 31;
+	struct rig r;
+	char key[32];
+
+	rig_open(&r, (struct rig_options){.size = 100000});
+	CHECK(r.info.mr_mode & MR_RAW);
+	EQUAL(r.info.key_size, 32);
+	EQUAL(r.key_len, 32);
+	EQUAL(rmaext_memory_key(r.memory, key, &len), -FI_ETOOSMALL);
+	EQUAL(len, 32);
+	EQUAL(r.info.native_atomics, 0);
+	round_trip(&r);
+	/* mrail cannot cut one byte in two; it says so and goes on */
+	EQUAL(put(r.window, 0, "!", 1), -FI_ETOOSMALL);
+	round_trip(&r);
+	EQUAL(fetch_add(r.window, 0, RMAEXT_UINT64, &one, &old, 1),
+	      -FI_EOPNOTSUPP);
+	EQUAL(rmaext_atomic_valid(r.window, 0, RMAEXT_UINT64, RMAEXT_CSWAP),
+	      -FI_EOPNOTSUPP);
+	EQUAL(old, 7);
+	/* the same key, mapped twice, unmapped once by each window's close */
+	rig_window(&r, &(struct rig_options){0}, &second);
+	OK(put(second, 8, &one, 8));
+	OK(flush(second));
+	CHECK(!memcmp(r.window_memory + 8, &one, 8));
+	OK(rmaext_window_close(second));
+	rmaext_window_free(second);
+	round_trip(&r);
+	/* one that nobody uses: nothing is mapped; one without ranks */
+	rig_window(&r, &(struct rig_options){0}, &second);
+	OK(rmaext_window_create(r.origin, NULL, &none, SECOND, &empty));
+	EQUAL(rmaext_put(empty, 0, 0, &one, 8, &op), -ERANGE);
+	OK(rmaext_window_close(empty));
+	rmaext_window_free(empty);
+	OK(rmaext_window_close(second));
+	rmaext_window_free(second);
+	rig_close(&r);
+
+	/* left open: the fabric unmaps */
+	rig_open(&r, (struct rig_options){.size = 100000});
+	round_trip(&r);
+	OK(rmaext_fabric_close(&r.origin));
+	rmaext_window_free(r.window);
+	free(r.block);
+}
+
+static const char rails[] = "FI_PROVIDER=tcp;ofi_rxm;ofi_mrail "
+			    "FI_OFI_MRAIL_ADDR=127.0.0.1,127.0.0.1";
+
+const struct test tests[] = {
+	{"registration", registration, NULL, NULL},
+	{"peers", peers, NULL, NULL},
+	{"offsets", any_provider, NULL, NULL},
+	{"basic", basic, NULL, NULL},
+	{"basic_read_only", basic_read_only, NULL, NULL},
+	{"sockets", any_provider, NULL, "sockets"},
+	{"sockets_basic", basic, NULL, "sockets"},
+	{"udp", any_provider, NULL, "udp;ofi_rxd"},
+	{"native_tcp", native, NULL, "tcp"},
+	{"shm", virtual_addresses, NULL, "shm"},
+	{"raw", raw, rails, "tcp;ofi_rxm;ofi_mrail"},
+	{0},
+};

@@ -1,0 +1,474 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Targets that do not answer: time limits, signals, death, late answers. */
+#include "check.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+
+static atomic_bool connected;
+
+static void *serve_until_connected(void *target)
+{
+	while (!atomic_load(&connected))
+		rmaext_fabric_progress(target, 1000000);
+	return NULL;
+}
+
+/* The rig's target is served by nobody; the connection is made before. */
+static void rig_deaf(struct rig *r, size_t size, double timeout)
+{
+	struct rig_options o = {
+		.size = size,
+		.two = true,
+		.no_progress = true,
+		.timeout = timeout,
+	};
+	rmaext_window *patient;
+	pthread_t server;
+
+	rig_open(r, o);
+	o.timeout = 10;
+	rig_window(r, &o, &patient);
+	atomic_store(&connected, false);
+	OK(pthread_create(&server, NULL, serve_until_connected, r->target));
+	OK(put(patient, 0, "", 1));
+	OK(flush(patient));
+	atomic_store(&connected, true);
+	pthread_join(server, NULL);
+	OK(rmaext_window_close(patient));
+	rmaext_window_free(patient);
+}
+
+static void serve_until_free(struct rig *r, rmaext_op **op)
+{
+	int64_t end = now() + 10 * SECOND;
+
+	while (rmaext_op_release(op) == RMAEXT_PENDING && now() < end)
+		rmaext_fabric_progress(r->target, 1000000);
+	EQUAL(*op, NULL);
+}
+
+static int wait_out(int ret, rmaext_op **op)
+{
+	while (ret == RMAEXT_PENDING)
+		ret = rmaext_op_wait(*op);
+	return ret;
+}
+
+/*
+ * A get times out, its buffer stays in use until the late answer; after that
+ * nothing writes there.
+ */
+static void late_answer(void)
+{
+	char *buf = malloc(100000);
+	struct rmaext_error e;
+	rmaext_op *op;
+	struct rig r;
+	int64_t start;
+
+	CHECK(buf);
+	rig_deaf(&r, 100000, 0.2);
+	memset(r.window_memory, 0x31, r.size);
+	memset(buf, 0, r.size);
+	start = now();
+	EQUAL(wait_out(rmaext_get(r.window, 0, 0, buf, r.size, &op), &op),
+	      -FI_ETIMEDOUT);
+	CHECK(now() - start > SECOND * 18 / 100);
+	CHECK(now() - start < SECOND);
+	rmaext_error_last(&e);
+	CHECK(e.code == -FI_ETIMEDOUT && e.rank == 0);
+	for (int i = 0; i < 3; i++)
+		EQUAL(rmaext_op_release(&op), RMAEXT_PENDING);
+	EQUAL(rmaext_window_close(r.window), -FI_EBUSY);
+	serve_until_free(&r, &op);
+	CHECK(buf[0] == 0x31 && buf[r.size - 1] == 0x31);
+	memset(buf, 0x32, r.size);
+	nap(0.05);
+	rmaext_fabric_progress(r.target, 10000000);
+	for (size_t i = 0; i < r.size; i++)
+		EQUAL(buf[i], 0x32);
+	free(buf);
+	rig_close(&r);
+}
+
+/* The same for what sends: the target gets it late, whole, or not at all. */
+static void late_put(void)
+{
+	const size_t size = 12 << 20; /* several chunks */
+	char *buf = malloc(size);
+	rmaext_op *op;
+	struct rig r;
+
+	CHECK(buf);
+	rig_deaf(&r, size, 0.2);
+	memset(buf, 0x33, size);
+	EQUAL(wait_out(rmaext_put(r.window, 0, 0, buf, size, &op), &op),
+	      -FI_ETIMEDOUT);
+	EQUAL(rmaext_op_release(&op), RMAEXT_PENDING);
+	EQUAL(flush_for(r.window, 0, 0.1), -FI_ETIMEDOUT);
+	serve_until_free(&r, &op);
+	memset(buf, 0, size);
+	OK(flush(r.window));
+	for (size_t i = 0; i < size; i++)
+		CHECK(r.window_memory[i] == 0x33 || !r.window_memory[i]);
+	free(buf);
+	rig_close(&r);
+}
+
+static void late_atomic(void)
+{
+	uint64_t one = 1, old = 9, two[2] = {5, 6};
+	rmaext_op *op, *second;
+	struct rig r;
+
+	rig_deaf(&r, 64, 0.1);
+	EQUAL(wait_out(rmaext_fetch_add(r.window, 0, 0, RMAEXT_UINT64, &one,
+					&old, 1, &op),
+		       &op),
+	      -FI_ETIMEDOUT);
+	EQUAL(wait_out(rmaext_compare_and_swap(r.window, 0, 8, RMAEXT_UINT64,
+					       two, two, two + 1, 1, &second),
+		       &second),
+	      -FI_ETIMEDOUT);
+	EQUAL(rmaext_op_release(&op), RMAEXT_PENDING);
+	serve_until_free(&r, &op);
+	serve_until_free(&r, &second);
+	EQUAL(old, 0);
+	EQUAL(two[1], 0);
+	EQUAL(*r.window_memory, 1);
+	OK(flush(r.window));
+	rig_close(&r);
+}
+
+static void flush_limit(void)
+{
+	rmaext_op *op;
+	struct rig r;
+	int64_t start;
+
+	rig_deaf(&r, 4096, 0.2);
+	for (uint64_t i = 0; i < 100; i++)
+		OK(rmaext_put(r.window, 0, i * 8, &i, 8, &op));
+	for (int round = 0; round < 2; round++) {
+		start = now();
+		EQUAL(flush_for(r.window, round - 1, 0.2), -FI_ETIMEDOUT);
+		CHECK(now() - start > SECOND * 18 / 100);
+		CHECK(now() - start < SECOND);
+	}
+	EQUAL(rmaext_window_close(r.window), -FI_EBUSY);
+	for (int i = 0; i < 20; i++)
+		rmaext_fabric_progress(r.target, 5000000);
+	OK(rmaext_window_close(r.window));
+	for (uint64_t i = 0; i < 100; i++)
+		CHECK(!memcmp(r.window_memory + i * 8, &i, 8));
+	rig_close(&r);
+}
+
+/* An operation's owner may come back after all else is closed. */
+static void release_last(void)
+{
+	char *buf = malloc(64);
+	rmaext_window *w;
+	rmaext_op *op;
+	struct rig r;
+
+	CHECK(buf);
+	/* after the window: the answer comes, and only then it is closed */
+	rig_deaf(&r, 64, 0.1);
+	EQUAL(wait_out(rmaext_get(r.window, 0, 0, buf, 64, &op), &op),
+	      -FI_ETIMEDOUT);
+	EQUAL(rmaext_op_release(&op), RMAEXT_PENDING);
+	for (int i = 0; i < 20; i++)
+		rmaext_fabric_progress(r.target, 5000000);
+	OK(rmaext_window_close(r.window));
+	EQUAL(rmaext_op_wait(op), -FI_ESHUTDOWN);
+	rig_window(&r, &(struct rig_options){0}, &w);
+	OK(put(w, 0, "x", 1)); /* a neighbour in the fabric's list */
+	OK(rmaext_op_release(&op));
+	EQUAL(op, NULL);
+	OK(put(w, 0, "x", 1));
+	for (int i = 0; i < 20; i++)
+		rmaext_fabric_progress(r.target, 5000000);
+	OK(flush(w));
+	OK(rmaext_window_close(w));
+	rmaext_window_free(w);
+	rig_close(&r);
+
+	/* after the fabric, before the window is freed and after */
+	for (int i = 0; i < 2; i++) {
+		rig_deaf(&r, 64, 0.1);
+		EQUAL(wait_out(rmaext_get(r.window, 0, 0, buf, 64, &op), &op),
+		      -FI_ETIMEDOUT);
+		if (i)
+			EQUAL(rmaext_op_release(&op), RMAEXT_PENDING);
+		OK(rmaext_fabric_close(&r.origin));
+		EQUAL(rmaext_op_wait(op), -FI_ESHUTDOWN);
+		OK(rmaext_op_release(&op));
+		EQUAL(op, NULL);
+		OK(rmaext_op_release(&op));
+		rmaext_window_free(r.window);
+		OK(rmaext_fabric_close(&r.target));
+		free(r.block);
+	}
+	free(buf);
+}
+
+/* Puts in flight and forgotten operations end with the fabric. */
+static void close_in_flight(void)
+{
+	rmaext_op *ops[20], *op;
+	char *bufs[20];
+	struct rig r;
+	int ret;
+
+	rig_deaf(&r, 1 << 20, 0.05);
+	for (uint64_t i = 0; i < 300; i++)
+		OK(rmaext_put(r.window, 0, i * 8, &i, 8, &op));
+	for (size_t i = 0; i < COUNT(ops); i++) {
+		bufs[i] = malloc(1 << 20);
+		CHECK(bufs[i]);
+		memset(bufs[i], 1, 1 << 20);
+		if (i % 2)
+			ret = rmaext_get(r.window, 0, 0, bufs[i], 1 << 20,
+					 &ops[i]);
+		else
+			ret = rmaext_put(r.window, 0, 0, bufs[i], 1 << 20,
+					 &ops[i]);
+		EQUAL(ret, -FI_ETIMEDOUT);
+		if (i < 5)
+			EQUAL(rmaext_op_release(&ops[i]), RMAEXT_PENDING);
+	}
+	OK(rmaext_fabric_close(&r.origin));
+	for (size_t i = 0; i < COUNT(ops); i++) {
+		OK(rmaext_op_release(&ops[i]));
+		free(bufs[i]);
+	}
+	EQUAL(rmaext_put(r.window, 0, 0, &op, 8, &op), -FI_ESHUTDOWN);
+	rmaext_window_free(r.window);
+	/* the target must not miss it */
+	rmaext_fabric_progress(r.target, 50000000);
+	OK(rmaext_memory_close(&r.memory));
+	OK(rmaext_fabric_close(&r.target));
+	rig_guards(&r);
+	free(r.block);
+}
+
+/* The target's end closes with our operations on the way. */
+static void target_closes(void)
+{
+	uint64_t word = 1;
+	rmaext_op *op;
+	struct rig r;
+	int64_t start;
+	int ret;
+
+	rig_deaf(&r, 4096, 5);
+	OK(rmaext_put(r.window, 0, 0, &word, 8, &op));
+	EQUAL(rmaext_get(r.window, 0, 0, &word, 8, &op), RMAEXT_PENDING);
+	OK(rmaext_fabric_close(&r.target));
+	r.memory = NULL;
+	start = now();
+	ret = finish(RMAEXT_PENDING, &op);
+	CHECK(ret < 0 && ret != -FI_ETIMEDOUT);
+	ret = flush_for(r.window, 0, 5);
+	CHECK(ret < 0 && ret != -FI_ETIMEDOUT);
+	CHECK(now() - start < 4 * SECOND);
+	OK(flush_for(r.window, 0, 5));
+	OK(rmaext_window_close(r.window));
+	rmaext_window_free(r.window);
+	OK(rmaext_fabric_close(&r.origin));
+	free(r.block);
+}
+
+static void on_signal(int n)
+{
+	(void)n;
+}
+
+/* A signal ends a slice: Python's handler must run, and may raise. */
+static void interrupted(void)
+{
+	struct sigaction act = {.sa_handler = on_signal};
+	struct itimerval soon = {.it_value = {.tv_usec = 20000}};
+	struct rmaext_wait wait = {.timeout = 5 * SECOND};
+	uint64_t word;
+	rmaext_op *op;
+	struct rig r;
+	int64_t start;
+
+	rig_deaf(&r, 4096, 5);
+	sigaction(SIGVTALRM, &act, NULL);
+	sigaction(SIGPROF, &act, NULL);
+	alarm(0);
+	sigaction(SIGALRM, &act, NULL);
+	setitimer(ITIMER_REAL, &soon, NULL);
+	start = now();
+	EQUAL(rmaext_get(r.window, 0, 0, &word, 8, &op), RMAEXT_PENDING);
+	CHECK(now() - start > SECOND / 100);
+	CHECK(now() - start < SECOND * 8 / 100);
+	setitimer(ITIMER_REAL, &soon, NULL);
+	start = now();
+	EQUAL(rmaext_flush(r.window, 0, &wait), RMAEXT_PENDING);
+	CHECK(now() - start < SECOND * 8 / 100);
+	setitimer(ITIMER_REAL, &soon, NULL);
+	start = now();
+	rmaext_fabric_progress(r.origin, SECOND / 10);
+	CHECK(now() - start < SECOND * 8 / 100);
+	/* without one: a slice */
+	start = now();
+	EQUAL(rmaext_op_wait(op), RMAEXT_PENDING);
+	CHECK(now() - start > SECOND * 8 / 100);
+	CHECK(now() - start < SECOND / 2);
+	serve_until_free(&r, &op);
+	rig_close(&r);
+}
+
+/* -- a target in another process -------------------------------------------- */
+
+struct hello {
+	char name[256], key[256];
+	size_t name_len, key_len;
+	uint64_t base;
+};
+
+static void child(int out)
+{
+	struct rig r;
+	struct hello h = {0};
+
+	rig_open(&r, (struct rig_options){.size = 4096});
+	h.name_len = sizeof(h.name);
+	OK(rmaext_fabric_address(r.target, h.name, &h.name_len));
+	memcpy(h.key, r.key, r.key_len);
+	h.key_len = r.key_len;
+	h.base = rmaext_memory_base(r.memory);
+	EQUAL(write(out, &h, sizeof(h)), sizeof(h));
+	for (;;)
+		pause();
+}
+
+/* A window over the memory of a child; *pid_p is its process. */
+static void remote(struct rig *r, pid_t *pid_p, bool watched)
+{
+	uint64_t size = 4096;
+	uint8_t access = 3, align = 0, route = RMAEXT_FABRIC;
+	struct rmaext_targets targets = {
+		.count = 1,
+		.peer = &r->peer,
+		.size = &size,
+		.access = &access,
+		.align = &align,
+		.route = &route,
+		.key_len = 8,
+	};
+	struct hello h;
+	int fds[2], pidfd;
+
+	OK(pipe(fds));
+	*pid_p = fork();
+	if (!*pid_p)
+		child(fds[1]);
+	EQUAL(read(fds[0], &h, sizeof(h)), sizeof(h));
+	close(fds[0]);
+	close(fds[1]);
+	memset(r, 0, sizeof(*r));
+	r->origin = fabric_open(true, false);
+	pidfd = watched ? (int)syscall(SYS_pidfd_open, *pid_p, 0) : -1;
+	CHECK(!watched || pidfd >= 0);
+	OK(rmaext_peer_add(r->origin, h.name, h.name_len, pidfd, &r->peer));
+	targets.base = &h.base;
+	targets.keys = (uint8_t *)h.key;
+	OK(rmaext_window_create(r->origin, NULL, &targets, 5 * SECOND,
+				&r->window));
+	OK(put(r->window, 0, "whole", 6));
+	OK(flush(r->window));
+}
+
+static void killed(void)
+{
+	int64_t start;
+	uint64_t word = 0;
+	rmaext_op *op;
+	struct rig r;
+	pid_t pid;
+	int ret;
+
+	for (int dead_before = 0; dead_before < 2; dead_before++) {
+		remote(&r, &pid, true);
+		kill(pid, SIGSTOP);
+		EQUAL(waitpid(pid, NULL, WUNTRACED), pid);
+		if (!dead_before) {
+			EQUAL(rmaext_get(r.window, 0, 0, &word, 8, &op),
+			      RMAEXT_PENDING);
+			OK(put(r.window, 0, &word, 8));
+		}
+		kill(pid, SIGKILL);
+		start = now();
+		if (!dead_before) {
+			ret = wait_out(RMAEXT_PENDING, &op);
+			CHECK(ret < 0 && ret != -FI_ETIMEDOUT);
+			rmaext_op_release(&op);
+		}
+		while ((ret = flush_for(r.window, 0, 5)) == 0 &&
+		       now() - start < 3 * SECOND)
+			put(r.window, 0, &word, 8);
+		CHECK(ret < 0 && ret != -FI_ETIMEDOUT);
+		for (int i = 0; i < 20; i++) {
+			ret = put(r.window, 0, &word, 8);
+			CHECK(ret || flush_for(r.window, 0, 3) < 0);
+			ret = get(r.window, 0, &word, 8);
+			CHECK(ret < 0 && ret != -FI_ETIMEDOUT);
+		}
+		EQUAL(ret, -FI_ENOTCONN);
+		CHECK(now() - start < 3 * SECOND);
+		OK(rmaext_fabric_close(&r.origin));
+		if (!dead_before)
+			OK(rmaext_op_release(&op));
+		rmaext_window_free(r.window);
+		waitpid(pid, NULL, 0);
+	}
+}
+
+/* Its thread alone serves: nobody in this process calls the target. */
+static void served_by_thread(void)
+{
+	struct rmaext_stats before, after;
+	uint64_t one = 1, old = 0;
+	struct rig r;
+
+	rig_open(&r, (struct rig_options){
+			     .size = 4 << 20, .two = true, .no_thread = true});
+	rmaext_fabric_stats(r.target, &before);
+	for (uint64_t i = 0; i < 200; i++) {
+		int64_t start = now();
+
+		OK(put(r.window, 8, &i, 8));
+		OK(flush(r.window));
+		CHECK(!memcmp(r.window_memory + 8, &i, 8));
+		OK(get(r.window, 8, &old, 8));
+		EQUAL(old, i);
+		OK(fetch_add(r.window, 0, RMAEXT_UINT64, &one, &old, 1));
+		EQUAL(old, i);
+		CHECK(now() - start < SECOND);
+	}
+	rmaext_fabric_stats(r.target, &after);
+	EQUAL(after.posted, before.posted);
+	rig_close(&r);
+}
+
+const struct test tests[] = {
+	{"late_answer", late_answer, NULL, NULL},
+	{"late_put", late_put, NULL, NULL},
+	{"late_atomic", late_atomic, NULL, NULL},
+	{"flush_limit", flush_limit, NULL, NULL},
+	{"release_last", release_last, NULL, NULL},
+	{"close_in_flight", close_in_flight, NULL, NULL},
+	{"target_closes", target_closes, NULL, NULL},
+	{"interrupted", interrupted, NULL, NULL},
+	{"killed", killed, NULL, NULL},
+	{"served_by_thread", served_by_thread, NULL, NULL},
+	{0},
+};

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Stop a process and let it run on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def stop(pid: int) -> None:
+    """Send SIGSTOP and wait until no thread of the process runs any more."""
+    os.kill(pid, signal.SIGSTOP)
+    end = time.monotonic() + 10
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        while stat.read_text().rpartition(")")[2].split()[0] != "T":
+            if time.monotonic() > end:
+                raise TimeoutError(f"process {pid} does not stop")
+            time.sleep(0.0005)
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Stop a process for a while."""
+    try:
+        stop(pid)
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Which exception each error code becomes, and what it carries."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import pickle
+import traceback
+
+import pytest
+
+import rmaext
+from rmaext import errors
+from rmaext._lib import ffi, lib
+
+# class: its builtin, and the codes that become it
+MAP = {
+    rmaext.RmaError: (OSError, "EINVAL EMSGSIZE EBUSY EAGAIN EPROTO E2BIG ENODEV"),
+    rmaext.BoundsError: (IndexError, "ERANGE"),
+    rmaext.AccessError: (PermissionError, "EACCES"),
+    rmaext.AlignmentError: (ValueError, "EFAULT"),
+    rmaext.ClosedError: (ValueError, "ESHUTDOWN"),
+    rmaext.Unsupported: (NotImplementedError, "EOPNOTSUPP ENOSYS"),
+    rmaext.RmaTimeout: (TimeoutError, "ETIMEDOUT"),
+    rmaext.PeerLostError: (
+        ConnectionError,
+        "ENOTCONN ECONNREFUSED ECONNRESET ECONNABORTED EHOSTUNREACH EHOSTDOWN ENETUNREACH "
+        "ENETDOWN EPIPE EIO ECANCELED",
+    ),
+    rmaext.NoProviderError: (LookupError, "ENODATA"),
+    rmaext.LibraryError: (LookupError, "ENOENT"),
+    rmaext.KeyRecordError: (ValueError, ""),
+}
+CODES = [(name, cls) for cls, (_, names) in MAP.items() for name in names.split()]
+BUILTINS = [TypeError, ValueError, IndexError, OverflowError, MemoryError]
+
+
+def fail():
+    """Leave a record of a failed call on the C side; returns its code."""
+    return lib.rmaext_library_open(b"/no/such/libfabric.so", 0, ffi.new("rmaext_library **"))
+
+
+def test_all_exceptions_are_public():
+    assert {cls.__name__ for cls in MAP} == set(errors.__all__)
+    assert all(getattr(rmaext, cls.__name__) is cls for cls in MAP)
+    assert set(errors.__all__) < set(rmaext.__all__)
+
+
+@pytest.mark.parametrize(("cls", "builtin"), [(cls, base) for cls, (base, _) in MAP.items()])
+def test_classes(cls, builtin):
+    assert issubclass(cls, builtin)
+    assert issubclass(cls, rmaext.RmaError)
+    assert issubclass(cls, OSError)
+    assert cls.__doc__
+    error = cls(errno.EINVAL, "words", call="get", rank=3, detail="more words")
+    plain = cls(errno.EINVAL, "words")
+    assert (plain.call, plain.rank, plain.detail) == ("", None, "words")
+    for same in error, pickle.loads(pickle.dumps(error)), copy.deepcopy(error):
+        assert type(same) is cls
+        assert str(same) == same.strerror == "words"
+        assert (same.errno, same.call, same.rank) == (errno.EINVAL, "get", 3)
+        assert same.detail == "more words"
+        assert same.args == error.args
+        assert "words" in repr(same)
+    try:
+        raise error
+    except builtin as caught:
+        assert f"{cls.__name__}: words" in "".join(traceback.format_exception(caught))
+
+
+@pytest.mark.parametrize(("name", "cls"), CODES)
+def test_codes(name, cls):
+    code = fail()
+    error = errors.from_c(-getattr(errno, name), "put: window 1, rank 0, offset 5, length 2")
+    assert type(error) is cls
+    assert error.errno == getattr(errno, name)
+    assert error.call == "dlopen"
+    assert error.rank is None
+    assert "/no/such/libfabric.so" in error.detail
+    assert str(error) == f"put: window 1, rank 0, offset 5, length 2: {error.detail}"
+    assert code == -errno.ENOENT
+
+
+def test_map_is_complete():
+    """Every code in it is one of those above."""
+    assert {errno.errorcode[code] for code in errors._CLASSES} == {
+        errno.errorcode[getattr(errno, name)] for name, cls in CODES if cls is not rmaext.RmaError
+    }
+
+
+def test_no_memory_is_the_builtin():
+    fail()
+    error = errors.from_c(-errno.ENOMEM, "get")
+    assert type(error) is MemoryError
+    assert "get" in str(error)
+
+
+def test_check():
+    errors.check(0)
+    with pytest.raises(rmaext.LibraryError, match=r"^dlopen: .*/no/such/libfabric\.so") as caught:
+        errors.check(fail())
+    assert caught.value.call == "dlopen"
+
+
+def test_each_thread_has_its_own_record(run_python):
+    code = """
+        import threading
+        from rmaext import errors
+        from rmaext._lib import ffi, lib
+        def fail(name, out):
+            for _ in range(2000):
+                code = lib.rmaext_library_open(name.encode(), 0, ffi.new("rmaext_library **"))
+                error = errors.from_c(code)
+                assert name in str(error), (name, str(error))
+            out.append(name)
+        out = []
+        threads = [threading.Thread(target=fail, args=(f"/none/{i}", out)) for i in range(4)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        assert len(out) == 4
+    """
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("cls", [*MAP, *BUILTINS])
+def test_description_for_the_other_ranks(cls):
+    """Of the same type there; an error that has no class here is an RmaError."""
+    error = cls(errno.EACCES, "words") if issubclass(cls, OSError) else cls("words")
+    there = errors.unpack(errors.pack(error), "rank 3: words")
+    assert type(there) is cls
+    assert str(there) == "rank 3: words"
+    if isinstance(there, OSError):
+        assert there.errno == errno.EACCES
+
+
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("words"), UnicodeError("words"), FileNotFoundError(2, "words")]
+)
+def test_description_of_any_other_error(error):
+    there = errors.unpack(errors.pack(error), "rank 3: words")
+    assert type(there) is rmaext.RmaError
+    assert str(there) == "rank 3: words"
+
+
+class Odd(Exception):
+    """As a user's __index__ or __array_interface__ may raise."""
+
+    errno = object()
+
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+def test_description_of_an_odd_error():
+    record = errors.pack(Odd())
+    assert type(errors.unpack(record, "text")) is rmaext.RmaError
+    assert isinstance(record["text"], str)
+    long = errors.pack(ValueError("\u20ac\ud800" * 100_000))
+    assert len(long["text"]) <= 2000
