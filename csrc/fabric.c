@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /*
@@ -129,6 +130,7 @@ static int make_slots(struct rmaext_fabric *f)
 		f->slots[i].next = f->free_slots;
 		f->free_slots = &f->slots[i];
 	}
+	f->free_count = RMX_SLOTS;
 	return 0;
 }
 
@@ -206,6 +208,17 @@ static void close_fid(struct fid *fid, int *ret_p)
 				  "object of class %zu", fid->fclass);
 }
 
+/* A thread inside rmaext_fabric_progress() returns within a slice. */
+static bool deserted(struct rmaext_fabric *f)
+{
+	int64_t until = rmx_now() + 20 * (int64_t)RMX_SLICE;
+	struct timespec nap = {.tv_nsec = 100000};
+
+	while (atomic_load(&f->progress.waiters) && rmx_now() < until)
+		nanosleep(&nap, NULL);
+	return !atomic_load(&f->progress.waiters);
+}
+
 /*
  * Unmap peer keys and deregister while the endpoint that may still deliver
  * to that memory is there to refuse it; then endpoint, AV, CQ, domain, fabric.
@@ -221,9 +234,9 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 	/* nobody may be inside a call that uses what is freed below */
 	for (struct rmaext_window *w = f->windows; w; w = w->next)
 		if (rmx_window_shut(w))
-			return rmx_fail(-FI_EBUSY, RMX_NO_RANK,
-					"rmaext_fabric_close",
-					"another thread is inside a call");
+			goto busy;
+	if (!deserted(f))
+		goto busy;
 	*fabric = NULL;
 	rmx_progress_stop(f);
 	for (struct rmaext_window *w = f->windows; w; w = w->next)
@@ -258,6 +271,10 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 	pthread_mutex_destroy(&f->lock);
 	free(f);
 	return ret;
+
+busy:
+	return rmx_fail(-FI_EBUSY, RMX_NO_RANK, "rmaext_fabric_close",
+			"another thread is inside a call");
 }
 
 void rmaext_fabric_describe(rmaext_fabric *f, struct rmaext_fabric_info *info_p)

@@ -53,6 +53,7 @@ struct rmaext_peer {
 	int pidfd;	  /* readable once the peer's process is gone; or -1 */
 	atomic_bool gone; /* pidfd was seen readable, or it refused */
 	struct rmx_knock knock;
+	unsigned int slots; /* in flight to it; guarded by fabric->lock */
 	struct rmaext_peer *next;
 };
 
@@ -77,7 +78,7 @@ struct rmx_progress {
 /* One chunk on its way: the context of one fi_* call. */
 struct rmx_slot {
 	struct fi_context2 context; /* first: the CQ gives back its address */
-	struct rmaext_op *op;
+	struct rmaext_op *op;	    /* NULL: not in flight */
 	struct rmx_slot *next;
 };
 
@@ -98,10 +99,10 @@ struct rmaext_fabric {
 	pthread_mutex_t lock; /* slots, peers, memories, windows, mapping */
 	struct rmx_slot *slots;
 	struct rmx_slot *free_slots;
+	unsigned int free_count;
 	struct rmaext_peer *peers;
 	struct rmaext_memory *memories;
 	struct rmaext_window *windows;
-	struct rmaext_op *ops; /* in flight, freed by close at the latest */
 	atomic_uint_fast64_t posted, completed, failed, wakeups;
 };
 
@@ -118,6 +119,7 @@ struct rmx_target {
 	uint64_t base;
 	uint64_t key;
 	atomic_uint pending; /* chunks posted and not completed */
+	atomic_uint puts;    /* of these, what a flush waits for */
 	atomic_int error;    /* of a put that nobody waited for */
 	uint8_t access;
 	uint8_t align; /* of offset 0, modulo 64 */
@@ -144,7 +146,6 @@ struct rmaext_window {
 enum rmx_kind { RMX_PUT, RMX_GET, RMX_FETCH_ADD, RMX_CSWAP };
 
 struct rmaext_op {
-	struct rmaext_fabric *fabric; /* NULL once closed; outlives window's */
 	struct rmaext_window *window;
 	struct rmx_target *target;
 	int64_t rank;
@@ -165,7 +166,6 @@ struct rmaext_op {
 	int64_t deadline;
 	unsigned int seen;
 	struct rmaext_error failure; /* written before error is set */
-	struct rmaext_op *next, **prev;
 	_Alignas(16) char payload[];
 };
 

@@ -18,21 +18,19 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	       uint64_t offset, uint64_t len, size_t payload,
 	       struct rmaext_op **op_p)
 {
-	struct rmaext_fabric *f = window->fabric;
 	struct rmaext_op *op = malloc(sizeof(*op) + payload);
 	int ret;
 
 	if (!op)
 		return rmx_fail(-FI_ENOMEM, rank, "malloc", "operation");
 	memset(op, 0, sizeof(*op));
-	op->fabric = f;
 	op->window = window;
 	op->target = &window->targets[rank];
 	op->rank = rank;
 	op->kind = kind;
 	op->offset = offset;
 	op->len = len;
-	op->chunk = f->chunk;
+	op->chunk = window->fabric->chunk;
 	op->deadline = rmx_now() + window->timeout;
 	atomic_init(&op->refs, 1);
 	ret = rmx_key_map(window, rank);
@@ -40,55 +38,44 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 		free(op);
 		return ret;
 	}
-	pthread_mutex_lock(&f->lock);
-	op->next = f->ops;
-	op->prev = &f->ops;
-	if (op->next)
-		op->next->prev = &op->next;
-	f->ops = op;
-	pthread_mutex_unlock(&f->lock);
 	*op_p = op;
 	return 0;
 }
 
-/* The window may be closed by now; its struct may be gone. */
 static void op_unref(struct rmaext_op *op)
 {
-	struct rmaext_fabric *f = op->fabric;
-
-	if (atomic_fetch_sub(&op->refs, 1) != 1)
-		return;
-	if (f) { /* else it was closed, and has unlinked this */
-		pthread_mutex_lock(&f->lock);
-		*op->prev = op->next;
-		if (op->next)
-			op->next->prev = op->prev;
-		pthread_mutex_unlock(&f->lock);
-	}
-	free(op);
+	if (atomic_fetch_sub(&op->refs, 1) == 1)
+		free(op);
 }
 
-/* The endpoint is gone: nothing is in flight any more. */
+/*
+ * The endpoint is gone: nothing is in flight any more. The owners may release
+ * theirs at this moment, or later.
+ */
 void rmx_op_shut_all(struct rmaext_fabric *f)
 {
-	for (struct rmaext_op *op; (op = f->ops);) {
-		f->ops = op->next;
-		op->fabric = NULL;
-		if (atomic_load(&op->detached))
-			free(op);
-		else
-			atomic_store(&op->refs, 1);
-	}
+	for (int i = 0; f->slots && i < RMX_SLOTS; i++)
+		if (f->slots[i].op)
+			op_unref(f->slots[i].op);
 }
 
-static struct rmx_slot *slot_take(struct rmaext_fabric *f)
+/*
+ * One peer gets no more slots than are left for the others: what is on its way
+ * to one that has stopped must not keep us from the rest.
+ */
+static struct rmx_slot *slot_take(struct rmaext_fabric *f, struct rmaext_op *op)
 {
-	struct rmx_slot *slot;
+	struct rmaext_peer *peer = op->target->peer;
+	struct rmx_slot *slot = NULL;
 
 	pthread_mutex_lock(&f->lock);
-	slot = f->free_slots;
-	if (slot)
+	if (peer->slots < f->free_count) {
+		slot = f->free_slots;
 		f->free_slots = slot->next;
+		f->free_count--;
+		peer->slots++;
+		slot->op = op;
+	}
 	pthread_mutex_unlock(&f->lock);
 	return slot;
 }
@@ -96,8 +83,11 @@ static struct rmx_slot *slot_take(struct rmaext_fabric *f)
 static void slot_give(struct rmaext_fabric *f, struct rmx_slot *slot)
 {
 	pthread_mutex_lock(&f->lock);
+	slot->op->target->peer->slots--;
+	slot->op = NULL;
 	slot->next = f->free_slots;
 	f->free_slots = slot;
+	f->free_count++;
 	pthread_mutex_unlock(&f->lock);
 }
 
@@ -110,6 +100,18 @@ static void op_failed(struct rmaext_op *op, const struct rmaext_error *record)
 		op->error = record->code;
 	}
 	pthread_mutex_unlock(&op->window->lock);
+}
+
+/* Once: the flush to come must not report it again. */
+static int op_take_error(struct rmaext_op *op)
+{
+	int code;
+
+	pthread_mutex_lock(&op->window->lock);
+	code = op->error ? rmx_fail_record(&op->failure) : 0;
+	op->error = 0;
+	pthread_mutex_unlock(&op->window->lock);
+	return code;
 }
 
 /* Nobody waits for this operation: leave its error to the next flush. */
@@ -125,14 +127,23 @@ static void op_leave_error(struct rmaext_op *op)
 }
 
 /*
- * Called by whoever reads the CQ. The window may go once nothing is pending, and
- * the owner counts on that as soon as its operation is done: so the reference
- * goes last.
+ * A flush waits for puts only: everything else has been waited for when its
+ * call returned, or was given up with an error. (ofi_rxm forgets an atomic
+ * whose answer went with a connection; no flush would ever end again.)
  */
+static uint64_t counts_as(const struct rmaext_op *op)
+{
+	return op->kind == RMX_PUT ? RMX_A_PUT + 1 : 1;
+}
+
+/* Called by whoever reads the CQ. */
 void rmx_op_complete(struct rmx_slot *slot, const struct rmaext_error *failure)
 {
 	struct rmaext_op *op = slot->op;
-	struct rmaext_fabric *f = op->fabric;
+	struct rmaext_window *w = op->window;
+	struct rmx_target *target = op->target;
+	struct rmaext_fabric *f = w->fabric;
+	const uint64_t count = counts_as(op);
 
 	if (failure) {
 		op_failed(op, failure);
@@ -144,16 +155,26 @@ void rmx_op_complete(struct rmx_slot *slot, const struct rmaext_error *failure)
 	}
 	slot_give(f, slot);
 	atomic_fetch_add(&f->completed, 1);
-	atomic_fetch_add(&op->window->finished, 1);
+	atomic_fetch_add(&w->finished, 1);
 	atomic_fetch_add(&op->completed, 1);
-	atomic_fetch_sub(&op->target->pending, 1);
-	op_unref(op);
+	/*
+	 * Last what is waited for, a flush for pending, an owner for refs: the
+	 * window may be closed and freed at once. Only a buffered put can be
+	 * freed here.
+	 */
+	if (op->buffered) {
+		op_unref(op);
+		atomic_fetch_sub(&target->pending, count);
+	} else {
+		atomic_fetch_sub(&target->pending, count);
+		atomic_fetch_sub(&op->refs, 1);
+	}
 }
 
 /* -FI_EAGAIN: the provider wants progress first; -FI_ENOSPC: own limits. */
 static int op_post_chunk(struct rmaext_op *op)
 {
-	struct rmaext_fabric *f = op->fabric;
+	struct rmaext_fabric *f = op->window->fabric;
 	size_t left = op->len - op->posted;
 	size_t len = left < op->chunk ? left : op->chunk;
 	struct rmx_slot *slot;
@@ -161,13 +182,12 @@ static int op_post_chunk(struct rmaext_op *op)
 
 	if (atomic_load(&op->refs) > RMX_OP_CHUNKS)
 		return -FI_ENOSPC;
-	slot = slot_take(f);
+	slot = slot_take(f, op);
 	if (!slot)
 		return -FI_ENOSPC;
-	slot->op = op;
 	/* counted before it is posted: it may complete at once */
 	atomic_fetch_add(&op->refs, 1);
-	atomic_fetch_add(&op->target->pending, 1);
+	atomic_fetch_add(&op->target->pending, counts_as(op));
 	ret = op->kind == RMX_PUT || op->kind == RMX_GET
 		      ? rmx_rma_post(op, op->posted, len, &slot->context)
 		      : rmx_atomic_post(op, op->posted, len, &slot->context);
@@ -176,7 +196,7 @@ static int op_post_chunk(struct rmaext_op *op)
 		atomic_fetch_add(&f->posted, 1);
 		return 0;
 	}
-	atomic_fetch_sub(&op->target->pending, 1);
+	atomic_fetch_sub(&op->target->pending, counts_as(op));
 	atomic_fetch_sub(&op->refs, 1);
 	slot_give(f, slot);
 	return ret;
@@ -196,7 +216,7 @@ static enum rmx_step op_step(void *arg)
 			return RMX_RETRY;
 		if (ret) {
 			rmx_fail(ret, op->rank, "post", "%s",
-				 op->fabric->lib->strerror(-ret));
+				 op->window->fabric->lib->strerror(-ret));
 			rmaext_error_last(&record);
 			op_failed(op, &record);
 		}
@@ -219,9 +239,8 @@ int rmaext_op_wait(rmaext_op *op)
 		until = op->deadline;
 	ret = rmx_wait(w->fabric, op->target->peer, op_step, op, until);
 	if (!ret) {
-		/* taken: the flush to come must not report it again */
-		if (atomic_exchange(&op->error, 0))
-			ret = rmx_fail_record(&op->failure);
+		if (atomic_load(&op->error))
+			ret = op_take_error(op);
 	} else {
 		completed = atomic_load(&op->completed);
 		ret = rmx_deadline(op->target->peer, op->rank, "wait",
@@ -248,15 +267,18 @@ int rmaext_op_release(rmaext_op **op)
 	if (!it)
 		return 0;
 	it->len = it->posted; /* only the owner posts */
-	if (atomic_load(&it->refs) > 1 && !it->buffered) {
-		atomic_store(&it->abandoned, true);
-		return RMAEXT_PENDING;
-	}
-	*op = NULL;
-	if (it->buffered)
+	if (it->buffered) {
+		*op = NULL;
 		op_detach(it);
-	else
-		op_unref(it);
+		return 0;
+	}
+	atomic_store(&it->abandoned, true);
+	if (atomic_load(&it->error)) /* since the last wait */
+		op_leave_error(it);
+	if (atomic_load(&it->refs) > 1)
+		return RMAEXT_PENDING;
+	*op = NULL;
+	op_unref(it);
 	return 0;
 }
 

@@ -159,7 +159,12 @@ int rmaext_window_create(rmaext_fabric *fabric, void *local,
  * must stay registered.
  */
 int rmaext_window_close(rmaext_window *window);
-/* of a closed window, or of one whose fabric was closed; else does nothing */
+/* transfers in flight, those given up included */
+int64_t rmaext_window_pending(rmaext_window *window);
+/*
+ * Of a closed window, or of one whose fabric was closed; else does nothing. Its
+ * operations must have been released.
+ */
 void rmaext_window_free(rmaext_window *window);
 
 /*
@@ -186,7 +191,7 @@ int rmaext_op_wait(rmaext_op *op);
  */
 int rmaext_op_release(rmaext_op **op);
 
-/* wait until everything sent to rank (-1: to all) is applied there */
+/* wait until every put to rank (-1: to all) is applied there */
 int rmaext_flush(rmaext_window *window, int64_t rank, struct rmaext_wait *wait);
 /* the atomic works on this route, with this type */
 int rmaext_atomic_valid(rmaext_window *window, int64_t rank, int type, int op);

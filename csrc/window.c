@@ -116,17 +116,24 @@ int rmx_window_shut(struct rmaext_window *w)
 	return 0;
 }
 
-int rmaext_window_close(rmaext_window *w)
+int64_t rmaext_window_pending(rmaext_window *w)
 {
-	unsigned int pending = 0;
-	int ret = rmx_window_shut(w);
+	int64_t pending = 0;
 
 	for (int64_t rank = 0; rank < w->count; rank++)
 		pending += atomic_load(&w->targets[rank].pending);
+	return pending;
+}
+
+int rmaext_window_close(rmaext_window *w)
+{
+	int ret = rmx_window_shut(w);
+	int64_t pending = rmaext_window_pending(w);
+
 	if (ret || pending)
 		return rmx_fail(-FI_EBUSY, RMX_NO_RANK, "rmaext_window_close",
-				"%u transfers and %d calls in flight", pending,
-				atomic_load(&w->users));
+				"%lld transfers and %d calls in flight",
+				(long long)pending, atomic_load(&w->users));
 	if (w->fabric) {
 		rmx_key_unmap_all(w);
 		rmx_window_unlink(w);

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from . import _lifetime
 from ._lib import ffi, lib
 from .config import Config
-from .errors import ClosedError, check
+from .errors import ClosedError, NoProviderError, check
 from .library import Candidate, open_library
 
 __all__ = ["Fabric"]
@@ -96,13 +96,15 @@ class Fabric:
         # What C may still touch. Entries go when C is done with them, at the
         # latest when the endpoint is closed.
         self._in_flight: dict[int, tuple[Any, ...]] = {}
+        self._spare: list[Any] = []
         self._orphans: dict[int, tuple[Any, ...]] = {}
         self._kept: dict[int, tuple[Any, ...]] = {}
         _lifetime.on_exit(self.close)
         _lifetime.on_end(self)
 
     def __repr__(self) -> str:
-        return f"<rmaext.Fabric {self.provider} {self.version} at {self.address or 'closed'}>"
+        where = f"at {self.address or 'no address'}" if self.handle else "closed"
+        return f"<rmaext.Fabric {self.provider} {self.version} {where}>"
 
     @property
     def handle(self) -> Any:
@@ -142,6 +144,9 @@ class Fabric:
         fabric = cls.get(scope)
         if fabric is None:
             fabric = cls._opened[scope] = cls(chosen, config, spin)
+        elif fabric.provider != chosen.provider:
+            text = f"provider {chosen.provider}: this process uses {fabric.provider} already"
+            raise NoProviderError(errno.EBUSY, text)
         return fabric
 
     def name(self) -> bytes:
@@ -199,19 +204,29 @@ class Fabric:
 
     # -- buffers -------------------------------------------------------------
 
-    def hold(self, op: Any, *buffers: Any) -> None:
-        """Keep what an operation is about to use, before C sees it.
+    def hold(self, window: Any, buffers: tuple[Any, ...]) -> Any:
+        """Return a C holder of an operation that keeps what it is about to use.
 
         A signal may raise between any two lines of Python; an entry that is
         never released only costs memory, a missing one would corrupt it.
         """
-        self._in_flight[id(op)] = (op, *buffers)
+        try:
+            op = self._spare.pop()
+        except IndexError:
+            op = ffi.new("rmaext_op **")
+        self._in_flight[id(op)] = (op, window, buffers)
+        return op
 
     def release(self, op: Any) -> None:
         """Let go of an operation's buffers, now or when C is done with them."""
-        if op[0] and self.handle and lib.rmaext_op_release(op) == lib.RMAEXT_PENDING:
-            self._orphans[id(op)] = self._in_flight[id(op)]
-        self._in_flight.pop(id(op), None)
+        token = id(op)
+        if not op[0]:
+            self._in_flight.pop(token, None)
+            self._spare.append(op)
+        else:
+            if self.handle and lib.rmaext_op_release(op) == lib.RMAEXT_PENDING:
+                self._orphans[token] = self._in_flight[token]
+            self._in_flight.pop(token, None)
         if self._orphans:
             self.reap()
 

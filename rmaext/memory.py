@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 from ._lib import ffi, lib
 from .errors import AccessError
 
-__all__ = ["access_bits", "address", "allocate", "origin", "result", "window_array"]
+__all__ = ["access_bits", "address", "allocate", "check_result", "origin", "window_array"]
 
 Array = NDArray[Any]
 
@@ -98,6 +98,10 @@ def allocate(shape: Any, dtype: DTypeLike) -> Array:
     return np.frombuffer(pages, dtype).reshape(dims)
 
 
+# isinstance is faster with a tuple than with a union made on each call
+_ARRAYS = (np.ndarray, np.generic)
+_SCALARS = (int, float, complex)
+
 # What Python numbers a dtype kind takes.
 _NUMBERS: dict[str, Any] = {
     "b": bool,
@@ -142,28 +146,30 @@ def origin(value: Any, dtype: np.dtype[Any]) -> Array:
         Of the window's dtype. A Python number is taken if it fits. A strided
         or Fortran-ordered array is packed.
     """
-    if isinstance(value, np.ndarray | np.generic):
+    if isinstance(value, _ARRAYS):
         if value.dtype != dtype:
             raise TypeError(
                 f"origin has dtype {value.dtype}, the window {dtype}; convert it with astype"
             )
+        if isinstance(value, np.ndarray) and value.flags.c_contiguous:
+            return value
         return np.asarray(value, order="C")
-    if isinstance(value, bool | int | float | complex):
+    if isinstance(value, _SCALARS):
         return _scalar(value, dtype)
     raise TypeError(f"{type(value).__name__} is no array and no number: no origin")
 
 
-def result(out: Any, dtype: np.dtype[Any]) -> Array:
+def check_result(out: Any, dtype: np.dtype[Any]) -> None:
     """Check the array that the caller offers for a result."""
     if not isinstance(out, np.ndarray):
         raise TypeError(f"out must be a NumPy array, not {type(out).__name__}")
     if out.dtype != dtype:
         raise TypeError(f"out has dtype {out.dtype}, the window {dtype}")
-    if not out.flags.c_contiguous:
+    flags = out.flags
+    if not flags.c_contiguous:
         raise ValueError("out must be C-contiguous")
-    if not out.flags.writeable:
+    if not flags.writeable:
         raise ValueError("out is read-only")
-    return out
 
 
 _KINDS = {

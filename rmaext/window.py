@@ -35,7 +35,10 @@ from .keys import (
 __all__ = ["Memory", "Window"]
 
 Array = NDArray[Any]
+Place = tuple[int, int, int]  # rank, offset and count, in elements
 
+_PROC_NULL = MPI.PROC_NULL
+_NO_OP = ffi.new("rmaext_op **")  # the direct route leaves it NULL
 _ROUTES = {lib.RMAEXT_DIRECT: "direct", lib.RMAEXT_FABRIC: "fabric"}
 
 
@@ -260,11 +263,10 @@ class Window:
         """
         self._check_open("put")
         array = memory.origin(origin, self._dtype)
-        if _null(rank):
-            return
         place = self._place("put", rank, offset, array.size)
-        data = memory.address(array)
-        self._run("put", place, (array,), lib.rmaext_put, data, array.nbytes)
+        if place is not None:
+            data = memory.address(array)
+            self._run("put", place, (array,), lib.rmaext_put, data, array.nbytes)
 
     def get(
         self,
@@ -305,19 +307,18 @@ class Window:
         """
         self._check_open("get")
         if out is not None:
-            out = memory.result(out, self._dtype)
-        if count is not None:
+            memory.check_result(out, self._dtype)
+        if count is None:
+            count = self._rest(rank, offset) if out is None else out.size
+        else:
             count = operator.index(count)
             if count < 0:
                 raise ValueError(f"get: count {count} is negative")
             if out is not None and out.size != count:
                 raise ValueError(f"get: out has {out.size} elements, count is {count}")
-        if _null(rank):
-            return np.empty(0, self._dtype) if out is None else out
-        if count is None:
-            rest = self.size(rank) - operator.index(offset)
-            count = out.size if out is not None else max(0, rest)
         place = self._place("get", rank, offset, count)
+        if place is None:
+            return np.empty(0, self._dtype) if out is None else out
         if out is None:
             out = np.empty(count, self._dtype)
         data = memory.address(out)
@@ -357,8 +358,6 @@ class Window:
         """
         self._check_open("fetch_add")
         operand = memory.origin(value, self._dtype)
-        if _null(rank):
-            return None
         place = self._place("fetch_add", rank, offset, operand.size)
         return self._atomic("fetch_add", place, lib.rmaext_fetch_add, operand)
 
@@ -391,18 +390,16 @@ class Window:
         new = memory.origin(value, self._dtype)
         if old.shape != new.shape:
             raise ValueError(f"compare_and_swap: shapes {old.shape} and {new.shape} differ")
-        if _null(rank):
-            return None
         place = self._place("compare_and_swap", rank, offset, old.size)
         return self._atomic("compare_and_swap", place, lib.rmaext_compare_and_swap, old, new)
 
     # -- synchronisation -------------------------------------------------------------
 
     def flush(self, rank: int | None = None) -> None:
-        """Wait until everything sent to a rank, or to all, is applied there.
+        """Wait until every put to a rank, or to all, is applied there.
 
         After it the data is in the target's memory, and visible to any rank
-        that is told so.
+        that is told so. (`get` and the atomics are complete when they return.)
 
         Raises
         ------
@@ -414,7 +411,7 @@ class Window:
         Local, blocking; corresponds to MPI_Win_flush and MPI_Win_flush_all.
         """
         self._check_open("flush")
-        if rank is not None and _null(rank):
+        if rank is not None and operator.index(rank) == _PROC_NULL:
             return
         target = -1 if rank is None else self._rank(rank, "flush")
         wait = ffi.new("struct rmaext_wait *", [int(self._timeout * 1e9), 0, 0])
@@ -434,7 +431,7 @@ class Window:
         fails on one rank, it raises the same error on all.
         """
         self._check_open("fence")
-        failure = self._meet(self._try_flush())
+        failure, _ = self._meet(self._try_flush())
         if failure is not None:
             raise failure
 
@@ -448,8 +445,11 @@ class Window:
         """
         if self._closed:
             return
-        failure = self._meet(self._try_flush())
-        self._shut(keep=failure is not None)
+        failure = self._try_flush()
+        # a get or an atomic that was given up may still reach its target
+        busy = lib.rmaext_window_pending(self._handle) > 0
+        failure, keep = self._meet(failure, busy)
+        self._shut(keep)
         if failure is not None:
             raise failure
 
@@ -460,12 +460,17 @@ class Window:
             return exc
         return None
 
-    def _meet(self, failure: Exception | None) -> Exception | None:
-        """Wait for all ranks; return what one of them brings. Collective."""
+    def _meet(self, failure: Exception | None, busy: bool = False) -> tuple[Exception | None, bool]:
+        """Wait for all ranks. Collective.
+
+        Return the error that one of them brings, and whether any has an error
+        or is busy: then no rank may free memory.
+        """
         group = self._group
         try:
-            if not collective.allreduce_max(group.comm, failure is not None, group):
-                return None
+            worst = collective.allreduce_max(group.comm, 2 if failure else int(busy), group)
+            if worst < 2:
+                return None, worst == 1
             received = group.gather(failed(failure) if failure else succeeded())
         except BaseException:
             self._shut(keep=True)  # this rank is out of step with the others
@@ -473,8 +478,8 @@ class Window:
         try:
             settle(received, failure)
         except Exception as exc:
-            return exc
-        return None
+            return exc, True
+        return None, True
 
     def _shut(self, keep: bool) -> None:
         """End the own calls. Without `keep`, which needs all ranks' consent, peers' too."""
@@ -530,23 +535,33 @@ class Window:
             raise BoundsError(errno.ERANGE, text, call=call)
         return number
 
-    def _place(self, call: str, rank: Any, offset: Any, count: int) -> tuple[int, int, int]:
-        """Check rank, offset and count; all are elements, of any size of integer."""
-        number, first = self._rank(rank, call), operator.index(offset)
+    def _rest(self, rank: Any, offset: Any) -> int:
+        """Return the number of elements from offset to the end."""
+        if operator.index(rank) == _PROC_NULL:
+            return 0
+        return max(0, self.size(rank) - operator.index(offset))
+
+    def _place(self, call: str, rank: Any, offset: Any, count: int) -> Place | None:
+        """Check rank, offset and count, integers of any size; None for MPI.PROC_NULL."""
+        number, first = operator.index(rank), operator.index(offset)
+        if not 0 <= number < len(self._sizes):
+            if number == _PROC_NULL:
+                return None
+            self._rank(rank, call)
         if first < 0 or first + count > self._sizes[number]:
             text = f"{self._where(call, (number, first, count))}: outside the "
             text += f"{self._sizes[number]} elements there"
             raise BoundsError(errno.ERANGE, text, call=call, rank=number)
         return number, first, count
 
-    def _where(self, call: str, place: tuple[int, int, int]) -> str:
+    def _where(self, call: str, place: Place) -> str:
         rank, offset, count = place
         return f"{call}: window {self._name}, rank {rank}, offset {offset}, length {count}"
 
     def _run(
         self,
         call: str,
-        place: tuple[int, int, int],
+        place: Place,
         buffers: tuple[Array, ...],
         function: Any,
         *arguments: Any,
@@ -556,27 +571,30 @@ class Window:
         C returns RMAEXT_PENDING every 100 ms and after a signal, so that a
         signal handler may raise here.
         """
-        op, fabric, handle = ffi.new("rmaext_op **"), self._fabric, self._handle
-        error = None
-        if fabric is not None:
-            fabric.hold(op, handle, *buffers)
+        rank, first, _ = place
+        fabric, handle = self._fabric, self._handle
+        first *= self._dtype.itemsize
+        if fabric is None:
+            code = function(handle, rank, first, *arguments, _NO_OP)
+            if code:
+                raise from_c(code, self._where(call, place))
+            return
+        op, code, error = fabric.hold(handle, buffers), None, None
         try:
-            first = place[1] * self._dtype.itemsize
-            code = function(handle, place[0], first, *arguments, op)
+            code = function(handle, rank, first, *arguments, op)
             while code == lib.RMAEXT_PENDING:
-                self._group.check(place[0], self._where(call, place))
+                self._group.check(rank, self._where(call, place))
                 code = lib.rmaext_op_wait(op[0])
             if code:
                 error = from_c(code, self._where(call, place))
         finally:
-            if fabric is not None:
-                fabric.release(op)
+            fabric.release(op)
         if error is not None:
             raise error
 
-    def _atomic(
-        self, call: str, place: tuple[int, int, int], function: Any, *operands: Array
-    ) -> Any:
+    def _atomic(self, call: str, place: Place | None, function: Any, *operands: Array) -> Any:
+        if place is None:
+            return None
         if self._atomic_type is None:
             text = f"{self._where(call, place)}: no atomics on dtype {self._dtype}"
             raise Unsupported(errno.EOPNOTSUPP, text, call=call, rank=place[0])
@@ -585,13 +603,6 @@ class Window:
         data = [memory.address(buffer) for buffer in buffers]
         self._run(call, place, buffers, function, self._atomic_type, *data, out.size)
         return out[()]
-
-
-_PROC_NULL = MPI.PROC_NULL
-
-
-def _null(rank: Any) -> bool:
-    return bool(operator.index(rank) == _PROC_NULL)
 
 
 def _same_dtype(records: list[WindowRecord]) -> None:

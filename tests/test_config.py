@@ -26,9 +26,12 @@ DEFAULT = {
 }
 
 
+VARIABLES = "PROVIDER", "ROUTE", "NODE", "IFACE", "LIBFABRIC", "PROGRESS", "MR_MODE", "TIMEOUT"
+
+
 @pytest.fixture(autouse=True)
 def no_variables(monkeypatch):
-    for name in "PROVIDER ROUTE NODE IFACE LIBFABRIC PROGRESS MR_MODE TIMEOUT".split():
+    for name in VARIABLES:
         monkeypatch.delenv(f"RMAEXT_{name}", raising=False)
 
 
@@ -116,7 +119,9 @@ def test_default_order_avoids_what_hangs():
 def test_readme_has_exactly_the_variables_that_are_read():
     sources = [p.read_text() for p in ROOT.glob("rmaext/*.py")]
     read = set(re.findall(r'"(RMAEXT_[A-Z_]+)"', "".join(sources)))
-    assert read == set(re.findall(r"^\| `(RMAEXT_[A-Z_]+)`", (ROOT / "README.md").read_text(), re.M))
+    assert read == set(
+        re.findall(r"^\| `(RMAEXT_[A-Z_]+)`", (ROOT / "README.md").read_text(), re.M)
+    )
 
 
 WRONG_ON_ONE_RANK = """

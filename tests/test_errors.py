@@ -63,10 +63,7 @@ def test_classes(cls, builtin):
         assert same.detail == "more words"
         assert same.args == error.args
         assert "words" in repr(same)
-    try:
-        raise error
-    except builtin as caught:
-        assert f"{cls.__name__}: words" in "".join(traceback.format_exception(caught))
+    assert f"{cls.__name__}: words" in "".join(traceback.format_exception(error))
 
 
 @pytest.mark.parametrize(("name", "cls"), CODES)

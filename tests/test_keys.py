@@ -57,7 +57,9 @@ def test_text_of_a_dtype(dtype):
     """Two dtypes share it if and only if they are one layout."""
     dtype = np.dtype(dtype)
     others = map(np.dtype, ["u1", "<f4", "<c8", "M8[us]", "i4,f4", "V8", "U4", "i4,i8"])
-    assert keys.dtype_text(dtype) == keys.dtype_text(np.dtype(dtype.descr if dtype.fields else dtype))
+    assert keys.dtype_text(dtype) == keys.dtype_text(
+        np.dtype(dtype.descr if dtype.fields else dtype)
+    )
     assert keys.dtype_text(dtype) not in map(keys.dtype_text, others)
 
 
@@ -65,8 +67,7 @@ def outcome(record):
     try:
         failed, payload = keys.decode(record)
         return "decoded" if failed else WindowRecord.unpack(payload)
-    except rmaext.KeyRecordError as error:
-        assert str(error)
+    except rmaext.KeyRecordError:
         return "refused"
 
 
@@ -150,7 +151,7 @@ def test_own_failure_is_sent_and_raised(cls):
         return [keys.succeeded(b""), record]
 
     wanted = rmaext.RmaError if cls is KeyError else cls
-    with pytest.raises(wanted, match="^rank 1: .*words") as caught:
+    with pytest.raises(wanted, match=r"^rank 1: .*words") as caught:
         keys.agree(gather, lambda: raise_(cls("words")))
     assert isinstance(caught.value.__cause__, cls)
     assert keys.decode(sent[0])[0]
@@ -177,14 +178,14 @@ def test_same_error_on_all_ranks():
 
 
 def test_malformed_record_names_its_rank():
-    with pytest.raises(rmaext.KeyRecordError, match="^rank 1: malformed record"):
+    with pytest.raises(rmaext.KeyRecordError, match=r"^rank 1: malformed record"):
         keys.settle([keys.succeeded(b""), keys.succeeded(b"")[:-1] + b"x"], None)
     with pytest.raises(rmaext.KeyRecordError, match=r"^ranks 0, .*, 15, \.\.\.: malformed"):
         keys.settle([b""] * 40, None)
 
 
 def test_record_too_long_is_an_error_everywhere():
-    with pytest.raises(rmaext.KeyRecordError, match="rank 0: record of .* too long"):
+    with pytest.raises(rmaext.KeyRecordError, match=r"rank 0: record of .* too long"):
         keys.agree(rank_of(0, [keys.succeeded(b"")]), lambda: bytes(keys.LIMIT))
 
 

@@ -83,7 +83,7 @@ def clean(done, ends=0):
 EXITS = {
     "close": ("win.close(); win.close()", 0, ""),
     "forgotten": ("", 0, ""),
-    "forgotten, unflushed": ("win.put(np.ones(900), peer); win.put(np.ones(1), peer, 3)", 0, ""),
+    "forgotten, unflushed": ("win.put(np.ones(900), peer); world.Barrier()", 0, ""),
     "with": ("with win: pass", 0, ""),
     "deleted": ("del win; gc.collect()", 0, ""),
     "cycle": ("win.me = win; del win; gc.collect()", 0, ""),
@@ -170,7 +170,7 @@ def test_exit_with_the_libfabric_of_mpi():
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("env", [{}, FABRIC], ids=["direct", "fabric"])
-@pytest.mark.parametrize("size", [0, 1, 2, 3])
+@pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("name", EXITS)
 def test_every_exit(name, library, size, env):
@@ -519,7 +519,8 @@ def test_thread_in_a_blocked_get_at_exit():
         exercise(win)
         if rank == 0:
             os.kill(pids[1], signal.SIGSTOP)
-            threading.Thread(target=lambda: refuses(lambda: win.get(1), rmaext.RmaError), daemon=True).start()
+            get = lambda: refuses(lambda: win.get(1), rmaext.RmaError)
+            threading.Thread(target=get, daemon=True).start()
             time.sleep(0.1)
             subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -CONT {pids[1]}"])
         print("end", flush=True)

@@ -21,9 +21,8 @@ static void set(void *array, int type, size_t i, int value)
 		((float *)array)[2 * i + 1] = (float)value * 2;
 		break;
 	default:
-		memcpy((char *)array + i * units[type], &value, units[type] < 4
-							? units[type]
-							: 4);
+		memcpy((char *)array + i * units[type], &value,
+		       units[type] < 4 ? units[type] : 4);
 		if (units[type] == 8)
 			((int64_t *)array)[i] = value;
 	}
@@ -111,11 +110,9 @@ static void types_of(bool direct)
 		if (type >= 0 && type <= RMAEXT_FLOAT_COMPLEX)
 			continue;
 		CHECK(rmaext_atomic_valid(r.window, 0, type, RMAEXT_SUM) < 0);
-		CHECK(rmaext_atomic_valid(r.window, 0, type, RMAEXT_CSWAP) <
-		      0);
+		CHECK(rmaext_atomic_valid(r.window, 0, type, RMAEXT_CSWAP) < 0);
 		CHECK(fetch_add(r.window, 0, type, operand, result, 1) < 0);
-		CHECK(swap(r.window, 0, type, operand, operand, result, 1) <
-		      0);
+		CHECK(swap(r.window, 0, type, operand, operand, result, 1) < 0);
 	}
 	EQUAL(rmaext_atomic_valid(r.window, 1, RMAEXT_INT8, RMAEXT_SUM),
 	      -ERANGE);
@@ -197,14 +194,10 @@ static void misaligned(bool direct)
 	struct rig r;
 
 	rig_open(&r, o);
-	EQUAL(fetch_add(r.window, 0, RMAEXT_UINT64, &one, &old, 1),
-	      -FI_EFAULT);
-	EQUAL(fetch_add(r.window, 8, RMAEXT_DOUBLE, &one, &old, 1),
-	      -FI_EFAULT);
-	EQUAL(fetch_add(r.window, 2, RMAEXT_UINT32, &one, &old, 1),
-	      -FI_EFAULT);
-	EQUAL(swap(r.window, 1, RMAEXT_INT16, &one, &one, &old, 1),
-	      -FI_EFAULT);
+	EQUAL(fetch_add(r.window, 0, RMAEXT_UINT64, &one, &old, 1), -FI_EFAULT);
+	EQUAL(fetch_add(r.window, 8, RMAEXT_DOUBLE, &one, &old, 1), -FI_EFAULT);
+	EQUAL(fetch_add(r.window, 2, RMAEXT_UINT32, &one, &old, 1), -FI_EFAULT);
+	EQUAL(swap(r.window, 1, RMAEXT_INT16, &one, &one, &old, 1), -FI_EFAULT);
 	EQUAL(old, 9);
 	for (size_t i = 0; i < r.size; i++)
 		EQUAL(r.window_memory[i], 0);
@@ -240,8 +233,8 @@ static void loose_buffers(void)
 		OK(fetch_add(r.window, 0, type, operand + 1, result + 1, 2));
 		OK(swap(direct, 0, type, compare + 1, operand + 1, result + 1,
 			2));
-		OK(swap(r.window, 0, type, compare + 1, operand + 1,
-			result + 1, 2));
+		OK(swap(r.window, 0, type, compare + 1, operand + 1, result + 1,
+			2));
 	}
 	OK(rmaext_window_close(direct));
 	rmaext_window_free(direct);

@@ -256,6 +256,38 @@ static void close_in_flight(void)
 	free(r.block);
 }
 
+/* An error after the owner has gone, or just before: the next flush has it. */
+static void left_to_flush(void)
+{
+	const size_t size = 12 << 20;
+	char *buf = calloc(1, size);
+	struct rmaext_stats stats;
+	rmaext_window *w;
+	rmaext_op *op;
+	struct rig r;
+
+	CHECK(buf);
+	for (int early = 0; early < 2; early++) {
+		rig_deaf(&r, size, 5);
+		rig_window(&r, &(struct rig_options){.wrong_key = true}, &w);
+		EQUAL(rmaext_put(w, 0, 0, buf, size, &op), RMAEXT_PENDING);
+		if (early)
+			EQUAL(rmaext_op_release(&op), RMAEXT_PENDING);
+		do {
+			rmaext_fabric_progress(r.target, 1000000);
+			rmaext_fabric_stats(r.origin, &stats);
+		} while (stats.completed < stats.posted);
+		CHECK(stats.failed);
+		OK(rmaext_op_release(&op));
+		CHECK(flush(w) < 0);
+		OK(flush(w));
+		OK(rmaext_window_close(w));
+		rmaext_window_free(w);
+		rig_close(&r);
+	}
+	free(buf);
+}
+
 /* The target's end closes with our operations on the way. */
 static void target_closes(void)
 {
@@ -280,6 +312,59 @@ static void target_closes(void)
 	OK(rmaext_window_close(r.window));
 	rmaext_window_free(r.window);
 	OK(rmaext_fabric_close(&r.origin));
+	free(r.block);
+}
+
+/* Nor was there ever a connection: the provider would try for ever. */
+static void nobody_listens(void)
+{
+	int64_t start = now();
+	uint64_t word = 1;
+	struct rig r;
+	int ret;
+
+	rig_open(&r, (struct rig_options){.size = 4096, .two = true});
+	OK(rmaext_fabric_close(&r.target));
+	ret = put(r.window, 0, &word, 8);
+	if (!ret)
+		ret = flush(r.window);
+	CHECK(ret < 0 && ret != -FI_ETIMEDOUT);
+	ret = get(r.window, 0, &word, 8);
+	CHECK(ret < 0 && ret != -FI_ETIMEDOUT);
+	CHECK(now() - start < 4 * SECOND);
+	OK(rmaext_fabric_close(&r.origin));
+	rmaext_window_free(r.window);
+	free(r.block);
+}
+
+/* A peer that is stuck must not keep us from the others. */
+static void others_work(void)
+{
+	rmaext_op *op = NULL;
+	uint64_t i = 0;
+	struct rig r, other;
+	int ret;
+
+	rig_deaf(&r, 4096, 0.3);
+	do
+		ret = rmaext_put(r.window, 0, 0, &i, 8, &op);
+	while (!ret && ++i < 20000);
+	printf("%d puts\n", (int)i);
+	fflush(stdout);
+	other = r;
+	other.peer = peer_of(r.origin, r.origin);
+	OK(rmaext_memory_register(r.origin, r.window_memory, r.size, 3, 99,
+				  &other.memory));
+	OK(rmaext_memory_key(other.memory, other.key, &other.key_len));
+	rig_window(&other, &(struct rig_options){.timeout = 3}, &other.window);
+	OK(put(other.window, 0, &i, 8));
+	OK(flush(other.window));
+	OK(get(other.window, 0, &i, 8));
+	OK(rmaext_fabric_close(&r.origin));
+	rmaext_op_release(&op);
+	rmaext_window_free(r.window);
+	rmaext_window_free(other.window);
+	OK(rmaext_fabric_close(&r.target));
 	free(r.block);
 }
 
@@ -326,7 +411,8 @@ static void interrupted(void)
 	rig_close(&r);
 }
 
-/* -- a target in another process -------------------------------------------- */
+/* -- a target in another process --------------------------------------------
+ */
 
 struct hello {
 	char name[256], key[256];
@@ -466,7 +552,10 @@ const struct test tests[] = {
 	{"flush_limit", flush_limit, NULL, NULL},
 	{"release_last", release_last, NULL, NULL},
 	{"close_in_flight", close_in_flight, NULL, NULL},
+	{"left_to_flush", left_to_flush, NULL, NULL},
 	{"target_closes", target_closes, NULL, NULL},
+	{"nobody_listens", nobody_listens, NULL, NULL},
+	{"others_work", others_work, NULL, NULL},
 	{"interrupted", interrupted, NULL, NULL},
 	{"killed", killed, NULL, NULL},
 	{"served_by_thread", served_by_thread, NULL, NULL},

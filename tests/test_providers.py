@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Every provider and libfabric there is: put, get, atomics or a typed refusal, close.
+
+A quick choice runs always, the rest with `make test-matrix`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+import launch
+import pytest
+
+SYSTEM = next(
+    (str(p) for p in sorted(Path("/usr/lib").glob("*-linux-gnu/libfabric.so.1"))),
+    "/usr/lib64/libfabric.so.1",
+)
+WHEEL = str(Path(sys.prefix, "lib", launch.launcher()[1], "libfabric.so.1"))
+LIBRARIES = {"system": SYSTEM, "wheel": WHEEL}
+
+MRAIL = {
+    "FI_PROVIDER": "tcp;ofi_rxm;ofi_mrail",
+    "FI_OFI_MRAIL_ADDR": "127.0.0.1,127.0.0.1",
+}
+
+# Two ranks move data both ways, small and large, contiguous and strided, then
+# try the atomics.
+WORK = """
+    import numpy as np, rmaext
+    from mpi4py import MPI
+    world = MPI.COMM_WORLD
+
+    peer, N = 1 - world.rank, 1 << 17  # 1 MiB
+    rng = [np.random.default_rng(seed) for seed in (0, 1)]
+    small, large = ([r.integers(-2**62, 2**62, n) for r in rng] for n in (100, N))
+    guard = np.full(3 * N, -1, "i8")
+    array = guard[N : 2 * N]
+    other = rmaext.Window.allocate(world, 2 * N, "i4")
+    with rmaext.Window(world, array) as win:
+        fabric = win.fabric
+        assert win.route(peer) == "fabric", win.route(peer)
+        if world.rank == 0:
+            print(fabric.provider, fabric.version, fabric.mr_mode, fabric.key_size, sep="\\t")
+        for _ in range(3):
+            win.put(large[world.rank], peer)
+            win.fence()
+            assert (array == large[peer]).all()
+            win.fence()
+            win.put(small[world.rank], peer, 7)
+            win.put(small[world.rank][::2], peer, 1000)
+            win.put(np.asfortranarray(small[world.rank].reshape(10, 10)), peer, N - 100)
+            win.flush(peer)
+            assert (win.get(peer, 7, 100) == small[world.rank]).all()
+            win.fence()
+            expected = large[peer].copy()
+            expected[7:107] = small[peer]
+            expected[1000:1050] = small[peer][::2]
+            expected[N - 100 :] = small[peer]
+            assert (array == expected).all()
+            out = np.zeros(N, "i8")
+            assert win.get(peer, out=out) is out
+            expected = large[world.rank].copy()
+            expected[7:107] = small[world.rank]
+            expected[1000:1050] = small[world.rank][::2]
+            expected[N - 100 :] = small[world.rank]
+            assert (out == expected).all()
+            win.fence()
+        other.put(np.arange(2 * N, dtype="i4"), peer)
+        other.fence()
+        assert (other.local == np.arange(2 * N)).all()
+
+        # atomics, or Unsupported and the next operation works
+        win.local[:5] = 0
+        win.fence()
+        refused = set()
+        for _ in range(20):
+            for target in 0, 1:
+                try:
+                    win.fetch_add(3, target, 1)
+                    win.fetch_add(np.arange(3), target, 2)
+                    while (old := win.get(target, 0, 1)[0]) != win.compare_and_swap(
+                        int(old), int(old) + 1, target, 0
+                    ):
+                        pass
+                except rmaext.Unsupported as error:
+                    assert error.rank == target, error
+                    refused.add(target)
+        assert (win.get(peer, 7, 100) == small[world.rank]).all()
+        win.fence()
+        ranks = 2 - (peer in refused) - (world.rank in refused)
+        assert win.local[:5].tolist() == [20 * ranks, 60 * ranks, 0, 20 * ranks, 40 * ranks]
+        assert world.rank not in refused or win.route(world.rank) == "fabric"
+        try:
+            win.put(large[0], peer, 1)
+        except rmaext.BoundsError:
+            pass
+        win.fence()
+        everywhere = world.allgather(peer in refused)
+        assert len(set(everywhere)) == 1, everywhere
+    other.close()
+    assert (guard[:N] == -1).all() and (guard[2 * N :] == -1).all()
+    print("no atomics" if refused else "atomics")
+"""
+
+
+def work(library, env):
+    """Run it; returns provider, mr_mode, key size and whether there are atomics."""
+    if not os.path.exists(LIBRARIES[library]):
+        pytest.skip(f"no {LIBRARIES[library]}")
+    env = {"RMAEXT_LIBFABRIC": LIBRARIES[library]} | env
+    done = launch.mpirun(2, WORK, timeout=60, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not done.stderr, done.stderr
+    described = next(line for line in done.stdout.splitlines() if "\t" in line)
+    provider, version, mr_mode, key_size = described.split("\t")
+    assert version.startswith("2.") or library == "system"
+    assert done.stdout.count("atomics") == 2
+    return provider, mr_mode, int(key_size), "no atomics" not in done.stdout
+
+
+# environment, what of it: provider, mr_mode, key size, atomics
+CASES = {
+    "default": ({}, "tcp;ofi_rxm", "none", 8, True),
+    "rxm": ({"RMAEXT_PROVIDER": "tcp;ofi_rxm"}, "tcp;ofi_rxm", "none", 8, True),
+    "rxm basic": (
+        {"RMAEXT_PROVIDER": "tcp;ofi_rxm", "RMAEXT_MR_MODE": "basic"},
+        *("tcp;ofi_rxm", "BASIC|VIRT_ADDR|ALLOCATED|PROV_KEY", 8, True),
+    ),
+    "mrail": (MRAIL, "tcp;ofi_rxm;ofi_mrail", "RAW", 32, False),
+    "sockets": ({"RMAEXT_PROVIDER": "sockets"}, "sockets", "none", 8, True),
+    "sockets basic": (
+        {"RMAEXT_PROVIDER": "sockets", "RMAEXT_MR_MODE": "basic"},
+        *("sockets", "BASIC|VIRT_ADDR|ALLOCATED|PROV_KEY", 8, True),
+    ),
+    "rxd": ({"RMAEXT_PROVIDER": "udp;ofi_rxd"}, "udp;ofi_rxd", "none", 8, False),
+    "shm": ({"RMAEXT_PROVIDER": "shm"}, "shm", "VIRT_ADDR", 8, True),
+    "net": ({"RMAEXT_PROVIDER": "net"}, "net", "none", 8, False),
+    "tcp": ({"RMAEXT_PROVIDER": "tcp"}, "tcp", "none", 8, False),
+}
+ABSENT = {("net", "wheel"), ("tcp", "system"), ("sockets", "wheel"), ("sockets basic", "wheel")}
+QUICK = {("default", "system"), ("default", "wheel"), ("mrail", "system"), ("mrail", "wheel")}
+
+
+@pytest.mark.parametrize(
+    ("name", "library"),
+    [
+        pytest.param(name, library, marks=[] if (name, library) in QUICK else pytest.mark.matrix)
+        for name in CASES
+        for library in LIBRARIES
+        if (name, library) not in ABSENT
+    ],
+)
+def test_provider(name, library):
+    env, *expected = CASES[name]
+    assert list(work(library, env)) == expected
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", ["default", "mrail"])
+def test_every_rank_by_the_fabric(name):
+    env, *expected = CASES[name]
+    assert list(work("system", env | {"RMAEXT_ROUTE": "fabric"})) == expected
+
+
+# -- what cannot be ------------------------------------------------------------------
+
+REFUSED = """
+    import os, sys
+    from mpi4py import MPI
+    import numpy as np
+    world = MPI.COMM_WORLD
+    if sys.argv[1:]:
+        os.environ["FI_PROVIDER"] = sys.argv[1]
+    import rmaext
+    for make in lambda: rmaext.Window(world, np.zeros(3)), lambda: rmaext.Window.allocate(world, 3):
+        try:
+            make()
+        except LookupError as error:
+            caught = f"{type(error).__name__}: {error}"
+        everywhere = world.allgather(caught)
+        assert len(set(everywhere)) == 1, everywhere
+    if world.rank == 0:
+        print(caught)
+"""
+
+
+@pytest.mark.parametrize(
+    ("env", "filtered", "words"),
+    [
+        (
+            {"RMAEXT_PROVIDER": "nonsense"},
+            [],
+            r"NoProviderError: .*'nonsense'.*libfabric 1\.17 offers: .*sockets.*tcp;ofi_rxm",
+        ),
+        ({}, ["udp"], r"NoProviderError: none of cxi, .*tcp;ofi_rxm.*FI_PROVIDER=udp may hide it"),
+        (
+            {"RMAEXT_LIBFABRIC": "/nonexistent/libfabric.so.1"},
+            [],
+            r"LibraryError: ranks 0, 1: .*/nonexistent/libfabric\.so\.1.*RMAEXT_LIBFABRIC",
+        ),
+        (
+            {"RMAEXT_LIBFABRIC": f"/lib/{os.uname().machine}-linux-gnu/libm.so.6"},
+            [],
+            r"LibraryError: ranks 0, 1: .*libm\.so\.6.*fi_getinfo.* not a libfabric",
+        ),
+    ],
+    ids=["provider", "filter", "missing library", "other library"],
+)
+def test_refused_on_all_ranks(mpirun, env, filtered, words):
+    env = {"RMAEXT_LIBFABRIC": SYSTEM} | env
+    done = mpirun(2, REFUSED, *filtered, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.match(words, done.stdout), done.stdout
+
+
+def test_another_provider_later(run_python):
+    """One process has one endpoint of a kind: it says so, and goes on."""
+    code = """
+        import os
+        import numpy as np, rmaext
+        from mpi4py import MPI
+        win = rmaext.Window(MPI.COMM_SELF, np.zeros(3))
+        os.environ["RMAEXT_PROVIDER"] = "udp;ofi_rxd"
+        try:
+            rmaext.Window(MPI.COMM_SELF.Dup(), np.zeros(3))
+        except rmaext.NoProviderError as error:
+            print(error)
+        win.put(1.0, 0)
+        win.close()
+        assert win.local[0] == 1
+    """
+    done = run_python(code, env={"RMAEXT_ROUTE": "fabric"})
+    assert done.returncode == 0, done.stderr
+    assert "udp;ofi_rxd" in done.stdout
+    assert "tcp;ofi_rxm already" in done.stdout
+
+
+# -- which libfabric -----------------------------------------------------------------
+
+
+def test_without_a_system_libfabric(run_python):
+    """The order in which one is looked for; the last is found by name only."""
+    code = """
+        import ctypes.util, os
+        from rmaext import errors, library
+        there = set()
+        exists = os.path.exists
+        library.os.path.exists = lambda path: path in there
+        library.ctypes.util.find_library = lambda name: None
+        library._loaded = set
+        assert library._find("/any/where.so") == "/any/where.so"
+        try:
+            library._find("")
+            raise AssertionError
+        except errors.LibraryError as error:
+            for word in "libfabric1", "wheel", "RMAEXT_LIBFABRIC":
+                assert word in str(error), error
+        library._loaded = lambda: {"/opt/mpi/libfabric.so.1"}
+        assert library._find("") == "libfabric.so.1"
+        system, wheels = list(library._system()), list(library._wheels())
+        assert any(map(exists, wheels)), wheels
+        for path in reversed([*system, *wheels]):
+            there.add(path)
+            assert library._find("") == path
+    """
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_environment_is_restored(run_python):
+    """FI_* is set while libfabric starts, unless the user has; nothing of it stays."""
+    code = """
+        import ctypes, os, subprocess, sys
+        import numpy as np
+        from mpi4py import MPI
+        getenv = ctypes.CDLL(None).getenv
+        getenv.restype = ctypes.c_char_p
+        names = ["FI_OFI_RXM_MSG_RX_SIZE", "FI_OFI_RXM_MSG_TX_SIZE", "FI_PROVIDER_PATH",
+            "FI_PROVIDER", "FI_LOG_LEVEL"]
+        def see():
+            inherited = subprocess.check_output(["env"], text=True).splitlines()
+            return [getenv(name.encode()) for name in names], sorted(
+                line for line in inherited if line.startswith("FI_"))
+        before = see()
+        assert before[0][1] == b"256" and not before[0][0]
+        import rmaext
+        with rmaext.Window(MPI.COMM_SELF, np.zeros(3)) as win:
+            win.put(1.0, 0)
+        assert see() == before, see()
+    """
+    env = {"RMAEXT_ROUTE": "fabric", "FI_OFI_RXM_MSG_TX_SIZE": "256"}
+    done = run_python(code, env=env | {"FI_OFI_RXM_MSG_RX_SIZE": None})
+    assert done.returncode == 0, done.stderr
+
+
+def test_signal_handlers_stay(run_python):
+    """libfabric's helpers take SIGINT, SIGTERM and the signals of crashes; not for long."""
+    code = """
+        def caught():
+            status = open("/proc/self/status").read()
+            return [line for line in status.splitlines() if line.startswith(("SigCgt", "SigBlk"))]
+        from mpi4py import MPI
+        import numpy as np, os, signal
+        before = caught()
+        import rmaext
+        with rmaext.Window(MPI.COMM_SELF, np.zeros(3)) as win:
+            win.put(1.0, 0)
+            assert caught() == before, (before, caught())
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:
+                print("KeyboardInterrupt")
+            # no thread of a provider is interrupted in our stead
+            for task in os.listdir("/proc/self/task"):
+                if int(task) != os.getpid():
+                    status = open(f"/proc/self/task/{task}/status").read()
+                    print(status.split("SigBlk:")[1].split()[0])
+        assert caught() == before
+    """
+    done = run_python(textwrap.dedent(code), env={"RMAEXT_ROUTE": "fabric"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("KeyboardInterrupt")
