@@ -24,6 +24,7 @@
 #define RMX_SLOTS 1024		      /* chunks in flight, at most the CQ */
 #define RMX_SLICE (100 * 1000 * 1000) /* ns in C before Python looks up */
 #define RMX_NO_RANK (-1)
+#define RMX_A_PUT ((uint64_t)1 << 32) /* in rmx_target.pending */
 
 /* libfabric's functions that are not inline, taken from one opened copy */
 struct rmaext_library {
@@ -118,9 +119,12 @@ struct rmx_target {
 	uint64_t size;
 	uint64_t base;
 	uint64_t key;
-	atomic_uint pending; /* chunks posted and not completed */
-	atomic_uint puts;    /* of these, what a flush waits for */
-	atomic_int error;    /* of a put that nobody waited for */
+	/*
+	 * Chunks posted and not completed; in the upper half, those of puts.
+	 * One word, as the window may be freed once it is 0.
+	 */
+	atomic_uint_fast64_t pending;
+	atomic_int error; /* of a put that nobody waited for */
 	uint8_t access;
 	uint8_t align; /* of offset 0, modulo 64 */
 	uint8_t route;

@@ -114,11 +114,14 @@ static int op_take_error(struct rmaext_op *op)
 	return code;
 }
 
-/* Nobody waits for this operation: leave its error to the next flush. */
+/*
+ * Nobody waits for this operation: leave its error to the next flush, if it is
+ * one that a flush waits for.
+ */
 static void op_leave_error(struct rmaext_op *op)
 {
 	pthread_mutex_lock(&op->window->lock);
-	if (op->error) {
+	if (op->error && op->kind == RMX_PUT) {
 		op->window->failure = op->failure;
 		op->target->error = op->error;
 		op->error = 0;

@@ -174,13 +174,21 @@ static int doze(struct rmaext_fabric *f, int other_fd, int64_t ns, int64_t *nap)
 	       (fds[1].revents ? WOKEN_BY_OTHER : 0);
 }
 
+/* Has the network something for us? Serving a peer gives no completion. */
+static bool busy(const struct rmx_progress *p)
+{
+	struct pollfd fd = {.fd = p->cq_fd, .events = POLLIN};
+
+	return poll(&fd, 1, 0) > 0;
+}
+
 /*
  * The reader's loop of a waiting application thread. It spins from the start
- * and after each time that the network woke it: serving a peer gives no
- * completion here, and the peer's next request is often close behind. One that
- * has nothing of its own to wait for, in a fence, spins longer: an origin whose
- * target has gone to sleep between two requests goes to sleep as well, and
- * then both pay for waking up each time.
+ * and after each time that the network woke it: a peer's next request is often
+ * close behind. One that has nothing of its own to wait for, in a fence, spins
+ * longer, and on for as long as requests come: an origin whose target has gone
+ * to sleep between two requests goes to sleep as well, and then both pay for
+ * waking up each time (70 us a get instead of 16).
  */
 static int lead(struct rmaext_fabric *f, struct rmaext_peer *peer,
 		enum rmx_step (*step)(void *), void *arg, int64_t until)
@@ -190,6 +198,7 @@ static int lead(struct rmaext_fabric *f, struct rmaext_peer *peer,
 	int pidfd = peer ? peer->pidfd : -1;
 
 	for (;;) {
+		bool active = !arg && now < spin_end && busy(&f->progress);
 		int n = drain(f), woken;
 		enum rmx_step next = step(arg);
 
@@ -198,7 +207,7 @@ static int lead(struct rmaext_fabric *f, struct rmaext_peer *peer,
 		now = rmx_now();
 		if (now >= until || (peer && atomic_load(&peer->gone)))
 			return RMAEXT_PENDING;
-		if (n) {
+		if (n || active) {
 			spin_end = now + spin;
 			nap = 0;
 		}
@@ -215,8 +224,9 @@ static int lead(struct rmaext_fabric *f, struct rmaext_peer *peer,
 		/* what it answered before it went is read once more above */
 		if (woken & WOKEN_BY_OTHER)
 			atomic_store(&peer->gone, true);
+		now = rmx_now();
 		if (woken & WOKEN_BY_NETWORK)
-			spin_end = rmx_now() + spin;
+			spin_end = now + spin;
 	}
 }
 

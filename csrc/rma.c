@@ -135,7 +135,7 @@ static enum rmx_step flush_step(void *arg)
 {
 	struct rmx_target *target = arg;
 
-	return atomic_load(&target->puts) ? RMX_SLEEP : RMX_DONE;
+	return atomic_load(&target->pending) < RMX_A_PUT ? RMX_DONE : RMX_SLEEP;
 }
 
 static int flush_wait(struct rmaext_window *w, int64_t rank, int64_t until,
@@ -145,7 +145,7 @@ static int flush_wait(struct rmaext_window *w, int64_t rank, int64_t until,
 	uint64_t finished;
 	int ret;
 
-	if (!atomic_load(&t->puts))
+	if (flush_step(t) == RMX_DONE)
 		return 0;
 	if (until > wait->deadline)
 		until = wait->deadline;

@@ -121,7 +121,7 @@ int64_t rmaext_window_pending(rmaext_window *w)
 	int64_t pending = 0;
 
 	for (int64_t rank = 0; rank < w->count; rank++)
-		pending += atomic_load(&w->targets[rank].pending);
+		pending += (uint32_t)atomic_load(&w->targets[rank].pending);
 	return pending;
 }
 

@@ -349,8 +349,8 @@ static void others_work(void)
 	do
 		ret = rmaext_put(r.window, 0, 0, &i, 8, &op);
 	while (!ret && ++i < 20000);
-	printf("%d puts\n", (int)i);
-	fflush(stdout);
+	EQUAL(ret, RMAEXT_PENDING);
+	CHECK(i >= 256);
 	other = r;
 	other.peer = peer_of(r.origin, r.origin);
 	OK(rmaext_memory_register(r.origin, r.window_memory, r.size, 3, 99,
@@ -379,8 +379,8 @@ static void interrupted(void)
 	struct sigaction act = {.sa_handler = on_signal};
 	struct itimerval soon = {.it_value = {.tv_usec = 20000}};
 	struct rmaext_wait wait = {.timeout = 5 * SECOND};
+	rmaext_op *op, *late;
 	uint64_t word;
-	rmaext_op *op;
 	struct rig r;
 	int64_t start;
 
@@ -394,6 +394,7 @@ static void interrupted(void)
 	EQUAL(rmaext_get(r.window, 0, 0, &word, 8, &op), RMAEXT_PENDING);
 	CHECK(now() - start > SECOND / 100);
 	CHECK(now() - start < SECOND * 8 / 100);
+	OK(rmaext_put(r.window, 0, 0, "late", 4, &late));
 	setitimer(ITIMER_REAL, &soon, NULL);
 	start = now();
 	EQUAL(rmaext_flush(r.window, 0, &wait), RMAEXT_PENDING);
@@ -408,6 +409,9 @@ static void interrupted(void)
 	CHECK(now() - start > SECOND * 8 / 100);
 	CHECK(now() - start < SECOND / 2);
 	serve_until_free(&r, &op);
+	do
+		rmaext_fabric_progress(r.target, 1000000);
+	while (rmaext_flush(r.window, 0, &wait) == RMAEXT_PENDING);
 	rig_close(&r);
 }
 
