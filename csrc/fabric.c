@@ -208,15 +208,56 @@ static void close_fid(struct fid *fid, int *ret_p)
 				  "object of class %zu", fid->fclass);
 }
 
-/* A thread inside rmaext_fabric_progress() returns within a slice. */
-static bool deserted(struct rmaext_fabric *f)
+/*
+ * Every call on a fabric is bracketed, as those on a window are, so that close
+ * can wait for those of other threads.
+ */
+int rmx_fabric_enter(struct rmaext_fabric *f, const char *call)
+{
+	atomic_fetch_add(&f->users, 1);
+	if (!atomic_load(&f->closed))
+		return 0;
+	atomic_fetch_sub(&f->users, 1);
+	return rmx_fail(-FI_ESHUTDOWN, RMX_NO_RANK, call,
+			"the fabric is closed");
+}
+
+void rmx_fabric_leave(struct rmaext_fabric *f)
+{
+	atomic_fetch_sub(&f->users, 1);
+}
+
+/* Refuse new calls; those inside return within a slice. */
+static bool shut(struct rmaext_fabric *f)
 {
 	int64_t until = rmx_now() + 20 * (int64_t)RMX_SLICE;
 	struct timespec nap = {.tv_nsec = 100000};
 
-	while (atomic_load(&f->progress.waiters) && rmx_now() < until)
+	atomic_store(&f->closed, true);
+	while (atomic_load(&f->users)) {
+		if (rmx_now() > until)
+			return false;
 		nanosleep(&nap, NULL);
-	return !atomic_load(&f->progress.waiters);
+	}
+	for (struct rmaext_window *w = f->windows; w; w = w->next)
+		if (rmx_window_shut(w))
+			return false;
+	return true;
+}
+
+/*
+ * The struct of a closed fabric, with those of its peers and memories, stays
+ * until the process ends, and reachable: another thread may be about to call
+ * with a pointer to it, and must find that it is closed. There are two a
+ * process at most.
+ */
+static void bury(struct rmaext_fabric *f)
+{
+	static _Atomic(struct rmaext_fabric *) graves;
+
+	f->next = atomic_load(&graves);
+	while (!atomic_compare_exchange_weak(&graves, &f->next, f))
+		;
 }
 
 /*
@@ -231,20 +272,16 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 
 	if (!f)
 		return 0;
-	/* nobody may be inside a call that uses what is freed below */
-	for (struct rmaext_window *w = f->windows; w; w = w->next)
-		if (rmx_window_shut(w))
-			goto busy;
-	if (!deserted(f))
-		goto busy;
+	if (!shut(f))
+		return rmx_fail(-FI_EBUSY, RMX_NO_RANK, "rmaext_fabric_close",
+				"another thread is inside a call");
 	*fabric = NULL;
 	rmx_progress_stop(f);
 	for (struct rmaext_window *w = f->windows; w; w = w->next)
 		rmx_key_unmap_all(w);
-	for (struct rmaext_memory *m; (m = f->memories);) {
+	for (struct rmaext_memory *m = f->memories; m; m = m->next) {
 		close_fid(&m->mr->fid, &ret);
-		rmx_memory_unlink(m);
-		free(m);
+		m->mr = NULL;
 	}
 	close_fid(f->ep ? &f->ep->fid : NULL, &ret);
 	close_fid(f->av ? &f->av->fid : NULL, &ret);
@@ -257,24 +294,19 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 		rmx_window_unlink(w);
 		w->fabric = NULL;
 	}
-	for (struct rmaext_peer *p; (p = f->peers);) {
-		f->peers = p->next;
+	for (struct rmaext_peer *p = f->peers; p; p = p->next) {
 		if (p->pidfd >= 0)
 			close(p->pidfd);
+		p->pidfd = -1;
 		rmx_knock_end(&p->knock);
-		free(p);
 	}
 	free(f->slots);
+	f->slots = NULL;
 	if (f->info)
 		f->lib->freeinfo(f->info);
-	pthread_mutex_destroy(&f->progress.reader);
-	pthread_mutex_destroy(&f->lock);
-	free(f);
+	f->info = NULL;
+	bury(f);
 	return ret;
-
-busy:
-	return rmx_fail(-FI_EBUSY, RMX_NO_RANK, "rmaext_fabric_close",
-			"another thread is inside a call");
 }
 
 void rmaext_fabric_describe(rmaext_fabric *f, struct rmaext_fabric_info *info_p)
@@ -283,6 +315,8 @@ void rmaext_fabric_describe(rmaext_fabric *f, struct rmaext_fabric_info *info_p)
 	size_t len = sizeof(raw), text = sizeof(info_p->address);
 
 	memset(info_p, 0, sizeof(*info_p));
+	if (rmx_fabric_enter(f, "rmaext_fabric_describe"))
+		return;
 	snprintf(info_p->provider, sizeof(info_p->provider), "%s",
 		 f->info->fabric_attr->prov_name);
 	snprintf(info_p->domain, sizeof(info_p->domain), "%s",
@@ -296,6 +330,7 @@ void rmaext_fabric_describe(rmaext_fabric *f, struct rmaext_fabric_info *info_p)
 	info_p->native_atomics = f->atomics;
 	info_p->cpu_atomics = f->cpu_atomics;
 	info_p->wait_fd = f->progress.cq_fd >= 0;
+	rmx_fabric_leave(f);
 }
 
 void rmaext_fabric_stats(rmaext_fabric *f, struct rmaext_stats *stats_p)
@@ -308,15 +343,20 @@ void rmaext_fabric_stats(rmaext_fabric *f, struct rmaext_stats *stats_p)
 
 int rmaext_fabric_address(rmaext_fabric *f, void *buf, size_t *len)
 {
-	int ret = fi_getname(&f->ep->fid, buf, len);
+	int ret = rmx_fabric_enter(f, "rmaext_fabric_address");
 
-	return ret ? rmx_fail(ret, RMX_NO_RANK, "fi_getname", "%s",
-			      f->lib->strerror(-ret))
-		   : 0;
+	if (ret)
+		return ret;
+	ret = fi_getname(&f->ep->fid, buf, len);
+	if (ret)
+		rmx_fail(ret, RMX_NO_RANK, "fi_getname", "%s",
+			 f->lib->strerror(-ret));
+	rmx_fabric_leave(f);
+	return ret;
 }
 
-int rmaext_peer_add(rmaext_fabric *f, const void *address, size_t len,
-		    int pidfd, rmaext_peer **peer_p)
+static int peer_add(struct rmaext_fabric *f, const void *address, size_t len,
+		    int pidfd, struct rmaext_peer **peer_p)
 {
 	struct rmaext_peer *peer = calloc(1, sizeof(*peer));
 	int ret;
@@ -349,4 +389,16 @@ int rmaext_peer_add(rmaext_fabric *f, const void *address, size_t len,
 	pthread_mutex_unlock(&f->lock);
 	*peer_p = peer;
 	return 0;
+}
+
+int rmaext_peer_add(rmaext_fabric *f, const void *address, size_t len,
+		    int pidfd, rmaext_peer **peer_p)
+{
+	int ret = rmx_fabric_enter(f, "rmaext_peer_add");
+
+	if (ret)
+		return ret;
+	ret = peer_add(f, address, len, pidfd, peer_p);
+	rmx_fabric_leave(f);
+	return ret;
 }

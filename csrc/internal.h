@@ -104,6 +104,9 @@ struct rmaext_fabric {
 	struct rmaext_peer *peers;
 	struct rmaext_memory *memories;
 	struct rmaext_window *windows;
+	atomic_int users; /* threads inside a call */
+	atomic_bool closed;
+	struct rmaext_fabric *next; /* among the closed */
 	atomic_uint_fast64_t posted, completed, failed, wakeups;
 };
 
@@ -124,7 +127,8 @@ struct rmx_target {
 	 * One word, as the window may be freed once it is 0.
 	 */
 	atomic_uint_fast64_t pending;
-	atomic_int error; /* of a put that nobody waited for */
+	atomic_uint finished; /* ever; shows flush that this one moves */
+	atomic_int error;     /* of a put that nobody waited for */
 	uint8_t access;
 	uint8_t align; /* of offset 0, modulo 64 */
 	uint8_t route;
@@ -139,8 +143,7 @@ struct rmaext_window {
 	struct rmx_target *targets;
 	uint8_t *raw_keys; /* count * raw_len bytes, FI_MR_RAW only */
 	size_t raw_len;
-	atomic_uint_fast64_t finished; /* ever; shows flush that we move */
-	atomic_int users;	       /* threads inside a call */
+	atomic_int users; /* threads inside a call */
 	atomic_bool closed;
 	pthread_mutex_t lock;	     /* guards failure */
 	struct rmaext_error failure; /* words for target->error */
@@ -198,8 +201,10 @@ int rmx_getinfo(struct rmaext_library *lib, const char *node, uint64_t flags,
 struct fi_info *rmx_hints(struct rmaext_library *lib, const char *provider,
 			  const char *domain, int mr_basic, bool atomics);
 
-/* memory.c, key.c */
-void rmx_memory_unlink(struct rmaext_memory *memory);
+int rmx_fabric_enter(struct rmaext_fabric *fabric, const char *call);
+void rmx_fabric_leave(struct rmaext_fabric *fabric);
+
+/* key.c */
 int rmx_key_map(struct rmaext_window *window, int64_t rank);
 void rmx_key_unmap_all(struct rmaext_window *window);
 

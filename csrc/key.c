@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-int rmaext_memory_key(rmaext_memory *memory, void *buf, size_t *len)
+static int memory_key(struct rmaext_memory *memory, void *buf, size_t *len)
 {
 	struct rmaext_fabric *f = memory->fabric;
 	size_t size = *len;
@@ -33,6 +33,18 @@ int rmaext_memory_key(rmaext_memory *memory, void *buf, size_t *len)
 				"room for %zu bytes, 8 needed", size);
 	memcpy(buf, &key, sizeof(key));
 	return 0;
+}
+
+int rmaext_memory_key(rmaext_memory *memory, void *buf, size_t *len)
+{
+	struct rmaext_fabric *f = memory->fabric;
+	int ret = rmx_fabric_enter(f, "rmaext_memory_key");
+
+	if (ret)
+		return ret;
+	ret = memory_key(memory, buf, len);
+	rmx_fabric_leave(f);
+	return ret;
 }
 
 /* Raw keys are mapped on first use: most ranks talk to few others. */

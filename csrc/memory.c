@@ -32,8 +32,9 @@ static void touch(char *addr, size_t len, int access)
 	}
 }
 
-int rmaext_memory_register(rmaext_fabric *f, void *addr, size_t len, int access,
-			   uint64_t requested_key, rmaext_memory **memory_p)
+static int register_memory(struct rmaext_fabric *f, void *addr, size_t len,
+			   int access, uint64_t requested_key,
+			   struct rmaext_memory **memory_p)
 {
 	struct iovec iov = {.iov_base = addr, .iov_len = len};
 	struct fi_mr_attr attr = {
@@ -79,7 +80,24 @@ int rmaext_memory_register(rmaext_fabric *f, void *addr, size_t len, int access,
 	return 0;
 }
 
-void rmx_memory_unlink(struct rmaext_memory *memory)
+int rmaext_memory_register(rmaext_fabric *f, void *addr, size_t len, int access,
+			   uint64_t requested_key, rmaext_memory **memory_p)
+{
+	int ret = rmx_fabric_enter(f, "rmaext_memory_register");
+
+	if (ret)
+		return ret;
+	ret = register_memory(f, addr, len, access, requested_key, memory_p);
+	rmx_fabric_leave(f);
+	return ret;
+}
+
+uint64_t rmaext_memory_base(const rmaext_memory *memory)
+{
+	return memory->base;
+}
+
+static void memory_unlink(struct rmaext_memory *memory)
 {
 	pthread_mutex_lock(&memory->fabric->lock);
 	*memory->prev = memory->next;
@@ -88,25 +106,27 @@ void rmx_memory_unlink(struct rmaext_memory *memory)
 	pthread_mutex_unlock(&memory->fabric->lock);
 }
 
-uint64_t rmaext_memory_base(const rmaext_memory *memory)
-{
-	return memory->base;
-}
-
 int rmaext_memory_close(rmaext_memory **memory)
 {
 	struct rmaext_memory *m = *memory;
+	struct rmaext_fabric *f = m ? m->fabric : NULL;
 	int ret;
 
 	if (!m)
 		return 0;
+	if (rmx_fabric_enter(f, "rmaext_memory_close")) {
+		*memory = NULL; /* closing the fabric has deregistered it */
+		return 0;
+	}
 	ret = fi_close(&m->mr->fid);
-	if (ret)
-		return rmx_fail(ret, RMX_NO_RANK, "fi_close",
-				"memory region: %s",
-				m->fabric->lib->strerror(-ret));
-	rmx_memory_unlink(m);
-	free(m);
-	*memory = NULL;
-	return 0;
+	if (ret) {
+		rmx_fail(ret, RMX_NO_RANK, "fi_close", "memory region: %s",
+			 f->lib->strerror(-ret));
+	} else {
+		memory_unlink(m);
+		free(m);
+		*memory = NULL;
+	}
+	rmx_fabric_leave(f);
+	return ret;
 }

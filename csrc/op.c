@@ -158,7 +158,7 @@ void rmx_op_complete(struct rmx_slot *slot, const struct rmaext_error *failure)
 	}
 	slot_give(f, slot);
 	atomic_fetch_add(&f->completed, 1);
-	atomic_fetch_add(&w->finished, 1);
+	atomic_fetch_add(&target->finished, 1);
 	atomic_fetch_add(&op->completed, 1);
 	/*
 	 * Last what is waited for, a flush for pending, an owner for refs: the

@@ -77,15 +77,33 @@ static void relax(void)
 #endif
 }
 
+/* The slot of a completion; NULL if it is none of ours, or came before. */
+static struct rmx_slot *slot_of(struct rmaext_fabric *f, void *context)
+{
+	uintptr_t first = (uintptr_t)f->slots, it = (uintptr_t)context;
+	struct rmx_slot *slot = context;
+
+	if (it < first || it >= (uintptr_t)(f->slots + RMX_SLOTS) ||
+	    (it - first) % sizeof(*slot) || !slot->op) {
+		atomic_fetch_add(&f->failed, 1);
+		return NULL;
+	}
+	return slot;
+}
+
 static void read_error(struct rmaext_fabric *f)
 {
 	struct rmaext_error record = {.rank = -1};
 	struct fi_cq_err_entry entry;
+	struct rmx_slot *slot;
 	char text[128];
 	const char *words;
 
 	memset(&entry, 0, sizeof(entry));
-	if (fi_cq_readerr(f->cq, &entry, 0) < 0 || !entry.op_context)
+	if (fi_cq_readerr(f->cq, &entry, 0) < 0)
+		return;
+	slot = slot_of(f, entry.op_context);
+	if (!slot)
 		return;
 	/* some providers leave err 0 when a connection goes */
 	record.code = entry.err ? -entry.err : -FI_EIO;
@@ -103,7 +121,7 @@ static void read_error(struct rmaext_fabric *f)
 		used = strlen(record.detail);
 		strncat(record.detail, words, sizeof(record.detail) - used - 1);
 	}
-	rmx_op_complete(entry.op_context, &record);
+	rmx_op_complete(slot, &record);
 }
 
 /*
@@ -114,6 +132,7 @@ static void read_error(struct rmaext_fabric *f)
 static int drain(struct rmaext_fabric *f)
 {
 	struct fi_cq_entry entries[RMX_BATCH];
+	struct rmx_slot *slot;
 	int total = 0;
 	ssize_t n;
 
@@ -123,10 +142,11 @@ static int drain(struct rmaext_fabric *f)
 			read_error(f);
 			n = RMX_BATCH;
 		} else {
-			for (ssize_t i = 0; i < n; i++)
-				if (entries[i].op_context)
-					rmx_op_complete(entries[i].op_context,
-							NULL);
+			for (ssize_t i = 0; i < n; i++) {
+				slot = slot_of(f, entries[i].op_context);
+				if (slot)
+					rmx_op_complete(slot, NULL);
+			}
 		}
 		total += n > 0 ? (int)n : 0;
 	} while (n == RMX_BATCH && total < RMX_SLOTS);
@@ -230,6 +250,13 @@ static int lead(struct rmaext_fabric *f, struct rmaext_peer *peer,
 	}
 }
 
+/* A waiter goes, and does not know when it will come again. */
+static void ring(struct rmx_progress *p)
+{
+	if (atomic_exchange(&p->long_park, false))
+		futex_wake_all(&p->bell);
+}
+
 int rmx_wait(struct rmaext_fabric *f, struct rmaext_peer *peer,
 	     enum rmx_step (*step)(void *), void *arg, int64_t until)
 {
@@ -277,17 +304,16 @@ int rmx_wait(struct rmaext_fabric *f, struct rmaext_peer *peer,
 	}
 	atomic_fetch_sub(&p->waiters, 1);
 	if (!ret)
-		rmaext_fabric_leave(f);
+		ring(p);
 	return ret;
 }
 
-/* A waiter goes, and does not know when it will come again. */
 void rmaext_fabric_leave(rmaext_fabric *f)
 {
-	struct rmx_progress *p = &f->progress;
-
-	if (atomic_exchange(&p->long_park, false))
-		futex_wake_all(&p->bell);
+	if (rmx_fabric_enter(f, "rmaext_fabric_leave"))
+		return;
+	ring(&f->progress);
+	rmx_fabric_leave(f);
 }
 
 /* What RMAEXT_PENDING of rmx_wait means by now. */
@@ -325,8 +351,11 @@ static enum rmx_step never(void *arg)
 
 void rmaext_fabric_progress(rmaext_fabric *f, int64_t slice)
 {
+	if (rmx_fabric_enter(f, "rmaext_fabric_progress"))
+		return;
 	rmx_wait(f, NULL, never, NULL,
 		 rmx_now() + (slice < RMX_SLICE ? slice : RMX_SLICE));
+	rmx_fabric_leave(f);
 }
 
 /* One turn as the reader: serve, spin a little after activity, sleep. */

@@ -138,20 +138,26 @@ static enum rmx_step flush_step(void *arg)
 	return atomic_load(&target->pending) < RMX_A_PUT ? RMX_DONE : RMX_SLEEP;
 }
 
+/* The time limit is one without progress towards the rank waited for. */
 static int flush_wait(struct rmaext_window *w, int64_t rank, int64_t until,
 		      struct rmaext_wait *wait)
 {
 	struct rmx_target *t = &w->targets[rank];
-	uint64_t finished;
+	unsigned int finished;
 	int ret;
 
 	if (flush_step(t) == RMX_DONE)
 		return 0;
+	if (!wait->deadline || wait->rank != rank) {
+		wait->rank = rank;
+		wait->seen = atomic_load(&t->finished);
+		wait->deadline = rmx_now() + wait->timeout;
+	}
 	if (until > wait->deadline)
 		until = wait->deadline;
 	if (!rmx_wait(w->fabric, t->peer, flush_step, t, until))
 		return 0;
-	finished = atomic_load(&w->finished);
+	finished = atomic_load(&t->finished);
 	ret = rmx_deadline(t->peer, rank, "flush", wait->timeout,
 			   &wait->deadline, finished != wait->seen);
 	wait->seen = finished;
@@ -196,13 +202,11 @@ int rmaext_flush(rmaext_window *w, int64_t rank, struct rmaext_wait *wait)
 	if (!w->fabric)
 		goto leave;
 	until = rmx_now() + RMX_SLICE;
-	if (!wait->deadline)
-		wait->deadline = rmx_now() + wait->timeout;
 	for (rank = first; rank < end; rank++) {
 		ret = flush_wait(w, rank, until, wait);
-		if (ret == RMAEXT_PENDING)
+		if (ret == RMAEXT_PENDING || ret == -FI_ETIMEDOUT)
 			goto leave;
-		if (ret && !lost) { /* the others are flushed all the same */
+		if (ret && !lost) { /* gone: flush the others all the same */
 			lost = ret;
 			rmaext_error_last(&record);
 		}

@@ -96,6 +96,7 @@ struct rmaext_targets {
 struct rmaext_wait {
 	int64_t timeout; /* in: ns without progress until -FI_ETIMEDOUT */
 	int64_t deadline;
+	int64_t rank;
 	uint64_t seen;
 };
 
@@ -129,7 +130,8 @@ void rmaext_fabric_describe(rmaext_fabric *fabric,
 void rmaext_fabric_stats(rmaext_fabric *fabric, struct rmaext_stats *stats_p);
 int rmaext_fabric_address(rmaext_fabric *fabric, void *buf, size_t *len);
 /*
- * NULLs *fabric. Peers and memories made from it are freed, windows closed;
+ * NULLs *fabric, which other threads may still use: their calls then fail with
+ * -FI_ESHUTDOWN. Memories are deregistered, windows closed;
  * operations in flight end, and their owners may still release them.
  */
 int rmaext_fabric_close(rmaext_fabric **fabric);

@@ -23,9 +23,9 @@ static void set_target(struct rmaext_window *w, int64_t rank,
 		       sizeof(t->key));
 }
 
-int rmaext_window_create(rmaext_fabric *f, void *local,
+static int window_create(struct rmaext_fabric *f, void *local,
 			 const struct rmaext_targets *targets, int64_t timeout,
-			 rmaext_window **window_p)
+			 struct rmaext_window **window_p)
 {
 	struct rmaext_window *w = calloc(1, sizeof(*w));
 	bool raw = f && (f->mr_mode & FI_MR_RAW);
@@ -69,6 +69,20 @@ no_memory:
 		free(w->targets);
 	free(w);
 	return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "window");
+}
+
+int rmaext_window_create(rmaext_fabric *f, void *local,
+			 const struct rmaext_targets *targets, int64_t timeout,
+			 rmaext_window **window_p)
+{
+	int ret = f ? rmx_fabric_enter(f, "rmaext_window_create") : 0;
+
+	if (ret)
+		return ret;
+	ret = window_create(f, local, targets, timeout, window_p);
+	if (f)
+		rmx_fabric_leave(f);
+	return ret;
 }
 
 void rmx_window_unlink(struct rmaext_window *w)
@@ -127,6 +141,7 @@ int64_t rmaext_window_pending(rmaext_window *w)
 
 int rmaext_window_close(rmaext_window *w)
 {
+	struct rmaext_fabric *f = w->fabric;
 	int ret = rmx_window_shut(w);
 	int64_t pending = rmaext_window_pending(w);
 
@@ -134,11 +149,12 @@ int rmaext_window_close(rmaext_window *w)
 		return rmx_fail(-FI_EBUSY, RMX_NO_RANK, "rmaext_window_close",
 				"%lld transfers and %d calls in flight",
 				(long long)pending, atomic_load(&w->users));
-	if (w->fabric) {
+	if (f && !rmx_fabric_enter(f, "rmaext_window_close")) {
 		rmx_key_unmap_all(w);
 		rmx_window_unlink(w);
 		w->fabric = NULL;
-	}
+		rmx_fabric_leave(f);
+	} /* else closing the fabric does that */
 	return 0;
 }
 

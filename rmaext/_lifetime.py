@@ -47,8 +47,12 @@ def _run() -> None:
     if os.getpid() != _state["pid"]:
         return  # a forked child: the endpoints are its parent's
     _state["ending"] = 1
-    while _at_exit:
-        _at_exit.pop()()
+    try:
+        while _at_exit:
+            _at_exit.pop()()
+    finally:  # Ctrl-C in one of them
+        if _at_exit:
+            _run()
     _forget()
 
 
@@ -78,6 +82,8 @@ def on_end(thing: Any) -> None:
 
 def _forked() -> None:
     _state["child"] = MPI.Is_initialized()
+    if not _state["child"]:
+        _state["pid"] = os.getpid()  # it may initialise MPI itself
     _forget()
 
 

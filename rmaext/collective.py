@@ -7,9 +7,10 @@ Ctrl-C works and the fabric is served meanwhile.
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
+from collections.abc import Callable
+from itertools import pairwise, starmap
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +18,7 @@ from mpi4py import MPI
 
 from .errors import PeerLostError
 
-__all__ = ["allgather", "allreduce_max", "wait"]
+__all__ = ["allgather", "allreduce_max", "duplicate"]
 
 
 class Server(Protocol):
@@ -34,8 +35,8 @@ _SPIN = 5e-3  # seconds of testing without a pause; less is slow with many ranks
 _SLICE = 10e-3
 _GRACE = 1.0  # seconds that the last message of a peer may take after it has left
 
-# Requests that were interrupted own their buffers until MPI is finalized.
-_abandoned: list[tuple[Any, ...]] = []
+# Collectives under way, with their buffers; those interrupted stay for ever.
+_running: dict[int, list[Any]] = {}
 
 
 class Nap:
@@ -52,12 +53,20 @@ class Nap:
         """Do nothing."""
 
 
-def wait(request: MPI.Request, server: Server, *buffers: Any) -> None:
-    """Wait for an MPI request. Blocking.
+def _complete(call: Callable[..., Any], server: Server, *buffers: Any) -> Any:
+    """Start a nonblocking collective and wait for it; return what the call returned.
 
     The pauses grow with the time waited, to a quarter of it at most: what is
     waited for long may come a little late, and many ranks may share a core.
     """
+    # MPI uses the buffers until the request ends, whatever a signal handler
+    # raises here: extend() over starmap() runs the call without a bytecode between
+    # it and the place where its request is kept.
+    entry: list[Any] = [buffers]
+    _running[id(entry)] = entry
+    entry.extend(starmap(call, [buffers]))
+    started = entry[1]
+    request = started[1] if isinstance(started, tuple) else started
     start = time.monotonic()
     lost: PeerLostError | None = None
     deadline = 0.0
@@ -74,36 +83,34 @@ def wait(request: MPI.Request, server: Server, *buffers: Any) -> None:
             except PeerLostError as exc:
                 # a peer may have sent its part, and left, since the last test
                 lost, deadline = exc, now + _GRACE
-    except BaseException:
-        _abandoned.append((request, *buffers))
-        raise
     finally:
         server.leave()
+    del _running[id(entry)]
+    return started
 
 
 def allgather(comm: MPI.Comm, record: bytes, server: Server) -> list[bytes]:
     """Return every rank's record, of any length. Collective."""
     lengths = np.empty(comm.size, np.int32)
     own = np.array([len(record)], np.int32)
-    wait(comm.Iallgather(own, lengths), server, own, lengths)
+    _complete(comm.Iallgather, server, own, lengths)
     starts = np.zeros(comm.size + 1, np.int64)
     np.cumsum(lengths, out=starts[1:])
     everything = bytearray(int(starts[-1]))
     target = [everything, (lengths, starts[:-1]), MPI.BYTE]
-    wait(comm.Iallgatherv([record, MPI.BYTE], target), server, record, everything)
+    _complete(comm.Iallgatherv, server, [record, MPI.BYTE], target)
     view = memoryview(everything)
-    return [bytes(view[a:b]) for a, b in itertools.pairwise(starts)]
+    return [bytes(view[a:b]) for a, b in pairwise(starts)]
 
 
 def allreduce_max(comm: MPI.Comm, value: int, server: Server) -> int:
     """Return the largest value; also a barrier. Collective."""
     own, largest = np.array([value], np.int32), np.empty(1, np.int32)
-    wait(comm.Iallreduce(own, largest, MPI.MAX), server, own, largest)
+    _complete(comm.Iallreduce, server, own, largest, MPI.MAX)
     return int(largest[0])
 
 
 def duplicate(comm: MPI.Comm) -> MPI.Comm:
     """Return a private duplicate. Collective."""
-    dup, request = comm.Idup()
-    wait(request, Nap(), dup)
+    dup: MPI.Comm = _complete(comm.Idup, Nap())[0]
     return dup

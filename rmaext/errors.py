@@ -134,6 +134,19 @@ _BUILTINS: dict[str, Callable[[str], Exception]] = {
 }
 
 
+# Codes that only our own checks give this meaning; a provider may use them too.
+_OURS = (errno.ERANGE, errno.EACCES, errno.EFAULT, errno.ENOENT, errno.ENODATA)
+
+
+def _class_of(number: int, call: str) -> type[RmaError]:
+    in_flight = call in ("fi_cq_readerr", "post")
+    if in_flight and number in _OURS:
+        return RmaError
+    if number in _LOST and call.startswith("fi_") and not in_flight:
+        return RmaError  # there was no connection yet
+    return _CLASSES.get(number, RmaError)
+
+
 def from_c(code: int, where: str = "") -> Exception:
     """Return the exception for a code that the C side has just returned.
 
@@ -153,7 +166,7 @@ def from_c(code: int, where: str = "") -> Exception:
     message = f"{where}: {detail}" if where else f"{call}: {detail}"
     if call.startswith("fi_") and where:
         message += f" ({call})"
-    cls = _CLASSES.get(-code, RmaError)
+    cls = _class_of(-code, call)
     rank = record.rank if record.rank >= 0 else None
     return cls(-code, message, call=call, rank=rank, detail=detail)
 

@@ -15,6 +15,8 @@ import secrets
 import threading
 from typing import Any, ClassVar
 
+import numpy as np
+
 from . import _lifetime
 from ._lib import ffi, lib
 from .config import Config
@@ -38,6 +40,7 @@ _MR_MODES = {
 }
 
 _RAW = 1 << 3
+CONTROL_BYTES = 64
 _FI_ENOKEY = 266
 
 
@@ -91,7 +94,7 @@ class Fabric:
         self.key_size = int(info.key_size)
         self.cpu_atomics = bool(info.cpu_atomics)
 
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may come again
         self._peers: dict[bytes, Any] = {}
         # What C may still touch. Entries go when C is done with them, at the
         # latest when the endpoint is closed.
@@ -99,8 +102,16 @@ class Fabric:
         self._spare: list[Any] = []
         self._orphans: dict[int, tuple[Any, ...]] = {}
         self._kept: dict[int, tuple[Any, ...]] = {}
+        self._stuck = False
         _lifetime.on_exit(self.close)
         _lifetime.on_end(self)
+        # a word that peers read for a sign of life, until the endpoint is closed
+        word = np.ones(CONTROL_BYTES, np.uint8)
+        held = self.register(
+            ffi.from_buffer(word), CONTROL_BYTES, lib.RMAEXT_READ, secrets.randbits(64)
+        )
+        self.keep(held, word)
+        self.control_key = self.key(held)
 
     def __repr__(self) -> str:
         where = f"at {self.address or 'no address'}" if self.handle else "closed"
@@ -219,6 +230,8 @@ class Fabric:
 
     def release(self, op: Any) -> None:
         """Let go of an operation's buffers, now or when C is done with them."""
+        if self._stuck:
+            return
         token = id(op)
         if not op[0]:
             self._in_flight.pop(token, None)
@@ -251,6 +264,7 @@ class Fabric:
             self._kept.clear()
         elif self.handle:
             # a thread is inside a call: what C uses outlives even this module
+            self._stuck = True
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
     def forget(self) -> None:

@@ -14,6 +14,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -21,16 +22,15 @@ from mpi4py import MPI
 
 from . import _lifetime, collective, memory
 from ._lib import ffi, lib
-from .config import Config
+from .config import PROVIDERS, Config
 from .errors import ClosedError, KeyRecordError, PeerLostError, from_c
-from .fabric import Fabric
-from .host import Beacon, Hello, choose, open_pidfd, wanted_interface
+from .fabric import CONTROL_BYTES, Fabric
+from .host import Beacon, Hello, choose, open_pidfd, usable, wanted_interface
 from .keys import WindowRecord, agree, parse_all
 from .library import open_library
 
 __all__ = ["Group"]
 
-_CONTROL_BYTES = 64
 _LOOK_EVERY = 0.01  # seconds between looks at the pidfds
 _PROBE_EVERY = 1.0  # seconds between small reads from peers
 _PROBES = 4  # peers read at a time: all p are covered in p/4 seconds
@@ -80,8 +80,10 @@ class Group:
         self._rank_of_fd: dict[int, int] = {}
         try:
             self._open()
-        except BaseException:
-            self.comm.Free()
+        except BaseException as exc:
+            self._unwatch()
+            if isinstance(exc, Exception):  # on all ranks
+                self.comm.Free()
             raise
 
     @classmethod
@@ -92,14 +94,23 @@ class Group:
         if cls._keyval == MPI.KEYVAL_INVALID:
             cls._keyval = MPI.Comm.Create_keyval(delete_fn=cls._comm_freed, nopython=False)
         group = comm.Get_attr(cls._keyval)
+        if group is _UNFINISHED:
+            raise _out_of_step()
         if not isinstance(group, Group):
-            group = cls(comm)
+            # stays there when a signal interrupts what follows
+            comm.Set_attr(cls._keyval, _UNFINISHED)
+            try:
+                group = cls(comm)
+            except Exception:
+                comm.Delete_attr(cls._keyval)
+                raise
             comm.Set_attr(cls._keyval, group)
         return group
 
     @staticmethod
-    def _comm_freed(_comm: MPI.Comm, _keyval: int, group: Group) -> None:
-        group.quit()
+    def _comm_freed(_comm: MPI.Comm, _keyval: int, group: Any) -> None:
+        if isinstance(group, Group):
+            group.quit()
 
     def join(self) -> None:
         """Count a window in."""
@@ -110,23 +121,42 @@ class Group:
         self._users -= 1
         if self._users or _lifetime.ending():
             return
+        self._unwatch()
+        if self._control_window and not self._probes:
+            lib.rmaext_window_close(self._control_window)
+        self.comm.Free()
+
+    def _unwatch(self) -> None:
         for fd in self._rank_of_fd:
             os.close(fd)
         self._rank_of_fd.clear()
-        self.comm.Free()
 
     # -- set-up ----------------------------------------------------------------
 
-    def gather(self, record: bytes) -> list[bytes]:
-        """Return every rank's record. Collective."""
+    @contextmanager
+    def in_step(self) -> Iterator[None]:
+        """Bracket collective calls that belong together.
+
+        If a signal or a lost peer ends them half-way, this rank no longer
+        knows which collective the others are in: all later ones are refused.
+        Errors that are the same on all ranks are raised outside.
+        """
         if self._broken:
             self._look()
-            text = "an earlier collective call over this communicator was interrupted"
-            raise ClosedError(errno.ESHUTDOWN, text)
-        self._broken = True  # of its two steps the others may be in the second
-        records = collective.allgather(self.comm, record, self)
+            raise _out_of_step()
+        self._broken = True
+        yield
         self._broken = False
-        return records
+
+    def gather(self, record: bytes) -> list[bytes]:
+        """Return every rank's record. Collective."""
+        with self.in_step():
+            return collective.allgather(self.comm, record, self)
+
+    def reduce(self, value: int) -> int:
+        """Return the largest of the ranks' values. Collective."""
+        with self.in_step():
+            return collective.allreduce_max(self.comm, value, self)
 
     def _open(self) -> None:
         config = None
@@ -143,6 +173,11 @@ class Group:
         if self.size == 1 and not self.forced:
             return
         assert config is not None
+        for rank, peer in enumerate(hellos):  # from here on the dead are noticed
+            fd = open_pidfd(hellos[self.rank], peer)
+            if fd >= 0:
+                self._rank_of_fd[fd] = rank
+                self._pidfds.register(fd, select.POLLIN)
         self._near = [r for r, h in enumerate(hellos) if self._sees(h)]
         self._far = itertools.cycle(r for r in range(self.size) if r not in self._near)
         scope = "host" if self._one_host() else "network"
@@ -156,6 +191,13 @@ class Group:
         found = library.candidates(config.provider, config.mr_basic)
         # what there is instead, for the error message
         found = found or library.candidates("", config.mr_basic)
+        # only what may be chosen: a host can have hundreds of addresses
+        likely = (
+            {config.provider}
+            if config.provider
+            else {*PROVIDERS, os.environ.get("FI_PROVIDER", "")}
+        )
+        found = [c for c in found if c.provider in likely and usable(c)] or found[:100]
         opened = {}
         for scope in ("host", "network"):
             fabric = Fabric.get(scope)
@@ -170,17 +212,17 @@ class Group:
         )
 
     def _sees(self, hello: Hello) -> bool:
-        return hello.net == self.hellos[self.rank].net and Beacon.visible(hello.beacon)
+        return hello.net == self.hellos[self.rank].net and bool(Beacon.visible(hello.beacon))
 
     def _one_host(self) -> bool:
         """Tell whether all ranks share one loopback interface. Collective."""
-        return not collective.allreduce_max(self.comm, len(self._near) < self.size, self)
+        return not self.reduce(len(self._near) < self.size)
 
     def _open_fabric(self, scope: str, chosen: Any, config: Config) -> Fabric:
         local = sum(h.pids == self.hellos[self.rank].pids for h in self.hellos)
         cpus = self.hellos[self.rank].cpus
         # a spinning origin starves its target's thread when no core is idle
-        spin = float(os.environ.get("XSPIN", 20e-6)) if local <= cpus else 2e-6
+        spin = 50e-6 if local <= cpus else 2e-6
         fabric = Fabric.open(scope, chosen, config, spin)
         fabric.serve(0)
         return fabric
@@ -190,27 +232,18 @@ class Group:
 
         def mine() -> bytes:
             fabric = self.fabric = opener()
-            self._control = np.ones(_CONTROL_BYTES, np.uint8)
-            pointer = memory.address(self._control)
-            held = fabric.register(pointer, _CONTROL_BYTES, lib.RMAEXT_READ, self.next_key())
-            # peers may read it until this process closes its endpoint
-            fabric.keep(held, self._control)
-            key, base = fabric.key(held)
-            record = WindowRecord(_CONTROL_BYTES, base, 0, lib.RMAEXT_READ, "", key)
+            key, base = fabric.control_key
+            record = WindowRecord(CONTROL_BYTES, base, 0, lib.RMAEXT_READ, "", key)
             name: bytes = fabric.name()
             return len(name).to_bytes(2, "little") + name + record.pack()
 
         def theirs() -> bytes:
             assert self.fabric is not None
-            own = self.hellos[self.rank]
-            for rank, hello in enumerate(self.hellos):
-                fd = open_pidfd(own, hello)
-                if fd >= 0:
-                    # a descriptor of its own: the peer's may serve older groups
-                    watch = os.dup(fd)
-                    self._rank_of_fd[watch] = rank
-                    self._pidfds.register(watch, select.POLLIN)
-                self.peers[rank] = self.fabric.peer(names[rank], fd)
+            fds = {rank: fd for fd, rank in self._rank_of_fd.items()}
+            for rank, name in enumerate(names):
+                # a descriptor of its own: the peer may serve later groups too
+                fd = os.dup(fds[rank]) if rank in fds else -1
+                self.peers[rank] = self.fabric.peer(name, fd)
             return b""
 
         def named(payload: bytes) -> tuple[bytes, WindowRecord]:
@@ -222,7 +255,7 @@ class Group:
         records = [record for _, record in parsed]
         agree(self.gather, theirs)
         self._control_window, _ = self.window(
-            records, memory.address(self._control), timeout, force=True
+            records, self.key_length(records), ffi.NULL, timeout, force=True
         )
 
     def next_name(self) -> int:
@@ -237,8 +270,21 @@ class Group:
         digest = hashlib.blake2b(number, key=self._secret, digest_size=8).digest()
         return int.from_bytes(digest, "little")
 
+    def key_length(self, records: list[WindowRecord]) -> int:
+        """Return the bytes of a key, the same for all; KeyRecordError if they differ."""
+        lengths = {len(r.key) for r in records if r.size} if self.fabric else set()
+        length = max(lengths, default=8)
+        if len(lengths) > 1 or (self.fabric and not self.fabric.raw_keys and length != 8):
+            raise KeyRecordError(errno.EPROTO, f"remote keys of {sorted(lengths)} bytes")
+        return length
+
     def window(
-        self, records: list[WindowRecord], local: Any, timeout: float, force: bool = False
+        self,
+        records: list[WindowRecord],
+        key_len: int,
+        local: Any,
+        timeout: float,
+        force: bool = False,
     ) -> tuple[Any, list[int]]:
         """Return the C window over what the ranks registered, and its routes."""
         fabric = self.fabric
@@ -246,10 +292,6 @@ class Group:
         routes = np.full(n, lib.RMAEXT_FABRIC, np.uint8)
         if fabric is None or (fabric.cpu_atomics and not self.forced and not force):
             routes[self.rank] = lib.RMAEXT_DIRECT
-        lengths = {len(r.key) for r in records if r.size} if fabric else set()
-        key_len = max(lengths, default=8)
-        if len(lengths) > 1 or (fabric and not fabric.raw_keys and key_len != 8):
-            raise KeyRecordError(errno.EPROTO, f"remote keys of {sorted(lengths)} bytes")
         columns = [
             ffi.new("rmaext_peer *[]", self.peers),
             ffi.new("uint64_t[]", [r.size for r in records]),
@@ -274,8 +316,8 @@ class Group:
         """Pass a moment of a collective wait; PeerLostError if a peer is gone."""
         if self.fabric is None:
             collective.Nap().serve(seconds)
-            return
-        self.fabric.serve(seconds)
+        else:
+            self.fabric.serve(seconds)
         if not seconds:
             os.sched_yield()
             return
@@ -309,7 +351,7 @@ class Group:
         """
         assert self.fabric is not None
         self.fabric.live()
-        left = [rank for rank in self._near if not Beacon.visible(self.hellos[rank].beacon)]
+        left = [r for r in self._near if Beacon.visible(self.hellos[r].beacon) is False]
         if left:
             raise lost(left, "has left")
         for rank in itertools.islice(self._far, min(_PROBES, self.size - len(self._near))):
@@ -321,7 +363,7 @@ class Group:
 
     def check(self, rank: int, where: str) -> None:
         """Raise PeerLostError if a rank has left without dying, which C does not notice."""
-        if rank in self._near and not Beacon.visible(self.hellos[rank].beacon):
+        if rank in self._near and Beacon.visible(self.hellos[rank].beacon) is False:
             raise PeerLostError(errno.ENOTCONN, f"{where}: the rank has left", rank=rank)
 
     def _start_probe(self, rank: int) -> None:
@@ -339,9 +381,18 @@ class Group:
         error = from_c(code) if code else None
         self._probes.pop(rank, None)
         self.fabric.release(op)
-        watched = rank in self._rank_of_fd.values()
+        # without its thread it answers only when it calls the library itself
+        watched = rank in self._rank_of_fd.values() or not self.hellos[rank].progress
         if error is not None and not (watched and isinstance(error, TimeoutError)):
             raise lost([rank], f"no answer: {error}") from error
+
+
+_UNFINISHED = object()  # in place of a group whose creation was interrupted
+
+
+def _out_of_step() -> ClosedError:
+    text = "an earlier collective call over this communicator was interrupted"
+    return ClosedError(errno.ESHUTDOWN, text)
 
 
 def lost(ranks: list[int], why: str) -> PeerLostError:

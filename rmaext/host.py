@@ -22,7 +22,7 @@ from .errors import KeyRecordError, NoProviderError
 from .keys import blame
 from .library import Candidate
 
-__all__ = ["Beacon", "Hello", "choose", "open_pidfd"]
+__all__ = ["Beacon", "Hello", "choose", "open_pidfd", "usable", "wanted_interface"]
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -74,6 +74,8 @@ class Hello:
     forced: bool  # RMAEXT_ROUTE=fabric
     wanted: str  # RMAEXT_PROVIDER
     filtered: str  # FI_PROVIDER, which restricts what libfabric offers
+    mr_basic: bool  # RMAEXT_MR_MODE=basic
+    progress: bool  # RMAEXT_PROGRESS
     version: str  # of libfabric
     cpus: int
     candidates: list[Candidate]  # in libfabric's order
@@ -93,6 +95,8 @@ class Hello:
             forced=config.route == "fabric",
             wanted=config.provider,
             filtered=os.environ.get("FI_PROVIDER", ""),
+            mr_basic=config.mr_basic,
+            progress=config.progress,
             cpus=len(os.sched_getaffinity(0)),
             **given,
         )
@@ -145,9 +149,13 @@ class Beacon:
         return cls._own
 
     @staticmethod
-    def visible(name: str) -> bool:
-        """Tell whether the owner of that name is in this network namespace."""
-        with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as probe:
+    def visible(name: str) -> bool | None:
+        """Tell whether the owner of that name is in this network namespace; None: unknown."""
+        try:
+            probe = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        except OSError:  # no descriptor left
+            return None
+        with closing(probe):
             return probe.connect_ex(f"\0rmaext-{name}") == 0
 
     def close(self) -> None:
@@ -187,6 +195,12 @@ def _ip(candidate: Candidate) -> ipaddress.IPv4Address | ipaddress.IPv6Address |
     return ipaddress.ip_address(candidate.address) if candidate.address else None
 
 
+def usable(candidate: Candidate) -> bool:
+    """Tell whether another host could reach the address: link-local needs more than that."""
+    ip = _ip(candidate)
+    return ip is None or not ip.is_link_local
+
+
 def wanted_interface(candidates: Sequence[Candidate], iface: str) -> list[Candidate]:
     """Return the candidates on an interface, address or network (RMAEXT_IFACE)."""
     if not iface:
@@ -219,6 +233,9 @@ def _order(hellos: Sequence[Hello]) -> list[str]:
     if odd:
         text = f"RMAEXT_PROVIDER={hellos[odd[0]].wanted!r}, rank 0 has {wanted!r}"
         raise blame(odd, NoProviderError, text)
+    odd = [rank for rank, hello in enumerate(hellos) if hello.mr_basic != hellos[0].mr_basic]
+    if odd:
+        raise blame(odd, ValueError, "RMAEXT_MR_MODE differs from that of rank 0")
     if wanted:
         return [wanted] if wanted in common else []
     order = [name for name in PROVIDERS if name in common]

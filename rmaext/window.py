@@ -152,26 +152,38 @@ class Window:
             bits = memory.access_bits(access, self._array.flags.writeable)
             return self._register(bits).pack()
 
-        record, own = attempt(mine)
-        received = group.gather(record)
+        with group.in_step():
+            record, own = attempt(mine)
+            received = collective.allgather(group.comm, record, group)
+            failure = self._adopt(received, own)
+        if failure is not None:
+            self._deregister()  # no rank has a window with our key in it
+            raise failure
+
+    def _adopt(self, received: list[bytes], own: Exception | None) -> Exception | None:
+        """Take over what the ranks sent; return the error that all of them see."""
+        group = self._group
         try:
             records = parse_all(WindowRecord.unpack, settle(received, own))
             _same_dtype(records)
-            self._handle, self._routes = group.window(
-                records, memory.address(self._array), self._timeout
-            )
-        except Exception:
-            self._deregister()  # all ranks know that it failed
-            raise
+            key_len = group.key_length(records)
+        except Exception as exc:
+            return exc
+        # If this fails (no memory left), then on this rank only: it is out of
+        # step with the others, who may write here, so the memory stays.
+        self._handle, self._routes = group.window(
+            records, key_len, memory.address(self._array), self._timeout
+        )
         self._dtype = self._array.dtype
         self._sizes = [record.size // self._dtype.itemsize for record in records]
-        mine_ = records[group.rank]
+        mine = records[group.rank]
         start = int(self._array.__array_interface__["data"][0])
-        self._memory = Memory(mine_.key, start, mine_.size, memory.access_name(mine_.access))
+        self._memory = Memory(mine.key, start, mine.size, memory.access_name(mine.access))
         self._atomic_type = memory.atomic_type(self._dtype)
         group.join()
-        self._closed = False
         _lifetime.on_end(self)
+        self._closed = False
+        return None
 
     def _register(self, access: int) -> WindowRecord:
         array, fabric = self._array, self._fabric
@@ -414,7 +426,7 @@ class Window:
         if rank is not None and operator.index(rank) == _PROC_NULL:
             return
         target = -1 if rank is None else self._rank(rank, "flush")
-        wait = ffi.new("struct rmaext_wait *", [int(self._timeout * 1e9), 0, 0])
+        wait = ffi.new("struct rmaext_wait *", [int(self._timeout * 1e9), 0, 0, 0])
         while True:
             code = lib.rmaext_flush(self._handle, target, wait)
             if not code:
@@ -468,13 +480,16 @@ class Window:
         """
         group = self._group
         try:
-            worst = collective.allreduce_max(group.comm, 2 if failure else int(busy), group)
-            if worst < 2:
-                return None, worst == 1
-            received = group.gather(failed(failure) if failure else succeeded())
+            with group.in_step():
+                worst = collective.allreduce_max(group.comm, 2 if failure else int(busy), group)
+                if worst == 2:
+                    record = failed(failure) if failure else succeeded()
+                    received = collective.allgather(group.comm, record, group)
         except BaseException:
             self._shut(keep=True)  # this rank is out of step with the others
             raise
+        if worst < 2:
+            return None, worst == 1
         try:
             settle(received, failure)
         except Exception as exc:

@@ -79,6 +79,24 @@ def test_codes(name, cls):
     assert code == -errno.ENOENT
 
 
+@pytest.mark.parametrize(
+    ("call", "name", "cls"),
+    [
+        ("put", "ERANGE", rmaext.BoundsError),
+        ("fi_cq_readerr", "ERANGE", rmaext.RmaError),  # the provider's, not of our check
+        ("fi_cq_readerr", "EACCES", rmaext.RmaError),
+        ("post", "ENOENT", rmaext.RmaError),
+        ("post", "ENOTCONN", rmaext.PeerLostError),
+        ("fi_cq_readerr", "EIO", rmaext.PeerLostError),
+        ("fi_cq_readerr", "ETIMEDOUT", rmaext.RmaTimeout),
+        ("fi_domain", "EIO", rmaext.RmaError),  # no peer yet
+        ("fi_getinfo", "ENODATA", rmaext.NoProviderError),
+    ],
+)
+def test_meaning_depends_on_the_call(call, name, cls):
+    assert errors._class_of(getattr(errno, name), call) is cls
+
+
 def test_map_is_complete():
     """Every code in it is one of those above."""
     assert {errno.errorcode[code] for code in errors._CLASSES} == {
@@ -102,7 +120,8 @@ def test_check():
 
 def test_each_thread_has_its_own_record(run_python):
     code = """
-        import threading
+        import mpi4py, threading
+        mpi4py.rc.initialize = False  # only to be quicker
         from rmaext import errors
         from rmaext._lib import ffi, lib
         def fail(name, out):

@@ -58,6 +58,8 @@ def hello(candidates, number=0, **changes):
         "forced": False,
         "wanted": "",
         "filtered": "",
+        "mr_basic": False,
+        "progress": True,
         "version": "1.17",
         "cpus": 2,
         "candidates": list(candidates),
@@ -344,7 +346,8 @@ def test_beacon():
     beacon = Beacon()
     assert Beacon.visible(beacon.name)
     assert not Beacon.visible("00" * 16)
-    code = f"from rmaext.host import Beacon; print(Beacon.visible({beacon.name!r}))"
+    code = "import mpi4py; mpi4py.rc.initialize = False; from rmaext.host import Beacon; "
+    code += f"print(Beacon.visible({beacon.name!r}))"
     for command, seen in ([], "True"), (["unshare", "-n"], "False"):
         if command and os.geteuid():
             continue  # needs root

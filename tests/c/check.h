@@ -119,8 +119,7 @@ static inline int entries_of(const char *folder)
 	return n;
 }
 
-/* -- a window of one rank, over one or two endpoints of this process ----------
- */
+/* -- a window of one rank, over one or two endpoints of this process */
 
 struct rig {
 	rmaext_fabric *origin, *target; /* the same, or two */
@@ -259,7 +258,7 @@ static inline void rig_close(struct rig *r)
 	free(r->block);
 }
 
-/* -- operations to their end ----------------------------------------------- */
+/* -- operations to their end */
 
 /* After the first call: wait, then release; returns the code. */
 static inline int finish(int ret, rmaext_op **op)
@@ -336,8 +335,7 @@ static inline void fill(void *buf, size_t len, unsigned int seed)
 		p[i] = (unsigned char)(seed * 131 + i * 7 + (i >> 8) + 1);
 }
 
-/* -- running them ------------------------------------------------------------
- */
+/* -- running them */
 
 static inline int run_one(const struct test *t, const char *path)
 {

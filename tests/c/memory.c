@@ -67,6 +67,34 @@ static void peers(void)
 	OK(rmaext_fabric_close(&f));
 }
 
+/* Another thread may still hold pointers into a fabric that was closed. */
+static void after_close(void)
+{
+	rmaext_fabric *f = fabric_open(true, false), *stale = f;
+	rmaext_memory *m = NULL, *none = NULL;
+	char name[256], word[8];
+	size_t len = sizeof(name);
+	rmaext_peer *peer = NULL;
+	int64_t start;
+
+	OK(rmaext_fabric_address(f, name, &len));
+	OK(rmaext_memory_register(f, word, sizeof(word), 3, 1, &m));
+	OK(rmaext_fabric_close(&f));
+	EQUAL(rmaext_memory_register(stale, word, sizeof(word), 3, 2, &none),
+	      -FI_ESHUTDOWN);
+	EQUAL(none, NULL);
+	EQUAL(rmaext_peer_add(stale, name, len, -1, &peer), -FI_ESHUTDOWN);
+	EQUAL(peer, NULL);
+	EQUAL(rmaext_fabric_address(stale, name, &len), -FI_ESHUTDOWN);
+	EQUAL(rmaext_memory_key(m, name, &len), -FI_ESHUTDOWN);
+	start = now();
+	rmaext_fabric_progress(stale, SECOND);
+	rmaext_fabric_leave(stale);
+	CHECK(now() - start < SECOND / 20);
+	OK(rmaext_memory_close(&m));
+	EQUAL(m, NULL);
+}
+
 /* put and get under whatever key and address the provider wants */
 static void round_trip(struct rig *r)
 {
@@ -214,6 +242,7 @@ static const char rails[] = "FI_PROVIDER=tcp;ofi_rxm;ofi_mrail "
 const struct test tests[] = {
 	{"registration", registration, NULL, NULL},
 	{"peers", peers, NULL, NULL},
+	{"after_close", after_close, NULL, NULL},
 	{"offsets", any_provider, NULL, NULL},
 	{"basic", basic, NULL, NULL},
 	{"basic_read_only", basic_read_only, NULL, NULL},
