@@ -440,7 +440,8 @@ class Window:
 
         After it every rank sees, in its own memory too, what any rank put
         before. Collective, blocking; corresponds to MPI_Win_fence. If it
-        fails on one rank, it raises the same error on all.
+        fails on one rank, it raises the same error on all. If a rank is lost,
+        or a signal interrupts it, the window is closed on this rank.
         """
         self._check_open("fence")
         failure, _ = self._meet(self._try_flush())
