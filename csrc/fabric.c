@@ -171,7 +171,8 @@ int rmaext_fabric_open(rmaext_library *lib,
 	f->chunk = f->info->ep_attr->max_msg_size;
 	if (f->chunk > (size_t)4 << 20) /* progress shows within a transfer */
 		f->chunk = (size_t)4 << 20;
-	f->chunk &= ~(size_t)63;
+	if (f->chunk > 64)
+		f->chunk &= ~(size_t)63;
 	f->cpu_atomics = rmx_cpu_atomics(f->info->fabric_attr->prov_name);
 
 	TRY("make_slots", make_slots(f));

@@ -218,7 +218,9 @@ static int lead(struct rmaext_fabric *f, struct rmaext_peer *peer,
 	int pidfd = peer ? peer->pidfd : -1;
 
 	for (;;) {
-		bool active = !arg && now < spin_end && busy(&f->progress);
+		/* asked towards the end only: it delays the answer */
+		bool active = !arg && now < spin_end &&
+			      now > spin_end - spin / 4 && busy(&f->progress);
 		int n = drain(f), woken;
 		enum rmx_step next = step(arg);
 
