@@ -125,7 +125,7 @@ def test_killed_rank(mpirun, scenario, library):
 @pytest.mark.parametrize("library", MATRIX)
 @pytest.mark.parametrize("scenario", ["new_operations", "in_flight 1", "fence"])
 def test_killed_rank_on_another_node(mpirun, scenario, library):
-    """There its end cannot be seen: it is the network that has to tell."""
+    """There is no pidfd: the beacon and the network have to tell."""
     kill(mpirun, library, scenario, "nodes")
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import netns
 import pytest
-from test_faults import LIBRARIES, MATRIX, PROGRAMS, WHEEL, environment
+from test_faults import LIBRARIES, MATRIX, PROGRAMS, WHEEL, environment, kill
 
 
 class Hosts(NamedTuple):
@@ -46,6 +46,12 @@ def test_demo_between_two_hosts(mpirun, hosts, library):
     output = run(mpirun, library, 4, "10.7", hosts.pids)
     assert "172." not in output
     assert "127." not in output
+
+
+@pytest.mark.parametrize("scenario", ["new_operations", "fence"])
+def test_killed_rank_on_another_host(mpirun, hosts, scenario):
+    """Neither pidfd nor beacon tells: only reads from there do."""
+    kill(mpirun, "", scenario, hosts.pids)
 
 
 @pytest.mark.parametrize("library", MATRIX)

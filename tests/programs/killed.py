@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The last rank is lost; the others get PeerLostError and go on.
 
-    mpiexec -n 3 python killed.py SCENARIO [nodes]
+    mpiexec -n 3 python killed.py SCENARIO [nodes | NAMESPACES]
 
-With "nodes" each rank pretends to be on a node of its own. Needs a launcher
+With "nodes" each rank pretends to be on a node of its own; NAMESPACES are pids,
+one a rank, whose network namespaces are hosts. Needs a launcher
 that lets the survivors run. They leave by os._exit: MPI_Finalize would wait.
 """
 
@@ -19,6 +20,7 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
+import netns
 import numpy as np
 from mpi4py import MPI
 from processes import stop
@@ -27,6 +29,10 @@ comm = MPI.COMM_WORLD
 scenario, several = sys.argv[1], "nodes" in sys.argv
 if several:
     os.environ["RMAEXT_NODE"] = f"node{comm.rank}"
+if sys.argv[-1][0].isdigit() and "," in sys.argv[-1]:
+    namespace = sys.argv[-1].split(",")[comm.rank]
+    netns.enter(int(namespace))
+    os.environ["RMAEXT_NODE"] = namespace
 
 import rmaext  # noqa: E402
 
