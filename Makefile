@@ -80,7 +80,9 @@ test-matrix: build
 test-stress: build
 	$(LAUNCH) --marks stress --sizes 0,4 --limit 1800 $(ARGS)
 
-bench: build
+bench:
+	$(MAKE) build MPI=mpich
+	$(MAKE) build MPI=openmpi
 	$(LIMIT) 900 $(PYTHON) benchmarks/fabric.py $(ARGS)
 
 check:

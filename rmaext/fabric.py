@@ -124,9 +124,10 @@ class Fabric:
 
     def live(self) -> Any:
         """Return the C object; ClosedError at exit and in forked children."""
-        if not self.handle:
+        handle = self.handle  # once: another thread may close it meanwhile
+        if not handle:
             raise ClosedError(errno.ESHUTDOWN, "the fabric is closed: exit, MPI.Finalize or fork")
-        return self.handle
+        return handle
 
     @property
     def mr_mode(self) -> str:
@@ -138,8 +139,9 @@ class Fabric:
     def stats(self) -> dict[str, int]:
         """Counts since it was opened: posted, completed, failed, thread_wakeups."""
         stats = ffi.new("struct rmaext_stats *")
-        if self.handle:
-            lib.rmaext_fabric_stats(self.handle, stats)
+        handle = self.handle
+        if handle:
+            lib.rmaext_fabric_stats(handle, stats)
         fields = ("posted", "completed", "failed", "thread_wakeups")
         return {name: int(getattr(stats, name)) for name in fields}
 
@@ -210,8 +212,15 @@ class Fabric:
 
     def serve(self, seconds: float) -> None:
         """Read the completion queue for about so long."""
-        if self.handle:
-            lib.rmaext_fabric_progress(self.handle, int(seconds * 1e9))
+        handle = self.handle
+        if handle:
+            lib.rmaext_fabric_progress(handle, int(seconds * 1e9))
+
+    def leave(self) -> None:
+        """Let the progress thread take over at once."""
+        handle = self.handle
+        if handle:
+            lib.rmaext_fabric_leave(handle)
 
     # -- buffers -------------------------------------------------------------
 

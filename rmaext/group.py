@@ -332,8 +332,8 @@ class Group:
 
     def leave(self) -> None:
         """End a collective wait."""
-        if self.fabric is not None and self.fabric.handle:
-            lib.rmaext_fabric_leave(self.fabric.handle)
+        if self.fabric is not None:
+            self.fabric.leave()
 
     def _look(self) -> None:
         gone = [self._rank_of_fd[fd] for fd, _ in self._pidfds.poll(0)]
