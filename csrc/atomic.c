@@ -66,25 +66,33 @@ static bool cpu_valid(int type)
 	return type >= RMAEXT_INT8 && type <= RMAEXT_FLOAT_COMPLEX;
 }
 
-int rmaext_atomic_valid(rmaext_window *w, int64_t rank, int type, int op)
+/* Is there such an operation there; *most: elements that one call may have. */
+static int find_atomic(struct rmaext_window *w, int64_t rank, int type, int op,
+		       size_t *most)
 {
 	struct rmaext_fabric *f = w->fabric;
+
+	if (by_cpu(w, rank))
+		*most = cpu_valid(type) ? SIZE_MAX : 0;
+	else
+		*most = network_count(f, type, op);
+	if (*most)
+		return 0;
+	return rmx_fail(-FI_EOPNOTSUPP, rank, "atomic",
+			"provider %s has no such operation on this dtype",
+			f ? f->info->fabric_attr->prov_name : "(CPU)");
+}
+
+int rmaext_atomic_valid(rmaext_window *w, int64_t rank, int type, int op)
+{
 	int ret = rmx_window_enter(w, "atomic");
-	bool valid;
+	size_t most;
 
 	if (ret)
 		return ret;
 	ret = rmx_check(w, "atomic", rank, 0, 0, 0);
-	if (!ret) {
-		valid = by_cpu(w, rank) ? cpu_valid(type)
-					: network_count(f, type, op) > 0;
-		if (!valid)
-			ret = rmx_fail(-FI_EOPNOTSUPP, rank, "atomic",
-				       "provider %s has no such operation on "
-				       "this dtype",
-				       f ? f->info->fabric_attr->prov_name
-					 : "(CPU)");
-	}
+	if (!ret)
+		ret = find_atomic(w, rank, type, op, &most);
 	rmx_window_leave(w);
 	return ret;
 }
@@ -225,7 +233,7 @@ static int atomic(struct rmaext_window *w, const char *call, int64_t rank,
 	ret = rmx_check(w, call, rank, offset, count * unit,
 			RMAEXT_READ | RMAEXT_WRITE);
 	if (!ret)
-		ret = rmaext_atomic_valid(w, rank, type, fi_op);
+		ret = find_atomic(w, rank, type, fi_op, &most);
 	if (ret || !count)
 		goto leave;
 	t = &w->targets[rank];
@@ -244,7 +252,6 @@ static int atomic(struct rmaext_window *w, const char *call, int64_t rank,
 				      count);
 		goto leave;
 	}
-	most = network_count(w->fabric, type, fi_op);
 	ret = rmx_op_new(w, rank, kind, offset, count * unit, 0, &op);
 	if (ret)
 		goto leave;

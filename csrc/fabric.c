@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /*
@@ -209,39 +208,24 @@ static void close_fid(struct fid *fid, int *ret_p)
 				  "object of class %zu", fid->fclass);
 }
 
-/*
- * Every call on a fabric is bracketed, as those on a window are, so that close
- * can wait for those of other threads.
- */
+/* Every call on a fabric is bracketed, as those on a window are. */
 int rmx_fabric_enter(struct rmaext_fabric *f, const char *call)
 {
-	atomic_fetch_add(&f->users, 1);
-	if (!atomic_load(&f->closed))
-		return 0;
-	atomic_fetch_sub(&f->users, 1);
-	return rmx_fail(-FI_ESHUTDOWN, RMX_NO_RANK, call,
-			"the fabric is closed");
+	return rmx_gate_enter(&f->gate, call, "the fabric is closed");
 }
 
 void rmx_fabric_leave(struct rmaext_fabric *f)
 {
-	atomic_fetch_sub(&f->users, 1);
+	rmx_gate_leave(&f->gate);
 }
 
-/* Refuse new calls; those inside return within a slice. */
+/* Refuse new calls on it and on its windows; wait for those inside. */
 static bool shut(struct rmaext_fabric *f)
 {
-	int64_t until = rmx_now() + 20 * (int64_t)RMX_SLICE;
-	struct timespec nap = {.tv_nsec = 100000};
-
-	atomic_store(&f->closed, true);
-	while (atomic_load(&f->users)) {
-		if (rmx_now() > until)
-			return false;
-		nanosleep(&nap, NULL);
-	}
+	if (rmx_gate_shut(&f->gate))
+		return false;
 	for (struct rmaext_window *w = f->windows; w; w = w->next)
-		if (rmx_window_shut(w))
+		if (rmx_gate_shut(&w->gate))
 			return false;
 	return true;
 }

@@ -58,6 +58,12 @@ struct rmaext_peer {
 	struct rmaext_peer *next;
 };
 
+/* Counts the threads inside calls on an object, so that close can wait. */
+struct rmx_gate {
+	atomic_int users;
+	atomic_bool closed;
+};
+
 /* Who reads the completion queue, and who sleeps; see progress.c. */
 struct rmx_progress {
 	pthread_mutex_t reader; /* held by the one reader of the CQ */
@@ -104,8 +110,7 @@ struct rmaext_fabric {
 	struct rmaext_peer *peers;
 	struct rmaext_memory *memories;
 	struct rmaext_window *windows;
-	atomic_int users; /* threads inside a call */
-	atomic_bool closed;
+	struct rmx_gate gate;
 	struct rmaext_fabric *next; /* among the closed */
 	atomic_uint_fast64_t posted, completed, failed, wakeups;
 };
@@ -143,8 +148,7 @@ struct rmaext_window {
 	struct rmx_target *targets;
 	uint8_t *raw_keys; /* count * raw_len bytes, FI_MR_RAW only */
 	size_t raw_len;
-	atomic_int users; /* threads inside a call */
-	atomic_bool closed;
+	struct rmx_gate gate;
 	pthread_mutex_t lock;	     /* guards failure */
 	struct rmaext_error failure; /* words for target->error */
 	struct rmaext_window *next, **prev;
@@ -193,6 +197,11 @@ int rmx_fail_record(const struct rmaext_error *record);
 struct rmx_signals *rmx_signals_hold(void);
 void rmx_signals_give_back(struct rmx_signals *signals);
 
+/* gate.c */
+int rmx_gate_enter(struct rmx_gate *gate, const char *call, const char *closed);
+void rmx_gate_leave(struct rmx_gate *gate);
+int rmx_gate_shut(struct rmx_gate *gate);
+
 /* library.c */
 int rmx_getinfo(struct rmaext_library *lib, const char *node, uint64_t flags,
 		const struct fi_info *hints, struct fi_info **info_p);
@@ -211,7 +220,6 @@ void rmx_key_unmap_all(struct rmaext_window *window);
 /* window.c */
 int rmx_window_enter(struct rmaext_window *window, const char *call);
 void rmx_window_leave(struct rmaext_window *window);
-int rmx_window_shut(struct rmaext_window *window);
 void rmx_window_unlink(struct rmaext_window *window);
 
 /* op.c */

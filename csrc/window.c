@@ -5,7 +5,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 static void set_target(struct rmaext_window *w, int64_t rank,
 		       const struct rmaext_targets *from)
@@ -96,38 +95,15 @@ void rmx_window_unlink(struct rmaext_window *w)
 	pthread_mutex_unlock(&f->lock);
 }
 
-/*
- * Every call on a window is bracketed, so that close can wait for the calls
- * of other threads: the caller owns the struct, close owns what it points to.
- */
+/* The caller owns the struct, close owns what it points to. */
 int rmx_window_enter(struct rmaext_window *w, const char *call)
 {
-	atomic_fetch_add(&w->users, 1);
-	if (!atomic_load(&w->closed))
-		return 0;
-	atomic_fetch_sub(&w->users, 1);
-	return rmx_fail(-FI_ESHUTDOWN, RMX_NO_RANK, call,
-			"the window is closed");
+	return rmx_gate_enter(&w->gate, call, "the window is closed");
 }
 
 void rmx_window_leave(struct rmaext_window *w)
 {
-	atomic_fetch_sub(&w->users, 1);
-}
-
-/* Refuse new calls; those inside return within a slice. */
-int rmx_window_shut(struct rmaext_window *w)
-{
-	int64_t until = rmx_now() + 20 * (int64_t)RMX_SLICE;
-	struct timespec nap = {.tv_nsec = 100000};
-
-	atomic_store(&w->closed, true);
-	while (atomic_load(&w->users)) {
-		if (rmx_now() > until)
-			return -FI_EBUSY;
-		nanosleep(&nap, NULL);
-	}
-	return 0;
+	rmx_gate_leave(&w->gate);
 }
 
 int64_t rmaext_window_pending(rmaext_window *w)
@@ -142,13 +118,14 @@ int64_t rmaext_window_pending(rmaext_window *w)
 int rmaext_window_close(rmaext_window *w)
 {
 	struct rmaext_fabric *f = w->fabric;
-	int ret = rmx_window_shut(w);
+	int ret = rmx_gate_shut(&w->gate);
 	int64_t pending = rmaext_window_pending(w);
 
 	if (ret || pending)
 		return rmx_fail(-FI_EBUSY, RMX_NO_RANK, "rmaext_window_close",
 				"%lld transfers and %d calls in flight",
-				(long long)pending, atomic_load(&w->users));
+				(long long)pending,
+				atomic_load(&w->gate.users));
 	if (f && !rmx_fabric_enter(f, "rmaext_window_close")) {
 		rmx_key_unmap_all(w);
 		rmx_window_unlink(w);
@@ -160,7 +137,7 @@ int rmaext_window_close(rmaext_window *w)
 
 void rmaext_window_free(rmaext_window *w)
 {
-	if (w->fabric || w->users)
+	if (w->fabric || w->gate.users)
 		return; /* still served: leak rather than corrupt */
 	pthread_mutex_destroy(&w->lock);
 	free(w->raw_keys);

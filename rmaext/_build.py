@@ -11,6 +11,7 @@ SOURCES = [
     "atomic.c",
     "error.c",
     "fabric.c",
+    "gate.c",
     "key.c",
     "knock.c",
     "library.c",

@@ -318,8 +318,9 @@ class Group:
             collective.Nap().serve(seconds)
         else:
             self.fabric.serve(seconds)
+            if not seconds:
+                os.sched_yield()
         if not seconds:
-            os.sched_yield()
             return
         now = time.monotonic()
         if now >= self._next_look:
