@@ -60,6 +60,7 @@ def launcher() -> tuple[str, str]:
 def environment(changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
     """Return an environment for a job of one's own; None among the changes removes a variable."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(_JOB_VARIABLES)}
+    env.pop("PYTHONUNBUFFERED", None)  # a print in pieces mixes with those of other ranks
     env["PYTHONFAULTHANDLER"] = "1"
     env["IPATH_NO_BACKTRACE"] = "1"  # libpsm, loaded by libfabric, hides faulthandler's report
     env["OMPI_ALLOW_RUN_AS_ROOT"] = env["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
