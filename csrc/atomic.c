@@ -245,10 +245,10 @@ static int atomic(struct rmaext_window *w, const char *call, int64_t rank,
 	}
 	if (by_cpu(w, rank)) {
 		if (kind == RMX_CSWAP)
-			cpu_swap(w->local + offset, unit, compare, operand,
+			cpu_swap(t->map + offset, unit, compare, operand,
 				 result, count);
 		else
-			cpu_fetch_add(w->local + offset, type, operand, result,
+			cpu_fetch_add(t->map + offset, type, operand, result,
 				      count);
 		goto leave;
 	}

@@ -24,6 +24,7 @@
 #define RMX_SLOTS 1024		      /* chunks in flight, at most the CQ */
 #define RMX_SLICE (100 * 1000 * 1000) /* ns in C before Python looks up */
 #define RMX_NO_RANK (-1)
+#define RMX_TOKEN 16 /* bytes that name a window in a message */
 #define RMX_A_PUT ((uint64_t)1 << 32) /* in rmx_target.pending */
 
 /* libfabric's functions that are not inline, taken from one opened copy */
@@ -122,8 +123,16 @@ struct rmaext_memory {
 	struct rmaext_memory *next, **prev;
 };
 
+/* A process on the same node, reached without a network; see near.c. */
+struct rmaext_near {
+	pid_t pid;
+};
+
 struct rmx_target {
 	struct rmaext_peer *peer;
+	struct rmaext_near *near;
+	char *map;	  /* RMAEXT_DIRECT */
+	uint64_t address; /* RMAEXT_CMA */
 	uint64_t size;
 	uint64_t base;
 	uint64_t key;
@@ -142,9 +151,10 @@ struct rmx_target {
 
 struct rmaext_window {
 	struct rmaext_fabric *fabric; /* NULL: all routes are direct */
-	char *local;
 	int64_t timeout;
 	int64_t count;
+	int64_t self;
+	uint8_t token[RMX_TOKEN];
 	struct rmx_target *targets;
 	uint8_t *raw_keys; /* count * raw_len bytes, FI_MR_RAW only */
 	size_t raw_len;
@@ -235,6 +245,12 @@ int rmx_check(const struct rmaext_window *window, const char *call,
 	      int64_t rank, uint64_t offset, uint64_t len, int access);
 int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
 		 void *context);
+
+/* near.c: copy by system call; -FI_ENOTCONN once the process is gone */
+int rmx_cma_write(struct rmx_target *target, int64_t rank, uint64_t offset,
+		  const void *buf, uint64_t len);
+int rmx_cma_read(struct rmx_target *target, int64_t rank, uint64_t offset,
+		 void *buf, uint64_t len);
 
 /* knock.c */
 void rmx_knock_init(struct rmx_knock *knock, const struct fi_info *info,

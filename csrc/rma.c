@@ -88,8 +88,12 @@ int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 	ret = rmx_check(w, "put", rank, offset, len, RMAEXT_WRITE);
 	if (ret || !len)
 		goto leave;
-	if (w->targets[rank].route == RMAEXT_DIRECT) {
-		memmove(w->local + offset, buf, len);
+	switch (w->targets[rank].route) {
+	case RMAEXT_DIRECT:
+		memmove(w->targets[rank].map + offset, buf, len);
+		goto leave;
+	case RMAEXT_CMA:
+		ret = rmx_cma_write(&w->targets[rank], rank, offset, buf, len);
 		goto leave;
 	}
 	ret = rmx_op_new(w, rank, RMX_PUT, offset, len, copy ? len : 0, &op);
@@ -117,8 +121,12 @@ int rmaext_get(rmaext_window *w, int64_t rank, uint64_t offset, void *buf,
 	ret = rmx_check(w, "get", rank, offset, len, RMAEXT_READ);
 	if (ret || !len)
 		goto leave;
-	if (w->targets[rank].route == RMAEXT_DIRECT) {
-		memmove(buf, w->local + offset, len);
+	switch (w->targets[rank].route) {
+	case RMAEXT_DIRECT:
+		memmove(buf, w->targets[rank].map + offset, len);
+		goto leave;
+	case RMAEXT_CMA:
+		ret = rmx_cma_read(&w->targets[rank], rank, offset, buf, len);
 		goto leave;
 	}
 	ret = rmx_op_new(w, rank, RMX_GET, offset, len, 0, &op);

@@ -17,6 +17,7 @@
 typedef struct rmaext_library rmaext_library;
 typedef struct rmaext_fabric rmaext_fabric;
 typedef struct rmaext_peer rmaext_peer;
+typedef struct rmaext_near rmaext_near;
 typedef struct rmaext_memory rmaext_memory;
 typedef struct rmaext_window rmaext_window;
 typedef struct rmaext_op rmaext_op;
@@ -28,7 +29,7 @@ enum {
 
 enum { RMAEXT_READ = 1, RMAEXT_WRITE = 2 }; /* rights of origins */
 
-enum { RMAEXT_DIRECT = 0, RMAEXT_FABRIC = 2 }; /* routes */
+enum { RMAEXT_DIRECT = 0, RMAEXT_CMA = 1, RMAEXT_FABRIC = 2 }; /* routes */
 
 enum { RMAEXT_SUM = 2, RMAEXT_CSWAP = 12 }; /* as enum fi_op */
 
@@ -82,7 +83,12 @@ struct rmaext_fabric_info {
 /* Per-rank description of a window; arrays of `count` entries, copied. */
 struct rmaext_targets {
 	int64_t count;
-	rmaext_peer *const *peer; /* NULL entries on the direct route */
+	int64_t self;		  /* the own rank; its map is always set */
+	const uint8_t *token;	  /* 16 secret bytes, the same on all ranks */
+	rmaext_peer *const *peer; /* NULL entries: never by the fabric */
+	rmaext_near *const *near; /* NULL entries: own rank, other nodes */
+	void *const *map;	  /* direct: the memory there, as mapped here */
+	const uint64_t *address;  /* cma: of the memory, in its process */
 	const uint64_t *size;
 	const uint64_t *base; /* what rmaext_memory_base gave there */
 	const uint8_t *access;
@@ -151,8 +157,7 @@ int rmaext_memory_key(rmaext_memory *memory, void *buf, size_t *len);
 uint64_t rmaext_memory_base(const rmaext_memory *memory);
 int rmaext_memory_close(rmaext_memory **memory);
 
-/* local: own memory of the direct route */
-int rmaext_window_create(rmaext_fabric *fabric, void *local,
+int rmaext_window_create(rmaext_fabric *fabric,
 			 const struct rmaext_targets *targets, int64_t timeout,
 			 rmaext_window **window_p);
 /*

@@ -12,6 +12,9 @@ static void set_target(struct rmaext_window *w, int64_t rank,
 	struct rmx_target *t = &w->targets[rank];
 
 	t->peer = from->peer[rank];
+	t->near = from->near ? from->near[rank] : NULL;
+	t->map = from->map ? from->map[rank] : NULL;
+	t->address = from->address ? from->address[rank] : 0;
 	t->size = from->size[rank];
 	t->base = from->base[rank];
 	t->access = from->access[rank];
@@ -22,7 +25,7 @@ static void set_target(struct rmaext_window *w, int64_t rank,
 		       sizeof(t->key));
 }
 
-static int window_create(struct rmaext_fabric *f, void *local,
+static int window_create(struct rmaext_fabric *f,
 			 const struct rmaext_targets *targets, int64_t timeout,
 			 struct rmaext_window **window_p)
 {
@@ -32,9 +35,11 @@ static int window_create(struct rmaext_fabric *f, void *local,
 	if (!w)
 		goto no_memory;
 	w->fabric = f;
-	w->local = local;
 	w->timeout = timeout;
 	w->count = targets->count;
+	w->self = targets->self;
+	if (targets->token)
+		memcpy(w->token, targets->token, sizeof(w->token));
 	w->targets = calloc((size_t)w->count, sizeof(*w->targets));
 	if (!w->targets)
 		goto no_memory;
@@ -70,15 +75,14 @@ no_memory:
 	return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "window");
 }
 
-int rmaext_window_create(rmaext_fabric *f, void *local,
-			 const struct rmaext_targets *targets, int64_t timeout,
-			 rmaext_window **window_p)
+int rmaext_window_create(rmaext_fabric *f, const struct rmaext_targets *targets,
+			 int64_t timeout, rmaext_window **window_p)
 {
 	int ret = f ? rmx_fabric_enter(f, "rmaext_window_create") : 0;
 
 	if (ret)
 		return ret;
-	ret = window_create(f, local, targets, timeout, window_p);
+	ret = window_create(f, targets, timeout, window_p);
 	if (f)
 		rmx_fabric_leave(f);
 	return ret;

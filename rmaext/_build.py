@@ -16,6 +16,7 @@ SOURCES = [
     "knock.c",
     "library.c",
     "memory.c",
+    "near.c",
     "op.c",
     "progress.c",
     "rma.c",

@@ -266,9 +266,11 @@ class Group:
     def next_key(self) -> int:
         """Return the next key that all ranks derive: 64 bits nobody else can guess."""
         self._count += 1
-        number = self._count.to_bytes(8, "little")
-        digest = hashlib.blake2b(number, key=self._secret, digest_size=8).digest()
-        return int.from_bytes(digest, "little")
+        return int.from_bytes(self._derive(b"key", self._count, 8), "little")
+
+    def _derive(self, what: bytes, number: int, size: int) -> bytes:
+        data = number.to_bytes(8, "little")
+        return hashlib.blake2b(data, key=self._secret, person=what, digest_size=size).digest()
 
     def key_length(self, records: list[WindowRecord]) -> int:
         """Return the bytes of a key, the same for all; KeyRecordError if they differ."""
@@ -292,8 +294,13 @@ class Group:
         routes = np.full(n, lib.RMAEXT_FABRIC, np.uint8)
         if fabric is None or (fabric.cpu_atomics and not self.forced and not force):
             routes[self.rank] = lib.RMAEXT_DIRECT
+        maps = [ffi.NULL] * n
+        maps[self.rank] = local
         columns = [
             ffi.new("rmaext_peer *[]", self.peers),
+            ffi.NULL,  # near
+            ffi.new("void *[]", maps),
+            ffi.NULL,  # address
             ffi.new("uint64_t[]", [r.size for r in records]),
             ffi.new("uint64_t[]", [r.base for r in records]),
             ffi.new("uint8_t[]", [r.access for r in records]),
@@ -301,10 +308,11 @@ class Group:
             ffi.from_buffer("uint8_t[]", routes),
             ffi.new("uint8_t[]", b"".join(r.key.ljust(key_len, b"\0") for r in records)),
         ]
-        targets = ffi.new("struct rmaext_targets *", [n, *columns, key_len])
+        token = ffi.new("uint8_t[]", self._derive(b"window", self._windows, 16))
+        targets = ffi.new("struct rmaext_targets *", [n, self.rank, token, *columns, key_len])
         handle = ffi.new("rmaext_window **")
         own = fabric.live() if fabric else ffi.NULL
-        code = lib.rmaext_window_create(own, local, targets, int(timeout * 1e9), handle)
+        code = lib.rmaext_window_create(own, targets, int(timeout * 1e9), handle)
         if code:
             raise from_c(code)
         # the struct outlives close: another thread may still be inside a call

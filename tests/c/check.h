@@ -184,8 +184,10 @@ static inline void rig_window(struct rig *r, const struct rig_options *o,
 	uint8_t align = (uint8_t)((uintptr_t)r->window_memory % 64);
 	uint8_t route = o->direct ? RMAEXT_DIRECT : RMAEXT_FABRIC;
 	char key[sizeof(r->key)];
+	void *map = r->window_memory;
 	struct rmaext_targets targets = {
 		.count = 1,
+		.map = &map,
 		.peer = &r->peer,
 		.size = &size,
 		.base = &base,
@@ -200,7 +202,7 @@ static inline void rig_window(struct rig *r, const struct rig_options *o,
 	if (o->wrong_key)
 		key[0] ^= 0x55;
 	OK(rmaext_window_create(
-		r->origin, r->window_memory, &targets,
+		r->origin, &targets,
 		(int64_t)((o->timeout > 0 ? o->timeout : 10) * 1e9), window_p));
 }
 

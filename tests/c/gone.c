@@ -81,8 +81,7 @@ static void remote(struct rig *r, pid_t *pid_p, bool watched)
 	OK(rmaext_peer_add(r->origin, h.name, h.name_len, pidfd, &r->peer));
 	targets.base = &h.base;
 	targets.keys = (uint8_t *)h.key;
-	OK(rmaext_window_create(r->origin, NULL, &targets, 5 * SECOND,
-				&r->window));
+	OK(rmaext_window_create(r->origin, &targets, 5 * SECOND, &r->window));
 	OK(put(r->window, 0, "whole", 6));
 	OK(flush(r->window));
 }

@@ -220,7 +220,7 @@ static void raw(void)
 	round_trip(&r);
 	/* one that nobody uses: nothing is mapped; one without ranks */
 	rig_window(&r, &(struct rig_options){0}, &second);
-	OK(rmaext_window_create(r.origin, NULL, &none, SECOND, &empty));
+	OK(rmaext_window_create(r.origin, &none, SECOND, &empty));
 	EQUAL(rmaext_put(empty, 0, 0, &one, 8, &op), -ERANGE);
 	OK(rmaext_window_close(empty));
 	rmaext_window_free(empty);
