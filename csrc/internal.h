@@ -9,7 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <linux/futex.h>
 #include <sys/socket.h>
+#include <sys/types.h>
 
 #include <rdma/fabric.h>
 #include <rdma/fi_atomic.h>
@@ -123,9 +125,24 @@ struct rmaext_memory {
 	struct rmaext_memory *next, **prev;
 };
 
+/* In the last page of each segment of an arena. */
+struct rmx_control {
+	uint8_t nonce[RMX_TOKEN];
+	/* of the first segment only: */
+	atomic_int left;      /* its process takes no part any more */
+	pthread_mutex_t life; /* robust, and held: its process lives */
+};
+
 /* A process on the same node, reached without a network; see near.c. */
 struct rmaext_near {
 	pid_t pid;
+	int pidfd; /* or -1 */
+	int reach;
+	atomic_bool gone;
+	uint8_t nonce[RMX_TOKEN];
+	const struct rmx_control *control; /* NULL: cannot be mapped */
+	pthread_mutex_t lock;		   /* guards mappings */
+	struct rmx_mapping *mappings;
 };
 
 struct rmx_target {
@@ -246,7 +263,9 @@ int rmx_check(const struct rmaext_window *window, const char *call,
 int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
 		 void *context);
 
-/* near.c: copy by system call; -FI_ENOTCONN once the process is gone */
+/* near.c */
+bool rmx_near_gone(struct rmaext_near *near);
+/* copy by system call; -FI_ENOTCONN once the process is gone */
 int rmx_cma_write(struct rmx_target *target, int64_t rank, uint64_t offset,
 		  const void *buf, uint64_t len);
 int rmx_cma_read(struct rmx_target *target, int64_t rank, uint64_t offset,
@@ -261,6 +280,35 @@ bool rmx_knock(struct rmx_knock *knock, int64_t now, int64_t since);
 /* atomic.c */
 int rmx_atomic_post(struct rmaext_op *op, uint64_t offset, size_t len,
 		    void *context);
+
+/*
+ * May it be gone? Two loads, no call: the kernel marks a robust mutex when
+ * its holder is killed. (Elsewhere than in glibc: when its pidfd is next
+ * asked.)
+ */
+static inline bool rmx_near_doubtful(const struct rmaext_near *near)
+{
+	const struct rmx_control *control = near ? near->control : NULL;
+
+	if (!control)
+		return false;
+#ifdef __GLIBC__
+	if (__atomic_load_n(&control->life.__data.__lock, __ATOMIC_RELAXED) &
+	    FUTEX_OWNER_DIED)
+		return true;
+#endif
+	return atomic_load_explicit(&control->left, memory_order_relaxed) ||
+	       atomic_load_explicit(&near->gone, memory_order_relaxed);
+}
+
+static inline void rmx_relax(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
 
 /* progress.c */
 int64_t rmx_now(void);

@@ -68,15 +68,6 @@ static void futex_wake_all(atomic_uint *word)
 	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-static void relax(void)
-{
-#if defined(__x86_64__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ volatile("yield");
-#endif
-}
-
 /* The slot of a completion; NULL if it is none of ours, or came before. */
 static struct rmx_slot *slot_of(struct rmaext_fabric *f, void *context)
 {
@@ -234,7 +225,7 @@ static int lead(struct rmaext_fabric *f, struct rmaext_peer *peer,
 			nap = 0;
 		}
 		if (now < spin_end) {
-			relax();
+			rmx_relax();
 			continue;
 		}
 		now = until - now;
@@ -282,7 +273,7 @@ int rmx_wait(struct rmaext_fabric *f, struct rmaext_peer *peer,
 		turn = atomic_load(&p->turn);
 		if (atomic_load(&p->thread_reads) &&
 		    write(p->wake_fd, &one, sizeof(one)) < 0)
-			relax(); /* counter full: it is awake already */
+			rmx_relax(); /* counter full: it is awake already */
 		if (step(arg) == RMX_DONE) {
 			ret = 0;
 		} else if (!pthread_mutex_trylock(&p->reader)) {

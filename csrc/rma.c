@@ -12,6 +12,20 @@
  */
 #define RMX_COPY_MAX ((uint64_t)32 << 10)
 
+static bool is_gone(const struct rmx_target *t)
+{
+	if (t->peer &&
+	    atomic_load_explicit(&t->peer->gone, memory_order_relaxed))
+		return true;
+	return rmx_near_doubtful(t->near) && rmx_near_gone(t->near);
+}
+
+static int gone(int64_t rank, const char *call)
+{
+	return rmx_fail(-FI_ENOTCONN, rank, call,
+			"the target process, or its endpoint, is gone");
+}
+
 /*
  * Only the origin can refuse: providers let a put past the end land, lose it
  * together with the next good one, or hang (measured).
@@ -38,10 +52,8 @@ int rmx_check(const struct rmaext_window *w, const char *call, int64_t rank,
 				"the window there allows %s%s",
 				t->access & RMAEXT_READ ? "r" : "",
 				t->access & RMAEXT_WRITE ? "w" : "");
-	if (t->peer &&
-	    atomic_load_explicit(&t->peer->gone, memory_order_relaxed))
-		return rmx_fail(-FI_ENOTCONN, rank, call,
-				"the target process, or its endpoint, is gone");
+	if (is_gone(t))
+		return gone(rank, call);
 	return 0;
 }
 
@@ -201,15 +213,14 @@ int rmaext_flush(rmaext_window *w, int64_t rank, struct rmaext_wait *wait)
 	ret = rmx_window_enter(w, "flush");
 	if (ret)
 		return ret;
-	if (rank >= w->count) {
+	if (rank >= 0) { /* one that is gone is an error, if it is named */
 		ret = rmx_check(w, "flush", rank, 0, 0, 0);
-		goto leave;
+		if (ret)
+			goto leave;
 	}
 	/* orders what the direct route stored */
 	atomic_thread_fence(memory_order_seq_cst);
-	if (!w->fabric)
-		goto leave;
-	until = rmx_now() + RMX_SLICE;
+	until = w->fabric ? rmx_now() + RMX_SLICE : 0;
 	for (rank = first; rank < end; rank++) {
 		ret = flush_wait(w, rank, until, wait);
 		if (ret == RMAEXT_PENDING || ret == -FI_ETIMEDOUT)
@@ -219,7 +230,7 @@ int rmaext_flush(rmaext_window *w, int64_t rank, struct rmaext_wait *wait)
 			rmaext_error_last(&record);
 		}
 	}
-	for (rank = first; rank < end; rank++) {
+	for (rank = first; w->fabric && rank < end; rank++) {
 		ret = flush_error(w, rank);
 		if (ret && !lost) {
 			lost = ret;

@@ -17,7 +17,9 @@
 typedef struct rmaext_library rmaext_library;
 typedef struct rmaext_fabric rmaext_fabric;
 typedef struct rmaext_peer rmaext_peer;
+typedef struct rmaext_arena rmaext_arena;
 typedef struct rmaext_near rmaext_near;
+typedef struct rmaext_team rmaext_team;
 typedef struct rmaext_memory rmaext_memory;
 typedef struct rmaext_window rmaext_window;
 typedef struct rmaext_op rmaext_op;
@@ -113,6 +115,26 @@ struct rmaext_stats {
 	uint64_t thread_wakeups;
 };
 
+/* A part of an arena, as other processes find it. */
+struct rmaext_block {
+	int64_t fd; /* in the owner */
+	uint64_t inode;
+	uint64_t size; /* of the whole file */
+	uint64_t offset;
+};
+
+/* What a process tells those that may share its node. */
+struct rmaext_process {
+	int64_t pid;
+	uint64_t address; /* of the nonce in its memory */
+	uint8_t nonce[16];
+	struct rmaext_block first; /* its first segment */
+};
+
+enum { RMAEXT_CAN_MAP = 1, RMAEXT_CAN_COPY = 2 };
+
+enum { RMAEXT_TEAM_SLOT = 512 }; /* bytes */
+
 void rmaext_error_last(struct rmaext_error *error_p);
 const char *rmaext_strerror(const rmaext_library *lib, int code);
 
@@ -149,6 +171,45 @@ void rmaext_fabric_leave(rmaext_fabric *fabric);
 /* pidfd: readable once the peer is gone, owned by the fabric; -1 if none */
 int rmaext_peer_add(rmaext_fabric *fabric, const void *address, size_t len,
 		    int pidfd, rmaext_peer **peer_p);
+
+/*
+ * Memory that others on this node may map. Blocks are zeros, aligned to 64
+ * bytes, those of a page or more to pages. Stays until the process ends.
+ */
+int rmaext_arena_open(const uint8_t *nonce, rmaext_arena **arena_p);
+void rmaext_arena_describe(rmaext_arena *arena,
+			   struct rmaext_process *process_p);
+int rmaext_arena_allocate(rmaext_arena *arena, uint64_t len, void **addr_p);
+void rmaext_arena_free(rmaext_arena *arena, void *addr);
+/* 1 if the bytes lie in the arena */
+int rmaext_arena_find(rmaext_arena *arena, const void *addr, uint64_t len,
+		      struct rmaext_block *block_p);
+/* tell the peers that this process takes no part any more */
+void rmaext_arena_leave(rmaext_arena *arena);
+
+/*
+ * A process that claims to be on this node; what can be done is proven. It
+ * owns pidfd, and stays until the process ends, as does what it has mapped.
+ */
+int rmaext_near_open(const struct rmaext_process *process, int pidfd,
+		     rmaext_near **near_p);
+int rmaext_near_reach(const rmaext_near *near);
+int rmaext_near_map(rmaext_near *near, const struct rmaext_block *block,
+		    uint64_t len, void **addr_p);
+
+/*
+ * Ranks of one node. board: rmaext_team_bytes() zeros that all of them map.
+ * meet waits until all have come; *worst_p is the largest value that any
+ * brought. RMAEXT_PENDING: not yet, call it again. A rank fills its slot before
+ * a meeting, and reads the others' (left = 1) after it, before the next.
+ */
+uint64_t rmaext_team_bytes(int64_t size);
+int rmaext_team_open(void *board, int64_t size, int64_t spin,
+		     rmaext_team **team_p);
+void *rmaext_team_slot(rmaext_team *team, int64_t rank, int left);
+int rmaext_team_meet(rmaext_team *team, unsigned int value,
+		     unsigned int *worst_p);
+void rmaext_team_close(rmaext_team *team);
 
 int rmaext_memory_register(rmaext_fabric *fabric, void *addr, size_t len,
 			   int access, uint64_t requested_key,

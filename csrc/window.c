@@ -11,7 +11,7 @@ static void set_target(struct rmaext_window *w, int64_t rank,
 {
 	struct rmx_target *t = &w->targets[rank];
 
-	t->peer = from->peer[rank];
+	t->peer = from->peer ? from->peer[rank] : NULL;
 	t->near = from->near ? from->near[rank] : NULL;
 	t->map = from->map ? from->map[rank] : NULL;
 	t->address = from->address ? from->address[rank] : 0;

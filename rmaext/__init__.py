@@ -9,12 +9,14 @@ from .errors import (
     KeyRecordError,
     LibraryError,
     NoProviderError,
+    NotLocalError,
     PeerLostError,
     RmaError,
     RmaTimeout,
     Unsupported,
 )
 from .fabric import Fabric
+from .node import empty, zeros
 from .window import Window
 
 __version__ = "0.1.0"
@@ -28,9 +30,12 @@ __all__ = [
     "KeyRecordError",
     "LibraryError",
     "NoProviderError",
+    "NotLocalError",
     "PeerLostError",
     "RmaError",
     "RmaTimeout",
     "Unsupported",
     "Window",
+    "empty",
+    "zeros",
 ]

@@ -8,6 +8,7 @@ from cffi import FFI
 CSRC = Path("csrc")
 SOURCES = [
     "address.c",
+    "arena.c",
     "atomic.c",
     "error.c",
     "fabric.c",
@@ -21,6 +22,7 @@ SOURCES = [
     "progress.c",
     "rma.c",
     "signals.c",
+    "team.c",
     "window.c",
 ]
 

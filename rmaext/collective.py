@@ -33,7 +33,7 @@ class Server(Protocol):
 
 _SPIN = 5e-3  # seconds of testing without a pause; less is slow with many ranks a core
 _SLICE = 10e-3
-_GRACE = 1.0  # seconds that the last message of a peer may take after it has left
+GRACE = 1.0  # seconds that the last message of a peer may take after it has left
 
 # Collectives under way, with their buffers; those interrupted stay for ever.
 _running: dict[int, list[Any]] = {}
@@ -82,7 +82,7 @@ def _complete(call: Callable[..., Any], server: Server, *buffers: Any) -> Any:
                 server.serve(0.0 if now - start < _SPIN else min((now - start) / 4, _SLICE))
             except PeerLostError as exc:
                 # a peer may have sent its part, and left, since the last test
-                lost, deadline = exc, now + _GRACE
+                lost, deadline = exc, now + GRACE
     finally:
         server.leave()
     del _running[id(entry)]

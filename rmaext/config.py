@@ -30,6 +30,7 @@ class Config:
     iface: str  # interface, address or network
     library: str  # path of libfabric
     progress: bool  # start the progress thread
+    ptracer: bool  # let the node's other processes copy from here, under Yama
     mr_basic: bool  # ask the provider for FI_MR_BASIC
     timeout: float  # seconds, of windows that say nothing else
 
@@ -44,6 +45,7 @@ class Config:
             iface=get("RMAEXT_IFACE", ""),
             library=get("RMAEXT_LIBFABRIC", ""),
             progress=_choice("RMAEXT_PROGRESS", ("0", "1")) != "0",
+            ptracer=_choice("RMAEXT_PTRACER", ("0", "1")) != "0",
             mr_basic=_choice("RMAEXT_MR_MODE", ("basic",)) == "basic",
             timeout=timeout_seconds(None),
         )

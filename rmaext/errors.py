@@ -17,6 +17,7 @@ __all__ = [
     "KeyRecordError",
     "LibraryError",
     "NoProviderError",
+    "NotLocalError",
     "PeerLostError",
     "RmaError",
     "RmaTimeout",
@@ -95,6 +96,10 @@ class KeyRecordError(RmaError, ValueError):
 
 class NoProviderError(RmaError, LookupError):
     """No provider fits; the message lists those there are."""
+
+
+class NotLocalError(RmaError, ValueError):
+    """The memory of that rank cannot be mapped here."""
 
 
 class LibraryError(RmaError, LookupError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The ranks of one communicator: their endpoints, and whether they live.
+"""The ranks of one communicator: who shares a node, how they meet, whether they live.
 
 Made once per communicator, kept by an attribute of it, and shared by all
 windows over it.
@@ -9,31 +9,29 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import itertools
 import os
 import select
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 from mpi4py import MPI
 
-from . import _lifetime, collective, memory
+from . import _lifetime, collective
 from ._lib import ffi, lib
-from .config import PROVIDERS, Config
-from .errors import ClosedError, KeyRecordError, PeerLostError, from_c
-from .fabric import CONTROL_BYTES, Fabric
-from .host import Beacon, Hello, choose, open_pidfd, usable, wanted_interface
+from .config import Config
+from .errors import ClosedError, KeyRecordError, PeerLostError, RmaError, from_c
+from .fabric import Fabric
+from .host import Beacon, Hello, open_pidfd
 from .keys import WindowRecord, agree, parse_all
-from .library import open_library
+from .network import Network, lost, offers
+from .node import NO_BLOCK, Arena, Block, Process, Team, allow_copies
 
 __all__ = ["Group"]
 
 _LOOK_EVERY = 0.01  # seconds between looks at the pidfds
-_PROBE_EVERY = 1.0  # seconds between small reads from peers
-_PROBES = 4  # peers read at a time: all p are covered in p/4 seconds
+_PROBE_EVERY = 1.0  # seconds between looks for those that live but have left
 
 
 def check_comm(comm: Any) -> MPI.Comm:
@@ -48,36 +46,45 @@ def check_comm(comm: Any) -> MPI.Comm:
 
 
 class Group:
-    """Endpoints of a communicator's ranks.
+    """The ranks of a communicator.
 
     Attributes
     ----------
     comm : MPI.Comm
         A private duplicate.
-    fabric : Fabric or None
-        None where the only rank is this one and no route is forced.
+    all_direct : bool
+        Every rank can map the arenas of all others.
+    one_host : bool
+        All ranks share one loopback interface.
+    crowded : bool
+        More ranks than cores.
+    processes : list of Process or None
+        Proven to be on this node; None for the own rank.
+    near : list of int
+        Ranks whose beacons can be seen.
+    pidfds : dict
+        Rank to descriptor.
     """
 
     _keyval = MPI.KEYVAL_INVALID
 
     def __init__(self, comm: MPI.Comm) -> None:
         self._users = 1  # the attribute
-        self._count = 0
+        self._keys = 0
         self._windows = 0
-        self._secret = b""
         self._next_look = 0.0
         self._next_probe = 0.0
-        self._broken = False
-        self._near: list[int] = []  # ranks whose beacons can be seen
-        self._far: Iterator[int] = itertools.cycle([])
-        self._probes: dict[int, tuple[Any, Any]] = {}
-        self._control_window: Any = None
-        self.fabric: Fabric | None = None
+        self._broken = self._cut = False
+        self._network: Network | None = None
+        self._team: Team | None = None
+        self._segments: set[tuple[int, int]] = set()  # rank, inode: mapped by all
         self.comm = collective.duplicate(comm)
         self.rank, self.size = self.comm.rank, self.comm.size
-        self.peers: list[Any] = [ffi.NULL] * self.size
-        self._pidfds = select.poll()
-        self._rank_of_fd: dict[int, int] = {}
+        self.near: list[int] = []
+        self.pidfds: dict[int, int] = {}
+        self._poll = select.poll()
+        self.processes: list[Process | None] = [None] * self.size
+        self.all_direct = self.one_host = self.size == 1
         try:
             self._open()
         except BaseException as exc:
@@ -122,141 +129,167 @@ class Group:
         if self._users or _lifetime.ending():
             return
         self._unwatch()
-        if self._control_window and not self._probes:
-            lib.rmaext_window_close(self._control_window)
+        if self._network is not None:
+            self._network.quit()
         self.comm.Free()
 
-    def _unwatch(self) -> None:
-        for fd in self._rank_of_fd:
-            os.close(fd)
-        self._rank_of_fd.clear()
-
     # -- set-up ----------------------------------------------------------------
+
+    def _open(self) -> None:
+        board = None
+
+        def hello() -> bytes:
+            nonlocal board
+            self._config = config = Config.read()
+            if config.ptracer:
+                allow_copies()
+            try:
+                process = self._process_facts()
+                if self.rank == 0 and self.size > 1:
+                    board = Team.board(self.size)
+                    process["board"] = list(Arena.own().find(ffi.from_buffer(board), len(board)))
+            except RmaError:  # memfd_create is forbidden, say: the fabric serves
+                process = {}
+            return Hello.make(config, Beacon.own().name, **process).pack()
+
+        self.hellos = hellos = parse_all(Hello.parse, agree(self.gather, hello))
+        self._secret = bytes.fromhex(hellos[0].secret)
+        self.forced = any(h.forced for h in hellos)
+        own = hellos[self.rank]
+        self.crowded = sum(h.pids == own.pids for h in hellos) > own.cpus
+        if self.size == 1:
+            if self.forced:
+                self.all_direct = False
+                self.network()
+            return
+        for rank, peer in enumerate(hellos):  # from here on the dead are noticed
+            fd = open_pidfd(own, peer)
+            if fd >= 0:
+                self.pidfds[rank] = fd
+                self._poll.register(fd, select.POLLIN)
+        self.near = [r for r, h in enumerate(hellos) if self._sees(h)]
+        self.processes = [self._find_process(rank) for rank in range(self.size)]
+        where = self._board(board)
+        alone = any(p is None or not p.can_map for p in self._others()) or not where
+        worst = self.reduce(2 if len(self.near) < self.size else int(alone))
+        self.one_host = worst < 2
+        self.all_direct = worst == 0
+        # without a progress thread somebody must serve the fabric meanwhile
+        if self.all_direct and all(h.progress for h in hellos):
+            self._team = Team(where, board, self.rank, self.size, 0 if self.crowded else 50e-6)
+        if not self.all_direct:
+            self.network()
+
+    @staticmethod
+    def _process_facts() -> dict[str, Any]:
+        arena = Arena.own()
+        address, first = arena.process()
+        return {"nonce": arena.nonce.hex(), "address": address, "arena": list(first)}
+
+    def _sees(self, hello: Hello) -> bool:
+        return hello.net == self.hellos[self.rank].net and bool(Beacon.visible(hello.beacon))
+
+    def _others(self) -> list[Process | None]:
+        return [p for rank, p in enumerate(self.processes) if rank != self.rank]
+
+    def _find_process(self, rank: int) -> Process | None:
+        hello = self.hellos[rank]
+        # pid and namespace were checked for the pidfd; the nonce is the proof
+        if self.forced or rank not in self.pidfds or not hello.nonce:
+            return None
+        nonce, first = bytes.fromhex(hello.nonce), hello.arena
+        fd = os.dup(self.pidfds[rank])
+        return Process.find(hello.pid, hello.address, nonce, Block(*first), fd)
+
+    def _board(self, own: Any) -> Any:
+        if self.rank == 0:
+            return ffi.from_buffer(own) if own is not None else None
+        process = self.processes[0]
+        if process is None or not process.can_map:
+            return None
+        try:
+            return process.map(Block(*self.hellos[0].board), lib.rmaext_team_bytes(self.size))
+        except RmaError:
+            return None
+
+    def network(self) -> Network:
+        """Return the endpoints, opened on first use. Collective."""
+        if self._network is None:
+            config = self._config
+
+            def hello() -> bytes:
+                return Hello.make(config, "", **offers(config)).pack()
+
+            hellos = parse_all(Hello.parse, agree(self.gather, hello))
+            self._network = Network(self, hellos, config)
+        return self._network
+
+    # -- collectives -------------------------------------------------------------
 
     @contextmanager
     def in_step(self) -> Iterator[None]:
         """Bracket collective calls that belong together.
 
-        If a signal or a lost peer ends them half-way, this rank no longer
-        knows which collective the others are in: all later ones are refused.
-        Errors that are the same on all ranks are raised outside.
+        If a signal or a lost peer ends one of them, this rank no longer knows
+        which collective the others are in: all later ones are refused. Other
+        errors are the same on all ranks.
         """
         if self._broken:
             self._look()
             raise _out_of_step()
-        self._broken = True
-        yield
+        self._broken, self._cut = True, False
+        try:
+            yield
+        except Exception:
+            self._broken = self._cut
+            raise
         self._broken = False
+
+    @property
+    def broken(self) -> bool:
+        """Whether this rank is out of step with the others."""
+        return self._broken
 
     def gather(self, record: bytes) -> list[bytes]:
         """Return every rank's record. Collective."""
-        with self.in_step():
-            return collective.allgather(self.comm, record, self)
+        self._cut = True
+        received = self._gather(record)
+        self._cut = False
+        return received
+
+    def _gather(self, record: bytes) -> list[bytes]:
+        if self._team is not None:
+            too_long = self._meet(self._team, not self._team.write(record))
+            if not too_long:
+                return self._team.read()
+        return collective.allgather(self.comm, record, self)
 
     def reduce(self, value: int) -> int:
-        """Return the largest of the ranks' values. Collective."""
-        with self.in_step():
-            return collective.allreduce_max(self.comm, value, self)
+        """Return the largest of the ranks' values; also a barrier. Collective."""
+        self._cut = True
+        if self._team is not None:
+            largest = self._meet(self._team, value)
+        else:
+            largest = collective.allreduce_max(self.comm, value, self)
+        self._cut = False
+        return largest
 
-    def _open(self) -> None:
-        config = None
+    def _meet(self, team: Team, value: int) -> int:
+        gone: PeerLostError | None = None
+        deadline = 0.0
+        while (worst := team.meet(value)) is None:
+            if gone is not None:
+                if time.monotonic() > deadline:
+                    raise gone
+                continue
+            try:
+                self.serve(0.1)
+            except PeerLostError as exc:
+                # it may have come, and left, before the others
+                gone, deadline = exc, time.monotonic() + collective.GRACE
+        return worst
 
-        def hello() -> bytes:
-            nonlocal config
-            config = Config.read()
-            return self._hello(config).pack()
-
-        hellos = parse_all(Hello.parse, agree(self.gather, hello))
-        self.hellos = hellos
-        self._secret = bytes.fromhex(hellos[0].secret)
-        self.forced = any(h.forced for h in hellos)
-        if self.size == 1 and not self.forced:
-            return
-        assert config is not None
-        for rank, peer in enumerate(hellos):  # from here on the dead are noticed
-            fd = open_pidfd(hellos[self.rank], peer)
-            if fd >= 0:
-                self._rank_of_fd[fd] = rank
-                self._pidfds.register(fd, select.POLLIN)
-        self._near = [r for r, h in enumerate(hellos) if self._sees(h)]
-        self._far = itertools.cycle(r for r in range(self.size) if r not in self._near)
-        scope = "host" if self._one_host() else "network"
-        chosen = choose(hellos, scope)[self.rank]
-        self._connect(lambda: self._open_fabric(scope, chosen, config), config.timeout)
-
-    def _hello(self, config: Config) -> Hello:
-        if self.size == 1 and config.route != "fabric":
-            return Hello.make(config, "", version="", candidates=[], opened={})
-        library = open_library(config.library)
-        found = library.candidates(config.provider, config.mr_basic)
-        # what there is instead, for the error message
-        found = found or library.candidates("", config.mr_basic)
-        # only what may be chosen: a host can have hundreds of addresses
-        likely = (
-            {config.provider}
-            if config.provider
-            else {*PROVIDERS, os.environ.get("FI_PROVIDER", "")}
-        )
-        found = [c for c in found if c.provider in likely and usable(c)] or found[:100]
-        opened = {}
-        for scope in ("host", "network"):
-            fabric = Fabric.get(scope)
-            if fabric:
-                opened[scope] = fabric.candidate
-        return Hello.make(
-            config,
-            Beacon.own().name,
-            version=library.version,
-            candidates=wanted_interface(found, config.iface) if found else found,
-            opened=opened,
-        )
-
-    def _sees(self, hello: Hello) -> bool:
-        return hello.net == self.hellos[self.rank].net and bool(Beacon.visible(hello.beacon))
-
-    def _one_host(self) -> bool:
-        """Tell whether all ranks share one loopback interface. Collective."""
-        return not self.reduce(len(self._near) < self.size)
-
-    def _open_fabric(self, scope: str, chosen: Any, config: Config) -> Fabric:
-        local = sum(h.pids == self.hellos[self.rank].pids for h in self.hellos)
-        cpus = self.hellos[self.rank].cpus
-        # a spinning origin starves its target's thread when no core is idle
-        spin = 50e-6 if local <= cpus else 2e-6
-        fabric = Fabric.open(scope, chosen, config, spin)
-        fabric.serve(0)
-        return fabric
-
-    def _connect(self, opener: Callable[[], Fabric], timeout: float) -> None:
-        """Open the fabric; exchange its address and a word to read for a sign of life."""
-
-        def mine() -> bytes:
-            fabric = self.fabric = opener()
-            key, base = fabric.control_key
-            record = WindowRecord(CONTROL_BYTES, base, 0, lib.RMAEXT_READ, "", key)
-            name: bytes = fabric.name()
-            return len(name).to_bytes(2, "little") + name + record.pack()
-
-        def theirs() -> bytes:
-            assert self.fabric is not None
-            fds = {rank: fd for fd, rank in self._rank_of_fd.items()}
-            for rank, name in enumerate(names):
-                # a descriptor of its own: the peer may serve later groups too
-                fd = os.dup(fds[rank]) if rank in fds else -1
-                self.peers[rank] = self.fabric.peer(name, fd)
-            return b""
-
-        def named(payload: bytes) -> tuple[bytes, WindowRecord]:
-            n = int.from_bytes(payload[:2], "little")
-            return payload[2 : 2 + n], WindowRecord.unpack(payload[2 + n :])
-
-        parsed = parse_all(named, agree(self.gather, mine))
-        names = [name for name, _ in parsed]
-        records = [record for _, record in parsed]
-        agree(self.gather, theirs)
-        self._control_window, _ = self.window(
-            records, self.key_length(records), ffi.NULL, timeout, force=True
-        )
+    # -- windows -----------------------------------------------------------------
 
     def next_name(self) -> int:
         """Return a number for a window, the same on all ranks."""
@@ -265,67 +298,104 @@ class Group:
 
     def next_key(self) -> int:
         """Return the next key that all ranks derive: 64 bits nobody else can guess."""
-        self._count += 1
-        return int.from_bytes(self._derive(b"key", self._count, 8), "little")
+        self._keys += 1
+        return int.from_bytes(self._derive(b"key", self._keys, 8), "little")
+
+    def token(self, name: int) -> bytes:
+        """Return 16 bytes that name a window in messages, and that nobody else can guess."""
+        return self._derive(b"window", name, 16)
 
     def _derive(self, what: bytes, number: int, size: int) -> bytes:
         data = number.to_bytes(8, "little")
         return hashlib.blake2b(data, key=self._secret, person=what, digest_size=size).digest()
 
-    def key_length(self, records: list[WindowRecord]) -> int:
-        """Return the bytes of a key, the same for all; KeyRecordError if they differ."""
-        lengths = {len(r.key) for r in records if r.size} if self.fabric else set()
-        length = max(lengths, default=8)
-        if len(lengths) > 1 or (self.fabric and not self.fabric.raw_keys and length != 8):
-            raise KeyRecordError(errno.EPROTO, f"remote keys of {sorted(lengths)} bytes")
-        return length
+    def map_all(self, records: Sequence[WindowRecord]) -> None:
+        """Map the segments that these records are the first to name. Collective."""
+        new = {
+            (rank, record.block[1])
+            for rank, record in enumerate(records)
+            if record.block != NO_BLOCK and (rank, record.block[1]) not in self._segments
+        }
+        if new:
+
+            def mine() -> bytes:
+                for rank, _ in new:
+                    process = self.processes[rank]
+                    if process is not None and process.can_map:
+                        process.map(Block(*records[rank].block), records[rank].size)
+                return b""
+
+            agree(self.gather, mine)
+            self._segments |= new
+
+    def routes(
+        self, records: Sequence[WindowRecord], own: Any, network: Network | None
+    ) -> tuple[list[int], list[Any]]:
+        """Return each rank's route, and where its memory is mapped here."""
+        routes, maps = [], [ffi.NULL] * self.size
+        # the CPU's updates and a NIC's own are not atomic against each other
+        by_cpu = network is None or network.fabric.cpu_atomics
+        for rank, (record, process) in enumerate(zip(records, self.processes, strict=True)):
+            route = lib.RMAEXT_FABRIC
+            if rank == self.rank:
+                maps[rank] = own
+                if by_cpu and not self.forced:
+                    route = lib.RMAEXT_DIRECT
+            elif process is not None and process.can_map and by_cpu and record.block != NO_BLOCK:
+                maps[rank] = process.map(Block(*record.block), record.size)
+                route = lib.RMAEXT_DIRECT
+            elif process is not None and process.can_map and by_cpu and not record.size:
+                route = lib.RMAEXT_DIRECT  # nothing to reach
+            elif process is not None and process.can_copy:
+                route = lib.RMAEXT_CMA
+            routes.append(route)
+        return routes, maps
 
     def window(
         self,
-        records: list[WindowRecord],
-        key_len: int,
-        local: Any,
+        network: Network | None,
+        records: Sequence[WindowRecord],
+        routes: Sequence[int],
+        maps: Sequence[Any],
         timeout: float,
-        force: bool = False,
-    ) -> tuple[Any, list[int]]:
-        """Return the C window over what the ranks registered, and its routes."""
-        fabric = self.fabric
+        token: bytes,
+    ) -> Any:
+        """Return the C window over what the ranks have."""
         n = self.size
-        routes = np.full(n, lib.RMAEXT_FABRIC, np.uint8)
-        if fabric is None or (fabric.cpu_atomics and not self.forced and not force):
-            routes[self.rank] = lib.RMAEXT_DIRECT
-        maps = [ffi.NULL] * n
-        maps[self.rank] = local
+        key_len = key_length(network.fabric, records) if network else 8
+        near = [p.handle if p is not None else ffi.NULL for p in self.processes]
         columns = [
-            ffi.new("rmaext_peer *[]", self.peers),
-            ffi.NULL,  # near
+            ffi.new("rmaext_peer *[]", network.peers) if network else ffi.NULL,
+            ffi.new("rmaext_near *[]", near),
             ffi.new("void *[]", maps),
-            ffi.NULL,  # address
+            ffi.new("uint64_t[]", [r.address for r in records]),
             ffi.new("uint64_t[]", [r.size for r in records]),
             ffi.new("uint64_t[]", [r.base for r in records]),
             ffi.new("uint8_t[]", [r.access for r in records]),
             ffi.new("uint8_t[]", [r.align for r in records]),
-            ffi.from_buffer("uint8_t[]", routes),
+            ffi.new("uint8_t[]", routes),
             ffi.new("uint8_t[]", b"".join(r.key.ljust(key_len, b"\0") for r in records)),
         ]
-        token = ffi.new("uint8_t[]", self._derive(b"window", self._windows, 16))
-        targets = ffi.new("struct rmaext_targets *", [n, self.rank, token, *columns, key_len])
+        secret = ffi.new("uint8_t[]", token)
+        targets = ffi.new("struct rmaext_targets *", [n, self.rank, secret, *columns, key_len])
         handle = ffi.new("rmaext_window **")
-        own = fabric.live() if fabric else ffi.NULL
+        own = network.fabric.live() if network else ffi.NULL
         code = lib.rmaext_window_create(own, targets, int(timeout * 1e9), handle)
         if code:
             raise from_c(code)
         # the struct outlives close: another thread may still be inside a call
-        return ffi.gc(handle[0], lib.rmaext_window_free), routes.tolist()
+        return ffi.gc(handle[0], lib.rmaext_window_free)
 
     # -- life ------------------------------------------------------------------
 
     def serve(self, seconds: float) -> None:
         """Pass a moment of a collective wait; PeerLostError if a peer is gone."""
-        if self.fabric is None:
+        if self._team is not None:
+            pass  # it has slept already, and there is a progress thread
+        elif self._network is None:
             collective.Nap().serve(seconds)
         else:
-            self.fabric.serve(seconds)
+            self._network.fabric.serve(seconds)
             if not seconds:
                 os.sched_yield()
         if not seconds:
@@ -334,77 +404,57 @@ class Group:
         if now >= self._next_look:
             self._next_look = now + _LOOK_EVERY
             self._look()
-        # the first probe only after a while: most waits are short
-        if seconds >= _LOOK_EVERY and now >= self._next_probe and self._control_window:
+        # the first only after a while: most waits are short
+        if seconds >= _LOOK_EVERY and now >= self._next_probe and self.near:
             self._next_probe = now + _PROBE_EVERY
-            self._probe()
+            self._look_for_beacons()
+            if self._network is not None:
+                self._network.probe()
 
     def leave(self) -> None:
         """End a collective wait."""
-        if self.fabric is not None:
-            self.fabric.leave()
+        if self._network is not None:
+            self._network.fabric.leave()
 
     def _look(self) -> None:
-        gone = [self._rank_of_fd[fd] for fd, _ in self._pidfds.poll(0)]
+        gone = {fd for fd, _ in self._poll.poll(0)}
         if gone:
-            raise lost(sorted(gone), "the process is gone")
+            ranks = [rank for rank, fd in self.pidfds.items() if fd in gone]
+            raise lost(sorted(ranks), "the process is gone")
 
-    def _probe(self) -> None:
-        """Look at the beacons of this host, and read a word from the next few other peers.
+    def _look_for_beacons(self) -> None:
+        """Notice those of this host that live but have left.
 
-        A process that lives may have left: an exception took it out of the
-        program, and it waits in MPI_Finalize. Then its endpoint is closed, and
-        its beacon. One that does not answer but has a pidfd which says that it
-        lives is only stopped; without a pidfd it counts as lost after the time
-        limit.
+        An exception took them out of the program, and they wait in
+        MPI_Finalize: their endpoints are closed, and their beacons.
         """
-        assert self.fabric is not None
-        self.fabric.live()
-        left = [r for r in self._near if Beacon.visible(self.hellos[r].beacon) is False]
+        left = [r for r in self.near if Beacon.visible(self.hellos[r].beacon) is False]
         if left:
             raise lost(left, "has left")
-        for rank in itertools.islice(self._far, min(_PROBES, self.size - len(self._near))):
-            if rank not in self._probes:
-                self._start_probe(rank)
-        for rank in list(self._probes):
-            op, word = self._probes[rank]
-            self._end_probe(rank, op, lib.rmaext_op_wait(op[0]), word)
 
     def check(self, rank: int, where: str) -> None:
         """Raise PeerLostError if a rank has left without dying, which C does not notice."""
-        if rank in self._near and Beacon.visible(self.hellos[rank].beacon) is False:
+        if rank in self.near and Beacon.visible(self.hellos[rank].beacon) is False:
             raise PeerLostError(errno.ENOTCONN, f"{where}: the rank has left", rank=rank)
 
-    def _start_probe(self, rank: int) -> None:
-        assert self.fabric is not None
-        word = np.zeros(1, np.uint8)
-        op = self.fabric.hold(self._control_window, (word,))
-        code = lib.rmaext_get(self._control_window, rank, 0, memory.address(word), 1, op)
-        self._end_probe(rank, op, code, word)
-
-    def _end_probe(self, rank: int, op: Any, code: int, word: Any) -> None:
-        assert self.fabric is not None
-        if code == lib.RMAEXT_PENDING:
-            self._probes[rank] = (op, word)
-            return
-        error = from_c(code) if code else None
-        self._probes.pop(rank, None)
-        self.fabric.release(op)
-        # without its thread it answers only when it calls the library itself
-        watched = rank in self._rank_of_fd.values() or not self.hellos[rank].progress
-        if error is not None and not (watched and isinstance(error, TimeoutError)):
-            raise lost([rank], f"no answer: {error}") from error
+    def _unwatch(self) -> None:
+        for fd in self.pidfds.values():
+            os.close(fd)
+        self.pidfds.clear()
 
 
 _UNFINISHED = object()  # in place of a group whose creation was interrupted
 
 
+def key_length(fabric: Fabric, records: Sequence[WindowRecord]) -> int:
+    """Return the bytes of a key, the same for all; KeyRecordError if they differ."""
+    lengths = {len(r.key) for r in records if r.size}
+    length = max(lengths, default=8)
+    if len(lengths) > 1 or (not fabric.raw_keys and length != 8):
+        raise KeyRecordError(errno.EPROTO, f"remote keys of {sorted(lengths)} bytes")
+    return length
+
+
 def _out_of_step() -> ClosedError:
     text = "an earlier collective call over this communicator was interrupted"
     return ClosedError(errno.ESHUTDOWN, text)
-
-
-def lost(ranks: list[int], why: str) -> PeerLostError:
-    """Return the error for ranks that will never come."""
-    text = ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
-    return PeerLostError(errno.ENOTCONN, f"{text}: {why}", rank=ranks[0])

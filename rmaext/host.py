@@ -70,6 +70,10 @@ class Hello:
     started: int
     node: str  # RMAEXT_NODE
     beacon: str
+    nonce: str  # of the arena; "" if there is none
+    address: int  # where it lies in this process
+    arena: list[int]  # first segment of the arena, as node.Block
+    board: list[int]  # rank 0's for the team; likewise
     secret: str  # rank 0's seeds the keys
     forced: bool  # RMAEXT_ROUTE=fabric
     wanted: str  # RMAEXT_PROVIDER
@@ -83,7 +87,13 @@ class Hello:
 
     @classmethod
     def make(cls, config: Config, beacon: str, **given: Any) -> Hello:
-        """Describe this process."""
+        """Describe this process; `given` says what it offers."""
+        nothing = [-1, 0, 0, 0]
+        facts: dict[str, Any] = {
+            **{"nonce": "", "address": 0, "arena": nothing, "board": nothing},
+            **{"version": "", "candidates": [], "opened": {}},
+            **given,
+        }
         return cls(
             net=_namespace("net"),
             pids=_namespace("pid"),
@@ -98,7 +108,7 @@ class Hello:
             mr_basic=config.mr_basic,
             progress=config.progress,
             cpus=len(os.sched_getaffinity(0)),
-            **given,
+            **facts,
         )
 
     def pack(self) -> bytes:
@@ -116,9 +126,16 @@ class Hello:
             record["opened"] = {k: _candidate(c) for k, c in record["opened"].items()}
             hello = cls(**record)
             _check_types(hello)
-            for name, sizes in (hello.secret, (16,)), (hello.beacon, (0, 16)):
+            for name, sizes in (
+                (hello.secret, (16,)),
+                (hello.beacon, (0, 16)),
+                (hello.nonce, (0, 16)),
+            ):
                 if len(bytes.fromhex(name)) not in sizes:
                     raise ValueError("random number")
+            for block in hello.arena, hello.board:
+                if len(block) != 4 or not all(type(n) is int and -1 <= n < 1 << 63 for n in block):
+                    raise ValueError("block")
             return hello
         except (TypeError, ValueError, AttributeError, RecursionError) as exc:
             raise KeyRecordError(errno.EPROTO, f"malformed record: hello: {exc}") from None

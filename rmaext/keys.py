@@ -159,36 +159,51 @@ class WindowRecord:
 
     size: int  # bytes
     base: int  # address the provider wants added to offsets
-    align: int  # address modulo 64
     access: int
     dtype: str  # as np.dtype.descr, in text
     key: bytes
+    address: int = 0  # in its process
+    shape: tuple[int, ...] = ()
+    block: tuple[int, int, int, int] = (-1, 0, 0, 0)  # of its arena; -1: elsewhere
 
-    _HEAD = struct.Struct("<QQBBHH")
+    # size, base, address, block, access, lengths of shape, dtype and key
+    _HEAD = struct.Struct("<QQQqQQQBBHH")
+
+    @property
+    def align(self) -> int:
+        """The address modulo 64."""
+        return self.address % 64
 
     def pack(self) -> bytes:
         """Return the payload of a record."""
         dtype = self.dtype.encode()
-        lengths = (len(dtype), len(self.key))
-        head = self._HEAD.pack(self.size, self.base, self.align, self.access, *lengths)
-        return head + dtype + self.key
+        head = self._HEAD.pack(
+            *(self.size, self.base, self.address, *self.block),
+            *(self.access, len(self.shape), len(dtype), len(self.key)),
+        )
+        shape = struct.pack(f"<{len(self.shape)}Q", *self.shape)
+        return head + shape + dtype + self.key
 
     @classmethod
     def unpack(cls, payload: bytes) -> WindowRecord:
         """Decode a payload; KeyRecordError if malformed."""
         if len(payload) < cls._HEAD.size:
             _malformed(f"window record of {len(payload)} bytes")
-        size, base, align, access, n_dtype, n_key = cls._HEAD.unpack_from(payload)
+        size, base, address, *block, access, n_shape, n_dtype, n_key = cls._HEAD.unpack_from(
+            payload
+        )
         body = payload[cls._HEAD.size :]
-        if len(body) != n_dtype + n_key:
+        if len(body) != 8 * n_shape + n_dtype + n_key:
             _malformed("lengths inside the window record do not match")
-        if align > 63 or not 1 <= access <= 3 or size + base >= 1 << 64:
+        if not 1 <= access <= 3 or size + base >= 1 << 64 or size + address >= 1 << 64:
             _malformed("window record out of range")
+        shape = struct.unpack_from(f"<{n_shape}Q", body)
         try:
-            dtype = body[:n_dtype].decode()
+            dtype = body[8 * n_shape : 8 * n_shape + n_dtype].decode()
         except UnicodeDecodeError:
             _malformed("dtype of the window")
-        return cls(size, base, align, access, dtype, body[n_dtype:])
+        key = body[8 * n_shape + n_dtype :]
+        return cls(size, base, access, dtype, key, address, shape, tuple(block))
 
 
 def dtype_text(dtype: np.dtype[Any]) -> str:

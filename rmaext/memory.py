@@ -5,24 +5,18 @@ from __future__ import annotations
 
 import errno
 import math
-import mmap
-import operator
 from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from ._lib import ffi, lib
 from .errors import AccessError
 
-__all__ = ["access_bits", "address", "allocate", "check_result", "origin", "window_array"]
+__all__ = ["access_bits", "address", "check_result", "origin", "window_array"]
 
 Array = NDArray[Any]
-
-# Linux's numbers; the mmap module of Python 3.10 has no names for them
-_MADV_WIPEONFORK = 18
-_MAP_NORESERVE = 0x4000
 
 _ACCESS = {"r": lib.RMAEXT_READ, "w": lib.RMAEXT_WRITE}
 _ACCESS["rw"] = _ACCESS["r"] | _ACCESS["w"]
@@ -70,32 +64,6 @@ def window_array(array: Any) -> Array:
     if not array.flags.c_contiguous:
         raise ValueError("a window needs a C-contiguous array")
     return array
-
-
-def allocate(shape: Any, dtype: DTypeLike) -> Array:
-    """Return zeros in pages of their own, which a forked child does not share.
-
-    The pages come on first touch, so a large window costs nothing until used.
-    """
-    dtype = np.dtype(dtype)
-    check_dtype(dtype)
-    if not isinstance(shape, tuple):
-        shape = tuple(shape) if isinstance(shape, list) else (shape,)
-    dims = tuple(operator.index(n) for n in shape)
-    if any(n < 0 for n in dims):
-        raise ValueError(f"shape {dims} has a negative dimension")
-    nbytes = math.prod(dims) * dtype.itemsize
-    if not nbytes:
-        return np.zeros(dims, dtype)
-    try:
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-        pages = mmap.mmap(-1, nbytes, flags=flags)
-    except (OSError, OverflowError) as exc:
-        raise MemoryError(f"cannot map {nbytes} bytes: {exc}") from None
-    # A forked child shares no page with us, so its copy-on-write never takes a
-    # registered one away; it reads zeros, where MADV_DONTFORK would crash it.
-    pages.madvise(_MADV_WIPEONFORK)
-    return np.frombuffer(pages, dtype).reshape(dims)
 
 
 # isinstance is faster with a tuple than with a union made on each call

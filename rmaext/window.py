@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import operator
 import warnings
 from collections.abc import Callable
@@ -15,15 +16,23 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
-from . import _lifetime, collective, memory
+from . import _lifetime, memory, node
 from ._lib import ffi, lib
 from .config import timeout_seconds
-from .errors import BoundsError, ClosedError, Unsupported, from_c
+from .errors import (
+    AccessError,
+    BoundsError,
+    ClosedError,
+    KeyRecordError,
+    NotLocalError,
+    Unsupported,
+    from_c,
+)
 from .fabric import Fabric
-from .group import Group
+from .group import Group, key_length
 from .keys import (
     WindowRecord,
-    attempt,
+    agree,
     blame,
     dtype_text,
     failed,
@@ -31,6 +40,7 @@ from .keys import (
     settle,
     succeeded,
 )
+from .node import NO_BLOCK
 
 __all__ = ["Memory", "Window"]
 
@@ -39,7 +49,11 @@ Place = tuple[int, int, int]  # rank, offset and count, in elements
 
 _PROC_NULL = MPI.PROC_NULL
 _NO_OP = ffi.new("rmaext_op **")  # the direct route leaves it NULL
-_ROUTES = {lib.RMAEXT_DIRECT: "direct", lib.RMAEXT_FABRIC: "fabric"}
+_ROUTES = {
+    lib.RMAEXT_DIRECT: "direct",
+    lib.RMAEXT_CMA: "cma",
+    lib.RMAEXT_FABRIC: "fabric",
+}
 
 
 @dataclass(frozen=True)
@@ -123,7 +137,7 @@ class Window:
         corresponds to MPI_Win_allocate. Untouched pages take no memory.
         """
         self = cls.__new__(cls)
-        self._create(comm, lambda: memory.allocate(shape, dtype), access, timeout)
+        self._create(comm, lambda: node.empty(shape, dtype), access, timeout)
         return self
 
     _registered: Any
@@ -139,65 +153,85 @@ class Window:
         timeout: float | None,
     ) -> None:
         self._closed = True  # until it is whole
-        group = Group.of(comm)
         self._comm = comm
-        self._group = group
-        self._fabric: Fabric | None = group.fabric
+        self._group = group = Group.of(comm)
+        self._fabric: Fabric | None = None
         self._registered = None
+        self._kept = -1
         self._name = group.next_name()
 
         def mine() -> bytes:
-            self._array = make()
+            self._array = array = make()
             self._timeout = timeout_seconds(timeout)
-            bits = memory.access_bits(access, self._array.flags.writeable)
-            return self._register(bits).pack()
+            self._access = memory.access_bits(access, array.flags.writeable)
+            # Peers may write until all agree that they do not: neither del nor an
+            # exception between any two lines ends that.
+            self._kept = node.keep(array)
+            return self._record(network=not group.all_direct).pack()
 
-        with group.in_step():
-            record, own = attempt(mine)
-            received = collective.allgather(group.comm, record, group)
-            failure = self._adopt(received, own)
-        if failure is not None:
-            self._deregister()  # no rank has a window with our key in it
-            raise failure
-
-    def _adopt(self, received: list[bytes], own: Exception | None) -> Exception | None:
-        """Take over what the ranks sent; return the error that all of them see."""
-        group = self._group
         try:
-            records = parse_all(WindowRecord.unpack, settle(received, own))
-            _same_dtype(records)
-            key_len = group.key_length(records)
-        except Exception as exc:
-            return exc
-        # If this fails (no memory left), then on this rank only: it is out of
-        # step with the others, who may write here, so the memory stays.
-        self._handle, self._routes = group.window(
-            records, key_len, memory.address(self._array), self._timeout
-        )
-        self._dtype = self._array.dtype
-        self._sizes = [record.size // self._dtype.itemsize for record in records]
-        mine = records[group.rank]
-        start = int(self._array.__array_interface__["data"][0])
-        self._memory = Memory(mine.key, start, mine.size, memory.access_name(mine.access))
-        self._atomic_type = memory.atomic_type(self._dtype)
+            with group.in_step():
+                records = self._exchange(mine)
+        except Exception:
+            # if all ranks have failed, no rank has a window with our key in it
+            if not group.broken:
+                self._deregister()
+            raise
+        self._adopt(records)
         group.join()
         _lifetime.on_end(self)
         self._closed = False
-        return None
 
-    def _register(self, access: int) -> WindowRecord:
-        array, fabric = self._array, self._fabric
+    def _exchange(self, mine: Callable[[], bytes]) -> list[WindowRecord]:
+        """Return what the ranks registered; they agree on any error."""
+        group = self._group
+        records = parse_all(WindowRecord.unpack, agree(group.gather, mine))
+        _same_dtype(records)
+        _same_shape(records, self._array.dtype.itemsize)
+        if group.all_direct:
+            if all(r.block != NO_BLOCK or not r.size for r in records):
+                group.map_all(records)
+                return records
+            # somebody's own array: it needs a key, for atomics at least
+            group.network()
+            payloads = agree(group.gather, lambda: self._record(network=True).pack())
+            records = parse_all(WindowRecord.unpack, payloads)
+        self._fabric = group.network().fabric
+        key_length(self._fabric, records)
+        group.map_all(records)
+        return records
+
+    def _adopt(self, records: list[WindowRecord]) -> None:
+        # If this fails (no memory left), then on this rank only: it is out of
+        # step with the others, who may write here, so the memory stays.
+        group = self._group
+        network = None if self._fabric is None else group.network()
+        own = memory.address(self._array)
+        self._routes, self._maps = group.routes(records, own, network)
+        token = group.token(self._name)
+        arguments = (records, self._routes, self._maps, self._timeout, token)
+        self._handle = group.window(network, *arguments)
+        self._dtype = self._array.dtype
+        self._records = records
+        self._sizes = [record.size // self._dtype.itemsize for record in records]
+        mine = records[group.rank]
+        self._memory = Memory(mine.key, mine.address, mine.size, memory.access_name(mine.access))
+        self._atomic_type = memory.atomic_type(self._dtype)
+
+    def _record(self, network: bool) -> WindowRecord:
+        """Describe the own part; registered, if it can be reached by the network."""
+        array, key, base = self._array, b"", 0
         start = int(array.__array_interface__["data"][0])
-        key, base = b"", 0
-        if fabric is not None and array.nbytes:
+        pointer = ffi.cast("char *", start)
+        if network and array.nbytes:
+            fabric = self._group.network().fabric
             number = self._group.next_key()
-            pointer = memory.address(array)
-            self._registered = fabric.register(pointer, array.nbytes, access, number)
-            # Peers may write until all agree that they do not: neither del nor an
-            # exception between any two lines ends that.
+            self._registered = fabric.register(pointer, array.nbytes, self._access, number)
             fabric.keep(self._registered, array)
             key, base = fabric.key(self._registered)
-        return WindowRecord(array.nbytes, base, start % 64, access, dtype_text(array.dtype), key)
+        block = node.Arena.own().find(pointer, array.nbytes) if array.nbytes else NO_BLOCK
+        text = dtype_text(array.dtype)
+        return WindowRecord(array.nbytes, base, self._access, text, key, start, array.shape, block)
 
     # -- what it is ----------------------------------------------------------------
 
@@ -240,8 +274,55 @@ class Window:
         return self._sizes[self._rank(rank, "size")]
 
     def route(self, rank: int) -> str:
-        """Return how a rank is reached: "direct" (own memory) or "fabric". Local."""
+        """Return how a rank is reached: "direct", "cma" or "fabric". Local.
+
+        "direct": by this CPU's own loads, stores and atomics, for arena memory
+        (`allocate`, `rmaext.empty`) on the same node; "cma": put and get by the
+        kernel's process_vm_writev and process_vm_readv, for other arrays on the
+        same node, atomics as on the next; "fabric": by libfabric.
+        """
         return _ROUTES[self._routes[self._rank(rank, "route")]]
+
+    def peer_view(self, rank: int) -> Array:
+        """Return the memory of a rank of this node as an array, without a copy.
+
+        Returns
+        -------
+        numpy.ndarray
+            In that rank's shape; read-only where the window allows origins no
+            writing. Of use until the window is closed.
+
+        Raises
+        ------
+        NotLocalError
+            The route to that rank is not "direct".
+        AccessError
+            The window allows origins no reading.
+
+        Notes
+        -----
+        Local; corresponds to MPI_Win_shared_query. Accesses through it are
+        ordinary loads and stores: no atomics, and no order but that which
+        `fence` or other synchronisation gives.
+        """
+        self._check_open("peer_view")
+        number = self._rank(rank, "peer_view")
+        where = f"peer_view: window {self._name}, rank {number}"
+        if self._routes[number] != lib.RMAEXT_DIRECT:
+            text = f"{where}: its route is {self.route(number)}, not direct"
+            raise NotLocalError(errno.EREMOTE, text, call="peer_view", rank=number)
+        record = self._records[number]
+        if not record.access & lib.RMAEXT_READ:
+            text = f"{where}: the window there allows no reading"
+            raise AccessError(errno.EACCES, text, call="peer_view", rank=number)
+        if number == self._group.rank or not record.size:
+            view = self._array.view() if record.size else np.empty(record.shape, self._dtype)
+        else:
+            # stays mapped until the process ends
+            data = ffi.buffer(ffi.cast("char *", self._maps[number]), record.size)
+            view = np.frombuffer(data, self._dtype).reshape(record.shape)
+        view.flags.writeable = bool(record.access & lib.RMAEXT_WRITE)
+        return view
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self.dtype}, {len(self._sizes)} ranks"
@@ -482,10 +563,10 @@ class Window:
         group = self._group
         try:
             with group.in_step():
-                worst = collective.allreduce_max(group.comm, 2 if failure else int(busy), group)
+                worst = group.reduce(2 if failure else int(busy))
                 if worst == 2:
                     record = failed(failure) if failure else succeeded()
-                    received = collective.allgather(group.comm, record, group)
+                    received = group.gather(record)
         except BaseException:
             self._shut(keep=True)  # this rank is out of step with the others
             raise
@@ -506,8 +587,9 @@ class Window:
         self._group.quit()
 
     def _deregister(self) -> None:
-        if self._fabric is not None and self._registered is not None:
-            self._fabric.deregister(self._registered)
+        if self._registered is not None:
+            self._group.network().fabric.deregister(self._registered)
+        node.let_go(self._kept)
 
     def __enter__(self) -> Window:
         self._check_open("with")
@@ -619,6 +701,12 @@ class Window:
         data = [memory.address(buffer) for buffer in buffers]
         self._run(call, place, buffers, function, self._atomic_type, *data, out.size)
         return out[()]
+
+
+def _same_shape(records: list[WindowRecord], itemsize: int) -> None:
+    odd = [rank for rank, r in enumerate(records) if math.prod(r.shape) * itemsize != r.size]
+    if odd:
+        raise blame(odd, KeyRecordError, "shape and size of the window do not match")
 
 
 def _same_dtype(records: list[WindowRecord]) -> None:

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Where the ranks of a communicator that share a node meet: a counter, a
+ * generation to sleep on, and a slot a rank for short records. A rank that
+ * waits sleeps, so that 64 of them on two cores cost no more than 64 switches.
+ */
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define LINE 64
+
+/* Shared by all ranks; zeros at first. */
+struct rmx_board {
+	_Alignas(LINE) atomic_uint arrived;
+	atomic_uint worst[2]; /* largest value of a generation; by parity */
+	_Alignas(LINE) atomic_uint generation; /* futex */
+	atomic_uint sleepers;
+	_Alignas(LINE) char slots[];
+};
+
+struct rmaext_team {
+	struct rmx_board *board;
+	unsigned int size;
+	int64_t spin;
+	unsigned int generation;
+	bool inside; /* has arrived, not left */
+};
+
+/* Two slots a rank, by parity: who is ahead writes while others still read. */
+uint64_t rmaext_team_bytes(int64_t size)
+{
+	return sizeof(struct rmx_board) + 2 * (uint64_t)size * RMAEXT_TEAM_SLOT;
+}
+
+int rmaext_team_open(void *board, int64_t size, int64_t spin,
+		     rmaext_team **team_p)
+{
+	struct rmaext_team *team = calloc(1, sizeof(*team));
+
+	if (!team)
+		return rmx_fail(-ENOMEM, RMX_NO_RANK, "calloc", "team");
+	team->board = board;
+	team->size = (unsigned int)size;
+	team->spin = spin;
+	*team_p = team;
+	return 0;
+}
+
+void rmaext_team_close(rmaext_team *team)
+{
+	free(team);
+}
+
+/* Of the meeting that this rank will go to, or is in, or has just left. */
+void *rmaext_team_slot(rmaext_team *team, int64_t rank, int left)
+{
+	unsigned int generation =
+		atomic_load(&team->board->generation) - (unsigned int)!!left;
+
+	return team->board->slots +
+	       (2 * (uint64_t)rank + (generation & 1)) * RMAEXT_TEAM_SLOT;
+}
+
+static void arrive(struct rmaext_team *team, unsigned int value)
+{
+	struct rmx_board *b = team->board;
+	unsigned int g = atomic_load(&b->generation);
+	unsigned int worst = atomic_load(&b->worst[g & 1]);
+
+	team->generation = g;
+	team->inside = true;
+	while (value > worst &&
+	       !atomic_compare_exchange_weak(&b->worst[g & 1], &worst, value))
+		;
+	if (atomic_fetch_add(&b->arrived, 1) + 1 < team->size)
+		return;
+	/* the last: nobody reads the other parity's value any more */
+	atomic_store(&b->worst[(g + 1) & 1], 0);
+	atomic_store(&b->arrived, 0);
+	atomic_store(&b->generation, g + 1);
+	if (atomic_load(&b->sleepers))
+		syscall(SYS_futex, &b->generation, FUTEX_WAKE, INT_MAX, NULL,
+			NULL, 0);
+}
+
+static bool over(const struct rmaext_team *team)
+{
+	return atomic_load(&team->board->generation) != team->generation;
+}
+
+int rmaext_team_meet(rmaext_team *team, unsigned int value,
+		     unsigned int *worst_p)
+{
+	struct rmx_board *b = team->board;
+	struct timespec slice = {.tv_nsec = RMX_SLICE - 1};
+
+	if (!team->inside)
+		arrive(team, value);
+	if (!over(team) && team->spin) {
+		int64_t until = rmx_now() + team->spin;
+
+		while (!over(team) && rmx_now() < until)
+			rmx_relax();
+	}
+	if (!over(team)) {
+		atomic_fetch_add(&b->sleepers, 1);
+		syscall(SYS_futex, &b->generation, FUTEX_WAIT, team->generation,
+			&slice, NULL, 0);
+		atomic_fetch_sub(&b->sleepers, 1);
+	}
+	if (!over(team))
+		return RMAEXT_PENDING; /* the time, or a signal */
+	team->inside = false;
+	*worst_p = atomic_load(&b->worst[team->generation & 1]);
+	return 0;
+}

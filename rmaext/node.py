@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The processes of one node: memory that they can map, who they are, where they meet."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+import operator
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from . import _lifetime
+from ._lib import ffi, lib
+from .errors import check, from_c
+from .memory import check_dtype
+
+__all__ = ["NO_BLOCK", "Arena", "Block", "Process", "Team", "empty", "keep", "let_go", "zeros"]
+
+Array = NDArray[Any]
+
+
+class Block(NamedTuple):
+    """A part of an arena, as other processes find it."""
+
+    fd: int  # in the owner
+    inode: int
+    size: int  # of the whole file
+    offset: int
+
+
+NO_BLOCK = Block(-1, 0, 0, 0)
+
+_PR_SET_PTRACER = 0x59616D61
+_PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
+_YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
+
+
+def _block(block: Any) -> Block:
+    return Block(int(block.fd), int(block.inode), int(block.size), int(block.offset))
+
+
+class Arena:
+    """This process's memory that its neighbours can map (csrc/arena.c)."""
+
+    _own: ClassVar[Arena | None] = None
+
+    def __init__(self) -> None:
+        self.nonce = secrets.token_bytes(16)
+        handle = ffi.new("rmaext_arena **")
+        check(lib.rmaext_arena_open(self.nonce, handle))
+        self.handle = handle[0]
+        self._pid = os.getpid()
+        _lifetime.on_exit(self.leave)
+        _lifetime.on_end(self)
+
+    @classmethod
+    def own(cls) -> Arena:
+        """Return this process's, made on first use, there until the process ends."""
+        if cls._own is None:
+            cls._own = cls()
+        return cls._own
+
+    def process(self) -> tuple[int, Block]:
+        """Return the address of the nonce, and the first segment."""
+        process = ffi.new("struct rmaext_process *")
+        lib.rmaext_arena_describe(self.handle, process)
+        return int(process.address), _block(process.first)
+
+    def allocate(self, nbytes: int) -> Any:
+        """Return so many zero bytes, freed when the last array over them goes."""
+        address = ffi.new("void **")
+        check(lib.rmaext_arena_allocate(self.handle, nbytes, address))
+        return ffi.buffer(ffi.gc(address[0], self._free), nbytes)
+
+    def _free(self, address: Any) -> None:
+        if os.getpid() == self._pid:  # a forked child leaves it to its parent
+            lib.rmaext_arena_free(self.handle, address)
+
+    def find(self, pointer: Any, nbytes: int) -> Block:
+        """Return where these bytes lie in the arena; NO_BLOCK if elsewhere."""
+        block = ffi.new("struct rmaext_block *")
+        found = lib.rmaext_arena_find(self.handle, pointer, nbytes, block)
+        return _block(block) if found else NO_BLOCK
+
+    def leave(self) -> None:
+        """Tell the neighbours that this process takes no part any more."""
+        lib.rmaext_arena_leave(self.handle)
+
+    def forget(self) -> None:
+        """After the end, or in a forked child, which begins one of its own."""
+        Arena._own = None
+
+
+def empty(shape: int | Sequence[int], dtype: DTypeLike = float) -> Array:
+    """Return an array that the other ranks of this node can reach directly.
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+    dtype : data-type, optional
+        Any without Python objects.
+
+    Returns
+    -------
+    numpy.ndarray
+        C-contiguous, aligned to 64 bytes or more, filled with zeros. A window
+        over it, or over a contiguous part of it, has the "direct" route to all
+        ranks of the node: `Window(comm, rmaext.empty(...))` is then as fast as
+        `Window.allocate`.
+
+    Notes
+    -----
+    Local. The memory is anonymous and has no name; its size is not limited by
+    /dev/shm. Untouched pages take no memory. A forked child shares it with its
+    parent, as it does mmap's shared memory.
+    """
+    dtype = np.dtype(dtype)
+    check_dtype(dtype)
+    dims = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    dims = tuple(operator.index(n) for n in dims)
+    if any(n < 0 for n in dims):
+        raise ValueError(f"shape {dims} has a negative dimension")
+    nbytes = math.prod(dims) * dtype.itemsize
+    if not nbytes:
+        return np.zeros(dims, dtype)
+    if nbytes >> 62:
+        raise MemoryError(f"cannot map {nbytes} bytes")
+    return np.frombuffer(Arena.own().allocate(nbytes), dtype).reshape(dims)
+
+
+zeros = empty  # fresh and returned memory are zeros alike
+
+
+# -- memory that peers may still write -----------------------------------------
+
+_kept: dict[int, Any] = {}
+_tokens = itertools.count()
+
+
+def keep(array: Array) -> int:
+    """Keep window memory until `let_go`, else until the process has ended."""
+    if not _kept:
+        _lifetime.on_exit(_pin)
+    token = next(_tokens)
+    _kept[token] = array
+    return token
+
+
+def let_go(token: int) -> None:
+    """No peer has a window over that memory any more."""
+    _kept.pop(token, None)
+
+
+def _pin() -> None:
+    # A neighbour may write by itself, into whatever lies there by then: not even
+    # the end of the interpreter may free it.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(list(_kept.values())))
+
+
+# -- neighbours ------------------------------------------------------------------
+
+
+def allow_copies() -> None:
+    """Let the processes of this user copy from and to our memory, where Yama asks for that."""
+    try:
+        scope = _YAMA.read_text().strip()
+    except OSError:
+        return
+    if scope == "1":
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(_PR_SET_PTRACER, _PR_SET_PTRACER_ANY, 0, 0, 0)
+
+
+class Process:
+    """Another process, proven to share this node (csrc/near.c)."""
+
+    _known: ClassVar[dict[bytes, Process]] = {}
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+        reach = lib.rmaext_near_reach(handle)
+        self.can_map = bool(reach & lib.RMAEXT_CAN_MAP)
+        self.can_copy = bool(reach & lib.RMAEXT_CAN_COPY)
+
+    @classmethod
+    def find(cls, pid: int, address: int, nonce: bytes, first: Block, pidfd: int) -> Process:
+        """Return the process that claims this; it is asked once. Owns pidfd."""
+        known = cls._known.get(nonce)
+        if known is not None:
+            if pidfd >= 0:
+                os.close(pidfd)
+            return known
+        near = ffi.new("rmaext_near **")
+        process = ffi.new("struct rmaext_process *", [pid, address, nonce, first])
+        check(lib.rmaext_near_open(process, pidfd, near))
+        return cls._known.setdefault(nonce, cls(near[0]))
+
+    def map(self, block: Block, nbytes: int) -> Any:
+        """Return the address of a block of its memory, mapped here."""
+        address = ffi.new("void **")
+        where = ffi.new("struct rmaext_block *", block)
+        check(lib.rmaext_near_map(self.handle, where, nbytes, address))
+        return address[0]
+
+
+class Team:
+    """The ranks of a communicator that all share a node (csrc/team.c)."""
+
+    def __init__(self, board: Any, keep: Any, rank: int, size: int, spin: float) -> None:
+        handle = ffi.new("rmaext_team **")
+        check(lib.rmaext_team_open(board, size, int(spin * 1e9), handle))
+        self._handle = ffi.gc(handle[0], lib.rmaext_team_close)
+        self._keep = keep
+        self._rank, self._size = rank, size
+        self._worst = ffi.new("unsigned int *")
+
+    @staticmethod
+    def board(size: int) -> Any:
+        """Return memory for one; a buffer."""
+        return Arena.own().allocate(lib.rmaext_team_bytes(size))
+
+    def meet(self, value: int) -> int | None:
+        """Return the largest value, once all ranks have come; None: not yet, call again."""
+        code = lib.rmaext_team_meet(self._handle, value, self._worst)
+        if code and code != lib.RMAEXT_PENDING:
+            raise from_c(code)
+        return None if code else int(self._worst[0])
+
+    def write(self, record: bytes) -> bool:
+        """Leave a record for the next meeting; False if it is too long."""
+        slot = ffi.buffer(lib.rmaext_team_slot(self._handle, self._rank, 0), lib.RMAEXT_TEAM_SLOT)
+        n = len(record)
+        if n + 2 > len(slot):
+            return False
+        slot[: n + 2] = n.to_bytes(2, "little") + record
+        return True
+
+    def read(self) -> list[bytes]:
+        """Return all ranks' records of the meeting that was just left."""
+        records = []
+        for rank in range(self._size):
+            slot = ffi.buffer(lib.rmaext_team_slot(self._handle, rank, 1), lib.RMAEXT_TEAM_SLOT)
+            n = int.from_bytes(slot[:2], "little")
+            records.append(bytes(slot[2 : n + 2]))
+        return records
