@@ -87,6 +87,10 @@ def mpirun() -> Callable[..., Any]:
 def pytest_configure(config: pytest.Config) -> None:
     if UNDER_MPIEXEC:
         State.rank, State.size = _mpi().COMM_WORLD.rank, _mpi().COMM_WORLD.size
+        if launch.test_route() == "fabric":
+            os.environ["RMAEXT_ROUTE"] = "fabric"
+        elif launch.test_route() == "mixed":
+            os.environ["RMAEXT_NODE"] = f"node {State.rank % 2}"
     State.stderr = os.dup(2)
     if State.rank:
         # The terminal reporter is made with this; rank 0 reports for all.

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+import launch
 import numpy as np
 
 import rmaext
@@ -27,7 +28,9 @@ class Guarded:
         count = int(np.prod(shape, dtype=np.int64))
         nbytes = count * dtype.itemsize
         self.low, self.high = GUARD + shift, GUARD + shift + nbytes
-        raw = np.full(nbytes + 3 * GUARD + shift, PATTERN, np.uint8)
+        make = rmaext.empty if launch.test_route() in ("direct", "mixed") else np.empty
+        raw = make(nbytes + 3 * GUARD + shift, np.uint8)
+        raw[:] = PATTERN
         start = -raw.ctypes.data % GUARD  # so that only shift misaligns
         self.raw = raw[start : start + nbytes + 2 * GUARD + shift]
         self.bytes = self.raw[self.low : self.high]

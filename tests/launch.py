@@ -4,10 +4,12 @@
 As a program it runs the test suite: the serial tests once, then those marked
 `mpi` at each size, every job under a time limit:
 
-    python tests/launch.py [--marks EXPR] [--sizes 0,1,2] [--limit SECONDS] [pytest arguments]
+    python tests/launch.py [--marks EXPR] [--sizes 0,1,2:fabric] [--limit SECONDS] [pytest arguments]
     python tests/launch.py --run SIZE [--limit SECONDS] program.py [arguments]
 
-Size 0 stands for the serial tests. The status is 0 only if every run passed
+Size 0 stands for the serial tests. A size may name the route that windows take:
+"2:direct" (arena memory), "2:fabric", "2:mixed" (arena memory, on two pretend
+nodes); by itself most take the route cma. The status is 0 only if every run passed
 and executed at least one test. With --marks or pytest arguments of your own
 (a file, -k ...) a run may be empty, but not all of them.
 
@@ -44,6 +46,11 @@ _JOB_VARIABLES = (
 def under_mpiexec() -> bool:
     """Tell whether a launcher started this process; does not need MPI."""
     return "PMI_RANK" in os.environ or "PMIX_RANK" in os.environ
+
+
+def test_route() -> str:
+    """Return the route that the tests' windows shall take; "" for the natural one."""
+    return os.environ.get("RMAEXT_TEST_ROUTE", "")
 
 
 @functools.cache
@@ -234,7 +241,7 @@ def main() -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--run", type=int, metavar="SIZE", help="run this program, not the suite")
     parser.add_argument("--marks", help="as pytest's -m; default: all but scale, matrix and stress")
-    parser.add_argument("--sizes", default="0,1,2,3,4")
+    parser.add_argument("--sizes", default="0,1,2:direct,2:fabric,3,3:mixed,4")
     parser.add_argument("--limit", type=float, default=300, help="seconds a run")
     parser.add_argument("--cover", action="store_true")
     options, own = parser.parse_known_args()
@@ -253,18 +260,21 @@ def main() -> int:
     color = "--color=yes" if sys.stdout.isatty() else "--color=no"
     python = [sys.executable] + (["-m", "coverage", "run"] if options.cover else [])
     results = []
-    for size in map(int, options.sizes.split(",")):
+    for run in options.sizes.split(","):
+        size, route = int(run.partition(":")[0]), run.partition(":")[2]
         if size:
             # One cache for all ranks would be written by all ranks.
             command = [*mpi_command(size), *python, "-m", "pytest", "-p", "no:cacheprovider"]
             marks = f"mpi and ({wanted})"
         else:
             command, marks = [*python, "-m", "pytest"], f"not mpi and ({wanted})"
-        name = f"{launcher()[1]}, " + (f"size {size}" if size else "serial tests")
+        name = f"{launcher()[1]}, " + (f"size {run}" if size else "serial tests")
         print(f"== {name}", flush=True)
         start = time.monotonic()
         code = supervise(
-            [*command, "--no-header", color, "-m", marks, *own], environment(), options.limit
+            [*command, "--no-header", color, "-m", marks, *own],
+            environment({"RMAEXT_TEST_ROUTE": route}),
+            options.limit,
         )
         if code:
             print(f"== {name}: status {code} after {time.monotonic() - start:.0f} s", flush=True)

@@ -201,7 +201,7 @@ def test_malformed_record(world, monkeypatch, mangle):
 
 def test_decoders_refuse_anything_else():
     """Mutations of a good record: the same record again, or KeyRecordError."""
-    record = keys.WindowRecord(800, 0, 16, 3, "<f8", bytes(range(32)))
+    record = keys.WindowRecord(800, 0, 3, "<f8", bytes(range(32)), 16, (100,), (5, 6, 7, 8))
     good = keys.encode(record.pack())
     assert keys.WindowRecord.unpack(keys.decode(good)[1]) == record
     rng, refused = np.random.default_rng(7), 0

@@ -24,10 +24,11 @@ DEFAULT = {
     "library": "",
     "progress": True,
     "mr_basic": False,
+    "ptracer": True,
 }
 
 
-VARIABLES = "PROVIDER", "ROUTE", "NODE", "IFACE", "LIBFABRIC", "PROGRESS", "MR_MODE", "TIMEOUT"
+VARIABLES = "PROVIDER", "ROUTE", "NODE", "IFACE", "LIBFABRIC", "PROGRESS", "MR_MODE", "TIMEOUT", "PTRACER"
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +57,7 @@ def test_defaults():
         ("PROGRESS", "0", "progress", False),
         ("PROGRESS", "1", "progress", True),
         ("MR_MODE", "basic", "mr_basic", True),
+        ("PTRACER", "0", "ptracer", False),
         *((name, "", field, DEFAULT[field]) for name, field in [("ROUTE", "route")]),
         ("PROGRESS", "", "progress", True),
         ("MR_MODE", "", "mr_basic", False),
@@ -226,9 +228,10 @@ def test_route_node_and_interface(mpirun):
     body = """
         rank = world.rank
         plain, forced = make(), make(ROUTE="fabric")
-        assert (plain.route(rank), plain.route(peer)) == ("direct", "fabric")
-        assert (forced.route(rank), forced.route(peer)) == ("fabric", "fabric")
         apart = make(NODE=f"node {rank}")
+        assert (plain.route(rank), plain.route(peer)) == ("direct", "cma")
+        assert (apart.route(rank), apart.route(peer)) == ("direct", "fabric")
+        assert (forced.route(rank), forced.route(peer)) == ("fabric", "fabric")
         assert absent(plain)[1] is None
         for win in plain, forced, apart:
             assert "//127.0.0.1:" in win.fabric.address, win.fabric

@@ -22,12 +22,14 @@ RECORDS = st.builds(
     WindowRecord,
     size=st.integers(0, 2**63 - 1),
     base=st.integers(0, 2**63 - 1),
-    align=st.integers(0, 63),
     access=st.integers(1, 3),
     dtype=st.text(max_size=200).filter(lambda text: len(text.encode("utf-8", "replace")) < 1000),
     key=st.binary(max_size=300),
+    address=st.integers(0, 2**63 - 1),
+    shape=st.lists(st.integers(0, 2**63 - 1), max_size=32).map(tuple),
+    block=st.tuples(st.integers(-1, 2**31), *[st.integers(0, 2**63 - 1)] * 3),
 ).filter(lambda record: record.dtype.isprintable())
-GOOD = WindowRecord(800, 4096, 16, 3, "<f8", bytes(range(32)))
+GOOD = WindowRecord(800, 4096, 3, "<f8", bytes(range(32)), 16, (10, 10), (5, 6, 7, 8))
 FRAME = keys.encode(GOOD.pack())
 
 
