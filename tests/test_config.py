@@ -28,7 +28,17 @@ DEFAULT = {
 }
 
 
-VARIABLES = "PROVIDER", "ROUTE", "NODE", "IFACE", "LIBFABRIC", "PROGRESS", "MR_MODE", "TIMEOUT", "PTRACER"
+VARIABLES = (
+    "PROVIDER",
+    "ROUTE",
+    "NODE",
+    "IFACE",
+    "LIBFABRIC",
+    "PROGRESS",
+    "MR_MODE",
+    "TIMEOUT",
+    "PTRACER",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -210,7 +220,7 @@ def test_progress_and_timeout(mpirun):
     """Without the thread a target that sleeps is not reached, and the limit is kept."""
     body = """
         threads = len(os.listdir("/proc/self/task"))
-        win, hasty = make(PROGRESS="0"), make(TIMEOUT="0.3")
+        win, hasty = make(PROGRESS="0", ROUTE="fabric"), make(TIMEOUT="0.3", ROUTE="fabric")
         assert win.fabric.stats["thread_wakeups"] == 0
         taken, error = absent(win)
         assert taken > 0.7 and error is None, (taken, error)

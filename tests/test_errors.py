@@ -29,6 +29,7 @@ MAP = {
         "ENETDOWN EPIPE EIO ECANCELED",
     ),
     rmaext.NoProviderError: (LookupError, "ENODATA"),
+    rmaext.NotLocalError: (ValueError, ""),
     rmaext.LibraryError: (LookupError, "ENOENT"),
     rmaext.KeyRecordError: (ValueError, ""),
 }

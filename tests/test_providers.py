@@ -29,9 +29,11 @@ MRAIL = {
 # Two ranks move data both ways, small and large, contiguous and strided, then
 # try the atomics.
 WORK = """
+    import os
     import numpy as np, rmaext
     from mpi4py import MPI
     world = MPI.COMM_WORLD
+    os.environ["RMAEXT_NODE"] = f"node {world.rank}"
 
     peer, N = 1 - world.rank, 1 << 17  # 1 MiB
     rng = [np.random.default_rng(seed) for seed in (0, 1)]

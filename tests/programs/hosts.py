@@ -17,6 +17,7 @@ import traceback
 from pathlib import Path
 
 import netns
+import numpy as np
 from mpi4py import MPI
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
@@ -42,7 +43,7 @@ def listens_at(address: str) -> None:
 def refused() -> None:
     """Every rank gets the same error, whose text names what there is."""
     try:
-        rmaext.Window.allocate(world, 4)
+        rmaext.Window(world, np.zeros(4))
     except rmaext.NoProviderError as exc:
         texts = world.allgather(str(exc))
         assert len(set(texts)) == 1, texts
@@ -56,7 +57,7 @@ def run() -> None:
     import heat
     import taskfarm
 
-    with rmaext.Window.allocate(world, 4, "i8") as win:
+    with rmaext.Window(world, np.zeros(4, "i8")) as win:
         fabric = win.fabric
         assert fabric is not None
         host = fabric.address.rpartition("/")[2].rpartition(":")[0]
@@ -64,8 +65,8 @@ def run() -> None:
         listens_at(host)
         hosts = world.allgather(host)
         assert len(set(hosts)) == len(set(pids)), hosts
-        assert {win.route(r) for r in range(world.size)} <= {"direct", "fabric"}
-        with rmaext.Window.allocate(world, 4, "i8") as another:
+        assert {win.route(r) for r in range(world.size)} <= {"direct", "cma", "fabric"}
+        with rmaext.Window(world, np.zeros(4, "i8")) as another:
             assert another.memory.key != win.memory.key
         keys = world.gather(win.memory.key.hex())
     result = heat.solve(world, 64, 96, 60)
@@ -75,7 +76,7 @@ def run() -> None:
     # those of one host keep to themselves
     local = world.Split(pids.index(pids[world.rank]), world.rank)
     if local.size > 1 and not iface:
-        with rmaext.Window.allocate(local, 1, "i8") as win:
+        with rmaext.Window(local, np.zeros(1, "i8")) as win:
             assert win.fabric is not None
             assert "//127.0.0.1:" in win.fabric.address, win.fabric.address
             assert win.fetch_add(1, 0) in range(local.size)
