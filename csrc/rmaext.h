@@ -200,13 +200,15 @@ int rmaext_near_map(rmaext_near *near, const struct rmaext_block *block,
 /*
  * Ranks of one node. board: rmaext_team_bytes() zeros that all of them map.
  * meet waits until all have come; *worst_p is the largest value that any
- * brought. RMAEXT_PENDING: not yet, call it again. A rank fills its slot before
- * a meeting, and reads the others' (left = 1) after it, before the next.
+ * brought. RMAEXT_PENDING: not yet, call it again. Each rank has two slots,
+ * which it fills by turns before a meeting, and all read after it, before the
+ * next.
  */
 uint64_t rmaext_team_bytes(int64_t size);
 int rmaext_team_open(void *board, int64_t size, int64_t spin,
 		     rmaext_team **team_p);
-void *rmaext_team_slot(rmaext_team *team, int64_t rank, int left);
+void *rmaext_team_slots(void *board);
+int rmaext_team_turn(const rmaext_team *team); /* of the next meeting: 0, 1 */
 int rmaext_team_meet(rmaext_team *team, unsigned int value,
 		     unsigned int *worst_p);
 void rmaext_team_close(rmaext_team *team);

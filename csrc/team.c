@@ -58,14 +58,15 @@ void rmaext_team_close(rmaext_team *team)
 	free(team);
 }
 
-/* Of the meeting that this rank will go to, or is in, or has just left. */
-void *rmaext_team_slot(rmaext_team *team, int64_t rank, int left)
+void *rmaext_team_slots(void *board)
 {
-	unsigned int generation =
-		atomic_load(&team->board->generation) - (unsigned int)!!left;
+	return ((struct rmx_board *)board)->slots;
+}
 
-	return team->board->slots +
-	       (2 * (uint64_t)rank + (generation & 1)) * RMAEXT_TEAM_SLOT;
+/* The generation does not move on before this rank has come. */
+int rmaext_team_turn(const rmaext_team *team)
+{
+	return atomic_load(&team->board->generation) & 1;
 }
 
 static void arrive(struct rmaext_team *team, unsigned int value)

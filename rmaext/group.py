@@ -84,6 +84,7 @@ class Group:
         self.pidfds: dict[int, int] = {}
         self._poll = select.poll()
         self.processes: list[Process | None] = [None] * self.size
+        self._handles = ffi.NULL  # C's of these
         self.all_direct = self.one_host = self.size == 1
         try:
             self._open()
@@ -169,6 +170,8 @@ class Group:
                 self._poll.register(fd, select.POLLIN)
         self.near = [r for r, h in enumerate(hellos) if self._sees(h)]
         self.processes = [self._find_process(rank) for rank in range(self.size)]
+        handles = [p.handle if p is not None else ffi.NULL for p in self.processes]
+        self._handles = ffi.new("rmaext_near *[]", handles)
         where = self._board(board)
         alone = any(p is None or not p.can_map for p in self._others()) or not where
         worst = self.reduce(2 if len(self.near) < self.size else int(alone))
@@ -363,10 +366,9 @@ class Group:
         """Return the C window over what the ranks have."""
         n = self.size
         key_len = key_length(network.fabric, records) if network else 8
-        near = [p.handle if p is not None else ffi.NULL for p in self.processes]
         columns = [
             ffi.new("rmaext_peer *[]", network.peers) if network else ffi.NULL,
-            ffi.new("rmaext_near *[]", near),
+            self._handles,
             ffi.new("void *[]", maps),
             ffi.new("uint64_t[]", [r.address for r in records]),
             ffi.new("uint64_t[]", [r.size for r in records]),

@@ -14,8 +14,7 @@ import struct
 import sys
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
@@ -153,8 +152,11 @@ def error_record(payload: bytes) -> dict[str, Any]:
     return fields
 
 
-@dataclass(frozen=True)
-class WindowRecord:
+# size, base, address, block, access, lengths of shape, dtype and key
+_HEAD = struct.Struct("<QQQqQQQBBHH")
+
+
+class WindowRecord(NamedTuple):
     """What the others must know about one rank's part of a window."""
 
     size: int  # bytes
@@ -166,9 +168,6 @@ class WindowRecord:
     shape: tuple[int, ...] = ()
     block: tuple[int, int, int, int] = (-1, 0, 0, 0)  # of its arena; -1: elsewhere
 
-    # size, base, address, block, access, lengths of shape, dtype and key
-    _HEAD = struct.Struct("<QQQqQQQBBHH")
-
     @property
     def align(self) -> int:
         """The address modulo 64."""
@@ -177,7 +176,7 @@ class WindowRecord:
     def pack(self) -> bytes:
         """Return the payload of a record."""
         dtype = self.dtype.encode()
-        head = self._HEAD.pack(
+        head = _HEAD.pack(
             *(self.size, self.base, self.address, *self.block),
             *(self.access, len(self.shape), len(dtype), len(self.key)),
         )
@@ -187,12 +186,12 @@ class WindowRecord:
     @classmethod
     def unpack(cls, payload: bytes) -> WindowRecord:
         """Decode a payload; KeyRecordError if malformed."""
-        if len(payload) < cls._HEAD.size:
+        if len(payload) < _HEAD.size:
             _malformed(f"window record of {len(payload)} bytes")
-        size, base, address, *block, access, n_shape, n_dtype, n_key = cls._HEAD.unpack_from(
+        size, base, address, *block, access, n_shape, n_dtype, n_key = _HEAD.unpack_from(
             payload
         )
-        body = payload[cls._HEAD.size :]
+        body = payload[_HEAD.size :]
         if len(body) != 8 * n_shape + n_dtype + n_key:
             _malformed("lengths inside the window record do not match")
         if not 1 <= access <= 3 or size + base >= 1 << 64 or size + address >= 1 << 64:

@@ -39,6 +39,7 @@ NO_BLOCK = Block(-1, 0, 0, 0)
 
 _PR_SET_PTRACER = 0x59616D61
 _PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
+_SLOT = int(lib.RMAEXT_TEAM_SLOT)
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
@@ -220,6 +221,8 @@ class Team:
         self._keep = keep
         self._rank, self._size = rank, size
         self._worst = ffi.new("unsigned int *")
+        slots = lib.rmaext_team_slots(board)
+        self._slots = memoryview(ffi.buffer(slots, 2 * size * _SLOT))
 
     @staticmethod
     def board(size: int) -> Any:
@@ -235,18 +238,19 @@ class Team:
 
     def write(self, record: bytes) -> bool:
         """Leave a record for the next meeting; False if it is too long."""
-        slot = ffi.buffer(lib.rmaext_team_slot(self._handle, self._rank, 0), lib.RMAEXT_TEAM_SLOT)
         n = len(record)
-        if n + 2 > len(slot):
+        if n + 2 > _SLOT:
             return False
-        slot[: n + 2] = n.to_bytes(2, "little") + record
+        # two slots a rank, by turns: who is ahead writes while others still read
+        at = (2 * self._rank + lib.rmaext_team_turn(self._handle)) * _SLOT
+        self._slots[at : at + n + 2] = n.to_bytes(2, "little") + record
         return True
 
     def read(self) -> list[bytes]:
         """Return all ranks' records of the meeting that was just left."""
-        records = []
-        for rank in range(self._size):
-            slot = ffi.buffer(lib.rmaext_team_slot(self._handle, rank, 1), lib.RMAEXT_TEAM_SLOT)
-            n = int.from_bytes(slot[:2], "little")
-            records.append(bytes(slot[2 : n + 2]))
+        records, slots = [], self._slots
+        first = (1 - lib.rmaext_team_turn(self._handle)) * _SLOT
+        for at in range(first, len(slots), 2 * _SLOT):
+            n = min(int.from_bytes(slots[at : at + 2], "little"), _SLOT - 2)
+            records.append(bytes(slots[at + 2 : at + 2 + n]))
         return records

@@ -208,14 +208,12 @@ class Window:
         network = None if self._fabric is None else group.network()
         own = memory.address(self._array)
         self._routes, self._maps = group.routes(records, own, network)
-        token = group.token(self._name)
+        token = group.token(self._name) if network else bytes(16)
         arguments = (records, self._routes, self._maps, self._timeout, token)
         self._handle = group.window(network, *arguments)
         self._dtype = self._array.dtype
         self._records = records
         self._sizes = [record.size // self._dtype.itemsize for record in records]
-        mine = records[group.rank]
-        self._memory = Memory(mine.key, mine.address, mine.size, memory.access_name(mine.access))
         self._atomic_type = memory.atomic_type(self._dtype)
 
     def _record(self, network: bool) -> WindowRecord:
@@ -257,7 +255,8 @@ class Window:
     @property
     def memory(self) -> Memory:
         """Key, base address, size and rights of this rank's part."""
-        return self._memory
+        mine = self._records[self._group.rank]
+        return Memory(mine.key, mine.address, mine.size, memory.access_name(mine.access))
 
     @property
     def fabric(self) -> Fabric | None:
@@ -712,6 +711,8 @@ def _same_shape(records: list[WindowRecord], itemsize: int) -> None:
 def _same_dtype(records: list[WindowRecord]) -> None:
     """Raise, on all ranks alike, unless all have the dtype of the most."""
     names = [record.dtype for record in records]
+    if len(set(names)) == 1:
+        return
     common = max(dict.fromkeys(names), key=names.count)
     odd = [rank for rank, name in enumerate(names) if name != common]
     if odd:
