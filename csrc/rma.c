@@ -6,13 +6,6 @@
 #include <string.h>
 
 /*
- * A put up to this size is copied and returns at once; a longer one is read
- * by the network where it lies, and waits. Copying 32 KiB costs less than
- * the round trip that waiting would.
- */
-#define RMX_COPY_MAX ((uint64_t)32 << 10)
-
-/*
  * Only the origin can refuse: providers let a put past the end land, lose it
  * together with the next good one, or hang (measured).
  */
@@ -21,6 +14,8 @@ int rmx_check(const struct rmaext_window *w, const char *call, int64_t rank,
 {
 	const struct rmx_target *t;
 
+	if (rmx_passes(w, rank, offset, len, access))
+		return 0;
 	if (rank < 0 || rank >= w->count)
 		return rmx_fail(-ERANGE, rank, call,
 				"rank %lld is not in 0..%lld", (long long)rank,
@@ -38,11 +33,8 @@ int rmx_check(const struct rmaext_window *w, const char *call, int64_t rank,
 				"the window there allows %s%s",
 				t->access & RMAEXT_READ ? "r" : "",
 				t->access & RMAEXT_WRITE ? "w" : "");
-	if (t->peer &&
-	    atomic_load_explicit(&t->peer->gone, memory_order_relaxed))
-		return rmx_fail(-FI_ENOTCONN, rank, call,
-				"the target process, or its endpoint, is gone");
-	return 0;
+	return rmx_fail(-FI_ENOTCONN, rank, call,
+			"the target process, or its endpoint, is gone");
 }
 
 /* offset: within the operation */
@@ -90,7 +82,7 @@ int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 		goto leave;
 	switch (w->targets[rank].route) {
 	case RMAEXT_DIRECT:
-		memmove(w->targets[rank].map + offset, buf, len);
+		rmx_copy(w->targets[rank].map + offset, buf, len);
 		goto leave;
 	case RMAEXT_CMA:
 		ret = rmx_cma_write(&w->targets[rank], rank, offset, buf, len);
@@ -123,7 +115,7 @@ int rmaext_get(rmaext_window *w, int64_t rank, uint64_t offset, void *buf,
 		goto leave;
 	switch (w->targets[rank].route) {
 	case RMAEXT_DIRECT:
-		memmove(buf, w->targets[rank].map + offset, len);
+		rmx_copy(buf, w->targets[rank].map + offset, len);
 		goto leave;
 	case RMAEXT_CMA:
 		ret = rmx_cma_read(&w->targets[rank], rank, offset, buf, len);
