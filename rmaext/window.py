@@ -39,6 +39,11 @@ Place = tuple[int, int, int]  # rank, offset and count, in elements
 
 _PROC_NULL = MPI.PROC_NULL
 _NO_OP = ffi.new("rmaext_op **")  # the direct route leaves it NULL
+_PREPARED = {  # name, and rights of origins that it needs
+    _hot.PUT: ("prepare_put", lib.RMAEXT_WRITE),
+    _hot.GET: ("prepare_get", lib.RMAEXT_READ),
+    _hot.FETCH_ADD: ("prepare_fetch_add", lib.RMAEXT_READ | lib.RMAEXT_WRITE),
+}
 _ROUTES = {lib.RMAEXT_DIRECT: "direct", lib.RMAEXT_FABRIC: "fabric"}
 
 
@@ -303,6 +308,92 @@ class Window(_hot.Window):
         place = self._place("compare_and_swap", rank, offset, old.size)
         return self._atomic("compare_and_swap", place, lib.rmaext_compare_and_swap, old, new)
 
+    # -- operations that are repeated ----------------------------------------------
+
+    def register(self, array: Array) -> _hot.Buffer:
+        """Return a buffer object, for an array that is put or got often.
+
+        Parameters
+        ----------
+        array : numpy.ndarray
+            Of the window's dtype and C-contiguous. It is kept, not copied: each
+            operation uses what it holds then, and it cannot be resized.
+
+        Returns
+        -------
+        Buffer
+            With `put(rank, offset=0)`, `get(rank, offset=0)`, which returns the
+            array, `fetch_add(rank, offset=0)` and the attribute `array`.
+
+        Notes
+        -----
+        Local; there is nothing to release.
+        """
+        self._check_open("register")
+        return _hot.Buffer(self, memory.check_origin(array, self._dtype))
+
+    def prepare_put(self, origin: Array, rank: int, offset: int = 0) -> _hot.Prepared:
+        """Return a function without arguments that puts the array there each time.
+
+        Parameters
+        ----------
+        origin : numpy.ndarray
+            As for `register`; it is read anew in each call.
+        rank, offset : int
+            As for `put`.
+
+        Raises
+        ------
+        BoundsError, AccessError, TypeError, ValueError
+            At once, as far as they can be foreseen. A call raises what `put` does.
+
+        Notes
+        -----
+        Local. The calls correspond to MPI_Put with the same arguments.
+        """
+        memory.check_origin(origin, self._dtype)
+        return self._prepare(_hot.PUT, origin, rank, offset)
+
+    def prepare_get(self, out: Array, rank: int, offset: int = 0) -> _hot.Prepared:
+        """Return a function without arguments that fills `out`, and returns it.
+
+        As `prepare_put`; `out` must be writeable.
+        """
+        memory.check_result(out, self._dtype)
+        return self._prepare(_hot.GET, out, rank, offset)
+
+    def prepare_fetch_add(self, value: Any, rank: int, offset: int = 0) -> _hot.Prepared:
+        """Return a function without arguments that adds, and returns the previous values.
+
+        As `prepare_put`; `value` may be a scalar, too.
+        """
+        if isinstance(value, np.ndarray):
+            memory.check_origin(value, self._dtype)
+        operand = memory.origin(value, self._dtype)
+        return self._prepare(_hot.FETCH_ADD, operand, rank, offset)
+
+    def _prepare(self, kind: int, array: Array, rank: int, offset: int) -> _hot.Prepared:
+        call, access = _PREPARED[kind]
+        self._check_open(call)
+        place = self._place(call, rank, offset, array.size)
+        if place is not None:
+            first = place[1] * self._dtype.itemsize
+            number = self._atomic_number(call, place) if kind == _hot.FETCH_ADD else -1
+            code = lib.rmaext_window_check(
+                self._handle, place[0], first, array.nbytes, access, number
+            )
+            if code:
+                raise from_c(code, self._where(call, place))
+        return _hot.Prepared(kind, self, array, rank, offset)
+
+    def check(self, code: int) -> None:
+        """Raise what a code that a function of `rmaext.jit` returned stands for, unless 0.
+
+        In the thread that made the call; else the words are not those of the call.
+        """
+        if code:
+            raise from_c(code, f"window {self._name}")
+
     # -- synchronisation -------------------------------------------------------------
 
     def _flush(self, rank: int | None = None) -> None:
@@ -502,14 +593,18 @@ class Window(_hot.Window):
     def _atomic(self, call: str, place: Place | None, function: Any, *operands: Array) -> Any:
         if place is None:
             return None
-        if self._atomic_type is None:
-            text = f"{self._where(call, place)}: no atomics on dtype {self._dtype}"
-            raise Unsupported(errno.EOPNOTSUPP, text, call=call, rank=place[0])
+        number = self._atomic_number(call, place)
         out = np.empty(operands[0].shape, self._dtype)
         buffers = (*operands, out)
         data = [memory.address(buffer) for buffer in buffers]
-        self._run(call, place, buffers, function, self._atomic_type, *data, out.size)
+        self._run(call, place, buffers, function, number, *data, out.size)
         return out[()]
+
+    def _atomic_number(self, call: str, place: Place) -> int:
+        if self._atomic_type is None:
+            text = f"{self._where(call, place)}: no atomics on dtype {self._dtype}"
+            raise Unsupported(errno.EOPNOTSUPP, text, call=call, rank=place[0])
+        return self._atomic_type
 
 
 def _same_dtype(records: list[WindowRecord]) -> None:
