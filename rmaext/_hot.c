@@ -138,6 +138,12 @@ static bool to_bytes(const struct window *w, int64_t index, uint64_t *offset_p)
 	return !__builtin_mul_overflow((uint64_t)index, w->it.unit, offset_p);
 }
 
+/* Else there may be no C window, and no dtype. */
+static bool is_open(const struct window *w)
+{
+	return !w->it.closed && w->it.window;
+}
+
 /* Of the window's dtype, in one piece; subclasses may have ideas of their own
  */
 static bool is_plain(const struct window *w, PyObject *it)
@@ -151,7 +157,8 @@ static bool is_plain(const struct window *w, PyObject *it)
 
 static bool is_plain_result(const struct window *w, PyObject *it)
 {
-	return is_plain(w, it) && PyArray_ISWRITEABLE((PyArrayObject *)it);
+	return is_open(w) && is_plain(w, it) &&
+	       PyArray_ISWRITEABLE((PyArrayObject *)it);
 }
 
 /* One element, with room for the largest. */
@@ -340,8 +347,8 @@ static enum outcome run(struct window *w, const struct request *r)
 	rmaext_op *op = NULL;
 	int code = 0;
 
-	Py_BEGIN_ALLOW_THREADS switch (r->kind)
-	{
+	Py_BEGIN_ALLOW_THREADS
+	switch (r->kind) {
 	case RMX_PUT:
 		code = rmaext_put(it, r->rank, r->offset, from,
 				  r->count * w->it.unit, &op);
@@ -360,7 +367,9 @@ static enum outcome run(struct window *w, const struct request *r)
 					       r->count, &op);
 		break;
 	}
-	Py_END_ALLOW_THREADS if (code) return go_on(w, r, code, op);
+	Py_END_ALLOW_THREADS
+	if (code)
+		return go_on(w, r, code, op);
 	/* of operations that were given up, some may have ended since */
 	if (w->orphans && PyDict_GET_SIZE(w->orphans) &&
 	    !call_fabric(w, names.reap, NULL))
@@ -398,7 +407,7 @@ static enum outcome put_at(struct window *w, PyObject *origin, int64_t rank,
 	struct request r = {RMX_PUT, .buffer = {Py_None, Py_None, Py_None}};
 	union cell cell;
 
-	if (w->it.closed || !to_bytes(w, index, &r.offset))
+	if (!is_open(w) || !to_bytes(w, index, &r.offset))
 		return ODD;
 	r.rank = rank;
 	if (is_plain(w, origin)) {
@@ -429,7 +438,7 @@ static enum outcome get_at(struct window *w, PyArrayObject *out, int64_t rank,
 		.buffer = {(PyObject *)out, Py_None, Py_None},
 	};
 
-	if (w->it.closed || !to_bytes(w, index, &r.offset) ||
+	if (!is_open(w) || !to_bytes(w, index, &r.offset) ||
 	    !allowed(w, rank, r.offset, r.count, RMAEXT_READ))
 		return ODD;
 	if (!is_direct(w, rank) || r.count * w->it.unit > KEEP_GIL)
@@ -443,7 +452,7 @@ static enum outcome get_at(struct window *w, PyArrayObject *out, int64_t rank,
 static bool rest(const struct window *w, int64_t rank, int64_t index,
 		 int64_t *count_p)
 {
-	if (w->it.closed || rank >= w->it.window->count)
+	if (!is_open(w) || rank >= w->it.window->count)
 		return false;
 	*count_p = (int64_t)(w->it.window->targets[rank].size / w->it.unit) -
 		   index;
@@ -455,7 +464,7 @@ static bool could_get(const struct window *w, int64_t rank, int64_t index,
 {
 	uint64_t offset;
 
-	return !w->it.closed && to_bytes(w, index, &offset) &&
+	return is_open(w) && to_bytes(w, index, &offset) &&
 	       allowed(w, rank, offset, (uint64_t)count, RMAEXT_READ);
 }
 
@@ -510,7 +519,7 @@ static enum outcome fetch_add_at(struct window *w, PyObject *value,
 	union cell cell;
 	bool plain;
 
-	if (w->it.closed || w->it.type < 0 || !to_bytes(w, index, &r.offset))
+	if (!is_open(w) || w->it.type < 0 || !to_bytes(w, index, &r.offset))
 		return ODD;
 	plain = is_plain(w, value);
 	if (plain)
@@ -539,7 +548,7 @@ static enum outcome swap_at(struct window *w, PyObject *compare,
 	union cell old, expected, swap;
 	uint64_t offset;
 
-	if (w->it.closed || !pack(w, compare, &expected) ||
+	if (!is_open(w) || !pack(w, compare, &expected) ||
 	    !pack(w, value, &swap) || !to_bytes(w, index, &offset) ||
 	    !rmx_swap_direct(w->it.window, rank, offset, w->it.type, &expected,
 			     &swap, &old))
@@ -551,17 +560,21 @@ static enum outcome swap_at(struct window *w, PyObject *compare,
 static enum outcome flush_at(struct window *w, int64_t rank)
 {
 	struct rmaext_window *it = w->it.window;
-	struct rmaext_wait wait = {.timeout = it->timeout};
+	struct rmaext_wait wait = {0};
 	PyObject *result;
 	int code;
 
-	if (w->it.closed || rank >= it->count)
+	if (!is_open(w) || rank >= it->count)
 		return ODD;
 	if ((rank >= 0 || !it->fabric || it->count <= KEEP_GIL_FLUSH) &&
 	    rmx_flushed(it, rank))
 		return DONE;
-	Py_BEGIN_ALLOW_THREADS code = rmaext_flush(it, rank, &wait);
-	Py_END_ALLOW_THREADS if (!code) return DONE;
+	wait.timeout = it->timeout;
+	Py_BEGIN_ALLOW_THREADS
+	code = rmaext_flush(it, rank, &wait);
+	Py_END_ALLOW_THREADS
+	if (!code)
+		return DONE;
 	if (code == RMAEXT_PENDING)
 		return ODD;
 	/* reported once: another flush would not see it */
@@ -902,7 +915,7 @@ static int window_traverse(struct window *w, visitproc visit, void *arg)
 
 static int window_clear(struct window *w)
 {
-	w->it.closed = 1;
+	w->it.window = NULL;
 	Py_CLEAR(w->dtype);
 	Py_CLEAR(w->handle);
 	Py_CLEAR(w->fabric);
