@@ -75,8 +75,7 @@ static struct {
 /* cffi's ffi.new and ffi.cast */
 static PyObject *ffi_new, *ffi_cast;
 
-/* -- arguments --------------------------------------------------------------
- */
+/* -- arguments -- */
 
 /*
  * Sort arguments into slots. False if there are too many, or unknown ones:
@@ -144,7 +143,7 @@ static bool is_open(const struct window *w)
 	return !w->it.closed && w->it.window;
 }
 
-/* Of the window's dtype, in one piece; subclasses may have ideas of their own
+/* Of the window's dtype, in one piece. Subclasses may have ideas of their own.
  */
 static bool is_plain(const struct window *w, PyObject *it)
 {
@@ -236,8 +235,7 @@ static bool pack(const struct window *w, PyObject *it, union cell *cell)
 	return true;
 }
 
-/* -- what may wait ----------------------------------------------------------
- */
+/* -- what may wait -- */
 
 static PyArrayObject *new_array(const struct window *w, int ndim,
 				const npy_intp *shape)
@@ -377,8 +375,7 @@ static enum outcome run(struct window *w, const struct request *r)
 	return DONE;
 }
 
-/* -- operations -------------------------------------------------------------
- */
+/* -- operations -- */
 
 static bool is_direct(const struct window *w, int64_t rank)
 {
@@ -402,19 +399,21 @@ static bool allowed(const struct window *w, int64_t rank, uint64_t offset,
 static enum outcome put_at(struct window *w, PyObject *origin, int64_t rank,
 			   int64_t index)
 {
-	/* C has a copy of so short a put when it returns: a cell needs no
-	 * buffer */
-	struct request r = {RMX_PUT, .buffer = {Py_None, Py_None, Py_None}};
+	struct request r = {
+		.kind = RMX_PUT,
+		.rank = rank,
+		.buffer = {Py_None, Py_None, Py_None},
+	};
 	union cell cell;
 
 	if (!is_open(w) || !to_bytes(w, index, &r.offset))
 		return ODD;
-	r.rank = rank;
 	if (is_plain(w, origin)) {
 		r.source = PyArray_DATA((PyArrayObject *)origin);
 		r.count = (uint64_t)PyArray_SIZE((PyArrayObject *)origin);
 		r.buffer[0] = origin;
 	} else if (pack(w, origin, &cell)) {
+		/* C has a copy of so short a put when it returns */
 		r.source = cell.bytes;
 		r.count = 1;
 	} else {
@@ -584,8 +583,7 @@ static enum outcome flush_at(struct window *w, int64_t rank)
 	return FAILED;
 }
 
-/* -- Window -----------------------------------------------------------------
- */
+/* -- Window -- */
 
 /* Let the Python method decide. */
 static PyObject *decide(struct window *w, PyObject *name, PyObject *const *args,
@@ -973,8 +971,7 @@ static PyTypeObject window_type = {
 	.tp_getset = window_getters,
 };
 
-/* -- registered buffers and prepared operations -----------------------------
- */
+/* -- registered buffers and prepared operations -- */
 
 /*
  * An array that Python has checked, and where to put it or get it from. What
@@ -1207,8 +1204,7 @@ static PyTypeObject prepared_type = {
 	.tp_members = bound_members,
 };
 
-/* -- module -----------------------------------------------------------------
- */
+/* -- module -- */
 
 static bool intern(PyObject **name_p, const char *text)
 {
