@@ -33,8 +33,9 @@ LIMIT = timeout --foreground -k 10
 
 SOURCES = $(wildcard csrc/*.c)
 HEADERS = $(wildcard csrc/*.h)
+HOT = rmaext/_hot.c
 C_TESTS = $(wildcard tests/c/*.c)
-C_FORMATTED = $(SOURCES) $(HEADERS) $(wildcard tests/c/*.[ch])
+C_FORMATTED = $(SOURCES) $(HEADERS) $(HOT) $(wildcard tests/c/*.[ch])
 PY_FORMATTED = setup.py rmaext tests examples benchmarks
 
 .DELETE_ON_ERROR:
@@ -51,13 +52,13 @@ build: $(VENV)/.installed build/.extension
 $(VENV)/.installed: setup.cfg
 	.ci/packages
 	python3 -m venv $(VENV)
-	$(PYTHON) -m pip install -q 'setuptools>=70.1' 'cffi>=1.16'
+	$(PYTHON) -m pip install -q 'setuptools>=70.1' 'cffi>=1.16' 'numpy>=2'
 	$(PYTHON) -m pip install -q --no-build-isolation -e '.[$(MPI),test,lint,cover]'
 	@mkdir -p build && touch build/.extension $@
 
 # One extension serves both MPIs: it is linked to neither, nor to libfabric.
-build/.extension: $(SOURCES) $(HEADERS) rmaext/_build.py setup.py setup.cfg | $(VENV)/.installed
-	$(PYTHON) setup.py -q build_ext --inplace --force
+build/.extension: $(SOURCES) $(HEADERS) $(HOT) rmaext/_build.py setup.py setup.cfg | $(VENV)/.installed
+	CFLAGS="-Wextra -Werror" $(PYTHON) setup.py -q build_ext --inplace --force
 	@touch $@
 
 # -- tests -----------------------------------------------------------------------

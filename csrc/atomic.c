@@ -190,6 +190,46 @@ static void cpu_swap(void *memory, size_t unit, const void *compare,
 	}
 }
 
+static bool aligned(const struct rmaext_window *w, int64_t rank,
+		    uint64_t offset, size_t unit)
+{
+	return (w->targets[rank].align + offset) % unit == 0;
+}
+
+static bool direct(const struct rmaext_window *w, int64_t rank, uint64_t offset,
+		   int type, uint64_t count)
+{
+	const size_t unit = unit_of(type);
+
+	/* the caller has count elements in memory: the product fits */
+	return rmx_passes(w, rank, offset, count * unit,
+			  RMAEXT_READ | RMAEXT_WRITE) &&
+	       by_cpu(w, rank) && cpu_valid(type) &&
+	       aligned(w, rank, offset, unit);
+}
+
+bool rmx_fetch_add_direct(struct rmaext_window *w, int64_t rank,
+			  uint64_t offset, int type, const void *operand,
+			  void *result, uint64_t count)
+{
+	if (!direct(w, rank, offset, type, count))
+		return false;
+	cpu_fetch_add(w->targets[rank].map + offset, type, operand, result,
+		      count);
+	return true;
+}
+
+bool rmx_swap_direct(struct rmaext_window *w, int64_t rank, uint64_t offset,
+		     int type, const void *compare, const void *swap,
+		     void *result)
+{
+	if (!direct(w, rank, offset, type, 1))
+		return false;
+	cpu_swap(w->targets[rank].map + offset, unit_of(type), compare, swap,
+		 result, 1);
+	return true;
+}
+
 /* offset: within the operation, bytes */
 int rmx_atomic_post(struct rmaext_op *op, uint64_t offset, size_t len,
 		    void *context)
@@ -209,6 +249,32 @@ int rmx_atomic_post(struct rmaext_op *op, uint64_t offset, size_t len,
 	return (int)fi_fetch_atomic(f->ep, op->operand + offset, count, NULL,
 				    op->local + offset, NULL, t->peer->addr,
 				    addr, t->key, op->type, FI_SUM, context);
+}
+
+static int misaligned(const char *call, int64_t rank, uint64_t offset,
+		      size_t unit)
+{
+	return rmx_fail(-FI_EFAULT, rank, call,
+			"byte %llu is not aligned to %zu",
+			(unsigned long long)offset, unit);
+}
+
+int rmaext_window_check(rmaext_window *w, int64_t rank, uint64_t offset,
+			uint64_t len, int access, int type)
+{
+	int ret = rmx_window_enter(w, "check");
+	size_t most;
+
+	if (ret)
+		return ret;
+	ret = rmx_check(w, "check", rank, offset, len, access);
+	if (!ret && type >= 0) {
+		ret = find_atomic(w, rank, type, RMAEXT_SUM, &most);
+		if (!ret && len && !aligned(w, rank, offset, unit_of(type)))
+			ret = misaligned("check", rank, offset, unit_of(type));
+	}
+	rmx_window_leave(w);
+	return ret;
 }
 
 static int atomic(struct rmaext_window *w, const char *call, int64_t rank,
@@ -236,13 +302,11 @@ static int atomic(struct rmaext_window *w, const char *call, int64_t rank,
 		ret = find_atomic(w, rank, type, fi_op, &most);
 	if (ret || !count)
 		goto leave;
-	t = &w->targets[rank];
-	if ((t->align + offset) % unit) {
-		ret = rmx_fail(-FI_EFAULT, rank, call,
-			       "byte %llu is not aligned to %zu",
-			       (unsigned long long)offset, unit);
+	if (!aligned(w, rank, offset, unit)) {
+		ret = misaligned(call, rank, offset, unit);
 		goto leave;
 	}
+	t = &w->targets[rank];
 	if (by_cpu(w, rank)) {
 		if (kind == RMX_CSWAP)
 			cpu_swap(t->map + offset, unit, compare, operand,

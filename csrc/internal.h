@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <linux/futex.h>
 #include <sys/socket.h>
@@ -28,6 +29,13 @@
 #define RMX_NO_RANK (-1)
 #define RMX_TOKEN 16 /* bytes that name a window in a message */
 #define RMX_A_PUT ((uint64_t)1 << 32) /* in rmx_target.pending */
+
+/*
+ * A put up to this size is copied and returns at once; a longer one is read
+ * by the network where it lies, and waits. Copying 32 KiB costs less than
+ * the round trip that waiting would.
+ */
+#define RMX_COPY_MAX ((uint64_t)32 << 10)
 
 /* libfabric's functions that are not inline, taken from one opened copy */
 struct rmaext_library {
@@ -207,6 +215,14 @@ struct rmaext_op {
 	_Alignas(16) char payload[];
 };
 
+/* A window with its elements: what the fast tier works on. */
+struct rmx_typed {
+	struct rmaext_window *window;
+	uint64_t unit; /* bytes an element */
+	int type;      /* RMAEXT_INT8 and so on; -1: none, no atomics */
+	char closed;   /* set by Python before it closes the window */
+};
+
 /* What a waiter wants next. */
 enum rmx_step {
 	RMX_DONE,
@@ -277,7 +293,13 @@ void rmx_knock_init(struct rmx_knock *knock, const struct fi_info *info,
 void rmx_knock_end(struct rmx_knock *knock);
 bool rmx_knock(struct rmx_knock *knock, int64_t now, int64_t since);
 
-/* atomic.c */
+/* atomic.c: false where the whole of rmaext_*() is needed, if only to refuse */
+bool rmx_fetch_add_direct(struct rmaext_window *window, int64_t rank,
+			  uint64_t offset, int type, const void *operand,
+			  void *result, uint64_t count);
+bool rmx_swap_direct(struct rmaext_window *window, int64_t rank,
+		     uint64_t offset, int type, const void *compare,
+		     const void *swap, void *result);
 int rmx_atomic_post(struct rmaext_op *op, uint64_t offset, size_t len,
 		    void *context);
 
@@ -299,6 +321,79 @@ static inline bool rmx_near_doubtful(const struct rmaext_near *near)
 #endif
 	return atomic_load_explicit(&control->left, memory_order_relaxed) ||
 	       atomic_load_explicit(&near->gone, memory_order_relaxed);
+}
+
+static inline bool rmx_doubtful(const struct rmx_target *t)
+{
+	return (t->peer &&
+		atomic_load_explicit(&t->peer->gone, memory_order_relaxed)) ||
+	       rmx_near_doubtful(t->near);
+}
+
+/* The questions of rmx_check(), which calls this first, without its words. */
+static inline bool rmx_passes(const struct rmaext_window *w, int64_t rank,
+			      uint64_t offset, uint64_t len, int access)
+{
+	const struct rmx_target *t;
+
+	if (rank < 0 || rank >= w->count)
+		return false;
+	t = &w->targets[rank];
+	return offset <= t->size && len <= t->size - offset &&
+	       (t->access & access) == access && !rmx_doubtful(t);
+}
+
+/* What a flush would do, if there is nothing to wait for and no error. */
+static inline bool rmx_flushed(const struct rmaext_window *w, int64_t rank)
+{
+	int64_t end = rank < 0 ? w->count : rank + 1;
+
+	/* orders what the direct route stored */
+	atomic_thread_fence(memory_order_seq_cst);
+	if (rank >= 0 && rmx_doubtful(&w->targets[rank]))
+		return false;
+	for (rank = rank < 0 ? 0 : rank; w->fabric && rank < end; rank++) {
+		const struct rmx_target *t = &w->targets[rank];
+
+		/* in this order: an error is left before it counts down */
+		if (atomic_load(&t->pending) >= RMX_A_PUT ||
+		    atomic_load(&t->error))
+			return false;
+	}
+	return true;
+}
+
+/* Aligned elements in one piece; others may look at them meanwhile. */
+#define RMX_COPY_AS(type)                                              \
+	do {                                                           \
+		type value;                                            \
+                                                                       \
+		if ((uintptr_t)to % sizeof(value))                     \
+			break;                                         \
+		memcpy(&value, from, sizeof(value));                   \
+		__atomic_store_n((type *)to, value, __ATOMIC_RELAXED); \
+		return;                                                \
+	} while (0)
+
+static inline void rmx_copy(void *to, const void *from, uint64_t len)
+{
+	switch (len) {
+	case 0:
+		return; /* and to may be NULL */
+	case 1:
+		RMX_COPY_AS(uint8_t);
+		break;
+	case 2:
+		RMX_COPY_AS(uint16_t);
+		break;
+	case 4:
+		RMX_COPY_AS(uint32_t);
+		break;
+	case 8:
+		RMX_COPY_AS(uint64_t);
+		break;
+	}
+	memmove(to, from, len);
 }
 
 static inline void rmx_relax(void)

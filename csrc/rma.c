@@ -5,25 +5,10 @@
 #include <errno.h>
 #include <string.h>
 
-/*
- * A put up to this size is copied and returns at once; a longer one is read
- * by the network where it lies, and waits. Copying 32 KiB costs less than
- * the round trip that waiting would.
- */
-#define RMX_COPY_MAX ((uint64_t)32 << 10)
-
 static bool is_gone(const struct rmx_target *t)
 {
-	if (t->peer &&
-	    atomic_load_explicit(&t->peer->gone, memory_order_relaxed))
-		return true;
-	return rmx_near_doubtful(t->near) && rmx_near_gone(t->near);
-}
-
-static int gone(int64_t rank, const char *call)
-{
-	return rmx_fail(-FI_ENOTCONN, rank, call,
-			"the target process, or its endpoint, is gone");
+	return (t->peer && atomic_load(&t->peer->gone)) ||
+	       (rmx_near_doubtful(t->near) && rmx_near_gone(t->near));
 }
 
 /*
@@ -35,6 +20,8 @@ int rmx_check(const struct rmaext_window *w, const char *call, int64_t rank,
 {
 	const struct rmx_target *t;
 
+	if (rmx_passes(w, rank, offset, len, access))
+		return 0;
 	if (rank < 0 || rank >= w->count)
 		return rmx_fail(-ERANGE, rank, call,
 				"rank %lld is not in 0..%lld", (long long)rank,
@@ -53,8 +40,9 @@ int rmx_check(const struct rmaext_window *w, const char *call, int64_t rank,
 				t->access & RMAEXT_READ ? "r" : "",
 				t->access & RMAEXT_WRITE ? "w" : "");
 	if (is_gone(t))
-		return gone(rank, call);
-	return 0;
+		return rmx_fail(-FI_ENOTCONN, rank, call,
+				"the target process, or its endpoint, is gone");
+	return 0; /* its thread that we watched has ended, it has not */
 }
 
 /* offset: within the operation */
@@ -102,7 +90,7 @@ int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 		goto leave;
 	switch (w->targets[rank].route) {
 	case RMAEXT_DIRECT:
-		memmove(w->targets[rank].map + offset, buf, len);
+		rmx_copy(w->targets[rank].map + offset, buf, len);
 		goto leave;
 	case RMAEXT_CMA:
 		ret = rmx_cma_write(&w->targets[rank], rank, offset, buf, len);
@@ -135,7 +123,7 @@ int rmaext_get(rmaext_window *w, int64_t rank, uint64_t offset, void *buf,
 		goto leave;
 	switch (w->targets[rank].route) {
 	case RMAEXT_DIRECT:
-		memmove(buf, w->targets[rank].map + offset, len);
+		rmx_copy(buf, w->targets[rank].map + offset, len);
 		goto leave;
 	case RMAEXT_CMA:
 		ret = rmx_cma_read(&w->targets[rank], rank, offset, buf, len);

@@ -265,6 +265,26 @@ int rmaext_op_release(rmaext_op **op);
 int rmaext_flush(rmaext_window *window, int64_t rank, struct rmaext_wait *wait);
 /* the atomic works on this route, with this type */
 int rmaext_atomic_valid(rmaext_window *window, int64_t rank, int type, int op);
+/* what an operation would be refused for; type: of a fetch_add, else -1 */
+int rmaext_window_check(rmaext_window *window, int64_t rank, uint64_t offset,
+			uint64_t len, int access, int type);
+
+/*
+ * For compiled Python (numba), which knows integers and floats only. `window`
+ * is what Window.numba says, index and count are elements, an address is that
+ * of the caller's memory. They return when the caller's memory may be reused:
+ * 0, or a negative fi_errno. No Python is called, and no lock of it is dropped.
+ * old: where the previous value goes, 0: nowhere.
+ */
+int rmaext_nb_put(uint64_t window, int64_t rank, int64_t index,
+		  uint64_t address, int64_t count);
+int rmaext_nb_get(uint64_t window, int64_t rank, int64_t index,
+		  uint64_t address, int64_t count);
+int rmaext_nb_fetch_add_int64(uint64_t window, int64_t rank, int64_t index,
+			      int64_t value, uint64_t old);
+int rmaext_nb_fetch_add_float64(uint64_t window, int64_t rank, int64_t index,
+				double value, uint64_t old);
+int rmaext_nb_flush(uint64_t window, int64_t rank);
 /* cdef end */
 
 #endif

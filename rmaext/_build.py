@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Builds `rmaext._lib` from csrc/; the declarations are read from rmaext.h."""
+"""Builds `rmaext._lib` from csrc/; the declarations are read from rmaext.h.
+
+The same shared object holds `rmaext._hot`, so that both share the C code.
+"""
 
 from pathlib import Path
 
+import numpy
 from cffi import FFI
 
 CSRC = Path("csrc")
@@ -13,6 +17,7 @@ SOURCES = [
     "error.c",
     "fabric.c",
     "gate.c",
+    "jit.c",
     "key.c",
     "knock.c",
     "library.c",
@@ -38,8 +43,9 @@ ffibuilder.cdef(declarations())
 ffibuilder.set_source(
     "rmaext._lib",
     '#include "rmaext.h"',
-    sources=[str(CSRC / name) for name in SOURCES],
-    include_dirs=[str(CSRC)],
+    sources=["rmaext/_hot.c", *(str(CSRC / name) for name in SOURCES)],
+    include_dirs=[str(CSRC), numpy.get_include()],
+    py_limited_api=False,  # _hot.c needs more
     extra_compile_args=["-std=c11", "-O2", "-g", "-Wall", "-fvisibility=hidden"],
     libraries=["dl", "pthread"],
 )

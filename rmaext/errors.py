@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -164,6 +165,8 @@ def from_c(code: int, where: str = "") -> Exception:
     """
     record = ffi.new("struct rmaext_error *")
     lib.rmaext_error_last(record)
+    if record.code != code:  # it was in another thread
+        record.rank, record.call, record.detail = -1, b"", os.strerror(-code).encode()
     call = ffi.string(record.call).decode()
     detail = ffi.string(record.detail).decode(errors="replace")
     if code == -errno.ENOMEM:

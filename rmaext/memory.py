@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 from ._lib import ffi, lib
 from .errors import AccessError
 
-__all__ = ["access_bits", "address", "check_result", "origin", "window_array"]
+__all__ = [
+    "access_bits",
+    "address",
+    "check_origin",
+    "check_result",
+    "origin",
+    "window_array",
+]
 
 Array = NDArray[Any]
 
@@ -127,16 +134,20 @@ def origin(value: Any, dtype: np.dtype[Any]) -> Array:
     raise TypeError(f"{type(value).__name__} is no array and no number: no origin")
 
 
+def check_origin(array: Any, dtype: np.dtype[Any], what: str = "array") -> Array:
+    """Check an array that is used where it lies, now and later."""
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{what} must be a NumPy array, not {type(array).__name__}")
+    if array.dtype != dtype:
+        raise TypeError(f"{what} has dtype {array.dtype}, the window {dtype}")
+    if not array.flags.c_contiguous:
+        raise ValueError(f"{what} must be C-contiguous")
+    return array
+
+
 def check_result(out: Any, dtype: np.dtype[Any]) -> None:
     """Check the array that the caller offers for a result."""
-    if not isinstance(out, np.ndarray):
-        raise TypeError(f"out must be a NumPy array, not {type(out).__name__}")
-    if out.dtype != dtype:
-        raise TypeError(f"out has dtype {out.dtype}, the window {dtype}")
-    flags = out.flags
-    if not flags.c_contiguous:
-        raise ValueError("out must be C-contiguous")
-    if not flags.writeable:
+    if not check_origin(out, dtype, "out").flags.writeable:
         raise ValueError("out is read-only")
 
 

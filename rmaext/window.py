@@ -10,13 +10,13 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
-from . import _lifetime, memory, node
+from . import _hot, _lifetime, memory, node
 from ._lib import ffi, lib
 from .config import timeout_seconds
 from .errors import (
@@ -49,6 +49,11 @@ Place = tuple[int, int, int]  # rank, offset and count, in elements
 
 _PROC_NULL = MPI.PROC_NULL
 _NO_OP = ffi.new("rmaext_op **")  # the direct route leaves it NULL
+_PREPARED = {  # name, and rights of origins that it needs
+    _hot.PUT: ("prepare_put", lib.RMAEXT_WRITE),
+    _hot.GET: ("prepare_get", lib.RMAEXT_READ),
+    _hot.FETCH_ADD: ("prepare_fetch_add", lib.RMAEXT_READ | lib.RMAEXT_WRITE),
+}
 _ROUTES = {
     lib.RMAEXT_DIRECT: "direct",
     lib.RMAEXT_CMA: "cma",
@@ -78,7 +83,7 @@ class Memory:
     access: str
 
 
-class Window:
+class Window(_hot.Window):
     """One-sided access to an array of every rank (MPI-4.1, chapter 12).
 
     Parameters
@@ -215,6 +220,8 @@ class Window:
         self._records = records
         self._sizes = [record.size // self._dtype.itemsize for record in records]
         self._atomic_type = memory.atomic_type(self._dtype)
+        address = int(ffi.cast("uintptr_t", self._handle))
+        self._bind(self._handle, address, self._dtype, self._atomic_type, self._fabric)
 
     def _record(self, network: bool) -> WindowRecord:
         """Describe the own part; registered, if it can be reached by the network."""
@@ -328,31 +335,10 @@ class Window:
         return f"<rmaext.Window {self._name} ({state})>"
 
     # -- operations ----------------------------------------------------------------
+    # put, get, fetch_add, compare_and_swap and flush are those of _hot.c, which come
+    # here with all that is not plain: what needs a conversion, or an error.
 
-    def put(self, origin: Any, rank: int, offset: int = 0) -> None:
-        """Write to a rank's window.
-
-        Parameters
-        ----------
-        origin : array or scalar
-            Of the window's dtype, any shape; its elements go to consecutive
-            positions in C order. It may be reused when the call returns.
-        rank : int
-            Target; MPI.PROC_NULL is no operation.
-        offset : int
-            Element of the target's window to begin at.
-
-        Raises
-        ------
-        BoundsError, AccessError, TypeError, OverflowError
-            Before anything is sent.
-        RmaTimeout, PeerLostError
-            Here or in the next `flush`.
-
-        Notes
-        -----
-        Local. Complete at the target after `flush`; corresponds to MPI_Put.
-        """
+    def _put(self, origin: Any, rank: int, offset: int = 0) -> None:
         self._check_open("put")
         array = memory.origin(origin, self._dtype)
         place = self._place("put", rank, offset, array.size)
@@ -360,43 +346,13 @@ class Window:
             data = memory.address(array)
             self._run("put", place, (array,), lib.rmaext_put, data, array.nbytes)
 
-    def get(
+    def _get(
         self,
         rank: int,
         offset: int = 0,
         count: int | None = None,
         out: Array | None = None,
     ) -> Array:
-        """Read from a rank's window.
-
-        Parameters
-        ----------
-        rank : int
-            Target; for MPI.PROC_NULL nothing is read.
-        offset : int
-            Element of the target's window to begin at.
-        count : int, optional
-            Elements; by default out.size, else the rest of the window.
-        out : numpy.ndarray, optional
-            C-contiguous and writeable, of the window's dtype, of `count`
-            elements; by default a new 1-D array.
-
-        Returns
-        -------
-        numpy.ndarray
-            `out`, or the new array.
-
-        Raises
-        ------
-        BoundsError, AccessError, TypeError, ValueError
-            Before anything is sent.
-        RmaTimeout, PeerLostError
-            Then `out` is undefined, and kept until no late answer can come.
-
-        Notes
-        -----
-        Local, blocking; corresponds to MPI_Get and MPI_Win_flush.
-        """
         self._check_open("get")
         if out is not None:
             memory.check_result(out, self._dtype)
@@ -417,66 +373,13 @@ class Window:
         self._run("get", place, (out,), lib.rmaext_get, data, out.nbytes)
         return out
 
-    def fetch_add(self, value: Any, rank: int, offset: int = 0) -> Any:
-        """Add to elements of a rank's window, atomically each.
-
-        Parameters
-        ----------
-        value : scalar or array
-            Of the window's dtype: an integer or float, or complex64.
-        rank : int
-            Target; MPI.PROC_NULL is no operation and returns None.
-        offset : int
-            Element of the target's window to begin at.
-
-        Returns
-        -------
-        NumPy scalar or numpy.ndarray
-            The previous values, in the shape of `value`.
-
-        Raises
-        ------
-        Unsupported
-            The provider has no such atomic on this dtype.
-        AlignmentError
-            The target's memory is not aligned to the item size.
-        BoundsError, AccessError, TypeError, OverflowError
-            As `put`.
-
-        Notes
-        -----
-        Local, blocking; corresponds to MPI_Fetch_and_op with MPI_SUM and
-        MPI_Win_flush. Integers wrap around.
-        """
+    def _fetch_add(self, value: Any, rank: int, offset: int = 0) -> Any:
         self._check_open("fetch_add")
         operand = memory.origin(value, self._dtype)
         place = self._place("fetch_add", rank, offset, operand.size)
         return self._atomic("fetch_add", place, lib.rmaext_fetch_add, operand)
 
-    def compare_and_swap(self, compare: Any, value: Any, rank: int, offset: int = 0) -> Any:
-        """Replace elements that equal `compare` by `value`, atomically each.
-
-        Parameters
-        ----------
-        compare, value : scalar or array
-            Of the window's dtype, in one shape. Floats are compared by their
-            bits: -0.0 is not 0.0, and a NaN equals itself.
-        rank : int
-            Target; MPI.PROC_NULL is no operation and returns None.
-        offset : int
-            Element of the target's window to begin at.
-
-        Returns
-        -------
-        NumPy scalar or numpy.ndarray
-            The previous values: those that equal `compare` were replaced.
-
-        Notes
-        -----
-        Local, blocking; corresponds to MPI_Compare_and_swap and
-        MPI_Win_flush. Raises what `fetch_add` raises, and ValueError for
-        different shapes.
-        """
+    def _compare_and_swap(self, compare: Any, value: Any, rank: int, offset: int = 0) -> Any:
         self._check_open("compare_and_swap")
         old = memory.origin(compare, self._dtype)
         new = memory.origin(value, self._dtype)
@@ -485,23 +388,95 @@ class Window:
         place = self._place("compare_and_swap", rank, offset, old.size)
         return self._atomic("compare_and_swap", place, lib.rmaext_compare_and_swap, old, new)
 
-    # -- synchronisation -------------------------------------------------------------
+    # -- operations that are repeated ----------------------------------------------
 
-    def flush(self, rank: int | None = None) -> None:
-        """Wait until every put to a rank, or to all, is applied there.
+    def register(self, array: Array) -> _hot.Buffer:
+        """Return a buffer object, for an array that is put or got often.
 
-        After it the data is in the target's memory, and visible to any rank
-        that is told so. (`get` and the atomics are complete when they return.)
+        Parameters
+        ----------
+        array : numpy.ndarray
+            Of the window's dtype and C-contiguous. It is kept, not copied: each
+            operation uses what it holds then, and it cannot be resized.
 
-        Raises
-        ------
-        RmaTimeout, PeerLostError
-            The fate of the operations in flight is unknown.
+        Returns
+        -------
+        Buffer
+            With `put(rank, offset=0)`, `get(rank, offset=0)`, which returns the
+            array, `fetch_add(rank, offset=0)` and the attribute `array`.
 
         Notes
         -----
-        Local, blocking; corresponds to MPI_Win_flush and MPI_Win_flush_all.
+        Local; there is nothing to release.
         """
+        self._check_open("register")
+        return _hot.Buffer(self, memory.check_origin(array, self._dtype))
+
+    def prepare_put(self, origin: Array, rank: int, offset: int = 0) -> _hot.Prepared:
+        """Return a function without arguments that puts the array there each time.
+
+        Parameters
+        ----------
+        origin : numpy.ndarray
+            As for `register`; it is read anew in each call.
+        rank, offset : int
+            As for `put`.
+
+        Raises
+        ------
+        BoundsError, AccessError, TypeError, ValueError
+            At once, as far as they can be foreseen. A call raises what `put` does.
+
+        Notes
+        -----
+        Local. The calls correspond to MPI_Put with the same arguments.
+        """
+        memory.check_origin(origin, self._dtype)
+        return self._prepare(_hot.PUT, origin, rank, offset)
+
+    def prepare_get(self, out: Array, rank: int, offset: int = 0) -> _hot.Prepared:
+        """Return a function without arguments that fills `out`, and returns it.
+
+        As `prepare_put`; `out` must be writeable.
+        """
+        memory.check_result(out, self._dtype)
+        return self._prepare(_hot.GET, out, rank, offset)
+
+    def prepare_fetch_add(self, value: Any, rank: int, offset: int = 0) -> _hot.Prepared:
+        """Return a function without arguments that adds, and returns the previous values.
+
+        As `prepare_put`; `value` may be a scalar, too.
+        """
+        if isinstance(value, np.ndarray):
+            memory.check_origin(value, self._dtype)
+        operand = memory.origin(value, self._dtype)
+        return self._prepare(_hot.FETCH_ADD, operand, rank, offset)
+
+    def _prepare(self, kind: int, array: Array, rank: int, offset: int) -> _hot.Prepared:
+        call, access = _PREPARED[kind]
+        self._check_open(call)
+        place = self._place(call, rank, offset, array.size)
+        if place is not None:
+            first = place[1] * self._dtype.itemsize
+            number = self._atomic_number(call, place) if kind == _hot.FETCH_ADD else -1
+            code = lib.rmaext_window_check(
+                self._handle, place[0], first, array.nbytes, access, number
+            )
+            if code:
+                raise from_c(code, self._where(call, place))
+        return _hot.Prepared(kind, self, array, rank, offset)
+
+    def check(self, code: int) -> None:
+        """Raise what a code that a function of `rmaext.jit` returned stands for, unless 0.
+
+        In the thread that made the call; else the words are not those of the call.
+        """
+        if code:
+            raise from_c(code, f"window {self._name}")
+
+    # -- synchronisation -------------------------------------------------------------
+
+    def _flush(self, rank: int | None = None) -> None:
         self._check_open("flush")
         if rank is not None and operator.index(rank) == _PROC_NULL:
             return
@@ -512,8 +487,11 @@ class Window:
             if not code:
                 return
             if code != lib.RMAEXT_PENDING:
-                whom = "all ranks" if rank is None else f"rank {target}"
-                raise from_c(code, f"flush: window {self._name}, {whom}")
+                self._flush_failed(code, target)
+
+    def _flush_failed(self, code: int, target: int) -> NoReturn:
+        whom = "all ranks" if target < 0 else f"rank {target}"
+        raise from_c(code, f"flush: window {self._name}, {whom}")
 
     def fence(self) -> None:
         """Flush to all ranks, and wait until all have done so.
@@ -676,30 +654,38 @@ class Window:
             if code:
                 raise from_c(code, self._where(call, place))
             return
-        op, code, error = fabric.hold(handle, buffers), None, None
+        op = fabric.hold(handle, buffers)
         try:
             code = function(handle, rank, first, *arguments, op)
-            while code == lib.RMAEXT_PENDING:
-                self._group.check(rank, self._where(call, place))
-                code = lib.rmaext_op_wait(op[0])
             if code:
-                error = from_c(code, self._where(call, place))
+                self._continue(call, place, code, op)
         finally:
             fabric.release(op)
-        if error is not None:
-            raise error
+
+    def _continue(self, call: str, place: Place, code: int, op: Any) -> None:
+        """Wait until an operation has ended, or raise its error. The caller releases it."""
+        where = self._where(call, place)
+        while code == lib.RMAEXT_PENDING:
+            self._group.check(place[0], where)
+            code = lib.rmaext_op_wait(op[0])
+        if code:
+            raise from_c(code, where)
 
     def _atomic(self, call: str, place: Place | None, function: Any, *operands: Array) -> Any:
         if place is None:
             return None
-        if self._atomic_type is None:
-            text = f"{self._where(call, place)}: no atomics on dtype {self._dtype}"
-            raise Unsupported(errno.EOPNOTSUPP, text, call=call, rank=place[0])
+        number = self._atomic_number(call, place)
         out = np.empty(operands[0].shape, self._dtype)
         buffers = (*operands, out)
         data = [memory.address(buffer) for buffer in buffers]
-        self._run(call, place, buffers, function, self._atomic_type, *data, out.size)
+        self._run(call, place, buffers, function, number, *data, out.size)
         return out[()]
+
+    def _atomic_number(self, call: str, place: Place) -> int:
+        if self._atomic_type is None:
+            text = f"{self._where(call, place)}: no atomics on dtype {self._dtype}"
+            raise Unsupported(errno.EOPNOTSUPP, text, call=call, rank=place[0])
+        return self._atomic_type
 
 
 def _same_shape(records: list[WindowRecord], itemsize: int) -> None:

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Operations for functions compiled by numba; needs numba.
+
+In a function under `@numba.njit`, with `handle = win.numba` and `x` a C-contiguous
+array of the window's dtype:
+
+    put(handle, rank, index, x.ctypes.data, count)
+    get(handle, rank, index, x.ctypes.data, count)
+    fetch_add_int64(handle, rank, index, value, address)
+    fetch_add_float64(handle, rank, index, value, address)
+    flush(handle, rank)
+
+`index` and `count` are elements; the previous value goes to `address`, or nowhere
+if that is 0; rank -1 flushes to all. Each returns 0, or a negative code that
+`win.check(code)` turns into the exception. Rank, offset, rights and the type of an
+atomic are checked as everywhere; the address and the dtype behind it are the
+caller's. The window object must live as long as its handle is used. A call that
+waits cannot be interrupted by Ctrl-C before the window's time limit.
+"""
+
+from numba.core.typing import cffi_utils
+
+from . import _lib
+
+cffi_utils.register_module(_lib)
+
+put = _lib.lib.rmaext_nb_put
+get = _lib.lib.rmaext_nb_get
+fetch_add_int64 = _lib.lib.rmaext_nb_fetch_add_int64
+fetch_add_float64 = _lib.lib.rmaext_nb_fetch_add_float64
+flush = _lib.lib.rmaext_nb_flush
+
+__all__ = ["fetch_add_float64", "fetch_add_int64", "flush", "get", "put"]
