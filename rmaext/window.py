@@ -31,6 +31,7 @@ from .keys import (
     settle,
     succeeded,
 )
+from .many import ManyOperations
 
 __all__ = ["Memory", "Window"]
 
@@ -64,7 +65,7 @@ class Memory:
     access: str
 
 
-class Window:
+class Window(ManyOperations):
     """One-sided access to an array of every rank (MPI-4.1, chapter 12).
 
     Parameters
