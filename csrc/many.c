@@ -9,6 +9,9 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#define RMX_PARTS 256 /* ranks */
+#define RMX_FEW 1024  /* elements */
+
 /* -- checks, before anything is done */
 
 /* What an update needs of its target, or a message. */
@@ -87,8 +90,9 @@ static int check_all(struct rmaext_batch *b, int64_t *bad_p)
 	return 0;
 }
 
-/* -- routes that need no message */
+/* -- by memory */
 
+/* Any elements whose targets are direct. */
 static int direct(const struct rmaext_batch *b, uint64_t start, uint64_t end)
 {
 	void *cells[RMX_CELLS];
@@ -103,13 +107,101 @@ static int direct(const struct rmaext_batch *b, uint64_t start, uint64_t end)
 			if (!t || t->route != RMAEXT_DIRECT)
 				return rmx_changed(b);
 			cells[k] = t->map + at;
-			__builtin_prefetch(cells[k], 1);
 		}
 		rmx_cells_apply(b->kind, b->type, b->unit, cells, n,
 				rmx_value_at(b, i), b->step,
 				rmx_result_at(b, i));
 	}
 	return 0;
+}
+
+/* What a rank has that may be reached by memory: `count` elements at map. */
+struct part {
+	char *map;
+	uint64_t count;
+};
+
+/*
+ * Are these within the parts? If so, where. The copies are for the compiler,
+ * which cannot know that `cells` is not part of the batch.
+ */
+static inline bool locate(const struct rmaext_batch *b,
+			  const struct part *parts, uint64_t start, uint64_t n,
+			  void **cells)
+{
+	const uint64_t ranks = (uint64_t)b->window->count;
+	const struct rmaext_batch it = {
+		.unit = b->unit,
+		.rank_mask = b->rank_mask,
+		.offset_mask = b->offset_mask,
+		.ranks = b->ranks,
+		.offsets = b->offsets,
+	};
+
+	for (uint64_t k = 0; k < n; k++) {
+		const uint64_t rank = (uint64_t)rmx_rank_at(&it, start + k);
+		const uint64_t offset = rmx_offset_at(&it, start + k);
+
+		if (rank >= ranks || offset >= parts[rank].count)
+			return false;
+		if (cells)
+			cells[k] = parts[rank].map + offset * it.unit;
+	}
+	return true;
+}
+
+static void part_of(const struct rmaext_batch *b, const struct rmx_target *t,
+		    struct part *part)
+{
+	const bool may = t->route == RMAEXT_DIRECT &&
+			 (t->access & b->access) == b->access &&
+			 !(rmx_updates(b) && (t->align & (b->unit - 1)));
+
+	part->map = t->map;
+	part->count = may ? t->size / b->unit : 0;
+}
+
+/*
+ * The fast way: a window of few ranks, and none but direct ones are meant.
+ * False: the slow way finds out why not. Few elements are located once. Of
+ * many, all are checked first; a block of them is then located again piece by
+ * piece, and done.
+ */
+static bool all_direct(const struct rmaext_batch *b, int *ret_p,
+		       uint64_t *done_p)
+{
+	const uint64_t ranks = (uint64_t)b->window->count;
+	const uint64_t end = b->count < RMX_BLOCK ? b->count : RMX_BLOCK;
+	struct part parts[RMX_PARTS];
+	void *cells[RMX_FEW];
+
+	if (ranks > RMX_PARTS || ranks > b->count)
+		return false;
+	for (uint64_t r = 0; r < ranks; r++)
+		part_of(b, &b->window->targets[r], &parts[r]);
+	*ret_p = 0;
+	if (b->count <= RMX_FEW) {
+		if (!locate(b, parts, 0, b->count, cells))
+			return false;
+		rmx_cells_apply(b->kind, b->type, b->unit, cells, b->count,
+				b->values, b->step, b->results);
+		*done_p = b->count;
+		return true;
+	}
+	if (!locate(b, parts, 0, b->count, NULL))
+		return false;
+	for (uint64_t i = 0, n; i < end; i += n) {
+		n = end - i < RMX_CELLS ? end - i : RMX_CELLS;
+		if (!locate(b, parts, i, n, cells)) {
+			*ret_p = rmx_changed(b);
+			break;
+		}
+		rmx_cells_apply(b->kind, b->type, b->unit, cells, n,
+				rmx_value_at(b, i), b->step,
+				rmx_result_at(b, i));
+	}
+	*done_p = end;
+	return true;
 }
 
 /* The direct ones of a block that has others too. */
@@ -209,19 +301,23 @@ static struct rmaext_batch *batch_copy(const struct rmaext_batch *from)
 
 static int start(struct rmaext_batch *on_stack, struct rmaext_many *many_p)
 {
-	const bool only_direct = on_stack->routes == RMX_ONLY_DIRECT;
 	struct rmaext_batch *b;
 	int ret;
 
-	if (only_direct) {
-		ret = run(on_stack);
-		if (ret != RMAEXT_PENDING)
+	if (all_direct(on_stack, &ret, &on_stack->end)) {
+		if (ret || on_stack->end == on_stack->count)
+			return ret;
+		on_stack->routes = RMX_ONLY_DIRECT;
+	} else {
+		ret = check_all(on_stack, &many_p->bad);
+		if (ret)
 			return ret;
 	}
 	b = batch_copy(on_stack);
 	if (!b)
 		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "malloc", "batch");
-	ret = only_direct ? RMAEXT_PENDING : run(b);
+	b->deadline = rmx_now() + b->window->timeout;
+	ret = run(b);
 	if (ret == RMAEXT_PENDING)
 		many_p->batch = b;
 	else
@@ -253,10 +349,12 @@ int rmaext_many(rmaext_window *w, int kind, int type, uint64_t unit,
 	many_p->batch = NULL;
 	many_p->bad = -1;
 	if (kind < RMAEXT_PUT || kind > RMAEXT_ADD || !unit ||
-	    unit > INT64_MAX || count > INT64_MAX)
+	    unit > INT64_MAX || count > INT64_MAX ||
+	    ((uintptr_t)ranks | (uintptr_t)offsets) % sizeof(*ranks))
 		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "rmaext_many",
-				"kind %d, elements of %llu bytes", kind,
-				(unsigned long long)unit);
+				"kind %d, elements of %llu bytes, or ranks or "
+				"offsets out of line",
+				kind, (unsigned long long)unit);
 	if (!rmx_cells_valid(kind, type, unit))
 		return rmx_fail(-FI_EOPNOTSUPP, RMX_NO_RANK,
 				rmx_many_name(kind),
@@ -268,11 +366,7 @@ int rmaext_many(rmaext_window *w, int kind, int type, uint64_t unit,
 	b.limit = INT64_MAX / unit;
 	b.access = rmx_cells_access(kind);
 	if (count)
-		ret = check_all(&b, &many_p->bad);
-	if (count && !ret) {
-		b.deadline = rmx_now() + w->timeout;
 		ret = start(&b, many_p);
-	}
 	rmx_window_leave(w);
 	return ret;
 }

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,12 @@ _NAMES = {
     _FETCH_ADD: "fetch_add_many",
     _ADD: "accumulate_many",
 }
+_ONE_RANK, _ONE_OFFSET = lib.RMAEXT_ONE_RANK, lib.RMAEXT_ONE_OFFSET
+_ONE_VALUE = lib.RMAEXT_ONE_VALUE
+_PENDING = lib.RMAEXT_PENDING
+_WITH_RESULT = (_GET, _FETCH_ADD)
 _NULL = ffi.NULL
+_NDARRAY = np.ndarray
 _from_buffer = ffi.from_buffer
 _LONGS = ffi.typeof("int64_t[]")
 
@@ -41,27 +47,26 @@ _spare: list[Any] = []
 
 
 def _indices(what: str, given: Any) -> Array:
-    """Return ranks or offsets as int64, contiguous or of no dimensions."""
+    """Return ranks or offsets as int64."""
     if type(given) is int:
-        if not -(2**63) <= given < 2**63:
-            raise BoundsError(errno.ERANGE, f"{what}: {given} is outside any window")
-        return np.array(given, _INT64)
+        try:
+            return np.array(given, _INT64)
+        except OverflowError:
+            raise BoundsError(errno.ERANGE, f"{what}: {given} is outside any window") from None
     array = np.asarray(given)
-    if array.dtype is not _INT64:
-        if array.dtype.kind not in "iu":
-            if not array.size and isinstance(given, list | tuple):
-                return array.astype(_INT64)  # [] has no dtype of its own
-            if array.dtype.kind == "O":
-                _ = [operator.index(one) for one in array.flat]  # huge ones have no other dtype
-                raise BoundsError(errno.ERANGE, f"{what}: outside any window")
-            raise TypeError(f"{what} must be integers, not {array.dtype}")
-        if array.dtype == np.uint64 and array.size and array.max() >= 2**63:
-            raise BoundsError(errno.ERANGE, f"{what}: {array.max()} is outside any window")
-        array = array.astype(_INT64)
-    flags = array.flags
-    if not flags.c_contiguous or not flags.aligned:
-        array = np.require(array, requirements=("C", "A"))
-    return array
+    if array.dtype == _INT64:
+        return array.astype(_INT64, copy=False)
+    if array.dtype.kind not in "iu":
+        if not array.size and isinstance(given, list | tuple):
+            return array.astype(_INT64)  # [] has no dtype of its own
+        if array.dtype.kind == "O":
+            for one in array.flat:  # integers so large that no other dtype holds them
+                operator.index(one)
+            raise BoundsError(errno.ERANGE, f"{what}: outside any window")
+        raise TypeError(f"{what} must be integers, not {array.dtype}")
+    if array.dtype == np.uint64 and array.size and array.max() >= 2**63:
+        raise BoundsError(errno.ERANGE, f"{what}: {array.max()} is outside any window")
+    return array.astype(_INT64)
 
 
 def _spread(array: Array, shape: Shape) -> Array:
@@ -69,6 +74,13 @@ def _spread(array: Array, shape: Shape) -> Array:
     if array.shape == shape or not array.ndim:
         return array
     return np.ascontiguousarray(np.broadcast_to(array, shape))
+
+
+def _apart(given: Any, out: Array) -> Any:
+    """Return indices that do not change when results are written to out."""
+    if isinstance(given, _NDARRAY) and np.may_share_memory(given, out):
+        return given.copy()
+    return given
 
 
 class ManyOperations:
@@ -123,7 +135,7 @@ class ManyOperations:
         """
         self._check_open("put_many")
         values = memory.origin(values, self._dtype)
-        self._many(_PUT, 0, _indices("ranks", ranks), _indices("offsets", offsets), values, None)
+        self._many(_PUT, 0, ranks, offsets, values, None)
 
     def get_many(self, ranks: Any, offsets: Any, out: Array | None = None) -> Array:
         """Read elements, each from a place of its own.
@@ -154,13 +166,11 @@ class ManyOperations:
         MPI_Win_flush. What `put_many` says of routes and sizes holds here too.
         """
         self._check_open("get_many")
-        where, at = _indices("ranks", ranks), _indices("offsets", offsets)
         if out is not None:
             memory.check_result(out, self._dtype)
-            if np.may_share_memory(out, where) or np.may_share_memory(out, at):
-                where, at = where.copy(), at.copy()
-        result = self._many(_GET, 0, where, at, None, out)
-        assert result is not None
+            if out.dtype is _INT64:  # else they share no memory with it when C sees them
+                ranks, offsets = _apart(ranks, out), _apart(offsets, out)
+        result: Array = self._many(_GET, 0, ranks, offsets, None, out)
         return result
 
     def fetch_add_many(self, ranks: Any, offsets: Any, values: Any) -> Any:
@@ -196,10 +206,7 @@ class ManyOperations:
         whatever route those take. Integers wrap around.
         """
         values = self._operand("fetch_add_many", values)
-        where, at = _indices("ranks", ranks), _indices("offsets", offsets)
-        result = self._many(_FETCH_ADD, self._atomic_type, where, at, values, None)
-        assert result is not None
-        return result[()]
+        return self._many(_FETCH_ADD, self._atomic_type, ranks, offsets, values, None)[()]
 
     def accumulate_many(self, ranks: Any, offsets: Any, values: Any) -> None:
         """Add to elements, each at a place of its own, atomically each.
@@ -209,8 +216,7 @@ class ManyOperations:
         corresponds to MPI_Accumulate with MPI_SUM in a loop, and MPI_Win_flush.
         """
         values = self._operand("accumulate_many", values)
-        where, at = _indices("ranks", ranks), _indices("offsets", offsets)
-        self._many(_ADD, self._atomic_type, where, at, values, None)
+        self._many(_ADD, self._atomic_type, ranks, offsets, values, None)
 
     # -- helpers -------------------------------------------------------------------
 
@@ -226,79 +232,85 @@ class ManyOperations:
         self,
         kind: int,
         type_: int | None,
-        ranks: Array,
-        offsets: Array,
+        ranks: Any,
+        offsets: Any,
         values: Array | None,
         out: Array | None,
-    ) -> Array | None:
-        shape = ranks.shape
-        same = shape == offsets.shape and (values is None or shape == values.shape)
-        if not same:
-            shapes = [ranks.shape, offsets.shape] + ([] if values is None else [values.shape])
-            shape = np.broadcast_shapes(*shapes)
+    ) -> Any:
+        """Bring the arguments into shape, and carry the operation out.
+
+        Written for speed where ranks, offsets and values are arrays of one shape.
+        """
+        if type(ranks) is not _NDARRAY or ranks.dtype is not _INT64:
+            ranks = _indices("ranks", ranks)
+        if type(offsets) is not _NDARRAY or offsets.dtype is not _INT64:
+            offsets = _indices("offsets", offsets)
+        shape, ones = offsets.shape, 0
+        if ranks.shape != shape or (values is not None and values.shape != shape):
+            shapes = {ranks.shape, shape} | (set() if values is None else {values.shape})
+            shapes.discard(())
+            # slow, and mostly they differ in scalars only
+            shape = shapes.pop() if len(shapes) == 1 else np.broadcast_shapes(*shapes)
             ranks, offsets = _spread(ranks, shape), _spread(offsets, shape)
+            ones = 0 if ranks.ndim else _ONE_RANK
+            ones |= 0 if offsets.ndim else _ONE_OFFSET
             if values is not None:
                 values = _spread(values, shape)
-        if out is not None and out.shape != shape:
+                ones |= 0 if values.ndim else _ONE_VALUE
+        if out is None:
+            if kind in _WITH_RESULT:
+                out = np.empty(shape, self._dtype)
+        elif out.shape != shape:
             raise ValueError(f"{_NAMES[kind]}: out has shape {out.shape}, the elements {shape}")
-        ones = 0
-        if shape:
-            ones = 0 if ranks.ndim else lib.RMAEXT_ONE_RANK
-            ones |= 0 if offsets.ndim else lib.RMAEXT_ONE_OFFSET
-            ones |= lib.RMAEXT_ONE_VALUE if values is not None and not values.ndim else 0
-        if out is None and kind in (_GET, _FETCH_ADD):
-            out = np.empty(shape, self._dtype)
-        self._run_many(kind, type_, shape, ones, ranks, offsets, values, out)
+        try:
+            where, at = _from_buffer(_LONGS, ranks), _from_buffer(_LONGS, offsets)
+        except (ValueError, BufferError):  # strided
+            ranks, offsets = np.ascontiguousarray(ranks), np.ascontiguousarray(offsets)
+            return self._many(kind, type_, ranks, offsets, values, out)
+        arguments = (
+            self._handle,
+            kind,
+            type_ or 0,
+            self._dtype.itemsize,
+            math.prod(shape) if ones else offsets.size,
+            ones,
+            where,
+            at,
+            _NULL if values is None else memory.address(values),
+            _NULL if out is None else memory.address(out),
+        )
+        code, many = self._run_many(kind, ranks, arguments, (ranks, offsets, values, out))
+        if code:
+            if code == -errno.EINVAL and not (ranks.flags.aligned and offsets.flags.aligned):
+                ranks, offsets = np.require(ranks, None, "A"), np.require(offsets, None, "A")
+                return self._many(kind, type_, ranks, offsets, values, out)
+            raise self._many_error(kind, code, many, shape, ranks, offsets)
         return out
 
     def _run_many(
-        self,
-        kind: int,
-        type_: int | None,
-        shape: Shape,
-        ones: int,
-        ranks: Array,
-        offsets: Array,
-        values: Array | None,
-        out: Array | None,
-    ) -> None:
-        """Carry it out, in slices: as `Window._run`."""
-        fabric, handle = self._fabric, self._handle
-        count = ranks.size if shape == ranks.shape else int(np.prod(shape))
-        code, error = None, None
+        self, kind: int, ranks: Array, arguments: tuple[Any, ...], buffers: tuple[Any, ...]
+    ) -> tuple[int, Any]:
+        """Carry it out, in slices, as `Window._run`; return C's code and record."""
+        fabric = self._fabric
         try:
             many = _spare.pop()
         except IndexError:
             many = ffi.new("struct rmaext_many *")
         if fabric is not None:
-            fabric.hold(handle, (ranks, offsets, values, out), many)
+            fabric.hold(self._handle, buffers, many)
         try:
-            code = lib.rmaext_many(
-                handle,
-                kind,
-                type_ or 0,
-                self._dtype.itemsize,
-                count,
-                ones,
-                _from_buffer(_LONGS, ranks),
-                _from_buffer(_LONGS, offsets),
-                _NULL if values is None else memory.address(values),
-                _NULL if out is None else memory.address(out),
-                many,
-            )
-            while code == lib.RMAEXT_PENDING:
+            code: int = lib.rmaext_many(*arguments, many)
+            while code == _PENDING:
                 self._check_ranks(kind, ranks)
                 code = lib.rmaext_many_wait(many)
-            if code:
-                error = self._many_error(kind, code, many, shape, ranks, offsets)
         finally:
             if many.batch:
                 lib.rmaext_many_release(many)
             if fabric is not None:
                 fabric.drop(many)
-        if error is not None:
-            raise error
-        _spare.append(many)
+        if not code:
+            _spare.append(many)
+        return code, many
 
     def _check_ranks(self, kind: int, ranks: Array) -> None:
         for rank in np.unique(ranks).tolist():
