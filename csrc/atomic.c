@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* fetch_add and compare_and_swap: validity, the network's, the own CPU's. */
 #include "internal.h"
+#include "cpu.h"
 
-#include <complex.h>
 #include <string.h>
 
 _Static_assert((int)RMAEXT_SUM == FI_SUM && (int)RMAEXT_CSWAP == FI_CSWAP &&
@@ -13,27 +13,6 @@ _Static_assert((int)RMAEXT_SUM == FI_SUM && (int)RMAEXT_CSWAP == FI_CSWAP &&
 		       (int)RMAEXT_LONG_DOUBLE == FI_LONG_DOUBLE,
 	       "rmaext.h repeats libfabric's numbers");
 
-static size_t unit_of(int type)
-{
-	static const size_t units[] = {
-		[RMAEXT_INT8] = 1,
-		[RMAEXT_UINT8] = 1,
-		[RMAEXT_INT16] = 2,
-		[RMAEXT_UINT16] = 2,
-		[RMAEXT_INT32] = 4,
-		[RMAEXT_UINT32] = 4,
-		[RMAEXT_INT64] = 8,
-		[RMAEXT_UINT64] = 8,
-		[RMAEXT_FLOAT] = 4,
-		[RMAEXT_DOUBLE] = 8,
-		[RMAEXT_FLOAT_COMPLEX] = 8,
-		[RMAEXT_DOUBLE_COMPLEX] = 16,
-		[RMAEXT_LONG_DOUBLE] = sizeof(long double),
-	};
-
-	return type < 0 || type > RMAEXT_LONG_DOUBLE ? 0 : units[type];
-}
-
 /* The most elements a network atomic takes; 0 where there is none. */
 static size_t network_count(struct rmaext_fabric *f, int type, int op)
 {
@@ -41,7 +20,7 @@ static size_t network_count(struct rmaext_fabric *f, int type, int op)
 	int ret;
 
 	/* sockets in 1.17 says yes to types that there are not */
-	if (!f->atomics || !unit_of(type))
+	if (!f->atomics || !rmx_unit_of(type))
 		return 0;
 	ret = op == RMAEXT_CSWAP
 		      ? fi_compare_atomicvalid(f->ep, (enum fi_datatype)type,
@@ -60,12 +39,6 @@ static bool by_cpu(const struct rmaext_window *w, int64_t rank)
 	return w->targets[rank].route == RMAEXT_DIRECT;
 }
 
-/* The CPU's are the same set as the software providers' native ones. */
-static bool cpu_valid(int type)
-{
-	return type >= RMAEXT_INT8 && type <= RMAEXT_FLOAT_COMPLEX;
-}
-
 /* Is there such an operation there; *most: elements that one call may have. */
 static int find_atomic(struct rmaext_window *w, int64_t rank, int type, int op,
 		       size_t *most)
@@ -73,7 +46,7 @@ static int find_atomic(struct rmaext_window *w, int64_t rank, int type, int op,
 	struct rmaext_fabric *f = w->fabric;
 
 	if (by_cpu(w, rank))
-		*most = cpu_valid(type) ? SIZE_MAX : 0;
+		*most = rmx_cpu_valid(type) ? SIZE_MAX : 0;
 	else
 		*most = network_count(f, type, op);
 	if (*most)
@@ -97,34 +70,10 @@ int rmaext_atomic_valid(rmaext_window *w, int64_t rank, int type, int op)
 	return ret;
 }
 
-/* Operands and results lie where the caller has them: aligned or not. */
-#define ADD(type)                                                             \
-	for (uint64_t i = 0; i < count; i++) {                                \
-		type a;                                                       \
-                                                                              \
-		memcpy(&a, (const char *)operand + i * sizeof(a), sizeof(a)); \
-		a = __atomic_fetch_add((type *)memory + i, a,                 \
-				       __ATOMIC_SEQ_CST);                     \
-		memcpy((char *)result + i * sizeof(a), &a, sizeof(a));        \
-	}
-
-/* A float has no fetch_add instruction: compare and swap its bits. */
-#define ADD_BY_SWAP(type, bits)                                               \
-	for (uint64_t i = 0; i < count; i++) {                                \
-		bits *cell = (bits *)memory + i, old, new;                    \
-		type a, b;                                                    \
-                                                                              \
-		old = __atomic_load_n(cell, __ATOMIC_SEQ_CST);                \
-		memcpy(&b, (const char *)operand + i * sizeof(b), sizeof(b)); \
-		do {                                                          \
-			memcpy(&a, &old, sizeof(a));                          \
-			a += b;                                               \
-			memcpy(&new, &a, sizeof(new));                        \
-		} while (!__atomic_compare_exchange_n(cell, &old, new, 0,     \
-						      __ATOMIC_SEQ_CST,       \
-						      __ATOMIC_SEQ_CST));     \
-		memcpy((char *)result + i * sizeof(old), &old, sizeof(old));  \
-	}
+#define ADD(type, size)                                                 \
+	for (uint64_t at = 0; at < count * (size); at += (size))        \
+	rmx_add_##type((char *)memory + at, (const char *)operand + at, \
+		       (char *)result + at)
 
 static void cpu_fetch_add(void *memory, int type, const void *operand,
 			  void *result, uint64_t count)
@@ -132,28 +81,28 @@ static void cpu_fetch_add(void *memory, int type, const void *operand,
 	switch (type) {
 	case RMAEXT_INT8:
 	case RMAEXT_UINT8:
-		ADD(uint8_t);
+		ADD(uint8_t, 1);
 		break;
 	case RMAEXT_INT16:
 	case RMAEXT_UINT16:
-		ADD(uint16_t);
+		ADD(uint16_t, 2);
 		break;
 	case RMAEXT_INT32:
 	case RMAEXT_UINT32:
-		ADD(uint32_t);
+		ADD(uint32_t, 4);
 		break;
 	case RMAEXT_INT64:
 	case RMAEXT_UINT64:
-		ADD(uint64_t);
+		ADD(uint64_t, 8);
 		break;
 	case RMAEXT_FLOAT:
-		ADD_BY_SWAP(float, uint32_t);
+		ADD(float, 4);
 		break;
 	case RMAEXT_DOUBLE:
-		ADD_BY_SWAP(double, uint64_t);
+		ADD(double, 8);
 		break;
 	case RMAEXT_FLOAT_COMPLEX:
-		ADD_BY_SWAP(float complex, uint64_t);
+		ADD(float_complex, 8);
 		break;
 	}
 }
@@ -199,12 +148,12 @@ static bool aligned(const struct rmaext_window *w, int64_t rank,
 static bool direct(const struct rmaext_window *w, int64_t rank, uint64_t offset,
 		   int type, uint64_t count)
 {
-	const size_t unit = unit_of(type);
+	const size_t unit = rmx_unit_of(type);
 
 	/* the caller has count elements in memory: the product fits */
 	return rmx_passes(w, rank, offset, count * unit,
 			  RMAEXT_READ | RMAEXT_WRITE) &&
-	       by_cpu(w, rank) && cpu_valid(type) &&
+	       by_cpu(w, rank) && rmx_cpu_valid(type) &&
 	       aligned(w, rank, offset, unit);
 }
 
@@ -225,7 +174,7 @@ bool rmx_swap_direct(struct rmaext_window *w, int64_t rank, uint64_t offset,
 {
 	if (!direct(w, rank, offset, type, 1))
 		return false;
-	cpu_swap(w->targets[rank].map + offset, unit_of(type), compare, swap,
+	cpu_swap(w->targets[rank].map + offset, rmx_unit_of(type), compare, swap,
 		 result, 1);
 	return true;
 }
@@ -270,8 +219,8 @@ int rmaext_window_check(rmaext_window *w, int64_t rank, uint64_t offset,
 	ret = rmx_check(w, "check", rank, offset, len, access);
 	if (!ret && type >= 0) {
 		ret = find_atomic(w, rank, type, RMAEXT_SUM, &most);
-		if (!ret && len && !aligned(w, rank, offset, unit_of(type)))
-			ret = misaligned("check", rank, offset, unit_of(type));
+		if (!ret && len && !aligned(w, rank, offset, rmx_unit_of(type)))
+			ret = misaligned("check", rank, offset, rmx_unit_of(type));
 	}
 	rmx_window_leave(w);
 	return ret;
@@ -282,7 +231,7 @@ static int atomic(struct rmaext_window *w, const char *call, int64_t rank,
 		  const void *compare, const void *operand, void *result,
 		  uint64_t count, struct rmaext_op **op_p)
 {
-	const size_t unit = unit_of(type);
+	const size_t unit = rmx_unit_of(type);
 	const int fi_op = kind == RMX_CSWAP ? RMAEXT_CSWAP : RMAEXT_SUM;
 	const struct rmx_target *t;
 	struct rmaext_op *op;

@@ -100,8 +100,8 @@ static int find(struct rmaext_library *lib,
 static int open_cq(struct rmaext_fabric *f)
 {
 	struct fi_cq_attr attr = {
-		.size = RMX_SLOTS,
-		.format = FI_CQ_FORMAT_CONTEXT,
+		.size = 2 * RMX_SLOTS,	    /* chunks, and messages */
+		.format = FI_CQ_FORMAT_MSG, /* a message has a length */
 		.wait_obj = FI_WAIT_FD,
 	};
 	int ret;
@@ -187,6 +187,7 @@ int rmaext_fabric_open(rmaext_library *lib,
 	/* mrail leaves the table NULL; a call through it would crash */
 	f->atomics = (f->info->caps & FI_ATOMIC) && f->ep->atomic &&
 		     !rmx_atomics_broken(f->info->fabric_attr->prov_name);
+	TRY("rmx_executor_start", rmx_executor_start(f));
 	TRY("rmx_progress_start",
 	    rmx_progress_start(f, options->progress, options->spin_ns));
 	rmx_signals_give_back(signals);
@@ -275,6 +276,7 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 	close_fid(f->fabric ? &f->fabric->fid : NULL, &ret);
 
 	rmx_op_shut_all(f);
+	rmx_executor_stop(f);
 	for (struct rmaext_window *w; (w = f->windows);) {
 		rmx_window_unlink(w);
 		w->fabric = NULL;
@@ -367,10 +369,12 @@ static int peer_add(struct rmaext_fabric *f, const void *address, size_t len,
 				ret < 0 ? f->lib->strerror(-ret) : "refused");
 	}
 	peer->pidfd = pidfd;
+	peer->name = rmx_name(address, len);
 	rmx_knock_init(&peer->knock, f->info, address, len);
 	pthread_mutex_lock(&f->lock);
 	peer->next = f->peers;
 	f->peers = peer;
+	f->peer_count++;
 	pthread_mutex_unlock(&f->lock);
 	*peer_p = peer;
 	return 0;

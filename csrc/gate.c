@@ -5,12 +5,19 @@
 
 #include <time.h>
 
-int rmx_gate_enter(struct rmx_gate *gate, const char *call, const char *closed)
+bool rmx_gate_try(struct rmx_gate *gate)
 {
 	atomic_fetch_add(&gate->users, 1);
 	if (!atomic_load(&gate->closed))
-		return 0;
+		return true;
 	atomic_fetch_sub(&gate->users, 1);
+	return false;
+}
+
+int rmx_gate_enter(struct rmx_gate *gate, const char *call, const char *closed)
+{
+	if (rmx_gate_try(gate))
+		return 0;
 	return rmx_fail(-FI_ESHUTDOWN, RMX_NO_RANK, call, "%s", closed);
 }
 

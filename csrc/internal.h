@@ -13,6 +13,7 @@
 #include <linux/futex.h>
 #include <sys/socket.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #include <rdma/fabric.h>
 #include <rdma/fi_atomic.h>
@@ -65,7 +66,9 @@ struct rmaext_peer {
 	int pidfd;	  /* readable once the peer's process is gone; or -1 */
 	atomic_bool gone; /* pidfd was seen readable, or it refused */
 	struct rmx_knock knock;
-	unsigned int slots; /* in flight to it; guarded by fabric->lock */
+	unsigned int slots;    /* in flight to it; guarded by fabric->lock */
+	unsigned int requests; /* unanswered; guarded by executor.lock */
+	uint64_t name;	       /* rmx_name of its address */
 	struct rmaext_peer *next;
 };
 
@@ -100,6 +103,76 @@ struct rmx_slot {
 	struct rmx_slot *next;
 };
 
+/* Many operations in one message; see executor.c. */
+#define RMX_BOXES 4096 /* messages, at most */
+#define RMX_MESSAGE \
+	16256	      /* bytes; with its box four pages, within rxm's 16 KiB */
+#define RMX_CELLS 256 /* places computed at a time, then operated on */
+#define RMX_REQUEST 0x31516d72 /* "rmQ1", in native byte order */
+#define RMX_REPLY 0x31416d72   /* "rmA1" */
+
+/* Header of a request; `count` offsets in bytes follow, then the values. */
+struct rmx_request {
+	uint32_t magic;
+	uint8_t kind; /* as RMAEXT_PUT */
+	uint8_t type; /* as enum fi_datatype */
+	uint16_t zero;
+	uint8_t token[RMX_TOKEN]; /* of the window */
+	uint64_t id;
+	uint64_t name; /* rmx_name of the origin's endpoint */
+	uint32_t rank; /* of the origin */
+	uint32_t count;
+	uint64_t unit;
+};
+
+/* Header of a reply; the values follow. */
+struct rmx_reply {
+	uint32_t magic;
+	int32_t status;
+	uint64_t id;
+	uint8_t token[RMX_TOKEN];
+};
+
+enum rmx_box_state {
+	RMX_FREE,
+	RMX_RECEIVING,
+	RMX_REPLYING, /* the reply is being sent */
+	RMX_WAITING,  /* for the provider to take it: queued */
+	RMX_ASKING,   /* a request of ours */
+};
+
+/* A message on its way in or out: the context of its fi_send or fi_recv. */
+struct rmx_box {
+	struct fi_context2 context; /* first, as in rmx_slot */
+	struct rmaext_batch *batch; /* whose request it is; NULL: given up */
+	struct rmaext_peer *peer;   /* where it goes */
+	struct rmx_box *next;	    /* in the list of its state */
+	struct rmx_lane *lane;	    /* of the batch */
+	uint64_t part;		    /* of an element; see many.c */
+	uint32_t first;		    /* of the lane */
+	uint32_t generation;	    /* tells late answers from others */
+	uint16_t count, unit;
+	uint16_t reply, reply_len; /* where it is in data */
+	uint8_t state;
+	bool sent; /* the provider is done with data */
+	_Alignas(64) char data[RMX_MESSAGE];
+};
+
+struct rmx_executor {
+	pthread_mutex_t
+		lock; /* free, made, of requests: boxes, peer->requests */
+	struct rmx_box *boxes; /* RMX_BOXES; pages come as they are used */
+	struct rmx_box *free;
+	unsigned int made;    /* boxes that were ever used */
+	unsigned int credits; /* requests a peer may have at a time */
+	uint64_t name;	      /* of the own endpoint */
+	/* the rest belongs to the CQ's reader */
+	unsigned int receiving, incoming;
+	struct rmx_box *queue, **queue_end;
+	unsigned int queued;
+	struct rmaext_window *recent; /* guarded by fabric->lock */
+};
+
 struct rmaext_fabric {
 	struct rmaext_library *lib;
 	struct fi_info *info;
@@ -121,6 +194,8 @@ struct rmaext_fabric {
 	struct rmaext_peer *peers;
 	struct rmaext_memory *memories;
 	struct rmaext_window *windows;
+	atomic_uint peer_count;
+	struct rmx_executor executor;
 	struct rmx_gate gate;
 	struct rmaext_fabric *next; /* among the closed */
 	atomic_uint_fast64_t posted, completed, failed, wakeups;
@@ -242,6 +317,7 @@ void rmx_signals_give_back(struct rmx_signals *signals);
 
 /* gate.c */
 int rmx_gate_enter(struct rmx_gate *gate, const char *call, const char *closed);
+bool rmx_gate_try(struct rmx_gate *gate); /* without an error record */
 void rmx_gate_leave(struct rmx_gate *gate);
 int rmx_gate_shut(struct rmx_gate *gate);
 
@@ -286,6 +362,10 @@ int rmx_cma_write(struct rmx_target *target, int64_t rank, uint64_t offset,
 		  const void *buf, uint64_t len);
 int rmx_cma_read(struct rmx_target *target, int64_t rank, uint64_t offset,
 		 void *buf, uint64_t len);
+
+/* the same, of n pieces of remote memory; buf has them one after another */
+int rmx_cma_pieces(struct rmx_target *target, int64_t rank, bool write,
+		   struct iovec *pieces, size_t n, void *buf, size_t len);
 
 /* knock.c */
 void rmx_knock_init(struct rmx_knock *knock, const struct fi_info *info,
@@ -404,6 +484,34 @@ static inline void rmx_relax(void)
 	__asm__ volatile("yield");
 #endif
 }
+/* cells.c: kinds are those of rmaext_many */
+bool rmx_cells_valid(int kind, int type, size_t unit);
+int rmx_cells_access(int kind); /* the rights that it needs */
+void rmx_cells_apply(int kind, int type, size_t unit, void *const *cells,
+		     size_t n, const char *values, size_t step, char *results);
+
+/* executor.c */
+uint64_t rmx_name(const void *address, size_t len);
+int rmx_executor_start(struct rmaext_fabric *fabric);
+void rmx_executor_stop(struct rmaext_fabric *fabric);
+bool rmx_same_token(const uint8_t *a, const uint8_t *b);
+bool rmx_executor_owns(const struct rmaext_fabric *fabric, const void *context);
+/* by the CQ's reader: a completion, and after each batch of them */
+void rmx_executor_complete(struct rmaext_fabric *fabric, void *context,
+			   size_t len, const struct rmaext_error *failure);
+void rmx_executor_retry(struct rmaext_fabric *fabric);
+/* executor.lock held */
+struct rmx_box *rmx_box_take(struct rmx_executor *executor,
+			     enum rmx_box_state state);
+void rmx_box_free(struct rmx_executor *executor, struct rmx_box *box);
+
+/* request.c */
+void rmx_request_sent(struct rmaext_fabric *fabric, struct rmx_box *box,
+		      const struct rmaext_error *failure);
+void rmx_request_answered(struct rmaext_fabric *fabric, const char *data,
+			  size_t len);
+/* executor.lock held */
+void rmx_batch_fail(struct rmx_box *box, const struct rmaext_error *record);
 
 /* progress.c */
 int64_t rmx_now(void);

@@ -93,9 +93,12 @@ static void read_error(struct rmaext_fabric *f)
 	memset(&entry, 0, sizeof(entry));
 	if (fi_cq_readerr(f->cq, &entry, 0) < 0)
 		return;
-	slot = slot_of(f, entry.op_context);
-	if (!slot)
-		return;
+	slot = NULL;
+	if (!rmx_executor_owns(f, entry.op_context)) {
+		slot = slot_of(f, entry.op_context);
+		if (!slot)
+			return;
+	}
 	/* some providers leave err 0 when a connection goes */
 	record.code = entry.err ? -entry.err : -FI_EIO;
 	record.prov_errno = entry.prov_errno;
@@ -112,7 +115,24 @@ static void read_error(struct rmaext_fabric *f)
 		used = strlen(record.detail);
 		strncat(record.detail, words, sizeof(record.detail) - used - 1);
 	}
-	rmx_op_complete(slot, &record);
+	if (slot)
+		rmx_op_complete(slot, &record);
+	else
+		rmx_executor_complete(f, entry.op_context, 0, &record);
+}
+
+static void dispatch(struct rmaext_fabric *f,
+		     const struct fi_cq_msg_entry *entry)
+{
+	struct rmx_slot *slot;
+
+	if (rmx_executor_owns(f, entry->op_context)) {
+		rmx_executor_complete(f, entry->op_context, entry->len, NULL);
+		return;
+	}
+	slot = slot_of(f, entry->op_context);
+	if (slot)
+		rmx_op_complete(slot, NULL);
 }
 
 /*
@@ -122,8 +142,7 @@ static void read_error(struct rmaext_fabric *f)
  */
 static int drain(struct rmaext_fabric *f)
 {
-	struct fi_cq_entry entries[RMX_BATCH];
-	struct rmx_slot *slot;
+	struct fi_cq_msg_entry entries[RMX_BATCH];
 	int total = 0;
 	ssize_t n;
 
@@ -133,14 +152,13 @@ static int drain(struct rmaext_fabric *f)
 			read_error(f);
 			n = RMX_BATCH;
 		} else {
-			for (ssize_t i = 0; i < n; i++) {
-				slot = slot_of(f, entries[i].op_context);
-				if (slot)
-					rmx_op_complete(slot, NULL);
-			}
+			for (ssize_t i = 0; i < n; i++)
+				dispatch(f, &entries[i]);
 		}
 		total += n > 0 ? (int)n : 0;
 	} while (n == RMX_BATCH && total < RMX_SLOTS);
+	if (f->executor.queued)
+		rmx_executor_retry(f);
 	if (total && atomic_load(&f->progress.followers))
 		futex_wake_all(&f->progress.turn);
 	return total;
@@ -167,6 +185,9 @@ static int doze(struct rmaext_fabric *f, int other_fd, int64_t ns, int64_t *nap)
 	};
 	struct timespec t;
 
+	/* no event says that the provider takes what it did not */
+	if (f->executor.queued && ns > RMX_NAP_MAX)
+		ns = RMX_NAP_MAX;
 	if (fds[0].fd >= 0) {
 		/* -FI_EAGAIN: something has come since the last read */
 		if (fi_trywait(f->fabric, &fid, 1))

@@ -23,6 +23,7 @@ typedef struct rmaext_team rmaext_team;
 typedef struct rmaext_memory rmaext_memory;
 typedef struct rmaext_window rmaext_window;
 typedef struct rmaext_op rmaext_op;
+typedef struct rmaext_batch rmaext_batch;
 
 enum {
 	/* -EINPROGRESS: not an error, call the waiting function again */
@@ -34,6 +35,12 @@ enum { RMAEXT_READ = 1, RMAEXT_WRITE = 2 }; /* rights of origins */
 enum { RMAEXT_DIRECT = 0, RMAEXT_CMA = 1, RMAEXT_FABRIC = 2 }; /* routes */
 
 enum { RMAEXT_SUM = 2, RMAEXT_CSWAP = 12 }; /* as enum fi_op */
+
+/* operations of rmaext_many */
+enum { RMAEXT_PUT = 0, RMAEXT_GET = 1, RMAEXT_FETCH_ADD = 2, RMAEXT_ADD = 3 };
+
+/* its arguments that have one element, which stands for all */
+enum { RMAEXT_ONE_RANK = 1, RMAEXT_ONE_OFFSET = 2, RMAEXT_ONE_VALUE = 4 };
 
 /* element types, as enum fi_datatype */
 enum {
@@ -106,6 +113,12 @@ struct rmaext_wait {
 	int64_t deadline;
 	int64_t rank;
 	uint64_t seen;
+};
+
+/* What rmaext_many leaves to be continued. */
+struct rmaext_many {
+	rmaext_batch *batch; /* NULL: nothing */
+	int64_t bad;	     /* index of the first element refused, or -1 */
 };
 
 struct rmaext_stats {
@@ -260,6 +273,23 @@ int rmaext_op_wait(rmaext_op *op);
  * RMAEXT_PENDING: the network may still use them; ask again later.
  */
 int rmaext_op_release(rmaext_op **op);
+
+/*
+ * One operation on each of `count` elements of `unit` bytes, at offsets[i]
+ * elements in the window of ranks[i]. All are checked before the first is
+ * carried out: -ERANGE, -FI_EACCES, -FI_EFAULT, -FI_EOPNOTSUPP or -FI_ENOTCONN,
+ * with many_p->bad set. Returns 0 once all are applied at their targets.
+ * RMAEXT_PENDING: the arrays are in use until rmaext_many_wait() returns
+ * something else, or rmaext_many_release() gives the rest up; that is harmless
+ * at any time. After an error, any of them may have been applied or not. `type`
+ * counts for updates only. A get has no values, a put and an add no results.
+ */
+int rmaext_many(rmaext_window *window, int kind, int type, uint64_t unit,
+		uint64_t count, int ones, const int64_t *ranks,
+		const int64_t *offsets, const void *values, void *results,
+		struct rmaext_many *many_p);
+int rmaext_many_wait(struct rmaext_many *many);
+void rmaext_many_release(struct rmaext_many *many);
 
 /* wait until every put to rank (-1: to all) is applied there */
 int rmaext_flush(rmaext_window *window, int64_t rank, struct rmaext_wait *wait);

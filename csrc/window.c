@@ -96,6 +96,8 @@ void rmx_window_unlink(struct rmaext_window *w)
 	*w->prev = w->next;
 	if (w->next)
 		w->next->prev = w->prev;
+	if (f->executor.recent == w)
+		f->executor.recent = NULL;
 	pthread_mutex_unlock(&f->lock);
 }
 

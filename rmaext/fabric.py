@@ -224,18 +224,28 @@ class Fabric:
 
     # -- buffers -------------------------------------------------------------
 
-    def hold(self, window: Any, buffers: tuple[Any, ...]) -> Any:
+    def hold(self, window: Any, buffers: tuple[Any, ...], many: Any = None) -> Any:
         """Return a C holder of an operation that keeps what it is about to use.
+
+        For an operation on many elements the holder is given, and `drop` ends it.
 
         A signal may raise between any two lines of Python; an entry that is
         never released only costs memory, a missing one would corrupt it.
         """
-        try:
-            op = self._spare.pop()
-        except IndexError:
-            op = ffi.new("rmaext_op **")
+        if many is not None:
+            op = many
+        else:
+            try:
+                op = self._spare.pop()
+            except IndexError:
+                op = ffi.new("rmaext_op **")
         self._in_flight[id(op)] = (op, window, buffers)
         return op
+
+    def drop(self, many: Any) -> None:
+        """Let go of the buffers of an operation on many elements, which has ended."""
+        if not self._stuck:
+            self._in_flight.pop(id(many), None)
 
     def release(self, op: Any) -> None:
         """Let go of an operation's buffers, now or when C is done with them."""

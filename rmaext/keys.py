@@ -188,9 +188,7 @@ class WindowRecord(NamedTuple):
         """Decode a payload; KeyRecordError if malformed."""
         if len(payload) < _HEAD.size:
             _malformed(f"window record of {len(payload)} bytes")
-        size, base, address, *block, access, n_shape, n_dtype, n_key = _HEAD.unpack_from(
-            payload
-        )
+        size, base, address, *block, access, n_shape, n_dtype, n_key = _HEAD.unpack_from(payload)
         body = payload[_HEAD.size :]
         if len(body) != 8 * n_shape + n_dtype + n_key:
             _malformed("lengths inside the window record do not match")

@@ -40,6 +40,7 @@ from .keys import (
     settle,
     succeeded,
 )
+from .many import ManyOperations
 from .node import NO_BLOCK
 
 __all__ = ["Memory", "Window"]
@@ -83,7 +84,7 @@ class Memory:
     access: str
 
 
-class Window(_hot.Window):
+class Window(_hot.Window, ManyOperations):
     """One-sided access to an array of every rank (MPI-4.1, chapter 12).
 
     Parameters

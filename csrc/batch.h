@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What is left to do of an rmaext_many: for many.c, lanes.c and request.c. */
+#ifndef RMAEXT_BATCH_H
+#define RMAEXT_BATCH_H
+
+#include "internal.h"
+
+#include <string.h>
+
+#define RMX_BLOCK ((uint64_t)1 << 18) /* elements sorted at a time */
+#define RMX_PIECES_BYTES ((size_t)64 << 10)
+#define RMX_ONLY_DIRECT (1u << RMAEXT_DIRECT)
+
+/* What goes to one target: order[next..end) of the block. */
+struct rmx_lane {
+	int64_t rank;
+	struct rmx_target *target;
+	uint32_t next, end;
+	uint64_t part; /* bytes done of a long element */
+	bool messages; /* else by system call */
+	atomic_uint unanswered;
+};
+
+struct rmaext_batch {
+	struct rmaext_window *window;
+	struct rmaext_fabric *fabric; /* the struct outlives its closing */
+	int kind, type, access;
+	size_t unit;
+	uint64_t count;
+	uint64_t limit; /* offsets below it fit 63 bits as bytes */
+	/* of the index; 0: one element stands for all */
+	uint64_t rank_mask, offset_mask;
+	size_t step; /* bytes from value to value */
+	const int64_t *ranks, *offsets;
+	const char *values;
+	char *results;
+	unsigned int routes;	/* a bit for each that there is */
+	uint64_t start, end;	/* the block */
+	uint32_t *order;	/* its elements, by target, from start */
+	uint32_t *lane_of;	/* rank: 1 + its lane's index */
+	struct rmx_lane *lanes; /* and an empty one at the end */
+	size_t lane_count, turn;
+	char *pieces; /* RMX_PIECES_BYTES */
+	atomic_uint unanswered, answers;
+	atomic_int error;
+	struct rmaext_error failure; /* written before error is set */
+	int64_t deadline;
+	unsigned int seen;
+};
+
+static inline const char *rmx_many_name(int kind)
+{
+	static const char *const names[] = {
+		[RMAEXT_PUT] = "put_many",
+		[RMAEXT_GET] = "get_many",
+		[RMAEXT_FETCH_ADD] = "fetch_add_many",
+		[RMAEXT_ADD] = "accumulate_many",
+	};
+
+	return names[kind];
+}
+
+static inline int64_t rmx_rank_at(const struct rmaext_batch *b, uint64_t i)
+{
+	return __atomic_load_n(&b->ranks[i & b->rank_mask], __ATOMIC_RELAXED);
+}
+
+static inline uint64_t rmx_offset_at(const struct rmaext_batch *b, uint64_t i)
+{
+	return (uint64_t)__atomic_load_n(&b->offsets[i & b->offset_mask],
+					 __ATOMIC_RELAXED);
+}
+
+static inline const char *rmx_value_at(const struct rmaext_batch *b, uint64_t i)
+{
+	return b->values ? b->values + i * b->step : NULL;
+}
+
+static inline char *rmx_result_at(const struct rmaext_batch *b, uint64_t i)
+{
+	return b->results ? b->results + i * b->unit : NULL;
+}
+
+static inline bool rmx_updates(const struct rmaext_batch *b)
+{
+	return b->kind == RMAEXT_ADD || b->kind == RMAEXT_FETCH_ADD;
+}
+
+/*
+ * The place of an element, or NULL. Asked anew wherever memory is touched:
+ * another thread may have changed the caller's arrays since they were checked.
+ */
+static inline struct rmx_target *rmx_place(const struct rmaext_batch *b,
+					   int64_t rank, uint64_t offset,
+					   uint64_t *at_p)
+{
+	struct rmx_target *t;
+
+	if ((uint64_t)rank >= (uint64_t)b->window->count || offset >= b->limit)
+		return NULL;
+	t = &b->window->targets[rank];
+	*at_p = offset * b->unit;
+	if (*at_p + b->unit > t->size || (t->access & b->access) != b->access)
+		return NULL;
+	return t;
+}
+
+static inline int rmx_changed(const struct rmaext_batch *b)
+{
+	return rmx_fail(-FI_EINVAL, RMX_NO_RANK, rmx_many_name(b->kind),
+			"ranks or offsets changed during the call");
+}
+
+/* lanes.c: sort a block by target; do what needs no message, for a while */
+int rmx_lanes_make(struct rmaext_batch *batch);
+int rmx_lanes_copy(struct rmaext_batch *batch, int64_t until);
+
+/* request.c */
+enum rmx_step rmx_batch_step(void *batch);
+int rmx_batch_overdue(struct rmaext_batch *batch);
+void rmx_batch_give_up(struct rmaext_batch *batch);
+
+#endif

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * One operation on many places in memory: what the direct route and the target
+ * of a message have in common. The places were checked; see RMX_CELLS.
+ */
+#include "internal.h"
+#include "cpu.h"
+
+#include <string.h>
+
+#define EACH for (size_t k = 0; k < n; k++)
+/* step: bytes from one value to the next, 0 where all have the same */
+#define VALUE (values + k * step)
+#define RESULT (results + k * unit)
+
+/* A put of an aligned element, and a get, are single accesses. */
+#define PUT(bits)                                                        \
+	EACH                                                             \
+	{                                                                \
+		bits v;                                                  \
+                                                                         \
+		memcpy(&v, VALUE, sizeof(v));                            \
+		__atomic_store_n((bits *)cells[k], v, __ATOMIC_RELAXED); \
+	}
+#define GET(bits)                                                             \
+	EACH                                                                  \
+	{                                                                     \
+		bits v = __atomic_load_n((bits *)cells[k], __ATOMIC_RELAXED); \
+                                                                              \
+		memcpy(RESULT, &v, sizeof(v));                                \
+	}
+
+static bool all_aligned(size_t unit, void *const *cells, size_t n)
+{
+	uintptr_t low = 0;
+
+	for (size_t k = 0; k < n; k++)
+		low |= (uintptr_t)cells[k];
+	return !(low & (unit - 1));
+}
+
+static void put(size_t unit, void *const *cells, size_t n, const char *values,
+		size_t step)
+{
+	switch (unit <= 8 && all_aligned(unit, cells, n) ? unit : 0) {
+	case 1:
+		PUT(uint8_t);
+		break;
+	case 2:
+		PUT(uint16_t);
+		break;
+	case 4:
+		PUT(uint32_t);
+		break;
+	case 8:
+		PUT(uint64_t);
+		break;
+	default:
+		EACH memcpy(cells[k], VALUE, unit);
+	}
+}
+
+static void get(size_t unit, void *const *cells, size_t n, char *results)
+{
+	switch (unit <= 8 && all_aligned(unit, cells, n) ? unit : 0) {
+	case 1:
+		GET(uint8_t);
+		break;
+	case 2:
+		GET(uint16_t);
+		break;
+	case 4:
+		GET(uint32_t);
+		break;
+	case 8:
+		GET(uint64_t);
+		break;
+	default:
+		EACH memcpy(RESULT, cells[k], unit);
+	}
+}
+
+#define ADD(type)                                           \
+	if (kind == RMAEXT_ADD)                             \
+		EACH rmx_add_##type(cells[k], VALUE, NULL); \
+	else                                                \
+		EACH rmx_add_##type(cells[k], VALUE, RESULT)
+
+static void add(int kind, int type, size_t unit, void *const *cells, size_t n,
+		const char *values, size_t step, char *results)
+{
+	switch (type) {
+	case RMAEXT_INT8:
+	case RMAEXT_UINT8:
+		ADD(uint8_t);
+		break;
+	case RMAEXT_INT16:
+	case RMAEXT_UINT16:
+		ADD(uint16_t);
+		break;
+	case RMAEXT_INT32:
+	case RMAEXT_UINT32:
+		ADD(uint32_t);
+		break;
+	case RMAEXT_INT64:
+	case RMAEXT_UINT64:
+		ADD(uint64_t);
+		break;
+	case RMAEXT_FLOAT:
+		ADD(float);
+		break;
+	case RMAEXT_DOUBLE:
+		ADD(double);
+		break;
+	case RMAEXT_FLOAT_COMPLEX:
+		ADD(float_complex);
+		break;
+	}
+}
+
+/* Of a message too: every field may be anything. */
+bool rmx_cells_valid(int kind, int type, size_t unit)
+{
+	switch (kind) {
+	case RMAEXT_PUT:
+	case RMAEXT_GET:
+		return unit > 0;
+	case RMAEXT_FETCH_ADD:
+	case RMAEXT_ADD:
+		return rmx_cpu_valid(type) && unit == rmx_unit_of(type);
+	}
+	return false;
+}
+
+int rmx_cells_access(int kind)
+{
+	switch (kind) {
+	case RMAEXT_GET:
+		return RMAEXT_READ;
+	case RMAEXT_FETCH_ADD:
+		return RMAEXT_READ | RMAEXT_WRITE;
+	}
+	return RMAEXT_WRITE;
+}
+
+void rmx_cells_apply(int kind, int type, size_t unit, void *const *cells,
+		     size_t n, const char *values, size_t step, char *results)
+{
+	switch (kind) {
+	case RMAEXT_PUT:
+		put(unit, cells, n, values, step);
+		break;
+	case RMAEXT_GET:
+		get(unit, cells, n, results);
+		break;
+	default:
+		add(kind, type, unit, cells, n, values, step, results);
+	}
+}

@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The origin of messages: requests are packed, sent, answered or given up. */
+#include "batch.h"
+
+#include <stdio.h>
+
+#define RMX_UNANSWERED 64u /* requests of one batch */
+
+/* What a request is about. */
+struct ask {
+	struct rmaext_batch *batch;
+	struct rmx_lane *lane;
+	struct rmaext_peer *peer;
+	uint64_t part;
+	uint32_t first;
+	uint16_t count, unit;
+};
+
+static void return_credit(struct rmx_box *box)
+{
+	if (box->peer)
+		box->peer->requests--;
+	box->peer = NULL;
+}
+
+static struct rmx_box *request_new(struct rmaext_fabric *f,
+				   const struct ask *like)
+{
+	struct rmx_executor *ex = &f->executor;
+	struct rmx_box *box = NULL;
+
+	pthread_mutex_lock(&ex->lock);
+	if (like->peer->requests < ex->credits)
+		box = rmx_box_take(ex, RMX_ASKING);
+	if (box) {
+		like->peer->requests++;
+		box->batch = like->batch;
+		box->lane = like->lane;
+		box->peer = like->peer;
+		box->part = like->part;
+		box->first = like->first;
+		box->count = like->count;
+		box->unit = like->unit;
+		box->sent = false;
+	}
+	pthread_mutex_unlock(&ex->lock);
+	return box;
+}
+
+/* The caller has filled in the rest of the header, and what follows it. */
+static int request_send(struct rmaext_fabric *f, struct rmx_box *box,
+			size_t len)
+{
+	struct rmx_request *q = (struct rmx_request *)box->data;
+	struct rmx_executor *ex = &f->executor;
+	int ret;
+
+	q->magic = RMX_REQUEST;
+	q->id = (uint64_t)box->generation << 32 | (uint64_t)(box - ex->boxes);
+	q->name = ex->name;
+	ret = (int)fi_send(f->ep, box->data, len, NULL, box->peer->addr,
+			   &box->context);
+	if (!ret) {
+		atomic_fetch_add(&f->posted, 1);
+		return 0;
+	}
+	pthread_mutex_lock(&ex->lock);
+	return_credit(box);
+	rmx_box_free(ex, box);
+	pthread_mutex_unlock(&ex->lock);
+	return ret;
+}
+
+/*
+ * The batch ends early. Answers find another generation. What the provider
+ * still sends stays until it has done so; the rest returns its credit, as an
+ * answer that was lost with its connection would keep it for ever.
+ */
+void rmx_batch_give_up(struct rmaext_batch *batch)
+{
+	struct rmx_executor *ex = &batch->fabric->executor;
+
+	pthread_mutex_lock(&ex->lock);
+	for (unsigned int i = 0; i < ex->made; i++) {
+		struct rmx_box *box = &ex->boxes[i];
+
+		if (box->batch != batch)
+			continue;
+		box->batch = NULL;
+		if (box->sent) {
+			return_credit(box);
+			rmx_box_free(ex, box);
+		}
+	}
+	pthread_mutex_unlock(&ex->lock);
+}
+
+/* An answer, or none to come; the executor's lock is held. */
+static void batch_end(struct rmx_box *box)
+{
+	struct rmaext_batch *b = box->batch;
+
+	box->batch = NULL;
+	atomic_fetch_sub(&box->lane->unanswered, 1);
+	atomic_fetch_add(&b->answers, 1);
+	atomic_fetch_sub(&b->unanswered, 1);
+}
+
+/* The first counts; the executor's lock is held. */
+static void set_error(struct rmaext_batch *b, int64_t rank,
+		      const struct rmaext_error *record)
+{
+	if (atomic_load(&b->error))
+		return;
+	b->failure = *record;
+	b->failure.rank = rank;
+	atomic_store(&b->error, record->code);
+}
+
+void rmx_batch_fail(struct rmx_box *box, const struct rmaext_error *record)
+{
+	set_error(box->batch, box->lane->rank, record);
+	batch_end(box);
+}
+
+static void refuse(struct rmx_box *box, int status)
+{
+	struct rmaext_error record = {
+		.code = status < 0 && status > -4096 ? status : -FI_EIO,
+	};
+
+	snprintf(record.call, sizeof(record.call), "%s",
+		 rmx_many_name(box->batch->kind));
+	snprintf(record.detail, sizeof(record.detail), "%s",
+		 status == -FI_ESHUTDOWN ? "the window there is closed"
+					 : "the target refuses it");
+	rmx_batch_fail(box, &record);
+}
+
+static bool batch_answer(struct rmx_box *box, const struct rmx_reply *reply,
+			 const char *values, size_t len)
+{
+	struct rmaext_batch *b = box->batch;
+	const bool back = rmx_cells_access(b->kind) & RMAEXT_READ;
+
+	if (!rmx_same_token(reply->token, b->window->token))
+		return false;
+	if (reply->status ||
+	    len != (back ? (size_t)box->count * box->unit : 0)) {
+		refuse(box, reply->status);
+		return true;
+	}
+	for (uint32_t k = 0; back && k < box->count; k++) {
+		const uint64_t i = b->start + b->order[box->first + k];
+
+		memcpy(rmx_result_at(b, i) + box->part,
+		       values + (size_t)k * box->unit, box->unit);
+	}
+	batch_end(box);
+	return true;
+}
+
+void rmx_request_sent(struct rmaext_fabric *f, struct rmx_box *box,
+		      const struct rmaext_error *failure)
+{
+	struct rmx_executor *ex = &f->executor;
+
+	pthread_mutex_lock(&ex->lock);
+	box->sent = true;
+	if (failure && box->batch) {
+		rmx_batch_fail(box, failure);
+		atomic_fetch_add(&f->failed, 1);
+	}
+	if (!box->batch) { /* answered, given up or failed */
+		return_credit(box);
+		rmx_box_free(ex, box);
+	}
+	pthread_mutex_unlock(&ex->lock);
+}
+
+void rmx_request_answered(struct rmaext_fabric *f, const char *data, size_t len)
+{
+	struct rmx_executor *ex = &f->executor;
+	struct rmx_reply reply;
+	struct rmx_box *box;
+
+	if (len < sizeof(reply))
+		return;
+	memcpy(&reply, data, sizeof(reply));
+	if ((uint32_t)reply.id >= RMX_BOXES)
+		return;
+	box = &ex->boxes[(uint32_t)reply.id];
+	pthread_mutex_lock(&ex->lock);
+	if (box->state == RMX_ASKING && box->batch &&
+	    box->generation == reply.id >> 32 &&
+	    batch_answer(box, &reply, data + sizeof(reply),
+			 len - sizeof(reply))) {
+		atomic_fetch_add(&f->completed, 1);
+		return_credit(box);
+		if (box->sent)
+			rmx_box_free(ex, box);
+	}
+	pthread_mutex_unlock(&ex->lock);
+}
+
+/* Offsets in bytes, and values; returns the length of the message. */
+static size_t pack(const struct rmaext_batch *b, struct rmx_box *box)
+{
+	struct rmx_request *q = (struct rmx_request *)box->data;
+	uint64_t *offsets = (uint64_t *)(q + 1);
+	char *values = (char *)(offsets + box->count);
+
+	*q = (struct rmx_request){
+		.kind = (uint8_t)b->kind,
+		.type = (uint8_t)b->type,
+		.rank = (uint32_t)b->window->self,
+		.count = box->count,
+		.unit = box->unit,
+	};
+	memcpy(q->token, b->window->token, sizeof(q->token));
+	for (uint32_t k = 0; k < box->count; k++) {
+		const uint64_t i = b->start + b->order[box->first + k];
+
+		offsets[k] = rmx_offset_at(b, i) * b->unit + box->part;
+		if (b->kind != RMAEXT_GET) {
+			memcpy(values, rmx_value_at(b, i) + box->part,
+			       box->unit);
+			values += box->unit;
+		}
+	}
+	return (size_t)(values - box->data);
+}
+
+/*
+ * Sends the next of a lane. An element too long for a message goes in parts.
+ * -FI_ENOSPC: an answer must come first; -FI_EAGAIN: the provider's progress.
+ */
+static int ask_next(struct rmaext_batch *b, struct rmx_lane *lane)
+{
+	const size_t room = RMX_MESSAGE - sizeof(struct rmx_request);
+	struct rmaext_fabric *f = b->fabric;
+	const uint32_t left = lane->end - lane->next;
+	size_t unit = b->unit - lane->part, most = 1;
+	struct ask like = {
+		.batch = b,
+		.lane = lane,
+		.peer = lane->target->peer,
+		.part = lane->part,
+		.first = lane->next,
+	};
+	struct rmx_box *box;
+	int ret;
+
+	if (unit > room - sizeof(uint64_t))
+		unit = room - sizeof(uint64_t);
+	if (unit == b->unit)
+		most = room / (sizeof(uint64_t) + unit);
+	like.unit = (uint16_t)unit;
+	like.count = (uint16_t)(left < most ? left : most);
+	if (atomic_load(&b->unanswered) >= RMX_UNANSWERED)
+		return -FI_ENOSPC;
+	box = request_new(f, &like);
+	if (!box)
+		return -FI_ENOSPC;
+	/* counted before it is sent: the answer may come at once */
+	atomic_fetch_add(&lane->unanswered, 1);
+	atomic_fetch_add(&b->unanswered, 1);
+	ret = request_send(f, box, pack(b, box));
+	if (ret) {
+		atomic_fetch_sub(&lane->unanswered, 1);
+		atomic_fetch_sub(&b->unanswered, 1);
+		return ret;
+	}
+	lane->part += unit;
+	if (lane->part == b->unit) {
+		lane->part = 0;
+		lane->next += like.count;
+	}
+	return 0;
+}
+
+static void post_failed(struct rmaext_batch *b, int64_t rank, int code)
+{
+	struct rmaext_error record;
+
+	rmx_fail(code, rank, "post", "%s", b->fabric->lib->strerror(-code));
+	rmaext_error_last(&record);
+	pthread_mutex_lock(&b->fabric->executor.lock);
+	set_error(b, rank, &record);
+	pthread_mutex_unlock(&b->fabric->executor.lock);
+}
+
+/* A message to each lane in turn, until none takes any. */
+enum rmx_step rmx_batch_step(void *arg)
+{
+	struct rmaext_batch *b = arg;
+	bool retry = false, open = false;
+	size_t idle = 0;
+
+	while (idle < b->lane_count && !atomic_load(&b->error)) {
+		struct rmx_lane *lane = &b->lanes[b->turn];
+		int ret;
+
+		idle++;
+		b->turn = (b->turn + 1) % b->lane_count;
+		if (!lane->messages || lane->next == lane->end)
+			continue;
+		open = true;
+		ret = ask_next(b, lane);
+		if (!ret)
+			idle = 0;
+		else if (ret == -FI_EAGAIN)
+			retry = true;
+		else if (ret != -FI_ENOSPC)
+			post_failed(b, lane->rank, ret);
+	}
+	if (atomic_load(&b->error))
+		return RMX_DONE;
+	if (retry)
+		return RMX_RETRY;
+	return open || atomic_load(&b->unanswered) ? RMX_SLEEP : RMX_DONE;
+}
+
+/* What RMAEXT_PENDING of rmx_wait means by now. */
+int rmx_batch_overdue(struct rmaext_batch *b)
+{
+	const unsigned int answers = atomic_load(&b->answers);
+	const bool moved = answers != b->seen;
+	int ret = RMAEXT_PENDING;
+
+	b->seen = answers;
+	for (size_t k = 0; k < b->lane_count && ret == RMAEXT_PENDING; k++) {
+		struct rmx_lane *lane = &b->lanes[k];
+
+		if (lane->messages &&
+		    (lane->next < lane->end || atomic_load(&lane->unanswered)))
+			ret = rmx_deadline(lane->target->peer, lane->rank,
+					   rmx_many_name(b->kind),
+					   b->window->timeout, &b->deadline,
+					   moved);
+	}
+	return ret;
+}

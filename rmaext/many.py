@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Operations on many elements, anywhere in the window, in one call."""
+
+from __future__ import annotations
+
+import errno
+import math
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import memory
+from ._lib import ffi, lib
+from .errors import BoundsError, Unsupported, from_c
+
+if TYPE_CHECKING:
+    from .fabric import Fabric
+    from .group import Group
+
+__all__ = ["ManyOperations"]
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
+
+_INT64 = np.dtype(np.int64)
+_PUT, _GET = lib.RMAEXT_PUT, lib.RMAEXT_GET
+_FETCH_ADD, _ADD = lib.RMAEXT_FETCH_ADD, lib.RMAEXT_ADD
+_NAMES = {
+    _PUT: "put_many",
+    _GET: "get_many",
+    _FETCH_ADD: "fetch_add_many",
+    _ADD: "accumulate_many",
+}
+_ONE_RANK, _ONE_OFFSET = lib.RMAEXT_ONE_RANK, lib.RMAEXT_ONE_OFFSET
+_ONE_VALUE = lib.RMAEXT_ONE_VALUE
+_PENDING = lib.RMAEXT_PENDING
+_WITH_RESULT = (_GET, _FETCH_ADD)
+_NULL = ffi.NULL
+_NDARRAY = np.ndarray
+_from_buffer = ffi.from_buffer
+_LONGS = ffi.typeof("int64_t[]")
+
+# C's record of a call; one that may still be in use is not here
+_spare: list[Any] = []
+
+
+def _indices(what: str, given: Any) -> Array:
+    """Return ranks or offsets as int64."""
+    if type(given) is int:
+        try:
+            return np.array(given, _INT64)
+        except OverflowError:
+            raise BoundsError(errno.ERANGE, f"{what}: {given} is outside any window") from None
+    array = np.asarray(given)
+    if array.dtype == _INT64:
+        return array.astype(_INT64, copy=False)
+    if array.dtype.kind not in "iu":
+        if not array.size and isinstance(given, list | tuple):
+            return array.astype(_INT64)  # [] has no dtype of its own
+        if array.dtype.kind == "O":
+            for one in array.flat:  # integers so large that no other dtype holds them
+                operator.index(one)
+            raise BoundsError(errno.ERANGE, f"{what}: outside any window")
+        raise TypeError(f"{what} must be integers, not {array.dtype}")
+    if array.dtype == np.uint64 and array.size and array.max() >= 2**63:
+        raise BoundsError(errno.ERANGE, f"{what}: {array.max()} is outside any window")
+    return array.astype(_INT64)
+
+
+def _spread(array: Array, shape: Shape) -> Array:
+    """Return the array in a shape; one of no dimensions stands for all elements in C."""
+    if array.shape == shape or not array.ndim:
+        return array
+    return np.ascontiguousarray(np.broadcast_to(array, shape))
+
+
+def _apart(given: Any, out: Array) -> Any:
+    """Return indices that do not change when results are written to out."""
+    if isinstance(given, _NDARRAY) and np.may_share_memory(given, out):
+        return given.copy()
+    return given
+
+
+class ManyOperations:
+    """The vectorised operations of `Window`."""
+
+    _dtype: np.dtype[Any]
+    _fabric: Fabric | None
+    _group: Group
+    _handle: Any
+    _name: int
+    _sizes: list[int]
+    _atomic_type: int | None
+
+    def _check_open(self, call: str) -> None:
+        raise NotImplementedError
+
+    def put_many(self, ranks: Any, offsets: Any, values: Any) -> None:
+        """Write elements, each to a place of its own.
+
+        Parameters
+        ----------
+        ranks, offsets : int or integer array
+            Targets, and elements of their windows. They are broadcast against
+            each other and `values`, as NumPy does it. int64 is taken as it is,
+            other integers are converted. MPI.PROC_NULL is no rank here.
+        values : array or scalar
+            Of the window's dtype.
+
+        Raises
+        ------
+        BoundsError
+            Naming the first element at fault. Nothing was sent then, nor after
+            AccessError, TypeError, ValueError, OverflowError and Unsupported.
+        RmaTimeout, PeerLostError
+            Any of the elements may have been written, or may be written yet.
+
+        Notes
+        -----
+        Local, blocking; all is in the targets' memory when it returns, without
+        a `flush`. Corresponds to MPI_Put of one element in a loop, and
+        MPI_Win_flush. Elements for one place are written in their order. One of
+        1, 2, 4 or 8 bytes is written at once where it is aligned.
+
+        Over the network many elements travel in one message to the target's
+        progress thread, several messages at a time; contiguous data is better
+        sent with `put`.
+
+        Examples
+        --------
+        >>> win.put_many(ranks, offsets, np.arange(len(ranks), dtype=win.dtype))
+        >>> win.put_many(0, [1, 5, 7], -1.0)
+        """
+        self._check_open("put_many")
+        values = memory.origin(values, self._dtype)
+        self._many(_PUT, 0, ranks, offsets, values, None)
+
+    def get_many(self, ranks: Any, offsets: Any, out: Array | None = None) -> Array:
+        """Read elements, each from a place of its own.
+
+        Parameters
+        ----------
+        ranks, offsets : int or integer array
+            As in `put_many`.
+        out : numpy.ndarray, optional
+            C-contiguous and writeable, of the window's dtype and of the shape
+            to which ranks and offsets broadcast; by default a new array.
+
+        Returns
+        -------
+        numpy.ndarray
+            `out`, or the new array.
+
+        Raises
+        ------
+        BoundsError, AccessError, TypeError, ValueError
+            Before anything is sent.
+        RmaTimeout, PeerLostError
+            Then `out` is undefined; nothing writes to it any more.
+
+        Notes
+        -----
+        Local, blocking; corresponds to MPI_Get of one element in a loop, and
+        MPI_Win_flush. What `put_many` says of routes and sizes holds here too.
+        """
+        self._check_open("get_many")
+        if out is not None:
+            memory.check_result(out, self._dtype)
+            if out.dtype is _INT64:  # else they share no memory with it when C sees them
+                ranks, offsets = _apart(ranks, out), _apart(offsets, out)
+        result: Array = self._many(_GET, 0, ranks, offsets, None, out)
+        return result
+
+    def fetch_add_many(self, ranks: Any, offsets: Any, values: Any) -> Any:
+        """Add to elements, each at a place of its own, atomically each.
+
+        Parameters
+        ----------
+        ranks, offsets : int or integer array
+            As in `put_many`. A place that is named twice is added to twice.
+        values : array or scalar
+            Of the window's dtype: an integer or float, or complex64.
+
+        Returns
+        -------
+        numpy.ndarray or NumPy scalar
+            The previous values, in the shape to which all arguments broadcast.
+
+        Raises
+        ------
+        Unsupported
+            No atomics on this dtype, or the network's adapter makes them.
+        AlignmentError
+            The target's memory is not aligned to the item size.
+        BoundsError, AccessError, TypeError, OverflowError
+            Before anything is sent, as in `put_many`.
+        RmaTimeout, PeerLostError
+            Any of the elements may have been added, or may be added yet.
+
+        Notes
+        -----
+        Local, blocking; corresponds to MPI_Fetch_and_op with MPI_SUM in a loop,
+        and MPI_Win_flush. Atomic against `fetch_add` and `compare_and_swap`,
+        whatever route those take. Integers wrap around.
+        """
+        values = self._operand("fetch_add_many", values)
+        return self._many(_FETCH_ADD, self._atomic_type, ranks, offsets, values, None)[()]
+
+    def accumulate_many(self, ranks: Any, offsets: Any, values: Any) -> None:
+        """Add to elements, each at a place of its own, atomically each.
+
+        As `fetch_add_many`, without the previous values: so it needs no right
+        to read, and less comes back over the network. Local, blocking;
+        corresponds to MPI_Accumulate with MPI_SUM in a loop, and MPI_Win_flush.
+        """
+        values = self._operand("accumulate_many", values)
+        self._many(_ADD, self._atomic_type, ranks, offsets, values, None)
+
+    # -- helpers -------------------------------------------------------------------
+
+    def _operand(self, call: str, values: Any) -> Array:
+        self._check_open(call)
+        operand = memory.origin(values, self._dtype)
+        if self._atomic_type is None:
+            text = f"{call}: window {self._name}: no atomics on dtype {self._dtype}"
+            raise Unsupported(errno.EOPNOTSUPP, text, call=call)
+        return operand
+
+    def _many(
+        self,
+        kind: int,
+        type_: int | None,
+        ranks: Any,
+        offsets: Any,
+        values: Array | None,
+        out: Array | None,
+    ) -> Any:
+        """Bring the arguments into shape, and carry the operation out.
+
+        Written for speed where ranks, offsets and values are arrays of one shape.
+        """
+        if type(ranks) is not _NDARRAY or ranks.dtype is not _INT64:
+            ranks = _indices("ranks", ranks)
+        if type(offsets) is not _NDARRAY or offsets.dtype is not _INT64:
+            offsets = _indices("offsets", offsets)
+        shape, ones = offsets.shape, 0
+        if ranks.shape != shape or (values is not None and values.shape != shape):
+            shapes = {ranks.shape, shape} | (set() if values is None else {values.shape})
+            shapes.discard(())
+            # slow, and mostly they differ in scalars only
+            shape = shapes.pop() if len(shapes) == 1 else np.broadcast_shapes(*shapes)
+            ranks, offsets = _spread(ranks, shape), _spread(offsets, shape)
+            ones = 0 if ranks.ndim else _ONE_RANK
+            ones |= 0 if offsets.ndim else _ONE_OFFSET
+            if values is not None:
+                values = _spread(values, shape)
+                ones |= 0 if values.ndim else _ONE_VALUE
+        if out is None:
+            if kind in _WITH_RESULT:
+                out = np.empty(shape, self._dtype)
+        elif out.shape != shape:
+            raise ValueError(f"{_NAMES[kind]}: out has shape {out.shape}, the elements {shape}")
+        try:
+            where, at = _from_buffer(_LONGS, ranks), _from_buffer(_LONGS, offsets)
+        except (ValueError, BufferError):  # strided
+            ranks, offsets = np.ascontiguousarray(ranks), np.ascontiguousarray(offsets)
+            return self._many(kind, type_, ranks, offsets, values, out)
+        arguments = (
+            self._handle,
+            kind,
+            type_ or 0,
+            self._dtype.itemsize,
+            math.prod(shape) if ones else offsets.size,
+            ones,
+            where,
+            at,
+            _NULL if values is None else memory.address(values),
+            _NULL if out is None else memory.address(out),
+        )
+        code, many = self._run_many(kind, ranks, arguments, (ranks, offsets, values, out))
+        if code:
+            if code == -errno.EINVAL and not (ranks.flags.aligned and offsets.flags.aligned):
+                ranks, offsets = np.require(ranks, None, "A"), np.require(offsets, None, "A")
+                return self._many(kind, type_, ranks, offsets, values, out)
+            raise self._many_error(kind, code, many, shape, ranks, offsets)
+        return out
+
+    def _run_many(
+        self, kind: int, ranks: Array, arguments: tuple[Any, ...], buffers: tuple[Any, ...]
+    ) -> tuple[int, Any]:
+        """Carry it out, in slices, as `Window._run`; return C's code and record."""
+        fabric = self._fabric
+        try:
+            many = _spare.pop()
+        except IndexError:
+            many = ffi.new("struct rmaext_many *")
+        if fabric is not None:
+            fabric.hold(self._handle, buffers, many)
+        try:
+            code: int = lib.rmaext_many(*arguments, many)
+            while code == _PENDING:
+                self._check_ranks(kind, ranks)
+                code = lib.rmaext_many_wait(many)
+        finally:
+            if many.batch:
+                lib.rmaext_many_release(many)
+            if fabric is not None:
+                fabric.drop(many)
+        if not code:
+            _spare.append(many)
+        return code, many
+
+    def _check_ranks(self, kind: int, ranks: Array) -> None:
+        for rank in np.unique(ranks).tolist():
+            self._group.check(rank, f"{_NAMES[kind]}: window {self._name}, rank {rank}")
+
+    def _many_error(
+        self, kind: int, code: int, many: Any, shape: Shape, ranks: Array, offsets: Array
+    ) -> Exception:
+        where = f"{_NAMES[kind]}: window {self._name}"
+        if many.bad < 0:
+            return from_c(code, where)
+        at = np.unravel_index(many.bad, shape) if shape else ()
+        rank = int(np.broadcast_to(ranks, shape)[at])
+        offset = int(np.broadcast_to(offsets, shape)[at])
+        index = ", ".join(map(str, at))
+        return from_c(code, f"{where}, element [{index}]: rank {rank}, offset {offset}, length 1")

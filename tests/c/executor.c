@@ -1,0 +1,824 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Many operations in a call, and the messages that carry them. */
+#include "check.h"
+#include "internal.h"
+
+enum { SIZE = 4096, N = 5000, THREADS = 3 };
+
+static const uint8_t secret[RMX_TOKEN] = "fifteen letters";
+
+/* A rig whose target has the window too, under a token. */
+struct pair {
+	struct rig r;
+	rmaext_window *there;
+	atomic_bool stop;
+	pthread_t server;
+};
+
+struct lie { /* what the origin believes of the target */
+	uint64_t size;
+	int access;
+	uint8_t align;
+	uint8_t route;
+	const uint8_t *token;
+	struct rmaext_near *near;
+	double timeout;
+};
+
+static rmaext_window *window_of(rmaext_fabric *f, rmaext_peer *peer,
+				const struct rig *r, struct lie lie)
+{
+	uint64_t size = lie.size ? lie.size : r->size, base = 0;
+	uint64_t address = (uintptr_t)r->window_memory;
+	uint8_t access = (uint8_t)(lie.access ? lie.access : 3);
+	void *map = r->window_memory;
+	uint8_t key[256] = {0};
+	rmaext_window *w = NULL;
+
+	OK(rmaext_window_create(
+		f,
+		&(struct rmaext_targets){
+			.count = 1,
+			.token = lie.token ? lie.token : secret,
+			.peer = &peer,
+			.near = lie.near ? &lie.near : NULL,
+			.map = &map,
+			.address = &address,
+			.size = &size,
+			.base = &base,
+			.access = &access,
+			.align = &lie.align,
+			.route = &lie.route,
+			.keys = key,
+			.key_len = r->key_len,
+		},
+		(int64_t)((lie.timeout > 0 ? lie.timeout : 10) * 1e9), &w));
+	return w;
+}
+
+static void drop_window(rmaext_window *w)
+{
+	OK(rmaext_window_close(w));
+	rmaext_window_free(w);
+}
+
+static rmaext_window *here(struct pair *p, struct lie lie)
+{
+	lie.route = lie.route ? lie.route : RMAEXT_FABRIC;
+	return window_of(p->r.origin, p->r.peer, &p->r, lie);
+}
+
+static void pair_open(struct pair *p, struct rig_options o)
+{
+	o.size = o.size ? o.size : SIZE;
+	o.two = true;
+	rig_open(&p->r, o);
+	OK(rmaext_window_close(p->r.window));
+	rmaext_window_free(p->r.window);
+	p->r.window = here(p, (struct lie){.timeout = o.timeout});
+	p->there = window_of(p->r.target, peer_of(p->r.target, p->r.origin),
+			     &p->r, (struct lie){.route = RMAEXT_DIRECT});
+	atomic_init(&p->stop, false);
+}
+
+static void pair_close(struct pair *p)
+{
+	if (p->there)
+		drop_window(p->there);
+	rig_close(&p->r);
+}
+
+static void *serve(void *arg)
+{
+	struct pair *p = arg;
+
+	while (!atomic_load(&p->stop))
+		rmaext_fabric_progress(p->r.target, 300000);
+	return NULL;
+}
+
+static void serve_start(struct pair *p)
+{
+	atomic_store(&p->stop, false);
+	OK(pthread_create(&p->server, NULL, serve, p));
+}
+
+static void serve_stop(struct pair *p)
+{
+	atomic_store(&p->stop, true);
+	pthread_join(p->server, NULL);
+}
+
+/* One call on a window of one rank, to its end. */
+static int many(rmaext_window *w, int kind, int type, uint64_t unit, uint64_t n,
+		const int64_t *offsets, const void *values, void *results)
+{
+	const int64_t rank = 0;
+	struct rmaext_many state;
+	int ret = rmaext_many(w, kind, type, unit, n, RMAEXT_ONE_RANK, &rank,
+			      offsets, values, results, &state);
+
+	while (ret == RMAEXT_PENDING)
+		ret = rmaext_many_wait(&state);
+	rmaext_many_release(&state);
+	EQUAL(state.batch, NULL);
+	return ret;
+}
+
+static int add(rmaext_window *w, int64_t offset, uint64_t value)
+{
+	return many(w, RMAEXT_ADD, RMAEXT_UINT64, 8, 1, &offset, &value, NULL);
+}
+
+/* -- results */
+
+static uint32_t noise(uint32_t *seed)
+{
+	return *seed = *seed * 1664525 + 1013904223;
+}
+
+/* Against a plain loop, places repeated. */
+static void reference(rmaext_window *w, const struct rig *r)
+{
+	static int64_t offsets[N];
+	static uint64_t values[N], results[N], cells[SIZE / 8];
+	uint32_t seed = 7;
+
+	for (int round = 0; round < 4; round++) {
+		const uint64_t n = round ? N : 1;
+		const int64_t range = round == 3 ? 5 : SIZE / 8;
+
+		for (uint64_t i = 0; i < n; i++) {
+			offsets[i] = (noise(&seed) >> 8) % range;
+			values[i] = noise(&seed);
+		}
+		OK(many(w, RMAEXT_PUT, 0, 8, n, offsets, values, NULL));
+		for (uint64_t i = 0; i < n; i++)
+			cells[offsets[i]] = values[i];
+		CHECK(!memcmp(r->window_memory, cells, SIZE));
+		OK(many(w, RMAEXT_ADD, RMAEXT_UINT64, 8, n, offsets, values,
+			NULL));
+		for (uint64_t i = 0; i < n; i++)
+			cells[offsets[i]] += values[i];
+		CHECK(!memcmp(r->window_memory, cells, SIZE));
+		OK(many(w, RMAEXT_FETCH_ADD, RMAEXT_UINT64, 8, n, offsets,
+			values, results));
+		for (uint64_t i = 0; i < n; i++) {
+			EQUAL(results[i], cells[offsets[i]]);
+			cells[offsets[i]] += values[i];
+		}
+		OK(many(w, RMAEXT_GET, 0, 8, n, offsets, NULL, results));
+		for (uint64_t i = 0; i < n; i++)
+			EQUAL(results[i], cells[offsets[i]]);
+	}
+}
+
+/* Elements of any size, one that needs several messages included. */
+static void sizes(rmaext_window *w, const struct rig *r)
+{
+	const uint64_t units[] = {1, 2, 3, 4, 7, 16, 4096, 16192, 16193, 50000};
+
+	for (size_t k = 0; k < COUNT(units); k++) {
+		const uint64_t unit = units[k];
+		const int64_t n = (int64_t)(r->size / unit);
+		char *out = malloc(r->size), *in = malloc(r->size);
+		int64_t *offsets = malloc(sizeof(*offsets) * (size_t)n);
+
+		CHECK(out && in && offsets);
+		for (int64_t i = 0; i < n; i++)
+			offsets[i] = n - 1 - i;
+		fill(out, r->size, (unsigned int)k);
+		OK(many(w, RMAEXT_PUT, 0, unit, (uint64_t)n, offsets, out,
+			NULL));
+		for (int64_t i = 0; i < n; i++)
+			CHECK(!memcmp(r->window_memory +
+					      (uint64_t)offsets[i] * unit,
+				      out + (uint64_t)i * unit, unit));
+		OK(many(w, RMAEXT_GET, 0, unit, (uint64_t)n, offsets, NULL,
+			in));
+		CHECK(!memcmp(in, out, (uint64_t)n * unit));
+		free(out);
+		free(in);
+		free(offsets);
+	}
+	rig_guards(r);
+}
+
+static void by_message(void)
+{
+	struct pair p;
+
+	pair_open(&p, (struct rig_options){0});
+	reference(p.r.window, &p.r);
+	pair_close(&p);
+	pair_open(&p, (struct rig_options){.size = 120000});
+	sizes(p.r.window, &p.r);
+	pair_close(&p);
+}
+
+static void by_memory(void)
+{
+	struct pair p;
+
+	pair_open(&p, (struct rig_options){0});
+	reference(p.there, &p.r);
+	pair_close(&p);
+	pair_open(&p, (struct rig_options){.size = 120000});
+	sizes(p.there, &p.r);
+	pair_close(&p);
+}
+
+static void by_system_call(void)
+{
+	struct rmaext_near self = {.pid = getpid()};
+	rmaext_window *w;
+	struct pair p;
+
+	pair_open(&p, (struct rig_options){0});
+	w = here(&p, (struct lie){.route = RMAEXT_CMA, .near = &self});
+	reference(w, &p.r); /* updates by message */
+	drop_window(w);
+	pair_close(&p);
+	pair_open(&p, (struct rig_options){.size = 120000});
+	w = here(&p, (struct lie){.route = RMAEXT_CMA, .near = &self});
+	sizes(w, &p.r);
+	drop_window(w);
+	pair_close(&p);
+}
+
+/* -- refusals by the origin */
+
+static void first_bad(rmaext_window *w, const struct rig *r)
+{
+	const int64_t bad[][2] = {{1, 0},	   {-1, 0},
+				  {0, SIZE / 8},   {0, -1},
+				  {0, INT64_MAX},  {0, INT64_MIN},
+				  {INT64_MAX, 0},  {0, (int64_t)1 << 61},
+				  {INT64_MIN, -1}, {0, ((int64_t)1 << 61) - 1}};
+	int64_t ranks[64] = {0}, offsets[64] = {0};
+	uint64_t values[64];
+	struct rmaext_many state;
+
+	memset(values, 0x11, sizeof(values));
+	for (size_t k = 0; k < COUNT(bad); k++)
+		for (int at = 0; at < 64; at += 21) {
+			ranks[at] = ranks[63] = bad[k][0];
+			offsets[at] = offsets[63] = bad[k][1];
+			for (int kind = RMAEXT_PUT; kind <= RMAEXT_ADD;
+			     kind++) {
+				EQUAL(rmaext_many(w, kind, RMAEXT_UINT64, 8, 64,
+						  0, ranks, offsets, values,
+						  values, &state),
+				      -ERANGE);
+				EQUAL(state.bad, at);
+				EQUAL(state.batch, NULL);
+			}
+			ranks[at] = ranks[63] = offsets[at] = offsets[63] = 0;
+		}
+	for (size_t i = 0; i < r->size; i++)
+		EQUAL(r->window_memory[i], 0);
+	EQUAL(rmaext_many(w, 4, 0, 8, 1, 0, ranks, offsets, values, values,
+			  &state),
+	      -FI_EINVAL);
+	EQUAL(rmaext_many(w, RMAEXT_PUT, 0, 0, 1, 0, ranks, offsets, values,
+			  values, &state),
+	      -FI_EINVAL);
+	EQUAL(rmaext_many(w, RMAEXT_ADD, RMAEXT_DOUBLE_COMPLEX, 16, 1, 0, ranks,
+			  offsets, values, values, &state),
+	      -FI_EOPNOTSUPP);
+	OK(rmaext_many(w, RMAEXT_ADD, RMAEXT_INT8, 1, 0, 0, NULL, NULL, NULL,
+		       NULL, &state));
+}
+
+static void refused_here(void)
+{
+	struct rmaext_many state;
+	const int64_t zero = 0;
+	uint64_t value = 1;
+	rmaext_window *w;
+	struct pair p;
+
+	pair_open(&p, (struct rig_options){0});
+	first_bad(p.r.window, &p.r);
+	first_bad(p.there, &p.r);
+	w = here(&p, (struct lie){.access = RMAEXT_READ});
+	EQUAL(add(w, 0, 1), -FI_EACCES);
+	OK(many(w, RMAEXT_GET, 0, 8, 1, &zero, NULL, &value));
+	drop_window(w);
+	w = here(&p, (struct lie){.access = RMAEXT_WRITE});
+	EQUAL(many(w, RMAEXT_GET, 0, 8, 1, &zero, NULL, &value), -FI_EACCES);
+	EQUAL(many(w, RMAEXT_FETCH_ADD, RMAEXT_INT64, 8, 1, &zero, &value,
+		   &value),
+	      -FI_EACCES);
+	OK(add(w, 0, 1));
+	drop_window(w);
+	w = here(&p, (struct lie){.align = 4});
+	EQUAL(rmaext_many(w, RMAEXT_ADD, RMAEXT_INT64, 8, 1, 0, &zero, &zero,
+			  &value, NULL, &state),
+	      -FI_EFAULT);
+	EQUAL(state.bad, 0);
+	drop_window(w);
+	OK(rmaext_window_close(p.r.window));
+	EQUAL(add(p.r.window, 0, 1), -FI_ESHUTDOWN);
+	rmaext_window_free(p.r.window);
+	p.r.window = NULL;
+	pair_close(&p);
+}
+
+/* -- refusals by the target */
+
+static void refused_there(void)
+{
+	static const uint8_t other[RMX_TOKEN] = "some other name";
+	const int64_t far = SIZE / 8, zero = 0;
+	uint64_t value = 1;
+	rmaext_window *w;
+	struct pair p;
+
+	pair_open(&p, (struct rig_options){.shift = 4});
+	w = here(&p, (struct lie){.size = 2 * SIZE});
+	EQUAL(many(w, RMAEXT_PUT, 0, 8, 1, &far, &value, NULL), -ERANGE);
+	EQUAL(many(w, RMAEXT_GET, 0, 8, 1, &far, NULL, &value), -ERANGE);
+	EQUAL(add(w, 0, 1), -FI_EFAULT); /* the shift */
+	drop_window(w);
+	w = here(&p, (struct lie){.token = other});
+	EQUAL(many(w, RMAEXT_PUT, 0, 8, 1, &zero, &value, NULL), -FI_ESHUTDOWN);
+	drop_window(w);
+	drop_window(p.there);
+	p.there = window_of(p.r.target, peer_of(p.r.target, p.r.origin), &p.r,
+			    (struct lie){.access = RMAEXT_READ});
+	EQUAL(many(p.r.window, RMAEXT_PUT, 0, 8, 1, &zero, &value, NULL),
+	      -FI_EACCES);
+	OK(rmaext_window_close(p.there));
+	EQUAL(many(p.r.window, RMAEXT_GET, 0, 8, 1, &zero, NULL, &value),
+	      -FI_ESHUTDOWN);
+	rmaext_window_free(p.there);
+	p.there = NULL;
+	for (size_t i = 0; i < p.r.size; i++)
+		EQUAL(p.r.window_memory[i], 0);
+	pair_close(&p);
+}
+
+/* A message by hand: header, two offsets, two values. */
+struct message {
+	struct rmx_request q;
+	uint64_t offsets[2], values[2];
+	char more[RMX_MESSAGE];
+};
+
+static void raw(struct pair *p, const void *message, size_t len)
+{
+	struct rmaext_fabric *f = p->r.origin;
+	int ret;
+
+	do {
+		ret = (int)fi_send(f->ep, message, len, NULL, p->r.peer->addr,
+				   NULL);
+		rmaext_fabric_progress(f, 20000);
+	} while (ret == -FI_EAGAIN);
+	OK(ret);
+}
+
+static void malformed(void)
+{
+	static struct message m, good;
+	struct pair p;
+	uint64_t *cells;
+	uint32_t seed = 1;
+
+	pair_open(&p, (struct rig_options){0});
+	cells = (uint64_t *)p.r.window_memory;
+	OK(add(p.r.window, 0, 0));
+	good = (struct message){
+		.q = {.magic = RMX_REQUEST,
+		      .kind = RMAEXT_ADD,
+		      .type = RMAEXT_UINT64,
+		      .id = 4000,
+		      .name = p.r.origin->executor.name,
+		      .count = 2,
+		      .unit = 8},
+		.offsets = {8, 16},
+		.values = {5, 6},
+	};
+	memcpy(good.q.token, secret, sizeof(secret));
+	const size_t len = offsetof(struct message, more);
+
+#define BAD(length, ...)                       \
+	do {                                   \
+		m = good;                      \
+		__VA_ARGS__;                   \
+		raw(&p, &m, length);           \
+		OK(add(p.r.window, 0, 1));     \
+		EQUAL(cells[1], 0);            \
+		EQUAL(cells[2], 0);            \
+		EQUAL(cells[SIZE / 8 - 1], 0); \
+	} while (0)
+
+	for (size_t n = 1; n < len; n += n < 8 ? 1 : 7)
+		BAD(n, );
+	BAD(len + 1, );
+	BAD(len + 16, );
+	BAD(RMX_MESSAGE, );
+	BAD(len, m.q.magic = 0);
+	BAD(len, m.q.magic ^= 1);
+	BAD(len, m.q.magic = RMX_REPLY);
+	BAD(len, m.q.magic = RMX_REPLY; m.q.id = 0);
+	BAD(len, m.q.magic = RMX_REPLY; m.q.id = UINT64_MAX);
+	BAD(len, m.q.kind = 4);
+	BAD(len, m.q.kind = 255);
+	BAD(len, m.q.kind = RMAEXT_GET);
+	BAD(len, m.q.type = RMAEXT_LONG_DOUBLE);
+	BAD(len, m.q.type = 255);
+	BAD(len, m.q.type = RMAEXT_INT32);
+	BAD(len, m.q.zero = 1);
+	BAD(len, m.q.count = 0);
+	BAD(len, m.q.count = 1);
+	BAD(len, m.q.count = 3);
+	BAD(len, m.q.count = UINT32_MAX);
+	BAD(len, m.q.kind = RMAEXT_PUT; m.q.count = 0x10000000; m.q.unit = 8);
+	BAD(len, m.q.kind = RMAEXT_PUT; m.q.unit = 0);
+	BAD(len, m.q.kind = RMAEXT_PUT; m.q.unit = 9);
+	BAD(len, m.q.kind = RMAEXT_PUT; m.q.unit = UINT64_MAX - 7);
+	BAD(len, m.q.kind = RMAEXT_PUT; m.q.unit = (uint64_t)1 << 63);
+	BAD(len - 16, m.q.kind = RMAEXT_GET; m.q.unit = RMX_MESSAGE);
+	BAD(len - 16, m.q.kind = RMAEXT_GET; m.q.unit = UINT64_MAX / 2);
+	BAD(len, m.q.rank = 1);
+	BAD(len, m.q.rank = UINT32_MAX);
+	BAD(len, m.offsets[1] = SIZE);
+	BAD(len, m.offsets[1] = SIZE - 7);
+	BAD(len, m.offsets[1] = UINT64_MAX);
+	BAD(len, m.offsets[1] = UINT64_MAX - 7);
+	BAD(len, m.offsets[0] = (uint64_t)1 << 63);
+	BAD(len, m.offsets[0] = 12);
+	BAD(len, m.q.token[0] ^= 1);
+	BAD(len, m.q.token[15] ^= 0x80; m.q.name++);
+	BAD(len, memset(m.q.token, 0, sizeof(m.q.token)));
+	for (int i = 0; i < 300; i++) /* any byte of the header but the token */
+		BAD(len, {
+			const size_t at = (noise(&seed) >> 8) % sizeof(m.q);
+
+			memset(m.q.token, (int)(seed >> 24) | 1,
+			       sizeof(m.q.token));
+			((unsigned char *)&m)[at] = (unsigned char)(seed >> 16);
+		});
+	raw(&p, &good, len); /* what a good one does */
+	OK(add(p.r.window, 0, 1));
+	EQUAL(cells[1], 5);
+	EQUAL(cells[2], 6);
+	rig_guards(&p.r);
+	pair_close(&p);
+}
+
+/*
+ * Longer than any receive. 1.17 ends the connection, perhaps with what was sent
+ * after it; then it is made anew.
+ */
+static void oversize(void)
+{
+	static const char zeros[3 * RMX_MESSAGE];
+	const size_t sizes[] = {RMX_MESSAGE + 1, sizeof(zeros)};
+	struct pair p;
+
+	pair_open(&p, (struct rig_options){.timeout = 0.5});
+	OK(add(p.r.window, 0, 1));
+	for (size_t i = 0; i < COUNT(sizes); i++) {
+		int64_t end = now() + 10 * SECOND;
+
+		raw(&p, zeros, sizes[i]);
+		while (add(p.r.window, 1, 1))
+			CHECK(now() < end);
+		for (int k = 0; k < 20; k++)
+			OK(add(p.r.window, 0, 1));
+	}
+	EQUAL(*(uint64_t *)p.r.window_memory, 41);
+	pair_close(&p);
+}
+
+/* -- endings */
+
+/* Nothing is written after the release; then all works again. */
+static void late(void)
+{
+	enum { MANY = 4000 };
+	static int64_t offsets[MANY];
+	static uint64_t values[MANY], results[MANY];
+	const int64_t rank = 0;
+	struct rmaext_many state;
+	struct pair p;
+	int ret;
+
+	pair_open(&p,
+		  (struct rig_options){.no_progress = true, .timeout = 0.3});
+	serve_start(&p);
+	OK(add(p.r.window, 0, 0));
+	serve_stop(&p);
+	memset(results, 0x77, sizeof(results));
+	for (int i = 0; i < 5; i++) {
+		ret = rmaext_many(p.r.window, RMAEXT_FETCH_ADD, RMAEXT_UINT64,
+				  8, MANY, RMAEXT_ONE_RANK, &rank, offsets,
+				  values, results, &state);
+		if (i % 2) { /* given up */
+			EQUAL(ret, RMAEXT_PENDING);
+		} else {
+			while (ret == RMAEXT_PENDING)
+				ret = rmaext_many_wait(&state);
+			EQUAL(ret, -FI_ETIMEDOUT);
+		}
+		rmaext_many_release(&state);
+	}
+	serve_start(&p);
+	for (int i = 0; i < 30; i++) {
+		rmaext_fabric_progress(p.r.origin, 3000000);
+		for (int k = 0; k < MANY; k++)
+			EQUAL(results[k], 0x7777777777777777);
+	}
+	for (int i = 0; i < 50; i++)
+		OK(add(p.r.window, 1, 2));
+	serve_stop(&p);
+	EQUAL(((uint64_t *)p.r.window_memory)[1], 100);
+	pair_close(&p);
+}
+
+/* The owner gives up while answers come. */
+static void give_up(void)
+{
+	enum { MANY = 3000 };
+	static int64_t offsets[MANY];
+	const int64_t rank = 0;
+	struct rmaext_many state;
+	struct pair p;
+
+	pair_open(&p, (struct rig_options){.no_progress = true});
+	serve_start(&p);
+	for (int i = 0; i < 300; i++) {
+		rmaext_window *w =
+			here(&p, (struct lie){.timeout = 2e-6 * (i % 60 + 1)});
+		uint64_t *values = calloc(MANY, 8), *results = calloc(MANY, 8);
+		int ret;
+
+		CHECK(values && results);
+		ret = rmaext_many(w, i % 4, RMAEXT_UINT64, 8, MANY,
+				  RMAEXT_ONE_RANK, &rank, offsets, values,
+				  results, &state);
+		CHECK(!ret || ret == RMAEXT_PENDING || ret == -FI_ETIMEDOUT);
+		rmaext_many_release(&state);
+		free(values);
+		free(results);
+		drop_window(w);
+	}
+	OK(add(p.r.window, 0, 1));
+	serve_stop(&p);
+	pair_close(&p);
+}
+
+/* The fabric closes with requests on their way. */
+static void close_fabric(void)
+{
+	static int64_t offsets[N];
+	static uint64_t values[N];
+	const int64_t rank = 0;
+	struct rmaext_many state;
+	struct pair p;
+
+	for (int i = 0; i < 2; i++) {
+		pair_open(&p, (struct rig_options){.no_progress = true});
+		EQUAL(rmaext_many(p.r.window, RMAEXT_ADD, RMAEXT_UINT64, 8, N,
+				  RMAEXT_ONE_RANK, &rank, offsets, values, NULL,
+				  &state),
+		      RMAEXT_PENDING);
+		OK(rmaext_fabric_close(&p.r.origin));
+		if (i)
+			EQUAL(rmaext_many_wait(&state), -FI_ESHUTDOWN);
+		rmaext_many_release(&state);
+		rmaext_window_free(p.r.window);
+		drop_window(p.there);
+		OK(rmaext_memory_close(&p.r.memory));
+		OK(rmaext_fabric_close(&p.r.target));
+		rig_guards(&p.r);
+		free(p.r.block);
+	}
+}
+
+/* -- threads */
+
+struct worker {
+	pthread_t thread;
+	rmaext_window *window;
+	int ret;
+	int64_t *offsets;
+	atomic_bool *stop;
+};
+
+static void *adder(void *arg)
+{
+	struct worker *me = arg;
+	int64_t offsets[200];
+	uint64_t values[200];
+
+	for (int i = 0; i < 200; i++) {
+		offsets[i] = i % 3;
+		values[i] = 1;
+	}
+	for (int i = 0; i < 30 && !me->ret; i++)
+		me->ret =
+			many(me->window, i % 2 ? RMAEXT_ADD : RMAEXT_FETCH_ADD,
+			     RMAEXT_UINT64, 8, 200, offsets, values, values);
+	return NULL;
+}
+
+/* fetch_add leaves its results in values: count places, not sums. */
+static void *counter(void *arg)
+{
+	struct worker *me = arg;
+	const uint64_t one = 1;
+
+	for (int i = 0; i < 6000 && !me->ret; i++)
+		me->ret = add(me->window, 0, one);
+	return NULL;
+}
+
+static void *until_closed(void *arg)
+{
+	struct worker *me = arg;
+
+	do
+		me->ret = add(me->window, 0, 1);
+	while (!me->ret);
+	return NULL;
+}
+
+static void start_all(struct worker *all, int n, rmaext_window *w,
+		      void *(*work)(void *))
+{
+	for (int i = 0; i < n; i++) {
+		all[i] = (struct worker){.window = w};
+		OK(pthread_create(&all[i].thread, NULL, work, &all[i]));
+	}
+}
+
+/* By message from several threads, and by memory: none is lost. */
+static void threads(void)
+{
+	struct worker all[THREADS], one;
+	struct pair p;
+
+	pair_open(&p, (struct rig_options){0});
+	start_all(all, THREADS, p.r.window, counter);
+	start_all(&one, 1, p.there, counter);
+	pthread_join(one.thread, NULL);
+	OK(one.ret);
+	for (int i = 0; i < THREADS; i++) {
+		pthread_join(all[i].thread, NULL);
+		OK(all[i].ret);
+	}
+	EQUAL(*(uint64_t *)p.r.window_memory, (THREADS + 1) * 6000);
+	start_all(all, THREADS, p.r.window, adder);
+	for (int i = 0; i < THREADS; i++) {
+		pthread_join(all[i].thread, NULL);
+		OK(all[i].ret);
+	}
+	pair_close(&p);
+}
+
+/* The target closes the window under requests. */
+static void close_there(void)
+{
+	struct worker all[THREADS];
+	struct pair p;
+
+	pair_open(&p, (struct rig_options){0});
+	for (int i = 0; i < 10; i++) {
+		start_all(all, THREADS, p.r.window, until_closed);
+		nap(0.01);
+		drop_window(p.there);
+		for (int k = 0; k < THREADS; k++) {
+			pthread_join(all[k].thread, NULL);
+			EQUAL(all[k].ret, -FI_ESHUTDOWN);
+		}
+		p.there = window_of(p.r.target, peer_of(p.r.target, p.r.origin),
+				    &p.r, (struct lie){.route = RMAEXT_DIRECT});
+	}
+	pair_close(&p);
+}
+
+/* And the origin its own. */
+static void close_here(void)
+{
+	struct worker all[THREADS];
+	struct pair p;
+
+	pair_open(&p, (struct rig_options){0});
+	for (int i = 0; i < 10; i++) {
+		start_all(all, THREADS, p.r.window, until_closed);
+		nap(0.01);
+		OK(rmaext_window_close(p.r.window));
+		for (int k = 0; k < THREADS; k++) {
+			pthread_join(all[k].thread, NULL);
+			EQUAL(all[k].ret, -FI_ESHUTDOWN);
+		}
+		rmaext_window_free(p.r.window);
+		p.r.window = here(&p, (struct lie){0});
+	}
+	pair_close(&p);
+}
+
+static void *shifter(void *arg)
+{
+	struct worker *me = arg;
+	uint32_t seed = 3;
+
+	while (!atomic_load(me->stop)) {
+		const int at = (int)(noise(&seed) >> 8) % N;
+		const int64_t to = (noise(&seed) & 0x1000) ? -1 : SIZE;
+
+		__atomic_store_n(&me->offsets[at], to, __ATOMIC_RELAXED);
+		__atomic_store_n(&me->offsets[at], 3, __ATOMIC_RELAXED);
+	}
+	return NULL;
+}
+
+/* Another thread changes the offsets during the call: no place is missed. */
+static void changed(void)
+{
+	static int64_t offsets[N];
+	static uint64_t values[N], results[N];
+	struct rmaext_near self = {.pid = getpid()};
+	rmaext_window *windows[3];
+	atomic_bool stop;
+	struct worker one = {.offsets = offsets, .stop = &stop};
+	struct pair p;
+
+	atomic_init(&stop, false);
+	pair_open(&p, (struct rig_options){0});
+	windows[0] = p.r.window;
+	windows[1] = p.there;
+	windows[2] = here(&p, (struct lie){.route = RMAEXT_CMA, .near = &self});
+	OK(pthread_create(&one.thread, NULL, shifter, &one));
+	for (int i = 0; i < 240; i++) {
+		int ret = many(windows[i % 3], i % 4, RMAEXT_UINT64, 8, N,
+			       offsets, values, results);
+
+		CHECK(!ret || ret == -ERANGE || ret == -FI_EINVAL);
+		rig_guards(&p.r);
+	}
+	atomic_store(&stop, true);
+	pthread_join(one.thread, NULL);
+	drop_window(windows[2]);
+	pair_close(&p);
+}
+
+/* One target answers nothing; the other's are not held up. */
+static void others_go_on(void)
+{
+	enum { MANY = 20000 };
+	static int64_t offsets[MANY];
+	static uint64_t values[MANY];
+	const int64_t rank = 0;
+	struct rmaext_many state;
+	rmaext_window *silent;
+	rmaext_fabric *mute;
+	rmaext_peer *peer;
+	struct pair p;
+	int64_t begin;
+
+	pair_open(&p, (struct rig_options){0});
+	mute = fabric_open(false, false);
+	peer = peer_of(p.r.origin, mute);
+	silent = window_of(p.r.origin, peer, &p.r,
+			   (struct lie){.route = RMAEXT_FABRIC});
+	for (int i = 0; i < 3; i++) {
+		EQUAL(rmaext_many(silent, RMAEXT_ADD, RMAEXT_UINT64, 8, MANY,
+				  RMAEXT_ONE_RANK, &rank, offsets, values, NULL,
+				  &state),
+		      RMAEXT_PENDING);
+		begin = now();
+		for (int k = 0; k < 100; k++)
+			OK(add(p.r.window, 0, 1));
+		CHECK(now() - begin < 5 * SECOND);
+		if (i < 2)
+			rmaext_many_release(&state);
+	}
+	rmaext_many_release(&state);
+	drop_window(silent);
+	OK(rmaext_fabric_close(&mute));
+	pair_close(&p);
+}
+
+const struct test tests[] = {
+	{"by_message", by_message, NULL, NULL},
+	{"by_memory", by_memory, NULL, NULL},
+	{"by_system_call", by_system_call, NULL, NULL},
+	{"refused_here", refused_here, NULL, NULL},
+	{"refused_there", refused_there, NULL, NULL},
+	{"malformed", malformed, NULL, NULL},
+	{"oversize", oversize, NULL, NULL},
+	{"late", late, NULL, NULL},
+	{"give_up", give_up, NULL, NULL},
+	{"close_fabric", close_fabric, NULL, NULL},
+	{"threads", threads, NULL, NULL},
+	{"close_there", close_there, NULL, NULL},
+	{"close_here", close_here, NULL, NULL},
+	{"changed", changed, NULL, NULL},
+	{"others_go_on", others_go_on, NULL, NULL},
+	{0},
+};
