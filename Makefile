@@ -52,7 +52,7 @@ $(VENV)/.installed: setup.cfg
 	.ci/packages
 	python3 -m venv $(VENV)
 	$(PYTHON) -m pip install -q 'setuptools>=70.1' 'cffi>=1.16'
-	$(PYTHON) -m pip install -q --no-build-isolation -e '.[$(MPI),test,lint,cover]'
+	$(PYTHON) -m pip install -q --no-build-isolation -e '.[$(MPI),test,lint,cover,bench]'
 	@mkdir -p build && touch build/.extension $@
 
 # One extension serves both MPIs: it is linked to neither, nor to libfabric.

@@ -281,9 +281,10 @@ def compute(seconds: float) -> None:
 def progress(job: Job) -> None:
     """The first operation into an absence: the target computes and calls nothing."""
     windows = sides(job, 4)
+    one, out = np.ones(1, np.int64), np.zeros(1, np.int64)
     operations: dict[str, Callable[[Side], None]] = {
-        "put + flush": lambda side: side.put_flush(1, np.ones(1, np.int64), TARGET, 1),
-        "get": lambda side: side.get(1, np.zeros(1, np.int64), TARGET, 2),
+        "put + flush": lambda side: side.put_flush(1, one, TARGET, 1),
+        "get": lambda side: side.get(1, out, TARGET, 2),
         "fetch_add": lambda side: side.fetch_add(1, TARGET, 0),
     }
     wanted = job.settings.get("operations", list(operations))
@@ -364,7 +365,7 @@ def creation(job: Job) -> None:
         return [maker.make() for _ in range(2 if job.quick else 5)]
 
     samples = job.alternate(makers, turn, everywhere=True)
-    job.add(f"window of 1 MiB on each of {job.comm.size} ranks", samples, "ms", MIB)
+    job.add(f"window of 1 MiB on each of {job.comm.size} ranks", samples, "ms")
 
 
 CASES = {

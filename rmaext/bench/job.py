@@ -14,7 +14,6 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from mpi4py import MPI
 
@@ -38,7 +37,8 @@ def main(cases: Mapping[str, Callable[[Job], None]]) -> None:
         # one write: those of several ranks must not mix
         text = f"rank {job.comm.rank}: {traceback.format_exc()}"
         os.write(2, text.encode())
-        job.comm.Abort(1)
+        job.comm.Abort(1)  # may return
+        os._exit(1)
     if job.is_origin:
         facts = {"mpi": mpi_version(), "thread_level": thread_level(), **job.facts, **fabric(job)}
         partial = folder / "result.part"
