@@ -8,7 +8,7 @@
 #   make test-serial | test-1 | test-2 | test-3 | test-4 | test-8     a part of it
 #   make test-scale    the tests marked scale, at 16 and 64 ranks
 #   make test-matrix | test-stress              the tests marked so
-#   make bench         benchmarks, next to mpi4py's MPI.Win
+#   make bench         the table of targets, next to mpi4py's MPI.Win
 #   make check         all that CI runs: lint, type, check-c, test with both MPIs
 #   make lint | type | check-c | asan | tsan | cover | format | clean
 #
@@ -83,7 +83,7 @@ test-stress: build
 bench:
 	$(MAKE) build MPI=mpich
 	$(MAKE) build MPI=openmpi
-	$(LIMIT) 900 $(PYTHON) benchmarks/fabric.py $(ARGS)
+	$(LIMIT) 5400 $(PYTHON) benchmarks/table.py $(ARGS)
 
 check:
 	$(MAKE) lint type check-c

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from mpi4py import MPI
 
 from .measure import ORIGIN, Job, Samples, WrongDataError, once, per_call
 from .peers import FORMS, MANY, WORD, Array, Side
@@ -279,7 +280,7 @@ def compute(seconds: float) -> None:
 
 
 def progress(job: Job) -> None:
-    """The first operation into an absence: the target computes and calls nothing."""
+    """Measure the first operation into an absence: the target computes and calls nothing."""
     windows = sides(job, 4)
     one, out = np.ones(1, np.int64), np.zeros(1, np.int64)
     operations: dict[str, Callable[[Side], None]] = {
@@ -351,7 +352,8 @@ class Maker:
         side.memory[:] = comm.rank + 1
         side.close()
         self.job.check(wrong)
-        return max(comm.allgather(taken))
+        slowest: float = comm.allreduce(taken, MPI.MAX)
+        return slowest
 
 
 def creation(job: Job) -> None:

@@ -57,9 +57,12 @@ def mpi_version() -> str:
 
 def thread_level() -> str:
     """Return what MPI provides."""
-    names = ("single", "funneled", "serialized", "multiple")
-    levels = (getattr(MPI, f"THREAD_{name.upper()}") for name in names)
-    return dict(zip(levels, names, strict=True))[MPI.Query_thread()]
+    return {
+        MPI.THREAD_SINGLE: "single",
+        MPI.THREAD_FUNNELED: "funneled",
+        MPI.THREAD_SERIALIZED: "serialized",
+        MPI.THREAD_MULTIPLE: "multiple",
+    }[MPI.Query_thread()]
 
 
 def fabric(job: Job) -> dict[str, str]:

@@ -38,6 +38,7 @@ class Side(ABC):
     """
 
     name = ""
+    win: Any
     memory: Array
 
     def __init__(self, comm: MPI.Intracomm, count: int, targets: Sequence[int] = (1,)) -> None:
@@ -99,8 +100,6 @@ class Side(ABC):
 
 class _Rmaext(Side):
     """rmaext.Window; the targets wait in win.fence()."""
-
-    win: rmaext.Window
 
     def close(self) -> None:
         self.win.close()
@@ -178,7 +177,7 @@ class RmaextAllocate(_Rmaext):
 
     name = "rmaext.Window.allocate"
 
-    def open(self, count: int) -> None:
+    def open(self, count: int) -> None:  # noqa: D102
         self.win = rmaext.Window.allocate(self.comm, count, np.int64)
         self.memory = self.win.local
 
@@ -188,15 +187,13 @@ class RmaextCreate(_Rmaext):
 
     name = "rmaext.Window"
 
-    def open(self, count: int) -> None:
+    def open(self, count: int) -> None:  # noqa: D102
         self.memory = np.zeros(count, np.int64)
         self.win = rmaext.Window(self.comm, self.memory)
 
 
 class _Mpi(Side):
     """MPI.Win in passive epochs; the targets wait in comm.Barrier()."""
-
-    win: MPI.Win
 
     def close(self) -> None:
         self.win.Free()
@@ -298,9 +295,9 @@ class MpiAllocate(_Mpi):
 
     name = "MPI.Win.Allocate"
 
-    def open(self, count: int) -> None:
+    def open(self, count: int) -> None:  # noqa: D102
         self.win = MPI.Win.Allocate(count * WORD, WORD, comm=self.comm)
-        self.memory = np.frombuffer(self.win.tomemory(), np.int64)
+        self.memory = np.frombuffer(memoryview(self.win.tomemory()), np.int64)
 
 
 class MpiCreate(_Mpi):
@@ -308,7 +305,7 @@ class MpiCreate(_Mpi):
 
     name = "MPI.Win.Create"
 
-    def open(self, count: int) -> None:
+    def open(self, count: int) -> None:  # noqa: D102
         self.memory = np.zeros(count, np.int64)
         self.win = MPI.Win.Create(self.memory, WORD, comm=self.comm)
 

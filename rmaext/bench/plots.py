@@ -69,7 +69,9 @@ def _lines(figures: list[dict[str, Any]]) -> Any:
     operations = {name: found for name, found in operations.items() if len(found) > 1}
     canvas = figure_class()(figsize=(5.2 * len(operations), 4.4), layout="constrained")
     for axes, (name, found) in zip(
-        canvas.subplots(1, len(operations), squeeze=False)[0], operations.items(), strict=True
+        canvas.subplots(1, len(operations), squeeze=False, sharey=True)[0],
+        operations.items(),
+        strict=True,
     ):
         for contestant in found[0]["values"]:
             xs = [figure["size"] for figure in found]
@@ -79,7 +81,7 @@ def _lines(figures: list[dict[str, Any]]) -> Any:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_xticks(xs, [bytes_text(x) for x in xs], rotation=45, ha="right")
-        axes.minorticks_off()
+        axes.xaxis.minorticks_off()
         axes.set_title(name, fontsize=10)
         axes.set_xlabel("size of a transfer")
         axes.set_ylabel(UNITS[found[0]["unit"]])
@@ -91,7 +93,7 @@ def _lines(figures: list[dict[str, Any]]) -> Any:
 def _bars(figures: list[dict[str, Any]]) -> Any:
     """One group of bars for each figure, in a panel for each unit."""
     units = list(dict.fromkeys(figure["unit"] for figure in figures))
-    height = sum(0.7 + 0.17 * len(figure["values"]) for figure in figures)
+    height = sum(0.25 + 0.15 * len(figure["values"]) for figure in figures)
     canvas = figure_class()(figsize=(9, 1.4 + height), layout="constrained")
     for axes, unit in zip(canvas.subplots(len(units), 1, squeeze=False)[:, 0], units, strict=True):
         found = [figure for figure in figures if figure["unit"] == unit]
@@ -107,7 +109,9 @@ def _bars(figures: list[dict[str, Any]]) -> Any:
         axes.set_yticks([j + middle for j in range(len(found))], [f["operation"] for f in found])
         axes.tick_params(axis="y", labelsize=8)
         axes.invert_yaxis()
-        axes.set_xscale("log")
+        every = [entry["value"] for figure in found for entry in figure["values"].values()]
+        if max(every) > 20 * min(every):
+            axes.set_xscale("log")  # a bar's length is no measure then, but all can be seen
         axes.margins(x=0.12)
         axes.set_xlabel(UNITS[unit])
         axes.grid(axis="x", alpha=0.3)

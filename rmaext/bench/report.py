@@ -21,7 +21,7 @@ def table(job: dict[str, Any]) -> list[str]:
     names = list(dict.fromkeys(name for figure in figures for name in figure["values"]))
     letters = dict(zip(names, "abcdefgh", strict=False))
     pairs = [(a, b) for a in names for b in names if PAIRS.get(a) == b or _is_rival(a, b)]
-    width = max(len(_label(figure)) for figure in figures)
+    width = max(len(label(figure)) for figure in figures)
     lines = [f"{job['case']}: {describe(job)}"]
     lines += [f"  {letter} = {name}{_route(job, name)}" for name, letter in letters.items()]
     heads = [*letters.values(), "", *(f"{letters[a]}:{letters[b]}" for a, b in pairs)]
@@ -30,7 +30,7 @@ def table(job: dict[str, Any]) -> list[str]:
         cells = [number(figure["values"].get(name, {}).get("value")) for name in names]
         speeds = {(r["of"], r["to"]): r["times_as_fast"] for r in figure["ratios"]}
         ratios = [number(speeds.get(pair), " x") for pair in pairs]
-        line = f"{_label(figure):{width}}" + "".join(f"{cell:>10}" for cell in cells)
+        line = f"{label(figure):{width}}" + "".join(f"{cell:>10}" for cell in cells)
         lines.append(f"{line} {figure['unit']:5}" + "".join(f"{ratio:>10}" for ratio in ratios))
     first = next(iter(pairs), None)
     if first:
@@ -61,20 +61,19 @@ def _route(job: dict[str, Any], name: str) -> str:
     return f" (route {route})" if route else ""
 
 
-def _label(figure: dict[str, Any]) -> str:
-    size = figure["size"]
-    return figure["operation"] + (f", {bytes_text(size)}" if size else "")
+def label(figure: dict[str, Any]) -> str:
+    """Say in words what a figure measures."""
+    operation, size = figure["operation"], figure["size"]
+    return f"{operation}, {bytes_text(size)}" if size else f"{operation}"
 
 
 def bytes_text(size: float) -> str:
     """Return a size with its binary unit."""
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            break
+    units = ["B", "KiB", "MiB", "GiB"]
+    while size >= 1024 and len(units) > 1:
         size /= 1024
-    else:
-        unit = "GiB"
-    return f"{size:g} {unit}"
+        units.pop(0)
+    return f"{size:g} {units[0]}"
 
 
 def number(value: float | None, unit: str = "") -> str:

@@ -165,7 +165,7 @@ def _environment(mpi: Mpi, job: Job) -> dict[str, str]:
     env["IPATH_NO_BACKTRACE"] = "1"  # libpsm, loaded by libfabric, hides faulthandler's report
     if job.route == "fabric":
         env["RMAEXT_ROUTE"] = "fabric"
-        env.update(pair.split("=", 1) for pair in _TCP[mpi.name][1].split())
+        env.update(pair.partition("=")[::2] for pair in _TCP[mpi.name][1].split())
     return env
 
 
