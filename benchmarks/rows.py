@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any
 
 import baseline
@@ -155,7 +155,8 @@ def gets(job: Job) -> None:
     if every is None:
         return
     merged: Samples = {
-        name: [sum((one[name][i] for one in every), []) for i in range(job.rounds)] for name in own
+        name: [list(chain.from_iterable(one[name][i] for one in every)) for i in range(job.rounds)]
+        for name in own
     }
     between: Samples = {
         name: [[seconds * 1e6 / len(times)] for times in rounds] for name, rounds in merged.items()

@@ -2,7 +2,7 @@
 """One rank of a job: `python -m rmaext.bench.job SETTINGS FOLDER`, started by run.py.
 
 SETTINGS is JSON. Rank 0 writes how far it is to FOLDER/progress, and at the
-end the result to FOLDER/result.
+end the result to FOLDER/result. A rank that fails writes why to FOLDER/error.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def main(cases: Mapping[str, Callable[[Job], None]]) -> None:
     job = Job(settings, folder / "progress")
     try:
         cases[settings["case"]](job)
-    except Exception:
+    except Exception as exc:
+        folder.joinpath("error").write_text(f"{type(exc).__name__}: {exc}")
         # one write: those of several ranks must not mix
         text = f"rank {job.comm.rank}: {traceback.format_exc()}"
         os.write(2, text.encode())

@@ -139,6 +139,8 @@ def launch(
         result = folder / "result"
         if not result.exists():
             why = f"not done after {limit:g} s" if status is None else f"status {status}"
+            with contextlib.suppress(FileNotFoundError):
+                why = (folder / "error").read_text()
             raise JobError(f"{why}\n{_tail(said)}".strip())
         found: dict[str, Any] = json.loads(result.read_text())
     if status != 0:
