@@ -32,12 +32,9 @@ def table(job: dict[str, Any]) -> list[str]:
         ratios = [number(speeds.get(pair), " x") for pair in pairs]
         line = f"{label(figure):{width}}" + "".join(f"{cell:>10}" for cell in cells)
         lines.append(f"{line} {figure['unit']:5}" + "".join(f"{ratio:>10}" for ratio in ratios))
-    first = next(iter(pairs), None)
-    if first:
-        a, b = (letters[name] for name in first)
-        lines.append(
-            f"{a}:{b}: the speed of {a} as a multiple of that of {b}, median of the rounds"
-        )
+    if pairs:
+        a, b = (letters[name] for name in pairs[0])
+        lines.append(f"{a}:{b}: speed of {a} / speed of {b}, median of the rounds' ratios")
     return lines
 
 
