@@ -281,48 +281,59 @@ def compute(seconds: float) -> None:
         values = np.sin(values)
 
 
+ADDED, PUT, GOT = 0, 1, 2  # words of the window
+GUARD = 0x0123456789ABCDEF
+
+
 def progress(job: Job) -> None:
     """Measure the first operation into an absence: the target computes and calls nothing."""
-    windows = sides(job, 4)
-    one, out = np.ones(1, np.int64), np.zeros(1, np.int64)
-    operations: dict[str, Callable[[Side], None]] = {
-        "put + flush": lambda side: side.put_flush(1, one, TARGET, 1),
-        "get": lambda side: side.get(1, out, TARGET, 2),
-        "fetch_add": lambda side: side.fetch_add(1, TARGET, 0),
-    }
-    wanted = job.settings.get("operations", list(operations))
-    number = 5 if job.quick else 100
-    away = 0.2 if job.quick else 1.0
-    rounds = 1 if job.quick else 2
+    windows = sides(job, 3)
+    for side in windows:
+        side.memory[GOT] = GUARD
+    wanted: list[str] = job.settings.get("operations", ["put + flush", "get", "fetch_add"])
+    number, away, rounds = (5, 0.2, 1) if job.quick else (100, 1.0, 2)
     job.expect(len(wanted) * 2 * rounds * len(windows))
     for name in wanted:
-        operation = operations[name]
-
-        def absences(
-            count: int, away: float, operation: Callable[[Side], None] = operation
-        ) -> Samples:
-            def turn(side: Side) -> list[float]:
-                times = []
-                operation(side) if job.is_origin else None  # connections, grants of locks
-                for _ in range(count):
-                    side.meet()
-                    if job.is_origin:
-                        time.sleep(away / 5)  # the target is away by now
-                        times.append(once(lambda: operation(side)))
-                    else:
-                        compute(away)
-                return times
-
-            return job.alternate(windows, turn, rounds, everywhere=True)
-
-        job.add(f"first {name}, target computes {away:g} s", absences(1, away), "ms", WORD)
-        many = absences(number // rounds, 0.01)
+        one = _absences(job, windows, name, 1, away, rounds)
+        job.add(f"first {name}, target computes {away:g} s", one, "ms", WORD)
+        many = _absences(job, windows, name, number // rounds, 0.01, rounds)
         text = f"first {name}, {number} absences of 10 ms"
         job.add(text, many, "ms", WORD)
         job.add(f"{text}: p95", many, "ms", WORD, percentile=95)
     for side in windows:
         added = job.comm.bcast(side.added, ORIGIN)
-        check(job, side, "fetch_add", np.array([added]))
+        put = int("put + flush" in wanted)
+        check(job, side, "words", np.array([added, put, GUARD]))
+
+
+def _absences(
+    job: Job, windows: list[Side], name: str, count: int, away: float, rounds: int
+) -> Samples:
+    one, out = np.ones(1, np.int64), np.zeros(1, np.int64)
+    operations: dict[str, Callable[[Side], None]] = {
+        "put + flush": lambda side: side.put_flush(1, one, TARGET, PUT),
+        "get": lambda side: side.get(1, out, TARGET, GOT),
+        "fetch_add": lambda side: side.fetch_add(1, TARGET, ADDED),
+    }
+    operation = operations[name]
+
+    def turn(side: Side) -> list[float]:
+        times: list[float] = []
+        if job.is_origin:
+            operation(side)  # connections, grants of locks
+        for _ in range(count):
+            side.meet()
+            if not job.is_origin:
+                compute(away)
+                continue
+            out[:] = 0
+            time.sleep(away / 5)  # the target is away by now
+            times.append(once(lambda: operation(side)))
+            if name == "get" and out[0] != GUARD:
+                raise WrongDataError(f"{side.name}, get: {out[0]:#x}, not {GUARD:#x}")
+        return times
+
+    return job.alternate(windows, turn, rounds, everywhere=True)
 
 
 # -- creation ------------------------------------------------------------------------
