@@ -8,7 +8,7 @@
 #   make test-serial | test-1 | test-2 | test-3 | test-4 | test-8     a part of it
 #   make test-scale    the tests marked scale, at 16 and 64 ranks
 #   make test-matrix | test-stress              the tests marked so
-#   make bench         benchmarks, next to mpi4py's MPI.Win
+#   make bench         the table of targets, next to mpi4py's MPI.Win
 #   make check         all that CI runs: lint, type, check-c, test with both MPIs
 #   make lint | type | check-c | asan | tsan | cover | format | clean
 #
@@ -53,7 +53,7 @@ $(VENV)/.installed: setup.cfg
 	.ci/packages
 	python3 -m venv $(VENV)
 	$(PYTHON) -m pip install -q 'setuptools>=70.1' 'cffi>=1.16' 'numpy>=2'
-	$(PYTHON) -m pip install -q --no-build-isolation -e '.[$(MPI),test,lint,cover]'
+	$(PYTHON) -m pip install -q --no-build-isolation -e '.[$(MPI),test,lint,cover,bench]'
 	@mkdir -p build && touch build/.extension $@
 
 # One extension serves both MPIs: it is linked to neither, nor to libfabric.
@@ -84,7 +84,7 @@ test-stress: build
 bench:
 	$(MAKE) build MPI=mpich
 	$(MAKE) build MPI=openmpi
-	$(LIMIT) 900 $(PYTHON) benchmarks/fabric.py $(ARGS)
+	$(LIMIT) 5400 $(PYTHON) benchmarks/table.py $(ARGS)
 
 check:
 	$(MAKE) lint type check-c

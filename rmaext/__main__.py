@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The command line: python -m rmaext COMMAND."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from . import __version__
+from .bench import command as bench
+
+
+def main() -> int:
+    """Run a subcommand and return its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m rmaext", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"rmaext {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    bench.add(commands)
+    options = parser.parse_args()
+    status: int = options.function(options)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

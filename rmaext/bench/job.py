@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""One rank of a job: `python -m rmaext.bench.job SETTINGS FOLDER`, started by run.py.
+
+SETTINGS is JSON. Rank 0 writes how far it is to FOLDER/progress, and at the
+end the result to FOLDER/result. A rank that fails writes why to FOLDER/error.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from mpi4py import MPI
+
+from .cases import CASES
+from .measure import Job
+
+TEARDOWN = 10  # seconds; Open MPI over UCX may hang in Win.Free or MPI_Finalize
+
+
+def main(cases: Mapping[str, Callable[[Job], None]]) -> None:
+    """Run the case that the command line names. Collective over MPI.COMM_WORLD."""
+    settings, folder = json.loads(sys.argv[1]), Path(sys.argv[2])
+    faulthandler.dump_traceback_later(settings["limit"], exit=True)
+    # These steer MPI's libfabric, which has read them; rmaext opens a copy of its own.
+    for name in ("FI_PROVIDER", "FI_TCP_IFACE"):
+        os.environ.pop(name, None)
+    job = Job(settings, folder / "progress")
+    try:
+        cases[settings["case"]](job)
+    except Exception as exc:
+        folder.joinpath("error").write_text(f"{type(exc).__name__}: {exc}")
+        # one write: those of several ranks must not mix
+        text = f"rank {job.comm.rank}: {traceback.format_exc()}"
+        os.write(2, text.encode())
+        job.comm.Abort(1)  # may return
+        os._exit(1)
+    if job.is_origin:
+        facts = {"mpi": mpi_version(), "thread_level": thread_level(), **job.facts, **fabric(job)}
+        partial = folder / "result.part"
+        partial.write_text(json.dumps({"facts": facts, "figures": job.figures}))
+        partial.rename(folder / "result")
+    faulthandler.dump_traceback_later(TEARDOWN, exit=True)
+    for window in job.windows:
+        window.close()
+
+
+def mpi_version() -> str:
+    """Return "MPICH 5.0.2" or the like."""
+    name, version = MPI.get_vendor()
+    return f"{name} {'.'.join(map(str, version))}"
+
+
+def thread_level() -> str:
+    """Return what MPI provides."""
+    return {
+        MPI.THREAD_SINGLE: "single",
+        MPI.THREAD_FUNNELED: "funneled",
+        MPI.THREAD_SERIALIZED: "serialized",
+        MPI.THREAD_MULTIPLE: "multiple",
+    }[MPI.Query_thread()]
+
+
+def fabric(job: Job) -> dict[str, str]:
+    """Return provider and version of libfabric, if one is in use."""
+    for window in job.windows:
+        used = getattr(window.win, "fabric", None)
+        if used is not None:
+            return {"provider": used.provider, "libfabric": str(used.version)}
+    return {}
+
+
+if __name__ == "__main__":
+    main(CASES)

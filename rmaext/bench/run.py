@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Launching: each case is an `mpiexec` of its own, under a time limit."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+TEARDOWN = 20  # seconds that a job has to end after its result is written
+
+# What a launcher tells its ranks: a job of one's own must not inherit it.
+_JOB_VARIABLES = (
+    *("PMI", "HYDI_", "MPI_LOCAL", "PRTE_", "OPAL_"),
+    *("OMPI_ARGV", "OMPI_COMM", "OMPI_FILE", "OMPI_NUM", "OMPI_UNIVERSE", "OMPI_WORLD"),
+)
+# How to keep MPI off shared memory on one machine: arguments and environment.
+_TCP = {
+    "MPICH": (
+        "",
+        "MPIR_CVAR_NOLOCAL=1 MPIR_CVAR_CH4_NETMOD=ofi FI_PROVIDER=tcp FI_TCP_IFACE=lo",
+    ),
+    "Open MPI": (
+        "--mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include lo --mca osc rdma",
+        "",
+    ),
+    "Open MPI, UCX": (
+        "--mca pml ucx --mca osc ucx --mca pml_ucx_tls any --mca pml_ucx_devices any",
+        "UCX_TLS=tcp,self",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Mpi:
+    """An MPI library: its launcher, and the Python whose mpi4py uses it.
+
+    `name` is "MPICH" or "Open MPI"; the latter may be followed by ", UCX", the
+    other way to the network that it has.
+    """
+
+    name: str
+    mpiexec: str
+    python: str = sys.executable
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one mpiexec is started for.
+
+    Attributes
+    ----------
+    case : str
+        Name of the case in the program's table.
+    route : {"node", "fabric"}
+        The natural one on a node, or the network for rmaext and MPI alike.
+    level : {"multiple", "single"}
+        MPI's thread level.
+    ranks : int
+        Number of ranks.
+    settings : dict
+        For the case.
+    program : tuple of str
+        Arguments of Python.
+    """
+
+    case: str
+    route: str = "node"
+    level: str = "multiple"
+    ranks: int = 2
+    settings: dict[str, Any] = field(default_factory=dict)
+    program: tuple[str, ...] = ("-m", "rmaext.bench.job")
+
+
+class JobError(Exception):
+    """A job that brought no result, and why."""
+
+
+def mpi_in_use() -> Mpi:
+    """Return the MPI that mpi4py uses here, with the launcher that belongs to it."""
+    from mpi4py import MPI
+
+    name = MPI.get_vendor()[0]
+    if name not in _TCP:
+        raise JobError(f"no way known to launch jobs of {name}: MPICH and Open MPI are supported")
+    path = shutil.which("mpiexec", path=os.path.dirname(sys.executable)) or shutil.which("mpiexec")
+    if path is None:
+        raise JobError("no mpiexec beside Python or in PATH")
+    version = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30)
+    if ("Open MPI" in version.stdout) != (name == "Open MPI"):
+        raise JobError(f"{path} does not belong to {name}, which mpi4py uses")
+    return Mpi(name, path)
+
+
+def under_mpiexec() -> bool:
+    """Tell whether a launcher started this process."""
+    return "PMI_RANK" in os.environ or "PMIX_RANK" in os.environ
+
+
+def launch(
+    mpi: Mpi, job: Job, limit: float, tick: Callable[[float], None] | None = None
+) -> dict[str, Any]:
+    """Run a job and return its result: "facts" and "figures", and "note" if something was odd.
+
+    `tick` is called now and then with the fraction that is done. Raises
+    JobError if the job fails, or is not done within `limit` seconds. It never
+    takes much longer, whatever the ranks do.
+    """
+    with tempfile.TemporaryDirectory(prefix="rmaext-bench-") as name:
+        folder = Path(name)
+        settings = {**job.settings, "case": job.case, "limit": limit}
+        command = [*_command(mpi, job), json.dumps(settings), str(folder)]
+        # A file, not a pipe: a forgotten grandchild would keep a pipe open for ever.
+        with open(folder / "output", "wb") as output:
+            process = subprocess.Popen(
+                command,
+                env=_environment(mpi, job),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+            try:
+                status = _wait(process, folder, limit, tick)
+            finally:
+                if process.returncode is None:
+                    _end(process)
+        said = (folder / "output").read_text(errors="replace").strip()
+        result = folder / "result"
+        if not result.exists():
+            why = f"not done after {limit:g} s" if status is None else f"status {status}"
+            with contextlib.suppress(FileNotFoundError):
+                why = (folder / "error").read_text()
+            raise JobError(f"{why}\n{_tail(said)}".strip())
+        found: dict[str, Any] = json.loads(result.read_text())
+    if status != 0:
+        how = "did not end" if status is None else f"ended with status {status}"
+        found["note"] = f"the job {how} after its result was written"
+    return found
+
+
+def _command(mpi: Mpi, job: Job) -> list[str]:
+    command = [mpi.mpiexec, "-n", str(job.ranks)]
+    if mpi.name != "MPICH":
+        command += ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
+    if job.route == "fabric":
+        command += _TCP[mpi.name][0].split()
+    return [*command, mpi.python, *job.program]
+
+
+def _environment(mpi: Mpi, job: Job) -> dict[str, str]:
+    env = {k: v for k, v in os.environ.items() if not k.startswith(_JOB_VARIABLES)}
+    env.update(dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1"))
+    # As many threads as cores in each rank would measure the scheduler.
+    env.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
+    env["MPI4PY_RC_THREAD_LEVEL"] = job.level
+    env["IPATH_NO_BACKTRACE"] = "1"  # libpsm, loaded by libfabric, hides faulthandler's report
+    if job.route == "fabric":
+        env["RMAEXT_ROUTE"] = "fabric"
+        env.update(pair.partition("=")[::2] for pair in _TCP[mpi.name][1].split())
+    return env
+
+
+def _wait(
+    process: subprocess.Popen[bytes],
+    folder: Path,
+    limit: float,
+    tick: Callable[[float], None] | None,
+) -> int | None:
+    """Return the status of the job, or None if it must be ended."""
+    end = time.monotonic() + limit + 5  # the ranks end themselves first, saying where they are
+    ending = False
+    while time.monotonic() < end:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(0.05)
+        if not ending and (folder / "result").exists():
+            # What comes now is teardown, and MPI's business.
+            ending, end = True, min(end, time.monotonic() + TEARDOWN)
+        if tick is not None:
+            with contextlib.suppress(OSError, ValueError):
+                tick(float((folder / "progress").read_text()))
+    return None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process and its descendants: the launcher first, so that it can clean up."""
+    family = []  # pidfds: a number may be somebody else's by the time it is used
+    for pid in [process.pid, *_descendants(process.pid)]:
+        with contextlib.suppress(ProcessLookupError):
+            family.append(os.pidfd_open(pid))
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(3)
+    for fd in family:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
+        os.close(fd)
+    process.wait()
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # gone by now
+            # "pid (any name) state parent ..."
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    found = [pid]
+    for parent in found:  # grows on the way
+        found += [child for child, its in parents.items() if its == parent]
+    yield from found[1:]
+
+
+def _tail(text: str, lines: int = 25) -> str:
+    return "\n".join(text.splitlines()[-lines:])
