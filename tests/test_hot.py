@@ -207,6 +207,16 @@ def test_flush_equals_the_slow_one(windows, args):
     compare(windows["d", "rw"], "flush", args, {})
 
 
+def test_the_name_in_errors_is_that_of_the_method(windows):
+    win = windows["d", "rw"]
+    for name in ("put", "get", "fetch_add", "compare_and_swap"):
+        with pytest.raises(TypeError, match=rf"Window\.{name}\(\) missing"):
+            getattr(win, name)()
+        assert "Parameters" in getattr(win, name).__doc__
+    with pytest.raises(TypeError, match=r"Window\.flush\(\)"):
+        win.flush(0, 1)
+
+
 def test_a_call_without_a_window():
     bare = rmaext.Window.__new__(rmaext.Window)
     for call in (lambda: bare.put(1, 0), lambda: bare.get(0), bare.flush):
