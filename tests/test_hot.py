@@ -174,6 +174,13 @@ def test_put_and_fetch_add_equal_the_slow_ones(windows, method, data):
     compare(windows[choice], method, args, keywords)
 
 
+def test_a_long_double_as_it_is(windows):
+    """Its 6 bytes of padding, too, are those of the origin."""
+    value = noise("g", 1, 3)[0]
+    assert windows["g", "rw"].put(value, 0, 1) is None
+    compare(windows["g", "rw"], "put", [value, 0], {})
+
+
 @MANY
 @given(data=st.data())
 def test_get_equals_the_slow_one(windows, data):
