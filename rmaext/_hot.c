@@ -171,7 +171,6 @@ union cell {
 	uint32_t u4;
 	float f4;
 	double f8;
-	long double g;
 	char bytes[16];
 };
 
@@ -223,7 +222,8 @@ static bool pack_int(int type, PyObject *it, union cell *cell)
 /* A number that fits the window's dtype, as one element of it. */
 static bool pack(const struct window *w, PyObject *it, union cell *cell)
 {
-	if (w->it.type < 0)
+	/* a long double has padding, which would be that of our stack */
+	if (w->it.type < 0 || w->it.type == RMAEXT_LONG_DOUBLE)
 		return false;
 	if (PyFloat_CheckExact(it))
 		return pack_float(w->it.type, PyFloat_AS_DOUBLE(it), cell);

@@ -174,6 +174,13 @@ def test_put_and_fetch_add_equal_the_slow_ones(windows, method, data):
     compare(windows[choice], method, args, keywords)
 
 
+def test_a_long_double_as_it_is(windows):
+    """Its 6 bytes of padding, too, are those of the origin."""
+    value = noise("g", 1, 3)[0]
+    assert windows["g", "rw"].put(value, 0, 1) is None
+    compare(windows["g", "rw"], "put", [value, 0], {})
+
+
 @MANY
 @given(data=st.data())
 def test_get_equals_the_slow_one(windows, data):
@@ -205,6 +212,16 @@ def test_compare_and_swap_equals_the_slow_one(windows, data):
 @pytest.mark.parametrize("args", [(), (None,), (0,), (1,), (-1,), (MPI.PROC_NULL,), ("0",), (0, 0)])
 def test_flush_equals_the_slow_one(windows, args):
     compare(windows["d", "rw"], "flush", args, {})
+
+
+def test_the_name_in_errors_is_that_of_the_method(windows):
+    win = windows["d", "rw"]
+    for name in ("put", "get", "fetch_add", "compare_and_swap"):
+        with pytest.raises(TypeError, match=rf"Window\.{name}\(\) missing"):
+            getattr(win, name)()
+        assert "Parameters" in getattr(win, name).__doc__
+    with pytest.raises(TypeError, match=r"Window\.flush\(\)"):
+        win.flush(0, 1)
 
 
 def test_a_call_without_a_window():
