@@ -191,8 +191,11 @@ void rmaext_arena_leave(rmaext_arena *a)
 
 void rmaext_arena_describe(rmaext_arena *a, struct rmaext_process *process_p)
 {
-	struct rmx_segment *s = a->segments;
+	struct rmx_segment *s;
 
+	pthread_mutex_lock(&a->lock);
+	s = a->segments;
+	pthread_mutex_unlock(&a->lock);
 	while (s->next)
 		s = s->next;
 	process_p->pid = getpid();

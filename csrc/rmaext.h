@@ -201,7 +201,9 @@ int rmaext_near_map(rmaext_near *near, const struct rmaext_block *block,
  * Ranks of one node. board: rmaext_team_bytes() zeros that all of them map.
  * meet waits until all have come; *worst_p is the largest value that any
  * brought. RMAEXT_PENDING: not yet, call it again. A rank fills its slot before
- * a meeting, and reads the others' (left = 1) after it, before the next.
+ * a meeting, and reads the others' (left = 1) after it, before the next. Who
+ * has left the last meeting closes; the board must stay until all have done so,
+ * as some may still be waking up in it: then it is deserted.
  */
 uint64_t rmaext_team_bytes(int64_t size);
 int rmaext_team_open(void *board, int64_t size, int64_t spin,
@@ -210,6 +212,7 @@ void *rmaext_team_slot(rmaext_team *team, int64_t rank, int left);
 int rmaext_team_meet(rmaext_team *team, unsigned int value,
 		     unsigned int *worst_p);
 void rmaext_team_close(rmaext_team *team);
+int rmaext_team_deserted(const void *board, int64_t size);
 
 int rmaext_memory_register(rmaext_fabric *fabric, void *addr, size_t len,
 			   int access, uint64_t requested_key,

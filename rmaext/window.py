@@ -229,7 +229,7 @@ class Window:
             self._registered = fabric.register(pointer, array.nbytes, self._access, number)
             fabric.keep(self._registered, array)
             key, base = fabric.key(self._registered)
-        block = node.Arena.own().find(pointer, array.nbytes) if array.nbytes else NO_BLOCK
+        block = node.Arena.find(pointer, array.nbytes) if array.nbytes else NO_BLOCK
         text = dtype_text(array.dtype)
         return WindowRecord(array.nbytes, base, self._access, text, key, start, array.shape, block)
 
