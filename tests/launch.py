@@ -4,7 +4,7 @@
 As a program it runs the test suite: the serial tests once, then those marked
 `mpi` at each size, every job under a time limit:
 
-    python tests/launch.py [--marks EXPR] [--sizes 0,1,2:fabric] [--limit SECONDS] [pytest arguments]
+    python tests/launch.py [--marks EXPR] [--sizes 0,1,2:fabric] [--limit SECONDS] [pytest args]
     python tests/launch.py --run SIZE [--limit SECONDS] program.py [arguments]
 
 Size 0 stands for the serial tests. A size may name the route that windows take:
