@@ -180,6 +180,7 @@ int rmaext_arena_open(const uint8_t *nonce, rmaext_arena **arena_p);
 void rmaext_arena_describe(rmaext_arena *arena,
 			   struct rmaext_process *process_p);
 int rmaext_arena_allocate(rmaext_arena *arena, uint64_t len, void **addr_p);
+/* nothing in a forked child, and after rmaext_arena_leave */
 void rmaext_arena_free(rmaext_arena *arena, void *addr);
 /* 1 if the bytes lie in the arena */
 int rmaext_arena_find(rmaext_arena *arena, const void *addr, uint64_t len,

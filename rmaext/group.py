@@ -240,6 +240,7 @@ class Group:
         """
         if self._broken:
             self._look()
+            self._look_for_beacons()
             raise _out_of_step()
         self._broken, self._cut = True, False
         try:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import math
 import operator
@@ -62,7 +63,8 @@ class Arena:
         handle = ffi.new("rmaext_arena **")
         check(lib.rmaext_arena_open(self.nonce, handle))
         self.handle = handle[0]
-        self._pid = os.getpid()
+        # no bytecode, in which a signal handler could raise
+        self._free = functools.partial(lib.rmaext_arena_free, self.handle)
         _lifetime.on_exit(self.leave)
         _lifetime.on_end(self)
 
@@ -86,10 +88,6 @@ class Arena:
         check(lib.rmaext_arena_allocate(self.handle, nbytes, address))
         return ffi.buffer(ffi.gc(address[0], self._free), nbytes)
 
-    def _free(self, address: Any) -> None:
-        if os.getpid() == self._pid:  # a forked child leaves it to its parent
-            lib.rmaext_arena_free(self.handle, address)
-
     @classmethod
     def find(cls, pointer: Any, nbytes: int) -> Block:
         """Return where these bytes lie in this process's; NO_BLOCK if elsewhere."""
@@ -100,7 +98,6 @@ class Arena:
     def leave(self) -> None:
         """Tell the neighbours that this process takes no part any more."""
         lib.rmaext_arena_leave(self.handle)
-        self._pid = 0  # what they may still look at stays as it is
 
     def forget(self) -> None:
         """After the end, or in a forked child, which begins one of its own."""
