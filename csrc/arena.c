@@ -40,6 +40,7 @@ struct rmx_segment {
 };
 
 struct rmaext_arena {
+	pid_t pid; /* not that of a forked child */
 	uint8_t nonce[RMX_TOKEN];
 	pthread_mutex_t lock;
 	struct rmx_segment *segments; /* the newest first */
@@ -168,6 +169,7 @@ int rmaext_arena_open(const uint8_t *nonce, rmaext_arena **arena_p)
 
 	if (!a)
 		return rmx_fail(-ENOMEM, RMX_NO_RANK, "calloc", "arena");
+	a->pid = getpid();
 	memcpy(a->nonce, nonce, sizeof(a->nonce));
 	pthread_mutex_init(&a->lock, NULL);
 	ret = grow(a, 0);
@@ -191,8 +193,11 @@ void rmaext_arena_leave(rmaext_arena *a)
 
 void rmaext_arena_describe(rmaext_arena *a, struct rmaext_process *process_p)
 {
-	struct rmx_segment *s = a->segments;
+	struct rmx_segment *s;
 
+	pthread_mutex_lock(&a->lock);
+	s = a->segments;
+	pthread_mutex_unlock(&a->lock);
 	while (s->next)
 		s = s->next;
 	process_p->pid = getpid();
@@ -310,6 +315,8 @@ void rmaext_arena_free(rmaext_arena *a, void *addr)
 	struct rmx_segment *s;
 	struct rmx_extent *before = NULL, *e;
 
+	if (getpid() != a->pid || atomic_load(&a->control->left))
+		return; /* the parent's; or peers may still look at it */
 	pthread_mutex_lock(&a->lock);
 	s = segment_of(a, addr, 1);
 	for (e = s ? s->extents : NULL; e; before = e, e = e->next)

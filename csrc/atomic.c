@@ -174,8 +174,8 @@ bool rmx_swap_direct(struct rmaext_window *w, int64_t rank, uint64_t offset,
 {
 	if (!direct(w, rank, offset, type, 1))
 		return false;
-	cpu_swap(w->targets[rank].map + offset, rmx_unit_of(type), compare, swap,
-		 result, 1);
+	cpu_swap(w->targets[rank].map + offset, rmx_unit_of(type), compare,
+		 swap, result, 1);
 	return true;
 }
 
@@ -220,7 +220,8 @@ int rmaext_window_check(rmaext_window *w, int64_t rank, uint64_t offset,
 	if (!ret && type >= 0) {
 		ret = find_atomic(w, rank, type, RMAEXT_SUM, &most);
 		if (!ret && len && !aligned(w, rank, offset, rmx_unit_of(type)))
-			ret = misaligned("check", rank, offset, rmx_unit_of(type));
+			ret = misaligned("check", rank, offset,
+					 rmx_unit_of(type));
 	}
 	rmx_window_leave(w);
 	return ret;

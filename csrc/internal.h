@@ -386,14 +386,14 @@ int rmx_atomic_post(struct rmaext_op *op, uint64_t offset, size_t len,
 /*
  * May it be gone? Two loads, no call: the kernel marks a robust mutex when
  * its holder is killed. (Elsewhere than in glibc: when its pidfd is next
- * asked.)
+ * asked.) Without its memory, only the pidfd tells that the pid is still its.
  */
 static inline bool rmx_near_doubtful(const struct rmaext_near *near)
 {
 	const struct rmx_control *control = near ? near->control : NULL;
 
 	if (!control)
-		return false;
+		return near && near->reach;
 #ifdef __GLIBC__
 	if (__atomic_load_n(&control->life.__data.__lock, __ATOMIC_RELAXED) &
 	    FUTEX_OWNER_DIED)

@@ -25,7 +25,7 @@
 
 /* One segment of a peer, mapped here for as long as this process lives. */
 struct rmx_mapping {
-	uint64_t inode;
+	uint64_t inode, size;
 	char *base;
 	struct rmx_mapping *next;
 };
@@ -82,6 +82,8 @@ static int segment(struct rmaext_near *near, const struct rmaext_block *block,
 
 	for (m = near->mappings; m; m = m->next)
 		if (m->inode == block->inode) {
+			if (m->size != block->size)
+				return -EPROTO;
 			*base_p = m->base;
 			return 0;
 		}
@@ -93,7 +95,8 @@ static int segment(struct rmaext_near *near, const struct rmaext_block *block,
 		free(m);
 		return ret;
 	}
-	*m = (struct rmx_mapping){block->inode, base, near->mappings};
+	*m = (struct rmx_mapping){block->inode, block->size, base,
+				  near->mappings};
 	near->mappings = m;
 	*base_p = base;
 	return 0;
@@ -182,8 +185,7 @@ static int refused(struct rmx_target *t, int64_t rank, const char *call,
 		   int code)
 {
 	return rmx_fail(code == ESRCH ? -FI_ENOTCONN : -code, rank, call,
-			"process %d: %s", (int)t->near->pid,
-			strerror(code));
+			"process %d: %s", (int)t->near->pid, strerror(code));
 }
 
 /* The kernel copies 2 GiB at most in one call, and may stop at a signal. */

@@ -193,6 +193,7 @@ int rmaext_arena_open(const uint8_t *nonce, rmaext_arena **arena_p);
 void rmaext_arena_describe(rmaext_arena *arena,
 			   struct rmaext_process *process_p);
 int rmaext_arena_allocate(rmaext_arena *arena, uint64_t len, void **addr_p);
+/* nothing in a forked child, and after rmaext_arena_leave */
 void rmaext_arena_free(rmaext_arena *arena, void *addr);
 /* 1 if the bytes lie in the arena */
 int rmaext_arena_find(rmaext_arena *arena, const void *addr, uint64_t len,
@@ -215,7 +216,8 @@ int rmaext_near_map(rmaext_near *near, const struct rmaext_block *block,
  * meet waits until all have come; *worst_p is the largest value that any
  * brought. RMAEXT_PENDING: not yet, call it again. Each rank has two slots,
  * which it fills by turns before a meeting, and all read after it, before the
- * next.
+ * next. Who has left the last meeting closes; the board must stay until all
+ * have done so, as some may still be waking up in it: then it is deserted.
  */
 uint64_t rmaext_team_bytes(int64_t size);
 int rmaext_team_open(void *board, int64_t size, int64_t spin,
@@ -225,6 +227,7 @@ int rmaext_team_turn(const rmaext_team *team); /* of the next meeting: 0, 1 */
 int rmaext_team_meet(rmaext_team *team, unsigned int value,
 		     unsigned int *worst_p);
 void rmaext_team_close(rmaext_team *team);
+int rmaext_team_deserted(const void *board, int64_t size);
 
 int rmaext_memory_register(rmaext_fabric *fabric, void *addr, size_t len,
 			   int access, uint64_t requested_key,

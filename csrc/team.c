@@ -22,6 +22,7 @@ struct rmx_board {
 	atomic_uint worst[2]; /* largest value of a generation; by parity */
 	_Alignas(LINE) atomic_uint generation; /* futex */
 	atomic_uint sleepers;
+	atomic_uint closed; /* by so many ranks */
 	_Alignas(LINE) char slots[];
 };
 
@@ -55,7 +56,15 @@ int rmaext_team_open(void *board, int64_t size, int64_t spin,
 
 void rmaext_team_close(rmaext_team *team)
 {
+	atomic_fetch_add(&team->board->closed, 1);
 	free(team);
+}
+
+int rmaext_team_deserted(const void *board, int64_t size)
+{
+	const struct rmx_board *b = board;
+
+	return atomic_load(&b->closed) == (unsigned int)size;
 }
 
 void *rmaext_team_slots(void *board)

@@ -24,7 +24,7 @@ __all__ = ["check", "ending", "on_end", "on_exit"]
 
 _at_exit: list[Callable[[], None]] = []
 _mortal: weakref.WeakSet[Any] = weakref.WeakSet()
-_state = {"keyval": MPI.KEYVAL_INVALID, "pid": os.getpid(), "ending": 0, "child": 0}
+_state = {"keyval": MPI.KEYVAL_INVALID, "pid": os.getpid(), "hooked": 0, "ending": 0, "child": 0}
 
 
 def ending() -> bool:
@@ -62,10 +62,13 @@ def _forget() -> None:
 
 
 def _hook() -> None:
-    if _state["keyval"] == MPI.KEYVAL_INVALID:
+    if not _state["hooked"]:
+        _state["hooked"] = 1
+        atexit.register(_run)
+    # arrays may be made before MPI is initialised, and after its end
+    if _state["keyval"] == MPI.KEYVAL_INVALID and MPI.Is_initialized() and not ending():
         _state["keyval"] = MPI.Comm.Create_keyval(delete_fn=lambda *_: _run())
         MPI.COMM_SELF.Set_attr(_state["keyval"], True)
-        atexit.register(_run)
 
 
 def on_exit(function: Callable[[], None]) -> None:

@@ -26,7 +26,7 @@ from .fabric import Fabric
 from .host import Beacon, Hello, open_pidfd
 from .keys import WindowRecord, agree, parse_all
 from .network import Network, lost, offers
-from .node import NO_BLOCK, Arena, Block, Process, Team, allow_copies
+from .node import NO_ARENA, NO_BLOCK, Arena, Block, Process, Team, allow_copies
 
 __all__ = ["Group"]
 
@@ -130,6 +130,8 @@ class Group:
         if self._users or _lifetime.ending():
             return
         self._unwatch()
+        if self._team is not None:
+            self._team.close()
         if self._network is not None:
             self._network.quit()
         self.comm.Free()
@@ -148,8 +150,8 @@ class Group:
                 process = self._process_facts()
                 if self.rank == 0 and self.size > 1:
                     board = Team.board(self.size)
-                    process["board"] = list(Arena.own().find(ffi.from_buffer(board), len(board)))
-            except RmaError:  # memfd_create is forbidden, say: the fabric serves
+                    process["board"] = list(Arena.find(board, len(board)))
+            except NO_ARENA:
                 process = {}
             return Hello.make(config, Beacon.own().name, **process).pack()
 
@@ -179,7 +181,9 @@ class Group:
         self.all_direct = worst == 0
         # without a progress thread somebody must serve the fabric meanwhile
         if self.all_direct and all(h.progress for h in hellos):
-            self._team = Team(where, board, self.rank, self.size, 0 if self.crowded else 50e-6)
+            self._team = Team(where, self.rank, self.size, 0 if self.crowded else 50e-6)
+        else:
+            Team.discard(board)
         if not self.all_direct:
             self.network()
 
@@ -206,7 +210,7 @@ class Group:
 
     def _board(self, own: Any) -> Any:
         if self.rank == 0:
-            return ffi.from_buffer(own) if own is not None else None
+            return own
         process = self.processes[0]
         if process is None or not process.can_map:
             return None
@@ -239,6 +243,7 @@ class Group:
         """
         if self._broken:
             self._look()
+            self._look_for_beacons()
             raise _out_of_step()
         self._broken, self._cut = True, False
         try:
@@ -286,7 +291,7 @@ class Group:
                     raise gone
                 continue
             try:
-                self.serve(0.1)
+                self._watch()
             except PeerLostError as exc:
                 # it may have come, and left, before the others
                 gone, deadline = exc, time.monotonic() + collective.GRACE
@@ -392,22 +397,23 @@ class Group:
 
     def serve(self, seconds: float) -> None:
         """Pass a moment of a collective wait; PeerLostError if a peer is gone."""
-        if self._team is not None:
-            pass  # it has slept already, and there is a progress thread
-        elif self._network is None:
+        if self._network is None:
             collective.Nap().serve(seconds)
         else:
             self._network.fabric.serve(seconds)
             if not seconds:
                 os.sched_yield()
-        if not seconds:
-            return
+        if seconds:
+            # beacons only after a while: most waits are short
+            self._watch(beacons=seconds >= _LOOK_EVERY)
+
+    def _watch(self, beacons: bool = True) -> None:
+        """Raise PeerLostError if a peer is gone, as far as it is time to look."""
         now = time.monotonic()
         if now >= self._next_look:
             self._next_look = now + _LOOK_EVERY
             self._look()
-        # the first only after a while: most waits are short
-        if seconds >= _LOOK_EVERY and now >= self._next_probe and self.near:
+        if beacons and now >= self._next_probe and self.near:
             self._next_probe = now + _PROBE_EVERY
             self._look_for_beacons()
             if self._network is not None:

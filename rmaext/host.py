@@ -36,7 +36,7 @@ def _namespace(kind: str) -> str:
     return f"{_boot_id()}/{os.readlink(f'/proc/self/ns/{kind}')}"
 
 
-def _start_time(pid: int) -> int:
+def _start_time(pid: int | str) -> int:
     """Return when a process started, in clock ticks since boot."""
     text = Path(f"/proc/{pid}/stat").read_text()
     return int(text.rpartition(")")[2].split()[19])  # field 22; the name may hold spaces
@@ -98,7 +98,8 @@ class Hello:
             net=_namespace("net"),
             pids=_namespace("pid"),
             pid=os.getpid(),
-            started=_start_time(os.getpid()),
+            # in a /proc of another pid namespace the own number is somebody else's
+            started=_start_time("self"),
             node=config.node,
             beacon=beacon,
             secret=secrets.token_hex(16),

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import math
 import operator
 import os
 import secrets
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -18,10 +20,13 @@ from numpy.typing import DTypeLike, NDArray
 
 from . import _lifetime
 from ._lib import ffi, lib
-from .errors import check, from_c
+from .errors import RmaError, check, from_c
 from .memory import check_dtype
 
-__all__ = ["NO_BLOCK", "Arena", "Block", "Process", "Team", "empty", "keep", "let_go", "zeros"]
+__all__ = [
+    *("NO_ARENA", "NO_BLOCK", "Arena", "Block", "Process", "Team"),
+    *("empty", "keep", "let_go", "zeros"),
+]
 
 Array = NDArray[Any]
 
@@ -36,6 +41,7 @@ class Block(NamedTuple):
 
 
 NO_BLOCK = Block(-1, 0, 0, 0)
+NO_ARENA = (RmaError, MemoryError)  # memfd_create is forbidden, say: the other routes serve
 
 _PR_SET_PTRACER = 0x59616D61
 _PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
@@ -51,22 +57,25 @@ class Arena:
     """This process's memory that its neighbours can map (csrc/arena.c)."""
 
     _own: ClassVar[Arena | None] = None
+    _lock: ClassVar[threading.RLock] = threading.RLock()  # a signal handler may come again
 
     def __init__(self) -> None:
         self.nonce = secrets.token_bytes(16)
         handle = ffi.new("rmaext_arena **")
         check(lib.rmaext_arena_open(self.nonce, handle))
         self.handle = handle[0]
-        self._pid = os.getpid()
+        # no bytecode, in which a signal handler could raise
+        self._free = functools.partial(lib.rmaext_arena_free, self.handle)
         _lifetime.on_exit(self.leave)
         _lifetime.on_end(self)
 
     @classmethod
     def own(cls) -> Arena:
         """Return this process's, made on first use, there until the process ends."""
-        if cls._own is None:
-            cls._own = cls()
-        return cls._own
+        with cls._lock:
+            if cls._own is None:
+                cls._own = cls()
+            return cls._own
 
     def process(self) -> tuple[int, Block]:
         """Return the address of the nonce, and the first segment."""
@@ -80,14 +89,11 @@ class Arena:
         check(lib.rmaext_arena_allocate(self.handle, nbytes, address))
         return ffi.buffer(ffi.gc(address[0], self._free), nbytes)
 
-    def _free(self, address: Any) -> None:
-        if os.getpid() == self._pid:  # a forked child leaves it to its parent
-            lib.rmaext_arena_free(self.handle, address)
-
-    def find(self, pointer: Any, nbytes: int) -> Block:
-        """Return where these bytes lie in the arena; NO_BLOCK if elsewhere."""
-        block = ffi.new("struct rmaext_block *")
-        found = lib.rmaext_arena_find(self.handle, pointer, nbytes, block)
+    @classmethod
+    def find(cls, pointer: Any, nbytes: int) -> Block:
+        """Return where these bytes lie in this process's; NO_BLOCK if elsewhere."""
+        own, block = cls._own, ffi.new("struct rmaext_block *")
+        found = own is not None and lib.rmaext_arena_find(own.handle, pointer, nbytes, block)
         return _block(block) if found else NO_BLOCK
 
     def leave(self) -> None:
@@ -133,7 +139,11 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = float) -> Array:
         return np.zeros(dims, dtype)
     if nbytes >> 62:
         raise MemoryError(f"cannot map {nbytes} bytes")
-    return np.frombuffer(Arena.own().allocate(nbytes), dtype).reshape(dims)
+    try:
+        arena = Arena.own()
+    except NO_ARENA:
+        return np.zeros(dims, dtype)
+    return np.frombuffer(arena.allocate(nbytes), dtype).reshape(dims)
 
 
 zeros = empty  # fresh and returned memory are zeros alike
@@ -214,20 +224,35 @@ class Process:
 class Team:
     """The ranks of a communicator that all share a node (csrc/team.c)."""
 
-    def __init__(self, board: Any, keep: Any, rank: int, size: int, spin: float) -> None:
+    # Own boards, until all ranks have closed theirs: a rank that is still waking
+    # up in one would else change whatever comes to lie there.
+    _boards: ClassVar[list[tuple[Any, int]]] = []
+
+    def __init__(self, board: Any, rank: int, size: int, spin: float) -> None:
         handle = ffi.new("rmaext_team **")
         check(lib.rmaext_team_open(board, size, int(spin * 1e9), handle))
-        self._handle = ffi.gc(handle[0], lib.rmaext_team_close)
-        self._keep = keep
+        self._handle = handle[0]
         self._rank, self._size = rank, size
         self._worst = ffi.new("unsigned int *")
         slots = lib.rmaext_team_slots(board)
         self._slots = memoryview(ffi.buffer(slots, 2 * size * _SLOT))
 
-    @staticmethod
-    def board(size: int) -> Any:
-        """Return memory for one; a buffer."""
-        return Arena.own().allocate(lib.rmaext_team_bytes(size))
+    @classmethod
+    def board(cls, size: int) -> Any:
+        """Return memory for one, kept until its ranks have closed it."""
+        cls._boards = [b for b in cls._boards if not lib.rmaext_team_deserted(*b)]
+        board = ffi.from_buffer(Arena.own().allocate(lib.rmaext_team_bytes(size)))
+        cls._boards.append((board, size))
+        return board
+
+    @classmethod
+    def discard(cls, board: Any) -> None:
+        """Free a board that no rank has used."""
+        cls._boards = [b for b in cls._boards if b[0] is not board]
+
+    def close(self) -> None:
+        """After the last meeting; all ranks do."""
+        lib.rmaext_team_close(self._handle)
 
     def meet(self, value: int) -> int | None:
         """Return the largest value, once all ranks have come; None: not yet, call again."""

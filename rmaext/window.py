@@ -202,7 +202,7 @@ class Window(_hot.Window, ManyOperations):
         _same_dtype(records)
         _same_shape(records, self._array.dtype.itemsize)
         if group.all_direct:
-            if all(r.block != NO_BLOCK or not r.size for r in records):
+            if group.size == 1 or all(r.block != NO_BLOCK or not r.size for r in records):
                 group.map_all(records)
                 return records
             # somebody's own array: it needs a key, for atomics at least
@@ -242,7 +242,7 @@ class Window(_hot.Window, ManyOperations):
             self._registered = fabric.register(pointer, array.nbytes, self._access, number)
             fabric.keep(self._registered, array)
             key, base = fabric.key(self._registered)
-        block = node.Arena.own().find(pointer, array.nbytes) if array.nbytes else NO_BLOCK
+        block = node.Arena.find(pointer, array.nbytes) if array.nbytes else NO_BLOCK
         text = dtype_text(array.dtype)
         return WindowRecord(array.nbytes, base, self._access, text, key, start, array.shape, block)
 
@@ -329,13 +329,15 @@ class Window(_hot.Window, ManyOperations):
         if not record.access & lib.RMAEXT_READ:
             text = f"{where}: the window there allows no reading"
             raise AccessError(errno.EACCES, text, call="peer_view", rank=number)
+        writeable = bool(record.access & lib.RMAEXT_WRITE)
         if number == self._group.rank or not record.size:
             view = self._array.view() if record.size else np.empty(record.shape, self._dtype)
         else:
             # stays mapped until the process ends
-            data = ffi.buffer(ffi.cast("char *", self._maps[number]), record.size)
+            data = memoryview(ffi.buffer(ffi.cast("char *", self._maps[number]), record.size))
+            data = data if writeable else data.toreadonly()  # which NumPy cannot undo
             view = np.frombuffer(data, self._dtype).reshape(record.shape)
-        view.flags.writeable = bool(record.access & lib.RMAEXT_WRITE)
+        view.flags.writeable = writeable
         return view
 
     def __repr__(self) -> str:

@@ -3,6 +3,8 @@
 
     RMAEXT_ROUTE=fabric mpiexec -n 2 python tests/progress_absence.py [--absences 20] [--json FILE]
 
+Without RMAEXT_ROUTE the route is direct, with --own (an array of NumPy's) cma.
+
 Rank 1 is absent for half a second: asleep, in a NumPy loop, or holding the GIL
 in C. 50 ms into it rank 0 issues one operation, and only one, since in a later
 one a stall would not show. The exit status is 0 if, in each row, at least 19
@@ -108,13 +110,15 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0.5, help="of an absence")
     parser.add_argument("--limit", type=float, default=20, metavar="MS")
     parser.add_argument("--json", metavar="FILE", help="write the figures there too")
+    parser.add_argument("--own", action="store_true", help="memory outside the arena")
     options = parser.parse_args()
     comm = MPI.COMM_WORLD
     if comm.size < 2:
         parser.error("needs 2 ranks")
     need = math.ceil(0.95 * options.absences)
     rows = []
-    with rmaext.Window.allocate(comm, SIZE, "i8") as win:
+    make = np.zeros if options.own else rmaext.zeros
+    with rmaext.Window(comm, make(SIZE, "i8")) as win:
         connect(win)
         if comm.rank == 0:
             where = f"libfabric {win.fabric.version}, {win.fabric.provider}" if win.fabric else ""

@@ -122,6 +122,18 @@ def test_killed_rank(mpirun, scenario, library):
     kill(mpirun, library, scenario, RMAEXT_ROUTE="fabric")
 
 
+@pytest.mark.parametrize(
+    ("scenario", "memory"),
+    [
+        *[(scenario, "arena") for scenario in ("new_operations", "fence", "close", "create")],
+        *[(scenario, "own") for scenario in ("new_operations", "close")],
+    ],
+)
+def test_killed_rank_of_this_node(mpirun, scenario, memory):
+    """By the routes direct and cma."""
+    kill(mpirun, "", scenario, memory)
+
+
 @pytest.mark.parametrize("library", MATRIX)
 @pytest.mark.parametrize("scenario", ["new_operations", "in_flight 1", "fence"])
 def test_killed_rank_on_another_node(mpirun, scenario, library):

@@ -25,18 +25,37 @@ def fabric_route(world, monkeypatch):
     comm.Free()
 
 
+@pytest.fixture
+def one_node(world, monkeypatch):
+    """Same-node targets are reached as such."""
+    monkeypatch.delenv("RMAEXT_ROUTE", raising=False)
+    monkeypatch.delenv("RMAEXT_NODE", raising=False)
+    comm = world.Dup()
+    yield comm
+    comm.Free()
+
+
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("kind", ABSENCES)
-@pytest.mark.parametrize("memory", ["array", "allocate"])
-def test_operations_complete_while_the_target_is_absent(fabric_route, kind, memory):
+@pytest.mark.parametrize("make", [np.zeros, rmaext.zeros], ids=["array", "arena"])
+def test_operations_complete_while_the_target_is_absent(fabric_route, kind, make):
     """All of them within one absence: the first waits if there is no progress."""
-    comm = fabric_route
-    if memory == "array":
-        win = rmaext.Window(comm, np.zeros(SIZE, "i8"))
-    else:
-        win = rmaext.Window.allocate(comm, SIZE, "i8")
-    with win:
-        assert win.route(1) == "fabric"
+    operate_into_absence(fabric_route, kind, make, "fabric")
+
+
+@pytest.mark.mpi(min_size=2, max_size=2)
+@pytest.mark.parametrize("kind", ABSENCES)
+@pytest.mark.parametrize(
+    ("make", "route"), [(np.zeros, "cma"), (rmaext.zeros, "direct")], ids=["cma", "direct"]
+)
+def test_operations_complete_on_an_absent_target_of_this_node(one_node, kind, make, route):
+    """Atomics too, which on the route cma are for its progress thread."""
+    operate_into_absence(one_node, kind, make, route)
+
+
+def operate_into_absence(comm, kind, make, route):
+    with rmaext.Window(comm, make(SIZE, "i8")) as win:
+        assert win.route(1) == ("direct" if route == "cma" and comm.rank == 1 else route)
         progress_absence.connect(win)
 
         def operate():
@@ -116,8 +135,19 @@ def test_script_prints_a_table_and_fails_when_late(mpirun, tmp_path):
     assert done.stdout.count("FAILED") == len(ABSENCES) * len(OPERATIONS)
 
 
+@pytest.mark.parametrize(("own", "route"), [([], "direct"), (["--own"], "cma")])
+def test_script_on_one_node(mpirun, own, route):
+    args = ["--absences", "1", "--seconds", "0.1", "--limit", "60000"]
+    done = mpirun(2, SCRIPT, *args, *own)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"route {route} " in done.stdout
+
+
 @pytest.mark.stress
-def test_first_operation_into_each_absence(mpirun):
+@pytest.mark.timeout(420)
+@pytest.mark.parametrize("route", ["fabric", "direct", "cma"])
+def test_first_operation_into_each_absence(mpirun, route):
     """The promise in figures: 20 ms, in 19 of 20 absences. Takes three minutes."""
-    done = mpirun(2, SCRIPT, env={"RMAEXT_ROUTE": "fabric"}, timeout=400)
+    env = {"RMAEXT_ROUTE": "fabric" if route == "fabric" else None}
+    done = mpirun(2, SCRIPT, *(["--own"] if route == "cma" else []), env=env, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr

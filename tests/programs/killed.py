@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The last rank is lost; the others get PeerLostError and go on.
 
-    mpiexec -n 3 python killed.py SCENARIO [nodes | NAMESPACES]
+    mpiexec -n 3 python killed.py SCENARIO [own | nodes | NAMESPACES]
 
-With "nodes" each rank pretends to be on a node of its own; NAMESPACES are pids,
+With "own" the windows are over arrays of NumPy's, not of the arena. With
+"nodes" each rank pretends to be on a node of its own; NAMESPACES are pids,
 one a rank, whose network namespaces are hosts. Needs a launcher
 that lets the survivors run. They leave by os._exit: MPI_Finalize would wait.
 """
@@ -151,8 +152,8 @@ def create(win: rmaext.Window) -> None:
 
 
 def main() -> None:
-    win = rmaext.Window.allocate(comm, LARGE, "i8")
-    used = rmaext.Window.allocate(comm, LARGE, "i8")
+    make = np.zeros if "own" in sys.argv else rmaext.zeros
+    win, used = (rmaext.Window(comm, make(LARGE, "i8")) for _ in range(2))
     for rank in range(comm.size):
         win.get(rank, 0, 1)
     comm.Barrier()
