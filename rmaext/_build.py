@@ -25,6 +25,7 @@ SOURCES = [
     "progress.c",
     "request.c",
     "rma.c",
+    "serve.c",
     "signals.c",
     "window.c",
 ]
