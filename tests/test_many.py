@@ -314,7 +314,7 @@ def test_by_message(mpirun, library, size):
     """This file again, on the fabric route."""
     code = f"""
         import sys, pytest
-        options = ["-c", "{launch.ROOT}/setup.cfg", "-p", "no:cacheprovider", "-q", "-m", "mpi"]
+        options = ["-c", "{launch.ROOT}/pyproject.toml", "-p", "no:cacheprovider", "-q", "-m", "mpi"]
         sys.exit(pytest.main([*options, "{__file__}"]))
     """
     env = environment(library, RMAEXT_ROUTE="fabric")

@@ -127,6 +127,7 @@ def killed() -> None:
         if sys.argv[2] == "before":
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(600)
+    survivors.Barrier()  # both have left the other one
     if sys.argv[2] == "before":
         time.sleep(0.3)
     elif comm.rank == 0:
