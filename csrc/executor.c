@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Many operations in one message. The target's CQ reader checks the message,
- * applies it with its own CPU and answers; the origin's side is request.c.
+ * Many operations in one message. The target's CQ reader carries it out and
+ * answers. Here are the messages' comings and goings; serve.c is the target's
+ * side, request.c the origin's.
  *
- * Anybody who reaches the port may send, so a message is believed only if it
- * has the secret token of a window, and even then everything in it is checked
- * before memory is touched. Receives are never waiting for a peer: a reply that
- * the provider does not take is queued and tried again, and a peer can have no
- * more of them than it has requests on their way.
+ * No receive ever waits for a peer: a reply that the provider does not take is
+ * queued and tried again, and a peer can have no more of them than it has
+ * requests on their way.
  */
 #define _GNU_SOURCE
 #include "internal.h"
@@ -18,11 +17,8 @@
 
 #define RMX_RECEIVES 4u /* posted at all times */
 #define RMX_CREDITS 4u	/* requests to a peer, without an answer */
-#define RMX_TRIES 16u	/* of queued boxes at a time */
-
-_Static_assert(sizeof(struct rmx_request) % 8 == 0 &&
-		       sizeof(struct rmx_reply) <= sizeof(struct rmx_request),
-	       "a reply's header fits before the values of a request");
+#define RMX_EARLY_MAX ((int64_t)10 * 1000 * 1000 * 1000)
+#define RMX_TRIES 16u /* of queued boxes at a time */
 
 /* FNV-1a: an endpoint's address in eight bytes; no secret */
 uint64_t rmx_name(const void *address, size_t len)
@@ -179,143 +175,6 @@ void rmx_executor_stop(struct rmaext_fabric *f)
 
 /* -- target */
 
-bool rmx_same_token(const uint8_t *a, const uint8_t *b)
-{
-	uint64_t x[2], y[2];
-
-	memcpy(x, a, sizeof(x));
-	memcpy(y, b, sizeof(y));
-	/* in constant time; a window without a token is nobody's target */
-	return !((x[0] ^ y[0]) | (x[1] ^ y[1])) && (x[0] | x[1]);
-}
-
-/* The open window of that name, entered; NULL if there is none. */
-static struct rmaext_window *enter(struct rmaext_fabric *f,
-				   const uint8_t *token)
-{
-	struct rmaext_window *w;
-
-	pthread_mutex_lock(&f->lock);
-	w = f->executor.recent;
-	if (!w || !rmx_same_token(w->token, token)) {
-		w = f->windows;
-		while (w && !rmx_same_token(w->token, token))
-			w = w->next;
-		f->executor.recent = w;
-	}
-	if (w && !rmx_gate_try(&w->gate))
-		w = NULL;
-	pthread_mutex_unlock(&f->lock);
-	return w;
-}
-
-/* The sender, by its own word: it gets nothing but an error. */
-static struct rmaext_peer *sender(struct rmaext_fabric *f, uint64_t name)
-{
-	struct rmaext_peer *p;
-
-	pthread_mutex_lock(&f->lock);
-	for (p = f->peers; p && p->name != name;)
-		p = p->next;
-	pthread_mutex_unlock(&f->lock);
-	return p;
-}
-
-/* Is it whole, and may it do that? `q` is a copy. */
-static int check(const struct rmaext_window *w, const struct rmx_request *q,
-		 size_t len, const uint64_t *offsets)
-{
-	const struct rmx_target *t = &w->targets[w->self];
-	const bool update =
-		q->kind == RMAEXT_FETCH_ADD || q->kind == RMAEXT_ADD;
-	uint64_t low = 0, high = 0;
-	size_t values;
-
-	if (!rmx_cells_valid(q->kind, q->type, q->unit) || q->zero ||
-	    !q->count || q->count > RMX_MESSAGE / sizeof(*offsets) ||
-	    q->unit > RMX_MESSAGE)
-		return -FI_EINVAL;
-	values = q->count * (sizeof(*offsets) + q->unit) + sizeof(*q);
-	if (values > RMX_MESSAGE ||
-	    len != (q->kind == RMAEXT_GET ? values - q->count * q->unit
-					  : values))
-		return -FI_EINVAL;
-	if (!t->map || (t->access & rmx_cells_access(q->kind)) !=
-			       rmx_cells_access(q->kind))
-		return -FI_EACCES;
-	for (uint32_t i = 0; i < q->count; i++) {
-		low |= offsets[i];
-		high = offsets[i] > high ? offsets[i] : high;
-	}
-	if (q->unit > t->size || high > t->size - q->unit)
-		return -ERANGE;
-	if (update && !w->fabric->cpu_atomics)
-		return -FI_EOPNOTSUPP;
-	if (update && (((uintptr_t)t->map | low) & (q->unit - 1)))
-		return -FI_EFAULT;
-	return 0;
-}
-
-/* The results of a get or a fetch_add lie where its values lay. */
-static void apply(const struct rmaext_window *w, const struct rmx_request *q,
-		  const uint64_t *offsets, char *values)
-{
-	char *map = w->targets[w->self].map;
-	void *cells[RMX_CELLS];
-
-	for (uint32_t i = 0; i < q->count; i += RMX_CELLS) {
-		const uint32_t left = q->count - i;
-		const uint32_t n = left < RMX_CELLS ? left : RMX_CELLS;
-		char *at = values + i * q->unit;
-
-		for (uint32_t k = 0; k < n; k++) {
-			cells[k] = map + offsets[i + k];
-			__builtin_prefetch(cells[k], 1);
-		}
-		rmx_cells_apply(q->kind, q->type, q->unit, cells, n, at,
-				q->unit, at);
-	}
-	atomic_thread_fence(memory_order_seq_cst);
-}
-
-/* Carry a request out and make its reply; false: it deserves none. */
-static bool serve(struct rmaext_fabric *f, struct rmx_box *box, size_t len)
-{
-	const uint64_t *offsets =
-		(uint64_t *)(box->data + sizeof(struct rmx_request));
-	struct rmx_reply reply = {.magic = RMX_REPLY};
-	struct rmaext_window *w;
-	struct rmx_request q;
-	char *values = box->data + sizeof(q);
-
-	if (len < sizeof(q))
-		return false;
-	memcpy(&q, box->data, sizeof(q));
-	reply.id = q.id;
-	memcpy(reply.token, q.token, sizeof(reply.token));
-	box->reply_len = sizeof(reply);
-	w = enter(f, q.token);
-	if (w) {
-		box->peer = q.rank < w->count ? w->targets[q.rank].peer : NULL;
-		reply.status = check(w, &q, len, offsets);
-		if (!reply.status && box->peer) {
-			values += q.count * sizeof(*offsets);
-			apply(w, &q, offsets, values);
-			if (rmx_cells_access(q.kind) & RMAEXT_READ)
-				box->reply_len += (uint16_t)(q.count * q.unit);
-		}
-		rmx_window_leave(w);
-	} else {
-		/* closed meanwhile: let it not wait */
-		box->peer = sender(f, q.name);
-		reply.status = -FI_ESHUTDOWN;
-	}
-	values -= sizeof(reply);
-	memcpy(values, &reply, sizeof(reply));
-	box->reply = (uint16_t)(values - box->data);
-	return box->peer != NULL;
-}
-
 static void send_reply(struct rmaext_fabric *f, struct rmx_box *box)
 {
 	const bool brief = box->reply_len <= f->info->tx_attr->inject_size;
@@ -335,15 +194,62 @@ static void send_reply(struct rmaext_fabric *f, struct rmx_box *box)
 		box_receive(f, box);
 }
 
+static bool same_window(const struct rmx_box *a, const struct rmx_box *b)
+{
+	const size_t at = offsetof(struct rmx_request, token);
+
+	return !memcmp(a->data + at, b->data + at, RMX_TOKEN);
+}
+
+/*
+ * Those that wait for a window, in their order. One that is behind another of
+ * its kind is not tried: the window may come between the two.
+ */
+static void request_next(struct rmaext_fabric *f, struct rmx_box *box)
+{
+	struct rmx_executor *ex = &f->executor;
+	struct rmx_box **end = &ex->early;
+	const bool may_wait = ex->early_count < RMX_CREDITS * f->peer_count &&
+			      rmx_now() < (int64_t)box->part;
+	enum rmx_served served = RMX_LATER;
+
+	while (*end && !(may_wait && same_window(*end, box)))
+		end = &(*end)->next;
+	if (!*end)
+		served = rmx_serve(f, box, box->first, may_wait);
+	switch (served) {
+	case RMX_LATER:
+		while (*end)
+			end = &(*end)->next;
+		box->state = RMX_EARLY;
+		box->next = NULL;
+		*end = box;
+		ex->early_count++;
+		break;
+	case RMX_ANSWER:
+		send_reply(f, box);
+		break;
+	case RMX_NOTHING:
+		box_receive(f, box);
+		break;
+	}
+}
+
 /* Each in turn, so that one peer that takes nothing holds nobody up. */
 void rmx_executor_retry(struct rmaext_fabric *f)
 {
 	struct rmx_executor *ex = &f->executor;
 	unsigned int tries = ex->queued < RMX_TRIES ? ex->queued : RMX_TRIES;
+	struct rmx_box *box = ex->early, *next;
 
+	ex->early = NULL;
+	ex->early_count = 0;
+	for (; box; box = next) {
+		next = box->next;
+		request_next(f, box);
+	}
 	while (tries--) {
-		struct rmx_box *box = ex->queue;
-
+		box = ex->queue;
 		ex->queue = box->next;
 		if (!ex->queue)
 			ex->queue_end = &ex->queue;
@@ -378,8 +284,10 @@ void rmx_executor_complete(struct rmaext_fabric *f, void *context, size_t len,
 		ex->receiving--;
 		if (!failure && len >= sizeof(magic) && len <= RMX_MESSAGE)
 			memcpy(&magic, box->data, sizeof(magic));
-		if (magic == RMX_REQUEST && serve(f, box, len)) {
-			send_reply(f, box);
+		if (magic == RMX_REQUEST) {
+			box->first = (uint32_t)len;
+			box->part = (uint64_t)(rmx_now() + RMX_EARLY_MAX);
+			request_next(f, box);
 			break;
 		}
 		if (magic == RMX_REPLY)

@@ -108,6 +108,7 @@ struct rmx_slot {
 #define RMX_MESSAGE \
 	16256	      /* bytes; with its box four pages, within rxm's 16 KiB */
 #define RMX_CELLS 256 /* places computed at a time, then operated on */
+#define RMX_CLOSED 64
 #define RMX_REQUEST 0x31516d72 /* "rmQ1", in native byte order */
 #define RMX_REPLY 0x31416d72   /* "rmA1" */
 
@@ -138,6 +139,7 @@ enum rmx_box_state {
 	RMX_RECEIVING,
 	RMX_REPLYING, /* the reply is being sent */
 	RMX_WAITING,  /* for the provider to take it: queued */
+	RMX_EARLY,    /* a request to a window that is not there yet */
 	RMX_ASKING,   /* a request of ours */
 };
 
@@ -148,9 +150,9 @@ struct rmx_box {
 	struct rmaext_peer *peer;   /* where it goes */
 	struct rmx_box *next;	    /* in the list of its state */
 	struct rmx_lane *lane;	    /* of the batch */
-	uint64_t part;		    /* of an element; see many.c */
-	uint32_t first;		    /* of the lane */
-	uint32_t generation;	    /* tells late answers from others */
+	uint64_t part;	/* of an element, see many.c; or until when it waits */
+	uint32_t first; /* of the lane; or the request's length */
+	uint32_t generation; /* tells late answers from others */
 	uint16_t count, unit;
 	uint16_t reply, reply_len; /* where it is in data */
 	uint8_t state;
@@ -170,7 +172,12 @@ struct rmx_executor {
 	unsigned int receiving, incoming;
 	struct rmx_box *queue, **queue_end;
 	unsigned int queued;
-	struct rmaext_window *recent; /* guarded by fabric->lock */
+	struct rmx_box *early;
+	unsigned int early_count;
+	/* guarded by fabric->lock */
+	struct rmaext_window *recent;
+	uint8_t closed[RMX_CLOSED][RMX_TOKEN]; /* the last windows to go */
+	unsigned int closed_next;
 };
 
 struct rmaext_fabric {
@@ -494,16 +501,29 @@ void rmx_cells_apply(int kind, int type, size_t unit, void *const *cells,
 uint64_t rmx_name(const void *address, size_t len);
 int rmx_executor_start(struct rmaext_fabric *fabric);
 void rmx_executor_stop(struct rmaext_fabric *fabric);
-bool rmx_same_token(const uint8_t *a, const uint8_t *b);
 bool rmx_executor_owns(const struct rmaext_fabric *fabric, const void *context);
 /* by the CQ's reader: a completion, and after each batch of them */
 void rmx_executor_complete(struct rmaext_fabric *fabric, void *context,
 			   size_t len, const struct rmaext_error *failure);
 void rmx_executor_retry(struct rmaext_fabric *fabric);
+static inline bool rmx_executor_waits(const struct rmaext_fabric *fabric)
+{
+	return fabric->executor.queue || fabric->executor.early;
+}
 /* executor.lock held */
 struct rmx_box *rmx_box_take(struct rmx_executor *executor,
 			     enum rmx_box_state state);
 void rmx_box_free(struct rmx_executor *executor, struct rmx_box *box);
+
+/* serve.c */
+enum rmx_served { RMX_ANSWER, RMX_NOTHING, RMX_LATER };
+
+bool rmx_same_token(const uint8_t *a, const uint8_t *b);
+enum rmx_served rmx_serve(struct rmaext_fabric *fabric, struct rmx_box *box,
+			  size_t len, bool may_wait);
+/* fabric->lock held: this window is no target any more */
+void rmx_serve_no_more(struct rmaext_fabric *fabric,
+		       const struct rmaext_window *window);
 
 /* request.c */
 void rmx_request_sent(struct rmaext_fabric *fabric, struct rmx_box *box,

@@ -157,7 +157,7 @@ static int drain(struct rmaext_fabric *f)
 		}
 		total += n > 0 ? (int)n : 0;
 	} while (n == RMX_BATCH && total < RMX_SLOTS);
-	if (f->executor.queued)
+	if (rmx_executor_waits(f))
 		rmx_executor_retry(f);
 	if (total && atomic_load(&f->progress.followers))
 		futex_wake_all(&f->progress.turn);
@@ -186,7 +186,7 @@ static int doze(struct rmaext_fabric *f, int other_fd, int64_t ns, int64_t *nap)
 	struct timespec t;
 
 	/* no event says that the provider takes what it did not */
-	if (f->executor.queued && ns > RMX_NAP_MAX)
+	if (rmx_executor_waits(f) && ns > RMX_NAP_MAX)
 		ns = RMX_NAP_MAX;
 	if (fds[0].fd >= 0) {
 		/* -FI_EAGAIN: something has come since the last read */

@@ -96,8 +96,7 @@ void rmx_window_unlink(struct rmaext_window *w)
 	*w->prev = w->next;
 	if (w->next)
 		w->next->prev = w->prev;
-	if (f->executor.recent == w)
-		f->executor.recent = NULL;
+	rmx_serve_no_more(f, w);
 	pthread_mutex_unlock(&f->lock);
 }
 

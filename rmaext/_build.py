@@ -31,6 +31,7 @@ SOURCES = [
     "progress.c",
     "request.c",
     "rma.c",
+    "serve.c",
     "signals.c",
     "team.c",
     "window.c",

@@ -341,8 +341,8 @@ static void refused_there(void)
 	EQUAL(many(w, RMAEXT_GET, 0, 8, 1, &far, NULL, &value), -ERANGE);
 	EQUAL(add(w, 0, 1), -FI_EFAULT); /* the shift */
 	drop_window(w);
-	w = here(&p, (struct lie){.token = other});
-	EQUAL(many(w, RMAEXT_PUT, 0, 8, 1, &zero, &value, NULL), -FI_ESHUTDOWN);
+	w = here(&p, (struct lie){.token = other, .timeout = 0.3});
+	EQUAL(many(w, RMAEXT_PUT, 0, 8, 1, &zero, &value, NULL), -FI_ETIMEDOUT);
 	drop_window(w);
 	drop_window(p.there);
 	p.there = window_of(p.r.target, peer_of(p.r.target, p.r.origin), &p.r,
@@ -356,6 +356,45 @@ static void refused_there(void)
 	p.there = NULL;
 	for (size_t i = 0; i < p.r.size; i++)
 		EQUAL(p.r.window_memory[i], 0);
+	pair_close(&p);
+}
+
+/* Requests come before their window does; they are carried out in order. */
+static void early(void)
+{
+	static uint8_t token[RMX_TOKEN] = "the next one";
+	static int64_t offsets[N];
+	static uint64_t values[N];
+	const int64_t rank = 0;
+	struct rmaext_many state;
+	rmaext_window *next, *there;
+	struct pair p;
+	int ret;
+
+	for (int k = 0; k < N; k++)
+		values[k] = (uint64_t)k;
+	pair_open(&p, (struct rig_options){0});
+	OK(add(p.r.window, 1, 1));
+	for (int i = 0; i < 3; i++) {
+		token[15]++;
+		next = here(&p, (struct lie){.token = token});
+		offsets[0] = 2; /* the rest to 0 */
+		values[0] = (uint64_t)i;
+		ret = rmaext_many(next, RMAEXT_PUT, 0, 8, N, RMAEXT_ONE_RANK,
+				  &rank, offsets, values, NULL, &state);
+		EQUAL(ret, RMAEXT_PENDING);
+		EQUAL(((uint64_t *)p.r.window_memory)[2], i ? i - 1 : 0);
+		there = window_of(
+			p.r.target, peer_of(p.r.target, p.r.origin), &p.r,
+			(struct lie){.route = RMAEXT_DIRECT, .token = token});
+		while (ret == RMAEXT_PENDING)
+			ret = rmaext_many_wait(&state);
+		OK(ret);
+		EQUAL(((uint64_t *)p.r.window_memory)[0], N - 1);
+		EQUAL(((uint64_t *)p.r.window_memory)[2], i);
+		drop_window(there);
+		drop_window(next);
+	}
 	pair_close(&p);
 }
 
@@ -810,6 +849,7 @@ const struct test tests[] = {
 	{"by_system_call", by_system_call, NULL, NULL},
 	{"refused_here", refused_here, NULL, NULL},
 	{"refused_there", refused_there, NULL, NULL},
+	{"early", early, NULL, NULL},
 	{"malformed", malformed, NULL, NULL},
 	{"oversize", oversize, NULL, NULL},
 	{"late", late, NULL, NULL},

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The target of a message. Anybody who reaches the port may send one, so it is
+ * believed only if it has the secret token of a window, and even then
+ * everything in it is checked before memory is touched.
+ */
+#include "internal.h"
+
+#include <errno.h>
+#include <string.h>
+
+_Static_assert(sizeof(struct rmx_request) % 8 == 0 &&
+		       sizeof(struct rmx_reply) <= sizeof(struct rmx_request),
+	       "a reply's header fits before the values of a request");
+
+bool rmx_same_token(const uint8_t *a, const uint8_t *b)
+{
+	uint64_t x[2], y[2];
+
+	memcpy(x, a, sizeof(x));
+	memcpy(y, b, sizeof(y));
+	/* in constant time; a window without a token is nobody's target */
+	return !((x[0] ^ y[0]) | (x[1] ^ y[1])) && (x[0] | x[1]);
+}
+
+void rmx_serve_no_more(struct rmaext_fabric *f, const struct rmaext_window *w)
+{
+	struct rmx_executor *ex = &f->executor;
+
+	if (ex->recent == w)
+		ex->recent = NULL;
+	memcpy(ex->closed[ex->closed_next++ % RMX_CLOSED], w->token,
+	       sizeof(w->token));
+}
+
+/*
+ * Enter the window of that name. -FI_ESHUTDOWN: it is closed; -FI_ENOENT: there
+ * never was one, or long ago.
+ */
+static int enter(struct rmaext_fabric *f, const uint8_t *token,
+		 struct rmaext_window **window_p)
+{
+	struct rmx_executor *ex = &f->executor;
+	struct rmaext_window *w;
+	int ret = -FI_ENOENT;
+
+	pthread_mutex_lock(&f->lock);
+	w = ex->recent;
+	if (!w || !rmx_same_token(w->token, token)) {
+		w = f->windows;
+		while (w && !rmx_same_token(w->token, token))
+			w = w->next;
+	}
+	if (w) {
+		ex->recent = *window_p = w;
+		ret = rmx_gate_try(&w->gate) ? 0 : -FI_ESHUTDOWN;
+	}
+	for (int i = 0; ret == -FI_ENOENT && i < RMX_CLOSED; i++)
+		if (rmx_same_token(ex->closed[i], token))
+			ret = -FI_ESHUTDOWN;
+	pthread_mutex_unlock(&f->lock);
+	return ret;
+}
+
+/* The sender, by its own word: it gets nothing but an error. */
+static struct rmaext_peer *sender(struct rmaext_fabric *f, uint64_t name)
+{
+	struct rmaext_peer *p;
+
+	pthread_mutex_lock(&f->lock);
+	for (p = f->peers; p && p->name != name;)
+		p = p->next;
+	pthread_mutex_unlock(&f->lock);
+	return p;
+}
+
+/* Is it whole, and may it do that? `q` is a copy. */
+static int check(const struct rmaext_window *w, const struct rmx_request *q,
+		 size_t len, const uint64_t *offsets)
+{
+	const struct rmx_target *t = &w->targets[w->self];
+	const bool update =
+		q->kind == RMAEXT_FETCH_ADD || q->kind == RMAEXT_ADD;
+	uint64_t low = 0, high = 0;
+	size_t values;
+
+	if (!rmx_cells_valid(q->kind, q->type, q->unit) || q->zero ||
+	    !q->count || q->count > RMX_MESSAGE / sizeof(*offsets) ||
+	    q->unit > RMX_MESSAGE)
+		return -FI_EINVAL;
+	values = q->count * (sizeof(*offsets) + q->unit) + sizeof(*q);
+	if (values > RMX_MESSAGE ||
+	    len != (q->kind == RMAEXT_GET ? values - q->count * q->unit
+					  : values))
+		return -FI_EINVAL;
+	if (!t->map || (t->access & rmx_cells_access(q->kind)) !=
+			       rmx_cells_access(q->kind))
+		return -FI_EACCES;
+	for (uint32_t i = 0; i < q->count; i++) {
+		low |= offsets[i];
+		high = offsets[i] > high ? offsets[i] : high;
+	}
+	if (q->unit > t->size || high > t->size - q->unit)
+		return -ERANGE;
+	if (update && !w->fabric->cpu_atomics)
+		return -FI_EOPNOTSUPP;
+	if (update && (((uintptr_t)t->map | low) & (q->unit - 1)))
+		return -FI_EFAULT;
+	return 0;
+}
+
+/* The results of a get or a fetch_add lie where its values lay. */
+static void apply(const struct rmaext_window *w, const struct rmx_request *q,
+		  const uint64_t *offsets, char *values)
+{
+	char *map = w->targets[w->self].map;
+	void *cells[RMX_CELLS];
+
+	for (uint32_t i = 0; i < q->count; i += RMX_CELLS) {
+		const uint32_t left = q->count - i;
+		const uint32_t n = left < RMX_CELLS ? left : RMX_CELLS;
+		char *at = values + i * q->unit;
+
+		for (uint32_t k = 0; k < n; k++) {
+			cells[k] = map + offsets[i + k];
+			__builtin_prefetch(cells[k], 1);
+		}
+		rmx_cells_apply(q->kind, q->type, q->unit, cells, n, at,
+				q->unit, at);
+	}
+	atomic_thread_fence(memory_order_seq_cst);
+}
+
+/*
+ * Carry a request out and make its reply. A window is created on one rank
+ * earlier than on another: the request may have to wait for it.
+ */
+enum rmx_served rmx_serve(struct rmaext_fabric *f, struct rmx_box *box,
+			  size_t len, bool may_wait)
+{
+	const uint64_t *offsets =
+		(uint64_t *)(box->data + sizeof(struct rmx_request));
+	struct rmx_reply reply = {.magic = RMX_REPLY};
+	char *values = (char *)(uintptr_t)offsets;
+	struct rmaext_window *w;
+	struct rmx_request q;
+
+	if (len < sizeof(q))
+		return RMX_NOTHING;
+	memcpy(&q, box->data, sizeof(q));
+	reply.id = q.id;
+	memcpy(reply.token, q.token, sizeof(reply.token));
+	box->reply_len = sizeof(reply);
+	reply.status = enter(f, q.token, &w);
+	if (!reply.status) {
+		box->peer = q.rank < w->count ? w->targets[q.rank].peer : NULL;
+		reply.status = check(w, &q, len, offsets);
+		if (!reply.status && box->peer) {
+			values += q.count * sizeof(*offsets);
+			apply(w, &q, offsets, values);
+			if (rmx_cells_access(q.kind) & RMAEXT_READ)
+				box->reply_len += (uint16_t)(q.count * q.unit);
+		}
+		rmx_window_leave(w);
+	} else {
+		box->peer = sender(f, q.name);
+		if (reply.status == -FI_ENOENT && box->peer && may_wait)
+			return RMX_LATER;
+		reply.status = -FI_ESHUTDOWN;
+	}
+	if (!box->peer)
+		return RMX_NOTHING;
+	values -= sizeof(reply);
+	memcpy(values, &reply, sizeof(reply));
+	box->reply = (uint16_t)(values - box->data);
+	return RMX_ANSWER;
+}
