@@ -78,8 +78,8 @@ int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
 int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 	       uint64_t len, rmaext_op **op_p)
 {
-	bool copy = len <= RMX_COPY_MAX;
 	struct rmaext_op *op;
+	bool copy;
 	int ret = rmx_window_enter(w, "put");
 
 	*op_p = NULL;
@@ -96,13 +96,16 @@ int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 		ret = rmx_cma_write(&w->targets[rank], rank, offset, buf, len);
 		goto leave;
 	}
+	/* one chunk, so that the CQ's reader can tell when it is complete */
+	copy = len <= RMX_COPY_MAX && len <= w->fabric->chunk;
 	ret = rmx_op_new(w, rank, RMX_PUT, offset, len, copy ? len : 0, &op);
 	if (ret)
 		goto leave;
 	op->buffered = copy;
-	op->local = copy ? op->payload : (char *)(uintptr_t)buf;
 	if (copy)
-		memcpy(op->payload, buf, len);
+		memcpy(op->local, buf, len);
+	else
+		op->local = (char *)(uintptr_t)buf;
 	ret = rmx_op_run(op, op_p);
 leave:
 	rmx_window_leave(w);
@@ -146,24 +149,30 @@ static enum rmx_step flush_step(void *arg)
 	return atomic_load(&target->pending) < RMX_A_PUT ? RMX_DONE : RMX_SLEEP;
 }
 
-/* The time limit is one without progress towards the rank waited for. */
-static int flush_wait(struct rmaext_window *w, int64_t rank, int64_t until,
+/*
+ * The time limit is one without progress towards the rank waited for. *until:
+ * of the slice, 0 before the first wait.
+ */
+static int flush_wait(struct rmaext_window *w, int64_t rank, int64_t *until,
 		      struct rmaext_wait *wait)
 {
 	struct rmx_target *t = &w->targets[rank];
 	unsigned int finished;
+	int64_t now;
 	int ret;
 
 	if (flush_step(t) == RMX_DONE)
 		return 0;
+	now = rmx_now();
+	if (!*until)
+		*until = now + RMX_SLICE;
 	if (!wait->deadline || wait->rank != rank) {
 		wait->rank = rank;
 		wait->seen = atomic_load(&t->finished);
-		wait->deadline = rmx_now() + wait->timeout;
+		wait->deadline = now + wait->timeout;
 	}
-	if (until > wait->deadline)
-		until = wait->deadline;
-	if (!rmx_wait(w->fabric, t->peer, flush_step, t, until))
+	if (!rmx_wait(w->fabric, t->peer, flush_step, t,
+		      *until < wait->deadline ? *until : wait->deadline))
 		return 0;
 	finished = atomic_load(&t->finished);
 	ret = rmx_deadline(t->peer, rank, "flush", wait->timeout,
@@ -195,7 +204,7 @@ int rmaext_flush(rmaext_window *w, int64_t rank, struct rmaext_wait *wait)
 	int64_t first = rank < 0 ? 0 : rank;
 	int64_t end = rank < 0 ? w->count : rank + 1;
 	struct rmaext_error record;
-	int64_t until;
+	int64_t until = 0;
 	int ret, lost = 0;
 
 	ret = rmx_window_enter(w, "flush");
@@ -209,9 +218,8 @@ int rmaext_flush(rmaext_window *w, int64_t rank, struct rmaext_wait *wait)
 	atomic_thread_fence(memory_order_seq_cst);
 	if (!w->fabric)
 		goto leave;
-	until = rmx_now() + RMX_SLICE;
 	for (rank = first; rank < end; rank++) {
-		ret = flush_wait(w, rank, until, wait);
+		ret = flush_wait(w, rank, &until, wait);
 		if (ret == RMAEXT_PENDING || ret == -FI_ETIMEDOUT)
 			goto leave;
 		if (ret && !lost) { /* gone: flush the others all the same */

@@ -21,6 +21,7 @@ SOURCES = [
     "progress.c",
     "rma.c",
     "signals.c",
+    "sleep.c",
     "window.c",
 ]
 
