@@ -174,8 +174,10 @@ struct rmaext_op {
 	uint64_t offset, len, posted;
 	char *local; /* source of a put, result of the rest */
 	const char *operand, *compare;
-	unsigned int sent;     /* chunks */
-	atomic_uint completed; /* of these; the CQ's reader alone counts */
+	uint64_t rest;		/* bytes behind len, to be put as a copy */
+	struct rmaext_op *tail; /* that puts them; until it is posted */
+	unsigned int sent;	/* chunks */
+	atomic_uint completed;	/* of these; the CQ's reader alone counts */
 	atomic_int error;
 	/* local is a copy: once posted it is the CQ reader's, who frees it */
 	bool buffered;
@@ -244,6 +246,7 @@ int rmx_slots_make(struct rmaext_fabric *fabric);
 int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	       uint64_t offset, uint64_t len, size_t payload,
 	       struct rmaext_op **op_p);
+int rmx_op_begin(struct rmaext_op *op, struct rmaext_op **op_p);
 int rmx_op_run(struct rmaext_op *op, struct rmaext_op **op_p);
 void rmx_op_complete(struct rmx_slot *slot, const struct rmaext_error *failure);
 void rmx_op_shut_all(struct rmaext_fabric *fabric);

@@ -123,6 +123,8 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 
 static void op_free(struct rmaext_op *op)
 {
+	if (op->tail)
+		op_free(op->tail);
 	if (op->slot)
 		slot_give(op->fabric, op->target->peer, op->slot);
 	else
@@ -165,6 +167,14 @@ static void op_failed(struct rmaext_op *op, const struct rmaext_error *record)
 		op->error = record->code;
 	}
 	pthread_mutex_unlock(&op->window->lock);
+}
+
+static void op_post_failed(struct rmaext_op *op)
+{
+	struct rmaext_error record;
+
+	rmaext_error_last(&record);
+	op_failed(op, &record);
 }
 
 /* Once: the flush to come must not report it again. */
@@ -276,12 +286,41 @@ static int op_post_chunk(struct rmaext_op *op)
 	return ret;
 }
 
+static enum rmx_step op_step(void *arg);
+
+/* The rest of a long put, copied while what was posted before is sent. */
+static enum rmx_step op_put_rest(struct rmaext_op *op)
+{
+	enum rmx_step next;
+
+	if (!op->tail) {
+		if (rmx_op_new(op->window, op->rank, RMX_PUT,
+			       op->offset + op->len, op->rest, op->rest,
+			       &op->tail)) {
+			op_post_failed(op);
+			return RMX_DONE;
+		}
+		memcpy(op->tail->local, op->local + op->len, op->rest);
+		op->tail->buffered = true;
+	}
+	next = op_step(&op->tail);
+	if (next != RMX_DONE)
+		return next;
+	if (op->tail) { /* it could not be posted */
+		op_failed(op, &op->tail->failure);
+		op_free(op->tail);
+		op->tail = NULL;
+	}
+	op->rest = 0;
+	return RMX_DONE;
+}
+
 /* arg: the operation; set to NULL once it is the reader's */
 static enum rmx_step op_step(void *arg)
 {
 	struct rmaext_op **op_p = arg, *op = *op_p;
 	const bool buffered = op->buffered;
-	struct rmaext_error record;
+	enum rmx_step next;
 	int ret;
 
 	while (op->posted < op->len && !atomic_load(&op->error)) {
@@ -293,12 +332,16 @@ static enum rmx_step op_step(void *arg)
 		if (ret) {
 			rmx_fail(ret, op->rank, "post", "%s",
 				 op->fabric->lib->strerror(-ret));
-			rmaext_error_last(&record);
-			op_failed(op, &record);
+			op_post_failed(op);
 		} else if (buffered) {
 			*op_p = NULL;
 			return RMX_DONE;
 		}
+	}
+	if (op->rest && !atomic_load(&op->error)) {
+		next = op_put_rest(op);
+		if (next != RMX_DONE)
+			return next;
 	}
 	return atomic_load(&op->completed) == op->sent ? RMX_DONE : RMX_SLEEP;
 }
@@ -353,6 +396,7 @@ int rmaext_op_release(rmaext_op **op)
 	if (!it)
 		return 0;
 	it->len = it->posted; /* only the owner posts */
+	it->rest = 0;
 	atomic_store(&it->abandoned, true);
 	if (atomic_load(&it->error)) /* since the last wait */
 		op_leave_error(it);
@@ -361,6 +405,15 @@ int rmaext_op_release(rmaext_op **op)
 	*op = NULL;
 	op_free(it);
 	return 0;
+}
+
+/* Post as much of a new operation as is possible at once; it is the caller's.
+ */
+int rmx_op_begin(struct rmaext_op *op, struct rmaext_op **op_p)
+{
+	*op_p = op;
+	op_step(&op);
+	return RMAEXT_PENDING;
 }
 
 /*
@@ -377,7 +430,8 @@ int rmx_op_run(struct rmaext_op *op, struct rmaext_op **op_p)
 		op_free(op);
 		return 0;
 	}
-	op->buffered = false; /* the caller keeps it to the end */
+	if (op->buffered) /* not posted yet; the caller keeps it to the end */
+		op->buffered = false;
 	*op_p = op;
 	return ret;
 }

@@ -12,6 +12,9 @@
  */
 #define RMX_COPY_MAX ((uint64_t)32 << 10)
 
+/* Of a longer one, what goes as a copy: see rmx_op_put_rest(). */
+#define RMX_REST_MAX ((uint64_t)0 << 10)
+
 /*
  * Only the origin can refuse: providers let a put past the end land, lose it
  * together with the next good one, or hang (measured).
@@ -104,8 +107,11 @@ int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 	op->buffered = copy;
 	if (copy)
 		memcpy(op->local, buf, len);
-	else
+	else {
 		op->local = (char *)(uintptr_t)buf;
+		op->rest = len / 4 < RMX_REST_MAX ? len / 4 : RMX_REST_MAX;
+		op->len -= op->rest;
+	}
 	ret = rmx_op_run(op, op_p);
 leave:
 	rmx_window_leave(w);
@@ -137,6 +143,26 @@ int rmaext_get(rmaext_window *w, int64_t rank, uint64_t offset, void *buf,
 		goto leave;
 	op->local = buf;
 	ret = rmx_op_run(op, op_p);
+leave:
+	rmx_window_leave(w);
+	return ret;
+}
+
+int rmaext_connect(rmaext_window *w, int64_t rank, rmaext_op **op_p)
+{
+	struct rmaext_op *op;
+	int ret = rmx_window_enter(w, "connect");
+
+	*op_p = NULL;
+	if (ret)
+		return ret;
+	ret = rmx_check(w, "connect", rank, 0, 1, RMAEXT_READ);
+	if (ret || w->targets[rank].route != RMAEXT_FABRIC)
+		goto leave;
+	/* the byte goes where a copy would lie */
+	ret = rmx_op_new(w, rank, RMX_GET, 0, 1, 1, &op);
+	if (!ret)
+		ret = rmx_op_begin(op, op_p);
 leave:
 	rmx_window_leave(w);
 	return ret;

@@ -375,6 +375,25 @@ class Group:
         if rank in self._near and Beacon.visible(self.hellos[rank].beacon) is False:
             raise PeerLostError(errno.ENOTCONN, f"{where}: the rank has left", rank=rank)
 
+    def connect(self, ranks: list[int]) -> None:
+        """Connect to ranks by the fabric, all at once."""
+        fabric, window = self.fabric, self._control_window
+        assert fabric is not None
+        begun: list[tuple[int, Any, int]] = []
+        try:
+            for rank in ranks:
+                op = fabric.hold(window, ())
+                begun.append((rank, op, lib.rmaext_connect(window, rank, op)))
+            for rank, op, code in begun:
+                while code == lib.RMAEXT_PENDING:
+                    self.check(rank, f"connect: rank {rank}")
+                    code = lib.rmaext_op_wait(op[0])
+                if code:
+                    raise from_c(code, f"connect: rank {rank}")
+        finally:
+            for _, op, _ in begun:
+                fabric.release(op)
+
     def _start_probe(self, rank: int) -> None:
         assert self.fabric is not None
         word = np.zeros(1, np.uint8)
