@@ -28,7 +28,7 @@
 #define RMX_PARK_LONG ((int64_t)20 * 1000 * 1000)
 #define RMX_SOON ((int64_t)200 * 1000) /* between tries after EAGAIN */
 #define RMX_SERVE_SPIN 5 /* times as long, with nothing else to do */
-#define RMX_THREAD_SPIN ((int64_t)10 * 1000)
+#define RMX_THREAD_SPIN ((int64_t)10 * 1000) /* at most */
 
 /* The slot of a completion; NULL if it is none of ours, or came before. */
 static struct rmx_slot *slot_of(struct rmaext_fabric *f, void *context)
@@ -287,12 +287,14 @@ void rmaext_fabric_progress(rmaext_fabric *f, int64_t slice)
 static void thread_turn(struct rmaext_fabric *f, int64_t *nap)
 {
 	struct rmx_progress *p = &f->progress;
-	int64_t spin_end = rmx_now() + RMX_THREAD_SPIN;
+	const int64_t spin =
+		p->spin < RMX_THREAD_SPIN ? p->spin : RMX_THREAD_SPIN;
+	int64_t spin_end = rmx_now() + spin;
 	uint64_t count;
 
 	do {
 		if (drain(f)) {
-			spin_end = rmx_now() + RMX_THREAD_SPIN;
+			spin_end = rmx_now() + spin;
 			*nap = 0;
 		}
 		if (atomic_load(&p->waiters) || atomic_load(&p->stop))

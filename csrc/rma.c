@@ -12,8 +12,12 @@
  */
 #define RMX_COPY_MAX ((uint64_t)32 << 10)
 
-/* Of a longer one, what goes as a copy: see rmx_op_put_rest(). */
-#define RMX_REST_MAX ((uint64_t)0 << 10)
+/*
+ * Of a put from RMX_LONG on, the end goes as a copy that is on its way while
+ * the caller prepares the next one; see op_put_rest().
+ */
+#define RMX_LONG ((uint64_t)256 << 10)
+#define RMX_REST ((uint64_t)32 << 10)
 
 /*
  * Only the origin can refuse: providers let a put past the end land, lose it
@@ -109,7 +113,7 @@ int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 		memcpy(op->local, buf, len);
 	else {
 		op->local = (char *)(uintptr_t)buf;
-		op->rest = len / 4 < RMX_REST_MAX ? len / 4 : RMX_REST_MAX;
+		op->rest = len < RMX_LONG ? 0 : RMX_REST;
 		op->len -= op->rest;
 	}
 	ret = rmx_op_run(op, op_p);
