@@ -287,9 +287,13 @@ int rmx_doze(struct rmaext_fabric *fabric, int other_fd, int64_t ns,
 /* progress.c */
 int rmx_progress_start(struct rmaext_fabric *fabric, int thread, int64_t spin);
 void rmx_progress_stop(struct rmaext_fabric *fabric);
-/* step() more until RMX_DONE; RMAEXT_PENDING at `until` or after a signal */
+/*
+ * step() more until RMX_DONE; RMAEXT_PENDING at `until` or after a signal.
+ * Spins `spins` times as long as usual before it sleeps.
+ */
 int rmx_wait(struct rmaext_fabric *fabric, struct rmaext_peer *peer,
-	     enum rmx_step (*step)(void *), void *arg, int64_t until);
+	     enum rmx_step (*step)(void *), void *arg, int64_t until,
+	     unsigned int spins);
 int rmx_deadline(struct rmaext_peer *peer, int64_t rank, const char *call,
 		 int64_t timeout, int64_t *deadline, bool moved);
 

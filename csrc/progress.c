@@ -27,7 +27,7 @@
 #define RMX_PARK ((int64_t)500 * 1000)
 #define RMX_PARK_LONG ((int64_t)20 * 1000 * 1000)
 #define RMX_SOON ((int64_t)200 * 1000) /* between tries after EAGAIN */
-#define RMX_SERVE_SPIN 5 /* times as long, with nothing else to do */
+#define RMX_SERVE_SPINS 5
 #define RMX_THREAD_SPIN ((int64_t)10 * 1000) /* at most */
 
 /* The slot of a completion; NULL if it is none of ours, or came before. */
@@ -124,16 +124,21 @@ static void leave_queue(struct rmx_progress *p)
 /*
  * The reader's loop of a waiting application thread. It spins from the start
  * and after each time that the network woke it: a peer's next request is often
- * close behind. One that has nothing of its own to wait for, in a fence, spins
- * longer, and on for as long as requests come: an origin whose target has gone
- * to sleep between two requests goes to sleep as well, and then both pay for
- * waking up each time (70 us a get instead of 16).
+ * close behind. `spins` says for how many times the usual time: an origin that
+ * goes to sleep while a long answer comes in wakes up for each piece of it.
+ *
+ * One that has nothing of its own to wait for, in a fence, spins on for as long
+ * as requests come: an origin whose target has gone to sleep between two
+ * requests goes to sleep as well, and then both pay for waking up each time (70
+ * us a get instead of 16).
  */
 static int lead(struct rmaext_fabric *f, struct rmaext_peer *peer,
-		enum rmx_step (*step)(void *), void *arg, int64_t until)
+		enum rmx_step (*step)(void *), void *arg, int64_t until,
+		unsigned int spins)
 {
-	const int64_t spin = f->progress.spin * (arg ? 1 : RMX_SERVE_SPIN);
-	int64_t now = rmx_now(), spin_end = now + f->progress.spin, nap = 0;
+	const int64_t spin = f->progress.spin * spins;
+	int64_t now = rmx_now(), nap = 0;
+	int64_t spin_end = now + (arg ? spin : f->progress.spin);
 	int pidfd = peer ? peer->pidfd : -1;
 
 	for (;;) {
@@ -180,7 +185,8 @@ static void ring(struct rmx_progress *p)
 }
 
 int rmx_wait(struct rmaext_fabric *f, struct rmaext_peer *peer,
-	     enum rmx_step (*step)(void *), void *arg, int64_t until)
+	     enum rmx_step (*step)(void *), void *arg, int64_t until,
+	     unsigned int spins)
 {
 	struct rmx_progress *p = &f->progress;
 	const uint64_t one = 1;
@@ -196,7 +202,7 @@ int rmx_wait(struct rmaext_fabric *f, struct rmaext_peer *peer,
 		unsigned int turn;
 
 		if (take_queue(p)) {
-			ret = lead(f, peer, step, arg, until);
+			ret = lead(f, peer, step, arg, until, spins);
 			leave_queue(p);
 			break;
 		}
@@ -210,7 +216,7 @@ int rmx_wait(struct rmaext_fabric *f, struct rmaext_peer *peer,
 		} else if (take_queue(p)) {
 			/* it left before it could see a follower */
 			atomic_fetch_sub(&p->followers, 1);
-			ret = lead(f, peer, step, arg, until);
+			ret = lead(f, peer, step, arg, until, spins);
 			leave_queue(p);
 			break;
 		} else {
@@ -279,7 +285,8 @@ void rmaext_fabric_progress(rmaext_fabric *f, int64_t slice)
 	if (rmx_fabric_enter(f, "rmaext_fabric_progress"))
 		return;
 	rmx_wait(f, NULL, never, NULL,
-		 rmx_now() + (slice < RMX_SLICE ? slice : RMX_SLICE));
+		 rmx_now() + (slice < RMX_SLICE ? slice : RMX_SLICE),
+		 RMX_SERVE_SPINS);
 	rmx_fabric_leave(f);
 }
 

@@ -202,7 +202,7 @@ static int flush_wait(struct rmaext_window *w, int64_t rank, int64_t *until,
 		wait->deadline = now + wait->timeout;
 	}
 	if (!rmx_wait(w->fabric, t->peer, flush_step, t,
-		      *until < wait->deadline ? *until : wait->deadline))
+		      *until < wait->deadline ? *until : wait->deadline, 1))
 		return 0;
 	finished = atomic_load(&t->finished);
 	ret = rmx_deadline(t->peer, rank, "flush", wait->timeout,
