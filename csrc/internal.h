@@ -175,12 +175,16 @@ struct rmaext_op {
 	char *local; /* source of a put, result of the rest */
 	const char *operand, *compare;
 	uint64_t rest;		/* bytes behind len, to be put as a copy */
-	struct rmaext_op *tail; /* that puts them; until it is posted */
+	struct rmaext_op *tail; /* that puts them */
 	unsigned int sent;	/* chunks */
 	atomic_uint completed;	/* of these; the CQ's reader alone counts */
 	atomic_int error;
-	/* local is a copy: once posted it is the CQ reader's, who frees it */
+	/*
+	 * local is a copy: once posted, and left by its owner, it is freed by
+	 * the CQ's reader; the tail of another by whoever leaves it second.
+	 */
 	bool buffered;
+	atomic_bool left;
 	atomic_bool abandoned; /* its owner has given up, but not let go */
 	unsigned int seen;
 	int64_t deadline;	     /* 0: not waited for yet */

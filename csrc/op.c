@@ -113,10 +113,22 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	return 0;
 }
 
+static void op_leave_error(struct rmaext_op *op);
+
+/* Is the caller, owner or reader of the CQ, the second to leave it? */
+static bool op_left(struct rmaext_op *op)
+{
+	return atomic_load(&op->left) || atomic_exchange(&op->left, true);
+}
+
 static void op_free(struct rmaext_op *op)
 {
-	if (op->tail)
-		op_free(op->tail);
+	struct rmaext_op *tail = op->tail;
+
+	if (tail && (!tail->posted || op_left(tail))) {
+		op_leave_error(tail);
+		op_free(tail);
+	}
 	if (op->slot)
 		slot_give(op->fabric, op->target->peer, op->slot);
 	else
@@ -139,10 +151,10 @@ void rmx_op_shut_all(struct rmaext_fabric *f)
 	for (int i = 0; f->slots && i < RMX_SLOTS; i++) {
 		struct rmaext_op *op = atomic_load(&f->slots[i].op);
 
-		if (op && op->buffered)
-			op_free(op);
-		else if (op)
+		if (op && !op->buffered)
 			COUNT(&op->completed);
+		else if (op && op_left(op))
+			op_free(op);
 	}
 	if (FREE_COUNT(atomic_load(&f->free_slots)) == RMX_SLOTS) {
 		free(f->slots);
@@ -187,6 +199,8 @@ static int op_take_error(struct rmaext_op *op)
  */
 static void op_leave_error(struct rmaext_op *op)
 {
+	if (!atomic_load(&op->error))
+		return;
 	pthread_mutex_lock(&op->window->lock);
 	if (op->error && op->kind == RMX_PUT) {
 		op->window->failure = op->failure;
@@ -218,7 +232,7 @@ void rmx_op_complete(struct rmx_slot *slot, const struct rmaext_error *failure)
 		op_failed(op, failure);
 		/* pairs with the owner's store: one of the two sees the other
 		 */
-		if (op->buffered || atomic_load(&op->abandoned))
+		if (atomic_load(&op->abandoned))
 			op_leave_error(op);
 		COUNT(&f->failed);
 	}
@@ -232,7 +246,10 @@ void rmx_op_complete(struct rmx_slot *slot, const struct rmaext_error *failure)
 	 * the window may be closed and freed at once.
 	 */
 	if (op->buffered) {
-		op_free(op);
+		if (op_left(op)) {
+			op_leave_error(op);
+			op_free(op);
+		}
 		atomic_fetch_sub(&target->pending, count);
 	} else {
 		atomic_fetch_sub(&target->pending, count);
@@ -283,25 +300,26 @@ static enum rmx_step op_step(void *arg);
 /* The rest of a long put, copied while what was posted before is sent. */
 static enum rmx_step op_put_rest(struct rmaext_op *op)
 {
+	struct rmaext_op *tail = op->tail;
 	enum rmx_step next;
 
-	if (!op->tail) {
+	if (!tail) {
 		if (rmx_op_new(op->window, op->rank, RMX_PUT,
 			       op->offset + op->len, op->rest, op->rest,
-			       &op->tail)) {
+			       &tail)) {
 			op_post_failed(op);
 			return RMX_DONE;
 		}
-		memcpy(op->tail->local, op->local + op->len, op->rest);
-		op->tail->buffered = true;
+		memcpy(tail->local, op->local + op->len, op->rest);
+		tail->buffered = true;
+		op->tail = tail;
 	}
-	next = op_step(&op->tail);
+	next = op_step(&tail);
 	if (next != RMX_DONE)
 		return next;
-	if (op->tail) { /* it could not be posted */
-		op_failed(op, &op->tail->failure);
-		op_free(op->tail);
-		op->tail = NULL;
+	if (tail) { /* it could not be posted */
+		op_failed(op, &tail->failure);
+		op_take_error(tail);
 	}
 	op->rest = 0;
 	return RMX_DONE;
@@ -335,7 +353,13 @@ static enum rmx_step op_step(void *arg)
 		if (next != RMX_DONE)
 			return next;
 	}
-	return atomic_load(&op->completed) == op->sent ? RMX_DONE : RMX_SLEEP;
+	if (atomic_load(&op->completed) < op->sent)
+		return RMX_SLEEP;
+	/* the error of its end is the same put's: wait for that too */
+	if (atomic_load(&op->error) && op->tail && op->tail->posted &&
+	    !atomic_load(&op->tail->left))
+		return RMX_SLEEP;
+	return RMX_DONE;
 }
 
 /* For as long as so many bytes may well take: at 1 GB/s, if the usual is 50 us.
@@ -369,8 +393,13 @@ static int op_slice(struct rmaext_op **op_p)
 		ret = rmx_wait(op->fabric, peer, op_step, op_p, until,
 			       op_spins(op));
 	}
-	if (!ret)
-		return *op_p && atomic_load(&op->error) ? op_take_error(op) : 0;
+	if (!ret) {
+		if (!*op_p || !atomic_load(&op->error))
+			return 0;
+		if (op->tail)
+			op_take_error(op->tail);
+		return op_take_error(op);
+	}
 	completed = atomic_load(&op->completed);
 	ret = rmx_deadline(peer, op->rank, "wait", w->timeout, &op->deadline,
 			   completed != op->seen);
@@ -399,8 +428,7 @@ int rmaext_op_release(rmaext_op **op)
 	it->len = it->posted; /* only the owner posts */
 	it->rest = 0;
 	atomic_store(&it->abandoned, true);
-	if (atomic_load(&it->error)) /* since the last wait */
-		op_leave_error(it);
+	op_leave_error(it); /* of since the last wait */
 	if (atomic_load(&it->completed) < it->sent)
 		return RMAEXT_PENDING;
 	*op = NULL;

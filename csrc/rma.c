@@ -109,9 +109,10 @@ int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 	if (ret)
 		goto leave;
 	op->buffered = copy;
-	if (copy)
+	if (copy) {
+		atomic_store_explicit(&op->left, true, memory_order_relaxed);
 		memcpy(op->local, buf, len);
-	else {
+	} else {
 		op->local = (char *)(uintptr_t)buf;
 		op->rest = len < RMX_LONG ? 0 : RMX_REST;
 		op->len -= op->rest;
