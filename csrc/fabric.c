@@ -120,19 +120,6 @@ static int open_cq(struct rmaext_fabric *f)
 	return fi_cq_open(f->domain, &attr, &f->cq, NULL);
 }
 
-static int make_slots(struct rmaext_fabric *f)
-{
-	f->slots = calloc(RMX_SLOTS, sizeof(*f->slots));
-	if (!f->slots)
-		return -FI_ENOMEM;
-	for (int i = 0; i < RMX_SLOTS; i++) {
-		f->slots[i].next = f->free_slots;
-		f->free_slots = &f->slots[i];
-	}
-	f->free_count = RMX_SLOTS;
-	return 0;
-}
-
 #define TRY(call, ...)                                                      \
 	do {                                                                \
 		ret = (__VA_ARGS__);                                        \
@@ -154,11 +141,15 @@ int rmaext_fabric_open(rmaext_library *lib,
 
 	if (!f)
 		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "fabric");
+	/* the threads that start below inherit its mask */
 	signals = rmx_signals_hold();
+	if (!signals) {
+		free(f);
+		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "malloc", "signals");
+	}
 	f->lib = lib;
 	f->progress.cq_fd = f->progress.wake_fd = -1;
 	pthread_mutex_init(&f->lock, NULL);
-	pthread_mutex_init(&f->progress.reader, NULL);
 	ret = find(lib, options, &f->info);
 	if (ret)
 		goto close;
@@ -174,7 +165,7 @@ int rmaext_fabric_open(rmaext_library *lib,
 		f->chunk &= ~(size_t)63;
 	f->cpu_atomics = rmx_cpu_atomics(f->info->fabric_attr->prov_name);
 
-	TRY("make_slots", make_slots(f));
+	TRY("calloc", rmx_slots_make(f));
 	TRY("fi_fabric", lib->fabric(f->info->fabric_attr, &f->fabric, NULL));
 	TRY("fi_domain", fi_domain(f->fabric, f->info, &f->domain, NULL));
 	TRY("fi_av_open", fi_av_open(f->domain, &av_attr, &f->av, NULL));
@@ -287,8 +278,6 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 		p->pidfd = -1;
 		rmx_knock_end(&p->knock);
 	}
-	free(f->slots);
-	f->slots = NULL;
 	if (f->info)
 		f->lib->freeinfo(f->info);
 	f->info = NULL;
@@ -322,10 +311,15 @@ void rmaext_fabric_describe(rmaext_fabric *f, struct rmaext_fabric_info *info_p)
 
 void rmaext_fabric_stats(rmaext_fabric *f, struct rmaext_stats *stats_p)
 {
-	stats_p->posted = f->posted;
-	stats_p->completed = f->completed;
+	memset(stats_p, 0, sizeof(*stats_p));
+	if (rmx_fabric_enter(f, "rmaext_fabric_stats"))
+		return;
+	stats_p->completed = stats_p->posted = f->completed;
+	for (int i = 0; i < RMX_SLOTS; i++)
+		stats_p->posted += f->slots[i].op != NULL;
 	stats_p->failed = f->failed;
 	stats_p->thread_wakeups = f->wakeups;
+	rmx_fabric_leave(f);
 }
 
 int rmaext_fabric_address(rmaext_fabric *f, void *buf, size_t *len)

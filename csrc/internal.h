@@ -26,6 +26,7 @@
 #include "rmaext.h"
 
 #define RMX_SLOTS 1024		      /* chunks in flight, at most the CQ */
+#define RMX_INLINE 1024		      /* bytes of a copy in its slot */
 #define RMX_SLICE (100 * 1000 * 1000) /* ns in C before Python looks up */
 #define RMX_NO_RANK (-1)
 #define RMX_TOKEN 16 /* bytes that name a window in a message */
@@ -66,7 +67,7 @@ struct rmaext_peer {
 	int pidfd;	  /* readable once the peer's process is gone; or -1 */
 	atomic_bool gone; /* pidfd was seen readable, or it refused */
 	struct rmx_knock knock;
-	unsigned int slots;    /* in flight to it; guarded by fabric->lock */
+	atomic_uint slots;     /* of operations and chunks on their way to it */
 	unsigned int requests; /* unanswered; guarded by executor.lock */
 	uint64_t name;	       /* rmx_name of its address */
 	struct rmaext_peer *next;
@@ -80,11 +81,11 @@ struct rmx_gate {
 
 /* Who reads the completion queue, and who sleeps; see progress.c. */
 struct rmx_progress {
-	pthread_mutex_t reader; /* held by the one reader of the CQ */
-	atomic_int waiters;	/* application threads that wait */
-	atomic_uint visits;	/* how often one began to */
-	atomic_int followers;	/* of these, not reading: asleep on turn */
-	atomic_uint turn;	/* futex: something changed for followers */
+	atomic_bool reader;   /* held by the one reader of the CQ */
+	atomic_int waiters;   /* application threads that wait */
+	atomic_uint visits;   /* how often one began to */
+	atomic_int followers; /* of these, not reading: asleep on turn */
+	atomic_uint turn;     /* futex: something changed for followers */
 	atomic_bool thread_reads;
 	atomic_bool stop;
 	atomic_uint bell;      /* futex: the parked progress thread listens */
@@ -94,13 +95,6 @@ struct rmx_progress {
 	pthread_t thread;
 	bool running;
 	int64_t spin; /* ns before a waiting origin sleeps */
-};
-
-/* One chunk on its way: the context of one fi_* call. */
-struct rmx_slot {
-	struct fi_context2 context; /* first: the CQ gives back its address */
-	struct rmaext_op *op;	    /* NULL: not in flight */
-	struct rmx_slot *next;
 };
 
 /* Many operations in one message; see executor.c. */
@@ -194,10 +188,9 @@ struct rmaext_fabric {
 	bool atomics; /* the ops table is there */
 	bool cpu_atomics;
 	struct rmx_progress progress;
-	pthread_mutex_t lock; /* slots, peers, memories, windows, mapping */
+	pthread_mutex_t lock; /* peers, memories, windows, mapping */
 	struct rmx_slot *slots;
-	struct rmx_slot *free_slots;
-	unsigned int free_count;
+	atomic_uint_fast64_t free_slots; /* see op.c */
 	struct rmaext_peer *peers;
 	struct rmaext_memory *memories;
 	struct rmaext_window *windows;
@@ -205,7 +198,9 @@ struct rmaext_fabric {
 	struct rmx_executor executor;
 	struct rmx_gate gate;
 	struct rmaext_fabric *next; /* among the closed */
-	atomic_uint_fast64_t posted, completed, failed, wakeups;
+	/* the CQ's reader alone changes these */
+	atomic_uint_fast64_t completed, failed;
+	atomic_uint_fast64_t wakeups;
 };
 
 struct rmaext_memory {
@@ -274,8 +269,10 @@ struct rmaext_window {
 enum rmx_kind { RMX_PUT, RMX_GET, RMX_FETCH_ADD, RMX_CSWAP };
 
 struct rmaext_op {
+	struct rmaext_fabric *fabric;
 	struct rmaext_window *window;
 	struct rmx_target *target;
+	struct rmx_slot *slot; /* that it lies in; NULL: malloc() */
 	int64_t rank;
 	enum rmx_kind kind;
 	enum fi_datatype type;
@@ -284,17 +281,33 @@ struct rmaext_op {
 	uint64_t offset, len, posted;
 	char *local; /* source of a put, result of the rest */
 	const char *operand, *compare;
-	atomic_uint refs;      /* the owner's and one a chunk in flight */
-	atomic_uint completed; /* chunks */
+	uint64_t rest;		/* bytes behind len, to be put as a copy */
+	struct rmaext_op *tail; /* that puts them */
+	unsigned int sent;	/* chunks */
+	atomic_uint completed;	/* of these; the CQ's reader alone counts */
 	atomic_int error;
-	atomic_bool detached; /* the owner has left: a buffered put */
-	atomic_bool
-		abandoned; /* the owner has given up, and holds a reference */
-	bool buffered;	   /* local is payload[] */
-	int64_t deadline;
+	/*
+	 * local is a copy: once posted, and left by its owner, it is freed by
+	 * the CQ's reader; the tail of another by whoever leaves it second.
+	 */
+	bool buffered;
+	atomic_bool left;
+	atomic_bool abandoned; /* its owner has given up, but not let go */
 	unsigned int seen;
+	int64_t deadline;	     /* 0: not waited for yet */
 	struct rmaext_error failure; /* written before error is set */
-	_Alignas(16) char payload[];
+};
+
+/*
+ * The context of one fi_* call. It has room for an operation: one that is
+ * posted in one piece needs nothing else.
+ */
+struct rmx_slot {
+	struct fi_context2 context; /* first: the CQ gives back its address */
+	_Atomic(struct rmaext_op *) op; /* NULL: not in flight */
+	atomic_uint next;		/* free slot, by number */
+	struct rmaext_op own;
+	_Alignas(16) char payload[RMX_INLINE];
 };
 
 /* A window with its elements: what the fast tier works on. */
@@ -349,9 +362,11 @@ void rmx_window_leave(struct rmaext_window *window);
 void rmx_window_unlink(struct rmaext_window *window);
 
 /* op.c */
+int rmx_slots_make(struct rmaext_fabric *fabric);
 int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	       uint64_t offset, uint64_t len, size_t payload,
 	       struct rmaext_op **op_p);
+int rmx_op_begin(struct rmaext_op *op, struct rmaext_op **op_p);
 int rmx_op_run(struct rmaext_op *op, struct rmaext_op **op_p);
 void rmx_op_complete(struct rmx_slot *slot, const struct rmaext_error *failure);
 void rmx_op_shut_all(struct rmaext_fabric *fabric);
@@ -533,13 +548,26 @@ void rmx_request_answered(struct rmaext_fabric *fabric, const char *data,
 /* executor.lock held */
 void rmx_batch_fail(struct rmx_box *box, const struct rmaext_error *record);
 
-/* progress.c */
+/* sleep.c */
+#define RMX_NAP_MAX ((int64_t)1000 * 1000) /* between looks, without a fd */
+enum { RMX_BY_NETWORK = 1, RMX_BY_OTHER = 2, RMX_INTERRUPTED = 4 };
 int64_t rmx_now(void);
+void rmx_futex_sleep(atomic_uint *word, unsigned int value, int64_t ns);
+void rmx_futex_wake(atomic_uint *word);
+bool rmx_busy(const struct rmx_progress *progress);
+int rmx_doze(struct rmaext_fabric *fabric, int other_fd, int64_t ns,
+	     int64_t *nap);
+
+/* progress.c */
 int rmx_progress_start(struct rmaext_fabric *fabric, int thread, int64_t spin);
 void rmx_progress_stop(struct rmaext_fabric *fabric);
-/* step() until RMX_DONE; RMAEXT_PENDING at `until` or after a signal */
+/*
+ * step() more until RMX_DONE; RMAEXT_PENDING at `until` or after a signal.
+ * Spins `spins` times as long as usual before it sleeps.
+ */
 int rmx_wait(struct rmaext_fabric *fabric, struct rmaext_peer *peer,
-	     enum rmx_step (*step)(void *), void *arg, int64_t until);
+	     enum rmx_step (*step)(void *), void *arg, int64_t until,
+	     unsigned int spins);
 int rmx_deadline(struct rmaext_peer *peer, int64_t rank, const char *call,
 		 int64_t timeout, int64_t *deadline, bool moved);
 

@@ -252,7 +252,7 @@ static int run(struct rmaext_batch *b)
 		/* one that is gone is noticed at once, of several soon */
 		peer = b->lane_count == 1 ? b->lanes->target->peer : NULL;
 		if (b->lane_count &&
-		    rmx_wait(b->fabric, peer, rmx_batch_step, b, until))
+		    rmx_wait(b->fabric, peer, rmx_batch_step, b, until, 1))
 			return rmx_batch_overdue(b);
 		if (atomic_load(&b->error))
 			return rmx_fail_record(&b->failure);

@@ -18,55 +18,17 @@
 #include "internal.h"
 
 #include <errno.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <poll.h>
-#include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #define RMX_BATCH 16
 #define RMX_PARK ((int64_t)500 * 1000)
 #define RMX_PARK_LONG ((int64_t)20 * 1000 * 1000)
-#define RMX_SOON ((int64_t)200 * 1000)	   /* between tries after EAGAIN */
-#define RMX_NAP_MAX ((int64_t)1000 * 1000) /* CQ without a descriptor */
-#define RMX_SERVE_SPIN 5 /* times as long, with nothing else to do */
-#define RMX_THREAD_SPIN ((int64_t)10 * 1000)
-
-int64_t rmx_now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
-static struct timespec span(int64_t ns)
-{
-	if (ns < 0)
-		ns = 0;
-	return (struct timespec){
-		.tv_sec = (time_t)(ns / 1000000000),
-		.tv_nsec = (long)(ns % 1000000000),
-	};
-}
-
-static void futex_sleep(atomic_uint *word, unsigned int value, int64_t ns)
-{
-	struct timespec t = span(ns);
-
-	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, &t, NULL, 0);
-}
-
-static void futex_wake_all(atomic_uint *word)
-{
-	atomic_fetch_add(word, 1);
-	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
-}
+#define RMX_SOON ((int64_t)200 * 1000) /* between tries after EAGAIN */
+#define RMX_SERVE_SPINS 5
+#define RMX_THREAD_SPIN ((int64_t)10 * 1000) /* at most */
 
 /* The slot of a completion; NULL if it is none of ours, or came before. */
 static struct rmx_slot *slot_of(struct rmaext_fabric *f, void *context)
@@ -160,79 +122,48 @@ static int drain(struct rmaext_fabric *f)
 	if (rmx_executor_waits(f))
 		rmx_executor_retry(f);
 	if (total && atomic_load(&f->progress.followers))
-		futex_wake_all(&f->progress.turn);
+		rmx_futex_wake(&f->progress.turn);
 	return total;
+}
+
+static bool take_queue(struct rmx_progress *p)
+{
+	return !atomic_exchange(&p->reader, true);
 }
 
 /* Gives the queue up, and wakes one who may take it. */
 static void leave_queue(struct rmx_progress *p)
 {
-	pthread_mutex_unlock(&p->reader);
-	atomic_thread_fence(memory_order_seq_cst);
+	atomic_store(&p->reader, false);
 	if (atomic_load(&p->followers))
-		futex_wake_all(&p->turn);
-}
-
-enum { WOKEN_BY_NETWORK = 1, WOKEN_BY_OTHER = 2, INTERRUPTED = 4 };
-
-/* Sleeps until the network, another descriptor or the time says so. */
-static int doze(struct rmaext_fabric *f, int other_fd, int64_t ns, int64_t *nap)
-{
-	struct fid *fid = &f->cq->fid;
-	struct pollfd fds[2] = {
-		{.fd = f->progress.cq_fd, .events = POLLIN},
-		{.fd = other_fd, .events = POLLIN},
-	};
-	struct timespec t;
-
-	/* no event says that the provider takes what it did not */
-	if (rmx_executor_waits(f) && ns > RMX_NAP_MAX)
-		ns = RMX_NAP_MAX;
-	if (fds[0].fd >= 0) {
-		/* -FI_EAGAIN: something has come since the last read */
-		if (fi_trywait(f->fabric, &fid, 1))
-			return WOKEN_BY_NETWORK;
-	} else {
-		*nap = *nap ? *nap * 2 : 10000;
-		if (*nap > RMX_NAP_MAX)
-			*nap = RMX_NAP_MAX;
-		if (ns > *nap)
-			ns = *nap;
-	}
-	t = span(ns);
-	if (ppoll(fds, 2, &t, NULL) < 0)
-		return errno == EINTR ? INTERRUPTED : 0;
-	return (fds[0].revents ? WOKEN_BY_NETWORK : 0) |
-	       (fds[1].revents ? WOKEN_BY_OTHER : 0);
-}
-
-/* Has the network something for us? Serving a peer gives no completion. */
-static bool busy(const struct rmx_progress *p)
-{
-	struct pollfd fd = {.fd = p->cq_fd, .events = POLLIN};
-
-	return poll(&fd, 1, 0) > 0;
+		rmx_futex_wake(&p->turn);
 }
 
 /*
  * The reader's loop of a waiting application thread. It spins from the start
  * and after each time that the network woke it: a peer's next request is often
- * close behind. One that has nothing of its own to wait for, in a fence, spins
- * longer, and on for as long as requests come: an origin whose target has gone
- * to sleep between two requests goes to sleep as well, and then both pay for
- * waking up each time (70 us a get instead of 16).
+ * close behind. `spins` says for how many times the usual time: an origin that
+ * goes to sleep while a long answer comes in wakes up for each piece of it.
+ *
+ * One that has nothing of its own to wait for, in a fence, spins on for as long
+ * as requests come: an origin whose target has gone to sleep between two
+ * requests goes to sleep as well, and then both pay for waking up each time (70
+ * us a get instead of 16).
  */
 static int lead(struct rmaext_fabric *f, struct rmaext_peer *peer,
-		enum rmx_step (*step)(void *), void *arg, int64_t until)
+		enum rmx_step (*step)(void *), void *arg, int64_t until,
+		unsigned int spins)
 {
-	const int64_t spin = f->progress.spin * (arg ? 1 : RMX_SERVE_SPIN);
-	int64_t now = rmx_now(), spin_end = now + f->progress.spin, nap = 0;
+	const int64_t spin = f->progress.spin * spins;
+	int64_t now = rmx_now(), nap = 0;
+	int64_t spin_end = now + (arg ? spin : f->progress.spin);
 	int pidfd = peer ? peer->pidfd : -1;
 
 	for (;;) {
 		/* asked towards the end only: it delays the answer */
 		bool active = !arg && now < spin_end &&
-			      now > spin_end - spin / 4 && busy(&f->progress);
+			      now > spin_end - spin / 4 &&
+			      rmx_busy(&f->progress);
 		int n = drain(f), woken;
 		enum rmx_step next = step(arg);
 
@@ -252,14 +183,14 @@ static int lead(struct rmaext_fabric *f, struct rmaext_peer *peer,
 		now = until - now;
 		if (next == RMX_RETRY && now > RMX_SOON)
 			now = RMX_SOON;
-		woken = doze(f, pidfd, now, &nap);
-		if (woken & INTERRUPTED)
+		woken = rmx_doze(f, pidfd, now, &nap);
+		if (woken & RMX_INTERRUPTED)
 			return RMAEXT_PENDING;
 		/* what it answered before it went is read once more above */
-		if (woken & WOKEN_BY_OTHER)
+		if (woken & RMX_BY_OTHER)
 			atomic_store(&peer->gone, true);
 		now = rmx_now();
-		if (woken & WOKEN_BY_NETWORK)
+		if (woken & RMX_BY_NETWORK)
 			spin_end = now + spin;
 	}
 }
@@ -267,26 +198,29 @@ static int lead(struct rmaext_fabric *f, struct rmaext_peer *peer,
 /* A waiter goes, and does not know when it will come again. */
 static void ring(struct rmx_progress *p)
 {
-	if (atomic_exchange(&p->long_park, false))
-		futex_wake_all(&p->bell);
+	if (atomic_load(&p->long_park) && atomic_exchange(&p->long_park, false))
+		rmx_futex_wake(&p->bell);
 }
 
 int rmx_wait(struct rmaext_fabric *f, struct rmaext_peer *peer,
-	     enum rmx_step (*step)(void *), void *arg, int64_t until)
+	     enum rmx_step (*step)(void *), void *arg, int64_t until,
+	     unsigned int spins)
 {
 	struct rmx_progress *p = &f->progress;
 	const uint64_t one = 1;
 	int ret = RMAEXT_PENDING;
 
-	if (step(arg) == RMX_DONE)
-		return 0;
 	atomic_fetch_add(&p->waiters, 1);
-	atomic_fetch_add(&p->visits, 1);
+	/* one that two threads count as the same does no harm */
+	atomic_store_explicit(
+		&p->visits,
+		atomic_load_explicit(&p->visits, memory_order_relaxed) + 1,
+		memory_order_relaxed);
 	for (;;) {
 		unsigned int turn;
 
-		if (!pthread_mutex_trylock(&p->reader)) {
-			ret = lead(f, peer, step, arg, until);
+		if (take_queue(p)) {
+			ret = lead(f, peer, step, arg, until, spins);
 			leave_queue(p);
 			break;
 		}
@@ -297,10 +231,10 @@ int rmx_wait(struct rmaext_fabric *f, struct rmaext_peer *peer,
 			rmx_relax(); /* counter full: it is awake already */
 		if (step(arg) == RMX_DONE) {
 			ret = 0;
-		} else if (!pthread_mutex_trylock(&p->reader)) {
+		} else if (take_queue(p)) {
 			/* it left before it could see a follower */
 			atomic_fetch_sub(&p->followers, 1);
-			ret = lead(f, peer, step, arg, until);
+			ret = lead(f, peer, step, arg, until, spins);
 			leave_queue(p);
 			break;
 		} else {
@@ -308,9 +242,10 @@ int rmx_wait(struct rmaext_fabric *f, struct rmaext_peer *peer,
 
 			/* a follower posts too: look again soon */
 			if (left > 0)
-				futex_sleep(&p->turn, turn,
-					    left < RMX_NAP_MAX ? left
-							       : RMX_NAP_MAX);
+				rmx_futex_sleep(&p->turn, turn,
+						left < RMX_NAP_MAX
+							? left
+							: RMX_NAP_MAX);
 		}
 		atomic_fetch_sub(&p->followers, 1);
 		if (!ret || rmx_now() >= until)
@@ -368,7 +303,8 @@ void rmaext_fabric_progress(rmaext_fabric *f, int64_t slice)
 	if (rmx_fabric_enter(f, "rmaext_fabric_progress"))
 		return;
 	rmx_wait(f, NULL, never, NULL,
-		 rmx_now() + (slice < RMX_SLICE ? slice : RMX_SLICE));
+		 rmx_now() + (slice < RMX_SLICE ? slice : RMX_SLICE),
+		 RMX_SERVE_SPINS);
 	rmx_fabric_leave(f);
 }
 
@@ -376,18 +312,20 @@ void rmaext_fabric_progress(rmaext_fabric *f, int64_t slice)
 static void thread_turn(struct rmaext_fabric *f, int64_t *nap)
 {
 	struct rmx_progress *p = &f->progress;
-	int64_t spin_end = rmx_now() + RMX_THREAD_SPIN;
+	const int64_t spin =
+		p->spin < RMX_THREAD_SPIN ? p->spin : RMX_THREAD_SPIN;
+	int64_t spin_end = rmx_now() + spin;
 	uint64_t count;
 
 	do {
 		if (drain(f)) {
-			spin_end = rmx_now() + RMX_THREAD_SPIN;
+			spin_end = rmx_now() + spin;
 			*nap = 0;
 		}
 		if (atomic_load(&p->waiters) || atomic_load(&p->stop))
 			return;
 	} while (rmx_now() < spin_end);
-	if ((doze(f, p->wake_fd, 1000000000, nap) & WOKEN_BY_OTHER) &&
+	if ((rmx_doze(f, p->wake_fd, 1000000000, nap) & RMX_BY_OTHER) &&
 	    read(p->wake_fd, &count, sizeof(count)) > 0)
 		atomic_fetch_add(&f->wakeups, 1);
 }
@@ -400,7 +338,7 @@ static void park(struct rmx_progress *p, bool same_wait)
 	/* the waiter that would ring may have left before that store */
 	if (atomic_load(&p->stop) || (same_wait && !atomic_load(&p->waiters)))
 		return;
-	futex_sleep(&p->bell, bell, same_wait ? RMX_PARK_LONG : RMX_PARK);
+	rmx_futex_sleep(&p->bell, bell, same_wait ? RMX_PARK_LONG : RMX_PARK);
 	atomic_store(&p->long_park, false);
 }
 
@@ -421,7 +359,7 @@ static void *thread_main(void *arg)
 			park(p, same);
 			continue;
 		}
-		if (pthread_mutex_trylock(&p->reader)) {
+		if (!take_queue(p)) {
 			park(p, false); /* a waiter is just leaving */
 			continue;
 		}
@@ -437,8 +375,6 @@ static void *thread_main(void *arg)
 int rmx_progress_start(struct rmaext_fabric *f, int thread, int64_t spin)
 {
 	struct rmx_progress *p = &f->progress;
-	sigset_t all, old;
-	int ret;
 
 	p->spin = spin;
 	p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -446,13 +382,8 @@ int rmx_progress_start(struct rmaext_fabric *f, int thread, int64_t spin)
 		return -errno;
 	if (!thread)
 		return 0;
-	/* signals belong to Python's main thread */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	ret = pthread_create(&p->thread, NULL, thread_main, f);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	p->running = !ret;
-	return -ret;
+	p->running = !pthread_create(&p->thread, NULL, thread_main, f);
+	return p->running ? 0 : -FI_EAGAIN;
 }
 
 void rmx_progress_stop(struct rmaext_fabric *f)
@@ -462,7 +393,7 @@ void rmx_progress_stop(struct rmaext_fabric *f)
 
 	if (p->running) {
 		atomic_store(&p->stop, true);
-		futex_wake_all(&p->bell);
+		rmx_futex_wake(&p->bell);
 		while (write(p->wake_fd, &one, sizeof(one)) < 0)
 			if (errno != EAGAIN && errno != EINTR)
 				break;

@@ -60,10 +60,8 @@ static int request_send(struct rmaext_fabric *f, struct rmx_box *box,
 	q->name = ex->name;
 	ret = (int)fi_send(f->ep, box->data, len, NULL, box->peer->addr,
 			   &box->context);
-	if (!ret) {
-		atomic_fetch_add(&f->posted, 1);
+	if (!ret)
 		return 0;
-	}
 	pthread_mutex_lock(&ex->lock);
 	return_credit(box);
 	rmx_box_free(ex, box);

@@ -12,6 +12,13 @@ static bool is_gone(const struct rmx_target *t)
 }
 
 /*
+ * Of a put from RMX_LONG on, the end goes as a copy that is on its way while
+ * the caller prepares the next one; see op_put_rest().
+ */
+#define RMX_LONG ((uint64_t)256 << 10)
+#define RMX_REST ((uint64_t)32 << 10)
+
+/*
  * Only the origin can refuse: providers let a put past the end land, lose it
  * together with the next good one, or hang (measured).
  */
@@ -78,8 +85,8 @@ int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
 int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 	       uint64_t len, rmaext_op **op_p)
 {
-	bool copy = len <= RMX_COPY_MAX;
 	struct rmaext_op *op;
+	bool copy;
 	int ret = rmx_window_enter(w, "put");
 
 	*op_p = NULL;
@@ -96,13 +103,20 @@ int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 		ret = rmx_cma_write(&w->targets[rank], rank, offset, buf, len);
 		goto leave;
 	}
+	/* one chunk, so that the CQ's reader can tell when it is complete */
+	copy = len <= RMX_COPY_MAX && len <= w->fabric->chunk;
 	ret = rmx_op_new(w, rank, RMX_PUT, offset, len, copy ? len : 0, &op);
 	if (ret)
 		goto leave;
 	op->buffered = copy;
-	op->local = copy ? op->payload : (char *)(uintptr_t)buf;
-	if (copy)
-		memcpy(op->payload, buf, len);
+	if (copy) {
+		atomic_store_explicit(&op->left, true, memory_order_relaxed);
+		memcpy(op->local, buf, len);
+	} else {
+		op->local = (char *)(uintptr_t)buf;
+		op->rest = len < RMX_LONG ? 0 : RMX_REST;
+		op->len -= op->rest;
+	}
 	ret = rmx_op_run(op, op_p);
 leave:
 	rmx_window_leave(w);
@@ -139,6 +153,26 @@ leave:
 	return ret;
 }
 
+int rmaext_connect(rmaext_window *w, int64_t rank, rmaext_op **op_p)
+{
+	struct rmaext_op *op;
+	int ret = rmx_window_enter(w, "connect");
+
+	*op_p = NULL;
+	if (ret)
+		return ret;
+	ret = rmx_check(w, "connect", rank, 0, 1, RMAEXT_READ);
+	if (ret || w->targets[rank].route != RMAEXT_FABRIC)
+		goto leave;
+	/* the byte goes where a copy would lie */
+	ret = rmx_op_new(w, rank, RMX_GET, 0, 1, 1, &op);
+	if (!ret)
+		ret = rmx_op_begin(op, op_p);
+leave:
+	rmx_window_leave(w);
+	return ret;
+}
+
 static enum rmx_step flush_step(void *arg)
 {
 	struct rmx_target *target = arg;
@@ -146,24 +180,30 @@ static enum rmx_step flush_step(void *arg)
 	return atomic_load(&target->pending) < RMX_A_PUT ? RMX_DONE : RMX_SLEEP;
 }
 
-/* The time limit is one without progress towards the rank waited for. */
-static int flush_wait(struct rmaext_window *w, int64_t rank, int64_t until,
+/*
+ * The time limit is one without progress towards the rank waited for. *until:
+ * of the slice, 0 before the first wait.
+ */
+static int flush_wait(struct rmaext_window *w, int64_t rank, int64_t *until,
 		      struct rmaext_wait *wait)
 {
 	struct rmx_target *t = &w->targets[rank];
 	unsigned int finished;
+	int64_t now;
 	int ret;
 
 	if (flush_step(t) == RMX_DONE)
 		return 0;
+	now = rmx_now();
+	if (!*until)
+		*until = now + RMX_SLICE;
 	if (!wait->deadline || wait->rank != rank) {
 		wait->rank = rank;
 		wait->seen = atomic_load(&t->finished);
-		wait->deadline = rmx_now() + wait->timeout;
+		wait->deadline = now + wait->timeout;
 	}
-	if (until > wait->deadline)
-		until = wait->deadline;
-	if (!rmx_wait(w->fabric, t->peer, flush_step, t, until))
+	if (!rmx_wait(w->fabric, t->peer, flush_step, t,
+		      *until < wait->deadline ? *until : wait->deadline, 1))
 		return 0;
 	finished = atomic_load(&t->finished);
 	ret = rmx_deadline(t->peer, rank, "flush", wait->timeout,
@@ -195,7 +235,7 @@ int rmaext_flush(rmaext_window *w, int64_t rank, struct rmaext_wait *wait)
 	int64_t first = rank < 0 ? 0 : rank;
 	int64_t end = rank < 0 ? w->count : rank + 1;
 	struct rmaext_error record;
-	int64_t until;
+	int64_t until = 0;
 	int ret, lost = 0;
 
 	ret = rmx_window_enter(w, "flush");
@@ -208,9 +248,8 @@ int rmaext_flush(rmaext_window *w, int64_t rank, struct rmaext_wait *wait)
 	}
 	/* orders what the direct route stored */
 	atomic_thread_fence(memory_order_seq_cst);
-	until = w->fabric ? rmx_now() + RMX_SLICE : 0;
 	for (rank = first; rank < end; rank++) {
-		ret = flush_wait(w, rank, until, wait);
+		ret = flush_wait(w, rank, &until, wait);
 		if (ret == RMAEXT_PENDING || ret == -FI_ETIMEDOUT)
 			goto leave;
 		if (ret && !lost) { /* gone: flush the others all the same */

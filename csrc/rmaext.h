@@ -270,6 +270,12 @@ int rmaext_compare_and_swap(rmaext_window *window, int64_t rank,
 			    uint64_t offset, int type, const void *compare,
 			    const void *swap, void *result, uint64_t count,
 			    rmaext_op **op_p);
+/*
+ * Begins to connect to rank, which the first operation would do otherwise, by
+ * reading a byte from it. Does not wait: RMAEXT_PENDING with *op_p set, as
+ * above. 0 where the fabric is not the route.
+ */
+int rmaext_connect(rmaext_window *window, int64_t rank, rmaext_op **op_p);
 int rmaext_op_wait(rmaext_op *op);
 /*
  * Post no more of it. 0: its buffers are free and *op is NULL.

@@ -33,6 +33,7 @@ SOURCES = [
     "rma.c",
     "serve.c",
     "signals.c",
+    "sleep.c",
     "team.c",
     "window.c",
 ]

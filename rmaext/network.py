@@ -115,6 +115,24 @@ class Network:
         if not self._probes:
             lib.rmaext_window_close(self.control_window)
 
+    def connect(self, ranks: list[int]) -> None:
+        """Connect to ranks, all at once."""
+        fabric, window = self.fabric, self.control_window
+        begun: list[tuple[int, Any, int]] = []
+        try:
+            for rank in ranks:
+                op = fabric.hold(window, ())
+                begun.append((rank, op, lib.rmaext_connect(window, rank, op)))
+            for rank, op, code in begun:
+                while code == lib.RMAEXT_PENDING:
+                    self._group.check(rank, f"connect: rank {rank}")
+                    code = lib.rmaext_op_wait(op[0])
+                if code:
+                    raise from_c(code, f"connect: rank {rank}")
+        finally:
+            for _, op, _ in begun:
+                fabric.release(op)
+
     # -- signs of life ---------------------------------------------------------
 
     def probe(self) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 import pathlib
+import time
 
 import numpy as np
 import progress_absence
 import pytest
+from mpi4py import MPI
 from progress_absence import ABSENCES, COUNTER, LARGE, OPERATIONS, SIZE, SMALL, SWAPPED
 
 import rmaext
@@ -116,6 +118,50 @@ def test_ranks_work_with_each_other_while_one_is_absent(fabric_route):
         assert returned < came_back
         assert win.local[SMALL] == (10 + comm.rank if comm.rank else 0)
         win.fence()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_connect_reads_from_each_rank_once(fabric_route):
+    comm = fabric_route
+    with rmaext.Window(comm, np.zeros(1, "i8")) as win:
+        others = [rank for rank in range(comm.size) if rank != comm.rank]
+        before = win.fabric.stats
+        win.connect(others)
+        win.connect([])
+        win.connect([MPI.PROC_NULL])
+        after = win.fabric.stats
+        assert after["posted"] - before["posted"] >= len(others)
+        assert after["failed"] == before["failed"]
+        win.connect()
+        with pytest.raises(rmaext.BoundsError):
+            win.connect([0, comm.size])
+        for rank in others:
+            assert win.get(rank)[0] == 0
+        win.fence()
+    with pytest.raises(rmaext.ClosedError):
+        win.connect()
+
+
+def test_connect_without_a_fabric():
+    with rmaext.Window(MPI.COMM_SELF, np.zeros(1)) as win:
+        win.connect()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("used", [False, True])
+def test_an_idle_window_costs_nothing(fabric_route, used):
+    """The progress thread sleeps while nothing comes: 2 % of a core are promised."""
+    comm = fabric_route
+    with rmaext.Window(comm, np.zeros(SIZE, "i8")) as win:
+        if used:
+            progress_absence.connect(win)
+            win.get((comm.rank + 1) % comm.size, 0, 1)
+        win.fence()
+        start = time.process_time()
+        time.sleep(1)
+        used_up = time.process_time() - start
+        win.fence()
+    assert used_up < 0.1
 
 
 def test_script_prints_a_table_and_fails_when_late(mpirun, tmp_path):
