@@ -22,6 +22,7 @@ SOURCES = [
     "rma.c",
     "signals.c",
     "sleep.c",
+    "slot.c",
     "window.c",
 ]
 
