@@ -190,7 +190,7 @@ struct rmaext_fabric {
 	struct rmx_progress progress;
 	pthread_mutex_t lock; /* peers, memories, windows, mapping */
 	struct rmx_slot *slots;
-	atomic_uint_fast64_t free_slots; /* see op.c */
+	atomic_uint_fast64_t free_slots; /* see slot.c */
 	struct rmaext_peer *peers;
 	struct rmaext_memory *memories;
 	struct rmaext_window *windows;
@@ -361,8 +361,15 @@ int rmx_window_enter(struct rmaext_window *window, const char *call);
 void rmx_window_leave(struct rmaext_window *window);
 void rmx_window_unlink(struct rmaext_window *window);
 
-/* op.c */
+/* slot.c */
 int rmx_slots_make(struct rmaext_fabric *fabric);
+struct rmx_slot *rmx_slot_take(struct rmaext_fabric *fabric,
+			       struct rmaext_peer *peer);
+void rmx_slot_give(struct rmaext_fabric *fabric, struct rmaext_peer *peer,
+		   struct rmx_slot *slot);
+void rmx_slots_end(struct rmaext_fabric *fabric);
+
+/* op.c */
 int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	       uint64_t offset, uint64_t len, size_t payload,
 	       struct rmaext_op **op_p);

@@ -18,68 +18,6 @@
 	16u /* in flight, so that one op cannot take all slots \
 	     */
 
-/*
- * The list of free slots is one word: in its low half their count and the
- * number of the first; above, how often it was changed, so that a taker who
- * was held up does not put a stale `next` in place.
- */
-#define FREE_FIRST(word) ((word) & 0xffff)
-#define FREE_COUNT(word) ((word) >> 16 & 0xffff)
-#define FREE_CHANGE ((uint64_t)1 << 32)
-
-static uint64_t free_word(uint64_t old, uint64_t count, uint64_t first)
-{
-	return ((old + FREE_CHANGE) & ~(FREE_CHANGE - 1)) | count << 16 | first;
-}
-
-int rmx_slots_make(struct rmaext_fabric *f)
-{
-	f->slots = calloc(RMX_SLOTS, sizeof(*f->slots));
-	if (!f->slots)
-		return -FI_ENOMEM;
-	for (unsigned int i = 0; i < RMX_SLOTS; i++)
-		atomic_init(&f->slots[i].next, i + 1);
-	atomic_init(&f->free_slots, free_word(0, RMX_SLOTS, 0));
-	return 0;
-}
-
-/*
- * One peer gets no more slots than are left for the others: what is on its way
- * to one that has stopped must not keep us from the rest.
- */
-static struct rmx_slot *slot_take(struct rmaext_fabric *f,
-				  struct rmaext_peer *peer)
-{
-	uint_fast64_t old = atomic_load(&f->free_slots), new;
-	struct rmx_slot *slot;
-
-	do {
-		if (atomic_load(&peer->slots) >= FREE_COUNT(old))
-			return NULL;
-		slot = &f->slots[FREE_FIRST(old)];
-		new = free_word(old, FREE_COUNT(old) - 1,
-				atomic_load(&slot->next));
-	} while (!atomic_compare_exchange_weak(&f->free_slots, &old, new));
-	atomic_fetch_add(&peer->slots, 1);
-	return slot;
-}
-
-/* The list is touched last: the fabric may be closing. */
-static void slot_give(struct rmaext_fabric *f, struct rmaext_peer *peer,
-		      struct rmx_slot *slot)
-{
-	const uint64_t number = (uint64_t)(slot - f->slots);
-	uint_fast64_t old = atomic_load(&f->free_slots), new;
-
-	atomic_fetch_sub(&peer->slots, 1);
-	do {
-		atomic_store_explicit(&slot->next,
-				      (unsigned int)FREE_FIRST(old),
-				      memory_order_relaxed);
-		new = free_word(old, FREE_COUNT(old) + 1, number);
-	} while (!atomic_compare_exchange_weak(&f->free_slots, &old, new));
-}
-
 int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	       uint64_t offset, uint64_t len, size_t payload,
 	       struct rmaext_op **op_p)
@@ -93,7 +31,7 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	if (ret)
 		return ret;
 	if (payload <= RMX_INLINE)
-		slot = slot_take(f, target->peer);
+		slot = rmx_slot_take(f, target->peer);
 	op = slot ? &slot->own : malloc(sizeof(*op) + payload);
 	if (!op)
 		return rmx_fail(-FI_ENOMEM, rank, "malloc", "operation");
@@ -130,7 +68,7 @@ static void op_free(struct rmaext_op *op)
 		op_free(tail);
 	}
 	if (op->slot)
-		slot_give(op->fabric, op->target->peer, op->slot);
+		rmx_slot_give(op->fabric, op->target->peer, op->slot);
 	else
 		free(op);
 }
@@ -156,10 +94,7 @@ void rmx_op_shut_all(struct rmaext_fabric *f)
 		else if (op && op_left(op))
 			op_free(op);
 	}
-	if (FREE_COUNT(atomic_load(&f->free_slots)) == RMX_SLOTS) {
-		free(f->slots);
-		f->slots = NULL;
-	}
+	rmx_slots_end(f);
 }
 
 static void op_failed(struct rmaext_op *op, const struct rmaext_error *record)
@@ -240,7 +175,7 @@ void rmx_op_complete(struct rmx_slot *slot, const struct rmaext_error *failure)
 	COUNT(&target->finished);
 	atomic_store_explicit(&slot->op, NULL, memory_order_relaxed);
 	if (slot != op->slot)
-		slot_give(f, target->peer, slot);
+		rmx_slot_give(f, target->peer, slot);
 	/*
 	 * Last what is waited for, a flush for pending, an owner for completed:
 	 * the window may be closed and freed at once.
@@ -273,7 +208,7 @@ static int op_post_chunk(struct rmaext_op *op)
 	if (op->sent - atomic_load(&op->completed) >= RMX_OP_CHUNKS)
 		return -FI_ENOSPC;
 	if (!slot || op->sent)
-		slot = slot_take(f, peer);
+		slot = rmx_slot_take(f, peer);
 	if (!slot)
 		return -FI_ENOSPC;
 	/* counted before it is posted: it may complete at once */
@@ -291,7 +226,7 @@ static int op_post_chunk(struct rmaext_op *op)
 	op->sent--;
 	op->posted = at;
 	if (slot != op->slot)
-		slot_give(f, peer, slot);
+		rmx_slot_give(f, peer, slot);
 	return ret;
 }
 

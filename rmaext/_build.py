@@ -34,6 +34,7 @@ SOURCES = [
     "serve.c",
     "signals.c",
     "sleep.c",
+    "slot.c",
     "team.c",
     "window.c",
 ]

@@ -251,8 +251,10 @@ def test_every_dtype_and_size(comm):
 
 
 def test_overlap(comm):
-    """The origin may lie in the own window."""
+    """The origin may lie in the own window, where that is this process's to copy."""
     with guarded(comm, 100_000, "i8", 0) as win:
+        if win.route(comm.rank) != "direct":
+            pytest.skip("undefined there, as in MPI")
         win.local[:] = np.arange(100_000)
         win.fence()
         for count in (1, 7, 90_000):

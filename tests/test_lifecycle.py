@@ -415,6 +415,7 @@ WAITS = {
         out = np.zeros(1000)
         if rank == 0:
             os.kill(pids[1], signal.SIGSTOP)
+            time.sleep(0.1)  # it may still answer what comes at once
             interrupted(lambda: win.get(1, out=out))
             interrupted(lambda: win.fetch_add(1.0, 1))
             interrupted(lambda: win.put(np.ones(900), 1) or win.flush())
