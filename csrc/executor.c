@@ -81,16 +81,16 @@ static int box_receive(struct rmaext_fabric *f, struct rmx_box *box)
 	int ret;
 
 	box->state = RMX_RECEIVING;
+	ex->receiving++;
 	ret = (int)fi_recv(f->ep, box->data, RMX_MESSAGE, NULL, FI_ADDR_UNSPEC,
 			   &box->context);
-	if (!ret) {
-		ex->receiving++;
+	if (!ret)
 		return 0;
-	}
-	if (ret == -FI_EAGAIN) {
+	if (ret == -FI_EAGAIN) { /* as good as posted */
 		enqueue(ex, box, RMX_RECEIVING);
 		return 0;
 	}
+	ex->receiving--;
 	ex->incoming--;
 	pthread_mutex_lock(&ex->lock);
 	rmx_box_free(ex, box);
@@ -109,8 +109,8 @@ static int receive_more(struct rmaext_fabric *f)
 	struct rmx_box *box;
 	int ret = 0;
 
-	while (!ret && !ex->queued && ex->receiving < RMX_RECEIVES &&
-	       ex->incoming < most && ex->incoming < RMX_BOXES / 2) {
+	while (!ret && ex->receiving < RMX_RECEIVES && ex->incoming < most &&
+	       ex->incoming < RMX_BOXES / 2) {
 		pthread_mutex_lock(&ex->lock);
 		box = rmx_box_take(ex, RMX_RECEIVING);
 		pthread_mutex_unlock(&ex->lock);
@@ -254,10 +254,12 @@ void rmx_executor_retry(struct rmaext_fabric *f)
 		if (!ex->queue)
 			ex->queue_end = &ex->queue;
 		ex->queued--;
-		if (box->state == RMX_WAITING)
+		if (box->state == RMX_WAITING) {
 			send_reply(f, box);
-		else
+		} else {
+			ex->receiving--;
 			box_receive(f, box);
+		}
 	}
 }
 

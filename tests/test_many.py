@@ -314,8 +314,8 @@ def test_by_message(mpirun, library, size):
     """This file again, on the fabric route."""
     code = f"""
         import sys, pytest
-        options = ["-c", "{launch.ROOT}/pyproject.toml", "-p", "no:cacheprovider", "-q"]
-        sys.exit(pytest.main([*options, "-m", "mpi", "{__file__}"]))
+        options = ["-c", "{launch.ROOT}/pyproject.toml", "-q", "-m", "mpi"]
+        sys.exit(pytest.main([*options, "-p", "no:cacheprovider", "{__file__}"]))
     """
     env = environment(library, RMAEXT_ROUTE="fabric")
     done = mpirun(size, code, env=env, timeout=140)
