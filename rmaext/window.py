@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 from . import _hot, _lifetime, collective, memory
 from ._lib import ffi, lib
 from .config import timeout_seconds
-from .errors import BoundsError, ClosedError, Unsupported, from_c
+from .errors import BoundsError, ClosedError, Unsupported, from_c, from_code
 from .fabric import Fabric
 from .group import Group
 from .keys import (
@@ -400,10 +400,10 @@ class Window(_hot.Window):
     def check(self, code: int) -> None:
         """Raise what a code that a function of `rmaext.jit` returned stands for, unless 0.
 
-        In the thread that made the call; else the words are not those of the call.
+        In the thread that made the call: the details are kept there.
         """
         if code:
-            raise from_c(code, f"window {self._name}")
+            raise from_code(code, f"window {self._name}")
 
     # -- synchronisation -------------------------------------------------------------
 
