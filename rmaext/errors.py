@@ -165,8 +165,6 @@ def from_c(code: int, where: str = "") -> Exception:
     """
     record = ffi.new("struct rmaext_error *")
     lib.rmaext_error_last(record)
-    if record.code != code:  # it was in another thread
-        record.rank, record.call, record.detail = -1, b"", os.strerror(-code).encode()
     call = ffi.string(record.call).decode()
     detail = ffi.string(record.detail).decode(errors="replace")
     if code == -errno.ENOMEM:
@@ -177,6 +175,15 @@ def from_c(code: int, where: str = "") -> Exception:
     cls = _class_of(-code, call)
     rank = record.rank if record.rank >= 0 else None
     return cls(-code, message, call=call, rank=rank, detail=detail)
+
+
+def from_code(code: int, where: str) -> Exception:
+    """As `from_c`, for a code that may be another thread's: then without its words."""
+    record = ffi.new("struct rmaext_error *")
+    lib.rmaext_error_last(record)
+    if record.code == code:
+        return from_c(code, where)
+    return _class_of(-code, "")(-code, f"{where}: {os.strerror(-code)}")
 
 
 def check(code: int, where: str = "") -> None:

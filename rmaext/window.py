@@ -27,6 +27,7 @@ from .errors import (
     NotLocalError,
     Unsupported,
     from_c,
+    from_code,
 )
 from .fabric import Fabric
 from .group import Group, key_length
@@ -506,10 +507,10 @@ class Window(_hot.Window, ManyOperations):
     def check(self, code: int) -> None:
         """Raise what a code that a function of `rmaext.jit` returned stands for, unless 0.
 
-        In the thread that made the call; else the words are not those of the call.
+        In the thread that made the call: the details are kept there.
         """
         if code:
-            raise from_c(code, f"window {self._name}")
+            raise from_code(code, f"window {self._name}")
 
     # -- synchronisation -------------------------------------------------------------
 
