@@ -126,7 +126,8 @@ def test_killed_rank(mpirun, scenario, library):
     ("scenario", "memory"),
     [
         *[(scenario, "arena") for scenario in ("new_operations", "fence", "close", "create")],
-        *[(scenario, "own") for scenario in ("new_operations", "close")],
+        ("new_operations", "own"),
+        pytest.param("close", "own", marks=pytest.mark.matrix),
     ],
 )
 def test_killed_rank_of_this_node(mpirun, scenario, memory):

@@ -102,9 +102,8 @@ def test_direct_windows_use_nothing_else():
         assert "/memfd:rmaext (deleted)" in mapped()
         assert len(os.listdir("/proc/self/task")) == before[1]
         assert set(netns.listening()) == before[2]
-        names = {os.path.realpath(path) for path in mapped() if "libfabric" in path}
-        loaded = {line.split()[4] for line in open("/proc/self/maps") if "libfabric" in line}
-        assert len(loaded) == len(names) <= 1, (loaded, names)  # MPI's own, if it has one
+        loaded = {path for path in mapped() if "/libfabric" in path and ".so.1" in path}
+        assert len(loaded) <= 1, loaded  # MPI's own, if it has one
         assert not any("rmaext" in name for f in ("/dev/shm", "/tmp") for name in os.listdir(f))
         for win in wins:
             win.close()
@@ -168,26 +167,28 @@ def test_few_descriptors():
     """An error on all ranks when none is left, and the next window works."""
     body = """
         exercise(allocate())
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        big = 600 << 20
-        if rank == 0:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (len(links()), hard))
+        big, taken = 600 << 20, []
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+        try:
+            while rank == 0:
+                taken.append(os.dup(2))
+        except OSError:
+            pass
         text = refuses(lambda: rmaext.Window.allocate(world, big, "u1"), MemoryError)
         assert "rank 0" in text, text
         # rank 0 may not open rank 1's new segment
         mine = rmaext.zeros(big if rank else 8, "u1")
         refuses(lambda: rmaext.Window(world, mine), OSError)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in taken:
+            os.close(fd)
         with rmaext.Window(world, mine) as win:
             assert win.route(peer) == "direct"
             win.put(np.uint8(3), peer)
             win.fence()
             assert win.local[0] == 3
         print("end")
-        os.environ["PYTHONWARNINGS"] = ""
     """
-    done = start(2, body, env={"PYTHONWARNINGS": "ignore"})
-    clean(done, 2)
+    clean(start(2, body), 2)
 
 
 @pytest.mark.parametrize("who", ["all", "one"])
@@ -235,8 +236,17 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("make", ["allocate", "own"])
+@pytest.mark.parametrize(
+    ("end", "make"),
+    [
+        ("SIGKILL", "allocate"),
+        ("SIGKILL", "own"),
+        pytest.param("os._exit", "allocate", marks=pytest.mark.matrix),
+        pytest.param("os._exit", "own", marks=pytest.mark.matrix),
+        pytest.param("SIGSEGV", "allocate", marks=pytest.mark.matrix),
+        pytest.param("SIGSEGV", "own", marks=pytest.mark.matrix),
+    ],
+)
 def test_memory_after_a_sudden_end(end, make):
     """200 MB of the lost rank: the others learn of it soon, and nothing holds it after the job."""
     body = f"""
@@ -295,7 +305,7 @@ def test_board_is_not_reused_while_a_rank_wakes_up_in_it():
     body = """
         from processes import stopped
         pids = world.allgather(os.getpid())
-        for i in range(3):
+        for i in range(2):
             comm = world.Dup()
             win = allocate(10, comm)
             if rank == 0:
@@ -477,7 +487,7 @@ FORKED = """
 """
 
 
-@pytest.mark.parametrize("size", [0, 2])
+@pytest.mark.parametrize("size", [2, pytest.param(0, marks=pytest.mark.matrix)])
 def test_fork(size):
     clean(start(size, FORKED), max(size, 1))
 
@@ -564,9 +574,23 @@ LEAVES = {
 }
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(0, marks=pytest.mark.matrix)])
+# These run always, all of them with `make test-matrix`.
+ALWAYS = ["views of open", "array after Finalize", "thread", "arena of a thread"]
+
+
+@pytest.mark.parametrize("name", ALWAYS)
+def test_exit(name):
+    leave(name, 2)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("size", [0, 2])
 @pytest.mark.parametrize("name", LEAVES)
-def test_exit(name, size):
+def test_every_exit(name, size):
+    leave(name, size)
+
+
+def leave(name, size):
     clean(start(size, textwrap.dedent(LEAVES[name]) + "\nprint('end')"), max(size, 1))
 
 
@@ -655,7 +679,7 @@ WAITS = {
         exercise(win)
         win.close()
     """,
-    "another's network": """
+    "network": """
         win, comm = allocate(), world.Dup()
         with allocate(comm=comm):
             pass
@@ -671,7 +695,9 @@ WAITS = {
 }
 
 
-@pytest.mark.parametrize("name", WAITS)
+@pytest.mark.parametrize(
+    "name", ["fence", "close", "creation", pytest.param("network", marks=pytest.mark.matrix)]
+)
 def test_interrupted_wait(name):
     body = textwrap.dedent(INTERRUPT) + textwrap.dedent(WAITS[name]) + "\nprint('end')"
     clean(start(2, body), 2)
