@@ -89,7 +89,10 @@ struct rmaext_fabric_info {
 	int cpu_atomics;    /* remote atomics run on the target's CPU */
 };
 
-/* Per-rank description of a window; arrays of `count` entries, copied. */
+/*
+ * Per-rank description of a window; arrays of `count` entries, copied. Those of
+ * routes that no rank has may be NULL.
+ */
 struct rmaext_targets {
 	int64_t count;
 	int64_t self;		  /* the own rank; its map is always set */

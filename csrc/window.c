@@ -16,7 +16,7 @@ static void set_target(struct rmaext_window *w, int64_t rank,
 	t->map = from->map ? from->map[rank] : NULL;
 	t->address = from->address ? from->address[rank] : 0;
 	t->size = from->size[rank];
-	t->base = from->base[rank];
+	t->base = from->base ? from->base[rank] : 0;
 	t->access = from->access[rank];
 	t->align = from->align[rank];
 	t->route = from->route[rank];

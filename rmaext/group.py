@@ -266,6 +266,8 @@ class Group:
         return received
 
     def _gather(self, record: bytes) -> list[bytes]:
+        if self.size == 1:
+            return [record]
         if self._team is not None:
             too_long = self._meet(self._team, not self._team.write(record))
             if not too_long:
@@ -330,7 +332,7 @@ class Group:
                 for rank, _ in new:
                     process = self.processes[rank]
                     if process is not None and process.can_map:
-                        process.map(Block(*records[rank].block), records[rank].size)
+                        process.map(records[rank].block, records[rank].size)
                 return b""
 
             agree(self.gather, mine)
@@ -350,7 +352,7 @@ class Group:
                 if by_cpu and not self.forced:
                     route = lib.RMAEXT_DIRECT
             elif process is not None and process.can_map and by_cpu and record.block != NO_BLOCK:
-                maps[rank] = process.map(Block(*record.block), record.size)
+                maps[rank] = process.map(record.block, record.size)
                 route = lib.RMAEXT_DIRECT
             elif process is not None and process.can_map and by_cpu and not record.size:
                 route = lib.RMAEXT_DIRECT  # nothing to reach
@@ -370,20 +372,22 @@ class Group:
     ) -> Any:
         """Return the C window over what the ranks have."""
         n = self.size
-        key_len = key_length(network.fabric, records) if network else 8
+        peers = addresses = bases = keys = ffi.NULL
+        key_len = 0
+        if network:
+            key_len = key_length(network.fabric, records)
+            peers = ffi.new("rmaext_peer *[]", network.peers)
+            addresses = ffi.new("uint64_t[]", [r.address for r in records])
+            bases = ffi.new("uint64_t[]", [r.base for r in records])
+            keys = ffi.new("uint8_t[]", b"".join(r.key.ljust(key_len, b"\0") for r in records))
         columns = [
-            ffi.new("rmaext_peer *[]", network.peers) if network else ffi.NULL,
-            self._handles,
-            ffi.new("void *[]", maps),
-            ffi.new("uint64_t[]", [r.address for r in records]),
-            ffi.new("uint64_t[]", [r.size for r in records]),
-            ffi.new("uint64_t[]", [r.base for r in records]),
-            ffi.new("uint8_t[]", [r.access for r in records]),
-            ffi.new("uint8_t[]", [r.align for r in records]),
-            ffi.new("uint8_t[]", routes),
-            ffi.new("uint8_t[]", b"".join(r.key.ljust(key_len, b"\0") for r in records)),
+            *(peers, self._handles, ffi.new("void *[]", maps), addresses),
+            *(ffi.new("uint64_t[]", [r.size for r in records]), bases),
+            ffi.from_buffer("uint8_t[]", bytes([r.access for r in records])),
+            ffi.from_buffer("uint8_t[]", bytes([r.address % 64 for r in records])),
+            *(ffi.from_buffer("uint8_t[]", bytes(routes)), keys),
         ]
-        secret = ffi.new("uint8_t[]", token)
+        secret = ffi.from_buffer("uint8_t[]", token)
         targets = ffi.new("struct rmaext_targets *", [n, self.rank, secret, *columns, key_len])
         handle = ffi.new("rmaext_window **")
         own = network.fabric.live() if network else ffi.NULL

@@ -168,11 +168,6 @@ class WindowRecord(NamedTuple):
     shape: tuple[int, ...] = ()
     block: tuple[int, int, int, int] = (-1, 0, 0, 0)  # of its arena; -1: elsewhere
 
-    @property
-    def align(self) -> int:
-        """The address modulo 64."""
-        return self.address % 64
-
     def pack(self) -> bytes:
         """Return the payload of a record."""
         dtype = self.dtype.encode()

@@ -213,7 +213,7 @@ class Process:
         check(lib.rmaext_near_open(process, pidfd, near))
         return cls._known.setdefault(nonce, cls(near[0]))
 
-    def map(self, block: Block, nbytes: int) -> Any:
+    def map(self, block: tuple[int, int, int, int], nbytes: int) -> Any:
         """Return the address of a block of its memory, mapped here."""
         address = ffi.new("void **")
         where = ffi.new("struct rmaext_block *", block)
