@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from rmaext.bench.peers import pages
+
 FOLDER = Path(__file__).resolve().parent.parent / "build" / "bench"
 
 HEADER = """
@@ -101,7 +103,7 @@ class Rival:
 
     def __init__(self, job: Any, count: int) -> None:
         self.comm = job.comm
-        self.memory = np.zeros(count, np.int64)
+        self.memory = pages(count)
 
     def enter(self) -> None:
         """Wait for all ranks."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import repeat
@@ -19,6 +20,15 @@ Block = tuple[Array, int]  # data and its offset in the window
 
 WORD = 8  # bytes of an element
 MANY = ("put_many", "get_many", "fetch_add_many", "accumulate_many")
+
+
+def pages(count: int) -> Array:
+    """Return zeros on huge pages, alike for all: the kernel copies them faster."""
+    huge = 2 << 20
+    room = mmap.mmap(-1, (WORD * count // huge + 2) * huge)
+    room.madvise(mmap.MADV_HUGEPAGE)
+    start = -np.frombuffer(room, np.uint8).ctypes.data % huge
+    return np.frombuffer(room, np.int64, count, start)
 
 
 class Side(ABC):
@@ -188,7 +198,7 @@ class RmaextCreate(_Rmaext):
     name = "rmaext.Window"
 
     def open(self, count: int) -> None:  # noqa: D102
-        self.memory = np.zeros(count, np.int64)
+        self.memory = pages(count)
         self.win = rmaext.Window(self.comm, self.memory)
 
 
@@ -306,7 +316,7 @@ class MpiCreate(_Mpi):
     name = "MPI.Win.Create"
 
     def open(self, count: int) -> None:  # noqa: D102
-        self.memory = np.zeros(count, np.int64)
+        self.memory = pages(count)
         self.win = MPI.Win.Create(self.memory, WORD, comm=self.comm)
 
 
