@@ -39,6 +39,7 @@ C_FORMATTED = $(SOURCES) $(HEADERS) $(HOT) $(wildcard tests/c/*.[ch])
 PY_FORMATTED = setup.py rmaext tests examples benchmarks
 
 .DELETE_ON_ERROR:
+.SECONDARY:
 .PHONY: demo build test test-serial test-scale test-matrix test-stress bench check
 .PHONY: check-c asan tsan lint type cover format clean
 
@@ -103,14 +104,20 @@ check-c: $(VENV)/.installed
 	$(VENV)/bin/clang-format --dry-run --Werror $(C_FORMATTED)
 	$(MAKE) asan
 
-# Each file of tests/c is a program, built with all of csrc.
-build/asan/%: tests/c/%.c $(SOURCES) $(HEADERS) $(wildcard tests/c/*.h)
+# Each file of tests/c is a program, linked with all of csrc.
+build/asan/obj/%.o: csrc/%.c $(HEADERS)
 	@mkdir -p $(@D)
-	$(CC) $(C_FLAGS) $(ASAN_FLAGS) -g -O1 $< $(SOURCES) -o $@ -pthread -ldl
+	$(CC) $(C_FLAGS) $(ASAN_FLAGS) -g -O1 -c $< -o $@
 
-build/tsan/%: tests/c/%.c $(SOURCES) $(HEADERS) $(wildcard tests/c/*.h)
+build/asan/%: tests/c/%.c $(SOURCES:csrc/%.c=build/asan/obj/%.o) $(wildcard tests/c/*.h)
+	$(CC) $(C_FLAGS) $(ASAN_FLAGS) -g -O1 $(filter %.c %.o,$^) -o $@ -pthread -ldl
+
+build/tsan/obj/%.o: csrc/%.c $(HEADERS)
 	@mkdir -p $(@D)
-	$(CC) $(C_FLAGS) $(TSAN_FLAGS) -g -O1 $< $(SOURCES) -o $@ -pthread -ldl
+	$(CC) $(C_FLAGS) $(TSAN_FLAGS) -g -O1 -c $< -o $@
+
+build/tsan/%: tests/c/%.c $(SOURCES:csrc/%.c=build/tsan/obj/%.o) $(wildcard tests/c/*.h)
+	$(CC) $(C_FLAGS) $(TSAN_FLAGS) -g -O1 $(filter %.c %.o,$^) -o $@ -pthread -ldl
 
 asan: $(C_TESTS:tests/c/%.c=build/asan/%)
 	for program in $^; do $(LIMIT) 120 $$program || exit; done
