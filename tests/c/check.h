@@ -339,14 +339,20 @@ static inline void fill(void *buf, size_t len, unsigned int seed)
 
 /* -- running them */
 
-static inline int run_one(const struct test *t, const char *path)
+static inline void set_environment(const struct test *t)
 {
-	const char *chosen = getenv("RMAEXT_PROVIDER");
 	char *text = t->environment ? strdup(t->environment) : NULL;
 
 	for (char *v = text ? strtok(text, " ") : NULL; v;
 	     v = strtok(NULL, " "))
 		putenv(v);
+}
+
+static inline int run_one(const struct test *t, const char *path)
+{
+	const char *chosen = getenv("RMAEXT_PROVIDER");
+
+	set_environment(t);
 	alarm(LIMIT);
 	library_path = path;
 	if (t->provider)
@@ -372,6 +378,7 @@ static inline int run_apart(const struct test *t, const char *path)
 	CHECK(readlink("/proc/self/exe", self, sizeof(self) - 1) > 0);
 	pid = fork();
 	if (!pid) {
+		set_environment(t); /* sanitizers read theirs at the start */
 		execv(self, argv);
 		_exit(127);
 	}
