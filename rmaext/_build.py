@@ -15,6 +15,7 @@ SOURCES = [
     "arena.c",
     "atomic.c",
     "cells.c",
+    "direct.c",
     "error.c",
     "executor.c",
     "fabric.c",
