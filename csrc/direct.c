@@ -9,6 +9,7 @@
 #include "cpu.h"
 
 #define RMX_PARTS 256 /* ranks */
+#define RMX_SPARE 64  /* of these, so many more than elements are no matter */
 
 /* What may be reached by memory of each rank: count[rank] elements at
  * map[rank]. */
@@ -36,9 +37,9 @@ static void part_add(struct parts *p, const struct rmaext_batch *b,
 		p->aligned = false;
 }
 
-/* False if it is not worth it, or the only rank does not exist. */
+/* False if there are more ranks, or the only one does not exist. */
 static bool parts_make(struct parts *p, const struct rmaext_batch *b,
-		       uint64_t elements)
+		       uint64_t most)
 {
 	const uint64_t ranks = (uint64_t)b->window->count;
 
@@ -53,7 +54,7 @@ static bool parts_make(struct parts *p, const struct rmaext_batch *b,
 		part_add(p, b, &b->window->targets[rank]);
 		return true;
 	}
-	if (ranks > RMX_PARTS || ranks > elements)
+	if (ranks > RMX_PARTS || ranks > most)
 		return false;
 	for (uint64_t r = 0; r < ranks; r++)
 		part_add(p, b, &b->window->targets[r]);
@@ -245,7 +246,7 @@ bool rmx_direct_all(const struct rmaext_batch *b, int *ret_p, uint64_t *done_p)
 	const uint64_t end = b->count < RMX_BLOCK ? b->count : RMX_BLOCK;
 	struct parts p;
 
-	if (!parts_make(&p, b, b->count) || !all_inside(b, &p))
+	if (!parts_make(&p, b, b->count + RMX_SPARE) || !all_inside(b, &p))
 		return false;
 	*ret_p = apply(b, &p, 0, end);
 	*done_p = end;

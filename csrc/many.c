@@ -258,7 +258,7 @@ int rmaext_many(rmaext_window *w, int kind, int type, uint64_t unit,
 	many_p->bad = -1;
 	if (kind < RMAEXT_PUT || kind > RMAEXT_ADD || !unit ||
 	    unit > INT64_MAX || count > INT64_MAX ||
-	    ((uintptr_t)ranks | (uintptr_t)offsets) % sizeof(*ranks))
+	    (count && ((uintptr_t)ranks | (uintptr_t)offsets) % sizeof(*ranks)))
 		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "rmaext_many",
 				"kind %d, elements of %llu bytes, or ranks or "
 				"offsets out of line",

@@ -9,7 +9,15 @@ from pathlib import Path
 import numpy
 from cffi import FFI
 
-HOT = ["_hot.c", "_hot_args.c", "_hot_many.c", "_hot_op.c", "_hot_prepared.c", "_hot_window.c"]
+HOT = [
+    "_hot.c",
+    "_hot_args.c",
+    "_hot_many.c",
+    "_hot_numba.c",
+    "_hot_op.c",
+    "_hot_prepared.c",
+    "_hot_window.c",
+]
 CSRC = Path("csrc")
 SOURCES = [
     "address.c",
@@ -54,6 +62,7 @@ ffibuilder.set_source(
     "rmaext._lib",
     '#include "rmaext.h"',
     sources=[f"rmaext/{name}" for name in HOT] + [str(CSRC / name) for name in SOURCES],
+    depends=["rmaext/_hot.h", *map(str, CSRC.glob("*.h"))],
     include_dirs=[str(CSRC), numpy.get_include()],
     py_limited_api=False,  # rmaext/_hot*.c need more
     extra_compile_args=["-std=c11", "-O2", "-g", "-Wall", "-fvisibility=hidden"],

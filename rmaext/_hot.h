@@ -140,6 +140,10 @@ hot_method hot_put_many, hot_get_many, hot_fetch_add_many, hot_accumulate_many;
 extern const char hot_put_many_doc[], hot_get_many_doc[];
 extern const char hot_fetch_add_many_doc[], hot_accumulate_many_doc[];
 
+/* _hot_numba.c */
+PyObject *hot_numba(struct hot_window *w, void *closure);
+void hot_numba_close(struct hot_window *w);
+
 /* _hot_window.c, _hot_prepared.c */
 extern PyTypeObject hot_window_type, hot_buffer_type, hot_prepared_type;
 

@@ -292,44 +292,6 @@ static PyObject *window_bind(struct hot_window *w, PyObject *args)
 	Py_RETURN_NONE;
 }
 
-/*
- * What a window's address for numba leads to. Compiled code has it as a number
- * that nobody counts: so it stays for the life of the process, with the C
- * window, and a late call finds them closed.
- */
-struct hot_kept {
-	struct rmx_typed it;
-	PyObject *handle;
-	struct hot_kept *next;
-};
-
-static struct hot_kept *all_kept;
-
-static void close_kept(struct hot_window *w)
-{
-	if (w->kept)
-		__atomic_store_n(&w->kept->it.closed, 1, __ATOMIC_RELAXED);
-}
-
-static PyObject *window_numba(struct hot_window *w, void *closure)
-{
-	(void)closure;
-	if (!w->handle) {
-		PyErr_SetString(PyExc_ValueError, "there is no window yet");
-		return NULL;
-	}
-	if (!w->kept) {
-		w->kept = PyMem_RawMalloc(sizeof(*w->kept));
-		if (!w->kept)
-			return PyErr_NoMemory();
-		w->kept->it = w->it;
-		w->kept->handle = Py_NewRef(w->handle);
-		w->kept->next = all_kept;
-		all_kept = w->kept;
-	}
-	return PyLong_FromVoidPtr(&w->kept->it);
-}
-
 static PyObject *window_get_closed(struct hot_window *w, void *closure)
 {
 	(void)closure;
@@ -346,7 +308,7 @@ static int window_set_closed(struct hot_window *w, PyObject *value,
 	}
 	w->it.closed = value == Py_True;
 	if (w->it.closed)
-		close_kept(w);
+		hot_numba_close(w);
 	return 0;
 }
 
@@ -373,7 +335,7 @@ static int window_traverse(struct hot_window *w, visitproc visit, void *arg)
 
 static int window_clear(struct hot_window *w)
 {
-	close_kept(w);
+	hot_numba_close(w);
 	w->it.window = NULL;
 	Py_CLEAR(w->dtype);
 	Py_CLEAR(w->handle);
@@ -405,7 +367,7 @@ static PyMethodDef window_methods[] = {
 };
 
 static PyGetSetDef window_getters[] = {
-	{"numba", (getter)window_numba, NULL,
+	{"numba", (getter)hot_numba, NULL,
 	 "The window as an integer, for the functions of `rmaext.jit`. Once "
 	 "the\n"
 	 "window is closed, or gone, they return the code of ClosedError.",
