@@ -33,7 +33,7 @@ LIMIT = timeout --foreground -k 10
 
 SOURCES = $(wildcard csrc/*.c)
 HEADERS = $(wildcard csrc/*.h)
-HOT = rmaext/_hot.c
+HOT = $(wildcard rmaext/_hot*.[ch])
 C_TESTS = $(wildcard tests/c/*.c)
 C_FORMATTED = $(SOURCES) $(HEADERS) $(HOT) $(wildcard tests/c/*.[ch])
 PY_FORMATTED = setup.py rmaext tests examples benchmarks

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What is left to do of an rmaext_many: for many.c, lanes.c and request.c. */
+/* What is left to do of an rmaext_many: for many.c, direct.c, lanes.c and
+ * request.c. */
 #ifndef RMAEXT_BATCH_H
 #define RMAEXT_BATCH_H
 
@@ -110,6 +111,15 @@ static inline int rmx_changed(const struct rmaext_batch *b)
 	return rmx_fail(-FI_EINVAL, RMX_NO_RANK, rmx_many_name(b->kind),
 			"ranks or offsets changed during the call");
 }
+
+/*
+ * direct.c: do them, or the first block, if all are valid and by memory; else
+ * false, and nothing is done. And a block of what is known to be so.
+ */
+bool rmx_direct_all(const struct rmaext_batch *batch, int *ret_p,
+		    uint64_t *done_p);
+int rmx_direct_block(const struct rmaext_batch *batch, uint64_t start,
+		     uint64_t end);
 
 /* lanes.c: sort a block by target; do what needs no message, for a while */
 int rmx_lanes_make(struct rmaext_batch *batch);

@@ -13,23 +13,6 @@
 #define VALUE (values + k * step)
 #define RESULT (results + k * unit)
 
-/* A put of an aligned element, and a get, are single accesses. */
-#define PUT(bits)                                                        \
-	EACH                                                             \
-	{                                                                \
-		bits v;                                                  \
-                                                                         \
-		memcpy(&v, VALUE, sizeof(v));                            \
-		__atomic_store_n((bits *)cells[k], v, __ATOMIC_RELAXED); \
-	}
-#define GET(bits)                                                             \
-	EACH                                                                  \
-	{                                                                     \
-		bits v = __atomic_load_n((bits *)cells[k], __ATOMIC_RELAXED); \
-                                                                              \
-		memcpy(RESULT, &v, sizeof(v));                                \
-	}
-
 static bool all_aligned(size_t unit, void *const *cells, size_t n)
 {
 	uintptr_t low = 0;
@@ -44,16 +27,16 @@ static void put(size_t unit, void *const *cells, size_t n, const char *values,
 {
 	switch (unit <= 8 && all_aligned(unit, cells, n) ? unit : 0) {
 	case 1:
-		PUT(uint8_t);
+		EACH rmx_put_uint8_t(cells[k], VALUE, NULL);
 		break;
 	case 2:
-		PUT(uint16_t);
+		EACH rmx_put_uint16_t(cells[k], VALUE, NULL);
 		break;
 	case 4:
-		PUT(uint32_t);
+		EACH rmx_put_uint32_t(cells[k], VALUE, NULL);
 		break;
 	case 8:
-		PUT(uint64_t);
+		EACH rmx_put_uint64_t(cells[k], VALUE, NULL);
 		break;
 	default:
 		EACH memcpy(cells[k], VALUE, unit);
@@ -64,16 +47,16 @@ static void get(size_t unit, void *const *cells, size_t n, char *results)
 {
 	switch (unit <= 8 && all_aligned(unit, cells, n) ? unit : 0) {
 	case 1:
-		GET(uint8_t);
+		EACH rmx_get_uint8_t(cells[k], NULL, RESULT);
 		break;
 	case 2:
-		GET(uint16_t);
+		EACH rmx_get_uint16_t(cells[k], NULL, RESULT);
 		break;
 	case 4:
-		GET(uint32_t);
+		EACH rmx_get_uint32_t(cells[k], NULL, RESULT);
 		break;
 	case 8:
-		GET(uint64_t);
+		EACH rmx_get_uint64_t(cells[k], NULL, RESULT);
 		break;
 	default:
 		EACH memcpy(RESULT, cells[k], unit);

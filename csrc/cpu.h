@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Types, and updates of one element by the own CPU: SEQ_CST, atomic. */
+/* Types, and operations on one element by the own CPU; updates are SEQ_CST. */
 #ifndef RMAEXT_CPU_H
 #define RMAEXT_CPU_H
 
@@ -40,6 +40,29 @@ static inline bool rmx_cpu_valid(int type)
 }
 
 /*
+ * rmx_put_<type>, rmx_get_<type>(cell, value, result): single accesses of an
+ * aligned cell.
+ */
+#define RMX_MOVE(type)                                                    \
+	static inline void rmx_put_##type(void *cell, const void *value,  \
+					  void *result)                   \
+	{                                                                 \
+		type v;                                                   \
+                                                                          \
+		(void)result;                                             \
+		memcpy(&v, value, sizeof(v));                             \
+		__atomic_store_n((type *)cell, v, __ATOMIC_RELAXED);      \
+	}                                                                 \
+	static inline void rmx_get_##type(void *cell, const void *value,  \
+					  void *result)                   \
+	{                                                                 \
+		type v = __atomic_load_n((type *)cell, __ATOMIC_RELAXED); \
+                                                                          \
+		(void)value;                                              \
+		memcpy(result, &v, sizeof(v));                            \
+	}
+
+/*
  * rmx_add_<type>(cell, operand, result). Operand and result lie where the
  * caller has them, aligned or not; a NULL result is not wanted.
  */
@@ -76,6 +99,10 @@ static inline bool rmx_cpu_valid(int type)
 			memcpy(result, &old, sizeof(old));                     \
 	}
 
+RMX_MOVE(uint8_t)
+RMX_MOVE(uint16_t)
+RMX_MOVE(uint32_t)
+RMX_MOVE(uint64_t)
 RMX_ADD(uint8_t)
 RMX_ADD(uint16_t)
 RMX_ADD(uint32_t)
@@ -84,6 +111,7 @@ RMX_ADD_BY_SWAP(float, float, uint32_t)
 RMX_ADD_BY_SWAP(double, double, uint64_t)
 RMX_ADD_BY_SWAP(float_complex, float complex, uint64_t)
 
+#undef RMX_MOVE
 #undef RMX_ADD
 #undef RMX_ADD_BY_SWAP
 

@@ -519,6 +519,24 @@ int rmx_cells_access(int kind); /* the rights that it needs */
 void rmx_cells_apply(int kind, int type, size_t unit, void *const *cells,
 		     size_t n, const char *values, size_t step, char *results);
 
+/* many.c: the arguments of rmaext_many */
+struct rmx_many {
+	struct rmaext_window *window;
+	int kind, type;
+	uint64_t unit, count;
+	int ones;
+	const int64_t *ranks, *offsets;
+	const void *values;
+	void *results;
+};
+
+/*
+ * All of it, where it is short, plain and by memory. False: nothing was done,
+ * and rmaext_many() does it, or knows why not. The caller keeps the window
+ * open.
+ */
+bool rmx_many_direct(const struct rmx_many *many, int *ret_p);
+
 /* executor.c */
 uint64_t rmx_name(const void *address, size_t len);
 int rmx_executor_start(struct rmaext_fabric *fabric);

@@ -150,12 +150,13 @@ int rmaext_nb_fetch_add_float64(uint64_t window, int64_t rank, int64_t index,
 int rmaext_nb_flush(uint64_t window, int64_t rank)
 {
 	const struct rmx_typed *it = typed(window);
-	struct rmaext_wait wait = {.timeout = it->window->timeout};
+	struct rmaext_wait wait = {0};
 	int ret;
 
 	if (__atomic_load_n(&it->closed, __ATOMIC_RELAXED))
 		return rmx_fail(-FI_ESHUTDOWN, rank, "flush",
 				"the window is closed");
+	wait.timeout = it->window->timeout;
 	do {
 		ret = rmaext_flush(it->window, rank, &wait);
 	} while (ret == RMAEXT_PENDING);

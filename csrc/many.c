@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * rmaext_many: operations on elements all over the window. Where every target
- * is direct, one loop does them. Else blocks of them are sorted by target, and
+ * is direct, direct.c does them. Else blocks of them are sorted by target, and
  * each target's part, a lane, is sent many to a message, to several at once.
  */
 #include "batch.h"
 
 #include <errno.h>
 #include <stdlib.h>
-
-#define RMX_PARTS 256 /* ranks */
-#define RMX_FEW 1024  /* elements */
 
 /* -- checks, before anything is done */
 
@@ -90,119 +87,7 @@ static int check_all(struct rmaext_batch *b, int64_t *bad_p)
 	return 0;
 }
 
-/* -- by memory */
-
-/* Any elements whose targets are direct. */
-static int direct(const struct rmaext_batch *b, uint64_t start, uint64_t end)
-{
-	void *cells[RMX_CELLS];
-
-	for (uint64_t i = start, n; i < end; i += n) {
-		n = end - i < RMX_CELLS ? end - i : RMX_CELLS;
-		for (uint64_t k = 0, at; k < n; k++) {
-			const struct rmx_target *t =
-				rmx_place(b, rmx_rank_at(b, i + k),
-					  rmx_offset_at(b, i + k), &at);
-
-			if (!t || t->route != RMAEXT_DIRECT)
-				return rmx_changed(b);
-			cells[k] = t->map + at;
-		}
-		rmx_cells_apply(b->kind, b->type, b->unit, cells, n,
-				rmx_value_at(b, i), b->step,
-				rmx_result_at(b, i));
-	}
-	return 0;
-}
-
-/* What a rank has that may be reached by memory: `count` elements at map. */
-struct part {
-	char *map;
-	uint64_t count;
-};
-
-/*
- * Are these within the parts? If so, where. The copies are for the compiler,
- * which cannot know that `cells` is not part of the batch.
- */
-static inline bool locate(const struct rmaext_batch *b,
-			  const struct part *parts, uint64_t start, uint64_t n,
-			  void **cells)
-{
-	const uint64_t ranks = (uint64_t)b->window->count;
-	const struct rmaext_batch it = {
-		.unit = b->unit,
-		.rank_mask = b->rank_mask,
-		.offset_mask = b->offset_mask,
-		.ranks = b->ranks,
-		.offsets = b->offsets,
-	};
-
-	for (uint64_t k = 0; k < n; k++) {
-		const uint64_t rank = (uint64_t)rmx_rank_at(&it, start + k);
-		const uint64_t offset = rmx_offset_at(&it, start + k);
-
-		if (rank >= ranks || offset >= parts[rank].count)
-			return false;
-		if (cells)
-			cells[k] = parts[rank].map + offset * it.unit;
-	}
-	return true;
-}
-
-static void part_of(const struct rmaext_batch *b, const struct rmx_target *t,
-		    struct part *part)
-{
-	const bool may = t->route == RMAEXT_DIRECT &&
-			 (t->access & b->access) == b->access &&
-			 !(rmx_updates(b) && (t->align & (b->unit - 1)));
-
-	part->map = t->map;
-	part->count = may ? t->size / b->unit : 0;
-}
-
-/*
- * The fast way: a window of few ranks, and none but direct ones are meant.
- * False: the slow way finds out why not. Few elements are located once. Of
- * many, all are checked first; a block of them is then located again piece by
- * piece, and done.
- */
-static bool all_direct(const struct rmaext_batch *b, int *ret_p,
-		       uint64_t *done_p)
-{
-	const uint64_t ranks = (uint64_t)b->window->count;
-	const uint64_t end = b->count < RMX_BLOCK ? b->count : RMX_BLOCK;
-	struct part parts[RMX_PARTS];
-	void *cells[RMX_FEW];
-
-	if (ranks > RMX_PARTS || ranks > b->count)
-		return false;
-	for (uint64_t r = 0; r < ranks; r++)
-		part_of(b, &b->window->targets[r], &parts[r]);
-	*ret_p = 0;
-	if (b->count <= RMX_FEW) {
-		if (!locate(b, parts, 0, b->count, cells))
-			return false;
-		rmx_cells_apply(b->kind, b->type, b->unit, cells, b->count,
-				b->values, b->step, b->results);
-		*done_p = b->count;
-		return true;
-	}
-	if (!locate(b, parts, 0, b->count, NULL))
-		return false;
-	for (uint64_t i = 0, n; i < end; i += n) {
-		n = end - i < RMX_CELLS ? end - i : RMX_CELLS;
-		if (!locate(b, parts, i, n, cells)) {
-			*ret_p = rmx_changed(b);
-			break;
-		}
-		rmx_cells_apply(b->kind, b->type, b->unit, cells, n,
-				rmx_value_at(b, i), b->step,
-				rmx_result_at(b, i));
-	}
-	*done_p = end;
-	return true;
-}
+/* -- block by block */
 
 /* The direct ones of a block that has others too. */
 static int some_direct(struct rmaext_batch *b)
@@ -215,7 +100,7 @@ static int some_direct(struct rmaext_batch *b)
 		if ((uint64_t)rank >= (uint64_t)b->window->count)
 			return rmx_changed(b);
 		if (b->window->targets[rank].route == RMAEXT_DIRECT)
-			ret = direct(b, i, i + 1);
+			ret = rmx_direct_block(b, i, i + 1);
 	}
 	return ret;
 }
@@ -228,7 +113,7 @@ static int next_block(struct rmaext_batch *b)
 	b->end = b->count - b->start < RMX_BLOCK ? b->count
 						 : b->start + RMX_BLOCK;
 	if (b->routes == RMX_ONLY_DIRECT)
-		return direct(b, b->start, b->end);
+		return rmx_direct_block(b, b->start, b->end);
 	ret = rmx_lanes_make(b);
 	if (ret)
 		return ret;
@@ -304,7 +189,7 @@ static int start(struct rmaext_batch *on_stack, struct rmaext_many *many_p)
 	struct rmaext_batch *b;
 	int ret;
 
-	if (all_direct(on_stack, &ret, &on_stack->end)) {
+	if (rmx_direct_all(on_stack, &ret, &on_stack->end)) {
 		if (ret || on_stack->end == on_stack->count)
 			return ret;
 		on_stack->routes = RMX_ONLY_DIRECT;
@@ -325,32 +210,55 @@ static int start(struct rmaext_batch *on_stack, struct rmaext_many *many_p)
 	return ret;
 }
 
+static struct rmaext_batch batch_of(const struct rmx_many *m)
+{
+	const bool moves = m->kind == RMAEXT_PUT || m->kind == RMAEXT_GET;
+
+	return (struct rmaext_batch){
+		.window = m->window,
+		.fabric = m->window->fabric,
+		.kind = m->kind,
+		.type = moves ? 0 : m->type,
+		.access = rmx_cells_access(m->kind),
+		.unit = m->unit,
+		.count = m->count,
+		.limit = INT64_MAX / m->unit,
+		.rank_mask = m->ones & RMAEXT_ONE_RANK ? 0 : UINT64_MAX,
+		.offset_mask = m->ones & RMAEXT_ONE_OFFSET ? 0 : UINT64_MAX,
+		.step = m->ones & RMAEXT_ONE_VALUE ? 0 : m->unit,
+		.ranks = m->ranks,
+		.offsets = m->offsets,
+		.values = m->kind == RMAEXT_GET ? NULL : m->values,
+		.results = m->results,
+	};
+}
+
+bool rmx_many_direct(const struct rmx_many *m, int *ret_p)
+{
+	struct rmaext_batch b;
+	uint64_t done;
+
+	if (m->count > RMX_BLOCK || !rmx_cells_valid(m->kind, m->type, m->unit))
+		return false;
+	b = batch_of(m);
+	return rmx_direct_all(&b, ret_p, &done);
+}
+
 int rmaext_many(rmaext_window *w, int kind, int type, uint64_t unit,
 		uint64_t count, int ones, const int64_t *ranks,
 		const int64_t *offsets, const void *values, void *results,
 		struct rmaext_many *many_p)
 {
-	struct rmaext_batch b = {
-		.window = w,
-		.kind = kind,
-		.type = kind == RMAEXT_PUT || kind == RMAEXT_GET ? 0 : type,
-		.unit = unit,
-		.count = count,
-		.rank_mask = ones & RMAEXT_ONE_RANK ? 0 : UINT64_MAX,
-		.offset_mask = ones & RMAEXT_ONE_OFFSET ? 0 : UINT64_MAX,
-		.step = ones & RMAEXT_ONE_VALUE ? 0 : unit,
-		.ranks = ranks,
-		.offsets = offsets,
-		.values = kind == RMAEXT_GET ? NULL : values,
-		.results = results,
-	};
+	const struct rmx_many many = {w,    kind,  type,    unit,   count,
+				      ones, ranks, offsets, values, results};
+	struct rmaext_batch b;
 	int ret;
 
 	many_p->batch = NULL;
 	many_p->bad = -1;
 	if (kind < RMAEXT_PUT || kind > RMAEXT_ADD || !unit ||
 	    unit > INT64_MAX || count > INT64_MAX ||
-	    ((uintptr_t)ranks | (uintptr_t)offsets) % sizeof(*ranks))
+	    (count && ((uintptr_t)ranks | (uintptr_t)offsets) % sizeof(*ranks)))
 		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "rmaext_many",
 				"kind %d, elements of %llu bytes, or ranks or "
 				"offsets out of line",
@@ -362,9 +270,7 @@ int rmaext_many(rmaext_window *w, int kind, int type, uint64_t unit,
 	ret = rmx_window_enter(w, rmx_many_name(kind));
 	if (ret)
 		return ret;
-	b.fabric = w->fabric;
-	b.limit = INT64_MAX / unit;
-	b.access = rmx_cells_access(kind);
+	b = batch_of(&many);
 	if (count)
 		ret = start(&b, many_p);
 	rmx_window_leave(w);

@@ -9,12 +9,22 @@ from pathlib import Path
 import numpy
 from cffi import FFI
 
+HOT = [
+    "_hot.c",
+    "_hot_args.c",
+    "_hot_many.c",
+    "_hot_numba.c",
+    "_hot_op.c",
+    "_hot_prepared.c",
+    "_hot_window.c",
+]
 CSRC = Path("csrc")
 SOURCES = [
     "address.c",
     "arena.c",
     "atomic.c",
     "cells.c",
+    "direct.c",
     "error.c",
     "executor.c",
     "fabric.c",
@@ -51,9 +61,10 @@ ffibuilder.cdef(declarations())
 ffibuilder.set_source(
     "rmaext._lib",
     '#include "rmaext.h"',
-    sources=["rmaext/_hot.c", *(str(CSRC / name) for name in SOURCES)],
+    sources=[f"rmaext/{name}" for name in HOT] + [str(CSRC / name) for name in SOURCES],
+    depends=["rmaext/_hot.h", *map(str, CSRC.glob("*.h"))],
     include_dirs=[str(CSRC), numpy.get_include()],
-    py_limited_api=False,  # _hot.c needs more
+    py_limited_api=False,  # rmaext/_hot*.c need more
     extra_compile_args=["-std=c11", "-O2", "-g", "-Wall", "-fvisibility=hidden"],
     libraries=["dl", "pthread"],
 )

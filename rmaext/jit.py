@@ -14,7 +14,9 @@ array of the window's dtype:
 if that is 0; rank -1 flushes to all. Each returns 0, or a negative code that
 `win.check(code)` turns into the exception. Rank, offset, rights and the type of an
 atomic are checked as everywhere; the address and the dtype behind it are the
-caller's. The window object must live as long as its handle is used. A call that
+caller's. Once the window is closed, or its object gone, a handle is still safe to
+use: each call returns the code of ClosedError. (A few hundred bytes a rank of each
+window whose handle was asked for stay for that until the process ends.) A call that
 waits cannot be interrupted by Ctrl-C before the window's time limit.
 """
 

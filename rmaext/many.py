@@ -6,7 +6,8 @@ from __future__ import annotations
 import errno
 import math
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +20,11 @@ if TYPE_CHECKING:
     from .fabric import Fabric
     from .group import Group
 
-__all__ = ["ManyOperations"]
+__all__ = ["ManyOperations", "behind"]
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 _INT64 = np.dtype(np.int64)
 _PUT, _GET = lib.RMAEXT_PUT, lib.RMAEXT_GET
@@ -83,8 +85,19 @@ def _apart(given: Any, out: Array) -> Any:
     return given
 
 
+def behind(method: _Method) -> _Method:
+    """Let messages on wrong arguments name the C method that calls this one."""
+    method.__qualname__ = "Window." + method.__name__.lstrip("_")
+    return method
+
+
 class ManyOperations:
-    """The vectorised operations of `Window`."""
+    """The vectorised operations of `Window`.
+
+    put_many, get_many, fetch_add_many and accumulate_many are those of _hot_many.c,
+    which come here with all that is not plain: what needs a conversion or another
+    route, or an error.
+    """
 
     _dtype: np.dtype[Any]
     _fabric: Fabric | None
@@ -97,124 +110,28 @@ class ManyOperations:
     def _check_open(self, call: str) -> None:
         raise NotImplementedError
 
-    def put_many(self, ranks: Any, offsets: Any, values: Any) -> None:
-        """Write elements, each to a place of its own.
-
-        Parameters
-        ----------
-        ranks, offsets : int or integer array
-            Targets, and elements of their windows. They are broadcast against
-            each other and `values`, as NumPy does it. int64 is taken as it is,
-            other integers are converted. MPI.PROC_NULL is no rank here.
-        values : array or scalar
-            Of the window's dtype.
-
-        Raises
-        ------
-        BoundsError
-            Naming the first element at fault. Nothing was sent then, nor after
-            AccessError, TypeError, ValueError, OverflowError and Unsupported.
-        RmaTimeout, PeerLostError
-            Any of the elements may have been written, or may be written yet.
-
-        Notes
-        -----
-        Local, blocking; all is in the targets' memory when it returns, without
-        a `flush`. Corresponds to MPI_Put of one element in a loop, and
-        MPI_Win_flush. Elements for one place are written in their order. One of
-        1, 2, 4 or 8 bytes is written at once where it is aligned.
-
-        Over the network many elements travel in one message to the target's
-        progress thread, several messages at a time; contiguous data is better
-        sent with `put`.
-
-        Examples
-        --------
-        >>> win.put_many(ranks, offsets, np.arange(len(ranks), dtype=win.dtype))
-        >>> win.put_many(0, [1, 5, 7], -1.0)
-        """
+    @behind
+    def _put_many(self, ranks: Any, offsets: Any, values: Any) -> None:
         self._check_open("put_many")
         values = memory.origin(values, self._dtype)
         self._many(_PUT, 0, ranks, offsets, values, None)
 
-    def get_many(self, ranks: Any, offsets: Any, out: Array | None = None) -> Array:
-        """Read elements, each from a place of its own.
-
-        Parameters
-        ----------
-        ranks, offsets : int or integer array
-            As in `put_many`.
-        out : numpy.ndarray, optional
-            C-contiguous and writeable, of the window's dtype and of the shape
-            to which ranks and offsets broadcast; by default a new array.
-
-        Returns
-        -------
-        numpy.ndarray
-            `out`, or the new array.
-
-        Raises
-        ------
-        BoundsError, AccessError, TypeError, ValueError
-            Before anything is sent.
-        RmaTimeout, PeerLostError
-            Then `out` is undefined; nothing writes to it any more.
-
-        Notes
-        -----
-        Local, blocking; corresponds to MPI_Get of one element in a loop, and
-        MPI_Win_flush. What `put_many` says of routes and sizes holds here too.
-        """
+    @behind
+    def _get_many(self, ranks: Any, offsets: Any, out: Array | None = None) -> Array:
         self._check_open("get_many")
         if out is not None:
             memory.check_result(out, self._dtype)
-            if out.dtype is _INT64:  # else they share no memory with it when C sees them
-                ranks, offsets = _apart(ranks, out), _apart(offsets, out)
+            ranks, offsets = _apart(ranks, out), _apart(offsets, out)
         result: Array = self._many(_GET, 0, ranks, offsets, None, out)
         return result
 
-    def fetch_add_many(self, ranks: Any, offsets: Any, values: Any) -> Any:
-        """Add to elements, each at a place of its own, atomically each.
-
-        Parameters
-        ----------
-        ranks, offsets : int or integer array
-            As in `put_many`. A place that is named twice is added to twice.
-        values : array or scalar
-            Of the window's dtype: an integer or float, or complex64.
-
-        Returns
-        -------
-        numpy.ndarray or NumPy scalar
-            The previous values, in the shape to which all arguments broadcast.
-
-        Raises
-        ------
-        Unsupported
-            No atomics on this dtype, or the network's adapter makes them.
-        AlignmentError
-            The target's memory is not aligned to the item size.
-        BoundsError, AccessError, TypeError, OverflowError
-            Before anything is sent, as in `put_many`.
-        RmaTimeout, PeerLostError
-            Any of the elements may have been added, or may be added yet.
-
-        Notes
-        -----
-        Local, blocking; corresponds to MPI_Fetch_and_op with MPI_SUM in a loop,
-        and MPI_Win_flush. Atomic against `fetch_add` and `compare_and_swap`,
-        whatever route those take. Integers wrap around.
-        """
+    @behind
+    def _fetch_add_many(self, ranks: Any, offsets: Any, values: Any) -> Any:
         values = self._operand("fetch_add_many", values)
         return self._many(_FETCH_ADD, self._atomic_type, ranks, offsets, values, None)[()]
 
-    def accumulate_many(self, ranks: Any, offsets: Any, values: Any) -> None:
-        """Add to elements, each at a place of its own, atomically each.
-
-        As `fetch_add_many`, without the previous values: so it needs no right
-        to read, and less comes back over the network. Local, blocking;
-        corresponds to MPI_Accumulate with MPI_SUM in a loop, and MPI_Win_flush.
-        """
+    @behind
+    def _accumulate_many(self, ranks: Any, offsets: Any, values: Any) -> None:
         values = self._operand("accumulate_many", values)
         self._many(_ADD, self._atomic_type, ranks, offsets, values, None)
 
@@ -315,6 +232,9 @@ class ManyOperations:
     def _check_ranks(self, kind: int, ranks: Array) -> None:
         for rank in np.unique(ranks).tolist():
             self._group.check(rank, f"{_NAMES[kind]}: window {self._name}, rank {rank}")
+
+    def _many_failed(self, kind: int, code: int) -> NoReturn:
+        raise from_c(code, f"{_NAMES[kind]}: window {self._name}")
 
     def _many_error(
         self, kind: int, code: int, many: Any, shape: Shape, ranks: Array, offsets: Array

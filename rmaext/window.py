@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import numpy as np
 from mpi4py import MPI
@@ -41,14 +41,13 @@ from .keys import (
     settle,
     succeeded,
 )
-from .many import ManyOperations
+from .many import ManyOperations, behind
 from .node import NO_BLOCK
 
 __all__ = ["Memory", "Window"]
 
 Array = NDArray[Any]
 Place = tuple[int, int, int]  # rank, offset and count, in elements
-_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 _PROC_NULL = MPI.PROC_NULL
 _NO_OP = ffi.new("rmaext_op **")  # the direct route leaves it NULL
@@ -84,12 +83,6 @@ class Memory:
     base: int
     size: int
     access: str
-
-
-def _behind(method: _Method) -> _Method:
-    """Let messages on wrong arguments name the C method that calls this one."""
-    method.__qualname__ = method.__qualname__.replace("._", ".")
-    return method
 
 
 class Window(_hot.Window, ManyOperations):
@@ -346,10 +339,10 @@ class Window(_hot.Window, ManyOperations):
         return f"<rmaext.Window {self._name} ({state})>"
 
     # -- operations ----------------------------------------------------------------
-    # put, get, fetch_add, compare_and_swap and flush are those of _hot.c, which come
+    # put, get, fetch_add, compare_and_swap and flush are those of _hot_window.c, which come
     # here with all that is not plain: what needs a conversion, or an error.
 
-    @_behind
+    @behind
     def _put(self, origin: Any, rank: int, offset: int = 0) -> None:
         self._check_open("put")
         array = memory.origin(origin, self._dtype)
@@ -358,7 +351,7 @@ class Window(_hot.Window, ManyOperations):
             data = memory.address(array)
             self._run("put", place, (array,), lib.rmaext_put, data, array.nbytes)
 
-    @_behind
+    @behind
     def _get(
         self,
         rank: int,
@@ -386,14 +379,14 @@ class Window(_hot.Window, ManyOperations):
         self._run("get", place, (out,), lib.rmaext_get, data, out.nbytes)
         return out
 
-    @_behind
+    @behind
     def _fetch_add(self, value: Any, rank: int, offset: int = 0) -> Any:
         self._check_open("fetch_add")
         operand = memory.origin(value, self._dtype)
         place = self._place("fetch_add", rank, offset, operand.size)
         return self._atomic("fetch_add", place, lib.rmaext_fetch_add, operand)
 
-    @_behind
+    @behind
     def _compare_and_swap(self, compare: Any, value: Any, rank: int, offset: int = 0) -> Any:
         self._check_open("compare_and_swap")
         old = memory.origin(compare, self._dtype)
@@ -514,7 +507,7 @@ class Window(_hot.Window, ManyOperations):
 
     # -- synchronisation -------------------------------------------------------------
 
-    @_behind
+    @behind
     def _flush(self, rank: int | None = None) -> None:
         self._check_open("flush")
         if rank is not None and operator.index(rank) == _PROC_NULL:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
 import textwrap
 import threading
+import warnings
 import weakref
 from typing import Any
 
@@ -209,6 +211,72 @@ def test_compare_and_swap_equals_the_slow_one(windows, data):
     compare(win, "compare_and_swap", [old, new, data.draw(RANKS), offset], {})
 
 
+def indices(good: int) -> Any:
+    """Ranks or offsets: numbers, and arrays that C takes as they are, or not."""
+
+    def make(kind: str, count: int, bad: Any, seed: int) -> Any:
+        flat = np.random.default_rng(seed).integers(0, good, count)
+        if bad is not None and count:
+            flat[(0, -1, count // 2)[seed % 3]] = bad
+        return {
+            "flat": lambda: flat,
+            "int32": lambda: flat.astype("i4"),
+            "longlong": lambda: flat.astype("q"),
+            "swapped": lambda: flat.astype(">i8"),
+            "list": lambda: flat.tolist(),
+            "float": lambda: flat.astype(float),
+            "none": lambda: flat.reshape(())[()] if count == 1 else flat,
+            "scalar": lambda: flat[:1].reshape(()) if count else flat,
+            "matrix": lambda: flat[: count // 2 * 2].reshape(2, -1),
+            "strided": lambda: flat[::2],
+            "read-only": lambda: frozen(flat),
+            "subclass": lambda: flat.view(Child),
+            "unaligned": lambda: np.frombuffer(b"\0" + flat.tobytes(), "i8", count, 1),
+        }[kind]()
+
+    kinds = ["flat"] * 6 + ["int32", "longlong", "swapped", "list", "float", "none", "scalar"]
+    kinds += ["matrix", "strided", "read-only", "subclass", "unaligned"]
+    bad = [None] * 6 + [-1, good, 2**62, -(2**63), 2**63 - 1, 2**40]
+    # few counts, so that shapes often fit
+    made = st.builds(
+        make,
+        st.sampled_from(kinds),
+        st.sampled_from([4, 4, 4, 1, 0, 5, 9]),
+        st.sampled_from(bad),
+        st.integers(0, 5),
+    )
+    numbers = [0, 0, np.int8(0), good - 1, good, -1, True, 0.0, None, 2**70, np.timedelta64(0, "s")]
+    return st.one_of(made, made, st.sampled_from(numbers))
+
+
+@MANY
+@given(data=st.data())
+@pytest.mark.parametrize("method", ["put_many", "get_many", "fetch_add_many", "accumulate_many"])
+def test_many_equal_the_slow_ones(windows, method, data):
+    choice = data.draw(CHOICE)
+    args = [data.draw(indices(1)), data.draw(indices(SIZE))]
+    keywords = {}
+    if method != "get_many":
+        count = data.draw(st.sampled_from([4, 4, 4, 1, 5]))
+        fitting = st.just(noise(choice[0], count, 5).copy())
+        args.append(data.draw(st.one_of(fitting, values(choice[0]))))
+    elif data.draw(st.booleans()):
+        fitting = st.sampled_from([4, 4, 1, 5]).map(lambda n: np.zeros(n, choice[0]))
+        keywords["out"] = data.draw(st.one_of(st.none(), fitting, arrays(choice[0])))
+    how = data.draw(st.sampled_from(["none", "none", "none", "keywords", "wrong", "few"]))
+    if how == "keywords":
+        names = ["ranks", "offsets", "values"]
+        keywords |= dict(zip(names[1:], args[1:], strict=False))
+        args = args[:1]
+    elif how == "wrong":
+        keywords["value"] = 1
+    elif how == "few":
+        args = args[:1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compare(windows[choice], method, args, keywords)
+
+
 @pytest.mark.parametrize("args", [(), (None,), (0,), (1,), (-1,), (MPI.PROC_NULL,), ("0",), (0, 0)])
 def test_flush_equals_the_slow_one(windows, args):
     compare(windows["d", "rw"], "flush", args, {})
@@ -216,10 +284,12 @@ def test_flush_equals_the_slow_one(windows, args):
 
 def test_the_name_in_errors_is_that_of_the_method(windows):
     win = windows["d", "rw"]
-    for name in ("put", "get", "fetch_add", "compare_and_swap"):
+    many = ["put_many", "get_many", "fetch_add_many", "accumulate_many"]
+    for name in ("put", "get", "fetch_add", "compare_and_swap", *many):
         with pytest.raises(TypeError, match=rf"Window\.{name}\(\) missing"):
             getattr(win, name)()
-        assert "Parameters" in getattr(win, name).__doc__
+        assert "Local, blocking" in (doc := getattr(win, name).__doc__) or name == "put"
+        assert "Parameters" in doc or name == "accumulate_many"
     with pytest.raises(TypeError, match=r"Window\.flush\(\)"):
         win.flush(0, 1)
 
@@ -438,6 +508,8 @@ def test_forked(comm):
         lambda: win.fetch_add(1, 0),
         lambda: win.compare_and_swap(0, 1, 0),
         lambda: win.flush(),
+        lambda: win.put_many(0, 0, 1),
+        lambda: win.get_many(0, np.arange(3)),
         win.register(np.zeros(1, int)).array.sum,  # lives on
     ]
     child = os.fork()
@@ -449,7 +521,7 @@ def test_forked(comm):
             except rmaext.ClosedError:
                 refused += 1
         os._exit(refused)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 6
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 8
     win.fence()
     assert win.local.sum() == 0
     win.close()
@@ -460,7 +532,8 @@ def test_nothing_leaks(comm):
     rank = neighbour(comm)
     with guarded(comm, SIZE, "l") as win:
         array, out, number = np.arange(4), np.zeros(4, int), 12345678
-        kept = [win, array, out, number, win.dtype, win.local, None, "offset"]
+        ranks, large = np.full(4, rank), np.zeros(5000, int)
+        kept = [win, array, out, number, win.dtype, win.local, None, "offset", ranks, large]
         buffer = win.register(array)
 
         def refuse(call: Any) -> None:
@@ -485,6 +558,13 @@ def test_nothing_leaks(comm):
             win.prepare_fetch_add(array, rank)()
             buffer.put(rank, 1)
             buffer.fetch_add(rank)
+            win.put_many(ranks, array, array)
+            win.put_many(ranks, offsets=array, values=number)
+            win.get_many(ranks, array)
+            win.get_many(rank, array, out)
+            win.fetch_add_many(ranks, array, number)
+            win.fetch_add_many(rank, 1, number)
+            win.accumulate_many(rank, array, array)
             win.register(out).get(rank)
 
         def odd() -> None:
@@ -493,14 +573,22 @@ def test_nothing_leaks(comm):
             refuse(lambda: win.fetch_add(1.5, rank))
             refuse(lambda: win.put(2**70, rank))
             refuse(lambda: win.flush(77))
+            refuse(lambda: win.put_many(ranks, array + SIZE, array))
+            refuse(lambda: win.fetch_add_many(ranks, array, 1.5))
+            refuse(lambda: win.get_many(ranks, -array, out))
+
+        def long() -> None:
+            win.put_many(rank, large, large)
+            win.get_many(rank, large)
+            win.get_many(rank, large, large)  # the indices are copied
 
         turns = 2000
-        for action in (work, odd):
+        for action in (work, odd, long):
             for _ in range(100):
                 action()
             gc.collect()
             counts, blocks = [sys.getrefcount(it) for it in kept], sys.getallocatedblocks()
-            for _ in range(turns):
+            for _ in range(turns if action is not long else 100):
                 action()
             gc.collect()
             grown = [sys.getrefcount(it) for it in kept]
@@ -707,6 +795,39 @@ def test_numba(comm):
     ):
         with pytest.raises(rmaext.ClosedError):
             win.check(code)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_late_call_from_numba(closed):
+    """The number may be used after its window: for ever."""
+    pytest.importorskip("numba")
+    from rmaext import jit
+
+    handles, data = [], np.zeros(3)
+    for _ in range(50):
+        win = rmaext.Window.allocate(MPI.COMM_SELF, SIZE)
+        handles.append(win.numba)
+        assert win.numba == handles[-1]
+        win.check(jit.put(handles[-1], 0, 0, data.ctypes.data, 1))
+        if closed:
+            win.close()
+        gone = weakref.ref(win)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            del win
+            gc.collect()
+        assert gone() is None  # only what C needs is kept
+        junk = [os.urandom(n) for n in range(16, 400, 8)]  # where it may have been
+    assert len(set(handles)) == len(handles)
+    shut = -errno.ESHUTDOWN
+    for handle in handles:
+        assert jit.put(handle, 0, 0, data.ctypes.data, 1) == shut
+        assert jit.get(handle, 0, 0, data.ctypes.data, 1) == shut
+        assert jit.fetch_add_float64(handle, 0, 0, 1.0, 0) == shut
+        assert jit.flush(handle, -1) == shut
+    assert junk
+    with pytest.raises(ValueError, match="no window"):
+        _ = rmaext.Window.__new__(rmaext.Window).numba
 
 
 def test_the_words_of_another_thread_are_not_taken(windows):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 from pathlib import Path
 
 import launch
@@ -182,6 +183,97 @@ def test_out_that_is_an_argument(comm):
         win.fence()
 
 
+@pytest.mark.parametrize("dtype", ["f8", "i8"])
+@pytest.mark.parametrize("count", [64, 9000])
+def test_out_over_indices(comm, dtype, count):
+    """Also where its dtype is another one; with few elements and with many."""
+    with guarded(comm, 300, dtype, np.arange(300)) as win:
+        base = np.arange(count + 4) % 200
+        for index, out in [
+            (base[:count], base[:count]),
+            (base[4:], base[:count]),
+            (base[:count], base[4:]),
+        ]:
+            want = index.astype(dtype)
+            out = out.view(dtype)
+            assert win.get_many(neighbour(comm), index, out) is out
+            assert same(out, want)
+            base[:] = np.arange(count + 4) % 200
+        ranks = np.zeros(count, int)
+        assert same(win.get_many(ranks, base[4:], ranks.view(dtype)), base[4:].astype(dtype))
+        win.fence()
+
+
+def test_parts_of_different_sizes(comm):
+    """The end of each is its own, the one of no elements too."""
+    p, size = comm.size, 3 * comm.rank + (comm.rank == comm.size - 1)
+    with rmaext.Window.allocate(comm, size, "i4") as win:
+        ranks = np.concatenate([np.full(win.size(r), r) for r in range(p)])
+        offsets = np.concatenate([np.arange(win.size(r)) for r in range(p)])
+        ranks, offsets = (np.tile(a, 40)[:2000].astype(int) for a in (ranks, offsets))
+        win.fence()
+        win.accumulate_many(ranks, offsets, np.ones(ranks.size, "i4"))
+        win.fence()
+        times = np.bincount(offsets[ranks == comm.rank], minlength=size)[:size] * p
+        assert win.local.tolist() == times.tolist()
+        for rank in range(p):
+            wrong = np.append(offsets, win.size(rank))
+            for at in (wrong, wrong[::-1]):
+                where = np.append(ranks, rank)[:: 1 if at is wrong else -1]
+                with pytest.raises(rmaext.BoundsError, match=f"rank {rank}"):
+                    win.put_many(where.copy(), at.copy(), np.zeros(at.size, "i4"))
+        win.fence()
+        assert win.local.tolist() == times.tolist()
+        win.fence()
+
+
+@pytest.mark.parametrize("dtype", ["i4", "i8", "f4", "f8", "i2"])
+@pytest.mark.parametrize("count", [3000, 300_000])
+def test_indices_that_change_meanwhile(comm, dtype, count):
+    """Another thread breaks and mends them: all, none or some are done, no more."""
+    to = neighbour(comm)
+    with guarded(comm, SIZE, dtype) as win:
+        ranks, offsets = np.full(count, to), np.arange(count) % SIZE
+        good, out, one = offsets.copy(), np.empty(count, dtype), np.ones(count, dtype)
+        stop, ended = threading.Event(), {"well": 0, "refused": 0}
+
+        def disturb():
+            wrong = (2**62, -1, SIZE, 2**63 - 1)
+            at = 0
+            while not stop.is_set():
+                at = (at + 7919) % count
+                offsets[at] = wrong[at % 4]
+                if at % 3 == 0:
+                    ranks[at] = (-1, comm.size, 2**50)[at % 9 // 3]
+                    ranks[at] = to
+                np.copyto(offsets, good)  # without the GIL
+
+        thread = threading.Thread(target=disturb)
+        thread.start()
+        calls = [
+            lambda: win.put_many(ranks, offsets, one),
+            lambda: win.get_many(ranks, offsets, out),
+            lambda: win.accumulate_many(ranks, offsets, one),
+            lambda: win.fetch_add_many(to, offsets, one),
+        ]
+        try:
+            for turn in range(60 if count < 9000 else 16):
+                try:
+                    calls[turn % 4]()
+                    ended["well"] += 1
+                except rmaext.RmaError:
+                    ended["refused"] += 1
+        finally:
+            stop.set()
+            thread.join()
+        np.copyto(offsets, good)
+        ranks[:] = to
+        win.put_many(ranks, offsets, one)
+        win.fence()
+        assert sum(ended.values()) == turn + 1
+    # guarded() has looked around the window
+
+
 # -- refusals ------------------------------------------------------------------------
 
 # The element at fault and what it says of the offset or rank; the rest is in order.
@@ -204,6 +296,26 @@ def test_first_bad_element(comm, name, place):
         assert f"rank {rank}" in text
         assert f"offset {place[1]}" in text
         assert "window" in text
+        win.fence()
+        assert (win.local == 5).all(), "something was sent"
+        win.fence()
+
+
+@pytest.mark.parametrize("count", [1, 2, 9, 1030, 5000, 270_000])
+@pytest.mark.parametrize("name", ["put", "get", "fetch_add", "accumulate"])
+def test_bad_at_either_end(comm, name, count):
+    """In each way that C may take: nothing is done."""
+    to = neighbour(comm)
+    with guarded(comm, SIZE, "i8", 5) as win:
+        call = getattr(win, f"{name}_many")
+        for at in {0, count - 1}:
+            for what in ("rank", "offset", "scalar rank"):
+                ranks, offsets = np.full(count, to), np.arange(count) % SIZE
+                bad = (ranks if what == "rank" else offsets, comm.size if what == "rank" else SIZE)
+                bad[0][at] = bad[1]
+                values = [] if name == "get" else [np.ones(count, "i8")]
+                with pytest.raises(rmaext.BoundsError, match=rf"element \[{at}\]"):
+                    call(to if what == "scalar rank" else ranks, offsets, *values)
         win.fence()
         assert (win.local == 5).all(), "something was sent"
         win.fence()

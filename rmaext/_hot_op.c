@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* put, get, the atomics and flush: at once by memory, or to be waited for. */
+#include "_hot.h"
+
+#define KEEP_GIL ((uint64_t)64 << 10)	    /* bytes: 5 us */
+#define KEEP_GIL_ATOMIC ((uint64_t)4 << 10) /* also; each costs ten copies */
+#define KEEP_GIL_FLUSH 64		    /* ranks to look at */
+
+enum { BUFFERS = 3 };
+
+/* One transfer that may take its time. */
+struct request {
+	enum rmx_kind kind;
+	int64_t rank;
+	uint64_t offset, count; /* bytes, elements */
+	/* what C may use until the end: result, operand, compare; or None */
+	PyObject *buffer[BUFFERS];
+	const char *source; /* of a put */
+};
+
+const char *const hot_calls[] = {
+	[RMX_PUT] = "put",
+	[RMX_GET] = "get",
+	[RMX_FETCH_ADD] = "fetch_add",
+	[RMX_CSWAP] = "compare_and_swap",
+};
+
+/* cffi's ffi.new and ffi.cast */
+static PyObject *ffi_new, *ffi_cast;
+
+bool hot_find_ffi(void)
+{
+	PyObject *module = PyImport_ImportModule("rmaext._lib"), *ffi = NULL;
+
+	if (module)
+		ffi = PyObject_GetAttrString(module, "ffi");
+	if (ffi) {
+		ffi_new = PyObject_GetAttrString(ffi, "new");
+		ffi_cast = PyObject_GetAttrString(ffi, "cast");
+	}
+	Py_XDECREF(ffi);
+	Py_XDECREF(module);
+	return ffi_new && ffi_cast;
+}
+
+/* -- what may wait -- */
+
+static PyArrayObject *new_cell(const struct hot_window *w,
+			       const union hot_cell *cell)
+{
+	PyArrayObject *array = hot_new_array(w, 0, NULL);
+
+	if (array)
+		memcpy(PyArray_DATA(array), cell, w->it.unit);
+	return array;
+}
+
+static PyArrayObject *new_like(const struct hot_window *w, PyArrayObject *it)
+{
+	return hot_new_array(w, PyArray_NDIM(it), PyArray_DIMS(it));
+}
+
+static void *data_of(const struct request *r, int which)
+{
+	PyObject *it = r->buffer[which];
+
+	return it == Py_None ? NULL : PyArray_DATA((PyArrayObject *)it);
+}
+
+/*
+ * Enter an operation where Fabric.hold() does, with nothing in between at which
+ * a signal handler could raise. NULL only if there is no memory left, and then
+ * the buffers live for ever.
+ */
+static PyObject *keep(struct hot_window *w, const struct request *r,
+		      rmaext_op *op)
+{
+	PyObject *pointer, *holder = NULL, *key = NULL, *entry = NULL;
+
+	pointer = PyObject_CallFunction(ffi_cast, "sK", "rmaext_op *",
+					(unsigned long long)(uintptr_t)op);
+	if (pointer)
+		holder = PyObject_CallFunction(ffi_new, "sO", "rmaext_op **",
+					       pointer);
+	if (holder)
+		key = PyLong_FromVoidPtr(holder);
+	if (key)
+		entry = PyTuple_Pack(2 + BUFFERS, holder, w->handle,
+				     r->buffer[0], r->buffer[1], r->buffer[2]);
+	if (!entry || PyDict_SetItem(w->in_flight, key, entry)) {
+		Py_CLEAR(holder);
+		for (int i = 0; i < BUFFERS; i++)
+			Py_INCREF(r->buffer[i]);
+	}
+	Py_XDECREF(entry);
+	Py_XDECREF(key);
+	Py_XDECREF(pointer);
+	return holder;
+}
+
+static bool call_fabric(struct hot_window *w, PyObject *name,
+			PyObject *argument)
+{
+	PyObject *result =
+		PyObject_CallMethodObjArgs(w->fabric, name, argument, NULL);
+
+	Py_XDECREF(result);
+	return result;
+}
+
+/*
+ * Python waits on, or raises the error. The operation is released after that
+ * in any case, also if a signal handler raises before Python's first line.
+ */
+static enum hot_outcome go_on(struct hot_window *w, const struct request *r,
+			      int code, rmaext_op *op)
+{
+	PyObject *holder, *result, *type, *value, *trace;
+
+	holder = op ? keep(w, r, op) : Py_NewRef(Py_None);
+	if (!holder)
+		return HOT_FAILED;
+	result = PyObject_CallMethod((PyObject *)w, "_continue", "s(LLL)iO",
+				     hot_calls[r->kind], (long long)r->rank,
+				     (long long)(r->offset / w->it.unit),
+				     (long long)r->count, code, holder);
+	Py_XDECREF(result);
+	PyErr_Fetch(&type, &value, &trace);
+	if (op && !call_fabric(w, hot_names.release, holder)) {
+		Py_XDECREF(type); /* Ctrl-C: the later exception counts */
+		Py_XDECREF(value);
+		Py_XDECREF(trace);
+		result = NULL;
+	} else {
+		PyErr_Restore(type, value, trace);
+	}
+	Py_DECREF(holder);
+	return result ? HOT_DONE : HOT_FAILED;
+}
+
+/*
+ * The caller has references to the buffers; one more each, and NumPy's resize()
+ * in another thread refuses to move them.
+ */
+static enum hot_outcome run(struct hot_window *w, const struct request *r)
+{
+	struct rmaext_window *it = w->it.window;
+	const char *from = r->source;
+	void *to = data_of(r, 0), *operand = data_of(r, 1);
+	void *compare = data_of(r, 2);
+	rmaext_op *op = NULL;
+	int code = 0;
+
+	for (int i = 0; i < BUFFERS; i++)
+		Py_INCREF(r->buffer[i]);
+	Py_BEGIN_ALLOW_THREADS
+	switch (r->kind) {
+	case RMX_PUT:
+		code = rmaext_put(it, r->rank, r->offset, from,
+				  r->count * w->it.unit, &op);
+		break;
+	case RMX_GET:
+		code = rmaext_get(it, r->rank, r->offset, to,
+				  r->count * w->it.unit, &op);
+		break;
+	case RMX_FETCH_ADD:
+		code = rmaext_fetch_add(it, r->rank, r->offset, w->it.type,
+					operand, to, r->count, &op);
+		break;
+	case RMX_CSWAP:
+		code = rmaext_compare_and_swap(it, r->rank, r->offset,
+					       w->it.type, compare, operand, to,
+					       r->count, &op);
+		break;
+	}
+	Py_END_ALLOW_THREADS
+	for (int i = 0; i < BUFFERS; i++)
+		Py_DECREF(r->buffer[i]);
+	if (code)
+		return go_on(w, r, code, op);
+	/* of operations that were given up, some may have ended since */
+	if (w->orphans && PyDict_GET_SIZE(w->orphans) &&
+	    !call_fabric(w, hot_names.reap, NULL))
+		return HOT_FAILED;
+	return HOT_DONE;
+}
+
+/* -- operations -- */
+
+static bool is_direct(const struct hot_window *w, int64_t rank)
+{
+	return w->it.window->targets[rank].route == RMAEXT_DIRECT;
+}
+
+static char *memory_of(const struct hot_window *w, int64_t rank,
+		       uint64_t offset)
+{
+	return w->it.window->targets[rank].map + offset;
+}
+
+static bool allowed(const struct hot_window *w, int64_t rank, uint64_t offset,
+		    uint64_t count, int access)
+{
+	uint64_t len;
+
+	return !__builtin_mul_overflow(count, w->it.unit, &len) &&
+	       rmx_passes(w->it.window, rank, offset, len, access);
+}
+
+enum hot_outcome hot_put(struct hot_window *w, PyObject *origin, int64_t rank,
+			 int64_t index)
+{
+	struct request r = {
+		.kind = RMX_PUT,
+		.rank = rank,
+		.buffer = {Py_None, Py_None, Py_None},
+	};
+	union hot_cell cell;
+
+	if (!hot_is_open(w) || !hot_to_bytes(w, index, &r.offset))
+		return HOT_ODD;
+	if (hot_is_plain(w, origin)) {
+		r.source = PyArray_DATA((PyArrayObject *)origin);
+		r.count = (uint64_t)PyArray_SIZE((PyArrayObject *)origin);
+		r.buffer[0] = origin;
+	} else if (hot_pack(w, origin, &cell)) {
+		/* C has a copy of so short a put when it returns */
+		r.source = cell.bytes;
+		r.count = 1;
+	} else {
+		return HOT_ODD;
+	}
+	if (!allowed(w, rank, r.offset, r.count, RMAEXT_WRITE))
+		return HOT_ODD;
+	if (!is_direct(w, rank) || r.count * w->it.unit > KEEP_GIL)
+		return run(w, &r);
+	rmx_copy(memory_of(w, rank, r.offset), r.source, r.count * w->it.unit);
+	return HOT_DONE;
+}
+
+enum hot_outcome hot_get(struct hot_window *w, PyArrayObject *out, int64_t rank,
+			 int64_t index)
+{
+	struct request r = {
+		.kind = RMX_GET,
+		.rank = rank,
+		.count = (uint64_t)PyArray_SIZE(out),
+		.buffer = {(PyObject *)out, Py_None, Py_None},
+	};
+
+	if (!hot_is_open(w) || !hot_to_bytes(w, index, &r.offset) ||
+	    !allowed(w, rank, r.offset, r.count, RMAEXT_READ))
+		return HOT_ODD;
+	if (!is_direct(w, rank) || r.count * w->it.unit > KEEP_GIL)
+		return run(w, &r);
+	rmx_copy(PyArray_DATA(out), memory_of(w, rank, r.offset),
+		 r.count * w->it.unit);
+	return HOT_DONE;
+}
+
+/* Not given: the elements from index to the end. */
+bool hot_rest(const struct hot_window *w, int64_t rank, int64_t index,
+	      int64_t *count_p)
+{
+	if (!hot_is_open(w) || rank >= w->it.window->count)
+		return false;
+	*count_p = (int64_t)(w->it.window->targets[rank].size / w->it.unit) -
+		   index;
+	return *count_p >= 0;
+}
+
+bool hot_could_get(const struct hot_window *w, int64_t rank, int64_t index,
+		   int64_t count)
+{
+	uint64_t offset;
+
+	return hot_is_open(w) && hot_to_bytes(w, index, &offset) &&
+	       allowed(w, rank, offset, (uint64_t)count, RMAEXT_READ);
+}
+
+/* The usual: one element, on the direct route. */
+static enum hot_outcome fetch_add_cell(struct hot_window *w,
+				       const union hot_cell *operand,
+				       int64_t rank, uint64_t offset,
+				       PyObject **old_p)
+{
+	union hot_cell old;
+
+	if (!rmx_fetch_add_direct(w->it.window, rank, offset, w->it.type,
+				  operand, &old, 1))
+		return HOT_ODD;
+	*old_p = PyArray_Scalar(&old, w->dtype, NULL);
+	return *old_p ? HOT_DONE : HOT_FAILED;
+}
+
+static enum hot_outcome fetch_add_array(struct hot_window *w, struct request *r,
+					PyArrayObject *operand,
+					PyObject **old_p)
+{
+	PyArrayObject *old = new_like(w, operand);
+	enum hot_outcome done = HOT_DONE;
+
+	if (!old)
+		return HOT_FAILED;
+	r->buffer[0] = (PyObject *)old;
+	r->buffer[1] = (PyObject *)operand;
+	if (!is_direct(w, r->rank) || r->count * w->it.unit > KEEP_GIL_ATOMIC)
+		done = run(w, r);
+	else if (!rmx_fetch_add_direct(w->it.window, r->rank, r->offset,
+				       w->it.type, PyArray_DATA(operand),
+				       PyArray_DATA(old), r->count))
+		done = HOT_ODD;
+	if (done == HOT_DONE)
+		*old_p = PyArray_Return(old); /* takes the reference */
+	else
+		Py_DECREF(old);
+	return done;
+}
+
+enum hot_outcome hot_fetch_add(struct hot_window *w, PyObject *value,
+			       int64_t rank, int64_t index, PyObject **old_p)
+{
+	struct request r = {
+		.kind = RMX_FETCH_ADD,
+		.rank = rank,
+		.count = 1,
+		.buffer = {Py_None, Py_None, Py_None},
+	};
+	PyArrayObject *operand;
+	enum hot_outcome done;
+	union hot_cell cell;
+	bool plain;
+
+	if (!hot_is_open(w) || w->it.type < 0 ||
+	    !hot_to_bytes(w, index, &r.offset))
+		return HOT_ODD;
+	plain = hot_is_plain(w, value);
+	if (plain)
+		r.count = (uint64_t)PyArray_SIZE((PyArrayObject *)value);
+	else if (!hot_pack(w, value, &cell))
+		return HOT_ODD;
+	if (!allowed(w, rank, r.offset, r.count, RMAEXT_READ | RMAEXT_WRITE))
+		return HOT_ODD;
+	if (plain)
+		return fetch_add_array(w, &r, (PyArrayObject *)value, old_p);
+	if (is_direct(w, rank))
+		return fetch_add_cell(w, &cell, rank, r.offset, old_p);
+	operand = new_cell(w, &cell); /* the network may use it for long */
+	if (!operand)
+		return HOT_FAILED;
+	done = fetch_add_array(w, &r, operand, old_p);
+	Py_DECREF(operand);
+	return done;
+}
+
+/* Scalars only. */
+enum hot_outcome hot_swap(struct hot_window *w, PyObject *compare,
+			  PyObject *value, int64_t rank, int64_t index,
+			  PyObject **old_p)
+{
+	union hot_cell old, expected, swap;
+	uint64_t offset;
+
+	if (!hot_is_open(w) || !hot_pack(w, compare, &expected) ||
+	    !hot_pack(w, value, &swap) || !hot_to_bytes(w, index, &offset) ||
+	    !rmx_swap_direct(w->it.window, rank, offset, w->it.type, &expected,
+			     &swap, &old))
+		return HOT_ODD;
+	*old_p = PyArray_Scalar(&old, w->dtype, NULL);
+	return *old_p ? HOT_DONE : HOT_FAILED;
+}
+
+enum hot_outcome hot_flush(struct hot_window *w, int64_t rank)
+{
+	struct rmaext_window *it = w->it.window;
+	struct rmaext_wait wait = {0};
+	PyObject *result;
+	int code;
+
+	if (!hot_is_open(w) || rank >= it->count)
+		return HOT_ODD;
+	if ((rank >= 0 || !it->fabric || it->count <= KEEP_GIL_FLUSH) &&
+	    rmx_flushed(it, rank))
+		return HOT_DONE;
+	wait.timeout = it->timeout;
+	Py_BEGIN_ALLOW_THREADS
+	code = rmaext_flush(it, rank, &wait);
+	Py_END_ALLOW_THREADS
+	if (!code)
+		return HOT_DONE;
+	if (code == RMAEXT_PENDING)
+		return HOT_ODD;
+	/* reported once: another flush would not see it */
+	result = PyObject_CallMethod((PyObject *)w, "_flush_failed", "iL", code,
+				     (long long)rank);
+	Py_XDECREF(result);
+	return HOT_FAILED;
+}
