@@ -45,6 +45,7 @@ struct rmaext_arena {
 	pthread_mutex_t lock;
 	struct rmx_segment *segments; /* the newest first */
 	struct rmx_control *control;
+	bool lives; /* its life is held by a thread */
 };
 
 static uint64_t up(uint64_t n, uint64_t unit)
@@ -179,8 +180,8 @@ int rmaext_arena_open(const uint8_t *nonce, rmaext_arena **arena_p)
 				strerror(-ret));
 	}
 	a->control = control_of(a->segments);
-	ret = take_life(a->control);
-	if (ret) /* peers then learn of our end by pidfd only */
+	a->lives = !take_life(a->control);
+	if (!a->lives) /* peers then learn of our end by pidfd only */
 		memset(&a->control->life, 0, sizeof(a->control->life));
 	*arena_p = a;
 	return 0;
@@ -188,7 +189,16 @@ int rmaext_arena_open(const uint8_t *nonce, rmaext_arena **arena_p)
 
 void rmaext_arena_leave(rmaext_arena *a)
 {
-	atomic_store(&a->control->left, 1);
+	if (getpid() == a->pid)
+		atomic_store(&a->control->left, 1);
+}
+
+/* The thread that held it may have ended: the next one that comes takes over.
+ */
+static void renew_life(struct rmx_control *control)
+{
+	if (pthread_mutex_trylock(&control->life) == EOWNERDEAD)
+		pthread_mutex_consistent(&control->life);
 }
 
 void rmaext_arena_describe(rmaext_arena *a, struct rmaext_process *process_p)
@@ -196,6 +206,8 @@ void rmaext_arena_describe(rmaext_arena *a, struct rmaext_process *process_p)
 	struct rmx_segment *s;
 
 	pthread_mutex_lock(&a->lock);
+	if (a->lives)
+		renew_life(a->control);
 	s = a->segments;
 	pthread_mutex_unlock(&a->lock);
 	while (s->next)

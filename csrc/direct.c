@@ -24,7 +24,7 @@ struct parts {
 static void part_add(struct parts *p, const struct rmaext_batch *b,
 		     const struct rmx_target *t)
 {
-	const bool may = t->route == RMAEXT_DIRECT &&
+	const bool may = t->route == RMAEXT_DIRECT && !rmx_doubtful(t) &&
 			 (t->access & b->access) == b->access &&
 			 !(rmx_updates(b) && (t->align & (b->unit - 1)));
 	const uint64_t count = may ? t->size / b->unit : 0;

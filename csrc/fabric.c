@@ -217,7 +217,7 @@ static bool shut(struct rmaext_fabric *f)
 	if (rmx_gate_shut(&f->gate))
 		return false;
 	for (struct rmaext_window *w = f->windows; w; w = w->next)
-		if (rmx_gate_shut(&w->gate))
+		if (rmx_gate_shut(&w->gate) || rmx_gate_shut(&w->served))
 			return false;
 	return true;
 }

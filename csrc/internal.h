@@ -221,7 +221,8 @@ struct rmx_control {
 /* A process on the same node, reached without a network; see near.c. */
 struct rmaext_near {
 	pid_t pid;
-	int pidfd; /* or -1 */
+	int pidfd;	  /* or -1 */
+	uint64_t address; /* of the nonce, there */
 	int reach;
 	atomic_bool gone;
 	uint8_t nonce[RMX_TOKEN];
@@ -260,8 +261,9 @@ struct rmaext_window {
 	struct rmx_target *targets;
 	uint8_t *raw_keys; /* count * raw_len bytes, FI_MR_RAW only */
 	size_t raw_len;
-	struct rmx_gate gate;
-	pthread_mutex_t lock;	     /* guards failure */
+	struct rmx_gate gate;	/* calls of this rank */
+	struct rmx_gate served; /* requests of others, until all have closed */
+	pthread_mutex_t lock;	/* guards failure */
 	struct rmaext_error failure; /* words for target->error */
 	struct rmaext_window *next, **prev;
 };

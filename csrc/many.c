@@ -50,8 +50,7 @@ static int check_one(const struct rmaext_batch *b, int64_t rank,
 static bool reachable(const struct rmaext_batch *b, const struct rmx_target *t)
 {
 	return b->fabric && t->peer &&
-	       (!rmx_updates(b) || b->fabric->cpu_atomics) &&
-	       !atomic_load_explicit(&t->peer->gone, memory_order_relaxed);
+	       (!rmx_updates(b) || b->fabric->cpu_atomics);
 }
 
 /* Are all in order? If one may not be, it is looked for, and described. */
@@ -66,7 +65,8 @@ static int check_all(struct rmaext_batch *b, int64_t *bad_p)
 		const struct rmx_target *t = rmx_place(
 			b, rmx_rank_at(b, i), rmx_offset_at(b, i), &at);
 
-		if (!t || (t->route != RMAEXT_DIRECT && !reachable(b, t)))
+		if (!t || rmx_doubtful(t) ||
+		    (t->route != RMAEXT_DIRECT && !reachable(b, t)))
 			break;
 		routes |= 1u << t->route;
 		align |= t->align;

@@ -123,11 +123,11 @@ int rmaext_near_map(rmaext_near *near, const struct rmaext_block *block,
 }
 
 /* Both directions: a filter of system calls may refuse only one. */
-static bool can_copy(const struct rmaext_near *near, uint64_t address)
+static bool can_copy(const struct rmaext_near *near)
 {
 	uint8_t seen[RMX_TOKEN] = {0};
 	struct iovec local = {seen, sizeof(seen)};
-	struct iovec remote = {(void *)(uintptr_t)address, sizeof(seen)};
+	struct iovec remote = {(void *)(uintptr_t)near->address, sizeof(seen)};
 
 	if (process_vm_readv(near->pid, &local, 1, &remote, 1, 0) !=
 		    (ssize_t)sizeof(seen) ||
@@ -146,6 +146,7 @@ int rmaext_near_open(const struct rmaext_process *process, int pidfd,
 	if (!near)
 		return rmx_fail(-ENOMEM, RMX_NO_RANK, "calloc", "neighbour");
 	near->pid = (pid_t)process->pid;
+	near->address = process->address;
 	near->pidfd = pidfd;
 	memcpy(near->nonce, process->nonce, sizeof(near->nonce));
 	pthread_mutex_init(&near->lock, NULL);
@@ -155,7 +156,7 @@ int rmaext_near_open(const struct rmaext_process *process, int pidfd,
 			(struct rmx_control *)(base + process->first.size -
 					       PAGE);
 	}
-	if (can_copy(near, process->address))
+	if (can_copy(near))
 		near->reach |= RMAEXT_CAN_COPY;
 	*near_p = near;
 	return 0;
@@ -172,8 +173,13 @@ bool rmx_near_gone(struct rmaext_near *near)
 
 	if (near->control && atomic_load(&near->control->left))
 		return true;
-	/* the thread that held its life may have ended before the process */
-	if (!near->gone && poll(&fd, 1, 0) > 0)
+	/*
+	 * The thread that held its life may have ended before the process; or
+	 * that runs another program by now, which has other things there.
+	 */
+	if (!near->gone &&
+	    (poll(&fd, 1, 0) > 0 ||
+	     ((near->reach & RMAEXT_CAN_COPY) && !can_copy(near))))
 		near->gone = true;
 	return near->gone;
 }

@@ -206,7 +206,7 @@ void rmaext_arena_leave(rmaext_arena *arena);
 
 /*
  * A process that claims to be on this node; what can be done is proven. It
- * owns pidfd, and stays until the process ends, as does what it has mapped.
+ * stays until the process ends, as do pidfd and what it has mapped.
  */
 int rmaext_near_open(const struct rmaext_process *process, int pidfd,
 		     rmaext_near **near_p);
@@ -242,6 +242,12 @@ int rmaext_memory_close(rmaext_memory **memory);
 int rmaext_window_create(rmaext_fabric *fabric,
 			 const struct rmaext_targets *targets, int64_t timeout,
 			 rmaext_window **window_p);
+/*
+ * The first half of closing: later operations of this rank fail with
+ * -FI_ESHUTDOWN, while those of others are served. -FI_EBUSY while other
+ * threads' calls are in flight, which may write to other ranks' memory.
+ */
+int rmaext_window_shut(rmaext_window *window);
 /*
  * Later operations fail with -FI_ESHUTDOWN. -FI_EBUSY while transfers or other
  * threads' calls are in flight: the window is closed to new ones, its memory

@@ -53,7 +53,7 @@ static int enter(struct rmaext_fabric *f, const uint8_t *token,
 	}
 	if (w) {
 		ex->recent = *window_p = w;
-		ret = rmx_gate_try(&w->gate) ? 0 : -FI_ESHUTDOWN;
+		ret = rmx_gate_try(&w->served) ? 0 : -FI_ESHUTDOWN;
 	}
 	for (int i = 0; ret == -FI_ENOENT && i < RMX_CLOSED; i++)
 		if (rmx_same_token(ex->closed[i], token))
@@ -161,7 +161,7 @@ enum rmx_served rmx_serve(struct rmaext_fabric *f, struct rmx_box *box,
 			if (rmx_cells_access(q.kind) & RMAEXT_READ)
 				box->reply_len += (uint16_t)(q.count * q.unit);
 		}
-		rmx_window_leave(w);
+		rmx_gate_leave(&w->served);
 	} else {
 		box->peer = sender(f, q.name);
 		if (reply.status == -FI_ENOENT && box->peer && may_wait)

@@ -120,12 +120,23 @@ int64_t rmaext_window_pending(rmaext_window *w)
 	return pending;
 }
 
+int rmaext_window_shut(rmaext_window *w)
+{
+	int ret = rmx_gate_shut(&w->gate);
+
+	return ret ? rmx_fail(ret, RMX_NO_RANK, "rmaext_window_shut",
+			      "%d calls in flight", atomic_load(&w->gate.users))
+		   : 0;
+}
+
 int rmaext_window_close(rmaext_window *w)
 {
 	struct rmaext_fabric *f = w->fabric;
-	int ret = rmx_gate_shut(&w->gate);
+	int ret = rmaext_window_shut(w);
 	int64_t pending = rmaext_window_pending(w);
 
+	if (!ret)
+		ret = rmx_gate_shut(&w->served);
 	if (ret || pending)
 		return rmx_fail(-FI_EBUSY, RMX_NO_RANK, "rmaext_window_close",
 				"%lld transfers and %d calls in flight",
@@ -142,7 +153,7 @@ int rmaext_window_close(rmaext_window *w)
 
 void rmaext_window_free(rmaext_window *w)
 {
-	if (w->fabric || w->gate.users)
+	if (w->fabric || w->gate.users || w->served.users)
 		return; /* still served: leak rather than corrupt */
 	pthread_mutex_destroy(&w->lock);
 	free(w->raw_keys);

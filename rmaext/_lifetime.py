@@ -84,6 +84,7 @@ def on_end(thing: Any) -> None:
 
 
 def _forked() -> None:
+    _at_exit.clear()  # what they would close is the parent's
     _state["child"] = MPI.Is_initialized()
     if not _state["child"]:
         _state["pid"] = os.getpid()  # it may initialise MPI itself

@@ -145,7 +145,7 @@ _OURS = (errno.ERANGE, errno.EACCES, errno.EFAULT, errno.ENOENT, errno.ENODATA)
 
 
 def _class_of(number: int, call: str) -> type[RmaError]:
-    in_flight = call in ("fi_cq_readerr", "post")
+    in_flight = call in ("fi_cq_readerr", "post", "process_vm_writev", "process_vm_readv", "mmap")
     if in_flight and number in _OURS:
         return RmaError
     if number in _LOST and call.startswith("fi_") and not in_flight:

@@ -11,6 +11,7 @@ import errno
 import hashlib
 import os
 import select
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from ._lib import ffi, lib
 from .config import Config
 from .errors import ClosedError, KeyRecordError, PeerLostError, RmaError, from_c
 from .fabric import Fabric
-from .host import Beacon, Hello, open_pidfd
+from .host import Beacon, Hello, pidfd_of
 from .keys import WindowRecord, agree, parse_all
 from .network import Network, lost, offers
 from .node import NO_ARENA, NO_BLOCK, Arena, Block, Process, Team, allow_copies
@@ -59,7 +60,7 @@ class Group:
     crowded : bool
         More ranks than cores.
     processes : list of Process or None
-        Proven to be on this node; None for the own rank.
+        Proven to be on this node; None for the own rank and all others.
     near : list of int
         Ranks whose beacons can be seen.
     pidfds : dict
@@ -75,8 +76,10 @@ class Group:
         self._next_look = 0.0
         self._next_probe = 0.0
         self._broken = self._cut = False
+        self._thread = 0  # that is in a collective call
         self._network: Network | None = None
         self._team: Team | None = None
+        self._board: Any = None  # rank 0's
         self._segments: set[tuple[int, int]] = set()  # rank, inode: mapped by all
         self.comm = collective.duplicate(comm)
         self.rank, self.size = self.comm.rank, self.comm.size
@@ -89,7 +92,7 @@ class Group:
         try:
             self._open()
         except BaseException as exc:
-            self._unwatch()
+            Team.discard(self._board)
             if isinstance(exc, Exception):  # on all ranks
                 self.comm.Free()
             raise
@@ -129,7 +132,6 @@ class Group:
         self._users -= 1
         if self._users or _lifetime.ending():
             return
-        self._unwatch()
         if self._team is not None:
             self._team.close()
         if self._network is not None:
@@ -139,17 +141,14 @@ class Group:
     # -- set-up ----------------------------------------------------------------
 
     def _open(self) -> None:
-        board = None
-
         def hello() -> bytes:
-            nonlocal board
             self._config = config = Config.read()
             if config.ptracer:
                 allow_copies()
             try:
                 process = self._process_facts()
                 if self.rank == 0 and self.size > 1:
-                    board = Team.board(self.size)
+                    self._board = board = Team.board(self.size)
                     process["board"] = list(Arena.find(board, len(board)))
             except NO_ARENA:
                 process = {}
@@ -166,7 +165,7 @@ class Group:
                 self.network()
             return
         for rank, peer in enumerate(hellos):  # from here on the dead are noticed
-            fd = open_pidfd(own, peer)
+            fd = pidfd_of(own, peer)
             if fd >= 0:
                 self.pidfds[rank] = fd
                 self._poll.register(fd, select.POLLIN)
@@ -174,7 +173,7 @@ class Group:
         self.processes = [self._find_process(rank) for rank in range(self.size)]
         handles = [p.handle if p is not None else ffi.NULL for p in self.processes]
         self._handles = ffi.new("rmaext_near *[]", handles)
-        where = self._board(board)
+        where = self._find_board()
         alone = any(p is None or not p.can_map for p in self._others()) or not where
         worst = self.reduce(2 if len(self.near) < self.size else int(alone))
         self.one_host = worst < 2
@@ -183,7 +182,7 @@ class Group:
         if self.all_direct and all(h.progress for h in hellos):
             self._team = Team(where, self.rank, self.size, 0 if self.crowded else 50e-6)
         else:
-            Team.discard(board)
+            Team.discard(self._board)
         if not self.all_direct:
             self.network()
 
@@ -204,13 +203,15 @@ class Group:
         # pid and namespace were checked for the pidfd; the nonce is the proof
         if self.forced or rank not in self.pidfds or not hello.nonce:
             return None
-        nonce, first = bytes.fromhex(hello.nonce), hello.arena
-        fd = os.dup(self.pidfds[rank])
-        return Process.find(hello.pid, hello.address, nonce, Block(*first), fd)
+        nonce, first = bytes.fromhex(hello.nonce), Block(*hello.arena)
+        try:
+            return Process.find(hello.pid, hello.address, nonce, first, self.pidfds[rank])
+        except MemoryError:  # the fabric serves
+            return None
 
-    def _board(self, own: Any) -> Any:
+    def _find_board(self) -> Any:
         if self.rank == 0:
-            return own
+            return self._board
         process = self.processes[0]
         if process is None or not process.can_map:
             return None
@@ -241,17 +242,26 @@ class Group:
         which collective the others are in: all later ones are refused. Other
         errors are the same on all ranks.
         """
+        self.ready()
         if self._broken:
             self._look()
             self._look_for_beacons()
             raise _out_of_step()
-        self._broken, self._cut = True, False
+        self._broken, self._cut, self._thread = True, False, threading.get_ident()
         try:
             yield
         except Exception:
             self._broken = self._cut
             raise
+        finally:
+            self._thread = 0
         self._broken = False
+
+    def ready(self) -> None:
+        """Raise if another thread is in a collective call: nothing orders the two on all ranks."""
+        if self._thread not in (0, threading.get_ident()):
+            text = "another thread is in a collective call over this communicator"
+            raise RmaError(errno.EBUSY, text)
 
     @property
     def broken(self) -> bool:
@@ -448,11 +458,6 @@ class Group:
         """Raise PeerLostError if a rank has left without dying, which C does not notice."""
         if rank in self.near and Beacon.visible(self.hellos[rank].beacon) is False:
             raise PeerLostError(errno.ENOTCONN, f"{where}: the rank has left", rank=rank)
-
-    def _unwatch(self) -> None:
-        for fd in self.pidfds.values():
-            os.close(fd)
-        self.pidfds.clear()
 
 
 _UNFINISHED = object()  # in place of a group whose creation was interrupted

@@ -22,7 +22,7 @@ from .errors import KeyRecordError, NoProviderError
 from .keys import blame
 from .library import Candidate
 
-__all__ = ["Beacon", "Hello", "choose", "open_pidfd", "usable", "wanted_interface"]
+__all__ = ["Beacon", "Hello", "choose", "open_pidfd", "pidfd_of", "usable", "wanted_interface"]
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -204,6 +204,22 @@ def open_pidfd(own: Hello, peer: Hello) -> int:
         pass  # gone meanwhile; nothing proves that the descriptor is the peer's
     os.close(fd)
     return -1
+
+
+_pidfds: dict[tuple[str, int, int], int] = {}
+
+
+def pidfd_of(own: Hello, peer: Hello) -> int:
+    """As `open_pidfd`, but opened once for all groups, and never closed."""
+    if own.node != peer.node:
+        return -1
+    key = (peer.pids, peer.pid, peer.started)
+    if key not in _pidfds:
+        fd = open_pidfd(own, peer)
+        if fd < 0:
+            return -1
+        _pidfds[key] = fd
+    return _pidfds[key]
 
 
 # -- choice of endpoints: the same computation, on the same input, on every rank --

@@ -95,6 +95,10 @@ class Network:
                 # a descriptor of its own: the peer may serve later groups too
                 fd = os.dup(group.pidfds[rank]) if rank in group.pidfds else -1
                 self.peers[rank] = self.fabric.peer(name, fd)
+            routes, maps = [lib.RMAEXT_FABRIC] * group.size, [ffi.NULL] * group.size
+            token = secrets.token_bytes(16)  # no message is meant for it
+            limit = config.timeout
+            self.control_window = group.window(self, records, routes, maps, limit, token)
             return b""
 
         def named(payload: bytes) -> tuple[bytes, WindowRecord]:
@@ -103,12 +107,8 @@ class Network:
 
         parsed = parse_all(named, agree(group.gather, mine))
         names = [name for name, _ in parsed]
-        agree(group.gather, theirs)
         records = [record for _, record in parsed]
-        routes = [lib.RMAEXT_FABRIC] * group.size
-        self.control_window = group.window(
-            self, records, routes, [ffi.NULL] * group.size, config.timeout, secrets.token_bytes(16)
-        )
+        agree(group.gather, theirs)
 
     def quit(self) -> None:
         """End of the communicator."""

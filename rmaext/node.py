@@ -8,7 +8,6 @@ import functools
 import itertools
 import math
 import operator
-import os
 import secrets
 import threading
 from collections.abc import Sequence
@@ -131,7 +130,8 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = float) -> Array:
     dtype = np.dtype(dtype)
     check_dtype(dtype)
     dims = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
-    dims = tuple(operator.index(n) for n in dims)
+    dims = tuple(operator.index(n) for n in dims) + dtype.shape
+    dtype = dtype.base  # as numpy.zeros has it
     if any(n < 0 for n in dims):
         raise ValueError(f"shape {dims} has a negative dimension")
     nbytes = math.prod(dims) * dtype.itemsize
@@ -202,11 +202,9 @@ class Process:
 
     @classmethod
     def find(cls, pid: int, address: int, nonce: bytes, first: Block, pidfd: int) -> Process:
-        """Return the process that claims this; it is asked once. Owns pidfd."""
+        """Return the process that claims this; it is asked once. `pidfd` stays open."""
         known = cls._known.get(nonce)
         if known is not None:
-            if pidfd >= 0:
-                os.close(pidfd)
             return known
         near = ffi.new("rmaext_near **")
         process = ffi.new("struct rmaext_process *", [pid, address, nonce, first])

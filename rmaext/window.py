@@ -159,6 +159,8 @@ class Window(_hot.Window, ManyOperations):
         access: str | None,
         timeout: float | None,
     ) -> None:
+        if hasattr(self, "_group"):
+            raise RuntimeError("this window was made before; make another one")
         self._closed = True  # until it is whole
         self._comm = comm
         self._group = group = Group.of(comm)
@@ -298,7 +300,9 @@ class Window(_hot.Window, ManyOperations):
         -------
         numpy.ndarray
             In that rank's shape; read-only where the window allows origins no
-            writing. Of use until the window is closed.
+            writing. Let go of it before the window is closed: the memory may
+            then become part of another array of that rank, which writing through
+            the view would change.
 
         Raises
         ------
@@ -534,6 +538,7 @@ class Window(_hot.Window, ManyOperations):
         or a signal interrupts it, the window is closed on this rank.
         """
         self._check_open("fence")
+        self._group.ready()
         failure, _ = self._meet(self._try_flush())
         if failure is not None:
             raise failure
@@ -548,9 +553,14 @@ class Window(_hot.Window, ManyOperations):
         """
         if self._closed:
             return
+        self._group.ready()
         failure = self._try_flush()
-        # a get or an atomic that was given up may still reach its target
-        busy = lib.rmaext_window_pending(self._handle) > 0
+        # Once all have met, memory is freed: this rank's threads must have stopped
+        # writing by then. A get or an atomic that was given up may still reach its
+        # target; then all keep their memory.
+        self._closed = True
+        busy = lib.rmaext_window_shut(self._handle) != 0
+        busy = lib.rmaext_window_pending(self._handle) > 0 or busy
         failure, keep = self._meet(failure, busy)
         self._shut(keep)
         if failure is not None:
