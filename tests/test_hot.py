@@ -277,6 +277,27 @@ def test_many_equal_the_slow_ones(windows, method, data):
         compare(windows[choice], method, args, keywords)
 
 
+@pytest.mark.parametrize("count", [1, 100, 5000])
+def test_plain_many_do_without_python(monkeypatch, windows, count):
+    """With the GIL and without."""
+    for name in ("put_many", "get_many", "fetch_add_many", "accumulate_many"):
+        monkeypatch.delattr(rmaext.Window.__mro__[2], f"_{name}")
+    win = windows["l", "rw"]
+    win.local[:] = 0
+    ranks, offsets, data = np.zeros(count, int), np.arange(count) % SIZE, np.arange(count)
+    win.put_many(ranks, offsets, data)
+    win.put_many(ranks=0, offsets=offsets, values=data)
+    want = win.local[offsets].copy()
+    assert set(data[-SIZE:]) <= set(want)
+    assert same(win.get_many(ranks, offsets), want)
+    assert win.get_many(0, offsets, data) is data
+    assert same(data, want)
+    assert same(win.fetch_add_many(ranks, offsets, 0), want)
+    win.accumulate_many(0, 3, data)
+    with pytest.raises(AttributeError, match="_put_many"):
+        win.put_many(ranks, offsets - 1, data)
+
+
 @pytest.mark.parametrize("args", [(), (None,), (0,), (1,), (-1,), (MPI.PROC_NULL,), ("0",), (0, 0)])
 def test_flush_equals_the_slow_one(windows, args):
     compare(windows["d", "rw"], "flush", args, {})
