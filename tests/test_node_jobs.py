@@ -135,7 +135,7 @@ def test_three_thousand_windows_at_once():
             win.close()
         print("end")
     """
-    clean(start(2, body), 2)
+    clean(start(2, body, timeout=50), 2)
 
 
 def test_large_windows():
