@@ -68,7 +68,7 @@ def say(text):
 """
 
 
-def start(size, body, timeout=20, **options):
+def start(size, body, timeout=45, **options):
     """Run on that many ranks; size 0 is one process without mpiexec."""
     code = PRELUDE + textwrap.dedent(body)
     if size:
@@ -135,7 +135,7 @@ def test_three_thousand_windows_at_once():
             win.close()
         print("end")
     """
-    clean(start(2, body, timeout=50), 2)
+    clean(start(2, body), 2)
 
 
 def test_large_windows():
