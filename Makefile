@@ -90,7 +90,7 @@ bench:
 check:
 	$(MAKE) lint type check-c
 	$(MAKE) test MPI=mpich
-	$(MAKE) test MPI=openmpi
+	$(MAKE) test MPI=openmpi ARGS="--sizes 0,2:direct,3:mixed,4"
 
 # -- C ---------------------------------------------------------------------------
 
