@@ -224,10 +224,10 @@ def test_no_descriptors_for_a_communicator():
             comm.Free()
             if made == 4:
                 break
-        assert made == 4 and left > 4, (made, left)
+        assert made == 4 and left > 3, (made, left)
         print("end")
     """
-    clean(start(2, body), 2)
+    clean(start(3, body), 3)
 
 
 @pytest.mark.parametrize("who", ["all", "one"])
@@ -346,7 +346,7 @@ def test_memory_after_close_is_not_written(make):
         n = 6_000_000
         data, at = np.full(n, 7.0), np.arange(200_000)
         fresh = rmaext.zeros if "{make}" == "allocate" else np.zeros
-        for turn in range(6):
+        for turn in range(4):
             win, ended = {make}(n), []
             assert win.route(1 - rank) == ("direct" if "{make}" == "allocate" else "cma")
             call = (
@@ -370,7 +370,7 @@ def test_memory_after_close_is_not_written(make):
                 arrays = [fresh(n) for _ in range(2)]
                 for array in arrays:
                     array[:] = 0
-                time.sleep(0.1)
+                time.sleep(0.05)
                 wrong = [np.count_nonzero(array) for array in arrays]
                 assert not any(wrong), (turn, wrong)
                 del array, arrays
@@ -727,7 +727,9 @@ def test_arena_of_a_thread_that_has_ended():
         thread.start()
         thread.join()
         world.Barrier()
-        assert calls(wins[0]) == names, slow  # or this test tests nothing
+        end = time.monotonic() + 5
+        while calls(wins[0]) != names:  # once the kernel has ended the thread
+            assert time.monotonic() < end, slow
         wins.append(allocate(comm=world.Dup()))
         for win in wins:
             assert calls(win) == (), slow

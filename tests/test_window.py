@@ -562,7 +562,8 @@ def test_collective_in_another_thread(world, call):
                 with pytest.raises(rmaext.RmaError, match="another thread") as caught:
                     calls[call]()
                 assert caught.value.errno == errno.EBUSY
-            assert not (win.closed or other.closed)
+            assert not win.closed
+            assert not other.closed
             world.Barrier()
             thread.join()
         else:
