@@ -555,7 +555,7 @@ class Window(_hot.Window, ManyOperations):
         if self._closed:
             return
         with self._group.alone():
-            if self._closed:  # by a thread that is done by now
+            if self.closed:  # by a thread that is done by now
                 return
             failure = self._try_flush()
             # Once all have met, memory is freed: this rank's threads must have stopped
