@@ -22,9 +22,10 @@ struct parts {
 };
 
 static void part_add(struct parts *p, const struct rmaext_batch *b,
-		     const struct rmx_target *t)
+		     const struct rmx_target *t, bool checked)
 {
-	const bool may = t->route == RMAEXT_DIRECT && !rmx_doubtful(t) &&
+	const bool may = t->route == RMAEXT_DIRECT &&
+			 (checked || !rmx_doubtful(t)) &&
 			 (t->access & b->access) == b->access &&
 			 !(rmx_updates(b) && (t->align & (b->unit - 1)));
 	const uint64_t count = may ? t->size / b->unit : 0;
@@ -37,9 +38,12 @@ static void part_add(struct parts *p, const struct rmaext_batch *b,
 		p->aligned = false;
 }
 
-/* False if there are more ranks, or the only one does not exist. */
+/*
+ * False if there are more ranks, or the only one does not exist. checked: it
+ * was found out that those in doubt live.
+ */
 static bool parts_make(struct parts *p, const struct rmaext_batch *b,
-		       uint64_t most)
+		       uint64_t most, bool checked)
 {
 	const uint64_t ranks = (uint64_t)b->window->count;
 
@@ -51,13 +55,13 @@ static bool parts_make(struct parts *p, const struct rmaext_batch *b,
 
 		if (rank >= ranks)
 			return false;
-		part_add(p, b, &b->window->targets[rank]);
+		part_add(p, b, &b->window->targets[rank], checked);
 		return true;
 	}
 	if (ranks > RMX_PARTS || ranks > most)
 		return false;
 	for (uint64_t r = 0; r < ranks; r++)
-		part_add(p, b, &b->window->targets[r]);
+		part_add(p, b, &b->window->targets[r], checked);
 	return true;
 }
 
@@ -246,7 +250,8 @@ bool rmx_direct_all(const struct rmaext_batch *b, int *ret_p, uint64_t *done_p)
 	const uint64_t end = b->count < RMX_BLOCK ? b->count : RMX_BLOCK;
 	struct parts p;
 
-	if (!parts_make(&p, b, b->count + RMX_SPARE) || !all_inside(b, &p))
+	if (!parts_make(&p, b, b->count + RMX_SPARE, false) ||
+	    !all_inside(b, &p))
 		return false;
 	*ret_p = apply(b, &p, 0, end);
 	*done_p = end;
@@ -280,7 +285,7 @@ int rmx_direct_block(const struct rmaext_batch *b, uint64_t start, uint64_t end)
 {
 	struct parts p;
 
-	if (parts_make(&p, b, end - start))
+	if (parts_make(&p, b, end - start, true))
 		return apply(b, &p, start, end);
 	return by_place(b, start, end);
 }

@@ -76,7 +76,7 @@ class Group:
         self._next_look = 0.0
         self._next_probe = 0.0
         self._broken = self._cut = False
-        self._thread = 0  # that is in a collective call
+        self._turn: dict[str, int] = {}  # the thread that is in a collective call
         self._network: Network | None = None
         self._team: Team | None = None
         self._board: Any = None  # rank 0's
@@ -242,26 +242,35 @@ class Group:
         which collective the others are in: all later ones are refused. Other
         errors are the same on all ranks.
         """
-        self.ready()
         if self._broken:
             self._look()
             self._look_for_beacons()
             raise _out_of_step()
-        self._broken, self._cut, self._thread = True, False, threading.get_ident()
+        self._broken, self._cut = True, False
         try:
             yield
         except Exception:
             self._broken = self._cut
             raise
-        finally:
-            self._thread = 0
         self._broken = False
 
-    def ready(self) -> None:
-        """Raise if another thread is in a collective call: nothing orders the two on all ranks."""
-        if self._thread not in (0, threading.get_ident()):
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Bracket a collective call, from before it does anything.
+
+        Nothing orders those of two threads in the same way on all ranks: the
+        second one is refused.
+        """
+        me = threading.get_ident()
+        inner = self._turn.get("thread") == me  # in a signal handler
+        if self._turn.setdefault("thread", me) != me:  # in one step
             text = "another thread is in a collective call over this communicator"
             raise RmaError(errno.EBUSY, text)
+        try:
+            yield
+        finally:
+            if not inner:
+                self._turn.clear()
 
     @property
     def broken(self) -> bool:

@@ -167,7 +167,6 @@ class Window(_hot.Window, ManyOperations):
         self._fabric: Fabric | None = None
         self._registered = None
         self._kept = -1
-        self._name = group.next_name()
 
         def mine() -> bytes:
             self._array = array = make()
@@ -178,16 +177,18 @@ class Window(_hot.Window, ManyOperations):
             self._kept = node.keep(array)
             return self._record(network=not group.all_direct).pack()
 
-        try:
-            with group.in_step():
-                records = self._exchange(mine)
-        except Exception:
-            # if all ranks have failed, no rank has a window with our key in it
-            if not group.broken:
-                self._deregister()
-            raise
-        self._adopt(records)
-        group.join()
+        with group.alone():
+            self._name = group.next_name()
+            try:
+                with group.in_step():
+                    records = self._exchange(mine)
+            except Exception:
+                # if all ranks have failed, no rank has a window with our key in it
+                if not group.broken:
+                    self._deregister()
+                raise
+            self._adopt(records)
+            group.join()
         _lifetime.on_end(self)
         self._closed = False
 
@@ -537,9 +538,9 @@ class Window(_hot.Window, ManyOperations):
         fails on one rank, it raises the same error on all. If a rank is lost,
         or a signal interrupts it, the window is closed on this rank.
         """
-        self._check_open("fence")
-        self._group.ready()
-        failure, _ = self._meet(self._try_flush())
+        with self._group.alone():
+            self._check_open("fence")
+            failure, _ = self._meet(self._try_flush())
         if failure is not None:
             raise failure
 
@@ -553,16 +554,18 @@ class Window(_hot.Window, ManyOperations):
         """
         if self._closed:
             return
-        self._group.ready()
-        failure = self._try_flush()
-        # Once all have met, memory is freed: this rank's threads must have stopped
-        # writing by then. A get or an atomic that was given up may still reach its
-        # target; then all keep their memory.
-        self._closed = True
-        busy = lib.rmaext_window_shut(self._handle) != 0
-        busy = lib.rmaext_window_pending(self._handle) > 0 or busy
-        failure, keep = self._meet(failure, busy)
-        self._shut(keep)
+        with self._group.alone():
+            if self.closed:  # by a thread that is done by now
+                return
+            failure = self._try_flush()
+            # Once all have met, memory is freed: this rank's threads must have stopped
+            # writing by then. A get or an atomic that was given up may still reach its
+            # target; then all keep their memory.
+            self._closed = True
+            busy = lib.rmaext_window_shut(self._handle) != 0
+            busy = lib.rmaext_window_pending(self._handle) > 0 or busy
+            failure, keep = self._meet(failure, busy)
+            self._shut(keep)
         if failure is not None:
             raise failure
 

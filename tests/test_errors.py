@@ -92,6 +92,11 @@ def test_codes(name, cls):
         ("fi_cq_readerr", "ETIMEDOUT", rmaext.RmaTimeout),
         ("fi_domain", "EIO", rmaext.RmaError),  # no peer yet
         ("fi_getinfo", "ENODATA", rmaext.NoProviderError),
+        ("process_vm_writev", "EFAULT", rmaext.RmaError),  # the kernel's
+        ("process_vm_readv", "EFAULT", rmaext.RmaError),
+        ("process_vm_readv", "ENOTCONN", rmaext.PeerLostError),
+        ("mmap", "ENOENT", rmaext.RmaError),
+        ("mmap", "EACCES", rmaext.RmaError),
     ],
 )
 def test_meaning_depends_on_the_call(call, name, cls):

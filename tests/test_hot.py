@@ -320,6 +320,8 @@ def test_a_call_without_a_window():
     for call in (lambda: bare.put(1, 0), lambda: bare.get(0), bare.flush):
         with pytest.raises(AttributeError):  # it has not even a name
             call()
+    with pytest.raises(ValueError, match="no window"):
+        _ = bare.numba
 
 
 def test_every_dtype_and_size(comm):

@@ -452,3 +452,13 @@ def test_killed_target(mpirun, library, scenario):
     done = mpirun(3, PROGRAMS / "many.py", *args, env=env, survive=True, timeout=40)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("OK") == 2, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("own", ["", " own"], ids=["arena", "own"])
+@pytest.mark.parametrize("scenario", ["killed before", "killed leaving"])
+def test_lost_target_of_this_node(mpirun, scenario, own):
+    """By the routes direct and cma."""
+    args = (scenario + own).split()
+    done = mpirun(3, PROGRAMS / "many.py", *args, env=environment(""), survive=True, timeout=40)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("OK") == 2 + ("leaving" in scenario), done.stdout + done.stderr

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import mmap
 import os
 import threading
 
@@ -13,7 +15,7 @@ from guarded import Guarded, descriptors, neighbour, noise, same
 
 import rmaext
 from rmaext.group import Group
-from rmaext.node import Arena, Team
+from rmaext.node import Arena, Block, Team
 
 
 @pytest.fixture
@@ -349,6 +351,26 @@ def test_boards_and_descriptors_are_given_back(world, monkeypatch):
     assert len(Team._boards) < 20
 
 
+@pytest.mark.parametrize(
+    ("make", "number"), [(rmaext.zeros, 50), (np.zeros, 15)], ids=["arena", "own"]
+)
+def test_descriptors_are_those_of_the_process(node, make, number):
+    """Not of each communicator: many of them have no more than one."""
+
+    def open_one():
+        comm = node.Dup()
+        return comm, rmaext.Window(comm, make(4))
+
+    kept = [open_one()]
+    node.Barrier()
+    before = descriptors()
+    kept += [open_one() for _ in range(number)]
+    assert descriptors() <= before
+    for comm, win in kept:
+        win.close()
+        comm.Free()
+
+
 # -- errors, on all ranks alike --------------------------------------------------------
 
 BAD = {
@@ -423,6 +445,56 @@ def test_rights_and_bounds_on_every_route(two_nodes):
         assert (raw == -1).all()
 
 
+@pytest.mark.mpi(min_size=2)
+def test_memory_that_the_kernel_refuses(node):
+    """An error, but not one of the caller's alignment, and not of a library's."""
+    memory = mmap.mmap(-1, 1 << 16)
+    mine = np.frombuffer(memory, "i8")
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def protect(rights):
+        where = ctypes.c_void_p(mine.ctypes.data)
+        assert libc.mprotect(where, ctypes.c_size_t(1 << 16), rights) == 0
+
+    with rmaext.Window(node, mine) as win:
+        peer = neighbour(node)
+        win.fence()
+        protect(0)
+        node.Barrier()
+        for call in (
+            lambda: win.put(1, peer),
+            lambda: win.get(peer, 0, 1),
+            lambda: win.put_many(peer, [0, 1], 1),
+            lambda: win.get_many(peer, [0, 1]),
+        ):
+            with pytest.raises(rmaext.RmaError, match="Bad address") as caught:
+                call()
+            assert type(caught.value) is rmaext.RmaError
+        node.Barrier()
+        protect(mmap.PROT_READ | mmap.PROT_WRITE)
+        win.fence()
+        win.put(3, peer)
+        win.fence()
+        assert mine[0] == 3
+        assert not mine[1:].any()
+        win.fence()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_segment_that_cannot_be_opened(node, monkeypatch):
+    """Whatever errno says, it is no missing library."""
+    rmaext.Window.allocate(node, 1).close()
+    bad = Block(1 << 20, 12345, 16 << 20, 0)
+    with monkeypatch.context() as patch:
+        if node.rank == 0:
+            patch.setattr(Arena, "find", classmethod(lambda *_: bad))
+        with pytest.raises(rmaext.RmaError, match="No such file") as caught:
+            rmaext.Window.allocate(node, 1)
+        assert type(caught.value) is rmaext.RmaError
+    with rmaext.Window.allocate(node, size_for(node), "i8") as win:
+        exercise(win)
+
+
 # -- arrays ------------------------------------------------------------------------------
 
 
@@ -445,6 +517,10 @@ def test_array_arguments():
     for shape in 5, (5,), [2, 3], (), 0, (3, 0), np.int64(4), (np.int32(2), 2):
         for make in rmaext.empty, rmaext.zeros:
             assert same(make(shape, "f4"), np.zeros(shape, "f4"))
+    for dtype in "(3,)f4", "(2,2)i2", ("(2,)i4,f8", (3,)):
+        for make in rmaext.empty, rmaext.zeros:
+            assert same(make((4, 1), dtype), np.zeros((4, 1), dtype))
+            assert same(make(0, dtype), np.zeros(0, dtype))
     assert rmaext.empty(3).dtype == float
     for shape in -1, (2, -3):
         with pytest.raises(ValueError, match="negative"):
@@ -559,6 +635,44 @@ def test_a_million_updates_by_all_routes_are_atomic(two_nodes):
         total += count_together(two_nodes, (rmaext.zeros, np.zeros)[rounds % 2], 30_000, 10_000)
         rounds += 1
         assert rounds < 100
+
+
+def test_atomics_of_the_network_card(node, monkeypatch):
+    """They do not mix with the CPU's: nothing is direct, not even the own rank's memory.
+
+    There is no such card here: a network whose atomics are the CPU's is said
+    to be one, to Python only.
+    """
+    rmaext.Window(node, np.zeros(1)).close()  # opens the network, where there is more than one rank
+    fabric = Group.of(node).network().fabric
+    monkeypatch.setattr(fabric, "cpu_atomics", False)
+    comm, n = node.Dup(), size_for(node)
+    # arena memory too, where one rank's own array needs the network
+    for mine in np.zeros(n, "i8"), rmaext.zeros(n, "i8") if node.rank else np.zeros(n, "i8"):
+        with rmaext.Window(comm, mine) as win:
+            if node.size == 1:
+                break  # needs no network
+            assert win.fabric is fabric
+            assert routes(win) == ["fabric" if r == node.rank else "cma" for r in range(node.size)]
+            exercise(win)
+            win.fence()
+            for rank in range(node.size):
+                with pytest.raises(rmaext.NotLocalError):
+                    win.peer_view(rank)
+                at = 16 * node.rank + np.arange(16)
+                win.put_many(rank, at, at * 3)
+                assert same(win.get_many(rank, at), at * 3)
+                seen = win.compare_and_swap(48 * node.rank, -1, rank, 16 * node.rank)
+                assert seen == 48 * node.rank
+                win.accumulate_many(rank, [n - 1] * 2, 1)
+                win.fetch_add_many(rank, n - 1, 1)
+            win.fence()
+            want = 3 * np.arange(n - 1)
+            want[::16] = -1
+            assert same(win.local[:-1], want)
+            assert win.local[-1] == 4 * node.size
+            win.fence()
+    comm.Free()
 
 
 def test_group_is_shared_by_windows(node):

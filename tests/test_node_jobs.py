@@ -191,6 +191,45 @@ def test_few_descriptors():
     clean(start(2, body), 2)
 
 
+def test_no_descriptors_for_a_communicator():
+    """Wherever rank 0 runs out of them: the same on all ranks, and no rank waits."""
+    body = """
+        assert len(set(world.allgather(os.getpid()))) == size  # MPI has what it needs
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+        made = 0
+        for left in range(30):
+            comm, taken = world.Dup(), []
+            try:
+                while rank == 0:
+                    taken.append(os.open("/dev/null", os.O_RDONLY))
+            except OSError:
+                pass
+            for _ in range(min(left, len(taken))):
+                os.close(taken.pop())
+            try:
+                win = (allocate, own)[left % 2](10, comm)
+            except OSError as error:
+                win, outcome = None, type(error).__name__
+            else:
+                outcome = "made"
+            for fd in taken:
+                os.close(fd)
+            assert len(set(outcomes := world.allgather(outcome))) == 1, (left, outcomes)
+            if win:
+                made += 1
+                win.put(np.float64(left), peer, 3)
+                win.fence()
+                assert win.local[3] == left
+                win.close()
+            comm.Free()
+            if made == 4:
+                break
+        assert made == 4 and left > 3, (made, left)
+        print("end")
+    """
+    clean(start(3, body), 3)
+
+
 @pytest.mark.parametrize("who", ["all", "one"])
 def test_no_arena(who):
     """Files may not grow to the first segment, as under `ulimit -f`: the other routes serve."""
@@ -298,6 +337,77 @@ def test_memory_after_a_sudden_end(end, make):
     while holders(inodes) and time.monotonic() < last:
         time.sleep(0.05)
     assert not holders(inodes)
+
+
+@pytest.mark.parametrize("make", ["allocate", "own"])
+def test_memory_after_close_is_not_written(make):
+    """By a put, or a put_many, of another thread that was on its way in close()."""
+    body = f"""
+        n = 6_000_000
+        data, at = np.full(n, 7.0), np.arange(200_000)
+        fresh = rmaext.zeros if "{make}" == "allocate" else np.zeros
+        for turn in range(4):
+            win, ended = {make}(n), []
+            assert win.route(1 - rank) == ("direct" if "{make}" == "allocate" else "cma")
+            call = (
+                (lambda: win.put(data, 1)) if turn % 3 else
+                (lambda: win.put_many(1, at * 30, data[:at.size]))
+            )
+            def work():
+                try:
+                    while True:
+                        call()
+                except rmaext.ClosedError:
+                    ended.append(True)
+            thread = threading.Thread(target=work)
+            if rank == 0:
+                thread.start()
+                time.sleep(0.03)
+            win.close()
+            assert win.closed
+            if rank == 1:
+                del win
+                arrays = [fresh(n) for _ in range(2)]
+                for array in arrays:
+                    array[:] = 0
+                time.sleep(0.05)
+                wrong = [np.count_nonzero(array) for array in arrays]
+                assert not any(wrong), (turn, wrong)
+                del array, arrays
+            else:
+                thread.join()
+                assert ended
+            world.Barrier()
+        print("end")
+    """
+    clean(start(2, body), 2)
+
+
+@pytest.mark.parametrize("make", ["allocate", "own"])
+def test_rank_that_runs_another_program(make):
+    """Its pid is alive, but what it has in its memory is not the window."""
+    body = f"""
+        win, pids = {make}(), world.allgather(os.getpid())
+        win.fence()
+        if rank == 1:
+            wait = "while kill -0 $0 2>/dev/null; do sleep 0.1; done"
+            os.execv("/bin/sh", ["sh", "-c", wait, str(pids[0])])
+        while os.readlink(f"/proc/{{pids[1]}}/exe") == os.readlink("/proc/self/exe"):
+            time.sleep(0.01)
+        for call in (
+            lambda: win.put(1.0, 1), lambda: win.get(1, 0, 1), lambda: win.get(1),
+            lambda: win.put_many(1, [0, 1], 1.0), lambda: win.get_many([1, 0], [0, 1]),
+            lambda: win.fetch_add(1.0, 1), lambda: win.flush(1),
+        ):
+            text = refuses(call, rmaext.PeerLostError)
+            assert "rank 1" in text, text
+        win.put(1.0, 0)
+        assert win.get(0, 0, 1)[0] == 1
+        say("end")
+        os._exit(0)
+    """
+    done = start(2, body, survive=True)
+    assert done.stdout.count("end") == 1, done.stdout + done.stderr
 
 
 def test_board_is_not_reused_while_a_rank_wakes_up_in_it():
@@ -542,9 +652,96 @@ def test_arrays_without_mpi():
         clean(launch.run_python(code), 1)
 
 
+@pytest.mark.parametrize("end", ["sys.exit()", "again()"])
+def test_child_forked_before_mpi(end):
+    """What it does at its end is not taken for the parent's end."""
+    body = f"""
+        import sys
+        first = rmaext.zeros(1000)
+        def again():
+            MPI.Init()
+            with rmaext.Window(MPI.COMM_WORLD, rmaext.zeros(9)) as win:
+                win.put(1.0, 0)
+            MPI.Finalize()
+            sys.exit()
+        pid = os.fork()
+        if not pid:
+            for name in [name for name in os.environ if name.startswith({launch._JOB_VARIABLES})]:
+                del os.environ[name]
+            {end}
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        MPI.Init()
+        world = MPI.COMM_WORLD
+        peer = 1 - world.rank
+        with rmaext.Window(world, first) as win:
+            assert win.route(peer) == "direct"
+            for _ in range(2):
+                win.put(2.0 + world.rank, peer)
+                win.put_many(peer, [1, 2], 5.0)
+                win.fence()
+            assert win.local[:4].tolist() == [2.0 + peer, 5, 5, 0]
+            assert win.peer_view(peer)[1] == 5
+            win.fence()
+        MPI.Finalize()
+        print("end")
+    """
+    clean(launch.mpirun(2, UNINITIALIZED + textwrap.dedent(body)), 2)
+
+
 def test_first_array_after_finalize():
     code = UNINITIALIZED + "MPI.Init(); MPI.Finalize(); rmaext.zeros(9)[:] = 1; print('end')"
     clean(launch.run_python(code), 1)
+
+
+# -- threads -------------------------------------------------------------------------------
+
+
+def test_arena_of_a_thread_that_has_ended():
+    """Its end is not the process's; and the next communicator ends the doubts."""
+    body = """
+        slow = []
+
+        def count(name):
+            slower = getattr(rmaext.Window, name)
+            def counted(*args):
+                slow.append(name)
+                return slower(*args)
+            setattr(rmaext.Window, name, counted)
+
+        names = "_put", "_get", "_fetch_add", "_compare_and_swap", "_put_many", "_get_many"
+        for name in names:
+            count(name)
+
+        def calls(win):
+            slow.clear()
+            win.put(2.0, peer)
+            win.get(peer, 0, 1)
+            win.fetch_add(1.0, peer)
+            win.compare_and_swap(0.0, 1.0, peer)
+            win.put_many(peer, np.arange(3), np.ones(3))
+            win.get_many(peer, np.arange(3))
+            return tuple(slow)
+
+        wins = []
+        thread = threading.Thread(target=lambda: wins.append(allocate()))
+        thread.start()
+        thread.join()
+        world.Barrier()
+        end = time.monotonic() + 5
+        while calls(wins[0]) != names:  # once the kernel has ended the thread
+            assert time.monotonic() < end, slow
+        wins.append(allocate(comm=world.Dup()))
+        for win in wins:
+            assert calls(win) == (), slow
+            win.fence()
+        wins.append(own(comm=world.Dup()))
+        assert calls(wins[1]) == (), slow
+        for win in wins:
+            win.fence()
+            win.close()
+        print("end")
+    """
+    clean(start(2, body), 2)
 
 
 # -- exits ---------------------------------------------------------------------------------

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import mmap
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -435,6 +437,20 @@ def test_close_twice_and_with(comm):
         win.__enter__()
 
 
+def test_a_window_is_made_once(comm):
+    with guarded(comm, 4, "i8") as win:
+        for call in (
+            lambda: win.__init__(comm, np.zeros(3)),
+            lambda: win._create(comm, lambda: np.zeros(3), None, None),
+        ):
+            with pytest.raises(RuntimeError, match="made before"):
+                call()
+        win.put(5, neighbour(comm), 3)
+        win.fence()
+        assert win.local.tolist() == [0, 0, 0, 5]
+        win.fence()
+
+
 def test_close_completes_what_is_on_its_way(comm):
     array = np.zeros(1 << 16, "i4")
     win = rmaext.Window(comm, array)
@@ -524,3 +540,72 @@ def test_fence_separates_rounds(comm):
             win.fence()
             assert win.local.tolist() == [i] * comm.size
             win.fence()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("call", ["fence", "close", "create"])
+def test_collective_in_another_thread(world, call):
+    """It is refused there; the one that waits goes on, and so do all windows."""
+    with guarded(world, 4, "i8") as other, guarded(world, 4, "i8") as win:
+        world.Barrier()
+        calls = {
+            "fence": other.fence,
+            "close": win.close,
+            "create": lambda: rmaext.Window.allocate(world, 3),
+        }
+        if world.rank == 0:
+            thread = threading.Thread(target=win.fence)
+            thread.start()
+            while not win._group._turn:
+                thread.join(0.001)
+            for _ in range(2):
+                with pytest.raises(rmaext.RmaError, match="another thread") as caught:
+                    calls[call]()
+                assert caught.value.errno == errno.EBUSY
+            assert not win.closed
+            assert not other.closed
+            world.Barrier()
+            thread.join()
+        else:
+            world.Barrier()  # not before: rank 0 waits
+            win.fence()
+        for each in win, other:
+            each.put_many(neighbour(world), [1, 2], np.array([7, 8]))
+            each.accumulate_many(neighbour(world), 3, np.ones(3, "i8"))
+            each.fence()
+            assert each.local.tolist() == [0, 7, 8, 3]
+        with guarded(world, 4, "i8") as new:
+            new.put_many(neighbour(world), [1, 2], np.array([7, 8]))
+            new.fence()
+            assert new.local.tolist() == [0, 7, 8, 0]
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("call", ["fence", "close"])
+def test_collective_in_another_thread_meanwhile(world, monkeypatch, call):
+    """The other one begins while this one flushes: it is that which is refused."""
+    win = rmaext.Window.allocate(world, 4, "i8")
+    refused = []
+
+    def work():
+        try:
+            win.fence()
+        except rmaext.RmaError as exc:
+            refused.append(exc.errno)
+
+    def flush():
+        monkeypatch.undo()
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join(2)
+        return win._try_flush()
+
+    monkeypatch.setattr(win, "_try_flush", flush)
+    getattr(win, call)()
+    assert refused == [errno.EBUSY]
+    if call == "fence":
+        win.put(5, neighbour(world))
+        win.fence()
+        assert win.local[0] == 5
+        win.close()
+    assert win.closed

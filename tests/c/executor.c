@@ -325,6 +325,49 @@ static void refused_here(void)
 	pair_close(&p);
 }
 
+/* A network card's own atomics and the CPU's do not mix: on neither side. */
+static void atomics_of_a_card(void)
+{
+	const int64_t zero = 0;
+	uint64_t value = 5, old = 0;
+	struct pair p;
+
+	pair_open(&p, (struct rig_options){0});
+	serve_start(&p);
+	for (int there = 0; there < 2; there++) {
+		rmaext_fabric *f = there ? p.r.target : p.r.origin;
+
+		f->cpu_atomics = false;
+		EQUAL(add(p.r.window, 0, 1), -FI_EOPNOTSUPP);
+		EQUAL(many(p.r.window, RMAEXT_FETCH_ADD, RMAEXT_UINT64, 8, 1,
+			   &zero, &value, &old),
+		      -FI_EOPNOTSUPP);
+		OK(many(p.r.window, RMAEXT_PUT, 0, 8, 1, &zero, &value, NULL));
+		OK(many(p.r.window, RMAEXT_GET, 0, 8, 1, &zero, NULL, &old));
+		EQUAL(old, 5);
+		f->cpu_atomics = true;
+	}
+	OK(add(p.r.window, 0, 1));
+	OK(many(p.r.window, RMAEXT_GET, 0, 8, 1, &zero, NULL, &old));
+	EQUAL(old, 6);
+	serve_stop(&p);
+	pair_close(&p);
+}
+
+/* What compiled Python holds on to: there need not be a window any more. */
+static void closed_for_compiled_code(void)
+{
+	const struct rmx_typed it = {.unit = 8, .type = -1, .closed = 1};
+	const uint64_t number = (uintptr_t)&it;
+	uint64_t value = 0;
+
+	EQUAL(rmaext_nb_flush(number, -1), -FI_ESHUTDOWN);
+	EQUAL(rmaext_nb_flush(number, 0), -FI_ESHUTDOWN);
+	EQUAL(rmaext_nb_put(number, 0, 0, (uintptr_t)&value, 1), -FI_ESHUTDOWN);
+	EQUAL(rmaext_nb_get(number, 0, 0, (uintptr_t)&value, 1), -FI_ESHUTDOWN);
+	EQUAL(rmaext_nb_fetch_add_int64(number, 0, 0, 1, 0), -FI_ESHUTDOWN);
+}
+
 /* -- refusals by the target */
 
 static void refused_there(void)
@@ -848,6 +891,8 @@ const struct test tests[] = {
 	{"by_memory", by_memory, NULL, NULL},
 	{"by_system_call", by_system_call, NULL, NULL},
 	{"refused_here", refused_here, NULL, NULL},
+	{"atomics_of_a_card", atomics_of_a_card, NULL, NULL},
+	{"closed_for_compiled_code", closed_for_compiled_code, NULL, NULL},
 	{"refused_there", refused_there, NULL, NULL},
 	{"early", early, NULL, NULL},
 	{"malformed", malformed, NULL, NULL},

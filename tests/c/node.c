@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Same node: the arena, neighbours that are what they claim or not, teams. */
 #include "check.h"
+#include "internal.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -262,13 +263,22 @@ struct child {
 	int pidfd, orders, answers;
 };
 
-static void *open_in_thread(void *arg)
+struct opened {
+	rmaext_arena *arena;
+	struct rmaext_process process;
+};
+
+/* The thread that describes it holds its life. */
+static void *open_and_describe(void *arg)
 {
-	*(rmaext_arena **)arg = arena_open();
+	struct opened *o = arg;
+
+	o->arena = arena_open();
+	rmaext_arena_describe(o->arena, &o->process);
 	return NULL;
 }
 
-enum order { LEAVE = 'l', GROW = 'g', UNSEALED = 'u', PIPE = 'p' };
+enum order { LEAVE = 'l', GROW = 'g', UNSEALED = 'u', PIPE = 'p', RENEW = 'r' };
 
 static void unsealed(struct child *c, bool sealed)
 {
@@ -289,22 +299,24 @@ static void unsealed(struct child *c, bool sealed)
 
 static void serve(int orders, int answers, bool by_thread)
 {
-	rmaext_arena *a = NULL;
 	struct child c = {.pid = getpid()};
+	struct opened opened;
+	rmaext_arena *a;
 	pthread_t thread;
 	char *window, order;
 
 	alarm(LIMIT);
 	if (by_thread) {
-		OK(pthread_create(&thread, NULL, open_in_thread, &a));
+		OK(pthread_create(&thread, NULL, open_and_describe, &opened));
 		OK(pthread_join(thread, NULL));
 	} else {
-		a = arena_open();
+		open_and_describe(&opened);
 	}
+	a = opened.arena;
+	c.process = opened.process;
 	window = allocate(a, SIZE);
 	fill(window, SIZE, 1);
 	c.address = (uintptr_t)window;
-	rmaext_arena_describe(a, &c.process);
 	EQUAL(rmaext_arena_find(a, window, SIZE, &c.window), 1);
 	do {
 		EQUAL(write(answers, &c, sizeof(c)), sizeof(c));
@@ -312,6 +324,8 @@ static void serve(int orders, int answers, bool by_thread)
 			_exit(0);
 		if (order == LEAVE) {
 			rmaext_arena_leave(a);
+		} else if (order == RENEW) {
+			rmaext_arena_describe(a, &c.process);
 		} else if (order == GROW) {
 			window = allocate(a, 100 * MIB);
 			fill(window, SIZE, 2);
@@ -620,7 +634,7 @@ static void all_fail(rmaext_window *w)
 		}
 }
 
-enum end { KILLED, LEAVES, THREAD, UNMAPPED };
+enum end { KILLED, LEAVES, THREAD, RENEWED, UNMAPPED };
 
 static void one_end(enum end end, bool direct)
 {
@@ -633,13 +647,22 @@ static void one_end(enum end end, bool direct)
 	uint64_t word;
 	rmaext_op *op;
 
-	bear(&c, end == THREAD);
+	bear(&c, end == THREAD || end == RENEWED);
 	process = c.process;
 	if (end == UNMAPPED)
 		process.first.inode++;
 	near = near_open(&c, &process);
 	w = window_over(&c, near, direct ? RMAEXT_DIRECT : RMAEXT_CMA);
 	all_work(w, direct);
+#ifdef __GLIBC__ /* elsewhere nobody is in doubt */
+	EQUAL(rmx_near_doubtful(near),
+	      end == THREAD || end == RENEWED || end == UNMAPPED);
+#endif
+	if (end == RENEWED) {
+		tell(&c, RENEW);
+		EQUAL(rmx_near_doubtful(near), false);
+		all_work(w, direct);
+	}
 	if (end == LEAVES) {
 		tell(&c, LEAVE);
 	} else {
@@ -670,10 +693,36 @@ static void leaves(void)
 	one_end(LEAVES, false);
 }
 
+/* A child of the owner's that leaves is not the owner. */
+static void child_of_the_owner_leaves(void)
+{
+	rmaext_arena *a = arena_open();
+	struct rmaext_process process;
+	rmaext_near *near = NULL;
+	pid_t pid;
+
+	rmaext_arena_describe(a, &process);
+	leaky(true);
+	OK(rmaext_near_open(&process, -1, &near));
+	leaky(false);
+	pid = fork();
+	CHECK(pid >= 0);
+	if (!pid) {
+		rmaext_arena_leave(a);
+		_exit(0);
+	}
+	waitpid(pid, NULL, 0);
+	EQUAL(rmx_near_doubtful(near), false);
+	rmaext_arena_leave(a);
+	EQUAL(rmx_near_doubtful(near), true);
+}
+
 static void owner_thread_ended(void)
 {
 	one_end(THREAD, true);
 	one_end(THREAD, false);
+	one_end(RENEWED, true);
+	one_end(RENEWED, false);
 }
 
 /* Another process, which is a copy of this one, gets the number of the dead. */
@@ -909,6 +958,7 @@ const struct test tests[] = {
 	{"map_bounds", map_bounds, NULL, NULL},
 	{"killed", killed, NULL, NULL},
 	{"leaves", leaves, NULL, NULL},
+	{"child_of_the_owner_leaves", child_of_the_owner_leaves, NULL, NULL},
 	{"owner_thread_ended", owner_thread_ended, NULL, NULL},
 	{"number_is_reused", number_is_reused, NULL, NULL},
 	{"team_threads", team_threads, NULL, NULL},

@@ -2,16 +2,19 @@
 """Vectorised operations in threads, interrupted, and on targets that are gone.
 
     mpiexec -n 2 python many.py threads | interrupt | stopped
-    mpiexec -n 3 python many.py killed before | during
+    mpiexec -n 3 python many.py killed before | during | leaving [own]
 
 The last rank is the target. When it is killed, the launcher must let the others
-run; they leave by os._exit, as MPI_Finalize would wait for it.
+run; they leave by os._exit, as MPI_Finalize would wait for it. "leaving": it
+is at its end, as before MPI_Finalize. With "own" the windows are over arrays of NumPy's.
 """
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import os
+import select
 import signal
 import sys
 import threading
@@ -117,8 +120,17 @@ def stopped_target() -> None:
     with_stopped(rmaext.RmaTimeout, 0.99, lambda: None)
 
 
+def leave() -> None:
+    """End as a program does, as far as rmaext has a part in that; stay until the others end."""
+    others = [os.pidfd_open(pid) for pid in pids[:TARGET]]
+    atexit._run_exitfuncs()
+    comm.Barrier()
+    for fd in others:
+        select.select([fd], [], [])
+
+
 def killed() -> None:
-    win = rmaext.Window.allocate(comm, N, "i8")
+    win = rmaext.Window(comm, (np.zeros if "own" in sys.argv else rmaext.zeros)(N, "i8"))
     survivors = comm.Split(comm.rank != TARGET, comm.rank)
     everybody = np.arange(MANY) % comm.size
     win.accumulate_many(everybody, AT, 0)
@@ -126,10 +138,14 @@ def killed() -> None:
     if comm.rank == TARGET:
         if sys.argv[2] == "before":
             os.kill(os.getpid(), signal.SIGKILL)
+        elif sys.argv[2] == "leaving":
+            return leave()
         time.sleep(600)
     survivors.Barrier()  # both have left the other one
     if sys.argv[2] == "before":
         time.sleep(0.3)
+    elif sys.argv[2] == "leaving":
+        comm.Barrier()
     elif comm.rank == 0:
         stop(pids[TARGET])
         threading.Timer(0.5, os.kill, (pids[TARGET], signal.SIGKILL)).start()
