@@ -13,43 +13,18 @@ import textwrap
 from pathlib import Path
 
 import launch
+import prelude
 import pytest
 
 FABRIC = {"RMAEXT_ROUTE": "fabric"}
 WHEEL = {"RMAEXT_LIBFABRIC": str(Path(sys.prefix, "lib", launch.launcher()[1], "libfabric.so.1"))}
 LIBRARIES = {"system": {}, "wheel": WHEEL}
 
-PRELUDE = """
-import gc, os, random, signal, subprocess, sys, threading, time, warnings, weakref
-import numpy as np
-from mpi4py import MPI
-import rmaext
-
-world = MPI.COMM_WORLD
-rank, size = world.rank, world.size
-peer = (rank + 1) % size
-
+PRELUDE = (
+    prelude.PRELUDE
+    + """
 def window(n=1000):
     return rmaext.Window(world, np.zeros(n))
-
-def exercise(win):
-    "put, get and update the peer's window, and be updated"
-    world.Barrier()
-    win.put(np.full(500, rank + 1.0), peer)
-    win.flush()
-    assert win.fetch_add(1.0, peer, 999) == 0
-    assert (win.get(peer, 0, 500) == rank + 1).all()
-    world.Barrier()
-    assert (win.local[:500] == (rank - 1) % size + 1).all() and win.local[999] == 1
-    world.Barrier()
-
-def refuses(call, error=rmaext.ClosedError):
-    try:
-        call()
-    except error as caught:
-        assert str(caught)
-        return
-    raise AssertionError(f"{call} did not raise {error}")
 
 def every_use(win):
     one = np.ones(1)
@@ -60,6 +35,7 @@ def every_use(win):
         lambda: win.__enter__(),
     ]
 """
+)
 
 
 def start(size, body, env=None, timeout=40):

@@ -10,44 +10,21 @@ import time
 from pathlib import Path
 
 import launch
+import prelude
 import pytest
 
 MPICH = launch.launcher()[1] == "mpich"
 
-PRELUDE = """
-import gc, multiprocessing, os, resource, signal, subprocess, sys, threading, time, traceback
-import numpy as np
-from mpi4py import MPI
-import rmaext
-
-world = MPI.COMM_WORLD
-rank, size = world.rank, world.size
-peer = (rank + 1) % size
+PRELUDE = (
+    prelude.PRELUDE
+    + """
+import multiprocessing, resource, traceback
 
 def allocate(n=1000, comm=world):
     return rmaext.Window.allocate(comm, n)
 
 def own(n=1000, comm=world):
     return rmaext.Window(comm, np.zeros(n))
-
-def exercise(win):
-    "put, get and update the peer's window, and be updated"
-    world.Barrier()
-    win.put(np.full(500, rank + 1.0), peer)
-    win.flush()
-    assert win.fetch_add(1.0, peer, 999) == 0
-    assert (win.get(peer, 0, 500) == rank + 1).all()
-    world.Barrier()
-    assert (win.local[:500] == (rank - 1) % size + 1).all() and win.local[999] == 1
-    world.Barrier()
-
-def refuses(call, error=rmaext.ClosedError):
-    try:
-        call()
-    except error as caught:
-        assert str(caught)
-        return str(caught)
-    raise AssertionError(f"{call} did not raise {error}")
 
 def links():
     found = []
@@ -66,6 +43,7 @@ def mapped():
 def say(text):
     os.write(1, f"{text}\\n".encode())
 """
+)
 
 
 def start(size, body, timeout=45, **options):

@@ -738,6 +738,14 @@ static void start_all(struct worker *all, int n, rmaext_window *w,
 	}
 }
 
+static void join_all(struct worker *all, int n, int wanted)
+{
+	for (int i = 0; i < n; i++) {
+		pthread_join(all[i].thread, NULL);
+		EQUAL(all[i].ret, wanted);
+	}
+}
+
 /* By message from several threads, and by memory: none is lost. */
 static void threads(void)
 {
@@ -747,18 +755,11 @@ static void threads(void)
 	pair_open(&p, (struct rig_options){0});
 	start_all(all, THREADS, p.r.window, counter);
 	start_all(&one, 1, p.there, counter);
-	pthread_join(one.thread, NULL);
-	OK(one.ret);
-	for (int i = 0; i < THREADS; i++) {
-		pthread_join(all[i].thread, NULL);
-		OK(all[i].ret);
-	}
+	join_all(&one, 1, 0);
+	join_all(all, THREADS, 0);
 	EQUAL(*(uint64_t *)p.r.window_memory, (THREADS + 1) * 6000);
 	start_all(all, THREADS, p.r.window, adder);
-	for (int i = 0; i < THREADS; i++) {
-		pthread_join(all[i].thread, NULL);
-		OK(all[i].ret);
-	}
+	join_all(all, THREADS, 0);
 	pair_close(&p);
 }
 
@@ -773,10 +774,7 @@ static void close_there(void)
 		start_all(all, THREADS, p.r.window, until_closed);
 		nap(0.01);
 		drop_window(p.there);
-		for (int k = 0; k < THREADS; k++) {
-			pthread_join(all[k].thread, NULL);
-			EQUAL(all[k].ret, -FI_ESHUTDOWN);
-		}
+		join_all(all, THREADS, -FI_ESHUTDOWN);
 		p.there = window_of(p.r.target, peer_of(p.r.target, p.r.origin),
 				    &p.r, (struct lie){.route = RMAEXT_DIRECT});
 	}
@@ -794,10 +792,7 @@ static void close_here(void)
 		start_all(all, THREADS, p.r.window, until_closed);
 		nap(0.01);
 		OK(rmaext_window_close(p.r.window));
-		for (int k = 0; k < THREADS; k++) {
-			pthread_join(all[k].thread, NULL);
-			EQUAL(all[k].ret, -FI_ESHUTDOWN);
-		}
+		join_all(all, THREADS, -FI_ESHUTDOWN);
 		rmaext_window_free(p.r.window);
 		p.r.window = here(&p, (struct lie){0});
 	}
