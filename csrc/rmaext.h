@@ -34,7 +34,24 @@ enum { RMAEXT_READ = 1, RMAEXT_WRITE = 2 }; /* rights of origins */
 
 enum { RMAEXT_DIRECT = 0, RMAEXT_CMA = 1, RMAEXT_FABRIC = 2 }; /* routes */
 
-enum { RMAEXT_SUM = 2, RMAEXT_CSWAP = 12 }; /* as enum fi_op */
+/* operations of updates */
+enum {
+	RMAEXT_MIN = 0,
+	RMAEXT_MAX = 1,
+	RMAEXT_SUM = 2,
+	RMAEXT_PROD = 3,
+	RMAEXT_LOR = 4,
+	RMAEXT_LAND = 5,
+	RMAEXT_BOR = 6,
+	RMAEXT_BAND = 7,
+	RMAEXT_LXOR = 8,
+	RMAEXT_BXOR = 9,
+	RMAEXT_NO_OP = 10, /* only reads */
+	RMAEXT_REPLACE = 11,
+	RMAEXT_CSWAP = 12,
+	RMAEXT_MINLOC = 13, /* of pairs; equal values: the smaller index */
+	RMAEXT_MAXLOC = 14,
+};
 
 /* operations of rmaext_many */
 enum { RMAEXT_PUT = 0, RMAEXT_GET = 1, RMAEXT_FETCH_ADD = 2, RMAEXT_ADD = 3 };
@@ -42,7 +59,7 @@ enum { RMAEXT_PUT = 0, RMAEXT_GET = 1, RMAEXT_FETCH_ADD = 2, RMAEXT_ADD = 3 };
 /* its arguments that have one element, which stands for all */
 enum { RMAEXT_ONE_RANK = 1, RMAEXT_ONE_OFFSET = 2, RMAEXT_ONE_VALUE = 4 };
 
-/* element types, as enum fi_datatype */
+/* element types */
 enum {
 	RMAEXT_INT8 = 0,
 	RMAEXT_UINT8 = 1,
@@ -57,6 +74,17 @@ enum {
 	RMAEXT_FLOAT_COMPLEX = 10,
 	RMAEXT_DOUBLE_COMPLEX = 11,
 	RMAEXT_LONG_DOUBLE = 12,
+	RMAEXT_BOOL = 13,
+	RMAEXT_HALF = 14,
+	/* a value and an index, laid out as C structs are */
+	RMAEXT_FLOAT_INT32 = 15,
+	RMAEXT_DOUBLE_INT32 = 16,
+	RMAEXT_INT16_INT32 = 17,
+	RMAEXT_INT32_INT32 = 18,
+	RMAEXT_INT64_INT32 = 19,
+	RMAEXT_DOUBLE_INT64 = 20,
+	RMAEXT_INT64_INT64 = 21,
+	RMAEXT_OPAQUE = 22, /* any bits: replace, no_op, compare and swap */
 };
 
 /* The last failure seen by this thread. */

@@ -13,6 +13,7 @@ from ._lib import ffi, lib
 __all__ = [
     "AccessError",
     "AlignmentError",
+    "AttachError",
     "BoundsError",
     "ClosedError",
     "KeyRecordError",
@@ -22,6 +23,7 @@ __all__ = [
     "PeerLostError",
     "RmaError",
     "RmaTimeout",
+    "SyncError",
     "Unsupported",
 ]
 
@@ -73,6 +75,14 @@ class AccessError(RmaError, PermissionError):
 
 class AlignmentError(RmaError, ValueError):
     """An atomic on an address that is no multiple of the item size."""
+
+
+class AttachError(RmaError, ValueError):
+    """Memory that overlaps what is attached, or is not attached."""
+
+
+class SyncError(RmaError, RuntimeError):
+    """A synchronisation call, or a request, out of its order."""
 
 
 class ClosedError(RmaError, ValueError):
