@@ -4,6 +4,7 @@
 from .errors import (
     AccessError,
     AlignmentError,
+    AttachError,
     BoundsError,
     ClosedError,
     KeyRecordError,
@@ -13,6 +14,7 @@ from .errors import (
     PeerLostError,
     RmaError,
     RmaTimeout,
+    SyncError,
     Unsupported,
 )
 from .fabric import Fabric
@@ -24,6 +26,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AccessError",
     "AlignmentError",
+    "AttachError",
     "BoundsError",
     "ClosedError",
     "Fabric",
@@ -34,6 +37,7 @@ __all__ = [
     "PeerLostError",
     "RmaError",
     "RmaTimeout",
+    "SyncError",
     "Unsupported",
     "Window",
     "empty",
