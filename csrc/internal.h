@@ -23,6 +23,7 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 
+#include "control.h"
 #include "rmaext.h"
 
 #define RMX_SLOTS 1024		      /* chunks in flight, at most the CQ */
@@ -236,6 +237,8 @@ struct rmx_target {
 	struct rmaext_near *near;
 	char *map;	  /* RMAEXT_DIRECT */
 	uint64_t address; /* RMAEXT_CMA */
+	struct rmx_block
+		*control; /* NULL: not mapped, or the window has none */
 	uint64_t size;
 	uint64_t base;
 	uint64_t key;

@@ -136,6 +136,17 @@ struct rmaext_targets {
 	const uint8_t *route;
 	const uint8_t *keys; /* key_len bytes a rank */
 	size_t key_len;
+	/* control blocks as mapped here; NULL entries: not mapped; or NULL */
+	void *const *control;
+};
+
+enum { RMAEXT_NOTIFY = 256 }; /* notification slots of a window */
+
+/* Places in a control block, in 8-byte words. */
+struct rmaext_places {
+	uint64_t lock; /* 4 of them */
+	uint64_t notify;
+	uint64_t slots, posted, completed; /* a word a rank each */
 };
 
 /* State of a wait that is continued over several calls; zero it first. */
@@ -266,6 +277,10 @@ int rmaext_memory_register(rmaext_fabric *fabric, void *addr, size_t len,
 int rmaext_memory_key(rmaext_memory *memory, void *buf, size_t *len);
 uint64_t rmaext_memory_base(const rmaext_memory *memory);
 int rmaext_memory_close(rmaext_memory **memory);
+
+/* of the control block of a window over so many ranks; see control.h */
+uint64_t rmaext_block_bytes(int64_t count);
+void rmaext_block_places(int64_t count, struct rmaext_places *places_p);
 
 int rmaext_window_create(rmaext_fabric *fabric,
 			 const struct rmaext_targets *targets, int64_t timeout,

@@ -6,6 +6,31 @@
 #include <stdlib.h>
 #include <string.h>
 
+uint64_t rmaext_block_bytes(int64_t count)
+{
+	const uint64_t n = (uint64_t)count;
+	const uint64_t bytes = sizeof(struct rmx_block) +
+			       n * sizeof(struct rmx_guard_line) +
+			       3 * n * sizeof(uint64_t);
+
+	return (bytes + RMX_LINE - 1) / RMX_LINE * RMX_LINE;
+}
+
+void rmaext_block_places(int64_t count, struct rmaext_places *places_p)
+{
+	const uint64_t n = (uint64_t)count, word = sizeof(uint64_t);
+	const uint64_t after =
+		sizeof(struct rmx_block) + n * sizeof(struct rmx_guard_line);
+
+	*places_p = (struct rmaext_places){
+		.lock = offsetof(struct rmx_block, lock) / word,
+		.notify = offsetof(struct rmx_block, notify) / word,
+		.slots = after / word,
+		.posted = after / word + n,
+		.completed = after / word + 2 * n,
+	};
+}
+
 static void set_target(struct rmaext_window *w, int64_t rank,
 		       const struct rmaext_targets *from)
 {
@@ -15,6 +40,7 @@ static void set_target(struct rmaext_window *w, int64_t rank,
 	t->near = from->near ? from->near[rank] : NULL;
 	t->map = from->map ? from->map[rank] : NULL;
 	t->address = from->address ? from->address[rank] : 0;
+	t->control = from->control ? from->control[rank] : NULL;
 	t->size = from->size[rank];
 	t->base = from->base ? from->base[rank] : 0;
 	t->access = from->access[rank];

@@ -78,6 +78,7 @@ class Group:
         self._broken = self._cut = False
         self._turn: dict[str, int] = {}  # the thread that is in a collective call
         self._network: Network | None = None
+        self.controls: Any = None  # set by the first window: control.Controls
         self._team: Team | None = None
         self._board: Any = None  # rank 0's
         self._segments: set[tuple[int, int]] = set()  # rank, inode: mapped by all
@@ -132,6 +133,8 @@ class Group:
         self._users -= 1
         if self._users or _lifetime.ending():
             return
+        if self.controls is not None:
+            self.controls.close()
         if self._team is not None:
             self._team.close()
         if self._network is not None:
@@ -330,9 +333,9 @@ class Group:
         self._keys += 1
         return int.from_bytes(self._derive(b"key", self._keys, 8), "little")
 
-    def token(self, name: int) -> bytes:
+    def token(self, name: int, what: bytes = b"window") -> bytes:
         """Return 16 bytes that name a window in messages, and that nobody else can guess."""
-        return self._derive(b"window", name, 16)
+        return self._derive(what, name, 16)
 
     def _derive(self, what: bytes, number: int, size: int) -> bytes:
         data = number.to_bytes(8, "little")
@@ -388,6 +391,7 @@ class Group:
         maps: Sequence[Any],
         timeout: float,
         token: bytes,
+        blocks: Sequence[Any] | None = None,
     ) -> Any:
         """Return the C window over what the ranks have."""
         n = self.size
@@ -407,7 +411,9 @@ class Group:
             *(ffi.from_buffer("uint8_t[]", bytes(routes)), keys),
         ]
         secret = ffi.from_buffer("uint8_t[]", token)
-        targets = ffi.new("struct rmaext_targets *", [n, self.rank, secret, *columns, key_len])
+        control = ffi.NULL if blocks is None else ffi.new("void *[]", blocks)
+        columns += [key_len, control]
+        targets = ffi.new("struct rmaext_targets *", [n, self.rank, secret, *columns])
         handle = ffi.new("rmaext_window **")
         own = network.fabric.live() if network else ffi.NULL
         code = lib.rmaext_window_create(own, targets, int(timeout * 1e9), handle)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import errno
-import math
 import operator
 import warnings
 from collections.abc import Callable, Iterable
@@ -19,30 +18,21 @@ from numpy.typing import DTypeLike, NDArray
 from . import _hot, _lifetime, memory, node
 from ._lib import ffi, lib
 from .config import timeout_seconds
+from .control import Block, Controls
 from .errors import (
     AccessError,
     BoundsError,
     ClosedError,
-    KeyRecordError,
     NotLocalError,
     Unsupported,
     from_c,
     from_code,
 )
 from .fabric import Fabric
-from .group import Group, key_length
-from .keys import (
-    WindowRecord,
-    agree,
-    blame,
-    dtype_text,
-    failed,
-    parse_all,
-    settle,
-    succeeded,
-)
+from .group import Group
+from .keys import failed, settle, succeeded
 from .many import ManyOperations, behind
-from .node import NO_BLOCK
+from .region import Region
 
 __all__ = ["Memory", "Window"]
 
@@ -147,8 +137,9 @@ class Window(_hot.Window, ManyOperations):
         self._create(comm, lambda: node.empty(shape, dtype), access, timeout)
         return self
 
-    _registered: Any
+    _region: Region
     _array: Array
+    _block: Block | None = None  # a hidden window has none
 
     # -- creation ----------------------------------------------------------------
 
@@ -164,84 +155,46 @@ class Window(_hot.Window, ManyOperations):
         self._closed = True  # until it is whole
         self._comm = comm
         self._group = group = Group.of(comm)
-        self._fabric: Fabric | None = None
-        self._registered = None
-        self._kept = -1
+        if group.controls is None:
+            group.controls = Controls(group, _hidden_window)
+        self._region = region = Region(group)
 
-        def mine() -> bytes:
-            self._array = array = make()
+        def mine() -> tuple[Array, int]:
+            array = make()
             self._timeout = timeout_seconds(timeout)
-            self._access = memory.access_bits(access, array.flags.writeable)
-            # Peers may write until all agree that they do not: neither del nor an
-            # exception between any two lines ends that.
-            self._kept = node.keep(array)
-            return self._record(network=not group.all_direct).pack()
+            return array, memory.access_bits(access, array.flags.writeable)
 
         with group.alone():
             self._name = group.next_name()
             try:
                 with group.in_step():
-                    records = self._exchange(mine)
+                    region.exchange(mine)
+                    self._block = block = group.controls.take()
             except Exception:
                 # if all ranks have failed, no rank has a window with our key in it
                 if not group.broken:
-                    self._deregister()
+                    region.release()
                 raise
-            self._adopt(records)
+            # If this fails (no memory left), then on this rank only: it is out of
+            # step with the others, who may write here, so the memory stays.
+            region.connect()
+            self._adopt(group.token(self._name), block.maps)
             group.join()
         _lifetime.on_end(self)
         self._closed = False
 
-    def _exchange(self, mine: Callable[[], bytes]) -> list[WindowRecord]:
-        """Return what the ranks registered; they agree on any error."""
-        group = self._group
-        records = parse_all(WindowRecord.unpack, agree(group.gather, mine))
-        _same_dtype(records)
-        _same_shape(records, self._array.dtype.itemsize)
-        if group.all_direct:
-            if group.size == 1 or all(r.block != NO_BLOCK or not r.size for r in records):
-                group.map_all(records)
-                return records
-            # somebody's own array: it needs a key, for atomics at least
-            group.network()
-            payloads = agree(group.gather, lambda: self._record(network=True).pack())
-            records = parse_all(WindowRecord.unpack, payloads)
-        self._fabric = group.network().fabric
-        key_length(self._fabric, records)
-        group.map_all(records)
-        return records
-
-    def _adopt(self, records: list[WindowRecord]) -> None:
-        # If this fails (no memory left), then on this rank only: it is out of
-        # step with the others, who may write here, so the memory stays.
-        group = self._group
-        network = None if self._fabric is None else group.network()
-        own = memory.address(self._array)
-        self._routes, self._maps = group.routes(records, own, network)
-        token = group.token(self._name) if network else bytes(16)
-        arguments = (records, self._routes, self._maps, self._timeout, token)
-        self._handle = group.window(network, *arguments)
+    def _adopt(self, token: bytes, blocks: list[Any] | None) -> None:
+        """Make the C window over the region."""
+        region = self._region
+        self._fabric = region.fabric
+        self._array = region.array
+        self._records, self._routes, self._maps = region.records, region.routes, region.maps
+        self._handle = region.window(self._timeout, token, blocks)
         self._dtype = self._array.dtype
-        self._records = records
-        self._sizes = [record.size // self._dtype.itemsize for record in records]
+        self._sizes = [record.size // self._dtype.itemsize for record in self._records]
         self._atomic_type = memory.atomic_type(self._dtype)
         address = int(ffi.cast("uintptr_t", self._handle))
         self._bind(self._handle, address, self._dtype, self._atomic_type, self._fabric)
-
-    def _record(self, network: bool) -> WindowRecord:
-        """Describe the own part; registered, if it can be reached by the network."""
-        array, key, base = self._array, b"", 0
-        start = int(array.__array_interface__["data"][0])
-        pointer = ffi.cast("char *", start)
-        if network and array.nbytes:
-            fabric = self._group.network().fabric
-            number = self._group.next_key()
-            self._registered = fabric.register(pointer, array.nbytes, self._access, number)
-            fabric.keep(self._registered, array)
-            key, base = fabric.key(self._registered)
-        block = node.Arena.find(pointer, array.nbytes) if array.nbytes else NO_BLOCK
-        text = dtype_text(array.dtype)
-        return WindowRecord(array.nbytes, base, self._access, text, key, start, array.shape, block)
 
     # -- what it is ----------------------------------------------------------------
 
@@ -603,15 +556,18 @@ class Window(_hot.Window, ManyOperations):
     def _shut(self, keep: bool) -> None:
         """End the own calls. Without `keep`, which needs all ranks' consent, peers' too."""
         self._closed = True
-        if keep or lib.rmaext_window_close(self._handle):
+        if keep:
             return
-        self._deregister()
-        self._group.quit()
+        if self._block is not None:
+            self._group.controls.give(self._block)
+        if not lib.rmaext_window_close(self._handle):
+            self._region.release()
+            self._group.quit()
 
-    def _deregister(self) -> None:
-        if self._registered is not None:
-            self._group.network().fabric.deregister(self._registered)
-        node.let_go(self._kept)
+    def end(self) -> None:
+        """End of the communicator, for a hidden window: there is nobody to wait for."""
+        self._closed = True
+        lib.rmaext_window_close(self._handle)
 
     def __enter__(self) -> Window:
         self._check_open("with")
@@ -630,7 +586,7 @@ class Window(_hot.Window, ManyOperations):
             self._shut(keep=True)
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True):
+        if self._block is not None and not getattr(self, "_closed", True):
             warnings.warn(
                 f"{self!r} was not closed; its memory is kept until the process ends",
                 ResourceWarning,
@@ -733,19 +689,13 @@ class Window(_hot.Window, ManyOperations):
         return self._atomic_type
 
 
-def _same_shape(records: list[WindowRecord], itemsize: int) -> None:
-    odd = [rank for rank, r in enumerate(records) if math.prod(r.shape) * itemsize != r.size]
-    if odd:
-        raise blame(odd, KeyRecordError, "shape and size of the window do not match")
-
-
-def _same_dtype(records: list[WindowRecord]) -> None:
-    """Raise, on all ranks alike, unless all have the dtype of the most."""
-    names = [record.dtype for record in records]
-    if len(set(names)) == 1:
-        return
-    common = max(dict.fromkeys(names), key=names.count)
-    odd = [rank for rank, name in enumerate(names) if name != common]
-    if odd:
-        text = f"dtype {names[odd[0]]}, the other ranks have {common}"
-        raise blame(odd, TypeError, text)
+def _hidden_window(region: Region, number: int) -> Window:
+    """Return a window over control blocks. It has none itself, and no close() of its own."""
+    window = Window.__new__(Window)
+    window._group, window._region = region.group, region
+    window._comm, window._name = region.group.comm, -1 - number
+    window._timeout = timeout_seconds(None)
+    window._adopt(region.group.token(number, b"control"), None)
+    _lifetime.on_end(window)
+    window._closed = False
+    return window
