@@ -67,6 +67,25 @@ def random(job: Job) -> None:
     cases.random(job, baseline.CLoop)
 
 
+def sums(job: Job) -> None:
+    """Add an array of float64 to the target's, and flush."""
+    sizes: list[int] = job.settings["sizes"]
+    windows = cases.sides(job, max(sizes) // 8, dtype=np.float64)
+    job.expect(len(sizes) * job.rounds * len(windows))
+    for size in sizes:
+        data = np.arange(size // 8, dtype=np.float64)
+        for side in windows:
+            side.memory[:] = side.added = 0
+
+        def turn(side: Side, data: Any = data) -> list[float]:
+            return per_call(lambda n: side.accumulate_flush(n, data, TARGET, 0), 5e-3)
+
+        job.add("accumulate + flush", job.alternate(windows, turn), "us", size)
+        for side in windows:
+            added = job.comm.bcast(side.added, 0)
+            cases.check(job, side, "accumulate", data * added)
+
+
 class Exchange:
     """Every rank puts to both neighbours, then all meet in a fence."""
 
@@ -171,6 +190,7 @@ CASES = {
     "bare": bare,
     "random_c": random,
     "neighbours": neighbours,
+    "sums": sums,
     "gets": gets,
 }
 

@@ -244,6 +244,27 @@ TABLE = (
         tuple(Claim(f"{name} x 64", SPEED, 1.0, mine=CREATE) for name in ("put", "get")),
         "fabric",
     ),
+    Row(
+        "same node, allocate, accumulate float64: sum",
+        (OPENMPI, MPICH),
+        job("sums", (ALLOCATE, *MPI_FORMS), program=ROWS, sizes=[8, 4 * MIB]),
+        (
+            Claim("accumulate", TIME, None, size=8),
+            Claim("accumulate", TIME, 1.05, size=4 * MIB),
+        ),
+        stated=(MPICH,),
+    ),
+    Row(
+        "tcp;ofi_rxm, accumulate float64: sum",
+        (MPICH, WHEEL, OPENMPI, UCX),
+        job("sums", (CREATE, MPI_CREATE), "fabric", program=ROWS, sizes=[8, 4 * MIB]),
+        (
+            Claim("accumulate", TIME, None, mine=CREATE, size=8),
+            Claim("accumulate", TIME, 1.05, mine=CREATE, size=4 * MIB),
+        ),
+        "fabric",
+        stated=(OPENMPI, UCX),
+    ),
     spread(2, 20, rounds=10),
     spread(8, 5, rounds=3),
     absences(ALLOCATE, "direct", 1.0),

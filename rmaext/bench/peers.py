@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""rmaext and MPI.Win behind one interface: int64 windows, loops written for each."""
+"""rmaext and MPI.Win behind one interface: loops written for each."""
 
 from __future__ import annotations
 
@@ -45,15 +45,24 @@ class Side(ABC):
         Elements on this rank.
     targets : sequence of int
         Whom the ranks that call `lock` will reach.
+    dtype : numpy.dtype
+        Of 8 bytes.
     """
 
     name = ""
     win: Any
     memory: Array
 
-    def __init__(self, comm: MPI.Intracomm, count: int, targets: Sequence[int] = (1,)) -> None:
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        count: int,
+        targets: Sequence[int] = (1,),
+        dtype: Any = np.int64,
+    ) -> None:
         self.comm = comm
         self.targets = targets
+        self.dtype = np.dtype(dtype)
         self.added = 0  # fetch_adds so far
         self.open(count)
 
@@ -88,6 +97,10 @@ class Side(ABC):
     @abstractmethod
     def fetch_add(self, n: int, rank: int, offset: int) -> None:
         """Add 1 and fetch what was there, n times."""
+
+    @abstractmethod
+    def accumulate_flush(self, n: int, data: Array, rank: int, offset: int) -> None:
+        """Add to what is there and flush, n times."""
 
     @abstractmethod
     def puts(self, blocks: Sequence[Block], rank: int) -> None:
@@ -132,6 +145,13 @@ class _Rmaext(Side):
         fetch_add = self.win.fetch_add
         for _ in repeat(None, n):
             fetch_add(1, rank, offset)
+        self.added += n
+
+    def accumulate_flush(self, n: int, data: Array, rank: int, offset: int) -> None:
+        accumulate, flush = self.win.accumulate, self.win.flush
+        for _ in repeat(None, n):
+            accumulate(data, rank, offset)
+            flush(rank)
         self.added += n
 
     def puts(self, blocks: Sequence[Block], rank: int) -> None:
@@ -188,7 +208,7 @@ class RmaextAllocate(_Rmaext):
     name = "rmaext.Window.allocate"
 
     def open(self, count: int) -> None:  # noqa: D102
-        self.win = rmaext.Window.allocate(self.comm, count, np.int64)
+        self.win = rmaext.Window.allocate(self.comm, count, self.dtype)
         self.memory = self.win.local
 
 
@@ -198,7 +218,7 @@ class RmaextCreate(_Rmaext):
     name = "rmaext.Window"
 
     def open(self, count: int) -> None:  # noqa: D102
-        self.memory = pages(count)
+        self.memory = pages(count).view(self.dtype)
         self.win = rmaext.Window(self.comm, self.memory)
 
 
@@ -245,6 +265,13 @@ class _Mpi(Side):
         one, out = np.ones(1, np.int64), np.zeros(1, np.int64)
         for _ in repeat(None, n):
             fetch(one, out, rank, offset, add)
+            flush(rank)
+        self.added += n
+
+    def accumulate_flush(self, n: int, data: Array, rank: int, offset: int) -> None:
+        accumulate, flush, add = self.win.Accumulate, self.win.Flush, MPI.SUM
+        for _ in repeat(None, n):
+            accumulate(data, rank, offset, add)
             flush(rank)
         self.added += n
 
@@ -307,7 +334,7 @@ class MpiAllocate(_Mpi):
 
     def open(self, count: int) -> None:  # noqa: D102
         self.win = MPI.Win.Allocate(count * WORD, WORD, comm=self.comm)
-        self.memory = np.frombuffer(memoryview(self.win.tomemory()), np.int64)
+        self.memory = np.frombuffer(memoryview(self.win.tomemory()), self.dtype)
 
 
 class MpiCreate(_Mpi):
@@ -316,7 +343,7 @@ class MpiCreate(_Mpi):
     name = "MPI.Win.Create"
 
     def open(self, count: int) -> None:  # noqa: D102
-        self.memory = pages(count)
+        self.memory = pages(count).view(self.dtype)
         self.win = MPI.Win.Create(self.memory, WORD, comm=self.comm)
 
 
