@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Types, and operations on one element by the own CPU; updates are SEQ_CST. */
+/*
+ * Element types, and operations on one element by the own CPU without a lock:
+ * updates are SEQ_CST. Those that the loops over many places inline are here,
+ * all others in element.c.
+ */
 #ifndef RMAEXT_CPU_H
 #define RMAEXT_CPU_H
 
-#include <complex.h>
+#include <float.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -11,32 +15,64 @@
 
 #include "rmaext.h"
 
+#define RMX_TYPES (RMAEXT_INT64_INT64 + 1)
+#define RMX_OPS (RMAEXT_MAXLOC + 1)
+
+/*
+ * What an update must know of a type. Up to 8 bytes go without a lock, and are
+ * aligned to their size; longer ones as C aligns them.
+ */
+struct rmx_type {
+	uint8_t unit;	  /* bytes an element; 0: there is no such type */
+	uint8_t align;	  /* of its address */
+	uint8_t compared; /* bytes from the first; what follows is padding */
+};
+
+static inline struct rmx_type rmx_type_of(int type)
+{
+	static const struct rmx_type types[RMX_TYPES] = {
+		[RMAEXT_INT8] = {1, 1, 1},
+		[RMAEXT_UINT8] = {1, 1, 1},
+		[RMAEXT_INT16] = {2, 2, 2},
+		[RMAEXT_UINT16] = {2, 2, 2},
+		[RMAEXT_INT32] = {4, 4, 4},
+		[RMAEXT_UINT32] = {4, 4, 4},
+		[RMAEXT_INT64] = {8, 8, 8},
+		[RMAEXT_UINT64] = {8, 8, 8},
+		[RMAEXT_FLOAT] = {4, 4, 4},
+		[RMAEXT_DOUBLE] = {8, 8, 8},
+		[RMAEXT_FLOAT_COMPLEX] = {8, 8, 8},
+		[RMAEXT_DOUBLE_COMPLEX] = {16, _Alignof(double), 16},
+		[RMAEXT_LONG_DOUBLE] = {sizeof(long double),
+					_Alignof(long double),
+					LDBL_MANT_DIG == 64
+						? 10
+						: sizeof(long double)},
+		[RMAEXT_BOOL] = {1, 1, 1},
+		[RMAEXT_HALF] = {2, 2, 2},
+		[RMAEXT_FLOAT_INT32] = {8, 8, 8},
+		[RMAEXT_DOUBLE_INT32] = {16, 8, 12},
+		[RMAEXT_INT16_INT32] = {8, 8, 8}, /* but see element.c */
+		[RMAEXT_INT32_INT32] = {8, 8, 8},
+		[RMAEXT_INT64_INT32] = {16, 8, 12},
+		[RMAEXT_DOUBLE_INT64] = {16, 8, 16},
+		[RMAEXT_INT64_INT64] = {16, 8, 16},
+	};
+
+	return (unsigned int)type < RMX_TYPES ? types[type]
+					      : (struct rmx_type){0, 1, 0};
+}
+
 /* Bytes of an element; 0: there is no such type. */
 static inline size_t rmx_unit_of(int type)
 {
-	static const size_t units[] = {
-		[RMAEXT_INT8] = 1,
-		[RMAEXT_UINT8] = 1,
-		[RMAEXT_INT16] = 2,
-		[RMAEXT_UINT16] = 2,
-		[RMAEXT_INT32] = 4,
-		[RMAEXT_UINT32] = 4,
-		[RMAEXT_INT64] = 8,
-		[RMAEXT_UINT64] = 8,
-		[RMAEXT_FLOAT] = 4,
-		[RMAEXT_DOUBLE] = 8,
-		[RMAEXT_FLOAT_COMPLEX] = 8,
-		[RMAEXT_DOUBLE_COMPLEX] = 16,
-		[RMAEXT_LONG_DOUBLE] = sizeof(long double),
-	};
-
-	return type < 0 || type > RMAEXT_LONG_DOUBLE ? 0 : units[type];
+	return rmx_type_of(type).unit;
 }
 
-/* The CPU's are the same set as the software providers' native ones. */
-static inline bool rmx_cpu_valid(int type)
+/* Is it too long for an update without a lock? */
+static inline bool rmx_wide(int type)
 {
-	return type >= RMAEXT_INT8 && type <= RMAEXT_FLOAT_COMPLEX;
+	return rmx_unit_of(type) > 8;
 }
 
 /*
@@ -62,26 +98,33 @@ static inline bool rmx_cpu_valid(int type)
 		memcpy(result, &v, sizeof(v));                            \
 	}
 
+RMX_MOVE(uint8_t)
+RMX_MOVE(uint16_t)
+RMX_MOVE(uint32_t)
+RMX_MOVE(uint64_t)
+
+#undef RMX_MOVE
+
 /*
- * rmx_add_<type>(cell, operand, result). Operand and result lie where the
- * caller has them, aligned or not; a NULL result is not wanted.
+ * Updates, <name>(cell, operand, result). Operand and result lie where the
+ * caller has them, aligned or not; a NULL result is not wanted. First those
+ * that the CPU has an instruction for.
  */
-#define RMX_ADD(type)                                                      \
-	static inline void rmx_add_##type(void *cell, const void *operand, \
-					  void *result)                    \
+#define RMX_BY_FETCH(name, type, instruction)                              \
+	static inline void name(void *cell, const void *operand,           \
+				void *result)                              \
 	{                                                                  \
 		type a;                                                    \
                                                                            \
 		memcpy(&a, operand, sizeof(a));                            \
-		a = __atomic_fetch_add((type *)cell, a, __ATOMIC_SEQ_CST); \
+		a = instruction((type *)cell, a, __ATOMIC_SEQ_CST);        \
 		if (result)                                                \
 			memcpy(result, &a, sizeof(a));                     \
 	}
 
-/* A float has no fetch_add instruction: compare and swap its bits. */
-#define RMX_ADD_BY_SWAP(name, type, bits)                                      \
-	static inline void rmx_add_##name(void *cell, const void *operand,     \
-					  void *result)                        \
+/* And by function(what is there, operand): compare and swap the bits. */
+#define RMX_BY_SWAP(name, type, bits, function)                                \
+	static inline void name(void *cell, const void *operand, void *result) \
 	{                                                                      \
 		bits old = __atomic_load_n((bits *)cell, __ATOMIC_SEQ_CST);    \
 		bits new;                                                      \
@@ -90,7 +133,7 @@ static inline bool rmx_cpu_valid(int type)
 		memcpy(&b, operand, sizeof(b));                                \
 		do {                                                           \
 			memcpy(&a, &old, sizeof(a));                           \
-			a += b;                                                \
+			a = function(a, b);                                    \
 			memcpy(&new, &a, sizeof(new));                         \
 		} while (!__atomic_compare_exchange_n((bits *)cell, &old, new, \
 						      0, __ATOMIC_SEQ_CST,     \
@@ -99,20 +142,32 @@ static inline bool rmx_cpu_valid(int type)
 			memcpy(result, &old, sizeof(old));                     \
 	}
 
-RMX_MOVE(uint8_t)
-RMX_MOVE(uint16_t)
-RMX_MOVE(uint32_t)
-RMX_MOVE(uint64_t)
-RMX_ADD(uint8_t)
-RMX_ADD(uint16_t)
-RMX_ADD(uint32_t)
-RMX_ADD(uint64_t)
-RMX_ADD_BY_SWAP(float, float, uint32_t)
-RMX_ADD_BY_SWAP(double, double, uint64_t)
-RMX_ADD_BY_SWAP(float_complex, float complex, uint64_t)
+#define RMX_PLUS(a, b) ((a) + (b))
 
-#undef RMX_MOVE
-#undef RMX_ADD
-#undef RMX_ADD_BY_SWAP
+RMX_BY_FETCH(rmx_add_u4, uint32_t, __atomic_fetch_add)
+RMX_BY_FETCH(rmx_add_u8, uint64_t, __atomic_fetch_add)
+RMX_BY_SWAP(rmx_add_f4, float, uint32_t, RMX_PLUS)
+RMX_BY_SWAP(rmx_add_f8, double, uint64_t, RMX_PLUS)
+
+/* element.c */
+struct rmx_element {
+	/* one, without a lock; NULL where the type is too long */
+	void (*one)(void *cell, const void *operand, void *result);
+	/*
+	 * n in a row, in a plain loop: nobody else updates them meanwhile. The
+	 * operand need not be aligned.
+	 */
+	void (*row)(void *memory, const void *operand, size_t n);
+};
+
+/* NULL: there is no such operation on that type. */
+const struct rmx_element *rmx_element_of(int op, int type);
+
+/* Compare and swap, likewise; result gets what was there, it may be NULL. */
+bool rmx_swap_valid(int type);
+void rmx_swap_one(int type, void *cell, const void *compare,
+		  const void *operand, void *result);
+void rmx_swap_row(int type, void *memory, const void *compare,
+		  const void *operand, size_t n);
 
 #endif
