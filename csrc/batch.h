@@ -4,7 +4,7 @@
 #ifndef RMAEXT_BATCH_H
 #define RMAEXT_BATCH_H
 
-#include "internal.h"
+#include "update.h"
 
 #include <string.h>
 
@@ -25,7 +25,7 @@ struct rmx_lane {
 struct rmaext_batch {
 	struct rmaext_window *window;
 	struct rmaext_fabric *fabric; /* the struct outlives its closing */
-	int kind, type, access;
+	int kind, op, type, access;
 	size_t unit;
 	uint64_t count;
 	uint64_t limit; /* offsets below it fit 63 bits as bytes */
@@ -49,16 +49,16 @@ struct rmaext_batch {
 	unsigned int seen;
 };
 
-static inline const char *rmx_many_name(int kind)
+static inline const char *rmx_many_name(int kind, bool fetch)
 {
-	static const char *const names[] = {
-		[RMAEXT_PUT] = "put_many",
-		[RMAEXT_GET] = "get_many",
-		[RMAEXT_FETCH_ADD] = "fetch_add_many",
-		[RMAEXT_ADD] = "accumulate_many",
-	};
+	if (kind == RMAEXT_UPDATE)
+		return fetch ? "fetch_op_many" : "accumulate_many";
+	return kind == RMAEXT_PUT ? "put_many" : "get_many";
+}
 
-	return names[kind];
+static inline const char *rmx_batch_name(const struct rmaext_batch *b)
+{
+	return rmx_many_name(b->kind, b->results);
 }
 
 static inline int64_t rmx_rank_at(const struct rmaext_batch *b, uint64_t i)
@@ -84,7 +84,7 @@ static inline char *rmx_result_at(const struct rmaext_batch *b, uint64_t i)
 
 static inline bool rmx_updates(const struct rmaext_batch *b)
 {
-	return b->kind == RMAEXT_ADD || b->kind == RMAEXT_FETCH_ADD;
+	return b->kind == RMAEXT_UPDATE;
 }
 
 /*
@@ -108,13 +108,28 @@ static inline struct rmx_target *rmx_place(const struct rmaext_batch *b,
 
 static inline int rmx_changed(const struct rmaext_batch *b)
 {
-	return rmx_fail(-FI_EINVAL, RMX_NO_RANK, rmx_many_name(b->kind),
+	return rmx_fail(-FI_EINVAL, RMX_NO_RANK, rmx_batch_name(b),
 			"ranks or offsets changed during the call");
 }
 
+/* What an update needs of its target, besides a route. */
+static inline bool rmx_batch_aligned(const struct rmaext_batch *b,
+				     const struct rmx_target *t)
+{
+	return !rmx_updates(b) || rmx_update_aligned(t, 0, b->type);
+}
+
+/* Is that rank's memory for this CPU to work on? */
+static inline bool rmx_batch_here(const struct rmaext_batch *b, int64_t rank)
+{
+	if (rmx_updates(b))
+		return rmx_update_here(b->window, rank);
+	return b->window->targets[rank].route == RMAEXT_DIRECT;
+}
+
 /*
- * direct.c: do them, or the first block, if all are valid and by memory; else
- * false, and nothing is done. And a block of what is known to be so.
+ * direct.c: do them, or the first block, if all are valid and by memory, at
+ * once; else false, and nothing is done. And a block of what is known to be so.
  */
 bool rmx_direct_all(const struct rmaext_batch *batch, int *ret_p,
 		    uint64_t *done_p);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * One operation on many places in memory: what the direct route and the target
- * of a message have in common. The places were checked; see RMX_CELLS.
+ * Puts and gets of many places in memory: what the direct route and the target
+ * of a message have in common. The places were checked; see RMX_CELLS. Updates
+ * of them are in update.c.
  */
-#include "internal.h"
-#include "cpu.h"
+#include "update.h"
 
 #include <string.h>
 
@@ -63,80 +63,31 @@ static void get(size_t unit, void *const *cells, size_t n, char *results)
 	}
 }
 
-#define ADD(type)                                           \
-	if (kind == RMAEXT_ADD)                             \
-		EACH rmx_add_##type(cells[k], VALUE, NULL); \
-	else                                                \
-		EACH rmx_add_##type(cells[k], VALUE, RESULT)
-
-static void add(int kind, int type, size_t unit, void *const *cells, size_t n,
-		const char *values, size_t step, char *results)
-{
-	switch (type) {
-	case RMAEXT_INT8:
-	case RMAEXT_UINT8:
-		ADD(uint8_t);
-		break;
-	case RMAEXT_INT16:
-	case RMAEXT_UINT16:
-		ADD(uint16_t);
-		break;
-	case RMAEXT_INT32:
-	case RMAEXT_UINT32:
-		ADD(uint32_t);
-		break;
-	case RMAEXT_INT64:
-	case RMAEXT_UINT64:
-		ADD(uint64_t);
-		break;
-	case RMAEXT_FLOAT:
-		ADD(float);
-		break;
-	case RMAEXT_DOUBLE:
-		ADD(double);
-		break;
-	case RMAEXT_FLOAT_COMPLEX:
-		ADD(float_complex);
-		break;
-	}
-}
-
 /* Of a message too: every field may be anything. */
-bool rmx_cells_valid(int kind, int type, size_t unit)
+bool rmx_cells_valid(int kind, int op, int type, size_t unit)
 {
 	switch (kind) {
 	case RMAEXT_PUT:
 	case RMAEXT_GET:
 		return unit > 0;
-	case RMAEXT_FETCH_ADD:
-	case RMAEXT_ADD:
-		return rmx_cpu_valid(type) && unit == rmx_unit_of(type);
+	case RMAEXT_UPDATE:
+		return rmx_element_of(op, type) && unit == rmx_unit_of(type);
 	}
 	return false;
 }
 
-int rmx_cells_access(int kind)
+int rmx_cells_access(int kind, int op, bool fetch)
 {
-	switch (kind) {
-	case RMAEXT_GET:
-		return RMAEXT_READ;
-	case RMAEXT_FETCH_ADD:
-		return RMAEXT_READ | RMAEXT_WRITE;
-	}
-	return RMAEXT_WRITE;
+	if (kind == RMAEXT_UPDATE)
+		return rmx_update_access(op, fetch);
+	return kind == RMAEXT_GET ? RMAEXT_READ : RMAEXT_WRITE;
 }
 
-void rmx_cells_apply(int kind, int type, size_t unit, void *const *cells,
-		     size_t n, const char *values, size_t step, char *results)
+void rmx_cells_move(int kind, size_t unit, void *const *cells, size_t n,
+		    const char *values, size_t step, char *results)
 {
-	switch (kind) {
-	case RMAEXT_PUT:
+	if (kind == RMAEXT_PUT)
 		put(unit, cells, n, values, step);
-		break;
-	case RMAEXT_GET:
+	else
 		get(unit, cells, n, results);
-		break;
-	default:
-		add(kind, type, unit, cells, n, values, step, results);
-	}
 }

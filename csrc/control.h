@@ -24,6 +24,7 @@ struct rmx_guard_line {
 
 struct rmx_block {
 	_Alignas(RMX_LINE) atomic_uint bulk; /* 1 + rank of its holder */
+	atomic_uint waiters;		     /* for it to become 0, about */
 	_Alignas(RMX_LINE) atomic_int_fast64_t lock[4];
 	_Alignas(RMX_LINE) atomic_int_fast64_t notify[RMAEXT_NOTIFY];
 	struct rmx_guard_line guard[];

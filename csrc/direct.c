@@ -6,7 +6,7 @@
  * thread, or a peer's put, may have changed the caller's arrays in between.
  */
 #include "batch.h"
-#include "cpu.h"
+#include "guard.h"
 
 #define RMX_PARTS 256 /* ranks */
 #define RMX_SPARE 64  /* of these, so many more than elements are no matter */
@@ -14,20 +14,23 @@
 /* What may be reached by memory of each rank: count[rank] elements at
  * map[rank]. */
 struct parts {
+	struct rmaext_window *window;
 	uint64_t ranks; /* 1 where one rank stands for all: it is number 0 */
 	uint64_t least; /* elements, of the smallest */
 	bool aligned;	/* to the unit, all of them */
+	int64_t first;	/* window's number of the first */
 	char *map[RMX_PARTS];
 	uint64_t count[RMX_PARTS];
 };
 
 static void part_add(struct parts *p, const struct rmaext_batch *b,
-		     const struct rmx_target *t, bool checked)
+		     int64_t rank, bool checked)
 {
-	const bool may = t->route == RMAEXT_DIRECT &&
+	const struct rmx_target *t = &b->window->targets[rank];
+	const bool may = rmx_batch_here(b, rank) &&
 			 (checked || !rmx_doubtful(t)) &&
 			 (t->access & b->access) == b->access &&
-			 !(rmx_updates(b) && (t->align & (b->unit - 1)));
+			 rmx_batch_aligned(b, t);
 	const uint64_t count = may ? t->size / b->unit : 0;
 
 	p->map[p->ranks] = t->map;
@@ -47,6 +50,8 @@ static bool parts_make(struct parts *p, const struct rmaext_batch *b,
 {
 	const uint64_t ranks = (uint64_t)b->window->count;
 
+	p->window = b->window;
+	p->first = 0;
 	p->ranks = 0;
 	p->least = UINT64_MAX;
 	p->aligned = true;
@@ -55,13 +60,14 @@ static bool parts_make(struct parts *p, const struct rmaext_batch *b,
 
 		if (rank >= ranks)
 			return false;
-		part_add(p, b, &b->window->targets[rank], checked);
+		p->first = (int64_t)rank;
+		part_add(p, b, (int64_t)rank, checked);
 		return true;
 	}
 	if (ranks > RMX_PARTS || ranks > most)
 		return false;
 	for (uint64_t r = 0; r < ranks; r++)
-		part_add(p, b, &b->window->targets[r], checked);
+		part_add(p, b, (int64_t)r, checked);
 	return true;
 }
 
@@ -191,7 +197,21 @@ each(const struct rmaext_batch *b, const struct parts *p, uint64_t start,
 			    : loop(b, p, start, end, unit, operation, true);
 }
 
-/* Units and types that have no loop of their own. */
+static void update_cells(const struct rmaext_batch *b, void *const *cells,
+			 size_t n, uint64_t i)
+{
+	const struct rmx_element *e = rmx_element_of(b->op, b->type);
+	const char *value = rmx_value_at(b, i);
+	char *result = rmx_result_at(b, i);
+
+	for (size_t k = 0; k < n; k++) {
+		e->one(cells[k], value, result);
+		value += b->step;
+		result += result ? b->unit : 0;
+	}
+}
+
+/* Units, types and operations that have no loop of their own. */
 static int by_cells(const struct rmaext_batch *b, const struct parts *p,
 		    uint64_t start, uint64_t end)
 {
@@ -206,67 +226,159 @@ static int by_cells(const struct rmaext_batch *b, const struct parts *p,
 				return rmx_changed(b);
 			cells[k] = p->map[rank] + offset * b->unit;
 		}
-		rmx_cells_apply(b->kind, b->type, b->unit, cells, n,
-				rmx_value_at(b, i), b->step,
-				rmx_result_at(b, i));
+		if (rmx_updates(b))
+			update_cells(b, cells, n, i);
+		else
+			rmx_cells_move(b->kind, b->unit, cells, n,
+				       rmx_value_at(b, i), b->step,
+				       rmx_result_at(b, i));
 	}
 	return 0;
 }
 
 #define EACH(name, type) each(b, p, start, end, sizeof(type), rmx_##name)
 
-static int apply(const struct rmaext_batch *b, const struct parts *p,
-		 uint64_t start, uint64_t end)
+static int sums(const struct rmaext_batch *b, const struct parts *p,
+		uint64_t start, uint64_t end)
 {
-	const int moved = b->unit == 8 ? RMAEXT_UINT64 : RMAEXT_UINT32;
-	const bool move = !rmx_updates(b);
-
-	if (!p->aligned || (b->unit != 4 && b->unit != 8))
-		return by_cells(b, p, start, end);
-	switch (b->kind << 8 | (move ? moved : b->type)) {
-	case RMAEXT_PUT << 8 | RMAEXT_UINT32:
-		return EACH(put_uint32_t, uint32_t);
-	case RMAEXT_PUT << 8 | RMAEXT_UINT64:
-		return EACH(put_uint64_t, uint64_t);
-	case RMAEXT_GET << 8 | RMAEXT_UINT32:
-		return EACH(get_uint32_t, uint32_t);
-	case RMAEXT_GET << 8 | RMAEXT_UINT64:
-		return EACH(get_uint64_t, uint64_t);
-	case RMAEXT_ADD << 8 | RMAEXT_INT32:
-	case RMAEXT_ADD << 8 | RMAEXT_UINT32:
-	case RMAEXT_FETCH_ADD << 8 | RMAEXT_INT32:
-	case RMAEXT_FETCH_ADD << 8 | RMAEXT_UINT32:
-		return EACH(add_uint32_t, uint32_t);
-	case RMAEXT_ADD << 8 | RMAEXT_INT64:
-	case RMAEXT_ADD << 8 | RMAEXT_UINT64:
-	case RMAEXT_FETCH_ADD << 8 | RMAEXT_INT64:
-	case RMAEXT_FETCH_ADD << 8 | RMAEXT_UINT64:
-		return EACH(add_uint64_t, uint64_t);
-	case RMAEXT_ADD << 8 | RMAEXT_FLOAT:
-	case RMAEXT_FETCH_ADD << 8 | RMAEXT_FLOAT:
-		return EACH(add_float, float);
-	case RMAEXT_ADD << 8 | RMAEXT_DOUBLE:
-	case RMAEXT_FETCH_ADD << 8 | RMAEXT_DOUBLE:
-		return EACH(add_double, double);
+	switch (b->type) {
+	case RMAEXT_INT32:
+	case RMAEXT_UINT32:
+		return EACH(add_u4, uint32_t);
+	case RMAEXT_INT64:
+	case RMAEXT_UINT64:
+		return EACH(add_u8, uint64_t);
+	case RMAEXT_FLOAT:
+		return EACH(add_f4, float);
+	case RMAEXT_DOUBLE:
+		return EACH(add_f8, double);
 	}
 	return by_cells(b, p, start, end);
 }
 
+static int moves(const struct rmaext_batch *b, const struct parts *p,
+		 uint64_t start, uint64_t end)
+{
+	if (!p->aligned || (b->unit != 4 && b->unit != 8))
+		return by_cells(b, p, start, end);
+	if (b->kind == RMAEXT_PUT)
+		return b->unit == 4 ? EACH(put_uint32_t, uint32_t)
+				    : EACH(put_uint64_t, uint64_t);
+	return b->unit == 4 ? EACH(get_uint32_t, uint32_t)
+			    : EACH(get_uint64_t, uint64_t);
+}
+
+static int apply(const struct rmaext_batch *b, const struct parts *p,
+		 uint64_t start, uint64_t end)
+{
+	if (!rmx_updates(b))
+		return moves(b, p, start, end);
+	return b->op == RMAEXT_SUM ? sums(b, p, start, end)
+				   : by_cells(b, p, start, end);
+}
+
+/* -- guards of updates, for a whole block */
+
+/*
+ * Leave the parts out that the block has no element of, where that is less
+ * than to enter the guards of all. (Another thread may change the ranks later:
+ * next() then finds no elements there.)
+ */
+static void drop_unused(struct parts *p, const struct rmaext_batch *b,
+			uint64_t start, uint64_t end)
+{
+	bool used[RMX_PARTS] = {false};
+
+	if (!b->rank_mask || (end - start) / 16 > p->ranks)
+		return;
+	for (uint64_t i = start; i < end; i++) {
+		const uint64_t rank = (uint64_t)rmx_rank_at(b, i);
+
+		if (rank < p->ranks)
+			used[rank] = true;
+	}
+	for (uint64_t r = 0; r < p->ranks; r++)
+		if (!used[r])
+			p->count[r] = 0;
+}
+
+static void leave_guards(const struct parts *p, uint64_t end)
+{
+	for (uint64_t r = 0; r < end; r++)
+		if (p->count[r])
+			rmx_singles_leave(p->window, p->first + (int64_t)r);
+}
+
+/* All or none, without waiting; *busy_p: the rank whose guard was not free. */
+static bool try_guards(const struct parts *p, int64_t *busy_p)
+{
+	for (uint64_t r = 0; r < p->ranks; r++) {
+		*busy_p = p->first + (int64_t)r;
+		if (p->count[r] && !rmx_singles_try(p->window, *busy_p)) {
+			leave_guards(p, r);
+			return false;
+		}
+	}
+	return true;
+}
+
+static int enter_guards(const struct parts *p)
+{
+	int64_t busy;
+	int ret = 0;
+
+	while (!ret && !try_guards(p, &busy))
+		ret = rmx_bulk_await(p->window, busy);
+	return ret;
+}
+
+/* Not while the GIL may be held: no waiting, and no long types, which do. */
 bool rmx_direct_all(const struct rmaext_batch *b, int *ret_p, uint64_t *done_p)
 {
 	const uint64_t end = b->count < RMX_BLOCK ? b->count : RMX_BLOCK;
 	struct parts p;
+	int64_t busy;
 
-	if (!parts_make(&p, b, b->count + RMX_SPARE, false) ||
+	if ((rmx_updates(b) && rmx_wide(b->type)) ||
+	    !parts_make(&p, b, b->count + RMX_SPARE, false) ||
 	    !all_inside(b, &p))
 		return false;
+	if (rmx_updates(b)) {
+		drop_unused(&p, b, 0, end);
+		if (!try_guards(&p, &busy))
+			return false;
+	}
 	*ret_p = apply(b, &p, 0, end);
+	if (rmx_updates(b))
+		leave_guards(&p, p.ranks);
 	*done_p = end;
 	return true;
 }
 
 /* One by one, whatever the number of ranks. */
-static int by_place(const struct rmaext_batch *b, uint64_t start, uint64_t end)
+static int update_by_place(const struct rmaext_batch *b, uint64_t start,
+			   uint64_t end)
+{
+	int ret = 0;
+
+	for (uint64_t i = start, at; i < end && !ret; i++) {
+		const int64_t rank = rmx_rank_at(b, i);
+		const struct rmx_target *t =
+			rmx_place(b, rank, rmx_offset_at(b, i), &at);
+		void *cell;
+
+		if (!t || !rmx_batch_here(b, rank))
+			return rmx_changed(b);
+		cell = t->map + at;
+		ret = rmx_update_cells(b->window, rank, b->op, b->type, &cell,
+				       1, rmx_value_at(b, i), 0,
+				       rmx_result_at(b, i));
+	}
+	return ret;
+}
+
+static int move_by_place(const struct rmaext_batch *b, uint64_t start,
+			 uint64_t end)
 {
 	void *cells[RMX_CELLS];
 
@@ -281,9 +393,8 @@ static int by_place(const struct rmaext_batch *b, uint64_t start, uint64_t end)
 				return rmx_changed(b);
 			cells[k] = t->map + at;
 		}
-		rmx_cells_apply(b->kind, b->type, b->unit, cells, n,
-				rmx_value_at(b, i), b->step,
-				rmx_result_at(b, i));
+		rmx_cells_move(b->kind, b->unit, cells, n, rmx_value_at(b, i),
+			       b->step, rmx_result_at(b, i));
 	}
 	return 0;
 }
@@ -291,8 +402,19 @@ static int by_place(const struct rmaext_batch *b, uint64_t start, uint64_t end)
 int rmx_direct_block(const struct rmaext_batch *b, uint64_t start, uint64_t end)
 {
 	struct parts p;
+	int ret;
 
-	if (parts_make(&p, b, end - start, true))
+	if ((rmx_updates(b) && rmx_wide(b->type)) ||
+	    !parts_make(&p, b, end - start, true))
+		return rmx_updates(b) ? update_by_place(b, start, end)
+				      : move_by_place(b, start, end);
+	if (!rmx_updates(b))
 		return apply(b, &p, start, end);
-	return by_place(b, start, end);
+	drop_unused(&p, b, start, end);
+	ret = enter_guards(&p);
+	if (ret)
+		return ret;
+	ret = apply(b, &p, start, end);
+	leave_guards(&p, p.ranks);
+	return ret;
 }

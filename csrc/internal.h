@@ -111,8 +111,9 @@ struct rmx_progress {
 struct rmx_request {
 	uint32_t magic;
 	uint8_t kind; /* as RMAEXT_PUT */
-	uint8_t type; /* as enum fi_datatype */
-	uint16_t zero;
+	uint8_t type; /* as RMAEXT_INT8 */
+	uint8_t op;   /* of an update, as RMAEXT_SUM */
+	uint8_t fetch;
 	uint8_t token[RMX_TOKEN]; /* of the window */
 	uint64_t id;
 	uint64_t name; /* rmx_name of the origin's endpoint */
@@ -271,7 +272,7 @@ struct rmaext_window {
 	struct rmaext_window *next, **prev;
 };
 
-enum rmx_kind { RMX_PUT, RMX_GET, RMX_FETCH_ADD, RMX_CSWAP };
+enum rmx_kind { RMX_PUT, RMX_GET, RMX_UPDATE };
 
 struct rmaext_op {
 	struct rmaext_fabric *fabric;
@@ -280,11 +281,11 @@ struct rmaext_op {
 	struct rmx_slot *slot; /* that it lies in; NULL: malloc() */
 	int64_t rank;
 	enum rmx_kind kind;
-	enum fi_datatype type;
+	int op, type; /* of an update */
 	size_t unit;  /* bytes an element; chunks are multiples of it */
 	size_t chunk; /* bytes a chunk, at most */
 	uint64_t offset, len, posted;
-	char *local; /* source of a put, result of the rest */
+	char *local; /* source of a put, result of the rest, if wanted */
 	const char *operand, *compare;
 	uint64_t rest;		/* bytes behind len, to be put as a copy */
 	struct rmaext_op *tail; /* that puts them */
@@ -407,16 +408,6 @@ void rmx_knock_init(struct rmx_knock *knock, const struct fi_info *info,
 void rmx_knock_end(struct rmx_knock *knock);
 bool rmx_knock(struct rmx_knock *knock, int64_t now, int64_t since);
 
-/* atomic.c: false where the whole of rmaext_*() is needed, if only to refuse */
-bool rmx_fetch_add_direct(struct rmaext_window *window, int64_t rank,
-			  uint64_t offset, int type, const void *operand,
-			  void *result, uint64_t count);
-bool rmx_swap_direct(struct rmaext_window *window, int64_t rank,
-		     uint64_t offset, int type, const void *compare,
-		     const void *swap, void *result);
-int rmx_atomic_post(struct rmaext_op *op, uint64_t offset, size_t len,
-		    void *context);
-
 /*
  * May it be gone? Two loads, no call: the kernel marks a robust mutex when
  * its holder is killed. (Elsewhere than in glibc: when its pidfd is next
@@ -518,16 +509,22 @@ static inline void rmx_relax(void)
 	__asm__ volatile("yield");
 #endif
 }
-/* cells.c: kinds are those of rmaext_many */
-bool rmx_cells_valid(int kind, int type, size_t unit);
-int rmx_cells_access(int kind); /* the rights that it needs */
-void rmx_cells_apply(int kind, int type, size_t unit, void *const *cells,
-		     size_t n, const char *values, size_t step, char *results);
+
+/* update.c */
+int rmx_atomic_post(struct rmaext_op *op, uint64_t offset, size_t len,
+		    void *context);
+
+/* cells.c: kinds are those of rmaext_many, op is that of an update */
+bool rmx_cells_valid(int kind, int op, int type, size_t unit);
+int rmx_cells_access(int kind, int op, bool fetch); /* rights it needs */
+/* puts and gets */
+void rmx_cells_move(int kind, size_t unit, void *const *cells, size_t n,
+		    const char *values, size_t step, char *results);
 
 /* many.c: the arguments of rmaext_many */
 struct rmx_many {
 	struct rmaext_window *window;
-	int kind, type;
+	int kind, op, type;
 	uint64_t unit, count;
 	int ones;
 	const int64_t *ranks, *offsets;

@@ -125,8 +125,8 @@ static int fetch_add(uint64_t window, int64_t rank, int64_t index, int type,
 	if (!cells)
 		return rmx_fail(-FI_ENOMEM, rank, "malloc", "fetch_add");
 	memcpy(&cells[0], value, sizeof(cells[0]));
-	ret = rmaext_fetch_add(it->window, rank, offset, type, &cells[0],
-			       &cells[1], 1, &op);
+	ret = rmaext_update(it->window, rank, offset, RMAEXT_SUM, type,
+			    &cells[0], NULL, &cells[1], 1, &op);
 	ret = finish(ret, op, &in_use);
 	if (!ret && old)
 		memcpy(pointer(old), &cells[1], sizeof(cells[1]));

@@ -19,7 +19,7 @@ static int make_lanes(struct rmaext_batch *b)
 
 		if ((uint64_t)rank >= (uint64_t)w->count)
 			return rmx_changed(b);
-		if (w->targets[rank].route != RMAEXT_DIRECT)
+		if (!rmx_batch_here(b, rank))
 			n += !b->lane_of[rank]++;
 	}
 	free(b->lanes);
@@ -34,7 +34,7 @@ static int make_lanes(struct rmaext_batch *b)
 		if (!b->lane_of[rank])
 			continue;
 		if (t->peer && atomic_load(&t->peer->gone))
-			return rmx_check(w, rmx_many_name(b->kind), rank, 0, 0,
+			return rmx_check(w, rmx_batch_name(b), rank, 0, 0,
 					 0);
 		lane->rank = rank;
 		lane->target = t;

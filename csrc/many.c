@@ -15,17 +15,16 @@
 static int check_route(const struct rmaext_batch *b, int64_t rank)
 {
 	const struct rmx_target *t = &b->window->targets[rank];
-	const struct rmaext_fabric *f = b->fabric;
 
-	if (rmx_updates(b) && (t->align & (b->unit - 1)))
-		return rmx_fail(-FI_EFAULT, rank, rmx_many_name(b->kind),
-				"the memory there is not aligned to %zu",
-				b->unit);
-	if (t->route == RMAEXT_DIRECT ||
+	if (!rmx_batch_aligned(b, t))
+		return rmx_fail(-FI_EFAULT, rank, rmx_batch_name(b),
+				"the memory there is not aligned to %u",
+				rmx_type_of(b->type).align);
+	if (rmx_batch_here(b, rank) ||
 	    (t->route == RMAEXT_CMA && !rmx_updates(b)))
 		return 0;
-	if (!f || !t->peer || (rmx_updates(b) && !f->cpu_atomics))
-		return rmx_fail(-FI_EOPNOTSUPP, rank, rmx_many_name(b->kind),
+	if (!b->fabric || !t->peer)
+		return rmx_fail(-FI_EOPNOTSUPP, rank, rmx_batch_name(b),
 				"no messages on this provider");
 	return 0;
 }
@@ -34,7 +33,7 @@ static int check_route(const struct rmaext_batch *b, int64_t rank)
 static int check_one(const struct rmaext_batch *b, int64_t rank,
 		     uint64_t offset)
 {
-	const char *call = rmx_many_name(b->kind);
+	const char *call = rmx_batch_name(b);
 	int ret;
 
 	if (offset >= b->limit)
@@ -46,33 +45,34 @@ static int check_one(const struct rmaext_batch *b, int64_t rank,
 	return ret ? ret : check_route(b, rank);
 }
 
-/* May a message go there, as far as one can tell at a glance? */
-static bool reachable(const struct rmaext_batch *b, const struct rmx_target *t)
+static unsigned int route_bit(const struct rmaext_batch *b, int64_t rank)
 {
-	return b->fabric && t->peer &&
-	       (!rmx_updates(b) || b->fabric->cpu_atomics);
+	const int route = b->window->targets[rank].route;
+
+	return 1u << (rmx_batch_here(b, rank)	? RMAEXT_DIRECT
+		      : route == RMAEXT_DIRECT ? RMAEXT_FABRIC
+					       : route);
 }
 
 /* Are all in order? If one may not be, it is looked for, and described. */
 static int check_all(struct rmaext_batch *b, int64_t *bad_p)
 {
-	const unsigned int low = rmx_updates(b) ? (unsigned int)b->unit - 1 : 0;
-	unsigned int routes = 0, align = 0;
+	unsigned int routes = 0;
 	uint64_t i, at;
 	int ret;
 
 	for (i = 0; i < b->count; i++) {
-		const struct rmx_target *t = rmx_place(
-			b, rmx_rank_at(b, i), rmx_offset_at(b, i), &at);
+		const int64_t rank = rmx_rank_at(b, i);
+		const struct rmx_target *t =
+			rmx_place(b, rank, rmx_offset_at(b, i), &at);
 
-		if (!t || rmx_doubtful(t) ||
-		    (t->route != RMAEXT_DIRECT && !reachable(b, t)))
+		if (!t || rmx_doubtful(t) || !rmx_batch_aligned(b, t) ||
+		    (!rmx_batch_here(b, rank) && !(b->fabric && t->peer)))
 			break;
-		routes |= 1u << t->route;
-		align |= t->align;
+		routes |= route_bit(b, rank);
 	}
 	b->routes = routes;
-	if (i == b->count && !(align & low))
+	if (i == b->count)
 		return 0;
 	for (i = 0; i < b->count; i++) {
 		const int64_t rank = rmx_rank_at(b, i);
@@ -82,7 +82,7 @@ static int check_all(struct rmaext_batch *b, int64_t *bad_p)
 			*bad_p = (int64_t)i;
 			return ret;
 		}
-		b->routes |= 1u << b->window->targets[rank].route;
+		b->routes |= route_bit(b, rank);
 	}
 	return 0;
 }
@@ -99,7 +99,7 @@ static int some_direct(struct rmaext_batch *b)
 
 		if ((uint64_t)rank >= (uint64_t)b->window->count)
 			return rmx_changed(b);
-		if (b->window->targets[rank].route == RMAEXT_DIRECT)
+		if (rmx_batch_here(b, rank))
 			ret = rmx_direct_block(b, i, i + 1);
 	}
 	return ret;
@@ -212,14 +212,15 @@ static int start(struct rmaext_batch *on_stack, struct rmaext_many *many_p)
 
 static struct rmaext_batch batch_of(const struct rmx_many *m)
 {
-	const bool moves = m->kind == RMAEXT_PUT || m->kind == RMAEXT_GET;
+	const bool update = m->kind == RMAEXT_UPDATE;
 
 	return (struct rmaext_batch){
 		.window = m->window,
 		.fabric = m->window->fabric,
 		.kind = m->kind,
-		.type = moves ? 0 : m->type,
-		.access = rmx_cells_access(m->kind),
+		.op = update ? m->op : 0,
+		.type = update ? m->type : 0,
+		.access = rmx_cells_access(m->kind, m->op, m->results),
 		.unit = m->unit,
 		.count = m->count,
 		.limit = INT64_MAX / m->unit,
@@ -238,36 +239,37 @@ bool rmx_many_direct(const struct rmx_many *m, int *ret_p)
 	struct rmaext_batch b;
 	uint64_t done;
 
-	if (m->count > RMX_BLOCK || !rmx_cells_valid(m->kind, m->type, m->unit))
+	if (m->count > RMX_BLOCK || !rmx_cells_valid(m->kind, m->op, m->type, m->unit))
 		return false;
 	b = batch_of(m);
 	return rmx_direct_all(&b, ret_p, &done);
 }
 
-int rmaext_many(rmaext_window *w, int kind, int type, uint64_t unit,
+int rmaext_many(rmaext_window *w, int kind, int op, int type, uint64_t unit,
 		uint64_t count, int ones, const int64_t *ranks,
 		const int64_t *offsets, const void *values, void *results,
 		struct rmaext_many *many_p)
 {
-	const struct rmx_many many = {w,    kind,  type,    unit,   count,
-				      ones, ranks, offsets, values, results};
+	const struct rmx_many many = {w,     kind,    op,     type,
+				      unit,  count,   ones,   ranks,
+				      offsets, values, results};
+	const char *call = rmx_many_name(kind, results);
 	struct rmaext_batch b;
 	int ret;
 
 	many_p->batch = NULL;
 	many_p->bad = -1;
-	if (kind < RMAEXT_PUT || kind > RMAEXT_ADD || !unit ||
+	if (kind < RMAEXT_PUT || kind > RMAEXT_UPDATE || !unit ||
 	    unit > INT64_MAX || count > INT64_MAX ||
 	    (count && ((uintptr_t)ranks | (uintptr_t)offsets) % sizeof(*ranks)))
 		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "rmaext_many",
 				"kind %d, elements of %llu bytes, or ranks or "
 				"offsets out of line",
 				kind, (unsigned long long)unit);
-	if (!rmx_cells_valid(kind, type, unit))
-		return rmx_fail(-FI_EOPNOTSUPP, RMX_NO_RANK,
-				rmx_many_name(kind),
+	if (!rmx_cells_valid(kind, op, type, unit))
+		return rmx_fail(-FI_EOPNOTSUPP, RMX_NO_RANK, call,
 				"no such operation on this dtype");
-	ret = rmx_window_enter(w, rmx_many_name(kind));
+	ret = rmx_window_enter(w, call);
 	if (ret)
 		return ret;
 	b = batch_of(&many);
@@ -280,7 +282,7 @@ int rmaext_many(rmaext_window *w, int kind, int type, uint64_t unit,
 int rmaext_many_wait(struct rmaext_many *many)
 {
 	struct rmaext_batch *b = many->batch;
-	int ret = rmx_window_enter(b->window, rmx_many_name(b->kind));
+	int ret = rmx_window_enter(b->window, rmx_batch_name(b));
 
 	if (ret)
 		return ret;

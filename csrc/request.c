@@ -128,7 +128,7 @@ static void refuse(struct rmx_box *box, int status)
 	};
 
 	snprintf(record.call, sizeof(record.call), "%s",
-		 rmx_many_name(box->batch->kind));
+		 rmx_batch_name(box->batch));
 	snprintf(record.detail, sizeof(record.detail), "%s",
 		 status == -FI_ESHUTDOWN ? "the window there is closed"
 					 : "the target refuses it");
@@ -139,7 +139,7 @@ static bool batch_answer(struct rmx_box *box, const struct rmx_reply *reply,
 			 const char *values, size_t len)
 {
 	struct rmaext_batch *b = box->batch;
-	const bool back = rmx_cells_access(b->kind) & RMAEXT_READ;
+	const bool back = b->access & RMAEXT_READ;
 
 	if (!rmx_same_token(reply->token, b->window->token))
 		return false;
@@ -211,6 +211,8 @@ static size_t pack(const struct rmaext_batch *b, struct rmx_box *box)
 	*q = (struct rmx_request){
 		.kind = (uint8_t)b->kind,
 		.type = (uint8_t)b->type,
+		.op = (uint8_t)b->op,
+		.fetch = b->results != NULL,
 		.rank = (uint32_t)b->window->self,
 		.count = box->count,
 		.unit = box->unit,
@@ -333,7 +335,7 @@ int rmx_batch_overdue(struct rmaext_batch *b)
 		if (lane->messages &&
 		    (lane->next < lane->end || atomic_load(&lane->unanswered)))
 			ret = rmx_deadline(lane->target->peer, lane->rank,
-					   rmx_many_name(b->kind),
+					   rmx_batch_name(b),
 					   b->window->timeout, &b->deadline,
 					   moved);
 	}

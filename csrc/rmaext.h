@@ -54,7 +54,7 @@ enum {
 };
 
 /* operations of rmaext_many */
-enum { RMAEXT_PUT = 0, RMAEXT_GET = 1, RMAEXT_FETCH_ADD = 2, RMAEXT_ADD = 3 };
+enum { RMAEXT_PUT = 0, RMAEXT_GET = 1, RMAEXT_UPDATE = 2 };
 
 /* its arguments that have one element, which stands for all */
 enum { RMAEXT_ONE_RANK = 1, RMAEXT_ONE_OFFSET = 2, RMAEXT_ONE_VALUE = 4 };
@@ -306,7 +306,7 @@ int64_t rmaext_window_pending(rmaext_window *window);
 void rmaext_window_free(rmaext_window *window);
 
 /*
- * put returns 0 once buf may be reused. get and the atomics return 0 once the
+ * put returns 0 once buf may be reused. get returns 0 once the
  * result is there. RMAEXT_PENDING or an error with *op_p set: the operation
  * may still use its buffers. Call rmaext_op_wait() until it is no longer
  * pending, then rmaext_op_release().
@@ -315,13 +315,16 @@ int rmaext_put(rmaext_window *window, int64_t rank, uint64_t offset,
 	       const void *buf, uint64_t len, rmaext_op **op_p);
 int rmaext_get(rmaext_window *window, int64_t rank, uint64_t offset, void *buf,
 	       uint64_t len, rmaext_op **op_p);
-int rmaext_fetch_add(rmaext_window *window, int64_t rank, uint64_t offset,
-		     int type, const void *operand, void *result,
-		     uint64_t count, rmaext_op **op_p);
-int rmaext_compare_and_swap(rmaext_window *window, int64_t rank,
-			    uint64_t offset, int type, const void *compare,
-			    const void *swap, void *result, uint64_t count,
-			    rmaext_op **op_p);
+/*
+ * `op` on count elements, atomically each; with a result, which gets what was
+ * there, like get, else like put. compare: of RMAEXT_CSWAP only, which compares
+ * bits. The operand of RMAEXT_NO_OP may be NULL; result may be operand.
+ */
+int rmaext_update(rmaext_window *window, int64_t rank, uint64_t offset, int op,
+		  int type, const void *operand, const void *compare,
+		  void *result, uint64_t count, rmaext_op **op_p);
+/* is there such an operation on that type? */
+int rmaext_update_valid(int op, int type);
 /*
  * Begins to connect to rank, which the first operation would do otherwise, by
  * reading a byte from it. Does not wait: RMAEXT_PENDING with *op_p set, as
@@ -342,11 +345,12 @@ int rmaext_op_release(rmaext_op **op);
  * with many_p->bad set. Returns 0 once all are applied at their targets.
  * RMAEXT_PENDING: the arrays are in use until rmaext_many_wait() returns
  * something else, or rmaext_many_release() gives the rest up; that is harmless
- * at any time. After an error, any of them may have been applied or not. `type`
- * counts for updates only. A get has no values, a put and an add no results.
+ * at any time. After an error, any of them may have been applied or not. `op`
+ * and `type` count for updates only, and RMAEXT_CSWAP is none of them. A get has
+ * no values, a put no results; an update that has none needs no right to read.
  */
-int rmaext_many(rmaext_window *window, int kind, int type, uint64_t unit,
-		uint64_t count, int ones, const int64_t *ranks,
+int rmaext_many(rmaext_window *window, int kind, int op, int type,
+		uint64_t unit, uint64_t count, int ones, const int64_t *ranks,
 		const int64_t *offsets, const void *values, void *results,
 		struct rmaext_many *many_p);
 int rmaext_many_wait(struct rmaext_many *many);
@@ -354,8 +358,6 @@ void rmaext_many_release(struct rmaext_many *many);
 
 /* wait until every put to rank (-1: to all) is applied there */
 int rmaext_flush(rmaext_window *window, int64_t rank, struct rmaext_wait *wait);
-/* the atomic works on this route, with this type */
-int rmaext_atomic_valid(rmaext_window *window, int64_t rank, int type, int op);
 /* what an operation would be refused for; type: of a fetch_add, else -1 */
 int rmaext_window_check(rmaext_window *window, int64_t rank, uint64_t offset,
 			uint64_t len, int access, int type);

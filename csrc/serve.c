@@ -4,7 +4,7 @@
  * believed only if it has the secret token of a window, and even then
  * everything in it is checked before memory is touched.
  */
-#include "internal.h"
+#include "update.h"
 
 #include <errno.h>
 #include <string.h>
@@ -79,12 +79,12 @@ static int check(const struct rmaext_window *w, const struct rmx_request *q,
 		 size_t len, const uint64_t *offsets)
 {
 	const struct rmx_target *t = &w->targets[w->self];
-	const bool update =
-		q->kind == RMAEXT_FETCH_ADD || q->kind == RMAEXT_ADD;
+	const bool update = q->kind == RMAEXT_UPDATE;
+	const int access = rmx_cells_access(q->kind, q->op, q->fetch);
 	uint64_t low = 0, high = 0;
 	size_t values;
 
-	if (!rmx_cells_valid(q->kind, q->type, q->unit) || q->zero ||
+	if (!rmx_cells_valid(q->kind, q->op, q->type, q->unit) ||
 	    !q->count || q->count > RMX_MESSAGE / sizeof(*offsets) ||
 	    q->unit > RMX_MESSAGE)
 		return -FI_EINVAL;
@@ -93,8 +93,7 @@ static int check(const struct rmaext_window *w, const struct rmx_request *q,
 	    len != (q->kind == RMAEXT_GET ? values - q->count * q->unit
 					  : values))
 		return -FI_EINVAL;
-	if (!t->map || (t->access & rmx_cells_access(q->kind)) !=
-			       rmx_cells_access(q->kind))
+	if (!t->map || (t->access & access) != access)
 		return -FI_EACCES;
 	for (uint32_t i = 0; i < q->count; i++) {
 		low |= offsets[i];
@@ -102,21 +101,21 @@ static int check(const struct rmaext_window *w, const struct rmx_request *q,
 	}
 	if (q->unit > t->size || high > t->size - q->unit)
 		return -ERANGE;
-	if (update && !w->fabric->cpu_atomics)
-		return -FI_EOPNOTSUPP;
-	if (update && (((uintptr_t)t->map | low) & (q->unit - 1)))
+	if (update && (((uintptr_t)t->map | low) &
+		       (rmx_type_of(q->type).align - 1u)))
 		return -FI_EFAULT;
 	return 0;
 }
 
 /* The results of a get or a fetch_add lie where its values lay. */
-static void apply(const struct rmaext_window *w, const struct rmx_request *q,
-		  const uint64_t *offsets, char *values)
+static int apply(struct rmaext_window *w, const struct rmx_request *q,
+		 const uint64_t *offsets, char *values)
 {
 	char *map = w->targets[w->self].map;
 	void *cells[RMX_CELLS];
+	int ret = 0;
 
-	for (uint32_t i = 0; i < q->count; i += RMX_CELLS) {
+	for (uint32_t i = 0; !ret && i < q->count; i += RMX_CELLS) {
 		const uint32_t left = q->count - i;
 		const uint32_t n = left < RMX_CELLS ? left : RMX_CELLS;
 		char *at = values + i * q->unit;
@@ -125,10 +124,16 @@ static void apply(const struct rmaext_window *w, const struct rmx_request *q,
 			cells[k] = map + offsets[i + k];
 			__builtin_prefetch(cells[k], 1);
 		}
-		rmx_cells_apply(q->kind, q->type, q->unit, cells, n, at,
-				q->unit, at);
+		if (q->kind == RMAEXT_UPDATE)
+			ret = rmx_update_cells(w, w->self, q->op, q->type,
+					       cells, n, at, q->unit,
+					       q->fetch ? at : NULL);
+		else
+			rmx_cells_move(q->kind, q->unit, cells, n, at, q->unit,
+				       at);
 	}
 	atomic_thread_fence(memory_order_seq_cst);
+	return ret;
 }
 
 /*
@@ -157,8 +162,10 @@ enum rmx_served rmx_serve(struct rmaext_fabric *f, struct rmx_box *box,
 		reply.status = check(w, &q, len, offsets);
 		if (!reply.status && box->peer) {
 			values += q.count * sizeof(*offsets);
-			apply(w, &q, offsets, values);
-			if (rmx_cells_access(q.kind) & RMAEXT_READ)
+			reply.status = apply(w, &q, offsets, values);
+			if (!reply.status &&
+			    (rmx_cells_access(q.kind, q.op, q.fetch) &
+			     RMAEXT_READ))
 				box->reply_len += (uint16_t)(q.count * q.unit);
 		}
 		rmx_gate_leave(&w->served);

@@ -16,19 +16,21 @@ HOT = [
     "_hot_numba.c",
     "_hot_op.c",
     "_hot_prepared.c",
+    "_hot_update.c",
     "_hot_window.c",
 ]
 CSRC = Path("csrc")
 SOURCES = [
     "address.c",
     "arena.c",
-    "atomic.c",
     "cells.c",
     "direct.c",
+    "element.c",
     "error.c",
     "executor.c",
     "fabric.c",
     "gate.c",
+    "guard.c",
     "jit.c",
     "key.c",
     "knock.c",
@@ -46,6 +48,7 @@ SOURCES = [
     "sleep.c",
     "slot.c",
     "team.c",
+    "update.c",
     "window.c",
 ]
 

@@ -11,10 +11,29 @@ static bool intern(PyObject **name_p, const char *text)
 	return *name_p;
 }
 
+static bool intern_ops(void)
+{
+	static const char *const names[RMX_OPS] = {
+		[RMAEXT_MIN] = "min",	      [RMAEXT_MAX] = "max",
+		[RMAEXT_SUM] = "sum",	      [RMAEXT_PROD] = "prod",
+		[RMAEXT_LOR] = "lor",	      [RMAEXT_LAND] = "land",
+		[RMAEXT_BOR] = "bor",	      [RMAEXT_BAND] = "band",
+		[RMAEXT_LXOR] = "lxor",	      [RMAEXT_BXOR] = "bxor",
+		[RMAEXT_NO_OP] = "no_op",     [RMAEXT_REPLACE] = "replace",
+		[RMAEXT_MINLOC] = "minloc",   [RMAEXT_MAXLOC] = "maxloc",
+	};
+
+	for (int op = 0; op < RMX_OPS; op++)
+		if (names[op] && !intern(&hot_names.ops[op], names[op]))
+			return false;
+	return true;
+}
+
 static bool intern_all(void)
 {
 	hot_names.zero = PyLong_FromLong(0);
-	return hot_names.zero && intern(&hot_names.origin, "origin") &&
+	return hot_names.zero && intern_ops() &&
+	       intern(&hot_names.origin, "origin") &&
 	       intern(&hot_names.rank, "rank") &&
 	       intern(&hot_names.offset, "offset") &&
 	       intern(&hot_names.count, "count") &&
@@ -29,6 +48,11 @@ static bool intern_all(void)
 	       intern(&hot_names.ranks, "ranks") &&
 	       intern(&hot_names.offsets, "offsets") &&
 	       intern(&hot_names.values, "values") &&
+	       intern(&hot_names.op, "op") &&
+	       intern(&hot_names.accumulate, "_accumulate") &&
+	       intern(&hot_names.get_accumulate, "_get_accumulate") &&
+	       intern(&hot_names.fetch_op, "_fetch_op") &&
+	       intern(&hot_names.fetch_op_many, "_fetch_op_many") &&
 	       intern(&hot_names.put_many, "_put_many") &&
 	       intern(&hot_names.get_many, "_get_many") &&
 	       intern(&hot_names.fetch_add_many, "_fetch_add_many") &&
@@ -45,7 +69,7 @@ static int module_exec(PyObject *module)
 	    PyModule_AddType(module, &hot_prepared_type) ||
 	    PyModule_AddIntConstant(module, "PUT", RMX_PUT) ||
 	    PyModule_AddIntConstant(module, "GET", RMX_GET) ||
-	    PyModule_AddIntConstant(module, "FETCH_ADD", RMX_FETCH_ADD))
+	    PyModule_AddIntConstant(module, "FETCH_ADD", RMX_UPDATE))
 		return -1;
 	return 0;
 }

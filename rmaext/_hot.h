@@ -28,7 +28,7 @@
 #include <numpy/arrayobject.h>
 #include <numpy/arrayscalars.h>
 
-#include "internal.h"
+#include "update.h"
 
 struct hot_window {
 	PyObject_HEAD struct rmx_typed it;
@@ -64,10 +64,13 @@ union hot_cell {
 /* _hot.c: interned; arguments are found by their names' addresses. */
 extern struct hot_names {
 	PyObject *origin, *rank, *offset, *count, *out, *value, *compare;
-	PyObject *ranks, *offsets, *values;
+	PyObject *ranks, *offsets, *values, *op;
 	PyObject *put, *get, *fetch_add, *compare_and_swap, *flush;
+	PyObject *accumulate, *get_accumulate, *fetch_op;
 	PyObject *put_many, *get_many, *fetch_add_many, *accumulate_many;
+	PyObject *fetch_op_many;
 	PyObject *release, *reap, *zero;
+	PyObject *ops[RMX_OPS]; /* NULL: has no name */
 } hot_names;
 
 /* Else there may be no C window, and no dtype. */
@@ -104,6 +107,7 @@ bool hot_take(PyObject **slots, PyObject *const *const *wanted, int most,
 bool hot_to_index(PyObject *it, int64_t *index_p);
 bool hot_to_place(PyObject *rank, PyObject *offset, int64_t *rank_p,
 		  int64_t *index_p);
+bool hot_to_op(PyObject *it, int *op_p);
 bool hot_pack(const struct hot_window *w, PyObject *it, union hot_cell *cell);
 PyArrayObject *hot_new_array(const struct hot_window *w, int ndim,
 			     const npy_intp *shape);
@@ -111,7 +115,6 @@ PyObject *hot_decide(struct hot_window *w, PyObject *name,
 		     PyObject *const *args, Py_ssize_t n, PyObject *keywords);
 
 /* _hot_op.c: ranks and elements, not negative, checked here */
-extern const char *const hot_calls[]; /* of enum rmx_kind */
 bool hot_find_ffi(void);
 enum hot_outcome hot_put(struct hot_window *w, PyObject *origin, int64_t rank,
 			 int64_t index);
@@ -121,8 +124,17 @@ bool hot_rest(const struct hot_window *w, int64_t rank, int64_t index,
 	      int64_t *count_p);
 bool hot_could_get(const struct hot_window *w, int64_t rank, int64_t index,
 		   int64_t count);
-enum hot_outcome hot_fetch_add(struct hot_window *w, PyObject *value,
-			       int64_t rank, int64_t index, PyObject **old_p);
+/* An update with what it is called, what it returns, and of how many. */
+struct hot_update {
+	const char *call;
+	int op;
+	enum { HOT_NOTHING, HOT_ARRAY, HOT_SCALAR_OR_ARRAY, HOT_SCALAR } result;
+};
+
+enum hot_outcome hot_update(struct hot_window *w, const struct hot_update *u,
+			    PyObject *operand, int64_t rank, int64_t index,
+			    PyObject **old_p);
+extern const struct hot_update hot_fetch_add;
 enum hot_outcome hot_swap(struct hot_window *w, PyObject *compare,
 			  PyObject *value, int64_t rank, int64_t index,
 			  PyObject **old_p);
@@ -137,8 +149,15 @@ typedef PyObject *hot_method(struct hot_window *w, PyObject *const *args,
 
 /* _hot_many.c */
 hot_method hot_put_many, hot_get_many, hot_fetch_add_many, hot_accumulate_many;
+hot_method hot_fetch_op_many;
 extern const char hot_put_many_doc[], hot_get_many_doc[];
 extern const char hot_fetch_add_many_doc[], hot_accumulate_many_doc[];
+extern const char hot_fetch_op_many_doc[];
+
+/* _hot_update.c */
+hot_method hot_accumulate, hot_get_accumulate, hot_fetch_op;
+extern const char hot_accumulate_doc[], hot_get_accumulate_doc[];
+extern const char hot_fetch_op_doc[];
 
 /* _hot_numba.c */
 PyObject *hot_numba(struct hot_window *w, void *closure);

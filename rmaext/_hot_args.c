@@ -104,11 +104,30 @@ static bool pack_int(int type, PyObject *it, union hot_cell *cell)
 	return pack_float(type, (double)value, cell);
 }
 
+/*
+ * An operation by its name; not given, it is the sum. Python knows the others,
+ * and strings that it did not make from the text of a program.
+ */
+bool hot_to_op(PyObject *it, int *op_p)
+{
+	*op_p = RMAEXT_SUM;
+	if (!it || it == hot_names.ops[RMAEXT_SUM])
+		return true;
+	for (*op_p = 0; *op_p < RMX_OPS; ++*op_p)
+		if (it == hot_names.ops[*op_p])
+			return true;
+	return false;
+}
+
 /* A number that fits the window's dtype, as one element of it. */
 bool hot_pack(const struct hot_window *w, PyObject *it, union hot_cell *cell)
 {
-	/* a long double has padding, which would be that of our stack */
-	if (w->it.type < 0 || w->it.type == RMAEXT_LONG_DOUBLE)
+	/*
+	 * A long double has padding, which would be that of our stack; all
+	 * pairs are of one type to Python.
+	 */
+	if (w->it.type < 0 || w->it.type == RMAEXT_LONG_DOUBLE ||
+	    w->it.type >= RMAEXT_FLOAT_INT32)
 		return false;
 	if (PyFloat_CheckExact(it))
 		return pack_float(w->it.type, PyFloat_AS_DOUBLE(it), cell);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* put_many, get_many, fetch_add_many and accumulate_many, all by memory. */
+/* put_many, get_many and the updates of many elements, all by memory. */
 #include "_hot.h"
 
 /* Elements; 4 us, if the caches have them. */
@@ -8,7 +8,15 @@
 
 enum { RANKS, OFFSETS, VALUES, RESULT, BUFFERS };
 
+/* What a method does. */
+struct method {
+	const char *call;
+	int kind;
+	bool results;
+};
+
 struct many {
+	const char *call;
 	struct rmx_many it;
 	int64_t rank, offset;	   /* that stand for all */
 	union hot_cell value;	   /* likewise */
@@ -120,61 +128,64 @@ static enum hot_outcome run(struct hot_window *w, struct many *m)
 		return HOT_ODD;
 	if (!ret)
 		return HOT_DONE;
-	result = PyObject_CallMethod((PyObject *)w, "_many_failed", "ii",
-				     m->it.kind, ret);
+	result = PyObject_CallMethod((PyObject *)w, "_many_failed", "si",
+				     m->call, ret);
 	Py_XDECREF(result);
 	return HOT_FAILED;
 }
 
-/* got: ranks, offsets, and values or out */
-static enum hot_outcome attempt(struct hot_window *w, int kind,
+/* got: ranks, offsets, values or out, and what a method's op is */
+static enum hot_outcome attempt(struct hot_window *w, const struct method *it,
 				PyObject *const *got, struct many *m)
 {
-	const bool results = kind == RMAEXT_GET || kind == RMAEXT_FETCH_ADD;
 	PyObject *third = got[2] == Py_None ? NULL : got[2];
 
-	if (!hot_is_open(w) ||
+	if (!hot_is_open(w) || !hot_to_op(got[3], &m->it.op) ||
 	    !take_index(m, RANKS, got[0], &m->rank, &m->it.ranks) ||
 	    !take_index(m, OFFSETS, got[1], &m->offset, &m->it.offsets))
 		return HOT_ODD;
-	if (kind != RMAEXT_GET && !take_values(w, m, third))
+	if (it->kind != RMAEXT_GET && !take_values(w, m, third))
 		return HOT_ODD;
-	if (kind == RMAEXT_GET && third) {
+	if (it->kind == RMAEXT_GET && third) {
 		if (!take_result(w, m, third))
 			return HOT_ODD;
-	} else if (results && !new_result(w, m)) {
+	} else if (it->results && !new_result(w, m)) {
 		return HOT_FAILED;
 	}
+	m->call = it->call;
 	m->it.window = w->it.window;
-	m->it.kind = kind;
+	m->it.kind = it->kind;
 	m->it.type = w->it.type;
 	m->it.unit = w->it.unit;
 	m->it.count = m->shaped ? (uint64_t)PyArray_SIZE(m->shaped) : 1;
-	if (results)
+	if (it->results)
 		m->it.results =
 			PyArray_DATA((PyArrayObject *)m->buffer[RESULT]);
 	return run(w, m);
 }
 
-static PyObject *call(struct hot_window *w, int kind, PyObject *slow,
-		      PyObject *const *args, Py_ssize_t n, PyObject *keywords)
+static PyObject *call(struct hot_window *w, const struct method *it,
+		      PyObject *slow, bool has_op, PyObject *const *args,
+		      Py_ssize_t n, PyObject *keywords)
 {
-	static PyObject *const *const wanted[][3] = {
-		{&hot_names.ranks, &hot_names.offsets, &hot_names.values},
+	static PyObject *const *const wanted[][4] = {
+		{&hot_names.ranks, &hot_names.offsets, &hot_names.values,
+		 &hot_names.op},
 		{&hot_names.ranks, &hot_names.offsets, &hot_names.out},
 	};
-	PyObject *got[3] = {NULL}, *result;
+	PyObject *got[4] = {NULL}, *result;
 	struct many m = {.shaped = NULL};
 	enum hot_outcome done = HOT_ODD;
 
-	if (hot_take(got, wanted[kind == RMAEXT_GET], 3, args, n, keywords))
-		done = attempt(w, kind, got, &m);
+	if (hot_take(got, wanted[it->kind == RMAEXT_GET], has_op ? 4 : 3, args,
+		     n, keywords))
+		done = attempt(w, it, got, &m);
 	result = m.buffer[RESULT];
 	if (done == HOT_DONE) {
 		if (!result)
 			return Py_NewRef(Py_None);
-		/* one value is a scalar: of a sum, not of what get fills */
-		return kind == RMAEXT_GET
+		/* one value is a scalar: of an update, not of what get fills */
+		return it->kind == RMAEXT_GET
 			       ? result
 			       : PyArray_Return((PyArrayObject *)result);
 	}
@@ -233,7 +244,9 @@ const char hot_put_many_doc[] = PyDoc_STR(
 PyObject *hot_put_many(struct hot_window *w, PyObject *const *args,
 		       Py_ssize_t n, PyObject *keywords)
 {
-	return call(w, RMAEXT_PUT, hot_names.put_many, args, n, keywords);
+	static const struct method it = {"put_many", RMAEXT_PUT, false};
+
+	return call(w, &it, hot_names.put_many, false, args, n, keywords);
 }
 
 const char hot_get_many_doc[] = PyDoc_STR(
@@ -273,21 +286,63 @@ const char hot_get_many_doc[] = PyDoc_STR(
 PyObject *hot_get_many(struct hot_window *w, PyObject *const *args,
 		       Py_ssize_t n, PyObject *keywords)
 {
-	return call(w, RMAEXT_GET, hot_names.get_many, args, n, keywords);
+	static const struct method it = {"get_many", RMAEXT_GET, true};
+
+	return call(w, &it, hot_names.get_many, false, args, n, keywords);
 }
 
-const char hot_fetch_add_many_doc[] = PyDoc_STR(
-	"fetch_add_many($self, /, ranks, offsets, values)\n"
+const char hot_accumulate_many_doc[] = PyDoc_STR(
+	"accumulate_many($self, /, ranks, offsets, values, op='sum')\n"
 	"--\n\n"
-	"Add to elements, each at a place of its own, atomically each.\n"
+	"Combine elements, each at a place of its own, atomically each.\n"
 	"\n"
 	"Parameters\n"
 	"----------\n"
 	"ranks, offsets : int or integer array\n"
-	"    As in `put_many`. A place that is named twice is added to "
+	"    As in `put_many`. A place that is named twice is updated "
 	"twice.\n"
 	"values : array or scalar\n"
-	"    Of the window's dtype: an integer or float, or complex64.\n"
+	"    Of the window's dtype.\n"
+	"op : str or mpi4py.MPI.Op\n"
+	"    As in `accumulate`.\n"
+	"\n"
+	"Raises\n"
+	"------\n"
+	"Unsupported\n"
+	"    There is no such operation on this dtype.\n"
+	"AlignmentError\n"
+	"    The target's memory is not aligned as `accumulate` needs it.\n"
+	"BoundsError, AccessError, TypeError, OverflowError, ValueError\n"
+	"    Before anything is sent, as in `put_many`.\n"
+	"RmaTimeout, PeerLostError\n"
+	"    Any of the elements may have been updated, or may be updated "
+	"yet.\n"
+	"\n"
+	"Notes\n"
+	"-----\n"
+	"Local, blocking; corresponds to MPI_Accumulate of one element in "
+	"a loop,\n"
+	"and MPI_Win_flush. Atomic against all other updates of the window, "
+	"as\n"
+	"`accumulate` is.");
+
+PyObject *hot_accumulate_many(struct hot_window *w, PyObject *const *args,
+			      Py_ssize_t n, PyObject *keywords)
+{
+	static const struct method it = {"accumulate_many", RMAEXT_UPDATE,
+					 false};
+
+	return call(w, &it, hot_names.accumulate_many, true, args, n, keywords);
+}
+
+const char hot_fetch_op_many_doc[] = PyDoc_STR(
+	"fetch_op_many($self, /, ranks, offsets, values, op='sum')\n"
+	"--\n\n"
+	"Combine elements as `accumulate_many`, and return what was "
+	"there.\n"
+	"\n"
+	"Parameters are those of `accumulate_many`, and so is what is "
+	"raised.\n"
 	"\n"
 	"Returns\n"
 	"-------\n"
@@ -295,48 +350,32 @@ const char hot_fetch_add_many_doc[] = PyDoc_STR(
 	"    The previous values, in the shape to which all arguments "
 	"broadcast.\n"
 	"\n"
-	"Raises\n"
-	"------\n"
-	"Unsupported\n"
-	"    No atomics on this dtype, or the network's adapter makes "
-	"them.\n"
-	"AlignmentError\n"
-	"    The target's memory is not aligned to the item size.\n"
-	"BoundsError, AccessError, TypeError, OverflowError\n"
-	"    Before anything is sent, as in `put_many`.\n"
-	"RmaTimeout, PeerLostError\n"
-	"    Any of the elements may have been added, or may be added "
-	"yet.\n"
-	"\n"
 	"Notes\n"
 	"-----\n"
-	"Local, blocking; corresponds to MPI_Fetch_and_op with MPI_SUM "
-	"in a loop,\n"
-	"and MPI_Win_flush. Atomic against `fetch_add` and "
-	"`compare_and_swap`,\n"
-	"whatever route those take. Integers wrap around.");
+	"Local, blocking; corresponds to MPI_Fetch_and_op in a loop, and\n"
+	"MPI_Win_flush.");
+
+PyObject *hot_fetch_op_many(struct hot_window *w, PyObject *const *args,
+			    Py_ssize_t n, PyObject *keywords)
+{
+	static const struct method it = {"fetch_op_many", RMAEXT_UPDATE, true};
+
+	return call(w, &it, hot_names.fetch_op_many, true, args, n, keywords);
+}
+
+const char hot_fetch_add_many_doc[] = PyDoc_STR(
+	"fetch_add_many($self, /, ranks, offsets, values)\n"
+	"--\n\n"
+	"Add to elements, each at a place of its own, and return what was "
+	"there.\n"
+	"\n"
+	"As `fetch_op_many` with op='sum'. Local, blocking; corresponds to\n"
+	"MPI_Fetch_and_op with MPI_SUM in a loop, and MPI_Win_flush.");
 
 PyObject *hot_fetch_add_many(struct hot_window *w, PyObject *const *args,
 			     Py_ssize_t n, PyObject *keywords)
 {
-	return call(w, RMAEXT_FETCH_ADD, hot_names.fetch_add_many, args, n,
-		    keywords);
-}
+	static const struct method it = {"fetch_add_many", RMAEXT_UPDATE, true};
 
-const char hot_accumulate_many_doc[] = PyDoc_STR(
-	"accumulate_many($self, /, ranks, offsets, values)\n"
-	"--\n\n"
-	"Add to elements, each at a place of its own, atomically each.\n"
-	"\n"
-	"As `fetch_add_many`, without the previous values: so it needs "
-	"no right\n"
-	"to read, and less comes back over the network. Local, blocking;\n"
-	"corresponds to MPI_Accumulate with MPI_SUM in a loop, and "
-	"MPI_Win_flush.");
-
-PyObject *hot_accumulate_many(struct hot_window *w, PyObject *const *args,
-			      Py_ssize_t n, PyObject *keywords)
-{
-	return call(w, RMAEXT_ADD, hot_names.accumulate_many, args, n,
-		    keywords);
+	return call(w, &it, hot_names.fetch_add_many, false, args, n, keywords);
 }

@@ -6,23 +6,18 @@
 #define KEEP_GIL_ATOMIC ((uint64_t)4 << 10) /* also; each costs ten copies */
 #define KEEP_GIL_FLUSH 64		    /* ranks to look at */
 
-enum { BUFFERS = 3 };
+enum { BUFFERS = 2 };
 
 /* One transfer that may take its time. */
 struct request {
+	const char *call;
 	enum rmx_kind kind;
+	int op; /* of an update */
 	int64_t rank;
 	uint64_t offset, count; /* bytes, elements */
-	/* what C may use until the end: result, operand, compare; or None */
-	PyObject *buffer[BUFFERS];
-	const char *source; /* of a put */
-};
-
-const char *const hot_calls[] = {
-	[RMX_PUT] = "put",
-	[RMX_GET] = "get",
-	[RMX_FETCH_ADD] = "fetch_add",
-	[RMX_CSWAP] = "compare_and_swap",
+	PyObject *buffer[BUFFERS]; /* that C may use until the end; or None */
+	const void *source;	   /* of a put, operand of an update */
+	void *result;
 };
 
 /* cffi's ffi.new and ffi.cast */
@@ -60,13 +55,6 @@ static PyArrayObject *new_like(const struct hot_window *w, PyArrayObject *it)
 	return hot_new_array(w, PyArray_NDIM(it), PyArray_DIMS(it));
 }
 
-static void *data_of(const struct request *r, int which)
-{
-	PyObject *it = r->buffer[which];
-
-	return it == Py_None ? NULL : PyArray_DATA((PyArrayObject *)it);
-}
-
 /*
  * Enter an operation where Fabric.hold() does, with nothing in between at which
  * a signal handler could raise. NULL only if there is no memory left, and then
@@ -86,7 +74,7 @@ static PyObject *keep(struct hot_window *w, const struct request *r,
 		key = PyLong_FromVoidPtr(holder);
 	if (key)
 		entry = PyTuple_Pack(2 + BUFFERS, holder, w->handle,
-				     r->buffer[0], r->buffer[1], r->buffer[2]);
+				     r->buffer[0], r->buffer[1]);
 	if (!entry || PyDict_SetItem(w->in_flight, key, entry)) {
 		Py_CLEAR(holder);
 		for (int i = 0; i < BUFFERS; i++)
@@ -121,7 +109,7 @@ static enum hot_outcome go_on(struct hot_window *w, const struct request *r,
 	if (!holder)
 		return HOT_FAILED;
 	result = PyObject_CallMethod((PyObject *)w, "_continue", "s(LLL)iO",
-				     hot_calls[r->kind], (long long)r->rank,
+				     r->call, (long long)r->rank,
 				     (long long)(r->offset / w->it.unit),
 				     (long long)r->count, code, holder);
 	Py_XDECREF(result);
@@ -145,9 +133,6 @@ static enum hot_outcome go_on(struct hot_window *w, const struct request *r,
 static enum hot_outcome run(struct hot_window *w, const struct request *r)
 {
 	struct rmaext_window *it = w->it.window;
-	const char *from = r->source;
-	void *to = data_of(r, 0), *operand = data_of(r, 1);
-	void *compare = data_of(r, 2);
 	rmaext_op *op = NULL;
 	int code = 0;
 
@@ -156,21 +141,16 @@ static enum hot_outcome run(struct hot_window *w, const struct request *r)
 	Py_BEGIN_ALLOW_THREADS
 	switch (r->kind) {
 	case RMX_PUT:
-		code = rmaext_put(it, r->rank, r->offset, from,
+		code = rmaext_put(it, r->rank, r->offset, r->source,
 				  r->count * w->it.unit, &op);
 		break;
 	case RMX_GET:
-		code = rmaext_get(it, r->rank, r->offset, to,
+		code = rmaext_get(it, r->rank, r->offset, r->result,
 				  r->count * w->it.unit, &op);
 		break;
-	case RMX_FETCH_ADD:
-		code = rmaext_fetch_add(it, r->rank, r->offset, w->it.type,
-					operand, to, r->count, &op);
-		break;
-	case RMX_CSWAP:
-		code = rmaext_compare_and_swap(it, r->rank, r->offset,
-					       w->it.type, compare, operand, to,
-					       r->count, &op);
+	case RMX_UPDATE:
+		code = rmaext_update(it, r->rank, r->offset, r->op, w->it.type,
+				     r->source, NULL, r->result, r->count, &op);
 		break;
 	}
 	Py_END_ALLOW_THREADS
@@ -192,6 +172,12 @@ static bool is_direct(const struct hot_window *w, int64_t rank)
 	return w->it.window->targets[rank].route == RMAEXT_DIRECT;
 }
 
+/* Is there such a rank, reached so? */
+static bool is_direct_rank(const struct hot_window *w, int64_t rank)
+{
+	return rank < w->it.window->count && is_direct(w, rank);
+}
+
 static char *memory_of(const struct hot_window *w, int64_t rank,
 		       uint64_t offset)
 {
@@ -211,9 +197,10 @@ enum hot_outcome hot_put(struct hot_window *w, PyObject *origin, int64_t rank,
 			 int64_t index)
 {
 	struct request r = {
+		.call = "put",
 		.kind = RMX_PUT,
 		.rank = rank,
-		.buffer = {Py_None, Py_None, Py_None},
+		.buffer = {Py_None, Py_None},
 	};
 	union hot_cell cell;
 
@@ -242,10 +229,12 @@ enum hot_outcome hot_get(struct hot_window *w, PyArrayObject *out, int64_t rank,
 			 int64_t index)
 {
 	struct request r = {
+		.call = "get",
 		.kind = RMX_GET,
 		.rank = rank,
 		.count = (uint64_t)PyArray_SIZE(out),
-		.buffer = {(PyObject *)out, Py_None, Py_None},
+		.buffer = {(PyObject *)out, Py_None},
+		.result = PyArray_DATA(out),
 	};
 
 	if (!hot_is_open(w) || !hot_to_bytes(w, index, &r.offset) ||
@@ -279,78 +268,121 @@ bool hot_could_get(const struct hot_window *w, int64_t rank, int64_t index,
 }
 
 /* The usual: one element, on the direct route. */
-static enum hot_outcome fetch_add_cell(struct hot_window *w,
-				       const union hot_cell *operand,
-				       int64_t rank, uint64_t offset,
-				       PyObject **old_p)
+static enum hot_outcome update_cell(struct hot_window *w,
+				    const struct hot_update *u,
+				    const union hot_cell *operand, int64_t rank,
+				    uint64_t offset, PyObject **old_p)
 {
 	union hot_cell old;
+	const struct rmx_update it = {
+		.op = u->op,
+		.type = w->it.type,
+		.operand = operand,
+		.result = u->result == HOT_NOTHING ? NULL : &old,
+		.count = 1,
+	};
 
-	if (!rmx_fetch_add_direct(w->it.window, rank, offset, w->it.type,
-				  operand, &old, 1))
+	if (!rmx_update_direct(w->it.window, rank, offset, &it))
 		return HOT_ODD;
+	if (u->result == HOT_NOTHING)
+		return HOT_DONE;
 	*old_p = PyArray_Scalar(&old, w->dtype, NULL);
 	return *old_p ? HOT_DONE : HOT_FAILED;
 }
 
-static enum hot_outcome fetch_add_array(struct hot_window *w, struct request *r,
-					PyArrayObject *operand,
-					PyObject **old_p)
+static enum hot_outcome update_array(struct hot_window *w, struct request *r)
 {
-	PyArrayObject *old = new_like(w, operand);
-	enum hot_outcome done = HOT_DONE;
+	const struct rmx_update it = {
+		.op = r->op,
+		.type = w->it.type,
+		.operand = r->source,
+		.result = r->result,
+		.count = r->count,
+	};
+
+	if (is_direct(w, r->rank) && r->count * w->it.unit <= KEEP_GIL_ATOMIC)
+		return rmx_update_direct(w->it.window, r->rank, r->offset, &it)
+			       ? HOT_DONE
+			       : HOT_ODD;
+	if (!rmx_update_valid(r->op, w->it.type))
+		return HOT_ODD;
+	return run(w, r);
+}
+
+static enum hot_outcome fetch_array(struct hot_window *w, struct request *r,
+				    PyArrayObject *like, bool scalar,
+				    PyObject **old_p)
+{
+	PyArrayObject *old = new_like(w, like);
+	enum hot_outcome done;
 
 	if (!old)
 		return HOT_FAILED;
-	r->buffer[0] = (PyObject *)old;
-	r->buffer[1] = (PyObject *)operand;
-	if (!is_direct(w, r->rank) || r->count * w->it.unit > KEEP_GIL_ATOMIC)
-		done = run(w, r);
-	else if (!rmx_fetch_add_direct(w->it.window, r->rank, r->offset,
-				       w->it.type, PyArray_DATA(operand),
-				       PyArray_DATA(old), r->count))
-		done = HOT_ODD;
-	if (done == HOT_DONE)
-		*old_p = PyArray_Return(old); /* takes the reference */
-	else
+	r->buffer[1] = (PyObject *)old;
+	r->result = PyArray_DATA(old);
+	done = update_array(w, r);
+	if (done != HOT_DONE)
 		Py_DECREF(old);
+	else
+		*old_p = scalar ? PyArray_Return(old) /* takes the reference */
+				: (PyObject *)old;
 	return done;
 }
 
-enum hot_outcome hot_fetch_add(struct hot_window *w, PyObject *value,
-			       int64_t rank, int64_t index, PyObject **old_p)
+const struct hot_update hot_fetch_add = {
+	.call = "fetch_add",
+	.op = RMAEXT_SUM,
+	.result = HOT_SCALAR_OR_ARRAY,
+};
+
+/* *old_p stays as it is if nothing is to be returned. */
+enum hot_outcome hot_update(struct hot_window *w, const struct hot_update *u,
+			    PyObject *value, int64_t rank, int64_t index,
+			    PyObject **old_p)
 {
+	const bool fetch = u->result != HOT_NOTHING;
 	struct request r = {
-		.kind = RMX_FETCH_ADD,
+		.call = u->call,
+		.kind = RMX_UPDATE,
+		.op = u->op,
 		.rank = rank,
 		.count = 1,
-		.buffer = {Py_None, Py_None, Py_None},
+		.buffer = {value, Py_None},
 	};
 	PyArrayObject *operand;
 	enum hot_outcome done;
 	union hot_cell cell;
-	bool plain;
 
 	if (!hot_is_open(w) || w->it.type < 0 ||
 	    !hot_to_bytes(w, index, &r.offset))
 		return HOT_ODD;
-	plain = hot_is_plain(w, value);
-	if (plain)
-		r.count = (uint64_t)PyArray_SIZE((PyArrayObject *)value);
-	else if (!hot_pack(w, value, &cell))
+	if (hot_is_plain(w, value)) {
+		operand = (PyArrayObject *)Py_NewRef(value);
+		r.count = (uint64_t)PyArray_SIZE(operand);
+		if (u->result == HOT_SCALAR && PyArray_NDIM(operand))
+			goto odd;
+	} else if (!hot_pack(w, value, &cell)) {
 		return HOT_ODD;
-	if (!allowed(w, rank, r.offset, r.count, RMAEXT_READ | RMAEXT_WRITE))
-		return HOT_ODD;
-	if (plain)
-		return fetch_add_array(w, &r, (PyArrayObject *)value, old_p);
-	if (is_direct(w, rank))
-		return fetch_add_cell(w, &cell, rank, r.offset, old_p);
-	operand = new_cell(w, &cell); /* the network may use it for long */
-	if (!operand)
-		return HOT_FAILED;
-	done = fetch_add_array(w, &r, operand, old_p);
+	} else if (is_direct_rank(w, rank) && u->result != HOT_ARRAY) {
+		return update_cell(w, u, &cell, rank, r.offset, old_p);
+	} else {
+		operand = new_cell(w, &cell); /* may be in use for long */
+		if (!operand)
+			return HOT_FAILED;
+	}
+	r.buffer[0] = (PyObject *)operand;
+	r.source = PyArray_DATA(operand);
+	if (!allowed(w, rank, r.offset, r.count,
+		     rmx_update_access(u->op, fetch)))
+		goto odd;
+	done = fetch ? fetch_array(w, &r, operand, u->result != HOT_ARRAY,
+				   old_p)
+		     : update_array(w, &r);
 	Py_DECREF(operand);
 	return done;
+odd:
+	Py_DECREF(operand);
+	return HOT_ODD;
 }
 
 /* Scalars only. */
@@ -359,12 +391,19 @@ enum hot_outcome hot_swap(struct hot_window *w, PyObject *compare,
 			  PyObject **old_p)
 {
 	union hot_cell old, expected, swap;
+	const struct rmx_update it = {
+		.op = RMAEXT_CSWAP,
+		.type = w->it.type,
+		.operand = &swap,
+		.compare = &expected,
+		.result = &old,
+		.count = 1,
+	};
 	uint64_t offset;
 
 	if (!hot_is_open(w) || !hot_pack(w, compare, &expected) ||
 	    !hot_pack(w, value, &swap) || !hot_to_bytes(w, index, &offset) ||
-	    !rmx_swap_direct(w->it.window, rank, offset, w->it.type, &expected,
-			     &swap, &old))
+	    !rmx_update_direct(w->it.window, rank, offset, &it))
 		return HOT_ODD;
 	*old_p = PyArray_Scalar(&old, w->dtype, NULL);
 	return *old_p ? HOT_DONE : HOT_FAILED;

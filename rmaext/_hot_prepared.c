@@ -58,8 +58,8 @@ static PyObject *bound_run(struct bound *b, enum rmx_kind kind, PyObject *rank,
 		result = b->array;
 		break;
 	default:
-		done = hot_fetch_add(b->window, b->array, number, index,
-				     &result);
+		done = hot_update(b->window, &hot_fetch_add, b->array, number,
+				  index, &result);
 		if (done == HOT_DONE)
 			return result;
 	}
@@ -148,6 +148,11 @@ static PyObject *buffer_run(struct bound *b, enum rmx_kind kind,
 			    PyObject *const *args, Py_ssize_t n,
 			    PyObject *keywords)
 {
+	static const char *const names[] = {
+		[RMX_PUT] = "put",
+		[RMX_GET] = "get",
+		[RMX_UPDATE] = "fetch_add",
+	};
 	static PyObject *const *const wanted[] = {&hot_names.rank,
 						  &hot_names.offset};
 	PyObject *got[2] = {NULL};
@@ -156,7 +161,7 @@ static PyObject *buffer_run(struct bound *b, enum rmx_kind kind,
 	if (!hot_take(got, wanted, 2, args, n, keywords) || !got[0]) {
 		PyErr_Format(PyExc_TypeError,
 			     "%s() takes a rank, and perhaps an offset",
-			     hot_calls[kind]);
+			     names[kind]);
 		return NULL;
 	}
 	if (!hot_to_place(got[0], got[1], &rank, &index))
@@ -194,7 +199,7 @@ PyDoc_STRVAR(buffer_fetch_add_doc,
 static PyObject *buffer_fetch_add(struct bound *b, PyObject *const *args,
 				  Py_ssize_t n, PyObject *keywords)
 {
-	return buffer_run(b, RMX_FETCH_ADD, args, n, keywords);
+	return buffer_run(b, RMX_UPDATE, args, n, keywords);
 }
 
 static PyMethodDef buffer_methods[] = {

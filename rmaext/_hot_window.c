@@ -124,7 +124,7 @@ PyDoc_STRVAR(
 	"Parameters\n"
 	"----------\n"
 	"value : scalar or array\n"
-	"    Of the window's dtype: an integer or float, or complex64.\n"
+	"    Of the window's dtype.\n"
 	"rank : int\n"
 	"    Target; MPI.PROC_NULL is no operation and returns None.\n"
 	"offset : int\n"
@@ -138,16 +138,17 @@ PyDoc_STRVAR(
 	"Raises\n"
 	"------\n"
 	"Unsupported\n"
-	"    The provider has no such atomic on this dtype.\n"
+	"    There is no sum of this dtype.\n"
 	"AlignmentError\n"
-	"    The target's memory is not aligned to the item size.\n"
+	"    The place is not aligned as `accumulate` needs it.\n"
 	"BoundsError, AccessError, TypeError, OverflowError\n"
 	"    As `put`.\n"
 	"\n"
 	"Notes\n"
 	"-----\n"
 	"Local, blocking; corresponds to MPI_Fetch_and_op with MPI_SUM and\n"
-	"MPI_Win_flush. Integers wrap around.");
+	"MPI_Win_flush. It is `get_accumulate` of a sum; what `accumulate` says\n"
+	"of updates holds here too.");
 
 static PyObject *window_fetch_add(struct hot_window *w, PyObject *const *args,
 				  Py_ssize_t n, PyObject *keywords)
@@ -160,7 +161,7 @@ static PyObject *window_fetch_add(struct hot_window *w, PyObject *const *args,
 
 	if (hot_take(got, wanted, 3, args, n, keywords) && got[0] &&
 	    hot_to_place(got[1], got[2], &rank, &index))
-		done = hot_fetch_add(w, got[0], rank, index, &old);
+		done = hot_update(w, &hot_fetch_add, got[0], rank, index, &old);
 	if (done == HOT_ODD)
 		return hot_decide(w, hot_names.fetch_add, args, n, keywords);
 	return old;
@@ -177,7 +178,8 @@ PyDoc_STRVAR(
 	"compare, value : scalar or array\n"
 	"    Of the window's dtype, in one shape. Floats are compared by "
 	"their\n"
-	"    bits: -0.0 is not 0.0, and a NaN equals itself.\n"
+	"    bits: -0.0 is not 0.0, and a NaN equals itself. Padding does not\n"
+	"    count.\n"
 	"rank : int\n"
 	"    Target; MPI.PROC_NULL is no operation and returns None.\n"
 	"offset : int\n"
@@ -357,11 +359,15 @@ static PyMethodDef window_methods[] = {
 	HOT_FAST(window, get, get_doc),
 	HOT_FAST(window, fetch_add, fetch_add_doc),
 	HOT_FAST(window, compare_and_swap, compare_and_swap_doc),
+	HOT_FAST(hot, accumulate, hot_accumulate_doc),
+	HOT_FAST(hot, get_accumulate, hot_get_accumulate_doc),
+	HOT_FAST(hot, fetch_op, hot_fetch_op_doc),
 	HOT_FAST(window, flush, flush_doc),
 	HOT_FAST(hot, put_many, hot_put_many_doc),
 	HOT_FAST(hot, get_many, hot_get_many_doc),
 	HOT_FAST(hot, fetch_add_many, hot_fetch_add_many_doc),
 	HOT_FAST(hot, accumulate_many, hot_accumulate_many_doc),
+	HOT_FAST(hot, fetch_op_many, hot_fetch_op_many_doc),
 	{"_bind", (PyCFunction)window_bind, METH_VARARGS, bind_doc},
 	{NULL, NULL, 0, NULL},
 };

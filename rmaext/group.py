@@ -361,22 +361,20 @@ class Group:
             self._segments |= new
 
     def routes(
-        self, records: Sequence[WindowRecord], own: Any, network: Network | None
+        self, records: Sequence[WindowRecord], own: Any
     ) -> tuple[list[int], list[Any]]:
         """Return each rank's route, and where its memory is mapped here."""
         routes, maps = [], [ffi.NULL] * self.size
-        # the CPU's updates and a NIC's own are not atomic against each other
-        by_cpu = network is None or network.fabric.cpu_atomics
         for rank, (record, process) in enumerate(zip(records, self.processes, strict=True)):
             route = lib.RMAEXT_FABRIC
             if rank == self.rank:
                 maps[rank] = own
-                if by_cpu and not self.forced:
+                if not self.forced:
                     route = lib.RMAEXT_DIRECT
-            elif process is not None and process.can_map and by_cpu and record.block != NO_BLOCK:
+            elif process is not None and process.can_map and record.block != NO_BLOCK:
                 maps[rank] = process.map(record.block, record.size)
                 route = lib.RMAEXT_DIRECT
-            elif process is not None and process.can_map and by_cpu and not record.size:
+            elif process is not None and process.can_map and not record.size:
                 route = lib.RMAEXT_DIRECT  # nothing to reach
             elif process is not None and process.can_copy:
                 route = lib.RMAEXT_CMA

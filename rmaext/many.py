@@ -7,7 +7,7 @@ import errno
 import math
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from . import memory
 from ._lib import ffi, lib
 from .errors import BoundsError, Unsupported, from_c
+from .operations import operation
 
 if TYPE_CHECKING:
     from .fabric import Fabric
@@ -27,22 +28,26 @@ Shape = tuple[int, ...]
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 _INT64 = np.dtype(np.int64)
-_PUT, _GET = lib.RMAEXT_PUT, lib.RMAEXT_GET
-_FETCH_ADD, _ADD = lib.RMAEXT_FETCH_ADD, lib.RMAEXT_ADD
-_NAMES = {
-    _PUT: "put_many",
-    _GET: "get_many",
-    _FETCH_ADD: "fetch_add_many",
-    _ADD: "accumulate_many",
-}
 _ONE_RANK, _ONE_OFFSET = lib.RMAEXT_ONE_RANK, lib.RMAEXT_ONE_OFFSET
 _ONE_VALUE = lib.RMAEXT_ONE_VALUE
 _PENDING = lib.RMAEXT_PENDING
-_WITH_RESULT = (_GET, _FETCH_ADD)
 _NULL = ffi.NULL
 _NDARRAY = np.ndarray
 _from_buffer = ffi.from_buffer
 _LONGS = ffi.typeof("int64_t[]")
+
+
+class _Call(NamedTuple):
+    """What a method does: its name, C's kind and operation, and whether it has results."""
+
+    name: str
+    kind: int
+    op: int
+    results: bool
+
+
+_PUT = _Call("put_many", lib.RMAEXT_PUT, 0, False)
+_GET = _Call("get_many", lib.RMAEXT_GET, 0, True)
 
 # C's record of a call; one that may still be in use is not here
 _spare: list[Any] = []
@@ -94,8 +99,7 @@ def behind(method: _Method) -> _Method:
 class ManyOperations:
     """The vectorised operations of `Window`.
 
-    put_many, get_many, fetch_add_many and accumulate_many are those of _hot_many.c,
-    which come here with all that is not plain: what needs a conversion or another
+    put_many, get_many and the updates are those of _hot_many.c, which come here with all that is not plain: what needs a conversion or another
     route, or an error.
     """
 
@@ -126,29 +130,36 @@ class ManyOperations:
         return result
 
     @behind
-    def _fetch_add_many(self, ranks: Any, offsets: Any, values: Any) -> Any:
-        values = self._operand("fetch_add_many", values)
-        return self._many(_FETCH_ADD, self._atomic_type, ranks, offsets, values, None)[()]
+    def _accumulate_many(self, ranks: Any, offsets: Any, values: Any, op: Any = "sum") -> None:
+        self._update_many("accumulate_many", op, False, ranks, offsets, values)
 
     @behind
-    def _accumulate_many(self, ranks: Any, offsets: Any, values: Any) -> None:
-        values = self._operand("accumulate_many", values)
-        self._many(_ADD, self._atomic_type, ranks, offsets, values, None)
+    def _fetch_op_many(self, ranks: Any, offsets: Any, values: Any, op: Any = "sum") -> Any:
+        return self._update_many("fetch_op_many", op, True, ranks, offsets, values)[()]
+
+    @behind
+    def _fetch_add_many(self, ranks: Any, offsets: Any, values: Any) -> Any:
+        return self._update_many("fetch_add_many", "sum", True, ranks, offsets, values)[()]
 
     # -- helpers -------------------------------------------------------------------
 
-    def _operand(self, call: str, values: Any) -> Array:
-        self._check_open(call)
-        operand = memory.origin(values, self._dtype)
-        if self._atomic_type is None:
-            text = f"{call}: window {self._name}: no atomics on dtype {self._dtype}"
-            raise Unsupported(errno.EOPNOTSUPP, text, call=call)
-        return operand
+    def _update_many(
+        self, name: str, op: Any, fetch: bool, ranks: Any, offsets: Any, values: Any
+    ) -> Any:
+        self._check_open(name)
+        number = operation(op)
+        values = memory.origin(values, self._dtype)
+        type_ = self._atomic_type
+        if type_ is None or not lib.rmaext_update_valid(number, type_):
+            text = f"{name}: window {self._name}: no {op} on dtype {self._dtype}"
+            raise Unsupported(errno.EOPNOTSUPP, text, call=name)
+        call = _Call(name, lib.RMAEXT_UPDATE, number, fetch)
+        return self._many(call, type_, ranks, offsets, values, None)
 
     def _many(
         self,
-        kind: int,
-        type_: int | None,
+        call: _Call,
+        type_: int,
         ranks: Any,
         offsets: Any,
         values: Array | None,
@@ -175,19 +186,20 @@ class ManyOperations:
                 values = _spread(values, shape)
                 ones |= 0 if values.ndim else _ONE_VALUE
         if out is None:
-            if kind in _WITH_RESULT:
+            if call.results:
                 out = np.empty(shape, self._dtype)
         elif out.shape != shape:
-            raise ValueError(f"{_NAMES[kind]}: out has shape {out.shape}, the elements {shape}")
+            raise ValueError(f"{call.name}: out has shape {out.shape}, the elements {shape}")
         try:
             where, at = _from_buffer(_LONGS, ranks), _from_buffer(_LONGS, offsets)
         except (ValueError, BufferError):  # strided
             ranks, offsets = np.ascontiguousarray(ranks), np.ascontiguousarray(offsets)
-            return self._many(kind, type_, ranks, offsets, values, out)
+            return self._many(call, type_, ranks, offsets, values, out)
         arguments = (
             self._handle,
-            kind,
-            type_ or 0,
+            call.kind,
+            call.op,
+            type_,
             self._dtype.itemsize,
             math.prod(shape) if ones else offsets.size,
             ones,
@@ -196,16 +208,16 @@ class ManyOperations:
             _NULL if values is None else memory.address(values),
             _NULL if out is None else memory.address(out),
         )
-        code, many = self._run_many(kind, ranks, arguments, (ranks, offsets, values, out))
+        code, many = self._run_many(call.name, ranks, arguments, (ranks, offsets, values, out))
         if code:
             if code == -errno.EINVAL and not (ranks.flags.aligned and offsets.flags.aligned):
                 ranks, offsets = np.require(ranks, None, "A"), np.require(offsets, None, "A")
-                return self._many(kind, type_, ranks, offsets, values, out)
-            raise self._many_error(kind, code, many, shape, ranks, offsets)
+                return self._many(call, type_, ranks, offsets, values, out)
+            raise self._many_error(call.name, code, many, shape, ranks, offsets)
         return out
 
     def _run_many(
-        self, kind: int, ranks: Array, arguments: tuple[Any, ...], buffers: tuple[Any, ...]
+        self, call: str, ranks: Array, arguments: tuple[Any, ...], buffers: tuple[Any, ...]
     ) -> tuple[int, Any]:
         """Carry it out, in slices, as `Window._run`; return C's code and record."""
         fabric = self._fabric
@@ -218,7 +230,7 @@ class ManyOperations:
         try:
             code: int = lib.rmaext_many(*arguments, many)
             while code == _PENDING:
-                self._check_ranks(kind, ranks)
+                self._check_ranks(call, ranks)
                 code = lib.rmaext_many_wait(many)
         finally:
             if many.batch:
@@ -229,17 +241,17 @@ class ManyOperations:
             _spare.append(many)
         return code, many
 
-    def _check_ranks(self, kind: int, ranks: Array) -> None:
+    def _check_ranks(self, call: str, ranks: Array) -> None:
         for rank in np.unique(ranks).tolist():
-            self._group.check(rank, f"{_NAMES[kind]}: window {self._name}, rank {rank}")
+            self._group.check(rank, f"{call}: window {self._name}, rank {rank}")
 
-    def _many_failed(self, kind: int, code: int) -> NoReturn:
-        raise from_c(code, f"{_NAMES[kind]}: window {self._name}")
+    def _many_failed(self, call: str, code: int) -> NoReturn:
+        raise from_c(code, f"{call}: window {self._name}")
 
     def _many_error(
-        self, kind: int, code: int, many: Any, shape: Shape, ranks: Array, offsets: Array
+        self, call: str, code: int, many: Any, shape: Shape, ranks: Array, offsets: Array
     ) -> Exception:
-        where = f"{_NAMES[kind]}: window {self._name}"
+        where = f"{call}: window {self._name}"
         if many.bad < 0:
             return from_c(code, where)
         at = np.unravel_index(many.bad, shape) if shape else ()

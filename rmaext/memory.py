@@ -152,6 +152,7 @@ def check_result(out: Any, dtype: np.dtype[Any]) -> None:
 
 
 _KINDS = {
+    "b1": lib.RMAEXT_BOOL,
     "i1": lib.RMAEXT_INT8,
     "u1": lib.RMAEXT_UINT8,
     "i2": lib.RMAEXT_INT16,
@@ -160,6 +161,7 @@ _KINDS = {
     "u4": lib.RMAEXT_UINT32,
     "i8": lib.RMAEXT_INT64,
     "u8": lib.RMAEXT_UINT64,
+    "f2": lib.RMAEXT_HALF,
     "f4": lib.RMAEXT_FLOAT,
     "f8": lib.RMAEXT_DOUBLE,
     "c8": lib.RMAEXT_FLOAT_COMPLEX,
@@ -168,6 +170,34 @@ _KINDS = {
 }
 
 
+_PAIRS = {  # a value and its index, laid out as C structs are
+    np.dtype(f"{value},{index}", align=True): int(number)
+    for value, index, number in (
+        ("f4", "i4", lib.RMAEXT_FLOAT_INT32),
+        ("f8", "i4", lib.RMAEXT_DOUBLE_INT32),
+        ("i2", "i4", lib.RMAEXT_INT16_INT32),
+        ("i4", "i4", lib.RMAEXT_INT32_INT32),
+        ("i8", "i4", lib.RMAEXT_INT64_INT32),
+        ("f8", "i8", lib.RMAEXT_DOUBLE_INT64),
+        ("i8", "i8", lib.RMAEXT_INT64_INT64),
+    )
+}
+
+
 def atomic_type(dtype: np.dtype[Any]) -> int | None:
     """Return the C side's number of a dtype; None where no atomic can be."""
-    return int(_KINDS[dtype.str[1:]]) if dtype.isnative and dtype.str[1:] in _KINDS else None
+    if not dtype.isnative:
+        return None
+    if dtype.names is not None:
+        return next((number for pair, number in _PAIRS.items() if _alike(dtype, pair)), None)
+    return int(_KINDS[dtype.str[1:]]) if dtype.str[1:] in _KINDS else None
+
+
+def _alike(dtype: np.dtype[Any], other: np.dtype[Any]) -> bool:
+    """Tell whether two structured dtypes differ in names only."""
+    return dtype.itemsize == other.itemsize and _fields(dtype) == _fields(other)
+
+
+def _fields(dtype: np.dtype[Any]) -> list[tuple[np.dtype[Any], int]]:
+    fields = dtype.fields
+    return [] if fields is None else [fields[name][:2] for name in dtype.names or ()]

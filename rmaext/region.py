@@ -85,9 +85,8 @@ class Region:
 
     def connect(self) -> None:
         """Settle the routes."""
-        network = None if self.fabric is None else self.group.network()
         own = memory.address(self.array)
-        self.routes, self.maps = self.group.routes(self.records, own, network)
+        self.routes, self.maps = self.group.routes(self.records, own)
 
     def window(self, timeout: float, token: bytes, blocks: Sequence[Any] | None = None) -> Any:
         """Return a C window over it; `blocks`: each rank's control block, as mapped here."""

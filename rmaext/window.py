@@ -33,6 +33,7 @@ from .group import Group
 from .keys import failed, settle, succeeded
 from .many import ManyOperations, behind
 from .region import Region
+from .updates import UpdateOperations
 
 __all__ = ["Memory", "Window"]
 
@@ -75,7 +76,7 @@ class Memory:
     access: str
 
 
-class Window(_hot.Window, ManyOperations):
+class Window(_hot.Window, ManyOperations, UpdateOperations):
     """One-sided access to an array of every rank (MPI-4.1, chapter 12).
 
     Parameters
@@ -105,8 +106,8 @@ class Window(_hot.Window, ManyOperations):
 
     A window is used after its creation without any further call on the target:
     operations complete while the target computes or sleeps. Memory that is the
-    target of concurrent puts is undefined where they overlap; `fetch_add` and
-    `compare_and_swap` are atomic against each other, per element.
+    target of concurrent puts is undefined where they overlap; `accumulate` and
+    the other updates are atomic against each other, per element.
     """
 
     def __init__(
@@ -297,7 +298,7 @@ class Window(_hot.Window, ManyOperations):
         return f"<rmaext.Window {self._name} ({state})>"
 
     # -- operations ----------------------------------------------------------------
-    # put, get, fetch_add, compare_and_swap and flush are those of _hot_window.c, which come
+    # put, get and flush are those of _hot_window.c, which come
     # here with all that is not plain: what needs a conversion, or an error.
 
     @behind
@@ -336,23 +337,6 @@ class Window(_hot.Window, ManyOperations):
         data = memory.address(out)
         self._run("get", place, (out,), lib.rmaext_get, data, out.nbytes)
         return out
-
-    @behind
-    def _fetch_add(self, value: Any, rank: int, offset: int = 0) -> Any:
-        self._check_open("fetch_add")
-        operand = memory.origin(value, self._dtype)
-        place = self._place("fetch_add", rank, offset, operand.size)
-        return self._atomic("fetch_add", place, lib.rmaext_fetch_add, operand)
-
-    @behind
-    def _compare_and_swap(self, compare: Any, value: Any, rank: int, offset: int = 0) -> Any:
-        self._check_open("compare_and_swap")
-        old = memory.origin(compare, self._dtype)
-        new = memory.origin(value, self._dtype)
-        if old.shape != new.shape:
-            raise ValueError(f"compare_and_swap: shapes {old.shape} and {new.shape} differ")
-        place = self._place("compare_and_swap", rank, offset, old.size)
-        return self._atomic("compare_and_swap", place, lib.rmaext_compare_and_swap, old, new)
 
     def connect(self, ranks: Iterable[int] | None = None) -> None:
         """Connect to ranks ahead of time, to all by default.
@@ -447,7 +431,8 @@ class Window(_hot.Window, ManyOperations):
         place = self._place(call, rank, offset, array.size)
         if place is not None:
             first = place[1] * self._dtype.itemsize
-            number = self._atomic_number(call, place) if kind == _hot.FETCH_ADD else -1
+            update = kind == _hot.FETCH_ADD
+            number = self._atomic_number(call, place, lib.RMAEXT_SUM) if update else -1
             code = lib.rmaext_window_check(
                 self._handle, place[0], first, array.nbytes, access, number
             )
@@ -671,22 +656,6 @@ class Window(_hot.Window, ManyOperations):
             code = lib.rmaext_op_wait(op[0])
         if code:
             raise from_c(code, where)
-
-    def _atomic(self, call: str, place: Place | None, function: Any, *operands: Array) -> Any:
-        if place is None:
-            return None
-        number = self._atomic_number(call, place)
-        out = np.empty(operands[0].shape, self._dtype)
-        buffers = (*operands, out)
-        data = [memory.address(buffer) for buffer in buffers]
-        self._run(call, place, buffers, function, number, *data, out.size)
-        return out[()]
-
-    def _atomic_number(self, call: str, place: Place) -> int:
-        if self._atomic_type is None:
-            text = f"{self._where(call, place)}: no atomics on dtype {self._dtype}"
-            raise Unsupported(errno.EOPNOTSUPP, text, call=call, rank=place[0])
-        return self._atomic_type
 
 
 def _hidden_window(region: Region, number: int) -> Window:

@@ -637,44 +637,6 @@ def test_a_million_updates_by_all_routes_are_atomic(two_nodes):
         assert rounds < 100
 
 
-def test_atomics_of_the_network_card(node, monkeypatch):
-    """They do not mix with the CPU's: nothing is direct, not even the own rank's memory.
-
-    There is no such card here: a network whose atomics are the CPU's is said
-    to be one, to Python only.
-    """
-    rmaext.Window(node, np.zeros(1)).close()  # opens the network, where there is more than one rank
-    fabric = Group.of(node).network().fabric
-    monkeypatch.setattr(fabric, "cpu_atomics", False)
-    comm, n = node.Dup(), size_for(node)
-    # arena memory too, where one rank's own array needs the network
-    for mine in np.zeros(n, "i8"), rmaext.zeros(n, "i8") if node.rank else np.zeros(n, "i8"):
-        with rmaext.Window(comm, mine) as win:
-            if node.size == 1:
-                break  # needs no network
-            assert win.fabric is fabric
-            assert routes(win) == ["fabric" if r == node.rank else "cma" for r in range(node.size)]
-            exercise(win)
-            win.fence()
-            for rank in range(node.size):
-                with pytest.raises(rmaext.NotLocalError):
-                    win.peer_view(rank)
-                at = 16 * node.rank + np.arange(16)
-                win.put_many(rank, at, at * 3)
-                assert same(win.get_many(rank, at), at * 3)
-                seen = win.compare_and_swap(48 * node.rank, -1, rank, 16 * node.rank)
-                assert seen == 48 * node.rank
-                win.accumulate_many(rank, [n - 1] * 2, 1)
-                win.fetch_add_many(rank, n - 1, 1)
-            win.fence()
-            want = 3 * np.arange(n - 1)
-            want[::16] = -1
-            assert same(win.local[:-1], want)
-            assert win.local[-1] == 4 * node.size
-            win.fence()
-    comm.Free()
-
-
 def test_group_is_shared_by_windows(node):
     """One a communicator: its second window costs no second hello."""
     with rmaext.Window.allocate(node, 1) as one, rmaext.Window.allocate(node, 1) as two:
