@@ -110,16 +110,15 @@ RMX_MOVE(uint64_t)
  * caller has them, aligned or not; a NULL result is not wanted. First those
  * that the CPU has an instruction for.
  */
-#define RMX_BY_FETCH(name, type, instruction)                              \
-	static inline void name(void *cell, const void *operand,           \
-				void *result)                              \
-	{                                                                  \
-		type a;                                                    \
-                                                                           \
-		memcpy(&a, operand, sizeof(a));                            \
-		a = instruction((type *)cell, a, __ATOMIC_SEQ_CST);        \
-		if (result)                                                \
-			memcpy(result, &a, sizeof(a));                     \
+#define RMX_BY_FETCH(name, type, instruction)                                  \
+	static inline void name(void *cell, const void *operand, void *result) \
+	{                                                                      \
+		type a;                                                        \
+                                                                               \
+		memcpy(&a, operand, sizeof(a));                                \
+		a = instruction((type *)cell, a, __ATOMIC_SEQ_CST);            \
+		if (result)                                                    \
+			memcpy(result, &a, sizeof(a));                         \
 	}
 
 /* And by function(what is there, operand): compare and swap the bits. */

@@ -27,10 +27,9 @@ static void part_add(struct parts *p, const struct rmaext_batch *b,
 		     int64_t rank, bool checked)
 {
 	const struct rmx_target *t = &b->window->targets[rank];
-	const bool may = rmx_batch_here(b, rank) &&
-			 (checked || !rmx_doubtful(t)) &&
-			 (t->access & b->access) == b->access &&
-			 rmx_batch_aligned(b, t);
+	const bool may =
+		rmx_batch_here(b, rank) && (checked || !rmx_doubtful(t)) &&
+		(t->access & b->access) == b->access && rmx_batch_aligned(b, t);
 	const uint64_t count = may ? t->size / b->unit : 0;
 
 	p->map[p->ranks] = t->map;

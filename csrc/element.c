@@ -47,32 +47,31 @@ PAIR(i8i4, int64_t, int32_t);
 PAIR(f8i8, double, int64_t);
 PAIR(i8i8, int64_t, int64_t);
 
-_Static_assert(sizeof(struct i2i4) == 8 &&
-		       offsetof(struct i2i4, index) == 4 &&
+_Static_assert(sizeof(struct i2i4) == 8 && offsetof(struct i2i4, index) == 4 &&
 		       sizeof(struct f8i4) == 16 && sizeof(struct i8i4) == 16,
 	       "as rmx_type_of() says");
 
 /* -- how an operation is made from an expression -- */
 
-#define ROW(op, name, type)                                                \
-	static void row_##op##_##name(void *memory, const void *operand,   \
-				      size_t n)                            \
-	{                                                                  \
-		const char *from = operand;                                \
-		type *m = memory, b;                                       \
-                                                                           \
-		for (size_t i = 0; i < n; i++) {                           \
-			memcpy(&b, from + i * sizeof(b), sizeof(b));       \
-			m[i] = op##_##name(m[i], b);                       \
-		}                                                          \
+#define ROW(op, name, type)                                              \
+	static void row_##op##_##name(void *memory, const void *operand, \
+				      size_t n)                          \
+	{                                                                \
+		const char *from = operand;                              \
+		type *m = memory, b;                                     \
+                                                                         \
+		for (size_t i = 0; i < n; i++) {                         \
+			memcpy(&b, from + i * sizeof(b), sizeof(b));     \
+			m[i] = op##_##name(m[i], b);                     \
+		}                                                        \
 	}
 
 /* of a type that is too long to go without a lock */
-#define WIDE(op, name, type, expression)                  \
-	static inline type op##_##name(type a, type b)    \
-	{                                                 \
-		return expression;                        \
-	}                                                 \
+#define WIDE(op, name, type, expression)               \
+	static inline type op##_##name(type a, type b) \
+	{                                              \
+		return expression;                     \
+	}                                              \
 	ROW(op, name, type)
 
 #define NARROW(op, name, type, bits, expression) \
@@ -86,18 +85,18 @@ _Static_assert(sizeof(struct i2i4) == 8 &&
 
 /* -- integers: signs matter only for the smaller and the larger -- */
 
-#define INTEGER(name, type)                                              \
-	NATIVE(sum, name, type, __atomic_fetch_add, (type)(a + b))       \
-	NATIVE(band, name, type, __atomic_fetch_and, (type)(a & b))      \
-	NATIVE(bor, name, type, __atomic_fetch_or, (type)(a | b))        \
-	NATIVE(bxor, name, type, __atomic_fetch_xor, (type)(a ^ b))      \
-	NARROW(prod, name, type, type, (type)(1u * a * b))               \
-	NARROW(land, name, type, type, (type)((a != 0) & (b != 0)))      \
-	NARROW(lor, name, type, type, (type)((a != 0) | (b != 0)))       \
+#define INTEGER(name, type)                                         \
+	NATIVE(sum, name, type, __atomic_fetch_add, (type)(a + b))  \
+	NATIVE(band, name, type, __atomic_fetch_and, (type)(a & b)) \
+	NATIVE(bor, name, type, __atomic_fetch_or, (type)(a | b))   \
+	NATIVE(bxor, name, type, __atomic_fetch_xor, (type)(a ^ b)) \
+	NARROW(prod, name, type, type, (type)(1u * a * b))          \
+	NARROW(land, name, type, type, (type)((a != 0) & (b != 0))) \
+	NARROW(lor, name, type, type, (type)((a != 0) | (b != 0)))  \
 	NARROW(lxor, name, type, type, (type)((a != 0) ^ (b != 0)))
 
-#define ORDERED(name, type, bits)                                    \
-	NARROW(min, name, type, bits, a < b ? a : b)                 \
+#define ORDERED(name, type, bits)                    \
+	NARROW(min, name, type, bits, a < b ? a : b) \
 	NARROW(max, name, type, bits, a > b ? a : b)
 
 INTEGER(u1, uint8_t)
@@ -163,13 +162,13 @@ static void row_no_op(void *memory, const void *operand, size_t n)
 /* -- floats -- */
 
 /* NARROW's arguments before the expression, or WIDE's: name, type[, bits] */
-#define FLOAT(FORM, ...)                                                    \
-	FORM(sum, __VA_ARGS__, a + b)                                       \
-	FORM(prod, __VA_ARGS__, a *b)                                       \
-	FORM(min, __VA_ARGS__, (a <= b) | (a != a) ? a : b)                 \
-	FORM(max, __VA_ARGS__, (a >= b) | (a != a) ? a : b)                 \
-	FORM(land, __VA_ARGS__, (a != 0) & (b != 0))                        \
-	FORM(lor, __VA_ARGS__, (a != 0) | (b != 0))                         \
+#define FLOAT(FORM, ...)                                    \
+	FORM(sum, __VA_ARGS__, a + b)                       \
+	FORM(prod, __VA_ARGS__, a *b)                       \
+	FORM(min, __VA_ARGS__, (a <= b) | (a != a) ? a : b) \
+	FORM(max, __VA_ARGS__, (a >= b) | (a != a) ? a : b) \
+	FORM(land, __VA_ARGS__, (a != 0) & (b != 0))        \
+	FORM(lor, __VA_ARGS__, (a != 0) | (b != 0))         \
 	FORM(lxor, __VA_ARGS__, (a != 0) ^ (b != 0))
 
 HALF(FLOAT(NARROW, f2, f2, uint16_t))
@@ -179,12 +178,12 @@ FLOAT(WIDE, long_double, long double)
 
 /* Not C's complex product, which looks for infinities behind a NaN. */
 #define TRUTH(z) ((z.re != 0) | (z.im != 0))
-#define COMPLEX(FORM, type, ...)                                              \
-	FORM(sum, __VA_ARGS__, ((type){a.re + b.re, a.im + b.im}))            \
-	FORM(prod, __VA_ARGS__,                                               \
-	     ((type){a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re}))  \
-	FORM(land, __VA_ARGS__, ((type){TRUTH(a) & TRUTH(b), 0}))             \
-	FORM(lor, __VA_ARGS__, ((type){TRUTH(a) | TRUTH(b), 0}))              \
+#define COMPLEX(FORM, type, ...)                                             \
+	FORM(sum, __VA_ARGS__, ((type){a.re + b.re, a.im + b.im}))           \
+	FORM(prod, __VA_ARGS__,                                              \
+	     ((type){a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re})) \
+	FORM(land, __VA_ARGS__, ((type){TRUTH(a) & TRUTH(b), 0}))            \
+	FORM(lor, __VA_ARGS__, ((type){TRUTH(a) | TRUTH(b), 0}))             \
 	FORM(lxor, __VA_ARGS__, ((type){TRUTH(a) ^ TRUTH(b), 0}))
 
 COMPLEX(NARROW, struct c8, c8, struct c8, uint64_t)
@@ -192,16 +191,14 @@ COMPLEX(WIDE, struct c16, c16, struct c16)
 
 /* -- values with an index: the smaller index of two that are equal -- */
 
-#define LOC(FORM, type, ...)                                              \
-	FORM(minloc, __VA_ARGS__,                                         \
-	     b.value < a.value ||                                         \
-			     (b.value == a.value && b.index < a.index)    \
-		     ? b                                                  \
-		     : a)                                                 \
-	FORM(maxloc, __VA_ARGS__,                                         \
-	     b.value > a.value ||                                         \
-			     (b.value == a.value && b.index < a.index)    \
-		     ? b                                                  \
+#define LOC(FORM, type, ...)                                                \
+	FORM(minloc, __VA_ARGS__,                                           \
+	     b.value < a.value || (b.value == a.value && b.index < a.index) \
+		     ? b                                                    \
+		     : a)                                                   \
+	FORM(maxloc, __VA_ARGS__,                                           \
+	     b.value > a.value || (b.value == a.value && b.index < a.index) \
+		     ? b                                                    \
 		     : a)
 
 LOC(NARROW, struct f4i4, f4i4, struct f4i4, uint64_t)
@@ -217,48 +214,48 @@ LOC(WIDE, struct i8i8, i8i8, struct i8i8)
 #define BOTH(op, name) {one_##op##_##name, row_##op##_##name}
 #define LONG(op, name) {NULL, row_##op##_##name}
 
-#define BITS(op)                                                          \
-	[RMAEXT_INT8] = BOTH(op, u1), [RMAEXT_UINT8] = BOTH(op, u1),      \
-	[RMAEXT_INT16] = BOTH(op, u2), [RMAEXT_UINT16] = BOTH(op, u2),    \
-	[RMAEXT_INT32] = BOTH(op, u4), [RMAEXT_UINT32] = BOTH(op, u4),    \
+#define BITS(op)                                                       \
+	[RMAEXT_INT8] = BOTH(op, u1), [RMAEXT_UINT8] = BOTH(op, u1),   \
+	[RMAEXT_INT16] = BOTH(op, u2), [RMAEXT_UINT16] = BOTH(op, u2), \
+	[RMAEXT_INT32] = BOTH(op, u4), [RMAEXT_UINT32] = BOTH(op, u4), \
 	[RMAEXT_INT64] = BOTH(op, u8), [RMAEXT_UINT64] = BOTH(op, u8)
-#define SIGNS(op)                                                         \
-	[RMAEXT_INT8] = BOTH(op, i1), [RMAEXT_UINT8] = BOTH(op, u1),      \
-	[RMAEXT_INT16] = BOTH(op, i2), [RMAEXT_UINT16] = BOTH(op, u2),    \
-	[RMAEXT_INT32] = BOTH(op, i4), [RMAEXT_UINT32] = BOTH(op, u4),    \
+#define SIGNS(op)                                                      \
+	[RMAEXT_INT8] = BOTH(op, i1), [RMAEXT_UINT8] = BOTH(op, u1),   \
+	[RMAEXT_INT16] = BOTH(op, i2), [RMAEXT_UINT16] = BOTH(op, u2), \
+	[RMAEXT_INT32] = BOTH(op, i4), [RMAEXT_UINT32] = BOTH(op, u4), \
 	[RMAEXT_INT64] = BOTH(op, i8), [RMAEXT_UINT64] = BOTH(op, u8)
-#define FLOATS(op)                                                        \
-	HALF([RMAEXT_HALF] = BOTH(op, f2), )                              \
-	[RMAEXT_FLOAT] = BOTH(op, f4), [RMAEXT_DOUBLE] = BOTH(op, f8),    \
+#define FLOATS(op)                                                     \
+	HALF([RMAEXT_HALF] = BOTH(op, f2), )                           \
+	[RMAEXT_FLOAT] = BOTH(op, f4), [RMAEXT_DOUBLE] = BOTH(op, f8), \
 	[RMAEXT_LONG_DOUBLE] = LONG(op, long_double)
-#define COMPLEXES(op)                                                     \
-	[RMAEXT_FLOAT_COMPLEX] = BOTH(op, c8),                            \
-	[RMAEXT_DOUBLE_COMPLEX] = LONG(op, c16)
+#define COMPLEXES(op)                                                    \
+	[RMAEXT_FLOAT_COMPLEX] = BOTH(op, c8), [RMAEXT_DOUBLE_COMPLEX] = \
+						       LONG(op, c16)
 #define BOOL(like) [RMAEXT_BOOL] = BOTH(like, b1)
-#define PAIRS(op)                                                         \
-	[RMAEXT_FLOAT_INT32] = BOTH(op, f4i4),                            \
-	[RMAEXT_DOUBLE_INT32] = LONG(op, f8i4),                           \
-	[RMAEXT_INT16_INT32] = BOTH(op, i2i4),                            \
-	[RMAEXT_INT32_INT32] = BOTH(op, i4i4),                            \
-	[RMAEXT_INT64_INT32] = LONG(op, i8i4),                            \
-	[RMAEXT_DOUBLE_INT64] = LONG(op, f8i8),                           \
+#define PAIRS(op)                               \
+	[RMAEXT_FLOAT_INT32] = BOTH(op, f4i4),  \
+	[RMAEXT_DOUBLE_INT32] = LONG(op, f8i4), \
+	[RMAEXT_INT16_INT32] = BOTH(op, i2i4),  \
+	[RMAEXT_INT32_INT32] = BOTH(op, i4i4),  \
+	[RMAEXT_INT64_INT32] = LONG(op, i8i4),  \
+	[RMAEXT_DOUBLE_INT64] = LONG(op, f8i8), \
 	[RMAEXT_INT64_INT64] = LONG(op, i8i8)
 
 /* of all types */
-#define ALL(op)                                                           \
-	BITS(op), [RMAEXT_BOOL] = BOTH(op, u1),                           \
-		  HALF([RMAEXT_HALF] = BOTH(op, u2), )                    \
-		  [RMAEXT_FLOAT] = BOTH(op, u4),                          \
-		  [RMAEXT_DOUBLE] = BOTH(op, u8),                         \
-		  [RMAEXT_FLOAT_COMPLEX] = BOTH(op, u8),                  \
-		  [RMAEXT_FLOAT_INT32] = BOTH(op, u8),                    \
-		  [RMAEXT_INT16_INT32] = BOTH(op, u8),                    \
-		  [RMAEXT_INT32_INT32] = BOTH(op, u8),                    \
-		  [RMAEXT_LONG_DOUBLE] = LONG(op, long_double),           \
-		  [RMAEXT_DOUBLE_COMPLEX] = LONG(op, c16),                \
-		  [RMAEXT_DOUBLE_INT32] = LONG(op, c16),                  \
-		  [RMAEXT_INT64_INT32] = LONG(op, c16),                   \
-		  [RMAEXT_DOUBLE_INT64] = LONG(op, c16),                  \
+#define ALL(op)                                                        \
+	BITS(op), [RMAEXT_BOOL] = BOTH(op, u1),                        \
+		  HALF([RMAEXT_HALF] = BOTH(op, u2), )[RMAEXT_FLOAT] = \
+			  BOTH(op, u4),                                \
+		  [RMAEXT_DOUBLE] = BOTH(op, u8),                      \
+		  [RMAEXT_FLOAT_COMPLEX] = BOTH(op, u8),               \
+		  [RMAEXT_FLOAT_INT32] = BOTH(op, u8),                 \
+		  [RMAEXT_INT16_INT32] = BOTH(op, u8),                 \
+		  [RMAEXT_INT32_INT32] = BOTH(op, u8),                 \
+		  [RMAEXT_LONG_DOUBLE] = LONG(op, long_double),        \
+		  [RMAEXT_DOUBLE_COMPLEX] = LONG(op, c16),             \
+		  [RMAEXT_DOUBLE_INT32] = LONG(op, c16),               \
+		  [RMAEXT_INT64_INT32] = LONG(op, c16),                \
+		  [RMAEXT_DOUBLE_INT64] = LONG(op, c16),               \
 		  [RMAEXT_INT64_INT64] = LONG(op, c16)
 
 static const struct rmx_element elements[RMX_OPS][RMX_TYPES] = {
@@ -296,22 +293,22 @@ bool rmx_swap_valid(int type)
 }
 
 /* Bits that are not in the mask are swapped, but not compared. */
-#define SWAP_ONE(bits)                                                         \
-	static void swap_##bits(void *cell, const void *compare,               \
-				const void *operand, void *result, bits mask)  \
-	{                                                                      \
-		bits old = __atomic_load_n((bits *)cell, __ATOMIC_SEQ_CST);    \
-		bits wanted, new;                                              \
-                                                                               \
-		memcpy(&wanted, compare, sizeof(wanted));                      \
-		memcpy(&new, operand, sizeof(new));                            \
-		while (!((old ^ wanted) & mask) &&                             \
-		       !__atomic_compare_exchange_n((bits *)cell, &old, new,   \
-						    0, __ATOMIC_SEQ_CST,       \
-						    __ATOMIC_SEQ_CST))         \
-			;                                                      \
-		if (result)                                                    \
-			memcpy(result, &old, sizeof(old));                     \
+#define SWAP_ONE(bits)                                                        \
+	static void swap_##bits(void *cell, const void *compare,              \
+				const void *operand, void *result, bits mask) \
+	{                                                                     \
+		bits old = __atomic_load_n((bits *)cell, __ATOMIC_SEQ_CST);   \
+		bits wanted, new;                                             \
+                                                                              \
+		memcpy(&wanted, compare, sizeof(wanted));                     \
+		memcpy(&new, operand, sizeof(new));                           \
+		while (!((old ^ wanted) & mask) &&                            \
+		       !__atomic_compare_exchange_n((bits *)cell, &old, new,  \
+						    0, __ATOMIC_SEQ_CST,      \
+						    __ATOMIC_SEQ_CST))        \
+			;                                                     \
+		if (result)                                                   \
+			memcpy(result, &old, sizeof(old));                    \
 	}
 
 SWAP_ONE(uint8_t)
@@ -358,6 +355,6 @@ void rmx_swap_row(int type, void *memory, const void *compare,
 	for (size_t at = 0; at < n * unit; at += unit)
 		if (equal(type, (char *)memory + at,
 			  (const char *)compare + at))
-			memcpy((char *)memory + at,
-			       (const char *)operand + at, unit);
+			memcpy((char *)memory + at, (const char *)operand + at,
+			       unit);
 }

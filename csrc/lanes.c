@@ -34,8 +34,7 @@ static int make_lanes(struct rmaext_batch *b)
 		if (!b->lane_of[rank])
 			continue;
 		if (t->peer && atomic_load(&t->peer->gone))
-			return rmx_check(w, rmx_batch_name(b), rank, 0, 0,
-					 0);
+			return rmx_check(w, rmx_batch_name(b), rank, 0, 0, 0);
 		lane->rank = rank;
 		lane->target = t;
 		lane->messages = t->route == RMAEXT_FABRIC || rmx_updates(b);

@@ -49,7 +49,7 @@ static unsigned int route_bit(const struct rmaext_batch *b, int64_t rank)
 {
 	const int route = b->window->targets[rank].route;
 
-	return 1u << (rmx_batch_here(b, rank)	? RMAEXT_DIRECT
+	return 1u << (rmx_batch_here(b, rank)  ? RMAEXT_DIRECT
 		      : route == RMAEXT_DIRECT ? RMAEXT_FABRIC
 					       : route);
 }
@@ -239,7 +239,8 @@ bool rmx_many_direct(const struct rmx_many *m, int *ret_p)
 	struct rmaext_batch b;
 	uint64_t done;
 
-	if (m->count > RMX_BLOCK || !rmx_cells_valid(m->kind, m->op, m->type, m->unit))
+	if (m->count > RMX_BLOCK ||
+	    !rmx_cells_valid(m->kind, m->op, m->type, m->unit))
 		return false;
 	b = batch_of(m);
 	return rmx_direct_all(&b, ret_p, &done);
@@ -250,8 +251,8 @@ int rmaext_many(rmaext_window *w, int kind, int op, int type, uint64_t unit,
 		const int64_t *offsets, const void *values, void *results,
 		struct rmaext_many *many_p)
 {
-	const struct rmx_many many = {w,     kind,    op,     type,
-				      unit,  count,   ones,   ranks,
+	const struct rmx_many many = {w,       kind,   op,     type,
+				      unit,    count,  ones,   ranks,
 				      offsets, values, results};
 	const char *call = rmx_many_name(kind, results);
 	struct rmaext_batch b;

@@ -346,8 +346,9 @@ int rmaext_op_release(rmaext_op **op);
  * RMAEXT_PENDING: the arrays are in use until rmaext_many_wait() returns
  * something else, or rmaext_many_release() gives the rest up; that is harmless
  * at any time. After an error, any of them may have been applied or not. `op`
- * and `type` count for updates only, and RMAEXT_CSWAP is none of them. A get has
- * no values, a put no results; an update that has none needs no right to read.
+ * and `type` count for updates only, and RMAEXT_CSWAP is none of them. A get
+ * has no values, a put no results; an update that has none needs no right to
+ * read.
  */
 int rmaext_many(rmaext_window *window, int kind, int op, int type,
 		uint64_t unit, uint64_t count, int ones, const int64_t *ranks,

@@ -84,9 +84,8 @@ static int check(const struct rmaext_window *w, const struct rmx_request *q,
 	uint64_t low = 0, high = 0;
 	size_t values;
 
-	if (!rmx_cells_valid(q->kind, q->op, q->type, q->unit) ||
-	    !q->count || q->count > RMX_MESSAGE / sizeof(*offsets) ||
-	    q->unit > RMX_MESSAGE)
+	if (!rmx_cells_valid(q->kind, q->op, q->type, q->unit) || !q->count ||
+	    q->count > RMX_MESSAGE / sizeof(*offsets) || q->unit > RMX_MESSAGE)
 		return -FI_EINVAL;
 	values = q->count * (sizeof(*offsets) + q->unit) + sizeof(*q);
 	if (values > RMX_MESSAGE ||
@@ -101,8 +100,8 @@ static int check(const struct rmaext_window *w, const struct rmx_request *q,
 	}
 	if (q->unit > t->size || high > t->size - q->unit)
 		return -ERANGE;
-	if (update && (((uintptr_t)t->map | low) &
-		       (rmx_type_of(q->type).align - 1u)))
+	if (update &&
+	    (((uintptr_t)t->map | low) & (rmx_type_of(q->type).align - 1u)))
 		return -FI_EFAULT;
 	return 0;
 }

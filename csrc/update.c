@@ -12,9 +12,9 @@
 static bool in_bulk(const struct rmaext_window *w, int64_t rank,
 		    const struct rmx_update *u)
 {
-	return rmx_wide(u->type) || (w->targets[rank].control &&
-				     u->count * rmx_unit_of(u->type) >=
-					     RMX_BULK);
+	return rmx_wide(u->type) ||
+	       (w->targets[rank].control &&
+		u->count * rmx_unit_of(u->type) >= RMX_BULK);
 }
 
 /* Without a lock, each element by itself. */
@@ -110,8 +110,7 @@ int rmx_update_memory(struct rmaext_window *w, int op, int type, void *memory,
 		      const void *operand, const void *compare, void *result,
 		      uint64_t count)
 {
-	const struct rmx_update u = {op,      type,   operand,
-				     compare, result, count};
+	const struct rmx_update u = {op, type, operand, compare, result, count};
 
 	return rmx_update_apply(w, w->self, memory, &u);
 }
@@ -341,8 +340,7 @@ int rmaext_update(rmaext_window *w, int64_t rank, uint64_t offset, int op,
 		  int type, const void *operand, const void *compare,
 		  void *result, uint64_t count, rmaext_op **op_p)
 {
-	const struct rmx_update u = {op,      type,   operand,
-				     compare, result, count};
+	const struct rmx_update u = {op, type, operand, compare, result, count};
 	int ret = rmx_window_enter(w, name_of(&u));
 
 	*op_p = NULL;

@@ -14,13 +14,13 @@ static bool intern(PyObject **name_p, const char *text)
 static bool intern_ops(void)
 {
 	static const char *const names[RMX_OPS] = {
-		[RMAEXT_MIN] = "min",	      [RMAEXT_MAX] = "max",
-		[RMAEXT_SUM] = "sum",	      [RMAEXT_PROD] = "prod",
-		[RMAEXT_LOR] = "lor",	      [RMAEXT_LAND] = "land",
-		[RMAEXT_BOR] = "bor",	      [RMAEXT_BAND] = "band",
-		[RMAEXT_LXOR] = "lxor",	      [RMAEXT_BXOR] = "bxor",
-		[RMAEXT_NO_OP] = "no_op",     [RMAEXT_REPLACE] = "replace",
-		[RMAEXT_MINLOC] = "minloc",   [RMAEXT_MAXLOC] = "maxloc",
+		[RMAEXT_MIN] = "min",	    [RMAEXT_MAX] = "max",
+		[RMAEXT_SUM] = "sum",	    [RMAEXT_PROD] = "prod",
+		[RMAEXT_LOR] = "lor",	    [RMAEXT_LAND] = "land",
+		[RMAEXT_BOR] = "bor",	    [RMAEXT_BAND] = "band",
+		[RMAEXT_LXOR] = "lxor",	    [RMAEXT_BXOR] = "bxor",
+		[RMAEXT_NO_OP] = "no_op",   [RMAEXT_REPLACE] = "replace",
+		[RMAEXT_MINLOC] = "minloc", [RMAEXT_MAXLOC] = "maxloc",
 	};
 
 	for (int op = 0; op < RMX_OPS; op++)

@@ -14,7 +14,7 @@ struct request {
 	enum rmx_kind kind;
 	int op; /* of an update */
 	int64_t rank;
-	uint64_t offset, count; /* bytes, elements */
+	uint64_t offset, count;	   /* bytes, elements */
 	PyObject *buffer[BUFFERS]; /* that C may use until the end; or None */
 	const void *source;	   /* of a put, operand of an update */
 	void *result;

@@ -29,7 +29,8 @@ const char hot_accumulate_doc[] = PyDoc_STR(
 	"Unsupported\n"
 	"    There is no such operation on this dtype.\n"
 	"AlignmentError\n"
-	"    The place is not aligned: to the item size up to 8 bytes, else as\n"
+	"    The place is not aligned: to the item size up to 8 bytes, else "
+	"as\n"
 	"    C aligns the type.\n"
 	"BoundsError, AccessError, TypeError, OverflowError, ValueError\n"
 	"    Before anything is sent.\n"
@@ -39,7 +40,8 @@ const char hot_accumulate_doc[] = PyDoc_STR(
 	"Notes\n"
 	"-----\n"
 	"Local. Complete at the target after `flush`; corresponds to\n"
-	"MPI_Accumulate. Updates of one rank to one place are applied in their\n"
+	"MPI_Accumulate. Updates of one rank to one place are applied in "
+	"their\n"
 	"order. All updates of a window, of whatever size and route, and the\n"
 	"target's own, are atomic against each other; not against `put`, nor\n"
 	"against updates through another window over the same memory.\n"
@@ -47,7 +49,8 @@ const char hot_accumulate_doc[] = PyDoc_STR(
 	"Dtypes: bool, integers, float16, float32, float64, longdouble,\n"
 	"complex64, complex128, in native byte order, and pairs: two fields,\n"
 	"value and index, aligned as in C (numpy.dtype(..., align=True)).\n"
-	"Results are those of NumPy's ufuncs: integers wrap around, the minimum\n"
+	"Results are those of NumPy's ufuncs: integers wrap around, the "
+	"minimum\n"
 	"of a NaN and a number is NaN, the sum of bools is their or. Of pairs\n"
 	"with equal values 'minloc' and 'maxloc' take the smaller index; a\n"
 	"comparison with NaN is false.");
@@ -72,8 +75,8 @@ static PyObject *call(struct hot_window *w, struct hot_update *u,
 
 static PyObject *const *const with_origin[] = {
 	&hot_names.origin, &hot_names.rank, &hot_names.offset, &hot_names.op};
-static PyObject *const *const with_value[] = {
-	&hot_names.value, &hot_names.rank, &hot_names.offset, &hot_names.op};
+static PyObject *const *const with_value[] = {&hot_names.value, &hot_names.rank,
+					      &hot_names.offset, &hot_names.op};
 
 PyObject *hot_accumulate(struct hot_window *w, PyObject *const *args,
 			 Py_ssize_t n, PyObject *keywords)
@@ -104,7 +107,8 @@ const char hot_get_accumulate_doc[] = PyDoc_STR(
 	"\n"
 	"Notes\n"
 	"-----\n"
-	"Local, blocking; corresponds to MPI_Get_accumulate and MPI_Win_flush.\n"
+	"Local, blocking; corresponds to MPI_Get_accumulate and "
+	"MPI_Win_flush.\n"
 	"It is atomic per element, not as a whole.");
 
 PyObject *hot_get_accumulate(struct hot_window *w, PyObject *const *args,

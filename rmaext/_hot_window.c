@@ -147,7 +147,8 @@ PyDoc_STRVAR(
 	"Notes\n"
 	"-----\n"
 	"Local, blocking; corresponds to MPI_Fetch_and_op with MPI_SUM and\n"
-	"MPI_Win_flush. It is `get_accumulate` of a sum; what `accumulate` says\n"
+	"MPI_Win_flush. It is `get_accumulate` of a sum; what `accumulate` "
+	"says\n"
 	"of updates holds here too.");
 
 static PyObject *window_fetch_add(struct hot_window *w, PyObject *const *args,

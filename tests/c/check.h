@@ -312,8 +312,8 @@ static inline int fetch_add(rmaext_window *w, uint64_t offset, int type,
 {
 	rmaext_op *op = NULL;
 
-	return finish(rmaext_fetch_add(w, 0, offset, type, operand, result,
-				       count, &op),
+	return finish(rmaext_update(w, 0, offset, RMAEXT_SUM, type, operand,
+				    NULL, result, count, &op),
 		      &op);
 }
 
@@ -323,8 +323,8 @@ static inline int swap(rmaext_window *w, uint64_t offset, int type,
 {
 	rmaext_op *op = NULL;
 
-	return finish(rmaext_compare_and_swap(w, 0, offset, type, compare,
-					      value, result, count, &op),
+	return finish(rmaext_update(w, 0, offset, RMAEXT_CSWAP, type, value,
+				    compare, result, count, &op),
 		      &op);
 }
 

@@ -115,8 +115,9 @@ static int many(rmaext_window *w, int kind, int type, uint64_t unit, uint64_t n,
 {
 	const int64_t rank = 0;
 	struct rmaext_many state;
-	int ret = rmaext_many(w, kind, type, unit, n, RMAEXT_ONE_RANK, &rank,
-			      offsets, values, results, &state);
+	int ret =
+		rmaext_many(w, kind, RMAEXT_SUM, type, unit, n, RMAEXT_ONE_RANK,
+			    &rank, offsets, values, results, &state);
 
 	while (ret == RMAEXT_PENDING)
 		ret = rmaext_many_wait(&state);
@@ -127,7 +128,8 @@ static int many(rmaext_window *w, int kind, int type, uint64_t unit, uint64_t n,
 
 static int add(rmaext_window *w, int64_t offset, uint64_t value)
 {
-	return many(w, RMAEXT_ADD, RMAEXT_UINT64, 8, 1, &offset, &value, NULL);
+	return many(w, RMAEXT_UPDATE, RMAEXT_UINT64, 8, 1, &offset, &value,
+		    NULL);
 }
 
 /* -- results */
@@ -156,13 +158,13 @@ static void reference(rmaext_window *w, const struct rig *r)
 		for (uint64_t i = 0; i < n; i++)
 			cells[offsets[i]] = values[i];
 		CHECK(!memcmp(r->window_memory, cells, SIZE));
-		OK(many(w, RMAEXT_ADD, RMAEXT_UINT64, 8, n, offsets, values,
+		OK(many(w, RMAEXT_UPDATE, RMAEXT_UINT64, 8, n, offsets, values,
 			NULL));
 		for (uint64_t i = 0; i < n; i++)
 			cells[offsets[i]] += values[i];
 		CHECK(!memcmp(r->window_memory, cells, SIZE));
-		OK(many(w, RMAEXT_FETCH_ADD, RMAEXT_UINT64, 8, n, offsets,
-			values, results));
+		OK(many(w, RMAEXT_UPDATE, RMAEXT_UINT64, 8, n, offsets, values,
+			results));
 		for (uint64_t i = 0; i < n; i++) {
 			EQUAL(results[i], cells[offsets[i]]);
 			cells[offsets[i]] += values[i];
@@ -264,10 +266,11 @@ static void first_bad(rmaext_window *w, const struct rig *r)
 		for (int at = 0; at < 64; at += 21) {
 			ranks[at] = ranks[63] = bad[k][0];
 			offsets[at] = offsets[63] = bad[k][1];
-			for (int kind = RMAEXT_PUT; kind <= RMAEXT_ADD;
+			for (int kind = RMAEXT_PUT; kind <= RMAEXT_UPDATE;
 			     kind++) {
-				EQUAL(rmaext_many(w, kind, RMAEXT_UINT64, 8, 64,
-						  0, ranks, offsets, values,
+				EQUAL(rmaext_many(w, kind, RMAEXT_SUM,
+						  RMAEXT_UINT64, 8, 64, 0,
+						  ranks, offsets, values,
 						  values, &state),
 				      -ERANGE);
 				EQUAL(state.bad, at);
@@ -277,17 +280,17 @@ static void first_bad(rmaext_window *w, const struct rig *r)
 		}
 	for (size_t i = 0; i < r->size; i++)
 		EQUAL(r->window_memory[i], 0);
-	EQUAL(rmaext_many(w, 4, 0, 8, 1, 0, ranks, offsets, values, values,
-			  &state),
-	      -FI_EINVAL);
-	EQUAL(rmaext_many(w, RMAEXT_PUT, 0, 0, 1, 0, ranks, offsets, values,
+	EQUAL(rmaext_many(w, 3, RMAEXT_SUM, 0, 8, 1, 0, ranks, offsets, values,
 			  values, &state),
 	      -FI_EINVAL);
-	EQUAL(rmaext_many(w, RMAEXT_ADD, RMAEXT_DOUBLE_COMPLEX, 16, 1, 0, ranks,
-			  offsets, values, values, &state),
+	EQUAL(rmaext_many(w, RMAEXT_PUT, RMAEXT_SUM, 0, 0, 1, 0, ranks, offsets,
+			  values, values, &state),
+	      -FI_EINVAL);
+	EQUAL(rmaext_many(w, RMAEXT_UPDATE, RMAEXT_MIN, RMAEXT_DOUBLE_COMPLEX,
+			  16, 1, 0, ranks, offsets, values, values, &state),
 	      -FI_EOPNOTSUPP);
-	OK(rmaext_many(w, RMAEXT_ADD, RMAEXT_INT8, 1, 0, 0, NULL, NULL, NULL,
-		       NULL, &state));
+	OK(rmaext_many(w, RMAEXT_UPDATE, RMAEXT_SUM, RMAEXT_INT8, 1, 0, 0, NULL,
+		       NULL, NULL, NULL, &state));
 }
 
 static void refused_here(void)
@@ -307,14 +310,13 @@ static void refused_here(void)
 	drop_window(w);
 	w = here(&p, (struct lie){.access = RMAEXT_WRITE});
 	EQUAL(many(w, RMAEXT_GET, 0, 8, 1, &zero, NULL, &value), -FI_EACCES);
-	EQUAL(many(w, RMAEXT_FETCH_ADD, RMAEXT_INT64, 8, 1, &zero, &value,
-		   &value),
+	EQUAL(many(w, RMAEXT_UPDATE, RMAEXT_INT64, 8, 1, &zero, &value, &value),
 	      -FI_EACCES);
 	OK(add(w, 0, 1));
 	drop_window(w);
 	w = here(&p, (struct lie){.align = 4});
-	EQUAL(rmaext_many(w, RMAEXT_ADD, RMAEXT_INT64, 8, 1, 0, &zero, &zero,
-			  &value, NULL, &state),
+	EQUAL(rmaext_many(w, RMAEXT_UPDATE, RMAEXT_SUM, RMAEXT_INT64, 8, 1, 0,
+			  &zero, &zero, &value, NULL, &state),
 	      -FI_EFAULT);
 	EQUAL(state.bad, 0);
 	drop_window(w);
@@ -322,35 +324,6 @@ static void refused_here(void)
 	EQUAL(add(p.r.window, 0, 1), -FI_ESHUTDOWN);
 	rmaext_window_free(p.r.window);
 	p.r.window = NULL;
-	pair_close(&p);
-}
-
-/* A network card's own atomics and the CPU's do not mix: on neither side. */
-static void atomics_of_a_card(void)
-{
-	const int64_t zero = 0;
-	uint64_t value = 5, old = 0;
-	struct pair p;
-
-	pair_open(&p, (struct rig_options){0});
-	serve_start(&p);
-	for (int there = 0; there < 2; there++) {
-		rmaext_fabric *f = there ? p.r.target : p.r.origin;
-
-		f->cpu_atomics = false;
-		EQUAL(add(p.r.window, 0, 1), -FI_EOPNOTSUPP);
-		EQUAL(many(p.r.window, RMAEXT_FETCH_ADD, RMAEXT_UINT64, 8, 1,
-			   &zero, &value, &old),
-		      -FI_EOPNOTSUPP);
-		OK(many(p.r.window, RMAEXT_PUT, 0, 8, 1, &zero, &value, NULL));
-		OK(many(p.r.window, RMAEXT_GET, 0, 8, 1, &zero, NULL, &old));
-		EQUAL(old, 5);
-		f->cpu_atomics = true;
-	}
-	OK(add(p.r.window, 0, 1));
-	OK(many(p.r.window, RMAEXT_GET, 0, 8, 1, &zero, NULL, &old));
-	EQUAL(old, 6);
-	serve_stop(&p);
 	pair_close(&p);
 }
 
@@ -423,8 +396,9 @@ static void early(void)
 		next = here(&p, (struct lie){.token = token});
 		offsets[0] = 2; /* the rest to 0 */
 		values[0] = (uint64_t)i;
-		ret = rmaext_many(next, RMAEXT_PUT, 0, 8, N, RMAEXT_ONE_RANK,
-				  &rank, offsets, values, NULL, &state);
+		ret = rmaext_many(next, RMAEXT_PUT, RMAEXT_SUM, 0, 8, N,
+				  RMAEXT_ONE_RANK, &rank, offsets, values, NULL,
+				  &state);
 		EQUAL(ret, RMAEXT_PENDING);
 		EQUAL(((uint64_t *)p.r.window_memory)[2], i ? i - 1 : 0);
 		there = window_of(
@@ -473,7 +447,8 @@ static void malformed(void)
 	OK(add(p.r.window, 0, 0));
 	good = (struct message){
 		.q = {.magic = RMX_REQUEST,
-		      .kind = RMAEXT_ADD,
+		      .kind = RMAEXT_UPDATE,
+		      .op = RMAEXT_SUM,
 		      .type = RMAEXT_UINT64,
 		      .id = 4000,
 		      .name = p.r.origin->executor.name,
@@ -512,7 +487,6 @@ static void malformed(void)
 	BAD(len, m.q.type = RMAEXT_LONG_DOUBLE);
 	BAD(len, m.q.type = 255);
 	BAD(len, m.q.type = RMAEXT_INT32);
-	BAD(len, m.q.zero = 1);
 	BAD(len, m.q.count = 0);
 	BAD(len, m.q.count = 1);
 	BAD(len, m.q.count = 3);
@@ -596,9 +570,9 @@ static void late(void)
 	serve_stop(&p);
 	memset(results, 0x77, sizeof(results));
 	for (int i = 0; i < 5; i++) {
-		ret = rmaext_many(p.r.window, RMAEXT_FETCH_ADD, RMAEXT_UINT64,
-				  8, MANY, RMAEXT_ONE_RANK, &rank, offsets,
-				  values, results, &state);
+		ret = rmaext_many(p.r.window, RMAEXT_UPDATE, RMAEXT_SUM,
+				  RMAEXT_UINT64, 8, MANY, RMAEXT_ONE_RANK,
+				  &rank, offsets, values, results, &state);
 		if (i % 2) { /* given up */
 			EQUAL(ret, RMAEXT_PENDING);
 		} else {
@@ -639,7 +613,7 @@ static void give_up(void)
 		int ret;
 
 		CHECK(values && results);
-		ret = rmaext_many(w, i % 4, RMAEXT_UINT64, 8, MANY,
+		ret = rmaext_many(w, i % 3, RMAEXT_SUM, RMAEXT_UINT64, 8, MANY,
 				  RMAEXT_ONE_RANK, &rank, offsets, values,
 				  results, &state);
 		CHECK(!ret || ret == RMAEXT_PENDING || ret == -FI_ETIMEDOUT);
@@ -664,9 +638,9 @@ static void close_fabric(void)
 
 	for (int i = 0; i < 2; i++) {
 		pair_open(&p, (struct rig_options){.no_progress = true});
-		EQUAL(rmaext_many(p.r.window, RMAEXT_ADD, RMAEXT_UINT64, 8, N,
-				  RMAEXT_ONE_RANK, &rank, offsets, values, NULL,
-				  &state),
+		EQUAL(rmaext_many(p.r.window, RMAEXT_UPDATE, RMAEXT_SUM,
+				  RMAEXT_UINT64, 8, N, RMAEXT_ONE_RANK, &rank,
+				  offsets, values, NULL, &state),
 		      RMAEXT_PENDING);
 		OK(rmaext_fabric_close(&p.r.origin));
 		if (i)
@@ -702,9 +676,8 @@ static void *adder(void *arg)
 		values[i] = 1;
 	}
 	for (int i = 0; i < 30 && !me->ret; i++)
-		me->ret =
-			many(me->window, i % 2 ? RMAEXT_ADD : RMAEXT_FETCH_ADD,
-			     RMAEXT_UINT64, 8, 200, offsets, values, values);
+		me->ret = many(me->window, RMAEXT_UPDATE, RMAEXT_UINT64, 8, 200,
+			       offsets, values, i % 2 ? NULL : values);
 	return NULL;
 }
 
@@ -864,9 +837,9 @@ static void others_go_on(void)
 	silent = window_of(p.r.origin, peer, &p.r,
 			   (struct lie){.route = RMAEXT_FABRIC});
 	for (int i = 0; i < 3; i++) {
-		EQUAL(rmaext_many(silent, RMAEXT_ADD, RMAEXT_UINT64, 8, MANY,
-				  RMAEXT_ONE_RANK, &rank, offsets, values, NULL,
-				  &state),
+		EQUAL(rmaext_many(silent, RMAEXT_UPDATE, RMAEXT_SUM,
+				  RMAEXT_UINT64, 8, MANY, RMAEXT_ONE_RANK,
+				  &rank, offsets, values, NULL, &state),
 		      RMAEXT_PENDING);
 		begin = now();
 		for (int k = 0; k < 100; k++)
@@ -886,7 +859,6 @@ const struct test tests[] = {
 	{"by_memory", by_memory, NULL, NULL},
 	{"by_system_call", by_system_call, NULL, NULL},
 	{"refused_here", refused_here, NULL, NULL},
-	{"atomics_of_a_card", atomics_of_a_card, NULL, NULL},
 	{"closed_for_compiled_code", closed_for_compiled_code, NULL, NULL},
 	{"refused_there", refused_there, NULL, NULL},
 	{"early", early, NULL, NULL},

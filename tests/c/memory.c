@@ -202,8 +202,6 @@ static void raw(void)
 	round_trip(&r);
 	EQUAL(fetch_add(r.window, 0, RMAEXT_UINT64, &one, &old, 1),
 	      -FI_EOPNOTSUPP);
-	EQUAL(rmaext_atomic_valid(r.window, 0, RMAEXT_UINT64, RMAEXT_CSWAP),
-	      -FI_EOPNOTSUPP);
 	EQUAL(old, 7);
 	/* the same key, mapped twice, unmapped once by each window's close */
 	rig_window(&r, &(struct rig_options){0}, &second);

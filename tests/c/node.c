@@ -601,14 +601,14 @@ static int operate(rmaext_window *w, enum call call, bool direct)
 		break;
 	case FETCH_ADD:
 		if (direct)
-			ret = rmaext_fetch_add(w, 1, 16, RMAEXT_UINT64, &one,
-					       &result, 1, &op);
+			ret = rmaext_update(w, 1, 16, RMAEXT_SUM, RMAEXT_UINT64,
+					    &one, NULL, &result, 1, &op);
 		break;
 	default:
 		if (direct)
-			ret = rmaext_compare_and_swap(w, 1, 24, RMAEXT_UINT64,
-						      &one, &one, &result, 1,
-						      &op);
+			ret = rmaext_update(w, 1, 24, RMAEXT_CSWAP,
+					    RMAEXT_UINT64, &one, &one, &result,
+					    1, &op);
 	}
 	EQUAL(op, NULL);
 	return ret;

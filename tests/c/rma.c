@@ -99,12 +99,12 @@ static void refuse(struct rig *r, int64_t rank, uint64_t at, uint64_t n,
 	EQUAL(e.rank, code == -FI_ESHUTDOWN ? -1 : rank);
 	EQUAL(rmaext_get(r->window, rank, at, buf, n, &op), code);
 	EQUAL(op, NULL);
-	EQUAL(rmaext_fetch_add(r->window, rank, at, RMAEXT_UINT64, same, buf,
-			       n / 8, &op),
+	EQUAL(rmaext_update(r->window, rank, at, RMAEXT_SUM, RMAEXT_UINT64,
+			    same, NULL, buf, n / 8, &op),
 	      code);
 	EQUAL(op, NULL);
-	EQUAL(rmaext_compare_and_swap(r->window, rank, at, RMAEXT_UINT64, same,
-				      same, buf, n / 8, &op),
+	EQUAL(rmaext_update(r->window, rank, at, RMAEXT_CSWAP, RMAEXT_UINT64,
+			    same, same, buf, n / 8, &op),
 	      code);
 	EQUAL(op, NULL);
 	rmaext_fabric_stats(r->origin, &last);
@@ -157,8 +157,6 @@ static void rights(struct rig *r, struct rig_options o)
 	r->window = w;
 	refuse(r, 0, 0, 8, -FI_ESHUTDOWN);
 	EQUAL(flush(w), -FI_ESHUTDOWN);
-	EQUAL(rmaext_atomic_valid(w, 0, RMAEXT_INT8, RMAEXT_SUM),
-	      -FI_ESHUTDOWN);
 	rmaext_window_free(w);
 	r->window = whole;
 	next_works(r);
@@ -192,8 +190,8 @@ static void refusals_of(bool direct)
 	OK(get(r.window, 4096, NULL, 0));
 	OK(fetch_add(r.window, 4096, RMAEXT_INT8, NULL, NULL, 0));
 	EQUAL(rmaext_flush(r.window, 1, &wait), -ERANGE);
-	EQUAL(rmaext_fetch_add(r.window, 0, 0, RMAEXT_UINT64, &word, &word,
-			       (uint64_t)1 << 61, &op),
+	EQUAL(rmaext_update(r.window, 0, 0, RMAEXT_SUM, RMAEXT_UINT64, &word,
+			    NULL, &word, (uint64_t)1 << 61, &op),
 	      -FI_EINVAL);
 	EQUAL(op, NULL);
 	next_works(&r);

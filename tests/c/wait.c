@@ -126,12 +126,13 @@ static void late_atomic(void)
 	struct rig r;
 
 	rig_deaf(&r, 64, 0.1);
-	EQUAL(wait_out(rmaext_fetch_add(r.window, 0, 0, RMAEXT_UINT64, &one,
-					&old, 1, &op),
+	EQUAL(wait_out(rmaext_update(r.window, 0, 0, RMAEXT_SUM, RMAEXT_UINT64,
+				     &one, NULL, &old, 1, &op),
 		       &op),
 	      -FI_ETIMEDOUT);
-	EQUAL(wait_out(rmaext_compare_and_swap(r.window, 0, 8, RMAEXT_UINT64,
-					       two, two, two + 1, 1, &second),
+	EQUAL(wait_out(rmaext_update(r.window, 0, 8, RMAEXT_CSWAP,
+				     RMAEXT_UINT64, two, two, two + 1, 1,
+				     &second),
 		       &second),
 	      -FI_ETIMEDOUT);
 	EQUAL(rmaext_op_release(&op), RMAEXT_PENDING);

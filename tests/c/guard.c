@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The guard of updates: singles and bulk updates together, and the dead. */
+#include "check.h"
+#include "guard.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#define RANKS 4
+#define LONG ((size_t)80 << 10) /* elements: more than one hold */
+
+/* What all ranks, threads or processes, have in common. */
+struct shared {
+	struct rmx_block *block;
+	uint64_t *cells; /* LONG */
+	_Atomic uint64_t *done;
+};
+
+static void *map(size_t bytes)
+{
+	void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+			    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	CHECK(memory != MAP_FAILED);
+	return memory;
+}
+
+static struct shared shared_open(void)
+{
+	return (struct shared){
+		.block = map(rmaext_block_bytes(RANKS)),
+		.cells = map(LONG * sizeof(uint64_t)),
+		.done = map(4096),
+	};
+}
+
+static void shared_close(struct shared *s)
+{
+	munmap(s->block, rmaext_block_bytes(RANKS));
+	munmap(s->cells, LONG * sizeof(uint64_t));
+	munmap((void *)s->done, 4096);
+}
+
+static int pidfd_of(pid_t pid)
+{
+	int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+
+	CHECK(fd >= 0);
+	return fd;
+}
+
+/* One whose life only a pidfd tells; it stays until the process ends. */
+static rmaext_near *near_of(pid_t pid)
+{
+	static struct rmaext_near nears[128];
+	static int n;
+	struct rmaext_near *near = &nears[n++];
+
+	EQUAL(n <= 128, 1);
+	near->pid = pid;
+	near->pidfd = pidfd_of(pid);
+	near->reach = RMAEXT_CAN_MAP;
+	return near;
+}
+
+/* A rank's window; all memory is that of rank 0. others: all other ranks. */
+static rmaext_window *window_of(const struct shared *s, int64_t self,
+				rmaext_near *others, double timeout)
+{
+	rmaext_near *near[RANKS];
+	void *maps[RANKS], *control[RANKS];
+	uint64_t size[RANKS];
+	uint8_t access[RANKS], align[RANKS], route[RANKS];
+	const struct rmaext_targets targets = {
+		.count = RANKS,
+		.self = self,
+		.near = near,
+		.map = maps,
+		.control = control,
+		.size = size,
+		.access = access,
+		.align = align,
+		.route = route,
+	};
+	rmaext_window *w = NULL;
+
+	for (int i = 0; i < RANKS; i++) {
+		near[i] = i == self ? NULL : others;
+		maps[i] = s->cells;
+		control[i] = s->block;
+		size[i] = LONG * sizeof(uint64_t);
+		access[i] = RMAEXT_READ | RMAEXT_WRITE;
+		align[i] = 0;
+		route[i] = RMAEXT_DIRECT;
+	}
+	OK(rmaext_window_create(NULL, &targets, (int64_t)(timeout * 1e9), &w));
+	return w;
+}
+
+static void window_drop(rmaext_window *w)
+{
+	OK(rmaext_window_close(w));
+	rmaext_window_free(w);
+}
+
+static int sum(rmaext_window *w, uint64_t first, const uint64_t *values,
+	       uint64_t *old, uint64_t n)
+{
+	rmaext_op *op = NULL;
+	int ret = rmaext_update(w, 0, first * 8, RMAEXT_SUM, RMAEXT_UINT64,
+				values, NULL, old, n, &op);
+
+	EQUAL(op, NULL);
+	return ret;
+}
+
+/* -- nothing is lost -- */
+
+enum { SINGLES = 20000, ROUNDS = 30, PLACES = 7 };
+
+/* Singles at a few places, pairs of pieces in bulk, a wide type's guard too. */
+static void mix(rmaext_window *w, unsigned int seed)
+{
+	static const uint64_t one = 1;
+	uint64_t *ones = malloc(LONG * 8), *old = malloc(LONG * 8);
+
+	CHECK(ones && old);
+	for (size_t i = 0; i < LONG; i++)
+		ones[i] = 1;
+	for (unsigned int i = 0; i < SINGLES; i++) {
+		OK(sum(w, (seed + i) % PLACES * (LONG / PLACES), &one,
+		       i % 2 ? old : NULL, 1));
+		if (i % (SINGLES / ROUNDS) == 0)
+			OK(sum(w, 0, ones, i % 3 ? NULL : old, LONG));
+		if (i % 64 == 0) /* the shortest bulk */
+			OK(sum(w, LONG - 128, ones, NULL, 128));
+	}
+	free(ones);
+	free(old);
+}
+
+static void check_mixed(const struct shared *s, uint64_t workers)
+{
+	const uint64_t bulks =
+		(SINGLES + SINGLES / ROUNDS - 1) / (SINGLES / ROUNDS) * workers;
+	const uint64_t shorts = (SINGLES + 63) / 64 * workers;
+	uint64_t singles = 0;
+
+	for (size_t i = 0; i < LONG; i++) {
+		const bool place = i % (LONG / PLACES) == 0 &&
+				   i / (LONG / PLACES) < PLACES;
+		const uint64_t least = bulks + (i >= LONG - 128 ? shorts : 0);
+
+		CHECK(s->cells[i] >= least);
+		if (place)
+			singles += s->cells[i] - least;
+		else
+			EQUAL(s->cells[i], least);
+	}
+	EQUAL(singles, SINGLES * workers);
+	EQUAL(atomic_load(&s->block->bulk), 0);
+	EQUAL(atomic_load(&s->block->waiters), 0);
+	for (int r = 0; r < RANKS; r++)
+		EQUAL(atomic_load(&s->block->guard[r].singles), 0);
+}
+
+static void *mixer(void *window)
+{
+	mix(window, (unsigned int)(uintptr_t)window / 64);
+	return NULL;
+}
+
+/* The last two threads are one rank's. */
+static void threads(void)
+{
+	struct shared s = shared_open();
+	rmaext_near *alive = near_of(getpid());
+	rmaext_window *w[RANKS];
+	pthread_t thread[RANKS + 1];
+
+	for (int i = 0; i < RANKS; i++)
+		w[i] = window_of(&s, i, alive, 20);
+	for (int i = 0; i <= RANKS; i++)
+		OK(pthread_create(&thread[i], NULL, mixer,
+				  w[i < RANKS ? i : RANKS - 1]));
+	for (int i = 0; i <= RANKS; i++)
+		OK(pthread_join(thread[i], NULL));
+	check_mixed(&s, RANKS + 1);
+	for (int i = 0; i < RANKS; i++)
+		window_drop(w[i]);
+	shared_close(&s);
+}
+
+static void processes(void)
+{
+	struct shared s = shared_open();
+	rmaext_near *alive = near_of(getpid());
+	pid_t pid[RANKS];
+	int status;
+
+	for (int i = 0; i < RANKS; i++) {
+		pid[i] = fork();
+		CHECK(pid[i] >= 0);
+		if (pid[i])
+			continue;
+		mix(window_of(&s, i, alive, 20), (unsigned int)i);
+		_exit(0);
+	}
+	for (int i = 0; i < RANKS; i++) {
+		EQUAL(waitpid(pid[i], &status, 0), pid[i]);
+		EQUAL(status, 0);
+	}
+	check_mixed(&s, RANKS);
+	shared_close(&s);
+}
+
+/* -- the dead -- */
+
+/* A rank 1 that does something and then stays, until it is killed. */
+static pid_t bear(const struct shared *s,
+		  void (*act)(rmaext_window *w, const struct shared *s))
+{
+	rmaext_near *parent = near_of(getpid());
+	pid_t pid;
+	char ready;
+	int end[2];
+
+	OK(pipe(end));
+	pid = fork();
+	CHECK(pid >= 0);
+	if (!pid) {
+		rmaext_window *w = window_of(s, 1, parent, 20);
+
+		EQUAL(write(end[1], "", 1), 1);
+		act(w, s);
+		for (;;)
+			pause();
+	}
+	close(end[1]);
+	EQUAL(read(end[0], &ready, 1), 1);
+	close(end[0]);
+	return pid;
+}
+
+static void bury(pid_t pid)
+{
+	kill(pid, SIGKILL);
+	EQUAL(waitpid(pid, NULL, 0), pid);
+}
+
+static void hold(rmaext_window *w, const struct shared *s)
+{
+	OK(rmx_bulk_enter(w, 0));
+	atomic_fetch_add(s->done, 1);
+}
+
+static void announce(rmaext_window *w, const struct shared *s)
+{
+	CHECK(rmx_singles_try(w, 0));
+	atomic_fetch_add(s->done, 1);
+}
+
+static void await(const struct shared *s, uint64_t done)
+{
+	while (atomic_load(s->done) < done)
+		nap(1e-4);
+}
+
+/* Alive it keeps the others out, up to their time limit; dead it does not. */
+static void killed_holder(void)
+{
+	struct shared s = shared_open();
+	uint64_t *ones = calloc(LONG, 8), one = 1;
+	rmaext_window *w;
+	int64_t start;
+	pid_t pid;
+
+	CHECK(ones);
+	pid = bear(&s, hold);
+	await(&s, 1);
+	w = window_of(&s, 0, near_of(pid), 0.2);
+	for (int i = 0; i < 2; i++) {
+		start = now();
+		EQUAL(sum(w, 0, i ? ones : &one, NULL, i ? LONG : 1),
+		      -FI_ETIMEDOUT);
+		CHECK(now() - start > SECOND / 10);
+	}
+	CHECK(!rmx_singles_try(w, 0));
+	CHECK(!rmx_bulk_try(w, 0));
+	EQUAL(s.cells[0], 0);
+	bury(pid);
+	start = now();
+	OK(sum(w, 0, &one, NULL, 1));
+	EQUAL(s.cells[0], 1);
+	EQUAL(atomic_load(&s.block->bulk), 0);
+	OK(sum(w, 0, ones, NULL, LONG));
+	CHECK(now() - start < SECOND);
+	EQUAL(atomic_load(&s.block->waiters), 0);
+	window_drop(w);
+	free(ones);
+	shared_close(&s);
+}
+
+static void killed_announcer(void)
+{
+	struct shared s = shared_open();
+	uint64_t *ones = calloc(LONG, 8), one = 1;
+	rmaext_window *w;
+	int64_t start;
+	pid_t pid;
+
+	CHECK(ones);
+	pid = bear(&s, announce);
+	await(&s, 1);
+	w = window_of(&s, 0, near_of(pid), 0.2);
+	OK(sum(w, 0, &one, NULL, 1));
+	EQUAL(sum(w, 0, ones, NULL, LONG), -FI_ETIMEDOUT);
+	CHECK(!rmx_bulk_try(w, 0));
+	EQUAL(atomic_load(&s.block->bulk), 0); /* it has given it back */
+	bury(pid);
+	start = now();
+	for (int i = 0; i < 100; i++) {
+		OK(sum(w, 0, ones, NULL, LONG));
+		OK(sum(w, 0, &one, NULL, 1));
+	}
+	CHECK(now() - start < 5 * SECOND);
+	EQUAL(s.cells[0], 101);
+	window_drop(w);
+	free(ones);
+	shared_close(&s);
+}
+
+static void loop(rmaext_window *w, const struct shared *s)
+{
+	uint64_t *ones = malloc(LONG * 8);
+
+	CHECK(ones);
+	for (size_t i = 0; i < LONG; i++)
+		ones[i] = 1;
+	for (;;) {
+		OK(sum(w, 0, ones, NULL, LONG));
+		atomic_fetch_add(s->done, 1);
+	}
+}
+
+/* At any moment: what the survivor adds is there, the victim's last or not. */
+static void killed_anywhere(void)
+{
+	static const uint64_t one = 1;
+
+	for (int round = 0; round < 12; round++) {
+		struct shared s = shared_open();
+		pid_t pid = bear(&s, loop);
+		rmaext_near *near = near_of(pid);
+		rmaext_window *w = window_of(&s, 0, near, 10);
+		uint64_t mine = 0, done;
+		int64_t end;
+
+		await(&s, 1);
+		end = now() + 1000 * 1000 + round * 170 * 1000;
+		for (; now() < end; mine++)
+			OK(sum(w, 5, &one, NULL, 1));
+		kill(pid, SIGKILL);
+		for (int i = 0; i < 1000; i++, mine++)
+			OK(sum(w, 5, &one, NULL, 1));
+		EQUAL(waitpid(pid, NULL, 0), pid);
+		OK(sum(w, 5, &one, NULL, 1));
+		mine++;
+		done = atomic_load(s.done);
+		for (size_t i = 0; i < LONG; i++) {
+			const uint64_t his = s.cells[i] - (i == 5 ? mine : 0);
+
+			CHECK(his == done || his == done + 1);
+		}
+		close(near->pidfd);
+		window_drop(w);
+		shared_close(&s);
+	}
+}
+
+const struct test tests[] = {
+	{"threads", threads, NULL, NULL},
+	{"processes", processes, NULL, NULL},
+	{"killed_holder", killed_holder, NULL, NULL},
+	{"killed_announcer", killed_announcer, NULL, NULL},
+	{"killed_anywhere", killed_anywhere, NULL, NULL},
+	{0},
+};
