@@ -360,9 +360,7 @@ class Group:
             agree(self.gather, mine)
             self._segments |= new
 
-    def routes(
-        self, records: Sequence[WindowRecord], own: Any
-    ) -> tuple[list[int], list[Any]]:
+    def routes(self, records: Sequence[WindowRecord], own: Any) -> tuple[list[int], list[Any]]:
         """Return each rank's route, and where its memory is mapped here."""
         routes, maps = [], [ffi.NULL] * self.size
         for rank, (record, process) in enumerate(zip(records, self.processes, strict=True)):
