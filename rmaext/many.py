@@ -99,8 +99,8 @@ def behind(method: _Method) -> _Method:
 class ManyOperations:
     """The vectorised operations of `Window`.
 
-    put_many, get_many and the updates are those of _hot_many.c, which come here with all that is not plain: what needs a conversion or another
-    route, or an error.
+    put_many, get_many and the updates are those of _hot_many.c, which come here with
+    all that is not plain: what needs a conversion or another route, or an error.
     """
 
     _dtype: np.dtype[Any]

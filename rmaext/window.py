@@ -24,7 +24,6 @@ from .errors import (
     BoundsError,
     ClosedError,
     NotLocalError,
-    Unsupported,
     from_c,
     from_code,
 )
