@@ -71,48 +71,40 @@ static void append(char *buf, size_t size, size_t *used, const char *format,
 int rmaext_candidates(rmaext_library *lib, const char *provider, int mr_basic,
 		      char *buf, size_t *len)
 {
+	struct fi_info *hints = rmx_hints(lib, provider, NULL, mr_basic);
 	struct ifaddrs *interfaces = NULL;
+	struct fi_info *infos = NULL;
 	size_t size = *len, used = 0;
 
+	if (!hints)
+		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "fi_dupinfo", "hints");
 	if (getifaddrs(&interfaces))
 		interfaces = NULL;
-	/* a provider without atomics is found by the second round only */
-	for (int atomics = 1; atomics >= 0; atomics--) {
-		struct fi_info *hints =
-			rmx_hints(lib, provider, NULL, mr_basic, atomics);
-		struct fi_info *infos = NULL;
+	if (rmx_getinfo(lib, NULL, 0, hints, &infos))
+		infos = NULL; /* none is an answer, not an error */
+	for (struct fi_info *i = infos; i; i = i->next) {
+		const struct sockaddr *sa = i->src_addr;
+		const char *name = NULL;
+		char text[INET6_ADDRSTRLEN] = "";
+		size_t ip_len;
+		int prefix = 0;
 
-		if (!hints) {
-			freeifaddrs(interfaces);
-			return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "fi_dupinfo",
-					"hints");
+		if (sa &&
+		    (i->addr_format == FI_SOCKADDR ||
+		     i->addr_format == FI_SOCKADDR_IN ||
+		     i->addr_format == FI_SOCKADDR_IN6) &&
+		    ip_of(sa, &ip_len)) {
+			inet_ntop(sa->sa_family, ip_of(sa, &ip_len), text,
+				  sizeof(text));
+			name = interface_of(interfaces, sa, &prefix);
 		}
-		if (rmx_getinfo(lib, NULL, 0, hints, &infos))
-			infos = NULL; /* none is an answer, not an error */
-		for (struct fi_info *i = infos; i; i = i->next) {
-			const struct sockaddr *sa = i->src_addr;
-			const char *name = NULL;
-			char text[INET6_ADDRSTRLEN] = "";
-			size_t ip_len;
-			int prefix = 0;
-
-			if (sa &&
-			    (i->addr_format == FI_SOCKADDR ||
-			     i->addr_format == FI_SOCKADDR_IN ||
-			     i->addr_format == FI_SOCKADDR_IN6) &&
-			    ip_of(sa, &ip_len)) {
-				inet_ntop(sa->sa_family, ip_of(sa, &ip_len),
-					  text, sizeof(text));
-				name = interface_of(interfaces, sa, &prefix);
-			}
-			append(buf, size, &used, "%s\t%s\t%s\t%s\t%d\n",
-			       i->fabric_attr->prov_name, i->domain_attr->name,
-			       name ? name : "", text, prefix);
-		}
-		if (infos)
-			lib->freeinfo(infos);
-		lib->freeinfo(hints);
+		append(buf, size, &used, "%s\t%s\t%s\t%s\t%d\n",
+		       i->fabric_attr->prov_name, i->domain_attr->name,
+		       name ? name : "", text, prefix);
 	}
+	if (infos)
+		lib->freeinfo(infos);
+	lib->freeinfo(hints);
 	if (interfaces)
 		freeifaddrs(interfaces);
 	*len = used + 1;

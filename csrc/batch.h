@@ -17,8 +17,9 @@ struct rmx_lane {
 	int64_t rank;
 	struct rmx_target *target;
 	uint32_t next, end;
-	uint64_t part; /* bytes done of a long element */
-	bool messages; /* else by system call */
+	uint64_t part;	 /* bytes done of a long element */
+	bool messages;	 /* else by system call */
+	uint64_t ticket; /* what was in line before, peer->went; 0: not known */
 	atomic_uint unanswered;
 };
 

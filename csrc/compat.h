@@ -22,32 +22,6 @@ static const char *const rmx_tuning[][2] = {
 };
 
 /*
- * Do remote atomics run on the target's CPU, as __atomic operations, so that
- * they mix with the CPU atomics of the direct route? True of the software
- * providers (read in their sources), not of a NIC that does its own.
- */
-static inline bool rmx_cpu_atomics(const char *provider)
-{
-	static const char *const software[] = {
-		"ofi_rxm", "ofi_rxd", "shm", "sockets", "efa", "net", "tcp",
-	};
-
-	for (size_t i = 0; i < sizeof(software) / sizeof(*software); i++)
-		if (strstr(provider, software[i]))
-			return true;
-	return false;
-}
-
-/*
- * ofi_rxd says that atomics are valid; in 1.17 they crash both sides, in 2.5.1
- * one of two crossing ones never completes (measured).
- */
-static inline bool rmx_atomics_broken(const char *provider)
-{
-	return strstr(provider, "ofi_rxd") != NULL;
-}
-
-/*
  * Its address is that of a listening TCP socket, and it does not say itself
  * that a peer refuses a connection.
  */
@@ -55,6 +29,13 @@ static inline bool rmx_listens_on_tcp(const char *provider)
 {
 	return !strcmp(provider, "tcp;ofi_rxm") || !strcmp(provider, "tcp") ||
 	       !strcmp(provider, "net;ofi_rxm") || !strcmp(provider, "net");
+}
+
+/* A message of ofi_mrail's to itself never arrives (1.17 and 2.5.1, measured).
+ */
+static inline bool rmx_talks_to_itself(const char *provider)
+{
+	return !strstr(provider, "ofi_mrail");
 }
 
 /*

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Many operations in one message. The target's CQ reader carries it out and
- * answers. Here are the messages' comings and goings; serve.c is the target's
- * side, request.c the origin's.
+ * answers. Here are the boxes that messages go from and land in, and those that
+ * come; message.c sends what goes, request.c and op.c say what is in it,
+ * serve.c is the target's side.
+ *
+ * Every receive has room for the longest message, in pages that come as they
+ * are used: what is received next is not known before. A few keep them.
  *
  * No receive ever waits for a peer: a reply that the provider does not take is
  * queued and tried again, and a peer can have no more of them than it has
@@ -10,15 +14,21 @@
  */
 #define _GNU_SOURCE
 #include "internal.h"
+#include "compat.h"
 
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #define RMX_RECEIVES 4u /* posted at all times */
-#define RMX_CREDITS 4u	/* requests to a peer, without an answer */
 #define RMX_EARLY_MAX ((int64_t)10 * 1000 * 1000 * 1000)
-#define RMX_TRIES 16u /* of queued boxes at a time */
+#define RMX_TRIES 16u		    /* of queued landings at a time */
+#define RMX_THIN ((size_t)64 << 10) /* bytes of a landing that stay */
+#define RMX_FAT 8u		    /* landings that keep more */
+#define RMX_BOXES_SIZE (RMX_BOXES * sizeof(struct rmx_box))
+
+_Static_assert(sizeof(struct rmx_box) % 4096 == 0,
+	       "whole pages, so that few are touched");
 
 /* FNV-1a: an endpoint's address in eight bytes; no secret */
 uint64_t rmx_name(const void *address, size_t len)
@@ -31,18 +41,25 @@ uint64_t rmx_name(const void *address, size_t len)
 	return name;
 }
 
-/* -- boxes */
+static bool within(const void *it, const void *first, size_t len)
+{
+	return first && (uintptr_t)it >= (uintptr_t)first &&
+	       (uintptr_t)it - (uintptr_t)first < len;
+}
 
 bool rmx_executor_owns(const struct rmaext_fabric *f, const void *context)
 {
-	uintptr_t first = (uintptr_t)f->executor.boxes;
+	const struct rmx_executor *ex = &f->executor;
 
-	return first && (uintptr_t)context >= first &&
-	       (uintptr_t)context < first + RMX_BOXES * sizeof(struct rmx_box);
+	return within(context, ex->boxes, RMX_BOXES_SIZE) ||
+	       within(context, ex->landings,
+		      RMX_LANDINGS * sizeof(*ex->landings));
 }
 
+/* -- boxes */
+
 /* lock held; NULL: all are in use */
-struct rmx_box *rmx_box_take(struct rmx_executor *ex, enum rmx_box_state state)
+struct rmx_box *rmx_box_take(struct rmx_executor *ex)
 {
 	struct rmx_box *box = ex->free;
 
@@ -52,7 +69,11 @@ struct rmx_box *rmx_box_take(struct rmx_executor *ex, enum rmx_box_state state)
 		box = &ex->boxes[ex->made++];
 	else
 		return NULL;
-	box->state = (uint8_t)state;
+	box->state = RMX_ASKING;
+	box->batch = NULL;
+	box->op = NULL;
+	box->sent = box->ended = box->bulk = box->loaned = false;
+	box->results = 0;
 	return box;
 }
 
@@ -60,41 +81,83 @@ void rmx_box_free(struct rmx_executor *ex, struct rmx_box *box)
 {
 	box->state = RMX_FREE;
 	box->generation++;
-	box->batch = NULL;
 	box->next = ex->free;
 	ex->free = box;
 }
 
-static void enqueue(struct rmx_executor *ex, struct rmx_box *box,
-		    enum rmx_box_state state)
+/* -- landings */
+
+/* NULL: no more, or no memory for it */
+static struct rmx_landing *landing_take(struct rmx_executor *ex)
 {
-	box->state = (uint8_t)state;
-	box->next = NULL;
-	*ex->queue_end = box;
-	ex->queue_end = &box->next;
+	struct rmx_landing *landing = ex->unused;
+	void *data;
+
+	if (landing) {
+		ex->unused = landing->next;
+		return landing;
+	}
+	if (ex->landed == RMX_LANDINGS)
+		return NULL;
+	data = mmap(NULL, RMX_LANDING, PROT_READ | PROT_WRITE,
+		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (data == MAP_FAILED)
+		return NULL;
+	madvise(data, RMX_LANDING, MADV_NOHUGEPAGE);
+	landing = &ex->landings[ex->landed++];
+	landing->data = data;
+	return landing;
+}
+
+/* Nothing in it is needed any more. */
+static void landing_clear(struct rmx_executor *ex, struct rmx_landing *landing)
+{
+	const size_t end = landing->reply + landing->reply_len;
+
+	if (!landing->fat && (landing->len > RMX_THIN || end > RMX_THIN)) {
+		landing->fat = true;
+		ex->fat++;
+	}
+	if (landing->fat && ex->fat > RMX_FAT) {
+		madvise(landing->data + RMX_THIN, RMX_LANDING - RMX_THIN,
+			MADV_DONTNEED);
+		landing->fat = false;
+		ex->fat--;
+	}
+	landing->len = landing->reply = landing->reply_len = 0;
+}
+
+static void enqueue(struct rmx_executor *ex, struct rmx_landing *landing,
+		    enum rmx_state state)
+{
+	landing->state = (uint8_t)state;
+	landing->next = NULL;
+	*ex->queue_end = landing;
+	ex->queue_end = &landing->next;
 	ex->queued++;
 }
 
-static int box_receive(struct rmaext_fabric *f, struct rmx_box *box)
+static int landing_receive(struct rmaext_fabric *f, struct rmx_landing *landing)
 {
 	struct rmx_executor *ex = &f->executor;
 	int ret;
 
-	box->state = RMX_RECEIVING;
+	landing_clear(ex, landing);
+	landing->state = RMX_RECEIVING;
 	ex->receiving++;
-	ret = (int)fi_recv(f->ep, box->data, RMX_MESSAGE, NULL, FI_ADDR_UNSPEC,
-			   &box->context);
+	ret = (int)fi_recv(f->ep, landing->data, RMX_LONGEST, NULL,
+			   FI_ADDR_UNSPEC, &landing->context);
 	if (!ret)
 		return 0;
 	if (ret == -FI_EAGAIN) { /* as good as posted */
-		enqueue(ex, box, RMX_RECEIVING);
+		enqueue(ex, landing, RMX_RECEIVING);
 		return 0;
 	}
 	ex->receiving--;
 	ex->incoming--;
-	pthread_mutex_lock(&ex->lock);
-	rmx_box_free(ex, box);
-	pthread_mutex_unlock(&ex->lock);
+	landing->state = RMX_FREE;
+	landing->next = ex->unused;
+	ex->unused = landing;
 	return ret;
 }
 
@@ -106,48 +169,70 @@ static int receive_more(struct rmaext_fabric *f)
 {
 	const unsigned int most = 2 * RMX_CREDITS * (f->peer_count + 1);
 	struct rmx_executor *ex = &f->executor;
-	struct rmx_box *box;
+	struct rmx_landing *landing;
 	int ret = 0;
 
-	while (!ret && ex->receiving < RMX_RECEIVES && ex->incoming < most &&
-	       ex->incoming < RMX_BOXES / 2) {
-		pthread_mutex_lock(&ex->lock);
-		box = rmx_box_take(ex, RMX_RECEIVING);
-		pthread_mutex_unlock(&ex->lock);
-		if (!box)
+	while (!ret && ex->receiving < RMX_RECEIVES && ex->incoming < most) {
+		landing = landing_take(ex);
+		if (!landing)
 			break;
 		ex->incoming++;
-		ret = box_receive(f, box);
+		ret = landing_receive(f, landing);
 	}
 	return ret;
+}
+
+static void *map(size_t len)
+{
+	void *at = mmap(NULL, len, PROT_READ | PROT_WRITE,
+			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (at == MAP_FAILED)
+		return NULL;
+	madvise(at, len, MADV_NOHUGEPAGE);
+	return at;
 }
 
 int rmx_executor_start(struct rmaext_fabric *f)
 {
 	const uint64_t order =
 		f->info->tx_attr->msg_order & f->info->rx_attr->msg_order;
+	const size_t longest = f->info->ep_attr->max_msg_size;
 	struct rmx_executor *ex = &f->executor;
 	char own[256];
 	size_t len = sizeof(own);
-	void *boxes;
 	int ret;
 
 	pthread_mutex_init(&ex->lock, NULL);
 	ex->queue_end = &ex->queue;
-	/* puts to one place are to arrive in order */
+	/* updates of one place are to arrive in order */
 	ex->credits = order & FI_ORDER_SAS ? RMX_CREDITS : 1;
+	ex->bulk = longest < RMX_LONGEST ? longest - RMX_HEADERS : RMX_MOST;
+	ex->iov = f->info->tx_attr->iov_limit;
 	ret = fi_getname(&f->ep->fid, own, &len);
 	if (ret)
 		return ret;
 	ex->name = rmx_name(own, len);
-	boxes = mmap(NULL, RMX_BOXES * sizeof(struct rmx_box),
-		     PROT_READ | PROT_WRITE,
-		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (boxes == MAP_FAILED)
+	ex->monologue = rmx_talks_to_itself(f->info->fabric_attr->prov_name);
+	ex->boxes = map(RMX_BOXES_SIZE);
+	ex->landings = map(RMX_LANDINGS * sizeof(*ex->landings));
+	if (!ex->boxes || !ex->landings)
 		return -errno;
-	madvise(boxes, RMX_BOXES * sizeof(struct rmx_box), MADV_NOHUGEPAGE);
-	ex->boxes = boxes;
 	return receive_more(f);
+}
+
+/* Has the provider messages to send? 1.17 does not close while it does. */
+bool rmx_executor_sends(const struct rmaext_fabric *f)
+{
+	const struct rmx_executor *ex = &f->executor;
+
+	for (unsigned int i = 0; i < ex->landed; i++)
+		if (ex->landings[i].state == RMX_REPLYING)
+			return true;
+	for (unsigned int i = 0; i < ex->made; i++)
+		if (ex->boxes[i].state == RMX_ASKING && !ex->boxes[i].sent)
+			return true;
+	return false;
 }
 
 /* The endpoint is closed, and no call is inside. */
@@ -164,37 +249,42 @@ void rmx_executor_stop(struct rmaext_fabric *f)
 	if (!ex->boxes)
 		return;
 	pthread_mutex_lock(&ex->lock);
-	for (unsigned int i = 0; i < ex->made; i++)
-		if (ex->boxes[i].batch)
-			rmx_batch_fail(&ex->boxes[i], &record);
-	munmap(ex->boxes, RMX_BOXES * sizeof(struct rmx_box));
+	rmx_message_fail_all(f, &record);
+	munmap(ex->boxes, RMX_BOXES_SIZE);
 	ex->boxes = NULL;
 	ex->made = 0;
 	pthread_mutex_unlock(&ex->lock);
+	while (ex->landed)
+		munmap(ex->landings[--ex->landed].data, RMX_LANDING);
+	if (ex->landings)
+		munmap(ex->landings, RMX_LANDINGS * sizeof(*ex->landings));
+	ex->landings = NULL;
 }
 
 /* -- target */
 
-static void send_reply(struct rmaext_fabric *f, struct rmx_box *box)
+static void send_reply(struct rmaext_fabric *f, struct rmx_landing *landing)
 {
-	const bool brief = box->reply_len <= f->info->tx_attr->inject_size;
-	const char *reply = box->data + box->reply;
+	const bool brief = landing->reply_len <= f->info->tx_attr->inject_size;
+	const char *reply = landing->data + landing->reply;
+	const fi_addr_t to = landing->peer->addr;
 	int ret = -FI_ENOTCONN;
 
-	if (!atomic_load(&box->peer->gone)) {
-		box->state = RMX_REPLYING;
-		ret = brief ? (int)fi_inject(f->ep, reply, box->reply_len,
-					     box->peer->addr)
-			    : (int)fi_send(f->ep, reply, box->reply_len, NULL,
-					   box->peer->addr, &box->context);
+	if (!atomic_load(&landing->peer->gone)) {
+		landing->state = RMX_REPLYING;
+		ret = brief ? (int)fi_inject(f->ep, reply, landing->reply_len,
+					     to)
+			    : (int)fi_send(f->ep, reply, landing->reply_len,
+					   NULL, to, &landing->context);
 	}
 	if (ret == -FI_EAGAIN)
-		enqueue(&f->executor, box, RMX_WAITING);
+		enqueue(&f->executor, landing, RMX_WAITING);
 	else if (ret || brief) /* lost: the origin will notice by itself */
-		box_receive(f, box);
+		landing_receive(f, landing);
 }
 
-static bool same_window(const struct rmx_box *a, const struct rmx_box *b)
+static bool same_window(const struct rmx_landing *a,
+			const struct rmx_landing *b)
 {
 	const size_t at = offsetof(struct rmx_request, token);
 
@@ -205,32 +295,32 @@ static bool same_window(const struct rmx_box *a, const struct rmx_box *b)
  * Those that wait for a window, in their order. One that is behind another of
  * its kind is not tried: the window may come between the two.
  */
-static void request_next(struct rmaext_fabric *f, struct rmx_box *box)
+static void request_next(struct rmaext_fabric *f, struct rmx_landing *landing)
 {
 	struct rmx_executor *ex = &f->executor;
-	struct rmx_box **end = &ex->early;
+	struct rmx_landing **end = &ex->early;
 	const bool may_wait = ex->early_count < RMX_CREDITS * f->peer_count &&
-			      rmx_now() < (int64_t)box->part;
+			      rmx_now() < landing->until;
 	enum rmx_served served = RMX_LATER;
 
-	while (*end && !(may_wait && same_window(*end, box)))
+	while (*end && !(may_wait && same_window(*end, landing)))
 		end = &(*end)->next;
 	if (!*end)
-		served = rmx_serve(f, box, box->first, may_wait);
+		served = rmx_serve(f, landing, may_wait);
 	switch (served) {
 	case RMX_LATER:
 		while (*end)
 			end = &(*end)->next;
-		box->state = RMX_EARLY;
-		box->next = NULL;
-		*end = box;
+		landing->state = RMX_EARLY;
+		landing->next = NULL;
+		*end = landing;
 		ex->early_count++;
 		break;
 	case RMX_ANSWER:
-		send_reply(f, box);
+		send_reply(f, landing);
 		break;
 	case RMX_NOTHING:
-		box_receive(f, box);
+		landing_receive(f, landing);
 		break;
 	}
 }
@@ -240,61 +330,75 @@ void rmx_executor_retry(struct rmaext_fabric *f)
 {
 	struct rmx_executor *ex = &f->executor;
 	unsigned int tries = ex->queued < RMX_TRIES ? ex->queued : RMX_TRIES;
-	struct rmx_box *box = ex->early, *next;
+	struct rmx_landing *landing = ex->early, *next;
 
+	if (atomic_load(&ex->stalled))
+		rmx_message_retry(f);
 	ex->early = NULL;
 	ex->early_count = 0;
-	for (; box; box = next) {
-		next = box->next;
-		request_next(f, box);
+	for (; landing; landing = next) {
+		next = landing->next;
+		request_next(f, landing);
 	}
 	while (tries--) {
-		box = ex->queue;
-		ex->queue = box->next;
+		landing = ex->queue;
+		ex->queue = landing->next;
 		if (!ex->queue)
 			ex->queue_end = &ex->queue;
 		ex->queued--;
-		if (box->state == RMX_WAITING) {
-			send_reply(f, box);
+		if (landing->state == RMX_WAITING) {
+			send_reply(f, landing);
 		} else {
 			ex->receiving--;
-			box_receive(f, box);
+			landing_receive(f, landing);
 		}
 	}
 }
 
 /* -- completions */
 
+static void landed(struct rmaext_fabric *f, struct rmx_landing *landing,
+		   size_t len)
+{
+	uint32_t magic = 0;
+
+	landing->len = len;
+	if (len >= sizeof(magic) && len <= RMX_LONGEST)
+		memcpy(&magic, landing->data, sizeof(magic));
+	if (magic == RMX_REQUEST) {
+		landing->until = rmx_now() + RMX_EARLY_MAX;
+		request_next(f, landing);
+		return;
+	}
+	if (magic == RMX_REPLY)
+		rmx_message_answered(f, landing->data, len);
+	landing_receive(f, landing);
+}
+
 void rmx_executor_complete(struct rmaext_fabric *f, void *context, size_t len,
 			   const struct rmaext_error *failure)
 {
 	struct rmx_executor *ex = &f->executor;
-	const size_t at = (size_t)((char *)context - (char *)ex->boxes);
+	struct rmx_landing *landing = context;
 	struct rmx_box *box = context;
-	uint32_t magic = 0;
+	size_t at;
 
-	if (at % sizeof(*box))
-		return; /* none of ours */
-	switch (box->state) {
-	case RMX_ASKING:
-		rmx_request_sent(f, box, failure);
+	if (within(context, ex->boxes, RMX_BOXES_SIZE)) {
+		at = (size_t)((char *)context - (char *)ex->boxes);
+		if (at % sizeof(*box) == 0 && box->state == RMX_ASKING)
+			rmx_message_sent(f, box, failure);
 		return;
+	}
+	at = (size_t)((char *)context - (char *)ex->landings);
+	if (at % sizeof(*landing))
+		return; /* none of ours */
+	switch (landing->state) {
 	case RMX_REPLYING: /* or failed: the origin will notice by itself */
-		box_receive(f, box);
+		landing_receive(f, landing);
 		break;
 	case RMX_RECEIVING:
 		ex->receiving--;
-		if (!failure && len >= sizeof(magic) && len <= RMX_MESSAGE)
-			memcpy(&magic, box->data, sizeof(magic));
-		if (magic == RMX_REQUEST) {
-			box->first = (uint32_t)len;
-			box->part = (uint64_t)(rmx_now() + RMX_EARLY_MAX);
-			request_next(f, box);
-			break;
-		}
-		if (magic == RMX_REPLY)
-			rmx_request_answered(f, box->data, len);
-		box_receive(f, box);
+		landed(f, landing, failure ? 0 : len);
 		break;
 	}
 	receive_more(f);

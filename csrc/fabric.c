@@ -18,13 +18,13 @@
 #define MR_BASIC_MEANS (FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY)
 
 struct fi_info *rmx_hints(struct rmaext_library *lib, const char *provider,
-			  const char *domain, int mr_basic, bool atomics)
+			  const char *domain, int mr_basic)
 {
 	struct fi_info *hints = lib->dupinfo(NULL);
 
 	if (!hints)
 		return NULL;
-	hints->caps = FI_MSG | FI_RMA | (atomics ? FI_ATOMIC : 0);
+	hints->caps = FI_MSG | FI_RMA;
 	hints->mode = FI_CONTEXT | FI_CONTEXT2;
 	hints->ep_attr->type = FI_EP_RDM;
 	hints->domain_attr->mr_mode = mr_basic ? (int)FI_MR_BASIC : MR_MODES;
@@ -66,26 +66,19 @@ static int find(struct rmaext_library *lib,
 		const struct rmaext_fabric_options *options,
 		struct fi_info **info_p)
 {
+	struct fi_info *hints, *infos = NULL;
 	const char *node = options->address;
-	int ret = -FI_ENODATA;
+	int ret;
 
 	if (node && !rmx_takes_address(options->provider))
 		node = NULL;
-	/* with atomics if there are any */
-	for (int atomics = 1; atomics >= 0 && !*info_p; atomics--) {
-		struct fi_info *hints =
-			rmx_hints(lib, options->provider, options->domain,
-				  options->mr_basic, atomics);
-		struct fi_info *infos = NULL;
-
-		if (!hints)
-			return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "fi_dupinfo",
-					"hints");
-		ret = rmx_getinfo(lib, node, node ? FI_SOURCE : 0, hints,
-				  &infos);
-		lib->freeinfo(hints);
-		*info_p = exact(lib, ret ? NULL : infos, options);
-	}
+	hints = rmx_hints(lib, options->provider, options->domain,
+			  options->mr_basic);
+	if (!hints)
+		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "fi_dupinfo", "hints");
+	ret = rmx_getinfo(lib, node, node ? FI_SOURCE : 0, hints, &infos);
+	lib->freeinfo(hints);
+	*info_p = exact(lib, ret ? NULL : infos, options);
 	if (!*info_p)
 		return rmx_fail(-FI_ENODATA, RMX_NO_RANK, "fi_getinfo",
 				"provider %s, domain %s, address %s: %s",
@@ -163,7 +156,6 @@ int rmaext_fabric_open(rmaext_library *lib,
 		f->chunk = (size_t)4 << 20;
 	if (f->chunk > 64)
 		f->chunk &= ~(size_t)63;
-	f->cpu_atomics = rmx_cpu_atomics(f->info->fabric_attr->prov_name);
 
 	TRY("calloc", rmx_slots_make(f));
 	TRY("fi_fabric", lib->fabric(f->info->fabric_attr, &f->fabric, NULL));
@@ -175,9 +167,6 @@ int rmaext_fabric_open(rmaext_library *lib,
 	TRY("fi_ep_bind",
 	    fi_ep_bind(f->ep, &f->cq->fid, FI_TRANSMIT | FI_RECV));
 	TRY("fi_enable", fi_enable(f->ep));
-	/* mrail leaves the table NULL; a call through it would crash */
-	f->atomics = (f->info->caps & FI_ATOMIC) && f->ep->atomic &&
-		     !rmx_atomics_broken(f->info->fabric_attr->prov_name);
 	TRY("rmx_executor_start", rmx_executor_start(f));
 	TRY("rmx_progress_start",
 	    rmx_progress_start(f, options->progress, options->spin_ns));
@@ -254,6 +243,7 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 				"another thread is inside a call");
 	*fabric = NULL;
 	rmx_progress_stop(f);
+	rmx_progress_settle(f);
 	for (struct rmaext_window *w = f->windows; w; w = w->next)
 		rmx_key_unmap_all(w);
 	for (struct rmaext_memory *m = f->memories; m; m = m->next) {
@@ -266,8 +256,8 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 	close_fid(f->domain ? &f->domain->fid : NULL, &ret);
 	close_fid(f->fabric ? &f->fabric->fid : NULL, &ret);
 
-	rmx_op_shut_all(f);
 	rmx_executor_stop(f);
+	rmx_op_shut_all(f);
 	for (struct rmaext_window *w; (w = f->windows);) {
 		rmx_window_unlink(w);
 		w->fabric = NULL;
@@ -303,8 +293,6 @@ void rmaext_fabric_describe(rmaext_fabric *f, struct rmaext_fabric_info *info_p)
 	info_p->mr_mode = f->mr_mode;
 	info_p->key_size = f->key_size;
 	info_p->max_msg_size = f->info->ep_attr->max_msg_size;
-	info_p->native_atomics = f->atomics;
-	info_p->cpu_atomics = f->cpu_atomics;
 	info_p->wait_fd = f->progress.cq_fd >= 0;
 	rmx_fabric_leave(f);
 }
@@ -364,6 +352,7 @@ static int peer_add(struct rmaext_fabric *f, const void *address, size_t len,
 	}
 	peer->pidfd = pidfd;
 	peer->name = rmx_name(address, len);
+	peer->queue_end = &peer->queue;
 	rmx_knock_init(&peer->knock, f->info, address, len);
 	pthread_mutex_lock(&f->lock);
 	peer->next = f->peers;

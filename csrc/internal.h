@@ -16,7 +16,6 @@
 #include <sys/uio.h>
 
 #include <rdma/fabric.h>
-#include <rdma/fi_atomic.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
@@ -68,10 +67,20 @@ struct rmaext_peer {
 	int pidfd;	  /* readable once the peer's process is gone; or -1 */
 	atomic_bool gone; /* pidfd was seen readable, or it refused */
 	struct rmx_knock knock;
-	atomic_uint slots;     /* of operations and chunks on their way to it */
-	unsigned int requests; /* unanswered; guarded by executor.lock */
-	uint64_t name;	       /* rmx_name of its address */
+	atomic_uint slots; /* of operations and chunks on their way to it */
+	uint64_t name;	   /* rmx_name of its address */
 	struct rmaext_peer *next;
+	/* messages to it, see message.c; guarded by executor.lock */
+	unsigned int requests; /* unanswered */
+	unsigned int bulks;    /* of these, parts of `bulk` */
+	struct rmaext_op *bulk;
+	struct rmaext_op *queue, **queue_end; /* not all sent yet */
+	size_t queued;			      /* bytes of copies in it */
+	uint64_t came, went;		      /* through the queue, ever */
+	bool denied;			      /* a batch was, of late */
+	struct rmaext_peer *next_stalled;
+	bool stalled; /* in executor.stalled */
+	atomic_uint answers;
 };
 
 /* Counts the threads inside calls on an object, so that close can wait. */
@@ -101,15 +110,24 @@ struct rmx_progress {
 /* Many operations in one message; see executor.c. */
 #define RMX_BOXES 4096 /* messages, at most */
 #define RMX_MESSAGE \
-	16256	      /* bytes; with its box four pages, within rxm's 16 KiB */
+	16192 /* bytes; with its box four pages, within rxm's 16 KiB */
+#define RMX_LANDINGS 2048	     /* messages that came, at most */
+#define RMX_MOST ((size_t)512 << 10) /* bytes of values in one message */
+#define RMX_CREDITS 4u		     /* requests to a peer, without an answer */
 #define RMX_CELLS 256 /* places computed at a time, then operated on */
 #define RMX_CLOSED 64
-#define RMX_REQUEST 0x31516d72 /* "rmQ1", in native byte order */
-#define RMX_REPLY 0x31416d72   /* "rmA1" */
+#define RMX_REQUEST 0x32516d72 /* "rmQ2", in native byte order */
+#define RMX_REPLY 0x32416d72   /* "rmA2" */
 
-/* Header of a request; `count` offsets in bytes follow, then the values. */
+enum rmx_form {
+	RMX_ELEMENTS = 1, /* `count` offsets in bytes, then the values */
+	RMX_RANGES = 2,	  /* `count` times a struct rmx_range with its values */
+};
+
+/* Header of a request. */
 struct rmx_request {
 	uint32_t magic;
+	/* of elements; else 0 */
 	uint8_t kind; /* as RMAEXT_PUT */
 	uint8_t type; /* as RMAEXT_INT8 */
 	uint8_t op;   /* of an update, as RMAEXT_SUM */
@@ -120,7 +138,32 @@ struct rmx_request {
 	uint32_t rank; /* of the origin */
 	uint32_t count;
 	uint64_t unit;
+	uint8_t form; /* as enum rmx_form */
+	uint8_t nothing[7];
 };
+
+enum { RMX_WITH_FETCH = 1, RMX_WITH_NOTIFY = 2 }; /* flags of a range */
+
+/*
+ * Elements that lie one after another. Their values follow, with
+ * RMAEXT_CSWAP the compared before the new ones, with RMAEXT_NO_OP none. The
+ * next range, and in a reply the next one's results, begin at a multiple of
+ * RMX_ALIGN.
+ */
+struct rmx_range {
+	uint64_t offset; /* bytes */
+	uint64_t count;	 /* elements */
+	uint32_t unit;
+	uint8_t kind; /* as rmx_kind: RMX_UPDATE or RMX_MESSAGE_PUT */
+	uint8_t op;
+	uint8_t type;
+	uint8_t flags;
+	uint16_t slot; /* RMX_WITH_NOTIFY; else 0 */
+	uint16_t zero[3];
+};
+
+#define RMX_ALIGN ((size_t)16)
+#define RMX_ALIGNED(n) (((n) + RMX_ALIGN - 1) & ~(RMX_ALIGN - 1))
 
 /* Header of a reply; the values follow. */
 struct rmx_reply {
@@ -130,45 +173,78 @@ struct rmx_reply {
 	uint8_t token[RMX_TOKEN];
 };
 
-enum rmx_box_state {
+/* The longest message, and what has room for it with the longest reply. */
+#define RMX_HEADERS (sizeof(struct rmx_request) + sizeof(struct rmx_range))
+#define RMX_LONGEST (RMX_HEADERS + RMX_MOST)
+#define RMX_LANDING ((RMX_LONGEST + 128 + RMX_MOST + 4095) & ~(size_t)4095)
+
+enum rmx_state {
 	RMX_FREE,
-	RMX_RECEIVING,
-	RMX_REPLYING, /* the reply is being sent */
-	RMX_WAITING,  /* for the provider to take it: queued */
-	RMX_EARLY,    /* a request to a window that is not there yet */
-	RMX_ASKING,   /* a request of ours */
+	RMX_ASKING,    /* a request of ours */
+	RMX_RECEIVING, /* may come */
+	RMX_REPLYING,  /* the reply is being sent */
+	RMX_WAITING,   /* for the provider to take it: queued */
+	RMX_EARLY,     /* a request to a window that is not there yet */
 };
 
-/* A message on its way in or out: the context of its fi_send or fi_recv. */
+/* A request of ours: the context of its fi_send. */
 struct rmx_box {
 	struct fi_context2 context; /* first, as in rmx_slot */
-	struct rmaext_batch *batch; /* whose request it is; NULL: given up */
-	struct rmaext_peer *peer;   /* where it goes */
-	struct rmx_box *next;	    /* in the list of its state */
-	struct rmx_lane *lane;	    /* of the batch */
-	uint64_t part;	/* of an element, see many.c; or until when it waits */
-	uint32_t first; /* of the lane; or the request's length */
-	uint32_t generation; /* tells late answers from others */
+	/* whose request it is; both NULL: given up */
+	struct rmaext_batch *batch;
+	struct rmaext_op *op;	  /* and, unless bulk, those after it */
+	struct rmaext_peer *peer; /* where it goes */
+	struct rmx_box *next;	  /* free */
+	struct rmx_lane *lane;	  /* of the batch */
+	uint64_t part;		  /* of an element, or of an operation */
+	uint32_t first;		  /* of the lane */
+	uint32_t generation;	  /* tells late answers from others */
+	uint32_t results;	  /* bytes that the answer has */
 	uint16_t count, unit;
-	uint16_t reply, reply_len; /* where it is in data */
 	uint8_t state;
-	bool sent; /* the provider is done with data */
+	bool bulk;   /* a part of an operation that is longer than data */
+	bool loaned; /* the values are sent from where its owner has them */
+	bool sent;   /* the provider is done with data, and values */
+	bool ended;  /* answered, and not sent yet */
 	_Alignas(64) char data[RMX_MESSAGE];
 };
 
+/* A message that comes: the context of its fi_recv, and of a reply's fi_send.
+ */
+struct rmx_landing {
+	struct fi_context2 context;
+	struct rmaext_peer *peer; /* who gets the reply */
+	struct rmx_landing *next; /* in the list of its state */
+	char *data;		  /* RMX_LANDING; NULL: not yet */
+	int64_t until;		  /* when it waits for its window */
+	size_t len;
+	size_t reply, reply_len; /* where it is in data */
+	uint8_t state;
+	bool fat; /* many of its pages are in use */
+};
+
 struct rmx_executor {
-	pthread_mutex_t
-		lock; /* free, made, of requests: boxes, peer->requests */
+	/* guards free, made, boxes in use, and what peers say of messages */
+	pthread_mutex_t lock;
 	struct rmx_box *boxes; /* RMX_BOXES; pages come as they are used */
 	struct rmx_box *free;
 	unsigned int made;    /* boxes that were ever used */
 	unsigned int credits; /* requests a peer may have at a time */
+	size_t bulk;	      /* bytes of values in a message, at most */
+	size_t iov;	      /* pieces of memory it may be sent from */
 	uint64_t name;	      /* of the own endpoint */
+	bool monologue;	      /* messages to it arrive */
+	/* to whom the provider took no message */
+	_Atomic(struct rmaext_peer *) stalled;
 	/* the rest belongs to the CQ's reader */
+	struct rmx_landing *landings; /* RMX_LANDINGS */
+	struct rmx_landing *unused;
+	unsigned int landed; /* that were ever used */
+	unsigned int fat;
 	unsigned int receiving, incoming;
-	struct rmx_box *queue, **queue_end;
+	struct rmx_landing *queue, **queue_end;
 	unsigned int queued;
-	struct rmx_box *early;
+	struct rmx_landing *early;
 	unsigned int early_count;
 	/* guarded by fabric->lock */
 	struct rmaext_window *recent;
@@ -187,8 +263,6 @@ struct rmaext_fabric {
 	uint64_t mr_mode;
 	size_t key_size;
 	size_t chunk; /* longest single read or write */
-	bool atomics; /* the ops table is there */
-	bool cpu_atomics;
 	struct rmx_progress progress;
 	pthread_mutex_t lock; /* peers, memories, windows, mapping */
 	struct rmx_slot *slots;
@@ -272,7 +346,8 @@ struct rmaext_window {
 	struct rmaext_window *next, **prev;
 };
 
-enum rmx_kind { RMX_PUT, RMX_GET, RMX_UPDATE };
+/* The last two go as messages, see message.c. */
+enum rmx_kind { RMX_PUT, RMX_GET, RMX_UPDATE, RMX_MESSAGE_PUT };
 
 struct rmaext_op {
 	struct rmaext_fabric *fabric;
@@ -281,12 +356,18 @@ struct rmaext_op {
 	struct rmx_slot *slot; /* that it lies in; NULL: malloc() */
 	int64_t rank;
 	enum rmx_kind kind;
-	int op, type; /* of an update */
+	int op, type; /* of an update, as RMAEXT_SUM, RMAEXT_INT8 */
+	int notify;   /* slot of a message put; -1: none */
 	size_t unit;  /* bytes an element; chunks are multiples of it */
 	size_t chunk; /* bytes a chunk, at most */
 	uint64_t offset, len, posted;
-	char *local; /* source of a put, result of the rest, if wanted */
-	const char *operand, *compare;
+	/* source of a put, result of a get; of an update, or NULL */
+	char *local;
+	const char *operand, *compare; /* of messages; the first also of puts */
+	struct rmaext_op *next;	       /* in peer->queue, or in a box */
+	unsigned int flying; /* messages; it and those two: executor.lock */
+	uint32_t results_at; /* in the reply */
+	bool queued;
 	uint64_t rest;		/* bytes behind len, to be put as a copy */
 	struct rmaext_op *tail; /* that puts them */
 	unsigned int sent;	/* chunks */
@@ -353,7 +434,7 @@ int rmx_getinfo(struct rmaext_library *lib, const char *node, uint64_t flags,
 
 /* fabric.c */
 struct fi_info *rmx_hints(struct rmaext_library *lib, const char *provider,
-			  const char *domain, int mr_basic, bool atomics);
+			  const char *domain, int mr_basic);
 
 int rmx_fabric_enter(struct rmaext_fabric *fabric, const char *call);
 void rmx_fabric_leave(struct rmaext_fabric *fabric);
@@ -381,6 +462,20 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	       struct rmaext_op **op_p);
 int rmx_op_begin(struct rmaext_op *op, struct rmaext_op **op_p);
 int rmx_op_run(struct rmaext_op *op, struct rmaext_op **op_p);
+/* of one that goes as messages: all that will be has been done */
+void rmx_op_failed(struct rmaext_op *op, const struct rmaext_error *record);
+void rmx_op_end(struct rmaext_op *op);
+/* of a new one: copy op->operand, as rmx_op_new() had room for it */
+void rmx_op_buffer(struct rmaext_op *op);
+static inline bool rmx_is_message(const struct rmaext_op *op)
+{
+	return op->kind >= RMX_UPDATE;
+}
+/* A flush waits for all but gets. */
+static inline uint64_t rmx_counts_as(const struct rmaext_op *op)
+{
+	return op->kind != RMX_GET ? RMX_A_PUT + 1 : 1;
+}
 void rmx_op_complete(struct rmx_slot *slot, const struct rmaext_error *failure);
 void rmx_op_shut_all(struct rmaext_fabric *fabric);
 
@@ -510,10 +605,6 @@ static inline void rmx_relax(void)
 #endif
 }
 
-/* update.c */
-int rmx_atomic_post(struct rmaext_op *op, uint64_t offset, size_t len,
-		    void *context);
-
 /* cells.c: kinds are those of rmaext_many, op is that of an update */
 bool rmx_cells_valid(int kind, int op, int type, size_t unit);
 int rmx_cells_access(int kind, int op, bool fetch); /* rights it needs */
@@ -548,32 +639,69 @@ bool rmx_executor_owns(const struct rmaext_fabric *fabric, const void *context);
 void rmx_executor_complete(struct rmaext_fabric *fabric, void *context,
 			   size_t len, const struct rmaext_error *failure);
 void rmx_executor_retry(struct rmaext_fabric *fabric);
+bool rmx_executor_sends(const struct rmaext_fabric *fabric);
 static inline bool rmx_executor_waits(const struct rmaext_fabric *fabric)
 {
-	return fabric->executor.queue || fabric->executor.early;
+	return fabric->executor.queue || fabric->executor.early ||
+	       atomic_load(&fabric->executor.stalled);
 }
 /* executor.lock held */
-struct rmx_box *rmx_box_take(struct rmx_executor *executor,
-			     enum rmx_box_state state);
+struct rmx_box *rmx_box_take(struct rmx_executor *executor);
 void rmx_box_free(struct rmx_executor *executor, struct rmx_box *box);
 
 /* serve.c */
 enum rmx_served { RMX_ANSWER, RMX_NOTHING, RMX_LATER };
 
 bool rmx_same_token(const uint8_t *a, const uint8_t *b);
-enum rmx_served rmx_serve(struct rmaext_fabric *fabric, struct rmx_box *box,
-			  size_t len, bool may_wait);
+enum rmx_served rmx_serve(struct rmaext_fabric *fabric,
+			  struct rmx_landing *landing, bool may_wait);
 /* fabric->lock held: this window is no target any more */
 void rmx_serve_no_more(struct rmaext_fabric *fabric,
 		       const struct rmaext_window *window);
 
-/* request.c */
-void rmx_request_sent(struct rmaext_fabric *fabric, struct rmx_box *box,
-		      const struct rmaext_error *failure);
-void rmx_request_answered(struct rmaext_fabric *fabric, const char *data,
-			  size_t len);
-/* executor.lock held */
+/* range.c: the same for ranges; the length of the results */
+int rmx_ranges_check(const struct rmaext_window *window, const char *data,
+		     size_t len, size_t *results_p);
+int rmx_ranges_apply(struct rmaext_window *window, const char *data,
+		     char *results);
+
+/* request.c; executor.lock held */
 void rmx_batch_fail(struct rmx_box *box, const struct rmaext_error *record);
+bool rmx_batch_answer(struct rmx_box *box, const struct rmx_reply *reply,
+		      const char *values, size_t len);
+
+/* message.c */
+enum rmx_step rmx_message_step(struct rmaext_op **op_p);
+int rmx_message_put(struct rmaext_window *window, int64_t rank, uint64_t offset,
+		    const void *buf, uint64_t len, int slot,
+		    struct rmaext_op **op_p);
+void rmx_message_sent(struct rmaext_fabric *fabric, struct rmx_box *box,
+		      const struct rmaext_error *failure);
+void rmx_message_answered(struct rmaext_fabric *fabric, const char *data,
+			  size_t len);
+void rmx_message_retry(struct rmaext_fabric *fabric);
+/* without the lock */
+int rmx_message_send(struct rmaext_fabric *fabric, struct rmx_box *box,
+		     const struct iovec *iov, size_t count);
+/* of an operation that nobody waits for any more */
+void rmx_message_give_up(struct rmaext_op *op);
+/* of all those to that rank (-1: to any) that were not waited for */
+void rmx_message_forget(struct rmaext_window *window, int64_t rank);
+/* executor.lock held */
+void rmx_message_fail_all(struct rmaext_fabric *fabric,
+			  const struct rmaext_error *record);
+/* may messages go there? */
+static inline bool rmx_message_valid(const struct rmaext_fabric *fabric,
+				     const struct rmaext_peer *peer)
+{
+	return fabric->executor.monologue ||
+	       peer->name != fabric->executor.name;
+}
+struct rmx_box *rmx_message_new(struct rmaext_fabric *fabric,
+				struct rmaext_peer *peer,
+				const struct rmaext_window *window);
+void rmx_message_drop(struct rmx_executor *executor, struct rmx_box *box);
+void rmx_message_free(struct rmx_executor *executor, struct rmx_box *box);
 
 /* sleep.c */
 #define RMX_NAP_MAX ((int64_t)1000 * 1000) /* between looks, without a fd */
@@ -588,6 +716,7 @@ int rmx_doze(struct rmaext_fabric *fabric, int other_fd, int64_t ns,
 /* progress.c */
 int rmx_progress_start(struct rmaext_fabric *fabric, int thread, int64_t spin);
 void rmx_progress_stop(struct rmaext_fabric *fabric);
+void rmx_progress_settle(struct rmaext_fabric *fabric);
 /*
  * step() more until RMX_DONE; RMAEXT_PENDING at `until` or after a signal.
  * Spins `spins` times as long as usual before it sleeps.

@@ -8,6 +8,10 @@
  *
  * Only the owner posts, only the CQ's one reader completes. What both change
  * is the list of free slots and the target's count of what is pending.
+ *
+ * An update goes as messages instead, which message.c sends and completes,
+ * under the executor's lock; for its owner it is one chunk, sent when it has
+ * been put in line. One that waits for nobody is given up with its owner.
  */
 #include "internal.h"
 
@@ -26,10 +30,15 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	struct rmaext_fabric *f = window->fabric;
 	struct rmx_slot *slot = NULL;
 	struct rmaext_op *op;
-	int ret = rmx_key_map(window, rank);
+	int ret = kind < RMX_UPDATE ? rmx_key_map(window, rank) : 0;
 
 	if (ret)
 		return ret;
+	if (!target->peer ||
+	    (kind >= RMX_UPDATE && !rmx_message_valid(f, target->peer)))
+		return rmx_fail(-FI_EOPNOTSUPP, rank, "rmaext_op",
+				"there is no network to it, or one without "
+				"messages");
 	if (payload <= RMX_INLINE)
 		slot = rmx_slot_take(f, target->peer);
 	op = slot ? &slot->own : malloc(sizeof(*op) + payload);
@@ -49,6 +58,16 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 		op->local = slot ? slot->payload : (char *)(op + 1);
 	*op_p = op;
 	return 0;
+}
+
+void rmx_op_buffer(struct rmaext_op *op)
+{
+	if (op->len)
+		memcpy(op->local, op->operand, op->len);
+	op->operand = op->local;
+	op->local = NULL;
+	op->buffered = true;
+	atomic_store_explicit(&op->left, true, memory_order_relaxed);
 }
 
 static void op_leave_error(struct rmaext_op *op);
@@ -97,7 +116,7 @@ void rmx_op_shut_all(struct rmaext_fabric *f)
 	rmx_slots_end(f);
 }
 
-static void op_failed(struct rmaext_op *op, const struct rmaext_error *record)
+void rmx_op_failed(struct rmaext_op *op, const struct rmaext_error *record)
 {
 	pthread_mutex_lock(&op->window->lock);
 	if (!op->error) {
@@ -113,7 +132,7 @@ static void op_post_failed(struct rmaext_op *op)
 	struct rmaext_error record;
 
 	rmaext_error_last(&record);
-	op_failed(op, &record);
+	rmx_op_failed(op, &record);
 }
 
 /* Once: the flush to come must not report it again. */
@@ -128,6 +147,13 @@ static int op_take_error(struct rmaext_op *op)
 	return code;
 }
 
+/* Has it no result, so that its error may be left to a flush? */
+static bool is_mute(const struct rmaext_op *op)
+{
+	return op->kind == RMX_PUT || op->kind == RMX_MESSAGE_PUT ||
+	       (op->kind == RMX_UPDATE && !op->local);
+}
+
 /*
  * Nobody waits for this operation: leave its error to the next flush, if it is
  * one that a flush waits for.
@@ -137,7 +163,7 @@ static void op_leave_error(struct rmaext_op *op)
 	if (!atomic_load(&op->error))
 		return;
 	pthread_mutex_lock(&op->window->lock);
-	if (op->error && op->kind == RMX_PUT) {
+	if (op->error && is_mute(op)) {
 		op->window->failure = op->failure;
 		op->target->error = op->error;
 		op->error = 0;
@@ -146,13 +172,23 @@ static void op_leave_error(struct rmaext_op *op)
 }
 
 /*
- * A flush waits for puts only: everything else has been waited for when its
- * call returned, or was given up with an error. (ofi_rxm forgets an atomic
- * whose answer went with a connection; no flush would ever end again.)
+ * Last what is waited for, a flush for pending, an owner for completed: the
+ * window may be closed and freed at once.
  */
-static uint64_t counts_as(const struct rmaext_op *op)
+static void op_count_down(struct rmaext_op *op, uint64_t count)
 {
-	return op->kind == RMX_PUT ? RMX_A_PUT + 1 : 1;
+	struct rmx_target *target = op->target;
+
+	if (op->buffered) {
+		if (op_left(op)) {
+			op_leave_error(op);
+			op_free(op);
+		}
+		atomic_fetch_sub(&target->pending, count);
+	} else {
+		atomic_fetch_sub(&target->pending, count);
+		COUNT(&op->completed);
+	}
 }
 
 /* Called by whoever reads the CQ. */
@@ -161,10 +197,10 @@ void rmx_op_complete(struct rmx_slot *slot, const struct rmaext_error *failure)
 	struct rmaext_op *op = atomic_load(&slot->op);
 	struct rmx_target *target = op->target;
 	struct rmaext_fabric *f = op->fabric;
-	const uint64_t count = counts_as(op);
+	const uint64_t count = rmx_counts_as(op);
 
 	if (failure) {
-		op_failed(op, failure);
+		rmx_op_failed(op, failure);
 		/* pairs with the owner's store: one of the two sees the other
 		 */
 		if (atomic_load(&op->abandoned))
@@ -176,20 +212,16 @@ void rmx_op_complete(struct rmx_slot *slot, const struct rmaext_error *failure)
 	atomic_store_explicit(&slot->op, NULL, memory_order_relaxed);
 	if (slot != op->slot)
 		rmx_slot_give(f, target->peer, slot);
-	/*
-	 * Last what is waited for, a flush for pending, an owner for completed:
-	 * the window may be closed and freed at once.
-	 */
-	if (op->buffered) {
-		if (op_left(op)) {
-			op_leave_error(op);
-			op_free(op);
-		}
-		atomic_fetch_sub(&target->pending, count);
-	} else {
-		atomic_fetch_sub(&target->pending, count);
-		COUNT(&op->completed);
-	}
+	op_count_down(op, count);
+}
+
+/* Called with the executor's lock. */
+void rmx_op_end(struct rmaext_op *op)
+{
+	atomic_fetch_add(&op->target->finished, 1);
+	if (atomic_load(&op->abandoned))
+		op_leave_error(op);
+	op_count_down(op, rmx_counts_as(op));
 }
 
 /*
@@ -214,15 +246,13 @@ static int op_post_chunk(struct rmaext_op *op)
 	/* counted before it is posted: it may complete at once */
 	op->posted += len;
 	op->sent++;
-	atomic_fetch_add(&op->target->pending, counts_as(op));
+	atomic_fetch_add(&op->target->pending, rmx_counts_as(op));
 	atomic_store_explicit(&slot->op, op, memory_order_release);
-	ret = op->kind == RMX_PUT || op->kind == RMX_GET
-		      ? rmx_rma_post(op, at, len, &slot->context)
-		      : rmx_atomic_post(op, at, len, &slot->context);
+	ret = rmx_rma_post(op, at, len, &slot->context);
 	if (!ret)
 		return 0;
 	atomic_store_explicit(&slot->op, NULL, memory_order_relaxed);
-	atomic_fetch_sub(&op->target->pending, counts_as(op));
+	atomic_fetch_sub(&op->target->pending, rmx_counts_as(op));
 	op->sent--;
 	op->posted = at;
 	if (slot != op->slot)
@@ -253,7 +283,7 @@ static enum rmx_step op_put_rest(struct rmaext_op *op)
 	if (next != RMX_DONE)
 		return next;
 	if (tail) { /* it could not be posted */
-		op_failed(op, &tail->failure);
+		rmx_op_failed(op, &tail->failure);
 		op_take_error(tail);
 	}
 	op->rest = 0;
@@ -268,6 +298,8 @@ static enum rmx_step op_step(void *arg)
 	enum rmx_step next;
 	int ret;
 
+	if (rmx_is_message(op))
+		return rmx_message_step(op_p);
 	while (op->posted < op->len && !atomic_load(&op->error)) {
 		ret = op_post_chunk(op);
 		if (ret == -FI_ENOSPC)
@@ -314,6 +346,7 @@ static int op_slice(struct rmaext_op **op_p)
 	struct rmaext_op *op = *op_p;
 	struct rmaext_window *w = op->window;
 	struct rmaext_peer *peer = op->target->peer;
+	const bool message = rmx_is_message(op);
 	unsigned int completed;
 	int64_t now, until;
 	int ret = 0;
@@ -335,7 +368,8 @@ static int op_slice(struct rmaext_op **op_p)
 			op_take_error(op->tail);
 		return op_take_error(op);
 	}
-	completed = atomic_load(&op->completed);
+	/* for one in line, those before it count too */
+	completed = atomic_load(message ? &peer->answers : &op->completed);
 	ret = rmx_deadline(peer, op->rank, "wait", w->timeout, &op->deadline,
 			   completed != op->seen);
 	op->seen = completed;
@@ -360,9 +394,13 @@ int rmaext_op_release(rmaext_op **op)
 
 	if (!it)
 		return 0;
-	it->len = it->posted; /* only the owner posts */
-	it->rest = 0;
 	atomic_store(&it->abandoned, true);
+	if (!rmx_is_message(it)) {
+		it->len = it->posted; /* only the owner posts */
+		it->rest = 0;
+	} else if (it->sent) {
+		rmx_message_give_up(it);
+	}
 	op_leave_error(it); /* of since the last wait */
 	if (atomic_load(&it->completed) < it->sent)
 		return RMAEXT_PENDING;

@@ -28,6 +28,7 @@
 #define RMX_PARK_LONG ((int64_t)20 * 1000 * 1000)
 #define RMX_SOON ((int64_t)200 * 1000) /* between tries after EAGAIN */
 #define RMX_SERVE_SPINS 5
+#define RMX_SETTLE ((int64_t)100 * 1000 * 1000)
 #define RMX_THREAD_SPIN ((int64_t)10 * 1000) /* at most */
 
 /* The slot of a completion; NULL if it is none of ours, or came before. */
@@ -384,6 +385,16 @@ int rmx_progress_start(struct rmaext_fabric *f, int thread, int64_t spin)
 		return 0;
 	p->running = !pthread_create(&p->thread, NULL, thread_main, f);
 	return p->running ? 0 : -FI_EAGAIN;
+}
+
+/* Nobody else reads the CQ any more: what is being sent is given some time. */
+void rmx_progress_settle(struct rmaext_fabric *f)
+{
+	const int64_t end = rmx_now() + RMX_SETTLE;
+
+	while (rmx_executor_sends(f) && rmx_now() < end)
+		if (!drain(f))
+			rmx_relax();
 }
 
 void rmx_progress_stop(struct rmaext_fabric *f)

@@ -16,55 +16,49 @@ struct ask {
 	uint16_t count, unit;
 };
 
-static void return_credit(struct rmx_box *box)
-{
-	if (box->peer)
-		box->peer->requests--;
-	box->peer = NULL;
-}
-
+/*
+ * After what was in line when the lane began, and not beside the parts of a
+ * long operation.
+ */
 static struct rmx_box *request_new(struct rmaext_fabric *f,
 				   const struct ask *like)
 {
 	struct rmx_executor *ex = &f->executor;
+	struct rmaext_peer *peer = like->peer;
 	struct rmx_box *box = NULL;
 
 	pthread_mutex_lock(&ex->lock);
-	if (like->peer->requests < ex->credits)
-		box = rmx_box_take(ex, RMX_ASKING);
+	if (!like->lane->ticket)
+		like->lane->ticket = 1 + peer->came;
+	if (peer->went + 1 >= like->lane->ticket && !peer->bulks &&
+	    peer->requests < ex->credits)
+		box = rmx_message_new(f, peer, like->batch->window);
+	peer->denied = !box;
 	if (box) {
-		like->peer->requests++;
 		box->batch = like->batch;
 		box->lane = like->lane;
-		box->peer = like->peer;
 		box->part = like->part;
 		box->first = like->first;
 		box->count = like->count;
 		box->unit = like->unit;
-		box->sent = false;
+		if (like->batch->access & RMAEXT_READ)
+			box->results = (uint32_t)like->count * like->unit;
 	}
 	pthread_mutex_unlock(&ex->lock);
 	return box;
 }
 
-/* The caller has filled in the rest of the header, and what follows it. */
 static int request_send(struct rmaext_fabric *f, struct rmx_box *box,
 			size_t len)
 {
-	struct rmx_request *q = (struct rmx_request *)box->data;
 	struct rmx_executor *ex = &f->executor;
-	int ret;
+	int ret = rmx_message_send(f, box, &(struct iovec){box->data, len}, 1);
 
-	q->magic = RMX_REQUEST;
-	q->id = (uint64_t)box->generation << 32 | (uint64_t)(box - ex->boxes);
-	q->name = ex->name;
-	ret = (int)fi_send(f->ep, box->data, len, NULL, box->peer->addr,
-			   &box->context);
 	if (!ret)
 		return 0;
 	pthread_mutex_lock(&ex->lock);
-	return_credit(box);
-	rmx_box_free(ex, box);
+	box->batch = NULL;
+	rmx_message_drop(ex, box);
 	pthread_mutex_unlock(&ex->lock);
 	return ret;
 }
@@ -85,10 +79,7 @@ void rmx_batch_give_up(struct rmaext_batch *batch)
 		if (box->batch != batch)
 			continue;
 		box->batch = NULL;
-		if (box->sent) {
-			return_credit(box);
-			rmx_box_free(ex, box);
-		}
+		rmx_message_free(ex, box);
 	}
 	pthread_mutex_unlock(&ex->lock);
 }
@@ -135,20 +126,18 @@ static void refuse(struct rmx_box *box, int status)
 	rmx_batch_fail(box, &record);
 }
 
-static bool batch_answer(struct rmx_box *box, const struct rmx_reply *reply,
-			 const char *values, size_t len)
+bool rmx_batch_answer(struct rmx_box *box, const struct rmx_reply *reply,
+		      const char *values, size_t len)
 {
 	struct rmaext_batch *b = box->batch;
-	const bool back = b->access & RMAEXT_READ;
 
 	if (!rmx_same_token(reply->token, b->window->token))
 		return false;
-	if (reply->status ||
-	    len != (back ? (size_t)box->count * box->unit : 0)) {
+	if (reply->status || len != box->results) {
 		refuse(box, reply->status);
 		return true;
 	}
-	for (uint32_t k = 0; back && k < box->count; k++) {
+	for (uint32_t k = 0; len && k < box->count; k++) {
 		const uint64_t i = b->start + b->order[box->first + k];
 
 		memcpy(rmx_result_at(b, i) + box->part,
@@ -158,49 +147,6 @@ static bool batch_answer(struct rmx_box *box, const struct rmx_reply *reply,
 	return true;
 }
 
-void rmx_request_sent(struct rmaext_fabric *f, struct rmx_box *box,
-		      const struct rmaext_error *failure)
-{
-	struct rmx_executor *ex = &f->executor;
-
-	pthread_mutex_lock(&ex->lock);
-	box->sent = true;
-	if (failure && box->batch) {
-		rmx_batch_fail(box, failure);
-		atomic_fetch_add(&f->failed, 1);
-	}
-	if (!box->batch) { /* answered, given up or failed */
-		return_credit(box);
-		rmx_box_free(ex, box);
-	}
-	pthread_mutex_unlock(&ex->lock);
-}
-
-void rmx_request_answered(struct rmaext_fabric *f, const char *data, size_t len)
-{
-	struct rmx_executor *ex = &f->executor;
-	struct rmx_reply reply;
-	struct rmx_box *box;
-
-	if (len < sizeof(reply))
-		return;
-	memcpy(&reply, data, sizeof(reply));
-	if ((uint32_t)reply.id >= RMX_BOXES)
-		return;
-	box = &ex->boxes[(uint32_t)reply.id];
-	pthread_mutex_lock(&ex->lock);
-	if (box->state == RMX_ASKING && box->batch &&
-	    box->generation == reply.id >> 32 &&
-	    batch_answer(box, &reply, data + sizeof(reply),
-			 len - sizeof(reply))) {
-		atomic_fetch_add(&f->completed, 1);
-		return_credit(box);
-		if (box->sent)
-			rmx_box_free(ex, box);
-	}
-	pthread_mutex_unlock(&ex->lock);
-}
-
 /* Offsets in bytes, and values; returns the length of the message. */
 static size_t pack(const struct rmaext_batch *b, struct rmx_box *box)
 {
@@ -208,16 +154,13 @@ static size_t pack(const struct rmaext_batch *b, struct rmx_box *box)
 	uint64_t *offsets = (uint64_t *)(q + 1);
 	char *values = (char *)(offsets + box->count);
 
-	*q = (struct rmx_request){
-		.kind = (uint8_t)b->kind,
-		.type = (uint8_t)b->type,
-		.op = (uint8_t)b->op,
-		.fetch = b->results != NULL,
-		.rank = (uint32_t)b->window->self,
-		.count = box->count,
-		.unit = box->unit,
-	};
-	memcpy(q->token, b->window->token, sizeof(q->token));
+	q->form = RMX_ELEMENTS;
+	q->kind = (uint8_t)b->kind;
+	q->type = (uint8_t)b->type;
+	q->op = (uint8_t)b->op;
+	q->fetch = b->results != NULL;
+	q->count = box->count;
+	q->unit = box->unit;
 	for (uint32_t k = 0; k < box->count; k++) {
 		const uint64_t i = b->start + b->order[box->first + k];
 
@@ -257,6 +200,8 @@ static int ask_next(struct rmaext_batch *b, struct rmx_lane *lane)
 		most = room / (sizeof(uint64_t) + unit);
 	like.unit = (uint16_t)unit;
 	like.count = (uint16_t)(left < most ? left : most);
+	if (!rmx_message_valid(f, like.peer))
+		return -FI_EOPNOTSUPP;
 	if (atomic_load(&b->unanswered) >= RMX_UNANSWERED)
 		return -FI_ENOSPC;
 	box = request_new(f, &like);

@@ -209,6 +209,10 @@ static int flush_wait(struct rmaext_window *w, int64_t rank, int64_t *until,
 	ret = rmx_deadline(t->peer, rank, "flush", wait->timeout,
 			   &wait->deadline, finished != wait->seen);
 	wait->seen = finished;
+	/* this is reported now; what is late must not hold up what comes next
+	 */
+	if (ret != RMAEXT_PENDING)
+		rmx_message_forget(w, rank);
 	return ret;
 }
 

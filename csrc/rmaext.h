@@ -112,9 +112,7 @@ struct rmaext_fabric_info {
 	uint64_t mr_mode;
 	size_t key_size;
 	size_t max_msg_size;
-	int native_atomics; /* the ops table is there */
-	int wait_fd;	    /* the CQ can be slept on */
-	int cpu_atomics;    /* remote atomics run on the target's CPU */
+	int wait_fd; /* the CQ can be slept on */
 };
 
 /*

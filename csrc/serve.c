@@ -9,7 +9,9 @@
 #include <errno.h>
 #include <string.h>
 
-_Static_assert(sizeof(struct rmx_request) % 8 == 0 &&
+_Static_assert(sizeof(struct rmx_request) % RMX_ALIGN == 0 &&
+		       sizeof(struct rmx_range) % RMX_ALIGN == 0 &&
+		       sizeof(struct rmx_reply) % RMX_ALIGN == 0 &&
 		       sizeof(struct rmx_reply) <= sizeof(struct rmx_request),
 	       "a reply's header fits before the values of a request");
 
@@ -74,7 +76,7 @@ static struct rmaext_peer *sender(struct rmaext_fabric *f, uint64_t name)
 	return p;
 }
 
-/* Is it whole, and may it do that? `q` is a copy. */
+/* Are the elements whole, and may it do that? `q` is a copy. */
 static int check(const struct rmaext_window *w, const struct rmx_request *q,
 		 size_t len, const uint64_t *offsets)
 {
@@ -100,13 +102,15 @@ static int check(const struct rmaext_window *w, const struct rmx_request *q,
 	}
 	if (q->unit > t->size || high > t->size - q->unit)
 		return -ERANGE;
+	if (update && rmx_wide(q->type) && !t->control)
+		return -FI_EOPNOTSUPP; /* nothing guards it */
 	if (update &&
 	    (((uintptr_t)t->map | low) & (rmx_type_of(q->type).align - 1u)))
 		return -FI_EFAULT;
 	return 0;
 }
 
-/* The results of a get or a fetch_add lie where its values lay. */
+/* The results of a get or an update lie where its values lay. */
 static int apply(struct rmaext_window *w, const struct rmx_request *q,
 		 const uint64_t *offsets, char *values)
 {
@@ -135,49 +139,81 @@ static int apply(struct rmaext_window *w, const struct rmx_request *q,
 	return ret;
 }
 
+/* The status of a request, and where its results are. */
+static int elements(struct rmaext_window *w, const struct rmx_request *q,
+		    struct rmx_landing *landing)
+{
+	uint64_t *offsets =
+		(uint64_t *)(landing->data + sizeof(struct rmx_request));
+	char *values = (char *)offsets + q->count * sizeof(*offsets);
+	int ret = check(w, q, landing->len, offsets);
+
+	if (ret)
+		return ret;
+	ret = apply(w, q, offsets, values);
+	if (rmx_cells_access(q->kind, q->op, q->fetch) & RMAEXT_READ) {
+		landing->reply = (size_t)(values - landing->data);
+		landing->reply_len = q->count * q->unit;
+	}
+	return ret;
+}
+
+static int ranges(struct rmaext_window *w, struct rmx_landing *landing)
+{
+	size_t results;
+	int ret = rmx_ranges_check(w, landing->data, landing->len, &results);
+
+	if (ret)
+		return ret;
+	/* behind all, with room for the reply's header between */
+	landing->reply =
+		(landing->len + sizeof(struct rmx_reply) + 63) & ~(size_t)63;
+	landing->reply_len = results;
+	return rmx_ranges_apply(w, landing->data,
+				landing->data + landing->reply);
+}
+
 /*
  * Carry a request out and make its reply. A window is created on one rank
  * earlier than on another: the request may have to wait for it.
  */
-enum rmx_served rmx_serve(struct rmaext_fabric *f, struct rmx_box *box,
-			  size_t len, bool may_wait)
+enum rmx_served rmx_serve(struct rmaext_fabric *f, struct rmx_landing *landing,
+			  bool may_wait)
 {
-	const uint64_t *offsets =
-		(uint64_t *)(box->data + sizeof(struct rmx_request));
 	struct rmx_reply reply = {.magic = RMX_REPLY};
-	char *values = (char *)(uintptr_t)offsets;
 	struct rmaext_window *w;
 	struct rmx_request q;
 
-	if (len < sizeof(q))
+	if (landing->len < sizeof(q))
 		return RMX_NOTHING;
-	memcpy(&q, box->data, sizeof(q));
+	memcpy(&q, landing->data, sizeof(q));
 	reply.id = q.id;
 	memcpy(reply.token, q.token, sizeof(reply.token));
-	box->reply_len = sizeof(reply);
+	landing->reply = sizeof(q);
+	landing->reply_len = 0;
 	reply.status = enter(f, q.token, &w);
 	if (!reply.status) {
-		box->peer = q.rank < w->count ? w->targets[q.rank].peer : NULL;
-		reply.status = check(w, &q, len, offsets);
-		if (!reply.status && box->peer) {
-			values += q.count * sizeof(*offsets);
-			reply.status = apply(w, &q, offsets, values);
-			if (!reply.status &&
-			    (rmx_cells_access(q.kind, q.op, q.fetch) &
-			     RMAEXT_READ))
-				box->reply_len += (uint16_t)(q.count * q.unit);
-		}
+		landing->peer =
+			q.rank < w->count ? w->targets[q.rank].peer : NULL;
+		if (landing->peer)
+			reply.status = q.form == RMX_ELEMENTS
+					       ? elements(w, &q, landing)
+				       : q.form == RMX_RANGES
+					       ? ranges(w, landing)
+					       : -FI_EINVAL;
 		rmx_gate_leave(&w->served);
 	} else {
-		box->peer = sender(f, q.name);
-		if (reply.status == -FI_ENOENT && box->peer && may_wait)
+		landing->peer = sender(f, q.name);
+		if (reply.status == -FI_ENOENT && landing->peer && may_wait)
 			return RMX_LATER;
 		reply.status = -FI_ESHUTDOWN;
 	}
-	if (!box->peer)
+	if (!landing->peer)
 		return RMX_NOTHING;
-	values -= sizeof(reply);
-	memcpy(values, &reply, sizeof(reply));
-	box->reply = (uint16_t)(values - box->data);
+	if (reply.status)
+		landing->reply_len = 0;
+	landing->reply -= sizeof(reply);
+	landing->reply_len += sizeof(reply);
+	memcpy(landing->data + landing->reply, &reply, sizeof(reply));
 	return RMX_ANSWER;
 }

@@ -240,46 +240,6 @@ int rmaext_window_check(rmaext_window *w, int64_t rank, uint64_t offset,
 	return ret;
 }
 
-/*
- * Until messages carry updates, the provider does: fetching sums and swaps.
- */
-static size_t native_count(struct rmaext_fabric *f, const struct rmx_update *u)
-{
-	size_t count = 0;
-	int ret = -1;
-
-	if (!f->atomics || !u->result || u->type > RMAEXT_LONG_DOUBLE)
-		return 0;
-	if (u->op == RMAEXT_CSWAP)
-		ret = fi_compare_atomicvalid(f->ep, (enum fi_datatype)u->type,
-					     FI_CSWAP, &count);
-	else if (u->op == RMAEXT_SUM)
-		ret = fi_fetch_atomicvalid(f->ep, (enum fi_datatype)u->type,
-					   FI_SUM, &count);
-	return ret ? 0 : count;
-}
-
-int rmx_atomic_post(struct rmaext_op *op, uint64_t offset, size_t len,
-		    void *context)
-{
-	struct rmaext_fabric *f = op->window->fabric;
-	struct rmx_target *t = op->target;
-	size_t count = len / op->unit;
-	uint64_t addr = op->offset + offset +
-			(f->mr_mode & FI_MR_VIRT_ADDR ? t->base : 0);
-
-	if (op->op == RMAEXT_CSWAP)
-		return (int)fi_compare_atomic(
-			f->ep, op->operand + offset, count, NULL,
-			op->compare + offset, NULL, op->local + offset, NULL,
-			t->peer->addr, addr, t->key, (enum fi_datatype)op->type,
-			FI_CSWAP, context);
-	return (int)fi_fetch_atomic(f->ep, op->operand + offset, count, NULL,
-				    op->local + offset, NULL, t->peer->addr,
-				    addr, t->key, (enum fi_datatype)op->type,
-				    FI_SUM, context);
-}
-
 /* By message to the target's progress thread. */
 static int remote(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		  const struct rmx_update *u, struct rmaext_op **op_p)
@@ -287,28 +247,21 @@ static int remote(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	const size_t unit = rmx_unit_of(u->type);
 	const uint64_t len = u->count * unit;
 	const bool copy = !u->result && len <= RMX_COPY_MAX;
-	const size_t most = native_count(w->fabric, u);
 	struct rmaext_op *op;
 	int ret;
 
-	if (!most)
-		return rmx_fail(-FI_EOPNOTSUPP, rank, name_of(u),
-				"not by the network yet");
 	ret = rmx_op_new(w, rank, RMX_UPDATE, offset, len, copy ? len : 0, &op);
 	if (ret)
 		return ret;
-	op->chunk = most * unit;
 	op->op = u->op;
 	op->type = u->type;
 	op->unit = unit;
 	op->operand = u->operand;
 	op->compare = u->compare;
-	if (copy) {
-		op->buffered = true;
-		atomic_store_explicit(&op->left, true, memory_order_relaxed);
-		op->operand = memcpy(op->local, u->operand, len);
-	}
-	op->local = u->result;
+	if (copy)
+		rmx_op_buffer(op);
+	else
+		op->local = u->result;
 	return rmx_op_run(op, op_p);
 }
 

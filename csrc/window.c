@@ -150,9 +150,14 @@ int rmaext_window_shut(rmaext_window *w)
 {
 	int ret = rmx_gate_shut(&w->gate);
 
-	return ret ? rmx_fail(ret, RMX_NO_RANK, "rmaext_window_shut",
-			      "%d calls in flight", atomic_load(&w->gate.users))
-		   : 0;
+	if (ret)
+		return rmx_fail(ret, RMX_NO_RANK, "rmaext_window_shut",
+				"%d calls in flight",
+				atomic_load(&w->gate.users));
+	/* a copy that no flush has waited for touches nothing of ours */
+	if (w->fabric && rmaext_window_pending(w))
+		rmx_message_forget(w, -1);
+	return 0;
 }
 
 int rmaext_window_close(rmaext_window *w)

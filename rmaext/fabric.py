@@ -92,7 +92,6 @@ class Fabric:
         self._mr_mode = int(info.mr_mode)
         self.raw_keys = bool(self._mr_mode & _RAW)
         self.key_size = int(info.key_size)
-        self.cpu_atomics = bool(info.cpu_atomics)
 
         self._lock = threading.RLock()  # a signal handler may come again
         self._peers: dict[bytes, Any] = {}

@@ -131,16 +131,16 @@ CASES = {
         {"RMAEXT_PROVIDER": "tcp;ofi_rxm", "RMAEXT_MR_MODE": "basic"},
         *("tcp;ofi_rxm", "BASIC|VIRT_ADDR|ALLOCATED|PROV_KEY", 8, True),
     ),
-    "mrail": (MRAIL, "tcp;ofi_rxm;ofi_mrail", "RAW", 32, False),
+    "mrail": (MRAIL, "tcp;ofi_rxm;ofi_mrail", "RAW", 32, True),
     "sockets": ({"RMAEXT_PROVIDER": "sockets"}, "sockets", "none", 8, True),
     "sockets basic": (
         {"RMAEXT_PROVIDER": "sockets", "RMAEXT_MR_MODE": "basic"},
         *("sockets", "BASIC|VIRT_ADDR|ALLOCATED|PROV_KEY", 8, True),
     ),
-    "rxd": ({"RMAEXT_PROVIDER": "udp;ofi_rxd"}, "udp;ofi_rxd", "none", 8, False),
+    "rxd": ({"RMAEXT_PROVIDER": "udp;ofi_rxd"}, "udp;ofi_rxd", "none", 8, True),
     "shm": ({"RMAEXT_PROVIDER": "shm"}, "shm", "VIRT_ADDR", 8, True),
-    "net": ({"RMAEXT_PROVIDER": "net"}, "net", "none", 8, False),
-    "tcp": ({"RMAEXT_PROVIDER": "tcp"}, "tcp", "none", 8, False),
+    "net": ({"RMAEXT_PROVIDER": "net"}, "net", "none", 8, True),
+    "tcp": ({"RMAEXT_PROVIDER": "tcp"}, "tcp", "none", 8, True),
 }
 ABSENT = {("net", "wheel"), ("tcp", "system"), ("sockets", "wheel"), ("sockets basic", "wheel")}
 QUICK = {("default", "system"), ("default", "wheel"), ("mrail", "system"), ("mrail", "wheel")}
@@ -163,8 +163,9 @@ def test_provider(name, library):
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", ["default", "mrail"])
 def test_every_rank_by_the_fabric(name):
-    env, *expected = CASES[name]
-    assert list(work("system", env | {"RMAEXT_ROUTE": "fabric"})) == expected
+    env, *expected, _ = CASES[name]
+    # what ofi_mrail sends to itself never arrives
+    assert [*work("system", env | {"RMAEXT_ROUTE": "fabric"})] == [*expected, name != "mrail"]
 
 
 # -- what cannot be ------------------------------------------------------------------

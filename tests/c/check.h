@@ -126,6 +126,8 @@ struct rig {
 	rmaext_peer *peer;
 	rmaext_memory *memory;
 	rmaext_window *window;
+	rmaext_window *there; /* the target's own, if served */
+	uint8_t token[16];
 	struct rmaext_fabric_info info;
 	char *block; /* guard, window, guard */
 	char *window_memory;
@@ -139,6 +141,7 @@ struct rig_options {
 	size_t shift;	  /* of the window from an aligned address */
 	int access;	  /* 0: both */
 	bool two;	  /* the target is an endpoint of its own */
+	bool served;	  /* and has a window, to serve messages */
 	bool no_progress; /* of the target by itself */
 	bool no_thread;	  /* nor of the origin */
 	bool mr_basic;
@@ -187,6 +190,7 @@ static inline void rig_window(struct rig *r, const struct rig_options *o,
 	void *map = r->window_memory;
 	struct rmaext_targets targets = {
 		.count = 1,
+		.token = r->token,
 		.map = &map,
 		.peer = &r->peer,
 		.size = &size,
@@ -201,9 +205,26 @@ static inline void rig_window(struct rig *r, const struct rig_options *o,
 	memcpy(key, r->key, sizeof(key));
 	if (o->wrong_key)
 		key[0] ^= 0x55;
+	/* each serves itself, unless the target is an endpoint of its own */
+	if (!r->there)
+		(*(uint64_t *)(void *)r->token)++;
 	OK(rmaext_window_create(
 		r->origin, &targets,
 		(int64_t)((o->timeout > 0 ? o->timeout : 10) * 1e9), window_p));
+}
+
+static inline void rig_serve(struct rig *r, const struct rig_options *o)
+{
+	rmaext_fabric *origin = r->origin;
+	rmaext_peer *peer = r->peer;
+	struct rig_options there = *o;
+
+	there.direct = true;
+	r->origin = r->target;
+	r->peer = peer_of(r->target, origin);
+	rig_window(r, &there, &r->there);
+	r->origin = origin;
+	r->peer = peer;
 }
 
 static inline void rig_open(struct rig *r, struct rig_options o)
@@ -230,6 +251,8 @@ static inline void rig_open(struct rig *r, struct rig_options o)
 	r->key_len = sizeof(r->key);
 	OK(rmaext_memory_key(r->memory, r->key, &r->key_len));
 	r->peer = peer_of(r->origin, r->target);
+	if (o.served)
+		rig_serve(r, &o);
 	rig_window(r, &o, &r->window);
 }
 
@@ -249,6 +272,10 @@ static inline void rig_close(struct rig *r)
 	if (r->window) {
 		OK(rmaext_window_close(r->window));
 		rmaext_window_free(r->window);
+	}
+	if (r->there) {
+		OK(rmaext_window_close(r->there));
+		rmaext_window_free(r->there);
 	}
 	if (r->memory) {
 		OK(rmaext_memory_close(&r->memory));
@@ -313,6 +340,18 @@ static inline int fetch_add(rmaext_window *w, uint64_t offset, int type,
 	rmaext_op *op = NULL;
 
 	return finish(rmaext_update(w, 0, offset, RMAEXT_SUM, type, operand,
+				    NULL, result, count, &op),
+		      &op);
+}
+
+/* any update; without a result, an accumulate */
+static inline int update(rmaext_window *w, uint64_t offset, int operation,
+			 int type, const void *operand, void *result,
+			 uint64_t count)
+{
+	rmaext_op *op = NULL;
+
+	return finish(rmaext_update(w, 0, offset, operation, type, operand,
 				    NULL, result, count, &op),
 		      &op);
 }

@@ -3,6 +3,8 @@
 #include "check.h"
 #include "internal.h"
 
+#include <sys/syscall.h>
+
 enum { SIZE = 4096, N = 5000, THREADS = 3 };
 
 static const uint8_t secret[RMX_TOKEN] = "fifteen letters";
@@ -178,7 +180,7 @@ static void reference(rmaext_window *w, const struct rig *r)
 /* Elements of any size, one that needs several messages included. */
 static void sizes(rmaext_window *w, const struct rig *r)
 {
-	const uint64_t units[] = {1, 2, 3, 4, 7, 16, 4096, 16192, 16193, 50000};
+	const uint64_t units[] = {1, 2, 3, 4, 7, 16, 4096, 16120, 16121, 50000};
 
 	for (size_t k = 0; k < COUNT(units); k++) {
 		const uint64_t unit = units[k];
@@ -447,6 +449,7 @@ static void malformed(void)
 	OK(add(p.r.window, 0, 0));
 	good = (struct message){
 		.q = {.magic = RMX_REQUEST,
+		      .form = RMX_ELEMENTS,
 		      .kind = RMAEXT_UPDATE,
 		      .op = RMAEXT_SUM,
 		      .type = RMAEXT_UINT64,
@@ -481,6 +484,9 @@ static void malformed(void)
 	BAD(len, m.q.magic = RMX_REPLY);
 	BAD(len, m.q.magic = RMX_REPLY; m.q.id = 0);
 	BAD(len, m.q.magic = RMX_REPLY; m.q.id = UINT64_MAX);
+	BAD(len, m.q.form = 0);
+	BAD(len, m.q.form = RMX_RANGES);
+	BAD(len, m.q.form = 3);
 	BAD(len, m.q.kind = 4);
 	BAD(len, m.q.kind = 255);
 	BAD(len, m.q.kind = RMAEXT_GET);
@@ -531,8 +537,8 @@ static void malformed(void)
  */
 static void oversize(void)
 {
-	static const char zeros[3 * RMX_MESSAGE];
-	const size_t sizes[] = {RMX_MESSAGE + 1, sizeof(zeros)};
+	static const char zeros[3 * RMX_LONGEST];
+	const size_t sizes[] = {RMX_LONGEST + 1, sizeof(zeros)};
 	struct pair p;
 
 	pair_open(&p, (struct rig_options){.timeout = 0.5});
@@ -854,6 +860,559 @@ static void others_go_on(void)
 	pair_close(&p);
 }
 
+/* -- operations that go as messages -- */
+
+/* Bits that only the order of the updates makes: c = c * 3 is not to be had,
+ * so a replace and a sum by turns. */
+static void in_order(void)
+{
+	enum { MOST = 40000 }; /* more than a box, less than a message */
+	static const uint64_t counts[] = {1,	1,    3000, 2,	  5000, 1,
+					  MOST, 2000, 1,    MOST, MOST, 7};
+	static uint64_t ones[MOST], high[MOST], old[MOST];
+	struct pair p;
+	uint64_t *cells;
+
+	for (int k = 0; k < MOST; k++)
+		ones[k] = 1;
+	pair_open(&p, (struct rig_options){.size = MOST * 8});
+	cells = (uint64_t *)p.r.window_memory;
+	for (int round = 0; round < 30; round++) {
+		uint64_t want = 1000;
+
+		for (size_t k = 0; k < COUNT(counts); k++) {
+			const size_t n =
+				counts[(k + (size_t)round * 5) % COUNT(counts)];
+
+			if ((k + (size_t)round) % 3) {
+				OK(update(p.r.window, 0, RMAEXT_SUM,
+					  RMAEXT_UINT64, ones, NULL, n));
+				want++;
+				continue;
+			}
+			want = 1000 * (k + 1);
+			for (size_t i = 0; i < n; i++)
+				high[i] = want;
+			OK(update(p.r.window, 0, RMAEXT_REPLACE, RMAEXT_UINT64,
+				  high, NULL, n));
+		}
+		if (round % 2) {
+			OK(update(p.r.window, 0, RMAEXT_NO_OP, RMAEXT_UINT64,
+				  NULL, old, 1));
+			EQUAL(old[0], want);
+		} else if (round % 4) {
+			const int64_t zero = 0;
+
+			OK(many(p.r.window, RMAEXT_GET, 0, 8, 1, &zero, NULL,
+				old));
+			EQUAL(old[0], want);
+		}
+		OK(flush(p.r.window));
+		EQUAL(cells[0], want);
+	}
+	pair_close(&p);
+}
+
+/* Of all lengths around those that change how it is sent. */
+static void lengths(void)
+{
+	enum { MOST = 300000 };
+	static const size_t counts[] = {1,     7,     2000,   2009, 2010,
+					2011,  4096,  4097,   5000, 65535,
+					65536, 65537, 131073, MOST};
+	uint64_t *values = malloc(MOST * 8), *old = malloc(MOST * 8);
+	uint64_t *want = calloc(MOST, 8), *cells;
+	struct pair p;
+
+	CHECK(values && old && want);
+	pair_open(&p, (struct rig_options){.size = MOST * 8});
+	cells = (uint64_t *)p.r.window_memory;
+	for (size_t k = 0; k < COUNT(counts); k++) {
+		const size_t n = counts[k], at = (MOST - n) / 2;
+
+		fill(values, n * 8, (unsigned int)k);
+		OK(update(p.r.window, at * 8, RMAEXT_SUM, RMAEXT_UINT64, values,
+			  NULL, n));
+		for (size_t i = 0; i < n; i++)
+			want[at + i] += values[i];
+		OK(flush(p.r.window));
+		CHECK(!memcmp(cells, want, MOST * 8));
+		memset(old, 0, n * 8);
+		OK(update(p.r.window, at * 8, RMAEXT_SUM, RMAEXT_UINT64, values,
+			  old, n));
+		CHECK(!memcmp(old, want + at, n * 8));
+		for (size_t i = 0; i < n; i++)
+			want[at + i] += values[i];
+		CHECK(!memcmp(cells, want, MOST * 8));
+		OK(update(p.r.window, at * 8, RMAEXT_NO_OP, RMAEXT_UINT64, NULL,
+			  old, n));
+		CHECK(!memcmp(old, want + at, n * 8));
+		/* every other one is swapped */
+		for (size_t i = 0; i < n; i++)
+			old[i] += i % 2;
+		OK(swap(p.r.window, at * 8, RMAEXT_UINT64, old, values, old,
+			n));
+		CHECK(!memcmp(old, want + at, n * 8));
+		for (size_t i = 0; i < n; i += 2)
+			want[at + i] = values[i];
+		CHECK(!memcmp(cells, want, MOST * 8));
+	}
+	free(values);
+	free(old);
+	free(want);
+	pair_close(&p);
+}
+
+/* More of them than there are credits, slots or room in line. */
+static void stream(void)
+{
+	enum { MANY = 30000 };
+	const uint64_t one = 1;
+	char block[3000];
+	struct pair p;
+	uint64_t *cells;
+
+	memset(block, 0, sizeof(block));
+	block[0] = 1;
+	pair_open(&p, (struct rig_options){0});
+	cells = (uint64_t *)p.r.window_memory;
+	for (uint64_t i = 0; i < MANY; i++)
+		OK(update(p.r.window, 8 * (i % 7), RMAEXT_SUM, RMAEXT_UINT64,
+			  &one, NULL, 1));
+	for (int i = 0; i < 3000; i++)
+		OK(update(p.r.window, 64, RMAEXT_SUM, RMAEXT_UINT64, block,
+			  NULL, sizeof(block) / 8));
+	OK(flush(p.r.window));
+	for (uint64_t i = 0; i < 7; i++)
+		EQUAL(cells[i], MANY / 7 + (i < MANY % 7));
+	EQUAL(cells[8], 3000);
+	EQUAL(rmaext_window_pending(p.r.window), 0);
+	pair_close(&p);
+}
+
+static struct rmx_block *block_new(void)
+{
+	const size_t size = rmaext_block_bytes(1);
+	void *block = aligned_alloc(64, size);
+
+	CHECK(block);
+	return memset(block, 0, size);
+}
+
+/* Puts in order with updates, counted where they arrive. */
+static void notify(void)
+{
+	enum { LONG = 20000 }; /* words: several messages of a provider */
+	static uint64_t words[LONG];
+	struct rmx_block *block = block_new();
+	struct pair p;
+	rmaext_op *op;
+
+	pair_open(&p, (struct rig_options){.size = LONG * 8});
+	p.there->targets[0].control = block;
+	for (uint64_t i = 1; i <= 200; i++) {
+		words[0] = i;
+		OK(finish(rmx_message_put(p.r.window, 0, 8, words, 8, 3, &op),
+			  &op));
+		OK(finish(rmx_message_put(p.r.window, 0, 0, NULL, 0, 255, &op),
+			  &op));
+		OK(update(p.r.window, 8, RMAEXT_SUM, RMAEXT_UINT64, words, NULL,
+			  1));
+	}
+	OK(flush(p.r.window));
+	EQUAL(((uint64_t *)p.r.window_memory)[1], 400);
+	EQUAL(atomic_load(&block->notify[3]), 200);
+	EQUAL(atomic_load(&block->notify[255]), 200);
+	fill(words, sizeof(words), 3);
+	OK(finish(
+		rmx_message_put(p.r.window, 0, 0, words, sizeof(words), 4, &op),
+		&op));
+	CHECK(!memcmp(p.r.window_memory, words, sizeof(words)));
+	EQUAL(atomic_load(&block->notify[4]), 1);
+	OK(finish(rmx_message_put(p.r.window, 0, 8, words, 8, -1, &op), &op));
+	OK(flush(p.r.window));
+	CHECK(!memcmp(p.r.window_memory + 8, words, 8));
+	for (int k = 0; k < RMAEXT_NOTIFY; k++)
+		EQUAL(atomic_load(&block->notify[k]),
+		      k == 3 || k == 255 ? 200 : k == 4);
+	p.there->targets[0].control = NULL; /* then it refuses */
+	OK(finish(rmx_message_put(p.r.window, 0, 8, words, 8, 3, &op), &op));
+	EQUAL(flush(p.r.window), -FI_EINVAL);
+	pair_close(&p);
+	free(block);
+}
+
+/* A range by hand, or two. */
+struct two_ranges {
+	struct rmx_request q;
+	struct rmx_range one;
+	uint64_t first[2];
+	struct rmx_range two;
+	uint64_t second[2];
+	char more[64];
+};
+
+static void malformed_ranges(void)
+{
+	static struct two_ranges m, good;
+	struct rmx_block *block = block_new();
+	struct pair p;
+	uint64_t *cells;
+	uint32_t seed = 5;
+
+	pair_open(&p, (struct rig_options){0});
+	p.there->targets[0].control = block;
+	cells = (uint64_t *)p.r.window_memory;
+	OK(add(p.r.window, 0, 0));
+	good = (struct two_ranges){
+		.q = {.magic = RMX_REQUEST,
+		      .form = RMX_RANGES,
+		      .id = 4000,
+		      .name = p.r.origin->executor.name,
+		      .count = 2},
+		.one = {.offset = 8,
+			.count = 2,
+			.unit = 8,
+			.kind = RMX_UPDATE,
+			.op = RMAEXT_SUM,
+			.type = RMAEXT_UINT64},
+		.first = {5, 6},
+		.two = {.offset = 24,
+			.count = 16,
+			.unit = 1,
+			.kind = RMX_MESSAGE_PUT,
+			.flags = RMX_WITH_NOTIFY,
+			.slot = 7},
+		.second = {7, 8},
+	};
+	memcpy(good.q.token, secret, sizeof(secret));
+	const size_t len = offsetof(struct two_ranges, more);
+
+#undef BAD
+#define BAD(length, ...)                              \
+	do {                                          \
+		m = good;                             \
+		__VA_ARGS__;                          \
+		raw(&p, &m, length);                  \
+		OK(add(p.r.window, 0, 1));            \
+		for (int k_ = 1; k_ < SIZE / 8; k_++) \
+			EQUAL(cells[k_], 0);          \
+		EQUAL(block->notify[7], 0);           \
+	} while (0)
+
+	for (size_t n = sizeof(m.q); n < len; n += 7)
+		BAD(n, );
+	BAD(len + 1, );
+	BAD(len + 16, );
+	BAD(len, m.q.count = 0);
+	BAD(len, m.q.count = 1);
+	BAD(len, m.q.count = 3);
+	BAD(len, m.q.count = UINT32_MAX);
+	BAD(len, m.q.kind = 1);
+	BAD(len, m.q.type = 1);
+	BAD(len, m.q.unit = 8);
+	BAD(len, m.q.op = 1);
+	BAD(len, m.q.form = RMX_ELEMENTS);
+	BAD(len, m.one.kind = RMX_PUT);
+	BAD(len, m.one.kind = RMX_GET);
+	BAD(len, m.one.kind = 200);
+	BAD(len, m.one.op = RMAEXT_MAXLOC);
+	BAD(len, m.one.op = 255);
+	BAD(len, m.one.op = RMAEXT_CSWAP);
+	BAD(len, m.one.op = RMAEXT_NO_OP);
+	BAD(len, m.one.op = RMAEXT_CSWAP; m.one.flags = RMX_WITH_FETCH);
+	BAD(len, m.one.op = RMAEXT_NO_OP; m.one.flags = RMX_WITH_FETCH);
+	BAD(len, m.one.type = RMAEXT_INT32);
+	BAD(len, m.one.type = 255);
+	BAD(len, m.one.flags = RMX_WITH_NOTIFY);
+	BAD(len, m.one.flags = 4);
+	BAD(len, m.one.slot = 1);
+	BAD(len, m.one.zero[2] = 1);
+	BAD(len, m.one.unit = 0);
+	BAD(len, m.one.unit = 16; m.one.count = 1);
+	BAD(len, m.one.count = 0);
+	BAD(len, m.one.count = 3);
+	BAD(len, m.one.count = UINT64_MAX / 8 + 2);
+	BAD(len, m.one.count = (uint64_t)1 << 61);
+	BAD(len, m.one.offset = SIZE - 8);
+	BAD(len, m.one.offset = SIZE);
+	BAD(len, m.one.offset = UINT64_MAX - 7);
+	BAD(len, m.one.offset = 12);
+	BAD(len, m.two.flags = RMX_WITH_FETCH);
+	BAD(len, m.two.op = RMAEXT_SUM);
+	BAD(len, m.two.type = RMAEXT_UINT64);
+	BAD(len, m.two.unit = 8; m.two.count = 2);
+	BAD(len, m.two.slot = RMAEXT_NOTIFY);
+	BAD(len, m.two.slot = UINT16_MAX);
+	BAD(len, m.two.offset = SIZE - 15);
+	BAD(len, m.two.count = UINT64_MAX);
+	BAD(len, m.two.count = 17);
+	BAD(len - 16, m.one.op = RMAEXT_NO_OP; m.one.flags = RMX_WITH_FETCH;
+	    m.one.type = RMAEXT_UINT8; m.one.unit = 1;
+	    m.one.count = UINT64_MAX);
+	for (int i = 0; i < 300; i++) /* of either range */
+		BAD(len, {
+			const size_t at = (noise(&seed) >> 8) % sizeof(m.two);
+			char *it = (char *)(seed & 0x80 ? &m.one : &m.two);
+
+			m.q.count = 3; /* bad in any case */
+			it[at] = (char)(seed >> 16);
+		});
+	raw(&p, &good, len);
+	OK(add(p.r.window, 0, 1));
+	EQUAL(cells[1], 5);
+	EQUAL(cells[2], 6);
+	EQUAL(cells[3], 7);
+	EQUAL(cells[4], 8);
+	EQUAL(block->notify[7], 1);
+	rig_guards(&p.r);
+	pair_close(&p);
+	free(block);
+}
+
+/* What the target refuses although the origin did not: left to the flush. */
+static void refused_updates(void)
+{
+	const uint64_t one = 1;
+	uint64_t old = 9;
+	rmaext_window *w;
+	struct pair p;
+
+	pair_open(&p, (struct rig_options){.shift = 4});
+	w = here(&p, (struct lie){.size = 2 * SIZE});
+	OK(update(w, SIZE, RMAEXT_SUM, RMAEXT_UINT32, &one, NULL, 1));
+	EQUAL(flush(w), -ERANGE);
+	OK(flush(w));
+	EQUAL(update(w, SIZE, RMAEXT_SUM, RMAEXT_UINT32, &one, &old, 1),
+	      -ERANGE);
+	EQUAL(update(w, 0, RMAEXT_SUM, RMAEXT_UINT64, &one, &old, 1),
+	      -FI_EFAULT);
+	OK(flush(w));
+	EQUAL(old, 9);
+	drop_window(w);
+	OK(rmaext_window_close(p.there));
+	OK(update(p.r.window, 0, RMAEXT_SUM, RMAEXT_UINT8, &one, NULL, 1));
+	EQUAL(flush(p.r.window), -FI_ESHUTDOWN);
+	rmaext_window_free(p.there);
+	p.there = NULL;
+	pair_close(&p);
+}
+
+/* Early ones wait for their window, in order, long or short. */
+static void early_updates(void)
+{
+	static uint8_t token[RMX_TOKEN] = "the next one";
+	enum { LONG = 30000 };
+	static uint64_t sevens[LONG];
+	rmaext_window *next, *there;
+	uint64_t *cells, five = 5;
+	rmaext_op *op, *last;
+	struct pair p;
+	int ret;
+
+	for (int k = 0; k < LONG; k++)
+		sevens[k] = 7;
+	pair_open(&p, (struct rig_options){.size = LONG * 8});
+	cells = (uint64_t *)p.r.window_memory;
+	for (int i = 0; i < 3; i++) {
+		token[15]++;
+		next = here(&p, (struct lie){.token = token});
+		OK(rmaext_update(next, 0, 0, RMAEXT_REPLACE, RMAEXT_UINT64,
+				 &five, NULL, NULL, 1, &op));
+		ret = rmaext_update(next, 0, 0, RMAEXT_SUM, RMAEXT_UINT64,
+				    sevens, NULL, NULL, LONG, &last);
+		EQUAL(ret, RMAEXT_PENDING);
+		OK(rmaext_update(next, 0, 8, RMAEXT_REPLACE, RMAEXT_UINT64,
+				 &five, NULL, NULL, 1, &op));
+		there = window_of(
+			p.r.target, peer_of(p.r.target, p.r.origin), &p.r,
+			(struct lie){.route = RMAEXT_DIRECT, .token = token});
+		OK(finish(ret, &last));
+		OK(flush(next));
+		EQUAL(cells[0], 12);
+		EQUAL(cells[1], 5);
+		EQUAL(cells[2], 7 * (i + 1));
+		drop_window(there);
+		drop_window(next);
+	}
+	pair_close(&p);
+}
+
+/* Nobody answers: short ones, a long one, one behind it. */
+static void unanswered(void)
+{
+	enum { LONG = 200000 };
+	uint64_t *values = calloc(LONG, 8), *old = calloc(LONG, 8), one = 1;
+	rmaext_op *ops[3], *none;
+	struct pair p;
+
+	CHECK(values && old);
+	pair_open(&p, (struct rig_options){.no_progress = true,
+					   .timeout = 0.3,
+					   .size = LONG * 8 + 8});
+	serve_start(&p);
+	OK(add(p.r.window, 0, 0));
+	serve_stop(&p);
+	for (int i = 0; i < 20; i++)
+		OK(rmaext_update(p.r.window, 0, 0, RMAEXT_SUM, RMAEXT_UINT64,
+				 &one, NULL, NULL, 1, &none));
+	for (int i = 0; i < 3; i++) {
+		memset(old, 0x77, 8 * LONG);
+		EQUAL(rmaext_update(p.r.window, 0, 8, RMAEXT_SUM, RMAEXT_UINT64,
+				    values, NULL, old, i == 1 ? LONG : 1,
+				    &ops[i]),
+		      RMAEXT_PENDING);
+	}
+	EQUAL(flush_for(p.r.window, -1, 0.2), -FI_ETIMEDOUT);
+	for (int i = 0; i < 3; i++)
+		while (rmaext_op_release(&ops[i]) == RMAEXT_PENDING)
+			rmaext_fabric_progress(p.r.target, 1000000);
+	EQUAL(rmaext_window_pending(p.r.window), 0);
+	serve_start(&p);
+	rmaext_fabric_progress(p.r.origin, 50000000);
+	for (int k = 0; k < LONG; k++)
+		EQUAL(old[k], 0x7777777777777777);
+	for (int i = 0; i < 50; i++)
+		OK(add(p.r.window, 16, 2));
+	OK(update(p.r.window, 8, RMAEXT_SUM, RMAEXT_UINT64, values, old, LONG));
+	serve_stop(&p);
+	EQUAL(((uint64_t *)p.r.window_memory)[16], 100);
+	free(values);
+	free(old);
+	pair_close(&p);
+}
+
+/* The process there is killed with a line before it. */
+static void killed(void)
+{
+	enum { LONG = 200000 };
+	uint64_t *values = calloc(LONG, 8), one = 1;
+	char name[256];
+	size_t len = sizeof(name);
+	int tell[2], status;
+	rmaext_window *w;
+	rmaext_peer *peer;
+	rmaext_fabric *f;
+	rmaext_op *op;
+	struct pair p;
+	int64_t begin;
+	pid_t child;
+	int ret;
+
+	CHECK(values && !pipe(tell));
+	child = fork();
+	if (!child) { /* opens, and is connected to, but serves nothing */
+		f = fabric_open(false, false);
+		OK(rmaext_fabric_address(f, name, &len));
+		CHECK(write(tell[1], name, len) == (ssize_t)len);
+		for (int i = 0; i < 200; i++)
+			rmaext_fabric_progress(f, 5000000);
+		pause();
+	}
+	len = (size_t)read(tell[0], name, sizeof(name));
+	CHECK((ssize_t)len > 0);
+	pair_open(&p, (struct rig_options){.size = LONG * 8});
+	OK(rmaext_peer_add(p.r.origin, name, len,
+			   (int)syscall(SYS_pidfd_open, child, 0), &peer));
+	w = window_of(p.r.origin, peer, &p.r,
+		      (struct lie){.route = RMAEXT_FABRIC, .timeout = 20});
+	for (int i = 0; i < 300; i++)
+		OK(rmaext_update(w, 0, 0, RMAEXT_SUM, RMAEXT_UINT64, &one, NULL,
+				 NULL, 1, &op));
+	ret = rmaext_update(w, 0, 0, RMAEXT_SUM, RMAEXT_UINT64, values, NULL,
+			    NULL, LONG, &op);
+	EQUAL(ret, RMAEXT_PENDING);
+	kill(child, SIGKILL);
+	waitpid(child, &status, 0);
+	begin = now();
+	while (ret == RMAEXT_PENDING)
+		ret = rmaext_op_wait(op);
+	CHECK(ret == -FI_ENOTCONN || ret == -FI_ECONNRESET || ret < 0);
+	while (rmaext_op_release(&op) == RMAEXT_PENDING)
+		CHECK(now() - begin < 10 * SECOND);
+	CHECK(flush(w) < 0);
+	CHECK(now() - begin < 10 * SECOND);
+	OK(add(p.r.window, 0, 1)); /* others go on */
+	drop_window(w);
+	free(values);
+	pair_close(&p);
+}
+
+/* The fabric closes with a line, and its owners come later. */
+static void close_with_line(void)
+{
+	enum { LONG = 200000 };
+	uint64_t *values = calloc(LONG, 8), one = 1;
+	rmaext_op *op, *none;
+	struct pair p;
+
+	CHECK(values);
+	for (int i = 0; i < 2; i++) {
+		pair_open(&p, (struct rig_options){.no_progress = true,
+						   .size = LONG * 8});
+		for (int k = 0; k < 100; k++)
+			OK(rmaext_update(p.r.window, 0, 0, RMAEXT_SUM,
+					 RMAEXT_UINT64, &one, NULL, NULL, 1,
+					 &none));
+		EQUAL(rmaext_update(p.r.window, 0, 0, RMAEXT_SUM, RMAEXT_UINT64,
+				    values, NULL, values, LONG, &op),
+		      RMAEXT_PENDING);
+		if (i)
+			OK(rmaext_fabric_close(&p.r.origin));
+		else
+			OK(rmaext_window_shut(p.r.window));
+		EQUAL(rmaext_op_wait(op), -FI_ESHUTDOWN);
+		if (!i)
+			OK(rmaext_fabric_close(&p.r.origin));
+		OK(rmaext_op_release(&op));
+		EQUAL(rmaext_window_pending(p.r.window), 0);
+		rmaext_window_free(p.r.window);
+		drop_window(p.there);
+		OK(rmaext_memory_close(&p.r.memory));
+		OK(rmaext_fabric_close(&p.r.target));
+		rig_guards(&p.r);
+		free(p.r.block);
+	}
+	free(values);
+}
+
+static void *updater(void *arg)
+{
+	enum { LONG = 6000 };
+	struct worker *me = arg;
+	static const size_t counts[] = {1, 1, 1, 3000, 2, LONG, 1, 500};
+	uint64_t *ones = malloc(LONG * 8), *old = malloc(LONG * 8);
+
+	CHECK(ones && old);
+	for (int k = 0; k < LONG; k++)
+		ones[k] = 1;
+	for (int i = 0; i < 800 && !me->ret; i++) {
+		me->ret = update(me->window, 0, RMAEXT_SUM, RMAEXT_UINT64, ones,
+				 i % 5 ? NULL : old, counts[i % 8]);
+		if (!me->ret && i % 50 == 0)
+			me->ret = add(me->window, 0, 1);
+		if (!me->ret && i % 100 == 0)
+			me->ret = flush(me->window);
+	}
+	free(ones);
+	free(old);
+	return NULL;
+}
+
+/* Updates of all lengths, batches and flushes from several threads. */
+static void many_threads(void)
+{
+	struct worker all[THREADS];
+	struct pair p;
+
+	pair_open(&p, (struct rig_options){.size = 48000});
+	start_all(all, THREADS, p.r.window, updater);
+	join_all(all, THREADS, 0);
+	OK(flush(p.r.window));
+	EQUAL(*(uint64_t *)p.r.window_memory, THREADS * 816);
+	pair_close(&p);
+}
+
 const struct test tests[] = {
 	{"by_message", by_message, NULL, NULL},
 	{"by_memory", by_memory, NULL, NULL},
@@ -872,5 +1431,16 @@ const struct test tests[] = {
 	{"close_here", close_here, NULL, NULL},
 	{"changed", changed, NULL, NULL},
 	{"others_go_on", others_go_on, NULL, NULL},
+	{"in_order", in_order, NULL, NULL},
+	{"lengths", lengths, NULL, NULL},
+	{"stream", stream, NULL, NULL},
+	{"notify", notify, NULL, NULL},
+	{"malformed_ranges", malformed_ranges, NULL, NULL},
+	{"refused_updates", refused_updates, NULL, NULL},
+	{"early_updates", early_updates, NULL, NULL},
+	{"unanswered", unanswered, NULL, NULL},
+	{"killed", killed, NULL, NULL},
+	{"close_with_line", close_with_line, NULL, NULL},
+	{"many_threads", many_threads, NULL, NULL},
 	{0},
 };

@@ -195,7 +195,6 @@ static void raw(void)
 	EQUAL(r.key_len, 32);
 	EQUAL(rmaext_memory_key(r.memory, key, &len), -FI_ETOOSMALL);
 	EQUAL(len, 32);
-	EQUAL(r.info.native_atomics, 0);
 	round_trip(&r);
 	/* mrail cannot cut one byte in two; it says so and goes on */
 	EQUAL(put(r.window, 0, "!", 1), -FI_ETOOSMALL);
