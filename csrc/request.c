@@ -41,7 +41,7 @@ static struct rmx_box *request_new(struct rmaext_fabric *f,
 		box->first = like->first;
 		box->count = like->count;
 		box->unit = like->unit;
-		if (like->batch->access & RMAEXT_READ)
+		if (like->batch->results)
 			box->results = (uint32_t)like->count * like->unit;
 	}
 	pthread_mutex_unlock(&ex->lock);

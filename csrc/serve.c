@@ -86,7 +86,8 @@ static int check(const struct rmaext_window *w, const struct rmx_request *q,
 	uint64_t low = 0, high = 0;
 	size_t values;
 
-	if (!rmx_cells_valid(q->kind, q->op, q->type, q->unit) || !q->count ||
+	if (!rmx_cells_valid(q->kind, q->op, q->type, q->unit) ||
+	    (!update && (q->op || q->fetch)) || !q->count ||
 	    q->count > RMX_MESSAGE / sizeof(*offsets) || q->unit > RMX_MESSAGE)
 		return -FI_EINVAL;
 	values = q->count * (sizeof(*offsets) + q->unit) + sizeof(*q);
@@ -151,7 +152,7 @@ static int elements(struct rmaext_window *w, const struct rmx_request *q,
 	if (ret)
 		return ret;
 	ret = apply(w, q, offsets, values);
-	if (rmx_cells_access(q->kind, q->op, q->fetch) & RMAEXT_READ) {
+	if (!ret && (q->fetch || q->kind == RMAEXT_GET)) {
 		landing->reply = (size_t)(values - landing->data);
 		landing->reply_len = q->count * q->unit;
 	}

@@ -248,9 +248,9 @@ static int remote(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	const uint64_t len = u->count * unit;
 	const bool copy = !u->result && len <= RMX_COPY_MAX;
 	struct rmaext_op *op;
-	int ret;
+	int ret = rmx_op_new(w, rank, RMX_UPDATE, offset, len, copy ? len : 0,
+			     &op);
 
-	ret = rmx_op_new(w, rank, RMX_UPDATE, offset, len, copy ? len : 0, &op);
 	if (ret)
 		return ret;
 	op->op = u->op;

@@ -148,11 +148,9 @@ static enum hot_outcome run(struct hot_window *w, const struct request *r)
 		code = rmaext_get(it, r->rank, r->offset, r->result,
 				  r->count * w->it.unit, &op);
 		break;
-	case RMX_UPDATE:
+	default:
 		code = rmaext_update(it, r->rank, r->offset, r->op, w->it.type,
 				     r->source, NULL, r->result, r->count, &op);
-		break;
-	case RMX_MESSAGE_PUT:
 		break;
 	}
 	Py_END_ALLOW_THREADS
