@@ -32,7 +32,8 @@ struct rmaext_batch {
 	uint64_t limit; /* offsets below it fit 63 bits as bytes */
 	/* of the index; 0: one element stands for all */
 	uint64_t rank_mask, offset_mask;
-	size_t step; /* bytes from value to value */
+	size_t step;  /* bytes from value to value */
+	size_t scale; /* bytes that an offset counts */
 	const int64_t *ranks, *offsets;
 	const char *values;
 	char *results;
@@ -101,7 +102,7 @@ static inline struct rmx_target *rmx_place(const struct rmaext_batch *b,
 	if ((uint64_t)rank >= (uint64_t)b->window->count || offset >= b->limit)
 		return NULL;
 	t = &b->window->targets[rank];
-	*at_p = offset * b->unit;
+	*at_p = offset * b->scale;
 	if (*at_p + b->unit > t->size || (t->access & b->access) != b->access)
 		return NULL;
 	return t;
@@ -117,7 +118,8 @@ static inline int rmx_changed(const struct rmaext_batch *b)
 static inline bool rmx_batch_aligned(const struct rmaext_batch *b,
 				     const struct rmx_target *t)
 {
-	return !rmx_updates(b) || rmx_update_aligned(t, 0, b->type);
+	return !rmx_updates(b) || (rmx_update_aligned(t, 0, b->type) &&
+				   b->scale % rmx_type_of(b->type).align == 0);
 }
 
 /* Is that rank's memory for this CPU to work on? */

@@ -338,7 +338,7 @@ bool rmx_direct_all(const struct rmaext_batch *b, int *ret_p, uint64_t *done_p)
 	struct parts p;
 	int64_t busy;
 
-	if ((rmx_updates(b) && rmx_wide(b->type)) ||
+	if ((rmx_updates(b) && rmx_wide(b->type)) || b->scale != b->unit ||
 	    !parts_make(&p, b, b->count + RMX_SPARE, false) ||
 	    !all_inside(b, &p))
 		return false;
@@ -403,7 +403,7 @@ int rmx_direct_block(const struct rmaext_batch *b, uint64_t start, uint64_t end)
 	struct parts p;
 	int ret;
 
-	if ((rmx_updates(b) && rmx_wide(b->type)) ||
+	if ((rmx_updates(b) && rmx_wide(b->type)) || b->scale != b->unit ||
 	    !parts_make(&p, b, end - start, true))
 		return rmx_updates(b) ? update_by_place(b, start, end)
 				      : move_by_place(b, start, end);

@@ -331,6 +331,13 @@ struct rmx_target {
 };
 
 struct rmaext_window {
+	/*
+	 * A view is checked by itself, and its operations are those of the
+	 * window that it looks at; which is its own root.
+	 */
+	struct rmaext_window *root;
+	uint64_t first;	 /* byte of the root where a view begins */
+	uint64_t stride; /* of elements in rmaext_many; 0: their own size */
 	struct rmaext_fabric *fabric; /* NULL: all routes are direct */
 	int64_t timeout;
 	int64_t count;
@@ -381,7 +388,7 @@ struct rmaext_op {
 	atomic_bool left;
 	atomic_bool abandoned; /* its owner has given up, but not let go */
 	unsigned int seen;
-	int64_t deadline;	     /* 0: not waited for yet */
+	int64_t timeout, deadline;   /* 0: not waited for yet */
 	struct rmaext_error failure; /* written before error is set */
 };
 
@@ -550,6 +557,7 @@ static inline bool rmx_flushed(const struct rmaext_window *w, int64_t rank)
 
 	/* orders what the direct route stored */
 	atomic_thread_fence(memory_order_seq_cst);
+	w = w->root;
 	if (rank >= 0 && rmx_doubtful(&w->targets[rank]))
 		return false;
 	for (rank = rank < 0 ? 0 : rank; w->fabric && rank < end; rank++) {

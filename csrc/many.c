@@ -40,7 +40,7 @@ static int check_one(const struct rmaext_batch *b, int64_t rank,
 		return rmx_fail(-ERANGE, rank, call,
 				"offset %lld is not in the window",
 				(long long)offset);
-	ret = rmx_check(b->window, call, rank, offset * b->unit, b->unit,
+	ret = rmx_check(b->window, call, rank, offset * b->scale, b->unit,
 			b->access);
 	return ret ? ret : check_route(b, rank);
 }
@@ -213,6 +213,7 @@ static int start(struct rmaext_batch *on_stack, struct rmaext_many *many_p)
 static struct rmaext_batch batch_of(const struct rmx_many *m)
 {
 	const bool update = m->kind == RMAEXT_UPDATE;
+	const uint64_t scale = m->window->stride ? m->window->stride : m->unit;
 
 	return (struct rmaext_batch){
 		.window = m->window,
@@ -223,10 +224,11 @@ static struct rmaext_batch batch_of(const struct rmx_many *m)
 		.access = rmx_cells_access(m->kind, m->op, m->results),
 		.unit = m->unit,
 		.count = m->count,
-		.limit = INT64_MAX / m->unit,
+		.limit = INT64_MAX / (scale > m->unit ? scale : m->unit),
 		.rank_mask = m->ones & RMAEXT_ONE_RANK ? 0 : UINT64_MAX,
 		.offset_mask = m->ones & RMAEXT_ONE_OFFSET ? 0 : UINT64_MAX,
 		.step = m->ones & RMAEXT_ONE_VALUE ? 0 : m->unit,
+		.scale = scale,
 		.ranks = m->ranks,
 		.offsets = m->offsets,
 		.values = m->kind == RMAEXT_GET ? NULL : m->values,

@@ -26,11 +26,12 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	       uint64_t offset, uint64_t len, size_t payload,
 	       struct rmaext_op **op_p)
 {
-	struct rmx_target *target = &window->targets[rank];
-	struct rmaext_fabric *f = window->fabric;
+	struct rmaext_window *root = window->root;
+	struct rmx_target *target = &root->targets[rank];
+	struct rmaext_fabric *f = root->fabric;
 	struct rmx_slot *slot = NULL;
 	struct rmaext_op *op;
-	int ret = kind < RMX_UPDATE ? rmx_key_map(window, rank) : 0;
+	int ret = kind < RMX_UPDATE ? rmx_key_map(root, rank) : 0;
 
 	if (ret)
 		return ret;
@@ -46,12 +47,13 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 		return rmx_fail(-FI_ENOMEM, rank, "malloc", "operation");
 	memset(op, 0, offsetof(struct rmaext_op, failure));
 	op->fabric = f;
-	op->window = window;
+	op->window = root;
+	op->timeout = window->timeout;
 	op->target = target;
 	op->slot = slot;
 	op->rank = rank;
 	op->kind = kind;
-	op->offset = offset;
+	op->offset = window->first + offset;
 	op->len = len;
 	op->chunk = f->chunk;
 	if (payload)
@@ -344,7 +346,6 @@ static unsigned int op_spins(const struct rmaext_op *op)
 static int op_slice(struct rmaext_op **op_p)
 {
 	struct rmaext_op *op = *op_p;
-	struct rmaext_window *w = op->window;
 	struct rmaext_peer *peer = op->target->peer;
 	const bool message = rmx_is_message(op);
 	unsigned int completed;
@@ -354,7 +355,7 @@ static int op_slice(struct rmaext_op **op_p)
 	if (op_step(op_p) != RMX_DONE) {
 		now = rmx_now();
 		if (!op->deadline)
-			op->deadline = now + w->timeout;
+			op->deadline = now + op->timeout;
 		until = now + RMX_SLICE;
 		if (until > op->deadline)
 			until = op->deadline;
@@ -370,7 +371,7 @@ static int op_slice(struct rmaext_op **op_p)
 	}
 	/* for one in line, those before it count too */
 	completed = atomic_load(message ? &peer->answers : &op->completed);
-	ret = rmx_deadline(peer, op->rank, "wait", w->timeout, &op->deadline,
+	ret = rmx_deadline(peer, op->rank, "wait", op->timeout, &op->deadline,
 			   completed != op->seen);
 	op->seen = completed;
 	return ret;

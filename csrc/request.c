@@ -164,7 +164,8 @@ static size_t pack(const struct rmaext_batch *b, struct rmx_box *box)
 	for (uint32_t k = 0; k < box->count; k++) {
 		const uint64_t i = b->start + b->order[box->first + k];
 
-		offsets[k] = rmx_offset_at(b, i) * b->unit + box->part;
+		offsets[k] = b->window->first + rmx_offset_at(b, i) * b->scale +
+			     box->part;
 		if (b->kind != RMAEXT_GET) {
 			memcpy(values, rmx_value_at(b, i) + box->part,
 			       box->unit);

@@ -253,7 +253,7 @@ int rmaext_flush(rmaext_window *w, int64_t rank, struct rmaext_wait *wait)
 	/* orders what the direct route stored */
 	atomic_thread_fence(memory_order_seq_cst);
 	for (rank = first; rank < end; rank++) {
-		ret = flush_wait(w, rank, &until, wait);
+		ret = flush_wait(w->root, rank, &until, wait);
 		if (ret == RMAEXT_PENDING || ret == -FI_ETIMEDOUT)
 			goto leave;
 		if (ret && !lost) { /* gone: flush the others all the same */
@@ -262,7 +262,7 @@ int rmaext_flush(rmaext_window *w, int64_t rank, struct rmaext_wait *wait)
 		}
 	}
 	for (rank = first; w->fabric && rank < end; rank++) {
-		ret = flush_error(w, rank);
+		ret = flush_error(w->root, rank);
 		if (ret && !lost) {
 			lost = ret;
 			rmaext_error_last(&record);

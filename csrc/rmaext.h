@@ -140,6 +140,15 @@ struct rmaext_targets {
 
 enum { RMAEXT_NOTIFY = 256 }; /* notification slots of a window */
 
+/* A part of a window; bytes. */
+struct rmaext_view {
+	uint64_t first;	      /* of every rank's memory */
+	uint64_t stride;      /* offsets of rmaext_many count it; 0: elements */
+	const uint64_t *size; /* of each rank's part */
+	int access;	      /* of the rights that there are, those to keep */
+	int64_t timeout;
+};
+
 /* Places in a control block, in 8-byte words. */
 struct rmaext_places {
 	uint64_t lock; /* 4 of them */
@@ -283,6 +292,13 @@ void rmaext_block_places(int64_t count, struct rmaext_places *places_p);
 int rmaext_window_create(rmaext_fabric *fabric,
 			 const struct rmaext_targets *targets, int64_t timeout,
 			 rmaext_window **window_p);
+/*
+ * A window over a part of another's memory, without a registration of its own.
+ * What is pending is the other's, whose flush and close it needs; it must be
+ * shut before the other is closed, and may be freed after it.
+ */
+int rmaext_window_view(rmaext_window *of, const struct rmaext_view *view,
+		       rmaext_window **view_p);
 /*
  * The first half of closing: later operations of this rank fail with
  * -FI_ESHUTDOWN, while those of others are served. -FI_EBUSY while other

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "internal.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,6 +61,7 @@ static int window_create(struct rmaext_fabric *f,
 
 	if (!w)
 		goto no_memory;
+	w->root = w;
 	w->fabric = f;
 	w->timeout = timeout;
 	w->count = targets->count;
@@ -114,6 +116,78 @@ int rmaext_window_create(rmaext_fabric *f, const struct rmaext_targets *targets,
 	return ret;
 }
 
+/* The target as seen through a view of `len` bytes from `first` on. */
+static void look(struct rmx_target *t, const struct rmx_target *from,
+		 const struct rmaext_view *view, uint64_t len)
+{
+	*t = (struct rmx_target){
+		.peer = from->peer,
+		.near = from->near,
+		.map = from->map,
+		.address = from->address,
+		.control = from->control,
+		.size = len,
+		.access = from->access & (uint8_t)view->access,
+		.align = from->align,
+		.route = from->route,
+	};
+	if (!len)
+		return;
+	if (t->map)
+		t->map += view->first;
+	t->address += view->first;
+	t->align = (uint8_t)((t->align + view->first) % 64);
+}
+
+static int window_view(struct rmaext_window *of, const struct rmaext_view *view,
+		       struct rmaext_window **view_p)
+{
+	struct rmaext_window *w;
+
+	for (int64_t rank = 0; rank < of->count; rank++) {
+		const uint64_t size = of->targets[rank].size;
+
+		if (view->size[rank] && (view->first > size ||
+					 view->size[rank] > size - view->first))
+			return rmx_fail(-ERANGE, rank, "view",
+					"it ends after the %llu bytes there",
+					(unsigned long long)size);
+	}
+	w = calloc(1, sizeof(*w));
+	if (w)
+		w->targets = calloc((size_t)of->count, sizeof(*w->targets));
+	if (!w || !w->targets) {
+		free(w);
+		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "view");
+	}
+	w->root = of->root;
+	w->first = of->first + view->first;
+	w->stride = view->stride;
+	w->fabric = of->fabric;
+	w->timeout = view->timeout;
+	w->count = of->count;
+	w->self = of->self;
+	memcpy(w->token, of->token, sizeof(w->token));
+	for (int64_t rank = 0; rank < w->count; rank++)
+		look(&w->targets[rank], &of->targets[rank], view,
+		     view->size[rank]);
+	pthread_mutex_init(&w->lock, NULL);
+	*view_p = w;
+	return 0;
+}
+
+int rmaext_window_view(rmaext_window *of, const struct rmaext_view *view,
+		       rmaext_window **view_p)
+{
+	int ret = rmx_window_enter(of, "view");
+
+	if (ret)
+		return ret;
+	ret = window_view(of, view, view_p);
+	rmx_window_leave(of);
+	return ret;
+}
+
 void rmx_window_unlink(struct rmaext_window *w)
 {
 	struct rmaext_fabric *f = w->fabric;
@@ -129,11 +203,20 @@ void rmx_window_unlink(struct rmaext_window *w)
 /* The caller owns the struct, close owns what it points to. */
 int rmx_window_enter(struct rmaext_window *w, const char *call)
 {
-	return rmx_gate_enter(&w->gate, call, "the window is closed");
+	int ret = rmx_gate_enter(&w->gate, call, "the window is closed");
+
+	if (ret || w->root == w)
+		return ret;
+	ret = rmx_gate_enter(&w->root->gate, call, "the window is closed");
+	if (ret)
+		rmx_gate_leave(&w->gate);
+	return ret;
 }
 
 void rmx_window_leave(struct rmaext_window *w)
 {
+	if (w->root != w)
+		rmx_gate_leave(&w->root->gate);
 	rmx_gate_leave(&w->gate);
 }
 
@@ -166,6 +249,8 @@ int rmaext_window_close(rmaext_window *w)
 	int ret = rmaext_window_shut(w);
 	int64_t pending = rmaext_window_pending(w);
 
+	if (w->root != w)
+		return ret; /* all else is the root's */
 	if (!ret)
 		ret = rmx_gate_shut(&w->served);
 	if (ret || pending)
@@ -184,7 +269,9 @@ int rmaext_window_close(rmaext_window *w)
 
 void rmaext_window_free(rmaext_window *w)
 {
-	if (w->fabric || w->gate.users || w->served.users)
+	const bool view = w->root != w; /* which may be freed by now */
+
+	if ((w->fabric && !view) || w->gate.users || w->served.users)
 		return; /* still served: leak rather than corrupt */
 	pthread_mutex_destroy(&w->lock);
 	free(w->raw_keys);

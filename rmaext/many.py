@@ -107,7 +107,7 @@ class ManyOperations:
     _fabric: Fabric | None
     _group: Group
     _handle: Any
-    _name: int
+    _name: int | str
     _sizes: list[int]
     _atomic_type: int | None
 

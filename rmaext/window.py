@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import operator
 import warnings
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
@@ -31,6 +32,7 @@ from .fabric import Fabric
 from .group import Group
 from .keys import failed, settle, succeeded
 from .many import ManyOperations, behind
+from .more import MoreWindows
 from .region import Region
 from .updates import UpdateOperations
 
@@ -75,7 +77,7 @@ class Memory:
     access: str
 
 
-class Window(_hot.Window, ManyOperations, UpdateOperations):
+class Window(_hot.Window, ManyOperations, UpdateOperations, MoreWindows):
     """One-sided access to an array of every rank (MPI-4.1, chapter 12).
 
     Parameters
@@ -140,6 +142,8 @@ class Window(_hot.Window, ManyOperations, UpdateOperations):
     _region: Region
     _array: Array
     _block: Block | None = None  # a hidden window has none
+    _views: weakref.WeakValueDictionary[int, Window]  # of it that may be open
+    _stride: int  # bytes from element to element
 
     # -- creation ----------------------------------------------------------------
 
@@ -154,6 +158,7 @@ class Window(_hot.Window, ManyOperations, UpdateOperations):
             raise RuntimeError("this window was made before; make another one")
         self._closed = True  # until it is whole
         self._comm = comm
+        self._views = weakref.WeakValueDictionary()
         self._group = group = Group.of(comm)
         if group.controls is None:
             group.controls = Controls(group, _hidden_window)
@@ -191,6 +196,7 @@ class Window(_hot.Window, ManyOperations, UpdateOperations):
         self._records, self._routes, self._maps = region.records, region.routes, region.maps
         self._handle = region.window(self._timeout, token, blocks)
         self._dtype = self._array.dtype
+        self._stride = self._dtype.itemsize
         self._sizes = [record.size // self._dtype.itemsize for record in self._records]
         self._atomic_type = memory.atomic_type(self._dtype)
         address = int(ffi.cast("uintptr_t", self._handle))
@@ -429,7 +435,7 @@ class Window(_hot.Window, ManyOperations, UpdateOperations):
         self._check_open(call)
         place = self._place(call, rank, offset, array.size)
         if place is not None:
-            first = place[1] * self._dtype.itemsize
+            first = place[1] * self._stride
             update = kind == _hot.FETCH_ADD
             number = self._atomic_number(call, place, lib.RMAEXT_SUM) if update else -1
             code = lib.rmaext_window_check(
@@ -498,13 +504,26 @@ class Window(_hot.Window, ManyOperations, UpdateOperations):
             # Once all have met, memory is freed: this rank's threads must have stopped
             # writing by then. A get or an atomic that was given up may still reach its
             # target; then all keep their memory.
-            self._closed = True
-            busy = lib.rmaext_window_shut(self._handle) != 0
+            busy = self._shut_calls()
             busy = lib.rmaext_window_pending(self._handle) > 0 or busy
             failure, keep = self._meet(failure, busy)
             self._shut(keep)
         if failure is not None:
             raise failure
+
+    def _shut_calls(self) -> bool:
+        """Let no thread of this rank begin an operation; True if one does not end."""
+        codes = [lib.rmaext_window_shut(window._handle) for window in self._mark_closed()]
+        return any(codes)
+
+    def _mark_closed(self) -> list[Window]:
+        """Refuse operations from now on; return the window and its views."""
+        # other threads may make more: those see that the window is closed
+        views = [ref() for ref in self._views.valuerefs()]
+        windows = [self, *(view for view in views if view is not None)]
+        for window in windows:
+            window._closed = True
+        return windows
 
     def _try_flush(self) -> Exception | None:
         try:
@@ -539,7 +558,7 @@ class Window(_hot.Window, ManyOperations, UpdateOperations):
 
     def _shut(self, keep: bool) -> None:
         """End the own calls. Without `keep`, which needs all ranks' consent, peers' too."""
-        self._closed = True
+        self._mark_closed()
         if keep:
             return
         if self._block is not None:
@@ -633,7 +652,7 @@ class Window(_hot.Window, ManyOperations, UpdateOperations):
         """
         rank, first, _ = place
         fabric, handle = self._fabric, self._handle
-        first *= self._dtype.itemsize
+        first *= self._stride
         if fabric is None:
             code = function(handle, rank, first, *arguments, _NO_OP)
             if code:

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Windows made of windows, and those of other kinds: the ways to them.
+
+Each kind has a room of its own, which knows `Window`; hence the late imports.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .window import Window
+
+__all__ = ["MoreWindows"]
+
+
+class MoreWindows:
+    """What `Window` has to offer besides itself."""
+
+    def subwindow(self, start: int, stop: int) -> Window:
+        """Return a window over the elements [start, stop) of every rank.
+
+        Parameters
+        ----------
+        start, stop : int
+            Elements in C order. Each rank must have all of them, or no memory
+            at all in the window; then it has none in the subwindow.
+
+        Returns
+        -------
+        Window
+            All operations count from `start`, and nothing outside is reached.
+            `local` is one-dimensional.
+
+        Raises
+        ------
+        BoundsError
+            Naming the ranks that end before `stop`.
+        ClosedError
+
+        Notes
+        -----
+        Local: no rank waits, and nothing is registered. The nearest in MPI is a
+        displacement added to each call. Operations of the subwindow are those of
+        the window: a `flush` of either completes both's, and of two errors that are left
+        to a flush, either may raise. `close()` of the subwindow is local and
+        need not be called; when the window is closed, so is the subwindow. A
+        `fence`, and locks, are those of the window.
+        """
+        from .views import subwindow
+
+        return subwindow(self, start, stop)
+
+    def dup(self, access: str | None = None, timeout: float | None = None) -> Window:
+        """Return the same window with other hints.
+
+        Parameters
+        ----------
+        access : {"r", "w", "rw"}, optional
+            What operations of the duplicate may do: some of what the window
+            allows on every rank that has memory.
+        timeout : float, optional
+            As for `Window`; by default the window's own.
+
+        Raises
+        ------
+        AccessError
+            The window does not allow as much.
+        ClosedError, TypeError, ValueError
+
+        Notes
+        -----
+        Local, and as `subwindow` in all else. Corresponds to MPI_Win_create over
+        the same memory with another info object, without its cost.
+        """
+        from .views import dup
+
+        return dup(self, access, timeout)
+
+    def field(self, name: str) -> Window:
+        """Return a window over one field of a structured dtype.
+
+        Parameters
+        ----------
+        name : str
+            Of a field without dimensions of its own.
+
+        Returns
+        -------
+        Window
+            Of the field's dtype; an offset counts records. `local` is the field
+            of this rank's array.
+
+        Raises
+        ------
+        KeyError, TypeError
+            There is no such field.
+        ClosedError
+
+        Notes
+        -----
+        Local, and as `subwindow` in all else; corresponds to MPI_Type_create_resized
+        of the field's type. Operations on several records are carried
+        out as many of one element each, so a put is complete when it returns.
+        Atomics raise AlignmentError, before anything is sent, where the field is
+        not aligned to its size in every record: `np.dtype(..., align=True)`.
+        """
+        from .views import field
+
+        return field(self, name)
