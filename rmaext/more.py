@@ -9,6 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mpi4py import MPI
+    from numpy.typing import DTypeLike
+
+    from .shared import SharedWindow
     from .window import Window
 
 __all__ = ["MoreWindows"]
@@ -16,6 +20,48 @@ __all__ = ["MoreWindows"]
 
 class MoreWindows:
     """What `Window` has to offer besides itself."""
+
+    @classmethod
+    def shared(
+        cls,
+        comm: MPI.Comm,
+        shape: int | tuple[int, ...],
+        dtype: DTypeLike = float,
+        timeout: float | None = None,
+    ) -> SharedWindow:
+        """Return a window over new memory in one piece, for ranks that share a node.
+
+        Parameters
+        ----------
+        comm : mpi4py.MPI.Comm
+            Its ranks must share a node: `comm.Split_type(MPI.COMM_TYPE_SHARED)`.
+        shape, dtype, timeout
+            As for `Window.allocate`; the shape may differ between ranks.
+
+        Returns
+        -------
+        SharedWindow
+            The ranks' parts follow each other in their order, without gaps: `whole` is
+            all of them as one array, `peer_view(rank)` one of them, in its shape.
+
+        Raises
+        ------
+        NotLocalError
+            On every rank, if not all can map each other's memory.
+        TypeError, ValueError, MemoryError
+            On every rank, if any rank's arguments do not fit.
+
+        Notes
+        -----
+        Collective, blocking; corresponds to MPI_Win_allocate_shared. The memory is filled
+        with zeros. It is rank 0's, and stays while any process of the node has it
+        mapped, also when that rank is killed. Arrays over it, `local` included,
+        must not be used once the window is closed: the memory may
+        then become part of another array of rank 0.
+        """
+        from .shared import SharedWindow
+
+        return SharedWindow.make(comm, shape, dtype, timeout)
 
     def subwindow(self, start: int, stop: int) -> Window:
         """Return a window over the elements [start, stop) of every rank.

@@ -17,7 +17,7 @@ from .group import Group, key_length
 from .keys import WindowRecord, agree, blame, dtype_text, parse_all
 from .node import NO_BLOCK
 
-__all__ = ["Region"]
+__all__ = ["Region", "same_dtype"]
 
 Array = NDArray[Any]
 
@@ -67,7 +67,7 @@ class Region:
             return self._record(network=not group.all_direct).pack()
 
         records = parse_all(WindowRecord.unpack, agree(group.gather, mine))
-        _same_dtype(records)
+        same_dtype(records)
         _same_shape(records, self.array.dtype.itemsize)
         if group.all_direct:
             if group.size == 1 or all(r.block != NO_BLOCK or not r.size for r in records):
@@ -122,7 +122,7 @@ def _same_shape(records: list[WindowRecord], itemsize: int) -> None:
         raise blame(odd, KeyRecordError, "shape and size of the window do not match")
 
 
-def _same_dtype(records: list[WindowRecord]) -> None:
+def same_dtype(records: list[WindowRecord]) -> None:
     """Raise, on all ranks alike, unless all have the dtype of the most."""
     names = [record.dtype for record in records]
     if len(set(names)) == 1:

@@ -162,7 +162,7 @@ class Window(_hot.Window, ManyOperations, UpdateOperations, MoreWindows):
         self._group = group = Group.of(comm)
         if group.controls is None:
             group.controls = Controls(group, _hidden_window)
-        self._region = region = Region(group)
+        self._region = region = self._new_region(group)
 
         def mine() -> tuple[Array, int]:
             array = make()
@@ -187,6 +187,9 @@ class Window(_hot.Window, ManyOperations, UpdateOperations, MoreWindows):
             group.join()
         _lifetime.on_end(self)
         self._closed = False
+
+    def _new_region(self, group: Group) -> Region:
+        return Region(group)
 
     def _adopt(self, token: bytes, blocks: list[Any] | None) -> None:
         """Make the C window over the region."""
