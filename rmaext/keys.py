@@ -152,8 +152,8 @@ def error_record(payload: bytes) -> dict[str, Any]:
     return fields
 
 
-# size, base, address, block, access, lengths of shape, dtype and key
-_HEAD = struct.Struct("<QQQqQQQBBHH")
+# size, base, address, block, access, lengths of shape, dtype and key, parts
+_HEAD = struct.Struct("<QQQqQQQBBHHI")
 
 
 class WindowRecord(NamedTuple):
@@ -167,13 +167,14 @@ class WindowRecord(NamedTuple):
     address: int = 0  # in its process
     shape: tuple[int, ...] = ()
     block: tuple[int, int, int, int] = (-1, 0, 0, 0)  # of its arena; -1: elsewhere
+    parts: int = 0  # arrays that the window has there, this being the first; 0: not a list
 
     def pack(self) -> bytes:
         """Return the payload of a record."""
         dtype = self.dtype.encode()
         head = _HEAD.pack(
             *(self.size, self.base, self.address, *self.block),
-            *(self.access, len(self.shape), len(dtype), len(self.key)),
+            *(self.access, len(self.shape), len(dtype), len(self.key), self.parts),
         )
         shape = struct.pack(f"<{len(self.shape)}Q", *self.shape)
         return head + shape + dtype + self.key
@@ -183,7 +184,9 @@ class WindowRecord(NamedTuple):
         """Decode a payload; KeyRecordError if malformed."""
         if len(payload) < _HEAD.size:
             _malformed(f"window record of {len(payload)} bytes")
-        size, base, address, *block, access, n_shape, n_dtype, n_key = _HEAD.unpack_from(payload)
+        size, base, address, *block, access, n_shape, n_dtype, n_key, parts = _HEAD.unpack_from(
+            payload
+        )
         body = payload[_HEAD.size :]
         if len(body) != 8 * n_shape + n_dtype + n_key:
             _malformed("lengths inside the window record do not match")
@@ -195,7 +198,7 @@ class WindowRecord(NamedTuple):
         except UnicodeDecodeError:
             _malformed("dtype of the window")
         key = body[8 * n_shape + n_dtype :]
-        return cls(size, base, access, dtype, key, address, shape, tuple(block))
+        return cls(size, base, access, dtype, key, address, shape, tuple(block), parts)
 
 
 def dtype_text(dtype: np.dtype[Any]) -> str:

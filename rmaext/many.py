@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .fabric import Fabric
     from .group import Group
 
-__all__ = ["ManyOperations", "behind"]
+__all__ = ["NAMES", "ManyOperations", "behind", "indices"]
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -53,7 +53,7 @@ _GET = _Call("get_many", lib.RMAEXT_GET, 0, True)
 _spare: list[Any] = []
 
 
-def _indices(what: str, given: Any) -> Array:
+def indices(what: str, given: Any) -> Array:
     """Return ranks or offsets as int64."""
     if type(given) is int:
         try:
@@ -170,9 +170,9 @@ class ManyOperations:
         Written for speed where ranks, offsets and values are arrays of one shape.
         """
         if type(ranks) is not _NDARRAY or ranks.dtype is not _INT64:
-            ranks = _indices("ranks", ranks)
+            ranks = indices("ranks", ranks)
         if type(offsets) is not _NDARRAY or offsets.dtype is not _INT64:
-            offsets = _indices("offsets", offsets)
+            offsets = indices("offsets", offsets)
         shape, ones = offsets.shape, 0
         if ranks.shape != shape or (values is not None and values.shape != shape):
             shapes = {ranks.shape, shape} | (set() if values is None else {values.shape})

@@ -20,6 +20,7 @@ __all__ = [
     "check_origin",
     "check_result",
     "origin",
+    "part_of",
     "window_array",
 ]
 
@@ -149,6 +150,19 @@ def check_result(out: Any, dtype: np.dtype[Any]) -> None:
     """Check the array that the caller offers for a result."""
     if not check_origin(out, dtype, "out").flags.writeable:
         raise ValueError("out is read-only")
+
+
+def part_of(arguments: tuple[Any, ...], start: int, count: int, whole: int) -> list[Any]:
+    """Return the arguments of a C operation for a part of its `whole` elements.
+
+    Its pointers lead to elements, and its last argument is their number, or bytes;
+    `start` is a byte.
+    """
+    *others, size = arguments
+    part = [
+        ffi.cast("char *", it) + start if isinstance(it, ffi.CData) and it else it for it in others
+    ]
+    return [*part, size // whole * count]
 
 
 _KINDS = {

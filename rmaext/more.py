@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
     from numpy.typing import DTypeLike
 
+    from .joined import JoinedWindow
     from .shared import SharedWindow
     from .window import Window
 
@@ -62,6 +63,12 @@ class MoreWindows:
         from .shared import SharedWindow
 
         return SharedWindow.make(comm, shape, dtype, timeout)
+
+    @staticmethod
+    def _joined() -> type[JoinedWindow]:
+        from .joined import JoinedWindow
+
+        return JoinedWindow
 
     def subwindow(self, start: int, stop: int) -> Window:
         """Return a window over the elements [start, stop) of every rank.

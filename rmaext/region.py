@@ -51,6 +51,7 @@ class Region:
         self._access = 0
         self._registered: Any = None
         self._kept = -1
+        self.parts = 0  # arrays of a window that this is the first of
 
     def exchange(self, make: Callable[[], tuple[Array, int]]) -> None:
         """Let each rank make its array, with the rights of origins, and describe it. Collective.
@@ -68,6 +69,7 @@ class Region:
 
         records = parse_all(WindowRecord.unpack, agree(group.gather, mine))
         same_dtype(records)
+        _same_kind(records)
         _same_shape(records, self.array.dtype.itemsize)
         if group.all_direct:
             if group.size == 1 or all(r.block != NO_BLOCK or not r.size for r in records):
@@ -113,13 +115,20 @@ class Region:
             key, base = fabric.key(self._registered)
         block = node.Arena.find(pointer, array.nbytes) if array.nbytes else NO_BLOCK
         text = dtype_text(array.dtype)
-        return WindowRecord(array.nbytes, base, self._access, text, key, start, array.shape, block)
+        where = (key, start, array.shape, block, self.parts)
+        return WindowRecord(array.nbytes, base, self._access, text, *where)
 
 
 def _same_shape(records: list[WindowRecord], itemsize: int) -> None:
     odd = [rank for rank, r in enumerate(records) if math.prod(r.shape) * itemsize != r.size]
     if odd:
         raise blame(odd, KeyRecordError, "shape and size of the window do not match")
+
+
+def _same_kind(records: list[WindowRecord]) -> None:
+    lists = [rank for rank, record in enumerate(records) if record.parts]
+    if lists and len(lists) < len(records):
+        raise blame(lists, TypeError, "a list of arrays, the other ranks have one array")
 
 
 def same_dtype(records: list[WindowRecord]) -> None:

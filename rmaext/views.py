@@ -162,7 +162,7 @@ class FieldView(View):
             self._many(moves[function], 0, np.array(rank), offsets, values, out)
         else:
             for k in range(count):
-                one = part_of(arguments, k * self._dtype.itemsize, 1, count)
+                one = memory.part_of(arguments, k * self._dtype.itemsize, 1, count)
                 super()._run(call, (rank, first + k, 1), buffers, function, *one)
 
     def _check_aligned(self, call: str, place: Place) -> None:
@@ -171,19 +171,6 @@ class FieldView(View):
             text = f"{self._where(call, place)}: records of {self._stride} bytes are not all "
             text += f"aligned to the {unit} of the field"
             raise AlignmentError(errno.EFAULT, text, call=call, rank=place[0])
-
-
-def part_of(arguments: tuple[Any, ...], start: int, count: int, whole: int) -> list[Any]:
-    """Return the arguments of a C operation for a part of its `whole` elements.
-
-    Its pointers lead to elements, and its last argument is their number, or bytes;
-    `start` is a byte.
-    """
-    *others, size = arguments
-    part = [
-        ffi.cast("char *", it) + start if isinstance(it, ffi.CData) and it else it for it in others
-    ]
-    return [*part, size // whole * count]
 
 
 def subwindow(parent: Any, start: int, stop: int) -> View:

@@ -7,10 +7,10 @@ import errno
 import operator
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from mpi4py import MPI
@@ -35,6 +35,9 @@ from .many import ManyOperations, behind
 from .more import MoreWindows
 from .region import Region
 from .updates import UpdateOperations
+
+if TYPE_CHECKING:
+    from typing import Self  # Python 3.11
 
 __all__ = ["Memory", "Window"]
 
@@ -84,10 +87,11 @@ class Window(_hot.Window, ManyOperations, UpdateOperations, MoreWindows):
     ----------
     comm : mpi4py.MPI.Comm
         Intracommunicator whose ranks take part.
-    array : numpy.ndarray
+    array : numpy.ndarray or list of these
         This rank's memory: C-contiguous, any shape, any dtype without Python
         objects. Sizes may differ between ranks, zero included; the dtype, byte
-        order included, may not. The window keeps the array alive.
+        order included, may not. The window keeps the array alive. The elements
+        of several arrays are counted one array after another; see `JoinedWindow`.
     access : {"r", "w", "rw"}, optional
         What origins may do; by default what the array allows.
     timeout : float, optional
@@ -111,10 +115,18 @@ class Window(_hot.Window, ManyOperations, UpdateOperations, MoreWindows):
     the other updates are atomic against each other, per element.
     """
 
+    def __new__(cls, *args: Any, **keywords: Any) -> Self:
+        """Make one of the kind that the arguments are for."""
+        array = keywords.get("array", args[1] if len(args) > 1 else None)
+        kind: type[Self] = cls
+        if cls is Window and isinstance(array, (list, tuple)):
+            kind = cls._joined()  # type: ignore[assignment]
+        return super().__new__(kind)
+
     def __init__(
         self,
         comm: MPI.Comm,
-        array: Array,
+        array: Array | Sequence[Array],
         access: str | None = None,
         timeout: float | None = None,
     ) -> None:
@@ -438,15 +450,18 @@ class Window(_hot.Window, ManyOperations, UpdateOperations, MoreWindows):
         self._check_open(call)
         place = self._place(call, rank, offset, array.size)
         if place is not None:
-            first = place[1] * self._stride
             update = kind == _hot.FETCH_ADD
             number = self._atomic_number(call, place, lib.RMAEXT_SUM) if update else -1
-            code = lib.rmaext_window_check(
-                self._handle, place[0], first, array.nbytes, access, number
-            )
-            if code:
-                raise from_c(code, self._where(call, place))
+            self._foresee(call, place, access, number)
         return _hot.Prepared(kind, self, array, rank, offset)
+
+    def _foresee(self, call: str, place: Place, access: int, number: int) -> None:
+        """Raise what an operation would be refused for; `number`: of an atomic's type, or -1."""
+        rank, first, count = place
+        first, nbytes = first * self._stride, count * self._dtype.itemsize
+        code = lib.rmaext_window_check(self._handle, rank, first, nbytes, access, number)
+        if code:
+            raise from_c(code, self._where(call, place))
 
     def check(self, code: int) -> None:
         """Raise what a code that a function of `rmaext.jit` returned stands for, unless 0.
@@ -508,7 +523,7 @@ class Window(_hot.Window, ManyOperations, UpdateOperations, MoreWindows):
             # writing by then. A get or an atomic that was given up may still reach its
             # target; then all keep their memory.
             busy = self._shut_calls()
-            busy = lib.rmaext_window_pending(self._handle) > 0 or busy
+            busy = any(lib.rmaext_window_pending(w._handle) for w in self._parts()) or busy
             failure, keep = self._meet(failure, busy)
             self._shut(keep)
         if failure is not None:
@@ -520,13 +535,18 @@ class Window(_hot.Window, ManyOperations, UpdateOperations, MoreWindows):
         return any(codes)
 
     def _mark_closed(self) -> list[Window]:
-        """Refuse operations from now on; return the window and its views."""
+        """Refuse operations from now on; return the window with its parts and views."""
+        self._closed = True
         # other threads may make more: those see that the window is closed
         views = [ref() for ref in self._views.valuerefs()]
-        windows = [self, *(view for view in views if view is not None)]
+        windows = [*self._parts(), *(view for view in views if view is not None)]
         for window in windows:
             window._closed = True
         return windows
+
+    def _parts(self) -> list[Window]:
+        """Return those whose C windows this one has."""
+        return [self]
 
     def _try_flush(self) -> Exception | None:
         try:
@@ -566,7 +586,8 @@ class Window(_hot.Window, ManyOperations, UpdateOperations, MoreWindows):
             return
         if self._block is not None:
             self._group.controls.give(self._block)
-        if not lib.rmaext_window_close(self._handle):
+        codes = [lib.rmaext_window_close(part._handle) for part in self._parts()]
+        if not any(codes):
             self._region.release()
             self._group.quit()
 

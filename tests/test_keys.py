@@ -28,8 +28,9 @@ RECORDS = st.builds(
     address=st.integers(0, 2**63 - 1),
     shape=st.lists(st.integers(0, 2**63 - 1), max_size=32).map(tuple),
     block=st.tuples(st.integers(-1, 2**31), *[st.integers(0, 2**63 - 1)] * 3),
+    parts=st.integers(0, 2**32 - 1),
 ).filter(lambda record: record.dtype.isprintable())
-GOOD = WindowRecord(800, 4096, 3, "<f8", bytes(range(32)), 16, (10, 10), (5, 6, 7, 8))
+GOOD = WindowRecord(800, 4096, 3, "<f8", bytes(range(32)), 16, (10, 10), (5, 6, 7, 8), 2)
 FRAME = keys.encode(GOOD.pack())
 
 

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Windows over several arrays of each rank, which are one to those who use them."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from . import _lifetime, memory
+from ._lib import lib
+from .errors import BoundsError, Unsupported
+from .group import Group
+from .many import NAMES, indices
+from .region import Region
+from .window import Place, Window
+
+__all__ = ["JoinedWindow"]
+
+Array = NDArray[Any]
+
+_RIGHTS = {  # of origins; other functions need both
+    lib.rmaext_put: lib.RMAEXT_WRITE,
+    lib.rmaext_get: lib.RMAEXT_READ,
+}
+_RIGHTS_OF_MANY = {lib.RMAEXT_PUT: lib.RMAEXT_WRITE, lib.RMAEXT_GET: lib.RMAEXT_READ}
+_BOTH = lib.RMAEXT_READ | lib.RMAEXT_WRITE
+
+
+class JoinedRegion(Region):
+    """A region for each array; as many as the rank with the most has."""
+
+    def __init__(self, group: Group, arrays: Sequence[Array], access: str | None) -> None:
+        super().__init__(group)
+        self._arrays, self._rights = arrays, access
+        self.regions: list[Region] = []
+
+    def exchange(self, make: Callable[[], tuple[Array, int]]) -> None:
+        """Describe all arrays, the first in words that say how many there are. Collective."""
+        first = Region(self.group)
+        first.parts = max(1, len(self._arrays))
+        self.regions.append(first)
+        first.exchange(make)
+        dtype = first.array.dtype
+        for k in range(1, max(record.parts for record in first.records)):
+            region = Region(self.group)
+            self.regions.append(region)
+            array = self._arrays[k] if k < len(self._arrays) else np.empty(0, dtype)
+            access = memory.access_bits(self._rights, array.flags.writeable)
+            pair = (array, access)
+            region.exchange(lambda pair=pair: pair)  # type: ignore[misc]
+        self.array = first.array
+        fabrics = (region.fabric for region in self.regions)
+        self.fabric = next((fabric for fabric in fabrics if fabric is not None), None)
+
+    def connect(self) -> None:
+        """Settle the routes."""
+        for region in self.regions:
+            region.connect()
+
+    def release(self) -> None:
+        """Deregister. No peer uses the memory any more."""
+        for region in self.regions:
+            region.release()
+
+
+class JoinedWindow(Window):
+    """A window over several arrays of each rank: `Window(comm, [a, b, c])`.
+
+    Parameters
+    ----------
+    comm, access, timeout
+        As for `Window`.
+    array : list of numpy.ndarray
+        Of one dtype; at least one, which may be empty. Their number and sizes may
+        differ between ranks. Each is registered by itself and stays where it is.
+
+    Notes
+    -----
+    Collective, blocking; corresponds to a window of MPI_Win_create_dynamic with
+    several attached regions, or to a derived datatype for each call. The
+    elements of the arrays, one after another, share one range of offsets, and an
+    operation may span the seams. It is then not one, but one on each array: each
+    element is updated atomically, as always. `local` and `peer_view` are lists.
+
+    There are no functions for compiled code, and no views.
+    """
+
+    _region: JoinedRegion
+    _given: tuple[list[Array], str | None]
+    _arrays: list[Window]  # a window for each array
+    _bounds: Any  # of rank r and array k: the first element, at [r, k]
+
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        array: Array | Sequence[Array],
+        access: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        arrays = list(array)
+        self._given = arrays, access
+
+        def first() -> Array:
+            if not arrays:
+                raise ValueError("a list of no arrays; one of them may be empty")
+            checked = [memory.window_array(array) for array in arrays]
+            for array in checked:
+                memory.access_bits(access, array.flags.writeable)
+                if array.dtype != checked[0].dtype:
+                    text = f"the arrays have dtypes {checked[0].dtype} and {array.dtype}"
+                    raise TypeError(text)
+            return checked[0]
+
+        self._create(comm, first, access, timeout)
+
+    def _new_region(self, group: Group) -> Region:
+        return JoinedRegion(group, *self._given)
+
+    def _adopt(self, token: bytes, blocks: list[Any] | None) -> None:
+        """Make a C window for each array."""
+        region, group, name = self._region, self._group, int(self._name)
+        self._arrays = []
+        for k, part in enumerate(region.regions):
+            window = Window.__new__(Window)
+            window._group, window._region, window._comm = group, part, self._comm
+            window._name, window._timeout = f"{name}, array {k}", self._timeout
+            window._adopt(group.token(name | k << 32) if k else token, blocks)
+            _lifetime.on_end(window)
+            self._arrays.append(window)
+        for window in self._arrays:
+            window._closed = False
+        first = self._arrays[0]
+        self._fabric, self._handle = region.fabric, first._handle
+        self._dtype, self._stride = first._dtype, first._stride
+        self._atomic_type = first._atomic_type
+        sizes = np.array([window._sizes for window in self._arrays], dtype=np.int64).T
+        self._bounds = np.concatenate(
+            [np.zeros((group.size, 1), np.int64), sizes.cumsum(axis=1)], axis=1
+        )
+        self._sizes = self._bounds[:, -1].tolist()
+        self._routes = [
+            max((w._routes[r] for w in self._arrays if w._sizes[r]), default=first._routes[r])
+            for r in range(group.size)
+        ]
+
+    def _parts(self) -> list[Window]:
+        return self._arrays
+
+    # -- what it is ----------------------------------------------------------------
+
+    @property
+    def local(self) -> Any:
+        """The arrays of this rank, as a list. Local."""
+        mine = range(self._region.regions[0].records[self._group.rank].parts)
+        return [self._arrays[k].local for k in mine]
+
+    @property
+    def memory(self) -> Any:
+        """Key, base address, size and rights of each array of this rank, as a list."""
+        return [window.memory for window in self._arrays[: len(self.local)]]
+
+    def peer_view(self, rank: int) -> Any:
+        """Return the arrays of a rank of this node, as a list; else as `Window.peer_view`."""
+        self._check_open("peer_view")
+        number = self._rank(rank, "peer_view")
+        count = self._region.regions[0].records[number].parts
+        return [window.peer_view(number) for window in self._arrays[:count]]
+
+    @property
+    def numba(self) -> int:
+        """There is none: compiled code knows one array a rank."""
+        self._refuse("numba")
+
+    def subwindow(self, start: int, stop: int) -> NoReturn:
+        """There are no views."""
+        self._refuse("subwindow")
+
+    def dup(self, access: str | None = None, timeout: float | None = None) -> NoReturn:
+        """There are no views."""
+        self._refuse("dup")
+
+    def field(self, name: str) -> NoReturn:
+        """There are no views."""
+        self._refuse("field")
+
+    def _refuse(self, call: str) -> NoReturn:
+        text = f"{call}: window {self._name} has several arrays"
+        raise Unsupported(errno.EOPNOTSUPP, text, call=call)
+
+    # -- operations ----------------------------------------------------------------
+
+    def _pieces(self, place: Place) -> Iterator[tuple[Window, int, int, int]]:
+        """Give the window, the first element there, the count, and how many came before."""
+        rank, first, count = place
+        bounds = self._bounds[rank].tolist()
+        for window, low, high in zip(self._arrays, bounds, bounds[1:], strict=False):
+            start, stop = max(first, low), min(first + count, high)
+            if start < stop:
+                yield window, start - low, stop - start, start - first
+
+    def _foresee(self, call: str, place: Place, access: int, number: int) -> None:
+        for window, first, count, _ in self._pieces(place):
+            window._foresee(call, (place[0], first, count), access, number)
+
+    def _run(
+        self,
+        call: str,
+        place: Place,
+        buffers: tuple[Array, ...],
+        function: Any,
+        *arguments: Any,
+    ) -> None:
+        rank, _, whole = place
+        self._foresee(call, place, _RIGHTS.get(function, _BOTH), -1)
+        for window, first, count, before in self._pieces(place):
+            start = before * self._dtype.itemsize
+            some = memory.part_of(arguments, start, count, whole)
+            window._run(call, (rank, first, count), buffers, function, *some)
+
+    def _many(
+        self,
+        kind: int,
+        type_: int | None,
+        ranks: Any,
+        offsets: Any,
+        values: Array | None,
+        out: Array | None,
+    ) -> Any:
+        ranks, offsets = indices("ranks", ranks), indices("offsets", offsets)
+        arrays = [ranks, offsets] if values is None else [ranks, offsets, values]
+        shape = np.broadcast_shapes(*(array.shape for array in arrays))
+        if out is None:
+            out = np.empty(shape, self._dtype)
+        elif out.shape != shape:
+            raise ValueError(f"out has shape {out.shape}, the elements {shape}")
+        flat = [np.broadcast_to(array, shape).reshape(-1) for array in arrays]
+        which, places = self._sort(flat[0], flat[1], shape)
+        access = _RIGHTS_OF_MANY.get(kind, _BOTH)
+        number = -1 if type_ is None or access != _BOTH else type_
+        lots = [(self._arrays[k], np.flatnonzero(which == k)) for k in np.unique(which)]
+        for window, lot in lots:
+            for rank in np.unique(flat[0][lot]).tolist():
+                window._foresee(NAMES[kind], (rank, 0, 1), access, number)
+        results = out.reshape(-1)
+        for window, lot in lots:
+            part = None if values is None else flat[2][lot]
+            got = window._many(kind, type_, flat[0][lot], places[lot], part, None)
+            if got is not None:
+                results[lot] = got
+        return out
+
+    def _sort(self, ranks: Array, offsets: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
+        """Return which array each element is in, and where there; BoundsError if in none."""
+        known = np.where((ranks >= 0) & (ranks < len(self._sizes)), ranks, 0)
+        sizes = self._bounds[known, -1]
+        bad = np.flatnonzero((ranks != known) | (offsets < 0) | (offsets >= sizes))
+        if bad.size:
+            rank, offset = int(ranks[bad[0]]), int(offsets[bad[0]])
+            index = ", ".join(map(str, np.unravel_index(bad[0], shape))) if shape else ""
+            text = f"window {self._name}, element [{index}]: rank {rank}, offset {offset}, "
+            raise BoundsError(errno.ERANGE, text + "length 1: outside the window", rank=rank)
+        which = np.zeros(ranks.size, np.int64)
+        for k in range(1, len(self._arrays)):
+            which += offsets >= self._bounds[known, k]
+        # past arrays without elements, which end where they begin
+        return which, offsets - self._bounds[known, which]
+
+    def _flush(self, rank: int | None = None) -> None:
+        self._check_open("flush")
+        failure: Exception | None = None
+        for window in self._arrays:  # all of them, whatever one says
+            try:
+                window.flush(rank)
+            except Exception as exc:
+                failure = failure or exc
+        if failure is not None:
+            raise failure
