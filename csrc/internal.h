@@ -344,6 +344,7 @@ struct rmaext_window {
 	int64_t self;
 	uint8_t token[RMX_TOKEN];
 	struct rmx_target *targets;
+	struct rmx_attached *attached; /* of a dynamic window; else NULL */
 	uint8_t *raw_keys; /* count * raw_len bytes, FI_MR_RAW only */
 	size_t raw_len;
 	struct rmx_gate gate;	/* calls of this rank */
@@ -454,6 +455,15 @@ void rmx_key_unmap_all(struct rmaext_window *window);
 int rmx_window_enter(struct rmaext_window *window, const char *call);
 void rmx_window_leave(struct rmaext_window *window);
 void rmx_window_unlink(struct rmaext_window *window);
+
+/* attach.c */
+struct rmx_attached *rmx_attached_new(void);
+void rmx_attached_free(struct rmx_attached *attached);
+/* around all that looks at the memory; nothing for NULL */
+void rmx_attached_lock(struct rmx_attached *attached);
+void rmx_attached_unlock(struct rmx_attached *attached);
+bool rmx_attached_has(const struct rmx_attached *attached, uint64_t address,
+		      uint64_t len);
 
 /* slot.c */
 int rmx_slots_make(struct rmaext_fabric *fabric);
@@ -569,6 +579,25 @@ static inline bool rmx_flushed(const struct rmaext_window *w, int64_t rank)
 			return false;
 	}
 	return true;
+}
+
+/*
+ * Does the window have these bytes of this rank's memory? Asked at the target;
+ * of a dynamic window its offsets are addresses, and the caller has the lock.
+ */
+static inline bool rmx_has(const struct rmaext_window *w, uint64_t offset,
+			   uint64_t len)
+{
+	const struct rmx_target *t = &w->targets[w->self];
+
+	if (w->attached)
+		return rmx_attached_has(w->attached, offset, len);
+	return t->map && offset <= t->size && len <= t->size - offset;
+}
+
+static inline char *rmx_own(const struct rmaext_window *w, uint64_t offset)
+{
+	return (char *)((uintptr_t)w->targets[w->self].map + offset);
 }
 
 /* Aligned elements in one piece; others may look at them meanwhile. */

@@ -54,7 +54,7 @@ int rmx_key_map(struct rmaext_window *window, int64_t rank)
 	struct rmaext_fabric *f = window->fabric;
 	int ret = 0;
 
-	if (!window->raw_keys)
+	if (!window->raw_keys || window->attached)
 		return 0;
 	pthread_mutex_lock(&f->lock);
 	if (!target->mapped) {

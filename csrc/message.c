@@ -246,8 +246,9 @@ static int send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 		q->count++;
 		last = op;
 		op = op->next;
-	} while (op && op->window == last->window && !is_bulk(op) &&
-		 has_room(box, end, op));
+		/* what the target may refuse takes no others with it */
+	} while (op && op->window == last->window && !op->window->attached &&
+		 !is_bulk(op) && has_room(box, end, op));
 	ret = rmx_message_send(f, box, &(struct iovec){box->data, end}, 1);
 	if (ret) {
 		rmx_message_drop(&f->executor, box);

@@ -61,9 +61,10 @@ static int range_check(const struct rmaext_window *w, const struct rmx_range *r,
 	ret = update ? update_check(w, r) : put_check(r);
 	if (ret)
 		return ret;
-	if (!t->map || (t->access & access) != access)
+	if ((!t->map && !w->attached) || (t->access & access) != access)
 		return -FI_EACCES;
-	if (r->offset > t->size || r->count > (t->size - r->offset) / r->unit)
+	if (r->count > UINT64_MAX / r->unit ||
+	    !rmx_has(w, r->offset, r->count * r->unit))
 		return -ERANGE;
 	extent_p->bytes = r->count * r->unit;
 	extent_p->operands = r->op == RMAEXT_CSWAP   ? 2
@@ -128,12 +129,12 @@ int rmx_ranges_apply(struct rmaext_window *w, const char *data, char *results)
 		data += compare ? bytes : 0;
 		if (r.kind == RMX_UPDATE)
 			ret = rmx_update_memory(
-				w, r.op, r.type, t->map + r.offset, data,
+				w, r.op, r.type, rmx_own(w, r.offset), data,
 				compare,
 				r.flags & RMX_WITH_FETCH ? results : NULL,
 				r.count);
 		else
-			rmx_copy(t->map + r.offset, data, bytes);
+			rmx_copy(rmx_own(w, r.offset), data, bytes);
 		if (!ret && (r.flags & RMX_WITH_NOTIFY))
 			atomic_fetch_add_explicit(&t->control->notify[r.slot],
 						  1, memory_order_release);

@@ -95,6 +95,10 @@ int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 	ret = rmx_check(w, "put", rank, offset, len, RMAEXT_WRITE);
 	if (ret || !len)
 		goto leave;
+	if (w->attached) {
+		ret = rmx_message_put(w, rank, offset, buf, len, -1, op_p);
+		goto leave;
+	}
 	switch (w->targets[rank].route) {
 	case RMAEXT_DIRECT:
 		rmx_copy(w->targets[rank].map + offset, buf, len);

@@ -136,6 +136,12 @@ struct rmaext_targets {
 	size_t key_len;
 	/* control blocks as mapped here; NULL entries: not mapped; or NULL */
 	void *const *control;
+	/*
+	 * Each rank's memory is what it has attached, offsets are addresses:
+	 * sizes are without meaning, and all routes, the own one included,
+	 * must be the fabric's.
+	 */
+	int dynamic;
 };
 
 enum { RMAEXT_NOTIFY = 256 }; /* notification slots of a window */
@@ -318,6 +324,13 @@ int64_t rmaext_window_pending(rmaext_window *window);
  * operations must have been released.
  */
 void rmaext_window_free(rmaext_window *window);
+
+/*
+ * Memory of this rank for a dynamic window: -EEXIST if some of it is attached,
+ * -ENXIO unless just that is. When detach returns, nobody looks at it any more.
+ */
+int rmaext_attach(rmaext_window *window, const void *addr, uint64_t len);
+int rmaext_detach(rmaext_window *window, const void *addr, uint64_t len);
 
 /*
  * put returns 0 once buf may be reused. get returns 0 once the

@@ -95,13 +95,15 @@ static int check(const struct rmaext_window *w, const struct rmx_request *q,
 	    len != (q->kind == RMAEXT_GET ? values - q->count * q->unit
 					  : values))
 		return -FI_EINVAL;
-	if (!t->map || (t->access & access) != access)
+	if ((!t->map && !w->attached) || (t->access & access) != access)
 		return -FI_EACCES;
 	for (uint32_t i = 0; i < q->count; i++) {
 		low |= offsets[i];
 		high = offsets[i] > high ? offsets[i] : high;
+		if (w->attached && !rmx_has(w, offsets[i], q->unit))
+			return -ERANGE;
 	}
-	if (q->unit > t->size || high > t->size - q->unit)
+	if (!rmx_has(w, high, q->unit))
 		return -ERANGE;
 	if (update && rmx_wide(q->type) && !t->control)
 		return -FI_EOPNOTSUPP; /* nothing guards it */
@@ -115,7 +117,6 @@ static int check(const struct rmaext_window *w, const struct rmx_request *q,
 static int apply(struct rmaext_window *w, const struct rmx_request *q,
 		 const uint64_t *offsets, char *values)
 {
-	char *map = w->targets[w->self].map;
 	void *cells[RMX_CELLS];
 	int ret = 0;
 
@@ -125,7 +126,7 @@ static int apply(struct rmaext_window *w, const struct rmx_request *q,
 		char *at = values + i * q->unit;
 
 		for (uint32_t k = 0; k < n; k++) {
-			cells[k] = map + offsets[i + k];
+			cells[k] = rmx_own(w, offsets[i + k]);
 			__builtin_prefetch(cells[k], 1);
 		}
 		if (q->kind == RMAEXT_UPDATE)
@@ -196,12 +197,14 @@ enum rmx_served rmx_serve(struct rmaext_fabric *f, struct rmx_landing *landing,
 	if (!reply.status) {
 		landing->peer =
 			q.rank < w->count ? w->targets[q.rank].peer : NULL;
+		rmx_attached_lock(w->attached);
 		if (landing->peer)
 			reply.status = q.form == RMX_ELEMENTS
 					       ? elements(w, &q, landing)
 				       : q.form == RMX_RANGES
 					       ? ranges(w, landing)
 					       : -FI_EINVAL;
+		rmx_attached_unlock(w->attached);
 		rmx_gate_leave(&w->served);
 	} else {
 		landing->peer = sender(f, q.name);

@@ -69,7 +69,9 @@ static int window_create(struct rmaext_fabric *f,
 	if (targets->token)
 		memcpy(w->token, targets->token, sizeof(w->token));
 	w->targets = calloc((size_t)w->count, sizeof(*w->targets));
-	if (!w->targets)
+	if (targets->dynamic)
+		w->attached = rmx_attached_new();
+	if (!w->targets || (targets->dynamic && !w->attached))
 		goto no_memory;
 	if (raw) {
 		size_t bytes = (size_t)w->count * targets->key_len;
@@ -97,8 +99,10 @@ static int window_create(struct rmaext_fabric *f,
 	return 0;
 
 no_memory:
-	if (w)
+	if (w) {
+		rmx_attached_free(w->attached);
 		free(w->targets);
+	}
 	free(w);
 	return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "window");
 }
@@ -274,6 +278,7 @@ void rmaext_window_free(rmaext_window *w)
 	if ((w->fabric && !view) || w->gate.users || w->served.users)
 		return; /* still served: leak rather than corrupt */
 	pthread_mutex_destroy(&w->lock);
+	rmx_attached_free(w->attached);
 	free(w->raw_keys);
 	free(w->targets);
 	free(w);

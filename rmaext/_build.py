@@ -23,6 +23,7 @@ CSRC = Path("csrc")
 SOURCES = [
     "address.c",
     "arena.c",
+    "attach.c",
     "cells.c",
     "direct.c",
     "element.c",

@@ -388,6 +388,7 @@ class Group:
         timeout: float,
         token: bytes,
         blocks: Sequence[Any] | None = None,
+        dynamic: bool = False,
     ) -> Any:
         """Return the C window over what the ranks have."""
         n = self.size
@@ -408,7 +409,7 @@ class Group:
         ]
         secret = ffi.from_buffer("uint8_t[]", token)
         control = ffi.NULL if blocks is None else ffi.new("void *[]", blocks)
-        columns += [key_len, control]
+        columns += [key_len, control, dynamic]
         targets = ffi.new("struct rmaext_targets *", [n, self.rank, secret, *columns])
         handle = ffi.new("rmaext_window **")
         own = network.fabric.live() if network else ffi.NULL

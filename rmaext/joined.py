@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from . import _lifetime, memory
 from ._lib import lib
-from .errors import BoundsError, Unsupported
+from .errors import BoundsError
 from .group import Group
-from .many import NAMES, indices
+from .many import Call, indices
+from .more import Plural
 from .region import Region
 from .window import Place, Window
 
@@ -23,12 +24,7 @@ __all__ = ["JoinedWindow"]
 
 Array = NDArray[Any]
 
-_RIGHTS = {  # of origins; other functions need both
-    lib.rmaext_put: lib.RMAEXT_WRITE,
-    lib.rmaext_get: lib.RMAEXT_READ,
-}
-_RIGHTS_OF_MANY = {lib.RMAEXT_PUT: lib.RMAEXT_WRITE, lib.RMAEXT_GET: lib.RMAEXT_READ}
-_BOTH = lib.RMAEXT_READ | lib.RMAEXT_WRITE
+_READ, _WRITE = lib.RMAEXT_READ, lib.RMAEXT_WRITE
 
 
 class JoinedRegion(Region):
@@ -68,7 +64,7 @@ class JoinedRegion(Region):
             region.release()
 
 
-class JoinedWindow(Window):
+class JoinedWindow(Plural, Window):
     """A window over several arrays of each rank: `Window(comm, [a, b, c])`.
 
     Parameters
@@ -171,27 +167,6 @@ class JoinedWindow(Window):
         count = self._region.regions[0].records[number].parts
         return [window.peer_view(number) for window in self._arrays[:count]]
 
-    @property
-    def numba(self) -> int:
-        """There is none: compiled code knows one array a rank."""
-        self._refuse("numba")
-
-    def subwindow(self, start: int, stop: int) -> NoReturn:
-        """There are no views."""
-        self._refuse("subwindow")
-
-    def dup(self, access: str | None = None, timeout: float | None = None) -> NoReturn:
-        """There are no views."""
-        self._refuse("dup")
-
-    def field(self, name: str) -> NoReturn:
-        """There are no views."""
-        self._refuse("field")
-
-    def _refuse(self, call: str) -> NoReturn:
-        text = f"{call}: window {self._name} has several arrays"
-        raise Unsupported(errno.EOPNOTSUPP, text, call=call)
-
     # -- operations ----------------------------------------------------------------
 
     def _pieces(self, place: Place) -> Iterator[tuple[Window, int, int, int]]:
@@ -216,7 +191,7 @@ class JoinedWindow(Window):
         *arguments: Any,
     ) -> None:
         rank, _, whole = place
-        self._foresee(call, place, _RIGHTS.get(function, _BOTH), -1)
+        self._foresee(call, place, _rights(function, arguments), -1)
         for window, first, count, before in self._pieces(place):
             start = before * self._dtype.itemsize
             some = memory.part_of(arguments, start, count, whole)
@@ -224,8 +199,8 @@ class JoinedWindow(Window):
 
     def _many(
         self,
-        kind: int,
-        type_: int | None,
+        call: Call,
+        type_: int,
         ranks: Any,
         offsets: Any,
         values: Array | None,
@@ -235,22 +210,22 @@ class JoinedWindow(Window):
         arrays = [ranks, offsets] if values is None else [ranks, offsets, values]
         shape = np.broadcast_shapes(*(array.shape for array in arrays))
         if out is None:
-            out = np.empty(shape, self._dtype)
+            out = np.empty(shape, self._dtype) if call.results else None
         elif out.shape != shape:
-            raise ValueError(f"out has shape {out.shape}, the elements {shape}")
+            raise ValueError(f"{call.name}: out has shape {out.shape}, the elements {shape}")
         flat = [np.broadcast_to(array, shape).reshape(-1) for array in arrays]
         which, places = self._sort(flat[0], flat[1], shape)
-        access = _RIGHTS_OF_MANY.get(kind, _BOTH)
-        number = -1 if type_ is None or access != _BOTH else type_
+        access = (_READ if call.results else 0) | (_WRITE if call.kind != lib.RMAEXT_GET else 0)
+        number = type_ if call.kind == lib.RMAEXT_UPDATE else -1
         lots = [(self._arrays[k], np.flatnonzero(which == k)) for k in np.unique(which)]
         for window, lot in lots:
             for rank in np.unique(flat[0][lot]).tolist():
-                window._foresee(NAMES[kind], (rank, 0, 1), access, number)
-        results = out.reshape(-1)
+                window._foresee(call.name, (rank, 0, 1), access, number)
+        results = None if out is None else out.reshape(-1)
         for window, lot in lots:
             part = None if values is None else flat[2][lot]
-            got = window._many(kind, type_, flat[0][lot], places[lot], part, None)
-            if got is not None:
+            got = window._many(call, type_, flat[0][lot], places[lot], part, None)
+            if results is not None:
                 results[lot] = got
         return out
 
@@ -280,3 +255,11 @@ class JoinedWindow(Window):
                 failure = failure or exc
         if failure is not None:
             raise failure
+
+
+def _rights(function: Any, arguments: tuple[Any, ...]) -> int:
+    """Return what a C operation, with those arguments, needs of its target."""
+    if function != lib.rmaext_update:
+        return int(_READ if function == lib.rmaext_get else _WRITE)
+    op, result = arguments[0], arguments[4]
+    return (_READ if result else 0) | (0 if op == lib.RMAEXT_NO_OP else _WRITE)

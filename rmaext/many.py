@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .fabric import Fabric
     from .group import Group
 
-__all__ = ["NAMES", "ManyOperations", "behind", "indices"]
+__all__ = ["GET", "PUT", "Call", "ManyOperations", "behind", "indices"]
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -37,7 +37,7 @@ _from_buffer = ffi.from_buffer
 _LONGS = ffi.typeof("int64_t[]")
 
 
-class _Call(NamedTuple):
+class Call(NamedTuple):
     """What a method does: its name, C's kind and operation, and whether it has results."""
 
     name: str
@@ -46,8 +46,8 @@ class _Call(NamedTuple):
     results: bool
 
 
-_PUT = _Call("put_many", lib.RMAEXT_PUT, 0, False)
-_GET = _Call("get_many", lib.RMAEXT_GET, 0, True)
+PUT = Call("put_many", lib.RMAEXT_PUT, 0, False)
+GET = Call("get_many", lib.RMAEXT_GET, 0, True)
 
 # C's record of a call; one that may still be in use is not here
 _spare: list[Any] = []
@@ -118,7 +118,7 @@ class ManyOperations:
     def _put_many(self, ranks: Any, offsets: Any, values: Any) -> None:
         self._check_open("put_many")
         values = memory.origin(values, self._dtype)
-        self._many(_PUT, 0, ranks, offsets, values, None)
+        self._many(PUT, 0, ranks, offsets, values, None)
 
     @behind
     def _get_many(self, ranks: Any, offsets: Any, out: Array | None = None) -> Array:
@@ -126,7 +126,7 @@ class ManyOperations:
         if out is not None:
             memory.check_result(out, self._dtype)
             ranks, offsets = _apart(ranks, out), _apart(offsets, out)
-        result: Array = self._many(_GET, 0, ranks, offsets, None, out)
+        result: Array = self._many(GET, 0, ranks, offsets, None, out)
         return result
 
     @behind
@@ -153,12 +153,12 @@ class ManyOperations:
         if type_ is None or not lib.rmaext_update_valid(number, type_):
             text = f"{name}: window {self._name}: no {op} on dtype {self._dtype}"
             raise Unsupported(errno.EOPNOTSUPP, text, call=name)
-        call = _Call(name, lib.RMAEXT_UPDATE, number, fetch)
+        call = Call(name, lib.RMAEXT_UPDATE, number, fetch)
         return self._many(call, type_, ranks, offsets, values, None)
 
     def _many(
         self,
-        call: _Call,
+        call: Call,
         type_: int,
         ranks: Any,
         offsets: Any,

@@ -6,17 +6,21 @@ Each kind has a room of its own, which knows `Window`; hence the late imports.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import errno
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from .errors import Unsupported
 
 if TYPE_CHECKING:
     from mpi4py import MPI
     from numpy.typing import DTypeLike
 
+    from .dynamic import DynamicWindow
     from .joined import JoinedWindow
     from .shared import SharedWindow
     from .window import Window
 
-__all__ = ["MoreWindows"]
+__all__ = ["MoreWindows", "Plural", "not_for"]
 
 
 class MoreWindows:
@@ -63,6 +67,41 @@ class MoreWindows:
         from .shared import SharedWindow
 
         return SharedWindow.make(comm, shape, dtype, timeout)
+
+    @classmethod
+    def dynamic(
+        cls, comm: MPI.Comm, dtype: DTypeLike = float, timeout: float | None = None
+    ) -> DynamicWindow:
+        """Return a window to which each rank attaches memory as it goes along.
+
+        Parameters
+        ----------
+        comm, timeout
+            As for `Window`.
+        dtype : data-type, optional
+            Of all that is attached; the same on all ranks.
+
+        Returns
+        -------
+        DynamicWindow
+            With `attach(array)`, which returns the offset of the array's first
+            element, and `detach(array)`.
+
+        Raises
+        ------
+        TypeError, ValueError, NoProviderError
+            On every rank, if any rank's arguments do not fit.
+
+        Notes
+        -----
+        Collective, blocking; corresponds to MPI_Win_create_dynamic. Everything goes
+        by message to the target's progress thread, from ranks of the same node and from
+        itself too, as that alone knows what is attached at the moment: slower
+        than other windows, but no access ever touches memory that is not.
+        """
+        from .dynamic import DynamicWindow
+
+        return DynamicWindow.make(comm, dtype, timeout)
 
     @staticmethod
     def _joined() -> type[JoinedWindow]:
@@ -161,3 +200,32 @@ class MoreWindows:
         from .views import field
 
         return field(self, name)
+
+
+class Plural:
+    """Before `Window` among the bases of a window whose ranks have more than one array."""
+
+    _name: int | str
+
+    @property
+    def numba(self) -> int:
+        """There is none: compiled code knows one array a rank."""
+        raise not_for(self, "numba")
+
+    def subwindow(self, start: int, stop: int) -> NoReturn:
+        """There are no views."""
+        raise not_for(self, "subwindow")
+
+    def dup(self, access: str | None = None, timeout: float | None = None) -> NoReturn:
+        """There are no views."""
+        raise not_for(self, "dup")
+
+    def field(self, name: str) -> NoReturn:
+        """There are no views."""
+        raise not_for(self, "field")
+
+
+def not_for(window: Any, call: str) -> Unsupported:
+    """Return the error of what a kind of window does not have."""
+    text = f"{call}: window {window._name}: not for a {type(window).__name__}"
+    return Unsupported(errno.EOPNOTSUPP, text, call=call)

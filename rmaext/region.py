@@ -40,6 +40,8 @@ class Region:
         Where the memory of each rank is mapped here; NULL where it is not.
     """
 
+    dynamic = False  # offsets are addresses
+
     array: Array
     records: list[WindowRecord]
     routes: list[int]
@@ -94,7 +96,8 @@ class Region:
         """Return a C window over it; `blocks`: each rank's control block, as mapped here."""
         network = None if self.fabric is None else self.group.network()
         ways = (self.records, self.routes, self.maps)
-        return self.group.window(network, *ways, timeout, token if network else bytes(16), blocks)
+        name = token if network else bytes(16)
+        return self.group.window(network, *ways, timeout, name, blocks, self.dynamic)
 
     def release(self) -> None:
         """Deregister. No peer uses the memory any more."""

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from . import _lifetime, memory
 from ._lib import ffi, lib
 from .config import timeout_seconds
-from .errors import AccessError, AlignmentError, BoundsError, Unsupported, from_c
+from .errors import AccessError, AlignmentError, BoundsError, from_c
+from .many import GET, PUT
+from .more import not_for
 from .window import Place, Window
 
 if TYPE_CHECKING:
@@ -69,8 +71,7 @@ class View(Window):
         ]
         self._handle = self._make(first, sizes, access)
         if self._stride == unit:  # else all goes through the methods here
-            address = int(ffi.cast("uintptr_t", self._handle))
-            self._bind(self._handle, address, self._dtype, self._atomic_type, self._fabric)
+            self._bind_plain()
         _lifetime.on_end(self)
         self._closed = False
         root._views[id(self)] = self
@@ -137,8 +138,7 @@ class FieldView(View):
     @property
     def numba(self) -> int:
         """There is none: compiled code counts elements that follow each other."""
-        text = f"window {self._name}: no numba over a field"
-        raise Unsupported(errno.EOPNOTSUPP, text, call="numba")
+        raise not_for(self, "numba")
 
     def _run(
         self,
@@ -149,17 +149,17 @@ class FieldView(View):
         *arguments: Any,
     ) -> None:
         rank, first, count = place
-        moves = {lib.rmaext_put: lib.RMAEXT_PUT, lib.rmaext_get: lib.RMAEXT_GET}
+        moves = (lib.rmaext_put, lib.rmaext_get)
         if function not in moves:
             self._check_aligned(call, place)
         if count == 1:
             super()._run(call, place, buffers, function, *arguments)
         elif function in moves and count:
-            offsets = np.arange(first, first + count)
-            put = function == lib.rmaext_put
-            flat = buffers[0].reshape(-1)
-            values, out = (flat, None) if put else (None, flat)
-            self._many(moves[function], 0, np.array(rank), offsets, values, out)
+            offsets, flat = np.arange(first, first + count), buffers[0].reshape(-1)
+            if function == lib.rmaext_put:
+                self._many(PUT, 0, rank, offsets, flat, None)
+            else:
+                self._many(GET, 0, rank, offsets, None, flat)
         else:
             for k in range(count):
                 one = memory.part_of(arguments, k * self._dtype.itemsize, 1, count)

@@ -214,6 +214,10 @@ class Window(_hot.Window, ManyOperations, UpdateOperations, MoreWindows):
         self._stride = self._dtype.itemsize
         self._sizes = [record.size // self._dtype.itemsize for record in self._records]
         self._atomic_type = memory.atomic_type(self._dtype)
+        self._bind_plain()
+
+    def _bind_plain(self) -> None:
+        """Let the C methods carry operations out where they can."""
         address = int(ffi.cast("uintptr_t", self._handle))
         self._bind(self._handle, address, self._dtype, self._atomic_type, self._fabric)
 
