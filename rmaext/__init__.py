@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """One-sided communication over libfabric for MPI programs in Python."""
 
+from . import _gil  # noqa: F401 (before anything that needs it)
 from .errors import (
     AccessError,
     AlignmentError,
