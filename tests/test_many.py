@@ -393,7 +393,7 @@ def test_misaligned_window(comm):
         win.fence()
 
 
-@pytest.mark.parametrize("dtype", ["c16", "g", "?", "S4", "M8[s]"])
+@pytest.mark.parametrize("dtype", ["G", ">i4", "S4", "M8[s]"])
 def test_no_updates_on_this_dtype(comm, dtype):
     with guarded(comm, 4, dtype) as win:
         for call in (win.accumulate_many, win.fetch_add_many):

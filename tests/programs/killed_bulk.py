@@ -77,12 +77,12 @@ def alive(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except OSError:
         return False
 
 
 survivors = comm.Split(comm.rank != VICTIM, comm.rank)
-faulthandler.dump_traceback_later(60, exit=True)
+faulthandler.dump_traceback_later(25, exit=True)
 try:
     signal.alarm(80)
     make = np.zeros if kind == "own" else rmaext.zeros
