@@ -53,6 +53,9 @@ def survivor(win: rmaext.Window, pid: int) -> None:
         win.accumulate(1 << 40, TARGET, 6)
         done += 1
         slowest = max(slowest, time.monotonic() - start)
+    win.fetch_add(1 << 40, TARGET, 5)
+    win.accumulate(1 << 40, TARGET, 6)
+    done += 1
     for _ in range(3):
         start = time.monotonic()
         win.accumulate(ones, TARGET)
