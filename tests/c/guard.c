@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The guard of updates: singles and bulk updates together, and the dead. */
 #include "check.h"
+#include "cpu.h"
 #include "guard.h"
 
 #include <pthread.h>
@@ -210,6 +211,82 @@ static void processes(void)
 	shared_close(&s);
 }
 
+/* -- all operations on all types, of any bits -- */
+
+static void noise(char *bytes, size_t n, uint32_t seed)
+{
+	for (size_t i = 0; i < n; i++) {
+		seed = seed * 1664525 + 1013904223;
+		bytes[i] = (char)(seed >> 24);
+	}
+}
+
+/*
+ * What was there comes back, nothing else is touched, and an update in bulk
+ * does what single ones do, where bits are all there is to it.
+ */
+static void operate(rmaext_window *w, const struct shared *s, int op, int type)
+{
+	enum { MOST = 700 };
+	static char operand[MOST * 16 + 1], old[MOST * 16 + 1];
+	static char before[MOST * 16], after[MOST * 16];
+	const size_t unit = rmx_unit_of(type), counts[] = {1, 7, MOST};
+	const size_t size = sizeof(before);
+	char *cells = (char *)s->cells;
+	rmaext_op *handle = NULL;
+
+	for (size_t k = 0; k < 2 * COUNT(counts); k++) {
+		const size_t count = counts[k / 2];
+		char *result = k % 2 ? old + 1 : NULL;
+
+		noise(before, size, (uint32_t)(op * 100 + type));
+		noise(operand, sizeof(operand), 7);
+		memcpy(cells, before, size);
+		OK(rmaext_update(w, 0, 16, op, type, operand + 1,
+				 op == RMAEXT_CSWAP ? before + 16 : NULL,
+				 op == RMAEXT_CSWAP ? old + 1 : result,
+				 count - 1, &handle));
+		EQUAL(handle, NULL);
+		if (op == RMAEXT_CSWAP || result)
+			CHECK(!memcmp(old + 1, before + 16,
+				      (count - 1) * unit));
+		CHECK(!memcmp(cells, before, 16));
+		CHECK(!memcmp(cells + 16 + (count - 1) * unit,
+			      before + 16 + (count - 1) * unit,
+			      size - 16 - (count - 1) * unit));
+		if (unit > 8 || type == RMAEXT_FLOAT || type == RMAEXT_DOUBLE ||
+		    type == RMAEXT_HALF || type == RMAEXT_FLOAT_COMPLEX)
+			continue;
+		memcpy(after, cells, size);
+		memcpy(cells, before, size);
+		for (size_t i = 0; i < count - 1; i++)
+			OK(rmaext_update(w, 0, 16 + i * unit, op, type,
+					 operand + 1 + i * unit,
+					 before + 16 + i * unit, old, 1,
+					 &handle));
+		CHECK(!memcmp(after, cells, size));
+	}
+}
+
+static void operations(void)
+{
+	struct shared s = shared_open();
+	rmaext_window *w = window_of(&s, 0, near_of(getpid()), 20);
+	int valid = 0;
+
+	for (int op = -2; op < RMX_OPS + 2; op++)
+		for (int type = -2; type < RMX_TYPES + 2; type++) {
+			if (!rmaext_update_valid(op, type))
+				continue;
+			operate(w, &s, op, type);
+			valid++;
+		}
+	/* sum .. lxor of 15 and 13 types, bits of 9, pairs, and any three */
+	EQUAL(valid, 5 * 15 + 2 * 13 + 3 * 9 + 2 * 7 + 3 * 22);
+	window_drop(w);
+	shared_close(&s);
+}
+
 /* -- the dead -- */
 
 /* A rank 1 that does something and then stays, until it is killed. */
@@ -378,6 +455,7 @@ static void killed_anywhere(void)
 const struct test tests[] = {
 	{"threads", threads, NULL, NULL},
 	{"processes", processes, NULL, NULL},
+	{"operations", operations, NULL, NULL},
 	{"killed_holder", killed_holder, NULL, NULL},
 	{"killed_announcer", killed_announcer, NULL, NULL},
 	{"killed_anywhere", killed_anywhere, NULL, NULL},
