@@ -25,8 +25,9 @@ static int many(rmaext_window *w, int kind, uint64_t n, const int64_t *offsets,
 {
 	const int64_t rank = 0;
 	struct rmaext_many state;
-	int ret = rmaext_many(w, kind, RMAEXT_UINT64, 8, n, RMAEXT_ONE_RANK,
-			      &rank, offsets, values, results, &state);
+	int ret = rmaext_many(w, kind, RMAEXT_SUM, RMAEXT_UINT64, 8, n,
+			      RMAEXT_ONE_RANK, &rank, offsets, values, results,
+			      &state);
 
 	while (ret == RMAEXT_PENDING)
 		ret = rmaext_many_wait(&state);
@@ -147,7 +148,7 @@ static void strides(void)
 	view = view_of(r.window, 8, 24, 232, RMAEXT_READ | RMAEXT_WRITE);
 	odd = view_of(r.window, 8, 20, 232, RMAEXT_READ | RMAEXT_WRITE);
 	OK(many(view, RMAEXT_PUT, 4, offsets, values, NULL));
-	OK(many(view, RMAEXT_ADD, 4, offsets, values, NULL));
+	OK(many(view, RMAEXT_UPDATE, 4, offsets, values, NULL));
 	OK(many(view, RMAEXT_GET, 4, offsets, NULL, got));
 	EQUAL(got[0], 2);
 	EQUAL(got[1], 10);
@@ -157,7 +158,7 @@ static void strides(void)
 		EQUAL(got[0], at == 8 ? 2 : at == 80 ? 10 : at == 224 ? 6 : 0);
 	}
 	EQUAL(many(view, RMAEXT_PUT, 2, wrong, values, NULL), -ERANGE);
-	EQUAL(many(odd, RMAEXT_ADD, 1, offsets, values, NULL), -FI_EFAULT);
+	EQUAL(many(odd, RMAEXT_UPDATE, 1, offsets, values, NULL), -FI_EFAULT);
 	OK(many(odd, RMAEXT_GET, 4, offsets, NULL, got));
 	rmaext_window_free(view);
 	rmaext_window_free(odd);
@@ -271,7 +272,7 @@ static void attach(void)
 	EQUAL(rmaext_detach(w, array + 1, 8), -ENXIO);
 	EQUAL(rmaext_detach(w, pool, 8), -ENXIO);
 	OK(many(w, RMAEXT_PUT, 2, at, values, NULL));
-	OK(many(w, RMAEXT_FETCH_ADD, 2, at, values, got));
+	OK(many(w, RMAEXT_UPDATE, 2, at, values, got));
 	EQUAL(got[0], 5);
 	EQUAL(got[1], 6);
 	EQUAL(array[0], 10);
