@@ -285,11 +285,26 @@ static void attach(void)
 	OK(many(w, RMAEXT_PUT, 2, at, values, NULL));
 	EQUAL(array[8], 6);
 	OK(rmaext_detach(w, array, 64));
+	EQUAL(array[0], 5);
 	EQUAL(many(w, RMAEXT_GET, 2, at, NULL, got), -ERANGE);
 	OK(many(w, RMAEXT_GET, 1, &at[1], NULL, got));
 	EQUAL(got[0], 6);
-	/* by key, there is no way */
-	EQUAL(put(w, (uintptr_t)(array + 8), values, 8), -FI_EOPNOTSUPP);
+	/* by one message each; what is refused takes nothing else with it */
+	OK(put(w, (uintptr_t)(array + 9), values, 8));
+	OK(put(w, (uintptr_t)array, values, 8));
+	OK(put(w, (uintptr_t)(array + 10), values, 8));
+	EQUAL(flush(w), -ERANGE);
+	OK(flush(w));
+	EQUAL(array[0], 5);
+	EQUAL(array[9], 5);
+	EQUAL(array[10], 5);
+	OK(swap(w, (uintptr_t)(array + 9), RMAEXT_UINT64, values, values + 1,
+		got, 1));
+	EQUAL(got[0], 5);
+	EQUAL(array[9], 6);
+	EQUAL(swap(w, (uintptr_t)array, RMAEXT_UINT64, values, values + 1, got,
+		   1),
+	      -ERANGE);
 	EQUAL(get(w, (uintptr_t)(array + 8), got, 8), -FI_EOPNOTSUPP);
 	/* many, in no order */
 	for (size_t i = 0; i < 60; i += 2)
