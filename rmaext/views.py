@@ -167,6 +167,8 @@ class FieldView(View):
 
     def _check_aligned(self, call: str, place: Place) -> None:
         unit = self._dtype.itemsize
+        if unit > 8:  # longer ones are as C aligns them
+            unit = self._dtype.alignment
         if (self._records[place[0]].address | self._stride) % unit:
             text = f"{self._where(call, place)}: records of {self._stride} bytes are not all "
             text += f"aligned to the {unit} of the field"

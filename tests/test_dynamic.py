@@ -84,6 +84,35 @@ def test_atomics(comm):
     mine.check()
 
 
+def test_all_updates(comm):
+    p, mine = comm.size, Guarded(200, "i8")
+    with rmaext.Window.dynamic(comm, "i8") as win:
+        disps = everyones(comm, win.attach(mine.array))
+        for k in range(4):
+            win.accumulate(np.arange(200), 0, disps[0])
+            win.accumulate(1, k % p, disps[k % p] + 3)
+        win.flush()
+        comm.Barrier()
+        want = 4 * p * np.arange(200) * (comm.rank == 0)
+        want[3] += p * sum(k % p == comm.rank for k in range(4))
+        assert same(mine.array, want)
+        old = win.get_accumulate(np.full(200, 9), comm.rank, disps[comm.rank], op="max")
+        assert same(old, want)
+        assert win.fetch_op(5, comm.rank, disps[comm.rank] + 1, op="replace") == max(9, want[1])
+        assert win.compare_and_swap(5, 6, comm.rank, disps[comm.rank] + 1) == 5
+        with pytest.raises(rmaext.BoundsError, match=f"offset {disps[comm.rank] + 199}, length 2"):
+            win.fetch_add(np.ones(2, "i8"), comm.rank, disps[comm.rank] + 199)
+        # of an update without a result, the flush says what became of it
+        win.accumulate(1, comm.rank, disps[comm.rank] + 200)
+        win.accumulate(1, comm.rank, disps[comm.rank])
+        with pytest.raises(rmaext.BoundsError, match=f"rank {comm.rank}"):
+            win.flush(comm.rank)
+        win.flush()
+        assert mine.array[0] == 10
+        win.fence()
+    mine.check()
+
+
 def test_many(comm):
     p, rng = comm.size, np.random.default_rng(comm.rank)
     arrays = [Guarded(50, "i8") for _ in range(3)]
@@ -302,12 +331,11 @@ def test_linked_list(comm):
     """Each rank hangs nodes into one list, by compare and swap; all walk along it.
 
     A node is a value, the next one's rank and its offset; the head, on rank 0,
-    is the number of a node in the order of the tickets. This is the example of
-    MPI-4.1, section 12.9 (Example 12.23), with nodes anywhere.
+    is one word for both: offset * ranks + rank. As in MPI-4.1, example 12.22.
     """
     p, each = comm.size, 8
     with rmaext.Window.dynamic(comm, "i8") as win:
-        head = np.array([-1, -1])  # rank and offset in one word: rank + offset * p
+        head = np.array([-1])
         place = comm.bcast(win.attach(head) if comm.rank == 0 else None)
         for k in range(each):
             node = np.array([comm.rank * each + k, -1])
@@ -327,6 +355,14 @@ def test_linked_list(comm):
             values.append(value)
         assert sorted(values) == list(range(p * each))
         comm.Barrier()
+
+
+def test_example(comm, monkeypatch):
+    monkeypatch.syspath_prepend(str(launch.ROOT / "examples"))
+    import linked_list
+
+    values = linked_list.run(comm)
+    assert sorted(values) == list(range(comm.size * linked_list.NODES))
 
 
 # -- jobs --------------------------------------------------------------------------------

@@ -84,6 +84,25 @@ def test_atomics(comm):
         win.fence()
 
 
+def test_all_updates(comm):
+    with joined(comm, dtype="i8") as win:
+        for _ in range(5):
+            win.accumulate(np.arange(20), 0, 5)
+        win.fence()
+        want = np.zeros(TOTAL, "i8")
+        want[5:25] = 5 * comm.size * np.arange(20) if comm.rank == 0 else 0
+        assert same(whole(win), want)
+        old = win.get_accumulate(np.full(TOTAL, 7), comm.rank, op="max")
+        assert same(old, want)
+        assert same(
+            win.get_accumulate(np.zeros(9, "i8"), comm.rank, 3, op="no_op"),
+            np.maximum(want, 7)[3:12],
+        )
+        assert win.fetch_op(3, comm.rank, 7, op="replace") == max(want[7], 7)
+        assert win.fetch_op_many(comm.rank, [7, 8], 2, op="prod").tolist() == [3, max(want[8], 7)]
+        win.fence()
+
+
 def test_many(comm):
     p, rng = comm.size, np.random.default_rng(comm.rank)
     with joined(comm, dtype="i8") as win:

@@ -442,6 +442,30 @@ def test_atomics_on_fields(comm):
         win.fence()
 
 
+def test_all_updates_of_fields(comm):
+    """One record and several, with and without results, also of long types."""
+    dtype = np.dtype([("n", "i8"), ("z", "c16"), ("k", "i2")], align=True)
+    with guarded(comm, 12, dtype, fill=np.zeros((), dtype)) as win:
+        z, k = win.field("z"), win.field("k")
+        for _ in range(3):
+            z.accumulate(np.full(3, 1 + 2j), 0, 4)
+            z.accumulate(1j, 0, 5)
+        k.accumulate(np.arange(12, dtype="i2"), comm.rank, op="max")
+        z.flush()
+        comm.Barrier()
+        assert z.get(0, 4, 3).tolist() == [
+            (3 + 6j) * comm.size + 3j * comm.size * (n == 1) for n in range(3)
+        ]
+        assert k.get(comm.rank).tolist() == list(range(12))
+        comm.Barrier()
+        old = k.get_accumulate(np.full(4, 100, "i2"), comm.rank, 2, op="replace")
+        assert old.tolist() == [2, 3, 4, 5]
+        assert k.fetch_op(1, comm.rank, 11, op="bxor") == 11
+        assert k.fetch_op_many(comm.rank, [2, 11], np.array([1, 1], "i2")).tolist() == [100, 10]
+        assert not win.local["n"].any()
+        win.fence()
+
+
 def test_misaligned_fields(comm):
     """Refused before anything is sent, also where one of the records would do."""
     peer = neighbour(comm)

@@ -25,8 +25,9 @@ static int many(rmaext_window *w, int kind, uint64_t n, const int64_t *offsets,
 {
 	const int64_t rank = 0;
 	struct rmaext_many state;
-	int ret = rmaext_many(w, kind, RMAEXT_UINT64, 8, n, RMAEXT_ONE_RANK,
-			      &rank, offsets, values, results, &state);
+	int ret = rmaext_many(w, kind, RMAEXT_SUM, RMAEXT_UINT64, 8, n,
+			      RMAEXT_ONE_RANK, &rank, offsets, values, results,
+			      &state);
 
 	while (ret == RMAEXT_PENDING)
 		ret = rmaext_many_wait(&state);
@@ -147,7 +148,7 @@ static void strides(void)
 	view = view_of(r.window, 8, 24, 232, RMAEXT_READ | RMAEXT_WRITE);
 	odd = view_of(r.window, 8, 20, 232, RMAEXT_READ | RMAEXT_WRITE);
 	OK(many(view, RMAEXT_PUT, 4, offsets, values, NULL));
-	OK(many(view, RMAEXT_ADD, 4, offsets, values, NULL));
+	OK(many(view, RMAEXT_UPDATE, 4, offsets, values, NULL));
 	OK(many(view, RMAEXT_GET, 4, offsets, NULL, got));
 	EQUAL(got[0], 2);
 	EQUAL(got[1], 10);
@@ -157,7 +158,7 @@ static void strides(void)
 		EQUAL(got[0], at == 8 ? 2 : at == 80 ? 10 : at == 224 ? 6 : 0);
 	}
 	EQUAL(many(view, RMAEXT_PUT, 2, wrong, values, NULL), -ERANGE);
-	EQUAL(many(odd, RMAEXT_ADD, 1, offsets, values, NULL), -FI_EFAULT);
+	EQUAL(many(odd, RMAEXT_UPDATE, 1, offsets, values, NULL), -FI_EFAULT);
 	OK(many(odd, RMAEXT_GET, 4, offsets, NULL, got));
 	rmaext_window_free(view);
 	rmaext_window_free(odd);
@@ -271,7 +272,7 @@ static void attach(void)
 	EQUAL(rmaext_detach(w, array + 1, 8), -ENXIO);
 	EQUAL(rmaext_detach(w, pool, 8), -ENXIO);
 	OK(many(w, RMAEXT_PUT, 2, at, values, NULL));
-	OK(many(w, RMAEXT_FETCH_ADD, 2, at, values, got));
+	OK(many(w, RMAEXT_UPDATE, 2, at, values, got));
 	EQUAL(got[0], 5);
 	EQUAL(got[1], 6);
 	EQUAL(array[0], 10);
@@ -284,11 +285,26 @@ static void attach(void)
 	OK(many(w, RMAEXT_PUT, 2, at, values, NULL));
 	EQUAL(array[8], 6);
 	OK(rmaext_detach(w, array, 64));
+	EQUAL(array[0], 5);
 	EQUAL(many(w, RMAEXT_GET, 2, at, NULL, got), -ERANGE);
 	OK(many(w, RMAEXT_GET, 1, &at[1], NULL, got));
 	EQUAL(got[0], 6);
-	/* by key, there is no way */
-	EQUAL(put(w, (uintptr_t)(array + 8), values, 8), -FI_EOPNOTSUPP);
+	/* by one message each; what is refused takes nothing else with it */
+	OK(put(w, (uintptr_t)(array + 9), values, 8));
+	OK(put(w, (uintptr_t)array, values, 8));
+	OK(put(w, (uintptr_t)(array + 10), values, 8));
+	EQUAL(flush(w), -ERANGE);
+	OK(flush(w));
+	EQUAL(array[0], 5);
+	EQUAL(array[9], 5);
+	EQUAL(array[10], 5);
+	OK(swap(w, (uintptr_t)(array + 9), RMAEXT_UINT64, values, values + 1,
+		got, 1));
+	EQUAL(got[0], 5);
+	EQUAL(array[9], 6);
+	EQUAL(swap(w, (uintptr_t)array, RMAEXT_UINT64, values, values + 1, got,
+		   1),
+	      -ERANGE);
 	EQUAL(get(w, (uintptr_t)(array + 8), got, 8), -FI_EOPNOTSUPP);
 	/* many, in no order */
 	for (size_t i = 0; i < 60; i += 2)
