@@ -321,9 +321,8 @@ static int overdue(struct rmaext_op *op, int64_t now)
 	int ret;
 
 	op->look = now + RMX_SLICE;
-	ret = rmx_deadline(op->target->peer, op->rank, "wait",
-			   op->timeout, &op->deadline,
-			   moves != op->seen);
+	ret = rmx_deadline(op->target->peer, op->rank, "wait", op->timeout,
+			   &op->deadline, moves != op->seen);
 	op->seen = moves;
 	if (ret == -FI_ETIMEDOUT)
 		op->deadline = 0; /* it may be waited for again */

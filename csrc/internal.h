@@ -403,7 +403,7 @@ struct rmaext_op {
 	atomic_bool left;
 	atomic_bool abandoned; /* its owner has given up, but not let go */
 	unsigned int seen;
-	int64_t timeout, deadline;   /* 0: not waited for yet */
+	int64_t timeout, deadline; /* 0: not waited for yet */
 	/*
 	 * Of a request, see begin.c. ended is where its owner looks, and
 	 * set last: then it may be freed.
