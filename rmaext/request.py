@@ -525,8 +525,11 @@ def _resolve(outcomes: list[_Outcome]) -> None:
 class RequestOperations:
     """The operations of `Window` that return a `Request`.
 
-    On the direct route, and by cma, they are done when they return.
+    On the direct route, and by cma, they are done when they return, and so they are
+    where an operation is several in C.
     """
+
+    _in_pieces = False  # several in C: fields, several arrays, what is attached
 
     _closed: bool
     _dtype: np.dtype[Any]
@@ -534,9 +537,11 @@ class RequestOperations:
     _group: Group
     _handle: Any
     _routes: list[int]
+    _stride: int
 
     if TYPE_CHECKING:
         # of Window
+        def flush(self, rank: int | None = None) -> None: ...  # noqa: D102
         def put(self, origin: Any, rank: int, offset: int = 0) -> None: ...  # noqa: D102
         def get(  # noqa: D102
             self, rank: int, offset: int = 0, count: int | None = None, out: Array | None = None
@@ -590,6 +595,10 @@ class RequestOperations:
         if at_once:
             self.put(origin, rank, offset)
             return _ended(None)
+        if self._in_pieces:
+            self.put(origin, rank, offset)
+            self.flush(rank)
+            return _ended(None)
         self._check_open("rput")
         array = memory.origin(origin, self._dtype)
         place = self._place("rput", rank, offset, array.size)
@@ -623,7 +632,7 @@ class RequestOperations:
             at_once = self._routes[rank] != _FABRIC
         except (IndexError, TypeError):
             at_once = False
-        if at_once:
+        if at_once or self._in_pieces:
             return _ended(self.get(rank, offset, count, out))
         self._check_open("rget")
         count = self._count("rget", rank, offset, count, out)
@@ -640,8 +649,9 @@ class RequestOperations:
         The result is None. Corresponds to MPI_Raccumulate. Updates of one origin
         apply in the order in which they are begun, whatever they are.
         """
-        if self._fabric is None:  # all ranks are direct
+        if self._fabric is None or self._in_pieces:
             self.accumulate(origin, rank, offset, op)
+            self.flush(rank)
             return _ended(None)
         self._check_open("raccumulate")
         return self._begin_update("raccumulate", operation(op), origin, rank, offset, fetch=False)
@@ -651,7 +661,7 @@ class RequestOperations:
 
         The result is the previous values. Corresponds to MPI_Rget_accumulate.
         """
-        if self._fabric is None:
+        if self._fabric is None or self._in_pieces:
             return _ended(self.get_accumulate(origin, rank, offset, op))
         self._check_open("rget_accumulate")
         return self._begin_update("rget_accumulate", operation(op), origin, rank, offset)
@@ -661,7 +671,7 @@ class RequestOperations:
 
         The result is the previous value. MPI_Fetch_and_op has no request-based form.
         """
-        if self._fabric is None:
+        if self._fabric is None or self._in_pieces:
             return _ended(self.fetch_op(value, rank, offset, op))
         self._check_open("rfetch_op")
         if np.ndim(value):
@@ -674,7 +684,7 @@ class RequestOperations:
         The result is the previous values. MPI_Compare_and_swap has no request-based
         form.
         """
-        if self._fabric is None:
+        if self._fabric is None or self._in_pieces:
             return _ended(self.compare_and_swap(compare, value, rank, offset))
         call = "rcompare_and_swap"
         self._check_open(call)
@@ -734,7 +744,7 @@ class RequestOperations:
         itemsize = self._dtype.itemsize
         what = ffi.new("struct rmaext_call *")
         what.kind, what.op, what.type = kind, op, type_
-        what.rank, what.offset = rank, first * itemsize
+        what.rank, what.offset = rank, first * self._stride
         what.count = count if kind == lib.RMAEXT_UPDATE else count * itemsize
         if operand is not None:
             what.operand = memory.address(operand)

@@ -142,6 +142,44 @@ def test_concurrent_updates(comm):
         comm.Barrier()
 
 
+def test_other_windows(comm):
+    """A part, one field, several arrays, attached memory."""
+
+    def exercise(win, first):
+        to = neighbour(comm)
+        comm.Barrier()
+        requests = [win.rput(np.arange(3), to, first), win.raccumulate(7, to, first + 3)]
+        Request.waitall(requests)
+        assert win.rfetch_op(5, to, first + 3).wait() == 7
+        assert win.rcompare_and_swap(12, 1, to, first + 3).wait() == 12
+        assert win.rget_accumulate(np.ones(4, int), to, first).wait().tolist() == [0, 1, 2, 1]
+        # applied: a third rank, told so, sees it
+        comm.Barrier()
+        assert win.rget(comm.rank, mine, 4).wait().tolist() == [1, 2, 3, 2]
+        comm.Barrier()
+
+    mine = 2
+    with guarded(comm, 20, "i8") as win:
+        with win.subwindow(4, 12) as part:
+            exercise(part, 2)
+        assert win.local.tolist() == [0] * 6 + [1, 2, 3, 2] + [0] * 10
+    with guarded(comm, 20, [("a", "i8"), ("b", "i8")]) as win:
+        with win.field("b") as field:
+            exercise(field, 2)
+        assert win.local["b"].tolist() == [0, 0, 1, 2, 3, 2] + [0] * 14
+        assert not win.local["a"].any()
+    with rmaext.Window(comm, [np.zeros(4, int), np.zeros(4, int)]) as win:
+        exercise(win, 2)
+        assert [part.tolist() for part in win.local] == [[0, 0, 1, 2], [3, 2, 0, 0]]
+    with rmaext.Window.dynamic(comm, "i8") as win:
+        memory = np.zeros(4, int)
+        mine = win.attach(memory)
+        exercise(win, comm.allgather(mine)[neighbour(comm)])
+        assert memory.tolist() == [1, 2, 3, 2]
+        comm.Barrier()
+        win.detach(memory)
+
+
 # -- several ---------------------------------------------------------------------------
 
 
