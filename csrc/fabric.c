@@ -143,6 +143,7 @@ int rmaext_fabric_open(rmaext_library *lib,
 	f->lib = lib;
 	f->progress.cq_fd = f->progress.wake_fd = -1;
 	pthread_mutex_init(&f->lock, NULL);
+	pthread_mutex_init(&f->backlog.lock, NULL);
 	ret = find(lib, options, &f->info);
 	if (ret)
 		goto close;

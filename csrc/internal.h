@@ -252,6 +252,14 @@ struct rmx_executor {
 	unsigned int closed_next;
 };
 
+/* Requests that are not posted whole yet; see begin.c. */
+struct rmx_backlog {
+	pthread_mutex_t lock;	    /* of the queues of all targets */
+	struct rmx_target *first;   /* of those with a queue */
+	atomic_uint count;	    /* of requests in them */
+	atomic_uint_fast64_t ended; /* requests, ever */
+};
+
 struct rmaext_fabric {
 	struct rmaext_library *lib;
 	struct fi_info *info;
@@ -272,6 +280,7 @@ struct rmaext_fabric {
 	struct rmaext_window *windows;
 	atomic_uint peer_count;
 	struct rmx_executor executor;
+	struct rmx_backlog backlog;
 	struct rmx_gate gate;
 	struct rmaext_fabric *next; /* among the closed */
 	/* the CQ's reader alone changes these */
@@ -324,6 +333,11 @@ struct rmx_target {
 	atomic_uint_fast64_t pending;
 	atomic_uint finished; /* ever; shows flush that this one moves */
 	atomic_int error;     /* of a put that nobody waited for */
+	/* how many such there are, and how often flush has told of them */
+	unsigned int unseen, reports;
+	/* guarded by fabric->backlog.lock */
+	struct rmaext_op *queue, **queue_end; /* requests, oldest first */
+	struct rmx_target *next_behind;
 	uint8_t access;
 	uint8_t align; /* of offset 0, modulo 64 */
 	uint8_t route;
@@ -389,7 +403,18 @@ struct rmaext_op {
 	atomic_bool left;
 	atomic_bool abandoned; /* its owner has given up, but not let go */
 	unsigned int seen;
-	int64_t timeout, deadline;   /* 0: not waited for yet */
+	int64_t timeout, deadline; /* 0: not waited for yet */
+	/*
+	 * Of a request, see begin.c. ended is where its owner looks, and
+	 * set last: then it may be freed.
+	 */
+	int *ended;	   /* NULL: it is none */
+	atomic_uint open;  /* chunks in flight; one more in the backlog */
+	atomic_bool waits; /* in the backlog */
+	struct rmaext_op *behind;
+	unsigned int shown; /* 1 + the target's reports, when it failed */
+	bool told;	    /* its owner knows of the failure */
+	int64_t look;	    /* when to ask next for the peer */
 	struct rmaext_error failure; /* written before error is set */
 };
 
@@ -488,13 +513,36 @@ static inline bool rmx_is_message(const struct rmaext_op *op)
 {
 	return op->kind >= RMX_UPDATE;
 }
+/* Nobody waits for it but flush: a copy, or a request that was dropped. */
+static inline bool rmx_is_nobodys(const struct rmaext_op *op)
+{
+	return op->buffered || (op->ended && atomic_load(&op->abandoned));
+}
 /* A flush waits for all but gets. */
 static inline uint64_t rmx_counts_as(const struct rmaext_op *op)
 {
 	return op->kind != RMX_GET ? RMX_A_PUT + 1 : 1;
 }
 void rmx_op_complete(struct rmx_slot *slot, const struct rmaext_error *failure);
+int rmx_op_post_chunk(struct rmaext_op *op);
 void rmx_op_shut_all(struct rmaext_fabric *fabric);
+
+/* update.c; inside the window */
+int rmx_begin_update(struct rmaext_window *window,
+		     const struct rmaext_call *call, struct rmaext_op **op_p);
+
+/* begin.c */
+int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p);
+void rmx_begun_failed(struct rmaext_op *op);
+void rmx_begun_less(struct rmaext_op *op);
+void rmx_begun_free(struct rmaext_op *op);
+void rmx_backlog_push(struct rmaext_fabric *fabric);
+void rmx_backlog_shut(struct rmaext_fabric *fabric,
+		      const struct rmaext_error *record);
+static inline bool rmx_backlog_waits(const struct rmaext_fabric *fabric)
+{
+	return atomic_load(&fabric->backlog.count);
+}
 
 /* rma.c */
 int rmx_check(const struct rmaext_window *window, const char *call,
@@ -761,6 +809,8 @@ void rmx_progress_settle(struct rmaext_fabric *fabric);
 int rmx_wait(struct rmaext_fabric *fabric, struct rmaext_peer *peer,
 	     enum rmx_step (*step)(void *), void *arg, int64_t until,
 	     unsigned int spins);
+void rmx_look(struct rmaext_fabric *fabric);
+void rmx_progress_call(struct rmaext_fabric *fabric);
 int rmx_deadline(struct rmaext_peer *peer, int64_t rank, const char *call,
 		 int64_t timeout, int64_t *deadline, bool moved);
 

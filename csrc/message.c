@@ -614,7 +614,7 @@ static struct rmaext_op *copy_in(struct rmaext_op *op, bool bulk,
 				 const struct rmaext_window *w,
 				 const struct rmx_target *target)
 {
-	while (op && !(op->buffered && op->window == w &&
+	while (op && !(rmx_is_nobodys(op) && op->window == w &&
 		       (!target || op->target == target)))
 		op = bulk ? NULL : op->next;
 	return op;

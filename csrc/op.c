@@ -110,10 +110,20 @@ static void op_free(struct rmaext_op *op)
  */
 void rmx_op_shut_all(struct rmaext_fabric *f)
 {
+	const struct rmaext_error shut = {
+		.code = -FI_ESHUTDOWN,
+		.call = "rmaext_fabric_close",
+		.detail = "the endpoint was closed",
+	};
+
+	rmx_backlog_shut(f, &shut);
 	for (int i = 0; f->slots && i < RMX_SLOTS; i++) {
 		struct rmaext_op *op = atomic_load(&f->slots[i].op);
 
-		if (op && !op->buffered)
+		if (op && op->ended) {
+			rmx_op_failed(op, &shut);
+			rmx_begun_less(op);
+		} else if (op && !op->buffered)
 			COUNT(&op->completed);
 		else if (op && op_left(op))
 			op_free(op);
@@ -130,6 +140,8 @@ void rmx_op_failed(struct rmaext_op *op, const struct rmaext_error *record)
 		op->error = record->code;
 	}
 	pthread_mutex_unlock(&op->window->lock);
+	if (op->ended)
+		rmx_begun_failed(op);
 }
 
 static void op_post_failed(struct rmaext_op *op)
@@ -165,12 +177,13 @@ static bool is_mute(const struct rmaext_op *op)
  */
 static void op_leave_error(struct rmaext_op *op)
 {
-	if (!atomic_load(&op->error))
+	if (!atomic_load(&op->error) || op->ended)
 		return;
 	pthread_mutex_lock(&op->window->lock);
 	if (op->error && is_mute(op)) {
 		op->window->failure = op->failure;
 		op->target->error = op->error;
+		op->target->unseen++;
 		op->error = 0;
 	}
 	pthread_mutex_unlock(&op->window->lock);
@@ -184,7 +197,10 @@ static void op_count_down(struct rmaext_op *op, uint64_t count)
 {
 	struct rmx_target *target = op->target;
 
-	if (op->buffered) {
+	if (op->ended) {
+		COUNT(&op->completed);
+		rmx_begun_less(op);
+	} else if (op->buffered) {
 		if (op_left(op)) {
 			op_leave_error(op);
 			op_free(op);
@@ -194,6 +210,16 @@ static void op_count_down(struct rmaext_op *op, uint64_t count)
 		atomic_fetch_sub(&target->pending, count);
 		COUNT(&op->completed);
 	}
+}
+
+/* A chunk more in flight, or one that is not. */
+static void op_count(struct rmaext_op *op, int by)
+{
+	if (op->ended) /* one as a whole: see rmx_begin() */
+		atomic_fetch_add(&op->open, (unsigned int)by);
+	else
+		atomic_fetch_add(&op->target->pending,
+				 (uint64_t)by * rmx_counts_as(op));
 }
 
 /* Called by whoever reads the CQ. */
@@ -233,7 +259,7 @@ void rmx_op_end(struct rmaext_op *op)
  * -FI_EAGAIN: the provider wants progress first; -FI_ENOSPC: own limits. When a
  * copy has been posted, it may be gone already.
  */
-static int op_post_chunk(struct rmaext_op *op)
+int rmx_op_post_chunk(struct rmaext_op *op)
 {
 	struct rmaext_fabric *f = op->fabric;
 	struct rmaext_peer *peer = op->target->peer;
@@ -251,13 +277,13 @@ static int op_post_chunk(struct rmaext_op *op)
 	/* counted before it is posted: it may complete at once */
 	op->posted += len;
 	op->sent++;
-	atomic_fetch_add(&op->target->pending, rmx_counts_as(op));
+	op_count(op, 1);
 	atomic_store_explicit(&slot->op, op, memory_order_release);
 	ret = rmx_rma_post(op, at, len, &slot->context);
 	if (!ret)
 		return 0;
 	atomic_store_explicit(&slot->op, NULL, memory_order_relaxed);
-	atomic_fetch_sub(&op->target->pending, rmx_counts_as(op));
+	op_count(op, -1);
 	op->sent--;
 	op->posted = at;
 	if (slot != op->slot)
@@ -306,7 +332,7 @@ static enum rmx_step op_step(void *arg)
 	if (rmx_is_message(op))
 		return rmx_message_step(op_p);
 	while (op->posted < op->len && !atomic_load(&op->error)) {
-		ret = op_post_chunk(op);
+		ret = rmx_op_post_chunk(op);
 		if (ret == -FI_ENOSPC)
 			return RMX_SLEEP;
 		if (ret == -FI_EAGAIN)
@@ -383,8 +409,11 @@ static int op_slice(struct rmaext_op **op_p)
 int rmaext_op_wait(rmaext_op *op)
 {
 	struct rmaext_window *w = op->window;
-	int ret = rmx_window_enter(w, "rmaext_op_wait");
+	int ret;
 
+	if (op->ended)
+		return rmaext_op_wait_for(op, RMX_SLICE);
+	ret = rmx_window_enter(w, "rmaext_op_wait");
 	if (ret)
 		return ret;
 	ret = op_slice(&op);
@@ -398,6 +427,16 @@ int rmaext_op_release(rmaext_op **op)
 
 	if (!it)
 		return 0;
+	if (it->ended) { /* goes on by itself */
+		atomic_store(&it->abandoned, true);
+		if (rmx_is_message(it) && atomic_load(&it->target->peer->gone))
+			rmx_message_give_up(it);
+		if (!__atomic_load_n(it->ended, __ATOMIC_ACQUIRE))
+			return RMAEXT_PENDING;
+		*op = NULL;
+		rmx_begun_free(it);
+		return 0;
+	}
 	atomic_store(&it->abandoned, true);
 	if (!rmx_is_message(it)) {
 		it->len = it->posted; /* only the owner posts */

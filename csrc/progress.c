@@ -122,6 +122,8 @@ static int drain(struct rmaext_fabric *f)
 	} while (n == RMX_BATCH && total < RMX_SLOTS);
 	if (rmx_executor_waits(f))
 		rmx_executor_retry(f);
+	if (rmx_backlog_waits(f))
+		rmx_backlog_push(f);
 	if (total && atomic_load(&f->progress.followers))
 		rmx_futex_wake(&f->progress.turn);
 	return total;
@@ -138,6 +140,25 @@ static void leave_queue(struct rmx_progress *p)
 	atomic_store(&p->reader, false);
 	if (atomic_load(&p->followers))
 		rmx_futex_wake(&p->turn);
+}
+
+/* Reads the queue once, unless somebody does anyway. */
+void rmx_look(struct rmaext_fabric *f)
+{
+	if (!take_queue(&f->progress))
+		return;
+	drain(f);
+	leave_queue(&f->progress);
+}
+
+/* The progress thread has something to try again, and may be asleep. */
+void rmx_progress_call(struct rmaext_fabric *f)
+{
+	const uint64_t one = 1;
+
+	if (atomic_load(&f->progress.thread_reads) &&
+	    write(f->progress.wake_fd, &one, sizeof(one)) < 0)
+		rmx_relax(); /* counter full: it is awake already */
 }
 
 /*
@@ -208,7 +229,6 @@ int rmx_wait(struct rmaext_fabric *f, struct rmaext_peer *peer,
 	     unsigned int spins)
 {
 	struct rmx_progress *p = &f->progress;
-	const uint64_t one = 1;
 	int ret = RMAEXT_PENDING;
 
 	atomic_fetch_add(&p->waiters, 1);
@@ -227,9 +247,7 @@ int rmx_wait(struct rmaext_fabric *f, struct rmaext_peer *peer,
 		}
 		atomic_fetch_add(&p->followers, 1);
 		turn = atomic_load(&p->turn);
-		if (atomic_load(&p->thread_reads) &&
-		    write(p->wake_fd, &one, sizeof(one)) < 0)
-			rmx_relax(); /* counter full: it is awake already */
+		rmx_progress_call(f);
 		if (step(arg) == RMX_DONE) {
 			ret = 0;
 		} else if (take_queue(p)) {

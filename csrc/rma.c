@@ -224,12 +224,17 @@ static int flush_wait(struct rmaext_window *w, int64_t rank, int64_t *until,
 static int flush_error(struct rmaext_window *w, int64_t rank)
 {
 	struct rmx_target *t = &w->targets[rank];
-	int ret = atomic_exchange(&t->error, 0);
+	int ret;
 
-	if (!ret)
+	if (!atomic_load(&t->error))
 		return 0;
 	pthread_mutex_lock(&w->lock);
-	if (w->failure.rank == rank)
+	ret = atomic_exchange(&t->error, 0);
+	t->unseen = 0;
+	t->reports++;
+	if (!ret) /* another thread was first */
+		;
+	else if (w->failure.rank == rank)
 		rmx_fail_record(&w->failure);
 	else
 		rmx_fail(ret, rank, "put", "%s",

@@ -53,7 +53,7 @@ enum {
 	RMAEXT_MAXLOC = 14,
 };
 
-/* operations of rmaext_many */
+/* operations of rmaext_many and rmaext_begin */
 enum { RMAEXT_PUT = 0, RMAEXT_GET = 1, RMAEXT_UPDATE = 2 };
 
 /* its arguments that have one element, which stands for all */
@@ -160,6 +160,24 @@ struct rmaext_places {
 	uint64_t lock; /* 4 of them */
 	uint64_t notify;
 	uint64_t slots, posted, completed; /* a word a rank each */
+};
+
+/* What a request is to do. */
+struct rmaext_call {
+	int kind; /* RMAEXT_PUT, RMAEXT_GET, RMAEXT_UPDATE */
+	int op;	  /* of an update, RMAEXT_CSWAP included */
+	int type;
+	int64_t rank;
+	uint64_t offset;     /* bytes */
+	const void *operand; /* of put and update */
+	const void *compare;
+	void *result;
+	uint64_t count; /* bytes of put and get, elements of an update */
+	/*
+	 * Set to 0 at first, and to 1 once it has ended: the last that is
+	 * done to the buffers, of which this is one.
+	 */
+	int *ended;
 };
 
 /* State of a wait that is continued over several calls; zero it first. */
@@ -366,6 +384,30 @@ int rmaext_op_wait(rmaext_op *op);
 int rmaext_op_release(rmaext_op **op);
 
 /*
+ * A request: 0 if it was done at once, or RMAEXT_PENDING with *op_p set. Does
+ * not wait. It goes on without rmaext_op_test() or rmaext_op_wait(), after
+ * rmaext_op_release() too, which gives RMAEXT_PENDING until it has ended. It
+ * ends when it is applied at the target. One thread at a time may use *op_p.
+ */
+int rmaext_begin(rmaext_window *window, const struct rmaext_call *call,
+		 rmaext_op **op_p);
+/*
+ * As rmaext_op_wait(), but does not wait, or for up to the slice only. Errors
+ * may come of a request that has not ended: -FI_ETIMEDOUT, it may be waited for
+ * again; -FI_ENOTCONN, -FI_ESHUTDOWN.
+ */
+int rmaext_op_test(rmaext_op *op);
+int rmaext_op_wait_for(rmaext_op *op, int64_t slice);
+/* 1: nothing of it was sent, and it has ended; 0: it goes on */
+int rmaext_op_cancel(rmaext_op *op);
+/*
+ * Until more requests of this fabric have ended than *seen, or the slice is
+ * over; sets *seen. What had ended by then has `ended` set.
+ */
+int rmaext_fabric_wait_ended(rmaext_fabric *fabric, uint64_t *seen,
+			     int64_t slice);
+
+/*
  * One operation on each of `count` elements of `unit` bytes, at offsets[i]
  * elements in the window of ranks[i]. All are checked before the first is
  * carried out: -ERANGE, -FI_EACCES, -FI_EFAULT, -FI_EOPNOTSUPP or -FI_ENOTCONN,
@@ -384,7 +426,7 @@ int rmaext_many(rmaext_window *window, int kind, int op, int type,
 int rmaext_many_wait(struct rmaext_many *many);
 void rmaext_many_release(struct rmaext_many *many);
 
-/* wait until every put to rank (-1: to all) is applied there */
+/* wait until every put and request to rank (-1: to all) is applied there */
 int rmaext_flush(rmaext_window *window, int64_t rank, struct rmaext_wait *wait);
 /* what an operation would be refused for; type: of a fetch_add, else -1 */
 int rmaext_window_check(rmaext_window *window, int64_t rank, uint64_t offset,

@@ -242,11 +242,12 @@ int rmaext_window_check(rmaext_window *w, int64_t rank, uint64_t offset,
 
 /* By message to the target's progress thread. */
 static int remote(struct rmaext_window *w, int64_t rank, uint64_t offset,
-		  const struct rmx_update *u, struct rmaext_op **op_p)
+		  const struct rmx_update *u, int *ended,
+		  struct rmaext_op **op_p)
 {
 	const size_t unit = rmx_unit_of(u->type);
 	const uint64_t len = u->count * unit;
-	const bool copy = !u->result && len <= RMX_COPY_MAX;
+	const bool copy = !ended && !u->result && len <= RMX_COPY_MAX;
 	struct rmaext_op *op;
 	int ret = rmx_op_new(w, rank, RMX_UPDATE, offset, len, copy ? len : 0,
 			     &op);
@@ -262,11 +263,13 @@ static int remote(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		rmx_op_buffer(op);
 	else
 		op->local = u->result;
-	return rmx_op_run(op, op_p);
+	return ended ? rmx_begin(op, ended, op_p) : rmx_op_run(op, op_p);
 }
 
+/* ended: of a request, else NULL */
 static int update(struct rmaext_window *w, int64_t rank, uint64_t offset,
-		  const struct rmx_update *u, struct rmaext_op **op_p)
+		  const struct rmx_update *u, int *ended,
+		  struct rmaext_op **op_p)
 {
 	const int access = rmx_update_access(u->op, u->result != NULL);
 	const char *call = name_of(u);
@@ -285,7 +288,7 @@ static int update(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	if (ret || !u->count || (u->op == RMAEXT_NO_OP && !u->result))
 		return ret;
 	if (!rmx_update_here(w, rank))
-		return remote(w, rank, offset, u, op_p);
+		return remote(w, rank, offset, u, ended, op_p);
 	return rmx_update_apply(w, rank, w->targets[rank].map + offset, u);
 }
 
@@ -299,7 +302,18 @@ int rmaext_update(rmaext_window *w, int64_t rank, uint64_t offset, int op,
 	*op_p = NULL;
 	if (ret)
 		return ret;
-	ret = update(w, rank, offset, &u, op_p);
+	ret = update(w, rank, offset, &u, NULL, op_p);
 	rmx_window_leave(w);
 	return ret;
+}
+
+int rmx_begin_update(struct rmaext_window *w, const struct rmaext_call *call,
+		     struct rmaext_op **op_p)
+{
+	const struct rmx_update u = {
+		call->op,      call->type,   call->operand,
+		call->compare, call->result, call->count,
+	};
+
+	return update(w, call->rank, call->offset, &u, call->ended, op_p);
 }

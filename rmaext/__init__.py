@@ -20,6 +20,7 @@ from .errors import (
 )
 from .fabric import Fabric
 from .node import empty, zeros
+from .request import Request
 from .window import Window
 
 __version__ = "0.1.0"
@@ -36,6 +37,7 @@ __all__ = [
     "NoProviderError",
     "NotLocalError",
     "PeerLostError",
+    "Request",
     "RmaError",
     "RmaTimeout",
     "SyncError",

@@ -24,6 +24,7 @@ SOURCES = [
     "address.c",
     "arena.c",
     "attach.c",
+    "begin.c",
     "cells.c",
     "direct.c",
     "element.c",

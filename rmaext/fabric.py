@@ -13,6 +13,9 @@ import errno
 import os
 import secrets
 import threading
+import time
+from collections import OrderedDict
+from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -42,6 +45,10 @@ _MR_MODES = {
 _RAW = 1 << 3
 CONTROL_BYTES = 64
 _FI_ENOKEY = 266
+# Buffers that only the network uses. Beyond these, the next request waits.
+_ORPHANS = 1024
+_ORPHAN_BYTES = 64 << 20
+_PATIENCE = 3.0  # seconds without progress after which they may be twice as many
 
 
 class Fabric:
@@ -99,9 +106,12 @@ class Fabric:
         # latest when the endpoint is closed.
         self._in_flight: dict[int, tuple[Any, ...]] = {}
         self._spare: list[Any] = []
-        self._orphans: dict[int, tuple[Any, ...]] = {}
+        self._orphans: OrderedDict[int, tuple[Any, ...]] = OrderedDict()
+        self._orphan_bytes = 0
+        self._orphans_most, self._orphan_bytes_most = _ORPHANS, _ORPHAN_BYTES
         self._kept: dict[int, tuple[Any, ...]] = {}
         self._stuck = False
+        self.watcher: Any = None  # of requests that coroutines await
         _lifetime.on_exit(self.close)
         _lifetime.on_end(self)
         # a word that peers read for a sign of life, until the endpoint is closed
@@ -256,19 +266,56 @@ class Fabric:
             self._spare.append(op)
         else:
             if self.handle and lib.rmaext_op_release(op) == lib.RMAEXT_PENDING:
-                self._orphans[token] = self._in_flight[token]
+                with self._lock:
+                    self._orphans[token] = entry = self._in_flight[token]
+                    self._orphan_bytes += _bytes(entry)
             self._in_flight.pop(token, None)
         if self._orphans:
             self.reap()
 
-    def reap(self) -> None:
-        """Free the buffers of abandoned operations that have ended since."""
+    def reap(self, most: int = 4) -> None:
+        """Free the buffers of abandoned operations that have ended since.
+
+        Only the first few are looked at: this is called after each operation.
+        """
         with self._lock:
-            if not self.handle:
+            orphans = self._orphans
+            for token in list(islice(orphans, most)):
+                entry = orphans.get(token)  # __del__ of a request may come in between
+                if entry is None or not self.handle:
+                    continue
+                if lib.rmaext_op_release(entry[0]) == lib.RMAEXT_PENDING:
+                    orphans.move_to_end(token)
+                elif orphans.pop(token, None) is not None:
+                    self._orphan_bytes -= _bytes(entry)
+            if not orphans:
+                self._orphan_bytes = 0
+                self._orphans_most, self._orphan_bytes_most = _ORPHANS, _ORPHAN_BYTES
+
+    def settle(self) -> None:
+        """Wait while too much is on its way that nobody waits for.
+
+        If none of it moves, its target may have stopped; that must not keep us
+        from the others, so then there may be more.
+        """
+        if len(self._orphans) < self._orphans_most and self._orphan_bytes < self._orphan_bytes_most:
+            return
+        seen, since, last = ffi.new("uint64_t *"), time.monotonic(), -1
+        while True:
+            self.reap(self._orphans_most)
+            if (
+                len(self._orphans) < self._orphans_most // 2
+                and self._orphan_bytes < self._orphan_bytes_most // 2
+            ) or not self.handle:
                 return
-            for token, (op, *_) in list(self._orphans.items()):
-                if lib.rmaext_op_release(op) != lib.RMAEXT_PENDING:
-                    self._orphans.pop(token, None)
+            now = time.monotonic()
+            if seen[0] != last:
+                since, last = now, seen[0]
+            elif now - since > _PATIENCE:
+                self._orphans_most *= 2
+                self._orphan_bytes_most *= 2
+                return
+            lib.rmaext_fabric_wait_ended(self.handle, seen, 100_000_000)
 
     def keep(self, memory: Any, array: Any) -> None:
         """Keep an array until it is deregistered, or the endpoint closed."""
@@ -288,3 +335,9 @@ class Fabric:
     def forget(self) -> None:
         """After the end of MPI, or in a forked child: there is no endpoint to touch."""
         self._handle = ffi.new("rmaext_fabric **")
+
+
+def _bytes(entry: tuple[Any, ...]) -> int:
+    """Return the size of the buffers of an operation."""
+    buffers = entry[2] if isinstance(entry[2], tuple) else entry[2:]
+    return sum(getattr(buffer, "nbytes", 0) for buffer in buffers)

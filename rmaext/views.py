@@ -135,6 +135,8 @@ class View(Window):
 class FieldView(View):
     """A window over one field of records. See `Window.field`."""
 
+    _in_pieces = True
+
     @property
     def numba(self) -> int:
         """There is none: compiled code counts elements that follow each other."""

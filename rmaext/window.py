@@ -34,6 +34,7 @@ from .keys import failed, settle, succeeded
 from .many import ManyOperations, behind
 from .more import MoreWindows
 from .region import Region
+from .request import RequestOperations
 from .updates import UpdateOperations
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Memory:
     access: str
 
 
-class Window(_hot.Window, ManyOperations, UpdateOperations, MoreWindows):
+class Window(_hot.Window, ManyOperations, UpdateOperations, RequestOperations, MoreWindows):
     """One-sided access to an array of every rank (MPI-4.1, chapter 12).
 
     Parameters
@@ -343,16 +344,7 @@ class Window(_hot.Window, ManyOperations, UpdateOperations, MoreWindows):
         out: Array | None = None,
     ) -> Array:
         self._check_open("get")
-        if out is not None:
-            memory.check_result(out, self._dtype)
-        if count is None:
-            count = self._rest(rank, offset) if out is None else out.size
-        else:
-            count = operator.index(count)
-            if count < 0:
-                raise ValueError(f"get: count {count} is negative")
-            if out is not None and out.size != count:
-                raise ValueError(f"get: out has {out.size} elements, count is {count}")
+        count = self._count("get", rank, offset, count, out)
         place = self._place("get", rank, offset, count)
         if place is None:
             return np.empty(0, self._dtype) if out is None else out
@@ -641,6 +633,21 @@ class Window(_hot.Window, ManyOperations, UpdateOperations, MoreWindows):
             text = f"{call}: window {self._name} has ranks 0 to {len(self._sizes) - 1}, not {rank}"
             raise BoundsError(errno.ERANGE, text, call=call)
         return number
+
+    def _count(
+        self, call: str, rank: Any, offset: Any, count: int | None, out: Array | None
+    ) -> int:
+        """Check what a get is to return; return the number of elements."""
+        if out is not None:
+            memory.check_result(out, self._dtype)
+        if count is None:
+            return self._rest(rank, offset) if out is None else out.size
+        count = operator.index(count)
+        if count < 0:
+            raise ValueError(f"{call}: count {count} is negative")
+        if out is not None and out.size != count:
+            raise ValueError(f"{call}: out has {out.size} elements, count is {count}")
+        return count
 
     def _rest(self, rank: Any, offset: Any) -> int:
         """Return the number of elements from offset to the end."""

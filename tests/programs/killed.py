@@ -11,6 +11,7 @@ that lets the survivors run. They leave by os._exit: MPI_Finalize would wait.
 
 from __future__ import annotations
 
+import asyncio
 import faulthandler
 import os
 import signal
@@ -126,6 +127,62 @@ def in_flight(win: rmaext.Window) -> None:
     assert time.monotonic() - start > 0.3, "not in flight: lost before it was killed"
 
 
+def requests(win: rmaext.Window) -> None:
+    """The victim is stopped when requests begin, and killed while they go on."""
+    if comm.rank == VICTIM:
+        time.sleep(600)
+    for rank in range(comm.size):
+        win.fetch_add(0, rank)  # connected
+    SURVIVORS.Barrier()
+    if comm.rank == 0:
+        stop(pids[VICTIM])
+    SURVIVORS.Barrier()
+    if comm.rank == 0:
+        threading.Timer(0.5, os.kill, (pids[VICTIM], signal.SIGKILL)).start()
+    good = win.rget(1 - comm.rank, 0, 5)
+    bad = [
+        win.rget(VICTIM, 0, LARGE),
+        win.rput(np.ones(LARGE, "i8"), VICTIM),
+        win.rput(1, VICTIM),
+        win.rfetch_op(1, VICTIM),
+        *(win.rput(1, VICTIM, i) for i in range(1000)),
+    ]
+
+    async def wait(request: rmaext.Request) -> object:
+        return await request
+
+    def until_it_ends(request: rmaext.Request) -> None:
+        while not request.test():
+            time.sleep(0.01)
+        request.wait()
+
+    def any_of(some: list[rmaext.Request]) -> None:
+        assert good.test()
+        some[rmaext.Request.waitany(some)].wait()
+
+    if sys.argv[2] == "wait":
+        for request in bad:
+            lost("wait", request.wait)
+    elif sys.argv[2] == "test":
+        for request in bad:
+            lost("test", lambda request=request: until_it_ends(request))
+    elif sys.argv[2] == "await":
+        for request in bad:
+            lost("await", lambda request=request: asyncio.run(wait(request)))
+    elif sys.argv[2] == "waitany":
+        lost("waitany", lambda: any_of(bad))
+    elif sys.argv[2] == "waitall":
+        lost("waitall", lambda: rmaext.Request.waitall([good, *bad]))
+        assert good.done
+        assert all(request.done for request in bad)
+    else:
+        lost("flush", lambda: win.flush(VICTIM))
+        del bad
+    assert good.wait().shape == (5,)
+    for what in (lambda: win.rput(1, VICTIM).wait(), lambda: win.rget(VICTIM).wait()):
+        lost("a new one", what)
+
+
 def fence(win: rmaext.Window) -> None:
     """The others wait for it."""
     if comm.rank == VICTIM:
@@ -157,7 +214,8 @@ def main() -> None:
     for rank in range(comm.size):
         win.get(rank, 0, 1)
     comm.Barrier()
-    {f.__name__: f for f in (new_operations, in_flight, fence, close, create)}[scenario](used)
+    scenarios = (new_operations, in_flight, requests, fence, close, create)
+    {f.__name__: f for f in scenarios}[scenario](used)
     survivors_go_on(win, SURVIVORS)
     text = f"rank {comm.rank}, {scenario}: slowest {slowest[1]}, {slowest[0]:.2f} s, OK\n"
     os.write(1, text.encode())
