@@ -42,6 +42,10 @@ static void set_target(struct rmaext_window *w, int64_t rank,
 	t->map = from->map ? from->map[rank] : NULL;
 	t->address = from->address ? from->address[rank] : 0;
 	t->control = from->control ? from->control[rank] : NULL;
+	if (t->near && t->near->control)
+		t->bell = &t->near->control->bell;
+	else if (rank == w->self)
+		t->bell = rmx_arena_bell(from->arena);
 	t->size = from->size[rank];
 	t->base = from->base ? from->base[rank] : 0;
 	t->access = from->access[rank];
@@ -64,6 +68,7 @@ static int window_create(struct rmaext_fabric *f,
 	w->root = w;
 	w->fabric = f;
 	w->timeout = timeout;
+	w->spin = targets->spin_ns;
 	w->count = targets->count;
 	w->self = targets->self;
 	if (targets->token)

@@ -24,6 +24,7 @@ SOURCES = [
     "address.c",
     "arena.c",
     "attach.c",
+    "bell.c",
     "cells.c",
     "direct.c",
     "element.c",

@@ -35,6 +35,7 @@ from .many import ManyOperations, behind
 from .more import MoreWindows
 from .region import Region
 from .updates import UpdateOperations
+from .waiting import Waits
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
@@ -80,7 +81,7 @@ class Memory:
     access: str
 
 
-class Window(_hot.Window, ManyOperations, UpdateOperations, MoreWindows):
+class Window(_hot.Window, ManyOperations, UpdateOperations, MoreWindows, Waits):
     """One-sided access to an array of every rank (MPI-4.1, chapter 12).
 
     Parameters
