@@ -421,6 +421,18 @@ int rmaext_wait_until(rmaext_window *window, int64_t rank,
 		      struct rmaext_condition *conditions, uint64_t count,
 		      int every, int64_t slice);
 
+/*
+ * Count up in a slot of a rank whose control block is mapped here, after what
+ * was done to its memory before.
+ */
+int rmaext_notify(rmaext_window *window, int64_t rank, int slot, int64_t count);
+/*
+ * Wait until the own slot has counted so many, and take them off; *seen_p is
+ * what there was. RMAEXT_PENDING as above; with a slice of 0 it only looks.
+ */
+int rmaext_notify_wait(rmaext_window *window, int slot, int64_t count,
+		       int64_t slice, int64_t *seen_p);
+
 /* wait until every put to rank (-1: to all) is applied there */
 int rmaext_flush(rmaext_window *window, int64_t rank, struct rmaext_wait *wait);
 /* what an operation would be refused for; type: of a fetch_add, else -1 */

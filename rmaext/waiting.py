@@ -106,10 +106,15 @@ class Waits:
         ------
         RmaTimeout, PeerLostError, ClosedError
         """
+        self._wait_on(Wait(self, where, timeout, look), conditions, rank, every)
+
+    def _wait_on(
+        self, wait: Wait, conditions: Any, rank: int | None = None, every: bool = True
+    ) -> None:
+        """As `_wait`, which may be one of several waits within one limit."""
         target = self._group.rank if rank is None else rank
         count = len(conditions)
         call = lib.rmaext_wait_until
-        wait = Wait(self, where, timeout, look)
         while True:
             code = call(self._handle, target, conditions, count, every, wait.slice())
             if not code:

@@ -33,9 +33,9 @@ from .group import Group
 from .keys import failed, settle, succeeded
 from .many import ManyOperations, behind
 from .more import MoreWindows
+from .notify import Notifications
 from .region import Region
 from .updates import UpdateOperations
-from .waiting import Waits
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
@@ -81,7 +81,7 @@ class Memory:
     access: str
 
 
-class Window(_hot.Window, ManyOperations, UpdateOperations, MoreWindows, Waits):
+class Window(_hot.Window, ManyOperations, UpdateOperations, MoreWindows, Notifications):
     """One-sided access to an array of every rank (MPI-4.1, chapter 12).
 
     Parameters
