@@ -281,17 +281,16 @@ class Notifications(Waits):
         self._check_open("wait_until")
         if comparison not in COMPARISONS:
             raise ValueError(f"wait_until: {comparison!r} is none of {', '.join(COMPARISONS)}")
-        dtype = self._dtype
-        wanted = memory.origin(value, dtype)
-        if wanted.size != 1:
-            raise ValueError(f"wait_until: one value, not {wanted.size}")
         place: Any = self._place("wait_until", self._group.rank, offset, 1)
         where = self._where("wait_until", place)
-        limit = check_timeout(timeout)
+        limit, dtype = check_timeout(timeout), self._dtype
         code = dtype.str[1:]
         type_ = _WORDS.get(code, memory.atomic_type(dtype))
         if type_ is None or dtype.kind not in "biuf" or dtype.itemsize > 8 or not dtype.isnative:
             raise Unsupported(errno.EOPNOTSUPP, f"{where}: no word of dtype {dtype}")
+        wanted = memory.origin(value, dtype)
+        if wanted.size != 1:
+            raise ValueError(f"{where}: one value, not {wanted.size}")
         first = place[1] * dtype.itemsize
         conditions = memory_word(first, comparison, wanted, type_)
         self._wait(where, conditions, timeout=limit)
