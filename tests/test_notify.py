@@ -422,6 +422,7 @@ def test_a_new_window_has_counted_nothing(comm):
     for _ in range(20):
         with rmaext.Window.allocate(comm, 1) as win:
             assert not win.notify_counts().any()
+            win.fence()
             win.put_notify(1.0, neighbour(comm), 0, 17)
             win.fence()
             assert win.notify_counts()[17] == 1
@@ -508,8 +509,7 @@ for number in range(20):
     win.wait_until(1, "==", float(number))
 # but nothing waits for ever
 assert 2 < lost(lambda: win.wait_until(9, "==", 9.0)) < 12
-sys.stdout.write("OK\n")
-sys.stdout.flush()
+print("OK", flush=True)
 os._exit(0)  # MPI_Finalize would wait
 """
 
