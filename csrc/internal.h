@@ -262,7 +262,7 @@ struct rmaext_fabric {
 	struct fid_ep *ep;
 	uint64_t mr_mode;
 	size_t key_size;
-	size_t chunk; /* longest single read or write */
+	size_t chunk;	       /* longest single read or write */
 	struct rmx_bell *bell; /* the own process's; or NULL */
 	struct rmx_progress progress;
 	pthread_mutex_t lock; /* peers, memories, windows, mapping */
@@ -321,7 +321,7 @@ struct rmx_target {
 	char *map;	  /* RMAEXT_DIRECT */
 	uint64_t address; /* RMAEXT_CMA */
 	struct rmx_block
-		*control; /* NULL: not mapped, or the window has none */
+		*control;      /* NULL: not mapped, or the window has none */
 	struct rmx_bell *bell; /* NULL: not mapped */
 	uint64_t size;
 	uint64_t base;

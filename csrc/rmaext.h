@@ -422,10 +422,16 @@ int rmaext_wait_until(rmaext_window *window, int64_t rank,
 		      int every, int64_t slice);
 
 /*
- * Count up in a slot of a rank whose control block is mapped here, after what
- * was done to its memory before.
+ * As rmaext_put(), then counts one up in a slot of the rank. By the fabric at
+ * most RMAEXT_NOTIFY_MOST bytes: what is longer is put and flushed before,
+ * and nothing goes with the notification.
  */
-int rmaext_notify(rmaext_window *window, int64_t rank, int slot, int64_t count);
+enum { RMAEXT_NOTIFY_MOST = 32 << 10 };
+int rmaext_put_notify(rmaext_window *window, int64_t rank, uint64_t offset,
+		      const void *buf, uint64_t len, int slot,
+		      rmaext_op **op_p);
+/* gives back what was taken off an own slot */
+int rmaext_notify_return(rmaext_window *window, int slot, int64_t count);
 /*
  * Wait until the own slot has counted so many, and take them off; *seen_p is
  * what there was. RMAEXT_PENDING as above; with a slice of 0 it only looks.

@@ -62,8 +62,8 @@ static enum hot_outcome put_notify(struct hot_window *w, PyObject *origin,
 	} else {
 		return HOT_ODD;
 	}
-	if (len > KEEP_GIL ||
-	    !rmx_passes(w->it.window, rank, offset, len, RMAEXT_WRITE))
+	if (len > KEEP_GIL || !rmx_passes(w->it.window, rank, offset, len,
+					  len ? RMAEXT_WRITE : 0))
 		return HOT_ODD;
 	t = &w->it.window->targets[rank];
 	if (t->route != RMAEXT_DIRECT || !t->control)

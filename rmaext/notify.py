@@ -29,8 +29,6 @@ Place = tuple[int, int, int]  # rank, offset and count, in elements
 
 _SLOTS = int(lib.RMAEXT_NOTIFY)
 _MOST = 2**63 - 1
-# words that no fetch_add is for
-_WORDS = {"b1": lib.RMAEXT_BOOL, "f2": lib.RMAEXT_HALF}
 
 
 class Notifications(Waits):
@@ -49,6 +47,7 @@ class Notifications(Waits):
 
     if TYPE_CHECKING:  # the window's
         get: Callable[..., Array]
+        put: Callable[[Array, int, int], None]
         flush: Callable[[int], None]
         _check_open: Callable[[str], None]
         _place: Callable[[str, Any, Any, int], Place | None]
@@ -64,9 +63,12 @@ class Notifications(Waits):
         array = memory.origin(origin, self._dtype)
         place = self._place("put_notify", rank, offset, array.size)
         if place is not None:
-            data = memory.address(array)
-            self._run("put_notify", place, (array,), lib.rmaext_put, data, array.nbytes)
-            self._notify("put_notify", place, number)
+            far = self._routes[place[0]] == lib.RMAEXT_FABRIC
+            if far and array.nbytes > lib.RMAEXT_NOTIFY_MOST:
+                self.put(array, rank, offset)
+                self.flush(place[0])
+                array, place = np.empty(0, self._dtype), (*place[:2], 0)
+            self._put_and_notify("put_notify", place, number, array)
 
     def get_notify(
         self,
@@ -107,21 +109,13 @@ class Notifications(Waits):
         result = self.get(rank, offset, count, out)
         place = self._place("get_notify", rank, offset, result.size)
         if place is not None:
-            self._notify("get_notify", place, number)
+            self._put_and_notify("get_notify", place, number, np.empty(0, self._dtype))
         return result
 
-    def _notify(self, call: str, place: Place, slot: int) -> None:
-        """Count one up there, after what this rank put there before."""
-        rank = place[0]
-        block = self._block
-        if self._routes[rank] == lib.RMAEXT_FABRIC:
-            self.flush(rank)
-        if block.maps[rank]:
-            code = lib.rmaext_notify(self._handle, rank, slot, 1)
-            if code:
-                raise from_c(code, self._where(call, place))
-        else:
-            block.window.fetch_add(1, rank, block.base + self._notify_place() + slot)
+    def _put_and_notify(self, call: str, place: Place, slot: int, array: Array) -> None:
+        data = memory.address(array)
+        function = lib.rmaext_put_notify
+        self._run(call, place, (array,), function, data, array.nbytes, slot)
 
     # -- the target ----------------------------------------------------------------
 
@@ -284,9 +278,8 @@ class Notifications(Waits):
         place: Any = self._place("wait_until", self._group.rank, offset, 1)
         where = self._where("wait_until", place)
         limit, dtype = check_timeout(timeout), self._dtype
-        code = dtype.str[1:]
-        type_ = _WORDS.get(code, memory.atomic_type(dtype))
-        if type_ is None or dtype.kind not in "biuf" or dtype.itemsize > 8 or not dtype.isnative:
+        type_ = memory.atomic_type(dtype)
+        if type_ is None or dtype.kind not in "biuf" or dtype.itemsize > 8:
             raise Unsupported(errno.EOPNOTSUPP, f"{where}: no word of dtype {dtype}")
         wanted = memory.origin(value, dtype)
         if wanted.size != 1:
@@ -339,7 +332,7 @@ class Notifications(Waits):
         if sum(taken.values()) == len(slots):
             return True
         for slot, count in taken.items():
-            lib.rmaext_notify(self._handle, self._group.rank, slot, count)
+            lib.rmaext_notify_return(self._handle, slot, count)
         return False
 
     def _waiter(self, call: str, slots: list[int], timeout: float | None) -> Any:
