@@ -280,7 +280,7 @@ __attribute__((noinline)) static int sleep_for(struct watch *w, int64_t until)
 		if (holds(w))
 			return 0; /* the flag stays: one ring too many */
 		left = until - rmx_now();
-		if (left <= 0 || atomic_load(&w->window->gate.closed) ||
+		if (left <= 0 || atomic_load(&w->window->root->gate.closed) ||
 		    !sleep_on(bell, rings, left < nap ? left : nap))
 			return holds(w) ? 0 : RMAEXT_PENDING;
 	}

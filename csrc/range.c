@@ -63,10 +63,11 @@ static int range_check(const struct rmaext_window *w, const struct rmx_range *r,
 	ret = update ? update_check(w, r) : put_check(r);
 	if (ret)
 		return ret;
-	if ((!t->map && !w->attached) || (t->access & access) != access)
+	if ((access && !t->map && !w->attached) ||
+	    (t->access & access) != access)
 		return -FI_EACCES;
-	if (r->count > UINT64_MAX / r->unit ||
-	    !rmx_has(w, r->offset, r->count * r->unit))
+	if (access && (r->count > UINT64_MAX / r->unit ||
+		       !rmx_has(w, r->offset, r->count * r->unit)))
 		return -ERANGE;
 	extent_p->bytes = r->count * r->unit;
 	extent_p->operands = r->op == RMAEXT_CSWAP   ? 2

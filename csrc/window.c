@@ -135,6 +135,7 @@ static void look(struct rmx_target *t, const struct rmx_target *from,
 		.map = from->map,
 		.address = from->address,
 		.control = from->control,
+		.bell = from->bell,
 		.size = len,
 		.access = from->access & (uint8_t)view->access,
 		.align = from->align,
@@ -174,6 +175,7 @@ static int window_view(struct rmaext_window *of, const struct rmaext_view *view,
 	w->stride = view->stride;
 	w->fabric = of->fabric;
 	w->timeout = view->timeout;
+	w->spin = of->spin;
 	w->count = of->count;
 	w->self = of->self;
 	memcpy(w->token, of->token, sizeof(w->token));

@@ -17,6 +17,7 @@ from . import memory
 from ._lib import ffi, lib
 from .errors import BoundsError, Unsupported, from_c
 from .many import behind
+from .more import not_for
 from .waiting import COMPARISONS, Wait, Waits, block_words, check_timeout, memory_word
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class Notifications(Waits):
     _dtype: np.dtype[Any]
     _fabric: Fabric | None
     _routes: list[int]
+    _stride: int
+    _in_pieces = False  # more than one array a rank
 
     if TYPE_CHECKING:  # the window's
         get: Callable[..., Array]
@@ -51,7 +54,6 @@ class Notifications(Waits):
         flush: Callable[[int], None]
         _check_open: Callable[[str], None]
         _place: Callable[[str, Any, Any, int], Place | None]
-        _run: Callable[..., None]
         _where: Callable[[str, Place], str]
 
     # -- origins -------------------------------------------------------------------
@@ -62,13 +64,15 @@ class Notifications(Waits):
         number = self._slot("put_notify", slot)
         array = memory.origin(origin, self._dtype)
         place = self._place("put_notify", rank, offset, array.size)
-        if place is not None:
-            far = self._routes[place[0]] == lib.RMAEXT_FABRIC
-            if far and array.nbytes > lib.RMAEXT_NOTIFY_MOST:
-                self.put(array, rank, offset)
-                self.flush(place[0])
-                array, place = np.empty(0, self._dtype), (*place[:2], 0)
-            self._put_and_notify("put_notify", place, number, array)
+        if place is None:
+            return
+        far = self._routes[place[0]] == lib.RMAEXT_FABRIC
+        apart = self._in_pieces or self._stride != self._dtype.itemsize
+        if array.size and (apart or (far and array.nbytes > lib.RMAEXT_NOTIFY_MOST)):
+            self.put(array, rank, offset)
+            self.flush(place[0])
+            array = np.empty(0, self._dtype)
+        self._notify("put_notify", place, number, array)
 
     def get_notify(
         self,
@@ -109,13 +113,18 @@ class Notifications(Waits):
         result = self.get(rank, offset, count, out)
         place = self._place("get_notify", rank, offset, result.size)
         if place is not None:
-            self._put_and_notify("get_notify", place, number, np.empty(0, self._dtype))
+            self._notify("get_notify", place, number, np.empty(0, self._dtype))
         return result
 
-    def _put_and_notify(self, call: str, place: Place, slot: int, array: Array) -> None:
-        data = memory.address(array)
-        function = lib.rmaext_put_notify
-        self._run(call, place, (array,), function, data, array.nbytes, slot)
+    def _notify(self, call: str, place: Place, slot: int, array: Array) -> None:
+        """Put the array, if it has elements, and count one up."""
+        from .window import Window
+
+        if not array.size:
+            place = (place[0], 0, 0)  # offsets may be no places in C's window
+        arguments = (memory.address(array), array.nbytes, slot)
+        window: Any = self
+        Window._run(window, call, place, (array,), lib.rmaext_put_notify, *arguments)
 
     # -- the target ----------------------------------------------------------------
 
@@ -275,6 +284,8 @@ class Notifications(Waits):
         self._check_open("wait_until")
         if comparison not in COMPARISONS:
             raise ValueError(f"wait_until: {comparison!r} is none of {', '.join(COMPARISONS)}")
+        if self._in_pieces:
+            raise not_for(self, "wait_until")
         place: Any = self._place("wait_until", self._group.rank, offset, 1)
         where = self._where("wait_until", place)
         limit, dtype = check_timeout(timeout), self._dtype
@@ -284,7 +295,7 @@ class Notifications(Waits):
         wanted = memory.origin(value, dtype)
         if wanted.size != 1:
             raise ValueError(f"{where}: one value, not {wanted.size}")
-        first = place[1] * dtype.itemsize
+        first = place[1] * self._stride
         conditions = memory_word(first, comparison, wanted, type_)
         self._wait(where, conditions, timeout=limit)
         raw = int(conditions[0].seen).to_bytes(8, sys.byteorder)

@@ -70,7 +70,7 @@ class Waits:
 
     _group: Group
     _handle: Any
-    _name: int
+    _name: int | str
     _timeout: float
     _lost: set[int] | None = None  # ranks that a wait has found gone
 

@@ -428,6 +428,52 @@ def test_a_new_window_has_counted_nothing(comm):
             assert win.notify_counts()[17] == 1
 
 
+KINDS = ["subwindow", "dup", "field", "joined", "dynamic"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_windows_of_other_kinds_notify(comm, kind):
+    """Data first, one count a call, whatever the window is made of; views share the slots."""
+    to = neighbour(comm)
+    records = np.dtype([("id", "i8"), ("x", "f4"), ("y", "f4")])
+    arrays = [np.zeros(6, "i8"), np.zeros(20, "i8")]
+    with rmaext.Window(comm, arrays[1], access="rw") as plain:
+        at, win = 0, plain
+        if kind == "subwindow":
+            at, win = 3, plain.subwindow(5, 20)
+        elif kind == "dup":
+            win = plain.dup()
+        elif kind == "field":
+            base = rmaext.Window.allocate(comm, 20, records)
+            win = base.field("id")
+        elif kind == "joined":
+            win = rmaext.Window(comm, arrays)
+        elif kind == "dynamic":
+            win = rmaext.Window.dynamic(comm, "i8")
+            win.attach(arrays[1])
+            places = comm.allgather(win.attach(arrays[0]))
+            at = places[to]
+        for number in range(1, 4):
+            for n in (1, 5):
+                win.put_notify(np.full(n, number), to, at, 7)
+                assert win.wait_notify(7) == 1
+                seen = win.get_notify(to, at, n, 8)
+                assert (seen == number).all()
+                assert win.wait_notify(8) == 1
+        win.put_notify(np.empty(0, "i8"), to, slot=9)
+        win.wait_all([9])
+        if kind in ("joined", "dynamic"):
+            with pytest.raises(rmaext.Unsupported):
+                win.wait_until(0, "==", 0)
+        else:
+            assert win.wait_until(at + 1, "==", 3, timeout=10) == 3
+        assert not win.notify_counts().any()
+        win.fence()
+        win.close()
+        if kind == "field":
+            base.close()
+
+
 def test_closing_ends_a_wait_of_another_thread(comm):
     win = rmaext.Window.allocate(comm, 4)
     raised: list[Exception] = []
