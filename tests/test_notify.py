@@ -457,6 +457,7 @@ def test_windows_of_other_kinds_notify(comm, kind):
             for n in (1, 5):
                 win.put_notify(np.full(n, number), to, at, 7)
                 assert win.wait_notify(7) == 1
+                win.flush(to)  # what this rank has sent there
                 seen = win.get_notify(to, at, n, 8)
                 assert (seen == number).all()
                 assert win.wait_notify(8) == 1
