@@ -145,6 +145,68 @@ def neighbours(job: Job) -> None:
         job.check(exchange.wrong())
 
 
+class PingPong:
+    """Two ranks put to each other by turns, and say so: a notified put, or a message."""
+
+    SLOT = 3
+
+    def __init__(self, side: Side) -> None:
+        self.name = side.name
+        self.side = side
+        self.enter, self.leave = side.enter, side.leave
+
+    def run(self, rounds: int, data: Any) -> float:
+        """Return the time of one way in microseconds. Collective."""
+        rank = self.side.comm.rank
+        loop = self._mpi if isinstance(self.side.win, MPI.Win) else self._rmaext
+        loop(2, data, 1 - rank, rank == 0)  # to warm up
+        start = time.perf_counter_ns()
+        loop(rounds, data, 1 - rank, rank == 0)
+        return (time.perf_counter_ns() - start) * 1e-3 / (2 * rounds)
+
+    def _rmaext(self, rounds: int, data: Any, peer: int, first: bool) -> None:
+        put, wait, slot = self.side.win.put_notify, self.side.win.wait_notify, self.SLOT
+        for _ in repeat(None, rounds):
+            if first:
+                put(data, peer, 0, slot)
+                wait(slot)
+            else:
+                wait(slot)
+                put(data, peer, 0, slot)
+
+    def _mpi(self, rounds: int, data: Any, peer: int, first: bool) -> None:
+        win, comm, word = self.side.win, self.side.comm, np.zeros(1, np.int64)
+        for _ in repeat(None, rounds):
+            if first:
+                win.Put(data, peer, 0)
+                win.Flush(peer)
+                comm.Send(word, peer)
+                comm.Recv(word, peer)
+            else:
+                comm.Recv(word, peer)
+                win.Put(data, peer, 0)
+                win.Flush(peer)
+                comm.Send(word, peer)
+
+
+def notify(job: Job) -> None:
+    """Measure how long data takes until the other rank knows that it is there."""
+    sizes: list[int] = job.settings["sizes"]
+    rivals = [PingPong(side) for side in cases.sides(job, max(sizes) // 8, targets=(0, 1))]
+    rounds = 20 if job.quick else 200
+    job.expect(len(sizes) * job.rounds * len(rivals))
+    for size in sizes:
+        mine = np.arange(size // 8) + size + job.comm.rank
+
+        def turn(each: PingPong, data: Any = mine) -> list[float]:
+            return [each.run(rounds, data) for _ in range(5)]
+
+        job.add("notified put, one way", job.alternate(rivals, turn, everywhere=True), "us", size)
+        for each in rivals:
+            theirs = np.arange(size // 8) + size + 1 - job.comm.rank
+            job.check(cases.same(each.name, each.side.memory[: size // 8], theirs))
+
+
 def gets(job: Job) -> None:
     """Let all ranks get random words of the others at the same time, for a while."""
     comm, count, seconds = job.comm, 1 << 14, 0.3 if job.quick else 1.0
@@ -192,6 +254,7 @@ CASES = {
     "neighbours": neighbours,
     "sums": sums,
     "gets": gets,
+    "notify": notify,
 }
 
 if __name__ == "__main__":

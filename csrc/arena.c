@@ -187,6 +187,11 @@ int rmaext_arena_open(const uint8_t *nonce, rmaext_arena **arena_p)
 	return 0;
 }
 
+struct rmx_bell *rmx_arena_bell(struct rmaext_arena *a)
+{
+	return a ? &a->control->bell : NULL;
+}
+
 void rmaext_arena_leave(rmaext_arena *a)
 {
 	if (getpid() == a->pid)

@@ -141,6 +141,7 @@ int rmaext_fabric_open(rmaext_library *lib,
 		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "malloc", "signals");
 	}
 	f->lib = lib;
+	f->bell = rmx_arena_bell(options->arena);
 	f->progress.cq_fd = f->progress.wake_fd = -1;
 	pthread_mutex_init(&f->lock, NULL);
 	pthread_mutex_init(&f->backlog.lock, NULL);

@@ -151,7 +151,8 @@ void rmx_bulk_leave(const struct rmaext_window *w, int64_t rank)
 {
 	struct rmx_block *b = w->targets[rank].control;
 
-	atomic_store(&b->bulk, 0);
+	atomic_store(&b->bulk, 0); /* also a fence for the bell */
+	rmx_tell(w->targets[rank].bell);
 	/*
 	 * Who was waiting gets a chance: one bulk update after another, by a
 	 * rank that has the memory in its cache, would leave it none.

@@ -18,6 +18,7 @@
 
 #include "internal.h"
 
+/* Those who wait for that memory are told, as after bulk updates. */
 static inline void rmx_singles_leave(const struct rmaext_window *w,
 				     int64_t rank)
 {
@@ -26,6 +27,7 @@ static inline void rmx_singles_leave(const struct rmaext_window *w,
 	if (b)
 		atomic_fetch_sub_explicit(&b->guard[w->self].singles, 1,
 					  memory_order_release);
+	rmx_tell(w->targets[rank].bell); /* updates are seq_cst */
 }
 
 /* May single updates be made? Until rmx_singles_leave(). */

@@ -270,7 +270,8 @@ struct rmaext_fabric {
 	struct fid_ep *ep;
 	uint64_t mr_mode;
 	size_t key_size;
-	size_t chunk; /* longest single read or write */
+	size_t chunk;	       /* longest single read or write */
+	struct rmx_bell *bell; /* the own process's; or NULL */
 	struct rmx_progress progress;
 	pthread_mutex_t lock; /* peers, memories, windows, mapping */
 	struct rmx_slot *slots;
@@ -295,12 +296,19 @@ struct rmaext_memory {
 	struct rmaext_memory *next, **prev;
 };
 
+/* Wakes those who wait for words in the memory of a process; see bell.c. */
+struct rmx_bell {
+	_Alignas(RMX_LINE) atomic_uint listening; /* somebody may sleep */
+	_Alignas(RMX_LINE) atomic_uint rings;	  /* futex */
+};
+
 /* In the last page of each segment of an arena. */
 struct rmx_control {
 	uint8_t nonce[RMX_TOKEN];
 	/* of the first segment only: */
 	atomic_int left;      /* its process takes no part any more */
 	pthread_mutex_t life; /* robust, and held: its process lives */
+	struct rmx_bell bell;
 };
 
 /* A process on the same node, reached without a network; see near.c. */
@@ -311,8 +319,8 @@ struct rmaext_near {
 	int reach;
 	atomic_bool gone;
 	uint8_t nonce[RMX_TOKEN];
-	const struct rmx_control *control; /* NULL: cannot be mapped */
-	pthread_mutex_t lock;		   /* guards mappings */
+	struct rmx_control *control; /* NULL: cannot be mapped */
+	pthread_mutex_t lock;	     /* guards mappings */
 	struct rmx_mapping *mappings;
 };
 
@@ -322,7 +330,8 @@ struct rmx_target {
 	char *map;	  /* RMAEXT_DIRECT */
 	uint64_t address; /* RMAEXT_CMA */
 	struct rmx_block
-		*control; /* NULL: not mapped, or the window has none */
+		*control;      /* NULL: not mapped, or the window has none */
+	struct rmx_bell *bell; /* NULL: not mapped */
 	uint64_t size;
 	uint64_t base;
 	uint64_t key;
@@ -354,6 +363,7 @@ struct rmaext_window {
 	uint64_t stride; /* of elements in rmaext_many; 0: their own size */
 	struct rmaext_fabric *fabric; /* NULL: all routes are direct */
 	int64_t timeout;
+	int64_t spin; /* ns, of who waits for memory */
 	int64_t count;
 	int64_t self;
 	uint8_t token[RMX_TOKEN];
@@ -460,6 +470,9 @@ int rmx_gate_enter(struct rmx_gate *gate, const char *call, const char *closed);
 bool rmx_gate_try(struct rmx_gate *gate); /* without an error record */
 void rmx_gate_leave(struct rmx_gate *gate);
 int rmx_gate_shut(struct rmx_gate *gate);
+
+/* arena.c: NULL of NULL */
+struct rmx_bell *rmx_arena_bell(struct rmaext_arena *arena);
 
 /* library.c */
 int rmx_getinfo(struct rmaext_library *lib, const char *node, uint64_t flags,
@@ -608,6 +621,19 @@ static inline bool rmx_passes(const struct rmaext_window *w, int64_t rank,
 	       (t->access & access) == access && !rmx_doubtful(t);
 }
 
+/* bell.c */
+void rmx_bell_ring(struct rmx_bell *bell);
+
+/*
+ * Memory there has changed, for those who wait for that. Behind a seq_cst
+ * fence, or a seq_cst change.
+ */
+static inline void rmx_tell(struct rmx_bell *bell)
+{
+	if (bell && atomic_load(&bell->listening))
+		rmx_bell_ring(bell);
+}
+
 /* What a flush would do, if there is nothing to wait for and no error. */
 static inline bool rmx_flushed(const struct rmaext_window *w, int64_t rank)
 {
@@ -618,9 +644,10 @@ static inline bool rmx_flushed(const struct rmaext_window *w, int64_t rank)
 	w = w->root;
 	if (rank >= 0 && rmx_doubtful(&w->targets[rank]))
 		return false;
-	for (rank = rank < 0 ? 0 : rank; w->fabric && rank < end; rank++) {
+	for (rank = rank < 0 ? 0 : rank; rank < end; rank++) {
 		const struct rmx_target *t = &w->targets[rank];
 
+		rmx_tell(t->bell);
 		/* in this order: an error is left before it counts down */
 		if (atomic_load(&t->pending) >= RMX_A_PUT ||
 		    atomic_load(&t->error))
@@ -802,6 +829,8 @@ int rmx_doze(struct rmaext_fabric *fabric, int other_fd, int64_t ns,
 int rmx_progress_start(struct rmaext_fabric *fabric, int thread, int64_t spin);
 void rmx_progress_stop(struct rmaext_fabric *fabric);
 void rmx_progress_settle(struct rmaext_fabric *fabric);
+/* the caller has read the queue, and now sleeps elsewhere */
+void rmx_progress_hand_over(struct rmaext_fabric *fabric);
 /*
  * step() more until RMX_DONE; RMAEXT_PENDING at `until` or after a signal.
  * Spins `spins` times as long as usual before it sleeps.

@@ -99,6 +99,17 @@ static void dispatch(struct rmaext_fabric *f,
 }
 
 /*
+ * What was read may have changed this process's memory: tell those who wait for
+ * that. Transfers that nobody here asked for leave no completion, so the reader
+ * does this before it sleeps, too.
+ */
+static void tell(const struct rmaext_fabric *f)
+{
+	atomic_thread_fence(memory_order_seq_cst);
+	rmx_tell(f->bell);
+}
+
+/*
  * Reads what there is; the caller is the CQ's reader. A batch that is not full
  * was the last: reading on until -FI_EAGAIN costs three system calls (1.17),
  * and fi_trywait asks again before anybody sleeps.
@@ -126,6 +137,8 @@ static int drain(struct rmaext_fabric *f)
 		rmx_backlog_push(f);
 	if (total && atomic_load(&f->progress.followers))
 		rmx_futex_wake(&f->progress.turn);
+	if (total)
+		tell(f);
 	return total;
 }
 
@@ -205,6 +218,7 @@ static int lead(struct rmaext_fabric *f, struct rmaext_peer *peer,
 		now = until - now;
 		if (next == RMX_RETRY && now > RMX_SOON)
 			now = RMX_SOON;
+		tell(f);
 		woken = rmx_doze(f, pidfd, now, &nap);
 		if (woken & RMX_INTERRUPTED)
 			return RMAEXT_PENDING;
@@ -276,6 +290,12 @@ int rmx_wait(struct rmaext_fabric *f, struct rmaext_peer *peer,
 	return ret;
 }
 
+void rmx_progress_hand_over(struct rmaext_fabric *f)
+{
+	atomic_store(&f->progress.long_park, false);
+	rmx_futex_wake(&f->progress.bell);
+}
+
 void rmaext_fabric_leave(rmaext_fabric *f)
 {
 	if (rmx_fabric_enter(f, "rmaext_fabric_leave"))
@@ -344,6 +364,7 @@ static void thread_turn(struct rmaext_fabric *f, int64_t *nap)
 		if (atomic_load(&p->waiters) || atomic_load(&p->stop))
 			return;
 	} while (rmx_now() < spin_end);
+	tell(f);
 	if ((rmx_doze(f, p->wake_fd, 1000000000, nap) & RMX_BY_OTHER) &&
 	    read(p->wake_fd, &count, sizeof(count)) > 0)
 		atomic_fetch_add(&f->wakeups, 1);

@@ -3,6 +3,7 @@
  * The target's side of ranges: elements that lie one after another. All of a
  * message are checked before the first is carried out.
  */
+#include "notify.h"
 #include "update.h"
 
 #include <errno.h>
@@ -47,8 +48,9 @@ static int range_check(const struct rmaext_window *w, const struct rmx_range *r,
 	const struct rmx_target *t = &w->targets[w->self];
 	const bool update = r->kind == RMX_UPDATE;
 	const int access =
-		update ? rmx_update_access(r->op, r->flags & RMX_WITH_FETCH)
-		       : RMAEXT_WRITE;
+		update	   ? rmx_update_access(r->op, r->flags & RMX_WITH_FETCH)
+		: r->count ? RMAEXT_WRITE
+			   : 0; /* it only notifies */
 	int ret;
 
 	if ((!update && r->kind != RMX_MESSAGE_PUT) ||
@@ -61,10 +63,11 @@ static int range_check(const struct rmaext_window *w, const struct rmx_range *r,
 	ret = update ? update_check(w, r) : put_check(r);
 	if (ret)
 		return ret;
-	if ((!t->map && !w->attached) || (t->access & access) != access)
+	if ((access && !t->map && !w->attached) ||
+	    (t->access & access) != access)
 		return -FI_EACCES;
-	if (r->count > UINT64_MAX / r->unit ||
-	    !rmx_has(w, r->offset, r->count * r->unit))
+	if (access && (r->count > UINT64_MAX / r->unit ||
+		       !rmx_has(w, r->offset, r->count * r->unit)))
 		return -ERANGE;
 	extent_p->bytes = r->count * r->unit;
 	extent_p->operands = r->op == RMAEXT_CSWAP   ? 2
@@ -136,8 +139,7 @@ int rmx_ranges_apply(struct rmaext_window *w, const char *data, char *results)
 		else
 			rmx_copy(rmx_own(w, r.offset), data, bytes);
 		if (!ret && (r.flags & RMX_WITH_NOTIFY))
-			atomic_fetch_add_explicit(&t->control->notify[r.slot],
-						  1, memory_order_release);
+			rmx_notify_add(t, r.slot, 1);
 		if (r.op != RMAEXT_NO_OP || r.kind != RMX_UPDATE)
 			data += bytes;
 		data = (const char *)RMX_ALIGNED((uintptr_t)data);

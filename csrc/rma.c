@@ -262,6 +262,7 @@ int rmaext_flush(rmaext_window *w, int64_t rank, struct rmaext_wait *wait)
 	/* orders what the direct route stored */
 	atomic_thread_fence(memory_order_seq_cst);
 	for (rank = first; rank < end; rank++) {
+		rmx_tell(w->targets[rank].bell);
 		ret = flush_wait(w->root, rank, &until, wait);
 		if (ret == RMAEXT_PENDING || ret == -FI_ETIMEDOUT)
 			goto leave;

@@ -103,6 +103,7 @@ struct rmaext_fabric_options {
 	int mr_basic;	      /* ask for the deprecated FI_MR_BASIC */
 	int progress;	      /* 0: no progress thread */
 	int64_t spin_ns;      /* how long a waiting origin spins */
+	rmaext_arena *arena;  /* whose bell it rings; NULL: none */
 };
 
 struct rmaext_fabric_info {
@@ -142,6 +143,8 @@ struct rmaext_targets {
 	 * must be the fabric's.
 	 */
 	int dynamic;
+	rmaext_arena *arena; /* the own process's; NULL: none */
+	int64_t spin_ns;     /* how long who waits for memory spins */
 };
 
 enum { RMAEXT_NOTIFY = 256 }; /* notification slots of a window */
@@ -178,6 +181,30 @@ struct rmaext_call {
 	 * done to the buffers, of which this is one.
 	 */
 	int *ended;
+};
+
+/* of rmaext_wait_until */
+enum {
+	RMAEXT_EQ = 0,
+	RMAEXT_NE = 1,
+	RMAEXT_LT = 2,
+	RMAEXT_LE = 3,
+	RMAEXT_GT = 4,
+	RMAEXT_GE = 5,
+};
+
+/*
+ * An element in the memory that a rank has in a window, or in its control
+ * block, compared with a value. Of value and seen the first bytes count.
+ */
+struct rmaext_condition {
+	uint64_t offset; /* bytes */
+	uint64_t value;
+	uint64_t seen; /* out: what was there */
+	uint8_t block; /* in the control block */
+	uint8_t type;  /* integers, bool, real floats up to 8 bytes */
+	uint8_t comparison;
+	uint8_t holds; /* out */
 };
 
 /* State of a wait that is continued over several calls; zero it first. */
@@ -425,6 +452,34 @@ int rmaext_many(rmaext_window *window, int kind, int op, int type,
 		struct rmaext_many *many_p);
 int rmaext_many_wait(struct rmaext_many *many);
 void rmaext_many_release(struct rmaext_many *many);
+
+/*
+ * Wait until any, or every, condition holds of memory of a rank that is mapped
+ * here: 0. RMAEXT_PENDING after `slice`, 100 ms or a signal: call it again.
+ * Woken by flushes, updates and notifications that go there. Of memory outside
+ * control blocks, or without an arena, it looks every millisecond, too.
+ */
+int rmaext_wait_until(rmaext_window *window, int64_t rank,
+		      struct rmaext_condition *conditions, uint64_t count,
+		      int every, int64_t slice);
+
+/*
+ * As rmaext_put(), then counts one up in a slot of the rank. By the fabric at
+ * most RMAEXT_NOTIFY_MOST bytes: what is longer is put and flushed before,
+ * and nothing goes with the notification.
+ */
+enum { RMAEXT_NOTIFY_MOST = 32 << 10 };
+int rmaext_put_notify(rmaext_window *window, int64_t rank, uint64_t offset,
+		      const void *buf, uint64_t len, int slot,
+		      rmaext_op **op_p);
+/* gives back what was taken off an own slot */
+int rmaext_notify_return(rmaext_window *window, int slot, int64_t count);
+/*
+ * Wait until the own slot has counted so many, and take them off; *seen_p is
+ * what there was. RMAEXT_PENDING as above; with a slice of 0 it only looks.
+ */
+int rmaext_notify_wait(rmaext_window *window, int slot, int64_t count,
+		       int64_t slice, int64_t *seen_p);
 
 /* wait until every put and request to rank (-1: to all) is applied there */
 int rmaext_flush(rmaext_window *window, int64_t rank, struct rmaext_wait *wait);

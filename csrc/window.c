@@ -42,6 +42,10 @@ static void set_target(struct rmaext_window *w, int64_t rank,
 	t->map = from->map ? from->map[rank] : NULL;
 	t->address = from->address ? from->address[rank] : 0;
 	t->control = from->control ? from->control[rank] : NULL;
+	if (t->near && t->near->control)
+		t->bell = &t->near->control->bell;
+	else if (rank == w->self)
+		t->bell = rmx_arena_bell(from->arena);
 	t->size = from->size[rank];
 	t->base = from->base ? from->base[rank] : 0;
 	t->access = from->access[rank];
@@ -64,6 +68,7 @@ static int window_create(struct rmaext_fabric *f,
 	w->root = w;
 	w->fabric = f;
 	w->timeout = timeout;
+	w->spin = targets->spin_ns;
 	w->count = targets->count;
 	w->self = targets->self;
 	if (targets->token)
@@ -130,6 +135,7 @@ static void look(struct rmx_target *t, const struct rmx_target *from,
 		.map = from->map,
 		.address = from->address,
 		.control = from->control,
+		.bell = from->bell,
 		.size = len,
 		.access = from->access & (uint8_t)view->access,
 		.align = from->align,
@@ -169,6 +175,7 @@ static int window_view(struct rmaext_window *of, const struct rmaext_view *view,
 	w->stride = view->stride;
 	w->fabric = of->fabric;
 	w->timeout = view->timeout;
+	w->spin = of->spin;
 	w->count = of->count;
 	w->self = of->self;
 	memcpy(w->token, of->token, sizeof(w->token));

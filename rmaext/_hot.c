@@ -57,6 +57,11 @@ static bool intern_all(void)
 	       intern(&hot_names.get_many, "_get_many") &&
 	       intern(&hot_names.fetch_add_many, "_fetch_add_many") &&
 	       intern(&hot_names.accumulate_many, "_accumulate_many") &&
+	       intern(&hot_names.slot, "slot") &&
+	       intern(&hot_names.timeout, "timeout") &&
+	       intern(&hot_names.put_notify, "_put_notify") &&
+	       intern(&hot_names.wait_notify, "_wait_notify") &&
+	       intern(&hot_names.test_notify, "_test_notify") &&
 	       intern(&hot_names.release, "release") &&
 	       intern(&hot_names.reap, "reap");
 }

@@ -69,6 +69,7 @@ extern struct hot_names {
 	PyObject *accumulate, *get_accumulate, *fetch_op;
 	PyObject *put_many, *get_many, *fetch_add_many, *accumulate_many;
 	PyObject *fetch_op_many;
+	PyObject *slot, *timeout, *put_notify, *wait_notify, *test_notify;
 	PyObject *release, *reap, *zero;
 	PyObject *ops[RMX_OPS]; /* NULL: has no name */
 } hot_names;
@@ -158,6 +159,11 @@ extern const char hot_fetch_op_many_doc[];
 hot_method hot_accumulate, hot_get_accumulate, hot_fetch_op;
 extern const char hot_accumulate_doc[], hot_get_accumulate_doc[];
 extern const char hot_fetch_op_doc[];
+
+/* _hot_notify.c */
+hot_method hot_put_notify, hot_wait_notify, hot_test_notify;
+extern const char hot_put_notify_doc[], hot_wait_notify_doc[];
+extern const char hot_test_notify_doc[];
 
 /* _hot_numba.c */
 PyObject *hot_numba(struct hot_window *w, void *closure);

@@ -369,6 +369,9 @@ static PyMethodDef window_methods[] = {
 	HOT_FAST(hot, fetch_add_many, hot_fetch_add_many_doc),
 	HOT_FAST(hot, accumulate_many, hot_accumulate_many_doc),
 	HOT_FAST(hot, fetch_op_many, hot_fetch_op_many_doc),
+	HOT_FAST(hot, put_notify, hot_put_notify_doc),
+	HOT_FAST(hot, wait_notify, hot_wait_notify_doc),
+	HOT_FAST(hot, test_notify, hot_test_notify_doc),
 	{"_bind", (PyCFunction)window_bind, METH_VARARGS, bind_doc},
 	{NULL, NULL, 0, NULL},
 };

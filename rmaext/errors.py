@@ -98,7 +98,15 @@ class RmaTimeout(RmaError, TimeoutError):  # noqa: N818
 
 
 class PeerLostError(RmaError, ConnectionError):
-    """The target process or the connection to it is gone."""
+    """The target process or the connection to it is gone.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+        Of the communicator, where a wait for all of them found them gone.
+    """
+
+    ranks: tuple[int, ...] = ()
 
 
 class KeyRecordError(RmaError, ValueError):
@@ -142,6 +150,7 @@ _CLASSES: dict[int, type[RmaError]] = {
     errno.ETIMEDOUT: RmaTimeout,
     errno.ENODATA: NoProviderError,
     errno.ENOENT: LibraryError,
+    errno.EREMOTE: NotLocalError,
     **dict.fromkeys(_LOST, PeerLostError),
 }
 

@@ -25,6 +25,7 @@ from ._lib import ffi, lib
 from .config import Config
 from .errors import ClosedError, NoProviderError, check
 from .library import Candidate, open_library
+from .node import Arena
 
 __all__ = ["Fabric"]
 
@@ -86,6 +87,7 @@ class Fabric:
         options.mr_basic = config.mr_basic
         options.progress = config.progress
         options.spin_ns = int(spin * 1e9)
+        options.arena = Arena.own_handle()
         self._handle = ffi.new("rmaext_fabric **")
         check(lib.rmaext_fabric_open(library.handle, options, self._handle))
 

@@ -13,7 +13,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -59,6 +59,8 @@ class Group:
         All ranks share one loopback interface.
     crowded : bool
         More ranks than cores.
+    spin : float
+        Seconds that one who waits spins before it sleeps.
     processes : list of Process or None
         Proven to be on this node; None for the own rank and all others.
     near : list of int
@@ -162,6 +164,8 @@ class Group:
         self.forced = any(h.forced for h in hellos)
         own = hellos[self.rank]
         self.crowded = sum(h.pids == own.pids for h in hellos) > own.cpus
+        # one that spins starves those it waits for when no core is idle
+        self.spin = 2e-6 if self.crowded else 50e-6
         if self.size == 1:
             if self.forced:
                 self.all_direct = False
@@ -409,7 +413,7 @@ class Group:
         ]
         secret = ffi.from_buffer("uint8_t[]", token)
         control = ffi.NULL if blocks is None else ffi.new("void *[]", blocks)
-        columns += [key_len, control, dynamic]
+        columns += [key_len, control, dynamic, Arena.own_handle(), int(self.spin * 1e9)]
         targets = ffi.new("struct rmaext_targets *", [n, self.rank, secret, *columns])
         handle = ffi.new("rmaext_window **")
         own = network.fabric.live() if network else ffi.NULL
@@ -435,15 +439,33 @@ class Group:
 
     def _watch(self, beacons: bool = True) -> None:
         """Raise PeerLostError if a peer is gone, as far as it is time to look."""
+        for look in self._due(beacons):
+            look()
+
+    def _due(self, beacons: bool) -> list[Callable[[], None]]:
+        """Return the looks for lost peers that it is time for."""
+        due: list[Callable[[], None]] = []
         now = time.monotonic()
         if now >= self._next_look:
             self._next_look = now + _LOOK_EVERY
-            self._look()
+            due.append(self._look)
         if beacons and now >= self._next_probe and self.near:
             self._next_probe = now + _PROBE_EVERY
-            self._look_for_beacons()
+            due.append(self._look_for_beacons)
             if self._network is not None:
-                self._network.probe()
+                due.append(self._network.probe)
+        return due
+
+    def look_out(self, known: set[int]) -> None:
+        """Raise PeerLostError if a peer is gone that is not among the known, and add it there."""
+        for look in self._due(beacons=True):
+            try:
+                look()
+            except PeerLostError as exc:
+                if known.issuperset(exc.ranks):
+                    continue
+                known.update(exc.ranks)
+                raise
 
     def leave(self) -> None:
         """End a collective wait."""

@@ -73,9 +73,7 @@ class Network:
         self._connect(scope, chosen, config)
 
     def _open(self, scope: str, chosen: Candidate, config: Config) -> Fabric:
-        # a spinning origin starves its target's thread when no core is idle
-        spin = 2e-6 if self._group.crowded else 50e-6
-        fabric = Fabric.open(scope, chosen, config, spin)
+        fabric = Fabric.open(scope, chosen, config, self._group.spin)
         fabric.serve(0)
         return fabric
 
@@ -172,4 +170,6 @@ class Network:
 def lost(ranks: list[int], why: str) -> PeerLostError:
     """Return the error for ranks that will never come."""
     text = ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
-    return PeerLostError(errno.ENOTCONN, f"{text}: {why}", rank=ranks[0])
+    error = PeerLostError(errno.ENOTCONN, f"{text}: {why}", rank=ranks[0])
+    error.ranks = tuple(ranks)
+    return error

@@ -76,6 +76,14 @@ class Arena:
                 cls._own = cls()
             return cls._own
 
+    @classmethod
+    def own_handle(cls) -> Any:
+        """Return the C object of this process's; NULL where there can be none."""
+        try:
+            return cls.own().handle
+        except NO_ARENA:
+            return ffi.NULL
+
     def process(self) -> tuple[int, Block]:
         """Return the address of the nonce, and the first segment."""
         process = ffi.new("struct rmaext_process *")

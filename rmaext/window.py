@@ -33,6 +33,7 @@ from .group import Group
 from .keys import failed, settle, succeeded
 from .many import ManyOperations, behind
 from .more import MoreWindows
+from .notify import Notifications
 from .region import Region
 from .request import RequestOperations
 from .updates import UpdateOperations
@@ -81,7 +82,14 @@ class Memory:
     access: str
 
 
-class Window(_hot.Window, ManyOperations, UpdateOperations, RequestOperations, MoreWindows):
+class Window(
+    _hot.Window,
+    ManyOperations,
+    UpdateOperations,
+    RequestOperations,
+    Notifications,
+    MoreWindows,
+):
     """One-sided access to an array of every rank (MPI-4.1, chapter 12).
 
     Parameters

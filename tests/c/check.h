@@ -46,6 +46,7 @@ extern const struct test tests[]; /* ends with an empty one */
 static rmaext_library *library;
 static const char *library_path;
 static const char *provider = "tcp;ofi_rxm";
+static rmaext_arena *arena; /* of fabrics and windows; most need none */
 
 static inline void check_failed(const char *file, int line, const char *what,
 				long long is, long long wanted)
@@ -158,6 +159,7 @@ static inline rmaext_fabric *fabric_open(bool progress, bool mr_basic)
 		.mr_basic = mr_basic,
 		.progress = progress,
 		.spin_ns = 20000,
+		.arena = arena,
 	};
 	rmaext_fabric *f = NULL;
 
@@ -200,6 +202,7 @@ static inline void rig_window(struct rig *r, const struct rig_options *o,
 		.route = &route,
 		.keys = (const uint8_t *)key,
 		.key_len = r->key_len,
+		.arena = arena,
 	};
 
 	memcpy(key, r->key, sizeof(key));

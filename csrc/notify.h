@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Notification counters: origins count them up, their owner down. */
+#ifndef RMAEXT_NOTIFY_H
+#define RMAEXT_NOTIFY_H
+
+#include "internal.h"
+
+/* What was written there before is seen by who sees the count. */
+static inline void rmx_notify_add(const struct rmx_target *t, int slot,
+				  int64_t count)
+{
+	atomic_fetch_add(&t->control->notify[slot], count);
+	rmx_tell(t->bell);
+}
+
+static inline bool rmx_notify_take(struct rmx_block *block, int slot,
+				   int64_t count, int64_t *seen_p)
+{
+	int_fast64_t there = atomic_load(&block->notify[slot]);
+
+	do
+		if (there < count)
+			return false;
+	while (!atomic_compare_exchange_weak(&block->notify[slot], &there,
+					     there - count));
+	*seen_p = there;
+	return true;
+}
+
+static inline bool rmx_notify_slot(int64_t slot)
+{
+	return slot >= 0 && slot < RMAEXT_NOTIFY;
+}
+
+#endif
