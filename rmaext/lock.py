@@ -210,7 +210,8 @@ class FarLock(_TargetLock):
         state = self.state
         if self.broken is not None:
             text = f"lock: rank {self.rank}: an earlier call failed halfway: {self.broken}"
-            raise type(self.broken)(self.broken.errno or errno.EIO, text, call="lock", rank=self.rank)
+            number = self.broken.errno or errno.EIO
+            raise type(self.broken)(number, text, call="lock", rank=self.rank)
         if state.owner:
             return -errno.EBUSY
         state.owner = thread
