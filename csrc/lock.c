@@ -97,20 +97,20 @@ void rmaext_barrier(void)
 
 /* -- the lock -------------------------------------------------------------- */
 
-static int64_t queued(const struct rmaext_lock *l, int kind)
+/* What the own slot holds besides the number of readers. */
+static int64_t content(const struct rmaext_lock *l, int kind)
 {
+	if (kind == 0 || kind == RMAEXT_SLOT_ACTIVE)
+		return kind;
 	return l->ticket << RMAEXT_SLOT_TICKET | kind;
 }
 
-static void change(struct rmaext_lock *l, int kind)
+static void change(struct rmaext_lock *l, int kind, int64_t more)
 {
-	const int64_t old =
-		l->kind == RMAEXT_SLOT_ACTIVE ? l->kind : queued(l, l->kind);
-	const int64_t new =
-		kind == RMAEXT_SLOT_ACTIVE || !kind ? kind : queued(l, kind);
+	const int64_t old = content(l, l->kind);
 
 	l->kind = kind;
-	add(&l->slots[l->rank], new - old);
+	add(&l->slots[l->rank], content(l, kind) + more - old);
 }
 
 static void raise_turn(struct rmaext_lock *l, int which)
@@ -120,21 +120,16 @@ static void raise_turn(struct rmaext_lock *l, int which)
 
 static void enter(struct rmaext_lock *l, int exclusive)
 {
-	const int64_t reader =
-		RMAEXT_SLOT_READER -
-		(l->kind == RMAEXT_SLOT_ACTIVE ? l->kind : queued(l, l->kind));
-
 	l->inside = 1;
 	if (exclusive) {
 		if (l->kind != RMAEXT_SLOT_ACTIVE)
-			change(l, RMAEXT_SLOT_ACTIVE);
+			change(l, RMAEXT_SLOT_ACTIVE, 0);
 		return;
 	}
 	/* no addition: who finds a queued rank dead may do it for that one */
 	if (swap(&l->words[READERS], l->ticket, l->ticket + 1))
 		wake(&l->words[SLEEPERS], &l->words[READERS], l->ticket + 1);
-	l->kind = 0;
-	add(&l->slots[l->rank], reader);
+	change(l, 0, RMAEXT_SLOT_READER);
 }
 
 static const int64_t *turn(const struct rmaext_lock *l, int exclusive)
@@ -154,7 +149,7 @@ static int try_enter(struct rmaext_lock *l, int exclusive)
  */
 static bool resume(struct rmaext_lock *l)
 {
-	const int64_t from = queued(l, RMAEXT_SLOT_ABANDONED);
+	const int64_t from = content(l, RMAEXT_SLOT_ABANDONED);
 	int64_t *slot = &l->slots[l->rank], value;
 
 	l->kind = 0;
@@ -177,11 +172,11 @@ int rmaext_lock_take(struct rmaext_lock *l, uint64_t thread, int exclusive)
 		return -FI_EBUSY;
 	if (l->kind == RMAEXT_SLOT_ABANDONED && resume(l))
 		return try_enter(l, exclusive);
-	change(l, RMAEXT_SLOT_ACTIVE);
+	change(l, RMAEXT_SLOT_ACTIVE, 0);
 	l->ticket = add(&l->words[NEXT], 1);
 	if (try_enter(l, exclusive))
 		return 1;
-	change(l, RMAEXT_SLOT_QUEUED);
+	change(l, RMAEXT_SLOT_QUEUED, 0);
 	return 0;
 }
 
@@ -202,7 +197,7 @@ void rmaext_lock_leave(struct rmaext_lock *l, int exclusive)
 	}
 	raise_turn(l, READERS);
 	raise_turn(l, WRITERS);
-	change(l, 0);
+	change(l, 0, 0);
 	l->inside = 0;
 	__atomic_store_n(&l->owner, 0, __ATOMIC_SEQ_CST);
 }
@@ -210,7 +205,7 @@ void rmaext_lock_leave(struct rmaext_lock *l, int exclusive)
 void rmaext_lock_abandon(struct rmaext_lock *l)
 {
 	if (l->kind == RMAEXT_SLOT_QUEUED)
-		change(l, RMAEXT_SLOT_ABANDONED);
+		change(l, RMAEXT_SLOT_ABANDONED, 0);
 	__atomic_store_n(&l->owner, 0, __ATOMIC_SEQ_CST);
 }
 

@@ -23,7 +23,7 @@ from .memory import address
 if TYPE_CHECKING:
     from .group import Group
 
-__all__ = ["FarLock", "Look", "Messages", "NearLock", "Places", "judge", "raise_steps"]
+__all__ = ["FarLock", "Look", "Messages", "NearLock", "Places", "judge"]
 
 _ACTIVE, _QUEUED = lib.RMAEXT_SLOT_ACTIVE, lib.RMAEXT_SLOT_QUEUED
 _ABANDONED, _KINDS = lib.RMAEXT_SLOT_ABANDONED, lib.RMAEXT_SLOT_KINDS
@@ -170,10 +170,6 @@ class NearLock(_TargetLock):
         """Wait for the turn, for so many ns, spinning and asleep; 1 if inside."""
         return int(lib.rmaext_lock_wait(self.state, exclusive, spin, sleep))
 
-    def leave(self, exclusive: bool) -> None:
-        """Give back what take or wait gave."""
-        lib.rmaext_lock_leave(self.state, exclusive)
-
     def abandon(self) -> None:
         """Stop waiting."""
         lib.rmaext_lock_abandon(self.state)
@@ -215,25 +211,28 @@ class FarLock(_TargetLock):
         if state.owner:
             return -errno.EBUSY
         state.owner = thread
-        return self._run(lambda: take_steps(state, self._places, exclusive))
+        return self._run_as_owner(lambda: take_steps(state, self._places, exclusive))
 
     def wait(self, exclusive: bool, spin: int, sleep: int) -> int:
         """Look once whether it is this one's turn. The caller sleeps."""
-        return self._run(lambda: try_steps(self.state, self._places, exclusive))
+        return self._run_as_owner(lambda: try_steps(self.state, self._places, exclusive))
 
-    def leave(self, exclusive: bool) -> None:
-        """As NearLock.leave."""
+    def leave(self, exclusive: bool, done: list[bool]) -> None:
+        """Give back what take or wait gave; done[0] is set once that is so."""
+        state = self.state
         try:
-            self._run(lambda: leave_steps(self.state, self._places, exclusive))
-        finally:
+            self._run(lambda: leave_steps(state, self._places, exclusive, done))
+        except RmaError:
+            done[0] = True
             if exclusive:
-                self.state.kind = self.state.inside = self.state.owner = 0
+                state.kind = state.inside = state.owner = 0
+            raise
 
     def abandon(self) -> None:
         """As NearLock.abandon."""
         try:
             if self.state.kind == _QUEUED and self.broken is None:
-                self._run(lambda: abandon_steps(self.state, self._places))
+                self._run_as_owner(lambda: abandon_steps(self.state, self._places))
         finally:
             self.state.owner = 0
 
@@ -251,7 +250,8 @@ class FarLock(_TargetLock):
             raise interrupt
         return Look(found[0], found[1], found[2:-2]) if found[:2] == found[-2:] else None
 
-    def _run(self, steps: Callable[[], Steps]) -> int:
+    def _run_as_owner(self, steps: Callable[[], Steps]) -> int:
+        """Carry out steps that change kind, ticket and inside."""
         state = self.state
         before = state.kind, state.ticket, state.inside
 
@@ -259,8 +259,11 @@ class FarLock(_TargetLock):
             state.kind, state.ticket, state.inside = before
             return steps()
 
+        return self._run(again)
+
+    def _run(self, steps: Callable[[], Steps]) -> int:
         try:
-            result, interrupt = self._messages.run([self.rank], again)
+            result, interrupt = self._messages.run([self.rank], steps)
         except RmaError as exc:
             self.broken = exc  # it may have been carried out, or not
             raise
@@ -333,12 +336,14 @@ def _enter_steps(state: Any, p: Places, exclusive: bool) -> Generator[Add | Swap
     state.inside = 1
 
 
-def leave_steps(state: Any, p: Places, exclusive: bool) -> Steps:
+def leave_steps(state: Any, p: Places, exclusive: bool, done: list[bool]) -> Steps:
     """Leave; the slot last, so that each ticket is always accounted for."""
     if exclusive:
-        yield [(p.readers, 1), (p.writers, 1), _change(state, p, 0)]
+        yield [(p.readers, 1), (p.writers, 1), (p.slots + state.rank, -_ACTIVE)]
+        state.kind = state.inside = state.owner = 0
     else:
         yield [(p.writers, 1), (p.slots + state.rank, -_READER)]
+    done[0] = True
     return 0
 
 
@@ -362,11 +367,6 @@ def pass_steps(p: Places, rank: int, seen: int) -> Steps:
     yield p.readers, ticket, ticket + 1
     yield [(p.writers, 1)]
     return 1
-
-
-def raise_steps(places: Sequence[int]) -> Generator[Add, list[int], None]:
-    """Add 1 to each."""
-    yield [(place, 1) for place in places]
 
 
 class Messages:
@@ -407,6 +407,19 @@ class Messages:
             except BaseException as exc:
                 interrupt = exc
 
+    def tell(
+        self,
+        ranks: Sequence[int],
+        make: Callable[[], Generator[Any, list[int], Any]],
+        done: Callable[[], None],
+    ) -> BaseException | None:
+        """As `run`; `done` is called even if a message fails, after which it may have arrived."""
+        try:
+            return self.run(ranks, make)[1]
+        except RmaError:
+            done()
+            raise
+
 
 class _Message:
     """One message, which can be waited for again after an exception."""
@@ -432,7 +445,8 @@ class _Message:
             for rank in self._ranks:
                 group.check(int(rank), where)
             if self._swap:
-                code = lib.rmaext_op_wait(self._op[0]) if self._op[0] else 0
+                pending = self._op and self._op[0]
+                code = lib.rmaext_op_wait(self._op[0]) if pending else 0
             else:
                 code = lib.rmaext_many_wait(self._many) if self._many.batch else 0
         if code:
@@ -446,9 +460,9 @@ class _Message:
         if not self._begun or fabric is None:
             return
         if self._swap:
-            if self._op:
-                fabric.release(self._op)
-            self._op = ffi.NULL
+            op, self._op = self._op, ffi.NULL
+            if op:
+                fabric.release(op)
             return
         if self._many.batch:
             lib.rmaext_many_release(self._many)

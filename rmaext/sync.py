@@ -7,7 +7,7 @@ import errno
 import operator
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,7 +16,7 @@ from mpi4py import MPI
 from ._lib import ffi, lib
 from .errors import BoundsError, PeerLostError, RmaTimeout, SyncError
 from .living import Living
-from .lock import FarLock, Messages, NearLock, Places, judge, raise_steps
+from .lock import FarLock, Messages, NearLock, Places, judge
 
 if TYPE_CHECKING:
     from .control import Block
@@ -84,6 +84,14 @@ class _State:
         self.waited: dict[int, int] = {}
         self.spin = _SPIN_CROWDED if group.crowded else _SPIN
         self.nap = _NAP if group.all_direct else _NAP_FAR
+
+    def expose(self, ranks: list[int]) -> None:
+        """Begin the epoch of `post`."""
+        self.exposure = ranks
+
+    def end_access(self) -> None:
+        """End the epoch of `start`."""
+        self.access = None
 
     def words(self, rank: int, place: int) -> Any:
         """Return a pointer to a word of a rank's block; None if it is not mapped here."""
@@ -291,13 +299,22 @@ class Synchronisation:
             raise failure
 
     def _release(self, state: _State, lock: NearLock | FarLock, me: int, exclusive: bool) -> None:
-        try:
-            lock.leave(exclusive)
-        finally:
-            if not exclusive:
-                state.readers.pop((me, lock.rank), None)
-            if lock.threads:
-                lock.next_thread()
+        """Leave, and note that; between the two no signal handler runs."""
+        if isinstance(lock, NearLock):
+            try:
+                lib.rmaext_lock_leave(lock.state, exclusive)
+            finally:
+                if not exclusive:
+                    state.readers.pop((me, lock.rank), None)
+        else:
+            done = [False]
+            try:
+                lock.leave(exclusive, done)
+            finally:
+                if done[0] and not exclusive:
+                    state.readers.pop((me, lock.rank), None)
+        if lock.threads:
+            lock.next_thread()
 
     def _acquire(
         self,
@@ -325,7 +342,7 @@ class Synchronisation:
                 if not cell.inside:
                     lock.abandon()
                 else:
-                    lock.leave(exclusive)
+                    self._release(state, lock, me, exclusive)
                     cell.inside = cell.owner = 0
             lock.next_thread()
             raise
@@ -421,10 +438,7 @@ class Synchronisation:
         state, ranks = self._state("post"), self._members("post", group)
         if state.exposure is not None:
             self._misused("post", "the post before has no wait yet")
-        near, far = self._telling(state, state.places.posted, ranks)
-        state.exposure = ranks
-        _drain(near)  # no signal handler runs before all are told
-        self._tell_far("post", state, state.places.posted, far)
+        self._tell("post", state, state.places.posted, ranks, lambda: state.expose(ranks))
 
     def start(self, group: MPI.Group | Iterable[int]) -> None:
         """Wait until all ranks of a group have called `post` with this one.
@@ -481,10 +495,7 @@ class Synchronisation:
                 self.flush(rank)
             except Exception as exc:
                 failure = failure or exc
-        near, far = self._telling(state, state.places.completed, ranks)
-        state.access = None
-        _drain(near)
-        self._tell_far("complete", state, state.places.completed, far)
+        self._tell("complete", state, state.places.completed, ranks, state.end_access)
         if failure is not None:
             raise failure
 
@@ -552,29 +563,31 @@ class Synchronisation:
             raise ValueError(f"{call}: a rank is named twice in {ranks}")
         return ranks
 
-    def _telling(self, state: _State, place: int, ranks: list[int]) -> tuple[Any, list[int]]:
-        """Return an iterator that raises this rank's word at those reached by memory; the rest."""
+    def _tell(
+        self, call: str, state: _State, place: int, ranks: list[int], done: Callable[[], None]
+    ) -> None:
+        """Raise this rank's word at each rank, and note it; no signal handler divides that."""
         place, sleepers = place + self._group.rank, state.places.sleepers
+        gone = state.living.gone()
         near = [rank for rank in ranks if state.block.maps[rank]]
+        far = [rank for rank in ranks if not state.block.maps[rank] and rank not in gone]
         raises = map(
             lib.rmaext_word_raise,
             [state.words(rank, sleepers) for rank in near],
             [state.words(rank, place) for rank in near],
         )
-        return raises, [rank for rank in ranks if not state.block.maps[rank]]
 
-    def _tell_far(self, call: str, state: _State, place: int, ranks: list[int]) -> None:
-        if not ranks:
-            return
-        gone = state.living.gone()
-        alive = [rank for rank in ranks if rank not in gone]
-        places = [place + self._group.rank] * len(alive)
-        if alive:
-            _, interrupt = state.messages.run(alive, lambda: raise_steps(places))
-            if interrupt is not None:
-                raise interrupt
-        if len(alive) < len(ranks):
-            self._lost(call, min(set(ranks) - set(alive)), "the rank is gone")
+        def steps() -> Generator[list[tuple[int, int]], list[int], None]:
+            _drain(raises)  # nothing, the second time
+            if far:
+                yield [(place, 1)] * len(far)
+            done()
+
+        interrupt = state.messages.tell(far, steps, done)
+        if interrupt is not None:
+            raise interrupt
+        if len(near) + len(far) < len(ranks):
+            self._lost(call, min(set(ranks) - {*near, *far}), "the rank is gone")
 
     def _await_words(
         self,
@@ -600,11 +613,11 @@ class Synchronisation:
                 self._check_open(call)
                 spin = 0
                 self._serve()
-                if rank in state.living.gone():
+                for other in state.living.gone().intersection(ranks):
                     # it may have done so before
-                    if lib.rmaext_word_await(sleepers, word, least, 0, 0):
-                        break
-                    self._lost(call, rank, "the rank is gone")
+                    its, wanted = state.words(me, place + other), counts.get(other, 0) + 1
+                    if not lib.rmaext_word_await(sleepers, its, wanted, 0, 0):
+                        self._lost(call, other, "the rank is gone")
                 if end is not None and time.monotonic() >= end:
                     self._timed_out(call, rank)
         return counts | {rank: counts.get(rank, 0) + 1 for rank in ranks}

@@ -55,9 +55,9 @@ def client(rank: int, exclusive: bool, gives_up: bool) -> Iterator[Any]:
                 return "gave up"
             inside = yield from singly(lock.take_steps(state, PLACES, exclusive))
         else:
+            gone = yield ("gone",)  # before the slots: those of the dead stay as they are
             turns = yield from read(PLACES.readers, PLACES.writers)
             slots = yield from read(*range(PLACES.slots, PLACES.slots + SIZE))
-            gone = yield ("gone",)
             if turns == (yield from read(PLACES.readers, PLACES.writers)):
                 look = lock.Look(*turns, slots)
                 action, other = lock.judge(state.ticket, rank, look, gone)
@@ -69,7 +69,7 @@ def client(rank: int, exclusive: bool, gives_up: bool) -> Iterator[Any]:
             yield ("resume",)
     yield "enter", exclusive
     yield "exit", exclusive
-    yield from singly(lock.leave_steps(state, PLACES, exclusive))
+    yield from singly(lock.leave_steps(state, PLACES, exclusive, [False]))
     return "done"
 
 
@@ -245,7 +245,7 @@ def test_the_model_finds_what_is_wrong(monkeypatch):
         with pytest.raises(AssertionError, match="are inside"):
             check("ww", None, None)
 
-    def early(state, p, exclusive):
+    def early(state, p, exclusive, done):
         yield [lock._change(state, p, 0)]
         yield [(p.readers, 1), (p.writers, 1)]
         return 0
