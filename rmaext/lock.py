@@ -65,17 +65,19 @@ class Look(NamedTuple):
     slots: Sequence[int]
 
 
-def judge(ticket: int, me: int, look: Look, gone: Container[int]) -> tuple[str, int]:
+def judge(
+    ticket: int, exclusive: bool, me: int, look: Look, gone: Container[int]
+) -> tuple[str, int]:
     """Say what to do when the queue does not move.
 
     Parameters
     ----------
-    ticket : int
+    ticket, exclusive : int, bool
         The waiter's.
     me : int
         Its rank.
     look : Look
-        Taken while the turns did not change.
+        Taken while the turns did not change, and after `gone` was.
     gone : container of int
         Ranks that will do nothing more.
 
@@ -102,7 +104,8 @@ def judge(ticket: int, me: int, look: Look, gone: Container[int]) -> tuple[str, 
         # all before have entered: a writer waits for readers to leave
         alive = [s for rank, s in enumerate(look.slots) if rank not in gone]
         inside = serving - look.writers
-        if busy or sum((s & _READERS) // _READER for s in alive) >= inside or not inside:
+        readers = sum((s & _READERS) // _READER for s in alive)
+        if busy or not exclusive or readers >= inside:
             return "wait", me
         return ("lost", dead[0]) if dead else ("unknown", me)
     if busy:

@@ -405,7 +405,7 @@ class Synchronisation:
             before = max(1, ticket - look.writers)
             if lock.rank in gone:
                 self._lost(call, lock.rank, "the target is gone")
-            action, rank = judge(ticket, self._group.rank, look, gone)
+            action, rank = judge(ticket, exclusive, self._group.rank, look, gone)
             if action == "pass":
                 lock.pass_on(rank, look.slots[rank])
                 looked = 0.0

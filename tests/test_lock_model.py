@@ -60,7 +60,7 @@ def client(rank: int, exclusive: bool, gives_up: bool) -> Iterator[Any]:
             slots = yield from read(*range(PLACES.slots, PLACES.slots + SIZE))
             if turns == (yield from read(PLACES.readers, PLACES.writers)):
                 look = lock.Look(*turns, slots)
-                action, other = lock.judge(state.ticket, rank, look, gone)
+                action, other = lock.judge(state.ticket, exclusive, rank, look, gone)
                 if action == "pass":
                     yield from singly(lock.pass_steps(PLACES, other, slots[other]))
                 elif action == "lost":
@@ -194,10 +194,14 @@ def check(modes: str, gives_up: int | None, dies: int | None) -> set[str]:
     stuck = [state for state in before if state not in alive]
     assert not stuck, f"{len(stuck)} of {len(before)} states lead nowhere: {stuck[0]}"
     for (words, _, dead, _), outcome in ends.items():
-        lost = [int(text[5:]) for text in outcome if text.startswith("lost")]
-        for rank in lost:
+        alive_modes = [mode for rank, mode in enumerate(modes) if rank not in dead]
+        for mode, text in zip(alive_modes, outcome, strict=True):
+            if not text.startswith("lost"):
+                continue
+            rank = int(text[5:])
             assert rank in dead
             kind = words[PLACES.slots + rank] & 3
+            assert kind or mode == "w", "a reader does not wait for a reader inside"
             assert kind != QUEUED or words[PLACES.readers] > words[PLACES.slots + rank] >> 16, (
                 "a rank that only waited was held to have had the lock"
             )

@@ -280,15 +280,19 @@ def test_threads_hold_locks_each_for_itself(comm):
     with guarded(comm, 1, "i8") as win:
         inside = threading.Barrier(2)
 
-        def work(number):
+        def together(_):
             with win.lock(0):
                 inside.wait(20)  # both are inside
+
+        def alone(_):
             with win.lock(comm.rank, exclusive=True):
                 with pytest.raises(rmaext.SyncError):
                     in_threads(1, lambda _: win.unlock(comm.rank))
                 add_one(win, comm.rank)
 
-        in_threads(2, work)
+        in_threads(2, together)
+        comm.Barrier()
+        in_threads(2, alone)
         assert win.local[0] == 2
         win.fence()
 

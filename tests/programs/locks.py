@@ -62,7 +62,8 @@ def lost(action: Callable[[], object]) -> None:
         error = exc
     else:
         raise AssertionError("succeeded")
-    assert error.rank == VICTIM and f"rank {VICTIM}" in str(error), error
+    assert error.rank == VICTIM, error
+    assert f"rank {VICTIM}" in str(error), error
     took = time.monotonic() - start
     assert took < BOUND, f"took {took:.1f} s"
 
