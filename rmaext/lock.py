@@ -478,14 +478,13 @@ class _Message:
         type_ = lib.RMAEXT_INT64
         if self._swap:
             self._op = fabric.hold(handle, kept)
-            call: Any = lib.rmaext_compare_and_swap
-            at = int(self._places[0]) * 8
-            arguments = (handle, int(self._ranks[0]), at, type_, values, values + 8, old, 1)
+            at = int(self._ranks[0]), int(self._places[0]) * 8
+            arguments = (lib.RMAEXT_CSWAP, type_, values + 8, values, old, 1)
             self._begun = True
-            return int(call(*arguments, self._op))
+            return int(lib.rmaext_update(handle, *at, *arguments, self._op))
         fabric.hold(handle, kept, self._many)
         ones = lib.RMAEXT_ONE_RANK if self._ranks.size == 1 else 0
         where = ffi.cast("int64_t *", ranks), ffi.cast("int64_t *", places)
-        what = (handle, lib.RMAEXT_FETCH_ADD, type_, 8, self._old.size, ones)
+        what = (handle, lib.RMAEXT_UPDATE, lib.RMAEXT_SUM, type_, 8, self._old.size, ones)
         self._begun = True
         return int(lib.rmaext_many(*what, *where, values, old, self._many))

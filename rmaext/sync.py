@@ -70,14 +70,13 @@ class _State:
     """
 
     def __init__(self, window: Synchronisation, group: Group, block: Block) -> None:
-        self.block = block
+        self.window, self.block = window, block
         self.places = Places.of(block.base, group.size)
         self.living = Living(group)
         self.messages = Messages(group, block.window)
         self.locks: dict[int, NearLock | FarLock] = {}
         self.readers: dict[tuple[int, int], bool] = {}
         self.everywhere: set[int] = set()
-        self.all_guard = _Guard(window, None)
         self.access: list[int] | None = None
         self.exposure: list[int] | None = None
         self.started: dict[int, int] = {}
@@ -105,8 +104,7 @@ class Synchronisation:
     _block: Block | None
     _closed: bool
     _group: Group
-    _name: int
-    _sizes: list[int]
+    _name: int | str
     _timeout: float
     _sync: _State | None = None
 
@@ -134,7 +132,7 @@ class Synchronisation:
         MPI_Win_flush_local_all.
         """
         self._check_open("flush_local")
-        ranks: Iterable[int] = range(len(self._sizes))
+        ranks: Iterable[int] = range(self._group.size)
         if rank is not None:
             if operator.index(rank) == MPI.PROC_NULL:
                 return
@@ -189,7 +187,9 @@ class Synchronisation:
         Notes
         -----
         Local, blocking, without the target. Corresponds to MPI_Win_lock. No
-        operation of rmaext needs a lock; those who want one agree on that.
+        operation of rmaext needs a lock; those who want one agree on that. Windows
+        that look at the memory of one another (`subwindow`, `dup`) share their
+        locks and epochs.
 
         Locks are fair: ranks get it in the order in which they asked, and so do
         readers and writers. Threads hold it each for themselves; those of one
@@ -208,7 +208,7 @@ class Synchronisation:
         if lock.state.owner == me or (me, lock.rank) in state.readers:
             self._misused("lock", f"this thread holds the lock of rank {lock.rank}")
         self._acquire("lock", lock, me, exclusive, timeout)
-        return lock.guard
+        return lock.guard if state.window is self else _Guard(self, lock.rank)
 
     def unlock(self, rank: int) -> None:
         """Flush to a rank, and release its lock.
@@ -256,7 +256,7 @@ class Synchronisation:
         self._check_open("lock_all")
         state = self._state("lock_all")
         me = get_ident()
-        ranks = range(len(self._sizes))
+        ranks = range(self._group.size)
         locks = [self._target("lock_all", rank) for rank in ranks]
         if any(lock.state.owner == me or (me, lock.rank) in state.readers for lock in locks):
             self._misused("lock_all", "this thread holds a lock")
@@ -269,7 +269,7 @@ class Synchronisation:
         except BaseException:
             self._release_all(state, me)
             raise
-        return state.all_guard
+        return _Guard(self, None)
 
     def unlock_all(self) -> None:
         """Flush to all ranks, and release what `lock_all` took.
@@ -635,8 +635,10 @@ class Synchronisation:
             self._check_open(call)
             if self._block is None:
                 raise TypeError(f"{call}: a hidden window has no control block")
-            state = _State(self, self._group, self._block)
-            self._sync = state = self.__dict__.setdefault("_sync", state)
+            root: Synchronisation = getattr(self, "_root", self)
+            state = root._sync or _State(root, self._group, self._block)
+            # another thread may do so too
+            self._sync = state = root.__dict__.setdefault("_sync", state)
         return state
 
     def _target(self, call: str, rank: Any) -> NearLock | FarLock:
@@ -644,7 +646,10 @@ class Synchronisation:
         state, number = self._state(call), self._rank(rank, call)
         lock = state.locks.get(number)
         if lock is None:
-            block, made = state.block, (self._group, number, state.places, _Guard(self, number))
+            block, made = (
+                state.block,
+                (self._group, number, state.places, _Guard(state.window, number)),
+            )
             if block.maps[number]:
                 lock = NearLock(*made, block.maps[number], block.base)
             else:
