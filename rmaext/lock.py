@@ -8,6 +8,7 @@ steps as messages, and what a waiter does when the queue does not move.
 from __future__ import annotations
 
 import errno
+import functools
 import itertools
 from collections import deque
 from collections.abc import Callable, Container, Generator, Sequence
@@ -153,7 +154,14 @@ class _TargetLock:
 
 
 class NearLock(_TargetLock):
-    """Where the control block is mapped here."""
+    """Where the control block is mapped here.
+
+    Attributes
+    ----------
+    take : callable
+        Of thread and exclusive. Draws a ticket: 1 if this thread is inside, 0 if
+        queued, -EBUSY if another owns it. C's, as a call from Python takes longer.
+    """
 
     near = True
 
@@ -164,10 +172,7 @@ class NearLock(_TargetLock):
         words = ffi.cast("int64_t *", block)
         self.state.words = words + (places.next - base)
         self.state.slots = words + (places.slots - base)
-
-    def take(self, thread: int, exclusive: bool) -> int:
-        """Draw a ticket: 1 if this thread is inside, 0 if queued, -EBUSY if another owns it."""
-        return int(lib.rmaext_lock_take(self.state, thread, exclusive))
+        self.take = functools.partial(lib.rmaext_lock_take, self.state)
 
     def wait(self, exclusive: bool, spin: int, sleep: int) -> int:
         """Wait for the turn, for so many ns, spinning and asleep; 1 if inside."""

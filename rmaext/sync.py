@@ -205,9 +205,9 @@ class Synchronisation:
         if lock is None or self._closed:
             lock = self._target("lock", rank)
         me = get_ident()
-        if lock.state.owner == me or (me, lock.rank) in state.readers:
+        if lock.state.owner == me or (state.readers and (me, lock.rank) in state.readers):
             self._misused("lock", f"this thread holds the lock of rank {lock.rank}")
-        self._acquire("lock", lock, me, exclusive, timeout)
+        self._acquire("lock", state, lock, me, exclusive, timeout)
         return lock.guard if state.window is self else _Guard(self, lock.rank)
 
     def unlock(self, rank: int) -> None:
@@ -232,7 +232,7 @@ class Synchronisation:
             lock = self._target("unlock", rank)
             state = self._state("unlock")
         me, cell = get_ident(), lock.state
-        exclusive = cell.owner == me and bool(cell.inside)
+        exclusive = cell.owner == me
         if not exclusive and ((me, lock.rank) not in state.readers or me in state.everywhere):
             self._misused("unlock", f"this thread has not locked rank {lock.rank}")
         try:
@@ -264,7 +264,7 @@ class Synchronisation:
         try:
             for lock in locks:
                 left = None if end is None else end - time.monotonic()
-                self._acquire("lock_all", lock, me, False, left)
+                self._acquire("lock_all", state, lock, me, False, left)
             state.everywhere.add(me)
         except BaseException:
             self._release_all(state, me)
@@ -319,12 +319,13 @@ class Synchronisation:
     def _acquire(
         self,
         call: str,
+        state: _State,
         lock: NearLock | FarLock,
         me: int,
         exclusive: bool,
         timeout: float | None,
     ) -> None:
-        state, cell = self._state(call), lock.state
+        cell = lock.state
         end = None if timeout is None else time.monotonic() + timeout
         try:
             code = -errno.EBUSY if lock.threads else lock.take(me, exclusive)
