@@ -54,9 +54,11 @@ class Living:
         """Return those that were taken out of the program by an exception, or do not answer."""
         group = self._group
         found = {r for r in group.near if Beacon.visible(group.hellos[r].beacon) is False}
-        if len(group.near) < group.size:
+        # never opened here: that is collective
+        network = group._network
+        if network is not None and 1 < group.size > len(group.near):
             try:
-                group.network().probe()
+                network.probe()
             except PeerLostError as exc:
                 found |= set() if exc.rank is None else {exc.rank}
         return found
