@@ -246,7 +246,43 @@ def gets(job: Job) -> None:
     job.add("random gets, p99", merged, "ms", 8, percentile=99)
 
 
+def locks(job: Job) -> None:
+    """Lock a rank exclusively, put 8 bytes, and unlock it."""
+    windows = cases.sides(job, 1)
+    sent = np.array([42])
+    job.expect(len(windows) * job.rounds)
+
+    class Locked:
+        def __init__(self, side: Side) -> None:
+            self.name, self.win, self.meet = side.name, side.win, side.comm.Barrier
+
+        def enter(self) -> None:
+            self.meet()
+
+        leave = enter
+
+        def loop(self, n: int) -> None:
+            win = self.win
+            if isinstance(win, MPI.Win):
+                for _ in repeat(None, n):
+                    win.Lock(TARGET, MPI.LOCK_EXCLUSIVE)
+                    win.Put(sent, TARGET)
+                    win.Unlock(TARGET)
+            else:
+                for _ in repeat(None, n):
+                    win.lock(TARGET, True)
+                    win.put(sent, TARGET)
+                    win.unlock(TARGET)
+
+    rivals = [Locked(side) for side in windows]
+    samples = job.alternate(rivals, lambda each: per_call(each.loop, 5e-3))
+    job.add("lock + put + unlock", samples, "us", 8)
+    for side in windows:
+        cases.check(job, side, "lock + put + unlock", sent)
+
+
 CASES = {
+    "locks": locks,
     "prepared": prepared,
     "memcpy": memcpy,
     "bare": bare,

@@ -279,6 +279,12 @@ TABLE = (
         "fabric",
         stated=(OPENMPI, UCX),
     ),
+    Row(
+        "same node, exclusive lock + put of 8 B + unlock",
+        (MPICH, OPENMPI),
+        job("locks", (ALLOCATE, *MPI_FORMS), program=ROWS),
+        (Claim(r"lock \+ put \+ unlock", TIME, None),),
+    ),
     spread(2, 20, rounds=10),
     spread(8, 5, rounds=3),
     absences(ALLOCATE, "direct", 1.0),

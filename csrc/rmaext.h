@@ -147,6 +147,31 @@ struct rmaext_targets {
 	int64_t spin_ns;     /* how long who waits for memory spins */
 };
 
+/*
+ * A rank's word at the target of a lock: the kind, how many of its threads are
+ * inside as readers, and the ticket of who is queued or was.
+ */
+enum {
+	RMAEXT_SLOT_ACTIVE = 1, /* draws a ticket, or is inside as a writer */
+	RMAEXT_SLOT_QUEUED = 2,
+	RMAEXT_SLOT_ABANDONED = 3, /* who draws nothing: 0 */
+	RMAEXT_SLOT_KINDS = 3,
+	RMAEXT_SLOT_READER = 4,
+	RMAEXT_SLOT_READERS = 0xfffc,
+	RMAEXT_SLOT_TICKET = 16, /* bits to its right */
+};
+
+/* This rank's part in the lock of a target; kind and ticket are the owner's. */
+struct rmaext_lock {
+	int64_t *words; /* next ticket, turns of readers, writers; sleepers */
+	int64_t *slots; /* a word a rank */
+	int64_t rank;	/* the own one */
+	uint64_t owner; /* thread that queues, or is inside as a writer; or 0 */
+	int64_t ticket;
+	int kind;
+	int inside; /* the owner has entered */
+};
+
 enum { RMAEXT_NOTIFY = 256 }; /* notification slots of a window */
 
 /* A part of a window; bytes. */
@@ -339,6 +364,29 @@ int rmaext_memory_close(rmaext_memory **memory);
 /* of the control block of a window over so many ranks; see control.h */
 uint64_t rmaext_block_bytes(int64_t count);
 void rmaext_block_places(int64_t count, struct rmaext_places *places_p);
+
+/*
+ * A word in a control block that only grows. raise adds 1; await waits for so
+ * many ns, first awake, then asleep, until it is `least`: 1, else 0.
+ */
+void rmaext_word_raise(int64_t *sleepers, int64_t *word);
+int rmaext_word_await(int64_t *sleepers, const int64_t *word, int64_t least,
+		      int64_t spin, int64_t sleep);
+/* SEQ_CST, for the memory of this process */
+void rmaext_barrier(void);
+
+/*
+ * take returns 1: inside, 0: queued, then call wait; -FI_EBUSY: another thread
+ * of this rank is the owner. Readers give the ownership up themselves, by
+ * owner = inside = 0, once they have noted that they are inside. pass: let
+ * those behind a rank that will not come go on, if its slot is still as seen.
+ */
+int rmaext_lock_take(struct rmaext_lock *lock, uint64_t thread, int exclusive);
+int rmaext_lock_wait(struct rmaext_lock *lock, int exclusive, int64_t spin,
+		     int64_t sleep);
+void rmaext_lock_leave(struct rmaext_lock *lock, int exclusive);
+void rmaext_lock_abandon(struct rmaext_lock *lock);
+int rmaext_lock_pass(struct rmaext_lock *lock, int64_t rank, int64_t seen);
 
 int rmaext_window_create(rmaext_fabric *fabric,
 			 const struct rmaext_targets *targets, int64_t timeout,

@@ -40,6 +40,7 @@ SOURCES = [
     "knock.c",
     "lanes.c",
     "library.c",
+    "lock.c",
     "many.c",
     "memory.c",
     "message.c",

@@ -36,6 +36,7 @@ from .more import MoreWindows
 from .notify import Notifications
 from .region import Region
 from .request import RequestOperations
+from .sync import Synchronisation
 from .updates import UpdateOperations
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class Window(
     UpdateOperations,
     RequestOperations,
     Notifications,
+    Synchronisation,
     MoreWindows,
 ):
     """One-sided access to an array of every rank (MPI-4.1, chapter 12).
@@ -515,18 +517,18 @@ class Window(
         Collective, blocking; corresponds to MPI_Win_free. If it fails on one
         rank, it raises the same error on all; the window is closed all the
         same, but its memory is kept until the process ends, since peers may
-        still write there.
+        still write there. SyncError if a lock is held, or an epoch is open.
         """
         if self._closed:
             return
         with self._group.alone():
             if self.closed:  # by a thread that is done by now
                 return
-            failure = self._try_flush()
+            failure = self._unfinished() or self._try_flush()
             # Once all have met, memory is freed: this rank's threads must have stopped
             # writing by then. A get or an atomic that was given up may still reach its
             # target; then all keep their memory.
-            busy = self._shut_calls()
+            busy = self._shut_calls() or self._in_doubt()
             busy = any(lib.rmaext_window_pending(w._handle) for w in self._parts()) or busy
             failure, keep = self._meet(failure, busy)
             self._shut(keep)

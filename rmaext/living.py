@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Which ranks of a communicator are gone, for those who wait for some of them only."""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from .errors import PeerLostError
+from .host import Beacon
+
+if TYPE_CHECKING:
+    from .group import Group
+
+__all__ = ["Living"]
+
+_LOOK_EVERY = 0.01  # seconds between looks at the pidfds
+_PROBE_EVERY = 1.0  # seconds between looks for those that live but have left
+
+
+class Living:
+    """Knows the ranks that will do nothing more; for any thread."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._lock = threading.Lock()
+        self._poll = select.poll()
+        self._ranks = {fd: rank for rank, fd in group.pidfds.items()}
+        for fd in self._ranks:
+            self._poll.register(fd, select.POLLIN)
+        self._gone: set[int] = set()
+        self._next_look = self._next_probe = 0.0
+
+    def gone(self) -> set[int]:
+        """Return the ranks that are gone, as far as it is time to look."""
+        now = time.monotonic()
+        if now < self._next_look or not self._lock.acquire(False):
+            return self._gone  # another thread looks
+        try:
+            self._next_look = now + _LOOK_EVERY
+            found = {self._ranks[fd] for fd, _ in self._poll.poll(0)}
+            if now >= self._next_probe:
+                if self._next_probe:  # not in the first moment of a wait
+                    found |= self._left()
+                self._next_probe = now + _PROBE_EVERY
+            self._gone = self._gone | found
+        finally:
+            self._lock.release()
+        return self._gone
+
+    def _left(self) -> set[int]:
+        """Return those that were taken out of the program by an exception, or do not answer."""
+        group = self._group
+        found = {r for r in group.near if Beacon.visible(group.hellos[r].beacon) is False}
+        # never opened here: that is collective
+        network = group._network
+        if network is not None and 1 < group.size > len(group.near):
+            try:
+                network.probe()
+            except PeerLostError as exc:
+                found |= set() if exc.rank is None else {exc.rank}
+        return found

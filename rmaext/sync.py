@@ -1,0 +1,696 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Synchronisation of ranks over a window: locks, and epochs of start, post, complete, wait."""
+
+from __future__ import annotations
+
+import errno
+import operator
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from mpi4py import MPI
+
+from ._lib import ffi, lib
+from .errors import BoundsError, PeerLostError, RmaTimeout, SyncError
+from .living import Living
+from .lock import FarLock, Messages, NearLock, Places, judge
+
+if TYPE_CHECKING:
+    from .control import Block
+    from .group import Group
+
+__all__ = ["Synchronisation"]
+
+_NS = 1_000_000_000
+_SPIN, _SPIN_CROWDED = 30_000, 2_000  # ns awake before sleeping
+_NAP = 10_000_000  # ns asleep, where all who could wake this rank do so
+_NAP_FAR = 1_000_000  # the same, where the network may bring what is waited for
+_FAR_STEP, _FAR_MOST = 2e-4, 1e-2  # seconds between questions: for each ticket before, at most
+_LOOK_EVERY = 0.01  # seconds without a turn until a waiter looks for the reason
+
+_drain = deque[Any](maxlen=0).extend
+
+
+class _Guard:
+    """What `lock` returns: unlocks at the end of `with`."""
+
+    __slots__ = ("_rank", "_window")
+
+    def __init__(self, window: Synchronisation, rank: int | None) -> None:
+        self._window, self._rank = window, rank
+
+    def __enter__(self) -> Any:
+        return self._window
+
+    def __exit__(self, *error: object) -> None:
+        if self._rank is None:
+            self._window.unlock_all()
+        else:
+            self._window.unlock(self._rank)
+
+
+class _State:
+    """What a window's synchronisation keeps on this rank.
+
+    Attributes
+    ----------
+    locks : dict
+        Of the targets that were locked before.
+    readers : dict
+        Thread and rank of each shared lock that is held.
+    everywhere : set
+        Threads that hold all.
+    access, exposure : list of int or None
+        Ranks of the epochs that `start` and `post` began.
+    started, waited : dict
+        How many epochs were counted, of each rank.
+    """
+
+    def __init__(self, window: Synchronisation, group: Group, block: Block) -> None:
+        self.window, self.block = window, block
+        self.places = Places.of(block.base, group.size)
+        self.living = Living(group)
+        self.messages = Messages(group, block.window)
+        self.locks: dict[int, NearLock | FarLock] = {}
+        self.readers: dict[tuple[int, int], bool] = {}
+        self.everywhere: set[int] = set()
+        self.access: list[int] | None = None
+        self.exposure: list[int] | None = None
+        self.started: dict[int, int] = {}
+        self.waited: dict[int, int] = {}
+        self.spin = _SPIN_CROWDED if group.crowded else _SPIN
+        self.nap = _NAP if group.all_direct else _NAP_FAR
+
+    def expose(self, ranks: list[int]) -> None:
+        """Begin the epoch of `post`."""
+        self.exposure = ranks
+
+    def end_access(self) -> None:
+        """End the epoch of `start`."""
+        self.access = None
+
+    def words(self, rank: int, place: int) -> Any:
+        """Return a pointer to a word of a rank's block; None if it is not mapped here."""
+        block = self.block.maps[rank]
+        return ffi.cast("int64_t *", block) + (place - self.block.base) if block else None
+
+
+class Synchronisation:
+    """The synchronisation of `Window`, besides `flush` and `fence`."""
+
+    _block: Block | None
+    _closed: bool
+    _group: Group
+    _name: int | str
+    _timeout: float
+    _sync: _State | None = None
+
+    if TYPE_CHECKING:
+
+        def flush(self, rank: int | None = None) -> None: ...  # noqa: D102
+        def _check_open(self, call: str) -> None: ...
+        def _rank(self, rank: Any, call: str) -> int: ...
+
+    # -- flush -----------------------------------------------------------------------
+
+    def flush_all(self) -> None:
+        """Wait until every put to every rank is applied there; `flush()`.
+
+        Local, blocking; corresponds to MPI_Win_flush_all.
+        """
+        self.flush()
+
+    def flush_local(self, rank: int | None = None) -> None:
+        """Wait until the buffers of operations on a rank, or on all, may be reused.
+
+        They may be when `put` and its kin return, so this waits for nothing: it
+        raises PeerLostError for a rank that is known to be gone. Requests have
+        `Request.wait`. Local; corresponds to MPI_Win_flush_local and
+        MPI_Win_flush_local_all.
+        """
+        self._check_open("flush_local")
+        ranks: Iterable[int] = range(self._group.size)
+        if rank is not None:
+            if operator.index(rank) == MPI.PROC_NULL:
+                return
+            ranks = (self._rank(rank, "flush_local"),)
+        gone = self._state("flush_local").living.gone()
+        for number in ranks:
+            if number in gone:
+                self._lost("flush_local", number, "the rank is gone")
+
+    def flush_local_all(self) -> None:
+        """As `flush_local()`; corresponds to MPI_Win_flush_local_all."""
+        self.flush_local()
+
+    def sync(self) -> None:
+        """Order this rank's accesses to its own memory before and after.
+
+        A memory barrier: what this rank stored in `win.local`, or in a
+        `peer_view`, before it is seen by others before what it stores after.
+        Local; corresponds to MPI_Win_sync.
+        """
+        self._check_open("sync")
+        lib.rmaext_barrier()
+
+    # -- locks -----------------------------------------------------------------------
+
+    def lock(self, rank: int, exclusive: bool = False, timeout: float | None = None) -> Any:
+        """Wait for the lock of a rank's window, shared with others or alone.
+
+        Parameters
+        ----------
+        rank : int
+        exclusive : bool
+            Nobody else may hold the lock, shared or not.
+        timeout : float, optional
+            Seconds; by default as long as those live who hold it.
+
+        Returns
+        -------
+        context manager
+            Calls `unlock(rank)` at the end of a `with`.
+
+        Raises
+        ------
+        BoundsError
+        SyncError
+            This thread holds the lock, or all of them.
+        RmaTimeout
+            The lock is not taken.
+        PeerLostError
+            A rank was lost while it held the lock, or the target was lost.
+
+        Notes
+        -----
+        Local, blocking, without the target. Corresponds to MPI_Win_lock. No
+        operation of rmaext needs a lock; those who want one agree on that. Windows
+        that look at the memory of one another (`subwindow`, `dup`) share their
+        locks and epochs.
+
+        Locks are fair: ranks get it in the order in which they asked, and so do
+        readers and writers. Threads hold it each for themselves; those of one
+        rank queue up as one. Several targets may be locked one after another:
+        who does so in different orders may wait for each other for ever.
+
+        A rank that is reached by memory waits asleep, and is woken. Others ask
+        the target by messages, at most every 0.2 ms for each one before them and
+        every 10 ms. Ctrl-C ends the wait: the others go on, after some 10 ms.
+        """
+        state = self._sync or self._state("lock")
+        lock = state.locks.get(rank)
+        if lock is None or self._closed:
+            lock = self._target("lock", rank)
+        me = get_ident()
+        if lock.state.owner == me or (state.readers and (me, lock.rank) in state.readers):
+            self._misused("lock", f"this thread holds the lock of rank {lock.rank}")
+        self._acquire("lock", state, lock, me, exclusive, timeout)
+        return lock.guard if state.window is self else _Guard(self, lock.rank)
+
+    def unlock(self, rank: int) -> None:
+        """Flush to a rank, and release its lock.
+
+        The lock is released even if the flush fails, or is interrupted.
+
+        Raises
+        ------
+        SyncError
+            This thread does not hold that lock, or holds it by `lock_all`.
+        RmaTimeout, PeerLostError
+            As `flush`.
+
+        Notes
+        -----
+        Local, blocking; corresponds to MPI_Win_unlock.
+        """
+        state = self._sync
+        lock = None if state is None else state.locks.get(rank)
+        if state is None or lock is None or self._closed:
+            lock = self._target("unlock", rank)
+            state = self._state("unlock")
+        me, cell = get_ident(), lock.state
+        exclusive = cell.owner == me
+        if not exclusive and ((me, lock.rank) not in state.readers or me in state.everywhere):
+            self._misused("unlock", f"this thread has not locked rank {lock.rank}")
+        try:
+            self.flush(lock.rank)
+        finally:
+            self._release(state, lock, me, exclusive)
+
+    def lock_all(self, timeout: float | None = None) -> Any:
+        """Wait for the locks of all ranks, shared with others.
+
+        As `lock(rank)` for each rank in turn; returns a context manager that
+        calls `unlock_all`. Local, blocking; corresponds to MPI_Win_lock_all.
+
+        Raises
+        ------
+        SyncError
+            This thread holds a lock.
+        RmaTimeout, PeerLostError
+            As `lock`; none is held then.
+        """
+        self._check_open("lock_all")
+        state = self._state("lock_all")
+        me = get_ident()
+        ranks = range(self._group.size)
+        locks = [self._target("lock_all", rank) for rank in ranks]
+        if any(lock.state.owner == me or (me, lock.rank) in state.readers for lock in locks):
+            self._misused("lock_all", "this thread holds a lock")
+        end = None if timeout is None else time.monotonic() + timeout
+        try:
+            for lock in locks:
+                left = None if end is None else end - time.monotonic()
+                self._acquire("lock_all", state, lock, me, False, left)
+            state.everywhere.add(me)
+        except BaseException:
+            self._release_all(state, me)
+            raise
+        return _Guard(self, None)
+
+    def unlock_all(self) -> None:
+        """Flush to all ranks, and release what `lock_all` took.
+
+        Local, blocking; corresponds to MPI_Win_unlock_all. Raises SyncError if
+        this thread has not called `lock_all`; and as `unlock`.
+        """
+        self._check_open("unlock_all")
+        state, me = self._state("unlock_all"), get_ident()
+        if me not in state.everywhere:
+            self._misused("unlock_all", "this thread has not locked all")
+        try:
+            self.flush()
+        finally:
+            self._release_all(state, me)
+
+    def _release_all(self, state: _State, me: int) -> None:
+        failure: Exception | None = None
+        state.everywhere.discard(me)
+        for lock in list(state.locks.values()):
+            if (me, lock.rank) in state.readers:
+                try:
+                    self._release(state, lock, me, False)
+                except Exception as exc:
+                    failure = failure or exc
+        if failure is not None:
+            raise failure
+
+    def _release(self, state: _State, lock: NearLock | FarLock, me: int, exclusive: bool) -> None:
+        """Leave, and note that; between the two no signal handler runs."""
+        if isinstance(lock, NearLock):
+            try:
+                lib.rmaext_lock_leave(lock.state, exclusive)
+            finally:
+                if not exclusive:
+                    state.readers.pop((me, lock.rank), None)
+        else:
+            done = [False]
+            try:
+                lock.leave(exclusive, done)
+            finally:
+                if done[0] and not exclusive:
+                    state.readers.pop((me, lock.rank), None)
+        if lock.threads:
+            lock.next_thread()
+
+    def _acquire(
+        self,
+        call: str,
+        state: _State,
+        lock: NearLock | FarLock,
+        me: int,
+        exclusive: bool,
+        timeout: float | None,
+    ) -> None:
+        cell = lock.state
+        end = None if timeout is None else time.monotonic() + timeout
+        try:
+            code = -errno.EBUSY if lock.threads else lock.take(me, exclusive)
+            if code == -errno.EBUSY:
+                code = self._after_threads(call, lock, me, exclusive, end)
+            if code != 1:
+                self._await_turn(call, lock, exclusive, end)
+            if not exclusive:
+                # no signal handler runs between these lines
+                state.readers[me, lock.rank] = True
+                cell.inside = 0
+                cell.owner = 0
+        except BaseException:
+            if cell.owner == me:
+                if not cell.inside:
+                    lock.abandon()
+                else:
+                    self._release(state, lock, me, exclusive)
+                    cell.inside = cell.owner = 0
+            lock.next_thread()
+            raise
+        if not exclusive and lock.threads:
+            lock.next_thread()
+
+    def _after_threads(
+        self, call: str, lock: NearLock | FarLock, me: int, exclusive: bool, end: float | None
+    ) -> int:
+        """Wait for this rank's other threads, then draw a ticket; return what `take` does."""
+        place = lock.join()
+        try:
+            while True:
+                if lock.threads and lock.threads[0] is place:
+                    code = lock.take(me, exclusive)
+                    if code != -errno.EBUSY:
+                        return code
+                left = 0.1 if end is None else min(0.1, end - time.monotonic())
+                if place.acquire(timeout=max(0.0, left)):
+                    lock.threads.appendleft(place)  # others may be faster
+                    continue
+                self._check_open(call)
+                if left <= 0:
+                    self._timed_out(call, lock.rank)
+        finally:
+            try:
+                lock.threads.remove(place)
+            except ValueError:  # woken in vain
+                lock.next_thread()
+
+    def _await_turn(
+        self, call: str, lock: NearLock | FarLock, exclusive: bool, end: float | None
+    ) -> None:
+        state, ticket = self._state(call), lock.state.ticket
+        start = moved = time.monotonic()
+        spin, looked, turns, before = state.spin, 0.0, (-1, -1), 1
+        while True:
+            now = time.monotonic()
+            nap = state.nap if end is None else min(state.nap, int((end - now) * _NS))
+            if not lock.near:
+                pause = min((now - start) / 4, before * _FAR_STEP, _FAR_MOST, nap / 1e6)
+                time.sleep(max(0.0, pause if end is None else min(pause, end - now)))
+            if lock.wait(exclusive, spin, max(0, nap)):
+                return
+            spin = 0
+            self._check_open(call)
+            now = time.monotonic()
+            if end is not None and now >= end:
+                self._timed_out(call, lock.rank)
+            if now < looked + _LOOK_EVERY:
+                continue
+            looked = now
+            gone = state.living.gone()
+            look = lock.look()
+            if look is None or (look.readers, look.writers) != turns:
+                moved = now
+            if look is None:
+                continue
+            turns = look.readers, look.writers
+            before = max(1, ticket - look.writers)
+            if lock.rank in gone:
+                self._lost(call, lock.rank, "the target is gone")
+            action, rank = judge(ticket, exclusive, self._group.rank, look, gone)
+            if action == "pass":
+                lock.pass_on(rank, look.slots[rank])
+                looked = 0.0
+            elif action == "lost":
+                self._lost(call, rank, f"lost while it had the lock of rank {lock.rank}")
+            elif action == "unknown" and gone and now - moved > self._timeout:
+                self._lost(call, min(gone), f"nobody has the lock of rank {lock.rank}")
+
+    # -- epochs ----------------------------------------------------------------------
+
+    def post(self, group: MPI.Group | Iterable[int]) -> None:
+        """Let the ranks of a group begin to access this rank's window.
+
+        Parameters
+        ----------
+        group : mpi4py.MPI.Group or iterable of int
+            Origins; may be empty.
+
+        Raises
+        ------
+        SyncError
+            The `post` before has no `wait` yet.
+        BoundsError, ValueError
+            Of a rank that the window has not, or twice.
+
+        Notes
+        -----
+        Local; corresponds to MPI_Win_post. To be ended by `wait` or `test`.
+        """
+        state, ranks = self._state("post"), self._members("post", group)
+        if state.exposure is not None:
+            self._misused("post", "the post before has no wait yet")
+        self._tell("post", state, state.places.posted, ranks, lambda: state.expose(ranks))
+
+    def start(self, group: MPI.Group | Iterable[int]) -> None:
+        """Wait until all ranks of a group have called `post` with this one.
+
+        Parameters
+        ----------
+        group : mpi4py.MPI.Group or iterable of int
+            Targets; may be empty. They may call `post` later.
+
+        Raises
+        ------
+        SyncError
+            The `start` before has no `complete` yet.
+        BoundsError, ValueError
+            Of a rank that the window has not, or twice.
+        PeerLostError
+            One of them is gone, and has not posted.
+
+        Notes
+        -----
+        Local, blocking; corresponds to MPI_Win_start. After an exception there
+        is no epoch, and no `post` is used up.
+        """
+        state, ranks = self._state("start"), self._members("start", group)
+        if state.access is not None:
+            self._misused("start", "the start before has no complete yet")
+        posted = state.places.posted
+        started = self._await_words("start", state, posted, state.started, ranks, None)
+        state.started = started  # no signal handler runs between these lines
+        state.access = ranks
+
+    def complete(self) -> None:
+        """Flush to the ranks of `start`, and tell them.
+
+        Raises
+        ------
+        SyncError
+            There was no `start`.
+        RmaTimeout, PeerLostError
+            As `flush`; the epoch is over, and the others are told.
+
+        Notes
+        -----
+        Local, blocking; corresponds to MPI_Win_complete. If Ctrl-C interrupts
+        the flush, the epoch goes on: call it again.
+        """
+        state = self._state("complete")
+        ranks = state.access
+        if ranks is None:
+            self._misused("complete", "there was no start")
+        failure: Exception | None = None
+        for rank in ranks:
+            try:
+                self.flush(rank)
+            except Exception as exc:
+                failure = failure or exc
+        self._tell("complete", state, state.places.completed, ranks, state.end_access)
+        if failure is not None:
+            raise failure
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until all ranks of `post` have called `complete`.
+
+        What they put is in this rank's memory then.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds; by default as long as those live that are waited for.
+
+        Raises
+        ------
+        SyncError
+            There was no `post`.
+        RmaTimeout
+            The epoch goes on; so it does after Ctrl-C.
+        PeerLostError
+            One of them is gone and has not completed; the epoch is over.
+
+        Notes
+        -----
+        Local, blocking; corresponds to MPI_Win_wait.
+        """
+        state = self._state("wait")
+        ranks = state.exposure
+        if ranks is None:
+            self._misused("wait", "there was no post")
+        try:
+            completed = state.places.completed
+            waited = self._await_words("wait", state, completed, state.waited, ranks, timeout)
+        except PeerLostError:
+            state.exposure = None
+            raise
+        state.waited = waited
+        state.exposure = None
+
+    def test(self) -> bool:
+        """Tell whether all ranks of `post` have called `complete`; then the epoch is over.
+
+        Raises SyncError, and PeerLostError as `wait`. Local; corresponds to
+        MPI_Win_test.
+        """
+        try:
+            self.wait(timeout=0)
+        except RmaTimeout:
+            return False
+        return True
+
+    def _members(self, call: str, group: Any) -> list[int]:
+        if isinstance(group, MPI.Group):
+            if group == MPI.GROUP_NULL:
+                raise ValueError(f"{call}: group is MPI.GROUP_NULL")
+            own = self._group.comm.Get_group()
+            given = list(range(group.size))
+            group = MPI.Group.Translate_ranks(group, given, own)
+            own.Free()
+            if MPI.UNDEFINED in group:
+                text = f"{call}: window {self._name}: a member of the group has no part in it"
+                raise BoundsError(errno.ERANGE, text, call=call)
+        ranks = [self._rank(rank, call) for rank in group]
+        if len(set(ranks)) < len(ranks):
+            raise ValueError(f"{call}: a rank is named twice in {ranks}")
+        return ranks
+
+    def _tell(
+        self, call: str, state: _State, place: int, ranks: list[int], done: Callable[[], None]
+    ) -> None:
+        """Raise this rank's word at each rank, and note it; no signal handler divides that."""
+        place, sleepers = place + self._group.rank, state.places.sleepers
+        gone = state.living.gone()
+        near = [rank for rank in ranks if state.block.maps[rank]]
+        far = [rank for rank in ranks if not state.block.maps[rank] and rank not in gone]
+        raises = map(
+            lib.rmaext_word_raise,
+            [state.words(rank, sleepers) for rank in near],
+            [state.words(rank, place) for rank in near],
+        )
+
+        def steps() -> Generator[list[tuple[int, int]], list[int], None]:
+            _drain(raises)  # nothing, the second time
+            if far:
+                yield [(place, 1)] * len(far)
+            done()
+
+        interrupt = state.messages.tell(far, steps, done)
+        if interrupt is not None:
+            raise interrupt
+        if len(near) + len(far) < len(ranks):
+            self._lost(call, min(set(ranks) - {*near, *far}), "the rank is gone")
+
+    def _await_words(
+        self,
+        call: str,
+        state: _State,
+        place: int,
+        counts: dict[int, int],
+        ranks: list[int],
+        timeout: float | None,
+    ) -> dict[int, int]:
+        """Wait until each rank has raised its word in the own block once more; return counts."""
+        me = self._group.rank
+        sleepers = state.words(me, state.places.sleepers)
+        end = None if timeout is None else time.monotonic() + timeout
+        for rank in ranks:
+            word, least, spin = state.words(me, place + rank), counts.get(rank, 0) + 1, state.spin
+            while True:
+                nap = state.nap
+                if end is not None:
+                    nap = min(nap, int((end - time.monotonic()) * _NS))
+                if lib.rmaext_word_await(sleepers, word, least, spin if nap > 0 else 0, nap):
+                    break
+                self._check_open(call)
+                spin = 0
+                self._serve()
+                for other in state.living.gone().intersection(ranks):
+                    # it may have done so before
+                    its, wanted = state.words(me, place + other), counts.get(other, 0) + 1
+                    if not lib.rmaext_word_await(sleepers, its, wanted, 0, 0):
+                        self._lost(call, other, "the rank is gone")
+                if end is not None and time.monotonic() >= end:
+                    self._timed_out(call, rank)
+        return counts | {rank: counts.get(rank, 0) + 1 for rank in ranks}
+
+    # -- helpers ---------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        """Read the network, if no thread does."""
+        if not self._group.all_direct and not self._group.hellos[self._group.rank].progress:
+            self._group.network().fabric.serve(0)
+
+    def _state(self, call: str) -> _State:
+        state = self._sync
+        if state is None or self._closed:
+            self._check_open(call)
+            if self._block is None:
+                raise TypeError(f"{call}: a hidden window has no control block")
+            root: Synchronisation = getattr(self, "_root", self)
+            state = root._sync or _State(root, self._group, self._block)
+            # another thread may do so too
+            self._sync = state = root.__dict__.setdefault("_sync", state)
+        return state
+
+    def _target(self, call: str, rank: Any) -> NearLock | FarLock:
+        """Return this rank's part in a target's lock."""
+        state, number = self._state(call), self._rank(rank, call)
+        lock = state.locks.get(number)
+        if lock is None:
+            block, made = (
+                state.block,
+                (self._group, number, state.places, _Guard(state.window, number)),
+            )
+            if block.maps[number]:
+                lock = NearLock(*made, block.maps[number], block.base)
+            else:
+                lock = FarLock(*made, state.messages)
+            lock = state.locks.setdefault(number, lock)
+        return lock
+
+    def _unfinished(self) -> SyncError | None:
+        """Return the error of closing the window now."""
+        state = self._sync
+        if state is None:
+            return None
+        open_ = [lock.rank for lock in state.locks.values() if lock.state.inside]
+        open_ += [rank for _, rank in state.readers]
+        if open_:
+            what = f"locks are held, of rank {', '.join(map(str, sorted(set(open_))))}"
+        elif state.access is not None:
+            what = "a start has no complete yet"
+        elif state.exposure is not None:
+            what = "a post has no wait yet"
+        else:
+            return None
+        return self._sync_error("close", what)
+
+    def _in_doubt(self) -> bool:
+        """Whether this rank may still change control blocks of others."""
+        state = self._sync
+        locks = [] if state is None else list(state.locks.values())
+        return any(lock.state.owner or lock.broken for lock in locks)
+
+    def _sync_error(self, call: str, text: str) -> SyncError:
+        return SyncError(errno.EPERM, f"{call}: window {self._name}: {text}", call=call)
+
+    def _misused(self, call: str, text: str) -> NoReturn:
+        raise self._sync_error(call, text)
+
+    def _lost(self, call: str, rank: int, why: str) -> NoReturn:
+        text = f"{call}: window {self._name}: rank {rank}: {why}"
+        raise PeerLostError(errno.ENOTCONN, text, call=call, rank=rank)
+
+    def _timed_out(self, call: str, rank: int) -> NoReturn:
+        text = f"{call}: window {self._name}, rank {rank}: not within the time limit given"
+        raise RmaTimeout(errno.ETIMEDOUT, text, call=call, rank=rank)
