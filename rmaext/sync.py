@@ -140,7 +140,7 @@ class Synchronisation:
         gone = self._state("flush_local").living.gone()
         for number in ranks:
             if number in gone:
-                self._lost("flush_local", number, "the rank is gone")
+                self._raise_lost("flush_local", number, "the rank is gone")
 
     def flush_local_all(self) -> None:
         """As `flush_local()`; corresponds to MPI_Win_flush_local_all."""
@@ -405,15 +405,15 @@ class Synchronisation:
             turns = look.readers, look.writers
             before = max(1, ticket - look.writers)
             if lock.rank in gone:
-                self._lost(call, lock.rank, "the target is gone")
+                self._raise_lost(call, lock.rank, "the target is gone")
             action, rank = judge(ticket, exclusive, self._group.rank, look, gone)
             if action == "pass":
                 lock.pass_on(rank, look.slots[rank])
                 looked = 0.0
             elif action == "lost":
-                self._lost(call, rank, f"lost while it had the lock of rank {lock.rank}")
+                self._raise_lost(call, rank, f"lost while it had the lock of rank {lock.rank}")
             elif action == "unknown" and gone and now - moved > self._timeout:
-                self._lost(call, min(gone), f"nobody has the lock of rank {lock.rank}")
+                self._raise_lost(call, min(gone), f"nobody has the lock of rank {lock.rank}")
 
     # -- epochs ----------------------------------------------------------------------
 
@@ -588,7 +588,7 @@ class Synchronisation:
         if interrupt is not None:
             raise interrupt
         if len(near) + len(far) < len(ranks):
-            self._lost(call, min(set(ranks) - {*near, *far}), "the rank is gone")
+            self._raise_lost(call, min(set(ranks) - {*near, *far}), "the rank is gone")
 
     def _await_words(
         self,
@@ -618,7 +618,7 @@ class Synchronisation:
                     # it may have done so before
                     its, wanted = state.words(me, place + other), counts.get(other, 0) + 1
                     if not lib.rmaext_word_await(sleepers, its, wanted, 0, 0):
-                        self._lost(call, other, "the rank is gone")
+                        self._raise_lost(call, other, "the rank is gone")
                 if end is not None and time.monotonic() >= end:
                     self._timed_out(call, rank)
         return counts | {rank: counts.get(rank, 0) + 1 for rank in ranks}
@@ -687,7 +687,7 @@ class Synchronisation:
     def _misused(self, call: str, text: str) -> NoReturn:
         raise self._sync_error(call, text)
 
-    def _lost(self, call: str, rank: int, why: str) -> NoReturn:
+    def _raise_lost(self, call: str, rank: int, why: str) -> NoReturn:
         text = f"{call}: window {self._name}: rank {rank}: {why}"
         raise PeerLostError(errno.ENOTCONN, text, call=call, rank=rank)
 
