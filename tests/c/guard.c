@@ -223,7 +223,8 @@ static void noise(char *bytes, size_t n, uint32_t seed)
 
 /*
  * What was there comes back, nothing else is touched, and an update in bulk
- * does what single ones do, where bits are all there is to it.
+ * does what single ones do, where bits are all there is to it: there are
+ * several NaN, and padding is anything.
  */
 static void operate(rmaext_window *w, const struct shared *s, int op, int type)
 {
@@ -254,7 +255,8 @@ static void operate(rmaext_window *w, const struct shared *s, int op, int type)
 		CHECK(!memcmp(cells + 16 + (count - 1) * unit,
 			      before + 16 + (count - 1) * unit,
 			      size - 16 - (count - 1) * unit));
-		if (unit > 8 || type == RMAEXT_FLOAT || type == RMAEXT_DOUBLE ||
+		if (unit > 8 || type == RMAEXT_INT16_INT32 ||
+		    type == RMAEXT_FLOAT || type == RMAEXT_DOUBLE ||
 		    type == RMAEXT_HALF || type == RMAEXT_FLOAT_COMPLEX)
 			continue;
 		memcpy(after, cells, size);
