@@ -232,7 +232,7 @@ static struct rmaext_batch batch_of(const struct rmx_many *m)
 		.ranks = m->ranks,
 		.offsets = m->offsets,
 		.values = m->kind == RMAEXT_GET ? NULL : m->values,
-		.results = m->results,
+		.results = m->kind == RMAEXT_PUT ? NULL : m->results,
 	};
 }
 

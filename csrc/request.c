@@ -158,7 +158,7 @@ static size_t pack(const struct rmaext_batch *b, struct rmx_box *box)
 	q->kind = (uint8_t)b->kind;
 	q->type = (uint8_t)b->type;
 	q->op = (uint8_t)b->op;
-	q->fetch = b->results != NULL;
+	q->fetch = rmx_updates(b) && b->results;
 	q->count = box->count;
 	q->unit = box->unit;
 	for (uint32_t k = 0; k < box->count; k++) {
