@@ -1244,6 +1244,7 @@ static void unanswered(void)
 	enum { LONG = 200000 };
 	uint64_t *values = calloc(LONG, 8), *old = calloc(LONG, 8), one = 1;
 	rmaext_op *ops[3], *none;
+	rmaext_window *patient;
 	struct pair p;
 
 	CHECK(values && old);
@@ -1272,9 +1273,11 @@ static void unanswered(void)
 	rmaext_fabric_progress(p.r.origin, 50000000);
 	for (int k = 0; k < LONG; k++)
 		EQUAL(old[k], 0x7777777777777777);
+	patient = here(&p, (struct lie){0});
 	for (int i = 0; i < 50; i++)
-		OK(add(p.r.window, 16, 2));
-	OK(update(p.r.window, 8, RMAEXT_SUM, RMAEXT_UINT64, values, old, LONG));
+		OK(add(patient, 16, 2));
+	OK(update(patient, 8, RMAEXT_SUM, RMAEXT_UINT64, values, old, LONG));
+	drop_window(patient);
 	serve_stop(&p);
 	EQUAL(((uint64_t *)p.r.window_memory)[16], 100);
 	free(values);
