@@ -456,11 +456,11 @@ def test_windows_of_other_kinds_notify(comm, kind):
         for number in range(1, 4):
             for n in (1, 5):
                 win.put_notify(np.full(n, number), to, at, 7)
-                assert win.wait_notify(7) == 1
+                assert win.wait_notify(7) >= 1  # the origin may be ahead
                 win.flush(to)  # what this rank has sent there
                 seen = win.get_notify(to, at, n, 8)
                 assert (seen == number).all()
-                assert win.wait_notify(8) == 1
+                assert win.wait_notify(8) >= 1
         win.put_notify(np.empty(0, "i8"), to, slot=9)
         win.wait_all([9])
         if kind in ("joined", "dynamic"):
