@@ -529,7 +529,7 @@ class RequestOperations:
     where an operation is several in C.
     """
 
-    _in_pieces = False  # several in C: fields, several arrays, what is attached
+    _apart = False  # one is several in C: fields, several arrays, what is attached
 
     _closed: bool
     _dtype: np.dtype[Any]
@@ -595,7 +595,7 @@ class RequestOperations:
         if at_once:
             self.put(origin, rank, offset)
             return _ended(None)
-        if self._in_pieces:
+        if self._apart:
             self.put(origin, rank, offset)
             self.flush(rank)
             return _ended(None)
@@ -632,7 +632,7 @@ class RequestOperations:
             at_once = self._routes[rank] != _FABRIC
         except (IndexError, TypeError):
             at_once = False
-        if at_once or self._in_pieces:
+        if at_once or self._apart:
             return _ended(self.get(rank, offset, count, out))
         self._check_open("rget")
         count = self._count("rget", rank, offset, count, out)
@@ -649,7 +649,7 @@ class RequestOperations:
         The result is None. Corresponds to MPI_Raccumulate. Updates of one origin
         apply in the order in which they are begun, whatever they are.
         """
-        if self._fabric is None or self._in_pieces:
+        if self._fabric is None or self._apart:
             self.accumulate(origin, rank, offset, op)
             self.flush(rank)
             return _ended(None)
@@ -661,7 +661,7 @@ class RequestOperations:
 
         The result is the previous values. Corresponds to MPI_Rget_accumulate.
         """
-        if self._fabric is None or self._in_pieces:
+        if self._fabric is None or self._apart:
             return _ended(self.get_accumulate(origin, rank, offset, op))
         self._check_open("rget_accumulate")
         return self._begin_update("rget_accumulate", operation(op), origin, rank, offset)
@@ -671,7 +671,7 @@ class RequestOperations:
 
         The result is the previous value. MPI_Fetch_and_op has no request-based form.
         """
-        if self._fabric is None or self._in_pieces:
+        if self._fabric is None or self._apart:
             return _ended(self.fetch_op(value, rank, offset, op))
         self._check_open("rfetch_op")
         if np.ndim(value):
@@ -684,7 +684,7 @@ class RequestOperations:
         The result is the previous values. MPI_Compare_and_swap has no request-based
         form.
         """
-        if self._fabric is None or self._in_pieces:
+        if self._fabric is None or self._apart:
             return _ended(self.compare_and_swap(compare, value, rank, offset))
         call = "rcompare_and_swap"
         self._check_open(call)

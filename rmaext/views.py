@@ -135,7 +135,7 @@ class View(Window):
 class FieldView(View):
     """A window over one field of records. See `Window.field`."""
 
-    _in_pieces = True
+    _apart = True
 
     @property
     def numba(self) -> int:
