@@ -66,7 +66,6 @@ class DynamicWindow(Plural, Window):
     complete when it returns.
     """
 
-    _in_pieces = _apart = True
     _region: DynamicRegion
     _attached: dict[int, tuple[Array, int]]  # by address, with what keeps it
 

@@ -86,7 +86,6 @@ class JoinedWindow(Plural, Window):
     There are no functions for compiled code, and no views.
     """
 
-    _in_pieces = _apart = True
     _region: JoinedRegion
     _given: tuple[list[Array], str | None]
     _arrays: list[Window]  # a window for each array
