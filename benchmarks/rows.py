@@ -86,6 +86,58 @@ def sums(job: Job) -> None:
             cases.check(job, side, "accumulate", data * added)
 
 
+def parts(job: Job) -> None:
+    """Put a column of a matrix, and gather random elements of it."""
+    rows, width, at = 1024, 100, 3
+    windows = cases.sides(job, rows * width)
+    sent = cases.pattern(7, rows)
+    vector = MPI.INT64_T.Create_vector(rows, 1, width).Commit()
+    job.expect(2 * job.rounds * len(windows))
+
+    def column(side: Side) -> list[float]:
+        win = side.win
+
+        def mpi(n: int) -> None:
+            for _ in repeat(None, n):
+                win.Put((sent, rows, MPI.INT64_T), TARGET, (at, 1, vector))
+                win.Flush(TARGET)
+
+        def rmaext(n: int) -> None:
+            for _ in repeat(None, n):
+                win[TARGET, at::width] = sent
+                win.flush(TARGET)
+
+        return per_call(mpi if isinstance(win, MPI.Win) else rmaext, 5e-3)
+
+    samples = job.alternate(windows, column)
+    job.add(f"put + flush of a column of {rows}", samples, "us", sent.nbytes)
+    for side in windows:
+        found = side.memory.reshape(-1, width)[:rows, at]
+        job.check(None if job.is_origin else cases.same(side.name, found, sent))
+        if not job.is_origin:
+            side.memory[:] = np.arange(side.memory.size)
+    vector.Free()
+
+    count = 1000 if job.quick else 10_000
+    index = np.random.default_rng(1).integers(rows * width, size=count)
+    ranks, out = np.full(count, TARGET), np.zeros_like(index)
+
+    def gather(side: Side) -> list[float]:
+        win = side.win
+        if isinstance(win, MPI.Win):
+            call = side.many("get_many", ranks, index, out, out)
+        else:
+
+            def call() -> Any:
+                return win[TARGET, index]
+
+        if wrong := cases.same(side.name, call(), index):
+            raise cases.WrongDataError(wrong)
+        return [cases.once(call) for _ in range(3)]
+
+    job.add(f"random gather of {count}", job.alternate(windows, gather), "us", 8 * count)
+
+
 class Exchange:
     """Every rank puts to both neighbours, then all meet in a fence."""
 
@@ -288,6 +340,7 @@ CASES = {
     "bare": bare,
     "random_c": random,
     "neighbours": neighbours,
+    "parts": parts,
     "sums": sums,
     "gets": gets,
     "notify": notify,

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +120,7 @@ EACH = tuple(map(re.escape, ATOM))
 ONE = tuple(Claim(name, TIME, 0.2) for name in EACH)
 MANY = ("put_many", "get_many", "fetch_add_many")
 UPDATES = ("fetch_add_many", "accumulate_many")
+INDEXED = (Claim("put", TIME, 1.0), Claim("random gather", SPEED, 20))
 
 
 def many(count: int) -> Row:
@@ -284,6 +285,20 @@ TABLE = (
         (MPICH, OPENMPI),
         job("locks", (ALLOCATE, *MPI_FORMS), program=ROWS),
         (Claim(r"lock \+ put \+ unlock", TIME, None),),
+    ),
+    Row(
+        "same node, allocate: indexed like an array",
+        BOTH,
+        job("parts", (ALLOCATE, *MPI_FORMS), program=ROWS),
+        INDEXED,
+    ),
+    Row(
+        "tcp;ofi_rxm: indexed like an array",
+        (MPICH, WHEEL, OPENMPI, UCX),
+        job("parts", (CREATE, MPI_CREATE), "fabric", program=ROWS),
+        tuple(replace(claim, mine=CREATE) for claim in INDEXED),
+        "fabric",
+        stated=(OPENMPI, UCX),
     ),
     spread(2, 20, rounds=10),
     spread(8, 5, rounds=3),

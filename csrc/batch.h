@@ -32,8 +32,9 @@ struct rmaext_batch {
 	uint64_t limit; /* offsets below it fit 63 bits as bytes */
 	/* of the index; 0: one element stands for all */
 	uint64_t rank_mask, offset_mask;
-	size_t step;  /* bytes from value to value */
-	size_t scale; /* bytes that an offset counts */
+	size_t step;		     /* bytes from value to value */
+	size_t scale;		     /* bytes that an offset counts */
+	struct rmx_strides *strides; /* instead of offsets; or NULL */
 	const int64_t *ranks, *offsets;
 	const char *values;
 	char *results;
@@ -70,6 +71,8 @@ static inline int64_t rmx_rank_at(const struct rmaext_batch *b, uint64_t i)
 
 static inline uint64_t rmx_offset_at(const struct rmaext_batch *b, uint64_t i)
 {
+	if (b->strides)
+		return b->strides->first + rmx_strides_at(b->strides, i);
 	return (uint64_t)__atomic_load_n(&b->offsets[i & b->offset_mask],
 					 __ATOMIC_RELAXED);
 }

@@ -122,6 +122,7 @@ struct rmx_progress {
 enum rmx_form {
 	RMX_ELEMENTS = 1, /* `count` offsets in bytes, then the values */
 	RMX_RANGES = 2,	  /* `count` times a struct rmx_range with its values */
+	RMX_LOOPS = 3,	  /* as elements, places as rmx_loops_pack() has them */
 };
 
 /* Header of a request. */
@@ -381,6 +382,23 @@ struct rmaext_window {
 /* The last two go as messages, see message.c. */
 enum rmx_kind { RMX_PUT, RMX_GET, RMX_UPDATE, RMX_MESSAGE_PUT };
 
+/* Nested loops over runs of bytes, the innermost first; see strided.c. */
+#define RMX_DIMS 64 /* NumPy has no more */
+
+struct rmx_dim {
+	uint64_t count;
+	int64_t step, local; /* bytes, in the window and in own memory */
+};
+
+struct rmx_strides {
+	int64_t rank;	/* of a batch only, as is first */
+	uint64_t first; /* byte of the window */
+	uint64_t run;	/* bytes in one piece on both sides */
+	uint64_t runs;
+	uint32_t ndim;
+	struct rmx_dim dim[RMX_DIMS]; /* copies have ndim of them */
+};
+
 struct rmaext_op {
 	struct rmaext_fabric *fabric;
 	struct rmaext_window *window;
@@ -393,6 +411,7 @@ struct rmaext_op {
 	size_t unit;  /* bytes an element; chunks are multiples of it */
 	size_t chunk; /* bytes a chunk, at most */
 	uint64_t offset, len, posted;
+	const struct rmx_strides *strides; /* where local goes; NULL: one run */
 	/* source of a put, result of a get; of an update, or NULL */
 	char *local;
 	const char *operand, *compare; /* of messages; the first also of puts */
@@ -575,6 +594,45 @@ int rmx_cma_read(struct rmx_target *target, int64_t rank, uint64_t offset,
 int rmx_cma_pieces(struct rmx_target *target, int64_t rank, bool write,
 		   struct iovec *pieces, size_t n, void *buf, size_t len);
 
+/* strided.c: a part of an array, with bytes from element to element */
+struct rmx_part {
+	uint64_t unit;
+	int ndim;
+	const int64_t *shape, *steps;
+};
+
+bool rmx_strides_make(struct rmx_strides *strides, const struct rmx_part *part,
+		      const int64_t *locals);
+size_t rmx_strides_bytes(const struct rmx_strides *strides);
+int rmx_strides_check(const struct rmx_strides *strides,
+		      const struct rmaext_window *window, const char *call,
+		      int64_t rank, uint64_t offset, int access);
+/* by memory; the two must not overlap */
+void rmx_strides_copy(const struct rmx_strides *strides, bool put, char *remote,
+		      char *local);
+
+bool rmx_strides_overlap(const struct rmx_strides *strides, const char *remote,
+			 const char *local);
+
+/* Where run number i is, from the first. A stranger's loops may overflow. */
+static inline uint64_t rmx_strides_at(const struct rmx_strides *s, uint64_t i)
+{
+	uint64_t at = 0;
+
+	for (uint32_t d = 0; d + 1 < s->ndim; d++) {
+		at += i % s->dim[d].count * (uint64_t)s->dim[d].step;
+		i /= s->dim[d].count;
+	}
+	return s->ndim ? at + i * (uint64_t)s->dim[s->ndim - 1].step : 0;
+}
+
+/* in a message: what rmx_strides_at() needs, from number `start` on */
+size_t rmx_loops_bytes(const struct rmx_strides *strides); /* 0: too many */
+void rmx_loops_pack(const struct rmx_strides *strides, uint64_t first,
+		    uint64_t start, void *buf);
+bool rmx_loops_unpack(struct rmx_strides *strides, const void *buf, size_t len,
+		      uint64_t *start_p);
+
 /* knock.c */
 void rmx_knock_init(struct rmx_knock *knock, const struct fi_info *info,
 		    const void *address, size_t len);
@@ -741,6 +799,11 @@ struct rmx_many {
  * open.
  */
 bool rmx_many_direct(const struct rmx_many *many, int *ret_p);
+
+/* elements are runs; takes over strides, which malloc() gave, in any case */
+int rmx_many_strided(struct rmaext_window *window, int kind,
+		     struct rmx_strides *strides, void *buf,
+		     struct rmaext_many *many_p);
 
 /* executor.c */
 uint64_t rmx_name(const void *address, size_t len);

@@ -160,6 +160,7 @@ static void batch_free(struct rmaext_batch *b)
 	free(b->lanes);
 	free(b->lane_of);
 	free(b->order);
+	free(b->strides);
 	free(b);
 }
 
@@ -170,8 +171,10 @@ static struct rmaext_batch *batch_copy(const struct rmaext_batch *from)
 	const uint64_t n = from->count < RMX_BLOCK ? from->count : RMX_BLOCK;
 	struct rmaext_batch *b = malloc(sizeof(*b));
 
-	if (!b)
+	if (!b) {
+		free(from->strides);
 		return NULL;
+	}
 	*b = *from;
 	if (!lanes)
 		return b;
@@ -184,9 +187,26 @@ static struct rmaext_batch *batch_copy(const struct rmaext_batch *from)
 	return NULL;
 }
 
+/* All have been checked. */
+static int carry_out(const struct rmaext_batch *on_stack,
+		     struct rmaext_many *many_p)
+{
+	struct rmaext_batch *b = batch_copy(on_stack);
+	int ret;
+
+	if (!b)
+		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "malloc", "batch");
+	b->deadline = rmx_now() + b->window->timeout;
+	ret = run(b);
+	if (ret == RMAEXT_PENDING)
+		many_p->batch = b;
+	else
+		batch_free(b);
+	return ret;
+}
+
 static int start(struct rmaext_batch *on_stack, struct rmaext_many *many_p)
 {
-	struct rmaext_batch *b;
 	int ret;
 
 	if (rmx_direct_all(on_stack, &ret, &on_stack->end)) {
@@ -198,16 +218,7 @@ static int start(struct rmaext_batch *on_stack, struct rmaext_many *many_p)
 		if (ret)
 			return ret;
 	}
-	b = batch_copy(on_stack);
-	if (!b)
-		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "malloc", "batch");
-	b->deadline = rmx_now() + b->window->timeout;
-	ret = run(b);
-	if (ret == RMAEXT_PENDING)
-		many_p->batch = b;
-	else
-		batch_free(b);
-	return ret;
+	return carry_out(on_stack, many_p);
 }
 
 static struct rmaext_batch batch_of(const struct rmx_many *m)
@@ -280,6 +291,33 @@ int rmaext_many(rmaext_window *w, int kind, int op, int type, uint64_t unit,
 		ret = start(&b, many_p);
 	rmx_window_leave(w);
 	return ret;
+}
+
+int rmx_many_strided(struct rmaext_window *w, int kind,
+		     struct rmx_strides *strides, void *buf,
+		     struct rmaext_many *many_p)
+{
+	struct rmaext_batch b = batch_of(&(struct rmx_many){
+		.window = w,
+		.kind = kind,
+		.unit = strides->run,
+		.count = strides->runs,
+		.ones = RMAEXT_ONE_RANK,
+		.ranks = &strides->rank,
+		.values = buf,
+		.results = kind == RMAEXT_GET ? buf : NULL,
+	});
+	int ret = check_route(&b, strides->rank);
+
+	if (ret) {
+		free(strides);
+		return ret;
+	}
+	b.routes = 1u << w->targets[strides->rank].route;
+	b.scale = 1;
+	b.limit = INT64_MAX;
+	b.strides = strides;
+	return carry_out(&b, many_p);
 }
 
 int rmaext_many_wait(struct rmaext_many *many)

@@ -264,7 +264,10 @@ int rmx_op_post_chunk(struct rmaext_op *op)
 	struct rmaext_fabric *f = op->fabric;
 	struct rmaext_peer *peer = op->target->peer;
 	const uint64_t at = op->posted, left = op->len - at;
-	const size_t len = left < op->chunk ? left : op->chunk;
+	const uint64_t run =
+		op->strides ? op->strides->run - at % op->strides->run : left;
+	const size_t most = left < op->chunk ? left : op->chunk;
+	const size_t len = run < most ? run : most;
 	struct rmx_slot *slot = op->slot;
 	int ret;
 

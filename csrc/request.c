@@ -147,30 +147,59 @@ bool rmx_batch_answer(struct rmx_box *box, const struct rmx_reply *reply,
 	return true;
 }
 
-/* Offsets in bytes, and values; returns the length of the message. */
+/* What tells where the elements are. */
+static size_t pack_places(const struct rmaext_batch *b,
+			  const struct rmx_box *box, size_t loops,
+			  uint64_t *offsets)
+{
+	const uint32_t *order = b->order + box->first;
+	const uint64_t first = b->window->first;
+
+	if (loops) { /* one lane: the elements are in their order */
+		rmx_loops_pack(b->strides, first, b->start + *order, offsets);
+		return loops;
+	}
+	for (uint32_t k = 0; k < box->count; k++)
+		offsets[k] = first +
+			     rmx_offset_at(b, b->start + order[k]) * b->scale +
+			     box->part;
+	return box->count * sizeof(*offsets);
+}
+
+/* Bytes of loops, where the elements are sent as such. */
+static size_t loops_of(const struct rmaext_batch *b, size_t unit)
+{
+	return b->strides && unit == b->unit ? rmx_loops_bytes(b->strides) : 0;
+}
+
+/* Places, and values; returns the length of the message. */
 static size_t pack(const struct rmaext_batch *b, struct rmx_box *box)
 {
 	struct rmx_request *q = (struct rmx_request *)box->data;
-	uint64_t *offsets = (uint64_t *)(q + 1);
-	char *values = (char *)(offsets + box->count);
+	const size_t loops = loops_of(b, box->unit);
+	char *values = (char *)(q + 1);
 
-	q->form = RMX_ELEMENTS;
+	q->form = loops ? RMX_LOOPS : RMX_ELEMENTS;
 	q->kind = (uint8_t)b->kind;
 	q->type = (uint8_t)b->type;
 	q->op = (uint8_t)b->op;
 	q->fetch = b->kind == RMAEXT_UPDATE && b->results;
 	q->count = box->count;
 	q->unit = box->unit;
+	values += pack_places(b, box, loops, (uint64_t *)(q + 1));
+	if (b->kind == RMAEXT_GET)
+		return (size_t)(values - box->data);
+	if (loops) {
+		const uint64_t i = b->start + b->order[box->first];
+
+		memcpy(values, rmx_value_at(b, i), box->count * b->unit);
+		return (size_t)(values - box->data) + box->count * b->unit;
+	}
 	for (uint32_t k = 0; k < box->count; k++) {
 		const uint64_t i = b->start + b->order[box->first + k];
 
-		offsets[k] = b->window->first + rmx_offset_at(b, i) * b->scale +
-			     box->part;
-		if (b->kind != RMAEXT_GET) {
-			memcpy(values, rmx_value_at(b, i) + box->part,
-			       box->unit);
-			values += box->unit;
-		}
+		memcpy(values, rmx_value_at(b, i) + box->part, box->unit);
+		values += box->unit;
 	}
 	return (size_t)(values - box->data);
 }
@@ -197,7 +226,9 @@ static int ask_next(struct rmaext_batch *b, struct rmx_lane *lane)
 
 	if (unit > room - sizeof(uint64_t))
 		unit = room - sizeof(uint64_t);
-	if (unit == b->unit)
+	if (loops_of(b, unit))
+		most = (room - loops_of(b, unit)) / unit;
+	else if (unit == b->unit)
 		most = room / (sizeof(uint64_t) + unit);
 	like.unit = (uint16_t)unit;
 	like.count = (uint16_t)(left < most ? left : most);

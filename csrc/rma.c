@@ -52,6 +52,15 @@ int rmx_check(const struct rmaext_window *w, const char *call, int64_t rank,
 	return 0; /* its thread that we watched has ended, it has not */
 }
 
+/* From the operation's offset in the window. */
+static uint64_t place_of(const struct rmaext_op *op, uint64_t offset)
+{
+	const struct rmx_strides *s = op->strides;
+
+	return s ? rmx_strides_at(s, offset / s->run) + offset % s->run
+		 : offset;
+}
+
 /* offset: within the operation */
 int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
 		 void *context)
@@ -60,7 +69,7 @@ int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
 	struct rmx_target *t = op->target;
 	struct iovec iov = {.iov_base = op->local + offset, .iov_len = len};
 	struct fi_rma_iov remote = {
-		.addr = op->offset + offset,
+		.addr = op->offset + place_of(op, offset),
 		.len = len,
 		.key = t->key,
 	};

@@ -502,6 +502,26 @@ int rmaext_many_wait(struct rmaext_many *many);
 void rmaext_many_release(struct rmaext_many *many);
 
 /*
+ * A put or get (RMAEXT_PUT, RMAEXT_GET) of a part of an array that begins at
+ * `offset`: shape[k] elements of `unit` bytes, steps[k] bytes apart in the
+ * window, and locals[k] in own memory, where NULL is one piece in C order. On
+ * the direct route alone own memory may be in pieces; there the two must not
+ * overlap. What rmaext_strided_whole() says no to is done by
+ * rmaext_strided_many(), which is continued as rmaext_many(). Else as
+ * rmaext_put() and rmaext_get().
+ */
+int rmaext_strided_whole(rmaext_window *window, int64_t rank, uint64_t unit,
+			 int ndim, const int64_t *shape, const int64_t *steps);
+int rmaext_strided(rmaext_window *window, int64_t rank, uint64_t offset,
+		   int kind, uint64_t unit, int ndim, const int64_t *shape,
+		   const int64_t *steps, const int64_t *locals, void *buf,
+		   rmaext_op **op_p);
+int rmaext_strided_many(rmaext_window *window, int64_t rank, uint64_t offset,
+			int kind, uint64_t unit, int ndim, const int64_t *shape,
+			const int64_t *steps, void *buf,
+			struct rmaext_many *many_p);
+
+/*
  * Wait until any, or every, condition holds of memory of a rank that is mapped
  * here: 0. RMAEXT_PENDING after `slice`, 100 ms or a signal: call it again.
  * Woken by flushes, updates and notifications that go there. Of memory outside

@@ -76,9 +76,39 @@ static struct rmaext_peer *sender(struct rmaext_fabric *f, uint64_t name)
 	return p;
 }
 
+/* Where elements are. */
+struct places {
+	const uint64_t *offsets; /* NULL: the loops say it */
+	struct rmx_strides loops;
+	uint64_t start;
+	size_t bytes;
+};
+
+static bool places_read(struct places *p, const struct rmx_request *q,
+			const void *data, size_t len)
+{
+	if (q->form == RMX_LOOPS) {
+		p->offsets = NULL;
+		if (!rmx_loops_unpack(&p->loops, data, len, &p->start))
+			return false;
+		p->bytes = rmx_loops_bytes(&p->loops);
+		return true;
+	}
+	p->offsets = data;
+	p->bytes = q->count * sizeof(*p->offsets);
+	return q->count <= RMX_MESSAGE / sizeof(*p->offsets);
+}
+
+static inline uint64_t place(const struct places *p, uint32_t i)
+{
+	return p->offsets ? p->offsets[i]
+			  : p->loops.first +
+				    rmx_strides_at(&p->loops, p->start + i);
+}
+
 /* Are the elements whole, and may it do that? `q` is a copy. */
 static int check(const struct rmaext_window *w, const struct rmx_request *q,
-		 size_t len, const uint64_t *offsets)
+		 size_t len, const void *data, struct places *places)
 {
 	const struct rmx_target *t = &w->targets[w->self];
 	const bool update = q->kind == RMAEXT_UPDATE;
@@ -88,9 +118,10 @@ static int check(const struct rmaext_window *w, const struct rmx_request *q,
 
 	if (!rmx_cells_valid(q->kind, q->op, q->type, q->unit) ||
 	    (!update && (q->op || q->fetch)) || !q->count ||
-	    q->count > RMX_MESSAGE / sizeof(*offsets) || q->unit > RMX_MESSAGE)
+	    q->count > RMX_MESSAGE || q->unit > RMX_MESSAGE ||
+	    !places_read(places, q, data, len - sizeof(*q)))
 		return -FI_EINVAL;
-	values = q->count * (sizeof(*offsets) + q->unit) + sizeof(*q);
+	values = q->count * q->unit + places->bytes + sizeof(*q);
 	if (values > RMX_MESSAGE ||
 	    len != (q->kind == RMAEXT_GET ? values - q->count * q->unit
 					  : values))
@@ -98,9 +129,11 @@ static int check(const struct rmaext_window *w, const struct rmx_request *q,
 	if ((!t->map && !w->attached) || (t->access & access) != access)
 		return -FI_EACCES;
 	for (uint32_t i = 0; i < q->count; i++) {
-		low |= offsets[i];
-		high = offsets[i] > high ? offsets[i] : high;
-		if (w->attached && !rmx_has(w, offsets[i], q->unit))
+		const uint64_t at = place(places, i);
+
+		low |= at;
+		high = at > high ? at : high;
+		if (w->attached && !rmx_has(w, at, q->unit))
 			return -ERANGE;
 	}
 	if (!rmx_has(w, high, q->unit))
@@ -115,7 +148,7 @@ static int check(const struct rmaext_window *w, const struct rmx_request *q,
 
 /* The results of a get or an update lie where its values lay. */
 static int apply(struct rmaext_window *w, const struct rmx_request *q,
-		 const uint64_t *offsets, char *values)
+		 const struct places *places, char *values)
 {
 	void *cells[RMX_CELLS];
 	int ret = 0;
@@ -126,7 +159,7 @@ static int apply(struct rmaext_window *w, const struct rmx_request *q,
 		char *at = values + i * q->unit;
 
 		for (uint32_t k = 0; k < n; k++) {
-			cells[k] = rmx_own(w, offsets[i + k]);
+			cells[k] = rmx_own(w, place(places, i + k));
 			__builtin_prefetch(cells[k], 1);
 		}
 		if (q->kind == RMAEXT_UPDATE)
@@ -137,7 +170,6 @@ static int apply(struct rmaext_window *w, const struct rmx_request *q,
 			rmx_cells_move(q->kind, q->unit, cells, n, at, q->unit,
 				       at);
 	}
-	atomic_thread_fence(memory_order_seq_cst);
 	return ret;
 }
 
@@ -145,14 +177,15 @@ static int apply(struct rmaext_window *w, const struct rmx_request *q,
 static int elements(struct rmaext_window *w, const struct rmx_request *q,
 		    struct rmx_landing *landing)
 {
-	uint64_t *offsets =
-		(uint64_t *)(landing->data + sizeof(struct rmx_request));
-	char *values = (char *)offsets + q->count * sizeof(*offsets);
-	int ret = check(w, q, landing->len, offsets);
+	char *values = landing->data + sizeof(*q);
+	struct places places;
+	int ret = check(w, q, landing->len, values, &places);
 
 	if (ret)
 		return ret;
-	ret = apply(w, q, offsets, values);
+	values += places.bytes;
+	ret = apply(w, q, &places, values);
+	atomic_thread_fence(memory_order_seq_cst);
 	if (!ret && (q->fetch || q->kind == RMAEXT_GET)) {
 		landing->reply = (size_t)(values - landing->data);
 		landing->reply_len = q->count * q->unit;
@@ -199,11 +232,11 @@ enum rmx_served rmx_serve(struct rmaext_fabric *f, struct rmx_landing *landing,
 			q.rank < w->count ? w->targets[q.rank].peer : NULL;
 		rmx_attached_lock(w->attached);
 		if (landing->peer)
-			reply.status = q.form == RMX_ELEMENTS
-					       ? elements(w, &q, landing)
-				       : q.form == RMX_RANGES
-					       ? ranges(w, landing)
-					       : -FI_EINVAL;
+			reply.status =
+				q.form == RMX_ELEMENTS || q.form == RMX_LOOPS
+					? elements(w, &q, landing)
+				: q.form == RMX_RANGES ? ranges(w, landing)
+						       : -FI_EINVAL;
 		rmx_attached_unlock(w->attached);
 		rmx_gate_leave(&w->served);
 	} else {

@@ -12,6 +12,7 @@ from cffi import FFI
 HOT = [
     "_hot.c",
     "_hot_args.c",
+    "_hot_index.c",
     "_hot_many.c",
     "_hot_notify.c",
     "_hot_numba.c",
@@ -55,6 +56,7 @@ SOURCES = [
     "signals.c",
     "sleep.c",
     "slot.c",
+    "strided.c",
     "team.c",
     "update.c",
     "window.c",

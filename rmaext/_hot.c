@@ -62,6 +62,10 @@ static bool intern_all(void)
 	       intern(&hot_names.put_notify, "_put_notify") &&
 	       intern(&hot_names.wait_notify, "_wait_notify") &&
 	       intern(&hot_names.test_notify, "_test_notify") &&
+	       intern(&hot_names.getitem, "_getitem") &&
+	       intern(&hot_names.setitem, "_setitem") &&
+	       intern(&hot_names.shapes, "_shapes") &&
+	       intern(&hot_names.transfer, "_transfer") &&
 	       intern(&hot_names.release, "release") &&
 	       intern(&hot_names.reap, "reap");
 }

@@ -70,6 +70,7 @@ extern struct hot_names {
 	PyObject *put_many, *get_many, *fetch_add_many, *accumulate_many;
 	PyObject *fetch_op_many;
 	PyObject *slot, *timeout, *put_notify, *wait_notify, *test_notify;
+	PyObject *getitem, *setitem, *shapes, *transfer;
 	PyObject *release, *reap, *zero;
 	PyObject *ops[RMX_OPS]; /* NULL: has no name */
 } hot_names;
@@ -164,6 +165,9 @@ extern const char hot_fetch_op_doc[];
 hot_method hot_put_notify, hot_wait_notify, hot_test_notify;
 extern const char hot_put_notify_doc[], hot_wait_notify_doc[];
 extern const char hot_test_notify_doc[];
+
+/* _hot_index.c */
+extern PyMappingMethods hot_index_methods;
 
 /* _hot_numba.c */
 PyObject *hot_numba(struct hot_window *w, void *closure);

@@ -399,4 +399,5 @@ PyTypeObject hot_window_type = {
 	.tp_clear = (inquiry)window_clear,
 	.tp_methods = window_methods,
 	.tp_getset = window_getters,
+	.tp_as_mapping = &hot_index_methods,
 };

@@ -217,7 +217,12 @@ class ManyOperations:
         return out
 
     def _run_many(
-        self, call: str, ranks: Array, arguments: tuple[Any, ...], buffers: tuple[Any, ...]
+        self,
+        call: str,
+        ranks: Array,
+        arguments: tuple[Any, ...],
+        buffers: tuple[Any, ...],
+        function: Any = lib.rmaext_many,
     ) -> tuple[int, Any]:
         """Carry it out, in slices, as `Window._run`; return C's code and record."""
         fabric = self._fabric
@@ -228,7 +233,7 @@ class ManyOperations:
         if fabric is not None:
             fabric.hold(self._handle, buffers, many)
         try:
-            code: int = lib.rmaext_many(*arguments, many)
+            code: int = function(*arguments, many)
             while code == _PENDING:
                 self._check_ranks(call, ranks)
                 code = lib.rmaext_many_wait(many)

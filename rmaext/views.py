@@ -72,6 +72,8 @@ class View(Window):
         self._handle = self._make(first, sizes, access)
         if self._stride == unit:  # else all goes through the methods here
             self._bind_plain()
+        else:
+            self._shapes = [record.shape for record in self._records]
         _lifetime.on_end(self)
         self._closed = False
         root._views[id(self)] = self
@@ -151,6 +153,8 @@ class FieldView(View):
         *arguments: Any,
     ) -> None:
         rank, first, count = place
+        if function == lib.rmaext_strided:  # which is told where the elements are
+            return super()._run(call, place, buffers, function, *arguments)
         moves = (lib.rmaext_put, lib.rmaext_get)
         if function not in moves:
             self._check_aligned(call, place)

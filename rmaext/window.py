@@ -30,8 +30,9 @@ from .errors import (
 )
 from .fabric import Fabric
 from .group import Group
+from .indexing import IndexOperations
 from .keys import failed, settle, succeeded
-from .many import ManyOperations, behind
+from .many import behind
 from .more import MoreWindows
 from .notify import Notifications
 from .region import Region
@@ -85,7 +86,7 @@ class Memory:
 
 class Window(
     _hot.Window,
-    ManyOperations,
+    IndexOperations,
     UpdateOperations,
     RequestOperations,
     Notifications,
@@ -119,6 +120,16 @@ class Window(
     -----
     Collective, blocking; corresponds to MPI_Win_create. Offsets everywhere are
     elements of the dtype, counted in C order from the start of the array.
+
+    `win[rank, key]` reads and assigns what `key` means in the array of that
+    rank, as NumPy has it: integers, slices, None, ..., index arrays and masks.
+    Reading returns a new array, or an element; assigning takes what `put`
+    takes, broadcasts it, and is complete at the target after `flush`. It
+    corresponds to MPI_Get and MPI_Put with a derived datatype for the target.
+    `win[rank, i] += 1` is a read and a write: `win.at(rank).add(i, 1)` is
+    atomic. BoundsError and IndexError, TypeError, ValueError and AccessError are
+    raised before anything is sent. With MPI.PROC_NULL reading returns an empty
+    array, and assigning does nothing.
 
     A window is used after its creation without any further call on the target:
     operations complete while the target computes or sleeps. Memory that is the
@@ -229,6 +240,7 @@ class Window(
 
     def _bind_plain(self) -> None:
         """Let the C methods carry operations out where they can."""
+        self._shapes = [record.shape for record in self._records]
         address = int(ffi.cast("uintptr_t", self._handle))
         self._bind(self._handle, address, self._dtype, self._atomic_type, self._fabric)
 

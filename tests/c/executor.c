@@ -439,7 +439,7 @@ static void raw(struct pair *p, const void *message, size_t len)
 
 static void malformed(void)
 {
-	static struct message m, good;
+	static struct message m, good, loops;
 	struct pair p;
 	uint64_t *cells;
 	uint32_t seed = 1;
@@ -493,6 +493,8 @@ static void malformed(void)
 	BAD(len, m.q.type = RMAEXT_LONG_DOUBLE);
 	BAD(len, m.q.type = 255);
 	BAD(len, m.q.type = RMAEXT_INT32);
+	BAD(len, m.q.form = RMX_LOOPS);
+	BAD(len, m.q.form = 4);
 	BAD(len, m.q.count = 0);
 	BAD(len, m.q.count = 1);
 	BAD(len, m.q.count = 3);
@@ -515,6 +517,24 @@ static void malformed(void)
 	BAD(len, m.q.token[0] ^= 1);
 	BAD(len, m.q.token[15] ^= 0x80; m.q.name++);
 	BAD(len, memset(m.q.token, 0, sizeof(m.q.token)));
+	/* one loop of two turns: first, start, count, step; and two values */
+	loops = good;
+	loops.q.form = RMX_LOOPS;
+	memcpy(loops.offsets, (uint64_t[]){1, 8, 0, 2, 8, 5, 6}, 7 * 8);
+	BAD(len + 24, m = loops; m.offsets[0] = 0);
+	BAD(len + 24, m = loops; m.offsets[0] = 2);
+	BAD(len + 24, m = loops; m.offsets[0] = UINT64_MAX);
+	BAD(len + 24, m = loops; m.q.count = 3);
+	BAD(len + 32, m = loops);
+	BAD(len + 16, m = loops);
+	BAD(len + 24, m = loops; m.offsets[1] = SIZE);
+	BAD(len + 24, m = loops; m.offsets[1] = UINT64_MAX - 7);
+	BAD(len + 24, m = loops; m.offsets[1] = 12);
+	BAD(len + 24, m = loops; m.values[0] = SIZE / 8 - 2);
+	BAD(len + 24, m = loops; m.values[0] = (uint64_t)1 << 60);
+	BAD(len + 24, m = loops; m.values[1] = 0);
+	BAD(len + 24, m = loops; *(uint64_t *)(void *)m.more = SIZE - 8);
+	BAD(len + 24, m = loops; *(uint64_t *)(void *)m.more = (uint64_t)-16);
 	for (int i = 0; i < 300; i++) /* any byte of the header but the token */
 		BAD(len, {
 			const size_t at = (noise(&seed) >> 8) % sizeof(m.q);
@@ -527,6 +547,10 @@ static void malformed(void)
 	OK(add(p.r.window, 0, 1));
 	EQUAL(cells[1], 5);
 	EQUAL(cells[2], 6);
+	raw(&p, &loops, len + 24);
+	OK(add(p.r.window, 0, 1));
+	EQUAL(cells[1], 10);
+	EQUAL(cells[2], 12);
 	rig_guards(&p.r);
 	pair_close(&p);
 }
