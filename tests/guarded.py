@@ -10,11 +10,13 @@ from typing import Any
 
 import launch
 import numpy as np
+import pytest
 
 import rmaext
 
 GUARD = 64
 PATTERN = 0xA5
+NOTHING: Any = np.empty(0, "i8")
 
 
 class Guarded:
@@ -76,3 +78,13 @@ def descriptors() -> int:
 
 def neighbour(comm: Any) -> int:
     return int((comm.rank + 1) % comm.size)
+
+
+def left_of(comm: Any) -> int:
+    return int((comm.rank - 1) % comm.size)
+
+
+def rounds(few: int, many: int) -> Any:
+    """Parametrise a test by its number of rounds; with many it is a stress test."""
+    marks = [pytest.mark.stress, pytest.mark.timeout(300)]
+    return pytest.mark.parametrize("rounds", [few, pytest.param(many, marks=marks)])
