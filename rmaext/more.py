@@ -206,7 +206,7 @@ class Plural:
     """Before `Window` among the bases of a window whose ranks have more than one array."""
 
     _name: int | str
-    _in_pieces = _apart = True
+    _in_pieces = _divided = True
 
     @property
     def numba(self) -> int:

@@ -47,7 +47,7 @@ class Notifications(Waits):
     _routes: list[int]
     _stride: int
     _in_pieces = False  # more than one array a rank
-    _apart: bool
+    _divided: bool
 
     if TYPE_CHECKING:  # the window's
         get: Callable[..., Array]
@@ -68,7 +68,7 @@ class Notifications(Waits):
         if place is None:
             return
         far = self._routes[place[0]] == lib.RMAEXT_FABRIC
-        if array.size and (self._apart or (far and array.nbytes > lib.RMAEXT_NOTIFY_MOST)):
+        if array.size and (self._divided or (far and array.nbytes > lib.RMAEXT_NOTIFY_MOST)):
             self.put(array, rank, offset)
             self.flush(place[0])
             array = np.empty(0, self._dtype)

@@ -539,7 +539,7 @@ class RequestOperations:
     where an operation is several in C.
     """
 
-    _apart = False  # one is several in C: fields, several arrays, what is attached
+    _divided = False  # one is several in C: fields, several arrays, what is attached
 
     _closed: bool
     _dtype: np.dtype[Any]
@@ -605,7 +605,7 @@ class RequestOperations:
         if at_once:
             self.put(origin, rank, offset)
             return _ended(None)
-        if self._apart:
+        if self._divided:
             self.put(origin, rank, offset)
             self.flush(rank)
             return _ended(None)
@@ -642,7 +642,7 @@ class RequestOperations:
             at_once = self._routes[rank] != _FABRIC
         except (IndexError, TypeError):
             at_once = False
-        if at_once or self._apart:
+        if at_once or self._divided:
             return _ended(self.get(rank, offset, count, out))
         self._check_open("rget")
         count = self._count("rget", rank, offset, count, out)
@@ -659,7 +659,7 @@ class RequestOperations:
         The result is None. Corresponds to MPI_Raccumulate. Updates of one origin
         apply in the order in which they are begun, whatever they are.
         """
-        if self._fabric is None or self._apart:
+        if self._fabric is None or self._divided:
             self.accumulate(origin, rank, offset, op)
             self.flush(rank)
             return _ended(None)
@@ -671,7 +671,7 @@ class RequestOperations:
 
         The result is the previous values. Corresponds to MPI_Rget_accumulate.
         """
-        if self._fabric is None or self._apart:
+        if self._fabric is None or self._divided:
             return _ended(self.get_accumulate(origin, rank, offset, op))
         self._check_open("rget_accumulate")
         return self._begin_update("rget_accumulate", operation(op), origin, rank, offset)
@@ -681,7 +681,7 @@ class RequestOperations:
 
         The result is the previous value. MPI_Fetch_and_op has no request-based form.
         """
-        if self._fabric is None or self._apart:
+        if self._fabric is None or self._divided:
             return _ended(self.fetch_op(value, rank, offset, op))
         self._check_open("rfetch_op")
         if np.ndim(value):
@@ -694,7 +694,7 @@ class RequestOperations:
         The result is the previous values. MPI_Compare_and_swap has no request-based
         form.
         """
-        if self._fabric is None or self._apart:
+        if self._fabric is None or self._divided:
             return _ended(self.compare_and_swap(compare, value, rank, offset))
         call = "rcompare_and_swap"
         self._check_open(call)

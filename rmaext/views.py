@@ -137,7 +137,7 @@ class View(Window):
 class FieldView(View):
     """A window over one field of records. See `Window.field`."""
 
-    _apart = True
+    _divided = True
 
     @property
     def numba(self) -> int:
