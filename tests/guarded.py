@@ -10,6 +10,7 @@ from typing import Any
 
 import launch
 import numpy as np
+import pytest
 
 import rmaext
 
@@ -76,3 +77,9 @@ def descriptors() -> int:
 
 def neighbour(comm: Any) -> int:
     return int((comm.rank + 1) % comm.size)
+
+
+def rounds(few: int, many: int) -> Any:
+    """Parametrise a test by its number of rounds; with many it is a stress test."""
+    marks = [pytest.mark.stress, pytest.mark.timeout(300)]
+    return pytest.mark.parametrize("rounds", [few, pytest.param(many, marks=marks)])
