@@ -77,7 +77,7 @@ test-scale: build
 	$(LAUNCH) --marks scale --sizes 16,64 --limit 900 $(ARGS)
 
 test-matrix: build
-	$(LAUNCH) --marks matrix --sizes 0,2,4 --limit 1800 $(ARGS)
+	$(LAUNCH) --marks matrix --sizes 0,2,4 --limit 5400 $(ARGS)
 
 test-stress: build
 	$(LAUNCH) --marks stress --sizes 0,4 --limit 1800 $(ARGS)

@@ -16,6 +16,7 @@ import rmaext
 
 GUARD = 64
 PATTERN = 0xA5
+NOTHING: Any = np.empty(0, "i8")
 
 
 class Guarded:
@@ -77,6 +78,10 @@ def descriptors() -> int:
 
 def neighbour(comm: Any) -> int:
     return int((comm.rank + 1) % comm.size)
+
+
+def left_of(comm: Any) -> int:
+    return int((comm.rank - 1) % comm.size)
 
 
 def rounds(few: int, many: int) -> Any:

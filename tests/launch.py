@@ -35,6 +35,7 @@ from typing import IO, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 NO_TESTS = 5  # pytest's exit status
+QUICK = "not scale and not matrix and not stress"
 
 # What a launcher tells its ranks: a job of one's own must not inherit it.
 _JOB_VARIABLES = (
@@ -168,6 +169,37 @@ def mpirun(
         return done
 
 
+def pytest_command(size: int, python: Sequence[str], marks: str) -> list[str]:
+    """Return the start of a command for the serial tests (size 0), or for those marked mpi."""
+    if not size:
+        return [*python, "-m", "pytest", "--no-header", "-m", f"not mpi and ({marks})"]
+    # One cache for all ranks would be written by all ranks.
+    command = [*mpi_command(size), *python, "-m", "pytest", "-p", "no:cacheprovider"]
+    return [*command, "--no-header", "-m", f"mpi and ({marks})"]
+
+
+def mpirun_tests(
+    size: int,
+    files: Sequence[str],
+    *args: str,
+    timeout: float,
+    route: str = "fabric",
+    env: Mapping[str, str | None] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run files of the suite on `size` ranks in an MPI job of its own, from a serial test.
+
+    `files` are names in tests/, `args` go to pytest, `route` is that of the windows.
+    Result and time limit as in `run_python`.
+    """
+    if under_mpiexec():
+        raise RuntimeError("mpirun_tests() is for serial tests, outside mpiexec")
+    command = pytest_command(size, [sys.executable], QUICK) + list(args)
+    command += [str(ROOT / "tests" / file) for file in files]
+    env = {"RMAEXT_TEST_ROUTE": route} | dict(env or {})
+    with tempfile.TemporaryDirectory() as folder:
+        return _run(Path(folder), command, env, timeout)
+
+
 def _run(
     folder: Path, command: Sequence[str], env: Mapping[str, str | None] | None, timeout: float
 ) -> subprocess.CompletedProcess[str]:
@@ -245,7 +277,7 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=600, help="seconds a run")
     parser.add_argument("--cover", action="store_true")
     options, own = parser.parse_known_args()
-    wanted = options.marks or "not scale and not matrix and not stress"
+    wanted = options.marks or QUICK
 
     def interrupted(signum: int, frame: object) -> NoReturn:
         sys.exit(128 + signum)
@@ -262,17 +294,11 @@ def main() -> int:
     results = []
     for run in options.sizes.split(","):
         size, route = int(run.partition(":")[0]), run.partition(":")[2]
-        if size:
-            # One cache for all ranks would be written by all ranks.
-            command = [*mpi_command(size), *python, "-m", "pytest", "-p", "no:cacheprovider"]
-            marks = f"mpi and ({wanted})"
-        else:
-            command, marks = [*python, "-m", "pytest"], f"not mpi and ({wanted})"
         name = f"{launcher()[1]}, " + (f"size {run}" if size else "serial tests")
         print(f"== {name}", flush=True)
         start = time.monotonic()
         code = supervise(
-            [*command, "--no-header", color, "-m", marks, *own],
+            [*pytest_command(size, python, wanted), color, *own],
             environment({"RMAEXT_TEST_ROUTE": route}),
             options.limit,
         )

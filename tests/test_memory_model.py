@@ -15,7 +15,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from guarded import guarded, neighbour, rounds
+from guarded import NOTHING, guarded, neighbour, rounds
 from mpi4py import MPI
 
 # How a value is written so that it is in place when the call returns, and how it is read.
@@ -193,13 +193,13 @@ def test_two_readers_agree_on_the_order_of_two_writes(world, read, rounds):
 
 # -- messages --------------------------------------------------------------------------
 # On a ring: each rank fills a region of its right neighbour, tells it, and waits for its left
-# one, which is at most comm.size - 1 rounds ahead, so that one region more is enough.
+# one, which is at most world.size - 1 rounds ahead, so that one region more is enough.
 
 
-def ring(comm, length, rounds, tell, wait, dtype="i8", put=True):
+def ring(world, length, rounds, tell, wait, dtype="i8", put=True):
     """Play the rounds; the last element of a window is free for a flag."""
-    right, regions = neighbour(comm), comm.size + 1
-    with guarded(comm, regions * length + 1, dtype) as win:
+    right, regions = neighbour(world), world.size + 1
+    with guarded(world, regions * length + 1, dtype) as win:
         flag = regions * length
         wrong = Counter()
         for i in range(1, rounds + 1):
@@ -209,7 +209,7 @@ def ring(comm, length, rounds, tell, wait, dtype="i8", put=True):
             tell(win, right, start, i, flag)
             wait(win, i, flag)
             got = win.local[start : start + length]
-            own = win.get(comm.rank, start, length)
+            own = win.get(world.rank, start, length)
             wrong[bool((got == i).all()), bool((own == i).all())] += 1
         assert wrong == {(True, True): rounds}
         win.fence()
@@ -251,13 +251,13 @@ def flag_by_max(win, right, start, i, flag):
 @rounds(24, 1500)
 @pytest.mark.parametrize("wait", [until, poll])
 @pytest.mark.parametrize("tell", [flag_by_replace, flag_by_sum, flag_by_swap, flag_by_max])
-def test_flag_after_flush(comm, tell, wait, length, rounds):
-    ring(comm, length, rounds, tell, wait)
+def test_flag_after_flush(world, tell, wait, length, rounds):
+    ring(world, length, rounds, tell, wait)
 
 
 @LENGTHS
 @rounds(24, 1500)
-def test_flag_after_unlock(comm, length, rounds):
+def test_flag_after_unlock(world, length, rounds):
     """unlock completes what was done under the lock, shared or exclusive."""
 
     def tell(win, right, start, i, flag):
@@ -265,59 +265,59 @@ def test_flag_after_unlock(comm, length, rounds):
             win.put(np.full(length, i), right, start)
         win.accumulate(i, right, flag, op="replace")
 
-    ring(comm, length, rounds, tell, until, put=False)
+    ring(world, length, rounds, tell, until, put=False)
 
 
 @LENGTHS
 @rounds(24, 1500)
-def test_told_by_mpi_after_flush(comm, length, rounds):
-    left = (comm.rank - 1) % comm.size
+def test_told_by_mpi_after_flush(world, length, rounds):
+    left = (world.rank - 1) % world.size
 
     def tell(win, right, start, i, flag):
         win.flush(right)
-        request = comm.isend(i, right)
-        assert comm.recv(source=left) == i
+        request = world.isend(i, right)
+        assert world.recv(source=left) == i
         request.wait()
 
-    ring(comm, length, rounds, tell, lambda *_: None)
+    ring(world, length, rounds, tell, lambda *_: None)
 
 
 @LENGTHS
 @rounds(24, 1500)
 @pytest.mark.parametrize("before", ["put_notify", "put, then a notification"])
-def test_data_is_there_when_its_notification_is(comm, length, rounds, before):
+def test_data_is_there_when_its_notification_is(world, length, rounds, before):
     def tell(win, right, start, i, flag):
-        slot = i % (comm.size + 1)
+        slot = i % (world.size + 1)
         if before == "put_notify":
             win.put_notify(np.full(length, i), right, start, slot)
         else:
             win.put(np.full(length, i), right, start)
             win.flush(right)
-            win.put_notify(np.empty(0, "i8"), right, 0, slot)
+            win.put_notify(NOTHING, right, 0, slot)
 
     ring(
-        comm,
+        world,
         length,
         rounds,
         tell,
-        lambda win, i, flag: win.wait_notify(i % (comm.size + 1)),
+        lambda win, i, flag: win.wait_notify(i % (world.size + 1)),
         put=False,
     )
 
 
 @rounds(300, 30_000)
 @pytest.mark.parametrize("write", ["put", "accumulate", "put_many"])
-def test_flag_is_never_ahead_of_the_data(comm, write, rounds):
+def test_flag_is_never_ahead_of_the_data(world, write, rounds):
     """A writer that does not wait for its reader, who looks whenever it likes."""
-    right, flag = neighbour(comm), rounds
-    with guarded(comm, rounds + 1, "i8") as win:
+    right, flag = neighbour(world), rounds
+    with guarded(world, rounds + 1, "i8") as win:
         sent, now, seen = 0, 0, Counter()
         while sent < rounds or now < rounds:
             if sent < rounds:
                 WRITE[write](win, sent + 1, right, sent)
                 win.accumulate(1, right, flag)
                 sent += 1
-            now = int(win.fetch_op(0, comm.rank, flag, op="no_op"))
+            now = int(win.fetch_op(0, world.rank, flag, op="no_op"))
             seen[now] += 1
             assert (win.local[:now] == np.arange(1, now + 1)).all(), (now, seen)
         assert win.local[flag] == rounds
@@ -326,16 +326,16 @@ def test_flag_is_never_ahead_of_the_data(comm, write, rounds):
 
 @rounds(40, 2000)
 @pytest.mark.parametrize("length", [1, 3000])
-def test_local_stores_are_seen_after_sync(comm, length, rounds):
+def test_local_stores_are_seen_after_sync(world, length, rounds):
     """Own stores, `sync`, a message: others get what was stored."""
-    with guarded(comm, length, "i8") as win:
-        right, left = neighbour(comm), (comm.rank - 1) % comm.size
+    with guarded(world, length, "i8") as win:
+        right, left = neighbour(world), (world.rank - 1) % world.size
         for i in range(1, rounds):
             win.local[:] = i
             win.sync()
-            comm.sendrecv(i, left, source=right)
+            world.sendrecv(i, left, source=right)
             assert (win.get(right) == i).all()
-            comm.sendrecv(i, right, source=left)  # all is read
+            world.sendrecv(i, right, source=left)  # all is read
         win.fence()
 
 
@@ -346,25 +346,25 @@ def test_local_stores_are_seen_after_sync(comm, length, rounds):
 @pytest.mark.parametrize("length", [1, 5000])
 @pytest.mark.parametrize("told", ["notification", "flag", "MPI"])
 @pytest.mark.parametrize("home", [0, 1, 2])
-def test_third_party_sees_what_was_flushed(comm, home, told, length, rounds):
+def test_third_party_sees_what_was_flushed(world, home, told, length, rounds):
     """A writes to B and flushes, then tells C, which gets from B. Each rank is A, B and C."""
-    size, rank = comm.size, comm.rank
+    size, rank = world.size, world.rank
     writer = (rank - 1) % size
     there, here = (rank + home) % size, (writer + home) % size  # where own, the other's lie
     stale = Counter()
-    with guarded(comm, size * length + 1, "i8") as win:
+    with guarded(world, size * length + 1, "i8") as win:
         flag = size * length
         for i in range(1, rounds + 1):
             win.put(np.full(length, i), there, rank * length)
             win.flush(there)
             if told == "notification":
-                win.put_notify(np.empty(0, "i8"), neighbour(comm), 0, 5)
+                win.put_notify(NOTHING, neighbour(world), 0, 5)
                 win.wait_notify(5)
             elif told == "flag":
-                win.accumulate(i, neighbour(comm), flag, op="replace")
+                win.accumulate(i, neighbour(world), flag, op="replace")
                 win.wait_until(flag, ">=", i)
             else:
-                comm.sendrecv(i, neighbour(comm), source=writer)
+                world.sendrecv(i, neighbour(world), source=writer)
             got = win.get(here, writer * length, length)
             stale[int((got < i).sum())] += 1
         assert not stale.keys() - {0}, stale
@@ -372,16 +372,16 @@ def test_third_party_sees_what_was_flushed(comm, home, told, length, rounds):
 
 
 @rounds(40, 3000)
-def test_third_party_sees_accumulates_after_flush(comm, rounds):
-    size, rank = comm.size, comm.rank
+def test_third_party_sees_accumulates_after_flush(world, rounds):
+    size, rank = world.size, world.rank
     writer = (rank - 1) % size
     there, here = (rank + 1) % size, (writer + 1) % size
-    with guarded(comm, 400 * size, "i8") as win:
+    with guarded(world, 400 * size, "i8") as win:
         for i in range(1, rounds + 1):
             win.accumulate(np.ones(400, "i8"), there, 400 * rank)
             win.accumulate(1, there, 400 * rank + 399)
             win.flush(there)
-            win.put_notify(np.empty(0, "i8"), neighbour(comm), 0, 255)
+            win.put_notify(NOTHING, neighbour(world), 0, 255)
             win.wait_notify(255)
             got = win.get(here, 400 * writer, 400)
             assert (got[:399] >= i).all()
@@ -396,34 +396,34 @@ def test_third_party_sees_accumulates_after_flush(comm, rounds):
 
 @rounds(150, 20_000)
 @pytest.mark.parametrize("read", ["fetch_op", "get", "get_accumulate"])
-def test_values_of_one_writer_never_go_back(comm, read, rounds):
+def test_values_of_one_writer_never_go_back(world, read, rounds):
     """Coherence: replaced without a flush in between, read by all ranks, the target's included."""
-    home = comm.size - 1
-    with guarded(comm, comm.size, "i8") as win:
-        last = [0] * comm.size
+    home = world.size - 1
+    with guarded(world, world.size, "i8") as win:
+        last = [0] * world.size
         for i in range(1, rounds + 1):
-            win.accumulate(i, home, comm.rank, op="replace")
-            writer = (comm.rank + i) % comm.size
+            win.accumulate(i, home, world.rank, op="replace")
+            writer = (world.rank + i) % world.size
             now = READ[read](win, home, writer)
             assert now >= last[writer], (writer, now, last)
             last[writer] = now
         win.fence()
-        assert win.get(home).tolist() == [rounds] * comm.size
+        assert win.get(home).tolist() == [rounds] * world.size
         win.fence()
 
 
 @rounds(255, 255)
-def test_flushed_puts_of_one_writer_never_go_back(comm, rounds):
+def test_flushed_puts_of_one_writer_never_go_back(world, rounds):
     """One byte, as a put is not atomic."""
-    size = comm.size
-    with guarded(comm, size, "u1") as win:
-        right, left = neighbour(comm), (comm.rank - 1) % size
+    size = world.size
+    with guarded(world, size, "u1") as win:
+        right, left = neighbour(world), (world.rank - 1) % size
         seen = [0]
         for i in range(1, rounds + 1):
-            win.put(i, right, comm.rank)
+            win.put(i, right, world.rank)
             win.flush(right)
             # what the left neighbour writes lies here
-            seen.append(int(win.get(comm.rank, left, 1)[0]))
+            seen.append(int(win.get(world.rank, left, 1)[0]))
         assert seen == sorted(seen), seen
         win.fence()
         assert win.local[left] == rounds
@@ -432,21 +432,21 @@ def test_flushed_puts_of_one_writer_never_go_back(comm, rounds):
 
 @rounds(100, 10_000)
 @pytest.mark.parametrize("home", [0, -1])
-def test_replaces_of_all_ranks_form_one_chain(comm, home, rounds):
+def test_replaces_of_all_ranks_form_one_chain(world, home, rounds):
     """Each value is replaced once, and each rank's own in the order in which it wrote them."""
-    home %= comm.size
-    with guarded(comm, 3, "i8") as win:
-        values = [comm.rank * rounds + i + 1 for i in range(rounds)]
+    home %= world.size
+    with guarded(world, 3, "i8") as win:
+        values = [world.rank * rounds + i + 1 for i in range(rounds)]
         olds = [int(win.fetch_op(value, home, 1, op="replace")) for value in values]
         win.fence()
         replaced_by = dict(
             zip(
-                itertools.chain(*comm.allgather(olds)),
-                itertools.chain(*comm.allgather(values)),
+                itertools.chain(*world.allgather(olds)),
+                itertools.chain(*world.allgather(values)),
                 strict=True,
             )
         )
-        assert len(replaced_by) == rounds * comm.size, "a value was replaced twice"
+        assert len(replaced_by) == rounds * world.size, "a value was replaced twice"
         chain = [0]
         while chain[-1] in replaced_by:
             chain.append(replaced_by.pop(chain[-1]))
@@ -458,10 +458,10 @@ def test_replaces_of_all_ranks_form_one_chain(comm, home, rounds):
 
 
 @rounds(60, 5000)
-def test_last_of_many_unflushed_updates_wins(comm, rounds):
+def test_last_of_many_unflushed_updates_wins(world, rounds):
     """One origin's accumulates to one location apply in order, fetching ones included."""
-    right = neighbour(comm)
-    with guarded(comm, 8, "i8") as win:
+    right = neighbour(world)
+    with guarded(world, 8, "i8") as win:
         for i in range(1, rounds + 1):
             win.accumulate(3 * i, right, 3, op="replace")
             win.accumulate(2, right, 3, op="prod")
@@ -481,12 +481,12 @@ def test_last_of_many_unflushed_updates_wins(comm, rounds):
 @pytest.mark.parametrize("length", [1, 8, 600, 50_000])
 @pytest.mark.parametrize("write", ["put", "accumulate", "rput"])
 @pytest.mark.parametrize("read", ["get", "get_accumulate"])
-def test_read_your_writes_after_flush_local(comm, write, read, length, rounds):
+def test_read_your_writes_after_flush_local(world, write, read, length, rounds):
     """And the origin array is free: what becomes of it then is not sent."""
-    right = neighbour(comm)
+    right = neighbour(world)
     array = np.empty(length, "i8")
     rounds = max(4, rounds // (1 + length // 10_000))
-    with guarded(comm, length, "i8") as win:
+    with guarded(world, length, "i8") as win:
         stale = Counter()
         for i in range(1, rounds + 1):
             array[:] = i
@@ -516,13 +516,13 @@ UNIT = 1 << 20  # of the count in a word; below it each rank has a bit of its ow
 
 @rounds(120, 10_000)
 @pytest.mark.parametrize("home", [0, -1])
-def test_updates_of_all_kinds_on_one_word(comm, home, rounds):
+def test_updates_of_all_kinds_on_one_word(world, home, rounds):
     """None is lost, and each rank finds its own bit as it has left it."""
-    home %= comm.size
-    bit, state, added = 1 << comm.rank, 0, 0
-    draw = np.random.default_rng([comm.rank, rounds])
+    home %= world.size
+    bit, state, added = 1 << world.rank, 0, 0
+    draw = np.random.default_rng([world.rank, rounds])
     long = np.full(700, UNIT)  # bulk
-    with guarded(comm, 701, "i8") as win:
+    with guarded(world, 701, "i8") as win:
 
         def add_by_swap():
             old, seen = None, win.get(home, 350, 1)[0]
@@ -568,21 +568,27 @@ def test_updates_of_all_kinds_on_one_word(comm, home, rounds):
                 state = after(state)
         win.fence()
         word = int(win.get(home, 350, 1)[0])
-        assert word // UNIT == comm.allreduce(added)
-        assert word % UNIT == comm.allreduce(state << comm.rank)
+        assert word // UNIT == world.allreduce(added)
+        assert word % UNIT == world.allreduce(state << world.rank)
         assert win.get(home, 700, 1)[0] == 0
         win.fence()
 
 
+def times_targeted(world, rounds):
+    """How often this rank is the target, if rank r's is r + i in round i."""
+    turns = itertools.product(range(world.size), range(rounds))
+    return sum((rank + i) % world.size == world.rank for rank, i in turns)
+
+
 @rounds(30, 3000)
 @pytest.mark.parametrize("dtype", ["i8", "i1", "f8", "c16", "g"])
-def test_bulk_and_single_updates_lose_nothing(comm, dtype, rounds):
+def test_bulk_and_single_updates_lose_nothing(world, dtype, rounds):
     """All ranks add to all, arrays and single elements, the own part included."""
     count = 2000
-    with guarded(comm, count, dtype) as win:
+    with guarded(world, count, dtype) as win:
         ones = np.ones(count, dtype)
         for i in range(rounds):
-            target = (comm.rank + i) % comm.size
+            target = (world.rank + i) % world.size
             win.accumulate(ones, target)
             for k in range(6):
                 win.accumulate(ones[0], target, 333 * k)
@@ -594,7 +600,9 @@ def test_bulk_and_single_updates_lose_nothing(comm, dtype, rounds):
         times[1999] += 1
         times[1000:1500] += 1
         hits = sum(
-            (rank + i) % comm.size == comm.rank for rank in range(comm.size) for i in range(rounds)
+            (rank + i) % world.size == world.rank
+            for rank in range(world.size)
+            for i in range(rounds)
         )
         assert (win.local == (times * hits).astype(dtype)).all()
         win.fence()
@@ -602,22 +610,24 @@ def test_bulk_and_single_updates_lose_nothing(comm, dtype, rounds):
 
 @pytest.mark.parametrize("other", ["subwindow", "dup"])
 @rounds(40, 3000)
-def test_updates_by_another_name_of_the_window(comm, other, rounds):
+def test_updates_by_another_name_of_the_window(world, other, rounds):
     """A sub-window and a duplicate take part in the window's atomicity, bulk included."""
     count = 1000
-    with guarded(comm, count, "i8") as win:
+    with guarded(world, count, "i8") as win:
         alias = win.subwindow(0, count) if other == "subwindow" else win.dup()
         ones = np.ones(count, "i8")
         for i in range(rounds):
-            target = (comm.rank + i) % comm.size
-            one, two = (win, alias) if (i + comm.rank) % 2 else (alias, win)
+            target = (world.rank + i) % world.size
+            one, two = (win, alias) if (i + world.rank) % 2 else (alias, win)
             one.accumulate(ones, target)
             two.fetch_add(1, target, 500)
             two.accumulate(ones[:3], target, 499)
         win.fence()
         alias.fence()
         hits = sum(
-            (rank + i) % comm.size == comm.rank for rank in range(comm.size) for i in range(rounds)
+            (rank + i) % world.size == world.rank
+            for rank in range(world.size)
+            for i in range(rounds)
         )
         want = np.full(count, hits)
         want[499:502] += [hits, 2 * hits, hits]

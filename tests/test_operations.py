@@ -123,31 +123,31 @@ LONG = 1100  # elements: an update in bulk, whatever the dtype
 CROSSED = 777  # this one is updated singly, too
 
 
-def chain(comm, ops, dtype, rounds):
+def chain(world, ops, dtype, rounds):
     """All ranks at one target: fetch_op and short and long get_accumulate."""
     short = 5
-    with guarded(comm, short + LONG, dtype) as win:
+    with guarded(world, short + LONG, dtype) as win:
         for number, op in enumerate(ops):
-            target = number % comm.size
+            target = number % world.size
             first = draw(op, dtype, short + LONG, 99)
             win.local[:] = first
             win.fence()
-            size = comm.size
+            size = world.size
 
             def values(rank, i, count, op=op, size=size):
                 return draw(op, dtype, count, rank, size, i, count)
 
             olds = []
             for i in range(rounds):
-                a = win.get_accumulate(values(comm.rank, i, short), target, op=op)
-                single = values(comm.rank, i, 1)[0]
+                a = win.get_accumulate(values(world.rank, i, short), target, op=op)
+                single = values(world.rank, i, 1)[0]
                 b = win.fetch_op(single, target, short + CROSSED, op=op)
-                c = win.get_accumulate(values(comm.rank, i, LONG), target, short, op=op)
+                c = win.get_accumulate(values(world.rank, i, LONG), target, short, op=op)
                 assert a.dtype == c.dtype == b.dtype == win.dtype
                 olds.append((np.concatenate([a, c]), b))
             win.fence()
-            everything = comm.gather((olds, win.local.copy()))
-            if comm.rank == 0:
+            everything = world.gather((olds, win.local.copy()))
+            if world.rank == 0:
                 last = everything[target][1]
                 calls = [(rank, i) for rank in range(size) for i in range(rounds)]
                 arrays = np.array([everything[rank][0][i][0] for rank, i in calls])
@@ -171,20 +171,20 @@ def chain(comm, ops, dtype, rounds):
 
 
 @PER_DTYPE
-def test_every_operation_from_all_ranks_at_once(comm, dtype):
-    chain(comm, ops_of(dtype), dtype, rounds=2)
+def test_every_operation_from_all_ranks_at_once(world, dtype):
+    chain(world, ops_of(dtype), dtype, rounds=2)
 
 
 @pytest.mark.stress
 @pytest.mark.timeout(300)
 @PER_DTYPE
-def test_every_operation_from_all_ranks_many_times(comm, dtype):
-    chain(comm, [op for op in ops_of(dtype) if op != "prod"], dtype, rounds=60)
+def test_every_operation_from_all_ranks_many_times(world, dtype):
+    chain(world, [op for op in ops_of(dtype) if op != "prod"], dtype, rounds=60)
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_minloc_and_maxloc_from_all_ranks_at_once(comm, name):
-    chain(comm, ["minloc", "maxloc", "replace", "no_op"], pair_dtype(name), rounds=3)
+def test_minloc_and_maxloc_from_all_ranks_at_once(world, name):
+    chain(world, ["minloc", "maxloc", "replace", "no_op"], pair_dtype(name), rounds=3)
 
 
 def neutral(op, dtype, count, *seed):
@@ -199,14 +199,14 @@ def neutral(op, dtype, count, *seed):
 
 
 @PER_DTYPE
-def test_accumulate_from_all_ranks_at_once(comm, dtype):
+def test_accumulate_from_all_ranks_at_once(world, dtype):
     """Without previous values: short, long and single ones, and by request."""
     count = 2 * LONG
-    with guarded(comm, count, dtype) as win:
+    with guarded(world, count, dtype) as win:
         for number, op in enumerate(ops_of(dtype)):
             if op in ANY_BITS:
                 continue
-            target = number % comm.size
+            target = number % world.size
             first = neutral(op, dtype, count, 3)
             win.local[:] = first
             win.fence()
@@ -216,7 +216,7 @@ def test_accumulate_from_all_ranks_at_once(comm, dtype):
                     yield offset, neutral(op, dtype, n, rank, i)
 
             requests = []
-            for i, (offset, values) in enumerate(calls(comm.rank)):
+            for i, (offset, values) in enumerate(calls(world.rank)):
                 if i % 2:
                     requests.append(win.raccumulate(values, target, offset, op=op))
                 else:
@@ -224,9 +224,9 @@ def test_accumulate_from_all_ranks_at_once(comm, dtype):
             for request in requests:
                 request.wait()
             win.fence()
-            if comm.rank == target:
+            if world.rank == target:
                 want = first.copy()
-                for rank in range(comm.size):
+                for rank in range(world.size):
                     for offset, values in calls(rank):
                         part = want[offset : offset + len(values)]
                         part[:] = reference(op, part, values)
@@ -237,19 +237,19 @@ def test_accumulate_from_all_ranks_at_once(comm, dtype):
 
 
 @PER_DTYPE
-def test_compare_and_swap_from_all_ranks_at_once(comm, dtype):
+def test_compare_and_swap_from_all_ranks_at_once(world, dtype):
     """An element that all replace in turn, if it is what they have seen."""
     dtype = np.dtype(dtype)
     steps = np.arange(2 if dtype.kind == "b" else 60).astype(dtype)
-    home = comm.size - 1
-    with guarded(comm, 3, dtype, steps[0]) as win:
+    home = world.size - 1
+    with guarded(world, 3, dtype, steps[0]) as win:
         won = [
             k
             for k in range(len(steps) - 1)
             if win.compare_and_swap(steps[k], steps[k + 1], home, 1) == steps[k]
         ]
         win.fence()
-        winners = sorted(itertools.chain(*comm.allgather(won)))
+        winners = sorted(itertools.chain(*world.allgather(won)))
         assert winners == list(range(len(winners))), "two ranks have won the same"
         assert winners
         assert win.get(home).tolist() == [steps[0], steps[len(winners)], steps[0]]
@@ -257,15 +257,15 @@ def test_compare_and_swap_from_all_ranks_at_once(comm, dtype):
 
 
 @pytest.mark.parametrize("dtype", OPAQUE)
-def test_any_bits_are_replaced_and_swapped(comm, dtype):
+def test_any_bits_are_replaced_and_swapped(world, dtype):
     dtype = np.dtype(dtype)
     if dtype.kind == "c":
         values = (np.arange(6) + 0.5j).astype(dtype)
     else:
         raw = noise("u1", 6 * dtype.itemsize, 1) % 100
         values = (raw + 1).view(dtype)  # no NaT, no NUL
-    right, left = neighbour(comm), (comm.rank - 1) % comm.size
-    with guarded(comm, comm.size + 1, dtype) as win:
+    right, left = neighbour(world), (world.rank - 1) % world.size
+    with guarded(world, world.size + 1, dtype) as win:
         win.local[:] = values[0]
         win.fence()
         win.accumulate(values[1:2], right, left, op="replace")
@@ -275,7 +275,7 @@ def test_any_bits_are_replaced_and_swapped(comm, dtype):
         assert same(win.compare_and_swap(values[2], values[3], right, left), values[2])
         win.fence()
         assert same(win.get(right, left, 1), values[3:4])
-        assert (win.local == values[0]).sum() == comm.size
+        assert (win.local == values[0]).sum() == world.size
         win.fence()
 
 
@@ -299,12 +299,12 @@ def special(dtype):
 
 
 @PER_DTYPE
-def test_special_values_are_as_numpy_has_them(comm, dtype):
+def test_special_values_are_as_numpy_has_them(world, dtype):
     """Overflow wraps or is infinite, NaN is kept, float16 and longdouble round as they should."""
     values = special(dtype)
     old, new = (grid.ravel() for grid in np.meshgrid(values, values))
-    right = neighbour(comm)
-    with guarded(comm, old.size, dtype) as win:
+    right = neighbour(world)
+    with guarded(world, old.size, dtype) as win:
         for op in ops_of(dtype):
             for way in "accumulate", "get_accumulate", "fetch_op":
                 win.local[:] = old
@@ -330,13 +330,13 @@ def test_special_values_are_as_numpy_has_them(comm, dtype):
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_locations_of_extremes(comm, name):
+def test_locations_of_extremes(world, name):
     """The smaller index where values are equal, as MPI has it."""
     dtype = pair_dtype(name)
     pairs = np.array([(v, i) for v in (-2, 0, 7) for i in (0, 1, 100)], dtype)
     old, new = (grid.ravel() for grid in np.meshgrid(pairs, pairs))
-    right = neighbour(comm)
-    with guarded(comm, old.size, dtype) as win:
+    right = neighbour(world)
+    with guarded(world, old.size, dtype) as win:
         for op in "minloc", "maxloc":
             win.local[:] = old
             win.fence()
@@ -359,13 +359,13 @@ REFUSED |= {name: [op for op in OPS if op not in ANY_BITS] for name in PAIRS}
 
 
 @pytest.mark.parametrize("dtype", REFUSED)
-def test_undefined_is_refused(comm, dtype):
+def test_undefined_is_refused(world, dtype):
     """Before anything is sent, on every route, and the next operation works."""
     ops = REFUSED[dtype]
-    with guarded(comm, 4, pair_dtype(dtype) if dtype in PAIRS else dtype) as win:
+    with guarded(world, 4, pair_dtype(dtype) if dtype in PAIRS else dtype) as win:
         value = np.ones(1, "u1").repeat(win.dtype.itemsize).view(win.dtype)
         before = win.local.tobytes()
-        for op, rank in itertools.product(ops, range(comm.size)):
+        for op, rank in itertools.product(ops, range(world.size)):
             for call in win.accumulate, win.get_accumulate, win.fetch_op, win.raccumulate:
                 given = value.reshape(()) if call == win.fetch_op else value
                 with pytest.raises(rmaext.Unsupported) as caught:
@@ -375,7 +375,7 @@ def test_undefined_is_refused(comm, dtype):
         win.fence()
         assert win.local.tobytes() == before
         win.fence()
-        win.put(value, neighbour(comm), 3)
+        win.put(value, neighbour(world), 3)
         win.fence()
         assert win.local[3:].tobytes() == value.tobytes()
         win.fence()

@@ -168,6 +168,33 @@ def test_every_rank_by_the_fabric(name):
     assert [*work("system", env | {"RMAEXT_ROUTE": "fabric"})] == [*expected, name != "mrail"]
 
 
+# -- the whole of what programs may rely on ------------------------------------------
+
+SEMANTICS = [
+    *("memory_model", "conformance_epochs", "conformance_updates", "conformance_calls"),
+    *("operations", "misuse"),
+]
+FULLY = [
+    *[("default", library, size) for library in LIBRARIES for size in (2, 4)],
+    *[("mrail", library, size) for library in LIBRARIES for size in (2, 4)],
+    *[("tcp", "wheel", 2), ("net", "system", 2), ("rxm basic", "system", 2)],
+]
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(420)
+@pytest.mark.parametrize(("name", "library", "size"), FULLY)
+def test_semantics(name, library, size):
+    """All goes by this provider, to the own rank as well."""
+    if not os.path.exists(LIBRARIES[library]):
+        pytest.skip(f"no {LIBRARIES[library]}")
+    env = CASES[name][0] | {"RMAEXT_LIBFABRIC": LIBRARIES[library]}
+    files = [f"test_{part}.py" for part in SEMANTICS]
+    done = launch.mpirun_tests(size, files, "-q", "-x", "--tb=short", timeout=400, env=env)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-8000:]
+    assert re.search(r"^\d+ passed", done.stdout, re.MULTILINE), done.stdout[-2000:]
+
+
 # -- what cannot be ------------------------------------------------------------------
 
 REFUSED = """
