@@ -721,8 +721,17 @@ def detach_twice(room):
 
 
 @case
-def attach_to_a_window_of_its_own_memory(room):
-    room.refuses((AttachError, TypeError, Unsupported), room.win.attach, room.array())
+def attach_nothing(room):
+    win = room.dynamic()
+    room.refuses(AttachError, win.attach, np.empty(0, "i8"))
+    room.refuses(AttachError, win.detach, np.empty(0, "i8"))
+
+
+@case
+def attach_read_only(room):
+    array = np.zeros(3, "i8")
+    array.flags.writeable = False
+    room.refuses(AccessError, room.dynamic().attach, array)
 
 
 @case
