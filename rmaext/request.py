@@ -152,6 +152,8 @@ class Request:
         """
         if self._state == _GOES_ON:
             self._wait(timeout)
+        elif timeout is not None:
+            _deadline(timeout)  # a wrong one is always an error
         self._check_not_freed("wait")
         if self._state == _CANCELLED:
             raise SyncError(errno.ECANCELED, "wait: the request was cancelled", call="wait")
@@ -216,7 +218,7 @@ class Request:
         results are still to be had from them. Parameters and errors are those of
         `wait`; `timeout` is for all together. Corresponds to MPI_Waitall.
         """
-        requests = list(requests)
+        requests = _listed("waitall", requests)
         end = _deadline(timeout)
         first = None
         results = []
@@ -240,7 +242,7 @@ class Request:
         counts, too: take it off the list. Parameters and errors are those of
         `wait`; ValueError if there are none. Corresponds to MPI_Waitany.
         """
-        requests = list(requests)
+        requests = _listed("waitany", requests)
         if not requests:
             raise ValueError("waitany: no requests")
         end = _deadline(timeout)
@@ -271,12 +273,12 @@ class Request:
     @staticmethod
     def testall(requests: Iterable[Request]) -> bool:
         """Return whether all have ended; as `test`. Corresponds to MPI_Testall."""
-        return all(request.test() for request in requests)
+        return all(request.test() for request in _listed("testall", requests))
 
     @staticmethod
     def testany(requests: Iterable[Request]) -> int | None:
         """Return the index of one that has ended, or None; as `test`. MPI_Testany."""
-        requests = list(requests)
+        requests = _listed("testany", requests)
         for _ in range(2):
             for index, request in enumerate(requests):
                 if request.done:
@@ -401,6 +403,14 @@ def _ended(result: Any) -> Request:
     request._state = _DONE
     request._result = result
     return request
+
+
+def _listed(call: str, requests: Iterable[Any]) -> list[Request]:
+    listed = list(requests)
+    for request in listed:
+        if not isinstance(request, Request):
+            raise TypeError(f"{call}: {request!r} is no request")
+    return listed
 
 
 def _deadline(timeout: float | None) -> float | None:

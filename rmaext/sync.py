@@ -124,12 +124,12 @@ class Synchronisation:
         self.flush()
 
     def flush_local(self, rank: int | None = None) -> None:
-        """Wait until the buffers of operations on a rank, or on all, may be reused.
+        """Wait until this rank reads what it wrote to a rank, or to all.
 
-        They may be when `put` and its kin return, so this waits for nothing: it
-        raises PeerLostError for a rank that is known to be gone. Requests have
-        `Request.wait`. Local; corresponds to MPI_Win_flush_local and
-        MPI_Win_flush_local_all.
+        That is as long as `flush` takes: a get may overtake an accumulate that went
+        by message. Buffers may be reused before, when `put` and its kin return.
+        Raises PeerLostError for a rank that is known to be gone, and as `flush`. Local,
+        blocking; corresponds to MPI_Win_flush_local and MPI_Win_flush_local_all.
         """
         self._check_open("flush_local")
         ranks: Iterable[int] = range(self._group.size)
@@ -141,6 +141,7 @@ class Synchronisation:
         for number in ranks:
             if number in gone:
                 self._raise_lost("flush_local", number, "the rank is gone")
+        self.flush(rank)
 
     def flush_local_all(self) -> None:
         """As `flush_local()`; corresponds to MPI_Win_flush_local_all."""
@@ -203,6 +204,8 @@ class Synchronisation:
         state = self._sync or self._state("lock")
         lock = state.locks.get(rank)
         if lock is None or self._closed:
+            if self._nobody("lock", rank):
+                return _Guard(self, rank)
             lock = self._target("lock", rank)
         me = get_ident()
         if lock.state.owner == me or (state.readers and (me, lock.rank) in state.readers):
@@ -229,6 +232,8 @@ class Synchronisation:
         state = self._sync
         lock = None if state is None else state.locks.get(rank)
         if state is None or lock is None or self._closed:
+            if self._nobody("unlock", rank):
+                return
             lock = self._target("unlock", rank)
             state = self._state("unlock")
         me, cell = get_ident(), lock.state
@@ -641,6 +646,10 @@ class Synchronisation:
             # another thread may do so too
             self._sync = state = root.__dict__.setdefault("_sync", state)
         return state
+
+    def _nobody(self, call: str, rank: Any) -> bool:
+        self._check_open(call)
+        return operator.index(rank) == int(MPI.PROC_NULL)
 
     def _target(self, call: str, rank: Any) -> NearLock | FarLock:
         """Return this rank's part in a target's lock."""
