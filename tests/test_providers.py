@@ -172,7 +172,7 @@ def test_every_rank_by_the_fabric(name):
 
 SEMANTICS = [
     *("memory_model", "conformance_epochs", "conformance_updates", "conformance_calls"),
-    *("operations", "misuse"),
+    *("operations", "misuse", "updates"),
 ]
 FULLY = [
     *[("default", library, size) for library in LIBRARIES for size in (2, 4)],
