@@ -172,7 +172,7 @@ def test_every_rank_by_the_fabric(name):
 
 SEMANTICS = [
     *("memory_model", "conformance_epochs", "conformance_updates", "conformance_calls"),
-    *("operations", "misuse"),
+    *("operations", "misuse", "updates"),
 ]
 FULLY = [
     *[("default", library, size) for library in LIBRARIES for size in (2, 4)],
@@ -186,11 +186,13 @@ FULLY = [
 @pytest.mark.parametrize(("name", "library", "size"), FULLY)
 def test_semantics(name, library, size):
     """All goes by this provider, to the own rank as well."""
+    # what ofi_mrail sends to itself never arrives: there it is two pretend nodes
+    route = "mixed" if name == "mrail" else "fabric"
     if not os.path.exists(LIBRARIES[library]):
         pytest.skip(f"no {LIBRARIES[library]}")
     env = CASES[name][0] | {"RMAEXT_LIBFABRIC": LIBRARIES[library]}
     files = [f"test_{part}.py" for part in SEMANTICS]
-    done = launch.mpirun_tests(size, files, "-q", "-x", "--tb=short", timeout=400, env=env)
+    done = launch.mpirun_tests(size, files, "-q", "-x", timeout=400, route=route, env=env)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-8000:]
     assert re.search(r"^\d+ passed", done.stdout, re.MULTILINE), done.stdout[-2000:]
 
