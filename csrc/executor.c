@@ -87,16 +87,12 @@ void rmx_box_free(struct rmx_executor *ex, struct rmx_box *box)
 
 /* -- landings */
 
-/* NULL: no more, or no memory for it */
-static struct rmx_landing *landing_take(struct rmx_executor *ex)
+/* One that was never used. NULL: no more, or no memory for it */
+static struct rmx_landing *landing_new(struct rmx_executor *ex)
 {
-	struct rmx_landing *landing = ex->unused;
+	struct rmx_landing *landing;
 	void *data;
 
-	if (landing) {
-		ex->unused = landing->next;
-		return landing;
-	}
 	if (ex->landed == RMX_LANDINGS)
 		return NULL;
 	data = mmap(NULL, RMX_LANDING, PROT_READ | PROT_WRITE,
@@ -106,6 +102,19 @@ static struct rmx_landing *landing_take(struct rmx_executor *ex)
 	madvise(data, RMX_LANDING, MADV_NOHUGEPAGE);
 	landing = &ex->landings[ex->landed++];
 	landing->data = data;
+	return landing;
+}
+
+static struct rmx_landing *landing_take(struct rmx_executor *ex)
+{
+	struct rmx_landing *landing = landing_new(ex);
+
+	if (landing || !ex->failed)
+		return landing;
+	landing = ex->failed;
+	ex->failed = landing->next;
+	if (!ex->failed)
+		ex->failed_end = &ex->failed;
 	return landing;
 }
 
@@ -125,6 +134,25 @@ static void landing_clear(struct rmx_executor *ex, struct rmx_landing *landing)
 		ex->fat--;
 	}
 	landing->len = landing->reply = landing->reply_len = 0;
+}
+
+/*
+ * A receive that failed may fail again: ofi_rxm fetches a long message by as
+ * many reads as it was sent from pieces of memory, and when its sender dies
+ * each of them is an error of the receive. Were the landing received into by
+ * then, it would be once more, for two messages at a time. So it is the last
+ * to be taken.
+ */
+static void landing_fail(struct rmx_executor *ex, struct rmx_landing *landing)
+{
+	madvise(landing->data, RMX_LANDING, MADV_DONTNEED);
+	ex->fat -= landing->fat;
+	landing->fat = false;
+	landing->state = RMX_FREE;
+	landing->next = NULL;
+	*ex->failed_end = landing;
+	ex->failed_end = &landing->next;
+	ex->incoming--;
 }
 
 static void enqueue(struct rmx_executor *ex, struct rmx_landing *landing,
@@ -154,10 +182,7 @@ static int landing_receive(struct rmaext_fabric *f, struct rmx_landing *landing)
 		return 0;
 	}
 	ex->receiving--;
-	ex->incoming--;
-	landing->state = RMX_FREE;
-	landing->next = ex->unused;
-	ex->unused = landing;
+	landing_fail(ex, landing);
 	return ret;
 }
 
@@ -205,6 +230,7 @@ int rmx_executor_start(struct rmaext_fabric *f)
 
 	pthread_mutex_init(&ex->lock, NULL);
 	ex->queue_end = &ex->queue;
+	ex->failed_end = &ex->failed;
 	/* updates of one place are to arrive in order */
 	ex->credits = order & FI_ORDER_SAS ? RMX_CREDITS : 1;
 	ex->bulk = longest < RMX_LONGEST ? longest - RMX_HEADERS : RMX_MOST;
@@ -398,7 +424,10 @@ void rmx_executor_complete(struct rmaext_fabric *f, void *context, size_t len,
 		break;
 	case RMX_RECEIVING:
 		ex->receiving--;
-		landed(f, landing, failure ? 0 : len);
+		if (failure)
+			landing_fail(ex, landing);
+		else
+			landed(f, landing, len);
 		break;
 	}
 	receive_more(f);

@@ -239,7 +239,8 @@ struct rmx_executor {
 	_Atomic(struct rmaext_peer *) stalled;
 	/* the rest belongs to the CQ's reader */
 	struct rmx_landing *landings; /* RMX_LANDINGS */
-	struct rmx_landing *unused;
+	/* whose receives failed, the oldest first */
+	struct rmx_landing *failed, **failed_end;
 	unsigned int landed; /* that were ever used */
 	unsigned int fat;
 	unsigned int receiving, incoming;

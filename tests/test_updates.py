@@ -622,21 +622,7 @@ def test_a_million_singles_and_bulk_lose_nothing(world, make):
     litmus(world, make, 1_000_000 // world.size, 20_000)
 
 
-LOST_RENDEZVOUS = pytest.mark.xfail(
-    strict=False,
-    reason="once a peer died in the middle of long messages to a rank, ofi_rxm does not "
-    "always receive those of others there any more (1.17 and 2.5.1)",
-)
-
-
-@pytest.mark.parametrize(
-    "route",
-    [
-        "arena",
-        pytest.param("nodes", marks=LOST_RENDEZVOUS),
-        pytest.param("own", marks=LOST_RENDEZVOUS),
-    ],
-)
+@pytest.mark.parametrize("route", ["arena", "nodes", "own"])
 def test_a_rank_is_killed_in_a_bulk_update(mpirun, route):
     program = launch.ROOT / "tests/programs/killed_bulk.py"
     done = mpirun(3, program, route, survive=True, timeout=50)
