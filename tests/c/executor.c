@@ -1310,6 +1310,44 @@ static void unanswered(void)
 }
 
 /* The process there is killed with a line before it. */
+/*
+ * A provider reports a receive as failed twice, as ofi_rxm does with a message
+ * of two pieces when its sender dies: the landing must not be posted twice.
+ */
+static void failed_twice(void)
+{
+	const struct rmaext_error error = {.code = -FI_ECANCELED};
+	const int64_t end = now() + 10 * SECOND;
+	struct rmx_landing *landing;
+	struct rmx_executor *ex;
+	unsigned int posted = 0;
+	struct pair p;
+
+	pair_open(&p, (struct rig_options){.no_progress = true});
+	serve_start(&p);
+	OK(add(p.r.window, 0, 1));
+	serve_stop(&p);
+	ex = &p.r.target->executor;
+	landing = &ex->landings[1];
+	EQUAL(landing->state, RMX_RECEIVING);
+	fi_cancel(&p.r.target->ep->fid, &landing->context);
+	while (landing->state == RMX_RECEIVING) {
+		CHECK(now() < end);
+		rmaext_fabric_progress(p.r.target, 1000000);
+	}
+	rmx_executor_complete(p.r.target, &landing->context, 0, &error);
+	EQUAL(landing->state, RMX_FREE);
+	for (unsigned int i = 0; i < ex->landed; i++)
+		posted += ex->landings[i].state == RMX_RECEIVING;
+	EQUAL(posted, ex->receiving);
+	serve_start(&p);
+	for (int i = 0; i < 100; i++)
+		OK(add(p.r.window, 0, 1));
+	serve_stop(&p);
+	EQUAL(*(uint64_t *)p.r.window_memory, 101);
+	pair_close(&p);
+}
+
 static void killed(void)
 {
 	enum { LONG = 200000 };
@@ -1466,6 +1504,7 @@ const struct test tests[] = {
 	{"refused_updates", refused_updates, NULL, NULL},
 	{"early_updates", early_updates, NULL, NULL},
 	{"unanswered", unanswered, NULL, NULL},
+	{"failed_twice", failed_twice, NULL, NULL},
 	{"killed", killed, NULL, NULL},
 	{"close_with_line", close_with_line, NULL, NULL},
 	{"many_threads", many_threads, NULL, NULL},
