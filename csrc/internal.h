@@ -855,6 +855,8 @@ void rmx_message_sent(struct rmaext_fabric *fabric, struct rmx_box *box,
 void rmx_message_answered(struct rmaext_fabric *fabric, const char *data,
 			  size_t len);
 void rmx_message_retry(struct rmaext_fabric *fabric);
+/* executor.lock held; of all who give a credit back */
+void rmx_message_pump(struct rmaext_fabric *fabric, struct rmaext_peer *peer);
 /* without the lock */
 int rmx_message_send(struct rmaext_fabric *fabric, struct rmx_box *box,
 		     const struct iovec *iov, size_t count);

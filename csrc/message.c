@@ -363,8 +363,8 @@ static bool may_send(const struct rmx_executor *ex,
 	return is_bulk(op) ? !peer->requests : peer->requests < ex->credits;
 }
 
-/* Sends what may be sent. */
-static void pump(struct rmaext_fabric *f, struct rmaext_peer *peer)
+/* Sends what may be sent. The lock is held. */
+void rmx_message_pump(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
 	struct rmx_executor *ex = &f->executor;
 	int ret;
@@ -392,7 +392,7 @@ void rmx_message_retry(struct rmaext_fabric *f)
 	for (; peer; peer = next) {
 		next = peer->next_stalled;
 		peer->stalled = false;
-		pump(f, peer);
+		rmx_message_pump(f, peer);
 	}
 	pthread_mutex_unlock(&ex->lock);
 }
@@ -423,7 +423,7 @@ enum rmx_step rmx_message_step(struct rmaext_op **op_p)
 		*peer->queue_end = op;
 		peer->queue_end = &op->next;
 		atomic_fetch_add(&op->target->pending, rmx_counts_as(op));
-		pump(f, peer);
+		rmx_message_pump(f, peer);
 		pthread_mutex_unlock(&ex->lock);
 		if (buffered) {
 			*op_p = NULL;
@@ -514,7 +514,7 @@ void rmx_message_sent(struct rmaext_fabric *f, struct rmx_box *box,
 	if (!box->batch && !box->op) { /* answered, given up or failed */
 		rmx_message_free(ex, box);
 		if (peer)
-			pump(f, peer);
+			rmx_message_pump(f, peer);
 	}
 	pthread_mutex_unlock(&ex->lock);
 }
@@ -529,7 +529,7 @@ static void after_answer(struct rmaext_fabric *f, struct rmaext_peer *peer)
 
 	peer->denied = false;
 	if (!pass)
-		pump(f, peer);
+		rmx_message_pump(f, peer);
 }
 
 void rmx_message_answered(struct rmaext_fabric *f, const char *data, size_t len)
@@ -595,7 +595,7 @@ static void give_up(struct rmaext_fabric *f, struct rmaext_op *op)
 		take_out(ex, &ex->boxes[i], op);
 	op_settle(op);
 	if (ex->boxes)
-		pump(f, peer);
+		rmx_message_pump(f, peer);
 }
 
 void rmx_message_give_up(struct rmaext_op *op)
@@ -644,9 +644,9 @@ void rmx_message_forget(struct rmaext_window *w, int64_t rank)
 		struct rmx_box *box = &ex->boxes[i];
 		struct rmaext_op *op;
 
-		if (box->loaned && !box->sent)
-			continue;
-		while ((op = copy_in(box->op, box->bulk, w, target)))
+		/* asked again: what goes from the line may take this box */
+		while (!(box->loaned && !box->sent) &&
+		       (op = copy_in(box->op, box->bulk, w, target)))
 			give_up(f, op);
 	}
 	pthread_mutex_unlock(&ex->lock);

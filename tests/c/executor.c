@@ -657,6 +657,36 @@ static void give_up(void)
 	pair_close(&p);
 }
 
+/* What is in line behind a batch goes when the batch is given up. */
+static void behind_given_up(void)
+{
+	enum { MANY = 8000 }; /* more than there are credits for */
+	static int64_t offsets[MANY];
+	static uint64_t values[MANY], results[MANY];
+	const int64_t rank = 0;
+	struct rmaext_many state;
+	const uint64_t one = 1;
+	rmaext_op *op;
+	struct pair p;
+
+	pair_open(&p, (struct rig_options){.no_progress = true});
+	serve_start(&p);
+	OK(add(p.r.window, 0, 0));
+	serve_stop(&p);
+	EQUAL(rmaext_many(p.r.window, RMAEXT_UPDATE, RMAEXT_SUM, RMAEXT_UINT64,
+			  8, MANY, RMAEXT_ONE_RANK, &rank, offsets, values,
+			  results, &state),
+	      RMAEXT_PENDING);
+	OK(rmaext_update(p.r.window, 0, 8, RMAEXT_SUM, RMAEXT_UINT64, &one,
+			 NULL, NULL, 1, &op));
+	rmaext_many_release(&state);
+	serve_start(&p);
+	OK(flush_for(p.r.window, -1, 3));
+	serve_stop(&p);
+	EQUAL(((uint64_t *)p.r.window_memory)[1], 1);
+	pair_close(&p);
+}
+
 /* The fabric closes with requests on their way. */
 static void close_fabric(void)
 {
@@ -1452,6 +1482,7 @@ const struct test tests[] = {
 	{"oversize", oversize, NULL, NULL},
 	{"late", late, NULL, NULL},
 	{"give_up", give_up, NULL, NULL},
+	{"behind_given_up", behind_given_up, NULL, NULL},
 	{"close_fabric", close_fabric, NULL, NULL},
 	{"threads", threads, NULL, NULL},
 	{"close_there", close_there, NULL, NULL},
