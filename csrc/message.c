@@ -369,7 +369,7 @@ void rmx_message_pump(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	struct rmx_executor *ex = &f->executor;
 	int ret;
 
-	while (peer->queue && may_send(ex, peer)) {
+	while (!ex->mute && peer->queue && may_send(ex, peer)) {
 		ret = is_bulk(peer->queue) ? send_part(f, peer)
 					   : send_short(f, peer);
 		if (ret == -FI_EAGAIN) {
@@ -408,6 +408,7 @@ enum rmx_step rmx_message_step(struct rmaext_op **op_p)
 	struct rmaext_fabric *f = op->fabric;
 	struct rmx_executor *ex = &f->executor;
 	const bool buffered = op->buffered;
+	bool stalled;
 
 	if (!op->sent) {
 		pthread_mutex_lock(&ex->lock);
@@ -424,7 +425,10 @@ enum rmx_step rmx_message_step(struct rmaext_op **op_p)
 		peer->queue_end = &op->next;
 		atomic_fetch_add(&op->target->pending, rmx_counts_as(op));
 		rmx_message_pump(f, peer);
+		stalled = peer->stalled;
 		pthread_mutex_unlock(&ex->lock);
+		if (stalled) /* the caller may not wait */
+			rmx_progress_call(f);
 		if (buffered) {
 			*op_p = NULL;
 			return RMX_DONE;
@@ -587,15 +591,14 @@ static void take_out(struct rmx_executor *ex, struct rmx_box *box,
  * operation. */
 static void give_up(struct rmaext_fabric *f, struct rmaext_op *op)
 {
-	struct rmaext_peer *peer = op->target->peer;
+	struct rmaext_peer *peer = op->target->peer; /* op may go */
 	struct rmx_executor *ex = &f->executor;
 
 	unqueue(op);
 	for (unsigned int i = 0; i < ex->made && op->flying; i++)
 		take_out(ex, &ex->boxes[i], op);
 	op_settle(op);
-	if (ex->boxes)
-		rmx_message_pump(f, peer);
+	rmx_message_pump(f, peer);
 }
 
 void rmx_message_give_up(struct rmaext_op *op)

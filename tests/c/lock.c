@@ -9,8 +9,7 @@
 
 #define RANKS 4
 #define TURNS 2000
-#define ASLEEP (10 * SECOND) /* whoever is not woken fails by the time limit \
-			      */
+#define ASLEEP (10 * SECOND) /* not woken, a test exceeds its limit */
 
 enum { NEXT, READERS, WRITERS, SLEEPERS };
 
