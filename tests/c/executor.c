@@ -590,13 +590,15 @@ static void late(void)
 	static uint64_t values[MANY], results[MANY];
 	const int64_t rank = 0;
 	struct rmaext_many state;
+	rmaext_window *patient;
 	struct pair p;
 	int ret;
 
 	pair_open(&p,
 		  (struct rig_options){.no_progress = true, .timeout = 0.3});
+	patient = here(&p, (struct lie){0});
 	serve_start(&p);
-	OK(add(p.r.window, 0, 0));
+	OK(add(patient, 0, 0));
 	serve_stop(&p);
 	memset(results, 0x77, sizeof(results));
 	for (int i = 0; i < 5; i++) {
@@ -619,8 +621,9 @@ static void late(void)
 			EQUAL(results[k], 0x7777777777777777);
 	}
 	for (int i = 0; i < 50; i++)
-		OK(add(p.r.window, 1, 2));
+		OK(add(patient, 1, 2));
 	serve_stop(&p);
+	drop_window(patient);
 	EQUAL(((uint64_t *)p.r.window_memory)[1], 100);
 	pair_close(&p);
 }
@@ -681,7 +684,7 @@ static void behind_given_up(void)
 			 NULL, NULL, 1, &op));
 	rmaext_many_release(&state);
 	serve_start(&p);
-	OK(flush_for(p.r.window, -1, 3));
+	OK(flush(p.r.window));
 	serve_stop(&p);
 	EQUAL(((uint64_t *)p.r.window_memory)[1], 1);
 	pair_close(&p);
@@ -1305,8 +1308,9 @@ static void unanswered(void)
 	pair_open(&p, (struct rig_options){.no_progress = true,
 					   .timeout = 0.3,
 					   .size = LONG * 8 + 8});
+	patient = here(&p, (struct lie){0});
 	serve_start(&p);
-	OK(add(p.r.window, 0, 0));
+	OK(add(patient, 0, 0));
 	serve_stop(&p);
 	for (int i = 0; i < 20; i++)
 		OK(rmaext_update(p.r.window, 0, 0, RMAEXT_SUM, RMAEXT_UINT64,
@@ -1327,7 +1331,6 @@ static void unanswered(void)
 	rmaext_fabric_progress(p.r.origin, 50000000);
 	for (int k = 0; k < LONG; k++)
 		EQUAL(old[k], 0x7777777777777777);
-	patient = here(&p, (struct lie){0});
 	for (int i = 0; i < 50; i++)
 		OK(add(patient, 16, 2));
 	OK(update(patient, 8, RMAEXT_SUM, RMAEXT_UINT64, values, old, LONG));
