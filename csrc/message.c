@@ -577,8 +577,10 @@ static void take_out(struct rmx_executor *ex, struct rmx_box *box,
 {
 	struct rmaext_op **link = &box->op;
 
+	if (box->bulk && box->op != op)
+		return; /* its links are not the box's */
 	while (*link && *link != op)
-		link = box->bulk ? &(struct rmaext_op *){NULL} : &(*link)->next;
+		link = &(*link)->next;
 	if (!*link || (box->loaned && !box->sent))
 		return;
 	*link = box->bulk ? NULL : op->next;
