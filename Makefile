@@ -130,7 +130,7 @@ asan: $(C_TESTS:tests/c/%.c=build/asan/%)
 tsan: $(C_TESTS:tests/c/%.c=build/tsan/%)
 	for program in $^; do \
 		TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
-		$(LIMIT) 300 setarch -R $$program || exit; done
+		$(LIMIT) 900 setarch -R $$program || exit; done
 
 # -- style -----------------------------------------------------------------------
 

@@ -263,6 +263,15 @@ bool rmx_executor_sends(const struct rmaext_fabric *f)
 	return false;
 }
 
+void rmx_executor_mute(struct rmaext_fabric *f)
+{
+	if (!f->executor.boxes)
+		return;
+	pthread_mutex_lock(&f->executor.lock);
+	f->executor.mute = true;
+	pthread_mutex_unlock(&f->executor.lock);
+}
+
 /* The endpoint is closed, and no call is inside. */
 void rmx_executor_stop(struct rmaext_fabric *f)
 {

@@ -246,6 +246,7 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 	*fabric = NULL;
 	rmx_progress_stop(f);
 	rmx_progress_settle(f);
+	rmx_executor_mute(f);
 	for (struct rmaext_window *w = f->windows; w; w = w->next)
 		rmx_key_unmap_all(w);
 	for (struct rmaext_memory *m = f->memories; m; m = m->next) {

@@ -225,7 +225,8 @@ struct rmx_landing {
 };
 
 struct rmx_executor {
-	/* guards free, made, boxes in use, and what peers say of messages */
+	/* guards free, made, mute, boxes in use, and what peers say of messages
+	 */
 	pthread_mutex_t lock;
 	struct rmx_box *boxes; /* RMX_BOXES; pages come as they are used */
 	struct rmx_box *free;
@@ -235,6 +236,7 @@ struct rmx_executor {
 	size_t iov;	      /* pieces of memory it may be sent from */
 	uint64_t name;	      /* of the own endpoint */
 	bool monologue;	      /* messages to it arrive */
+	bool mute;	      /* nothing is sent any more */
 	/* to whom the provider took no message */
 	_Atomic(struct rmaext_peer *) stalled;
 	/* the rest belongs to the CQ's reader */
@@ -810,6 +812,8 @@ int rmx_many_strided(struct rmaext_window *window, int kind,
 uint64_t rmx_name(const void *address, size_t len);
 int rmx_executor_start(struct rmaext_fabric *fabric);
 void rmx_executor_stop(struct rmaext_fabric *fabric);
+/* before the endpoint is closed: owners may give up at any time */
+void rmx_executor_mute(struct rmaext_fabric *fabric);
 bool rmx_executor_owns(const struct rmaext_fabric *fabric, const void *context);
 /* by the CQ's reader: a completion, and after each batch of them */
 void rmx_executor_complete(struct rmaext_fabric *fabric, void *context,
@@ -856,6 +860,8 @@ void rmx_message_sent(struct rmaext_fabric *fabric, struct rmx_box *box,
 void rmx_message_answered(struct rmaext_fabric *fabric, const char *data,
 			  size_t len);
 void rmx_message_retry(struct rmaext_fabric *fabric);
+/* executor.lock held; of all who give a credit back */
+void rmx_message_pump(struct rmaext_fabric *fabric, struct rmaext_peer *peer);
 /* without the lock */
 int rmx_message_send(struct rmaext_fabric *fabric, struct rmx_box *box,
 		     const struct iovec *iov, size_t count);

@@ -92,7 +92,7 @@ int rmaext_word_await(int64_t *sleepers, const int64_t *word, int64_t least,
 
 void rmaext_barrier(void)
 {
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	atomic_thread_fence(memory_order_seq_cst);
 }
 
 /* -- the lock -------------------------------------------------------------- */

@@ -363,13 +363,13 @@ static bool may_send(const struct rmx_executor *ex,
 	return is_bulk(op) ? !peer->requests : peer->requests < ex->credits;
 }
 
-/* Sends what may be sent. */
-static void pump(struct rmaext_fabric *f, struct rmaext_peer *peer)
+/* Sends what may be sent. The lock is held. */
+void rmx_message_pump(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
 	struct rmx_executor *ex = &f->executor;
 	int ret;
 
-	while (peer->queue && may_send(ex, peer)) {
+	while (!ex->mute && peer->queue && may_send(ex, peer)) {
 		ret = is_bulk(peer->queue) ? send_part(f, peer)
 					   : send_short(f, peer);
 		if (ret == -FI_EAGAIN) {
@@ -392,7 +392,7 @@ void rmx_message_retry(struct rmaext_fabric *f)
 	for (; peer; peer = next) {
 		next = peer->next_stalled;
 		peer->stalled = false;
-		pump(f, peer);
+		rmx_message_pump(f, peer);
 	}
 	pthread_mutex_unlock(&ex->lock);
 }
@@ -408,6 +408,7 @@ enum rmx_step rmx_message_step(struct rmaext_op **op_p)
 	struct rmaext_fabric *f = op->fabric;
 	struct rmx_executor *ex = &f->executor;
 	const bool buffered = op->buffered;
+	bool stalled;
 
 	if (!op->sent) {
 		pthread_mutex_lock(&ex->lock);
@@ -423,8 +424,11 @@ enum rmx_step rmx_message_step(struct rmaext_op **op_p)
 		*peer->queue_end = op;
 		peer->queue_end = &op->next;
 		atomic_fetch_add(&op->target->pending, rmx_counts_as(op));
-		pump(f, peer);
+		rmx_message_pump(f, peer);
+		stalled = peer->stalled;
 		pthread_mutex_unlock(&ex->lock);
+		if (stalled) /* the caller may not wait */
+			rmx_progress_call(f);
 		if (buffered) {
 			*op_p = NULL;
 			return RMX_DONE;
@@ -514,7 +518,7 @@ void rmx_message_sent(struct rmaext_fabric *f, struct rmx_box *box,
 	if (!box->batch && !box->op) { /* answered, given up or failed */
 		rmx_message_free(ex, box);
 		if (peer)
-			pump(f, peer);
+			rmx_message_pump(f, peer);
 	}
 	pthread_mutex_unlock(&ex->lock);
 }
@@ -529,7 +533,7 @@ static void after_answer(struct rmaext_fabric *f, struct rmaext_peer *peer)
 
 	peer->denied = false;
 	if (!pass)
-		pump(f, peer);
+		rmx_message_pump(f, peer);
 }
 
 void rmx_message_answered(struct rmaext_fabric *f, const char *data, size_t len)
@@ -573,8 +577,10 @@ static void take_out(struct rmx_executor *ex, struct rmx_box *box,
 {
 	struct rmaext_op **link = &box->op;
 
+	if (box->bulk && box->op != op)
+		return; /* its links are not the box's */
 	while (*link && *link != op)
-		link = box->bulk ? &(struct rmaext_op *){NULL} : &(*link)->next;
+		link = &(*link)->next;
 	if (!*link || (box->loaned && !box->sent))
 		return;
 	*link = box->bulk ? NULL : op->next;
@@ -587,15 +593,14 @@ static void take_out(struct rmx_executor *ex, struct rmx_box *box,
  * operation. */
 static void give_up(struct rmaext_fabric *f, struct rmaext_op *op)
 {
-	struct rmaext_peer *peer = op->target->peer;
+	struct rmaext_peer *peer = op->target->peer; /* op may go */
 	struct rmx_executor *ex = &f->executor;
 
 	unqueue(op);
 	for (unsigned int i = 0; i < ex->made && op->flying; i++)
 		take_out(ex, &ex->boxes[i], op);
 	op_settle(op);
-	if (ex->boxes)
-		pump(f, peer);
+	rmx_message_pump(f, peer);
 }
 
 void rmx_message_give_up(struct rmaext_op *op)
@@ -644,9 +649,9 @@ void rmx_message_forget(struct rmaext_window *w, int64_t rank)
 		struct rmx_box *box = &ex->boxes[i];
 		struct rmaext_op *op;
 
-		if (box->loaned && !box->sent)
-			continue;
-		while ((op = copy_in(box->op, box->bulk, w, target)))
+		/* asked again: what goes from the line may take this box */
+		while (!(box->loaned && !box->sent) &&
+		       (op = copy_in(box->op, box->bulk, w, target)))
 			give_up(f, op);
 	}
 	pthread_mutex_unlock(&ex->lock);

@@ -52,6 +52,7 @@ static int request_send(struct rmaext_fabric *f, struct rmx_box *box,
 			size_t len)
 {
 	struct rmx_executor *ex = &f->executor;
+	struct rmaext_peer *peer = box->peer;
 	int ret = rmx_message_send(f, box, &(struct iovec){box->data, len}, 1);
 
 	if (!ret)
@@ -59,6 +60,7 @@ static int request_send(struct rmaext_fabric *f, struct rmx_box *box,
 	pthread_mutex_lock(&ex->lock);
 	box->batch = NULL;
 	rmx_message_drop(ex, box);
+	rmx_message_pump(f, peer); /* for whoever saw the credit taken */
 	pthread_mutex_unlock(&ex->lock);
 	return ret;
 }
@@ -75,11 +77,14 @@ void rmx_batch_give_up(struct rmaext_batch *batch)
 	pthread_mutex_lock(&ex->lock);
 	for (unsigned int i = 0; i < ex->made; i++) {
 		struct rmx_box *box = &ex->boxes[i];
+		struct rmaext_peer *peer = box->peer;
 
 		if (box->batch != batch)
 			continue;
 		box->batch = NULL;
 		rmx_message_free(ex, box);
+		if (peer)
+			rmx_message_pump(batch->fabric, peer);
 	}
 	pthread_mutex_unlock(&ex->lock);
 }

@@ -321,12 +321,13 @@ static enum hot_outcome fetch_array(struct hot_window *w, struct request *r,
 	r->buffer[1] = (PyObject *)old;
 	r->result = PyArray_DATA(old);
 	done = update_array(w, r);
-	if (done != HOT_DONE)
+	if (done != HOT_DONE) {
 		Py_DECREF(old);
-	else
-		*old_p = scalar ? PyArray_Return(old) /* takes the reference */
-				: (PyObject *)old;
-	return done;
+		return done;
+	}
+	/* which takes the reference */
+	*old_p = scalar ? PyArray_Return(old) : (PyObject *)old;
+	return *old_p ? HOT_DONE : HOT_FAILED;
 }
 
 const struct hot_update hot_fetch_add = {

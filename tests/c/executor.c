@@ -590,13 +590,15 @@ static void late(void)
 	static uint64_t values[MANY], results[MANY];
 	const int64_t rank = 0;
 	struct rmaext_many state;
+	rmaext_window *patient;
 	struct pair p;
 	int ret;
 
 	pair_open(&p,
 		  (struct rig_options){.no_progress = true, .timeout = 0.3});
+	patient = here(&p, (struct lie){0});
 	serve_start(&p);
-	OK(add(p.r.window, 0, 0));
+	OK(add(patient, 0, 0));
 	serve_stop(&p);
 	memset(results, 0x77, sizeof(results));
 	for (int i = 0; i < 5; i++) {
@@ -619,8 +621,9 @@ static void late(void)
 			EQUAL(results[k], 0x7777777777777777);
 	}
 	for (int i = 0; i < 50; i++)
-		OK(add(p.r.window, 1, 2));
+		OK(add(patient, 1, 2));
 	serve_stop(&p);
+	drop_window(patient);
 	EQUAL(((uint64_t *)p.r.window_memory)[1], 100);
 	pair_close(&p);
 }
@@ -654,6 +657,36 @@ static void give_up(void)
 	}
 	OK(add(p.r.window, 0, 1));
 	serve_stop(&p);
+	pair_close(&p);
+}
+
+/* What is in line behind a batch goes when the batch is given up. */
+static void behind_given_up(void)
+{
+	enum { MANY = 8000 }; /* more than there are credits for */
+	static int64_t offsets[MANY];
+	static uint64_t values[MANY], results[MANY];
+	const int64_t rank = 0;
+	struct rmaext_many state;
+	const uint64_t one = 1;
+	rmaext_op *op;
+	struct pair p;
+
+	pair_open(&p, (struct rig_options){.no_progress = true});
+	serve_start(&p);
+	OK(add(p.r.window, 0, 0));
+	serve_stop(&p);
+	EQUAL(rmaext_many(p.r.window, RMAEXT_UPDATE, RMAEXT_SUM, RMAEXT_UINT64,
+			  8, MANY, RMAEXT_ONE_RANK, &rank, offsets, values,
+			  results, &state),
+	      RMAEXT_PENDING);
+	OK(rmaext_update(p.r.window, 0, 8, RMAEXT_SUM, RMAEXT_UINT64, &one,
+			 NULL, NULL, 1, &op));
+	rmaext_many_release(&state);
+	serve_start(&p);
+	OK(flush(p.r.window));
+	serve_stop(&p);
+	EQUAL(((uint64_t *)p.r.window_memory)[1], 1);
 	pair_close(&p);
 }
 
@@ -1275,8 +1308,9 @@ static void unanswered(void)
 	pair_open(&p, (struct rig_options){.no_progress = true,
 					   .timeout = 0.3,
 					   .size = LONG * 8 + 8});
+	patient = here(&p, (struct lie){0});
 	serve_start(&p);
-	OK(add(p.r.window, 0, 0));
+	OK(add(patient, 0, 0));
 	serve_stop(&p);
 	for (int i = 0; i < 20; i++)
 		OK(rmaext_update(p.r.window, 0, 0, RMAEXT_SUM, RMAEXT_UINT64,
@@ -1297,7 +1331,6 @@ static void unanswered(void)
 	rmaext_fabric_progress(p.r.origin, 50000000);
 	for (int k = 0; k < LONG; k++)
 		EQUAL(old[k], 0x7777777777777777);
-	patient = here(&p, (struct lie){0});
 	for (int i = 0; i < 50; i++)
 		OK(add(patient, 16, 2));
 	OK(update(patient, 8, RMAEXT_SUM, RMAEXT_UINT64, values, old, LONG));
@@ -1490,6 +1523,7 @@ const struct test tests[] = {
 	{"oversize", oversize, NULL, NULL},
 	{"late", late, NULL, NULL},
 	{"give_up", give_up, NULL, NULL},
+	{"behind_given_up", behind_given_up, NULL, NULL},
 	{"close_fabric", close_fabric, NULL, NULL},
 	{"threads", threads, NULL, NULL},
 	{"close_there", close_there, NULL, NULL},
