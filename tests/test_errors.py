@@ -29,9 +29,11 @@ MAP = {
         "ENETDOWN EPIPE EIO ECANCELED",
     ),
     rmaext.NoProviderError: (LookupError, "ENODATA"),
-    rmaext.NotLocalError: (ValueError, ""),
+    rmaext.NotLocalError: (ValueError, "EREMOTE"),
     rmaext.LibraryError: (LookupError, "ENOENT"),
     rmaext.KeyRecordError: (ValueError, ""),
+    rmaext.AttachError: (ValueError, ""),
+    rmaext.SyncError: (RuntimeError, ""),
 }
 CODES = [(name, cls) for cls, (_, names) in MAP.items() for name in names.split()]
 BUILTINS = [TypeError, ValueError, IndexError, OverflowError, MemoryError]

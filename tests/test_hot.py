@@ -557,6 +557,7 @@ def test_nothing_leaks(comm):
         array, out, number = np.arange(4), np.zeros(4, int), 12345678
         ranks, large = np.full(4, rank), np.zeros(5000, int)
         kept = [win, array, out, number, win.dtype, win.local, None, "offset", ranks, large]
+        kinds = [type(it).__name__ for it in kept]
         buffer = win.register(array)
 
         def refuse(call: Any) -> None:
@@ -605,18 +606,22 @@ def test_nothing_leaks(comm):
             win.get_many(rank, large)
             win.get_many(rank, large, large)  # the indices are copied
 
-        turns = 2000
+        turns = 2000 if win.route(rank) == "direct" else 400  # some take a message each
         for action in (work, odd, long):
             for _ in range(100):
                 action()
             gc.collect()
-            counts, blocks = [sys.getrefcount(it) for it in kept], sys.getallocatedblocks()
-            for _ in range(turns if action is not long else 100):
-                action()
-            gc.collect()
-            grown = [sys.getrefcount(it) for it in kept]
-            assert all(abs(b - a) < 50 for a, b in zip(counts, grown, strict=True))
-            assert sys.getallocatedblocks() - blocks < turns / 4
+            for _ in range(4):  # what is made or imported once is no leak
+                counts, blocks = [sys.getrefcount(it) for it in kept], sys.getallocatedblocks()
+                for _ in range(turns if action is not long else 100):
+                    action()
+                gc.collect()
+                grown = [sys.getrefcount(it) - n for it, n in zip(kept, counts, strict=True)]
+                more = sys.getallocatedblocks() - blocks
+                if all(abs(n) < 50 for n in grown) and more < turns / 4:
+                    break
+            else:
+                pytest.fail(f"{action.__name__}: {more} blocks; {[*zip(kinds, grown)]}")
         win.fence()
 
 
