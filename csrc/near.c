@@ -13,12 +13,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #define PAGE ((uint64_t)4096)
@@ -165,6 +168,26 @@ int rmaext_near_open(const struct rmaext_process *process, int pidfd,
 int rmaext_near_reach(const rmaext_near *near)
 {
 	return near->reach;
+}
+
+int rmaext_near_visible(const char *name)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	const size_t length = strlen(name);
+	int fd, ret;
+
+	if (length >= sizeof(address.sun_path))
+		return -ENAMETOOLONG;
+	/* abstract: after a zero, and as long as the name is */
+	memcpy(address.sun_path + 1, name, length);
+	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -errno;
+	ret = !connect(fd, (const struct sockaddr *)&address,
+		       (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
+				   length));
+	close(fd);
+	return ret;
 }
 
 bool rmx_near_gone(struct rmaext_near *near)

@@ -333,6 +333,8 @@ void rmaext_arena_leave(rmaext_arena *arena);
 int rmaext_near_open(const struct rmaext_process *process, int pidfd,
 		     rmaext_near **near_p);
 int rmaext_near_reach(const rmaext_near *near);
+/* 1 if a process of this network namespace has an abstract socket so named */
+int rmaext_near_visible(const char *name);
 int rmaext_near_map(rmaext_near *near, const struct rmaext_block *block,
 		    uint64_t len, void **addr_p);
 

@@ -11,12 +11,12 @@ import secrets
 import socket
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
 from . import _lifetime
+from ._lib import lib
 from .config import PROVIDERS, Config
 from .errors import KeyRecordError, NoProviderError
 from .keys import blame
@@ -169,12 +169,9 @@ class Beacon:
     @staticmethod
     def visible(name: str) -> bool | None:
         """Tell whether the owner of that name is in this network namespace; None: unknown."""
-        try:
-            probe = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        except OSError:  # no descriptor left
-            return None
-        with closing(probe):
-            return probe.connect_ex(f"\0rmaext-{name}") == 0
+        # in C: no signal handler leaves a socket behind
+        seen = lib.rmaext_near_visible(f"rmaext-{name}".encode())
+        return None if seen < 0 else bool(seen)
 
     def close(self) -> None:
         """Remove the name."""

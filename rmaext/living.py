@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import select
-import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,6 @@ class Living:
 
     def __init__(self, group: Group) -> None:
         self._group = group
-        self._lock = threading.Lock()
         self._poll = select.poll()
         self._ranks = {fd: rank for rank, fd in group.pidfds.items()}
         for fd in self._ranks:
@@ -35,19 +33,20 @@ class Living:
 
     def gone(self) -> set[int]:
         """Return the ranks that are gone, as far as it is time to look."""
+        # no lock: a signal handler that raises would leave it taken
         now = time.monotonic()
-        if now < self._next_look or not self._lock.acquire(False):
-            return self._gone  # another thread looks
+        if now < self._next_look:
+            return self._gone
+        self._next_look = now + _LOOK_EVERY
         try:
-            self._next_look = now + _LOOK_EVERY
             found = {self._ranks[fd] for fd, _ in self._poll.poll(0)}
-            if now >= self._next_probe:
-                if self._next_probe:  # not in the first moment of a wait
-                    found |= self._left()
-                self._next_probe = now + _PROBE_EVERY
-            self._gone = self._gone | found
-        finally:
-            self._lock.release()
+        except RuntimeError:  # another thread is in poll
+            return self._gone
+        if now >= self._next_probe:
+            first, self._next_probe = not self._next_probe, now + _PROBE_EVERY
+            if not first:  # not in the first moment of a wait
+                found |= self._left()
+        self._gone = self._gone | found  # what two threads lose so is found again
         return self._gone
 
     def _left(self) -> set[int]:

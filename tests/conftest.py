@@ -137,6 +137,11 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     State.executed += report.when == "call" and not report.skipped
 
 
+def pytest_internalerror(excrepr: object) -> None:
+    if State.size > 1:
+        abort(f"pytest itself failed here:\n{excrepr}")  # the others would wait for it
+
+
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if exitstatus == pytest.ExitCode.OK and not State.executed:
         # All of them skipped: that must not look like success.

@@ -6,11 +6,14 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import launch
 import numpy as np
@@ -19,6 +22,8 @@ from guarded import guarded
 from mpi4py import MPI
 
 import rmaext
+from rmaext.host import Beacon
+from rmaext.living import Living
 from rmaext.lock import FarLock, NearLock
 
 PROGRAM = Path(__file__).parent / "programs" / "locks.py"
@@ -536,6 +541,41 @@ def test_a_signal_anywhere_in_an_epoch(comm, seconds):
                 assert win.local[0] >= number
         assert hits > 5
         win.fence()
+
+
+@pytest.mark.timeout(60)
+def test_a_signal_anywhere_in_a_look_for_the_dead():
+    """It leaves nothing open or locked: who ends later is still found."""
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    fd = os.pidfd_open(child.pid)
+    beacon = Beacon()
+    group = SimpleNamespace(
+        pidfds={1: fd},
+        near={0},
+        hellos=[SimpleNamespace(beacon=beacon.name)],
+        size=2,
+        _network=None,
+    )
+    living, hits = Living(group), 0
+    with shooter(1) as (arm, disarm):
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            with contextlib.suppress(Shot):
+                arm()
+                for _ in range(50):
+                    living._next_look, living._next_probe = 0, 1
+                    assert not living.gone()
+                disarm()
+                continue
+            hits += 1
+    assert hits > 20
+    child.communicate()
+    living._next_look = 0
+    assert living.gone() == {1}
+    beacon.close()
+    living._next_look, living._next_probe = 0, 1
+    assert living.gone() == {0, 1}
+    os.close(fd)
 
 
 # -- start, post, complete, wait -----------------------------------------------------
