@@ -234,7 +234,7 @@ struct rmx_executor {
 	size_t bulk;	      /* bytes of values in a message, at most */
 	size_t iov;	      /* pieces of memory it may be sent from */
 	uint64_t name;	      /* of the own endpoint */
-	bool monologue;	      /* messages to it arrive */
+	bool tagged;	      /* all messages are, see compat.h */
 	/* to whom the provider took no message */
 	_Atomic(struct rmaext_peer *) stalled;
 	/* the rest belongs to the CQ's reader */
@@ -865,13 +865,6 @@ void rmx_message_forget(struct rmaext_window *window, int64_t rank);
 /* executor.lock held */
 void rmx_message_fail_all(struct rmaext_fabric *fabric,
 			  const struct rmaext_error *record);
-/* may messages go there? */
-static inline bool rmx_message_valid(const struct rmaext_fabric *fabric,
-				     const struct rmaext_peer *peer)
-{
-	return fabric->executor.monologue ||
-	       peer->name != fabric->executor.name;
-}
 struct rmx_box *rmx_message_new(struct rmaext_fabric *fabric,
 				struct rmaext_peer *peer,
 				const struct rmaext_window *window);

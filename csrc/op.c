@@ -38,11 +38,9 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 			       "memory that is attached has no key");
 	if (ret)
 		return ret;
-	if (!target->peer ||
-	    (kind >= RMX_UPDATE && !rmx_message_valid(f, target->peer)))
+	if (!target->peer)
 		return rmx_fail(-FI_EOPNOTSUPP, rank, "rmaext_op",
-				"there is no network to it, or one without "
-				"messages");
+				"there is no network to it");
 	if (payload <= RMX_INLINE)
 		slot = rmx_slot_take(f, target->peer);
 	op = slot ? &slot->own : malloc(sizeof(*op) + payload);
