@@ -51,4 +51,10 @@ static inline bool rmx_takes_address(const char *provider)
 	return !rmx_has_rails(provider);
 }
 
+/* Bytes of a read or write: one a rail, each of which has 16 of the key. */
+static inline size_t rmx_least(const char *provider, size_t key_size)
+{
+	return rmx_has_rails(provider) ? key_size / 16 : 1;
+}
+
 #endif

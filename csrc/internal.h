@@ -272,6 +272,7 @@ struct rmaext_fabric {
 	uint64_t mr_mode;
 	size_t key_size;
 	size_t chunk;	       /* longest single read or write */
+	size_t least;	       /* shortest, of those that are not empty */
 	struct rmx_bell *bell; /* the own process's; or NULL */
 	struct rmx_progress progress;
 	pthread_mutex_t lock; /* peers, memories, windows, mapping */
@@ -581,6 +582,8 @@ int rmx_check(const struct rmaext_window *window, const char *call,
 	      int64_t rank, uint64_t offset, uint64_t len, int access);
 int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
 		 void *context);
+int rmx_get_new(struct rmaext_window *window, int64_t rank, uint64_t offset,
+		void *buf, uint64_t len, struct rmaext_op **op_p);
 
 /* near.c */
 bool rmx_near_gone(struct rmaext_near *near);
