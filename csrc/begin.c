@@ -233,6 +233,26 @@ int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p)
 	return RMAEXT_PENDING;
 }
 
+/* What is too short to be written goes as a message. */
+static int put_new(struct rmaext_window *w, int64_t rank, uint64_t offset,
+		   const void *buf, uint64_t len, struct rmaext_op **op_p)
+{
+	const bool is_short = len < w->fabric->least;
+	int ret = rmx_op_new(w, rank, is_short ? RMX_MESSAGE_PUT : RMX_PUT,
+			     offset, len, 0, op_p);
+
+	if (ret)
+		return ret;
+	if (is_short) {
+		(*op_p)->operand = buf;
+		(*op_p)->unit = 1;
+		(*op_p)->notify = -1;
+	} else {
+		(*op_p)->local = (char *)(uintptr_t)buf;
+	}
+	return 0;
+}
+
 static int begin_copy(struct rmaext_window *w, const struct rmaext_call *call,
 		      struct rmaext_op **op_p)
 {
@@ -260,12 +280,11 @@ static int begin_copy(struct rmaext_window *w, const struct rmaext_call *call,
 					     len);
 		return rmx_cma_read(t, rank, offset, call->result, len);
 	}
-	ret = rmx_op_new(w, rank, is_put ? RMX_PUT : RMX_GET, offset, len, 0,
-			 &op);
-	if (ret)
-		return ret;
-	op->local = is_put ? (char *)(uintptr_t)call->operand : call->result;
-	return rmx_begin(op, call->ended, op_p);
+	if (is_put)
+		ret = put_new(w, rank, offset, call->operand, len, &op);
+	else
+		ret = rmx_get_new(w, rank, offset, call->result, len, &op);
+	return ret ? ret : rmx_begin(op, call->ended, op_p);
 }
 
 int rmaext_begin(rmaext_window *w, const struct rmaext_call *call,

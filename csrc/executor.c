@@ -13,7 +13,7 @@
  * requests on their way.
  */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "wire.h"
 #include "compat.h"
 
 #include <errno.h>
@@ -173,8 +173,8 @@ static int landing_receive(struct rmaext_fabric *f, struct rmx_landing *landing)
 	landing_clear(ex, landing);
 	landing->state = RMX_RECEIVING;
 	ex->receiving++;
-	ret = (int)fi_recv(f->ep, landing->data, RMX_LONGEST, NULL,
-			   FI_ADDR_UNSPEC, &landing->context);
+	ret = rmx_wire_receive(f, landing->data, RMX_LONGEST,
+			       &landing->context);
 	if (!ret)
 		return 0;
 	if (ret == -FI_EAGAIN) { /* as good as posted */
@@ -241,7 +241,11 @@ int rmx_executor_start(struct rmaext_fabric *f)
 	if (ret)
 		return ret;
 	ex->name = rmx_name(own, len);
-	ex->monologue = rmx_talks_to_itself(f->info->fabric_attr->prov_name);
+	ex->tagged = rmx_has_rails(f->info->fabric_attr->prov_name);
+	if (ex->tagged) {
+		ex->credits = 1;
+		ex->bulk = RMX_MESSAGE - RMX_HEADERS;
+	}
 	ex->boxes = map(RMX_BOXES_SIZE);
 	ex->landings = map(RMX_LANDINGS * sizeof(*ex->landings));
 	if (!ex->boxes || !ex->landings)
@@ -303,16 +307,15 @@ void rmx_executor_stop(struct rmaext_fabric *f)
 static void send_reply(struct rmaext_fabric *f, struct rmx_landing *landing)
 {
 	const bool brief = landing->reply_len <= f->info->tx_attr->inject_size;
-	const char *reply = landing->data + landing->reply;
+	char *reply = landing->data + landing->reply;
+	const struct iovec all = {reply, landing->reply_len};
 	const fi_addr_t to = landing->peer->addr;
 	int ret = -FI_ENOTCONN;
 
 	if (!atomic_load(&landing->peer->gone)) {
 		landing->state = RMX_REPLYING;
-		ret = brief ? (int)fi_inject(f->ep, reply, landing->reply_len,
-					     to)
-			    : (int)fi_send(f->ep, reply, landing->reply_len,
-					   NULL, to, &landing->context);
+		ret = brief ? rmx_wire_inject(f, reply, landing->reply_len, to)
+			    : rmx_wire_send(f, &all, 1, to, &landing->context);
 	}
 	if (ret == -FI_EAGAIN)
 		enqueue(&f->executor, landing, RMX_WAITING);

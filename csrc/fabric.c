@@ -158,6 +158,7 @@ int rmaext_fabric_open(rmaext_library *lib,
 		f->chunk = (size_t)4 << 20;
 	if (f->chunk > 64)
 		f->chunk &= ~(size_t)63;
+	f->least = rmx_least(f->info->fabric_attr->prov_name, f->key_size);
 
 	TRY("calloc", rmx_slots_make(f));
 	TRY("fi_fabric", lib->fabric(f->info->fabric_attr, &f->fabric, NULL));

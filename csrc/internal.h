@@ -235,8 +235,8 @@ struct rmx_executor {
 	size_t bulk;	      /* bytes of values in a message, at most */
 	size_t iov;	      /* pieces of memory it may be sent from */
 	uint64_t name;	      /* of the own endpoint */
-	bool monologue;	      /* messages to it arrive */
 	bool mute;	      /* nothing is sent any more */
+	bool tagged;	      /* all messages are, see compat.h */
 	/* to whom the provider took no message */
 	_Atomic(struct rmaext_peer *) stalled;
 	/* the rest belongs to the CQ's reader */
@@ -275,6 +275,7 @@ struct rmaext_fabric {
 	uint64_t mr_mode;
 	size_t key_size;
 	size_t chunk;	       /* longest single read or write */
+	size_t least;	       /* shortest, of those that are not empty */
 	struct rmx_bell *bell; /* the own process's; or NULL */
 	struct rmx_progress progress;
 	pthread_mutex_t lock; /* peers, memories, windows, mapping */
@@ -584,6 +585,8 @@ int rmx_check(const struct rmaext_window *window, const char *call,
 	      int64_t rank, uint64_t offset, uint64_t len, int access);
 int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
 		 void *context);
+int rmx_get_new(struct rmaext_window *window, int64_t rank, uint64_t offset,
+		void *buf, uint64_t len, struct rmaext_op **op_p);
 
 /* near.c */
 bool rmx_near_gone(struct rmaext_near *near);
@@ -872,13 +875,6 @@ void rmx_message_forget(struct rmaext_window *window, int64_t rank);
 /* executor.lock held */
 void rmx_message_fail_all(struct rmaext_fabric *fabric,
 			  const struct rmaext_error *record);
-/* may messages go there? */
-static inline bool rmx_message_valid(const struct rmaext_fabric *fabric,
-				     const struct rmaext_peer *peer)
-{
-	return fabric->executor.monologue ||
-	       peer->name != fabric->executor.name;
-}
 struct rmx_box *rmx_message_new(struct rmaext_fabric *fabric,
 				struct rmaext_peer *peer,
 				const struct rmaext_window *window);

@@ -25,7 +25,7 @@ static int check_route(const struct rmaext_batch *b, int64_t rank)
 		return 0;
 	if (!b->fabric || !t->peer)
 		return rmx_fail(-FI_EOPNOTSUPP, rank, rmx_batch_name(b),
-				"no messages on this provider");
+				"there is no network to it");
 	return 0;
 }
 

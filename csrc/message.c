@@ -14,7 +14,7 @@
  * The lock is the executor's. It is held while a message is handed to the
  * provider, which keeps those to one peer in order.
  */
-#include "internal.h"
+#include "wire.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,17 +72,7 @@ struct rmx_box *rmx_message_new(struct rmaext_fabric *f,
 int rmx_message_send(struct rmaext_fabric *f, struct rmx_box *box,
 		     const struct iovec *iov, size_t count)
 {
-	const struct fi_msg message = {
-		.msg_iov = iov,
-		.iov_count = count,
-		.addr = box->peer->addr,
-		.context = &box->context,
-	};
-
-	if (count > 1)
-		return (int)fi_sendmsg(f->ep, &message, FI_COMPLETION);
-	return (int)fi_send(f->ep, iov->iov_base, iov->iov_len, NULL,
-			    box->peer->addr, &box->context);
+	return rmx_wire_send(f, iov, count, box->peer->addr, &box->context);
 }
 
 /* It was not sent. The lock is held. */

@@ -38,11 +38,9 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 			       "memory that is attached has no key");
 	if (ret)
 		return ret;
-	if (!target->peer ||
-	    (kind >= RMX_UPDATE && !rmx_message_valid(f, target->peer)))
+	if (!target->peer)
 		return rmx_fail(-FI_EOPNOTSUPP, rank, "rmaext_op",
-				"there is no network to it, or one without "
-				"messages");
+				"there is no network to it");
 	if (payload <= RMX_INLINE)
 		slot = rmx_slot_take(f, target->peer);
 	op = slot ? &slot->own : malloc(sizeof(*op) + payload);
@@ -267,10 +265,13 @@ int rmx_op_post_chunk(struct rmaext_op *op)
 	const uint64_t run =
 		op->strides ? op->strides->run - at % op->strides->run : left;
 	const size_t most = left < op->chunk ? left : op->chunk;
-	const size_t len = run < most ? run : most;
+	size_t len = run < most ? run : most;
 	struct rmx_slot *slot = op->slot;
 	int ret;
 
+	/* what is left of the run must not be too short */
+	if (run - len && run - len < f->least)
+		len -= f->least;
 	if (op->sent - atomic_load(&op->completed) >= RMX_OP_CHUNKS)
 		return -FI_ENOSPC;
 	if (!slot || op->sent)

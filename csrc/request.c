@@ -237,8 +237,6 @@ static int ask_next(struct rmaext_batch *b, struct rmx_lane *lane)
 		most = room / (sizeof(uint64_t) + unit);
 	like.unit = (uint16_t)unit;
 	like.count = (uint16_t)(left < most ? left : most);
-	if (!rmx_message_valid(f, like.peer))
-		return -FI_EOPNOTSUPP;
 	if (atomic_load(&b->unanswered) >= RMX_UNANSWERED)
 		return -FI_ENOSPC;
 	box = request_new(f, &like);

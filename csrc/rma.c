@@ -116,6 +116,10 @@ int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 		ret = rmx_cma_write(&w->targets[rank], rank, offset, buf, len);
 		goto leave;
 	}
+	if (len < w->fabric->least) {
+		ret = rmx_message_put(w, rank, offset, buf, len, -1, op_p);
+		goto leave;
+	}
 	/* one chunk, so that the CQ's reader can tell when it is complete */
 	copy = len <= RMX_COPY_MAX && len <= w->fabric->chunk;
 	ret = rmx_op_new(w, rank, RMX_PUT, offset, len, copy ? len : 0, &op);
@@ -134,6 +138,25 @@ int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 leave:
 	rmx_window_leave(w);
 	return ret;
+}
+
+/* What is too short to be read goes as an update that changes nothing. */
+int rmx_get_new(struct rmaext_window *w, int64_t rank, uint64_t offset,
+		void *buf, uint64_t len, struct rmaext_op **op_p)
+{
+	const bool is_short = len < w->fabric->least;
+	int ret = rmx_op_new(w, rank, is_short ? RMX_UPDATE : RMX_GET, offset,
+			     len, 0, op_p);
+
+	if (ret)
+		return ret;
+	(*op_p)->local = buf;
+	if (is_short) {
+		(*op_p)->op = RMAEXT_NO_OP;
+		(*op_p)->type = RMAEXT_UINT8;
+		(*op_p)->unit = 1;
+	}
+	return 0;
 }
 
 int rmaext_get(rmaext_window *w, int64_t rank, uint64_t offset, void *buf,
@@ -156,11 +179,9 @@ int rmaext_get(rmaext_window *w, int64_t rank, uint64_t offset, void *buf,
 		ret = rmx_cma_read(&w->targets[rank], rank, offset, buf, len);
 		goto leave;
 	}
-	ret = rmx_op_new(w, rank, RMX_GET, offset, len, 0, &op);
-	if (ret)
-		goto leave;
-	op->local = buf;
-	ret = rmx_op_run(op, op_p);
+	ret = rmx_get_new(w, rank, offset, buf, len, &op);
+	if (!ret)
+		ret = rmx_op_run(op, op_p);
 leave:
 	rmx_window_leave(w);
 	return ret;
@@ -170,6 +191,7 @@ int rmaext_connect(rmaext_window *w, int64_t rank, rmaext_op **op_p)
 {
 	struct rmaext_op *op;
 	int ret = rmx_window_enter(w, "connect");
+	size_t least;
 
 	*op_p = NULL;
 	if (ret)
@@ -177,8 +199,11 @@ int rmaext_connect(rmaext_window *w, int64_t rank, rmaext_op **op_p)
 	ret = rmx_check(w, "connect", rank, 0, 1, RMAEXT_READ);
 	if (ret || w->targets[rank].route != RMAEXT_FABRIC)
 		goto leave;
-	/* the byte goes where a copy would lie */
-	ret = rmx_op_new(w, rank, RMX_GET, 0, 1, 1, &op);
+	least = w->fabric->least;
+	if (w->targets[rank].size < least)
+		goto leave;
+	/* the bytes go where a copy would lie */
+	ret = rmx_op_new(w, rank, RMX_GET, 0, least, least, &op);
 	if (!ret)
 		ret = rmx_op_begin(op, op_p);
 leave:

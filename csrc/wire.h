@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* A message's way to the provider. */
+#ifndef RMAEXT_WIRE_H
+#define RMAEXT_WIRE_H
+
+#include "internal.h"
+
+#include <rdma/fi_tagged.h>
+
+static inline int rmx_wire_receive(struct rmaext_fabric *f, void *buf,
+				   size_t len, void *context)
+{
+	if (f->executor.tagged)
+		return (int)fi_trecv(f->ep, buf, len, NULL, FI_ADDR_UNSPEC, 0,
+				     0, context);
+	return (int)fi_recv(f->ep, buf, len, NULL, FI_ADDR_UNSPEC, context);
+}
+
+static inline int rmx_wire_send(struct rmaext_fabric *f,
+				const struct iovec *iov, size_t count,
+				fi_addr_t to, void *context)
+{
+	const struct fi_msg message = {
+		.msg_iov = iov,
+		.iov_count = count,
+		.addr = to,
+		.context = context,
+	};
+	const struct fi_msg_tagged tagged = {
+		.msg_iov = iov,
+		.iov_count = count,
+		.addr = to,
+		.context = context,
+	};
+
+	if (f->executor.tagged)
+		return (int)fi_tsendmsg(f->ep, &tagged, FI_COMPLETION);
+	if (count > 1)
+		return (int)fi_sendmsg(f->ep, &message, FI_COMPLETION);
+	return (int)fi_send(f->ep, iov->iov_base, iov->iov_len, NULL, to,
+			    context);
+}
+
+static inline int rmx_wire_inject(struct rmaext_fabric *f, const void *buf,
+				  size_t len, fi_addr_t to)
+{
+	if (f->executor.tagged)
+		return (int)fi_tinject(f->ep, buf, len, to, 0);
+	return (int)fi_inject(f->ep, buf, len, to);
+}
+
+#endif
