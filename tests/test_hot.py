@@ -621,7 +621,9 @@ def test_nothing_leaks(comm):
                 if all(abs(n) < 50 for n in grown) and more < turns / 4:
                     break
             else:
-                pytest.fail(f"{action.__name__}: {more} blocks; {[*zip(kinds, grown)]}")
+                pytest.fail(
+                    f"{action.__name__}: {more} blocks; {[*zip(kinds, grown, strict=True)]}"
+                )
         win.fence()
 
 
