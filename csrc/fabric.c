@@ -192,6 +192,19 @@ static void close_fid(struct fid *fid, int *ret_p)
 				  "object of class %zu", fid->fclass);
 }
 
+/*
+ * ofi_rxm never deregisters where a receive was to go that failed, which keeps
+ * the domain and the fabric: they stay until the process ends.
+ */
+static void close_domain(struct rmaext_fabric *f, int *ret_p)
+{
+	int ignored = 0;
+	int *code_p = f->executor.failed ? &ignored : ret_p;
+
+	close_fid(f->domain ? &f->domain->fid : NULL, code_p);
+	close_fid(f->fabric ? &f->fabric->fid : NULL, code_p);
+}
+
 /* Every call on a fabric is bracketed, as those on a window are. */
 int rmx_fabric_enter(struct rmaext_fabric *f, const char *call)
 {
@@ -257,8 +270,7 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 	close_fid(f->ep ? &f->ep->fid : NULL, &ret);
 	close_fid(f->av ? &f->av->fid : NULL, &ret);
 	close_fid(f->cq ? &f->cq->fid : NULL, &ret);
-	close_fid(f->domain ? &f->domain->fid : NULL, &ret);
-	close_fid(f->fabric ? &f->fabric->fid : NULL, &ret);
+	close_domain(f, &ret);
 
 	rmx_executor_stop(f);
 	rmx_op_shut_all(f);

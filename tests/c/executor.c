@@ -1381,6 +1381,91 @@ static void failed_twice(void)
 	pair_close(&p);
 }
 
+/* Sends long messages of two pieces to that endpoint, until it is killed. */
+static void sender(const int *from, const int *to)
+{
+	static char values[RMX_MOST];
+	const struct iovec iov[] = {{values, 64}, {values, sizeof(values)}};
+	char name[256];
+	size_t len = (size_t)read(*from, name, sizeof(name));
+	rmaext_fabric *f = fabric_open(false, false);
+	struct fi_context2 contexts[RMX_CREDITS + 1];
+	rmaext_peer *peer;
+
+	OK(rmaext_peer_add(f, name, len, -1, &peer));
+	while (fi_send(f->ep, values, 64, NULL, peer->addr, &contexts[0]))
+		rmaext_fabric_progress(f, 1000000);
+	rmaext_fabric_progress(f, 10000000);
+	CHECK(write(*to, "c", 1) == 1 && read(*from, name, 1) == 1);
+	for (unsigned int i = 1; i <= RMX_CREDITS; i++) {
+		const struct fi_msg message = {
+			.msg_iov = iov,
+			.iov_count = COUNT(iov),
+			.addr = peer->addr,
+			.context = &contexts[i],
+		};
+
+		OK(fi_sendmsg(f->ep, &message, FI_COMPLETION));
+	}
+	rmaext_fabric_progress(f, 10000000);
+	CHECK(write(*to, "s", 1) == 1);
+	pause();
+}
+
+/* The reads of its messages fail: those of others are received as before. */
+static void sender_killed(void)
+{
+	enum { LONG = 150000 };
+	uint64_t *ones = malloc(LONG * sizeof(*ones));
+	int to[2], from[2], status;
+	const uint64_t *cells;
+	const int64_t end = now() + 10 * SECOND;
+	char name[256], byte;
+	size_t len = sizeof(name);
+	struct rmx_executor *ex;
+	struct pair p;
+	pid_t child;
+
+	CHECK(ones && !pipe(to) && !pipe(from));
+	child = fork();
+	if (!child)
+		sender(&to[0], &from[1]);
+	for (int i = 0; i < LONG; i++)
+		ones[i] = 1;
+	pair_open(&p,
+		  (struct rig_options){.size = LONG * 8, .no_progress = true});
+	OK(rmaext_fabric_address(p.r.target, name, &len));
+	CHECK(write(to[1], name, len) == (ssize_t)len);
+	ex = &p.r.target->executor;
+	serve_start(&p);
+	OK(add(p.r.window, 0, 1));
+	CHECK(read(from[0], &byte, 1) == 1);
+	serve_stop(&p);
+	CHECK(write(to[1], "g", 1) == 1 && read(from[0], &byte, 1) == 1);
+	kill(child, SIGKILL);
+	waitpid(child, &status, 0);
+	leaky(true); /* the registrations for those reads */
+	for (unsigned int i = 0; i < RMX_CREDITS; i++)
+		while (ex->landings[i].state == RMX_RECEIVING) {
+			CHECK(now() < end);
+			rmaext_fabric_progress(p.r.target, 1000000);
+		}
+	leaky(false);
+	serve_start(&p);
+	for (int i = 0; i < 20; i++) {
+		OK(add(p.r.window, 0, 1));
+		OK(update(p.r.window, 0, RMAEXT_SUM, RMAEXT_UINT64, ones, NULL,
+			  LONG));
+	}
+	OK(flush(p.r.window));
+	serve_stop(&p);
+	cells = (uint64_t *)p.r.window_memory;
+	EQUAL(cells[0], 41);
+	EQUAL(cells[LONG - 1], 20);
+	free(ones);
+	pair_close(&p);
+}
+
 static void killed(void)
 {
 	enum { LONG = 200000 };
@@ -1539,6 +1624,7 @@ const struct test tests[] = {
 	{"early_updates", early_updates, NULL, NULL},
 	{"unanswered", unanswered, NULL, NULL},
 	{"failed_twice", failed_twice, NULL, NULL},
+	{"sender_killed", sender_killed, NULL, NULL},
 	{"killed", killed, NULL, NULL},
 	{"close_with_line", close_with_line, NULL, NULL},
 	{"many_threads", many_threads, NULL, NULL},
