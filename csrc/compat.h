@@ -33,9 +33,9 @@ static inline bool rmx_listens_on_tcp(const char *provider)
 
 /*
  * ofi_mrail marks every message as a tagged one (1.9 to 2.5.1), so that none
- * ever meets an fi_recv. It keeps those of more than 16 KiB and has the receiver
- * fetch them from its fi_recv's source address, which is nobody here: it
- * crashes. Its queues may be read by two threads at once, which then swap
+ * ever meets an fi_recv. It keeps those of more than 16 KiB and has the
+ * receiver fetch them from its fi_recv's source address, which is nobody here:
+ * it crashes. Its queues may be read by two threads at once, which then swap
  * messages. And it cuts each read and write in one part a rail, none empty.
  */
 static inline bool rmx_has_rails(const char *provider)

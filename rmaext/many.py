@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
+from mpi4py import MPI
 from numpy.typing import NDArray
 
 from . import memory
@@ -28,6 +29,7 @@ Shape = tuple[int, ...]
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 _INT64 = np.dtype(np.int64)
+_PROC_NULL = MPI.PROC_NULL
 _ONE_RANK, _ONE_OFFSET = lib.RMAEXT_ONE_RANK, lib.RMAEXT_ONE_OFFSET
 _ONE_VALUE = lib.RMAEXT_ONE_VALUE
 _PENDING = lib.RMAEXT_PENDING
@@ -118,7 +120,7 @@ class ManyOperations:
     def _put_many(self, ranks: Any, offsets: Any, values: Any) -> None:
         self._check_open("put_many")
         values = memory.origin(values, self._dtype)
-        self._many(PUT, 0, ranks, offsets, values, None)
+        self._many_or_none(PUT, 0, ranks, offsets, values, None)
 
     @behind
     def _get_many(self, ranks: Any, offsets: Any, out: Array | None = None) -> Array:
@@ -126,7 +128,7 @@ class ManyOperations:
         if out is not None:
             memory.check_result(out, self._dtype)
             ranks, offsets = _apart(ranks, out), _apart(offsets, out)
-        result: Array = self._many(GET, 0, ranks, offsets, None, out)
+        result: Array = self._many_or_none(GET, 0, ranks, offsets, None, out)
         return result
 
     @behind
@@ -154,7 +156,35 @@ class ManyOperations:
             text = f"{name}: window {self._name}: no {op} on dtype {self._dtype}"
             raise Unsupported(errno.EOPNOTSUPP, text, call=name)
         call = Call(name, lib.RMAEXT_UPDATE, number, fetch)
-        return self._many(call, type_, ranks, offsets, values, None)
+        return self._many_or_none(call, type_, ranks, offsets, values, None)
+
+    def _many_or_none(
+        self,
+        call: Call,
+        type_: int,
+        ranks: Any,
+        offsets: Any,
+        values: Array | None,
+        out: Array | None,
+    ) -> Any:
+        """As `_many`, but elements that go to MPI.PROC_NULL are left out."""
+        try:
+            return self._many(call, type_, ranks, offsets, values, out)
+        except BoundsError:  # where there are such, nothing was sent
+            ranks = indices("ranks", ranks)
+            there = ranks != _PROC_NULL
+            if there.all():
+                raise
+        arrays = [ranks, indices("offsets", offsets)] + ([] if values is None else [values])
+        shape = np.broadcast_shapes(*(array.shape for array in arrays))
+        there = np.broadcast_to(there, shape)
+        some = [np.broadcast_to(array, shape)[there] for array in arrays]
+        if out is None and call.results:
+            out = np.zeros(shape, self._dtype)
+        got = self._many(call, type_, some[0], some[1], some[2] if some[2:] else None, None)
+        if out is not None:
+            out[there] = got
+        return out
 
     def _many(
         self,

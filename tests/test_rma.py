@@ -11,6 +11,8 @@ import pytest
 from guarded import PATTERN, guarded, neighbour, noise, same
 from mpi4py import MPI
 
+from rmaext import BoundsError
+
 
 def plan(seed, ranks, limit):
     """Where origin o writes in target t: slots with gaps, on every rank alike.
@@ -221,6 +223,46 @@ def test_proc_null(comm):
         win.flush(nobody)
         win.fence()
         assert win.local.tolist() == [5] * 4
+
+
+def test_proc_null_many(comm):
+    """Elements that go to nobody are left out of calls on many."""
+    right, nobody = (comm.rank + 1) % comm.size, MPI.PROC_NULL
+    with guarded(comm, 4, "i4", 5) as win:
+        ranks = np.array([[right, nobody], [nobody, right]])
+        offsets = [[0, 2**40], [-1, 3]]
+        values = np.arange(1, 5, dtype="i4").reshape(2, 2)
+        win.put_many(ranks, offsets, values)
+        win.fence()
+        assert win.local.tolist() == [1, 5, 5, 4]
+        assert win.get_many(ranks, offsets).tolist() == [[1, 0], [0, 4]]
+        out = np.full((2, 2), 7, "i4")
+        assert win.get_many(ranks, offsets, out=out) is out
+        assert out.tolist() == [[1, 7], [7, 4]]
+        win.fence()
+        win.accumulate_many(ranks, offsets, 10)
+        win.fence()
+        assert win.local.tolist() == [11, 5, 5, 14]
+        win.fence()
+        assert win.fetch_add_many(ranks, offsets, values).tolist() == [[11, 0], [0, 14]]
+        win.fence()
+        assert win.fetch_op_many([nobody, right], 0, 3, "max").tolist() == [0, 12]
+        win.put_many(nobody, 99, 1)
+        assert win.fetch_add_many(nobody, 99, 1) == 0
+        assert win.get_many(nobody, 1).shape == ()
+        assert win.get_many(nobody, [1, 99]).tolist() == [0, 0]
+        win.fence()
+        assert win.local.tolist() == [12, 5, 5, 18]
+        win.fence()
+        for call in win.put_many, win.accumulate_many, win.fetch_add_many:
+            with pytest.raises(BoundsError):  # and nothing is sent
+                call([nobody, right, right], [0, 0, 4], 1)
+        with pytest.raises(BoundsError):
+            win.get_many([nobody, comm.size], 0)
+        with pytest.raises(ValueError, match="shape"):
+            win.get_many([nobody, right], 0, out=np.zeros(3, "i4"))
+        win.fence()
+        assert win.local.tolist() == [12, 5, 5, 18]
 
 
 @pytest.mark.parametrize(
