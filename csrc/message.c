@@ -165,10 +165,16 @@ static uint64_t bulk_most(const struct rmx_executor *ex,
 	return most - most % op->unit;
 }
 
+static bool notifies(const struct rmaext_op *op)
+{
+	return op->kind == RMX_MESSAGE_PUT && op->notify >= 0;
+}
+
+/* The last of several parts notifies. */
 static struct rmx_range range_of(const struct rmaext_op *op, uint64_t at,
 				 const struct share *s)
 {
-	const bool notify = op->kind == RMX_MESSAGE_PUT && op->notify >= 0;
+	const bool notify = notifies(op) && at + s->values == op->len;
 
 	return (struct rmx_range){
 		.offset = op->offset + at,
@@ -348,8 +354,9 @@ static bool may_send(const struct rmx_executor *ex,
 {
 	const struct rmaext_op *op = peer->queue;
 
-	if (peer->bulks)
-		return peer->bulk == op && peer->bulks < RMX_CREDITS;
+	if (peer->bulks) /* parts are not ordered */
+		return peer->bulk == op && peer->bulks < RMX_CREDITS &&
+		       !notifies(op);
 	return is_bulk(op) ? !peer->requests : peer->requests < ex->credits;
 }
 

@@ -1086,12 +1086,18 @@ static void notify(void)
 		&op));
 	CHECK(!memcmp(p.r.window_memory, words, sizeof(words)));
 	EQUAL(atomic_load(&block->notify[4]), 1);
+	/* of a provider that sends from one piece of memory only: in parts */
+	p.r.origin->executor.iov = 1;
+	OK(finish(
+		rmx_message_put(p.r.window, 0, 0, words, sizeof(words), 5, &op),
+		&op));
+	EQUAL(atomic_load(&block->notify[5]), 1);
 	OK(finish(rmx_message_put(p.r.window, 0, 8, words, 8, -1, &op), &op));
 	OK(flush(p.r.window));
 	CHECK(!memcmp(p.r.window_memory + 8, words, 8));
 	for (int k = 0; k < RMAEXT_NOTIFY; k++)
 		EQUAL(atomic_load(&block->notify[k]),
-		      k == 3 || k == 255 ? 200 : k == 4);
+		      k == 3 || k == 255 ? 200 : k == 4 || k == 5);
 	p.there->targets[0].control = NULL; /* then it refuses */
 	OK(finish(rmx_message_put(p.r.window, 0, 8, words, 8, 3, &op), &op));
 	EQUAL(flush(p.r.window), -FI_EINVAL);

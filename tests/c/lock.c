@@ -358,7 +358,7 @@ static void killed_in_queue(void)
  */
 static void killed_anywhere(void)
 {
-	for (int round = 0; round < 60; round++) {
+	for (int round = 0; round < 30; round++) {
 		struct shared *s = shared_open();
 		struct rmaext_lock l = lock_of(s, 0);
 		pid_t pid = bear(s, loop);
@@ -367,7 +367,7 @@ static void killed_anywhere(void)
 
 		while (!atomic_load(&s->turns))
 			nap(1e-4);
-		until = now() + 200 * 1000 + round * 17 * 1000;
+		until = now() + 200 * 1000 + round * 35 * 1000;
 		while (now() < until) { /* it has to queue now and then */
 			lock(&l, 1, 1, 0);
 			rmaext_lock_leave(&l, 1);
