@@ -22,8 +22,10 @@ import rmaext
 PROGRAMS = Path(__file__).parent / "programs"
 
 # A key and a value are made of one number that hypothesis draws. Examples a shape: with the 16
-# parameters of test_keys and test_add_at, on each of COMM_SELF and COMM_WORLD, 11,200 keys.
-EXAMPLES = 100 if launch.test_route() in ("fabric", "mixed") else 350
+# parameters of test_keys and test_add_at, on each of COMM_SELF and COMM_WORLD, 11,200 keys
+# at sizes 1 and 2:direct.
+FEW = launch.test_route() in ("fabric", "mixed") or MPI.COMM_WORLD.size > 2
+EXAMPLES = 100 if FEW else 350
 
 SHAPES = [
     ((), "f8"),

@@ -308,8 +308,10 @@ FORK = """
         refuses(lambda: rmaext.Window.allocate(MPI.COMM_SELF, 3))
         assert made.closed
         made.close()
-        assert made.local.shape == (1000,) and (made.local[:500] <= mine[:500]).all()
-        made.local[:] = -1
+        assert made.local.shape == (1000,)
+        if MAKE == "array":  # arena memory is shared with children
+            assert (made.local[:500] <= mine[:500]).all()
+            made.local[:] = -1
         repr(made), repr(made.fabric), made.memory, made.size(peer), made.route(peer)
         gc.collect()
 
@@ -460,13 +462,13 @@ def test_interrupted_at_any_time(size):
         win = rmaext.Window(world, np.zeros(300_000, "i8"))
         warm = win.get(peer)
         random.seed(rank)
-        big, counts = np.arange(100_000), [0, 0]
+        big, counts, longest = np.arange(100_000), [0, 0], 3e-3
         signal.signal(signal.SIGALRM, handler)
         end = time.monotonic() + SECONDS
-        while time.monotonic() < end:
+        while (now := time.monotonic()) < end or (min(counts) <= 5 and now < end + 10):
             try:
                 try:
-                    signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 3e-3))
+                    signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, longest))
                     while True:
                         win.put(big[:100], peer, 100)
                         win.put(big, peer, 1000)
@@ -479,6 +481,8 @@ def test_interrupted_at_any_time(size):
                     signal.setitimer(signal.ITIMER_REAL, 0)
             except Now:
                 counts[1] += 1
+                if counts[1] > 20 * counts[0] + 20:  # other processes take the cores
+                    longest *= 1.1
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         assert min(counts) > 5, counts
         win.flush()
@@ -488,7 +492,7 @@ def test_interrupted_at_any_time(size):
         while held[1] and time.monotonic() < late:
             time.sleep(0.01)
             win.get(peer, 0, 1)  # lets go of what was abandoned
-        # ofi_rxm may forget an atomic, and a second signal may cut a release short
+        # a second signal may cut a release short
         assert len(held[1]) < 4 and len(held[0]) < counts[1] / 4, (counts, *map(len, held))
         win.fence()
         assert counts[0] <= win.local[0] <= sum(counts)
@@ -509,7 +513,8 @@ def test_thread_in_a_blocked_get_at_exit():
             get = lambda: refuses(lambda: win.get(1), rmaext.RmaError)
             threading.Thread(target=get, daemon=True).start()
             time.sleep(0.1)
-            subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -CONT {pids[1]}"])
+            wake = ["sh", "-c", f"sleep 0.5; kill -CONT {pids[1]}"]
+            atexit.register(lambda: subprocess.Popen(wake))
         print("end", flush=True)
     """
-    clean(start(2, body, FABRIC), 2)
+    clean(start(2, "import atexit\n" + textwrap.dedent(body), FABRIC), 2)
