@@ -741,7 +741,8 @@ INTERRUPTED = """
             except Ring:
                 continue
             raise AssertionError(f"call {calls.index(call)} returned")
-        assert len(fabric._orphans) == 4, fabric._orphans
+        # a message is given up at once: what is answered late finds no buffers
+        assert len(fabric._orphans) == 3, fabric._orphans
         assert not fabric._in_flight, fabric._in_flight
         assert sys.getrefcount(big) >= references + held + 3
         comm.send(0, 1)
