@@ -277,7 +277,15 @@ def test_indices_that_change_meanwhile(comm, dtype, count):
 # -- refusals ------------------------------------------------------------------------
 
 # The element at fault and what it says of the offset or rank; the rest is in order.
-BAD_PLACES = [(0, -1), (0, SIZE), (0, 2**62), (0, -(2**63)), (-1, 0), ("size", 0), (2**40, 0)]
+BAD_PLACES = [
+    (0, -1),
+    (0, SIZE),
+    (0, 2**62),
+    (0, -(2**63)),
+    (-7, 0),
+    ("size", 0),
+    (2**40, 0),
+]  # -7: no PROC_NULL
 
 
 @pytest.mark.parametrize("place", BAD_PLACES)
