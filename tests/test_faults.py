@@ -87,7 +87,7 @@ def test_many_cuts(mpirun, one_network, slow_cable, library):
 
 def test_cut_connection_and_fetch_add(mpirun, one_network):
     """It fails in time, at the time limit at the latest, and flush works again."""
-    cut(mpirun, "", {"fetch_add": 10}, [one_network])
+    cut(mpirun, "", {"fetch_add": 40}, [one_network])
 
 
 # -- a target is stopped -------------------------------------------------------------
