@@ -31,8 +31,8 @@ from .node import NO_ARENA, NO_BLOCK, Arena, Block, Process, Team, allow_copies
 
 __all__ = ["Group"]
 
-_LOOK_EVERY = 0.01  # seconds between looks at the pidfds
-_PROBE_EVERY = 1.0  # seconds between looks for those that live but have left
+LOOK_EVERY = 0.01  # seconds between looks at the pidfds
+PROBE_EVERY = 1.0  # seconds between looks for those that live but have left
 
 
 def check_comm(comm: Any) -> MPI.Comm:
@@ -435,7 +435,7 @@ class Group:
                 os.sched_yield()
         if seconds:
             # beacons only after a while: most waits are short
-            self._watch(beacons=seconds >= _LOOK_EVERY)
+            self._watch(beacons=seconds >= LOOK_EVERY)
 
     def _watch(self, beacons: bool = True) -> None:
         """Raise PeerLostError if a peer is gone, as far as it is time to look."""
@@ -447,10 +447,10 @@ class Group:
         due: list[Callable[[], None]] = []
         now = time.monotonic()
         if now >= self._next_look:
-            self._next_look = now + _LOOK_EVERY
+            self._next_look = now + LOOK_EVERY
             due.append(self._look)
         if beacons and now >= self._next_probe and self.near:
-            self._next_probe = now + _PROBE_EVERY
+            self._next_probe = now + PROBE_EVERY
             due.append(self._look_for_beacons)
             if self._network is not None:
                 due.append(self._network.probe)
@@ -478,13 +478,16 @@ class Group:
             ranks = [rank for rank, fd in self.pidfds.items() if fd in gone]
             raise lost(sorted(ranks), "the process is gone")
 
-    def _look_for_beacons(self) -> None:
-        """Notice those of this host that live but have left.
+    def left(self) -> list[int]:
+        """Return those of this host that live but have left.
 
         An exception took them out of the program, and they wait in
         MPI_Finalize: their endpoints are closed, and their beacons.
         """
-        left = [r for r in self.near if Beacon.visible(self.hellos[r].beacon) is False]
+        return [r for r in self.near if Beacon.visible(self.hellos[r].beacon) is False]
+
+    def _look_for_beacons(self) -> None:
+        left = self.left()
         if left:
             raise lost(left, "has left")
 

@@ -5,18 +5,11 @@ from __future__ import annotations
 
 import select
 import time
-from typing import TYPE_CHECKING
 
 from .errors import PeerLostError
-from .host import Beacon
-
-if TYPE_CHECKING:
-    from .group import Group
+from .group import LOOK_EVERY, PROBE_EVERY, Group
 
 __all__ = ["Living"]
-
-_LOOK_EVERY = 0.01  # seconds between looks at the pidfds
-_PROBE_EVERY = 1.0  # seconds between looks for those that live but have left
 
 
 class Living:
@@ -37,13 +30,13 @@ class Living:
         now = time.monotonic()
         if now < self._next_look:
             return self._gone
-        self._next_look = now + _LOOK_EVERY
+        self._next_look = now + LOOK_EVERY
         try:
             found = {self._ranks[fd] for fd, _ in self._poll.poll(0)}
         except RuntimeError:  # another thread is in poll
             return self._gone
         if now >= self._next_probe:
-            first, self._next_probe = not self._next_probe, now + _PROBE_EVERY
+            first, self._next_probe = not self._next_probe, now + PROBE_EVERY
             if not first:  # not in the first moment of a wait
                 found |= self._left()
         self._gone = self._gone | found  # what two threads lose so is found again
@@ -52,7 +45,7 @@ class Living:
     def _left(self) -> set[int]:
         """Return those that were taken out of the program by an exception, or do not answer."""
         group = self._group
-        found = {r for r in group.near if Beacon.visible(group.hellos[r].beacon) is False}
+        found = set(group.left())
         # never opened here: that is collective
         network = group._network
         if network is not None and 1 < group.size > len(group.near):

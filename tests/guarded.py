@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import launch
@@ -13,6 +14,22 @@ import numpy as np
 import pytest
 
 import rmaext
+
+# what each update means, in NumPy
+UPDATES: dict[str, Callable[[Any, Any], Any]] = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "land": np.logical_and,
+    "lor": np.logical_or,
+    "lxor": np.logical_xor,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+    "replace": lambda old, new: new,
+    "no_op": lambda old, new: old,
+}
 
 GUARD = 64
 PATTERN = 0xA5
@@ -88,3 +105,22 @@ def rounds(few: int, many: int) -> Any:
     """Parametrise a test by its number of rounds; with many it is a stress test."""
     marks = [pytest.mark.stress, pytest.mark.timeout(300)]
     return pytest.mark.parametrize("rounds", [few, pytest.param(many, marks=marks)])
+
+
+def in_threads(count: int, work: Callable[[int], object]) -> None:
+    """Run work(number) in so many threads; raise what the first that failed raised."""
+    failures: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as exc:
+            failures.append(exc)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]

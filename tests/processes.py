@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Stop a process and let it run on."""
+"""Stop a process and let it run on; what is asked of it meanwhile times out."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,3 +30,15 @@ def stopped(pid: int) -> Iterator[None]:
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+def times_out(error: type[BaseException], least: float, call: Callable[[], object]) -> None:
+    """Require that a call raises the error after so many seconds, or soon after that."""
+    start = time.monotonic()
+    try:
+        call()
+    except error:
+        took = time.monotonic() - start
+    else:
+        raise AssertionError("succeeded on a stopped target")
+    assert least <= took < least + 3, f"raised after {took:.2f} s"

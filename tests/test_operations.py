@@ -13,24 +13,10 @@ import zlib
 
 import numpy as np
 import pytest
-from guarded import guarded, neighbour, noise, same
+from guarded import UPDATES, guarded, neighbour, noise, same
 
 import rmaext
 
-OPS = {
-    "sum": np.add,
-    "prod": np.multiply,
-    "min": np.minimum,
-    "max": np.maximum,
-    "land": np.logical_and,
-    "lor": np.logical_or,
-    "lxor": np.logical_xor,
-    "band": np.bitwise_and,
-    "bor": np.bitwise_or,
-    "bxor": np.bitwise_xor,
-    "replace": lambda old, new: new,
-    "no_op": lambda old, new: old,
-}
 DTYPES = [*"?bBhHiIqQefdgFD"]
 EXTREMES = {"min", "max"}
 LOGICAL = {"land", "lor", "lxor"}
@@ -49,7 +35,7 @@ PER_DTYPE = pytest.mark.parametrize("dtype", DTYPES)
 
 
 def ops_of(dtype):
-    return [op for op in OPS if defined(op, dtype)]
+    return [op for op in UPDATES if defined(op, dtype)]
 
 
 def pair_dtype(name):
@@ -65,7 +51,7 @@ def reference(op, old, new):
         later = (value_new < value_old) | ((value_new == value_old) & (new["index"] < old["index"]))
         return np.where(later, new, old)
     with np.errstate(all="ignore"):
-        return OPS[op](old, new).astype(old.dtype)
+        return UPDATES[op](old, new).astype(old.dtype)
 
 
 def draw(op, dtype, shape, *seed):
@@ -329,9 +315,9 @@ def test_locations_of_extremes(world, name):
 # -- what is undefined -----------------------------------------------------------------
 
 LOCATIONS = ["minloc", "maxloc"]
-REFUSED = {dtype: [op for op in OPS if not defined(op, dtype)] + LOCATIONS for dtype in DTYPES}
-REFUSED |= {dtype: [*OPS, *LOCATIONS] for dtype in (*OTHERS, ">i4", ">f8")}
-REFUSED |= {name: [op for op in OPS if op not in ANY_BITS] for name in PAIRS}
+REFUSED = {dtype: [op for op in UPDATES if not defined(op, dtype)] + LOCATIONS for dtype in DTYPES}
+REFUSED |= {dtype: [*UPDATES, *LOCATIONS] for dtype in (*OTHERS, ">i4", ">f8")}
+REFUSED |= {name: [op for op in UPDATES if op not in ANY_BITS] for name in PAIRS}
 
 
 @pytest.mark.parametrize("dtype", REFUSED)
@@ -348,7 +334,7 @@ def test_undefined_is_refused(world, dtype):
                     call(given, rank, 1, op=op)
                 assert op in str(caught.value)
                 assert caught.value.rank == rank
-            if len(ops) > len(OPS):  # nothing is defined
+            if len(ops) > len(UPDATES):  # nothing is defined
                 with pytest.raises(rmaext.Unsupported):
                     win.compare_and_swap(value, value, rank, 1)
         win.fence()

@@ -14,7 +14,7 @@ from pathlib import Path
 import launch
 import numpy as np
 import pytest
-from guarded import guarded, neighbour, noise, rounds, same
+from guarded import guarded, in_threads, neighbour, noise, rounds, same
 from mpi4py import MPI
 
 import rmaext
@@ -547,25 +547,6 @@ def test_several_loops(comm):
 
 
 # -- threads ---------------------------------------------------------------------------
-
-
-def in_threads(n, work):
-    """Run work(number) in n threads; raise what one of them raised."""
-    errors = []
-
-    def run(number):
-        try:
-            work(number)
-        except BaseException as exc:
-            errors.append(exc)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(n)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 def test_threads_begin_and_wait(comm):

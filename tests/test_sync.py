@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import launch
 import numpy as np
 import pytest
-from guarded import guarded
+from guarded import guarded, in_threads
 from mpi4py import MPI
 
 import rmaext
@@ -45,24 +45,6 @@ def add_one(win, rank):
     """Not atomic."""
     value = win.get(rank, 0, 1)
     win.put(value + 1, rank, 0)
-
-
-def in_threads(count, work):
-    failures = []
-
-    def run(number):
-        try:
-            work(number)
-        except BaseException as exc:
-            failures.append(exc)
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
 
 
 # -- locks ---------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 import launch
 import numpy as np
 import pytest
-from guarded import Guarded, guarded, neighbour, same
+from guarded import UPDATES, Guarded, guarded, neighbour, same
 from mpi4py import MPI
 
 import rmaext
@@ -23,22 +23,8 @@ COMPLEX = ["c8", "c16"]
 SCALARS = [*BOOL, *INTEGERS, *FLOATS, *COMPLEX]
 PAIRS = ["f4,i4", "f8,i4", "i2,i4", "i4,i4", "i8,i4", "f8,i8", "i8,i8"]
 
-NUMPY: dict[str, Callable[[Any, Any], Any]] = {
-    "sum": np.add,
-    "prod": np.multiply,
-    "min": np.minimum,
-    "max": np.maximum,
-    "land": np.logical_and,
-    "lor": np.logical_or,
-    "lxor": np.logical_xor,
-    "band": np.bitwise_and,
-    "bor": np.bitwise_or,
-    "bxor": np.bitwise_xor,
-    "replace": lambda a, b: b,
-    "no_op": lambda a, b: a,
-}
 LOC = {"minloc": operator.lt, "maxloc": operator.gt}
-OPERATIONS = [*NUMPY, *LOC]
+OPERATIONS = [*UPDATES, *LOC]
 MPI_OPERATIONS = {name: getattr(MPI, name.upper()) for name in OPERATIONS}
 
 
@@ -72,8 +58,8 @@ REFUSED = [
 def apply(op: str, before: np.ndarray, operand: np.ndarray) -> np.ndarray:
     """What the operation does, elementwise."""
     with np.errstate(all="ignore"):
-        if op in NUMPY:
-            return np.asarray(NUMPY[op](before, operand)).astype(before.dtype)
+        if op in UPDATES:
+            return np.asarray(UPDATES[op](before, operand)).astype(before.dtype)
     first, second = before.dtype.names
     wins = LOC[op](operand[first], before[first])
     wins |= (operand[first] == before[first]) & (operand[second] < before[second])

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import numpy as np
 from mpi4py import MPI
-from processes import stopped
+from processes import stopped, times_out
 
 import rmaext
 
@@ -62,17 +62,6 @@ def threads() -> None:
             want[1:5] = want[11:15] = 40
             assert (win.local[200, :20] == want).all(), win.local[200, :20]
         win.fence()
-
-
-def times_out(error: type[BaseException], least: float, call: Callable[[], object]) -> None:
-    start = time.monotonic()
-    try:
-        call()
-    except error:
-        took = time.monotonic() - start
-    else:
-        raise AssertionError("succeeded on a stopped target")
-    assert least <= took < least + 3, f"raised after {took:.2f} s"
 
 
 def with_stopped(error: type[BaseException], least: float, prepare: Callable[[], object]) -> None:

@@ -24,7 +24,7 @@ from collections.abc import Callable
 
 import numpy as np
 from mpi4py import MPI
-from processes import stop, stopped
+from processes import stop, stopped, times_out
 
 import rmaext
 
@@ -68,17 +68,6 @@ def threads() -> None:
         win.fence()
         assert win.local[:6].tolist() == [comm.rank * 151 * 20 * 4 * 2, *[40] * 4, 0]
         win.fence()
-
-
-def times_out(error: type[BaseException], least: float, call: Callable[[], object]) -> None:
-    start = time.monotonic()
-    try:
-        call()
-    except error:
-        took = time.monotonic() - start
-    else:
-        raise AssertionError("succeeded on a stopped target")
-    assert least <= took < least + 3, f"raised after {took:.2f} s"
 
 
 def settle(win: rmaext.Window, arrays: list[np.ndarray]) -> None:
