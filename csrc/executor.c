@@ -276,8 +276,11 @@ void rmx_executor_mute(struct rmaext_fabric *f)
 	pthread_mutex_unlock(&f->executor.lock);
 }
 
-/* The endpoint is closed, and no call is inside. */
-void rmx_executor_stop(struct rmaext_fabric *f)
+/*
+ * No call is inside, and the endpoint is closed, or stays with what it may
+ * still write to.
+ */
+void rmx_executor_stop(struct rmaext_fabric *f, bool stays)
 {
 	const struct rmaext_error record = {
 		.code = -FI_ESHUTDOWN,
@@ -291,6 +294,10 @@ void rmx_executor_stop(struct rmaext_fabric *f)
 		return;
 	pthread_mutex_lock(&ex->lock);
 	rmx_message_fail_all(f, &record);
+	if (stays) {
+		pthread_mutex_unlock(&ex->lock);
+		return;
+	}
 	munmap(ex->boxes, RMX_BOXES_SIZE);
 	ex->boxes = NULL;
 	ex->made = 0;

@@ -242,14 +242,26 @@ static void bury(struct rmaext_fabric *f)
 		;
 }
 
+static void close_endpoint(struct rmaext_fabric *f, int *ret_p)
+{
+	close_fid(f->ep ? &f->ep->fid : NULL, ret_p);
+	close_fid(f->av ? &f->av->fid : NULL, ret_p);
+	close_fid(f->cq ? &f->cq->fid : NULL, ret_p);
+	close_domain(f, ret_p);
+}
+
 /*
  * Unmap peer keys and deregister while the endpoint that may still deliver
  * to that memory is there to refuse it; then endpoint, AV, CQ, domain, fabric.
  * Operations in flight end with the endpoint.
+ *
+ * A provider may crash on an endpoint that closes amid the answer to a read
+ * (tcp of 1.17 frees it twice): then it stays, and what it writes to.
  */
 int rmaext_fabric_close(rmaext_fabric **fabric)
 {
 	struct rmaext_fabric *f = *fabric;
+	bool stays;
 	int ret = 0;
 
 	if (!f)
@@ -260,6 +272,7 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 	*fabric = NULL;
 	rmx_progress_stop(f);
 	rmx_progress_settle(f);
+	stays = rmx_op_reads(f);
 	rmx_executor_mute(f);
 	for (struct rmaext_window *w = f->windows; w; w = w->next)
 		rmx_key_unmap_all(w);
@@ -267,12 +280,10 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 		close_fid(&m->mr->fid, &ret);
 		m->mr = NULL;
 	}
-	close_fid(f->ep ? &f->ep->fid : NULL, &ret);
-	close_fid(f->av ? &f->av->fid : NULL, &ret);
-	close_fid(f->cq ? &f->cq->fid : NULL, &ret);
-	close_domain(f, &ret);
+	if (!stays)
+		close_endpoint(f, &ret);
 
-	rmx_executor_stop(f);
+	rmx_executor_stop(f, stays);
 	rmx_op_shut_all(f);
 	for (struct rmaext_window *w; (w = f->windows);) {
 		rmx_window_unlink(w);
@@ -288,7 +299,7 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 		f->lib->freeinfo(f->info);
 	f->info = NULL;
 	bury(f);
-	return ret;
+	return stays ? RMAEXT_PENDING : ret;
 }
 
 void rmaext_fabric_describe(rmaext_fabric *f, struct rmaext_fabric_info *info_p)

@@ -561,6 +561,7 @@ static inline uint64_t rmx_counts_as(const struct rmaext_op *op)
 }
 void rmx_op_complete(struct rmx_slot *slot, const struct rmaext_error *failure);
 int rmx_op_post_chunk(struct rmaext_op *op);
+bool rmx_op_reads(const struct rmaext_fabric *fabric);
 void rmx_op_shut_all(struct rmaext_fabric *fabric);
 
 /* update.c; inside the window */
@@ -814,7 +815,7 @@ int rmx_many_strided(struct rmaext_window *window, int kind,
 /* executor.c */
 uint64_t rmx_name(const void *address, size_t len);
 int rmx_executor_start(struct rmaext_fabric *fabric);
-void rmx_executor_stop(struct rmaext_fabric *fabric);
+void rmx_executor_stop(struct rmaext_fabric *fabric, bool stays);
 /* before the endpoint is closed: owners may give up at any time */
 void rmx_executor_mute(struct rmaext_fabric *fabric);
 bool rmx_executor_owns(const struct rmaext_fabric *fabric, const void *context);

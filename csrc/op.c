@@ -129,6 +129,18 @@ void rmx_op_shut_all(struct rmaext_fabric *f)
 	rmx_slots_end(f);
 }
 
+/* Is the answer to a read on its way? */
+bool rmx_op_reads(const struct rmaext_fabric *f)
+{
+	for (int i = 0; f->slots && i < RMX_SLOTS; i++) {
+		const struct rmaext_op *op = atomic_load(&f->slots[i].op);
+
+		if (op && op->kind == RMX_GET)
+			return true;
+	}
+	return false;
+}
+
 void rmx_op_failed(struct rmaext_op *op, const struct rmaext_error *record)
 {
 	pthread_mutex_lock(&op->window->lock);

@@ -426,12 +426,12 @@ int rmx_progress_start(struct rmaext_fabric *f, int thread, int64_t spin)
 	return p->running ? 0 : -FI_EAGAIN;
 }
 
-/* Nobody else reads the CQ any more: what is being sent is given some time. */
+/* Nobody else reads the CQ any more: what is on its way is given some time. */
 void rmx_progress_settle(struct rmaext_fabric *f)
 {
 	const int64_t end = rmx_now() + RMX_SETTLE;
 
-	while (rmx_executor_sends(f) && rmx_now() < end)
+	while ((rmx_executor_sends(f) || rmx_op_reads(f)) && rmx_now() < end)
 		if (!drain(f))
 			rmx_relax();
 }

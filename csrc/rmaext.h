@@ -299,6 +299,8 @@ int rmaext_fabric_address(rmaext_fabric *fabric, void *buf, size_t *len);
  * NULLs *fabric, which other threads may still use: their calls then fail with
  * -FI_ESHUTDOWN. Memories are deregistered, windows closed;
  * operations in flight end, and their owners may still release them.
+ * RMAEXT_PENDING: the endpoint stays until the process ends, and may still
+ * write to what its operations had.
  */
 int rmaext_fabric_close(rmaext_fabric **fabric);
 /* serve the network for up to `slice`; returns early after a signal */

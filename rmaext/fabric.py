@@ -325,12 +325,16 @@ class Fabric:
 
     def close(self) -> None:
         """Close the endpoint; local. Peers' operations on this rank then fail."""
-        if self.handle and not lib.rmaext_fabric_close(self._handle):
+        if not self.handle:
+            return
+        code = lib.rmaext_fabric_close(self._handle)
+        if not self.handle and code != lib.RMAEXT_PENDING:
             self._in_flight.clear()
             self._orphans.clear()
             self._kept.clear()
-        elif self.handle:
-            # a thread is inside a call: what C uses outlives even this module
+        else:
+            # a thread is inside a call, or the endpoint has to stay: what C uses
+            # outlives even this module
             self._stuck = True
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
