@@ -18,6 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from . import _hot, _lifetime, memory, node
 from ._lib import ffi, lib
+from .begin import Beginnings
 from .config import timeout_seconds
 from .control import Block, Controls
 from .errors import (
@@ -35,9 +36,8 @@ from .keys import failed, settle, succeeded
 from .many import behind
 from .more import MoreWindows
 from .notify import Notifications
+from .pscw import Epochs
 from .region import Region
-from .request import RequestOperations
-from .sync import Synchronisation
 from .updates import UpdateOperations
 
 if TYPE_CHECKING:
@@ -88,9 +88,9 @@ class Window(
     _hot.Window,
     IndexOperations,
     UpdateOperations,
-    RequestOperations,
+    Beginnings,
     Notifications,
-    Synchronisation,
+    Epochs,
     MoreWindows,
 ):
     """One-sided access to an array of every rank (MPI-4.1, chapter 12).
