@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from mpi4py import MPI
 
@@ -14,7 +14,7 @@ from .. import errors
 if TYPE_CHECKING:
     from .win import Win
 
-__all__ = ["error", "translated", "translation"]
+__all__ = ["RAISED", "error", "translated", "translation"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,6 +35,8 @@ _CLASSES: tuple[tuple[type[BaseException], int], ...] = (
     (errors.RmaError, MPI.ERR_OTHER),
     (MemoryError, MPI.ERR_NO_MEM),
 )
+
+RAISED: tuple[type[BaseException], ...] = (MPI.Exception, errors.RmaError, MemoryError)
 
 
 def error(code: int, words: str) -> MPI.Exception:
@@ -65,7 +67,7 @@ def translated(
     def call(self: Win, /, *args: P.args, **keywords: P.kwargs) -> T:
         try:
             return method(self, *args, **keywords)
-        except _RAISED as exc:
+        except RAISED as exc:
             report(self, exc)
 
     return call
@@ -79,6 +81,3 @@ def report(win: Win, cause: BaseException) -> NoReturn:
     if win:
         win._attributes.handle(win, exception.error_code)
     raise exception
-
-
-_RAISED: tuple[type[BaseException], ...] = (MPI.Exception, errors.RmaError, MemoryError)
