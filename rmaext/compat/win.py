@@ -379,13 +379,13 @@ class Win(_hot.Exporter):
     def Rput(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
         """As `Put`, with a request."""
         self._enter_passive("Rput", target_rank)
-        return requests.begun(self, transfer.begin_put(self, origin, target_rank, target))
+        return requests.begun(transfer.begin_put(self, origin, target_rank, target))
 
     @translated
     def Rget(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
         """As `Get`, with a request."""
         self._enter_passive("Rget", target_rank)
-        return requests.begun(self, transfer.begin_get(self, origin, target_rank, target))
+        return requests.begun(transfer.begin_get(self, origin, target_rank, target))
 
     @translated
     def Raccumulate(
@@ -394,7 +394,7 @@ class Win(_hot.Exporter):
         """As `Accumulate`, with a request."""
         self._enter_passive("Raccumulate", target_rank)
         begun = transfer.begin_accumulate(self, origin, target_rank, target, op)
-        return requests.begun(self, begun)
+        return requests.begun(begun)
 
     @translated
     def Rget_accumulate(
@@ -408,7 +408,7 @@ class Win(_hot.Exporter):
         """As `Get_accumulate`, with a request."""
         self._enter_passive("Rget_accumulate", target_rank)
         begun = transfer.begin_get_accumulate(self, origin, result, target_rank, target, op)
-        return requests.begun(self, begun)
+        return requests.begun(begun)
 
     def _enter_passive(self, call: str, rank: int) -> None:
         if rank not in self._passive:
