@@ -196,7 +196,7 @@ def bytes_of(memory: Any) -> Bytes:
     """Return memory that somebody gave as bytes; it must be writeable."""
     if memory is None or isinstance(memory, MPI.BottomType):
         return np.empty(0, np.uint8)
-    buffer = MPI.buffer.frombuffer(memory, readonly=False)
+    buffer: Any = MPI.buffer.frombuffer(memory, readonly=False)
     return np.frombuffer(buffer, np.uint8) if len(buffer) else np.empty(0, np.uint8)
 
 
