@@ -179,7 +179,8 @@ void hot_numba_close(struct hot_window *w);
 /* _hot_compat.c */
 extern PyMethodDef hot_compat_methods[];
 
-/* _hot_window.c, _hot_prepared.c */
+/* _hot_window.c, _hot_prepared.c, _hot_export.c */
 extern PyTypeObject hot_window_type, hot_buffer_type, hot_prepared_type;
+extern PyTypeObject hot_exporter_type;
 
 #endif
