@@ -27,7 +27,7 @@ from programs import FOLDER, PROGRAMS, SITE, Program, install  # noqa: E402
 RANK = """
 rank=${PMI_RANK-$PMIX_RANK}
 if [ ROUTE = mixed ]; then export RMAEXT_NODE="node $((rank % 2))"; fi
-exec "$@" >"$0/$rank" 2>&1
+exec "$@" <"$0/stdin" >"$0/$rank" 2>&1
 """
 RUN = re.compile(r"^Ran (\d+) tests? in .*\n\n(?:OK|FAILED|NO TESTS RAN)(?: \((.*)\))?$", re.M)
 
@@ -48,6 +48,7 @@ def run(program: Program, size: int, route: str, plain: bool) -> tuple[bool, str
     log = FOLDER / "log" / re.sub(r"\W+", "-", " ".join(words))
     shutil.rmtree(log, ignore_errors=True)
     log.mkdir(parents=True)
+    (log / "stdin").write_text(program.types)
     command = launch.mpi_command(size) + ["sh", "-c", RANK.replace("ROUTE", route), str(log)]
     command += [sys.executable, *([] if plain else ["-m", "rmaext", "run"]), *program.arguments]
     env = launch.environment({"PYTHONPATH": str(SITE), "PYTHONDONTWRITEBYTECODE": "1"})
@@ -56,12 +57,10 @@ def run(program: Program, size: int, route: str, plain: bool) -> tuple[bool, str
     start = time.monotonic()
     with open(log / "launcher", "wb") as out:
         code = launch.supervise(command, env, program.limit, out, out)
-    results = []
-    for rank in range(size):
-        file = log / str(rank)
-        text = file.read_text(errors="replace") if file.exists() else ""
-        results.append(passed(text))
-    good = code == 0
+    files = [log / str(rank) for rank in range(size)]
+    texts = [file.read_text(errors="replace") if file.exists() else "" for file in files]
+    results = [passed(text) for text in texts]
+    good = code == 0 and program.says in texts[0]
     said = "ended by the time limit" if code is None else f"status {code}"
     if program.tests is not None:
         good = good and results == [program.tests] * size
