@@ -12,6 +12,7 @@ from cffi import FFI
 HOT = [
     "_hot.c",
     "_hot_args.c",
+    "_hot_export.c",
     "_hot_index.c",
     "_hot_many.c",
     "_hot_notify.c",

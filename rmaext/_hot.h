@@ -173,7 +173,8 @@ extern PyMappingMethods hot_index_methods;
 PyObject *hot_numba(struct hot_window *w, void *closure);
 void hot_numba_close(struct hot_window *w);
 
-/* _hot_window.c, _hot_prepared.c */
+/* _hot_window.c, _hot_prepared.c, _hot_export.c */
 extern PyTypeObject hot_window_type, hot_buffer_type, hot_prepared_type;
+extern PyTypeObject hot_exporter_type;
 
 #endif

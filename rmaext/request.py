@@ -7,7 +7,7 @@ import contextlib
 import errno
 import threading
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -207,6 +207,10 @@ class Request:
         if not self.test():
             yield from _Watcher.of(self._fabric).future(self)
         return self.wait()
+
+    def _then(self, function: _Function) -> None:
+        """Let a thread call a function once it has ended, or is late: with the RmaTimeout."""
+        _Watcher.of(self._fabric).call(self, function)
 
     # -- several -------------------------------------------------------------------
 
@@ -444,13 +448,14 @@ def _look_at(requests: Iterable[Request]) -> dict[tuple[int, int], Exception]:
     return late
 
 
+_Function = Callable[[Exception | None], None]
 _Outcome = tuple["asyncio.Future[None]", Exception | None]
 
 
 class _Watcher:
-    """Completes the futures of requests that coroutines await: a thread for each fabric.
+    """Completes the futures of requests that coroutines await, and calls functions.
 
-    It waits for the network like any other thread that waits, and goes when there
+    There is a thread for each fabric. It waits for the network like any other thread that waits, and goes when there
     has been nothing to watch for a second.
     """
 
@@ -459,7 +464,7 @@ class _Watcher:
     def __init__(self, fabric: Fabric) -> None:
         self._fabric = fabric
         self._new = threading.Condition(threading.Lock())
-        self._awaited: dict[Request, list[asyncio.Future[None]]] = {}
+        self._awaited: dict[Request, list[asyncio.Future[None] | _Function]] = {}
         self._runs = False
 
     @classmethod
@@ -475,16 +480,25 @@ class _Watcher:
         import asyncio  # takes 30 ms; who awaits has it
 
         future = asyncio.get_running_loop().create_future()
-        with self._new:
-            self._awaited.setdefault(request, []).append(future)
-            if not self._runs:
-                self._runs = True
-                threading.Thread(target=self._run, name="rmaext requests", daemon=True).start()
-            self._new.notify()
+        self._enter(request, future)
         # the thread may have looked before it was entered
         if request.done:
             _resolve([(future, None)])
         return future
+
+    def call(self, request: Request, function: _Function) -> None:
+        """Call a function once a request has ended, in the thread or at once."""
+        self._enter(request, function)
+        if request.done:
+            self._tell({})
+
+    def _enter(self, request: Request, awaiting: asyncio.Future[None] | _Function) -> None:
+        with self._new:
+            self._awaited.setdefault(request, []).append(awaiting)
+            if not self._runs:
+                self._runs = True
+                threading.Thread(target=self._run, name="rmaext requests", daemon=True).start()
+            self._new.notify()
 
     def _run(self) -> None:
         seen = ffi.new("uint64_t *")
@@ -508,6 +522,7 @@ class _Watcher:
     def _tell(self, late: dict[tuple[int, int], Exception]) -> None:
         """Complete the futures of what has ended, and of what is late."""
         by_loop: dict[asyncio.AbstractEventLoop, list[_Outcome]] = {}
+        calls: list[tuple[_Function, Exception | None]] = []
         with self._new:
             for request in list(self._awaited):
                 error = None
@@ -515,11 +530,16 @@ class _Watcher:
                     error = late.get(_target(request))
                     if error is None:
                         continue
-                for future in self._awaited.pop(request):
-                    by_loop.setdefault(future.get_loop(), []).append((future, error))
+                for awaiting in self._awaited.pop(request):
+                    if callable(awaiting):
+                        calls.append((awaiting, error))
+                    else:
+                        by_loop.setdefault(awaiting.get_loop(), []).append((awaiting, error))
         for loop, outcomes in by_loop.items():
             with contextlib.suppress(RuntimeError):  # it was closed: nobody waits there
                 loop.call_soon_threadsafe(_resolve, outcomes)
+        for function, error in calls:
+            function(error)
 
 
 def _resolve(outcomes: list[_Outcome]) -> None:

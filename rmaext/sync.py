@@ -107,6 +107,7 @@ class Synchronisation:
     _name: int | str
     _timeout: float
     _sync: _State | None = None
+    _holder: Callable[[], int] = staticmethod(get_ident)  # of a lock; not 0
 
     if TYPE_CHECKING:
 
@@ -207,7 +208,7 @@ class Synchronisation:
             if self._nobody("lock", rank):
                 return _Guard(self, rank)
             lock = self._target("lock", rank)
-        me = get_ident()
+        me = self._holder()
         if lock.state.owner == me or (state.readers and (me, lock.rank) in state.readers):
             self._misused("lock", f"this thread holds the lock of rank {lock.rank}")
         self._acquire("lock", state, lock, me, exclusive, timeout)
@@ -236,7 +237,7 @@ class Synchronisation:
                 return
             lock = self._target("unlock", rank)
             state = self._state("unlock")
-        me, cell = get_ident(), lock.state
+        me, cell = self._holder(), lock.state
         exclusive = cell.owner == me
         if not exclusive and ((me, lock.rank) not in state.readers or me in state.everywhere):
             self._misused("unlock", f"this thread has not locked rank {lock.rank}")
@@ -260,7 +261,7 @@ class Synchronisation:
         """
         self._check_open("lock_all")
         state = self._state("lock_all")
-        me = get_ident()
+        me = self._holder()
         ranks = range(self._group.size)
         locks = [self._target("lock_all", rank) for rank in ranks]
         if any(lock.state.owner == me or (me, lock.rank) in state.readers for lock in locks):
@@ -283,7 +284,7 @@ class Synchronisation:
         this thread has not called `lock_all`; and as `unlock`.
         """
         self._check_open("unlock_all")
-        state, me = self._state("unlock_all"), get_ident()
+        state, me = self._state("unlock_all"), self._holder()
         if me not in state.everywhere:
             self._misused("unlock_all", "this thread has not locked all")
         try:
