@@ -93,6 +93,7 @@ static struct PyModuleDef definition = {
 	PyModuleDef_HEAD_INIT,
 	.m_name = "rmaext._hot",
 	.m_doc = "Operations without Python in between.",
+	.m_methods = hot_compat_methods,
 	.m_slots = slots,
 };
 

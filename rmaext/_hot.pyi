@@ -7,6 +7,16 @@ PUT: int
 GET: int
 FETCH_ADD: int
 
+def mpi_types(types: list[Any], /) -> None: ...
+def mpi_put(window: Any, units: Any, origin: Any, rank: Any, target: Any, /) -> bool: ...
+def mpi_get(window: Any, units: Any, origin: Any, rank: Any, target: Any, /) -> bool: ...
+def mpi_update(
+    window: Any, units: Any, origin: Any, result: Any, rank: Any, target: Any, op: int, /
+) -> bool: ...
+def mpi_swap(
+    window: Any, units: Any, origin: Any, compare: Any, result: Any, rank: Any, disp: Any, /
+) -> bool: ...
+
 class Window:
     _closed: bool
     @property
