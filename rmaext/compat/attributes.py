@@ -73,7 +73,7 @@ def _keyval(keyval: int) -> Keyval:
     return found
 
 
-def create_errhandler(function: Callable[[Win, int], object]) -> MPI.Errhandler:
+def create_errhandler(function: Callable[[Win, int], None]) -> MPI.Errhandler:
     """Return a new error handler."""
     # MPI knows who has it, and when nobody has any more; it is called through a window of MPI
     return MpiWin.Create_errhandler(lambda _, code: function(_failed.win, code))
