@@ -272,6 +272,13 @@ def test_dynamic(comm):
     w.Free()
 
 
+def test_attach_to_other_windows():
+    w = Win.Allocate(8)
+    for call in (w.Attach, w.Detach):
+        raises(MPI.ERR_RMA_FLAVOR, call, bytearray(8))
+    w.Free()
+
+
 def test_shared(comm):
     """Loads and stores in the memory of others, and operations."""
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
