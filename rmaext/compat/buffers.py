@@ -48,13 +48,14 @@ class Part:
         """Return the bytes of a layout in one piece: a copy, unless they are in one."""
         if not layout.whole:
             return pack(layout, self.address)
-        first = int(layout.offsets[0]) if layout.nbytes else 0
-        low = self.address + first - (self.owner.address if self.owner is not None else 0)
-        if self.owner is None or low < 0 or low + layout.nbytes > self.owner.nbytes:
-            return memory_at(self.address + first, layout.nbytes)
-        # which keeps the owner
-        owner: Any = self.owner
-        return np.frombuffer(owner, np.uint8, layout.nbytes, low) if layout.nbytes else _NONE
+        start, owner = self.address + layout.first, self.owner
+        low = 0 if owner is None else start - owner.address
+        if owner is None or low < 0 or low + layout.nbytes > owner.nbytes:
+            return memory_at(start, layout.nbytes)
+        if not layout.nbytes:
+            return _NONE
+        kept: Any = owner
+        return np.frombuffer(kept, np.uint8, layout.nbytes, low)
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def _format(it: Any) -> str:
     except TypeError:
         pass
     if hasattr(it, "__cuda_array_interface__"):
-        return str(it.__cuda_array_interface__["typestr"])[1:]
+        return np.dtype(it.__cuda_array_interface__["typestr"]).char
     return np.from_dlpack(it).dtype.char
 
 

@@ -294,8 +294,7 @@ class _Place:
     @property
     def first(self) -> int:
         """Where the first run begins, in bytes."""
-        start: int = sum(self.layout.offsets[:1].tolist())
-        return self.base + start
+        return self.base + self.layout.first
 
     def where(self) -> tuple[int, int, int]:
         """Return the place, for messages."""

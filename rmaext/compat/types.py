@@ -92,12 +92,18 @@ class Layout:
             low, high = low + min(reach, 0), high + max(reach, 0)
         return low, high
 
-    @property
+    @cached_property
+    def first(self) -> int:
+        """Where the first run begins; 0 if there is none."""
+        start: int = sum(self.offsets[:1].tolist())
+        return start
+
+    @cached_property
     def whole(self) -> bool:
         """Whether it is a single run, or nothing."""
         return self.lengths.size <= 1 and not self.loops
 
-    @property
+    @cached_property
     def regular(self) -> bool:
         """Whether all runs are of the same length, at the steps of the loops."""
         return self.lengths.size == 1
@@ -110,12 +116,23 @@ class Layout:
             offsets = np.add.outer(np.arange(count, dtype=np.int64) * step, offsets).reshape(-1)
         return _merge(offsets, np.tile(lengths, self.turns))
 
+    @cached_property
+    def _repeated(self) -> dict[int, Layout]:
+        return {}
+
     def repeat(self, count: int) -> Layout:
         """Return that of so many elements of the datatype."""
-        return _loop(self, count, self.extent)
+        known = self._repeated
+        layout = known.get(count)
+        if layout is None:
+            if len(known) >= _MOST_REPEATED:
+                known.clear()
+            layout = known[count] = _loop(self, count, self.extent)
+        return layout
 
 
 _NONE = np.empty(0, np.int64)
+_MOST_REPEATED = 4  # counts of a datatype whose layouts are remembered
 
 
 def _merge(offsets: Longs, lengths: Longs) -> tuple[Longs, Longs]:
@@ -456,7 +473,7 @@ def memory_at(address: int, nbytes: int) -> NDArray[np.uint8]:
 def _strided(layout: Layout, base: int) -> NDArray[Any]:
     """Return the data of a regular layout at an address, as an array in that memory."""
     low, high = layout.span
-    first, run = int(layout.offsets[0]), int(layout.lengths[0])
+    first, run = layout.first, int(layout.lengths[0])
     item = math.gcd(run, 8)
     memory = memory_at(base + low, high - low)
     counts, steps = zip(*layout.loops, strict=True) if layout.loops else ((), ())
@@ -484,7 +501,7 @@ def pack(layout: Layout, base: int) -> NDArray[np.uint8]:
     if not layout.nbytes:
         return np.empty(0, np.uint8)
     if layout.whole:
-        return memory_at(base + int(layout.offsets[0]), layout.nbytes)
+        return memory_at(base + layout.first, layout.nbytes)
     if layout.regular:
         return np.ascontiguousarray(_strided(layout, base)).reshape(-1).view(np.uint8)
     data = np.empty(layout.nbytes, np.uint8)
@@ -500,7 +517,7 @@ def unpack(layout: Layout, base: int, data: NDArray[np.uint8]) -> None:
     if not layout.nbytes:
         return
     if layout.whole:
-        memory_at(base + int(layout.offsets[0]), layout.nbytes)[:] = data
+        memory_at(base + layout.first, layout.nbytes)[:] = data
     elif layout.regular:
         target = _strided(layout, base)
         target[...] = data.view(target.dtype).reshape(target.shape)
