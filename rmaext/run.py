@@ -86,7 +86,8 @@ def _script(path: str) -> None:
         sys.exit(2)
     with file:
         content = file.read()
-    _execute(compile(content, path, "exec", dont_inherit=True), path)
+    full = os.path.join(os.getcwd(), path)
+    _execute(compile(content, full, "exec", dont_inherit=True), full)
 
 
 def _code(text: str) -> None:
