@@ -455,8 +455,8 @@ _Outcome = tuple["asyncio.Future[None]", Exception | None]
 class _Watcher:
     """Completes the futures of requests that coroutines await, and calls functions.
 
-    There is a thread for each fabric. It waits for the network like any other thread that waits, and goes when there
-    has been nothing to watch for a second.
+    There is a thread for each fabric. It waits for the network like any other thread
+    that waits, and goes when there has been nothing to watch for a second.
     """
 
     _lock = threading.Lock()

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import operator
 import sys
+import threading
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import mpi4py
 from mpi4py import MPI
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from .win import Win
 
 __all__ = ["Attributes", "Keyval", "MpiWin", "create_errhandler", "create_keyval", "free_keyval"]
+
+T = TypeVar("T")
 
 MpiWin = MPI.Win  # before anybody replaces it
 
@@ -46,7 +49,7 @@ class Keyval(NamedTuple):
 
 
 _keyvals: dict[int, Keyval] = {}
-_functions: dict[int, Callable[[Win, int], object]] = {}  # of error handlers, by handle
+_failed = threading.local()  # .win: whose error handler is being called
 
 
 def create_keyval(delete: Callable[[Win, int, Any], object] | None, nopython: bool) -> int:
@@ -70,11 +73,10 @@ def _keyval(keyval: int) -> Keyval:
     return found
 
 
-def create_errhandler(function: Callable[[Win, int], object]) -> MPI.Errhandler:
+def create_errhandler(function: Callable[[Win, int], None]) -> MPI.Errhandler:
     """Return a new error handler."""
-    handler = MpiWin.Create_errhandler(function)  # type: ignore[arg-type]
-    _functions[handler.handle] = function
-    return handler
+    # MPI knows who has it, and when nobody has any more; it is called through a window of MPI
+    return MpiWin.Create_errhandler(lambda _, code: function(_failed.win, code))
 
 
 class Attributes:
@@ -109,7 +111,7 @@ class Attributes:
     def release(self) -> None:
         """Let go of what MPI has."""
         self.group.Free()
-        if self._handler.handle in _functions:
+        if not _predefined(self._handler):
             self._handler.Free()
 
     # -- attributes --------------------------------------------------------------------
@@ -179,15 +181,18 @@ class Attributes:
     def handle(self, win: Win, code: int) -> None:
         """Do with an error code what the error handler does."""
         handler = self._handler
-        function = _functions.get(handler.handle)
-        if function is not None:
-            function(win, code)
-        elif handler in (MPI.ERRORS_ARE_FATAL, MPI.ERRORS_ABORT):
+        if handler in (MPI.ERRORS_ARE_FATAL, MPI.ERRORS_ABORT):
             text = f"{win.name or 'a window'}: {MPI.Get_error_string(code)}"
             print(f"Fatal error of {text}", file=sys.stderr, flush=True)
             MPI.COMM_WORLD.Abort(code)
         elif handler != MPI.ERRORS_RETURN:
-            with_real(lambda real: (real.Set_errhandler(handler), real.Call_errhandler(code)))
+
+            def call(real: MPI.Win) -> None:
+                real.Set_errhandler(handler)
+                _failed.win = win
+                real.Call_errhandler(code)
+
+            _with_real(call)
 
 
 def _predefined(handler: MPI.Errhandler) -> bool:
@@ -203,10 +208,10 @@ def _another(handler: MPI.Errhandler) -> MPI.Errhandler:
         real.Set_errhandler(handler)
         return real.Get_errhandler()
 
-    return with_real(through)
+    return _with_real(through)
 
 
-def with_real(use: Callable[[MPI.Win], Any]) -> Any:
+def _with_real(use: Callable[[MPI.Win], T]) -> T:
     """Call a function with a window of MPI."""
     real = MpiWin.Create_dynamic(MPI.INFO_NULL, MPI.COMM_SELF)
     try:

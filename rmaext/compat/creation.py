@@ -196,7 +196,7 @@ def bytes_of(memory: Any) -> Bytes:
     """Return memory that somebody gave as bytes; it must be writeable."""
     if memory is None or isinstance(memory, MPI.BottomType):
         return np.empty(0, np.uint8)
-    buffer = MPI.buffer.frombuffer(memory, readonly=False)
+    buffer: Any = MPI.buffer.frombuffer(memory, readonly=False)
     return np.frombuffer(buffer, np.uint8) if len(buffer) else np.empty(0, np.uint8)
 
 
@@ -207,17 +207,30 @@ def address_of(array: Bytes) -> int:
 
 def attach(state: State, memory: Any) -> None:
     """Attach memory to a dynamic window."""
+    kept = _attached(state)
     array = bytes_of(memory)
     if array.size:
         state.window.attach(array)
-        state.keep[address_of(array)] = array
+        kept[address_of(array)] = array
 
 
 def detach(state: State, memory: Any) -> None:
     """Detach it."""
+    kept = _attached(state)
     address = address_of(bytes_of(memory))
-    if address:
-        state.window.detach(state.keep.pop(address, None))
+    if not address:
+        return
+    if address not in kept:
+        raise error(MPI.ERR_RMA_ATTACH, f"nothing that begins at {address:#x} is attached")
+    state.window.detach(kept[address])
+    del kept[address]
+
+
+def _attached(state: State) -> dict[int, Bytes]:
+    if state.attributes.fixed[MPI.WIN_CREATE_FLAVOR] != MPI.WIN_FLAVOR_DYNAMIC:
+        raise error(MPI.ERR_RMA_FLAVOR, "the window is not dynamic")
+    kept: dict[int, Bytes] = state.keep
+    return kept
 
 
 def shared_query(state: State, rank: int) -> tuple[MPI.buffer, int]:

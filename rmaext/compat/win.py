@@ -52,7 +52,7 @@ class Win(_hot.Exporter):
     _access: set[int] | frozenset[int]
     _passive: set[int] | frozenset[int]
 
-    def __new__(cls, win: Win | None = None) -> Self:
+    def __new__(cls, win: Any = None) -> Self:
         """Return another object of a window."""
         if win is not None and not isinstance(win, Win):
             text = f"Argument 'win' has incorrect type (expected Win, got {type(win).__name__})"
