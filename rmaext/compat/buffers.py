@@ -102,8 +102,10 @@ def _format(it: Any) -> str:
     except TypeError:
         pass
     if hasattr(it, "__cuda_array_interface__"):
-        return np.dtype(it.__cuda_array_interface__["typestr"]).char
-    return np.from_dlpack(it).dtype.char
+        dtype = np.dtype(it.__cuda_array_interface__["typestr"])
+    else:
+        dtype = np.from_dlpack(it).dtype
+    return str(dtype.char)
 
 
 def _memory(it: Any, readonly: bool) -> MPI.buffer:

@@ -285,7 +285,7 @@ class _Place:
         window._check_open(call)
         self.rank = number = window._rank(rank, call)
         self.layout = layout = target.layout(whole)
-        self.base = target.disp * win._units[number]
+        self.base: int = target.disp * win._units[number]
         low, high = layout.span
         # bounds of all of it, so that nothing is done by halves
         window._place(call, number, self.base + low, high - low)
