@@ -798,6 +798,8 @@ struct rmx_many {
 	const int64_t *ranks, *offsets;
 	const void *values;
 	void *results;
+	uint64_t scale; /* bytes that an offset counts; 0: as the window has it
+			 */
 };
 
 /*

@@ -224,7 +224,8 @@ static int start(struct rmaext_batch *on_stack, struct rmaext_many *many_p)
 static struct rmaext_batch batch_of(const struct rmx_many *m)
 {
 	const bool update = m->kind == RMAEXT_UPDATE;
-	const uint64_t scale = m->window->stride ? m->window->stride : m->unit;
+	const uint64_t usual = m->window->stride ? m->window->stride : m->unit;
+	const uint64_t scale = m->scale ? m->scale : usual;
 
 	return (struct rmaext_batch){
 		.window = m->window,
@@ -235,7 +236,7 @@ static struct rmaext_batch batch_of(const struct rmx_many *m)
 		.access = rmx_cells_access(m->kind, m->op, m->results),
 		.unit = m->unit,
 		.count = m->count,
-		.limit = INT64_MAX / (scale > m->unit ? scale : m->unit),
+		.limit = (INT64_MAX - m->unit) / scale,
 		.rank_mask = m->ones & RMAEXT_ONE_RANK ? 0 : UINT64_MAX,
 		.offset_mask = m->ones & RMAEXT_ONE_OFFSET ? 0 : UINT64_MAX,
 		.step = m->ones & RMAEXT_ONE_VALUE ? 0 : m->unit,
@@ -259,38 +260,84 @@ bool rmx_many_direct(const struct rmx_many *m, int *ret_p)
 	return rmx_direct_all(&b, ret_p, &done);
 }
 
-int rmaext_many(rmaext_window *w, int kind, int op, int type, uint64_t unit,
-		uint64_t count, int ones, const int64_t *ranks,
-		const int64_t *offsets, const void *values, void *results,
-		struct rmaext_many *many_p)
+static int many(const struct rmx_many *m, struct rmaext_many *many_p)
 {
-	const struct rmx_many many = {w,       kind,   op,     type,
-				      unit,    count,  ones,   ranks,
-				      offsets, values, results};
-	const char *call = rmx_many_name(kind, results);
+	const char *call = rmx_many_name(m->kind, m->results);
 	struct rmaext_batch b;
 	int ret;
 
 	many_p->batch = NULL;
 	many_p->bad = -1;
-	if (kind < RMAEXT_PUT || kind > RMAEXT_UPDATE || !unit ||
-	    unit > INT64_MAX || count > INT64_MAX ||
-	    (count && ((uintptr_t)ranks | (uintptr_t)offsets) % sizeof(*ranks)))
+	if (m->kind < RMAEXT_PUT || m->kind > RMAEXT_UPDATE || !m->unit ||
+	    m->unit > INT64_MAX || m->count > INT64_MAX ||
+	    (m->count &&
+	     ((uintptr_t)m->ranks | (uintptr_t)m->offsets) % sizeof(*m->ranks)))
 		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "rmaext_many",
 				"kind %d, elements of %llu bytes, or ranks or "
 				"offsets out of line",
-				kind, (unsigned long long)unit);
-	if (!rmx_cells_valid(kind, op, type, unit))
+				m->kind, (unsigned long long)m->unit);
+	if (!rmx_cells_valid(m->kind, m->op, m->type, m->unit))
 		return rmx_fail(-FI_EOPNOTSUPP, RMX_NO_RANK, call,
 				"no such operation on this dtype");
-	ret = rmx_window_enter(w, call);
+	ret = rmx_window_enter(m->window, call);
 	if (ret)
 		return ret;
-	b = batch_of(&many);
-	if (count)
+	b = batch_of(m);
+	if (m->count)
 		ret = start(&b, many_p);
-	rmx_window_leave(w);
+	rmx_window_leave(m->window);
 	return ret;
+}
+
+int rmaext_many(rmaext_window *w, int kind, int op, int type, uint64_t unit,
+		uint64_t count, int ones, const int64_t *ranks,
+		const int64_t *offsets, const void *values, void *results,
+		struct rmaext_many *many_p)
+{
+	const struct rmx_many it = {
+		.window = w,
+		.kind = kind,
+		.op = op,
+		.type = type,
+		.unit = unit,
+		.count = count,
+		.ones = ones,
+		.ranks = ranks,
+		.offsets = offsets,
+		.values = values,
+		.results = results,
+	};
+
+	return many(&it, many_p);
+}
+
+int rmaext_many_at(rmaext_window *w, int kind, int op, int type, uint64_t unit,
+		   uint64_t scale, uint64_t count, const int64_t *rank,
+		   const int64_t *offsets, const void *values, void *results,
+		   struct rmaext_many *many_p)
+{
+	const struct rmx_many it = {
+		.window = w,
+		.kind = kind,
+		.op = op,
+		.type = type,
+		.unit = unit,
+		.count = count,
+		.ones = RMAEXT_ONE_RANK,
+		.ranks = rank,
+		.offsets = offsets,
+		.values = values,
+		.results = results,
+		.scale = scale,
+	};
+
+	if (scale - 1 >= INT64_MAX) {
+		many_p->batch = NULL;
+		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "rmaext_many_at",
+				"offsets in units of %llu bytes",
+				(unsigned long long)scale);
+	}
+	return many(&it, many_p);
 }
 
 int rmx_many_strided(struct rmaext_window *w, int kind,

@@ -449,6 +449,8 @@ int rmaext_update(rmaext_window *window, int64_t rank, uint64_t offset, int op,
 		  void *result, uint64_t count, rmaext_op **op_p);
 /* is there such an operation on that type? */
 int rmaext_update_valid(int op, int type);
+/* that its elements need in a window; bytes */
+int rmaext_type_align(int type);
 /*
  * Begins to connect to rank, which the first operation would do otherwise, by
  * reading a byte from it. Does not wait: RMAEXT_PENDING with *op_p set, as
@@ -502,8 +504,21 @@ int rmaext_many(rmaext_window *window, int kind, int op, int type,
 		uint64_t unit, uint64_t count, int ones, const int64_t *ranks,
 		const int64_t *offsets, const void *values, void *results,
 		struct rmaext_many *many_p);
+/* The same of one rank, where an offset counts `scale` bytes, at least 1. */
+int rmaext_many_at(rmaext_window *window, int kind, int op, int type,
+		   uint64_t unit, uint64_t scale, uint64_t count,
+		   const int64_t *rank, const int64_t *offsets,
+		   const void *values, void *results,
+		   struct rmaext_many *many_p);
 int rmaext_many_wait(struct rmaext_many *many);
 void rmaext_many_release(struct rmaext_many *many);
+
+/*
+ * Own memory that lies in `count` runs, each so many bytes long and so far from
+ * base, to one piece (kind RMAEXT_PUT), or from it (RMAEXT_GET).
+ */
+void rmaext_runs_copy(int kind, void *base, const int64_t *offsets,
+		      const int64_t *lengths, uint64_t count, void *piece);
 
 /*
  * A put or get (RMAEXT_PUT, RMAEXT_GET) of a part of an array that begins at

@@ -198,6 +198,11 @@ int rmaext_update_valid(int op, int type)
 	return rmx_update_valid(op, type);
 }
 
+int rmaext_type_align(int type)
+{
+	return rmx_type_of(type).align;
+}
+
 static const char *name_of(const struct rmx_update *u)
 {
 	if (u->op == RMAEXT_CSWAP)

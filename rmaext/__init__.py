@@ -1,27 +1,34 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """One-sided communication over libfabric for MPI programs in Python."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from . import _gil  # noqa: F401 (before anything that needs it)
-from .errors import (
-    AccessError,
-    AlignmentError,
-    AttachError,
-    BoundsError,
-    ClosedError,
-    KeyRecordError,
-    LibraryError,
-    NoProviderError,
-    NotLocalError,
-    PeerLostError,
-    RmaError,
-    RmaTimeout,
-    SyncError,
-    Unsupported,
-)
-from .fabric import Fabric
-from .node import empty, zeros
-from .request import Request
-from .window import Window
+
+if TYPE_CHECKING:
+    from .errors import (
+        AccessError,
+        AlignmentError,
+        AttachError,
+        BoundsError,
+        ClosedError,
+        KeyRecordError,
+        LibraryError,
+        NoProviderError,
+        NotLocalError,
+        PeerLostError,
+        RmaError,
+        RmaTimeout,
+        SyncError,
+        Unsupported,
+    )
+    from .fabric import Fabric
+    from .node import empty, zeros
+    from .request import Request
+    from .window import Window
 
 __version__ = "0.1.0"
 
@@ -46,3 +53,35 @@ __all__ = [
     "empty",
     "zeros",
 ]
+
+_HOMES = dict.fromkeys(__all__, "errors") | {
+    "Fabric": "fabric",
+    "Request": "request",
+    "Window": "window",
+    "empty": "node",
+    "zeros": "node",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for when it is: the import of mpi4py.MPI initialises MPI.
+
+    So a program may still set mpi4py.rc after `import rmaext`, and one that
+    `python -m rmaext run` starts.
+    """
+    home = _HOMES.get(name)
+    if home is None and name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        module = importlib.import_module(f".{home or name}", __name__)
+    except ModuleNotFoundError as exc:
+        if exc.name != f"{__name__}.{name}":
+            raise
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    value = getattr(module, name) if home else module
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

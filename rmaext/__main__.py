@@ -6,8 +6,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from . import __version__
-from .bench import command as bench
+from . import __version__, run
 
 
 def main() -> int:
@@ -15,7 +14,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m rmaext", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"rmaext {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    bench.add(commands)
+    run.add(commands)
+    if sys.argv[1:2] != ["run"]:  # before whose program nothing may initialise MPI
+        from .bench import command as bench
+
+        bench.add(commands)
     options = parser.parse_args()
     status: int = options.function(options)
     return status

@@ -12,6 +12,8 @@ from cffi import FFI
 HOT = [
     "_hot.c",
     "_hot_args.c",
+    "_hot_compat.c",
+    "_hot_export.c",
     "_hot_index.c",
     "_hot_many.c",
     "_hot_notify.c",
@@ -52,6 +54,7 @@ SOURCES = [
     "range.c",
     "request.c",
     "rma.c",
+    "runs.c",
     "serve.c",
     "signals.c",
     "sleep.c",

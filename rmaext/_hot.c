@@ -76,6 +76,7 @@ static int module_exec(PyObject *module)
 	    PyModule_AddType(module, &hot_window_type) ||
 	    PyModule_AddType(module, &hot_buffer_type) ||
 	    PyModule_AddType(module, &hot_prepared_type) ||
+	    PyModule_AddType(module, &hot_exporter_type) ||
 	    PyModule_AddIntConstant(module, "PUT", RMX_PUT) ||
 	    PyModule_AddIntConstant(module, "GET", RMX_GET) ||
 	    PyModule_AddIntConstant(module, "FETCH_ADD", RMX_UPDATE))
@@ -92,6 +93,7 @@ static struct PyModuleDef definition = {
 	PyModuleDef_HEAD_INIT,
 	.m_name = "rmaext._hot",
 	.m_doc = "Operations without Python in between.",
+	.m_methods = hot_compat_methods,
 	.m_slots = slots,
 };
 

@@ -122,6 +122,9 @@ enum hot_outcome hot_put(struct hot_window *w, PyObject *origin, int64_t rank,
 			 int64_t index);
 enum hot_outcome hot_get(struct hot_window *w, PyArrayObject *out, int64_t rank,
 			 int64_t index);
+enum hot_outcome hot_move(struct hot_window *w, bool put, PyObject *owner,
+			  void *data, uint64_t len, int64_t rank,
+			  uint64_t offset);
 bool hot_rest(const struct hot_window *w, int64_t rank, int64_t index,
 	      int64_t *count_p);
 bool hot_could_get(const struct hot_window *w, int64_t rank, int64_t index,
@@ -173,7 +176,11 @@ extern PyMappingMethods hot_index_methods;
 PyObject *hot_numba(struct hot_window *w, void *closure);
 void hot_numba_close(struct hot_window *w);
 
-/* _hot_window.c, _hot_prepared.c */
+/* _hot_compat.c */
+extern PyMethodDef hot_compat_methods[];
+
+/* _hot_window.c, _hot_prepared.c, _hot_export.c */
 extern PyTypeObject hot_window_type, hot_buffer_type, hot_prepared_type;
+extern PyTypeObject hot_exporter_type;
 
 #endif

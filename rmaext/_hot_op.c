@@ -193,6 +193,23 @@ static bool allowed(const struct hot_window *w, int64_t rank, uint64_t offset,
 	       rmx_passes(w->it.window, rank, offset, len, access);
 }
 
+/* A put or get, which `r` describes. */
+static enum hot_outcome move(struct hot_window *w, const struct request *r)
+{
+	const bool put = r->kind == RMX_PUT;
+	const uint64_t len = r->count * w->it.unit;
+	char *there;
+
+	if (!allowed(w, r->rank, r->offset, r->count,
+		     put ? RMAEXT_WRITE : RMAEXT_READ))
+		return HOT_ODD;
+	if (!is_direct(w, r->rank) || len > KEEP_GIL)
+		return run(w, r);
+	there = memory_of(w, r->rank, r->offset);
+	rmx_copy(put ? there : r->result, put ? r->source : there, len);
+	return HOT_DONE;
+}
+
 enum hot_outcome hot_put(struct hot_window *w, PyObject *origin, int64_t rank,
 			 int64_t index)
 {
@@ -217,12 +234,7 @@ enum hot_outcome hot_put(struct hot_window *w, PyObject *origin, int64_t rank,
 	} else {
 		return HOT_ODD;
 	}
-	if (!allowed(w, rank, r.offset, r.count, RMAEXT_WRITE))
-		return HOT_ODD;
-	if (!is_direct(w, rank) || r.count * w->it.unit > KEEP_GIL)
-		return run(w, &r);
-	rmx_copy(memory_of(w, rank, r.offset), r.source, r.count * w->it.unit);
-	return HOT_DONE;
+	return move(w, &r);
 }
 
 enum hot_outcome hot_get(struct hot_window *w, PyArrayObject *out, int64_t rank,
@@ -237,14 +249,30 @@ enum hot_outcome hot_get(struct hot_window *w, PyArrayObject *out, int64_t rank,
 		.result = PyArray_DATA(out),
 	};
 
-	if (!hot_is_open(w) || !hot_to_bytes(w, index, &r.offset) ||
-	    !allowed(w, rank, r.offset, r.count, RMAEXT_READ))
+	if (!hot_is_open(w) || !hot_to_bytes(w, index, &r.offset))
 		return HOT_ODD;
-	if (!is_direct(w, rank) || r.count * w->it.unit > KEEP_GIL)
-		return run(w, &r);
-	rmx_copy(PyArray_DATA(out), memory_of(w, rank, r.offset),
-		 r.count * w->it.unit);
-	return HOT_DONE;
+	return move(w, &r);
+}
+
+/* Of a window of bytes. Without an owner that can be kept, by memory only. */
+enum hot_outcome hot_move(struct hot_window *w, bool put, PyObject *owner,
+			  void *data, uint64_t len, int64_t rank,
+			  uint64_t offset)
+{
+	const struct request r = {
+		.call = put ? "put" : "get",
+		.kind = put ? RMX_PUT : RMX_GET,
+		.rank = rank,
+		.offset = offset,
+		.count = len,
+		.buffer = {owner ? owner : Py_None, Py_None},
+		.source = data,
+		.result = data,
+	};
+
+	if (!owner && !is_direct_rank(w, rank))
+		return HOT_ODD;
+	return move(w, &r);
 }
 
 /* Not given: the elements from index to the end. */

@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ._lib import ffi, lib
@@ -199,6 +199,12 @@ class Request:
 
             yield from Watcher.of(self._fabric).future(self)
         return self.wait()
+
+    def _then(self, function: Callable[[Exception | None], None]) -> None:
+        """Let a thread call a function once it has ended, or is late: with the RmaTimeout."""
+        from .watcher import Watcher
+
+        Watcher.of(self._fabric).call(self, function)
 
     # -- several -------------------------------------------------------------------
 

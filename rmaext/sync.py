@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import operator
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -104,6 +104,7 @@ class Synchronisation:
     _name: int | str
     _timeout: float
     _sync: State | None = None
+    _holder: Callable[[], int] = staticmethod(get_ident)  # of a lock; not 0
 
     if TYPE_CHECKING:
 
@@ -204,7 +205,7 @@ class Synchronisation:
             if self._nobody("lock", rank):
                 return _Guard(self, rank)
             lock = self._target("lock", rank)
-        me = get_ident()
+        me = self._holder()
         if lock.state.owner == me or (state.readers and (me, lock.rank) in state.readers):
             self._misused("lock", f"this thread holds the lock of rank {lock.rank}")
         self._acquire("lock", state, lock, me, exclusive, timeout)
@@ -233,7 +234,7 @@ class Synchronisation:
                 return
             lock = self._target("unlock", rank)
             state = self._state("unlock")
-        me, cell = get_ident(), lock.state
+        me, cell = self._holder(), lock.state
         exclusive = cell.owner == me
         if not exclusive and ((me, lock.rank) not in state.readers or me in state.everywhere):
             self._misused("unlock", f"this thread has not locked rank {lock.rank}")
@@ -257,7 +258,7 @@ class Synchronisation:
         """
         self._check_open("lock_all")
         state = self._state("lock_all")
-        me = get_ident()
+        me = self._holder()
         ranks = range(self._group.size)
         locks = [self._target("lock_all", rank) for rank in ranks]
         if any(lock.state.owner == me or (me, lock.rank) in state.readers for lock in locks):
@@ -280,7 +281,7 @@ class Synchronisation:
         this thread has not called `lock_all`; and as `unlock`.
         """
         self._check_open("unlock_all")
-        state, me = self._state("unlock_all"), get_ident()
+        state, me = self._state("unlock_all"), self._holder()
         if me not in state.everywhere:
             self._misused("unlock_all", "this thread has not locked all")
         try:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ._lib import ffi, lib
@@ -17,14 +18,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Watcher"]
 
+_Function = Callable[[Exception | None], None]
 _Outcome = tuple[asyncio.Future[None], Exception | None]
 
 
 class Watcher:
-    """Completes the futures of requests that coroutines await: a thread for each fabric.
+    """Completes the futures of requests that coroutines await, and calls functions.
 
-    It waits for the network like any other thread that waits, and goes when there
-    has been nothing to watch for a second.
+    There is a thread for each fabric. It waits for the network like any other thread
+    that waits, and goes when there has been nothing to watch for a second.
     """
 
     _lock = threading.Lock()
@@ -32,7 +34,7 @@ class Watcher:
     def __init__(self, fabric: Fabric) -> None:
         self._fabric = fabric
         self._new = threading.Condition(threading.Lock())
-        self._awaited: dict[Request, list[asyncio.Future[None]]] = {}
+        self._awaited: dict[Request, list[asyncio.Future[None] | _Function]] = {}
         self._runs = False
 
     @classmethod
@@ -47,16 +49,25 @@ class Watcher:
     def future(self, request: Request) -> asyncio.Future[None]:
         """Return a future that ends once the request has; to be called in its loop."""
         future = asyncio.get_running_loop().create_future()
-        with self._new:
-            self._awaited.setdefault(request, []).append(future)
-            if not self._runs:
-                self._runs = True
-                threading.Thread(target=self._run, name="rmaext requests", daemon=True).start()
-            self._new.notify()
+        self._enter(request, future)
         # the thread may have looked before it was entered
         if request.done:
             _resolve([(future, None)])
         return future
+
+    def call(self, request: Request, function: _Function) -> None:
+        """Call a function once a request has ended, in the thread or at once."""
+        self._enter(request, function)
+        if request.done:
+            self._tell({})
+
+    def _enter(self, request: Request, awaiting: asyncio.Future[None] | _Function) -> None:
+        with self._new:
+            self._awaited.setdefault(request, []).append(awaiting)
+            if not self._runs:
+                self._runs = True
+                threading.Thread(target=self._run, name="rmaext requests", daemon=True).start()
+            self._new.notify()
 
     def _run(self) -> None:
         seen = ffi.new("uint64_t *")
@@ -80,6 +91,7 @@ class Watcher:
     def _tell(self, late: dict[tuple[int, int], Exception]) -> None:
         """Complete the futures of what has ended, and of what is late."""
         by_loop: dict[asyncio.AbstractEventLoop, list[_Outcome]] = {}
+        calls: list[tuple[_Function, Exception | None]] = []
         with self._new:
             for request in list(self._awaited):
                 error = None
@@ -87,11 +99,16 @@ class Watcher:
                     error = late.get(target_of(request))
                     if error is None:
                         continue
-                for future in self._awaited.pop(request):
-                    by_loop.setdefault(future.get_loop(), []).append((future, error))
+                for awaiting in self._awaited.pop(request):
+                    if callable(awaiting):
+                        calls.append((awaiting, error))
+                    else:
+                        by_loop.setdefault(awaiting.get_loop(), []).append((awaiting, error))
         for loop, outcomes in by_loop.items():
             with contextlib.suppress(RuntimeError):  # it was closed: nobody waits there
                 loop.call_soon_threadsafe(_resolve, outcomes)
+        for function, error in calls:
+            function(error)
 
 
 def _resolve(outcomes: list[_Outcome]) -> None:

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""mpi4py's specifications of buffers and of targets."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from .errors import error
+from .types import Layout, layout_of, memory_at, pack
+
+__all__ = ["Part", "Target", "part_of", "target_of"]
+
+_CODES: dict[str, MPI.Datatype] = MPI._typedict
+_NO_FORMAT = "B"
+_NONE = np.empty(0, np.uint8)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Elements in the memory of this process.
+
+    Attributes
+    ----------
+    owner : MPI.buffer or None
+        Keeps the memory that the specification names; None if it names none.
+    address : int
+    count : int
+        Elements.
+    datatype : MPI.Datatype
+    """
+
+    owner: MPI.buffer | None
+    address: int
+    count: int
+    datatype: MPI.Datatype
+
+    def layout(self, whole: bool = False) -> Layout:
+        """Return where they lie, from the address on; see `layout_of`."""
+        return layout_of(self.datatype, whole).repeat(self.count)
+
+    def data(self, layout: Layout) -> NDArray[np.uint8]:
+        """Return the bytes of a layout in one piece: a copy, unless they are in one."""
+        if not layout.whole:
+            return pack(layout, self.address)
+        start, owner = self.address + layout.first, self.owner
+        low = 0 if owner is None else start - owner.address
+        if owner is None or low < 0 or low + layout.nbytes > owner.nbytes:
+            return memory_at(start, layout.nbytes)
+        if not layout.nbytes:
+            return _NONE
+        kept: Any = owner
+        return np.frombuffer(kept, np.uint8, layout.nbytes, low)
+
+
+@dataclass(frozen=True)
+class Target:
+    """Elements in a rank's window: `count` of a datatype from a displacement on."""
+
+    disp: int
+    count: int
+    datatype: MPI.Datatype
+
+    def layout(self, whole: bool = False) -> Layout:
+        """Return where they lie, from the displacement on; see `layout_of`."""
+        return layout_of(self.datatype, whole).repeat(self.count)
+
+
+def _is_datatype(it: Any) -> bool:
+    return isinstance(it, MPI.Datatype | str)
+
+
+def _datatype(it: Any) -> MPI.Datatype:
+    """Return a datatype, given as such or by its code."""
+    if not isinstance(it, MPI.Datatype):
+        try:
+            return _CODES[it]
+        except KeyError:
+            raise KeyError(f"cannot map {it!r} to MPI datatype") from None
+    if it == MPI.DATATYPE_NULL:
+        raise error(MPI.ERR_TYPE, "message: datatype is null")
+    return it
+
+
+def _datatype_of_format(text: str) -> MPI.Datatype:
+    if text == _NO_FORMAT:
+        return MPI.BYTE
+    if text[:1] == ">":  # no machine of ours
+        raise BufferError(f"format string {text!r} with non-native byte order")
+    return _datatype(text[1:] if text[:1] in ("@", "<") else text)
+
+
+def _format(it: Any) -> str:
+    """Return the PEP 3118 format of a buffer."""
+    try:
+        return memoryview(it).format
+    except TypeError:
+        pass
+    if hasattr(it, "__cuda_array_interface__"):
+        dtype = np.dtype(it.__cuda_array_interface__["typestr"])
+    else:
+        dtype = np.from_dlpack(it).dtype
+    return str(dtype.char)
+
+
+def _memory(it: Any, readonly: bool) -> MPI.buffer:
+    """Return the memory of a buffer."""
+    if isinstance(it, np.ndarray) and not it.flags.c_contiguous and it.flags.f_contiguous:
+        it = it.T
+    # which raises for what is read-only or in pieces, and knows DLPack and CAI
+    return MPI.buffer.frombuffer(it, readonly)
+
+
+def _is_buffer(it: Any) -> bool:
+    if isinstance(it, list | tuple):
+        return False
+    if hasattr(it, "__dlpack__") or hasattr(it, "__cuda_array_interface__"):
+        return True
+    try:
+        memoryview(it)
+    except TypeError:
+        return False
+    except (ValueError, BufferError):  # it cannot be had as one; that is said later
+        pass
+    return True
+
+
+def _unpacked(given: Any) -> tuple[Any, Any, Any, Any]:
+    """Return buffer, count, displacement and datatype; None where it is not given."""
+    if isinstance(given, list | tuple):
+        if len(given) == 2:
+            it, count = given
+            if _is_datatype(count):
+                return it, None, None, count
+            datatype = None
+        elif len(given) == 3:
+            it, count, datatype = given
+        elif len(given) == 4:
+            return tuple(given)
+        else:
+            raise ValueError("message: expecting 2 to 4 items")
+        if isinstance(count, list | tuple):
+            count, disp = count
+            return it, count, disp, datatype
+        return it, count, None, datatype
+    if not _is_buffer(given):
+        raise TypeError("message: expecting buffer or list/tuple")
+    return given, None, None, None
+
+
+def _extent(datatype: MPI.Datatype, what: str) -> int:
+    lower, extent = datatype.Get_extent()
+    if extent <= 0:
+        bounds = f"(lb:{lower}, ub:{lower + extent})"
+        raise ValueError(f"message: cannot {what}, datatype extent {extent} {bounds}")
+    return extent
+
+
+def _infer(length: int, datatype: MPI.Datatype) -> int:
+    """Return how many elements fill a buffer."""
+    extent = _extent(datatype, "infer count")
+    if length % extent:
+        text = f"buffer length {length} is not a multiple of datatype extent {extent}"
+        raise ValueError(f"message: cannot infer count, {text}")
+    return length // extent
+
+
+def part_of(given: Any, readonly: bool = True) -> Part:
+    """Return the elements that a specification means.
+
+    Parameters
+    ----------
+    given : buffer, or list or tuple
+        As mpi4py has it: ``[buffer, count, displacement, datatype]``, of which only
+        the buffer is always needed; count and displacement may be a pair.
+    readonly : bool
+        Whether read-only memory will do.
+
+    Raises
+    ------
+    TypeError, ValueError, KeyError, BufferError
+        As mpi4py does.
+    MPI.Exception
+        The datatype is null (ERR_TYPE), the buffer MPI.IN_PLACE (ERR_BUFFER).
+    """
+    it, count, disp, datatype = _unpacked(given)
+    if it is MPI.IN_PLACE:
+        raise error(MPI.ERR_BUFFER, "message: MPI.IN_PLACE has no meaning here")
+    if it is None or it is MPI.BOTTOM:
+        owner: MPI.buffer | None = None
+        address = length = 0
+        datatype = _datatype(datatype)
+    else:
+        owner = _memory(it, readonly)
+        address, length = owner.address, owner.nbytes
+        datatype = _datatype_of_format(_format(it)) if datatype is None else _datatype(datatype)
+    if disp is not None:
+        disp = operator.index(disp)
+        if disp < 0:
+            raise ValueError(f"message: negative displacement {disp}")
+        first = disp * _extent(datatype, "handle displacement") if disp else 0
+        if first > length:
+            number = length // (first // disp)
+            text = f"out of bounds, number of datatype entries {number}"
+            raise ValueError(f"message: displacement {disp} {text}")
+        address, length = address + first, length - first
+    if count is not None:
+        count = operator.index(count)
+        if count < 0:
+            raise ValueError(f"message: negative count {count}")
+        if count and it is None:
+            raise ValueError(f"message: buffer is None but count is {count}")
+    else:
+        count = _infer(length, datatype) if length else 0
+    _check_length(owner, length, count, datatype)
+    return Part(owner, address, count, datatype)
+
+
+def _check_length(owner: Any, length: int, count: int, datatype: MPI.Datatype) -> None:
+    """Refuse more elements of a predefined datatype than there are.
+
+    A derived one may well lead out of the buffer that begins it.
+    """
+    if owner is not None and count and datatype.is_predefined:
+        extent = datatype.Get_extent()[1]
+        if count * extent > length:
+            text = f"buffer too small for requested count {count}, it has {length // extent}"
+            raise ValueError(f"message: {text}")
+
+
+def target_of(given: Any, origin: Part) -> Target:
+    """Return the elements of a window that a specification means.
+
+    Parameters
+    ----------
+    given : int, list or tuple, optional
+        As mpi4py has it: ``(displacement, count, datatype)``, of which those that
+        are not given are those of the origin; the displacement is then 0.
+    origin : Part
+
+    Raises
+    ------
+    TypeError, ValueError, KeyError
+        As mpi4py does.
+    MPI.Exception
+        ERR_DISP, ERR_COUNT, ERR_TYPE.
+    """
+    disp: Any = 0
+    count: Any = origin.count
+    datatype: Any = origin.datatype
+    if given is None:
+        pass
+    elif hasattr(given, "__index__"):
+        disp = given
+    elif isinstance(given, list | tuple):
+        if len(given) > 3:
+            raise ValueError("target: expecting 3 items at most")
+        disp, count, datatype = list(given) + [disp, count, datatype][len(given) :]
+    else:
+        raise ValueError("target: expecting integral or list/tuple")
+    disp, count = operator.index(disp), operator.index(count)
+    if disp < 0:
+        raise error(MPI.ERR_DISP, f"target: displacement {disp} is negative")
+    if count < 0:
+        raise error(MPI.ERR_COUNT, f"target: count {count} is negative")
+    return Target(disp, count, _datatype(datatype))

@@ -1,0 +1,544 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The class that stands in for MPI.Win."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+from mpi4py import MPI
+
+from .. import _hot
+from . import attributes, creation, requests, transfer
+from .creation import State
+from .errors import error, translated
+
+if TYPE_CHECKING:
+    from typing import Self  # Python 3.11
+
+__all__ = ["WIN_NULL", "Win"]
+
+_NULL = attributes.MpiWin()
+
+
+class _Nothing:
+    """In place of what a null window lacks."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise error(MPI.ERR_WIN, "the window is MPI.WIN_NULL, or was freed")
+
+
+class Win(_hot.Exporter):
+    """Memory of all ranks of a communicator: mpi4py's MPI.Win, over `rmaext.Window`.
+
+    Parameters
+    ----------
+    win : Win, optional
+        Another object of the same window; by default that of none.
+
+    Notes
+    -----
+    Names, arguments, results and errors are those of mpi4py 4.1, whose manual describes
+    them; docs/mpi-win.md has what differs. No operation waits for its target
+    to call MPI.
+    """
+
+    _state: State | None
+    _window: Any
+    _units: Any
+    _epochs: Any
+    _attributes: Any
+    _access: set[int] | frozenset[int]
+    _passive: set[int] | frozenset[int]
+
+    def __new__(cls, win: Any = None) -> Self:
+        """Return another object of a window."""
+        if win is not None and not isinstance(win, Win):
+            text = f"Argument 'win' has incorrect type (expected Win, got {type(win).__name__})"
+            raise TypeError(text)
+        self = super().__new__(cls)
+        self._adopt(None if win is None else win._state)
+        return self
+
+    def _adopt(self, state: State | None) -> None:
+        """Be the window of a state; of None, be null."""
+        self._state = state
+        if state is None:
+            self._window = self._units = self._epochs = self._attributes = _Nothing()
+            self._access = self._passive = frozenset()
+            self._export(0, 0)
+            return
+        self._window, self._units = state.window, state.units
+        self._epochs, self._attributes = state.epochs, state.attributes
+        self._access, self._passive = state.epochs.access, state.epochs.passive
+        fixed = state.attributes.fixed
+        self._export(fixed[MPI.WIN_BASE], fixed[MPI.WIN_SIZE])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Win):
+            return NotImplemented
+        return self._state is other._state
+
+    def __ne__(self, other: object) -> bool:
+        if not isinstance(other, Win):
+            return NotImplemented
+        return self._state is not other._state
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __bool__(self) -> bool:
+        return self._state is not None
+
+    def __reduce__(self) -> str:
+        if self is WIN_NULL:
+            return "WIN_NULL"
+        raise ValueError(f"cannot pickle '{type(self).__name__}' object")
+
+    # -- handles ---------------------------------------------------------------------
+
+    @property
+    def handle(self) -> int:
+        """A number that `fromhandle` takes; MPI does not know it."""
+        return _NULL.handle if self._state is None else self._state.handle
+
+    @classmethod
+    def fromhandle(cls, handle: int) -> Win:
+        """Create object from handle."""
+        win = Win()
+        win._adopt(State.of(operator.index(handle)))
+        return win
+
+    def toint(self) -> int:
+        """Translate object to integer handle."""
+        return _NULL.toint() if self._state is None else self._state.handle
+
+    @classmethod
+    def fromint(cls, arg: int, /) -> Win:
+        """Translate integer handle to object."""
+        return Win() if arg == _NULL.toint() else cls.fromhandle(arg)
+
+    def py2f(self) -> int:
+        """Return what `f2py` takes; Fortran does not know it."""
+        return _NULL.py2f() if self._state is None else self._state.handle
+
+    @classmethod
+    def f2py(cls, arg: int) -> Win:
+        """Return the window of which `py2f` returned a number."""
+        return Win() if arg == _NULL.py2f() else cls.fromhandle(arg)
+
+    # -- creation --------------------------------------------------------------------
+
+    @classmethod
+    def _make(cls, state: State) -> Self:
+        self = cls.__new__(cls)
+        self._adopt(state)
+        return self
+
+    @classmethod
+    def Create(
+        cls,
+        memory: Any,
+        disp_unit: int = 1,
+        info: MPI.Info = MPI.INFO_NULL,
+        comm: MPI.Intracomm = MPI.COMM_SELF,
+    ) -> Self:
+        """Create a window over memory of this rank's, None or MPI.BOTTOM for none."""
+        return cls._make(creation.create(memory, disp_unit, info, comm))
+
+    @classmethod
+    def Allocate(
+        cls,
+        size: int,
+        disp_unit: int = 1,
+        info: MPI.Info = MPI.INFO_NULL,
+        comm: MPI.Intracomm = MPI.COMM_SELF,
+    ) -> Self:
+        """Create a window over new memory."""
+        return cls._make(creation.allocate(size, disp_unit, info, comm))
+
+    @classmethod
+    def Allocate_shared(
+        cls,
+        size: int,
+        disp_unit: int = 1,
+        info: MPI.Info = MPI.INFO_NULL,
+        comm: MPI.Intracomm = MPI.COMM_SELF,
+    ) -> Self:
+        """Create a window over new memory that all ranks have mapped."""
+        return cls._make(creation.allocate_shared(size, disp_unit, info, comm))
+
+    @classmethod
+    def Create_dynamic(
+        cls, info: MPI.Info = MPI.INFO_NULL, comm: MPI.Intracomm = MPI.COMM_SELF
+    ) -> Self:
+        """Create a window to which memory is attached later."""
+        return cls._make(creation.create_dynamic(info, comm))
+
+    @translated
+    def Free(self) -> None:
+        """Free the window."""
+        self._epochs.may_free()
+        self._attributes.end(self)
+        state = self._state
+        assert state is not None
+        try:
+            state.window.close()
+        finally:
+            state.end()
+            self._adopt(None)
+
+    def free(self) -> None:
+        """Call `Free` if not null."""
+        if self and not MPI.Is_finalized():
+            self.Free()
+
+    # -- memory ----------------------------------------------------------------------
+
+    @translated
+    def Attach(self, memory: Any) -> None:
+        """Let other ranks reach some memory; of a dynamic window."""
+        creation.attach(self._the_state(), memory)
+
+    @translated
+    def Detach(self, memory: Any) -> None:
+        """Take memory from other ranks' reach; of a dynamic window."""
+        creation.detach(self._the_state(), memory)
+
+    @translated
+    def Shared_query(self, rank: int) -> tuple[MPI.buffer, int]:
+        """Return a rank's memory, where it is mapped here, and its displacement unit."""
+        return creation.shared_query(self._the_state(), rank)
+
+    def tomemory(self) -> MPI.buffer:
+        """Return this rank's memory."""
+        self._the_state()
+        return MPI.buffer.frombuffer(self)
+
+    def _the_state(self) -> State:
+        if self._state is None:
+            raise error(MPI.ERR_WIN, "the window is MPI.WIN_NULL, or was freed")
+        return self._state
+
+    # -- info, group, attributes -------------------------------------------------------
+
+    def Set_info(self, info: MPI.Info) -> None:
+        """Set hints."""
+        self._attributes.set_info(info)
+
+    def Get_info(self) -> MPI.Info:
+        """Return the hints in use."""
+        found: MPI.Info = self._attributes.get_info()
+        return found
+
+    @property
+    def info(self) -> MPI.Info:
+        """Info hints."""
+        return self.Get_info()
+
+    @info.setter
+    def info(self, value: MPI.Info) -> None:
+        self.Set_info(value)
+
+    def Get_group(self) -> MPI.Group:
+        """Return the ranks of the window."""
+        # a copy: the caller frees it
+        return MPI.Group.Union(self._attributes.group, MPI.GROUP_EMPTY)
+
+    @property
+    def group(self) -> MPI.Group:
+        """Group."""
+        return self.Get_group()
+
+    @property
+    def group_size(self) -> int:
+        """Group size."""
+        return int(self._attributes.size)
+
+    @property
+    def group_rank(self) -> int:
+        """Group rank."""
+        return int(self._attributes.rank)
+
+    @translated
+    def Get_attr(self, keyval: int) -> Any:
+        """Return an attribute; None: it is not set."""
+        return self._attributes.get(keyval)
+
+    @translated
+    def Set_attr(self, keyval: int, attrval: Any) -> None:
+        """Set an attribute."""
+        self._attributes.set(self, keyval, attrval)
+
+    @translated
+    def Delete_attr(self, keyval: int) -> None:
+        """Delete an attribute."""
+        self._attributes.delete(self, keyval)
+
+    @classmethod
+    def Create_keyval(
+        cls,
+        copy_fn: Callable[[Win, int, Any], Any] | None = None,
+        delete_fn: Callable[[Win, int, Any], None] | None = None,
+        nopython: bool = False,
+    ) -> int:
+        """Return a new key of attributes. No window is ever copied."""
+        return attributes.create_keyval(delete_fn, nopython)
+
+    @classmethod
+    def Free_keyval(cls, keyval: int) -> int:
+        """Free a key of attributes."""
+        return attributes.free_keyval(keyval)
+
+    @property
+    def attrs(self) -> tuple[int, int, int]:
+        """Base address, size and displacement unit."""
+        fixed = self._attributes.fixed
+        return fixed[MPI.WIN_BASE], fixed[MPI.WIN_SIZE], fixed[MPI.WIN_DISP_UNIT]
+
+    @property
+    def flavor(self) -> int:
+        """How it was created."""
+        return int(self._attributes.fixed[MPI.WIN_CREATE_FLAVOR])
+
+    @property
+    def model(self) -> int:
+        """Memory model."""
+        return int(self._attributes.fixed[MPI.WIN_MODEL])
+
+    # -- operations ------------------------------------------------------------------
+
+    @translated
+    def Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
+        """Write to a rank's memory."""
+        if target_rank not in self._access:
+            self._epochs.enter(self._window, "Put", target_rank)
+        transfer.put(self, origin, target_rank, target)
+
+    @translated
+    def Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
+        """Read from a rank's memory."""
+        if target_rank not in self._access:
+            self._epochs.enter(self._window, "Get", target_rank)
+        transfer.get(self, origin, target_rank, target)
+
+    @translated
+    def Accumulate(
+        self, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM
+    ) -> None:
+        """Update a rank's memory."""
+        if target_rank not in self._access:
+            self._epochs.enter(self._window, "Accumulate", target_rank)
+        transfer.accumulate(self, origin, target_rank, target, op)
+
+    @translated
+    def Get_accumulate(
+        self,
+        origin: Any,
+        result: Any,
+        target_rank: int,
+        target: Any = None,
+        op: MPI.Op = MPI.SUM,
+    ) -> None:
+        """Update a rank's memory, and return what was there."""
+        if target_rank not in self._access:
+            self._epochs.enter(self._window, "Get_accumulate", target_rank)
+        transfer.get_accumulate(self, origin, result, target_rank, target, op)
+
+    @translated
+    def Fetch_and_op(
+        self,
+        origin: Any,
+        result: Any,
+        target_rank: int,
+        target_disp: int = 0,
+        op: MPI.Op = MPI.SUM,
+    ) -> None:
+        """Update one element of a rank's memory, and return what was there."""
+        if target_rank not in self._access:
+            self._epochs.enter(self._window, "Fetch_and_op", target_rank)
+        transfer.fetch_and_op(self, origin, result, target_rank, target_disp, op)
+
+    @translated
+    def Compare_and_swap(
+        self,
+        origin: Any,
+        compare: Any,
+        result: Any,
+        target_rank: int,
+        target_disp: int = 0,
+    ) -> None:
+        """Replace one element of a rank's memory if it equals another."""
+        if target_rank not in self._access:
+            self._epochs.enter(self._window, "Compare_and_swap", target_rank)
+        transfer.compare_and_swap(self, origin, compare, result, target_rank, target_disp)
+
+    # -- operations with a request -------------------------------------------------------
+
+    @translated
+    def Rput(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
+        """As `Put`, with a request."""
+        self._enter_passive("Rput", target_rank)
+        return requests.begun(transfer.begin_put(self, origin, target_rank, target))
+
+    @translated
+    def Rget(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
+        """As `Get`, with a request."""
+        self._enter_passive("Rget", target_rank)
+        return requests.begun(transfer.begin_get(self, origin, target_rank, target))
+
+    @translated
+    def Raccumulate(
+        self, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM
+    ) -> MPI.Request:
+        """As `Accumulate`, with a request."""
+        self._enter_passive("Raccumulate", target_rank)
+        begun = transfer.begin_accumulate(self, origin, target_rank, target, op)
+        return requests.begun(begun)
+
+    @translated
+    def Rget_accumulate(
+        self,
+        origin: Any,
+        result: Any,
+        target_rank: int,
+        target: Any = None,
+        op: MPI.Op = MPI.SUM,
+    ) -> MPI.Request:
+        """As `Get_accumulate`, with a request."""
+        self._enter_passive("Rget_accumulate", target_rank)
+        begun = transfer.begin_get_accumulate(self, origin, result, target_rank, target, op)
+        return requests.begun(begun)
+
+    def _enter_passive(self, call: str, rank: int) -> None:
+        if rank not in self._passive:
+            self._epochs.flushing(self._window, call, rank)
+
+    # -- epochs ----------------------------------------------------------------------
+
+    @translated
+    def Fence(self, assertion: int = 0) -> None:
+        """End an epoch of all ranks, and begin one. Collective."""
+        self._epochs.fence(self._window, assertion)
+
+    @translated
+    def Start(self, group: MPI.Group, assertion: int = 0) -> None:
+        """Begin to access the ranks of a group."""
+        self._epochs.start(self._window, group, assertion)
+
+    @translated
+    def Complete(self) -> None:
+        """End what `Start` began."""
+        self._epochs.complete(self._window)
+
+    @translated
+    def Post(self, group: MPI.Group, assertion: int = 0) -> None:
+        """Let the ranks of a group access this one."""
+        self._epochs.post(self._window, group, assertion)
+
+    @translated
+    def Wait(self) -> Literal[True]:
+        """Wait until what `Post` began was ended by all."""
+        self._epochs.wait(self._window)
+        return True
+
+    @translated
+    def Test(self) -> bool:
+        """Return whether what `Post` began was ended by all; then it is over."""
+        return bool(self._epochs.test(self._window))
+
+    @translated
+    def Lock(self, rank: int, lock_type: int = MPI.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
+        """Begin to access a rank."""
+        self._epochs.lock(self._window, rank, lock_type, assertion)
+
+    @translated
+    def Unlock(self, rank: int) -> None:
+        """End what `Lock` began."""
+        self._epochs.unlock(self._window, rank)
+
+    @translated
+    def Lock_all(self, assertion: int = 0) -> None:
+        """Begin to access all ranks, together with others."""
+        self._epochs.lock_all(self._window, assertion)
+
+    @translated
+    def Unlock_all(self) -> None:
+        """End what `Lock_all` began."""
+        self._epochs.unlock_all(self._window)
+
+    @translated
+    def Flush(self, rank: int) -> None:
+        """Wait until all operations on a rank are complete there."""
+        if rank not in self._passive:
+            self._epochs.flushing(self._window, "Flush", rank)
+        self._window.flush(rank)
+
+    @translated
+    def Flush_all(self) -> None:
+        """Wait until all operations are complete at their targets."""
+        self._epochs.flushing_all("Flush_all")
+        self._window.flush()
+
+    @translated
+    def Flush_local(self, rank: int) -> None:
+        """Wait until the buffers of all operations on a rank may be used again."""
+        self._epochs.flushing(self._window, "Flush_local", rank)
+        self._window.flush_local(rank)
+
+    @translated
+    def Flush_local_all(self) -> None:
+        """Wait until the buffers of all operations may be used again."""
+        self._epochs.flushing_all("Flush_local_all")
+        self._window.flush_local()
+
+    @translated
+    def Sync(self) -> None:
+        """Order accesses to this rank's memory."""
+        self._window.sync()
+
+    # -- errors ----------------------------------------------------------------------
+
+    @classmethod
+    def Create_errhandler(cls, errhandler_fn: Callable[[Win, int], None]) -> MPI.Errhandler:
+        """Return a new error handler for windows."""
+        return attributes.create_errhandler(errhandler_fn)
+
+    @translated
+    def Get_errhandler(self) -> MPI.Errhandler:
+        """Return the error handler."""
+        handler: MPI.Errhandler = self._attributes.get_errhandler()
+        return handler
+
+    @translated
+    def Set_errhandler(self, errhandler: MPI.Errhandler) -> None:
+        """Set the error handler."""
+        self._attributes.set_errhandler(errhandler)
+
+    def Call_errhandler(self, errorcode: int) -> None:
+        """Call the error handler."""
+        self._attributes.handle(self, errorcode)
+
+    # -- name ------------------------------------------------------------------------
+
+    def Get_name(self) -> str:
+        """Return the print name."""
+        return _NULL.Get_name() if self._state is None else self._state.attributes.name
+
+    def Set_name(self, name: str) -> None:
+        """Set the print name."""
+        if not isinstance(name, str):
+            raise TypeError(f"name must be a str, not {type(name).__name__}")
+        self._the_state().attributes.name = name
+
+    @property
+    def name(self) -> str:
+        """Print name."""
+        return self.Get_name()
+
+    @name.setter
+    def name(self, value: str) -> None:
+        self.Set_name(value)
+
+
+WIN_NULL = Win()

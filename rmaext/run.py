@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""python -m rmaext run: run a program, unchanged, on rmaext.compat.Win instead of MPI.Win."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import io
+import os
+import pkgutil
+import runpy
+import sys
+import types
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from typing import Any
+
+__all__ = ["add", "replace_at_import"]
+
+MPI = "mpi4py.MPI"
+
+
+def add(commands: Any) -> None:
+    """Add the command `run` to the parser's subcommands."""
+    parser = commands.add_parser(
+        "run",
+        allow_abbrev=False,
+        usage="python -m rmaext run (SCRIPT | -m MODULE | -c CODE) [argument ...]",
+        help="run a program with MPI.Win replaced",
+        description="Run a program as python would, with MPI.Win replaced by "
+        "rmaext.compat.Win. As with `python -m mpi4py`, a rank that ends with an "
+        "exception, or a status other than 0, aborts the job. "
+        "RMAEXT_COMPAT=warn in the environment reports the calls that do not do "
+        "exactly what MPI's do.",
+    )
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    parser.add_argument("-c", dest="code", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    parser.add_argument("script", nargs=argparse.REMAINDER, help="a file, a folder or a zip file")
+    parser.set_defaults(function=run, parser=parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the program that the command line names; return if it does."""
+    if options.module:
+        program, argv = _module, ["-m", *options.module[1:]]
+        what = options.module[0]
+    elif options.code:
+        program, argv = _code, ["-c", *options.code[1:]]
+        what = options.code[0]
+    elif options.script:
+        program, argv = _script, options.script
+        what = options.script[0]
+    else:
+        options.parser.error("a script, -m MODULE or -c CODE is missing")
+    replace_at_import()
+    sys.argv[:] = argv
+    # The name __main__ is the program's, and stays so until the interpreter ends.
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        program(what)
+    except BaseException as exc:
+        # This one knows whether MPI runs; MPI_Abort is called when Python has ended.
+        from mpi4py.run import set_abort_status
+
+        set_abort_status(exc)
+        if not isinstance(exc, SystemExit):
+            _hide_own_frames(exc)
+        raise
+    return 0
+
+
+# -- what python does with its own command line ------------------------------------
+
+
+def _script(path: str) -> None:
+    # As Modules/main.c: a folder or a zip file goes into sys.path, and has a __main__.
+    if pkgutil.get_importer(path) is not None:
+        _search(path)
+        _as_main("__main__", False)
+        return
+    _search(os.path.dirname(os.path.realpath(path)))
+    try:
+        file = io.open_code(os.path.abspath(path))
+    except OSError as exc:
+        print(f"{sys.executable}: can't open file {path!r}: {exc.strerror}", file=sys.stderr)
+        sys.exit(2)
+    with file:
+        content = file.read()
+    full = os.path.join(os.getcwd(), path)
+    _execute(compile(content, full, "exec", dont_inherit=True), full)
+
+
+def _code(text: str) -> None:
+    _search("")
+    _execute(compile(text, "<string>", "exec", dont_inherit=True))
+
+
+def _module(name: str) -> None:
+    _as_main(name, True)
+
+
+def _as_main(name: str, alter_argv: bool) -> None:
+    # what python -m itself calls; run_module() takes __main__ away at the end
+    runpy._run_module_as_main(name, alter_argv)  # type: ignore[attr-defined]
+
+
+def _search(folder: str) -> None:
+    if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
+        sys.path[0] = folder  # python -m put the current one there
+
+
+def _execute(code: types.CodeType, path: str | None = None) -> None:
+    names = sys.modules["__main__"].__dict__
+    if path is not None:
+        names["__file__"] = path
+        names["__loader__"] = SourceFileLoader("__main__", path)
+    exec(code, names)
+
+
+def _hide_own_frames(exc: BaseException) -> None:
+    """Let python report an exception as if the program had been started by itself."""
+    own = {__file__, "<frozen runpy>", runpy.__file__}
+    trace = exc.__traceback__
+    while trace and trace.tb_frame.f_code.co_filename in own:
+        trace = trace.tb_next
+    hook = sys.excepthook
+
+    def report(kind: type[BaseException], value: BaseException, _: object) -> None:
+        hook(kind, value.with_traceback(trace), trace)
+
+    sys.excepthook = report
+
+
+# -- MPI.Win replaced ------------------------------------------------------------
+
+
+def replace_at_import() -> None:
+    """Replace MPI.Win as soon as mpi4py.MPI is imported, and no sooner.
+
+    The import initialises MPI, as mpi4py.rc says then.
+    """
+    if MPI in sys.modules:
+        importlib.import_module("rmaext.compat.auto")
+    else:
+        sys.meta_path.insert(0, _Watch())
+
+
+class _Watch:
+    """Finds mpi4py.MPI as all the others would, and is called when it is loaded."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, _: Any = None) -> ModuleSpec | None:
+        if name != MPI:
+            return None
+        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader.exec_module = _and_replace(spec.loader)  # type: ignore[method-assign]
+        return spec
+
+
+def _and_replace(loader: Any) -> Callable[[types.ModuleType], None]:
+    original = loader.exec_module
+
+    def exec_module(module: types.ModuleType) -> None:
+        del loader.exec_module
+        original(module)
+        importlib.import_module("rmaext.compat.auto")
+
+    return exec_module

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The programs of others that `make test-dropin` runs, and how they are had."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+FOLDER = HERE.parent.parent / "build" / "dropin"
+SITE = FOLDER / "site"
+MPI4PY = FOLDER / "mpi4py-4.1.2"
+SPPY = SITE / "mpisppy" / "tests"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program, at some sizes.
+
+    Attributes
+    ----------
+    name : str
+        What the table calls it.
+    arguments : tuple of str
+        As they follow `python`.
+    sizes : tuple of int
+        The numbers of ranks that it is run on.
+    tests : int, optional
+        The number of its tests that must pass on each rank, by unittest's own
+        count; None for one that only has to leave with 0.
+    limit : float
+        Seconds.
+    tries : int
+        Above 1 for tests that sometimes fail with any windows, as they depend on
+        which cylinder is faster.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    sizes: tuple[int, ...]
+    tests: int | None = None
+    limit: float = 120
+    tries: int = 1
+    types: str = ""
+    says: str = ""
+
+
+def _suite(module: str, tests: int) -> Program:
+    # main.py leaves with 1 when a test fails; the test's own file would leave with 0
+    arguments = (str(MPI4PY / "test" / "main.py"), "-v", "-i", f"{module}[.]py$")
+    return Program(f"mpi4py {module}", arguments, (1, 2, 3), tests, limit=600)
+
+
+def _demo(path: str, types: str = "", says: str = "") -> Program:
+    arguments = (str(MPI4PY / "demo" / f"{path}.py"),)
+    return Program(f"mpi4py {path}", arguments, (2, 5), types=types, says=says)
+
+
+def _sppy(module: str, size: int, tests: int | None, *chosen: str) -> Program:
+    arguments = (str(SPPY / f"{module}.py"), *chosen)
+    return Program(f"mpi-sppy {module}", arguments, (size,), tests, limit=300, tries=3)
+
+
+# of test_with_cylinders; the two other tests need data files that are not on PyPI
+FARMER = ("Test_farmer_with_cylinders", "Test_farmer_cvar_with_cylinders")
+
+PROGRAMS: Sequence[Program] = (
+    _suite("test_win", 100),
+    _suite("test_rma", 36),
+    _suite("test_rma_nb", 14),
+    _suite("test_util_sync", 78),
+    *map(_demo, ("nxtval/nxtval-onesided", "nxtval/nxtval-scalable", "nxtval/nxtval-mpi3")),
+    _demo("compute-pi/cpi-rma", "100\n1000\n0\n", "pi is approximately 3.1415927"),
+    Program("pshmem", ("-c", "import pshmem.test; pshmem.test.run()"), (2, 3), 13),
+    _sppy("test_spwindow_partial_get", 1, 8),
+    _sppy("test_spwindow_multisource", 6, 2),
+    _sppy("test_with_cylinders", 2, 8, *FARMER),
+    _sppy("test_cg_with_cylinders", 2, 5),
+    _sppy("test_dualcg_with_cylinders", 2, 5),
+    _sppy("test_cg_multirank_hub", 4, 1),
+    _sppy("test_flexible_rank_cylinders", 6, 1),
+    _sppy("test_flexible_rank_duals", 6, 1),
+    _sppy("test_flexible_rank_extension_fields", 6, 1),
+    _sppy("test_flexible_rank_xfeas", 6, 1),
+    _sppy("test_flexible_rank_xhat", 6, 1),
+    _sppy("test_flexible_rank_xhat_multistage", 6, 1),
+    _sppy("test_mrp_cylinders", 3, None),
+    _sppy("test_xhat_file_multistage", 4, 1),
+)
+
+
+def install() -> None:
+    """Download all of it into build/dropin, unless that is done; pip checks the sums."""
+    wanted = [HERE / "requirements.txt", HERE / "sdist.txt"]
+    state = hashlib.sha256(b"".join(path.read_bytes() for path in wanted)).hexdigest()
+    stamp = FOLDER / "installed"
+    if stamp.exists() and stamp.read_text() == state:
+        return
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir(parents=True)
+    pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
+    checked = ["--no-deps", "--require-hashes"]
+    packages = ["install", *checked, "--only-binary", ":all:", "--target", str(SITE)]
+    subprocess.run([*pip, *packages, "-r", str(wanted[0])], check=True)
+    sdist = ["download", *checked, "--no-binary", ":all:", "--no-build-isolation"]
+    subprocess.run([*pip, *sdist, "-d", str(FOLDER), "-r", str(wanted[1])], check=True)
+    with tarfile.open(f"{MPI4PY}.tar.gz") as archive:
+        archive.extractall(FOLDER, filter="data")
+    stamp.write_text(state)
