@@ -17,7 +17,7 @@ from .. import _hot
 from .._lib import ffi, lib
 from ..memory import atomic_type
 
-__all__ = ["Basic", "Layout", "layout_of"]
+__all__ = ["Basic", "Layout", "is_basic", "layout_of", "memory_at", "pack", "unpack"]
 
 Longs = NDArray[np.int64]
 Loop = tuple[int, int]  # turns, and bytes from one to the next
@@ -117,6 +117,33 @@ class Layout:
         return _merge(offsets, np.tile(lengths, self.turns))
 
     @cached_property
+    def grain(self) -> int:
+        """What divides all lengths, and all distances between runs."""
+        steps = math.gcd(*(step for _, step in self.loops))
+        return math.gcd(
+            steps, int(np.gcd.reduce(np.append(self.lengths, self.offsets - self.first)))
+        )
+
+    @cached_property
+    def _cells(self) -> dict[int, Longs]:
+        return {}
+
+    def cells(self, unit: int) -> Longs:
+        """Return where each `unit` bytes of the runs are, which it divides."""
+        places = self._cells.get(unit)
+        if places is None:
+            places = _cut(*self.runs, unit)
+            if places.size <= _MOST_CELLS:
+                self._cells[unit] = places
+        return places
+
+    @cached_property
+    def c_loops(self) -> tuple[int, Any, Any]:
+        """The loops as C wants them: how many, turns, steps."""
+        turns, steps = ([loop[k] for loop in self.loops] for k in (0, 1))
+        return len(turns), ffi.new("int64_t[]", turns), ffi.new("int64_t[]", steps)
+
+    @cached_property
     def _repeated(self) -> dict[int, Layout]:
         return {}
 
@@ -132,6 +159,7 @@ class Layout:
 
 
 _NONE = np.empty(0, np.int64)
+_MOST_CELLS = 1 << 16  # that are remembered, of a layout and unit
 _MOST_REPEATED = 4  # counts of a datatype whose layouts are remembered
 
 
@@ -146,6 +174,17 @@ def _merge(offsets: Longs, lengths: Longs) -> tuple[Longs, Longs]:
     if first.size == lengths.size:
         return offsets, lengths
     return offsets[first], np.add.reduceat(lengths, first)
+
+
+def _cut(offsets: Longs, lengths: Longs, unit: int) -> Longs:
+    """Return where the elements of runs are."""
+    if (lengths == unit).all():
+        return offsets
+    counts = lengths // unit
+    before = np.repeat(np.cumsum(counts) - counts, counts)
+    inside = np.arange(before.size, dtype=np.int64) - before
+    places: Longs = np.repeat(offsets, counts) + inside * unit
+    return places
 
 
 def _make(offsets: Longs, lengths: Longs, like: Layout) -> Layout:
@@ -447,6 +486,13 @@ def layout_of(datatype: MPI.Datatype, whole: bool = False) -> Layout:
     Corresponds to MPI_Type_get_envelope and MPI_Type_get_contents. It is computed
     once for each datatype.
     """
+    layout = _layout_of(datatype, False)
+    if whole and (layout.basic is None or layout.basic.gaps):
+        layout = _layout_of(datatype, True)
+    return layout
+
+
+def _layout_of(datatype: MPI.Datatype, whole: bool) -> Layout:
     handle = datatype.handle
     layout: Any = _known.get((handle, whole))
     if layout is None and handle in _BASICS:
@@ -458,6 +504,11 @@ def layout_of(datatype: MPI.Datatype, whole: bool = False) -> Layout:
         datatype.Set_attr(_keyvals[whole], layout)
     found: Layout = layout
     return found
+
+
+def is_basic(datatype: MPI.Datatype) -> bool:
+    """Return whether it is one of the predefined types whose elements are in a row."""
+    return datatype.handle in _BASICS
 
 
 # -- the local side --------------------------------------------------------------------
