@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,6 +68,7 @@ class Beginnings:
             self, call: str, rank: Any, offset: Any, count: int | None, out: Array | None
         ) -> int: ...
         def _where(self, call: str, place: Place) -> str: ...
+        def _continue(self, call: str, place: Place, code: int, op: Any) -> None: ...
         def _atomic_number(self, call: str, place: Place, op: int) -> int: ...
 
     def rput(self, origin: Any, rank: int, offset: int = 0) -> Request:
@@ -263,6 +265,9 @@ class Beginnings:
         # from here on the request's __del__ looks after the buffers, whatever raises
         request._op = fabric.hold(self._handle, (operand, compare, result, flag))
         code = lib.rmaext_begin(self._handle, what, request._op)
+        if code == -errno.EAGAIN and request._op[0]:
+            self._continue(call, place, _PENDING, request._op)
+            code = 0
         if code != _PENDING:
             request._end()
             if code:

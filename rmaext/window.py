@@ -49,7 +49,6 @@ Array = NDArray[Any]
 Place = tuple[int, int, int]  # rank, offset and count, in elements
 
 _PROC_NULL = MPI.PROC_NULL
-_NO_OP = ffi.new("rmaext_op **")  # the direct route leaves it NULL
 _PREPARED = {  # name, and rights of origins that it needs
     _hot.PUT: ("prepare_put", lib.RMAEXT_WRITE),
     _hot.GET: ("prepare_get", lib.RMAEXT_READ),
@@ -710,10 +709,14 @@ class Window(
         rank, first, _ = place
         fabric, handle = self._fabric, self._handle
         first *= self._stride
-        if fabric is None:
-            code = function(handle, rank, first, *arguments, _NO_OP)
-            if code:
-                raise from_c(code, self._where(call, place))
+        if fabric is None:  # it may wait for nothing but the guard of updates
+            op = ffi.new("rmaext_op **")
+            try:
+                code = function(handle, rank, first, *arguments, op)
+                if code:
+                    self._continue(call, place, code, op)
+            finally:
+                lib.rmaext_op_release(op)
             return
         op = fabric.hold(handle, buffers)
         try:
