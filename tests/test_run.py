@@ -55,7 +55,9 @@ def python(*args: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str
 
 def said(text: str) -> str:
     """What a program wrote, without the MPI's words on an abort."""
-    return re.sub(r"^(Abort\(|-----|MPI_ABORT|with errorcode|NOTE: |You may|Proc:|  Proc).*\n?", "", text)
+    return re.sub(
+        r"^(Abort\(|-----|MPI_ABORT|with errorcode|NOTE: |You may|Proc:|  Proc).*\n?", "", text
+    )
 
 
 @pytest.mark.parametrize(
