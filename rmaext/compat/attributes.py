@@ -174,7 +174,8 @@ class Attributes:
             raise TypeError(f"not an MPI.Errhandler: {type(handler).__name__}")
         if handler == MPI.ERRHANDLER_NULL:
             raise error(MPI.ERR_ARG, "the error handler is MPI.ERRHANDLER_NULL")
-        old, self._handler = self._handler, _another(handler)
+        new = MPI.Errhandler(handler) if _predefined(handler) else _another(handler)
+        old, self._handler = self._handler, new
         if not _predefined(old):
             old.Free()
 
@@ -200,9 +201,7 @@ def _predefined(handler: MPI.Errhandler) -> bool:
 
 
 def _another(handler: MPI.Errhandler) -> MPI.Errhandler:
-    """Return a further reference, as MPI counts them."""
-    if _predefined(handler):
-        return MPI.Errhandler(handler)
+    """Return a further reference; MPI counts them, of predefined ones too."""
 
     def through(real: MPI.Win) -> MPI.Errhandler:
         real.Set_errhandler(handler)
