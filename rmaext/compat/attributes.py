@@ -136,11 +136,11 @@ class Attributes:
         self._values[keyval] = record, value
 
     def delete(self, win: Win, keyval: int) -> None:
-        """Delete an attribute."""
+        """Delete an attribute; it is gone even if that fails."""
         if keyval not in self._values:
             _keyval(keyval)
             raise error(MPI.ERR_OTHER, f"there is no attribute with key {keyval}")
-        record, value = self._values[keyval]
+        record, value = self._values.pop(keyval)
         if record.delete is not None:
             try:
                 record.delete(win, keyval, value)
@@ -149,7 +149,6 @@ class Attributes:
                 traceback.print_exc()
                 code = exc.error_code if isinstance(exc, MPI.Exception) else MPI.ERR_OTHER
                 raise MPI.Exception(code) from exc
-        del self._values[keyval]
 
     # -- hints ---------------------------------------------------------------------------
 
