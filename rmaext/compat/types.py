@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from .. import _hot
 from .._lib import ffi, lib
+from ..errors import Unsupported
 from ..memory import atomic_type
 
 __all__ = ["Basic", "Layout", "is_basic", "layout_of", "memory_at", "pack", "unpack"]
@@ -307,12 +309,7 @@ def _pair(value: Any, index: Any) -> Basic:
 
 
 def _plain(kind: str, size: int) -> Basic:
-    dtype = kind if len(kind) > 1 else f"{kind}{size}"
-    try:
-        number = _number(dtype)
-    except TypeError:  # no such NumPy type
-        number = -1
-    return Basic(number, size, ((0, size),))
+    return Basic(_number(kind if len(kind) > 1 else f"{kind}{size}"), size, ((0, size),))
 
 
 def _named() -> tuple[dict[int, Basic], list[tuple[MPI.Datatype, int, int, bool]]]:
@@ -419,19 +416,10 @@ def _derive(combiner: str, old: Layout, given: dict[str, Any]) -> Layout:
 
 def _f90(combiner: str, size: int) -> Basic:
     if combiner == "F90_COMPLEX":
-        return _plain("c" if size <= 16 else "?", size)
+        return _plain("c" if size <= 16 else "V", size)
     if combiner == "F90_REAL":
-        return _plain("f" if size <= 8 else "?", size)
+        return _plain("f" if size <= 8 else "V", size)
     return _plain("i", size)
-
-
-def _value_index(datatype: MPI.Datatype, given: dict[str, Any]) -> Basic:
-    """Return what MPI_Type_get_value_index made."""
-    value, index = (np.dtype(given[name].tocode()) for name in ("value", "index"))
-    basic = _pair(value, index)
-    if basic.unit != datatype.Get_extent()[1]:
-        raise TypeError("a pair that is not laid out as C structs are")
-    return basic
 
 
 def _flatten(datatype: MPI.Datatype, whole: bool) -> Layout:
@@ -444,7 +432,8 @@ def _flatten(datatype: MPI.Datatype, whole: bool) -> Layout:
         elif combiner.startswith("F90"):
             basic = _f90(combiner, size)
         elif combiner == "VALUE_INDEX":
-            basic = _value_index(datatype, given)
+            text = f"pairs of MPI_Type_get_value_index: {datatype.Get_name()}"
+            raise Unsupported(errno.EOPNOTSUPP, text)
     if basic is not None:
         return _basic_layout(basic, whole) if basic.unit else _NOTHING
     parts = given.get("datatypes", [old])
