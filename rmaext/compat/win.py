@@ -12,7 +12,7 @@ from mpi4py import MPI
 from .. import _hot
 from . import attributes, creation, requests, transfer
 from .creation import State
-from .errors import error, translated
+from .errors import error, report, translated
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
@@ -29,7 +29,7 @@ class _Nothing:
         raise error(MPI.ERR_WIN, "the window is MPI.WIN_NULL, or was freed")
 
 
-class Win(_hot.Exporter):
+class Win(_hot.Win):
     """Memory of all ranks of a communicator: mpi4py's MPI.Win, over `rmaext.Window`.
 
     Parameters
@@ -49,7 +49,6 @@ class Win(_hot.Exporter):
     _units: Any
     _epochs: Any
     _attributes: Any
-    _access: set[int] | frozenset[int]
     _passive: set[int] | frozenset[int]
 
     def __new__(cls, win: Any = None) -> Self:
@@ -66,14 +65,15 @@ class Win(_hot.Exporter):
         self._state = state
         if state is None:
             self._window = self._units = self._epochs = self._attributes = _Nothing()
-            self._access = self._passive = frozenset()
-            self._export(0, 0)
+            self._passive = frozenset()
+            self._be(0, 0, None, None, None, None)
             return
         self._window, self._units = state.window, state.units
         self._epochs, self._attributes = state.epochs, state.attributes
-        self._access, self._passive = state.epochs.access, state.epochs.passive
-        fixed = state.attributes.fixed
-        self._export(fixed[MPI.WIN_BASE], fixed[MPI.WIN_SIZE])
+        epochs, fixed = state.epochs, state.attributes.fixed
+        self._passive = epochs.passive
+        memory = (fixed[MPI.WIN_BASE], fixed[MPI.WIN_SIZE])
+        self._be(*memory, state.window, state.units, epochs.access, epochs.passive)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Win):
@@ -307,32 +307,27 @@ class Win(_hot.Exporter):
         return int(self._attributes.fixed[MPI.WIN_MODEL])
 
     # -- operations ------------------------------------------------------------------
+    # Put, Get and so on are those of _hot_win.c, which come here with all that is not plain.
 
     @translated
-    def Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
-        """Write to a rank's memory."""
-        if target_rank not in self._access:
-            self._epochs.enter(self._window, "Put", target_rank)
+    def _Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
+        self._epochs.enter(self._window, "Put", target_rank)
         transfer.put(self, origin, target_rank, target)
 
     @translated
-    def Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
-        """Read from a rank's memory."""
-        if target_rank not in self._access:
-            self._epochs.enter(self._window, "Get", target_rank)
+    def _Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
+        self._epochs.enter(self._window, "Get", target_rank)
         transfer.get(self, origin, target_rank, target)
 
     @translated
-    def Accumulate(
+    def _Accumulate(
         self, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM
     ) -> None:
-        """Update a rank's memory."""
-        if target_rank not in self._access:
-            self._epochs.enter(self._window, "Accumulate", target_rank)
+        self._epochs.enter(self._window, "Accumulate", target_rank)
         transfer.accumulate(self, origin, target_rank, target, op)
 
     @translated
-    def Get_accumulate(
+    def _Get_accumulate(
         self,
         origin: Any,
         result: Any,
@@ -340,13 +335,11 @@ class Win(_hot.Exporter):
         target: Any = None,
         op: MPI.Op = MPI.SUM,
     ) -> None:
-        """Update a rank's memory, and return what was there."""
-        if target_rank not in self._access:
-            self._epochs.enter(self._window, "Get_accumulate", target_rank)
+        self._epochs.enter(self._window, "Get_accumulate", target_rank)
         transfer.get_accumulate(self, origin, result, target_rank, target, op)
 
     @translated
-    def Fetch_and_op(
+    def _Fetch_and_op(
         self,
         origin: Any,
         result: Any,
@@ -354,13 +347,11 @@ class Win(_hot.Exporter):
         target_disp: int = 0,
         op: MPI.Op = MPI.SUM,
     ) -> None:
-        """Update one element of a rank's memory, and return what was there."""
-        if target_rank not in self._access:
-            self._epochs.enter(self._window, "Fetch_and_op", target_rank)
+        self._epochs.enter(self._window, "Fetch_and_op", target_rank)
         transfer.fetch_and_op(self, origin, result, target_rank, target_disp, op)
 
     @translated
-    def Compare_and_swap(
+    def _Compare_and_swap(
         self,
         origin: Any,
         compare: Any,
@@ -368,10 +359,12 @@ class Win(_hot.Exporter):
         target_rank: int,
         target_disp: int = 0,
     ) -> None:
-        """Replace one element of a rank's memory if it equals another."""
-        if target_rank not in self._access:
-            self._epochs.enter(self._window, "Compare_and_swap", target_rank)
+        self._epochs.enter(self._window, "Compare_and_swap", target_rank)
         transfer.compare_and_swap(self, origin, compare, result, target_rank, target_disp)
+
+    def _report(self, cause: BaseException) -> NoReturn:
+        """Raise what MPI raises in place of an exception."""
+        report(self, cause)
 
     # -- operations with a request -------------------------------------------------------
 
@@ -468,10 +461,8 @@ class Win(_hot.Exporter):
         self._epochs.unlock_all(self._window)
 
     @translated
-    def Flush(self, rank: int) -> None:
-        """Wait until all operations on a rank are complete there."""
-        if rank not in self._passive:
-            self._epochs.flushing(self._window, "Flush", rank)
+    def _Flush(self, rank: int) -> None:
+        self._epochs.flushing(self._window, "Flush", rank)
         self._window.flush(rank)
 
     @translated
