@@ -7,16 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
 
-from rmaext.compat.types import layout_of, pack, unpack
+from rmaext.compat.types import Layout, layout_of, pack, unpack
 
 BASIC = [MPI.BYTE, MPI.SHORT, MPI.INT, MPI.DOUBLE, MPI.C_DOUBLE_COMPLEX]
 PAIRS = [MPI.FLOAT_INT, MPI.DOUBLE_INT, MPI.SHORT_INT, MPI.LONG_INT, MPI.TWOINT]
 ROOM = 1 << 20  # bytes of a datatype, before and after its origin
 MOST = 2000  # bytes of data in one
+
+OPEN_MPI = MPI.Get_library_version().startswith("Open MPI")
 
 small = st.integers(0, 4)
 places = st.integers(-40, 40)
@@ -94,7 +96,10 @@ def datatypes(draw: Any, basics: Any = (*BASIC, *PAIRS)) -> MPI.Datatype:
             at = [draw(places), draw(places)]
             new = MPI.Datatype.Create_struct([draw(small), draw(small)], at, [current, other])
         else:
-            new = made(kind, current, draw)
+            try:
+                new = made(kind, current, draw)
+            except MPI.Exception:
+                break  # Open MPI: a darray of which this rank has nothing
         low, extent = new.Get_true_extent()
         whole = new.Get_extent()
         if new.Get_size() > MOST or max(map(abs, (low, low + extent, *whole))) > ROOM // 8:
@@ -103,6 +108,12 @@ def datatypes(draw: Any, basics: Any = (*BASIC, *PAIRS)) -> MPI.Datatype:
         current.Free()
         current = new
     return current.Commit()
+
+
+def overlaps(layout: Layout) -> bool:
+    offsets, lengths = layout.runs
+    order = np.argsort(offsets, kind="stable")
+    return bool((offsets[order][1:] < (offsets + lengths)[order][:-1]).any())
 
 
 def packed(datatype: MPI.Datatype, count: int, memory: np.ndarray) -> np.ndarray:
@@ -142,6 +153,7 @@ def test_nested(datatype, count):
     """Every kind of datatype, in every other one."""
     try:
         layout = layout_of(datatype).repeat(count)
+        assume(not (OPEN_MPI and overlaps(layout)))  # which it packs wrongly
         want = packed(datatype, count, NOISE)
         base = NOISE.ctypes.data + ROOM
         assert layout.nbytes == want.size
@@ -210,6 +222,24 @@ def test_has_updates(code):
     assert basic.unit == dtype.itemsize
 
 
+@pytest.mark.parametrize(
+    ("create", "arguments", "like"),
+    [
+        (MPI.Datatype.Create_f90_integer, (9,), MPI.INT),
+        (MPI.Datatype.Create_f90_integer, (18,), MPI.LONG),
+        (MPI.Datatype.Create_f90_real, (6, 30), MPI.FLOAT),
+        (MPI.Datatype.Create_f90_real, (15, 300), MPI.DOUBLE),
+        (MPI.Datatype.Create_f90_complex, (15, 300), MPI.C_DOUBLE_COMPLEX),
+    ],
+)
+def test_f90(create, arguments, like):
+    datatype = create(*arguments)
+    assert layout_of(datatype).basic == layout_of(like).basic
+    vector = datatype.Create_vector(2, 1, 3)
+    assert layout_of(vector).basic == layout_of(like).basic
+    vector.Free()
+
+
 def test_mixed():
     """A struct of several types has none, one of one type has it."""
     one = MPI.Datatype.Create_struct([2, 1], [0, 16], [MPI.INT, MPI.INT])
@@ -257,3 +287,22 @@ def test_handles_are_freed():
         new.Free()
     assert len(handles) < 10
     outer.Free()
+
+
+def test_before_mpi_is_initialised(run_python):
+    """A program may call MPI.Init() itself, after the import."""
+    run = run_python(
+        """
+        import mpi4py
+        mpi4py.rc.initialize = False
+        from mpi4py import MPI
+        from rmaext.compat.types import layout_of
+        import rmaext.compat
+        MPI.Init()
+        vector = MPI.INT.Create_vector(2, 1, 2)
+        print(layout_of(vector).nbytes)
+        vector.Free()
+        MPI.Finalize()
+        """
+    )
+    assert (run.returncode, run.stdout) == (0, "8\n"), run.stderr
