@@ -74,19 +74,19 @@ def run(options: argparse.Namespace) -> int:
 
 def _script(path: str) -> None:
     # As Modules/main.c: a folder or a zip file goes into sys.path, and has a __main__.
+    full = os.path.join(os.getcwd(), path)
     if pkgutil.get_importer(path) is not None:
-        _search(path)
+        _search(full)
         _as_main("__main__", False)
         return
     _search(os.path.dirname(os.path.realpath(path)))
     try:
-        file = io.open_code(os.path.abspath(path))
+        file = io.open_code(full)
     except OSError as exc:
         print(f"{sys.executable}: can't open file {path!r}: {exc.strerror}", file=sys.stderr)
         sys.exit(2)
     with file:
         content = file.read()
-    full = os.path.join(os.getcwd(), path)
     _execute(compile(content, full, "exec", dont_inherit=True), full)
 
 
