@@ -50,6 +50,46 @@ static PyObject *mpi_types(PyObject *module, PyObject *list)
 	Py_RETURN_NONE;
 }
 
+static struct {
+	PyObject *object;
+	int number;
+} ops[RMX_OPS];
+static int ops_count;
+
+PyDoc_STRVAR(mpi_ops_doc, "mpi_ops(ops, /)\n--\n\n"
+			  "Tell of operations: a list of (Op, its number).");
+
+static PyObject *mpi_ops(PyObject *module, PyObject *list)
+{
+	(void)module;
+	if (!PyList_Check(list) || PyList_GET_SIZE(list) > RMX_OPS) {
+		PyErr_SetString(PyExc_ValueError, "a short list is wanted");
+		return NULL;
+	}
+	ops_count = 0;
+	for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
+		if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "Oi",
+				      &ops[i].object, &ops[i].number))
+			return NULL;
+		Py_INCREF(ops[i].object);
+		ops_count++;
+	}
+	Py_RETURN_NONE;
+}
+
+bool hot_mpi_op(PyObject *object, int *op_p)
+{
+	*op_p = RMAEXT_SUM;
+	if (!object)
+		return true;
+	for (int i = 0; i < ops_count; i++) {
+		*op_p = ops[i].number;
+		if (ops[i].object == object)
+			return true;
+	}
+	return false;
+}
+
 static const struct named *find_named(PyObject *object)
 {
 	for (int i = 0; i < named_count; i++)
@@ -250,23 +290,31 @@ static struct hot_window *window_of(PyObject *const *args, Py_ssize_t n,
 	return NULL;
 }
 
+enum hot_outcome hot_mpi_move(struct hot_window *w, PyObject *units,
+			      PyObject *buffer, PyObject *rank,
+			      PyObject *target, bool put)
+{
+	enum hot_outcome done = HOT_ODD;
+	struct part p = {0};
+	uint64_t offset;
+	int64_t number;
+
+	if (take_part(&p, buffer, !put) && !p.gaps &&
+	    take_target(w, units, rank, target, &p, &number, &offset))
+		done = hot_move(w, put, p.owner, p.data, p.count * p.unit,
+				number, offset);
+	drop_part(&p);
+	return done;
+}
+
 /* window, units, buffer, rank, target */
 static PyObject *move(PyObject *const *args, Py_ssize_t n, bool put)
 {
 	struct hot_window *w = window_of(args, n, 5);
-	enum hot_outcome done = HOT_ODD;
-	struct part p = {0};
-	uint64_t offset;
-	int64_t rank;
 
-	if (!w)
-		return NULL;
-	if (take_part(&p, args[2], !put) && !p.gaps &&
-	    take_target(w, args[1], args[3], args[4], &p, &rank, &offset))
-		done = hot_move(w, put, p.owner, p.data, p.count * p.unit, rank,
-				offset);
-	drop_part(&p);
-	return answer(done);
+	return w ? answer(hot_mpi_move(w, args[1], args[2], args[3], args[4],
+				       put))
+		 : NULL;
 }
 
 PyDoc_STRVAR(mpi_put_doc, "mpi_put(window, units, origin, rank, target, /)\n"
@@ -318,6 +366,47 @@ static enum hot_outcome update(struct hot_window *w, const struct part *origin,
 	return HOT_DONE;
 }
 
+enum hot_outcome hot_mpi_update(struct hot_window *w, PyObject *units,
+				PyObject *buffer, PyObject *old, PyObject *rank,
+				PyObject *target, int op, bool single)
+{
+	struct part origin = {0}, result = {0};
+	enum hot_outcome done = HOT_ODD;
+	uint64_t offset;
+	int64_t number;
+
+	if (take_part(&origin, buffer, false) &&
+	    (!single || origin.count == 1) &&
+	    (!old || take_like(&result, old, true, &origin)) &&
+	    take_target(w, units, rank, target, &origin, &number, &offset))
+		done = update(w, &origin, NULL, old ? &result : NULL, op,
+			      number, offset);
+	drop_part(&origin);
+	drop_part(&result);
+	return done;
+}
+
+enum hot_outcome hot_mpi_swap(struct hot_window *w, PyObject *units,
+			      PyObject *buffer, PyObject *wanted, PyObject *old,
+			      PyObject *rank, PyObject *disp)
+{
+	struct part origin = {0}, compare = {0}, result = {0};
+	enum hot_outcome done = HOT_ODD;
+	uint64_t offset;
+	int64_t number;
+
+	if (take_part(&origin, buffer, false) && origin.count == 1 &&
+	    take_like(&compare, wanted, false, &origin) &&
+	    take_like(&result, old, true, &origin) &&
+	    take_target(w, units, rank, disp, &origin, &number, &offset))
+		done = update(w, &origin, &compare, &result, RMAEXT_CSWAP,
+			      number, offset);
+	drop_part(&origin);
+	drop_part(&compare);
+	drop_part(&result);
+	return done;
+}
+
 PyDoc_STRVAR(mpi_update_doc,
 	     "mpi_update(window, units, origin, result, rank, target, op, /)\n"
 	     "--\n\n"
@@ -329,25 +418,17 @@ static PyObject *mpi_update(PyObject *module, PyObject *const *args,
 			    Py_ssize_t n)
 {
 	struct hot_window *w = window_of(args, n, 7);
-	struct part origin = {0}, result = {0};
-	enum hot_outcome done = HOT_ODD;
-	uint64_t offset;
-	int64_t rank, op;
-	bool fetch;
+	PyObject *old;
+	int64_t op;
 
 	(void)module;
 	if (!w)
 		return NULL;
-	fetch = args[3] != Py_None;
-	if (hot_to_index(args[6], &op) && op < RMX_OPS &&
-	    take_part(&origin, args[2], false) &&
-	    (!fetch || take_like(&result, args[3], true, &origin)) &&
-	    take_target(w, args[1], args[4], args[5], &origin, &rank, &offset))
-		done = update(w, &origin, NULL, fetch ? &result : NULL, (int)op,
-			      rank, offset);
-	drop_part(&origin);
-	drop_part(&result);
-	return answer(done);
+	if (!hot_to_index(args[6], &op) || op >= RMX_OPS)
+		return answer(HOT_ODD);
+	old = args[3] == Py_None ? NULL : args[3];
+	return answer(hot_mpi_update(w, args[1], args[2], old, args[4], args[5],
+				     (int)op, false));
 }
 
 PyDoc_STRVAR(mpi_swap_doc,
@@ -360,24 +441,11 @@ PyDoc_STRVAR(mpi_swap_doc,
 static PyObject *mpi_swap(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
 	struct hot_window *w = window_of(args, n, 7);
-	struct part origin = {0}, compare = {0}, result = {0};
-	enum hot_outcome done = HOT_ODD;
-	uint64_t offset;
-	int64_t rank;
 
 	(void)module;
-	if (!w)
-		return NULL;
-	if (take_part(&origin, args[2], false) && origin.count == 1 &&
-	    take_like(&compare, args[3], false, &origin) &&
-	    take_like(&result, args[4], true, &origin) &&
-	    take_target(w, args[1], args[5], args[6], &origin, &rank, &offset))
-		done = update(w, &origin, &compare, &result, RMAEXT_CSWAP, rank,
-			      offset);
-	drop_part(&origin);
-	drop_part(&compare);
-	drop_part(&result);
-	return answer(done);
+	return w ? answer(hot_mpi_swap(w, args[1], args[2], args[3], args[4],
+				       args[5], args[6]))
+		 : NULL;
 }
 
 #define COMPAT(name) \
@@ -385,6 +453,7 @@ static PyObject *mpi_swap(PyObject *module, PyObject *const *args, Py_ssize_t n)
 
 PyMethodDef hot_compat_methods[] = {
 	{"mpi_types", mpi_types, METH_O, mpi_types_doc},
+	{"mpi_ops", mpi_ops, METH_O, mpi_ops_doc},
 	COMPAT(mpi_put),
 	COMPAT(mpi_get),
 	COMPAT(mpi_update),

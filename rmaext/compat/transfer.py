@@ -55,6 +55,7 @@ _NAMES = {number: name for name, number in OPERATIONS.items()}
 
 # MPI's operations are objects that stay; those by another name are compared
 _numbers = {id(getattr(MPI, name.upper())): number for name, number in OPERATIONS.items()}
+_hot.mpi_ops([(getattr(MPI, name.upper()), number) for name, number in OPERATIONS.items()])
 _mpi_put, _mpi_get, _mpi_update, _mpi_swap = (
     _hot.mpi_put,
     _hot.mpi_get,
