@@ -222,6 +222,24 @@ def test_has_updates(code):
     assert basic.unit == dtype.itemsize
 
 
+@pytest.mark.parametrize(
+    ("create", "arguments", "like"),
+    [
+        (MPI.Datatype.Create_f90_integer, (9,), MPI.INT),
+        (MPI.Datatype.Create_f90_integer, (18,), MPI.LONG),
+        (MPI.Datatype.Create_f90_real, (6, 30), MPI.FLOAT),
+        (MPI.Datatype.Create_f90_real, (15, 300), MPI.DOUBLE),
+        (MPI.Datatype.Create_f90_complex, (15, 300), MPI.C_DOUBLE_COMPLEX),
+    ],
+)
+def test_f90(create, arguments, like):
+    datatype = create(*arguments)
+    assert layout_of(datatype).basic == layout_of(like).basic
+    vector = datatype.Create_vector(2, 1, 3)
+    assert layout_of(vector).basic == layout_of(like).basic
+    vector.Free()
+
+
 def test_mixed():
     """A struct of several types has none, one of one type has it."""
     one = MPI.Datatype.Create_struct([2, 1], [0, 16], [MPI.INT, MPI.INT])

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from .errors import error
-from .types import Layout, layout_of, memory_at, pack
+from .types import Layout, is_basic, layout_of, memory_at, pack
 
 __all__ = ["Part", "Target", "part_of", "target_of"]
 
@@ -87,7 +87,12 @@ def _datatype(it: Any) -> MPI.Datatype:
     return it
 
 
-def _datatype_of_format(text: str) -> MPI.Datatype:
+def _datatype_of(it: Any) -> MPI.Datatype:
+    """Return the datatype of a buffer's elements."""
+    if type(it) is np.ndarray and it.dtype.isnative and it.dtype.names is None:
+        text = it.dtype.char
+    else:
+        text = _format(it)
     if text == _NO_FORMAT:
         return MPI.BYTE
     if text[:1] == ">":  # no machine of ours
@@ -117,6 +122,8 @@ def _memory(it: Any, readonly: bool) -> MPI.buffer:
 
 
 def _is_buffer(it: Any) -> bool:
+    if isinstance(it, np.ndarray):
+        return True
     if isinstance(it, list | tuple):
         return False
     if hasattr(it, "__dlpack__") or hasattr(it, "__cuda_array_interface__"):
@@ -154,8 +161,9 @@ def _unpacked(given: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def _extent(datatype: MPI.Datatype, what: str) -> int:
-    lower, extent = datatype.Get_extent()
+    extent = layout_of(datatype).extent
     if extent <= 0:
+        lower = datatype.Get_extent()[0]
         bounds = f"(lb:{lower}, ub:{lower + extent})"
         raise ValueError(f"message: cannot {what}, datatype extent {extent} {bounds}")
     return extent
@@ -198,7 +206,7 @@ def part_of(given: Any, readonly: bool = True) -> Part:
     else:
         owner = _memory(it, readonly)
         address, length = owner.address, owner.nbytes
-        datatype = _datatype_of_format(_format(it)) if datatype is None else _datatype(datatype)
+        datatype = _datatype_of(it) if datatype is None else _datatype(datatype)
     if disp is not None:
         disp = operator.index(disp)
         if disp < 0:
@@ -226,8 +234,8 @@ def _check_length(owner: Any, length: int, count: int, datatype: MPI.Datatype) -
 
     A derived one may well lead out of the buffer that begins it.
     """
-    if owner is not None and count and datatype.is_predefined:
-        extent = datatype.Get_extent()[1]
+    if owner is not None and count and is_basic(datatype):
+        extent = layout_of(datatype).extent
         if count * extent > length:
             text = f"buffer too small for requested count {count}, it has {length // extent}"
             raise ValueError(f"message: {text}")

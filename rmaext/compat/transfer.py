@@ -148,7 +148,7 @@ def _put(win: Any, origin: Any, rank: int, target: Any, begin: bool = False) -> 
     here = part.layout()
     place.check_size("origin", here.nbytes)
     data = part.data(here)
-    if begin and here.whole and place.layout.whole:
+    if begin and here.whole and place.plain:
         return _listed(place.window.rput(data, place.rank, place.first))
     place.write(data)
     return []
@@ -167,7 +167,7 @@ def _get(win: Any, origin: Any, rank: int, target: Any, begin: bool = False) -> 
         unpack(here, part.address, data)
         return []
     data = part.data(here)
-    if begin and place.layout.whole:
+    if begin and place.plain:
         return _listed(place.window.rget(place.rank, place.first, out=data))
     place.read(data)
     return []
@@ -232,7 +232,11 @@ def _compare_and_swap(
 
 
 def _listed(request: Request) -> list[Request]:
-    return [] if request.done else [request]
+    """Return the request, unless it is done; if it has failed, raise that."""
+    if not request.done:
+        return [request]
+    request.wait()
+    return []
 
 
 # -- checks ----------------------------------------------------------------------------
@@ -291,6 +295,7 @@ class _Place:
         # bounds of all of it, so that nothing is done by halves
         window._place(call, number, self.base + low, high - low)
         self.dynamic = isinstance(window, DynamicWindow)
+        self.plain = layout.whole and not self.dynamic
 
     @property
     def first(self) -> int:
@@ -311,39 +316,43 @@ class _Place:
 
     def write(self, data: Bytes) -> None:
         """Put data in one piece there."""
-        window, layout = self.window, self.layout
         if not data.size:
             return
-        if layout.whole and not self.dynamic:
-            window.put(data, self.rank, self.first)
+        if self.plain:
+            self.window.put(data, self.rank, self.first)
         elif not self._loops(_PUT, data):
             self._runs(_PUT, data)
 
     def read(self, data: Bytes) -> None:
         """Get what is there, in one piece."""
-        window, layout = self.window, self.layout
         if not data.size:
             return
-        if layout.whole and not self.dynamic:
-            window.get(self.rank, self.first, out=data)
+        if self.plain:
+            self.window.get(self.rank, self.first, out=data)
         elif not self._loops(_GET, data):
             self._runs(_GET, data)
 
     def _loops(self, kind: int, data: Bytes) -> bool:
         """Carry it out as a part of an array, if it is one."""
-        layout = self.layout
+        layout, window = self.layout, self.window
         if self.dynamic or not layout.regular or len(layout.loops) > _MOST_LOOPS:
             return False
-        counts, steps = zip(*layout.loops, strict=True)
-        shape = [*counts, int(layout.lengths[0])]
-        array = data.reshape(shape)
-        self.window._transfer(kind, self.rank, self.first, shape, [*steps, 1], array)
+        unit = int(layout.lengths[0])
+        loops = layout.c_loops
+        pointer = ffi.from_buffer(data)
+        if lib.rmaext_strided_whole(window._handle, self.rank, unit, *loops):
+            arguments = (kind, unit, *loops, _NULL, pointer)
+            window._run(self.call, self.where(), (data,), lib.rmaext_strided, *arguments)
+            return True
+        there = (window._handle, self.rank, self.first)
+        self._run_many((data,), lib.rmaext_strided_many, (*there, kind, unit, *loops, pointer))
         return True
 
     def _runs(self, kind: int, data: Bytes) -> None:
         """Carry it out run by run."""
-        offsets, lengths = self.layout.runs
-        if not self.dynamic and data.size // lengths.size >= _LONG_RUN:
+        layout = self.layout
+        if not self.dynamic and data.size >= _LONG_RUN * layout.lengths.size * layout.turns:
+            offsets, lengths = layout.runs
             at = 0
             for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True):
                 piece, at = data[at : at + length], at + length
@@ -352,26 +361,24 @@ class _Place:
                 else:
                     self.window.get(self.rank, self.base + offset, out=piece)
             return
-        unit = int(np.gcd.reduce(lengths))
-        places = _cut(offsets + self.base, lengths, unit)
-        values, results = (data, None) if kind == _PUT else (None, data)
-        self._many(kind, unit, places, values, results)
+        unit = int(np.gcd.reduce(layout.runs[1]))
+        self._many(kind, unit, data if kind == _PUT else None, data if kind == _GET else None)
 
     def _many(
         self,
         kind: int,
         unit: int,
-        places: NDArray[np.int64],
         values: Bytes | None,
         results: Bytes | None,
         op: int = 0,
         number: int = 0,
         scale: int = 1,
     ) -> None:
-        """Carry out one operation on each of many elements, at places in bytes."""
-        if not (places % unit).any():
+        """Carry out one operation on each `unit` bytes; `scale` divides their places."""
+        layout = self.layout
+        if not (layout.grain % unit or self.first % unit):
             scale = unit  # which C has loops for
-        places = np.ascontiguousarray(places // scale)
+        places = np.ascontiguousarray((layout.cells(unit) + self.base) // scale)
         ranks = np.array([self.rank], np.int64)
         arguments = (
             self.window._handle,
@@ -386,9 +393,13 @@ class _Place:
             _NULL if values is None else ffi.from_buffer(values),
             _NULL if results is None else ffi.from_buffer(results),
         )
-        buffers = (ranks, places, values, results)
-        run = self.window._run_many
-        code, _ = run(self.call, ranks, arguments, buffers, lib.rmaext_many_at)
+        self._run_many((ranks, places, values, results), lib.rmaext_many_at, arguments)
+
+    def _run_many(
+        self, buffers: tuple[Any, ...], function: Any, arguments: tuple[Any, ...]
+    ) -> None:
+        ranks = np.array([self.rank])
+        code, _ = self.window._run_many(self.call, ranks, arguments, buffers, function)
         if code:
             self.window._many_failed(self.call, code)
 
@@ -422,14 +433,13 @@ class _Place:
         if operand is None:
             operand = old  # of no meaning; C wants memory
         assert operand is not None
-        offsets, lengths = layout.runs
+        runs = layout.lengths.size * layout.turns
         at_once = window._fabric is None or window._divided
-        if begin and lengths.size == 1 and not at_once:
-            count = operand.size // basic.unit
+        if begin and runs == 1 and not at_once:
             return _listed(
                 window._begin(
                     f"r{self.call}",
-                    (self.rank, self.base + int(offsets[0]), count),
+                    (self.rank, self.first, operand.size // basic.unit),
                     _UPDATE,
                     op,
                     basic.number,
@@ -437,16 +447,15 @@ class _Place:
                     result=old,
                 )
             )
-        if lengths.size == 1 or int(lengths.mean()) >= _LONG_UPDATE:
+        if runs == 1 or layout.nbytes >= _LONG_UPDATE * runs:
             self._update_runs(op, basic, operand, old, compare)
             return []
         align = lib.rmaext_type_align(basic.number)
-        places = _cut(offsets + self.base, lengths, basic.unit)
-        if (places % align).any():
+        if layout.grain % align or self.first % align:
             where = window._where(self.call, self.where())
             text = f"{where}: not aligned to {align}"
             raise AlignmentError(errno.EFAULT, text, call=self.call, rank=self.rank)
-        self._many(_UPDATE, basic.unit, places, operand, old, op, basic.number, align)
+        self._many(_UPDATE, basic.unit, operand, old, op, basic.number, align)
         return []
 
     def _update_runs(
@@ -469,14 +478,3 @@ class _Place:
             arguments = (op, basic.number, *data, count)
             self.window._run(self.call, place, buffers, lib.rmaext_update, *arguments)
             at = stop
-
-
-def _cut(offsets: NDArray[np.int64], lengths: NDArray[np.int64], unit: int) -> NDArray[np.int64]:
-    """Return where the elements of runs are, in bytes."""
-    if (lengths == unit).all():
-        return offsets
-    counts = lengths // unit
-    before = np.repeat(np.cumsum(counts) - counts, counts)
-    inside = np.arange(before.size, dtype=np.int64) - before
-    places: NDArray[np.int64] = np.repeat(offsets, counts) + inside * unit
-    return places

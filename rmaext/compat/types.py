@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +16,10 @@ from numpy.typing import NDArray
 
 from .. import _hot
 from .._lib import ffi, lib
+from ..errors import Unsupported
 from ..memory import atomic_type
 
-__all__ = ["Basic", "Layout", "layout_of"]
+__all__ = ["Basic", "Layout", "is_basic", "layout_of", "memory_at", "pack", "unpack"]
 
 Longs = NDArray[np.int64]
 Loop = tuple[int, int]  # turns, and bytes from one to the next
@@ -117,6 +119,33 @@ class Layout:
         return _merge(offsets, np.tile(lengths, self.turns))
 
     @cached_property
+    def grain(self) -> int:
+        """What divides all lengths, and all distances between runs."""
+        steps = math.gcd(*(step for _, step in self.loops))
+        return math.gcd(
+            steps, int(np.gcd.reduce(np.append(self.lengths, self.offsets - self.first)))
+        )
+
+    @cached_property
+    def _cells(self) -> dict[int, Longs]:
+        return {}
+
+    def cells(self, unit: int) -> Longs:
+        """Return where each `unit` bytes of the runs are, which it divides."""
+        places = self._cells.get(unit)
+        if places is None:
+            places = _cut(*self.runs, unit)
+            if places.size <= _MOST_CELLS:
+                self._cells[unit] = places
+        return places
+
+    @cached_property
+    def c_loops(self) -> tuple[int, Any, Any]:
+        """The loops as C wants them: how many, turns, steps."""
+        turns, steps = ([loop[k] for loop in self.loops] for k in (0, 1))
+        return len(turns), ffi.new("int64_t[]", turns), ffi.new("int64_t[]", steps)
+
+    @cached_property
     def _repeated(self) -> dict[int, Layout]:
         return {}
 
@@ -132,6 +161,7 @@ class Layout:
 
 
 _NONE = np.empty(0, np.int64)
+_MOST_CELLS = 1 << 16  # that are remembered, of a layout and unit
 _MOST_REPEATED = 4  # counts of a datatype whose layouts are remembered
 
 
@@ -146,6 +176,17 @@ def _merge(offsets: Longs, lengths: Longs) -> tuple[Longs, Longs]:
     if first.size == lengths.size:
         return offsets, lengths
     return offsets[first], np.add.reduceat(lengths, first)
+
+
+def _cut(offsets: Longs, lengths: Longs, unit: int) -> Longs:
+    """Return where the elements of runs are."""
+    if (lengths == unit).all():
+        return offsets
+    counts = lengths // unit
+    before = np.repeat(np.cumsum(counts) - counts, counts)
+    inside = np.arange(before.size, dtype=np.int64) - before
+    places: Longs = np.repeat(offsets, counts) + inside * unit
+    return places
 
 
 def _make(offsets: Longs, lengths: Longs, like: Layout) -> Layout:
@@ -268,12 +309,7 @@ def _pair(value: Any, index: Any) -> Basic:
 
 
 def _plain(kind: str, size: int) -> Basic:
-    dtype = kind if len(kind) > 1 else f"{kind}{size}"
-    try:
-        number = _number(dtype)
-    except TypeError:  # no such NumPy type
-        number = -1
-    return Basic(number, size, ((0, size),))
+    return Basic(_number(kind if len(kind) > 1 else f"{kind}{size}"), size, ((0, size),))
 
 
 def _named() -> tuple[dict[int, Basic], list[tuple[MPI.Datatype, int, int, bool]]]:
@@ -380,19 +416,10 @@ def _derive(combiner: str, old: Layout, given: dict[str, Any]) -> Layout:
 
 def _f90(combiner: str, size: int) -> Basic:
     if combiner == "F90_COMPLEX":
-        return _plain("c" if size <= 16 else "?", size)
+        return _plain("c" if size <= 16 else "V", size)
     if combiner == "F90_REAL":
-        return _plain("f" if size <= 8 else "?", size)
+        return _plain("f" if size <= 8 else "V", size)
     return _plain("i", size)
-
-
-def _value_index(datatype: MPI.Datatype, given: dict[str, Any]) -> Basic:
-    """Return what MPI_Type_get_value_index made."""
-    value, index = (np.dtype(given[name].tocode()) for name in ("value", "index"))
-    basic = _pair(value, index)
-    if basic.unit != datatype.Get_extent()[1]:
-        raise TypeError("a pair that is not laid out as C structs are")
-    return basic
 
 
 def _flatten(datatype: MPI.Datatype, whole: bool) -> Layout:
@@ -405,7 +432,8 @@ def _flatten(datatype: MPI.Datatype, whole: bool) -> Layout:
         elif combiner.startswith("F90"):
             basic = _f90(combiner, size)
         elif combiner == "VALUE_INDEX":
-            basic = _value_index(datatype, given)
+            text = f"pairs of MPI_Type_get_value_index: {datatype.Get_name()}"
+            raise Unsupported(errno.EOPNOTSUPP, text)
     if basic is not None:
         return _basic_layout(basic, whole) if basic.unit else _NOTHING
     parts = given.get("datatypes", [old])
@@ -447,6 +475,13 @@ def layout_of(datatype: MPI.Datatype, whole: bool = False) -> Layout:
     Corresponds to MPI_Type_get_envelope and MPI_Type_get_contents. It is computed
     once for each datatype.
     """
+    layout = _layout_of(datatype, False)
+    if whole and (layout.basic is None or layout.basic.gaps):
+        layout = _layout_of(datatype, True)
+    return layout
+
+
+def _layout_of(datatype: MPI.Datatype, whole: bool) -> Layout:
     handle = datatype.handle
     layout: Any = _known.get((handle, whole))
     if layout is None and handle in _BASICS:
@@ -458,6 +493,11 @@ def layout_of(datatype: MPI.Datatype, whole: bool = False) -> Layout:
         datatype.Set_attr(_keyvals[whole], layout)
     found: Layout = layout
     return found
+
+
+def is_basic(datatype: MPI.Datatype) -> bool:
+    """Return whether it is one of the predefined types whose elements are in a row."""
+    return datatype.handle in _BASICS
 
 
 # -- the local side --------------------------------------------------------------------
