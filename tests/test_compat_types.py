@@ -287,3 +287,22 @@ def test_handles_are_freed():
         new.Free()
     assert len(handles) < 10
     outer.Free()
+
+
+def test_before_mpi_is_initialised(run_python):
+    """A program may call MPI.Init() itself, after the import."""
+    run = run_python(
+        """
+        import mpi4py
+        mpi4py.rc.initialize = False
+        from mpi4py import MPI
+        from rmaext.compat.types import layout_of
+        import rmaext.compat
+        MPI.Init()
+        vector = MPI.INT.Create_vector(2, 1, 2)
+        print(layout_of(vector).nbytes)
+        vector.Free()
+        MPI.Finalize()
+        """
+    )
+    assert (run.returncode, run.stdout) == (0, "8\n"), run.stderr

@@ -7,7 +7,7 @@ import errno
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -312,8 +312,12 @@ def _plain(kind: str, size: int) -> Basic:
     return Basic(_number(kind if len(kind) > 1 else f"{kind}{size}"), size, ((0, size),))
 
 
-def _named() -> tuple[dict[int, Basic], list[tuple[MPI.Datatype, int, int, bool]]]:
-    """Return what is known of each predefined type, by handle; and that as C wants it."""
+@cache
+def _basics() -> dict[int, Basic]:
+    """Return what is known of each predefined type, by handle; and tell C of them.
+
+    MPI must be initialised: until then, nobody has a window or needs them.
+    """
     found: dict[int, Basic] = {}
     told = []
     for name in (*_KINDS, *_PAIRS):
@@ -324,13 +328,10 @@ def _named() -> tuple[dict[int, Basic], list[tuple[MPI.Datatype, int, int, bool]
         basic = _pair(*_PAIRS[name]) if name in _PAIRS else _plain(_KINDS[name], size)
         found[datatype.handle] = basic
         told.append((datatype, basic.number, basic.unit, basic.gaps))
-    told.sort(key=lambda entry: entry[0] not in _OFTEN)  # C looks at them in this order
-    return found, told
-
-
-_OFTEN = (MPI.DOUBLE, MPI.INT, MPI.LONG, MPI.INT64_T, MPI.FLOAT, MPI.BYTE)
-_BASICS, _told = _named()
-_hot.mpi_types(_told)
+    often = (MPI.DOUBLE, MPI.INT, MPI.LONG, MPI.INT64_T, MPI.FLOAT, MPI.BYTE)
+    told.sort(key=lambda entry: entry[0] not in often)  # C looks at them in this order
+    _hot.mpi_types(told)
+    return found
 
 
 def _basic_layout(basic: Basic, whole: bool) -> Layout:
@@ -423,7 +424,7 @@ def _f90(combiner: str, size: int) -> Basic:
 
 
 def _flatten(datatype: MPI.Datatype, whole: bool) -> Layout:
-    basic = _BASICS.get(datatype.handle)
+    basic = _basics().get(datatype.handle)
     if basic is None:
         old, combiner, given = datatype.decode()
         size = datatype.Get_size()
@@ -454,9 +455,16 @@ def _flatten(datatype: MPI.Datatype, whole: bool) -> Layout:
 
 # -- those that are known --------------------------------------------------------------
 
-# MPI deletes attributes with the datatype: a later one with its handle has none
-_keyvals = [MPI.Datatype.Create_keyval(), MPI.Datatype.Create_keyval()]
 _known: dict[tuple[int, bool], Layout] = {}
+
+
+@cache
+def _keyvals() -> tuple[int, int]:
+    """Return what layouts of derived types are kept by.
+
+    MPI deletes attributes with the datatype: a later one with its handle has none.
+    """
+    return MPI.Datatype.Create_keyval(), MPI.Datatype.Create_keyval()
 
 
 def layout_of(datatype: MPI.Datatype, whole: bool = False) -> Layout:
@@ -484,20 +492,20 @@ def layout_of(datatype: MPI.Datatype, whole: bool = False) -> Layout:
 def _layout_of(datatype: MPI.Datatype, whole: bool) -> Layout:
     handle = datatype.handle
     layout: Any = _known.get((handle, whole))
-    if layout is None and handle in _BASICS:
+    if layout is None and handle in _basics():
         layout = _known[handle, whole] = _flatten(datatype, whole)
     if layout is None:
-        layout = datatype.Get_attr(_keyvals[whole])
+        layout = datatype.Get_attr(_keyvals()[whole])
     if layout is None:
         layout = _flatten(datatype, whole)
-        datatype.Set_attr(_keyvals[whole], layout)
+        datatype.Set_attr(_keyvals()[whole], layout)
     found: Layout = layout
     return found
 
 
 def is_basic(datatype: MPI.Datatype) -> bool:
     """Return whether it is one of the predefined types whose elements are in a row."""
-    return datatype.handle in _BASICS
+    return datatype.handle in _basics()
 
 
 # -- the local side --------------------------------------------------------------------
