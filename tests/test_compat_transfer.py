@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from guarded import UPDATES, Guarded, guarded, in_threads, neighbour
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from mpi4py import MPI
+from test_compat_types import datatypes, examples, overlaps
 from test_updates import COMBINATIONS, MPI_OPERATIONS, apply, dtype_of, equal, sample
 
 import rmaext
@@ -133,6 +136,47 @@ def test_put_and_get(comm, here, there):
         assert (contents(win, rank) == want).all()
     origin.Free()
     target.Free()
+
+
+def test_random(comm):
+    """Any nested datatype on either side, anywhere in the window."""
+    rank = neighbour(comm)
+    want = local(9)[:SIZE]
+
+    @settings(examples, max_examples=60)
+    @given(datatypes(), st.integers(1, 3), st.integers(0, 7))
+    def check(datatype: MPI.Datatype, count: int, shift: int) -> None:
+        try:
+            layout = layout_of(datatype).repeat(count)
+            low, high = layout.span
+            assume(layout.nbytes and not overlaps(layout))
+            there, plain = shift - min(low, 0), (layout.nbytes, MPI.BYTE)
+            assume(low >= -SIZE and high <= SIZE and there + high <= SIZE)
+            assume(layout.nbytes < SIZE - 5)
+            data = local(layout.nbytes)[: layout.nbytes]
+            transfer.put(win, [data, *plain], rank, (there, count, datatype))
+            unpack(layout, start_of(want, there), data)
+            assert (contents(win, rank) == want).all()
+            got = np.zeros(layout.nbytes, np.uint8)
+            transfer.get(win, [got, *plain], rank, (there, count, datatype))
+            assert (got == data).all()
+            mine = np.zeros(2 * SIZE, np.uint8)
+            spec = [mine[SIZE:], count, datatype]
+            transfer.get(win, spec, rank, (3, *plain))
+            got = pack(layout, start_of(mine, SIZE))
+            assert (got == want[3 : 3 + layout.nbytes]).all()
+            assert np.count_nonzero(mine) <= layout.nbytes
+            transfer.put(win, spec, rank, (5, *plain))
+            want[5 : 5 + layout.nbytes] = got
+            assert (contents(win, rank) == want).all()
+        finally:
+            datatype.Free()
+
+    with window(comm, fill=want) as win:
+        win._units = [1] * comm.size
+        comm.Barrier()
+        check()
+        comm.Barrier()
 
 
 @pytest.mark.parametrize("name", ALIGNED)
