@@ -26,9 +26,9 @@ UNITS = [1, 4, 8]
 
 
 @contextlib.contextmanager
-def window(comm: Any, size: int = SIZE, fill: Any = 0) -> Iterator[Any]:
+def window(comm: Any, size: int = SIZE, fill: Any = 0, shift: int = 0) -> Iterator[Any]:
     """What transfer needs of a Win, with other displacement units on each rank."""
-    with guarded(comm, size, np.uint8, fill) as win:
+    with guarded(comm, size, np.uint8, fill, shift) as win:
         units = [UNITS[rank % len(UNITS)] for rank in range(comm.size)]
         yield SimpleNamespace(_window=win, _units=units)
 
@@ -445,6 +445,26 @@ def test_refused(comm):
         assert (contents(win, rank)[:32].view(float) == 1).all()
         vector.Free()
         op.Free()
+
+
+def test_memory_out_of_line(comm):
+    """What counts is where an element is, not how far from the start of the window."""
+    rank, data, old = neighbour(comm), np.arange(1, 5.0), np.zeros(4)
+    vector = MPI.DOUBLE.Create_vector(4, 1, 2).Commit()
+    with window(comm, shift=4) as win:
+        win._units = [1] * comm.size
+        comm.Barrier()
+        for target in ((4, 4, MPI.DOUBLE), (4, 1, vector)):
+            transfer.accumulate(win, data, rank, target)
+            transfer.get_accumulate(win, data, old, rank, target)
+            assert old[0] in (1, 3)
+        # twice 1, 2, 3, 4, and twice the same at every other place
+        assert contents(win, rank)[4:60].view(float).tolist() == [4, 4, 10, 8, 6, 0, 8]
+        for target in ((0, 4, MPI.DOUBLE), (8, 1, vector)):
+            with pytest.raises(rmaext.AlignmentError):
+                transfer.accumulate(win, data, rank, target)
+        comm.Barrier()
+    vector.Free()
 
 
 def test_no_read_beyond_the_rights(comm):
