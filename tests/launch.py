@@ -140,6 +140,7 @@ def mpirun(
     env: Mapping[str, str | None] | None = None,
     extra_args: Sequence[str] = (),
     survive: bool = False,
+    dropin: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run a Python program on `size` ranks in an MPI job of its own, from a serial test.
 
@@ -147,6 +148,7 @@ def mpirun(
     `extra_args` go to the launcher, `args` to the program. Result and time
     limit as in `run_python`. With `survive` the other ranks run on when one
     dies, and `returncode` is 0 if each rank either left with 0 or was killed.
+    With `dropin` it is run by `python -m rmaext run`.
     """
     if under_mpiexec():
         raise RuntimeError("mpirun() is for serial tests, outside mpiexec")
@@ -156,7 +158,8 @@ def mpirun(
             program.write_text(textwrap.dedent(code))
         else:
             program = Path(code)
-        command = [sys.executable, str(program), *args]
+        run = ["-m", "rmaext", "run"] if dropin else []
+        command = [sys.executable, *run, str(program), *args]
         status = Path(folder, "status")
         if survive:
             status.touch()

@@ -90,9 +90,9 @@ class Win(_hot.Win):
     def __bool__(self) -> bool:
         return self._state is not None
 
-    def __reduce__(self) -> str:
-        if self is WIN_NULL:
-            return "WIN_NULL"
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        if self._state is None:
+            return "WIN_NULL" if self is WIN_NULL else (type(self), (WIN_NULL,))
         raise ValueError(f"cannot pickle '{type(self).__name__}' object")
 
     # -- handles ---------------------------------------------------------------------

@@ -11,6 +11,7 @@ build/dropin/log. With the MPI of this Python; --plain leaves rmaext out of it.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import sys
@@ -23,11 +24,12 @@ sys.path.insert(0, str(HERE.parent))
 import launch  # noqa: E402
 from programs import FOLDER, PROGRAMS, SITE, Program, install  # noqa: E402
 
-# Each rank writes into a file of its own, and is on a pretend node where it is to be.
+# Each rank has a file of its own for what it writes, and a pretend node where the
+# routes are to be mixed. mpi-sppy leaves files where it runs.
 RANK = """
 rank=${PMI_RANK-$PMIX_RANK}
 if [ ROUTE = mixed ]; then export RMAEXT_NODE="node $((rank % 2))"; fi
-exec "$@" <"$0/stdin" >"$0/$rank" 2>&1
+cd "$0" && exec "$@" <stdin >"$rank" 2>&1
 """
 RUN = re.compile(r"^Ran (\d+) tests? in .*\n\n(?:OK|FAILED|NO TESTS RAN)(?: \((.*)\))?$", re.M)
 
@@ -51,7 +53,8 @@ def run(program: Program, size: int, route: str, plain: bool) -> tuple[bool, str
     (log / "stdin").write_text(program.types)
     command = launch.mpi_command(size) + ["sh", "-c", RANK.replace("ROUTE", route), str(log)]
     command += [sys.executable, *([] if plain else ["-m", "rmaext", "run"]), *program.arguments]
-    env = launch.environment({"PYTHONPATH": str(SITE), "PYTHONDONTWRITEBYTECODE": "1"})
+    path = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
+    env = launch.environment({"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"})
     if route == "fabric":
         env["RMAEXT_ROUTE"] = "fabric"
     start = time.monotonic()
