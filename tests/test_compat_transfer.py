@@ -608,3 +608,38 @@ def test_counts_beyond_32_bits(comm):
         refused(MPI.ERR_TRUNCATE, transfer.put, win, np.ones(1), rank, (0, 1 << 40, nothing))
         comm.Barrier()
     nothing.Free()
+
+
+def test_freed_datatype(comm):
+    """Whatever was known of it, it is none any more; its handle may be another's."""
+    rank, data = neighbour(comm), np.arange(4.0)
+    with window(comm) as win:
+        comm.Barrier()
+        for stride in 1, 2, 3:
+            vector = MPI.DOUBLE.Create_vector(4, 1, stride).Commit()
+            for _ in range(3):  # C knows it from the second time on
+                transfer.put(win, data, rank, (0, 1, vector))
+            got = contents(win, rank).view(float)[: 4 * stride : stride]
+            assert (got == data).all()
+            vector.Free()
+            for call in (transfer.put, transfer.get, transfer.accumulate):
+                refused(MPI.ERR_TYPE, call, win, data, rank, (0, 1, vector))
+                refused(MPI.ERR_TYPE, call, win, [data, 1, vector], rank)
+        comm.Barrier()
+
+
+def test_more_datatypes_than_are_remembered(comm):
+    rank, data = neighbour(comm), np.array([6, 7])
+    with window(comm) as win:
+        win._units = [8] * comm.size
+        comm.Barrier()
+        vectors = [MPI.LONG.Create_vector(2, 1, step).Commit() for step in range(2, 202)]
+        for _ in range(2):
+            for step, vector in enumerate(vectors, 2):
+                transfer.put(win, data, rank, (1, 1, vector))
+                got = contents(win, rank).view(int)
+                assert (got[1], got[1 + step]) == (6, 7)
+                transfer.put(win, np.zeros(2, int), rank, (1, 1, vector))
+        for vector in vectors:
+            vector.Free()
+        comm.Barrier()
