@@ -11,12 +11,55 @@ import baseline
 import numpy as np
 from mpi4py import MPI
 
-from rmaext.bench import cases
+from rmaext import compat
+from rmaext.bench import cases, peers
 from rmaext.bench.job import main
 from rmaext.bench.measure import Job, Samples, per_call
 from rmaext.bench.peers import Side
 
 TARGET = 1
+
+
+class CompatAllocate(peers.MpiAllocate):
+    """rmaext.compat.Win.Allocate, called as MPI.Win is."""
+
+    name = "rmaext.compat.Win.Allocate"
+
+    def open(self, count: int) -> None:  # noqa: D102
+        self.win = compat.Win.Allocate(count * peers.WORD, peers.WORD, comm=self.comm)
+        self.memory = np.frombuffer(memoryview(self.win.tomemory()), self.dtype)
+
+
+peers.FORMS[CompatAllocate.name] = CompatAllocate
+
+
+class Calls:
+    """One call of a window, again and again; the window is entered for it."""
+
+    def __init__(self, side: Side, call: str) -> None:
+        self.name = side.name
+        self.enter, self.leave = side.enter, side.leave
+        mpi = isinstance(side.win, compat.Win)
+        self._function = getattr(side.win, call.title() if mpi else call)
+        self._arguments = (np.array([42]), TARGET, 0) if call == "put" else (TARGET,)
+
+    def loop(self, n: int) -> None:
+        """Call it n times."""
+        function, arguments = self._function, self._arguments
+        for _ in repeat(None, n):
+            function(*arguments)
+
+
+def calls(job: Job) -> None:
+    """Measure Put and Flush of compat.Win, each by itself, and rmaext.Window's."""
+    windows = cases.sides(job, 1)
+    job.expect(2 * job.rounds * len(windows))
+    for call in ("put", "flush"):
+        rivals = [Calls(side, call) for side in windows]
+        samples = job.alternate(rivals, lambda each: per_call(each.loop, 5e-3))
+        job.add(f"{call} alone", samples, "us", 8)
+    for side in windows:
+        cases.check(job, side, "put", np.array([42]))
 
 
 def prepared(job: Job) -> None:
@@ -334,6 +377,9 @@ def locks(job: Job) -> None:
 
 
 CASES = {
+    "calls": calls,
+    "latency": cases.latency,
+    "creation": cases.creation,
     "locks": locks,
     "prepared": prepared,
     "memcpy": memcpy,

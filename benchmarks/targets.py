@@ -18,6 +18,7 @@ MIB = 1 << 20
 ALLOCATE, CREATE = "rmaext.Window.allocate", "rmaext.Window"
 MPI_ALLOCATE, MPI_CREATE = "MPI.Win.Allocate", "MPI.Win.Create"
 MPI_FORMS = (MPI_ALLOCATE, MPI_CREATE)
+COMPAT = "rmaext.compat.Win.Allocate"
 
 # How each number is made of a figure, and which way the target lies.
 TIME = "time of rmaext / time of"  # at most
@@ -312,6 +313,24 @@ TABLE = (
         (MPICH,),
         job("neighbours", (ALLOCATE, *MPI_FORMS), ranks=64, program=ROWS, rounds=4),
         (Claim(r"\d+ exchanges", TIME, 0.3),),
+    ),
+    Row(
+        "compat.Win, same node, over rmaext.Window's call (ns)",
+        BOTH,
+        job("calls", (COMPAT, ALLOCATE), program=ROWS),
+        tuple(Claim(f"{call} alone", OVER, 300, (ALLOCATE,), COMPAT) for call in ("put", "flush")),
+    ),
+    Row(
+        "compat.Win, same node, Allocate, 8 B: MPI.Win",
+        BOTH,
+        job("latency", (COMPAT, ALLOCATE, *MPI_FORMS), program=ROWS, sizes=[8]),
+        tuple(Claim(name, TIME, 1.0, mine=COMPAT) for name in EACH),
+    ),
+    Row(
+        "compat.Win.Allocate of 1 MiB, 2 ranks",
+        BOTH,
+        job("creation", (COMPAT, ALLOCATE, MPI_ALLOCATE), program=ROWS),
+        (Claim("window of 1 MiB", TIME, 1.0, (MPI_ALLOCATE,), COMPAT),),
     ),
     Row(
         "8 ranks on these cores, random 8 B gets over the fabric",

@@ -13,7 +13,7 @@ HOT = [
     "_hot.c",
     "_hot_args.c",
     "_hot_compat.c",
-    "_hot_export.c",
+    "_hot_derived.c",
     "_hot_index.c",
     "_hot_many.c",
     "_hot_notify.c",
@@ -21,6 +21,7 @@ HOT = [
     "_hot_op.c",
     "_hot_prepared.c",
     "_hot_update.c",
+    "_hot_win.c",
     "_hot_window.c",
 ]
 CSRC = Path("csrc")

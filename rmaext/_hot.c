@@ -66,6 +66,18 @@ static bool intern_all(void)
 	       intern(&hot_names.setitem, "_setitem") &&
 	       intern(&hot_names.shapes, "_shapes") &&
 	       intern(&hot_names.transfer, "_transfer") &&
+	       intern(&hot_names.target_rank, "target_rank") &&
+	       intern(&hot_names.target, "target") &&
+	       intern(&hot_names.target_disp, "target_disp") &&
+	       intern(&hot_names.result, "result") &&
+	       intern(&hot_names.report, "_report") &&
+	       intern(&hot_names.Put, "_Put") &&
+	       intern(&hot_names.Get, "_Get") &&
+	       intern(&hot_names.Accumulate, "_Accumulate") &&
+	       intern(&hot_names.Get_accumulate, "_Get_accumulate") &&
+	       intern(&hot_names.Fetch_and_op, "_Fetch_and_op") &&
+	       intern(&hot_names.Compare_and_swap, "_Compare_and_swap") &&
+	       intern(&hot_names.Flush, "_Flush") &&
 	       intern(&hot_names.release, "release") &&
 	       intern(&hot_names.reap, "reap");
 }
@@ -76,7 +88,7 @@ static int module_exec(PyObject *module)
 	    PyModule_AddType(module, &hot_window_type) ||
 	    PyModule_AddType(module, &hot_buffer_type) ||
 	    PyModule_AddType(module, &hot_prepared_type) ||
-	    PyModule_AddType(module, &hot_exporter_type) ||
+	    PyModule_AddType(module, &hot_win_type) ||
 	    PyModule_AddIntConstant(module, "PUT", RMX_PUT) ||
 	    PyModule_AddIntConstant(module, "GET", RMX_GET) ||
 	    PyModule_AddIntConstant(module, "FETCH_ADD", RMX_UPDATE))

@@ -72,6 +72,9 @@ extern struct hot_names {
 	PyObject *slot, *timeout, *put_notify, *wait_notify, *test_notify;
 	PyObject *getitem, *setitem, *shapes, *transfer;
 	PyObject *release, *reap, *zero;
+	PyObject *target_rank, *target, *target_disp, *result, *report;
+	PyObject *Put, *Get, *Accumulate, *Get_accumulate;
+	PyObject *Fetch_and_op, *Compare_and_swap, *Flush;
 	PyObject *ops[RMX_OPS]; /* NULL: has no name */
 } hot_names;
 
@@ -113,8 +116,8 @@ bool hot_to_op(PyObject *it, int *op_p);
 bool hot_pack(const struct hot_window *w, PyObject *it, union hot_cell *cell);
 PyArrayObject *hot_new_array(const struct hot_window *w, int ndim,
 			     const npy_intp *shape);
-PyObject *hot_decide(struct hot_window *w, PyObject *name,
-		     PyObject *const *args, Py_ssize_t n, PyObject *keywords);
+PyObject *hot_decide(void *self, PyObject *name, PyObject *const *args,
+		     Py_ssize_t n, PyObject *keywords);
 
 /* _hot_op.c: ranks and elements, not negative, checked here */
 bool hot_find_ffi(void);
@@ -176,11 +179,42 @@ extern PyMappingMethods hot_index_methods;
 PyObject *hot_numba(struct hot_window *w, void *closure);
 void hot_numba_close(struct hot_window *w);
 
+/* _hot_derived.c: datatypes, and elements of one; bytes in a row if NULL */
+struct hot_derived;
+struct hot_side {
+	const struct hot_derived *type;
+	int64_t count;
+	uint64_t bytes; /* of all */
+};
+
+const struct hot_derived *hot_find_derived(PyObject *object);
+uint64_t hot_derived_bytes(const struct hot_derived *type);
+int64_t hot_derived_extent(const struct hot_derived *type);
+enum hot_outcome hot_move_derived(struct hot_window *w, bool put,
+				  const struct hot_side *here, char *data,
+				  const struct hot_side *there, int64_t rank,
+				  uint64_t offset);
+PyObject *hot_mpi_derived(PyObject *module, PyObject *args);
+PyObject *hot_mpi_forget(PyObject *module, PyObject *ignored);
+extern const char hot_mpi_derived_doc[], hot_mpi_forget_doc[];
+
 /* _hot_compat.c */
 extern PyMethodDef hot_compat_methods[];
+bool hot_mpi_op(PyObject *object, int *op_p); /* NULL: the sum */
+enum hot_outcome hot_mpi_move(struct hot_window *w, PyObject *units,
+			      PyObject *buffer, PyObject *rank,
+			      PyObject *target, bool put);
+/* old: NULL, or what is to hold what was there; single: refuse but one element
+ */
+enum hot_outcome hot_mpi_update(struct hot_window *w, PyObject *units,
+				PyObject *buffer, PyObject *old, PyObject *rank,
+				PyObject *target, int op, bool single);
+enum hot_outcome hot_mpi_swap(struct hot_window *w, PyObject *units,
+			      PyObject *buffer, PyObject *wanted, PyObject *old,
+			      PyObject *rank, PyObject *disp);
 
-/* _hot_window.c, _hot_prepared.c, _hot_export.c */
+/* _hot_window.c, _hot_prepared.c, _hot_win.c */
 extern PyTypeObject hot_window_type, hot_buffer_type, hot_prepared_type;
-extern PyTypeObject hot_exporter_type;
+extern PyTypeObject hot_win_type;
 
 #endif

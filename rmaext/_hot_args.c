@@ -148,10 +148,10 @@ PyArrayObject *hot_new_array(const struct hot_window *w, int ndim,
 }
 
 /* Let the Python method decide. */
-PyObject *hot_decide(struct hot_window *w, PyObject *name,
-		     PyObject *const *args, Py_ssize_t n, PyObject *keywords)
+PyObject *hot_decide(void *self, PyObject *name, PyObject *const *args,
+		     Py_ssize_t n, PyObject *keywords)
 {
-	PyObject *method = PyObject_GetAttr((PyObject *)w, name), *result;
+	PyObject *method = PyObject_GetAttr(self, name), *result;
 
 	if (!method)
 		return NULL;

@@ -41,6 +41,7 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the program that the command line names; return if it does."""
+    program: Callable[[str], None]
     if options.module:
         program, argv = _module, ["-m", *options.module[1:]]
         what = options.module[0]
@@ -74,19 +75,19 @@ def run(options: argparse.Namespace) -> int:
 
 def _script(path: str) -> None:
     # As Modules/main.c: a folder or a zip file goes into sys.path, and has a __main__.
+    full = os.path.join(os.getcwd(), path)
     if pkgutil.get_importer(path) is not None:
-        _search(path)
+        _search(full)
         _as_main("__main__", False)
         return
     _search(os.path.dirname(os.path.realpath(path)))
     try:
-        file = io.open_code(os.path.abspath(path))
+        with io.open_code(full) as file:
+            content = file.read()
     except OSError as exc:
-        print(f"{sys.executable}: can't open file {path!r}: {exc.strerror}", file=sys.stderr)
+        why = f"[Errno {exc.errno}] {exc.strerror}"
+        print(f"{sys.executable}: can't open file {full!r}: {why}", file=sys.stderr)
         sys.exit(2)
-    with file:
-        content = file.read()
-    full = os.path.join(os.getcwd(), path)
     _execute(compile(content, full, "exec", dont_inherit=True), full)
 
 
@@ -151,10 +152,10 @@ class _Watch:
     def find_spec(self, name: str, path: Sequence[str] | None, _: Any = None) -> ModuleSpec | None:
         if name != MPI:
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader.exec_module = _and_replace(spec.loader)  # type: ignore[method-assign]
+            vars(spec.loader)["exec_module"] = _and_replace(spec.loader)
         return spec
 
 

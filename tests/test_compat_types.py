@@ -222,6 +222,24 @@ def test_has_updates(code):
     assert basic.unit == dtype.itemsize
 
 
+@pytest.mark.parametrize(
+    ("create", "arguments", "like"),
+    [
+        (MPI.Datatype.Create_f90_integer, (9,), MPI.INT),
+        (MPI.Datatype.Create_f90_integer, (18,), MPI.LONG),
+        (MPI.Datatype.Create_f90_real, (6, 30), MPI.FLOAT),
+        (MPI.Datatype.Create_f90_real, (15, 300), MPI.DOUBLE),
+        (MPI.Datatype.Create_f90_complex, (15, 300), MPI.C_DOUBLE_COMPLEX),
+    ],
+)
+def test_f90(create, arguments, like):
+    datatype = create(*arguments)
+    assert layout_of(datatype).basic == layout_of(like).basic
+    vector = datatype.Create_vector(2, 1, 3)
+    assert layout_of(vector).basic == layout_of(like).basic
+    vector.Free()
+
+
 def test_mixed():
     """A struct of several types has none, one of one type has it."""
     one = MPI.Datatype.Create_struct([2, 1], [0, 16], [MPI.INT, MPI.INT])
@@ -269,3 +287,22 @@ def test_handles_are_freed():
         new.Free()
     assert len(handles) < 10
     outer.Free()
+
+
+def test_before_mpi_is_initialised(run_python):
+    """A program may call MPI.Init() itself, after the import."""
+    run = run_python(
+        """
+        import mpi4py
+        mpi4py.rc.initialize = False
+        from mpi4py import MPI
+        from rmaext.compat.types import layout_of
+        import rmaext.compat
+        MPI.Init()
+        vector = MPI.INT.Create_vector(2, 1, 2)
+        print(layout_of(vector).nbytes)
+        vector.Free()
+        MPI.Finalize()
+        """
+    )
+    assert (run.returncode, run.stdout) == (0, "8\n"), run.stderr

@@ -26,7 +26,7 @@ def sides(job: Job, count: int, own: int | None = None, **more: Any) -> list[Sid
     job.windows += made
     for side in made:
         side.memory[:] = 0
-        if side.name.startswith("rmaext"):
+        if hasattr(side.win, "route"):
             job.facts.setdefault("routes", {})[side.name] = side.win.route(side.targets[0])
     return made
 

@@ -136,11 +136,11 @@ class Attributes:
         self._values[keyval] = record, value
 
     def delete(self, win: Win, keyval: int) -> None:
-        """Delete an attribute."""
+        """Delete an attribute; it is gone even if that fails."""
         if keyval not in self._values:
             _keyval(keyval)
             raise error(MPI.ERR_OTHER, f"there is no attribute with key {keyval}")
-        record, value = self._values[keyval]
+        record, value = self._values.pop(keyval)
         if record.delete is not None:
             try:
                 record.delete(win, keyval, value)
@@ -149,7 +149,6 @@ class Attributes:
                 traceback.print_exc()
                 code = exc.error_code if isinstance(exc, MPI.Exception) else MPI.ERR_OTHER
                 raise MPI.Exception(code) from exc
-        del self._values[keyval]
 
     # -- hints ---------------------------------------------------------------------------
 
@@ -174,7 +173,8 @@ class Attributes:
             raise TypeError(f"not an MPI.Errhandler: {type(handler).__name__}")
         if handler == MPI.ERRHANDLER_NULL:
             raise error(MPI.ERR_ARG, "the error handler is MPI.ERRHANDLER_NULL")
-        old, self._handler = self._handler, _another(handler)
+        new = MPI.Errhandler(handler) if _predefined(handler) else _another(handler)
+        old, self._handler = self._handler, new
         if not _predefined(old):
             old.Free()
 
@@ -200,9 +200,7 @@ def _predefined(handler: MPI.Errhandler) -> bool:
 
 
 def _another(handler: MPI.Errhandler) -> MPI.Errhandler:
-    """Return a further reference, as MPI counts them."""
-    if _predefined(handler):
-        return MPI.Errhandler(handler)
+    """Return a further reference; MPI counts them, of predefined ones too."""
 
     def through(real: MPI.Win) -> MPI.Errhandler:
         real.Set_errhandler(handler)

@@ -13,6 +13,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from .._lib import lib
 from ..errors import NotLocalError
 from ..group import Group
 from ..window import Window
@@ -39,6 +40,8 @@ class State:
         Of bytes.
     units : list of int
         Displacement unit of each rank, in bytes.
+    near : set of int
+        Ranks on which an operation is complete when it returns.
     epochs : Epochs
     attributes : Attributes
     handle : int
@@ -51,7 +54,10 @@ class State:
 
     def __init__(self, window: Any, units: list[int], attributes: Attributes, keep: Any) -> None:
         self.window, self.units, self.attributes, self.keep = window, units, attributes, keep
-        self.epochs = Epochs()
+        self.near = frozenset(
+            rank for rank, route in enumerate(window._routes) if route != lib.RMAEXT_FABRIC
+        )
+        self.epochs = Epochs(window)
         self.handle = next(self._handles)
         self._live[self.handle] = self
 

@@ -7,11 +7,14 @@ The rules of MPI-4.1, section 12.5. An epoch belongs to the process, not to a th
 from __future__ import annotations
 
 import operator
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mpi4py import MPI
 
 from .errors import error
+
+if TYPE_CHECKING:
+    from ..window import Window
 
 __all__ = ["Epochs"]
 
@@ -38,11 +41,24 @@ class Epochs:
         Of these, the ones that are locked.
     """
 
-    __slots__ = ("_all", "_fence", "_late", "_locks", "_post", "_start", "access", "passive")
+    __slots__ = (
+        "_all",
+        "_fence",
+        "_late",
+        "_locks",
+        "_post",
+        "_size",
+        "_start",
+        "_window",
+        "access",
+        "passive",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, window: Window) -> None:
         self.access: set[int] = set()
         self.passive: set[int] = set()
+        self._window = window
+        self._size = window._group.size
         self._fence = _NO
         self._start: list[int] | None = None  # ranks
         self._late = False  # rmaext's start is still to come
@@ -52,153 +68,158 @@ class Epochs:
 
     # -- operations ------------------------------------------------------------------
 
-    def enter(self, window: Any, call: str, rank: Any) -> None:
+    def enter(self, call: str, rank: Any) -> None:
         """Let an operation on a rank begin, or raise ERR_RMA_SYNC."""
-        number = _check_rank(window, call, rank)
+        number = self._check_rank(call, rank)
         if number in self.access:
             return
         if self._fence == _MAYBE:
             self._fence = _YES
-            self.access.update(range(_size(window)))
+            self.access.update(range(self._size))
         elif self._late:
-            self._begin(window)
+            self._begin()
         elif number != _PROC_NULL or not self._is_open():
             _refuse(call, f"there is no epoch in which rank {number} may be accessed")
         if number != _PROC_NULL and number not in self.access:
             _refuse(call, f"rank {number} is not among those of Start")
 
-    def flushing(self, window: Any, call: str, rank: Any) -> int:
-        """Check that a rank is locked; return its number."""
-        number = _check_rank(window, call, rank)
+    def enter_passive(self, call: str, rank: Any) -> None:
+        """Check that a rank is locked."""
+        if rank in self.passive:
+            return
+        number = self._check_rank(call, rank)
         if number not in self.passive and not (number == _PROC_NULL and self.passive):
             _refuse(call, f"rank {number} is not locked")
-        return number
 
-    def flushing_all(self, call: str) -> None:
-        """Check that a rank is locked."""
+    def enter_passive_all(self, call: str) -> None:
+        """Check that a rank is locked, any."""
         if not self.passive:
             _refuse(call, "no rank is locked")
 
     def may_free(self) -> None:
         """Raise ERR_RMA_SYNC if an epoch has yet to be ended by this rank."""
-        if self._locks or self._all is not None or self._start is not None or self._post:
+        if self._locks or self._start is not None or self._post or self._all is not None:
             _refuse("Free", "an epoch is open")
 
     # -- fence -----------------------------------------------------------------------
 
-    def fence(self, window: Any, assertion: int) -> None:
+    def fence(self, assertion: int) -> None:
         """Fence."""
-        _check_assertion("Fence", assertion, _FENCE_MODES)
-        if self._locks or self._all is not None or self._start is not None or self._post:
+        if assertion:
+            _check_assertion("Fence", assertion, _FENCE_MODES)
+        if self._locks or self._start is not None or self._post or self._all is not None:
             _refuse("Fence", "an epoch of another kind is open")
-        window.fence()
+        self._window.fence()
         self.access.clear()
         self._fence = _NO if assertion & MPI.MODE_NOSUCCEED else _MAYBE
 
     # -- start, complete, post, wait --------------------------------------------------
 
-    def start(self, window: Any, group: Any, assertion: int) -> None:
+    def start(self, group: Any, assertion: int) -> None:
         """Start."""
         _check_assertion("Start", assertion, MPI.MODE_NOCHECK)
-        ranks = _members(window, "Start", group)
+        ranks = self._members("Start", group)
         self._no_access("Start")
         self._start, self._late = ranks, True
 
-    def complete(self, window: Any) -> None:
+    def complete(self) -> None:
         """Complete."""
         if self._start is None:
             _refuse("Complete", "there was no Start")
         if self._late:
-            self._begin(window)
+            self._begin()
         try:
-            window.complete()
+            self._window.complete()
         finally:
             self._start = None
             self.access.clear()
 
-    def _begin(self, window: Any) -> None:
+    def _begin(self) -> None:
         """Wait until all have called Post that Start named."""
         ranks = self._start or []
-        window.start(ranks)
+        self._window.start(ranks)
         self._late = False
         self.access.update(ranks)
 
-    def post(self, window: Any, group: Any, assertion: int) -> None:
+    def post(self, group: Any, assertion: int) -> None:
         """Post."""
         _check_assertion("Post", assertion, _POST_MODES)
-        ranks = _members(window, "Post", group)
+        ranks = self._members("Post", group)
         if self._post or self._fence == _YES:
             _refuse("Post", "an epoch in which others may access this rank is open")
         self._fence = _NO
-        window.post(ranks)
+        self._window.post(ranks)
         self._post = True
 
-    def wait(self, window: Any) -> None:
+    def wait(self) -> None:
         """Wait."""
         if not self._post:
             _refuse("Wait", "there was no Post")
-        window.wait()
+        self._window.wait()
         self._post = False
 
-    def test(self, window: Any) -> bool:
+    def test(self) -> bool:
         """Test."""
         if not self._post:
             _refuse("Test", "there was no Post")
-        done = bool(window.test())
+        done = self._window.test()
         self._post = not done
         return done
 
     # -- locks -----------------------------------------------------------------------
 
-    def lock(self, window: Any, rank: Any, kind: int, assertion: int) -> None:
+    def lock(self, rank: Any, kind: int, assertion: int) -> None:
         """Lock."""
-        if kind not in (_SHARED, _EXCLUSIVE):
+        real = True
+        if assertion or type(rank) is not int or not 0 <= rank < self._size:
+            _check_assertion("Lock", assertion, MPI.MODE_NOCHECK)
+            rank = self._check_rank("Lock", rank)
+            real = not assertion and rank != _PROC_NULL
+        exclusive = kind == _EXCLUSIVE
+        if not exclusive and kind != _SHARED:
             raise error(MPI.ERR_LOCKTYPE, f"Lock: {kind} is no type of lock")
-        _check_assertion("Lock", assertion, MPI.MODE_NOCHECK)
-        number = _check_rank(window, "Lock", rank)
-        if number in self._locks:
-            _refuse("Lock", f"rank {number} is locked already")
-        if not self._locks:
+        locks = self._locks
+        if rank in locks:
+            _refuse("Lock", f"rank {rank} is locked already")
+        elif not locks and (self._fence or self._start is not None or self._all is not None):
             self._no_access("Lock")
-        real = not assertion and number != _PROC_NULL
-        if self._locks.setdefault(number, real) is not real:
-            _refuse("Lock", f"rank {number} is locked already")
+        locks[rank] = real  # from here on other threads are refused
         if real:
             try:
-                window.lock(number, kind == _EXCLUSIVE)
+                self._window.lock(rank, exclusive)
             except BaseException:
-                self._locks.pop(number, None)
+                del locks[rank]
                 raise
-        self.passive.add(number)
-        self.access.add(number)
+        self.passive.add(rank)
+        self.access.add(rank)
 
-    def unlock(self, window: Any, rank: Any) -> None:
+    def unlock(self, rank: Any) -> None:
         """Unlock."""
-        number = _check_rank(window, "Unlock", rank)
-        real = self._locks.get(number)
+        real = self._locks.get(rank)
         if real is None:
+            number = self._check_rank("Unlock", rank)
             _refuse("Unlock", f"rank {number} is not locked")
-        self.access.discard(number)
-        self.passive.discard(number)
+        self.access.discard(rank)
+        self.passive.discard(rank)
         try:
             if real:
-                window.unlock(number)
+                self._window.unlock(rank)
             else:
-                window.flush(number)
+                self._window.flush(rank)
         finally:
-            self._locks.pop(number, None)
+            del self._locks[rank]
 
-    def lock_all(self, window: Any, assertion: int) -> None:
+    def lock_all(self, assertion: int) -> None:
         """Lock_all."""
         _check_assertion("Lock_all", assertion, MPI.MODE_NOCHECK)
         self._no_access("Lock_all")
         if not assertion:
-            window.lock_all()
+            self._window.lock_all()
         self._all = not assertion
-        self.passive.update(range(_size(window)))
+        self.passive.update(range(self._size))
         self.access.update(self.passive)
 
-    def unlock_all(self, window: Any) -> None:
+    def unlock_all(self) -> None:
         """Unlock_all."""
         if self._all is None:
             _refuse("Unlock_all", "there was no Lock_all")
@@ -206,53 +227,47 @@ class Epochs:
         self.passive.clear()
         try:
             if self._all:
-                window.unlock_all()
+                self._window.unlock_all()
             else:
-                window.flush()
+                self._window.flush()
         finally:
             self._all = None
 
     # -- helpers ---------------------------------------------------------------------
 
     def _is_open(self) -> bool:
-        return bool(self.access) or self._start is not None or bool(self._locks)
+        return bool(self.access) or self._start is not None
 
     def _no_access(self, call: str) -> None:
         """Check that a new epoch of access may begin."""
-        open_ = self._locks or self._all is not None or self._start is not None
-        if open_ or self._fence == _YES:
+        locked = self._locks or self._all is not None
+        if locked or self._start is not None or self._fence == _YES:
             _refuse(call, "an epoch in which this rank accesses others is open")
         self._fence = _NO
 
+    def _check_rank(self, call: str, rank: Any) -> int:
+        number = operator.index(rank)
+        if not 0 <= number < self._size and number != _PROC_NULL:
+            raise error(MPI.ERR_RANK, f"{call}: there is no rank {number}")
+        return number
 
-def _size(window: Any) -> int:
-    return int(window._group.size)
+    def _members(self, call: str, group: Any) -> list[int]:
+        if not isinstance(group, MPI.Group):
+            raise TypeError(f"{call}: group must be an MPI.Group, not {type(group).__name__}")
+        if group == MPI.GROUP_NULL:
+            raise error(MPI.ERR_GROUP, f"{call}: group is MPI.GROUP_NULL")
+        own = self._window._group.comm.Get_group()
+        ranks: list[int] = MPI.Group.Translate_ranks(group, list(range(group.size)), own)
+        own.Free()
+        if MPI.UNDEFINED in ranks:
+            raise error(MPI.ERR_GROUP, f"{call}: a member of the group has no part in the window")
+        return ranks
 
 
 def _refuse(call: str, words: str) -> NoReturn:
     raise error(MPI.ERR_RMA_SYNC, f"{call}: {words}")
 
 
-def _check_rank(window: Any, call: str, rank: Any) -> int:
-    number = operator.index(rank)
-    if not 0 <= number < _size(window) and number != _PROC_NULL:
-        raise error(MPI.ERR_RANK, f"{call}: there is no rank {number}")
-    return number
-
-
 def _check_assertion(call: str, assertion: int, allowed: int) -> None:
     if operator.index(assertion) & ~allowed:
         raise error(MPI.ERR_ASSERT, f"{call}: assertion {assertion:#x} does not belong here")
-
-
-def _members(window: Any, call: str, group: Any) -> list[int]:
-    if not isinstance(group, MPI.Group):
-        raise TypeError(f"{call}: group must be an MPI.Group, not {type(group).__name__}")
-    if group == MPI.GROUP_NULL:
-        raise error(MPI.ERR_GROUP, f"{call}: group is MPI.GROUP_NULL")
-    own = window._group.comm.Get_group()
-    ranks: list[int] = MPI.Group.Translate_ranks(group, list(range(group.size)), own)
-    own.Free()
-    if MPI.UNDEFINED in ranks:
-        raise error(MPI.ERR_GROUP, f"{call}: a member of the group has no part in the window")
-    return ranks

@@ -14,7 +14,7 @@ from .. import errors
 if TYPE_CHECKING:
     from .win import Win
 
-__all__ = ["RAISED", "error", "translated", "translation"]
+__all__ = ["RAISED", "error", "report", "translated", "translation"]
 
 P = ParamSpec("P")
 T = TypeVar("T")

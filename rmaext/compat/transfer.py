@@ -55,6 +55,7 @@ _NAMES = {number: name for name, number in OPERATIONS.items()}
 
 # MPI's operations are objects that stay; those by another name are compared
 _numbers = {id(getattr(MPI, name.upper())): number for name, number in OPERATIONS.items()}
+_hot.mpi_ops([(getattr(MPI, name.upper()), number) for name, number in OPERATIONS.items()])
 _mpi_put, _mpi_get, _mpi_update, _mpi_swap = (
     _hot.mpi_put,
     _hot.mpi_get,
@@ -147,7 +148,7 @@ def _put(win: Any, origin: Any, rank: int, target: Any, begin: bool = False) -> 
     here = part.layout()
     place.check_size("origin", here.nbytes)
     data = part.data(here)
-    if begin and here.whole and place.layout.whole:
+    if begin and here.whole and place.plain:
         return _listed(place.window.rput(data, place.rank, place.first))
     place.write(data)
     return []
@@ -166,7 +167,7 @@ def _get(win: Any, origin: Any, rank: int, target: Any, begin: bool = False) -> 
         unpack(here, part.address, data)
         return []
     data = part.data(here)
-    if begin and place.layout.whole:
+    if begin and place.plain:
         return _listed(place.window.rget(place.rank, place.first, out=data))
     place.read(data)
     return []
@@ -231,7 +232,11 @@ def _compare_and_swap(
 
 
 def _listed(request: Request) -> list[Request]:
-    return [] if request.done else [request]
+    """Return the request, unless it is done; if it has failed, raise that."""
+    if not request.done:
+        return [request]
+    request.wait()
+    return []
 
 
 # -- checks ----------------------------------------------------------------------------
@@ -290,6 +295,7 @@ class _Place:
         # bounds of all of it, so that nothing is done by halves
         window._place(call, number, self.base + low, high - low)
         self.dynamic = isinstance(window, DynamicWindow)
+        self.plain = layout.whole and not self.dynamic
 
     @property
     def first(self) -> int:
@@ -310,21 +316,19 @@ class _Place:
 
     def write(self, data: Bytes) -> None:
         """Put data in one piece there."""
-        window, layout = self.window, self.layout
         if not data.size:
             return
-        if layout.whole and not self.dynamic:
-            window.put(data, self.rank, self.first)
+        if self.plain:
+            self.window.put(data, self.rank, self.first)
         elif not self._loops(_PUT, data):
             self._runs(_PUT, data)
 
     def read(self, data: Bytes) -> None:
         """Get what is there, in one piece."""
-        window, layout = self.window, self.layout
         if not data.size:
             return
-        if layout.whole and not self.dynamic:
-            window.get(self.rank, self.first, out=data)
+        if self.plain:
+            self.window.get(self.rank, self.first, out=data)
         elif not self._loops(_GET, data):
             self._runs(_GET, data)
 
@@ -443,15 +447,16 @@ class _Place:
                     result=old,
                 )
             )
-        if runs == 1 or layout.nbytes >= _LONG_UPDATE * runs:
-            self._update_runs(op, basic, operand, old, compare)
-            return []
         align = lib.rmaext_type_align(basic.number)
-        if layout.grain % align or self.first % align:
+        address: int = window._records[self.rank].address
+        if layout.grain % align or (address + self.first) % align:
             where = window._where(self.call, self.where())
             text = f"{where}: not aligned to {align}"
             raise AlignmentError(errno.EFAULT, text, call=self.call, rank=self.rank)
-        self._many(_UPDATE, basic.unit, operand, old, op, basic.number, align)
+        if runs == 1 or layout.nbytes >= _LONG_UPDATE * runs or address % align:
+            self._update_runs(op, basic, operand, old, compare)
+        else:
+            self._many(_UPDATE, basic.unit, operand, old, op, basic.number, align)
         return []
 
     def _update_runs(

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from .. import _hot
 from .._lib import ffi, lib
+from ..errors import Unsupported
 from ..memory import atomic_type
 
 __all__ = ["Basic", "Layout", "is_basic", "layout_of", "memory_at", "pack", "unpack"]
@@ -159,6 +161,7 @@ class Layout:
 
 
 _NONE = np.empty(0, np.int64)
+_MOST_TOLD = 1 << 12  # runs of a datatype that C knows too
 _MOST_CELLS = 1 << 16  # that are remembered, of a layout and unit
 _MOST_REPEATED = 4  # counts of a datatype whose layouts are remembered
 
@@ -307,16 +310,15 @@ def _pair(value: Any, index: Any) -> Basic:
 
 
 def _plain(kind: str, size: int) -> Basic:
-    dtype = kind if len(kind) > 1 else f"{kind}{size}"
-    try:
-        number = _number(dtype)
-    except TypeError:  # no such NumPy type
-        number = -1
-    return Basic(number, size, ((0, size),))
+    return Basic(_number(kind if len(kind) > 1 else f"{kind}{size}"), size, ((0, size),))
 
 
-def _named() -> tuple[dict[int, Basic], list[tuple[MPI.Datatype, int, int, bool]]]:
-    """Return what is known of each predefined type, by handle; and that as C wants it."""
+@cache
+def _basics() -> dict[int, Basic]:
+    """Return what is known of each predefined type, by handle; and tell C of them.
+
+    MPI must be initialised: until then, nobody has a window or needs them.
+    """
     found: dict[int, Basic] = {}
     told = []
     for name in (*_KINDS, *_PAIRS):
@@ -327,13 +329,10 @@ def _named() -> tuple[dict[int, Basic], list[tuple[MPI.Datatype, int, int, bool]
         basic = _pair(*_PAIRS[name]) if name in _PAIRS else _plain(_KINDS[name], size)
         found[datatype.handle] = basic
         told.append((datatype, basic.number, basic.unit, basic.gaps))
-    told.sort(key=lambda entry: entry[0] not in _OFTEN)  # C looks at them in this order
-    return found, told
-
-
-_OFTEN = (MPI.DOUBLE, MPI.INT, MPI.LONG, MPI.INT64_T, MPI.FLOAT, MPI.BYTE)
-_BASICS, _told = _named()
-_hot.mpi_types(_told)
+    often = (MPI.DOUBLE, MPI.INT, MPI.LONG, MPI.INT64_T, MPI.FLOAT, MPI.BYTE)
+    told.sort(key=lambda entry: entry[0] not in often)  # C looks at them in this order
+    _hot.mpi_types(told)
+    return found
 
 
 def _basic_layout(basic: Basic, whole: bool) -> Layout:
@@ -419,23 +418,14 @@ def _derive(combiner: str, old: Layout, given: dict[str, Any]) -> Layout:
 
 def _f90(combiner: str, size: int) -> Basic:
     if combiner == "F90_COMPLEX":
-        return _plain("c" if size <= 16 else "?", size)
+        return _plain("c" if size <= 16 else "V", size)
     if combiner == "F90_REAL":
-        return _plain("f" if size <= 8 else "?", size)
+        return _plain("f" if size <= 8 else "V", size)
     return _plain("i", size)
 
 
-def _value_index(datatype: MPI.Datatype, given: dict[str, Any]) -> Basic:
-    """Return what MPI_Type_get_value_index made."""
-    value, index = (np.dtype(given[name].tocode()) for name in ("value", "index"))
-    basic = _pair(value, index)
-    if basic.unit != datatype.Get_extent()[1]:
-        raise TypeError("a pair that is not laid out as C structs are")
-    return basic
-
-
 def _flatten(datatype: MPI.Datatype, whole: bool) -> Layout:
-    basic = _BASICS.get(datatype.handle)
+    basic = _basics().get(datatype.handle)
     if basic is None:
         old, combiner, given = datatype.decode()
         size = datatype.Get_size()
@@ -444,7 +434,8 @@ def _flatten(datatype: MPI.Datatype, whole: bool) -> Layout:
         elif combiner.startswith("F90"):
             basic = _f90(combiner, size)
         elif combiner == "VALUE_INDEX":
-            basic = _value_index(datatype, given)
+            text = f"pairs of MPI_Type_get_value_index: {datatype.Get_name()}"
+            raise Unsupported(errno.EOPNOTSUPP, text)
     if basic is not None:
         return _basic_layout(basic, whole) if basic.unit else _NOTHING
     parts = given.get("datatypes", [old])
@@ -465,9 +456,17 @@ def _flatten(datatype: MPI.Datatype, whole: bool) -> Layout:
 
 # -- those that are known --------------------------------------------------------------
 
-# MPI deletes attributes with the datatype: a later one with its handle has none
-_keyvals = [MPI.Datatype.Create_keyval(), MPI.Datatype.Create_keyval()]
 _known: dict[tuple[int, bool], Layout] = {}
+
+
+@cache
+def _keyvals() -> tuple[int, int]:
+    """Return what layouts of derived types are kept by.
+
+    MPI deletes attributes with the datatype: a later one with its handle has none.
+    """
+    create = MPI.Datatype.Create_keyval
+    return create(None, _forget), create()
 
 
 def layout_of(datatype: MPI.Datatype, whole: bool = False) -> Layout:
@@ -494,21 +493,36 @@ def layout_of(datatype: MPI.Datatype, whole: bool = False) -> Layout:
 
 def _layout_of(datatype: MPI.Datatype, whole: bool) -> Layout:
     handle = datatype.handle
-    layout: Any = _known.get((handle, whole))
-    if layout is None and handle in _BASICS:
+    layout = _known.get((handle, whole))
+    if layout is None and handle in _basics():
         layout = _known[handle, whole] = _flatten(datatype, whole)
-    if layout is None:
-        layout = datatype.Get_attr(_keyvals[whole])
+    if layout is not None:
+        return layout
+    kept: Any = datatype.Get_attr(_keyvals()[whole])
+    layout = kept
     if layout is None:
         layout = _flatten(datatype, whole)
-        datatype.Set_attr(_keyvals[whole], layout)
-    found: Layout = layout
-    return found
+        datatype.Set_attr(_keyvals()[whole], layout)
+    if not whole and 0 < layout.lengths.size <= _MOST_TOLD:
+        _tell(datatype, layout)
+    return layout
+
+
+def _tell(datatype: MPI.Datatype, layout: Layout) -> None:
+    """Let C put and get elements of it."""
+    runs = [array.astype(np.int64).tobytes() for array in (layout.offsets, layout.lengths)]
+    known = (layout.extent, layout.nbytes, layout.span, layout.loops)
+    _hot.mpi_derived(datatype, *known, *runs)
+
+
+def _forget(datatype: MPI.Datatype, keyval: int, layout: Layout) -> None:
+    """A datatype was freed: C must not know its object any more."""
+    _hot.mpi_forget()
 
 
 def is_basic(datatype: MPI.Datatype) -> bool:
     """Return whether it is one of the predefined types whose elements are in a row."""
-    return datatype.handle in _BASICS
+    return datatype.handle in _basics()
 
 
 # -- the local side --------------------------------------------------------------------

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from .. import _hot
 from . import attributes, creation, requests, transfer
 from .creation import State
-from .errors import error, translated
+from .errors import RAISED, error, report, translated
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
@@ -29,7 +29,7 @@ class _Nothing:
         raise error(MPI.ERR_WIN, "the window is MPI.WIN_NULL, or was freed")
 
 
-class Win(_hot.Exporter):
+class Win(_hot.Win):
     """Memory of all ranks of a communicator: mpi4py's MPI.Win, over `rmaext.Window`.
 
     Parameters
@@ -49,8 +49,8 @@ class Win(_hot.Exporter):
     _units: Any
     _epochs: Any
     _attributes: Any
-    _access: set[int] | frozenset[int]
-    _passive: set[int] | frozenset[int]
+    _bytes: tuple[Any, Any]
+    _near: frozenset[int]
 
     def __new__(cls, win: Any = None) -> Self:
         """Return another object of a window."""
@@ -66,14 +66,14 @@ class Win(_hot.Exporter):
         self._state = state
         if state is None:
             self._window = self._units = self._epochs = self._attributes = _Nothing()
-            self._access = self._passive = frozenset()
-            self._export(0, 0)
+            self._be(0, 0, None, None, None, None)
             return
         self._window, self._units = state.window, state.units
         self._epochs, self._attributes = state.epochs, state.attributes
-        self._access, self._passive = state.epochs.access, state.epochs.passive
-        fixed = state.attributes.fixed
-        self._export(fixed[MPI.WIN_BASE], fixed[MPI.WIN_SIZE])
+        epochs, fixed = state.epochs, state.attributes.fixed
+        self._bytes, self._near = (state.window, state.units), state.near
+        memory = (fixed[MPI.WIN_BASE], fixed[MPI.WIN_SIZE])
+        self._be(*memory, state.window, state.units, epochs.access, epochs.passive)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Win):
@@ -90,9 +90,9 @@ class Win(_hot.Exporter):
     def __bool__(self) -> bool:
         return self._state is not None
 
-    def __reduce__(self) -> str:
-        if self is WIN_NULL:
-            return "WIN_NULL"
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        if self._state is None:
+            return "WIN_NULL" if self is WIN_NULL else (type(self), (WIN_NULL,))
         raise ValueError(f"cannot pickle '{type(self).__name__}' object")
 
     # -- handles ---------------------------------------------------------------------
@@ -307,32 +307,27 @@ class Win(_hot.Exporter):
         return int(self._attributes.fixed[MPI.WIN_MODEL])
 
     # -- operations ------------------------------------------------------------------
+    # Put, Get and so on are those of _hot_win.c, which come here with all that is not plain.
 
     @translated
-    def Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
-        """Write to a rank's memory."""
-        if target_rank not in self._access:
-            self._epochs.enter(self._window, "Put", target_rank)
+    def _Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
+        self._epochs.enter("Put", target_rank)
         transfer.put(self, origin, target_rank, target)
 
     @translated
-    def Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
-        """Read from a rank's memory."""
-        if target_rank not in self._access:
-            self._epochs.enter(self._window, "Get", target_rank)
+    def _Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
+        self._epochs.enter("Get", target_rank)
         transfer.get(self, origin, target_rank, target)
 
     @translated
-    def Accumulate(
+    def _Accumulate(
         self, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM
     ) -> None:
-        """Update a rank's memory."""
-        if target_rank not in self._access:
-            self._epochs.enter(self._window, "Accumulate", target_rank)
+        self._epochs.enter("Accumulate", target_rank)
         transfer.accumulate(self, origin, target_rank, target, op)
 
     @translated
-    def Get_accumulate(
+    def _Get_accumulate(
         self,
         origin: Any,
         result: Any,
@@ -340,13 +335,11 @@ class Win(_hot.Exporter):
         target: Any = None,
         op: MPI.Op = MPI.SUM,
     ) -> None:
-        """Update a rank's memory, and return what was there."""
-        if target_rank not in self._access:
-            self._epochs.enter(self._window, "Get_accumulate", target_rank)
+        self._epochs.enter("Get_accumulate", target_rank)
         transfer.get_accumulate(self, origin, result, target_rank, target, op)
 
     @translated
-    def Fetch_and_op(
+    def _Fetch_and_op(
         self,
         origin: Any,
         result: Any,
@@ -354,13 +347,11 @@ class Win(_hot.Exporter):
         target_disp: int = 0,
         op: MPI.Op = MPI.SUM,
     ) -> None:
-        """Update one element of a rank's memory, and return what was there."""
-        if target_rank not in self._access:
-            self._epochs.enter(self._window, "Fetch_and_op", target_rank)
+        self._epochs.enter("Fetch_and_op", target_rank)
         transfer.fetch_and_op(self, origin, result, target_rank, target_disp, op)
 
     @translated
-    def Compare_and_swap(
+    def _Compare_and_swap(
         self,
         origin: Any,
         compare: Any,
@@ -368,31 +359,45 @@ class Win(_hot.Exporter):
         target_rank: int,
         target_disp: int = 0,
     ) -> None:
-        """Replace one element of a rank's memory if it equals another."""
-        if target_rank not in self._access:
-            self._epochs.enter(self._window, "Compare_and_swap", target_rank)
+        self._epochs.enter("Compare_and_swap", target_rank)
         transfer.compare_and_swap(self, origin, compare, result, target_rank, target_disp)
+
+    def _report(self, cause: BaseException) -> NoReturn:
+        """Raise what MPI raises in place of an exception."""
+        report(self, cause)
 
     # -- operations with a request -------------------------------------------------------
 
-    @translated
     def Rput(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
         """As `Put`, with a request."""
-        self._enter_passive("Rput", target_rank)
-        return requests.begun(transfer.begin_put(self, origin, target_rank, target))
+        try:
+            self._epochs.enter_passive("Rput", target_rank)
+            if target_rank in self._near and _hot.mpi_put(
+                *self._bytes, origin, target_rank, target
+            ):
+                return requests.done()
+            return requests.begun(transfer.begin_put(self, origin, target_rank, target))
+        except RAISED as exc:
+            report(self, exc)
 
-    @translated
     def Rget(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
         """As `Get`, with a request."""
-        self._enter_passive("Rget", target_rank)
-        return requests.begun(transfer.begin_get(self, origin, target_rank, target))
+        try:
+            self._epochs.enter_passive("Rget", target_rank)
+            if target_rank in self._near and _hot.mpi_get(
+                *self._bytes, origin, target_rank, target
+            ):
+                return requests.done()
+            return requests.begun(transfer.begin_get(self, origin, target_rank, target))
+        except RAISED as exc:
+            report(self, exc)
 
     @translated
     def Raccumulate(
         self, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM
     ) -> MPI.Request:
         """As `Accumulate`, with a request."""
-        self._enter_passive("Raccumulate", target_rank)
+        self._epochs.enter_passive("Raccumulate", target_rank)
         begun = transfer.begin_accumulate(self, origin, target_rank, target, op)
         return requests.begun(begun)
 
@@ -406,96 +411,118 @@ class Win(_hot.Exporter):
         op: MPI.Op = MPI.SUM,
     ) -> MPI.Request:
         """As `Get_accumulate`, with a request."""
-        self._enter_passive("Rget_accumulate", target_rank)
+        self._epochs.enter_passive("Rget_accumulate", target_rank)
         begun = transfer.begin_get_accumulate(self, origin, result, target_rank, target, op)
         return requests.begun(begun)
 
-    def _enter_passive(self, call: str, rank: int) -> None:
-        if rank not in self._passive:
-            self._epochs.flushing(self._window, call, rank)
-
     # -- epochs ----------------------------------------------------------------------
 
-    @translated
     def Fence(self, assertion: int = 0) -> None:
         """End an epoch of all ranks, and begin one. Collective."""
-        self._epochs.fence(self._window, assertion)
+        try:
+            self._epochs.fence(assertion)
+        except RAISED as exc:
+            report(self, exc)
 
-    @translated
     def Start(self, group: MPI.Group, assertion: int = 0) -> None:
         """Begin to access the ranks of a group."""
-        self._epochs.start(self._window, group, assertion)
+        try:
+            self._epochs.start(group, assertion)
+        except RAISED as exc:
+            report(self, exc)
 
-    @translated
     def Complete(self) -> None:
         """End what `Start` began."""
-        self._epochs.complete(self._window)
+        try:
+            self._epochs.complete()
+        except RAISED as exc:
+            report(self, exc)
 
-    @translated
     def Post(self, group: MPI.Group, assertion: int = 0) -> None:
         """Let the ranks of a group access this one."""
-        self._epochs.post(self._window, group, assertion)
+        try:
+            self._epochs.post(group, assertion)
+        except RAISED as exc:
+            report(self, exc)
 
-    @translated
     def Wait(self) -> Literal[True]:
         """Wait until what `Post` began was ended by all."""
-        self._epochs.wait(self._window)
-        return True
+        try:
+            self._epochs.wait()
+            return True
+        except RAISED as exc:
+            report(self, exc)
 
-    @translated
     def Test(self) -> bool:
         """Return whether what `Post` began was ended by all; then it is over."""
-        return bool(self._epochs.test(self._window))
+        try:
+            return bool(self._epochs.test())
+        except RAISED as exc:
+            report(self, exc)
 
-    @translated
     def Lock(self, rank: int, lock_type: int = MPI.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
         """Begin to access a rank."""
-        self._epochs.lock(self._window, rank, lock_type, assertion)
+        try:
+            self._epochs.lock(rank, lock_type, assertion)
+        except RAISED as exc:
+            report(self, exc)
 
-    @translated
     def Unlock(self, rank: int) -> None:
         """End what `Lock` began."""
-        self._epochs.unlock(self._window, rank)
+        try:
+            self._epochs.unlock(rank)
+        except RAISED as exc:
+            report(self, exc)
 
-    @translated
     def Lock_all(self, assertion: int = 0) -> None:
         """Begin to access all ranks, together with others."""
-        self._epochs.lock_all(self._window, assertion)
+        try:
+            self._epochs.lock_all(assertion)
+        except RAISED as exc:
+            report(self, exc)
 
-    @translated
     def Unlock_all(self) -> None:
         """End what `Lock_all` began."""
-        self._epochs.unlock_all(self._window)
+        try:
+            self._epochs.unlock_all()
+        except RAISED as exc:
+            report(self, exc)
 
     @translated
-    def Flush(self, rank: int) -> None:
-        """Wait until all operations on a rank are complete there."""
-        if rank not in self._passive:
-            self._epochs.flushing(self._window, "Flush", rank)
+    def _Flush(self, rank: int) -> None:
+        self._epochs.enter_passive("Flush", rank)
         self._window.flush(rank)
 
-    @translated
     def Flush_all(self) -> None:
         """Wait until all operations are complete at their targets."""
-        self._epochs.flushing_all("Flush_all")
-        self._window.flush()
+        try:
+            self._epochs.enter_passive_all("Flush_all")
+            self._window.flush()
+        except RAISED as exc:
+            report(self, exc)
 
-    @translated
     def Flush_local(self, rank: int) -> None:
         """Wait until the buffers of all operations on a rank may be used again."""
-        self._epochs.flushing(self._window, "Flush_local", rank)
-        self._window.flush_local(rank)
+        try:
+            self._epochs.enter_passive("Flush_local", rank)
+            self._window.flush_local(rank)
+        except RAISED as exc:
+            report(self, exc)
 
-    @translated
     def Flush_local_all(self) -> None:
         """Wait until the buffers of all operations may be used again."""
-        self._epochs.flushing_all("Flush_local_all")
-        self._window.flush_local()
+        try:
+            self._epochs.enter_passive_all("Flush_local_all")
+            self._window.flush_local()
+        except RAISED as exc:
+            report(self, exc)
 
-    @translated
     def Sync(self) -> None:
         """Order accesses to this rank's memory."""
-        self._window.sync()
+        try:
+            self._window.sync()
+        except RAISED as exc:
+            report(self, exc)
 
     # -- errors ----------------------------------------------------------------------
 

@@ -208,11 +208,63 @@ static void sizes(rmaext_window *w, const struct rig *r)
 	rig_guards(r);
 }
 
+static int many_at(rmaext_window *w, int kind, uint64_t unit, uint64_t scale,
+		   uint64_t n, const int64_t *offsets, void *data)
+{
+	const int64_t rank = 0;
+	struct rmaext_many state;
+	int ret = rmaext_many_at(w, kind, RMAEXT_SUM, RMAEXT_UINT64, unit,
+				 scale, n, &rank, offsets,
+				 kind == RMAEXT_GET ? NULL : data,
+				 kind == RMAEXT_GET ? data : NULL, &state);
+
+	while (ret == RMAEXT_PENDING)
+		ret = rmaext_many_wait(&state);
+	rmaext_many_release(&state);
+	return ret;
+}
+
+/* Offsets that count something else than elements. */
+static void scaled(rmaext_window *w, const struct rig *r)
+{
+	enum { PLACES = 64, UNIT = 24 };
+	const int64_t beyond[] = {-1, INT64_MAX, SIZE - UNIT + 1, SIZE};
+	char out[PLACES * UNIT], in[PLACES * UNIT];
+	uint64_t ones[PLACES], before, after;
+	int64_t offsets[PLACES], cells[PLACES], last = SIZE - UNIT;
+
+	for (int64_t i = 0; i < PLACES; i++) {
+		offsets[i] = 3 + i * (UNIT + 5);
+		cells[i] = i;
+		ones[i] = 1;
+	}
+	fill(out, sizeof(out), 9);
+	OK(many_at(w, RMAEXT_PUT, UNIT, 1, PLACES, offsets, out));
+	for (size_t i = 0; i < PLACES; i++)
+		CHECK(!memcmp(r->window_memory + offsets[i], out + i * UNIT,
+			      UNIT));
+	OK(many_at(w, RMAEXT_GET, UNIT, 1, PLACES, offsets, in));
+	CHECK(!memcmp(in, out, sizeof(in)));
+	OK(many_at(w, RMAEXT_GET, UNIT, 1, 1, &last, in));
+	CHECK(!memcmp(in, r->window_memory + last, UNIT));
+	for (size_t k = 0; k < COUNT(beyond); k++)
+		EQUAL(many_at(w, RMAEXT_PUT, UNIT, 1, 1, &beyond[k], out),
+		      -ERANGE);
+	memcpy(&before, r->window_memory + 5 * 16, sizeof(before));
+	OK(many_at(w, RMAEXT_UPDATE, 8, 16, PLACES, cells, ones));
+	memcpy(&after, r->window_memory + 5 * 16, sizeof(after));
+	EQUAL(after, before + 1);
+	EQUAL(many_at(w, RMAEXT_UPDATE, 8, 4, PLACES, cells, ones), -FI_EFAULT);
+	EQUAL(many_at(w, RMAEXT_PUT, 8, 0, 1, cells, ones), -FI_EINVAL);
+	memset(r->window_memory, 0, SIZE);
+}
+
 static void by_message(void)
 {
 	struct pair p;
 
 	pair_open(&p, (struct rig_options){0});
+	scaled(p.r.window, &p.r);
 	reference(p.r.window, &p.r);
 	pair_close(&p);
 	pair_open(&p, (struct rig_options){.size = 120000});
@@ -225,6 +277,7 @@ static void by_memory(void)
 	struct pair p;
 
 	pair_open(&p, (struct rig_options){0});
+	scaled(p.there, &p.r);
 	reference(p.there, &p.r);
 	pair_close(&p);
 	pair_open(&p, (struct rig_options){.size = 120000});
@@ -240,6 +293,7 @@ static void by_system_call(void)
 
 	pair_open(&p, (struct rig_options){0});
 	w = here(&p, (struct lie){.route = RMAEXT_CMA, .near = &self});
+	scaled(w, &p.r);
 	reference(w, &p.r); /* updates by message */
 	drop_window(w);
 	pair_close(&p);

@@ -54,7 +54,7 @@ class Program:
 def _suite(module: str, tests: int) -> Program:
     # main.py leaves with 1 when a test fails; the test's own file would leave with 0
     arguments = (str(MPI4PY / "test" / "main.py"), "-v", "-i", f"{module}[.]py$")
-    return Program(f"mpi4py {module}", arguments, (1, 2, 3), tests, limit=600)
+    return Program(f"mpi4py {module}", arguments, (1, 2, 3), tests, limit=1200)
 
 
 def _demo(path: str, types: str = "", says: str = "") -> Program:
@@ -67,8 +67,17 @@ def _sppy(module: str, size: int, tests: int | None, *chosen: str) -> Program:
     return Program(f"mpi-sppy {module}", arguments, (size,), tests, limit=300, tries=3)
 
 
-# of test_with_cylinders; the two other tests need data files that are not on PyPI
-FARMER = ("Test_farmer_with_cylinders", "Test_farmer_cvar_with_cylinders")
+# Not here, as they often fail with any windows on a loaded machine: all of
+# test_flexible_rank_xhat_multistage, and test_wheel_sign_flip_equivalence of the
+# following; nor two more of test_with_cylinders, whose data files are not on PyPI.
+FARMER = (
+    *("xhatxbar_extended", "xhatshuffle_extended", "xhatshuffle_coverage"),
+    *("lagrangian", "lagrangian_max"),
+)
+FARMER_TESTS = (
+    *(f"Test_farmer_with_cylinders.test_{name}" for name in FARMER),
+    "Test_farmer_cvar_with_cylinders",
+)
 
 PROGRAMS: Sequence[Program] = (
     _suite("test_win", 100),
@@ -80,7 +89,7 @@ PROGRAMS: Sequence[Program] = (
     Program("pshmem", ("-c", "import pshmem.test; pshmem.test.run()"), (2, 3), 13),
     _sppy("test_spwindow_partial_get", 1, 8),
     _sppy("test_spwindow_multisource", 6, 2),
-    _sppy("test_with_cylinders", 2, 8, *FARMER),
+    _sppy("test_with_cylinders", 2, 7, *FARMER_TESTS),
     _sppy("test_cg_with_cylinders", 2, 5),
     _sppy("test_dualcg_with_cylinders", 2, 5),
     _sppy("test_cg_multirank_hub", 4, 1),
@@ -89,7 +98,6 @@ PROGRAMS: Sequence[Program] = (
     _sppy("test_flexible_rank_extension_fields", 6, 1),
     _sppy("test_flexible_rank_xfeas", 6, 1),
     _sppy("test_flexible_rank_xhat", 6, 1),
-    _sppy("test_flexible_rank_xhat_multistage", 6, 1),
     _sppy("test_mrp_cylinders", 3, None),
     _sppy("test_xhat_file_multistage", 4, 1),
 )
