@@ -13,6 +13,7 @@ HOT = [
     "_hot.c",
     "_hot_args.c",
     "_hot_compat.c",
+    "_hot_derived.c",
     "_hot_index.c",
     "_hot_many.c",
     "_hot_notify.c",

@@ -179,6 +179,25 @@ extern PyMappingMethods hot_index_methods;
 PyObject *hot_numba(struct hot_window *w, void *closure);
 void hot_numba_close(struct hot_window *w);
 
+/* _hot_derived.c: datatypes, and elements of one; bytes in a row if NULL */
+struct hot_derived;
+struct hot_side {
+	const struct hot_derived *type;
+	int64_t count;
+	uint64_t bytes; /* of all */
+};
+
+const struct hot_derived *hot_find_derived(PyObject *object);
+uint64_t hot_derived_bytes(const struct hot_derived *type);
+int64_t hot_derived_extent(const struct hot_derived *type);
+enum hot_outcome hot_move_derived(struct hot_window *w, bool put,
+				  const struct hot_side *here, char *data,
+				  const struct hot_side *there, int64_t rank,
+				  uint64_t offset);
+PyObject *hot_mpi_derived(PyObject *module, PyObject *args);
+PyObject *hot_mpi_forget(PyObject *module, PyObject *ignored);
+extern const char hot_mpi_derived_doc[], hot_mpi_forget_doc[];
+
 /* _hot_compat.c */
 extern PyMethodDef hot_compat_methods[];
 bool hot_mpi_op(PyObject *object, int *op_p); /* NULL: the sum */

@@ -104,6 +104,7 @@ struct part {
 	uint64_t count, unit;
 	int number;
 	bool gaps;
+	const struct hot_derived *derived; /* then count counts these */
 	PyObject *owner; /* that can be kept; NULL: `view` must be held */
 	Py_buffer view;
 };
@@ -193,13 +194,32 @@ static bool take_memory(struct part *p, PyObject *it, bool write, bool typed)
 	return true;
 }
 
+/* Elements that fill so many bytes, or as many as are wanted. */
+static bool take_count(struct part *p, PyObject *wanted, uint64_t bytes)
+{
+	const int64_t extent =
+		p->derived ? hot_derived_extent(p->derived) : (int64_t)p->unit;
+	int64_t count;
+
+	if (!wanted) {
+		if (extent <= 0 || bytes % (uint64_t)extent)
+			return false;
+		p->count = bytes / (uint64_t)extent;
+		return true;
+	}
+	if (!hot_to_index(wanted, &count))
+		return false;
+	p->count = (uint64_t)count;
+	/* a derived type may well lead out of the buffer */
+	return p->derived || p->count <= bytes / p->unit;
+}
+
 /* buffer, [buffer, type] or [buffer, count, type] */
 static bool take_part(struct part *p, PyObject *it, bool write)
 {
 	const struct named *type;
 	PyObject **items;
 	Py_ssize_t n;
-	int64_t count;
 
 	p->unit = 1;
 	p->number = -1;
@@ -207,22 +227,19 @@ static bool take_part(struct part *p, PyObject *it, bool write)
 		return take_memory(p, it, write, true);
 	n = PySequence_Fast_GET_SIZE(it);
 	items = PySequence_Fast_ITEMS(it);
-	type = n == 2 || n == 3 ? find_named(items[n - 1]) : NULL;
-	if (!type || !take_memory(p, items[0], write, false))
+	if (n != 2 && n != 3)
 		return false;
-	p->number = type->number;
-	p->unit = type->unit;
-	p->gaps = type->gaps;
-	if (n == 2) {
-		count = (int64_t)(p->count / type->unit);
-		if (p->count % type->unit)
-			return false;
-	} else if (!hot_to_index(items[1], &count) ||
-		   (uint64_t)count > p->count / type->unit) {
+	type = find_named(items[n - 1]);
+	if (!type)
+		p->derived = hot_find_derived(items[n - 1]);
+	if ((!type && !p->derived) || !take_memory(p, items[0], write, false))
 		return false;
+	if (type) {
+		p->number = type->number;
+		p->unit = type->unit;
+		p->gaps = type->gaps;
 	}
-	p->count = (uint64_t)count;
-	return true;
+	return take_count(p, n == 3 ? items[1] : NULL, p->count);
 }
 
 static void drop_part(struct part *p)
@@ -240,15 +257,30 @@ static PyObject *item(PyObject *of, int64_t at)
 	return PySequence_Fast_ITEMS(of)[at];
 }
 
+/* A displacement as bytes. */
+static bool take_offset(struct hot_window *w, PyObject *units, PyObject *rank,
+			PyObject *it, int64_t *rank_p, uint64_t *offset_p)
+{
+	int64_t disp = 0, unit;
+	PyObject *other;
+
+	if (!hot_is_open(w) || w->it.unit != 1 || !hot_to_index(rank, rank_p) ||
+	    (it != Py_None && !hot_to_index(it, &disp)))
+		return false;
+	other = item(units, *rank_p);
+	return other && hot_to_index(other, &unit) &&
+	       !__builtin_mul_overflow((uint64_t)disp, (uint64_t)unit,
+				       offset_p);
+}
+
 /* Where it goes to: a displacement, or (displacement, count, type). */
 static bool take_target(struct hot_window *w, PyObject *units, PyObject *rank,
 			PyObject *target, const struct part *p, int64_t *rank_p,
 			uint64_t *offset_p)
 {
-	int64_t disp = 0, count, unit;
-	PyObject *other;
+	int64_t count;
 
-	if (!hot_is_open(w) || w->it.unit != 1 || !hot_to_index(rank, rank_p))
+	if (p->derived)
 		return false;
 	if (PyTuple_CheckExact(target) || PyList_CheckExact(target)) {
 		const Py_ssize_t n = PySequence_Fast_GET_SIZE(target);
@@ -266,12 +298,49 @@ static bool take_target(struct hot_window *w, PyObject *units, PyObject *rank,
 		}
 		target = item(target, 0);
 	}
-	if (target != Py_None && !hot_to_index(target, &disp))
+	return take_offset(w, units, rank, target, rank_p, offset_p);
+}
+
+static bool side_make(struct hot_side *side, const struct hot_derived *type,
+		      uint64_t unit, int64_t count)
+{
+	side->type = type;
+	side->count = count;
+	return !__builtin_mul_overflow((uint64_t)count,
+				       type ? hot_derived_bytes(type) : unit,
+				       &side->bytes);
+}
+
+/* The same, where the one or the other is of a derived type. */
+static bool take_sides(struct hot_window *w, PyObject *units, PyObject *rank,
+		       PyObject *target, const struct part *p,
+		       struct hot_side *here, struct hot_side *there,
+		       int64_t *rank_p, uint64_t *offset_p)
+{
+	const struct hot_derived *type = p->derived;
+	int64_t count = (int64_t)p->count;
+	uint64_t unit = p->unit;
+
+	if (!side_make(here, type, unit, count))
 		return false;
-	other = item(units, *rank_p);
-	return other && hot_to_index(other, &unit) &&
-	       !__builtin_mul_overflow((uint64_t)disp, (uint64_t)unit,
-				       offset_p);
+	if (PyTuple_CheckExact(target) || PyList_CheckExact(target)) {
+		const Py_ssize_t n = PySequence_Fast_GET_SIZE(target);
+
+		if (n < 1 || n > 3 ||
+		    (n > 1 && !hot_to_index(item(target, 1), &count)))
+			return false;
+		if (n > 2) {
+			const struct named *other = find_named(item(target, 2));
+
+			type = other ? NULL : hot_find_derived(item(target, 2));
+			if ((!other && !type) || (other && other->gaps))
+				return false;
+			unit = other ? other->unit : 1;
+		}
+		target = item(target, 0);
+	}
+	return side_make(there, type, unit, count) &&
+	       take_offset(w, units, rank, target, rank_p, offset_p);
 }
 
 static PyObject *answer(enum hot_outcome outcome)
@@ -295,14 +364,20 @@ enum hot_outcome hot_mpi_move(struct hot_window *w, PyObject *units,
 			      PyObject *target, bool put)
 {
 	enum hot_outcome done = HOT_ODD;
+	struct hot_side here, there;
 	struct part p = {0};
 	uint64_t offset;
 	int64_t number;
 
-	if (take_part(&p, buffer, !put) && !p.gaps &&
-	    take_target(w, units, rank, target, &p, &number, &offset))
+	if (!take_part(&p, buffer, !put) || p.gaps)
+		; /* is not plain */
+	else if (take_target(w, units, rank, target, &p, &number, &offset))
 		done = hot_move(w, put, p.owner, p.data, p.count * p.unit,
 				number, offset);
+	else if (take_sides(w, units, rank, target, &p, &here, &there, &number,
+			    &offset))
+		done = hot_move_derived(w, put, &here, p.data, &there, number,
+					offset);
 	drop_part(&p);
 	return done;
 }
@@ -454,6 +529,8 @@ static PyObject *mpi_swap(PyObject *module, PyObject *const *args, Py_ssize_t n)
 PyMethodDef hot_compat_methods[] = {
 	{"mpi_types", mpi_types, METH_O, mpi_types_doc},
 	{"mpi_ops", mpi_ops, METH_O, mpi_ops_doc},
+	{"mpi_derived", hot_mpi_derived, METH_VARARGS, hot_mpi_derived_doc},
+	{"mpi_forget", hot_mpi_forget, METH_NOARGS, hot_mpi_forget_doc},
 	COMPAT(mpi_put),
 	COMPAT(mpi_get),
 	COMPAT(mpi_update),

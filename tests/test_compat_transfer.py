@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from guarded import UPDATES, Guarded, guarded, in_threads, neighbour
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from mpi4py import MPI
+from test_compat_types import datatypes, examples, overlaps
 from test_updates import COMBINATIONS, MPI_OPERATIONS, apply, dtype_of, equal, sample
 
 import rmaext
@@ -23,9 +26,9 @@ UNITS = [1, 4, 8]
 
 
 @contextlib.contextmanager
-def window(comm: Any, size: int = SIZE, fill: Any = 0) -> Iterator[Any]:
+def window(comm: Any, size: int = SIZE, fill: Any = 0, shift: int = 0) -> Iterator[Any]:
     """What transfer needs of a Win, with other displacement units on each rank."""
-    with guarded(comm, size, np.uint8, fill) as win:
+    with guarded(comm, size, np.uint8, fill, shift) as win:
         units = [UNITS[rank % len(UNITS)] for rank in range(comm.size)]
         yield SimpleNamespace(_window=win, _units=units)
 
@@ -133,6 +136,47 @@ def test_put_and_get(comm, here, there):
         assert (contents(win, rank) == want).all()
     origin.Free()
     target.Free()
+
+
+def test_random(comm):
+    """Any nested datatype on either side, anywhere in the window."""
+    rank = neighbour(comm)
+    want = local(9)[:SIZE]
+
+    @settings(examples, max_examples=60)
+    @given(datatypes(), st.integers(1, 3), st.integers(0, 7))
+    def check(datatype: MPI.Datatype, count: int, shift: int) -> None:
+        try:
+            layout = layout_of(datatype).repeat(count)
+            low, high = layout.span
+            assume(layout.nbytes and not overlaps(layout))
+            there, plain = shift - min(low, 0), (layout.nbytes, MPI.BYTE)
+            assume(low >= -SIZE and high <= SIZE and there + high <= SIZE)
+            assume(layout.nbytes < SIZE - 5)
+            data = local(layout.nbytes)[: layout.nbytes]
+            transfer.put(win, [data, *plain], rank, (there, count, datatype))
+            unpack(layout, start_of(want, there), data)
+            assert (contents(win, rank) == want).all()
+            got = np.zeros(layout.nbytes, np.uint8)
+            transfer.get(win, [got, *plain], rank, (there, count, datatype))
+            assert (got == data).all()
+            mine = np.zeros(2 * SIZE, np.uint8)
+            spec = [mine[SIZE:], count, datatype]
+            transfer.get(win, spec, rank, (3, *plain))
+            got = pack(layout, start_of(mine, SIZE))
+            assert (got == want[3 : 3 + layout.nbytes]).all()
+            assert np.count_nonzero(mine) <= layout.nbytes
+            transfer.put(win, spec, rank, (5, *plain))
+            want[5 : 5 + layout.nbytes] = got
+            assert (contents(win, rank) == want).all()
+        finally:
+            datatype.Free()
+
+    with window(comm, fill=want) as win:
+        win._units = [1] * comm.size
+        comm.Barrier()
+        check()
+        comm.Barrier()
 
 
 @pytest.mark.parametrize("name", ALIGNED)
@@ -403,6 +447,26 @@ def test_refused(comm):
         op.Free()
 
 
+def test_memory_out_of_line(comm):
+    """What counts is where an element is, not how far from the start of the window."""
+    rank, data, old = neighbour(comm), np.arange(1, 5.0), np.zeros(4)
+    vector = MPI.DOUBLE.Create_vector(4, 1, 2).Commit()
+    with window(comm, shift=4) as win:
+        win._units = [1] * comm.size
+        comm.Barrier()
+        for target in ((4, 4, MPI.DOUBLE), (4, 1, vector)):
+            transfer.accumulate(win, data, rank, target)
+            transfer.get_accumulate(win, data, old, rank, target)
+            assert old[0] in (1, 3)
+        # twice 1, 2, 3, 4, and twice the same at every other place
+        assert contents(win, rank)[4:60].view(float).tolist() == [4, 4, 10, 8, 6, 0, 8]
+        for target in ((0, 4, MPI.DOUBLE), (8, 1, vector)):
+            with pytest.raises(rmaext.AlignmentError):
+                transfer.accumulate(win, data, rank, target)
+        comm.Barrier()
+    vector.Free()
+
+
 def test_no_read_beyond_the_rights(comm):
     """A window that may be read only."""
     memory = Guarded(64, np.uint8)
@@ -544,3 +608,38 @@ def test_counts_beyond_32_bits(comm):
         refused(MPI.ERR_TRUNCATE, transfer.put, win, np.ones(1), rank, (0, 1 << 40, nothing))
         comm.Barrier()
     nothing.Free()
+
+
+def test_freed_datatype(comm):
+    """Whatever was known of it, it is none any more; its handle may be another's."""
+    rank, data = neighbour(comm), np.arange(4.0)
+    with window(comm) as win:
+        comm.Barrier()
+        for stride in 1, 2, 3:
+            vector = MPI.DOUBLE.Create_vector(4, 1, stride).Commit()
+            for _ in range(3):  # C knows it from the second time on
+                transfer.put(win, data, rank, (0, 1, vector))
+            got = contents(win, rank).view(float)[: 4 * stride : stride]
+            assert (got == data).all()
+            vector.Free()
+            for call in (transfer.put, transfer.get, transfer.accumulate):
+                refused(MPI.ERR_TYPE, call, win, data, rank, (0, 1, vector))
+                refused(MPI.ERR_TYPE, call, win, [data, 1, vector], rank)
+        comm.Barrier()
+
+
+def test_more_datatypes_than_are_remembered(comm):
+    rank, data = neighbour(comm), np.array([6, 7])
+    with window(comm) as win:
+        win._units = [8] * comm.size
+        comm.Barrier()
+        vectors = [MPI.LONG.Create_vector(2, 1, step).Commit() for step in range(2, 202)]
+        for _ in range(2):
+            for step, vector in enumerate(vectors, 2):
+                transfer.put(win, data, rank, (1, 1, vector))
+                got = contents(win, rank).view(int)
+                assert (got[1], got[1 + step]) == (6, 7)
+                transfer.put(win, np.zeros(2, int), rank, (1, 1, vector))
+        for vector in vectors:
+            vector.Free()
+        comm.Barrier()

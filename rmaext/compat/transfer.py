@@ -447,15 +447,16 @@ class _Place:
                     result=old,
                 )
             )
-        if runs == 1 or layout.nbytes >= _LONG_UPDATE * runs:
-            self._update_runs(op, basic, operand, old, compare)
-            return []
         align = lib.rmaext_type_align(basic.number)
-        if layout.grain % align or self.first % align:
+        address: int = window._records[self.rank].address
+        if layout.grain % align or (address + self.first) % align:
             where = window._where(self.call, self.where())
             text = f"{where}: not aligned to {align}"
             raise AlignmentError(errno.EFAULT, text, call=self.call, rank=self.rank)
-        self._many(_UPDATE, basic.unit, operand, old, op, basic.number, align)
+        if runs == 1 or layout.nbytes >= _LONG_UPDATE * runs or address % align:
+            self._update_runs(op, basic, operand, old, compare)
+        else:
+            self._many(_UPDATE, basic.unit, operand, old, op, basic.number, align)
         return []
 
     def _update_runs(

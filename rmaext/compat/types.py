@@ -161,6 +161,7 @@ class Layout:
 
 
 _NONE = np.empty(0, np.int64)
+_MOST_TOLD = 1 << 12  # runs of a datatype that C knows too
 _MOST_CELLS = 1 << 16  # that are remembered, of a layout and unit
 _MOST_REPEATED = 4  # counts of a datatype whose layouts are remembered
 
@@ -464,7 +465,8 @@ def _keyvals() -> tuple[int, int]:
 
     MPI deletes attributes with the datatype: a later one with its handle has none.
     """
-    return MPI.Datatype.Create_keyval(), MPI.Datatype.Create_keyval()
+    create = MPI.Datatype.Create_keyval
+    return create(None, _forget), create()
 
 
 def layout_of(datatype: MPI.Datatype, whole: bool = False) -> Layout:
@@ -491,16 +493,31 @@ def layout_of(datatype: MPI.Datatype, whole: bool = False) -> Layout:
 
 def _layout_of(datatype: MPI.Datatype, whole: bool) -> Layout:
     handle = datatype.handle
-    layout: Any = _known.get((handle, whole))
+    layout = _known.get((handle, whole))
     if layout is None and handle in _basics():
         layout = _known[handle, whole] = _flatten(datatype, whole)
-    if layout is None:
-        layout = datatype.Get_attr(_keyvals()[whole])
+    if layout is not None:
+        return layout
+    kept: Any = datatype.Get_attr(_keyvals()[whole])
+    layout = kept
     if layout is None:
         layout = _flatten(datatype, whole)
         datatype.Set_attr(_keyvals()[whole], layout)
-    found: Layout = layout
-    return found
+    if not whole and 0 < layout.lengths.size <= _MOST_TOLD:
+        _tell(datatype, layout)
+    return layout
+
+
+def _tell(datatype: MPI.Datatype, layout: Layout) -> None:
+    """Let C put and get elements of it."""
+    runs = [array.astype(np.int64).tobytes() for array in (layout.offsets, layout.lengths)]
+    known = (layout.extent, layout.nbytes, layout.span, layout.loops)
+    _hot.mpi_derived(datatype, *known, *runs)
+
+
+def _forget(datatype: MPI.Datatype, keyval: int, layout: Layout) -> None:
+    """A datatype was freed: C must not know its object any more."""
+    _hot.mpi_forget()
 
 
 def is_basic(datatype: MPI.Datatype) -> bool:
