@@ -40,6 +40,8 @@ struct rmaext_batch {
 	char *results;
 	unsigned int routes;	/* a bit for each that there is */
 	uint64_t start, end;	/* the block */
+	uint64_t at;		/* what is before it is done, if by memory */
+	int64_t busy;		/* the rank whose guard was not free */
 	uint32_t *order;	/* its elements, by target, from start */
 	uint32_t *lane_of;	/* rank: 1 + its lane's index */
 	struct rmx_lane *lanes; /* and an empty one at the end */
@@ -135,12 +137,12 @@ static inline bool rmx_batch_here(const struct rmaext_batch *b, int64_t rank)
 
 /*
  * direct.c: do them, or the first block, if all are valid and by memory, at
- * once; else false, and nothing is done. And a block of what is known to be so.
+ * once; else false, and nothing is done. And what is known to be so, from `at`
+ * on; RMAEXT_PENDING: a guard is not to be had for now.
  */
 bool rmx_direct_all(const struct rmaext_batch *batch, int *ret_p,
 		    uint64_t *done_p);
-int rmx_direct_block(const struct rmaext_batch *batch, uint64_t start,
-		     uint64_t end);
+int rmx_direct_block(struct rmaext_batch *batch, uint64_t end);
 
 /* lanes.c: sort a block by target; do what needs no message, for a while */
 int rmx_lanes_make(struct rmaext_batch *batch);

@@ -25,6 +25,8 @@ struct rmx_guard_line {
 struct rmx_block {
 	_Alignas(RMX_LINE) atomic_uint bulk; /* 1 + rank of its holder */
 	atomic_uint waiters;		     /* for it to become 0, about */
+	/* nobody is to claim it before this time: somebody waited in vain */
+	atomic_int_fast64_t pause;
 	_Alignas(RMX_LINE) atomic_int_fast64_t lock[4];
 	_Alignas(RMX_LINE) atomic_int_fast64_t notify[RMAEXT_NOTIFY];
 	struct rmx_guard_line guard[];

@@ -321,14 +321,18 @@ static bool try_guards(const struct parts *p, int64_t *busy_p)
 	return true;
 }
 
-static int enter_guards(const struct parts *p)
+static int enter_guards(const struct parts *p, int64_t *busy_p)
 {
-	int64_t busy;
-	int ret = 0;
+	int64_t until = 0, now;
 
-	while (!ret && !try_guards(p, &busy))
-		ret = rmx_bulk_await(p->window, busy);
-	return ret;
+	while (!try_guards(p, busy_p)) {
+		now = rmx_now();
+		until = until ? until : now + RMX_SLICE;
+		if (now >= until ||
+		    rmx_bulk_await(p->window, *busy_p, until - now))
+			return RMAEXT_PENDING;
+	}
+	return 0;
 }
 
 /* Not while the GIL may be held: no waiting, and no long types, which do. */
@@ -355,25 +359,27 @@ bool rmx_direct_all(const struct rmaext_batch *b, int *ret_p, uint64_t *done_p)
 }
 
 /* One by one, whatever the number of ranks. */
-static int update_by_place(const struct rmaext_batch *b, uint64_t start,
-			   uint64_t end)
+static int update_by_place(struct rmaext_batch *b, uint64_t end)
 {
-	int ret = 0;
-
-	for (uint64_t i = start, at; i < end && !ret; i++) {
+	for (uint64_t at; b->at < end; b->at++) {
+		const uint64_t i = b->at;
 		const int64_t rank = rmx_rank_at(b, i);
 		const struct rmx_target *t =
 			rmx_place(b, rank, rmx_offset_at(b, i), &at);
 		void *cell;
+		int ret;
 
 		if (!t || !rmx_batch_here(b, rank))
 			return rmx_changed(b);
 		cell = t->map + at;
 		ret = rmx_update_cells(b->window, rank, b->op, b->type, &cell,
 				       1, rmx_value_at(b, i), 0,
-				       rmx_result_at(b, i));
+				       rmx_result_at(b, i), RMX_SLICE);
+		b->busy = rank;
+		if (ret)
+			return ret;
 	}
-	return ret;
+	return 0;
 }
 
 static int move_by_place(const struct rmaext_batch *b, uint64_t start,
@@ -398,22 +404,27 @@ static int move_by_place(const struct rmaext_batch *b, uint64_t start,
 	return 0;
 }
 
-int rmx_direct_block(const struct rmaext_batch *b, uint64_t start, uint64_t end)
+int rmx_direct_block(struct rmaext_batch *b, uint64_t end)
 {
+	const uint64_t start = b->at;
 	struct parts p;
-	int ret;
+	int ret = 0;
 
 	if ((rmx_updates(b) && rmx_wide(b->type)) || b->scale != b->unit ||
-	    !parts_make(&p, b, end - start, true))
-		return rmx_updates(b) ? update_by_place(b, start, end)
-				      : move_by_place(b, start, end);
-	if (!rmx_updates(b))
-		return apply(b, &p, start, end);
-	drop_unused(&p, b, start, end);
-	ret = enter_guards(&p);
-	if (ret)
-		return ret;
-	ret = apply(b, &p, start, end);
-	leave_guards(&p, p.ranks);
+	    !parts_make(&p, b, end - start, true)) {
+		if (rmx_updates(b))
+			return update_by_place(b, end);
+		ret = move_by_place(b, start, end);
+	} else if (!rmx_updates(b)) {
+		ret = apply(b, &p, start, end);
+	} else {
+		drop_unused(&p, b, start, end);
+		ret = enter_guards(&p, &b->busy);
+		if (ret)
+			return ret;
+		ret = apply(b, &p, start, end);
+		leave_guards(&p, p.ranks);
+	}
+	b->at = end;
 	return ret;
 }

@@ -22,9 +22,10 @@
 
 #define RMX_RECEIVES 4u /* posted at all times */
 #define RMX_EARLY_MAX ((int64_t)10 * 1000 * 1000 * 1000)
-#define RMX_TRIES 16u		    /* of queued landings at a time */
-#define RMX_THIN ((size_t)64 << 10) /* bytes of a landing that stay */
-#define RMX_FAT 8u		    /* landings that keep more */
+#define RMX_PATIENCE ((int64_t)50 * 1000) /* with a guard, at first */
+#define RMX_TRIES 16u			  /* of queued landings at a time */
+#define RMX_THIN ((size_t)64 << 10)	  /* bytes of a landing that stay */
+#define RMX_FAT 8u			  /* landings that keep more */
 #define RMX_BOXES_SIZE (RMX_BOXES * sizeof(struct rmx_box))
 
 _Static_assert(sizeof(struct rmx_box) % 4096 == 0,
@@ -330,6 +331,15 @@ static void send_reply(struct rmaext_fabric *f, struct rmx_landing *landing)
 		landing_receive(f, landing);
 }
 
+/* The one that sent it has this name; of a window's, its word is good. */
+static bool same_origin(const struct rmx_landing *a,
+			const struct rmx_landing *b)
+{
+	const size_t at = offsetof(struct rmx_request, name);
+
+	return !memcmp(a->data + at, b->data + at, sizeof(uint64_t));
+}
+
 static bool same_window(const struct rmx_landing *a,
 			const struct rmx_landing *b)
 {
@@ -338,30 +348,56 @@ static bool same_window(const struct rmx_landing *a,
 	return !memcmp(a->data + at, b->data + at, RMX_TOKEN);
 }
 
+static void wait_early(struct rmx_executor *ex, struct rmx_landing *landing,
+		       enum rmx_state state)
+{
+	struct rmx_landing **end = &ex->early;
+
+	while (*end)
+		end = &(*end)->next;
+	landing->state = (uint8_t)state;
+	landing->next = NULL;
+	*end = landing;
+	ex->early_count += state == RMX_EARLY;
+}
+
 /*
- * Those that wait for a window, in their order. One that is behind another of
- * its kind is not tried: the window may come between the two.
+ * Those that wait for a window, or for its guard, in their order. One that is
+ * behind another of its kind is not tried: the window may come between the two,
+ * and updates of one origin stay in order. (More than an origin may have on
+ * their way: it has given some up, and gets no more of them.)
  */
-static void request_next(struct rmaext_fabric *f, struct rmx_landing *landing)
+static void request_next(struct rmaext_fabric *f, struct rmx_landing *landing,
+			 int64_t ns)
 {
 	struct rmx_executor *ex = &f->executor;
-	struct rmx_landing **end = &ex->early;
 	const bool may_wait = ex->early_count < RMX_CREDITS * f->peer_count &&
-			      rmx_now() < landing->until;
-	enum rmx_served served = RMX_LATER;
+			      rmx_now() - landing->since < RMX_EARLY_MAX;
+	enum rmx_served served = RMX_ANSWER;
+	unsigned int blocked = 0;
 
-	while (*end && !(may_wait && same_window(*end, landing)))
-		end = &(*end)->next;
-	if (!*end)
-		served = rmx_serve(f, landing, may_wait);
+	for (struct rmx_landing *it = ex->early; it; it = it->next) {
+		const bool like = same_origin(it, landing);
+
+		if (it->state == RMX_BLOCKED && like)
+			blocked++;
+		if (!same_window(it, landing))
+			continue;
+		if (it->state == RMX_BLOCKED && like)
+			served = RMX_NO_GUARD;
+		else if (it->state == RMX_EARLY && may_wait)
+			served = RMX_NO_WINDOW;
+	}
+	if (served == RMX_ANSWER)
+		served = rmx_serve(f, landing, may_wait, ns);
+	if (served == RMX_NO_GUARD && blocked >= RMX_CREDITS)
+		served = rmx_serve(f, landing, may_wait, -1);
 	switch (served) {
-	case RMX_LATER:
-		while (*end)
-			end = &(*end)->next;
-		landing->state = RMX_EARLY;
-		landing->next = NULL;
-		*end = landing;
-		ex->early_count++;
+	case RMX_NO_WINDOW:
+		wait_early(ex, landing, RMX_EARLY);
+		break;
+	case RMX_NO_GUARD:
+		wait_early(ex, landing, RMX_BLOCKED);
 		break;
 	case RMX_ANSWER:
 		send_reply(f, landing);
@@ -385,7 +421,7 @@ void rmx_executor_retry(struct rmaext_fabric *f)
 	ex->early_count = 0;
 	for (; landing; landing = next) {
 		next = landing->next;
-		request_next(f, landing);
+		request_next(f, landing, 0);
 	}
 	while (tries--) {
 		landing = ex->queue;
@@ -413,8 +449,9 @@ static void landed(struct rmaext_fabric *f, struct rmx_landing *landing,
 	if (len >= sizeof(magic) && len <= RMX_LONGEST)
 		memcpy(&magic, landing->data, sizeof(magic));
 	if (magic == RMX_REQUEST) {
-		landing->until = rmx_now() + RMX_EARLY_MAX;
-		request_next(f, landing);
+		landing->since = rmx_now();
+		landing->done = (struct rmx_done){0};
+		request_next(f, landing, RMX_PATIENCE);
 		return;
 	}
 	if (magic == RMX_REPLY)

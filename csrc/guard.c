@@ -11,11 +11,13 @@
 #define RMX_NAP_FIRST (20 * 1000)
 #define RMX_NAP_LAST (500 * 1000)
 #define RMX_GIVE_WAY 30 /* about 1 us */
+#define RMX_CLAIM ((int64_t)100 * 1000)
+#define RMX_PAUSE (10 * RMX_CLAIM)
 
 /* One that waits. */
 struct patience {
 	struct rmaext_window *window;
-	int64_t rank, deadline;
+	int64_t ns, until; /* 0: it has just begun */
 	long nap;
 	unsigned int turns;
 };
@@ -27,29 +29,42 @@ struct patience {
 static int be_patient(struct patience *p)
 {
 	struct timespec t = {0};
+	int64_t now;
 
+	if (!p->ns)
+		return RMAEXT_PENDING;
 	if (p->turns++ < RMX_SPINS) {
 		rmx_relax();
 		return 0;
 	}
+	now = rmx_now();
+	if (!p->until)
+		p->until = now + p->ns;
+	if (now >= p->until)
+		return RMAEXT_PENDING;
 	if (p->turns < RMX_SPINS + RMX_YIELDS) {
 		sched_yield();
 		return 0;
 	}
-	if (!p->nap) {
-		p->nap = RMX_NAP_FIRST;
-		p->deadline = rmx_now() + p->window->timeout;
-	}
-	t.tv_nsec = p->nap;
-	nanosleep(&t, NULL);
-	if (p->nap < RMX_NAP_LAST)
-		p->nap *= 2;
-	if (rmx_now() < p->deadline)
-		return 0;
-	return rmx_fail(-FI_ETIMEDOUT, p->rank, "update",
+	p->nap = p->nap ? p->nap * 2 : RMX_NAP_FIRST;
+	if (p->nap > RMX_NAP_LAST)
+		p->nap = RMX_NAP_LAST;
+	t.tv_nsec = p->nap < p->until - now ? p->nap : p->until - now;
+	return nanosleep(&t, NULL) ? RMAEXT_PENDING : 0;
+}
+
+int rmx_guard_overdue(int64_t rank, int64_t timeout, int64_t *deadline)
+{
+	const int64_t now = rmx_now();
+
+	if (!*deadline)
+		*deadline = now + timeout - RMX_SLICE;
+	if (now < *deadline)
+		return RMAEXT_PENDING;
+	return rmx_fail(-FI_ETIMEDOUT, rank, "update",
 			"another rank has held the memory there for %lld ms, "
 			"and lives",
-			(long long)p->window->timeout / 1000000);
+			(long long)timeout / 1000000);
 }
 
 /* Asks the kernel only after a while, unless it has said so already. */
@@ -61,37 +76,53 @@ static bool gone(const struct patience *p, int64_t rank)
 	if (rank >= w->count)
 		return true;
 	near = w->targets[rank].near;
-	return near && (p->nap || rmx_near_doubtful(near)) &&
+	return near && (p->until || rmx_near_doubtful(near)) &&
 	       rmx_near_gone(near);
 }
 
-int rmx_bulk_await(struct rmaext_window *w, int64_t rank)
+/* Waits a little for who is in bulk, if anybody is. */
+static int await_holder(struct patience *p, struct rmx_block *b)
 {
-	struct rmx_block *b = w->targets[rank].control;
-	struct patience p = {.window = w, .rank = rank};
-	unsigned int holder;
+	unsigned int holder = atomic_load(&b->bulk);
+
+	if (!holder || !gone(p, (int64_t)holder - 1))
+		return be_patient(p);
+	atomic_compare_exchange_strong(&b->bulk, &holder, 0);
+	return 0;
+}
+
+static int await_all(struct patience *p, int64_t rank)
+{
+	struct rmx_block *b = p->window->targets[rank].control;
 	int ret = 0;
 
 	atomic_fetch_add(&b->waiters, 1);
-	while (!ret) {
-		holder = atomic_load(&b->bulk);
-		if (!holder)
-			break;
-		if (gone(&p, (int64_t)holder - 1))
-			atomic_compare_exchange_strong(&b->bulk, &holder, 0);
-		else
-			ret = be_patient(&p);
-	}
+	while (!ret && atomic_load(&b->bulk))
+		ret = await_holder(p, b);
 	atomic_fetch_sub(&b->waiters, 1);
 	return ret;
 }
 
-int rmx_singles_enter(struct rmaext_window *w, int64_t rank)
+int rmx_bulk_await(struct rmaext_window *w, int64_t rank, int64_t ns)
 {
+	struct patience p = {.window = w, .ns = ns};
+
+	return await_all(&p, rank);
+}
+
+/* However often it is too late for one bulk update after another. */
+int rmx_singles_enter(struct rmaext_window *w, int64_t rank, int64_t ns)
+{
+	struct patience p = {.window = w, .ns = ns};
 	int ret = 0;
 
-	while (!ret && !rmx_singles_try(w, rank))
-		ret = rmx_bulk_await(w, rank);
+	while (!ret && !rmx_singles_try(w, rank)) {
+		ret = await_all(&p, rank);
+		if (!p.until)
+			p.until = rmx_now() + ns;
+		p.turns = 0;
+		p.nap = 0;
+	}
 	return ret;
 }
 
@@ -101,12 +132,23 @@ static bool is_here(const struct rmaext_window *w, int64_t rank)
 	return rank == w->self || w->targets[rank].near;
 }
 
+/* A clock that differs from the last waiter's must not keep it for long. */
+static bool pauses(const struct rmx_block *b)
+{
+	const int64_t pause =
+		atomic_load_explicit(&b->pause, memory_order_relaxed);
+	const int64_t left = pause ? pause - rmx_now() : 0;
+
+	return left > 0 && left <= RMX_PAUSE;
+}
+
 static bool claim(struct rmaext_window *w, int64_t rank)
 {
+	struct rmx_block *b = w->targets[rank].control;
 	unsigned int nobody = 0;
 
-	return atomic_compare_exchange_strong(&w->targets[rank].control->bulk,
-					      &nobody,
+	return !pauses(b) &&
+	       atomic_compare_exchange_strong(&b->bulk, &nobody,
 					      (unsigned int)w->self + 1);
 }
 
@@ -124,26 +166,41 @@ bool rmx_bulk_try(struct rmaext_window *w, int64_t rank)
 	return true;
 }
 
-int rmx_bulk_enter(struct rmaext_window *w, int64_t rank)
+/* In bulk; false: no more, as somebody's single updates do not end. */
+static bool await_singles(struct rmaext_window *w, int64_t rank)
 {
 	struct rmx_block *b = w->targets[rank].control;
-	struct patience p = {.window = w, .rank = rank};
+	struct patience p = {.window = w, .ns = RMX_CLAIM};
+
+	for (int64_t r = 0; r < w->count; r++)
+		while (is_here(w, r) && atomic_load(&b->guard[r].singles) &&
+		       !gone(&p, r))
+			if (be_patient(&p)) {
+				atomic_store(&b->pause, rmx_now() + RMX_PAUSE);
+				rmx_bulk_leave(w, rank);
+				return false;
+			}
+	if (atomic_load_explicit(&b->pause, memory_order_relaxed))
+		atomic_store_explicit(&b->pause, 0, memory_order_relaxed);
+	return true;
+}
+
+int rmx_bulk_enter(struct rmaext_window *w, int64_t rank, int64_t ns)
+{
+	struct rmx_block *b = w->targets[rank].control;
+	struct patience p = {.window = w, .ns = ns};
 	int ret = 0;
 
 	if (!b)
 		return rmx_fail(-FI_EOPNOTSUPP, rank, "update",
 				"the window has no control block");
-	while (!claim(w, rank)) {
-		ret = rmx_bulk_await(w, rank);
-		if (ret)
-			return ret;
-	}
-	for (int64_t r = 0; r < w->count && !ret; r++)
-		while (is_here(w, r) && atomic_load(&b->guard[r].singles) &&
-		       !gone(&p, r) && !ret)
-			ret = be_patient(&p);
-	if (ret)
-		rmx_bulk_leave(w, rank);
+	if (claim(w, rank) && await_singles(w, rank))
+		return 0;
+	atomic_fetch_add(&b->waiters, 1);
+	do
+		ret = await_holder(&p, b);
+	while (!ret && !(claim(w, rank) && await_singles(w, rank)));
+	atomic_fetch_sub(&b->waiters, 1);
 	return ret;
 }
 

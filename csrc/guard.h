@@ -10,6 +10,12 @@
  * that died is passed over, and so is one that died in bulk.
  *
  * Nobody waits while inside: many guards are tried, and all left if one fails.
+ * Who waits in bulk for the count of a process that does not run gives way
+ * after 0.1 ms, and then nobody claims it for 1 ms, so that the singles of all
+ * others go on.
+ *
+ * All waiting ends after a time, by RMAEXT_PENDING: the CQ's reader has others
+ * to serve, and an application thread signals to look for.
  * Where there is no control block, of a window or of a test, singles need no
  * guard, and nothing is done in bulk.
  */
@@ -44,15 +50,21 @@ static inline bool rmx_singles_try(const struct rmaext_window *w, int64_t rank)
 	return false;
 }
 
-/* The same, after waiting; -FI_ETIMEDOUT after the window's time limit. */
-int rmx_singles_enter(struct rmaext_window *w, int64_t rank);
+/*
+ * The same after some waiting, of about `ns`: RMAEXT_PENDING when the time is
+ * up, or after a signal.
+ */
+int rmx_singles_enter(struct rmaext_window *w, int64_t rank, int64_t ns);
 
 /* Nobody else updates the target's memory, until rmx_bulk_leave(). */
 bool rmx_bulk_try(struct rmaext_window *w, int64_t rank);
-int rmx_bulk_enter(struct rmaext_window *w, int64_t rank);
+int rmx_bulk_enter(struct rmaext_window *w, int64_t rank, int64_t ns);
 void rmx_bulk_leave(const struct rmaext_window *w, int64_t rank);
 
 /* Wait until nobody is in bulk there; somebody may be at once again. */
-int rmx_bulk_await(struct rmaext_window *w, int64_t rank);
+int rmx_bulk_await(struct rmaext_window *w, int64_t rank, int64_t ns);
+
+/* What RMAEXT_PENDING means by now; 0 at *deadline: it is the first. */
+int rmx_guard_overdue(int64_t rank, int64_t timeout, int64_t *deadline);
 
 #endif

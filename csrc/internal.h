@@ -186,6 +186,7 @@ enum rmx_state {
 	RMX_REPLYING,  /* the reply is being sent */
 	RMX_WAITING,   /* for the provider to take it: queued */
 	RMX_EARLY,     /* a request to a window that is not there yet */
+	RMX_BLOCKED,   /* by the guard of updates, or behind such a one */
 };
 
 /* A request of ours: the context of its fi_send. */
@@ -210,6 +211,12 @@ struct rmx_box {
 	_Alignas(64) char data[RMX_MESSAGE];
 };
 
+/* How much of a request has been carried out, if its guard was not free. */
+struct rmx_done {
+	uint32_t parts;	   /* whole ranges, or elements */
+	uint64_t elements; /* of the next range */
+};
+
 /* A message that comes: the context of its fi_recv, and of a reply's fi_send.
  */
 struct rmx_landing {
@@ -217,7 +224,8 @@ struct rmx_landing {
 	struct rmaext_peer *peer; /* who gets the reply */
 	struct rmx_landing *next; /* in the list of its state */
 	char *data;		  /* RMX_LANDING; NULL: not yet */
-	int64_t until;		  /* when it waits for its window */
+	int64_t since;		  /* it came */
+	struct rmx_done done;
 	size_t len;
 	size_t reply, reply_len; /* where it is in data */
 	uint8_t state;
@@ -383,8 +391,11 @@ struct rmaext_window {
 	struct rmaext_window *next, **prev;
 };
 
-/* The last two go as messages, see message.c. */
-enum rmx_kind { RMX_PUT, RMX_GET, RMX_UPDATE, RMX_MESSAGE_PUT };
+/*
+ * The last two go as messages, see message.c. RMX_HERE: an update by memory
+ * that waits for the guard; see update.c.
+ */
+enum rmx_kind { RMX_PUT, RMX_GET, RMX_HERE, RMX_UPDATE, RMX_MESSAGE_PUT };
 
 /* Nested loops over runs of bytes, the innermost first; see strided.c. */
 #define RMX_DIMS 64 /* NumPy has no more */
@@ -567,6 +578,8 @@ void rmx_op_shut_all(struct rmaext_fabric *fabric);
 /* update.c; inside the window */
 int rmx_begin_update(struct rmaext_window *window,
 		     const struct rmaext_call *call, struct rmaext_op **op_p);
+/* of RMX_HERE, from malloc(): a slice more */
+int rmx_here_wait(struct rmaext_op *op);
 
 /* begin.c */
 int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p);
@@ -836,11 +849,17 @@ struct rmx_box *rmx_box_take(struct rmx_executor *executor);
 void rmx_box_free(struct rmx_executor *executor, struct rmx_box *box);
 
 /* serve.c */
-enum rmx_served { RMX_ANSWER, RMX_NOTHING, RMX_LATER };
+enum rmx_served {
+	RMX_ANSWER,
+	RMX_NOTHING,
+	RMX_NO_WINDOW, /* yet */
+	RMX_NO_GUARD   /* a part may be done */
+};
 
 bool rmx_same_token(const uint8_t *a, const uint8_t *b);
 enum rmx_served rmx_serve(struct rmaext_fabric *fabric,
-			  struct rmx_landing *landing, bool may_wait);
+			  struct rmx_landing *landing, bool may_wait,
+			  int64_t ns);
 /* fabric->lock held: this window is no target any more */
 void rmx_serve_no_more(struct rmaext_fabric *fabric,
 		       const struct rmaext_window *window);
@@ -849,7 +868,7 @@ void rmx_serve_no_more(struct rmaext_fabric *fabric,
 int rmx_ranges_check(const struct rmaext_window *window, const char *data,
 		     size_t len, size_t *results_p);
 int rmx_ranges_apply(struct rmaext_window *window, const char *data,
-		     char *results);
+		     char *results, struct rmx_done *done, int64_t ns);
 
 /* request.c; executor.lock held */
 void rmx_batch_fail(struct rmx_box *box, const struct rmaext_error *record);

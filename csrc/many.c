@@ -5,6 +5,7 @@
  * each target's part, a lane, is sent many to a message, to several at once.
  */
 #include "batch.h"
+#include "guard.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -94,31 +95,47 @@ static int some_direct(struct rmaext_batch *b)
 {
 	int ret = 0;
 
-	for (uint64_t i = b->start; i < b->end && !ret; i++) {
-		const int64_t rank = rmx_rank_at(b, i);
+	while (b->at < b->end && !ret) {
+		const int64_t rank = rmx_rank_at(b, b->at);
 
 		if ((uint64_t)rank >= (uint64_t)b->window->count)
 			return rmx_changed(b);
 		if (rmx_batch_here(b, rank))
-			ret = rmx_direct_block(b, i, i + 1);
+			ret = rmx_direct_block(b, b->at + 1);
+		else
+			b->at++;
 	}
 	return ret;
+}
+
+/* What is left of the block, by memory. */
+static int by_memory(struct rmaext_batch *b)
+{
+	int ret;
+
+	if (b->at == b->end || !(b->routes & RMX_ONLY_DIRECT))
+		return 0;
+	ret = b->routes == RMX_ONLY_DIRECT ? rmx_direct_block(b, b->end)
+					   : some_direct(b);
+	return ret == RMAEXT_PENDING
+		       ? rmx_guard_overdue(b->busy, b->window->timeout,
+					   &b->deadline)
+		       : ret;
 }
 
 static int next_block(struct rmaext_batch *b)
 {
 	int ret;
 
-	b->start = b->end;
+	b->start = b->at = b->end;
 	b->end = b->count - b->start < RMX_BLOCK ? b->count
 						 : b->start + RMX_BLOCK;
 	if (b->routes == RMX_ONLY_DIRECT)
-		return rmx_direct_block(b, b->start, b->end);
+		return 0;
 	ret = rmx_lanes_make(b);
-	if (ret)
-		return ret;
-	rmx_batch_step(b); /* on their way while the rest is done here */
-	return b->routes & RMX_ONLY_DIRECT ? some_direct(b) : 0;
+	if (!ret)
+		rmx_batch_step(b); /* on their way while others are done here */
+	return ret;
 }
 
 /* Goes on for a slice. */
@@ -129,7 +146,9 @@ static int run(struct rmaext_batch *b)
 	int ret = 0;
 
 	for (;;) {
-		ret = rmx_lanes_copy(b, until);
+		ret = by_memory(b);
+		if (!ret)
+			ret = rmx_lanes_copy(b, until);
 		if (ret)
 			return ret;
 		if (until > b->deadline)
@@ -212,6 +231,7 @@ static int start(struct rmaext_batch *on_stack, struct rmaext_many *many_p)
 	if (rmx_direct_all(on_stack, &ret, &on_stack->end)) {
 		if (ret || on_stack->end == on_stack->count)
 			return ret;
+		on_stack->at = on_stack->end;
 		on_stack->routes = RMX_ONLY_DIRECT;
 	} else {
 		ret = check_all(on_stack, &many_p->bad);

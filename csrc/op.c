@@ -432,7 +432,7 @@ int rmaext_op_wait(rmaext_op *op)
 	ret = rmx_window_enter(w, "rmaext_op_wait");
 	if (ret)
 		return ret;
-	ret = op_slice(&op);
+	ret = op->kind == RMX_HERE ? rmx_here_wait(op) : op_slice(&op);
 	rmx_window_leave(w);
 	return ret;
 }
@@ -443,6 +443,11 @@ int rmaext_op_release(rmaext_op **op)
 
 	if (!it)
 		return 0;
+	if (it->kind == RMX_HERE) {
+		*op = NULL;
+		free(it); /* nobody else knows of it */
+		return 0;
+	}
 	if (it->ended) { /* goes on by itself */
 		atomic_store(&it->abandoned, true);
 		if (rmx_is_message(it) && atomic_load(&it->target->peer->gone))

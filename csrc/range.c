@@ -112,15 +112,41 @@ int rmx_ranges_check(const struct rmaext_window *w, const char *data,
 	return end == len ? 0 : -FI_EINVAL;
 }
 
-/* What was checked. -FI_ETIMEDOUT: the first may have been carried out. */
-int rmx_ranges_apply(struct rmaext_window *w, const char *data, char *results)
+static int range_apply(struct rmaext_window *w, const struct rmx_range *r,
+		       const char *operand, const char *compare, char *results,
+		       uint64_t *done, int64_t ns)
 {
 	const struct rmx_target *t = &w->targets[w->self];
+	char *memory = rmx_own(w, r->offset);
+	int ret = 0;
+
+	if (r->kind == RMX_UPDATE)
+		ret = rmx_update_apply(
+			w, w->self, memory,
+			&(struct rmx_update){r->op, r->type, operand, compare,
+					     r->flags & RMX_WITH_FETCH ? results
+								       : NULL,
+					     r->count},
+			done, ns);
+	else
+		rmx_copy(memory, operand, r->count * r->unit);
+	if (!ret && (r->flags & RMX_WITH_NOTIFY))
+		rmx_notify_add(t, r->slot, 1);
+	return ret;
+}
+
+/*
+ * What was checked, from `done` on. RMAEXT_PENDING: the guard was not to be had
+ * in about `ns`.
+ */
+int rmx_ranges_apply(struct rmaext_window *w, const char *data, char *results,
+		     struct rmx_done *done, int64_t ns)
+{
 	const struct rmx_request *q = (const struct rmx_request *)data;
 	int ret = 0;
 
 	data += sizeof(*q);
-	for (uint32_t i = 0; !ret && i < q->count; i++) {
+	for (uint32_t i = 0; i < q->count; i++) {
 		struct rmx_range r;
 		const char *compare;
 		uint64_t bytes;
@@ -130,16 +156,14 @@ int rmx_ranges_apply(struct rmaext_window *w, const char *data, char *results)
 		bytes = r.count * r.unit;
 		compare = r.op == RMAEXT_CSWAP ? data : NULL;
 		data += compare ? bytes : 0;
-		if (r.kind == RMX_UPDATE)
-			ret = rmx_update_memory(
-				w, r.op, r.type, rmx_own(w, r.offset), data,
-				compare,
-				r.flags & RMX_WITH_FETCH ? results : NULL,
-				r.count);
-		else
-			rmx_copy(rmx_own(w, r.offset), data, bytes);
-		if (!ret && (r.flags & RMX_WITH_NOTIFY))
-			rmx_notify_add(t, r.slot, 1);
+		if (i >= done->parts) {
+			ret = range_apply(w, &r, data, compare, results,
+					  &done->elements, ns);
+			if (ret)
+				break;
+			done->parts++;
+			done->elements = 0;
+		}
 		if (r.op != RMAEXT_NO_OP || r.kind != RMX_UPDATE)
 			data += bytes;
 		data = (const char *)RMX_ALIGNED((uintptr_t)data);

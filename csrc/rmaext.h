@@ -466,9 +466,11 @@ int rmaext_op_release(rmaext_op **op);
 
 /*
  * A request: 0 if it was done at once, or RMAEXT_PENDING with *op_p set. Does
- * not wait. It goes on without rmaext_op_test() or rmaext_op_wait(), after
- * rmaext_op_release() too, which gives RMAEXT_PENDING until it has ended. It
- * ends when it is applied at the target. One thread at a time may use *op_p.
+ * not wait. -FI_EAGAIN with *op_p set: an update by memory that others keep us
+ * from, and no request yet; rmaext_op_wait() until it is done. A request goes
+ * on without rmaext_op_test() or rmaext_op_wait(), after rmaext_op_release()
+ * too, which gives RMAEXT_PENDING until it has ended. It ends when it is
+ * applied at the target. One thread at a time may use *op_p.
  */
 int rmaext_begin(rmaext_window *window, const struct rmaext_call *call,
 		 rmaext_op **op_p);

@@ -148,12 +148,13 @@ static int check(const struct rmaext_window *w, const struct rmx_request *q,
 
 /* The results of a get or an update lie where its values lay. */
 static int apply(struct rmaext_window *w, const struct rmx_request *q,
-		 const struct places *places, char *values)
+		 const struct places *places, char *values, uint32_t *done,
+		 int64_t ns)
 {
 	void *cells[RMX_CELLS];
 	int ret = 0;
 
-	for (uint32_t i = 0; !ret && i < q->count; i += RMX_CELLS) {
+	for (uint32_t i = *done; !ret && i < q->count; i = *done) {
 		const uint32_t left = q->count - i;
 		const uint32_t n = left < RMX_CELLS ? left : RMX_CELLS;
 		char *at = values + i * q->unit;
@@ -165,17 +166,18 @@ static int apply(struct rmaext_window *w, const struct rmx_request *q,
 		if (q->kind == RMAEXT_UPDATE)
 			ret = rmx_update_cells(w, w->self, q->op, q->type,
 					       cells, n, at, q->unit,
-					       q->fetch ? at : NULL);
+					       q->fetch ? at : NULL, ns);
 		else
 			rmx_cells_move(q->kind, q->unit, cells, n, at, q->unit,
 				       at);
+		*done += ret ? 0 : n;
 	}
 	return ret;
 }
 
 /* The status of a request, and where its results are. */
 static int elements(struct rmaext_window *w, const struct rmx_request *q,
-		    struct rmx_landing *landing)
+		    struct rmx_landing *landing, int64_t ns)
 {
 	char *values = landing->data + sizeof(*q);
 	struct places places;
@@ -184,7 +186,7 @@ static int elements(struct rmaext_window *w, const struct rmx_request *q,
 	if (ret)
 		return ret;
 	values += places.bytes;
-	ret = apply(w, q, &places, values);
+	ret = apply(w, q, &places, values, &landing->done.parts, ns);
 	atomic_thread_fence(memory_order_seq_cst);
 	if (!ret && (q->fetch || q->kind == RMAEXT_GET)) {
 		landing->reply = (size_t)(values - landing->data);
@@ -193,7 +195,8 @@ static int elements(struct rmaext_window *w, const struct rmx_request *q,
 	return ret;
 }
 
-static int ranges(struct rmaext_window *w, struct rmx_landing *landing)
+static int ranges(struct rmaext_window *w, struct rmx_landing *landing,
+		  int64_t ns)
 {
 	size_t results;
 	int ret = rmx_ranges_check(w, landing->data, landing->len, &results);
@@ -205,19 +208,38 @@ static int ranges(struct rmaext_window *w, struct rmx_landing *landing)
 		(landing->len + sizeof(struct rmx_reply) + 63) & ~(size_t)63;
 	landing->reply_len = results;
 	return rmx_ranges_apply(w, landing->data,
-				landing->data + landing->reply);
+				landing->data + landing->reply, &landing->done,
+				ns);
+}
+
+static int carry_out(struct rmaext_window *w, const struct rmx_request *q,
+		     struct rmx_landing *landing, int64_t ns)
+{
+	int ret = -FI_EINVAL;
+
+	if (ns < 0)
+		return -FI_ETIMEDOUT;
+	rmx_attached_lock(w->attached);
+	if (q->form == RMX_ELEMENTS || q->form == RMX_LOOPS)
+		ret = elements(w, q, landing, ns);
+	else if (q->form == RMX_RANGES)
+		ret = ranges(w, landing, ns);
+	rmx_attached_unlock(w->attached);
+	return ret;
 }
 
 /*
  * Carry a request out and make its reply. A window is created on one rank
- * earlier than on another: the request may have to wait for it.
+ * earlier than on another: the request may have to wait for it; and for the
+ * guard of updates, for `ns` here. ns < 0: it has waited too long for that.
  */
 enum rmx_served rmx_serve(struct rmaext_fabric *f, struct rmx_landing *landing,
-			  bool may_wait)
+			  bool may_wait, int64_t ns)
 {
 	struct rmx_reply reply = {.magic = RMX_REPLY};
 	struct rmaext_window *w;
 	struct rmx_request q;
+	bool late;
 
 	if (landing->len < sizeof(q))
 		return RMX_NOTHING;
@@ -230,19 +252,19 @@ enum rmx_served rmx_serve(struct rmaext_fabric *f, struct rmx_landing *landing,
 	if (!reply.status) {
 		landing->peer =
 			q.rank < w->count ? w->targets[q.rank].peer : NULL;
-		rmx_attached_lock(w->attached);
 		if (landing->peer)
-			reply.status =
-				q.form == RMX_ELEMENTS || q.form == RMX_LOOPS
-					? elements(w, &q, landing)
-				: q.form == RMX_RANGES ? ranges(w, landing)
-						       : -FI_EINVAL;
-		rmx_attached_unlock(w->attached);
+			reply.status = carry_out(w, &q, landing, ns);
+		late = reply.status == RMAEXT_PENDING &&
+		       rmx_now() - landing->since > w->timeout;
 		rmx_gate_leave(&w->served);
+		if (reply.status == RMAEXT_PENDING && !late)
+			return RMX_NO_GUARD;
+		if (late)
+			reply.status = -FI_ETIMEDOUT;
 	} else {
 		landing->peer = sender(f, q.name);
 		if (reply.status == -FI_ENOENT && landing->peer && may_wait)
-			return RMX_LATER;
+			return RMX_NO_WINDOW;
 		reply.status = -FI_ESHUTDOWN;
 	}
 	if (!landing->peer)

@@ -4,6 +4,7 @@
 #include "guard.h"
 
 #include <errno.h>
+#include <stdlib.h>
 
 #define RMX_BULK 1024		       /* bytes: from here in a plain loop */
 #define RMX_HOLD ((uint64_t)256 << 10) /* bytes at a time: 20 us */
@@ -82,37 +83,28 @@ static void rows(char *memory, const struct rmx_update *u, uint64_t first,
 }
 
 int rmx_update_apply(struct rmaext_window *w, int64_t rank, void *memory,
-		     const struct rmx_update *u)
+		     const struct rmx_update *u, uint64_t *done, int64_t ns)
 {
 	const uint64_t most = RMX_HOLD / rmx_unit_of(u->type);
 	int ret;
 
 	if (!in_bulk(w, rank, u)) {
-		ret = rmx_singles_enter(w, rank);
+		ret = rmx_singles_enter(w, rank, ns);
 		if (ret)
 			return ret;
 		singles(memory, u);
 		rmx_singles_leave(w, rank);
 		return 0;
 	}
-	for (uint64_t first = 0, n; first < u->count; first += n) {
-		n = u->count - first < most ? u->count - first : most;
-		ret = rmx_bulk_enter(w, rank);
+	for (uint64_t n; *done < u->count; *done += n) {
+		n = u->count - *done < most ? u->count - *done : most;
+		ret = rmx_bulk_enter(w, rank, ns);
 		if (ret)
 			return ret;
-		rows(memory, u, first, n);
+		rows(memory, u, *done, n);
 		rmx_bulk_leave(w, rank);
 	}
 	return 0;
-}
-
-int rmx_update_memory(struct rmaext_window *w, int op, int type, void *memory,
-		      const void *operand, const void *compare, void *result,
-		      uint64_t count)
-{
-	const struct rmx_update u = {op, type, operand, compare, result, count};
-
-	return rmx_update_apply(w, w->self, memory, &u);
 }
 
 bool rmx_update_direct(struct rmaext_window *w, int64_t rank, uint64_t offset,
@@ -171,11 +163,12 @@ static void cells_in_bulk(const struct rmx_element *e, size_t unit,
 
 int rmx_update_cells(struct rmaext_window *w, int64_t rank, int op, int type,
 		     void *const *cells, size_t n, const char *values,
-		     size_t step, char *results)
+		     size_t step, char *results, int64_t ns)
 {
 	const struct rmx_element *e = rmx_element_of(op, type);
 	const bool bulk = rmx_wide(type);
-	int ret = bulk ? rmx_bulk_enter(w, rank) : rmx_singles_enter(w, rank);
+	int ret = bulk ? rmx_bulk_enter(w, rank, ns)
+		       : rmx_singles_enter(w, rank, ns);
 
 	if (ret)
 		return ret;
@@ -245,6 +238,64 @@ int rmaext_window_check(rmaext_window *w, int64_t rank, uint64_t offset,
 	return ret;
 }
 
+static char *memory_of(const struct rmaext_window *w, int64_t rank,
+		       uint64_t offset)
+{
+	return w->targets[rank].map + offset;
+}
+
+/* By the own CPU; an operation only for what has to wait for the guard. */
+static int here(struct rmaext_window *w, int64_t rank, uint64_t offset,
+		const struct rmx_update *u, struct rmaext_op **op_p)
+{
+	const int64_t slice = w->timeout < RMX_SLICE ? w->timeout : RMX_SLICE;
+	uint64_t done = 0;
+	struct rmaext_op *op;
+	int ret = rmx_update_apply(w, rank, memory_of(w, rank, offset), u,
+				   &done, slice);
+
+	if (ret != RMAEXT_PENDING)
+		return ret;
+	op = calloc(1, sizeof(*op));
+	if (!op)
+		return rmx_fail(-FI_ENOMEM, rank, "malloc", "operation");
+	*op = (struct rmaext_op){
+		.window = w,
+		.rank = rank,
+		.kind = RMX_HERE,
+		.op = u->op,
+		.type = u->type,
+		.offset = offset,
+		.len = u->count,
+		.posted = done,
+		.local = u->result,
+		.operand = u->operand,
+		.compare = u->compare,
+		.timeout = w->timeout,
+	};
+	*op_p = op;
+	return rmx_guard_overdue(rank, op->timeout, &op->deadline);
+}
+
+int rmx_here_wait(struct rmaext_op *op)
+{
+	const struct rmx_update u = {
+		op->op, op->type, op->operand, op->compare, op->local, op->len,
+	};
+	const int64_t left = op->deadline - rmx_now();
+	const uint64_t before = op->posted;
+	int ret = rmx_update_apply(op->window, op->rank,
+				   memory_of(op->window, op->rank, op->offset),
+				   &u, &op->posted,
+				   left < RMX_SLICE ? left : RMX_SLICE);
+
+	if (ret != RMAEXT_PENDING)
+		return ret;
+	if (op->posted != before)
+		op->deadline = 0;
+	return rmx_guard_overdue(op->rank, op->timeout, &op->deadline);
+}
+
 /* By message to the target's progress thread. */
 static int remote(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		  const struct rmx_update *u, int *ended,
@@ -294,7 +345,9 @@ static int update(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		return ret;
 	if (!rmx_update_here(w, rank))
 		return remote(w, rank, offset, u, ended, op_p);
-	return rmx_update_apply(w, rank, w->targets[rank].map + offset, u);
+	ret = here(w, rank, offset, u, op_p);
+	/* of a request: it is none yet */
+	return ret == RMAEXT_PENDING && ended ? -FI_EAGAIN : ret;
 }
 
 int rmaext_update(rmaext_window *w, int64_t rank, uint64_t offset, int op,

@@ -46,23 +46,22 @@ static inline bool rmx_update_aligned(const struct rmx_target *t,
 }
 
 /*
- * Memory of a rank, as mapped here and checked. -FI_ETIMEDOUT: the guard is
- * not to be had; then a part may be done.
+ * Memory of a rank, as mapped here and checked, from element *done on.
+ * RMAEXT_PENDING: the guard was not to be had in about `ns`; to be gone on
+ * with.
  */
 int rmx_update_apply(struct rmaext_window *window, int64_t rank, void *memory,
-		     const struct rmx_update *update);
-/* Memory of the own rank: at the request of another. */
-int rmx_update_memory(struct rmaext_window *window, int op, int type,
-		      void *memory, const void *operand, const void *compare,
-		      void *result, uint64_t count);
+		     const struct rmx_update *update, uint64_t *done,
+		     int64_t ns);
 
 /*
- * The same for places all over it, for all but RMAEXT_CSWAP; step: bytes from
- * one value to the next, 0 where all have the same. results may be values.
+ * The same for places all over it, for all but RMAEXT_CSWAP, all or none; step:
+ * bytes from one value to the next, 0 where all have the same. results may be
+ * values.
  */
 int rmx_update_cells(struct rmaext_window *window, int64_t rank, int op,
 		     int type, void *const *cells, size_t n, const char *values,
-		     size_t step, char *results);
+		     size_t step, char *results, int64_t ns);
 
 /*
  * False where the whole of rmaext_update() is needed, if only to wait or to

@@ -58,7 +58,8 @@ static PyArrayObject *new_like(const struct hot_window *w, PyArrayObject *it)
 /*
  * Enter an operation where Fabric.hold() does, with nothing in between at which
  * a signal handler could raise. NULL only if there is no memory left, and then
- * the buffers live for ever.
+ * the buffers live for ever. Without a fabric it only waits for a guard, and
+ * the caller has the buffers.
  */
 static PyObject *keep(struct hot_window *w, const struct request *r,
 		      rmaext_op *op)
@@ -75,7 +76,8 @@ static PyObject *keep(struct hot_window *w, const struct request *r,
 	if (key)
 		entry = PyTuple_Pack(2 + BUFFERS, holder, w->handle,
 				     r->buffer[0], r->buffer[1]);
-	if (!entry || PyDict_SetItem(w->in_flight, key, entry)) {
+	if (!entry ||
+	    (w->in_flight && PyDict_SetItem(w->in_flight, key, entry))) {
 		Py_CLEAR(holder);
 		for (int i = 0; i < BUFFERS; i++)
 			Py_INCREF(r->buffer[i]);
@@ -96,6 +98,12 @@ static bool call_fabric(struct hot_window *w, PyObject *name,
 	return result;
 }
 
+static bool release(struct hot_window *w, PyObject *holder, rmaext_op *op)
+{
+	return w->in_flight ? call_fabric(w, hot_names.release, holder)
+			    : !rmaext_op_release(&op);
+}
+
 /*
  * Python waits on, or raises the error. The operation is released after that
  * in any case, also if a signal handler raises before Python's first line.
@@ -114,7 +122,7 @@ static enum hot_outcome go_on(struct hot_window *w, const struct request *r,
 				     (long long)r->count, code, holder);
 	Py_XDECREF(result);
 	PyErr_Fetch(&type, &value, &trace);
-	if (op && !call_fabric(w, hot_names.release, holder)) {
+	if (op && !release(w, holder, op)) {
 		Py_XDECREF(type); /* Ctrl-C: the later exception counts */
 		Py_XDECREF(value);
 		Py_XDECREF(trace);
@@ -133,6 +141,7 @@ static enum hot_outcome go_on(struct hot_window *w, const struct request *r,
 static enum hot_outcome run(struct hot_window *w, const struct request *r)
 {
 	struct rmaext_window *it = w->it.window;
+	enum hot_outcome done = HOT_DONE;
 	rmaext_op *op = NULL;
 	int code = 0;
 
@@ -154,10 +163,12 @@ static enum hot_outcome run(struct hot_window *w, const struct request *r)
 		break;
 	}
 	Py_END_ALLOW_THREADS
+	if (code)
+		done = go_on(w, r, code, op);
 	for (int i = 0; i < BUFFERS; i++)
 		Py_DECREF(r->buffer[i]);
 	if (code)
-		return go_on(w, r, code, op);
+		return done;
 	/* of operations that were given up, some may have ended since */
 	if (w->orphans && PyDict_GET_SIZE(w->orphans) &&
 	    !call_fabric(w, hot_names.reap, NULL))

@@ -3,36 +3,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from . import memory
 from ._lib import ffi, lib
 from .errors import ClosedError, PeerLostError, RmaTimeout, SyncError, from_c
-from .operations import operation
 
 if TYPE_CHECKING:
-    import asyncio
-
+    from .begin import Beginnings
     from .fabric import Fabric
-    from .group import Group
 
-__all__ = ["Request", "RequestOperations"]
+__all__ = ["SLICE", "Request", "done_at_once", "look_at", "target_of"]
 
-Array = NDArray[Any]
 Place = tuple[int, int, int]
 
-_DIRECT, _FABRIC = lib.RMAEXT_DIRECT, lib.RMAEXT_FABRIC
 _PENDING = lib.RMAEXT_PENDING
-_SLICE = 0.1  # seconds between looks for signals and lost peers
-_SLICE_NS = int(_SLICE * 1e9)
+SLICE = 0.1  # seconds between looks for signals and lost peers
+_NS = int(SLICE * 1e9)
 
 # states of a request
 _GOES_ON, _DONE, _CANCELLED, _FREED = range(4)
@@ -83,7 +73,7 @@ class Request:
     _result: Any
     _scalar: bool
     _state: int
-    _window: RequestOperations
+    _window: Beginnings
 
     def __new__(cls) -> Request:  # noqa: D102
         raise TypeError("requests are made by Window.rput, Window.rget and so on")
@@ -205,12 +195,16 @@ class Request:
 
     def __await__(self) -> Generator[Any, None, Any]:
         if not self.test():
-            yield from _Watcher.of(self._fabric).future(self)
+            from .watcher import Watcher  # and with it asyncio
+
+            yield from Watcher.of(self._fabric).future(self)
         return self.wait()
 
-    def _then(self, function: _Function) -> None:
+    def _then(self, function: Callable[[Exception | None], None]) -> None:
         """Let a thread call a function once it has ended, or is late: with the RmaTimeout."""
-        _Watcher.of(self._fabric).call(self, function)
+        from .watcher import Watcher
+
+        Watcher.of(self._fabric).call(self, function)
 
     # -- several -------------------------------------------------------------------
 
@@ -252,21 +246,21 @@ class Request:
         end = _deadline(timeout)
         # of each fabric, there are two at most: how many of its requests have ended
         seen: dict[Fabric, Any] = {}
-        look = time.monotonic() + _SLICE
+        look = time.monotonic() + SLICE
         while True:
             for index, request in enumerate(requests):
                 if request.done:
                     return index
             now = time.monotonic()
             if now >= look:
-                look = now + _SLICE
-                late = _look_at(requests)
+                look = now + SLICE
+                late = look_at(requests)
                 if late and end is None:
                     raise next(iter(late.values()))
             if end is not None and now >= end:
                 text = f"waitany: none of {len(requests)} requests is done after {timeout:g} s"
                 raise RmaTimeout(errno.ETIMEDOUT, text, call="waitany")
-            left = _SLICE if end is None else min(_SLICE, end - now)
+            left = SLICE if end is None else min(SLICE, end - now)
             for request in requests:
                 seen.setdefault(request._fabric, ffi.new("uint64_t *"))
             if len(seen) > 1:
@@ -295,9 +289,9 @@ class Request:
 
     @classmethod
     def _begun(
-        cls, window: RequestOperations, call: str, place: Place, result: Any, scalar: bool
+        cls, window: Beginnings, call: str, place: Place, result: Any, scalar: bool
     ) -> Request:
-        """Return a request for `RequestOperations._begin` to begin."""
+        """Return a request for `Beginnings.begin` to begin."""
         assert window._fabric is not None
         request = _new(cls)
         request._op = None
@@ -310,6 +304,10 @@ class Request:
         request._lock = threading.RLock()  # a signal handler may come again
         request._next_look = 0.0
         return request
+
+    def goes_on(self) -> bool:
+        """Return whether nothing has ended it; makes no progress, and never raises."""
+        return self._state == _GOES_ON and not self._flag[0]
 
     def _check_not_freed(self, call: str) -> None:
         if self._state == _FREED:
@@ -326,10 +324,10 @@ class Request:
         if not self._lock.acquire(timeout=-1 if end is None else max(0.0, end - time.monotonic())):
             raise self._too_late(timeout)
         try:
-            left = _SLICE_NS
+            left = _NS
             while self._state == _GOES_ON:
                 if end is not None:
-                    left = min(_SLICE_NS, max(0, int((end - time.monotonic()) * 1e9)))
+                    left = min(_NS, max(0, int((end - time.monotonic()) * 1e9)))
                 late = self._go_on(left)
                 if self._state != _GOES_ON:
                     break
@@ -379,14 +377,14 @@ class Request:
         now = time.monotonic()
         if now < self._next_look:
             return None
-        self._next_look = now + _SLICE
+        self._next_look = now + SLICE
         try:
             self._window._group.check(self._place[0], self._where())
         except PeerLostError as exc:
             return exc
         return None
 
-    def _end(self, state: int, error: Exception | None = None) -> None:
+    def _end(self, state: int = _DONE, error: Exception | None = None) -> None:
         self._error = error
         if state != _DONE or error is not None:
             self._result = None
@@ -400,7 +398,7 @@ class Request:
 _new = object.__new__
 
 
-def _ended(result: Any) -> Request:
+def done_at_once(result: Any) -> Request:
     """Return the request of an operation that was done at once."""
     request = _new(Request)
     request._op = request._error = None
@@ -427,17 +425,18 @@ def _deadline(timeout: float | None) -> float | None:
     return time.monotonic() + timeout
 
 
-def _target(request: Request) -> tuple[int, int]:
+def target_of(request: Request) -> tuple[int, int]:
+    """Return what tells its target from others: a window and a rank."""
     return id(request._window), request._place[0]
 
 
-def _look_at(requests: Iterable[Request]) -> dict[tuple[int, int], Exception]:
+def look_at(requests: Iterable[Request]) -> dict[tuple[int, int], Exception]:
     """Look for lost targets; return the RmaTimeout of those that do not move."""
     late = {}
     looked_at = set()
     for request in requests:
-        if request._state == _GOES_ON and not request._flag[0]:
-            target = _target(request)
+        if request.goes_on():
+            target = target_of(request)
             if target in looked_at:
                 continue  # each look calls C
             error = request._look()
@@ -446,352 +445,3 @@ def _look_at(requests: Iterable[Request]) -> dict[tuple[int, int], Exception]:
             if request._state == _GOES_ON:
                 looked_at.add(target)
     return late
-
-
-_Function = Callable[[Exception | None], None]
-_Outcome = tuple["asyncio.Future[None]", Exception | None]
-
-
-class _Watcher:
-    """Completes the futures of requests that coroutines await, and calls functions.
-
-    There is a thread for each fabric. It waits for the network like any other thread
-    that waits, and goes when there has been nothing to watch for a second.
-    """
-
-    _lock = threading.Lock()
-
-    def __init__(self, fabric: Fabric) -> None:
-        self._fabric = fabric
-        self._new = threading.Condition(threading.Lock())
-        self._awaited: dict[Request, list[asyncio.Future[None] | _Function]] = {}
-        self._runs = False
-
-    @classmethod
-    def of(cls, fabric: Fabric) -> _Watcher:
-        with cls._lock:
-            if fabric.watcher is None:
-                fabric.watcher = cls(fabric)
-            watcher: _Watcher = fabric.watcher
-            return watcher
-
-    def future(self, request: Request) -> asyncio.Future[None]:
-        """Return a future that ends once the request has; to be called in its loop."""
-        import asyncio  # takes 30 ms; who awaits has it
-
-        future = asyncio.get_running_loop().create_future()
-        self._enter(request, future)
-        # the thread may have looked before it was entered
-        if request.done:
-            _resolve([(future, None)])
-        return future
-
-    def call(self, request: Request, function: _Function) -> None:
-        """Call a function once a request has ended, in the thread or at once."""
-        self._enter(request, function)
-        if request.done:
-            self._tell({})
-
-    def _enter(self, request: Request, awaiting: asyncio.Future[None] | _Function) -> None:
-        with self._new:
-            self._awaited.setdefault(request, []).append(awaiting)
-            if not self._runs:
-                self._runs = True
-                threading.Thread(target=self._run, name="rmaext requests", daemon=True).start()
-            self._new.notify()
-
-    def _run(self) -> None:
-        seen = ffi.new("uint64_t *")
-        look = 0.0
-        while True:
-            with self._new:
-                if not self._awaited and not self._new.wait_for(lambda: self._awaited, 1.0):
-                    self._runs = False
-                    return
-            handle = self._fabric.handle
-            closed = not handle or lib.rmaext_fabric_wait_ended(handle, seen, _SLICE_NS)
-            self._tell({})
-            if closed or time.monotonic() >= look:
-                look = time.monotonic() + _SLICE
-                with self._new:
-                    requests = list(self._awaited)
-                self._tell(_look_at(requests))
-            if closed:
-                time.sleep(_SLICE)  # what was in flight has ended
-
-    def _tell(self, late: dict[tuple[int, int], Exception]) -> None:
-        """Complete the futures of what has ended, and of what is late."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[_Outcome]] = {}
-        calls: list[tuple[_Function, Exception | None]] = []
-        with self._new:
-            for request in list(self._awaited):
-                error = None
-                if request._state == _GOES_ON and not request._flag[0]:
-                    error = late.get(_target(request))
-                    if error is None:
-                        continue
-                for awaiting in self._awaited.pop(request):
-                    if callable(awaiting):
-                        calls.append((awaiting, error))
-                    else:
-                        by_loop.setdefault(awaiting.get_loop(), []).append((awaiting, error))
-        for loop, outcomes in by_loop.items():
-            with contextlib.suppress(RuntimeError):  # it was closed: nobody waits there
-                loop.call_soon_threadsafe(_resolve, outcomes)
-        for function, error in calls:
-            function(error)
-
-
-def _resolve(outcomes: list[_Outcome]) -> None:
-    for future, error in outcomes:
-        if future.done():
-            continue  # its task was cancelled
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
-
-
-class RequestOperations:
-    """The operations of `Window` that return a `Request`.
-
-    On the direct route, and by cma, they are done when they return, and so they are
-    where an operation is several in C.
-    """
-
-    _divided = False  # one is several in C: fields, several arrays, what is attached
-
-    _closed: bool
-    _dtype: np.dtype[Any]
-    _fabric: Fabric | None
-    _group: Group
-    _handle: Any
-    _routes: list[int]
-    _stride: int
-
-    if TYPE_CHECKING:
-        # of Window
-        def flush(self, rank: int | None = None) -> None: ...  # noqa: D102
-        def put(self, origin: Any, rank: int, offset: int = 0) -> None: ...  # noqa: D102
-        def get(  # noqa: D102
-            self, rank: int, offset: int = 0, count: int | None = None, out: Array | None = None
-        ) -> Array: ...
-        def accumulate(  # noqa: D102
-            self, origin: Any, rank: int, offset: int = 0, op: Any = "sum"
-        ) -> None: ...
-        def get_accumulate(  # noqa: D102
-            self, origin: Any, rank: int, offset: int = 0, op: Any = "sum"
-        ) -> Array: ...
-        def fetch_op(self, value: Any, rank: int, offset: int = 0, op: Any = "sum") -> Any: ...  # noqa: D102
-        def compare_and_swap(  # noqa: D102
-            self, compare: Any, value: Any, rank: int, offset: int = 0
-        ) -> Any: ...
-        def _check_open(self, call: str) -> None: ...
-        def _place(self, call: str, rank: Any, offset: Any, count: int) -> Place | None: ...
-        def _count(
-            self, call: str, rank: Any, offset: Any, count: int | None, out: Array | None
-        ) -> int: ...
-        def _where(self, call: str, place: Place) -> str: ...
-        def _atomic_number(self, call: str, place: Place, op: int) -> int: ...
-
-    def rput(self, origin: Any, rank: int, offset: int = 0) -> Request:
-        """Begin a put.
-
-        Parameters are those of `put`. The origin is used where it lies, also if
-        it is small: it may not be changed before the request is done. One that is
-        a temporary is kept by the request.
-
-        Returns
-        -------
-        Request
-            Done once the data is in the target's memory. Its result is None.
-
-        Raises
-        ------
-        BoundsError, AccessError, TypeError, ValueError, PeerLostError, ClosedError
-            At once, if the operation can be refused.
-
-        Notes
-        -----
-        Local. Does not wait, but for this: while a thousand requests, or 64 MiB, that
-        were dropped (`del`, `free`) are on their way, the next one waits for some of
-        them. Corresponds to MPI_Rput, whose completion only says that the origin
-        may be used again.
-        """
-        try:
-            at_once = self._routes[rank] != _FABRIC
-        except (IndexError, TypeError):
-            at_once = False
-        if at_once:
-            self.put(origin, rank, offset)
-            return _ended(None)
-        if self._divided:
-            self.put(origin, rank, offset)
-            self.flush(rank)
-            return _ended(None)
-        self._check_open("rput")
-        array = memory.origin(origin, self._dtype)
-        place = self._place("rput", rank, offset, array.size)
-        if place is None:
-            return _ended(None)
-        return self._begin("rput", place, lib.RMAEXT_PUT, operand=array)
-
-    def rget(
-        self, rank: int, offset: int = 0, count: int | None = None, out: Array | None = None
-    ) -> Request:
-        """Begin a get.
-
-        Parameters are those of `get`; `out` may not be used before the request is
-        done.
-
-        Returns
-        -------
-        Request
-            Its result is the array: `out`, if that was given.
-
-        Raises
-        ------
-        BoundsError, AccessError, TypeError, ValueError, PeerLostError, ClosedError
-            At once, if the operation can be refused.
-
-        Notes
-        -----
-        Local; waits as `rput` does. Corresponds to MPI_Rget.
-        """
-        try:
-            at_once = self._routes[rank] != _FABRIC
-        except (IndexError, TypeError):
-            at_once = False
-        if at_once or self._divided:
-            return _ended(self.get(rank, offset, count, out))
-        self._check_open("rget")
-        count = self._count("rget", rank, offset, count, out)
-        place = self._place("rget", rank, offset, count)
-        if out is None:
-            out = np.empty(0 if place is None else count, self._dtype)
-        if place is None:
-            return _ended(out)
-        return self._begin("rget", place, lib.RMAEXT_GET, result=out)
-
-    def raccumulate(self, origin: Any, rank: int, offset: int = 0, op: Any = "sum") -> Request:
-        """Begin an accumulate; `rput` with the parameters of `accumulate`.
-
-        The result is None. Corresponds to MPI_Raccumulate. Updates of one origin
-        apply in the order in which they are begun, whatever they are.
-        """
-        if self._fabric is None or self._divided:
-            self.accumulate(origin, rank, offset, op)
-            self.flush(rank)
-            return _ended(None)
-        self._check_open("raccumulate")
-        return self._begin_update("raccumulate", operation(op), origin, rank, offset, fetch=False)
-
-    def rget_accumulate(self, origin: Any, rank: int, offset: int = 0, op: Any = "sum") -> Request:
-        """Begin a get_accumulate; `rput` with the parameters of `get_accumulate`.
-
-        The result is the previous values. Corresponds to MPI_Rget_accumulate.
-        """
-        if self._fabric is None or self._divided:
-            return _ended(self.get_accumulate(origin, rank, offset, op))
-        self._check_open("rget_accumulate")
-        return self._begin_update("rget_accumulate", operation(op), origin, rank, offset)
-
-    def rfetch_op(self, value: Any, rank: int, offset: int = 0, op: Any = "sum") -> Request:
-        """Begin a fetch_op; `rput` with the parameters of `fetch_op`.
-
-        The result is the previous value. MPI_Fetch_and_op has no request-based form.
-        """
-        if self._fabric is None or self._divided:
-            return _ended(self.fetch_op(value, rank, offset, op))
-        self._check_open("rfetch_op")
-        if np.ndim(value):
-            raise ValueError(f"rfetch_op: value has shape {np.shape(value)}; use rget_accumulate")
-        return self._begin_update("rfetch_op", operation(op), value, rank, offset, scalar=True)
-
-    def rcompare_and_swap(self, compare: Any, value: Any, rank: int, offset: int = 0) -> Request:
-        """Begin a compare_and_swap; `rput` with the parameters of `compare_and_swap`.
-
-        The result is the previous values. MPI_Compare_and_swap has no request-based
-        form.
-        """
-        if self._fabric is None or self._divided:
-            return _ended(self.compare_and_swap(compare, value, rank, offset))
-        call = "rcompare_and_swap"
-        self._check_open(call)
-        wanted = memory.origin(compare, self._dtype)
-        new = memory.origin(value, self._dtype)
-        if wanted.shape != new.shape:
-            raise ValueError(f"{call}: shapes {wanted.shape} and {new.shape} differ")
-        return self._begin_update(
-            call, lib.RMAEXT_CSWAP, new, rank, offset, compare=wanted, scalar=True
-        )
-
-    # -- helpers -------------------------------------------------------------------
-
-    def _begin_update(
-        self,
-        call: str,
-        op: int,
-        value: Any,
-        rank: int,
-        offset: int,
-        *,
-        compare: Array | None = None,
-        fetch: bool = True,
-        scalar: bool = False,
-    ) -> Request:
-        operand = memory.origin(value, self._dtype)
-        place = self._place(call, rank, offset, operand.size)
-        if place is None:
-            return _ended(None if scalar or not fetch else np.empty(0, self._dtype))
-        return self._begin(
-            call,
-            place,
-            lib.RMAEXT_UPDATE,
-            op,
-            self._atomic_number(call, place, op),
-            operand=operand,
-            compare=compare,
-            result=np.empty(operand.shape, self._dtype) if fetch else None,
-            scalar=scalar,
-        )
-
-    def _begin(
-        self,
-        call: str,
-        place: Place,
-        kind: int,
-        op: int = 0,
-        type_: int = 0,
-        *,
-        operand: Array | None = None,
-        compare: Array | None = None,
-        result: Array | None = None,
-        scalar: bool = False,
-    ) -> Request:
-        """Begin an operation. The request, or the fabric, keeps the arrays."""
-        rank, first, count = place
-        itemsize = self._dtype.itemsize
-        what = ffi.new("struct rmaext_call *")
-        what.kind, what.op, what.type = kind, op, type_
-        what.rank, what.offset = rank, first * self._stride
-        what.count = count if kind == lib.RMAEXT_UPDATE else count * itemsize
-        if operand is not None:
-            what.operand = memory.address(operand)
-        if compare is not None:
-            what.compare = memory.address(compare)
-        if result is not None:
-            what.result = memory.address(result)
-        fabric = self._fabric
-        assert fabric is not None, "all of it is done at once"
-        fabric.settle()
-        request = Request._begun(self, call, place, result, scalar)
-        what.ended = flag = request._flag
-        # from here on the request's __del__ looks after the buffers, whatever raises
-        request._op = fabric.hold(self._handle, (operand, compare, result, flag))
-        code = lib.rmaext_begin(self._handle, what, request._op)
-        if code != _PENDING:
-            request._end(_DONE)
-            if code:
-                raise from_c(code, self._where(call, place))
-        return request

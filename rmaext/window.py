@@ -18,6 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from . import _hot, _lifetime, memory, node
 from ._lib import ffi, lib
+from .begin import Beginnings
 from .config import timeout_seconds
 from .control import Block, Controls
 from .errors import (
@@ -35,9 +36,8 @@ from .keys import failed, settle, succeeded
 from .many import behind
 from .more import MoreWindows
 from .notify import Notifications
+from .pscw import Epochs
 from .region import Region
-from .request import RequestOperations
-from .sync import Synchronisation
 from .updates import UpdateOperations
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ Array = NDArray[Any]
 Place = tuple[int, int, int]  # rank, offset and count, in elements
 
 _PROC_NULL = MPI.PROC_NULL
-_NO_OP = ffi.new("rmaext_op **")  # the direct route leaves it NULL
 _PREPARED = {  # name, and rights of origins that it needs
     _hot.PUT: ("prepare_put", lib.RMAEXT_WRITE),
     _hot.GET: ("prepare_get", lib.RMAEXT_READ),
@@ -88,9 +87,9 @@ class Window(
     _hot.Window,
     IndexOperations,
     UpdateOperations,
-    RequestOperations,
+    Beginnings,
     Notifications,
-    Synchronisation,
+    Epochs,
     MoreWindows,
 ):
     """One-sided access to an array of every rank (MPI-4.1, chapter 12).
@@ -710,10 +709,14 @@ class Window(
         rank, first, _ = place
         fabric, handle = self._fabric, self._handle
         first *= self._stride
-        if fabric is None:
-            code = function(handle, rank, first, *arguments, _NO_OP)
-            if code:
-                raise from_c(code, self._where(call, place))
+        if fabric is None:  # it may wait for nothing but the guard of updates
+            op = ffi.new("rmaext_op **")
+            try:
+                code = function(handle, rank, first, *arguments, op)
+                if code:
+                    self._continue(call, place, code, op)
+            finally:
+                lib.rmaext_op_release(op)
             return
         op = fabric.hold(handle, buffers)
         try:

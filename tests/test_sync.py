@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,6 +23,7 @@ from guarded import guarded, in_threads
 from mpi4py import MPI
 
 import rmaext
+from rmaext.group import Group
 from rmaext.host import Beacon
 from rmaext.living import Living
 from rmaext.lock import FarLock, NearLock
@@ -538,6 +540,7 @@ def test_a_signal_anywhere_in_a_look_for_the_dead():
         size=2,
         _network=None,
     )
+    group.left = partial(Group.left, group)
     living, hits = Living(group), 0
     with shooter(1) as (arm, disarm):
         end = time.monotonic() + 1

@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import operator
-from collections.abc import Callable
-from typing import Any
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
 
 import launch
 import numpy as np
@@ -15,6 +20,7 @@ from guarded import UPDATES, Guarded, guarded, neighbour, same
 from mpi4py import MPI
 
 import rmaext
+from rmaext._lib import ffi
 
 BOOL = ["?"]
 INTEGERS = ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"]
@@ -380,6 +386,64 @@ def test_swap_ignores_padding(comm, name):
             old = win.compare_and_swap(wrong, before[:count], rank)
             assert equal(old, other[:count])
         win.fence()
+
+
+# -- waiting for the guard ---------------------------------------------------------
+
+
+class RingError(Exception):
+    pass
+
+
+@contextlib.contextmanager
+def rings(seconds: float) -> Iterator[None]:
+    """Raise RingError in the main thread after a while."""
+
+    def ring(*_: object) -> NoReturn:
+        raise RingError
+
+    before = signal.signal(signal.SIGUSR1, ring)
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGUSR1))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+CALLS = {
+    "single": lambda win, rank, ones: win.accumulate(ones[:1], rank),
+    "bulk": lambda win, rank, ones: win.accumulate(ones, rank),
+    "old": lambda win, rank, ones: win.get_accumulate(ones, rank),
+    "packed": lambda win, rank, ones: win.accumulate(np.ones(2 * ones.size)[::2], rank),
+    "many": lambda win, rank, ones: win.accumulate_many(rank, np.arange(ones.size), ones),
+    "request": lambda win, rank, ones: win.raccumulate(ones, rank).wait(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_waiting_for_the_guard_ends(comm, call):
+    """By a signal, or the time limit; also where no network is waited for."""
+    rank, ones = comm.rank, np.ones(1000)
+    with rmaext.Window.allocate(comm, 1000, timeout=0.5) as win:
+        if win.route(rank) != "direct":
+            pytest.skip("waits at the target: tests/c/stopped.c")
+        holder = ffi.cast("unsigned int *", win._block.maps[rank])
+        holder[0] = 1 + rank  # which is in bulk
+        with pytest.raises(RingError), rings(0.1):
+            CALLS[call](win, rank, ones)
+        start = time.monotonic()
+        with pytest.raises(rmaext.RmaTimeout):
+            CALLS[call](win, rank, ones)
+        assert time.monotonic() - start > 0.3
+        timer = threading.Timer(0.25, holder.__setitem__, (0, 0))
+        timer.start()
+        CALLS[call](win, rank, ones)
+        timer.join()
+        win.flush()
+        assert win.local[0] == 1
+        assert win.local.sum() == (1 if call == "single" else 1000)
 
 
 # -- alignment and rights ----------------------------------------------------------

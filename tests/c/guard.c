@@ -110,11 +110,10 @@ static int sum(rmaext_window *w, uint64_t first, const uint64_t *values,
 	       uint64_t *old, uint64_t n)
 {
 	rmaext_op *op = NULL;
-	int ret = rmaext_update(w, 0, first * 8, RMAEXT_SUM, RMAEXT_UINT64,
-				values, NULL, old, n, &op);
 
-	EQUAL(op, NULL);
-	return ret;
+	return finish(rmaext_update(w, 0, first * 8, RMAEXT_SUM, RMAEXT_UINT64,
+				    values, NULL, old, n, &op),
+		      &op);
 }
 
 /* -- nothing is lost -- */
@@ -326,7 +325,7 @@ static void bury(pid_t pid)
 
 static void hold(rmaext_window *w, const struct shared *s)
 {
-	OK(rmx_bulk_enter(w, 0));
+	OK(rmx_bulk_enter(w, 0, SECOND));
 	atomic_fetch_add(s->done, 1);
 }
 
@@ -419,6 +418,133 @@ static void loop(rmaext_window *w, const struct shared *s)
 	}
 }
 
+/* -- those that do not run -- */
+
+struct adding {
+	rmaext_window *window;
+	uint64_t n; /* elements at a time */
+	atomic_uint rounds;
+	atomic_bool stop;
+	pthread_t thread;
+};
+
+static void *adder(void *arg)
+{
+	struct adding *a = arg;
+	uint64_t *ones = malloc(a->n * 8);
+
+	CHECK(ones);
+	for (size_t i = 0; i < a->n; i++)
+		ones[i] = 1;
+	while (!atomic_load(&a->stop)) {
+		OK(sum(a->window, 0, ones, NULL, a->n));
+		atomic_fetch_add(&a->rounds, 1);
+	}
+	free(ones);
+	return NULL;
+}
+
+static void adding_start(struct adding *a, const struct shared *s, int64_t rank,
+			 rmaext_near *others, uint64_t n)
+{
+	*a = (struct adding){
+		.window = window_of(s, rank, others, 20),
+		.n = n,
+	};
+	OK(pthread_create(&a->thread, NULL, adder, a));
+}
+
+static uint64_t adding_stop(struct adding *a)
+{
+	atomic_store(&a->stop, true);
+	pthread_join(a->thread, NULL);
+	window_drop(a->window);
+	return atomic_load(&a->rounds);
+}
+
+/* Two wait in bulk for a process that was stopped in a single update. */
+static void stopped_announcer(void)
+{
+	struct shared s = shared_open();
+	pid_t pid = bear(&s, announce);
+	struct adding bulk[2], single;
+	rmaext_near *near;
+	uint64_t total = 0;
+
+	await(&s, 1);
+	kill(pid, SIGSTOP);
+	EQUAL(waitpid(pid, NULL, WUNTRACED), pid);
+	near = near_of(pid);
+	adding_start(&bulk[0], &s, 0, near, LONG);
+	adding_start(&bulk[1], &s, 2, near, LONG);
+	nap(0.01);
+	adding_start(&single, &s, 3, near, 1);
+	while (atomic_load(&single.rounds) < 20000)
+		nap(1e-3);
+	for (int i = 0; i < 2; i++)
+		EQUAL(atomic_load(&bulk[i].rounds), 0);
+	total += adding_stop(&single);
+	atomic_fetch_sub(&s.block->guard[1].singles, 1); /* it goes on */
+	for (int i = 0; i < 2; i++)
+		while (!atomic_load(&bulk[i].rounds))
+			nap(1e-3);
+	for (int i = 0; i < 2; i++)
+		total += adding_stop(&bulk[i]);
+	EQUAL(s.cells[0], total);
+	EQUAL(atomic_load(&s.block->bulk), 0);
+	bury(pid);
+	shared_close(&s);
+}
+
+/* What waits for the guard can be looked at, given up, and gone on with. */
+static void slices(void)
+{
+	struct shared s = shared_open();
+	rmaext_window *w = window_of(&s, 0, near_of(getpid()), 20);
+	const int64_t rank = 0, zero = 0;
+	uint64_t *ones = calloc(LONG, 8), one = 1;
+	struct rmaext_many many;
+	struct rmaext_call call = {
+		.kind = RMAEXT_UPDATE,
+		.op = RMAEXT_SUM,
+		.type = RMAEXT_UINT64,
+		.operand = &one,
+		.count = 1,
+	};
+	int64_t start = now();
+	rmaext_op *op[2];
+	int ended;
+
+	CHECK(ones);
+	call.ended = &ended;
+	ones[0] = 1;
+	atomic_store(&s.block->bulk, 2);
+	EQUAL(rmaext_update(w, 0, 0, RMAEXT_SUM, RMAEXT_UINT64, &one, NULL,
+			    NULL, 1, &op[0]),
+	      RMAEXT_PENDING);
+	EQUAL(rmaext_update(w, 0, 0, RMAEXT_SUM, RMAEXT_UINT64, ones, NULL,
+			    NULL, LONG, &op[1]),
+	      RMAEXT_PENDING);
+	EQUAL(rmaext_op_wait(op[0]), RMAEXT_PENDING);
+	OK(rmaext_op_release(&op[0]));
+	EQUAL(op[0], NULL);
+	EQUAL(rmaext_begin(w, &call, &op[0]), -FI_EAGAIN);
+	EQUAL(rmaext_many(w, RMAEXT_UPDATE, RMAEXT_SUM, RMAEXT_UINT64, 8, 1,
+			  RMAEXT_ONE_RANK, &rank, &zero, &one, NULL, &many),
+	      RMAEXT_PENDING);
+	EQUAL(rmaext_many_wait(&many), RMAEXT_PENDING);
+	CHECK(now() - start < 10 * SECOND);
+	EQUAL(s.cells[0], 0);
+	atomic_store(&s.block->bulk, 0);
+	for (int i = 0; i < 2; i++)
+		OK(finish(RMAEXT_PENDING, &op[i]));
+	OK(rmaext_many_wait(&many));
+	EQUAL(s.cells[0], 3);
+	window_drop(w);
+	free(ones);
+	shared_close(&s);
+}
+
 /* At any moment: what the survivor adds is there, the victim's last or not. */
 static void killed_anywhere(void)
 {
@@ -460,6 +586,8 @@ const struct test tests[] = {
 	{"operations", operations, NULL, NULL},
 	{"killed_holder", killed_holder, NULL, NULL},
 	{"killed_announcer", killed_announcer, NULL, NULL},
+	{"stopped_announcer", stopped_announcer, NULL, NULL},
+	{"slices", slices, NULL, NULL},
 	{"killed_anywhere", killed_anywhere, NULL, NULL},
 	{0},
 };

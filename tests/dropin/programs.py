@@ -54,7 +54,7 @@ class Program:
 def _suite(module: str, tests: int) -> Program:
     # main.py leaves with 1 when a test fails; the test's own file would leave with 0
     arguments = (str(MPI4PY / "test" / "main.py"), "-v", "-i", f"{module}[.]py$")
-    return Program(f"mpi4py {module}", arguments, (1, 2, 3), tests, limit=600)
+    return Program(f"mpi4py {module}", arguments, (1, 2, 3), tests, limit=1200)
 
 
 def _demo(path: str, types: str = "", says: str = "") -> Program:
