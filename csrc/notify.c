@@ -55,14 +55,17 @@ int rmaext_put_notify(rmaext_window *w, int64_t rank, uint64_t offset,
 	return ret;
 }
 
-int rmaext_notify_return(rmaext_window *w, int slot, int64_t count)
+int rmaext_notify_return(rmaext_window *w, int slot, int64_t count,
+			 int64_t *seen)
 {
 	int ret = check("notify", w->self, slot);
 
-	if (!ret)
-		ret = rmx_window_enter(w, "notify");
+	if (ret || !*seen)
+		return ret;
+	ret = rmx_window_enter(w, "notify");
 	if (ret)
 		return ret;
+	*seen = 0;
 	rmx_notify_add(&w->targets[w->self], slot, count);
 	rmx_window_leave(w);
 	return 0;

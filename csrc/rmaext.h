@@ -561,8 +561,12 @@ enum { RMAEXT_NOTIFY_MOST = 32 << 10 };
 int rmaext_put_notify(rmaext_window *window, int64_t rank, uint64_t offset,
 		      const void *buf, uint64_t len, int slot,
 		      rmaext_op **op_p);
-/* gives back what was taken off an own slot */
-int rmaext_notify_return(rmaext_window *window, int slot, int64_t count);
+/*
+ * Gives back what rmaext_notify_wait() took off an own slot; nothing where
+ * *seen is 0, as it is afterwards.
+ */
+int rmaext_notify_return(rmaext_window *window, int slot, int64_t count,
+			 int64_t *seen);
 /*
  * Wait until the own slot has counted so many, and take them off; *seen_p is
  * what there was. RMAEXT_PENDING as above; with a slice of 0 it only looks.

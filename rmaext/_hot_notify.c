@@ -103,6 +103,21 @@ static struct rmx_block *block_of(struct hot_window *w, PyObject *const *got,
 	return w->it.window->targets[w->it.window->self].control;
 }
 
+/*
+ * What a call that took them returns. A signal that came before is served here:
+ * after the call its handler could raise, and nobody would have the counts.
+ */
+static PyObject *taken(struct hot_window *w, int64_t slot, int64_t count,
+		       PyObject *result)
+{
+	if (result && !PyErr_CheckSignals())
+		return result;
+	Py_XDECREF(result);
+	rmx_notify_add(&w->it.window->targets[w->it.window->self], (int)slot,
+		       count);
+	return NULL;
+}
+
 const char hot_wait_notify_doc[] = PyDoc_STR(
 	"wait_notify($self, /, slot, count=1, timeout=None)\n--\n\n"
 	"Wait until a slot of this rank has counted so many, and take them.\n"
@@ -154,7 +169,7 @@ PyObject *hot_wait_notify(struct hot_window *w, PyObject *const *args,
 		goto odd;
 	for (int i = 0; i < LOOKS; i++) {
 		if (rmx_notify_take(block, (int)slot, count, &seen))
-			return PyLong_FromLongLong(seen);
+			return taken(w, slot, count, PyLong_FromLongLong(seen));
 		rmx_relax();
 	}
 	if (got[2] && got[2] != Py_None)
@@ -164,7 +179,7 @@ PyObject *hot_wait_notify(struct hot_window *w, PyObject *const *args,
 				  &seen);
 	Py_END_ALLOW_THREADS
 	if (!code)
-		return PyLong_FromLongLong(seen);
+		return taken(w, slot, count, PyLong_FromLongLong(seen));
 odd: /* errors come again */
 	return hot_decide(w, hot_names.wait_notify, args, n, keywords);
 }
@@ -196,7 +211,7 @@ PyObject *hot_test_notify(struct hot_window *w, PyObject *const *args,
 	if (hot_take(got, wanted, 2, args, n, keywords))
 		block = block_of(w, got, &slot, &count);
 	if (block && rmx_notify_take(block, (int)slot, count, &seen))
-		Py_RETURN_TRUE;
+		return taken(w, slot, count, Py_NewRef(Py_True));
 	fabric = block ? w->it.window->fabric : NULL;
 	if (!block || (fabric && !fabric->progress.running))
 		return hot_decide(w, hot_names.test_notify, args, n, keywords);

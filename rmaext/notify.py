@@ -135,12 +135,14 @@ class Notifications(Waits):
         wanted = _count("wait_notify", count)
         where = f"wait_notify: window {self._name}, slot {number}"
         wait = Wait(self, where, check_timeout(timeout), None)
-        seen = ffi.new("int64_t *")
-        while True:
-            code = lib.rmaext_notify_wait(self._handle, number, wanted, wait.slice(), seen)
-            if not code:
-                return int(seen[0])
-            wait.go_on(code)
+        taking = _Taking(self)
+        try:
+            while not taking.take(number, wanted, wait.slice()):
+                wait.go_on(lib.RMAEXT_PENDING)
+            return taking.seen()
+        except BaseException:
+            taking.give_back()
+            raise
 
     @behind
     def _test_notify(self, slot: int, count: int = 1) -> bool:
@@ -149,7 +151,12 @@ class Notifications(Waits):
         wanted = _count("test_notify", count)
         if self._fabric is not None:
             self._fabric.serve(0)
-        return self._take(number, wanted)
+        taking = _Taking(self)
+        try:
+            return taking.take(number, wanted)
+        except BaseException:
+            taking.give_back()
+            raise
 
     def wait_any(self, slots: Iterable[int], timeout: float | None = None) -> int:
         """Wait until one of several slots of this rank has counted, and take one off.
@@ -178,11 +185,16 @@ class Notifications(Waits):
         """
         wanted = self._slots("wait_any", slots)
         wait = self._waiter("wait_any", wanted, timeout)
-        while True:
-            for slot in wanted:
-                if self._take(slot, 1):
-                    return slot
-            wait(False)
+        taking = _Taking(self)
+        try:
+            while True:
+                for slot in wanted:
+                    if taking.take(slot, 1):
+                        return slot
+                wait(False)
+        except BaseException:
+            taking.give_back()
+            raise
 
     def wait_some(self, slots: Iterable[int], timeout: float | None = None) -> list[int]:
         """Wait until any of several slots of this rank has counted; take one off each that has.
@@ -200,11 +212,16 @@ class Notifications(Waits):
         """
         wanted = self._slots("wait_some", slots)
         wait = self._waiter("wait_some", wanted, timeout)
-        while True:
-            taken = [slot for slot in wanted if self._take(slot, 1)]
-            if taken:
-                return taken
-            wait(False)
+        taking = _Taking(self)
+        try:
+            while True:
+                taken = [slot for slot in wanted if taking.take(slot, 1)]
+                if taken:
+                    return taken
+                wait(False)
+        except BaseException:
+            taking.give_back()
+            raise
 
     def wait_all(self, slots: Iterable[int], timeout: float | None = None) -> None:
         """Wait until each of several slots of this rank has counted, and take one off each.
@@ -218,8 +235,15 @@ class Notifications(Waits):
         """
         wanted = self._slots("wait_all", slots)
         wait = self._waiter("wait_all", wanted, timeout)
-        while not self._take_all(wanted):
-            wait(True)
+        taking = _Taking(self)
+        try:
+            # another thread may come first for some
+            while not all(taking.take(slot, n) for slot, n in Counter(wanted).items()):
+                taking.give_back()
+                wait(True)
+        except BaseException:
+            taking.give_back()
+            raise
 
     def notify_counts(self) -> Array:
         """Return what the slots of this rank have counted, and no wait has taken.
@@ -327,25 +351,6 @@ class Notifications(Waits):
         data = ffi.buffer(own + self._notify_place(), 8 * _SLOTS)
         return np.frombuffer(data, np.int64)
 
-    def _take(self, slot: int, count: int) -> bool:
-        code = lib.rmaext_notify_wait(self._handle, slot, count, 0, ffi.new("int64_t *"))
-        if code and code != lib.RMAEXT_PENDING:
-            raise from_c(code, f"notifications of window {self._name}")
-        return not code
-
-    def _take_all(self, slots: list[int]) -> bool:
-        """Take all or nothing; another thread may have come first for some."""
-        taken: Counter[int] = Counter()
-        for slot, count in Counter(slots).items():
-            if not self._take(slot, count):
-                break
-            taken[slot] = count
-        if sum(taken.values()) == len(slots):
-            return True
-        for slot, count in taken.items():
-            lib.rmaext_notify_return(self._handle, slot, count)
-        return False
-
     def _waiter(self, call: str, slots: list[int], timeout: float | None) -> Any:
         """Return a function that waits until any or every slot has what is wanted of it."""
         limit = check_timeout(timeout)
@@ -360,6 +365,47 @@ class Notifications(Waits):
             self._wait_on(wait, every if all_of_them else some, every=all_of_them)
 
         return go
+
+
+class _Taking:
+    """What a wait takes off the slots, to be given back if it ends by an exception.
+
+    A signal handler may raise between any two lines. A wait returns what it took
+    from within the `try` whose `except` gives back.
+    """
+
+    def __init__(self, window: Notifications) -> None:
+        self._handle, self._name = window._handle, window._name
+        self._taken: list[tuple[int, int, Any]] = []
+
+    def take(self, slot: int, count: int, ns: int = 0) -> bool:
+        """Take so many off a slot, after waiting for so long; or nothing."""
+        seen = ffi.new("int64_t *")  # not 0 once C has taken them
+        self._taken.append((slot, count, seen))
+        code = lib.rmaext_notify_wait(self._handle, slot, count, ns, seen)
+        if not code:
+            return True
+        self._taken.pop()
+        if code != lib.RMAEXT_PENDING:
+            raise from_c(code, f"notifications of window {self._name}, slot {slot}")
+        return False
+
+    def seen(self) -> int:
+        """Return what the slot had that was taken from last."""
+        return int(self._taken[-1][2][0])
+
+    def give_back(self) -> None:
+        """Give all back, once."""
+        try:
+            self._return()
+        except BaseException:  # the next signal
+            self._return()
+            raise
+
+    def _return(self) -> None:
+        for taken in self._taken:
+            lib.rmaext_notify_return(self._handle, *taken)
+        self._taken.clear()
 
 
 def _count(call: str, count: Any) -> int:

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import threading
 import time
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -194,6 +197,96 @@ def test_each_count_wakes_one_of_several_threads(comm):
         assert len(taken) == each * threads
         win.fence()
         assert not win.notify_counts().any()
+
+
+class RingError(Exception):
+    pass
+
+
+NOTHING = np.empty(0)
+WAITS = {
+    "wait_notify": lambda win: win._wait_notify(3, 2),
+    "test_notify": lambda win: win._test_notify(3, 2),
+    "wait_any": lambda win: win.wait_any([2, 3]),
+    "wait_some": lambda win: win.wait_some([3, 4, 3]),
+    "wait_all": lambda win: win.wait_all([4, 3, 3]),
+}
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_a_signal_handler_that_raises_takes_nothing(comm, wait):
+    """It may raise between any two steps of Python, but not behind the last."""
+    with rmaext.Window.allocate(comm, 1) as win:
+        for _ in range(3):
+            win.put_notify(NOTHING, comm.rank, 0, 3)
+            win.put_notify(NOTHING, comm.rank, 0, 4)
+        win.flush()
+        while win.notify_counts().sum() < 6:
+            pass
+
+        def interrupted(after: int) -> bool:
+            """Whether there are so many steps; an exception is raised at that one."""
+            left = after
+            depth = 0
+
+            def step(frame: Any, event: str, _: object) -> None:
+                nonlocal left, depth
+                depth += {"call": 1, "return": -1}.get(event, 0)
+                left -= 1
+                if left < 0 and depth > 1:  # what comes after the call is its caller's
+                    sys.setprofile(None)
+                    raise RingError
+
+            sys.setprofile(step)
+            try:
+                WAITS[wait](win)
+            except RingError:
+                return True
+            finally:
+                sys.setprofile(None)
+            return False
+
+        steps = 0
+        while interrupted(steps):
+            assert win.notify_counts().sum() == 6, f"step {steps}"
+            steps += 1
+        assert steps > 3
+        assert win.notify_counts().sum() < 6
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_signal_that_comes_with_a_notification(comm, count):
+    """The counts are there when the handler raises, or the call has returned them."""
+
+    def ring(*_: object) -> NoReturn:
+        raise RingError
+
+    before = signal.signal(signal.SIGUSR1, ring)
+    with rmaext.Window.allocate(comm, 1) as win:
+        for _ in range(10):
+            go = threading.Event()
+
+            def work(go: threading.Event = go) -> None:
+                go.wait()
+                time.sleep(0.01)
+                for _ in range(count):
+                    win.put_notify(NOTHING, comm.rank)
+                win.flush()
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
+            thread = threading.Thread(target=work)
+            thread.start()
+            got = 0
+            try:
+                go.set()
+                got = win.wait_notify(0, count)
+                time.sleep(1)
+            except RingError:
+                pass
+            thread.join()
+            if not got:
+                assert win.wait_notify(0, count, timeout=10) == count
+    signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_wait_ends_at_its_time_limit(comm):
