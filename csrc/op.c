@@ -249,7 +249,7 @@ void rmx_op_complete(struct rmx_slot *slot, const struct rmaext_error *failure)
 		COUNT(&f->failed);
 	}
 	COUNT(&f->completed);
-	COUNT(&target->finished);
+	atomic_fetch_add(&target->finished, 1); /* as rmx_op_end() does */
 	atomic_store_explicit(&slot->op, NULL, memory_order_relaxed);
 	if (slot != op->slot)
 		rmx_slot_give(f, target->peer, slot);
