@@ -84,7 +84,6 @@ enum {
 	RMAEXT_INT64_INT32 = 19,
 	RMAEXT_DOUBLE_INT64 = 20,
 	RMAEXT_INT64_INT64 = 21,
-	RMAEXT_OPAQUE = 22, /* any bits: replace, no_op, compare and swap */
 };
 
 /* The last failure seen by this thread. */
