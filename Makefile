@@ -134,7 +134,7 @@ build/tsan/%: tests/c/%.c $(SOURCES:csrc/%.c=build/tsan/obj/%.o) $(wildcard test
 	$(CC) $(C_FLAGS) $(TSAN_FLAGS) -g -O1 $(filter %.c %.o,$^) -o $@ -pthread -ldl
 
 asan: $(C_TESTS:tests/c/%.c=build/asan/%)
-	for program in $^; do $(LIMIT) 120 $$program || exit; done
+	for program in $^; do $(LIMIT) 600 $$program || exit; done
 
 # setarch -R: gcc 12's TSan cannot place its shadow memory at random addresses.
 tsan: $(C_TESTS:tests/c/%.c=build/tsan/%)

@@ -347,13 +347,15 @@ static void killed_holder(void)
 	struct shared s = shared_open();
 	uint64_t *ones = calloc(LONG, 8), one = 1;
 	rmaext_window *w;
+	rmaext_near *near;
 	int64_t start;
 	pid_t pid;
 
 	CHECK(ones);
 	pid = bear(&s, hold);
+	near = near_of(pid);
 	await(&s, 1);
-	w = window_of(&s, 0, near_of(pid), 0.2);
+	w = window_of(&s, 0, near, 0.2);
 	for (int i = 0; i < 2; i++) {
 		start = now();
 		EQUAL(sum(w, 0, i ? ones : &one, NULL, i ? LONG : 1),
@@ -364,12 +366,12 @@ static void killed_holder(void)
 	CHECK(!rmx_bulk_try(w, 0));
 	EQUAL(s.cells[0], 0);
 	bury(pid);
-	start = now();
+	window_drop(w);
+	w = window_of(&s, 0, near, LIMIT); /* which the alarm tells */
 	OK(sum(w, 0, &one, NULL, 1));
 	EQUAL(s.cells[0], 1);
 	EQUAL(atomic_load(&s.block->bulk), 0);
 	OK(sum(w, 0, ones, NULL, LONG));
-	CHECK(now() - start < SECOND);
 	EQUAL(atomic_load(&s.block->waiters), 0);
 	window_drop(w);
 	free(ones);
@@ -381,24 +383,25 @@ static void killed_announcer(void)
 	struct shared s = shared_open();
 	uint64_t *ones = calloc(LONG, 8), one = 1;
 	rmaext_window *w;
-	int64_t start;
+	rmaext_near *near;
 	pid_t pid;
 
 	CHECK(ones);
 	pid = bear(&s, announce);
+	near = near_of(pid);
 	await(&s, 1);
-	w = window_of(&s, 0, near_of(pid), 0.2);
+	w = window_of(&s, 0, near, 0.2);
 	OK(sum(w, 0, &one, NULL, 1));
 	EQUAL(sum(w, 0, ones, NULL, LONG), -FI_ETIMEDOUT);
 	CHECK(!rmx_bulk_try(w, 0));
 	EQUAL(atomic_load(&s.block->bulk), 0); /* it has given it back */
 	bury(pid);
-	start = now();
+	window_drop(w);
+	w = window_of(&s, 0, near, LIMIT);
 	for (int i = 0; i < 100; i++) {
 		OK(sum(w, 0, ones, NULL, LONG));
 		OK(sum(w, 0, &one, NULL, 1));
 	}
-	CHECK(now() - start < 5 * SECOND);
 	EQUAL(s.cells[0], 101);
 	window_drop(w);
 	free(ones);
@@ -554,10 +557,11 @@ static void killed_anywhere(void)
 		struct shared s = shared_open();
 		pid_t pid = bear(&s, loop);
 		rmaext_near *near = near_of(pid);
-		rmaext_window *w = window_of(&s, 0, near, 10);
+		rmaext_window *w = window_of(&s, 0, near, LIMIT);
 		uint64_t mine = 0, done;
 		int64_t end;
 
+		alarm(LIMIT); /* for each */
 		await(&s, 1);
 		end = now() + 1000 * 1000 + round * 170 * 1000;
 		for (; now() < end; mine++)
