@@ -24,8 +24,8 @@ from guarded import guarded, in_threads
 from mpi4py import MPI
 
 import rmaext
-from rmaext.group import Group
 from rmaext._lib import ffi
+from rmaext.group import Group
 from rmaext.host import Beacon
 from rmaext.living import Living
 from rmaext.lock import FarLock, NearLock
