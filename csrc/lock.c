@@ -209,6 +209,21 @@ void rmaext_lock_abandon(struct rmaext_lock *l)
 	__atomic_store_n(&l->owner, 0, __ATOMIC_SEQ_CST);
 }
 
+void rmaext_lock_undo(struct rmaext_lock *l, uint64_t thread, int exclusive)
+{
+	if (__atomic_load_n(&l->owner, __ATOMIC_SEQ_CST) != thread)
+		return;
+	if (!l->inside) {
+		rmaext_lock_abandon(l);
+		return;
+	}
+	rmaext_lock_leave(l, exclusive);
+	if (exclusive)
+		return;
+	l->inside = 0;
+	__atomic_store_n(&l->owner, 0, __ATOMIC_SEQ_CST);
+}
+
 int rmaext_lock_pass(struct rmaext_lock *l, int64_t rank, int64_t seen)
 {
 	const int64_t ticket = seen >> RMAEXT_SLOT_TICKET;

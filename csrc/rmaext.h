@@ -389,6 +389,8 @@ int rmaext_lock_wait(struct rmaext_lock *lock, int exclusive, int64_t spin,
 		     int64_t sleep);
 void rmaext_lock_leave(struct rmaext_lock *lock, int exclusive);
 void rmaext_lock_abandon(struct rmaext_lock *lock);
+/* of the owner, whether queued or inside; else nothing */
+void rmaext_lock_undo(struct rmaext_lock *lock, uint64_t thread, int exclusive);
 int rmaext_lock_pass(struct rmaext_lock *lock, int64_t rank, int64_t seen);
 
 int rmaext_window_create(rmaext_fabric *fabric,

@@ -14,6 +14,7 @@ HOT = [
     "_hot_args.c",
     "_hot_compat.c",
     "_hot_derived.c",
+    "_hot_end.c",
     "_hot_index.c",
     "_hot_many.c",
     "_hot_notify.c",

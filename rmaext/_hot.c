@@ -85,6 +85,7 @@ static bool intern_all(void)
 static int module_exec(PyObject *module)
 {
 	if (PyArray_ImportNumPyAPI() || !intern_all() || !hot_find_ffi() ||
+	    PyModule_AddFunctions(module, hot_functions) ||
 	    PyModule_AddType(module, &hot_window_type) ||
 	    PyModule_AddType(module, &hot_buffer_type) ||
 	    PyModule_AddType(module, &hot_prepared_type) ||

@@ -172,6 +172,9 @@ hot_method hot_put_notify, hot_wait_notify, hot_test_notify;
 extern const char hot_put_notify_doc[], hot_wait_notify_doc[];
 extern const char hot_test_notify_doc[];
 
+/* _hot_end.c */
+extern PyMethodDef hot_functions[];
+
 /* _hot_index.c */
 extern PyMappingMethods hot_index_methods;
 

@@ -1,7 +1,10 @@
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+_T = TypeVar("_T")
 
 PUT: int
 GET: int
@@ -28,6 +31,12 @@ def mpi_update(
 def mpi_swap(
     window: Any, units: Any, origin: Any, compare: Any, result: Any, rank: Any, disp: Any, /
 ) -> bool: ...
+def to_the_end(
+    failures: type[BaseException] | tuple[type[BaseException], ...],
+    function: Callable[..., _T],
+    /,
+    *arguments: Any,
+) -> tuple[_T, BaseException | None]: ...
 
 class Window:
     _closed: bool

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ._hot import to_the_end
 from ._lib import ffi, lib
 from .errors import RmaError, from_c
 from .memory import address
@@ -31,6 +32,7 @@ _ABANDONED, _KINDS = lib.RMAEXT_SLOT_ABANDONED, lib.RMAEXT_SLOT_KINDS
 _READER, _READERS = lib.RMAEXT_SLOT_READER, lib.RMAEXT_SLOT_READERS
 _SHIFT = lib.RMAEXT_SLOT_TICKET
 _PENDING = lib.RMAEXT_PENDING
+_FAILURES = RmaError, MemoryError
 
 Add = list[tuple[int, int]]  # place and value of each: all in one message
 Swap = tuple[int, int, int]  # place, old and new value
@@ -178,9 +180,14 @@ class NearLock(_TargetLock):
         """Wait for the turn, for so many ns, spinning and asleep; 1 if inside."""
         return int(lib.rmaext_lock_wait(self.state, exclusive, spin, sleep))
 
-    def abandon(self) -> None:
-        """Stop waiting."""
-        lib.rmaext_lock_abandon(self.state)
+    def leave(self, exclusive: bool, done: list[bool]) -> None:
+        """Give back what take or wait gave; done[0] is set by then, whatever raises."""
+        done[0] = True  # no signal handler runs between these lines
+        lib.rmaext_lock_leave(self.state, exclusive)
+
+    def undo(self, thread: int, exclusive: bool) -> None:
+        """Stop waiting, or leave, if this thread is the owner; at any time, and twice."""
+        lib.rmaext_lock_undo(self.state, thread, exclusive)
 
     def pass_on(self, rank: int, slot: int) -> None:
         """Let those behind a rank go on."""
@@ -236,13 +243,20 @@ class FarLock(_TargetLock):
                 state.kind = state.inside = state.owner = 0
             raise
 
-    def abandon(self) -> None:
-        """As NearLock.abandon."""
+    def undo(self, thread: int, exclusive: bool) -> None:
+        """As NearLock.undo."""
+        state = self.state
+        if state.owner != thread:
+            return
         try:
-            if self.state.kind == _QUEUED and self.broken is None:
-                self._run_as_owner(lambda: abandon_steps(self.state, self._places))
-        finally:
-            self.state.owner = 0
+            if state.inside:
+                self._run(lambda: leave_steps(state, self._places, exclusive, [False], True))
+            elif state.kind == _QUEUED and self.broken is None:
+                self._run_as_owner(lambda: abandon_steps(state, self._places))
+        except RmaError:
+            state.kind = state.inside = state.owner = 0
+            raise
+        state.inside = state.owner = 0
 
     def pass_on(self, rank: int, slot: int) -> None:
         """As NearLock.pass_on."""
@@ -344,13 +358,20 @@ def _enter_steps(state: Any, p: Places, exclusive: bool) -> Generator[Add | Swap
     state.inside = 1
 
 
-def leave_steps(state: Any, p: Places, exclusive: bool, done: list[bool]) -> Steps:
-    """Leave; the slot last, so that each ticket is always accounted for."""
+def leave_steps(
+    state: Any, p: Places, exclusive: bool, done: list[bool], undone: bool = False
+) -> Steps:
+    """Leave; the slot last, so that each ticket is always accounted for.
+
+    `undone`: what `take` gave to a reader who has not noted it.
+    """
     if exclusive:
         yield [(p.readers, 1), (p.writers, 1), (p.slots + state.rank, -_ACTIVE)]
         state.kind = state.inside = state.owner = 0
     else:
         yield [(p.writers, 1), (p.slots + state.rank, -_READER)]
+        if undone:
+            state.inside = state.owner = 0
     done[0] = True
     return 0
 
@@ -395,25 +416,30 @@ class Messages:
         """
         answers: list[list[int]] = []
         started: list[_Message] = []
-        interrupt: BaseException | None = None
-        while True:
-            try:
-                steps = make()
-                step = next(steps)
-                for number in itertools.count():
-                    if number == len(answers):
-                        if number == len(started):
-                            started.append(_Message(self._window, ranks, step))
-                        answers.append(started[number].finish(self._group))
-                    step = steps.send(answers[number])
-            except StopIteration as end:
-                return end.value, interrupt
-            except (RmaError, MemoryError):
-                for message in started:
-                    message.release()
-                raise
-            except BaseException as exc:
-                interrupt = exc
+        return to_the_end(_FAILURES, self._go_through, ranks, make, answers, started)
+
+    def _go_through(
+        self,
+        ranks: Sequence[int],
+        make: Callable[[], Generator[Any, list[int], Any]],
+        answers: list[list[int]],
+        started: list[_Message],
+    ) -> Any:
+        try:
+            steps = make()
+            step = next(steps)
+            for number in itertools.count():
+                if number == len(answers):
+                    if number == len(started):
+                        started.append(_Message(self._window, ranks, step))
+                    answers.append(started[number].finish(self._group))
+                step = steps.send(answers[number])
+        except StopIteration as end:
+            return end.value
+        except _FAILURES:
+            for message in started:
+                message.release()
+            raise
 
     def tell(
         self,

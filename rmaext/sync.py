@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from mpi4py import MPI
 
+from ._hot import to_the_end
 from ._lib import ffi, lib
-from .errors import PeerLostError, RmaTimeout, SyncError
+from .errors import PeerLostError, RmaError, RmaTimeout, SyncError
 from .living import Living
 from .lock import FarLock, Messages, NearLock, Places, judge
 
@@ -241,7 +242,9 @@ class Synchronisation:
         try:
             self.flush(lock.rank)
         finally:
-            self._release(state, lock, me, exclusive)
+            _, again = to_the_end(RmaError, self._leave, state, lock, me, exclusive)
+            if again is not None:
+                raise again
 
     def lock_all(self, timeout: float | None = None) -> Any:
         """Wait for the locks of all ranks, shared with others.
@@ -270,7 +273,9 @@ class Synchronisation:
                 self._acquire("lock_all", state, lock, me, False, left)
             state.everywhere.add(me)
         except BaseException:
-            self._release_all(state, me)
+            _, again = to_the_end(RmaError, self._release_all, state, me)
+            if again is not None:
+                raise again from None
             raise
         return _Guard(self, None)
 
@@ -287,7 +292,9 @@ class Synchronisation:
         try:
             self.flush()
         finally:
-            self._release_all(state, me)
+            _, again = to_the_end(RmaError, self._release_all, state, me)
+            if again is not None:
+                raise again
 
     def _release_all(self, state: State, me: int) -> None:
         failure: Exception | None = None
@@ -296,20 +303,20 @@ class Synchronisation:
             if (me, lock.rank) in state.readers:
                 try:
                     self._release(state, lock, me, False)
-                except Exception as exc:
+                except RmaError as exc:
                     failure = failure or exc
         if failure is not None:
             raise failure
 
     def _release(self, state: State, lock: NearLock | FarLock, me: int, exclusive: bool) -> None:
-        """Leave, and note that; between the two no signal handler runs."""
-        if isinstance(lock, NearLock):
-            try:
-                lib.rmaext_lock_leave(lock.state, exclusive)
-            finally:
-                if not exclusive:
-                    state.readers.pop((me, lock.rank), None)
-        else:
+        """Leave, and note that, however many signal handlers raise."""
+        _, again = to_the_end(RmaError, self._leave, state, lock, me, exclusive)
+        if again is not None:
+            raise again
+
+    def _leave(self, state: State, lock: NearLock | FarLock, me: int, exclusive: bool) -> None:
+        """Leave, unless that is done; no signal handler runs before it is noted."""
+        if lock.state.owner == me if exclusive else (me, lock.rank) in state.readers:
             done = [False]
             try:
                 lock.leave(exclusive, done)
@@ -342,16 +349,22 @@ class Synchronisation:
                 cell.inside = 0
                 cell.owner = 0
         except BaseException:
-            if cell.owner == me:
-                if not cell.inside:
-                    lock.abandon()
-                else:
-                    self._release(state, lock, me, exclusive)
-                    cell.inside = cell.owner = 0
-            lock.next_thread()
+            _, again = to_the_end(RmaError, self._undo, state, lock, me, exclusive)
+            if again is not None:
+                raise again from None
             raise
         if not exclusive and lock.threads:
             lock.next_thread()
+
+    def _undo(self, state: State, lock: NearLock | FarLock, me: int, exclusive: bool) -> None:
+        """End an `_acquire` that failed, wherever it was."""
+        if lock.state.owner == me:
+            try:
+                lock.undo(me, exclusive)
+            finally:
+                if lock.state.owner != me:
+                    state.readers.pop((me, lock.rank), None)
+        lock.next_thread()
 
     def _after_threads(
         self, call: str, lock: NearLock | FarLock, me: int, exclusive: bool, end: float | None

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import gc
 import itertools
@@ -23,6 +24,7 @@ from guarded import guarded, in_threads
 from mpi4py import MPI
 
 import rmaext
+from rmaext._lib import ffi
 from rmaext.group import Group
 from rmaext.host import Beacon
 from rmaext.living import Living
@@ -49,7 +51,89 @@ def add_one(win, rank):
     win.put(value + 1, rank, 0)
 
 
+class RingError(Exception):
+    pass
+
+
+class SecondError(Exception):
+    pass
+
+
+@pytest.fixture
+def two_signals():
+    """Return a function: RingError at a later step, and SecondError as soon as Python looks."""
+    pair = signal.SIGUSR1, signal.SIGUSR2
+    left = 0
+
+    def raiser(error):
+        def ring(*_):
+            raise error
+
+        return ring
+
+    def step(frame, event, _):
+        nonlocal left
+        left -= event != "c_call"  # Python looks after calls, not before them
+        if left == 0:
+            sys.setprofile(None)
+            list(map(_thread.interrupt_main, pair))  # in one call: it looks after it
+
+    def arm(steps):
+        nonlocal left
+        left = steps
+        sys.setprofile(step)
+
+    first = signal.signal(signal.SIGUSR1, raiser(RingError))
+    second = signal.signal(signal.SIGUSR2, raiser(SecondError))
+    yield arm
+    signal.signal(signal.SIGUSR1, first)
+    signal.signal(signal.SIGUSR2, second)
+
+
 # -- locks ---------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("exclusive", [False, True], ids=["shared", "exclusive"])
+@pytest.mark.parametrize("free", [False, True], ids=["queued", "free"])
+def test_signals_leave_no_lock_behind(comm, two_signals, exclusive, free):
+    """Two at a time, at any step; the second is raised while the lock is undone."""
+    target = (comm.rank + 1) % comm.size
+    with rmaext.Window.allocate(comm, 1) as win:
+        places = win._state("test").places
+        words = ffi.cast("int64_t *", win._block.maps[comm.rank]) + places.next - win._block.base
+        with win.lock(target):
+            pass
+        cell = win._target("test", target).state
+        win.fence()
+        for step in range(1, 80, 2):
+            if not free:  # somebody has drawn a ticket and is inside
+                words[0] += 1
+            comm.Barrier()
+            try:
+                try:
+                    two_signals(step)
+                    win.lock(target, exclusive, timeout=0.01)
+                    win.unlock(target)
+                finally:
+                    sys.setprofile(None)
+            except (RingError, SecondError, rmaext.RmaTimeout):
+                pass
+            try:
+                time.sleep(0)
+            except SecondError:  # the first was raised by the last step
+                pass
+            assert cell.inside or not cell.owner, f"step {step}"
+            with contextlib.suppress(rmaext.SyncError):  # it may have returned
+                win.unlock(target)
+            comm.Barrier()
+            if not free:
+                words[1] += 1
+                words[2] += 1
+            comm.Barrier()
+            with win.lock(target, True, timeout=20):
+                pass
+            comm.Barrier()
 
 
 def count(comm, rounds, threads):
