@@ -259,6 +259,8 @@ bool rmx_executor_sends(const struct rmaext_fabric *f)
 {
 	const struct rmx_executor *ex = &f->executor;
 
+	if (rmx_executor_owes(f))
+		return true;
 	for (unsigned int i = 0; i < ex->landed; i++)
 		if (ex->landings[i].state == RMX_REPLYING)
 			return true;
@@ -331,6 +333,76 @@ static void send_reply(struct rmaext_fabric *f, struct rmx_landing *landing)
 		landing_receive(f, landing);
 }
 
+/*
+ * Who was notified often answers with a notification, and has waited for this
+ * one: its reply goes with that message, or when the queue is read next. That
+ * is before the reader sleeps, and soon where there is a progress thread.
+ */
+static bool owe(struct rmaext_fabric *f, const struct rmx_landing *landing)
+{
+	struct rmx_executor *ex = &f->executor;
+
+	if (!f->progress.running || landing->reply_len != sizeof(ex->owed))
+		return false;
+	rmx_executor_pay(f);
+	if (rmx_executor_owes(f)) /* the provider takes nothing */
+		return false;
+	pthread_mutex_lock(&ex->lock);
+	memcpy(&ex->owed, landing->data + landing->reply, sizeof(ex->owed));
+	atomic_store(&ex->owed_to, landing->peer);
+	pthread_mutex_unlock(&ex->lock);
+	return true;
+}
+
+/* The caller is the CQ's reader. */
+void rmx_executor_pay(struct rmaext_fabric *f)
+{
+	struct rmx_executor *ex = &f->executor;
+	struct rmaext_peer *peer;
+
+	if (!rmx_executor_owes(f))
+		return;
+	pthread_mutex_lock(&ex->lock);
+	peer = atomic_load(&ex->owed_to);
+	/* other errors: it is lost, and the origin will notice by itself */
+	if (peer && (atomic_load(&peer->gone) ||
+		     rmx_wire_inject(f, &ex->owed, sizeof(ex->owed),
+				     peer->addr) != -FI_EAGAIN))
+		atomic_store(&ex->owed_to, NULL);
+	pthread_mutex_unlock(&ex->lock);
+}
+
+/* Nothing of it has been checked yet. */
+static bool is_notice(const struct rmx_landing *landing)
+{
+	struct rmx_request q;
+	struct rmx_range range;
+
+	if (landing->len < sizeof(q) + sizeof(range))
+		return false;
+	memcpy(&q, landing->data, sizeof(q));
+	memcpy(&range, landing->data + sizeof(q), sizeof(range));
+	return q.form == RMX_RANGES && q.count == 1 &&
+	       range.flags == RMX_WITH_NOTIFY;
+}
+
+/* A reply to one of ours, at the end of a request. */
+static void take_reply(struct rmaext_fabric *f, struct rmx_landing *landing)
+{
+	struct rmx_request q;
+	struct rmx_reply reply;
+
+	if (landing->len < sizeof(q) + sizeof(reply))
+		return;
+	memcpy(&q, landing->data, sizeof(q));
+	if (!q.replies)
+		return;
+	landing->len -= sizeof(reply);
+	memcpy(&reply, landing->data + landing->len, sizeof(reply));
+	if (reply.magic == RMX_REPLY)
+		rmx_message_answered(f, (char *)&reply, sizeof(reply));
+}
+
 /* The one that sent it has this name; of a window's, its word is good. */
 static bool same_origin(const struct rmx_landing *a,
 			const struct rmx_landing *b)
@@ -373,6 +445,7 @@ static void request_next(struct rmaext_fabric *f, struct rmx_landing *landing,
 	struct rmx_executor *ex = &f->executor;
 	const bool may_wait = ex->early_count < RMX_CREDITS * f->peer_count &&
 			      rmx_now() - landing->since < RMX_EARLY_MAX;
+	const bool notice = is_notice(landing);
 	enum rmx_served served = RMX_ANSWER;
 	unsigned int blocked = 0;
 
@@ -400,7 +473,10 @@ static void request_next(struct rmaext_fabric *f, struct rmx_landing *landing,
 		wait_early(ex, landing, RMX_BLOCKED);
 		break;
 	case RMX_ANSWER:
-		send_reply(f, landing);
+		if (notice && owe(f, landing))
+			landing_receive(f, landing);
+		else
+			send_reply(f, landing);
 		break;
 	case RMX_NOTHING:
 		landing_receive(f, landing);
@@ -449,6 +525,7 @@ static void landed(struct rmaext_fabric *f, struct rmx_landing *landing,
 	if (len >= sizeof(magic) && len <= RMX_LONGEST)
 		memcpy(&magic, landing->data, sizeof(magic));
 	if (magic == RMX_REQUEST) {
+		take_reply(f, landing);
 		landing->since = rmx_now();
 		landing->done = (struct rmx_done){0};
 		request_next(f, landing, RMX_PATIENCE);

@@ -139,8 +139,9 @@ struct rmx_request {
 	uint32_t rank; /* of the origin */
 	uint32_t count;
 	uint64_t unit;
-	uint8_t form; /* as enum rmx_form */
-	uint8_t nothing[7];
+	uint8_t form;	 /* as enum rmx_form */
+	uint8_t replies; /* at its end, to one of the peer's: 0 or 1 */
+	uint8_t nothing[6];
 };
 
 enum { RMX_WITH_FETCH = 1, RMX_WITH_NOTIFY = 2 }; /* flags of a range */
@@ -247,6 +248,9 @@ struct rmx_executor {
 	bool tagged;	      /* all messages are, see compat.h */
 	/* to whom the provider took no message */
 	_Atomic(struct rmaext_peer *) stalled;
+	/* a reply that may go with a message to that peer: see owe() */
+	_Atomic(struct rmaext_peer *) owed_to;
+	struct rmx_reply owed;
 	/* the rest belongs to the CQ's reader */
 	struct rmx_landing *landings; /* RMX_LANDINGS */
 	/* whose receives failed, the oldest first */
@@ -839,6 +843,12 @@ void rmx_executor_complete(struct rmaext_fabric *fabric, void *context,
 			   size_t len, const struct rmaext_error *failure);
 void rmx_executor_retry(struct rmaext_fabric *fabric);
 bool rmx_executor_sends(const struct rmaext_fabric *fabric);
+void rmx_executor_pay(struct rmaext_fabric *fabric);
+static inline bool rmx_executor_owes(const struct rmaext_fabric *fabric)
+{
+	return atomic_load_explicit(&fabric->executor.owed_to,
+				    memory_order_relaxed);
+}
 static inline bool rmx_executor_waits(const struct rmaext_fabric *fabric)
 {
 	return fabric->executor.queue || fabric->executor.early ||
@@ -880,6 +890,8 @@ enum rmx_step rmx_message_step(struct rmaext_op **op_p);
 int rmx_message_put(struct rmaext_window *window, int64_t rank, uint64_t offset,
 		    const void *buf, uint64_t len, int slot,
 		    struct rmaext_op **op_p);
+int rmx_message_post(struct rmaext_window *window, int64_t rank,
+		     uint64_t offset, const void *buf, uint64_t len, int slot);
 void rmx_message_sent(struct rmaext_fabric *fabric, struct rmx_box *box,
 		      const struct rmaext_error *failure);
 void rmx_message_answered(struct rmaext_fabric *fabric, const char *data,

@@ -231,6 +231,7 @@ static int send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	struct rmx_box *box = rmx_message_new(f, peer, op->window);
 	size_t end = sizeof(struct rmx_request);
 	struct rmx_request *q;
+	bool pays;
 	int ret;
 
 	if (!box)
@@ -245,11 +246,21 @@ static int send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 		/* what the target may refuse takes no others with it */
 	} while (op && op->window == last->window && !op->window->attached &&
 		 !is_bulk(op) && has_room(box, end, op));
+	pays = atomic_load(&f->executor.owed_to) == peer &&
+	       end <= RMX_MESSAGE - sizeof(f->executor.owed);
+	if (pays) {
+		q->replies = 1;
+		memcpy(box->data + end, &f->executor.owed,
+		       sizeof(f->executor.owed));
+		end += sizeof(f->executor.owed);
+	}
 	ret = rmx_message_send(f, box, &(struct iovec){box->data, end}, 1);
 	if (ret) {
 		rmx_message_drop(&f->executor, box);
 		return ret;
 	}
+	if (pays)
+		atomic_store(&f->executor.owed_to, NULL);
 	/* they leave the line, their links are the box's */
 	box->op = peer->queue;
 	peer->queue = op;
@@ -679,6 +690,42 @@ void rmx_message_fail_all(struct rmaext_fabric *f,
 
 /* -- an operation of this kind: a put by the target's hand */
 
+static int put_new(struct rmaext_window *w, int64_t rank, uint64_t offset,
+		   const void *buf, uint64_t len, int slot,
+		   struct rmaext_op **op_p)
+{
+	const bool copy = len <= RMX_COPY_MAX;
+	struct rmaext_op *op;
+	int ret = rmx_op_new(w, rank, RMX_MESSAGE_PUT, offset, len,
+			     copy ? len : 0, &op);
+
+	if (ret)
+		return ret;
+	op->unit = 1;
+	op->notify = slot;
+	op->operand = buf;
+	if (copy)
+		rmx_op_buffer(op);
+	*op_p = op;
+	return 0;
+}
+
+/* See rmx_notify_post(). */
+int rmx_message_post(struct rmaext_window *w, int64_t rank, uint64_t offset,
+		     const void *buf, uint64_t len, int slot)
+{
+	struct rmaext_op *op;
+	int ret;
+
+	if (len > RMX_COPY_MAX)
+		return -FI_EAGAIN;
+	ret = put_new(w, rank, offset, buf, len, slot, &op);
+	if (ret || rmx_message_step(&op) == RMX_DONE)
+		return ret;
+	rmaext_op_release(&op);
+	return -FI_EAGAIN;
+}
+
 /*
  * As rmaext_put(), but carried out by the target's process, which then counts
  * one up in the slot, unless that is -1. In order with the updates of this
@@ -688,18 +735,9 @@ int rmx_message_put(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		    const void *buf, uint64_t len, int slot,
 		    struct rmaext_op **op_p)
 {
-	const bool copy = len <= RMX_COPY_MAX;
 	struct rmaext_op *op;
-	int ret = rmx_op_new(w, rank, RMX_MESSAGE_PUT, offset, len,
-			     copy ? len : 0, &op);
+	int ret = put_new(w, rank, offset, buf, len, slot, &op);
 
 	*op_p = NULL;
-	if (ret)
-		return ret;
-	op->unit = 1;
-	op->notify = slot;
-	op->operand = buf;
-	if (copy)
-		rmx_op_buffer(op);
-	return rmx_op_run(op, op_p);
+	return ret ? ret : rmx_op_run(op, op_p);
 }

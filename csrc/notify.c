@@ -55,6 +55,18 @@ int rmaext_put_notify(rmaext_window *w, int64_t rank, uint64_t offset,
 	return ret;
 }
 
+int rmx_notify_post(struct rmaext_window *w, int64_t rank, uint64_t offset,
+		    const void *buf, uint64_t len, int slot)
+{
+	int ret = rmx_window_enter(w, "put_notify");
+
+	if (ret)
+		return ret;
+	ret = rmx_message_post(w, rank, offset, buf, len, slot);
+	rmx_window_leave(w);
+	return ret;
+}
+
 int rmaext_notify_return(rmaext_window *w, int slot, int64_t count)
 {
 	int ret = check("notify", w->self, slot);

@@ -27,6 +27,13 @@ static inline bool rmx_notify_take(struct rmx_block *block, int slot,
 	return true;
 }
 
+/*
+ * rmaext_put_notify() by message, with a copy of the data: it never waits.
+ * -FI_EAGAIN: the line to that rank is full, nothing was done.
+ */
+int rmx_notify_post(struct rmaext_window *window, int64_t rank, uint64_t offset,
+		    const void *buf, uint64_t len, int slot);
+
 static inline bool rmx_notify_slot(int64_t slot)
 {
 	return slot >= 0 && slot < RMAEXT_NOTIFY;

@@ -120,6 +120,7 @@ static int drain(struct rmaext_fabric *f)
 	int total = 0;
 	ssize_t n;
 
+	rmx_executor_pay(f);
 	do {
 		n = fi_cq_read(f->cq, entries, RMX_BATCH);
 		if (n == -FI_EAVAIL) {

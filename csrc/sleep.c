@@ -52,8 +52,11 @@ int rmx_doze(struct rmaext_fabric *f, int other_fd, int64_t ns, int64_t *nap)
 	};
 	struct timespec t;
 
+	rmx_executor_pay(f);
 	/* no event says that the provider takes what it did not */
-	if ((rmx_executor_waits(f) || rmx_backlog_waits(f)) && ns > RMX_NAP_MAX)
+	if ((rmx_executor_waits(f) || rmx_executor_owes(f) ||
+	     rmx_backlog_waits(f)) &&
+	    ns > RMX_NAP_MAX)
 		ns = RMX_NAP_MAX;
 	if (fds[0].fd >= 0) {
 		/* -FI_EAGAIN: something has come since the last read */

@@ -43,6 +43,19 @@ const char hot_put_notify_doc[] = PyDoc_STR(
 	"gaspi_write_notify, shmem_put_signal, and in MPI to MPI_Put,\n"
 	"MPI_Win_flush and a message.");
 
+/* The caller of the method holds what is copied. */
+static enum hot_outcome by_message(struct hot_window *w, int64_t rank,
+				   uint64_t offset, const void *from,
+				   uint64_t len, int slot)
+{
+	int code;
+
+	Py_BEGIN_ALLOW_THREADS
+	code = rmx_notify_post(w->it.window, rank, offset, from, len, slot);
+	Py_END_ALLOW_THREADS
+	return code ? HOT_ODD : HOT_DONE; /* errors come again */
+}
+
 static enum hot_outcome put_notify(struct hot_window *w, PyObject *origin,
 				   int64_t rank, int64_t index, int64_t slot)
 {
@@ -66,6 +79,8 @@ static enum hot_outcome put_notify(struct hot_window *w, PyObject *origin,
 					  len ? RMAEXT_WRITE : 0))
 		return HOT_ODD;
 	t = &w->it.window->targets[rank];
+	if (t->route == RMAEXT_FABRIC)
+		return by_message(w, rank, offset, from, len, (int)slot);
 	if (t->route != RMAEXT_DIRECT || !t->control)
 		return HOT_ODD;
 	rmx_copy(t->map + offset, from, len);
