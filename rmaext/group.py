@@ -61,6 +61,8 @@ class Group:
         More ranks than cores.
     spin : float
         Seconds that one who waits spins before it sleeps.
+    timeout : float
+        Seconds, of windows that say nothing else.
     processes : list of Process or None
         Proven to be on this node; None for the own rank and all others.
     near : list of int
@@ -70,6 +72,8 @@ class Group:
     """
 
     _keyval = MPI.KEYVAL_INVALID
+
+    timeout: float
 
     def __init__(self, comm: MPI.Comm) -> None:
         self._users = 1  # the attribute
@@ -104,6 +108,10 @@ class Group:
     def of(cls, comm: MPI.Comm) -> Group:
         """Return the communicator's group, made on first use. Collective."""
         _lifetime.check("window")
+        if cls._keyval != MPI.KEYVAL_INVALID and isinstance(comm, MPI.Comm) and comm:
+            known = comm.Get_attr(cls._keyval)
+            if isinstance(known, Group):
+                return known
         check_comm(comm)
         if cls._keyval == MPI.KEYVAL_INVALID:
             cls._keyval = MPI.Comm.Create_keyval(delete_fn=cls._comm_freed, nopython=False)
@@ -148,6 +156,7 @@ class Group:
     def _open(self) -> None:
         def hello() -> bytes:
             self._config = config = Config.read()
+            self.timeout = config.timeout
             if config.ptracer:
                 allow_copies()
             try:

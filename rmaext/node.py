@@ -138,9 +138,9 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = float) -> Array:
     dtype = np.dtype(dtype)
     check_dtype(dtype)
     dims = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
-    dims = tuple(operator.index(n) for n in dims) + dtype.shape
+    dims = tuple(map(operator.index, dims)) + dtype.shape
     dtype = dtype.base  # as numpy.zeros has it
-    if any(n < 0 for n in dims):
+    if min(dims, default=0) < 0:
         raise ValueError(f"shape {dims} has a negative dimension")
     nbytes = math.prod(dims) * dtype.itemsize
     if not nbytes:

@@ -108,8 +108,8 @@ class Region:
     def _record(self, network: bool) -> WindowRecord:
         """Describe the own array; registered, if it can be reached by the network."""
         array, key, base = self.array, b"", 0
-        start = int(array.__array_interface__["data"][0])
-        pointer = ffi.cast("char *", start)
+        pointer = memory.address(array)
+        start = int(ffi.cast("uintptr_t", pointer))
         if network and array.nbytes:
             fabric = self.group.network().fabric
             number = self.group.next_key()

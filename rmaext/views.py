@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import operator
+import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -76,7 +77,8 @@ class View(Window):
             self._shapes = [record.shape for record in self._records]
         _lifetime.on_end(self)
         self._closed = False
-        root._views[id(self)] = self
+        # in one step: another thread may make the first view, too
+        vars(root).setdefault("_views", weakref.WeakValueDictionary())[id(self)] = self
         if root._closed:  # by another thread, which may not have seen this one
             self._closed = True
             root._check_open("view")

@@ -175,7 +175,7 @@ class Window(
     _region: Region
     _array: Array
     _block: Block | None = None  # a hidden window has none
-    _views: weakref.WeakValueDictionary[int, Window]  # of it that may be open
+    _views: weakref.WeakValueDictionary[int, Window] | None = None  # that may be open
     _stride: int  # bytes from element to element
 
     # -- creation ----------------------------------------------------------------
@@ -191,7 +191,6 @@ class Window(
             raise RuntimeError("this window was made before; make another one")
         self._closed = True  # until it is whole
         self._comm = comm
-        self._views = weakref.WeakValueDictionary()
         self._group = group = Group.of(comm)
         if group.controls is None:
             group.controls = Controls(group, _hidden_window)
@@ -199,7 +198,7 @@ class Window(
 
         def mine() -> tuple[Array, int]:
             array = make()
-            self._timeout = timeout_seconds(timeout)
+            self._timeout = group.timeout if timeout is None else timeout_seconds(timeout)
             return array, memory.access_bits(access, array.flags.writeable)
 
         with group.alone():
@@ -555,7 +554,7 @@ class Window(
         """Refuse operations from now on; return the window with its parts and views."""
         self._closed = True
         # other threads may make more: those see that the window is closed
-        views = [ref() for ref in self._views.valuerefs()]
+        views = [] if self._views is None else [ref() for ref in self._views.valuerefs()]
         windows = [*self._parts(), *(view for view in views if view is not None)]
         for window in windows:
             window._closed = True
