@@ -80,6 +80,23 @@ def test_a_reader_tells_that_it_has_read(comm):
         assert not win.notify_counts().any()
 
 
+def test_an_origin_is_answered_by_one_that_was_notified_and_sleeps(comm):
+    """The answer may wait for a message back, but not for long."""
+    with guarded(comm, 1, "i8") as win:
+        for number in range(2):
+            win.fence()
+            if comm.rank == 0:
+                start = time.monotonic()
+                win.put_notify(np.array([number]), comm.size - 1, 0, DATA)
+                win.flush(comm.size - 1)
+                taken = time.monotonic() - start
+                assert taken < 2
+            if comm.rank == comm.size - 1:
+                win.wait_notify(DATA)
+                time.sleep(4)
+                assert win.local[0] == number
+
+
 def counted(comm, each):
     """All ranks, this one too, notify all slots of a few of all ranks at the same time."""
     slots = [0, 7, 255]
