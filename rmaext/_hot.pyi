@@ -108,5 +108,13 @@ class Win:
     ) -> None: ...
     def Flush(self, rank: int) -> None: ...
     def _be(
-        self, address: int, size: int, window: Any, units: Any, access: Any, passive: Any, /
+        self,
+        address: int,
+        size: int,
+        window: Window,
+        units: Any,
+        access: set[int],
+        passive: set[int],
+        /,
     ) -> None: ...
+    def _end(self) -> None: ...

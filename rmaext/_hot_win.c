@@ -10,7 +10,8 @@
 struct win {
 	PyObject_HEAD void *base;
 	Py_ssize_t size;
-	struct hot_window *window; /* NULL: is MPI.WIN_NULL */
+	bool open; /* else it is MPI.WIN_NULL */
+	struct hot_window *window;
 	PyObject *units;
 	PyObject *access;  /* a set: ranks that may be accessed */
 	PyObject *passive; /* of these, those that are locked */
@@ -20,10 +21,9 @@ PyDoc_STRVAR(
 	be_doc,
 	"_be($self, address, size, window, units, access, passive, /)\n"
 	"--\n\n"
-	"Stand for a window of bytes, None for none, and show so many bytes "
-	"at an\n"
-	"address. The sets are those of ranks that may be accessed, and are "
-	"locked.");
+	"Stand for a window of bytes, and show so many bytes at an address. "
+	"The sets\n"
+	"are those of ranks that may be accessed, and are locked.");
 
 static PyObject *win_be(struct win *w, PyObject *args)
 {
@@ -31,25 +31,33 @@ static PyObject *win_be(struct win *w, PyObject *args)
 	unsigned long long address;
 	Py_ssize_t size;
 
-	if (!PyArg_ParseTuple(args, "KnOOOO:_be", &address, &size, &window,
-			      &units, &access, &passive))
+	if (!PyArg_ParseTuple(args, "KnO!OO!O!:_be", &address, &size,
+			      &hot_window_type, &window, &units, &PySet_Type,
+			      &access, &PySet_Type, &passive))
 		return NULL;
-	if (window == Py_None) {
-		Py_CLEAR(w->window);
-	} else {
-		if (!PyObject_TypeCheck(window, &hot_window_type) ||
-		    !PyAnySet_Check(access) || !PyAnySet_Check(passive)) {
-			PyErr_SetString(PyExc_TypeError,
-					"a window and two sets are wanted");
-			return NULL;
-		}
-		Py_XSETREF(w->window, (struct hot_window *)Py_NewRef(window));
+	if (w->window) {
+		PyErr_SetString(PyExc_ValueError, "it has a window");
+		return NULL;
 	}
-	Py_XSETREF(w->units, Py_NewRef(units));
-	Py_XSETREF(w->access, Py_NewRef(access));
-	Py_XSETREF(w->passive, Py_NewRef(passive));
+	w->window = (struct hot_window *)Py_NewRef(window);
+	w->units = Py_NewRef(units);
+	w->access = Py_NewRef(access);
+	w->passive = Py_NewRef(passive);
 	w->base = (void *)(uintptr_t)address;
 	w->size = size;
+	w->open = true;
+	Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(end_doc, "_end($self, /)\n--\n\nStand for nothing.");
+
+/* Another thread may be inside a call: it goes on with what there was. */
+static PyObject *win_end(struct win *w, PyObject *args)
+{
+	(void)args;
+	w->open = false;
+	w->base = NULL;
+	w->size = 0;
 	Py_RETURN_NONE;
 }
 
@@ -63,7 +71,7 @@ static int win_get_buffer(struct win *w, Py_buffer *view, int flags)
 static bool is_in(const struct win *w, PyObject *set, PyObject *rank)
 {
 	/* other types might be equal to a number, and none */
-	return w->window && rank && PyLong_CheckExact(rank) &&
+	return w->open && rank && PyLong_CheckExact(rank) &&
 	       PySet_Contains(set, rank) == 1;
 }
 
@@ -277,6 +285,7 @@ static PyMethodDef win_methods[] = {
 	WIN_METHOD(Compare_and_swap),
 	WIN_METHOD(Flush),
 	{"_be", (PyCFunction)win_be, METH_VARARGS, be_doc},
+	{"_end", (PyCFunction)win_end, METH_NOARGS, end_doc},
 	{NULL, NULL, 0, NULL},
 };
 

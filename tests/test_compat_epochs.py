@@ -374,3 +374,120 @@ def test_wait_and_test(world):
         win.Start(MPI.GROUP_EMPTY)
         win.Complete()
         assert win.Wait() is True
+
+
+# -- in other processes ------------------------------------------------------------------
+
+ROUTES = [None, "fabric"]
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_nobody_waits_for_one_that_sleeps(mpirun, route):
+    """Every operation and lock ends while the target sleeps outside of MPI."""
+    code = """
+        import time
+        import numpy as np
+        from mpi4py import MPI
+        from rmaext.compat import Win
+        comm = MPI.COMM_WORLD
+        w = Win.Allocate(800, 8, comm=comm)
+        mine = np.zeros(100)
+        over = Win.Create(mine, 8, comm=comm)
+        for win in (w, over):
+            win.Fence(MPI.MODE_NOSUCCEED)
+        one, got = np.ones(1), np.zeros(1)
+        comm.Barrier()
+        if comm.rank:
+            time.sleep(4)
+        else:
+            time.sleep(0.1)
+            start = time.monotonic()
+            for win in (w, over):
+                for kind in (MPI.LOCK_SHARED, MPI.LOCK_EXCLUSIVE):
+                    win.Lock(1, kind)
+                    win.Put(one, 1)
+                    win.Get(got, 1, 1)
+                    win.Accumulate(one, 1, 2)
+                    win.Flush(1)
+                    win.Fetch_and_op(one, got, 1, 3)
+                    win.Compare_and_swap(*np.zeros((2, 1), "i8"), np.zeros(1, "i8"), 1, 4)
+                    win.Rget(got, 1).Wait()
+                    win.Rput(one, 1).Wait()
+                    win.Unlock(1)
+                win.Lock_all()
+                win.Put(one, 1)
+                win.Unlock_all()
+            assert time.monotonic() - start < 3, time.monotonic() - start
+        comm.Barrier()
+        w.Free()
+        over.Free()
+    """
+    done = mpirun(2, code, env={"RMAEXT_ROUTE": route})
+    assert not done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_lost_target(mpirun, route):
+    """MPI.Exception with the class for it, in all that would wait."""
+    code = """
+        import os, signal, time
+        import numpy as np
+        from mpi4py import MPI
+        from rmaext.compat import Win
+        comm = MPI.COMM_WORLD
+        w = Win.Allocate(800, 8, comm=comm)
+        w.Fence(MPI.MODE_NOSUCCEED)
+        one = np.ones(1)
+        w.Lock(1, MPI.LOCK_SHARED)
+        w.Put(one, 1)
+        w.Flush(1)
+        comm.Barrier()
+        if comm.rank:
+            os.kill(os.getpid(), signal.SIGKILL)
+        lost = {MPI.ERR_PROC_FAILED, MPI.ERR_OTHER}
+
+        def fails(call):
+            try:
+                call()
+            except MPI.Exception as exc:
+                assert exc.Get_error_class() in lost, exc
+                return True
+            return False
+
+        def use():
+            w.Put(one, 1)
+            w.Flush(1)
+            w.Get(one, 1)
+            w.Flush_local(1)
+
+        end = time.monotonic() + 15
+        while not fails(use):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        fails(lambda: w.Unlock(1))
+        w.Start(w.group)
+        assert fails(lambda: w.Put(one, 1))
+        os._exit(0)
+    """
+    done = mpirun(2, code, env={"RMAEXT_ROUTE": route}, survive=True)
+    assert not done.returncode, done.stderr
+
+
+def test_windows_that_are_not_freed(mpirun):
+    """Are of no account at the end, locked or not."""
+    code = """
+        import warnings
+        warnings.simplefilter("error")
+        import numpy as np
+        from mpi4py import MPI
+        from rmaext.compat import Win
+        kept = Win.Allocate(8, comm=MPI.COMM_WORLD)
+        Win.Create(bytearray(8), comm=MPI.COMM_WORLD)
+        Win.Create_dynamic(comm=MPI.COMM_WORLD)
+        kept.Lock(kept.group_rank)
+        kept.Put(np.ones(1), kept.group_rank)
+    """
+    for end in ("", "MPI.Finalize()", "MPI.Finalize(); kept.free()"):
+        done = mpirun(2, f"{code.rstrip()}\n        {end}\n")
+        assert not done.returncode, done.stderr
+        assert "rmaext" not in done.stderr

@@ -516,7 +516,7 @@ def _tell(datatype: MPI.Datatype, layout: Layout) -> None:
 
 
 def _forget(datatype: MPI.Datatype, keyval: int, layout: Layout) -> None:
-    """A datatype was freed: C must not know its object any more."""
+    """Let C forget its object: the datatype was freed."""
     _hot.mpi_forget()
 
 

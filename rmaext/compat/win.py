@@ -66,7 +66,7 @@ class Win(_hot.Win):
         self._state = state
         if state is None:
             self._window = self._units = self._epochs = self._attributes = _Nothing()
-            self._be(0, 0, None, None, None, None)
+            self._end()
             return
         self._window, self._units = state.window, state.units
         self._epochs, self._attributes = state.epochs, state.attributes
