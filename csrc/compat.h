@@ -44,6 +44,15 @@ static inline bool rmx_has_rails(const char *provider)
 }
 
 /*
+ * From 2.0 on, ofi_rxm does not know FI_DISCARD, by which ofi_mrail gives back
+ * what a message was received in: after 2,048 of them a rail takes none.
+ */
+static inline bool rmx_runs_dry(const char *provider, uint32_t version)
+{
+	return rmx_has_rails(provider) && FI_MAJOR(version) >= 2;
+}
+
+/*
  * ofi_mrail finds its rails in FI_OFI_MRAIL_ADDR and takes no source address.
  */
 static inline bool rmx_takes_address(const char *provider)

@@ -134,6 +134,14 @@ int rmaext_fabric_open(rmaext_library *lib,
 
 	if (!f)
 		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "fabric");
+	if (rmx_runs_dry(options->provider, lib->version())) {
+		free(f);
+		return rmx_fail(-FI_ENODATA, RMX_NO_RANK, "rmaext_fabric_open",
+				"provider %s: takes some 2,048 messages only "
+				"in libfabric 2.x; RMAEXT_LIBFABRIC can name "
+				"one of 1.x",
+				options->provider);
+	}
 	/* the threads that start below inherit its mask */
 	signals = rmx_signals_hold();
 	if (!signals) {

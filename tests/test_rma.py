@@ -417,6 +417,7 @@ def test_put_and_get_while_the_target_puts_and_gets(comm):
 
 
 @pytest.mark.matrix
+@pytest.mark.timeout(500)
 def test_own_rank_through_the_fabric(mpirun):
     """All tests of put, get and atomics where even the own rank is reached by the provider."""
     here = pathlib.Path(__file__).parent
