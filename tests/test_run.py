@@ -53,13 +53,6 @@ def python(*args: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str
     )
 
 
-def said(text: str) -> str:
-    """What a program wrote, without the MPI's words on an abort."""
-    return re.sub(
-        r"^(Abort\(|-----|MPI_ABORT|with errorcode|NOTE: |You may|Proc:|  Proc).*\n?", "", text
-    )
-
-
 @pytest.mark.parametrize(
     "args",
     [
@@ -101,7 +94,6 @@ def test_program_ends_as_under_python(tmp_path: Path, code: str) -> None:
     plain = python("program.py", cwd=tmp_path)
     mine = python(*RUN, "program.py", cwd=tmp_path)
     assert mine.returncode == plain.returncode
-    # but where python itself could not compile it, whose own frames are not hidden
     assert (mine.stdout, mine.stderr) == (plain.stdout, plain.stderr)
 
 
@@ -109,8 +101,7 @@ def test_program_ends_as_under_python(tmp_path: Path, code: str) -> None:
 def test_missing_program(tmp_path: Path, args: list[str]) -> None:
     plain, mine = python(*args, cwd=tmp_path), python(*RUN, *args, cwd=tmp_path)
     assert mine.returncode == plain.returncode != 0
-    assert "missing" in mine.stderr
-    assert "Traceback" not in mine.stderr
+    assert mine.stderr == plain.stderr
 
 
 def test_no_program(tmp_path: Path) -> None:
@@ -171,8 +162,10 @@ def test_exception_aborts_the_job() -> None:
 @pytest.mark.parametrize("route", ["", "fabric", "mixed"])
 def test_spokes_do_not_wait_for_a_hub_that_sleeps(route: str) -> None:
     env = {"RMAEXT_ROUTE": "fabric" if route == "fabric" else None}
+    node = 'RMAEXT_NODE="node $((${PMI_RANK-$PMIX_RANK} % 2))" exec "$@"'
     program = ROOT / "tests" / "programs" / "hub.py"
-    done = launch.mpirun(3, program, dropin=True, env=env, timeout=50)
+    extra = ["sh", "-c", node, "sh"] if route == "mixed" else []
+    done = launch.mpirun(3, program, dropin=True, env=env, timeout=50, extra_args=extra)
     assert done.returncode == 0, done.stderr
     assert "20 reads by each spoke" in done.stdout
 
@@ -193,7 +186,7 @@ def test_differences_are_reported_once_a_place(tmp_path: Path) -> None:
     assert python(*RUN, "program.py", cwd=tmp_path).stderr == ""
     done = python(*RUN, "program.py", cwd=tmp_path, RMAEXT_COMPAT="warn")
     assert done.returncode == 0, done.stderr
-    lines = [line.split(": ")[:2] for line in done.stderr.splitlines()]
+    lines = [Path(line).name.split(": ")[:2] for line in done.stderr.splitlines()]
     assert lines == [
         ["program.py:5", "MPI.Win.Rput"],
         ["program.py:7", "MPI.Win.handle"],

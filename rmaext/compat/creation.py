@@ -20,12 +20,14 @@ from ..window import Window
 from .attributes import Attributes, MpiWin
 from .epochs import Epochs
 from .errors import RAISED, error, translation
+from .young import Young
 
 __all__ = ["State", "allocate", "allocate_shared", "create", "create_dynamic"]
 
 Bytes = NDArray[np.uint8]
 T = TypeVar("T")
 
+_NEW = (MPI.WIN_FLAVOR_ALLOCATE, MPI.WIN_FLAVOR_SHARED)
 _NULL_HANDLE = MpiWin().handle
 _PROC_NULL = int(MPI.PROC_NULL)
 _ARGUMENTS = struct.Struct("<qq")  # displacement unit, code of an error
@@ -57,7 +59,8 @@ class State:
         self.near = frozenset(
             rank for rank, route in enumerate(window._routes) if route != lib.RMAEXT_FABRIC
         )
-        self.epochs = Epochs(window)
+        new = attributes.fixed[MPI.WIN_CREATE_FLAVOR] in _NEW
+        self.epochs = Epochs(window, Young(window) if new else None)
         self.handle = next(self._handles)
         self._live[self.handle] = self
 

@@ -7,6 +7,7 @@ The rules of MPI-4.1, section 12.5. An epoch belongs to the process, not to a th
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mpi4py import MPI
@@ -15,6 +16,7 @@ from .errors import error
 
 if TYPE_CHECKING:
     from ..window import Window
+    from .young import Young
 
 __all__ = ["Epochs"]
 
@@ -50,11 +52,13 @@ class Epochs:
         "_size",
         "_start",
         "_window",
+        "_young",
         "access",
         "passive",
     )
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: Window, young: Young | None = None) -> None:
+        self._young = young  # None once that is over
         self.access: set[int] = set()
         self.passive: set[int] = set()
         self._window = window
@@ -109,6 +113,7 @@ class Epochs:
             _check_assertion("Fence", assertion, _FENCE_MODES)
         if self._locks or self._start is not None or self._post or self._all is not None:
             _refuse("Fence", "an epoch of another kind is open")
+        self._begin_to_use([])
         self._window.fence()
         self.access.clear()
         self._fence = _NO if assertion & MPI.MODE_NOSUCCEED else _MAYBE
@@ -120,6 +125,7 @@ class Epochs:
         _check_assertion("Start", assertion, MPI.MODE_NOCHECK)
         ranks = self._members("Start", group)
         self._no_access("Start")
+        self._begin_to_use([])
         self._start, self._late = ranks, True
 
     def complete(self) -> None:
@@ -148,6 +154,7 @@ class Epochs:
         if self._post or self._fence == _YES:
             _refuse("Post", "an epoch in which others may access this rank is open")
         self._fence = _NO
+        self._begin_to_use([])
         self._window.post(ranks)
         self._post = True
 
@@ -183,6 +190,8 @@ class Epochs:
             _refuse("Lock", f"rank {rank} is locked already")
         elif not locks and (self._fence or self._start is not None or self._all is not None):
             self._no_access("Lock")
+        if self._young is not None:
+            self._begin_to_use([rank])
         locks[rank] = real  # from here on other threads are refused
         if real:
             try:
@@ -213,6 +222,7 @@ class Epochs:
         """Lock_all."""
         _check_assertion("Lock_all", assertion, MPI.MODE_NOCHECK)
         self._no_access("Lock_all")
+        self._begin_to_use(range(self._size))
         if not assertion:
             self._window.lock_all()
         self._all = not assertion
@@ -234,6 +244,15 @@ class Epochs:
             self._all = None
 
     # -- helpers ---------------------------------------------------------------------
+
+    def _begin_to_use(self, ranks: Iterable[int]) -> None:
+        """Tell the others that this rank's memory is ready; wait for theirs, but not long."""
+        young = self._young
+        if young is not None:
+            young.begin()
+            young.wait(rank for rank in ranks if rank != _PROC_NULL)
+            if young.over:
+                self._young = None
 
     def _is_open(self) -> bool:
         return bool(self.access) or self._start is not None

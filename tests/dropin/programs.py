@@ -86,7 +86,7 @@ PROGRAMS: Sequence[Program] = (
     _suite("test_util_sync", 78),
     *map(_demo, ("nxtval/nxtval-onesided", "nxtval/nxtval-scalable", "nxtval/nxtval-mpi3")),
     _demo("compute-pi/cpi-rma", "100\n1000\n0\n", "pi is approximately 3.1415927"),
-    Program("pshmem", ("-c", "import pshmem.test; pshmem.test.run()"), (2, 3), 13),
+    Program("pshmem", ("-c", "import pshmem.test; pshmem.test.run()"), (2, 3), 13, limit=600),
     _sppy("test_spwindow_partial_get", 1, 8),
     _sppy("test_spwindow_multisource", 6, 2),
     _sppy("test_with_cylinders", 2, 7, *FARMER_TESTS),
