@@ -14,6 +14,7 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import sys
 import time
 from pathlib import Path
@@ -81,6 +82,8 @@ def main() -> int:
     parser.add_argument("--sizes", help="of the programs' sizes only these, as 1,2")
     parser.add_argument("--plain", action="store_true", help="the MPI's own windows")
     options = parser.parse_args()
+    # so that a job is ended with it
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     install()
     routes = ["direct"] if options.plain else options.routes.split(",")
     sizes = {int(size) for size in options.sizes.split(",")} if options.sizes else None
