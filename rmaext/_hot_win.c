@@ -106,6 +106,24 @@ static PyObject *finish(struct win *w, enum hot_outcome done, PyObject *name,
 			       : report(w);
 }
 
+/*
+ * What goes to the own rank is there when the call returns, as with any MPI: by
+ * network, others might overtake it.
+ */
+static bool reach_self(struct win *w, PyObject *rank)
+{
+	const struct rmaext_window *window = w->window->it.window;
+	PyObject *result;
+	int64_t number;
+
+	if (!hot_to_index(rank, &number) || number != window->self ||
+	    window->targets[number].route == RMAEXT_DIRECT)
+		return true;
+	result = PyObject_CallMethod((PyObject *)w->window, "flush", "O", rank);
+	Py_XDECREF(result);
+	return result;
+}
+
 static PyObject *move(struct win *w, bool put, PyObject *name,
 		      PyObject *const *args, Py_ssize_t n, PyObject *keywords)
 {
@@ -118,6 +136,8 @@ static PyObject *move(struct win *w, bool put, PyObject *name,
 	    is_in(w, w->access, got[1]))
 		done = hot_mpi_move(w->window, w->units, got[0], got[1],
 				    or_none(got[2]), put);
+	if (done == HOT_DONE && put && !reach_self(w, got[1]))
+		return report(w);
 	return finish(w, done, name, args, n, keywords);
 }
 
@@ -158,6 +178,8 @@ static PyObject *win_Accumulate(struct win *w, PyObject *const *args,
 	    is_in(w, w->access, got[1]) && hot_mpi_op(got[3], &op))
 		done = hot_mpi_update(w->window, w->units, got[0], NULL, got[1],
 				      or_none(got[2]), op, false);
+	if (done == HOT_DONE && !reach_self(w, got[1]))
+		return report(w);
 	return finish(w, done, hot_names.Accumulate, args, n, keywords);
 }
 

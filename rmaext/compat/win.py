@@ -313,6 +313,7 @@ class Win(_hot.Win):
     def _Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
         self._epochs.enter("Put", target_rank)
         transfer.put(self, origin, target_rank, target)
+        self._reach_self(target_rank)
 
     @translated
     def _Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
@@ -325,6 +326,12 @@ class Win(_hot.Win):
     ) -> None:
         self._epochs.enter("Accumulate", target_rank)
         transfer.accumulate(self, origin, target_rank, target, op)
+        self._reach_self(target_rank)
+
+    def _reach_self(self, rank: int) -> None:
+        """Flush to the own rank, where that is reached by network; see _hot_win.c."""
+        if rank == self._attributes.rank and self._window.route(rank) != "direct":
+            self._window.flush(rank)
 
     @translated
     def _Get_accumulate(
