@@ -189,6 +189,14 @@ static void raw(void)
 	struct rig r;
 	char key[32];
 
+	if (rmaext_library_version(library) >> 16 >= 2) {
+		struct rmaext_fabric_options options = {.provider = provider};
+		rmaext_fabric *f = NULL;
+
+		EQUAL(rmaext_fabric_open(library, &options, &f), -FI_ENODATA);
+		EQUAL(f, NULL);
+		return;
+	}
 	rig_open(&r, (struct rig_options){.size = 100000});
 	CHECK(r.info.mr_mode & MR_RAW);
 	EQUAL(r.info.key_size, 32);
