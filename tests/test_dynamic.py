@@ -391,6 +391,7 @@ def test_exit_without_close(end, route):
 def test_killed_target():
     """A typed error within the time limit; the others go on."""
     body = """
+        world.Barrier()
         if rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         try:
