@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from . import _gil  # noqa: F401 (before anything that needs it)
@@ -64,11 +65,7 @@ _HOMES = dict.fromkeys(__all__, "errors") | {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for when it is: the import of mpi4py.MPI initialises MPI.
-
-    So a program may still set mpi4py.rc after `import rmaext`, and one that
-    `python -m rmaext run` starts.
-    """
+    """Import what is asked for when it is; see below."""
     home = _HOMES.get(name)
     if home is None and name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -85,3 +82,10 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+# All of it at once, so that nothing is missing after a fork, or without descriptors. But
+# the import of mpi4py.MPI initialises MPI: `python -m rmaext run` leaves that to the program.
+if sys.argv[:1] != ["-m"]:
+    for _name in __all__:
+        __getattr__(_name)
