@@ -314,19 +314,9 @@ int rmaext_many(rmaext_window *w, int kind, int op, int type, uint64_t unit,
 		const int64_t *offsets, const void *values, void *results,
 		struct rmaext_many *many_p)
 {
-	const struct rmx_many it = {
-		.window = w,
-		.kind = kind,
-		.op = op,
-		.type = type,
-		.unit = unit,
-		.count = count,
-		.ones = ones,
-		.ranks = ranks,
-		.offsets = offsets,
-		.values = values,
-		.results = results,
-	};
+	const struct rmx_many it = {w,	     kind,   op,      type,
+				    unit,    count,  ones,    ranks,
+				    offsets, values, results, 0};
 
 	return many(&it, many_p);
 }
@@ -337,19 +327,8 @@ int rmaext_many_at(rmaext_window *w, int kind, int op, int type, uint64_t unit,
 		   struct rmaext_many *many_p)
 {
 	const struct rmx_many it = {
-		.window = w,
-		.kind = kind,
-		.op = op,
-		.type = type,
-		.unit = unit,
-		.count = count,
-		.ones = RMAEXT_ONE_RANK,
-		.ranks = rank,
-		.offsets = offsets,
-		.values = values,
-		.results = results,
-		.scale = scale,
-	};
+		w,    kind,    op,     type,	unit, count, RMAEXT_ONE_RANK,
+		rank, offsets, values, results, scale};
 
 	if (scale - 1 >= INT64_MAX) {
 		many_p->batch = NULL;

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from . import _gil  # noqa: F401 (before anything that needs it)
 
-if TYPE_CHECKING:
+# All of it at once, so that nothing is missing after a fork, or without descriptors. But
+# the import of mpi4py.MPI initialises MPI: `python -m rmaext run` leaves that to the program.
+if TYPE_CHECKING or sys.argv[:1] != ["-m"]:
     from .errors import (
         AccessError,
         AlignmentError,
@@ -65,7 +67,7 @@ _HOMES = dict.fromkeys(__all__, "errors") | {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for when it is; see below."""
+    """Import what is asked for when it is, under `python -m rmaext`."""
     home = _HOMES.get(name)
     if home is None and name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -82,10 +84,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-# All of it at once, so that nothing is missing after a fork, or without descriptors. But
-# the import of mpi4py.MPI initialises MPI: `python -m rmaext run` leaves that to the program.
-if sys.argv[:1] != ["-m"]:
-    for _name in __all__:
-        __getattr__(_name)

@@ -708,22 +708,17 @@ class Window(
         rank, first, _ = place
         fabric, handle = self._fabric, self._handle
         first *= self._stride
-        if fabric is None:  # it may wait for nothing but the guard of updates
-            op = ffi.new("rmaext_op **")
-            try:
-                code = function(handle, rank, first, *arguments, op)
-                if code:
-                    self._continue(call, place, code, op)
-            finally:
-                lib.rmaext_op_release(op)
-            return
-        op = fabric.hold(handle, buffers)
+        # without a fabric it may wait for nothing but the guard of updates
+        op = ffi.new("rmaext_op **") if fabric is None else fabric.hold(handle, buffers)
         try:
             code = function(handle, rank, first, *arguments, op)
             if code:
                 self._continue(call, place, code, op)
         finally:
-            fabric.release(op)
+            if fabric is None:
+                lib.rmaext_op_release(op)
+            else:
+                fabric.release(op)
 
     def _continue(self, call: str, place: Place, code: int, op: Any) -> None:
         """Wait until an operation has ended, or raise its error. The caller releases it."""

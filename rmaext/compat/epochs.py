@@ -102,7 +102,7 @@ class Epochs:
 
     def may_free(self) -> None:
         """Raise ERR_RMA_SYNC if an epoch has yet to be ended by this rank."""
-        if self._locks or self._start is not None or self._post or self._all is not None:
+        if self._is_unended():
             _refuse("Free", "an epoch is open")
 
     # -- fence -----------------------------------------------------------------------
@@ -111,7 +111,7 @@ class Epochs:
         """Fence."""
         if assertion:
             _check_assertion("Fence", assertion, _FENCE_MODES)
-        if self._locks or self._start is not None or self._post or self._all is not None:
+        if self._is_unended():
             _refuse("Fence", "an epoch of another kind is open")
         self._begin_to_use([])
         self._window.fence()
@@ -257,10 +257,16 @@ class Epochs:
     def _is_open(self) -> bool:
         return bool(self.access) or self._start is not None
 
+    def _accesses(self) -> bool:
+        """Whether this rank has begun an epoch of access other than by Fence."""
+        return bool(self._locks) or self._start is not None or self._all is not None
+
+    def _is_unended(self) -> bool:
+        return self._accesses() or self._post
+
     def _no_access(self, call: str) -> None:
         """Check that a new epoch of access may begin."""
-        locked = self._locks or self._all is not None
-        if locked or self._start is not None or self._fence == _YES:
+        if self._accesses() or self._fence == _YES:
             _refuse(call, "an epoch in which this rank accesses others is open")
         self._fence = _NO
 

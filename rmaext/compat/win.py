@@ -330,7 +330,7 @@ class Win(_hot.Win):
 
     def _reach_self(self, rank: int) -> None:
         """Flush to the own rank, where that is reached by network; see _hot_win.c."""
-        if rank == self._attributes.rank and self._window.route(rank) != "direct":
+        if rank == self._attributes.rank and rank not in self._near:
             self._window.flush(rank)
 
     @translated
@@ -424,48 +424,38 @@ class Win(_hot.Win):
 
     # -- epochs ----------------------------------------------------------------------
 
+    @translated
     def Fence(self, assertion: int = 0) -> None:
         """End an epoch of all ranks, and begin one. Collective."""
-        try:
-            self._epochs.fence(assertion)
-        except RAISED as exc:
-            report(self, exc)
+        self._epochs.fence(assertion)
 
+    @translated
     def Start(self, group: MPI.Group, assertion: int = 0) -> None:
         """Begin to access the ranks of a group."""
-        try:
-            self._epochs.start(group, assertion)
-        except RAISED as exc:
-            report(self, exc)
+        self._epochs.start(group, assertion)
 
+    @translated
     def Complete(self) -> None:
         """End what `Start` began."""
-        try:
-            self._epochs.complete()
-        except RAISED as exc:
-            report(self, exc)
+        self._epochs.complete()
 
+    @translated
     def Post(self, group: MPI.Group, assertion: int = 0) -> None:
         """Let the ranks of a group access this one."""
-        try:
-            self._epochs.post(group, assertion)
-        except RAISED as exc:
-            report(self, exc)
+        self._epochs.post(group, assertion)
 
+    @translated
     def Wait(self) -> Literal[True]:
         """Wait until what `Post` began was ended by all."""
-        try:
-            self._epochs.wait()
-            return True
-        except RAISED as exc:
-            report(self, exc)
+        self._epochs.wait()
+        return True
 
+    @translated
     def Test(self) -> bool:
         """Return whether what `Post` began was ended by all; then it is over."""
-        try:
-            return bool(self._epochs.test())
-        except RAISED as exc:
-            report(self, exc)
+        return bool(self._epochs.test())
+
+    # what `translated` does, without the time that its call takes
 
     def Lock(self, rank: int, lock_type: int = MPI.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
         """Begin to access a rank."""
@@ -481,55 +471,43 @@ class Win(_hot.Win):
         except RAISED as exc:
             report(self, exc)
 
+    @translated
     def Lock_all(self, assertion: int = 0) -> None:
         """Begin to access all ranks, together with others."""
-        try:
-            self._epochs.lock_all(assertion)
-        except RAISED as exc:
-            report(self, exc)
+        self._epochs.lock_all(assertion)
 
+    @translated
     def Unlock_all(self) -> None:
         """End what `Lock_all` began."""
-        try:
-            self._epochs.unlock_all()
-        except RAISED as exc:
-            report(self, exc)
+        self._epochs.unlock_all()
 
     @translated
     def _Flush(self, rank: int) -> None:
         self._epochs.enter_passive("Flush", rank)
         self._window.flush(rank)
 
+    @translated
     def Flush_all(self) -> None:
         """Wait until all operations are complete at their targets."""
-        try:
-            self._epochs.enter_passive_all("Flush_all")
-            self._window.flush()
-        except RAISED as exc:
-            report(self, exc)
+        self._epochs.enter_passive_all("Flush_all")
+        self._window.flush()
 
+    @translated
     def Flush_local(self, rank: int) -> None:
         """Wait until the buffers of all operations on a rank may be used again."""
-        try:
-            self._epochs.enter_passive("Flush_local", rank)
-            self._window.flush_local(rank)
-        except RAISED as exc:
-            report(self, exc)
+        self._epochs.enter_passive("Flush_local", rank)
+        self._window.flush_local(rank)
 
+    @translated
     def Flush_local_all(self) -> None:
         """Wait until the buffers of all operations may be used again."""
-        try:
-            self._epochs.enter_passive_all("Flush_local_all")
-            self._window.flush_local()
-        except RAISED as exc:
-            report(self, exc)
+        self._epochs.enter_passive_all("Flush_local_all")
+        self._window.flush_local()
 
+    @translated
     def Sync(self) -> None:
         """Order accesses to this rank's memory."""
-        try:
-            self._window.sync()
-        except RAISED as exc:
-            report(self, exc)
+        self._window.sync()
 
     # -- errors ----------------------------------------------------------------------
 
