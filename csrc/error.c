@@ -5,6 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
+_Static_assert(RMAEXT_ETOOSMALL == (int)FI_ETOOSMALL, "as libfabric has it");
+_Static_assert(RMAEXT_EBADFLAGS == (int)FI_EBADFLAGS, "as libfabric has it");
+_Static_assert(RMAEXT_ENOKEY == (int)FI_ENOKEY, "as libfabric has it");
+
 /*
  * A record a thread, not a fabric: opening has no fabric yet, and two threads
  * that fail at once must not read each other's words.

@@ -30,6 +30,13 @@ enum {
 	RMAEXT_PENDING = -115,
 };
 
+/* libfabric's own error numbers that callers meet, without the sign */
+enum {
+	RMAEXT_ETOOSMALL = 257,
+	RMAEXT_EBADFLAGS = 260,
+	RMAEXT_ENOKEY = 266,
+};
+
 enum { RMAEXT_READ = 1, RMAEXT_WRITE = 2 }; /* rights of origins */
 
 enum { RMAEXT_DIRECT = 0, RMAEXT_CMA = 1, RMAEXT_FABRIC = 2 }; /* routes */

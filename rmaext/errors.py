@@ -15,15 +15,20 @@ __all__ = [
     "AlignmentError",
     "AttachError",
     "BoundsError",
+    "BusyError",
     "ClosedError",
+    "FlagsError",
     "KeyRecordError",
+    "KeyRejectedError",
     "LibraryError",
+    "NoKeyError",
     "NoProviderError",
     "NotLocalError",
     "PeerLostError",
     "RmaError",
     "RmaTimeout",
     "SyncError",
+    "TooSmallError",
     "Unsupported",
 ]
 
@@ -125,6 +130,26 @@ class LibraryError(RmaError, LookupError):
     """No libfabric could be opened."""
 
 
+class NoKeyError(RmaError, ValueError):
+    """The key that was asked for is taken, or a region has none (-FI_ENOKEY)."""
+
+
+class KeyRejectedError(RmaError, ValueError):
+    """The provider does not take that key, or none of ours (-FI_EKEYREJECTED)."""
+
+
+class FlagsError(RmaError, ValueError):
+    """The provider does not know what a registration asks for (-FI_EBADFLAGS)."""
+
+
+class TooSmallError(RmaError, ValueError):
+    """There is less room than what is to be read takes (-FI_ETOOSMALL)."""
+
+
+class BusyError(RmaError, RuntimeError):
+    """Somebody else still uses it (-FI_EBUSY)."""
+
+
 _LOST = (
     errno.ENOTCONN,
     errno.ECONNREFUSED,
@@ -151,6 +176,11 @@ _CLASSES: dict[int, type[RmaError]] = {
     errno.ENODATA: NoProviderError,
     errno.ENOENT: LibraryError,
     errno.EREMOTE: NotLocalError,
+    errno.EBUSY: BusyError,
+    errno.EKEYREJECTED: KeyRejectedError,
+    lib.RMAEXT_ENOKEY: NoKeyError,
+    lib.RMAEXT_EBADFLAGS: FlagsError,
+    lib.RMAEXT_ETOOSMALL: TooSmallError,
     **dict.fromkeys(_LOST, PeerLostError),
 }
 

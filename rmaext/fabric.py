@@ -45,7 +45,6 @@ _MR_MODES = {
 
 _RAW = 1 << 3
 CONTROL_BYTES = 64
-_FI_ENOKEY = 266
 # Buffers that only the network uses. Beyond these, the next request waits.
 _ORPHANS = 1024
 _ORPHAN_BYTES = 64 << 20
@@ -201,7 +200,7 @@ class Fabric:
         memory = ffi.new("rmaext_memory **")
         for _ in range(8):
             code = lib.rmaext_memory_register(self.live(), pointer, nbytes, access, key, memory)
-            if code != -_FI_ENOKEY:
+            if code != -lib.RMAEXT_ENOKEY:
                 break
             key = secrets.randbits(64)
         check(code)

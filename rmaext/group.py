@@ -22,7 +22,7 @@ from mpi4py import MPI
 from . import _lifetime, collective
 from ._lib import ffi, lib
 from .config import Config
-from .errors import ClosedError, KeyRecordError, PeerLostError, RmaError, from_c
+from .errors import BusyError, ClosedError, KeyRecordError, PeerLostError, RmaError, from_c
 from .fabric import Fabric
 from .host import Beacon, Hello, pidfd_of
 from .keys import WindowRecord, agree, parse_all
@@ -281,7 +281,7 @@ class Group:
         inner = self._turn.get("thread") == me  # in a signal handler
         if self._turn.setdefault("thread", me) != me:  # in one step
             text = "another thread is in a collective call over this communicator"
-            raise RmaError(errno.EBUSY, text)
+            raise BusyError(errno.EBUSY, text)
         try:
             yield
         finally:

@@ -20,7 +20,6 @@ from .errors import LibraryError, check
 __all__ = ["Candidate", "Library", "open_library"]
 
 _SONAME = "libfabric.so.1"
-_FI_ETOOSMALL = 257
 
 
 def _loaded() -> set[str]:
@@ -95,7 +94,7 @@ class Library:
         while True:
             buf = ffi.new("char[]", size[0])
             code = lib.rmaext_candidates(self.handle, name, mr_basic, buf, size)
-            if code != -_FI_ETOOSMALL:
+            if code != -lib.RMAEXT_ETOOSMALL:
                 break
         check(code)
         lines = ffi.string(buf).decode().splitlines()
