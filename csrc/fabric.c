@@ -11,11 +11,13 @@
 
 /*
  * What the shim knows how to obey. FI_MR_BASIC stands alone: it is the old
- * spelling of VIRT_ADDR | ALLOCATED | PROV_KEY.
+ * spelling of VIRT_ADDR | ALLOCATED | PROV_KEY, as the mode FI_LOCAL_MR is of
+ * LOCAL.
  */
-#define MR_MODES \
-	(FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_RAW)
 #define MR_BASIC_MEANS (FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY)
+#define MR_MODES                                                           \
+	(MR_BASIC_MEANS | FI_MR_RAW | FI_MR_MMU_NOTIFY | FI_MR_RMA_EVENT | \
+	 FI_MR_ENDPOINT | FI_MR_HMEM | FI_MR_COLLECTIVE)
 
 struct fi_info *rmx_hints(struct rmaext_library *lib, const char *provider,
 			  const char *domain, int mr_basic)
@@ -153,6 +155,7 @@ int rmaext_fabric_open(rmaext_library *lib,
 	f->progress.cq_fd = f->progress.wake_fd = -1;
 	pthread_mutex_init(&f->lock, NULL);
 	pthread_mutex_init(&f->backlog.lock, NULL);
+	pthread_mutex_init(&f->registrar.lock, NULL);
 	ret = find(lib, options, &f->info);
 	if (ret)
 		goto close;
@@ -160,6 +163,7 @@ int rmaext_fabric_open(rmaext_library *lib,
 	f->mr_mode = (uint64_t)f->info->domain_attr->mr_mode;
 	if (f->mr_mode & FI_MR_BASIC)
 		f->mr_mode |= MR_BASIC_MEANS;
+	f->mr_mode &= ~(uint64_t)FI_MR_SCALABLE; /* demands nothing */
 	f->key_size = f->info->domain_attr->mr_key_size;
 	f->chunk = f->info->ep_attr->max_msg_size;
 	if (f->chunk > (size_t)4 << 20) /* progress shows within a transfer */
@@ -206,10 +210,12 @@ static void close_fid(struct fid *fid, int *ret_p)
  */
 static void close_domain(struct rmaext_fabric *f, int *ret_p)
 {
+	struct fid_eq *eq = atomic_load(&f->registrar.eq);
 	int ignored = 0;
 	int *code_p = f->executor.failed ? &ignored : ret_p;
 
 	close_fid(f->domain ? &f->domain->fid : NULL, code_p);
+	close_fid(eq ? &eq->fid : NULL, code_p);
 	close_fid(f->fabric ? &f->fabric->fid : NULL, code_p);
 }
 
@@ -250,9 +256,23 @@ static void bury(struct rmaext_fabric *f)
 		;
 }
 
+static void close_memories(struct rmaext_fabric *f, int *ret_p)
+{
+	for (struct rmaext_memory *m = f->memories; m; m = m->next) {
+		int ret = rmx_region_close(f, &m->region);
+
+		if (ret && !*ret_p)
+			*ret_p = rmx_fail(ret, RMX_NO_RANK, "fi_close",
+					  "memory region: %s",
+					  f->lib->strerror(-ret));
+	}
+}
+
+/* fi_mr(3): a region may be busy while the endpoint that it is bound to is. */
 static void close_endpoint(struct rmaext_fabric *f, int *ret_p)
 {
 	close_fid(f->ep ? &f->ep->fid : NULL, ret_p);
+	close_memories(f, ret_p);
 	close_fid(f->av ? &f->av->fid : NULL, ret_p);
 	close_fid(f->cq ? &f->cq->fid : NULL, ret_p);
 	close_domain(f, ret_p);
@@ -269,8 +289,8 @@ static void close_endpoint(struct rmaext_fabric *f, int *ret_p)
 int rmaext_fabric_close(rmaext_fabric **fabric)
 {
 	struct rmaext_fabric *f = *fabric;
+	int ret = 0, ignored = 0;
 	bool stays;
-	int ret = 0;
 
 	if (!f)
 		return 0;
@@ -284,10 +304,7 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 	rmx_executor_mute(f);
 	for (struct rmaext_window *w = f->windows; w; w = w->next)
 		rmx_key_unmap_all(w);
-	for (struct rmaext_memory *m = f->memories; m; m = m->next) {
-		close_fid(&m->mr->fid, &ret);
-		m->mr = NULL;
-	}
+	close_memories(f, &ignored);
 	if (!stays)
 		close_endpoint(f, &ret);
 
@@ -326,7 +343,10 @@ void rmaext_fabric_describe(rmaext_fabric *f, struct rmaext_fabric_info *info_p)
 		fi_av_straddr(f->av, raw, info_p->address, &text);
 	info_p->address[sizeof(info_p->address) - 1] = '\0';
 	info_p->mr_mode = f->mr_mode;
+	info_p->caps = f->info->caps;
 	info_p->key_size = f->key_size;
+	info_p->mr_iov_limit = f->info->domain_attr->mr_iov_limit;
+	info_p->auth_key_size = f->info->domain_attr->auth_key_size;
 	info_p->max_msg_size = f->info->ep_attr->max_msg_size;
 	info_p->wait_fd = f->progress.cq_fd >= 0;
 	rmx_fabric_leave(f);
@@ -342,6 +362,8 @@ void rmaext_fabric_stats(rmaext_fabric *f, struct rmaext_stats *stats_p)
 		stats_p->posted += f->slots[i].op != NULL;
 	stats_p->failed = f->failed;
 	stats_p->thread_wakeups = f->wakeups;
+	stats_p->registrations = f->registrar.opened;
+	stats_p->deregistrations = f->registrar.closed;
 	rmx_fabric_leave(f);
 }
 

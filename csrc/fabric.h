@@ -75,6 +75,20 @@ struct rmx_backlog {
 	atomic_uint_fast64_t ended; /* requests, ever */
 };
 
+/* A registration, see region.c. */
+struct rmx_region {
+	struct fid_mr *mr;
+	struct fid_cntr *writes; /* of others to it; or NULL */
+};
+
+/* What all registrations of a fabric share. */
+struct rmx_registrar {
+	pthread_mutex_t lock; /* of eq */
+	/* that says what was registered; or NULL */
+	_Atomic(struct fid_eq *) eq;
+	atomic_uint_fast64_t opened, closed;
+};
+
 struct rmaext_fabric {
 	struct rmaext_library *lib;
 	struct fi_info *info;
@@ -103,13 +117,16 @@ struct rmaext_fabric {
 	/* the CQ's reader alone changes these */
 	atomic_uint_fast64_t completed, failed;
 	atomic_uint_fast64_t wakeups;
+	struct rmx_registrar registrar;
 };
 
 struct rmaext_memory {
 	struct rmaext_fabric *fabric;
-	struct fid_mr *mr;
+	struct rmx_region region;
 	uint64_t base;
 	struct rmaext_memory *next, **prev;
+	size_t iov_count;
+	struct iovec iov[];
 };
 
 /* library.c */
@@ -122,6 +139,17 @@ struct fi_info *rmx_hints(struct rmaext_library *lib, const char *provider,
 
 int rmx_fabric_enter(struct rmaext_fabric *fabric, const char *call);
 void rmx_fabric_leave(struct rmaext_fabric *fabric);
+
+/* region.c */
+/* flags: FI_RMA_EVENT also where the provider does not want to be told */
+int rmx_region_open(struct rmaext_fabric *fabric, struct fi_mr_attr *attr,
+		    uint64_t flags, bool lazy, struct rmx_region *region_p);
+/* -FI_EBUSY: it stays */
+int rmx_region_close(struct rmaext_fabric *fabric, struct rmx_region *region);
+int rmx_region_refresh(struct rmaext_fabric *fabric, struct rmx_region *region,
+		       const struct iovec *iov, size_t count);
+/* back the bytes with pages, and leave what is in them */
+void rmx_touch(void *addr, size_t len, bool writable);
 
 /* knock.c */
 void rmx_knock_init(struct rmx_knock *knock, const struct fi_info *info,

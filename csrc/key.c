@@ -15,14 +15,15 @@ static int memory_key(struct rmaext_memory *memory, void *buf, size_t *len)
 	int ret;
 
 	if (f->mr_mode & FI_MR_RAW) {
-		ret = fi_mr_raw_attr(memory->mr, &memory->base, buf, len, 0);
+		ret = fi_mr_raw_attr(memory->region.mr, &memory->base, buf, len,
+				     0);
 		if (ret)
 			return rmx_fail(ret, RMX_NO_RANK, "fi_mr_raw_attr",
 					"room for %zu bytes, %zu needed", size,
 					*len);
 		return 0;
 	}
-	key = fi_mr_key(memory->mr);
+	key = fi_mr_key(memory->region.mr);
 	if (key == FI_KEY_NOTAVAIL)
 		return rmx_fail(-FI_ENOKEY, RMX_NO_RANK, "fi_mr_key",
 				"provider %s has no key",

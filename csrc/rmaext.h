@@ -117,9 +117,42 @@ struct rmaext_fabric_info {
 	char domain[64];
 	char address[128]; /* fi_av_straddr of the own endpoint */
 	uint64_t mr_mode;
+	uint64_t caps; /* as fi_getinfo(3) has them */
 	size_t key_size;
+	size_t mr_iov_limit;  /* pieces of a memory */
+	size_t auth_key_size; /* 0: the provider says none */
 	size_t max_msg_size;
 	int wait_fd; /* the CQ can be slept on */
+};
+
+/* who made the memory, and what has it; numbers of enum fi_hmem_iface */
+enum {
+	RMAEXT_IFACE_SYSTEM = 0,
+	RMAEXT_IFACE_CUDA = 1,
+	RMAEXT_IFACE_ROCR = 2,
+	RMAEXT_IFACE_ZE = 3,
+	RMAEXT_IFACE_NEURON = 4,
+	RMAEXT_IFACE_SYNAPSEAI = 5,
+};
+
+struct rmaext_piece {
+	void *addr;
+	uint64_t len;
+};
+
+/* Memory that others are to use, see fi_mr(3). */
+struct rmaext_memory_options {
+	const struct rmaext_piece *pieces; /* one region, in this order */
+	size_t n_pieces;
+	int access;		 /* RMAEXT_READ, RMAEXT_WRITE */
+	uint64_t requested_key;	 /* where the provider does not choose */
+	const uint8_t *auth_key; /* NULL: the domain's */
+	size_t auth_key_len;
+	int iface;	   /* RMAEXT_IFACE_SYSTEM and so on */
+	int64_t device;	   /* of iface, unless that is the system */
+	int persistent;	   /* FI_RMA_PMEM, where the provider knows it */
+	int counts_writes; /* see rmaext_memory_writes() */
+	int lazy;	   /* pages come later: see rmaext_memory_refresh() */
 };
 
 /*
@@ -257,6 +290,14 @@ struct rmaext_stats {
 	uint64_t completed;
 	uint64_t failed;
 	uint64_t thread_wakeups;
+	/* of memory, by this fabric: windows' and origins' */
+	uint64_t registrations;
+	uint64_t deregistrations;
+	/* of origins where the provider demands FI_MR_LOCAL; else 0 */
+	uint64_t hits;
+	uint64_t misses;
+	uint64_t evictions;
+	uint64_t bounced; /* short: copied to or from registered memory */
 };
 
 /* A part of an arena, as other processes find it. */
@@ -364,9 +405,24 @@ int rmaext_team_meet(rmaext_team *team, unsigned int value,
 void rmaext_team_close(rmaext_team *team);
 int rmaext_team_deserted(const void *board, int64_t size);
 
-int rmaext_memory_register(rmaext_fabric *fabric, void *addr, size_t len,
-			   int access, uint64_t requested_key,
+/*
+ * -FI_EINVAL: no bytes, no rights, or more pieces than mr_iov_limit.
+ * -FI_EOPNOTSUPP: memory of a device, which the provider does not reach. Others
+ * are the provider's: -FI_ENOKEY, -FI_EKEYREJECTED and so on.
+ */
+int rmaext_memory_register(rmaext_fabric *fabric,
+			   const struct rmaext_memory_options *options,
 			   rmaext_memory **memory_p);
+/*
+ * The pages behind these bytes have come, or are others now. What the provider
+ * does not want to know it is not told. Nobody may use the memory meanwhile.
+ */
+int rmaext_memory_refresh(rmaext_memory *memory, uint64_t offset, uint64_t len);
+/*
+ * Writes and atomics of others that have arrived. -FI_ENOSYS: not counted, as
+ * nobody asked for it or the provider does not count.
+ */
+int rmaext_memory_writes(rmaext_memory *memory, uint64_t *count_p);
 int rmaext_memory_key(rmaext_memory *memory, void *buf, size_t *len);
 uint64_t rmaext_memory_base(const rmaext_memory *memory);
 int rmaext_memory_close(rmaext_memory **memory);

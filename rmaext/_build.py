@@ -54,6 +54,7 @@ SOURCES = [
     "op.c",
     "progress.c",
     "range.c",
+    "region.c",
     "request.c",
     "rma.c",
     "runs.c",

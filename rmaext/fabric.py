@@ -43,6 +43,7 @@ _MR_MODES = {
     1 << 11: "COLLECTIVE",
 }
 
+_COUNTS = [name for name, _ in ffi.typeof("struct rmaext_stats").fields]
 _RAW = 1 << 3
 CONTROL_BYTES = 64
 # Buffers that only the network uses. Beyond these, the next request waits.
@@ -147,13 +148,18 @@ class Fabric:
 
     @property
     def stats(self) -> dict[str, int]:
-        """Counts since it was opened: posted, completed, failed, thread_wakeups."""
+        """Counts since it was opened.
+
+        Of operations: posted, completed, failed. Of the progress thread:
+        thread_wakeups. Of memory: registrations, deregistrations. Of origins, where
+        the provider demands that they are registered (FI_MR_LOCAL): hits, misses,
+        evictions, bounced.
+        """
         stats = ffi.new("struct rmaext_stats *")
         handle = self.handle
         if handle:
             lib.rmaext_fabric_stats(handle, stats)
-        fields = ("posted", "completed", "failed", "thread_wakeups")
-        return {name: int(getattr(stats, name)) for name in fields}
+        return {name: int(getattr(stats, name)) for name in _COUNTS}
 
     @classmethod
     def get(cls, scope: str) -> Fabric | None:
@@ -198,11 +204,15 @@ class Fabric:
         is taken is replaced by another.
         """
         memory = ffi.new("rmaext_memory **")
+        piece = ffi.new("struct rmaext_piece *", {"addr": pointer, "len": nbytes})
+        options = ffi.new("struct rmaext_memory_options *")
+        options.pieces, options.n_pieces, options.access = piece, 1, access
+        options.requested_key = key
         for _ in range(8):
-            code = lib.rmaext_memory_register(self.live(), pointer, nbytes, access, key, memory)
+            code = lib.rmaext_memory_register(self.live(), options, memory)
             if code != -lib.RMAEXT_ENOKEY:
                 break
-            key = secrets.randbits(64)
+            options.requested_key = secrets.randbits(64)
         check(code)
         return memory
 

@@ -184,6 +184,21 @@ static inline rmaext_peer *peer_of(rmaext_fabric *origin, rmaext_fabric *target)
 	return peer;
 }
 
+static inline int memory_register(rmaext_fabric *f, void *addr, size_t len,
+				  int access, uint64_t key,
+				  rmaext_memory **memory_p)
+{
+	const struct rmaext_piece piece = {addr, len};
+	const struct rmaext_memory_options options = {
+		.pieces = &piece,
+		.n_pieces = 1,
+		.access = access,
+		.requested_key = key,
+	};
+
+	return rmaext_memory_register(f, &options, memory_p);
+}
+
 static inline void rig_window(struct rig *r, const struct rig_options *o,
 			      rmaext_window **window_p)
 {
@@ -251,8 +266,8 @@ static inline void rig_open(struct rig *r, struct rig_options o)
 	rmaext_fabric_describe(r->origin, &r->info);
 	if (strstr(provider, "ofi_mrail")) /* never frees its regions */
 		leaky(true);
-	OK(rmaext_memory_register(r->target, r->window_memory, r->size, access,
-				  ++next_key, &r->memory));
+	OK(memory_register(r->target, r->window_memory, r->size, access,
+			   ++next_key, &r->memory));
 	if (strstr(provider, "ofi_mrail"))
 		leaky(false);
 	r->key_len = sizeof(r->key);

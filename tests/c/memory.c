@@ -2,6 +2,8 @@
 /* Registration, keys and every mr_mode that a provider here can be given. */
 #include "check.h"
 
+#include <rdma/fabric.h>
+
 enum { MR_RAW = 1 << 3, MR_VIRT_ADDR = 1 << 4, MR_PROV_KEY = 1 << 6 };
 
 static void registration(void)
@@ -14,12 +16,11 @@ static void registration(void)
 	int ret;
 
 	CHECK(block);
-	EQUAL(rmaext_memory_register(f, block, 0, 3, 1, &first), -FI_EINVAL);
-	EQUAL(rmaext_memory_register(f, block, 8, 0, 1, &first), -FI_EINVAL);
-	EQUAL(rmaext_memory_register(f, block, 8, 4, 1, &first), -FI_EINVAL);
+	EQUAL(memory_register(f, block, 0, 3, 1, &first), -FI_EINVAL);
+	EQUAL(memory_register(f, block, 8, 0, 1, &first), -FI_EINVAL);
+	EQUAL(memory_register(f, block, 8, 4, 1, &first), -FI_EINVAL);
 	EQUAL(first, NULL);
-	OK(rmaext_memory_register(f, block, 4096, 3, 0xfedcba9876543210,
-				  &first));
+	OK(memory_register(f, block, 4096, 3, 0xfedcba9876543210, &first));
 	len = 0;
 	EQUAL(rmaext_memory_key(first, NULL, &len), -FI_ETOOSMALL);
 	EQUAL(len, 8);
@@ -32,22 +33,113 @@ static void registration(void)
 	EQUAL(key, 0xfedcba9876543210);
 	EQUAL(rmaext_memory_base(first), 0);
 	/* a key that is taken */
-	ret = rmaext_memory_register(f, block, 4096, 3, key, &second);
+	ret = memory_register(f, block, 4096, 3, key, &second);
 	EQUAL(ret, -FI_ENOKEY);
 	EQUAL(second, NULL);
-	OK(rmaext_memory_register(f, block, 4096, 3, key + 1, &second));
+	OK(memory_register(f, block, 4096, 3, key + 1, &second));
 	OK(rmaext_memory_close(&first));
 	EQUAL(first, NULL);
 	OK(rmaext_memory_close(&first));
-	OK(rmaext_memory_register(f, block, 4096, 3, key, &first));
+	OK(memory_register(f, block, 4096, 3, key, &first));
 	for (size_t i = 0; i < COUNT(many); i++)
-		OK(rmaext_memory_register(f, block + 4096 * i, 4096, 1, i + 1,
-					  &many[i]));
+		OK(memory_register(f, block + 4096 * i, 4096, 1, i + 1,
+				   &many[i]));
 	for (size_t i = 0; i < COUNT(many); i += 2)
 		OK(rmaext_memory_close(&many[i]));
 	/* the rest goes with the fabric */
 	OK(rmaext_fabric_close(&f));
 	free(block);
+}
+
+static void options(void)
+{
+	rmaext_fabric *f = fabric_open(true, false);
+	struct rmaext_piece pieces[65];
+	struct rmaext_memory_options o = {
+		.pieces = pieces,
+		.n_pieces = 1,
+		.access = RMAEXT_READ | RMAEXT_WRITE,
+		.requested_key = 7,
+		.lazy = 1,
+	};
+	struct rmaext_fabric_info info;
+	struct rmaext_stats stats;
+	rmaext_memory *m = NULL;
+	struct rmaext_error e;
+	uint64_t count = 7;
+	char block[4096];
+
+	rmaext_fabric_describe(f, &info);
+	CHECK(info.mr_iov_limit < COUNT(pieces) - 1);
+	for (size_t i = 0; i < COUNT(pieces); i++)
+		pieces[i] = (struct rmaext_piece){block + 16 * i, 8};
+	/* providers say how many they take, and take more */
+	o.n_pieces = info.mr_iov_limit + 1;
+	EQUAL(rmaext_memory_register(f, &o, &m), -FI_EINVAL);
+	o.n_pieces = 0;
+	EQUAL(rmaext_memory_register(f, &o, &m), -FI_EINVAL);
+	o.n_pieces = 1;
+	pieces[0].len = UINT64_MAX;
+	EQUAL(rmaext_memory_register(f, &o, &m), -FI_EINVAL);
+	pieces[0].len = 8;
+	o.iface = RMAEXT_IFACE_CUDA;
+	EQUAL(rmaext_memory_register(f, &o, &m), -FI_EOPNOTSUPP);
+	rmaext_error_last(&e);
+	CHECK(strstr(e.detail, "FI_HMEM"));
+	o.iface = RMAEXT_IFACE_SYSTEM;
+	EQUAL(m, NULL);
+	OK(rmaext_memory_register(f, &o, &m));
+	OK(rmaext_memory_refresh(m, 0, 8));
+	OK(rmaext_memory_refresh(m, 8, 0));
+	EQUAL(rmaext_memory_refresh(m, 1, 8), -ERANGE);
+	EQUAL(rmaext_memory_refresh(m, UINT64_MAX, 8), -ERANGE);
+	EQUAL(rmaext_memory_writes(m, &count), -FI_ENOSYS);
+	EQUAL(count, 7);
+	OK(rmaext_memory_close(&m));
+	rmaext_fabric_stats(f, &stats);
+	EQUAL(stats.registrations, 1);
+	EQUAL(stats.deregistrations, 1);
+	OK(rmaext_fabric_close(&f));
+}
+
+/* The one provider here that counts what others write. */
+static void counted(void)
+{
+	struct rmaext_piece piece;
+	struct rmaext_memory_options o = {
+		.pieces = &piece,
+		.n_pieces = 1,
+		.access = RMAEXT_READ | RMAEXT_WRITE,
+		.requested_key = 7,
+		.counts_writes = 1,
+	};
+	rmaext_memory *uncounted;
+	uint64_t count = 99;
+	rmaext_window *w;
+	char word[8];
+	struct rig r;
+
+	rig_open(&r, (struct rig_options){.size = 100000});
+	CHECK(r.info.caps & FI_RMA_EVENT);
+	EQUAL(rmaext_memory_writes(r.memory, &count), -FI_ENOSYS);
+	uncounted = r.memory;
+	piece = (struct rmaext_piece){r.window_memory, r.size};
+	OK(rmaext_memory_register(r.target, &o, &r.memory));
+	r.key_len = sizeof(r.key);
+	OK(rmaext_memory_key(r.memory, r.key, &r.key_len));
+	rig_window(&r, &(struct rig_options){0}, &w);
+	OK(rmaext_memory_writes(r.memory, &count));
+	EQUAL(count, 0);
+	for (int i = 0; i < 5; i++)
+		OK(put(w, 0, "12345678", 8));
+	OK(get(w, 0, word, 8));
+	OK(flush(w));
+	OK(rmaext_memory_writes(r.memory, &count));
+	EQUAL(count, 5);
+	OK(rmaext_window_close(w));
+	rmaext_window_free(w);
+	OK(rmaext_memory_close(&uncounted));
+	rig_close(&r);
 }
 
 static void peers(void)
@@ -78,9 +170,9 @@ static void after_close(void)
 	int64_t start;
 
 	OK(rmaext_fabric_address(f, name, &len));
-	OK(rmaext_memory_register(f, word, sizeof(word), 3, 1, &m));
+	OK(memory_register(f, word, sizeof(word), 3, 1, &m));
 	OK(rmaext_fabric_close(&f));
-	EQUAL(rmaext_memory_register(stale, word, sizeof(word), 3, 2, &none),
+	EQUAL(memory_register(stale, word, sizeof(word), 3, 2, &none),
 	      -FI_ESHUTDOWN);
 	EQUAL(none, NULL);
 	EQUAL(rmaext_peer_add(stale, name, len, -1, &peer), -FI_ESHUTDOWN);
@@ -162,7 +254,7 @@ static void basic_read_only(void)
 
 	/* FI_MR_ALLOCATED touches pages: here it must not write them */
 	page = (char *)(uintptr_t)"a string of the program's text";
-	OK(rmaext_memory_register(f, page, strlen(page), RMAEXT_READ, 5, &m));
+	OK(memory_register(f, page, strlen(page), RMAEXT_READ, 5, &m));
 	OK(rmaext_memory_close(&m));
 	OK(rmaext_fabric_close(&f));
 }
@@ -244,6 +336,8 @@ static const char rails[] = "FI_PROVIDER=tcp;ofi_rxm;ofi_mrail "
 
 const struct test tests[] = {
 	{"registration", registration, NULL, NULL},
+	{"options", options, NULL, NULL},
+	{"counted", counted, NULL, "sockets"},
 	{"peers", peers, NULL, NULL},
 	{"after_close", after_close, NULL, NULL},
 	{"offsets", any_provider, NULL, NULL},

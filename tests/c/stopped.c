@@ -88,9 +88,8 @@ static void scene_open(struct scene *s, double patience)
 	memset(s->cells, 0, CELLS * 8);
 	for (size_t i = 0; i < LONG; i++)
 		s->ones[i] = 1;
-	OK(rmaext_memory_register(s->target, s->cells, CELLS * 8,
-				  RMAEXT_READ | RMAEXT_WRITE, 0x1234567,
-				  &s->memory));
+	OK(memory_register(s->target, s->cells, CELLS * 8,
+			   RMAEXT_READ | RMAEXT_WRITE, 0x1234567, &s->memory));
 	for (int r = A; r <= B; r++) {
 		s->from[r] = fabric_open(true, false);
 		s->window[r] = window_of(s, s->from[r], r, 20);

@@ -348,8 +348,8 @@ static void others_work(void)
 	CHECK(i >= 256);
 	other = r;
 	other.peer = peer_of(r.origin, r.origin);
-	OK(rmaext_memory_register(r.origin, r.window_memory, r.size, 3, 99,
-				  &other.memory));
+	OK(memory_register(r.origin, r.window_memory, r.size, 3, 99,
+			   &other.memory));
 	OK(rmaext_memory_key(other.memory, other.key, &other.key_len));
 	rig_window(&other, &(struct rig_options){.timeout = 3}, &other.window);
 	OK(put(other.window, 0, &i, 8));
