@@ -36,14 +36,15 @@ SOURCES = $(wildcard csrc/*.c)
 HEADERS = $(wildcard csrc/*.h)
 HOT = $(wildcard rmaext/_hot*.[ch])
 C_TESTS = $(wildcard tests/c/*.c)
-C_FORMATTED = $(SOURCES) $(HEADERS) $(HOT) $(wildcard tests/c/*.[ch])
+DEMAND = $(filter-out %/selftest.c,$(wildcard tests/provider/*.c))
+C_FORMATTED = $(SOURCES) $(HEADERS) $(HOT) $(wildcard tests/c/*.[ch] tests/provider/*.[ch])
 PY_FORMATTED = setup.py rmaext tests examples benchmarks
 
 .DELETE_ON_ERROR:
 .SECONDARY:
 .PHONY: demo build test test-serial test-scale test-matrix test-stress test-dropin
 .PHONY: bench check
-.PHONY: check-c asan tsan lint type cover format clean
+.PHONY: provider check-c asan tsan lint type cover format clean
 
 demo: build
 	$(LAUNCH) --run 4 examples/demo.py $(ARGS)
@@ -132,6 +133,17 @@ build/tsan/obj/%.o: csrc/%.c $(HEADERS)
 
 build/tsan/%: tests/c/%.c $(SOURCES:csrc/%.c=build/tsan/obj/%.o) $(wildcard tests/c/*.h)
 	$(CC) $(C_FLAGS) $(TSAN_FLAGS) -g -O1 $(filter %.c %.o,$^) -o $@ -pthread -ldl
+
+# A libfabric provider for tests only: tests/provider/demand.h says what it does.
+provider: build/provider/demand-fi.so build/provider/selftest
+
+build/provider/demand-fi.so: $(DEMAND) tests/provider/demand.h
+	@mkdir -p $(@D)
+	$(CC) $(C_FLAGS) -g -O2 -shared -fPIC $(DEMAND) -o $@ -pthread -ldl
+
+build/provider/selftest: tests/provider/selftest.c
+	@mkdir -p $(@D)
+	$(CC) $(C_FLAGS) -g -O1 $< -o $@ -pthread -ldl
 
 asan: $(C_TESTS:tests/c/%.c=build/asan/%)
 	for program in $^; do $(LIMIT) 600 $$program || exit; done
