@@ -35,6 +35,7 @@ if TYPE_CHECKING or sys.argv[:1] != ["-m"]:
     )
     from .fabric import Fabric
     from .node import empty, zeros
+    from .registration import Registration
     from .request import Request
     from .window import Window
 
@@ -56,6 +57,7 @@ __all__ = [
     "NoProviderError",
     "NotLocalError",
     "PeerLostError",
+    "Registration",
     "Request",
     "RmaError",
     "RmaTimeout",

@@ -243,7 +243,7 @@ def check(code: int, where: str = "") -> None:
 
 def pack(exc: BaseException) -> dict[str, Any]:
     """Describe an exception, any exception, for the other ranks."""
-    code = getattr(exc, "errno", None)
+    code, call = getattr(exc, "errno", None), getattr(exc, "call", "")
     try:
         text = str(exc)[:2000]
     except Exception:
@@ -251,6 +251,7 @@ def pack(exc: BaseException) -> dict[str, Any]:
     return {
         "type": type(exc).__name__,
         "errno": code if isinstance(code, int) else 0,
+        "call": call[:100] if isinstance(call, str) else "",
         "text": text,
     }
 
@@ -261,5 +262,10 @@ def unpack(record: dict[str, Any], text: str) -> Exception:
     if isinstance(name, str) and name in _BUILTINS:
         return _BUILTINS[name](text)
     cls = globals()[name] if name in __all__ else RmaError
-    error: Exception = cls(code if isinstance(code, int) else errno.EIO, text)
+    call = record.get("call")
+    error: Exception = cls(
+        code if isinstance(code, int) else errno.EIO,
+        text,
+        call=call if isinstance(call, str) else "",
+    )
     return error

@@ -15,6 +15,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -26,6 +27,7 @@ from .config import Config
 from .errors import ClosedError, NoProviderError, check
 from .library import Candidate, open_library
 from .node import Arena
+from .registration import KINDS, Registration
 
 __all__ = ["Fabric"]
 
@@ -44,7 +46,7 @@ _MR_MODES = {
 }
 
 _COUNTS = [name for name, _ in ffi.typeof("struct rmaext_stats").fields]
-_RAW = 1 << 3
+_RAW, _VIRT_ADDR = 1 << 3, 1 << 4
 CONTROL_BYTES = 64
 # Buffers that only the network uses. Beyond these, the next request waits.
 _ORPHANS = 1024
@@ -65,6 +67,12 @@ class Fabric:
         Its path.
     key_size : int
         Bytes of a remote key.
+    auth_key_size : int
+        Bytes of an authorization key; 0: there are none.
+    iov_limit : int
+        Pieces of memory that may be registered as one region.
+    mr_bits, capabilities : int
+        As libfabric has them.
     mr_mode : str
         What the provider demands of registrations, e.g. "VIRT_ADDR|PROV_KEY".
     """
@@ -98,8 +106,11 @@ class Fabric:
         self.address = ffi.string(info.address).decode()
         self.version = library.version
         self.library = library.path
-        self._mr_mode = int(info.mr_mode)
-        self.raw_keys = bool(self._mr_mode & _RAW)
+        self.mr_bits, self.capabilities = int(info.mr_mode), int(info.caps)
+        self.auth_key_size = int(info.auth_key_size)
+        self.iov_limit = int(info.mr_iov_limit) or 1
+        self.raw_keys = bool(self.mr_bits & _RAW)
+        self.virtual_addresses = bool(self.mr_bits & _VIRT_ADDR)
         self.key_size = int(info.key_size)
 
         self._lock = threading.RLock()  # a signal handler may come again
@@ -118,9 +129,8 @@ class Fabric:
         _lifetime.on_end(self)
         # a word that peers read for a sign of life, until the endpoint is closed
         word = np.ones(CONTROL_BYTES, np.uint8)
-        held = self.register(
-            ffi.from_buffer(word), CONTROL_BYTES, lib.RMAEXT_READ, secrets.randbits(64)
-        )
+        pieces = [(ffi.from_buffer(word), CONTROL_BYTES)]
+        held = self.register(pieces, lib.RMAEXT_READ, secrets.randbits(64))
         self.keep(held, word)
         self.control_key = self.key(held)
 
@@ -143,7 +153,7 @@ class Fabric:
     @property
     def mr_mode(self) -> str:
         """Demands of the provider, by name."""
-        names = [name for bit, name in _MR_MODES.items() if self._mr_mode & bit]
+        names = [name for bit, name in _MR_MODES.items() if self.mr_bits & bit]
         return "|".join(names) or "none"
 
     @property
@@ -197,24 +207,59 @@ class Fabric:
             self._peers[name] = peer[0]
             return peer[0]
 
-    def register(self, pointer: Any, nbytes: int, access: int, key: int) -> Any:
-        """Register memory; returns a C handle holder for `deregister`.
+    def register(
+        self,
+        pieces: Sequence[tuple[Any, int]],
+        access: int,
+        key: int,
+        how: Registration = Registration(),  # noqa: B008 (it is frozen)
+    ) -> Any:
+        """Register memory, one region; returns a C handle holder for `deregister`.
 
-        The key is the one to ask for, if the provider lets us choose; one that
-        is taken is replaced by another.
+        Parameters
+        ----------
+        pieces : sequence of pointer and length
+        access : int
+            Rights of origins.
+        key : int
+            To ask for, if the provider lets us choose; one that is taken is replaced
+            by another. It counts only if `how` names none.
+        how : Registration
         """
-        memory = ffi.new("rmaext_memory **")
-        piece = ffi.new("struct rmaext_piece *", {"addr": pointer, "len": nbytes})
+        how.check(self)
+        array = ffi.new("struct rmaext_piece[]", [*pieces])
+        auth_key = ffi.from_buffer(how.auth_key)
         options = ffi.new("struct rmaext_memory_options *")
-        options.pieces, options.n_pieces, options.access = piece, 1, access
-        options.requested_key = key
+        options.pieces, options.n_pieces, options.access = array, len(pieces), access
+        options.requested_key = key if how.key is None else how.key
+        if how.auth_key:
+            options.auth_key, options.auth_key_len = auth_key, len(how.auth_key)
+        options.iface, options.device = KINDS[how.kind], how.device
+        options.persistent, options.counts_writes = how.persistent, how.counts_writes
+        memory = ffi.new("rmaext_memory **")
         for _ in range(8):
             code = lib.rmaext_memory_register(self.live(), options, memory)
-            if code != -lib.RMAEXT_ENOKEY:
+            if code != -lib.RMAEXT_ENOKEY or how.key is not None:
                 break
             options.requested_key = secrets.randbits(64)
-        check(code)
+        check(code, "" if how.key is None else f"key={how.key:#x}")
+        if how.counts_writes:
+            try:
+                self.writes(memory)
+            except Exception:
+                self.deregister(memory)
+                raise
         return memory
+
+    def refresh(self, memory: Any, offset: int, nbytes: int) -> None:
+        """Tell the provider that other pages back these bytes of a registered memory."""
+        check(lib.rmaext_memory_refresh(memory[0], offset, nbytes), "refresh")
+
+    def writes(self, memory: Any) -> int:
+        """Return how often others have written to a registered memory, as far as that counts."""
+        count = ffi.new("uint64_t *")
+        check(lib.rmaext_memory_writes(memory[0], count), "writes_received")
+        return int(count[0])
 
     def deregister(self, memory: Any) -> None:
         """Deregister; harmless when the fabric is closed or it was done before."""

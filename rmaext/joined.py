@@ -5,20 +5,24 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
 from . import _lifetime, memory
-from ._lib import lib
-from .errors import BoundsError
+from ._lib import ffi, lib
+from .errors import BoundsError, KeyRejectedError
 from .group import Group
 from .many import Call, indices
 from .more import Plural
 from .region import Region
+from .registration import How, one_part
 from .window import Place, Window
+
+if TYPE_CHECKING:
+    from typing import Unpack  # Python 3.11
 
 __all__ = ["JoinedWindow"]
 
@@ -27,31 +31,89 @@ Array = NDArray[Any]
 _READ, _WRITE = lib.RMAEXT_READ, lib.RMAEXT_WRITE
 
 
+class Part(Region):
+    """One of the arrays of a `JoinedRegion`, registered together with others."""
+
+    def __init__(self, whole: JoinedRegion, k: int) -> None:
+        super().__init__(whole.group)
+        self._whole, self._k = whole, k
+        self.registration = whole.registration
+
+    def _register(self, pointer: Any, number: int) -> tuple[bytes, int]:
+        fabric, whole = self.group.network().fabric, self._whole
+        lot = whole.lot(self._k, fabric.iov_limit)
+        arrays = [whole.arrays[k] for k in lot]
+        held = whole.held.get(lot[0])
+        if held is None:
+            pieces = [(memory.address(array), array.nbytes) for array in arrays]
+            held = fabric.register(pieces, self._access, number, self.registration)
+            fabric.keep(held, arrays)
+            whole.held[lot[0]] = held
+        self.registered = held
+        before = lot.index(self._k)
+        self.shift = sum(array.nbytes for array in arrays[:before])
+        key, base = fabric.key(held)
+        if fabric.virtual_addresses:
+            return key, base + _distance(arrays[0], arrays[before])
+        return key, base + self.shift
+
+
 class JoinedRegion(Region):
-    """A region for each array; as many as the rank with the most has."""
+    """A region for each array; as many as the rank with the most has.
+
+    The provider is told of as many arrays at a time as it takes (mr_iov_limit), and as have
+    the same rights.
+    """
 
     def __init__(self, group: Group, arrays: Sequence[Array], access: str | None) -> None:
         super().__init__(group)
-        self._arrays, self._rights = arrays, access
+        self.arrays, self._rights = arrays, access
         self.regions: list[Region] = []
+        self.held: dict[int, Any] = {}  # registrations, by their first array
 
     def exchange(self, make: Callable[[], tuple[Array, int]]) -> None:
         """Describe all arrays, the first in words that say how many there are. Collective."""
-        first = Region(self.group)
-        first.parts = max(1, len(self._arrays))
+        first = Part(self, 0)
+        first.parts = max(1, len(self.arrays))
         self.regions.append(first)
-        first.exchange(make)
+
+        def mine() -> tuple[Array, int]:
+            made = make()
+            first.registration = self.registration
+            return made
+
+        first.exchange(mine)
         dtype = first.array.dtype
         for k in range(1, max(record.parts for record in first.records)):
-            region = Region(self.group)
+            region = Part(self, k)
             self.regions.append(region)
-            array = self._arrays[k] if k < len(self._arrays) else np.empty(0, dtype)
-            access = memory.access_bits(self._rights, array.flags.writeable)
-            pair = (array, access)
+            array = self.arrays[k] if k < len(self.arrays) else np.empty(0, dtype)
+            pair = (array, self._bits(array))
             region.exchange(lambda pair=pair: pair)  # type: ignore[misc]
         self.array = first.array
         fabrics = (region.fabric for region in self.regions)
         self.fabric = next((fabric for fabric in fabrics if fabric is not None), None)
+
+    def lot(self, k: int, limit: int) -> list[int]:
+        """Return which arrays, k and at most `limit`, are registered in one region."""
+        lots: list[list[int]] = []
+        for j, array in enumerate(self.arrays):
+            if not array.nbytes:
+                continue
+            last = lots[-1] if lots else []
+            alike = last and self._bits(self.arrays[last[0]]) == self._bits(array)
+            if alike and len(last) < limit:
+                last.append(j)
+            else:
+                lots.append([j])
+        if len(lots) > 1 and self.registration.key is not None:
+            text = f"key={self.registration.key:#x}: the arrays need {len(lots)} registrations, "
+            text += f"as their rights differ, or one takes {limit} at most"
+            raise KeyRejectedError(errno.EKEYREJECTED, text, call="fi_mr_regattr")
+        return next(lot for lot in lots if k in lot)
+
+    def _bits(self, array: Array) -> int:
+        return memory.access_bits(self._rights, array.flags.writeable)
 
     def connect(self) -> None:
         """Settle the routes."""
@@ -69,11 +131,13 @@ class JoinedWindow(Plural, Window):
 
     Parameters
     ----------
-    comm, access, timeout
+    comm, access, timeout, **how
         As for `Window`.
     array : list of numpy.ndarray
         Of one dtype; at least one, which may be empty. Their number and sizes may
-        differ between ranks. Each is registered by itself and stays where it is.
+        differ between ranks. Each stays where it is. They are registered as one region
+        where the provider takes as many pieces (mr_iov_limit) and their rights are the
+        same, else as several.
 
     Notes
     -----
@@ -97,6 +161,7 @@ class JoinedWindow(Plural, Window):
         array: Array | Sequence[Array],
         access: str | None = None,
         timeout: float | None = None,
+        **how: Unpack[How],
     ) -> None:
         arrays = list(array)
         self._given = arrays, access
@@ -112,7 +177,7 @@ class JoinedWindow(Plural, Window):
                     raise TypeError(text)
             return checked[0]
 
-        self._create(comm, first, access, timeout)
+        self._create(comm, first, access, timeout, how)
 
     def _new_region(self, group: Group) -> Region:
         return JoinedRegion(group, *self._given)
@@ -166,6 +231,21 @@ class JoinedWindow(Plural, Window):
         number = self._rank(rank, "peer_view")
         count = self._region.regions[0].records[number].parts
         return [window.peer_view(number) for window in self._arrays[:count]]
+
+    def refresh(self, part: slice | None = None) -> None:
+        """Tell the provider that other pages back these elements; as `Window.refresh`."""
+        self._check_open("refresh")
+        me = self._group.rank
+        start, stop = one_part(part, self._sizes[me])
+        for window, first, count, _ in self._pieces((me, start, stop - start)):
+            window.refresh(slice(first, first + count))
+
+    @property
+    def writes_received(self) -> int:
+        """How many writes of peers have modified this rank's arrays; as of `Window`."""
+        self._check_open("writes_received")
+        firsts = {id(w._region.registered): w for w in self._arrays}
+        return sum(window.writes_received for window in firsts.values())
 
     # -- operations ----------------------------------------------------------------
 
@@ -255,6 +335,12 @@ class JoinedWindow(Plural, Window):
                 failure = failure or exc
         if failure is not None:
             raise failure
+
+
+def _distance(one: Array, other: Array) -> int:
+    """Return the bytes from one array to another, somewhere in memory."""
+    first, second = (int(ffi.cast("uintptr_t", memory.address(array))) for array in (one, other))
+    return second - first
 
 
 def _rights(function: Any, arguments: tuple[Any, ...]) -> int:

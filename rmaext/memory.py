@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._lib import ffi, lib
-from .errors import AccessError
+from .errors import AccessError, Unsupported
 
 __all__ = [
     "access_bits",
@@ -67,11 +67,33 @@ def check_dtype(dtype: np.dtype[Any]) -> None:
 def window_array(array: Any) -> Array:
     """Check the array that the caller offers as window memory."""
     if not isinstance(array, np.ndarray):
-        raise TypeError(f"a window needs a NumPy array, not {type(array).__name__}")
+        raise _no_array(array)
     check_dtype(array.dtype)
     if not array.flags.c_contiguous:
         raise ValueError("a window needs a C-contiguous array")
     return array
+
+
+# of __dlpack_device__; None: the host's
+_DEVICES = {1: None, 2: "cuda", 3: None, 10: "rocr", 11: None, 13: None, 14: "ze"}
+
+
+def _no_array(array: Any) -> Exception:
+    """Return the error for what is no NumPy array: what could be one, and what cannot."""
+    name = f"{type(array).__module__}.{type(array).__qualname__}"
+    kind: str | None = None
+    if hasattr(type(array), "__cuda_array_interface__"):
+        kind = "cuda"
+    elif hasattr(type(array), "__dlpack_device__"):
+        number = int(array.__dlpack_device__()[0])
+        kind = _DEVICES.get(number, f"DLPack's number {number}")
+        if kind is None:
+            return TypeError(f"a window needs a NumPy array: numpy.from_dlpack(...) of the {name}")
+    else:
+        return TypeError(f"a window needs a NumPy array, not {type(array).__name__}")
+    text = f"a {name} lies in the memory of a device ({kind}), which the processes of a node do "
+    text += "not reach: copy it to the host, or take memory that the host can access, too"
+    return Unsupported(errno.EOPNOTSUPP, text)
 
 
 # isinstance is faster with a tuple than with a union made on each call

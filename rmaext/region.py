@@ -16,6 +16,7 @@ from .fabric import Fabric
 from .group import Group, key_length
 from .keys import WindowRecord, agree, blame, dtype_text, parse_all
 from .node import NO_BLOCK
+from .registration import Registration
 
 __all__ = ["Region", "same_dtype"]
 
@@ -38,6 +39,10 @@ class Region:
         RMAEXT_DIRECT and so on, a rank.
     maps : list
         Where the memory of each rank is mapped here; NULL where it is not.
+    registration : Registration
+        How this rank's is to be registered; set while `exchange` makes the array.
+    registered : C handle holder or None
+        Of this rank's memory, which begins at byte `shift` of what is registered.
     """
 
     dynamic = False  # offsets are addresses
@@ -51,7 +56,9 @@ class Region:
         self.group = group
         self.fabric: Fabric | None = None
         self._access = 0
-        self._registered: Any = None
+        self.registration = Registration()
+        self.registered: Any = None
+        self.shift = 0
         self._kept = -1
         self.parts = 0  # arrays of a window that this is the first of
 
@@ -74,11 +81,13 @@ class Region:
         _same_kind(records)
         _same_shape(records, self.array.dtype.itemsize)
         if group.all_direct:
-            if group.size == 1 or all(r.block != NO_BLOCK or not r.size for r in records):
+            alone = group.size == 1 and not self.registration.needs_network
+            if alone or all(r.block != NO_BLOCK or not r.size for r in records):
                 group.map_all(records)
                 self.records = records
                 return
-            # somebody's own array: it needs a key, for atomics at least
+            # somebody's own array, which needs a key for atomics at least, or one that
+            # is to be registered
             group.network()
             payloads = agree(group.gather, lambda: self._record(network=True).pack())
             records = parse_all(WindowRecord.unpack, payloads)
@@ -101,8 +110,8 @@ class Region:
 
     def release(self) -> None:
         """Deregister. No peer uses the memory any more."""
-        if self._registered is not None:
-            self.group.network().fabric.deregister(self._registered)
+        if self.registered is not None:
+            self.group.network().fabric.deregister(self.registered)
         node.let_go(self._kept)
 
     def _record(self, network: bool) -> WindowRecord:
@@ -111,15 +120,21 @@ class Region:
         pointer = memory.address(array)
         start = int(ffi.cast("uintptr_t", pointer))
         if network and array.nbytes:
-            fabric = self.group.network().fabric
-            number = self.group.next_key()
-            self._registered = fabric.register(pointer, array.nbytes, self._access, number)
-            fabric.keep(self._registered, array)
-            key, base = fabric.key(self._registered)
-        block = node.Arena.find(pointer, array.nbytes) if array.nbytes else NO_BLOCK
+            key, base = self._register(pointer, self.group.next_key())
+        block = NO_BLOCK
+        if array.nbytes and (network or not self.registration.needs_network):
+            block = node.Arena.find(pointer, array.nbytes)
         text = dtype_text(array.dtype)
         where = (key, start, array.shape, block, self.parts)
         return WindowRecord(array.nbytes, base, self._access, text, *where)
+
+    def _register(self, pointer: Any, number: int) -> tuple[bytes, int]:
+        """Return the key of the own array, and the base of its addresses."""
+        fabric = self.group.network().fabric
+        pieces = [(pointer, self.array.nbytes)]
+        self.registered = fabric.register(pieces, self._access, number, self.registration)
+        fabric.keep(self.registered, self.array)
+        return fabric.key(self.registered)
 
 
 def _same_shape(records: list[WindowRecord], itemsize: int) -> None:

@@ -8,7 +8,6 @@ import operator
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -38,10 +37,11 @@ from .more import MoreWindows
 from .notify import Notifications
 from .pscw import Epochs
 from .region import Region
+from .registration import How, Memory, Registered, Registration
 from .updates import UpdateOperations
 
 if TYPE_CHECKING:
-    from typing import Self  # Python 3.11
+    from typing import Self, Unpack  # Python 3.11
 
 __all__ = ["Memory", "Window"]
 
@@ -61,28 +61,6 @@ _ROUTES = {
 }
 
 
-@dataclass(frozen=True)
-class Memory:
-    """The part of a window that one rank has.
-
-    Attributes
-    ----------
-    key : bytes
-        The remote key that the peers use; empty where none was needed.
-    base : int
-        Address of the first byte.
-    size : int
-        Bytes.
-    access : str
-        Rights of origins: "r", "w" or "rw".
-    """
-
-    key: bytes
-    base: int
-    size: int
-    access: str
-
-
 class Window(
     _hot.Window,
     IndexOperations,
@@ -90,6 +68,7 @@ class Window(
     Beginnings,
     Notifications,
     Epochs,
+    Registered,
     MoreWindows,
 ):
     """One-sided access to an array of every rank (MPI-4.1, chapter 12).
@@ -108,10 +87,13 @@ class Window(
     timeout : float, optional
         Seconds without progress after which an operation raises
         `RmaTimeout`; by default RMAEXT_TIMEOUT, or 60.
+    **how
+        key, auth_key, ordering, kind, device, persistent, counts_writes: see
+        `rmaext.Registration`.
 
     Raises
     ------
-    TypeError, ValueError, AccessError
+    TypeError, ValueError, AccessError, NoKeyError, KeyRejectedError, Unsupported
         On every rank, if any rank's arguments do not fit; the message names
         the ranks at fault.
 
@@ -150,8 +132,9 @@ class Window(
         array: Array | Sequence[Array],
         access: str | None = None,
         timeout: float | None = None,
+        **how: Unpack[How],
     ) -> None:
-        self._create(comm, lambda: memory.window_array(array), access, timeout)
+        self._create(comm, lambda: memory.window_array(array), access, timeout, how)
 
     @classmethod
     def allocate(
@@ -161,6 +144,7 @@ class Window(
         dtype: DTypeLike = float,
         access: str | None = None,
         timeout: float | None = None,
+        **how: Unpack[How],
     ) -> Window:
         """Return a window over new memory, filled with zeros.
 
@@ -169,7 +153,7 @@ class Window(
         corresponds to MPI_Win_allocate. Untouched pages take no memory.
         """
         self = cls.__new__(cls)
-        self._create(comm, lambda: node.empty(shape, dtype), access, timeout)
+        self._create(comm, lambda: node.empty(shape, dtype), access, timeout, how)
         return self
 
     _region: Region
@@ -186,6 +170,7 @@ class Window(
         make: Callable[[], Array],
         access: str | None,
         timeout: float | None,
+        how: How | None = None,
     ) -> None:
         if hasattr(self, "_group"):
             raise RuntimeError("this window was made before; make another one")
@@ -198,6 +183,7 @@ class Window(
 
         def mine() -> tuple[Array, int]:
             array = make()
+            region.registration = Registration.of(how or {})
             self._timeout = group.timeout if timeout is None else timeout_seconds(timeout)
             return array, memory.access_bits(access, array.flags.writeable)
 
@@ -265,9 +251,10 @@ class Window(
 
     @property
     def memory(self) -> Memory:
-        """Key, base address, size and rights of this rank's part."""
-        mine = self._records[self._group.rank]
-        return Memory(mine.key, mine.address, mine.size, memory.access_name(mine.access))
+        """What this rank's part is, and how it is registered."""
+        mine, how = self._records[self._group.rank], self._region.registration
+        access = memory.access_name(mine.access)
+        return Memory(mine.key, mine.address, mine.size, access, how.kind, how.device)
 
     @property
     def fabric(self) -> Fabric | None:

@@ -162,12 +162,13 @@ def test_each_thread_has_its_own_record(run_python):
 @pytest.mark.parametrize("cls", [*MAP, *BUILTINS])
 def test_description_for_the_other_ranks(cls):
     """Of the same type there; an error that has no class here is an RmaError."""
-    error = cls(errno.EACCES, "words") if issubclass(cls, OSError) else cls("words")
+    ours = issubclass(cls, OSError)
+    error = cls(errno.EACCES, "words", call="fi_close") if ours else cls("words")
     there = errors.unpack(errors.pack(error), "rank 3: words")
     assert type(there) is cls
     assert str(there) == "rank 3: words"
     if isinstance(there, OSError):
-        assert there.errno == errno.EACCES
+        assert (there.errno, there.call) == (errno.EACCES, "fi_close")
 
 
 @pytest.mark.parametrize(
