@@ -64,7 +64,7 @@ def world() -> Any:
 
 @pytest.fixture(params=["self", "world"])
 def comm(request: pytest.FixtureRequest) -> Any:
-    """MPI.COMM_SELF, then MPI.COMM_WORLD."""
+    """MPI.COMM_SELF (with two ranks only), then MPI.COMM_WORLD."""
     return _mpi().COMM_SELF if request.param == "self" else _mpi().COMM_WORLD
 
 
@@ -120,9 +120,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("--with-mpi"):
         raise pytest.UsageError("--with-mpi is missing: tests marked mpi would be skipped")
     if UNDER_MPIEXEC:
-        serial = [item for item in items if not item.get_closest_marker("mpi")]
-        items[:] = [item for item in items if item.get_closest_marker("mpi")]
-        config.hook.pytest_deselected(items=serial)
+        dropped = [item for item in items if not wanted(item)]
+        items[:] = [item for item in items if wanted(item)]
+        config.hook.pytest_deselected(items=dropped)
+
+
+def wanted(item: pytest.Item) -> bool:
+    """Whether ranks of this number run it: COMM_SELF is the same beside any others."""
+    alone = getattr(item, "callspec", None) and item.callspec.params.get("comm") == "self"
+    return bool(item.get_closest_marker("mpi")) and not (alone and State.size != 2)
 
 
 @pytest.hookimpl(tryfirst=True)

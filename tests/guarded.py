@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import launch
@@ -105,6 +105,22 @@ def rounds(few: int, many: int) -> Any:
     """Parametrise a test by its number of rounds; with many it is a stress test."""
     marks = [pytest.mark.stress, pytest.mark.timeout(300)]
     return pytest.mark.parametrize("rounds", [few, pytest.param(many, marks=marks)])
+
+
+def sparse(combinations: Sequence[tuple[str, ...]]) -> list[Any]:
+    """Mark combinations for `make test-matrix`, but for so few that each value occurs in one."""
+    few, seen = set(), [set[str]() for _ in combinations[0]]
+    for new in range(len(seen), 0, -1):  # first those of which all is new
+        for values in combinations:
+            pairs = list(zip(values, seen, strict=True))
+            if sum(value not in column for value, column in pairs) >= new:
+                few.add(values)
+                for value, column in pairs:
+                    column.add(value)
+    return [
+        pytest.param(*values, marks=[] if values in few else pytest.mark.matrix)
+        for values in combinations
+    ]
 
 
 def in_threads(count: int, work: Callable[[int], object]) -> None:

@@ -619,7 +619,7 @@ def test_nothing_leaks(comm):
             win.get_many(rank, large)
             win.get_many(rank, large, large)  # the indices are copied
 
-        turns = 2000 if win.route(rank) == "direct" else 400  # some take a message each
+        turns = 500 if win.route(rank) == "direct" else 120  # some take a message each
         for action in (work, odd, long):
             for _ in range(100):
                 action()

@@ -22,8 +22,8 @@ import rmaext
 PROGRAMS = Path(__file__).parent / "programs"
 
 # A key and a value are made of one number that hypothesis draws. Examples a shape: with the 16
-# parameters of test_keys and test_add_at, on each of COMM_SELF and COMM_WORLD, 11,200 keys
-# at sizes 1 and 2:direct.
+# parameters of test_keys and test_add_at, on both of COMM_SELF and COMM_WORLD, 11,200 keys
+# at size 2:direct, and half of them at size 1.
 FEW = launch.test_route() in ("fabric", "mixed") or MPI.COMM_WORLD.size > 2
 EXAMPLES = 100 if FEW else 350
 

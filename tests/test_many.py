@@ -23,6 +23,8 @@ SIZE = 50
 DTYPES = ["i1", "u2", "i4", "f4", "i8", "f8", "c8", "c16", "g", "S3", "S5", "i2,f8", "M8[s]", "?"]
 NUMBERS = ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8", "c8"]
 COUNTS = [1, 3, 1000, 1024, 1025, 5000]
+CHANGING = [(3000, dtype) for dtype in ("i4", "i8", "f4", "f8", "i2")]
+CHANGING += [(300_000, "i8"), pytest.param(300_000, "f4", marks=pytest.mark.matrix)]
 
 
 def places(comm, count, *seed):
@@ -227,8 +229,7 @@ def test_parts_of_different_sizes(comm):
         win.fence()
 
 
-@pytest.mark.parametrize("dtype", ["i4", "i8", "f4", "f8", "i2"])
-@pytest.mark.parametrize("count", [3000, 300_000])
+@pytest.mark.parametrize(("count", "dtype"), CHANGING)
 def test_indices_that_change_meanwhile(comm, dtype, count):
     """Another thread breaks and mends them: all, none or some are done, no more."""
     to = neighbour(comm)
@@ -429,12 +430,16 @@ def environment(library, **more):
 
 
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize(("library", "size"), [("", 3), (WHEEL, 2)], ids=["preferred", "wheel"])
+@pytest.mark.parametrize(
+    ("library", "size"),
+    [pytest.param("", 3, marks=pytest.mark.matrix), (WHEEL, 2)],
+    ids=["preferred", "wheel"],
+)
 def test_by_message(mpirun, library, size):
-    """This file again, on the fabric route."""
+    """This file again, on the fabric route; 2:fabric has it by the preferred library, too."""
     code = f"""
         import sys, pytest
-        options = ["-c", "{launch.ROOT}/pyproject.toml", "-q", "-m", "mpi"]
+        options = ["-c", "{launch.ROOT}/pyproject.toml", "-q", "-m", "mpi and {launch.QUICK}"]
         sys.exit(pytest.main([*options, "-p", "no:cacheprovider", "{__file__}"]))
     """
     env = environment(library, RMAEXT_ROUTE="fabric")
