@@ -43,6 +43,10 @@ _JOB_VARIABLES = (
     *("OMPI_ARGV", "OMPI_COMM", "OMPI_FILE", "OMPI_NUM", "OMPI_UNIVERSE", "OMPI_WORLD"),
 )
 
+# A shell's background jobs ignore it, and so would all that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 def under_mpiexec() -> bool:
     """Tell whether a launcher started this process; does not need MPI."""

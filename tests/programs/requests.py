@@ -235,14 +235,14 @@ def left(win: rmaext.Window) -> None:
     if comm.rank:
         return
     os.kill(pid, signal.SIGSTOP)
-    # before the interpreter ends: rank 1 must take part in MPI_Finalize
-    threading.Timer(0.5, os.kill, (pid, signal.SIGCONT)).start()
     left.kept = [win.rput(np.full(N, 8), 1), *(win.rget(1, 0, 8) for _ in range(2000))]
 
     async def main() -> None:
         task = asyncio.ensure_future(wait(left.kept[0]))
         await asyncio.sleep(0.1)
         assert not task.done()
+        # before the interpreter ends: rank 1 must take part in MPI_Finalize
+        threading.Timer(0.5, os.kill, (pid, signal.SIGCONT)).start()
 
     async def wait(request: Request) -> None:
         await request
