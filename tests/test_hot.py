@@ -144,7 +144,7 @@ def compare(win: Any, method: str, args: Any, keywords: Any) -> None:
 
 
 MANY = settings(
-    max_examples=400,
+    max_examples=150,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -841,7 +841,7 @@ def test_a_late_call_from_numba(closed):
     from rmaext import jit
 
     handles, data = [], np.zeros(3)
-    for _ in range(50):
+    for _ in range(12):
         win = rmaext.Window.allocate(MPI.COMM_SELF, SIZE)
         handles.append(win.numba)
         assert win.numba == handles[-1]

@@ -17,7 +17,10 @@ import rmaext
 
 PROGRAMS = Path(__file__).parent / "programs"
 WHEEL = f"{sys.prefix}/lib/{launch.launcher()[1]}/libfabric.so.1"
-LIBRARIES = [pytest.param("", id="preferred"), pytest.param(WHEEL, id="wheel")]
+LIBRARIES = [
+    pytest.param("", id="preferred"),
+    pytest.param(WHEEL, id="wheel", marks=pytest.mark.matrix),
+]
 SIZE = 50
 
 DTYPES = ["i1", "u2", "i4", "f4", "i8", "f8", "c8", "c16", "g", "S3", "S5", "i2,f8", "M8[s]", "?"]
