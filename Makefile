@@ -139,7 +139,8 @@ provider: build/provider/demand-fi.so build/provider/selftest
 
 build/provider/demand-fi.so: $(DEMAND) tests/provider/demand.h
 	@mkdir -p $(@D)
-	$(CC) $(C_FLAGS) -g -O2 -shared -fPIC $(DEMAND) -o $@ -pthread -ldl
+	$(CC) $(C_FLAGS) -g -O2 -shared -fPIC $(DEMAND) -o $@.new -pthread -ldl
+	mv $@.new $@ # others may have it mapped
 
 build/provider/selftest: tests/provider/selftest.c
 	@mkdir -p $(@D)

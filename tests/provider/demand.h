@@ -44,13 +44,16 @@ const struct dm_demands *dm_demands(void);
 
 /* -- what is counted (report.c) -------------------------------------------- */
 
-#define DM_CALLS(X)                                                           \
-	X(reg)                                                                \
-	X(regv) X(regattr) X(close_mr) X(bind) X(enable) X(refresh)           \
-		X(raw_attr) X(map_raw) X(unmap_key) X(mr_complete) X(read)    \
-			X(write) X(inject_write) X(send) X(inject) X(recv)    \
-				X(atomic) X(completion) X(commit) X(close_ep) \
-					X(close_domain)
+#define DM_CALLS(X)                                                         \
+	X(reg)                                                              \
+	X(regv)                                                             \
+	X(regattr)                                                          \
+	X(close_mr)                                                         \
+	X(bind)                                                             \
+	X(enable) X(refresh) X(raw_attr) X(map_raw) X(unmap_key)            \
+		X(mr_complete) X(read) X(write) X(inject_write) X(send)     \
+			X(inject) X(recv) X(atomic) X(completion) X(commit) \
+				X(close_ep) X(close_domain)
 
 #define DM_VIOLATIONS(X)                                                \
 	X(argument) /* what the man page forbids */                     \
@@ -71,7 +74,6 @@ const struct dm_demands *dm_demands(void);
 	X(refresh)    /* pages that came after the registration */      \
 	X(busy)	      /* closed under an operation */                   \
 	X(order)      /* closed before what depends on it */            \
-	X(closed)     /* used after its close */                        \
 	X(leak)	      /* a registration or mapped key left behind */
 
 enum dm_call {
@@ -145,6 +147,7 @@ struct dm_domain {
 	uint64_t id; /* random */
 	uint64_t last_key;
 	size_t regions, mappings;
+	size_t objects; /* endpoints, queues, counters, address vectors */
 };
 
 struct dm_eq {
@@ -156,6 +159,7 @@ struct dm_eq {
 
 struct dm_cntr {
 	struct fid_cntr *fid;
+	struct dm_domain *domain;
 	struct fi_ops *fid_ops;
 	struct fi_ops_cntr *ops;
 	struct dm_region *bound;
@@ -166,6 +170,8 @@ struct dm_endpoint {
 	struct fid_ep *fid;
 	struct dm_domain *domain;
 	struct fid_av *av;
+	struct fid *cqs[2];
+	size_t n_cqs;
 	struct fi_ops *fid_ops;
 	struct fi_ops_ep *ops;
 	struct fi_ops_msg *msg;
@@ -214,8 +220,11 @@ void dm_unlock(void);
 void dm_domain_patch(struct dm_fabric *fabric, struct fid_domain *fid);
 void dm_region_patch(struct dm_domain *domain);
 int dm_endpoint_patch(struct dm_domain *domain, struct fid_ep *fid);
-int dm_cq_patch(struct fid_cq *fid, const struct fi_cq_attr *attr);
-int dm_cntr_patch(struct fid_cntr *fid);
+int dm_cq_patch(struct dm_domain *domain, struct fid_cq *fid,
+		const struct fi_cq_attr *attr);
+void dm_domain_count(struct dm_domain *domain, int change);
+void dm_av_count(struct fid_av *av, int change);
+void dm_cq_count(struct fid *cq, int change);
 int dm_eq_patch(struct fid_eq *fid);
 struct fi_info *dm_lower_info(struct dm_library *library,
 			      const struct fi_info *info);
@@ -231,27 +240,60 @@ struct dm_endpoint *dm_endpoint_of(struct fid *fid);
 struct dm_cntr *dm_cntr_of(struct fid *fid);
 struct dm_eq *dm_eq_of(struct fid *fid);
 
-/* -- regions (region.c) ---------------------------------------------------- */
+/* -- regions (region.c, use.c, raw.c, pages.c) ----------------------------- */
+
+/* The list that a region is in. The lock is held. */
+struct dm_region **dm_region_bucket(const void *region);
 
 /* Whether [buf, len) may be used so; holds the region until the op is done. */
 int dm_region_use(struct dm_op *op, struct dm_endpoint *ep, const void *buf,
 		  size_t len, void *desc, uint64_t access);
 
+/* Let others see whether it may be used. */
+void dm_region_show(struct dm_region *region);
+
+int dm_raw_attr(struct dm_region *region, const struct fi_mr_raw_attr *attr);
 int dm_raw_map(struct dm_domain *domain, struct fi_mr_map_raw *map);
 int dm_raw_unmap(struct dm_domain *domain, uint64_t handle);
 int dm_raw_find(struct dm_domain *domain, uint64_t handle, uint64_t *key_p);
 
-/* The pages of [start, start + len): their residence, one byte each. */
+bool dm_demanded(uint64_t bit);
+int dm_iface_of(const char *start, size_t len);
+size_t dm_page_size(void);
+char *dm_page_of(const void *address);
 size_t dm_pages(const void *start, size_t len);
-int dm_resident(const void *start, size_t len, unsigned char *resident);
+int dm_check_allocated(const struct iovec *iov);
+int dm_check_os_access(const struct iovec *iov, uint64_t access);
 
-/* -- operations (queue.c) -------------------------------------------------- */
+/* The pages that the device knows of, from now on. */
+void dm_watch(struct dm_region *region, const char *start, size_t len);
+
+/* -- operations (queue.c, post.c) ------------------------------------------ */
 
 struct dm_op *dm_op_begin(struct dm_endpoint *ep, void *context);
 void dm_op_drop(struct dm_op *op); /* it was not posted */
 void dm_op_forget_all(struct dm_endpoint *ep);
 struct dm_op *dm_op_of(struct dm_endpoint *ep, void *context);
 bool dm_cq_waiting(struct fid *cq);
+
+struct dm_endpoint *dm_ep_of(struct fid_ep *fid);
+int dm_post_begin(struct dm_endpoint *ep, enum dm_call call, void *context,
+		  struct dm_op **op_p);
+ssize_t dm_post_end(struct dm_op *op, ssize_t ret);
+int dm_use_iov(struct dm_op *op, const struct iovec *iov, void **desc,
+	       size_t count, uint64_t access);
+
+/*
+ * May this be done there? Replaces address and key by those that the lower
+ * provider takes.
+ */
+int dm_check_target(struct dm_endpoint *ep, fi_addr_t peer, uint64_t *addr,
+		    uint64_t len, uint64_t *key, uint64_t access,
+		    struct dm_entry **entry_p);
+
+void dm_message_patch(struct dm_endpoint *ep);
+void dm_transfer_patch(struct dm_endpoint *ep);
+void dm_atomic_patch(struct dm_endpoint *ep);
 
 /* -- what ranks know of each other (registry.c) ---------------------------- */
 

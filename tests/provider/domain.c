@@ -12,6 +12,88 @@ static struct dm_domain *domain_of(struct fid *fid)
 	return dm_ops_owner(fid->ops);
 }
 
+/* -- counters: also of what peers write to a region -------------------------
+ */
+
+static int cntr_close(struct fid *fid)
+{
+	struct dm_cntr *c = dm_cntr_of(fid);
+	void *copies[] = {fid->ops, c->fid->ops};
+	int ret;
+
+	if (c->bound)
+		return dm_violated(DM_order, -FI_EBUSY,
+				   "counter closed before its regions");
+	ret = dm_close_lower(c->fid_ops, fid, "counter");
+	if (ret)
+		return ret;
+	dm_domain_count(c->domain, -1);
+	dm_ops_free(copies[0]);
+	dm_ops_free(copies[1]);
+	free(c);
+	return 0;
+}
+
+struct dm_cntr *dm_cntr_of(struct fid *fid)
+{
+	return fid->ops->close == cntr_close ? dm_ops_owner(fid->ops) : NULL;
+}
+
+static uint64_t cntr_read(struct fid_cntr *fid)
+{
+	struct dm_cntr *c = dm_cntr_of(&fid->fid);
+	uint64_t sum = c->ops->read(fid);
+
+	dm_lock();
+	sum += c->past;
+	for (struct dm_region *r = c->bound; r; r = r->counted)
+		sum += atomic_load(&r->entry->writes);
+	dm_unlock();
+	return sum;
+}
+
+static void nap(void)
+{
+	nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+}
+
+static bool over(uint64_t start, int timeout_ms)
+{
+	return timeout_ms >= 0 &&
+	       dm_now_ns() - start > (uint64_t)timeout_ms * 1000000u;
+}
+
+static int cntr_wait(struct fid_cntr *fid, uint64_t threshold, int timeout)
+{
+	uint64_t start = dm_now_ns();
+
+	while (cntr_read(fid) < threshold) {
+		if (over(start, timeout))
+			return -FI_ETIMEDOUT;
+		nap();
+	}
+	return 0;
+}
+
+static int cntr_patch(struct dm_domain *domain, struct fid_cntr *fid)
+{
+	struct dm_cntr *c = calloc(1, sizeof(*c));
+
+	if (!c)
+		abort();
+	c->fid = fid;
+	c->domain = domain;
+	dm_domain_count(domain, 1);
+	c->fid_ops = fid->fid.ops;
+	c->ops = fid->ops;
+	fid->fid.ops = dm_ops_copy(c->fid_ops, c);
+	fid->fid.ops->close = cntr_close;
+	fid->ops = dm_ops_copy(c->ops, c);
+	fid->ops->read = cntr_read;
+	fid->ops->wait = cntr_wait;
+	return 0;
+}
+
 /* -- domain ---------------------------------------------------------------- */
 
 static int domain_close(struct fid *fid)
@@ -29,6 +111,10 @@ static int domain_close(struct fid *fid)
 				   "domain closed with %zu regions and %zu "
 				   "mapped keys",
 				   d->regions, d->mappings);
+	if (d->objects) /* ofi_rxm would close its half of it */
+		return dm_violated(DM_order, -FI_EBUSY,
+				   "domain closed before its %zu objects",
+				   d->objects);
 	ret = dm_close_lower(d->fid_ops, fid, "domain");
 	if (ret)
 		return ret;
@@ -109,7 +195,7 @@ static int open_cq(struct fid_domain *fid, struct fi_cq_attr *attr,
 	if (plain.format == FI_CQ_FORMAT_UNSPEC)
 		plain.format = FI_CQ_FORMAT_CONTEXT;
 	ret = d->ops->cq_open(fid, &plain, cq, context);
-	return ret ? ret : dm_cq_patch(*cq, &plain);
+	return ret ? ret : dm_cq_patch(d, *cq, &plain);
 }
 
 static int open_cntr(struct fid_domain *fid, struct fi_cntr_attr *attr,
@@ -118,7 +204,70 @@ static int open_cntr(struct fid_domain *fid, struct fi_cntr_attr *attr,
 	struct dm_domain *d = domain_of(&fid->fid);
 	int ret = d->ops->cntr_open(fid, attr, cntr, context);
 
-	return ret ? ret : dm_cntr_patch(*cntr);
+	return ret ? ret : cntr_patch(d, *cntr);
+}
+
+/* Of an address vector only the close matters. */
+struct av {
+	struct fi_ops *fid_ops;
+	struct dm_domain *domain;
+	size_t endpoints;
+};
+
+void dm_av_count(struct fid_av *fid, int change)
+{
+	struct av *av = dm_ops_owner(fid->fid.ops);
+
+	dm_lock();
+	av->endpoints += (size_t)change;
+	dm_unlock();
+}
+
+static int av_close(struct fid *fid)
+{
+	struct fi_ops *copy = fid->ops;
+	struct av *av = dm_ops_owner(copy);
+	int ret;
+
+	if (av->endpoints) /* ofi_rxm would close its half of it */
+		return dm_violated(DM_order, -FI_EBUSY,
+				   "address vector closed while in use");
+	ret = dm_close_lower(av->fid_ops, fid, "address vector");
+	if (ret)
+		return ret;
+	dm_domain_count(av->domain, -1);
+	dm_ops_free(copy);
+	free(av);
+	return 0;
+}
+
+static int open_av(struct fid_domain *fid, struct fi_av_attr *attr,
+		   struct fid_av **av_p, void *context)
+{
+	struct dm_domain *d = domain_of(&fid->fid);
+	struct av *av = calloc(1, sizeof(*av));
+	int ret;
+
+	if (!av)
+		abort();
+	ret = d->ops->av_open(fid, attr, av_p, context);
+	if (ret) {
+		free(av);
+		return ret;
+	}
+	av->fid_ops = (*av_p)->fid.ops;
+	av->domain = d;
+	(*av_p)->fid.ops = dm_ops_copy(av->fid_ops, av);
+	(*av_p)->fid.ops->close = av_close;
+	dm_domain_count(d, 1);
+	return 0;
+}
+
+void dm_domain_count(struct dm_domain *d, int change)
+{
+	dm_lock();
+	d->objects += (size_t)change;
+	dm_unlock();
 }
 
 void dm_domain_patch(struct dm_fabric *fabric, struct fid_domain *fid)
@@ -142,90 +291,12 @@ void dm_domain_patch(struct dm_fabric *fabric, struct fid_domain *fid)
 	fid->ops->endpoint = open_endpoint;
 	if (FI_CHECK_OP(d->ops, struct fi_ops_domain, endpoint2))
 		fid->ops->endpoint2 = open_endpoint2;
+	fid->ops->av_open = open_av;
 	fid->ops->cq_open = open_cq;
 	fid->ops->cntr_open = open_cntr;
 	dm_region_patch(d);
 	dm_report_begin();
 	dm_report_event("open", 0);
-}
-
-/* -- counters: also of what peers write to a region -------------------------
- */
-
-static int cntr_close(struct fid *fid)
-{
-	struct dm_cntr *c = dm_cntr_of(fid);
-	void *copies[] = {fid->ops, c->fid->ops};
-	int ret;
-
-	if (c->bound)
-		return dm_violated(DM_order, -FI_EBUSY,
-				   "counter closed before its regions");
-	ret = dm_close_lower(c->fid_ops, fid, "counter");
-	if (ret)
-		return ret;
-	dm_ops_free(copies[0]);
-	dm_ops_free(copies[1]);
-	free(c);
-	return 0;
-}
-
-struct dm_cntr *dm_cntr_of(struct fid *fid)
-{
-	return fid->ops->close == cntr_close ? dm_ops_owner(fid->ops) : NULL;
-}
-
-static uint64_t cntr_read(struct fid_cntr *fid)
-{
-	struct dm_cntr *c = dm_cntr_of(&fid->fid);
-	uint64_t sum = c->ops->read(fid);
-
-	dm_lock();
-	sum += c->past;
-	for (struct dm_region *r = c->bound; r; r = r->counted)
-		sum += atomic_load(&r->entry->writes);
-	dm_unlock();
-	return sum;
-}
-
-static void nap(void)
-{
-	nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
-}
-
-static bool over(uint64_t start, int timeout_ms)
-{
-	return timeout_ms >= 0 &&
-	       dm_now_ns() - start > (uint64_t)timeout_ms * 1000000u;
-}
-
-static int cntr_wait(struct fid_cntr *fid, uint64_t threshold, int timeout)
-{
-	uint64_t start = dm_now_ns();
-
-	while (cntr_read(fid) < threshold) {
-		if (over(start, timeout))
-			return -FI_ETIMEDOUT;
-		nap();
-	}
-	return 0;
-}
-
-int dm_cntr_patch(struct fid_cntr *fid)
-{
-	struct dm_cntr *c = calloc(1, sizeof(*c));
-
-	if (!c)
-		abort();
-	c->fid = fid;
-	c->fid_ops = fid->fid.ops;
-	c->ops = fid->ops;
-	fid->fid.ops = dm_ops_copy(c->fid_ops, c);
-	fid->fid.ops->close = cntr_close;
-	fid->ops = dm_ops_copy(c->ops, c);
-	fid->ops->read = cntr_read;
-	fid->ops->wait = cntr_wait;
-	return 0;
 }
 
 /* -- event queues: asynchronous registration --------------------------------
@@ -290,6 +361,7 @@ static ssize_t eq_read(struct fid_eq *fid, uint32_t *event, void *buf,
 	if (!(flags & FI_PEEK)) {
 		eq->pending = r->pending;
 		r->ready = true;
+		dm_region_show(r);
 	}
 	dm_unlock();
 	return sizeof(entry);

@@ -121,6 +121,11 @@ const struct dm_demands *dm_demands(void)
 	return &demands;
 }
 
+bool dm_demanded(uint64_t bit)
+{
+	return dm_demands()->mr_mode & bit;
+}
+
 /* -- tables of operations -------------------------------------------------- */
 
 struct head {

@@ -111,9 +111,11 @@ struct held {
 
 struct cq {
 	struct fid_cq *fid;
+	struct dm_domain *domain;
 	struct fi_ops *fid_ops;
 	struct fi_ops_cq *ops;
 	size_t size; /* of an entry */
+	size_t endpoints;
 	struct held *held, **end;
 	int epoll, timer;
 	pthread_mutex_t lock;
@@ -124,13 +126,26 @@ static struct cq *cq_of(struct fid *fid)
 	return dm_ops_owner(fid->ops);
 }
 
+void dm_cq_count(struct fid *fid, int change)
+{
+	struct cq *cq = cq_of(fid);
+
+	dm_lock();
+	cq->endpoints += (size_t)change;
+	dm_unlock();
+}
+
 static int cq_close(struct fid *fid)
 {
 	struct cq *cq = cq_of(fid);
 	void *copies[] = {fid->ops, cq->fid->ops};
-	int ret = dm_close_lower(cq->fid_ops, fid, "completion queue");
 	struct held *h;
+	int ret;
 
+	if (cq->endpoints) /* ofi_rxm would close its half of it */
+		return dm_violated(DM_order, -FI_EBUSY,
+				   "completion queue closed while in use");
+	ret = dm_close_lower(cq->fid_ops, fid, "completion queue");
 	if (ret)
 		return ret;
 	while ((h = cq->held)) {
@@ -141,6 +156,7 @@ static int cq_close(struct fid *fid)
 		close(cq->epoll);
 		close(cq->timer);
 	}
+	dm_domain_count(cq->domain, -1);
 	dm_ops_free(copies[0]);
 	dm_ops_free(copies[1]);
 	pthread_mutex_destroy(&cq->lock);
@@ -314,7 +330,8 @@ static int cq_control(struct fid *fid, int command, void *arg)
 	return 0;
 }
 
-int dm_cq_patch(struct fid_cq *fid, const struct fi_cq_attr *attr)
+int dm_cq_patch(struct dm_domain *domain, struct fid_cq *fid,
+		const struct fi_cq_attr *attr)
 {
 	static const size_t sizes[] = {
 		[FI_CQ_FORMAT_CONTEXT] = sizeof(struct fi_cq_entry),
@@ -327,6 +344,8 @@ int dm_cq_patch(struct fid_cq *fid, const struct fi_cq_attr *attr)
 	if (!cq)
 		abort();
 	cq->fid = fid;
+	cq->domain = domain;
+	dm_domain_count(domain, 1);
 	cq->size = sizes[attr->format];
 	cq->end = &cq->held;
 	cq->epoll = cq->timer = -1;

@@ -19,142 +19,6 @@
 #define FLAGS \
 	(FI_RMA_EVENT | FI_RMA_PMEM | FI_HMEM_DEVICE_ONLY | FI_HMEM_HOST_ALLOC)
 
-#define BUCKETS 8192
-
-static struct dm_region *table[BUCKETS];
-
-static bool demanded(uint64_t bit)
-{
-	return dm_demands()->mr_mode & bit;
-}
-
-/* -- which there are, by the address of their struct ------------------------
- */
-
-static struct dm_region **bucket(const void *region)
-{
-	return &table[((uintptr_t)region >> 6) % BUCKETS];
-}
-
-static struct dm_region *live(const void *desc)
-{
-	struct dm_region *r = *bucket(desc);
-
-	while (r && r != desc)
-		r = r->chain;
-	return r;
-}
-
-/* -- device memory, pretended: by a test, through dlsym ---------------------
- */
-
-static struct {
-	const char *start;
-	size_t len;
-	int iface;
-} devices[16];
-
-__attribute__((visibility("default"))) int demand_device(const void *start,
-							 size_t len, int iface);
-
-int demand_device(const void *start, size_t len, int iface)
-{
-	for (size_t i = 0; i < sizeof(devices) / sizeof(*devices); i++)
-		if (!devices[i].len) {
-			devices[i].start = start;
-			devices[i].len = len;
-			devices[i].iface = iface;
-			return 0;
-		}
-	return -FI_ENOMEM;
-}
-
-static int iface_of(const char *start, size_t len)
-{
-	for (size_t i = 0; i < sizeof(devices) / sizeof(*devices); i++)
-		if (start < devices[i].start + devices[i].len &&
-		    devices[i].start < start + len)
-			return devices[i].iface;
-	return FI_HMEM_SYSTEM;
-}
-
-/* -- pages ------------------------------------------------------------------
- */
-
-static size_t page_size(void)
-{
-	return (size_t)sysconf(_SC_PAGESIZE);
-}
-
-static char *page_of(const void *address)
-{
-	return (char *)address - (uintptr_t)address % page_size();
-}
-
-size_t dm_pages(const void *start, size_t len)
-{
-	const char *end = (const char *)start + len - 1;
-
-	return (size_t)(page_of(end) - page_of(start)) / page_size() + 1;
-}
-
-int dm_resident(const void *start, size_t len, unsigned char *resident)
-{
-	size_t n = dm_pages(start, len);
-
-	if (mincore(page_of(start), n * page_size(), resident))
-		return -errno;
-	for (size_t i = 0; i < n; i++)
-		resident[i] &= 1;
-	return 0;
-}
-
-static int check_allocated(const struct iovec *iov)
-{
-	size_t n = dm_pages(iov->iov_base, iov->iov_len);
-	unsigned char *resident = malloc(n);
-	size_t missing = 0;
-	int ret;
-
-	if (!resident)
-		return -FI_ENOMEM;
-	ret = dm_resident(iov->iov_base, iov->iov_len, resident);
-	for (size_t i = 0; !ret && i < n; i++)
-		missing += !resident[i];
-	free(resident);
-	if (ret || missing)
-		return dm_violated(DM_allocated, -FI_EFAULT,
-				   "%zu of %zu pages missing", missing, n);
-	return 0;
-}
-
-/* A NIC pins the pages with the rights it is given. */
-static int check_os_access(const struct iovec *iov, uint64_t access)
-{
-	size_t n = dm_pages(iov->iov_base, iov->iov_len);
-
-	if (!(access & (FI_RECV | FI_READ | FI_REMOTE_WRITE)))
-		return 0;
-	if (madvise(page_of(iov->iov_base), n * page_size(),
-		    MADV_POPULATE_WRITE) &&
-	    errno != EINVAL) /* before Linux 5.14 */
-		return dm_violated(DM_os_access, -FI_EACCES,
-				   "read-only pages registered for writing");
-	return 0;
-}
-
-/* The pages that the device knows of, from now on. */
-static void watch(struct dm_region *r, const char *start, size_t len)
-{
-	unsigned char *all =
-		dm_registry_bytes(r->entry, dm_pages(r->base, r->len));
-
-	if (all)
-		dm_resident(start, len,
-			    all + (size_t)(page_of(start) - page_of(r->base)) /
-					    page_size());
-}
-
 /* -- registration -----------------------------------------------------------
  */
 
@@ -180,20 +44,20 @@ static int check(struct dm_domain *d, const struct fi_mr_attr *attr,
 				   attr->iov_count, iov ? iov->iov_len : 0,
 				   (unsigned long long)attr->offset,
 				   (unsigned long long)attr->access);
-	if (demanded(FI_MR_COLLECTIVE) && attr->access & REMOTE_RIGHTS &&
+	if (dm_demanded(FI_MR_COLLECTIVE) && attr->access & REMOTE_RIGHTS &&
 	    !(attr->access & FI_COLLECTIVE))
 		return dm_violated(DM_collective, -FI_EINVAL, "access %#llx",
 				   (unsigned long long)attr->access);
-	if (demanded(FI_MR_HMEM) &&
+	if (dm_demanded(FI_MR_HMEM) &&
 	    (!by_attr ||
-	     iface_of(iov->iov_base, iov->iov_len) != (int)attr->iface))
+	     dm_iface_of(iov->iov_base, iov->iov_len) != (int)attr->iface))
 		return dm_violated(DM_hmem, -FI_EINVAL,
 				   "memory of kind %d registered %s",
-				   iface_of(iov->iov_base, iov->iov_len),
+				   dm_iface_of(iov->iov_base, iov->iov_len),
 				   by_attr ? "as another" : "without a kind");
-	if (demanded(FI_MR_ALLOCATED) &&
-	    ((ret = check_allocated(iov)) ||
-	     (ret = check_os_access(iov, attr->access))))
+	if (dm_demanded(FI_MR_ALLOCATED) &&
+	    ((ret = dm_check_allocated(iov)) ||
+	     (ret = dm_check_os_access(iov, attr->access))))
 		return ret;
 	return 0;
 }
@@ -205,7 +69,7 @@ static int take_key(struct dm_domain *d, uint64_t requested, uint64_t *key_p)
 				? (1ULL << (8 * demands->key_size)) - 1
 				: ~0ULL;
 
-	if (!demanded(FI_MR_PROV_KEY)) {
+	if (!dm_demanded(FI_MR_PROV_KEY)) {
 		if (requested & ~mask)
 			return dm_violated(DM_requested_key, -FI_EKEYREJECTED,
 					   "key %#llx of %zu bytes",
@@ -239,11 +103,12 @@ static int lower_register(struct dm_domain *d, const struct fi_mr_attr *attr,
 	return d->mr->regattr(&d->fid->fid, &lower, 0, &r->lower);
 }
 
-static void show(struct dm_region *r)
+void dm_region_show(struct dm_region *r)
 {
 	bool usable = r->ready && r->enabled;
 
-	r->fid.key = usable && !demanded(FI_MR_RAW) ? r->key : FI_KEY_NOTAVAIL;
+	r->fid.key =
+		usable && !dm_demanded(FI_MR_RAW) ? r->key : FI_KEY_NOTAVAIL;
 	atomic_store(&r->entry->enabled, usable);
 }
 
@@ -274,23 +139,23 @@ static int make(struct dm_domain *d, const struct fi_mr_attr *attr,
 	r->access = attr->access;
 	r->flags = flags;
 	r->iface = attr->iface;
-	r->enabled = !demanded(FI_MR_ENDPOINT) && !(flags & FI_RMA_EVENT);
+	r->enabled = !dm_demanded(FI_MR_ENDPOINT) && !(flags & FI_RMA_EVENT);
 	r->ready = !d->eq;
 	r->fid.fid.fclass = FI_CLASS_MR;
 	r->fid.fid.context = attr->context;
 	r->fid.fid.ops = &region_ops;
 	r->fid.mem_desc = r;
-	r->entry->base = demanded(FI_MR_VIRT_ADDR) ? (uintptr_t)r->base : 0;
+	r->entry->base = dm_demanded(FI_MR_VIRT_ADDR) ? (uintptr_t)r->base : 0;
 	r->entry->len = r->len;
-	r->entry->first = (uintptr_t)r->base % page_size();
+	r->entry->first = (uintptr_t)r->base % dm_page_size();
 	r->entry->access = r->access;
 	r->entry->flags = flags;
-	if (demanded(FI_MR_MMU_NOTIFY))
-		watch(r, r->base, r->len);
-	show(r);
+	if (dm_demanded(FI_MR_MMU_NOTIFY))
+		dm_watch(r, r->base, r->len);
+	dm_region_show(r);
 	dm_registry_publish(r->entry);
-	r->chain = *bucket(r);
-	*bucket(r) = r;
+	r->chain = *dm_region_bucket(r);
+	*dm_region_bucket(r) = r;
 	d->regions++;
 	*mr_p = &r->fid;
 	if (d->eq) {
@@ -408,7 +273,7 @@ static int region_close(struct fid *fid)
 		dm_unlock();
 		return ret;
 	}
-	for (p = bucket(r); *p != r; p = &(*p)->chain)
+	for (p = dm_region_bucket(r); *p != r; p = &(*p)->chain)
 		;
 	*p = r->chain;
 	if (r->domain->eq)
@@ -439,7 +304,7 @@ static int region_bind(struct fid *fid, struct fid *bound, uint64_t flags)
 		return dm_violated(DM_argument, -FI_EINVAL,
 				   "counter bound to a region with flags %#llx",
 				   (unsigned long long)flags);
-	if ((ep ? r->enabled : r->enabled && demanded(FI_MR_RMA_EVENT)) ||
+	if ((ep ? r->enabled : r->enabled && dm_demanded(FI_MR_RMA_EVENT)) ||
 	    !r->ready || (ep ? !!r->ep : !!r->cntr))
 		return dm_violated(DM_unbound, -FI_EINVAL,
 				   "%s bound to a region that is enabled, "
@@ -468,7 +333,7 @@ static int enable(struct dm_region *r)
 		return dm_violated(DM_unbound, -FI_EINVAL,
 				   "fi_mr_enable of a region that is %s",
 				   r->enabled ? "enabled" : "not ready");
-	if ((demanded(FI_MR_ENDPOINT) && !r->ep) ||
+	if ((dm_demanded(FI_MR_ENDPOINT) && !r->ep) ||
 	    (r->flags & FI_RMA_EVENT && !r->cntr))
 		return dm_violated(
 			DM_unbound, -FI_EINVAL, "fi_mr_enable without %s bound",
@@ -476,7 +341,7 @@ static int enable(struct dm_region *r)
 							    : "an endpoint");
 	dm_lock();
 	r->enabled = true;
-	show(r);
+	dm_region_show(r);
 	dm_unlock();
 	return 0;
 }
@@ -487,10 +352,10 @@ static int refresh(struct dm_region *r, const struct fi_mr_modify *modify)
 
 	if (ret)
 		return ret;
-	if (!demanded(FI_MR_MMU_NOTIFY))
+	if (!dm_demanded(FI_MR_MMU_NOTIFY))
 		return -FI_ENOSYS;
 	if (!modify->attr.iov_count)
-		watch(r, r->base, r->len);
+		dm_watch(r, r->base, r->len);
 	for (size_t i = 0; i < modify->attr.iov_count; i++) {
 		const struct iovec *iov = &modify->attr.mr_iov[i];
 		const char *start = iov->iov_base;
@@ -499,35 +364,8 @@ static int refresh(struct dm_region *r, const struct fi_mr_modify *modify)
 		    start + iov->iov_len > r->base + r->len)
 			return dm_violated(DM_address, -FI_EINVAL,
 					   "refresh outside the region");
-		watch(r, start, iov->iov_len);
+		dm_watch(r, start, iov->iov_len);
 	}
-	return 0;
-}
-
-static unsigned char filler(uint64_t key, size_t i)
-{
-	return (unsigned char)(key + i * 31);
-}
-
-static int raw_attr(struct dm_region *r, const struct fi_mr_raw_attr *attr)
-{
-	size_t size = dm_demands()->key_size, room = *attr->key_size;
-	int ret = dm_called(DM_CALL_raw_attr);
-
-	if (ret)
-		return ret;
-	if (!demanded(FI_MR_RAW))
-		return -FI_ENOSYS;
-	*attr->key_size = size;
-	if (room < size)
-		return -FI_ETOOSMALL;
-	if (!r->enabled || !r->ready)
-		return dm_violated(DM_disabled, -FI_EINVAL,
-				   "fi_mr_raw_attr of a disabled region");
-	*attr->base_addr = r->entry->base;
-	for (size_t i = 0; i < size; i++)
-		attr->raw_key[i] =
-			i < 8 ? (uint8_t)(r->key >> 8 * i) : filler(r->key, i);
 	return 0;
 }
 
@@ -541,7 +379,7 @@ static int region_control(struct fid *fid, int command, void *arg)
 	case FI_REFRESH:
 		return refresh(r, arg);
 	case FI_GET_RAW_MR:
-		return raw_attr(r, arg);
+		return dm_raw_attr(r, arg);
 	}
 	return -FI_ENOSYS;
 }
@@ -552,159 +390,3 @@ static struct fi_ops region_ops = {
 	.bind = region_bind,
 	.control = region_control,
 };
-
-/* -- raw keys of peers ------------------------------------------------------
- */
-
-int dm_raw_map(struct dm_domain *d, struct fi_mr_map_raw *map)
-{
-	size_t size = dm_demands()->key_size;
-	struct dm_mapped *m;
-	uint64_t key = 0;
-	bool good = map->key_size == size;
-	int ret = dm_called(DM_CALL_map_raw);
-
-	if (ret)
-		return ret;
-	if (!demanded(FI_MR_RAW))
-		return -FI_ENOSYS;
-	for (size_t i = 0; good && i < size; i++) {
-		if (i < 8)
-			key |= (uint64_t)map->raw_key[i] << 8 * i;
-		else
-			good = map->raw_key[i] == filler(key, i);
-	}
-	if (!good)
-		return dm_violated(DM_raw_key, -FI_EKEYREJECTED,
-				   "malformed raw key of %zu bytes",
-				   map->key_size);
-	m = calloc(1, sizeof(*m));
-	if (!m)
-		return -FI_ENOMEM;
-	m->key = key;
-	m->live = true;
-	m->handle = dm_random();
-	dm_lock();
-	m->next = d->mapped;
-	d->mapped = m;
-	d->mappings++;
-	dm_unlock();
-	*map->key = m->handle;
-	return 0;
-}
-
-/* The lock is held. It stays after it is unmapped, to be told from others. */
-static struct dm_mapped *mapped(struct dm_domain *d, uint64_t handle)
-{
-	struct dm_mapped *m = d->mapped;
-
-	while (m && m->handle != handle)
-		m = m->next;
-	return m;
-}
-
-int dm_raw_unmap(struct dm_domain *d, uint64_t handle)
-{
-	struct dm_mapped *m;
-	int ret = dm_called(DM_CALL_unmap_key);
-
-	if (ret)
-		return ret;
-	dm_lock();
-	m = mapped(d, handle);
-	if (!m || !m->live) {
-		ret = dm_violated(DM_raw_key, -FI_EINVAL,
-				  "unmapped a key that is not mapped");
-	} else {
-		m->live = false;
-		d->mappings--;
-	}
-	dm_unlock();
-	return ret;
-}
-
-int dm_raw_find(struct dm_domain *d, uint64_t handle, uint64_t *key_p)
-{
-	struct dm_mapped *m;
-	int ret = 0;
-
-	dm_lock();
-	m = mapped(d, handle);
-	if (m && m->live)
-		*key_p = m->key;
-	else
-		ret = dm_violated(DM_raw_key, -FI_EKEYREJECTED, "%s raw key",
-				  m ? "unmapped" : "unknown");
-	dm_unlock();
-	return ret;
-}
-
-/* -- use of a region by this process ----------------------------------------
- */
-
-static int check_pages(struct dm_region *r, const char *start, size_t len)
-{
-	const unsigned char *all;
-	size_t first, n;
-
-	if (!demanded(FI_MR_MMU_NOTIFY) || !r->entry->resident)
-		return 0;
-	all = dm_registry_bytes(r->entry, 0);
-	first = (size_t)(page_of(start) - page_of(r->base)) / page_size();
-	n = dm_pages(start, len);
-	for (size_t i = first; i < first + n; i++)
-		if (!all[i])
-			return dm_violated(DM_refresh, -FI_EFAULT,
-					   "origin's page %zu not refreshed",
-					   i);
-	return 0;
-}
-
-static int use(struct dm_endpoint *ep, const char *buf, size_t len, void *desc,
-	       uint64_t access, struct dm_region **r_p)
-{
-	struct dm_region *r = desc ? live(desc) : NULL;
-	int device = demanded(FI_MR_HMEM) ? iface_of(buf, len) : 0;
-
-	if (desc && (!r || r->domain != ep->domain))
-		return dm_violated(DM_desc, -FI_EINVAL,
-				   "descriptor of no live region");
-	if (!desc && (demanded(FI_MR_LOCAL) || device))
-		return dm_violated(DM_origin, -FI_EINVAL,
-				   "%zu bytes without a descriptor, access "
-				   "%#llx",
-				   len, (unsigned long long)access);
-	if (!r)
-		return 0;
-	if (!r->ready || !r->enabled)
-		return dm_violated(DM_disabled, -FI_EINVAL,
-				   "origin's region is not enabled");
-	if (buf < r->base || buf + len > r->base + r->len)
-		return dm_violated(DM_origin, -FI_EINVAL,
-				   "%zu bytes outside the region", len);
-	if ((r->access & access) != access)
-		return dm_violated(DM_rights, -FI_EACCES,
-				   "origin's access %#llx, needed %#llx",
-				   (unsigned long long)r->access,
-				   (unsigned long long)access);
-	*r_p = r;
-	return check_pages(r, buf, len);
-}
-
-int dm_region_use(struct dm_op *op, struct dm_endpoint *ep, const void *buf,
-		  size_t len, void *desc, uint64_t access)
-{
-	struct dm_region *r = NULL;
-	int ret;
-
-	if (!len)
-		return 0;
-	dm_lock();
-	ret = use(ep, buf, len, desc, access, &r);
-	if (!ret && r) {
-		r->ops++;
-		op->regions[op->n_regions++] = r;
-	}
-	dm_unlock();
-	return ret;
-}

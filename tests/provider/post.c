@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What all operations of an endpoint have in common: their target, their end.
+ */
+#define _GNU_SOURCE
+#include "demand.h"
+
+#include <unistd.h>
+
+struct dm_endpoint *dm_ep_of(struct fid_ep *fid)
+{
+	return dm_ops_owner(fid->fid.ops);
+}
+
+/* -- the target --------------------------------------------------------------
+ */
+
+static int target_domain(struct dm_endpoint *ep, fi_addr_t addr,
+			 uint64_t *domain_p)
+{
+	unsigned char name[64];
+	size_t len = sizeof(name);
+	int ret = fi_av_lookup(ep->av, addr, name, &len);
+
+	return ret ? ret : dm_registry_domain(name, len, domain_p);
+}
+
+static int check_resident(struct dm_entry *e, uint64_t offset, uint64_t len)
+{
+	const unsigned char *all;
+	uint64_t start = e->first + offset;
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+
+	if (!e->resident || !len)
+		return 0;
+	all = dm_registry_bytes(e, 0);
+	for (uint64_t i = start / page; i <= (start + len - 1) / page; i++)
+		if (!all[i])
+			return dm_violated(DM_refresh, -FI_EFAULT,
+					   "target's page %llu not refreshed",
+					   (unsigned long long)i);
+	return 0;
+}
+
+/*
+ * May this be done there? Replaces address and key by those that the lower
+ * provider takes.
+ */
+int dm_check_target(struct dm_endpoint *ep, fi_addr_t peer, uint64_t *addr,
+		    uint64_t len, uint64_t *key, uint64_t access,
+		    struct dm_entry **entry_p)
+{
+	uint64_t domain, offset;
+	struct dm_entry *e;
+	int ret;
+
+	if (dm_demands()->mr_mode & FI_MR_RAW &&
+	    (ret = dm_raw_find(ep->domain, *key, key)))
+		return ret;
+	ret = target_domain(ep, peer, &domain);
+	if (ret)
+		return ret;
+	e = dm_registry_find(domain, *key);
+	if (!e)
+		return dm_violated(DM_key, -FI_EKEYREJECTED, "key %#llx",
+				   (unsigned long long)*key);
+	if (!atomic_load(&e->enabled))
+		return dm_violated(DM_disabled, -FI_EKEYREJECTED,
+				   "target's region is not enabled");
+	offset = *addr - e->base;
+	if (*addr < e->base || offset > e->len || len > e->len - offset)
+		return dm_violated(DM_address, -FI_EACCES,
+				   "address %#llx, %llu bytes; region %#llx, "
+				   "%llu bytes",
+				   (unsigned long long)*addr,
+				   (unsigned long long)len,
+				   (unsigned long long)e->base,
+				   (unsigned long long)e->len);
+	if ((e->access & access) != access)
+		return dm_violated(DM_rights, -FI_EACCES,
+				   "target's access %#llx, needed %#llx",
+				   (unsigned long long)e->access,
+				   (unsigned long long)access);
+	ret = check_resident(e, offset, len);
+	if (ret)
+		return ret;
+	*addr = offset;
+	if (entry_p)
+		*entry_p = e;
+	return 0;
+}
+
+/* -- begin and end of each operation -----------------------------------------
+ */
+
+int dm_post_begin(struct dm_endpoint *ep, enum dm_call call, void *context,
+		  struct dm_op **op_p)
+{
+	int ret = dm_called(call);
+
+	if (ret)
+		return ret;
+	*op_p = dm_op_begin(ep, context);
+	return *op_p ? 0 : -FI_ENOMEM;
+}
+
+ssize_t dm_post_end(struct dm_op *op, ssize_t ret)
+{
+	if (ret)
+		dm_op_drop(op);
+	return ret;
+}
+
+int dm_use_iov(struct dm_op *op, const struct iovec *iov, void **desc,
+	       size_t count, uint64_t access)
+{
+	int ret = count > DM_IOV ? -FI_EINVAL : 0;
+
+	for (size_t i = 0; !ret && i < count; i++)
+		ret = dm_region_use(op, op->ep, iov[i].iov_base, iov[i].iov_len,
+				    desc ? desc[i] : NULL, access);
+	return ret;
+}
