@@ -8,6 +8,7 @@
 #   make test-serial | test-1 | test-2 | test-3 | test-4 | test-8     a part of it
 #   make test-scale    the tests marked scale, at 16 and 64 ranks
 #   make test-matrix | test-stress              the tests marked so
+#   make test-demanding   the RMA tests over a provider that demands what NICs do
 #   make test-dropin   programs of others that use MPI.Win, on rmaext, with both MPIs
 #   make bench         the table of targets, next to mpi4py's MPI.Win
 #   make check         all that CI runs: lint, type, check-c, test with both MPIs
@@ -42,7 +43,8 @@ PY_FORMATTED = setup.py rmaext tests examples benchmarks
 
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: demo build test test-serial test-scale test-matrix test-stress test-dropin
+.PHONY: demo build test test-serial test-scale test-matrix test-stress test-demanding
+.PHONY: test-dropin
 .PHONY: bench check
 .PHONY: provider check-c asan tsan lint type cover format clean
 
@@ -51,7 +53,7 @@ demo: build
 
 # -- set-up: two stamps, for the environment and for the extension ---------------
 
-build: $(VENV)/.installed build/.extension
+build: $(VENV)/.installed build/.extension provider
 
 $(VENV)/.installed: setup.cfg
 	.ci/packages
@@ -84,6 +86,21 @@ test-matrix: build
 
 test-stress: build
 	$(LAUNCH) --marks stress --sizes 0,4 --limit 1800 $(ARGS)
+
+# Each mode at 1, 2 and 3 ranks, then some of them with the MPI's libfabric.
+DEMAND_TESTS = $(addprefix tests/test_,rma.py atomic.py window.py many.py views.py indexing.py \
+	request.py updates.py notify.py sync.py)
+MODES = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "tests"); \
+	import demanding; print(*demanding.MODES)')
+WHEEL_MODES = verbs efa cxi raw async
+
+comma = ,
+sizes = $(subst $() ,$(comma),$(strip $(foreach n,$(2),$(foreach m,$(1),$(n):demand-$(m)))))
+
+test-demanding: build
+	$(LAUNCH) --sizes $(call sizes,$(MODES),1 2 3) --limit 900 $(DEMAND_TESTS) $(ARGS)
+	RMAEXT_LIBFABRIC=$(VENV)/lib/$(MPI)/libfabric.so.1 \
+	$(LAUNCH) --sizes $(call sizes,$(WHEEL_MODES),2) --limit 900 $(DEMAND_TESTS) $(ARGS)
 
 # Downloads them into build/dropin. ARGS="--only nxtval --routes direct"
 test-dropin:

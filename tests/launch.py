@@ -9,7 +9,9 @@ As a program it runs the test suite: the serial tests once, then those marked
 
 Size 0 stands for the serial tests. A size may name the route that windows take:
 "2:direct" (arena memory), "2:fabric", "2:mixed" (arena memory, on two pretend
-nodes); by itself most take the route cma. The status is 0 only if every run passed
+nodes); by itself most take the route cma. "2:demand-verbs" is the route fabric
+over the demanding provider (tests/demanding.py), which must have nothing to
+complain of at the end. The status is 0 only if every run passed
 and executed at least one test. With --marks or pytest arguments of your own
 (a file, -k ...) a run may be empty, but not all of them.
 
@@ -32,6 +34,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, NoReturn
+
+import demanding
 
 ROOT = Path(__file__).resolve().parent.parent
 NO_TESTS = 5  # pytest's exit status
@@ -274,6 +278,21 @@ def _descendants(pid: int) -> Iterator[int]:
     yield from found[1:]
 
 
+def _run_tests(command: Sequence[str], size: int, route: str, limit: float) -> int | None:
+    """Run tests at one size over one route. Returns as `supervise`."""
+    changes = {"RMAEXT_TEST_ROUTE": route}
+    if not route.startswith("demand-"):
+        return supervise(command, environment(changes), limit)
+    with tempfile.TemporaryDirectory() as folder:
+        changes |= demanding.environment(route.removeprefix("demand-"), folder)
+        changes["RMAEXT_TEST_ROUTE"] = "fabric"
+        code = supervise(command, environment(changes), limit)
+        wrong = list(demanding.complaints(folder, size)) if code == 0 else []
+    for line in dict.fromkeys(wrong):
+        print(f"== {route}: {line} (x {wrong.count(line)})", flush=True)
+    return 1 if wrong else code
+
+
 def main() -> int:
     """Run the test suite, or one program."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
@@ -304,10 +323,8 @@ def main() -> int:
         name = f"{launcher()[1]}, " + (f"size {run}" if size else "serial tests")
         print(f"== {name}", flush=True)
         start = time.monotonic()
-        code = supervise(
-            [*pytest_command(size, python, wanted), color, *own],
-            environment({"RMAEXT_TEST_ROUTE": route}),
-            options.limit,
+        code = _run_tests(
+            [*pytest_command(size, python, wanted), color, *own], size, route, options.limit
         )
         if code:
             print(f"== {name}: status {code} after {time.monotonic() - start:.0f} s", flush=True)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The demanding test provider: it can fail, and rmaext gives it no cause to complain.
+
+The whole RMA suite runs over it with `make test-demanding`.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import demanding
+import pytest
+from launch import mpirun, run_python
+from test_providers import LIBRARIES
+
+SELF_TEST = demanding.FOLDER / "selftest"
+SOURCE = Path(__file__).parent / "provider"
+SMALL = {"FI_OFI_RXM_MSG_RX_SIZE": "128", "FI_OFI_RXM_MSG_TX_SIZE": "128"}
+
+
+def cases() -> dict[str, list[str]]:
+    """Return what each case of the self-test provokes, as it says itself."""
+    text = (SOURCE / "selftest.c").read_text()
+    lines = re.findall(r'^\t\{"(\w+)", "[^"]*", "[^"]*",\s+"([^"]*)"', text, re.M)
+    return {name: kinds.split() for name, kinds in lines}
+
+
+@pytest.mark.parametrize(
+    "library", ["system", pytest.param("wheel", marks=pytest.mark.matrix)], scope="module"
+)
+@pytest.mark.parametrize("case", cases())
+def test_provider_counts_each_violation(case: str, library: str, tmp_path: Path) -> None:
+    other = LIBRARIES["wheel" if library == "system" else "system"]
+    done = subprocess.run(
+        [SELF_TEST, LIBRARIES[library], case, other],
+        env={
+            "FI_PROVIDER_PATH": str(demanding.FOLDER),
+            "DEMAND_REPORT": str(tmp_path / "report"),
+            **SMALL,
+        },
+        timeout=30,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (events,) = demanding.reports(tmp_path)
+    assert set(cases()[case]) <= set(events[-1]["violations"])
+    assert events[-1]["event"] == "exit"
+    assert events[-1]["left"] == 0
+
+
+def test_each_violation_has_a_case() -> None:
+    kinds = re.search(
+        r"define DM_VIOLATIONS\(X\)(.*?)\n\n", (SOURCE / "demand.h").read_text(), re.S
+    )
+    assert kinds
+    provoked = {kind for case in cases().values() for kind in case}
+    assert provoked == set(re.findall(r"X\((\w+)\)", kinds[1]))
+
+
+WORK = """
+    import numpy as np, rmaext
+    from mpi4py import MPI
+    world = MPI.COMM_WORLD
+    peer = (world.rank + 1) % world.size
+    array = np.zeros(100_000)
+    with rmaext.Window(world, array) as win:
+        win.put(np.arange(100_000.0), peer)
+        win.fence()
+        assert (array == np.arange(100_000)).all()
+        out = np.zeros(1000)
+        win.get(peer, 1, out=out)
+        assert (out == np.arange(1, 1001)).all()
+        win.fence()
+        win.fetch_add(1.0, peer, 5)
+        win.fence()
+        assert array[5] == 6
+        if world.rank == 0:
+            print(win.fabric.provider, win.fabric.mr_mode, win.fabric.key_size)
+"""
+
+
+@pytest.mark.parametrize("mode", ["efa", "cxi", "raw:4096", "none:1"])
+def test_job_keeps_the_rules(mode: str, tmp_path: Path) -> None:
+    env = demanding.environment(mode, tmp_path) | {"RMAEXT_ROUTE": "fabric"}
+    done = mpirun(2, WORK, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("demand ")
+    assert not list(demanding.complaints(tmp_path, 2))
+
+
+def test_complaints(tmp_path: Path) -> None:
+    """A job that breaks a rule, leaves things or dies is noticed."""
+    assert list(demanding.complaints(tmp_path, 1)) == ["0 processes of 1 used the provider"]
+    (tmp_path / "report.1").write_text(
+        '{"event": "violation", "kind": "key", "errno": 1, "text": "key 0x7"}\n'
+        '{"event": "exit", "left": 1, "calls": {}, "violations": {"key": 1}}\n'
+    )
+    (tmp_path / "report.2").write_text('{"event": "open", "calls": {}, "violations": {}}\n')
+    text = "\n".join(demanding.complaints(tmp_path, 2))
+    assert re.fullmatch(r"violation: key: key 0x7\n1 domains left .*\nno report at exit.*", text)
+
+
+def test_faults_are_typed(tmp_path: Path) -> None:
+    """A registration that fails is the exception of its code, and the next one works."""
+    env = demanding.environment("none", tmp_path) | {"RMAEXT_ROUTE": "fabric"}
+    done = run_python(
+        """
+        import os
+        import numpy as np, rmaext
+        from mpi4py import MPI
+        rmaext.Window(MPI.COMM_SELF, np.zeros(8)).close()
+        os.environ["DEMAND_FAULT"] = "regattr:*:EKEYREJECTED"
+        try:
+            rmaext.Window(MPI.COMM_SELF, np.zeros(8))
+        except rmaext.RmaError as error:
+            print(type(error).__name__, error)
+        del os.environ["DEMAND_FAULT"]
+        rmaext.Window(MPI.COMM_SELF, np.zeros(8)).close()
+        """,
+        env=env,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "fi_mr_regattr" in done.stdout
+    assert not list(demanding.complaints(tmp_path, 1))
