@@ -106,7 +106,7 @@ static inline struct rmx_target *rmx_place(const struct rmaext_batch *b,
 
 	if ((uint64_t)rank >= (uint64_t)b->window->count || offset >= b->limit)
 		return NULL;
-	t = &b->window->targets[rank];
+	t = rmx_target_of(b->window, rank);
 	*at_p = offset * b->scale;
 	if (*at_p + b->unit > t->size || (t->access & b->access) != b->access)
 		return NULL;
@@ -132,7 +132,7 @@ static inline bool rmx_batch_here(const struct rmaext_batch *b, int64_t rank)
 {
 	if (rmx_updates(b))
 		return rmx_update_here(b->window, rank);
-	return b->window->targets[rank].route == RMAEXT_DIRECT;
+	return rmx_target_of(b->window, rank)->route == RMAEXT_DIRECT;
 }
 
 /*

@@ -46,7 +46,7 @@ void rmx_begun_failed(struct rmaext_op *op)
 
 	pthread_mutex_lock(&w->lock);
 	if (!op->told && !op->shown) {
-		op->shown = op->target->reports + 1;
+		op->shown = op->target->reports + 1u;
 		op->target->unseen++;
 		w->failure = op->failure;
 		op->target->error = op->error;
@@ -63,7 +63,7 @@ static int tell(struct rmaext_op *op)
 	pthread_mutex_lock(&op->window->lock);
 	code = op->error ? rmx_fail_record(&op->failure) : 0;
 	op->told = true;
-	if (op->shown == t->reports + 1 && !--t->unseen)
+	if (op->shown == t->reports + 1u && !--t->unseen)
 		t->error = 0;
 	op->shown = 0;
 	pthread_mutex_unlock(&op->window->lock);
@@ -77,6 +77,13 @@ void rmx_begun_free(struct rmaext_op *op)
 
 /* -- the backlog; its lock is held */
 
+/* Of a target that has requests in the backlog. */
+struct rmx_queue {
+	struct rmx_target *target;
+	struct rmaext_op *first, **end; /* oldest first */
+	struct rmx_queue *next;
+};
+
 /* False: not all of it, the rest later. */
 static bool post(struct rmaext_op *op)
 {
@@ -84,7 +91,7 @@ static bool post(struct rmaext_op *op)
 	int ret;
 
 	while (op->posted < op->len && !atomic_load(&op->error)) {
-		ret = atomic_load(&op->target->peer->gone)
+		ret = atomic_load(&op->target->member->peer->gone)
 			      ? -FI_ENOTCONN
 			      : rmx_op_post_chunk(op);
 		if (ret == -FI_ENOSPC || ret == -FI_EAGAIN)
@@ -99,71 +106,78 @@ static bool post(struct rmaext_op *op)
 	return true;
 }
 
-static void append(struct rmx_target *t, struct rmaext_op *op)
+/* False: there is no memory for it. */
+static bool append(struct rmx_target *t, struct rmaext_op *op)
 {
 	struct rmx_backlog *backlog = &op->fabric->backlog;
+	struct rmx_queue *q = t->queue;
 
-	if (!t->queue) {
-		t->queue_end = &t->queue;
-		t->next_behind = backlog->first;
-		backlog->first = t;
+	if (!q) {
+		q = malloc(sizeof(*q));
+		if (!q)
+			return false;
+		*q = (struct rmx_queue){t, NULL, &q->first, backlog->first};
+		t->queue = backlog->first = q;
 	}
-	*t->queue_end = op;
-	t->queue_end = &op->behind;
+	*q->end = op;
+	q->end = &op->behind;
 	atomic_store(&op->waits, true);
 	atomic_fetch_add(&backlog->count, 1);
+	return true;
 }
 
-/* Afterwards it may be freed, and with the last one its window. */
-static void take_out(struct rmx_target *t, struct rmaext_op **op_p)
+/* Afterwards it may be freed, and with the last one its queue and window. */
+static void take_out(struct rmx_queue *q, struct rmaext_op **op_p)
 {
 	struct rmaext_op *op = *op_p;
 	struct rmx_backlog *backlog = &op->fabric->backlog;
-	struct rmx_target **t_p = &backlog->first;
+	struct rmx_queue **q_p = &backlog->first;
 
 	*op_p = op->behind;
 	if (!op->behind)
-		t->queue_end = op_p;
-	if (!t->queue) {
-		while (*t_p != t)
-			t_p = &(*t_p)->next_behind;
-		*t_p = t->next_behind;
+		q->end = op_p;
+	if (!q->first) {
+		while (*q_p != q)
+			q_p = &(*q_p)->next;
+		*q_p = q->next;
+		q->target->queue = NULL;
+		free(q);
 	}
 	atomic_store(&op->waits, false);
 	atomic_fetch_sub(&backlog->count, 1);
 	rmx_begun_less(op);
 }
 
-static void push_target(struct rmx_target *t)
+static void push_queue(struct rmx_queue *q)
 {
 	bool more = true;
 
-	while (more && post(t->queue)) {
-		more = t->queue->behind; /* without, t may be gone */
-		take_out(t, &t->queue);
+	while (more && post(q->first)) {
+		more = q->first->behind; /* without, q is gone */
+		take_out(q, &q->first);
 	}
 }
 
 void rmx_backlog_push(struct rmaext_fabric *f)
 {
-	struct rmx_target *t, *next;
+	struct rmx_queue *q, *next;
 
 	pthread_mutex_lock(&f->backlog.lock);
-	for (t = f->backlog.first; t; t = next) {
-		next = t->next_behind;
-		push_target(t);
+	for (q = f->backlog.first; q; q = next) {
+		next = q->next;
+		push_queue(q);
 	}
 	pthread_mutex_unlock(&f->backlog.lock);
 }
 
-static void fail_all(struct rmx_target *t, const struct rmaext_error *record)
+static void fail_all(struct rmx_queue *q, const struct rmaext_error *record)
 {
 	bool more = true;
 
 	while (more) {
-		more = t->queue->behind;
-		rmx_op_failed(t->queue, record);
-		take_out(t, &t->queue);
+		more = q->first->behind;
+		rmx_op_failed(q->first, record);
+		take_out(q, &q->first);
 	}
 }
 
@@ -171,12 +185,12 @@ static void fail_all(struct rmx_target *t, const struct rmaext_error *record)
 void rmx_backlog_shut(struct rmaext_fabric *f,
 		      const struct rmaext_error *record)
 {
-	struct rmx_target *t, *next;
+	struct rmx_queue *q, *next;
 
 	pthread_mutex_lock(&f->backlog.lock);
-	for (t = f->backlog.first; t; t = next) {
-		next = t->next_behind;
-		fail_all(t, record);
+	for (q = f->backlog.first; q; q = next) {
+		next = q->next;
+		fail_all(q, record);
 	}
 	pthread_mutex_unlock(&f->backlog.lock);
 }
@@ -193,7 +207,7 @@ static struct rmaext_op *set_apart(struct rmaext_op *op)
 	it = malloc(sizeof(*it));
 	if (it)
 		memcpy(it, op, sizeof(*it));
-	rmx_slot_give(op->fabric, op->target->peer, op->slot);
+	rmx_slot_give(op->fabric, op->target->member->peer, op->slot);
 	if (it)
 		it->slot = NULL;
 	return it;
@@ -208,6 +222,7 @@ int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p)
 	struct rmaext_fabric *f = op->fabric;
 	struct rmx_target *t = op->target;
 	const int64_t rank = op->rank;
+	struct rmaext_error record;
 	bool first, done;
 
 	op = set_apart(op);
@@ -223,12 +238,17 @@ int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p)
 	atomic_fetch_add(&t->pending, RMX_A_PUT + 1);
 	pthread_mutex_lock(&f->backlog.lock);
 	first = !t->queue;
-	append(t, op);
 	done = first && post(op);
+	if (!done && !append(t, op)) {
+		rmx_fail(-FI_ENOMEM, rank, "malloc", "request");
+		rmaext_error_last(&record);
+		rmx_op_failed(op, &record);
+		done = true;
+	}
 	if (done)
-		take_out(t, &t->queue);
+		rmx_begun_less(op);
 	pthread_mutex_unlock(&f->backlog.lock);
-	if (first && !done)
+	if (!done && first)
 		rmx_progress_call(f);
 	return RMAEXT_PENDING;
 }
@@ -266,7 +286,7 @@ static int begin_copy(struct rmaext_window *w, const struct rmaext_call *call,
 
 	if (ret || !len)
 		return ret;
-	t = &w->targets[rank];
+	t = rmx_target_of(w, rank);
 	switch (t->route) {
 	case RMAEXT_DIRECT:
 		if (is_put)
@@ -329,8 +349,9 @@ static enum rmx_step step(void *arg)
 /* What shows that those before it move. */
 static unsigned int moves_of(const struct rmaext_op *op)
 {
-	return rmx_is_message(op) ? atomic_load(&op->target->peer->answers)
-				  : atomic_load(&op->target->finished);
+	return rmx_is_message(op)
+		       ? atomic_load(&op->target->member->peer->answers)
+		       : atomic_load(&op->target->finished);
 }
 
 /* It has not ended: is the peer there, and does it move? */
@@ -340,8 +361,8 @@ static int overdue(struct rmaext_op *op, int64_t now)
 	int ret;
 
 	op->look = now + RMX_SLICE;
-	ret = rmx_deadline(op->target->peer, op->rank, "wait", op->timeout,
-			   &op->deadline, moves != op->seen);
+	ret = rmx_deadline(op->target->member->peer, op->rank, "wait",
+			   op->timeout, &op->deadline, moves != op->seen);
 	op->seen = moves;
 	if (ret == -FI_ETIMEDOUT)
 		op->deadline = 0; /* it may be waited for again */
@@ -371,7 +392,7 @@ static int wait_slice(struct rmaext_op *op, int64_t slice)
 		if (!has_ended(op) && now < op->look)
 			return RMAEXT_PENDING;
 	} else {
-		rmx_wait(f, op->target->peer, step, op,
+		rmx_wait(f, op->target->member->peer, step, op,
 			 until < op->deadline ? until : op->deadline, spins);
 	}
 	return has_ended(op) ? tell(op) : overdue(op, now);
@@ -405,7 +426,7 @@ int rmaext_op_cancel(rmaext_op *op)
 		.detail = "the request was cancelled",
 	};
 	struct rmaext_fabric *f = op->fabric;
-	struct rmaext_op **op_p = &op->target->queue;
+	struct rmaext_op **op_p;
 	bool unsent;
 
 	pthread_mutex_lock(&f->backlog.lock);
@@ -413,9 +434,10 @@ int rmaext_op_cancel(rmaext_op *op)
 	if (unsent) {
 		tell(op);
 		rmx_op_failed(op, &record);
+		op_p = &op->target->queue->first;
 		while (*op_p != op)
 			op_p = &(*op_p)->behind;
-		take_out(op->target, op_p);
+		take_out(op->target->queue, op_p);
 	}
 	pthread_mutex_unlock(&f->backlog.lock);
 	return unsent;

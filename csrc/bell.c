@@ -40,7 +40,7 @@
 /* One call's wait. */
 struct watch {
 	const struct rmaext_window *window;
-	const struct rmx_target *target;
+	int64_t rank;
 	struct rmaext_condition *conditions;
 	uint64_t count;
 	bool every;
@@ -67,12 +67,18 @@ static bool sleep_on(struct rmx_bell *bell, unsigned int rings, int64_t ns)
 
 /* -- conditions */
 
-static const void *word_of(const struct rmx_target *t,
+/* The memory, or the control block, as mapped here; or NULL. */
+static const char *base_of(const struct rmaext_window *w, int64_t rank,
 			   const struct rmaext_condition *c)
 {
-	const char *base = c->block ? (const char *)t->control : t->map;
+	const struct rmx_target *t;
 
-	return base + c->offset;
+	if (c->block)
+		return (const char *)rmx_block_of(w, rank);
+	if (rank == w->self)
+		return w->own;
+	t = rmx_target_of(w, rank);
+	return t->route == RMAEXT_DIRECT ? t->map : NULL;
 }
 
 static float half(uint16_t bits)
@@ -182,7 +188,8 @@ static bool holds(const struct watch *w)
 	for (uint64_t i = 0; i < w->count; i++) {
 		struct rmaext_condition *c = &w->conditions[i];
 
-		c->holds = look_at(word_of(w->target, c), c);
+		c->holds =
+			look_at(base_of(w->window, w->rank, c) + c->offset, c);
 		n += c->holds;
 	}
 	return w->every ? n == w->count : n;
@@ -196,9 +203,10 @@ static enum rmx_step step(void *arg)
 static int check(const struct rmaext_window *w, int64_t rank,
 		 const struct rmaext_condition *c)
 {
-	const struct rmx_target *t = &w->targets[rank];
+	const struct rmx_target *t = rmx_target_of(w, rank);
 	const size_t unit = unit_of(c->type);
 	const uint64_t size = c->block ? rmaext_block_bytes(w->count) : t->size;
+	const char *base;
 
 	if (!unit || c->comparison > RMAEXT_GE)
 		return rmx_fail(-FI_EINVAL, rank, "wait",
@@ -209,10 +217,11 @@ static int check(const struct rmaext_window *w, int64_t rank,
 				"byte %llu is outside the %llu bytes there",
 				(unsigned long long)c->offset,
 				(unsigned long long)size);
-	if (c->block ? !t->control : !t->map)
+	base = base_of(w, rank, c);
+	if (!base)
 		return rmx_fail(-EREMOTE, rank, "wait",
 				"that memory cannot be mapped here");
-	if ((uintptr_t)word_of(t, c) % unit)
+	if (((uintptr_t)base + c->offset) % unit)
 		return rmx_fail(-FI_EFAULT, rank, "wait",
 				"byte %llu is not aligned to %zu",
 				(unsigned long long)c->offset, unit);
@@ -266,7 +275,8 @@ static int sleep_as_reader(struct watch *w, int64_t until)
 /* noinline: gcc warns of a fence under TSan where it has inlined that */
 __attribute__((noinline)) static int sleep_for(struct watch *w, int64_t until)
 {
-	struct rmx_bell *bell = w->target->bell, silent = {0};
+	struct rmx_bell *bell = w->window->members->of[w->rank].bell;
+	struct rmx_bell silent = {0};
 	const int64_t nap = bell ? w->nap : RMX_LOOK;
 
 	if (!bell)
@@ -311,6 +321,7 @@ int rmaext_wait_until(rmaext_window *window, int64_t rank,
 {
 	struct watch w = {
 		.window = window,
+		.rank = rank,
 		.conditions = conditions,
 		.count = count,
 		.every = every,
@@ -326,10 +337,8 @@ int rmaext_wait_until(rmaext_window *window, int64_t rank,
 		if (!conditions[i].block)
 			w.nap = RMX_LOOK;
 	}
-	if (!ret) {
-		w.target = &window->targets[rank];
+	if (!ret)
 		ret = wait_for(&w, slice);
-	}
 	rmx_window_leave(window);
 	return ret;
 }

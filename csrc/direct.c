@@ -26,7 +26,7 @@ struct parts {
 static void part_add(struct parts *p, const struct rmaext_batch *b,
 		     int64_t rank, bool checked)
 {
-	const struct rmx_target *t = &b->window->targets[rank];
+	const struct rmx_target *t = rmx_target_of(b->window, rank);
 	const bool may =
 		rmx_batch_here(b, rank) && (checked || !rmx_doubtful(t)) &&
 		(t->access & b->access) == b->access && rmx_batch_aligned(b, t);

@@ -70,7 +70,7 @@ struct rmx_progress {
 /* Requests that are not posted whole yet; see begin.c. */
 struct rmx_backlog {
 	pthread_mutex_t lock;	    /* of the queues of all targets */
-	struct rmx_target *first;   /* of those with a queue */
+	struct rmx_queue *first;    /* of the targets that have one */
 	atomic_uint count;	    /* of requests in them */
 	atomic_uint_fast64_t ended; /* requests, ever */
 };

@@ -75,7 +75,7 @@ static bool gone(const struct patience *p, int64_t rank)
 
 	if (rank >= w->count)
 		return true;
-	near = w->targets[rank].near;
+	near = w->members->of[rank].near;
 	return near && (p->until || rmx_near_doubtful(near)) &&
 	       rmx_near_gone(near);
 }
@@ -93,7 +93,7 @@ static int await_holder(struct patience *p, struct rmx_block *b)
 
 static int await_all(struct patience *p, int64_t rank)
 {
-	struct rmx_block *b = p->window->targets[rank].control;
+	struct rmx_block *b = rmx_block_of(p->window, rank);
 	int ret = 0;
 
 	atomic_fetch_add(&b->waiters, 1);
@@ -126,12 +126,6 @@ int rmx_singles_enter(struct rmaext_window *w, int64_t rank, int64_t ns)
 	return ret;
 }
 
-/* Those of ranks on other nodes come as the target's own. */
-static bool is_here(const struct rmaext_window *w, int64_t rank)
-{
-	return rank == w->self || w->targets[rank].near;
-}
-
 /* A clock that differs from the last waiter's must not keep it for long. */
 static bool pauses(const struct rmx_block *b)
 {
@@ -144,7 +138,7 @@ static bool pauses(const struct rmx_block *b)
 
 static bool claim(struct rmaext_window *w, int64_t rank)
 {
-	struct rmx_block *b = w->targets[rank].control;
+	struct rmx_block *b = rmx_block_of(w, rank);
 	unsigned int nobody = 0;
 
 	return !pauses(b) &&
@@ -154,12 +148,13 @@ static bool claim(struct rmaext_window *w, int64_t rank)
 
 bool rmx_bulk_try(struct rmaext_window *w, int64_t rank)
 {
-	struct rmx_block *b = w->targets[rank].control;
+	struct rmx_block *b = rmx_block_of(w, rank);
 
 	if (!b || !claim(w, rank))
 		return false;
-	for (int64_t r = 0; r < w->count; r++)
-		if (is_here(w, r) && atomic_load(&b->guard[r].singles)) {
+	/* those of ranks on other nodes come as the target's own */
+	for (int64_t i = 0; i < w->members->here_count; i++)
+		if (atomic_load(&b->guard[w->members->here[i]].singles)) {
 			rmx_bulk_leave(w, rank);
 			return false;
 		}
@@ -169,12 +164,12 @@ bool rmx_bulk_try(struct rmaext_window *w, int64_t rank)
 /* In bulk; false: no more, as somebody's single updates do not end. */
 static bool await_singles(struct rmaext_window *w, int64_t rank)
 {
-	struct rmx_block *b = w->targets[rank].control;
+	struct rmx_block *b = rmx_block_of(w, rank);
 	struct patience p = {.window = w, .ns = RMX_CLAIM};
 
-	for (int64_t r = 0; r < w->count; r++)
-		while (is_here(w, r) && atomic_load(&b->guard[r].singles) &&
-		       !gone(&p, r))
+	for (int64_t i = 0; i < w->members->here_count; i++)
+		while (atomic_load(&b->guard[w->members->here[i]].singles) &&
+		       !gone(&p, w->members->here[i]))
 			if (be_patient(&p)) {
 				atomic_store(&b->pause, rmx_now() + RMX_PAUSE);
 				rmx_bulk_leave(w, rank);
@@ -187,7 +182,7 @@ static bool await_singles(struct rmaext_window *w, int64_t rank)
 
 int rmx_bulk_enter(struct rmaext_window *w, int64_t rank, int64_t ns)
 {
-	struct rmx_block *b = w->targets[rank].control;
+	struct rmx_block *b = rmx_block_of(w, rank);
 	struct patience p = {.window = w, .ns = ns};
 	int ret = 0;
 
@@ -206,10 +201,10 @@ int rmx_bulk_enter(struct rmaext_window *w, int64_t rank, int64_t ns)
 
 void rmx_bulk_leave(const struct rmaext_window *w, int64_t rank)
 {
-	struct rmx_block *b = w->targets[rank].control;
+	struct rmx_block *b = rmx_block_of(w, rank);
 
 	atomic_store(&b->bulk, 0); /* also a fence for the bell */
-	rmx_tell(w->targets[rank].bell);
+	rmx_tell(w->members->of[rank].bell);
 	/*
 	 * Who was waiting gets a chance: one bulk update after another, by a
 	 * rank that has the memory in its cache, would leave it none.

@@ -61,7 +61,7 @@ int rmaext_nb_put(uint64_t window, int64_t rank, int64_t index,
 		     &len);
 	for (; !ret && len; len -= part, from += part, offset += part) {
 		part = len;
-		if (it->window->targets[rank].route == RMAEXT_FABRIC &&
+		if (rmx_target_of(it->window, rank)->route == RMAEXT_FABRIC &&
 		    part > RMX_COPY_MAX)
 			part = RMX_COPY_MAX;
 		ret = rmaext_put(it->window, rank, offset, from, part, &op);
@@ -83,7 +83,7 @@ int rmaext_nb_get(uint64_t window, int64_t rank, int64_t index,
 	ret = locate(it, "get", rank, index, count, RMAEXT_READ, &offset, &len);
 	if (ret)
 		return ret;
-	if (it->window->targets[rank].route != RMAEXT_FABRIC) {
+	if (rmx_target_of(it->window, rank)->route != RMAEXT_FABRIC) {
 		ret = rmaext_get(it->window, rank, offset, to, len, &op);
 		return finish(ret, op, &in_use);
 	}
@@ -120,7 +120,7 @@ static int fetch_add(uint64_t window, int64_t rank, int64_t index, int type,
 	if (it->type != type)
 		return rmx_fail(-FI_EINVAL, rank, "fetch_add",
 				"the window has elements of another type");
-	if (it->window->targets[rank].route != RMAEXT_DIRECT)
+	if (rmx_target_of(it->window, rank)->route != RMAEXT_DIRECT)
 		cells = malloc(sizeof(here));
 	if (!cells)
 		return rmx_fail(-FI_ENOMEM, rank, "malloc", "fetch_add");

@@ -51,7 +51,7 @@ int rmaext_memory_key(rmaext_memory *memory, void *buf, size_t *len)
 /* Raw keys are mapped on first use: most ranks talk to few others. */
 int rmx_key_map(struct rmaext_window *window, int64_t rank)
 {
-	struct rmx_target *target = &window->targets[rank];
+	struct rmx_target *target = rmx_target_of(window, rank);
 	struct rmaext_fabric *f = window->fabric;
 	int ret = 0;
 
@@ -59,10 +59,12 @@ int rmx_key_map(struct rmaext_window *window, int64_t rank)
 		return 0;
 	pthread_mutex_lock(&f->lock);
 	if (!target->mapped) {
-		ret = fi_mr_map_raw(f->domain, target->base,
-				    window->raw_keys +
-					    (size_t)rank * window->raw_len,
-				    window->raw_len, &target->key, 0);
+		ret = fi_mr_map_raw(
+			f->domain, target->base,
+			window->raw_keys +
+				(size_t)(window->raw_same ? 0 : rank) *
+					window->raw_len,
+			window->raw_len, &target->key, 0);
 		target->mapped = !ret;
 	}
 	pthread_mutex_unlock(&f->lock);

@@ -29,16 +29,17 @@ static int make_lanes(struct rmaext_batch *b)
 		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "lanes");
 	for (int64_t rank = 0; b->lane_count < n; rank++) {
 		struct rmx_lane *lane = &b->lanes[b->lane_count];
-		struct rmx_target *t = &w->targets[rank];
+		struct rmx_target *t;
 
 		if (!b->lane_of[rank])
 			continue;
-		if (t->peer && atomic_load(&t->peer->gone))
+		t = rmx_target_of(w, rank);
+		if (t->member->peer && atomic_load(&t->member->peer->gone))
 			return rmx_check(w, rmx_batch_name(b), rank, 0, 0, 0);
 		lane->rank = rank;
 		lane->target = t;
 		lane->messages = t->route == RMAEXT_FABRIC || rmx_updates(b);
-		if (lane->messages && !(b->fabric && t->peer))
+		if (lane->messages && !(b->fabric && t->member->peer))
 			return rmx_changed(b);
 		lane->next = lane->end = at;
 		at += b->lane_of[rank];

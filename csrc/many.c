@@ -15,7 +15,7 @@
 /* What an update needs of its target, or a message. */
 static int check_route(const struct rmaext_batch *b, int64_t rank)
 {
-	const struct rmx_target *t = &b->window->targets[rank];
+	const struct rmx_target *t = rmx_target_of(b->window, rank);
 
 	if (!rmx_batch_aligned(b, t))
 		return rmx_fail(-FI_EFAULT, rank, rmx_batch_name(b),
@@ -24,7 +24,7 @@ static int check_route(const struct rmaext_batch *b, int64_t rank)
 	if (rmx_batch_here(b, rank) ||
 	    (t->route == RMAEXT_CMA && !rmx_updates(b)))
 		return 0;
-	if (!b->fabric || !t->peer)
+	if (!b->fabric || !t->member->peer)
 		return rmx_fail(-FI_EOPNOTSUPP, rank, rmx_batch_name(b),
 				"there is no network to it");
 	return 0;
@@ -48,7 +48,7 @@ static int check_one(const struct rmaext_batch *b, int64_t rank,
 
 static unsigned int route_bit(const struct rmaext_batch *b, int64_t rank)
 {
-	const int route = b->window->targets[rank].route;
+	const int route = rmx_target_of(b->window, rank)->route;
 
 	return 1u << (rmx_batch_here(b, rank)  ? RMAEXT_DIRECT
 		      : route == RMAEXT_DIRECT ? RMAEXT_FABRIC
@@ -68,7 +68,8 @@ static int check_all(struct rmaext_batch *b, int64_t *bad_p)
 			rmx_place(b, rank, rmx_offset_at(b, i), &at);
 
 		if (!t || rmx_doubtful(t) || !rmx_batch_aligned(b, t) ||
-		    (!rmx_batch_here(b, rank) && !(b->fabric && t->peer)))
+		    (!rmx_batch_here(b, rank) &&
+		     !(b->fabric && t->member->peer)))
 			break;
 		routes |= route_bit(b, rank);
 	}
@@ -154,7 +155,8 @@ static int run(struct rmaext_batch *b)
 		if (until > b->deadline)
 			until = b->deadline;
 		/* one that is gone is noticed at once, of several soon */
-		peer = b->lane_count == 1 ? b->lanes->target->peer : NULL;
+		peer = b->lane_count == 1 ? b->lanes->target->member->peer
+					  : NULL;
 		if (b->lane_count &&
 		    rmx_wait(b->fabric, peer, rmx_batch_step, b, until, 1))
 			return rmx_batch_overdue(b);
@@ -359,7 +361,7 @@ int rmx_many_strided(struct rmaext_window *w, int kind,
 		free(strides);
 		return ret;
 	}
-	b.routes = 1u << w->targets[strides->rank].route;
+	b.routes = 1u << rmx_target_of(w, strides->rank)->route;
 	b.scale = 1;
 	b.limit = INT64_MAX;
 	b.strides = strides;

@@ -107,7 +107,7 @@ static void gone_from(struct rmaext_peer *peer, struct rmaext_op *op)
 
 static void unqueue(struct rmaext_op *op)
 {
-	struct rmaext_peer *peer = op->target->peer;
+	struct rmaext_peer *peer = op->target->member->peer;
 	struct rmaext_op **link = &peer->queue;
 
 	if (!op->queued)
@@ -412,7 +412,7 @@ void rmx_message_retry(struct rmaext_fabric *f)
 enum rmx_step rmx_message_step(struct rmaext_op **op_p)
 {
 	struct rmaext_op *op = *op_p;
-	struct rmaext_peer *peer = op->target->peer;
+	struct rmaext_peer *peer = op->target->member->peer;
 	struct rmaext_fabric *f = op->fabric;
 	struct rmx_executor *ex = &f->executor;
 	const bool buffered = op->buffered;
@@ -601,7 +601,7 @@ static void take_out(struct rmx_executor *ex, struct rmx_box *box,
  * operation. */
 static void give_up(struct rmaext_fabric *f, struct rmaext_op *op)
 {
-	struct rmaext_peer *peer = op->target->peer; /* op may go */
+	struct rmaext_peer *peer = op->target->member->peer; /* op may go */
 	struct rmx_executor *ex = &f->executor;
 
 	unqueue(op);
@@ -638,8 +638,8 @@ static void forget_queued(struct rmaext_fabric *f, struct rmaext_window *w,
 {
 	struct rmaext_op *op;
 
-	while (target->peer &&
-	       (op = copy_in(target->peer->queue, false, w, target)))
+	while (target->member->peer &&
+	       (op = copy_in(target->member->peer->queue, false, w, target)))
 		give_up(f, op);
 }
 
@@ -647,12 +647,13 @@ void rmx_message_forget(struct rmaext_window *w, int64_t rank)
 {
 	struct rmaext_fabric *f = w->fabric;
 	struct rmx_executor *ex = &f->executor;
-	struct rmx_target *target = rank < 0 ? NULL : &w->targets[rank];
+	struct rmx_target *target = rank < 0 ? NULL : rmx_target_of(w, rank);
 
 	pthread_mutex_lock(&ex->lock);
 	for (int64_t k = rank < 0 ? 0 : rank;
 	     k < (rank < 0 ? w->count : rank + 1); k++)
-		forget_queued(f, w, &w->targets[k]);
+		if (rmx_filled(&w->targets[k])) /* else never used */
+			forget_queued(f, w, &w->targets[k]);
 	for (unsigned int i = 0; i < ex->made; i++) {
 		struct rmx_box *box = &ex->boxes[i];
 		struct rmaext_op *op;

@@ -214,7 +214,8 @@ static int refused(struct rmx_target *t, int64_t rank, const char *call,
 		   int code)
 {
 	return rmx_fail(code == ESRCH ? -FI_ENOTCONN : -code, rank, call,
-			"process %d: %s", (int)t->near->pid, strerror(code));
+			"process %d: %s", (int)t->member->near->pid,
+			strerror(code));
 }
 
 /* The kernel copies 2 GiB at most in one call, and may stop at a signal. */
@@ -228,7 +229,7 @@ static int copy(copy_fn fn, const char *call, struct rmx_target *t,
 		struct iovec remote = {
 			(void *)(uintptr_t)(t->address + offset + done),
 			len - done};
-		ssize_t n = fn(t->near->pid, &local, 1, &remote, 1, 0);
+		ssize_t n = fn(t->member->near->pid, &local, 1, &remote, 1, 0);
 
 		if (n <= 0)
 			return refused(t, rank, call, n ? errno : EIO);
@@ -259,7 +260,8 @@ int rmx_cma_pieces(struct rmx_target *t, int64_t rank, bool write,
 	struct iovec local = {buf, len};
 
 	while (local.iov_len) {
-		ssize_t done = fn(t->near->pid, &local, 1, pieces, n, 0);
+		ssize_t done =
+			fn(t->member->near->pid, &local, 1, pieces, n, 0);
 		size_t left = done > 0 ? (size_t)done : 0;
 
 		if (done <= 0)

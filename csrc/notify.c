@@ -16,7 +16,7 @@ static int check(const char *call, int64_t rank, int slot)
 static int put(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	       const void *buf, uint64_t len, int slot, rmaext_op **op_p)
 {
-	struct rmx_target *t = &w->targets[rank];
+	struct rmx_target *t = rmx_target_of(w, rank);
 	int ret = 0;
 
 	if (t->route == RMAEXT_FABRIC) {
@@ -30,10 +30,10 @@ static int put(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		rmx_copy(t->map + offset, buf, len);
 	else
 		ret = rmx_cma_write(t, rank, offset, buf, len);
-	if (!ret && !t->control)
+	if (!ret && !rmx_block_of(w, rank))
 		return rmx_message_put(w, rank, 0, NULL, 0, slot, op_p);
 	if (!ret)
-		rmx_notify_add(t, slot, 1);
+		rmx_notify_add(w, rank, slot, 1);
 	return ret;
 }
 
@@ -78,7 +78,7 @@ int rmaext_notify_return(rmaext_window *w, int slot, int64_t count,
 	if (ret)
 		return ret;
 	*seen = 0;
-	rmx_notify_add(&w->targets[w->self], slot, count);
+	rmx_notify_add(w, w->self, slot, count);
 	rmx_window_leave(w);
 	return 0;
 }
@@ -100,8 +100,8 @@ int rmaext_notify_wait(rmaext_window *w, int slot, int64_t count, int64_t slice,
 	if (ret)
 		return ret;
 	ret = check("wait_notify", w->self, slot);
-	while (!ret && !rmx_notify_take(w->targets[w->self].control, slot,
-					count, seen_p)) {
+	while (!ret && !rmx_notify_take(rmx_block_of(w, w->self), slot, count,
+					seen_p)) {
 		/* another thread may take them first */
 		ret = rmaext_wait_until(w, w->self, &c, 1, 1, slice);
 		slice = until - rmx_now();

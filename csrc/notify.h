@@ -6,11 +6,11 @@
 #include "internal.h"
 
 /* What was written there before is seen by who sees the count. */
-static inline void rmx_notify_add(const struct rmx_target *t, int slot,
-				  int64_t count)
+static inline void rmx_notify_add(const struct rmaext_window *w, int64_t rank,
+				  int slot, int64_t count)
 {
-	atomic_fetch_add(&t->control->notify[slot], count);
-	rmx_tell(t->bell);
+	atomic_fetch_add(&rmx_block_of(w, rank)->notify[slot], count);
+	rmx_tell(w->members->of[rank].bell);
 }
 
 static inline bool rmx_notify_take(struct rmx_block *block, int slot,

@@ -27,7 +27,7 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	       struct rmaext_op **op_p)
 {
 	struct rmaext_window *root = window->root;
-	struct rmx_target *target = &root->targets[rank];
+	struct rmx_target *target = rmx_target_of(root, rank);
 	struct rmaext_fabric *f = root->fabric;
 	struct rmx_slot *slot = NULL;
 	struct rmaext_op *op;
@@ -38,11 +38,11 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 			       "memory that is attached has no key");
 	if (ret)
 		return ret;
-	if (!target->peer)
+	if (!target->member->peer)
 		return rmx_fail(-FI_EOPNOTSUPP, rank, "rmaext_op",
 				"there is no network to it");
 	if (payload <= RMX_INLINE)
-		slot = rmx_slot_take(f, target->peer);
+		slot = rmx_slot_take(f, target->member->peer);
 	op = slot ? &slot->own : malloc(sizeof(*op) + payload);
 	if (!op)
 		return rmx_fail(-FI_ENOMEM, rank, "malloc", "operation");
@@ -90,7 +90,7 @@ static void op_free(struct rmaext_op *op)
 		op_free(tail);
 	}
 	if (op->slot)
-		rmx_slot_give(op->fabric, op->target->peer, op->slot);
+		rmx_slot_give(op->fabric, op->target->member->peer, op->slot);
 	else
 		free(op);
 }
@@ -252,7 +252,7 @@ void rmx_op_complete(struct rmx_slot *slot, const struct rmaext_error *failure)
 	atomic_fetch_add(&target->finished, 1); /* as rmx_op_end() does */
 	atomic_store_explicit(&slot->op, NULL, memory_order_relaxed);
 	if (slot != op->slot)
-		rmx_slot_give(f, target->peer, slot);
+		rmx_slot_give(f, target->member->peer, slot);
 	op_count_down(op, count);
 }
 
@@ -272,7 +272,7 @@ void rmx_op_end(struct rmaext_op *op)
 int rmx_op_post_chunk(struct rmaext_op *op)
 {
 	struct rmaext_fabric *f = op->fabric;
-	struct rmaext_peer *peer = op->target->peer;
+	struct rmaext_peer *peer = op->target->member->peer;
 	const uint64_t at = op->posted, left = op->len - at;
 	const uint64_t run =
 		op->strides ? op->strides->run - at % op->strides->run : left;
@@ -391,7 +391,7 @@ static unsigned int op_spins(const struct rmaext_op *op)
 static int op_slice(struct rmaext_op **op_p)
 {
 	struct rmaext_op *op = *op_p;
-	struct rmaext_peer *peer = op->target->peer;
+	struct rmaext_peer *peer = op->target->member->peer;
 	const bool message = rmx_is_message(op);
 	unsigned int completed;
 	int64_t now, until;
@@ -450,7 +450,8 @@ int rmaext_op_release(rmaext_op **op)
 	}
 	if (it->ended) { /* goes on by itself */
 		atomic_store(&it->abandoned, true);
-		if (rmx_is_message(it) && atomic_load(&it->target->peer->gone))
+		if (rmx_is_message(it) &&
+		    atomic_load(&it->target->member->peer->gone))
 			rmx_message_give_up(it);
 		if (!__atomic_load_n(it->ended, __ATOMIC_ACQUIRE))
 			return RMAEXT_PENDING;

@@ -27,16 +27,15 @@ static int update_check(const struct rmaext_window *w,
 			const struct rmx_range *r)
 {
 	const bool fetch = r->flags & RMX_WITH_FETCH;
-	const struct rmx_target *t = &w->targets[w->self];
 
 	if (!rmx_update_valid(r->op, r->type) ||
 	    r->unit != rmx_unit_of(r->type) || !r->count ||
 	    (r->flags & RMX_WITH_NOTIFY) ||
 	    (!fetch && (r->op == RMAEXT_CSWAP || r->op == RMAEXT_NO_OP)))
 		return -FI_EINVAL;
-	if (rmx_wide(r->type) && !t->control)
+	if (rmx_wide(r->type) && !rmx_block_of(w, w->self))
 		return -FI_EOPNOTSUPP; /* nothing guards it */
-	if (((uintptr_t)t->map + r->offset) & (rmx_type_of(r->type).align - 1u))
+	if (((uintptr_t)w->own + r->offset) & (rmx_type_of(r->type).align - 1u))
 		return -FI_EFAULT;
 	return 0;
 }
@@ -45,7 +44,7 @@ static int update_check(const struct rmaext_window *w,
 static int range_check(const struct rmaext_window *w, const struct rmx_range *r,
 		       struct extent *extent_p)
 {
-	const struct rmx_target *t = &w->targets[w->self];
+	const struct rmx_target *t = rmx_target_of(w, w->self);
 	const bool update = r->kind == RMX_UPDATE;
 	const int access =
 		update	   ? rmx_update_access(r->op, r->flags & RMX_WITH_FETCH)
@@ -57,13 +56,14 @@ static int range_check(const struct rmaext_window *w, const struct rmx_range *r,
 	    (r->flags & ~(RMX_WITH_FETCH | RMX_WITH_NOTIFY)) || r->zero[0] ||
 	    r->zero[1] || r->zero[2])
 		return -FI_EINVAL;
-	if (r->flags & RMX_WITH_NOTIFY ? r->slot >= RMAEXT_NOTIFY || !t->control
-				       : r->slot)
+	if (r->flags & RMX_WITH_NOTIFY
+		    ? r->slot >= RMAEXT_NOTIFY || !rmx_block_of(w, w->self)
+		    : r->slot)
 		return -FI_EINVAL;
 	ret = update ? update_check(w, r) : put_check(r);
 	if (ret)
 		return ret;
-	if ((access && !t->map && !w->attached) ||
+	if ((access && !w->own && !w->attached) ||
 	    (t->access & access) != access)
 		return -FI_EACCES;
 	if (access && (r->count > UINT64_MAX / r->unit ||
@@ -116,7 +116,6 @@ static int range_apply(struct rmaext_window *w, const struct rmx_range *r,
 		       const char *operand, const char *compare, char *results,
 		       uint64_t *done, int64_t ns)
 {
-	const struct rmx_target *t = &w->targets[w->self];
 	char *memory = rmx_own(w, r->offset);
 	int ret = 0;
 
@@ -131,7 +130,7 @@ static int range_apply(struct rmaext_window *w, const struct rmx_range *r,
 	else
 		rmx_copy(memory, operand, r->count * r->unit);
 	if (!ret && (r->flags & RMX_WITH_NOTIFY))
-		rmx_notify_add(t, r->slot, 1);
+		rmx_notify_add(w, w->self, r->slot, 1);
 	return ret;
 }
 

@@ -222,7 +222,7 @@ static int ask_next(struct rmaext_batch *b, struct rmx_lane *lane)
 	struct ask like = {
 		.batch = b,
 		.lane = lane,
-		.peer = lane->target->peer,
+		.peer = lane->target->member->peer,
 		.part = lane->part,
 		.first = lane->next,
 	};
@@ -314,8 +314,8 @@ int rmx_batch_overdue(struct rmaext_batch *b)
 
 		if (lane->messages &&
 		    (lane->next < lane->end || atomic_load(&lane->unanswered)))
-			ret = rmx_deadline(lane->target->peer, lane->rank,
-					   rmx_batch_name(b),
+			ret = rmx_deadline(lane->target->member->peer,
+					   lane->rank, rmx_batch_name(b),
 					   b->window->timeout, &b->deadline,
 					   moved);
 	}

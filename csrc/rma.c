@@ -7,8 +7,9 @@
 
 static bool is_gone(const struct rmx_target *t)
 {
-	return (t->peer && atomic_load(&t->peer->gone)) ||
-	       (rmx_near_doubtful(t->near) && rmx_near_gone(t->near));
+	return (t->member->peer && atomic_load(&t->member->peer->gone)) ||
+	       (rmx_near_doubtful(t->member->near) &&
+		rmx_near_gone(t->member->near));
 }
 
 /*
@@ -33,7 +34,7 @@ int rmx_check(const struct rmaext_window *w, const char *call, int64_t rank,
 		return rmx_fail(-ERANGE, rank, call,
 				"rank %lld is not in 0..%lld", (long long)rank,
 				(long long)w->count - 1);
-	t = &w->targets[rank];
+	t = rmx_target_of(w, rank);
 	if (offset > t->size || len > t->size - offset)
 		return rmx_fail(-ERANGE, rank, call,
 				"%llu bytes at byte %llu end after the %llu "
@@ -76,7 +77,7 @@ int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
 	struct fi_msg_rma msg = {
 		.msg_iov = &iov,
 		.iov_count = 1,
-		.addr = t->peer->addr,
+		.addr = t->member->peer->addr,
 		.rma_iov = &remote,
 		.rma_iov_count = 1,
 		.context = context,
@@ -108,12 +109,13 @@ int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 		ret = rmx_message_put(w, rank, offset, buf, len, -1, op_p);
 		goto leave;
 	}
-	switch (w->targets[rank].route) {
+	switch (rmx_target_of(w, rank)->route) {
 	case RMAEXT_DIRECT:
-		rmx_copy(w->targets[rank].map + offset, buf, len);
+		rmx_copy(rmx_target_of(w, rank)->map + offset, buf, len);
 		goto leave;
 	case RMAEXT_CMA:
-		ret = rmx_cma_write(&w->targets[rank], rank, offset, buf, len);
+		ret = rmx_cma_write(rmx_target_of(w, rank), rank, offset, buf,
+				    len);
 		goto leave;
 	}
 	if (len < w->fabric->least) {
@@ -171,12 +173,13 @@ int rmaext_get(rmaext_window *w, int64_t rank, uint64_t offset, void *buf,
 	ret = rmx_check(w, "get", rank, offset, len, RMAEXT_READ);
 	if (ret || !len)
 		goto leave;
-	switch (w->targets[rank].route) {
+	switch (rmx_target_of(w, rank)->route) {
 	case RMAEXT_DIRECT:
-		rmx_copy(buf, w->targets[rank].map + offset, len);
+		rmx_copy(buf, rmx_target_of(w, rank)->map + offset, len);
 		goto leave;
 	case RMAEXT_CMA:
-		ret = rmx_cma_read(&w->targets[rank], rank, offset, buf, len);
+		ret = rmx_cma_read(rmx_target_of(w, rank), rank, offset, buf,
+				   len);
 		goto leave;
 	}
 	ret = rmx_get_new(w, rank, offset, buf, len, &op);
@@ -197,10 +200,10 @@ int rmaext_connect(rmaext_window *w, int64_t rank, rmaext_op **op_p)
 	if (ret)
 		return ret;
 	ret = rmx_check(w, "connect", rank, 0, 1, RMAEXT_READ);
-	if (ret || w->targets[rank].route != RMAEXT_FABRIC)
+	if (ret || rmx_target_of(w, rank)->route != RMAEXT_FABRIC)
 		goto leave;
 	least = w->fabric->least;
-	if (w->targets[rank].size < least)
+	if (rmx_target_of(w, rank)->size < least)
 		goto leave;
 	/* the bytes go where a copy would lie */
 	ret = rmx_op_new(w, rank, RMX_GET, 0, least, least, &op);
@@ -225,7 +228,7 @@ static enum rmx_step flush_step(void *arg)
 static int flush_wait(struct rmaext_window *w, int64_t rank, int64_t *until,
 		      struct rmaext_wait *wait)
 {
-	struct rmx_target *t = &w->targets[rank];
+	struct rmx_target *t = rmx_target_of(w, rank);
 	unsigned int finished;
 	int64_t now;
 	int ret;
@@ -240,11 +243,11 @@ static int flush_wait(struct rmaext_window *w, int64_t rank, int64_t *until,
 		wait->seen = atomic_load(&t->finished);
 		wait->deadline = now + wait->timeout;
 	}
-	if (!rmx_wait(w->fabric, t->peer, flush_step, t,
+	if (!rmx_wait(w->fabric, t->member->peer, flush_step, t,
 		      *until < wait->deadline ? *until : wait->deadline, 1))
 		return 0;
 	finished = atomic_load(&t->finished);
-	ret = rmx_deadline(t->peer, rank, "flush", wait->timeout,
+	ret = rmx_deadline(t->member->peer, rank, "flush", wait->timeout,
 			   &wait->deadline, finished != wait->seen);
 	wait->seen = finished;
 	/* this is reported now; what is late must not hold up what comes next
@@ -257,7 +260,7 @@ static int flush_wait(struct rmaext_window *w, int64_t rank, int64_t *until,
 /* Errors of puts that nobody waited for are reported here, once. */
 static int flush_error(struct rmaext_window *w, int64_t rank)
 {
-	struct rmx_target *t = &w->targets[rank];
+	struct rmx_target *t = rmx_target_of(w, rank);
 	int ret;
 
 	if (!atomic_load(&t->error))
@@ -296,7 +299,9 @@ int rmaext_flush(rmaext_window *w, int64_t rank, struct rmaext_wait *wait)
 	/* orders what the direct route stored */
 	atomic_thread_fence(memory_order_seq_cst);
 	for (rank = first; rank < end; rank++) {
-		rmx_tell(w->targets[rank].bell);
+		if (!rmx_filled(&w->root->targets[rank]))
+			continue; /* never used */
+		rmx_tell(w->members->of[rank].bell);
 		ret = flush_wait(w->root, rank, &until, wait);
 		if (ret == RMAEXT_PENDING || ret == -FI_ETIMEDOUT)
 			goto leave;

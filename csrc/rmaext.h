@@ -21,6 +21,8 @@ typedef struct rmaext_arena rmaext_arena;
 typedef struct rmaext_near rmaext_near;
 typedef struct rmaext_team rmaext_team;
 typedef struct rmaext_memory rmaext_memory;
+typedef struct rmaext_members rmaext_members;
+typedef struct rmaext_blocks rmaext_blocks;
 typedef struct rmaext_window rmaext_window;
 typedef struct rmaext_op rmaext_op;
 typedef struct rmaext_batch rmaext_batch;
@@ -155,35 +157,45 @@ struct rmaext_memory_options {
 	int lazy;	   /* pages come later: see rmaext_memory_refresh() */
 };
 
+/* Columns of which the first entry stands for all ranks. */
+enum {
+	RMAEXT_SAME_SIZE = 1,
+	RMAEXT_SAME_BASE = 2,
+	RMAEXT_SAME_ACCESS = 4,
+	RMAEXT_SAME_ALIGN = 8,
+	RMAEXT_SAME_KEY = 16,
+	RMAEXT_SAME = 31, /* all of them: the window takes no memory a rank */
+};
+
 /*
- * Per-rank description of a window; arrays of `count` entries, copied. Those of
- * routes that no rank has may be NULL.
+ * What a window is on each rank. All is copied. Those of routes that no rank
+ * has may be NULL.
  */
 struct rmaext_targets {
-	int64_t count;
-	int64_t self;		  /* the own rank; its map is always set */
-	const uint8_t *token;	  /* 16 secret bytes, the same on all ranks */
-	rmaext_peer *const *peer; /* NULL entries: never by the fabric */
-	rmaext_near *const *near; /* NULL entries: own rank, other nodes */
-	void *const *map;	  /* direct: the memory there, as mapped here */
-	const uint64_t *address;  /* cma: of the memory, in its process */
+	rmaext_members *members;
+	const uint8_t *token; /* 16 secret bytes, the same on all ranks */
+	/* an entry a rank, or one */
+	unsigned int same;
 	const uint64_t *size;
 	const uint64_t *base; /* what rmaext_memory_base gave there */
 	const uint8_t *access;
 	const uint8_t *align; /* address of the memory there, modulo 64 */
-	const uint8_t *route;
-	const uint8_t *keys; /* key_len bytes a rank */
+	const uint8_t *keys;  /* key_len bytes each */
 	size_t key_len;
-	/* control blocks as mapped here; NULL entries: not mapped; or NULL */
-	void *const *control;
+	/* an entry for each member that is here; the others' is the fabric */
+	const uint8_t *route;
+	void *const *map; /* direct: the memory there; the own one always */
+	const uint64_t *address; /* cma: of the memory, in its process */
+	/* where in them this window's begin; or NULL */
+	rmaext_blocks *blocks;
+	uint64_t block_at;
 	/*
 	 * Each rank's memory is what it has attached, offsets are addresses:
 	 * sizes are without meaning, and all routes, the own one included,
 	 * must be the fabric's.
 	 */
 	int dynamic;
-	rmaext_arena *arena; /* the own process's; NULL: none */
-	int64_t spin_ns;     /* how long who waits for memory spins */
+	int64_t spin_ns; /* how long who waits for memory spins */
 };
 
 /*
@@ -217,7 +229,8 @@ enum { RMAEXT_NOTIFY = 256 }; /* notification slots of a window */
 struct rmaext_view {
 	uint64_t first;	      /* of every rank's memory */
 	uint64_t stride;      /* offsets of rmaext_many count it; 0: elements */
-	const uint64_t *size; /* of each rank's part */
+	const uint64_t *size; /* of each rank's part, or one for all */
+	int same;	      /* one for all */
 	int access;	      /* of the rights that there are, those to keep */
 	int64_t timeout;
 };
@@ -455,6 +468,20 @@ void rmaext_lock_abandon(struct rmaext_lock *lock);
 /* of the owner, whether queued or inside; else nothing */
 void rmaext_lock_undo(struct rmaext_lock *lock, uint64_t thread, int exclusive);
 int rmaext_lock_pass(struct rmaext_lock *lock, int64_t rank, int64_t seen);
+
+/*
+ * The ranks of a communicator, for all windows over it. `peers` and `nears`
+ * have an entry each, which may be NULL, or are NULL; the own rank has no near.
+ * Those that are here are the own rank and those with a near. The windows keep
+ * it, and so with control blocks: a pointer for each that is here.
+ */
+int rmaext_members_new(int64_t count, int64_t self, rmaext_peer *const *peers,
+		       rmaext_near *const *nears, rmaext_arena *arena,
+		       rmaext_members **members_p);
+void rmaext_members_release(rmaext_members *members);
+int rmaext_blocks_new(const rmaext_members *members, void *const *first,
+		      rmaext_blocks **blocks_p);
+void rmaext_blocks_release(rmaext_blocks *blocks);
 
 int rmaext_window_create(rmaext_fabric *fabric,
 			 const struct rmaext_targets *targets, int64_t timeout,

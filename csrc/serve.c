@@ -110,7 +110,7 @@ static inline uint64_t place(const struct places *p, uint32_t i)
 static int check(const struct rmaext_window *w, const struct rmx_request *q,
 		 size_t len, const void *data, struct places *places)
 {
-	const struct rmx_target *t = &w->targets[w->self];
+	const struct rmx_target *t = rmx_target_of(w, w->self);
 	const bool update = q->kind == RMAEXT_UPDATE;
 	const int access = rmx_cells_access(q->kind, q->op, q->fetch);
 	uint64_t low = 0, high = 0;
@@ -126,7 +126,7 @@ static int check(const struct rmaext_window *w, const struct rmx_request *q,
 	    len != (q->kind == RMAEXT_GET ? values - q->count * q->unit
 					  : values))
 		return -FI_EINVAL;
-	if ((!t->map && !w->attached) || (t->access & access) != access)
+	if ((!w->own && !w->attached) || (t->access & access) != access)
 		return -FI_EACCES;
 	for (uint32_t i = 0; i < q->count; i++) {
 		const uint64_t at = place(places, i);
@@ -138,10 +138,10 @@ static int check(const struct rmaext_window *w, const struct rmx_request *q,
 	}
 	if (!rmx_has(w, high, q->unit))
 		return -ERANGE;
-	if (update && rmx_wide(q->type) && !t->control)
+	if (update && rmx_wide(q->type) && !rmx_block_of(w, w->self))
 		return -FI_EOPNOTSUPP; /* nothing guards it */
 	if (update &&
-	    (((uintptr_t)t->map | low) & (rmx_type_of(q->type).align - 1u)))
+	    (((uintptr_t)w->own | low) & (rmx_type_of(q->type).align - 1u)))
 		return -FI_EFAULT;
 	return 0;
 }
@@ -251,7 +251,7 @@ enum rmx_served rmx_serve(struct rmaext_fabric *f, struct rmx_landing *landing,
 	reply.status = enter(f, q.token, &w);
 	if (!reply.status) {
 		landing->peer =
-			q.rank < w->count ? w->targets[q.rank].peer : NULL;
+			q.rank < w->count ? w->members->of[q.rank].peer : NULL;
 		if (landing->peer)
 			reply.status = carry_out(w, &q, landing, ns);
 		late = reply.status == RMAEXT_PENDING &&

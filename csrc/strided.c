@@ -278,7 +278,7 @@ static int begin(struct rmaext_window *w, int kind, int64_t rank,
 static bool is_whole(const struct rmaext_window *w, int64_t rank,
 		     const struct rmx_strides *s)
 {
-	const int route = w->targets[rank].route;
+	const int route = rmx_target_of(w, rank)->route;
 
 	return !s->ndim || route == RMAEXT_DIRECT ||
 	       (route == RMAEXT_FABRIC && s->run >= RMX_LONG_RUN);
@@ -329,17 +329,20 @@ int rmaext_strided(rmaext_window *w, int64_t rank, uint64_t offset, int kind,
 	if (ret)
 		return ret;
 	if (!is_whole(w, rank, &s) ||
-	    (locals && s.ndim && w->targets[rank].route != RMAEXT_DIRECT)) {
+	    (locals && s.ndim &&
+	     rmx_target_of(w, rank)->route != RMAEXT_DIRECT)) {
 		ret = rmx_fail(-FI_EINVAL, rank, "rmaext_strided",
 			       "runs of %llu bytes, or own memory in pieces",
 			       (unsigned long long)s.run);
-	} else if (w->targets[rank].route == RMAEXT_DIRECT) {
-		rmx_strides_copy(&s, put, w->targets[rank].map + offset, buf);
+	} else if (rmx_target_of(w, rank)->route == RMAEXT_DIRECT) {
+		rmx_strides_copy(&s, put, rmx_target_of(w, rank)->map + offset,
+				 buf);
 	} else if (s.ndim) {
 		ret = post_runs(w, kind, rank, offset, &s, buf, op_p);
 	}
 	rmx_window_leave(w);
-	if (ret || s.ndim || !s.runs || w->targets[rank].route == RMAEXT_DIRECT)
+	if (ret || s.ndim || !s.runs ||
+	    rmx_target_of(w, rank)->route == RMAEXT_DIRECT)
 		return ret;
 	return put ? rmaext_put(w, rank, offset, buf, s.run, op_p)
 		   : rmaext_get(w, rank, offset, buf, s.run, op_p);

@@ -14,7 +14,7 @@ static bool in_bulk(const struct rmaext_window *w, int64_t rank,
 		    const struct rmx_update *u)
 {
 	return rmx_wide(u->type) ||
-	       (w->targets[rank].control &&
+	       (rmx_block_of(w, rank) &&
 		u->count * rmx_unit_of(u->type) >= RMX_BULK);
 }
 
@@ -118,9 +118,9 @@ bool rmx_update_direct(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	if (!rmx_update_valid(u->op, u->type) ||
 	    !rmx_passes(w, rank, offset, len, access) ||
 	    !rmx_update_here(w, rank) ||
-	    !rmx_update_aligned(&w->targets[rank], offset, u->type))
+	    !rmx_update_aligned(rmx_target_of(w, rank), offset, u->type))
 		return false;
-	memory = w->targets[rank].map + offset;
+	memory = rmx_target_of(w, rank)->map + offset;
 	if (!in_bulk(w, rank, u)) {
 		if (!rmx_singles_try(w, rank))
 			return false;
@@ -207,13 +207,13 @@ static const char *name_of(const struct rmx_update *u)
 static int check(const struct rmaext_window *w, const char *call, int64_t rank,
 		 uint64_t offset, int op, int type, uint64_t count)
 {
-	const struct rmx_target *t = &w->targets[rank];
+	const struct rmx_target *t = rmx_target_of(w, rank);
 
 	if (!rmx_update_valid(op, type))
 		return rmx_fail(-FI_EOPNOTSUPP, rank, call,
 				"no such operation on this dtype");
-	if (rmx_update_here(w, rank) ? rmx_wide(type) && !t->control
-				     : !w->fabric || !t->peer)
+	if (rmx_update_here(w, rank) ? rmx_wide(type) && !rmx_block_of(w, rank)
+				     : !w->fabric || !t->member->peer)
 		return rmx_fail(-FI_EOPNOTSUPP, rank, call,
 				"no way to update the memory there");
 	if (count && !rmx_update_aligned(t, offset, type))
@@ -241,7 +241,7 @@ int rmaext_window_check(rmaext_window *w, int64_t rank, uint64_t offset,
 static char *memory_of(const struct rmaext_window *w, int64_t rank,
 		       uint64_t offset)
 {
-	return w->targets[rank].map + offset;
+	return rmx_target_of(w, rank)->map + offset;
 }
 
 /* By the own CPU; an operation only for what has to wait for the guard. */

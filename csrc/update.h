@@ -32,11 +32,11 @@ static inline int rmx_update_access(int op, bool fetch)
 /* Are updates of that rank made by this CPU? */
 static inline bool rmx_update_here(const struct rmaext_window *w, int64_t rank)
 {
-	const struct rmx_target *t = &w->targets[rank];
+	const struct rmx_target *t = rmx_target_of(w, rank);
 
 	/* with a guard, or in a window that has none at all */
 	return t->route == RMAEXT_DIRECT &&
-	       (t->control || !w->targets[w->self].control);
+	       (rmx_block_of(w, rank) || !rmx_block_of(w, w->self));
 }
 
 static inline bool rmx_update_aligned(const struct rmx_target *t,

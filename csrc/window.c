@@ -32,28 +32,83 @@ void rmaext_block_places(int64_t count, struct rmaext_places *places_p)
 	};
 }
 
-static void set_target(struct rmaext_window *w, int64_t rank,
-		       const struct rmaext_targets *from)
+/* Entry of a column that may have only one. */
+static size_t entry(const struct rmaext_targets *from, unsigned int column,
+		    int64_t rank)
 {
-	struct rmx_target *t = &w->targets[rank];
+	return from->same & column ? 0 : (size_t)rank;
+}
 
-	t->peer = from->peer ? from->peer[rank] : NULL;
-	t->near = from->near ? from->near[rank] : NULL;
-	t->map = from->map ? from->map[rank] : NULL;
-	t->address = from->address ? from->address[rank] : 0;
-	t->control = from->control ? from->control[rank] : NULL;
-	if (t->near && t->near->control)
-		t->bell = &t->near->control->bell;
-	else if (rank == w->self)
-		t->bell = rmx_arena_bell(from->arena);
-	t->size = from->size[rank];
-	t->base = from->base ? from->base[rank] : 0;
-	t->access = from->access[rank];
-	t->align = from->align[rank];
-	t->route = from->route[rank];
-	if (!w->raw_keys && from->key_len == sizeof(t->key))
-		memcpy(&t->key, from->keys + (size_t)rank * sizeof(t->key),
-		       sizeof(t->key));
+static struct rmx_row row_of(const struct rmaext_targets *from, int64_t rank)
+{
+	struct rmx_row row = {0};
+
+	row.size = from->size[entry(from, RMAEXT_SAME_SIZE, rank)];
+	row.access = from->access[entry(from, RMAEXT_SAME_ACCESS, rank)];
+	row.align = from->align[entry(from, RMAEXT_SAME_ALIGN, rank)];
+	if (from->base)
+		row.base = from->base[entry(from, RMAEXT_SAME_BASE, rank)];
+	if (from->key_len == sizeof(row.key))
+		memcpy(&row.key,
+		       from->keys + entry(from, RMAEXT_SAME_KEY, rank) *
+					    sizeof(row.key),
+		       sizeof(row.key));
+	return row;
+}
+
+/* Those that are alike are left for rmx_target_fill(), but for those here. */
+static void set_targets(struct rmaext_window *w,
+			const struct rmaext_targets *from)
+{
+	const struct rmaext_members *m = w->members;
+	struct rmx_row row;
+
+	if (!w->count)
+		return;
+	w->uneven = (from->same & RMAEXT_SAME) != RMAEXT_SAME;
+	w->row = row_of(from, 0);
+	for (int64_t rank = 0; w->uneven && rank < w->count; rank++) {
+		row = row_of(from, rank);
+		rmx_target_set(w, rank, &row);
+	}
+	for (int64_t i = 0; i < m->here_count; i++) {
+		struct rmx_target *t = &w->targets[m->here[i]];
+
+		row = row_of(from, m->here[i]);
+		rmx_target_set(w, m->here[i], &row);
+		t->route = from->route[i];
+		if (t->route == RMAEXT_DIRECT)
+			t->map = from->map[i];
+		else if (t->route == RMAEXT_CMA)
+			t->address = from->address[i];
+		if (m->here[i] == w->self)
+			w->own = from->map ? from->map[i] : NULL;
+	}
+}
+
+static bool set_raw_keys(struct rmaext_window *w,
+			 const struct rmaext_targets *from)
+{
+	size_t bytes = from->key_len;
+
+	w->raw_len = from->key_len;
+	w->raw_same = from->same & RMAEXT_SAME_KEY;
+	if (!w->raw_same)
+		bytes *= (size_t)w->count;
+	w->raw_keys = malloc(bytes ? bytes : 1);
+	if (w->raw_keys && bytes)
+		memcpy(w->raw_keys, from->keys, bytes);
+	return w->raw_keys;
+}
+
+static void window_drop(struct rmaext_window *w)
+{
+	rmx_attached_free(w->attached);
+	free(w->raw_keys);
+	rmx_targets_free(w->targets, w->count);
+	rmaext_blocks_release(w->blocks);
+	rmaext_members_release(w->members);
+	free(w);
 }
 
 static int window_create(struct rmaext_fabric *f,
@@ -61,7 +116,6 @@ static int window_create(struct rmaext_fabric *f,
 			 struct rmaext_window **window_p)
 {
 	struct rmaext_window *w = calloc(1, sizeof(*w));
-	bool raw = f && (f->mr_mode & FI_MR_RAW);
 
 	if (!w)
 		goto no_memory;
@@ -69,27 +123,21 @@ static int window_create(struct rmaext_fabric *f,
 	w->fabric = f;
 	w->timeout = timeout;
 	w->spin = targets->spin_ns;
-	w->count = targets->count;
-	w->self = targets->self;
+	w->members = rmx_members_hold(targets->members);
+	w->blocks = rmx_blocks_hold(targets->blocks);
+	w->block_at = targets->block_at;
+	w->count = w->members->count;
+	w->self = w->members->self;
 	if (targets->token)
 		memcpy(w->token, targets->token, sizeof(w->token));
-	w->targets = calloc((size_t)w->count, sizeof(*w->targets));
+	w->targets = rmx_targets_new(w->count);
 	if (targets->dynamic)
 		w->attached = rmx_attached_new();
 	if (!w->targets || (targets->dynamic && !w->attached))
 		goto no_memory;
-	if (raw) {
-		size_t bytes = (size_t)w->count * targets->key_len;
-
-		w->raw_len = targets->key_len;
-		w->raw_keys = malloc(bytes ? bytes : 1);
-		if (!w->raw_keys)
-			goto no_memory;
-		if (bytes)
-			memcpy(w->raw_keys, targets->keys, bytes);
-	}
-	for (int64_t rank = 0; rank < w->count; rank++)
-		set_target(w, rank, targets);
+	if (f && (f->mr_mode & FI_MR_RAW) && !set_raw_keys(w, targets))
+		goto no_memory;
+	set_targets(w, targets);
 	pthread_mutex_init(&w->lock, NULL);
 	if (f) {
 		pthread_mutex_lock(&f->lock);
@@ -104,11 +152,8 @@ static int window_create(struct rmaext_fabric *f,
 	return 0;
 
 no_memory:
-	if (w) {
-		rmx_attached_free(w->attached);
-		free(w->targets);
-	}
-	free(w);
+	if (w)
+		window_drop(w);
 	return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "window");
 }
 
@@ -125,47 +170,73 @@ int rmaext_window_create(rmaext_fabric *f, const struct rmaext_targets *targets,
 	return ret;
 }
 
-/* The target as seen through a view of `len` bytes from `first` on. */
-static void look(struct rmx_target *t, const struct rmx_target *from,
-		 const struct rmaext_view *view, uint64_t len)
+/* What is seen through a view of `len` bytes from `first` on. */
+static struct rmx_row look(const struct rmx_row *of,
+			   const struct rmaext_view *view, uint64_t len)
 {
-	*t = (struct rmx_target){
-		.peer = from->peer,
-		.near = from->near,
-		.map = from->map,
-		.address = from->address,
-		.control = from->control,
-		.bell = from->bell,
-		.size = len,
-		.access = from->access & (uint8_t)view->access,
+	struct rmx_row row = *of; /* base and key: of the root's operations */
+
+	row.size = len;
+	row.access &= (uint8_t)view->access;
+	if (len)
+		row.align = (uint8_t)((row.align + view->first) % 64);
+	return row;
+}
+
+static void look_at(struct rmaext_window *w, int64_t rank,
+		    const struct rmaext_window *of,
+		    const struct rmaext_view *view)
+{
+	const struct rmx_target *from = rmx_target_of(of, rank);
+	const uint64_t len = view->size[view->same ? 0 : rank];
+	struct rmx_target *t = &w->targets[rank];
+	struct rmx_row row = {
+		.size = from->size,
+		.access = from->access & (RMAEXT_READ | RMAEXT_WRITE),
 		.align = from->align,
-		.route = from->route,
 	};
-	if (!len)
-		return;
-	if (t->map)
-		t->map += view->first;
-	t->address += view->first;
-	t->align = (uint8_t)((t->align + view->first) % 64);
+
+	row = look(&row, view, len);
+	rmx_target_set(w, rank, &row);
+	t->route = from->route;
+	if (t->route == RMAEXT_DIRECT)
+		t->map = from->map && len ? from->map + view->first : from->map;
+	else if (t->route == RMAEXT_CMA)
+		t->address = from->address + (len ? view->first : 0);
+}
+
+static int view_check(const struct rmaext_window *of,
+		      const struct rmaext_view *view, int64_t rank)
+{
+	const struct rmx_target *from = &of->targets[rank];
+	const uint64_t size = rmx_filled(from) ? from->size : of->row.size;
+	const uint64_t len = view->size[view->same ? 0 : rank];
+
+	if (!len || (view->first <= size && len <= size - view->first))
+		return 0;
+	return rmx_fail(-ERANGE, rank, "view",
+			"it ends after the %llu bytes there",
+			(unsigned long long)size);
 }
 
 static int window_view(struct rmaext_window *of, const struct rmaext_view *view,
 		       struct rmaext_window **view_p)
 {
+	const struct rmaext_members *m = of->members;
+	/* unless all are alike in both */
+	const bool all = of->uneven || !view->same;
+	const int64_t n = all ? of->count : m->here_count;
 	struct rmaext_window *w;
+	int ret;
 
-	for (int64_t rank = 0; rank < of->count; rank++) {
-		const uint64_t size = of->targets[rank].size;
-
-		if (view->size[rank] && (view->first > size ||
-					 view->size[rank] > size - view->first))
-			return rmx_fail(-ERANGE, rank, "view",
-					"it ends after the %llu bytes there",
-					(unsigned long long)size);
+	for (int64_t i = 0; i < n; i++) {
+		ret = view_check(of, view, all ? i : m->here[i]);
+		if (ret)
+			return ret;
 	}
 	w = calloc(1, sizeof(*w));
 	if (w)
-		w->targets = calloc((size_t)of->count, sizeof(*w->targets));
+		w->targets = rmx_targets_new(of->count);
 	if (!w || !w->targets) {
 		free(w);
 		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "view");
@@ -178,11 +249,19 @@ static int window_view(struct rmaext_window *of, const struct rmaext_view *view,
 	w->spin = of->spin;
 	w->count = of->count;
 	w->self = of->self;
+	w->members = rmx_members_hold(of->members);
+	w->blocks = rmx_blocks_hold(of->blocks);
+	w->block_at = of->block_at;
+	w->own = of->own;
 	memcpy(w->token, of->token, sizeof(w->token));
-	for (int64_t rank = 0; rank < w->count; rank++)
-		look(&w->targets[rank], &of->targets[rank], view,
-		     view->size[rank]);
 	pthread_mutex_init(&w->lock, NULL);
+	w->uneven = all;
+	if (n)
+		w->row = look(&of->row, view, view->size[0]);
+	if (w->own && view->size[view->same ? 0 : w->self])
+		w->own += view->first;
+	for (int64_t i = 0; i < n; i++)
+		look_at(w, all ? i : m->here[i], of, view);
 	*view_p = w;
 	return 0;
 }
@@ -285,8 +364,5 @@ void rmaext_window_free(rmaext_window *w)
 	if ((w->fabric && !view) || w->gate.users || w->served.users)
 		return; /* still served: leak rather than corrupt */
 	pthread_mutex_destroy(&w->lock);
-	rmx_attached_free(w->attached);
-	free(w->raw_keys);
-	free(w->targets);
-	free(w);
+	window_drop(w);
 }

@@ -47,6 +47,7 @@ SOURCES = [
     "library.c",
     "lock.c",
     "many.c",
+    "members.c",
     "memory.c",
     "message.c",
     "near.c",

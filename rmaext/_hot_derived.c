@@ -253,14 +253,14 @@ enum hot_outcome hot_move_derived(struct hot_window *w, bool put,
 
 	if (!here->bytes || here->bytes != there->bytes ||
 	    here->bytes > KEEP_GIL || rank >= it->count ||
-	    it->targets[rank].route != RMAEXT_DIRECT ||
+	    rmx_target_of(it, rank)->route != RMAEXT_DIRECT ||
 	    !span(there, &low, &high) ||
 	    __builtin_add_overflow(offset, low, &first) || first < 0 ||
 	    !rmx_passes(it, rank, (uint64_t)first, (uint64_t)(high - low),
 			put ? RMAEXT_WRITE : RMAEXT_READ))
 		return HOT_ODD;
 	walk_start(&own, here, data);
-	walk_start(&remote, there, it->targets[rank].map + offset);
+	walk_start(&remote, there, rmx_target_of(it, rank)->map + offset);
 	copy(put ? &remote : &own, put ? &own : &remote, here->bytes);
 	return HOT_DONE;
 }

@@ -161,7 +161,7 @@ static bool is_short(const struct hot_window *w, const struct selection *s,
 	const struct rmx_part part = {w->it.unit, s->ndim, s->shape, s->steps};
 
 	return s->rank < w->it.window->count &&
-	       w->it.window->targets[s->rank].route == RMAEXT_DIRECT &&
+	       rmx_target_of(w->it.window, s->rank)->route == RMAEXT_DIRECT &&
 	       rmx_strides_make(strides, &part, locals) &&
 	       strides->runs <= KEEP_GIL_RUNS &&
 	       strides->run <= KEEP_GIL / (strides->runs ? strides->runs : 1) &&
@@ -180,7 +180,7 @@ static bool is_number(const struct hot_window *w)
 
 static char *memory_of(const struct hot_window *w, const struct selection *s)
 {
-	return w->it.window->targets[s->rank].map + s->offset;
+	return rmx_target_of(w->it.window, s->rank)->map + s->offset;
 }
 
 static PyObject *to_tuple(const int64_t *values, int n)

@@ -78,13 +78,13 @@ static enum hot_outcome put_notify(struct hot_window *w, PyObject *origin,
 	if (len > KEEP_GIL || !rmx_passes(w->it.window, rank, offset, len,
 					  len ? RMAEXT_WRITE : 0))
 		return HOT_ODD;
-	t = &w->it.window->targets[rank];
+	t = rmx_target_of(w->it.window, rank);
 	if (t->route == RMAEXT_FABRIC)
 		return by_message(w, rank, offset, from, len, (int)slot);
-	if (t->route != RMAEXT_DIRECT || !t->control)
+	if (t->route != RMAEXT_DIRECT || !rmx_block_of(w->it.window, rank))
 		return HOT_ODD;
 	rmx_copy(t->map + offset, from, len);
-	rmx_notify_add(t, (int)slot, 1);
+	rmx_notify_add(w->it.window, rank, (int)slot, 1);
 	return HOT_DONE;
 }
 
@@ -115,7 +115,7 @@ static struct rmx_block *block_of(struct hot_window *w, PyObject *const *got,
 	if (!hot_is_open(w) || !to_slot(got[0], slot_p) || !got[0] ||
 	    (got[1] && (!hot_to_index(got[1], count_p) || !*count_p)))
 		return NULL;
-	return w->it.window->targets[w->it.window->self].control;
+	return rmx_block_of(w->it.window, w->it.window->self);
 }
 
 /*
@@ -128,8 +128,7 @@ static PyObject *taken(struct hot_window *w, int64_t slot, int64_t count,
 	if (result && !PyErr_CheckSignals())
 		return result;
 	Py_XDECREF(result);
-	rmx_notify_add(&w->it.window->targets[w->it.window->self], (int)slot,
-		       count);
+	rmx_notify_add(w->it.window, w->it.window->self, (int)slot, count);
 	return NULL;
 }
 

@@ -180,7 +180,7 @@ static enum hot_outcome run(struct hot_window *w, const struct request *r)
 
 static bool is_direct(const struct hot_window *w, int64_t rank)
 {
-	return w->it.window->targets[rank].route == RMAEXT_DIRECT;
+	return rmx_target_of(w->it.window, rank)->route == RMAEXT_DIRECT;
 }
 
 /* Is there such a rank, reached so? */
@@ -192,7 +192,7 @@ static bool is_direct_rank(const struct hot_window *w, int64_t rank)
 static char *memory_of(const struct hot_window *w, int64_t rank,
 		       uint64_t offset)
 {
-	return w->it.window->targets[rank].map + offset;
+	return rmx_target_of(w->it.window, rank)->map + offset;
 }
 
 static bool allowed(const struct hot_window *w, int64_t rank, uint64_t offset,
@@ -292,7 +292,8 @@ bool hot_rest(const struct hot_window *w, int64_t rank, int64_t index,
 {
 	if (!hot_is_open(w) || rank >= w->it.window->count)
 		return false;
-	*count_p = (int64_t)(w->it.window->targets[rank].size / w->it.unit) -
+	*count_p = (int64_t)(rmx_target_of(w->it.window, rank)->size /
+			     w->it.unit) -
 		   index;
 	return *count_p >= 0;
 }

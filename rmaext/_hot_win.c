@@ -117,7 +117,7 @@ static bool reach_self(struct win *w, PyObject *rank)
 	int64_t number;
 
 	if (!hot_to_index(rank, &number) || number != window->self ||
-	    window->targets[number].route == RMAEXT_DIRECT)
+	    rmx_target_of(window, number)->route == RMAEXT_DIRECT)
 		return true;
 	result = PyObject_CallMethod((PyObject *)w->window, "flush", "O", rank);
 	Py_XDECREF(result);

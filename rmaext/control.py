@@ -21,7 +21,7 @@ from .region import Region
 if TYPE_CHECKING:
     from .group import Group
 
-__all__ = ["Block", "Controls"]
+__all__ = ["Block", "Controls", "Maps"]
 
 _FIRST = 16  # blocks of the first slab; each next one has twice as many
 _MOST = 1024
@@ -37,16 +37,39 @@ class Block(NamedTuple):
         A hidden one over the slab, of int64, for what remote ranks do there.
     base : int
         The block's first element in it.
-    maps : list
+    maps : Maps
         The block on each rank, as mapped here; NULL where it is not.
+    table : cdata
+        C's of those, the first of the slab.
     slab, place : int
     """
 
     window: Any
     base: int
-    maps: list[Any]
+    maps: Maps
+    table: Any
     slab: int
     place: int
+
+
+class Maps:
+    """Where each rank's block is mapped."""
+
+    def __init__(self, first: dict[int, Any], at: int) -> None:
+        self._first, self._at = first, at
+
+    def __getitem__(self, rank: int) -> Any:
+        first = self._first.get(rank)
+        return ffi.NULL if first is None else first + self._at
+
+
+class Slab(NamedTuple):
+    """Blocks of many windows."""
+
+    region: Region
+    window: Any
+    first: dict[int, Any]  # rank: where it is mapped
+    table: Any
 
 
 class Controls:
@@ -60,23 +83,21 @@ class Controls:
         self._group = group
         self._make_window = make_window
         self._bytes = int(lib.rmaext_block_bytes(group.size))
-        self._slabs: list[tuple[Region, Any]] = []
+        self._slabs: list[Slab] = []
         self._free: list[tuple[int, int]] = []
 
     def take(self) -> Block:
         """Return a block of zeros. Collective when a slab must be made."""
         if not self._free:
             self._grow()
-        slab, index = heapq.heappop(self._free)
-        region, window = self._slabs[slab]
-        at = index * self._bytes
-        maps = [m + at if m else ffi.NULL for m in region.maps]
-        return Block(window, at // 8, maps, slab, index)
+        number, index = heapq.heappop(self._free)
+        slab, at = self._slabs[number], index * self._bytes
+        return Block(slab.window, at // 8, Maps(slab.first, at), slab.table, number, index)
 
     def give(self, block: Block) -> None:
         """Take a block back, which no rank uses any more; all ranks do."""
         words = self._bytes // 8
-        self._slabs[block.slab][0].array[block.base : block.base + words] = 0
+        self._slabs[block.slab].region.array[block.base : block.base + words] = 0
         heapq.heappush(self._free, (block.slab, block.place))
 
     def _grow(self) -> None:
@@ -85,11 +106,13 @@ class Controls:
         region = Region(self._group)
         region.exchange(lambda: (node.empty(count * self._bytes // 8, np.int64), _ACCESS))
         region.connect()
-        region.maps = [ffi.cast("char *", m) if m else ffi.NULL for m in region.maps]
-        self._slabs.append((region, self._make_window(region, number)))
+        here = self._group.here
+        first = {rank: ffi.cast("char *", m) for rank in here if (m := region.maps[rank])}
+        table = self._group.blocks([first.get(rank, ffi.NULL) for rank in here])
+        self._slabs.append(Slab(region, self._make_window(region, number), first, table))
         self._free = [(number, index) for index in range(count)]
 
     def close(self) -> None:
         """End of the communicator; the memory stays, as peers may be later to leave."""
-        for _, window in self._slabs:
-            window.end()
+        for slab in self._slabs:
+            slab.window.end()

@@ -22,7 +22,7 @@ from mpi4py import MPI
 from . import _lifetime, collective
 from ._lib import ffi, lib
 from .config import Config
-from .errors import BusyError, ClosedError, KeyRecordError, PeerLostError, RmaError, from_c
+from .errors import BusyError, ClosedError, KeyRecordError, PeerLostError, RmaError, check
 from .fabric import Fabric
 from .host import Beacon, Hello, pidfd_of
 from .keys import WindowRecord, agree, parse_all
@@ -65,6 +65,8 @@ class Group:
         Seconds, of windows that say nothing else.
     processes : list of Process or None
         Proven to be on this node; None for the own rank and all others.
+    here : list of int
+        The own rank and those with a process.
     near : list of int
         Ranks whose beacons can be seen.
     pidfds : dict
@@ -94,7 +96,8 @@ class Group:
         self.pidfds: dict[int, int] = {}
         self._poll = select.poll()
         self.processes: list[Process | None] = [None] * self.size
-        self._handles = ffi.NULL  # C's of these
+        self.here = [self.rank]  # the own rank, and those with a process
+        self._members: dict[bool, Any] = {}  # C's table of the ranks; with a network, and without
         self.all_direct = self.one_host = self.size == 1
         try:
             self._open()
@@ -187,8 +190,7 @@ class Group:
                 self._poll.register(fd, select.POLLIN)
         self.near = [r for r, h in enumerate(hellos) if self._sees(h)]
         self.processes = [self._find_process(rank) for rank in range(self.size)]
-        handles = [p.handle if p is not None else ffi.NULL for p in self.processes]
-        self._handles = ffi.new("rmaext_near *[]", handles)
+        self.here = [r for r, p in enumerate(self.processes) if r == self.rank or p is not None]
         where = self._find_board()
         alone = any(p is None or not p.can_map for p in self._others()) or not where
         worst = self.reduce(2 if len(self.near) < self.size else int(alone))
@@ -392,6 +394,25 @@ class Group:
             routes.append(route)
         return routes, maps
 
+    def members(self, network: Network | None) -> Any:
+        """Return C's table of the ranks, which all windows share."""
+        known = self._members.get(network is not None)
+        if known is not None:
+            return known
+        handles = [ffi.NULL if p is None else p.handle for p in self.processes]
+        nears = ffi.new("rmaext_near *[]", handles)
+        peers = ffi.NULL if network is None else ffi.new("rmaext_peer *[]", network.peers)
+        made, arena = ffi.new("rmaext_members **"), Arena.own_handle()
+        check(lib.rmaext_members_new(self.size, self.rank, peers, nears, arena, made))
+        members = ffi.gc(made[0], lib.rmaext_members_release)
+        return self._members.setdefault(network is not None, members)
+
+    def blocks(self, first: Sequence[Any]) -> Any:
+        """Return C's table of control blocks; `first`: those of `here`, as mapped here."""
+        made = ffi.new("rmaext_blocks **")
+        check(lib.rmaext_blocks_new(self.members(None), ffi.new("void *[]", first), made))
+        return ffi.gc(made[0], lib.rmaext_blocks_release)
+
     def window(
         self,
         network: Network | None,
@@ -400,35 +421,38 @@ class Group:
         maps: Sequence[Any],
         timeout: float,
         token: bytes,
-        blocks: Sequence[Any] | None = None,
+        block: Any = None,
         dynamic: bool = False,
     ) -> Any:
-        """Return the C window over what the ranks have."""
-        n = self.size
-        peers = addresses = bases = keys = ffi.NULL
-        key_len = 0
+        """Return the C window over what the ranks have, with a `control.Block` or none."""
+        here = self.here
+        bases = keys = addresses = ffi.NULL
+        base, key, key_len = [0], [b""], 0
         if network:
             key_len = key_length(network.fabric, records)
-            peers = ffi.new("rmaext_peer *[]", network.peers)
-            addresses = ffi.new("uint64_t[]", [r.address for r in records])
-            bases = ffi.new("uint64_t[]", [r.base for r in records])
-            keys = ffi.new("uint8_t[]", b"".join(r.key.ljust(key_len, b"\0") for r in records))
-        columns = [
-            *(peers, self._handles, ffi.new("void *[]", maps), addresses),
-            *(ffi.new("uint64_t[]", [r.size for r in records]), bases),
-            ffi.from_buffer("uint8_t[]", bytes([r.access for r in records])),
-            ffi.from_buffer("uint8_t[]", bytes([r.address % 64 for r in records])),
-            *(ffi.from_buffer("uint8_t[]", bytes(routes)), keys),
+            base = _alike([r.base for r in records])
+            key = _alike([r.key.ljust(key_len, b"\0") for r in records])
+            bases = ffi.new("uint64_t[]", base)
+            keys = ffi.new("uint8_t[]", b"".join(key))
+            addresses = ffi.new("uint64_t[]", [records[rank].address for rank in here])
+        size = _alike([r.size for r in records])
+        access = _alike([r.access for r in records])
+        align = _alike([r.address % 64 for r in records])
+        columns = (size, base, access, align, key)
+        same = sum(1 << k for k, column in enumerate(columns) if len(column) == 1)
+        what = [
+            *(self.members(network), ffi.from_buffer("uint8_t[]", token), same),
+            *(ffi.new("uint64_t[]", size), bases),
+            *(ffi.from_buffer("uint8_t[]", bytes(column)) for column in (access, align)),
+            *(keys, key_len, ffi.from_buffer("uint8_t[]", bytes(routes[rank] for rank in here))),
+            *(ffi.new("void *[]", [maps[rank] for rank in here]), addresses),
+            *((ffi.NULL, 0) if block is None else (block.table, 8 * block.base)),
+            *(dynamic, int(self.spin * 1e9)),
         ]
-        secret = ffi.from_buffer("uint8_t[]", token)
-        control = ffi.NULL if blocks is None else ffi.new("void *[]", blocks)
-        columns += [key_len, control, dynamic, Arena.own_handle(), int(self.spin * 1e9)]
-        targets = ffi.new("struct rmaext_targets *", [n, self.rank, secret, *columns])
+        targets = ffi.new("struct rmaext_targets *", what)
         handle = ffi.new("rmaext_window **")
         own = network.fabric.live() if network else ffi.NULL
-        code = lib.rmaext_window_create(own, targets, int(timeout * 1e9), handle)
-        if code:
-            raise from_c(code)
+        check(lib.rmaext_window_create(own, targets, int(timeout * 1e9), handle))
         # the struct outlives close: another thread may still be inside a call
         return ffi.gc(handle[0], lib.rmaext_window_free)
 
@@ -504,6 +528,11 @@ class Group:
         """Raise PeerLostError if a rank has left without dying, which C does not notice."""
         if rank in self.near and Beacon.visible(self.hellos[rank].beacon) is False:
             raise PeerLostError(errno.ENOTCONN, f"{where}: the rank has left", rank=rank)
+
+
+def _alike(column: list[Any]) -> list[Any]:
+    """Return a column as it is, or its first entry if all are alike."""
+    return column[:1] if column.count(column[0]) == len(column) else column
 
 
 _UNFINISHED = object()  # in place of a group whose creation was interrupted

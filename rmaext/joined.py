@@ -182,7 +182,7 @@ class JoinedWindow(Plural, Window):
     def _new_region(self, group: Group) -> Region:
         return JoinedRegion(group, *self._given)
 
-    def _adopt(self, token: bytes, blocks: list[Any] | None) -> None:
+    def _adopt(self, token: bytes, block: Any) -> None:
         """Make a C window for each array."""
         region, group, name = self._region, self._group, int(self._name)
         self._arrays = []
@@ -190,7 +190,7 @@ class JoinedWindow(Plural, Window):
             window = Window.__new__(Window)
             window._group, window._region, window._comm = group, part, self._comm
             window._name, window._timeout = f"{name}, array {k}", self._timeout
-            window._adopt(group.token(name | k << 32) if k else token, blocks)
+            window._adopt(group.token(name | k << 32) if k else token, block)
             _lifetime.on_end(window)
             self._arrays.append(window)
         for window in self._arrays:

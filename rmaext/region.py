@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from numpy.typing import NDArray
@@ -101,12 +101,12 @@ class Region:
         own = memory.address(self.array)
         self.routes, self.maps = self.group.routes(self.records, own)
 
-    def window(self, timeout: float, token: bytes, blocks: Sequence[Any] | None = None) -> Any:
-        """Return a C window over it; `blocks`: each rank's control block, as mapped here."""
+    def window(self, timeout: float, token: bytes, block: Any = None) -> Any:
+        """Return a C window over it, with a `control.Block` or none."""
         network = None if self.fabric is None else self.group.network()
         ways = (self.records, self.routes, self.maps)
         name = token if network else bytes(16)
-        return self.group.window(network, *ways, timeout, name, blocks, self.dynamic)
+        return self.group.window(network, *ways, timeout, name, block, self.dynamic)
 
     def release(self) -> None:
         """Deregister. No peer uses the memory any more."""

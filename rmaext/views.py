@@ -88,7 +88,7 @@ class View(Window):
         """Return the C window."""
         bounds = ffi.new("uint64_t[]", sizes)
         stride = 0 if self._stride == self._dtype.itemsize else self._stride
-        what = (first, stride, bounds, access, int(self._timeout * 1e9))
+        what = (first, stride, bounds, False, access, int(self._timeout * 1e9))
         view = ffi.new("struct rmaext_view *", what)
         handle = ffi.new("rmaext_window **")
         code = lib.rmaext_window_view(self._parent._handle, view, handle)

@@ -201,7 +201,7 @@ class Window(
             # If this fails (no memory left), then on this rank only: it is out of
             # step with the others, who may write here, so the memory stays.
             region.connect()
-            self._adopt(group.token(self._name), block.maps)
+            self._adopt(group.token(self._name), block)
             group.join()
         _lifetime.on_end(self)
         self._closed = False
@@ -209,13 +209,13 @@ class Window(
     def _new_region(self, group: Group) -> Region:
         return Region(group)
 
-    def _adopt(self, token: bytes, blocks: list[Any] | None) -> None:
+    def _adopt(self, token: bytes, block: Block | None) -> None:
         """Make the C window over the region."""
         region = self._region
         self._fabric = region.fabric
         self._array = region.array
         self._records, self._routes, self._maps = region.records, region.routes, region.maps
-        self._handle = region.window(self._timeout, token, blocks)
+        self._handle = region.window(self._timeout, token, block)
         self._dtype = self._array.dtype
         self._stride = self._dtype.itemsize
         self._sizes = [record.size // self._dtype.itemsize for record in self._records]

@@ -39,7 +39,7 @@ static void bed_make(struct bed *b, int64_t spin)
 	uint64_t size = MEMORY;
 	uint8_t access = RMAEXT_READ | RMAEXT_WRITE, align = 0;
 	uint8_t route = RMAEXT_DIRECT;
-	struct rmaext_targets targets = {
+	struct ranks targets = {
 		.count = 1,
 		.size = &size,
 		.access = &access,
@@ -58,7 +58,7 @@ static void bed_make(struct bed *b, int64_t spin)
 	map = (uint64_t *)b->block + b->places.notify;
 	targets.map = &map;
 	targets.control = &b->block;
-	OK(rmaext_window_create(NULL, &targets, 10 * SECOND, &b->window));
+	OK(window_new(NULL, &targets, 10 * SECOND, &b->window));
 }
 
 static void bed_end(struct bed *b)

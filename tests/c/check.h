@@ -199,6 +199,65 @@ static inline int memory_register(rmaext_fabric *f, void *addr, size_t len,
 	return rmaext_memory_register(f, &options, memory_p);
 }
 
+/* A window, described rank by rank; what no rank has may be NULL. */
+struct ranks {
+	int64_t count, self;
+	const uint8_t *token;
+	rmaext_peer *const *peer;
+	rmaext_near *const *near;
+	void *const *map;
+	const uint64_t *address, *size, *base;
+	const uint8_t *access, *align, *route, *keys;
+	size_t key_len;
+	void *const *control; /* blocks */
+	int dynamic;
+	rmaext_arena *arena;
+	int64_t spin_ns;
+	unsigned int same; /* columns that have one entry */
+};
+
+static inline int window_new(rmaext_fabric *f, const struct ranks *r,
+			     int64_t timeout, rmaext_window **window_p)
+{
+	void *map[64] = {0}, *control[64] = {0};
+	struct rmaext_targets targets = {
+		.token = r->token,
+		.same = r->same,
+		.size = r->size,
+		.base = r->base,
+		.access = r->access,
+		.align = r->align,
+		.keys = r->keys,
+		.key_len = r->key_len,
+		.map = map,
+		.dynamic = r->dynamic,
+		.spin_ns = r->spin_ns,
+	};
+	uint64_t address[64] = {0};
+	uint8_t route[64] = {0};
+	int here = 0, ret;
+
+	OK(rmaext_members_new(r->count, r->self, r->peer, r->near, r->arena,
+			      &targets.members));
+	for (int64_t i = 0; i < r->count; i++) {
+		if (i != r->self && !(r->near && r->near[i]))
+			continue;
+		map[here] = r->map ? r->map[i] : NULL;
+		control[here] = r->control ? r->control[i] : NULL;
+		address[here] = r->address ? r->address[i] : 0;
+		route[here++] = r->route[i];
+	}
+	targets.address = address;
+	targets.route = route;
+	if (r->control)
+		OK(rmaext_blocks_new(targets.members, control,
+				     &targets.blocks));
+	ret = rmaext_window_create(f, &targets, timeout, window_p);
+	rmaext_blocks_release(targets.blocks);
+	rmaext_members_release(targets.members);
+	return ret;
+}
+
 static inline void rig_window(struct rig *r, const struct rig_options *o,
 			      rmaext_window **window_p)
 {
@@ -209,7 +268,7 @@ static inline void rig_window(struct rig *r, const struct rig_options *o,
 	uint8_t route = o->direct ? RMAEXT_DIRECT : RMAEXT_FABRIC;
 	char key[sizeof(r->key)];
 	void *map = r->window_memory;
-	struct rmaext_targets targets = {
+	struct ranks targets = {
 		.count = 1,
 		.token = r->token,
 		.map = &map,
@@ -230,9 +289,9 @@ static inline void rig_window(struct rig *r, const struct rig_options *o,
 	/* each serves itself, unless the target is an endpoint of its own */
 	if (!r->there)
 		(*(uint64_t *)(void *)r->token)++;
-	OK(rmaext_window_create(
-		r->origin, &targets,
-		(int64_t)((o->timeout > 0 ? o->timeout : 10) * 1e9), window_p));
+	OK(window_new(r->origin, &targets,
+		      (int64_t)((o->timeout > 0 ? o->timeout : 10) * 1e9),
+		      window_p));
 }
 
 static inline void rig_serve(struct rig *r, const struct rig_options *o)

@@ -37,24 +37,24 @@ static rmaext_window *window_of(rmaext_fabric *f, rmaext_peer *peer,
 	uint8_t key[256] = {0};
 	rmaext_window *w = NULL;
 
-	OK(rmaext_window_create(
-		f,
-		&(struct rmaext_targets){
-			.count = 1,
-			.token = lie.token ? lie.token : secret,
-			.peer = &peer,
-			.near = lie.near ? &lie.near : NULL,
-			.map = &map,
-			.address = &address,
-			.size = &size,
-			.base = &base,
-			.access = &access,
-			.align = &lie.align,
-			.route = &lie.route,
-			.keys = key,
-			.key_len = r->key_len,
-		},
-		(int64_t)((lie.timeout > 0 ? lie.timeout : 10) * 1e9), &w));
+	OK(window_new(f,
+		      &(struct ranks){
+			      .count = 1,
+			      .token = lie.token ? lie.token : secret,
+			      .peer = &peer,
+			      .near = lie.near ? &lie.near : NULL,
+			      .map = &map,
+			      .address = &address,
+			      .size = &size,
+			      .base = &base,
+			      .access = &access,
+			      .align = &lie.align,
+			      .route = &lie.route,
+			      .keys = key,
+			      .key_len = r->key_len,
+		      },
+		      (int64_t)((lie.timeout > 0 ? lie.timeout : 10) * 1e9),
+		      &w));
 	return w;
 }
 
@@ -1110,6 +1110,16 @@ static struct rmx_block *block_new(void)
 	return memset(block, 0, size);
 }
 
+static void block_give(struct rmaext_window *w, struct rmx_block *block)
+{
+	void *first = block;
+
+	rmaext_blocks_release(w->blocks);
+	w->blocks = NULL;
+	if (block)
+		OK(rmaext_blocks_new(w->members, &first, &w->blocks));
+}
+
 /* Puts in order with updates, counted where they arrive. */
 static void notify(void)
 {
@@ -1120,7 +1130,7 @@ static void notify(void)
 	rmaext_op *op;
 
 	pair_open(&p, (struct rig_options){.size = LONG * 8});
-	p.there->targets[0].control = block;
+	block_give(p.there, block);
 	for (uint64_t i = 1; i <= 200; i++) {
 		words[0] = i;
 		OK(finish(rmx_message_put(p.r.window, 0, 8, words, 8, 3, &op),
@@ -1152,7 +1162,7 @@ static void notify(void)
 	for (int k = 0; k < RMAEXT_NOTIFY; k++)
 		EQUAL(atomic_load(&block->notify[k]),
 		      k == 3 || k == 255 ? 200 : k == 4 || k == 5);
-	p.there->targets[0].control = NULL; /* then it refuses */
+	block_give(p.there, NULL); /* then it refuses */
 	OK(finish(rmx_message_put(p.r.window, 0, 8, words, 8, 3, &op), &op));
 	EQUAL(flush(p.r.window), -FI_EINVAL);
 	pair_close(&p);
@@ -1178,7 +1188,7 @@ static void malformed_ranges(void)
 	uint32_t seed = 5;
 
 	pair_open(&p, (struct rig_options){0});
-	p.there->targets[0].control = block;
+	block_give(p.there, block);
 	cells = (uint64_t *)p.r.window_memory;
 	OK(add(p.r.window, 0, 0));
 	good = (struct two_ranges){

@@ -89,7 +89,7 @@ static void remote(struct rig *r, pid_t *pid_p, bool watched)
 {
 	uint64_t size = 4096;
 	uint8_t access = 3, align = 0, route = RMAEXT_FABRIC;
-	struct rmaext_targets targets = {
+	struct ranks targets = {
 		.count = 1,
 		.peer = &r->peer,
 		.size = &size,
@@ -115,8 +115,7 @@ static void remote(struct rig *r, pid_t *pid_p, bool watched)
 	OK(rmaext_peer_add(r->origin, h.name, h.name_len, pidfd, &r->peer));
 	targets.base = &h.base;
 	targets.keys = (uint8_t *)h.key;
-	OK(rmaext_window_create(r->origin, &targets, BACKSTOP * SECOND,
-				&r->window));
+	OK(window_new(r->origin, &targets, BACKSTOP * SECOND, &r->window));
 	OK(put(r->window, 0, "whole", 6));
 	OK(flush(r->window));
 }

@@ -74,7 +74,7 @@ static rmaext_window *window_of(const struct shared *s, int64_t self,
 	void *maps[RANKS], *control[RANKS];
 	uint64_t size[RANKS];
 	uint8_t access[RANKS], align[RANKS], route[RANKS];
-	const struct rmaext_targets targets = {
+	const struct ranks targets = {
 		.count = RANKS,
 		.self = self,
 		.near = near,
@@ -96,7 +96,7 @@ static rmaext_window *window_of(const struct shared *s, int64_t self,
 		align[i] = 0;
 		route[i] = RMAEXT_DIRECT;
 	}
-	OK(rmaext_window_create(NULL, &targets, (int64_t)(timeout * 1e9), &w));
+	OK(window_new(NULL, &targets, (int64_t)(timeout * 1e9), &w));
 	return w;
 }
 

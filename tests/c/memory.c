@@ -273,7 +273,7 @@ static void virtual_addresses(void)
 
 static void raw(void)
 {
-	struct rmaext_targets none = {.count = 0};
+	struct ranks none = {.count = 0};
 	uint64_t one = 1, old = 7;
 	rmaext_window *second, *empty;
 	rmaext_op *op = NULL;
@@ -315,7 +315,7 @@ static void raw(void)
 	round_trip(&r);
 	/* one that nobody uses: nothing is mapped; one without ranks */
 	rig_window(&r, &(struct rig_options){0}, &second);
-	OK(rmaext_window_create(r.origin, &none, SECOND, &empty));
+	OK(window_new(r.origin, &none, SECOND, &empty));
 	EQUAL(rmaext_put(empty, 0, 0, &one, 8, &op), -ERANGE);
 	OK(rmaext_window_close(empty));
 	rmaext_window_free(empty);

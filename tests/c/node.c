@@ -559,7 +559,7 @@ static rmaext_window *window_over(const struct child *c, rmaext_near *near,
 	uint8_t access[] = {3, 3}, align[] = {0, 0};
 	uint8_t routes[] = {RMAEXT_DIRECT, route};
 	uint8_t keys[16] = {0};
-	struct rmaext_targets targets = {
+	struct ranks targets = {
 		.count = 2,
 		.near = nears,
 		.map = maps,
@@ -576,7 +576,7 @@ static rmaext_window *window_over(const struct child *c, rmaext_near *near,
 
 	if (route == RMAEXT_DIRECT)
 		OK(rmaext_near_map(near, &c->window, SIZE, &maps[1]));
-	OK(rmaext_window_create(NULL, &targets, SECOND, &w));
+	OK(window_new(NULL, &targets, SECOND, &w));
 	return w;
 }
 

@@ -56,24 +56,24 @@ static rmaext_window *window_of(const struct scene *s, rmaext_fabric *f,
 		control[0] = s->block;
 		route[0] = RMAEXT_DIRECT;
 	}
-	OK(rmaext_window_create(f,
-				&(struct rmaext_targets){
-					.count = RANKS,
-					.self = self,
-					.token = secret,
-					.peer = peer,
-					.near = near,
-					.map = map,
-					.control = control,
-					.size = size,
-					.base = base,
-					.access = access,
-					.align = align,
-					.route = route,
-					.keys = keys[0],
-					.key_len = len,
-				},
-				(int64_t)(timeout * 1e9), &w));
+	OK(window_new(f,
+		      &(struct ranks){
+			      .count = RANKS,
+			      .self = self,
+			      .token = secret,
+			      .peer = peer,
+			      .near = near,
+			      .map = map,
+			      .control = control,
+			      .size = size,
+			      .base = base,
+			      .access = access,
+			      .align = align,
+			      .route = route,
+			      .keys = keys[0],
+			      .key_len = len,
+		      },
+		      (int64_t)(timeout * 1e9), &w));
 	return w;
 }
 

@@ -25,23 +25,23 @@ static rmaext_window *window_of(rmaext_fabric *f, rmaext_peer *peer,
 	void *map = r->window_memory;
 	rmaext_window *w = NULL;
 
-	OK(rmaext_window_create(f,
-				&(struct rmaext_targets){
-					.count = 1,
-					.token = secret,
-					.peer = &peer,
-					.near = near ? &near : NULL,
-					.map = &map,
-					.address = &address,
-					.size = &size,
-					.base = &base,
-					.access = &rights,
-					.align = &align,
-					.route = &route,
-					.keys = (const uint8_t *)r->key,
-					.key_len = r->key_len,
-				},
-				10 * SECOND, &w));
+	OK(window_new(f,
+		      &(struct ranks){
+			      .count = 1,
+			      .token = secret,
+			      .peer = &peer,
+			      .near = near ? &near : NULL,
+			      .map = &map,
+			      .address = &address,
+			      .size = &size,
+			      .base = &base,
+			      .access = &rights,
+			      .align = &align,
+			      .route = &route,
+			      .keys = (const uint8_t *)r->key,
+			      .key_len = r->key_len,
+		      },
+		      10 * SECOND, &w));
 	return w;
 }
 

@@ -12,7 +12,7 @@ static const uint64_t zero;
 static rmaext_window *view_of(rmaext_window *w, uint64_t first, uint64_t stride,
 			      uint64_t size, int access)
 {
-	const struct rmaext_view what = {first, stride, &size, access, FOREVER};
+	const struct rmaext_view what = {first, stride, &size, 0, access, FOREVER};
 	rmaext_window *view = NULL;
 
 	OK(rmaext_window_view(w, &what, &view));
@@ -173,7 +173,7 @@ static void *viewer(void *arg)
 {
 	const int both = RMAEXT_READ | RMAEXT_WRITE;
 	const uint64_t size = 512, one = 1;
-	const struct rmaext_view what = {64, 0, &size, both, FOREVER};
+	const struct rmaext_view what = {64, 0, &size, 0, both, FOREVER};
 	rmaext_window *w = arg, *view;
 	char buf[512] = {0};
 	uint64_t word;
@@ -228,7 +228,7 @@ static void dynamic_window(struct rig *r, rmaext_window **window_p)
 	const uint64_t size = INT64_MAX, base = 0, key = 0;
 	const uint8_t access = RMAEXT_READ | RMAEXT_WRITE, align = 0;
 	const uint8_t route = RMAEXT_FABRIC;
-	const struct rmaext_targets targets = {
+	const struct ranks targets = {
 		.count = 1,
 		.token = token,
 		.peer = &r->peer,
@@ -242,7 +242,7 @@ static void dynamic_window(struct rig *r, rmaext_window **window_p)
 		.dynamic = 1,
 	};
 
-	OK(rmaext_window_create(r->origin, &targets, FOREVER, window_p));
+	OK(window_new(r->origin, &targets, FOREVER, window_p));
 }
 
 static int64_t place(const void *at)
