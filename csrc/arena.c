@@ -8,7 +8,7 @@
  * the peers whether its owner lives.
  */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "arena.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,52 +18,29 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define PAGE ((uint64_t)4096)
-#define HUGE_PAGE ((uint64_t)2 << 20)
 #define FIRST_SEGMENT ((uint64_t)16 << 20)
 #define LAST_DOUBLING ((uint64_t)1 << 30)
-#define LINE ((uint64_t)64)
 #define GIVE_BACK ((uint64_t)64 << 10) /* smaller blocks are zeroed by hand */
-
-/* A part of a segment, free or in use; those of a segment lie side by side. */
-struct rmx_extent {
-	uint64_t offset, len;
-	bool used;
-	struct rmx_extent *next;
-};
-
-struct rmx_segment {
-	struct rmaext_block block; /* fd, inode, size; offset 0 */
-	char *base;
-	struct rmx_extent *extents;
-	struct rmx_segment *next;
-};
-
-struct rmaext_arena {
-	pid_t pid; /* not that of a forked child */
-	uint8_t nonce[RMX_TOKEN];
-	pthread_mutex_t lock;
-	struct rmx_segment *segments; /* the newest first */
-	struct rmx_control *control;
-	bool lives; /* its life is held by a thread */
-};
-
-static uint64_t up(uint64_t n, uint64_t unit)
-{
-	return (n + unit - 1) / unit * unit;
-}
+#ifndef MFD_HUGE_2MB
+#define MFD_HUGE_2MB (21U << 26)
+#endif
 
 /*
  * Sealed, so that no peer can be killed by SIGBUS because it shrank. Pages
- * come on first touch.
+ * come on first touch; huge ones now, while somebody can be told that there
+ * are none.
  */
-static int make_file(uint64_t size, int *fd_p)
+static int make_file(uint64_t size, bool huge, int *fd_p)
 {
-	int fd = memfd_create("rmaext", MFD_CLOEXEC | MFD_ALLOW_SEALING), ret;
+	unsigned int flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+	int fd, ret;
 
+	fd = memfd_create("rmaext",
+			  huge ? flags | MFD_HUGETLB | MFD_HUGE_2MB : flags);
 	if (fd < 0)
 		return -errno;
 	if (ftruncate(fd, (off_t)size) ||
+	    (huge && fallocate(fd, 0, 0, (off_t)size)) ||
 	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
 		ret = -errno;
 		close(fd);
@@ -73,19 +50,65 @@ static int make_file(uint64_t size, int *fd_p)
 	return 0;
 }
 
+/* Peers tell segments apart by inode: those of huge pages count by themselves.
+ */
+static bool is_known(const struct rmaext_arena *a, uint64_t inode)
+{
+	const struct rmx_segment *s;
+
+	for (s = a->segments; s; s = s->next)
+		if (s->block.inode == inode)
+			return true;
+	for (s = a->placed; s; s = s->next)
+		if (s->block.inode == inode)
+			return true;
+	return false;
+}
+
+/* Its file is made; it is not mapped yet. */
+int rmx_segment_make(struct rmaext_arena *a, uint64_t size, bool huge,
+		     struct rmx_segment **segment_p)
+{
+	struct rmx_segment *s = calloc(1, sizeof(*s));
+	int fd = -1, ret = s ? make_file(size, huge, &fd) : -ENOMEM;
+	struct stat status = {0};
+
+	if (!ret && fstat(fd, &status))
+		ret = -errno;
+	if (!ret && is_known(a, status.st_ino)) {
+		/* while that number is taken */
+		ret = rmx_segment_make(a, size, huge, segment_p);
+		free(s);
+		close(fd);
+		return ret;
+	}
+	if (ret) {
+		if (fd >= 0)
+			close(fd);
+		free(s);
+		return ret;
+	}
+	s->block.fd = fd;
+	s->block.inode = status.st_ino;
+	s->block.size = size;
+	s->huge = huge;
+	*segment_p = s;
+	return 0;
+}
+
 static int map_file(struct rmx_segment *s, uint64_t size)
 {
 	/* at an address that huge pages can begin at */
-	char *room = mmap(NULL, size + HUGE_PAGE, PROT_NONE,
+	char *room = mmap(NULL, size + RMX_HUGE_PAGE, PROT_NONE,
 			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	char *base;
 
 	if (room == MAP_FAILED)
 		return -errno;
-	base = (char *)(uintptr_t)up((uintptr_t)room, HUGE_PAGE);
+	base = (char *)(uintptr_t)rmx_up((uintptr_t)room, RMX_HUGE_PAGE);
 	if (base > room)
 		munmap(room, (size_t)(base - room));
-	munmap(base + size, (size_t)(room + HUGE_PAGE - base));
+	munmap(base + size, (size_t)(room + RMX_HUGE_PAGE - base));
 	if (mmap(base, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
 		 (int)s->block.fd, 0) == MAP_FAILED) {
 		int ret = -errno;
@@ -100,51 +123,42 @@ static int map_file(struct rmx_segment *s, uint64_t size)
 
 static struct rmx_control *control_of(const struct rmx_segment *s)
 {
-	return (struct rmx_control *)(s->base + s->block.size - PAGE);
+	return (struct rmx_control *)(s->base + s->block.size - RMX_PAGE);
 }
 
 /* The caller holds the lock. */
 static int grow(struct rmaext_arena *a, uint64_t len)
 {
-	struct rmx_segment *last = a->segments;
-	uint64_t size = last ? last->block.size * 2 : FIRST_SEGMENT;
-	struct rmx_segment *s = calloc(1, sizeof(*s));
-	struct rmx_extent *all = calloc(1, sizeof(*all));
-	struct stat status;
-	int ret = -ENOMEM, fd = -1;
+	uint64_t size =
+		a->segments ? a->segments->block.size * 2 : FIRST_SEGMENT;
+	struct rmx_segment *s;
+	int ret;
 
 	_Static_assert(sizeof(struct rmx_control) <= 4096, "one page");
-	if (!s || !all)
-		goto free;
+	if (len > UINT64_MAX / 4)
+		return -ENOMEM;
 	if (size > LAST_DOUBLING)
 		size = LAST_DOUBLING;
-	if (len > UINT64_MAX / 4)
-		goto free;
-	if (size < len + HUGE_PAGE)
-		size = up(len + PAGE, HUGE_PAGE);
-	ret = make_file(size, &fd);
+	if (size < len + RMX_HUGE_PAGE)
+		size = rmx_up(len + RMX_PAGE, RMX_HUGE_PAGE);
+	ret = rmx_segment_make(a, size, false, &s);
 	if (ret)
-		goto free;
-	s->block.fd = fd;
-	s->block.size = size;
-	if (fstat(fd, &status)) {
-		ret = -errno;
-		goto close;
-	}
-	s->block.inode = status.st_ino;
+		return ret;
 	ret = map_file(s, size);
 	if (ret)
 		goto close;
 	memcpy(control_of(s)->nonce, a->nonce, sizeof(a->nonce));
-	all->len = size - PAGE;
-	s->extents = all;
-	s->next = last;
+	s->room = size - RMX_PAGE;
+	ret = rmx_extent_add(&a->extents, s->base, s->room);
+	if (ret)
+		goto unmap;
+	s->next = a->segments;
 	a->segments = s;
 	return 0;
+unmap:
+	munmap(s->base, size);
 close:
-	close(fd);
-free:
-	free(all);
+	close((int)s->block.fd);
 	free(s);
 	return ret;
 }
@@ -223,58 +237,24 @@ void rmaext_arena_describe(rmaext_arena *a, struct rmaext_process *process_p)
 	process_p->first = s->block;
 }
 
-/* Cut `len` bytes out of a free extent, at a multiple of `align`. */
-static char *carve(struct rmx_segment *s, uint64_t len, uint64_t align)
-{
-	for (struct rmx_extent *e = s->extents; e; e = e->next) {
-		uint64_t start = up(e->offset, align), skip = start - e->offset;
-		struct rmx_extent *own = e, *rest;
-
-		if (e->used || e->len < skip || e->len - skip < len)
-			continue;
-		if (skip) { /* what is before it stays free */
-			own = calloc(1, sizeof(*own));
-			if (!own)
-				return NULL;
-			*own = (struct rmx_extent){start, e->len - skip, false,
-						   e->next};
-			e->len = skip;
-			e->next = own;
-		}
-		if (own->len > len) {
-			rest = calloc(1, sizeof(*rest));
-			if (!rest)
-				return NULL;
-			*rest = (struct rmx_extent){start + len, own->len - len,
-						    false, own->next};
-			own->len = len;
-			own->next = rest;
-		}
-		own->used = true;
-		return s->base + start;
-	}
-	return NULL;
-}
-
 int rmaext_arena_allocate(rmaext_arena *a, uint64_t len, void **addr_p)
 {
-	uint64_t align = len >= HUGE_PAGE ? HUGE_PAGE
-			 : len >= PAGE	  ? PAGE
-					  : LINE;
+	uint64_t align = len >= RMX_HUGE_PAGE ? RMX_HUGE_PAGE
+			 : len >= RMX_PAGE    ? RMX_PAGE
+					      : RMX_LINE;
 	char *addr = NULL;
 	int ret = 0;
 
 	if (!len || len > UINT64_MAX / 4)
 		return rmx_fail(-ENOMEM, RMX_NO_RANK, "arena", "%llu bytes",
 				(unsigned long long)len);
-	len = up(len, LINE);
+	len = rmx_up(len, RMX_LINE);
 	pthread_mutex_lock(&a->lock);
-	for (struct rmx_segment *s = a->segments; s && !addr; s = s->next)
-		addr = carve(s, len, align);
+	addr = rmx_extent_take(&a->extents, len, align);
 	if (!addr) {
 		ret = grow(a, len);
 		if (!ret)
-			addr = carve(a->segments, len, align);
+			addr = rmx_extent_take(&a->extents, len, align);
 	}
 	pthread_mutex_unlock(&a->lock);
 	if (!addr)
@@ -285,27 +265,34 @@ int rmaext_arena_allocate(rmaext_arena *a, uint64_t len, void **addr_p)
 	return 0;
 }
 
-/* The caller holds the lock. */
-static struct rmx_segment *segment_of(struct rmaext_arena *a, const void *addr,
-				      uint64_t len)
+static struct rmx_segment *among(struct rmx_segment *s, const void *addr,
+				 uint64_t len)
 {
-	for (struct rmx_segment *s = a->segments; s; s = s->next) {
+	for (; s; s = s->next) {
 		uint64_t at = (uintptr_t)addr - (uintptr_t)s->base;
 
-		if ((uintptr_t)addr >= (uintptr_t)s->base &&
-		    at < s->block.size - PAGE &&
-		    len <= s->block.size - PAGE - at)
+		if ((uintptr_t)addr >= (uintptr_t)s->base && at < s->room &&
+		    len <= s->room - at)
 			return s;
 	}
 	return NULL;
 }
 
+/* The caller holds the lock. */
+static struct rmx_segment *segment_of(struct rmaext_arena *a, const void *addr,
+				      uint64_t len)
+{
+	struct rmx_segment *s = among(a->placed, addr, len);
+
+	return s ? s : among(a->segments, addr, len);
+}
+
 /* Zeros again: its pages go back to the system, its edges are wiped. */
 static void clear(char *addr, uint64_t len)
 {
-	char *first = (char *)(uintptr_t)up((uintptr_t)addr, PAGE);
+	char *first = (char *)(uintptr_t)rmx_up((uintptr_t)addr, RMX_PAGE);
 	char *end = addr + len;
-	char *last = end - (uintptr_t)end % PAGE;
+	char *last = end - (uintptr_t)end % RMX_PAGE;
 
 	if (len < GIVE_BACK ||
 	    madvise(first, (size_t)(last - first), MADV_REMOVE)) {
@@ -316,35 +303,21 @@ static void clear(char *addr, uint64_t len)
 	memset(last, 0, (size_t)(end - last));
 }
 
-static void merge_next(struct rmx_extent *e)
-{
-	struct rmx_extent *next = e->next;
-
-	if (!next || next->used || e->used)
-		return;
-	e->len += next->len;
-	e->next = next->next;
-	free(next);
-}
-
 void rmaext_arena_free(rmaext_arena *a, void *addr)
 {
 	struct rmx_segment *s;
-	struct rmx_extent *before = NULL, *e;
+	struct rmx_extent *e;
 
 	if (getpid() != a->pid || atomic_load(&a->control->left))
 		return; /* the parent's; or peers may still look at it */
 	pthread_mutex_lock(&a->lock);
-	s = segment_of(a, addr, 1);
-	for (e = s ? s->extents : NULL; e; before = e, e = e->next)
-		if (s->base + e->offset == (char *)addr && e->used)
-			break;
-	if (e) {
+	s = among(a->placed, addr, 1);
+	e = rmx_extent_find(&a->extents, addr);
+	if (s && s->base == (char *)addr) {
+		rmx_place_end(s);
+	} else if (e) {
 		clear(addr, e->len);
-		e->used = false;
-		merge_next(e);
-		if (before)
-			merge_next(before);
+		rmx_extent_free(&a->extents, e);
 	}
 	pthread_mutex_unlock(&a->lock);
 }

@@ -380,6 +380,14 @@ int rmaext_arena_open(const uint8_t *nonce, rmaext_arena **arena_p);
 void rmaext_arena_describe(rmaext_arena *arena,
 			   struct rmaext_process *process_p);
 int rmaext_arena_allocate(rmaext_arena *arena, uint64_t len, void **addr_p);
+/*
+ * The same in whole pages, at a certain address (RMAEXT_EXACTLY: -EEXIST if
+ * something lies there), or near it; 0: anywhere. RMAEXT_HUGE: of huge pages,
+ * which are all there at once.
+ */
+enum { RMAEXT_EXACTLY = 1, RMAEXT_HUGE = 2 };
+int rmaext_arena_place(rmaext_arena *arena, uint64_t len, uint64_t wanted,
+		       int how, void **addr_p);
 /* nothing in a forked child, and after rmaext_arena_leave */
 void rmaext_arena_free(rmaext_arena *arena, void *addr);
 /* 1 if the bytes lie in the arena */
@@ -387,6 +395,13 @@ int rmaext_arena_find(rmaext_arena *arena, const void *addr, uint64_t len,
 		      struct rmaext_block *block_p);
 /* tell the peers that this process takes no part any more */
 void rmaext_arena_leave(rmaext_arena *arena);
+
+/* Own memory, whatever it is: how many bytes of its pages are there. */
+int rmaext_pages_resident(const void *addr, uint64_t len, uint64_t *bytes_p);
+/* have all pages there, for writing or for reading */
+int rmaext_pages_populate(void *addr, uint64_t len, int write);
+/* a hint to the system, as madvise(2) */
+int rmaext_pages_advise(void *addr, uint64_t len, int willneed);
 
 /*
  * A process that claims to be on this node; what can be done is proven. It

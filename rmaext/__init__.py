@@ -14,6 +14,7 @@ from . import _gil  # noqa: F401 (before anything that needs it)
 if TYPE_CHECKING or sys.argv[:1] != ["-m"]:
     from .errors import (
         AccessError,
+        AddressError,
         AlignmentError,
         AttachError,
         BoundsError,
@@ -43,6 +44,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AccessError",
+    "AddressError",
     "AlignmentError",
     "AttachError",
     "BoundsError",

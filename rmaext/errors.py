@@ -12,6 +12,7 @@ from ._lib import ffi, lib
 
 __all__ = [
     "AccessError",
+    "AddressError",
     "AlignmentError",
     "AttachError",
     "BoundsError",
@@ -76,6 +77,10 @@ class BoundsError(RmaError, IndexError):
 
 class AccessError(RmaError, PermissionError):
     """The window or the buffer does not allow the access."""
+
+
+class AddressError(RmaError, ValueError):
+    """Memory cannot be had at the address that was asked for."""
 
 
 class AlignmentError(RmaError, ValueError):

@@ -213,6 +213,10 @@ class Plural:
         """There is none: compiled code knows one array a rank."""
         raise not_for(self, "numba")
 
+    def advise(self, advice: str, part: slice | None = None) -> NoReturn:
+        """There is no one array to speak of."""
+        raise not_for(self, "advise")
+
     def subwindow(self, start: int, stop: int) -> NoReturn:
         """There are no views."""
         raise not_for(self, "subwindow")

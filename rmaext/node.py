@@ -21,6 +21,7 @@ from . import _lifetime
 from ._lib import ffi, lib
 from .errors import RmaError, check, from_c
 from .memory import check_dtype
+from .pages import HugePages, Wish
 
 __all__ = [
     *("NO_ARENA", "NO_BLOCK", "Arena", "Block", "Process", "Team"),
@@ -96,6 +97,12 @@ class Arena:
         check(lib.rmaext_arena_allocate(self.handle, nbytes, address))
         return ffi.buffer(ffi.gc(address[0], self._free), nbytes)
 
+    def place(self, nbytes: int, wanted: int, how: int) -> Any:
+        """As `allocate`, at an address, or of huge pages."""
+        address = ffi.new("void **")
+        check(lib.rmaext_arena_place(self.handle, nbytes, wanted, how, address))
+        return ffi.buffer(ffi.gc(address[0], self._free), nbytes)
+
     @classmethod
     def find(cls, pointer: Any, nbytes: int) -> Block:
         """Return where these bytes lie in this process's; NO_BLOCK if elsewhere."""
@@ -112,7 +119,15 @@ class Arena:
         Arena._own = None
 
 
-def empty(shape: int | Sequence[int], dtype: DTypeLike = float) -> Array:
+def empty(
+    shape: int | Sequence[int],
+    dtype: DTypeLike = float,
+    *,
+    hint: int | None = None,
+    fixed_address: int | None = None,
+    lazy: bool = True,
+    hugepages: HugePages = False,
+) -> Array:
     """Return an array that the other ranks of this node can reach directly.
 
     Parameters
@@ -120,6 +135,8 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = float) -> Array:
     shape : int or tuple of int
     dtype : data-type, optional
         Any without Python objects.
+    hint, fixed_address, lazy, hugepages
+        As for `Window.allocate`.
 
     Returns
     -------
@@ -135,6 +152,7 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = float) -> Array:
     /dev/shm. Untouched pages take no memory. A forked child shares it with its
     parent, as it does mmap's shared memory.
     """
+    wish = Wish(hint, fixed_address, lazy, hugepages).checked()
     dtype = np.dtype(dtype)
     check_dtype(dtype)
     dims = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
@@ -150,8 +168,9 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = float) -> Array:
     try:
         arena = Arena.own()
     except NO_ARENA:
+        wish.refuse()
         return np.zeros(dims, dtype)
-    return np.frombuffer(arena.allocate(nbytes), dtype).reshape(dims)
+    return np.frombuffer(wish.obtain(arena, nbytes), dtype).reshape(dims)
 
 
 zeros = empty  # fresh and returned memory are zeros alike

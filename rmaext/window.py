@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from mpi4py import MPI
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from . import _hot, _lifetime, memory, node
+from . import _hot, _lifetime, memory
 from ._lib import ffi, lib
+from .allocation import Allocations, Memory
 from .begin import Beginnings
 from .config import timeout_seconds
 from .control import Block, Controls
@@ -37,7 +38,7 @@ from .more import MoreWindows
 from .notify import Notifications
 from .pscw import Epochs
 from .region import Region
-from .registration import How, Memory, Registered, Registration
+from .registration import How, Registered, Registration
 from .updates import UpdateOperations
 
 if TYPE_CHECKING:
@@ -54,11 +55,6 @@ _PREPARED = {  # name, and rights of origins that it needs
     _hot.GET: ("prepare_get", lib.RMAEXT_READ),
     _hot.FETCH_ADD: ("prepare_fetch_add", lib.RMAEXT_READ | lib.RMAEXT_WRITE),
 }
-_ROUTES = {
-    lib.RMAEXT_DIRECT: "direct",
-    lib.RMAEXT_CMA: "cma",
-    lib.RMAEXT_FABRIC: "fabric",
-}
 
 
 class Window(
@@ -70,6 +66,7 @@ class Window(
     Epochs,
     Registered,
     MoreWindows,
+    Allocations,
 ):
     """One-sided access to an array of every rank (MPI-4.1, chapter 12).
 
@@ -135,26 +132,6 @@ class Window(
         **how: Unpack[How],
     ) -> None:
         self._create(comm, lambda: memory.window_array(array), access, timeout, how)
-
-    @classmethod
-    def allocate(
-        cls,
-        comm: MPI.Comm,
-        shape: int | tuple[int, ...],
-        dtype: DTypeLike = float,
-        access: str | None = None,
-        timeout: float | None = None,
-        **how: Unpack[How],
-    ) -> Window:
-        """Return a window over new memory, filled with zeros.
-
-        Parameters are those of `Window`, with `shape` and `dtype` as in
-        numpy.zeros; the shape may differ between ranks. Collective, blocking;
-        corresponds to MPI_Win_allocate. Untouched pages take no memory.
-        """
-        self = cls.__new__(cls)
-        self._create(comm, lambda: node.empty(shape, dtype), access, timeout, how)
-        return self
 
     _region: Region
     _array: Array
@@ -250,13 +227,6 @@ class Window(
         return self._dtype
 
     @property
-    def memory(self) -> Memory:
-        """What this rank's part is, and how it is registered."""
-        mine, how = self._records[self._group.rank], self._region.registration
-        access = memory.access_name(mine.access)
-        return Memory(mine.key, mine.address, mine.size, access, how.kind, how.device)
-
-    @property
     def fabric(self) -> Fabric | None:
         """The endpoint in use; None where all routes are direct."""
         return self._fabric
@@ -269,16 +239,6 @@ class Window(
     def size(self, rank: int) -> int:
         """Return the number of elements on a rank. Local."""
         return self._sizes[self._rank(rank, "size")]
-
-    def route(self, rank: int) -> str:
-        """Return how a rank is reached: "direct", "cma" or "fabric". Local.
-
-        "direct": by this CPU's own loads, stores and atomics, for arena memory
-        (`allocate`, `rmaext.empty`) on the same node; "cma": put and get by the
-        kernel's process_vm_writev and process_vm_readv, for other arrays on the
-        same node, atomics as on the next; "fabric": by libfabric.
-        """
-        return _ROUTES[self._routes[self._rank(rank, "route")]]
 
     def peer_view(self, rank: int) -> Array:
         """Return the memory of a rank of this node as an array, without a copy.
