@@ -37,8 +37,9 @@ SOURCES = $(wildcard csrc/*.c)
 HEADERS = $(wildcard csrc/*.h)
 HOT = $(wildcard rmaext/_hot*.[ch])
 C_TESTS = $(wildcard tests/c/*.c)
-DEMAND = $(filter-out %/selftest.c,$(wildcard tests/provider/*.c))
-C_FORMATTED = $(SOURCES) $(HEADERS) $(HOT) $(wildcard tests/c/*.[ch] tests/provider/*.[ch])
+DEMAND = $(wildcard tests/provider/*.c)
+SELF_TEST = $(wildcard tests/provider/selftest/*.c)
+C_FORMATTED = $(SOURCES) $(HEADERS) $(HOT) $(wildcard tests/c/*.[ch] tests/provider/*.[ch] tests/provider/selftest/*.[ch])
 PY_FORMATTED = setup.py rmaext tests examples benchmarks
 
 .DELETE_ON_ERROR:
@@ -159,9 +160,9 @@ build/provider/demand-fi.so: $(DEMAND) tests/provider/demand.h
 	$(CC) $(C_FLAGS) -g -O2 -shared -fPIC $(DEMAND) -o $@.new -pthread -ldl
 	mv $@.new $@ # others may have it mapped
 
-build/provider/selftest: tests/provider/selftest.c
+build/provider/selftest: $(SELF_TEST) tests/provider/selftest/selftest.h
 	@mkdir -p $(@D)
-	$(CC) $(C_FLAGS) -g -O1 $< -o $@ -pthread -ldl
+	$(CC) $(C_FLAGS) -g -O1 $(SELF_TEST) -o $@ -pthread -ldl
 
 asan: $(C_TESTS:tests/c/%.c=build/asan/%)
 	for program in $^; do $(LIMIT) 600 $$program || exit; done

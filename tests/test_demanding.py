@@ -22,7 +22,7 @@ SMALL = {"FI_OFI_RXM_MSG_RX_SIZE": "128", "FI_OFI_RXM_MSG_TX_SIZE": "128"}
 
 def cases() -> dict[str, list[str]]:
     """Return what each case of the self-test provokes, as it says itself."""
-    text = (SOURCE / "selftest.c").read_text()
+    text = (SOURCE / "selftest" / "main.c").read_text()
     lines = re.findall(r'^\t\{"(\w+)", "[^"]*", "[^"]*",\s+"([^"]*)"', text, re.M)
     return {name: kinds.split() for name, kinds in lines}
 

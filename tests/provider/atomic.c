@@ -33,6 +33,26 @@ struct vectors {
 	size_t n_result;
 };
 
+static int check_items(struct dm_endpoint *ep, fi_addr_t peer,
+		       const struct fi_rma_ioc *items, size_t size,
+		       uint64_t access, struct fi_rma_ioc *to, size_t *n_p,
+		       struct dm_entry **entry_p)
+{
+	struct fi_rma_iov bytes = {items->addr, items->count * size,
+				   items->key};
+	struct fi_rma_iov parts[DM_IOV];
+	size_t n = 0;
+	int ret = dm_check_target(ep, peer, &bytes, access, parts, &n, entry_p);
+
+	for (size_t i = 0; !ret && i < n; i++) {
+		if (*n_p == DM_IOV || parts[i].len % size)
+			return -FI_EINVAL;
+		to[(*n_p)++] = (struct fi_rma_ioc){
+			parts[i].addr, parts[i].len / size, parts[i].key};
+	}
+	return ret;
+}
+
 static ssize_t update(struct fid_ep *fid, const struct fi_msg_atomic *msg,
 		      const struct vectors *v, uint64_t flags)
 {
@@ -40,8 +60,9 @@ static ssize_t update(struct fid_ep *fid, const struct fi_msg_atomic *msg,
 	size_t size = item_size(msg->datatype);
 	struct fi_msg_atomic lower = *msg;
 	struct fi_rma_ioc rma[DM_IOV];
-	struct dm_entry *e;
+	struct dm_entry *e = NULL;
 	struct dm_op *op;
+	size_t n = 0;
 	uint64_t access = v->n_result ? FI_REMOTE_READ | FI_REMOTE_WRITE
 				      : FI_REMOTE_WRITE;
 	ssize_t ret = dm_post_begin(ep, DM_CALL_atomic, msg->context, &op);
@@ -59,20 +80,16 @@ static ssize_t update(struct fid_ep *fid, const struct fi_msg_atomic *msg,
 	if (!ret)
 		ret = use_ioc(op, v->result, v->result_desc, v->n_result, size,
 			      FI_READ);
-	if (!ret && msg->rma_iov_count > DM_IOV)
-		ret = -FI_EINVAL;
-	for (size_t i = 0; !ret && i < msg->rma_iov_count; i++) {
-		rma[i] = msg->rma_iov[i];
-		ret = dm_check_target(ep, msg->addr, &rma[i].addr,
-				      rma[i].count * size, &rma[i].key, access,
-				      &e);
-		op->written = access & FI_REMOTE_WRITE ? e : NULL;
-	}
+	for (size_t i = 0; !ret && i < msg->rma_iov_count; i++)
+		ret = check_items(ep, msg->addr, &msg->rma_iov[i], size, access,
+				  rma, &n, &e);
+	op->written = !ret && access & FI_REMOTE_WRITE ? e : NULL;
 	if (ret)
 		return dm_post_end(op, ret);
 	lower.desc = NULL;
 	lower.context = op;
 	lower.rma_iov = rma;
+	lower.rma_iov_count = n;
 	if (v->n_compare)
 		ret = ep->atomic->compwritemsg(fid, &lower, v->compare, NULL,
 					       v->n_compare, v->result, NULL,
@@ -140,15 +157,19 @@ static ssize_t at_inject(struct fid_ep *fid, const void *buf, size_t count,
 			 enum fi_datatype type, enum fi_op op)
 {
 	struct dm_endpoint *ep = dm_ep_of(fid);
+	struct fi_rma_ioc from = {addr, count, key}, to[DM_IOV];
 	struct dm_entry *e;
+	size_t n = 0;
 	ssize_t ret = dm_called(DM_CALL_atomic);
 
 	if (!ret)
-		ret = dm_check_target(ep, peer, &addr, count * item_size(type),
-				      &key, FI_REMOTE_WRITE, &e);
+		ret = check_items(ep, peer, &from, item_size(type),
+				  FI_REMOTE_WRITE, to, &n, &e);
+	if (!ret && n > 1)
+		ret = -FI_EOPNOTSUPP;
 	return ret ? ret
-		   : ep->atomic->inject(fid, buf, count, peer, addr, key, type,
-					op);
+		   : ep->atomic->inject(fid, buf, count, peer, to->addr,
+					to->key, type, op);
 }
 
 static ssize_t at_readwritemsg(struct fid_ep *fid,

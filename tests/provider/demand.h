@@ -27,14 +27,15 @@
 #define LOWER "tcp;ofi_rxm"
 #define DM_IOV 16	  /* pieces of one operation */
 #define DM_RAW_LIMIT 4096 /* bytes of a raw key */
+#define DM_PIECES 4	  /* of a region */
 
-/* -- what is imposed ------------------------------------------------------- */
+/* -- what is imposed ------------------------------------------------------ */
 
 struct dm_demands {
 	uint64_t mr_mode; /* FI_MR_* */
 	bool async;	  /* registration completes through an EQ */
 	bool pmem;	  /* FI_RMA_PMEM and FI_COMMIT_COMPLETE */
-	size_t key_size;
+	size_t key_size, auth_key_size, iov_limit;
 	uint64_t delay_ns;	 /* of completions */
 	uint64_t async_delay_ns; /* of asynchronous registrations */
 };
@@ -42,18 +43,19 @@ struct dm_demands {
 /* From the environment; the process' first call reads it. */
 const struct dm_demands *dm_demands(void);
 
-/* -- what is counted (report.c) -------------------------------------------- */
+/* -- what is counted (report.c) ------------------------------------------- */
 
-#define DM_CALLS(X)                                                         \
-	X(reg)                                                              \
-	X(regv)                                                             \
-	X(regattr)                                                          \
-	X(close_mr)                                                         \
-	X(bind)                                                             \
-	X(enable) X(refresh) X(raw_attr) X(map_raw) X(unmap_key)            \
-		X(mr_complete) X(read) X(write) X(inject_write) X(send)     \
-			X(inject) X(recv) X(atomic) X(completion) X(commit) \
-				X(close_ep) X(close_domain)
+#define DM_CALLS(X)                                                           \
+	X(reg)                                                                \
+	X(regv)                                                               \
+	X(regattr)                                                            \
+	X(close_mr)                                                           \
+	X(bind)                                                               \
+	X(enable)                                                             \
+	X(refresh) X(raw_attr) X(map_raw) X(unmap_key) X(mr_complete) X(read) \
+		X(write) X(inject_write) X(send) X(inject) X(recv) X(atomic)  \
+			X(completion) X(commit) X(auth_key) X(close_ep)       \
+				X(close_domain)
 
 #define DM_VIOLATIONS(X)                                                \
 	X(argument) /* what the man page forbids */                     \
@@ -100,7 +102,7 @@ int dm_violated(enum dm_violation kind, int code, const char *format, ...)
 void dm_report_begin(void);
 void dm_report_event(const char *event, size_t left);
 
-/* -- objects --------------------------------------------------------------- */
+/* -- objects -------------------------------------------------------------- */
 
 /* A libfabric in this process: there may be two. */
 struct dm_library {
@@ -202,7 +204,10 @@ struct dm_region {
 	struct dm_endpoint *ep;
 	struct dm_cntr *cntr;
 	struct dm_entry *entry;
-	struct fid_mr *lower; /* none where only this process uses it */
+	struct fid_mr
+		*lower[DM_PIECES]; /* none where only this process uses it */
+	struct iovec pieces[DM_PIECES];
+	size_t n_pieces;
 	void *context;
 	char *base;
 	size_t len;
@@ -240,7 +245,7 @@ struct dm_endpoint *dm_endpoint_of(struct fid *fid);
 struct dm_cntr *dm_cntr_of(struct fid *fid);
 struct dm_eq *dm_eq_of(struct fid *fid);
 
-/* -- regions (region.c, use.c, raw.c, pages.c) ----------------------------- */
+/* -- regions (region.c, use.c, raw.c, pages.c) ---------------------------- */
 
 /* The list that a region is in. The lock is held. */
 struct dm_region **dm_region_bucket(const void *region);
@@ -268,7 +273,7 @@ int dm_check_os_access(const struct iovec *iov, uint64_t access);
 /* The pages that the device knows of, from now on. */
 void dm_watch(struct dm_region *region, const char *start, size_t len);
 
-/* -- operations (queue.c, post.c) ------------------------------------------ */
+/* -- operations (queue.c, post.c) ----------------------------------------- */
 
 struct dm_op *dm_op_begin(struct dm_endpoint *ep, void *context);
 void dm_op_drop(struct dm_op *op); /* it was not posted */
@@ -284,18 +289,19 @@ int dm_use_iov(struct dm_op *op, const struct iovec *iov, void **desc,
 	       size_t count, uint64_t access);
 
 /*
- * May this be done there? Replaces address and key by those that the lower
- * provider takes.
+ * May this be done there? Appends to the n_p that `to` has what the lower
+ * provider takes: more than one where the region is of several pieces.
  */
-int dm_check_target(struct dm_endpoint *ep, fi_addr_t peer, uint64_t *addr,
-		    uint64_t len, uint64_t *key, uint64_t access,
+int dm_check_target(struct dm_endpoint *ep, fi_addr_t peer,
+		    const struct fi_rma_iov *from, uint64_t access,
+		    struct fi_rma_iov *to, size_t *n_p,
 		    struct dm_entry **entry_p);
 
 void dm_message_patch(struct dm_endpoint *ep);
 void dm_transfer_patch(struct dm_endpoint *ep);
 void dm_atomic_patch(struct dm_endpoint *ep);
 
-/* -- what ranks know of each other (registry.c) ---------------------------- */
+/* -- what ranks know of each other (registry.c) --------------------------- */
 
 /*
  * A region, where the other ranks can see it: in a file that all of a job map.
@@ -308,6 +314,10 @@ struct dm_entry {
 	uint64_t first;	   /* where the region begins in its first page */
 	uint64_t resident; /* offset of a byte for each page; 0: not watched */
 	_Atomic uint64_t writes;
+	uint64_t n_pieces;
+	struct dm_piece {
+		uint64_t len, key; /* the lower provider's */
+	} pieces[DM_PIECES];
 };
 
 struct dm_entry *dm_registry_add(uint64_t domain, uint64_t key);

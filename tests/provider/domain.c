@@ -12,8 +12,7 @@ static struct dm_domain *domain_of(struct fid *fid)
 	return dm_ops_owner(fid->ops);
 }
 
-/* -- counters: also of what peers write to a region -------------------------
- */
+/* -- counters: also of what peers write to a region ----------------------- */
 
 static int cntr_close(struct fid *fid)
 {
@@ -94,7 +93,7 @@ static int cntr_patch(struct dm_domain *domain, struct fid_cntr *fid)
 	return 0;
 }
 
-/* -- domain ---------------------------------------------------------------- */
+/* -- domain --------------------------------------------------------------- */
 
 static int domain_close(struct fid *fid)
 {
@@ -299,8 +298,7 @@ void dm_domain_patch(struct dm_fabric *fabric, struct fid_domain *fid)
 	dm_report_event("open", 0);
 }
 
-/* -- event queues: asynchronous registration --------------------------------
- */
+/* -- event queues: asynchronous registration ------------------------------ */
 
 static int eq_close(struct fid *fid)
 {

@@ -3,8 +3,7 @@
 #define _GNU_SOURCE
 #include "demand.h"
 
-/* -- messages ----------------------------------------------------------------
- */
+/* -- messages ------------------------------------------------------------- */
 
 static ssize_t msg_recvmsg(struct fid_ep *fid, const struct fi_msg *msg,
 			   uint64_t flags)
@@ -124,8 +123,7 @@ static ssize_t msg_injectdata(struct fid_ep *fid, const void *buf, size_t len,
 		   : dm_ep_of(fid)->msg->injectdata(fid, buf, len, data, addr);
 }
 
-/* -- tagged messages ---------------------------------------------------------
- */
+/* -- tagged messages ------------------------------------------------------ */
 
 static ssize_t tag_recvmsg(struct fid_ep *fid, const struct fi_msg_tagged *msg,
 			   uint64_t flags)

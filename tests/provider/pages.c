@@ -9,8 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* -- device memory, pretended: by a test, through dlsym ---------------------
- */
+/* -- device memory, pretended: by a test, through dlsym ------------------- */
 
 static struct {
 	const char *start;
@@ -42,8 +41,7 @@ int dm_iface_of(const char *start, size_t len)
 	return FI_HMEM_SYSTEM;
 }
 
-/* -- pages ------------------------------------------------------------------
- */
+/* -- pages ---------------------------------------------------------------- */
 
 size_t dm_page_size(void)
 {

@@ -11,8 +11,7 @@ struct dm_endpoint *dm_ep_of(struct fid_ep *fid)
 	return dm_ops_owner(fid->fid.ops);
 }
 
-/* -- the target --------------------------------------------------------------
- */
+/* -- the target ----------------------------------------------------------- */
 
 static int target_domain(struct dm_endpoint *ep, fi_addr_t addr,
 			 uint64_t *domain_p)
@@ -41,37 +40,58 @@ static int check_resident(struct dm_entry *e, uint64_t offset, uint64_t len)
 	return 0;
 }
 
-/*
- * May this be done there? Replaces address and key by those that the lower
- * provider takes.
- */
-int dm_check_target(struct dm_endpoint *ep, fi_addr_t peer, uint64_t *addr,
-		    uint64_t len, uint64_t *key, uint64_t access,
+static int divide(const struct dm_entry *e, uint64_t offset, uint64_t len,
+		  struct fi_rma_iov *to, size_t *n_p)
+{
+	for (uint64_t i = 0; i < e->n_pieces; i++) {
+		const struct dm_piece *piece = &e->pieces[i];
+		uint64_t part = piece->len - offset;
+
+		if (offset >= piece->len && i + 1 < e->n_pieces) {
+			offset -= piece->len;
+			continue;
+		}
+		if (*n_p == DM_IOV)
+			return -FI_EINVAL;
+		if (part > len)
+			part = len;
+		to[(*n_p)++] = (struct fi_rma_iov){offset, part, piece->key};
+		offset = 0;
+		len -= part;
+		if (!len)
+			break;
+	}
+	return 0;
+}
+
+int dm_check_target(struct dm_endpoint *ep, fi_addr_t peer,
+		    const struct fi_rma_iov *from, uint64_t access,
+		    struct fi_rma_iov *to, size_t *n_p,
 		    struct dm_entry **entry_p)
 {
-	uint64_t domain, offset;
+	uint64_t domain, offset, key = from->key, len = from->len;
 	struct dm_entry *e;
 	int ret;
 
 	if (dm_demands()->mr_mode & FI_MR_RAW &&
-	    (ret = dm_raw_find(ep->domain, *key, key)))
+	    (ret = dm_raw_find(ep->domain, key, &key)))
 		return ret;
 	ret = target_domain(ep, peer, &domain);
 	if (ret)
 		return ret;
-	e = dm_registry_find(domain, *key);
+	e = dm_registry_find(domain, key);
 	if (!e)
 		return dm_violated(DM_key, -FI_EKEYREJECTED, "key %#llx",
-				   (unsigned long long)*key);
+				   (unsigned long long)key);
 	if (!atomic_load(&e->enabled))
 		return dm_violated(DM_disabled, -FI_EKEYREJECTED,
 				   "target's region is not enabled");
-	offset = *addr - e->base;
-	if (*addr < e->base || offset > e->len || len > e->len - offset)
+	offset = from->addr - e->base;
+	if (from->addr < e->base || offset > e->len || len > e->len - offset)
 		return dm_violated(DM_address, -FI_EACCES,
 				   "address %#llx, %llu bytes; region %#llx, "
 				   "%llu bytes",
-				   (unsigned long long)*addr,
+				   (unsigned long long)from->addr,
 				   (unsigned long long)len,
 				   (unsigned long long)e->base,
 				   (unsigned long long)e->len);
@@ -83,14 +103,11 @@ int dm_check_target(struct dm_endpoint *ep, fi_addr_t peer, uint64_t *addr,
 	ret = check_resident(e, offset, len);
 	if (ret)
 		return ret;
-	*addr = offset;
-	if (entry_p)
-		*entry_p = e;
-	return 0;
+	*entry_p = e;
+	return divide(e, offset, len, to, n_p);
 }
 
-/* -- begin and end of each operation -----------------------------------------
- */
+/* -- begin and end of each operation -------------------------------------- */
 
 int dm_post_begin(struct dm_endpoint *ep, enum dm_call call, void *context,
 		  struct dm_op **op_p)

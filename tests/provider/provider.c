@@ -45,7 +45,7 @@ uint64_t dm_random(void)
 	return value;
 }
 
-/* -- what is demanded ------------------------------------------------------ */
+/* -- what is demanded ----------------------------------------------------- */
 
 #define VERBS (FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY)
 
@@ -104,11 +104,14 @@ static void read_demands(void)
 	}
 	demands.key_size =
 		number("DEMAND_KEY_SIZE", demands.mr_mode & FI_MR_RAW ? 32 : 8);
+	demands.auth_key_size = number("DEMAND_AUTH_KEY_SIZE", 0);
+	demands.iov_limit = number("DEMAND_IOV_LIMIT", 1);
 	demands.delay_ns = number("DEMAND_DELAY_US", 0) * 1000;
 	demands.async_delay_ns = number("DEMAND_ASYNC_US", 1000) * 1000;
-	if (!demands.key_size || demands.key_size > DM_RAW_LIMIT ||
+	if (demands.iov_limit > DM_PIECES || !demands.key_size ||
+	    demands.key_size > DM_RAW_LIMIT ||
 	    (!(demands.mr_mode & FI_MR_RAW) && demands.key_size > 8)) {
-		fprintf(stderr, "DEMAND_KEY_SIZE=%zu\n", demands.key_size);
+		fprintf(stderr, "DEMAND_KEY_SIZE or DEMAND_IOV_LIMIT\n");
 		abort();
 	}
 }
@@ -126,7 +129,7 @@ bool dm_demanded(uint64_t bit)
 	return dm_demands()->mr_mode & bit;
 }
 
-/* -- tables of operations -------------------------------------------------- */
+/* -- tables of operations ------------------------------------------------- */
 
 struct head {
 	void *owner;
@@ -167,7 +170,7 @@ int dm_close_lower(const struct fi_ops *lower, struct fid *fid,
 	return ret;
 }
 
-/* -- fabric ---------------------------------------------------------------- */
+/* -- fabric --------------------------------------------------------------- */
 
 /* What the lower provider is to see of an info that was given out. */
 struct fi_info *dm_lower_info(struct dm_library *library,
@@ -188,6 +191,8 @@ struct fi_info *dm_lower_info(struct dm_library *library,
 	lower->domain_attr->mr_mode = 0;
 	lower->domain_attr->mr_key_size = 0;
 	lower->domain_attr->mr_iov_limit = 0;
+	lower->domain_attr->auth_key_size = 0;
+	lower->ep_attr->auth_key_size = 0;
 	return lower;
 }
 
@@ -287,7 +292,7 @@ static int open_fabric(struct fi_fabric_attr *attr, struct fid_fabric **fabric,
 	return 0;
 }
 
-/* -- info ------------------------------------------------------------------ */
+/* -- info ----------------------------------------------------------------- */
 
 /* What the application offers to obey; FI_MR_BASIC stands for three bits. */
 static uint64_t offered(const struct fi_info *hints)
@@ -339,7 +344,8 @@ static int getinfo(uint32_t version, const char *node, const char *service,
 		i->caps |= extra;
 		i->domain_attr->mr_mode = (int)d->mr_mode;
 		i->domain_attr->mr_key_size = d->key_size;
-		i->domain_attr->mr_iov_limit = 1;
+		i->domain_attr->mr_iov_limit = d->iov_limit;
+		i->domain_attr->auth_key_size = d->auth_key_size;
 		i->domain_attr->caps |= extra;
 	}
 	return 0;
@@ -349,7 +355,7 @@ static void cleanup(void)
 {
 }
 
-/* -- libraries ------------------------------------------------------------- */
+/* -- libraries ------------------------------------------------------------ */
 
 /*
  * The libfabric that a call comes from. It may have been opened RTLD_LOCAL, so

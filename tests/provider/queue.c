@@ -11,8 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* -- operations -------------------------------------------------------------
- */
+/* -- operations ----------------------------------------------------------- */
 
 struct dm_op *dm_op_begin(struct dm_endpoint *ep, void *context)
 {
@@ -94,8 +93,7 @@ static void *done(void *context, bool good)
 	return context;
 }
 
-/* -- completion queues ------------------------------------------------------
- */
+/* -- completion queues ---------------------------------------------------- */
 
 /*
  * Completions go through `held`, where they wait until they are due. Those of

@@ -19,8 +19,26 @@
 #define FLAGS \
 	(FI_RMA_EVENT | FI_RMA_PMEM | FI_HMEM_DEVICE_ONLY | FI_HMEM_HOST_ALLOC)
 
-/* -- registration -----------------------------------------------------------
- */
+/* -- registration --------------------------------------------------------- */
+
+static int check_piece(const struct iovec *iov, const struct fi_mr_attr *attr,
+		       bool by_attr)
+{
+	int iface = dm_iface_of(iov->iov_base, iov->iov_len), ret = 0;
+
+	if (!iov->iov_len)
+		return dm_violated(DM_argument, -FI_EINVAL, "no bytes");
+	if (dm_demanded(FI_MR_HMEM) && (!by_attr || iface != (int)attr->iface))
+		return dm_violated(DM_hmem, -FI_EINVAL,
+				   "memory of kind %d registered %s", iface,
+				   by_attr ? "as another" : "without a kind");
+	if (dm_demanded(FI_MR_ALLOCATED)) {
+		ret = dm_check_allocated(iov);
+		if (!ret)
+			ret = dm_check_os_access(iov, attr->access);
+	}
+	return ret;
+}
 
 static int check(struct dm_domain *d, const struct fi_mr_attr *attr,
 		 uint64_t flags, bool by_attr)
@@ -35,30 +53,29 @@ static int check(struct dm_domain *d, const struct fi_mr_attr *attr,
 	if (flags & ~known)
 		return dm_violated(DM_flags, -FI_EBADFLAGS, "flags %#llx",
 				   (unsigned long long)flags);
-	if (attr->iov_count != 1 || !iov || !iov->iov_len || attr->offset ||
-	    !attr->access || attr->access & ~RIGHTS ||
-	    (attr->auth_key_size && !attr->auth_key))
+	if (!attr->iov_count || attr->iov_count > demands->iov_limit || !iov ||
+	    attr->offset || !attr->access || attr->access & ~RIGHTS)
 		return dm_violated(DM_argument, -FI_EINVAL,
-				   "%zu pieces, %zu bytes, offset %llu, "
-				   "access %#llx",
-				   attr->iov_count, iov ? iov->iov_len : 0,
+				   "%zu pieces, offset %llu, access %#llx",
+				   attr->iov_count,
 				   (unsigned long long)attr->offset,
 				   (unsigned long long)attr->access);
+	if (attr->auth_key_size &&
+	    ((ret = dm_called(DM_CALL_auth_key)) || !attr->auth_key ||
+	     attr->auth_key_size != demands->auth_key_size))
+		return ret ? ret
+			   : dm_violated(DM_argument, -FI_EINVAL,
+					 "auth_key of %zu bytes",
+					 attr->auth_key_size);
 	if (dm_demanded(FI_MR_COLLECTIVE) && attr->access & REMOTE_RIGHTS &&
 	    !(attr->access & FI_COLLECTIVE))
 		return dm_violated(DM_collective, -FI_EINVAL, "access %#llx",
 				   (unsigned long long)attr->access);
-	if (dm_demanded(FI_MR_HMEM) &&
-	    (!by_attr ||
-	     dm_iface_of(iov->iov_base, iov->iov_len) != (int)attr->iface))
-		return dm_violated(DM_hmem, -FI_EINVAL,
-				   "memory of kind %d registered %s",
-				   dm_iface_of(iov->iov_base, iov->iov_len),
-				   by_attr ? "as another" : "without a kind");
-	if (dm_demanded(FI_MR_ALLOCATED) &&
-	    ((ret = dm_check_allocated(iov)) ||
-	     (ret = dm_check_os_access(iov, attr->access))))
-		return ret;
+	for (size_t i = 0; i < attr->iov_count; i++) {
+		ret = check_piece(&iov[i], attr, by_attr);
+		if (ret)
+			return ret;
+	}
 	return 0;
 }
 
@@ -88,19 +105,38 @@ static int take_key(struct dm_domain *d, uint64_t requested, uint64_t *key_p)
 	return -FI_ENOSPC;
 }
 
+static int lower_close(struct dm_region *r)
+{
+	int ret = 0;
+
+	for (size_t i = 0; i < DM_PIECES && !ret; i++)
+		if (r->lower[i] && !(ret = fi_close(&r->lower[i]->fid)))
+			r->lower[i] = NULL;
+	return ret;
+}
+
+/* A region for each piece; the first has the key, the others one of ours. */
 static int lower_register(struct dm_domain *d, const struct fi_mr_attr *attr,
 			  struct dm_region *r)
 {
 	struct fi_mr_attr lower = {
-		.mr_iov = attr->mr_iov,
+		.mr_iov = r->pieces,
 		.iov_count = 1,
 		.access = attr->access & (LOCAL_RIGHTS | REMOTE_RIGHTS),
 		.requested_key = r->key,
 	};
+	int ret = 0;
 
 	if (!(attr->access & REMOTE_RIGHTS))
 		return 0;
-	return d->mr->regattr(&d->fid->fid, &lower, 0, &r->lower);
+	for (size_t i = 0; i < r->n_pieces && !ret; i++) {
+		ret = d->mr->regattr(&d->fid->fid, &lower, 0, &r->lower[i]);
+		lower.mr_iov++;
+		lower.requested_key = dm_random();
+	}
+	if (ret)
+		lower_close(r);
+	return ret;
 }
 
 void dm_region_show(struct dm_region *r)
@@ -122,6 +158,10 @@ static int make(struct dm_domain *d, const struct fi_mr_attr *attr,
 
 	if (!r)
 		return -FI_ENOMEM;
+	r->n_pieces = attr->iov_count;
+	memcpy(r->pieces, attr->mr_iov, r->n_pieces * sizeof(*r->pieces));
+	for (size_t i = 0; i < r->n_pieces; i++)
+		r->len += r->pieces[i].iov_len;
 	ret = take_key(d, attr->requested_key, &r->key);
 	if (!ret)
 		ret = lower_register(d, attr, r);
@@ -135,7 +175,6 @@ static int make(struct dm_domain *d, const struct fi_mr_attr *attr,
 	r->domain = d;
 	r->context = attr->context;
 	r->base = attr->mr_iov->iov_base;
-	r->len = attr->mr_iov->iov_len;
 	r->access = attr->access;
 	r->flags = flags;
 	r->iface = attr->iface;
@@ -149,8 +188,13 @@ static int make(struct dm_domain *d, const struct fi_mr_attr *attr,
 	r->entry->len = r->len;
 	r->entry->first = (uintptr_t)r->base % dm_page_size();
 	r->entry->access = r->access;
+	r->entry->n_pieces = r->n_pieces;
+	for (size_t i = 0; i < r->n_pieces; i++) {
+		r->entry->pieces[i].len = r->pieces[i].iov_len;
+		r->entry->pieces[i].key = r->lower[i] ? r->lower[i]->key : 0;
+	}
 	r->entry->flags = flags;
-	if (dm_demanded(FI_MR_MMU_NOTIFY))
+	if (dm_demanded(FI_MR_MMU_NOTIFY) && r->n_pieces == 1)
 		dm_watch(r, r->base, r->len);
 	dm_region_show(r);
 	dm_registry_publish(r->entry);
@@ -232,8 +276,7 @@ void dm_region_patch(struct dm_domain *d)
 	d->fid->mr->regattr = regattr;
 }
 
-/* -- the region's own operations --------------------------------------------
- */
+/* -- the region's own operations ------------------------------------------ */
 
 static void unlink_pending(struct dm_region *r)
 {
@@ -267,8 +310,8 @@ static int region_close(struct fid *fid)
 	if (r->ops)
 		ret = dm_violated(DM_busy, -FI_EBUSY,
 				  "region closed under %zu operations", r->ops);
-	else if (r->lower)
-		ret = fi_close(&r->lower->fid);
+	else
+		ret = lower_close(r);
 	if (ret) {
 		dm_unlock();
 		return ret;
@@ -354,6 +397,8 @@ static int refresh(struct dm_region *r, const struct fi_mr_modify *modify)
 		return ret;
 	if (!dm_demanded(FI_MR_MMU_NOTIFY))
 		return -FI_ENOSYS;
+	if (r->n_pieces > 1) /* are not watched */
+		return 0;
 	if (!modify->attr.iov_count)
 		dm_watch(r, r->base, r->len);
 	for (size_t i = 0; i < modify->attr.iov_count; i++) {

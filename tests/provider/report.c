@@ -29,7 +29,7 @@ static const char *const violation_names[] = {
 static _Atomic uint64_t calls[DM_N_CALLS], violations[DM_N_VIOLATIONS];
 static _Atomic size_t open_domains;
 
-/* -- faults ---------------------------------------------------------------- */
+/* -- faults --------------------------------------------------------------- */
 
 static const struct {
 	const char *name;
@@ -101,7 +101,7 @@ int dm_called(enum dm_call call)
 	return -fault(call, atomic_fetch_add(&calls[call], 1) + 1);
 }
 
-/* -- the report ------------------------------------------------------------ */
+/* -- the report ----------------------------------------------------------- */
 
 static void put_line(const char *line, size_t len)
 {

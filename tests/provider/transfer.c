@@ -35,6 +35,7 @@ static ssize_t transfer(struct fid_ep *fid, const struct fi_msg_rma *msg,
 {
 	struct dm_endpoint *ep = dm_ep_of(fid);
 	struct fi_rma_iov rma[DM_IOV];
+	size_t n = 0;
 	struct fi_msg_rma lower = *msg;
 	struct dm_entry *e = NULL;
 	struct dm_op *op;
@@ -46,13 +47,10 @@ static ssize_t transfer(struct fid_ep *fid, const struct fi_msg_rma *msg,
 	if (!(write && flags & FI_INJECT))
 		ret = dm_use_iov(op, msg->msg_iov, msg->desc, msg->iov_count,
 				 write ? FI_WRITE : FI_READ);
-	if (!ret && msg->rma_iov_count > DM_IOV)
-		ret = -FI_EINVAL;
 	for (size_t i = 0; !ret && i < msg->rma_iov_count; i++) {
-		rma[i] = msg->rma_iov[i];
-		ret = dm_check_target(
-			ep, msg->addr, &rma[i].addr, rma[i].len, &rma[i].key,
-			write ? FI_REMOTE_WRITE : FI_REMOTE_READ, &e);
+		ret = dm_check_target(ep, msg->addr, &msg->rma_iov[i],
+				      write ? FI_REMOTE_WRITE : FI_REMOTE_READ,
+				      rma, &n, &e);
 		if (!ret && write)
 			ret = commit(e, &flags);
 	}
@@ -62,6 +60,7 @@ static ssize_t transfer(struct fid_ep *fid, const struct fi_msg_rma *msg,
 	lower.desc = NULL;
 	lower.context = op;
 	lower.rma_iov = rma;
+	lower.rma_iov_count = n;
 	return dm_post_end(op, write ? ep->rma->writemsg(fid, &lower, flags)
 				     : ep->rma->readmsg(fid, &lower, flags));
 }
@@ -149,17 +148,22 @@ static ssize_t inject(struct fid_ep *fid, const void *buf, size_t len,
 		      uint64_t addr, uint64_t key)
 {
 	struct dm_endpoint *ep = dm_ep_of(fid);
+	struct fi_rma_iov from = {addr, len, key}, to[DM_IOV];
 	struct dm_entry *e;
+	size_t n = 0;
 	ssize_t ret = dm_called(DM_CALL_inject_write);
 
 	if (!ret)
-		ret = dm_check_target(ep, peer, &addr, len, &key,
-				      FI_REMOTE_WRITE, &e);
+		ret = dm_check_target(ep, peer, &from, FI_REMOTE_WRITE, to, &n,
+				      &e);
+	if (!ret && n > 1)
+		ret = -FI_EOPNOTSUPP;
 	if (ret)
 		return ret;
-	ret = with_data ? ep->rma->injectdata(fid, buf, len, data, peer, addr,
-					      key)
-			: ep->rma->inject(fid, buf, len, peer, addr, key);
+	ret = with_data
+		      ? ep->rma->injectdata(fid, buf, len, data, peer, to->addr,
+					    to->key)
+		      : ep->rma->inject(fid, buf, len, peer, to->addr, to->key);
 	if (!ret)
 		atomic_fetch_add(&e->writes, 1);
 	return ret;

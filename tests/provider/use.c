@@ -41,6 +41,17 @@ static int check_pages(struct dm_region *r, const char *start, size_t len)
 	return 0;
 }
 
+static bool covers(const struct dm_region *r, const char *buf, size_t len)
+{
+	for (size_t i = 0; i < r->n_pieces; i++) {
+		const char *start = r->pieces[i].iov_base;
+
+		if (start <= buf && buf + len <= start + r->pieces[i].iov_len)
+			return true;
+	}
+	return false;
+}
+
 static int use(struct dm_endpoint *ep, const char *buf, size_t len, void *desc,
 	       uint64_t access, struct dm_region **r_p)
 {
@@ -60,7 +71,7 @@ static int use(struct dm_endpoint *ep, const char *buf, size_t len, void *desc,
 	if (!r->ready || !r->enabled)
 		return dm_violated(DM_disabled, -FI_EINVAL,
 				   "origin's region is not enabled");
-	if (buf < r->base || buf + len > r->base + r->len)
+	if (!covers(r, buf, len))
 		return dm_violated(DM_origin, -FI_EINVAL,
 				   "%zu bytes outside the region", len);
 	if ((r->access & access) != access)
