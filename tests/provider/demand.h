@@ -45,17 +45,14 @@ const struct dm_demands *dm_demands(void);
 
 /* -- what is counted (report.c) ------------------------------------------- */
 
-#define DM_CALLS(X)                                                           \
-	X(reg)                                                                \
-	X(regv)                                                               \
-	X(regattr)                                                            \
-	X(close_mr)                                                           \
-	X(bind)                                                               \
-	X(enable)                                                             \
-	X(refresh) X(raw_attr) X(map_raw) X(unmap_key) X(mr_complete) X(read) \
-		X(write) X(inject_write) X(send) X(inject) X(recv) X(atomic)  \
-			X(completion) X(commit) X(auth_key) X(close_ep)       \
-				X(close_domain)
+/* clang-format off */
+#define DM_CALLS(X) \
+	X(reg) X(regv) X(regattr) X(close_mr) X(bind) X(enable) \
+	X(refresh) X(raw_attr) X(map_raw) X(unmap_key) \
+	X(mr_complete) X(read) X(write) X(inject_write) X(send) \
+	X(inject) X(recv) X(atomic) X(completion) X(commit) \
+	X(auth_key) X(close_ep) X(close_domain)
+/* clang-format on */
 
 #define DM_VIOLATIONS(X)                                                \
 	X(argument) /* what the man page forbids */                     \
