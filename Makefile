@@ -170,7 +170,7 @@ asan: $(C_TESTS:tests/c/%.c=build/asan/%)
 # setarch -R: gcc 12's TSan cannot place its shadow memory at random addresses.
 tsan: $(C_TESTS:tests/c/%.c=build/tsan/%)
 	for program in $^; do \
-		TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
+		TSAN_OPTIONS=ignore_noninstrumented_modules=1:die_after_fork=0 \
 		$(LIMIT) 900 setarch -R $$program || exit; done
 
 # -- style -----------------------------------------------------------------------

@@ -9,7 +9,6 @@ import pty
 import struct
 import subprocess
 import sys
-import time
 from pathlib import Path
 from statistics import median
 from typing import Any

@@ -682,3 +682,12 @@ def test_a_rank_is_killed_in_a_bulk_update(mpirun, route):
     done = mpirun(3, program, route, survive=True, timeout=50)
     assert done.returncode == 0, done.stderr + done.stdout
     assert done.stdout.count("OK") == 2, done.stderr + done.stdout
+
+
+def test_a_rank_is_stopped_in_a_bulk_update(mpirun):
+    """One of the target's node; another's updates by the network wait for it, and nothing else."""
+    paths = [str(launch.ROOT), str(launch.ROOT / "tests")]
+    program = launch.ROOT / "tests/programs/stopped_bulk.py"
+    done = mpirun(3, program, env={"PYTHONPATH": ":".join(paths)}, timeout=55)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert done.stdout.count("OK") == 3, done.stderr + done.stdout
