@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from guarded import guarded, in_threads
 from mpi4py import MPI
+from prelude import PRELUDE
 
 import rmaext
 from rmaext._lib import ffi
@@ -857,6 +858,47 @@ def test_lost_rank_by_the_network(mpirun, scenario):
 @pytest.mark.parametrize("scenario", ["killed_writer", "killed_in_the_queue", "wait"])
 def test_lost_rank_on_another_node(mpirun, scenario):
     lose(mpirun, scenario, "nodes")
+
+
+GIVE_UP = """
+from processes import stopped
+
+pid = world.bcast(os.getpid(), 1)
+for how in "lock", "unlock", "unlock_all", "post", "complete":
+    win, kept = rmaext.Window.allocate(world, 4), None
+    win.fence()
+    block = win._block.slab, win._block.place
+    if how == "complete":
+        win.start([1]) if rank == 0 else win.post([0])
+    elif how != "post" and rank == 0:
+        {"unlock": lambda: win.lock(1), "unlock_all": win.lock_all}.get(how, int)()
+    calls = {name: partial(getattr(win, name), 1) for name in ("lock", "unlock")}
+    calls |= {"unlock_all": win.unlock_all, "complete": win.complete, "post": lambda: win.post([1])}
+    world.Barrier()
+    if rank == 0:
+        with stopped(pid):
+            refuses(calls[how], rmaext.RmaTimeout)
+    elif how == "complete":
+        win.wait()  # so it has come
+    try:
+        win.close()
+    except rmaext.SyncError:
+        assert how == "post"
+    other = rmaext.Window.allocate(world, 4)
+    assert ((other._block.slab, other._block.place) == block) == (how == "complete"), how
+    other.close()
+print("end")
+"""
+
+
+def test_no_message_that_was_given_up_reaches_another_window(mpirun):
+    """What it may still change, the control block, is not used again."""
+    code = "from functools import partial\n" + PRELUDE + GIVE_UP
+    paths = [str(launch.ROOT), str(launch.ROOT / "tests")]
+    env = {"RMAEXT_TIMEOUT": "1", "RMAEXT_ROUTE": "fabric", "PYTHONPATH": ":".join(paths)}
+    done = mpirun(2, code, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("end") == 2, done.stderr
 
 
 @pytest.mark.stress
