@@ -66,4 +66,19 @@ static inline size_t rmx_least(const char *provider, size_t key_size)
 	return rmx_has_rails(provider) ? key_size / 16 : 1;
 }
 
+/*
+ * Pieces of one registration. The software providers look for an address in the
+ * first piece only (ofi_mr_map_verify, 1.5 to 2.5.1), whatever they say.
+ */
+static inline size_t rmx_pieces(const struct fi_info *info)
+{
+	const char *provider = info->fabric_attr->prov_name;
+	size_t limit = info->domain_attr->mr_iov_limit;
+
+	if (!limit || !strcmp(provider, "sockets") ||
+	    !strcmp(provider, "shm") || rmx_has_rails(provider))
+		return 1;
+	return limit;
+}
+
 #endif

@@ -78,15 +78,18 @@ static int find(struct rmaext_library *lib,
 			  options->mr_basic);
 	if (!hints)
 		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "fi_dupinfo", "hints");
+	if (options->hmem)
+		hints->caps |= FI_HMEM;
 	ret = rmx_getinfo(lib, node, node ? FI_SOURCE : 0, hints, &infos);
 	lib->freeinfo(hints);
 	*info_p = exact(lib, ret ? NULL : infos, options);
 	if (!*info_p)
 		return rmx_fail(-FI_ENODATA, RMX_NO_RANK, "fi_getinfo",
-				"provider %s, domain %s, address %s: %s",
+				"provider %s, domain %s, address %s%s: %s",
 				options->provider,
 				options->domain ? options->domain : "any",
 				node ? node : "any",
+				options->hmem ? ", with FI_HMEM" : "",
 				lib->strerror(ret ? -ret : FI_ENODATA));
 	return 0;
 }
@@ -345,7 +348,7 @@ void rmaext_fabric_describe(rmaext_fabric *f, struct rmaext_fabric_info *info_p)
 	info_p->mr_mode = f->mr_mode;
 	info_p->caps = f->info->caps;
 	info_p->key_size = f->key_size;
-	info_p->mr_iov_limit = f->info->domain_attr->mr_iov_limit;
+	info_p->mr_iov_limit = rmx_pieces(f->info);
 	info_p->auth_key_size = f->info->domain_attr->auth_key_size;
 	info_p->max_msg_size = f->info->ep_attr->max_msg_size;
 	info_p->wait_fd = f->progress.cq_fd >= 0;

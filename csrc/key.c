@@ -19,7 +19,9 @@ static int memory_key(struct rmaext_memory *memory, void *buf, size_t *len)
 				     0);
 		if (ret)
 			return rmx_fail(ret, RMX_NO_RANK, "fi_mr_raw_attr",
-					"room for %zu bytes, %zu needed", size,
+					"provider %s: room for %zu bytes, %zu "
+					"needed",
+					f->info->fabric_attr->prov_name, size,
 					*len);
 		return 0;
 	}

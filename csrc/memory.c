@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Registration of window memory. */
 #include "internal.h"
+#include "compat.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -9,14 +10,14 @@
 static int check(const struct rmaext_fabric *f,
 		 const struct rmaext_memory_options *o)
 {
-	const size_t limit = f->info->domain_attr->mr_iov_limit;
+	const size_t limit = rmx_pieces(f->info);
 	const char *call = "fi_mr_regattr";
 
-	if (!o->n_pieces || o->n_pieces > (limit ? limit : 1))
+	if (!o->n_pieces || o->n_pieces > limit)
 		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, call,
 				"%zu pieces, provider %s takes 1..%zu",
 				o->n_pieces, f->info->fabric_attr->prov_name,
-				limit ? limit : 1);
+				limit);
 	for (size_t i = 0; i < o->n_pieces; i++)
 		if (!o->pieces[i].len ||
 		    o->pieces[i].len - 1 >

@@ -183,7 +183,9 @@ int rmx_region_refresh(struct rmaext_fabric *f, struct rmx_region *region,
 	if (!(f->mr_mode & FI_MR_MMU_NOTIFY))
 		return 0;
 	ret = fi_mr_refresh(region->mr, iov, count, 0);
-	return ret ? rmx_fail(ret, RMX_NO_RANK, "fi_mr_refresh", "%s",
+	return ret ? rmx_fail(ret, RMX_NO_RANK, "fi_mr_refresh",
+			      "provider %s: %s",
+			      f->info->fabric_attr->prov_name,
 			      f->lib->strerror(-ret))
 		   : 0;
 }

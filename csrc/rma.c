@@ -83,7 +83,8 @@ int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
 		.context = context,
 	};
 
-	if (f->mr_mode & FI_MR_VIRT_ADDR)
+	/* else that of a raw key; it may lie amid the region in any case */
+	if (f->mr_mode & FI_MR_VIRT_ADDR || !(f->mr_mode & FI_MR_RAW))
 		remote.addr += t->base;
 	if (op->kind == RMX_GET)
 		return (int)fi_readmsg(f->ep, &msg, FI_COMPLETION);

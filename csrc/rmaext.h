@@ -109,6 +109,7 @@ struct rmaext_fabric_options {
 	const char *domain;   /* NULL: the provider's first */
 	const char *address;  /* numeric; NULL: the provider chooses */
 	int mr_basic;	      /* ask for the deprecated FI_MR_BASIC */
+	int hmem;	      /* ask for FI_HMEM: memory of devices, too */
 	int progress;	      /* 0: no progress thread */
 	int64_t spin_ns;      /* how long a waiting origin spins */
 	rmaext_arena *arena;  /* whose bell it rings; NULL: none */

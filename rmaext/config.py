@@ -32,6 +32,7 @@ class Config:
     progress: bool  # start the progress thread
     ptracer: bool  # let the node's other processes copy from here, under Yama
     mr_basic: bool  # ask the provider for FI_MR_BASIC
+    hmem: bool  # ask it for FI_HMEM
     timeout: float  # seconds, of windows that say nothing else
 
     @classmethod
@@ -46,7 +47,8 @@ class Config:
             library=get("RMAEXT_LIBFABRIC", ""),
             progress=_choice("RMAEXT_PROGRESS", ("0", "1")) != "0",
             ptracer=_choice("RMAEXT_PTRACER", ("0", "1")) != "0",
-            mr_basic=_choice("RMAEXT_MR_MODE", ("basic",)) == "basic",
+            mr_basic=_choice("RMAEXT_MR_MODE", ("basic", "hmem")) == "basic",
+            hmem=get("RMAEXT_MR_MODE") == "hmem",
             timeout=timeout_seconds(None),
         )
 

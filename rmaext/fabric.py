@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import resource
 import secrets
 import threading
 import time
@@ -24,7 +25,7 @@ import numpy as np
 from . import _lifetime
 from ._lib import ffi, lib
 from .config import Config
-from .errors import ClosedError, NoProviderError, check
+from .errors import ClosedError, NoProviderError, check, from_c
 from .library import Candidate, open_library
 from .node import Arena
 from .registration import KINDS, Registration
@@ -46,7 +47,7 @@ _MR_MODES = {
 }
 
 _COUNTS = [name for name, _ in ffi.typeof("struct rmaext_stats").fields]
-_RAW, _VIRT_ADDR = 1 << 3, 1 << 4
+_RAW = 1 << 3
 CONTROL_BYTES = 64
 # Buffers that only the network uses. Beyond these, the next request waits.
 _ORPHANS = 1024
@@ -92,7 +93,7 @@ class Fabric:
         keep = {name: ffi.new("char[]", text.encode()) for name, text in texts.items() if text}
         for name, text in keep.items():
             setattr(options, name, text)
-        options.mr_basic = config.mr_basic
+        options.mr_basic, options.hmem = config.mr_basic, config.hmem
         options.progress = config.progress
         options.spin_ns = int(spin * 1e9)
         options.arena = Arena.own_handle()
@@ -108,9 +109,9 @@ class Fabric:
         self.library = library.path
         self.mr_bits, self.capabilities = int(info.mr_mode), int(info.caps)
         self.auth_key_size = int(info.auth_key_size)
-        self.iov_limit = int(info.mr_iov_limit) or 1
         self.raw_keys = bool(self.mr_bits & _RAW)
-        self.virtual_addresses = bool(self.mr_bits & _VIRT_ADDR)
+        # a raw key has one base
+        self.iov_limit = 1 if self.raw_keys else int(info.mr_iov_limit)
         self.key_size = int(info.key_size)
 
         self._lock = threading.RLock()  # a signal handler may come again
@@ -242,6 +243,8 @@ class Fabric:
             if code != -lib.RMAEXT_ENOKEY or how.key is not None:
                 break
             options.requested_key = secrets.randbits(64)
+        if code == -errno.ENOMEM:
+            raise MemoryError(f"{from_c(code)}; of locked memory there may be {_lockable()}")
         check(code, "" if how.key is None else f"key={how.key:#x}")
         if how.counts_writes:
             try:
@@ -251,9 +254,9 @@ class Fabric:
                 raise
         return memory
 
-    def refresh(self, memory: Any, offset: int, nbytes: int) -> None:
+    def refresh(self, memory: Any, offset: int, nbytes: int, where: str) -> None:
         """Tell the provider that other pages back these bytes of a registered memory."""
-        check(lib.rmaext_memory_refresh(memory[0], offset, nbytes), "refresh")
+        check(lib.rmaext_memory_refresh(memory[0], offset, nbytes), where)
 
     def writes(self, memory: Any) -> int:
         """Return how often others have written to a registered memory, as far as that counts."""
@@ -401,3 +404,10 @@ def _bytes(entry: tuple[Any, ...]) -> int:
     """Return the size of the buffers of an operation."""
     buffers = entry[2] if isinstance(entry[2], tuple) else entry[2:]
     return sum(getattr(buffer, "nbytes", 0) for buffer in buffers)
+
+
+def _lockable() -> str:
+    """Return how much memory a provider may lock for this process."""
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    most = "any number of" if limit == resource.RLIM_INFINITY else str(limit)
+    return f"{most} bytes (ulimit -l)"

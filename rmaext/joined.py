@@ -12,7 +12,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from . import _lifetime, memory
-from ._lib import ffi, lib
+from ._lib import lib
 from .errors import BoundsError, KeyRejectedError
 from .group import Group
 from .many import Call, indices
@@ -50,12 +50,9 @@ class Part(Region):
             fabric.keep(held, arrays)
             whole.held[lot[0]] = held
         self.registered = held
-        before = lot.index(self._k)
-        self.shift = sum(array.nbytes for array in arrays[:before])
+        self.shift = sum(array.nbytes for array in arrays[: lot.index(self._k)])
         key, base = fabric.key(held)
-        if fabric.virtual_addresses:
-            return key, base + _distance(arrays[0], arrays[before])
-        return key, base + self.shift
+        return key, base + self.shift  # fi_mr(3): an offset into the region, also there
 
 
 class JoinedRegion(Region):
@@ -335,12 +332,6 @@ class JoinedWindow(Plural, Window):
                 failure = failure or exc
         if failure is not None:
             raise failure
-
-
-def _distance(one: Array, other: Array) -> int:
-    """Return the bytes from one array to another, somewhere in memory."""
-    first, second = (int(ffi.cast("uintptr_t", memory.address(array))) for array in (one, other))
-    return second - first
 
 
 def _rights(function: Any, arguments: tuple[Any, ...]) -> int:

@@ -70,7 +70,8 @@ class Registration:
     kind : {"system", "cuda", "rocr", "ze", "neuron", "synapseai"}, optional
         Who has allocated the memory: for NumPy arrays over memory of a device's library
         that the host can access, too (cudaMallocHost, cudaMallocManaged, ...).
-        Unsupported where the provider does not do FI_HMEM.
+        Unsupported where the provider does not do FI_HMEM; those that do are asked
+        for it with RMAEXT_MR_MODE=hmem.
     device : int, optional
         Its number, if `kind` is not "system".
     persistent : bool, optional
@@ -152,7 +153,8 @@ class Registration:
                 text = f"auth_key of {len(self.auth_key)} bytes: {who} has those of "
                 raise ValueError(f"{text}{fabric.auth_key_size}")
         if self.kind != "system" and not fabric.capabilities & _HMEM:
-            text = f"kind={self.kind!r}: {who} registers no memory of devices (FI_HMEM)"
+            text = f"kind={self.kind!r}: {who} registers no memory of devices (FI_HMEM), or "
+            text += "was not asked to (RMAEXT_MR_MODE=hmem)"
             raise Unsupported(errno.EOPNOTSUPP, text, call="fi_mr_regattr")
 
 
@@ -241,7 +243,8 @@ class Registered:
             unit = self._array.strides[-1] if self._array.ndim else self._array.itemsize
             first = _start(self._array) - _start(root._array) + root._region.shift
             length = (stop - start - 1) * unit + self._array.itemsize
-            self._fabric.refresh(root._region.registered, first + start * unit, length)
+            where = f"refresh: window {self._name}"
+            self._fabric.refresh(root._region.registered, first + start * unit, length, where)
 
     @property
     def writes_received(self) -> int:

@@ -24,6 +24,7 @@ DEFAULT = {
     "library": "",
     "progress": True,
     "mr_basic": False,
+    "hmem": False,
     "ptracer": True,
 }
 
@@ -67,6 +68,7 @@ def test_defaults():
         ("PROGRESS", "0", "progress", False),
         ("PROGRESS", "1", "progress", True),
         ("MR_MODE", "basic", "mr_basic", True),
+        ("MR_MODE", "hmem", "hmem", True),
         ("PTRACER", "0", "ptracer", False),
         *((name, "", field, DEFAULT[field]) for name, field in [("ROUTE", "route")]),
         ("PROGRESS", "", "progress", True),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from guarded import neighbour
 from test_collective_errors import fails_alike, names, works
-from test_providers import MRAIL, SYSTEM
+from test_providers import MRAIL, SYSTEM, WHEEL
 
 import rmaext
 
@@ -242,6 +242,31 @@ def test_arrays_of_devices(comm, array, error, words):
     with pytest.raises(error, match=words):
         W(comm, [np.zeros(3), array])
     works(comm)
+
+
+def test_devices_that_are_not_there(run_python):
+    """Where a provider does FI_HMEM, and where none does."""
+    code = """
+    import numpy as np, rmaext
+    from mpi4py import MPI
+    with rmaext.Window(MPI.COMM_SELF, np.zeros(3)) as win:
+        for kind in "cuda", "rocr", "ze":
+            try:
+                rmaext.Window(MPI.COMM_SELF, np.zeros(3), kind=kind)
+            except rmaext.RmaError as error:
+                print(error.call, error, sep="\\t")
+        win.put(1.0, 0)
+        assert win.get(0)[0] == 1
+    """
+    env = {"RMAEXT_ROUTE": "fabric", "RMAEXT_MR_MODE": "hmem"}
+    done = run_python(code, env=env | {"RMAEXT_PROVIDER": "shm", "RMAEXT_LIBFABRIC": WHEEL})
+    assert done.returncode == 0, done.stderr
+    lines = [line.split("\t") for line in done.stdout.splitlines()]
+    assert [call for call, _ in lines] == ["fi_mr_regattr"] * 3, lines
+    assert all("provider shm" in words for _, words in lines)
+    done = run_python(code, env=env | {"RMAEXT_LIBFABRIC": SYSTEM})
+    assert "NoProviderError" in done.stderr
+    assert "FI_HMEM" in done.stderr
 
 
 # -- rights ------------------------------------------------------------------------

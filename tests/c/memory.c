@@ -142,6 +142,30 @@ static void counted(void)
 	rig_close(&r);
 }
 
+/* Who believes to have more rights than were registered is refused there. */
+static void least_rights(void)
+{
+	uint64_t word = 5, is = 6;
+
+	for (int access = RMAEXT_READ; access <= RMAEXT_WRITE; access++) {
+		rmaext_window *w;
+		struct rig r;
+
+		rig_open(&r,
+			 (struct rig_options){.size = 64, .access = access});
+		rig_window(&r, &(struct rig_options){0}, &w);
+		if (access == RMAEXT_READ)
+			CHECK(put(w, 0, &word, 8) || flush(w));
+		else
+			CHECK(get(w, 0, &is, 8));
+		EQUAL(*r.window_memory, 0);
+		EQUAL(is, 6);
+		OK(rmaext_window_close(w));
+		rmaext_window_free(w);
+		rig_close(&r);
+	}
+}
+
 static void peers(void)
 {
 	rmaext_fabric *f = fabric_open(true, false);
@@ -338,6 +362,7 @@ const struct test tests[] = {
 	{"registration", registration, NULL, NULL},
 	{"options", options, NULL, NULL},
 	{"counted", counted, NULL, "sockets"},
+	{"least_rights", least_rights, NULL, "sockets"},
 	{"peers", peers, NULL, NULL},
 	{"after_close", after_close, NULL, NULL},
 	{"offsets", any_provider, NULL, NULL},
