@@ -22,12 +22,20 @@ struct rmx_guard_line {
 	_Alignas(RMX_LINE) atomic_uint singles; /* updates that are under way */
 };
 
+/* Of storage.c: counts of what was asked for, and of what has been done. */
+struct rmx_storage_words {
+	atomic_int_fast64_t asked, done;
+	atomic_int_fast64_t failed; /* the last that did, with this error */
+	atomic_int_fast64_t error;
+};
+
 struct rmx_block {
 	_Alignas(RMX_LINE) atomic_uint bulk; /* 1 + rank of its holder */
 	atomic_uint waiters;		     /* for it to become 0, about */
 	/* nobody is to claim it before this time: somebody waited in vain */
 	atomic_int_fast64_t pause;
 	_Alignas(RMX_LINE) atomic_int_fast64_t lock[4];
+	struct rmx_storage_words storage;
 	_Alignas(RMX_LINE) atomic_int_fast64_t notify[RMAEXT_NOTIFY];
 	struct rmx_guard_line guard[];
 };

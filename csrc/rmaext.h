@@ -19,6 +19,8 @@ typedef struct rmaext_fabric rmaext_fabric;
 typedef struct rmaext_peer rmaext_peer;
 typedef struct rmaext_arena rmaext_arena;
 typedef struct rmaext_near rmaext_near;
+typedef struct rmaext_storage rmaext_storage;
+typedef struct rmaext_file rmaext_file;
 typedef struct rmaext_team rmaext_team;
 typedef struct rmaext_memory rmaext_memory;
 typedef struct rmaext_members rmaext_members;
@@ -40,6 +42,8 @@ enum {
 };
 
 enum { RMAEXT_READ = 1, RMAEXT_WRITE = 2 }; /* rights of origins */
+/* with them, in records: the memory can be made persistent */
+enum { RMAEXT_STORED = 4 };
 
 enum { RMAEXT_DIRECT = 0, RMAEXT_CMA = 1, RMAEXT_FABRIC = 2 }; /* routes */
 
@@ -238,7 +242,8 @@ struct rmaext_view {
 
 /* Places in a control block, in 8-byte words. */
 struct rmaext_places {
-	uint64_t lock; /* 4 of them */
+	uint64_t lock;	  /* 4 of them */
+	uint64_t storage; /* asked, done, failed, error */
 	uint64_t notify;
 	uint64_t slots, posted, completed; /* a word a rank each */
 };
@@ -403,6 +408,20 @@ int rmaext_pages_resident(const void *addr, uint64_t len, uint64_t *bytes_p);
 int rmaext_pages_populate(void *addr, uint64_t len, int write);
 /* a hint to the system, as madvise(2) */
 int rmaext_pages_advise(void *addr, uint64_t len, int willneed);
+
+/*
+ * Memory that is mapped from a file: a thread writes it back when a peer asks,
+ * by counting `asked` up in the control block, and then rings this process's
+ * bell. Until remove returns it may look at the pieces and at the block.
+ */
+int rmaext_storage_open(rmaext_arena *arena, rmaext_storage **storage_p);
+int rmaext_storage_add(rmaext_storage *storage, void *block,
+		       const struct rmaext_piece *pieces, size_t count,
+		       rmaext_file **file_p);
+void rmaext_storage_remove(rmaext_storage *storage, rmaext_file *file);
+void rmaext_storage_close(rmaext_storage **storage_p);
+/* the same in this thread; no error record */
+int rmaext_storage_write(void *addr, uint64_t len);
 
 /*
  * A process that claims to be on this node; what can be done is proven. It

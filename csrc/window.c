@@ -25,6 +25,7 @@ void rmaext_block_places(int64_t count, struct rmaext_places *places_p)
 
 	*places_p = (struct rmaext_places){
 		.lock = offsetof(struct rmx_block, lock) / word,
+		.storage = offsetof(struct rmx_block, storage) / word,
 		.notify = offsetof(struct rmx_block, notify) / word,
 		.slots = after / word,
 		.posted = after / word + n,

@@ -66,6 +66,7 @@ SOURCES = [
     "signals.c",
     "sleep.c",
     "slot.c",
+    "storage.c",
     "strided.c",
     "team.c",
     "update.c",

@@ -219,21 +219,41 @@ static PyObject *window_compare_and_swap(struct hot_window *w,
 
 PyDoc_STRVAR(
 	flush_doc,
-	"flush($self, /, rank=None)\n--\n\n"
+	"flush($self, /, rank=None, persist=False)\n--\n\n"
 	"Wait until every put to a rank, or to all, is applied there.\n"
 	"\n"
 	"After it the data is in the target's memory, and visible to any rank\n"
 	"that is told so. (`get` and the atomics are complete when they "
 	"return.)\n"
 	"\n"
+	"Parameters\n"
+	"----------\n"
+	"rank : int, optional\n"
+	"persist : bool, optional\n"
+	"    Wait until it is in the file, too, that the memory is mapped "
+	"from: of\n"
+	"    windows over np.memmap. A thread of the target writes it "
+	"there (msync),\n"
+	"    whatever its program does. What the target itself and other "
+	"ranks have\n"
+	"    written before is written with it.\n"
+	"\n"
 	"Raises\n"
 	"------\n"
 	"RmaTimeout, PeerLostError\n"
 	"    The fate of the operations in flight is unknown.\n"
+	"Unsupported\n"
+	"    persist, and that memory is not mapped from a file, or mapped "
+	"privately\n"
+	"    (mode \"c\").\n"
+	"RmaError\n"
+	"    persist, and the target's system could not write; errno says "
+	"why.\n"
 	"\n"
 	"Notes\n"
 	"-----\n"
-	"Local, blocking; corresponds to MPI_Win_flush and MPI_Win_flush_all.");
+	"Local, blocking; corresponds to MPI_Win_flush and MPI_Win_flush_all.\n"
+	"Writing to a file has no time limit while the target lives.");
 
 static PyObject *window_flush(struct hot_window *w, PyObject *const *args,
 			      Py_ssize_t n, PyObject *keywords)

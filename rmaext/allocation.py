@@ -84,6 +84,8 @@ class Memory(registration.Memory):
                 "array": any other.
             "file" : str
                 Its name.
+            "persistent" : bool
+                Whether `flush(persist=True)` is for it.
             "kind" : str
                 As in `Registration`.
             "page_size", "resident" : int
@@ -127,6 +129,7 @@ class Memory(registration.Memory):
             origin=origin,
             kind=self.kind,
             file=seen["file"] if origin == "file" else "",
+            persistent=bool(window._records[window._group.rank].access & lib.RMAEXT_STORED),
             page_size=seen["page_size"],
             resident=pages.resident(pointer, array.nbytes),
             asked=_asked(window._wish),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -322,7 +323,7 @@ class JoinedWindow(Plural, Window):
         # past arrays without elements, which end where they begin
         return which, offsets - self._bounds[known, which]
 
-    def _flush(self, rank: int | None = None) -> None:
+    def _flush(self, rank: int | None = None, persist: bool = False) -> None:
         self._check_open("flush")
         failure: Exception | None = None
         for window in self._arrays:  # all of them, whatever one says
@@ -332,6 +333,8 @@ class JoinedWindow(Plural, Window):
                 failure = failure or exc
         if failure is not None:
             raise failure
+        if persist:
+            self._persist(None if rank is None else operator.index(rank))
 
 
 def _rights(function: Any, arguments: tuple[Any, ...]) -> int:

@@ -45,7 +45,7 @@ def access_bits(access: str | None, writeable: bool) -> int:
 
 def access_name(bits: int) -> str:
     """Return "r", "w" or "rw"."""
-    return next(name for name, value in _ACCESS.items() if value == bits)
+    return next(name for name, value in _ACCESS.items() if value == bits & _ACCESS["rw"])
 
 
 def address(array: Array) -> Any:

@@ -17,6 +17,7 @@ from .group import Group, key_length
 from .keys import WindowRecord, agree, blame, dtype_text, parse_all
 from .node import NO_BLOCK
 from .registration import Registration
+from .storage import stored
 
 __all__ = ["Region", "same_dtype"]
 
@@ -126,7 +127,8 @@ class Region:
             block = node.Arena.find(pointer, array.nbytes)
         text = dtype_text(array.dtype)
         where = (key, start, array.shape, block, self.parts)
-        return WindowRecord(array.nbytes, base, self._access, text, *where)
+        access = self._access | stored(array, self.registration)
+        return WindowRecord(array.nbytes, base, access, text, *where)
 
     def _register(self, pointer: Any, number: int) -> tuple[bytes, int]:
         """Return the key of the own array, and the base of its addresses."""

@@ -39,6 +39,7 @@ from .notify import Notifications
 from .pscw import Epochs
 from .region import Region
 from .registration import How, Registered, Registration
+from .storage import StoredMemory
 from .updates import UpdateOperations
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class Window(
     Registered,
     MoreWindows,
     Allocations,
+    StoredMemory,
 ):
     """One-sided access to an array of every rank (MPI-4.1, chapter 12).
 
@@ -179,6 +181,7 @@ class Window(
             # step with the others, who may write here, so the memory stays.
             region.connect()
             self._adopt(group.token(self._name), block)
+            self._begin_storage()
             group.join()
         _lifetime.on_end(self)
         self._closed = False
@@ -437,7 +440,7 @@ class Window(
     # -- synchronisation -------------------------------------------------------------
 
     @behind
-    def _flush(self, rank: int | None = None) -> None:
+    def _flush(self, rank: int | None = None, persist: bool = False) -> None:
         self._check_open("flush")
         if rank is not None and operator.index(rank) == _PROC_NULL:
             return
@@ -446,9 +449,11 @@ class Window(
         while True:
             code = lib.rmaext_flush(self._handle, target, wait)
             if not code:
-                return
+                break
             if code != lib.RMAEXT_PENDING:
                 self._flush_failed(code, target)
+        if persist:
+            self._persist(None if rank is None else target)
 
     def _flush_failed(self, code: int, target: int) -> NoReturn:
         whom = "all ranks" if target < 0 else f"rank {target}"
@@ -547,6 +552,7 @@ class Window(
         self._mark_closed()
         if keep:
             return
+        self._end_storage()
         if self._block is not None:
             self._group.controls.give(self._block)
         codes = [lib.rmaext_window_close(part._handle) for part in self._parts()]
