@@ -524,8 +524,9 @@ static void landed(struct rmaext_fabric *f, struct rmx_landing *landing,
 	landing->len = len;
 	if (len >= sizeof(magic) && len <= RMX_LONGEST)
 		memcpy(&magic, landing->data, sizeof(magic));
-	if (magic == RMX_REQUEST) {
+	if (magic == RMX_REQUEST && len >= sizeof(struct rmx_request)) {
 		take_reply(f, landing);
+		rmx_card_take(f, landing);
 		landing->since = rmx_now();
 		landing->done = (struct rmx_done){0};
 		request_next(f, landing, RMX_PATIENCE);
