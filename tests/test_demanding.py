@@ -82,7 +82,7 @@ WORK = """
 """
 
 
-@pytest.mark.parametrize("mode", ["efa", "cxi", "raw:4096", "none:1"])
+@pytest.mark.parametrize("mode", ["verbs", "cxi", "raw:4096@300", "none:1"])
 def test_job_keeps_the_rules(mode: str, tmp_path: Path) -> None:
     env = demanding.environment(mode, tmp_path) | {"RMAEXT_ROUTE": "fabric"}
     done = mpirun(2, WORK, env=env)
@@ -125,3 +125,65 @@ def test_faults_are_typed(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "fi_mr_regattr" in done.stdout
     assert not list(demanding.complaints(tmp_path, 1))
+
+
+def test_failing_completions(tmp_path: Path) -> None:
+    """What the provider reports as failed is an error of that operation, and of no other."""
+    env = demanding.environment("efa", tmp_path) | {"RMAEXT_ROUTE": "fabric"}
+    done = run_python(
+        """
+        import os
+        import numpy as np, rmaext
+        from mpi4py import MPI
+        with rmaext.Window(MPI.COMM_SELF, np.arange(100)) as win:
+            for name, failing in {
+                "get": lambda: win.get(0, 0, 5),
+                "put": lambda: (win.put(np.arange(100), 0), win.flush(0)),
+                "add": lambda: win.fetch_add(5, 0, 3),
+            }.items():
+                os.environ["DEMAND_FAULT"] = "completion:*:EIO"
+                try:
+                    failing()
+                except rmaext.RmaError as error:
+                    print(name, error.errno)
+                del os.environ["DEMAND_FAULT"]
+                assert win.get(0, 1, 1)[0] == 1
+        """,
+        env=env,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.split() == ["get", "5", "put", "5", "add", "5"]
+    assert not list(demanding.complaints(tmp_path, 1))
+
+
+@pytest.mark.parametrize("count", [1, 128, 100_000])
+def test_registration_is_off_the_data_path(count: int, tmp_path: Path) -> None:
+    """However often a buffer is used, it is registered once, or copied."""
+    registrations = []
+    for times in (2, 40):
+        folder = tmp_path / str(times)
+        folder.mkdir()
+        env = demanding.environment("verbs", folder) | {"RMAEXT_ROUTE": "fabric"}
+        done = run_python(
+            """
+            import sys
+            import numpy as np, rmaext
+            from mpi4py import MPI
+            times, count = map(int, sys.argv[1:])
+            buffer = np.ones(count, "i8")
+            with rmaext.Window(MPI.COMM_SELF, np.zeros(count, "i8")) as win:
+                for _ in range(times):
+                    win.put(buffer, 0)
+                    win.flush(0)
+                    win.get(0, 0, count, out=buffer)
+                    win.fetch_add(1, 0, 0)
+            """,
+            str(times),
+            str(count),
+            env=env,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert not list(demanding.complaints(folder, 1))
+        assert demanding.calls(folder, "read") >= [times]
+        registrations += demanding.calls(folder, "regattr")
+    assert registrations[0] == registrations[1] > 0
