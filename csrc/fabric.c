@@ -332,7 +332,7 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 
 void rmaext_fabric_describe(rmaext_fabric *f, struct rmaext_fabric_info *info_p)
 {
-	char raw[256];
+	char raw[RMX_NAME];
 	size_t len = sizeof(raw), text = sizeof(info_p->address);
 
 	memset(info_p, 0, sizeof(*info_p));
@@ -394,7 +394,7 @@ static int peer_add(struct rmaext_fabric *f, const void *address, size_t len,
 		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "peer");
 	/* fi_av_insert reads a whole address whatever the peer sent */
 	if (len != f->info->src_addrlen) {
-		char own[256];
+		char own[RMX_NAME];
 		size_t own_len = sizeof(own);
 
 		if (fi_getname(&f->ep->fid, own, &own_len) || len != own_len) {
