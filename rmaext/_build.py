@@ -67,6 +67,7 @@ SOURCES = [
     "sleep.c",
     "slot.c",
     "strided.c",
+    "survey.c",
     "team.c",
     "update.c",
     "window.c",
