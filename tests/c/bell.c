@@ -391,7 +391,7 @@ static void between_processes(void)
 
 	arena_make();
 	bed_make(&b, 0);
-	child = fork();
+	child = fork_child();
 	if (!child) {
 		for (uint64_t i = 1; i <= 300; i++) {
 			c = word(&b, 0, RMAEXT_GE, i);

@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -111,6 +112,16 @@ static inline void nap(double seconds)
 	};
 
 	nanosleep(&t, NULL);
+}
+
+/* A test that fails, or takes too long, leaves nobody behind. */
+static inline pid_t fork_child(void)
+{
+	pid_t pid = fork();
+
+	if (!pid)
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+	return pid;
 }
 
 static inline int entries_of(const char *folder)
@@ -499,7 +510,7 @@ static inline int run_apart(const struct test *t, const char *path)
 
 	/* as text: under valgrind the link itself leads to valgrind */
 	CHECK(readlink("/proc/self/exe", self, sizeof(self) - 1) > 0);
-	pid = fork();
+	pid = fork_child();
 	if (!pid) {
 		set_environment(t); /* sanitizers read theirs at the start */
 		execv(self, argv);

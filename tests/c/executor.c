@@ -1497,7 +1497,7 @@ static void sender_killed(void)
 	pid_t child;
 
 	CHECK(ones && !pipe(to) && !pipe(from));
-	child = fork();
+	child = fork_child();
 	if (!child)
 		sender(&to[0], &from[1]);
 	for (int i = 0; i < LONG; i++)
@@ -1553,7 +1553,7 @@ static void killed(void)
 	int ret;
 
 	CHECK(values && !pipe(tell));
-	child = fork();
+	child = fork_child();
 	if (!child) { /* opens, and is connected to, but serves nothing */
 		f = fabric_open(false, false);
 		OK(rmaext_fabric_address(f, name, &len));

@@ -102,7 +102,7 @@ static void remote(struct rig *r, pid_t *pid_p, bool watched)
 	int fds[2], pidfd;
 
 	OK(pipe(fds));
-	*pid_p = fork();
+	*pid_p = fork_child();
 	if (!*pid_p)
 		child(fds[1]);
 	EQUAL(read(fds[0], &h, sizeof(h)), sizeof(h));

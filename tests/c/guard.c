@@ -195,7 +195,7 @@ static void processes(void)
 	int status;
 
 	for (int i = 0; i < RANKS; i++) {
-		pid[i] = fork();
+		pid[i] = fork_child();
 		CHECK(pid[i] >= 0);
 		if (pid[i])
 			continue;
@@ -300,7 +300,7 @@ static pid_t bear(const struct shared *s,
 	int end[2];
 
 	OK(pipe(end));
-	pid = fork();
+	pid = fork_child();
 	CHECK(pid >= 0);
 	if (!pid) {
 		rmaext_window *w = window_of(s, 1, parent, 20);

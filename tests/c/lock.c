@@ -161,7 +161,7 @@ static void processes(void)
 
 	for (int i = 0; i < RANKS; i++) {
 		value += exclusives((uint64_t)i + 1);
-		pid[i] = fork();
+		pid[i] = fork_child();
 		CHECK(pid[i] >= 0);
 		if (!pid[i]) {
 			struct rmaext_lock l = lock_of(s, i);
@@ -264,7 +264,7 @@ static void abandoned(void)
 
 static pid_t bear(struct shared *s, void (*act)(struct shared *, int64_t))
 {
-	pid_t pid = fork();
+	pid_t pid = fork_child();
 
 	CHECK(pid >= 0);
 	if (!pid) {

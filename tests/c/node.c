@@ -367,7 +367,7 @@ static void bear(struct child *c, bool by_thread)
 	OK(pipe(orders));
 	OK(pipe(answers));
 	memset(c, 0, sizeof(*c));
-	c->pid = fork();
+	c->pid = fork_child();
 	CHECK(c->pid >= 0);
 	if (!c->pid) {
 		close(orders[1]);
@@ -705,7 +705,7 @@ static void child_of_the_owner_leaves(void)
 	leaky(true);
 	OK(rmaext_near_open(&process, -1, &near));
 	leaky(false);
-	pid = fork();
+	pid = fork_child();
 	CHECK(pid >= 0);
 	if (!pid) {
 		rmaext_arena_leave(a);
@@ -851,7 +851,7 @@ static void team_processes(void)
 	int status;
 
 	for (int i = 0; i < MEMBERS; i++) {
-		pids[i] = fork();
+		pids[i] = fork_child();
 		if (!pids[i]) {
 			struct member m = {board, i, MEMBERS, 0, 2000};
 
@@ -885,7 +885,7 @@ static void team_killed(void)
 		rmaext_team *team = NULL;
 		unsigned int worst = 99;
 		int64_t start;
-		pid_t pid = fork();
+		pid_t pid = fork_child();
 
 		if (!pid) {
 			OK(rmaext_team_open(board, MEMBERS, 0, &team));
