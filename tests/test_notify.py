@@ -22,7 +22,7 @@ SLOTS = 256
 DATA, FREE, ROUND = 0, 1, 255  # slots
 ENVIRONMENTS = [
     pytest.param({}, id="direct"),
-    pytest.param({"ARRAY": "own"}, id="cma"),
+    pytest.param({"ARRAY": "own"}, id="cma", marks=pytest.mark.matrix),
     pytest.param({"RMAEXT_ROUTE": "fabric"}, id="fabric"),
     pytest.param({"RMAEXT_ROUTE": "fabric", "RMAEXT_PROGRESS": "0"}, id="fabric, no thread"),
 ]

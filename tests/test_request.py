@@ -603,7 +603,10 @@ def test_stopped_target(mpirun, scenario):
     assert done.stdout.count("OK") == 2, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("how", ["wait", "test", "await", "waitany", "waitall", "flush"])
+MORE = [pytest.param(how, marks=pytest.mark.matrix) for how in ("test", "waitany", "waitall")]
+
+
+@pytest.mark.parametrize("how", ["wait", "await", "flush", *MORE])
 def test_killed_target(mpirun, how):
     env = {
         "PYTHONPATH": ":".join([str(Path(__file__).parent), str(launch.ROOT)]),
