@@ -116,6 +116,7 @@ class Memory(registration.Memory):
         array, fabric = window._array, window._fabric
         pointer = memory.address(array)
         seen = pages.facts(self.base if self.size else 0)
+        pool = seen["page_size"] >= pages.HUGE_PAGE
         origin = "array" if pages.mapped_file(array) is None else "file"
         if seen["file"].startswith("/memfd:rmaext"):
             origin = "arena"
@@ -131,7 +132,8 @@ class Memory(registration.Memory):
             file=seen["file"] if origin == "file" else "",
             persistent=bool(window._records[window._group.rank].access & lib.RMAEXT_STORED),
             page_size=seen["page_size"],
-            resident=pages.resident(pointer, array.nbytes),
+            # those of the pool are there before anybody maps them
+            resident=array.nbytes if pool else pages.resident(pointer, array.nbytes),
             asked=_asked(window._wish),
             granted=_granted(window._wish, self.base, seen, fabric if self.key else None),
             routes=[_ROUTES[route] for route in window._routes],

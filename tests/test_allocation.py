@@ -267,8 +267,10 @@ def test_huge_pages(comm, hugepages):
         seen = win.memory.describe()
         if enough:
             assert seen["granted"]["hugepages"] == "pool"
+        if seen["granted"]["hugepages"] == "pool":
             assert seen["granted"]["lazy"] is False
             assert seen["page_size"] == HUGE
+            assert seen["resident"] == 3 << 20
             assert seen["address"] % HUGE == 0
         else:
             assert seen["granted"]["hugepages"] in ("none", "transparent")

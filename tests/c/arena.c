@@ -272,10 +272,10 @@ static void huge_pages(void)
 			return;
 		}
 		EQUAL((uintptr_t)addr % RMX_HUGE_PAGE, 0);
-		OK(rmaext_pages_resident(addr, len, &there));
-		EQUAL(there, len);
 		CHECK(zeros(addr, len));
 		memset(addr, 1, len);
+		OK(rmaext_pages_resident(addr, len, &there));
+		EQUAL(there, len);
 		rmaext_arena_free(a, addr);
 	}
 }
