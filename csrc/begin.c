@@ -257,7 +257,7 @@ int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p)
 static int put_new(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		   const void *buf, uint64_t len, struct rmaext_op **op_p)
 {
-	const bool is_short = len < w->fabric->least;
+	const bool is_short = rmx_by_message(w, len);
 	int ret = rmx_op_new(w, rank, is_short ? RMX_MESSAGE_PUT : RMX_PUT,
 			     offset, len, 0, op_p);
 

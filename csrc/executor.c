@@ -526,6 +526,7 @@ static void landed(struct rmaext_fabric *f, struct rmx_landing *landing,
 		memcpy(&magic, landing->data, sizeof(magic));
 	if (magic == RMX_REQUEST) {
 		take_reply(f, landing);
+		rmx_card_take(f, landing);
 		landing->since = rmx_now();
 		landing->done = (struct rmx_done){0};
 		request_next(f, landing, RMX_PATIENCE);

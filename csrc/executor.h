@@ -48,6 +48,10 @@ enum rmx_served rmx_serve(struct rmaext_fabric *fabric,
 void rmx_serve_no_more(struct rmaext_fabric *fabric,
 		       const struct rmaext_window *window);
 
+/* guest.c: at the end of a message; the bytes written, or taken off */
+size_t rmx_card_write(const struct rmaext_window *window, char *at);
+void rmx_card_take(struct rmaext_fabric *fabric, struct rmx_landing *landing);
+
 /* range.c: the same for ranges; the length of the results */
 int rmx_ranges_check(const struct rmaext_window *window, const char *data,
 		     size_t len, size_t *results_p);

@@ -384,24 +384,33 @@ int rmaext_fabric_address(rmaext_fabric *f, void *buf, size_t *len)
 	return ret;
 }
 
-static int peer_add(struct rmaext_fabric *f, const void *address, size_t len,
-		    int pidfd, struct rmaext_peer **peer_p)
+/* fi_av_insert reads a whole address whatever the peer sent */
+static bool like_own(struct rmaext_fabric *f, const void *address, size_t len)
+{
+	const bool ip = f->info->addr_format == FI_SOCKADDR_IN ||
+			f->info->addr_format == FI_SOCKADDR_IN6;
+	char own[256];
+	size_t own_len = sizeof(own);
+
+	if (fi_getname(&f->ep->fid, own, &own_len))
+		return len == f->info->src_addrlen;
+	return len == own_len &&
+	       (!ip || !memcmp(address, own, sizeof(sa_family_t)));
+}
+
+int rmx_peer_add(struct rmaext_fabric *f, const void *address, size_t len,
+		 int pidfd, struct rmaext_peer **peer_p)
 {
 	struct rmaext_peer *peer = calloc(1, sizeof(*peer));
 	int ret;
 
 	if (!peer)
 		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "peer");
-	/* fi_av_insert reads a whole address whatever the peer sent */
-	if (len != f->info->src_addrlen) {
-		char own[256];
-		size_t own_len = sizeof(own);
-
-		if (fi_getname(&f->ep->fid, own, &own_len) || len != own_len) {
-			free(peer);
-			return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "fi_av_insert",
-					"address of %zu bytes", len);
-		}
+	if (!like_own(f, address, len)) {
+		free(peer);
+		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "fi_av_insert",
+				"address of %zu bytes, or of another kind",
+				len);
 	}
 	ret = fi_av_insert(f->av, address, 1, &peer->addr, 0, NULL);
 	if (ret != 1) {
@@ -430,7 +439,7 @@ int rmaext_peer_add(rmaext_fabric *f, const void *address, size_t len,
 
 	if (ret)
 		return ret;
-	ret = peer_add(f, address, len, pidfd, peer_p);
+	ret = rmx_peer_add(f, address, len, pidfd, peer_p);
 	rmx_fabric_leave(f);
 	return ret;
 }

@@ -114,6 +114,8 @@ struct rmaext_fabric {
 	struct rmx_backlog backlog;
 	struct rmx_gate gate;
 	struct rmaext_fabric *next; /* among the closed */
+	uint8_t door[RMX_TOKEN];    /* zeros: no guests; guarded by lock */
+	unsigned int guests;	    /* that were admitted: the CQ's reader's */
 	/* the CQ's reader alone changes these */
 	atomic_uint_fast64_t completed, failed;
 	atomic_uint_fast64_t wakeups;
@@ -137,6 +139,8 @@ int rmx_getinfo(struct rmaext_library *lib, const char *node, uint64_t flags,
 struct fi_info *rmx_hints(struct rmaext_library *lib, const char *provider,
 			  const char *domain, int mr_basic);
 
+int rmx_peer_add(struct rmaext_fabric *fabric, const void *address, size_t len,
+		 int pidfd, struct rmaext_peer **peer_p);
 int rmx_fabric_enter(struct rmaext_fabric *fabric, const char *call);
 void rmx_fabric_leave(struct rmaext_fabric *fabric);
 

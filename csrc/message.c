@@ -63,6 +63,7 @@ struct rmx_box *rmx_message_new(struct rmaext_fabric *f,
 		      (uint64_t)(box - f->executor.boxes),
 		.name = f->executor.name,
 		.rank = (uint32_t)w->self,
+		.visits = w->visits ? RMX_GUEST : RMX_RANK,
 	};
 	memcpy(q->token, w->token, sizeof(q->token));
 	return box;
@@ -231,7 +232,7 @@ static int send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	struct rmx_box *box = rmx_message_new(f, peer, op->window);
 	size_t end = sizeof(struct rmx_request);
 	struct rmx_request *q;
-	bool pays;
+	bool announces = false, pays;
 	int ret;
 
 	if (!box)
@@ -240,13 +241,18 @@ static int send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	q->form = RMX_RANGES;
 	do {
 		end = append(box, end, op);
+		announces |= op->window->visits && !op->len;
 		q->count++;
 		last = op;
 		op = op->next;
 		/* what the target may refuse takes no others with it */
 	} while (op && op->window == last->window && !op->window->attached &&
 		 !is_bulk(op) && has_room(box, end, op));
-	pays = atomic_load(&f->executor.owed_to) == peer &&
+	if (announces) { /* the first of all, and alone */
+		q->visits = RMX_WITH_CARD;
+		end += rmx_card_write(last->window, box->data + end);
+	}
+	pays = atomic_load(&f->executor.owed_to) == peer && !announces &&
 	       end <= RMX_MESSAGE - sizeof(f->executor.owed);
 	if (pays) {
 		q->replies = 1;
@@ -480,7 +486,7 @@ static void refused(struct rmx_box *box, int status)
 
 	snprintf(record.call, sizeof(record.call), "%s", call_of(box->op));
 	snprintf(record.detail, sizeof(record.detail), "%s",
-		 status == -FI_ESHUTDOWN ? "the window there is closed"
+		 status == -FI_ESHUTDOWN ? rmx_closed_there(box->op->window)
 					 : "the target refuses it");
 	message_end(box, &record);
 }

@@ -39,7 +39,17 @@ struct rmx_request {
 	uint64_t unit;
 	uint8_t form;	 /* as enum rmx_form */
 	uint8_t replies; /* at its end, to one of the peer's: 0 or 1 */
-	uint8_t nothing[6];
+	uint8_t visits;	 /* as enum rmx_visitor */
+	uint8_t nothing[5];
+};
+
+/* Of another job, as guest.c has it; one with a card has it at its end. */
+enum rmx_visitor { RMX_RANK = 0, RMX_GUEST = 1, RMX_WITH_CARD = 2 };
+
+struct rmx_card {
+	uint8_t door[RMX_TOKEN]; /* the secret of whom it is for */
+	uint16_t len;
+	uint8_t address[238]; /* of whom it is from */
 };
 
 enum { RMX_WITH_FETCH = 1, RMX_WITH_NOTIFY = 2 }; /* flags of a range */

@@ -33,9 +33,9 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	struct rmaext_op *op;
 	int ret = kind < RMX_UPDATE ? rmx_key_map(root, rank) : 0;
 
-	if (!ret && root->attached && kind < RMX_UPDATE)
+	if (!ret && (root->attached || root->visits) && kind < RMX_UPDATE)
 		ret = rmx_fail(-FI_EOPNOTSUPP, rank, "rmx_op_new",
-			       "memory that is attached has no key");
+			       "no key leads to the memory there");
 	if (ret)
 		return ret;
 	if (!target->member->peer)

@@ -126,7 +126,7 @@ static void refuse(struct rmx_box *box, int status)
 	snprintf(record.call, sizeof(record.call), "%s",
 		 rmx_batch_name(box->batch));
 	snprintf(record.detail, sizeof(record.detail), "%s",
-		 status == -FI_ESHUTDOWN ? "the window there is closed"
+		 status == -FI_ESHUTDOWN ? rmx_closed_there(box->batch->window)
 					 : "the target refuses it");
 	rmx_batch_fail(box, &record);
 }

@@ -106,7 +106,7 @@ int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 	ret = rmx_check(w, "put", rank, offset, len, RMAEXT_WRITE);
 	if (ret || !len)
 		goto leave;
-	if (w->attached) {
+	if (w->attached || w->visits) {
 		ret = rmx_message_put(w, rank, offset, buf, len, -1, op_p);
 		goto leave;
 	}
@@ -147,7 +147,7 @@ leave:
 int rmx_get_new(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		void *buf, uint64_t len, struct rmaext_op **op_p)
 {
-	const bool is_short = len < w->fabric->least;
+	const bool is_short = rmx_by_message(w, len);
 	int ret = rmx_op_new(w, rank, is_short ? RMX_UPDATE : RMX_GET, offset,
 			     len, 0, op_p);
 

@@ -200,7 +200,8 @@ struct rmaext_targets {
 	 * must be the fabric's.
 	 */
 	int dynamic;
-	int64_t spin_ns; /* how long who waits for memory spins */
+	int64_t spin_ns;     /* how long who waits for memory spins */
+	const uint8_t *door; /* of rmaext_visit_open() alone */
 };
 
 /*
@@ -246,6 +247,23 @@ struct rmaext_places {
 	uint64_t storage; /* asked, done, failed, error */
 	uint64_t notify;
 	uint64_t slots, posted, completed; /* a word a rank each */
+};
+
+/* A part of this rank's memory in a window, for guests; see guest.c. */
+struct rmaext_grant {
+	const uint8_t *token; /* 16 secret bytes, of its own */
+	uint64_t first, size; /* bytes */
+	int access;
+};
+
+/* What a guest knows of it. */
+struct rmaext_visit {
+	rmaext_peer *owner;
+	const uint8_t *token, *door;
+	uint64_t size;
+	int access;
+	int align;	 /* address of the memory there, modulo 64 */
+	int64_t timeout; /* of the window */
 };
 
 /* What a request is to do. */
@@ -547,6 +565,24 @@ int64_t rmaext_window_pending(rmaext_window *window);
  * operations must have been released.
  */
 void rmaext_window_free(rmaext_window *window);
+
+/*
+ * Memory for processes of other jobs. secret: 16 bytes, for a fabric's
+ * lifetime; before the door is open, no grant can be reached. A grant is a
+ * window that only guests use; it ends with rmaext_window_close(), and must be
+ * closed before the window that it is a part of.
+ */
+int rmaext_door_open(rmaext_fabric *fabric, const uint8_t *secret);
+int rmaext_grant_open(rmaext_fabric *fabric, rmaext_window *of,
+		      const struct rmaext_grant *grant,
+		      rmaext_window **grant_p);
+/*
+ * The guest's window, of one rank, 0. It is announced to its owner before all
+ * else; a flush waits for the answer.
+ */
+int rmaext_visit_open(rmaext_fabric *fabric, const struct rmaext_visit *visit,
+		      rmaext_window **window_p);
+int rmaext_visit_announce(rmaext_window *window);
 
 /*
  * Memory of this rank for a dynamic window: -EEXIST if some of it is attached,

@@ -31,8 +31,16 @@ void rmx_serve_no_more(struct rmaext_fabric *f, const struct rmaext_window *w)
 
 	if (ex->recent == w)
 		ex->recent = NULL;
+	if (w->visits)
+		return;
 	memcpy(ex->closed[ex->closed_next++ % RMX_CLOSED], w->token,
 	       sizeof(w->token));
+}
+
+/* Is it a target of that name? A guest's, of this process maybe, is none. */
+static bool is_named(const struct rmaext_window *w, const uint8_t *token)
+{
+	return !w->visits && rmx_same_token(w->token, token);
 }
 
 /*
@@ -48,9 +56,9 @@ static int enter(struct rmaext_fabric *f, const uint8_t *token,
 
 	pthread_mutex_lock(&f->lock);
 	w = ex->recent;
-	if (!w || !rmx_same_token(w->token, token)) {
+	if (!w || !is_named(w, token)) {
 		w = f->windows;
-		while (w && !rmx_same_token(w->token, token))
+		while (w && !is_named(w, token))
 			w = w->next;
 	}
 	if (w) {
@@ -250,8 +258,10 @@ enum rmx_served rmx_serve(struct rmaext_fabric *f, struct rmx_landing *landing,
 	landing->reply_len = 0;
 	reply.status = enter(f, q.token, &w);
 	if (!reply.status) {
-		landing->peer =
-			q.rank < w->count ? w->members->of[q.rank].peer : NULL;
+		landing->peer = w->invites ? sender(f, q.name)
+				: q.rank < w->count
+					? w->members->of[q.rank].peer
+					: NULL;
 		if (landing->peer)
 			reply.status = carry_out(w, &q, landing, ns);
 		late = reply.status == RMAEXT_PENDING &&
@@ -263,7 +273,8 @@ enum rmx_served rmx_serve(struct rmaext_fabric *f, struct rmx_landing *landing,
 			reply.status = -FI_ETIMEDOUT;
 	} else {
 		landing->peer = sender(f, q.name);
-		if (reply.status == -FI_ENOENT && landing->peer && may_wait)
+		if (reply.status == -FI_ENOENT && landing->peer && may_wait &&
+		    !q.visits)
 			return RMX_NO_WINDOW;
 		reply.status = -FI_ESHUTDOWN;
 	}

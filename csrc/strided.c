@@ -281,7 +281,7 @@ static bool is_whole(const struct rmaext_window *w, int64_t rank,
 	const int route = rmx_target_of(w, rank)->route;
 
 	return !s->ndim || route == RMAEXT_DIRECT ||
-	       (route == RMAEXT_FABRIC && s->run >= RMX_LONG_RUN);
+	       (route == RMAEXT_FABRIC && !w->visits && s->run >= RMX_LONG_RUN);
 }
 
 int rmaext_strided_whole(rmaext_window *w, int64_t rank, uint64_t unit,

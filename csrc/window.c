@@ -131,6 +131,9 @@ static int window_create(struct rmaext_fabric *f,
 	w->self = w->members->self;
 	if (targets->token)
 		memcpy(w->token, targets->token, sizeof(w->token));
+	w->visits = targets->door;
+	if (w->visits)
+		memcpy(w->door, targets->door, sizeof(w->door));
 	w->targets = rmx_targets_new(w->count);
 	if (targets->dynamic)
 		w->attached = rmx_attached_new();
@@ -140,15 +143,8 @@ static int window_create(struct rmaext_fabric *f,
 		goto no_memory;
 	set_targets(w, targets);
 	pthread_mutex_init(&w->lock, NULL);
-	if (f) {
-		pthread_mutex_lock(&f->lock);
-		w->next = f->windows;
-		w->prev = &f->windows;
-		if (w->next)
-			w->next->prev = &w->next;
-		f->windows = w;
-		pthread_mutex_unlock(&f->lock);
-	}
+	if (f)
+		rmx_window_link(w, f);
 	*window_p = w;
 	return 0;
 
@@ -220,6 +216,38 @@ static int view_check(const struct rmaext_window *of,
 			(unsigned long long)size);
 }
 
+/* Without targets. */
+static struct rmaext_window *window_like(struct rmaext_window *of,
+					 const struct rmaext_view *view)
+{
+	struct rmaext_window *w = calloc(1, sizeof(*w));
+
+	if (w)
+		w->targets = rmx_targets_new(of->count);
+	if (!w || !w->targets) {
+		free(w);
+		rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "view");
+		return NULL;
+	}
+	w->root = of->root;
+	w->first = of->first + view->first;
+	w->stride = view->stride;
+	w->fabric = of->fabric;
+	w->timeout = view->timeout;
+	w->spin = of->spin;
+	w->count = of->count;
+	w->self = of->self;
+	w->members = rmx_members_hold(of->members);
+	w->blocks = rmx_blocks_hold(of->blocks);
+	w->block_at = of->block_at;
+	w->own = of->own;
+	if (w->own && view->size[view->same ? 0 : w->self])
+		w->own += view->first;
+	memcpy(w->token, of->token, sizeof(w->token));
+	pthread_mutex_init(&w->lock, NULL);
+	return w;
+}
+
 static int window_view(struct rmaext_window *of, const struct rmaext_view *view,
 		       struct rmaext_window **view_p)
 {
@@ -235,36 +263,47 @@ static int window_view(struct rmaext_window *of, const struct rmaext_view *view,
 		if (ret)
 			return ret;
 	}
-	w = calloc(1, sizeof(*w));
-	if (w)
-		w->targets = rmx_targets_new(of->count);
-	if (!w || !w->targets) {
-		free(w);
-		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "view");
-	}
-	w->root = of->root;
-	w->first = of->first + view->first;
-	w->stride = view->stride;
-	w->fabric = of->fabric;
-	w->timeout = view->timeout;
-	w->spin = of->spin;
-	w->count = of->count;
-	w->self = of->self;
-	w->members = rmx_members_hold(of->members);
-	w->blocks = rmx_blocks_hold(of->blocks);
-	w->block_at = of->block_at;
-	w->own = of->own;
-	memcpy(w->token, of->token, sizeof(w->token));
-	pthread_mutex_init(&w->lock, NULL);
+	w = window_like(of, view);
+	if (!w)
+		return -FI_ENOMEM;
 	w->uneven = all;
 	if (n)
 		w->row = look(&of->row, view, view->size[0]);
-	if (w->own && view->size[view->same ? 0 : w->self])
-		w->own += view->first;
 	for (int64_t i = 0; i < n; i++)
 		look_at(w, all ? i : m->here[i], of, view);
 	*view_p = w;
 	return 0;
+}
+
+int rmx_window_part(struct rmaext_window *of, const struct rmaext_grant *grant,
+		    struct rmaext_window **part_p)
+{
+	const struct rmaext_view view = {
+		.first = grant->first,
+		.size = &grant->size,
+		.same = 1,
+		.access = grant->access,
+		.timeout = of->timeout,
+	};
+	struct rmaext_window *w;
+	int ret = rmx_window_enter(of, "grant");
+
+	if (ret)
+		return ret;
+	rmx_target_of(of, of->self);
+	ret = view_check(of, &view, of->self);
+	w = ret ? NULL : window_like(of, &view);
+	if (w) {
+		w->root = w;
+		w->first = 0;
+		memcpy(w->token, grant->token, RMX_TOKEN);
+		look_at(w, w->self, of, &view);
+		*part_p = w;
+	} else if (!ret) {
+		ret = -FI_ENOMEM;
+	}
+	rmx_window_leave(of);
+	return ret;
 }
 
 int rmaext_window_view(rmaext_window *of, const struct rmaext_view *view,
@@ -277,6 +316,18 @@ int rmaext_window_view(rmaext_window *of, const struct rmaext_view *view,
 	ret = window_view(of, view, view_p);
 	rmx_window_leave(of);
 	return ret;
+}
+
+void rmx_window_link(struct rmaext_window *w, struct rmaext_fabric *f)
+{
+	w->fabric = f;
+	pthread_mutex_lock(&f->lock);
+	w->next = f->windows;
+	w->prev = &f->windows;
+	if (w->next)
+		w->next->prev = &w->next;
+	f->windows = w;
+	pthread_mutex_unlock(&f->lock);
 }
 
 void rmx_window_unlink(struct rmaext_window *w)

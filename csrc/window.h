@@ -93,7 +93,10 @@ struct rmaext_window {
 	struct rmx_row row; /* of those that are not filled */
 	bool uneven;	    /* there are none: all were filled at once */
 	struct rmx_attached *attached; /* of a dynamic window; else NULL */
-	uint8_t *raw_keys;	       /* raw_len bytes each, FI_MR_RAW only */
+	bool invites;		       /* its origins are guests; see guest.c */
+	bool visits;		 /* it is another job's: by message only */
+	uint8_t door[RMX_TOKEN]; /* of that job's endpoint */
+	uint8_t *raw_keys;	 /* raw_len bytes each, FI_MR_RAW only */
 	size_t raw_len;
 	bool raw_same;		/* there is one, for all ranks */
 	struct rmx_gate gate;	/* calls of this rank */
@@ -129,7 +132,23 @@ void rmx_target_fill(const struct rmaext_window *window, int64_t rank);
 /* window.c */
 int rmx_window_enter(struct rmaext_window *window, const char *call);
 void rmx_window_leave(struct rmaext_window *window);
+void rmx_window_link(struct rmaext_window *window,
+		     struct rmaext_fabric *fabric);
 void rmx_window_unlink(struct rmaext_window *window);
+/* a window of its own, not linked, over a part of what this rank has there */
+int rmx_window_part(struct rmaext_window *of, const struct rmaext_grant *grant,
+		    struct rmaext_window **part_p);
+static inline const char *rmx_closed_there(const struct rmaext_window *w)
+{
+	return w->visits ? "the window there is closed, or the grant revoked"
+			 : "the window there is closed";
+}
+
+/* Do puts and gets of so many bytes go as messages? */
+static inline bool rmx_by_message(const struct rmaext_window *w, uint64_t len)
+{
+	return w->visits || len < w->fabric->least;
+}
 
 /* attach.c */
 struct rmx_attached *rmx_attached_new(void);

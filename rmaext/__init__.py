@@ -35,8 +35,10 @@ if TYPE_CHECKING or sys.argv[:1] != ["-m"]:
         Unsupported,
     )
     from .fabric import Fabric
+    from .grants import Grant
     from .node import empty, zeros
     from .registration import Registration
+    from .remote import RemoteWindow
     from .request import Request
     from .window import Window
 
@@ -52,6 +54,7 @@ __all__ = [
     "ClosedError",
     "Fabric",
     "FlagsError",
+    "Grant",
     "KeyRecordError",
     "KeyRejectedError",
     "LibraryError",
@@ -60,6 +63,7 @@ __all__ = [
     "NotLocalError",
     "PeerLostError",
     "Registration",
+    "RemoteWindow",
     "Request",
     "RmaError",
     "RmaTimeout",
@@ -73,6 +77,9 @@ __all__ = [
 
 _HOMES = dict.fromkeys(__all__, "errors") | {
     "Fabric": "fabric",
+    "Grant": "grants",
+    "Registration": "registration",
+    "RemoteWindow": "remote",
     "Request": "request",
     "Window": "window",
     "empty": "node",

@@ -41,6 +41,7 @@ SOURCES = [
     "fabric.c",
     "gate.c",
     "guard.c",
+    "guest.c",
     "jit.c",
     "key.c",
     "knock.c",

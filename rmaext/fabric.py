@@ -116,6 +116,7 @@ class Fabric:
 
         self._lock = threading.RLock()  # a signal handler may come again
         self._peers: dict[bytes, Any] = {}
+        self._door: bytes | None = None
         # What C may still touch. Entries go when C is done with them, at the
         # latest when the endpoint is closed.
         self._in_flight: dict[int, tuple[Any, ...]] = {}
@@ -195,17 +196,29 @@ class Fabric:
         check(lib.rmaext_fabric_address(self.live(), buf, size))
         return bytes(ffi.buffer(buf, size[0]))
 
-    def peer(self, name: bytes, pidfd: int) -> Any:
-        """Return the handle of the peer with that address; owns pidfd."""
+    def door(self) -> bytes:
+        """Return the secret that processes of other jobs need; the door is open from then on."""
         with self._lock:
-            known = self._peers.get(name)
+            if self._door is None:
+                secret = secrets.token_bytes(16)
+                check(lib.rmaext_door_open(self.live(), secret))
+                self._door = secret
+            return self._door
+
+    def peer(self, name: bytes, pidfd: int, which: bytes = b"") -> Any:
+        """Return the handle of the peer with that address; owns pidfd.
+
+        `which`: of several processes that have the address one after another.
+        """
+        with self._lock:
+            known = self._peers.get(name + which)
             if known is not None:
                 if pidfd >= 0:
                     os.close(pidfd)
                 return known
             peer = ffi.new("rmaext_peer **")
             check(lib.rmaext_peer_add(self.live(), name, len(name), pidfd, peer))
-            self._peers[name] = peer[0]
+            self._peers[name + which] = peer[0]
             return peer[0]
 
     def register(

@@ -22,7 +22,10 @@ from .errors import KeyRecordError, NoProviderError
 from .keys import blame
 from .library import Candidate
 
-__all__ = ["Beacon", "Hello", "choose", "open_pidfd", "pidfd_of", "usable", "wanted_interface"]
+__all__ = [
+    *("Beacon", "Hello", "check_candidate", "check_types", "choose"),
+    *("open_pidfd", "pidfd_of", "usable", "wanted_interface"),
+]
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -42,7 +45,7 @@ def _start_time(pid: int | str) -> int:
     return int(text.rpartition(")")[2].split()[19])  # field 22; the name may hold spaces
 
 
-def _check_types(thing: Any) -> None:
+def check_types(thing: Any) -> None:
     """Raise ValueError where a field that came over the wire is not what it should be."""
     types = {"str": str, "int": int, "bool": bool}
     for field in fields(thing):
@@ -52,9 +55,10 @@ def _check_types(thing: Any) -> None:
             raise ValueError(field.name)
 
 
-def _candidate(record: dict[str, Any]) -> Candidate:
+def check_candidate(record: dict[str, Any]) -> Candidate:
+    """Return the candidate that came over the wire; TypeError or ValueError if it is none."""
     candidate = Candidate(**record)
-    _check_types(candidate)
+    check_types(candidate)
     if candidate.address:
         ipaddress.ip_network(f"{candidate.address}/{candidate.prefix}", strict=False)
     return candidate
@@ -123,10 +127,10 @@ class Hello:
             record = json.loads(payload)
             if set(record) != {field.name for field in fields(cls)}:
                 raise ValueError("other fields")
-            record["candidates"] = [_candidate(c) for c in record["candidates"]]
-            record["opened"] = {k: _candidate(c) for k, c in record["opened"].items()}
+            record["candidates"] = [check_candidate(c) for c in record["candidates"]]
+            record["opened"] = {k: check_candidate(c) for k, c in record["opened"].items()}
             hello = cls(**record)
-            _check_types(hello)
+            check_types(hello)
             for name, sizes in (
                 (hello.secret, (16,)),
                 (hello.beacon, (0, 16)),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
     from .dynamic import DynamicWindow
+    from .grants import Grant
     from .joined import JoinedWindow
     from .shared import SharedWindow
     from .window import Window
@@ -200,6 +201,112 @@ class MoreWindows:
         from .views import field
 
         return field(self, name)
+
+    # -- for other jobs ------------------------------------------------------------
+
+    def export(self, access: str | None = None, scope: str | None = None) -> bytes:
+        """Return a ticket: with it any process can attach to this rank's memory.
+
+        Parameters
+        ----------
+        access : {"r", "w", "rw"}, optional
+            Rights of those who attach; by default those of the window here.
+        scope : {"host", "network"}, optional
+            Whose processes: those of this host, by an endpoint that listens on the loopback
+            interface only, or others too, by one on the network. By default as far as the
+            window's communicator reaches.
+
+        Returns
+        -------
+        bytes
+            For `RemoteWindow.attach`, in a process outside the communicator, of another
+            job, or without any MPI job. With a version and a checksum, below 2 KB.
+
+            It is a secret: whoever has it may use the memory, and there is no other
+            check of who that is. Pass it on as you would a password: in a file that
+            only you can read, not on a command line.
+
+        Raises
+        ------
+        AccessError
+            The window does not allow as much.
+        NoProviderError
+            There is no endpoint of that scope.
+        ClosedError, TypeError, ValueError, Unsupported
+
+        Notes
+        -----
+        Local, blocking (0.3 s if it opens an endpoint). Corresponds to ucp_rkey_pack.
+        What is exported so ends with the window: when it is closed, those who are attached
+        get ClosedError, and nothing more lands. `grant` is for what is to end before.
+        At most 1,024 processes can ever attach to one process.
+        """
+        from .grants import export
+
+        self._one_array("export")
+        return export(self, access, scope)
+
+    def grant(
+        self, start: int, stop: int, access: str | None = None, scope: str | None = None
+    ) -> Grant:
+        """Grant others the elements [start, stop) of this rank, until that is revoked.
+
+        Parameters
+        ----------
+        start, stop : int
+            Elements in C order.
+        access, scope
+            As for `export`.
+
+        Returns
+        -------
+        Grant
+            With `export()`, which returns a ticket, and `revoke()`. `with` revokes it.
+
+        Raises
+        ------
+        BoundsError
+            This rank does not have those elements.
+        AccessError, NoProviderError, ClosedError, TypeError, ValueError, Unsupported
+
+        Notes
+        -----
+        Local, as `export`. Corresponds to binding a memory window (ibv_bind_mw,
+        IBV_ACCESS_MW_BIND). And as ibv_dereg_mr fails then, `close` of the window raises
+        BusyError on all ranks while a grant of any rank is not revoked: the window stays
+        open, and can be used and closed later. Where an exception ends a `with` block,
+        its grants end too.
+        """
+        from .grants import grant
+
+        self._one_array("grant")
+        return grant(self, start, stop, access, scope)
+
+    @property
+    def grants(self) -> tuple[Grant, ...]:
+        """This rank's grants that are not revoked, those of views included. Local."""
+        from .grants import live_grants
+
+        return live_grants(self)
+
+    def _one_array(self, call: str) -> None:
+        window: Any = self
+        if window._in_pieces or window._stride != window._dtype.itemsize:
+            raise not_for(window, call)
+
+    def _check_grants(self) -> None:
+        """Raise BusyError, on all ranks alike, if there are any. Collective."""
+        from .grants import check_grants
+
+        window: Any = self
+        refusal, _ = window._meet(check_grants(window))
+        if refusal is not None:
+            raise refusal
+
+    def _end_grants(self) -> bool:
+        from .grants import end_grants
+
+        return end_grants(self)
 
 
 class Plural:

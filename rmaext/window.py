@@ -480,16 +480,17 @@ class Window(
         rank, it raises the same error on all; the window is closed all the
         same, but its memory is kept until the process ends, since peers may
         still write there. SyncError if a lock is held, or an epoch is open.
+        BusyError, and it stays open, while a grant is not revoked.
         """
         if self._closed:
             return
         with self._group.alone():
             if self.closed:  # by a thread that is done by now
                 return
+            self._check_grants()
             failure = self._unfinished() or self._try_flush()
-            # Once all have met, memory is freed: this rank's threads must have stopped
-            # writing by then. A get or an atomic that was given up may still reach its
-            # target; then all keep their memory.
+            # Once all have met, memory is freed: this rank's threads have stopped writing by
+            # then. What was given up may still reach its target; then all keep their memory.
             busy = self._shut_calls() or self._in_doubt()
             busy = any(lib.rmaext_window_pending(w._handle) for w in self._parts()) or busy
             failure, keep = self._meet(failure, busy)
@@ -550,13 +551,14 @@ class Window(
     def _shut(self, keep: bool) -> None:
         """End the own calls. Without `keep`, which needs all ranks' consent, peers' too."""
         self._mark_closed()
+        ended = self._end_grants()
         if keep:
             return
         self._end_storage()
         if self._block is not None:
             self._group.controls.give(self._block)
         codes = [lib.rmaext_window_close(part._handle) for part in self._parts()]
-        if not any(codes):
+        if ended and not any(codes):
             self._region.release()
             self._group.quit()
 
