@@ -524,7 +524,7 @@ static void landed(struct rmaext_fabric *f, struct rmx_landing *landing,
 	landing->len = len;
 	if (len >= sizeof(magic) && len <= RMX_LONGEST)
 		memcpy(&magic, landing->data, sizeof(magic));
-	if (magic == RMX_REQUEST) {
+	if (magic == RMX_REQUEST && len >= sizeof(struct rmx_request)) {
 		take_reply(f, landing);
 		rmx_card_take(f, landing);
 		landing->since = rmx_now();
