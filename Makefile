@@ -10,6 +10,7 @@
 #   make test-matrix | test-stress              the tests marked so
 #   make test-demanding   the RMA tests over a provider that demands what NICs do
 #   make test-dropin   programs of others that use MPI.Win, on rmaext, with both MPIs
+#   make fuzz          any bytes to the decoders of C and Python, RUNS=1000000 times each
 #   make bench         the table of targets, next to mpi4py's MPI.Win
 #   make check         all that CI runs: lint, type, check-c, test with both MPIs
 #   make lint | type | check-c | asan | tsan | cover | format | clean
@@ -47,7 +48,7 @@ PY_FORMATTED = setup.py rmaext tests examples benchmarks
 .PHONY: demo build test test-serial test-scale test-matrix test-stress test-demanding
 .PHONY: test-dropin
 .PHONY: bench check
-.PHONY: provider check-c asan tsan lint type cover format clean
+.PHONY: provider check-c fuzz asan tsan lint type cover format clean
 
 demo: build
 	$(LAUNCH) --run 4 examples/demo.py $(ARGS)
@@ -172,6 +173,32 @@ tsan: $(C_TESTS:tests/c/%.c=build/tsan/%)
 	for program in $^; do \
 		TSAN_OPTIONS=ignore_noninstrumented_modules=1:die_after_fork=0 \
 		$(LIMIT) 900 setarch -R $$program || exit; done
+
+# Coverage-guided: libFuzzer, with the checks of `make asan`, and atheris. They end
+# with "stat::number_of_executed_units"; "cov" is how many branches were reached.
+RUNS = 1000000
+CLANG = clang
+C_FORMATTED += $(wildcard tests/fuzz/*.c)
+FUZZ_FLAGS = -std=c11 -w -Icsrc -g -O1 $(ASAN_FLAGS)
+FUZZ = -runs=$(RUNS) -max_len=4096 -print_final_stats=1 -artifact_prefix=build/fuzz/
+
+build/fuzz/obj/%.o: csrc/%.c $(HEADERS)
+	@mkdir -p $(@D)
+	$(CLANG) $(FUZZ_FLAGS) -fsanitize=fuzzer-no-link -c $< -o $@
+
+build/fuzz/messages: tests/fuzz/messages.c $(SOURCES:csrc/%.c=build/fuzz/obj/%.o)
+	$(CLANG) $(FUZZ_FLAGS) -fsanitize=fuzzer $^ -o $@ -pthread -ldl -lm
+
+fuzz: build
+	@command -v $(CLANG) >/dev/null || { echo "make fuzz needs $(CLANG)"; exit 1; }
+	$(PYTHON) -m pip install -q --no-build-isolation -e '.[fuzz]'
+	$(MAKE) build/fuzz/messages
+	@mkdir -p build/fuzz/corpus/messages build/fuzz/corpus/records
+	$(PYTHON) tests/fuzz/seeds.py build/fuzz/seeds
+	ASAN_OPTIONS=detect_leaks=0 $(LIMIT) 3600 build/fuzz/messages $(FUZZ) \
+		build/fuzz/corpus/messages build/fuzz/seeds/messages
+	$(LIMIT) 3600 $(PYTHON) tests/fuzz/records.py $(FUZZ) \
+		build/fuzz/corpus/records build/fuzz/seeds/records
 
 # -- style -----------------------------------------------------------------------
 

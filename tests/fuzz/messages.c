@@ -1,0 +1,474 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * libFuzzer: any bytes as a message, to an endpoint with windows of all kinds
+ * and with requests of its own on their way. All of csrc/ is the real thing;
+ * only the provider behind the endpoint is not there. What a message must not
+ * touch lies behind AddressSanitizer's red zones: memory next to a window's,
+ * and next to the message.
+ *
+ * The first bytes say what a stranger cannot guess, and somebody may have
+ * nonetheless: tokens, the secret of the door, the id of a request.
+ */
+#include "executor.h"
+
+#include <sanitizer/asan_interface.h>
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { SIZE = 4096, RANKS = 2, TOKENS = 5, ELEMENTS = 40 };
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static struct rmaext_fabric fabric;
+static uint8_t tokens[TOKENS][RMX_TOKEN];
+static const uint8_t door[RMX_TOKEN] = "the door's, all";
+static rmaext_window *asked; /* of which requests are made */
+static rmaext_window *revocable;
+static rmaext_window *whole;
+
+/* -- a provider that sends nothing, and receives what the fuzzer says */
+
+static bool refuses; /* every other message */
+static bool turn;
+static void *sent[RMX_BOXES + RMX_LANDINGS];
+static size_t sent_count;
+static struct fi_cq_msg_entry arrivals[2];
+static size_t arrival_count;
+
+static ssize_t receive(struct fid_ep *ep, void *buf, size_t len, void *desc,
+		       fi_addr_t from, void *context)
+{
+	(void)ep, (void)buf, (void)len, (void)desc, (void)from, (void)context;
+	return refuses && (turn = !turn) ? -FI_EAGAIN : 0;
+}
+
+static ssize_t later(void *context)
+{
+	if (refuses && (turn = !turn))
+		return -FI_EAGAIN;
+	sent[sent_count++] = context;
+	return 0;
+}
+
+static ssize_t send_one(struct fid_ep *ep, const void *buf, size_t len,
+			void *desc, fi_addr_t to, void *context)
+{
+	(void)ep, (void)buf, (void)len, (void)desc, (void)to;
+	return later(context);
+}
+
+static ssize_t send_pieces(struct fid_ep *ep, const struct fi_msg *msg,
+			   uint64_t flags)
+{
+	(void)ep, (void)flags;
+	return later(msg->context);
+}
+
+static ssize_t inject(struct fid_ep *ep, const void *buf, size_t len,
+		      fi_addr_t to)
+{
+	(void)ep, (void)buf, (void)len, (void)to;
+	return refuses && (turn = !turn) ? -FI_EAGAIN : 0;
+}
+
+static int name_of(struct fid *fid, void *address, size_t *len)
+{
+	const struct sockaddr_in own = {.sin_family = AF_INET, .sin_port = 1};
+
+	(void)fid;
+	*len = sizeof(own);
+	memcpy(address, &own, sizeof(own));
+	return 0;
+}
+
+static int insert(struct fid_av *av, const void *address, size_t count,
+		  fi_addr_t *at, uint64_t flags, void *context)
+{
+	(void)av, (void)address, (void)count, (void)flags, (void)context;
+	*at = 0;
+	return 1;
+}
+
+static ssize_t completions(struct fid_cq *cq, void *buf, size_t count)
+{
+	struct fi_cq_msg_entry *entries = buf;
+	size_t n = 0;
+
+	(void)cq;
+	for (; n < count && n < sent_count; n++)
+		entries[n] = (struct fi_cq_msg_entry){.op_context = sent[n]};
+	memmove(sent, sent + n, (sent_count - n) * sizeof(*sent));
+	sent_count -= n;
+	if (n < count && arrival_count) {
+		entries[n++] = arrivals[0];
+		arrivals[0] = arrivals[1];
+		arrival_count--;
+	}
+	return n ? (ssize_t)n : -FI_EAGAIN;
+}
+
+static const char *words(int code)
+{
+	(void)code;
+	return "an error";
+}
+
+static void endpoint(void)
+{
+	static struct rmaext_library library = {.strerror = words};
+	static struct fi_tx_attr tx = {.inject_size = 64, .iov_limit = 4};
+	static struct fi_rx_attr rx;
+	static struct fi_ep_attr ep_attr = {.max_msg_size = 1 << 30};
+	static struct fi_fabric_attr fabric_attr = {.prov_name = "none"};
+	static struct fi_domain_attr domain_attr = {.mr_key_size = 8};
+	static struct fi_info info = {.addr_format = FI_SOCKADDR_IN,
+				      .tx_attr = &tx,
+				      .rx_attr = &rx,
+				      .ep_attr = &ep_attr,
+				      .domain_attr = &domain_attr,
+				      .fabric_attr = &fabric_attr};
+	static struct fi_ops_msg msg = {
+		.size = sizeof(msg),
+		.recv = receive,
+		.send = send_one,
+		.sendmsg = send_pieces,
+		.inject = inject,
+	};
+	static struct fi_ops_cm cm = {.size = sizeof(cm), .getname = name_of};
+	static struct fi_ops_av av_ops = {.size = sizeof(av_ops),
+					  .insert = insert};
+	static struct fi_ops_cq cq_ops = {.size = sizeof(cq_ops),
+					  .read = completions};
+	static struct fid_ep ep = {.msg = &msg, .cm = &cm};
+	static struct fid_av av = {.ops = &av_ops};
+	static struct fid_cq cq = {.ops = &cq_ops};
+
+	fabric = (struct rmaext_fabric){
+		.lib = &library,
+		.info = &info,
+		.ep = &ep,
+		.av = &av,
+		.cq = &cq,
+		.chunk = 4 << 20,
+		.least = 1,
+		.progress = {.cq_fd = -1, .wake_fd = -1},
+	};
+	pthread_mutex_init(&fabric.lock, NULL);
+	pthread_mutex_init(&fabric.backlog.lock, NULL);
+	if (rmx_slots_make(&fabric) || rmx_executor_start(&fabric) ||
+	    rmx_progress_start(&fabric, 0, 0) ||
+	    rmaext_door_open(&fabric, door))
+		abort();
+}
+
+/* -- windows */
+
+static rmaext_peer *peer(unsigned short port)
+{
+	const struct sockaddr_in it = {.sin_family = AF_INET, .sin_port = port};
+	rmaext_peer *made;
+
+	if (rmaext_peer_add(&fabric, &it, sizeof(it), -1, &made))
+		abort();
+	return made;
+}
+
+/* Over memory of its own; NULL: the other rank's alone. */
+static rmaext_window *window(int number, void *memory, int access, bool dynamic)
+{
+	rmaext_peer *const peers[RANKS] = {peer(1), peer(2)};
+	const uint64_t size[RANKS] = {SIZE, SIZE}, base[RANKS] = {0};
+	const uint8_t rights[RANKS] = {(uint8_t)access, (uint8_t)access};
+	const uint8_t align[RANKS] = {0}, route = RMAEXT_FABRIC;
+	const uint64_t address = 0;
+	void *map = memory, *block;
+	rmaext_members *members;
+	rmaext_blocks *blocks = NULL;
+	rmaext_window *w;
+
+	block = aligned_alloc(64, rmaext_block_bytes(RANKS));
+	memset(block, 0, rmaext_block_bytes(RANKS));
+	if (rmaext_members_new(RANKS, 0, peers, NULL, NULL, &members) ||
+	    rmaext_blocks_new(members, &block, &blocks) ||
+	    rmaext_window_create(&fabric,
+				 &(struct rmaext_targets){
+					 .members = members,
+					 .token = tokens[number],
+					 .size = size,
+					 .base = base,
+					 .access = rights,
+					 .align = align,
+					 .keys = (const uint8_t[16]){0},
+					 .key_len = 8,
+					 .route = &route,
+					 .map = &map,
+					 .address = &address,
+					 .blocks = blocks,
+					 .dynamic = dynamic,
+				 },
+				 (int64_t)1e5, &w))
+		abort();
+	return w;
+}
+
+static void grant_anew(void)
+{
+	const struct rmaext_grant it = {tokens[3], 64, 1024, RMAEXT_READ | 2};
+
+	if (revocable) {
+		if (rmaext_window_close(revocable))
+			abort();
+		rmaext_window_free(revocable);
+	}
+	if (rmaext_grant_open(&fabric, whole, &it, &revocable))
+		abort();
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+	char *memory, *ranges;
+	rmaext_window *dynamic;
+
+	(void)argc, (void)argv;
+	for (int i = 0; i < TOKENS; i++)
+		memset(tokens[i], 'a' + i, RMX_TOKEN);
+	endpoint();
+	memory = aligned_alloc(64, SIZE);
+	memset(memory, 0, SIZE);
+	whole = window(0, memory, RMAEXT_READ | RMAEXT_WRITE, false);
+	memory = aligned_alloc(64, SIZE);
+	memset(memory, 0, SIZE);
+	window(1, memory, RMAEXT_READ, false);
+	dynamic = window(2, NULL, RMAEXT_READ | RMAEXT_WRITE, true);
+	for (int i = 0; i < 2; i++) {
+		ranges = aligned_alloc(64, 256);
+		memset(ranges, 0, 256);
+		if (rmaext_attach(dynamic, ranges, 256))
+			abort();
+	}
+	grant_anew();
+	asked = window(4, NULL, RMAEXT_READ | RMAEXT_WRITE, false);
+	return 0;
+}
+
+/* -- inputs */
+
+static struct rmx_landing *landing(void)
+{
+	struct rmx_executor *ex = &fabric.executor;
+
+	for (unsigned int i = 0; i < ex->landed; i++)
+		if (ex->landings[i].state == RMX_RECEIVING)
+			return &ex->landings[i];
+	return NULL;
+}
+
+/*
+ * Bytes behind it that nobody is to touch: the reply to ranges comes after
+ * them, that to a get at once.
+ */
+static size_t zone(const void *message, size_t len)
+{
+	struct rmx_request q = {0};
+
+	memcpy(&q, message, len < sizeof(q) ? len : sizeof(q));
+	if (q.kind == RMAEXT_GET && q.form != RMX_RANGES)
+		return 0;
+	return ((len + sizeof(struct rmx_reply) + 63) & ~(size_t)63) -
+	       sizeof(struct rmx_reply) - len;
+}
+
+static void arrive(const void *bytes, size_t len)
+{
+	struct rmx_landing *it = landing();
+	const size_t behind = zone(bytes, len);
+	char *data;
+
+	if (!it)
+		return;
+	data = it->data;
+	memcpy(data, bytes, len);
+	ASAN_POISON_MEMORY_REGION(data + len, behind);
+	rmx_executor_complete(&fabric, &it->context, len, NULL);
+	ASAN_UNPOISON_MEMORY_REGION(data + len, behind);
+}
+
+static void request(const uint8_t *how, uint8_t *message, size_t len)
+{
+	struct rmx_request q;
+
+	if (len < sizeof(q)) {
+		arrive(message, len);
+		return;
+	}
+	memcpy(&q, message, sizeof(q));
+	q.magic = RMX_REQUEST;
+	if (how[0] < TOKENS)
+		memcpy(q.token, tokens[how[0]], RMX_TOKEN);
+	if (how[1] & 1)
+		q.name = fabric.peers->name;
+	if (how[1] & 2)
+		q.rank %= RANKS;
+	if (how[1] & 4)
+		q.form = (uint8_t)(1 + q.form % 3);
+	if (how[1] & 8 && len >= sizeof(q) + sizeof(struct rmx_card)) {
+		struct rmx_card *card =
+			(struct rmx_card *)(void *)(message + len -
+						    sizeof(*card));
+
+		q.visits = RMX_WITH_CARD;
+		memcpy(message + len - sizeof(*card), door, sizeof(door));
+		if (how[1] & 16)
+			memcpy((char *)card + offsetof(struct rmx_card, len),
+			       (uint8_t[]){sizeof(struct sockaddr_in), 0}, 2);
+	}
+	if (how[1] & 32 && q.form == RMX_RANGES) /* else none is valid */
+		memset((char *)&q + 4, 0, 4);
+	memcpy(message, &q, sizeof(q));
+	if (how[1] & 64)
+		grant_anew();
+	arrive(message, len);
+}
+
+/* An id of what is on its way, if there is any. */
+static uint64_t id_of(uint8_t number)
+{
+	const struct rmx_executor *ex = &fabric.executor;
+	unsigned int n = ex->made ? number % ex->made : 0;
+
+	for (unsigned int i = 0; i < ex->made; i++, n = (n + 1) % ex->made)
+		if (ex->boxes[n].batch || ex->boxes[n].op)
+			return (uint64_t)ex->boxes[n].generation << 32 | n;
+	return number;
+}
+
+static size_t reply(const uint8_t *how, uint8_t *message, size_t len)
+{
+	struct rmx_reply r;
+
+	if (len < sizeof(r))
+		return len;
+	memcpy(&r, message, sizeof(r));
+	r.magic = RMX_REPLY;
+	if (how[0] & 1)
+		r.id = id_of(how[1]);
+	if (how[0] & 2)
+		memcpy(r.token, tokens[4], RMX_TOKEN);
+	if (how[0] & 4)
+		r.status = 0;
+	memcpy(message, &r, sizeof(r));
+	return len;
+}
+
+/* A request of our own, and the bytes as its answer. */
+static void begun(const uint8_t *how, uint8_t *message, size_t len)
+{
+	static uint64_t buffers[3][ELEMENTS];
+	static int ended;
+	struct rmaext_call call = {
+		.kind = how[2] % 3,
+		.op = RMAEXT_SUM,
+		.type = RMAEXT_UINT64,
+		.rank = 1,
+		.operand = buffers[0],
+		.compare = buffers[1],
+		.result = buffers[2],
+		.count = how[3] % ELEMENTS,
+		.ended = &ended,
+	};
+	rmaext_op *op;
+
+	if (call.kind != RMAEXT_UPDATE) { /* others post reads and writes */
+		call.kind = RMAEXT_UPDATE;
+		call.op = RMAEXT_CSWAP;
+	}
+	if (rmaext_begin(asked, &call, &op) != RMAEXT_PENDING)
+		return;
+	arrive(message, reply(how, message, len));
+	/* not believed: here is one that is, once it has been sent */
+	for (int i = 0; !ended && i < 1000; i++) {
+		struct rmx_reply r = {.magic = RMX_REPLY, .status = -FI_EIO};
+
+		refuses = false;
+		rmx_look(&fabric);
+		r.id = id_of(0);
+		memcpy(r.token, tokens[4], RMX_TOKEN);
+		arrive(&r, sizeof(r));
+	}
+	if (!ended || rmaext_op_release(&op))
+		abort();
+}
+
+/* The same of many elements, read from the queue as in life. */
+static void many(const uint8_t *how, uint8_t *message, size_t len)
+{
+	const int64_t rank = 1;
+	int64_t offsets[ELEMENTS];
+	uint64_t *values = malloc(ELEMENTS * sizeof(*values));
+	const int n = 1 + how[2] % ELEMENTS;
+	struct rmaext_many state;
+	struct rmx_reply r = {.magic = RMX_REPLY, .status = -FI_EIO};
+	struct rmx_landing *first = landing();
+
+	for (int i = 0; i < n; i++)
+		offsets[i] = i * how[3] % (SIZE / 8);
+	/* it will be the first box that is free */
+	r.id = fabric.executor.made;
+	if (fabric.executor.free)
+		r.id = (uint64_t)fabric.executor.free->generation << 32 |
+		       (uint64_t)(fabric.executor.free - fabric.executor.boxes);
+	memcpy(r.token, tokens[4], RMX_TOKEN);
+	if (first && !refuses) {
+		len = reply(how, message, len);
+		if (len >= sizeof(r) && how[0] & 1)
+			memcpy(message + offsetof(struct rmx_reply, id), &r.id,
+			       sizeof(r.id));
+		memcpy(first->data, message, len);
+		arrivals[0] = (struct fi_cq_msg_entry){
+			.op_context = &first->context,
+			.len = len,
+		};
+		arrival_count = 1;
+	}
+	rmaext_many(asked, how[3] & 1 ? RMAEXT_GET : RMAEXT_UPDATE, RMAEXT_SUM,
+		    RMAEXT_UINT64, 8, (uint64_t)n, RMAEXT_ONE_RANK, &rank,
+		    offsets, values, values, &state);
+	rmaext_many_release(&state);
+	arrival_count = 0;
+	free(values);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	static uint8_t message[RMX_LONGEST];
+	struct rmx_landing *it;
+	uint8_t how[4];
+
+	if (size < 5 || size - 5 > sizeof(message))
+		return 0;
+	memcpy(how, data + 1, sizeof(how));
+	size -= 5;
+	memcpy(message, data + 5, size);
+	refuses = data[0] & 16;
+	switch (data[0] % 8) {
+	case 2:
+	case 6:
+		begun(how, message, size);
+		break;
+	case 7: /* seldom: each may wait for a millisecond */
+		many(how, message, size);
+		break;
+	default:
+		request(how, message, size);
+	}
+	refuses = false;
+	/* what waits is tried again, for the last time */
+	for (it = fabric.executor.early; it; it = it->next)
+		it->since = 0;
+	rmx_look(&fabric);
+	return 0;
+}

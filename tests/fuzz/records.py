@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""atheris: any bytes to the decoders of Python, which raise KeyRecordError or nothing.
+
+    python tests/fuzz/records.py [libFuzzer's arguments]
+
+The first byte chooses the decoder, and whether the frame around the rest is made good: a
+checksum would keep everything else from being reached.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import struct
+import sys
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import atheris
+import mpi4py
+
+mpi4py.rc.initialize = False
+
+with atheris.instrument_imports(include=["rmaext.errors", "rmaext.host", "rmaext.keys"]):
+    import rmaext
+    from rmaext import keys
+    from rmaext.host import Hello, choose
+with atheris.instrument_imports(include=["rmaext.ticket", "rmaext.remote"]):
+    from rmaext.remote import RemoteWindow
+    from rmaext.ticket import Ticket
+
+
+def record(data: bytes) -> None:
+    """Read a record of any sort."""
+    failed, payload = keys.decode(data)
+    if failed:
+        keys.error_record(payload)
+
+
+def framed_record(data: bytes) -> None:
+    """Read one whose lengths and checksum are right."""
+    record(keys.encode(data[1:], failed=bool(data[:1] > b"\x7f")))
+
+
+def settled(data: bytes) -> None:
+    """As all ranks do: what one of them says of its failure is raised."""
+    try:
+        keys.settle([keys.encode(b""), keys.encode(data, failed=True)], None)
+    except rmaext.KeyRecordError:
+        pass
+    except Exception as exc:
+        if not str(exc).startswith("rank 1: "):  # it is not the error that was sent
+            raise
+
+
+def window(data: bytes) -> None:
+    """Read what a window is on a rank."""
+    it = keys.WindowRecord.unpack(data)
+    if keys.WindowRecord.unpack(it.pack()) != it:
+        raise RuntimeError(f"{it} is read as something else")
+
+
+def hello(data: bytes) -> None:
+    """Read what a rank says of its host, and choose endpoints with it."""
+    it = Hello.parse(data)
+    for scope in ("host", "network"):
+        try:
+            choose([it, it], scope)
+        except (rmaext.NoProviderError, ValueError):
+            pass
+
+
+def ticket(data: bytes) -> None:
+    """Read a blob."""
+    it = Ticket.parse(data)
+    if Ticket.parse(it.pack()) != it:
+        raise RuntimeError(f"{it} is read as something else")
+    far = RemoteWindow.__new__(RemoteWindow)
+    far._describe(it)
+    far._closed = True
+
+
+def framed_ticket(data: bytes) -> None:
+    """Read one whose length and checksum are right."""
+    body = struct.pack("<4sII", b"rmxT", 1, len(data)) + data
+    ticket(body + struct.pack("<I", zlib.crc32(body)))
+
+
+DECODERS: list[Callable[[bytes], None]] = [
+    *(record, framed_record, settled, window, hello, ticket, framed_ticket),
+]
+
+
+def one(data: bytes) -> None:
+    """Give some bytes to a decoder."""
+    if not data:
+        return
+    try:
+        DECODERS[data[0] % len(DECODERS)](data[1:])
+    except rmaext.KeyRecordError:
+        pass
+
+
+_JSON = [DECODERS.index(it) for it in (settled, hello, framed_ticket)]
+_VALUES = (
+    *(None, True, 0, -1, 1.5, 2**63, 2**64, "", "O", "ab" * 16, "f8,f8", "<M8[ns]", "127.0.0.1"),
+    *([], [[]], {}, [[["t", "n"], "<i4", [2]]], [["a", "<i4"], ["a", "<i4"]], "\0", "\ud800"),
+)
+
+
+def _change(it: Any, rng: random.Random) -> Any:
+    """Return JSON with something in it changed."""
+    if isinstance(it, dict) and it and rng.random() < 0.9:
+        key = rng.choice(sorted(it))
+        if rng.random() < 0.05:
+            return {k: v for k, v in it.items() if k != key}
+        return it | {key: _change(it[key], rng)}
+    if isinstance(it, list) and it and rng.random() < 0.7:
+        at = rng.randrange(len(it))
+        return [*it[:at], _change(it[at], rng), *it[at + 1 :]] + it[: rng.randrange(2)]
+    if isinstance(it, str) and rng.random() < 0.5:
+        text = bytearray(it.encode("utf-8", "surrogatepass"))
+        return atheris.Mutate(bytes(text), len(text) + 8).decode(errors="replace")
+    if isinstance(it, int) and rng.random() < 0.5:
+        return it + rng.choice((-1, 1, 8, 1 << 32, 1 << 63))
+    return rng.choice(_VALUES)
+
+
+def mutate(data: bytes, most: int, seed: int) -> bytes:
+    """Change bytes, or what they mean where they are JSON."""
+    rng = random.Random(seed)
+    if data and data[0] % len(DECODERS) in _JSON and rng.random() < 0.8:
+        with contextlib.suppress(ValueError, RecursionError):
+            changed = json.dumps(_change(json.loads(data[1:]), rng)).encode()
+            return (data[:1] + changed)[:most]
+    made: bytes = atheris.Mutate(data, most)
+    return made
+
+
+if __name__ == "__main__":
+    atheris.Setup(sys.argv, one, custom_mutator=mutate)
+    atheris.Fuzz()

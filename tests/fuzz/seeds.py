@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Write what the fuzzers start from, good messages and records: seeds.py FOLDER."""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import mpi4py
+
+mpi4py.rc.initialize = False
+
+from rmaext import keys  # noqa: E402
+from rmaext.config import Config  # noqa: E402
+from rmaext.host import Hello  # noqa: E402
+from rmaext.library import Candidate  # noqa: E402
+from rmaext.ticket import ORDER, Ticket  # noqa: E402
+
+PUT, GET, UPDATE = range(3)
+SUM, NO_OP, CSWAP = 2, 10, 12
+UINT64, LONG_DOUBLE = 7, 12
+ELEMENTS, RANGES, LOOPS = 1, 2, 3
+MANY = 7  # of messages.c: its first byte chooses what the bytes are
+
+_LO = Candidate("tcp;ofi_rxm", "lo", "lo", "127.0.0.1", 8)
+_ETH = Candidate("tcp;ofi_rxm", "eth0", "eth0", "10.0.0.2", 24)
+
+
+def request(form: int, count: int, body: bytes, **given: int) -> bytes:
+    """Return a request, as struct rmx_request has it."""
+    it = {"kind": 0, "type": 0, "op": 0, "fetch": 0, "unit": 0, "rank": 1, **given}
+    head = struct.pack("=IBBBB16s", 0x32516D72, it["kind"], it["type"], it["op"], it["fetch"], b"")
+    head += struct.pack("=QQIIQBBB5x", 1, 0, it["rank"], count, it["unit"], form, 0, 0)
+    return head + body
+
+
+def part(offset: int, count: int, values: bytes, **given: int) -> bytes:
+    """Return a range, padded."""
+    it = {"unit": 1, "kind": 4, "op": 0, "type": 0, "flags": 0, "slot": 0, **given}
+    names = ("unit", "kind", "op", "type", "flags", "slot")
+    head = struct.pack("=QQIBBBBH6x", offset, count, *(it[name] for name in names))
+    return (head + values).ljust((len(head + values) + 15) // 16 * 16, b"\0")
+
+
+def messages() -> list[bytes]:
+    """Return inputs of messages.c."""
+    eight, values = struct.pack("=4Q", 8, 64, 128, 72), struct.pack("=4Q", 1, 2, 3, 4)
+    update = {"kind": UPDATE, "op": SUM, "type": UINT64, "unit": 8}
+    loops = struct.pack("=3Qqq", 1, 64, 0, 4, 8)
+    ranges = part(64, 16, bytes(16)) + part(128, 1, values[:8], kind=3, unit=8, op=SUM, type=UINT64)
+    more = part(64, 1, values[:16], kind=3, unit=8, op=CSWAP, type=UINT64, flags=1)
+    more += part(72, 1, b"", kind=3, unit=8, op=NO_OP, type=UINT64, flags=1)
+    wide = part(64, 2, bytes(32), kind=3, unit=16, op=SUM, type=LONG_DOUBLE)
+    sent = [
+        request(ELEMENTS, 4, eight + values, kind=PUT, unit=8),
+        request(ELEMENTS, 4, eight, kind=GET, unit=8),
+        request(ELEMENTS, 4, eight + values, fetch=1, **update),
+        request(LOOPS, 4, loops + values, kind=PUT, unit=8),
+        request(LOOPS, 4, loops, kind=GET, unit=8),
+        request(LOOPS, 4, loops + values, **update),
+        request(RANGES, 2, ranges),
+        request(RANGES, 2, more),
+        request(RANGES, 1, wide),
+        request(RANGES, 1, part(0, 0, b"")),
+        request(RANGES, 1, part(0, 8, bytes(16), flags=2, slot=3)[: 32 + 8]),
+    ]
+    found = []
+    for message in sent:
+        for token in range(5):
+            found.append(bytes([0, token, 2 + 32, 0, 0]) + message)
+        found.append(bytes([16, 3, 1 + 2, 0, 0]) + message)
+    card = bytes(16) + struct.pack("=H", 16) + struct.pack("=HHI8x", 2, 9, 1).ljust(238, b"\0")
+    guest = sent[-2] + card
+    found += [bytes([0, 3, how, 0, 0]) + guest for how in (8, 8 + 16, 8 + 16 + 64)]
+    for size in (0, 8, 64):
+        answer = struct.pack("=IiQ16s", 0x32416D72, 0, 0, b"") + bytes(size)
+        found += [bytes([mode, 7, 0, 2, 8]) + answer for mode in (2, 6, MANY)]
+        found.append(bytes([MANY, 7, 0, 7, 1]) + answer)
+    return found
+
+
+def records() -> list[bytes]:
+    """Return inputs of records.py; the first byte is the decoder's number."""
+    made = Hello.make(Config.read(), "ab" * 16, candidates=[_LO, _ETH], version="1.17")
+    dtypes = ("<f8", [["a", "<i4"], ["", "|V4"], ["b", "<f8", [2, 3]]], [[["t", "n"], "|u1"]])
+    hello = made.pack()
+    window = keys.WindowRecord(800, 16, 3, "<f8", bytes(8), 4096, (10, 10), (5, 6, 7, 8), 2).pack()
+    error = json.dumps({"type": "ValueError", "errno": 3, "text": "words"}).encode()
+    found = [b"\0" + keys.encode(window), b"\0" + keys.encode(error, True), b"\1\xff" + error]
+    found += [b"\1\0" + window, b"\2" + error, b"\3" + window, b"\4" + hello]
+    for dtype, unit in zip(dtypes, (8, 56, 1), strict=True):
+        it = Ticket(
+            order=ORDER,
+            scope="host",
+            net=made.net,
+            node="",
+            pids=made.pids,
+            pid=made.pid,
+            started=made.started,
+            beacon="ab" * 16,
+            endpoint=_LO,
+            address="02000000" * 4,
+            door="cd" * 16,
+            token="ef" * 16,
+            name="1[2:3]",
+            size=6 * unit,
+            access=3,
+            align=8,
+            dtype=dtype,
+            shape=[2, 3],
+        )
+        payload = json.dumps(asdict(it)).encode()
+        found += [b"\5" + it.pack(), b"\6" + payload]
+    return found
+
+
+def main(folder: Path) -> None:
+    """Write them, a file each."""
+    for name, inputs in (("messages", messages()), ("records", records())):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for number, data in enumerate(inputs):
+            (folder / name / f"seed-{number}").write_bytes(data)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
