@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Grants, and guests: an endpoint that the owner has never heard of. */
+#include "check.h"
+#include "internal.h"
+
+enum { SIZE = 4096, FIRST = 64, PART = 1024 };
+
+static const uint8_t secret[RMX_TOKEN] = "fifteen letters";
+static const uint8_t wrong[RMX_TOKEN] = "fifteen lettres";
+static const uint8_t token[RMX_TOKEN] = "another fifteen";
+
+struct visit {
+	rmaext_fabric *fabric;
+	rmaext_window *window;
+};
+
+/* What the announcement comes to. */
+static int visit(struct visit *v, const struct rig *r, const uint8_t *door,
+		 double seconds)
+{
+	struct rmaext_visit it = {
+		.token = token,
+		.door = door,
+		.size = PART,
+		.access = RMAEXT_READ | RMAEXT_WRITE,
+		.align = 0,
+		.timeout = (int64_t)(seconds * 1e9),
+	};
+
+	if (!v->fabric)
+		v->fabric = fabric_open(true, false);
+	it.owner = peer_of(v->fabric, r->target);
+	OK(rmaext_visit_open(v->fabric, &it, &v->window));
+	OK(rmaext_visit_announce(v->window));
+	return flush_for(v->window, 0, seconds);
+}
+
+static void leave(struct visit *v, bool ends)
+{
+	OK(rmaext_window_close(v->window));
+	rmaext_window_free(v->window);
+	if (ends)
+		OK(rmaext_fabric_close(&v->fabric));
+}
+
+static rmaext_window *grant(const struct rig *r)
+{
+	const struct rmaext_grant it = {token, FIRST, PART,
+					RMAEXT_READ | RMAEXT_WRITE};
+	rmaext_window *granted;
+
+	OK(rmaext_grant_open(r->target, r->there, &it, &granted));
+	return granted;
+}
+
+static void end(rmaext_window *granted)
+{
+	OK(rmaext_window_close(granted));
+	rmaext_window_free(granted);
+}
+
+static void door(void)
+{
+	rmaext_window *granted;
+	struct visit v = {0};
+	struct rig r;
+
+	rig_open(&r, (struct rig_options){
+			     .size = SIZE, .two = true, .served = true});
+	granted = grant(&r);
+	EQUAL(visit(&v, &r, secret, 0.3), -FI_ETIMEDOUT); /* it is closed */
+	leave(&v, false);
+	OK(rmaext_door_open(r.target, secret));
+	EQUAL(visit(&v, &r, wrong, 0.3), -FI_ETIMEDOUT);
+	EQUAL(r.target->guests, 0);
+	leave(&v, false);
+	OK(visit(&v, &r, secret, 10));
+	EQUAL(r.target->guests, 1);
+	leave(&v, false);
+	OK(visit(&v, &r, secret, 10));
+	EQUAL(r.target->guests, 1); /* it is the same */
+	leave(&v, true);
+	end(granted);
+	rig_close(&r);
+}
+
+static void full(void)
+{
+	struct visit one = {0}, other = {0};
+	rmaext_window *granted;
+	struct rig r;
+
+	rig_open(&r, (struct rig_options){
+			     .size = SIZE, .two = true, .served = true});
+	granted = grant(&r);
+	OK(rmaext_door_open(r.target, secret));
+	OK(visit(&one, &r, secret, 10));
+	r.target->guests = 1024;
+	EQUAL(visit(&other, &r, secret, 0.3), -FI_ETIMEDOUT);
+	leave(&other, true);
+	leave(&one, false); /* one that it knows is welcome still */
+	OK(visit(&one, &r, secret, 10));
+	leave(&one, true);
+	end(granted);
+	rig_close(&r);
+}
+
+static void operations(void)
+{
+	static char out[PART], in[PART];
+	rmaext_window *granted;
+	struct visit v = {0};
+	uint64_t one = 1, old, got;
+	struct rig r;
+	rmaext_op *op;
+
+	rig_open(&r, (struct rig_options){
+			     .size = SIZE, .two = true, .served = true});
+	granted = grant(&r);
+	OK(rmaext_door_open(r.target, secret));
+	OK(visit(&v, &r, secret, 10));
+	fill(out, PART, 1);
+	OK(put(v.window, 0, out, PART));
+	OK(flush(v.window));
+	CHECK(!memcmp(r.window_memory + FIRST, out, PART));
+	for (int i = 0; i < FIRST; i++)
+		EQUAL(r.window_memory[i], 0);
+	for (int i = FIRST + PART; i < SIZE; i++)
+		EQUAL(r.window_memory[i], 0);
+	OK(get(v.window, 0, in, PART));
+	CHECK(!memcmp(in, out, PART));
+	memcpy(&old, out + 8, sizeof(old));
+	OK(fetch_add(v.window, 8, RMAEXT_UINT64, &one, &got, 1));
+	CHECK(got == old);
+	EQUAL(put(v.window, 1, out, PART), -ERANGE);
+	/* neither reads nor writes go by key */
+	EQUAL(rmaext_connect(v.window, 0, &op), -FI_EOPNOTSUPP);
+	end(granted);
+	memcpy(in, r.window_memory + FIRST, PART);
+	OK(put(v.window, 0, out, PART));
+	EQUAL(flush(v.window), -FI_ESHUTDOWN);
+	EQUAL(get(v.window, 0, out, PART), -FI_ESHUTDOWN);
+	EQUAL(fetch_add(v.window, 8, RMAEXT_UINT64, &one, &got, 1),
+	      -FI_ESHUTDOWN);
+	CHECK(!memcmp(r.window_memory + FIRST, in, PART));
+	leave(&v, false);
+	EQUAL(visit(&v, &r, secret, 10), -FI_ESHUTDOWN);
+	leave(&v, true);
+	rig_close(&r);
+}
+
+/* Attached to in its own process: the guest's window is no target. */
+static void own(void)
+{
+	rmaext_window *granted;
+	struct visit v = {0};
+	uint64_t value = 7;
+	struct rig r;
+
+	rig_open(&r, (struct rig_options){
+			     .size = SIZE, .two = true, .served = true});
+	granted = grant(&r);
+	OK(rmaext_door_open(r.target, secret));
+	v.fabric = r.target;
+	OK(visit(&v, &r, secret, 10));
+	OK(put(v.window, 8, &value, sizeof(value)));
+	OK(flush(v.window));
+	CHECK(!memcmp(r.window_memory + FIRST + 8, &value, sizeof(value)));
+	leave(&v, false);
+	end(granted);
+	rig_close(&r);
+}
+
+const struct test tests[] = {
+	{"door", door, NULL, NULL},
+	{"full", full, NULL, NULL},
+	{"operations", operations, NULL, NULL},
+	{"own", own, NULL, NULL},
+	{0},
+};
