@@ -16,6 +16,7 @@ import zlib
 from dataclasses import fields, replace
 
 import launch
+import netns
 import numpy as np
 import pytest
 from guarded import Guarded, neighbour, noise, same
@@ -566,6 +567,39 @@ def test_fork(alone):
     assert far.get(0, 3, 1)[0] == 3
     far.close()
     given.revoke()
+
+
+def test_another_host():
+    """Over the cable; a ticket for the owner's host alone says so."""
+    if netns.missing():
+        pytest.skip(f"no network namespaces: {netns.missing()}")
+    with netns.namespaces(2) as (first, second):
+        second.decoy("docker0", "172.17.0.1/16")
+        netns.join("cable", [(first, "10.77.0.1/24"), (second, "10.77.0.2/24")])
+
+        def there(host, code, iface):
+            command = ["nsenter", f"--net=/proc/{host.pid}/ns/net", sys.executable, "-c", code]
+            env = launch.environment({"RMAEXT_IFACE": iface})
+            return subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+            )
+
+        both = "print(win.export(scope='network').hex(), flush=True)\n"
+        code = OWNER.replace("sys.stdin", both + "sys.stdin")
+        with there(first, code, "cable") as owner:
+            near, far = owner.stdout.readline().strip(), owner.stdout.readline().strip()
+            code = GUEST.replace("sys.stdin.buffer.read()", "b''") + (
+                f"try:\n    RemoteWindow.attach(bytes.fromhex('{near}'))\n"
+                "except NotLocalError:\n    print('not local')\n"
+                f"with RemoteWindow.attach(bytes.fromhex('{far}')) as far:\n"
+                "    print(far.fetch_add(1.0, 0), far.fabric.address)\n"
+            )
+            with there(second, code, None) as it:
+                said = it.communicate(timeout=40)[0]
+            owner.communicate("", timeout=20)
+        assert said.splitlines()[0] == "not local"
+        assert "0.0" in said
+        assert "10.77.0.2" in said
 
 
 def test_another_job(mpirun):
