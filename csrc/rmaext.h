@@ -552,6 +552,8 @@ int rmaext_window_view(rmaext_window *of, const struct rmaext_view *view,
  * threads' calls are in flight, which may write to other ranks' memory.
  */
 int rmaext_window_shut(rmaext_window *window);
+/* after that, where it is not to be closed yet */
+void rmaext_window_reopen(rmaext_window *window);
 /*
  * Later operations fail with -FI_ESHUTDOWN. -FI_EBUSY while transfers or other
  * threads' calls are in flight: the window is closed to new ones, its memory

@@ -385,6 +385,13 @@ int rmaext_window_shut(rmaext_window *w)
 	return 0;
 }
 
+void rmaext_window_reopen(rmaext_window *w)
+{
+	/* a fabric that is closed has closed its windows for good */
+	if (!w->fabric || !atomic_load(&w->fabric->gate.closed))
+		atomic_store(&w->gate.closed, false);
+}
+
 int rmaext_window_close(rmaext_window *w)
 {
 	struct rmaext_fabric *f = w->fabric;

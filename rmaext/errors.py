@@ -19,6 +19,7 @@ __all__ = [
     "BusyError",
     "ClosedError",
     "FlagsError",
+    "GrantError",
     "KeyRecordError",
     "KeyRejectedError",
     "LibraryError",
@@ -153,6 +154,10 @@ class TooSmallError(RmaError, ValueError):
 
 class BusyError(RmaError, RuntimeError):
     """Somebody else still uses it (-FI_EBUSY)."""
+
+
+class GrantError(BusyError):
+    """Grants of a window are not revoked: it stays open."""
 
 
 _LOST = (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import _lifetime, memory
 from ._lib import ffi, lib
 from .config import Config
-from .errors import AccessError, BoundsError, BusyError, ClosedError, from_c
+from .errors import AccessError, BoundsError, BusyError, ClosedError, GrantError, from_c
 from .fabric import Fabric
 from .host import Beacon, Hello, choose
 from .network import offers
@@ -198,14 +198,14 @@ def live_grants(window: Any) -> tuple[Grant, ...]:
     return tuple(vars(_root(window)).get("_grants", {}).values())
 
 
-def check_grants(window: Any) -> BusyError | None:
+def check_grants(window: Any) -> GrantError | None:
     """Return the error of closing a window with grants that live."""
     live = live_grants(window)
     if not live:
         return None
     which = ", ".join(f"[{it.start}:{it.stop}]" for it in live[:4]) + (", ..." * (len(live) > 4))
     text = f"close: window {window._name}: grants are not revoked: {which}"
-    return BusyError(errno.EBUSY, text, call="close")
+    return GrantError(errno.EBUSY, text, call="close")
 
 
 def end_grants(window: Any) -> bool:

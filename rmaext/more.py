@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .errors import Unsupported
+from ._lib import lib
+from .errors import GrantError, Unsupported
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -273,7 +274,7 @@ class MoreWindows:
         -----
         Local, as `export`. Corresponds to binding a memory window (ibv_bind_mw,
         IBV_ACCESS_MW_BIND). And as ibv_dereg_mr fails then, `close` of the window raises
-        BusyError on all ranks while a grant of any rank is not revoked: the window stays
+        GrantError on all ranks while a grant of any rank is not revoked: the window stays
         open, and can be used and closed later. Where an exception ends a `with` block,
         its grants end too.
         """
@@ -294,14 +295,18 @@ class MoreWindows:
         if window._in_pieces or window._stride != window._dtype.itemsize:
             raise not_for(window, call)
 
-    def _check_grants(self) -> None:
-        """Raise BusyError, on all ranks alike, if there are any. Collective."""
+    def _check_grants(self) -> GrantError | None:
+        """Return the error of closing the window now, if there are any."""
         from .grants import check_grants
 
-        window: Any = self
-        refusal, _ = window._meet(check_grants(window))
-        if refusal is not None:
-            raise refusal
+        return check_grants(self)
+
+    @staticmethod
+    def _reopen(windows: list[Window]) -> None:
+        """Undo what has refused operations of windows."""
+        for window in windows:
+            lib.rmaext_window_reopen(window._handle)
+            window._closed = False
 
     def _end_grants(self) -> bool:
         from .grants import end_grants

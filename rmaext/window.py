@@ -25,6 +25,7 @@ from .errors import (
     AccessError,
     BoundsError,
     ClosedError,
+    GrantError,
     NotLocalError,
     from_c,
     from_code,
@@ -480,21 +481,24 @@ class Window(
         rank, it raises the same error on all; the window is closed all the
         same, but its memory is kept until the process ends, since peers may
         still write there. SyncError if a lock is held, or an epoch is open.
-        BusyError, and it stays open, while a grant is not revoked.
+        GrantError, and it stays open, while a grant is not revoked.
         """
         if self._closed:
             return
         with self._group.alone():
             if self.closed:  # by a thread that is done by now
                 return
-            self._check_grants()
-            failure = self._unfinished() or self._try_flush()
+            failure = self._unfinished() or self._try_flush() or self._check_grants()
+            was_open = [window for window in self._family() if not window._closed]
             # Once all have met, memory is freed: this rank's threads have stopped writing by
             # then. What was given up may still reach its target; then all keep their memory.
             busy = self._shut_calls() or self._in_doubt()
             busy = any(lib.rmaext_window_pending(w._handle) for w in self._parts()) or busy
             failure, keep = self._meet(failure, busy)
-            self._shut(keep)
+            if isinstance(failure, GrantError):
+                self._reopen(was_open)
+            else:
+                self._shut(keep)
         if failure is not None:
             raise failure
 
@@ -507,11 +511,14 @@ class Window(
         """Refuse operations from now on; return the window with its parts and views."""
         self._closed = True
         # other threads may make more: those see that the window is closed
-        views = [] if self._views is None else [ref() for ref in self._views.valuerefs()]
-        windows = [*self._parts(), *(view for view in views if view is not None)]
+        windows = self._family()
         for window in windows:
             window._closed = True
         return windows
+
+    def _family(self) -> list[Window]:
+        views = [] if self._views is None else [ref() for ref in self._views.valuerefs()]
+        return [*self._parts(), *(view for view in views if view is not None)]
 
     def _parts(self) -> list[Window]:
         """Return those whose C windows this one has."""
@@ -528,14 +535,15 @@ class Window(
         """Wait for all ranks. Collective.
 
         Return the error that one of them brings, and whether any has an error
-        or is busy: then no rank may free memory.
+        or is busy: then no rank may free memory. A GrantError only if there is no other.
         """
         group = self._group
+        level = 0 if failure is None else 2 if isinstance(failure, GrantError) else 3
         try:
             with group.in_step():
-                worst = group.reduce(2 if failure else int(busy))
-                if worst == 2:
-                    record = failed(failure) if failure else succeeded()
+                worst = group.reduce(level or int(busy))
+                if worst >= 2:
+                    record = failed(failure) if failure and level == worst else succeeded()
                     received = group.gather(record)
         except BaseException:
             self._shut(keep=True)  # this rank is out of step with the others
@@ -543,7 +551,7 @@ class Window(
         if worst < 2:
             return None, worst == 1
         try:
-            settle(received, failure)
+            settle(received, failure if level == worst else None)
         except Exception as exc:
             return exc, True
         return None, True

@@ -364,11 +364,16 @@ def test_revoke_while_used(comm):
 def test_close_refuses(world):
     """On all ranks alike while any rank's grant lives; the window can be used and closed later."""
     win = rmaext.Window.allocate(world, 10)
+    part, shut = win.subwindow(0, 3), win.subwindow(0, 2)
+    shut.close()
     last = world.size - 1
     given = win.grant(2, 5) if world.rank == last else None
-    error = refuses(win.close, rmaext.BusyError, rf"rank {last}: .*\[2:5\]")
+    error = refuses(win.close, rmaext.GrantError, rf"rank {last}: .*\[2:5\]")
     assert error.errno == errno.EBUSY
     assert not win.closed
+    assert not part.closed
+    assert part.get(0).size == 3
+    assert shut.closed
     win.put(np.ones(10), neighbour(world))
     win.fence()
     assert same(win.local, np.ones(10))
