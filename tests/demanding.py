@@ -2,7 +2,7 @@
 """The demanding provider of tests/provider: how a job gets it, and what it found.
 
 Its modes are those of DEMAND_MODE, as "verbs" or "raw+local"; ":N" behind one is
-the size of its keys.
+the size of its keys, "@N" behind that keeps completions back for N microseconds.
 """
 
 from __future__ import annotations
@@ -19,18 +19,21 @@ MODES = (
     *("verbs", "efa", "cxi", "local", "raw", "virt_addr", "allocated", "prov_key"),
     *("mmu_notify", "rma_event", "endpoint", "hmem", "collective", "async", "pmem"),
     *("none:1", "none:2", "none:4", "raw:1", "raw:4096", "raw+verbs:64", "verbs+endpoint+async"),
+    "efa@300",
 )
 
 
 def environment(mode: str, folder: str | Path) -> dict[str, str]:
     """Return the variables for a job that runs over it; `folder` gets the reports."""
-    bits, _, size = mode.partition(":")
+    rest, _, delay = mode.partition("@")
+    bits, _, size = rest.partition(":")
     return {
         "RMAEXT_PROVIDER": "demand",
         "FI_PROVIDER_PATH": str(FOLDER),
         "DEMAND_MODE": bits,
         "DEMAND_REPORT": str(Path(folder, "report")),
         **({"DEMAND_KEY_SIZE": size} if size else {}),
+        **({"DEMAND_DELAY_US": delay} if delay else {}),
     }
 
 

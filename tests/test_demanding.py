@@ -82,7 +82,7 @@ WORK = """
 """
 
 
-@pytest.mark.parametrize("mode", ["efa", "cxi", "raw:4096", "none:1"])
+@pytest.mark.parametrize("mode", ["verbs", "cxi", "raw:4096@300", "none:1"])
 def test_job_keeps_the_rules(mode: str, tmp_path: Path) -> None:
     env = demanding.environment(mode, tmp_path) | {"RMAEXT_ROUTE": "fabric"}
     done = mpirun(2, WORK, env=env)
@@ -124,4 +124,33 @@ def test_faults_are_typed(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "fi_mr_regattr" in done.stdout
+    assert not list(demanding.complaints(tmp_path, 1))
+
+
+def test_failing_completions(tmp_path: Path) -> None:
+    """What the provider reports as failed is an error of that operation, and of no other."""
+    env = demanding.environment("efa", tmp_path) | {"RMAEXT_ROUTE": "fabric"}
+    done = run_python(
+        """
+        import os
+        import numpy as np, rmaext
+        from mpi4py import MPI
+        with rmaext.Window(MPI.COMM_SELF, np.arange(100)) as win:
+            for name, failing in {
+                "get": lambda: win.get(0, 0, 5),
+                "put": lambda: (win.put(np.arange(100), 0), win.flush(0)),
+                "add": lambda: win.fetch_add(5, 0, 3),
+            }.items():
+                os.environ["DEMAND_FAULT"] = "completion:*:EIO"
+                try:
+                    failing()
+                except rmaext.RmaError as error:
+                    print(name, error.errno)
+                del os.environ["DEMAND_FAULT"]
+                assert win.get(0, 1, 1)[0] == 1
+        """,
+        env=env,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.split() == ["get", "5", "put", "5", "add", "5"]
     assert not list(demanding.complaints(tmp_path, 1))
