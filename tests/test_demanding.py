@@ -154,3 +154,36 @@ def test_failing_completions(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.split() == ["get", "5", "put", "5", "add", "5"]
     assert not list(demanding.complaints(tmp_path, 1))
+
+
+@pytest.mark.parametrize("count", [1, 128, 100_000])
+def test_registration_is_off_the_data_path(count: int, tmp_path: Path) -> None:
+    """However often a buffer is used, it is registered once, or copied."""
+    registrations = []
+    for times in (2, 40):
+        folder = tmp_path / str(times)
+        folder.mkdir()
+        env = demanding.environment("verbs", folder) | {"RMAEXT_ROUTE": "fabric"}
+        done = run_python(
+            """
+            import sys
+            import numpy as np, rmaext
+            from mpi4py import MPI
+            times, count = map(int, sys.argv[1:])
+            buffer = np.ones(count, "i8")
+            with rmaext.Window(MPI.COMM_SELF, np.zeros(count, "i8")) as win:
+                for _ in range(times):
+                    win.put(buffer, 0)
+                    win.flush(0)
+                    win.get(0, 0, count, out=buffer)
+                    win.fetch_add(1, 0, 0)
+            """,
+            str(times),
+            str(count),
+            env=env,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert not list(demanding.complaints(folder, 1))
+        assert demanding.calls(folder, "read") >= [times]
+        registrations += demanding.calls(folder, "regattr")
+    assert registrations[0] == registrations[1] > 0
