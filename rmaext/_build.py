@@ -59,6 +59,7 @@ SOURCES = [
     "place.c",
     "progress.c",
     "range.c",
+    "record.c",
     "region.c",
     "request.c",
     "rma.c",
