@@ -79,7 +79,7 @@ static bool head_read(struct head *h, const uint8_t *at, size_t len)
 	h->dtype = h->shape + h->shape_len;
 	h->key = h->dtype + h->dtype_len;
 	return len - HEAD == h->shape_len + h->dtype_len + h->key_len &&
-	       h->access & (RMAEXT_READ | RMAEXT_WRITE) &&
+	       (h->access & (RMAEXT_READ | RMAEXT_WRITE)) &&
 	       h->access <= (RMAEXT_READ | RMAEXT_WRITE | RMAEXT_STORED) &&
 	       h->base <= UINT64_MAX - h->size &&
 	       h->address <= UINT64_MAX - h->size && h->fresh <= 1;

@@ -191,8 +191,9 @@ class WindowRecord(NamedTuple):
         body = payload[_HEAD.size :]
         if len(body) != 8 * n_shape + n_dtype + n_key:
             _malformed("lengths inside the window record do not match")
-        ends = size + base, size + address
-        if not access & 3 or access > 7 or fresh > 1 or max(ends) >= 1 << 64:
+        if not access & 3 or access > 7 or fresh > 1:
+            _malformed("window record out of range")
+        if size + base >= 1 << 64 or size + address >= 1 << 64:
             _malformed("window record out of range")
         shape = struct.unpack_from(f"<{n_shape}Q", body)
         try:
