@@ -166,6 +166,8 @@ build/provider/selftest: $(SELF_TEST) tests/provider/selftest/selftest.h
 	@mkdir -p $(@D)
 	$(CC) $(C_FLAGS) -g -O1 $(SELF_TEST) -o $@ -pthread -ldl
 
+build/asan/origin build/tsan/origin: build/provider/demand-fi.so
+
 asan: $(C_TESTS:tests/c/%.c=build/asan/%)
 	for program in $^; do $(LIMIT) 600 $$program || exit; done
 

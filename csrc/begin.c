@@ -35,6 +35,9 @@ void rmx_begun_less(struct rmaext_op *op)
 
 	if (atomic_fetch_sub(&op->open, 1) > 1)
 		return;
+	if (op->result && !atomic_load(&op->error))
+		memcpy(op->result, op->local, op->len);
+	rmx_op_let_go(op);
 	__atomic_store_n(op->ended, 1, __ATOMIC_RELEASE);
 	atomic_fetch_sub(&target->pending, RMX_A_PUT + 1);
 	atomic_fetch_add(&f->backlog.ended, 1);
@@ -72,7 +75,7 @@ static int tell(struct rmaext_op *op)
 
 void rmx_begun_free(struct rmaext_op *op)
 {
-	free(op);
+	rmx_op_dispose(op);
 }
 
 /* -- the backlog; its lock is held */
@@ -197,25 +200,9 @@ void rmx_backlog_shut(struct rmaext_fabric *f,
 
 /* -- begin */
 
-/* Out of its slot, if it is in one; nothing in it points to itself. */
-static struct rmaext_op *set_apart(struct rmaext_op *op)
-{
-	struct rmaext_op *it = op;
-
-	if (!op->slot)
-		return op;
-	it = malloc(sizeof(*it));
-	if (it)
-		memcpy(it, op, sizeof(*it));
-	rmx_slot_give(op->fabric, op->target->member->peer, op->slot);
-	if (it)
-		it->slot = NULL;
-	return it;
-}
-
 /*
- * Make a request of a new operation that has no payload of its own. The
- * caller is inside the window.
+ * Make a request of a new operation that has no payload but a copy. The caller
+ * is inside the window.
  */
 int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p)
 {
@@ -225,7 +212,7 @@ int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p)
 	struct rmaext_error record;
 	bool first, done;
 
-	op = set_apart(op);
+	op = rmx_op_apart(op);
 	if (!op)
 		return rmx_fail(-FI_ENOMEM, rank, "malloc", "request");
 	op->ended = ended;
@@ -257,19 +244,16 @@ int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p)
 static int put_new(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		   const void *buf, uint64_t len, struct rmaext_op **op_p)
 {
-	const bool is_short = rmx_by_message(w, len);
-	int ret = rmx_op_new(w, rank, is_short ? RMX_MESSAGE_PUT : RMX_PUT,
-			     offset, len, 0, op_p);
+	int ret;
 
+	if (!rmx_by_message(w, len))
+		return rmx_op_over(w, rank, RMX_PUT, offset, buf, len, 0, op_p);
+	ret = rmx_op_new(w, rank, RMX_MESSAGE_PUT, offset, len, 0, op_p);
 	if (ret)
 		return ret;
-	if (is_short) {
-		(*op_p)->operand = buf;
-		(*op_p)->unit = 1;
-		(*op_p)->notify = -1;
-	} else {
-		(*op_p)->local = (char *)(uintptr_t)buf;
-	}
+	(*op_p)->operand = buf;
+	(*op_p)->unit = 1;
+	(*op_p)->notify = -1;
 	return 0;
 }
 

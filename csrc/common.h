@@ -37,7 +37,7 @@
  * by the network where it lies, and waits. Copying 32 KiB costs less than
  * the round trip that waiting would.
  */
-#define RMX_COPY_MAX ((uint64_t)32 << 10)
+#define RMX_COPY_MAX ((uint64_t)RMAEXT_COPIED)
 
 /* Counts the threads inside calls on an object, so that close can wait. */
 struct rmx_gate {

@@ -59,16 +59,33 @@ bool rmx_executor_owns(const struct rmaext_fabric *f, const void *context)
 
 /* -- boxes */
 
-/* lock held; NULL: all are in use */
-struct rmx_box *rmx_box_take(struct rmx_executor *ex)
+/* Where that is demanded, they are registered as they come into use. */
+static struct rmx_box *box_new(struct rmaext_fabric *f)
 {
+	struct rmx_executor *ex = &f->executor;
+	struct rmx_box *box = &ex->boxes[ex->made];
+
+	if (ex->made == RMX_BOXES)
+		return NULL;
+	if (f->origins.demanded && ex->made % RMX_BOX_CHUNK == 0 &&
+	    rmx_region_local(f, box, RMX_BOX_CHUNK * sizeof(*box), FI_SEND,
+			     &ex->box_regions[ex->made / RMX_BOX_CHUNK]))
+		return NULL;
+	ex->made++;
+	return box;
+}
+
+/* lock held; NULL: all are in use */
+struct rmx_box *rmx_box_take(struct rmaext_fabric *f)
+{
+	struct rmx_executor *ex = &f->executor;
 	struct rmx_box *box = ex->free;
 
 	if (box)
 		ex->free = box->next;
-	else if (ex->made < RMX_BOXES)
-		box = &ex->boxes[ex->made++];
 	else
+		box = box_new(f);
+	if (!box)
 		return NULL;
 	box->state = RMX_ASKING;
 	box->batch = NULL;
@@ -89,8 +106,9 @@ void rmx_box_free(struct rmx_executor *ex, struct rmx_box *box)
 /* -- landings */
 
 /* One that was never used. NULL: no more, or no memory for it */
-static struct rmx_landing *landing_new(struct rmx_executor *ex)
+static struct rmx_landing *landing_new(struct rmaext_fabric *f)
 {
+	struct rmx_executor *ex = &f->executor;
 	struct rmx_landing *landing;
 	void *data;
 
@@ -101,14 +119,22 @@ static struct rmx_landing *landing_new(struct rmx_executor *ex)
 	if (data == MAP_FAILED)
 		return NULL;
 	madvise(data, RMX_LANDING, MADV_NOHUGEPAGE);
-	landing = &ex->landings[ex->landed++];
+	landing = &ex->landings[ex->landed];
+	if (f->origins.demanded &&
+	    rmx_region_local(f, data, RMX_LANDING, FI_RECV | FI_SEND,
+			     &landing->region)) {
+		munmap(data, RMX_LANDING);
+		return NULL;
+	}
+	ex->landed++;
 	landing->data = data;
 	return landing;
 }
 
-static struct rmx_landing *landing_take(struct rmx_executor *ex)
+static struct rmx_landing *landing_take(struct rmaext_fabric *f)
 {
-	struct rmx_landing *landing = landing_new(ex);
+	struct rmx_landing *landing = landing_new(f);
+	struct rmx_executor *ex = &f->executor;
 
 	if (landing || !ex->failed)
 		return landing;
@@ -119,12 +145,14 @@ static struct rmx_landing *landing_take(struct rmx_executor *ex)
 	return landing;
 }
 
-/* Nothing in it is needed any more. */
+/* Nothing in it is needed any more. The pages of a region are not ours to give.
+ */
 static void landing_clear(struct rmx_executor *ex, struct rmx_landing *landing)
 {
 	const size_t end = landing->reply + landing->reply_len;
 
-	if (!landing->fat && (landing->len > RMX_THIN || end > RMX_THIN)) {
+	if (!landing->region.mr && !landing->fat &&
+	    (landing->len > RMX_THIN || end > RMX_THIN)) {
 		landing->fat = true;
 		ex->fat++;
 	}
@@ -146,7 +174,8 @@ static void landing_clear(struct rmx_executor *ex, struct rmx_landing *landing)
  */
 static void landing_fail(struct rmx_executor *ex, struct rmx_landing *landing)
 {
-	madvise(landing->data, RMX_LANDING, MADV_DONTNEED);
+	if (!landing->region.mr)
+		madvise(landing->data, RMX_LANDING, MADV_DONTNEED);
 	ex->fat -= landing->fat;
 	landing->fat = false;
 	landing->state = RMX_FREE;
@@ -171,10 +200,15 @@ static int landing_receive(struct rmaext_fabric *f, struct rmx_landing *landing)
 	struct rmx_executor *ex = &f->executor;
 	int ret;
 
+	if (ex->mute) { /* no more will come */
+		landing->state = RMX_FREE;
+		return 0;
+	}
 	landing_clear(ex, landing);
 	landing->state = RMX_RECEIVING;
 	ex->receiving++;
 	ret = rmx_wire_receive(f, landing->data, RMX_LONGEST,
+			       rmx_region_desc(&landing->region),
 			       &landing->context);
 	if (!ret)
 		return 0;
@@ -200,8 +234,9 @@ static int receive_more(struct rmaext_fabric *f)
 	unsigned int tries = most;
 	int ret = 0;
 
-	while (tries-- && ex->receiving < RMX_RECEIVES && ex->incoming < most) {
-		landing = landing_take(ex);
+	while (!ex->mute && tries-- && ex->receiving < RMX_RECEIVES &&
+	       ex->incoming < most) {
+		landing = landing_take(f);
 		if (!landing)
 			break;
 		ex->incoming++;
@@ -270,6 +305,11 @@ bool rmx_executor_sends(const struct rmaext_fabric *f)
 	return false;
 }
 
+bool rmx_executor_receives(const struct rmaext_fabric *f)
+{
+	return f->executor.receiving;
+}
+
 void rmx_executor_mute(struct rmaext_fabric *f)
 {
 	if (!f->executor.boxes)
@@ -277,6 +317,38 @@ void rmx_executor_mute(struct rmaext_fabric *f)
 	pthread_mutex_lock(&f->executor.lock);
 	f->executor.mute = true;
 	pthread_mutex_unlock(&f->executor.lock);
+}
+
+/*
+ * Regions that are bound to the endpoint close before it, and are in use while
+ * they may be received into.
+ */
+void rmx_executor_cancel(struct rmaext_fabric *f)
+{
+	struct rmx_executor *ex = &f->executor;
+
+	if (!f->origins.demanded || !(f->mr_mode & FI_MR_ENDPOINT))
+		return;
+	for (unsigned int i = 0; i < ex->landed; i++)
+		if (ex->landings[i].state == RMX_RECEIVING)
+			fi_cancel(&f->ep->fid, &ex->landings[i].context);
+	rmx_progress_settle(f, rmx_executor_receives);
+}
+
+int rmx_executor_deregister(struct rmaext_fabric *f)
+{
+	struct rmx_executor *ex = &f->executor;
+	int ret, first = 0;
+
+	for (size_t i = 0; i < RMX_BOXES / RMX_BOX_CHUNK; i++) {
+		ret = rmx_region_close(f, &ex->box_regions[i]);
+		first = first ? first : ret;
+	}
+	for (unsigned int i = 0; i < ex->landed; i++) {
+		ret = rmx_region_close(f, &ex->landings[i].region);
+		first = first ? first : ret;
+	}
+	return first;
 }
 
 /*
@@ -319,13 +391,15 @@ static void send_reply(struct rmaext_fabric *f, struct rmx_landing *landing)
 	const bool brief = landing->reply_len <= f->info->tx_attr->inject_size;
 	char *reply = landing->data + landing->reply;
 	const struct iovec all = {reply, landing->reply_len};
+	void *desc = rmx_region_desc(&landing->region);
 	const fi_addr_t to = landing->peer->addr;
 	int ret = -FI_ENOTCONN;
 
 	if (!atomic_load(&landing->peer->gone)) {
 		landing->state = RMX_REPLYING;
 		ret = brief ? rmx_wire_inject(f, reply, landing->reply_len, to)
-			    : rmx_wire_send(f, &all, 1, to, &landing->context);
+			    : rmx_wire_send(f, &all, &desc, 1, to,
+					    &landing->context);
 	}
 	if (ret == -FI_EAGAIN)
 		enqueue(&f->executor, landing, RMX_WAITING);
@@ -342,7 +416,8 @@ static bool owe(struct rmaext_fabric *f, const struct rmx_landing *landing)
 {
 	struct rmx_executor *ex = &f->executor;
 
-	if (!f->progress.running || landing->reply_len != sizeof(ex->owed))
+	if (!f->progress.running || landing->reply_len != sizeof(ex->owed) ||
+	    f->info->tx_attr->inject_size < sizeof(ex->owed))
 		return false;
 	rmx_executor_pay(f);
 	if (rmx_executor_owes(f)) /* the provider takes nothing */

@@ -9,6 +9,16 @@
 uint64_t rmx_name(const void *address, size_t len);
 int rmx_executor_start(struct rmaext_fabric *fabric);
 void rmx_executor_stop(struct rmaext_fabric *fabric, bool stays);
+/* after mute: before and after the endpoint */
+void rmx_executor_cancel(struct rmaext_fabric *fabric);
+int rmx_executor_deregister(struct rmaext_fabric *fabric);
+static inline void *rmx_box_desc(const struct rmx_executor *executor,
+				 const struct rmx_box *box)
+{
+	const size_t i = (size_t)(box - executor->boxes) / RMX_BOX_CHUNK;
+
+	return rmx_region_desc(&executor->box_regions[i]);
+}
 /* before the endpoint is closed: owners may give up at any time */
 void rmx_executor_mute(struct rmaext_fabric *fabric);
 bool rmx_executor_owns(const struct rmaext_fabric *fabric, const void *context);
@@ -16,6 +26,7 @@ bool rmx_executor_owns(const struct rmaext_fabric *fabric, const void *context);
 void rmx_executor_complete(struct rmaext_fabric *fabric, void *context,
 			   size_t len, const struct rmaext_error *failure);
 void rmx_executor_retry(struct rmaext_fabric *fabric);
+bool rmx_executor_receives(const struct rmaext_fabric *fabric);
 bool rmx_executor_sends(const struct rmaext_fabric *fabric);
 void rmx_executor_pay(struct rmaext_fabric *fabric);
 static inline bool rmx_executor_owes(const struct rmaext_fabric *fabric)
@@ -29,7 +40,7 @@ static inline bool rmx_executor_waits(const struct rmaext_fabric *fabric)
 	       atomic_load(&fabric->executor.stalled);
 }
 /* executor.lock held */
-struct rmx_box *rmx_box_take(struct rmx_executor *executor);
+struct rmx_box *rmx_box_take(struct rmaext_fabric *fabric);
 void rmx_box_free(struct rmx_executor *executor, struct rmx_box *box);
 
 /* serve.c */
@@ -77,9 +88,9 @@ void rmx_message_answered(struct rmaext_fabric *fabric, const char *data,
 void rmx_message_retry(struct rmaext_fabric *fabric);
 /* executor.lock held; of all who give a credit back */
 void rmx_message_pump(struct rmaext_fabric *fabric, struct rmaext_peer *peer);
-/* without the lock */
+/* without the lock; desc: of all pieces but the first, which is the box's */
 int rmx_message_send(struct rmaext_fabric *fabric, struct rmx_box *box,
-		     const struct iovec *iov, size_t count);
+		     const struct iovec *iov, size_t count, void *desc);
 /* of an operation that nobody waits for any more */
 void rmx_message_give_up(struct rmaext_op *op);
 /* of all those to that rank (-1: to any) that were not waited for */

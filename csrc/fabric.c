@@ -15,9 +15,9 @@
  * LOCAL.
  */
 #define MR_BASIC_MEANS (FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY)
-#define MR_MODES                                                           \
-	(MR_BASIC_MEANS | FI_MR_RAW | FI_MR_MMU_NOTIFY | FI_MR_RMA_EVENT | \
-	 FI_MR_ENDPOINT | FI_MR_HMEM | FI_MR_COLLECTIVE)
+#define MR_MODES                                                       \
+	(FI_MR_LOCAL | MR_BASIC_MEANS | FI_MR_RAW | FI_MR_MMU_NOTIFY | \
+	 FI_MR_RMA_EVENT | FI_MR_ENDPOINT | FI_MR_HMEM | FI_MR_COLLECTIVE)
 
 struct fi_info *rmx_hints(struct rmaext_library *lib, const char *provider,
 			  const char *domain, int mr_basic)
@@ -27,7 +27,7 @@ struct fi_info *rmx_hints(struct rmaext_library *lib, const char *provider,
 	if (!hints)
 		return NULL;
 	hints->caps = FI_MSG | FI_RMA;
-	hints->mode = FI_CONTEXT | FI_CONTEXT2;
+	hints->mode = FI_CONTEXT | FI_CONTEXT2 | (mr_basic ? FI_LOCAL_MR : 0);
 	hints->ep_attr->type = FI_EP_RDM;
 	hints->domain_attr->mr_mode = mr_basic ? (int)FI_MR_BASIC : MR_MODES;
 	/* origins post while the progress thread reads the CQ */
@@ -166,6 +166,8 @@ int rmaext_fabric_open(rmaext_library *lib,
 	f->mr_mode = (uint64_t)f->info->domain_attr->mr_mode;
 	if (f->mr_mode & FI_MR_BASIC)
 		f->mr_mode |= MR_BASIC_MEANS;
+	if (f->info->mode & FI_LOCAL_MR)
+		f->mr_mode |= FI_MR_LOCAL;
 	f->mr_mode &= ~(uint64_t)FI_MR_SCALABLE; /* demands nothing */
 	f->key_size = f->info->domain_attr->mr_key_size;
 	f->chunk = f->info->ep_attr->max_msg_size;
@@ -185,6 +187,7 @@ int rmaext_fabric_open(rmaext_library *lib,
 	TRY("fi_ep_bind",
 	    fi_ep_bind(f->ep, &f->cq->fid, FI_TRANSMIT | FI_RECV));
 	TRY("fi_enable", fi_enable(f->ep));
+	TRY("rmx_origins_start", rmx_origins_start(f, options));
 	TRY("rmx_executor_start", rmx_executor_start(f));
 	TRY("rmx_progress_start",
 	    rmx_progress_start(f, options->progress, options->spin_ns));
@@ -259,26 +262,45 @@ static void bury(struct rmaext_fabric *f)
 		;
 }
 
+static void check_closed(struct rmaext_fabric *f, int ret, int *ret_p)
+{
+	if (ret && !*ret_p)
+		*ret_p = rmx_fail(ret, RMX_NO_RANK, "fi_close",
+				  "memory region: %s", f->lib->strerror(-ret));
+}
+
 static void close_memories(struct rmaext_fabric *f, int *ret_p)
 {
-	for (struct rmaext_memory *m = f->memories; m; m = m->next) {
-		int ret = rmx_region_close(f, &m->region);
+	for (struct rmaext_memory *m = f->memories; m; m = m->next)
+		check_closed(f, rmx_region_close(f, &m->region), ret_p);
+}
 
-		if (ret && !*ret_p)
-			*ret_p = rmx_fail(ret, RMX_NO_RANK, "fi_close",
-					  "memory region: %s",
-					  f->lib->strerror(-ret));
-	}
+static void close_regions(struct rmaext_fabric *f, int *ret_p)
+{
+	close_memories(f, ret_p);
+	check_closed(f, rmx_executor_deregister(f), ret_p);
+	check_closed(f, rmx_origins_close(f), ret_p);
 }
 
 /* fi_mr(3): a region may be busy while the endpoint that it is bound to is. */
 static void close_endpoint(struct rmaext_fabric *f, int *ret_p)
 {
+	int ignored = 0;
+
+	if (f->mr_mode & FI_MR_ENDPOINT) {
+		rmx_executor_cancel(f);
+		close_regions(f, &ignored);
+	}
 	close_fid(f->ep ? &f->ep->fid : NULL, ret_p);
-	close_memories(f, ret_p);
+	close_regions(f, ret_p);
 	close_fid(f->av ? &f->av->fid : NULL, ret_p);
 	close_fid(f->cq ? &f->cq->fid : NULL, ret_p);
 	close_domain(f, ret_p);
+}
+
+static bool on_the_way(const struct rmaext_fabric *f)
+{
+	return rmx_executor_sends(f) || rmx_op_reads(f);
 }
 
 /*
@@ -302,7 +324,7 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 				"another thread is inside a call");
 	*fabric = NULL;
 	rmx_progress_stop(f);
-	rmx_progress_settle(f);
+	rmx_progress_settle(f, on_the_way);
 	stays = rmx_op_reads(f);
 	rmx_executor_mute(f);
 	for (struct rmaext_window *w = f->windows; w; w = w->next)
@@ -313,6 +335,8 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 
 	rmx_executor_stop(f, stays);
 	rmx_op_shut_all(f);
+	if (!stays)
+		rmx_origins_end(f);
 	for (struct rmaext_window *w; (w = f->windows);) {
 		rmx_window_unlink(w);
 		w->fabric = NULL;
@@ -367,6 +391,10 @@ void rmaext_fabric_stats(rmaext_fabric *f, struct rmaext_stats *stats_p)
 	stats_p->thread_wakeups = f->wakeups;
 	stats_p->registrations = f->registrar.opened;
 	stats_p->deregistrations = f->registrar.closed;
+	stats_p->hits = f->origins.hits;
+	stats_p->misses = f->origins.misses;
+	stats_p->evictions = f->origins.evictions;
+	stats_p->bounced = f->origins.bounced;
 	rmx_fabric_leave(f);
 }
 

@@ -75,12 +75,6 @@ struct rmx_backlog {
 	atomic_uint_fast64_t ended; /* requests, ever */
 };
 
-/* A registration, see region.c. */
-struct rmx_region {
-	struct fid_mr *mr;
-	struct fid_cntr *writes; /* of others to it; or NULL */
-};
-
 /* What all registrations of a fabric share. */
 struct rmx_registrar {
 	pthread_mutex_t lock; /* of eq */
@@ -120,6 +114,7 @@ struct rmaext_fabric {
 	atomic_uint_fast64_t completed, failed;
 	atomic_uint_fast64_t wakeups;
 	struct rmx_registrar registrar;
+	struct rmx_origins origins;
 };
 
 struct rmaext_memory {
@@ -155,6 +150,22 @@ int rmx_region_refresh(struct rmaext_fabric *fabric, struct rmx_region *region,
 /* back the bytes with pages, and leave what is in them */
 void rmx_touch(void *addr, size_t len, bool writable);
 
+/* origin.c; all but start, close, end: where it is demanded only */
+int rmx_origins_start(struct rmaext_fabric *fabric,
+		      const struct rmaext_fabric_options *options);
+int rmx_origins_close(struct rmaext_fabric *fabric);
+void rmx_origins_end(struct rmaext_fabric *fabric);
+int rmx_region_local(struct rmaext_fabric *fabric, void *addr, size_t len,
+		     uint64_t access, struct rmx_region *region_p);
+void *rmx_region_desc(const struct rmx_region *region); /* NULL: of none */
+/* result: it is to be written */
+int rmx_origin_get(struct rmaext_fabric *fabric, const void *addr, uint64_t len,
+		   bool result, struct rmx_origin **origin_p);
+void rmx_origin_put(struct rmaext_fabric *fabric, struct rmx_origin *origin);
+bool rmx_block_fits(const struct rmaext_fabric *fabric, size_t bytes);
+void *rmx_block_take(struct rmaext_fabric *fabric, void **desc_p);
+void rmx_block_give(struct rmaext_fabric *fabric, void *block);
+
 /* knock.c */
 void rmx_knock_init(struct rmx_knock *knock, const struct fi_info *info,
 		    const void *address, size_t len);
@@ -174,7 +185,8 @@ int rmx_doze(struct rmaext_fabric *fabric, int other_fd, int64_t ns,
 /* progress.c */
 int rmx_progress_start(struct rmaext_fabric *fabric, int thread, int64_t spin);
 void rmx_progress_stop(struct rmaext_fabric *fabric);
-void rmx_progress_settle(struct rmaext_fabric *fabric);
+void rmx_progress_settle(struct rmaext_fabric *fabric,
+			 bool (*unsettled)(const struct rmaext_fabric *));
 /* the caller has read the queue, and now sleeps elsewhere */
 void rmx_progress_hand_over(struct rmaext_fabric *fabric);
 /*

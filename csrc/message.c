@@ -49,7 +49,7 @@ struct rmx_box *rmx_message_new(struct rmaext_fabric *f,
 				struct rmaext_peer *peer,
 				const struct rmaext_window *w)
 {
-	struct rmx_box *box = rmx_box_take(&f->executor);
+	struct rmx_box *box = rmx_box_take(f);
 	struct rmx_request *q;
 
 	if (!box)
@@ -71,9 +71,14 @@ struct rmx_box *rmx_message_new(struct rmaext_fabric *f,
 
 /* After an error the box is the caller's, to be dropped. */
 int rmx_message_send(struct rmaext_fabric *f, struct rmx_box *box,
-		     const struct iovec *iov, size_t count)
+		     const struct iovec *iov, size_t count, void *desc)
 {
-	return rmx_wire_send(f, iov, count, box->peer->addr, &box->context);
+	void *descs[RMX_WIRE_PIECES] = {rmx_box_desc(&f->executor, box)};
+
+	for (size_t i = 1; i < count; i++)
+		descs[i] = desc;
+	return rmx_wire_send(f, iov, descs, count, box->peer->addr,
+			     &box->context);
 }
 
 /* It was not sent. The lock is held. */
@@ -158,7 +163,8 @@ static uint64_t bulk_most(const struct rmx_executor *ex,
 	const struct share s = share_of(op, op->len);
 	uint64_t most = ex->bulk;
 
-	*loaned = s.operands && ex->iov > s.operands;
+	*loaned = s.operands && ex->iov > s.operands &&
+		  (!op->fabric->origins.demanded || op->desc);
 	if (s.operands && !*loaned && most > RMX_MESSAGE - RMX_HEADERS)
 		most = RMX_MESSAGE - RMX_HEADERS;
 	if (s.operands > 1)
@@ -260,7 +266,8 @@ static int send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 		       sizeof(f->executor.owed));
 		end += sizeof(f->executor.owed);
 	}
-	ret = rmx_message_send(f, box, &(struct iovec){box->data, end}, 1);
+	ret = rmx_message_send(f, box, &(struct iovec){box->data, end}, 1,
+			       NULL);
 	if (ret) {
 		rmx_message_drop(&f->executor, box);
 		return ret;
@@ -286,7 +293,7 @@ static int send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
 	struct rmx_executor *ex = &f->executor;
 	struct rmaext_op *op = peer->queue;
-	struct iovec iov[3];
+	struct iovec iov[RMX_WIRE_PIECES];
 	struct rmx_range range;
 	struct rmx_request *q;
 	struct rmx_box *box;
@@ -329,7 +336,7 @@ static int send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
 			iov[0].iov_len += s.values;
 		}
 	}
-	ret = rmx_message_send(f, box, iov, count);
+	ret = rmx_message_send(f, box, iov, count, op->desc);
 	if (ret) {
 		rmx_message_drop(ex, box);
 		return ret;
@@ -412,6 +419,21 @@ void rmx_message_retry(struct rmaext_fabric *f)
 }
 
 /*
+ * So that the values of a long one are sent from where they are, if they have
+ * to be registered for it. Else they are copied, a box at a time.
+ */
+static void lend(struct rmaext_op *op)
+{
+	struct rmaext_fabric *f = op->fabric;
+
+	if (!f->origins.demanded || op->desc || !is_bulk(op) ||
+	    share_of(op, op->len).operands != 1)
+		return;
+	if (!rmx_origin_get(f, op->operand, op->len, false, &op->origin))
+		op->desc = rmx_region_desc(&op->origin->region);
+}
+
+/*
  * As op_step() of others. A copy is nobody's once it is in the line, where many
  * may not be.
  */
@@ -425,6 +447,7 @@ enum rmx_step rmx_message_step(struct rmaext_op **op_p)
 	bool stalled;
 
 	if (!op->sent) {
+		lend(op);
 		pthread_mutex_lock(&ex->lock);
 		if (buffered && peer->queued >= RMX_QUEUED) {
 			pthread_mutex_unlock(&ex->lock);

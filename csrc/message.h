@@ -3,10 +3,11 @@
 #ifndef RMAEXT_MESSAGE_H
 #define RMAEXT_MESSAGE_H
 
-#include "common.h"
+#include "origin.h"
 
 /* Many operations in one message; see executor.c. */
-#define RMX_BOXES 4096 /* messages, at most */
+#define RMX_BOXES 4096	 /* messages, at most */
+#define RMX_BOX_CHUNK 64 /* of them, registered together */
 #define RMX_MESSAGE \
 	16192 /* bytes; with its box four pages, within rxm's 16 KiB */
 #define RMX_LANDINGS 2048	     /* messages that came, at most */
@@ -133,6 +134,7 @@ struct rmx_landing {
 	struct rmaext_peer *peer; /* who gets the reply */
 	struct rmx_landing *next; /* in the list of its state */
 	char *data;		  /* RMX_LANDING; NULL: not yet */
+	struct rmx_region region; /* of data, if it has to be registered */
 	int64_t since;		  /* it came */
 	struct rmx_done done;
 	size_t len;
@@ -147,6 +149,7 @@ struct rmx_executor {
 	pthread_mutex_t lock;
 	struct rmx_box *boxes; /* RMX_BOXES; pages come as they are used */
 	struct rmx_box *free;
+	struct rmx_region box_regions[RMX_BOXES / RMX_BOX_CHUNK];
 	unsigned int made;    /* boxes that were ever used */
 	unsigned int credits; /* requests a peer may have at a time */
 	size_t bulk;	      /* bytes of values in a message, at most */

@@ -22,6 +22,24 @@
 	16u /* in flight, so that one op cannot take all slots \
 	     */
 
+static bool is_block(const struct rmaext_fabric *f, size_t payload)
+{
+	return payload && rmx_block_fits(f, sizeof(struct rmaext_op) + payload);
+}
+
+static struct rmaext_op *op_alloc(struct rmaext_fabric *f, size_t payload,
+				  void **desc_p)
+{
+	return is_block(f, payload)
+		       ? rmx_block_take(f, desc_p)
+		       : malloc(sizeof(struct rmaext_op) + payload);
+}
+
+char *rmx_op_payload(struct rmaext_op *op)
+{
+	return op->slot ? op->slot->payload : (char *)(op + 1);
+}
+
 int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	       uint64_t offset, uint64_t len, size_t payload,
 	       struct rmaext_op **op_p)
@@ -31,6 +49,7 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	struct rmaext_fabric *f = root->fabric;
 	struct rmx_slot *slot = NULL;
 	struct rmaext_op *op;
+	void *desc = NULL;
 	int ret = kind < RMX_UPDATE ? rmx_key_map(root, rank) : 0;
 
 	if (!ret && (root->attached || root->visits) && kind < RMX_UPDATE)
@@ -43,7 +62,9 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 				"there is no network to it");
 	if (payload <= RMX_INLINE)
 		slot = rmx_slot_take(f, target->member->peer);
-	op = slot ? &slot->own : malloc(sizeof(*op) + payload);
+	if (slot)
+		desc = rmx_region_desc(&f->origins.slots);
+	op = slot ? &slot->own : op_alloc(f, payload, &desc);
 	if (!op)
 		return rmx_fail(-FI_ENOMEM, rank, "malloc", "operation");
 	memset(op, 0, offsetof(struct rmaext_op, failure));
@@ -57,10 +78,94 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	op->offset = window->first + offset;
 	op->len = len;
 	op->chunk = f->chunk;
-	if (payload)
-		op->local = slot ? slot->payload : (char *)(op + 1);
+	op->block = !slot && is_block(f, payload);
+	if (payload) {
+		op->local = rmx_op_payload(op);
+		op->desc = desc;
+	}
 	*op_p = op;
 	return 0;
+}
+
+int rmx_op_over(struct rmaext_window *w, int64_t rank, enum rmx_kind kind,
+		uint64_t offset, const void *buf, uint64_t len, size_t room,
+		struct rmaext_op **op_p)
+{
+	struct rmaext_fabric *f = w->fabric;
+	const bool demanded = f->origins.demanded, get = kind == RMX_GET;
+	const size_t before = (room + 15) & ~(size_t)15;
+	const bool copy =
+		demanded && len <= RMX_COPY_MAX &&
+		rmx_block_fits(f, sizeof(struct rmaext_op) + before + len);
+	struct rmx_origin *origin = NULL;
+	struct rmaext_op *op;
+	int ret = 0;
+
+	if (demanded && !copy)
+		ret = rmx_origin_get(f, buf, len, get, &origin);
+	if (!ret)
+		ret = rmx_op_new(w, rank, kind, offset, len,
+				 copy ? before + len : room, &op);
+	if (ret) {
+		if (origin)
+			rmx_origin_put(f, origin);
+		return ret;
+	}
+	*op_p = op;
+	if (!copy) {
+		op->local = (char *)(uintptr_t)buf;
+		op->origin = origin;
+		op->desc = origin ? rmx_region_desc(&origin->region) : NULL;
+		return 0;
+	}
+	op->local += before;
+	if (get)
+		op->result = (char *)(uintptr_t)buf;
+	else
+		memcpy(op->local, buf, len);
+	atomic_fetch_add(&f->origins.bounced, 1);
+	return 0;
+}
+
+struct rmaext_op *rmx_op_apart(struct rmaext_op *op)
+{
+	/* a copy; else nothing in it points to itself */
+	const uint64_t payload = op->desc && !op->origin ? op->len : 0;
+	struct rmaext_op *it;
+	void *desc = NULL;
+
+	if (!op->slot)
+		return op;
+	it = op_alloc(op->fabric, payload, &desc);
+	if (it) {
+		memcpy(it, op, sizeof(*it));
+		it->slot = NULL;
+		it->block = is_block(op->fabric, payload);
+	}
+	if (it && payload) {
+		it->desc = desc;
+		it->local = rmx_op_payload(it);
+		memcpy(it->local, op->local, payload);
+	}
+	if (!it)
+		rmx_op_let_go(op);
+	rmx_slot_give(op->fabric, op->target->member->peer, op->slot);
+	return it;
+}
+
+void rmx_op_let_go(struct rmaext_op *op)
+{
+	if (op->origin)
+		rmx_origin_put(op->fabric, op->origin);
+	op->origin = NULL;
+}
+
+void rmx_op_dispose(struct rmaext_op *op)
+{
+	if (op->block)
+		rmx_block_give(op->fabric, op);
+	else
+		free(op);
 }
 
 void rmx_op_buffer(struct rmaext_op *op)
@@ -89,10 +194,11 @@ static void op_free(struct rmaext_op *op)
 		op_leave_error(tail);
 		op_free(tail);
 	}
+	rmx_op_let_go(op);
 	if (op->slot)
 		rmx_slot_give(op->fabric, op->target->member->peer, op->slot);
 	else
-		free(op);
+		rmx_op_dispose(op);
 }
 
 /* For a counter that only the CQ's reader changes. */
@@ -408,8 +514,13 @@ static int op_slice(struct rmaext_op **op_p)
 			       op_spins(op));
 	}
 	if (!ret) {
-		if (!*op_p || !atomic_load(&op->error))
+		if (!*op_p)
 			return 0;
+		if (!atomic_load(&op->error)) {
+			if (op->result)
+				memcpy(op->result, op->local, op->len);
+			return 0;
+		}
 		if (op->tail)
 			op_take_error(op->tail);
 		return op_take_error(op);

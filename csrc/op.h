@@ -43,6 +43,10 @@ struct rmaext_op {
 	const struct rmx_strides *strides; /* where local goes; NULL: one run */
 	/* source of a put, result of a get; of an update, or NULL */
 	char *local;
+	void *desc; /* of local, of a message's operand; NULL: of neither */
+	struct rmx_origin *origin; /* that desc is of; or NULL */
+	char *result; /* of a get: where local, a copy, goes in the end */
+	bool block;   /* it lies in one of origin.c */
 	const char *operand, *compare; /* of messages; the first also of puts */
 	struct rmaext_op *next;	       /* in peer->queue, or in a box */
 	unsigned int flying; /* messages; it and those two: executor.lock */
@@ -100,6 +104,18 @@ void rmx_slots_end(struct rmaext_fabric *fabric);
 int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	       uint64_t offset, uint64_t len, size_t payload,
 	       struct rmaext_op **op_p);
+/*
+ * The same of a put or get whose own memory is buf: registered, or a copy, if
+ * the provider demands it. room: for the caller, at rmx_op_payload().
+ */
+int rmx_op_over(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
+		uint64_t offset, const void *buf, uint64_t len, size_t room,
+		struct rmaext_op **op_p);
+char *rmx_op_payload(struct rmaext_op *op);
+/* out of its slot, if it is in one; NULL: no memory for it, and it is gone */
+struct rmaext_op *rmx_op_apart(struct rmaext_op *op);
+void rmx_op_let_go(struct rmaext_op *op);  /* of the caller's memory */
+void rmx_op_dispose(struct rmaext_op *op); /* of one that is in no slot */
 int rmx_op_begin(struct rmaext_op *op, struct rmaext_op **op_p);
 int rmx_op_run(struct rmaext_op *op, struct rmaext_op **op_p);
 /* of one that goes as messages: all that will be has been done */

@@ -428,11 +428,12 @@ int rmx_progress_start(struct rmaext_fabric *f, int thread, int64_t spin)
 }
 
 /* Nobody else reads the CQ any more: what is on its way is given some time. */
-void rmx_progress_settle(struct rmaext_fabric *f)
+void rmx_progress_settle(struct rmaext_fabric *f,
+			 bool (*unsettled)(const struct rmaext_fabric *))
 {
 	const int64_t end = rmx_now() + RMX_SETTLE;
 
-	while ((rmx_executor_sends(f) || rmx_op_reads(f)) && rmx_now() < end)
+	while (unsettled(f) && rmx_now() < end)
 		if (!drain(f))
 			rmx_relax();
 }

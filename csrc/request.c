@@ -53,7 +53,8 @@ static int request_send(struct rmaext_fabric *f, struct rmx_box *box,
 {
 	struct rmx_executor *ex = &f->executor;
 	struct rmaext_peer *peer = box->peer;
-	int ret = rmx_message_send(f, box, &(struct iovec){box->data, len}, 1);
+	int ret = rmx_message_send(f, box, &(struct iovec){box->data, len}, 1,
+				   NULL);
 
 	if (!ret)
 		return 0;

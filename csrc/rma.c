@@ -76,6 +76,7 @@ int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
 	};
 	struct fi_msg_rma msg = {
 		.msg_iov = &iov,
+		.desc = f->origins.demanded ? &op->desc : NULL,
 		.iov_count = 1,
 		.addr = t->member->peer->addr,
 		.rma_iov = &remote,
@@ -125,15 +126,17 @@ int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 	}
 	/* one chunk, so that the CQ's reader can tell when it is complete */
 	copy = len <= RMX_COPY_MAX && len <= w->fabric->chunk;
-	ret = rmx_op_new(w, rank, RMX_PUT, offset, len, copy ? len : 0, &op);
+	ret = copy ? rmx_op_new(w, rank, RMX_PUT, offset, len, len, &op)
+		   : rmx_op_over(w, rank, RMX_PUT, offset, buf, len, 0, &op);
 	if (ret)
 		goto leave;
 	op->buffered = copy;
 	if (copy) {
 		atomic_store_explicit(&op->left, true, memory_order_relaxed);
 		memcpy(op->local, buf, len);
+		if (w->fabric->origins.demanded)
+			atomic_fetch_add(&w->fabric->origins.bounced, 1);
 	} else {
-		op->local = (char *)(uintptr_t)buf;
 		op->rest = len < RMX_LONG ? 0 : RMX_REST;
 		op->len -= op->rest;
 	}
@@ -147,18 +150,17 @@ leave:
 int rmx_get_new(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		void *buf, uint64_t len, struct rmaext_op **op_p)
 {
-	const bool is_short = rmx_by_message(w, len);
-	int ret = rmx_op_new(w, rank, is_short ? RMX_UPDATE : RMX_GET, offset,
-			     len, 0, op_p);
+	int ret;
 
+	if (!rmx_by_message(w, len))
+		return rmx_op_over(w, rank, RMX_GET, offset, buf, len, 0, op_p);
+	ret = rmx_op_new(w, rank, RMX_UPDATE, offset, len, 0, op_p);
 	if (ret)
 		return ret;
 	(*op_p)->local = buf;
-	if (is_short) {
-		(*op_p)->op = RMAEXT_NO_OP;
-		(*op_p)->type = RMAEXT_UINT8;
-		(*op_p)->unit = 1;
-	}
+	(*op_p)->op = RMAEXT_NO_OP;
+	(*op_p)->type = RMAEXT_UINT8;
+	(*op_p)->unit = 1;
 	return 0;
 }
 

@@ -117,6 +117,9 @@ struct rmaext_fabric_options {
 	int progress;	      /* 0: no progress thread */
 	int64_t spin_ns;      /* how long a waiting origin spins */
 	rmaext_arena *arena;  /* whose bell it rings; NULL: none */
+	/* origins that stay registered, where the provider demands FI_MR_LOCAL
+	 */
+	uint64_t cache_count, cache_bytes;
 };
 
 struct rmaext_fabric_info {
@@ -489,6 +492,18 @@ int rmaext_memory_refresh(rmaext_memory *memory, uint64_t offset, uint64_t len);
  * nobody asked for it or the provider does not count.
  */
 int rmaext_memory_writes(rmaext_memory *memory, uint64_t *count_p);
+/* Origins and results of at most so many bytes are copied. */
+enum { RMAEXT_COPIED = 32 << 10 };
+/*
+ * Own memory that operations will read or write: from here on it neither goes
+ * nor moves, until it is forgotten. So it may stay registered, where the
+ * provider demands that local memory is (else *token_p is 0, and nothing is
+ * done). pinned: once it is registered, it stays so.
+ */
+int rmaext_origin_know(rmaext_fabric *fabric, const void *addr, uint64_t len,
+		       int pinned, uint64_t *token_p);
+/* No operation uses it any more. Harmless where the token is 0. */
+void rmaext_origin_forget(rmaext_fabric *fabric, uint64_t token);
 int rmaext_memory_key(rmaext_memory *memory, void *buf, size_t *len);
 uint64_t rmaext_memory_base(const rmaext_memory *memory);
 int rmaext_memory_close(rmaext_memory **memory);

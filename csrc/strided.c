@@ -303,14 +303,13 @@ static int post_runs(struct rmaext_window *w, int kind, int64_t rank,
 {
 	const size_t bytes = rmx_strides_bytes(s);
 	struct rmaext_op *op;
-	int ret = rmx_op_new(w, rank, kind == RMAEXT_PUT ? RMX_PUT : RMX_GET,
-			     offset, s->run * s->runs, bytes, &op);
+	int ret = rmx_op_over(w, rank, kind == RMAEXT_PUT ? RMX_PUT : RMX_GET,
+			      offset, buf, s->run * s->runs, bytes, &op);
 
 	if (ret)
 		return ret;
-	memcpy(op->local, s, bytes);
-	op->strides = (struct rmx_strides *)(void *)op->local;
-	op->local = buf;
+	memcpy(rmx_op_payload(op), s, bytes);
+	op->strides = (struct rmx_strides *)(void *)rmx_op_payload(op);
 	return rmx_op_run(op, op_p);
 }
 

@@ -7,27 +7,31 @@
 
 #include <rdma/fi_tagged.h>
 
+#define RMX_WIRE_PIECES 3 /* of memory in a message */
+
 static inline int rmx_wire_receive(struct rmaext_fabric *f, void *buf,
-				   size_t len, void *context)
+				   size_t len, void *desc, void *context)
 {
 	if (f->executor.tagged)
-		return (int)fi_trecv(f->ep, buf, len, NULL, FI_ADDR_UNSPEC, 0,
+		return (int)fi_trecv(f->ep, buf, len, desc, FI_ADDR_UNSPEC, 0,
 				     0, context);
-	return (int)fi_recv(f->ep, buf, len, NULL, FI_ADDR_UNSPEC, context);
+	return (int)fi_recv(f->ep, buf, len, desc, FI_ADDR_UNSPEC, context);
 }
 
 static inline int rmx_wire_send(struct rmaext_fabric *f,
-				const struct iovec *iov, size_t count,
-				fi_addr_t to, void *context)
+				const struct iovec *iov, void **descs,
+				size_t count, fi_addr_t to, void *context)
 {
 	const struct fi_msg message = {
 		.msg_iov = iov,
+		.desc = descs,
 		.iov_count = count,
 		.addr = to,
 		.context = context,
 	};
 	const struct fi_msg_tagged tagged = {
 		.msg_iov = iov,
+		.desc = descs,
 		.iov_count = count,
 		.addr = to,
 		.context = context,
@@ -37,7 +41,7 @@ static inline int rmx_wire_send(struct rmaext_fabric *f,
 		return (int)fi_tsendmsg(f->ep, &tagged, FI_COMPLETION);
 	if (count > 1)
 		return (int)fi_sendmsg(f->ep, &message, FI_COMPLETION);
-	return (int)fi_send(f->ep, iov->iov_base, iov->iov_len, NULL, to,
+	return (int)fi_send(f->ep, iov->iov_base, iov->iov_len, *descs, to,
 			    context);
 }
 

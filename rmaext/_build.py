@@ -55,6 +55,7 @@ SOURCES = [
     "near.c",
     "notify.c",
     "op.c",
+    "origin.c",
     "pages.c",
     "place.c",
     "progress.c",

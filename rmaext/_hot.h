@@ -38,6 +38,7 @@ struct hot_window {
 	PyObject *fabric;    /* or None */
 	PyObject *in_flight; /* fabric's; NULL if there is none */
 	PyObject *orphans;   /* likewise */
+	PyObject *know;	     /* what is to be told of buffers; or NULL */
 };
 
 /* What came of an attempt. */

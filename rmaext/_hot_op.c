@@ -134,6 +134,21 @@ static enum hot_outcome go_on(struct hot_window *w, const struct request *r,
 	return result ? HOT_DONE : HOT_FAILED;
 }
 
+/* As Fabric.hold() does. */
+static bool announce(struct hot_window *w, const struct request *r)
+{
+	if (!w->know || r->count * w->it.unit <= RMX_COPY_MAX)
+		return true;
+	for (int i = 0; i < BUFFERS; i++) {
+		PyObject *known = PyObject_CallOneArg(w->know, r->buffer[i]);
+
+		if (!known)
+			return false;
+		Py_DECREF(known);
+	}
+	return true;
+}
+
 /*
  * The caller has references to the buffers; one more each, and NumPy's resize()
  * in another thread refuses to move them.
@@ -145,6 +160,8 @@ static enum hot_outcome run(struct hot_window *w, const struct request *r)
 	rmaext_op *op = NULL;
 	int code = 0;
 
+	if (!announce(w, r))
+		return HOT_FAILED;
 	for (int i = 0; i < BUFFERS; i++)
 		Py_INCREF(r->buffer[i]);
 	Py_BEGIN_ALLOW_THREADS

@@ -279,6 +279,7 @@ PyDoc_STRVAR(bind_doc,
 static PyObject *window_bind(struct hot_window *w, PyObject *args)
 {
 	PyObject *handle, *type, *fabric, *in_flight = NULL, *orphans = NULL;
+	PyObject *origins = NULL, *know = NULL;
 	unsigned long long address;
 	PyArray_Descr *dtype;
 	int number = -1;
@@ -298,11 +299,17 @@ static PyObject *window_bind(struct hot_window *w, PyObject *args)
 	if (fabric != Py_None) {
 		in_flight = PyObject_GetAttrString(fabric, "_in_flight");
 		orphans = PyObject_GetAttrString(fabric, "_orphans");
-		if (!in_flight || !orphans) {
+		origins = PyObject_GetAttrString(fabric, "origins");
+		if (origins && origins != Py_None)
+			know = PyObject_GetAttrString(origins, "know");
+		if (!in_flight || !orphans || !origins ||
+		    (origins != Py_None && !know)) {
 			Py_XDECREF(in_flight);
 			Py_XDECREF(orphans);
+			Py_XDECREF(origins);
 			return NULL;
 		}
+		Py_DECREF(origins);
 	}
 	w->it.window = (struct rmaext_window *)(uintptr_t)address;
 	w->it.unit = (uint64_t)PyDataType_ELSIZE(dtype);
@@ -312,6 +319,7 @@ static PyObject *window_bind(struct hot_window *w, PyObject *args)
 	w->handle = Py_NewRef(handle);
 	w->in_flight = in_flight;
 	w->orphans = orphans;
+	w->know = know;
 	Py_RETURN_NONE;
 }
 
@@ -353,6 +361,7 @@ static int window_traverse(struct hot_window *w, visitproc visit, void *arg)
 	Py_VISIT(w->fabric);
 	Py_VISIT(w->in_flight);
 	Py_VISIT(w->orphans);
+	Py_VISIT(w->know);
 	return 0;
 }
 
@@ -365,6 +374,7 @@ static int window_clear(struct hot_window *w)
 	Py_CLEAR(w->fabric);
 	Py_CLEAR(w->in_flight);
 	Py_CLEAR(w->orphans);
+	Py_CLEAR(w->know);
 	return 0;
 }
 

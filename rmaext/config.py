@@ -20,6 +20,25 @@ def _choice(name: str, allowed: tuple[str, ...]) -> str:
     return value
 
 
+def _cache_limit(what: str, usual: int) -> int:
+    """Return a limit of libfabric's own caches, fi_mr(3), which ours keeps to as well."""
+    if os.environ.get("FI_MR_CACHE_MONITOR") == "disabled":
+        return 0
+    name = f"FI_MR_CACHE_MAX_{what}"
+    text = os.environ.get(name)
+    try:
+        value = int(text, 0) if text else usual
+    except ValueError:
+        value = -1
+    if not 0 <= value < 1 << 64:
+        raise ValueError(f"{name}={text!r}: must be a number of 0 or more")
+    return value
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 @dataclass(frozen=True)
 class Config:
     """What the environment of this rank asks for."""
@@ -33,6 +52,8 @@ class Config:
     ptracer: bool  # let the node's other processes copy from here, under Yama
     mr_basic: bool  # ask the provider for FI_MR_BASIC
     hmem: bool  # ask it for FI_HMEM
+    cache_count: int  # origins that stay registered, where FI_MR_LOCAL is demanded
+    cache_bytes: int  # of these
     timeout: float  # seconds, of windows that say nothing else
 
     @classmethod
@@ -49,6 +70,8 @@ class Config:
             ptracer=_choice("RMAEXT_PTRACER", ("0", "1")) != "0",
             mr_basic=_choice("RMAEXT_MR_MODE", ("basic", "hmem")) == "basic",
             hmem=get("RMAEXT_MR_MODE") == "hmem",
+            cache_count=_cache_limit("COUNT", 1024),
+            cache_bytes=_cache_limit("SIZE", _memory() // 4),
             timeout=timeout_seconds(None),
         )
 

@@ -28,6 +28,7 @@ from .config import Config
 from .errors import ClosedError, NoProviderError, check, from_c
 from .library import Candidate, open_library
 from .node import Arena
+from .origins import Origins
 from .registration import KINDS, Registration
 
 __all__ = ["Fabric"]
@@ -47,7 +48,7 @@ _MR_MODES = {
 }
 
 _COUNTS = [name for name, _ in ffi.typeof("struct rmaext_stats").fields]
-_RAW = 1 << 3
+_LOCAL, _RAW = 1 << 2, 1 << 3
 CONTROL_BYTES = 64
 # Buffers that only the network uses. Beyond these, the next request waits.
 _ORPHANS = 1024
@@ -94,6 +95,7 @@ class Fabric:
         for name, text in keep.items():
             setattr(options, name, text)
         options.mr_basic, options.hmem = config.mr_basic, config.hmem
+        options.cache_count, options.cache_bytes = config.cache_count, config.cache_bytes
         options.progress = config.progress
         options.spin_ns = int(spin * 1e9)
         options.arena = Arena.own_handle()
@@ -114,6 +116,8 @@ class Fabric:
         self.iov_limit = 1 if self.raw_keys else int(info.mr_iov_limit)
         self.key_size = int(info.key_size)
 
+        # arrays that C may keep registered; None where the provider does not want it
+        self.origins = Origins(self) if self.mr_bits & _LOCAL else None
         self._lock = threading.RLock()  # a signal handler may come again
         self._peers: dict[bytes, Any] = {}
         self._door: bytes | None = None
@@ -313,6 +317,9 @@ class Fabric:
         A signal may raise between any two lines of Python; an entry that is
         never released only costs memory, a missing one would corrupt it.
         """
+        if self.origins is not None:
+            for buffer in buffers:
+                self.origins.know(buffer)
         if many is not None:
             op = many
         else:

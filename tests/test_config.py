@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import textwrap
 from dataclasses import asdict
@@ -25,6 +26,8 @@ DEFAULT = {
     "progress": True,
     "mr_basic": False,
     "hmem": False,
+    "cache_count": 1024,
+    "cache_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4,
     "ptracer": True,
 }
 
@@ -46,6 +49,8 @@ VARIABLES = (
 def no_variables(monkeypatch):
     for name in VARIABLES:
         monkeypatch.delenv(f"RMAEXT_{name}", raising=False)
+    for name in ("MAX_COUNT", "MAX_SIZE", "MONITOR"):
+        monkeypatch.delenv(f"FI_MR_CACHE_{name}", raising=False)
 
 
 def fields(config):
@@ -93,6 +98,20 @@ def test_wrong_value(monkeypatch, name, value):
     monkeypatch.setenv(f"RMAEXT_{name}", value)
     with pytest.raises(ValueError, match=f"RMAEXT_{name}={value!r}: must be one of"):
         Config.read()
+
+
+@pytest.mark.parametrize(("what", "field"), [("COUNT", "cache_count"), ("SIZE", "cache_bytes")])
+def test_cache_limits(monkeypatch, what, field):
+    """libfabric's own variables, as fi_mr(3) has them."""
+    for text, value in (("0", 0), ("77", 77), ("0x10", 16), ("", DEFAULT[field])):
+        monkeypatch.setenv(f"FI_MR_CACHE_MAX_{what}", text)
+        assert fields(Config.read()) == DEFAULT | {field: value}
+    for text in ("-1", "many", "1.5", str(1 << 64)):
+        monkeypatch.setenv(f"FI_MR_CACHE_MAX_{what}", text)
+        with pytest.raises(ValueError, match=f"FI_MR_CACHE_MAX_{what}"):
+            Config.read()
+    monkeypatch.setenv("FI_MR_CACHE_MONITOR", "disabled")
+    assert getattr(Config.read(), field) == 0
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("5", 5), ("0.25", 0.25), ("1e3", 1000)])

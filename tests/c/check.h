@@ -50,7 +50,8 @@ extern const struct test tests[]; /* ends with an empty one */
 static rmaext_library *library;
 static const char *library_path;
 static const char *provider = "tcp;ofi_rxm";
-static rmaext_arena *arena; /* of fabrics and windows; most need none */
+static uint64_t cache_count; /* of fabrics */
+static rmaext_arena *arena;  /* of fabrics and windows; most need none */
 
 static inline void check_failed(const char *file, int line, const char *what,
 				long long is, long long wanted)
@@ -164,6 +165,8 @@ static inline rmaext_fabric *fabric_open(bool progress, bool mr_basic)
 		.progress = progress,
 		.spin_ns = 20000,
 		.arena = arena,
+		.cache_count = cache_count,
+		.cache_bytes = (uint64_t)1 << 30,
 	};
 	rmaext_fabric *f = NULL;
 
