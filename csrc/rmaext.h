@@ -173,6 +173,20 @@ enum {
 	RMAEXT_SAME_ALIGN = 8,
 	RMAEXT_SAME_KEY = 16,
 	RMAEXT_SAME = 31, /* all of them: the window takes no memory a rank */
+	/* of records only */
+	RMAEXT_SAME_SHAPE = 32,
+	RMAEXT_SAME_PARTS = 64,
+};
+
+/* What the records of all ranks, one after another, have in common. */
+struct rmaext_records {
+	unsigned int same;
+	uint64_t size, base; /* of rank 0, as are the next two */
+	uint8_t access, align;
+	size_t key_len;	   /* of those that have memory, 0 if none has */
+	size_t dims;	   /* the most that a shape has */
+	int64_t elsewhere; /* ranks with memory that is not in an arena */
+	int64_t fresh;	   /* ranks that name a segment for the first time */
 };
 
 /*
@@ -536,6 +550,32 @@ void rmaext_lock_abandon(struct rmaext_lock *lock);
 /* of the owner, whether queued or inside; else nothing */
 void rmaext_lock_undo(struct rmaext_lock *lock, uint64_t thread, int exclusive);
 int rmaext_lock_pass(struct rmaext_lock *lock, int64_t rank, int64_t seen);
+
+/*
+ * -FI_EINVAL: some are not in order, or differ where they must not; keys.py has
+ * the words for what is wrong. Its elements have `itemsize` bytes.
+ */
+int rmaext_records_check(const uint8_t *data, const int32_t *lengths,
+			 int64_t count, uint64_t itemsize,
+			 struct rmaext_records *records_p);
+/*
+ * One column of what was checked, `width` bytes a rank: uint64_t, or uint8_t of
+ * access and align; keys as they are; of shapes uint64_t, the number of
+ * dimensions first.
+ */
+void rmaext_records_column(const uint8_t *data, const int32_t *lengths,
+			   int64_t count, int column, size_t width, void *to);
+/*
+ * Where the window has a row for each rank, that of rank 0, and the bytes from
+ * row to row; else 0 bytes.
+ */
+struct rmaext_rows {
+	const uint64_t *size;
+	const uint8_t *access; /* with other bits than rights, too */
+	const uint8_t *align;
+	size_t step;
+};
+void rmaext_window_rows(rmaext_window *window, struct rmaext_rows *rows_p);
 
 /*
  * The ranks of a communicator, for all windows over it. `peers` and `nears`

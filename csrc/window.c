@@ -167,6 +167,20 @@ int rmaext_window_create(rmaext_fabric *f, const struct rmaext_targets *targets,
 	return ret;
 }
 
+void rmaext_window_rows(rmaext_window *w, struct rmaext_rows *rows_p)
+{
+	const struct rmx_target *t = w->targets;
+
+	*rows_p = (struct rmaext_rows){0};
+	if (w->uneven)
+		*rows_p = (struct rmaext_rows){
+			.size = &t->size,
+			.access = (const uint8_t *)&t->access,
+			.align = &t->align,
+			.step = sizeof(*t),
+		};
+}
+
 /* What is seen through a view of `len` bytes from `first` on. */
 static struct rmx_row look(const struct rmx_row *of,
 			   const struct rmaext_view *view, uint64_t len)

@@ -60,6 +60,7 @@ SOURCES = [
     "place.c",
     "progress.c",
     "range.c",
+    "record.c",
     "region.c",
     "request.c",
     "rma.c",

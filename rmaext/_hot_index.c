@@ -26,17 +26,20 @@ static bool axes_of(struct hot_window *w, int64_t rank, struct axes *axes)
 {
 	PyObject *shapes = PyObject_GetAttr((PyObject *)w, hot_names.shapes);
 	int64_t step = (int64_t)w->it.unit;
-	PyObject *shape;
+	PyObject *shape = NULL;
 	bool known;
 
-	if (!shapes)
-		PyErr_Clear();
-	known = shapes && PyList_CheckExact(shapes) &&
-		rank < PyList_GET_SIZE(shapes) &&
-		PyTuple_CheckExact(shape = PyList_GET_ITEM(shapes, rank)) &&
+	if (shapes && rank < w->it.window->count) {
+		if (PyTuple_CheckExact(shapes)) /* all ranks have that */
+			shape = Py_NewRef(shapes);
+		else if (PySequence_Check(shapes))
+			shape = PySequence_GetItem(shapes, (Py_ssize_t)rank);
+	}
+	PyErr_Clear();
+	axes->axis = axes->ndim = 0;
+	known = shape && PyTuple_CheckExact(shape) &&
 		PyTuple_GET_SIZE(shape) <= RMX_DIMS;
 	if (known) {
-		axes->axis = 0;
 		axes->ndim = (int)PyTuple_GET_SIZE(shape);
 		for (int k = axes->ndim - 1; k >= 0; k--) {
 			axes->shape[k] =
@@ -45,6 +48,7 @@ static bool axes_of(struct hot_window *w, int64_t rank, struct axes *axes)
 			step *= axes->shape[k];
 		}
 	}
+	Py_XDECREF(shape);
 	Py_XDECREF(shapes);
 	return known;
 }

@@ -18,6 +18,7 @@ from .request import Request, done_at_once
 if TYPE_CHECKING:
     from .fabric import Fabric
     from .group import Group
+    from .records import Column
 
 __all__ = ["Beginnings"]
 
@@ -42,7 +43,7 @@ class Beginnings:
     _fabric: Fabric | None
     _group: Group
     _handle: Any
-    _routes: list[int]
+    _routes: Column[int]
     _stride: int
 
     if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from itertools import pairwise, starmap
+from itertools import starmap
 from typing import Any, Protocol
 
 import numpy as np
@@ -89,8 +89,8 @@ def _complete(call: Callable[..., Any], server: Server, *buffers: Any) -> Any:
     return started
 
 
-def allgather(comm: MPI.Comm, record: bytes, server: Server) -> list[bytes]:
-    """Return every rank's record, of any length. Collective."""
+def allgather(comm: MPI.Comm, record: bytes, server: Server) -> tuple[bytearray, Any]:
+    """Return every rank's record, of any length, one after another; and the lengths."""
     lengths = np.empty(comm.size, np.int32)
     own = np.array([len(record)], np.int32)
     _complete(comm.Iallgather, server, own, lengths)
@@ -99,8 +99,7 @@ def allgather(comm: MPI.Comm, record: bytes, server: Server) -> list[bytes]:
     everything = bytearray(int(starts[-1]))
     target = [everything, (lengths, starts[:-1]), MPI.BYTE]
     _complete(comm.Iallgatherv, server, [record, MPI.BYTE], target)
-    view = memoryview(everything)
-    return [bytes(view[a:b]) for a, b in pairwise(starts)]
+    return everything, lengths
 
 
 def allreduce_max(comm: MPI.Comm, value: int, server: Server) -> int:

@@ -15,10 +15,11 @@ from . import memory, node
 from ._lib import ffi, lib
 from .errors import AccessError, AlignmentError, AttachError, RmaError, from_c
 from .group import Group
-from .keys import WindowRecord, agree, dtype_text, parse_all
+from .keys import WindowRecord, dtype_text
 from .many import PUT
 from .more import Plural, not_for
-from .region import Region, same_dtype
+from .records import Columns, Same, Told, Way
+from .region import Region
 from .window import Place, Window
 
 __all__ = ["DynamicWindow"]
@@ -39,19 +40,25 @@ class DynamicRegion(Region):
         """Agree on the dtype, and open the network. Collective."""
         group = self.group
 
-        def mine() -> bytes:
+        def mine() -> tuple[WindowRecord, int]:
             self.array, access = make()
-            return WindowRecord(0, 0, access, dtype_text(self.array.dtype), _KEY).pack()
+            text = dtype_text(self.array.dtype)
+            record = WindowRecord(0, 0, access, text, _KEY, shape=self.array.shape)
+            return record, self.array.itemsize
 
-        records = parse_all(WindowRecord.unpack, agree(group.gather, mine))
-        same_dtype(records)
+        self.told = told = Told.by(group, mine)
         self.fabric = group.network().fabric
-        self.records = [record._replace(size=_END) for record in records]
+        self.records = told.records(group.rank, 1)
+        self.records.size = Same(group.size, _END)
+        self.records.own = told.own._replace(size=_END)
 
     def connect(self) -> None:
         """Settle the routes."""
-        self.routes = [lib.RMAEXT_FABRIC] * self.group.size
-        self.maps = [ffi.NULL] * self.group.size
+        self.reach([Way(lib.RMAEXT_FABRIC) for _ in self.group.here])
+
+    def columns(self) -> Columns:
+        """Return what C needs: all of the address space."""
+        return super().columns()._replace(size=ffi.new("uint64_t *", _END))
 
 
 class DynamicWindow(Plural, Window):

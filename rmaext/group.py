@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import os
 import select
 import threading
@@ -17,17 +18,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from . import _lifetime, collective
 from ._lib import ffi, lib
 from .config import Config
-from .errors import BusyError, ClosedError, KeyRecordError, PeerLostError, RmaError, check
-from .fabric import Fabric
+from .errors import BusyError, ClosedError, PeerLostError, RmaError, check
 from .host import Beacon, Hello, pidfd_of
-from .keys import WindowRecord, agree, parse_all
+from .keys import agree, parse_all
 from .network import Network, lost, offers
 from .node import NO_ARENA, NO_BLOCK, Arena, Block, Process, Team, allow_copies
+from .records import Columns, Told, Way
 
 __all__ = ["Group"]
 
@@ -89,7 +91,7 @@ class Group:
         self.controls: Any = None  # set by the first window: control.Controls
         self._team: Team | None = None
         self._board: Any = None  # rank 0's
-        self._segments: set[tuple[int, int]] = set()  # rank, inode: mapped by all
+        self._segments: set[int] = set()  # of the own arena: mapped by all
         self.comm = collective.duplicate(comm)
         self.rank, self.size = self.comm.rank, self.comm.size
         self.near: list[int] = []
@@ -298,18 +300,34 @@ class Group:
     def gather(self, record: bytes) -> list[bytes]:
         """Return every rank's record. Collective."""
         self._cut = True
-        received = self._gather(record)
+        received = self._gather_here(record)
+        if received is None:
+            data, lengths = collective.allgather(self.comm, record, self)
+            ends = [0, *itertools.accumulate(lengths.tolist())]
+            received = [bytes(data[start:end]) for start, end in itertools.pairwise(ends)]
         self._cut = False
         return received
 
-    def _gather(self, record: bytes) -> list[bytes]:
+    def gather_whole(self, record: bytes) -> tuple[Any, Any]:
+        """As `gather`: return the records one after another, and their lengths."""
+        self._cut = True
+        whole: tuple[Any, Any]
+        received = self._gather_here(record)
+        if received is None:
+            whole = collective.allgather(self.comm, record, self)
+        else:
+            whole = b"".join(received), np.array([*map(len, received)], np.int32)
+        self._cut = False
+        return whole
+
+    def _gather_here(self, record: bytes) -> list[bytes] | None:
         if self.size == 1:
             return [record]
         if self._team is not None:
             too_long = self._meet(self._team, not self._team.write(record))
             if not too_long:
                 return self._team.read()
-        return collective.allgather(self.comm, record, self)
+        return None
 
     def reduce(self, value: int) -> int:
         """Return the largest of the ranks' values; also a barrier. Collective."""
@@ -356,43 +374,42 @@ class Group:
         data = number.to_bytes(8, "little")
         return hashlib.blake2b(data, key=self._secret, person=what, digest_size=size).digest()
 
-    def map_all(self, records: Sequence[WindowRecord]) -> None:
+    def fresh(self, block: Block) -> bool:
+        """Whether no window of this communicator was in that segment of the own arena."""
+        return block != NO_BLOCK and block.inode not in self._segments
+
+    def map_all(self, told: Told) -> None:
         """Map the segments that these records are the first to name. Collective."""
-        new = {
-            (rank, record.block[1])
-            for rank, record in enumerate(records)
-            if record.block != NO_BLOCK and (rank, record.block[1]) not in self._segments
-        }
-        if new:
+        if told.all.fresh:
 
             def mine() -> bytes:
-                for rank, _ in new:
+                for rank in self.here:
                     process = self.processes[rank]
                     if process is not None and process.can_map:
-                        process.map(records[rank].block, records[rank].size)
+                        record = told[rank]
+                        if record.block != NO_BLOCK:
+                            process.map(record.block, record.size)
                 return b""
 
             agree(self.gather, mine)
-            self._segments |= new
+            if told.own.block != NO_BLOCK:
+                self._segments.add(told.own.block[1])
 
-    def routes(self, records: Sequence[WindowRecord], own: Any) -> tuple[list[int], list[Any]]:
-        """Return each rank's route, and where its memory is mapped here."""
-        routes, maps = [], [ffi.NULL] * self.size
-        for rank, (record, process) in enumerate(zip(records, self.processes, strict=True)):
-            route = lib.RMAEXT_FABRIC
-            if rank == self.rank:
-                maps[rank] = own
-                if not self.forced:
-                    route = lib.RMAEXT_DIRECT
-            elif process is not None and process.can_map and record.block != NO_BLOCK:
-                maps[rank] = process.map(record.block, record.size)
-                route = lib.RMAEXT_DIRECT
-            elif process is not None and process.can_map and not record.size:
-                route = lib.RMAEXT_DIRECT  # nothing to reach
-            elif process is not None and process.can_copy:
-                route = lib.RMAEXT_CMA
-            routes.append(route)
-        return routes, maps
+    def ways(self, told: Told, own: Any) -> list[Way]:
+        """Return how to reach the ranks that are here."""
+        return [self._way(rank, told, own) for rank in self.here]
+
+    def _way(self, rank: int, told: Told, own: Any) -> Way:
+        if rank == self.rank:
+            return Way(lib.RMAEXT_FABRIC if self.forced else lib.RMAEXT_DIRECT, own)
+        process, record = self.processes[rank], told[rank]
+        if process is not None and process.can_map and record.block != NO_BLOCK:
+            return Way(lib.RMAEXT_DIRECT, process.map(record.block, record.size))
+        if process is not None and process.can_map and not record.size:
+            return Way(lib.RMAEXT_DIRECT)  # nothing to reach
+        if process is not None and process.can_copy:
+            return Way(lib.RMAEXT_CMA, address=record.address)
+        return Way(lib.RMAEXT_FABRIC)
 
     def members(self, network: Network | None) -> Any:
         """Return C's table of the ranks, which all windows share."""
@@ -416,36 +433,21 @@ class Group:
     def window(
         self,
         network: Network | None,
-        records: Sequence[WindowRecord],
-        routes: Sequence[int],
-        maps: Sequence[Any],
+        columns: Columns,
+        ways: Sequence[Way],
         timeout: float,
         token: bytes,
         block: Any = None,
         dynamic: bool = False,
     ) -> Any:
         """Return the C window over what the ranks have, with a `control.Block` or none."""
-        here = self.here
-        bases = keys = addresses = ffi.NULL
-        base, key, key_len = [0], [b""], 0
-        if network:
-            key_len = key_length(network.fabric, records)
-            base = _alike([r.base for r in records])
-            key = _alike([r.key.ljust(key_len, b"\0") for r in records])
-            bases = ffi.new("uint64_t[]", base)
-            keys = ffi.new("uint8_t[]", b"".join(key))
-            addresses = ffi.new("uint64_t[]", [records[rank].address for rank in here])
-        size = _alike([r.size for r in records])
-        access = _alike([r.access for r in records])
-        align = _alike([r.address % 64 for r in records])
-        columns = (size, base, access, align, key)
-        same = sum(1 << k for k, column in enumerate(columns) if len(column) == 1)
+        same, size, base, access, align, keys, key_len = columns
         what = [
             *(self.members(network), ffi.from_buffer("uint8_t[]", token), same),
-            *(ffi.new("uint64_t[]", size), bases),
-            *(ffi.from_buffer("uint8_t[]", bytes(column)) for column in (access, align)),
-            *(keys, key_len, ffi.from_buffer("uint8_t[]", bytes(routes[rank] for rank in here))),
-            *(ffi.new("void *[]", [maps[rank] for rank in here]), addresses),
+            *(size, base, access, align, keys, key_len),
+            ffi.new("uint8_t[]", [way.route for way in ways]),
+            ffi.new("void *[]", [way.map for way in ways]),
+            ffi.new("uint64_t[]", [way.address for way in ways]),
             *((ffi.NULL, 0) if block is None else (block.table, 8 * block.base)),
             *(dynamic, int(self.spin * 1e9)),
         ]
@@ -530,21 +532,7 @@ class Group:
             raise PeerLostError(errno.ENOTCONN, f"{where}: the rank has left", rank=rank)
 
 
-def _alike(column: list[Any]) -> list[Any]:
-    """Return a column as it is, or its first entry if all are alike."""
-    return column[:1] if column.count(column[0]) == len(column) else column
-
-
 _UNFINISHED = object()  # in place of a group whose creation was interrupted
-
-
-def key_length(fabric: Fabric, records: Sequence[WindowRecord]) -> int:
-    """Return the bytes of a key, the same for all; KeyRecordError if they differ."""
-    lengths = {len(r.key) for r in records if r.size}
-    length = max(lengths, default=8)
-    if len(lengths) > 1 or (not fabric.raw_keys and length != 8):
-        raise KeyRecordError(errno.EPROTO, f"remote keys of {sorted(lengths)} bytes")
-    return length
 
 
 def _out_of_step() -> ClosedError:

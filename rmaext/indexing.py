@@ -20,6 +20,7 @@ from .errors import BoundsError, Unsupported
 from .many import ManyOperations, indices
 
 if TYPE_CHECKING:
+    from .records import Column
     from .window import Place, Window
 
 __all__ = ["At", "IndexOperations"]
@@ -264,8 +265,9 @@ class IndexOperations(ManyOperations):
     __iter__ = None  # else Python would take window[0], window[1], ... for its elements
 
     _array: Array
-    _routes: list[int]
-    _shapes: list[Shape] | None = None  # of windows that are one array on each rank
+    _routes: Column[int]
+    # of windows that are one array on each rank; a tuple: all have that
+    _shapes: Column[Shape] | Shape | None = None
     _stride: int
 
     def _rank(self, rank: Any, call: str) -> int:
@@ -342,12 +344,14 @@ class IndexOperations(ManyOperations):
         return number, self._parse(call, number, key[1:])
 
     def _parse(self, call: str, rank: int, key: tuple[Any, ...]) -> _Part:
-        if self._shapes is None:
+        shapes = self._shapes
+        if shapes is None:
             text = f"{call}: window {self._name} is no array of one shape"
             raise Unsupported(errno.EOPNOTSUPP, text, call=call)
         number = self._rank(rank, call)
         where = f"{call}: window {self._name}, rank {number}"
-        return _Parser(self._shapes[number], self._stride, where).parse(key)
+        shape = shapes if isinstance(shapes, tuple) else shapes[number]
+        return _Parser(shape, self._stride, where).parse(key)
 
     def _transfer(
         self,

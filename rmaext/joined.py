@@ -18,6 +18,7 @@ from .errors import BoundsError, KeyRejectedError
 from .group import Group
 from .many import Call, indices
 from .more import Plural
+from .records import Numbers, Some
 from .region import Region
 from .registration import How, one_part
 from .window import Place, Window
@@ -82,7 +83,7 @@ class JoinedRegion(Region):
 
         first.exchange(mine)
         dtype = first.array.dtype
-        for k in range(1, max(record.parts for record in first.records)):
+        for k in range(1, max(first.records.parts)):
             region = Part(self, k)
             self.regions.append(region)
             array = self.arrays[k] if k < len(self.arrays) else np.empty(0, dtype)
@@ -197,15 +198,16 @@ class JoinedWindow(Plural, Window):
         self._fabric, self._handle = region.fabric, first._handle
         self._dtype, self._stride = first._dtype, first._stride
         self._atomic_type = first._atomic_type
-        sizes = np.array([window._sizes for window in self._arrays], dtype=np.int64).T
+        sizes = np.array([[*window._sizes] for window in self._arrays], dtype=np.int64).T
         self._bounds = np.concatenate(
             [np.zeros((group.size, 1), np.int64), sizes.cumsum(axis=1)], axis=1
         )
-        self._sizes = self._bounds[:, -1].tolist()
-        self._routes = [
-            max((w._routes[r] for w in self._arrays if w._sizes[r]), default=first._routes[r])
-            for r in range(group.size)
-        ]
+        self._sizes = Numbers(self._bounds[:, -1])
+        routes = {
+            r: max((w._routes[r] for w in self._arrays if w._sizes[r]), default=first._routes[r])
+            for r in group.here
+        }
+        self._routes = Some(group.size, routes, lib.RMAEXT_FABRIC)
 
     def _parts(self) -> list[Window]:
         return self._arrays
@@ -215,7 +217,7 @@ class JoinedWindow(Plural, Window):
     @property
     def local(self) -> Any:
         """The arrays of this rank, as a list. Local."""
-        mine = range(self._region.regions[0].records[self._group.rank].parts)
+        mine = range(self._region.regions[0].records.own.parts)
         return [self._arrays[k].local for k in mine]
 
     @property

@@ -152,8 +152,9 @@ def error_record(payload: bytes) -> dict[str, Any]:
     return fields
 
 
-# size, base, address, block, access, lengths of shape, dtype and key, parts
-_HEAD = struct.Struct("<QQQqQQQBBHHI")
+# size, base, address, block, access, lengths of shape, dtype and key, parts, fresh;
+# csrc/record.c reads them, too
+_HEAD = struct.Struct("<QQQqQQQBBHHIB")
 
 
 class WindowRecord(NamedTuple):
@@ -168,13 +169,14 @@ class WindowRecord(NamedTuple):
     shape: tuple[int, ...] = ()
     block: tuple[int, int, int, int] = (-1, 0, 0, 0)  # of its arena; -1: elsewhere
     parts: int = 0  # arrays that the window has there, this being the first; 0: not a list
+    fresh: bool = False  # the first of this communicator in that part of the arena
 
     def pack(self) -> bytes:
         """Return the payload of a record."""
         dtype = self.dtype.encode()
         head = _HEAD.pack(
             *(self.size, self.base, self.address, *self.block),
-            *(self.access, len(self.shape), len(dtype), len(self.key), self.parts),
+            *(self.access, len(self.shape), len(dtype), len(self.key), self.parts, self.fresh),
         )
         shape = struct.pack(f"<{len(self.shape)}Q", *self.shape)
         return head + shape + dtype + self.key
@@ -184,13 +186,14 @@ class WindowRecord(NamedTuple):
         """Decode a payload; KeyRecordError if malformed."""
         if len(payload) < _HEAD.size:
             _malformed(f"window record of {len(payload)} bytes")
-        size, base, address, *block, access, n_shape, n_dtype, n_key, parts = _HEAD.unpack_from(
-            payload
-        )
+        fields = _HEAD.unpack_from(payload)
+        size, base, address, *block, access, n_shape, n_dtype, n_key, parts, fresh = fields
         body = payload[_HEAD.size :]
         if len(body) != 8 * n_shape + n_dtype + n_key:
             _malformed("lengths inside the window record do not match")
-        if not access & 3 or access > 7 or size + base >= 1 << 64 or size + address >= 1 << 64:
+        if not access & 3 or access > 7 or fresh > 1:
+            _malformed("window record out of range")
+        if size + base >= 1 << 64 or size + address >= 1 << 64:
             _malformed("window record out of range")
         shape = struct.unpack_from(f"<{n_shape}Q", body)
         try:
@@ -198,7 +201,7 @@ class WindowRecord(NamedTuple):
         except UnicodeDecodeError:
             _malformed("dtype of the window")
         key = body[8 * n_shape + n_dtype :]
-        return cls(size, base, access, dtype, key, address, shape, tuple(block), parts)
+        return cls(size, base, access, dtype, key, address, shape, tuple(block), parts, bool(fresh))
 
 
 def dtype_text(dtype: np.dtype[Any]) -> str:

@@ -21,6 +21,7 @@ from .operations import operation
 if TYPE_CHECKING:
     from .fabric import Fabric
     from .group import Group
+    from .records import Column
 
 __all__ = ["GET", "PUT", "Call", "ManyOperations", "behind", "indices"]
 
@@ -110,7 +111,7 @@ class ManyOperations:
     _group: Group
     _handle: Any
     _name: int | str
-    _sizes: list[int]
+    _sizes: Column[int]
     _atomic_type: int | None
 
     def _check_open(self, call: str) -> None:

@@ -13,17 +13,18 @@ import numpy as np
 
 from ._lib import ffi, lib
 from .config import PROVIDERS, Config
-from .errors import PeerLostError, from_c
+from .errors import KeyRecordError, PeerLostError, from_c
 from .fabric import CONTROL_BYTES, Fabric
 from .host import Hello, choose, usable, wanted_interface
-from .keys import WindowRecord, agree, parse_all
+from .keys import WindowRecord, agree, blame, parse_all
 from .library import Candidate, open_library
 from .memory import address
+from .records import Columns, Way
 
 if TYPE_CHECKING:
     from .group import Group
 
-__all__ = ["Network", "offers"]
+__all__ = ["Network", "check_keys", "offers"]
 
 _PROBES = 4  # peers read at a time: all p are covered in p/4 seconds
 
@@ -93,10 +94,10 @@ class Network:
                 # a descriptor of its own: the peer may serve later groups too
                 fd = os.dup(group.pidfds[rank]) if rank in group.pidfds else -1
                 self.peers[rank] = self.fabric.peer(name, fd)
-            routes, maps = [lib.RMAEXT_FABRIC] * group.size, [ffi.NULL] * group.size
+            ways = [Way(lib.RMAEXT_FABRIC) for _ in group.here]
             token = secrets.token_bytes(16)  # no message is meant for it
-            limit = config.timeout
-            self.control_window = group.window(self, records, routes, maps, limit, token)
+            columns = Columns.of(records, key_len)
+            self.control_window = group.window(self, columns, ways, config.timeout, token)
             return b""
 
         def named(payload: bytes) -> tuple[bytes, WindowRecord]:
@@ -106,6 +107,11 @@ class Network:
         parsed = parse_all(named, agree(group.gather, mine))
         names = [name for name, _ in parsed]
         records = [record for _, record in parsed]
+        key_len = len(records[0].key)
+        odd = [rank for rank, record in enumerate(records) if len(record.key) != key_len]
+        if odd:
+            raise blame(odd, KeyRecordError, "remote keys of different lengths")
+        check_keys(self.fabric, key_len)
         agree(group.gather, theirs)
 
     def quit(self) -> None:
@@ -173,3 +179,9 @@ def lost(ranks: list[int], why: str) -> PeerLostError:
     error = PeerLostError(errno.ENOTCONN, f"{text}: {why}", rank=ranks[0])
     error.ranks = tuple(ranks)
     return error
+
+
+def check_keys(fabric: Fabric, length: int) -> None:
+    """Raise KeyRecordError unless all ranks' keys have a length that can be."""
+    if not fabric.raw_keys and length != 8:
+        raise KeyRecordError(errno.EPROTO, f"remote keys of {length} bytes")

@@ -22,6 +22,7 @@ from .waiting import COMPARISONS, Wait, Waits, block_words, check_timeout, memor
 
 if TYPE_CHECKING:
     from .fabric import Fabric
+    from .records import Column
 
 __all__ = ["Notifications"]
 
@@ -44,7 +45,7 @@ class Notifications(Waits):
     _block: Any  # Block; hidden windows have none, and are not used so
     _dtype: np.dtype[Any]
     _fabric: Fabric | None
-    _routes: list[int]
+    _routes: Column[int]
     _stride: int
     _in_pieces = False  # more than one array a rank
     _divided: bool

@@ -3,23 +3,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 from numpy.typing import NDArray
 
 from . import memory, node
-from ._lib import ffi
-from .errors import KeyRecordError
+from ._lib import ffi, lib
 from .fabric import Fabric
-from .group import Group, key_length
-from .keys import WindowRecord, agree, blame, dtype_text, parse_all
+from .group import Group
+from .keys import WindowRecord, dtype_text
+from .network import check_keys
 from .node import NO_BLOCK
+from .records import Column, Columns, Records, Some, Told, Way
 from .registration import Registration
 from .storage import stored
 
-__all__ = ["Region", "same_dtype"]
+__all__ = ["Region"]
 
 Array = NDArray[Any]
 
@@ -34,11 +34,11 @@ class Region:
         This rank's.
     fabric : Fabric or None
         None where all ranks are reached by memory.
-    records : list of WindowRecord
+    records : Records
         What each rank has.
-    routes : list of int
+    routes : Column of int
         RMAEXT_DIRECT and so on, a rank.
-    maps : list
+    maps : Column
         Where the memory of each rank is mapped here; NULL where it is not.
     registration : Registration
         How this rank's is to be registered; set while `exchange` makes the array.
@@ -49,9 +49,11 @@ class Region:
     dynamic = False  # offsets are addresses
 
     array: Array
-    records: list[WindowRecord]
-    routes: list[int]
-    maps: list[Any]
+    records: Records
+    routes: Column[int]
+    maps: Column[Any]
+    told: Told | None  # until the window is made
+    ways: list[Way]  # of group.here
 
     def __init__(self, group: Group) -> None:
         self.group = group
@@ -70,44 +72,60 @@ class Region:
         """
         group = self.group
 
-        def mine() -> bytes:
+        def mine() -> tuple[WindowRecord, int]:
             self.array, self._access = make()
             # Peers may write until all agree that they do not: neither del nor an
             # exception between any two lines ends that.
             self._kept = node.keep(self.array)
-            return self._record(network=not group.all_direct).pack()
+            return self._record(network=not group.all_direct), self.array.itemsize
 
-        records = parse_all(WindowRecord.unpack, agree(group.gather, mine))
-        same_dtype(records)
-        _same_kind(records)
-        _same_shape(records, self.array.dtype.itemsize)
+        told = Told.by(group, mine)
         if group.all_direct:
             alone = group.size == 1 and not self.registration.needs_network
-            if alone or all(r.block != NO_BLOCK or not r.size for r in records):
-                group.map_all(records)
-                self.records = records
+            if alone or not told.all.elsewhere:
+                self._settle(told)
                 return
             # somebody's own array, which needs a key for atomics at least, or one that
             # is to be registered
             group.network()
-            payloads = agree(group.gather, lambda: self._record(network=True).pack())
-            records = parse_all(WindowRecord.unpack, payloads)
+            told = Told.by(group, lambda: (self._record(network=True), self.array.itemsize))
         self.fabric = group.network().fabric
-        key_length(self.fabric, records)
-        group.map_all(records)
-        self.records = records
+        if told.all.key_len:
+            check_keys(self.fabric, told.all.key_len)
+        self._settle(told)
+
+    def _settle(self, told: Told) -> None:
+        self.group.map_all(told)
+        self.told = told
+        self.records = told.records(self.group.rank, self.array.itemsize)
 
     def connect(self) -> None:
         """Settle the routes."""
-        own = memory.address(self.array)
-        self.routes, self.maps = self.group.routes(self.records, own)
+        if self.told is not None:
+            self.reach(self.group.ways(self.told, memory.address(self.array)))
+
+    def reach(self, ways: list[Way]) -> None:
+        """Set the routes."""
+        self.ways, group = ways, self.group
+        pairs = list(zip(group.here, ways, strict=True))
+        routes = {rank: way.route for rank, way in pairs}
+        self.routes = Some(group.size, routes, lib.RMAEXT_FABRIC)
+        self.maps = Some(group.size, {rank: way.map for rank, way in pairs}, ffi.NULL)
+
+    def columns(self) -> Columns:
+        """Return what C needs of the records; once."""
+        told, self.told = self.told, None
+        if told is None:
+            raise RuntimeError("the window was made before")
+        return told.columns()
 
     def window(self, timeout: float, token: bytes, block: Any = None) -> Any:
         """Return a C window over it, with a `control.Block` or none."""
         network = None if self.fabric is None else self.group.network()
-        ways = (self.records, self.routes, self.maps)
-        name = token if network else bytes(16)
-        return self.group.window(network, *ways, timeout, name, block, self.dynamic)
+        what = (self.columns(), self.ways, timeout, token if network else bytes(16))
+        handle = self.group.window(network, *what, block, self.dynamic)
+        self.records.lie_in(handle)
+        return handle
 
     def release(self) -> None:
         """Deregister. No peer uses the memory any more."""
@@ -126,7 +144,7 @@ class Region:
         if array.nbytes and (network or not self.registration.needs_network):
             block = node.Arena.find(pointer, array.nbytes)
         text = dtype_text(array.dtype)
-        where = (key, start, array.shape, block, self.parts)
+        where = (key, start, array.shape, block, self.parts, self.group.fresh(block))
         access = self._access | stored(array, self.registration)
         return WindowRecord(array.nbytes, base, access, text, *where)
 
@@ -137,27 +155,3 @@ class Region:
         self.registered = fabric.register(pieces, self._access, number, self.registration)
         fabric.keep(self.registered, self.array)
         return fabric.key(self.registered)
-
-
-def _same_shape(records: list[WindowRecord], itemsize: int) -> None:
-    odd = [rank for rank, r in enumerate(records) if math.prod(r.shape) * itemsize != r.size]
-    if odd:
-        raise blame(odd, KeyRecordError, "shape and size of the window do not match")
-
-
-def _same_kind(records: list[WindowRecord]) -> None:
-    lists = [rank for rank, record in enumerate(records) if record.parts]
-    if lists and len(lists) < len(records):
-        raise blame(lists, TypeError, "a list of arrays, the other ranks have one array")
-
-
-def same_dtype(records: list[WindowRecord]) -> None:
-    """Raise, on all ranks alike, unless all have the dtype of the most."""
-    names = [record.dtype for record in records]
-    if len(set(names)) == 1:
-        return
-    common = max(dict.fromkeys(names), key=names.count)
-    odd = [rank for rank, name in enumerate(names) if name != common]
-    if odd:
-        text = f"dtype {names[odd[0]]}, the other ranks have {common}"
-        raise blame(odd, TypeError, text)

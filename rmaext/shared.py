@@ -18,8 +18,9 @@ from . import memory, node
 from ._lib import ffi, lib
 from .errors import NotLocalError
 from .group import Group
-from .keys import WindowRecord, agree, dtype_text, parse_all
-from .region import Region, same_dtype
+from .keys import WindowRecord, agree, dtype_text
+from .records import Columns, Numbers, Told, Way
+from .region import Region
 from .window import Window
 
 __all__ = ["SharedWindow"]
@@ -37,6 +38,8 @@ class SharedRegion(Region):
     """
 
     whole: Array  # of bytes
+    _starts: list[Any]  # of the parts, as mapped here
+    _aligns: Any
 
     def exchange(self, make: Callable[[], tuple[Array, int]]) -> None:
         """Make the memory, for arrays like those that `make` returns. Collective."""
@@ -45,25 +48,26 @@ class SharedRegion(Region):
             text = "not all ranks can map each other's memory: several nodes, or forced routes"
             raise NotLocalError(errno.EREMOTE, text)
 
-        def mine() -> bytes:
+        def mine() -> tuple[WindowRecord, int]:
             like, access = make()
             self.array = like
             text = dtype_text(like.dtype)
-            return WindowRecord(like.nbytes, 0, access, text, b"", 0, like.shape).pack()
+            record = WindowRecord(like.nbytes, 0, access, text, b"", 0, like.shape)
+            return record, like.itemsize
 
-        records = parse_all(WindowRecord.unpack, agree(group.gather, mine))
-        same_dtype(records)
-        starts = [0, *itertools.accumulate(record.size for record in records)]
+        self.told = told = Told.by(group, mine)
+        self.records = records = told.records(group.rank, self.array.itemsize)
+        starts = [0, *itertools.accumulate(records.size)]
         block = node.Block(*_BLOCK.unpack(agree(group.gather, lambda: self._lead(starts[-1]))[0]))
         agree(group.gather, lambda: self._follow(block, starts[-1]))
         own = memory.address(self.whole)
-        self.maps = [own + start for start in starts[:-1]]
+        self._starts = [own + start for start in starts[:-1]]
         # the same modulo 64 wherever it is mapped, which is all that counts of others'
         first = int(ffi.cast("uintptr_t", own))
-        self.records = [
-            record._replace(address=first + start)
-            for record, start in zip(records, starts[:-1], strict=True)
-        ]
+        records.own = records.own._replace(address=first + starts[group.rank])
+        aligns = [(first + start) % 64 for start in starts[:-1]]
+        self._aligns = ffi.new("uint8_t[]", aligns)
+        records.align = Numbers(np.array(aligns, np.uint8))
         part = self.whole[starts[group.rank] : starts[group.rank + 1]]
         self.array = part.view(self.array.dtype).reshape(self.array.shape)
 
@@ -89,7 +93,13 @@ class SharedRegion(Region):
 
     def connect(self) -> None:
         """Settle the routes."""
-        self.routes = [lib.RMAEXT_DIRECT] * self.group.size
+        self.reach([Way(lib.RMAEXT_DIRECT, start) for start in self._starts])
+
+    def columns(self) -> Columns:
+        """Return what C needs of the records, with each part's alignment."""
+        columns = super().columns()
+        same = columns.same & ~lib.RMAEXT_SAME_ALIGN
+        return columns._replace(same=same, align=self._aligns)
 
 
 class SharedWindow(Window):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import operator
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from .config import timeout_seconds
 from .errors import AccessError, AlignmentError, BoundsError, from_c
 from .many import GET, PUT
 from .more import not_for
+from .records import Column, Flat, Same, each, one_of
 from .window import Place, Window
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class View(Window):
         cut: Callable[[Array], Array],
         *,
         first: int = 0,
-        counts: Sequence[int] | None = None,
+        counts: Column[int] | None = None,
         dtype: np.dtype[Any] | None = None,
         access: int = lib.RMAEXT_READ | lib.RMAEXT_WRITE,
         timeout: float | None = None,
@@ -58,23 +59,16 @@ class View(Window):
         self._dtype = parent._dtype if dtype is None else dtype
         self._stride, unit = parent._stride, self._dtype.itemsize
         self._array = cut(parent._array)
-        self._sizes = list(parent._sizes if counts is None else counts)
+        self._sizes = parent._sizes if counts is None else counts
         self._atomic_type = memory.atomic_type(self._dtype)
-        sizes = [(n - 1) * self._stride + unit if n else 0 for n in self._sizes]
-        self._records = [
-            r._replace(
-                size=size,
-                address=r.address + first,
-                access=r.access & access,
-                shape=r.shape if counts is None else (n,),
-            )
-            for r, size, n in zip(parent._records, sizes, self._sizes, strict=True)
-        ]
+        sizes = each(self._sizes, lambda n: (n - 1) * self._stride + unit if n else 0)
         self._handle = self._make(first, sizes, access)
+        shape = parent._records.shape if counts is None else Flat(counts, 1)
+        self._records = parent._records.part(first, access, self._handle, sizes, shape)
         if self._stride == unit:  # else all goes through the methods here
             self._bind_plain()
         else:
-            self._shapes = [record.shape for record in self._records]
+            self._shapes = one_of(self._records.shape)
         _lifetime.on_end(self)
         self._closed = False
         # in one step: another thread may make the first view, too
@@ -84,11 +78,12 @@ class View(Window):
             root._check_open("view")
         return self
 
-    def _make(self, first: int, sizes: list[int], access: int) -> Any:
+    def _make(self, first: int, sizes: Column[int], access: int) -> Any:
         """Return the C window."""
-        bounds = ffi.new("uint64_t[]", sizes)
+        same = isinstance(sizes, Same)
+        bounds = ffi.new("uint64_t[]", [sizes.value] if isinstance(sizes, Same) else [*sizes])
         stride = 0 if self._stride == self._dtype.itemsize else self._stride
-        what = (first, stride, bounds, False, access, int(self._timeout * 1e9))
+        what = (first, stride, bounds, same, access, int(self._timeout * 1e9))
         view = ffi.new("struct rmaext_view *", what)
         handle = ffi.new("rmaext_window **")
         code = lib.rmaext_window_view(self._parent._handle, view, handle)
@@ -191,12 +186,14 @@ def subwindow(parent: Any, start: int, stop: int) -> View:
     if not 0 <= start <= stop:
         text = f"subwindow: window {name}: the bounds must be positive and in order"
         raise BoundsError(errno.ERANGE, text, call="subwindow")
-    short = [rank for rank, size in enumerate(parent._sizes) if 0 < size < stop]
+    sizes = parent._sizes
+    few = [sizes.value] if isinstance(sizes, Same) else sizes
+    short = [rank for rank, size in enumerate(few) if 0 < size < stop]
     if short:
         text = f"subwindow: window {name}, rank {short[0]}: outside the "
         text += f"{parent._sizes[short[0]]} elements there"
         raise BoundsError(errno.ERANGE, text, call="subwindow", rank=short[0])
-    counts = [stop - start if size else 0 for size in parent._sizes]
+    counts = each(sizes, lambda size: stop - start if size else 0)
     kind = type(parent) if isinstance(parent, View) else View
     return kind.__new__(kind)._look(
         parent,
@@ -213,9 +210,11 @@ def dup(parent: Any, access: str | None, timeout: float | None) -> View:
     rights = lib.RMAEXT_READ | lib.RMAEXT_WRITE
     if access is not None:
         rights = memory.access_bits(access, True)
-        less = [r for r, there in enumerate(parent._records) if rights & ~there.access]
+        have = parent._records.access
+        few = [have.value] if isinstance(have, Same) else have
+        less = [rank for rank, there in enumerate(few) if rights & ~there]
         if less:
-            there = memory.access_name(parent._records[less[0]].access)
+            there = memory.access_name(have[less[0]])
             text = f"dup: window {parent._name}, rank {less[0]}: {there!r}, not {access!r}"
             raise AccessError(errno.EACCES, text, call="dup", rank=less[0])
     limit = parent._timeout if timeout is None else timeout_seconds(timeout)

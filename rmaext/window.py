@@ -38,6 +38,7 @@ from .many import behind
 from .more import MoreWindows
 from .notify import Notifications
 from .pscw import Epochs
+from .records import elements, one_of
 from .region import Region
 from .registration import How, Registered, Registration
 from .storage import StoredMemory
@@ -199,13 +200,13 @@ class Window(
         self._handle = region.window(self._timeout, token, block)
         self._dtype = self._array.dtype
         self._stride = self._dtype.itemsize
-        self._sizes = [record.size // self._dtype.itemsize for record in self._records]
+        self._sizes = elements(self._records.size, self._dtype.itemsize)
         self._atomic_type = memory.atomic_type(self._dtype)
         self._bind_plain()
 
     def _bind_plain(self) -> None:
         """Let the C methods carry operations out where they can."""
-        self._shapes = [record.shape for record in self._records]
+        self._shapes = one_of(self._records.shape)
         address = int(ffi.cast("uintptr_t", self._handle))
         self._bind(self._handle, address, self._dtype, self._atomic_type, self._fabric)
 

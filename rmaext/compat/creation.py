@@ -57,7 +57,7 @@ class State:
     def __init__(self, window: Any, units: list[int], attributes: Attributes, keep: Any) -> None:
         self.window, self.units, self.attributes, self.keep = window, units, attributes, keep
         self.near = frozenset(
-            rank for rank, route in enumerate(window._routes) if route != lib.RMAEXT_FABRIC
+            rank for rank in window._group.here if window._routes[rank] != lib.RMAEXT_FABRIC
         )
         new = attributes.fixed[MPI.WIN_CREATE_FLAVOR] in _NEW
         self.epochs = Epochs(window, Young(window) if new else None)
