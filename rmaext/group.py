@@ -441,7 +441,7 @@ class Group:
         dynamic: bool = False,
     ) -> Any:
         """Return the C window over what the ranks have, with a `control.Block` or none."""
-        same, size, base, access, align, keys, key_len = columns
+        same, size, base, access, align, keys, key_len, _ = columns
         what = [
             *(self.members(network), ffi.from_buffer("uint8_t[]", token), same),
             *(size, base, access, align, keys, key_len),

@@ -230,6 +230,7 @@ class Columns(NamedTuple):
     align: Any
     keys: Any
     key_len: int
+    keep: Any  # that the pointers lead into
 
     @classmethod
     def of(cls, records: Sequence[WindowRecord], key_len: int) -> Columns:
@@ -248,7 +249,7 @@ class Columns(NamedTuple):
         size, base = (ffi.new("uint64_t[]", column) for column in columns[:2])
         access, align = (ffi.new("uint8_t[]", column) for column in columns[2:4])
         keys = ffi.new("uint8_t[]", b"".join(columns[4]))
-        return cls(same, size, base, access, align, keys, key_len)
+        return cls(same, size, base, access, align, keys, key_len, None)
 
 
 _BYTES = {
@@ -358,7 +359,7 @@ class Told:
         if not self.all.key_len:
             same |= lib.RMAEXT_SAME_KEY
         size, base, access, align = map(self._column, _BYTES)
-        return Columns(same, size, base, access, align, keys, key_len)
+        return Columns(same, size, base, access, align, keys, key_len, self)
 
     def _column(self, which: int) -> Any:
         name, dtype = _BYTES[which]

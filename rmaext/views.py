@@ -54,7 +54,7 @@ class View(Window):
         self._parent, self._name, self._cut = parent, name, cut
         self._root = root = parent._root if isinstance(parent, View) else parent
         self._comm, self._group, self._fabric = root._comm, root._group, root._fabric
-        self._block, self._routes = root._block, root._routes
+        self._block, self._routes, self._region = root._block, root._routes, root._region
         self._timeout = parent._timeout if timeout is None else timeout
         self._dtype = parent._dtype if dtype is None else dtype
         self._stride, unit = parent._stride, self._dtype.itemsize
