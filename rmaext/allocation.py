@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from .fabric import Fabric
     from .group import Group
-    from .keys import WindowRecord
+    from .records import Column, Records
     from .region import Region
     from .registration import How
 
@@ -171,9 +171,9 @@ class Allocations:
     _fabric: Fabric | None
     _group: Group
     _name: int | str
-    _records: list[WindowRecord]
+    _records: Records
     _region: Region
-    _routes: list[int]
+    _routes: Column[int]
     _stride: int
 
     if TYPE_CHECKING:
@@ -248,7 +248,7 @@ class Allocations:
     @property
     def memory(self) -> Memory:
         """What this rank's part is, how it is registered, and `describe()`."""
-        mine = self._records[self._group.rank]
+        mine = self._records.own
         how = getattr(self, "_root", self)._region.registration
         access = memory.access_name(mine.access)
         place = (mine.key, mine.address, mine.size, access)
