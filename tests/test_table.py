@@ -249,8 +249,10 @@ def used() -> tuple[int, int, int]:
 
 
 def many_windows(world: Any, count: int) -> None:
-    rmaext.Window.allocate(world, 1, "i8").close()
     right = (world.rank + 1) % world.size
+    with rmaext.Window.allocate(world, 1, "i8") as win:  # a connection takes megabytes
+        win.put(1, right)
+        win.flush(right)
     descriptors, maps, before = used()
     windows = []
     for k in range(count):
