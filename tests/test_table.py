@@ -175,7 +175,7 @@ def test_records_that_are_not_in_order():
     ):
         odd = encode(WindowRecord(16, 0, BOTH, "<f8", b"8 bytes.")._replace(**change).pack())
         whole = data[:second] + odd
-        with pytest.raises(KeyRecordError, match="rank 1|remote keys"):
+        with pytest.raises(KeyRecordError, match=r"rank 1|remote keys"):
             Told.by(Exchange(whole, np.array([second, len(odd)], np.int32)), lambda: (own, 8))
 
 
