@@ -21,7 +21,7 @@ from .waiting import block_words
 if TYPE_CHECKING:
     from .control import Block
     from .group import Group
-    from .keys import WindowRecord
+    from .records import Column, Records
     from .registration import Registration
 
 __all__ = ["StoredMemory", "stored"]
@@ -96,8 +96,8 @@ class StoredMemory:
     _block: Block | None
     _group: Group
     _name: int | str
-    _records: list[WindowRecord]
-    _sizes: list[int]
+    _records: Records
+    _sizes: Column[int]
 
     if TYPE_CHECKING:
         # of Window
