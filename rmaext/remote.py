@@ -19,6 +19,7 @@ from .keys import WindowRecord
 from .library import Candidate
 from .more import Plural, not_for
 from .network import offers
+from .records import Records, Same
 from .ticket import Ticket
 from .window import Window
 
@@ -134,12 +135,15 @@ class RemoteWindow(Plural, Window):
         text = "" if isinstance(it.dtype, list) else it.dtype
         shape = tuple(it.shape)
         record = WindowRecord(it.size, 0, it.access, text, b"", it.align, shape)
-        self._records, self._routes, self._maps = [record], [lib.RMAEXT_FABRIC], [ffi.NULL]
+        parts = (it.size, it.access, it.align)
+        size, access, align = (Same(1, int(number)) for number in parts)
+        self._records = Records(0, record, size, access, align, Same(1, shape), Same(1, 0))
+        self._routes, self._maps = Same(1, int(lib.RMAEXT_FABRIC)), Same(1, ffi.NULL)
         self._dtype = it.element
         self._stride = self._dtype.itemsize
-        self._sizes = [it.size // self._stride]
+        self._sizes = Same(1, it.size // self._stride)
         self._atomic_type = memory.atomic_type(self._dtype)
-        self._shapes = [shape]
+        self._shapes = shape
 
     def _open(self, it: Ticket, peer: Any) -> None:
         token = ffi.from_buffer("uint8_t[]", bytes.fromhex(it.token))
