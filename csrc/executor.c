@@ -262,7 +262,7 @@ int rmx_executor_start(struct rmaext_fabric *f)
 		f->info->tx_attr->msg_order & f->info->rx_attr->msg_order;
 	const size_t longest = f->info->ep_attr->max_msg_size;
 	struct rmx_executor *ex = &f->executor;
-	char own[256];
+	char own[RMX_NAME];
 	size_t len = sizeof(own);
 	int ret;
 

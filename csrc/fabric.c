@@ -356,7 +356,7 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 
 void rmaext_fabric_describe(rmaext_fabric *f, struct rmaext_fabric_info *info_p)
 {
-	char raw[256];
+	char raw[RMX_NAME];
 	size_t len = sizeof(raw), text = sizeof(info_p->address);
 
 	memset(info_p, 0, sizeof(*info_p));
@@ -417,7 +417,7 @@ static bool like_own(struct rmaext_fabric *f, const void *address, size_t len)
 {
 	const bool ip = f->info->addr_format == FI_SOCKADDR_IN ||
 			f->info->addr_format == FI_SOCKADDR_IN6;
-	char own[256];
+	char own[RMX_NAME];
 	size_t own_len = sizeof(own);
 
 	if (fi_getname(&f->ep->fid, own, &own_len))

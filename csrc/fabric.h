@@ -5,6 +5,8 @@
 
 #include "message.h"
 
+#define RMX_NAME 1024 /* bytes of an endpoint's name at most: those of ucx */
+
 /* libfabric's functions that are not inline, taken from one opened copy */
 struct rmaext_library {
 	void *handle;

@@ -196,7 +196,7 @@ class Fabric:
 
     def name(self) -> bytes:
         """Return the endpoint's address for the peers."""
-        buf, size = ffi.new("char[256]"), ffi.new("size_t *", 256)
+        buf, size = ffi.new("char[1024]"), ffi.new("size_t *", 1024)  # ucx has long ones
         check(lib.rmaext_fabric_address(self.live(), buf, size))
         return bytes(ffi.buffer(buf, size[0]))
 
