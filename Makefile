@@ -9,6 +9,7 @@
 #   make test-scale    the tests marked scale, at 16 and 64 ranks
 #   make test-matrix | test-stress              the tests marked so
 #   make test-demanding   the RMA tests over a provider that demands what NICs do
+#   make test-verbs    the RMA tests over verbs;ofi_rxm, in a virtual machine with soft-RoCE
 #   make test-dropin   programs of others that use MPI.Win, on rmaext, with both MPIs
 #   make fuzz          any bytes to the decoders of C and Python, RUNS=1000000 times each
 #   make bench         the table of targets, next to mpi4py's MPI.Win
@@ -46,7 +47,7 @@ PY_FORMATTED = setup.py rmaext tests examples benchmarks
 .DELETE_ON_ERROR:
 .SECONDARY:
 .PHONY: demo build test test-serial test-scale test-matrix test-stress test-demanding
-.PHONY: test-dropin
+.PHONY: test-dropin test-verbs
 .PHONY: bench check
 .PHONY: provider check-c fuzz asan tsan lint type cover format clean
 
@@ -104,6 +105,14 @@ test-demanding: build
 	$(LAUNCH) --sizes $(call sizes,$(MODES),1 2 3) --limit 900 $(DEMAND_TESTS) -k 'not GiB' $(ARGS)
 	RMAEXT_LIBFABRIC=$(VENV)/lib/$(MPI)/libfabric.so.1 \
 	$(LAUNCH) --sizes $(call sizes,$(WHEEL_MODES),2) --limit 900 $(DEMAND_TESTS) -k 'not GiB' $(ARGS)
+
+# In a virtual machine with an RDMA device, see tests/guest/run; 77: there can be none.
+VERBS_TESTS = $(addprefix tests/test_,rma.py atomic.py request.py many.py memory_model.py)
+
+test-verbs: build
+	status=0; RMAEXT_PROVIDER='verbs;ofi_rxm' tests/guest/run -t 14400 $(LAUNCH) \
+		--sizes 1:fabric,2:fabric,3:fabric --limit 7200 --timeout 900 \
+		$(or $(ARGS),$(VERBS_TESTS)) || status=$$?; [ $$status = 77 ] || exit $$status
 
 # Downloads them into build/dropin. ARGS="--only nxtval --routes direct"
 test-dropin:

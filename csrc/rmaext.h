@@ -135,6 +135,27 @@ struct rmaext_fabric_info {
 	int wait_fd; /* the CQ can be slept on */
 };
 
+/* A provider, as it would be opened; sizes are bytes. */
+struct rmaext_survey {
+	uint64_t caps;
+	uint64_t mr_mode;
+	uint64_t key_size;
+	uint64_t mr_count; /* of registrations, as it says */
+	uint64_t mr_iov_limit;
+	uint64_t max_msg_size;
+	uint64_t inject_size;
+	uint64_t iov_limit;
+	uint64_t rma_iov_limit;
+	uint64_t tx_size; /* operations in flight */
+	/* its own atomics: most elements of uint64; 0: none */
+	uint64_t atomic_count;
+	uint64_t fetch_count;
+	uint64_t compare_count;
+	int control_auto; /* it says that it needs no calls; not all do so */
+	int data_auto;
+	int wait_fd; /* its CQ can be slept on */
+};
+
 /* who made the memory, and what has it; numbers of enum fi_hmem_iface */
 enum {
 	RMAEXT_IFACE_SYSTEM = 0,
@@ -374,6 +395,15 @@ void rmaext_library_close(rmaext_library *lib);
  */
 int rmaext_candidates(rmaext_library *lib, const char *provider, int mr_basic,
 		      char *buf, size_t *len);
+
+/* Opens the provider's first domain and closes it again. */
+int rmaext_survey(rmaext_library *lib, const char *provider, int mr_basic,
+		  struct rmaext_survey *survey_p);
+/*
+ * Lines "variable \t value \t help", one a setting of libfabric and of its
+ * providers; no value: not set. Errors as those of rmaext_candidates().
+ */
+int rmaext_settings(rmaext_library *lib, char *buf, size_t *len);
 
 int rmaext_fabric_open(rmaext_library *lib,
 		       const struct rmaext_fabric_options *options,

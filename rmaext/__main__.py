@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from . import __version__, run
+from . import __version__, info, run
 
 
 def main() -> int:
@@ -15,9 +15,12 @@ def main() -> int:
     parser.add_argument("--version", action="version", version=f"rmaext {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run.add(commands)
+    info.add(commands)
     if sys.argv[1:2] != ["run"]:  # before whose program nothing may initialise MPI
+        from . import doctor
         from .bench import command as bench
 
+        doctor.add(commands)
         bench.add(commands)
     options = parser.parse_args()
     status: int = options.function(options)

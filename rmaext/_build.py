@@ -70,6 +70,7 @@ SOURCES = [
     "slot.c",
     "storage.c",
     "strided.c",
+    "survey.c",
     "team.c",
     "update.c",
     "window.c",

@@ -26,26 +26,12 @@ from . import _lifetime
 from ._lib import ffi, lib
 from .config import Config
 from .errors import ClosedError, NoProviderError, check, from_c
-from .library import Candidate, open_library
+from .library import Candidate, mr_mode_text, open_library
 from .node import Arena
 from .origins import Origins
 from .registration import KINDS, Registration
 
 __all__ = ["Fabric"]
-
-_MR_MODES = {
-    1 << 0: "BASIC",
-    1 << 2: "LOCAL",
-    1 << 3: "RAW",
-    1 << 4: "VIRT_ADDR",
-    1 << 5: "ALLOCATED",
-    1 << 6: "PROV_KEY",
-    1 << 7: "MMU_NOTIFY",
-    1 << 8: "RMA_EVENT",
-    1 << 9: "ENDPOINT",
-    1 << 10: "HMEM",
-    1 << 11: "COLLECTIVE",
-}
 
 _COUNTS = [name for name, _ in ffi.typeof("struct rmaext_stats").fields]
 _LOCAL, _RAW = 1 << 2, 1 << 3
@@ -159,8 +145,7 @@ class Fabric:
     @property
     def mr_mode(self) -> str:
         """Demands of the provider, by name."""
-        names = [name for bit, name in _MR_MODES.items() if self.mr_bits & bit]
-        return "|".join(names) or "none"
+        return mr_mode_text(self.mr_bits)
 
     @property
     def stats(self) -> dict[str, int]:

@@ -8,7 +8,7 @@ import errno
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,9 +17,22 @@ from typing import Any
 from ._lib import ffi, lib
 from .errors import LibraryError, check
 
-__all__ = ["Candidate", "Library", "open_library"]
+__all__ = ["Candidate", "Library", "mr_mode_text", "open_library"]
 
 _SONAME = "libfabric.so.1"
+_MR_MODES = {
+    1 << 0: "BASIC",
+    1 << 2: "LOCAL",
+    1 << 3: "RAW",
+    1 << 4: "VIRT_ADDR",
+    1 << 5: "ALLOCATED",
+    1 << 6: "PROV_KEY",
+    1 << 7: "MMU_NOTIFY",
+    1 << 8: "RMA_EVENT",
+    1 << 9: "ENDPOINT",
+    1 << 10: "HMEM",
+    1 << 11: "COLLECTIVE",
+}
 
 
 def _loaded() -> set[str]:
@@ -90,17 +103,60 @@ class Library:
     def candidates(self, provider: str, mr_basic: bool) -> list[Candidate]:
         """Return what could be opened, in libfabric's order, without repetition."""
         name = provider.encode() if provider else ffi.NULL
+        text = self._text(
+            lambda buf, size: lib.rmaext_candidates(self.handle, name, mr_basic, buf, size)
+        )
+        fields = [line.split("\t") for line in text.splitlines()]
+        found = [Candidate(p, d, i, a, int(n)) for p, d, i, a, n in fields]
+        return list(dict.fromkeys(found))
+
+    def survey(self, provider: str, mr_basic: bool) -> dict[str, Any]:
+        """Return what a provider says of itself; it is opened for that."""
+        s = ffi.new("struct rmaext_survey *")
+        check(lib.rmaext_survey(self.handle, provider.encode(), mr_basic, s))
+        counts = (
+            *("key_size", "mr_count", "mr_iov_limit", "max_msg_size", "inject_size"),
+            *("iov_limit", "rma_iov_limit", "tx_size"),
+        )
+        return {
+            "mr_mode": mr_mode_text(s.mr_mode),
+            **{name: int(getattr(s, name)) for name in counts},
+            "atomics": {
+                "update": int(s.atomic_count),
+                "fetch": int(s.fetch_count),
+                "compare": int(s.compare_count),
+            },
+            "control_progress": "auto" if s.control_auto else "manual",
+            "data_progress": "auto" if s.data_auto else "manual",
+            "wait_fd": bool(s.wait_fd),
+        }
+
+    def settings(self) -> dict[str, dict[str, str]]:
+        """Return the variables that libfabric and its providers read: value and help."""
+        text = self._text(lambda buf, size: lib.rmaext_settings(self.handle, buf, size))
+        found = {}
+        for line in text.splitlines():
+            name, _, rest = line.partition("\t")
+            if name.startswith("FI_"):  # a help text may have lines
+                value, _, words = rest.partition("\t")
+                found[name] = {"value": value, "help": words}
+        return found
+
+    @staticmethod
+    def _text(function: Callable[[Any, Any], int]) -> str:
+        """Return a text that C leaves in a buffer, however long it is."""
         size = ffi.new("size_t *", 1 << 16)
         while True:
             buf = ffi.new("char[]", size[0])
-            code = lib.rmaext_candidates(self.handle, name, mr_basic, buf, size)
+            code = function(buf, size)
             if code != -lib.RMAEXT_ETOOSMALL:
-                break
-        check(code)
-        lines = ffi.string(buf).decode().splitlines()
-        fields = [line.split("\t") for line in lines]
-        found = [Candidate(p, d, i, a, int(n)) for p, d, i, a, n in fields]
-        return list(dict.fromkeys(found))
+                check(code)
+                return str(ffi.string(buf).decode())
+
+
+def mr_mode_text(bits: int) -> str:
+    """Return what a provider demands of registrations, by name."""
+    return "|".join(name for bit, name in _MR_MODES.items() if bits & bit) or "none"
 
 
 @cache

@@ -220,6 +220,11 @@ _PAIRS = {  # a value and its index, laid out as C structs are
 }
 
 
+def atomic_dtypes() -> list[np.dtype[Any]]:
+    """Return all that have atomic updates."""
+    return [*map(np.dtype, _KINDS), *_PAIRS]
+
+
 def atomic_type(dtype: np.dtype[Any]) -> int | None:
     """Return the C side's number of a dtype; None where no atomic can be."""
     if not dtype.isnative:

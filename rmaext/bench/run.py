@@ -108,13 +108,18 @@ def under_mpiexec() -> bool:
 
 
 def launch(
-    mpi: Mpi, job: Job, limit: float, tick: Callable[[float], None] | None = None
+    mpi: Mpi,
+    job: Job,
+    limit: float,
+    tick: Callable[[float], None] | None = None,
+    grace: float = 5,
 ) -> dict[str, Any]:
     """Run a job and return its result: "facts" and "figures", and "note" if something was odd.
 
     `tick` is called now and then with the fraction that is done. Raises
-    JobError if the job fails, or is not done within `limit` seconds. It never
-    takes much longer, whatever the ranks do.
+    JobError if the job fails, or is not done within `limit` seconds; then the ranks
+    have `grace` more to say where they are. It never takes much longer, whatever
+    they do.
     """
     with tempfile.TemporaryDirectory(prefix="rmaext-bench-") as name:
         folder = Path(name)
@@ -131,7 +136,7 @@ def launch(
                 start_new_session=True,
             )
             try:
-                status = _wait(process, folder, limit, tick)
+                status = _wait(process, folder, limit + grace, tick)
             finally:
                 if process.returncode is None:
                     _end(process)
@@ -178,7 +183,7 @@ def _wait(
     tick: Callable[[float], None] | None,
 ) -> int | None:
     """Return the status of the job, or None if it must be ended."""
-    end = time.monotonic() + limit + 5  # the ranks end themselves first, saying where they are
+    end = time.monotonic() + limit
     ending = False
     while time.monotonic() < end:
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""One of two ranks of a job: `python -m rmaext.checkup SETTINGS FOLDER`, started by doctor.py.
+
+SETTINGS is JSON: the provider, or "" for the routes within a node. Rank 0 prints each
+step as it begins, and leaves FOLDER/result if all went well; who fails, FOLDER/error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from . import memory
+from ._lib import lib
+from .operations import OPERATIONS
+from .window import Window
+
+_COUNT = 1 << 16  # 512 KiB
+_FLAG = _COUNT - 1
+_PATIENCE = 3.0  # seconds for each operation
+
+
+def main() -> None:
+    """Go through the steps; an exception on either rank ends the job."""
+    settings, folder = json.loads(sys.argv[1]), Path(sys.argv[2])
+    try:
+        result = _examine(settings["provider"])
+    except BaseException as exc:
+        folder.joinpath("error").write_text(f"{type(exc).__name__}: {exc}")
+        MPI.COMM_WORLD.Abort(1)
+        os._exit(1)
+    if MPI.COMM_WORLD.rank == 0:
+        partial = folder / "result.part"
+        partial.write_text(json.dumps(result))
+        partial.rename(folder / "result")
+
+
+def _step(name: str) -> None:
+    if MPI.COMM_WORLD.rank == 0:
+        os.write(1, f"step {name}\n".encode())
+
+
+def _examine(provider: str) -> dict[str, Any]:
+    world = MPI.COMM_WORLD
+    record = np.dtype([(f"f{i}", t) for i, t in enumerate(memory.atomic_dtypes())], align=True)
+    _step("reference")
+    # by memory: what the provider must give, too
+    reference = Window(MPI.COMM_SELF, np.zeros(1, record))
+    if provider:
+        os.environ.update(RMAEXT_PROVIDER=provider, RMAEXT_ROUTE="fabric")
+    _step("open")
+    plain = Window.allocate(world, _COUNT, "i8", timeout=_PATIENCE)
+    mixed = Window(world, np.zeros(1, record), timeout=_PATIENCE)
+    result: dict[str, Any] = {"routes": [plain.route(1 - world.rank), mixed.route(1 - world.rank)]}
+    if plain.fabric is not None:
+        fabric = plain.fabric
+        result |= {"mr_mode": fabric.mr_mode, "key_size": fabric.key_size}
+    if world.rank == 0:
+        _transfers(plain)
+        result["updates"] = _updates(mixed, reference)
+    plain.fence()
+    if world.rank == 0:
+        _step("progress")
+        result["absent"] = _absence(plain)
+    else:
+        _be_absent(plain.local)
+    _step("teardown")
+    reference.close()
+    mixed.close()
+    plain.close()
+    return result
+
+
+def _transfers(win: Window) -> None:
+    data = np.random.default_rng(1).integers(-(2**62), 2**62, _COUNT - 1)
+    for n in (1, 1000, data.size):
+        _step(f"put of {8 * n} bytes")
+        win.put(data[:n], 1)
+        win.flush(1)
+        _step(f"get of {8 * n} bytes")
+        _same(win.get(1, 0, n), data[:n], "the data is not what was put there")
+
+
+def _updates(win: Window, reference: Window) -> int:
+    """Make each update there is of each type, here by memory and there; return how many."""
+    done = 0
+    for name, dtype in ((name, win.dtype[name]) for name in win.dtype.names or ()):
+        here, there = reference.field(name), win.field(name)
+        number = memory.atomic_type(dtype)
+        for op, code in OPERATIONS.items():
+            if not lib.rmaext_update_valid(code, number):
+                continue
+            _step(f"{op} of {dtype}")
+            for value, what in ((3, "replace"), (2, op), (0, "no_op")):
+                operand = np.full(1, value, dtype) if dtype.names is None else _pair(value, dtype)
+                mine = here.get_accumulate(operand, 0, op=what)
+                theirs = there.get_accumulate(operand, 1, op=what)
+                _same(theirs, mine, f"{what} gives {theirs}, not {mine}")
+            done += 1
+        if lib.rmaext_update_valid(lib.RMAEXT_CSWAP, number):
+            _step(f"compare_and_swap of {dtype}")
+            old = there.get(1, 0, 1)
+            new = np.full(1, 1, dtype) if dtype.names is None else _pair(1, dtype)
+            _same(np.atleast_1d(there.compare_and_swap(old[0], new[0], 1)), old, "not swapped")
+            _same(there.get(1, 0, 1), new, "not swapped")
+            done += 1
+        here.close()
+        there.close()
+    return done
+
+
+def _pair(value: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    pair = np.zeros(1, dtype)
+    for name in dtype.names or ():
+        pair[name] = value
+    return pair
+
+
+def _same(is_: NDArray[Any], wanted: NDArray[Any], words: str) -> None:
+    if not np.array_equal(is_, wanted):
+        raise AssertionError(words)
+
+
+def _absence(win: Window) -> float:
+    """Operate on a rank that calls nothing; return the seconds of an operation."""
+    value = np.full(100, 7)
+    start = time.monotonic()
+    win.put(value, 1)
+    win.flush(1)
+    _same(win.get(1, 0, 100), value, "the data is not what was put there")
+    win.fetch_add(1, 1, 0)
+    spent = (time.monotonic() - start) / 3
+    win.fetch_op(1, 1, _FLAG, op="replace")
+    return spent
+
+
+def _be_absent(local: NDArray[Any]) -> None:
+    end = time.monotonic() + 4 * _PATIENCE
+    while not local[_FLAG] and time.monotonic() < end:
+        time.sleep(0.005)
+
+
+if __name__ == "__main__":
+    main()
