@@ -95,33 +95,30 @@ def _updates(win: Window, reference: Window) -> int:
     for name, dtype in ((name, win.dtype[name]) for name in win.dtype.names or ()):
         here, there = reference.field(name), win.field(name)
         number = memory.atomic_type(dtype)
+        three, one = _value(3, dtype), _value(1, dtype)
         for op, code in OPERATIONS.items():
-            if not lib.rmaext_update_valid(code, number):
-                continue
-            _step(f"{op} of {dtype}")
-            for value, what in ((3, "replace"), (2, op), (0, "no_op")):
-                operand = np.full(1, value, dtype) if dtype.names is None else _pair(value, dtype)
-                mine = here.get_accumulate(operand, 0, op=what)
-                theirs = there.get_accumulate(operand, 1, op=what)
-                _same(theirs, mine, f"{what} gives {theirs}, not {mine}")
-            done += 1
+            if lib.rmaext_update_valid(code, number):
+                _step(f"{op} of {dtype}")
+                mine = here.get_accumulate(three, 0, op=op)
+                theirs = there.get_accumulate(three, 1, op=op)
+                _same(theirs, mine, f"finds {theirs}, not {mine}")
+                done += 1
         if lib.rmaext_update_valid(lib.RMAEXT_CSWAP, number):
             _step(f"compare_and_swap of {dtype}")
-            old = there.get(1, 0, 1)
-            new = np.full(1, 1, dtype) if dtype.names is None else _pair(1, dtype)
-            _same(np.atleast_1d(there.compare_and_swap(old[0], new[0], 1)), old, "not swapped")
-            _same(there.get(1, 0, 1), new, "not swapped")
+            there.accumulate(three, 1, op="replace")
+            _same(np.atleast_1d(there.compare_and_swap(three[0], one[0], 1)), three, "finds other")
+            _same(there.get(1, 0, 1), one, "does not swap")
             done += 1
         here.close()
         there.close()
     return done
 
 
-def _pair(value: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    pair = np.zeros(1, dtype)
-    for name in dtype.names or ():
-        pair[name] = value
-    return pair
+def _value(value: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    array = np.zeros(1, dtype)
+    for part in [array] if dtype.names is None else [array[name] for name in dtype.names]:
+        part[:] = value
+    return array
 
 
 def _same(is_: NDArray[Any], wanted: NDArray[Any], words: str) -> None:

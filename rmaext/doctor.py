@@ -59,7 +59,7 @@ def doctor(options: argparse.Namespace) -> int:
     library = info.apart(info.library_in_use)  # before the threads
     problem = _mpi_problem() or str(library.get("error", ""))
     if problem:
-        _say(Finding("set-up", False, problem, _advice(problem, [])))
+        _say(Finding("set-up", False, problem, _advice("", problem, [])))
         return 1
     mpi = mpi_in_use()
     names = list(dict.fromkeys(c["provider"] for c in library["candidates"]))
@@ -132,20 +132,20 @@ def _absent(default: str, library: dict[str, Any]) -> Finding:
     return Finding(default, False, text)
 
 
-def _advice(text: str, working: list[str]) -> str:
+def _advice(name: str, text: str, working: list[str]) -> str:
     """Return what to do about a failure."""
     get = os.environ.get
     if "mpiexec" in text:
         return "Install the launcher that belongs to mpi4py's MPI, or put it into PATH."
     if "MPI: " in text:
         return "Install mpi4py and an MPI: pip install rmaext[mpich]."
-    if "libfabric" in text and "offer" in text and get("FI_PROVIDER"):
+    if "offer" in text and name in PROVIDERS and get("FI_PROVIDER"):
         return f"FI_PROVIDER={get('FI_PROVIDER')} hides it: unset that."
     if "libfabric" in text and "offer" not in text:
         return "Install a libfabric (Debian: libfabric1), or set RMAEXT_LIBFABRIC to its path."
     if "progress" in text and get("RMAEXT_PROGRESS") == "0":
         return "RMAEXT_PROGRESS=0 keeps targets from answering by themselves: unset that."
-    if working:
+    if working and working != [name]:
         return f"RMAEXT_PROVIDER={working[0]!r} works."
     return "Set FI_LOG_LEVEL=info to see what the provider says."
 
@@ -155,6 +155,6 @@ def _say(finding: Finding, default: str = "", working: list[str] | None = None) 
     name = finding.name + (" (default)" if finding.name == default else "")
     advice = finding.advice
     if not finding.works and not advice:
-        advice = _advice(finding.text, [w for w in working or [] if w != finding.name])
+        advice = _advice(finding.name, finding.text, working or [])
     shown = f"\033[{_COLOURS[mark]}m{mark:<5}\033[m" if sys.stdout.isatty() else f"{mark:<5}"
     print(f"{shown} {name}: {' '.join(finding.text.split())} {advice}".rstrip())
