@@ -32,7 +32,7 @@ def main() -> None:
     """Go through the steps; an exception on either rank ends the job."""
     settings, folder = json.loads(sys.argv[1]), Path(sys.argv[2])
     try:
-        result = _examine(settings["provider"])
+        result = _examine(settings["provider"], folder / "absent")
     except BaseException as exc:
         folder.joinpath("error").write_text(f"{type(exc).__name__}: {exc}")
         MPI.COMM_WORLD.Abort(1)
@@ -48,7 +48,7 @@ def _step(name: str) -> None:
         os.write(1, f"step {name}\n".encode())
 
 
-def _examine(provider: str) -> dict[str, Any]:
+def _examine(provider: str, sign: Path) -> dict[str, Any]:
     world = MPI.COMM_WORLD
     record = np.dtype([(f"f{i}", t) for i, t in enumerate(memory.atomic_dtypes())], align=True)
     _step("reference")
@@ -69,8 +69,11 @@ def _examine(provider: str) -> dict[str, Any]:
     plain.fence()
     if world.rank == 0:
         _step("progress")
+        while not sign.exists():  # the other may be in the fence still
+            time.sleep(0.002)
         result["absent"] = _absence(plain)
     else:
+        sign.touch()
         _be_absent(plain.local)
     _step("teardown")
     reference.close()
