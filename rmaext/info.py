@@ -353,7 +353,7 @@ def _report(found: dict[str, Any]) -> list[str]:
     lines += [f"  /dev/shm   {_bytes(routes['dev_shm_free'] or 0)} free (MPI's, not used here)"]
     if "error" in routes:
         lines += [f"  error      {routes['error']}"]
-    lines += ["registration caches of libfabric (set these in the environment)"]
+    lines += ["registration cache of libfabric (off in a copy of our own, unless set here)"]
     for name, setting in found["cache"].items():
         lines += [f"  {name:<34} {setting['value'] or 'not set'}"]
     limits = found["limits"]
