@@ -12,7 +12,8 @@ static const uint64_t zero;
 static rmaext_window *view_of(rmaext_window *w, uint64_t first, uint64_t stride,
 			      uint64_t size, int access)
 {
-	const struct rmaext_view what = {first, stride, &size, 0, access, FOREVER};
+	const struct rmaext_view what = {first, stride, &size,
+					 0,	access, FOREVER};
 	rmaext_window *view = NULL;
 
 	OK(rmaext_window_view(w, &what, &view));
