@@ -103,7 +103,7 @@ static bool without_gil(struct many *m, int *ret_p)
 	for (int i = 0; i < BUFFERS; i++)
 		Py_XINCREF(m->buffer[i]);
 	Py_BEGIN_ALLOW_THREADS
-	if (rmx_gate_try(&it->gate)) {
+	if (!rmx_window_enter(it, "many")) {
 		done = rmx_many_direct(&m->it, ret_p);
 		rmx_window_leave(it);
 	}

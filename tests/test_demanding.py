@@ -187,3 +187,21 @@ def test_registration_is_off_the_data_path(count: int, tmp_path: Path) -> None:
         assert demanding.calls(folder, "read") >= [times]
         registrations += demanding.calls(folder, "regattr")
     assert registrations[0] == registrations[1] > 0
+
+
+def test_many_on_a_view_leaves_nothing(tmp_path: Path) -> None:
+    """As many elements as drop the GIL: view and window are entered and left alike."""
+    env = demanding.environment("none", tmp_path) | {"RMAEXT_ROUTE": "fabric"}
+    done = run_python(
+        """
+        import numpy as np, rmaext
+        from mpi4py import MPI
+        with rmaext.Window(MPI.COMM_SELF, np.zeros(100)) as win:
+            view = win.subwindow(3, 40)
+            view.accumulate_many(np.zeros(3000, "i8"), np.arange(3000) % 37, 1.0)
+            view.flush()
+        """,
+        env=env,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not list(demanding.complaints(tmp_path, 1))
