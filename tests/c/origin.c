@@ -206,7 +206,9 @@ static void unknown(void)
 		OK(update(r.window, 0, RMAEXT_BOR, RMAEXT_UINT8, in, out, len));
 		CHECK(!memcmp(out, in, len));
 	}
-	EQUAL(more(&r, &before), 0);
+	/* landings for messages come as they are needed, and stay */
+	CHECK(more(&r, &before) <= 4);
+	EQUAL(stats_of(&r).misses - before.misses, 13);
 	EQUAL(stats_of(&r).hits, before.hits);
 	rig_close(&r);
 	free(in);
@@ -279,6 +281,7 @@ static void not_demanded(void)
 	OK(rmaext_origin_know(r.origin, a, LONG, 0, &token));
 	EQUAL(token, 0);
 	OK(put(r.window, 0, a, LONG));
+	OK(flush(r.window));
 	EQUAL(stats_of(&r).registrations, 1);
 	EQUAL(stats_of(&r).misses, 0);
 	rig_close(&r);
@@ -296,7 +299,7 @@ const struct test tests[] = {
 	{"limits", limits, DEMAND("local"), "demand"},
 	{"same_address", same_address, DEMAND("verbs"), "demand"},
 	{"unknown", unknown, DEMAND("verbs+mmu_notify"), "demand"},
-	{"unknown_short_keys", unknown, DEMAND("local DEMAND_KEY_SIZE=1"),
+	{"unknown_short_keys", unknown, DEMAND("local DEMAND_KEY_SIZE=2"),
 	 "demand"},
 	{"threads", threads, DEMAND("verbs"), "demand"},
 	{"not_demanded", not_demanded, NULL, NULL},
