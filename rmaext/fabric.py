@@ -29,7 +29,7 @@ from .errors import ClosedError, NoProviderError, check, from_c
 from .library import Candidate, mr_mode_text, open_library
 from .node import Arena
 from .origins import Origins
-from .registration import KINDS, Registration
+from .registration import KINDS, PLAIN, Registration
 
 __all__ = ["Fabric"]
 
@@ -215,7 +215,7 @@ class Fabric:
         pieces: Sequence[tuple[Any, int]],
         access: int,
         key: int,
-        how: Registration = Registration(),  # noqa: B008 (it is frozen)
+        how: Registration = PLAIN,
     ) -> Any:
         """Register memory, one region; returns a C handle holder for `deregister`.
 

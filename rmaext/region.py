@@ -16,7 +16,7 @@ from .keys import WindowRecord, dtype_text
 from .network import check_keys
 from .node import NO_BLOCK
 from .records import Column, Columns, Records, Some, Told, Way
-from .registration import Registration
+from .registration import PLAIN
 from .storage import stored
 
 __all__ = ["Region"]
@@ -59,7 +59,7 @@ class Region:
         self.group = group
         self.fabric: Fabric | None = None
         self._access = 0
-        self.registration = Registration()
+        self.registration = PLAIN
         self.registered: Any = None
         self.shift = 0
         self._kept = -1

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .fabric import Fabric
     from .region import Region
 
-__all__ = ["How", "Memory", "Registered", "Registration", "one_part"]
+__all__ = ["PLAIN", "How", "Memory", "Registered", "Registration", "one_part"]
 
 KINDS = {
     "system": lib.RMAEXT_IFACE_SYSTEM,
@@ -96,6 +96,8 @@ class Registration:
     @classmethod
     def of(cls, how: How) -> Registration:
         """Return what the arguments of a window ask for; TypeError, ValueError."""
+        if not how:
+            return PLAIN
         known = [field.name for field in fields(cls)]
         unknown = [name for name in how if name not in known]
         if unknown:
@@ -170,6 +172,9 @@ def _choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
         raise TypeError(f"{name}={value!r}: must be a string")
     if value not in allowed:
         raise ValueError(f"{name}={value!r}: must be one of {', '.join(allowed)}")
+
+
+PLAIN = Registration()  # nothing special
 
 
 @dataclass(frozen=True)
