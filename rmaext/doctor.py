@@ -18,7 +18,7 @@ from .config import PROVIDERS
 
 __all__ = ["add"]
 
-_COLOURS = {"ok": "32", "fails": "31"}
+_COLOURS = {"ok": "32", "fails": "31", "?": "33"}
 _NODE = ""  # in place of a provider: the routes within this machine
 
 
@@ -42,10 +42,10 @@ def add(commands: Any) -> None:
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of one provider; `advice` is for what fails."""
+    """What came of one provider, None if nothing did; `advice` is for what fails."""
 
     name: str
-    works: bool
+    works: bool | None
     text: str
     advice: str = ""
 
@@ -101,7 +101,7 @@ def _examine(mpi: Mpi, name: str, end: float) -> Finding:
     title = name or "this node"
     job = Job(case=name, settings={"provider": name}, program=("-m", "rmaext.checkup"))
     if left < 0.5:
-        return Finding(title, False, "not tried: out of time", "Give it more: --limit.")
+        return Finding(title, None, "not tried: out of time", "Give it more: --limit.")
     try:
         result = launch(mpi, job, left, grace=0)
     except JobError as exc:
@@ -151,10 +151,11 @@ def _advice(name: str, text: str, working: list[str]) -> str:
 
 
 def _say(finding: Finding, default: str = "", working: list[str] | None = None) -> None:
-    mark = "ok" if finding.works else "fails"
+    mark = {True: "ok", False: "fails", None: "?"}[finding.works]
     name = finding.name + (" (default)" if finding.name == default else "")
     advice = finding.advice
     if not finding.works and not advice:
         advice = _advice(finding.name, finding.text, working or [])
     shown = f"\033[{_COLOURS[mark]}m{mark:<5}\033[m" if sys.stdout.isatty() else f"{mark:<5}"
-    print(f"{shown} {name}: {' '.join(finding.text.split())} {advice}".rstrip())
+    text = " ".join(finding.text.split()).rstrip(".")
+    print(f"{shown} {name}: {text}" + (f". {advice}" if advice else ""))

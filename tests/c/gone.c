@@ -30,6 +30,9 @@ static void ticks_start(void)
 	OK(pthread_create(&thread, NULL, tick, NULL));
 	OK(pthread_detach(thread));
 	alarm(BACKSTOP);
+	/* a child must not be forked while it holds a lock of malloc's */
+	while (!atomic_load(&ticks))
+		nap(1e-3);
 }
 
 /* There never was a connection: the provider would try for ever. */
