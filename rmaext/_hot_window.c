@@ -219,7 +219,7 @@ static PyObject *window_compare_and_swap(struct hot_window *w,
 
 PyDoc_STRVAR(
 	flush_doc,
-	"flush($self, /, rank=None, persist=False)\n--\n\n"
+	"flush($self, /, rank=None, *, persist=False)\n--\n\n"
 	"Wait until every put to a rank, or to all, is applied there.\n"
 	"\n"
 	"After it the data is in the target's memory, and visible to any rank\n"

@@ -325,7 +325,7 @@ class JoinedWindow(Plural, Window):
         # past arrays without elements, which end where they begin
         return which, offsets - self._bounds[known, which]
 
-    def _flush(self, rank: int | None = None, persist: bool = False) -> None:
+    def _flush(self, rank: int | None = None, *, persist: bool = False) -> None:
         self._check_open("flush")
         failure: Exception | None = None
         for window in self._arrays:  # all of them, whatever one says

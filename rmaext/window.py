@@ -442,7 +442,7 @@ class Window(
     # -- synchronisation -------------------------------------------------------------
 
     @behind
-    def _flush(self, rank: int | None = None, persist: bool = False) -> None:
+    def _flush(self, rank: int | None = None, *, persist: bool = False) -> None:
         self._check_open("flush")
         if rank is not None and operator.index(rank) == _PROC_NULL:
             return

@@ -40,6 +40,8 @@ MAP = {
     rmaext.FlagsError: (ValueError, "FI_EBADFLAGS"),
     rmaext.TooSmallError: (ValueError, "FI_ETOOSMALL"),
     rmaext.BusyError: (RuntimeError, "EBUSY"),
+    rmaext.GrantError: (RuntimeError, ""),
+    rmaext.AddressError: (ValueError, ""),
 }
 FI = {"FI_ETOOSMALL": 257, "FI_EBADFLAGS": 260, "FI_ENOKEY": 266}  # of libfabric itself
 CODES = [(name, cls) for cls, (_, names) in MAP.items() for name in names.split()]

@@ -73,7 +73,7 @@ def test_what_was_put_is_in_the_file(comm, path):
             assert dirty(array) == 0
         assert np.fromfile(path, "i8")[[4, 5, 7, 8, -1]].tolist() == [4, -1, -1, 8, N]
         for _ in range(20):
-            win.flush(neighbour(comm), True)
+            win.flush(neighbour(comm), persist=True)
         win.flush(persist=False)
         win.flush(rmaext.window.MPI.PROC_NULL, persist=True)
         win.fence()
