@@ -198,17 +198,19 @@ build/fuzz/obj/%.o: csrc/%.c $(HEADERS)
 	@mkdir -p $(@D)
 	$(CLANG) $(FUZZ_FLAGS) -fsanitize=fuzzer-no-link -c $< -o $@
 
-build/fuzz/messages: tests/fuzz/messages.c $(SOURCES:csrc/%.c=build/fuzz/obj/%.o)
+build/fuzz/%: tests/fuzz/%.c $(SOURCES:csrc/%.c=build/fuzz/obj/%.o)
 	$(CLANG) $(FUZZ_FLAGS) -fsanitize=fuzzer $^ -o $@ -pthread -ldl -lm
 
 fuzz: build
 	@command -v $(CLANG) >/dev/null || { echo "make fuzz needs $(CLANG)"; exit 1; }
 	$(PYTHON) -m pip install -q --no-build-isolation -e '.[fuzz]'
-	$(MAKE) build/fuzz/messages
-	@mkdir -p build/fuzz/corpus/messages build/fuzz/corpus/records
+	$(MAKE) build/fuzz/messages build/fuzz/columns
+	@mkdir -p $(addprefix build/fuzz/corpus/,messages columns records)
 	$(PYTHON) tests/fuzz/seeds.py build/fuzz/seeds
 	ASAN_OPTIONS=detect_leaks=0 $(LIMIT) 3600 build/fuzz/messages $(FUZZ) \
 		build/fuzz/corpus/messages build/fuzz/seeds/messages
+	$(LIMIT) 3600 build/fuzz/columns $(FUZZ) \
+		build/fuzz/corpus/columns build/fuzz/seeds/columns
 	$(LIMIT) 3600 $(PYTHON) tests/fuzz/records.py $(FUZZ) \
 		build/fuzz/corpus/records build/fuzz/seeds/records
 

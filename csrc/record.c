@@ -85,20 +85,21 @@ static bool head_read(struct head *h, const uint8_t *at, size_t len)
 	       h->address <= UINT64_MAX - h->size && h->fresh <= 1;
 }
 
-/* Are there as many bytes as the shape says? */
+/* Are there as many bytes as the shape says, which NumPy can have? */
 static bool shape_fits(const struct head *h, uint64_t itemsize)
 {
 	uint64_t bytes = itemsize;
-	bool fits = true;
+	bool fits = true, none = false;
 
 	for (size_t at = 0; at < h->shape_len; at += 8) {
 		const uint64_t n = number(h->shape + at, 8);
 
-		if (!n)
-			return !h->size;
+		if (n > INT64_MAX)
+			return false;
+		none |= !n;
 		fits &= !__builtin_mul_overflow(bytes, n, &bytes);
 	}
-	return fits && bytes == h->size;
+	return none ? !h->size : fits && bytes == h->size;
 }
 
 static bool equal(const uint8_t *a, size_t n, const uint8_t *b, size_t m)

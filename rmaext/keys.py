@@ -196,6 +196,8 @@ class WindowRecord(NamedTuple):
         if size + base >= 1 << 64 or size + address >= 1 << 64:
             _malformed("window record out of range")
         shape = struct.unpack_from(f"<{n_shape}Q", body)
+        if max(shape, default=0) >= 1 << 63:
+            _malformed("shape of the window")
         try:
             dtype = body[8 * n_shape : 8 * n_shape + n_dtype].decode()
         except UnicodeDecodeError:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import random
 import struct
 import sys
@@ -20,13 +21,17 @@ from typing import Any
 
 import atheris
 import mpi4py
+import numpy as np
 
 mpi4py.rc.initialize = False
 
-with atheris.instrument_imports(include=["rmaext.errors", "rmaext.host", "rmaext.keys"]):
+with atheris.instrument_imports(
+    include=["rmaext.errors", "rmaext.host", "rmaext.keys", "rmaext.records"]
+):
     import rmaext
     from rmaext import keys
     from rmaext.host import Hello, choose
+    from rmaext.records import Told
 with atheris.instrument_imports(include=["rmaext.ticket", "rmaext.remote"]):
     from rmaext.remote import RemoteWindow
     from rmaext.ticket import Ticket
@@ -62,6 +67,52 @@ def window(data: bytes) -> None:
         raise RuntimeError(f"{it} is read as something else")
 
 
+class _Ranks:
+    """What a group does: here ranks 1 to 3 send what they like."""
+
+    def __init__(self, *others: bytes) -> None:
+        self._others = others
+
+    def gather_whole(self, record: bytes) -> tuple[bytes, np.ndarray]:
+        """Return all records, and their lengths."""
+        records = [record, *self._others]
+        return b"".join(records), np.array([len(it) for it in records], np.int32)
+
+
+_OWN = keys.WindowRecord(800, 16, 3, "<f8", bytes(8), 4096, (10, 10))
+
+
+def columns(data: bytes) -> None:
+    """Read what all ranks have sent in one pass, and one by one: it is the same."""
+    payloads = [data[1:]] * 3
+    if data[:1] < b"\x80" and len(data) > 1:  # with a byte changed
+        k = 1 + data[0] % (len(data) - 1)
+        payloads[1] = data[1:k] + bytes([data[k] ^ 1]) + data[k + 1 :]
+    records = [keys.encode(it, failed=it[:1] == b"{") for it in payloads]
+    try:
+        told = Told.by(_Ranks(*records), lambda: (_OWN, 8))
+    except Exception as exc:
+        if str(exc).startswith(("rank", "[EPROTO]")):
+            return
+        raise
+    found = told.records(0, 8)
+    c = told.columns()
+    for rank, payload in enumerate([_OWN.pack(), *payloads]):
+        one = keys.WindowRecord.unpack(payload)
+        at = 0 if told.all.same & rmaext._lib.lib.RMAEXT_SAME_KEY else rank * c.key_len
+        if (
+            (one.size, one.shape, one.access, one.parts, one.address % 64)
+            != (found.size[rank], found.shape[rank], *_rest(found, rank))
+            or (one.size and one.key != bytes(c.keys[at : at + c.key_len]))
+            or math.prod(one.shape) * 8 != one.size
+        ):
+            raise RuntimeError(f"{one} is read as something else")
+
+
+def _rest(found: Any, rank: int) -> tuple[int, ...]:
+    return found.access[rank], found.parts[rank], found.align[rank]
+
+
 def hello(data: bytes) -> None:
     """Read what a rank says of its host, and choose endpoints with it."""
     it = Hello.parse(data)
@@ -89,7 +140,7 @@ def framed_ticket(data: bytes) -> None:
 
 
 DECODERS: list[Callable[[bytes], None]] = [
-    *(record, framed_record, settled, window, hello, ticket, framed_ticket),
+    *(record, framed_record, settled, window, hello, ticket, framed_ticket, columns),
 ]
 
 
