@@ -48,7 +48,7 @@ PY_FORMATTED = setup.py rmaext tests examples benchmarks
 .SECONDARY:
 .PHONY: demo build test test-serial test-scale test-matrix test-stress test-demanding
 .PHONY: test-dropin test-verbs
-.PHONY: bench check
+.PHONY: bench check check-alone check-sizes
 .PHONY: provider check-c fuzz asan tsan lint type cover format clean
 
 demo: build
@@ -127,14 +127,26 @@ bench:
 	$(MAKE) build MPI=openmpi
 	$(LIMIT) 5400 $(PYTHON) benchmarks/table.py $(ARGS)
 
-# The serial tests whose outcome the MPI has a say in.
-DEPEND_ON_MPI = $(addprefix tests/test_,collective_errors.py faults.py lifecycle.py)
+# The tests whose outcome the MPI has a say in: serial ones, and those at some sizes.
+MPI_SERIAL = $(addprefix tests/test_,collective_errors.py faults.py lifecycle.py)
+MPI_SIZES = $(wildcard tests/test_compat_*.py tests/test_conformance_*.py) \
+	$(addprefix tests/test_,collective_errors.py dynamic.py joined.py memory_model.py \
+	node.py progress.py rma.py shared.py sync.py threads.py window.py)
 
-check:
-	$(MAKE) lint type check-c
-	$(MAKE) test MPI=mpich
-	$(MAKE) test MPI=openmpi ARGS="--sizes 2:direct,3:mixed"
-	$(MAKE) test-serial MPI=openmpi ARGS="$(DEPEND_ON_MPI)"
+# Two chains at a time: most of the serial tests wait, and those at sizes do not.
+check: lint type
+	$(MAKE) build MPI=mpich
+	$(MAKE) build MPI=openmpi
+	$(MAKE) -j2 -Otarget check-alone check-sizes
+
+check-alone:
+	$(MAKE) test-serial MPI=mpich
+	$(MAKE) test-serial MPI=openmpi ARGS="$(MPI_SERIAL)"
+	$(MAKE) check-c
+
+check-sizes:
+	$(MAKE) test MPI=mpich ARGS="--sizes 1,2:direct,2:fabric,3:mixed,4"
+	$(MAKE) test MPI=openmpi ARGS="--sizes 2:direct,3:mixed $(MPI_SIZES)"
 
 # -- C ---------------------------------------------------------------------------
 
