@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The ranks of one communicator: who shares a node, how they meet, whether they live.
+"""The ranks of one communicator: who shares a node, and how they meet.
 
 Made once per communicator, kept by an attribute of it, and shared by all
 windows over it.
@@ -11,10 +11,9 @@ import errno
 import hashlib
 import itertools
 import os
-import select
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,16 +24,14 @@ from . import _lifetime, collective
 from ._lib import ffi, lib
 from .config import Config
 from .errors import BusyError, ClosedError, PeerLostError, RmaError, check
-from .host import Beacon, Hello, pidfd_of
+from .host import Beacon, Hello
 from .keys import agree, parse_all
-from .network import Network, lost, offers
+from .living import LOOK_EVERY, Watch
+from .network import Network, offers
 from .node import NO_ARENA, NO_BLOCK, Arena, Block, Process, Team, allow_copies
 from .records import Columns, Told, Way
 
 __all__ = ["Group"]
-
-LOOK_EVERY = 0.01  # seconds between looks at the pidfds
-PROBE_EVERY = 1.0  # seconds between looks for those that live but have left
 
 
 def check_comm(comm: Any) -> MPI.Comm:
@@ -69,10 +66,8 @@ class Group:
         Proven to be on this node; None for the own rank and all others.
     here : list of int
         The own rank and those with a process.
-    near : list of int
-        Ranks whose beacons can be seen.
-    pidfds : dict
-        Rank to descriptor.
+    watch : Watch
+        Knows who is gone.
     """
 
     _keyval = MPI.KEYVAL_INVALID
@@ -83,8 +78,6 @@ class Group:
         self._users = 1  # the attribute
         self._keys = 0
         self._windows = 0
-        self._next_look = 0.0
-        self._next_probe = 0.0
         self._broken = self._cut = False
         self._turn: dict[str, int] = {}  # the thread that is in a collective call
         self._network: Network | None = None
@@ -94,9 +87,7 @@ class Group:
         self._segments: set[int] = set()  # of the own arena: mapped by all
         self.comm = collective.duplicate(comm)
         self.rank, self.size = self.comm.rank, self.comm.size
-        self.near: list[int] = []
-        self.pidfds: dict[int, int] = {}
-        self._poll = select.poll()
+        self.watch = Watch()
         self.processes: list[Process | None] = [None] * self.size
         self.here = [self.rank]  # the own rank, and those with a process
         self._members: dict[bool, Any] = {}  # C's table of the ranks; with a network, and without
@@ -185,17 +176,12 @@ class Group:
                 self.all_direct = False
                 self.network()
             return
-        for rank, peer in enumerate(hellos):  # from here on the dead are noticed
-            fd = pidfd_of(own, peer)
-            if fd >= 0:
-                self.pidfds[rank] = fd
-                self._poll.register(fd, select.POLLIN)
-        self.near = [r for r, h in enumerate(hellos) if self._sees(h)]
+        self.watch = Watch(hellos, self.rank)  # from here on the dead are noticed
         self.processes = [self._find_process(rank) for rank in range(self.size)]
         self.here = [r for r, p in enumerate(self.processes) if r == self.rank or p is not None]
         where = self._find_board()
         alone = any(p is None or not p.can_map for p in self._others()) or not where
-        worst = self.reduce(2 if len(self.near) < self.size else int(alone))
+        worst = self.reduce(2 if len(self.watch.near) < self.size else int(alone))
         self.one_host = worst < 2
         self.all_direct = worst == 0
         # without a progress thread somebody must serve the fabric meanwhile
@@ -212,20 +198,17 @@ class Group:
         address, first = arena.process()
         return {"nonce": arena.nonce.hex(), "address": address, "arena": list(first)}
 
-    def _sees(self, hello: Hello) -> bool:
-        return hello.net == self.hellos[self.rank].net and bool(Beacon.visible(hello.beacon))
-
     def _others(self) -> list[Process | None]:
         return [p for rank, p in enumerate(self.processes) if rank != self.rank]
 
     def _find_process(self, rank: int) -> Process | None:
         hello = self.hellos[rank]
         # pid and namespace were checked for the pidfd; the nonce is the proof
-        if self.forced or rank not in self.pidfds or not hello.nonce:
+        if self.forced or rank not in self.watch.pidfds or not hello.nonce:
             return None
         nonce, first = bytes.fromhex(hello.nonce), Block(*hello.arena)
         try:
-            return Process.find(hello.pid, hello.address, nonce, first, self.pidfds[rank])
+            return Process.find(hello.pid, hello.address, nonce, first, self.watch.pidfds[rank])
         except MemoryError:  # the fabric serves
             return None
 
@@ -263,8 +246,8 @@ class Group:
         errors are the same on all ranks.
         """
         if self._broken:
-            self._look()
-            self._look_for_beacons()
+            self.watch.look_for_the_dead()
+            self.watch.look_for_beacons()
             raise _out_of_step()
         self._broken, self._cut = True, False
         try:
@@ -348,7 +331,7 @@ class Group:
                     raise gone
                 continue
             try:
-                self._watch()
+                self.watch.look(self._network)
             except PeerLostError as exc:
                 # it may have come, and left, before the others
                 gone, deadline = exc, time.monotonic() + collective.GRACE
@@ -470,66 +453,12 @@ class Group:
                 os.sched_yield()
         if seconds:
             # beacons only after a while: most waits are short
-            self._watch(beacons=seconds >= LOOK_EVERY)
-
-    def _watch(self, beacons: bool = True) -> None:
-        """Raise PeerLostError if a peer is gone, as far as it is time to look."""
-        for look in self._due(beacons):
-            look()
-
-    def _due(self, beacons: bool) -> list[Callable[[], None]]:
-        """Return the looks for lost peers that it is time for."""
-        due: list[Callable[[], None]] = []
-        now = time.monotonic()
-        if now >= self._next_look:
-            self._next_look = now + LOOK_EVERY
-            due.append(self._look)
-        if beacons and now >= self._next_probe and self.near:
-            self._next_probe = now + PROBE_EVERY
-            due.append(self._look_for_beacons)
-            if self._network is not None:
-                due.append(self._network.probe)
-        return due
-
-    def look_out(self, known: set[int]) -> None:
-        """Raise PeerLostError if a peer is gone that is not among the known, and add it there."""
-        for look in self._due(beacons=True):
-            try:
-                look()
-            except PeerLostError as exc:
-                if known.issuperset(exc.ranks):
-                    continue
-                known.update(exc.ranks)
-                raise
+            self.watch.look(self._network, beacons=seconds >= LOOK_EVERY)
 
     def leave(self) -> None:
         """End a collective wait."""
         if self._network is not None:
             self._network.fabric.leave()
-
-    def _look(self) -> None:
-        gone = {fd for fd, _ in self._poll.poll(0)}
-        if gone:
-            ranks = [rank for rank, fd in self.pidfds.items() if fd in gone]
-            raise lost(sorted(ranks), "the process is gone")
-
-    def left(self) -> list[int]:
-        """Return those of this host that live but have left.
-
-        An exception took them out of the program, and they wait in
-        MPI_Finalize: their endpoints are closed, and their beacons.
-        """
-        return [r for r in self.near if Beacon.visible(self.hellos[r].beacon) is False]
-
-    def _look_for_beacons(self) -> None:
-        left = self.left()
-        if left:
-            raise lost(left, "has left")
-
-    def check(self, rank: int, where: str) -> None:
-        """Raise PeerLostError if a rank has left without dying, which C does not notice."""
-        if rank in self.near and Beacon.visible(self.hellos[rank].beacon) is False:
-            raise PeerLostError(errno.ENOTCONN, f"{where}: the rank has left", rank=rank)
 
 
 _UNFINISHED = object()  # in place of a group whose creation was interrupted

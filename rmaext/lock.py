@@ -477,7 +477,7 @@ class _Message:
         code = _PENDING if self._begun else self._begin()
         while code == _PENDING:
             for rank in self._ranks:
-                group.check(int(rank), where)
+                group.watch.check(int(rank), where)
             if self._swap:
                 pending = self._op and self._op[0]
                 code = lib.rmaext_op_wait(self._op[0]) if pending else 0

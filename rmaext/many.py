@@ -279,7 +279,7 @@ class ManyOperations:
 
     def _check_ranks(self, call: str, ranks: Array) -> None:
         for rank in np.unique(ranks).tolist():
-            self._group.check(rank, f"{call}: window {self._name}, rank {rank}")
+            self._group.watch.check(rank, f"{call}: window {self._name}, rank {rank}")
 
     def _many_failed(self, call: str, code: int) -> NoReturn:
         raise from_c(code, f"{call}: window {self._name}")

@@ -67,7 +67,7 @@ class Network:
         self._group = group
         self._hellos = hellos
         self._probes: dict[int, tuple[Any, Any]] = {}
-        self._far = itertools.cycle(r for r in range(group.size) if r not in group.near)
+        self._far = itertools.cycle(r for r in range(group.size) if r not in group.watch.near)
         scope = "host" if group.one_host else "network"
         chosen = choose(hellos, scope)[group.rank]
         self.peers: list[Any] = [ffi.NULL] * group.size
@@ -90,9 +90,10 @@ class Network:
             return len(name).to_bytes(2, "little") + name + record.pack()
 
         def theirs() -> bytes:
+            pidfds = group.watch.pidfds
             for rank, name in enumerate(names):
                 # a descriptor of its own: the peer may serve later groups too
-                fd = os.dup(group.pidfds[rank]) if rank in group.pidfds else -1
+                fd = os.dup(pidfds[rank]) if rank in pidfds else -1
                 self.peers[rank] = self.fabric.peer(name, fd)
             ways = [Way(lib.RMAEXT_FABRIC) for _ in group.here]
             token = secrets.token_bytes(16)  # no message is meant for it
@@ -129,7 +130,7 @@ class Network:
                 begun.append((rank, op, lib.rmaext_connect(window, rank, op)))
             for rank, op, code in begun:
                 while code == lib.RMAEXT_PENDING:
-                    self._group.check(rank, f"connect: rank {rank}")
+                    self._group.watch.check(rank, f"connect: rank {rank}")
                     code = lib.rmaext_op_wait(op[0])
                 if code:
                     raise from_c(code, f"connect: rank {rank}")
@@ -147,7 +148,7 @@ class Network:
         """
         self.fabric.live()
         group = self._group
-        for rank in itertools.islice(self._far, min(_PROBES, group.size - len(group.near))):
+        for rank in itertools.islice(self._far, min(_PROBES, group.size - len(group.watch.near))):
             if rank not in self._probes:
                 self._start_probe(rank)
         for rank in list(self._probes):
@@ -168,7 +169,7 @@ class Network:
         self._probes.pop(rank, None)
         self.fabric.release(op)
         # without its thread it answers only when it calls the library itself
-        watched = rank in self._group.pidfds or not self._hellos[rank].progress
+        watched = rank in self._group.watch.pidfds or not self._hellos[rank].progress
         if error is not None and not (watched and isinstance(error, TimeoutError)):
             raise lost([rank], f"no answer: {error}") from error
 

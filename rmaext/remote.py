@@ -44,6 +44,11 @@ class _Owner:
         self._alike = replace(alike, node=ticket.node)
         self._own = own
 
+    @property
+    def watch(self) -> Self:
+        """What knows whether it is gone: itself."""
+        return self
+
     def check(self, _rank: int, where: str) -> None:
         """Raise PeerLostError if it has left."""
         if self.here and Beacon.visible(self._beacon) is False:
@@ -163,7 +168,7 @@ class RemoteWindow(Plural, Window):
             raise from_c(code, where)
         wait = ffi.new("struct rmaext_wait *", [int(self._timeout * 1e9), 0, 0, 0])
         while (code := lib.rmaext_flush(self._handle, 0, wait)) == lib.RMAEXT_PENDING:
-            self._group.check(0, where)
+            self._group.watch.check(0, where)
         if code == -errno.ETIMEDOUT:
             text = f"{where}: no answer within {self._timeout:g} s: the owner is stopped, or "
             raise RmaTimeout(

@@ -379,7 +379,7 @@ class Request:
             return None
         self._next_look = now + SLICE
         try:
-            self._window._group.check(self._place[0], self._where())
+            self._window._group.watch.check(self._place[0], self._where())
         except PeerLostError as exc:
             return exc
         return None

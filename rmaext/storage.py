@@ -169,7 +169,7 @@ class StoredMemory:
             _, done, failed, error = hidden.get(rank, first, 4).tolist()
             if done >= ticket:
                 return int(error) if failed >= ticket else 0
-            self._group.check(rank, where)
+            self._group.watch.check(rank, where)
             time.sleep(nap)
             nap = min(2 * nap, _LONGEST_NAP)
 

@@ -133,7 +133,7 @@ class Waits:
             ranks = ", ".join(map(str, sorted(self._lost)))
             text = f"nothing within {self._timeout:g} s, and lost before: rank {ranks}"
             raise PeerLostError(errno.ENOTCONN, text, rank=min(self._lost))
-        self._group.look_out(self._lost)
+        self._group.watch.look_out(self._group._network, self._lost)
 
 
 class Wait:

@@ -688,7 +688,7 @@ class Window(
         """Wait until an operation has ended, or raise its error. The caller releases it."""
         where = self._where(call, place)
         while code == lib.RMAEXT_PENDING:
-            self._group.check(place[0], where)
+            self._group.watch.check(place[0], where)
             code = lib.rmaext_op_wait(op[0])
         if code:
             raise from_c(code, where)

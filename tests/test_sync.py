@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 import time
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,9 +25,8 @@ from prelude import PRELUDE
 
 import rmaext
 from rmaext._lib import ffi
-from rmaext.group import Group
 from rmaext.host import Beacon
-from rmaext.living import Living
+from rmaext.living import Living, Watch
 from rmaext.lock import FarLock, NearLock
 
 PROGRAM = Path(__file__).parent / "programs" / "locks.py"
@@ -618,15 +616,10 @@ def test_a_signal_anywhere_in_a_look_for_the_dead():
     child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     fd = os.pidfd_open(child.pid)
     beacon = Beacon()
-    group = SimpleNamespace(
-        pidfds={1: fd},
-        near={0},
-        hellos=[SimpleNamespace(beacon=beacon.name)],
-        size=2,
-        _network=None,
-    )
-    group.left = partial(Group.left, group)
-    living, hits = Living(group), 0
+    watch = Watch()
+    watch.pidfds, watch.near = {1: fd}, [0]
+    watch._hellos = [SimpleNamespace(beacon=beacon.name)]
+    living, hits = Living(SimpleNamespace(watch=watch, size=2, _network=None)), 0
     with shooter(1) as (arm, disarm):
         end = time.monotonic() + 1
         while time.monotonic() < end:
