@@ -90,29 +90,34 @@ test-matrix: build
 test-stress: build
 	$(LAUNCH) --marks stress --sizes 0,4 --limit 1800 $(ARGS)
 
-# Each mode at 1, 2 and 3 ranks, then some of them with the MPI's libfabric.
-DEMAND_TESTS = $(addprefix tests/test_,rma.py atomic.py window.py many.py views.py indexing.py \
-	request.py updates.py notify.py sync.py)
+# What goes by network: all modes at 2 ranks, what real providers demand at 1 and 3
+# too, then some with the MPI's libfabric.
+RMA_TESTS = $(addprefix tests/test_,rma.py atomic.py window.py many.py views.py indexing.py \
+	request.py updates.py notify.py sync.py memory_model.py) \
+	$(wildcard tests/test_conformance_*.py)
 MODES = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "tests"); \
 	import demanding; print(*demanding.MODES)')
-WHEEL_MODES = verbs efa cxi raw async
+REAL_MODES = verbs efa cxi raw+verbs:64 verbs+endpoint+async
+WHEEL_MODES = verbs efa cxi raw async local
 
 comma = ,
 sizes = $(subst $() ,$(comma),$(strip $(foreach n,$(2),$(foreach m,$(1),$(n):demand-$(m)))))
 
 # Without the tests of 4 GiB: where pages must be there, they all are touched.
+DEMANDING = --limit 1200 $(RMA_TESTS) -k 'not GiB' $(ARGS)
+
 test-demanding: build
-	$(LAUNCH) --sizes $(call sizes,$(MODES),1 2 3) --limit 900 $(DEMAND_TESTS) -k 'not GiB' $(ARGS)
+	$(LAUNCH) --sizes $(call sizes,$(MODES),2) $(DEMANDING)
+	$(LAUNCH) --sizes $(call sizes,$(REAL_MODES),1 3) $(DEMANDING)
 	RMAEXT_LIBFABRIC=$(VENV)/lib/$(MPI)/libfabric.so.1 \
-	$(LAUNCH) --sizes $(call sizes,$(WHEEL_MODES),2) --limit 900 $(DEMAND_TESTS) -k 'not GiB' $(ARGS)
+	$(LAUNCH) --sizes $(call sizes,$(WHEEL_MODES),2) $(DEMANDING)
 
 # In a virtual machine with an RDMA device, see tests/guest/run; 77: there can be none.
-VERBS_TESTS = $(addprefix tests/test_,rma.py atomic.py request.py many.py memory_model.py)
-
 test-verbs: build
 	status=0; RMAEXT_PROVIDER='verbs;ofi_rxm' tests/guest/run -t 14400 $(LAUNCH) \
 		--sizes 1:fabric,2:fabric,3:fabric --limit 7200 --timeout 900 \
-		$(or $(ARGS),$(VERBS_TESTS)) || status=$$?; [ $$status = 77 ] || exit $$status
+		$(or $(ARGS),$(RMA_TESTS) -k 'not GiB') || status=$$?; \
+	[ $$status = 77 ] || exit $$status
 
 # Downloads them into build/dropin. ARGS="--only nxtval --routes direct"
 test-dropin:
