@@ -20,7 +20,8 @@ from test_updates import COMBINATIONS, MPI_OPERATIONS, apply, dtype_of, equal, s
 
 import rmaext
 from rmaext.compat import transfer
-from rmaext.compat.types import layout_of, pack, unpack
+from rmaext.compat.layout import pack, unpack
+from rmaext.compat.types import layout_of
 
 SIZE = 4096  # bytes of a rank's window
 UNITS = [1, 4, 8]

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
 
-from rmaext.compat.types import Layout, layout_of, pack, unpack
+from rmaext.compat.layout import Layout, pack, unpack
+from rmaext.compat.types import layout_of
 
 BASIC = [MPI.BYTE, MPI.SHORT, MPI.INT, MPI.DOUBLE, MPI.C_DOUBLE_COMPLEX]
 PAIRS = [MPI.FLOAT_INT, MPI.DOUBLE_INT, MPI.SHORT_INT, MPI.LONG_INT, MPI.TWOINT]

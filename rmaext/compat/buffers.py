@@ -12,7 +12,8 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from .errors import error
-from .types import Layout, is_basic, layout_of, memory_at, pack
+from .layout import Layout, memory_at, pack
+from .types import is_basic, layout_of
 
 __all__ = ["Part", "Target", "part_of", "target_of"]
 

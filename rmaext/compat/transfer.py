@@ -22,7 +22,7 @@ from ..errors import AlignmentError, Unsupported
 from ..operations import OPERATIONS, operation
 from .buffers import Part, Target, part_of, target_of
 from .errors import error
-from .types import Basic, Layout, unpack
+from .layout import Basic, Layout, unpack
 
 if TYPE_CHECKING:
     from ..request import Request
