@@ -16,7 +16,8 @@ from ._hot import to_the_end
 from ._lib import ffi, lib
 from .errors import PeerLostError, RmaError, RmaTimeout, SyncError
 from .living import Living
-from .lock import FarLock, Messages, NearLock, Places, judge
+from .lock import FarLock, NearLock, Places, judge
+from .messages import Messages
 
 if TYPE_CHECKING:
     from .control import Block
