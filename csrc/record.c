@@ -14,7 +14,7 @@
 
 struct head {
 	uint64_t size, base, address;
-	int64_t fd; /* -1: in no arena */
+	struct rmaext_block block; /* in an arena, unless its fd is -1 */
 	uint8_t access, fresh;
 	size_t shape_len, dtype_len, key_len; /* bytes */
 	uint32_t parts;
@@ -67,7 +67,13 @@ static bool head_read(struct head *h, const uint8_t *at, size_t len)
 		.size = number(at, 8),
 		.base = number(at + 8, 8),
 		.address = number(at + 16, 8),
-		.fd = (int64_t)number(at + 24, 8),
+		.block =
+			{
+				.fd = (int64_t)number(at + 24, 8),
+				.inode = number(at + 32, 8),
+				.size = number(at + 40, 8),
+				.offset = number(at + 48, 8),
+			},
 		.access = at[56],
 		.shape_len = 8 * (size_t)at[57],
 		.dtype_len = number(at + 58, 2),
@@ -156,7 +162,7 @@ int rmaext_records_check(const uint8_t *data, const int32_t *lengths,
 			all.same &= ~(unsigned int)RMAEXT_SAME_PARTS;
 		if (h.shape_len / 8 > all.dims)
 			all.dims = h.shape_len / 8;
-		all.elsewhere += h.size && h.fd < 0;
+		all.elsewhere += h.size && h.block.fd < 0;
 		all.fresh += h.fresh;
 	}
 	*records_p = all;
@@ -219,4 +225,36 @@ void rmaext_records_column(const uint8_t *data, const int32_t *lengths,
 			memcpy(out, &value, sizeof(value));
 		out += width;
 	}
+}
+
+int rmaext_records_ways(const uint8_t *data, const int32_t *lengths,
+			const int64_t *here, int64_t count,
+			rmaext_near *const *near,
+			const struct rmaext_ways *ways)
+{
+	int64_t rank = 0;
+	struct head h;
+	int reach, ret;
+
+	for (int64_t i = 0; i < count; i++) {
+		for (; rank < here[i]; rank++)
+			data += lengths[rank];
+		if (!near[i] ||
+		    !head_read(&h, data + FRAME, (size_t)lengths[rank] - FRAME))
+			continue;
+		reach = rmaext_near_reach(near[i]);
+		if (reach & RMAEXT_CAN_MAP && h.block.fd >= 0) {
+			ret = rmaext_near_map(near[i], &h.block, h.size,
+					      &ways->map[i]);
+			if (ret)
+				return ret;
+			ways->route[i] = RMAEXT_DIRECT;
+		} else if (reach & RMAEXT_CAN_MAP && !h.size) {
+			ways->route[i] = RMAEXT_DIRECT; /* nothing to reach */
+		} else if (reach & RMAEXT_CAN_COPY) {
+			ways->route[i] = RMAEXT_CMA;
+			ways->address[i] = h.address;
+		}
+	}
+	return 0;
 }

@@ -504,15 +504,19 @@ int rmaext_near_map(rmaext_near *near, const struct rmaext_block *block,
  * Ranks of one node. board: rmaext_team_bytes() zeros that all of them map.
  * meet waits until all have come; *worst_p is the largest value that any
  * brought. RMAEXT_PENDING: not yet, call it again. Each rank has two slots,
- * which it fills by turns before a meeting, and all read after it, before the
- * next. Who has left the last meeting closes; the board must stay until all
+ * which it writes to by turns before a meeting, and all read after it, before
+ * the next. Who has left the last meeting closes; the board must stay until all
  * have done so, as some may still be waking up in it: then it is deserted.
  */
 uint64_t rmaext_team_bytes(int64_t size);
 int rmaext_team_open(void *board, int64_t size, int64_t spin,
 		     rmaext_team **team_p);
-void *rmaext_team_slots(void *board);
-int rmaext_team_turn(const rmaext_team *team); /* of the next meeting: 0, 1 */
+/* -FI_EMSGSIZE: too long for a slot, nothing was written */
+int rmaext_team_write(rmaext_team *team, int64_t rank, const uint8_t *record,
+		      uint64_t len);
+/* All ranks' records, one after another; the bytes. data: a slot a rank. */
+uint64_t rmaext_team_read(const rmaext_team *team, uint8_t *data,
+			  int32_t *lengths);
 int rmaext_team_meet(rmaext_team *team, unsigned int value,
 		     unsigned int *worst_p);
 void rmaext_team_close(rmaext_team *team);
@@ -595,6 +599,20 @@ int rmaext_records_check(const uint8_t *data, const int32_t *lengths,
  */
 void rmaext_records_column(const uint8_t *data, const int32_t *lengths,
 			   int64_t count, int column, size_t width, void *to);
+/*
+ * How the ranks of `here`, in ascending order, are reached: an entry each.
+ * Memory of those that `near` has is mapped, or its address noted; the others,
+ * NULL there, are left as they are. Records as above, which were checked.
+ */
+struct rmaext_ways {
+	uint8_t *route;
+	void **map;	   /* direct */
+	uint64_t *address; /* cma: in its process */
+};
+int rmaext_records_ways(const uint8_t *data, const int32_t *lengths,
+			const int64_t *here, int64_t count,
+			rmaext_near *const *near,
+			const struct rmaext_ways *ways);
 /*
  * Where the window has a row for each rank, that of rank 0, and the bytes from
  * row to row; else 0 bytes.

@@ -11,6 +11,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -67,15 +68,47 @@ int rmaext_team_deserted(const void *board, int64_t size)
 	return atomic_load(&b->closed) == (unsigned int)size;
 }
 
-void *rmaext_team_slots(void *board)
+#define MOST (RMAEXT_TEAM_SLOT - sizeof(uint16_t)) /* bytes of a record */
+
+static char *slot_of(const struct rmaext_team *team, uint64_t rank,
+		     unsigned int parity)
 {
-	return ((struct rmx_board *)board)->slots;
+	return team->board->slots + (2 * rank + parity) * RMAEXT_TEAM_SLOT;
 }
 
 /* The generation does not move on before this rank has come. */
-int rmaext_team_turn(const rmaext_team *team)
+int rmaext_team_write(rmaext_team *team, int64_t rank, const uint8_t *record,
+		      uint64_t len)
 {
-	return atomic_load(&team->board->generation) & 1;
+	const unsigned int turn = atomic_load(&team->board->generation) & 1;
+	char *slot = slot_of(team, (uint64_t)rank, turn);
+	const uint16_t n = (uint16_t)len;
+
+	if (len > MOST)
+		return -FI_EMSGSIZE;
+	memcpy(slot, &n, sizeof(n));
+	memcpy(slot + sizeof(n), record, len);
+	return 0;
+}
+
+uint64_t rmaext_team_read(const rmaext_team *team, uint8_t *data,
+			  int32_t *lengths)
+{
+	const unsigned int turn = atomic_load(&team->board->generation) & 1;
+	uint64_t at = 0;
+
+	for (unsigned int rank = 0; rank < team->size; rank++) {
+		const char *slot = slot_of(team, rank, !turn);
+		uint16_t n;
+
+		memcpy(&n, slot, sizeof(n));
+		if (n > MOST) /* no rank of ours */
+			n = MOST;
+		memcpy(data + at, slot + sizeof(n), n);
+		lengths[rank] = n;
+		at += n;
+	}
+	return at;
 }
 
 static void arrive(struct rmaext_team *team, unsigned int value)

@@ -18,7 +18,7 @@ from .group import Group
 from .keys import WindowRecord, dtype_text
 from .many import PUT
 from .more import Plural, not_for
-from .records import Columns, Same, Told, Way
+from .records import Columns, Same, Told, Ways
 from .region import Region
 from .window import Place, Window
 
@@ -54,7 +54,7 @@ class DynamicRegion(Region):
 
     def connect(self) -> None:
         """Settle the routes."""
-        self.reach([Way(lib.RMAEXT_FABRIC) for _ in self.group.here])
+        self.reach(Ways(self.group.here))
 
     def columns(self) -> Columns:
         """Return what C needs: all of the address space."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import itertools
 import os
 import threading
 import time
@@ -29,7 +28,7 @@ from .keys import agree, parse_all
 from .living import LOOK_EVERY, Watch
 from .network import Network, offers
 from .node import NO_ARENA, NO_BLOCK, Arena, Block, Process, Team, allow_copies
-from .records import Columns, Told, Way
+from .records import Columns, Told, Ways, split
 
 __all__ = ["Group"]
 
@@ -90,6 +89,7 @@ class Group:
         self.watch = Watch()
         self.processes: list[Process | None] = [None] * self.size
         self.here = [self.rank]  # the own rank, and those with a process
+        self._nears: Any = None  # C's handles of those
         self._members: dict[bool, Any] = {}  # C's table of the ranks; with a network, and without
         self.all_direct = self.one_host = self.size == 1
         try:
@@ -282,35 +282,21 @@ class Group:
 
     def gather(self, record: bytes) -> list[bytes]:
         """Return every rank's record. Collective."""
-        self._cut = True
-        received = self._gather_here(record)
-        if received is None:
-            data, lengths = collective.allgather(self.comm, record, self)
-            ends = [0, *itertools.accumulate(lengths.tolist())]
-            received = [bytes(data[start:end]) for start, end in itertools.pairwise(ends)]
-        self._cut = False
-        return received
+        return split(*self.gather_whole(record))
 
     def gather_whole(self, record: bytes) -> tuple[Any, Any]:
         """As `gather`: return the records one after another, and their lengths."""
         self._cut = True
-        whole: tuple[Any, Any]
-        received = self._gather_here(record)
-        if received is None:
+        whole: tuple[Any, Any] | None = None
+        if self.size == 1:
+            whole = record, np.array([len(record)], np.int32)
+        elif self._team is not None:
+            too_long = self._meet(self._team, not self._team.write(record))
+            whole = None if too_long else self._team.read()
+        if whole is None:
             whole = collective.allgather(self.comm, record, self)
-        else:
-            whole = b"".join(received), np.array([*map(len, received)], np.int32)
         self._cut = False
         return whole
-
-    def _gather_here(self, record: bytes) -> list[bytes] | None:
-        if self.size == 1:
-            return [record]
-        if self._team is not None:
-            too_long = self._meet(self._team, not self._team.write(record))
-            if not too_long:
-                return self._team.read()
-        return None
 
     def reduce(self, value: int) -> int:
         """Return the largest of the ranks' values; also a barrier. Collective."""
@@ -366,41 +352,33 @@ class Group:
         if told.all.fresh:
 
             def mine() -> bytes:
-                for rank in self.here:
-                    process = self.processes[rank]
-                    if process is not None and process.can_map:
-                        record = told[rank]
-                        if record.block != NO_BLOCK:
-                            process.map(record.block, record.size)
+                self.ways(told, ffi.NULL)
                 return b""
 
             agree(self.gather, mine)
             if told.own.block != NO_BLOCK:
                 self._segments.add(told.own.block[1])
 
-    def ways(self, told: Told, own: Any) -> list[Way]:
-        """Return how to reach the ranks that are here."""
-        return [self._way(rank, told, own) for rank in self.here]
+    def ways(self, told: Told, own: Any) -> Ways:
+        """Return how to reach the ranks that are here; `own`: this rank's memory."""
+        ways = Ways(self.here)
+        if self._nears is None:
+            self._nears = self._handles(self.here)
+        told.find(self._nears, ways)
+        ways.set(self.rank, lib.RMAEXT_FABRIC if self.forced else lib.RMAEXT_DIRECT, own)
+        return ways
 
-    def _way(self, rank: int, told: Told, own: Any) -> Way:
-        if rank == self.rank:
-            return Way(lib.RMAEXT_FABRIC if self.forced else lib.RMAEXT_DIRECT, own)
-        process, record = self.processes[rank], told[rank]
-        if process is not None and process.can_map and record.block != NO_BLOCK:
-            return Way(lib.RMAEXT_DIRECT, process.map(record.block, record.size))
-        if process is not None and process.can_map and not record.size:
-            return Way(lib.RMAEXT_DIRECT)  # nothing to reach
-        if process is not None and process.can_copy:
-            return Way(lib.RMAEXT_CMA, address=record.address)
-        return Way(lib.RMAEXT_FABRIC)
+    def _handles(self, ranks: Sequence[int]) -> Any:
+        processes = [self.processes[rank] for rank in ranks]
+        handles = [ffi.NULL if p is None else p.handle for p in processes]
+        return ffi.new("rmaext_near *[]", handles)
 
     def members(self, network: Network | None) -> Any:
         """Return C's table of the ranks, which all windows share."""
         known = self._members.get(network is not None)
         if known is not None:
             return known
-        handles = [ffi.NULL if p is None else p.handle for p in self.processes]
-        nears = ffi.new("rmaext_near *[]", handles)
+        nears = self._handles(range(self.size))
         peers = ffi.NULL if network is None else ffi.new("rmaext_peer *[]", network.peers)
         made, arena = ffi.new("rmaext_members **"), Arena.own_handle()
         check(lib.rmaext_members_new(self.size, self.rank, peers, nears, arena, made))
@@ -417,7 +395,7 @@ class Group:
         self,
         network: Network | None,
         columns: Columns,
-        ways: Sequence[Way],
+        ways: Ways,
         timeout: float,
         token: bytes,
         block: Any = None,
@@ -428,9 +406,7 @@ class Group:
         what = [
             *(self.members(network), ffi.from_buffer("uint8_t[]", token), same),
             *(size, base, access, align, keys, key_len),
-            ffi.new("uint8_t[]", [way.route for way in ways]),
-            ffi.new("void *[]", [way.map for way in ways]),
-            ffi.new("uint64_t[]", [way.address for way in ways]),
+            *(ways.route, ways.map, ways.address),
             *((ffi.NULL, 0) if block is None else (block.table, 8 * block.base)),
             *(dynamic, int(self.spin * 1e9)),
         ]

@@ -19,7 +19,7 @@ from .host import Hello, choose, usable, wanted_interface
 from .keys import WindowRecord, agree, blame, parse_all
 from .library import Candidate, open_library
 from .memory import address
-from .records import Columns, Way
+from .records import Columns, Ways
 
 if TYPE_CHECKING:
     from .group import Group
@@ -95,7 +95,7 @@ class Network:
                 # a descriptor of its own: the peer may serve later groups too
                 fd = os.dup(pidfds[rank]) if rank in pidfds else -1
                 self.peers[rank] = self.fabric.peer(name, fd)
-            ways = [Way(lib.RMAEXT_FABRIC) for _ in group.here]
+            ways = Ways(group.here)
             token = secrets.token_bytes(16)  # no message is meant for it
             columns = Columns.of(records, key_len)
             self.control_window = group.window(self, columns, ways, config.timeout, token)

@@ -45,7 +45,6 @@ NO_ARENA = (RmaError, MemoryError)  # memfd_create is forbidden, say: the other 
 
 _PR_SET_PTRACER = 0x59616D61
 _PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
-_SLOT = int(lib.RMAEXT_TEAM_SLOT)
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
@@ -259,8 +258,6 @@ class Team:
         self._handle = handle[0]
         self._rank, self._size = rank, size
         self._worst = ffi.new("unsigned int *")
-        slots = lib.rmaext_team_slots(board)
-        self._slots = memoryview(ffi.buffer(slots, 2 * size * _SLOT))
 
     @classmethod
     def board(cls, size: int) -> Any:
@@ -288,19 +285,11 @@ class Team:
 
     def write(self, record: bytes) -> bool:
         """Leave a record for the next meeting; False if it is too long."""
-        n = len(record)
-        if n + 2 > _SLOT:
-            return False
-        # two slots a rank, by turns: who is ahead writes while others still read
-        at = (2 * self._rank + lib.rmaext_team_turn(self._handle)) * _SLOT
-        self._slots[at : at + n + 2] = n.to_bytes(2, "little") + record
-        return True
+        return not lib.rmaext_team_write(self._handle, self._rank, record, len(record))
 
-    def read(self) -> list[bytes]:
-        """Return all ranks' records of the meeting that was just left."""
-        records, slots = [], self._slots
-        first = (1 - lib.rmaext_team_turn(self._handle)) * _SLOT
-        for at in range(first, len(slots), 2 * _SLOT):
-            n = min(int.from_bytes(slots[at : at + 2], "little"), _SLOT - 2)
-            records.append(bytes(slots[at + 2 : at + 2 + n]))
-        return records
+    def read(self) -> tuple[Array, Array]:
+        """Return all ranks' records of the meeting that was just left, and their lengths."""
+        data = np.empty(self._size * int(lib.RMAEXT_TEAM_SLOT), np.uint8)
+        lengths = np.empty(self._size, np.int32)
+        where = ffi.from_buffer("uint8_t[]", data), ffi.from_buffer("int32_t[]", lengths)
+        return data[: lib.rmaext_team_read(self._handle, *where)], lengths

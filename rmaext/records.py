@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._lib import ffi, lib
-from .errors import KeyRecordError
-from .keys import WindowRecord, attempt, blame, decode, parse_all, settle
+from .errors import KeyRecordError, check
+from .keys import WindowRecord, attempt, blame, parse_all, settle
 from .node import NO_BLOCK
 
 __all__ = [
-    *("Column", "Columns", "Flat", "Numbers", "Records", "Same", "Some", "Told", "Way"),
-    *("each", "elements", "one_of"),
+    *("Column", "Columns", "Flat", "Numbers", "Records", "Same", "Some", "Told", "Ways"),
+    *("each", "elements", "one_of", "split"),
 ]
 
 Array = NDArray[Any]
@@ -70,6 +70,20 @@ class Some(Column[T]):
 
     def __getitem__(self, rank: int) -> T:
         return self.known.get(rank, self._other)
+
+
+class Here(Column[T]):
+    """One that those have who are here, in an array of C; the others all have another."""
+
+    __slots__ = ("_array", "_index", "_other")
+
+    def __init__(self, count: int, index: dict[int, int], array: Any, other: T) -> None:
+        self._count, self._index, self._array, self._other = count, index, array, other
+
+    def __getitem__(self, rank: int) -> T:
+        i = self._index.get(rank)
+        value: T = self._other if i is None else self._array[i]
+        return value
 
 
 class Numbers(Column[int]):
@@ -212,12 +226,34 @@ class Records(Column[WindowRecord]):
         return np.ndarray((self._count,), dtype, data, strides=(rows.step,))
 
 
-class Way(NamedTuple):
-    """How a rank is reached that is not reached by network only."""
+class Ways:
+    """How the ranks that are here are reached, in arrays of C; at first by network.
 
-    route: int
-    map: Any = ffi.NULL  # its memory, as mapped here
-    address: int = 0  # in its process
+    Attributes
+    ----------
+    here : list of int
+        The ranks, in order.
+    route, map, address : C arrays
+        As in struct rmaext_targets.
+    """
+
+    __slots__ = ("_index", "address", "here", "map", "route")
+
+    def __init__(self, here: Sequence[int]) -> None:
+        n = len(here)
+        self.here, self._index = here, {rank: i for i, rank in enumerate(here)}
+        self.route = ffi.new("uint8_t[]", [lib.RMAEXT_FABRIC] * n)
+        self.map, self.address = ffi.new("void *[]", n), ffi.new("uint64_t[]", n)
+
+    def set(self, rank: int, route: int, memory: Any) -> None:
+        """Set those of a rank that is here."""
+        i = self._index[rank]
+        self.route[i], self.map[i] = route, memory
+
+    def columns(self, count: int) -> tuple[Column[int], Column[Any]]:
+        """Return routes and maps of all ranks."""
+        routes = Here(count, self._index, self.route, lib.RMAEXT_FABRIC)
+        return routes, Here(count, self._index, self.map, ffi.NULL)
 
 
 class Columns(NamedTuple):
@@ -271,8 +307,8 @@ class Told:
         What they have in common.
     """
 
-    def __init__(self, data: Any, lengths: Array, own: WindowRecord, all_: Any) -> None:
-        self._data, self._lengths, self.own, self.all = data, lengths, own, all_
+    def __init__(self, where: Any, lengths: Array, own: WindowRecord, all_: Any) -> None:
+        self._where, self._lengths, self.own, self.all = where, lengths, own, all_
         self._arrays: dict[int, Array] = {}
 
     @classmethod
@@ -293,13 +329,14 @@ class Told:
         all_ = ffi.new("struct rmaext_records *")
         where = (ffi.from_buffer("uint8_t[]", data), ffi.from_buffer("int32_t[]", lengths))
         if own is None or lib.rmaext_records_check(*where, len(lengths), itemsize, all_):
-            _complain(_split(data, lengths), failure, itemsize)
-        return cls(data, lengths, own, all_)
+            _complain(split(data, lengths), failure, itemsize)
+        return cls(where, lengths, own, all_)
 
-    def __getitem__(self, rank: int) -> WindowRecord:
-        start = int(self._lengths[:rank].sum()) if rank else 0
-        record = bytes(self._data[start : start + int(self._lengths[rank])])
-        return WindowRecord.unpack(decode(record)[1])
+    def find(self, nears: Any, ways: Ways) -> None:
+        """Find out how those are reached whose handles are given; map their memory."""
+        here = ffi.new("int64_t[]", ways.here)
+        found = ffi.new("struct rmaext_ways *", [ways.route, ways.map, ways.address])
+        check(lib.rmaext_records_ways(*self._where, here, len(ways.here), nears, found))
 
     def _array(self, which: int) -> Array:
         if which not in self._arrays:
@@ -312,12 +349,8 @@ class Told:
                 array = np.empty(count, np.uint64)
             else:
                 array = np.empty(count, _BYTES[which][1])
-            where = (
-                ffi.from_buffer("uint8_t[]", self._data),
-                ffi.from_buffer("int32_t[]", self._lengths),
-            )
             to = ffi.from_buffer(array)
-            lib.rmaext_records_column(*where, count, which, array.strides[0], to)
+            lib.rmaext_records_column(*self._where, count, which, array.strides[0], to)
             self._arrays[which] = array
         return self._arrays[which]
 
@@ -369,7 +402,8 @@ class Told:
         return ffi.from_buffer(kind, self._array(which))
 
 
-def _split(data: Any, lengths: Array) -> list[bytes]:
+def split(data: Any, lengths: Array) -> list[bytes]:
+    """Return the records that lie one after another."""
     ends = lengths.cumsum().tolist()
     return [bytes(data[end - n : end]) for n, end in zip(lengths.tolist(), ends, strict=True)]
 

@@ -9,13 +9,13 @@ from typing import Any
 from numpy.typing import NDArray
 
 from . import memory, node
-from ._lib import ffi, lib
+from ._lib import ffi
 from .fabric import Fabric
 from .group import Group
 from .keys import WindowRecord, dtype_text
 from .network import check_keys
 from .node import NO_BLOCK
-from .records import Column, Columns, Records, Some, Told, Way
+from .records import Column, Columns, Records, Told, Ways
 from .registration import PLAIN
 from .storage import stored
 
@@ -53,7 +53,7 @@ class Region:
     routes: Column[int]
     maps: Column[Any]
     told: Told | None  # until the window is made
-    ways: list[Way]  # of group.here
+    ways: Ways
 
     def __init__(self, group: Group) -> None:
         self.group = group
@@ -104,13 +104,10 @@ class Region:
         if self.told is not None:
             self.reach(self.group.ways(self.told, memory.address(self.array)))
 
-    def reach(self, ways: list[Way]) -> None:
+    def reach(self, ways: Ways) -> None:
         """Set the routes."""
-        self.ways, group = ways, self.group
-        pairs = list(zip(group.here, ways, strict=True))
-        routes = {rank: way.route for rank, way in pairs}
-        self.routes = Some(group.size, routes, lib.RMAEXT_FABRIC)
-        self.maps = Some(group.size, {rank: way.map for rank, way in pairs}, ffi.NULL)
+        self.ways = ways
+        self.routes, self.maps = ways.columns(self.group.size)
 
     def columns(self) -> Columns:
         """Return what C needs of the records; once."""

@@ -19,7 +19,7 @@ from ._lib import ffi, lib
 from .errors import NotLocalError
 from .group import Group
 from .keys import WindowRecord, agree, dtype_text
-from .records import Columns, Numbers, Told, Way
+from .records import Columns, Numbers, Told, Ways
 from .region import Region
 from .window import Window
 
@@ -93,7 +93,10 @@ class SharedRegion(Region):
 
     def connect(self) -> None:
         """Settle the routes."""
-        self.reach([Way(lib.RMAEXT_DIRECT, start) for start in self._starts])
+        ways = Ways(self.group.here)
+        for rank, start in enumerate(self._starts):
+            ways.set(rank, lib.RMAEXT_DIRECT, start)
+        self.reach(ways)
 
     def columns(self) -> Columns:
         """Return what C needs of the records, with each part's alignment."""

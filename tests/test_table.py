@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import gc
 import os
@@ -19,7 +20,7 @@ from rmaext._lib import ffi, lib
 from rmaext.errors import KeyRecordError
 from rmaext.group import Group
 from rmaext.keys import WindowRecord, encode
-from rmaext.records import Told, Way
+from rmaext.records import Told, Ways
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 LINE = 64  # bytes of struct rmx_target
@@ -68,7 +69,8 @@ def different(count: int) -> tuple[WindowRecord, bytes, np.ndarray]:
 
 
 def resident() -> int:
-    """Return the bytes that this process has in memory."""
+    """Return the bytes that this process has in memory, without what malloc() keeps free."""
+    ctypes.CDLL(None).malloc_trim(0)
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
 
 
@@ -79,7 +81,7 @@ class Made:
         told = Told.by(group, lambda: (own, 8))
         self.records = told.records(0, 8)
         columns = told.columns()
-        ways = [Way(lib.RMAEXT_FABRIC)]
+        ways = Ways([0])
         self.handle = group.window(None, columns, ways, 1.0, bytes(16))
         self.records.lie_in(self.handle)
 
