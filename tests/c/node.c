@@ -776,36 +776,42 @@ static unsigned int value_of(unsigned int round, int64_t rank)
 	return (round * 7 + (unsigned int)rank * 5) % 11;
 }
 
-static char *slot_of(void *board, int64_t rank, int turn)
-{
-	return (char *)rmaext_team_slots(board) +
-	       (2 * rank + turn) * RMAEXT_TEAM_SLOT;
-}
-
 static void *meets(void *arg)
 {
 	const struct member *m = arg;
 	rmaext_team *team = NULL;
+	uint8_t *data = malloc((size_t)m->size * RMAEXT_TEAM_SLOT);
+	int32_t *lengths = malloc((size_t)m->size * sizeof(*lengths));
+	unsigned int sent[2];
 
+	CHECK(data && lengths);
 	OK(rmaext_team_open(m->board, m->size, m->spin, &team));
+	EQUAL(rmaext_team_write(team, m->rank, data, RMAEXT_TEAM_SLOT),
+	      -FI_EMSGSIZE);
 	for (unsigned int round = 0; round < m->rounds; round++) {
 		unsigned int worst = 99, wanted = 0;
+		const uint8_t *at = data;
 		int ret;
 
-		memcpy(slot_of(m->board, m->rank, rmaext_team_turn(team)),
-		       &round, sizeof(round));
+		/* of two lengths, by turns */
+		sent[0] = sent[1] = round;
+		OK(rmaext_team_write(team, m->rank, (uint8_t *)sent,
+				     (round + (unsigned int)m->rank) % 2 ? 4
+									 : 8));
 		do
 			ret = rmaext_team_meet(team, value_of(round, m->rank),
 					       &worst);
 		while (ret == RMAEXT_PENDING);
 		OK(ret);
+		rmaext_team_read(team, data, lengths);
 		for (int64_t rank = 0; rank < m->size; rank++) {
 			unsigned int theirs;
 
-			memcpy(&theirs,
-			       slot_of(m->board, rank, !rmaext_team_turn(team)),
-			       sizeof(theirs));
+			EQUAL(lengths[rank],
+			      (round + (unsigned int)rank) % 2 ? 4 : 8);
+			memcpy(&theirs, at, sizeof(theirs));
 			EQUAL(theirs, round);
+			at += lengths[rank];
 			if (value_of(round, rank) > wanted)
 				wanted = value_of(round, rank);
 		}
@@ -813,6 +819,8 @@ static void *meets(void *arg)
 	}
 	CHECK(!rmaext_team_deserted(m->board, m->size));
 	rmaext_team_close(team);
+	free(data);
+	free(lengths);
 	return NULL;
 }
 
