@@ -9,6 +9,7 @@ from typing import Any
 
 import baseline
 import numpy as np
+from growth import growth
 from mpi4py import MPI
 
 from rmaext import compat
@@ -389,6 +390,7 @@ CASES = {
     "parts": parts,
     "sums": sums,
     "gets": gets,
+    "growth": growth,
     "notify": notify,
 }
 

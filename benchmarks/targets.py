@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -184,6 +185,25 @@ def creation(ranks: int, rounds: int) -> Row:
     )
 
 
+def growth(route: str) -> Row:
+    """Return the row of how the creation of windows grows with their ranks."""
+    ranks = tuple(1 << k for k in range(1, 7))
+    # log p; over the fabric the gather is nearly all of it, and what is left is lost in it
+    most = math.log2(ranks[-1]) if route == "direct" else None
+    return Row(
+        f"Window.allocate of 4 KiB over the MPI_Allgather of such a record, {route}",
+        (MPICH,),
+        job("growth", (ALLOCATE,), ranks=ranks[-1], program=ROWS, rounds=4, through=route),
+        (
+            *(Claim(f"{n} ranks, time", OVER, None, ("Allgather",)) for n in ranks),
+            *(Claim(f"{n} ranks, CPU a rank", OVER, None, ("Allgather",)) for n in ranks),
+            Claim("CPU a rank,", VALUE, None, ()),
+            Claim("CPU a rank but for its gather,", VALUE, most, ()),
+        ),
+        route,
+    )
+
+
 TABLE = (
     Row(
         "same node, allocate, 8 B",
@@ -308,6 +328,8 @@ TABLE = (
     absences(CREATE, "fabric", 5.0),
     creation(2, rounds=10),
     creation(32, rounds=4),
+    growth("direct"),
+    growth("fabric"),
     Row(
         "64 ranks on these cores, exchange with neighbours and fence, 100 rounds",
         (MPICH,),

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How the creation of windows grows with the number of ranks."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from rmaext import Window
+from rmaext.bench.measure import Job, Samples
+from rmaext.bench.peers import RmaextAllocate
+from rmaext.group import Group
+from rmaext.keys import WindowRecord, encode
+
+
+class Alone:
+    """A collective call over some of the ranks, again and again."""
+
+    def __init__(self, name: str, comm: MPI.Comm, call: Callable[[], Any]) -> None:
+        self.name = name
+        self.comm = comm
+        self.call = call
+
+    def enter(self) -> None:
+        """Wait for them."""
+        self.comm.Barrier()
+
+    leave = enter
+
+    def take(self) -> tuple[float, float]:
+        """Call it; return the slowest rank's time and the mean CPU time, in us. Collective."""
+        self.comm.Barrier()
+        start, cpu = time.perf_counter_ns(), time.process_time_ns()
+        made = self.call()
+        cpu, taken = time.process_time_ns() - cpu, time.perf_counter_ns() - start
+        if made is not None:
+            made.close()
+        slowest = self.comm.allreduce(taken, MPI.MAX)
+        return slowest * 1e-3, self.comm.allreduce(cpu) / self.comm.size * 1e-3
+
+
+def growth(job: Job) -> None:
+    """Make a window over 2, 4, 8, ... of the ranks, or only gather a record of its length.
+
+    Ranks that share a core wait for each other, so the time of all grows with their
+    number, whatever is done: the CPU time of each says how much more it has to do,
+    which in the gathers includes what it spends on looking whether others are done.
+    """
+    route = job.settings["through"]
+    if route == "fabric":  # of rmaext alone: MPI stays in shared memory
+        os.environ["RMAEXT_ROUTE"] = route
+    counts = [1 << k for k in range(1, job.comm.size.bit_length())]
+    job.expect(3 * job.rounds * len(counts))
+    spent: list[dict[str, Samples]] = []
+    for count in counts:
+        part = job.comm.Split(0 if job.comm.rank < count else MPI.UNDEFINED)
+        if part != MPI.COMM_NULL:
+            spent.append(_growth(job, part, b"8 bytes." if route == "fabric" else b""))
+            part.Free()
+        met = job.comm.Ibarrier()
+        while not met.Test():
+            time.sleep(0.05)  # who takes no part leaves the cores to the others
+    for what in spent[0] if job.is_origin else ():
+        few, many = (each[what] for each in (spent[0], spent[-1]))
+        more: Samples = {
+            name: [[m[0] / f[0]] for f, m in zip(few[name], many[name], strict=True)]
+            for name in few
+        }
+        job.add(f"{what}, {counts[-1]} ranks over {counts[0]}", more, "x")
+
+
+def _growth(job: Job, comm: MPI.Comm, key: bytes) -> dict[str, Samples]:
+    """Measure it over `comm`; return the rounds' medians of the CPU time. Collective."""
+    record = encode(WindowRecord(4096, 0, 3, "<i8", key, shape=(512,)).pack())
+    every = bytearray(comm.size * len(record))
+    window, gather = RmaextAllocate.name, "its gather"
+    calls = [
+        Alone(window, comm, lambda: Window.allocate(comm, 512, np.int64)),
+        Alone("Allgather", comm, lambda: comm.Allgather(record, every)),
+        Alone(gather, comm, lambda: Group.of(comm).gather_whole(record) and None),
+    ]
+    for each in calls * 3:
+        each.take()  # to warm up
+    with Window.allocate(comm, 512, np.int64) as win:
+        job.facts.setdefault("routes", {})[window] = win.route(comm.size - 1 - comm.rank)
+    several = 2 if job.quick else 10
+
+    def turn(each: Alone) -> list[float]:
+        return [value for _ in range(several) for value in each.take()]
+
+    both = job.alternate(calls, turn, everywhere=True)
+    taken, cpu = ({name: [r[i::2] for r in rs] for name, rs in both.items()} for i in (0, 1))
+    medians = {name: [[float(np.median(r))] for r in rounds] for name, rounds in cpu.items()}
+    pairs = zip(medians[window], medians[gather], strict=True)
+    rest: Samples = {window: [[whole[0] - part[0]] for whole, part in pairs]}
+    job.add(f"{comm.size} ranks, time", taken, "ms")
+    job.add(f"{comm.size} ranks, CPU a rank", cpu, "ms")
+    job.add(f"{comm.size} ranks, CPU a rank but for its gather", rest, "ms")
+    return {"CPU a rank": medians, "CPU a rank but for its gather": rest}
