@@ -7,6 +7,7 @@ step as it begins, and leaves FOLDER/result if all went well; who fails, FOLDER/
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import sys
@@ -31,6 +32,7 @@ _PATIENCE = 3.0  # seconds for each operation
 def main() -> None:
     """Go through the steps; an exception on either rank ends the job."""
     settings, folder = json.loads(sys.argv[1]), Path(sys.argv[2])
+    faulthandler.enable()  # a launcher may not tell that a rank crashed
     try:
         result = _examine(settings["provider"], folder / "absent")
     except BaseException as exc:

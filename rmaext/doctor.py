@@ -103,11 +103,9 @@ def _examine(mpi: Mpi, name: str, end: float) -> Finding:
     if left < 0.5:
         return Finding(title, None, "not tried: out of time", "Give it more: --limit.")
     try:
-        result = launch(mpi, job, left, grace=0)
+        result = launch(mpi, job, left, grace=0, to_the_end=True)
     except JobError as exc:
-        return Finding(title, False, _words(str(exc)))
-    if "note" in result:
-        return Finding(title, False, f"teardown: {result['note']}")
+        return Finding(title, False, _words(exc.why, exc.said))
     absent = f"{result['absent'] * 1e6:.0f} us on a rank that calls nothing"
     what = f"put, get, {result['updates']} kinds of update, {absent}, teardown"
     routes = " and ".join(dict.fromkeys(result["routes"]))
@@ -115,13 +113,12 @@ def _examine(mpi: Mpi, name: str, end: float) -> Finding:
     return Finding(title, True, f"{what}; {how}")
 
 
-def _words(failure: str) -> str:
+def _words(why: str, said: str) -> str:
     """Return the one line that says most about a job that failed, after the step it was in."""
-    why, *said = failure.splitlines()
-    steps = [line[5:] for line in said if line.startswith("step ")]
-    crash = re.search(r"Segmentation fault|Aborted|Bus error|EXIT CODE: 1(?:39|34|35)\b", failure)
-    if why.startswith("status") and crash:
-        why = "crashed: " + crash[0].replace("EXIT CODE: 1", "status 1")
+    steps = re.findall(r"^step (.*)", said, re.MULTILINE)
+    # who has crashed says so first, though another rank may say that it is gone
+    if crash := re.search(r"^Fatal Python error: (.*)", said, re.MULTILINE):
+        why = f"crashed: {crash[1]}"
     elif why.startswith("not done"):
         why = f"hangs, or is slow: {why}"
     return f"{steps[-1] if steps else 'start'}: {why}"

@@ -154,12 +154,15 @@ def library_in_use() -> dict[str, Any]:
         answer["mpi_error"] = str(exc)
     try:
         opened = library.open_library(config.library)
+        # the one that windows are to take may answer only to its name
+        names = dict.fromkeys(("", config.provider))
+        found = [c for name in names for c in opened.candidates(name, config.mr_basic)]
         answer |= {
             "path": opened.path,
             "version": opened.version,
             "why": "RMAEXT_LIBFABRIC" if config.library else _why(opened.path),
             "shared_with_mpi": opened.shared,
-            "candidates": [asdict(c) for c in opened.candidates("", config.mr_basic)],
+            "candidates": [asdict(c) for c in dict.fromkeys(found)],
             "settings": opened.settings(),
         }
     except Exception as exc:

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import demanding
 import launch
 import numpy as np
 import pytest
@@ -173,6 +174,27 @@ def test_doctor_with_a_hidden_provider():
     assert mark == "fails"
     assert "does not offer it" in words
     assert "FI_PROVIDER=udp hides it" in words
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("regattr:1:SIGABRT", "open: crashed: Aborted"),
+        ("write:1:SIGSEGV", "put of 8 bytes: crashed: Segmentation fault"),
+        ("inject:1:SIGSEGV", "sum of bool: crashed: Segmentation fault"),  # the target
+        ("close_ep:1:SIGSEGV", "teardown: crashed: Segmentation fault"),
+    ],
+)
+def test_doctor_finds_that_a_provider_crashes(fault, words, tmp_path):
+    """Wherever it does, and in whichever rank: a line, and what to do instead."""
+    env = demanding.environment("none", tmp_path)
+    # it lies over the other one; "this node" uses it, too
+    code, lines = doctor(**env, FI_PROVIDER="demand,tcp,ofi_rxm", DEMAND_FAULT=fault)
+    assert code == 1
+    assert set(lines) == {"demand (default)", "tcp;ofi_rxm", "this node"}
+    assert lines["demand (default)"] == ("fails", f"{words}. RMAEXT_PROVIDER='tcp;ofi_rxm' works.")
+    assert lines["tcp;ofi_rxm"][0] == "ok"
 
 
 def test_doctor_with_a_broken_setting():

@@ -8,6 +8,7 @@
 #include "demand.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,6 +62,10 @@ static const struct {
 
 static int error_named(const char *text, size_t len)
 {
+	if (len == 7 && !strncmp("SIGSEGV", text, len))
+		raise(SIGSEGV);
+	if (len == 7 && !strncmp("SIGABRT", text, len))
+		abort();
 	for (size_t i = 0; i < sizeof(errors) / sizeof(*errors); i++)
 		if (strlen(errors[i].name) == len &&
 		    !strncmp(errors[i].name, text, len))
@@ -70,7 +75,8 @@ static int error_named(const char *text, size_t len)
 
 /*
  * DEMAND_FAULT=call:nth:errno, several with commas; nth counts from 1, and *
- * is each of them. Read at each call, so that a test can change it.
+ * is each of them. Read at each call, so that a test can change it. In place
+ * of an errno, a signal: the provider crashes.
  */
 static int fault(enum dm_call call, uint64_t nth)
 {
