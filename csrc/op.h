@@ -114,13 +114,6 @@ int rmx_op_over(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 char *rmx_op_payload(struct rmaext_op *op);
 /* out of its slot, if it is in one; NULL: no memory for it, and it is gone */
 struct rmaext_op *rmx_op_apart(struct rmaext_op *op);
-void rmx_op_let_go(struct rmaext_op *op);  /* of the caller's memory */
-void rmx_op_dispose(struct rmaext_op *op); /* of one that is in no slot */
-int rmx_op_begin(struct rmaext_op *op, struct rmaext_op **op_p);
-int rmx_op_run(struct rmaext_op *op, struct rmaext_op **op_p);
-/* of one that goes as messages: all that will be has been done */
-void rmx_op_failed(struct rmaext_op *op, const struct rmaext_error *record);
-void rmx_op_end(struct rmaext_op *op);
 /* of a new one: copy op->operand, as rmx_op_new() had room for it */
 void rmx_op_buffer(struct rmaext_op *op);
 static inline bool rmx_is_message(const struct rmaext_op *op)
@@ -137,8 +130,20 @@ static inline uint64_t rmx_counts_as(const struct rmaext_op *op)
 {
 	return op->kind != RMX_GET ? RMX_A_PUT + 1 : 1;
 }
-void rmx_op_complete(struct rmx_slot *slot, const struct rmaext_error *failure);
+
+/* post.c */
 int rmx_op_post_chunk(struct rmaext_op *op);
+int rmx_op_begin(struct rmaext_op *op, struct rmaext_op **op_p);
+int rmx_op_run(struct rmaext_op *op, struct rmaext_op **op_p);
+
+/* complete.c */
+void rmx_op_complete(struct rmx_slot *slot, const struct rmaext_error *failure);
+void rmx_op_failed(struct rmaext_op *op, const struct rmaext_error *record);
+/* of one that goes as messages: all that will be has been done */
+void rmx_op_end(struct rmaext_op *op);
+void rmx_op_free(struct rmaext_op *op);
+void rmx_op_let_go(struct rmaext_op *op);  /* of the caller's memory */
+void rmx_op_dispose(struct rmaext_op *op); /* of one that is in no slot */
 bool rmx_op_reads(const struct rmaext_fabric *fabric);
 void rmx_op_shut_all(struct rmaext_fabric *fabric);
 

@@ -7,8 +7,8 @@
  *
  * By memory the loops are carried out here, and own memory may be in pieces as
  * well. Over the network long runs are reads and writes, the chunks of one
- * operation (op.c); short ones are elements of a message (request.c), or pieces
- * of a system call (lanes.c).
+ * operation (post.c); short ones are elements of a message (request.c), or
+ * pieces of a system call (lanes.c).
  */
 #include "batch.h"
 
