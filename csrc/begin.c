@@ -2,7 +2,7 @@
 /*
  * Requests: operations that are begun and end whether or not anybody waits.
  *
- * Updates go as messages, see message.c. Of puts and gets, what cannot be
+ * Updates go as messages, see outgoing.c. Of puts and gets, what cannot be
  * posted at once waits in its target's queue, the backlog.
  * Whoever reads the CQ posts from there, so a request that its owner never
  * looks at goes on. Only who holds backlog.lock posts.

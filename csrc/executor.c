@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Many operations in one message. The target's CQ reader carries it out and
- * answers. Here are the boxes that messages go from and land in, and those that
- * come; message.c sends what goes, request.c and op.c say what is in it,
+ * answers. Here are the landings that messages come in, and what comes;
+ * message.c sends what goes, outgoing.c and request.c say what is in it,
  * serve.c is the target's side.
  *
  * Every receive has room for the longest message, in pages that come as they
@@ -26,10 +26,6 @@
 #define RMX_TRIES 16u			  /* of queued landings at a time */
 #define RMX_THIN ((size_t)64 << 10)	  /* bytes of a landing that stay */
 #define RMX_FAT 8u			  /* landings that keep more */
-#define RMX_BOXES_SIZE (RMX_BOXES * sizeof(struct rmx_box))
-
-_Static_assert(sizeof(struct rmx_box) % 4096 == 0,
-	       "whole pages, so that few are touched");
 
 /* FNV-1a: an endpoint's address in eight bytes; no secret */
 uint64_t rmx_name(const void *address, size_t len)
@@ -55,52 +51,6 @@ bool rmx_executor_owns(const struct rmaext_fabric *f, const void *context)
 	return within(context, ex->boxes, RMX_BOXES_SIZE) ||
 	       within(context, ex->landings,
 		      RMX_LANDINGS * sizeof(*ex->landings));
-}
-
-/* -- boxes */
-
-/* Where that is demanded, they are registered as they come into use. */
-static struct rmx_box *box_new(struct rmaext_fabric *f)
-{
-	struct rmx_executor *ex = &f->executor;
-	struct rmx_box *box = &ex->boxes[ex->made];
-
-	if (ex->made == RMX_BOXES)
-		return NULL;
-	if (f->origins.demanded && ex->made % RMX_BOX_CHUNK == 0 &&
-	    rmx_region_local(f, box, RMX_BOX_CHUNK * sizeof(*box), FI_SEND,
-			     &ex->box_regions[ex->made / RMX_BOX_CHUNK]))
-		return NULL;
-	ex->made++;
-	return box;
-}
-
-/* lock held; NULL: all are in use */
-struct rmx_box *rmx_box_take(struct rmaext_fabric *f)
-{
-	struct rmx_executor *ex = &f->executor;
-	struct rmx_box *box = ex->free;
-
-	if (box)
-		ex->free = box->next;
-	else
-		box = box_new(f);
-	if (!box)
-		return NULL;
-	box->state = RMX_ASKING;
-	box->batch = NULL;
-	box->op = NULL;
-	box->sent = box->ended = box->bulk = box->loaned = false;
-	box->results = 0;
-	return box;
-}
-
-void rmx_box_free(struct rmx_executor *ex, struct rmx_box *box)
-{
-	box->state = RMX_FREE;
-	box->generation++;
-	box->next = ex->free;
-	ex->free = box;
 }
 
 /* -- landings */

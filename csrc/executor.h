@@ -12,13 +12,6 @@ void rmx_executor_stop(struct rmaext_fabric *fabric, bool stays);
 /* after mute: before and after the endpoint */
 void rmx_executor_cancel(struct rmaext_fabric *fabric);
 int rmx_executor_deregister(struct rmaext_fabric *fabric);
-static inline void *rmx_box_desc(const struct rmx_executor *executor,
-				 const struct rmx_box *box)
-{
-	const size_t i = (size_t)(box - executor->boxes) / RMX_BOX_CHUNK;
-
-	return rmx_region_desc(&executor->box_regions[i]);
-}
 /* before the endpoint is closed: owners may give up at any time */
 void rmx_executor_mute(struct rmaext_fabric *fabric);
 bool rmx_executor_owns(const struct rmaext_fabric *fabric, const void *context);
@@ -39,9 +32,6 @@ static inline bool rmx_executor_waits(const struct rmaext_fabric *fabric)
 	return fabric->executor.queue || fabric->executor.early ||
 	       atomic_load(&fabric->executor.stalled);
 }
-/* executor.lock held */
-struct rmx_box *rmx_box_take(struct rmaext_fabric *fabric);
-void rmx_box_free(struct rmx_executor *executor, struct rmx_box *box);
 
 /* serve.c */
 enum rmx_served {
@@ -75,22 +65,30 @@ bool rmx_batch_answer(struct rmx_box *box, const struct rmx_reply *reply,
 		      const char *values, size_t len);
 
 /* message.c */
+/* without the lock; desc: of all pieces but the first, which is the box's */
+int rmx_message_send(struct rmaext_fabric *fabric, struct rmx_box *box,
+		     const struct iovec *iov, size_t count, void *desc);
+/* executor.lock held */
+struct rmx_box *rmx_message_new(struct rmaext_fabric *fabric,
+				struct rmaext_peer *peer,
+				const struct rmaext_window *window);
+void rmx_message_drop(struct rmx_executor *executor, struct rmx_box *box);
+void rmx_message_free(struct rmx_executor *executor, struct rmx_box *box);
+void rmx_message_done(struct rmx_executor *executor, struct rmx_box *box);
+
+/* outgoing.c */
 enum rmx_step rmx_message_step(struct rmaext_op **op_p);
-int rmx_message_put(struct rmaext_window *window, int64_t rank, uint64_t offset,
-		    const void *buf, uint64_t len, int slot,
-		    struct rmaext_op **op_p);
-int rmx_message_post(struct rmaext_window *window, int64_t rank,
-		     uint64_t offset, const void *buf, uint64_t len, int slot);
+void rmx_message_retry(struct rmaext_fabric *fabric);
+/* executor.lock held; of all who give a credit back */
+void rmx_message_pump(struct rmaext_fabric *fabric, struct rmaext_peer *peer);
+/* executor.lock held; out of the line, if it is in it */
+void rmx_op_unqueue(struct rmaext_op *op);
+
+/* answer.c */
 void rmx_message_sent(struct rmaext_fabric *fabric, struct rmx_box *box,
 		      const struct rmaext_error *failure);
 void rmx_message_answered(struct rmaext_fabric *fabric, const char *data,
 			  size_t len);
-void rmx_message_retry(struct rmaext_fabric *fabric);
-/* executor.lock held; of all who give a credit back */
-void rmx_message_pump(struct rmaext_fabric *fabric, struct rmaext_peer *peer);
-/* without the lock; desc: of all pieces but the first, which is the box's */
-int rmx_message_send(struct rmaext_fabric *fabric, struct rmx_box *box,
-		     const struct iovec *iov, size_t count, void *desc);
 /* of an operation that nobody waits for any more */
 void rmx_message_give_up(struct rmaext_op *op);
 /* of all those to that rank (-1: to any) that were not waited for */
@@ -98,10 +96,11 @@ void rmx_message_forget(struct rmaext_window *window, int64_t rank);
 /* executor.lock held */
 void rmx_message_fail_all(struct rmaext_fabric *fabric,
 			  const struct rmaext_error *record);
-struct rmx_box *rmx_message_new(struct rmaext_fabric *fabric,
-				struct rmaext_peer *peer,
-				const struct rmaext_window *window);
-void rmx_message_drop(struct rmx_executor *executor, struct rmx_box *box);
-void rmx_message_free(struct rmx_executor *executor, struct rmx_box *box);
+/* Is it through? Then its owner, or nobody, has it. */
+static inline void rmx_op_settle(struct rmaext_op *op)
+{
+	if (!op->queued && !op->flying)
+		rmx_op_end(op);
+}
 
 #endif

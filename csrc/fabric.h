@@ -38,7 +38,7 @@ struct rmaext_peer {
 	atomic_uint slots; /* of operations and chunks on their way to it */
 	uint64_t name;	   /* rmx_name of its address */
 	struct rmaext_peer *next;
-	/* messages to it, see message.c; guarded by executor.lock */
+	/* messages to it, see outgoing.c; guarded by executor.lock */
 	unsigned int requests; /* unanswered */
 	unsigned int bulks;    /* of these, parts of `bulk` */
 	struct rmaext_op *bulk;

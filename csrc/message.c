@@ -1,30 +1,61 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The origin of messages: what was sent, answered or given up; and operations
- * that go as messages. These line up at their peer in the order in which they
- * were begun, and whoever comes by sends from the head of the line, as far as
- * credits go: owners, and the CQ's reader with each answer. So a copy need not
- * be sent when its call returns, and those that wait share a message.
- *
- * An operation too long for a box, `bulk`, goes in parts, its values from where
- * they are. Long messages may be carried out later than short ones that were
- * sent after them. Hence a bulk operation is alone on the way to its peer. Its
- * own parts are not ordered: no two have a place in common.
+ * The origin of messages, whatever is in them: each takes a box, and one of its
+ * peer's credits until it is answered or given up. What is in it is for others
+ * to say: operations (outgoing.c, answer.c), or elements of a batch
+ * (request.c).
  *
  * The lock is the executor's. It is held while a message is handed to the
  * provider, which keeps those to one peer in order.
  */
 #include "wire.h"
 
-#include <stdio.h>
-#include <stdlib.h>
+_Static_assert(sizeof(struct rmx_box) % 4096 == 0,
+	       "whole pages, so that few are touched");
 
-#define RMX_QUEUED                                                  \
-	((size_t)256 << 10) /* bytes of copies that wait for a peer \
-			     */
-#define RMX_OVERHEAD 64	    /* bytes that a short one counts more */
+/* Where that is demanded, they are registered as they come into use. */
+static struct rmx_box *box_new(struct rmaext_fabric *f)
+{
+	struct rmx_executor *ex = &f->executor;
+	struct rmx_box *box = &ex->boxes[ex->made];
 
-/* -- any message */
+	if (ex->made == RMX_BOXES)
+		return NULL;
+	if (f->origins.demanded && ex->made % RMX_BOX_CHUNK == 0 &&
+	    rmx_region_local(f, box, RMX_BOX_CHUNK * sizeof(*box), FI_SEND,
+			     &ex->box_regions[ex->made / RMX_BOX_CHUNK]))
+		return NULL;
+	ex->made++;
+	return box;
+}
+
+/* lock held; NULL: all are in use */
+static struct rmx_box *box_take(struct rmaext_fabric *f)
+{
+	struct rmx_executor *ex = &f->executor;
+	struct rmx_box *box = ex->free;
+
+	if (box)
+		ex->free = box->next;
+	else
+		box = box_new(f);
+	if (!box)
+		return NULL;
+	box->state = RMX_ASKING;
+	box->batch = NULL;
+	box->op = NULL;
+	box->sent = box->ended = box->bulk = box->loaned = false;
+	box->results = 0;
+	return box;
+}
+
+static void box_free(struct rmx_executor *ex, struct rmx_box *box)
+{
+	box->state = RMX_FREE;
+	box->generation++;
+	box->next = ex->free;
+	ex->free = box;
+}
 
 static void return_credit(struct rmx_box *box)
 {
@@ -41,7 +72,15 @@ void rmx_message_free(struct rmx_executor *ex, struct rmx_box *box)
 	if (!box->sent)
 		return;
 	return_credit(box);
-	rmx_box_free(ex, box);
+	box_free(ex, box);
+}
+
+/* It was answered, maybe before the provider says that it is sent. */
+void rmx_message_done(struct rmx_executor *ex, struct rmx_box *box)
+{
+	return_credit(box);
+	if (box->sent)
+		box_free(ex, box);
 }
 
 /* NULL: none is free. The lock is held. */
@@ -49,7 +88,7 @@ struct rmx_box *rmx_message_new(struct rmaext_fabric *f,
 				struct rmaext_peer *peer,
 				const struct rmaext_window *w)
 {
-	struct rmx_box *box = rmx_box_take(f);
+	struct rmx_box *box = box_take(f);
 	struct rmx_request *q;
 
 	if (!box)
@@ -69,705 +108,28 @@ struct rmx_box *rmx_message_new(struct rmaext_fabric *f,
 	return box;
 }
 
+/* It was not sent. The lock is held. */
+void rmx_message_drop(struct rmx_executor *ex, struct rmx_box *box)
+{
+	return_credit(box);
+	box_free(ex, box);
+}
+
+static void *desc_of(const struct rmx_executor *ex, const struct rmx_box *box)
+{
+	const size_t i = (size_t)(box - ex->boxes) / RMX_BOX_CHUNK;
+
+	return rmx_region_desc(&ex->box_regions[i]);
+}
+
 /* After an error the box is the caller's, to be dropped. */
 int rmx_message_send(struct rmaext_fabric *f, struct rmx_box *box,
 		     const struct iovec *iov, size_t count, void *desc)
 {
-	void *descs[RMX_WIRE_PIECES] = {rmx_box_desc(&f->executor, box)};
+	void *descs[RMX_WIRE_PIECES] = {desc_of(&f->executor, box)};
 
 	for (size_t i = 1; i < count; i++)
 		descs[i] = desc;
 	return rmx_wire_send(f, iov, descs, count, box->peer->addr,
 			     &box->context);
-}
-
-/* It was not sent. The lock is held. */
-void rmx_message_drop(struct rmx_executor *ex, struct rmx_box *box)
-{
-	return_credit(box);
-	rmx_box_free(ex, box);
-}
-
-/* -- operations in messages */
-
-static const char *call_of(const struct rmaext_op *op)
-{
-	return op->kind == RMX_UPDATE ? "update" : "put";
-}
-
-/* Is it through? Then its owner, or nobody, has it. */
-static void op_settle(struct rmaext_op *op)
-{
-	if (!op->queued && !op->flying)
-		rmx_op_end(op);
-}
-
-/* It has left the line. */
-static void gone_from(struct rmaext_peer *peer, struct rmaext_op *op)
-{
-	op->queued = false;
-	peer->went++;
-	if (op->buffered)
-		peer->queued -= op->len + RMX_OVERHEAD;
-}
-
-static void unqueue(struct rmaext_op *op)
-{
-	struct rmaext_peer *peer = op->target->member->peer;
-	struct rmaext_op **link = &peer->queue;
-
-	if (!op->queued)
-		return;
-	while (*link != op)
-		link = &(*link)->next;
-	*link = op->next;
-	if (!*link)
-		peer->queue_end = link;
-	op->next = NULL;
-	gone_from(peer, op);
-}
-
-/* What a message has of an operation. */
-struct share {
-	uint64_t values; /* bytes of each operand */
-	unsigned int operands;
-	bool results;
-};
-
-static struct share share_of(const struct rmaext_op *op, uint64_t values)
-{
-	return (struct share){
-		.values = values,
-		.operands = op->kind != RMX_UPDATE   ? 1
-			    : op->op == RMAEXT_NO_OP ? 0
-			    : op->op == RMAEXT_CSWAP ? 2
-						     : 1,
-		.results = op->kind == RMX_UPDATE && op->local,
-	};
-}
-
-/* Too long for a box, or its results are. */
-static bool is_bulk(const struct rmaext_op *op)
-{
-	const struct share s = share_of(op, op->len);
-	const uint64_t room = RMX_MESSAGE - RMX_HEADERS;
-
-	return s.values > room || s.values * s.operands > room;
-}
-
-/* Most values of a bulk operation in a message, and where they are sent from.
- */
-static uint64_t bulk_most(const struct rmx_executor *ex,
-			  const struct rmaext_op *op, bool *loaned)
-{
-	const struct share s = share_of(op, op->len);
-	uint64_t most = ex->bulk;
-
-	*loaned = s.operands && ex->iov > s.operands &&
-		  (!op->fabric->origins.demanded || op->desc);
-	if (s.operands && !*loaned && most > RMX_MESSAGE - RMX_HEADERS)
-		most = RMX_MESSAGE - RMX_HEADERS;
-	if (s.operands > 1)
-		most /= s.operands;
-	return most - most % op->unit;
-}
-
-static bool notifies(const struct rmaext_op *op)
-{
-	return op->kind == RMX_MESSAGE_PUT && op->notify >= 0;
-}
-
-/* The last of several parts notifies. */
-static struct rmx_range range_of(const struct rmaext_op *op, uint64_t at,
-				 const struct share *s)
-{
-	const bool notify = notifies(op) && at + s->values == op->len;
-
-	return (struct rmx_range){
-		.offset = op->offset + at,
-		.count = s->values / op->unit,
-		.unit = (uint32_t)op->unit,
-		.kind = (uint8_t)op->kind,
-		.op = op->kind == RMX_UPDATE ? (uint8_t)op->op : 0,
-		.type = op->kind == RMX_UPDATE ? (uint8_t)op->type : 0,
-		.flags = (uint8_t)((s->results ? RMX_WITH_FETCH : 0) |
-				   (notify ? RMX_WITH_NOTIFY : 0)),
-		.slot = notify ? (uint16_t)op->notify : 0,
-	};
-}
-
-/* Appends what is after the header to a message; returns its new end. */
-static size_t append(struct rmx_box *box, size_t end, struct rmaext_op *op)
-{
-	const struct share s = share_of(op, op->len);
-	const struct rmx_range range = range_of(op, 0, &s);
-	char *at = box->data + RMX_ALIGNED(end);
-
-	memcpy(at, &range, sizeof(range));
-	at += sizeof(range);
-	if (s.operands > 1) {
-		memcpy(at, op->compare, s.values);
-		at += s.values;
-	}
-	if (s.operands && s.values) {
-		memcpy(at, op->operand, s.values);
-		at += s.values;
-	}
-	if (s.results) {
-		op->results_at = (uint32_t)RMX_ALIGNED(box->results);
-		box->results = op->results_at + (uint32_t)s.values;
-	}
-	return (size_t)(at - box->data);
-}
-
-static bool has_room(const struct rmx_box *box, size_t end,
-		     const struct rmaext_op *op)
-{
-	const struct share s = share_of(op, op->len);
-
-	return RMX_ALIGNED(end) + sizeof(struct rmx_range) +
-			       s.values * s.operands <=
-		       RMX_MESSAGE &&
-	       RMX_ALIGNED(box->results) + s.values <= RMX_MESSAGE;
-}
-
-/* The first of the line, and those behind it that have room in its message. */
-static int send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
-{
-	struct rmaext_op *op = peer->queue, *last;
-	struct rmx_box *box = rmx_message_new(f, peer, op->window);
-	size_t end = sizeof(struct rmx_request);
-	struct rmx_request *q;
-	bool announces = false, pays;
-	int ret;
-
-	if (!box)
-		return -FI_EAGAIN;
-	q = (struct rmx_request *)box->data;
-	q->form = RMX_RANGES;
-	do {
-		end = append(box, end, op);
-		announces |= op->window->visits && !op->len;
-		q->count++;
-		last = op;
-		op = op->next;
-		/* what the target may refuse takes no others with it */
-	} while (op && op->window == last->window && !op->window->attached &&
-		 !is_bulk(op) && has_room(box, end, op));
-	if (announces) { /* the first of all, and alone */
-		q->visits = RMX_WITH_CARD;
-		end += rmx_card_write(last->window, box->data + end);
-	}
-	pays = atomic_load(&f->executor.owed_to) == peer && !announces &&
-	       end <= RMX_MESSAGE - sizeof(f->executor.owed);
-	if (pays) {
-		q->replies = 1;
-		memcpy(box->data + end, &f->executor.owed,
-		       sizeof(f->executor.owed));
-		end += sizeof(f->executor.owed);
-	}
-	ret = rmx_message_send(f, box, &(struct iovec){box->data, end}, 1,
-			       NULL);
-	if (ret) {
-		rmx_message_drop(&f->executor, box);
-		return ret;
-	}
-	if (pays)
-		atomic_store(&f->executor.owed_to, NULL);
-	/* they leave the line, their links are the box's */
-	box->op = peer->queue;
-	peer->queue = op;
-	if (!op)
-		peer->queue_end = &peer->queue;
-	last->next = NULL;
-	for (op = box->op; op; op = op->next) {
-		op->posted = op->len;
-		op->flying = 1;
-		gone_from(peer, op);
-	}
-	return 0;
-}
-
-/* The next part of the first of the line. */
-static int send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
-{
-	struct rmx_executor *ex = &f->executor;
-	struct rmaext_op *op = peer->queue;
-	struct iovec iov[RMX_WIRE_PIECES];
-	struct rmx_range range;
-	struct rmx_request *q;
-	struct rmx_box *box;
-	size_t count = 1;
-	struct share s;
-	bool loaned;
-	int ret;
-
-	s = share_of(op, bulk_most(ex, op, &loaned));
-	if (!s.values)
-		return -FI_EMSGSIZE;
-	if (s.values > op->len - op->posted)
-		s.values = op->len - op->posted;
-	box = rmx_message_new(f, peer, op->window);
-	if (!box)
-		return -FI_EAGAIN;
-	box->bulk = true;
-	box->loaned = loaned;
-	peer->bulks++;
-	peer->bulk = op;
-	q = (struct rmx_request *)box->data;
-	q->form = RMX_RANGES;
-	q->count = 1;
-	range = range_of(op, op->posted, &s);
-	memcpy(q + 1, &range, sizeof(range));
-	iov[0] = (struct iovec){box->data, RMX_HEADERS};
-	for (unsigned int i = 0; i < s.operands; i++) {
-		const char *from =
-			i + 1 < s.operands ? op->compare : op->operand;
-		char *to = box->data + iov[0].iov_len;
-
-		from += op->posted;
-		if (loaned) {
-			iov[count++] = (struct iovec){
-				(char *)(uintptr_t)from,
-				s.values,
-			};
-		} else {
-			memcpy(to, from, s.values);
-			iov[0].iov_len += s.values;
-		}
-	}
-	ret = rmx_message_send(f, box, iov, count, op->desc);
-	if (ret) {
-		rmx_message_drop(ex, box);
-		return ret;
-	}
-	box->op = op;
-	box->part = op->posted;
-	box->results = s.results ? (uint32_t)s.values : 0;
-	op->posted += s.values;
-	op->flying++;
-	if (op->posted == op->len)
-		unqueue(op);
-	return 0;
-}
-
-static void post_failed(struct rmaext_fabric *f, struct rmaext_op *op, int code)
-{
-	struct rmaext_error record = {.code = code, .rank = op->rank};
-
-	snprintf(record.call, sizeof(record.call), "post");
-	snprintf(record.detail, sizeof(record.detail), "%s",
-		 f->lib->strerror(-code));
-	rmx_op_failed(op, &record);
-	unqueue(op);
-	op_settle(op);
-}
-
-static void stall(struct rmx_executor *ex, struct rmaext_peer *peer)
-{
-	if (peer->stalled)
-		return;
-	peer->stalled = true;
-	peer->next_stalled = atomic_load(&ex->stalled);
-	atomic_store(&ex->stalled, peer);
-}
-
-/* May the first of the line be sent? */
-static bool may_send(const struct rmx_executor *ex,
-		     const struct rmaext_peer *peer)
-{
-	const struct rmaext_op *op = peer->queue;
-
-	if (peer->bulks) /* parts are not ordered */
-		return peer->bulk == op && peer->bulks < RMX_CREDITS &&
-		       !notifies(op);
-	return is_bulk(op) ? !peer->requests : peer->requests < ex->credits;
-}
-
-/* Sends what may be sent. The lock is held. */
-void rmx_message_pump(struct rmaext_fabric *f, struct rmaext_peer *peer)
-{
-	struct rmx_executor *ex = &f->executor;
-	int ret;
-
-	while (!ex->mute && peer->queue && may_send(ex, peer)) {
-		ret = is_bulk(peer->queue) ? send_part(f, peer)
-					   : send_short(f, peer);
-		if (ret == -FI_EAGAIN) {
-			stall(ex, peer);
-			return;
-		}
-		if (ret)
-			post_failed(f, peer->queue, ret);
-	}
-}
-
-/* To whom the provider took nothing before. */
-void rmx_message_retry(struct rmaext_fabric *f)
-{
-	struct rmx_executor *ex = &f->executor;
-	struct rmaext_peer *peer, *next;
-
-	pthread_mutex_lock(&ex->lock);
-	peer = atomic_exchange(&ex->stalled, NULL);
-	for (; peer; peer = next) {
-		next = peer->next_stalled;
-		peer->stalled = false;
-		rmx_message_pump(f, peer);
-	}
-	pthread_mutex_unlock(&ex->lock);
-}
-
-/*
- * So that the values of a long one are sent from where they are, if they have
- * to be registered for it. Else they are copied, a box at a time.
- */
-static void lend(struct rmaext_op *op)
-{
-	struct rmaext_fabric *f = op->fabric;
-
-	if (!f->origins.demanded || op->desc || !is_bulk(op) ||
-	    share_of(op, op->len).operands != 1)
-		return;
-	if (!rmx_origin_get(f, op->operand, op->len, false, &op->origin))
-		op->desc = rmx_region_desc(&op->origin->region);
-}
-
-/*
- * As op_step() of others. A copy is nobody's once it is in the line, where many
- * may not be.
- */
-enum rmx_step rmx_message_step(struct rmaext_op **op_p)
-{
-	struct rmaext_op *op = *op_p;
-	struct rmaext_peer *peer = op->target->member->peer;
-	struct rmaext_fabric *f = op->fabric;
-	struct rmx_executor *ex = &f->executor;
-	const bool buffered = op->buffered;
-	bool stalled;
-
-	if (!op->sent) {
-		lend(op);
-		pthread_mutex_lock(&ex->lock);
-		if (buffered && peer->queued >= RMX_QUEUED) {
-			pthread_mutex_unlock(&ex->lock);
-			return RMX_SLEEP;
-		}
-		op->sent = 1;
-		op->queued = true;
-		if (buffered)
-			peer->queued += op->len + RMX_OVERHEAD;
-		peer->came++;
-		*peer->queue_end = op;
-		peer->queue_end = &op->next;
-		atomic_fetch_add(&op->target->pending, rmx_counts_as(op));
-		rmx_message_pump(f, peer);
-		stalled = peer->stalled;
-		pthread_mutex_unlock(&ex->lock);
-		if (stalled) /* the caller may not wait */
-			rmx_progress_call(f);
-		if (buffered) {
-			*op_p = NULL;
-			return RMX_DONE;
-		}
-	}
-	if (atomic_load(&op->completed))
-		return RMX_DONE;
-	return atomic_load(&ex->stalled) ? RMX_RETRY : RMX_SLEEP;
-}
-
-/* -- answers */
-
-static void message_end(struct rmx_box *box, const struct rmaext_error *failure)
-{
-	struct rmaext_op *op = box->op, *next;
-
-	if (box->loaned && !box->sent) { /* the provider still has them */
-		if (failure)
-			rmx_op_failed(op, failure);
-		box->ended = true;
-		return;
-	}
-	box->op = NULL;
-	for (; op; op = next) {
-		/* a bulk operation may be in the line, with other links */
-		next = box->bulk ? NULL : op->next;
-		op->flying--;
-		if (failure)
-			rmx_op_failed(op, failure);
-		if (atomic_load(&op->error))
-			unqueue(op); /* the rest of it */
-		op_settle(op);
-	}
-}
-
-static void refused(struct rmx_box *box, int status)
-{
-	struct rmaext_error record = {
-		.code = status < 0 && status > -4096 ? status : -FI_EIO,
-	};
-
-	snprintf(record.call, sizeof(record.call), "%s", call_of(box->op));
-	snprintf(record.detail, sizeof(record.detail), "%s",
-		 status == -FI_ESHUTDOWN ? rmx_closed_there(box->op->window)
-					 : "the target refuses it");
-	message_end(box, &record);
-}
-
-static bool message_answer(struct rmx_box *box, const struct rmx_reply *reply,
-			   const char *values, size_t len)
-{
-	const uint8_t *token = box->op->window->token;
-
-	if (!rmx_same_token(reply->token, token))
-		return false;
-	if (reply->status || len != box->results) {
-		refused(box, reply->status);
-		return true;
-	}
-	for (struct rmaext_op *op = box->op; op && len; op = op->next) {
-		if (box->bulk) {
-			memcpy(op->local + box->part, values, len);
-			break;
-		}
-		if (share_of(op, op->len).results)
-			memcpy(op->local, values + op->results_at, op->len);
-	}
-	message_end(box, NULL);
-	return true;
-}
-
-void rmx_message_sent(struct rmaext_fabric *f, struct rmx_box *box,
-		      const struct rmaext_error *failure)
-{
-	struct rmx_executor *ex = &f->executor;
-	struct rmaext_peer *peer;
-
-	pthread_mutex_lock(&ex->lock);
-	peer = box->peer;
-	box->sent = true;
-	if (failure && (box->batch || box->op))
-		atomic_fetch_add(&f->failed, 1);
-	if (failure && box->batch)
-		rmx_batch_fail(box, failure);
-	if (box->op && (failure || box->ended))
-		message_end(box, box->ended ? NULL : failure);
-	if (!box->batch && !box->op) { /* answered, given up or failed */
-		rmx_message_free(ex, box);
-		if (peer)
-			rmx_message_pump(f, peer);
-	}
-	pthread_mutex_unlock(&ex->lock);
-}
-
-/*
- * The line goes on. A batch that was denied a credit of late has the next one,
- * if another answer is to come that sees to the line.
- */
-static void after_answer(struct rmaext_fabric *f, struct rmaext_peer *peer)
-{
-	const bool pass = peer->denied && peer->requests && !peer->bulks;
-
-	peer->denied = false;
-	if (!pass)
-		rmx_message_pump(f, peer);
-}
-
-void rmx_message_answered(struct rmaext_fabric *f, const char *data, size_t len)
-{
-	struct rmx_executor *ex = &f->executor;
-	struct rmaext_peer *peer;
-	struct rmx_reply reply;
-	struct rmx_box *box;
-	bool ours;
-
-	if (len < sizeof(reply))
-		return;
-	memcpy(&reply, data, sizeof(reply));
-	data += sizeof(reply);
-	len -= sizeof(reply);
-	if ((uint32_t)reply.id >= RMX_BOXES)
-		return;
-	box = &ex->boxes[(uint32_t)reply.id];
-	pthread_mutex_lock(&ex->lock);
-	peer = box->peer;
-	ours = peer && box->state == RMX_ASKING && (box->batch || box->op) &&
-	       box->generation == reply.id >> 32;
-	if (ours && (box->batch ? rmx_batch_answer(box, &reply, data, len)
-				: message_answer(box, &reply, data, len))) {
-		atomic_fetch_add(&f->completed, 1);
-		atomic_fetch_add(&peer->answers, 1);
-		return_credit(box);
-		if (box->sent)
-			rmx_box_free(ex, box);
-		after_answer(f, peer);
-	}
-	pthread_mutex_unlock(&ex->lock);
-}
-
-/* -- endings */
-
-/* Takes an operation out of a box, unless the provider still reads its values.
- */
-static void take_out(struct rmx_executor *ex, struct rmx_box *box,
-		     struct rmaext_op *op)
-{
-	struct rmaext_op **link = &box->op;
-
-	if (box->bulk && box->op != op)
-		return; /* its links are not the box's */
-	while (*link && *link != op)
-		link = &(*link)->next;
-	if (!*link || (box->loaned && !box->sent))
-		return;
-	*link = box->bulk ? NULL : op->next;
-	op->flying--;
-	if (!box->op)
-		rmx_message_free(ex, box);
-}
-
-/* The lock is held. Late answers find another generation, or not the
- * operation. */
-static void give_up(struct rmaext_fabric *f, struct rmaext_op *op)
-{
-	struct rmaext_peer *peer = op->target->member->peer; /* op may go */
-	struct rmx_executor *ex = &f->executor;
-
-	unqueue(op);
-	for (unsigned int i = 0; i < ex->made && op->flying; i++)
-		take_out(ex, &ex->boxes[i], op);
-	op_settle(op);
-	rmx_message_pump(f, peer);
-}
-
-void rmx_message_give_up(struct rmaext_op *op)
-{
-	struct rmaext_fabric *f = op->fabric;
-
-	pthread_mutex_lock(&f->executor.lock);
-	if (!atomic_load(&op->completed))
-		give_up(f, op);
-	pthread_mutex_unlock(&f->executor.lock);
-}
-
-/* The first copy in a list that is on its way from there, to `target` or any.
- */
-static struct rmaext_op *copy_in(struct rmaext_op *op, bool bulk,
-				 const struct rmaext_window *w,
-				 const struct rmx_target *target)
-{
-	while (op && !(rmx_is_nobodys(op) && op->window == w &&
-		       (!target || op->target == target)))
-		op = bulk ? NULL : op->next;
-	return op;
-}
-
-static void forget_queued(struct rmaext_fabric *f, struct rmaext_window *w,
-			  struct rmx_target *target)
-{
-	struct rmaext_op *op;
-
-	while (target->member->peer &&
-	       (op = copy_in(target->member->peer->queue, false, w, target)))
-		give_up(f, op);
-}
-
-void rmx_message_forget(struct rmaext_window *w, int64_t rank)
-{
-	struct rmaext_fabric *f = w->fabric;
-	struct rmx_executor *ex = &f->executor;
-	struct rmx_target *target = rank < 0 ? NULL : rmx_target_of(w, rank);
-
-	pthread_mutex_lock(&ex->lock);
-	for (int64_t k = rank < 0 ? 0 : rank;
-	     k < (rank < 0 ? w->count : rank + 1); k++)
-		if (rmx_filled(&w->targets[k])) /* else never used */
-			forget_queued(f, w, &w->targets[k]);
-	for (unsigned int i = 0; i < ex->made; i++) {
-		struct rmx_box *box = &ex->boxes[i];
-		struct rmaext_op *op;
-
-		/* asked again: what goes from the line may take this box */
-		while (!(box->loaned && !box->sent) &&
-		       (op = copy_in(box->op, box->bulk, w, target)))
-			give_up(f, op);
-	}
-	pthread_mutex_unlock(&ex->lock);
-}
-
-void rmx_message_fail_all(struct rmaext_fabric *f,
-			  const struct rmaext_error *record)
-{
-	struct rmx_executor *ex = &f->executor;
-	struct rmaext_op *op;
-
-	for (unsigned int i = 0; i < ex->made; i++) {
-		struct rmx_box *box = &ex->boxes[i];
-
-		box->sent = true; /* the endpoint is gone */
-		if (box->batch)
-			rmx_batch_fail(box, record);
-		if (box->op)
-			message_end(box, record);
-	}
-	for (struct rmaext_peer *peer = f->peers; peer; peer = peer->next)
-		while ((op = peer->queue)) {
-			rmx_op_failed(op, record);
-			unqueue(op);
-			op_settle(op);
-		}
-}
-
-/* -- an operation of this kind: a put by the target's hand */
-
-static int put_new(struct rmaext_window *w, int64_t rank, uint64_t offset,
-		   const void *buf, uint64_t len, int slot,
-		   struct rmaext_op **op_p)
-{
-	const bool copy = len <= RMX_COPY_MAX;
-	struct rmaext_op *op;
-	int ret = rmx_op_new(w, rank, RMX_MESSAGE_PUT, offset, len,
-			     copy ? len : 0, &op);
-
-	if (ret)
-		return ret;
-	op->unit = 1;
-	op->notify = slot;
-	op->operand = buf;
-	if (copy)
-		rmx_op_buffer(op);
-	*op_p = op;
-	return 0;
-}
-
-/* See rmx_notify_post(). */
-int rmx_message_post(struct rmaext_window *w, int64_t rank, uint64_t offset,
-		     const void *buf, uint64_t len, int slot)
-{
-	struct rmaext_op *op;
-	int ret;
-
-	if (len > RMX_COPY_MAX)
-		return -FI_EAGAIN;
-	ret = put_new(w, rank, offset, buf, len, slot, &op);
-	if (ret || rmx_message_step(&op) == RMX_DONE)
-		return ret;
-	rmaext_op_release(&op);
-	return -FI_EAGAIN;
-}
-
-/*
- * As rmaext_put(), but carried out by the target's process, which then counts
- * one up in the slot, unless that is -1. In order with the updates of this
- * rank.
- */
-int rmx_message_put(struct rmaext_window *w, int64_t rank, uint64_t offset,
-		    const void *buf, uint64_t len, int slot,
-		    struct rmaext_op **op_p)
-{
-	struct rmaext_op *op;
-	int ret = put_new(w, rank, offset, buf, len, slot, &op);
-
-	*op_p = NULL;
-	return ret ? ret : rmx_op_run(op, op_p);
 }

@@ -10,6 +10,7 @@
 #define RMX_BOX_CHUNK 64 /* of them, registered together */
 #define RMX_MESSAGE \
 	16192 /* bytes; with its box four pages, within rxm's 16 KiB */
+#define RMX_BOXES_SIZE (RMX_BOXES * sizeof(struct rmx_box))
 #define RMX_LANDINGS 2048	     /* messages that came, at most */
 #define RMX_MOST ((size_t)512 << 10) /* bytes of values in one message */
 #define RMX_CREDITS 4u		     /* requests to a peer, without an answer */

@@ -11,9 +11,10 @@
  * complete.c. What both change is the list of free slots and the target's count
  * of what is pending.
  *
- * An update goes as messages instead, which message.c sends and completes,
- * under the executor's lock; for its owner it is one chunk, sent when it has
- * been put in line. One that waits for nobody is given up with its owner.
+ * An update goes as messages instead, which outgoing.c sends and answer.c
+ * completes, under the executor's lock; for its owner it is one chunk, sent
+ * when it has been put in line. One that waits for nobody is given up with its
+ * owner.
  */
 #include "internal.h"
 

@@ -6,8 +6,8 @@
 #include "window.h"
 
 /*
- * The last two go as messages, see message.c. RMX_HERE: an update by memory
- * that waits for the guard; see update.c.
+ * The last two go as messages, see outgoing.c. RMX_HERE: an update by
+ * memory that waits for the guard; see update.c.
  */
 enum rmx_kind { RMX_PUT, RMX_GET, RMX_HERE, RMX_UPDATE, RMX_MESSAGE_PUT };
 
@@ -120,6 +120,11 @@ static inline bool rmx_is_message(const struct rmaext_op *op)
 {
 	return op->kind >= RMX_UPDATE;
 }
+/* Of an update: are its results wanted? */
+static inline bool rmx_op_fetches(const struct rmaext_op *op)
+{
+	return op->kind == RMX_UPDATE && op->local;
+}
 /* Nobody waits for it but flush: a copy, or a request that was dropped. */
 static inline bool rmx_is_nobodys(const struct rmaext_op *op)
 {
@@ -173,6 +178,11 @@ int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
 		 void *context);
 int rmx_get_new(struct rmaext_window *window, int64_t rank, uint64_t offset,
 		void *buf, uint64_t len, struct rmaext_op **op_p);
+int rmx_message_put(struct rmaext_window *window, int64_t rank, uint64_t offset,
+		    const void *buf, uint64_t len, int slot,
+		    struct rmaext_op **op_p);
+int rmx_message_post(struct rmaext_window *window, int64_t rank,
+		     uint64_t offset, const void *buf, uint64_t len, int slot);
 
 /* strided.c: a part of an array, with bytes from element to element */
 struct rmx_part {

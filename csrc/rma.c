@@ -94,6 +94,59 @@ int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
 				FI_COMPLETION | FI_DELIVERY_COMPLETE);
 }
 
+/* A put by the target's hand. */
+static int message_put_new(struct rmaext_window *w, int64_t rank,
+			   uint64_t offset, const void *buf, uint64_t len,
+			   int slot, struct rmaext_op **op_p)
+{
+	const bool copy = len <= RMX_COPY_MAX;
+	struct rmaext_op *op;
+	int ret = rmx_op_new(w, rank, RMX_MESSAGE_PUT, offset, len,
+			     copy ? len : 0, &op);
+
+	if (ret)
+		return ret;
+	op->unit = 1;
+	op->notify = slot;
+	op->operand = buf;
+	if (copy)
+		rmx_op_buffer(op);
+	*op_p = op;
+	return 0;
+}
+
+/* See rmx_notify_post(). */
+int rmx_message_post(struct rmaext_window *w, int64_t rank, uint64_t offset,
+		     const void *buf, uint64_t len, int slot)
+{
+	struct rmaext_op *op;
+	int ret;
+
+	if (len > RMX_COPY_MAX)
+		return -FI_EAGAIN;
+	ret = message_put_new(w, rank, offset, buf, len, slot, &op);
+	if (ret || rmx_message_step(&op) == RMX_DONE)
+		return ret;
+	rmaext_op_release(&op);
+	return -FI_EAGAIN;
+}
+
+/*
+ * As rmaext_put(), but carried out by the target's process, which then counts
+ * one up in the slot, unless that is -1. In order with the updates of this
+ * rank.
+ */
+int rmx_message_put(struct rmaext_window *w, int64_t rank, uint64_t offset,
+		    const void *buf, uint64_t len, int slot,
+		    struct rmaext_op **op_p)
+{
+	struct rmaext_op *op;
+	int ret = message_put_new(w, rank, offset, buf, len, slot, &op);
+
+	*op_p = NULL;
+	return ret ? ret : rmx_op_run(op, op_p);
+}
+
 int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 	       uint64_t len, rmaext_op **op_p)
 {

@@ -28,6 +28,7 @@ HOT = [
 CSRC = Path("csrc")
 SOURCES = [
     "address.c",
+    "answer.c",
     "arena.c",
     "attach.c",
     "begin.c",
@@ -57,6 +58,7 @@ SOURCES = [
     "notify.c",
     "op.c",
     "origin.c",
+    "outgoing.c",
     "pages.c",
     "place.c",
     "post.c",
