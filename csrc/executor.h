@@ -14,14 +14,8 @@ void rmx_executor_cancel(struct rmaext_fabric *fabric);
 int rmx_executor_deregister(struct rmaext_fabric *fabric);
 /* before the endpoint is closed: owners may give up at any time */
 void rmx_executor_mute(struct rmaext_fabric *fabric);
-bool rmx_executor_owns(const struct rmaext_fabric *fabric, const void *context);
-/* by the CQ's reader: a completion, and after each batch of them */
-void rmx_executor_complete(struct rmaext_fabric *fabric, void *context,
-			   size_t len, const struct rmaext_error *failure);
-void rmx_executor_retry(struct rmaext_fabric *fabric);
 bool rmx_executor_receives(const struct rmaext_fabric *fabric);
 bool rmx_executor_sends(const struct rmaext_fabric *fabric);
-void rmx_executor_pay(struct rmaext_fabric *fabric);
 static inline bool rmx_executor_owes(const struct rmaext_fabric *fabric)
 {
 	return atomic_load_explicit(&fabric->executor.owed_to,
@@ -32,6 +26,23 @@ static inline bool rmx_executor_waits(const struct rmaext_fabric *fabric)
 	return fabric->executor.queue || fabric->executor.early ||
 	       atomic_load(&fabric->executor.stalled);
 }
+
+/* receive.c; by the CQ's reader, as all of the target's side */
+int rmx_receive_more(struct rmaext_fabric *fabric);
+int rmx_landing_receive(struct rmaext_fabric *fabric,
+			struct rmx_landing *landing);
+void rmx_landing_fail(struct rmx_executor *executor,
+		      struct rmx_landing *landing);
+/* for rmx_executor_retry() */
+void rmx_landing_enqueue(struct rmx_executor *executor,
+			 struct rmx_landing *landing, enum rmx_state state);
+
+/* incoming.c: a completion, after each batch of them, and before the next */
+bool rmx_executor_owns(const struct rmaext_fabric *fabric, const void *context);
+void rmx_executor_complete(struct rmaext_fabric *fabric, void *context,
+			   size_t len, const struct rmaext_error *failure);
+void rmx_executor_retry(struct rmaext_fabric *fabric);
+void rmx_executor_pay(struct rmaext_fabric *fabric);
 
 /* serve.c */
 enum rmx_served {
