@@ -67,6 +67,8 @@ def growth(job: Job) -> None:
             time.sleep(0.05)  # who takes no part leaves the cores to the others
     for what in spent[0] if job.is_origin else ():
         few, many = (each[what] for each in (spent[0], spent[-1]))
+        if any(f[0] <= 0 for each in (few, many) for rounds in each.values() for f in rounds):
+            continue  # a difference that was nothing but noise
         more: Samples = {
             name: [[m[0] / f[0]] for f, m in zip(few[name], many[name], strict=True)]
             for name in few

@@ -4,7 +4,7 @@
  * constructors of libpsm2 and libinfinipath (Debian's libfabric 1.17) install
  * handlers for SIGINT, SIGTERM and the signals of crashes, so that Ctrl-C
  * ended the process without a word; the shm provider takes some when it is
- * opened. And threads that a provider starts shall inherit a full mask.
+ * opened. And threads that a provider starts shall inherit our mask.
  */
 #define _GNU_SOURCE
 #include "internal.h"
@@ -18,6 +18,19 @@ struct rmx_signals {
 	bool known[NSIG];
 };
 
+/*
+ * What threads of ours block. Not the signals of crashes: one that is blocked
+ * ends the process without faulthandler's words.
+ */
+static void fill(sigset_t *mask_p)
+{
+	static const int crashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+
+	sigfillset(mask_p);
+	for (size_t i = 0; i < sizeof(crashes) / sizeof(*crashes); i++)
+		sigdelset(mask_p, crashes[i]);
+}
+
 struct rmx_signals *rmx_signals_hold(void)
 {
 	struct rmx_signals *s = malloc(sizeof(*s));
@@ -25,7 +38,7 @@ struct rmx_signals *rmx_signals_hold(void)
 
 	if (!s)
 		return NULL;
-	sigfillset(&all);
+	fill(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &s->mask);
 	for (int n = 1; n < NSIG; n++)
 		s->known[n] = !sigaction(n, NULL, &s->actions[n]);

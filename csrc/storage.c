@@ -11,7 +11,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -148,7 +147,7 @@ static void wake(struct rmaext_storage *s)
 int rmaext_storage_open(rmaext_arena *arena, rmaext_storage **storage_p)
 {
 	struct rmaext_storage *s = calloc(1, sizeof(*s));
-	sigset_t all, before;
+	struct rmx_signals *signals;
 	int ret;
 
 	if (!s)
@@ -157,10 +156,9 @@ int rmaext_storage_open(rmaext_arena *arena, rmaext_storage **storage_p)
 	pthread_mutex_init(&s->lock, NULL);
 	pthread_cond_init(&s->idle, NULL);
 	/* signals are for the program's threads */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
+	signals = rmx_signals_hold();
 	ret = -pthread_create(&s->thread, NULL, thread_main, s);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	rmx_signals_give_back(signals);
 	if (ret) {
 		free(s);
 		return rmx_fail(ret, RMX_NO_RANK, "pthread_create",

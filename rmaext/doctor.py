@@ -116,8 +116,11 @@ def _examine(mpi: Mpi, name: str, end: float) -> Finding:
 def _words(why: str, said: str) -> str:
     """Return the one line that says most about a job that failed, after the step it was in."""
     steps = re.findall(r"^step (.*)", said, re.MULTILINE)
-    # who has crashed says so first, though another rank may say that it is gone
-    if crash := re.search(r"^Fatal Python error: (.*)", said, re.MULTILINE):
+    # who has crashed says so, though another rank may say that it is gone
+    crash = re.search(r"Fatal Python error: ([^:\n]+)$", said, re.MULTILINE)
+    if why.startswith("status"):  # before faulthandler was on, the launcher may know
+        crash = crash or re.search(r"(Segmentation fault|Bus error|Aborted)", said)
+    if crash:
         why = f"crashed: {crash[1]}"
     elif why.startswith("not done"):
         why = f"hangs, or is slow: {why}"

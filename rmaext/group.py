@@ -282,7 +282,11 @@ class Group:
 
     def gather(self, record: bytes) -> list[bytes]:
         """Return every rank's record. Collective."""
-        return split(*self.gather_whole(record))
+        whole = self.gather_whole(record)
+        self._cut = True
+        records = split(*whole)
+        self._cut = False
+        return records
 
     def gather_whole(self, record: bytes) -> tuple[Any, Any]:
         """As `gather`: return the records one after another, and their lengths."""

@@ -780,14 +780,15 @@ static void *meets(void *arg)
 {
 	const struct member *m = arg;
 	rmaext_team *team = NULL;
-	uint8_t *data = malloc((size_t)m->size * RMAEXT_TEAM_SLOT);
+	uint8_t *data = calloc((size_t)m->size, RMAEXT_TEAM_SLOT);
 	int32_t *lengths = malloc((size_t)m->size * sizeof(*lengths));
 	unsigned int sent[2];
 
 	CHECK(data && lengths);
 	OK(rmaext_team_open(m->board, m->size, m->spin, &team));
-	EQUAL(rmaext_team_write(team, m->rank, data, RMAEXT_TEAM_SLOT),
+	EQUAL(rmaext_team_write(team, m->rank, data, RMAEXT_TEAM_SLOT - 1),
 	      -FI_EMSGSIZE);
+	OK(rmaext_team_write(team, m->rank, data, RMAEXT_TEAM_SLOT - 2));
 	for (unsigned int round = 0; round < m->rounds; round++) {
 		unsigned int worst = 99, wanted = 0;
 		const uint8_t *at = data;

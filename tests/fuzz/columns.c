@@ -8,7 +8,7 @@
  * whose checksum keeps all else from being reached; copies of one record, with
  * a byte changed, since ranks that differ in the wrong place are refused.
  */
-#include "rmaext.h"
+#include "near.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -43,6 +43,29 @@ static void made_good(uint8_t *record, size_t len)
 	record[6] = 0;
 	memcpy(record + 8, &rest, sizeof(rest));
 	memcpy(record + 12, &crc, sizeof(crc));
+}
+
+/* Of the ranks whose bits are set; the first of them is a neighbour. */
+static void ways(const uint8_t *records, const int32_t *lengths, int64_t count,
+		 unsigned int bits)
+{
+	static struct rmaext_near neighbour = {.reach = RMAEXT_CAN_COPY};
+	rmaext_near *near[RANKS] = {&neighbour};
+	int64_t here[RANKS], n = 0;
+	struct rmaext_ways found;
+
+	for (int64_t rank = 0; rank < count; rank++)
+		if (bits >> rank & 1)
+			here[n++] = rank;
+	found.route = calloc((size_t)n, sizeof(*found.route));
+	found.map = calloc((size_t)n, sizeof(*found.map));
+	found.address = calloc((size_t)n, sizeof(*found.address));
+	if (rmaext_records_ways(records, lengths, here, n, near, &found) ||
+	    (n && found.route[0] != RMAEXT_CMA))
+		abort();
+	free(found.route);
+	free(found.map);
+	free(found.address);
 }
 
 static void column(const uint8_t *records, const int32_t *lengths,
@@ -108,6 +131,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		column(records, lengths, count, RMAEXT_SAME_KEY, all.key_len);
 		column(records, lengths, count, RMAEXT_SAME_SHAPE,
 		       8 * (1 + all.dims));
+		ways(records, lengths, count, itemsize >> 4);
 	}
 	free(records);
 	return 0;

@@ -90,7 +90,8 @@ def records() -> list[bytes]:
     window = keys.WindowRecord(800, 16, 3, "<f8", bytes(8), 4096, (10, 10), (5, 6, 7, 8), 2).pack()
     error = json.dumps({"type": "ValueError", "errno": 3, "text": "words"}).encode()
     found = [b"\0" + keys.encode(window), b"\0" + keys.encode(error, True), b"\1\xff" + error]
-    found += [b"\7" + bytes([k]) + window for k in (200, 1, 24, 40, 56, 66, 72)]
+    alone = keys.WindowRecord(800, 16, 3, "<f8", bytes(8), 4096, (10, 10)).pack()
+    found += [b"\7" + bytes([k]) + alone for k in (200, 1, 9, 17, 57, 68, 80)]
     found += [b"\1\0" + window, b"\2" + error, b"\3" + window, b"\4" + hello]
     for dtype, unit in zip(dtypes, (8, 56, 1), strict=True):
         it = Ticket(
@@ -122,7 +123,7 @@ def columns() -> list[bytes]:
     """Return inputs of columns.c."""
     plain = keys.WindowRecord(800, 16, 3, "<f8", bytes(8), 4096, (10, 10), (5, 6, 7, 8), 2)
     pair = plain, plain._replace(size=400, shape=(50,), key=b"other ky", access=1)
-    none = plain._replace(size=0, shape=(0,), key=b"", parts=0)
+    none = plain._replace(size=0, shape=(0,), key=b"")
     sent = [keys.encode(it.pack()) for it in (*pair, none)]
     found = [bytes([3 + 16 + 32, 8, byte]) + sent[0] for byte in (16, 24, 32, 72, 99, 115, 255)]
     found += [bytes([1 + 16, 8, len(sent[0])]) + sent[0] + it for it in sent]
