@@ -194,8 +194,14 @@ build/provider/selftest: $(SELF_TEST) tests/provider/selftest/selftest.h
 
 build/asan/origin build/tsan/origin: build/provider/demand-fi.so
 
-asan: $(C_TESTS:tests/c/%.c=build/asan/%)
-	for program in $^; do $(LIMIT) 600 $$program || exit; done
+# A target each, so that `make -j2` runs two at a time.
+ASAN_RUNS = $(C_TESTS:tests/c/%.c=asan-%)
+.PHONY: $(ASAN_RUNS)
+
+asan: $(ASAN_RUNS)
+
+$(ASAN_RUNS): asan-%: build/asan/%
+	$(LIMIT) 600 $<
 
 # setarch -R: gcc 12's TSan cannot place its shadow memory at random addresses.
 tsan: $(C_TESTS:tests/c/%.c=build/tsan/%)
