@@ -85,6 +85,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	size_t at = 0, len;
 	uint64_t itemsize;
 	int64_t count;
+	unsigned int here;
 	bool frames, copies;
 
 	if (size < 3 || size > LONGEST)
@@ -92,6 +93,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	count = 1 + data[0] % RANKS;
 	frames = data[0] & 16;
 	copies = data[0] & 32;
+	here = (data[0] >> 2 & 3) | (data[0] >> 6) << 2;
 	itemsize = data[1];
 	len = data[2]; /* of all records but the last; or the byte */
 	data += 3;
@@ -131,7 +133,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		column(records, lengths, count, RMAEXT_SAME_KEY, all.key_len);
 		column(records, lengths, count, RMAEXT_SAME_SHAPE,
 		       8 * (1 + all.dims));
-		ways(records, lengths, count, itemsize >> 4);
+		ways(records, lengths, count, here);
 	}
 	free(records);
 	return 0;

@@ -125,8 +125,12 @@ def columns() -> list[bytes]:
     pair = plain, plain._replace(size=400, shape=(50,), key=b"other ky", access=1)
     none = plain._replace(size=0, shape=(0,), key=b"")
     sent = [keys.encode(it.pack()) for it in (*pair, none)]
-    found = [bytes([3 + 16 + 32, 8, byte]) + sent[0] for byte in (16, 24, 32, 72, 99, 115, 255)]
-    found += [bytes([1 + 16, 8, len(sent[0])]) + sent[0] + it for it in sent]
+    found = []
+    # which ranks are neighbours: all, or the last
+    all_, last = 4 + 8 + 64 + 128, 128
+    for byte in (16, 24, 32, 72, 99, 115, 255):
+        found.append(bytes([3 + 16 + 32 + last, 8, byte]) + sent[0])
+    found += [bytes([1 + 16 + all_, 8, len(sent[0])]) + sent[0] + it for it in sent]
     found += [bytes([0, 8, 0]) + it for it in sent]
     return found
 
