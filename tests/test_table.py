@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import rmaext
+from rmaext import collective
 from rmaext._lib import ffi, lib
 from rmaext.errors import KeyRecordError
 from rmaext.group import Group
@@ -231,6 +232,17 @@ def test_collectives_of_a_creation(world, kind, monkeypatch):
     assert collectives_of(make, monkeypatch) == 1 + (all_direct and kind == "array")
     for win in first:
         win.close()
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("most", [0, 1, 123, 124, 125, 5_000])
+def test_lengths_of_records(world, most):
+    """One collective where all are short, two where one is long: the same records."""
+    own = [bytes([rank]) * max(most - 60 * rank, 0) for rank in range(world.size)]
+    data, lengths = collective.allgather(world, own[world.rank], collective.Nap())
+    assert bytes(data) == b"".join(own)
+    assert lengths.dtype == np.int32
+    assert lengths.tolist() == [len(record) for record in own]
 
 
 @pytest.mark.mpi(min_size=2)
