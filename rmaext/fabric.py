@@ -36,6 +36,7 @@ __all__ = ["Fabric"]
 _COUNTS = [name for name, _ in ffi.typeof("struct rmaext_stats").fields]
 _LOCAL, _RAW = 1 << 2, 1 << 3
 CONTROL_BYTES = 64
+_KEYS_TRIED = 257  # of one-byte keys, all
 # Buffers that only the network uses. Beyond these, the next request waits.
 _ORPHANS = 1024
 _ORPHAN_BYTES = 64 << 20
@@ -240,11 +241,12 @@ class Fabric:
         options.iface, options.device = KINDS[how.kind], how.device
         options.persistent, options.counts_writes = how.persistent, how.counts_writes
         memory = ffi.new("rmaext_memory **")
-        for _ in range(8):
+        other = secrets.randbits(64)
+        for i in range(_KEYS_TRIED):
             code = lib.rmaext_memory_register(self.live(), options, memory)
             if code != -lib.RMAEXT_ENOKEY or how.key is not None:
                 break
-            options.requested_key = secrets.randbits(64)
+            options.requested_key = (other + i) % 2**64
         if code == -errno.ENOMEM:
             raise MemoryError(f"{from_c(code)}; of locked memory there may be {_lockable()}")
         check(code, "" if how.key is None else f"key={how.key:#x}")

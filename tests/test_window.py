@@ -140,8 +140,14 @@ def test_without_mpirun(run_python):
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
+def key_size(comm):
+    """Return the bytes of a remote key that the provider uses; 0: there are no keys."""
+    with rmaext.Window(comm, np.zeros(1)) as win:
+        return 0 if win.fabric is None else win.fabric.key_size
+
+
 def test_hundreds_open_at_once(world):
-    count = 300
+    count = 200 if key_size(world) == 1 else 300
     wins = [
         rmaext.Window(world, np.zeros(2, "i8")) if i % 2 else rmaext.Window.allocate(world, 2, "i8")
         for i in range(count)
@@ -275,6 +281,8 @@ def test_fabric_is_described_where_it_is_used(world):
 
 
 def test_keys_are_never_used_twice(world):
+    if key_size(world) in (1, 2):
+        pytest.skip("too few keys for random ones to differ")
     keys = []
     for _ in range(20):
         with rmaext.Window(world, np.zeros(3)) as win:
