@@ -142,6 +142,27 @@ def test_short_keys(tmp_path):
     assert taken[0] == "NoKeyError"
 
 
+@pytest.mark.parametrize("mode", ["none:1", "raw:1"])
+def test_all_keys_are_used(tmp_path, mode):
+    """Of 256; the next window is refused, and one can be made when another is closed."""
+    code = """
+    wins, refused = [], None
+    while refused is None:
+        try:
+            wins.append(works(make()))
+        except rmaext.NoKeyError as error:
+            refused = error
+    print(len(wins))
+    assert "rank 0: fi_mr_regattr: 32 bytes" in str(refused), refused
+    for win in wins:
+        win.close()
+        works(make()).close()
+    """
+    ((count,),) = run(mode, tmp_path, code)
+    assert 240 < int(count) < 256  # one or more for what all windows share
+    assert not list(demanding.complaints(tmp_path, 1))
+
+
 def test_authorization_keys(tmp_path):
     code = """
     with works(make(auth_key=b"sesame")), works(make()):
