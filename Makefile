@@ -88,7 +88,7 @@ test-matrix: build
 	$(LAUNCH) --marks matrix --sizes 0,2,4 --limit 5400 $(ARGS)
 
 test-stress: build
-	$(LAUNCH) --marks stress --sizes 0,4 --limit 1800 $(ARGS)
+	$(LAUNCH) --marks stress --sizes 0,4 --limit 5400 $(ARGS)
 
 # What goes by network: all modes at 2 ranks, what real providers demand at 1 and 3
 # too, then some with the MPI's libfabric.
