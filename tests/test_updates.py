@@ -671,6 +671,7 @@ def test_singles_and_bulk_lose_nothing(comm, make):
 
 
 @pytest.mark.stress
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("make", [np.zeros, rmaext.zeros], ids=["own", "arena"])
 def test_a_million_singles_and_bulk_lose_nothing(world, make):
     litmus(world, make, 1_000_000 // world.size, 20_000)
