@@ -241,12 +241,13 @@ class Fabric:
         options.iface, options.device = KINDS[how.kind], how.device
         options.persistent, options.counts_writes = how.persistent, how.counts_writes
         memory = ffi.new("rmaext_memory **")
-        other = secrets.randbits(64)
         for i in range(_KEYS_TRIED):
             code = lib.rmaext_memory_register(self.live(), options, memory)
             if code != -lib.RMAEXT_ENOKEY or how.key is not None:
                 break
-            options.requested_key = (other + i) % 2**64
+            options.requested_key = (
+                (options.requested_key + 1) % 2**64 if i else secrets.randbits(64)
+            )
         if code == -errno.ENOMEM:
             raise MemoryError(f"{from_c(code)}; of locked memory there may be {_lockable()}")
         check(code, "" if how.key is None else f"key={how.key:#x}")
