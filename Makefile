@@ -45,49 +45,54 @@ C_FORMATTED = $(SOURCES) $(HEADERS) $(HOT) $(wildcard tests/c/*.[ch] tests/provi
 PY_FORMATTED = setup.py rmaext tests examples benchmarks
 
 .DELETE_ON_ERROR:
-.SECONDARY:
-.PHONY: demo build test test-serial test-scale test-matrix test-stress test-demanding
-.PHONY: test-dropin test-verbs
+.PHONY: demo build develop test test-serial test-scale test-matrix test-stress test-demanding
+.PHONY: test-dropin test-verbs test-fresh
 .PHONY: bench check check-alone check-sizes
 .PHONY: provider check-c fuzz asan tsan lint type cover format clean
 
 demo: build
 	$(LAUNCH) --run 4 examples/demo.py $(ARGS)
 
-# -- set-up: two stamps, for the environment and for the extension ---------------
+# -- set-up ----------------------------------------------------------------------
+# Whatever is compiled waits for the set-up, which installs the compiler and
+# libfabric's headers: a rule that uses $(CC) has a stamp behind its |. No rule makes
+# an intermediate file: make would want those before the set-up.
 
-build: $(VENV)/.installed build/.extension provider
+build: $(VENV)/.runs build/.extension
 
-$(VENV)/.installed: setup.cfg
-	.ci/packages
-	python3 -m venv $(VENV)
-	$(PYTHON) -m pip install -q 'setuptools>=70.1' 'cffi>=1.16' 'numpy>=2'
-	$(PYTHON) -m pip install -q --no-build-isolation -e '.[$(MPI),test,lint,cover,bench]'
-	@mkdir -p build && touch build/.extension $@
+develop: build $(VENV)/.tests provider
 
-# One extension serves both MPIs: it is linked to neither, nor to libfabric.
-build/.extension: $(SOURCES) $(HEADERS) $(HOT) rmaext/_build.py setup.py setup.cfg | $(VENV)/.installed
-	CFLAGS="-Wextra -Werror" $(PYTHON) setup.py -q build_ext --inplace --force
+$(VENV)/.runs: setup.cfg .ci/environment .ci/packages
+	@.ci/environment $(VENV) $(MPI)
+	@touch build/.extension $@
+
+$(VENV)/.tests: $(VENV)/.runs | build/.extension
+	@.ci/environment $(VENV) test
+	@touch $@
+
+# One extension serves all MPIs: it is linked to none, nor to libfabric.
+build/.extension: $(SOURCES) $(HEADERS) $(HOT) rmaext/_build.py setup.py setup.cfg | $(VENV)/.runs
+	$(PYTHON) setup.py -q build_ext --inplace --force
 	@touch $@
 
 # -- tests -----------------------------------------------------------------------
 
-test: build
+test: develop
 	$(LAUNCH) $(ARGS)
 
-test-serial: build
+test-serial: develop
 	$(LAUNCH) --sizes 0 $(ARGS)
 
-test-%: build
+test-%: develop
 	$(LAUNCH) --sizes $* $(ARGS)
 
-test-scale: build
+test-scale: develop
 	$(LAUNCH) --marks scale --sizes 16,64 --limit 900 $(ARGS)
 
-test-matrix: build
+test-matrix: develop
 	$(LAUNCH) --marks matrix --sizes 0,2,4 --limit 5400 $(ARGS)
 
-test-stress: build
+test-stress: develop
 	$(LAUNCH) --marks stress --sizes 0,4 --limit 5400 $(ARGS)
 
 # What goes by network: all modes at 2 ranks, what real providers demand at 1 and 3
@@ -106,14 +111,14 @@ sizes = $(subst $() ,$(comma),$(strip $(foreach n,$(2),$(foreach m,$(1),$(n):dem
 # Without the tests of 4 GiB: where pages must be there, they all are touched.
 DEMANDING = --limit 1200 $(RMA_TESTS) -k 'not GiB' $(ARGS)
 
-test-demanding: build
+test-demanding: develop
 	$(LAUNCH) --sizes $(call sizes,$(MODES),2) $(DEMANDING)
 	$(LAUNCH) --sizes $(call sizes,$(REAL_MODES),1 3) $(DEMANDING)
 	RMAEXT_LIBFABRIC=$(VENV)/lib/$(MPI)/libfabric.so.1 \
 	$(LAUNCH) --sizes $(call sizes,$(WHEEL_MODES),2) $(DEMANDING)
 
 # In a virtual machine with an RDMA device, see tests/guest/run; 77: there can be none.
-test-verbs: build
+test-verbs: develop
 	status=0; RMAEXT_PROVIDER='verbs;ofi_rxm' tests/guest/run -t 14400 $(LAUNCH) \
 		--sizes 1:fabric,2:fabric,3:fabric --limit 7200 --timeout 900 \
 		$(or $(ARGS),$(RMA_TESTS) -k 'not GiB') || status=$$?; \
@@ -121,15 +126,15 @@ test-verbs: build
 
 # Downloads them into build/dropin. ARGS="--only nxtval --routes direct"
 test-dropin:
-	$(MAKE) build MPI=mpich
-	$(MAKE) build MPI=openmpi
+	$(MAKE) develop MPI=mpich
+	$(MAKE) develop MPI=openmpi
 	status=0; for venv in .venv .venv-openmpi; do \
 		$$venv/bin/python tests/dropin/main.py $(ARGS) || status=1; \
 	done; exit $$status
 
 bench:
-	$(MAKE) build MPI=mpich
-	$(MAKE) build MPI=openmpi
+	$(MAKE) develop MPI=mpich
+	$(MAKE) develop MPI=openmpi
 	$(LIMIT) 5400 $(PYTHON) benchmarks/table.py $(ARGS)
 
 # The tests whose outcome the MPI has a say in: serial ones, and those at some sizes.
@@ -140,8 +145,8 @@ MPI_SIZES = $(wildcard tests/test_compat_*.py tests/test_conformance_*.py) \
 
 # Two chains at a time: most of the serial tests wait, and those at sizes do not.
 check: lint type
-	$(MAKE) build MPI=mpich
-	$(MAKE) build MPI=openmpi
+	$(MAKE) develop MPI=mpich
+	$(MAKE) develop MPI=openmpi
 	$(MAKE) -j2 -Otarget check-alone check-sizes
 
 check-alone:
@@ -155,40 +160,45 @@ check-sizes:
 
 # -- C ---------------------------------------------------------------------------
 
-C_FLAGS = -std=c11 -Wall -Wextra -Wpedantic -Werror -fvisibility=hidden -Icsrc
+C_FLAGS = -std=c11 -Wall -Wextra -Wpedantic -fvisibility=hidden -Icsrc
 ASAN_FLAGS = -fsanitize=address,undefined -fno-sanitize-recover=all
 TSAN_FLAGS = -fsanitize=thread
 
-check-c: $(VENV)/.installed
-	for file in $(SOURCES); do $(CC) $(C_FLAGS) -O2 -c $$file -o /dev/null || exit; done
-	for file in $(HEADERS); do $(CC) $(C_FLAGS) -fsyntax-only -x c $$file || exit; done
+# Warnings are errors here only: a user's compiler and headers may be newer than ours.
+check-c: $(VENV)/.tests
+	CFLAGS="-Wextra -Werror" $(PYTHON) setup.py -q build_ext --force \
+		--build-temp build/strict --build-lib build/strict
+	for file in $(SOURCES) $(DEMAND) $(SELF_TEST); do \
+		$(CC) $(C_FLAGS) -Werror -O2 -c $$file -o /dev/null || exit; done
+	for file in $(HEADERS); do \
+		$(CC) $(C_FLAGS) -Werror -fsyntax-only -x c $$file || exit; done
 	$(VENV)/bin/clang-format --dry-run --Werror $(C_FORMATTED)
 	$(MAKE) asan
 
 # Each file of tests/c is a program, linked with all of csrc.
-build/asan/obj/%.o: csrc/%.c $(HEADERS)
+$(SOURCES:csrc/%.c=build/asan/obj/%.o): build/asan/obj/%.o: csrc/%.c $(HEADERS) | $(VENV)/.runs
 	@mkdir -p $(@D)
 	$(CC) $(C_FLAGS) $(ASAN_FLAGS) -g -O1 -c $< -o $@
 
-build/asan/%: tests/c/%.c $(SOURCES:csrc/%.c=build/asan/obj/%.o) $(wildcard tests/c/*.h)
+$(C_TESTS:tests/c/%.c=build/asan/%): build/asan/%: tests/c/%.c $(SOURCES:csrc/%.c=build/asan/obj/%.o) $(wildcard tests/c/*.h)
 	$(CC) $(C_FLAGS) $(ASAN_FLAGS) -g -O1 $(filter %.c %.o,$^) -o $@ -pthread -ldl
 
-build/tsan/obj/%.o: csrc/%.c $(HEADERS)
+$(SOURCES:csrc/%.c=build/tsan/obj/%.o): build/tsan/obj/%.o: csrc/%.c $(HEADERS) | $(VENV)/.runs
 	@mkdir -p $(@D)
 	$(CC) $(C_FLAGS) $(TSAN_FLAGS) -g -O1 -c $< -o $@
 
-build/tsan/%: tests/c/%.c $(SOURCES:csrc/%.c=build/tsan/obj/%.o) $(wildcard tests/c/*.h)
+$(C_TESTS:tests/c/%.c=build/tsan/%): build/tsan/%: tests/c/%.c $(SOURCES:csrc/%.c=build/tsan/obj/%.o) $(wildcard tests/c/*.h)
 	$(CC) $(C_FLAGS) $(TSAN_FLAGS) -g -O1 $(filter %.c %.o,$^) -o $@ -pthread -ldl
 
 # A libfabric provider for tests only: tests/provider/demand.h says what it does.
 provider: build/provider/demand-fi.so build/provider/selftest
 
-build/provider/demand-fi.so: $(DEMAND) tests/provider/demand.h
+build/provider/demand-fi.so: $(DEMAND) tests/provider/demand.h | $(VENV)/.runs
 	@mkdir -p $(@D)
 	$(CC) $(C_FLAGS) -g -O2 -shared -fPIC $(DEMAND) -o $@.new -pthread -ldl
 	mv $@.new $@ # others may have it mapped
 
-build/provider/selftest: $(SELF_TEST) tests/provider/selftest/selftest.h
+build/provider/selftest: $(SELF_TEST) tests/provider/selftest/selftest.h | $(VENV)/.runs
 	@mkdir -p $(@D)
 	$(CC) $(C_FLAGS) -g -O1 $(SELF_TEST) -o $@ -pthread -ldl
 
@@ -217,14 +227,14 @@ C_FORMATTED += $(wildcard tests/fuzz/*.c)
 FUZZ_FLAGS = -std=c11 -w -Icsrc -g -O1 $(ASAN_FLAGS)
 FUZZ = -runs=$(RUNS) -max_len=4096 -print_final_stats=1 -artifact_prefix=build/fuzz/
 
-build/fuzz/obj/%.o: csrc/%.c $(HEADERS)
+$(SOURCES:csrc/%.c=build/fuzz/obj/%.o): build/fuzz/obj/%.o: csrc/%.c $(HEADERS) | $(VENV)/.runs
 	@mkdir -p $(@D)
 	$(CLANG) $(FUZZ_FLAGS) -fsanitize=fuzzer-no-link -c $< -o $@
 
 build/fuzz/%: tests/fuzz/%.c $(SOURCES:csrc/%.c=build/fuzz/obj/%.o)
 	$(CLANG) $(FUZZ_FLAGS) -fsanitize=fuzzer $^ -o $@ -pthread -ldl -lm
 
-fuzz: build
+fuzz: develop
 	@command -v $(CLANG) >/dev/null || { echo "make fuzz needs $(CLANG)"; exit 1; }
 	$(PYTHON) -m pip install -q --no-build-isolation -e '.[fuzz]'
 	$(MAKE) build/fuzz/messages build/fuzz/columns
@@ -239,20 +249,20 @@ fuzz: build
 
 # -- style -----------------------------------------------------------------------
 
-lint: $(VENV)/.installed
+lint: $(VENV)/.tests
 	$(VENV)/bin/ruff check $(PY_FORMATTED)
 	$(VENV)/bin/ruff format --check $(PY_FORMATTED)
 	$(VENV)/bin/clang-format --dry-run --Werror $(C_FORMATTED)
 
-type: $(VENV)/.installed
+type: $(VENV)/.tests
 	$(VENV)/bin/mypy rmaext
 
-format: $(VENV)/.installed
+format: $(VENV)/.tests
 	$(VENV)/bin/ruff check --fix-only $(PY_FORMATTED)
 	$(VENV)/bin/ruff format $(PY_FORMATTED)
 	$(VENV)/bin/clang-format -i $(C_FORMATTED)
 
-cover: build
+cover: develop
 	rm -rf build/cover && mkdir -p build/cover
 	$(LAUNCH) --cover --sizes 0,1,3 $(ARGS)
 	$(VENV)/bin/coverage combine -q
