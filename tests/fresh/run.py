@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a stranger does first, on machines where nothing of ours has ever run.
+
+    tests/fresh/run.py [--list] [--jobs N] [CASE ...]
+
+Each case is a command in a throw-away machine (tests/fresh/machine), which is given what
+is committed; by itself all of them run. One line each tells how it went, and
+build/fresh/CASE.log what was printed. The status is 0 if all went as they should, 77 if
+there can be no such machine here. It needs nothing but Python.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+FOLDER = ROOT / "build" / "fresh"
+SKIPPED = 77
+FAULTS = re.compile(r"Traceback|fatal error:")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command, and what is to come of it: one sentence, where it is to fail."""
+
+    name: str
+    command: str
+    options: tuple[str, ...] = ()
+    sentence: str = ""  # a regular expression
+    base: str = ""  # a release of Debian, else this machine
+    limit: float = 600
+
+
+def both(name: str, *options: str, base: str = "", before: str = "") -> list[Case]:
+    """Return the demo with both MPIs, and a second time, which is to start at once."""
+    twice = "make {0} demo && timeout 20 make {0} demo"
+    return [
+        Case(f"{name}-{mpi}", before + twice.format(f"MPI={mpi}"), options, base=base)
+        for mpi in ("mpich", "openmpi")
+    ]
+
+
+COMPILER = "gcc gcc-12 cpp cpp-12 g++ g++-12 libc6-dev linux-libc-dev"
+# A bare Debian has neither make nor a Python.
+MAKE = "apt-get -q update && apt-get -qy install --no-install-recommends make && "
+# The program of README, as a reader would copy it.
+PROGRAM = r"""sed -n '/^## In ten lines/,/^```$/p' README.md | sed '1,/^```python/d; /^```$/d' >example.py"""
+
+CASES = [
+    *both("demo"),
+    Case("program", f"make build && {PROGRAM} && .venv/bin/mpiexec -n 4 .venv/bin/python example.py"),
+    Case("jobs", "make -j4 demo"),
+    *both("spaces", "-d", "/home/fresh/a folder of mine"),
+    Case("no-compiler", "make demo", ("-x", COMPILER)),
+    Case("sudo", "make demo", ("-u", "scientist", "-S")),
+    Case("no-home", "make demo", ("-E", "-u HOME")),
+    Case(
+        "nameless",  # as in containers that give a number for the user
+        ".ci/packages && chown -R 4242 . && setpriv --reuid 4242 --regid 4242 --clear-groups "
+        "env -u HOME make demo",
+    ),
+    Case("no-root", "make demo", ("-u", "scientist"), "not root.*libfabric-dev.*python3-venv"),
+    Case("no-root-test", "make -j4 test", ("-u", "scientist"), "not root.*libfabric-dev"),
+    Case("offline", "make demo", ("-o",), "offline.*libfabric-dev"),
+    Case("offline-pip", "timeout 60 make demo", ("-k", "-o"), "offline.*PIP_FIND_LINKS"),
+    Case(
+        "read-only",
+        "mount --bind . . && mount -o remount,bind,ro . && cd . && make demo",
+        sentence="cannot be written to",
+    ),
+    Case(
+        "old-python",
+        "ln -s /root/.pyenv/versions/3.9.18/bin/python3 /usr/local/bin/python3 && make demo",
+        sentence="Python 3.9.* is too old",
+    ),
+    *both("trixie", base="trixie", before=MAKE),
+    *both("forky", base="forky", before=MAKE),
+    Case("test-mpich", "make test", limit=5400),
+    Case("test-openmpi", "make test MPI=openmpi", limit=5400),
+]
+
+
+def base(release: str) -> Path:
+    """Return the root of a bare Debian, which is made the first time."""
+    tree = FOLDER / f"debian-{release}"
+    if not tree.exists():
+        # debootstrap is unpacked, not installed: this machine stays as it is
+        script = """
+            set -e
+            cd "$0"
+            rm -rf tool partial
+            apt-get -qq -o APT::Sandbox::User=root download debootstrap || {
+                apt-get -qq update
+                apt-get -qq -o APT::Sandbox::User=root download debootstrap
+            }
+            dpkg -x debootstrap_*.deb tool
+            rm debootstrap_*.deb
+            DEBOOTSTRAP_DIR=$PWD/tool/usr/share/debootstrap \
+                tool/usr/sbin/debootstrap --variant=minbase "$1" partial
+            mv partial "debian-$1"
+        """
+        with open(FOLDER / f"debian-{release}.log", "wb") as log:
+            subprocess.run(
+                ["sh", "-c", script, str(FOLDER), release], stdout=log, stderr=log, check=True
+            )
+    return tree
+
+
+def judge(case: Case, status: int, said: str) -> str:
+    """Return what is wrong with the outcome of a case; "" if nothing is."""
+    if not case.sentence:
+        return "" if status == 0 else f"status {status}"
+    if status == 0:
+        return "status 0, where it should fail"
+    if FAULTS.search(said):
+        return "it fails with a traceback or a compiler's words"
+    sentences = [line for line in said.splitlines() if line.startswith("rmaext: ")]
+    if not (sentences and re.search(case.sentence, sentences[-1])):
+        return f"it does not say why: {sentences[-1:]}"
+    return ""
+
+
+def run(case: Case) -> bool:
+    """Run a case; print how it went."""
+    start = time.monotonic()
+    log = FOLDER / f"{case.name}.log"
+    options = [*case.options, "-s", str(ROOT)]
+    if case.base:
+        options += ["-k", "-r", str(base(case.base))]
+    command = ["timeout", "-k", "10", str(case.limit), str(ROOT / "tests" / "fresh" / "machine")]
+    with open(log, "wb") as output:
+        status = subprocess.run(
+            [*command, *options, case.command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        ).returncode
+    said = log.read_text(errors="replace")
+    wrong = judge(case, status, said)
+    outcome = f"FAILED: {wrong}; see {log.relative_to(ROOT)}" if wrong else "as it should be"
+    print(f"{case.name:<14} {outcome}, {time.monotonic() - start:.0f} s", flush=True)
+    if not wrong and case.sentence:
+        print("  " + [x for x in said.splitlines() if x.startswith("rmaext: ")][-1], flush=True)
+    return not wrong
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the cases that were named, or all. Returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--list", action="store_true", help="name the cases, and run none")
+    parser.add_argument("--jobs", type=int, default=1, help="so many at a time")
+    parser.add_argument("case", nargs="*", help="default: all")
+    options = parser.parse_args(arguments)
+    known = {case.name: case for case in CASES}
+    if options.list:
+        print(*known, sep="\n")
+        return 0
+    if unknown := set(options.case) - set(known):
+        parser.error(f"no such case: {', '.join(sorted(unknown))} (--list names them)")
+    machine = str(ROOT / "tests" / "fresh" / "machine")
+    if subprocess.run([machine, "-k", "true"], stderr=subprocess.PIPE).returncode == SKIPPED:
+        print("skipped: there can be no fresh machine here, which takes root and overlayfs")
+        return SKIPPED
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    wanted = [known[name] for name in options.case] or CASES
+    with ThreadPoolExecutor(options.jobs) as pool:
+        good = list(pool.map(run, wanted))
+    print(f"{sum(good)} passed, {len(good) - sum(good)} failed", flush=True)
+    return 0 if all(good) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
