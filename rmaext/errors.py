@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+import builtins
 import errno
 import os
-from collections.abc import Callable
 from typing import Any
 
 from ._lib import ffi, lib
@@ -68,8 +68,7 @@ class RmaError(OSError):
         return str(self.strerror)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = {"call": self.call, "rank": self.rank, "detail": self.detail}
-        return type(self), (self.errno, self.strerror), state
+        return type(self), (self.errno, self.strerror), vars(self)
 
 
 class BoundsError(RmaError, IndexError):
@@ -175,6 +174,15 @@ _LOST = (
     errno.ECANCELED,
 )
 
+
+def _takes_text(cls: type[Exception]) -> bool:
+    try:
+        cls(0, "") if issubclass(cls, RmaError) else cls("")
+    except TypeError:  # UnicodeDecodeError, ExceptionGroup
+        return False
+    return True
+
+
 _CLASSES: dict[int, type[RmaError]] = {
     errno.ERANGE: BoundsError,
     errno.EACCES: AccessError,
@@ -194,10 +202,18 @@ _CLASSES: dict[int, type[RmaError]] = {
     **dict.fromkeys(_LOST, PeerLostError),
 }
 
-_BUILTINS: dict[str, Callable[[str], Exception]] = {
-    cls.__name__: cls for cls in (TypeError, ValueError, IndexError, OverflowError, MemoryError)
+# What an exception may be on the other ranks: one of ours, or a builtin that can be made
+# of a text. Any other is there what it derives from; StopIteration would end their loops.
+_NAMED: dict[str, type[Exception]] = {
+    name: cls
+    for name, cls in (vars(builtins) | globals()).items()
+    if isinstance(cls, type)
+    and issubclass(cls, Exception)
+    and not issubclass(cls, (StopIteration, StopAsyncIteration))
+    and name == cls.__name__
+    and name != "Exception"
+    and _takes_text(cls)
 }
-
 
 # Codes that only our own checks give this meaning; a provider may use them too.
 _OURS = (errno.ERANGE, errno.EACCES, errno.EFAULT, errno.ENOENT, errno.ENODATA)
@@ -254,28 +270,37 @@ def check(code: int, where: str = "") -> None:
 def pack(exc: BaseException) -> dict[str, Any]:
     """Describe an exception, any exception, for the other ranks."""
     code, call = getattr(exc, "errno", None), getattr(exc, "call", "")
+    names = (cls.__name__ for cls in type(exc).__mro__ if cls is _NAMED.get(cls.__name__))
     try:
-        text = str(exc)[:2000]
+        text = str(exc)
+        if isinstance(exc, OSError) and not isinstance(exc, RmaError) and exc.strerror:
+            # without the number, which the exception there adds again
+            text = ": ".join([exc.strerror, *(repr(f) for f in [exc.filename] if f is not None)])
     except Exception:
         text = "no words"
-    return {
-        "type": type(exc).__name__,
+    record = {
+        "type": next(names, "RmaError"),
         "errno": code if isinstance(code, int) else 0,
         "call": call[:100] if isinstance(call, str) else "",
-        "text": text,
+        "text": text[:2000],
     }
+    if isinstance(exc, RmaError):
+        record["rank"] = exc.rank
+    if isinstance(exc, PeerLostError):
+        record["ranks"] = exc.ranks
+    return record
 
 
 def unpack(record: dict[str, Any], text: str) -> Exception:
     """Return the exception that another rank described, with other words."""
-    name, code = record.get("type"), record.get("errno")
-    if isinstance(name, str) and name in _BUILTINS:
-        return _BUILTINS[name](text)
-    cls = globals()[name] if name in __all__ else RmaError
-    call = record.get("call")
-    error: Exception = cls(
-        code if isinstance(code, int) else errno.EIO,
-        text,
-        call=call if isinstance(call, str) else "",
-    )
+    name, code, call, rank = (record.get(key) for key in ("type", "errno", "call", "rank"))
+    number = code if isinstance(code, int) else 0
+    cls = _NAMED.get(name, RmaError) if isinstance(name, str) else RmaError
+    if not issubclass(cls, RmaError):
+        return cls(number, text) if issubclass(cls, OSError) and number else cls(text)
+    error = cls(number or errno.EIO, text, call=call if isinstance(call, str) else "")
+    error.rank = rank if isinstance(rank, int) else None
+    ranks = record.get("ranks")
+    if isinstance(error, PeerLostError) and isinstance(ranks, list):
+        error.ranks = tuple(rank for rank in ranks if isinstance(rank, int))
     return error

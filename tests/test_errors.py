@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import copy
 import errno
+import json
 import pickle
 import traceback
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import rmaext
@@ -78,6 +81,7 @@ def test_classes(cls, builtin):
         assert (same.errno, same.call, same.rank) == (errno.EINVAL, "get", 3)
         assert same.detail == "more words"
         assert same.args == error.args
+        assert vars(same) == vars(error)
         assert "words" in repr(same)
     assert f"{cls.__name__}: words" in "".join(traceback.format_exception(error))
 
@@ -173,13 +177,59 @@ def test_description_for_the_other_ranks(cls):
         assert (there.errno, there.call) == (errno.EACCES, "fi_close")
 
 
+class OwnBoundsError(rmaext.BoundsError):
+    """As a user may derive one."""
+
+
+class Bare(Exception):
+    """Nothing that the other ranks know."""
+
+
 @pytest.mark.parametrize(
-    "error", [ZeroDivisionError("words"), UnicodeError("words"), FileNotFoundError(2, "words")]
+    ("error", "cls"),
+    [
+        (ZeroDivisionError("words"), ZeroDivisionError),
+        (FileNotFoundError(2, "words"), FileNotFoundError),
+        (FileNotFoundError("words"), FileNotFoundError),
+        (OSError(errno.EMFILE, "words"), OSError),
+        (np.exceptions.AxisError("words"), ValueError),
+        (UnicodeDecodeError("utf-8", b"x", 0, 1, "words"), UnicodeError),
+        (OwnBoundsError(errno.ERANGE, "words"), rmaext.BoundsError),
+        (KeyboardInterrupt(), rmaext.RmaError),
+        (SystemExit(1), rmaext.RmaError),
+        (StopIteration("words"), rmaext.RmaError),
+        (Bare("words"), rmaext.RmaError),
+        (Exception("words"), rmaext.RmaError),
+    ],
 )
-def test_description_of_any_other_error(error):
-    there = errors.unpack(errors.pack(error), "rank 3: words")
-    assert type(there) is rmaext.RmaError
-    assert str(there) == "rank 3: words"
+def test_description_of_any_other_error(error, cls):
+    """It is there what it derives from, as far as the others know that."""
+    record = errors.pack(error)
+    there = errors.unpack(json.loads(json.dumps(record)), "rank 3: words")
+    assert type(there) is cls
+    assert str(there).endswith("rank 3: words")
+    if isinstance(error, OSError):
+        assert there.errno == error.errno
+    assert ("words" in record["text"]) == ("words" in str(error))
+
+
+def test_description_of_a_file():
+    with pytest.raises(FileNotFoundError) as caught:
+        Path("/no/such/file").read_text()
+    record = errors.pack(caught.value)
+    assert record["text"] == "No such file or directory: '/no/such/file'"
+    there = errors.unpack(record, f"rank 3: {record['text']}")
+    assert str(there) == f"[Errno 2] rank 3: {record['text']}"
+
+
+def test_ranks_that_are_lost_are_known_everywhere():
+    error = rmaext.PeerLostError(errno.ENOTCONN, "words", rank=1)
+    error.ranks = (1, 4)
+    for same in pickle.loads(pickle.dumps(error)), copy.copy(error):
+        assert (same.ranks, same.rank) == ((1, 4), 1)
+    there = errors.unpack(json.loads(json.dumps(errors.pack(error))), "text")
+    assert (there.ranks, there.rank) == ((1, 4), 1)
+    assert errors.unpack({"type": "PeerLostError", "ranks": [1, "x", None]}, "text").ranks == (1,)
 
 
 class Odd(Exception):

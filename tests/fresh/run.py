@@ -52,12 +52,16 @@ def both(name: str, *options: str, base: str = "", before: str = "") -> list[Cas
 COMPILER = "gcc gcc-12 cpp cpp-12 g++ g++-12 libc6-dev linux-libc-dev"
 # A bare Debian has neither make nor a Python.
 MAKE = "apt-get -q update && apt-get -qy install --no-install-recommends make && "
-# The program of README, as a reader would copy it.
-PROGRAM = r"""sed -n '/^## In ten lines/,/^```$/p' README.md | sed '1,/^```python/d; /^```$/d' >example.py"""
+RUN_PROGRAM = (
+    "python3 tests/fresh/program.py >example.py && "
+    "timeout 60 .venv/bin/mpiexec -n 4 .venv/bin/python example.py"
+)
 
 CASES = [
     *both("demo"),
-    Case("program", f"make build && {PROGRAM} && .venv/bin/mpiexec -n 4 .venv/bin/python example.py"),
+    Case(
+        "program", f"make build && {PROGRAM} && .venv/bin/mpiexec -n 4 .venv/bin/python example.py"
+    ),
     Case("jobs", "make -j4 demo"),
     *both("spaces", "-d", "/home/fresh/a folder of mine"),
     Case("no-compiler", "make demo", ("-x", COMPILER)),
