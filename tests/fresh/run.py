@@ -59,9 +59,7 @@ RUN_PROGRAM = (
 
 CASES = [
     *both("demo"),
-    Case(
-        "program", f"make build && {PROGRAM} && .venv/bin/mpiexec -n 4 .venv/bin/python example.py"
-    ),
+    Case("program", f"make build && {RUN_PROGRAM}"),
     Case("jobs", "make -j4 demo"),
     *both("spaces", "-d", "/home/fresh/a folder of mine"),
     Case("no-compiler", "make demo", ("-x", COMPILER)),
