@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The order in which make does its work where nothing has been set up yet."""
+
+import re
+import subprocess
+
+import pytest
+from launch import ROOT, environment
+
+COMPILES = re.compile(r"^(gcc|clang) .*\.c |setup\.py")
+
+
+def plan(*arguments):
+    """Return what make would do in a tree where nothing has been made, one job at a time."""
+    command = ["make", "--dry-run", "--always-make", "VENV=no/venv", *arguments]
+    env = environment({"MAKEFLAGS": None, "MAKELEVEL": None, "CC": None})
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("goal", ["demo", "test", "test-2", "provider", "check-c", "asan", "fuzz"])
+def test_set_up_comes_before_whatever_is_compiled(goal):
+    lines = plan(goal)
+    first = next(i for i, line in enumerate(lines) if COMPILES.search(line))
+    assert any(line.startswith(".ci/environment ") for line in lines[:first]), lines[: first + 1]
+
+
+def test_whatever_is_compiled_waits_for_the_set_up():
+    """With several jobs at once, too: each rule that compiles has the set-up before it."""
+    goals = ["test", "asan", "tsan", "fuzz"]
+    rules, recipe = {}, None
+    for line in plan("--print-data-base", *goals):
+        if match := re.match(r"(build/[^:=]*):(?!=)(.*)", line):
+            recipe = rules.setdefault(match[1], [match[2], ""])
+        elif line.startswith("\t") and recipe:
+            recipe[1] += line
+        elif not line:
+            recipe = None
+    before = {name: set(words.replace("|", "").split()) for name, (words, _) in rules.items()}
+
+    def waits(name):
+        return "no/venv/.runs" in before[name] or any(
+            waits(other) for other in before[name] if other in rules
+        )
+
+    compiled = [name for name, (_, text) in rules.items() if re.search(r"\$\(C(C|LANG)\)", text)]
+    assert len(compiled) > 150
+    assert [name for name in compiled if not waits(name)] == []
+
+
+def test_the_demo_installs_no_tools_of_ours():
+    lines = plan("demo")
+    assert not [line for line in lines if line.startswith(".ci/environment no/venv test")]
+    assert not [line for line in lines if "provider" in line]
