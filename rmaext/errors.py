@@ -294,7 +294,7 @@ def pack(exc: BaseException) -> dict[str, Any]:
 def unpack(record: dict[str, Any], text: str) -> Exception:
     """Return the exception that another rank described, with other words."""
     name, code, call, rank = (record.get(key) for key in ("type", "errno", "call", "rank"))
-    number = code if isinstance(code, int) else 0
+    number = code if isinstance(code, int) and 0 < code < 1 << 31 else 0
     cls = _NAMED.get(name, RmaError) if isinstance(name, str) else RmaError
     if not issubclass(cls, RmaError):
         return cls(number, text) if issubclass(cls, OSError) and number else cls(text)
