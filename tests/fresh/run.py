@@ -56,6 +56,8 @@ RUN_PROGRAM = (
     "python3 tests/fresh/program.py >example.py && "
     "timeout 60 .venv/bin/mpiexec -n 4 .venv/bin/python example.py"
 )
+# What newer compilers, headers and Pythons have a say in.
+NEWER = "make -j4 develop && make test-2 ARGS='tests/test_rma.py tests/test_atomic.py tests/test_hot.py'"
 
 CASES = [
     *both("demo"),
@@ -84,8 +86,24 @@ CASES = [
         "ln -s /root/.pyenv/versions/3.9.18/bin/python3 /usr/local/bin/python3 && make demo",
         sentence="Python 3.9.* is too old",
     ),
+    Case(
+        "not-linux",
+        "printf '#!/bin/sh\necho Darwin\n' >/usr/local/bin/uname && "
+        "chmod +x /usr/local/bin/uname && make demo",
+        sentence="this is Darwin.*Linux only",
+    ),
+    Case(
+        "spaces-test",
+        "make -j4 develop && make test-2 ARGS=tests/test_rma.py && make test-serial "
+        "ARGS='tests/test_demanding.py tests/test_make.py tests/test_info.py tests/test_run.py'",
+        ("-d", "/home/fresh/a folder of mine"),
+    ),
     *both("trixie", base="trixie", before=MAKE),
     *both("forky", base="forky", before=MAKE),
+    *(
+        Case(f"{release}-test", MAKE + NEWER, base=release, limit=1200)
+        for release in ("trixie", "forky")
+    ),
     Case("test-mpich", "make test", limit=5400),
     Case("test-openmpi", "make test MPI=openmpi", limit=5400),
 ]
