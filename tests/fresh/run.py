@@ -57,7 +57,10 @@ RUN_PROGRAM = (
     "timeout 60 .venv/bin/mpiexec -n 4 .venv/bin/python example.py"
 )
 # What newer compilers, headers and Pythons have a say in.
-NEWER = "make -j4 develop && make test-2 ARGS='tests/test_rma.py tests/test_atomic.py tests/test_hot.py'"
+NEWER = (
+    "make -j4 develop && make test-2 "
+    "ARGS='tests/test_rma.py tests/test_atomic.py tests/test_hot.py'"
+)
 
 CASES = [
     *both("demo"),
