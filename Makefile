@@ -64,9 +64,15 @@ build: $(VENV)/.runs build/.extension
 
 develop: build $(VENV)/.tests provider
 
+# A tree that was moved, or whose Python is gone, is set up anew.
+STALE = [ -e $(VENV)/.runs ] && { [ ! -x $(PYTHON) ] || [ "$$(cat $(VENV)/.runs)" != "$$(pwd -P)" ]; }
+ifneq ($(shell $(STALE) && echo stale),)
+.PHONY: $(VENV)/.runs
+endif
+
 $(VENV)/.runs: setup.cfg .ci/environment .ci/packages
 	@.ci/environment $(VENV) $(MPI)
-	@touch build/.extension $@
+	@touch build/.extension && pwd -P >$@
 
 $(VENV)/.tests: $(VENV)/.runs | build/.extension
 	@.ci/environment $(VENV) test

@@ -69,6 +69,7 @@ CASES = [
     *both("spaces", "-d", "/home/fresh/a folder of mine"),
     Case("no-compiler", "make demo", ("-x", COMPILER)),
     Case("sudo", "make demo", ("-u", "scientist", "-S")),
+    Case("moved", "make demo && mv ../rmaext ../moved && cd ../moved && make demo"),
     Case("no-home", "make demo", ("-E", "-u HOME")),
     Case(
         "nameless",  # as in containers that give a number for the user
