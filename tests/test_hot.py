@@ -558,7 +558,8 @@ def allocated() -> int:
     Its thousands of entries hold names, also those that C makes anew each time, such
     as NumPy for each dtype that it prints.
     """
-    sys._clear_type_cache()
+    clear = getattr(sys, "_clear_internal_caches", None)  # since Python 3.13
+    (clear or sys._clear_type_cache)()
     gc.collect()
     return sys.getallocatedblocks()
 
