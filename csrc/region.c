@@ -6,6 +6,7 @@
  */
 #define _GNU_SOURCE
 #include "internal.h"
+#include "compat.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -69,7 +70,7 @@ static int open_eq(struct rmaext_fabric *f)
 
 	if (ret)
 		return ret;
-	ret = fi_domain_bind(f->domain, &eq->fid, FI_REG_MR);
+	ret = fi_domain_bind(f->domain, &eq->fid, RMX_REG_MR);
 	if (ret)
 		fi_close(&eq->fid);
 	else
