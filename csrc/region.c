@@ -30,7 +30,7 @@
  */
 void rmx_touch(void *addr, size_t len, bool writable)
 {
-	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	const size_t page = (size_t)rmx_page();
 	char *start = (char *)addr - (uintptr_t)addr % page;
 	char *end = (char *)addr + len;
 

@@ -15,7 +15,9 @@
 #define _GNU_SOURCE
 #endif
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
+#include <link.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -542,6 +544,20 @@ static inline int run_all(const char *path)
 	return failed;
 }
 
+/* Where the dynamic linker finds it; else a name that is missing. */
+static inline const char *system_library(void)
+{
+	struct link_map *map;
+	void *handle;
+
+	leaky(true);
+	handle = dlopen("libfabric.so.1", RTLD_LAZY | RTLD_LOCAL);
+	leaky(false);
+	if (!handle || dlinfo(handle, RTLD_DI_LINKMAP, &map))
+		return "libfabric.so.1";
+	return map->l_name;
+}
+
 int main(int argc, char **argv)
 {
 	const char *only = getenv("RMAEXT_LIBFABRIC");
@@ -558,7 +574,7 @@ int main(int argc, char **argv)
 		only = argv[1];
 	if (only && *only)
 		return run_all(only) != 0;
-	failed += run_all("/usr/lib/x86_64-linux-gnu/libfabric.so.1");
+	failed += run_all(system_library());
 	failed += run_all(".venv/lib/mpich/libfabric.so.1");
 	return failed != 0;
 }
