@@ -7,9 +7,6 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 #define KIB ((uint64_t)1 << 10)
 #define MIB ((uint64_t)1 << 20)
 #define SIZE ((size_t)1 << 20)
@@ -296,25 +293,6 @@ static uint64_t resident(const char *addr, uint64_t len)
 	return there / rmx_page();
 }
 
-/* Emulators take the request, and do nothing. */
-static bool can_populate(void)
-{
-	const uint64_t page = rmx_page();
-	unsigned char there = 0;
-	void *at = mmap(NULL, page, PROT_READ | PROT_WRITE,
-			MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	CHECK(at != MAP_FAILED);
-	if (madvise(at, page, MADV_POPULATE_WRITE))
-		there = 1; /* as Linux before 5.14: the library touches them */
-	else
-		OK(mincore(at, page, &there));
-	munmap(at, page);
-	if (!(there & 1))
-		printf("MADV_POPULATE_WRITE does nothing: not tested\n");
-	return there & 1;
-}
-
 static void pages(void)
 {
 	rmaext_arena *a = arena_open();
@@ -322,13 +300,13 @@ static void pages(void)
 	void *addr;
 	char *at;
 
+	if (!can_populate())
+		return;
 	leaky(true);
 	OK(rmaext_arena_allocate(a, len, &addr));
 	leaky(false);
 	at = addr;
 	EQUAL(resident(at, len), 0);
-	if (!can_populate())
-		return;
 	OK(rmaext_pages_populate(at + 10, 1, 1));
 	OK(rmaext_pages_populate(at + 2 * rmx_page() - 1, 2, 1));
 	OK(rmaext_pages_populate(at + len - 1, 1, 1));

@@ -23,7 +23,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -136,6 +138,44 @@ static inline int entries_of(const char *folder)
 		n++;
 	closedir(dir);
 	return n;
+}
+
+/* -- what some sandboxes and emulators lack */
+
+static inline bool has_copies(void)
+{
+	char from = 1, to = 0;
+	struct iovec local = {&to, 1}, remote = {&from, 1};
+
+	if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1)
+		return true;
+	CHECK(errno == ENOSYS || errno == EPERM);
+	printf("process_vm_readv: %s: not tested\n", strerror(errno));
+	return false;
+}
+
+/*
+ * qemu-user takes MADV_POPULATE_WRITE and does nothing, and with larger pages
+ * than the machine's its mincore writes more bytes than one a page.
+ */
+static inline bool can_populate(void)
+{
+	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	unsigned char there[64] = {0};
+	char *at = mmap(NULL, page, PROT_READ | PROT_WRITE,
+			MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	bool can;
+
+	CHECK(at != MAP_FAILED);
+	there[1] = 2;
+	if (madvise(at, page, 23)) /* before Linux 5.14: they are touched */
+		*at = 1;
+	OK(mincore(at, page, there));
+	munmap(at, page);
+	can = (there[0] & 1) && there[1] == 2;
+	if (!can)
+		printf("MADV_POPULATE_WRITE or mincore lies: not tested\n");
+	return can;
 }
 
 /* -- a window of one rank, over one or two endpoints of this process */

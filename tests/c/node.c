@@ -11,7 +11,6 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 
 #include <linux/sched.h>
 
@@ -424,19 +423,6 @@ static int reach_of_pid(const struct child *c, int64_t pid)
 
 	process.pid = pid;
 	return reach_of(c, process);
-}
-
-/* Some sandboxes and emulators have no copies between processes. */
-static bool has_copies(void)
-{
-	char from = 1, to = 0;
-	struct iovec local = {&to, 1}, remote = {&from, 1};
-
-	if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1)
-		return true;
-	CHECK(errno == ENOSYS || errno == EPERM);
-	printf("no process_vm_readv, %s: not tested\n", strerror(errno));
-	return false;
 }
 
 /* Emulators do not tell the kernel of robust mutexes. */
