@@ -4,8 +4,8 @@
  * a process, from which blocks are carved. Peers reach them through
  * /proc/PID/fd, so nothing has a name, and nothing stays behind after a crash.
  *
- * The last page of each segment says whose it is; that of the first also tells
- * the peers whether its owner lives.
+ * The end of each segment says whose it is; that of the first also tells the
+ * peers whether its owner lives.
  */
 #define _GNU_SOURCE
 #include "arena.h"
@@ -123,7 +123,7 @@ static int map_file(struct rmx_segment *s, uint64_t size)
 
 static struct rmx_control *control_of(const struct rmx_segment *s)
 {
-	return (struct rmx_control *)(s->base + s->block.size - RMX_PAGE);
+	return (struct rmx_control *)(s->base + s->block.size - RMX_TAIL);
 }
 
 /* The caller holds the lock. */
@@ -134,13 +134,13 @@ static int grow(struct rmaext_arena *a, uint64_t len)
 	struct rmx_segment *s;
 	int ret;
 
-	_Static_assert(sizeof(struct rmx_control) <= 4096, "one page");
+	_Static_assert(sizeof(struct rmx_control) <= RMX_TAIL, "has room");
 	if (len > UINT64_MAX / 4)
 		return -ENOMEM;
 	if (size > LAST_DOUBLING)
 		size = LAST_DOUBLING;
 	if (size < len + RMX_HUGE_PAGE)
-		size = rmx_up(len + RMX_PAGE, RMX_HUGE_PAGE);
+		size = rmx_up(len + RMX_TAIL, RMX_HUGE_PAGE);
 	ret = rmx_segment_make(a, size, false, &s);
 	if (ret)
 		return ret;
@@ -148,7 +148,7 @@ static int grow(struct rmaext_arena *a, uint64_t len)
 	if (ret)
 		goto close;
 	memcpy(control_of(s)->nonce, a->nonce, sizeof(a->nonce));
-	s->room = size - RMX_PAGE;
+	s->room = size - RMX_TAIL;
 	ret = rmx_extent_add(&a->extents, s->base, s->room);
 	if (ret)
 		goto unmap;
@@ -239,8 +239,9 @@ void rmaext_arena_describe(rmaext_arena *a, struct rmaext_process *process_p)
 
 int rmaext_arena_allocate(rmaext_arena *a, uint64_t len, void **addr_p)
 {
+	const uint64_t page = rmx_page();
 	uint64_t align = len >= RMX_HUGE_PAGE ? RMX_HUGE_PAGE
-			 : len >= RMX_PAGE    ? RMX_PAGE
+			 : len >= page	      ? page
 					      : RMX_LINE;
 	char *addr = NULL;
 	int ret = 0;
@@ -287,20 +288,17 @@ static struct rmx_segment *segment_of(struct rmaext_arena *a, const void *addr,
 	return s ? s : among(a->segments, addr, len);
 }
 
-/* Zeros again: its pages go back to the system, its edges are wiped. */
-static void clear(char *addr, uint64_t len)
+/* Zeros again: whole pages go back to the system, the kernel wipes the edges.
+ */
+static void clear(struct rmaext_arena *a, char *addr, uint64_t len)
 {
-	char *first = (char *)(uintptr_t)rmx_up((uintptr_t)addr, RMX_PAGE);
-	char *end = addr + len;
-	char *last = end - (uintptr_t)end % RMX_PAGE;
+	const struct rmx_segment *s = among(a->segments, addr, len);
 
 	if (len < GIVE_BACK ||
-	    madvise(first, (size_t)(last - first), MADV_REMOVE)) {
+	    fallocate((int)s->block.fd,
+		      FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+		      (off_t)(addr - s->base), (off_t)len))
 		memset(addr, 0, len);
-		return;
-	}
-	memset(addr, 0, (size_t)(first - addr));
-	memset(last, 0, (size_t)(end - last));
 }
 
 void rmaext_arena_free(rmaext_arena *a, void *addr)
@@ -316,7 +314,7 @@ void rmaext_arena_free(rmaext_arena *a, void *addr)
 	if (s && s->base == (char *)addr) {
 		rmx_place_end(s);
 	} else if (e) {
-		clear(addr, e->len);
+		clear(a, addr, e->len);
 		rmx_extent_free(&a->extents, e);
 	}
 	pthread_mutex_unlock(&a->lock);

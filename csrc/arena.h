@@ -5,7 +5,6 @@
 
 #include "near.h"
 
-#define RMX_PAGE ((uint64_t)4096)
 #define RMX_HUGE_PAGE ((uint64_t)2 << 20)
 #define RMX_BINS 64
 

@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
@@ -58,6 +59,9 @@ int rmx_fail(int code, int64_t rank, const char *call, const char *format, ...)
 	RMX_PRINTF(4);
 int rmx_fail_record(const struct rmaext_error *record);
 
+/* library.c; NULL: it has none of that name and version */
+void *rmx_symbol(void *handle, const char *name, const char *version);
+
 /* signals.c: around everything that may start a provider */
 struct rmx_signals *rmx_signals_hold(void);
 void rmx_signals_give_back(struct rmx_signals *signals);
@@ -68,14 +72,27 @@ bool rmx_gate_try(struct rmx_gate *gate); /* without an error record */
 void rmx_gate_leave(struct rmx_gate *gate);
 int rmx_gate_shut(struct rmx_gate *gate);
 
-/* Aligned elements in one piece; others may look at them meanwhile. */
+/* The kernel's, which mmap and its kin work in: 4, 16 or 64 KiB. */
+static inline uint64_t rmx_page(void)
+{
+	return (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/*
+ * Aligned elements in one piece; others may look at them, and change them,
+ * meanwhile. Who gets one that tells of others finds those: acquire.
+ */
 #define RMX_COPY_AS(type)                                              \
 	do {                                                           \
 		type value;                                            \
                                                                        \
 		if ((uintptr_t)to % sizeof(value))                     \
 			break;                                         \
-		memcpy(&value, from, sizeof(value));                   \
+		if ((uintptr_t)from % sizeof(value))                   \
+			memcpy(&value, from, sizeof(value));           \
+		else                                                   \
+			value = __atomic_load_n((const type *)from,    \
+						__ATOMIC_ACQUIRE);     \
 		__atomic_store_n((type *)to, value, __ATOMIC_RELAXED); \
 		return;                                                \
 	} while (0)

@@ -7,9 +7,25 @@
 #include <string.h>
 
 #include <rdma/fabric.h>
+#include <rdma/fi_domain.h>
 
 /* The headers' version; asking for more breaks on 2.x built with 1.17. */
 #define RMX_FI_VERSION FI_VERSION(1, 17)
+
+/*
+ * Deprecated, and what providers of 1.x still go by. The headers of 2.x warn of
+ * each use, which no option silences; the values are the ABI's.
+ */
+#define RMX_MR_BASIC (1 << 0)
+#define RMX_MR_SCALABLE (1 << 1)
+#define RMX_LOCAL_MR ((uint64_t)1 << 55)
+#define RMX_REG_MR ((uint64_t)1 << 59)
+#if FI_MAJOR_VERSION < 2
+_Static_assert(RMX_MR_BASIC == FI_MR_BASIC, "FI_MR_BASIC");
+_Static_assert(RMX_MR_SCALABLE == FI_MR_SCALABLE, "FI_MR_SCALABLE");
+_Static_assert(RMX_LOCAL_MR == FI_LOCAL_MR, "FI_LOCAL_MR");
+_Static_assert(RMX_REG_MR == FI_REG_MR, "FI_REG_MR");
+#endif
 
 /*
  * fi_* settings for a copy of libfabric that nobody has initialised. rxm 2.x

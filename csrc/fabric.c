@@ -27,9 +27,9 @@ struct fi_info *rmx_hints(struct rmaext_library *lib, const char *provider,
 	if (!hints)
 		return NULL;
 	hints->caps = FI_MSG | FI_RMA;
-	hints->mode = FI_CONTEXT | FI_CONTEXT2 | (mr_basic ? FI_LOCAL_MR : 0);
+	hints->mode = FI_CONTEXT | FI_CONTEXT2 | (mr_basic ? RMX_LOCAL_MR : 0);
 	hints->ep_attr->type = FI_EP_RDM;
-	hints->domain_attr->mr_mode = mr_basic ? (int)FI_MR_BASIC : MR_MODES;
+	hints->domain_attr->mr_mode = mr_basic ? RMX_MR_BASIC : MR_MODES;
 	/* origins post while the progress thread reads the CQ */
 	hints->domain_attr->threading = FI_THREAD_SAFE;
 	hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
@@ -164,11 +164,11 @@ int rmaext_fabric_open(rmaext_library *lib,
 		goto close;
 
 	f->mr_mode = (uint64_t)f->info->domain_attr->mr_mode;
-	if (f->mr_mode & FI_MR_BASIC)
+	if (f->mr_mode & RMX_MR_BASIC)
 		f->mr_mode |= MR_BASIC_MEANS;
-	if (f->info->mode & FI_LOCAL_MR)
+	if (f->info->mode & RMX_LOCAL_MR)
 		f->mr_mode |= FI_MR_LOCAL;
-	f->mr_mode &= ~(uint64_t)FI_MR_SCALABLE; /* demands nothing */
+	f->mr_mode &= ~(uint64_t)RMX_MR_SCALABLE; /* demands nothing */
 	f->key_size = f->info->domain_attr->mr_key_size;
 	f->chunk = f->info->ep_attr->max_msg_size;
 	if (f->chunk > (size_t)4 << 20) /* progress shows within a transfer */

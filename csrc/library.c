@@ -14,13 +14,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+/*
+ * musl knows no versions: there the newest is had, which is that of the headers
+ * of the same distribution.
+ */
+void *rmx_symbol(void *handle, const char *name, const char *version)
+{
+#ifdef __GLIBC__
+	return dlvsym(handle, name, version);
+#else
+	(void)version;
+	return dlsym(handle, name);
+#endif
+}
+
 static int take(struct rmaext_library *lib, const char *name,
 		const char *version, void *function_p)
 {
-	void *symbol = dlvsym(lib->handle, name, version);
+	void *symbol = rmx_symbol(lib->handle, name, version);
 
 	if (!symbol)
-		return rmx_fail(-FI_ENOENT, RMX_NO_RANK, "dlvsym",
+		return rmx_fail(-FI_ENOENT, RMX_NO_RANK, "dlsym",
 				"%s@%s is missing: not a libfabric >= 1.5?",
 				name, version);
 	/* a data pointer to a function pointer, which POSIX allows */

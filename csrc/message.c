@@ -11,7 +11,7 @@
 #include "wire.h"
 
 _Static_assert(sizeof(struct rmx_box) % 4096 == 0,
-	       "whole pages, so that few are touched");
+	       "whole pages, so that few are touched; of larger ones, parts");
 
 /* Where that is demanded, they are registered as they come into use. */
 static struct rmx_box *box_new(struct rmaext_fabric *f)

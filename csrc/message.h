@@ -88,7 +88,7 @@ struct rmx_reply {
 /* The longest message, and what has room for it with the longest reply. */
 #define RMX_HEADERS (sizeof(struct rmx_request) + sizeof(struct rmx_range))
 #define RMX_LONGEST (RMX_HEADERS + RMX_MOST)
-#define RMX_LANDING ((RMX_LONGEST + 128 + RMX_MOST + 4095) & ~(size_t)4095)
+#define RMX_LANDING (RMX_LONGEST + 128 + RMX_MOST)
 
 enum rmx_state {
 	RMX_FREE,

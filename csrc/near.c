@@ -24,8 +24,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define PAGE ((uint64_t)4096)
-
 /* One segment of a peer, mapped here for as long as this process lives. */
 struct rmx_mapping {
 	uint64_t inode, size;
@@ -41,7 +39,7 @@ static int map_segment(struct rmaext_near *near,
 	char path[64], *base;
 	int fd, ret = 0;
 
-	if (block->size < PAGE || block->size % PAGE)
+	if (block->size < RMX_TAIL || block->size % rmx_page())
 		return -EPROTO;
 	snprintf(path, sizeof(path), "/proc/%d/fd/%lld", (int)near->pid,
 		 (long long)block->fd);
@@ -65,7 +63,7 @@ static int map_segment(struct rmaext_near *near,
 	close(fd);
 	if (ret)
 		return ret;
-	control = (struct rmx_control *)(base + block->size - PAGE);
+	control = (struct rmx_control *)(base + block->size - RMX_TAIL);
 	if (memcmp(control->nonce, near->nonce, sizeof(near->nonce))) {
 		munmap(base, block->size);
 		return -ESTALE;
@@ -111,8 +109,9 @@ int rmaext_near_map(rmaext_near *near, const struct rmaext_block *block,
 	char *base = NULL;
 	int ret = -EPROTO;
 
-	if (block->size >= PAGE && block->offset <= block->size - PAGE &&
-	    len <= block->size - PAGE - block->offset) {
+	if (block->size >= RMX_TAIL &&
+	    block->offset <= block->size - RMX_TAIL &&
+	    len <= block->size - RMX_TAIL - block->offset) {
 		pthread_mutex_lock(&near->lock);
 		ret = segment(near, block, &base);
 		pthread_mutex_unlock(&near->lock);
@@ -157,7 +156,7 @@ int rmaext_near_open(const struct rmaext_process *process, int pidfd,
 		near->reach |= RMAEXT_CAN_MAP;
 		near->control =
 			(struct rmx_control *)(base + process->first.size -
-					       PAGE);
+					       RMX_TAIL);
 	}
 	if (can_copy(near))
 		near->reach |= RMAEXT_CAN_COPY;

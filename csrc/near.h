@@ -11,7 +11,10 @@ struct rmx_bell {
 	_Alignas(RMX_LINE) atomic_uint rings;	  /* futex */
 };
 
-/* In the last page of each segment of an arena. */
+/* Bytes at the end of each segment: a unit of ours, pages may be larger. */
+#define RMX_TAIL ((uint64_t)4096)
+
+/* There. */
 struct rmx_control {
 	uint8_t nonce[RMX_TOKEN];
 	/* of the first segment only: */

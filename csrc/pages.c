@@ -16,7 +16,7 @@
 /* From the start of a page. */
 static char *whole_pages(const void *addr, uint64_t *len)
 {
-	const uint64_t skip = (uintptr_t)addr % (uint64_t)sysconf(_SC_PAGESIZE);
+	const uint64_t skip = (uintptr_t)addr % rmx_page();
 
 	*len += skip;
 	return (char *)(uintptr_t)addr - skip;
@@ -24,7 +24,7 @@ static char *whole_pages(const void *addr, uint64_t *len)
 
 int rmaext_pages_resident(const void *addr, uint64_t len, uint64_t *bytes_p)
 {
-	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	const uint64_t page = rmx_page();
 	char *at = whole_pages(addr, &len);
 	const char *end = at + len;
 	unsigned char there[BATCH];
@@ -49,7 +49,7 @@ int rmaext_pages_resident(const void *addr, uint64_t len, uint64_t *bytes_p)
 /* Before Linux 5.14; an atomic no-change, as peers may update. */
 static void touch(char *at, uint64_t len, bool write)
 {
-	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	const uint64_t page = rmx_page();
 
 	for (uint64_t i = 0; i < len; i += page) {
 		if (write)

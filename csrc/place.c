@@ -44,7 +44,7 @@ static int sign(const struct rmaext_arena *a, const struct rmx_segment *s,
 
 	if (end == MAP_FAILED)
 		return -errno;
-	memcpy(((struct rmx_control *)(end + unit - RMX_PAGE))->nonce, a->nonce,
+	memcpy(((struct rmx_control *)(end + unit - RMX_TAIL))->nonce, a->nonce,
 	       sizeof(a->nonce));
 	munmap(end, unit);
 	return 0;
@@ -85,7 +85,7 @@ static int map_at(struct rmx_segment *s, uint64_t len, char *wanted, int how)
 	s->base = base;
 	s->mapped = len;
 	s->room =
-		len < s->block.size - RMX_PAGE ? len : s->block.size - RMX_PAGE;
+		len < s->block.size - RMX_TAIL ? len : s->block.size - RMX_TAIL;
 	return 0;
 }
 
@@ -94,8 +94,8 @@ static int place(struct rmaext_arena *a, uint64_t len, char *wanted, int how,
 		 char **addr_p)
 {
 	const bool huge = how & RMAEXT_HUGE;
-	const uint64_t unit = huge ? RMX_HUGE_PAGE : RMX_PAGE;
-	const uint64_t size = rmx_up(len + RMX_PAGE, unit);
+	const uint64_t unit = huge ? RMX_HUGE_PAGE : rmx_page();
+	const uint64_t size = rmx_up(len + RMX_TAIL, unit);
 	struct rmx_segment *s = idle(a, size, huge);
 	int ret = 0;
 

@@ -136,10 +136,11 @@ static int drain(struct rmaext_fabric *f)
 		rmx_executor_retry(f);
 	if (rmx_backlog_waits(f))
 		rmx_backlog_push(f);
-	if (total && atomic_load(&f->progress.followers))
-		rmx_futex_wake(&f->progress.turn);
-	if (total)
-		tell(f);
+	if (total) {
+		tell(f); /* a fence, too: followers look at what was counted */
+		if (atomic_load(&f->progress.followers))
+			rmx_futex_wake(&f->progress.turn);
+	}
 	return total;
 }
 

@@ -71,6 +71,7 @@ static void landing_clear(struct rmx_executor *ex, struct rmx_landing *landing)
 		ex->fat++;
 	}
 	if (landing->fat && ex->fat > RMX_FAT) {
+		/* pages of 64 KiB at most; of larger ones, they stay */
 		madvise(landing->data + RMX_THIN, RMX_LANDING - RMX_THIN,
 			MADV_DONTNEED);
 		landing->fat = false;

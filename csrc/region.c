@@ -6,6 +6,7 @@
  */
 #define _GNU_SOURCE
 #include "internal.h"
+#include "compat.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -29,7 +30,7 @@
  */
 void rmx_touch(void *addr, size_t len, bool writable)
 {
-	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	const size_t page = (size_t)rmx_page();
 	char *start = (char *)addr - (uintptr_t)addr % page;
 	char *end = (char *)addr + len;
 
@@ -69,7 +70,7 @@ static int open_eq(struct rmaext_fabric *f)
 
 	if (ret)
 		return ret;
-	ret = fi_domain_bind(f->domain, &eq->fid, FI_REG_MR);
+	ret = fi_domain_bind(f->domain, &eq->fid, RMX_REG_MR);
 	if (ret)
 		fi_close(&eq->fid);
 	else

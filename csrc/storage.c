@@ -45,7 +45,7 @@ struct rmaext_storage {
 
 int rmaext_storage_write(void *addr, uint64_t len)
 {
-	const uint64_t skip = (uintptr_t)addr % (uint64_t)sysconf(_SC_PAGESIZE);
+	const uint64_t skip = (uintptr_t)addr % rmx_page();
 
 	return msync((char *)addr - skip, len + skip, MS_SYNC) ? -errno : 0;
 }

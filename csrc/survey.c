@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include "internal.h"
 
-#include <dlfcn.h>
 #include <rdma/fi_atomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -124,14 +123,14 @@ int rmaext_settings(rmaext_library *lib, char *buf, size_t *len)
 {
 	__typeof__(fi_getparams) *getparams;
 	__typeof__(fi_freeparams) *freeparams;
-	void *get = dlvsym(lib->handle, "fi_getparams", "FABRIC_1.0");
-	void *release = dlvsym(lib->handle, "fi_freeparams", "FABRIC_1.0");
+	void *get = rmx_symbol(lib->handle, "fi_getparams", "FABRIC_1.0");
+	void *release = rmx_symbol(lib->handle, "fi_freeparams", "FABRIC_1.0");
 	struct fi_param *params;
 	size_t size = *len, used = 0;
 	int count, ret;
 
 	if (!get || !release)
-		return rmx_fail(-FI_ENOSYS, RMX_NO_RANK, "dlvsym",
+		return rmx_fail(-FI_ENOSYS, RMX_NO_RANK, "dlsym",
 				"fi_getparams is missing");
 	memcpy(&getparams, &get, sizeof(get));
 	memcpy(&freeparams, &release, sizeof(release));

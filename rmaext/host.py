@@ -41,7 +41,8 @@ def _namespace(kind: str) -> str:
 
 def _start_time(pid: int | str) -> int:
     """Return when a process started, in clock ticks since boot."""
-    text = Path(f"/proc/{pid}/stat").read_text()
+    # of its first thread: qemu-user makes up what a process reads at /proc/self/stat
+    text = Path(f"/proc/{pid}/task/{pid}/stat").read_text()
     return int(text.rpartition(")")[2].split()[19])  # field 22; the name may hold spaces
 
 
@@ -103,7 +104,7 @@ class Hello:
             pids=_namespace("pid"),
             pid=os.getpid(),
             # in a /proc of another pid namespace the own number is somebody else's
-            started=_start_time("self"),
+            started=_start_time(os.readlink("/proc/self")),
             node=config.node,
             beacon=beacon,
             secret=secrets.token_hex(16),

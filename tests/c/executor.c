@@ -291,6 +291,8 @@ static void by_system_call(void)
 	rmaext_window *w;
 	struct pair p;
 
+	if (!has_copies())
+		return;
 	pair_open(&p, (struct rig_options){0});
 	w = here(&p, (struct lie){.route = RMAEXT_CMA, .near = &self});
 	scaled(w, &p.r);
@@ -911,6 +913,7 @@ static void changed(void)
 	static uint64_t values[N], results[N];
 	struct rmaext_near self = {.pid = getpid()};
 	rmaext_window *windows[3];
+	const int routes = has_copies() ? 3 : 2;
 	atomic_bool stop;
 	struct worker one = {.offsets = offsets, .stop = &stop};
 	struct pair p;
@@ -922,7 +925,7 @@ static void changed(void)
 	windows[2] = here(&p, (struct lie){.route = RMAEXT_CMA, .near = &self});
 	OK(pthread_create(&one.thread, NULL, shifter, &one));
 	for (int i = 0; i < 240; i++) {
-		int ret = many(windows[i % 3], i % 4, RMAEXT_UINT64, 8, N,
+		int ret = many(windows[i % routes], i % 4, RMAEXT_UINT64, 8, N,
 			       offsets, values, results);
 
 		CHECK(!ret || ret == -ERANGE || ret == -FI_EINVAL);

@@ -48,6 +48,12 @@ static void rig_with(struct rig *r, uint64_t count)
 	free(first);
 }
 
+/* Without pages that are there, the provider refuses in that mode. */
+static bool has_pages(void)
+{
+	return !strstr(getenv("DEMAND_MODE"), "verbs") || can_populate();
+}
+
 static void known(void)
 {
 	struct rmaext_stats before, after;
@@ -56,6 +62,8 @@ static void known(void)
 	struct rig r;
 
 	CHECK(out);
+	if (!has_pages())
+		return;
 	rig_with(&r, 8);
 	before = stats_of(&r);
 	EQUAL(rmaext_origin_know(r.origin, a, 0, 0, &token), -FI_EINVAL);
@@ -127,6 +135,7 @@ static void limits(void)
 		free(at[i]);
 	}
 	EQUAL(more(&r, &before), 0);
+	OK(flush(r.window)); /* the copied ends of the puts are on their way */
 	rig_close(&r);
 }
 
@@ -139,6 +148,8 @@ static void same_address(void)
 	uint64_t token;
 	struct rig r;
 
+	if (!has_pages())
+		return;
 	rig_with(&r, 8);
 	before = stats_of(&r);
 	for (unsigned int i = 0; i < 5; i++) {
@@ -168,6 +179,8 @@ static void unknown(void)
 	struct rig r;
 
 	CHECK(out);
+	if (!has_pages())
+		return;
 	rig_with(&r, 8);
 	/* the first turn registers what messages go through */
 	for (size_t i = 0; i < 2 * COUNT(lengths); i++) {
@@ -257,6 +270,8 @@ static void threads(void)
 	uint64_t token;
 	struct rig r;
 
+	if (!has_pages())
+		return;
 	rig_with(&r, 3);
 	OK(put(r.window, 0, shared, LONG));
 	OK(rmaext_origin_know(r.origin, shared, LONG, 0, &token));

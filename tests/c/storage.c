@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 
-#define PAGE ((uint64_t)4096)
+#define PAGE ((uint64_t)sysconf(_SC_PAGESIZE))
 
 static atomic_int calls, inside, fails;
 static atomic_long nanoseconds; /* that each call takes */
@@ -80,7 +80,7 @@ static void await(struct rmx_block *block, int64_t done)
 
 static void asked(rmaext_arena *a)
 {
-	static char memory[3 * 4096];
+	static char memory[3 << 16]; /* three of the largest pages */
 	struct rmx_block *one = block_new(), *two = block_new();
 	rmaext_storage *s = NULL;
 	rmaext_file *first, *second;

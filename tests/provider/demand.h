@@ -24,6 +24,8 @@
 #include <rdma/fi_tagged.h>
 #include <rdma/providers/fi_prov.h>
 
+#include "compat.h"
+
 #define LOWER "tcp;ofi_rxm"
 #define DM_IOV 16	  /* pieces of one operation */
 #define DM_RAW_LIMIT 4096 /* bytes of a raw key */

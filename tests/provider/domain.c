@@ -136,7 +136,7 @@ static int domain_bind(struct fid *fid, struct fid *bound, uint64_t flags)
 {
 	struct dm_domain *d = domain_of(fid);
 
-	if (bound->fclass != FI_CLASS_EQ || !(flags & FI_REG_MR))
+	if (bound->fclass != FI_CLASS_EQ || !(flags & RMX_REG_MR))
 		return d->fid_ops->bind(fid, bound, flags);
 	if (d->eq || d->regions)
 		return dm_violated(DM_unbound, -FI_EINVAL,

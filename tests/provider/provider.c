@@ -299,9 +299,9 @@ static uint64_t offered(const struct fi_info *hints)
 {
 	uint64_t mode = (uint64_t)hints->domain_attr->mr_mode;
 
-	if (mode & FI_MR_BASIC)
+	if (mode & RMX_MR_BASIC)
 		mode |= FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-	if (hints->mode & FI_LOCAL_MR)
+	if (hints->mode & RMX_LOCAL_MR)
 		mode |= FI_MR_LOCAL;
 	return mode;
 }

@@ -32,7 +32,7 @@ void case_async(void) /* DEMAND_FAULT=mr_complete:3:ENOMEM */
 	expect(reg(window, PAGE, REMOTE, 7, &mr), -FI_ENOEQ, "no EQ");
 	GOOD(fi_eq_open(fabric, &attr, &eq, NULL));
 	GOOD(fi_eq_open(fabric, &attr, &late, NULL));
-	GOOD(fi_domain_bind(domain, &eq->fid, FI_REG_MR));
+	GOOD(fi_domain_bind(domain, &eq->fid, RMX_REG_MR));
 	GOOD(reg(window, PAGE, REMOTE, 7, &mr));
 	CHECK(fi_mr_key(mr) == FI_KEY_NOTAVAIL);
 	BAD("disabled", -FI_EKEYREJECTED, put(8, NULL, 0, 7));
@@ -44,7 +44,7 @@ void case_async(void) /* DEMAND_FAULT=mr_complete:3:ENOMEM */
 	GOOD(event(eq, other));
 	end(other);
 	BAD("unbound", -FI_EINVAL,
-	    fi_domain_bind(domain, &late->fid, FI_REG_MR));
+	    fi_domain_bind(domain, &late->fid, RMX_REG_MR));
 	GOOD(reg(more, PAGE, REMOTE, 8, &other));
 	expect(event(eq, other), -FI_EAVAIL, "a fault");
 	CHECK(fi_eq_readerr(eq, &error, 0) > 0);

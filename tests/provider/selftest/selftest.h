@@ -19,6 +19,8 @@
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 
+#include "compat.h"
+
 #define PAGE 4096
 #define ALL (FI_SEND | FI_RECV | FI_READ | FI_WRITE | REMOTE)
 #define REMOTE (FI_REMOTE_READ | FI_REMOTE_WRITE)
