@@ -99,6 +99,8 @@ ffibuilder.set_source(
     depends=["rmaext/_hot.h", *map(str, CSRC.glob("*.h"))],
     include_dirs=[str(CSRC), numpy.get_include()],
     py_limited_api=False,  # rmaext/_hot*.c need more
+    # A CFLAGS of the user's takes the place of Python's own flags, NDEBUG among them.
+    define_macros=[("NDEBUG", None)],
     extra_compile_args=["-std=c11", "-O2", "-g", "-Wall", "-fvisibility=hidden"],
     libraries=["dl", "pthread"],
 )

@@ -108,8 +108,11 @@ def outcome(function):
     with warnings.catch_warnings():
         # indices that name no element, as NumPy deems them now
         warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.filterwarnings("error", "Out of bound index found", DeprecationWarning)
         try:
             return function(), None
+        except DeprecationWarning:  # an IndexError in later releases of NumPy
+            return None, IndexError
         except (IndexError, ValueError) as exc:
             return None, type(exc)
 
