@@ -7,7 +7,6 @@ limit. Those with network namespaces need root.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import netns
 import pytest
 
 PROGRAMS = Path(__file__).parent / "programs"
-WHEEL = f"{sys.prefix}/lib/{launch.launcher()[1]}/libfabric.so.1"
+WHEEL = launch.wheel()
 
 LIBRARIES = [
     pytest.param("", id="preferred"),

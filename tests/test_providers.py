@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
 
 import launch
@@ -18,7 +17,7 @@ SYSTEM = next(
     (str(p) for p in sorted(Path("/usr/lib").glob("*-linux-gnu/libfabric.so.1"))),
     "/usr/lib64/libfabric.so.1",
 )
-WHEEL = str(Path(sys.prefix, "lib", launch.launcher()[1], "libfabric.so.1"))
+WHEEL = launch.wheel()
 LIBRARIES = {"system": SYSTEM, "wheel": WHEEL}
 
 MRAIL = {

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from .. import launcher
 from . import plots, report, run
 from .peers import FORMS
 
@@ -137,7 +138,7 @@ def forms_on(mpi: run.Mpi, route: str) -> list[str]:
 
 def main(options: argparse.Namespace) -> int:
     """Run the jobs and report. The exit status is 1 if one of them failed."""
-    if run.under_mpiexec():
+    if launcher.under_mpiexec():
         print("rmaext bench launches its own jobs: start it without mpiexec", file=sys.stderr)
         return 2
     try:
