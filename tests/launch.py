@@ -78,9 +78,10 @@ def _found() -> tuple[str, str]:
 
 
 def wheel() -> str:
-    """Return the path of the libfabric inside the MPI's wheel; it need not be there."""
+    """Return the path of the libfabric inside the MPI's wheel; "" if it is from no wheel."""
     folder = {"intelmpi": "lib"}.get(launcher()[1], f"lib/{launcher()[1]}")
-    return f"{sys.prefix}/{folder}/libfabric.so.1"
+    path = f"{sys.prefix}/{folder}/libfabric.so.1"
+    return path if os.path.exists(path) else ""
 
 
 def environment(changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
