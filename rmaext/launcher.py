@@ -53,8 +53,10 @@ def environment() -> dict[str, str]:
 def command(mpi: str, path: str, ranks: int) -> list[str]:
     """Return the start of a command that launches so many ranks of an MPI."""
     if os.path.basename(path) == "srun":
-        # A step must not wait for other steps, nor be refused for want of tasks.
-        return [path, f"--mpi={_SRUN[mpi]}", "--overlap", "--overcommit", "-n", str(ranks)]
+        # On this node, where the job's files are. It must not wait for other steps, nor be
+        # refused for want of tasks.
+        step = ["-N", "1", "-w", os.environ["SLURMD_NODENAME"], "--overlap", "--overcommit"]
+        return [path, f"--mpi={_SRUN[mpi]}", *step, "-n", str(ranks)]
     start = [path, "-n", str(ranks)]
     if mpi == "Open MPI":
         start += ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
@@ -65,7 +67,7 @@ def find() -> tuple[str, str]:
     """Return the path of a launcher for mpi4py's MPI, and that MPI's name.
 
     It is looked for beside Python, beside the MPI library, in PATH; then there is srun,
-    inside an allocation of Slurm. Raises LauncherError if none fits, ImportError or
+    on a node of a Slurm job. Raises LauncherError if none fits, ImportError or
     RuntimeError if there is no MPI.
     """
     import mpi4py
@@ -83,7 +85,7 @@ def find() -> tuple[str, str]:
         if its == mpi and (mpi != "Open MPI" or number == "{}.{}".format(*version)):
             return path, mpi
         others.append(f"{path} is {f'that of {its} {number}'.strip() if its else 'unknown'}")
-    srun = shutil.which("srun") if "SLURM_JOB_ID" in os.environ else None
+    srun = shutil.which("srun") if "SLURMD_NODENAME" in os.environ else None
     if srun:
         return srun, mpi
     name = f"{mpi} {'.'.join(map(str, version))}"

@@ -90,8 +90,8 @@ def test_says_what_there_is_where_none_fits(tmp_path):
 def test_srun_where_no_mpiexec_fits(tmp_path, vendor, way):
     launchers = {"srun": "slurm 22.05.8\n", "mpiexec": SAYS[""]}
     assert find(tmp_path, vendor, "5.0", launchers).startswith("none: ")  # outside of a job
-    found = find(tmp_path, vendor, "5.0", launchers, SLURM_JOB_ID="17")
-    assert found == f"{tmp_path}/srun --mpi={way} --overlap --overcommit -n 3"
+    found = find(tmp_path, vendor, "5.0", launchers, SLURMD_NODENAME="n1")
+    assert found == f"{tmp_path}/srun --mpi={way} -N 1 -w n1 --overlap --overcommit -n 3"
 
 
 def test_is_the_one_of_this_mpi():
