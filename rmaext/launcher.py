@@ -159,4 +159,7 @@ def _descendants(pid: int) -> Iterator[int]:
 
 
 if __name__ == "__main__":
-    print(*find(), sep="\n")
+    try:
+        print(*find(), sep="\n")
+    except LauncherError as exc:
+        sys.exit(str(exc))
