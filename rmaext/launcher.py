@@ -28,7 +28,7 @@ _JOB_VARIABLES = (
 # Debian has several MPIs beside each other, with one of them as mpiexec.
 _NAMES = ("mpiexec", "mpirun", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi")
 # Whose launcher it is, by what it says of its version.
-_SIGNS = {"Open MPI": "Open MPI", "Intel MPI": r"Intel\(R\) MPI", "MPICH": "HYDRA"}
+_SIGNS = {"Open MPI": "Open MPI|OpenRTE", "Intel MPI": r"Intel\(R\) MPI", "MPICH": "HYDRA"}
 # Slurm's own can start the ranks of any of them, in this way.
 _SRUN = {"Open MPI": "pmix", "Intel MPI": "pmi2", "MPICH": "pmi2"}
 

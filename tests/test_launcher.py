@@ -13,6 +13,7 @@ import pytest
 SAYS = {
     "MPICH": "HYDRA build details:\n    Version:  4.0.2\n",
     "Open MPI": "mpiexec (Open MPI) 4.1.4\n\nReport bugs to ...\n",
+    "OpenRTE": "mpiexec (OpenRTE) 4.1.4\n",  # Debian's, under that name
     "Intel MPI": "Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626\n",
     "": "mpiexec version 1.4.0\n",
 }
@@ -59,14 +60,15 @@ def find(tmp_path, vendor, version, launchers, **env):
         ("MPICH", "5.0.2", ""),
         ("Intel MPI", "2021.18.1", ""),
         ("Open MPI", "4.1.6", " --map-by :OVERSUBSCRIBE --bind-to none"),
+        ("OpenRTE", "4.1.6", " --map-by :OVERSUBSCRIBE --bind-to none"),
     ],
 )
 @pytest.mark.parametrize("name", ["mpiexec", "mpirun", "mpiexec.hydra"])
 def test_finds_it_among_others(tmp_path, name, vendor, version, more):
     names = [n for n in ("mpiexec", "mpirun", "mpiexec.mpich", "mpiexec.openmpi") if n != name]
-    others = [text for its, text in SAYS.items() if its != vendor]
-    launchers = dict(zip(names, others, strict=False)) | {name: SAYS[vendor]}
-    found = find(tmp_path, vendor, version, launchers)
+    own, vendor = SAYS[vendor], vendor.replace("OpenRTE", "Open MPI")
+    others = [text for its, text in SAYS.items() if its not in (vendor, "OpenRTE")]
+    found = find(tmp_path, vendor, version, dict(zip(names, others, strict=False)) | {name: own})
     assert found == f"{tmp_path}/{name} -n 3{more}"
 
 
