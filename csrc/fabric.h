@@ -17,6 +17,7 @@ struct rmaext_library {
 	__typeof__(fi_version) *version;
 	__typeof__(fi_strerror) *strerror;
 	bool tune;	      /* private copy, not initialised yet */
+	char path[4096];      /* without links */
 	char plugins[4096];   /* where its providers may be loaded from */
 	pthread_mutex_t lock; /* setenv around the first fi_getinfo */
 };

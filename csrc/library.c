@@ -72,6 +72,8 @@ int rmaext_library_open(const char *path, int shared, rmaext_library **lib_p)
 	if (slash)
 		snprintf(lib->plugins, sizeof(lib->plugins), "%.*s/libfabric",
 			 (int)(slash - path), path);
+	if (!realpath(path, lib->path))
+		lib->path[0] = '\0';
 	*lib_p = lib;
 	return 0;
 
@@ -103,6 +105,70 @@ const char *rmaext_strerror(const rmaext_library *lib, int code)
 	return lib->strerror(code < 0 ? -code : code);
 }
 
+/* Does that folder, or the one that holds it, have a libfabric, not this one?
+ */
+static bool is_of_another(const struct rmaext_library *lib, const char *folder,
+			  int length)
+{
+	static const char *const places[] = {"", "/.."};
+	char path[4096], real[4096]; /* PATH_MAX */
+
+	for (size_t i = 0; i < 2; i++) {
+		snprintf(path, sizeof(path), "%.*s%s/libfabric.so.1", length,
+			 folder, places[i]);
+		if (realpath(path, real))
+			return strcmp(real, lib->path);
+	}
+	return false;
+}
+
+/*
+ * Should this variable be ours for a moment? Not what the user has set; but
+ * mpi4py, and Intel MPI's scripts, let FI_PROVIDER_PATH name the plug-ins of
+ * Intel MPI's libfabric.
+ */
+static bool is_to_be_set(const struct rmaext_library *lib, const char *name)
+{
+	const char *value = getenv(name);
+
+	if (!value)
+		return true;
+	if (strcmp(name, "FI_PROVIDER_PATH"))
+		return false;
+	for (const char *at = value;; at++) {
+		size_t length = strcspn(at, ":");
+
+		if (length && is_of_another(lib, at, (int)length))
+			return true;
+		at += length;
+		if (!*at)
+			return false;
+	}
+}
+
+/*
+ * Intel MPI's copy offers tcp;ofi_rxm to who asks for no provider, and to
+ * nobody who names it. Callers look at the names of what they get.
+ */
+static int unnamed(struct rmaext_library *lib, const char *node, uint64_t flags,
+		   const struct fi_info *hints, struct fi_info **info_p)
+{
+	struct fi_info *any;
+	int ret;
+
+	if (!hints->fabric_attr->prov_name ||
+	    !strchr(hints->fabric_attr->prov_name, ';'))
+		return -FI_ENODATA;
+	any = lib->dupinfo(hints);
+	if (!any)
+		return -FI_ENOMEM;
+	free(any->fabric_attr->prov_name);
+	any->fabric_attr->prov_name = NULL;
+	ret = lib->getinfo(RMX_FI_VERSION, node, NULL, flags, any, info_p);
+	lib->freeinfo(any);
+	return ret;
+}
+
 /*
  * The providers read their environment in a copy's first fi_getinfo.
  *
@@ -115,6 +181,7 @@ int rmx_getinfo(struct rmaext_library *lib, const char *node, uint64_t flags,
 		const struct fi_info *hints, struct fi_info **info_p)
 {
 	enum { N = sizeof(rmx_tuning) / sizeof(*rmx_tuning), PATH = N };
+	char *before[N + 1] = {NULL};
 	bool ours[N + 1] = {false};
 	struct rmx_signals *signals;
 	int ret;
@@ -125,16 +192,26 @@ int rmx_getinfo(struct rmaext_library *lib, const char *node, uint64_t flags,
 			i == PATH ? "FI_PROVIDER_PATH" : rmx_tuning[i][0];
 		const char *value = i == PATH ? lib->plugins : rmx_tuning[i][1];
 
-		if (*value && !getenv(name))
-			ours[i] = !setenv(name, value, 0);
+		if (*value && is_to_be_set(lib, name)) {
+			before[i] = getenv(name) ? strdup(getenv(name)) : NULL;
+			ours[i] = !setenv(name, value, 1);
+		}
 	}
 	signals = rmx_signals_hold();
 	ret = lib->getinfo(RMX_FI_VERSION, node, NULL, flags, hints, info_p);
+	if (ret == -FI_ENODATA)
+		ret = unnamed(lib, node, flags, hints, info_p);
 	rmx_signals_give_back(signals);
-	for (int i = 0; i <= PATH; i++)
-		if (ours[i])
-			unsetenv(i == PATH ? "FI_PROVIDER_PATH"
-					   : rmx_tuning[i][0]);
+	for (int i = 0; i <= PATH; i++) {
+		const char *name =
+			i == PATH ? "FI_PROVIDER_PATH" : rmx_tuning[i][0];
+
+		if (ours[i] && before[i])
+			setenv(name, before[i], 1);
+		else if (ours[i])
+			unsetenv(name);
+		free(before[i]);
+	}
 	lib->tune = false;
 	pthread_mutex_unlock(&lib->lock);
 	return ret;

@@ -7,11 +7,12 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from . import _gil  # noqa: F401 (before anything that needs it)
+from . import _gil, _needs  # noqa: F401 (before anything that needs it)
 
 # All of it at once, so that nothing is missing after a fork, or without descriptors. But
 # the import of mpi4py.MPI initialises MPI: `python -m rmaext run` leaves that to the program.
 if TYPE_CHECKING or sys.argv[:1] != ["-m"]:
+    _needs.check_mpi()
     from .errors import (
         AccessError,
         AddressError,

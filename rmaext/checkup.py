@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """One of two ranks of a job: `python -m rmaext.checkup SETTINGS FOLDER`, started by doctor.py.
 
-SETTINGS is JSON: the provider, or "" for the routes within a node. Rank 0 prints each
-step as it begins, and leaves FOLDER/result if all went well; who fails, FOLDER/error.
+SETTINGS is JSON: "provider", or "" for the routes within a node, and "patience", the
+seconds that each operation may take. Rank 0 prints each step as it begins, and leaves
+FOLDER/result if all went well; who fails first, FOLDER/error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import os
@@ -26,7 +28,6 @@ from .window import Window
 
 _COUNT = 1 << 16  # 512 KiB
 _FLAG = _COUNT - 1
-_PATIENCE = 3.0  # seconds for each operation
 
 
 def main() -> None:
@@ -34,9 +35,11 @@ def main() -> None:
     settings, folder = json.loads(sys.argv[1]), Path(sys.argv[2])
     faulthandler.enable()  # a launcher may not tell that a rank crashed
     try:
-        result = _examine(settings["provider"], folder / "absent")
+        result = _examine(settings["provider"], settings["patience"], folder / "absent")
     except BaseException as exc:
-        folder.joinpath("error").write_text(f"{type(exc).__name__}: {exc}")
+        # the first to fail knows why; then it is gone, as the other may say
+        with contextlib.suppress(FileExistsError), open(folder / "error", "x") as file:
+            file.write(f"{type(exc).__name__}: {exc}")
         MPI.COMM_WORLD.Abort(1)
         os._exit(1)
     if MPI.COMM_WORLD.rank == 0:
@@ -50,7 +53,7 @@ def _step(name: str) -> None:
         os.write(1, f"step {name}\n".encode())
 
 
-def _examine(provider: str, sign: Path) -> dict[str, Any]:
+def _examine(provider: str, patience: float, sign: Path) -> dict[str, Any]:
     world = MPI.COMM_WORLD
     record = np.dtype([(f"f{i}", t) for i, t in enumerate(memory.atomic_dtypes())], align=True)
     _step("reference")
@@ -59,8 +62,8 @@ def _examine(provider: str, sign: Path) -> dict[str, Any]:
     if provider:
         os.environ.update(RMAEXT_PROVIDER=provider, RMAEXT_ROUTE="fabric")
     _step("open")
-    plain = Window.allocate(world, _COUNT, "i8", timeout=_PATIENCE)
-    mixed = Window(world, np.zeros(1, record), timeout=_PATIENCE)
+    plain = Window.allocate(world, _COUNT, "i8", timeout=patience)
+    mixed = Window(world, np.zeros(1, record), timeout=patience)
     result: dict[str, Any] = {"routes": [plain.route(1 - world.rank), mixed.route(1 - world.rank)]}
     if plain.fabric is not None:
         fabric = plain.fabric
@@ -76,7 +79,7 @@ def _examine(provider: str, sign: Path) -> dict[str, Any]:
         result["absent"] = _absence(plain)
     else:
         sign.touch()
-        _be_absent(plain.local)
+        _be_absent(plain.local, patience)
     _step("teardown")
     reference.close()
     mixed.close()
@@ -144,8 +147,8 @@ def _absence(win: Window) -> float:
     return spent
 
 
-def _be_absent(local: NDArray[Any]) -> None:
-    end = time.monotonic() + 4 * _PATIENCE
+def _be_absent(local: NDArray[Any], patience: float) -> None:
+    end = time.monotonic() + 4 * patience
     while not local[_FLAG] and time.monotonic() < end:
         time.sleep(0.005)
 

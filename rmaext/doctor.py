@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from . import info
-from .bench.run import Job, JobError, Mpi, launch, mpi_in_use, under_mpiexec
+from . import info, launcher
+from .bench.run import Job, JobError, Mpi, launch, mpi_in_use
 from .config import PROVIDERS
 
 __all__ = ["add"]
@@ -30,7 +30,8 @@ def add(commands: Any) -> None:
         help="try all that rmaext could use here",
         description="Run put, get, every atomic operation, an operation on a rank that never "
         "calls the library, and teardown, on two ranks, over every provider of the libfabric "
-        "in use and over memory. One line each says what works, or what to do about it. The "
+        "in use and over memory. One line each says what works (ok), what does not (fails), what "
+        "was not done in time (?: it hangs, or the machine is busy), and what to do about it. The "
         "status is 0 if the provider that windows take works. Start it plainly, not under "
         "mpiexec.",
     )
@@ -42,24 +43,25 @@ def add(commands: Any) -> None:
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of one provider, None if nothing did; `advice` is for what fails."""
+    """What came of one provider; `works` is None if nothing did in the time there was."""
 
     name: str
     works: bool | None
     text: str
-    advice: str = ""
 
 
 def doctor(options: argparse.Namespace) -> int:
     """Examine everything, in parallel; print a line as each is done."""
     end = time.monotonic() + options.limit
-    if under_mpiexec():
+    patience = options.limit / 3
+    if launcher.under_mpiexec():
         print("python -m rmaext doctor starts jobs of its own: not under mpiexec", file=sys.stderr)
         return 2
-    library = info.apart(info.library_in_use)  # before the threads
+    library = info.apart(info.library_in_use, limit=options.limit)  # before the threads
     problem = _mpi_problem() or str(library.get("error", ""))
     if problem:
-        _say(Finding("set-up", False, problem, _advice("", problem, [])))
+        slow = problem.startswith("no answer")
+        _say(Finding("set-up", None if slow else False, problem))
         return 1
     mpi = mpi_in_use()
     names = list(dict.fromkeys(c["provider"] for c in library["candidates"]))
@@ -67,7 +69,7 @@ def doctor(options: argparse.Namespace) -> int:
     with ThreadPoolExecutor(max(2, len(os.sched_getaffinity(0)))) as pool:
         # the default first: its outcome is the status
         order = sorted([*names, _NODE], key=lambda name: (name != default, name != _NODE))
-        jobs = [pool.submit(_examine, mpi, name, end) for name in order]
+        jobs = [pool.submit(_examine, mpi, name, end, patience) for name in order]
         findings = [job.result() for job in jobs]
     working = [f.name for f in findings if f.works and f.name in names]
     for finding in findings:
@@ -96,16 +98,22 @@ def _default(names: list[str]) -> str:
     return next((name for name in order if name in names), wanted or PROVIDERS[-1])
 
 
-def _examine(mpi: Mpi, name: str, end: float) -> Finding:
+def _examine(mpi: Mpi, name: str, end: float, patience: float) -> Finding:
     left = end - time.monotonic()
     title = name or "this node"
-    job = Job(case=name, settings={"provider": name}, program=("-m", "rmaext.checkup"))
+    settings = {"provider": name, "patience": patience}
+    job = Job(case=name, settings=settings, program=("-m", "rmaext.checkup"))
     if left < 0.5:
-        return Finding(title, None, "not tried: out of time", "Give it more: --limit.")
+        return Finding(title, None, "not tried: out of time")
     try:
         result = launch(mpi, job, left, grace=0, to_the_end=True)
     except JobError as exc:
-        return Finding(title, False, _words(exc.why, exc.said))
+        text = _words(exc.why, exc.said, exc.slow)
+        # On a busy machine whatever works may be too slow. A target that is not to
+        # answer by itself is not slow.
+        timed_out = exc.why.startswith("RmaTimeout") and os.environ.get("RMAEXT_PROGRESS") != "0"
+        slow = (exc.slow or timed_out) and "crashed: " not in text
+        return Finding(title, None if slow else False, text)
     absent = f"{result['absent'] * 1e6:.0f} us on a rank that calls nothing"
     what = f"put, get, {result['updates']} kinds of update, {absent}, teardown"
     routes = " and ".join(dict.fromkeys(result["routes"]))
@@ -113,7 +121,7 @@ def _examine(mpi: Mpi, name: str, end: float) -> Finding:
     return Finding(title, True, f"{what}; {how}")
 
 
-def _words(why: str, said: str) -> str:
+def _words(why: str, said: str, slow: bool) -> str:
     """Return the one line that says most about a job that failed, after the step it was in."""
     steps = re.findall(r"^step (.*)", said, re.MULTILINE)
     # who has crashed says so, though another rank may say that it is gone
@@ -122,8 +130,8 @@ def _words(why: str, said: str) -> str:
         crash = crash or re.search(r"(Segmentation fault|Bus error|Aborted)", said)
     if crash:
         why = f"crashed: {crash[1]}"
-    elif why.startswith("not done"):
-        why = f"hangs, or is slow: {why}"
+    elif slow:
+        why = f"hangs, or time was short: {why}"
     return f"{steps[-1] if steps else 'start'}: {why}"
 
 
@@ -135,7 +143,7 @@ def _absent(default: str, library: dict[str, Any]) -> Finding:
 def _advice(name: str, text: str, working: list[str]) -> str:
     """Return what to do about a failure."""
     get = os.environ.get
-    if "mpiexec" in text:
+    if "launcher of" in text:
         return "Install the launcher that belongs to mpi4py's MPI, or put it into PATH."
     if "MPI: " in text:
         return "Install mpi4py and an MPI: pip install rmaext[mpich]."
@@ -153,8 +161,10 @@ def _advice(name: str, text: str, working: list[str]) -> str:
 def _say(finding: Finding, default: str = "", working: list[str] | None = None) -> None:
     mark = {True: "ok", False: "fails", None: "?"}[finding.works]
     name = finding.name + (" (default)" if finding.name == default else "")
-    advice = finding.advice
-    if not finding.works and not advice:
+    advice = ""
+    if finding.works is None:
+        advice = "Give it more time: --limit."
+    elif not finding.works:
         advice = _advice(finding.name, finding.text, working or [])
     shown = f"\033[{_COLOURS[mark]}m{mark:<5}\033[m" if sys.stdout.isatty() else f"{mark:<5}"
     text = " ".join(finding.text.split()).rstrip(".")

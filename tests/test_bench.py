@@ -35,7 +35,7 @@ def check_document(document: dict[str, Any], cases: list[str]) -> None:
     for job in document["jobs"]:
         assert (job["error"], job["route"], job["thread_level"]) == (None, "node", "multiple")
         assert job["ranks"] == 2
-        assert job["facts"]["mpi"].startswith(("MPICH", "Open MPI"))
+        assert job["facts"]["mpi"].startswith(("MPICH", "Open MPI", "Intel MPI"))
         assert job["facts"]["thread_level"] == "multiple"
         assert job["figures"]
         for figure in job["figures"]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import sys
 import warnings
 from pathlib import Path
 
@@ -593,7 +592,7 @@ def test_many_dimensions(comm):
 @pytest.mark.parametrize("library", ["", "wheel"])
 def test_program(mpirun, scenario, library):
     """Elements by message, and long runs as writes, when the target is stopped."""
-    wheel = f"{sys.prefix}/lib/{launch.launcher()[1]}/libfabric.so.1"
+    wheel = launch.wheel()
     paths = ":".join([str(Path(__file__).parent), str(launch.ROOT)])
     env = {"PYTHONPATH": paths, "RMAEXT_ROUTE": "fabric"}
     env["RMAEXT_LIBFABRIC"] = wheel if library else None

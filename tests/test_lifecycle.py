@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import textwrap
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import prelude
 import pytest
 
 FABRIC = {"RMAEXT_ROUTE": "fabric"}
-WHEEL = {"RMAEXT_LIBFABRIC": str(Path(sys.prefix, "lib", launch.launcher()[1], "libfabric.so.1"))}
+WHEEL = {"RMAEXT_LIBFABRIC": launch.wheel()}
 LIBRARIES = {"system": {}, "wheel": WHEEL}
 
 PRELUDE = (

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import threading
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from guarded import guarded, neighbour, noise, same
 import rmaext
 
 PROGRAMS = Path(__file__).parent / "programs"
-WHEEL = f"{sys.prefix}/lib/{launch.launcher()[1]}/libfabric.so.1"
+WHEEL = launch.wheel()
 LIBRARIES = [
     pytest.param("", id="preferred"),
     pytest.param(WHEEL, id="wheel", marks=pytest.mark.matrix),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
 
 import launch
@@ -18,7 +17,7 @@ SYSTEM = next(
     (str(p) for p in sorted(Path("/usr/lib").glob("*-linux-gnu/libfabric.so.1"))),
     "/usr/lib64/libfabric.so.1",
 )
-WHEEL = str(Path(sys.prefix, "lib", launch.launcher()[1], "libfabric.so.1"))
+WHEEL = launch.wheel()
 LIBRARIES = {"system": SYSTEM, "wheel": WHEEL}
 
 MRAIL = {
@@ -365,36 +364,6 @@ def test_another_provider_later(run_python):
 
 
 # -- which libfabric -----------------------------------------------------------------
-
-
-def test_without_a_system_libfabric(run_python):
-    """The order in which one is looked for; the last is found by name only."""
-    code = """
-        import ctypes.util, mpi4py, os
-        mpi4py.rc.initialize = False  # only to be quicker
-        from rmaext import errors, library
-        there = set()
-        exists = os.path.exists
-        library.os.path.exists = lambda path: path in there
-        library.ctypes.util.find_library = lambda name: None
-        library._loaded = set
-        assert library._find("/any/where.so") == "/any/where.so"
-        try:
-            library._find("")
-            raise AssertionError
-        except errors.LibraryError as error:
-            for word in "libfabric1", "wheel", "RMAEXT_LIBFABRIC":
-                assert word in str(error), error
-        library._loaded = lambda: {"/opt/mpi/libfabric.so.1"}
-        assert library._find("") == "libfabric.so.1"
-        system, wheels = list(library._system()), list(library._wheels())
-        assert any(map(exists, wheels)), wheels
-        for path in reversed([*system, *wheels]):
-            there.add(path)
-            assert library._find("") == path
-    """
-    done = run_python(code)
-    assert done.returncode == 0, done.stderr
 
 
 def test_opening_leaves_the_process_as_it_was(run_python):

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from .. import launcher
 from . import plots, report, run
-from .peers import FORMS
 
 FORMAT = 1  # of the JSON
 KIB, MIB = 1 << 10, 1 << 20
@@ -129,6 +129,8 @@ def jobs(options: argparse.Namespace, mpi: run.Mpi) -> list[run.Job]:
 
 def forms_on(mpi: run.Mpi, route: str) -> list[str]:
     """Return the forms of windows that can be measured on a route."""
+    from .peers import FORMS  # loads MPI, which other commands must be able to do without
+
     if route == "fabric" and mpi.name != "MPICH":
         # Open MPI's osc rdma shares allocated memory within a node, whatever the BTLs are.
         return [form for form in FORMS if form != "MPI.Win.Allocate"]
@@ -137,7 +139,7 @@ def forms_on(mpi: run.Mpi, route: str) -> list[str]:
 
 def main(options: argparse.Namespace) -> int:
     """Run the jobs and report. The exit status is 1 if one of them failed."""
-    if run.under_mpiexec():
+    if launcher.under_mpiexec():
         print("rmaext bench launches its own jobs: start it without mpiexec", file=sys.stderr)
         return 2
     try:
@@ -147,7 +149,7 @@ def main(options: argparse.Namespace) -> int:
         if options.json:
             options.json.touch()
         mpi = run.mpi_in_use()
-    except (ImportError, OSError, run.JobError) as exc:
+    except (ImportError, RuntimeError, OSError, run.JobError) as exc:  # no MPI is a RuntimeError
         print(f"rmaext bench: {exc}", file=sys.stderr)
         return 2
     planned = jobs(options, mpi)

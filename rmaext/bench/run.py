@@ -5,31 +5,26 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .. import launcher
+
 TEARDOWN = 20  # seconds that a job has to end after its result is written
 
-# What a launcher tells its ranks: a job of one's own must not inherit it.
-_JOB_VARIABLES = (
-    *("PMI", "HYDI_", "MPI_LOCAL", "PRTE_", "OPAL_"),
-    *("OMPI_ARGV", "OMPI_COMM", "OMPI_FILE", "OMPI_NUM", "OMPI_UNIVERSE", "OMPI_WORLD"),
-)
 # How to keep MPI off shared memory on one machine: arguments and environment.
 _TCP = {
     "MPICH": (
         "",
         "MPIR_CVAR_NOLOCAL=1 MPIR_CVAR_CH4_NETMOD=ofi FI_PROVIDER=tcp FI_TCP_IFACE=lo",
     ),
+    "Intel MPI": ("", "I_MPI_FABRICS=ofi I_MPI_OFI_PROVIDER=tcp FI_TCP_IFACE=lo"),
     "Open MPI": (
         "--mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include lo --mca osc rdma",
         "",
@@ -45,8 +40,8 @@ _TCP = {
 class Mpi:
     """An MPI library: its launcher, and the Python whose mpi4py uses it.
 
-    `name` is "MPICH" or "Open MPI"; the latter may be followed by ", UCX", the
-    other way to the network that it has.
+    `name` is "MPICH", "Intel MPI" or "Open MPI"; the last may be followed by ", UCX",
+    the other way to the network that it has.
     """
 
     name: str
@@ -86,32 +81,21 @@ class JobError(Exception):
     """A job that brought no result, and why.
 
     The text is why, and the end of `said`, which is all that its ranks printed.
+    `slow` is true if it was ended as its time was up: it hangs, or had too little.
     """
 
-    def __init__(self, why: str, said: str = "") -> None:
+    def __init__(self, why: str, said: str = "", slow: bool = False) -> None:
         super().__init__(f"{why}\n{_tail(said)}".strip())
-        self.why, self.said = why, said
+        self.why, self.said, self.slow = why, said, slow
 
 
 def mpi_in_use() -> Mpi:
     """Return the MPI that mpi4py uses here, with the launcher that belongs to it."""
-    from mpi4py import MPI
-
-    name = MPI.get_vendor()[0]
-    if name not in _TCP:
-        raise JobError(f"no way known to launch jobs of {name}: MPICH and Open MPI are supported")
-    path = shutil.which("mpiexec", path=os.path.dirname(sys.executable)) or shutil.which("mpiexec")
-    if path is None:
-        raise JobError("no mpiexec beside Python or in PATH")
-    version = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30)
-    if ("Open MPI" in version.stdout) != (name == "Open MPI"):
-        raise JobError(f"{path} does not belong to {name}, which mpi4py uses")
+    try:
+        path, name = launcher.find()
+    except launcher.LauncherError as exc:
+        raise JobError(str(exc)) from None
     return Mpi(name, path)
-
-
-def under_mpiexec() -> bool:
-    """Tell whether a launcher started this process."""
-    return "PMI_RANK" in os.environ or "PMIX_RANK" in os.environ
 
 
 def launch(
@@ -147,39 +131,35 @@ def launch(
                 status = _wait(process, folder, limit + grace, tick)
             finally:
                 if process.returncode is None:
-                    _end(process)
+                    launcher.end(process)
         said = (folder / "output").read_text(errors="replace").strip()
         result = folder / "result"
         if not result.exists():
-            why = f"not done after {limit:g} s" if status is None else f"status {status}"
+            why = f"not done after {limit:.3g} s" if status is None else f"status {status}"
             with contextlib.suppress(FileNotFoundError):
                 why = (folder / "error").read_text()
-            raise JobError(why, said)
+            raise JobError(why, said, slow=status is None)
         found: dict[str, Any] = json.loads(result.read_text())
     if status != 0:
         how = "did not end" if status is None else f"ended with status {status}"
         found["note"] = f"the job {how} after its result was written"
         if to_the_end:
-            raise JobError(found["note"], said)
+            raise JobError(found["note"], said, slow=status is None)
     return found
 
 
 def _command(mpi: Mpi, job: Job) -> list[str]:
-    command = [mpi.mpiexec, "-n", str(job.ranks)]
-    if mpi.name != "MPICH":
-        command += ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
+    command = launcher.command(mpi.name.partition(",")[0], mpi.mpiexec, job.ranks)
     if job.route == "fabric":
         command += _TCP[mpi.name][0].split()
     return [*command, mpi.python, *job.program]
 
 
 def _environment(mpi: Mpi, job: Job) -> dict[str, str]:
-    env = {k: v for k, v in os.environ.items() if not k.startswith(_JOB_VARIABLES)}
-    env.update(dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1"))
+    env = launcher.environment()
     # As many threads as cores in each rank would measure the scheduler.
     env.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
     env["MPI4PY_RC_THREAD_LEVEL"] = job.level
-    env["IPATH_NO_BACKTRACE"] = "1"  # libpsm, loaded by libfabric, hides faulthandler's report
     if job.route == "fabric":
         env["RMAEXT_ROUTE"] = "fabric"
         env.update(pair.partition("=")[::2] for pair in _TCP[mpi.name][1].split())
@@ -205,34 +185,6 @@ def _wait(
             with contextlib.suppress(OSError, ValueError):
                 tick(float((folder / "progress").read_text()))
     return None
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its descendants: the launcher first, so that it can clean up."""
-    family = []  # pidfds: a number may be somebody else's by the time it is used
-    for pid in [process.pid, *_descendants(process.pid)]:
-        with contextlib.suppress(ProcessLookupError):
-            family.append(os.pidfd_open(pid))
-    process.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(3)
-    for fd in family:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(fd, signal.SIGKILL)
-        os.close(fd)
-    process.wait()
-
-
-def _descendants(pid: int) -> Iterator[int]:
-    parents = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # gone by now
-            # "pid (any name) state parent ..."
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-    found = [pid]
-    for parent in found:  # grows on the way
-        found += [child for child, its in parents.items() if its == parent]
-    yield from found[1:]
 
 
 def _tail(text: str, lines: int = 25) -> str:

@@ -66,6 +66,8 @@ static int error_named(const char *text, size_t len)
 		raise(SIGSEGV);
 	if (len == 7 && !strncmp("SIGABRT", text, len))
 		abort();
+	if (len == 7 && !strncmp("SIGSTOP", text, len))
+		raise(SIGSTOP);
 	for (size_t i = 0; i < sizeof(errors) / sizeof(*errors); i++)
 		if (strlen(errors[i].name) == len &&
 		    !strncmp(errors[i].name, text, len))
@@ -76,7 +78,7 @@ static int error_named(const char *text, size_t len)
 /*
  * DEMAND_FAULT=call:nth:errno, several with commas; nth counts from 1, and *
  * is each of them. Read at each call, so that a test can change it. In place
- * of an errno, a signal: the provider crashes.
+ * of an errno, a signal: the provider crashes, or (SIGSTOP) hangs.
  */
 static int fault(enum dm_call call, uint64_t nth)
 {
