@@ -13,6 +13,10 @@
 #   make test-verbs    the RMA tests over verbs;ofi_rxm, in a virtual machine with soft-RoCE
 #   make test-dropin   programs of others that use MPI.Win, on rmaext, with both MPIs
 #   make test-fresh    both commands of README where nothing of ours has ever run
+#   make test-mpis     what the MPI has a say in, with Intel MPI and Debian's MPIs
+#   make wheel         wheels and sdist in dist/; make test-wheel tries them
+#   make test-recipes  containers, Slurm, conda and modules, as in docs/installing.md
+#   make test-aarch64  the C tests and a job on another processor, which QEMU plays
 #   make fuzz          any bytes to the decoders of C and Python, RUNS=1000000 times each
 #   make bench         the table of targets, next to mpi4py's MPI.Win
 #   make check         all that CI runs: lint, type, check-c, test with both MPIs
@@ -48,7 +52,7 @@ PY_FORMATTED = setup.py rmaext tests examples benchmarks
 
 .DELETE_ON_ERROR:
 .PHONY: demo build develop test test-serial test-scale test-matrix test-stress test-demanding
-.PHONY: test-dropin test-verbs test-fresh
+.PHONY: test-dropin test-verbs test-fresh test-wheel test-recipes test-mpis test-aarch64 wheel
 .PHONY: bench check check-alone check-sizes
 .PHONY: provider check-c fuzz asan tsan lint type cover format clean
 
@@ -143,6 +147,30 @@ test-dropin:
 # What a stranger does first, on throw-away machines; ARGS="--list" names the cases.
 test-fresh:
 	tests/fresh/run.py $(ARGS)
+
+# Wheels for each Python found, and an sdist, in dist/.
+wheel:
+	tests/fresh/wheel
+
+# What is in dist/ (make wheel), where there is neither compiler nor libfabric: each Python
+# with each MPI that is a wheel; the sdist, where what it needs is missing; and the
+# oldest NumPy, mpi4py and cffi that it takes. `test-wheel -r ROOT` is for other Debians.
+test-wheel:
+	tests/fresh/test-wheel
+	tests/fresh/test-sdist
+	tests/fresh/bounds
+
+# The commands of docs/installing.md; ARGS="docker slurm ..." chooses.
+test-recipes:
+	tests/fresh/recipes $(ARGS)
+
+# The tests that the MPI has a say in, with Intel MPI and with Debian's own MPIs.
+test-mpis:
+	tests/fresh/mpis $(MPI_SERIAL) -- $(MPI_SIZES)
+
+# The C tests and a job of two ranks on another processor, which QEMU plays.
+test-aarch64:
+	tests/fresh/aarch64
 
 bench:
 	$(MAKE) develop MPI=mpich
@@ -281,6 +309,6 @@ cover: develop
 	$(VENV)/bin/coverage report
 
 clean:
-	rm -rf build .venv .venv-openmpi *.egg-info rmaext/*.so rmaext/_lib.c
+	rm -rf build dist .venv .venv-openmpi .venv-intelmpi *.egg-info rmaext/*.so rmaext/_lib.c
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
