@@ -13,7 +13,7 @@ NEEDED = {  # header: what it is, and its packages
     "stdio.h": "the C library's headers (Debian: libc6-dev; Fedora: glibc-devel)",
     "Python.h": "this Python's headers (Debian: python3-dev; Fedora: python3-devel)",
     "rdma/fi_domain.h": "libfabric's headers (Debian: libfabric-dev; Fedora: libfabric-devel; "
-    "conda: libfabric), or their folder in CPATH",
+    "conda: libfabric-devel), or their folder in CPATH",
 }
 
 
