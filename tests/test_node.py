@@ -506,7 +506,7 @@ def test_arrays_are_zeros_and_aligned(comm):
         n = int(rng.integers(1, 40_000))
         array = rmaext.empty(n, "u1")
         assert not array.any()
-        assert array.ctypes.data % (4096 if n >= 4096 else 64) == 0
+        assert array.ctypes.data % (mmap.PAGESIZE if n >= mmap.PAGESIZE else 64) == 0
         array[:] = i % 255 + 1
         kept.append((array, i % 255 + 1))
         if i % 3:
