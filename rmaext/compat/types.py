@@ -84,9 +84,11 @@ def _basics() -> dict[int, Basic]:
     told = []
     for name in (*_KINDS, *_PAIRS):
         datatype = getattr(MPI, name, MPI.DATATYPE_NULL)
-        size = 0 if datatype == MPI.DATATYPE_NULL else datatype.Get_size()
-        if size <= 0:  # Fortran's, in an MPI without Fortran
+        # no handle: newer than the Open MPI that mpi4py's wheel has been told of
+        known = datatype != MPI.DATATYPE_NULL and datatype.handle
+        if not known or datatype.Get_size() <= 0:  # Fortran's, in an MPI without Fortran
             continue
+        size = datatype.Get_size()
         basic = _pair(*_PAIRS[name]) if name in _PAIRS else _plain(_KINDS[name], size)
         found[datatype.handle] = basic
         told.append((datatype, basic.number, basic.unit, basic.gaps))
