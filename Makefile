@@ -200,7 +200,7 @@ check-sizes:
 
 # -- C ---------------------------------------------------------------------------
 
-C_FLAGS = -std=c11 -Wall -Wextra -Wpedantic -fvisibility=hidden -Icsrc
+C_FLAGS = -std=c11 -Wall -Wextra -Wpedantic -fvisibility=hidden -ffp-contract=off -Icsrc
 ASAN_FLAGS = -fsanitize=address,undefined -fno-sanitize-recover=all
 TSAN_FLAGS = -fsanitize=thread
 
