@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 __all__ = ["PROVIDERS", "Config", "reports_differences", "timeout_seconds"]
 
-# Best first. Never by default: shm, sm2, lnx, sockets (FACTS: they hang, stall
-# or take over signal handlers).
-PROVIDERS = ("cxi", "efa", "verbs;ofi_rxm", "tcp;ofi_rxm")
+# Best first; tcp by itself is for a libfabric whose ofi_rxm does not load (Intel MPI's,
+# where there is no libibverbs). Never by default: shm, sm2, lnx, sockets (FACTS: they
+# hang, stall or take over signal handlers).
+PROVIDERS = ("cxi", "efa", "verbs;ofi_rxm", "tcp;ofi_rxm", "tcp")
 
 
 def _choice(name: str, allowed: tuple[str, ...]) -> str:
