@@ -64,28 +64,31 @@ demo: build
 # libfabric's headers: a rule that uses $(CC) has a stamp behind its |. No rule makes
 # an intermediate file: make would want those before the set-up.
 
-build: $(VENV)/.runs build/.extension
+build: $(VENV)/.runs $(VENV)/.extension
 
 develop: build $(VENV)/.tests provider
 
-# A tree that was moved, or whose Python is gone, is set up anew.
-STALE = [ -e $(VENV)/.runs ] && { [ ! -x $(PYTHON) ] || [ "$$(cat $(VENV)/.runs)" != "$$(pwd -P)" ]; }
+# A tree that was moved, or whose Python is gone or another, is set up anew.
+MADE = "$$(pwd -P), $$($(PYTHON) -V 2>&1)"
+STALE = [ -e $(VENV)/.runs ] && [ "$$(cat $(VENV)/.runs)" != $(MADE) ]
 ifneq ($(shell $(STALE) && echo stale),)
 .PHONY: $(VENV)/.runs
 endif
 
 $(VENV)/.runs: setup.cfg .ci/environment .ci/packages
 	@.ci/environment $(VENV) $(MPI)
-	@touch build/.extension && pwd -P >$@
+	@touch $(VENV)/.extension && echo $(MADE) >$@
 
-$(VENV)/.tests: $(VENV)/.runs | build/.extension
+$(VENV)/.tests: $(VENV)/.runs | $(VENV)/.extension
 	@.ci/environment $(VENV) test
 	@touch $@
 
 # One extension serves all MPIs: it is linked to none, nor to libfabric.
-build/.extension: $(SOURCES) $(HEADERS) $(HOT) rmaext/_build.py setup.py setup.cfg | $(VENV)/.runs
-	$(PYTHON) setup.py -q build_ext --inplace --force
-	@touch $@
+# The set-up compiles it, too; with -j, make has looked at the stamp before that.
+$(VENV)/.extension: $(SOURCES) $(HEADERS) $(HOT) rmaext/_build.py setup.py setup.cfg | $(VENV)/.runs
+	@if [ ! -e $@ ] || [ -n "$$(find $^ -newer $@)" ]; then \
+		echo "rmaext: compiling the extension"; \
+		$(PYTHON) setup.py -q build_ext --inplace --force && touch $@; fi
 
 # -- tests -----------------------------------------------------------------------
 

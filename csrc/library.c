@@ -123,27 +123,29 @@ static bool is_of_another(const struct rmaext_library *lib, const char *folder,
 }
 
 /*
- * Should this variable be ours for a moment? Not what the user has set; but
  * mpi4py, and Intel MPI's scripts, let FI_PROVIDER_PATH name the plug-ins of
- * Intel MPI's libfabric.
+ * Intel MPI's libfabric. Returns what this copy may have of it, if that is
+ * less.
  */
-static bool is_to_be_set(const struct rmaext_library *lib, const char *name)
+static char *without_others(const struct rmaext_library *lib, const char *value)
 {
-	const char *value = getenv(name);
+	char *rest = calloc(1, strlen(value) + 2), *end = rest;
 
-	if (!value)
-		return true;
-	if (strcmp(name, "FI_PROVIDER_PATH"))
-		return false;
-	for (const char *at = value;; at++) {
+	if (!rest)
+		return NULL;
+	for (const char *at = value; *at; at += *at == ':') {
 		size_t length = strcspn(at, ":");
 
-		if (length && is_of_another(lib, at, (int)length))
-			return true;
+		if (length && !is_of_another(lib, at, (int)length))
+			end += sprintf(end, "%.*s:", (int)length, at);
 		at += length;
-		if (!*at)
-			return false;
 	}
+	if (end > rest)
+		end[-1] = '\0';
+	if (strcmp(rest, value))
+		return rest;
+	free(rest);
+	return NULL;
 }
 
 /*
@@ -191,11 +193,21 @@ int rmx_getinfo(struct rmaext_library *lib, const char *node, uint64_t flags,
 		const char *name =
 			i == PATH ? "FI_PROVIDER_PATH" : rmx_tuning[i][0];
 		const char *value = i == PATH ? lib->plugins : rmx_tuning[i][1];
+		const char *users = getenv(name);
+		char *rest = NULL;
 
-		if (*value && is_to_be_set(lib, name)) {
-			before[i] = getenv(name) ? strdup(getenv(name)) : NULL;
-			ours[i] = !setenv(name, value, 1);
+		if (users) { /* which stays, but for others' plug-ins */
+			if (i < PATH || !(rest = without_others(lib, users)) ||
+			    !(before[i] = strdup(users))) {
+				free(rest);
+				continue;
+			}
+			if (*rest)
+				value = rest;
 		}
+		if (*value)
+			ours[i] = !setenv(name, value, 1);
+		free(rest);
 	}
 	signals = rmx_signals_hold();
 	ret = lib->getinfo(RMX_FI_VERSION, node, NULL, flags, hints, info_p);

@@ -29,12 +29,12 @@ def check_packages() -> None:
     """Raise ImportError if a package is too old, or the extension not for this Python."""
     for name, package, least in _PACKAGES:
         try:
-            module = importlib.import_module(name)
-            found = f"finds {module.__version__}"
-            if _version(module.__version__) >= _version(least):
+            version = getattr(importlib.import_module(name), "__version__", "no version")
+            found = f"finds {version}"
+            if (*_version(version), 0)[:2] >= _version(least):
                 continue
         except ImportError as exc:
-            found = f"finds none ({exc})"
+            found = f"finds none ({' '.join(str(exc).split())})"
         raise ImportError(
             f"rmaext needs {package} {least} or later and {found}: "
             f"{sys.executable} -m pip install '{package}>={least}'"

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import errno
+import operator
 import os
 from typing import Any
 
@@ -285,22 +287,30 @@ def pack(exc: BaseException) -> dict[str, Any]:
         "text": text[:2000],
     }
     if isinstance(exc, RmaError):
-        record["rank"] = exc.rank
+        record["rank"] = _ranks([getattr(exc, "rank", None)])
     if isinstance(exc, PeerLostError):
-        record["ranks"] = exc.ranks
+        record["ranks"] = _ranks(exc.ranks)
     return record
+
+
+def _ranks(values: Any) -> list[int]:
+    """Return those of some values, of any kind, that can be ranks."""
+    found = []
+    for value in values if isinstance(values, (list, tuple)) else []:
+        with contextlib.suppress(Exception):
+            found.append(operator.index(value))
+    return [rank for rank in found if 0 <= rank < 1 << 31]
 
 
 def unpack(record: dict[str, Any], text: str) -> Exception:
     """Return the exception that another rank described, with other words."""
-    name, code, call, rank = (record.get(key) for key in ("type", "errno", "call", "rank"))
+    name, code, call = (record.get(key) for key in ("type", "errno", "call"))
     number = code if isinstance(code, int) and 0 < code < 1 << 31 else 0
     cls = _NAMED.get(name, RmaError) if isinstance(name, str) else RmaError
     if not issubclass(cls, RmaError):
         return cls(number, text) if issubclass(cls, OSError) and number else cls(text)
     error = cls(number or errno.EIO, text, call=call if isinstance(call, str) else "")
-    error.rank = rank if isinstance(rank, int) else None
-    ranks = record.get("ranks")
-    if isinstance(error, PeerLostError) and isinstance(ranks, list):
-        error.ranks = tuple(rank for rank in ranks if isinstance(rank, int))
+    error.rank = next(iter(_ranks(record.get("rank"))), None)
+    if isinstance(error, PeerLostError):
+        error.ranks = tuple(_ranks(record.get("ranks")))
     return error

@@ -97,11 +97,12 @@ def _launchers() -> Iterator[str]:
     """Yield the launchers that there are, each file once."""
     with open("/proc/self/maps") as maps:
         libraries = [line.split(maxsplit=5)[-1].strip() for line in maps if "/libmpi" in line]
-    beside = [os.path.join(os.path.dirname(path), "..", "bin") for path in libraries]
+    # lib/libmpi.so, lib/mpich/libmpi.so or lib/x86_64-linux-gnu/libmpi.so
+    beside = [str(folder / "bin") for path in libraries for folder in Path(path).parents[:4]]
     seen = set()
     for folder in (os.path.dirname(sys.executable), *beside, *os.get_exec_path()):
         for name in _NAMES:
-            path = shutil.which(name, path=os.path.normpath(folder))
+            path = shutil.which(name, path=folder)
             if path and os.path.realpath(path) not in seen:
                 seen.add(os.path.realpath(path))
                 yield path
@@ -116,7 +117,8 @@ def _about(path: str) -> tuple[str, str]:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=30,
+            errors="replace",
+            timeout=5,
         )
     except (OSError, subprocess.TimeoutExpired):
         return "", ""

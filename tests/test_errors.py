@@ -229,7 +229,25 @@ def test_ranks_that_are_lost_are_known_everywhere():
         assert (same.ranks, same.rank) == ((1, 4), 1)
     there = errors.unpack(json.loads(json.dumps(errors.pack(error))), "text")
     assert (there.ranks, there.rank) == ((1, 4), 1)
-    assert errors.unpack({"type": "PeerLostError", "ranks": [1, "x", None]}, "text").ranks == (1,)
+    wild = {"type": "PeerLostError", "ranks": [1, "x", None, -1, 1 << 99], "rank": ["x"]}
+    there = errors.unpack(wild, "text")
+    assert (there.ranks, there.rank) == ((1,), None)
+    assert errors.unpack({"type": "PeerLostError", "ranks": 7, "rank": 7}, "text").ranks == ()
+
+
+class Bare2(rmaext.PeerLostError):
+    """As a user may derive one."""
+
+    def __init__(self):
+        self.ranks = (np.int64(3), "x", object())
+
+
+def test_whatever_a_user_made_of_it_can_be_sent():
+    """Else one rank would leave before the others know."""
+    there = errors.unpack(json.loads(json.dumps(errors.pack(Bare2()))), "text")
+    assert (type(there), there.ranks, there.rank) == (rmaext.PeerLostError, (3,), None)
+    error = rmaext.BoundsError(errno.ERANGE, "words", rank=np.int64(3))
+    assert errors.unpack(json.loads(json.dumps(errors.pack(error))), "text").rank == 3
 
 
 class Odd(Exception):

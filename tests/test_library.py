@@ -11,7 +11,8 @@ from pathlib import Path
 import launch
 import pytest
 
-from rmaext import library
+from rmaext import _lib, library
+from rmaext.errors import LibraryError
 
 # A real one, whatever this machine's MPI.
 REAL = next(path for path, _ in library.places())
@@ -32,7 +33,7 @@ FIND = """
         import ctypes
         ctypes.CDLL(changes["load"])
     try:
-        path = library._find("")
+        path = library.open_library("").path
         print(json.dumps([path, dict(reversed(list(library.places())))[path]]))
     except errors.LibraryError as error:
         print(json.dumps(["", str(error)]))
@@ -107,6 +108,20 @@ def test_mpi_wheels_come_last(folder, name):
     # as `pip install --user` leaves it
     user = {"PYTHONUSERBASE": str(folder / "venv")}
     assert find(user, configured=[], sys={"prefix": "/nonexistent"}) == [wheel, words]
+
+
+def test_what_cannot_be_used_is_passed_over(tmp_path):
+    """An old module's copy, say; only what was asked for by name must do."""
+    other = tmp_path / "libfabric.so.1"
+    shutil.copy(_lib.__file__, other)  # a shared object, and no libfabric
+    usual = find()
+    assert find({"LD_LIBRARY_PATH": str(tmp_path)}) == usual
+    path, words = find({"LD_LIBRARY_PATH": str(tmp_path)}, configured=[], sys={"prefix": "/no"})
+    assert not path
+    assert str(other) in words
+    assert "fi_getinfo" in words
+    with pytest.raises(LibraryError, match="fi_getinfo"):
+        library.open_library.__wrapped__(str(other))
 
 
 def test_without_any(folder):

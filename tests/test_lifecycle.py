@@ -512,11 +512,13 @@ def test_thread_in_a_blocked_get_at_exit():
         exercise(win)
         if rank == 0:
             os.kill(pids[1], signal.SIGSTOP)
-            get = lambda: refuses(lambda: win.get(1), rmaext.RmaError)
+            def get():
+                with contextlib.suppress(rmaext.RmaError):  # or, on a busy machine, it is done
+                    win.get(1)
             threading.Thread(target=get, daemon=True).start()
             time.sleep(0.1)
             wake = ["sh", "-c", f"sleep 0.5; kill -CONT {pids[1]}"]
             atexit.register(lambda: subprocess.Popen(wake))
         print("end", flush=True)
     """
-    clean(start(2, "import atexit\n" + textwrap.dedent(body), FABRIC), 2)
+    clean(start(2, "import atexit, contextlib\n" + textwrap.dedent(body), FABRIC), 2)

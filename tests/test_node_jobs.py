@@ -651,7 +651,8 @@ def test_child_forked_before_mpi(end):
             sys.exit()
         pid = os.fork()
         if not pid:
-            for name in [name for name in os.environ if name.startswith({launch._JOB_VARIABLES})]:
+            job = {launch._launcher._JOB_VARIABLES}
+            for name in [name for name in os.environ if name.startswith(job)]:
                 del os.environ[name]
             {end}
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

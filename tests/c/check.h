@@ -149,7 +149,7 @@ static inline bool has_copies(void)
 
 	if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1)
 		return true;
-	CHECK(errno == ENOSYS || errno == EPERM);
+	CHECK(errno == ENOSYS && getenv("RMAEXT_EMULATED"));
 	printf("process_vm_readv: %s: not tested\n", strerror(errno));
 	return false;
 }
@@ -173,6 +173,7 @@ static inline bool can_populate(void)
 	OK(mincore(at, page, there));
 	munmap(at, page);
 	can = (there[0] & 1) && there[1] == 2;
+	CHECK(can || getenv("RMAEXT_EMULATED"));
 	if (!can)
 		printf("MADV_POPULATE_WRITE or mincore lies: not tested\n");
 	return can;

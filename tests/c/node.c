@@ -433,7 +433,7 @@ static bool has_robust_lists(void)
 
 	if (!syscall(SYS_get_robust_list, 0, &head, &len))
 		return true;
-	EQUAL(errno, ENOSYS);
+	CHECK(errno == ENOSYS && getenv("RMAEXT_EMULATED"));
 	printf("no robust mutexes here: not tested\n");
 	return false;
 }
