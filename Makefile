@@ -173,7 +173,7 @@ test-mpis:
 
 # The C tests and a job of two ranks on another processor, which QEMU plays.
 test-aarch64:
-	tests/fresh/aarch64
+	tests/fresh/aarch64 $(ARGS)
 
 bench:
 	$(MAKE) develop MPI=mpich
@@ -236,12 +236,12 @@ $(C_TESTS:tests/c/%.c=build/tsan/%): build/tsan/%: tests/c/%.c $(SOURCES:csrc/%.
 # A libfabric provider for tests only: tests/provider/demand.h says what it does.
 provider: build/provider/demand-fi.so build/provider/selftest
 
-build/provider/demand-fi.so: $(DEMAND) tests/provider/demand.h | $(VENV)/.runs
+build/provider/demand-fi.so: $(DEMAND) tests/provider/demand.h csrc/compat.h | $(VENV)/.runs
 	@mkdir -p $(@D)
 	$(CC) $(C_FLAGS) -g -O2 -shared -fPIC $(DEMAND) -o $@.new -pthread -ldl
 	mv $@.new $@ # others may have it mapped
 
-build/provider/selftest: $(SELF_TEST) tests/provider/selftest/selftest.h | $(VENV)/.runs
+build/provider/selftest: $(SELF_TEST) tests/provider/selftest/selftest.h csrc/compat.h | $(VENV)/.runs
 	@mkdir -p $(@D)
 	$(CC) $(C_FLAGS) -g -O1 $(SELF_TEST) -o $@ -pthread -ldl
 

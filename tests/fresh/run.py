@@ -129,8 +129,13 @@ def base(release: str) -> Path:
             }
             dpkg -x debootstrap_*.deb tool
             rm debootstrap_*.deb
+            # A release that is newer than debootstrap is made as unstable is.
+            [ -e "tool/usr/share/debootstrap/scripts/$1" ] ||
+                ln -s sid "tool/usr/share/debootstrap/scripts/$1"
             DEBOOTSTRAP_DIR=$PWD/tool/usr/share/debootstrap \
                 tool/usr/sbin/debootstrap --variant=minbase "$1" partial
+            # A mirror's copy of testing may be some days past its date; it is signed all the same.
+            echo 'Acquire::Check-Valid-Until "false";' >partial/etc/apt/apt.conf.d/90late
             mv partial "debian-$1"
         """
         with open(FOLDER / f"debian-{release}.log", "wb") as log:
