@@ -169,11 +169,13 @@ static void take_out(struct rmx_executor *ex, struct rmx_box *box,
 static void give_up(struct rmaext_fabric *f, struct rmaext_op *op)
 {
 	struct rmaext_peer *peer = op->target->member->peer; /* op may go */
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_box *next;
 
 	rmx_op_unqueue(op);
-	for (unsigned int i = 0; i < ex->made && op->flying; i++)
-		take_out(ex, &ex->boxes[i], op);
+	for (struct rmx_box *box = peer->boxes; box && op->flying; box = next) {
+		next = box->next;
+		take_out(&f->executor, box, op);
+	}
 	rmx_op_settle(op);
 	rmx_message_pump(f, peer);
 }
@@ -188,49 +190,52 @@ void rmx_message_give_up(struct rmaext_op *op)
 	pthread_mutex_unlock(&f->executor.lock);
 }
 
-/* The first copy in a list that is on its way from there, to `target` or any.
- */
+/* The first copy in a list that is on its way from there to `target`. */
 static struct rmaext_op *copy_in(struct rmaext_op *op, bool bulk,
 				 const struct rmaext_window *w,
 				 const struct rmx_target *target)
 {
-	while (op && !(rmx_is_nobodys(op) && op->window == w &&
-		       (!target || op->target == target)))
+	while (op &&
+	       !(rmx_is_nobodys(op) && op->window == w && op->target == target))
 		op = bulk ? NULL : op->next;
 	return op;
 }
 
-static void forget_queued(struct rmaext_fabric *f, struct rmaext_window *w,
-			  struct rmx_target *target)
+/* Asked again after each: what goes from the line may take its box. */
+static struct rmaext_op *copy_sent(const struct rmaext_peer *peer,
+				   const struct rmaext_window *w,
+				   const struct rmx_target *target)
 {
+	struct rmaext_op *op = NULL;
+
+	for (const struct rmx_box *box = peer->boxes; box && !op;
+	     box = box->next)
+		if (!(box->loaned && !box->sent))
+			op = copy_in(box->op, box->bulk, w, target);
+	return op;
+}
+
+static void forget(struct rmaext_fabric *f, struct rmaext_window *w,
+		   struct rmx_target *target)
+{
+	struct rmaext_peer *peer = target->member->peer;
 	struct rmaext_op *op;
 
-	while (target->member->peer &&
-	       (op = copy_in(target->member->peer->queue, false, w, target)))
+	while (peer && ((op = copy_in(peer->queue, false, w, target)) ||
+			(op = copy_sent(peer, w, target))))
 		give_up(f, op);
 }
 
 void rmx_message_forget(struct rmaext_window *w, int64_t rank)
 {
+	const int64_t end = rank < 0 ? w->count : rank + 1;
 	struct rmaext_fabric *f = w->fabric;
-	struct rmx_executor *ex = &f->executor;
-	struct rmx_target *target = rank < 0 ? NULL : rmx_target_of(w, rank);
 
-	pthread_mutex_lock(&ex->lock);
-	for (int64_t k = rank < 0 ? 0 : rank;
-	     k < (rank < 0 ? w->count : rank + 1); k++)
+	pthread_mutex_lock(&f->executor.lock);
+	for (int64_t k = rank < 0 ? 0 : rank; k < end; k++)
 		if (rmx_filled(&w->targets[k])) /* else never used */
-			forget_queued(f, w, &w->targets[k]);
-	for (unsigned int i = 0; i < ex->made; i++) {
-		struct rmx_box *box = &ex->boxes[i];
-		struct rmaext_op *op;
-
-		/* asked again: what goes from the line may take this box */
-		while (!(box->loaned && !box->sent) &&
-		       (op = copy_in(box->op, box->bulk, w, target)))
-			give_up(f, op);
-	}
-	pthread_mutex_unlock(&ex->lock);
+			forget(f, w, &w->targets[k]);
+	pthread_mutex_unlock(&f->executor.lock);
 }
 
 void rmx_message_fail_all(struct rmaext_fabric *f,
@@ -248,10 +253,12 @@ void rmx_message_fail_all(struct rmaext_fabric *f,
 		if (box->op)
 			ops_end(box, record);
 	}
-	for (struct rmaext_peer *peer = f->peers; peer; peer = peer->next)
+	for (struct rmaext_peer *peer = f->peers; peer; peer = peer->next) {
 		while ((op = peer->queue)) {
 			rmx_op_failed(op, record);
 			rmx_op_unqueue(op);
 			rmx_op_settle(op);
 		}
+		peer->boxes = NULL; /* they are freed next */
+	}
 }

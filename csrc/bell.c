@@ -34,7 +34,6 @@
  * flush, by a view, by the network.
  */
 #define RMX_LOOK ((int64_t)1000 * 1000)
-#define RMX_LOOKS 16	  /* between looks at the clock, when spinning */
 #define RMX_READER_SPIN 5 /* times the fabric's */
 
 /* One call's wait. */
@@ -44,7 +43,7 @@ struct watch {
 	struct rmaext_condition *conditions;
 	uint64_t count;
 	bool every;
-	int64_t nap; /* at most so long without a look */
+	bool rung; /* whoever changes it rings */
 };
 
 void rmx_bell_ring(struct rmx_bell *bell)
@@ -53,16 +52,6 @@ void rmx_bell_ring(struct rmx_bell *bell)
 		return; /* another one is about to ring */
 	atomic_fetch_add(&bell->rings, 1);
 	syscall(SYS_futex, &bell->rings, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-}
-
-/* Until it rings; shared between processes, unlike those of sleep.c. */
-static bool sleep_on(struct rmx_bell *bell, unsigned int rings, int64_t ns)
-{
-	struct timespec t = {.tv_nsec = (long)ns}; /* less than a second */
-
-	return !syscall(SYS_futex, &bell->rings, FUTEX_WAIT, rings, &t, NULL,
-			0) ||
-	       errno != EINTR;
 }
 
 /* -- conditions */
@@ -81,17 +70,18 @@ static const char *base_of(const struct rmaext_window *w, int64_t rank,
 	return t->route == RMAEXT_DIRECT ? t->map : NULL;
 }
 
+/* No step has a subnormal float, which this thread may have the CPU ignore. */
 static float half(uint16_t bits)
 {
 	const uint32_t rest = bits & 0x7fffu;
-	uint32_t wide = rest << 13;
+	uint32_t wide = (rest << 13) + (112u << 23); /* the exponents differ */
 	float value;
 
 	if (rest >= 0x7c00) /* infinity, not a number */
 		wide |= 0x7f800000;
 	memcpy(&value, &wide, sizeof(value));
-	if (rest < 0x7c00)
-		value *= 0x1p112f; /* the exponents' offsets differ */
+	if (rest < 0x400) /* zero, subnormal */
+		value = (float)rest * 0x1p-24f;
 	return bits >> 15 ? -value : value;
 }
 
@@ -230,27 +220,37 @@ static int check(const struct rmaext_window *w, int64_t rank,
 
 /* -- waiting */
 
-static bool spin(const struct watch *w, int64_t until)
+/* Until the bell rings, which is shared between processes, unlike sleep.c's. */
+static bool sleep_on(void *arg, int64_t ns)
+{
+	const struct watch *w = arg;
+	struct rmx_bell *bell = w->window->members->of[w->rank].bell;
+	struct rmx_bell silent = {0};
+	struct timespec t = {.tv_nsec = (long)ns}; /* less than a second */
+	unsigned int rings;
+
+	if (!bell)
+		bell = &silent;
+	rings = atomic_load(&bell->rings);
+	atomic_store(&bell->listening, 1);
+	atomic_thread_fence(memory_order_seq_cst);
+	if (holds(w))
+		return true; /* the flag stays: one ring too many */
+	if (atomic_load(&w->window->root->gate.closed))
+		return false;
+	return !syscall(SYS_futex, &bell->rings, FUTEX_WAIT, rings, &t, NULL,
+			0) ||
+	       errno != EINTR;
+}
+
+/* Awake, while what is waited for may come by the network. */
+static bool spin(struct watch *w, int64_t until)
 {
 	struct rmaext_fabric *f = w->window->fabric;
-	int64_t now = rmx_now(), end = now + w->window->spin;
+	const int64_t end = rmx_now() + RMX_READER_SPIN * f->progress.spin;
 
-	if (f) { /* what is waited for may come that way */
-		end = now + RMX_READER_SPIN * f->progress.spin;
-		return !rmx_wait(f, NULL, step, (void *)(uintptr_t)w,
-				 end < until ? end : until, RMX_READER_SPIN);
-	}
-	if (end > until)
-		end = until;
-	while (now < end) {
-		for (int i = 0; i < RMX_LOOKS; i++) {
-			if (holds(w))
-				return true;
-			rmx_relax();
-		}
-		now = rmx_now();
-	}
-	return holds(w);
+	return !rmx_wait(f, NULL, step, w, end < until ? end : until,
+			 RMX_READER_SPIN);
 }
 
 /* Nobody else would read the completion queue. */
@@ -272,47 +272,34 @@ static int sleep_as_reader(struct watch *w, int64_t until)
 	return RMAEXT_PENDING;
 }
 
-/* noinline: gcc warns of a fence under TSan where it has inlined that */
-__attribute__((noinline)) static int sleep_for(struct watch *w, int64_t until)
-{
-	struct rmx_bell *bell = w->window->members->of[w->rank].bell;
-	struct rmx_bell silent = {0};
-	const int64_t nap = bell ? w->nap : RMX_LOOK;
-
-	if (!bell)
-		bell = &silent;
-	for (;;) {
-		unsigned int rings = atomic_load(&bell->rings);
-		int64_t left;
-
-		atomic_store(&bell->listening, 1);
-		atomic_thread_fence(memory_order_seq_cst);
-		if (holds(w))
-			return 0; /* the flag stays: one ring too many */
-		left = until - rmx_now();
-		if (left <= 0 || atomic_load(&w->window->root->gate.closed) ||
-		    !sleep_on(bell, rings, left < nap ? left : nap))
-			return holds(w) ? 0 : RMAEXT_PENDING;
-	}
-}
-
 static int wait_for(struct watch *w, int64_t slice)
 {
 	struct rmaext_fabric *f = w->window->fabric;
+	struct rmx_await wait = {
+		.look = step,
+		.sleep = sleep_on,
+		.arg = w,
+		.spin = f ? 0 : w->window->spin,
+		.nap = w->rung && w->window->members->of[w->rank].bell
+			       ? RMX_SLICE
+			       : RMX_LOOK,
+	};
 	int64_t until;
 
 	if (holds(w))
 		return 0;
-	if (slice <= 0)
+	if (slice <= 0) {
+		rmx_mpi_glance();
 		return RMAEXT_PENDING;
+	}
 	until = rmx_now() + (slice < RMX_SLICE ? slice : RMX_SLICE - 1);
-	if (spin(w, until))
+	if (f && spin(w, until))
 		return 0;
 	if (f && !f->progress.running)
 		return sleep_as_reader(w, until);
 	if (f)
 		rmx_progress_hand_over(f);
-	return sleep_for(w, until);
+	return rmx_await(&wait, until, NULL);
 }
 
 int rmaext_wait_until(rmaext_window *window, int64_t rank,
@@ -325,7 +312,7 @@ int rmaext_wait_until(rmaext_window *window, int64_t rank,
 		.conditions = conditions,
 		.count = count,
 		.every = every,
-		.nap = RMX_SLICE - 1,
+		.rung = true,
 	};
 	int ret = rmx_window_enter(window, "wait");
 
@@ -334,8 +321,7 @@ int rmaext_wait_until(rmaext_window *window, int64_t rank,
 	ret = rmx_check(window, "wait", rank, 0, 0, 0);
 	for (uint64_t i = 0; !ret && i < count; i++) {
 		ret = check(window, rank, &conditions[i]);
-		if (!conditions[i].block)
-			w.nap = RMX_LOOK;
+		w.rung = w.rung && conditions[i].block;
 	}
 	if (!ret)
 		ret = wait_for(&w, slice);

@@ -62,9 +62,14 @@ int rmx_fail_record(const struct rmaext_error *record);
 /* library.c; NULL: it has none of that name and version */
 void *rmx_symbol(void *handle, const char *name, const char *version);
 
-/* signals.c: around everything that may start a provider */
+/*
+ * signals.c: around everything that may start a provider. inside: an address in
+ * the libfabric that does, whose handlers go; NULL: there is none.
+ */
 struct rmx_signals *rmx_signals_hold(void);
-void rmx_signals_give_back(struct rmx_signals *signals);
+void rmx_signals_give_back(struct rmx_signals *signals, const void *inside);
+/* a function's address, as data: POSIX allows it */
+#define RMX_ADDRESS(function) ((const void *)(uintptr_t)(function))
 
 /* gate.c */
 int rmx_gate_enter(struct rmx_gate *gate, const char *call, const char *closed);

@@ -36,6 +36,7 @@ struct rmx_block {
 	atomic_int_fast64_t pause;
 	_Alignas(RMX_LINE) atomic_int_fast64_t lock[4];
 	struct rmx_storage_words storage;
+	atomic_int_fast64_t calls[2]; /* of rmaext/meeting.py */
 	_Alignas(RMX_LINE) atomic_int_fast64_t notify[RMAEXT_NOTIFY];
 	struct rmx_guard_line guard[];
 };

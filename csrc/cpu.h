@@ -15,8 +15,12 @@
 
 #include "rmaext.h"
 
-#define RMX_TYPES (RMAEXT_INT64_INT64 + 1)
+#define RMX_TYPES (RMAEXT_LONG_DOUBLE_COMPLEX + 1)
 #define RMX_OPS (RMAEXT_MAXLOC + 1)
+
+/* of a long double that are no padding */
+#define RMX_LDBL_BYTES (LDBL_MANT_DIG == 64 ? 10 : sizeof(long double))
+#define RMX_MOST_UNIT (2 * sizeof(long double))
 
 /*
  * What an update must know of a type. Up to 8 bytes go without a lock, and are
@@ -25,7 +29,8 @@
 struct rmx_type {
 	uint8_t unit;	  /* bytes an element; 0: there is no such type */
 	uint8_t align;	  /* of its address */
-	uint8_t compared; /* bytes from the first; what follows is padding */
+	uint8_t compared; /* bytes from the first; what follows is padding, or
+			   * see element.c */
 };
 
 static inline struct rmx_type rmx_type_of(int type)
@@ -44,15 +49,18 @@ static inline struct rmx_type rmx_type_of(int type)
 		[RMAEXT_FLOAT_COMPLEX] = {8, 8, 8},
 		[RMAEXT_DOUBLE_COMPLEX] = {16, _Alignof(double), 16},
 		[RMAEXT_LONG_DOUBLE] = {sizeof(long double),
-					_Alignof(long double),
-					LDBL_MANT_DIG == 64
-						? 10
-						: sizeof(long double)},
+					_Alignof(long double), RMX_LDBL_BYTES},
+		[RMAEXT_LONG_DOUBLE_COMPLEX] = {2 * sizeof(long double),
+						_Alignof(long double),
+						RMX_LDBL_BYTES},
+		[RMAEXT_LONG_DOUBLE_INT32] = {2 * sizeof(long double),
+					      _Alignof(long double),
+					      RMX_LDBL_BYTES},
 		[RMAEXT_BOOL] = {1, 1, 1},
 		[RMAEXT_HALF] = {2, 2, 2},
 		[RMAEXT_FLOAT_INT32] = {8, 8, 8},
 		[RMAEXT_DOUBLE_INT32] = {16, 8, 12},
-		[RMAEXT_INT16_INT32] = {8, 8, 8}, /* but see element.c */
+		[RMAEXT_INT16_INT32] = {8, 8, 2},
 		[RMAEXT_INT32_INT32] = {8, 8, 8},
 		[RMAEXT_INT64_INT32] = {16, 8, 12},
 		[RMAEXT_DOUBLE_INT64] = {16, 8, 16},

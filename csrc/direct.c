@@ -335,15 +335,24 @@ static int enter_guards(const struct parts *p, int64_t *busy_p)
 	return 0;
 }
 
-/* Not while the GIL may be held: no waiting, and no long types, which do. */
+/*
+ * The loops over parts count elements in an index, and wait for no guard, as
+ * long types do: is this for another?
+ */
+static bool is_odd(const struct rmaext_batch *b)
+{
+	return (rmx_updates(b) && rmx_wide(b->type)) || b->strides ||
+	       b->scale != b->unit;
+}
+
+/* Not while the GIL may be held: no waiting. */
 bool rmx_direct_all(const struct rmaext_batch *b, int *ret_p, uint64_t *done_p)
 {
 	const uint64_t end = b->count < RMX_BLOCK ? b->count : RMX_BLOCK;
 	struct parts p;
 	int64_t busy;
 
-	if ((rmx_updates(b) && rmx_wide(b->type)) || b->scale != b->unit ||
-	    !parts_make(&p, b, b->count + RMX_SPARE, false) ||
+	if (is_odd(b) || !parts_make(&p, b, b->count + RMX_SPARE, false) ||
 	    !all_inside(b, &p))
 		return false;
 	if (rmx_updates(b)) {
@@ -410,8 +419,7 @@ int rmx_direct_block(struct rmaext_batch *b, uint64_t end)
 	struct parts p;
 	int ret = 0;
 
-	if ((rmx_updates(b) && rmx_wide(b->type)) || b->scale != b->unit ||
-	    !parts_make(&p, b, end - start, true)) {
+	if (is_odd(b) || !parts_make(&p, b, end - start, true)) {
 		if (rmx_updates(b))
 			return update_by_place(b, end);
 		ret = move_by_place(b, start, end);

@@ -44,6 +44,10 @@ struct c16 {
 	double re, im;
 };
 
+struct c_long_double {
+	long double re, im;
+};
+
 /* Value and index. */
 #define PAIR(name, value_type, index_type) \
 	struct name {                      \
@@ -58,9 +62,11 @@ PAIR(i4i4, int32_t, int32_t);
 PAIR(i8i4, int64_t, int32_t);
 PAIR(f8i8, double, int64_t);
 PAIR(i8i8, int64_t, int64_t);
+PAIR(long_double_i4, long double, int32_t);
 
 _Static_assert(sizeof(struct i2i4) == 8 && offsetof(struct i2i4, index) == 4 &&
-		       sizeof(struct f8i4) == 16 && sizeof(struct i8i4) == 16,
+		       sizeof(struct f8i4) == 16 && sizeof(struct i8i4) == 16 &&
+		       sizeof(struct long_double_i4) == RMX_MOST_UNIT,
 	       "as rmx_type_of() says");
 
 /* -- how an operation is made from an expression -- */
@@ -156,6 +162,7 @@ MOVE(u4, uint32_t)
 MOVE(u8, uint64_t)
 ROW_REPLACE(c16, struct c16)
 ROW_REPLACE(long_double, long double)
+ROW_REPLACE(c_long_double, struct c_long_double)
 
 static void row_no_op(void *memory, const void *operand, size_t n)
 {
@@ -170,6 +177,7 @@ static void row_no_op(void *memory, const void *operand, size_t n)
 #define row_no_op_u8 row_no_op
 #define row_no_op_c16 row_no_op
 #define row_no_op_long_double row_no_op
+#define row_no_op_c_long_double row_no_op
 
 /* -- floats -- */
 
@@ -200,6 +208,7 @@ FLOAT(WIDE, long_double, long double)
 
 COMPLEX(NARROW, struct c8, c8, struct c8, uint64_t)
 COMPLEX(WIDE, struct c16, c16, struct c16)
+COMPLEX(WIDE, struct c_long_double, c_long_double, struct c_long_double)
 
 /* -- values with an index: the smaller index of two that are equal -- */
 
@@ -220,6 +229,7 @@ LOC(WIDE, struct f8i4, f8i4, struct f8i4)
 LOC(WIDE, struct i8i4, i8i4, struct i8i4)
 LOC(WIDE, struct f8i8, f8i8, struct f8i8)
 LOC(WIDE, struct i8i8, i8i8, struct i8i8)
+LOC(WIDE, struct long_double_i4, long_double_i4, struct long_double_i4)
 
 /* -- which there are -- */
 
@@ -240,9 +250,10 @@ LOC(WIDE, struct i8i8, i8i8, struct i8i8)
 	HALF([RMAEXT_HALF] = BOTH(op, f2), )                           \
 	[RMAEXT_FLOAT] = BOTH(op, f4), [RMAEXT_DOUBLE] = BOTH(op, f8), \
 	[RMAEXT_LONG_DOUBLE] = LONG(op, long_double)
-#define COMPLEXES(op)                                                    \
-	[RMAEXT_FLOAT_COMPLEX] = BOTH(op, c8), [RMAEXT_DOUBLE_COMPLEX] = \
-						       LONG(op, c16)
+#define COMPLEXES(op)                            \
+	[RMAEXT_FLOAT_COMPLEX] = BOTH(op, c8),   \
+	[RMAEXT_DOUBLE_COMPLEX] = LONG(op, c16), \
+	[RMAEXT_LONG_DOUBLE_COMPLEX] = LONG(op, c_long_double)
 #define BOOL(like) [RMAEXT_BOOL] = BOTH(like, b1)
 #define PAIRS(op)                               \
 	[RMAEXT_FLOAT_INT32] = BOTH(op, f4i4),  \
@@ -251,24 +262,27 @@ LOC(WIDE, struct i8i8, i8i8, struct i8i8)
 	[RMAEXT_INT32_INT32] = BOTH(op, i4i4),  \
 	[RMAEXT_INT64_INT32] = LONG(op, i8i4),  \
 	[RMAEXT_DOUBLE_INT64] = LONG(op, f8i8), \
-	[RMAEXT_INT64_INT64] = LONG(op, i8i8)
+	[RMAEXT_INT64_INT64] = LONG(op, i8i8),  \
+	[RMAEXT_LONG_DOUBLE_INT32] = LONG(op, long_double_i4)
 
 /* of all types */
-#define ALL(op)                                                        \
-	BITS(op), [RMAEXT_BOOL] = BOTH(op, u1),                        \
-		  HALF([RMAEXT_HALF] = BOTH(op, u2), )[RMAEXT_FLOAT] = \
-			  BOTH(op, u4),                                \
-		  [RMAEXT_DOUBLE] = BOTH(op, u8),                      \
-		  [RMAEXT_FLOAT_COMPLEX] = BOTH(op, u8),               \
-		  [RMAEXT_FLOAT_INT32] = BOTH(op, u8),                 \
-		  [RMAEXT_INT16_INT32] = BOTH(op, u8),                 \
-		  [RMAEXT_INT32_INT32] = BOTH(op, u8),                 \
-		  [RMAEXT_LONG_DOUBLE] = LONG(op, long_double),        \
-		  [RMAEXT_DOUBLE_COMPLEX] = LONG(op, c16),             \
-		  [RMAEXT_DOUBLE_INT32] = LONG(op, c16),               \
-		  [RMAEXT_INT64_INT32] = LONG(op, c16),                \
-		  [RMAEXT_DOUBLE_INT64] = LONG(op, c16),               \
-		  [RMAEXT_INT64_INT64] = LONG(op, c16)
+#define ALL(op)                                                         \
+	BITS(op), [RMAEXT_BOOL] = BOTH(op, u1),                         \
+		  HALF([RMAEXT_HALF] = BOTH(op, u2), )[RMAEXT_FLOAT] =  \
+			  BOTH(op, u4),                                 \
+		  [RMAEXT_DOUBLE] = BOTH(op, u8),                       \
+		  [RMAEXT_FLOAT_COMPLEX] = BOTH(op, u8),                \
+		  [RMAEXT_FLOAT_INT32] = BOTH(op, u8),                  \
+		  [RMAEXT_INT16_INT32] = BOTH(op, u8),                  \
+		  [RMAEXT_INT32_INT32] = BOTH(op, u8),                  \
+		  [RMAEXT_LONG_DOUBLE] = LONG(op, long_double),         \
+		  [RMAEXT_DOUBLE_COMPLEX] = LONG(op, c16),              \
+		  [RMAEXT_DOUBLE_INT32] = LONG(op, c16),                \
+		  [RMAEXT_INT64_INT32] = LONG(op, c16),                 \
+		  [RMAEXT_DOUBLE_INT64] = LONG(op, c16),                \
+		  [RMAEXT_INT64_INT64] = LONG(op, c16),                 \
+		  [RMAEXT_LONG_DOUBLE_INT32] = LONG(op, c_long_double), \
+		  [RMAEXT_LONG_DOUBLE_COMPLEX] = LONG(op, c_long_double)
 
 static const struct rmx_element elements[RMX_OPS][RMX_TYPES] = {
 	[RMAEXT_MIN] = {SIGNS(min), FLOATS(min), BOOL(land)},
@@ -354,9 +368,20 @@ void rmx_swap_one(int type, void *cell, const void *compare,
 /* Are the values equal that two elements hold? */
 static bool equal(int type, const char *a, const char *b)
 {
-	if (type == RMAEXT_INT16_INT32)
-		return !memcmp(a, b, 2) && !memcmp(a + 4, b + 4, 4);
-	return !memcmp(a, b, rmx_type_of(type).compared);
+	size_t second = 0, bytes = 0; /* of a part after a gap */
+
+	if (type == RMAEXT_INT16_INT32) {
+		second = offsetof(struct i2i4, index);
+		bytes = sizeof(int32_t);
+	} else if (type == RMAEXT_LONG_DOUBLE_INT32) {
+		second = offsetof(struct long_double_i4, index);
+		bytes = sizeof(int32_t);
+	} else if (type == RMAEXT_LONG_DOUBLE_COMPLEX) {
+		second = offsetof(struct c_long_double, im);
+		bytes = RMX_LDBL_BYTES;
+	}
+	return !memcmp(a, b, rmx_type_of(type).compared) &&
+	       !memcmp(a + second, b + second, bytes);
 }
 
 void rmx_swap_row(int type, void *memory, const void *compare,

@@ -50,6 +50,7 @@ int rmx_executor_start(struct rmaext_fabric *f)
 
 	pthread_mutex_init(&ex->lock, NULL);
 	ex->queue_end = &ex->queue;
+	ex->early_end = &ex->early;
 	ex->failed_end = &ex->failed;
 	/* updates of one place are to arrive in order */
 	ex->credits = order & FI_ORDER_SAS ? RMX_CREDITS : 1;

@@ -163,6 +163,16 @@ int rmaext_fabric_open(rmaext_library *lib,
 	if (ret)
 		goto close;
 
+	if (f->info->ep_attr->max_msg_size < RMX_LEAST) {
+		ret = rmx_fail(-FI_ENODATA, RMX_NO_RANK, "rmaext_fabric_open",
+			       "provider %s: takes messages of %zu bytes at "
+			       "most, %zu are needed; RMAEXT_PROVIDER can name "
+			       "another",
+			       options->provider,
+			       f->info->ep_attr->max_msg_size, RMX_LEAST);
+		goto close;
+	}
+
 	f->mr_mode = (uint64_t)f->info->domain_attr->mr_mode;
 	if (f->mr_mode & RMX_MR_BASIC)
 		f->mr_mode |= MR_BASIC_MEANS;
@@ -191,13 +201,13 @@ int rmaext_fabric_open(rmaext_library *lib,
 	TRY("rmx_executor_start", rmx_executor_start(f));
 	TRY("rmx_progress_start",
 	    rmx_progress_start(f, options->progress, options->spin_ns));
-	rmx_signals_give_back(signals);
+	rmx_signals_give_back(signals, RMX_ADDRESS(lib->getinfo));
 	*fabric_p = f;
 	return 0;
 
 close:
 	rmaext_fabric_close(&f);
-	rmx_signals_give_back(signals);
+	rmx_signals_give_back(signals, RMX_ADDRESS(lib->getinfo));
 	return ret;
 }
 

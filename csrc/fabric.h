@@ -3,6 +3,7 @@
 #ifndef RMAEXT_FABRIC_H
 #define RMAEXT_FABRIC_H
 
+#include "await.h"
 #include "message.h"
 
 #define RMX_NAME 1024 /* bytes of an endpoint's name at most: those of ucx */
@@ -43,6 +44,7 @@ struct rmaext_peer {
 	unsigned int requests; /* unanswered */
 	unsigned int bulks;    /* of these, parts of `bulk` */
 	struct rmaext_op *bulk;
+	struct rmx_box *boxes;		      /* of requests */
 	struct rmaext_op *queue, **queue_end; /* not all sent yet */
 	size_t queued;			      /* bytes of copies in it */
 	uint64_t came, went;		      /* through the queue, ever */
@@ -80,7 +82,9 @@ struct rmx_backlog {
 
 /* What all registrations of a fabric share. */
 struct rmx_registrar {
-	pthread_mutex_t lock; /* of eq */
+	pthread_mutex_t lock; /* of eq and asked */
+	/* registrations that it was to tell of: the last one's context */
+	uintptr_t asked;
 	/* that says what was registered; or NULL */
 	_Atomic(struct fid_eq *) eq;
 	atomic_uint_fast64_t opened, closed;
@@ -106,6 +110,7 @@ struct rmaext_fabric {
 	struct rmaext_peer *peers;
 	struct rmaext_memory *memories;
 	struct rmaext_window *windows;
+	atomic_uint links; /* of windows, ever */
 	atomic_uint peer_count;
 	struct rmx_executor executor;
 	struct rmx_backlog backlog;
@@ -199,6 +204,9 @@ void rmx_progress_hand_over(struct rmaext_fabric *fabric);
 int rmx_wait(struct rmaext_fabric *fabric, struct rmaext_peer *peer,
 	     enum rmx_step (*step)(void *), void *arg, int64_t until,
 	     unsigned int spins);
+/* The same for one who waits for MPI, and serves the network meanwhile. */
+int rmx_wait_at(struct rmaext_fabric *fabric, enum rmx_step (*step)(void *),
+		void *arg, int64_t until, struct rmx_pace *pace);
 void rmx_look(struct rmaext_fabric *fabric);
 void rmx_progress_call(struct rmaext_fabric *fabric);
 int rmx_deadline(struct rmaext_peer *peer, int64_t rank, const char *call,

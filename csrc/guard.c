@@ -85,8 +85,12 @@ static int await_holder(struct patience *p, struct rmx_block *b)
 {
 	unsigned int holder = atomic_load(&b->bulk);
 
-	if (!holder || !gone(p, (int64_t)holder - 1))
+	if (!holder || !gone(p, (int64_t)holder - 1)) {
+		/* who has the memory may wait for a message of ours */
+		if (p->nap)
+			rmx_mpi_glance();
 		return be_patient(p);
+	}
 	atomic_compare_exchange_strong(&b->bulk, &holder, 0);
 	return 0;
 }
@@ -114,16 +118,20 @@ int rmx_bulk_await(struct rmaext_window *w, int64_t rank, int64_t ns)
 int rmx_singles_enter(struct rmaext_window *w, int64_t rank, int64_t ns)
 {
 	struct patience p = {.window = w, .ns = ns};
-	int ret = 0;
+	int64_t now;
 
-	while (!ret && !rmx_singles_try(w, rank)) {
-		ret = await_all(&p, rank);
+	while (!rmx_singles_try(w, rank)) {
+		if (await_all(&p, rank))
+			return RMAEXT_PENDING;
+		now = rmx_now();
 		if (!p.until)
-			p.until = rmx_now() + ns;
+			p.until = now + ns;
+		if (now >= p.until)
+			return RMAEXT_PENDING;
 		p.turns = 0;
 		p.nap = 0;
 	}
-	return ret;
+	return 0;
 }
 
 /* A clock that differs from the last waiter's must not keep it for long. */
@@ -202,8 +210,13 @@ int rmx_bulk_enter(struct rmaext_window *w, int64_t rank, int64_t ns)
 void rmx_bulk_leave(const struct rmaext_window *w, int64_t rank)
 {
 	struct rmx_block *b = rmx_block_of(w, rank);
+	unsigned int own = (unsigned int)w->self + 1;
 
-	atomic_store(&b->bulk, 0); /* also a fence for the bell */
+	/*
+	 * Others may have taken this process for dead: then it is the next
+	 * holder's. Also a fence for the bell.
+	 */
+	atomic_compare_exchange_strong(&b->bulk, &own, 0);
 	rmx_tell(w->members->of[rank].bell);
 	/*
 	 * Who was waiting gets a chance: one bulk update after another, by a

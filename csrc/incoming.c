@@ -123,45 +123,62 @@ static bool same_window(const struct rmx_landing *a,
 	return !memcmp(a->data + at, b->data + at, RMX_TOKEN);
 }
 
+/* Where those of its origin are, and of some others. */
+static struct rmx_landing **chain_of(struct rmx_executor *ex,
+				     const struct rmx_landing *landing)
+{
+	uint64_t name;
+
+	memcpy(&name, landing->data + offsetof(struct rmx_request, name),
+	       sizeof(name));
+	return &ex->chains[name % RMX_CHAINS];
+}
+
 static void wait_early(struct rmx_executor *ex, struct rmx_landing *landing,
 		       enum rmx_state state)
 {
-	struct rmx_landing **end = &ex->early;
+	struct rmx_landing **chain = chain_of(ex, landing);
 
-	while (*end)
-		end = &(*end)->next;
 	landing->state = (uint8_t)state;
 	landing->next = NULL;
-	*end = landing;
+	*ex->early_end = landing;
+	ex->early_end = &landing->next;
+	landing->chain = *chain;
+	*chain = landing;
 	ex->early_count += state == RMX_EARLY;
+}
+
+static bool may_be_early(const struct rmx_landing *landing)
+{
+	return rmx_now() - landing->since < RMX_EARLY_MAX;
 }
 
 /*
  * Those that wait for a window, or for its guard, in their order. One that is
- * behind another of its kind is not tried: the window may come between the two,
- * and updates of one origin stay in order. (More than an origin may have on
- * their way: it has given some up, and gets no more of them.)
+ * behind another of its origin is not tried: the window may come between the
+ * two, and updates of one origin stay in order. (More than an origin may have
+ * on their way: it has given some up, and gets no more of them.)
  */
 static void request_next(struct rmaext_fabric *f, struct rmx_landing *landing,
 			 int64_t ns)
 {
 	struct rmx_executor *ex = &f->executor;
 	const bool may_wait = ex->early_count < RMX_CREDITS * f->peer_count &&
-			      rmx_now() - landing->since < RMX_EARLY_MAX;
+			      may_be_early(landing);
 	const bool notice = is_notice(landing);
 	enum rmx_served served = RMX_ANSWER;
 	unsigned int blocked = 0;
 
-	for (struct rmx_landing *it = ex->early; it; it = it->next) {
-		const bool like = same_origin(it, landing);
-
-		if (it->state == RMX_BLOCKED && like)
-			blocked++;
+	for (struct rmx_landing *it = *chain_of(ex, landing); it;
+	     it = it->chain) {
+		if (!same_origin(it, landing))
+			continue;
+		blocked += it->state == RMX_BLOCKED;
 		if (!same_window(it, landing))
 			continue;
-		if (it->state == RMX_BLOCKED && like)
+		if (it->state == RMX_BLOCKED)
 			served = RMX_NO_GUARD;
-		else if (it->state == RMX_EARLY && may_wait)
+		else if (may_wait)
 			served = RMX_NO_WINDOW;
 	}
 	if (served == RMX_ANSWER)
@@ -187,21 +204,41 @@ static void request_next(struct rmaext_fabric *f, struct rmx_landing *landing,
 	}
 }
 
+/* What waits for a window is asked for again only after one has come. */
+static void retry_early(struct rmaext_fabric *f)
+{
+	struct rmx_executor *ex = &f->executor;
+	const unsigned int links = atomic_load(&f->links);
+	const bool come = links != ex->links;
+	struct rmx_landing *landing = ex->early, *next;
+
+	if (!landing)
+		return;
+	ex->links = links;
+	ex->early = NULL;
+	ex->early_end = &ex->early;
+	ex->early_count = 0;
+	memset(ex->chains, 0, sizeof(ex->chains));
+	for (; landing; landing = next) {
+		next = landing->next;
+		if (landing->state == RMX_EARLY && !come &&
+		    may_be_early(landing))
+			wait_early(ex, landing, RMX_EARLY);
+		else
+			request_next(f, landing, 0);
+	}
+}
+
 /* Each in turn, so that one peer that takes nothing holds nobody up. */
 void rmx_executor_retry(struct rmaext_fabric *f)
 {
 	struct rmx_executor *ex = &f->executor;
 	unsigned int tries = ex->queued < RMX_TRIES ? ex->queued : RMX_TRIES;
-	struct rmx_landing *landing = ex->early, *next;
+	struct rmx_landing *landing;
 
 	if (atomic_load(&ex->stalled))
 		rmx_message_retry(f);
-	ex->early = NULL;
-	ex->early_count = 0;
-	for (; landing; landing = next) {
-		next = landing->next;
-		request_next(f, landing, 0);
-	}
+	retry_early(f);
 	while (tries--) {
 		landing = ex->queue;
 		ex->queue = landing->next;

@@ -55,7 +55,8 @@ int rmaext_library_open(const char *path, int shared, rmaext_library **lib_p)
 	lib->tune = !shared;
 	signals = rmx_signals_hold();
 	lib->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	rmx_signals_give_back(signals);
+	rmx_signals_give_back(
+		signals, lib->handle ? dlsym(lib->handle, "fi_getinfo") : NULL);
 	if (!lib->handle) {
 		ret = rmx_fail(-FI_ENOENT, RMX_NO_RANK, "dlopen", "%s",
 			       dlerror());
@@ -213,7 +214,7 @@ int rmx_getinfo(struct rmaext_library *lib, const char *node, uint64_t flags,
 	ret = lib->getinfo(RMX_FI_VERSION, node, NULL, flags, hints, info_p);
 	if (ret == -FI_ENODATA)
 		ret = unnamed(lib, node, flags, hints, info_p);
-	rmx_signals_give_back(signals);
+	rmx_signals_give_back(signals, RMX_ADDRESS(lib->getinfo));
 	for (int i = 0; i <= PATH; i++) {
 		const char *name =
 			i == PATH ? "FI_PROVIDER_PATH" : rmx_tuning[i][0];

@@ -14,6 +14,7 @@
 #define _GNU_SOURCE
 #include "internal.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -66,28 +67,61 @@ void rmaext_word_raise(int64_t *sleepers, int64_t *word)
 	wake(sleepers, word, value);
 }
 
-int rmaext_word_await(int64_t *sleepers, const int64_t *word, int64_t least,
-		      int64_t spin, int64_t sleep)
+struct word {
+	int64_t *sleepers;
+	const int64_t *word;
+	int64_t least;
+};
+
+static enum rmx_step grown(void *arg)
 {
-	const int64_t start = rmx_now(), until = start + spin + sleep;
+	const struct word *w = arg;
+
+	return load(w->word) >= w->least ? RMX_DONE : RMX_SLEEP;
+}
+
+static bool sleep_on(void *arg, int64_t ns)
+{
+	const struct word *w = arg;
+	const int64_t until = rmx_now() + ns;
 	const struct timespec end = {
 		.tv_sec = (time_t)(until / 1000000000),
 		.tv_nsec = (long)(until % 1000000000),
 	};
+	bool slept = true;
 	int64_t value;
 
-	while ((value = load(word)) < least && rmx_now() < start + spin)
-		rmx_relax();
-	if (value >= least || sleep <= 0)
-		return value >= least;
-	add(sleepers, 1);
-	value = load(word);
+	add(w->sleepers, 1);
+	value = load(w->word);
 	/* a rank that is killed here leaves a sleeper too many: idle wakes */
-	if (value < least)
-		syscall(SYS_futex, low_half(word), FUTEX_WAIT_BITSET,
-			(uint32_t)value, &end, NULL, bit_of(least));
-	add(sleepers, -1);
-	return load(word) >= least;
+	if (value < w->least)
+		slept = !syscall(SYS_futex, low_half(w->word),
+				 FUTEX_WAIT_BITSET, (uint32_t)value, &end, NULL,
+				 bit_of(w->least)) ||
+			errno != EINTR;
+	add(w->sleepers, -1);
+	return slept;
+}
+
+int rmaext_word_await(int64_t *sleepers, const int64_t *word, int64_t least,
+		      int64_t spin, int64_t sleep)
+{
+	struct word w = {sleepers, word, least};
+	const struct rmx_await wait = {
+		.look = grown,
+		.sleep = sleep_on,
+		.arg = &w,
+		.spin = spin,
+		.nap = sleep,
+	};
+
+	if (grown(&w) == RMX_DONE)
+		return 1;
+	if (spin + sleep <= 0) {
+		rmx_mpi_glance();
+		return 0;
+	}
+	return !rmx_await(&wait, rmx_now() + spin + sleep, NULL);
 }
 
 void rmaext_barrier(void)

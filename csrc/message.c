@@ -64,6 +64,9 @@ static void return_credit(struct rmx_box *box)
 	box->peer->requests--;
 	box->peer->bulks -= box->bulk;
 	box->peer = NULL;
+	*box->prev = box->next;
+	if (box->next)
+		box->next->prev = box->prev;
 }
 
 /* No answer is waited for; if the provider still sends it, it stays. */
@@ -95,6 +98,11 @@ struct rmx_box *rmx_message_new(struct rmaext_fabric *f,
 		return NULL;
 	box->peer = peer;
 	peer->requests++;
+	box->next = peer->boxes;
+	box->prev = &peer->boxes;
+	if (box->next)
+		box->next->prev = &box->next;
+	peer->boxes = box;
 	q = (struct rmx_request *)box->data;
 	*q = (struct rmx_request){
 		.magic = RMX_REQUEST,

@@ -16,6 +16,7 @@
 #define RMX_CREDITS 4u		     /* requests to a peer, without an answer */
 #define RMX_CELLS 256 /* places computed at a time, then operated on */
 #define RMX_CLOSED 64
+#define RMX_CHAINS 256
 #define RMX_REQUEST 0x32516d72 /* "rmQ2", in native byte order */
 #define RMX_REPLY 0x32416d72   /* "rmA2" */
 
@@ -85,6 +86,10 @@ struct rmx_reply {
 	uint8_t token[RMX_TOKEN];
 };
 
+/* What a provider has to take in one: short operations, or all their results.
+ */
+#define RMX_LEAST (RMX_MESSAGE + sizeof(struct rmx_reply))
+
 /* The longest message, and what has room for it with the longest reply. */
 #define RMX_HEADERS (sizeof(struct rmx_request) + sizeof(struct rmx_range))
 #define RMX_LONGEST (RMX_HEADERS + RMX_MOST)
@@ -105,14 +110,14 @@ struct rmx_box {
 	struct fi_context2 context; /* first, as in rmx_slot */
 	/* whose request it is; both NULL: given up */
 	struct rmaext_batch *batch;
-	struct rmaext_op *op;	  /* and, unless bulk, those after it */
-	struct rmaext_peer *peer; /* where it goes */
-	struct rmx_box *next;	  /* free */
-	struct rmx_lane *lane;	  /* of the batch */
-	uint64_t part;		  /* of an element, or of an operation */
-	uint32_t first;		  /* of the lane */
-	uint32_t generation;	  /* tells late answers from others */
-	uint32_t results;	  /* bytes that the answer has */
+	struct rmaext_op *op;	      /* and, unless bulk, those after it */
+	struct rmaext_peer *peer;     /* where it goes */
+	struct rmx_box *next, **prev; /* free, or of peer->boxes */
+	struct rmx_lane *lane;	      /* of the batch */
+	uint64_t part;		      /* of an element, or of an operation */
+	uint32_t first;		      /* of the lane */
+	uint32_t generation;	      /* tells late answers from others */
+	uint32_t results;	      /* bytes that the answer has */
 	uint16_t count, unit;
 	uint8_t state;
 	bool bulk;   /* a part of an operation that is longer than data */
@@ -132,11 +137,12 @@ struct rmx_done {
  */
 struct rmx_landing {
 	struct fi_context2 context;
-	struct rmaext_peer *peer; /* who gets the reply */
-	struct rmx_landing *next; /* in the list of its state */
-	char *data;		  /* RMX_LANDING; NULL: not yet */
-	struct rmx_region region; /* of data, if it has to be registered */
-	int64_t since;		  /* it came */
+	struct rmaext_peer *peer;  /* who gets the reply */
+	struct rmx_landing *next;  /* in the list of its state */
+	struct rmx_landing *chain; /* if early or blocked, in one of these */
+	char *data;		   /* RMX_LANDING; NULL: not yet */
+	struct rmx_region region;  /* of data, if it has to be registered */
+	int64_t since;		   /* it came */
 	struct rmx_done done;
 	size_t len;
 	size_t reply, reply_len; /* where it is in data */
@@ -172,8 +178,11 @@ struct rmx_executor {
 	unsigned int receiving, incoming;
 	struct rmx_landing *queue, **queue_end;
 	unsigned int queued;
-	struct rmx_landing *early;
-	unsigned int early_count;
+	/* early or blocked, in their order; and by the name of the origin */
+	struct rmx_landing *early, **early_end;
+	struct rmx_landing *chains[RMX_CHAINS];
+	unsigned int early_count; /* those that are not blocked */
+	unsigned int links;	  /* fabric->links, when all were tried */
 	/* guarded by fabric->lock */
 	struct rmaext_window *recent;
 	uint8_t closed[RMX_CLOSED][RMX_TOKEN]; /* the last windows to go */

@@ -124,19 +124,38 @@ int rmaext_near_map(rmaext_near *near, const struct rmaext_block *block,
 	return 0;
 }
 
-/* Both directions: a filter of system calls may refuse only one. */
-static bool can_copy(const struct rmaext_near *near)
+/* Reads its nonce: 0, why it was refused, or ESTALE: there is another. */
+static int read_nonce(const struct rmaext_near *near)
 {
 	uint8_t seen[RMX_TOKEN] = {0};
 	struct iovec local = {seen, sizeof(seen)};
 	struct iovec remote = {(void *)(uintptr_t)near->address, sizeof(seen)};
 
-	if (process_vm_readv(near->pid, &local, 1, &remote, 1, 0) !=
-		    (ssize_t)sizeof(seen) ||
-	    memcmp(seen, near->nonce, sizeof(seen)))
-		return false;
-	local.iov_len = remote.iov_len = 0;
-	return process_vm_writev(near->pid, &local, 1, &remote, 1, 0) == 0;
+	if (process_vm_readv(near->pid, &local, 1, &remote, 1, 0) < 0)
+		return errno;
+	return memcmp(seen, near->nonce, sizeof(seen)) ? ESTALE : 0;
+}
+
+/* Both directions: a filter of system calls may refuse only one. */
+static bool can_copy(const struct rmaext_near *near)
+{
+	struct iovec none = {NULL, 0};
+
+	return !read_nonce(near) &&
+	       process_vm_writev(near->pid, &none, 1, &none, 1, 0) == 0;
+}
+
+/*
+ * Is that process no more, or does it run another program, which has something
+ * else there (ESTALE) or nothing (EFAULT)? A call that is refused for another
+ * reason says nothing: the kernel may have stopped to allow it, as when the
+ * peer has asked not to be traced.
+ */
+static bool is_another(const struct rmaext_near *near)
+{
+	const int code = read_nonce(near);
+
+	return code == ESRCH || code == ESTALE || code == EFAULT;
 }
 
 int rmaext_near_open(const struct rmaext_process *process, int pidfd,
@@ -196,12 +215,12 @@ bool rmx_near_gone(struct rmaext_near *near)
 	if (near->control && atomic_load(&near->control->left))
 		return true;
 	/*
-	 * The thread that held its life may have ended before the process; or
-	 * that runs another program by now, which has other things there.
+	 * The thread that held its life may have ended before the process. And
+	 * a descriptor that the program has closed is not the process's end.
 	 */
 	if (!near->gone &&
-	    (poll(&fd, 1, 0) > 0 ||
-	     ((near->reach & RMAEXT_CAN_COPY) && !can_copy(near))))
+	    ((poll(&fd, 1, 0) > 0 && fd.revents & POLLIN) ||
+	     ((near->reach & RMAEXT_CAN_COPY) && is_another(near))))
 		near->gone = true;
 	return near->gone;
 }

@@ -14,6 +14,10 @@
  * Known memory is registered on first use, all of it, so that any part of it is
  * found by its address. When there is too much of it, what was not used for the
  * longest time is deregistered, and stays known.
+ *
+ * After a fork the parent has it still: from Linux 5.12 on the child gets
+ * copies of pinned pages (before, `python -m rmaext info` says what to do).
+ * With MADV_DONTFORK a child that only reads such an array would crash.
  */
 #include "internal.h"
 

@@ -144,6 +144,12 @@ static size_t append(struct rmx_box *box, size_t end, struct rmaext_op *op)
 	return (size_t)(at - box->data);
 }
 
+/* A put of nothing to another job: the card that goes with it takes room. */
+static bool is_announcement(const struct rmaext_op *op)
+{
+	return op->window->visits && !op->len;
+}
+
 static bool has_room(const struct rmx_box *box, size_t end,
 		     const struct rmaext_op *op)
 {
@@ -164,7 +170,7 @@ static int send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	struct rmx_box *box = rmx_message_new(f, peer, op->window);
 	size_t end = sizeof(struct rmx_request);
 	struct rmx_request *q;
-	bool announces = false, pays;
+	bool announces, pays;
 	int ret;
 
 	if (!box)
@@ -173,13 +179,14 @@ static int send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	q->form = RMX_RANGES;
 	do {
 		end = append(box, end, op);
-		announces |= op->window->visits && !op->len;
+		announces = is_announcement(op);
 		q->count++;
 		last = op;
 		op = op->next;
 		/* what the target may refuse takes no others with it */
 	} while (op && op->window == last->window && !op->window->attached &&
-		 !is_bulk(op) && has_room(box, end, op));
+		 !announces && !is_announcement(op) && !is_bulk(op) &&
+		 has_room(box, end, op));
 	if (announces) { /* the first of all, and alone */
 		q->visits = RMX_WITH_CARD;
 		end += rmx_card_write(last->window, box->data + end);

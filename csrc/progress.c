@@ -31,6 +31,8 @@
 #define RMX_SETTLE ((int64_t)100 * 1000 * 1000)
 #define RMX_THREAD_SPIN ((int64_t)10 * 1000) /* at most */
 
+enum { RMX_LED_BY_ANOTHER = 2 }; /* of lead: the queue is another thread's */
+
 /* The slot of a completion; NULL if it is none of ours, or came before. */
 static struct rmx_slot *slot_of(struct rmaext_fabric *f, void *context)
 {
@@ -189,16 +191,17 @@ void rmx_progress_call(struct rmaext_fabric *f)
  */
 static int lead(struct rmaext_fabric *f, struct rmaext_peer *peer,
 		enum rmx_step (*step)(void *), void *arg, int64_t until,
-		unsigned int spins)
+		unsigned int spins, struct rmx_pace *pace)
 {
 	const int64_t spin = f->progress.spin * spins;
+	const bool serves = !arg || pace->request;
 	int64_t now = rmx_now(), nap = 0;
-	int64_t spin_end = now + (arg ? spin : f->progress.spin);
+	int64_t spin_end = now + (serves ? f->progress.spin : spin);
 	int pidfd = peer ? peer->pidfd : -1;
 
 	for (;;) {
 		/* asked towards the end only: it delays the answer */
-		bool active = !arg && now < spin_end &&
+		bool active = serves && now < spin_end &&
 			      now > spin_end - spin / 4 &&
 			      rmx_busy(&f->progress);
 		int n = drain(f), woken;
@@ -213,11 +216,20 @@ static int lead(struct rmaext_fabric *f, struct rmaext_peer *peer,
 			spin_end = now + spin;
 			nap = 0;
 		}
+		if (rmx_pace_due(pace, now)) {
+			/* MPI may take its time, and call the program */
+			leave_queue(&f->progress);
+			rmx_pace_turn(pace);
+			if (!take_queue(&f->progress))
+				return RMX_LED_BY_ANOTHER;
+			now = rmx_now();
+			continue;
+		}
 		if (now < spin_end) {
 			rmx_relax();
 			continue;
 		}
-		now = until - now;
+		now = (until < pace->next ? until : pace->next) - now;
 		if (next == RMX_RETRY && now > RMX_SOON)
 			now = RMX_SOON;
 		tell(f);
@@ -240,9 +252,39 @@ static void ring(struct rmx_progress *p)
 		rmx_futex_wake(&p->bell);
 }
 
-int rmx_wait(struct rmaext_fabric *f, struct rmaext_peer *peer,
-	     enum rmx_step (*step)(void *), void *arg, int64_t until,
-	     unsigned int spins)
+/* Sleeps until the reader of the queue has something to tell, and looks. */
+static bool follow(struct rmaext_fabric *f, enum rmx_step (*step)(void *),
+		   void *arg, int64_t until, struct rmx_pace *pace)
+{
+	struct rmx_progress *p = &f->progress;
+	unsigned int turn;
+	bool over;
+
+	atomic_fetch_add(&p->followers, 1);
+	turn = atomic_load(&p->turn);
+	rmx_progress_call(f);
+	over = step(arg) == RMX_DONE;
+	/* the reader may have left before it could see a follower */
+	if (!over && atomic_load(&p->reader)) {
+		const int64_t now = rmx_now();
+		int64_t end = now + RMX_NAP_MAX; /* a follower posts, too */
+
+		if (rmx_pace_due(pace, now)) {
+			rmx_pace_turn(pace);
+		} else {
+			end = end < until ? end : until;
+			end = end < pace->next ? end : pace->next;
+			if (end > now)
+				rmx_futex_sleep(&p->turn, turn, end - now);
+		}
+	}
+	atomic_fetch_sub(&p->followers, 1);
+	return over;
+}
+
+static int wait_at(struct rmaext_fabric *f, struct rmaext_peer *peer,
+		   enum rmx_step (*step)(void *), void *arg, int64_t until,
+		   unsigned int spins, struct rmx_pace *pace)
 {
 	struct rmx_progress *p = &f->progress;
 	int ret = RMAEXT_PENDING;
@@ -254,35 +296,16 @@ int rmx_wait(struct rmaext_fabric *f, struct rmaext_peer *peer,
 		atomic_load_explicit(&p->visits, memory_order_relaxed) + 1,
 		memory_order_relaxed);
 	for (;;) {
-		unsigned int turn;
-
 		if (take_queue(p)) {
-			ret = lead(f, peer, step, arg, until, spins);
-			leave_queue(p);
-			break;
+			ret = lead(f, peer, step, arg, until, spins, pace);
+			if (ret != RMX_LED_BY_ANOTHER) {
+				leave_queue(p);
+				break;
+			}
+			ret = RMAEXT_PENDING;
 		}
-		atomic_fetch_add(&p->followers, 1);
-		turn = atomic_load(&p->turn);
-		rmx_progress_call(f);
-		if (step(arg) == RMX_DONE) {
+		if (follow(f, step, arg, until, pace))
 			ret = 0;
-		} else if (take_queue(p)) {
-			/* it left before it could see a follower */
-			atomic_fetch_sub(&p->followers, 1);
-			ret = lead(f, peer, step, arg, until, spins);
-			leave_queue(p);
-			break;
-		} else {
-			int64_t left = until - rmx_now();
-
-			/* a follower posts too: look again soon */
-			if (left > 0)
-				rmx_futex_sleep(&p->turn, turn,
-						left < RMX_NAP_MAX
-							? left
-							: RMX_NAP_MAX);
-		}
-		atomic_fetch_sub(&p->followers, 1);
 		if (!ret || rmx_now() >= until)
 			break;
 	}
@@ -290,6 +313,22 @@ int rmx_wait(struct rmaext_fabric *f, struct rmaext_peer *peer,
 	if (!ret)
 		ring(p);
 	return ret;
+}
+
+int rmx_wait(struct rmaext_fabric *f, struct rmaext_peer *peer,
+	     enum rmx_step (*step)(void *), void *arg, int64_t until,
+	     unsigned int spins)
+{
+	struct rmx_pace pace = {0};
+
+	rmx_pace_begin(&pace, rmx_now());
+	return wait_at(f, peer, step, arg, until, spins, &pace);
+}
+
+int rmx_wait_at(struct rmaext_fabric *f, enum rmx_step (*step)(void *),
+		void *arg, int64_t until, struct rmx_pace *pace)
+{
+	return wait_at(f, NULL, step, arg, until, RMX_SERVE_SPINS, pace);
 }
 
 void rmx_progress_hand_over(struct rmaext_fabric *f)
@@ -315,7 +354,7 @@ int rmx_deadline(struct rmaext_peer *peer, int64_t rank, const char *call,
 	if (peer && peer->pidfd >= 0 && !atomic_load(&peer->gone)) {
 		struct pollfd fd = {.fd = peer->pidfd, .events = POLLIN};
 
-		if (poll(&fd, 1, 0) > 0)
+		if (poll(&fd, 1, 0) > 0 && fd.revents & POLLIN)
 			atomic_store(&peer->gone, true);
 	}
 	if (peer && !moved && rmx_knock(&peer->knock, now, *deadline - timeout))
@@ -399,6 +438,11 @@ static void *thread_main(void *arg)
 
 			seen = visits;
 			park(p, same);
+			/* the one who waits is in MPI, and may be for long */
+			if (!atomic_load(&p->stop) && take_queue(p)) {
+				drain(f);
+				leave_queue(p);
+			}
 			continue;
 		}
 		if (!take_queue(p)) {

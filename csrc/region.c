@@ -117,11 +117,12 @@ static int register_and_wait(struct rmaext_fabric *f, struct fi_mr_attr *attr,
 	pthread_mutex_lock(&r->lock);
 	if (!atomic_load(&r->eq))
 		ret = open_eq(f);
-	attr->context = mr_p;
+	/* no address: the event of one given up may come when it is reused */
+	attr->context = (void *)++r->asked;
 	if (!ret)
 		ret = fi_mr_regattr(f->domain, attr, flags, mr_p);
 	if (!ret) {
-		ret = await(f, mr_p);
+		ret = await(f, attr->context);
 		if (ret) {
 			fi_close(&(*mr_p)->fid);
 			*mr_p = NULL;

@@ -5,6 +5,8 @@
 #include <stdio.h>
 
 #define RMX_UNANSWERED 64u /* requests of one batch */
+/* bytes of places and values in a message */
+#define RMX_ROOM (RMX_MESSAGE - sizeof(struct rmx_request))
 
 /* What a request is about. */
 struct ask {
@@ -76,15 +78,19 @@ void rmx_batch_give_up(struct rmaext_batch *batch)
 	struct rmx_executor *ex = &batch->fabric->executor;
 
 	pthread_mutex_lock(&ex->lock);
-	for (unsigned int i = 0; i < ex->made; i++) {
-		struct rmx_box *box = &ex->boxes[i];
-		struct rmaext_peer *peer = box->peer;
+	for (size_t k = 0; k < batch->lane_count; k++) {
+		struct rmx_lane *lane = &batch->lanes[k];
+		struct rmaext_peer *peer = lane->target->member->peer;
+		struct rmx_box *box = lane->messages ? peer->boxes : NULL;
 
-		if (box->batch != batch)
-			continue;
-		box->batch = NULL;
-		rmx_message_free(ex, box);
-		if (peer)
+		for (struct rmx_box *next; box; box = next) {
+			next = box->next;
+			if (box->batch != batch)
+				continue;
+			box->batch = NULL;
+			rmx_message_free(ex, box);
+		}
+		if (lane->messages)
 			rmx_message_pump(batch->fabric, peer);
 	}
 	pthread_mutex_unlock(&ex->lock);
@@ -172,10 +178,12 @@ static size_t pack_places(const struct rmaext_batch *b,
 	return box->count * sizeof(*offsets);
 }
 
-/* Bytes of loops, where the elements are sent as such. */
+/* Bytes of loops, where the elements are sent as such: one has to fit. */
 static size_t loops_of(const struct rmaext_batch *b, size_t unit)
 {
-	return b->strides && unit == b->unit ? rmx_loops_bytes(b->strides) : 0;
+	const size_t bytes = b->strides ? rmx_loops_bytes(b->strides) : 0;
+
+	return unit == b->unit && unit <= RMX_ROOM - bytes ? bytes : 0;
 }
 
 /* Places, and values; returns the length of the message. */
@@ -216,7 +224,6 @@ static size_t pack(const struct rmaext_batch *b, struct rmx_box *box)
  */
 static int ask_next(struct rmaext_batch *b, struct rmx_lane *lane)
 {
-	const size_t room = RMX_MESSAGE - sizeof(struct rmx_request);
 	struct rmaext_fabric *f = b->fabric;
 	const uint32_t left = lane->end - lane->next;
 	size_t unit = b->unit - lane->part, most = 1;
@@ -230,12 +237,12 @@ static int ask_next(struct rmaext_batch *b, struct rmx_lane *lane)
 	struct rmx_box *box;
 	int ret;
 
-	if (unit > room - sizeof(uint64_t))
-		unit = room - sizeof(uint64_t);
+	if (unit > RMX_ROOM - sizeof(uint64_t))
+		unit = RMX_ROOM - sizeof(uint64_t);
 	if (loops_of(b, unit))
-		most = (room - loops_of(b, unit)) / unit;
+		most = (RMX_ROOM - loops_of(b, unit)) / unit;
 	else if (unit == b->unit)
-		most = room / (sizeof(uint64_t) + unit);
+		most = RMX_ROOM / (sizeof(uint64_t) + unit);
 	like.unit = (uint16_t)unit;
 	like.count = (uint16_t)(left < most ? left : most);
 	if (atomic_load(&b->unanswered) >= RMX_UNANSWERED)

@@ -13,8 +13,8 @@ static bool is_gone(const struct rmx_target *t)
 }
 
 /*
- * Of a put from RMX_LONG on, the end goes as a copy that is on its way while
- * the caller prepares the next one; see op_put_rest().
+ * Of a put from RMX_LONG on, the end goes as a copy, in one chunk, that is on
+ * its way while the caller prepares the next one; see op_put_rest().
  */
 #define RMX_LONG ((uint64_t)256 << 10)
 #define RMX_REST ((uint64_t)32 << 10)
@@ -190,7 +190,8 @@ int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 		if (w->fabric->origins.demanded)
 			atomic_fetch_add(&w->fabric->origins.bounced, 1);
 	} else {
-		op->rest = len < RMX_LONG ? 0 : RMX_REST;
+		if (len >= RMX_LONG && RMX_REST <= op->chunk)
+			op->rest = RMX_REST;
 		op->len -= op->rest;
 	}
 	ret = rmx_op_run(op, op_p);
@@ -347,6 +348,7 @@ int rmaext_flush(rmaext_window *w, int64_t rank, struct rmaext_wait *wait)
 	ret = rmx_window_enter(w, "flush");
 	if (ret)
 		return ret;
+	rmx_mpi_glance();
 	if (rank >= 0) { /* one that is gone is an error, if it is named */
 		ret = rmx_check(w, "flush", rank, 0, 0, 0);
 		if (ret)

@@ -97,6 +97,8 @@ enum {
 	RMAEXT_INT64_INT32 = 19,
 	RMAEXT_DOUBLE_INT64 = 20,
 	RMAEXT_INT64_INT64 = 21,
+	RMAEXT_LONG_DOUBLE_INT32 = 22,
+	RMAEXT_LONG_DOUBLE_COMPLEX = 23,
 };
 
 /* The last failure seen by this thread. */
@@ -283,6 +285,7 @@ struct rmaext_view {
 struct rmaext_places {
 	uint64_t lock;	  /* 4 of them */
 	uint64_t storage; /* asked, done, failed, error */
+	uint64_t calls;	  /* has left the window, number of the last call */
 	uint64_t notify;
 	uint64_t slots, posted, completed; /* a word a rank each */
 };
@@ -320,6 +323,29 @@ struct rmaext_call {
 	 * done to the buffers, of which this is one.
 	 */
 	int *ended;
+};
+
+/* MPI's levels of support for threads, by our own numbers. */
+enum {
+	RMAEXT_MPI_FUNNELED =
+		0, /* the main thread only, or there is one only */
+	RMAEXT_MPI_SERIALIZED = 1,
+	RMAEXT_MPI_MULTIPLE = 2,
+};
+
+/* What a wait needs to move MPI; addresses of functions. */
+struct rmaext_mpi {
+	uint64_t iprobe, test, is_thread_main;
+	int handle_bytes; /* of a communicator */
+	int any_source;
+	int tag; /* of no message */
+	int level;
+};
+
+/* What the ranks of a team brought to a meeting. */
+struct rmaext_met {
+	unsigned int worst; /* largest of their values */
+	int differ;	    /* they do not take it for the same step */
 };
 
 /* of rmaext_wait_until */
@@ -501,24 +527,67 @@ int rmaext_near_map(rmaext_near *near, const struct rmaext_block *block,
 		    uint64_t len, void **addr_p);
 
 /*
+ * MPI, which whoever waits moves meanwhile, where the thread may call it: see
+ * mpi.c. begin once; then use a communicator of two ranks or more, as long as
+ * it is there: 0 ends that, and returns when no thread is in a call on it.
+ */
+void rmaext_mpi_begin(const struct rmaext_mpi *mpi);
+void rmaext_mpi_use(uint64_t comm);
+/* ns between calls; of one who sleeps meanwhile, at first and after long */
+void rmaext_mpi_pace(int64_t often, int64_t first, int64_t most);
+/* 1: this thread, one of ours, never calls it; -1: it ends */
+void rmaext_mpi_aside(int more);
+/* call it now, if it is time; 1: it had something to do */
+int rmaext_mpi_glance(void);
+/* sleep, and call it meanwhile; returns early after a signal */
+void rmaext_mpi_nap(int64_t ns);
+/* before MPI is finalized; and in a forked child */
+void rmaext_mpi_end(int forked);
+/* a thread that moves MPI while the program computes */
+int rmaext_mpi_thread(void);
+/*
+ * Test an MPI_Request, which this thread has begun, until it is done: 0, or
+ * RMAEXT_PENDING after a slice. The network is served meanwhile; fabric: or
+ * NULL. *quiet is 0 at first, and this function's.
+ */
+int rmaext_mpi_wait(void *request, rmaext_fabric *fabric, int64_t *quiet,
+		    int64_t slice);
+
+/*
  * Ranks of one node. board: rmaext_team_bytes() zeros that all of them map.
- * meet waits until all have come; *worst_p is the largest value that any
- * brought. RMAEXT_PENDING: not yet, call it again. Each rank has two slots,
- * which it writes to by turns before a meeting, and all read after it, before
- * the next. Who has left the last meeting closes; the board must stay until all
- * have done so, as some may still be waking up in it: then it is deserted.
+ * meet waits until all have come, and says what they brought; for so long, or
+ * RMAEXT_PENDING: call it again. Each rank has two slots, which it writes to by
+ * turns before a meeting, and all read after it, before the next. Who gives up
+ * is waited for no more: this and all later meetings fail, -FI_ECANCELED, on
+ * all ranks. Who has left the last meeting closes; the board must stay until
+ * all have done so, as some may still be waking up in it: then it is deserted.
  */
 uint64_t rmaext_team_bytes(int64_t size);
-int rmaext_team_open(void *board, int64_t size, int64_t spin,
+int rmaext_team_open(void *board, int64_t rank, int64_t size, int64_t spin,
 		     rmaext_team **team_p);
 /* -FI_EMSGSIZE: too long for a slot, nothing was written */
-int rmaext_team_write(rmaext_team *team, int64_t rank, const uint8_t *record,
-		      uint64_t len);
+int rmaext_team_write(rmaext_team *team, const uint8_t *record, uint64_t len);
 /* All ranks' records, one after another; the bytes. data: a slot a rank. */
 uint64_t rmaext_team_read(const rmaext_team *team, uint8_t *data,
 			  int32_t *lengths);
-int rmaext_team_meet(rmaext_team *team, unsigned int value,
-		     unsigned int *worst_p);
+/* step: what this rank takes the meeting for */
+int rmaext_team_meet(rmaext_team *team, uint64_t step, unsigned int value,
+		     int64_t slice, struct rmaext_met *met_p);
+/* 1 if that rank has not come to the meeting that this one waits in */
+int rmaext_team_awaits(const rmaext_team *team, int64_t rank);
+/* this rank's program has come to its end; has a rank's? */
+void rmaext_team_end(rmaext_team *team);
+int rmaext_team_ended(const rmaext_team *team, int64_t rank);
+/* what this rank has to say of its leaving; cut at the end of a slot */
+void rmaext_team_explain(rmaext_team *team, const uint8_t *why, uint64_t len);
+/* how often any rank had something to say */
+unsigned int rmaext_team_said(const rmaext_team *team);
+/* what a rank has said; its length. why: a slot */
+uint64_t rmaext_team_reason(const rmaext_team *team, int64_t rank,
+			    uint8_t *why);
+void rmaext_team_give_up(rmaext_team *team);
+/* the first rank that did, or -1 */
+int64_t rmaext_team_given_up(const rmaext_team *team);
 void rmaext_team_close(rmaext_team *team);
 int rmaext_team_deserted(const void *board, int64_t size);
 
@@ -565,6 +634,7 @@ void rmaext_block_places(int64_t count, struct rmaext_places *places_p);
  * many ns, first awake, then asleep, until it is `least`: 1, else 0.
  */
 void rmaext_word_raise(int64_t *sleepers, int64_t *word);
+/* moves MPI meanwhile */
 int rmaext_word_await(int64_t *sleepers, const int64_t *word, int64_t least,
 		      int64_t spin, int64_t sleep);
 /* SEQ_CST, for the memory of this process */

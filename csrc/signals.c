@@ -9,6 +9,7 @@
 #define _GNU_SOURCE
 #include "internal.h"
 
+#include <link.h>
 #include <signal.h>
 #include <stdlib.h>
 
@@ -45,7 +46,55 @@ struct rmx_signals *rmx_signals_hold(void)
 	return s;
 }
 
-void rmx_signals_give_back(struct rmx_signals *s)
+/* -- whose is a handler? */
+
+struct search {
+	uintptr_t inside, handler;
+	bool later; /* libfabric was met: what follows came with it, or later */
+	bool theirs;
+};
+
+static bool has(const struct dl_phdr_info *object, uintptr_t address)
+{
+	for (int i = 0; i < object->dlpi_phnum; i++) {
+		const ElfW(Phdr) *part = &object->dlpi_phdr[i];
+
+		if (part->p_type == PT_LOAD &&
+		    address - (object->dlpi_addr + part->p_vaddr) <
+			    part->p_memsz)
+			return true;
+	}
+	return false;
+}
+
+/* Objects come in the order in which they were loaded. */
+static int look_into(struct dl_phdr_info *object, size_t size, void *arg)
+{
+	struct search *s = arg;
+
+	(void)size;
+	s->later = s->later || has(object, s->inside);
+	if (!has(object, s->handler))
+		return 0;
+	s->theirs = s->later;
+	return 1;
+}
+
+/*
+ * Is it libfabric's, or of what libfabric has brought? Not what another thread
+ * has asked for meanwhile: Python's, which came before, or to ignore it.
+ */
+static bool is_theirs(const struct sigaction *action, const void *inside)
+{
+	struct search s = {.inside = (uintptr_t)inside};
+
+	memcpy(&s.handler, &action->sa_sigaction, sizeof(s.handler));
+	if (inside)
+		dl_iterate_phdr(look_into, &s);
+	return s.theirs;
+}
+
+void rmx_signals_give_back(struct rmx_signals *s, const void *inside)
 {
 	struct sigaction now;
 
@@ -53,7 +102,8 @@ void rmx_signals_give_back(struct rmx_signals *s)
 		return;
 	for (int n = 1; n < NSIG; n++)
 		if (s->known[n] && !sigaction(n, NULL, &now) &&
-		    now.sa_sigaction != s->actions[n].sa_sigaction)
+		    now.sa_sigaction != s->actions[n].sa_sigaction &&
+		    is_theirs(&now, inside))
 			sigaction(n, &s->actions[n], NULL);
 	pthread_sigmask(SIG_SETMASK, &s->mask, NULL);
 	free(s);

@@ -158,7 +158,7 @@ int rmaext_storage_open(rmaext_arena *arena, rmaext_storage **storage_p)
 	/* signals are for the program's threads */
 	signals = rmx_signals_hold();
 	ret = -pthread_create(&s->thread, NULL, thread_main, s);
-	rmx_signals_give_back(signals);
+	rmx_signals_give_back(signals, NULL);
 	if (ret) {
 		free(s);
 		return rmx_fail(ret, RMX_NO_RANK, "pthread_create",

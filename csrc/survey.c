@@ -112,7 +112,7 @@ int rmaext_survey(rmaext_library *lib, const char *provider, int mr_basic,
 	atomic = first_info(lib, provider, mr_basic, FI_ATOMIC);
 	signals = rmx_signals_hold(); /* its threads inherit the mask */
 	ret = ask(lib, atomic ? atomic : info, survey_p);
-	rmx_signals_give_back(signals);
+	rmx_signals_give_back(signals, RMX_ADDRESS(lib->getinfo));
 	if (atomic)
 		lib->freeinfo(atomic);
 	lib->freeinfo(info);

@@ -151,7 +151,7 @@ static void cells_in_bulk(const struct rmx_element *e, size_t unit,
 			  void *const *cells, size_t n, const char *values,
 			  size_t step, char *results)
 {
-	char old[16];
+	char old[RMX_MOST_UNIT];
 
 	for (size_t k = 0; k < n; k++) {
 		memcpy(old, cells[k], unit);

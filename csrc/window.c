@@ -26,6 +26,7 @@ void rmaext_block_places(int64_t count, struct rmaext_places *places_p)
 	*places_p = (struct rmaext_places){
 		.lock = offsetof(struct rmx_block, lock) / word,
 		.storage = offsetof(struct rmx_block, storage) / word,
+		.calls = offsetof(struct rmx_block, calls) / word,
 		.notify = offsetof(struct rmx_block, notify) / word,
 		.slots = after / word,
 		.posted = after / word + n,
@@ -341,6 +342,7 @@ void rmx_window_link(struct rmaext_window *w, struct rmaext_fabric *f)
 	if (w->next)
 		w->next->prev = &w->next;
 	f->windows = w;
+	atomic_fetch_add(&f->links, 1);
 	pthread_mutex_unlock(&f->lock);
 }
 

@@ -81,7 +81,7 @@ def solve(comm: Any, rows: int = 192, cols: int = 256, steps: int = 200) -> Resu
     counts = [last - first for first, last in parts]
     first, last = parts[comm.rank]
     mine = counts[comm.rank]
-    up = down = MPI.PROC_NULL  # a put to PROC_NULL does nothing
+    up = down = MPI.PROC_NULL  # nobody
     if mine and comm.rank > 0:
         up = comm.rank - 1
     if mine and comm.rank + 1 < comm.size and counts[comm.rank + 1]:

@@ -82,8 +82,31 @@ static bool intern_all(void)
 	       intern(&hot_names.reap, "reap");
 }
 
+/*
+ * MPI may run functions of the program, in any thread: a call of MPI with the
+ * GIL held could wait for a thread that waits for the GIL.
+ */
+static bool may_call_mpi(bool alone)
+{
+	PyGILState_STATE state;
+	PyThreadState *thread;
+	int others = -1 - rmx_mpi_aside();
+
+	if (PyGILState_Check())
+		return false;
+	if (!alone)
+		return true;
+	state = PyGILState_Ensure();
+	thread = PyInterpreterState_ThreadHead(PyInterpreterState_Get());
+	for (; thread; thread = PyThreadState_Next(thread))
+		others++;
+	PyGILState_Release(state);
+	return others <= 0;
+}
+
 static int module_exec(PyObject *module)
 {
+	rmx_mpi_asks(may_call_mpi);
 	if (PyArray_ImportNumPyAPI() || !intern_all() || !hot_find_ffi() ||
 	    PyModule_AddFunctions(module, hot_functions) ||
 	    PyModule_AddType(module, &hot_window_type) ||

@@ -59,7 +59,7 @@ union hot_cell {
 	uint32_t u4;
 	float f4;
 	double f8;
-	char bytes[16];
+	char bytes[RMX_MOST_UNIT];
 };
 
 /* _hot.c: interned; arguments are found by their names' addresses. */
@@ -148,6 +148,11 @@ enum hot_outcome hot_swap(struct hot_window *w, PyObject *compare,
 			  PyObject *value, int64_t rank, int64_t index,
 			  PyObject **old_p);
 enum hot_outcome hot_flush(struct hot_window *w, int64_t rank);
+/*
+ * An operation is over that could not wait. A program may poll with those, and
+ * wait so for a message that MPI has to bring: now and then MPI is moved.
+ */
+void hot_count_turn(void);
 
 #define HOT_FAST(type, name, doc)                           \
 	{#name, (PyCFunction)(void (*)(void))type##_##name, \
@@ -201,6 +206,13 @@ enum hot_outcome hot_move_derived(struct hot_window *w, bool put,
 PyObject *hot_mpi_derived(PyObject *module, PyObject *args);
 PyObject *hot_mpi_forget(PyObject *module, PyObject *ignored);
 extern const char hot_mpi_derived_doc[], hot_mpi_forget_doc[];
+
+/* _hot_grequest.c */
+PyObject *hot_mpi_request_functions(PyObject *module, PyObject *ignored);
+PyObject *hot_mpi_request_new(PyObject *module, PyObject *status);
+PyObject *hot_mpi_request_end(PyObject *module, PyObject *args);
+extern const char hot_mpi_request_functions_doc[], hot_mpi_request_new_doc[],
+	hot_mpi_request_end_doc[];
 
 /* _hot_compat.c */
 extern PyMethodDef hot_compat_methods[];

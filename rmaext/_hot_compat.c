@@ -128,6 +128,7 @@ static int number_of(int type_num)
 		[NPY_LONGDOUBLE] = RMAEXT_LONG_DOUBLE,
 		[NPY_CFLOAT] = RMAEXT_FLOAT_COMPLEX,
 		[NPY_CDOUBLE] = RMAEXT_DOUBLE_COMPLEX,
+		[NPY_CLONGDOUBLE] = RMAEXT_LONG_DOUBLE_COMPLEX,
 	};
 
 	return type_num >= 0 && type_num < (int)(sizeof(numbers) / sizeof(int))
@@ -531,6 +532,12 @@ PyMethodDef hot_compat_methods[] = {
 	{"mpi_ops", mpi_ops, METH_O, mpi_ops_doc},
 	{"mpi_derived", hot_mpi_derived, METH_VARARGS, hot_mpi_derived_doc},
 	{"mpi_forget", hot_mpi_forget, METH_NOARGS, hot_mpi_forget_doc},
+	{"mpi_request_functions", hot_mpi_request_functions, METH_NOARGS,
+	 hot_mpi_request_functions_doc},
+	{"mpi_request_new", hot_mpi_request_new, METH_O,
+	 hot_mpi_request_new_doc},
+	{"mpi_request_end", hot_mpi_request_end, METH_VARARGS,
+	 hot_mpi_request_end_doc},
 	COMPAT(mpi_put),
 	COMPAT(mpi_get),
 	COMPAT(mpi_update),

@@ -45,7 +45,9 @@ static bool axes_of(struct hot_window *w, int64_t rank, struct axes *axes)
 			axes->shape[k] =
 				PyLong_AsLongLong(PyTuple_GET_ITEM(shape, k));
 			axes->steps[k] = step;
-			step *= axes->shape[k];
+			/* in a shape that has a 0 it may */
+			if (__builtin_mul_overflow(step, axes->shape[k], &step))
+				known = false;
 		}
 	}
 	Py_XDECREF(shape);
@@ -103,8 +105,10 @@ static bool take_integer(struct selection *s, struct axes *axes, PyObject *it)
 	} else if (!hot_to_index(it, &index)) {
 		return false;
 	}
+	if (index < 0 || index >= axes->shape[k])
+		return false;
 	s->offset += (uint64_t)(index * axes->steps[k]);
-	return index >= 0 && index < axes->shape[k];
+	return true;
 }
 
 /* What a plain key means; the rest, and what is wrong, is for Python. */
@@ -237,6 +241,7 @@ static PyObject *subscript(struct hot_window *w, PyObject *key)
 	if (is_short(w, &s, NULL, &strides, RMAEXT_READ)) {
 		if (s.scalar && is_number(w)) {
 			rmx_copy(&cell, memory_of(w, &s), w->it.unit);
+			hot_count_turn();
 			return PyArray_Scalar(&cell, w->dtype, NULL);
 		}
 		out = hot_new_array(w, s.ndim, s.shape);
@@ -255,6 +260,7 @@ static PyObject *subscript(struct hot_window *w, PyObject *key)
 			return NULL;
 		}
 	}
+	hot_count_turn();
 	return s.scalar ? PyArray_Return(out) : (PyObject *)out;
 }
 
@@ -308,6 +314,7 @@ static enum hot_outcome assign(struct hot_window *w, PyObject *key,
 	if (is_short(w, &s, locals, &strides, RMAEXT_WRITE) &&
 	    !rmx_strides_overlap(&strides, memory_of(w, &s), from)) {
 		rmx_strides_copy(&strides, true, memory_of(w, &s), from);
+		hot_count_turn();
 		return HOT_DONE;
 	}
 	if (!array || !same_shape(&s, values))

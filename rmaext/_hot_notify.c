@@ -118,6 +118,16 @@ static struct rmx_block *block_of(struct hot_window *w, PyObject *const *got,
 	return rmx_block_of(w->it.window, w->it.window->self);
 }
 
+/* A limit that is none, or that Python would take, see config.seconds(). */
+static bool is_limit(PyObject *it)
+{
+	int64_t whole;
+
+	return !it || it == Py_None ||
+	       (PyFloat_CheckExact(it) ? PyFloat_AS_DOUBLE(it) >= 0
+				       : hot_to_index(it, &whole));
+}
+
 /*
  * What a call that took them returns. A signal that came before is served here:
  * after the call its handler could raise, and nobody would have the counts.
@@ -179,7 +189,7 @@ PyObject *hot_wait_notify(struct hot_window *w, PyObject *const *args,
 
 	if (hot_take(got, wanted, 3, args, n, keywords))
 		block = block_of(w, got, &slot, &count);
-	if (!block)
+	if (!block || !is_limit(got[2]))
 		goto odd;
 	for (int i = 0; i < LOOKS; i++) {
 		if (rmx_notify_take(block, (int)slot, count, &seen))
@@ -229,5 +239,6 @@ PyObject *hot_test_notify(struct hot_window *w, PyObject *const *args,
 	fabric = block ? w->it.window->fabric : NULL;
 	if (!block || (fabric && !fabric->progress.running))
 		return hot_decide(w, hot_names.test_notify, args, n, keywords);
+	hot_count_turn();
 	Py_RETURN_FALSE;
 }

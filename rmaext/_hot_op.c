@@ -5,6 +5,7 @@
 #define KEEP_GIL ((uint64_t)64 << 10)	    /* bytes: 5 us */
 #define KEEP_GIL_ATOMIC ((uint64_t)4 << 10) /* also; each costs ten copies */
 #define KEEP_GIL_FLUSH 64		    /* ranks to look at */
+#define TURNS 2048u			    /* operations: 0.1 ms or so */
 
 enum { BUFFERS = 2 };
 
@@ -221,6 +222,17 @@ static bool allowed(const struct hot_window *w, int64_t rank, uint64_t offset,
 	       rmx_passes(w->it.window, rank, offset, len, access);
 }
 
+void hot_count_turn(void)
+{
+	static unsigned int turns; /* guarded by the GIL */
+
+	if (++turns % TURNS)
+		return;
+	Py_BEGIN_ALLOW_THREADS
+	rmx_mpi_glance();
+	Py_END_ALLOW_THREADS
+}
+
 /* A put or get, which `r` describes. */
 static enum hot_outcome move(struct hot_window *w, const struct request *r)
 {
@@ -235,6 +247,7 @@ static enum hot_outcome move(struct hot_window *w, const struct request *r)
 		return run(w, r);
 	there = memory_of(w, r->rank, r->offset);
 	rmx_copy(put ? there : r->result, put ? r->source : there, len);
+	hot_count_turn();
 	return HOT_DONE;
 }
 
@@ -341,6 +354,7 @@ static enum hot_outcome update_cell(struct hot_window *w,
 
 	if (!rmx_update_direct(w->it.window, rank, offset, &it))
 		return HOT_ODD;
+	hot_count_turn();
 	if (u->result == HOT_NOTHING)
 		return HOT_DONE;
 	*old_p = PyArray_Scalar(&old, w->dtype, NULL);
@@ -477,8 +491,10 @@ enum hot_outcome hot_flush(struct hot_window *w, int64_t rank)
 	if (!hot_is_open(w) || rank >= it->count)
 		return HOT_ODD;
 	if ((rank >= 0 || !it->fabric || it->count <= KEEP_GIL_FLUSH) &&
-	    rmx_flushed(it, rank))
+	    rmx_flushed(it, rank)) {
+		hot_count_turn();
 		return HOT_DONE;
+	}
 	wait.timeout = it->timeout;
 	Py_BEGIN_ALLOW_THREADS
 	code = rmaext_flush(it, rank, &wait);

@@ -12,18 +12,21 @@ from __future__ import annotations
 import atexit
 import errno
 import os
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 from mpi4py import MPI
 
+from . import mpi_progress
 from .errors import ClosedError
 
-__all__ = ["check", "ending", "on_end", "on_exit"]
+__all__ = ["check", "ending", "on_end", "on_exit", "on_farewell"]
 
 _at_exit: list[Callable[[], None]] = []
 _mortal: weakref.WeakSet[Any] = weakref.WeakSet()
+_farewells: list[Callable[[], None]] = []
 _state = {"keyval": MPI.KEYVAL_INVALID, "pid": os.getpid(), "hooked": 0, "ending": 0, "child": 0}
 
 
@@ -46,7 +49,19 @@ def check(call: str) -> None:
 def _run() -> None:
     if os.getpid() != _state["pid"]:
         return  # a forked child: the endpoints are its parent's
+    try:
+        if not _state["ending"] and not MPI.Is_finalized() and not _raised():
+            for farewell in _farewells:
+                farewell()
+    except KeyboardInterrupt:
+        pass  # it ends all the same
+    finally:
+        _shut_down()
+
+
+def _shut_down() -> None:
     _state["ending"] = 1
+    mpi_progress.end()
     try:
         while _at_exit:
             _at_exit.pop()()
@@ -54,6 +69,12 @@ def _run() -> None:
         if _at_exit:
             _run()
     _forget()
+
+
+def _raised() -> bool:
+    """Tell whether an exception ends this program; pytest leaves traces of others."""
+    last = getattr(sys, "last_value", None)
+    return last is not None and not isinstance(last, SystemExit)
 
 
 def _forget() -> None:
@@ -77,6 +98,11 @@ def on_exit(function: Callable[[], None]) -> None:
     _at_exit.append(function)
 
 
+def on_farewell(function: Callable[[], None]) -> None:
+    """Run a function at the end of the program, before all others; not after an exception."""
+    _farewells.append(function)
+
+
 def on_end(thing: Any) -> None:
     """Call thing.forget() after those functions, and in forked children."""
     _hook()
@@ -85,6 +111,7 @@ def on_end(thing: Any) -> None:
 
 def _forked() -> None:
     _at_exit.clear()  # what they would close is the parent's
+    mpi_progress.forked()
     _state["child"] = MPI.Is_initialized()
     if not _state["child"]:
         _state["pid"] = os.getpid()  # it may initialise MPI itself

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import errno
 import functools
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,7 +13,6 @@ from numpy.typing import NDArray
 
 from . import memory, node, pages, registration
 from ._lib import ffi, lib
-from .errors import BoundsError
 from .pages import HugePages, Wish
 
 if TYPE_CHECKING:
@@ -189,6 +186,7 @@ class Allocations:
             access: str | None,
             timeout: float | None,
             how: How,
+            proc_null: bool,
         ) -> None: ...
 
     @classmethod
@@ -200,6 +198,7 @@ class Allocations:
         access: str | None = None,
         timeout: float | None = None,
         *,
+        proc_null: bool = False,
         hint: int | None = None,
         fixed_address: int | None = None,
         lazy: bool = True,
@@ -210,7 +209,7 @@ class Allocations:
 
         Parameters
         ----------
-        comm, access, timeout, how
+        comm, access, timeout, proc_null, how
             As for `Window`.
         shape, dtype
             As in numpy.zeros; the shape may differ between ranks.
@@ -244,7 +243,7 @@ class Allocations:
         self = cls.__new__(cls)
         self._wish = wish = Wish(hint, fixed_address, lazy, hugepages)
         make = functools.partial(node.empty, shape, dtype, **wish._asdict())
-        self._create(comm, make, access, timeout, how)
+        self._create(comm, make, access, timeout, how, proc_null)
         return self
 
     @property
@@ -275,8 +274,9 @@ class Allocations:
             "willneed": have the pages there, so that the first accesses do not wait
             for them. Memory that is a file's is read ahead. "normal": nothing special.
         part : slice, optional
-            Elements of this rank's memory, by default all: `slice(100, 200)`. No steps,
-            and nothing counted from the end.
+            Elements of this rank's memory, by default all: `slice(100, 200)`. As NumPy
+            has it: what lies outside is left out, and negative bounds count from the
+            end; but without a step.
 
         Returns
         -------
@@ -287,8 +287,6 @@ class Allocations:
         ------
         ValueError, TypeError
             There is no such advice, or that is no such slice.
-        BoundsError
-            The part is not within the memory.
         ClosedError
 
         Notes
@@ -301,7 +299,7 @@ class Allocations:
             raise TypeError(f"advise: {advice!r} must be a string")
         if advice not in _ADVICE:
             raise ValueError(f"advise: {advice!r} must be {' or '.join(map(repr, _ADVICE))}")
-        start, stop = self._span(part)
+        start, stop = registration.one_part("advise", part, self._array.size)
         array = self._array
         unit, stride = self._dtype.itemsize, self._stride
         # writing to a file's pages would have all of them written back
@@ -309,19 +307,3 @@ class Allocations:
         pointer = ffi.cast("char *", memory.address(array)) + start * stride
         nbytes = (stop - start - 1) * stride + unit if start < stop else 0
         return pages.advise(pointer, nbytes, _ADVICE[advice], write)
-
-    def _span(self, part: slice | None) -> tuple[int, int]:
-        size = self._array.size
-        if part is None:
-            return 0, size
-        if not isinstance(part, slice):
-            raise TypeError(f"advise: {part!r} must be a slice")
-        if part.step not in (None, 1):
-            raise ValueError(f"advise: {part} must have no step")
-        start = 0 if part.start is None else operator.index(part.start)
-        stop = size if part.stop is None else operator.index(part.stop)
-        if not 0 <= start <= stop <= size:
-            text = f"advise: window {self._name}, elements {start} to {stop}: outside the "
-            text += f"{size} elements of this rank"
-            raise BoundsError(errno.ERANGE, text, call="advise", rank=self._group.rank)
-        return start, stop

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -197,11 +198,8 @@ class Beginnings:
     # -- helpers -------------------------------------------------------------------
 
     def _by_memory(self, rank: Any) -> bool:
-        """Whether a put or get to a rank is done when it returns; a wrong rank is refused later."""
-        try:
-            by_memory: bool = self._routes[rank] != _FABRIC
-        except (IndexError, TypeError):
-            return False
+        """Whether a put or get to a rank is done when it returns; a wrong one is refused later."""
+        by_memory: bool = self._routes[operator.index(rank)] != _FABRIC
         return by_memory
 
     def _begin_update(
@@ -219,7 +217,7 @@ class Beginnings:
         operand = memory.origin(value, self._dtype)
         place = self._place(call, rank, offset, operand.size)
         if place is None:
-            return done_at_once(None if scalar or not fetch else np.empty(0, self._dtype))
+            return done_at_once(np.empty(0, self._dtype) if fetch else None)
         return self._begin(
             call,
             place,

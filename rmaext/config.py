@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import math
+import numbers
+import operator
 import os
+import time
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["PROVIDERS", "Config", "reports_differences", "timeout_seconds"]
+__all__ = ["PROVIDERS", "Config", "deadline", "reports_differences", "seconds", "timeout_seconds"]
 
 # Best first; tcp by itself is for a libfabric whose ofi_rxm does not load (Intel MPI's,
 # where there is no libibverbs). Never by default: shm, sm2, lnx, sockets (FACTS: they
@@ -77,13 +82,50 @@ class Config:
         )
 
 
+def moves_mpi() -> bool:
+    """Tell whether a thread shall move MPI while the program computes."""
+    return _choice("RMAEXT_MPI_PROGRESS", ("0", "1")) == "1"
+
+
 def reports_differences() -> bool:
     """Tell whether rmaext.compat shall report calls that differ from MPI's."""
     return _choice("RMAEXT_COMPAT", ("warn",)) == "warn"
 
 
+_LONGEST = 1e9  # seconds, 31 years: what is longer is no limit
+
+
+def seconds(value: Any, what: str = "") -> float:
+    """Return a time limit in seconds: the one rule for all that takes one.
+
+    Any real number is one, NumPy's too, and what has `__index__`; a bool is none, and
+    TypeError. Negative ones and nan are ValueError. inf is no limit, here 1e9. What None
+    means is the caller's business.
+    """
+    what = what or f"timeout={value!r}"
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = float(value if isinstance(value, numbers.Real) else operator.index(value))
+    except OverflowError:  # an int
+        number = math.inf if value > 0 else -math.inf
+    except TypeError:
+        raise TypeError(f"{what}: must be a number of seconds, or None") from None
+    if not number >= 0:  # nan is not
+        raise ValueError(f"{what}: must not be negative, nor nan")
+    return min(number, _LONGEST)
+
+
+def deadline(timeout: Any) -> float | None:
+    """Return when a time limit is over, by time.monotonic(); None if there is none."""
+    return None if timeout is None else time.monotonic() + seconds(timeout)
+
+
 def timeout_seconds(value: float | None) -> float:
-    """Return the time limit of data operations: argument, environment, or 60 s."""
+    """Return the time limit of data operations: argument, environment, or 60 s.
+
+    As `seconds`, but not 0, in which nothing would ever be done.
+    """
     what = f"timeout={value!r}"
     if value is None:
         text = os.environ.get("RMAEXT_TIMEOUT", "60")
@@ -92,8 +134,7 @@ def timeout_seconds(value: float | None) -> float:
             value = float(text)
         except ValueError:
             raise ValueError(f"{what}: must be a number of seconds") from None
-    if not isinstance(value, int | float):
-        raise TypeError(f"{what}: must be a number of seconds")
-    if not 0 < value <= 1e9:  # nan is neither
-        raise ValueError(f"{what}: must be positive, and at most 1e9")
-    return float(value)
+    number = seconds(value, what)
+    if not number:
+        raise ValueError(f"{what}: must be positive")
+    return number

@@ -35,6 +35,7 @@ class DynamicRegion(Region):
     """All the memory there could be, reached by message only."""
 
     dynamic = True
+    creation = "creation of a dynamic window"
 
     def exchange(self, make: Callable[[], tuple[Array, int]]) -> None:
         """Agree on the dtype, and open the network. Collective."""
@@ -77,7 +78,9 @@ class DynamicWindow(Plural, Window):
     _attached: dict[int, tuple[Array, int]]  # by address, with what keeps it
 
     @classmethod
-    def make(cls, comm: MPI.Comm, dtype: DTypeLike, timeout: float | None) -> DynamicWindow:
+    def make(
+        cls, comm: MPI.Comm, dtype: DTypeLike, timeout: float | None, proc_null: bool
+    ) -> DynamicWindow:
         """See `Window.dynamic`."""
 
         def nothing() -> Array:
@@ -87,7 +90,7 @@ class DynamicWindow(Plural, Window):
 
         self = cls.__new__(cls)
         self._attached = {}
-        self._create(comm, nothing, None, timeout)
+        self._create(comm, nothing, None, timeout, None, proc_null)
         return self
 
     def _new_region(self, group: Group) -> Region:

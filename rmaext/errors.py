@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import copy
 import errno
 import operator
 import os
@@ -261,6 +262,15 @@ def from_code(code: int, where: str) -> Exception:
     if record.code == code:
         return from_c(code, where)
     return _class_of(-code, "")(-code, f"{where}: {os.strerror(-code)}")
+
+
+def again(error: Exception) -> Exception:
+    """Return an exception like one that was kept, to be raised: it has a traceback of its own.
+
+    One object that is raised again and again would collect the frames of all who caught it,
+    and keep alive what they used.
+    """
+    return copy.copy(error)
 
 
 def check(code: int, where: str = "") -> None:

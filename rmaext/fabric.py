@@ -13,7 +13,6 @@ import errno
 import os
 import resource
 import secrets
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from . import _lifetime
+from . import _lifetime, _locks
 from ._lib import ffi, lib
 from .config import Config
 from .errors import ClosedError, NoProviderError, check, from_c
@@ -67,6 +66,7 @@ class Fabric:
     """
 
     _opened: ClassVar[dict[str, Fabric]] = {}
+    _opening: ClassVar[Any] = _locks.lock()
 
     def __init__(self, chosen: Candidate, config: Config, spin: float) -> None:
         library = open_library(config.library)
@@ -105,7 +105,7 @@ class Fabric:
 
         # arrays that C may keep registered; None where the provider does not want it
         self.origins = Origins(self) if self.mr_bits & _LOCAL else None
-        self._lock = threading.RLock()  # a signal handler may come again
+        self._lock = _locks.lock()
         self._peers: dict[bytes, Any] = {}
         self._door: bytes | None = None
         # What C may still touch. Entries go when C is done with them, at the
@@ -172,10 +172,16 @@ class Fabric:
     @classmethod
     def open(cls, scope: str, chosen: Candidate, config: Config, spin: float) -> Fabric:
         """Open the fabric of a scope, or return the one that is open."""
-        fabric = cls.get(scope)
-        if fabric is None:
-            fabric = cls._opened[scope] = cls(chosen, config, spin)
-        elif fabric.provider != chosen.provider:
+        with cls._opening:
+            fabric = cls.get(scope)
+            if fabric is None:
+                made = cls(chosen, config, spin)
+                fabric = cls.get(scope)
+                if fabric is None:
+                    fabric = cls._opened[scope] = made
+                else:  # a signal handler was faster
+                    made.close()
+        if fabric.provider != chosen.provider:
             text = f"provider {chosen.provider}: this process uses {fabric.provider} already"
             raise NoProviderError(errno.EBUSY, text)
         return fabric
@@ -406,6 +412,7 @@ class Fabric:
     def forget(self) -> None:
         """After the end of MPI, or in a forked child: there is no endpoint to touch."""
         self._handle = ffi.new("rmaext_fabric **")
+        self.watcher = None
 
 
 def _bytes(entry: tuple[Any, ...]) -> int:

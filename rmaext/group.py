@@ -9,26 +9,22 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import os
-import threading
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from mpi4py import MPI
 
-from . import _lifetime, collective
+from . import _lifetime, _locks, collective, mpi_progress
 from ._lib import ffi, lib
 from .config import Config
-from .errors import BusyError, ClosedError, PeerLostError, RmaError, check
+from .errors import BusyError, PeerLostError, RmaError, SyncError, check
 from .host import Beacon, Hello
 from .keys import agree, parse_all
-from .living import LOOK_EVERY, Watch
+from .living import Watch
+from .meeting import Meetings
 from .network import Network, offers
 from .node import NO_ARENA, NO_BLOCK, Arena, Block, Process, Team, allow_copies
-from .records import Columns, Told, Ways, split
+from .records import Columns, Told, Ways
 
 __all__ = ["Group"]
 
@@ -70,22 +66,25 @@ class Group:
     """
 
     _keyval = MPI.KEYVAL_INVALID
+    _lock = _locks.lock()  # with two keys a group would be found by half its users
 
     timeout: float
+    failed_everywhere = False  # the opening, by the same error
 
     def __init__(self, comm: MPI.Comm) -> None:
         self._users = 1  # the attribute
         self._keys = 0
-        self._windows = 0
-        self._broken = self._cut = False
-        self._turn: dict[str, int] = {}  # the thread that is in a collective call
+        self.windows = 0  # made so far
         self._network: Network | None = None
         self.controls: Any = None  # set by the first window: control.Controls
-        self._team: Team | None = None
         self._board: Any = None  # rank 0's
         self._segments: set[int] = set()  # of the own arena: mapped by all
-        self.comm = collective.duplicate(comm)
+        mpi_progress.begin()
+        self.comm = collective.duplicate(comm, self._interrupted)
         self.rank, self.size = self.comm.rank, self.comm.size
+        self.meetings = meetings = Meetings(self, self.comm)
+        self.gather, self.gather_whole = meetings.gather, meetings.gather_whole
+        self.reduce, self.collective = meetings.reduce, meetings.collective
         self.watch = Watch()
         self.processes: list[Process | None] = [None] * self.size
         self.here = [self.rank]  # the own rank, and those with a process
@@ -94,11 +93,20 @@ class Group:
         self.all_direct = self.one_host = self.size == 1
         try:
             self._open()
+            meetings.opened()
         except BaseException as exc:
             Team.discard(self._board)
-            if isinstance(exc, Exception):  # on all ranks
+            mpi_progress.withdraw(self.comm)
+            if isinstance(exc, Exception) and not meetings.cut and meetings.out is None:
+                self.failed_everywhere = True
                 self.comm.Free()
+            else:
+                meetings.give_up(exc, _OPENING)
             raise
+
+    def _interrupted(self, comm: MPI.Comm, error: BaseException) -> None:
+        """Tell those who wait on the duplicate that this rank does not come."""
+        Meetings(self, comm).give_up(error, _OPENING)
 
     @classmethod
     def of(cls, comm: MPI.Comm) -> Group:
@@ -109,20 +117,25 @@ class Group:
             if isinstance(known, Group):
                 return known
         check_comm(comm)
-        if cls._keyval == MPI.KEYVAL_INVALID:
-            cls._keyval = MPI.Comm.Create_keyval(delete_fn=cls._comm_freed, nopython=False)
+        with cls._lock:
+            if cls._keyval == MPI.KEYVAL_INVALID:
+                cls._keyval = MPI.Comm.Create_keyval(delete_fn=cls._comm_freed, nopython=False)
         group = comm.Get_attr(cls._keyval)
         if group is _UNFINISHED:
-            raise _out_of_step()
+            text = f"{_OPENING} was interrupted, here or on another rank: use a duplicate of it"
+            raise SyncError(errno.ECANCELED, text)
         if not isinstance(group, Group):
             # stays there when a signal interrupts what follows
             comm.Set_attr(cls._keyval, _UNFINISHED)
+            group = cls.__new__(cls)
             try:
-                group = cls(comm)
+                cls.__init__(group, comm)
             except Exception:
-                comm.Delete_attr(cls._keyval)
+                if group.failed_everywhere:  # else the ranks are not where this one is
+                    comm.Delete_attr(cls._keyval)
                 raise
             comm.Set_attr(cls._keyval, group)
+            _groups.add(group)
         return group
 
     @staticmethod
@@ -141,11 +154,13 @@ class Group:
             return
         if self.controls is not None:
             self.controls.close()
-        if self._team is not None:
-            self._team.close()
+        if self.meetings.team is not None:
+            self.meetings.team.close()
         if self._network is not None:
             self._network.quit()
+        mpi_progress.withdraw(self.comm)
         self.comm.Free()
+        _groups.discard(self)
 
     # -- set-up ----------------------------------------------------------------
 
@@ -153,6 +168,7 @@ class Group:
         def hello() -> bytes:
             self._config = config = Config.read()
             self.timeout = config.timeout
+            mpi_progress.start_thread()
             if config.ptracer:
                 allow_copies()
             try:
@@ -168,7 +184,9 @@ class Group:
         self._secret = bytes.fromhex(hellos[0].secret)
         self.forced = any(h.forced for h in hellos)
         own = hellos[self.rank]
-        self.crowded = sum(h.pids == own.pids for h in hellos) > own.cpus
+        crowding = sum(h.pids == own.pids for h in hellos) / own.cpus
+        self.crowded = crowding > 1
+        mpi_progress.offer(self.comm, crowding)
         # one that spins starves those it waits for when no core is idle
         self.spin = 2e-6 if self.crowded else 50e-6
         if self.size == 1:
@@ -186,7 +204,8 @@ class Group:
         self.all_direct = worst == 0
         # without a progress thread somebody must serve the fabric meanwhile
         if self.all_direct and all(h.progress for h in hellos):
-            self._team = Team(where, self.rank, self.size, 0 if self.crowded else 50e-6)
+            spin = 0 if self.crowded else 50e-6
+            self.meetings.team = Team(where, self.rank, self.size, spin)
         else:
             Team.discard(self._board)
         if not self.all_direct:
@@ -235,104 +254,12 @@ class Group:
             self._network = Network(self, hellos, config)
         return self._network
 
-    # -- collectives -------------------------------------------------------------
-
-    @contextmanager
-    def in_step(self) -> Iterator[None]:
-        """Bracket collective calls that belong together.
-
-        If a signal or a lost peer ends one of them, this rank no longer knows
-        which collective the others are in: all later ones are refused. Other
-        errors are the same on all ranks.
-        """
-        if self._broken:
-            self.watch.look_for_the_dead()
-            self.watch.look_for_beacons()
-            raise _out_of_step()
-        self._broken, self._cut = True, False
-        try:
-            yield
-        except Exception:
-            self._broken = self._cut
-            raise
-        self._broken = False
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Bracket a collective call, from before it does anything.
-
-        Nothing orders those of two threads in the same way on all ranks: the
-        second one is refused.
-        """
-        me = threading.get_ident()
-        inner = self._turn.get("thread") == me  # in a signal handler
-        if self._turn.setdefault("thread", me) != me:  # in one step
-            text = "another thread is in a collective call over this communicator"
-            raise BusyError(errno.EBUSY, text)
-        try:
-            yield
-        finally:
-            if not inner:
-                self._turn.clear()
-
-    @property
-    def broken(self) -> bool:
-        """Whether this rank is out of step with the others."""
-        return self._broken
-
-    def gather(self, record: bytes) -> list[bytes]:
-        """Return every rank's record. Collective."""
-        whole = self.gather_whole(record)
-        self._cut = True
-        records = split(*whole)
-        self._cut = False
-        return records
-
-    def gather_whole(self, record: bytes) -> tuple[Any, Any]:
-        """As `gather`: return the records one after another, and their lengths."""
-        self._cut = True
-        whole: tuple[Any, Any] | None = None
-        if self.size == 1:
-            whole = record, np.array([len(record)], np.int32)
-        elif self._team is not None:
-            too_long = self._meet(self._team, not self._team.write(record))
-            whole = None if too_long else self._team.read()
-        if whole is None:
-            whole = collective.allgather(self.comm, record, self)
-        self._cut = False
-        return whole
-
-    def reduce(self, value: int) -> int:
-        """Return the largest of the ranks' values; also a barrier. Collective."""
-        self._cut = True
-        if self._team is not None:
-            largest = self._meet(self._team, value)
-        else:
-            largest = collective.allreduce_max(self.comm, value, self)
-        self._cut = False
-        return largest
-
-    def _meet(self, team: Team, value: int) -> int:
-        gone: PeerLostError | None = None
-        deadline = 0.0
-        while (worst := team.meet(value)) is None:
-            if gone is not None:
-                if time.monotonic() > deadline:
-                    raise gone
-                continue
-            try:
-                self.watch.look(self._network)
-            except PeerLostError as exc:
-                # it may have come, and left, before the others
-                gone, deadline = exc, time.monotonic() + collective.GRACE
-        return worst
-
     # -- windows -----------------------------------------------------------------
 
     def next_name(self) -> int:
         """Return a number for a window, the same on all ranks."""
-        self._windows += 1
-        return self._windows
+        self.windows += 1
+        return self.windows
 
     def next_key(self) -> int:
         """Return the next key that all ranks derive: 64 bits nobody else can guess."""
@@ -421,29 +348,39 @@ class Group:
         # the struct outlives close: another thread may still be inside a call
         return ffi.gc(handle[0], lib.rmaext_window_free)
 
-    # -- life ------------------------------------------------------------------
-
-    def serve(self, seconds: float) -> None:
-        """Pass a moment of a collective wait; PeerLostError if a peer is gone."""
-        if self._network is None:
-            collective.Nap().serve(seconds)
-        else:
-            self._network.fabric.serve(seconds)
-            if not seconds:
-                os.sched_yield()
-        if seconds:
-            # beacons only after a while: most waits are short
-            self.watch.look(self._network, beacons=seconds >= LOOK_EVERY)
-
-    def leave(self) -> None:
-        """End a collective wait."""
-        if self._network is not None:
-            self._network.fabric.leave()
-
 
 _UNFINISHED = object()  # in place of a group whose creation was interrupted
 
 
-def _out_of_step() -> ClosedError:
-    text = "an earlier collective call over this communicator was interrupted"
-    return ClosedError(errno.ESHUTDOWN, text)
+_OPENING = "the creation of the communicator's first window"
+
+# Until all ranks have counted their windows out: at the end of the program each waits for its
+# ranks. No weak references: ranks would collect theirs at different times, and wait for others
+# that do not know of the group any more.
+_groups: set[Group] = set()
+
+
+def _farewell() -> None:
+    """Wait until the ranks of all communicators have come to their end, too.
+
+    Until then they may use this rank's memory. The communicators' ranks meet at the same
+    time: in which order others come to which does not matter. Ctrl-C ends the wait.
+    """
+    left = [group for group in _groups if group.size > 1]
+    nap = 1e-5
+    while left:
+        for group in list(left):
+            try:
+                if group.meetings.at_end():
+                    left.remove(group)
+            except BusyError:  # a thread that is a daemon
+                left.remove(group)
+            except (PeerLostError, SyncError):
+                # they have learnt from it where this rank is, or can meet no more
+                nap = 1e-5
+        if left:
+            mpi_progress.nap(nap)
+            nap = min(nap * 1.5, 5e-3)
+
+
+_lifetime.on_farewell(_farewell)

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
-from . import _lifetime
+from . import _lifetime, _locks
 from ._lib import lib
 from .config import PROVIDERS, Config
 from .errors import KeyRecordError, NoProviderError
@@ -156,6 +156,7 @@ class Beacon:
     """
 
     _own: ClassVar[Beacon | None] = None
+    _lock: ClassVar[Any] = _locks.lock()
 
     def __init__(self) -> None:
         self.name = secrets.token_hex(16)
@@ -165,11 +166,13 @@ class Beacon:
     @classmethod
     def own(cls) -> Beacon:
         """Return this process's, there until the process leaves."""
-        if cls._own is None:
-            cls._own = cls()
-            _lifetime.on_exit(cls._own.close)
-            _lifetime.on_end(cls._own)
-        return cls._own
+        with cls._lock:
+            if cls._own is None:
+                made = cls()
+                _lifetime.on_exit(made.close)
+                _lifetime.on_end(made)
+                cls._own = cls._own or made  # a signal handler may have been faster
+            return cls._own
 
     @staticmethod
     def visible(name: str) -> bool | None:
@@ -183,8 +186,9 @@ class Beacon:
         self._socket.close()
 
     def forget(self) -> None:
-        """In a forked child: leave the name to the parent."""
+        """In a forked child: leave the name to the parent; it may begin one of its own."""
         self._socket.close()
+        Beacon._own = None
 
 
 def open_pidfd(own: Hello, peer: Hello) -> int:
@@ -216,12 +220,15 @@ def pidfd_of(own: Hello, peer: Hello) -> int:
     if own.node != peer.node:
         return -1
     key = (peer.pids, peer.pid, peer.started)
-    if key not in _pidfds:
+    known = _pidfds.get(key)
+    if known is None:
         fd = open_pidfd(own, peer)
         if fd < 0:
             return -1
-        _pidfds[key] = fd
-    return _pidfds[key]
+        known = _pidfds.setdefault(key, fd)
+        if known != fd:  # another thread was faster
+            os.close(fd)
+    return known
 
 
 # -- choice of endpoints: the same computation, on the same input, on every rank --

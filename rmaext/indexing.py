@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from mpi4py import MPI
 from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
@@ -33,7 +32,6 @@ _DIRECT = lib.RMAEXT_DIRECT
 _ONE_RANK, _ONE_VALUE = lib.RMAEXT_ONE_RANK, lib.RMAEXT_ONE_VALUE
 _NULL = ffi.NULL
 _LONGS = ffi.typeof("int64_t[]")
-_PROC_NULL = MPI.PROC_NULL
 _NAMES = {_PUT: "__setitem__", _GET: "__getitem__"}
 
 
@@ -284,7 +282,7 @@ class IndexOperations(ManyOperations):
         Parameters
         ----------
         rank : int
-            Target; with MPI.PROC_NULL updates do nothing.
+            Target.
 
         Returns
         -------
@@ -303,9 +301,10 @@ class IndexOperations(ManyOperations):
         >>> win.at(1).add(([0, 0, 3], 2), 1.0)  # win[1, 0, 2] += 2, win[1, 3, 2] += 1
         """
         self._check_open("at")
-        if operator.index(rank) != _PROC_NULL:
-            rank = self._rank(rank, "at")
-        return At(cast("Window", self), rank)
+        number = operator.index(rank)
+        return At(
+            cast("Window", self), number if number == self._null else self._rank(number, "at")
+        )
 
     def _getitem(self, key: Any) -> Any:
         number, part = self._select("__getitem__", key)
@@ -332,14 +331,14 @@ class IndexOperations(ManyOperations):
             self._transfer(_PUT, number, part.first, part.shape, part.steps, array)
 
     def _select(self, call: str, key: Any) -> tuple[int, _Part | None]:
-        """Return the rank, and the part of its array; None for MPI.PROC_NULL."""
+        """Return the rank, and the part of its array; None: no operation (proc_null)."""
         self._check_open(call)
         key = key if isinstance(key, tuple) else (key,)
         try:
             number = operator.index(*key[:1])
         except TypeError:
             raise TypeError(f"the first index is the rank, an integer: {key[:1]}") from None
-        if number == _PROC_NULL:
+        if number == self._null:
             return number, None
         return number, self._parse(call, number, key[1:])
 
@@ -474,7 +473,7 @@ class At:
         window, rank = self._window, self._rank
         operand = memory.origin(values, window.dtype)
         window._check_open("at")
-        if rank == _PROC_NULL:
+        if rank == window._null:
             return
         part = window._parse("at", rank, index if isinstance(index, tuple) else (index,))
         offsets = window._apart(rank, part.offsets(window._stride))

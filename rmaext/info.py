@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import platform
+import re
 import resource
 import signal
 from collections.abc import Callable
@@ -382,6 +383,24 @@ def _library_lines(library: dict[str, Any]) -> list[str]:
     return lines
 
 
+def fork_note(release: str, mr_mode: str) -> str | None:
+    """Return what to heed before a fork; None where nothing is.
+
+    A network card that has pinned private pages goes on with them after a fork. From
+    Linux 5.12 on the child gets copies of such pages, of any size. Before, who writes
+    first gets one: the parent may, and then its array is not what the card works on.
+    MADV_DONTFORK would end children that only look at the array.
+    """
+    found = re.match(r"(\d+)\.(\d+)", release)
+    pins = {"LOCAL", "ALLOCATED"} & set(mr_mode.split("|"))
+    if not pins or not found or (int(found[1]), int(found[2])) >= (5, 12):
+        return None
+    return (
+        f"Linux {release} does not copy pinned pages for a child (5.12 does): let windows "
+        "allocate their memory, or fork before they are made"
+    )
+
+
 def _provider_lines(provider: dict[str, Any], default: bool) -> list[str]:
     lines = [f"provider {provider['name']}{' (default)' if default else ''}"]
     if "error" in provider:
@@ -405,6 +424,9 @@ def _provider_lines(provider: dict[str, Any], default: bool) -> list[str]:
         f"  progress   {progress}; the thread "
         + ("sleeps on a descriptor" if p["wait_fd"] else "polls, as there is no descriptor"),
     ]
+    note = fork_note(platform.release(), p["mr_mode"])
+    if note:
+        lines += [f"  fork       {note}"]
     for domain in dict.fromkeys(e["domain"] for e in provider["endpoints"]):
         own = [e for e in provider["endpoints"] if e["domain"] == domain and e["address"]]
         places = [f"{e['address']}/{e['prefix']}" for e in own]

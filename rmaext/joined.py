@@ -130,7 +130,7 @@ class JoinedWindow(Plural, Window):
 
     Parameters
     ----------
-    comm, access, timeout, **how
+    comm, access, timeout, proc_null, **how
         As for `Window`.
     array : list of numpy.ndarray
         Of one dtype; at least one, which may be empty. Their number and sizes may
@@ -160,6 +160,8 @@ class JoinedWindow(Plural, Window):
         array: Array | Sequence[Array],
         access: str | None = None,
         timeout: float | None = None,
+        *,
+        proc_null: bool = False,
         **how: Unpack[How],
     ) -> None:
         arrays = list(array)
@@ -176,7 +178,7 @@ class JoinedWindow(Plural, Window):
                     raise TypeError(text)
             return checked[0]
 
-        self._create(comm, first, access, timeout, how)
+        self._create(comm, first, access, timeout, how, proc_null)
 
     def _new_region(self, group: Group) -> Region:
         return JoinedRegion(group, *self._given)
@@ -189,6 +191,7 @@ class JoinedWindow(Plural, Window):
             window = Window.__new__(Window)
             window._group, window._region, window._comm = group, part, self._comm
             window._name, window._timeout = f"{name}, array {k}", self._timeout
+            window._null = self._null
             window._adopt(group.token(name | k << 32) if k else token, block)
             _lifetime.on_end(window)
             self._arrays.append(window)
@@ -236,7 +239,7 @@ class JoinedWindow(Plural, Window):
         """Tell the provider that other pages back these elements; as `Window.refresh`."""
         self._check_open("refresh")
         me = self._group.rank
-        start, stop = one_part(part, self._sizes[me])
+        start, stop = one_part("refresh", part, self._sizes[me])
         for window, first, count, _ in self._pieces((me, start, stop - start)):
             window.refresh(slice(first, first + count))
 
@@ -318,7 +321,8 @@ class JoinedWindow(Plural, Window):
             rank, offset = int(ranks[bad[0]]), int(offsets[bad[0]])
             index = ", ".join(map(str, np.unravel_index(bad[0], shape))) if shape else ""
             text = f"window {self._name}, element [{index}]: rank {rank}, offset {offset}, "
-            raise BoundsError(errno.ERANGE, text + "length 1: outside the window", rank=rank)
+            text += f"length 1: outside the window{self._hint_for(rank)}"
+            raise BoundsError(errno.ERANGE, text, rank=rank)
         which = np.zeros(ranks.size, np.int64)
         for k in range(1, len(self._arrays)):
             which += offsets >= self._bounds[known, k]

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 import numpy as np
 
 from .errors import KeyRecordError, RmaError, pack, unpack
+from .reports import numbers
 
 __all__ = ["WindowRecord", "agree", "decode", "encode"]
 
@@ -63,14 +64,9 @@ def decode(record: bytes) -> tuple[bool, bytes]:
     return status == _FAILED, payload
 
 
-def _numbers(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")
-    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
-
-
 def blame(ranks: Sequence[int], error: type[Exception], text: str) -> Exception:
     """Return an error that names the ranks at fault."""
-    message = f"{_numbers(ranks)}: {text}"
+    message = f"{numbers(ranks)}: {text}"
     if issubclass(error, RmaError):
         return error(errno.EINVAL, message)
     return error(message)
@@ -111,7 +107,7 @@ def settle(records: Sequence[bytes], own: Exception | None) -> list[bytes]:
             failures[rank] = pack(exc)
     if failures:
         first = failures[min(failures)]
-        raise unpack(first, f"{_numbers(sorted(failures))}: {first['text']}") from own
+        raise unpack(first, f"{numbers(sorted(failures))}: {first['text']}") from own
     return payloads
 
 

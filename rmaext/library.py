@@ -12,10 +12,10 @@ import site
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+from . import _locks
 from ._lib import ffi, lib
 from .errors import LibraryError, check
 
@@ -201,9 +201,19 @@ def mr_mode_text(bits: int) -> str:
     return "|".join(name for bit, name in _MR_MODES.items() if bits & bit) or "none"
 
 
-@cache
+_opened: dict[str, Library] = {}
+_opening = _locks.lock()  # two of one libfabric would not know of each other
+
+
 def open_library(wanted: str) -> Library:
     """Open the libfabric at a path, or ("") the best that can be used; once a process."""
+    with _opening:
+        known = _opened.get(wanted)
+        # a signal handler may be faster
+        return known or _opened.setdefault(wanted, _open(wanted))
+
+
+def _open(wanted: str) -> Library:
     wrong: list[str] = []
     for path in [wanted] if wanted else [path for path, _ in places()]:
         try:

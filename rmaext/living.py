@@ -82,7 +82,10 @@ class Watch:
 
     def look_for_the_dead(self) -> None:
         """Raise if a process has ended."""
-        gone = {fd for fd, _ in self._poll.poll(0)}
+        try:
+            gone = {fd for fd, _ in self._poll.poll(0)}
+        except RuntimeError:  # another thread is in poll
+            return
         if gone:
             ranks = [rank for rank, fd in self.pidfds.items() if fd in gone]
             raise lost(sorted(ranks), "the process is gone")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._lib import ffi, lib
 from .errors import RmaError
-from .messages import Add, Messages, Swap
+from .messages import FAILURES, Add, Messages, Swap
 
 if TYPE_CHECKING:
     from .group import Group
@@ -130,7 +130,7 @@ class _TargetLock:
         self.state = ffi.new("struct rmaext_lock *")
         self.state.rank = group.rank
         self.threads: deque[Any] = deque()
-        self.broken: RmaError | None = None
+        self.broken: tuple[type[RmaError], int, str] | None = None
 
     def join(self) -> Any:
         """Queue up among the threads of this rank; return what to acquire."""
@@ -212,9 +212,9 @@ class FarLock(_TargetLock):
         """As NearLock.take."""
         state = self.state
         if self.broken is not None:
-            text = f"lock: rank {self.rank}: an earlier call failed halfway: {self.broken}"
-            number = self.broken.errno or errno.EIO
-            raise type(self.broken)(number, text, call="lock", rank=self.rank)
+            kind, number, why = self.broken
+            text = f"lock: rank {self.rank}: an earlier call failed halfway: {why}"
+            raise kind(number, text, call="lock", rank=self.rank)
         if state.owner:
             return -errno.EBUSY
         state.owner = thread
@@ -229,7 +229,7 @@ class FarLock(_TargetLock):
         state = self.state
         try:
             self._run(lambda: leave_steps(state, self._places, exclusive, done))
-        except RmaError:
+        except FAILURES:
             done[0] = True
             if exclusive:
                 state.kind = state.inside = state.owner = 0
@@ -245,7 +245,7 @@ class FarLock(_TargetLock):
                 self._run(lambda: leave_steps(state, self._places, exclusive, [False], True))
             elif state.kind == _QUEUED and self.broken is None:
                 self._run_as_owner(lambda: abandon_steps(state, self._places))
-        except RmaError:
+        except FAILURES:
             state.kind = state.inside = state.owner = 0
             raise
         state.inside = state.owner = 0
@@ -278,8 +278,9 @@ class FarLock(_TargetLock):
     def _run(self, steps: Callable[[], Steps]) -> int:
         try:
             result, interrupt = self._messages.run([self.rank], steps)
-        except RmaError as exc:
-            self.broken = exc  # it may have been carried out, or not
+        except FAILURES as exc:  # it may have been carried out, or not
+            kind = type(exc) if isinstance(exc, RmaError) else RmaError
+            self.broken = kind, getattr(exc, "errno", None) or errno.ENOMEM, str(exc)
             raise
         if interrupt is not None:
             raise interrupt

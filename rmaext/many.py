@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
-from mpi4py import MPI
 from numpy.typing import NDArray
 
 from . import memory
@@ -30,7 +29,6 @@ Shape = tuple[int, ...]
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 _INT64 = np.dtype(np.int64)
-_PROC_NULL = MPI.PROC_NULL
 _ONE_RANK, _ONE_OFFSET = lib.RMAEXT_ONE_RANK, lib.RMAEXT_ONE_OFFSET
 _ONE_VALUE = lib.RMAEXT_ONE_VALUE
 _PENDING = lib.RMAEXT_PENDING
@@ -58,11 +56,12 @@ _spare: list[Any] = []
 
 def indices(what: str, given: Any) -> Array:
     """Return ranks or offsets as int64."""
-    if type(given) is int:
+    if not isinstance(given, (np.ndarray, np.generic, list, tuple)) and hasattr(given, "__index__"):
+        number = operator.index(given)
         try:
-            return np.array(given, _INT64)
+            return np.array(number, _INT64)
         except OverflowError:
-            raise BoundsError(errno.ERANGE, f"{what}: {given} is outside any window") from None
+            raise BoundsError(errno.ERANGE, f"{what}: {number} is outside any window") from None
     array = np.asarray(given)
     if array.dtype == _INT64:
         return array.astype(_INT64, copy=False)
@@ -70,9 +69,12 @@ def indices(what: str, given: Any) -> Array:
         if not array.size and isinstance(given, list | tuple):
             return array.astype(_INT64)  # [] has no dtype of its own
         if array.dtype.kind == "O":
-            for one in array.flat:  # integers so large that no other dtype holds them
-                operator.index(one)
-            raise BoundsError(errno.ERANGE, f"{what}: outside any window")
+            # integers so large that no other dtype holds them, or of no type of NumPy's
+            numbers = [operator.index(one) for one in array.flat]
+            try:
+                return np.array(numbers, _INT64).reshape(array.shape)
+            except OverflowError:
+                raise BoundsError(errno.ERANGE, f"{what}: outside any window") from None
         raise TypeError(f"{what} must be integers, not {array.dtype}")
     if array.dtype == np.uint64 and array.size and array.max() >= 2**63:
         raise BoundsError(errno.ERANGE, f"{what}: {array.max()} is outside any window")
@@ -111,10 +113,14 @@ class ManyOperations:
     _group: Group
     _handle: Any
     _name: int | str
+    _null: int | None
     _sizes: Column[int]
     _atomic_type: int | None
 
     def _check_open(self, call: str) -> None:
+        raise NotImplementedError
+
+    def _hint_for(self, rank: int) -> str:
         raise NotImplementedError
 
     @behind
@@ -168,12 +174,14 @@ class ManyOperations:
         values: Array | None,
         out: Array | None,
     ) -> Any:
-        """As `_many`, but elements that go to MPI.PROC_NULL are left out."""
+        """As `_many`, but elements that go to MPI.PROC_NULL are left out, if it is a rank."""
         try:
             return self._many(call, type_, ranks, offsets, values, out)
         except BoundsError:  # where there are such, nothing was sent
+            if self._null is None:
+                raise
             ranks = indices("ranks", ranks)
-            there = ranks != _PROC_NULL
+            there = ranks != self._null
             if there.all():
                 raise
         arrays = [ranks, indices("offsets", offsets)] + ([] if values is None else [values])
@@ -294,4 +302,5 @@ class ManyOperations:
         rank = int(np.broadcast_to(ranks, shape)[at])
         offset = int(np.broadcast_to(offsets, shape)[at])
         index = ", ".join(map(str, at))
-        return from_c(code, f"{where}, element [{index}]: rank {rank}, offset {offset}, length 1")
+        where += f", element [{index}]: rank {rank}, offset {offset}, length 1"
+        return from_c(code, where + self._hint_for(rank))

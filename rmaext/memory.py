@@ -135,26 +135,72 @@ def _scalar(value: Any, dtype: np.dtype[Any]) -> Array:
     return array
 
 
+def _check_numbers(values: Any) -> None:
+    """Refuse lists of anything but Python's numbers and such lists."""
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            _check_numbers(value)
+        elif not isinstance(value, _SCALARS) or isinstance(value, np.generic):
+            raise TypeError(f"a list with a {type(value).__name__}: no origin; use numpy.array")
+
+
+def _listed(values: Any, dtype: np.dtype[Any]) -> Array:
+    """Return lists of Python's numbers as an array, if each fits as `_scalar` has it."""
+    array = np.asarray(values)
+    if array.dtype == dtype:
+        return np.asarray(array, order="C")
+    _check_numbers(values)
+    if not array.size:  # [] has no dtype of its own
+        return np.empty(array.shape, dtype)
+    if array.dtype.kind == "O":  # integers that no other dtype holds
+        for item in array.flat:
+            _scalar(item, dtype)
+        return array.astype(dtype)
+    # all are of one type by now
+    for one in (array.min(), array.max()) if dtype.kind in "iu" else (array.flat[0],):
+        _scalar(one.item(), dtype)
+    with np.errstate(over="ignore"):
+        made = array.astype(dtype)
+    if dtype.kind in "fc" and (np.isfinite(array) & ~np.isfinite(made)).any():
+        raise OverflowError(f"not all of the list fits dtype {dtype}")
+    return made
+
+
+def _other_dtype(given: np.dtype[Any], dtype: np.dtype[Any]) -> TypeError:
+    return TypeError(f"origin has dtype {given}, the window {dtype}; convert it with astype")
+
+
+def _alike_array(value: Any, dtype: np.dtype[Any]) -> Array:
+    """Return what is no NumPy array, but could be one."""
+    if isinstance(value, (list, tuple)):
+        return _listed(value, dtype)
+    array = np.asarray(value)
+    if array.dtype.kind == "O" or isinstance(value, (str, bytes)):
+        raise TypeError(f"{type(value).__name__} is no array and no number: no origin")
+    if array.dtype != dtype:
+        raise _other_dtype(array.dtype, dtype)
+    return np.asarray(array, order="C")
+
+
 def origin(value: Any, dtype: np.dtype[Any]) -> Array:
     """Return a contiguous array of the window's dtype: no silent casts.
 
     Parameters
     ----------
-    value : array or scalar
-        Of the window's dtype. A Python number is taken if it fits. A strided
-        or Fortran-ordered array is packed.
+    value : array_like
+        What is an array, or offers one (buffers, `__array__`), is of the window's dtype; a
+        strided or Fortran-ordered one is packed. Python numbers, also in lists, are taken
+        if they fit.
     """
     if isinstance(value, _ARRAYS):
         if value.dtype != dtype:
-            raise TypeError(
-                f"origin has dtype {value.dtype}, the window {dtype}; convert it with astype"
-            )
+            raise _other_dtype(value.dtype, dtype)
         if isinstance(value, np.ndarray) and value.flags.c_contiguous:
             return value
         return np.asarray(value, order="C")
     if isinstance(value, _SCALARS):
         return _scalar(value, dtype)
-    raise TypeError(f"{type(value).__name__} is no array and no number: no origin")
+    return _alike_array(value, dtype)
 
 
 def check_origin(array: Any, dtype: np.dtype[Any], what: str = "array") -> Array:
@@ -203,6 +249,7 @@ _KINDS = {
     "c8": lib.RMAEXT_FLOAT_COMPLEX,
     "c16": lib.RMAEXT_DOUBLE_COMPLEX,
     np.dtype(np.longdouble).str[1:]: lib.RMAEXT_LONG_DOUBLE,
+    np.dtype(np.clongdouble).str[1:]: lib.RMAEXT_LONG_DOUBLE_COMPLEX,
 }
 
 
@@ -216,6 +263,7 @@ _PAIRS = {  # a value and its index, laid out as C structs are
         ("i8", "i4", lib.RMAEXT_INT64_INT32),
         ("f8", "i8", lib.RMAEXT_DOUBLE_INT64),
         ("i8", "i8", lib.RMAEXT_INT64_INT64),
+        ("g", "i4", lib.RMAEXT_LONG_DOUBLE_INT32),
     )
 }
 

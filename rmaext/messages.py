@@ -17,10 +17,10 @@ from .memory import address
 if TYPE_CHECKING:
     from .group import Group
 
-__all__ = ["Add", "Messages", "Swap"]
+__all__ = ["FAILURES", "Add", "Messages", "Swap"]
 
 _PENDING = lib.RMAEXT_PENDING
-_FAILURES = RmaError, MemoryError
+FAILURES = RmaError, MemoryError  # of a message; from C there come no others
 
 Add = list[tuple[int, int]]  # place and value of each: all in one message
 Swap = tuple[int, int, int]  # place, old and new value
@@ -44,7 +44,7 @@ class Messages:
         """
         answers: list[list[int]] = []
         started: list[_Message] = []
-        return to_the_end(_FAILURES, self._go_through, ranks, make, answers, started)
+        return to_the_end(FAILURES, self._go_through, ranks, make, answers, started)
 
     def _go_through(
         self,
@@ -64,7 +64,7 @@ class Messages:
                 step = steps.send(answers[number])
         except StopIteration as end:
             return end.value
-        except _FAILURES:
+        except FAILURES:
             for message in started:
                 message.release()
             raise
@@ -78,7 +78,7 @@ class Messages:
         """As `run`; `done` is called even if a message fails, after which it may have arrived."""
         try:
             return self.run(ranks, make)[1]
-        except RmaError:
+        except FAILURES:
             done()
             raise
 

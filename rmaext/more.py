@@ -35,6 +35,8 @@ class MoreWindows:
         shape: int | tuple[int, ...],
         dtype: DTypeLike = float,
         timeout: float | None = None,
+        *,
+        proc_null: bool = False,
     ) -> SharedWindow:
         """Return a window over new memory in one piece, for ranks that share a node.
 
@@ -42,7 +44,7 @@ class MoreWindows:
         ----------
         comm : mpi4py.MPI.Comm
             Its ranks must share a node: `comm.Split_type(MPI.COMM_TYPE_SHARED)`.
-        shape, dtype, timeout
+        shape, dtype, timeout, proc_null
             As for `Window.allocate`; the shape may differ between ranks.
 
         Returns
@@ -68,17 +70,22 @@ class MoreWindows:
         """
         from .shared import SharedWindow
 
-        return SharedWindow.make(comm, shape, dtype, timeout)
+        return SharedWindow.make(comm, shape, dtype, timeout, proc_null)
 
     @classmethod
     def dynamic(
-        cls, comm: MPI.Comm, dtype: DTypeLike = float, timeout: float | None = None
+        cls,
+        comm: MPI.Comm,
+        dtype: DTypeLike = float,
+        timeout: float | None = None,
+        *,
+        proc_null: bool = False,
     ) -> DynamicWindow:
         """Return a window to which each rank attaches memory as it goes along.
 
         Parameters
         ----------
-        comm, timeout
+        comm, timeout, proc_null
             As for `Window`.
         dtype : data-type, optional
             Of all that is attached; the same on all ranks.
@@ -103,7 +110,7 @@ class MoreWindows:
         """
         from .dynamic import DynamicWindow
 
-        return DynamicWindow.make(comm, dtype, timeout)
+        return DynamicWindow.make(comm, dtype, timeout, proc_null)
 
     @staticmethod
     def _joined() -> type[JoinedWindow]:

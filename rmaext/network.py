@@ -7,6 +7,7 @@ import errno
 import itertools
 import os
 import secrets
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,8 +67,11 @@ class Network:
     def __init__(self, group: Group, hellos: list[Hello], config: Config) -> None:
         self._group = group
         self._hellos = hellos
-        self._probes: dict[int, tuple[Any, Any]] = {}
-        self._far = itertools.cycle(r for r in range(group.size) if r not in group.watch.near)
+        # no lock, as a signal handler that raises would leave it taken: whoever takes a
+        # probe out of here looks at it, and puts it back
+        self._probes: deque[tuple[int, Any, Any]] = deque()
+        far = [rank for rank in range(group.size) if rank not in group.watch.near]
+        self._far = itertools.cycle(far)
         scope = "host" if group.one_host else "network"
         chosen = choose(hellos, scope)[group.rank]
         self.peers: list[Any] = [ffi.NULL] * group.size
@@ -149,10 +153,13 @@ class Network:
         self.fabric.live()
         group = self._group
         for rank in itertools.islice(self._far, min(_PROBES, group.size - len(group.watch.near))):
-            if rank not in self._probes:
+            if not any(rank == other for other, *_ in list(self._probes)):
                 self._start_probe(rank)
-        for rank in list(self._probes):
-            op, word = self._probes[rank]
+        for _ in range(len(self._probes)):
+            try:
+                rank, op, word = self._probes.popleft()
+            except IndexError:  # another thread looks at it
+                return
             self._end_probe(rank, op, lib.rmaext_op_wait(op[0]), word)
 
     def _start_probe(self, rank: int) -> None:
@@ -163,10 +170,9 @@ class Network:
 
     def _end_probe(self, rank: int, op: Any, code: int, word: Any) -> None:
         if code == lib.RMAEXT_PENDING:
-            self._probes[rank] = (op, word)
+            self._probes.append((rank, op, word))
             return
         error = from_c(code) if code else None
-        self._probes.pop(rank, None)
         self.fabric.release(op)
         # without its thread it answers only when it calls the library itself
         watched = rank in self._group.watch.pidfds or not self._hellos[rank].progress

@@ -9,7 +9,6 @@ import itertools
 import math
 import operator
 import secrets
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -17,9 +16,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from . import _lifetime
+from . import _lifetime, _locks
 from ._lib import ffi, lib
-from .errors import RmaError, check, from_c
+from .errors import RmaError, check
 from .memory import check_dtype
 from .pages import HugePages, Wish
 
@@ -56,7 +55,7 @@ class Arena:
     """This process's memory that its neighbours can map (csrc/arena.c)."""
 
     _own: ClassVar[Arena | None] = None
-    _lock: ClassVar[threading.RLock] = threading.RLock()  # a signal handler may come again
+    _lock: ClassVar[Any] = _locks.lock()
 
     def __init__(self) -> None:
         self.nonce = secrets.token_bytes(16)
@@ -73,7 +72,8 @@ class Arena:
         """Return this process's, made on first use, there until the process ends."""
         with cls._lock:
             if cls._own is None:
-                cls._own = cls()
+                made = cls()
+                cls._own = cls._own or made  # a signal handler may have been faster
             return cls._own
 
     @classmethod
@@ -251,45 +251,63 @@ class Team:
     # Own boards, until all ranks have closed theirs: a rank that is still waking
     # up in one would else change whatever comes to lie there.
     _boards: ClassVar[list[tuple[Any, int]]] = []
+    _lock: ClassVar[Any] = _locks.lock()
 
     def __init__(self, board: Any, rank: int, size: int, spin: float) -> None:
         handle = ffi.new("rmaext_team **")
-        check(lib.rmaext_team_open(board, size, int(spin * 1e9), handle))
-        self._handle = handle[0]
-        self._rank, self._size = rank, size
-        self._worst = ffi.new("unsigned int *")
+        check(lib.rmaext_team_open(board, rank, size, int(spin * 1e9), handle))
+        self.handle = handle[0]
+        self._size = size
 
     @classmethod
     def board(cls, size: int) -> Any:
         """Return memory for one, kept until its ranks have closed it."""
-        cls._boards = [b for b in cls._boards if not lib.rmaext_team_deserted(*b)]
         board = ffi.from_buffer(Arena.own().allocate(lib.rmaext_team_bytes(size)))
-        cls._boards.append((board, size))
+        with cls._lock:
+            used = [b for b in cls._boards if not lib.rmaext_team_deserted(*b)]
+            cls._boards = [*used, (board, size)]
         return board
 
     @classmethod
     def discard(cls, board: Any) -> None:
         """Free a board that no rank has used."""
-        cls._boards = [b for b in cls._boards if b[0] is not board]
+        with cls._lock:
+            cls._boards = [b for b in cls._boards if b[0] is not board]
 
     def close(self) -> None:
         """After the last meeting; all ranks do."""
-        lib.rmaext_team_close(self._handle)
-
-    def meet(self, value: int) -> int | None:
-        """Return the largest value, once all ranks have come; None: not yet, call again."""
-        code = lib.rmaext_team_meet(self._handle, value, self._worst)
-        if code and code != lib.RMAEXT_PENDING:
-            raise from_c(code)
-        return None if code else int(self._worst[0])
+        lib.rmaext_team_close(self.handle)
 
     def write(self, record: bytes) -> bool:
         """Leave a record for the next meeting; False if it is too long."""
-        return not lib.rmaext_team_write(self._handle, self._rank, record, len(record))
+        return not lib.rmaext_team_write(self.handle, record, len(record))
 
     def read(self) -> tuple[Array, Array]:
         """Return all ranks' records of the meeting that was just left, and their lengths."""
         data = np.empty(self._size * int(lib.RMAEXT_TEAM_SLOT), np.uint8)
         lengths = np.empty(self._size, np.int32)
         where = ffi.from_buffer("uint8_t[]", data), ffi.from_buffer("int32_t[]", lengths)
-        return data[: lib.rmaext_team_read(self._handle, *where)], lengths
+        return data[: lib.rmaext_team_read(self.handle, *where)], lengths
+
+    def explain(self, why: str) -> None:
+        """Leave a text for those who will not be met."""
+        text = why.encode(errors="backslashreplace")
+        lib.rmaext_team_explain(self.handle, text, len(text))
+
+    def reason(self, rank: int) -> str:
+        """Return the text that a rank has left."""
+        data = ffi.new("uint8_t[]", int(lib.RMAEXT_TEAM_SLOT))
+        size = lib.rmaext_team_reason(self.handle, rank, data)
+        return bytes(ffi.buffer(data, size)).decode(errors="replace")
+
+    def give_up(self, why: str) -> None:
+        """End all meetings, this rank's and the others', from now on."""
+        try:
+            self.explain(why)
+        finally:
+            lib.rmaext_team_give_up(self.handle)
+
+    def given_up(self) -> tuple[int, str]:
+        """Return the first rank that gave up, and what it has to say."""
+        rank = int(lib.rmaext_team_given_up(self.handle))
+        return rank, self.reason(rank)

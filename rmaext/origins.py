@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from . import memory
+from . import _locks, memory
 from ._lib import ffi, lib
 from .node import NO_BLOCK, Arena
 
@@ -34,7 +34,8 @@ class Origins:
     def __init__(self, fabric: Any) -> None:
         self._fabric = fabric
         # of each owner by its id: what keeps it from being moved, where it was, and C's token
-        self._known: dict[int, tuple[weakref.ref[Array], tuple[int, int], int]] = {}
+        self._known: dict[int, tuple[weakref.ref[Array], tuple[int, int], Any]] = {}
+        self._lock = _locks.lock()
 
     def know(self, buffer: Any, pinned: bool = False) -> bool:
         """Let C keep the memory of an array registered, if that is safe; local.
@@ -53,25 +54,44 @@ class Origins:
             owner = owner.base
         pointer = memory.address(owner)
         place = int(ffi.cast("uintptr_t", pointer)), owner.nbytes
-        known = self._known.get(id(owner))
+        key = id(owner)
+        known = self._known.get(key)
+        if known is not None and known[1] == place and known[2][0]:
+            return True
+        with self._lock:
+            return self._enter(owner, key, pointer, place, pinned)
+
+    def _enter(
+        self, owner: Array, key: int, pointer: Any, place: tuple[int, int], pinned: bool
+    ) -> bool:
+        known = self._known.get(key)
         if known is not None:
-            if known[1] == place:
-                return True
-            self._gone(id(owner), known[2], None)  # owner.data was assigned to
+            if known[1] == place and known[2][0]:
+                return True  # another thread was faster
+            self._gone(key, known[2], None)  # owner.data was assigned to
         if not owner.flags.c_contiguous and not owner.flags.f_contiguous:
             return False
         if not owner.flags.owndata and Arena.find(pointer, owner.nbytes) == NO_BLOCK:
             return False
+        # Entered before C knows it: whatever a signal handler raises, or does, C forgets it.
         token = ffi.new("uint64_t *")
+        reference = weakref.ref(owner, functools.partial(self._gone, key, token))
+        entry = self._known[key] = reference, place, token
         if lib.rmaext_origin_know(self._fabric.live(), pointer, owner.nbytes, pinned, token):
+            self._known.pop(key, None)
             return False
-        gone = functools.partial(self._gone, id(owner), int(token[0]))
-        self._known[id(owner)] = weakref.ref(owner, gone), place, int(token[0])
+        if self._known.get(key) is not entry:  # a signal handler has put the same array
+            self._forget(token)
         return True
 
-    def _gone(self, key: int, token: int, _: Any) -> None:
+    def _gone(self, key: int, token: Any, _: Any) -> None:
         """Deregister before the memory is freed."""
+        self._forget(token)
+        known = self._known.get(key)
+        if known is not None and known[2] is token:
+            self._known.pop(key, None)
+
+    def _forget(self, token: Any) -> None:
         handle = self._fabric.handle
         if handle:  # else closing it has done so, or this is a forked child
-            lib.rmaext_origin_forget(handle, token)
-        self._known.pop(key, None)
+            lib.rmaext_origin_forget(handle, token[0])

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import errno
+import functools
+import operator
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
@@ -12,7 +14,9 @@ from typing import Any
 from mpi4py import MPI
 
 from ._lib import lib
+from .config import deadline
 from .errors import BoundsError, PeerLostError, RmaTimeout
+from .reports import Patience
 from .sync import NS, State, Synchronisation
 
 __all__ = ["Epochs"]
@@ -165,7 +169,8 @@ class Epochs(Synchronisation):
             if MPI.UNDEFINED in group:
                 text = f"{call}: window {self._name}: a member of the group has no part in it"
                 raise BoundsError(errno.ERANGE, text, call=call)
-        ranks = [self._rank(rank, call) for rank in group]
+        numbers = map(operator.index, group)
+        ranks = [self._rank(rank, call) for rank in numbers if rank != self._null]
         if len(set(ranks)) < len(ranks):
             raise ValueError(f"{call}: a rank is named twice in {ranks}")
         return ranks
@@ -208,7 +213,8 @@ class Epochs(Synchronisation):
         """Wait until each rank has raised its word in the own block once more; return counts."""
         me = self._group.rank
         sleepers = state.words(me, state.places.sleepers)
-        end = None if timeout is None else time.monotonic() + timeout
+        end = deadline(timeout)
+        patience, what = Patience(), f"{call}: window {self._name}"
         for rank in ranks:
             word, least, spin = state.words(me, place + rank), counts.get(rank, 0) + 1, state.spin
             while True:
@@ -220,6 +226,7 @@ class Epochs(Synchronisation):
                 self._check_open(call)
                 spin = 0
                 self._serve()
+                patience.look(what, functools.partial(self._behind, state, place, counts, ranks))
                 for other in state.living.gone().intersection(ranks):
                     # it may have done so before
                     its, wanted = state.words(me, place + other), counts.get(other, 0) + 1
@@ -228,3 +235,11 @@ class Epochs(Synchronisation):
                 if end is not None and time.monotonic() >= end:
                     self._timed_out(call, rank)
         return counts | {rank: counts.get(rank, 0) + 1 for rank in ranks}
+
+    def _behind(
+        self, state: State, place: int, counts: dict[int, int], ranks: list[int]
+    ) -> list[int]:
+        """Return the ranks that have not raised their words once more."""
+        me = self._group.rank
+        words = [(rank, state.words(me, place + rank)) for rank in ranks]
+        return [rank for rank, word in words if word[0] <= counts.get(rank, 0)]

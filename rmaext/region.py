@@ -47,6 +47,7 @@ class Region:
     """
 
     dynamic = False  # offsets are addresses
+    creation = "creation of a window"  # the collective call
 
     array: Array
     records: Records

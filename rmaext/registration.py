@@ -226,7 +226,7 @@ class Registered:
         Parameters
         ----------
         part : slice of int, optional
-            Elements that this is about, in C order, without a step; all by default.
+            Elements that this is about, in C order, as for `advise`; all by default.
 
         Raises
         ------
@@ -242,7 +242,7 @@ class Registered:
         meanwhile: let there be a `fence` before it, and after.
         """
         self._check_open("refresh")
-        start, stop = one_part(part, self._array.size)
+        start, stop = one_part("refresh", part, self._array.size)
         root = getattr(self, "_root", self)
         if start < stop and self._fabric is not None and root._region.registered is not None:
             unit = self._array.strides[-1] if self._array.ndim else self._array.itemsize
@@ -280,15 +280,15 @@ class Registered:
         return self._fabric.writes(region.registered)
 
 
-def one_part(part: slice | None, size: int) -> tuple[int, int]:
+def one_part(call: str, part: slice | None, size: int) -> tuple[int, int]:
     """Return the first of `size` elements that a slice is about, and the one behind the last."""
     if part is None:
         return 0, size
     if not isinstance(part, slice):
-        raise TypeError(f"refresh: a slice, not {type(part).__name__}")
+        raise TypeError(f"{call}: a slice, not {type(part).__name__}")
     start, stop, step = part.indices(size)
     if step != 1:
-        raise ValueError(f"refresh: a slice without a step, not {part}")
+        raise ValueError(f"{call}: a slice without a step, not {part}")
     return start, max(start, stop)
 
 

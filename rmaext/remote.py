@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from . import _lifetime, memory
+from . import _lifetime, memory, mpi_progress
 from ._lib import ffi, lib
 from .config import Config, timeout_seconds
 from .errors import NotLocalError, PeerLostError, RmaTimeout, from_c
@@ -74,6 +74,7 @@ class RemoteWindow(Plural, Window):
     """
 
     _group: Any
+    _hint = ""
 
     @classmethod
     def attach(cls, ticket: bytes, timeout: float | None = None) -> Self:
@@ -113,6 +114,7 @@ class RemoteWindow(Plural, Window):
         self._closed = True  # until it is whole
         self._timeout = timeout_seconds(timeout)
         it = Ticket.parse(ticket)
+        mpi_progress.begin()
         own = Hello.make(config := Config.read(), Beacon.own().name)
         self._group = owner = _Owner(it, own)
         self._name = f"{it.name} of process {it.pid}"

@@ -9,8 +9,10 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
+from . import _locks, mpi_progress
 from ._lib import ffi, lib
-from .errors import ClosedError, PeerLostError, RmaTimeout, SyncError, from_c
+from .config import deadline
+from .errors import ClosedError, PeerLostError, RmaTimeout, SyncError, again, from_c
 
 if TYPE_CHECKING:
     from .begin import Beginnings
@@ -48,6 +50,7 @@ class Request:
 
     __slots__ = (
         "__weakref__",
+        "_born",
         "_call",
         "_error",
         "_fabric",
@@ -62,6 +65,7 @@ class Request:
         "_window",
     )
 
+    _born: int  # in which process of a line of forks
     _call: str
     _error: Exception | None
     _fabric: Fabric
@@ -96,7 +100,7 @@ class Request:
         """Whether it has ended, by an error or `cancel` too. Makes no progress."""
         state = self._state
         if state == _GOES_ON:
-            return bool(self._flag[0])
+            return bool(self._flag[0]) or self._is_inherited()
         self._check_not_freed("done")
         return True
 
@@ -143,12 +147,12 @@ class Request:
         if self._state == _GOES_ON:
             self._wait(timeout)
         elif timeout is not None:
-            _deadline(timeout)  # a wrong one is always an error
+            deadline(timeout)  # a wrong one is always an error
         self._check_not_freed("wait")
         if self._state == _CANCELLED:
             raise SyncError(errno.ECANCELED, "wait: the request was cancelled", call="wait")
         if self._error is not None:
-            raise self._error
+            raise again(self._error)
         return self._result
 
     def result(self) -> Any:
@@ -169,7 +173,8 @@ class Request:
         Local, not blocking; corresponds to MPI_Cancel.
         """
         self._check_not_freed("cancel")
-        if self._state == _GOES_ON and self._lock.acquire(blocking=False):
+        goes_on = self._state == _GOES_ON and not self._is_inherited()
+        if goes_on and self._lock.acquire(blocking=False):
             try:
                 open_ = self._state == _GOES_ON and not self._window._closed
                 if open_ and lib.rmaext_op_cancel(self._op[0]):
@@ -184,7 +189,7 @@ class Request:
         Local, not blocking; corresponds to MPI_Request_free. `del` does as well.
         """
         self._check_not_freed("free")
-        if self._state == _GOES_ON:
+        if self._state == _GOES_ON and not self._is_inherited():
             if not self._lock.acquire(blocking=False):
                 raise SyncError(errno.EBUSY, "free: a thread waits for the request", call="free")
             try:
@@ -217,7 +222,7 @@ class Request:
         `wait`; `timeout` is for all together. Corresponds to MPI_Waitall.
         """
         requests = _listed("waitall", requests)
-        end = _deadline(timeout)
+        end = deadline(timeout)
         first = None
         results = []
         for request in requests:
@@ -243,7 +248,7 @@ class Request:
         requests = _listed("waitany", requests)
         if not requests:
             raise ValueError("waitany: no requests")
-        end = _deadline(timeout)
+        end = deadline(timeout)
         # of each fabric, there are two at most: how many of its requests have ended
         seen: dict[Fabric, Any] = {}
         look = time.monotonic() + SLICE
@@ -295,6 +300,7 @@ class Request:
         assert window._fabric is not None
         request = _new(cls)
         request._op = None
+        request._born = _locks.forks()
         request._state = _GOES_ON
         request._window, request._call, request._place = window, call, place
         request._result, request._scalar = result, scalar
@@ -309,6 +315,18 @@ class Request:
         """Return whether nothing has ended it; makes no progress, and never raises."""
         return self._state == _GOES_ON and not self._flag[0]
 
+    def _is_inherited(self) -> bool:
+        """Whether this is a child of the process that began it: then nobody here ends it but this.
+
+        The lock may be taken for ever here, by a thread that is not in the child.
+        """
+        if self._born == _locks.forks():
+            return False
+        if self._state == _GOES_ON:
+            text = f"{self._where()}: begun by a process that this one was forked from"
+            self._end(_DONE, ClosedError(errno.ESHUTDOWN, text, call=self._call))
+        return True
+
     def _check_not_freed(self, call: str) -> None:
         if self._state == _FREED:
             raise SyncError(errno.EINVAL, f"{call}: the request was freed", call=call)
@@ -320,8 +338,10 @@ class Request:
     # C frees it when it has ended. `_flag` is the request's own.
 
     def _wait(self, timeout: float | None) -> None:
-        end = _deadline(timeout)
-        if not self._lock.acquire(timeout=-1 if end is None else max(0.0, end - time.monotonic())):
+        end = deadline(timeout)
+        if self._is_inherited():
+            return
+        if not mpi_progress.acquire(self._lock, end):
             raise self._too_late(timeout)
         try:
             left = _NS
@@ -345,8 +365,8 @@ class Request:
 
     def _look(self) -> Exception | None:
         """Make progress. Return the RmaTimeout of a request that goes on, if it is time."""
-        if not self._lock.acquire(blocking=False):
-            return None  # the thread that waits looks
+        if self._is_inherited() or not self._lock.acquire(blocking=False):
+            return None  # it has ended, or the thread that waits looks
         try:
             return self._go_on(0) if self._state == _GOES_ON else None
         finally:
@@ -354,7 +374,7 @@ class Request:
 
     def _go_on(self, ns: int) -> Exception | None:
         """Make progress for so long; returns as `_look`."""
-        if self._window._closed and not self._flag[0]:  # in a forked child, too
+        if self._window._closed and not self._flag[0]:
             text = f"{self._where()}: the window was closed before the request was done"
             self._end(_DONE, ClosedError(errno.ESHUTDOWN, text, call=self._call))
             return None
@@ -385,7 +405,8 @@ class Request:
         return None
 
     def _end(self, state: int = _DONE, error: Exception | None = None) -> None:
-        self._error = error
+        # without the frames that it came through
+        self._error = None if error is None else error.with_traceback(None)
         if state != _DONE or error is not None:
             self._result = None
         elif self._scalar:
@@ -413,16 +434,6 @@ def _listed(call: str, requests: Iterable[Any]) -> list[Request]:
         if not isinstance(request, Request):
             raise TypeError(f"{call}: {request!r} is no request")
     return listed
-
-
-def _deadline(timeout: float | None) -> float | None:
-    if timeout is None:
-        return None
-    if not isinstance(timeout, int | float):
-        raise TypeError(f"timeout={timeout!r}: must be a number of seconds")
-    if not 0 <= timeout <= 1e9:  # nan is neither
-        raise ValueError(f"timeout={timeout!r}: must be from 0 to 1e9")
-    return time.monotonic() + timeout
 
 
 def target_of(request: Request) -> tuple[int, int]:

@@ -37,6 +37,8 @@ class SharedRegion(Region):
     do, until the last process that has mapped it ends: also when rank 0 is killed.
     """
 
+    creation = "creation of a shared window"
+
     whole: Array  # of bytes
     _starts: list[Any]  # of the parts, as mapped here
     _aligns: Any
@@ -112,11 +114,16 @@ class SharedWindow(Window):
 
     @classmethod
     def make(
-        cls, comm: MPI.Comm, shape: int | tuple[int, ...], dtype: DTypeLike, timeout: float | None
+        cls,
+        comm: MPI.Comm,
+        shape: int | tuple[int, ...],
+        dtype: DTypeLike,
+        timeout: float | None,
+        proc_null: bool,
     ) -> SharedWindow:
         """See `Window.shared`."""
         self = cls.__new__(cls)
-        self._create(comm, lambda: _like(shape, dtype), None, timeout)
+        self._create(comm, lambda: _like(shape, dtype), None, timeout, None, proc_null)
         return self
 
     def _new_region(self, group: Group) -> Region:

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
-import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _lifetime, memory, pages
+from . import _lifetime, _locks, memory, mpi_progress, pages
 from ._lib import ffi, lib
 from .errors import RmaError, Unsupported, check
 from .node import Arena
@@ -49,7 +47,7 @@ class Storage:
     """The thread of this process that writes back what peers have put into files."""
 
     _own: ClassVar[Storage | None] = None
-    _lock: ClassVar[threading.RLock] = threading.RLock()
+    _lock: ClassVar[Any] = _locks.lock()
 
     def __init__(self) -> None:
         self._handle = ffi.new("rmaext_storage **")
@@ -62,7 +60,8 @@ class Storage:
         """Return this process's, made on first use, there until the process ends."""
         with cls._lock:
             if cls._own is None:
-                cls._own = cls()
+                made = cls()
+                cls._own = cls._own or made  # a signal handler may have been faster
             return cls._own
 
     def add(self, block: Any, arrays: list[Array]) -> Any:
@@ -170,7 +169,7 @@ class StoredMemory:
             if done >= ticket:
                 return int(error) if failed >= ticket else 0
             self._group.watch.check(rank, where)
-            time.sleep(nap)
+            mpi_progress.nap(nap)
             nap = min(2 * nap, _LONGEST_NAP)
 
     def _check_written(self, rank: int, code: int) -> None:

@@ -4,20 +4,22 @@
 from __future__ import annotations
 
 import errno
+import functools
 import operator
 import time
 from collections.abc import Callable, Iterable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mpi4py import MPI
-
+from . import mpi_progress
 from ._hot import to_the_end
 from ._lib import ffi, lib
-from .errors import PeerLostError, RmaError, RmaTimeout, SyncError
+from .config import deadline
+from .errors import PeerLostError, RmaTimeout, SyncError
 from .living import Living
-from .lock import FarLock, NearLock, Places, judge
-from .messages import Messages
+from .lock import FarLock, Look, NearLock, Places, judge
+from .messages import FAILURES, Messages
+from .reports import Patience
 
 if TYPE_CHECKING:
     from .control import Block
@@ -30,6 +32,7 @@ _SPIN, _SPIN_CROWDED = 30_000, 2_000  # ns awake before sleeping
 _NAP = 10_000_000  # ns asleep, where all who could wake this rank do so
 _NAP_FAR = 1_000_000  # the same, where the network may bring what is waited for
 _FAR_STEP, _FAR_MOST = 2e-4, 1e-2  # seconds between questions: for each ticket before, at most
+_TURN = 0.001  # seconds between looks of a thread behind others of its rank
 _LOOK_EVERY = 0.01  # seconds without a turn until a waiter looks for the reason
 
 
@@ -97,6 +100,17 @@ class State:
         return ffi.cast("int64_t *", block) + (place - self.block.base) if block else None
 
 
+def _holders(look: Look, ticket: int) -> list[int]:
+    """Return the ranks that have a lock, or wait for it before a ticket."""
+    before = []
+    for rank, slot in enumerate(look.slots):
+        kind, its = slot & lib.RMAEXT_SLOT_KINDS, slot >> lib.RMAEXT_SLOT_TICKET
+        inside = slot & lib.RMAEXT_SLOT_READERS or kind == lib.RMAEXT_SLOT_ACTIVE
+        if inside or (kind == lib.RMAEXT_SLOT_QUEUED and its < ticket):
+            before.append(rank)
+    return before
+
+
 class Synchronisation:
     """The synchronisation of `Window`, besides `flush` and `fence`."""
 
@@ -104,6 +118,7 @@ class Synchronisation:
     _closed: bool
     _group: Group
     _name: int | str
+    _null: int | None
     _timeout: float
     _sync: State | None = None
     _holder: Callable[[], int] = staticmethod(get_ident)  # of a lock; not 0
@@ -134,7 +149,7 @@ class Synchronisation:
         self._check_open("flush_local")
         ranks: Iterable[int] = range(self._group.size)
         if rank is not None:
-            if operator.index(rank) == MPI.PROC_NULL:
+            if operator.index(rank) == self._null:
                 return
             ranks = (self._rank(rank, "flush_local"),)
         gone = self._state("flush_local").living.gone()
@@ -159,16 +174,18 @@ class Synchronisation:
 
     # -- locks -----------------------------------------------------------------------
 
-    def lock(self, rank: int, exclusive: bool = False, timeout: float | None = None) -> Any:
-        """Wait for the lock of a rank's window, shared with others or alone.
+    def lock(self, rank: int, exclusive: bool = True, timeout: float | None = None) -> Any:
+        """Wait for the lock of a rank's window, alone or shared with others.
 
         Parameters
         ----------
         rank : int
         exclusive : bool
-            Nobody else may hold the lock, shared or not.
+            Nobody else may hold the lock, shared or not. False, MPI.LOCK_SHARED: others
+            may, who ask for the same. As in MPI the exclusive one is the default.
         timeout : float, optional
-            Seconds; by default as long as those live who hold it.
+            Seconds; by default as long as those live who hold it. 0 asks once. See
+            `Window` for what is a number of seconds.
 
         Returns
         -------
@@ -201,8 +218,9 @@ class Synchronisation:
         the target by messages, at most every 0.2 ms for each one before them and
         every 10 ms. Ctrl-C ends the wait: the others go on, after some 10 ms.
         """
+        end = deadline(timeout)
         state = self._sync or self._state("lock")
-        lock = state.locks.get(rank)
+        lock = state.locks.get(rank) if type(rank) is int else None  # 1.0 is no rank
         if lock is None or self._closed:
             if self._nobody("lock", rank):
                 return _Guard(self, rank)
@@ -210,7 +228,7 @@ class Synchronisation:
         me = self._holder()
         if lock.state.owner == me or (state.readers and (me, lock.rank) in state.readers):
             self._misused("lock", f"this thread holds the lock of rank {lock.rank}")
-        self._acquire("lock", state, lock, me, exclusive, timeout)
+        self._acquire("lock", state, lock, me, exclusive, end)
         return lock.guard if state.window is self else _Guard(self, lock.rank)
 
     def unlock(self, rank: int) -> None:
@@ -230,7 +248,7 @@ class Synchronisation:
         Local, blocking; corresponds to MPI_Win_unlock.
         """
         state = self._sync
-        lock = None if state is None else state.locks.get(rank)
+        lock = state.locks.get(rank) if state is not None and type(rank) is int else None
         if state is None or lock is None or self._closed:
             if self._nobody("unlock", rank):
                 return
@@ -243,14 +261,14 @@ class Synchronisation:
         try:
             self.flush(lock.rank)
         finally:
-            _, again = to_the_end(RmaError, self._leave, state, lock, me, exclusive)
+            _, again = to_the_end(FAILURES, self._leave, state, lock, me, exclusive)
             if again is not None:
                 raise again
 
     def lock_all(self, timeout: float | None = None) -> Any:
         """Wait for the locks of all ranks, shared with others.
 
-        As `lock(rank)` for each rank in turn; returns a context manager that
+        As `lock(rank, exclusive=False)` for each rank in turn; returns a context manager that
         calls `unlock_all`. Local, blocking; corresponds to MPI_Win_lock_all.
 
         Raises
@@ -267,14 +285,13 @@ class Synchronisation:
         locks = [self._target("lock_all", rank) for rank in ranks]
         if any(lock.state.owner == me or (me, lock.rank) in state.readers for lock in locks):
             self._misused("lock_all", "this thread holds a lock")
-        end = None if timeout is None else time.monotonic() + timeout
+        end = deadline(timeout)
         try:
             for lock in locks:
-                left = None if end is None else end - time.monotonic()
-                self._acquire("lock_all", state, lock, me, False, left)
+                self._acquire("lock_all", state, lock, me, False, end)
             state.everywhere.add(me)
         except BaseException:
-            _, again = to_the_end(RmaError, self._release_all, state, me)
+            _, again = to_the_end(FAILURES, self._release_all, state, me)
             if again is not None:
                 raise again from None
             raise
@@ -293,7 +310,7 @@ class Synchronisation:
         try:
             self.flush()
         finally:
-            _, again = to_the_end(RmaError, self._release_all, state, me)
+            _, again = to_the_end(FAILURES, self._release_all, state, me)
             if again is not None:
                 raise again
 
@@ -304,14 +321,14 @@ class Synchronisation:
             if (me, lock.rank) in state.readers:
                 try:
                     self._release(state, lock, me, False)
-                except RmaError as exc:
+                except FAILURES as exc:
                     failure = failure or exc
         if failure is not None:
             raise failure
 
     def _release(self, state: State, lock: NearLock | FarLock, me: int, exclusive: bool) -> None:
         """Leave, and note that, however many signal handlers raise."""
-        _, again = to_the_end(RmaError, self._leave, state, lock, me, exclusive)
+        _, again = to_the_end(FAILURES, self._leave, state, lock, me, exclusive)
         if again is not None:
             raise again
 
@@ -334,10 +351,9 @@ class Synchronisation:
         lock: NearLock | FarLock,
         me: int,
         exclusive: bool,
-        timeout: float | None,
+        end: float | None,
     ) -> None:
         cell = lock.state
-        end = None if timeout is None else time.monotonic() + timeout
         try:
             code = -errno.EBUSY if lock.threads else lock.take(me, exclusive)
             if code == -errno.EBUSY:
@@ -350,7 +366,7 @@ class Synchronisation:
                 cell.inside = 0
                 cell.owner = 0
         except BaseException:
-            _, again = to_the_end(RmaError, self._undo, state, lock, me, exclusive)
+            _, again = to_the_end(FAILURES, self._undo, state, lock, me, exclusive)
             if again is not None:
                 raise again from None
             raise
@@ -378,7 +394,8 @@ class Synchronisation:
                     code = lock.take(me, exclusive)
                     if code != -errno.EBUSY:
                         return code
-                left = 0.1 if end is None else min(0.1, end - time.monotonic())
+                left = _TURN if end is None else min(_TURN, end - time.monotonic())
+                lib.rmaext_mpi_glance()
                 if place.acquire(timeout=max(0.0, left)):
                     lock.threads.appendleft(place)  # others may be faster
                     continue
@@ -394,7 +411,7 @@ class Synchronisation:
     def _await_turn(
         self, call: str, lock: NearLock | FarLock, exclusive: bool, end: float | None
     ) -> None:
-        state, ticket = self._state(call), lock.state.ticket
+        state, ticket, patience = self._state(call), lock.state.ticket, Patience()
         start = moved = time.monotonic()
         spin, looked, turns, before = state.spin, 0.0, (-1, -1), 1
         while True:
@@ -402,7 +419,7 @@ class Synchronisation:
             nap = state.nap if end is None else min(state.nap, int((end - now) * NS))
             if not lock.near:
                 pause = min((now - start) / 4, before * _FAR_STEP, _FAR_MOST, nap / 1e6)
-                time.sleep(max(0.0, pause if end is None else min(pause, end - now)))
+                mpi_progress.nap(pause if end is None else min(pause, end - now))
             if lock.wait(exclusive, spin, max(0, nap)):
                 return
             spin = 0
@@ -424,6 +441,8 @@ class Synchronisation:
             if lock.rank in gone:
                 self._raise_lost(call, lock.rank, "the target is gone")
             action, rank = judge(ticket, exclusive, self._group.rank, look, gone)
+            what = f"{call}: window {self._name}, rank {lock.rank}"
+            patience.look(what, functools.partial(_holders, look, ticket))
             if action == "pass":
                 lock.pass_on(rank, look.slots[rank])
                 looked = 0.0
@@ -453,7 +472,7 @@ class Synchronisation:
 
     def _nobody(self, call: str, rank: Any) -> bool:
         self._check_open(call)
-        return operator.index(rank) == int(MPI.PROC_NULL)
+        return operator.index(rank) == self._null
 
     def _target(self, call: str, rank: Any) -> NearLock | FarLock:
         """Return this rank's part in a target's lock."""

@@ -70,13 +70,13 @@ class UpdateOperations:
         if np.ndim(value):
             raise ValueError(f"fetch_op: value has shape {np.shape(value)}; use get_accumulate")
         old = self._update("fetch_op", operation(op), value, rank, offset)
-        return None if old is None else old[()]
+        return np.empty(0, self._dtype) if old is None else old[()]
 
     @behind
     def _fetch_add(self, value: Any, rank: int, offset: int = 0) -> Any:
         self._check_open("fetch_add")
         old = self._update("fetch_add", lib.RMAEXT_SUM, value, rank, offset)
-        return None if old is None else old[()]
+        return np.empty(0, self._dtype) if old is None else old[()]
 
     @behind
     def _compare_and_swap(self, compare: Any, value: Any, rank: int, offset: int = 0) -> Any:
@@ -88,7 +88,7 @@ class UpdateOperations:
             raise ValueError(f"{call}: shapes {wanted.shape} and {new.shape} differ")
         place = self._place(call, rank, offset, wanted.size)
         if place is None:
-            return None
+            return np.empty(0, self._dtype)
         old = np.empty(wanted.shape, self._dtype)
         self._run_update(call, _CSWAP, place, new, wanted, old)
         return old[()]
@@ -98,7 +98,7 @@ class UpdateOperations:
     def _update(
         self, call: str, op: int, value: Any, rank: Any, offset: Any, fetch: bool = True
     ) -> Array | None:
-        """Return the previous values; None for MPI.PROC_NULL, and without `fetch`."""
+        """Return the previous values; None without `fetch`, and where there is no operation."""
         operand = memory.origin(value, self._dtype)
         place = self._place(call, rank, offset, operand.size)
         if place is None:

@@ -56,6 +56,7 @@ class View(Window):
         self._comm, self._group, self._fabric = root._comm, root._group, root._fabric
         self._block, self._routes, self._region = root._block, root._routes, root._region
         self._timeout = parent._timeout if timeout is None else timeout
+        self._null = parent._null
         self._dtype = parent._dtype if dtype is None else dtype
         self._stride, unit = parent._stride, self._dtype.itemsize
         self._array = cut(parent._array)

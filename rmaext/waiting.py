@@ -14,7 +14,9 @@ import numpy as np
 
 from . import collective
 from ._lib import ffi, lib
+from .config import seconds
 from .errors import PeerLostError, RmaTimeout, from_c
+from .reports import Patience
 
 if TYPE_CHECKING:
     from .group import Group
@@ -56,13 +58,7 @@ def memory_word(offset: int, comparison: str, value: Any, type_: int) -> Any:
 
 def check_timeout(timeout: float | None) -> float | None:
     """Return the seconds that a wait may take; None is for ever."""
-    if timeout is None:
-        return None
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float | np.number):
-        raise TypeError(f"timeout={timeout!r}: must be a number of seconds, or None")
-    if not timeout >= 0:  # nan is not
-        raise ValueError(f"timeout={timeout!r}: must not be negative")
-    return None if math.isinf(timeout) else float(timeout)
+    return None if timeout is None else seconds(timeout)
 
 
 class Waits:
@@ -152,6 +148,7 @@ class Wait:
         self._look = look or (lambda: window._look_out(self._start))
         self._end = math.inf if timeout is None else self._start + timeout
         self._gone: PeerLostError | None = None
+        self._patience = Patience()
 
     def slice(self) -> int:
         """Return the nanoseconds that C may wait now."""
@@ -164,6 +161,7 @@ class Wait:
         if code != lib.RMAEXT_PENDING:
             raise from_c(code, self._where)
         now = time.monotonic()
+        self._patience.look(self._where, lambda: None)
         if self._gone is None:
             try:
                 self._look()

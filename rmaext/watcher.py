@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from . import _locks
 from ._lib import ffi, lib
+from .errors import again
 from .request import SLICE, Request, look_at, target_of
 
 if TYPE_CHECKING:
@@ -26,14 +29,15 @@ class Watcher:
     """Completes the futures of requests that coroutines await, and calls functions.
 
     There is a thread for each fabric. It waits for the network like any other thread
-    that waits, and goes when there has been nothing to watch for a second.
+    that waits, and goes when there has been nothing to watch for a second. Nothing that
+    others raise in it ends it: that goes to `threading.excepthook`.
     """
 
-    _lock = threading.Lock()
+    _lock = _locks.lock()
 
     def __init__(self, fabric: Fabric) -> None:
         self._fabric = fabric
-        self._new = threading.Condition(threading.Lock())
+        self._new = threading.Condition()  # a signal handler may come again
         self._awaited: dict[Request, list[asyncio.Future[None] | _Function]] = {}
         self._runs = False
 
@@ -48,8 +52,13 @@ class Watcher:
 
     def future(self, request: Request) -> asyncio.Future[None]:
         """Return a future that ends once the request has; to be called in its loop."""
-        future = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
         self._enter(request, future)
+        awaited = _in_loops.setdefault(loop, [])
+        awaited.append(future)
+        if len(awaited) == 1:
+            _move_mpi(loop, 0.0)
         # the thread may have looked before it was entered
         if request.done:
             _resolve([(future, None)])
@@ -65,11 +74,22 @@ class Watcher:
         with self._new:
             self._awaited.setdefault(request, []).append(awaiting)
             if not self._runs:
-                self._runs = True
                 threading.Thread(target=self._run, name="rmaext requests", daemon=True).start()
+                self._runs = True
             self._new.notify()
 
     def _run(self) -> None:
+        lib.rmaext_mpi_aside(1)
+        try:
+            self._watch()
+        except BaseException:
+            with self._new:
+                self._runs = False  # the next one to wait starts another
+            raise
+        finally:
+            lib.rmaext_mpi_aside(-1)
+
+    def _watch(self) -> None:
         seen = ffi.new("uint64_t *")
         look = 0.0
         while True:
@@ -84,9 +104,16 @@ class Watcher:
                 look = time.monotonic() + SLICE
                 with self._new:
                     requests = list(self._awaited)
-                self._tell(look_at(requests))
+                self._tell(self._look_at(requests))
             if closed:
                 time.sleep(SLICE)  # what was in flight has ended
+
+    @staticmethod
+    def _look_at(requests: list[Request]) -> dict[tuple[int, int], Exception]:
+        try:
+            return look_at(requests)
+        except Exception as exc:  # those who wait are to know
+            return {target_of(request): exc for request in requests}
 
     def _tell(self, late: dict[tuple[int, int], Exception]) -> None:
         """Complete the futures of what has ended, and of what is late."""
@@ -105,10 +132,30 @@ class Watcher:
                     else:
                         by_loop.setdefault(awaiting.get_loop(), []).append((awaiting, error))
         for loop, outcomes in by_loop.items():
-            with contextlib.suppress(RuntimeError):  # it was closed: nobody waits there
+            try:
                 loop.call_soon_threadsafe(_resolve, outcomes)
+            except Exception:
+                if not loop.is_closed():  # then nobody waits there
+                    _report()
         for function, error in calls:
-            function(error)
+            try:
+                function(None if error is None else again(error))
+            except Exception:
+                _report()
+
+
+# What coroutines await, of each loop: its own thread moves MPI meanwhile, as the only one
+# that surely may.
+_in_loops: weakref.WeakKeyDictionary[Any, list[asyncio.Future[None]]]
+_in_loops = weakref.WeakKeyDictionary()
+
+
+def _move_mpi(loop: asyncio.AbstractEventLoop, pause: float) -> None:
+    """Call MPI now, and again after a pause, while anything is awaited in a loop."""
+    awaited = _in_loops[loop] = [it for it in _in_loops.get(loop, ()) if not it.done()]
+    if awaited:
+        pause = 0.0 if lib.rmaext_mpi_glance() else min(pause * 1.5 + 1e-4, 2e-3)
+        loop.call_later(pause, _move_mpi, loop, pause)
 
 
 def _resolve(outcomes: list[_Outcome]) -> None:
@@ -118,4 +165,10 @@ def _resolve(outcomes: list[_Outcome]) -> None:
         if error is None:
             future.set_result(None)
         else:
-            future.set_exception(error)
+            future.set_exception(again(error))
+
+
+def _report() -> None:
+    """Tell of an exception as of one that has ended a thread."""
+    report = (*sys.exc_info(), threading.current_thread())
+    threading.excepthook(threading.ExceptHookArgs(report))

@@ -27,6 +27,7 @@ from .errors import (
     ClosedError,
     GrantError,
     NotLocalError,
+    SyncError,
     from_c,
     from_code,
 )
@@ -41,6 +42,7 @@ from .pscw import Epochs
 from .records import elements, one_of
 from .region import Region
 from .registration import How, Registered, Registration
+from .reports import Patience
 from .storage import StoredMemory
 from .updates import UpdateOperations
 
@@ -52,7 +54,7 @@ __all__ = ["Memory", "Window"]
 Array = NDArray[Any]
 Place = tuple[int, int, int]  # rank, offset and count, in elements
 
-_PROC_NULL = MPI.PROC_NULL
+_PROC_NULL = int(MPI.PROC_NULL)
 _PREPARED = {  # name, and rights of origins that it needs
     _hot.PUT: ("prepare_put", lib.RMAEXT_WRITE),
     _hot.GET: ("prepare_get", lib.RMAEXT_READ),
@@ -87,7 +89,12 @@ class Window(
         What origins may do; by default what the array allows.
     timeout : float, optional
         Seconds without progress after which an operation raises
-        `RmaTimeout`; by default RMAEXT_TIMEOUT, or 60.
+        `RmaTimeout`; by default RMAEXT_TIMEOUT, or 60. Here and wherever there is a
+        time limit: an integer or float, Python's or NumPy's, not negative and no bool;
+        inf, and what is more than 1e9, is no limit.
+    proc_null : bool, optional
+        MPI.PROC_NULL is taken as a rank, as neighbours of a Cartesian communicator may
+        be; see Notes. By default it is BoundsError, as any negative rank.
     **how
         key, auth_key, ordering, kind, device, persistent, counts_writes: see
         `rmaext.Registration`.
@@ -97,6 +104,8 @@ class Window(
     TypeError, ValueError, AccessError, NoKeyError, KeyRejectedError, Unsupported
         On every rank, if any rank's arguments do not fit; the message names
         the ranks at fault.
+    SyncError
+        On every rank, if the ranks are in different collective calls, or one has given up.
 
     Notes
     -----
@@ -110,8 +119,21 @@ class Window(
     corresponds to MPI_Get and MPI_Put with a derived datatype for the target.
     `win[rank, i] += 1` is a read and a write: `win.at(rank).add(i, 1)` is
     atomic. BoundsError and IndexError, TypeError, ValueError and AccessError are
-    raised before anything is sent. With MPI.PROC_NULL reading returns an empty
-    array, and assigning does nothing.
+    raised before anything is sent.
+
+    MPI.PROC_NULL is -1 or -2 or another number, as the MPI has it: so a rank that is
+    `rank - 1` at rank 0 by mistake would be an error with one MPI and silently nothing
+    with another. Only with `proc_null=True` it is a rank, and then everywhere the one
+    that has nothing: what writes, updates, locks, flushes or notifies does nothing; what
+    returns values returns an array without elements, or `out` as it was; requests are
+    done at once, with that result. Calls on many elements leave those out that are for
+    it, whose results are 0, or as they were in `out`. `post` and `start` leave it out of
+    their groups. Arguments are checked all the same, but for the offset. Views
+    have it from their window. `size`, `route`, `peer_view` and compiled code
+    (`rmaext.jit`) know no such rank.
+
+    Ranks, offsets, counts and slots are whatever has `__index__`: of Python, NumPy or
+    others, but no floats.
 
     A window is used after its creation without any further call on the target:
     operations complete while the target computes or sleeps. Memory that is the
@@ -133,15 +155,19 @@ class Window(
         array: Array | Sequence[Array],
         access: str | None = None,
         timeout: float | None = None,
+        *,
+        proc_null: bool = False,
         **how: Unpack[How],
     ) -> None:
-        self._create(comm, lambda: memory.window_array(array), access, timeout, how)
+        self._create(comm, lambda: memory.window_array(array), access, timeout, how, proc_null)
 
     _region: Region
     _array: Array
     _block: Block | None = None  # a hidden window has none
     _views: weakref.WeakValueDictionary[int, Window] | None = None  # that may be open
     _stride: int  # bytes from element to element
+    _null: int | None = None  # MPI.PROC_NULL, where it is taken as a rank
+    _hint = "; if neighbours may be MPI.PROC_NULL, make the window with proc_null=True"
 
     # -- creation ----------------------------------------------------------------
 
@@ -152,39 +178,46 @@ class Window(
         access: str | None,
         timeout: float | None,
         how: How | None = None,
+        proc_null: bool = False,
     ) -> None:
         if hasattr(self, "_group"):
             raise RuntimeError("this window was made before; make another one")
         self._closed = True  # until it is whole
+        self._null = _PROC_NULL if proc_null else None
         self._comm = comm
         self._group = group = Group.of(comm)
-        if group.controls is None:
-            group.controls = Controls(group, _hidden_window)
         self._region = region = self._new_region(group)
 
         def mine() -> tuple[Array, int]:
             array = make()
+            if not isinstance(proc_null, bool):
+                raise TypeError(f"proc_null={proc_null!r}: must be True or False")
             region.registration = Registration.of(how or {})
             self._timeout = group.timeout if timeout is None else timeout_seconds(timeout)
             return array, memory.access_bits(access, array.flags.writeable)
 
-        with group.alone():
-            self._name = group.next_name()
+        self._name = "not made"  # until all agree
+        with group.collective(region.creation, group.windows + 1):
+            if group.controls is None:
+                group.controls = Controls(group, _hidden_window)
             try:
-                with group.in_step():
-                    region.exchange(mine)
-                    self._block = block = group.controls.take()
+                region.exchange(mine)
+                self._block = block = group.controls.take()
             except Exception:
                 # if all ranks have failed, no rank has a window with our key in it
-                if not group.broken:
+                if not group.meetings.cut:
                     region.release()
                 raise
             # If this fails (no memory left), then on this rank only: it is out of
             # step with the others, who may write here, so the memory stays.
+            group.meetings.alone()
+            self._name = group.next_name()
             region.connect()
             self._adopt(group.token(self._name), block)
             self._begin_storage()
             group.join()
+            group.meetings.open(self._name, block)
+            group.meetings.together()
         _lifetime.on_end(self)
         self._closed = False
 
@@ -339,11 +372,11 @@ class Window(
 
         Notes
         -----
-        Local, blocking. MPI.PROC_NULL is no rank.
+        Local, blocking.
         """
         self._check_open("connect")
         numbers = range(len(self._sizes)) if ranks is None else map(operator.index, ranks)
-        wanted = {self._rank(rank, "connect") for rank in numbers if rank != _PROC_NULL}
+        wanted = {self._rank(rank, "connect") for rank in numbers if rank != self._null}
         # cma's atomics go by the fabric
         far = [rank for rank in sorted(wanted) if self._routes[rank] != lib.RMAEXT_DIRECT]
         if far:
@@ -408,7 +441,7 @@ class Window(
 
         As `prepare_put`; `value` may be a scalar, too.
         """
-        if isinstance(value, np.ndarray):
+        if not np.isscalar(value):
             memory.check_origin(value, self._dtype)
         operand = memory.origin(value, self._dtype)
         return self._prepare(_hot.FETCH_ADD, operand, rank, offset)
@@ -417,6 +450,7 @@ class Window(
         call, access = _PREPARED[kind]
         self._check_open(call)
         place = self._place(call, rank, offset, array.size)
+        rank, offset = operator.index(rank), operator.index(offset)
         if place is not None:
             update = kind == _hot.FETCH_ADD
             number = self._atomic_number(call, place, lib.RMAEXT_SUM) if update else -1
@@ -444,16 +478,18 @@ class Window(
     @behind
     def _flush(self, rank: int | None = None, *, persist: bool = False) -> None:
         self._check_open("flush")
-        if rank is not None and operator.index(rank) == _PROC_NULL:
+        if rank is not None and operator.index(rank) == self._null:
             return
         target = -1 if rank is None else self._rank(rank, "flush")
         wait = ffi.new("struct rmaext_wait *", [int(self._timeout * 1e9), 0, 0, 0])
+        patience = Patience()
         while True:
             code = lib.rmaext_flush(self._handle, target, wait)
             if not code:
                 break
             if code != lib.RMAEXT_PENDING:
                 self._flush_failed(code, target)
+            patience.look(f"flush: window {self._name}", lambda: [int(wait.rank)])
         if persist:
             self._persist(None if rank is None else target)
 
@@ -468,8 +504,12 @@ class Window(
         before. Collective, blocking; corresponds to MPI_Win_fence. If it
         fails on one rank, it raises the same error on all. If a rank is lost,
         or a signal interrupts it, the window is closed on this rank.
+
+        SyncError on all ranks, if they are in different collective calls; nothing else
+        has happened then. And if a rank has given up a call of this communicator.
         """
-        with self._group.alone():
+        self._check_open("fence")
+        with self._group.collective("fence", self._name, self._block):
             self._check_open("fence")
             failure, _ = self._meet(self._try_flush())
         if failure is not None:
@@ -483,10 +523,22 @@ class Window(
         same, but its memory is kept until the process ends, since peers may
         still write there. SyncError if a lock is held, or an epoch is open.
         GrantError, and it stays open, while a grant is not revoked.
+
+        SyncError on all ranks, if they are in different collective calls: it stays open.
+        If a rank has given up a call of this communicator, SyncError too, and the window
+        is closed on this rank.
         """
         if self._closed:
             return
-        with self._group.alone():
+        try:
+            self._close()
+        except SyncError:
+            if self._group.meetings.over:
+                self._shut(keep=True)
+            raise
+
+    def _close(self) -> None:
+        with self._group.collective("close", self._name, self._block):
             if self.closed:  # by a thread that is done by now
                 return
             failure = self._unfinished() or self._try_flush() or self._check_grants()
@@ -495,7 +547,12 @@ class Window(
             # then. What was given up may still reach its target; then all keep their memory.
             busy = self._shut_calls() or self._in_doubt()
             busy = any(lib.rmaext_window_pending(w._handle) for w in self._parts()) or busy
-            failure, keep = self._meet(failure, busy)
+            try:
+                failure, keep = self._meet(failure, busy)
+            except SyncError:  # the ranks are in different calls
+                if not self._group.meetings.over:
+                    self._reopen(was_open)
+                raise
             if isinstance(failure, GrantError):
                 self._reopen(was_open)
             else:
@@ -541,11 +598,12 @@ class Window(
         group = self._group
         level = 0 if failure is None else 2 if isinstance(failure, GrantError) else 3
         try:
-            with group.in_step():
-                worst = group.reduce(level or int(busy))
-                if worst >= 2:
-                    record = failed(failure) if failure and level == worst else succeeded()
-                    received = group.gather(record)
+            worst = group.reduce(level or int(busy))
+            if worst >= 2:
+                record = failed(failure) if failure and level == worst else succeeded()
+                received = group.gather(record)
+        except SyncError:  # nothing has happened
+            raise
         except BaseException:
             self._shut(keep=True)  # this rank is out of step with the others
             raise
@@ -560,6 +618,7 @@ class Window(
     def _shut(self, keep: bool) -> None:
         """End the own calls. Without `keep`, which needs all ranks' consent, peers' too."""
         self._mark_closed()
+        self._group.meetings.close(self._name)
         ended = self._end_grants()
         if keep:
             return
@@ -590,6 +649,8 @@ class Window(
             self.close()
         elif not self._closed:
             # the other ranks may never come to a collective close
+            if error is not None:
+                self._group.meetings.leave(self._name, error)
             self._shut(keep=True)
 
     def __del__(self) -> None:
@@ -614,9 +675,15 @@ class Window(
     def _rank(self, rank: Any, call: str) -> int:
         number = operator.index(rank)
         if not 0 <= number < len(self._sizes):
-            text = f"{call}: window {self._name} has ranks 0 to {len(self._sizes) - 1}, not {rank}"
-            raise BoundsError(errno.ERANGE, text, call=call)
+            text = (
+                f"{call}: window {self._name} has ranks 0 to {len(self._sizes) - 1}, not {number}"
+            )
+            raise BoundsError(errno.ERANGE, text + self._hint_for(number), call=call)
         return number
+
+    def _hint_for(self, rank: int) -> str:
+        """Return what to say of a rank that is none."""
+        return self._hint if rank < 0 and self._null is None else ""
 
     def _count(
         self, call: str, rank: Any, offset: Any, count: int | None, out: Array | None
@@ -635,15 +702,15 @@ class Window(
 
     def _rest(self, rank: Any, offset: Any) -> int:
         """Return the number of elements from offset to the end."""
-        if operator.index(rank) == _PROC_NULL:
+        if operator.index(rank) == self._null:
             return 0
         return max(0, self.size(rank) - operator.index(offset))
 
     def _place(self, call: str, rank: Any, offset: Any, count: int) -> Place | None:
-        """Check rank, offset and count, integers of any size; None for MPI.PROC_NULL."""
+        """Check rank, offset and count, integers of any size; None: no operation (proc_null)."""
         number, first = operator.index(rank), operator.index(offset)
         if not 0 <= number < len(self._sizes):
-            if number == _PROC_NULL:
+            if number == self._null:
                 return None
             self._rank(rank, call)
         if first < 0 or first + count > self._sizes[number]:
@@ -686,9 +753,10 @@ class Window(
 
     def _continue(self, call: str, place: Place, code: int, op: Any) -> None:
         """Wait until an operation has ended, or raise its error. The caller releases it."""
-        where = self._where(call, place)
+        where, patience = self._where(call, place), Patience()
         while code == lib.RMAEXT_PENDING:
             self._group.watch.check(place[0], where)
+            patience.look(where, lambda: None)  # which names the rank
             code = lib.rmaext_op_wait(op[0])
         if code:
             raise from_c(code, where)

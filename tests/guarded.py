@@ -64,12 +64,12 @@ class Guarded:
 
 @contextlib.contextmanager
 def guarded(
-    comm: Any, shape: Any, dtype: Any = float, fill: Any = 0, shift: int = 0
+    comm: Any, shape: Any, dtype: Any = float, fill: Any = 0, shift: int = 0, **how: Any
 ) -> Iterator[rmaext.Window]:
     """A window filled with ``fill``, whose guards are checked at the end."""
     mine = Guarded(shape, dtype, shift)
     mine.array[...] = fill
-    with rmaext.Window(comm, mine.array) as win:
+    with rmaext.Window(comm, mine.array, **how) as win:
         yield win
     mine.check()
 

@@ -418,14 +418,19 @@ def test_refused(comm):
         vector = MPI.DOUBLE.Create_vector(4, 1, 2).Commit()
         op = MPI.Op.Create(lambda a, b, datatype: None)
         for call in (transfer.put, transfer.get, transfer.accumulate):
+            short, long = [data, 3, MPI.DOUBLE], (0, 1, vector)
+            if call is transfer.get:
+                refused(MPI.ERR_TRUNCATE, call, win, short, rank, long)
+            else:
+                refused(MPI.ERR_TRUNCATE, call, win, data, rank, (0, 3))
+            if call is transfer.accumulate:
+                refused(MPI.ERR_TRUNCATE, call, win, short, rank, long)
             for target in (last, (last - 1, 4, MPI.DOUBLE), (1 << 60,), (last - 1, 1, vector)):
                 with pytest.raises(rmaext.BoundsError):
                     call(win, data, rank, target)
             with pytest.raises(rmaext.BoundsError):
                 call(win, data, comm.size)
             refused(MPI.ERR_DISP, call, win, data, rank, -1)
-            refused(MPI.ERR_TRUNCATE, call, win, data, rank, (0, 3))
-            refused(MPI.ERR_TRUNCATE, call, win, [data, 3, MPI.DOUBLE], rank, (0, 1, vector))
         refused(MPI.ERR_OP, transfer.accumulate, win, data, rank, None, op)
         refused(MPI.ERR_TYPE, transfer.accumulate, win, data, rank, (0, 8, MPI.INT))
         refused(MPI.ERR_TYPE, transfer.get_accumulate, win, data, [old, MPI.LONG], rank)
@@ -599,6 +604,59 @@ def test_atomic(comm):
         assert (contents(win, 0).view(float)[0:12:3] == 200 * comm.size).all()
         comm.Barrier()
     vector.Free()
+
+
+@pytest.mark.parametrize("begin", [False, True])
+@pytest.mark.parametrize("n", [0, 5, 23])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_less_than_there_is_room_for(comm, name, n, begin):
+    """A short origin of a put, and a long one of a get: what there is is moved, as in MPIs."""
+    rank, mine = neighbour(comm), np.arange(1.0, n + 1)
+    put, get = (transfer.begin_put, transfer.begin_get) if begin else (transfer.put, transfer.get)
+    datatype, count, layout = layout_named(name)
+    with window(comm) as win:
+        win._units = [1] * comm.size
+        comm.Barrier()
+        for request in put(win, mine, rank, (BEFORE, count, datatype)) or ():
+            request.wait()
+        want, found = np.zeros(SIZE, np.uint8), contents(win, rank)
+        data = np.append(mine, np.zeros(24 - n))
+        unpack(layout, start_of(want), data.view(np.uint8))
+        assert (found == want).all()
+        other = local(1)
+        want = other.copy()
+        whole = pack(layout, start_of(want))
+        whole[: 8 * n] = mine.view(np.uint8)
+        unpack(layout, start_of(want), whole)
+        into = np.full(24, -1.0)
+        for request in get(win, into, rank, (BEFORE, 0, datatype)) or ():
+            request.wait()
+        assert (into == -1).all()
+        transfer.put(win, mine, rank, 0)
+        there = (0, n, MPI.DOUBLE)
+        spec = [other[BEFORE:], count, datatype]
+        for request in get(win, spec, rank, there) or ():
+            request.wait()
+        assert (other == want).all()
+        comm.Barrier()
+    datatype.Free()
+
+
+@pytest.mark.parametrize("rank", [0, MPI.PROC_NULL])
+def test_negative_displacements_of_single_elements(comm, rank):
+    one, number = np.ones(1), np.ones(1, int)
+    with window(comm) as win:
+        refused(MPI.ERR_DISP, transfer.fetch_and_op, win, one, one.copy(), rank, -1)
+        swap = (number, number.copy(), number.copy())
+        refused(MPI.ERR_DISP, transfer.compare_and_swap, win, *swap, rank, -1)
+
+
+def test_a_read_of_nothing(comm):
+    """By NO_OP, whose origin counts the target's elements: 0, into whatever room."""
+    into = np.full(2, 7.0)
+    with window(comm) as win:
+        transfer.get_accumulate(win, [None, 0, MPI.DOUBLE], into, 0, None, MPI.NO_OP)
+    assert (into == 7).all()
 
 
 def test_counts_beyond_32_bits(comm):

@@ -223,7 +223,7 @@ def test_predefined(name):
     assert same.all()
 
 
-NUMPY = ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8", "g", "c8", "c16"]
+NUMPY = ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8", "g", "c8", "c16", "G"]
 
 
 @pytest.mark.parametrize("code", NUMPY)

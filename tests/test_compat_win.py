@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+import rmaext
 from rmaext.compat import WIN_NULL, Win, attributes, win
 
 MpiWin = attributes.MpiWin
@@ -313,6 +314,23 @@ def test_shared(comm):
     node.Free()
 
 
+def test_query_of_parts_without_memory(comm):
+    """Have no address, as in MPICH."""
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    last = node.size - 1
+    for most in (0, 16):
+        w = Win.Allocate_shared(most if node.rank == last else 0, 2, comm=node)
+        for rank in range(node.size):
+            memory, unit = w.Shared_query(rank)
+            nbytes = most if rank == last else 0
+            assert (bool(memory.address), len(memory), unit) == (nbytes > 0, nbytes, 2)
+        memory, unit = w.Shared_query(MPI.PROC_NULL)
+        assert (bool(memory.address), len(memory)) == (most > 0, most)
+        node.Barrier()
+        w.Free()
+    node.Free()
+
+
 def test_query_of_other_windows(comm):
     w = Win.Allocate(16, 2, comm=comm)
     np.frombuffer(w)[:] = comm.rank
@@ -467,14 +485,31 @@ def test_errors_have_words():
     w = Win.Allocate(8)
     with pytest.raises(MPI.Exception) as caught:
         w.Put(ONE, 0)
-    assert "no epoch" in str(caught.value.__cause__)
+    for text in (str(caught.value), caught.value.error_string, caught.value.Get_error_string()):
+        assert "no epoch" in text
     w.Lock(0)
     with pytest.raises(MPI.Exception) as caught:
         w.Put(ONE, 0, 1)
     assert caught.value.Get_error_class() == MPI.ERR_RMA_RANGE
-    assert "rank 0" in str(caught.value.__cause__)
+    assert caught.value.error_code == caught.value == MPI.ERR_RMA_RANGE
+    assert "rank 0" in str(caught.value)
+    assert isinstance(caught.value.__cause__, rmaext.BoundsError)
     w.Unlock(0)
     w.Free()
+
+
+def test_fatal_errors_have_words(mpirun):
+    code = """
+        from mpi4py import MPI
+        from rmaext.compat import Win
+        w = Win.Allocate(8)
+        w.Set_errhandler(MPI.ERRORS_ARE_FATAL)
+        w.Lock(0)
+        w.Put(b"1", 0, 1000)
+    """
+    done = mpirun(1, code)
+    assert done.returncode
+    assert "rank 0" in done.stderr
 
 
 @pytest.mark.parametrize("handler", [MPI.ERRORS_RETURN, MPI.ERRORS_ARE_FATAL, MPI.ERRORS_ABORT])
@@ -638,6 +673,52 @@ def test_requests_at_each_thread_level(mpirun, level, route):
         w.Free()
     """
     done = mpirun(2, code, env={"RMAEXT_ROUTE": route})
+    assert not done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("route", [None, "fabric"])
+def test_waitall_of_requests_of_which_some_were_finished(mpirun, route):
+    """MPICH ends the process if one is null, and a generalized request is not complete."""
+    code = """
+        import numpy as np
+        from mpi4py import MPI
+        from rmaext.compat import Win
+        Request, comm = MPI.Request, MPI.COMM_WORLD
+        n = 20_000
+        part = n * (comm.rank + 1)
+        windows = [Win.Allocate(8 * n * (comm.size + 1), 8, comm=comm) for _ in range(2)]
+        for w in windows:
+            np.frombuffer(w)[:] = 0
+            w.Fence(MPI.MODE_NOSUCCEED)
+            w.Lock_all()
+        ones, peers = np.ones(n), range(comm.size)
+        for turn in range(16):
+            got = [np.zeros(n) for _ in range(2 * comm.size)]
+            requests = [MPI.REQUEST_NULL]
+            for w, into in zip(windows, (got[: comm.size], got[comm.size :])):
+                requests += [w.Rput(ones, peer, part) for peer in peers]
+                requests += [w.Rget(into[peer], peer) for peer in peers]
+                requests += [w.Raccumulate(ones, peer) for peer in peers]
+                requests += [w.Rget_accumulate(ones, np.zeros(n), peer) for peer in peers]
+            requests.append(comm.Irecv(np.zeros(1), (comm.rank - 1) % comm.size))
+            requests.append(comm.Isend(np.zeros(1), (comm.rank + 1) % comm.size))
+            if turn % 4 == 1:
+                Request.Testall(requests)
+            elif turn % 4 == 2:
+                Request.Waitany(requests)
+            elif turn % 4 == 3:
+                Request.Waitsome(requests)
+            Request.Waitall(requests)
+            assert all(request == MPI.REQUEST_NULL for request in requests)
+        for w in windows:
+            w.Unlock_all()
+        comm.Barrier()
+        for w in windows:
+            assert (np.frombuffer(w)[:n] == 2 * 16 * comm.size).all()
+            assert (np.frombuffer(w)[n:] == 1).all()
+            w.Free()
+    """
+    done = mpirun(3, code, env={"RMAEXT_ROUTE": route}, timeout=60)
     assert not done.returncode, done.stderr
 
 

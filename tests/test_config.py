@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 import re
 import textwrap
+import time
 from dataclasses import asdict
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rmaext.config import PROVIDERS, Config, timeout_seconds
+from rmaext.config import PROVIDERS, Config, deadline, seconds, timeout_seconds
 
 ROOT = Path(__file__).parent.parent
 DEFAULT = {
@@ -114,35 +118,54 @@ def test_cache_limits(monkeypatch, what, field):
     assert getattr(Config.read(), field) == 0
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("5", 5), ("0.25", 0.25), ("1e3", 1000)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("5", 5), ("0.25", 0.25), ("1e3", 1000), ("inf", 1e9), ("1e300", 1e9)]
+)
 def test_timeout(monkeypatch, text, seconds):
     monkeypatch.setenv("RMAEXT_TIMEOUT", text)
     assert timeout_seconds(None) == Config.read().timeout == seconds
     assert timeout_seconds(7) == 7.0
 
 
-@pytest.mark.parametrize("text", ["", "abc", "5s", "0", "-1", "nan", "inf", "1e300", "0x5"])
+@pytest.mark.parametrize("text", ["", "abc", "5s", "0", "-1", "nan", "-inf", "0x5"])
 def test_wrong_timeout(monkeypatch, text):
     monkeypatch.setenv("RMAEXT_TIMEOUT", text)
     with pytest.raises(ValueError, match=r"timeout|TIMEOUT"):
         timeout_seconds(None)
 
 
-@pytest.mark.parametrize("value", [1, 0.5, np.float64(2), 10**9])
-def test_timeout_argument(value):
-    assert timeout_seconds(value) == float(value)
+class Index:
+    def __index__(self):
+        return 3
 
 
-@pytest.mark.parametrize(
-    ("value", "error"),
-    [
-        *((value, ValueError) for value in (0, -1, math.nan, math.inf, -math.inf, 10**10)),
-        *((value, TypeError) for value in ("5", [5], 5j, object())),
-    ],
-)
-def test_wrong_timeout_argument(value, error):
-    with pytest.raises(error, match="timeout"):
-        timeout_seconds(value)
+NUMBERS = [1, 0.5, np.float64(2), np.float32(0.5), np.int8(3), np.array(4), Fraction(1, 2), Index()]
+ENDLESS = [math.inf, np.float32("inf"), 10**10, 10**400, 1e300]
+NEGATIVE = [-1, -1e-9, -math.inf, math.nan, np.float64("nan"), np.int64(-1), -(10**400)]
+NO_NUMBERS = ["5", b"5", [5], 5j, object(), True, False, np.True_, np.array(0.5), Decimal(5)]
+
+
+@pytest.mark.parametrize("rule", [seconds, timeout_seconds, deadline], ids=lambda f: f.__name__)
+def test_timeout_argument(rule):
+    """One rule, wherever there is a time limit."""
+    now = time.monotonic() if rule is deadline else 0
+    for value in NUMBERS:
+        got = rule(value) - now
+        assert 0 <= got - float(operator.index(value) if type(value) is Index else value) < 5
+    for value in ENDLESS:
+        assert 1e9 <= rule(value) - now < 1e9 + 5
+    for value in NEGATIVE:
+        with pytest.raises(ValueError, match="timeout"):
+            rule(value)
+    for value in NO_NUMBERS:
+        with pytest.raises(TypeError, match="timeout"):
+            rule(value)
+    if rule is timeout_seconds:
+        with pytest.raises(ValueError, match="timeout"):
+            rule(0)
+    else:
+        assert rule(0) - now < 5
+        assert deadline(None) is None
 
 
 def test_default_order_avoids_what_hangs():

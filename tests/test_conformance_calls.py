@@ -110,7 +110,7 @@ def test_request_is_done_after_flush_and_unlock(world):
         put = win.rput(np.full(25_000, 8), right)
         win.flush(right)
         assert put.test()
-        with win.lock(right):
+        with win.lock(right, exclusive=False):
             get = win.rget(right, 25_000)
             add = win.raccumulate(np.ones(10, "i8"), right)
         assert get.test()
@@ -187,13 +187,14 @@ def test_zero_counts(world):
 
 def test_proc_null(world):
     """Nothing happens, wherever and however long."""
-    with guarded(world, 2, "i8") as win:
+    with guarded(world, 2, "i8", proc_null=True) as win:
         for count in 0, 1, 70:
             for name, got in every_call(win, MPI.PROC_NULL, 5, count).items():
                 assert got is None or got.size == 0, name
-        assert win.fetch_op(1, MPI.PROC_NULL) is None
-        assert win.rfetch_op(1, MPI.PROC_NULL, 9).result() is None
-        assert win.rcompare_and_swap(1, 2, MPI.PROC_NULL, 9).result() is None
+        nothing = np.empty(0, "i8")
+        assert same(win.fetch_op(1, MPI.PROC_NULL), nothing)
+        assert same(win.rfetch_op(1, MPI.PROC_NULL, 9).result(), nothing)
+        assert same(win.rcompare_and_swap(1, 2, MPI.PROC_NULL, 9).result(), nothing)
         win.fence()
         assert not win.local.any()
         assert not np.any(win.notify_counts())
@@ -403,7 +404,7 @@ def test_everything_in_sub_communicators(world, color):
     right, left = neighbour(sub), left_of(sub)
     with guarded(world, 4, "i8") as outer, guarded(sub, 4, "i8") as win:
         for i in range(1, 6):
-            with outer.lock(0):
+            with outer.lock(0, exclusive=False):
                 with win.lock(0, exclusive=True):
                     win.put(win.get(0, 0, 1) + 1, 0)
                 outer.accumulate(1, 0, 3)
@@ -438,7 +439,7 @@ def test_many_windows_at_once(world):
         ]
         for i, win in enumerate(wins):
             win.post([left])
-            win.lock(right)
+            win.lock(right, exclusive=False)
             win.put_notify(np.array([i]), right, 0, i)
         for i, win in reversed([*enumerate(wins)]):
             win.start([right])
@@ -452,7 +453,7 @@ def test_many_windows_at_once(world):
             assert win.local.tolist() == [i, i, 0]
             assert not np.any(win.notify_counts())
         for one, two in itertools.pairwise(wins):
-            with one.lock(0, exclusive=True), two.lock(0):
+            with one.lock(0, exclusive=True), two.lock(0, exclusive=False):
                 pass
         world.Barrier()
 

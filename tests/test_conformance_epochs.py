@@ -295,7 +295,7 @@ def test_shared_locks_are_held_together(world):
     """All ranks hold it at the same time, or this does not end."""
     with guarded(world, 1, "i8") as win:
         for home in range(world.size):
-            with win.lock(home):
+            with win.lock(home, exclusive=False):
                 world.Barrier()
                 win.fetch_op(1, home)
             world.Barrier()
@@ -316,7 +316,7 @@ def test_shared_locks_keep_an_exclusive_one_out(world, everybody, rounds):
         for i in range(1, rounds + 1):
             home = i % world.size
             if (world.rank + i) % 2:
-                with win.lock_all() if everybody else win.lock(home):
+                with win.lock_all() if everybody else win.lock(home, exclusive=False):
                     got = win.get(home)
                     assert (got == got[0]).all()
                     assert same(win.get(home), got)
@@ -371,15 +371,15 @@ def test_locks_on_all_ranks_at_once_are_released_in_any_order(world):
 
 def test_lock_of_nothing(world):
     """Locks without an operation, and on MPI.PROC_NULL."""
-    with guarded(world, 1, "i8") as win:
+    with guarded(world, 1, "i8", proc_null=True) as win:
         for exclusive in False, True:
             for rank in range(world.size):
                 with win.lock(rank, exclusive=exclusive):
                     pass
             with win.lock(MPI.PROC_NULL, exclusive=exclusive):
                 win.put(1, MPI.PROC_NULL)
-                assert win.fetch_op(1, MPI.PROC_NULL) is None
-            win.lock(MPI.PROC_NULL)
+                assert same(win.fetch_op(1, MPI.PROC_NULL), np.empty(0, "i8"))
+            win.lock(MPI.PROC_NULL, exclusive=False)
             win.unlock(MPI.PROC_NULL)
         with win.lock_all():
             pass
@@ -508,7 +508,7 @@ def test_kinds_of_epoch_one_after_another(world, rounds):
             win.accumulate(1, right, 6)
             win.wait_until(6, ">=", i)
             assert win.local[5] == i
-            with win.lock(right):
+            with win.lock(right, exclusive=False):
                 assert win.get(right, 0, 5).tolist() == [i] * 5
             win.fence()
         assert win.local.tolist() == [rounds] * 7 + [0]

@@ -156,6 +156,61 @@ def test_failing_completions(tmp_path: Path) -> None:
     assert not list(demanding.complaints(tmp_path, 1))
 
 
+@pytest.mark.parametrize("longest", [16_300, 20_000, 32_767, 32_768, 40_000])
+def test_short_messages(longest: int, tmp_path: Path) -> None:
+    """All of a long put arrives where the provider takes it in pieces only."""
+    env = demanding.environment("none", tmp_path)
+    env |= {"RMAEXT_ROUTE": "fabric", "DEMAND_MAX_MSG": str(longest)}
+    done = run_python(
+        """
+        import numpy as np, rmaext
+        from mpi4py import MPI
+        count = 40_000
+        with rmaext.Window(MPI.COMM_SELF, np.zeros(count)) as win:
+            values = np.arange(1.0, count + 1)
+            for put in win.put, lambda *args: win.rput(*args).wait():
+                put(values, 0)
+                win.flush(0)
+                assert (win.local == values).all()
+                values += count
+            win.put(values[:4095], 0)  # a copy
+            win.flush(0)
+            assert (win.local[:4095] == values[:4095]).all()
+            win.local[:] = values
+            assert (win.get(0) == values).all()
+            old = win.get_accumulate(np.ones(count), 0)
+            assert (old == values).all()
+            assert (win.local == values + 1).all()
+            win.put_many(0, np.arange(count), values)
+            assert (win.get_many(0, np.arange(count)) == values).all()
+            win.put_notify(values[:4000], 0, 0)
+            win.wait_notify(0)
+        """,
+        env=env,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not list(demanding.complaints(tmp_path, 1))
+
+
+def test_too_short_messages(tmp_path: Path) -> None:
+    """Who could not be sent an answer is told so when it opens the network."""
+    env = demanding.environment("none", tmp_path)
+    env |= {"RMAEXT_ROUTE": "fabric", "DEMAND_MAX_MSG": "16000"}
+    done = run_python(
+        """
+        import numpy as np, rmaext
+        from mpi4py import MPI
+        try:
+            rmaext.Window(MPI.COMM_SELF, np.zeros(8))
+        except rmaext.RmaError as error:
+            print(error)
+        """,
+        env=env,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "messages of 16000 bytes" in done.stdout
+
+
 @pytest.mark.parametrize("count", [1, 128, 100_000])
 def test_registration_is_off_the_data_path(count: int, tmp_path: Path) -> None:
     """However often a buffer is used, it is registered once, or copied."""

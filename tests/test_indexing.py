@@ -4,7 +4,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
+import shutil
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -388,7 +392,7 @@ def test_windows_that_are_no_array(comm):
 def test_nobody(comm):
     """MPI.PROC_NULL: nothing is read or written, but types are looked at."""
     nobody = MPI.PROC_NULL
-    with guarded(comm, 4, "i4", 5) as win:
+    with guarded(comm, 4, "i4", 5, proc_null=True) as win:
         assert same(win[nobody], np.empty(0, "i4"))
         assert same(win[nobody, 2:3], np.empty(0, "i4"))
         win[nobody, 77] = 1
@@ -469,7 +473,7 @@ REFUSED = [
     (TypeError, lambda w, t: w.__setitem__((t, 0), np.ones(6, int))),
     (TypeError, lambda w, t: w.__setitem__((t, 0), np.ones(6, ">f8"))),
     (TypeError, lambda w, t: w.__setitem__((t, 0), np.int64(1))),
-    (TypeError, lambda w, t: w.__setitem__((t, 0), [1.0] * 6)),
+    (TypeError, lambda w, t: w.__setitem__((t, 0), ["1.0"] * 6)),
     (TypeError, lambda w, t: w.__setitem__((t, 0), "text")),
     (TypeError, lambda w, t: w.__setitem__((t, 0), None)),
     (TypeError, lambda w, t: w.__setitem__((t, [0]), 1j)),
@@ -599,3 +603,50 @@ def test_program(mpirun, scenario, library):
     done = mpirun(2, PROGRAMS / "indexing.py", scenario, env=env, timeout=40)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "OK" in done.stdout
+
+
+# -- undefined behaviour -------------------------------------------------------------
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(400)
+def test_indices_overflow_nothing(tmp_path):
+    """Compiled so that a signed overflow ends the process: it is checked before."""
+    root = Path(launch.ROOT)
+    flags = "-O0 -fsanitize=signed-integer-overflow -fsanitize-undefined-trap-on-error"
+    folders = ["--build-temp", str(tmp_path / "objects"), "--build-lib", str(tmp_path / "lib")]
+    subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_ext", "--force", *folders],
+        cwd=root,
+        env={**os.environ, "CFLAGS": flags},
+        check=True,
+        timeout=300,
+    )
+    shutil.copytree(
+        root / "rmaext",
+        tmp_path / "lib" / "rmaext",
+        ignore=shutil.ignore_patterns("*.so", "*.c"),
+        dirs_exist_ok=True,
+    )
+    done = launch.run_python(
+        """
+        import sys
+        sys.path.insert(0, sys.argv[1])
+        import rmaext
+        from mpi4py import MPI
+        assert rmaext.__file__.startswith(sys.argv[1])
+        with rmaext.Window.allocate(MPI.COMM_SELF, (5, 6)) as win:
+            for far in (1 << 62) + 1, 1 - (1 << 63), -1 << 62, (1 << 63) - 1:
+                for key in (0, far), (0, 1, far), (0, ..., far), (0, far, slice(None)):
+                    try:
+                        win[key]
+                    except rmaext.BoundsError:
+                        continue
+                    raise AssertionError(key)
+                win[0, far:, ::far], win[0, ::far, :far]
+        print("done")
+        """,
+        str(tmp_path / "lib"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "done\n"

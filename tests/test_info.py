@@ -18,6 +18,8 @@ import launch
 import numpy as np
 import pytest
 
+import rmaext.info
+
 MISSING = "/nonexistent/libfabric.so.1"
 
 
@@ -77,6 +79,25 @@ def test_info_for_people():
     assert re.search(r"^provider tcp;ofi_rxm \(default\)$", done.stdout, re.MULTILINE)
     assert re.search(r"mr_mode +none; keys of 8 bytes", done.stdout)
     assert "\033" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("release", "mr_mode", "noted"),
+    [
+        ("5.4.0-150-generic", "LOCAL|VIRT_ADDR|ALLOCATED|PROV_KEY", True),
+        ("5.11.22", "ALLOCATED|ENDPOINT", True),
+        ("4.18.0-553.el8_10.x86_64", "LOCAL", True),
+        ("5.12.0", "LOCAL|ALLOCATED", False),
+        ("6.18.44", "LOCAL|ALLOCATED", False),
+        ("5.4.0", "VIRT_ADDR", False),
+        ("5.4.0", "none", False),
+        ("unknown", "LOCAL", False),
+    ],
+)
+def test_info_notes_what_a_fork_does(release, mr_mode, noted):
+    note = rmaext.info.fork_note(release, mr_mode)
+    assert bool(note) == noted
+    assert not noted or release in note
 
 
 def test_info_says_which_copy_and_why():

@@ -121,7 +121,7 @@ def test_what_cannot_be_used_is_passed_over(tmp_path):
     assert str(other) in words
     assert "fi_getinfo" in words
     with pytest.raises(LibraryError, match="fi_getinfo"):
-        library.open_library.__wrapped__(str(other))
+        library.open_library(str(other))
 
 
 def test_without_any(folder):

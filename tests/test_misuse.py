@@ -111,14 +111,14 @@ def unlock_without_lock(room):
 
 @case
 def unlock_twice(room):
-    room.win.lock(room.peer)
+    room.win.lock(room.peer, exclusive=False)
     room.win.unlock(room.peer)
     room.refuses(SyncError, room.win.unlock, room.peer)
 
 
 @case
 def unlock_of_another_rank(room):
-    with room.win.lock(room.peer):
+    with room.win.lock(room.peer, exclusive=False):
         if room.size > 1:
             room.refuses(SyncError, room.win.unlock, (room.peer + 1) % room.size)
         else:
@@ -127,7 +127,7 @@ def unlock_of_another_rank(room):
 
 @case
 def lock_twice(room):
-    with room.win.lock(room.peer):
+    with room.win.lock(room.peer, exclusive=False):
         room.refuses(SyncError, room.win.lock, room.peer)
         room.refuses(SyncError, room.win.lock, room.peer, exclusive=True)
 
@@ -142,7 +142,7 @@ def exclusive_lock_twice(room):
 @case
 def unlocked_within_its_block(room):
     def block():
-        with room.win.lock(room.peer):
+        with room.win.lock(room.peer, exclusive=False):
             room.win.unlock(room.peer)
 
     room.refuses(SyncError, block)
@@ -161,7 +161,7 @@ def unlock_all_without_lock_all(room):
 
 @case
 def unlock_all_of_single_locks(room):
-    with room.win.lock(room.peer):
+    with room.win.lock(room.peer, exclusive=False):
         room.refuses(SyncError, room.win.unlock_all)
 
 
@@ -179,14 +179,14 @@ def lock_under_lock_all(room):
 
 @case
 def lock_all_under_lock(room):
-    with room.win.lock(room.peer):
+    with room.win.lock(room.peer, exclusive=False):
         room.refuses(SyncError, room.win.lock_all)
 
 
 @case
 def unlock_through_another_window(room):
     other = room.make(2)
-    with room.win.lock(room.peer):
+    with room.win.lock(room.peer, exclusive=False):
         room.refuses(SyncError, other.unlock, room.peer)
 
 

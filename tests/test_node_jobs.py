@@ -444,7 +444,7 @@ def test_fence_does_not_succeed_when_the_board_goes():
             time.sleep(0.5)
             say("end")
         else:
-            refuses(win.fence, rmaext.PeerLostError)
+            refuses(win.fence, rmaext.SyncError)
             say("end")
         os._exit(0)
     """
@@ -786,11 +786,17 @@ def test_exception_on_one_rank_only():
             with win:
                 if rank == 0:
                     raise RuntimeError("mine")
-        except rmaext.PeerLostError as error:
-            assert rank and "rank 0" in str(error), error
-            refuses(lambda: other.get(0), rmaext.PeerLostError)
+        except rmaext.SyncError as error:
+            assert rank and "rank 0 has left window 1 (RuntimeError: mine" in str(error), error
+            assert "program.py:" in str(error), error
+            start = time.monotonic()
+            while True:  # it is on its way out
+                try:
+                    other.get(0)
+                except rmaext.PeerLostError:
+                    break
+                assert time.monotonic() - start < 5
             refuses(other.fence, rmaext.PeerLostError)
-            assert other.closed
             say("told")
     """
     done = start(3, body)
@@ -832,9 +838,10 @@ WAITS = {
             interrupted(fenced.fence)
             for call in fenced.fence, lambda: fenced.put(1.0, 1), lambda: fenced.get(1):
                 refuses(call)
-            refuses(lambda: allocate(comm=fenced.comm))
+            refuses(lambda: allocate(comm=fenced.comm), rmaext.SyncError)
         else:
-            late(fenced.fence)  # rank 0 had come
+            late(lambda: refuses(fenced.fence, rmaext.SyncError))  # rank 0 had come
+            fenced.put(1.0, 1)
         exercise(other)
         other.close()
     """,
@@ -844,9 +851,10 @@ WAITS = {
             interrupted(closed.close)
             assert closed.closed
             closed.close()
-            refuses(lambda: allocate(comm=closed.comm))
+            refuses(lambda: allocate(comm=closed.comm), rmaext.SyncError)
         else:
-            late(closed.close)
+            late(lambda: refuses(closed.close, rmaext.SyncError))
+            assert closed.closed
         exercise(other)
         other.close()
     """,
@@ -856,9 +864,9 @@ WAITS = {
             pass
         if rank == 0:
             interrupted(lambda: allocate(comm=comm))
-            refuses(lambda: allocate(comm=comm))
+            refuses(lambda: allocate(comm=comm), rmaext.SyncError)
         else:
-            half = late(lambda: allocate(comm=comm))  # rank 0 had come
+            late(lambda: refuses(lambda: allocate(comm=comm), rmaext.SyncError))
         exercise(win)
         win.close()
     """,
@@ -869,9 +877,8 @@ WAITS = {
         if rank == 0:
             interrupted(lambda: own(comm=comm))
         else:
-            time.sleep(1)
-            interrupted(lambda: own(comm=comm))
-        refuses(lambda: allocate(comm=comm))
+            late(lambda: refuses(lambda: own(comm=comm), rmaext.SyncError))
+        refuses(lambda: allocate(comm=comm), rmaext.SyncError)
         exercise(win)
         win.close()
     """,

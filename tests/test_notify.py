@@ -481,7 +481,7 @@ def test_slots_counts_and_places_are_checked(comm):
 
 
 def test_no_notification_goes_to_proc_null(comm):
-    with guarded(comm, 10, "i8") as win:
+    with guarded(comm, 10, "i8", proc_null=True) as win:
         win.put_notify(1, MPI.PROC_NULL, 3, 1)
         assert win.get_notify(MPI.PROC_NULL, 0, 5).size == 0
         win.fence()

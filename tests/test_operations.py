@@ -17,13 +17,13 @@ from guarded import UPDATES, guarded, neighbour, noise, same
 
 import rmaext
 
-DTYPES = [*"?bBhHiIqQefdgFD"]
+DTYPES = [*"?bBhHiIqQefdgFDG"]
 EXTREMES = {"min", "max"}
 LOGICAL = {"land", "lor", "lxor"}
 BITWISE = {"band", "bor", "bxor"}
 ANY_BITS = {"replace", "no_op"}
-PAIRS = ["f,i", "d,i", "h,i", "i,i", "q,i", "d,q", "q,q"]
-OTHERS = ["M8[s]", "m8[us]", "S8", "S5", "i4,f8", "G"]
+PAIRS = ["f,i", "d,i", "h,i", "i,i", "q,i", "d,q", "q,q", "g,i"]
+OTHERS = ["M8[s]", "m8[us]", "S8", "S5", "i4,f8"]
 
 
 def defined(op, dtype):

@@ -194,3 +194,29 @@ def test_nothing_where_it_is_not_demanded(tmp_path):
         """,
         mode="efa",
     )
+
+
+def test_threads_put_one_array(tmp_path):
+    """That nobody has put before: it is known once, and its registration goes with it."""
+    run(
+        tmp_path,
+        """
+        import sys, threading
+        sys.setswitchinterval(1e-6)
+        before = counts()
+        for k in range(30):
+            a, start = np.full(n, k, dtype=float), threading.Barrier(6)
+            def work():
+                start.wait()
+                win.put(a, 0)
+            threads = [threading.Thread(target=work) for _ in range(6)]
+            [t.start() for t in threads]
+            [t.join() for t in threads]
+            win.flush()
+            assert (win.local[:n] == k).all()
+            del work, a
+            done = since(before)
+            assert done["registrations"] == done["deregistrations"], (k, done)
+        assert not win.fabric.origins._known
+        """,
+    )

@@ -27,8 +27,6 @@ import rmaext
 from rmaext import RemoteWindow
 from rmaext.ticket import Ticket
 
-PROC_NULL = rmaext.window._PROC_NULL
-
 GUEST = """
 import sys, time
 import mpi4py
@@ -93,7 +91,8 @@ def test_operations(comm, win):
         far.at(0).add(([3, 3], [1, 1]), 1.0)
         assert far.rget(0, 30, 2).result().tolist() == [-1, 33]
         far.rput(np.zeros(2), 0, 30).wait()
-        far.put(np.ones(1), PROC_NULL)
+        with pytest.raises(rmaext.BoundsError):
+            far.put(np.ones(1), -1)
     comm.Barrier()
     assert same(win.local[1], np.arange(10, 20) + 2.0)
     assert win.local[0, 8] == 5
@@ -113,6 +112,18 @@ def test_dtypes(world, dtype):
             far.flush()
             assert same(far.get(0), data)
     mine.check()
+
+
+@pytest.mark.parametrize("length", range(2008, 2018))
+def test_rows_as_long_as_a_message(world, length):
+    with rmaext.Window.allocate(world, (3, 2020)) as win:
+        blob = world.allgather(win.export())[neighbour(world)]
+        with RemoteWindow.attach(blob) as far:
+            rows = noise(float, 3 * length, world.rank).reshape(3, length)
+            far[0, :, :length] = rows
+            far.flush()
+            assert same(far[0, :, :length], rows)
+            assert not far[0, :, length:].any()
 
 
 def test_long_transfers(world):
@@ -194,7 +205,12 @@ def test_what_it_is_not(world, win):
             *(lambda: far.local, lambda: far.comm, lambda: far.memory, lambda: far.numba),
             *(far.refresh, lambda: far.writes_received, lambda: far.advise("normal")),
             *(far.fence, far.notify_counts, far.export, lambda: far.grant(0, 1)),
-            *(lambda: far.lock(0), far.lock_all, lambda: far.post([0]), lambda: far.start([0])),
+            *(
+                lambda: far.lock(0, exclusive=False),
+                far.lock_all,
+                lambda: far.post([0]),
+                lambda: far.start([0]),
+            ),
             *(lambda: far.put_notify(np.ones(1), 0), lambda: far.wait_notify(0)),
             *(lambda: far.wait_until(0, ">", 1), lambda: far.subwindow(0, 1), far.dup),
             *(lambda: far.field("a"), lambda: far.unlock(0), far.complete, far.wait, far.test),

@@ -84,7 +84,7 @@ def test_each_kind(comm):
 
 def test_nothing_to_do(comm):
     """No elements, no rank: done at once."""
-    with guarded(comm, 4, "i8") as win:
+    with guarded(comm, 4, "i8", proc_null=True) as win:
         to = neighbour(comm)
         nothing = np.empty(0, "i8")
         for request in (
@@ -616,3 +616,120 @@ def test_killed_target(mpirun, how):
     done = mpirun(3, PROGRAMS / "killed.py", *args, env=env, survive=True, timeout=30)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("OK") == 2, done.stdout + done.stderr
+
+
+# Rank 1 is stopped for a while, or dies.
+STOPPED = """
+    import asyncio, gc, os, signal, threading, time, traceback, weakref
+    from mpi4py import MPI
+    import numpy as np
+    import rmaext
+
+    comm = MPI.COMM_WORLD
+    win = rmaext.Window(comm, np.arange(1000))
+    pids = comm.allgather(os.getpid())
+    later = threading.Timer(0.5, os.kill, (pids[1], signal.SIGCONT))
+
+    async def waiting(request):
+        return await request
+"""
+
+
+def test_function_that_raises_in_the_watcher(mpirun):
+    """It is reported, and the coroutines that wait beside it, and later ones, go on."""
+    code = (
+        STOPPED
+        + """
+    reports = []
+    threading.excepthook = lambda report: reports.append(report.exc_value)
+
+    def fails(error):
+        raise ZeroDivisionError(error)
+
+    if comm.rank == 0:
+        async def main():
+            other = win.rget(1, 7, 1)
+            win.rget(1)._then(fails)
+            later.start()
+            return await asyncio.gather(other, win.rget(1, 8, 1))
+        os.kill(pids[1], signal.SIGSTOP)
+        assert [int(one[0]) for one in asyncio.run(main())] == [7, 8]
+        end = time.monotonic() + 10
+        while not reports:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert isinstance(reports[0], ZeroDivisionError)
+        os.kill(pids[1], signal.SIGSTOP)
+        again = threading.Timer(0.5, os.kill, (pids[1], signal.SIGCONT))
+        again.start()
+        assert asyncio.run(asyncio.wait_for(waiting(win.rget(1, 9, 1)), 10))[0] == 9
+        done = win.rget(1)
+        done.wait()
+        done._then(fails)  # at once, in this thread: reported too
+        assert len(reports) == 2
+    win.fence()
+    win.close()
+    """
+    )
+    done = mpirun(2, code, env={"RMAEXT_ROUTE": "fabric"}, timeout=40)
+    assert done.returncode == 0, done.stderr
+
+
+def test_error_that_is_raised_again(mpirun):
+    """Each time it is another object: no traceback grows, and nothing that it saw stays alive."""
+    code = (
+        STOPPED
+        + """
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    request = win.rget(1)
+
+    def once():
+        big = np.zeros(10**6)
+        try:
+            request.wait()
+        except rmaext.PeerLostError as error:
+            assert error.rank == 1
+            return weakref.ref(big), len(traceback.extract_tb(error.__traceback__)), str(error)
+        raise AssertionError("no error")
+
+    got = [once() for _ in range(10)]
+    assert len({(depth, text) for _, depth, text in got[1:]}) == 1, got
+    assert not any(big() is not None for big, *_ in got), "kept by a traceback"
+
+    async def several():
+        return await asyncio.gather(*(waiting(request) for _ in range(5)), return_exceptions=True)
+
+    errors = asyncio.run(several())
+    assert all(isinstance(error, rmaext.PeerLostError) for error in errors)
+    assert len({id(error) for error in errors}) == 5
+    os._exit(0)
+    """
+    )
+    done = mpirun(2, code, env={"RMAEXT_ROUTE": "fabric"}, timeout=40, survive=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_late_request_of_several_coroutines(mpirun):
+    """Each gets a RmaTimeout of its own."""
+    code = (
+        STOPPED.replace("np.arange(1000))", "np.arange(1000), timeout=0.3)")
+        + """
+    if comm.rank == 0:
+        async def main():
+            first, second = win.rget(1), win.rget(1)
+            tasks = [waiting(r) for r in (first, first, second)]
+            errors = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(isinstance(error, rmaext.RmaTimeout) for error in errors), errors
+            assert len({id(error) for error in errors}) == 3
+        os.kill(pids[1], signal.SIGSTOP)
+        later.interval = 2
+        later.start()
+        asyncio.run(main())
+        later.join()
+    comm.Barrier()
+    win.close()
+    """
+    )
+    done = mpirun(2, code, env={"RMAEXT_ROUTE": "fabric"}, timeout=40)
+    assert done.returncode == 0, done.stderr

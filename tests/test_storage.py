@@ -75,7 +75,6 @@ def test_what_was_put_is_in_the_file(comm, path):
         for _ in range(20):
             win.flush(neighbour(comm), persist=True)
         win.flush(persist=False)
-        win.flush(rmaext.window.MPI.PROC_NULL, persist=True)
         win.fence()
 
 

@@ -101,7 +101,7 @@ def test_signals_leave_no_lock_behind(comm, two_signals, exclusive, free):
     with rmaext.Window.allocate(comm, 1) as win:
         places = win._state("test").places
         words = ffi.cast("int64_t *", win._block.maps[comm.rank]) + places.next - win._block.base
-        with win.lock(target):
+        with win.lock(target, exclusive=False):
             pass
         cell = win._target("test", target).state
         win.fence()
@@ -176,9 +176,28 @@ def test_route_of_the_lock(comm):
 
 def test_readers_are_inside_together(comm):
     with guarded(comm, 1, "i8") as win:
-        with win.lock(comm.size - 1) as same:
+        with win.lock(comm.size - 1, exclusive=False) as same:
             assert same is win
             comm.Barrier()  # nobody leaves before all are inside
+        win.fence()
+
+
+def test_a_lock_is_exclusive(comm):
+    """As MPI's, if nothing is said: a port that reads, adds and writes under it loses nothing."""
+    with guarded(comm, 1, "i8") as win:
+        for first in range(comm.size):
+            if comm.rank == first:
+                win.lock(0)
+            comm.Barrier()
+            if comm.rank != first or comm.size == 1:
+                for exclusive in False, True:
+                    in_threads(1, lambda _, how=exclusive: locked_out(win, 0, how))
+            comm.Barrier()
+            if comm.rank == first:
+                add_one(win, 0)
+                win.unlock(0)
+        comm.Barrier()
+        assert comm.rank or win.local[0] == comm.size
         win.fence()
 
 
@@ -274,7 +293,7 @@ def test_lock_all_is_shared(comm):
             for rank in range(comm.size):
                 win.put(np.int64(comm.rank), rank, comm.rank)
             with pytest.raises(rmaext.SyncError, match="holds"):
-                win.lock(0)
+                win.lock(0, exclusive=False)
             with pytest.raises(rmaext.SyncError):
                 win.unlock(0)
             comm.Barrier()
@@ -292,9 +311,9 @@ def test_lock_all_is_shared(comm):
         win.fence()
 
 
-def locked_out(win, rank):
+def locked_out(win, rank, exclusive=True):
     with pytest.raises(rmaext.RmaTimeout, match=f"rank {rank}"):
-        win.lock(rank, exclusive=True, timeout=0.05)
+        win.lock(rank, exclusive, timeout=0.05)
 
 
 def test_locks_of_several_targets(comm):
@@ -353,7 +372,7 @@ def test_threads_hold_locks_each_for_itself(comm):
         inside = threading.Barrier(2)
 
         def together(_):
-            with win.lock(0):
+            with win.lock(0, exclusive=False):
                 inside.wait(20)  # both are inside
 
         def alone(_):
@@ -376,7 +395,7 @@ def test_close_is_refused_by_all(comm, hold):
     last = comm.size - 1
     if comm.rank == last:
         {
-            "lock": lambda: win.lock(0),
+            "lock": lambda: win.lock(0, exclusive=False),
             "exclusive": lambda: win.lock(0, exclusive=True),
             "lock_all": win.lock_all,
             "post": lambda: win.post([]),
@@ -392,15 +411,30 @@ def test_close_is_refused_by_all(comm, hold):
 WRONG = {
     "unlock": (lambda w: w.unlock(0), rmaext.SyncError),
     "unlock_all": (lambda w: w.unlock_all(), rmaext.SyncError),
-    "unlock twice": (lambda w: (w.lock(0), w.unlock(0), w.unlock(0)), rmaext.SyncError),
-    "lock after lock": (lambda w: (w.lock(0), w.lock(0)), rmaext.SyncError),
-    "exclusive after lock": (lambda w: (w.lock(0), w.lock(0, exclusive=True)), rmaext.SyncError),
-    "lock after exclusive": (lambda w: (w.lock(0, exclusive=True), w.lock(0)), rmaext.SyncError),
-    "lock_all after lock": (lambda w: (w.lock(0), w.lock_all()), rmaext.SyncError),
+    "unlock twice": (
+        lambda w: (w.lock(0, exclusive=False), w.unlock(0), w.unlock(0)),
+        rmaext.SyncError,
+    ),
+    "lock after lock": (
+        lambda w: (w.lock(0, exclusive=False), w.lock(0, exclusive=False)),
+        rmaext.SyncError,
+    ),
+    "exclusive after lock": (
+        lambda w: (w.lock(0, exclusive=False), w.lock(0, exclusive=True)),
+        rmaext.SyncError,
+    ),
+    "lock after exclusive": (
+        lambda w: (w.lock(0, exclusive=True), w.lock(0, exclusive=False)),
+        rmaext.SyncError,
+    ),
+    "lock_all after lock": (lambda w: (w.lock(0, exclusive=False), w.lock_all()), rmaext.SyncError),
     "lock_all twice": (lambda w: (w.lock_all(), w.lock_all()), rmaext.SyncError),
-    "lock in lock_all": (lambda w: (w.lock_all(), w.lock(0)), rmaext.SyncError),
+    "lock in lock_all": (lambda w: (w.lock_all(), w.lock(0, exclusive=False)), rmaext.SyncError),
     "unlock in lock_all": (lambda w: (w.lock_all(), w.unlock(0)), rmaext.SyncError),
-    "unlock_all after lock": (lambda w: (w.lock(0), w.unlock_all()), rmaext.SyncError),
+    "unlock_all after lock": (
+        lambda w: (w.lock(0, exclusive=False), w.unlock_all()),
+        rmaext.SyncError,
+    ),
     "lock of no rank": (lambda w: w.lock(10**6), rmaext.BoundsError),
     "lock of a word": (lambda w: w.lock("0"), TypeError),
     "unlock of no rank": (lambda w: w.unlock(-5), rmaext.BoundsError),
@@ -444,11 +478,11 @@ def test_wrong_use(comm, what):
 
 def test_closed_window(comm):
     win = rmaext.Window.allocate(comm, 1)
-    with win.lock(0):
+    with win.lock(0, exclusive=False):
         pass
     win.close()
     calls = [
-        lambda: win.lock(0),
+        lambda: win.lock(0, exclusive=False),
         lambda: win.unlock(0),
         *(win.lock_all, win.unlock_all, win.complete, win.wait, win.test),
         *(win.flush_all, win.flush_local, win.flush_local_all, win.sync),
@@ -804,7 +838,7 @@ def test_ctrl_c_in_start_and_wait(world):
 
 def test_kinds_of_flush(comm):
     right = (comm.rank + 1) % comm.size
-    with guarded(comm, 3, "i8") as win:
+    with guarded(comm, 3, "i8", proc_null=True) as win:
         buffer = np.array([1, 2, 3])
         win.put(buffer, right)
         win.flush_local(right)
@@ -864,7 +898,7 @@ for how in "lock", "unlock", "unlock_all", "post", "complete":
     if how == "complete":
         win.start([1]) if rank == 0 else win.post([0])
     elif how != "post" and rank == 0:
-        {"unlock": lambda: win.lock(1), "unlock_all": win.lock_all}.get(how, int)()
+        {"unlock": lambda: win.lock(1, exclusive=False), "unlock_all": win.lock_all}.get(how, int)()
     calls = {name: partial(getattr(win, name), 1) for name in ("lock", "unlock")}
     calls |= {"unlock_all": win.unlock_all, "complete": win.complete, "post": lambda: win.post([1])}
     world.Barrier()
@@ -918,3 +952,78 @@ def test_lock_all_of_many_ranks(world):
         slowest = world.reduce(took, MPI.MAX)
         if world.rank == 0:
             sys.stderr.write(f"lock_all of {world.size} ranks: {slowest * 1e3:.2f} ms\n")
+
+
+# -- what must end although signal handlers raise ----------------------------------------
+
+
+END = """
+    import signal, threading, time
+    from rmaext._hot import to_the_end
+    from rmaext.errors import RmaError
+    calls = []
+"""
+
+
+@pytest.mark.parametrize("error", ["MemoryError", "TypeError", "KeyboardInterrupt"])
+def test_what_a_function_raises_itself(run_python, error):
+    """Listed or not, it is not called for ever: no signal handler raises it."""
+    code = f"""
+    def fails(how):
+        calls.append(threading.get_ident())
+        raise {error}(how)
+    try:
+        to_the_end(RmaError, fails, "always")
+    except {error} as caught:
+        assert caught.args == ("always",)
+    else:
+        raise AssertionError("no error")
+    assert len(calls) == 2, calls
+    """
+    done = run_python(END + code, timeout=10)
+    assert done.returncode == 0, done.stderr
+
+
+def test_handlers_that_raise_while_a_function_ends(run_python):
+    """Again and again, in whatever it does: it is called until it has ended, twice at most."""
+    code = """
+    def rings(*_):
+        if calls and calls[-1] != "ended":
+            raise ZeroDivisionError("ring")
+    signal.signal(signal.SIGALRM, rings)
+    def works(n):
+        calls.append(n)
+        end = time.monotonic() + 0.2
+        while time.monotonic() < end:
+            pass
+        calls.append("ended")
+        return n + 1
+    signal.setitimer(signal.ITIMER_REAL, 0.05, 0.001)
+    result, ring = to_the_end(RmaError, works, 6)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    assert result == 7
+    assert isinstance(ring, ZeroDivisionError)
+    assert calls == [6, 6, "ended"]
+    """
+    done = run_python(END + code, timeout=10)
+    assert done.returncode == 0, done.stderr
+
+
+def test_lock_whose_message_has_no_memory():
+    """A far lock that fails halfway is broken, and says so; its owner goes on."""
+
+    class NoMemory:
+        def run(self, ranks, make):
+            raise MemoryError("no buffers")
+
+    group = SimpleNamespace(rank=0, size=2)
+    places = SimpleNamespace(next=0, readers=1, writers=2, sleepers=3, slots=4)
+    lock = FarLock(group, 1, places, None, NoMemory())
+    lock.state.owner, lock.state.inside, lock.state.kind = 7, 1, 1
+    done = [False]
+    with pytest.raises(MemoryError):
+        lock.leave(True, done)
+    assert done == [True]
+    assert not lock.state.owner
+    with pytest.raises(rmaext.RmaError, match="halfway"):
+        lock.take(7, True)

@@ -567,7 +567,7 @@ def test_collective_in_another_thread(world, call):
         if world.rank == 0:
             thread = threading.Thread(target=win.fence)
             thread.start()
-            while not win._group._turn:
+            while not win._group.meetings.busy:
                 thread.join(0.001)
             for _ in range(2):
                 with pytest.raises(rmaext.RmaError, match="another thread") as caught:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import mpi4py
 from mpi4py import MPI
 
-from .errors import error
+from .errors import Error, error
 
 if TYPE_CHECKING:
     from .win import Win
@@ -148,7 +148,7 @@ class Attributes:
                 # as mpi4py, whose callbacks cannot raise
                 traceback.print_exc()
                 code = exc.error_code if isinstance(exc, MPI.Exception) else MPI.ERR_OTHER
-                raise MPI.Exception(code) from exc
+                raise Error.of(code, exc) from exc
 
     # -- hints ---------------------------------------------------------------------------
 
@@ -178,12 +178,13 @@ class Attributes:
         if not _predefined(old):
             old.Free()
 
-    def handle(self, win: Win, code: int) -> None:
+    def handle(self, win: Win, code: int, words: str = "") -> None:
         """Do with an error code what the error handler does."""
         handler = self._handler
         if handler in (MPI.ERRORS_ARE_FATAL, MPI.ERRORS_ABORT):
-            text = f"{win.name or 'a window'}: {MPI.Get_error_string(code)}"
-            print(f"Fatal error of {text}", file=sys.stderr, flush=True)
+            words = words or MPI.Get_error_string(code)
+            text = f"Fatal error of {win.name or 'a window'}: {words}"
+            print(text, file=sys.stderr, flush=True)
             MPI.COMM_WORLD.Abort(code)
         elif handler != MPI.ERRORS_RETURN:
 

@@ -15,7 +15,7 @@ from .errors import error
 from .layout import Layout, memory_at, pack
 from .types import is_basic, layout_of
 
-__all__ = ["Part", "Target", "part_of", "target_of"]
+__all__ = ["Part", "Target", "check_disp", "part_of", "target_of"]
 
 _CODES: dict[str, MPI.Datatype] = MPI._typedict
 _NO_FORMAT = "B"
@@ -242,6 +242,14 @@ def _check_length(owner: Any, length: int, count: int, datatype: MPI.Datatype) -
             raise ValueError(f"message: {text}")
 
 
+def check_disp(disp: Any) -> int:
+    """Return a displacement of a target; ERR_DISP if it is negative."""
+    number = operator.index(disp)
+    if number < 0:
+        raise error(MPI.ERR_DISP, f"target: displacement {number} is negative")
+    return number
+
+
 def target_of(given: Any, origin: Part) -> Target:
     """Return the elements of a window that a specification means.
 
@@ -272,9 +280,7 @@ def target_of(given: Any, origin: Part) -> Target:
         disp, count, datatype = list(given) + [disp, count, datatype][len(given) :]
     else:
         raise ValueError("target: expecting integral or list/tuple")
-    disp, count = operator.index(disp), operator.index(count)
-    if disp < 0:
-        raise error(MPI.ERR_DISP, f"target: displacement {disp} is negative")
+    disp, count = check_disp(disp), operator.index(count)
     if count < 0:
         raise error(MPI.ERR_COUNT, f"target: count {count} is negative")
     return Target(disp, count, _datatype(datatype))

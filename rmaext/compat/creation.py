@@ -60,7 +60,8 @@ class State:
             rank for rank in window._group.here if window._routes[rank] != lib.RMAEXT_FABRIC
         )
         new = attributes.fixed[MPI.WIN_CREATE_FLAVOR] in _NEW
-        self.epochs = Epochs(window, Young(window) if new else None)
+        shared = attributes.fixed[MPI.WIN_CREATE_FLAVOR] == MPI.WIN_FLAVOR_SHARED
+        self.epochs = Epochs(window, Young(window) if new else None, lazy=not shared)
         self.handle = next(self._handles)
         self._live[self.handle] = self
 
@@ -86,14 +87,14 @@ class State:
 def create(memory: Any, unit: int, info: MPI.Info, comm: MPI.Intracomm) -> State:
     """Return a window over memory of this rank's."""
     array, units = _agree(comm, info, unit, lambda: bytes_of(memory))
-    window = _translate(lambda: Window(comm, array))
+    window = _translate(lambda: Window(comm, array, proc_null=True))
     return _state(window, MPI.WIN_FLAVOR_CREATE, units, info, comm, memory)
 
 
 def allocate(size: int, unit: int, info: MPI.Info, comm: MPI.Intracomm) -> State:
     """Return a window over new memory."""
     nbytes, units = _agree(comm, info, unit, lambda: _size(size))
-    window = _translate(lambda: Window.allocate(comm, nbytes, np.uint8))
+    window = _translate(lambda: Window.allocate(comm, nbytes, np.uint8, proc_null=True))
     return _state(window, MPI.WIN_FLAVOR_ALLOCATE, units, info, comm)
 
 
@@ -105,11 +106,11 @@ def allocate_shared(size: int, unit: int, info: MPI.Info, comm: MPI.Intracomm) -
     def make() -> Any:
         nonlocal real
         try:
-            return Window.shared(comm, nbytes, np.uint8)
+            return Window.shared(comm, nbytes, np.uint8, proc_null=True)
         except NotLocalError:  # on all ranks
             # routes may be forced by network: MPI's own memory, and rmaext's operations
             real = MpiWin.Allocate_shared(nbytes, unit, info, comm)
-            return Window(comm, bytes_of(real.tomemory()))
+            return Window(comm, bytes_of(real.tomemory()), proc_null=True)
 
     window = _translate(make)
     return _state(window, MPI.WIN_FLAVOR_SHARED, units, info, comm, real)
@@ -118,7 +119,7 @@ def allocate_shared(size: int, unit: int, info: MPI.Info, comm: MPI.Intracomm) -
 def create_dynamic(info: MPI.Info, comm: MPI.Intracomm) -> State:
     """Return a window to which memory is attached later."""
     _, units = _agree(comm, info, 1, lambda: None)
-    window = _translate(lambda: Window.dynamic(comm, np.uint8))
+    window = _translate(lambda: Window.dynamic(comm, np.uint8, proc_null=True))
     return _state(window, MPI.WIN_FLAVOR_DYNAMIC, units, info, comm, {})
 
 
@@ -156,7 +157,7 @@ def _agree(
 
     def gather() -> list[bytes]:
         group = Group.of(comm)
-        with group.alone(), group.in_step():
+        with group.collective("creation of a compat.Win"):
             return group.gather(_ARGUMENTS.pack(given, code))
 
     received = [_ARGUMENTS.unpack(record) for record in _translate(gather)]
@@ -245,15 +246,19 @@ def _attached(state: State) -> dict[int, Bytes]:
 def shared_query(state: State, rank: int) -> tuple[MPI.buffer, int]:
     """Return the memory of a rank, if it is mapped here, and its displacement unit."""
     number = operator.index(rank)
-    if isinstance(state.keep, MpiWin):
-        return state.keep.Shared_query(number)
     sizes = state.window._sizes
     if number == _PROC_NULL:
-        number = next((r for r, size in enumerate(sizes) if size), 0)
+        number = next((r for r, size in enumerate(sizes) if size), -1)
+        if number < 0:
+            return MPI.buffer(), 0
     if not 0 <= number < len(sizes):
         raise error(MPI.ERR_RANK, f"Shared_query: there is no rank {number}")
+    unit = state.units[number]
+    if not sizes[number]:
+        return MPI.buffer(), unit  # of nothing there is no address, as in MPICH
+    if isinstance(state.keep, MpiWin):
+        return state.keep.Shared_query(number)[0], unit
     try:
-        view = state.window.peer_view(number)
+        return MPI.buffer.frombuffer(state.window.peer_view(number)), unit
     except NotLocalError:
         return MPI.buffer(), 1
-    return MPI.buffer.frombuffer(view), state.units[number]

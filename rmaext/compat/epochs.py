@@ -7,6 +7,7 @@ The rules of MPI-4.1, section 12.5. An epoch belongs to the process, not to a th
 from __future__ import annotations
 
 import operator
+import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -32,8 +33,12 @@ _NO, _MAYBE, _YES = range(3)
 class Epochs:
     """The epochs of one window.
 
-    A lock is taken when it is asked for; ranks are waited for that have not yet
-    called Post by the first operation after Start, or Complete, not by Start.
+    Shared locks of others, those of Lock_all too, are taken by the first operation or
+    flush that needs them: programs that begin by an exclusive lock of themselves, while
+    others call Lock_all, do not come too late. Own memory is accessed without an
+    operation, and so is all of a shared window: these locks are taken when they are asked
+    for, and so are exclusive ones. Ranks are waited for that have not yet called Post by
+    the first operation after Start, or Complete, not by Start.
 
     Attributes
     ----------
@@ -47,18 +52,26 @@ class Epochs:
         "_all",
         "_fence",
         "_late",
+        "_lazy",
         "_locks",
+        "_me",
         "_post",
         "_size",
         "_start",
+        "_taking",
+        "_untaken",
         "_window",
         "_young",
         "access",
         "passive",
     )
 
-    def __init__(self, window: Window, young: Young | None = None) -> None:
+    def __init__(self, window: Window, young: Young | None = None, lazy: bool = True) -> None:
         self._young = young  # None once that is over
+        self._lazy = lazy
+        self._me = window._group.rank
+        self._untaken: set[int] = set()  # whose shared lock is still to be taken
+        self._taking: dict[int, threading.Lock] = {}
         self.access: set[int] = set()
         self.passive: set[int] = set()
         self._window = window
@@ -67,8 +80,8 @@ class Epochs:
         self._start: list[int] | None = None  # ranks
         self._late = False  # rmaext's start is still to come
         self._post = False
-        self._locks: dict[int, bool] = {}  # rank; whether there is a lock below
-        self._all: bool | None = None  # likewise; None: no Lock_all
+        self._locks: dict[int, bool] = {}  # rank; whether exclusive
+        self._all = False
 
     # -- operations ------------------------------------------------------------------
 
@@ -77,7 +90,9 @@ class Epochs:
         number = self._check_rank(call, rank)
         if number in self.access:
             return
-        if self._fence == _MAYBE:
+        if self._untaken:
+            self._take(number)
+        elif self._fence == _MAYBE:
             self._fence = _YES
             self.access.update(range(self._size))
         elif self._late:
@@ -85,19 +100,22 @@ class Epochs:
         elif number != _PROC_NULL or not self._is_open():
             _refuse(call, f"there is no epoch in which rank {number} may be accessed")
         if number != _PROC_NULL and number not in self.access:
-            _refuse(call, f"rank {number} is not among those of Start")
+            among = "Start" if self._start is not None else "Lock"
+            _refuse(call, f"rank {number} is not among those of {among}")
 
     def enter_passive(self, call: str, rank: Any) -> None:
         """Check that a rank is locked."""
         if rank in self.passive:
             return
         number = self._check_rank(call, rank)
-        if number not in self.passive and not (number == _PROC_NULL and self.passive):
+        if self._untaken:
+            self._take(number)
+        if number not in self.passive and not (number == _PROC_NULL and self._locks_any()):
             _refuse(call, f"rank {number} is not locked")
 
     def enter_passive_all(self, call: str) -> None:
         """Check that a rank is locked, any."""
-        if not self.passive:
+        if not self._locks_any():
             _refuse(call, "no rank is locked")
 
     def may_free(self) -> None:
@@ -133,12 +151,18 @@ class Epochs:
         if self._start is None:
             _refuse("Complete", "there was no Start")
         if self._late:
-            self._begin()
+            try:
+                self._begin()
+            except Exception:  # nobody will ever be able to
+                self._start, self._late = None, False
+                raise
         try:
             self._window.complete()
         finally:
-            self._start = None
-            self.access.clear()
+            # it goes on after Ctrl-C
+            if not self._goes_on("access"):
+                self._start = None
+                self.access.clear()
 
     def _begin(self) -> None:
         """Wait until all have called Post that Start named."""
@@ -155,23 +179,28 @@ class Epochs:
             _refuse("Post", "an epoch in which others may access this rank is open")
         self._fence = _NO
         self._begin_to_use([])
-        self._window.post(ranks)
-        self._post = True
+        try:
+            self._window.post(ranks)
+        finally:
+            self._post = self._goes_on("exposure")
 
     def wait(self) -> None:
         """Wait."""
         if not self._post:
             _refuse("Wait", "there was no Post")
-        self._window.wait()
-        self._post = False
+        try:
+            self._window.wait()
+        finally:
+            self._post = self._goes_on("exposure")
 
     def test(self) -> bool:
         """Test."""
         if not self._post:
             _refuse("Test", "there was no Post")
-        done = self._window.test()
-        self._post = not done
-        return done
+        try:
+            return self._window.test()
+        finally:
+            self._post = self._goes_on("exposure")
 
     # -- locks -----------------------------------------------------------------------
 
@@ -188,11 +217,15 @@ class Epochs:
         locks = self._locks
         if rank in locks:
             _refuse("Lock", f"rank {rank} is locked already")
-        elif not locks and (self._fence or self._start is not None or self._all is not None):
+        elif not locks and (self._fence or self._start is not None or self._all):
             self._no_access("Lock")
+        later = real and not exclusive and self._lazy and rank != self._me
         if self._young is not None:
-            self._begin_to_use([rank])
-        locks[rank] = real  # from here on other threads are refused
+            self._begin_to_use([] if later else [rank])
+        locks[rank] = real and exclusive  # from here on other threads are refused
+        if later:
+            self._untaken.add(rank)
+            return
         if real:
             try:
                 self._window.lock(rank, exclusive)
@@ -204,14 +237,15 @@ class Epochs:
 
     def unlock(self, rank: Any) -> None:
         """Unlock."""
-        real = self._locks.get(rank)
-        if real is None:
+        exclusive = self._locks.get(rank)
+        if exclusive is None:
             number = self._check_rank("Unlock", rank)
             _refuse("Unlock", f"rank {number} is not locked")
         self.access.discard(rank)
         self.passive.discard(rank)
+        self._untaken.discard(rank)
         try:
-            if real:
+            if exclusive or self._holds(rank):
                 self._window.unlock(rank)
             else:
                 self._window.flush(rank)
@@ -222,26 +256,62 @@ class Epochs:
         """Lock_all."""
         _check_assertion("Lock_all", assertion, MPI.MODE_NOCHECK)
         self._no_access("Lock_all")
-        self._begin_to_use(range(self._size))
-        if not assertion:
-            self._window.lock_all()
-        self._all = not assertion
-        self.passive.update(range(self._size))
-        self.access.update(self.passive)
+        ranks = range(self._size)
+        later = set(ranks) - {self._me} if self._lazy and not assertion else set()
+        now = set(ranks) - later
+        self._begin_to_use(now)
+        self._all = True
+        try:
+            for rank in [] if assertion else now:
+                self._window.lock(rank, False)
+        except BaseException:
+            self.unlock_all()
+            raise
+        self.passive.update(now)
+        self.access.update(now)
+        self._untaken = later
 
     def unlock_all(self) -> None:
         """Unlock_all."""
-        if self._all is None:
+        if not self._all:
             _refuse("Unlock_all", "there was no Lock_all")
         self.access.clear()
         self.passive.clear()
+        self._untaken.clear()
+        failure: BaseException | None = None
         try:
-            if self._all:
-                self._window.unlock_all()
-            else:
-                self._window.flush()
-        finally:
-            self._all = None
+            self._window.flush()
+        except BaseException as exc:
+            failure = exc
+        for rank in range(self._size):
+            try:
+                if self._holds(rank):
+                    self._window.unlock(rank)  # it is, even if that raises
+            except BaseException as exc:
+                failure = failure or exc
+        self._all = False
+        if failure is not None:
+            raise failure
+
+    def _take(self, rank: int) -> None:
+        """Take a shared lock, if it was asked for and is not taken yet."""
+        if rank not in self._untaken:
+            return
+        with self._taking.setdefault(rank, threading.Lock()):
+            if rank not in self._untaken:
+                return  # another thread has taken it
+            if self._young is not None:
+                self._begin_to_use([rank])
+            if not self._holds(rank):  # since before Ctrl-C
+                self._window.lock(rank, False)
+            self.passive.add(rank)
+            self.access.add(rank)
+            self._untaken.discard(rank)
+
+    def _holds(self, rank: int) -> bool:
+        """Return whether this process has the shared lock of a rank."""
+        state = self._window._sync
+        return state is not None and (self._window._holder(), rank) in state.readers
 
     # -- helpers ---------------------------------------------------------------------
 
@@ -255,11 +325,19 @@ class Epochs:
                 self._young = None
 
     def _is_open(self) -> bool:
-        return bool(self.access) or self._start is not None
+        return bool(self.access) or self._accesses()
+
+    def _locks_any(self) -> bool:
+        return bool(self._locks) or self._all
+
+    def _goes_on(self, epoch: str) -> bool:
+        """Return whether an epoch has not ended below: "access" or "exposure"."""
+        state = self._window._sync
+        return state is not None and getattr(state, epoch) is not None
 
     def _accesses(self) -> bool:
         """Whether this rank has begun an epoch of access other than by Fence."""
-        return bool(self._locks) or self._start is not None or self._all is not None
+        return self._locks_any() or self._start is not None
 
     def _is_unended(self) -> bool:
         return self._accesses() or self._post

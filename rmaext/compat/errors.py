@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Concatenate, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from mpi4py import MPI
 
@@ -14,12 +14,14 @@ from .. import errors
 if TYPE_CHECKING:
     from .win import Win
 
-__all__ = ["RAISED", "error", "report", "translated", "translation"]
+__all__ = ["RAISED", "Error", "code_of", "error", "report", "translated", "translation"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_LOST = MPI.ERR_PROC_FAILED if MPI.ERR_PROC_FAILED > 0 else MPI.ERR_OTHER
+# mpi4py gives classes that the MPI lacks the number of ERR_UNKNOWN
+_HAS_LOST = MPI.ERR_PROC_FAILED > 0 and MPI.ERR_PROC_FAILED != MPI.ERR_UNKNOWN
+_LOST = MPI.ERR_PROC_FAILED if _HAS_LOST else MPI.ERR_OTHER
 
 # the first that fits counts
 _CLASSES: tuple[tuple[type[BaseException], int], ...] = (
@@ -39,11 +41,35 @@ _CLASSES: tuple[tuple[type[BaseException], int], ...] = (
 RAISED: tuple[type[BaseException], ...] = (MPI.Exception, errors.RmaError, MemoryError)
 
 
+class Error(MPI.Exception):
+    """An MPI.Exception with words of rmaext's in place of those of its class."""
+
+    words: str
+
+    @classmethod
+    def of(cls, code: int, cause: BaseException) -> Error:
+        """Return that of an error class, with the words of an exception."""
+        self = cls(code)
+        self.words = getattr(cause, "strerror", None) or str(cause) or MPI.Get_error_string(code)
+        self.__cause__ = cause
+        return self
+
+    def __str__(self) -> str:
+        return self.words
+
+    def Get_error_string(self) -> str:  # noqa: N802
+        """Return the words."""
+        return self.words
+
+    @property
+    def error_string(self) -> str:
+        """Error string."""
+        return self.words
+
+
 def error(code: int, words: str) -> MPI.Exception:
-    """Return an error of MPI, with words of our own beside those of its class."""
-    exception = MPI.Exception(code)
-    exception.__cause__ = errors.RmaError(code, words)
-    return exception
+    """Return an error of MPI, with words of our own."""
+    return Error.of(code, errors.RmaError(code, words))
 
 
 def translation(cause: BaseException) -> MPI.Exception | None:
@@ -52,10 +78,25 @@ def translation(cause: BaseException) -> MPI.Exception | None:
         return cause
     for kind, code in _CLASSES:
         if isinstance(cause, kind):
-            exception = MPI.Exception(code)
-            exception.__cause__ = cause
-            return exception
+            return Error.of(code, cause)
     return None
+
+
+_codes: dict[int, int] = {}  # one of our own for each class: MPI has few
+
+
+def code_of(cause: BaseException) -> int:
+    """Return a code for MPI to raise in place of an exception, with its words.
+
+    These are the last exception's of that class.
+    """
+    found = translation(cause) or Error.of(MPI.ERR_OTHER, cause)
+    kind: Any = found.error_class
+    if kind not in _codes:
+        _codes[kind] = MPI.Add_error_code(kind)
+    words = str(found).encode()[: MPI.MAX_ERROR_STRING - 1].decode(errors="ignore")
+    MPI.Add_error_string(_codes[kind], words)
+    return _codes[kind]
 
 
 def translated(
@@ -79,5 +120,5 @@ def report(win: Win, cause: BaseException) -> NoReturn:
     if exception is None:
         raise cause
     if win:
-        win._attributes.handle(win, exception.error_code)
+        win._attributes.handle(win, exception.error_code, str(exception))
     raise exception

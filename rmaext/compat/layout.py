@@ -16,7 +16,7 @@ from .._lib import ffi, lib
 
 __all__ = [
     "NOTHING",
-    *("Basic", "Layout", "blocks", "join", "loop", "memory_at", "pack", "place", "shift"),
+    *("Basic", "Layout", "blocks", "head", "join", "loop", "memory_at", "pack", "place", "shift"),
     "unpack",
 ]
 
@@ -253,6 +253,16 @@ def join(layouts: Sequence[Layout]) -> Layout:
     runs = [layout.runs for layout in some]
     offsets, lengths = (np.concatenate(arrays) for arrays in zip(*runs, strict=True))
     return replace(_make(offsets, lengths, some[0]), basic=basic)
+
+
+def head(layout: Layout, nbytes: int) -> Layout:
+    """Return the part that its first bytes make up."""
+    if nbytes >= layout.nbytes:
+        return layout
+    offsets, lengths = layout.runs
+    before = np.cumsum(lengths) - lengths
+    some = before < nbytes
+    return _make(offsets[some], np.minimum(lengths, nbytes - before)[some], layout)
 
 
 NOTHING = Layout((), _NONE, _NONE, None, 0)

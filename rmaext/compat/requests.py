@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
 
-from .errors import translation
+from .. import _hot
+from .errors import code_of
 
 if TYPE_CHECKING:
     from ..request import Request
@@ -16,6 +19,42 @@ if TYPE_CHECKING:
 __all__ = ["begun", "done"]
 
 _NOTHING = [None, 0, MPI.BYTE]
+
+
+class _Start(NamedTuple):
+    """How MPI starts a generalized request."""
+
+    function: Any
+    callbacks: tuple[Any, ...]
+    status: bytes
+
+
+@cache
+def _start() -> _Start | None:
+    """Return how generalized requests are started that any thread may complete; None: not at all.
+
+    In MPICH those of the standard are not safe: Waitall ends the process if one is not yet
+    complete and another request is null. Its extended ones have a function that it waits by.
+    """
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        return None
+    name, version = MPI.get_vendor()
+    mpich = name == "MPICH" and version >= (4,)  # those before call us with a lock held
+    if not mpich and name != "Open MPI":
+        return None
+    mpi = ctypes.CDLL(MPI.__file__)
+    symbol = "MPIX_Grequest_start" if mpich else "MPI_Grequest_start"
+    try:
+        function = getattr(mpi, symbol)
+    except AttributeError:
+        return None
+    pointers = [ctypes.c_void_p(address) for address in _hot.mpi_request_functions()]
+    callbacks = pointers if mpich else pointers[:3]
+    status = MPI.Status()
+    status.Set_elements(MPI.BYTE, 0)
+    status.Set_cancelled(False)
+    success = ctypes.string_at(MPI._addressof(status), MPI._sizeof(status))
+    return _Start(function, tuple(callbacks), success)
 
 
 def done() -> MPI.Request:
@@ -26,48 +65,55 @@ def done() -> MPI.Request:
 def begun(requests: list[Request]) -> MPI.Request:
     """Return a request of MPI that is done when those of rmaext are.
 
-    A thread of rmaext completes it, so nobody need call anything. Where MPI may
-    be called by one thread only, it is done at once.
+    A thread of rmaext completes it, so nobody need call anything. Where MPI may be called by
+    one thread only, or has no requests that may be completed so, it is done at once. An error
+    is raised by MPI's wait, and by this function if they have ended.
     """
     pending = [request for request in requests if not request.test()]
-    if pending and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-        for request in pending:
-            request.wait()
-        pending = []
-    if not requests:
-        return done()
-    return _Several(requests, pending).made
+    how = _start() if pending else None
+    if how is not None:
+        return _Several(requests, pending, how).made
+    for request in requests:
+        request.wait()
+    return done()
 
 
 class _Several:
     """Completes a request of MPI after the last of several of rmaext."""
 
-    def __init__(self, requests: list[Request], pending: list[Request]) -> None:
+    def __init__(self, requests: list[Request], pending: list[Request], how: _Start) -> None:
         self._requests = requests
         self._error: Exception | None = None
         self._left = len(pending)
         self._lock = threading.Lock()
-        self.made = MPI.Grequest.Start(self._query)
+        self._state = _hot.mpi_request_new(how.status)
+        self.made = MPI.Grequest()
+        at = ctypes.c_void_p(MPI._addressof(self.made))
+        code = how.function(*how.callbacks, ctypes.c_void_p(self._state), at)
+        if code:
+            raise MPI.Exception(code)
+        # a copy: the caller's becomes null in the hands of MPI
+        self._copy = MPI.Grequest(self.made)
         for request in pending:
             request._then(self._ended)
-        if not pending:
-            self.made.Complete()
 
     def _ended(self, late: Exception | None) -> None:
         with self._lock:
             self._error = self._error or late
             self._left -= 1
             last = not self._left
-        if last and not MPI.Is_finalized():
-            # a copy: the caller's becomes null in the hands of MPI
-            self.made.Complete()
+        if last:
+            _hot.mpi_request_end(self._state, self._code())
+            if not MPI.Is_finalized():
+                self._copy.Complete()
 
-    def _query(self, _status: MPI.Status) -> None:
-        """Raise the error of the first that failed; MPI's wait returns its class."""
+    def _code(self) -> int:
+        """Return the code of the error of the first that failed; 0 if none has."""
         try:
             if self._error is not None:
                 raise self._error
             for request in self._requests:
                 request.wait()
         except Exception as exc:
-            raise translation(exc) or exc from exc
+            return code_of(exc)
+        return 0

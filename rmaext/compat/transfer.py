@@ -20,9 +20,9 @@ from .._lib import ffi, lib
 from ..dynamic import DynamicWindow
 from ..errors import AlignmentError, Unsupported
 from ..operations import OPERATIONS, operation
-from .buffers import Part, Target, part_of, target_of
+from .buffers import Part, Target, check_disp, part_of, target_of
 from .errors import error
-from .layout import Basic, Layout, unpack
+from .layout import Basic, Layout, head, unpack
 
 if TYPE_CHECKING:
     from ..request import Request
@@ -146,7 +146,7 @@ def _put(win: Any, origin: Any, rank: int, target: Any, begin: bool = False) -> 
     part = part_of(origin)
     place = _Place(win, "put", rank, target_of(target, part))
     here = part.layout()
-    place.check_size("origin", here.nbytes)
+    place.shorten("the target", here.nbytes)
     data = part.data(here)
     if begin and here.whole and place.plain:
         return _listed(place.window.rput(data, place.rank, place.first))
@@ -160,7 +160,8 @@ def _get(win: Any, origin: Any, rank: int, target: Any, begin: bool = False) -> 
     part = part_of(origin, readonly=False)
     place = _Place(win, "get", rank, target_of(target, part))
     here = part.layout()
-    place.check_size("origin", here.nbytes)
+    place.check_fits("the origin", place.layout.nbytes, here.nbytes)
+    here = head(here, place.layout.nbytes)
     if not here.whole:
         data = np.empty(here.nbytes, np.uint8)
         place.read(data)
@@ -195,6 +196,8 @@ def _accumulate(
         return place.update(number, basic, operand, None, begin)
     there = part_of(result, readonly=False)
     here = there.layout(whole=True)
+    if number == _NO_OP and not place.layout.nbytes:
+        return []  # into whatever room, as in MPIs
     if here.whole:
         old = _elements(place, "result", there, basic)
         return place.update(number, basic, operand, old, begin)
@@ -206,6 +209,7 @@ def _accumulate(
 
 
 def _fetch_and_op(win: Any, origin: Any, result: Any, rank: int, disp: int, op: MPI.Op) -> None:
+    check_disp(disp)
     if rank == _PROC_NULL:
         return
     number = _operation("fetch_and_op", op)
@@ -220,6 +224,7 @@ def _fetch_and_op(win: Any, origin: Any, result: Any, rank: int, disp: int, op: 
 def _compare_and_swap(
     win: Any, origin: Any, compare: Any, result: Any, rank: int, disp: int
 ) -> None:
+    check_disp(disp)
     if rank == _PROC_NULL:
         return
     part, wanted = part_of(origin), part_of(compare)
@@ -305,6 +310,18 @@ class _Place:
     def where(self) -> tuple[int, int, int]:
         """Return the place, for messages."""
         return self.rank, self.first, self.layout.nbytes
+
+    def check_fits(self, where: str, given: int, room: int) -> None:
+        """Refuse more bytes than there is room for; fewer are all that is moved, as in MPIs."""
+        if given > room:
+            text = f"{self.call}: {given} bytes are too long for the {room} of {where}"
+            raise error(MPI.ERR_TRUNCATE, text)
+
+    def shorten(self, where: str, given: int) -> None:
+        """Let the elements be those that so many bytes fill."""
+        self.check_fits(where, given, self.layout.nbytes)
+        self.layout = head(self.layout, given)
+        self.plain = self.layout.whole and not self.dynamic
 
     def check_size(self, what: str, nbytes: int) -> None:
         """Refuse another length of the target than of the other side."""

@@ -35,7 +35,7 @@ _COMPLEX = """
     C_FLOAT_COMPLEX C_DOUBLE_COMPLEX CXX_FLOAT_COMPLEX CXX_DOUBLE_COMPLEX COMPLEX DOUBLE_COMPLEX
     COMPLEX8 COMPLEX16
 """
-# REAL16 is no long double
+# REAL16 is no long double, nor COMPLEX32 two
 _KINDS = {
     **dict.fromkeys(_INTEGERS.split(), "i"),
     **dict.fromkeys(_UNSIGNED.split(), "u"),
@@ -43,6 +43,8 @@ _KINDS = {
     **dict.fromkeys(_REALS.split(), "f"),
     **dict.fromkeys(_COMPLEX.split(), "c"),
     "LONG_DOUBLE": np.dtype(np.longdouble).str[1:],
+    "C_LONG_DOUBLE_COMPLEX": np.dtype(np.clongdouble).str[1:],
+    "CXX_LONG_DOUBLE_COMPLEX": np.dtype(np.clongdouble).str[1:],
 }
 _PAIRS = {
     "FLOAT_INT": ("f", "i"),

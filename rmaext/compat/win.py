@@ -185,8 +185,9 @@ class Win(_hot.Win):
         try:
             state.window.close()
         finally:
-            state.end()
-            self._adopt(None)
+            if state.window.closed:  # not where the ranks are in different calls
+                state.end()
+                self._adopt(None)
 
     def free(self) -> None:
         """Call `Free` if not null."""

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* fetch_add and compare_and_swap: all types, by the network and by the CPU. */
 #include "check.h"
+#include "cpu.h"
 
 static const size_t units[] = {1, 1, 2, 2, 4, 4, 8, 8, 4, 8, 8};
 
@@ -105,7 +106,7 @@ static void types_of(bool direct)
 	memset(r.window_memory, 0x66, r.size);
 	memset(result, 0x77, sizeof(result));
 	for (int type = -3; type < 40; type++) {
-		if (type >= 0 && type <= RMAEXT_INT64_INT64)
+		if (type >= 0 && type < RMX_TYPES)
 			continue;
 		CHECK(!rmaext_update_valid(RMAEXT_SUM, type));
 		CHECK(!rmaext_update_valid(RMAEXT_CSWAP, type));

@@ -213,6 +213,39 @@ static void compares(void)
 	bed_end(&b);
 }
 
+/*
+ * The smallest halves, whatever this thread's CPU does to the smallest floats.
+ */
+static void tiny_halves(void)
+{
+	const uint16_t halves[] = {0, 1, 2, 0x3ff, 0x400, 0x401, 0x3c00};
+	struct bed b;
+	char *memory;
+
+	arena_make();
+	bed_make(&b, 0);
+	memory = (char *)((uint64_t *)b.block + b.places.notify);
+#if defined(__x86_64__)
+	__builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040);
+#endif
+	for (size_t i = 0; i < COUNT(halves); i++)
+		for (size_t k = 0; k < COUNT(halves); k++)
+			for (int how = RMAEXT_EQ; how <= RMAEXT_GE; how++) {
+				struct rmaext_condition c = {
+					.type = RMAEXT_HALF,
+					.comparison = (uint8_t)how,
+					.value = halves[k],
+				};
+
+				memcpy(memory, &halves[i], 2);
+				CHECK(rmaext_wait_until(b.window, 0, &c, 1, 1,
+							0) <= 0);
+				EQUAL(c.holds,
+				      expected((double)i, how, (double)k));
+			}
+	bed_end(&b);
+}
+
 static void refuses(void)
 {
 	struct rmaext_condition c, good;
@@ -583,6 +616,7 @@ static void by_itself(void)
 
 const struct test tests[] = {
 	{"compares", compares, NULL, NULL},
+	{"tiny_halves", tiny_halves, NULL, NULL},
 	{"refuses", refuses, NULL, NULL},
 	{"no_wake_up_is_lost", no_wake_up_is_lost, NULL, NULL},
 	{"nor_after_spinning", nor_after_spinning, NULL, NULL},

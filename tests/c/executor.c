@@ -3,6 +3,7 @@
 #include "check.h"
 #include "internal.h"
 
+#include <arpa/inet.h>
 #include <sys/syscall.h>
 
 enum { SIZE = 4096, N = 5000, THREADS = 3 };
@@ -433,6 +434,26 @@ static void refused_there(void)
 	pair_close(&p);
 }
 
+/* A message by hand: header, two offsets, two values. */
+struct message {
+	struct rmx_request q;
+	uint64_t offsets[2], values[2];
+	char more[RMX_MESSAGE];
+};
+
+static void raw(struct pair *p, const void *message, size_t len)
+{
+	struct rmaext_fabric *f = p->r.origin;
+	int ret;
+
+	do {
+		ret = (int)fi_send(f->ep, message, len, NULL, p->r.peer->addr,
+				   NULL);
+		rmaext_fabric_progress(f, 20000);
+	} while (ret == -FI_EAGAIN);
+	OK(ret);
+}
+
 /* Requests come before their window does; they are carried out in order. */
 static void early(void)
 {
@@ -473,24 +494,46 @@ static void early(void)
 	pair_close(&p);
 }
 
-/* A message by hand: header, two offsets, two values. */
-struct message {
-	struct rmx_request q;
-	uint64_t offsets[2], values[2];
-	char more[RMX_MESSAGE];
-};
-
-static void raw(struct pair *p, const void *message, size_t len)
+/*
+ * Many origins are early; the others go on. What waits is looked at now and
+ * then, each with those of its own origin only: the alarm tells otherwise.
+ */
+static void many_early(void)
 {
-	struct rmaext_fabric *f = p->r.origin;
-	int ret;
+	enum { ORIGINS = 450, EACH = 4, ROUNDS = 3000 };
+	struct message m = {
+		.q = {.magic = RMX_REQUEST,
+		      .form = RMX_ELEMENTS,
+		      .kind = RMAEXT_PUT,
+		      .token = "it never comes",
+		      .count = 1,
+		      .unit = 8},
+	};
+	rmaext_peer *peer;
+	char address[256];
+	size_t len = sizeof(address);
+	struct pair p;
 
-	do {
-		ret = (int)fi_send(f->ep, message, len, NULL, p->r.peer->addr,
-				   NULL);
-		rmaext_fabric_progress(f, 20000);
-	} while (ret == -FI_EAGAIN);
-	OK(ret);
+	pair_open(&p, (struct rig_options){.no_progress = true});
+	serve_start(&p);
+	OK(add(p.r.window, 0, 1));
+	OK(rmaext_fabric_address(p.r.origin, address, &len));
+	for (int i = 0; i < ORIGINS; i++) {
+		/* of a sockaddr_in */
+		const uint32_t host = htonl(0x7f010000u + (uint32_t)i);
+
+		memcpy(address + 4, &host, sizeof(host));
+		OK(rmaext_peer_add(p.r.target, address, len, -1, &peer));
+		m.q.name = rmx_name(address, len);
+		for (int k = 0; k < EACH; k++)
+			raw(&p, &m, offsetof(struct message, values));
+	}
+	for (int i = 0; i < ROUNDS; i++)
+		OK(add(p.r.window, 0, 1));
+	EQUAL(*(uint64_t *)p.r.window_memory, ROUNDS + 1);
+	serve_stop(&p);
+	EQUAL(p.r.target->executor.early_count, ORIGINS * EACH);
+	pair_close(&p);
 }
 
 static void malformed(void)
@@ -713,6 +756,64 @@ static void give_up(void)
 	}
 	OK(add(p.r.window, 0, 1));
 	serve_stop(&p);
+	pair_close(&p);
+}
+
+/* Boxes that are not used: they keep others from the peer. */
+static void take_boxes(struct pair *p, struct rmx_box **boxes, int n)
+{
+	struct rmx_executor *ex = &p->r.origin->executor;
+
+	pthread_mutex_lock(&ex->lock);
+	for (int i = 0; i < n; i++) {
+		boxes[i] = rmx_message_new(p->r.origin, p->r.peer, p->r.window);
+		CHECK(boxes[i]);
+	}
+	pthread_mutex_unlock(&ex->lock);
+}
+
+/* The last ones are taken next, for what is in line. */
+static void drop_boxes(struct pair *p, struct rmx_box **boxes, int n)
+{
+	struct rmx_executor *ex = &p->r.origin->executor;
+
+	pthread_mutex_lock(&ex->lock);
+	for (int i = 0; i < n; i++)
+		rmx_message_drop(ex, boxes[i]);
+	rmx_message_pump(p->r.origin, p->r.peer);
+	pthread_mutex_unlock(&ex->lock);
+}
+
+/*
+ * Copies that nobody answers are given up, many in a message, in time however
+ * many messages there once were: the alarm tells otherwise.
+ */
+static void forgotten(void)
+{
+	enum { MADE = 4000, COPIES = 2500, ROUNDS = 300 };
+	static struct rmx_box *boxes[MADE];
+	static const uint64_t one = 1;
+	rmaext_window *patient;
+	rmaext_op *op;
+	struct pair p;
+
+	pair_open(&p, (struct rig_options){.no_progress = true});
+	patient = here(&p, (struct lie){0});
+	take_boxes(&p, boxes, MADE);
+	drop_boxes(&p, boxes, MADE);
+	for (int i = 0; i < ROUNDS; i++) {
+		serve_start(&p);
+		OK(add(patient, 0, 0));
+		serve_stop(&p);
+		take_boxes(&p, boxes, RMX_CREDITS);
+		for (int k = 0; k < COPIES; k++)
+			OK(rmaext_update(p.r.window, 0, 8, RMAEXT_SUM,
+					 RMAEXT_UINT64, &one, NULL, NULL, 1,
+					 &op));
+		drop_boxes(&p, boxes, RMX_CREDITS);
+		EQUAL(flush_for(p.r.window, 0, 1e-3), -FI_ETIMEDOUT);
+	}
+	drop_window(patient);
 	pair_close(&p);
 }
 
@@ -1677,11 +1778,13 @@ const struct test tests[] = {
 	{"closed_for_compiled_code", closed_for_compiled_code, NULL, NULL},
 	{"refused_there", refused_there, NULL, NULL},
 	{"early", early, NULL, NULL},
+	{"many_early", many_early, NULL, NULL},
 	{"malformed", malformed, NULL, NULL},
 	{"oversize", oversize, NULL, NULL},
 	{"late", late, NULL, NULL},
 	{"give_up", give_up, NULL, NULL},
 	{"behind_given_up", behind_given_up, NULL, NULL},
+	{"forgotten", forgotten, NULL, NULL},
 	{"close_fabric", close_fabric, NULL, NULL},
 	{"threads", threads, NULL, NULL},
 	{"close_there", close_there, NULL, NULL},

@@ -228,8 +228,9 @@ static void noise(char *bytes, size_t n, uint32_t seed)
 static void operate(rmaext_window *w, const struct shared *s, int op, int type)
 {
 	enum { MOST = 700 };
-	static char operand[MOST * 16 + 1], old[MOST * 16 + 1];
-	static char before[MOST * 16], after[MOST * 16];
+	static char operand[MOST * RMX_MOST_UNIT + 1];
+	static char old[MOST * RMX_MOST_UNIT + 1];
+	static char before[MOST * RMX_MOST_UNIT], after[MOST * RMX_MOST_UNIT];
 	const size_t unit = rmx_unit_of(type), counts[] = {1, 7, MOST};
 	const size_t size = sizeof(before);
 	char *cells = (char *)s->cells;
@@ -282,8 +283,8 @@ static void operations(void)
 			operate(w, &s, op, type);
 			valid++;
 		}
-	/* sum .. lxor of 15 and 13 types, bits of 9, pairs, and any three */
-	EQUAL(valid, 5 * 15 + 2 * 13 + 3 * 9 + 2 * 7 + 3 * 22);
+	/* sum .. lxor of 16 and 13 types, bits of 9, pairs, and any three */
+	EQUAL(valid, 5 * 16 + 2 * 13 + 3 * 9 + 2 * 8 + 3 * 24);
 	window_drop(w);
 	shared_close(&s);
 }
@@ -405,6 +406,20 @@ static void killed_announcer(void)
 	EQUAL(s.cells[0], 101);
 	window_drop(w);
 	free(ones);
+	shared_close(&s);
+}
+
+/* What was taken from a holder, and given to another, is not its to free. */
+static void not_its_own(void)
+{
+	struct shared s = shared_open();
+	rmaext_window *w = window_of(&s, 0, near_of(getpid()), 20);
+
+	OK(rmx_bulk_enter(w, 0, SECOND));
+	atomic_store(&s.block->bulk, 3);
+	rmx_bulk_leave(w, 0);
+	EQUAL(atomic_load(&s.block->bulk), 3);
+	window_drop(w);
 	shared_close(&s);
 }
 
@@ -548,6 +563,68 @@ static void slices(void)
 	shared_close(&s);
 }
 
+/*
+ * Somebody is in bulk whenever a single looks, and nobody when it waits: its
+ * stores fault, on a page that `bulk` is not on and on the one that it is on.
+ */
+static struct {
+	struct rmx_block *block;
+	char *pages; /* two; the guards begin with the second */
+	size_t page;
+	volatile unsigned int laps;
+} unlucky;
+
+static void take_turns(int number, siginfo_t *info, void *context)
+{
+	const bool single =
+		(char *)info->si_addr >= unlucky.pages + unlucky.page;
+	char *const here = unlucky.pages + (single ? unlucky.page : 0);
+	char *const there = unlucky.pages + (single ? 0 : unlucky.page);
+
+	(void)number;
+	(void)context;
+	OK(mprotect(here, unlucky.page, PROT_READ | PROT_WRITE));
+	atomic_store(&unlucky.block->bulk, single ? 2 : 0);
+	OK(mprotect(there, unlucky.page, PROT_READ));
+	if (++unlucky.laps > 300000)
+		CHECK(!"the time of a single is ever up");
+}
+
+static void starved_single(void)
+{
+	const struct sigaction action = {
+		.sa_sigaction = take_turns,
+		.sa_flags = SA_SIGINFO | SA_NODEFER,
+	};
+	struct shared s = shared_open(), odd = s;
+	rmaext_window *w;
+
+	unlucky.page = (size_t)sysconf(_SC_PAGESIZE);
+	unlucky.pages = map(2 * unlucky.page);
+	odd.block =
+		(struct rmx_block *)(void *)(unlucky.pages + unlucky.page -
+					     offsetof(struct rmx_block, guard));
+	unlucky.block = odd.block;
+	w = window_of(&odd, 0, near_of(getpid()), 20);
+	OK(sigaction(SIGSEGV, &action, NULL));
+	OK(mprotect(unlucky.pages + unlucky.page, unlucky.page, PROT_READ));
+	for (int i = 0; i < 3; i++) {
+		const int64_t ns = i * 1000 * 1000;
+		const int64_t start = now();
+
+		EQUAL(rmx_singles_enter(w, 0, ns), RMAEXT_PENDING);
+		CHECK(now() - start >= ns);
+	}
+	CHECK(unlucky.laps > 6);
+	OK(mprotect(unlucky.pages, 2 * unlucky.page, PROT_READ | PROT_WRITE));
+	signal(SIGSEGV, SIG_DFL);
+	EQUAL(atomic_load(&odd.block->waiters), 0);
+	EQUAL(atomic_load(&odd.block->guard[0].singles), 0);
+	window_drop(w);
+	munmap(unlucky.pages, 2 * unlucky.page);
+	shared_close(&s);
+}
+
 /* At any moment: what the survivor adds is there, the victim's last or not. */
 static void killed_anywhere(void)
 {
@@ -590,6 +667,8 @@ const struct test tests[] = {
 	{"operations", operations, NULL, NULL},
 	{"killed_holder", killed_holder, NULL, NULL},
 	{"killed_announcer", killed_announcer, NULL, NULL},
+	{"not_its_own", not_its_own, NULL, NULL},
+	{"starved_single", starved_single, NULL, NULL},
 	{"stopped_announcer", stopped_announcer, NULL, NULL},
 	{"slices", slices, NULL, NULL},
 	{"killed_anywhere", killed_anywhere, NULL, NULL},

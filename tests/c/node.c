@@ -12,7 +12,9 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include <linux/filter.h>
 #include <linux/sched.h>
+#include <linux/seccomp.h>
 
 #define KIB ((uint64_t)1 << 10)
 #define MIB ((uint64_t)1 << 20)
@@ -802,23 +804,27 @@ static void *meets(void *arg)
 	unsigned int sent[2];
 
 	CHECK(data && lengths);
-	OK(rmaext_team_open(m->board, m->size, m->spin, &team));
-	EQUAL(rmaext_team_write(team, m->rank, data, RMAEXT_TEAM_SLOT - 1),
+	OK(rmaext_team_open(m->board, m->rank, m->size, m->spin, &team));
+	EQUAL(rmaext_team_write(team, data, RMAEXT_TEAM_SLOT - 1),
 	      -FI_EMSGSIZE);
-	OK(rmaext_team_write(team, m->rank, data, RMAEXT_TEAM_SLOT - 2));
+	OK(rmaext_team_write(team, data, RMAEXT_TEAM_SLOT - 2));
 	for (unsigned int round = 0; round < m->rounds; round++) {
-		unsigned int worst = 99, wanted = 0;
+		struct rmaext_met met = {.worst = 99, .differ = 99};
+		/* in some rounds one rank takes it for another step */
+		const bool odd = round % 5 == 3;
+		unsigned int wanted = 0;
 		const uint8_t *at = data;
 		int ret;
 
 		/* of two lengths, by turns */
 		sent[0] = sent[1] = round;
-		OK(rmaext_team_write(team, m->rank, (uint8_t *)sent,
+		OK(rmaext_team_write(team, (uint8_t *)sent,
 				     (round + (unsigned int)m->rank) % 2 ? 4
 									 : 8));
 		do
-			ret = rmaext_team_meet(team, value_of(round, m->rank),
-					       &worst);
+			ret = rmaext_team_meet(team, round + (odd && !m->rank),
+					       value_of(round, m->rank),
+					       RMX_SLICE, &met);
 		while (ret == RMAEXT_PENDING);
 		OK(ret);
 		rmaext_team_read(team, data, lengths);
@@ -833,7 +839,8 @@ static void *meets(void *arg)
 			if (value_of(round, rank) > wanted)
 				wanted = value_of(round, rank);
 		}
-		EQUAL(worst, wanted);
+		EQUAL(met.worst, wanted);
+		EQUAL(!!met.differ, odd && m->size > 1);
 	}
 	CHECK(!rmaext_team_deserted(m->board, m->size));
 	rmaext_team_close(team);
@@ -909,29 +916,105 @@ static void team_killed(void)
 	for (int inside = 0; inside < 2; inside++) {
 		void *board = board_new(MEMBERS);
 		rmaext_team *team = NULL;
-		unsigned int worst = 99;
+		struct rmaext_met met = {.worst = 99};
 		int64_t start;
 		pid_t pid = fork_child();
 
 		if (!pid) {
-			OK(rmaext_team_open(board, MEMBERS, 0, &team));
+			OK(rmaext_team_open(board, 1, MEMBERS, 0, &team));
 			while (inside)
-				rmaext_team_meet(team, 1, &worst);
+				rmaext_team_meet(team, 1, 1, RMX_SLICE, &met);
 			for (;;)
 				pause();
 		}
 		nap(0.05);
 		kill(pid, SIGKILL);
 		EQUAL(waitpid(pid, NULL, 0), pid);
-		OK(rmaext_team_open(board, MEMBERS, 1000, &team));
+		OK(rmaext_team_open(board, 0, MEMBERS, 1000, &team));
 		start = now();
 		for (int i = 0; i < 5; i++)
-			EQUAL(rmaext_team_meet(team, 0, &worst),
+			EQUAL(rmaext_team_meet(team, 1, 0, RMX_SLICE, &met),
 			      RMAEXT_PENDING);
 		CHECK(now() - start > SECOND / 4);
-		EQUAL(worst, 99);
+		EQUAL(met.worst, 99);
+		EQUAL(rmaext_team_awaits(team, 1), !inside);
+		EQUAL(rmaext_team_awaits(team, 2), 1);
 		rmaext_team_close(team);
 		CHECK(!rmaext_team_deserted(board, MEMBERS));
+	}
+}
+
+/* -- one gives up, at any moment: each meeting takes place for all or for none
+ */
+
+struct quitter {
+	void *board;
+	int64_t rank, size;
+	int64_t after; /* ns until it gives up; or 0 */
+	int met;       /* meetings that took place */
+};
+
+static void *meets_or_quits(void *arg)
+{
+	struct quitter *q = arg;
+	struct rmaext_met met;
+	rmaext_team *team = NULL;
+	int64_t end = rmx_now() + q->after;
+	uint8_t why[RMAEXT_TEAM_SLOT];
+	int ret;
+
+	OK(rmaext_team_open(q->board, q->rank, q->size, 1000, &team));
+	for (;;) {
+		do {
+			ret = rmaext_team_meet(team, 7, 0, 100000, &met);
+			if (q->after && rmx_now() > end) {
+				if (!ret)
+					q->met++;
+				rmaext_team_explain(team, (uint8_t *)"why", 3);
+				rmaext_team_give_up(team);
+				rmaext_team_close(team);
+				return NULL;
+			}
+		} while (ret == RMAEXT_PENDING);
+		if (ret)
+			break;
+		q->met++;
+	}
+	EQUAL(ret, -FI_ECANCELED);
+	EQUAL(rmaext_team_given_up(team), q->size - 1);
+	EQUAL(rmaext_team_reason(team, q->size - 1, why), 3);
+	CHECK(!memcmp(why, "why", 3));
+	/* for ever */
+	EQUAL(rmaext_team_meet(team, 7, 0, 100000, &met), -FI_ECANCELED);
+	rmaext_team_close(team);
+	return NULL;
+}
+
+static void team_given_up(void)
+{
+	enum { MEMBERS = 4, TRIES = 300 };
+
+	for (int i = 0; i < TRIES; i++) {
+		static struct quitter q[MEMBERS];
+		pthread_t threads[MEMBERS];
+		void *board = board_new(MEMBERS);
+
+		for (int k = 0; k < MEMBERS; k++) {
+			const bool quits = k == MEMBERS - 1;
+
+			q[k] = (struct quitter){board, k, MEMBERS,
+						quits ? 1000 + i * 1000 : 0, 0};
+			OK(pthread_create(&threads[k], NULL, meets_or_quits,
+					  &q[k]));
+		}
+		for (int k = 0; k < MEMBERS; k++)
+			OK(pthread_join(threads[k], NULL));
+		for (int k = 1; k < MEMBERS - 1; k++)
+			EQUAL(q[k].met, q[0].met);
+		/* it may have come to one that took place, and not looked */
+		CHECK(q[MEMBERS - 1].met == q[0].met ||
+		      q[MEMBERS - 1].met == q[0].met - 1);
+		munmap(board, rmaext_team_bytes(MEMBERS));
 	}
 }
 
@@ -954,16 +1037,17 @@ static void team_signals(void)
 	struct member m = {board_new(2), 0, 2, 0, 0};
 	int64_t start, shortest = SECOND;
 	rmaext_team *team = NULL;
-	unsigned int worst;
+	struct rmaext_met met;
 	timer_t timer;
 
 	OK(sigaction(SIGUSR1, &action, NULL));
 	OK(timer_create(CLOCK_MONOTONIC, &event, &timer));
-	OK(rmaext_team_open(m.board, m.size, 0, &team));
+	OK(rmaext_team_open(m.board, m.rank, m.size, 0, &team));
 	OK(timer_settime(timer, 0, &often, NULL));
 	for (int i = 0; i < 20; i++) {
 		start = now();
-		EQUAL(rmaext_team_meet(team, 0, &worst), RMAEXT_PENDING);
+		EQUAL(rmaext_team_meet(team, 1, 0, RMX_SLICE, &met),
+		      RMAEXT_PENDING);
 		if (now() - start < shortest)
 			shortest = now() - start;
 	}
@@ -971,6 +1055,53 @@ static void team_signals(void)
 	CHECK(alarms);
 	OK(timer_delete(timer));
 	rmaext_team_close(team);
+}
+
+/* From now on nobody in this process may copy from others. */
+static void refuse_copies(void)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
+			 offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	const struct sock_fprog program = {COUNT(filter), filter};
+
+	OK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+	OK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+}
+
+/* As one is that has asked not to be traced any more: it lives all the same. */
+static void untraceable(void)
+{
+	rmaext_near *near;
+	struct child c;
+
+	if (!has_copies())
+		return;
+	bear(&c, true); /* the thread that held its life has ended */
+	near = near_open(&c, &c.process);
+	EQUAL(rmaext_near_reach(near), RMAEXT_CAN_MAP | RMAEXT_CAN_COPY);
+	CHECK(!rmx_near_gone(near));
+	refuse_copies();
+	CHECK(!rmx_near_gone(near));
+	bury(&c);
+	CHECK(rmx_near_gone(near));
+}
+
+/* A descriptor that the program has closed says nothing of the process. */
+static void no_pidfd(void)
+{
+	rmaext_near *near;
+	struct child c;
+
+	bear(&c, false);
+	near = near_open(&c, &c.process);
+	close(c.pidfd);
+	CHECK(!rmx_near_gone(near));
+	bury(&c);
 }
 
 const struct test tests[] = {
@@ -991,6 +1122,9 @@ const struct test tests[] = {
 	{"team_processes", team_processes, NULL, NULL},
 	{"team_of_one", team_of_one, NULL, NULL},
 	{"team_killed", team_killed, NULL, NULL},
+	{"team_given_up", team_given_up, NULL, NULL},
 	{"team_signals", team_signals, NULL, NULL},
+	{"untraceable", untraceable, NULL, NULL},
+	{"no_pidfd", no_pidfd, NULL, NULL},
 	{0},
 };

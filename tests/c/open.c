@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Libraries, candidates, and fabrics that open, do not open, and close. */
 #include "check.h"
+#include "internal.h"
 
 static void bad_library(void)
 {
@@ -208,11 +209,34 @@ static void leaves_alone(void)
 	OK(rmaext_fabric_close(&f));
 }
 
+/* What another thread asks for meanwhile stays; what a provider takes does not.
+ */
+static void handlers_of_others(void)
+{
+	struct sigaction act = {.sa_handler = handler}, is;
+	struct rmx_signals *held = rmx_signals_hold();
+
+	CHECK(held);
+	OK(sigaction(SIGTERM, &act, NULL));
+	act.sa_handler = SIG_IGN;
+	OK(sigaction(SIGHUP, &act, NULL));
+	memcpy(&act.sa_handler, &library->getinfo, sizeof(act.sa_handler));
+	OK(sigaction(SIGINT, &act, NULL));
+	rmx_signals_give_back(held, RMX_ADDRESS(library->getinfo));
+	OK(sigaction(SIGTERM, NULL, &is));
+	CHECK(is.sa_handler == handler);
+	OK(sigaction(SIGHUP, NULL, &is));
+	CHECK(is.sa_handler == SIG_IGN);
+	OK(sigaction(SIGINT, NULL, &is));
+	CHECK(is.sa_handler == SIG_DFL);
+}
+
 const struct test tests[] = {
 	{"bad_library", bad_library, NULL, NULL},
 	{"candidates", candidates, NULL, NULL},
 	{"unknown", unknown, NULL, NULL},
 	{"repeat", repeat, NULL, NULL},
 	{"leaves_alone", leaves_alone, NULL, NULL},
+	{"handlers_of_others", handlers_of_others, NULL, NULL},
 	{0},
 };

@@ -308,6 +308,34 @@ static void not_demanded(void)
 	"FI_PROVIDER_PATH=build/provider DEMAND_REPORT=build/provider/origin " \
 	"ASAN_OPTIONS=detect_leaks=0 DEMAND_MODE=" mode
 
+/* The event of a registration that was given up is no news of the next one. */
+static void late_event(void)
+{
+	const struct rig_options o = {.size = 4096};
+	rmaext_memory *first, *none = NULL;
+	rmaext_window *w;
+	struct rig r;
+
+	rig_open(&r, o);
+	first = r.memory;
+	setenv("DEMAND_FAULT", "eq_read:*:EIO", 1);
+	EQUAL(memory_register(r.target, r.window_memory, r.size, 3, 5, &none),
+	      -FI_EIO);
+	unsetenv("DEMAND_FAULT");
+	nap(0.1);
+	OK(memory_register(r.target, r.window_memory, r.size, 3, 6, &r.memory));
+	r.key_len = sizeof(r.key);
+	OK(rmaext_memory_key(r.memory, r.key, &r.key_len));
+	rig_window(&r, &o, &w);
+	OK(put(w, 0, "12345678", 8));
+	OK(flush(w));
+	CHECK(!memcmp(r.window_memory, "12345678", 8));
+	OK(rmaext_window_close(w));
+	rmaext_window_free(w);
+	OK(rmaext_memory_close(&first));
+	rig_close(&r);
+}
+
 const struct test tests[] = {
 	{"known", known, DEMAND("verbs"), "demand"},
 	{"known_endpoint", known, DEMAND("local+endpoint+async"), "demand"},
@@ -317,6 +345,8 @@ const struct test tests[] = {
 	{"unknown_short_keys", unknown, DEMAND("local DEMAND_KEY_SIZE=2"),
 	 "demand"},
 	{"threads", threads, DEMAND("verbs"), "demand"},
+	{"late_event", late_event, DEMAND("async DEMAND_ASYNC_US=50000"),
+	 "demand"},
 	{"not_demanded", not_demanded, NULL, NULL},
 	{0},
 };

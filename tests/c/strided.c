@@ -74,12 +74,23 @@ struct part {
 	int64_t shape[MOST], steps[MOST], locals[MOST];
 };
 
+static int move_many(rmaext_window *w, int kind, const struct part *p,
+		     void *buf)
+{
+	struct rmaext_many state;
+	int ret = rmaext_strided_many(w, 0, p->offset, kind, p->unit, p->ndim,
+				      p->shape, p->steps, buf, &state);
+
+	while (ret == RMAEXT_PENDING)
+		ret = rmaext_many_wait(&state);
+	rmaext_many_release(&state);
+	return ret;
+}
+
 /* To its end, by whichever of the two does it. */
 static int move(rmaext_window *w, int kind, const struct part *p, void *buf)
 {
-	struct rmaext_many state;
 	rmaext_op *op = NULL;
-	int ret;
 
 	if (rmaext_strided_whole(w, 0, p->unit, p->ndim, p->shape, p->steps))
 		return finish(rmaext_strided(w, 0, p->offset, kind, p->unit,
@@ -89,12 +100,7 @@ static int move(rmaext_window *w, int kind, const struct part *p, void *buf)
 	/* not that one */
 	CHECK(rmaext_strided(w, 0, p->offset, kind, p->unit, p->ndim, p->shape,
 			     p->steps, NULL, buf, &op));
-	ret = rmaext_strided_many(w, 0, p->offset, kind, p->unit, p->ndim,
-				  p->shape, p->steps, buf, &state);
-	while (ret == RMAEXT_PENDING)
-		ret = rmaext_many_wait(&state);
-	rmaext_many_release(&state);
-	return ret;
+	return move_many(w, kind, p, buf);
 }
 
 static uint32_t noise(uint32_t *seed)
@@ -266,6 +272,57 @@ static void many_loops(void)
 	pair_close(&pair);
 }
 
+/* Two rows, as messages or as one by one: what they leave between is kept. */
+static void rows(rmaext_window *w, const struct rig *r, uint64_t unit)
+{
+	const struct part p = {.unit = unit,
+			       .ndim = 1,
+			       .shape = {2},
+			       .steps = {(int64_t)unit + 8}};
+	char *out = malloc(2 * unit), *in = malloc(2 * unit);
+
+	CHECK(out && in);
+	fill(out, 2 * unit, (unsigned int)unit);
+	memset(r->window_memory, 0x77, r->size);
+	OK(move_many(w, RMAEXT_PUT, &p, out));
+	OK(flush(w));
+	CHECK(!memcmp(r->window_memory, out, unit));
+	CHECK(!memcmp(r->window_memory + unit + 8, out + unit, unit));
+	for (int i = 0; i < 8; i++)
+		EQUAL(r->window_memory[unit + (uint64_t)i], 0x77);
+	OK(move_many(w, RMAEXT_GET, &p, in));
+	CHECK(!memcmp(in, out, 2 * unit));
+	free(out);
+	free(in);
+}
+
+/* Rows that fill a message, with or without what tells where they are. */
+static void long_rows(void)
+{
+	const uint64_t room = RMX_MESSAGE - sizeof(struct rmx_request);
+	rmaext_window *w;
+	struct pair pair;
+
+	pair_open(&pair, 2 * room + 64);
+	w = window_of(pair.r.origin, pair.r.peer, &pair.r, RMAEXT_FABRIC, NULL,
+		      3);
+	for (uint64_t unit = room - 48; unit <= room + 8; unit++)
+		rows(w, &pair.r, unit);
+	drop(w);
+	pair_close(&pair);
+}
+
+/* The same call where the memory is mapped: a byte is a run like others. */
+static void short_rows_here(void)
+{
+	struct pair pair;
+
+	pair_open(&pair, 64);
+	for (uint64_t unit = 1; unit <= 9; unit++)
+		rows(pair.there, &pair.r, unit);
+	pair_close(&pair);
+}
+
 /* Own memory in pieces too: columns to columns. */
 static void pieces(void)
 {
@@ -406,6 +463,8 @@ const struct test tests[] = {
 	{.name = "by_system_call", .run = by_system_call},
 	{.name = "by_network", .run = by_network},
 	{.name = "many_loops", .run = many_loops},
+	{.name = "long_rows", .run = long_rows},
+	{.name = "short_rows_here", .run = short_rows_here},
 	{.name = "pieces", .run = pieces},
 	{.name = "refused", .run = refused},
 	{.name = "strange_loops", .run = strange_loops},

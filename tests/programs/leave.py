@@ -26,8 +26,8 @@ with rmaext.Window.allocate(comm, 4) as win:
     start = time.monotonic()
     try:
         win.fence()
-    except rmaext.PeerLostError as exc:
-        text = f"rank {comm.rank}: PeerLostError: {exc}"
+    except rmaext.SyncError as exc:
+        text = f"rank {comm.rank}: SyncError: {exc}"
         if time.monotonic() - start < 8:
             print(text, flush=True)
         raise

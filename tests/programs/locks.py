@@ -92,7 +92,7 @@ def killed_writer(win: rmaext.Window) -> None:
     for exclusive in (False, True):
         lost(lambda exclusive=exclusive: win.lock(0, exclusive))
     lost(win.lock_all)
-    with win.lock(1, exclusive=True), win.lock(2):
+    with win.lock(1, exclusive=True), win.lock(2, exclusive=False):
         win.fetch_add(1, 1)
     survivors.Barrier()
     assert comm.rank != 1 or win.local[0] == 3
@@ -101,7 +101,7 @@ def killed_writer(win: rmaext.Window) -> None:
 def killed_reader(win: rmaext.Window) -> None:
     """Writers wait in vain; readers go on."""
     if comm.rank == VICTIM:
-        win.lock(0)
+        win.lock(0, exclusive=False)
         comm.Barrier()
         until(lambda: drawn(win) >= 2)
         die()
@@ -110,7 +110,7 @@ def killed_reader(win: rmaext.Window) -> None:
         lost(lambda: win.lock(0, exclusive=True))
     survivors.Barrier()
     for _ in range(10):
-        with win.lock(0, timeout=20):
+        with win.lock(0, exclusive=False, timeout=20):
             win.fetch_add(1, 0)
     survivors.Barrier()
     assert win.get(0, 0, 1)[0] == 30
@@ -140,7 +140,7 @@ def killed_in_the_queue(win: rmaext.Window) -> None:
 
 def killed_unrelated(win: rmaext.Window) -> None:
     """It has had the lock, and gives it back; others hold it for long."""
-    with win.lock(0), win.lock(1):
+    with win.lock(0, exclusive=False), win.lock(1, exclusive=False):
         comm.Barrier()
     comm.Barrier()
     if comm.rank == VICTIM:
@@ -184,7 +184,7 @@ def interrupted_in_the_queue(win: rmaext.Window) -> None:
         win.unlock(0)
     else:
         until(lambda: drawn(win) >= 2)
-        with win.lock(0, timeout=20):
+        with win.lock(0, exclusive=False, timeout=20):
             pass
     others_count(win)
 
@@ -196,7 +196,7 @@ def left(win: rmaext.Window) -> None:
         comm.Barrier()
         raise ZeroDivisionError
     comm.Barrier()
-    lost(lambda: win.lock(0))
+    lost(lambda: win.lock(0, exclusive=False))
 
 
 def start(win: rmaext.Window) -> None:

@@ -38,6 +38,7 @@ struct dm_demands {
 	bool async;	  /* registration completes through an EQ */
 	bool pmem;	  /* FI_RMA_PMEM and FI_COMMIT_COMPLETE */
 	size_t key_size, auth_key_size, iov_limit;
+	size_t max_msg;		 /* bytes; 0: as long as below */
 	uint64_t delay_ns;	 /* of completions */
 	uint64_t async_delay_ns; /* of asynchronous registrations */
 };
@@ -50,7 +51,7 @@ const struct dm_demands *dm_demands(void);
 /* clang-format off */
 #define DM_CALLS(X) \
 	X(reg) X(regv) X(regattr) X(close_mr) X(bind) X(enable) \
-	X(refresh) X(raw_attr) X(map_raw) X(unmap_key) \
+	X(eq_read) X(refresh) X(raw_attr) X(map_raw) X(unmap_key) \
 	X(mr_complete) X(read) X(write) X(inject_write) X(send) \
 	X(inject) X(recv) X(atomic) X(completion) X(commit) \
 	X(auth_key) X(close_ep) X(close_domain)
@@ -151,10 +152,20 @@ struct dm_domain {
 	size_t objects; /* endpoints, queues, counters, address vectors */
 };
 
+/* That a registration is done, or has failed; it comes after its close, too. */
+struct dm_event {
+	struct dm_event *next;
+	struct dm_region *region; /* NULL: closed meanwhile */
+	struct fid *fid;
+	void *context;
+	uint64_t due_ns;
+	int fault;
+};
+
 struct dm_eq {
 	struct fi_ops *fid_ops;
 	struct fi_ops_eq *ops;
-	struct dm_region *pending; /* oldest first */
+	struct dm_event *pending; /* oldest first */
 	size_t domains;
 };
 
@@ -197,7 +208,6 @@ struct dm_op {
 struct dm_region {
 	struct fid_mr fid;
 	struct dm_region *chain;   /* of the hash table */
-	struct dm_region *pending; /* next of the EQ */
 	struct dm_region *counted; /* next of the counter */
 	struct dm_domain *domain;
 	struct dm_endpoint *ep;
@@ -210,10 +220,9 @@ struct dm_region {
 	void *context;
 	char *base;
 	size_t len;
-	uint64_t access, flags, key, due_ns;
+	uint64_t access, flags, key;
 	enum fi_hmem_iface iface;
 	size_t ops;
-	int fault;
 	bool enabled, ready;
 };
 

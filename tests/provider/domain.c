@@ -300,6 +300,19 @@ void dm_domain_patch(struct dm_fabric *fabric, struct fid_domain *fid)
 
 /* -- event queues: asynchronous registration ------------------------------ */
 
+/* The oldest event. */
+static void take(struct dm_eq *eq)
+{
+	struct dm_event *e = eq->pending;
+
+	if (e->region && !e->fault) {
+		e->region->ready = true;
+		dm_region_show(e->region);
+	}
+	eq->pending = e->next;
+	free(e);
+}
+
 static int eq_close(struct fid *fid)
 {
 	struct dm_eq *eq = dm_eq_of(fid);
@@ -312,6 +325,8 @@ static int eq_close(struct fid *fid)
 	ret = dm_close_lower(eq->fid_ops, fid, "event queue");
 	if (ret)
 		return ret;
+	while (eq->pending)
+		take(eq);
 	dm_ops_free(copies[0]);
 	dm_ops_free(copies[1]);
 	free(eq);
@@ -323,12 +338,12 @@ struct dm_eq *dm_eq_of(struct fid *fid)
 	return fid->ops->close == eq_close ? dm_ops_owner(fid->ops) : NULL;
 }
 
-/* The oldest registration, if it is due, and failed or not as asked. */
-static struct dm_region *due(struct dm_eq *eq, bool failed)
+/* The oldest event, if it is due, and of a failure or not as asked. */
+static struct dm_event *due(struct dm_eq *eq, bool failed)
 {
-	struct dm_region *r = eq->pending;
+	struct dm_event *e = eq->pending;
 
-	return r && r->due_ns <= dm_now_ns() && !!r->fault == failed ? r : NULL;
+	return e && e->due_ns <= dm_now_ns() && !!e->fault == failed ? e : NULL;
 }
 
 static ssize_t eq_read(struct fid_eq *fid, uint32_t *event, void *buf,
@@ -336,15 +351,18 @@ static ssize_t eq_read(struct fid_eq *fid, uint32_t *event, void *buf,
 {
 	struct dm_eq *eq = dm_eq_of(&fid->fid);
 	struct fi_eq_entry entry = {0};
-	struct dm_region *r;
+	struct dm_event *e;
+	ssize_t ret = dm_called(DM_CALL_eq_read);
 
+	if (ret)
+		return ret;
 	dm_lock();
 	if (due(eq, true)) {
 		dm_unlock();
 		return -FI_EAVAIL;
 	}
-	r = due(eq, false);
-	if (!r) {
+	e = due(eq, false);
+	if (!e) {
 		dm_unlock();
 		return eq->ops->read(fid, event, buf, len, flags);
 	}
@@ -352,15 +370,12 @@ static ssize_t eq_read(struct fid_eq *fid, uint32_t *event, void *buf,
 		dm_unlock();
 		return -FI_ETOOSMALL;
 	}
-	entry.fid = &r->fid.fid;
-	entry.context = r->context;
+	entry.fid = e->fid;
+	entry.context = e->context;
 	*event = FI_MR_COMPLETE;
 	memcpy(buf, &entry, sizeof(entry));
-	if (!(flags & FI_PEEK)) {
-		eq->pending = r->pending;
-		r->ready = true;
-		dm_region_show(r);
-	}
+	if (!(flags & FI_PEEK))
+		take(eq);
 	dm_unlock();
 	return sizeof(entry);
 }
@@ -369,22 +384,22 @@ static ssize_t eq_readerr(struct fid_eq *fid, struct fi_eq_err_entry *buf,
 			  uint64_t flags)
 {
 	struct dm_eq *eq = dm_eq_of(&fid->fid);
-	struct dm_region *r;
+	struct dm_event *e;
 
 	dm_lock();
-	r = due(eq, true);
-	if (r) {
-		buf->fid = &r->fid.fid;
-		buf->context = r->context;
+	e = due(eq, true);
+	if (e) {
+		buf->fid = e->fid;
+		buf->context = e->context;
 		buf->data = 0;
-		buf->err = -r->fault;
-		buf->prov_errno = -r->fault;
+		buf->err = -e->fault;
+		buf->prov_errno = -e->fault;
 		buf->err_data_size = 0;
 		if (!(flags & FI_PEEK))
-			eq->pending = r->pending;
+			take(eq);
 	}
 	dm_unlock();
-	return r ? (ssize_t)sizeof(*buf) : eq->ops->readerr(fid, buf, flags);
+	return e ? (ssize_t)sizeof(*buf) : eq->ops->readerr(fid, buf, flags);
 }
 
 static ssize_t eq_sread(struct fid_eq *fid, uint32_t *event, void *buf,

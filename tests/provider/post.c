@@ -127,10 +127,25 @@ ssize_t dm_post_end(struct dm_op *op, ssize_t ret)
 	return ret;
 }
 
+/* A receive may have more room than the longest message. */
+static int check_length(const struct iovec *iov, size_t count, uint64_t access)
+{
+	const size_t most = dm_demands()->max_msg;
+	size_t sum = 0;
+
+	for (size_t i = 0; i < count; i++)
+		sum += iov[i].iov_len;
+	return most && sum > most && access != FI_RECV
+		       ? dm_violated(DM_argument, -FI_EMSGSIZE,
+				     "%zu bytes are more than %zu", sum, most)
+		       : 0;
+}
+
 int dm_use_iov(struct dm_op *op, const struct iovec *iov, void **desc,
 	       size_t count, uint64_t access)
 {
-	int ret = count > DM_IOV ? -FI_EINVAL : 0;
+	int ret =
+		count > DM_IOV ? -FI_EINVAL : check_length(iov, count, access);
 
 	for (size_t i = 0; !ret && i < count; i++)
 		ret = dm_region_use(op, op->ep, iov[i].iov_base, iov[i].iov_len,

@@ -106,6 +106,7 @@ static void read_demands(void)
 		number("DEMAND_KEY_SIZE", demands.mr_mode & FI_MR_RAW ? 32 : 8);
 	demands.auth_key_size = number("DEMAND_AUTH_KEY_SIZE", 0);
 	demands.iov_limit = number("DEMAND_IOV_LIMIT", 1);
+	demands.max_msg = number("DEMAND_MAX_MSG", 0);
 	demands.delay_ns = number("DEMAND_DELAY_US", 0) * 1000;
 	demands.async_delay_ns = number("DEMAND_ASYNC_US", 1000) * 1000;
 	if (demands.iov_limit > DM_PIECES || !demands.key_size ||
@@ -346,6 +347,8 @@ static int getinfo(uint32_t version, const char *node, const char *service,
 		i->domain_attr->mr_key_size = d->key_size;
 		i->domain_attr->mr_iov_limit = d->iov_limit;
 		i->domain_attr->auth_key_size = d->auth_key_size;
+		if (d->max_msg)
+			i->ep_attr->max_msg_size = d->max_msg;
 		i->domain_attr->caps |= extra;
 	}
 	return 0;

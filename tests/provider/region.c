@@ -150,10 +150,28 @@ void dm_region_show(struct dm_region *r)
 
 static struct fi_ops region_ops;
 
+static void announce(struct dm_eq *eq, struct dm_region *r)
+{
+	struct dm_event *event = calloc(1, sizeof(*event)), **end;
+
+	if (!event)
+		abort();
+	*event = (struct dm_event){
+		.region = r,
+		.fid = &r->fid.fid,
+		.context = r->context,
+		.due_ns = dm_now_ns() + dm_demands()->async_delay_ns,
+		.fault = dm_called(DM_CALL_mr_complete),
+	};
+	for (end = &eq->pending; *end; end = &(*end)->next)
+		;
+	*end = event;
+}
+
 static int make(struct dm_domain *d, const struct fi_mr_attr *attr,
 		uint64_t flags, struct fid_mr **mr_p)
 {
-	struct dm_region *r = calloc(1, sizeof(*r)), **end;
+	struct dm_region *r = calloc(1, sizeof(*r));
 	int ret;
 
 	if (!r)
@@ -202,13 +220,8 @@ static int make(struct dm_domain *d, const struct fi_mr_attr *attr,
 	*dm_region_bucket(r) = r;
 	d->regions++;
 	*mr_p = &r->fid;
-	if (d->eq) {
-		r->due_ns = dm_now_ns() + dm_demands()->async_delay_ns;
-		r->fault = dm_called(DM_CALL_mr_complete);
-		for (end = &d->eq->pending; *end; end = &(*end)->pending)
-			;
-		*end = r;
-	}
+	if (d->eq)
+		announce(d->eq, r);
 	return 0;
 }
 
@@ -278,14 +291,11 @@ void dm_region_patch(struct dm_domain *d)
 
 /* -- the region's own operations ------------------------------------------ */
 
-static void unlink_pending(struct dm_region *r)
+static void leave_pending(const struct dm_region *r)
 {
-	struct dm_region **p = &r->domain->eq->pending;
-
-	while (*p && *p != r)
-		p = &(*p)->pending;
-	if (*p)
-		*p = r->pending;
+	for (struct dm_event *e = r->domain->eq->pending; e; e = e->next)
+		if (e->region == r)
+			e->region = NULL;
 }
 
 static void unlink_counter(struct dm_region *r)
@@ -320,7 +330,7 @@ static int region_close(struct fid *fid)
 		;
 	*p = r->chain;
 	if (r->domain->eq)
-		unlink_pending(r);
+		leave_pending(r);
 	if (r->cntr)
 		unlink_counter(r);
 	if (r->ep)

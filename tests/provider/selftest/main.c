@@ -20,6 +20,7 @@ static const struct {
 	{"address", "none", "", "address", case_address},
 	{"rights", "none", "", "rights", case_rights},
 	{"argument", "none", "", "argument", case_argument},
+	{"length", "none", "DEMAND_MAX_MSG=1000", "argument", case_length},
 	{"pieces", "none", "DEMAND_IOV_LIMIT=3", "argument address",
 	 case_pieces},
 	{"auth_key", "none", "DEMAND_AUTH_KEY_SIZE=4", "argument",

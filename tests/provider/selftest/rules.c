@@ -37,6 +37,19 @@ void case_address(void)
 	tear_down();
 }
 
+void case_length(void)
+{
+	struct fid_mr *mr;
+
+	set_up();
+	GOOD(reg(window, PAGE, REMOTE, 7, &mr));
+	put_well(1000, NULL, 0, 7);
+	BAD("argument", -FI_EMSGSIZE, put(1001, NULL, 0, 7));
+	BAD("argument", -FI_EMSGSIZE, get(1001, NULL, 0, 7));
+	end(mr);
+	tear_down();
+}
+
 void case_rights(void)
 {
 	struct fid_mr *readable, *writable;

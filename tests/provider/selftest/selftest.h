@@ -111,6 +111,7 @@ void case_key(void);
 void case_address(void);
 void case_rights(void);
 void case_argument(void);
+void case_length(void);
 void case_pieces(void);
 void case_auth_key(void);
 void case_flags(void);
