@@ -27,7 +27,7 @@ __all__ = ["check", "ending", "on_end", "on_exit", "on_farewell"]
 _at_exit: list[Callable[[], None]] = []
 _mortal: weakref.WeakSet[Any] = weakref.WeakSet()
 _farewells: list[Callable[[], None]] = []
-_state = {"keyval": MPI.KEYVAL_INVALID, "pid": os.getpid(), "hooked": 0, "ending": 0, "child": 0}
+_state = {"keyval": MPI.KEYVAL_INVALID, "pid": os.getpid(), "ending": 0, "child": 0}
 
 
 def ending() -> bool:
@@ -83,9 +83,6 @@ def _forget() -> None:
 
 
 def _hook() -> None:
-    if not _state["hooked"]:
-        _state["hooked"] = 1
-        atexit.register(_run)
     # arrays may be made before MPI is initialised, and after its end
     if _state["keyval"] == MPI.KEYVAL_INVALID and MPI.Is_initialized() and not ending():
         _state["keyval"] = MPI.Comm.Create_keyval(delete_fn=lambda *_: _run())
@@ -118,4 +115,7 @@ def _forked() -> None:
     _forget()
 
 
+# The last in is the first out: what the program registers once this module is imported still
+# finds everything, and another rank may wait for what it does.
+atexit.register(_run)
 os.register_at_fork(after_in_child=_forked)

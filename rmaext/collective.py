@@ -17,10 +17,10 @@ from typing import Any, Protocol
 import numpy as np
 from mpi4py import MPI
 
-from . import _lifetime, mpi_progress
+from . import _lifetime, _locks, mpi_progress
 from ._lib import ffi, lib
 
-__all__ = ["allgather", "complete", "duplicate"]
+__all__ = ["allgather", "complete", "duplicate", "finish"]
 
 
 class Waiter(Protocol):
@@ -41,6 +41,11 @@ _SLOT = np.dtype([("length", np.int32), ("record", np.uint8, _FITS)])
 
 # Collectives under way, with their buffers; those interrupted stay for ever.
 _running: dict[int, list[Any]] = {}
+
+
+# Duplications that a signal has interrupted: duplicate, request, whom to tell, and why.
+_late: list[tuple[MPI.Comm, MPI.Request, Callable[..., None], BaseException]] = []
+_finishing = _locks.lock()
 
 
 class Nobody:
@@ -104,27 +109,35 @@ def allgather(comm: MPI.Comm, record: bytes, waiter: Waiter) -> tuple[Any, Any]:
 def duplicate(comm: MPI.Comm, late: Callable[[MPI.Comm, BaseException], None]) -> MPI.Comm:
     """Return a private duplicate, whose errors are raised. Collective.
 
-    If a signal interrupts this, the others may wait for this rank on the duplicate: a
-    thread calls `late` with it once it is there, where threads may call MPI.
+    If a signal interrupts this, the others may wait for this rank on the duplicate: `late`
+    is called with it once it is there, by a thread where threads may call MPI.
     """
     entry: list[Any] = []
     try:
         dup: MPI.Comm = complete(comm.Idup, Nobody(), entry=entry)[0]
     except BaseException as exc:
-        if len(entry) > 1 and MPI.Query_thread() == MPI.THREAD_MULTIPLE:
-            what = (entry[1], late, exc)
-            threading.Thread(target=_finish, args=what, daemon=True).start()
+        if len(entry) > 1:
+            _late.append((*entry[1], late, exc))
+            if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+                threading.Thread(target=_finish_all, daemon=True).start()
+            else:
+                _lifetime.on_exit(finish)
         raise
     dup.Set_errhandler(MPI.ERRORS_RETURN)
     return dup
 
 
-def _finish(
-    started: Any, late: Callable[[MPI.Comm, BaseException], None], error: BaseException
-) -> None:
-    dup, request = started
-    while not _lifetime.ending():
-        if request.Test():
-            late(dup, error)
-            return
+def finish() -> None:
+    """Call `late` of the duplicates that are there by now. Local."""
+    with _finishing:
+        for entry in list(_late):
+            dup, request, late, error = entry
+            if request.Test():
+                _late.remove(entry)
+                late(dup, error)
+
+
+def _finish_all() -> None:
+    while _late and not _lifetime.ending():
+        finish()
         time.sleep(1e-3)

@@ -9,7 +9,7 @@ import copy
 import errno
 import operator
 import os
-from typing import Any
+from typing import Any, TypeVar
 
 from ._lib import ffi, lib
 
@@ -36,6 +36,15 @@ __all__ = [
     "TooSmallError",
     "Unsupported",
 ]
+
+
+_E = TypeVar("_E", bound=BaseException)
+
+
+def of_all(error: _E) -> _E:
+    """Mark an error that all ranks raise in a collective call; return it."""
+    error.__dict__["of_all_ranks"] = True
+    return error
 
 
 class RmaError(OSError):

@@ -97,7 +97,7 @@ class Group:
         except BaseException as exc:
             Team.discard(self._board)
             mpi_progress.withdraw(self.comm)
-            if isinstance(exc, Exception) and not meetings.cut and meetings.out is None:
+            if meetings.all_have(exc):
                 self.failed_everywhere = True
                 self.comm.Free()
             else:
@@ -112,6 +112,7 @@ class Group:
     def of(cls, comm: MPI.Comm) -> Group:
         """Return the communicator's group, made on first use. Collective."""
         _lifetime.check("window")
+        collective.finish()
         if cls._keyval != MPI.KEYVAL_INVALID and isinstance(comm, MPI.Comm) and comm:
             known = comm.Get_attr(cls._keyval)
             if isinstance(known, Group):
@@ -130,7 +131,7 @@ class Group:
             group = cls.__new__(cls)
             try:
                 cls.__init__(group, comm)
-            except Exception:
+            except BaseException:
                 if group.failed_everywhere:  # else the ranks are not where this one is
                     comm.Delete_attr(cls._keyval)
                 raise

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
-from .errors import KeyRecordError, RmaError, pack, unpack
+from .errors import KeyRecordError, RmaError, of_all, pack, unpack
 from .reports import numbers
 
 __all__ = ["WindowRecord", "agree", "decode", "encode"]
@@ -65,11 +65,11 @@ def decode(record: bytes) -> tuple[bool, bytes]:
 
 
 def blame(ranks: Sequence[int], error: type[Exception], text: str) -> Exception:
-    """Return an error that names the ranks at fault."""
+    """Return an error that names the ranks at fault, for all ranks to raise."""
     message = f"{numbers(ranks)}: {text}"
     if issubclass(error, RmaError):
-        return error(errno.EINVAL, message)
-    return error(message)
+        return of_all(error(errno.EINVAL, message))
+    return of_all(error(message))
 
 
 def succeeded(payload: bytes = b"") -> bytes:
@@ -107,7 +107,8 @@ def settle(records: Sequence[bytes], own: Exception | None) -> list[bytes]:
             failures[rank] = pack(exc)
     if failures:
         first = failures[min(failures)]
-        raise unpack(first, f"{numbers(sorted(failures))}: {first['text']}") from own
+        text = f"{numbers(sorted(failures))}: {first['text']}"
+        raise of_all(unpack(first, text)) from own
     return payloads
 
 

@@ -24,7 +24,7 @@ from mpi4py import MPI
 
 from . import _lifetime, collective
 from ._lib import ffi, lib
-from .errors import BusyError, KeyRecordError, PeerLostError, SyncError, from_c
+from .errors import BusyError, KeyRecordError, PeerLostError, SyncError, from_c, of_all
 from .living import Living
 from .records import split
 from .reports import Patience, described, numbers, site
@@ -68,7 +68,19 @@ def _three(rank: int, record: bytes) -> tuple[str, int, str]:
         text, left, why = json.loads(record)
         return str(text), int(left), str(why)
     except (ValueError, TypeError):
-        raise KeyRecordError(errno.EPROTO, f"malformed record of rank {rank}") from None
+        error = KeyRecordError(errno.EPROTO, f"malformed record of rank {rank}")
+        raise of_all(error) from None
+
+
+def _lost(reason: PeerLostError) -> str:
+    """Return what a rank says that gives up since others are gone: as many as there is room for."""
+    ranks, text = list(reason.ranks), str(reason)
+    while len(said := _LOST + json.dumps([ranks, text])) > _MOST:
+        if text:
+            text = text[: -(len(said) - _MOST)]
+        else:
+            ranks.pop()
+    return said
 
 
 class Step(NamedTuple):
@@ -146,6 +158,7 @@ class Meetings:
         # In a step, between the moment when the others may count on this rank and that
         # when all have come: an error then is this rank's alone.
         self._cut = False
+        self._stepped = False  # in the call that it is in
         self._begun = 0  # MPI's collectives
         self._windows: dict[int, Block] = {}  # those that are open here
         self._leaves = 0  # windows that this rank has left by exceptions
@@ -182,33 +195,34 @@ class Meetings:
     def begin(self, call: str, window: Any, block: Block | None, owner: int = 0) -> None:
         """Begin a collective call; `owner`: of the bracket, a number of its own."""
         me = threading.get_ident()
-        if self._turn.setdefault("thread", me) != me:
-            text = f"{call}: another thread is in a collective call over this communicator; "
-            text += "let the threads take turns, or give each a duplicate of the communicator"
-            raise BusyError(errno.EBUSY, text)
-        if self._step is not None and not self._is_inside():
+        if self._turn.get("thread") == me and self._step is not None:
+            if self._is_inside():
+                text = f"{call}: inside another collective call, in a signal handler for example"
+                raise SyncError(errno.EDEADLK, text, call=call)
             self.abandon(self._owner)
-        if self._step is not None:
-            text = f"{call}: inside another collective call, in a signal handler for example"
-            raise SyncError(errno.EDEADLK, text, call=call)
         try:
+            if self._turn.setdefault("thread", me) != me:
+                text = f"{call}: another thread is in a collective call over this communicator; "
+                text += "let the threads take turns, or give each a duplicate of the communicator"
+                raise BusyError(errno.EBUSY, text)
             if self.out is not None or (self._ended and call != END):
                 self._refuse(call)
             number = window if isinstance(window, int) else 0
             step = Step(call, number, self._number + 1, block, self._leaves)
             self._frame, self._owner = sys._getframe(2), owner
         except BaseException:
-            self._turn.clear()
+            if self._turn.get("thread") == me:
+                self._turn.clear()
             raise
         # no signal handler runs between these lines
-        self._announced = False
+        self._announced = self._stepped = False
         self._step = step
 
     def finish(self, error: BaseException | None) -> None:
         """End it."""
-        step, cut = self._step, self._cut
+        step = self._step
         try:
-            if error is not None and (cut or not isinstance(error, Exception)):
+            if error is not None and not self.all_have(error):
                 self._cut = False
                 self.give_up(error, str(step))
         finally:
@@ -238,10 +252,14 @@ class Meetings:
         """Whether a thread of this rank is in a collective call."""
         return bool(self._turn)
 
-    @property
-    def cut(self) -> bool:
-        """Whether the others may count on this rank: an error now is its own."""
-        return self._cut
+    def all_have(self, error: BaseException) -> bool:
+        """Tell whether the others are where this rank is, which this error has got there.
+
+        So they are where all raise it, and where nobody could count on this rank yet.
+        """
+        if self._cut or not isinstance(error, Exception):
+            return self.size == 1
+        return not self._stepped or "of_all_ranks" in error.__dict__ or self.size == 1
 
     def opened(self) -> None:
         """End the opening of the group, which is a call without a bracket."""
@@ -351,6 +369,7 @@ class Meetings:
         if step is None:
             raise RuntimeError("a step outside of a collective call")
         self._number = max(self._number, step.number)  # a call without steps does not count
+        self._stepped = True
         return step
 
     # Of a wait for all others, see `collective.Waiter`.
@@ -383,7 +402,7 @@ class Meetings:
             lefts.add(left)
             last = max(last, (left, why))
         if len(lefts) > 1:  # some have left a window by an exception, others have not
-            self.out = self._given_up(last[1])
+            self.out = of_all(self._given_up(last[1]))
             raise self.out
         calls = "; ".join(f"{numbers(ranks)}: {text}" for text, ranks in by_text.items())
         ended = [rank for said, ranks in by_text.items() if said.startswith(END) for rank in ranks]
@@ -391,7 +410,7 @@ class Meetings:
             self._ended = f"{numbers(sorted(ended))}: {END}"
         text = f"the ranks are in different collective calls: {calls}. All ranks of a "
         text += "communicator must make the same calls in the same order; nothing was done"
-        raise SyncError(errno.EINVAL, text, call=mine.call)
+        raise of_all(SyncError(errno.EINVAL, text, call=mine.call))
 
     def give_up(self, reason: BaseException, where: str) -> None:
         """Tell the others that no collective call over this communicator is possible any more.
@@ -404,8 +423,7 @@ class Meetings:
             self.out = reason
             # those who come later to this meeting learn the same, as it does not take place
             if self.team is not None and not _lifetime.ending():
-                lost = json.dumps([list(reason.ranks), str(reason)[:300]])
-                self.team.give_up(f"{_LOST}{lost}"[:_MOST])
+                self.team.give_up(_lost(reason))
             return
         why = getattr(reason, "why", "")
         if not why:
@@ -443,6 +461,7 @@ class Meetings:
 
     def _tell(self, window: int, why: str) -> None:
         """Send a message to all others; nobody waits for it to arrive."""
+        self._sent = [sent for sent in self._sent if not sent[0].Test()]
         message = json.dumps([self._begun, window, why[:_MOST]]).encode()
         for rank in range(self.size):
             if rank != self.rank:

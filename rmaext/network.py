@@ -14,7 +14,7 @@ import numpy as np
 
 from ._lib import ffi, lib
 from .config import PROVIDERS, Config
-from .errors import KeyRecordError, PeerLostError, from_c
+from .errors import KeyRecordError, PeerLostError, from_c, of_all
 from .fabric import CONTROL_BYTES, Fabric
 from .host import Hello, choose, usable, wanted_interface
 from .keys import WindowRecord, agree, blame, parse_all
@@ -189,6 +189,6 @@ def lost(ranks: list[int], why: str) -> PeerLostError:
 
 
 def check_keys(fabric: Fabric, length: int) -> None:
-    """Raise KeyRecordError unless all ranks' keys have a length that can be."""
+    """Raise KeyRecordError, on all ranks, unless their keys have a length that can be."""
     if not fabric.raw_keys and length != 8:
-        raise KeyRecordError(errno.EPROTO, f"remote keys of {length} bytes")
+        raise of_all(KeyRecordError(errno.EPROTO, f"remote keys of {length} bytes"))

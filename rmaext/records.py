@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._lib import ffi, lib
-from .errors import KeyRecordError, check
+from .errors import KeyRecordError, check, of_all
 from .keys import WindowRecord, attempt, blame, parse_all, settle
 from .node import NO_BLOCK
 
@@ -419,7 +419,7 @@ def _complain(records: list[bytes], own: Exception | None, itemsize: int) -> NoR
     if odd:
         raise blame(odd, KeyRecordError, "shape and size of the window do not match")
     lengths = {len(r.key) for r in parsed if r.size}
-    raise KeyRecordError(errno.EPROTO, f"remote keys of {sorted(lengths)} bytes")
+    raise of_all(KeyRecordError(errno.EPROTO, f"remote keys of {sorted(lengths)} bytes"))
 
 
 def same_dtype(records: Sequence[WindowRecord]) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from . import memory, node
 from ._lib import ffi, lib
-from .errors import NotLocalError
+from .errors import NotLocalError, of_all
 from .group import Group
 from .keys import WindowRecord, agree, dtype_text
 from .records import Columns, Numbers, Told, Ways
@@ -46,9 +46,9 @@ class SharedRegion(Region):
     def exchange(self, make: Callable[[], tuple[Array, int]]) -> None:
         """Make the memory, for arrays like those that `make` returns. Collective."""
         group = self.group
-        if not group.all_direct:  # on all ranks alike
+        if not group.all_direct:
             text = "not all ranks can map each other's memory: several nodes, or forced routes"
-            raise NotLocalError(errno.EREMOTE, text)
+            raise of_all(NotLocalError(errno.EREMOTE, text))
 
         def mine() -> tuple[WindowRecord, int]:
             like, access = make()

@@ -203,9 +203,9 @@ class Window(
             try:
                 region.exchange(mine)
                 self._block = block = group.controls.take()
-            except Exception:
+            except Exception as exc:
                 # if all ranks have failed, no rank has a window with our key in it
-                if not group.meetings.cut:
+                if group.meetings.all_have(exc):
                     region.release()
                 raise
             # If this fails (no memory left), then on this rank only: it is out of
@@ -545,12 +545,13 @@ class Window(
             was_open = [window for window in self._family() if not window._closed]
             # Once all have met, memory is freed: this rank's threads have stopped writing by
             # then. What was given up may still reach its target; then all keep their memory.
-            busy = self._shut_calls() or self._in_doubt()
-            busy = any(lib.rmaext_window_pending(w._handle) for w in self._parts()) or busy
             try:
+                busy = self._shut_calls() or self._in_doubt()
+                busy = any(lib.rmaext_window_pending(w._handle) for w in self._parts()) or busy
                 failure, keep = self._meet(failure, busy)
-            except SyncError:  # the ranks are in different calls
-                if not self._group.meetings.over:
+            except BaseException as exc:
+                # the ranks are in different calls, or this one had not come to any yet
+                if self._group.meetings.all_have(exc) and not self._group.meetings.over:
                     self._reopen(was_open)
                 raise
             if isinstance(failure, GrantError):
@@ -602,10 +603,11 @@ class Window(
             if worst >= 2:
                 record = failed(failure) if failure and level == worst else succeeded()
                 received = group.gather(record)
-        except SyncError:  # nothing has happened
+        except SyncError:
             raise
-        except BaseException:
-            self._shut(keep=True)  # this rank is out of step with the others
+        except BaseException as exc:
+            if not group.meetings.all_have(exc):
+                self._shut(keep=True)  # this rank is out of step with the others
             raise
         if worst < 2:
             return None, worst == 1

@@ -138,6 +138,32 @@ def test_the_last_rank_ends_early(route, kind):
     start(route, body, 1)
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_runs_at_exit(when):
+    """A rank waits for what another does in a function that it has registered.
+
+    The rank that ends serves its windows until that has run: it was registered once rmaext
+    had been imported.
+    """
+    body = f"""
+        import atexit
+        def last_words():
+            if rank == 0:
+                world.send("last words", 1, 7)
+        if {when!r} == "before":
+            atexit.register(last_words)
+        win = rmaext.Window.allocate(world, 8)
+        if {when!r} == "after":
+            atexit.register(last_words)
+        if rank == 1:
+            assert world.recv(source=0, tag=7) == "last words"
+            win.put(np.ones(8), 0)
+            win.flush()
+            print("end", flush=True)
+    """
+    start("direct", body, 1)
+
+
 @pytest.mark.parametrize("order", ["012", "210", "120"])
 def test_three_end_in_turn(order):
     """On two nodes; each uses all that have ended before, over two communicators."""

@@ -25,36 +25,41 @@ def raising(call):
     return "passed"
 """
 
+AT = """
+def at(name, error):
+    "Return a profile function that raises at the beginning of a function of rmaext"
+    def profile(frame, event, _):
+        code = frame.f_code
+        if event == "call" and code.co_name == name and "/rmaext/" in code.co_filename:
+            sys.setprofile(None)
+            raise error
+    return profile
+"""
 
-def start(size, body, env=None, **options):
-    return launch.mpirun(size, PRELUDE + textwrap.dedent(body), env=env, timeout=45, **options)
+
+def start(size, body, env=None, before="", **options):
+    code = before + PRELUDE + AT + textwrap.dedent(body)
+    return launch.mpirun(size, code, env=env, timeout=45, **options)
 
 
 # functions of meeting.py, group.py and collective.py whose first line a signal handler precedes
 ENTRIES = ["__enter__", "begin", "reduce", "_meet", "_announce", "complete", "finish", "__exit__"]
 
 
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", "TimeoutError"])
 @pytest.mark.parametrize("route", ["direct", "fabric"])
-def test_a_signal_at_any_entry(route):
+def test_a_signal_at_any_entry(route, error):
     """Both ranks learn of it at once or at the next call; none waits for ever."""
     body = f"""
-        def at(name):
-            def profile(frame, event, _):
-                code = frame.f_code
-                if event == "call" and code.co_name == name and "/rmaext/" in code.co_filename:
-                    sys.setprofile(None)
-                    raise KeyboardInterrupt
-            return profile
-
         for name in {ENTRIES!r}:
             comm = world.Dup()
             win = rmaext.Window.allocate(comm, 4)
             win.fence()
             if rank:
-                sys.setprofile(at(name))
+                sys.setprofile(at(name, {error}))
             first = raising(win.fence)
             sys.setprofile(None)
-            interrupted = first.startswith("KeyboardInterrupt")
+            interrupted = first.startswith("{error}")
             if interrupted and not win._group.meetings.over:
                 first = raising(win.fence)  # it had not begun: nobody has been told
                 interrupted = False
@@ -73,6 +78,134 @@ def test_a_signal_at_any_entry(route):
     """
     env = {"RMAEXT_ROUTE": "fabric"} if route == "fabric" else {}
     done = start(2, body, env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("end\n") == 2, done.stdout + done.stderr
+
+
+# those that a creation runs on the way
+STAGES = ["exchange", "by", "gather_whole", "records", "take", "connect", "_adopt", "finish"]
+
+
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", "TimeoutError"])
+@pytest.mark.parametrize("route", ["direct", "fabric"])
+def test_a_signal_at_any_stage_of_a_creation(route, error):
+    """The next creation takes place on all ranks, or is refused on all: none waits for ever."""
+    body = f"""
+        outcomes = set()
+        for name in {STAGES!r}:
+            comm = world.Dup()
+            first = rmaext.Window.allocate(comm, 4)
+            create = lambda: rmaext.Window.allocate(comm, 4)
+            meetings = first._group.meetings
+            number = meetings._number
+            if rank:
+                sys.setprofile(at(name, {error}))
+            said = [raising(create)]
+            sys.setprofile(None)
+            assert said[0].startswith("{error}") or not rank, (name, said)
+            if rank and meetings._number == number and not meetings.over:
+                raising(create)  # it had not begun, and the other rank waits for it
+            said += [raising(create), raising(create)]
+            told = world.allgather([text.split(":")[0] for text in said])
+            assert len({{words[2] for words in told}}) == 1, (name, told)
+            assert told[0][2] in ("passed", "SyncError"), (name, told)
+            outcomes.add(told[0][2])
+        assert "SyncError" in outcomes, outcomes
+        print("end", flush=True)
+    """
+    env = {"RMAEXT_ROUTE": "fabric"} if route == "fabric" else {}
+    done = start(2, body, env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("end\n") == 2, done.stdout + done.stderr
+
+
+def test_others_go_on_after_a_refused_call():
+    """A thread that an exception left early does not keep the turn; nor does a call in a call."""
+    done = start(
+        2,
+        """
+        win = rmaext.Window.allocate(world, 4)
+
+        def in_a_thread():
+            said = []
+            thread = threading.Thread(target=lambda: said.append(raising(win.fence)))
+            thread.start()
+            thread.join()
+            return said[0]
+
+        def profile(frame, event, function):  # just after the turn has been taken
+            if event == "c_return" and function.__name__ == "setdefault":
+                if "/rmaext/meeting" in frame.f_code.co_filename:
+                    sys.setprofile(None)
+                    raise TimeoutError
+        sys.setprofile(profile)
+        first = raising(win.fence)
+        sys.setprofile(None)
+        assert first.startswith("TimeoutError"), first
+        assert in_a_thread() == "passed"
+        # a handler that calls during a call is refused, and the outer call goes on
+        inner = []
+        def handler(*_):
+            inner.append(raising(win.fence))
+            inner.append(in_a_thread())
+        signal.signal(signal.SIGALRM, handler)
+        if rank == 0:
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            win.fence()
+            assert inner[0].startswith("SyncError"), inner
+            assert inner[1].startswith("BusyError"), inner
+        else:
+            time.sleep(1)
+            win.fence()
+        win.fence()
+        print("end", flush=True)
+        """,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("end\n") == 2, done.stdout + done.stderr
+
+
+def test_many_ranks_that_are_lost_fit_into_what_is_told():
+    """Those who come later to a meeting learn of as many of them as there is room for."""
+    code = """
+        from rmaext.meeting import Meetings, _lost, _MOST
+        for count in (1, 5, 60, 500):
+            error = rmaext.PeerLostError(errno.ENOTCONN, "wörds " * 90, rank=0)
+            error.ranks = tuple(range(count))
+            said = _lost(error)
+            assert len(said.encode()) <= _MOST, len(said)
+            again = Meetings._cancelled(None, said)
+            assert again.ranks[:60] == error.ranks[:60], again.ranks
+        print("end", flush=True)
+    """
+    done = start(1, code)
+    assert done.stdout.count("end\n") == 1, done.stdout + done.stderr
+
+
+def test_a_first_creation_interrupted_below_thread_multiple():
+    """The others are told at the next call, since no thread may do so."""
+    done = start(
+        2,
+        """
+        comm, beside = world.Dup(), world.Dup()
+        create = lambda: rmaext.Window.allocate(comm, 4)
+        if rank:
+            signal.signal(signal.SIGALRM, signal.default_int_handler)
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            said = raising(create)
+            assert said.startswith("KeyboardInterrupt"), said
+            world.Barrier()
+            time.sleep(0.5)  # the other has come by now, and moves MPI
+            rmaext.Window.allocate(MPI.COMM_SELF, 1)
+        else:
+            world.Barrier()
+            said = raising(create)
+            assert said.startswith("SyncError: rank 1 has given up the creation"), said
+        rmaext.Window.allocate(beside, 4).fence()
+        print("end", flush=True)
+        """,
+        before="import mpi4py; mpi4py.rc.thread_level = 'serialized'",
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("end\n") == 2, done.stdout + done.stderr
 
