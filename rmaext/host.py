@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from . import _lifetime, _locks
 from ._lib import lib
 from .config import PROVIDERS, Config
-from .errors import KeyRecordError, NoProviderError
+from .errors import KeyRecordError, NoProviderError, of_all
 from .keys import blame
 from .library import Candidate
 
@@ -295,7 +295,7 @@ def _none(hellos: Sequence[Hello]) -> NoProviderError:
     text += f" on all ranks; libfabric {hellos[0].version} offers: {', '.join(there) or 'none'}"
     if hellos[0].filtered:
         text += f"; FI_PROVIDER={hellos[0].filtered} may hide it"
-    return NoProviderError(errno.ENODATA, text)
+    return of_all(NoProviderError(errno.ENODATA, text))
 
 
 def choose(hellos: Sequence[Hello], scope: str) -> list[Candidate]:
