@@ -86,8 +86,9 @@ static int await_holder(struct patience *p, struct rmx_block *b)
 	unsigned int holder = atomic_load(&b->bulk);
 
 	if (!holder || !gone(p, (int64_t)holder - 1)) {
-		/* who has the memory may wait for a message of ours */
-		if (p->nap)
+		/* who has the memory may wait for a message of ours; not
+		 * where the CQ's reader waits, for others need it */
+		if (p->nap && p->ns > RMX_PATIENCE)
 			rmx_mpi_glance();
 		return be_patient(p);
 	}

@@ -24,6 +24,9 @@
 
 #include "internal.h"
 
+/* ns that the CQ's reader waits for a guard; who is in no hurry waits longer */
+#define RMX_PATIENCE ((int64_t)50 * 1000)
+
 /* Those who wait for that memory are told, as after bulk updates. */
 static inline void rmx_singles_leave(const struct rmaext_window *w,
 				     int64_t rank)

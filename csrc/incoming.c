@@ -4,11 +4,11 @@
  * its window, or for the guard of updates. A reply to a request of ours goes to
  * whom asked. All this is the CQ reader's.
  */
+#include "guard.h"
 #include "wire.h"
 
 #define RMX_EARLY_MAX ((int64_t)10 * 1000 * 1000 * 1000)
-#define RMX_PATIENCE ((int64_t)50 * 1000) /* with a guard, at first */
-#define RMX_TRIES 16u			  /* of queued landings at a time */
+#define RMX_TRIES 16u /* of queued landings at a time */
 
 /* -- replies */
 

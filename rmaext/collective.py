@@ -79,6 +79,7 @@ def complete(
     try:
         while lib.rmaext_mpi_wait(where, fabric, quiet, SLICE):
             waiter.look()
+            finish()
         request.Test()  # it is done, or raises MPI's error
     finally:
         if fabric:
@@ -129,6 +130,8 @@ def duplicate(comm: MPI.Comm, late: Callable[[MPI.Comm, BaseException], None]) -
 
 def finish() -> None:
     """Call `late` of the duplicates that are there by now. Local."""
+    if not _late:
+        return
     with _finishing:
         for entry in list(_late):
             dup, request, late, error = entry

@@ -141,6 +141,9 @@ class Epochs(Synchronisation):
             completed = state.places.completed
             waited = self._await_words("wait", state, completed, state.waited, ranks, timeout)
         except PeerLostError:
+            # the others' `complete` is that of this epoch, also if it is still to come
+            alive = set(ranks) - state.living.gone()
+            state.waited = state.waited | {r: state.waited.get(r, 0) + 1 for r in alive}
             state.exposure = None
             raise
         state.waited = waited

@@ -8,6 +8,7 @@ import functools
 import operator
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -260,10 +261,11 @@ class Synchronisation:
             self._misused("unlock", f"this thread has not locked rank {lock.rank}")
         try:
             self.flush(lock.rank)
-        finally:
-            _, again = to_the_end(FAILURES, self._leave, state, lock, me, exclusive)
-            if again is not None:
-                raise again
+        except BaseException as exc:
+            _after(exc, self._leave, state, lock, me, exclusive)
+        _, again = to_the_end(FAILURES, self._leave, state, lock, me, exclusive)
+        if again is not None:
+            raise again
 
     def lock_all(self, timeout: float | None = None) -> Any:
         """Wait for the locks of all ranks, shared with others.
@@ -304,15 +306,20 @@ class Synchronisation:
         this thread has not called `lock_all`; and as `unlock`.
         """
         self._check_open("unlock_all")
-        state, me = self._state("unlock_all"), self._holder()
-        if me not in state.everywhere:
+        if self._holder() not in self._state("unlock_all").everywhere:
             self._misused("unlock_all", "this thread has not locked all")
+        self._flush_and_release_all("unlock_all")
+
+    def _flush_and_release_all(self, call: str) -> None:
+        """Release the shared locks that this thread holds; also if the flush fails."""
+        state, me = self._state(call), self._holder()
         try:
             self.flush()
-        finally:
-            _, again = to_the_end(FAILURES, self._release_all, state, me)
-            if again is not None:
-                raise again
+        except BaseException as exc:
+            _after(exc, self._release_all, state, me)
+        _, again = to_the_end(FAILURES, self._release_all, state, me)
+        if again is not None:
+            raise again
 
     def _release_all(self, state: State, me: int) -> None:
         failure: Exception | None = None
@@ -526,3 +533,12 @@ class Synchronisation:
     def _timed_out(self, call: str, rank: int) -> NoReturn:
         text = f"{call}: window {self._name}, rank {rank}: not within the time limit given"
         raise RmaTimeout(errno.ETIMEDOUT, text, call=call, rank=rank)
+
+
+def _after(failure: BaseException, release: Callable[..., None], *args: Any) -> NoReturn:
+    """Release locks after a flush that failed; raise its error, or Ctrl-C that came now."""
+    with suppress(*FAILURES):  # of the same rank, for the same reason
+        _, again = to_the_end(FAILURES, release, *args)
+        if again is not None and isinstance(failure, Exception):
+            failure = again
+    raise failure

@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import _locks
 from ._lib import ffi, lib
@@ -55,20 +55,24 @@ class Watcher:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         self._enter(request, future)
-        awaited = _in_loops.setdefault(loop, [])
-        awaited.append(future)
-        if len(awaited) == 1:
-            _move_mpi(loop, 0.0)
+        mover = _movers.get(loop)
+        if mover is None:
+            mover = _movers[loop] = _Mover()
+        mover.add(loop, future)
         # the thread may have looked before it was entered
         if request.done:
             _resolve([(future, None)])
         return future
 
     def call(self, request: Request, function: _Function) -> None:
-        """Call a function once a request has ended, in the thread or at once."""
+        """Call a function once a request has ended, in a thread of rmaext's.
+
+        Not in the program's own: a signal handler that raises would keep what has ended, of
+        other requests too, from those who wait for it.
+        """
         self._enter(request, function)
-        if request.done:
-            self._tell({})
+        if request.done:  # the thread may have looked before
+            threading.Thread(target=self._tell, args=({},), daemon=True).start()
 
     def _enter(self, request: Request, awaiting: asyncio.Future[None] | _Function) -> None:
         with self._new:
@@ -144,18 +148,30 @@ class Watcher:
                 _report()
 
 
-# What coroutines await, of each loop: its own thread moves MPI meanwhile, as the only one
-# that surely may.
-_in_loops: weakref.WeakKeyDictionary[Any, list[asyncio.Future[None]]]
-_in_loops = weakref.WeakKeyDictionary()
+class _Mover:
+    """Moves MPI while coroutines of a loop await requests, in its thread, which surely may."""
+
+    def __init__(self) -> None:
+        # weak ones: they have the loop, whose end would else never be seen
+        self._awaited: weakref.WeakSet[asyncio.Future[None]] = weakref.WeakSet()
+        self._moves = False
+
+    def add(self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
+        """Add one that is awaited."""
+        self._awaited.add(future)
+        if not self._moves:
+            self._moves = True
+            self._move(loop, 0.0)
+
+    def _move(self, loop: asyncio.AbstractEventLoop, pause: float) -> None:
+        """Call MPI now, and again after a pause, while anything is awaited."""
+        self._moves = not all(future.done() for future in self._awaited)
+        if self._moves:
+            pause = 0.0 if lib.rmaext_mpi_glance() else min(pause * 1.5 + 1e-4, 2e-3)
+            loop.call_later(pause, self._move, loop, pause)
 
 
-def _move_mpi(loop: asyncio.AbstractEventLoop, pause: float) -> None:
-    """Call MPI now, and again after a pause, while anything is awaited in a loop."""
-    awaited = _in_loops[loop] = [it for it in _in_loops.get(loop, ()) if not it.done()]
-    if awaited:
-        pause = 0.0 if lib.rmaext_mpi_glance() else min(pause * 1.5 + 1e-4, 2e-3)
-        loop.call_later(pause, _move_mpi, loop, pause)
+_movers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Mover] = weakref.WeakKeyDictionary()
 
 
 def _resolve(outcomes: list[_Outcome]) -> None:
@@ -170,5 +186,8 @@ def _resolve(outcomes: list[_Outcome]) -> None:
 
 def _report() -> None:
     """Tell of an exception as of one that has ended a thread."""
-    report = (*sys.exc_info(), threading.current_thread())
-    threading.excepthook(threading.ExceptHookArgs(report))
+    report = threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread()))
+    try:
+        threading.excepthook(report)
+    except Exception:  # the program's own hook
+        threading.__excepthook__(report)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mpi4py import MPI
 
+from .. import mpi_progress
 from .errors import error
 
 if TYPE_CHECKING:
@@ -71,7 +73,7 @@ class Epochs:
         self._lazy = lazy
         self._me = window._group.rank
         self._untaken: set[int] = set()  # whose shared lock is still to be taken
-        self._taking: dict[int, threading.Lock] = {}
+        self._taking: dict[int, threading.RLock] = {}  # a signal handler may take it again
         self.access: set[int] = set()
         self.passive: set[int] = set()
         self._window = window
@@ -278,26 +280,18 @@ class Epochs:
         self.access.clear()
         self.passive.clear()
         self._untaken.clear()
-        failure: BaseException | None = None
         try:
-            self._window.flush()
-        except BaseException as exc:
-            failure = exc
-        for rank in range(self._size):
-            try:
-                if self._holds(rank):
-                    self._window.unlock(rank)  # it is, even if that raises
-            except BaseException as exc:
-                failure = failure or exc
-        self._all = False
-        if failure is not None:
-            raise failure
+            self._window._flush_and_release_all("unlock_all")
+        finally:
+            self._all = False
 
     def _take(self, rank: int) -> None:
         """Take a shared lock, if it was asked for and is not taken yet."""
         if rank not in self._untaken:
             return
-        with self._taking.setdefault(rank, threading.Lock()):
+        taking = self._taking.setdefault(rank, threading.RLock())
+        try:
+            mpi_progress.acquire(taking, None)
             if rank not in self._untaken:
                 return  # another thread has taken it
             if self._young is not None:
@@ -307,6 +301,9 @@ class Epochs:
             self.passive.add(rank)
             self.access.add(rank)
             self._untaken.discard(rank)
+        finally:
+            with suppress(RuntimeError):  # it was not acquired, as a signal handler raised
+                taking.release()
 
     def _holds(self, rank: int) -> bool:
         """Return whether this process has the shared lock of a rank."""

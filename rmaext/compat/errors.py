@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from mpi4py import MPI
 
-from .. import errors
+from .. import _locks, errors
 
 if TYPE_CHECKING:
     from .win import Win
 
-__all__ = ["RAISED", "Error", "code_of", "error", "report", "translated", "translation"]
+__all__ = ["RAISED", "Error", "code_of", "error", "library", "report", "translated", "translation"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -82,21 +83,45 @@ def translation(cause: BaseException) -> MPI.Exception | None:
     return None
 
 
-_codes: dict[int, int] = {}  # one of our own for each class: MPI has few
+@functools.cache
+def library() -> ctypes.CDLL:
+    """Return MPI's functions, to be called without the GIL.
+
+    A thread that is inside MPI may hold a lock of it, and call a function of the program.
+    """
+    return ctypes.CDLL(MPI.__file__)
+
+
+_MOST = 64  # codes of a class: MPI has few, and keeps them
+_codes: dict[int, list[int]] = {}  # by class, the one that is used next first
+_coding = _locks.lock()
 
 
 def code_of(cause: BaseException) -> int:
     """Return a code for MPI to raise in place of an exception, with its words.
 
-    These are the last exception's of that class.
+    The 64th exception of a class from this one on takes the code for its own.
     """
     found = translation(cause) or Error.of(MPI.ERR_OTHER, cause)
+    words = str(found).encode(errors="replace")[: MPI.MAX_ERROR_STRING - 1]
+    words = words.decode(errors="ignore").encode()  # no half of a character
     kind: Any = found.error_class
-    if kind not in _codes:
-        _codes[kind] = MPI.Add_error_code(kind)
-    words = str(found).encode()[: MPI.MAX_ERROR_STRING - 1].decode(errors="ignore")
-    MPI.Add_error_string(_codes[kind], words)
-    return _codes[kind]
+    with _coding:
+        codes = _codes.setdefault(kind, [])
+        if len(codes) < _MOST:
+            made = ctypes.c_int()
+            _check(library().MPI_Add_error_code(kind, ctypes.byref(made)))
+            code = made.value
+        else:
+            code = codes.pop(0)
+        codes.append(code)
+        _check(library().MPI_Add_error_string(code, words))
+    return code
+
+
+def _check(code: int) -> None:
+    if code:
+        raise MPI.Exception(code)
 
 
 def translated(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mpi4py import MPI
 
 from .. import _hot
-from .errors import code_of
+from .errors import code_of, library
 
 if TYPE_CHECKING:
     from ..request import Request
@@ -42,7 +42,7 @@ def _start() -> _Start | None:
     mpich = name == "MPICH" and version >= (4,)  # those before call us with a lock held
     if not mpich and name != "Open MPI":
         return None
-    mpi = ctypes.CDLL(MPI.__file__)
+    mpi = library()
     symbol = "MPIX_Grequest_start" if mpich else "MPI_Grequest_start"
     try:
         function = getattr(mpi, symbol)
@@ -103,7 +103,11 @@ class _Several:
             self._left -= 1
             last = not self._left
         if last:
-            _hot.mpi_request_end(self._state, self._code())
+            try:
+                code = self._code()
+            except Exception:  # no memory for its words: whoever waits must not do so for ever
+                code = MPI.ERR_OTHER
+            _hot.mpi_request_end(self._state, code)
             if not MPI.Is_finalized():
                 self._copy.Complete()
 

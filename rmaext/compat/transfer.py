@@ -144,9 +144,8 @@ def _put(win: Any, origin: Any, rank: int, target: Any, begin: bool = False) -> 
     if rank == _PROC_NULL:
         return []
     part = part_of(origin)
-    place = _Place(win, "put", rank, target_of(target, part))
     here = part.layout()
-    place.shorten("the target", here.nbytes)
+    place = _Place(win, "put", rank, target_of(target, part), given=here.nbytes)
     data = part.data(here)
     if begin and here.whole and place.plain:
         return _listed(place.window.rput(data, place.rank, place.first))
@@ -289,12 +288,24 @@ def _elements(place: _Place, what: str, part: Part, basic: Basic) -> Bytes:
 class _Place:
     """Elements in the window of a rank."""
 
-    def __init__(self, win: Any, call: str, rank: int, target: Target, whole: bool = False) -> None:
+    def __init__(
+        self,
+        win: Any,
+        call: str,
+        rank: int,
+        target: Target,
+        whole: bool = False,
+        given: int | None = None,  # bytes, of which the target is as much as they fill
+    ) -> None:
         self.window = window = win._window
         self.call = call
         window._check_open(call)
         self.rank = number = window._rank(rank, call)
-        self.layout = layout = target.layout(whole)
+        self.layout = target.layout(whole)
+        if given is not None:
+            self.check_fits("the target", given, self.layout.nbytes)
+            self.layout = head(self.layout, given)
+        layout = self.layout
         self.base: int = target.disp * win._units[number]
         low, high = layout.span
         # bounds of all of it, so that nothing is done by halves
@@ -316,12 +327,6 @@ class _Place:
         if given > room:
             text = f"{self.call}: {given} bytes are too long for the {room} of {where}"
             raise error(MPI.ERR_TRUNCATE, text)
-
-    def shorten(self, where: str, given: int) -> None:
-        """Let the elements be those that so many bytes fill."""
-        self.check_fits(where, given, self.layout.nbytes)
-        self.layout = head(self.layout, given)
-        self.plain = self.layout.whole and not self.dynamic
 
     def check_size(self, what: str, nbytes: int) -> None:
         """Refuse another length of the target than of the other side."""
