@@ -542,7 +542,9 @@ class MpiWin(Ssend):
         if rank:
             return []
         return [
-            self.mpi_win.Rget_accumulate(self.data, self.old[other : other + 1], other, 0, op=MPI.REPLACE)
+            self.mpi_win.Rget_accumulate(
+                self.data, self.old[other : other + 1], other, 0, op=MPI.REPLACE
+            )
             for other in WAITERS
         ]
 
