@@ -89,8 +89,6 @@ class Step(NamedTuple):
     call: str
     window: int  # its number; 0: of none
     number: int  # in the sequence of the communicator's calls
-    block: Block | None = None  # of the window
-
     left: int = 0  # how many windows the rank has left by exceptions
 
     def word(self) -> int:
@@ -109,15 +107,15 @@ class Step(NamedTuple):
 class _Bracket:
     """Brackets a collective call; see `Meetings.collective`."""
 
-    __slots__ = ("_block", "_call", "_inside", "_meetings", "_window")
+    __slots__ = ("_call", "_inside", "_meetings", "_window")
 
-    def __init__(self, meetings: Meetings, call: str, window: Any, block: Block | None) -> None:
-        self._meetings, self._call, self._window, self._block = meetings, call, window, block
+    def __init__(self, meetings: Meetings, call: str, window: Any) -> None:
+        self._meetings, self._call, self._window = meetings, call, window
         self._inside = False
 
     def __enter__(self) -> None:
         self._inside = True
-        self._meetings.begin(self._call, self._window, self._block, id(self))
+        self._meetings.begin(self._call, self._window, id(self))
 
     def __del__(self) -> None:
         # a signal handler has raised where __exit__ was about to begin
@@ -182,7 +180,7 @@ class Meetings:
 
     # -- calls -----------------------------------------------------------------
 
-    def collective(self, call: str, window: Any = 0, block: Block | None = None) -> _Bracket:
+    def collective(self, call: str, window: Any = 0) -> _Bracket:
         """Bracket a collective call, from before it does anything.
 
         If it ends by an error that is this rank's alone (a signal, a lost peer), this
@@ -190,9 +188,9 @@ class Meetings:
         ranks. Nothing orders the calls of two threads in the same way on all ranks: the
         second one is refused.
         """
-        return _Bracket(self, call, window, block)
+        return _Bracket(self, call, window)
 
-    def begin(self, call: str, window: Any, block: Block | None, owner: int = 0) -> None:
+    def begin(self, call: str, window: Any, owner: int = 0) -> None:
         """Begin a collective call; `owner`: of the bracket, a number of its own."""
         me = threading.get_ident()
         if self._turn.get("thread") == me and self._step is not None:
@@ -208,7 +206,7 @@ class Meetings:
             if self.out is not None or (self._ended and call != END):
                 self._refuse(call)
             number = window if isinstance(window, int) else 0
-            step = Step(call, number, self._number + 1, block, self._leaves)
+            step = Step(call, number, self._number + 1, self._leaves)
             self._frame, self._owner = sys._getframe(2), owner
         except BaseException:
             if self._turn.get("thread") == me:
@@ -327,8 +325,9 @@ class Meetings:
     def _announce(self, value: int) -> tuple[int, bool]:
         """Meet by MPI: return the largest value, and whether the ranks are in different calls."""
         step = self._now()
-        if step.window in self._words_of:
-            self._words_of[step.window][1] = step.number
+        for words in self._words_of.values():  # of the first window, the same on all ranks
+            words[1] = step.number
+            break
         buffers = self._reduction(step, value)
         self._vigil = None
         collective.complete(self.comm.Iallreduce, self, *buffers, MPI.MAX)
@@ -538,7 +537,7 @@ class Meetings:
         others = [rank for rank in range(self.size) if rank != self.rank]
         if self.team is not None:
             return [r for r in others if lib.rmaext_team_awaits(self.team.handle, r)]
-        block = step.block
+        block = next(iter(self._windows.values()), None)
         if block is None:
             return None
         offset = block.base + self._calls + 1
@@ -560,7 +559,7 @@ class Meetings:
         if self.out is not None:
             return self._at_end_apart()
         if not self._ending:
-            self.begin(END, 0, None)
+            self.begin(END, 0)
             self._ending = True
             self._vigil = None
             if self.team is None:

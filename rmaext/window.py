@@ -509,7 +509,7 @@ class Window(
         has happened then. And if a rank has given up a call of this communicator.
         """
         self._check_open("fence")
-        with self._group.collective("fence", self._name, self._block):
+        with self._group.collective("fence", self._name):
             self._check_open("fence")
             failure, _ = self._meet(self._try_flush())
         if failure is not None:
@@ -538,7 +538,7 @@ class Window(
             raise
 
     def _close(self) -> None:
-        with self._group.collective("close", self._name, self._block):
+        with self._group.collective("close", self._name):
             if self.closed:  # by a thread that is done by now
                 return
             failure = self._unfinished() or self._try_flush() or self._check_grants()
