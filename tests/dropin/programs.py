@@ -69,7 +69,9 @@ def _sppy(module: str, size: int, tests: int | None, *chosen: str) -> Program:
 
 # Not here, as they often fail with any windows on a loaded machine: all of
 # test_flexible_rank_xhat_multistage, and test_wheel_sign_flip_equivalence of the
-# following; nor two more of test_with_cylinders, whose data files are not on PyPI.
+# following; nor two more of test_with_cylinders, whose data files are not on PyPI; nor
+# test_fwph of test_cg_with_cylinders, whose bound depends on how far one rank comes before
+# the other has converged, after 60 ms: the faster the windows, the worse it is.
 FARMER = (
     *("xhatxbar_extended", "xhatshuffle_extended", "xhatshuffle_coverage"),
     *("lagrangian", "lagrangian_max"),
@@ -78,6 +80,8 @@ FARMER_TESTS = (
     *(f"Test_farmer_with_cylinders.test_{name}" for name in FARMER),
     "Test_farmer_cvar_with_cylinders",
 )
+CG = ("cg_hub_runs", "xhatshuffler", "ph_xfeas_spoke", "subgradient_bounder")
+CG_TESTS = tuple(f"Test_farmer_with_cylinders.test_{name}" for name in CG)
 
 PROGRAMS: Sequence[Program] = (
     _suite("test_win", 100),
@@ -90,7 +94,7 @@ PROGRAMS: Sequence[Program] = (
     _sppy("test_spwindow_partial_get", 1, 8),
     _sppy("test_spwindow_multisource", 6, 2),
     _sppy("test_with_cylinders", 2, 7, *FARMER_TESTS),
-    _sppy("test_cg_with_cylinders", 2, 5),
+    _sppy("test_cg_with_cylinders", 2, 4, *CG_TESTS),
     _sppy("test_dualcg_with_cylinders", 2, 5),
     _sppy("test_cg_multirank_hub", 4, 1),
     _sppy("test_flexible_rank_cylinders", 6, 1),
