@@ -44,6 +44,13 @@ class Alone:
         return slowest * 1e-3, self.comm.allreduce(cpu) / self.comm.size * 1e-3
 
 
+def gathered(comm: MPI.Comm, record: bytes) -> None:
+    """Gather the ranks' records, as a creation does."""
+    group = Group.of(comm)
+    with group.collective("creation of a window", group.windows + 1):
+        group.gather_whole(record)
+
+
 def growth(job: Job) -> None:
     """Make a window over 2, 4, 8, ... of the ranks, or only gather a record of its length.
 
@@ -84,7 +91,7 @@ def _growth(job: Job, comm: MPI.Comm, key: bytes) -> dict[str, Samples]:
     calls = [
         Alone(window, comm, lambda: Window.allocate(comm, 512, np.int64)),
         Alone("Allgather", comm, lambda: comm.Allgather(record, every)),
-        Alone(gather, comm, lambda: Group.of(comm).gather_whole(record) and None),
+        Alone(gather, comm, lambda: gathered(comm, record)),
     ]
     for each in calls * 3:
         each.take()  # to warm up
