@@ -41,9 +41,10 @@ PYTHON = $(VENV)/bin/python
 LAUNCH = $(PYTHON) tests/launch.py
 LIMIT = timeout --foreground -k 10
 
-SOURCES = $(wildcard csrc/*.c)
-HEADERS = $(wildcard csrc/*.h)
-HOT = $(wildcard rmaext/_hot*.[ch])
+# HOT needs Python.h, which the programs of tests/c do without.
+SOURCES = $(filter-out csrc/python/%,$(wildcard csrc/*/*.c))
+HEADERS = csrc/rmaext.h $(filter-out csrc/python/%,$(wildcard csrc/*/*.h))
+HOT = $(wildcard csrc/python/*.[ch])
 C_TESTS = $(wildcard tests/c/*.c)
 DEMAND = $(wildcard tests/provider/*.c)
 SELF_TEST = $(wildcard tests/provider/selftest/*.c)
@@ -218,7 +219,8 @@ check-c: $(VENV)/.tests
 	$(VENV)/bin/clang-format --dry-run --Werror $(C_FORMATTED)
 	$(MAKE) asan
 
-# Each file of tests/c is a program, linked with all of csrc.
+# Each file of tests/c is a program, linked with all of csrc but python. Objects keep
+# their room in their path.
 $(SOURCES:csrc/%.c=build/asan/obj/%.o): build/asan/obj/%.o: csrc/%.c $(HEADERS) | $(VENV)/.runs
 	@mkdir -p $(@D)
 	$(CC) $(C_FLAGS) $(ASAN_FLAGS) -g -O1 -c $< -o $@
@@ -236,12 +238,12 @@ $(C_TESTS:tests/c/%.c=build/tsan/%): build/tsan/%: tests/c/%.c $(SOURCES:csrc/%.
 # A libfabric provider for tests only: tests/provider/demand.h says what it does.
 provider: build/provider/demand-fi.so build/provider/selftest
 
-build/provider/demand-fi.so: $(DEMAND) tests/provider/demand.h csrc/compat.h | $(VENV)/.runs
+build/provider/demand-fi.so: $(DEMAND) tests/provider/demand.h csrc/net/quirks.h | $(VENV)/.runs
 	@mkdir -p $(@D)
 	$(CC) $(C_FLAGS) -g -O2 -shared -fPIC $(DEMAND) -o $@.new -pthread -ldl
 	mv $@.new $@ # others may have it mapped
 
-build/provider/selftest: $(SELF_TEST) tests/provider/selftest/selftest.h csrc/compat.h | $(VENV)/.runs
+build/provider/selftest: $(SELF_TEST) tests/provider/selftest/selftest.h csrc/net/quirks.h | $(VENV)/.runs
 	@mkdir -p $(@D)
 	$(CC) $(C_FLAGS) -g -O1 $(SELF_TEST) -o $@ -pthread -ldl
 

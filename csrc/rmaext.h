@@ -528,8 +528,9 @@ int rmaext_near_map(rmaext_near *near, const struct rmaext_block *block,
 
 /*
  * MPI, which whoever waits moves meanwhile, where the thread may call it: see
- * mpi.c. begin once; then use a communicator of two ranks or more, as long as
- * it is there: 0 ends that, and returns when no thread is in a call on it.
+ * mpi_progress.c. begin once; then use a communicator of two ranks or more, as
+ * long as it is there: 0 ends that, and returns when no thread is in a call on
+ * it.
  */
 void rmaext_mpi_begin(const struct rmaext_mpi *mpi);
 void rmaext_mpi_use(uint64_t comm);
@@ -625,7 +626,7 @@ int rmaext_memory_key(rmaext_memory *memory, void *buf, size_t *len);
 uint64_t rmaext_memory_base(const rmaext_memory *memory);
 int rmaext_memory_close(rmaext_memory **memory);
 
-/* of the control block of a window over so many ranks; see control.h */
+/* of the control block of a window over so many ranks; see control_block.h */
 uint64_t rmaext_block_bytes(int64_t count);
 void rmaext_block_places(int64_t count, struct rmaext_places *places_p);
 

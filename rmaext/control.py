@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Control blocks: what each window keeps on each rank besides its memory (csrc/control.h).
+"""Control blocks: what each window keeps on each rank besides its memory.
 
-Locks, epochs, notifications and the guard of updates live there. The blocks of
-a communicator's windows are cut from slabs, so that a window costs no
-registration of its own for them; a slab is exchanged when all are taken.
+Locks, epochs, notifications and the guard of updates live there, see
+csrc/win/control_block.h. The blocks of a communicator's windows are cut from
+slabs, so that a window costs no registration of its own for them; a slab is
+exchanged when all are taken.
 """
 
 from __future__ import annotations

@@ -257,7 +257,7 @@ class IndexOperations(ManyOperations):
     """win[rank, key], to read and to assign, and win.at(rank).
 
     Short transfers by memory, of a key without arrays, are carried out by
-    _hot_index.c; what it leaves comes here.
+    csrc/python/index.c; what it leaves comes here.
     """
 
     __iter__ = None  # else Python would take window[0], window[1], ... for its elements

@@ -150,7 +150,7 @@ def error_record(payload: bytes) -> dict[str, Any]:
 
 
 # size, base, address, block, access, lengths of shape, dtype and key, parts, fresh;
-# csrc/record.c reads them, too
+# csrc/win/window_record.c reads them, too
 _HEAD = struct.Struct("<QQQqQQQBBHHIB")
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The lock of one target: a ticket lock for readers and writers in its control block.
 
-See csrc/lock.c, which serves where the block is mapped here. Here are the same
+See csrc/shm/ticket_lock.c, which serves where the block is mapped here. Here are the same
 steps as messages, and what a waiter does when the queue does not move.
 """
 

@@ -104,7 +104,7 @@ def behind(method: _Method) -> _Method:
 class ManyOperations:
     """The vectorised operations of `Window`.
 
-    put_many, get_many and the updates are those of _hot_many.c, which come here with
+    put_many, get_many and the updates are those of csrc/python/many.c, which come here with
     all that is not plain: what needs a conversion or another route, or an error.
     """
 

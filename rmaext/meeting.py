@@ -6,7 +6,7 @@ Where these differ, the call fails on all ranks, which then tell one another wha
 called; nothing else has happened, and they may go on. A rank that gives a call up tells
 the others, whose calls fail from then on: nobody could know any more who is where.
 
-The ranks of one node meet in shared memory (csrc/team.c), others by MPI's collectives.
+The ranks of one node meet in shared memory (csrc/shm/node_barrier.c), others by MPI's collectives.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What C needs in order to move MPI while a thread waits (csrc/mpi.c).
+"""What C needs in order to move MPI while a thread waits (csrc/base/mpi_progress.c).
 
 MPI's functions are handed over as addresses, taken from the library that mpi4py uses.
 """

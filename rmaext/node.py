@@ -52,7 +52,7 @@ def _block(block: Any) -> Block:
 
 
 class Arena:
-    """This process's memory that its neighbours can map (csrc/arena.c)."""
+    """This process's memory that its neighbours can map (csrc/shm/arena.c)."""
 
     _own: ClassVar[Arena | None] = None
     _lock: ClassVar[Any] = _locks.lock()
@@ -216,7 +216,7 @@ def allow_copies() -> None:
 
 
 class Process:
-    """Another process, proven to share this node (csrc/near.c)."""
+    """Another process, proven to share this node (csrc/shm/neighbour.c)."""
 
     _known: ClassVar[dict[bytes, Process]] = {}
 
@@ -246,7 +246,7 @@ class Process:
 
 
 class Team:
-    """The ranks of a communicator that all share a node (csrc/team.c)."""
+    """The ranks of a communicator that all share a node (csrc/shm/node_barrier.c)."""
 
     # Own boards, until all ranks have closed theirs: a rank that is still waking
     # up in one would else change whatever comes to lie there.

@@ -38,7 +38,7 @@ class Notifications(Waits):
 
     Each rank has 256 counters in each window. Origins count them up, each time
     after their data; the rank itself takes off what it has waited for.
-    put_notify, wait_notify and test_notify are those of _hot_notify.c, which come
+    put_notify, wait_notify and test_notify are those of csrc/python/notify.c, which come
     here with all that is not plain or not there yet.
     """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What all ranks have told of their parts of a window: columns, short where all are alike.
 
-A window may have a million ranks. What is kept of each is in C (csrc/window.h), and
+A window may have a million ranks. What is kept of each is in C (csrc/win/window.h), and
 nothing where all have the same; the sequences here read it from there.
 """
 

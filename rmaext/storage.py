@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Windows over mapped files, and what is put there on its way to the file (csrc/storage.c)."""
+"""Windows over mapped files, and how puts get to the file (csrc/shm/write_back.c)."""
 
 from __future__ import annotations
 

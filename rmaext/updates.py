@@ -31,7 +31,7 @@ class UpdateOperations:
     """The atomic operations of `Window`.
 
     accumulate, get_accumulate, fetch_op, fetch_add and compare_and_swap are those of
-    _hot_update.c and _hot_window.c, which come here with all that is not plain: what
+    csrc/python/update.c and csrc/python/window.c, which come here with all that is not plain: what
     needs a conversion or another route, or an error.
     """
 

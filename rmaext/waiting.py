@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Waiting until words of memory have certain values (csrc/bell.c)."""
+"""Waiting until words of memory have certain values (csrc/shm/doorbell.c)."""
 
 from __future__ import annotations
 

@@ -328,7 +328,7 @@ class Window(
         return f"<rmaext.Window {self._name} ({state})>"
 
     # -- operations ----------------------------------------------------------------
-    # put, get and flush are those of _hot_window.c, which come
+    # put, get and flush are those of csrc/python/window.c, which come
     # here with all that is not plain: what needs a conversion, or an error.
 
     @behind

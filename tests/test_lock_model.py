@@ -2,7 +2,7 @@
 """Every order of the steps of the lock, with ranks that die and that give up.
 
 The steps are those of rmaext/lock.py, each message taken apart into single
-updates, as csrc/lock.c does them.
+updates, as csrc/shm/ticket_lock.c does them.
 """
 
 from __future__ import annotations

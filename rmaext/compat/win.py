@@ -308,7 +308,7 @@ class Win(_hot.Win):
         return int(self._attributes.fixed[MPI.WIN_MODEL])
 
     # -- operations ------------------------------------------------------------------
-    # Put, Get and so on are those of _hot_win.c, which come here with all that is not plain.
+    # Put, Get and so on are those of csrc/python/win.c, which come here with all that is not plain.
 
     @translated
     def _Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
@@ -330,7 +330,7 @@ class Win(_hot.Win):
         self._reach_self(target_rank)
 
     def _reach_self(self, rank: int) -> None:
-        """Flush to the own rank, where that is reached by network; see _hot_win.c."""
+        """Flush to the own rank, where that is reached by network; see csrc/python/win.c."""
         if rank == self._attributes.rank and rank not in self._near:
             self._window.flush(rank)
 

@@ -2,7 +2,7 @@
 /* The arena: what is free and what is not, pieces at an address, pages. */
 #define _GNU_SOURCE
 #include "check.h"
-#include "arena.h"
+#include "shm/arena.h"
 
 #include <sys/mman.h>
 #include <sys/random.h>

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Waiting for words of memory: comparisons, wake-ups, none of them lost. */
 #include "check.h"
-#include "control.h"
+#include "win/control_block.h"
 
 #include <math.h>
 #include <pthread.h>
 #include <sys/syscall.h>
 
-#include "internal.h"
+#include "am/am.h"
 
 enum { ROUNDS = 20000, WORDS = 4, ADDS = 3000, MEMORY = 64 };
 

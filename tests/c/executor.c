@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Many operations in a call, and the messages that carry them. */
 #include "check.h"
-#include "internal.h"
+#include "am/am.h"
 
 #include <arpa/inet.h>
 #include <sys/syscall.h>

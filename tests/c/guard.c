@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The guard of updates: singles and bulk updates together, and the dead. */
 #include "check.h"
-#include "cpu.h"
-#include "guard.h"
+#include "dtype/element.h"
+#include "exec/guard.h"
 
 #include <pthread.h>
 #include <sys/mman.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The lock of a target whose control block is mapped: csrc/lock.c. */
+/* The lock of a target whose control block is mapped:
+ * csrc/shm/ticket_lock.c. */
 #include "check.h"
 
 #include <pthread.h>

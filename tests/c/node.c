@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Same node: the arena, neighbours that are what they claim or not, teams. */
 #include "check.h"
-#include "internal.h"
+#include "am/am.h"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Libraries, candidates, and fabrics that open, do not open, and close. */
 #include "check.h"
-#include "internal.h"
+#include "am/am.h"
 
 static void bad_library(void)
 {

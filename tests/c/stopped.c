@@ -5,8 +5,8 @@
  * and that waits, in order, and is not lost.
  */
 #include "check.h"
-#include "cpu.h"
-#include "internal.h"
+#include "dtype/element.h"
+#include "am/am.h"
 
 #include <sched.h>
 

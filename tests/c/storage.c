@@ -3,7 +3,7 @@
  * own. */
 #define _GNU_SOURCE
 #include "check.h"
-#include "internal.h"
+#include "am/am.h"
 
 #include <errno.h>
 #include <sys/mman.h>

@@ -8,7 +8,7 @@
  * whose checksum keeps all else from being reached; copies of one record, with
  * a byte changed, since ranks that differ in the wrong place are refused.
  */
-#include "near.h"
+#include "shm/neighbour.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

@@ -9,7 +9,7 @@
  * The first bytes say what a stranger cannot guess, and somebody may have
  * nonetheless: tokens, the secret of the door, the id of a request.
  */
-#include "executor.h"
+#include "am/am.h"
 
 #include <sanitizer/asan_interface.h>
 

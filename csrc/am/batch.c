@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The origin of messages: requests are packed, sent, answered or given up. */
+#include "exec/vector.h"
+
+#include <stdio.h>
+
+#define RMX_UNANSWERED 64u /* requests of one batch */
+/* bytes of places and values in a message */
+#define RMX_ROOM (RMX_MESSAGE - sizeof(struct rmx_request))
+
+/* What a request is about. */
+struct ask {
+	struct rmaext_batch *batch;
+	struct rmx_lane *lane;
+	struct rmaext_peer *peer;
+	uint64_t part;
+	uint32_t first;
+	uint16_t count, unit;
+};
+
+/*
+ * After what was in line when the lane began, and not beside the parts of a
+ * long operation.
+ */
+static struct rmx_box *request_new(struct rmaext_fabric *f,
+				   const struct ask *like)
+{
+	struct rmx_executor *ex = &f->executor;
+	struct rmaext_peer *peer = like->peer;
+	struct rmx_box *box = NULL;
+
+	pthread_mutex_lock(&ex->lock);
+	if (!like->lane->ticket)
+		like->lane->ticket = 1 + peer->came;
+	if (peer->went + 1 >= like->lane->ticket && !peer->bulks &&
+	    peer->requests < ex->credits)
+		box = rmx_message_new(f, peer, like->batch->window);
+	peer->denied = !box;
+	if (box) {
+		box->batch = like->batch;
+		box->lane = like->lane;
+		box->part = like->part;
+		box->first = like->first;
+		box->count = like->count;
+		box->unit = like->unit;
+		if (like->batch->results)
+			box->results = (uint32_t)like->count * like->unit;
+	}
+	pthread_mutex_unlock(&ex->lock);
+	return box;
+}
+
+static int request_send(struct rmaext_fabric *f, struct rmx_box *box,
+			size_t len)
+{
+	struct rmx_executor *ex = &f->executor;
+	struct rmaext_peer *peer = box->peer;
+	int ret = rmx_message_send(f, box, &(struct iovec){box->data, len}, 1,
+				   NULL);
+
+	if (!ret)
+		return 0;
+	pthread_mutex_lock(&ex->lock);
+	box->batch = NULL;
+	rmx_message_drop(ex, box);
+	rmx_message_pump(f, peer); /* for whoever saw the credit taken */
+	pthread_mutex_unlock(&ex->lock);
+	return ret;
+}
+
+/*
+ * The batch ends early. Answers find another generation. What the provider
+ * still sends stays until it has done so; the rest returns its credit, as an
+ * answer that was lost with its connection would keep it for ever.
+ */
+void rmx_batch_give_up(struct rmaext_batch *batch)
+{
+	struct rmx_executor *ex = &batch->fabric->executor;
+
+	pthread_mutex_lock(&ex->lock);
+	for (size_t k = 0; k < batch->lane_count; k++) {
+		struct rmx_lane *lane = &batch->lanes[k];
+		struct rmaext_peer *peer = lane->target->member->peer;
+		struct rmx_box *box = lane->messages ? peer->boxes : NULL;
+
+		for (struct rmx_box *next; box; box = next) {
+			next = box->next;
+			if (box->batch != batch)
+				continue;
+			box->batch = NULL;
+			rmx_message_free(ex, box);
+		}
+		if (lane->messages)
+			rmx_message_pump(batch->fabric, peer);
+	}
+	pthread_mutex_unlock(&ex->lock);
+}
+
+/* An answer, or none to come; the executor's lock is held. */
+static void batch_end(struct rmx_box *box)
+{
+	struct rmaext_batch *b = box->batch;
+
+	box->batch = NULL;
+	atomic_fetch_sub(&box->lane->unanswered, 1);
+	atomic_fetch_add(&b->answers, 1);
+	atomic_fetch_sub(&b->unanswered, 1);
+}
+
+/* The first counts; the executor's lock is held. */
+static void set_error(struct rmaext_batch *b, int64_t rank,
+		      const struct rmaext_error *record)
+{
+	if (atomic_load(&b->error))
+		return;
+	b->failure = *record;
+	b->failure.rank = rank;
+	atomic_store(&b->error, record->code);
+}
+
+void rmx_batch_fail(struct rmx_box *box, const struct rmaext_error *record)
+{
+	set_error(box->batch, box->lane->rank, record);
+	batch_end(box);
+}
+
+static void refuse(struct rmx_box *box, int status)
+{
+	struct rmaext_error record = {
+		.code = status < 0 && status > -4096 ? status : -FI_EIO,
+	};
+
+	snprintf(record.call, sizeof(record.call), "%s",
+		 rmx_batch_name(box->batch));
+	snprintf(record.detail, sizeof(record.detail), "%s",
+		 status == -FI_ESHUTDOWN ? rmx_closed_there(box->batch->window)
+					 : "the target refuses it");
+	rmx_batch_fail(box, &record);
+}
+
+bool rmx_batch_answer(struct rmx_box *box, const struct rmx_reply *reply,
+		      const char *values, size_t len)
+{
+	struct rmaext_batch *b = box->batch;
+
+	if (!rmx_same_token(reply->token, b->window->token))
+		return false;
+	if (reply->status || len != box->results) {
+		refuse(box, reply->status);
+		return true;
+	}
+	for (uint32_t k = 0; len && k < box->count; k++) {
+		const uint64_t i = b->start + b->order[box->first + k];
+
+		memcpy(rmx_result_at(b, i) + box->part,
+		       values + (size_t)k * box->unit, box->unit);
+	}
+	batch_end(box);
+	return true;
+}
+
+/* What tells where the elements are. */
+static size_t pack_places(const struct rmaext_batch *b,
+			  const struct rmx_box *box, size_t loops,
+			  uint64_t *offsets)
+{
+	const uint32_t *order = b->order + box->first;
+	const uint64_t first = b->window->first;
+
+	if (loops) { /* one lane: the elements are in their order */
+		rmx_loops_pack(b->strides, first, b->start + *order, offsets);
+		return loops;
+	}
+	for (uint32_t k = 0; k < box->count; k++)
+		offsets[k] = first +
+			     rmx_offset_at(b, b->start + order[k]) * b->scale +
+			     box->part;
+	return box->count * sizeof(*offsets);
+}
+
+/* Bytes of loops, where the elements are sent as such: one has to fit. */
+static size_t loops_of(const struct rmaext_batch *b, size_t unit)
+{
+	const size_t bytes = b->strides ? rmx_loops_bytes(b->strides) : 0;
+
+	return unit == b->unit && unit <= RMX_ROOM - bytes ? bytes : 0;
+}
+
+/* Places, and values; returns the length of the message. */
+static size_t pack(const struct rmaext_batch *b, struct rmx_box *box)
+{
+	struct rmx_request *q = (struct rmx_request *)box->data;
+	const size_t loops = loops_of(b, box->unit);
+	char *values = (char *)(q + 1);
+
+	q->form = loops ? RMX_LOOPS : RMX_ELEMENTS;
+	q->kind = (uint8_t)b->kind;
+	q->type = (uint8_t)b->type;
+	q->op = (uint8_t)b->op;
+	q->fetch = b->kind == RMAEXT_UPDATE && b->results;
+	q->count = box->count;
+	q->unit = box->unit;
+	values += pack_places(b, box, loops, (uint64_t *)(q + 1));
+	if (b->kind == RMAEXT_GET)
+		return (size_t)(values - box->data);
+	if (loops) {
+		const uint64_t i = b->start + b->order[box->first];
+
+		memcpy(values, rmx_value_at(b, i), box->count * b->unit);
+		return (size_t)(values - box->data) + box->count * b->unit;
+	}
+	for (uint32_t k = 0; k < box->count; k++) {
+		const uint64_t i = b->start + b->order[box->first + k];
+
+		memcpy(values, rmx_value_at(b, i) + box->part, box->unit);
+		values += box->unit;
+	}
+	return (size_t)(values - box->data);
+}
+
+/*
+ * Sends the next of a lane. An element too long for a message goes in parts.
+ * -FI_ENOSPC: an answer must come first; -FI_EAGAIN: the provider's progress.
+ */
+static int ask_next(struct rmaext_batch *b, struct rmx_lane *lane)
+{
+	struct rmaext_fabric *f = b->fabric;
+	const uint32_t left = lane->end - lane->next;
+	size_t unit = b->unit - lane->part, most = 1;
+	struct ask like = {
+		.batch = b,
+		.lane = lane,
+		.peer = lane->target->member->peer,
+		.part = lane->part,
+		.first = lane->next,
+	};
+	struct rmx_box *box;
+	int ret;
+
+	if (unit > RMX_ROOM - sizeof(uint64_t))
+		unit = RMX_ROOM - sizeof(uint64_t);
+	if (loops_of(b, unit))
+		most = (RMX_ROOM - loops_of(b, unit)) / unit;
+	else if (unit == b->unit)
+		most = RMX_ROOM / (sizeof(uint64_t) + unit);
+	like.unit = (uint16_t)unit;
+	like.count = (uint16_t)(left < most ? left : most);
+	if (atomic_load(&b->unanswered) >= RMX_UNANSWERED)
+		return -FI_ENOSPC;
+	box = request_new(f, &like);
+	if (!box)
+		return -FI_ENOSPC;
+	/* counted before it is sent: the answer may come at once */
+	atomic_fetch_add(&lane->unanswered, 1);
+	atomic_fetch_add(&b->unanswered, 1);
+	ret = request_send(f, box, pack(b, box));
+	if (ret) {
+		atomic_fetch_sub(&lane->unanswered, 1);
+		atomic_fetch_sub(&b->unanswered, 1);
+		return ret;
+	}
+	lane->part += unit;
+	if (lane->part == b->unit) {
+		lane->part = 0;
+		lane->next += like.count;
+	}
+	return 0;
+}
+
+static void post_failed(struct rmaext_batch *b, int64_t rank, int code)
+{
+	struct rmaext_error record;
+
+	rmx_fail(code, rank, "post", "%s", b->fabric->lib->strerror(-code));
+	rmaext_error_last(&record);
+	pthread_mutex_lock(&b->fabric->executor.lock);
+	set_error(b, rank, &record);
+	pthread_mutex_unlock(&b->fabric->executor.lock);
+}
+
+/* A message to each lane in turn, until none takes any. */
+enum rmx_step rmx_batch_step(void *arg)
+{
+	struct rmaext_batch *b = arg;
+	bool retry = false, open = false;
+	size_t idle = 0;
+
+	while (idle < b->lane_count && !atomic_load(&b->error)) {
+		struct rmx_lane *lane = &b->lanes[b->turn];
+		int ret;
+
+		idle++;
+		b->turn = (b->turn + 1) % b->lane_count;
+		if (!lane->messages || lane->next == lane->end)
+			continue;
+		open = true;
+		ret = ask_next(b, lane);
+		if (!ret)
+			idle = 0;
+		else if (ret == -FI_EAGAIN)
+			retry = true;
+		else if (ret != -FI_ENOSPC)
+			post_failed(b, lane->rank, ret);
+	}
+	if (atomic_load(&b->error))
+		return RMX_DONE;
+	if (retry)
+		return RMX_RETRY;
+	return open || atomic_load(&b->unanswered) ? RMX_SLEEP : RMX_DONE;
+}
+
+/* What RMAEXT_PENDING of rmx_wait means by now. */
+int rmx_batch_overdue(struct rmaext_batch *b)
+{
+	const unsigned int answers = atomic_load(&b->answers);
+	const bool moved = answers != b->seen;
+	int ret = RMAEXT_PENDING;
+
+	b->seen = answers;
+	for (size_t k = 0; k < b->lane_count && ret == RMAEXT_PENDING; k++) {
+		struct rmx_lane *lane = &b->lanes[k];
+
+		if (lane->messages &&
+		    (lane->next < lane->end || atomic_load(&lane->unanswered)))
+			ret = rmx_deadline(lane->target->member->peer,
+					   lane->rank, rmx_batch_name(b),
+					   b->window->timeout, &b->deadline,
+					   moved);
+	}
+	return ret;
+}

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The target of a message. Anybody who reaches the port may send one, so it is
+ * believed only if it has the secret token of a window, and even then
+ * everything in it is checked before memory is touched.
+ */
+#include "exec/update.h"
+
+#include <errno.h>
+#include <string.h>
+
+_Static_assert(sizeof(struct rmx_request) % RMX_ALIGN == 0 &&
+		       sizeof(struct rmx_range) % RMX_ALIGN == 0 &&
+		       sizeof(struct rmx_reply) % RMX_ALIGN == 0 &&
+		       sizeof(struct rmx_reply) <= sizeof(struct rmx_request),
+	       "a reply's header fits before the values of a request");
+
+bool rmx_same_token(const uint8_t *a, const uint8_t *b)
+{
+	uint64_t x[2], y[2];
+
+	memcpy(x, a, sizeof(x));
+	memcpy(y, b, sizeof(y));
+	/* in constant time; a window without a token is nobody's target */
+	return !((x[0] ^ y[0]) | (x[1] ^ y[1])) && (x[0] | x[1]);
+}
+
+void rmx_serve_no_more(struct rmaext_fabric *f, const struct rmaext_window *w)
+{
+	struct rmx_executor *ex = &f->executor;
+
+	if (ex->recent == w)
+		ex->recent = NULL;
+	if (w->visits)
+		return;
+	memcpy(ex->closed[ex->closed_next++ % RMX_CLOSED], w->token,
+	       sizeof(w->token));
+}
+
+/* Is it a target of that name? A guest's, of this process maybe, is none. */
+static bool is_named(const struct rmaext_window *w, const uint8_t *token)
+{
+	return !w->visits && rmx_same_token(w->token, token);
+}
+
+/*
+ * Enter the window of that name. -FI_ESHUTDOWN: it is closed; -FI_ENOENT: there
+ * never was one, or long ago.
+ */
+static int enter(struct rmaext_fabric *f, const uint8_t *token,
+		 struct rmaext_window **window_p)
+{
+	struct rmx_executor *ex = &f->executor;
+	struct rmaext_window *w;
+	int ret = -FI_ENOENT;
+
+	pthread_mutex_lock(&f->lock);
+	w = ex->recent;
+	if (!w || !is_named(w, token)) {
+		w = f->windows;
+		while (w && !is_named(w, token))
+			w = w->next;
+	}
+	if (w) {
+		ex->recent = *window_p = w;
+		ret = rmx_gate_try(&w->served) ? 0 : -FI_ESHUTDOWN;
+	}
+	for (int i = 0; ret == -FI_ENOENT && i < RMX_CLOSED; i++)
+		if (rmx_same_token(ex->closed[i], token))
+			ret = -FI_ESHUTDOWN;
+	pthread_mutex_unlock(&f->lock);
+	return ret;
+}
+
+/* The sender, by its own word: it gets nothing but an error. */
+static struct rmaext_peer *sender(struct rmaext_fabric *f, uint64_t name)
+{
+	struct rmaext_peer *p;
+
+	pthread_mutex_lock(&f->lock);
+	for (p = f->peers; p && p->name != name;)
+		p = p->next;
+	pthread_mutex_unlock(&f->lock);
+	return p;
+}
+
+/* Where elements are. */
+struct places {
+	const uint64_t *offsets; /* NULL: the loops say it */
+	struct rmx_strides loops;
+	uint64_t start;
+	size_t bytes;
+};
+
+static bool places_read(struct places *p, const struct rmx_request *q,
+			const void *data, size_t len)
+{
+	if (q->form == RMX_LOOPS) {
+		p->offsets = NULL;
+		if (!rmx_loops_unpack(&p->loops, data, len, &p->start))
+			return false;
+		p->bytes = rmx_loops_bytes(&p->loops);
+		return true;
+	}
+	p->offsets = data;
+	p->bytes = q->count * sizeof(*p->offsets);
+	return q->count <= RMX_MESSAGE / sizeof(*p->offsets);
+}
+
+static inline uint64_t place(const struct places *p, uint32_t i)
+{
+	return p->offsets ? p->offsets[i]
+			  : p->loops.first +
+				    rmx_strides_at(&p->loops, p->start + i);
+}
+
+/* Are the elements whole, and may it do that? `q` is a copy. */
+static int check(const struct rmaext_window *w, const struct rmx_request *q,
+		 size_t len, const void *data, struct places *places)
+{
+	const struct rmx_target *t = rmx_target_of(w, w->self);
+	const bool update = q->kind == RMAEXT_UPDATE;
+	const int access = rmx_cells_access(q->kind, q->op, q->fetch);
+	uint64_t low = 0, high = 0;
+	size_t values;
+
+	if (!rmx_cells_valid(q->kind, q->op, q->type, q->unit) ||
+	    (!update && (q->op || q->fetch)) || !q->count ||
+	    q->count > RMX_MESSAGE || q->unit > RMX_MESSAGE ||
+	    !places_read(places, q, data, len - sizeof(*q)))
+		return -FI_EINVAL;
+	values = q->count * q->unit + places->bytes + sizeof(*q);
+	if (values > RMX_MESSAGE ||
+	    len != (q->kind == RMAEXT_GET ? values - q->count * q->unit
+					  : values))
+		return -FI_EINVAL;
+	if ((!w->own && !w->attached) || (t->access & access) != access)
+		return -FI_EACCES;
+	for (uint32_t i = 0; i < q->count; i++) {
+		const uint64_t at = place(places, i);
+
+		low |= at;
+		high = at > high ? at : high;
+		if (w->attached && !rmx_has(w, at, q->unit))
+			return -ERANGE;
+	}
+	if (!rmx_has(w, high, q->unit))
+		return -ERANGE;
+	if (update && rmx_wide(q->type) && !rmx_block_of(w, w->self))
+		return -FI_EOPNOTSUPP; /* nothing guards it */
+	if (update &&
+	    (((uintptr_t)w->own | low) & (rmx_type_of(q->type).align - 1u)))
+		return -FI_EFAULT;
+	return 0;
+}
+
+/* The results of a get or an update lie where its values lay. */
+static int apply(struct rmaext_window *w, const struct rmx_request *q,
+		 const struct places *places, char *values, uint32_t *done,
+		 int64_t ns)
+{
+	void *cells[RMX_CELLS];
+	int ret = 0;
+
+	for (uint32_t i = *done; !ret && i < q->count; i = *done) {
+		const uint32_t left = q->count - i;
+		const uint32_t n = left < RMX_CELLS ? left : RMX_CELLS;
+		char *at = values + i * q->unit;
+
+		for (uint32_t k = 0; k < n; k++) {
+			cells[k] = rmx_own(w, place(places, i + k));
+			__builtin_prefetch(cells[k], 1);
+		}
+		if (q->kind == RMAEXT_UPDATE)
+			ret = rmx_update_cells(w, w->self, q->op, q->type,
+					       cells, n, at, q->unit,
+					       q->fetch ? at : NULL, ns);
+		else
+			rmx_cells_move(q->kind, q->unit, cells, n, at, q->unit,
+				       at);
+		*done += ret ? 0 : n;
+	}
+	return ret;
+}
+
+/* The status of a request, and where its results are. */
+static int elements(struct rmaext_window *w, const struct rmx_request *q,
+		    struct rmx_landing *landing, int64_t ns)
+{
+	char *values = landing->data + sizeof(*q);
+	struct places places;
+	int ret = check(w, q, landing->len, values, &places);
+
+	if (ret)
+		return ret;
+	values += places.bytes;
+	ret = apply(w, q, &places, values, &landing->done.parts, ns);
+	atomic_thread_fence(memory_order_seq_cst);
+	if (!ret && (q->fetch || q->kind == RMAEXT_GET)) {
+		landing->reply = (size_t)(values - landing->data);
+		landing->reply_len = q->count * q->unit;
+	}
+	return ret;
+}
+
+static int ranges(struct rmaext_window *w, struct rmx_landing *landing,
+		  int64_t ns)
+{
+	size_t results;
+	int ret = rmx_ranges_check(w, landing->data, landing->len, &results);
+
+	if (ret)
+		return ret;
+	/* behind all, with room for the reply's header between */
+	landing->reply =
+		(landing->len + sizeof(struct rmx_reply) + 63) & ~(size_t)63;
+	landing->reply_len = results;
+	return rmx_ranges_apply(w, landing->data,
+				landing->data + landing->reply, &landing->done,
+				ns);
+}
+
+static int carry_out(struct rmaext_window *w, const struct rmx_request *q,
+		     struct rmx_landing *landing, int64_t ns)
+{
+	int ret = -FI_EINVAL;
+
+	if (ns < 0)
+		return -FI_ETIMEDOUT;
+	rmx_attached_lock(w->attached);
+	if (q->form == RMX_ELEMENTS || q->form == RMX_LOOPS)
+		ret = elements(w, q, landing, ns);
+	else if (q->form == RMX_RANGES)
+		ret = ranges(w, landing, ns);
+	rmx_attached_unlock(w->attached);
+	return ret;
+}
+
+/*
+ * Carry a request out and make its reply. A window is created on one rank
+ * earlier than on another: the request may have to wait for it; and for the
+ * guard of updates, for `ns` here. ns < 0: it has waited too long for that.
+ */
+enum rmx_served rmx_serve(struct rmaext_fabric *f, struct rmx_landing *landing,
+			  bool may_wait, int64_t ns)
+{
+	struct rmx_reply reply = {.magic = RMX_REPLY};
+	struct rmaext_window *w;
+	struct rmx_request q;
+	bool late;
+
+	if (landing->len < sizeof(q))
+		return RMX_NOTHING;
+	memcpy(&q, landing->data, sizeof(q));
+	reply.id = q.id;
+	memcpy(reply.token, q.token, sizeof(reply.token));
+	landing->reply = sizeof(q);
+	landing->reply_len = 0;
+	reply.status = enter(f, q.token, &w);
+	if (!reply.status) {
+		landing->peer = w->invites ? sender(f, q.name)
+				: q.rank < w->count
+					? w->members->of[q.rank].peer
+					: NULL;
+		if (landing->peer)
+			reply.status = carry_out(w, &q, landing, ns);
+		late = reply.status == RMAEXT_PENDING &&
+		       rmx_now() - landing->since > w->timeout;
+		rmx_gate_leave(&w->served);
+		if (reply.status == RMAEXT_PENDING && !late)
+			return RMX_NO_GUARD;
+		if (late)
+			reply.status = -FI_ETIMEDOUT;
+	} else {
+		landing->peer = sender(f, q.name);
+		if (reply.status == -FI_ENOENT && landing->peer && may_wait &&
+		    !q.visits)
+			return RMX_NO_WINDOW;
+		reply.status = -FI_ESHUTDOWN;
+	}
+	if (!landing->peer)
+		return RMX_NOTHING;
+	if (reply.status)
+		landing->reply_len = 0;
+	landing->reply -= sizeof(reply);
+	landing->reply_len += sizeof(reply);
+	memcpy(landing->data + landing->reply, &reply, sizeof(reply));
+	return RMX_ANSWER;
+}

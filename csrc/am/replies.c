@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What becomes of messages, and of the operations in them: they are sent,
+ * answered, or fail; their owner gives them up, nobody waits for them any more,
+ * or the endpoint closes. Here are operations; batches see to themselves in
+ * batch.c.
+ *
+ * The lock is the executor's.
+ */
+#include "am/am.h"
+
+#include <stdio.h>
+
+/* -- answers */
+
+static const char *call_of(const struct rmaext_op *op)
+{
+	return op->kind == RMX_UPDATE ? "update" : "put";
+}
+
+static void ops_end(struct rmx_box *box, const struct rmaext_error *failure)
+{
+	struct rmaext_op *op = box->op, *next;
+
+	if (box->loaned && !box->sent) { /* the provider still has them */
+		if (failure)
+			rmx_op_failed(op, failure);
+		box->ended = true;
+		return;
+	}
+	box->op = NULL;
+	for (; op; op = next) {
+		/* a bulk operation may be in the line, with other links */
+		next = box->bulk ? NULL : op->next;
+		op->flying--;
+		if (failure)
+			rmx_op_failed(op, failure);
+		if (atomic_load(&op->error))
+			rmx_op_unqueue(op); /* the rest of it */
+		rmx_op_settle(op);
+	}
+}
+
+static void refused(struct rmx_box *box, int status)
+{
+	struct rmaext_error record = {
+		.code = status < 0 && status > -4096 ? status : -FI_EIO,
+	};
+
+	snprintf(record.call, sizeof(record.call), "%s", call_of(box->op));
+	snprintf(record.detail, sizeof(record.detail), "%s",
+		 status == -FI_ESHUTDOWN ? rmx_closed_there(box->op->window)
+					 : "the target refuses it");
+	ops_end(box, &record);
+}
+
+static bool ops_answer(struct rmx_box *box, const struct rmx_reply *reply,
+		       const char *values, size_t len)
+{
+	const uint8_t *token = box->op->window->token;
+
+	if (!rmx_same_token(reply->token, token))
+		return false;
+	if (reply->status || len != box->results) {
+		refused(box, reply->status);
+		return true;
+	}
+	for (struct rmaext_op *op = box->op; op && len; op = op->next) {
+		if (box->bulk) {
+			memcpy(op->local + box->part, values, len);
+			break;
+		}
+		if (rmx_op_fetches(op))
+			memcpy(op->local, values + op->results_at, op->len);
+	}
+	ops_end(box, NULL);
+	return true;
+}
+
+void rmx_message_sent(struct rmaext_fabric *f, struct rmx_box *box,
+		      const struct rmaext_error *failure)
+{
+	struct rmx_executor *ex = &f->executor;
+	struct rmaext_peer *peer;
+
+	pthread_mutex_lock(&ex->lock);
+	peer = box->peer;
+	box->sent = true;
+	if (failure && (box->batch || box->op))
+		atomic_fetch_add(&f->failed, 1);
+	if (failure && box->batch)
+		rmx_batch_fail(box, failure);
+	if (box->op && (failure || box->ended))
+		ops_end(box, box->ended ? NULL : failure);
+	if (!box->batch && !box->op) { /* answered, given up or failed */
+		rmx_message_free(ex, box);
+		if (peer)
+			rmx_message_pump(f, peer);
+	}
+	pthread_mutex_unlock(&ex->lock);
+}
+
+/*
+ * The line goes on. A batch that was denied a credit of late has the next one,
+ * if another answer is to come that sees to the line.
+ */
+static void after_answer(struct rmaext_fabric *f, struct rmaext_peer *peer)
+{
+	const bool pass = peer->denied && peer->requests && !peer->bulks;
+
+	peer->denied = false;
+	if (!pass)
+		rmx_message_pump(f, peer);
+}
+
+void rmx_message_answered(struct rmaext_fabric *f, const char *data, size_t len)
+{
+	struct rmx_executor *ex = &f->executor;
+	struct rmaext_peer *peer;
+	struct rmx_reply reply;
+	struct rmx_box *box;
+	bool ours;
+
+	if (len < sizeof(reply))
+		return;
+	memcpy(&reply, data, sizeof(reply));
+	data += sizeof(reply);
+	len -= sizeof(reply);
+	if ((uint32_t)reply.id >= RMX_BOXES)
+		return;
+	box = &ex->boxes[(uint32_t)reply.id];
+	pthread_mutex_lock(&ex->lock);
+	peer = box->peer;
+	ours = peer && box->state == RMX_ASKING && (box->batch || box->op) &&
+	       box->generation == reply.id >> 32;
+	if (ours && (box->batch ? rmx_batch_answer(box, &reply, data, len)
+				: ops_answer(box, &reply, data, len))) {
+		atomic_fetch_add(&f->completed, 1);
+		atomic_fetch_add(&peer->answers, 1);
+		rmx_message_done(ex, box);
+		after_answer(f, peer);
+	}
+	pthread_mutex_unlock(&ex->lock);
+}
+
+/* -- no answer is waited for any more */
+
+/* Takes an operation out of a box, unless the provider still reads its values.
+ */
+static void take_out(struct rmx_executor *ex, struct rmx_box *box,
+		     struct rmaext_op *op)
+{
+	struct rmaext_op **link = &box->op;
+
+	if (box->bulk && box->op != op)
+		return; /* its links are not the box's */
+	while (*link && *link != op)
+		link = &(*link)->next;
+	if (!*link || (box->loaned && !box->sent))
+		return;
+	*link = box->bulk ? NULL : op->next;
+	op->flying--;
+	if (!box->op)
+		rmx_message_free(ex, box);
+}
+
+/* The lock is held. Late answers find another generation, or not the
+ * operation. */
+static void give_up(struct rmaext_fabric *f, struct rmaext_op *op)
+{
+	struct rmaext_peer *peer = op->target->member->peer; /* op may go */
+	struct rmx_box *next;
+
+	rmx_op_unqueue(op);
+	for (struct rmx_box *box = peer->boxes; box && op->flying; box = next) {
+		next = box->next;
+		take_out(&f->executor, box, op);
+	}
+	rmx_op_settle(op);
+	rmx_message_pump(f, peer);
+}
+
+void rmx_message_give_up(struct rmaext_op *op)
+{
+	struct rmaext_fabric *f = op->fabric;
+
+	pthread_mutex_lock(&f->executor.lock);
+	if (!atomic_load(&op->completed))
+		give_up(f, op);
+	pthread_mutex_unlock(&f->executor.lock);
+}
+
+/* The first copy in a list that is on its way from there to `target`. */
+static struct rmaext_op *copy_in(struct rmaext_op *op, bool bulk,
+				 const struct rmaext_window *w,
+				 const struct rmx_target *target)
+{
+	while (op &&
+	       !(rmx_is_nobodys(op) && op->window == w && op->target == target))
+		op = bulk ? NULL : op->next;
+	return op;
+}
+
+/* Asked again after each: what goes from the line may take its box. */
+static struct rmaext_op *copy_sent(const struct rmaext_peer *peer,
+				   const struct rmaext_window *w,
+				   const struct rmx_target *target)
+{
+	struct rmaext_op *op = NULL;
+
+	for (const struct rmx_box *box = peer->boxes; box && !op;
+	     box = box->next)
+		if (!(box->loaned && !box->sent))
+			op = copy_in(box->op, box->bulk, w, target);
+	return op;
+}
+
+static void forget(struct rmaext_fabric *f, struct rmaext_window *w,
+		   struct rmx_target *target)
+{
+	struct rmaext_peer *peer = target->member->peer;
+	struct rmaext_op *op;
+
+	while (peer && ((op = copy_in(peer->queue, false, w, target)) ||
+			(op = copy_sent(peer, w, target))))
+		give_up(f, op);
+}
+
+void rmx_message_forget(struct rmaext_window *w, int64_t rank)
+{
+	const int64_t end = rank < 0 ? w->count : rank + 1;
+	struct rmaext_fabric *f = w->fabric;
+
+	pthread_mutex_lock(&f->executor.lock);
+	for (int64_t k = rank < 0 ? 0 : rank; k < end; k++)
+		if (rmx_filled(&w->targets[k])) /* else never used */
+			forget(f, w, &w->targets[k]);
+	pthread_mutex_unlock(&f->executor.lock);
+}
+
+void rmx_message_fail_all(struct rmaext_fabric *f,
+			  const struct rmaext_error *record)
+{
+	struct rmx_executor *ex = &f->executor;
+	struct rmaext_op *op;
+
+	for (unsigned int i = 0; i < ex->made; i++) {
+		struct rmx_box *box = &ex->boxes[i];
+
+		box->sent = true; /* the endpoint is gone */
+		if (box->batch)
+			rmx_batch_fail(box, record);
+		if (box->op)
+			ops_end(box, record);
+	}
+	for (struct rmaext_peer *peer = f->peers; peer; peer = peer->next) {
+		while ((op = peer->queue)) {
+			rmx_op_failed(op, record);
+			rmx_op_unqueue(op);
+			rmx_op_settle(op);
+		}
+		peer->boxes = NULL; /* they are freed next */
+	}
+}

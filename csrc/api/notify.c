@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Notifications by memory, and waiting for them. */
+#include "api/notify.h"
+
+#include <errno.h>
+
+static int check(const char *call, int64_t rank, int slot)
+{
+	if (rmx_notify_slot(slot))
+		return 0;
+	return rmx_fail(-ERANGE, rank, call, "slot %d is not in 0..%d", slot,
+			RMAEXT_NOTIFY - 1);
+}
+
+/* Where memory cannot be mapped, the target counts by itself. */
+static int put(struct rmaext_window *w, int64_t rank, uint64_t offset,
+	       const void *buf, uint64_t len, int slot, rmaext_op **op_p)
+{
+	struct rmx_target *t = rmx_target_of(w, rank);
+	int ret = 0;
+
+	if (t->route == RMAEXT_FABRIC) {
+		if (len > RMAEXT_NOTIFY_MOST)
+			return rmx_fail(-FI_EMSGSIZE, rank, "put_notify",
+					"%llu bytes in a message",
+					(unsigned long long)len);
+		return rmx_message_put(w, rank, offset, buf, len, slot, op_p);
+	}
+	if (t->route == RMAEXT_DIRECT)
+		rmx_copy(t->map + offset, buf, len);
+	else
+		ret = rmx_cma_write(t, rank, offset, buf, len);
+	if (!ret && !rmx_block_of(w, rank))
+		return rmx_message_put(w, rank, 0, NULL, 0, slot, op_p);
+	if (!ret)
+		rmx_notify_add(w, rank, slot, 1);
+	return ret;
+}
+
+int rmaext_put_notify(rmaext_window *w, int64_t rank, uint64_t offset,
+		      const void *buf, uint64_t len, int slot, rmaext_op **op_p)
+{
+	int ret = rmx_window_enter(w, "put_notify");
+
+	*op_p = NULL;
+	if (ret)
+		return ret;
+	ret = check("put_notify", rank, slot);
+	if (!ret)
+		ret = rmx_check(w, "put_notify", rank, offset, len,
+				len ? RMAEXT_WRITE : 0);
+	if (!ret)
+		ret = put(w, rank, offset, buf, len, slot, op_p);
+	rmx_window_leave(w);
+	return ret;
+}
+
+int rmx_notify_post(struct rmaext_window *w, int64_t rank, uint64_t offset,
+		    const void *buf, uint64_t len, int slot)
+{
+	int ret = rmx_window_enter(w, "put_notify");
+
+	if (ret)
+		return ret;
+	ret = rmx_message_post(w, rank, offset, buf, len, slot);
+	rmx_window_leave(w);
+	return ret;
+}
+
+int rmaext_notify_return(rmaext_window *w, int slot, int64_t count,
+			 int64_t *seen)
+{
+	int ret = check("notify", w->self, slot);
+
+	if (ret || !*seen)
+		return ret;
+	ret = rmx_window_enter(w, "notify");
+	if (ret)
+		return ret;
+	*seen = 0;
+	rmx_notify_add(w, w->self, slot, count);
+	rmx_window_leave(w);
+	return 0;
+}
+
+int rmaext_notify_wait(rmaext_window *w, int slot, int64_t count, int64_t slice,
+		       int64_t *seen_p)
+{
+	const uint64_t words = offsetof(struct rmx_block, notify) / 8;
+	const int64_t until = rmx_now() + slice;
+	struct rmaext_condition c = {
+		.offset = 8 * (words + (uint64_t)slot),
+		.value = (uint64_t)count,
+		.block = 1,
+		.type = RMAEXT_INT64,
+		.comparison = RMAEXT_GE,
+	};
+	int ret = rmx_window_enter(w, "wait_notify");
+
+	if (ret)
+		return ret;
+	ret = check("wait_notify", w->self, slot);
+	while (!ret && !rmx_notify_take(rmx_block_of(w, w->self), slot, count,
+					seen_p)) {
+		/* another thread may take them first */
+		ret = rmaext_wait_until(w, w->self, &c, 1, 1, slice);
+		slice = until - rmx_now();
+	}
+	rmx_window_leave(w);
+	return ret;
+}

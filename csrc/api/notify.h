@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Notification counters: origins count them up, their owner down. */
+#ifndef RMAEXT_NOTIFY_H
+#define RMAEXT_NOTIFY_H
+
+#include "am/am.h"
+
+/* What was written there before is seen by who sees the count. */
+static inline void rmx_notify_add(const struct rmaext_window *w, int64_t rank,
+				  int slot, int64_t count)
+{
+	atomic_fetch_add(&rmx_block_of(w, rank)->notify[slot], count);
+	rmx_tell(w->members->of[rank].bell);
+}
+
+static inline bool rmx_notify_take(struct rmx_block *block, int slot,
+				   int64_t count, int64_t *seen_p)
+{
+	int_fast64_t there = atomic_load(&block->notify[slot]);
+
+	do
+		if (there < count)
+			return false;
+	while (!atomic_compare_exchange_weak(&block->notify[slot], &there,
+					     there - count));
+	*seen_p = there;
+	return true;
+}
+
+/*
+ * rmaext_put_notify() by message, with a copy of the data: it never waits.
+ * -FI_EAGAIN: the line to that rank is full, nothing was done.
+ */
+int rmx_notify_post(struct rmaext_window *window, int64_t rank, uint64_t offset,
+		    const void *buf, uint64_t len, int slot);
+
+static inline bool rmx_notify_slot(int64_t slot)
+{
+	return slot >= 0 && slot < RMAEXT_NOTIFY;
+}
+
+#endif

@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * rmaext_many: operations on elements all over the window. Where every target
+ * is direct, vector_direct.c does them. Else blocks of them are sorted by
+ * target, and each target's part, a lane, is sent many to a message, to several
+ * at once.
+ */
+#include "exec/vector.h"
+#include "exec/guard.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+/* -- checks, before anything is done */
+
+/* What an update needs of its target, or a message. */
+static int check_route(const struct rmaext_batch *b, int64_t rank)
+{
+	const struct rmx_target *t = rmx_target_of(b->window, rank);
+
+	if (!rmx_batch_aligned(b, t))
+		return rmx_fail(-FI_EFAULT, rank, rmx_batch_name(b),
+				"the memory there is not aligned to %u",
+				rmx_type_of(b->type).align);
+	if (rmx_batch_here(b, rank) ||
+	    (t->route == RMAEXT_CMA && !rmx_updates(b)))
+		return 0;
+	if (!b->fabric || !t->member->peer)
+		return rmx_fail(-FI_EOPNOTSUPP, rank, rmx_batch_name(b),
+				"there is no network to it");
+	return 0;
+}
+
+/* Says what is wrong with an element, if anything is. */
+static int check_one(const struct rmaext_batch *b, int64_t rank,
+		     uint64_t offset)
+{
+	const char *call = rmx_batch_name(b);
+	int ret;
+
+	if (offset >= b->limit)
+		return rmx_fail(-ERANGE, rank, call,
+				"offset %lld is not in the window",
+				(long long)offset);
+	ret = rmx_check(b->window, call, rank, offset * b->scale, b->unit,
+			b->access);
+	return ret ? ret : check_route(b, rank);
+}
+
+static unsigned int route_bit(const struct rmaext_batch *b, int64_t rank)
+{
+	const int route = rmx_target_of(b->window, rank)->route;
+
+	return 1u << (rmx_batch_here(b, rank)  ? RMAEXT_DIRECT
+		      : route == RMAEXT_DIRECT ? RMAEXT_FABRIC
+					       : route);
+}
+
+/* Are all in order? If one may not be, it is looked for, and described. */
+static int check_all(struct rmaext_batch *b, int64_t *bad_p)
+{
+	unsigned int routes = 0;
+	uint64_t i, at;
+	int ret;
+
+	for (i = 0; i < b->count; i++) {
+		const int64_t rank = rmx_rank_at(b, i);
+		const struct rmx_target *t =
+			rmx_place(b, rank, rmx_offset_at(b, i), &at);
+
+		if (!t || rmx_doubtful(t) || !rmx_batch_aligned(b, t) ||
+		    (!rmx_batch_here(b, rank) &&
+		     !(b->fabric && t->member->peer)))
+			break;
+		routes |= route_bit(b, rank);
+	}
+	b->routes = routes;
+	if (i == b->count)
+		return 0;
+	for (i = 0; i < b->count; i++) {
+		const int64_t rank = rmx_rank_at(b, i);
+
+		ret = check_one(b, rank, rmx_offset_at(b, i));
+		if (ret) {
+			*bad_p = (int64_t)i;
+			return ret;
+		}
+		b->routes |= route_bit(b, rank);
+	}
+	return 0;
+}
+
+/* -- block by block */
+
+/* The direct ones of a block that has others too. */
+static int some_direct(struct rmaext_batch *b)
+{
+	int ret = 0;
+
+	while (b->at < b->end && !ret) {
+		const int64_t rank = rmx_rank_at(b, b->at);
+
+		if ((uint64_t)rank >= (uint64_t)b->window->count)
+			return rmx_changed(b);
+		if (rmx_batch_here(b, rank))
+			ret = rmx_direct_block(b, b->at + 1);
+		else
+			b->at++;
+	}
+	return ret;
+}
+
+/* What is left of the block, by memory. */
+static int by_memory(struct rmaext_batch *b)
+{
+	int ret;
+
+	if (b->at == b->end || !(b->routes & RMX_ONLY_DIRECT))
+		return 0;
+	ret = b->routes == RMX_ONLY_DIRECT ? rmx_direct_block(b, b->end)
+					   : some_direct(b);
+	return ret == RMAEXT_PENDING
+		       ? rmx_guard_overdue(b->busy, b->window->timeout,
+					   &b->deadline)
+		       : ret;
+}
+
+static int next_block(struct rmaext_batch *b)
+{
+	int ret;
+
+	b->start = b->at = b->end;
+	b->end = b->count - b->start < RMX_BLOCK ? b->count
+						 : b->start + RMX_BLOCK;
+	if (b->routes == RMX_ONLY_DIRECT)
+		return 0;
+	ret = rmx_lanes_make(b);
+	if (!ret)
+		rmx_batch_step(b); /* on their way while others are done here */
+	return ret;
+}
+
+/* Goes on for a slice. */
+static int run(struct rmaext_batch *b)
+{
+	int64_t until = rmx_now() + RMX_SLICE;
+	struct rmaext_peer *peer;
+	int ret = 0;
+
+	for (;;) {
+		ret = by_memory(b);
+		if (!ret)
+			ret = rmx_lanes_copy(b, until);
+		if (ret)
+			return ret;
+		if (until > b->deadline)
+			until = b->deadline;
+		/* one that is gone is noticed at once, of several soon */
+		peer = b->lane_count == 1 ? b->lanes->target->member->peer
+					  : NULL;
+		if (b->lane_count &&
+		    rmx_wait(b->fabric, peer, rmx_batch_step, b, until, 1))
+			return rmx_batch_overdue(b);
+		if (atomic_load(&b->error))
+			return rmx_fail_record(&b->failure);
+		b->deadline = rmx_now() + b->window->timeout;
+		if (b->end == b->count)
+			return 0;
+		if (b->end && rmx_now() > until)
+			return RMAEXT_PENDING;
+		ret = next_block(b);
+		if (ret)
+			return ret;
+	}
+}
+
+static void batch_free(struct rmaext_batch *b)
+{
+	if (atomic_load(&b->unanswered))
+		rmx_batch_give_up(b);
+	free(b->pieces);
+	free(b->lanes);
+	free(b->lane_of);
+	free(b->order);
+	free(b->strides);
+	free(b);
+}
+
+/* To be continued, or with lanes: not on the stack. */
+static struct rmaext_batch *batch_copy(const struct rmaext_batch *from)
+{
+	const bool lanes = from->routes != RMX_ONLY_DIRECT;
+	const uint64_t n = from->count < RMX_BLOCK ? from->count : RMX_BLOCK;
+	struct rmaext_batch *b = malloc(sizeof(*b));
+
+	if (!b) {
+		free(from->strides);
+		return NULL;
+	}
+	*b = *from;
+	if (!lanes)
+		return b;
+	b->order = malloc(n * sizeof(*b->order));
+	b->lane_of = malloc((size_t)b->window->count * sizeof(*b->lane_of));
+	b->pieces = malloc(RMX_PIECES_BYTES);
+	if (b->order && b->lane_of && b->pieces)
+		return b;
+	batch_free(b);
+	return NULL;
+}
+
+/* All have been checked. */
+static int carry_out(const struct rmaext_batch *on_stack,
+		     struct rmaext_many *many_p)
+{
+	struct rmaext_batch *b = batch_copy(on_stack);
+	int ret;
+
+	if (!b)
+		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "malloc", "batch");
+	b->deadline = rmx_now() + b->window->timeout;
+	ret = run(b);
+	if (ret == RMAEXT_PENDING)
+		many_p->batch = b;
+	else
+		batch_free(b);
+	return ret;
+}
+
+static int start(struct rmaext_batch *on_stack, struct rmaext_many *many_p)
+{
+	int ret;
+
+	if (rmx_direct_all(on_stack, &ret, &on_stack->end)) {
+		if (ret || on_stack->end == on_stack->count)
+			return ret;
+		on_stack->at = on_stack->end;
+		on_stack->routes = RMX_ONLY_DIRECT;
+	} else {
+		ret = check_all(on_stack, &many_p->bad);
+		if (ret)
+			return ret;
+	}
+	return carry_out(on_stack, many_p);
+}
+
+static struct rmaext_batch batch_of(const struct rmx_many *m)
+{
+	const bool update = m->kind == RMAEXT_UPDATE;
+	const uint64_t usual = m->window->stride ? m->window->stride : m->unit;
+	const uint64_t scale = m->scale ? m->scale : usual;
+
+	return (struct rmaext_batch){
+		.window = m->window,
+		.fabric = m->window->fabric,
+		.kind = m->kind,
+		.op = update ? m->op : 0,
+		.type = update ? m->type : 0,
+		.access = rmx_cells_access(m->kind, m->op, m->results),
+		.unit = m->unit,
+		.count = m->count,
+		.limit = (INT64_MAX - m->unit) / scale,
+		.rank_mask = m->ones & RMAEXT_ONE_RANK ? 0 : UINT64_MAX,
+		.offset_mask = m->ones & RMAEXT_ONE_OFFSET ? 0 : UINT64_MAX,
+		.step = m->ones & RMAEXT_ONE_VALUE ? 0 : m->unit,
+		.scale = scale,
+		.ranks = m->ranks,
+		.offsets = m->offsets,
+		.values = m->kind == RMAEXT_GET ? NULL : m->values,
+		.results = m->kind == RMAEXT_PUT ? NULL : m->results,
+	};
+}
+
+bool rmx_many_direct(const struct rmx_many *m, int *ret_p)
+{
+	struct rmaext_batch b;
+	uint64_t done;
+
+	if (m->count > RMX_BLOCK ||
+	    !rmx_cells_valid(m->kind, m->op, m->type, m->unit))
+		return false;
+	b = batch_of(m);
+	return rmx_direct_all(&b, ret_p, &done);
+}
+
+static int many(const struct rmx_many *m, struct rmaext_many *many_p)
+{
+	const char *call = rmx_many_name(m->kind, m->results);
+	struct rmaext_batch b;
+	int ret;
+
+	many_p->batch = NULL;
+	many_p->bad = -1;
+	if (m->kind < RMAEXT_PUT || m->kind > RMAEXT_UPDATE || !m->unit ||
+	    m->unit > INT64_MAX || m->count > INT64_MAX ||
+	    (m->count &&
+	     ((uintptr_t)m->ranks | (uintptr_t)m->offsets) % sizeof(*m->ranks)))
+		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "rmaext_many",
+				"kind %d, elements of %llu bytes, or ranks or "
+				"offsets out of line",
+				m->kind, (unsigned long long)m->unit);
+	if (!rmx_cells_valid(m->kind, m->op, m->type, m->unit))
+		return rmx_fail(-FI_EOPNOTSUPP, RMX_NO_RANK, call,
+				"no such operation on this dtype");
+	ret = rmx_window_enter(m->window, call);
+	if (ret)
+		return ret;
+	b = batch_of(m);
+	if (m->count)
+		ret = start(&b, many_p);
+	rmx_window_leave(m->window);
+	return ret;
+}
+
+int rmaext_many(rmaext_window *w, int kind, int op, int type, uint64_t unit,
+		uint64_t count, int ones, const int64_t *ranks,
+		const int64_t *offsets, const void *values, void *results,
+		struct rmaext_many *many_p)
+{
+	const struct rmx_many it = {w,	     kind,   op,      type,
+				    unit,    count,  ones,    ranks,
+				    offsets, values, results, 0};
+
+	return many(&it, many_p);
+}
+
+int rmaext_many_at(rmaext_window *w, int kind, int op, int type, uint64_t unit,
+		   uint64_t scale, uint64_t count, const int64_t *rank,
+		   const int64_t *offsets, const void *values, void *results,
+		   struct rmaext_many *many_p)
+{
+	const struct rmx_many it = {
+		w,    kind,    op,     type,	unit, count, RMAEXT_ONE_RANK,
+		rank, offsets, values, results, scale};
+
+	if (scale - 1 >= INT64_MAX) {
+		many_p->batch = NULL;
+		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "rmaext_many_at",
+				"offsets in units of %llu bytes",
+				(unsigned long long)scale);
+	}
+	return many(&it, many_p);
+}
+
+int rmx_many_strided(struct rmaext_window *w, int kind,
+		     struct rmx_strides *strides, void *buf,
+		     struct rmaext_many *many_p)
+{
+	struct rmaext_batch b = batch_of(&(struct rmx_many){
+		.window = w,
+		.kind = kind,
+		.unit = strides->run,
+		.count = strides->runs,
+		.ones = RMAEXT_ONE_RANK,
+		.ranks = &strides->rank,
+		.values = buf,
+		.results = kind == RMAEXT_GET ? buf : NULL,
+	});
+	int ret = check_route(&b, strides->rank);
+
+	if (ret) {
+		free(strides);
+		return ret;
+	}
+	b.routes = 1u << rmx_target_of(w, strides->rank)->route;
+	b.scale = 1;
+	b.limit = INT64_MAX;
+	b.strides = strides;
+	return carry_out(&b, many_p);
+}
+
+int rmaext_many_wait(struct rmaext_many *many)
+{
+	struct rmaext_batch *b = many->batch;
+	int ret = rmx_window_enter(b->window, rmx_batch_name(b));
+
+	if (ret)
+		return ret;
+	ret = run(b);
+	rmx_window_leave(b->window);
+	if (ret != RMAEXT_PENDING)
+		rmaext_many_release(many);
+	return ret;
+}
+
+void rmaext_many_release(struct rmaext_many *many)
+{
+	if (many->batch)
+		batch_free(many->batch);
+	many->batch = NULL;
+}

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The target's side of ranges: elements that lie one after another. All of a
+ * message are checked before the first is carried out.
+ */
+#include "api/notify.h"
+#include "exec/update.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* Bytes of an operand, and how many there are; results. */
+struct extent {
+	uint64_t bytes;
+	unsigned int operands;
+	bool results;
+};
+
+static int put_check(const struct rmx_range *r)
+{
+	if (r->unit != 1 || r->op || r->type || (r->flags & RMX_WITH_FETCH))
+		return -FI_EINVAL;
+	return 0;
+}
+
+static int update_check(const struct rmaext_window *w,
+			const struct rmx_range *r)
+{
+	const bool fetch = r->flags & RMX_WITH_FETCH;
+
+	if (!rmx_update_valid(r->op, r->type) ||
+	    r->unit != rmx_unit_of(r->type) || !r->count ||
+	    (r->flags & RMX_WITH_NOTIFY) ||
+	    (!fetch && (r->op == RMAEXT_CSWAP || r->op == RMAEXT_NO_OP)))
+		return -FI_EINVAL;
+	if (rmx_wide(r->type) && !rmx_block_of(w, w->self))
+		return -FI_EOPNOTSUPP; /* nothing guards it */
+	if (((uintptr_t)w->own + r->offset) & (rmx_type_of(r->type).align - 1u))
+		return -FI_EFAULT;
+	return 0;
+}
+
+/* `r` is a copy; every field may be anything. */
+static int range_check(const struct rmaext_window *w, const struct rmx_range *r,
+		       struct extent *extent_p)
+{
+	const struct rmx_target *t = rmx_target_of(w, w->self);
+	const bool update = r->kind == RMX_UPDATE;
+	const int access =
+		update	   ? rmx_update_access(r->op, r->flags & RMX_WITH_FETCH)
+		: r->count ? RMAEXT_WRITE
+			   : 0; /* it only notifies */
+	int ret;
+
+	if ((!update && r->kind != RMX_MESSAGE_PUT) ||
+	    (r->flags & ~(RMX_WITH_FETCH | RMX_WITH_NOTIFY)) || r->zero[0] ||
+	    r->zero[1] || r->zero[2])
+		return -FI_EINVAL;
+	if (r->flags & RMX_WITH_NOTIFY
+		    ? r->slot >= RMAEXT_NOTIFY || !rmx_block_of(w, w->self)
+		    : r->slot)
+		return -FI_EINVAL;
+	ret = update ? update_check(w, r) : put_check(r);
+	if (ret)
+		return ret;
+	if ((access && !w->own && !w->attached) ||
+	    (t->access & access) != access)
+		return -FI_EACCES;
+	if (access && (r->count > UINT64_MAX / r->unit ||
+		       !rmx_has(w, r->offset, r->count * r->unit)))
+		return -ERANGE;
+	extent_p->bytes = r->count * r->unit;
+	extent_p->operands = r->op == RMAEXT_CSWAP   ? 2
+			     : r->op == RMAEXT_NO_OP ? 0
+						     : 1;
+	extent_p->results = r->flags & RMX_WITH_FETCH;
+	return 0;
+}
+
+int rmx_ranges_check(const struct rmaext_window *w, const char *data,
+		     size_t len, size_t *results_p)
+{
+	const struct rmx_request *q = (const struct rmx_request *)data;
+	size_t at = sizeof(*q), end = at, results = 0;
+
+	if (q->kind || q->type || q->op || q->fetch || q->unit || !q->count)
+		return -FI_EINVAL;
+	for (uint32_t i = 0; i < q->count; i++) {
+		struct extent extent;
+		struct rmx_range r;
+		int ret;
+
+		if (at > len || len - at < sizeof(r))
+			return -FI_EINVAL;
+		memcpy(&r, data + at, sizeof(r));
+		ret = range_check(w, &r, &extent);
+		if (ret)
+			return ret;
+		at += sizeof(r);
+		if (extent.operands &&
+		    extent.bytes > (len - at) / extent.operands)
+			return -FI_EINVAL;
+		end = at + extent.operands * extent.bytes;
+		at = RMX_ALIGNED(end);
+		if (!extent.results)
+			continue;
+		if (extent.bytes > RMX_MOST - RMX_ALIGNED(results))
+			return -FI_EINVAL;
+		results = RMX_ALIGNED(results) + extent.bytes;
+	}
+	*results_p = results;
+	return end == len ? 0 : -FI_EINVAL;
+}
+
+static int range_apply(struct rmaext_window *w, const struct rmx_range *r,
+		       const char *operand, const char *compare, char *results,
+		       uint64_t *done, int64_t ns)
+{
+	char *memory = rmx_own(w, r->offset);
+	int ret = 0;
+
+	if (r->kind == RMX_UPDATE)
+		ret = rmx_update_apply(
+			w, w->self, memory,
+			&(struct rmx_update){r->op, r->type, operand, compare,
+					     r->flags & RMX_WITH_FETCH ? results
+								       : NULL,
+					     r->count},
+			done, ns);
+	else
+		rmx_copy(memory, operand, r->count * r->unit);
+	if (!ret && (r->flags & RMX_WITH_NOTIFY))
+		rmx_notify_add(w, w->self, r->slot, 1);
+	return ret;
+}
+
+/*
+ * What was checked, from `done` on. RMAEXT_PENDING: the guard was not to be had
+ * in about `ns`.
+ */
+int rmx_ranges_apply(struct rmaext_window *w, const char *data, char *results,
+		     struct rmx_done *done, int64_t ns)
+{
+	const struct rmx_request *q = (const struct rmx_request *)data;
+	int ret = 0;
+
+	data += sizeof(*q);
+	for (uint32_t i = 0; i < q->count; i++) {
+		struct rmx_range r;
+		const char *compare;
+		uint64_t bytes;
+
+		memcpy(&r, data, sizeof(r));
+		data += sizeof(r);
+		bytes = r.count * r.unit;
+		compare = r.op == RMAEXT_CSWAP ? data : NULL;
+		data += compare ? bytes : 0;
+		if (i >= done->parts) {
+			ret = range_apply(w, &r, data, compare, results,
+					  &done->elements, ns);
+			if (ret)
+				break;
+			done->parts++;
+			done->elements = 0;
+		}
+		if (r.op != RMAEXT_NO_OP || r.kind != RMX_UPDATE)
+			data += bytes;
+		data = (const char *)RMX_ALIGNED((uintptr_t)data);
+		if (r.flags & RMX_WITH_FETCH)
+			results += RMX_ALIGNED(bytes);
+	}
+	atomic_thread_fence(memory_order_seq_cst);
+	return ret;
+}

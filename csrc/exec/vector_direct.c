@@ -1,0 +1,438 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Operations on many elements whose targets are all direct: loops over memory.
+ *
+ * All are checked before any is touched; and again when they are, as another
+ * thread, or a peer's put, may have changed the caller's arrays in between.
+ */
+#include "exec/vector.h"
+#include "exec/guard.h"
+
+#define RMX_PARTS 256 /* ranks */
+#define RMX_SPARE 64  /* of these, so many more than elements are no matter */
+
+/* What may be reached by memory of each rank: count[rank] elements at
+ * map[rank]. */
+struct parts {
+	struct rmaext_window *window;
+	uint64_t ranks; /* 1 where one rank stands for all: it is number 0 */
+	uint64_t least; /* elements, of the smallest */
+	bool aligned;	/* to the unit, all of them */
+	int64_t first;	/* window's number of the first */
+	char *map[RMX_PARTS];
+	uint64_t count[RMX_PARTS];
+};
+
+static void part_add(struct parts *p, const struct rmaext_batch *b,
+		     int64_t rank, bool checked)
+{
+	const struct rmx_target *t = rmx_target_of(b->window, rank);
+	const bool may =
+		rmx_batch_here(b, rank) && (checked || !rmx_doubtful(t)) &&
+		(t->access & b->access) == b->access && rmx_batch_aligned(b, t);
+	const uint64_t count = may ? t->size / b->unit : 0;
+
+	p->map[p->ranks] = t->map;
+	p->count[p->ranks++] = count;
+	if (count < p->least)
+		p->least = count;
+	if (count && (uintptr_t)t->map % b->unit)
+		p->aligned = false;
+}
+
+/*
+ * False if there are more ranks, or the only one does not exist. checked: it
+ * was found out that those in doubt live.
+ */
+static bool parts_make(struct parts *p, const struct rmaext_batch *b,
+		       uint64_t most, bool checked)
+{
+	const uint64_t ranks = (uint64_t)b->window->count;
+
+	p->window = b->window;
+	p->first = 0;
+	p->ranks = 0;
+	p->least = UINT64_MAX;
+	p->aligned = true;
+	if (!b->rank_mask) {
+		const uint64_t rank = (uint64_t)rmx_rank_at(b, 0);
+
+		if (rank >= ranks)
+			return false;
+		p->first = (int64_t)rank;
+		part_add(p, b, (int64_t)rank, checked);
+		return true;
+	}
+	if (ranks > RMX_PARTS || ranks > most)
+		return false;
+	for (uint64_t r = 0; r < ranks; r++)
+		part_add(p, b, (int64_t)r, checked);
+	return true;
+}
+
+/*
+ * Elements from one on. The copies are for the compiler, which cannot know that
+ * what the loops write to is not part of the batch.
+ */
+struct cursor {
+	const int64_t *rank, *offset;
+	uint64_t offset_step; /* 0: one offset for all */
+};
+
+static inline struct cursor cursor_at(const struct rmaext_batch *b, uint64_t i)
+{
+	return (struct cursor){
+		b->ranks + (i & b->rank_mask),
+		b->offsets + (i & b->offset_mask),
+		b->offset_mask & 1,
+	};
+}
+
+/* The next element's part and offset, if it is in the window. */
+static inline __attribute__((always_inline)) bool
+next(struct cursor *at, const struct parts *p, uint64_t ranks, bool one,
+     uint64_t *rank_p, uint64_t *offset_p)
+{
+	*rank_p = one ? 0
+		      : (uint64_t)__atomic_load_n(at->rank++, __ATOMIC_RELAXED);
+	*offset_p = (uint64_t)__atomic_load_n(at->offset, __ATOMIC_RELAXED);
+	at->offset += at->offset_step;
+	return (one || *rank_p < ranks) && *offset_p < p->count[*rank_p];
+}
+
+/* -- checks */
+
+/* For arithmetic on two at once: gcc's -O2 does not find this by itself. */
+typedef uint64_t pair __attribute__((vector_size(16)));
+
+/*
+ * Another thread may change the indices meanwhile: this look at them says only
+ * that the call may begin. next() checks what it then uses.
+ */
+#define MAY_CHANGE __attribute__((no_sanitize("thread")))
+
+MAY_CHANGE static inline pair load(const int64_t *index)
+{
+	pair two;
+
+	memcpy(&two, index, sizeof(two));
+	return two;
+}
+
+/* Where one is not below the limit, it or the difference is negative. */
+MAY_CHANGE static bool all_below(const int64_t *index, uint64_t n,
+				 uint64_t limit)
+{
+	const uint64_t last = limit - 1;
+	pair a = {0}, b = {0}, c, d;
+	uint64_t i = 0, at;
+
+	if (!limit || limit > INT64_MAX)
+		return false;
+	for (; i + 8 <= n; i += 8) {
+		c = load(index + i);
+		d = load(index + i + 2);
+		a |= c | (last - c);
+		b |= d | (last - d);
+		c = load(index + i + 4);
+		d = load(index + i + 6);
+		a |= c | (last - c);
+		b |= d | (last - d);
+	}
+	for (; i < n; i++) {
+		at = (uint64_t)index[i];
+		a[0] |= at | (last - at);
+	}
+	a |= b;
+	return !((a[0] | a[1]) >> 63);
+}
+
+static bool all_inside(const struct rmaext_batch *b, const struct parts *p)
+{
+	const bool one = !b->rank_mask;
+	struct cursor at = cursor_at(b, 0);
+	uint64_t rank, offset;
+
+	if ((one || all_below(b->ranks, b->count, p->ranks)) &&
+	    all_below(b->offsets, b->offset_mask ? b->count : 1, p->least))
+		return true;
+	/* the parts differ in size: one by one */
+	for (uint64_t i = 0; i < b->count; i++)
+		if (!next(&at, p, p->ranks, one, &rank, &offset))
+			return false;
+	return true;
+}
+
+/* -- operations */
+
+typedef void element(void *cell, const void *value, void *result);
+
+/* Inlined for each unit, operation and answer to `one`, all constants. */
+static inline __attribute__((always_inline)) int
+loop(const struct rmaext_batch *b, const struct parts *p, uint64_t start,
+     uint64_t end, size_t unit, element *operation, bool one)
+{
+	const uint64_t ranks = p->ranks;
+	const char *value = rmx_value_at(b, start);
+	char *result = rmx_result_at(b, start);
+	const size_t step = value ? b->step : 0, room = result ? unit : 0;
+	struct cursor at = cursor_at(b, start);
+
+	for (uint64_t n = end - start, rank, offset; n; n--) {
+		if (!next(&at, p, ranks, one, &rank, &offset))
+			return rmx_changed(b);
+		operation(p->map[rank] + offset * unit, value, result);
+		value += step;
+		result += room;
+	}
+	return 0;
+}
+
+static inline __attribute__((always_inline)) int
+each(const struct rmaext_batch *b, const struct parts *p, uint64_t start,
+     uint64_t end, size_t unit, element *operation)
+{
+	return b->rank_mask ? loop(b, p, start, end, unit, operation, false)
+			    : loop(b, p, start, end, unit, operation, true);
+}
+
+static void update_cells(const struct rmaext_batch *b, void *const *cells,
+			 size_t n, uint64_t i)
+{
+	const struct rmx_element *e = rmx_element_of(b->op, b->type);
+	const char *value = rmx_value_at(b, i);
+	char *result = rmx_result_at(b, i);
+
+	for (size_t k = 0; k < n; k++) {
+		e->one(cells[k], value, result);
+		value += b->step;
+		result += result ? b->unit : 0;
+	}
+}
+
+/* Units, types and operations that have no loop of their own. */
+static int by_cells(const struct rmaext_batch *b, const struct parts *p,
+		    uint64_t start, uint64_t end)
+{
+	struct cursor at = cursor_at(b, start);
+	void *cells[RMX_CELLS];
+
+	for (uint64_t i = start, n, rank, offset; i < end; i += n) {
+		n = end - i < RMX_CELLS ? end - i : RMX_CELLS;
+		for (uint64_t k = 0; k < n; k++) {
+			if (!next(&at, p, p->ranks, !b->rank_mask, &rank,
+				  &offset))
+				return rmx_changed(b);
+			cells[k] = p->map[rank] + offset * b->unit;
+		}
+		if (rmx_updates(b))
+			update_cells(b, cells, n, i);
+		else
+			rmx_cells_move(b->kind, b->unit, cells, n,
+				       rmx_value_at(b, i), b->step,
+				       rmx_result_at(b, i));
+	}
+	return 0;
+}
+
+#define EACH(name, type) each(b, p, start, end, sizeof(type), rmx_##name)
+
+static int sums(const struct rmaext_batch *b, const struct parts *p,
+		uint64_t start, uint64_t end)
+{
+	switch (b->type) {
+	case RMAEXT_INT32:
+	case RMAEXT_UINT32:
+		return EACH(add_u4, uint32_t);
+	case RMAEXT_INT64:
+	case RMAEXT_UINT64:
+		return EACH(add_u8, uint64_t);
+	case RMAEXT_FLOAT:
+		return EACH(add_f4, float);
+	case RMAEXT_DOUBLE:
+		return EACH(add_f8, double);
+	}
+	return by_cells(b, p, start, end);
+}
+
+static int moves(const struct rmaext_batch *b, const struct parts *p,
+		 uint64_t start, uint64_t end)
+{
+	if (!p->aligned || (b->unit != 4 && b->unit != 8))
+		return by_cells(b, p, start, end);
+	if (b->kind == RMAEXT_PUT)
+		return b->unit == 4 ? EACH(put_uint32_t, uint32_t)
+				    : EACH(put_uint64_t, uint64_t);
+	return b->unit == 4 ? EACH(get_uint32_t, uint32_t)
+			    : EACH(get_uint64_t, uint64_t);
+}
+
+static int apply(const struct rmaext_batch *b, const struct parts *p,
+		 uint64_t start, uint64_t end)
+{
+	if (!rmx_updates(b))
+		return moves(b, p, start, end);
+	return b->op == RMAEXT_SUM ? sums(b, p, start, end)
+				   : by_cells(b, p, start, end);
+}
+
+/* -- guards of updates, for a whole block */
+
+/*
+ * Leave the parts out that the block has no element of, where that is less
+ * than to enter the guards of all. (Another thread may change the ranks later:
+ * next() then finds no elements there.)
+ */
+static void drop_unused(struct parts *p, const struct rmaext_batch *b,
+			uint64_t start, uint64_t end)
+{
+	bool used[RMX_PARTS] = {false};
+
+	if (!b->rank_mask || (end - start) / 16 > p->ranks)
+		return;
+	for (uint64_t i = start; i < end; i++) {
+		const uint64_t rank = (uint64_t)rmx_rank_at(b, i);
+
+		if (rank < p->ranks)
+			used[rank] = true;
+	}
+	for (uint64_t r = 0; r < p->ranks; r++)
+		if (!used[r])
+			p->count[r] = 0;
+}
+
+static void leave_guards(const struct parts *p, uint64_t end)
+{
+	for (uint64_t r = 0; r < end; r++)
+		if (p->count[r])
+			rmx_singles_leave(p->window, p->first + (int64_t)r);
+}
+
+/* All or none, without waiting; *busy_p: the rank whose guard was not free. */
+static bool try_guards(const struct parts *p, int64_t *busy_p)
+{
+	for (uint64_t r = 0; r < p->ranks; r++) {
+		*busy_p = p->first + (int64_t)r;
+		if (p->count[r] && !rmx_singles_try(p->window, *busy_p)) {
+			leave_guards(p, r);
+			return false;
+		}
+	}
+	return true;
+}
+
+static int enter_guards(const struct parts *p, int64_t *busy_p)
+{
+	int64_t until = 0, now;
+
+	while (!try_guards(p, busy_p)) {
+		now = rmx_now();
+		until = until ? until : now + RMX_SLICE;
+		if (now >= until ||
+		    rmx_bulk_await(p->window, *busy_p, until - now))
+			return RMAEXT_PENDING;
+	}
+	return 0;
+}
+
+/*
+ * The loops over parts count elements in an index, and wait for no guard, as
+ * long types do: is this for another?
+ */
+static bool is_odd(const struct rmaext_batch *b)
+{
+	return (rmx_updates(b) && rmx_wide(b->type)) || b->strides ||
+	       b->scale != b->unit;
+}
+
+/* Not while the GIL may be held: no waiting. */
+bool rmx_direct_all(const struct rmaext_batch *b, int *ret_p, uint64_t *done_p)
+{
+	const uint64_t end = b->count < RMX_BLOCK ? b->count : RMX_BLOCK;
+	struct parts p;
+	int64_t busy;
+
+	if (is_odd(b) || !parts_make(&p, b, b->count + RMX_SPARE, false) ||
+	    !all_inside(b, &p))
+		return false;
+	if (rmx_updates(b)) {
+		drop_unused(&p, b, 0, end);
+		if (!try_guards(&p, &busy))
+			return false;
+	}
+	*ret_p = apply(b, &p, 0, end);
+	if (rmx_updates(b))
+		leave_guards(&p, p.ranks);
+	*done_p = end;
+	return true;
+}
+
+/* One by one, whatever the number of ranks. */
+static int update_by_place(struct rmaext_batch *b, uint64_t end)
+{
+	for (uint64_t at; b->at < end; b->at++) {
+		const uint64_t i = b->at;
+		const int64_t rank = rmx_rank_at(b, i);
+		const struct rmx_target *t =
+			rmx_place(b, rank, rmx_offset_at(b, i), &at);
+		void *cell;
+		int ret;
+
+		if (!t || !rmx_batch_here(b, rank))
+			return rmx_changed(b);
+		cell = t->map + at;
+		ret = rmx_update_cells(b->window, rank, b->op, b->type, &cell,
+				       1, rmx_value_at(b, i), 0,
+				       rmx_result_at(b, i), RMX_SLICE);
+		b->busy = rank;
+		if (ret)
+			return ret;
+	}
+	return 0;
+}
+
+static int move_by_place(const struct rmaext_batch *b, uint64_t start,
+			 uint64_t end)
+{
+	void *cells[RMX_CELLS];
+
+	for (uint64_t i = start, n; i < end; i += n) {
+		n = end - i < RMX_CELLS ? end - i : RMX_CELLS;
+		for (uint64_t k = 0, at; k < n; k++) {
+			const struct rmx_target *t =
+				rmx_place(b, rmx_rank_at(b, i + k),
+					  rmx_offset_at(b, i + k), &at);
+
+			if (!t || t->route != RMAEXT_DIRECT)
+				return rmx_changed(b);
+			cells[k] = t->map + at;
+		}
+		rmx_cells_move(b->kind, b->unit, cells, n, rmx_value_at(b, i),
+			       b->step, rmx_result_at(b, i));
+	}
+	return 0;
+}
+
+int rmx_direct_block(struct rmaext_batch *b, uint64_t end)
+{
+	const uint64_t start = b->at;
+	struct parts p;
+	int ret = 0;
+
+	if (is_odd(b) || !parts_make(&p, b, end - start, true)) {
+		if (rmx_updates(b))
+			return update_by_place(b, end);
+		ret = move_by_place(b, start, end);
+	} else if (!rmx_updates(b)) {
+		ret = apply(b, &p, start, end);
+	} else {
+		drop_unused(&p, b, start, end);
+		ret = enter_guards(&p, &b->busy);
+		if (ret)
+			return ret;
+		ret = apply(b, &p, start, end);
+		leave_guards(&p, p.ranks);
+	}
+	b->at = end;
+	return ret;
+}

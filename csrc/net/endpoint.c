@@ -1,0 +1,483 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* From fi_getinfo to an enabled endpoint, and back. */
+#define _GNU_SOURCE
+#include "am/am.h"
+#include "net/quirks.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/*
+ * What the shim knows how to obey. FI_MR_BASIC stands alone: it is the old
+ * spelling of VIRT_ADDR | ALLOCATED | PROV_KEY, as the mode FI_LOCAL_MR is of
+ * LOCAL.
+ */
+#define MR_BASIC_MEANS (FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY)
+#define MR_MODES                                                       \
+	(FI_MR_LOCAL | MR_BASIC_MEANS | FI_MR_RAW | FI_MR_MMU_NOTIFY | \
+	 FI_MR_RMA_EVENT | FI_MR_ENDPOINT | FI_MR_HMEM | FI_MR_COLLECTIVE)
+
+struct fi_info *rmx_hints(struct rmaext_library *lib, const char *provider,
+			  const char *domain, int mr_basic)
+{
+	struct fi_info *hints = lib->dupinfo(NULL);
+
+	if (!hints)
+		return NULL;
+	hints->caps = FI_MSG | FI_RMA;
+	hints->mode = FI_CONTEXT | FI_CONTEXT2 | (mr_basic ? RMX_LOCAL_MR : 0);
+	hints->ep_attr->type = FI_EP_RDM;
+	hints->domain_attr->mr_mode = mr_basic ? RMX_MR_BASIC : MR_MODES;
+	/* origins post while the progress thread reads the CQ */
+	hints->domain_attr->threading = FI_THREAD_SAFE;
+	hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
+	if (provider)
+		hints->fabric_attr->prov_name = strdup(provider);
+	if (domain)
+		hints->domain_attr->name = strdup(domain);
+	if ((provider && !hints->fabric_attr->prov_name) ||
+	    (domain && !hints->domain_attr->name)) {
+		lib->freeinfo(hints);
+		return NULL;
+	}
+	return hints;
+}
+
+/*
+ * The first entry of exactly that provider and domain: the name "tcp" in the
+ * hints finds "tcp;ofi_rxm" as well, and rxm in 1.17 heeds no domain's name.
+ */
+static struct fi_info *exact(struct rmaext_library *lib, struct fi_info *infos,
+			     const struct rmaext_fabric_options *options)
+{
+	struct fi_info *found = NULL;
+
+	for (struct fi_info *i = infos; i && !found; i = i->next)
+		if (!strcmp(i->fabric_attr->prov_name, options->provider) &&
+		    (!options->domain ||
+		     !strcmp(i->domain_attr->name, options->domain)))
+			found = lib->dupinfo(i);
+	if (infos)
+		lib->freeinfo(infos);
+	return found;
+}
+
+static int find(struct rmaext_library *lib,
+		const struct rmaext_fabric_options *options,
+		struct fi_info **info_p)
+{
+	struct fi_info *hints, *infos = NULL;
+	const char *node = options->address;
+	int ret;
+
+	if (node && !rmx_takes_address(options->provider))
+		node = NULL;
+	hints = rmx_hints(lib, options->provider, options->domain,
+			  options->mr_basic);
+	if (!hints)
+		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "fi_dupinfo", "hints");
+	if (options->hmem)
+		hints->caps |= FI_HMEM;
+	ret = rmx_getinfo(lib, node, node ? FI_SOURCE : 0, hints, &infos);
+	lib->freeinfo(hints);
+	*info_p = exact(lib, ret ? NULL : infos, options);
+	if (!*info_p)
+		return rmx_fail(-FI_ENODATA, RMX_NO_RANK, "fi_getinfo",
+				"provider %s, domain %s, address %s%s: %s",
+				options->provider,
+				options->domain ? options->domain : "any",
+				node ? node : "any",
+				options->hmem ? ", with FI_HMEM" : "",
+				lib->strerror(ret ? -ret : FI_ENODATA));
+	return 0;
+}
+
+/* The CQ and, where the provider can, a descriptor to sleep on. */
+static int open_cq(struct rmaext_fabric *f)
+{
+	struct fi_cq_attr attr = {
+		.size = 2 * RMX_SLOTS,	    /* chunks, and messages */
+		.format = FI_CQ_FORMAT_MSG, /* a message has a length */
+		.wait_obj = FI_WAIT_FD,
+	};
+	int ret;
+
+	f->progress.cq_fd = -1;
+	ret = fi_cq_open(f->domain, &attr, &f->cq, NULL);
+	if (!ret) {
+		ret = fi_control(&f->cq->fid, FI_GETWAIT, &f->progress.cq_fd);
+		if (!ret)
+			return 0;
+		fi_close(&f->cq->fid);
+		f->cq = NULL;
+		f->progress.cq_fd = -1;
+	}
+	attr.wait_obj = FI_WAIT_NONE;
+	return fi_cq_open(f->domain, &attr, &f->cq, NULL);
+}
+
+#define TRY(call, ...)                                                      \
+	do {                                                                \
+		ret = (__VA_ARGS__);                                        \
+		if (ret) {                                                  \
+			rmx_fail(ret, RMX_NO_RANK, call, "provider %s: %s", \
+				 options->provider, lib->strerror(-ret));   \
+			goto close;                                         \
+		}                                                           \
+	} while (0)
+
+int rmaext_fabric_open(rmaext_library *lib,
+		       const struct rmaext_fabric_options *options,
+		       rmaext_fabric **fabric_p)
+{
+	struct fi_av_attr av_attr = {.type = FI_AV_UNSPEC};
+	struct rmaext_fabric *f = calloc(1, sizeof(*f));
+	struct rmx_signals *signals;
+	int ret;
+
+	if (!f)
+		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "fabric");
+	if (rmx_runs_dry(options->provider, lib->version())) {
+		free(f);
+		return rmx_fail(-FI_ENODATA, RMX_NO_RANK, "rmaext_fabric_open",
+				"provider %s: takes some 2,048 messages only "
+				"in libfabric 2.x; RMAEXT_LIBFABRIC can name "
+				"one of 1.x",
+				options->provider);
+	}
+	/* the threads that start below inherit its mask */
+	signals = rmx_signals_hold();
+	if (!signals) {
+		free(f);
+		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "malloc", "signals");
+	}
+	f->lib = lib;
+	f->bell = rmx_arena_bell(options->arena);
+	f->progress.cq_fd = f->progress.wake_fd = -1;
+	pthread_mutex_init(&f->lock, NULL);
+	pthread_mutex_init(&f->backlog.lock, NULL);
+	pthread_mutex_init(&f->registrar.lock, NULL);
+	ret = find(lib, options, &f->info);
+	if (ret)
+		goto close;
+
+	if (f->info->ep_attr->max_msg_size < RMX_LEAST) {
+		ret = rmx_fail(-FI_ENODATA, RMX_NO_RANK, "rmaext_fabric_open",
+			       "provider %s: takes messages of %zu bytes at "
+			       "most, %zu are needed; RMAEXT_PROVIDER can name "
+			       "another",
+			       options->provider,
+			       f->info->ep_attr->max_msg_size, RMX_LEAST);
+		goto close;
+	}
+
+	f->mr_mode = (uint64_t)f->info->domain_attr->mr_mode;
+	if (f->mr_mode & RMX_MR_BASIC)
+		f->mr_mode |= MR_BASIC_MEANS;
+	if (f->info->mode & RMX_LOCAL_MR)
+		f->mr_mode |= FI_MR_LOCAL;
+	f->mr_mode &= ~(uint64_t)RMX_MR_SCALABLE; /* demands nothing */
+	f->key_size = f->info->domain_attr->mr_key_size;
+	f->chunk = f->info->ep_attr->max_msg_size;
+	if (f->chunk > (size_t)4 << 20) /* progress shows within a transfer */
+		f->chunk = (size_t)4 << 20;
+	if (f->chunk > 64)
+		f->chunk &= ~(size_t)63;
+	f->least = rmx_least(f->info->fabric_attr->prov_name, f->key_size);
+
+	TRY("calloc", rmx_slots_make(f));
+	TRY("fi_fabric", lib->fabric(f->info->fabric_attr, &f->fabric, NULL));
+	TRY("fi_domain", fi_domain(f->fabric, f->info, &f->domain, NULL));
+	TRY("fi_av_open", fi_av_open(f->domain, &av_attr, &f->av, NULL));
+	TRY("fi_cq_open", open_cq(f));
+	TRY("fi_endpoint", fi_endpoint(f->domain, f->info, &f->ep, NULL));
+	TRY("fi_ep_bind", fi_ep_bind(f->ep, &f->av->fid, 0));
+	TRY("fi_ep_bind",
+	    fi_ep_bind(f->ep, &f->cq->fid, FI_TRANSMIT | FI_RECV));
+	TRY("fi_enable", fi_enable(f->ep));
+	TRY("rmx_origins_start", rmx_origins_start(f, options));
+	TRY("rmx_executor_start", rmx_executor_start(f));
+	TRY("rmx_progress_start",
+	    rmx_progress_start(f, options->progress, options->spin_ns));
+	rmx_signals_give_back(signals, RMX_ADDRESS(lib->getinfo));
+	*fabric_p = f;
+	return 0;
+
+close:
+	rmaext_fabric_close(&f);
+	rmx_signals_give_back(signals, RMX_ADDRESS(lib->getinfo));
+	return ret;
+}
+
+static void close_fid(struct fid *fid, int *ret_p)
+{
+	int ret = fid ? fi_close(fid) : 0;
+
+	if (ret && !*ret_p)
+		*ret_p = rmx_fail(ret, RMX_NO_RANK, "fi_close",
+				  "object of class %zu", fid->fclass);
+}
+
+/*
+ * ofi_rxm never deregisters where a receive was to go that failed, which keeps
+ * the domain and the fabric: they stay until the process ends.
+ */
+static void close_domain(struct rmaext_fabric *f, int *ret_p)
+{
+	struct fid_eq *eq = atomic_load(&f->registrar.eq);
+	int ignored = 0;
+	int *code_p = f->executor.failed ? &ignored : ret_p;
+
+	close_fid(f->domain ? &f->domain->fid : NULL, code_p);
+	close_fid(eq ? &eq->fid : NULL, code_p);
+	close_fid(f->fabric ? &f->fabric->fid : NULL, code_p);
+}
+
+/* Every call on a fabric is bracketed, as those on a window are. */
+int rmx_fabric_enter(struct rmaext_fabric *f, const char *call)
+{
+	return rmx_gate_enter(&f->gate, call, "the fabric is closed");
+}
+
+void rmx_fabric_leave(struct rmaext_fabric *f)
+{
+	rmx_gate_leave(&f->gate);
+}
+
+/* Refuse new calls on it and on its windows; wait for those inside. */
+static bool shut(struct rmaext_fabric *f)
+{
+	if (rmx_gate_shut(&f->gate))
+		return false;
+	for (struct rmaext_window *w = f->windows; w; w = w->next)
+		if (rmx_gate_shut(&w->gate) || rmx_gate_shut(&w->served))
+			return false;
+	return true;
+}
+
+/*
+ * The struct of a closed fabric, with those of its peers and memories, stays
+ * until the process ends, and reachable: another thread may be about to call
+ * with a pointer to it, and must find that it is closed. There are two a
+ * process at most.
+ */
+static void bury(struct rmaext_fabric *f)
+{
+	static _Atomic(struct rmaext_fabric *) graves;
+
+	f->next = atomic_load(&graves);
+	while (!atomic_compare_exchange_weak(&graves, &f->next, f))
+		;
+}
+
+static void check_closed(struct rmaext_fabric *f, int ret, int *ret_p)
+{
+	if (ret && !*ret_p)
+		*ret_p = rmx_fail(ret, RMX_NO_RANK, "fi_close",
+				  "memory region: %s", f->lib->strerror(-ret));
+}
+
+static void close_memories(struct rmaext_fabric *f, int *ret_p)
+{
+	for (struct rmaext_memory *m = f->memories; m; m = m->next)
+		check_closed(f, rmx_region_close(f, &m->region), ret_p);
+}
+
+static void close_regions(struct rmaext_fabric *f, int *ret_p)
+{
+	close_memories(f, ret_p);
+	check_closed(f, rmx_executor_deregister(f), ret_p);
+	check_closed(f, rmx_origins_close(f), ret_p);
+}
+
+/* fi_mr(3): a region may be busy while the endpoint that it is bound to is. */
+static void close_endpoint(struct rmaext_fabric *f, int *ret_p)
+{
+	int ignored = 0;
+
+	if (f->mr_mode & FI_MR_ENDPOINT) {
+		rmx_executor_cancel(f);
+		close_regions(f, &ignored);
+	}
+	close_fid(f->ep ? &f->ep->fid : NULL, ret_p);
+	close_regions(f, ret_p);
+	close_fid(f->av ? &f->av->fid : NULL, ret_p);
+	close_fid(f->cq ? &f->cq->fid : NULL, ret_p);
+	close_domain(f, ret_p);
+}
+
+static bool on_the_way(const struct rmaext_fabric *f)
+{
+	return rmx_executor_sends(f) || rmx_op_reads(f);
+}
+
+/*
+ * Unmap peer keys and deregister while the endpoint that may still deliver
+ * to that memory is there to refuse it; then endpoint, AV, CQ, domain, fabric.
+ * Operations in flight end with the endpoint.
+ *
+ * A provider may crash on an endpoint that closes amid the answer to a read
+ * (tcp of 1.17 frees it twice): then it stays, and what it writes to.
+ */
+int rmaext_fabric_close(rmaext_fabric **fabric)
+{
+	struct rmaext_fabric *f = *fabric;
+	int ret = 0, ignored = 0;
+	bool stays;
+
+	if (!f)
+		return 0;
+	if (!shut(f))
+		return rmx_fail(-FI_EBUSY, RMX_NO_RANK, "rmaext_fabric_close",
+				"another thread is inside a call");
+	*fabric = NULL;
+	rmx_progress_stop(f);
+	rmx_progress_settle(f, on_the_way);
+	stays = rmx_op_reads(f);
+	rmx_executor_mute(f);
+	for (struct rmaext_window *w = f->windows; w; w = w->next)
+		rmx_key_unmap_all(w);
+	close_memories(f, &ignored);
+	if (!stays)
+		close_endpoint(f, &ret);
+
+	rmx_executor_stop(f, stays);
+	rmx_op_shut_all(f);
+	if (!stays)
+		rmx_origins_end(f);
+	for (struct rmaext_window *w; (w = f->windows);) {
+		rmx_window_unlink(w);
+		w->fabric = NULL;
+	}
+	for (struct rmaext_peer *p = f->peers; p; p = p->next) {
+		if (p->pidfd >= 0)
+			close(p->pidfd);
+		p->pidfd = -1;
+		rmx_knock_end(&p->knock);
+	}
+	if (f->info)
+		f->lib->freeinfo(f->info);
+	f->info = NULL;
+	bury(f);
+	return stays ? RMAEXT_PENDING : ret;
+}
+
+void rmaext_fabric_describe(rmaext_fabric *f, struct rmaext_fabric_info *info_p)
+{
+	char raw[RMX_NAME];
+	size_t len = sizeof(raw), text = sizeof(info_p->address);
+
+	memset(info_p, 0, sizeof(*info_p));
+	if (rmx_fabric_enter(f, "rmaext_fabric_describe"))
+		return;
+	snprintf(info_p->provider, sizeof(info_p->provider), "%s",
+		 f->info->fabric_attr->prov_name);
+	snprintf(info_p->domain, sizeof(info_p->domain), "%s",
+		 f->info->domain_attr->name);
+	if (!fi_getname(&f->ep->fid, raw, &len))
+		fi_av_straddr(f->av, raw, info_p->address, &text);
+	info_p->address[sizeof(info_p->address) - 1] = '\0';
+	info_p->mr_mode = f->mr_mode;
+	info_p->caps = f->info->caps;
+	info_p->key_size = f->key_size;
+	info_p->mr_iov_limit = rmx_pieces(f->info);
+	info_p->auth_key_size = f->info->domain_attr->auth_key_size;
+	info_p->max_msg_size = f->info->ep_attr->max_msg_size;
+	info_p->wait_fd = f->progress.cq_fd >= 0;
+	rmx_fabric_leave(f);
+}
+
+void rmaext_fabric_stats(rmaext_fabric *f, struct rmaext_stats *stats_p)
+{
+	memset(stats_p, 0, sizeof(*stats_p));
+	if (rmx_fabric_enter(f, "rmaext_fabric_stats"))
+		return;
+	stats_p->completed = stats_p->posted = f->completed;
+	for (int i = 0; i < RMX_SLOTS; i++)
+		stats_p->posted += f->slots[i].op != NULL;
+	stats_p->failed = f->failed;
+	stats_p->thread_wakeups = f->wakeups;
+	stats_p->registrations = f->registrar.opened;
+	stats_p->deregistrations = f->registrar.closed;
+	stats_p->hits = f->origins.hits;
+	stats_p->misses = f->origins.misses;
+	stats_p->evictions = f->origins.evictions;
+	stats_p->bounced = f->origins.bounced;
+	rmx_fabric_leave(f);
+}
+
+int rmaext_fabric_address(rmaext_fabric *f, void *buf, size_t *len)
+{
+	int ret = rmx_fabric_enter(f, "rmaext_fabric_address");
+
+	if (ret)
+		return ret;
+	ret = fi_getname(&f->ep->fid, buf, len);
+	if (ret)
+		rmx_fail(ret, RMX_NO_RANK, "fi_getname", "%s",
+			 f->lib->strerror(-ret));
+	rmx_fabric_leave(f);
+	return ret;
+}
+
+/* fi_av_insert reads a whole address whatever the peer sent */
+static bool like_own(struct rmaext_fabric *f, const void *address, size_t len)
+{
+	const bool ip = f->info->addr_format == FI_SOCKADDR_IN ||
+			f->info->addr_format == FI_SOCKADDR_IN6;
+	char own[RMX_NAME];
+	size_t own_len = sizeof(own);
+
+	if (fi_getname(&f->ep->fid, own, &own_len))
+		return len == f->info->src_addrlen;
+	return len == own_len &&
+	       (!ip || !memcmp(address, own, sizeof(sa_family_t)));
+}
+
+int rmx_peer_add(struct rmaext_fabric *f, const void *address, size_t len,
+		 int pidfd, struct rmaext_peer **peer_p)
+{
+	struct rmaext_peer *peer = calloc(1, sizeof(*peer));
+	int ret;
+
+	if (!peer)
+		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "peer");
+	if (!like_own(f, address, len)) {
+		free(peer);
+		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "fi_av_insert",
+				"address of %zu bytes, or of another kind",
+				len);
+	}
+	ret = fi_av_insert(f->av, address, 1, &peer->addr, 0, NULL);
+	if (ret != 1) {
+		free(peer);
+		return rmx_fail(ret < 0 ? ret : -FI_EADDRNOTAVAIL, RMX_NO_RANK,
+				"fi_av_insert", "%s",
+				ret < 0 ? f->lib->strerror(-ret) : "refused");
+	}
+	peer->pidfd = pidfd;
+	peer->name = rmx_name(address, len);
+	peer->queue_end = &peer->queue;
+	rmx_knock_init(&peer->knock, f->info, address, len);
+	pthread_mutex_lock(&f->lock);
+	peer->next = f->peers;
+	f->peers = peer;
+	f->peer_count++;
+	pthread_mutex_unlock(&f->lock);
+	*peer_p = peer;
+	return 0;
+}
+
+int rmaext_peer_add(rmaext_fabric *f, const void *address, size_t len,
+		    int pidfd, rmaext_peer **peer_p)
+{
+	int ret = rmx_fabric_enter(f, "rmaext_peer_add");
+
+	if (ret)
+		return ret;
+	ret = rmx_peer_add(f, address, len, pidfd, peer_p);
+	rmx_fabric_leave(f);
+	return ret;
+}

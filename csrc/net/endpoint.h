@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* An endpoint: its peers, memories, and who reads its CQ. */
+#ifndef RMAEXT_ENDPOINT_H
+#define RMAEXT_ENDPOINT_H
+
+#include "base/await.h"
+#include "am/message.h"
+
+#define RMX_NAME 1024 /* bytes of an endpoint's name at most: those of ucx */
+
+/* libfabric's functions that are not inline, taken from one opened copy */
+struct rmaext_library {
+	void *handle;
+	__typeof__(fi_getinfo) *getinfo;
+	__typeof__(fi_freeinfo) *freeinfo;
+	__typeof__(fi_dupinfo) *dupinfo;
+	__typeof__(fi_fabric) *fabric;
+	__typeof__(fi_version) *version;
+	__typeof__(fi_strerror) *strerror;
+	bool tune;	      /* private copy, not initialised yet */
+	char path[4096];      /* without links */
+	char plugins[4096];   /* where its providers may be loaded from */
+	pthread_mutex_t lock; /* setenv around the first fi_getinfo */
+};
+
+/* Asks whether anybody listens at a peer's address; see liveness_probe.c. */
+struct rmx_knock {
+	pthread_mutex_t lock;
+	int fd; /* the connection being tried; or -1 */
+	int64_t since, next, pause;
+	socklen_t len; /* 0: never ask */
+	struct sockaddr_storage address;
+};
+
+struct rmaext_peer {
+	fi_addr_t addr;
+	int pidfd;	  /* readable once the peer's process is gone; or -1 */
+	atomic_bool gone; /* pidfd was seen readable, or it refused */
+	struct rmx_knock knock;
+	atomic_uint slots; /* of operations and chunks on their way to it */
+	uint64_t name;	   /* rmx_name of its address */
+	struct rmaext_peer *next;
+	/* messages to it, see send_queue.c; guarded by executor.lock */
+	unsigned int requests; /* unanswered */
+	unsigned int bulks;    /* of these, parts of `bulk` */
+	struct rmaext_op *bulk;
+	struct rmx_box *boxes;		      /* of requests */
+	struct rmaext_op *queue, **queue_end; /* not all sent yet */
+	size_t queued;			      /* bytes of copies in it */
+	uint64_t came, went;		      /* through the queue, ever */
+	bool denied;			      /* a batch was, of late */
+	struct rmaext_peer *next_stalled;
+	bool stalled; /* in executor.stalled */
+	atomic_uint answers;
+};
+
+/* Who reads the completion queue, and who sleeps; see progress.c. */
+struct rmx_progress {
+	atomic_bool reader;   /* held by the one reader of the CQ */
+	atomic_int waiters;   /* application threads that wait */
+	atomic_uint visits;   /* how often one began to */
+	atomic_int followers; /* of these, not reading: asleep on turn */
+	atomic_uint turn;     /* futex: something changed for followers */
+	atomic_bool thread_reads;
+	atomic_bool stop;
+	atomic_uint bell;      /* futex: the parked progress thread listens */
+	atomic_bool long_park; /* it does not look up by itself for long */
+	int cq_fd;	       /* -1: the provider has none */
+	int wake_fd;	       /* calls the progress thread out of poll */
+	pthread_t thread;
+	bool running;
+	int64_t spin; /* ns before a waiting origin sleeps */
+};
+
+/* Requests that are not posted whole yet; see nonblocking.c. */
+struct rmx_backlog {
+	pthread_mutex_t lock;	    /* of the queues of all targets */
+	struct rmx_queue *first;    /* of the targets that have one */
+	atomic_uint count;	    /* of requests in them */
+	atomic_uint_fast64_t ended; /* requests, ever */
+};
+
+/* What all registrations of a fabric share. */
+struct rmx_registrar {
+	pthread_mutex_t lock; /* of eq and asked */
+	/* registrations that it was to tell of: the last one's context */
+	uintptr_t asked;
+	/* that says what was registered; or NULL */
+	_Atomic(struct fid_eq *) eq;
+	atomic_uint_fast64_t opened, closed;
+};
+
+struct rmaext_fabric {
+	struct rmaext_library *lib;
+	struct fi_info *info;
+	struct fid_fabric *fabric;
+	struct fid_domain *domain;
+	struct fid_av *av;
+	struct fid_cq *cq;
+	struct fid_ep *ep;
+	uint64_t mr_mode;
+	size_t key_size;
+	size_t chunk;	       /* longest single read or write */
+	size_t least;	       /* shortest, of those that are not empty */
+	struct rmx_bell *bell; /* the own process's; or NULL */
+	struct rmx_progress progress;
+	pthread_mutex_t lock; /* peers, memories, windows, mapping */
+	struct rmx_slot *slots;
+	atomic_uint_fast64_t free_slots; /* see context.c */
+	struct rmaext_peer *peers;
+	struct rmaext_memory *memories;
+	struct rmaext_window *windows;
+	atomic_uint links; /* of windows, ever */
+	atomic_uint peer_count;
+	struct rmx_executor executor;
+	struct rmx_backlog backlog;
+	struct rmx_gate gate;
+	struct rmaext_fabric *next; /* among the closed */
+	uint8_t door[RMX_TOKEN];    /* zeros: no guests; guarded by lock */
+	unsigned int guests;	    /* that were admitted: the CQ's reader's */
+	/* the CQ's reader alone changes these */
+	atomic_uint_fast64_t completed, failed;
+	atomic_uint_fast64_t wakeups;
+	struct rmx_registrar registrar;
+	struct rmx_origins origins;
+};
+
+struct rmaext_memory {
+	struct rmaext_fabric *fabric;
+	struct rmx_region region;
+	uint64_t base;
+	struct rmaext_memory *next, **prev;
+	size_t iov_count;
+	struct iovec iov[];
+};
+
+/* library.c */
+int rmx_getinfo(struct rmaext_library *lib, const char *node, uint64_t flags,
+		const struct fi_info *hints, struct fi_info **info_p);
+
+/* endpoint.c */
+struct fi_info *rmx_hints(struct rmaext_library *lib, const char *provider,
+			  const char *domain, int mr_basic);
+
+int rmx_peer_add(struct rmaext_fabric *fabric, const void *address, size_t len,
+		 int pidfd, struct rmaext_peer **peer_p);
+int rmx_fabric_enter(struct rmaext_fabric *fabric, const char *call);
+void rmx_fabric_leave(struct rmaext_fabric *fabric);
+
+/* region.c */
+/* flags: FI_RMA_EVENT also where the provider does not want to be told */
+int rmx_region_open(struct rmaext_fabric *fabric, struct fi_mr_attr *attr,
+		    uint64_t flags, bool lazy, struct rmx_region *region_p);
+/* -FI_EBUSY: it stays */
+int rmx_region_close(struct rmaext_fabric *fabric, struct rmx_region *region);
+int rmx_region_refresh(struct rmaext_fabric *fabric, struct rmx_region *region,
+		       const struct iovec *iov, size_t count);
+/* back the bytes with pages, and leave what is in them */
+void rmx_touch(void *addr, size_t len, bool writable);
+
+/* registration_cache.c; all but start, close, end: where it is demanded only */
+int rmx_origins_start(struct rmaext_fabric *fabric,
+		      const struct rmaext_fabric_options *options);
+int rmx_origins_close(struct rmaext_fabric *fabric);
+void rmx_origins_end(struct rmaext_fabric *fabric);
+int rmx_region_local(struct rmaext_fabric *fabric, void *addr, size_t len,
+		     uint64_t access, struct rmx_region *region_p);
+void *rmx_region_desc(const struct rmx_region *region); /* NULL: of none */
+/* result: it is to be written */
+int rmx_origin_get(struct rmaext_fabric *fabric, const void *addr, uint64_t len,
+		   bool result, struct rmx_origin **origin_p);
+void rmx_origin_put(struct rmaext_fabric *fabric, struct rmx_origin *origin);
+bool rmx_block_fits(const struct rmaext_fabric *fabric, size_t bytes);
+void *rmx_block_take(struct rmaext_fabric *fabric, void **desc_p);
+void rmx_block_give(struct rmaext_fabric *fabric, void *block);
+
+/* liveness_probe.c */
+void rmx_knock_init(struct rmx_knock *knock, const struct fi_info *info,
+		    const void *address, size_t len);
+void rmx_knock_end(struct rmx_knock *knock);
+bool rmx_knock(struct rmx_knock *knock, int64_t now, int64_t since);
+
+/* clock.c */
+#define RMX_NAP_MAX ((int64_t)1000 * 1000) /* between looks, without a fd */
+enum { RMX_BY_NETWORK = 1, RMX_BY_OTHER = 2, RMX_INTERRUPTED = 4 };
+int64_t rmx_now(void);
+void rmx_futex_sleep(atomic_uint *word, unsigned int value, int64_t ns);
+void rmx_futex_wake(atomic_uint *word);
+bool rmx_busy(const struct rmx_progress *progress);
+int rmx_doze(struct rmaext_fabric *fabric, int other_fd, int64_t ns,
+	     int64_t *nap);
+
+/* progress.c */
+int rmx_progress_start(struct rmaext_fabric *fabric, int thread, int64_t spin);
+void rmx_progress_stop(struct rmaext_fabric *fabric);
+void rmx_progress_settle(struct rmaext_fabric *fabric,
+			 bool (*unsettled)(const struct rmaext_fabric *));
+/* the caller has read the queue, and now sleeps elsewhere */
+void rmx_progress_hand_over(struct rmaext_fabric *fabric);
+/*
+ * step() more until RMX_DONE; RMAEXT_PENDING at `until` or after a signal.
+ * Spins `spins` times as long as usual before it sleeps.
+ */
+int rmx_wait(struct rmaext_fabric *fabric, struct rmaext_peer *peer,
+	     enum rmx_step (*step)(void *), void *arg, int64_t until,
+	     unsigned int spins);
+/* The same for one who waits for MPI, and serves the network meanwhile. */
+int rmx_wait_at(struct rmaext_fabric *fabric, enum rmx_step (*step)(void *),
+		void *arg, int64_t until, struct rmx_pace *pace);
+void rmx_look(struct rmaext_fabric *fabric);
+void rmx_progress_call(struct rmaext_fabric *fabric);
+int rmx_deadline(struct rmaext_peer *peer, int64_t rank, const char *call,
+		 int64_t timeout, int64_t *deadline, bool moved);
+
+#endif

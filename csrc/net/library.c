@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Opens a libfabric at run time. Linking would silently give MPI's copy (same
+ * soname), whose environment has been read; a copy of our own also lets the
+ * user choose the version. Symbol versions are those that the 1.17 headers'
+ * structures belong to: libfabric keeps them in later releases.
+ */
+#define _GNU_SOURCE
+#include "am/am.h"
+#include "net/quirks.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/*
+ * musl knows no versions: there the newest is had, which is that of the headers
+ * of the same distribution.
+ */
+void *rmx_symbol(void *handle, const char *name, const char *version)
+{
+#ifdef __GLIBC__
+	return dlvsym(handle, name, version);
+#else
+	(void)version;
+	return dlsym(handle, name);
+#endif
+}
+
+static int take(struct rmaext_library *lib, const char *name,
+		const char *version, void *function_p)
+{
+	void *symbol = rmx_symbol(lib->handle, name, version);
+
+	if (!symbol)
+		return rmx_fail(-FI_ENOENT, RMX_NO_RANK, "dlsym",
+				"%s@%s is missing: not a libfabric >= 1.5?",
+				name, version);
+	/* a data pointer to a function pointer, which POSIX allows */
+	memcpy(function_p, &symbol, sizeof(symbol));
+	return 0;
+}
+
+int rmaext_library_open(const char *path, int shared, rmaext_library **lib_p)
+{
+	struct rmaext_library *lib = calloc(1, sizeof(*lib));
+	struct rmx_signals *signals;
+	const char *slash;
+	int ret;
+
+	if (!lib)
+		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "library");
+	pthread_mutex_init(&lib->lock, NULL);
+	lib->tune = !shared;
+	signals = rmx_signals_hold();
+	lib->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	rmx_signals_give_back(
+		signals, lib->handle ? dlsym(lib->handle, "fi_getinfo") : NULL);
+	if (!lib->handle) {
+		ret = rmx_fail(-FI_ENOENT, RMX_NO_RANK, "dlopen", "%s",
+			       dlerror());
+		goto free_lib;
+	}
+	if ((ret = take(lib, "fi_getinfo", "FABRIC_1.3", &lib->getinfo)) ||
+	    (ret = take(lib, "fi_freeinfo", "FABRIC_1.3", &lib->freeinfo)) ||
+	    (ret = take(lib, "fi_dupinfo", "FABRIC_1.3", &lib->dupinfo)) ||
+	    (ret = take(lib, "fi_fabric", "FABRIC_1.1", &lib->fabric)) ||
+	    (ret = take(lib, "fi_version", "FABRIC_1.0", &lib->version)) ||
+	    (ret = take(lib, "fi_strerror", "FABRIC_1.0", &lib->strerror)))
+		goto close_handle;
+	slash = strrchr(path, '/');
+	if (slash)
+		snprintf(lib->plugins, sizeof(lib->plugins), "%.*s/libfabric",
+			 (int)(slash - path), path);
+	if (!realpath(path, lib->path))
+		lib->path[0] = '\0';
+	*lib_p = lib;
+	return 0;
+
+close_handle:
+	dlclose(lib->handle);
+free_lib:
+	pthread_mutex_destroy(&lib->lock);
+	free(lib);
+	return ret;
+}
+
+uint32_t rmaext_library_version(const rmaext_library *lib)
+{
+	return lib->version();
+}
+
+/*
+ * The handle stays open: providers start threads and register exit handlers
+ * whose code must not be unmapped.
+ */
+void rmaext_library_close(rmaext_library *lib)
+{
+	pthread_mutex_destroy(&lib->lock);
+	free(lib);
+}
+
+const char *rmaext_strerror(const rmaext_library *lib, int code)
+{
+	return lib->strerror(code < 0 ? -code : code);
+}
+
+/* Does that folder, or the one that holds it, have a libfabric, not this one?
+ */
+static bool is_of_another(const struct rmaext_library *lib, const char *folder,
+			  int length)
+{
+	static const char *const places[] = {"", "/.."};
+	char path[4096], real[4096]; /* PATH_MAX */
+
+	for (size_t i = 0; i < 2; i++) {
+		snprintf(path, sizeof(path), "%.*s%s/libfabric.so.1", length,
+			 folder, places[i]);
+		if (realpath(path, real))
+			return strcmp(real, lib->path);
+	}
+	return false;
+}
+
+/*
+ * mpi4py, and Intel MPI's scripts, let FI_PROVIDER_PATH name the plug-ins of
+ * Intel MPI's libfabric. Returns what this copy may have of it, if that is
+ * less.
+ */
+static char *without_others(const struct rmaext_library *lib, const char *value)
+{
+	char *rest = calloc(1, strlen(value) + 2), *end = rest;
+
+	if (!rest)
+		return NULL;
+	for (const char *at = value; *at; at += *at == ':') {
+		size_t length = strcspn(at, ":");
+
+		if (length && !is_of_another(lib, at, (int)length))
+			end += sprintf(end, "%.*s:", (int)length, at);
+		at += length;
+	}
+	if (end > rest)
+		end[-1] = '\0';
+	if (strcmp(rest, value))
+		return rest;
+	free(rest);
+	return NULL;
+}
+
+/*
+ * Intel MPI's copy offers tcp;ofi_rxm to who asks for no provider, and to
+ * nobody who names it. Callers look at the names of what they get.
+ */
+static int unnamed(struct rmaext_library *lib, const char *node, uint64_t flags,
+		   const struct fi_info *hints, struct fi_info **info_p)
+{
+	struct fi_info *any;
+	int ret;
+
+	if (!hints->fabric_attr->prov_name ||
+	    !strchr(hints->fabric_attr->prov_name, ';'))
+		return -FI_ENODATA;
+	any = lib->dupinfo(hints);
+	if (!any)
+		return -FI_ENOMEM;
+	free(any->fabric_attr->prov_name);
+	any->fabric_attr->prov_name = NULL;
+	ret = lib->getinfo(RMX_FI_VERSION, node, NULL, flags, any, info_p);
+	lib->freeinfo(any);
+	return ret;
+}
+
+/*
+ * The providers read their environment in a copy's first fi_getinfo.
+ *
+ * FI_PROVIDER_PATH: by default 1.17 looks its plug-ins up by soname, gets those
+ * that MPI's copy has loaded, and both free the same statics at exit (double
+ * free, seen with both MPIs). A folder of its own, which need not exist, keeps
+ * the copies apart.
+ */
+int rmx_getinfo(struct rmaext_library *lib, const char *node, uint64_t flags,
+		const struct fi_info *hints, struct fi_info **info_p)
+{
+	enum { N = sizeof(rmx_tuning) / sizeof(*rmx_tuning), PATH = N };
+	char *before[N + 1] = {NULL};
+	bool ours[N + 1] = {false};
+	struct rmx_signals *signals;
+	int ret;
+
+	pthread_mutex_lock(&lib->lock);
+	for (int i = 0; lib->tune && i <= PATH; i++) {
+		const char *name =
+			i == PATH ? "FI_PROVIDER_PATH" : rmx_tuning[i][0];
+		const char *value = i == PATH ? lib->plugins : rmx_tuning[i][1];
+		const char *users = getenv(name);
+		char *rest = NULL;
+
+		if (users) { /* which stays, but for others' plug-ins */
+			if (i < PATH || !(rest = without_others(lib, users)) ||
+			    !(before[i] = strdup(users))) {
+				free(rest);
+				continue;
+			}
+			if (*rest)
+				value = rest;
+		}
+		if (*value)
+			ours[i] = !setenv(name, value, 1);
+		free(rest);
+	}
+	signals = rmx_signals_hold();
+	ret = lib->getinfo(RMX_FI_VERSION, node, NULL, flags, hints, info_p);
+	if (ret == -FI_ENODATA)
+		ret = unnamed(lib, node, flags, hints, info_p);
+	rmx_signals_give_back(signals, RMX_ADDRESS(lib->getinfo));
+	for (int i = 0; i <= PATH; i++) {
+		const char *name =
+			i == PATH ? "FI_PROVIDER_PATH" : rmx_tuning[i][0];
+
+		if (ours[i] && before[i])
+			setenv(name, before[i], 1);
+		else if (ours[i])
+			unsetenv(name);
+		free(before[i]);
+	}
+	lib->tune = false;
+	pthread_mutex_unlock(&lib->lock);
+	return ret;
+}

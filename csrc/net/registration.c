@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Registration of window memory. */
+#include "am/am.h"
+#include "net/quirks.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+/* What a provider accepts here and fails on later is refused before. */
+static int check(const struct rmaext_fabric *f,
+		 const struct rmaext_memory_options *o)
+{
+	const size_t limit = rmx_pieces(f->info);
+	const char *call = "fi_mr_regattr";
+
+	if (!o->n_pieces || o->n_pieces > limit)
+		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, call,
+				"%zu pieces, provider %s takes 1..%zu",
+				o->n_pieces, f->info->fabric_attr->prov_name,
+				limit);
+	for (size_t i = 0; i < o->n_pieces; i++)
+		if (!o->pieces[i].len ||
+		    o->pieces[i].len - 1 >
+			    UINTPTR_MAX - (uintptr_t)o->pieces[i].addr)
+			return rmx_fail(-FI_EINVAL, RMX_NO_RANK, call,
+					"%llu bytes",
+					(unsigned long long)o->pieces[i].len);
+	if (!(o->access & (RMAEXT_READ | RMAEXT_WRITE)))
+		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, call, "access %#x",
+				o->access);
+	if (o->iface != RMAEXT_IFACE_SYSTEM && !(f->info->caps & FI_HMEM))
+		return rmx_fail(-FI_EOPNOTSUPP, RMX_NO_RANK, call,
+				"provider %s does not reach the memory of a "
+				"device (FI_HMEM)",
+				f->info->fabric_attr->prov_name);
+	return 0;
+}
+
+static int open_region(struct rmaext_fabric *f,
+		       const struct rmaext_memory_options *o,
+		       const struct iovec *iov, struct rmx_region *region_p)
+{
+	const struct fi_mr_attr like = {
+		.mr_iov = iov,
+		.iov_count = o->n_pieces,
+		.access = (o->access & RMAEXT_READ ? FI_REMOTE_READ : 0) |
+			  (o->access & RMAEXT_WRITE ? FI_REMOTE_WRITE : 0),
+		.requested_key = o->requested_key,
+		.auth_key_size = o->auth_key_len,
+		.auth_key = (uint8_t *)(uintptr_t)o->auth_key,
+		.iface = (enum fi_hmem_iface)o->iface,
+		.device.cuda = (int)o->device, /* as all of the union */
+	};
+	struct fi_mr_attr attr = like;
+	uint64_t flags = 0;
+	int ret;
+
+	if (o->persistent)
+		flags |= f->info->caps & FI_RMA_PMEM;
+	if (o->counts_writes)
+		flags |= f->info->caps & FI_RMA_EVENT;
+	ret = rmx_region_open(f, &attr, flags, o->lazy, region_p);
+	/* it has the capability for other events */
+	if (ret != -FI_ENOSYS || !(flags & FI_RMA_EVENT))
+		return ret;
+	attr = like;
+	return rmx_region_open(f, &attr, flags & ~FI_RMA_EVENT, o->lazy,
+			       region_p);
+}
+
+static int register_memory(struct rmaext_fabric *f,
+			   const struct rmaext_memory_options *o,
+			   struct rmaext_memory **memory_p)
+{
+	struct rmaext_memory *memory;
+	int ret = check(f, o);
+
+	if (ret)
+		return ret;
+	memory =
+		calloc(1, sizeof(*memory) + o->n_pieces * sizeof(struct iovec));
+	if (!memory)
+		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "memory");
+	for (size_t i = 0; i < o->n_pieces; i++)
+		memory->iov[i] =
+			(struct iovec){o->pieces[i].addr, o->pieces[i].len};
+	memory->iov_count = o->n_pieces;
+	ret = open_region(f, o, memory->iov, &memory->region);
+	if (ret) {
+		free(memory);
+		return ret;
+	}
+	memory->fabric = f;
+	memory->base = f->mr_mode & FI_MR_VIRT_ADDR
+			       ? (uintptr_t)memory->iov[0].iov_base
+			       : 0;
+	pthread_mutex_lock(&f->lock);
+	memory->next = f->memories;
+	memory->prev = &f->memories;
+	if (memory->next)
+		memory->next->prev = &memory->next;
+	f->memories = memory;
+	pthread_mutex_unlock(&f->lock);
+	*memory_p = memory;
+	return 0;
+}
+
+int rmaext_memory_register(rmaext_fabric *f,
+			   const struct rmaext_memory_options *options,
+			   rmaext_memory **memory_p)
+{
+	int ret = rmx_fabric_enter(f, "rmaext_memory_register");
+
+	if (ret)
+		return ret;
+	ret = register_memory(f, options, memory_p);
+	rmx_fabric_leave(f);
+	return ret;
+}
+
+/* The bytes of its pieces that offset and len name; returns how many pieces. */
+static size_t part_of(const struct rmaext_memory *m, uint64_t offset,
+		      uint64_t len, struct iovec *part)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < m->iov_count && len; i++) {
+		const struct iovec *piece = &m->iov[i];
+		uint64_t left;
+
+		if (offset >= piece->iov_len) {
+			offset -= piece->iov_len;
+			continue;
+		}
+		left = piece->iov_len - offset;
+		part[n].iov_base = (char *)piece->iov_base + offset;
+		part[n].iov_len = len < left ? len : left;
+		len -= part[n++].iov_len;
+		offset = 0;
+	}
+	return len ? 0 : n;
+}
+
+static int refresh(struct rmaext_memory *m, uint64_t offset, uint64_t len)
+{
+	struct iovec *part = calloc(m->iov_count, sizeof(*part));
+	size_t n = part ? part_of(m, offset, len, part) : 0;
+	int ret = 0;
+
+	if (!part)
+		ret = rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "pieces");
+	else if (n)
+		ret = rmx_region_refresh(m->fabric, &m->region, part, n);
+	else if (len)
+		ret = rmx_fail(-ERANGE, RMX_NO_RANK, "fi_mr_refresh",
+			       "%llu bytes at byte %llu end after the memory",
+			       (unsigned long long)len,
+			       (unsigned long long)offset);
+	free(part);
+	return ret;
+}
+
+int rmaext_memory_refresh(rmaext_memory *memory, uint64_t offset, uint64_t len)
+{
+	struct rmaext_fabric *f = memory->fabric;
+	int ret = rmx_fabric_enter(f, "rmaext_memory_refresh");
+
+	if (ret)
+		return ret;
+	ret = refresh(memory, offset, len);
+	rmx_fabric_leave(f);
+	return ret;
+}
+
+int rmaext_memory_writes(rmaext_memory *memory, uint64_t *count_p)
+{
+	struct rmaext_fabric *f = memory->fabric;
+	int ret = rmx_fabric_enter(f, "rmaext_memory_writes");
+
+	if (ret)
+		return ret;
+	if (memory->region.writes)
+		*count_p = fi_cntr_read(memory->region.writes);
+	else
+		ret = rmx_fail(-FI_ENOSYS, RMX_NO_RANK, "fi_mr_bind",
+			       "provider %s does not count what is written to "
+			       "this memory",
+			       f->info->fabric_attr->prov_name);
+	rmx_fabric_leave(f);
+	return ret;
+}
+
+uint64_t rmaext_memory_base(const rmaext_memory *memory)
+{
+	return memory->base;
+}
+
+static void memory_unlink(struct rmaext_memory *memory)
+{
+	pthread_mutex_lock(&memory->fabric->lock);
+	*memory->prev = memory->next;
+	if (memory->next)
+		memory->next->prev = memory->prev;
+	pthread_mutex_unlock(&memory->fabric->lock);
+}
+
+int rmaext_memory_close(rmaext_memory **memory)
+{
+	struct rmaext_memory *m = *memory;
+	struct rmaext_fabric *f = m ? m->fabric : NULL;
+	int ret;
+
+	if (!m)
+		return 0;
+	if (rmx_fabric_enter(f, "rmaext_memory_close")) {
+		*memory = NULL; /* closing the fabric has deregistered it */
+		return 0;
+	}
+	ret = rmx_region_close(f, &m->region);
+	if (ret) {
+		rmx_fail(ret, RMX_NO_RANK, "fi_close", "memory region: %s",
+			 f->lib->strerror(-ret));
+	} else {
+		memory_unlink(m);
+		free(m);
+		*memory = NULL;
+	}
+	rmx_fabric_leave(f);
+	return ret;
+}

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What the fast tier takes from its arguments, and what it leaves to Python. */
+#include "python/hot.h"
+
+#include <math.h>
+
+/*
+ * Sort arguments into slots. False if there are too many, or unknown ones:
+ * then the Python method says so.
+ */
+bool hot_take(PyObject **slots, PyObject *const *const *wanted, int most,
+	      PyObject *const *args, Py_ssize_t n, PyObject *keywords)
+{
+	Py_ssize_t more = keywords ? PyTuple_GET_SIZE(keywords) : 0;
+
+	if (n > most)
+		return false;
+	for (Py_ssize_t i = 0; i < n; i++)
+		slots[i] = args[i];
+	for (Py_ssize_t i = 0; i < more; i++) {
+		PyObject *name = PyTuple_GET_ITEM(keywords, i);
+		int at = (int)n;
+
+		while (at < most && *wanted[at] != name)
+			at++;
+		if (at == most)
+			return false;
+		slots[at] = args[n + i];
+	}
+	return true;
+}
+
+/* A non-negative integer, Python's or NumPy's, that 64 bits hold. */
+bool hot_to_index(PyObject *it, int64_t *index_p)
+{
+	int overflow = 0;
+
+	if (PyLong_CheckExact(it)) {
+		*index_p = PyLong_AsLongLongAndOverflow(it, &overflow);
+	} else if (PyArray_IsScalar(it, Integer)) {
+		it = PyNumber_Index(it);
+		if (!it) {
+			PyErr_Clear();
+			return false;
+		}
+		*index_p = PyLong_AsLongLongAndOverflow(it, &overflow);
+		Py_DECREF(it);
+	} else {
+		return false;
+	}
+	return !overflow && *index_p >= 0;
+}
+
+bool hot_to_place(PyObject *rank, PyObject *offset, int64_t *rank_p,
+		  int64_t *index_p)
+{
+	*index_p = 0;
+	return rank && hot_to_index(rank, rank_p) &&
+	       (!offset || hot_to_index(offset, index_p));
+}
+
+static bool pack_float(int type, double value, union hot_cell *cell)
+{
+	if (type == RMAEXT_DOUBLE) {
+		cell->f8 = value;
+		return true;
+	}
+	cell->f4 = (float)value;
+	return type == RMAEXT_FLOAT && (isfinite(cell->f4) || !isfinite(value));
+}
+
+#define PACK(member, type)                    \
+	do {                                  \
+		cell->member = (type)value;   \
+		return cell->member == value; \
+	} while (0)
+
+static bool pack_int(int type, PyObject *it, union hot_cell *cell)
+{
+	int overflow;
+	long long value = PyLong_AsLongLongAndOverflow(it, &overflow);
+
+	if (overflow)
+		return false;
+	switch (type) {
+	case RMAEXT_INT8:
+		PACK(i1, int8_t);
+	case RMAEXT_UINT8:
+		PACK(u1, uint8_t);
+	case RMAEXT_INT16:
+		PACK(i2, int16_t);
+	case RMAEXT_UINT16:
+		PACK(u2, uint16_t);
+	case RMAEXT_INT32:
+		PACK(i4, int32_t);
+	case RMAEXT_UINT32:
+		PACK(u4, uint32_t);
+	case RMAEXT_INT64:
+		PACK(i8, int64_t);
+	case RMAEXT_UINT64:
+		cell->i8 = value;
+		return value >= 0;
+	}
+	return pack_float(type, (double)value, cell);
+}
+
+/*
+ * An operation by its name; not given, it is the sum. Python knows the others,
+ * and strings that it did not make from the text of a program.
+ */
+bool hot_to_op(PyObject *it, int *op_p)
+{
+	*op_p = RMAEXT_SUM;
+	if (!it || it == hot_names.ops[RMAEXT_SUM])
+		return true;
+	for (*op_p = 0; *op_p < RMX_OPS; ++*op_p)
+		if (it == hot_names.ops[*op_p])
+			return true;
+	return false;
+}
+
+/* A number that fits the window's dtype, as one element of it. */
+bool hot_pack(const struct hot_window *w, PyObject *it, union hot_cell *cell)
+{
+	/*
+	 * A long double has padding, which would be that of our stack; all
+	 * pairs are of one type to Python.
+	 */
+	if (w->it.type < 0 || w->it.type == RMAEXT_LONG_DOUBLE ||
+	    w->it.type >= RMAEXT_FLOAT_INT32)
+		return false;
+	if (PyFloat_CheckExact(it))
+		return pack_float(w->it.type, PyFloat_AS_DOUBLE(it), cell);
+	if (PyLong_CheckExact(it))
+		return pack_int(w->it.type, it, cell);
+	if (Py_TYPE(it) != w->dtype->typeobj)
+		return false;
+	PyArray_ScalarAsCtype(it, cell);
+	return true;
+}
+
+PyArrayObject *hot_new_array(const struct hot_window *w, int ndim,
+			     const npy_intp *shape)
+{
+	Py_INCREF(w->dtype);
+	return (PyArrayObject *)PyArray_NewFromDescr(
+		&PyArray_Type, w->dtype, ndim, shape, NULL, NULL, 0, NULL);
+}
+
+/* Let the Python method decide. */
+PyObject *hot_decide(void *self, PyObject *name, PyObject *const *args,
+		     Py_ssize_t n, PyObject *keywords)
+{
+	PyObject *method = PyObject_GetAttr(self, name), *result;
+
+	if (!method)
+		return NULL;
+	result = PyObject_Vectorcall(method, args, (size_t)n, keywords);
+	Py_DECREF(method);
+	return result;
+}

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Puts and gets between memory of derived datatypes, by memory. What they are
+ * is told by rmaext.compat.types once it was computed; those that were used
+ * lately are known here, by the objects that stand for them.
+ */
+#include "python/hot.h"
+
+#define KEEP_GIL ((uint64_t)16 << 10) /* bytes: 10 us, if in short runs */
+
+enum { LOOPS = 8, KNOWN = 64 };
+
+/* One element of a type: runs of bytes, again and again at each turn. */
+struct hot_derived {
+	PyObject *object;  /* kept: nothing else gets its address */
+	uint64_t bytes;	   /* of its data */
+	int64_t extent;	   /* to the next one */
+	int64_t low, high; /* it reaches from .. to */
+	int loops;	   /* the outermost first */
+	int64_t turns[LOOPS], steps[LOOPS];
+	Py_ssize_t runs;
+	int64_t *offsets, *lengths;
+};
+
+static struct hot_derived *known[KNOWN];
+
+static struct hot_derived **place_of(PyObject *object)
+{
+	return &known[((uintptr_t)object >> 4) % KNOWN];
+}
+
+const struct hot_derived *hot_find_derived(PyObject *object)
+{
+	struct hot_derived *d = *place_of(object);
+
+	return d && d->object == object ? d : NULL;
+}
+
+uint64_t hot_derived_bytes(const struct hot_derived *d)
+{
+	return d->bytes;
+}
+
+int64_t hot_derived_extent(const struct hot_derived *d)
+{
+	return d->extent;
+}
+
+static void drop(struct hot_derived *d)
+{
+	if (!d)
+		return;
+	Py_XDECREF(d->object);
+	PyMem_Free(d->offsets);
+	PyMem_Free(d->lengths);
+	PyMem_Free(d);
+}
+
+static int64_t *take_longs(PyObject *bytes, Py_ssize_t count)
+{
+	int64_t *longs = NULL;
+
+	if (PyBytes_GET_SIZE(bytes) != count * (Py_ssize_t)sizeof(*longs))
+		PyErr_SetString(PyExc_ValueError, "as many bytes are wanted");
+	else
+		longs = PyMem_Malloc(count ? (size_t)PyBytes_GET_SIZE(bytes)
+					   : 1);
+	if (longs)
+		memcpy(longs, PyBytes_AS_STRING(bytes),
+		       (size_t)PyBytes_GET_SIZE(bytes));
+	return longs;
+}
+
+static bool take_loops(struct hot_derived *d, PyObject *loops)
+{
+	d->loops = (int)PyTuple_GET_SIZE(loops);
+	for (int k = 0; k < d->loops; k++) {
+		long long turns, step;
+
+		if (!PyArg_ParseTuple(PyTuple_GET_ITEM(loops, k), "LL", &turns,
+				      &step))
+			return false;
+		d->turns[k] = turns;
+		d->steps[k] = step;
+	}
+	return true;
+}
+
+const char hot_mpi_derived_doc[] = PyDoc_STR(
+	"mpi_derived(datatype, extent, nbytes, span, loops, offsets, lengths, "
+	"/)\n--\n\n"
+	"Tell of a derived datatype: a `Layout`, with its runs as bytes of "
+	"int64.");
+
+PyObject *hot_mpi_derived(PyObject *module, PyObject *args)
+{
+	struct hot_derived *d = PyMem_Calloc(1, sizeof(*d));
+	PyObject *object, *loops, *offsets, *lengths;
+	unsigned long long bytes;
+	long long extent, low, high;
+
+	(void)module;
+	if (!d)
+		return PyErr_NoMemory();
+	if (!PyArg_ParseTuple(args, "OLK(LL)O!SS:mpi_derived", &object, &extent,
+			      &bytes, &low, &high, &PyTuple_Type, &loops,
+			      &offsets, &lengths))
+		goto failed;
+	if (PyTuple_GET_SIZE(loops) > LOOPS)
+		goto done; /* Python does it */
+	d->object = Py_NewRef(object);
+	d->bytes = bytes;
+	d->extent = extent;
+	d->low = low;
+	d->high = high;
+	d->runs = PyBytes_GET_SIZE(offsets) / (Py_ssize_t)sizeof(int64_t);
+	d->offsets = take_longs(offsets, d->runs);
+	d->lengths = d->offsets ? take_longs(lengths, d->runs) : NULL;
+	if (!d->lengths || !take_loops(d, loops))
+		goto failed;
+	{
+		struct hot_derived **place = place_of(object), *old = *place;
+
+		*place = d;
+		d = old;
+	}
+done:
+	drop(d);
+	Py_RETURN_NONE;
+failed:
+	drop(d);
+	return PyErr_Occurred() ? NULL : PyErr_NoMemory();
+}
+
+const char hot_mpi_forget_doc[] =
+	PyDoc_STR("mpi_forget()\n--\n\nForget all derived datatypes.");
+
+PyObject *hot_mpi_forget(PyObject *module, PyObject *ignored)
+{
+	(void)module;
+	(void)ignored;
+	for (int i = 0; i < KNOWN; i++) {
+		struct hot_derived *d = known[i];
+
+		known[i] = NULL;
+		drop(d);
+	}
+	Py_RETURN_NONE;
+}
+
+/* -- from run to run */
+
+struct walk {
+	const struct hot_derived *type; /* NULL: what is left is all there is */
+	char *element, *turn;		/* where they begin */
+	int64_t done[LOOPS];
+	Py_ssize_t run;
+	char *at; /* the rest of a run */
+	uint64_t left;
+};
+
+static void enter_run(struct walk *w)
+{
+	w->at = w->turn + w->type->offsets[w->run];
+	w->left = (uint64_t)w->type->lengths[w->run];
+}
+
+static void walk_start(struct walk *w, const struct hot_side *side, char *base)
+{
+	w->type = side->type;
+	w->element = w->turn = base;
+	w->run = 0;
+	memset(w->done, 0, sizeof(w->done));
+	if (w->type) {
+		enter_run(w);
+	} else {
+		w->at = base;
+		w->left = side->bytes;
+	}
+}
+
+/* Behind the end it leads nowhere, and is not used. */
+static void walk_on(struct walk *w)
+{
+	const struct hot_derived *t = w->type;
+	int k = t->loops - 1;
+
+	if (++w->run == t->runs) {
+		w->run = 0;
+		for (; k >= 0; k--) {
+			w->turn += t->steps[k];
+			if (++w->done[k] < t->turns[k])
+				break;
+			w->turn -= t->steps[k] * t->turns[k];
+			w->done[k] = 0;
+		}
+		if (k < 0)
+			w->turn = w->element += t->extent;
+	}
+	enter_run(w);
+}
+
+static void copy(struct walk *to, struct walk *from, uint64_t bytes)
+{
+	for (;;) {
+		const uint64_t n =
+			to->left < from->left ? to->left : from->left;
+
+		if (n == 8)
+			memmove(to->at, from->at, 8);
+		else
+			memmove(to->at, from->at, n);
+		bytes -= n;
+		if (!bytes)
+			return;
+		to->at += n;
+		from->at += n;
+		to->left -= n;
+		from->left -= n;
+		if (!to->left)
+			walk_on(to);
+		if (!from->left)
+			walk_on(from);
+	}
+}
+
+/* What elements reach from the first one's place. False: no memory has that. */
+static bool span(const struct hot_side *side, int64_t *low_p, int64_t *high_p)
+{
+	const struct hot_derived *t = side->type;
+	int64_t reach;
+
+	*low_p = 0;
+	*high_p = (int64_t)side->bytes;
+	if (!t)
+		return true;
+	if (__builtin_mul_overflow(side->count - 1, t->extent, &reach))
+		return false;
+	*low_p = t->low;
+	*high_p = t->high;
+	return !__builtin_add_overflow(reach < 0 ? t->low : t->high, reach,
+				       reach < 0 ? low_p : high_p);
+}
+
+enum hot_outcome hot_move_derived(struct hot_window *w, bool put,
+				  const struct hot_side *here, char *data,
+				  const struct hot_side *there, int64_t rank,
+				  uint64_t offset)
+{
+	const struct rmaext_window *it = w->it.window;
+	struct walk own, remote;
+	int64_t low, high, first;
+
+	if (!here->bytes || here->bytes != there->bytes ||
+	    here->bytes > KEEP_GIL || rank >= it->count ||
+	    rmx_target_of(it, rank)->route != RMAEXT_DIRECT ||
+	    !span(there, &low, &high) ||
+	    __builtin_add_overflow(offset, low, &first) || first < 0 ||
+	    !rmx_passes(it, rank, (uint64_t)first, (uint64_t)(high - low),
+			put ? RMAEXT_WRITE : RMAEXT_READ))
+		return HOT_ODD;
+	walk_start(&own, here, data);
+	walk_start(&remote, there, rmx_target_of(it, rank)->map + offset);
+	copy(put ? &remote : &own, put ? &own : &remote, here->bytes);
+	return HOT_DONE;
+}

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What must end although signal handlers raise. */
+#include "python/hot.h"
+
+static PyObject *exception_taken(void)
+{
+	PyObject *type, *value, *trace;
+
+	PyErr_Fetch(&type, &value, &trace);
+	PyErr_NormalizeException(&type, &value, &trace);
+	if (trace)
+		PyException_SetTraceback(value, trace);
+	Py_XDECREF(type);
+	Py_XDECREF(trace);
+	return value;
+}
+
+/* A call in a thread of its own, and what came of it. */
+struct second {
+	PyObject *const *args; /* the function first */
+	size_t n;
+	PyObject *result, *error;
+	PyThread_type_lock ended;
+};
+
+static void second_call(struct second *s)
+{
+	s->result = PyObject_Vectorcall(s->args[0], s->args + 1, s->n, NULL);
+	if (!s->result)
+		s->error = exception_taken();
+}
+
+static void second_run(void *argument)
+{
+	struct second *s = argument;
+	PyGILState_STATE state = PyGILState_Ensure();
+
+	second_call(s);
+	PyGILState_Release(state);
+	PyThread_release_lock(s->ended);
+}
+
+static bool is_finalizing(void)
+{
+#if PY_VERSION_HEX >= 0x030D0000
+	return Py_IsFinalizing();
+#else
+	return _Py_IsFinalizing();
+#endif
+}
+
+/* Where no thread can be started a signal handler may raise once more. */
+static void second_make(struct second *s)
+{
+	s->ended = is_finalizing() ? NULL : PyThread_allocate_lock();
+	if (s->ended) {
+		PyThread_acquire_lock(s->ended, WAIT_LOCK);
+		if (PyThread_start_new_thread(second_run, s) !=
+		    PYTHREAD_INVALID_THREAD_ID) {
+			Py_BEGIN_ALLOW_THREADS
+			PyThread_acquire_lock(s->ended, WAIT_LOCK);
+			Py_END_ALLOW_THREADS
+		} else {
+			second_call(s);
+		}
+		PyThread_release_lock(s->ended);
+		PyThread_free_lock(s->ended);
+	} else {
+		second_call(s);
+	}
+}
+
+/*
+ * Nobody can tell a signal handler's exception from one of the function's own,
+ * such as a MemoryError. But handlers run in the main thread only: in another
+ * one the function ends, and what it raises there is its own.
+ */
+static PyObject *to_the_end(PyObject *module, PyObject *const *args,
+			    Py_ssize_t n)
+{
+	struct second s = {.args = args + 1, .n = (size_t)n - 2};
+	PyObject *result, *first, *both;
+
+	(void)module;
+	if (n < 2) {
+		PyErr_SetString(PyExc_TypeError, "to_the_end: no function");
+		return NULL;
+	}
+	result = PyObject_Vectorcall(args[1], args + 2, s.n, NULL);
+	if (result) {
+		both = PyTuple_Pack(2, result, Py_None);
+		Py_DECREF(result);
+		return both;
+	}
+	if (PyErr_ExceptionMatches(args[0]))
+		return NULL;
+	first = exception_taken();
+	second_make(&s);
+	both = s.result ? PyTuple_Pack(2, s.result, first) : NULL;
+	if (s.error)
+		PyErr_SetObject((PyObject *)Py_TYPE(s.error), s.error);
+	Py_XDECREF(s.result);
+	Py_XDECREF(s.error);
+	Py_DECREF(first);
+	return both;
+}
+
+PyMethodDef hot_functions[] = {
+	{"to_the_end", (PyCFunction)(void (*)(void))to_the_end, METH_FASTCALL,
+	 PyDoc_STR("to_the_end($module, failures, function, /, "
+		   "*arguments)\n--\n\n"
+		   "Call a function; if it raises, call it to its end.\n"
+		   "\n"
+		   "That is in another thread, where no signal handler "
+		   "raises, and\n"
+		   "the function must go on where it was. Returns its "
+		   "result, and the\n"
+		   "first exception or None. After one of `failures`, which "
+		   "it raises\n"
+		   "itself, it is not called again.")},
+	{NULL, NULL, 0, NULL},
+};

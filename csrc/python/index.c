@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* win[rank, key] with integers, slices, None and ..., short and by memory. */
+#include "python/hot.h"
+
+#define KEEP_GIL ((uint64_t)64 << 10) /* bytes */
+#define KEEP_GIL_RUNS 4096
+
+_Static_assert(sizeof(npy_intp) == sizeof(int64_t), "shapes are handed on");
+
+/* What a key means. */
+struct selection {
+	int64_t rank;
+	uint64_t offset; /* bytes */
+	int ndim;
+	bool scalar; /* integers all through */
+	int64_t shape[RMX_DIMS], steps[RMX_DIMS];
+};
+
+/* The dimensions of the window there; from `axis` on they are left. */
+struct axes {
+	int ndim, axis;
+	int64_t shape[RMX_DIMS], steps[RMX_DIMS];
+};
+
+static bool axes_of(struct hot_window *w, int64_t rank, struct axes *axes)
+{
+	PyObject *shapes = PyObject_GetAttr((PyObject *)w, hot_names.shapes);
+	int64_t step = (int64_t)w->it.unit;
+	PyObject *shape = NULL;
+	bool known;
+
+	if (shapes && rank < w->it.window->count) {
+		if (PyTuple_CheckExact(shapes)) /* all ranks have that */
+			shape = Py_NewRef(shapes);
+		else if (PySequence_Check(shapes))
+			shape = PySequence_GetItem(shapes, (Py_ssize_t)rank);
+	}
+	PyErr_Clear();
+	axes->axis = axes->ndim = 0;
+	known = shape && PyTuple_CheckExact(shape) &&
+		PyTuple_GET_SIZE(shape) <= RMX_DIMS;
+	if (known) {
+		axes->ndim = (int)PyTuple_GET_SIZE(shape);
+		for (int k = axes->ndim - 1; k >= 0; k--) {
+			axes->shape[k] =
+				PyLong_AsLongLong(PyTuple_GET_ITEM(shape, k));
+			axes->steps[k] = step;
+			/* in a shape that has a 0 it may */
+			if (__builtin_mul_overflow(step, axes->shape[k], &step))
+				known = false;
+		}
+	}
+	Py_XDECREF(shape);
+	Py_XDECREF(shapes);
+	return known;
+}
+
+static bool add(struct selection *s, int64_t count, int64_t step)
+{
+	if (s->ndim == RMX_DIMS)
+		return false;
+	s->shape[s->ndim] = count;
+	s->steps[s->ndim++] = step;
+	return true;
+}
+
+/* Whose conversion runs no Python. */
+static bool is_plain_bound(PyObject *it)
+{
+	return it == Py_None || PyLong_CheckExact(it);
+}
+
+static bool take_slice(struct selection *s, struct axes *axes, PyObject *it)
+{
+	const PySliceObject *slice = (PySliceObject *)it;
+	const int k = axes->axis++;
+	Py_ssize_t start, stop, step, count;
+
+	if (!is_plain_bound(slice->start) || !is_plain_bound(slice->stop) ||
+	    !is_plain_bound(slice->step))
+		return false;
+	if (PySlice_Unpack(it, &start, &stop, &step)) {
+		PyErr_Clear();
+		return false;
+	}
+	count = PySlice_AdjustIndices(axes->shape[k], &start, &stop, step);
+	if (!count)
+		return add(s, 0, 0);
+	s->offset += (uint64_t)(start * axes->steps[k]);
+	/* of one element it is never used, and could overflow */
+	return add(s, count, count > 1 ? step * axes->steps[k] : 0);
+}
+
+static bool take_integer(struct selection *s, struct axes *axes, PyObject *it)
+{
+	const int k = axes->axis++;
+	int64_t index;
+	int overflow;
+
+	if (PyLong_CheckExact(it)) {
+		index = PyLong_AsLongLongAndOverflow(it, &overflow);
+		if (overflow)
+			return false;
+		index += index < 0 ? axes->shape[k] : 0;
+	} else if (!hot_to_index(it, &index)) {
+		return false;
+	}
+	if (index < 0 || index >= axes->shape[k])
+		return false;
+	s->offset += (uint64_t)(index * axes->steps[k]);
+	return true;
+}
+
+/* What a plain key means; the rest, and what is wrong, is for Python. */
+static bool select_part(struct hot_window *w, PyObject *key,
+			struct selection *s)
+{
+	const bool several = PyTuple_CheckExact(key);
+	const Py_ssize_t n = several ? PyTuple_GET_SIZE(key) : 1;
+	int whole = 0; /* dimensions that ... stands for */
+	bool dots = false;
+	struct axes axes;
+
+#define ITEM(i) (several ? PyTuple_GET_ITEM(key, i) : key)
+	if (!n || !hot_is_open(w) || !hot_to_index(ITEM(0), &s->rank) ||
+	    !axes_of(w, s->rank, &axes))
+		return false;
+	s->offset = 0;
+	s->ndim = 0;
+	for (Py_ssize_t i = 1; i < n; i++) {
+		if (ITEM(i) == Py_Ellipsis && dots)
+			return false;
+		dots = dots || ITEM(i) == Py_Ellipsis;
+		whole += ITEM(i) != Py_Ellipsis && ITEM(i) != Py_None;
+	}
+	whole = axes.ndim - whole;
+	if (whole < 0)
+		return false;
+	for (Py_ssize_t i = 1; i <= n; i++) {
+		PyObject *it = i < n ? ITEM(i) : dots ? NULL : Py_Ellipsis;
+		bool taken = true;
+
+		if (!it)
+			break;
+		if (it == Py_None)
+			taken = add(s, 1, 0);
+		else if (PySlice_Check(it))
+			taken = take_slice(s, &axes, it);
+		else if (it != Py_Ellipsis)
+			taken = take_integer(s, &axes, it);
+		for (int k = it == Py_Ellipsis ? whole : 0; k && taken; k--) {
+			taken = add(s, axes.shape[axes.axis],
+				    axes.steps[axes.axis]);
+			axes.axis++;
+		}
+		if (!taken)
+			return false;
+	}
+#undef ITEM
+	s->scalar = !s->ndim && !dots;
+	return true;
+}
+
+/* May it be done here and now? Then strides says how. */
+static bool is_short(const struct hot_window *w, const struct selection *s,
+		     const int64_t *locals, struct rmx_strides *strides,
+		     int access)
+{
+	const struct rmx_part part = {w->it.unit, s->ndim, s->shape, s->steps};
+
+	return s->rank < w->it.window->count &&
+	       rmx_target_of(w->it.window, s->rank)->route == RMAEXT_DIRECT &&
+	       rmx_strides_make(strides, &part, locals) &&
+	       strides->runs <= KEEP_GIL_RUNS &&
+	       strides->run <= KEEP_GIL / (strides->runs ? strides->runs : 1) &&
+	       !rmx_strides_check(strides, w->it.window, "", s->rank,
+				  strides->runs ? s->offset : 0, access);
+}
+
+/* May an element be made in a cell? */
+static bool is_number(const struct hot_window *w)
+{
+	const int type = w->dtype->type_num;
+
+	return (PyTypeNum_ISNUMBER(type) || PyTypeNum_ISBOOL(type)) &&
+	       w->it.unit <= sizeof(union hot_cell);
+}
+
+static char *memory_of(const struct hot_window *w, const struct selection *s)
+{
+	return rmx_target_of(w->it.window, s->rank)->map + s->offset;
+}
+
+static PyObject *to_tuple(const int64_t *values, int n)
+{
+	PyObject *tuple = PyTuple_New(n);
+
+	for (int i = 0; tuple && i < n; i++) {
+		PyObject *value = PyLong_FromLongLong(values[i]);
+
+		if (!value)
+			Py_CLEAR(tuple);
+		else
+			PyTuple_SET_ITEM(tuple, i, value);
+	}
+	return tuple;
+}
+
+/* What takes long: Window._transfer(kind, rank, offset, shape, steps, array) */
+static bool transfer(struct hot_window *w, int kind, const struct selection *s,
+		     PyArrayObject *array)
+{
+	PyObject *args[] = {
+		PyLong_FromLong(kind),
+		PyLong_FromLongLong(s->rank),
+		PyLong_FromUnsignedLongLong(s->offset),
+		to_tuple(s->shape, s->ndim),
+		to_tuple(s->steps, s->ndim),
+		Py_NewRef((PyObject *)array),
+	};
+	const int n = sizeof(args) / sizeof(*args);
+	PyObject *result = NULL;
+
+	if (args[0] && args[1] && args[2] && args[3] && args[4])
+		result = hot_decide(w, hot_names.transfer, args, n, NULL);
+	for (int i = 0; i < n; i++)
+		Py_XDECREF(args[i]);
+	Py_XDECREF(result);
+	return result;
+}
+
+static PyObject *subscript(struct hot_window *w, PyObject *key)
+{
+	struct rmx_strides strides;
+	struct selection s;
+	union hot_cell cell;
+	PyArrayObject *out;
+
+	if (!select_part(w, key, &s))
+		return hot_decide(w, hot_names.getitem, &key, 1, NULL);
+	if (is_short(w, &s, NULL, &strides, RMAEXT_READ)) {
+		if (s.scalar && is_number(w)) {
+			rmx_copy(&cell, memory_of(w, &s), w->it.unit);
+			hot_count_turn();
+			return PyArray_Scalar(&cell, w->dtype, NULL);
+		}
+		out = hot_new_array(w, s.ndim, s.shape);
+		if (!out)
+			return NULL;
+		rmx_strides_copy(&strides, false, memory_of(w, &s),
+				 PyArray_DATA(out));
+	} else {
+		if (!hot_could_get(w, s.rank, 0, 0))
+			return hot_decide(w, hot_names.getitem, &key, 1, NULL);
+		out = hot_new_array(w, s.ndim, s.shape);
+		if (!out)
+			return NULL;
+		if (!transfer(w, RMAEXT_GET, &s, out)) {
+			Py_DECREF(out);
+			return NULL;
+		}
+	}
+	hot_count_turn();
+	return s.scalar ? PyArray_Return(out) : (PyObject *)out;
+}
+
+/* The steps of values that are broadcast to the selection. */
+static bool broadcast(const struct selection *s, PyArrayObject *values,
+		      int64_t *locals)
+{
+	const int more = PyArray_NDIM(values) - s->ndim;
+
+	for (int k = 0; k < more; k++)
+		if (PyArray_DIM(values, k) != 1)
+			return false;
+	for (int k = 0; k < s->ndim; k++) {
+		const int from = k + more;
+		const npy_intp count = from < 0 ? 1 : PyArray_DIM(values, from);
+
+		if (count != 1 && count != s->shape[k])
+			return false;
+		locals[k] = count == 1 ? 0 : PyArray_STRIDE(values, from);
+	}
+	return true;
+}
+
+static bool same_shape(const struct selection *s, PyArrayObject *values)
+{
+	return PyArray_NDIM(values) == s->ndim &&
+	       PyArray_CompareLists(PyArray_DIMS(values), s->shape, s->ndim);
+}
+
+static enum hot_outcome assign(struct hot_window *w, PyObject *key,
+			       PyObject *value)
+{
+	PyArrayObject *values = (PyArrayObject *)value;
+	const bool array = PyArray_CheckExact(value);
+	int64_t locals[RMX_DIMS] = {0};
+	struct rmx_strides strides;
+	struct selection s;
+	union hot_cell cell;
+	char *from = cell.bytes;
+
+	if (!select_part(w, key, &s))
+		return HOT_ODD;
+	if (array) {
+		if (!PyArray_EquivTypes(PyArray_DESCR(values), w->dtype) ||
+		    !broadcast(&s, values, locals))
+			return HOT_ODD;
+		from = PyArray_BYTES(values);
+	} else if (!hot_pack(w, value, &cell)) {
+		return HOT_ODD;
+	}
+	if (is_short(w, &s, locals, &strides, RMAEXT_WRITE) &&
+	    !rmx_strides_overlap(&strides, memory_of(w, &s), from)) {
+		rmx_strides_copy(&strides, true, memory_of(w, &s), from);
+		hot_count_turn();
+		return HOT_DONE;
+	}
+	if (!array || !same_shape(&s, values))
+		return HOT_ODD;
+	return transfer(w, RMAEXT_PUT, &s, values) ? HOT_DONE : HOT_FAILED;
+}
+
+static int ass_subscript(struct hot_window *w, PyObject *key, PyObject *value)
+{
+	PyObject *args[] = {key, value}, *result;
+	enum hot_outcome done;
+
+	if (!value) {
+		PyErr_SetString(PyExc_TypeError,
+				"elements of a window cannot be deleted");
+		return -1;
+	}
+	done = assign(w, key, value);
+	if (done == HOT_ODD) {
+		result = hot_decide(w, hot_names.setitem, args, 2, NULL);
+		Py_XDECREF(result);
+		done = result ? HOT_DONE : HOT_FAILED;
+	}
+	return done == HOT_DONE ? 0 : -1;
+}
+
+PyMappingMethods hot_index_methods = {
+	.mp_subscript = (binaryfunc)subscript,
+	.mp_ass_subscript = (objobjargproc)ass_subscript,
+};

@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* put_many, get_many and the updates of many elements, all by memory. */
+#include "python/hot.h"
+
+/* Elements; 4 us, if the caches have them. */
+#define KEEP_GIL ((uint64_t)4 << 10)
+#define KEEP_GIL_ATOMIC ((uint64_t)1 << 10)
+
+enum { RANKS, OFFSETS, VALUES, RESULT, BUFFERS };
+
+/* What a method does. */
+struct method {
+	const char *call;
+	int kind;
+	bool results;
+};
+
+struct many {
+	const char *call;
+	struct rmx_many it;
+	int64_t rank, offset;	   /* that stand for all */
+	union hot_cell value;	   /* likewise */
+	PyArrayObject *shaped;	   /* an array argument, if there is one */
+	PyObject *buffer[BUFFERS]; /* that C reads or writes; or NULL */
+};
+
+static bool fits(struct many *m, PyObject *it)
+{
+	PyArrayObject *array = (PyArrayObject *)it;
+
+	if (!m->shaped)
+		m->shaped = array;
+	return PyArray_SAMESHAPE(m->shaped, array);
+}
+
+/* Ranks or offsets: a number, or an array that C can read as it is. */
+static bool take_index(struct many *m, int which, PyObject *it, int64_t *one,
+		       const int64_t **index_p)
+{
+	PyArrayObject *array = (PyArrayObject *)it;
+
+	if (!it)
+		return false;
+	if (PyArray_CheckExact(it)) {
+		*index_p = PyArray_DATA(array);
+		m->buffer[which] = it;
+		return PyArray_TYPE(array) == NPY_INT64 &&
+		       PyArray_ISCARRAY_RO(array) && fits(m, it);
+	}
+	*index_p = one;
+	m->it.ones |= which == RANKS ? RMAEXT_ONE_RANK : RMAEXT_ONE_OFFSET;
+	return hot_to_index(it, one);
+}
+
+static bool take_values(struct hot_window *w, struct many *m, PyObject *it)
+{
+	if (!it)
+		return false;
+	if (hot_is_plain(w, it)) {
+		m->it.values = PyArray_DATA((PyArrayObject *)it);
+		m->buffer[VALUES] = it;
+		return fits(m, it);
+	}
+	m->it.values = &m->value;
+	m->it.ones |= RMAEXT_ONE_VALUE;
+	return hot_pack(w, it, &m->value);
+}
+
+/* Both in one piece. */
+static bool overlap(PyObject *a, PyObject *b)
+{
+	PyArrayObject *one = (PyArrayObject *)a, *two = (PyArrayObject *)b;
+
+	return a && b &&
+	       PyArray_BYTES(one) < PyArray_BYTES(two) + PyArray_NBYTES(two) &&
+	       PyArray_BYTES(two) < PyArray_BYTES(one) + PyArray_NBYTES(one);
+}
+
+/* Indices must not change when results are written. */
+static bool take_result(struct hot_window *w, struct many *m, PyObject *it)
+{
+	m->buffer[RESULT] = Py_NewRef(it);
+	return hot_is_plain_result(w, it) &&
+	       (m->shaped ? fits(m, it) : !PyArray_NDIM((PyArrayObject *)it)) &&
+	       !overlap(it, m->buffer[RANKS]) &&
+	       !overlap(it, m->buffer[OFFSETS]);
+}
+
+static bool new_result(struct hot_window *w, struct many *m)
+{
+	m->buffer[RESULT] = (PyObject *)hot_new_array(
+		w, m->shaped ? PyArray_NDIM(m->shaped) : 0,
+		m->shaped ? PyArray_DIMS(m->shaped) : NULL);
+	return m->buffer[RESULT];
+}
+
+/* The window stays open while its gate is entered; so do the buffers live. */
+static bool without_gil(struct many *m, int *ret_p)
+{
+	struct rmaext_window *it = m->it.window;
+	bool done = false;
+
+	for (int i = 0; i < BUFFERS; i++)
+		Py_XINCREF(m->buffer[i]);
+	Py_BEGIN_ALLOW_THREADS
+	if (!rmx_window_enter(it, "many")) {
+		done = rmx_many_direct(&m->it, ret_p);
+		rmx_window_leave(it);
+	}
+	Py_END_ALLOW_THREADS
+	for (int i = 0; i < BUFFERS; i++)
+		Py_XDECREF(m->buffer[i]);
+	return done;
+}
+
+static enum hot_outcome run(struct hot_window *w, struct many *m)
+{
+	const bool moves = m->it.kind == RMAEXT_PUT || m->it.kind == RMAEXT_GET;
+	PyObject *result;
+	int ret = 0;
+	bool done;
+
+	if (m->it.count > (moves ? KEEP_GIL : KEEP_GIL_ATOMIC))
+		done = without_gil(m, &ret);
+	else
+		done = rmx_many_direct(&m->it, &ret);
+	if (!done)
+		return HOT_ODD;
+	if (!ret)
+		return HOT_DONE;
+	result = PyObject_CallMethod((PyObject *)w, "_many_failed", "si",
+				     m->call, ret);
+	Py_XDECREF(result);
+	return HOT_FAILED;
+}
+
+/* got: ranks, offsets, values or out, and what a method's op is */
+static enum hot_outcome attempt(struct hot_window *w, const struct method *it,
+				PyObject *const *got, struct many *m)
+{
+	PyObject *third = got[2] == Py_None ? NULL : got[2];
+
+	if (!hot_is_open(w) || !hot_to_op(got[3], &m->it.op) ||
+	    !take_index(m, RANKS, got[0], &m->rank, &m->it.ranks) ||
+	    !take_index(m, OFFSETS, got[1], &m->offset, &m->it.offsets))
+		return HOT_ODD;
+	if (it->kind != RMAEXT_GET && !take_values(w, m, third))
+		return HOT_ODD;
+	if (it->kind == RMAEXT_GET && third) {
+		if (!take_result(w, m, third))
+			return HOT_ODD;
+	} else if (it->results && !new_result(w, m)) {
+		return HOT_FAILED;
+	}
+	m->call = it->call;
+	m->it.window = w->it.window;
+	m->it.kind = it->kind;
+	m->it.type = w->it.type;
+	m->it.unit = w->it.unit;
+	m->it.count = m->shaped ? (uint64_t)PyArray_SIZE(m->shaped) : 1;
+	if (it->results)
+		m->it.results =
+			PyArray_DATA((PyArrayObject *)m->buffer[RESULT]);
+	return run(w, m);
+}
+
+static PyObject *call(struct hot_window *w, const struct method *it,
+		      PyObject *slow, bool has_op, PyObject *const *args,
+		      Py_ssize_t n, PyObject *keywords)
+{
+	static PyObject *const *const wanted[][4] = {
+		{&hot_names.ranks, &hot_names.offsets, &hot_names.values,
+		 &hot_names.op},
+		{&hot_names.ranks, &hot_names.offsets, &hot_names.out},
+	};
+	PyObject *got[4] = {NULL}, *result;
+	struct many m = {.shaped = NULL};
+	enum hot_outcome done = HOT_ODD;
+
+	if (hot_take(got, wanted[it->kind == RMAEXT_GET], has_op ? 4 : 3, args,
+		     n, keywords))
+		done = attempt(w, it, got, &m);
+	result = m.buffer[RESULT];
+	if (done == HOT_DONE) {
+		if (!result)
+			return Py_NewRef(Py_None);
+		/* one value is a scalar: of an update, not of what get fills */
+		return it->kind == RMAEXT_GET
+			       ? result
+			       : PyArray_Return((PyArrayObject *)result);
+	}
+	Py_XDECREF(result);
+	return done == HOT_ODD ? hot_decide(w, slow, args, n, keywords) : NULL;
+}
+
+const char hot_put_many_doc[] = PyDoc_STR(
+	"put_many($self, /, ranks, offsets, values)\n"
+	"--\n\n"
+	"Write elements, each to a place of its own.\n"
+	"\n"
+	"Parameters\n"
+	"----------\n"
+	"ranks, offsets : int or integer array\n"
+	"    Targets, and elements of their windows. They are broadcast "
+	"against\n"
+	"    each other and `values`, as NumPy does it. int64 is taken "
+	"as it is,\n"
+	"    other integers are converted. For MPI.PROC_NULL see "
+	"`Window`.\n"
+	"values : array or scalar\n"
+	"    Of the window's dtype.\n"
+	"\n"
+	"Raises\n"
+	"------\n"
+	"BoundsError\n"
+	"    Naming the first element at fault, counted without those that\n"
+	"    are left out. Nothing was sent then, nor after\n"
+	"    AccessError, TypeError, ValueError, OverflowError and "
+	"Unsupported.\n"
+	"RmaTimeout, PeerLostError\n"
+	"    Any of the elements may have been written, or may be "
+	"written yet.\n"
+	"\n"
+	"Notes\n"
+	"-----\n"
+	"Local, blocking; all is in the targets' memory when it returns, "
+	"without\n"
+	"a `flush`. Corresponds to MPI_Put of one element in a loop, and\n"
+	"MPI_Win_flush. Elements for one place are written in their "
+	"order. One of\n"
+	"1, 2, 4 or 8 bytes is written at once where it is aligned.\n"
+	"\n"
+	"Over the network many elements travel in one message to the "
+	"target's\n"
+	"progress thread, several messages at a time; contiguous data is "
+	"better\n"
+	"sent with `put`.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.put_many(ranks, offsets, np.arange(len(ranks), "
+	"dtype=win.dtype))\n"
+	">>> win.put_many(0, [1, 5, 7], -1.0)");
+
+PyObject *hot_put_many(struct hot_window *w, PyObject *const *args,
+		       Py_ssize_t n, PyObject *keywords)
+{
+	static const struct method it = {"put_many", RMAEXT_PUT, false};
+
+	return call(w, &it, hot_names.put_many, false, args, n, keywords);
+}
+
+const char hot_get_many_doc[] = PyDoc_STR(
+	"get_many($self, /, ranks, offsets, out=None)\n"
+	"--\n\n"
+	"Read elements, each from a place of its own.\n"
+	"\n"
+	"Parameters\n"
+	"----------\n"
+	"ranks, offsets : int or integer array\n"
+	"    As in `put_many`.\n"
+	"out : numpy.ndarray, optional\n"
+	"    C-contiguous and writeable, of the window's dtype and of "
+	"the shape\n"
+	"    to which ranks and offsets broadcast; by default a new "
+	"array.\n"
+	"\n"
+	"Returns\n"
+	"-------\n"
+	"numpy.ndarray\n"
+	"    `out`, or the new array.\n"
+	"\n"
+	"Raises\n"
+	"------\n"
+	"BoundsError, AccessError, TypeError, ValueError\n"
+	"    Before anything is sent.\n"
+	"RmaTimeout, PeerLostError\n"
+	"    Then `out` is undefined; nothing writes to it any more.\n"
+	"\n"
+	"Notes\n"
+	"-----\n"
+	"Local, blocking; corresponds to MPI_Get of one element in a "
+	"loop, and\n"
+	"MPI_Win_flush. What `put_many` says of routes and sizes holds "
+	"here too.");
+
+PyObject *hot_get_many(struct hot_window *w, PyObject *const *args,
+		       Py_ssize_t n, PyObject *keywords)
+{
+	static const struct method it = {"get_many", RMAEXT_GET, true};
+
+	return call(w, &it, hot_names.get_many, false, args, n, keywords);
+}
+
+const char hot_accumulate_many_doc[] = PyDoc_STR(
+	"accumulate_many($self, /, ranks, offsets, values, op='sum')\n"
+	"--\n\n"
+	"Combine elements, each at a place of its own, atomically each.\n"
+	"\n"
+	"Parameters\n"
+	"----------\n"
+	"ranks, offsets : int or integer array\n"
+	"    As in `put_many`. A place that is named twice is updated "
+	"twice.\n"
+	"values : array or scalar\n"
+	"    Of the window's dtype.\n"
+	"op : str or mpi4py.MPI.Op\n"
+	"    As in `accumulate`.\n"
+	"\n"
+	"Raises\n"
+	"------\n"
+	"Unsupported\n"
+	"    There is no such operation on this dtype.\n"
+	"AlignmentError\n"
+	"    The target's memory is not aligned as `accumulate` needs it.\n"
+	"BoundsError, AccessError, TypeError, OverflowError, ValueError\n"
+	"    Before anything is sent, as in `put_many`.\n"
+	"RmaTimeout, PeerLostError\n"
+	"    Any of the elements may have been updated, or may be updated "
+	"yet.\n"
+	"\n"
+	"Notes\n"
+	"-----\n"
+	"Local, blocking; corresponds to MPI_Accumulate of one element in "
+	"a loop,\n"
+	"and MPI_Win_flush. Atomic against all other updates of the window, "
+	"as\n"
+	"`accumulate` is.");
+
+PyObject *hot_accumulate_many(struct hot_window *w, PyObject *const *args,
+			      Py_ssize_t n, PyObject *keywords)
+{
+	static const struct method it = {"accumulate_many", RMAEXT_UPDATE,
+					 false};
+
+	return call(w, &it, hot_names.accumulate_many, true, args, n, keywords);
+}
+
+const char hot_fetch_op_many_doc[] = PyDoc_STR(
+	"fetch_op_many($self, /, ranks, offsets, values, op='sum')\n"
+	"--\n\n"
+	"Combine elements as `accumulate_many`, and return what was "
+	"there.\n"
+	"\n"
+	"Parameters are those of `accumulate_many`, and so is what is "
+	"raised.\n"
+	"\n"
+	"Returns\n"
+	"-------\n"
+	"numpy.ndarray or NumPy scalar\n"
+	"    The previous values, in the shape to which all arguments "
+	"broadcast.\n"
+	"\n"
+	"Notes\n"
+	"-----\n"
+	"Local, blocking; corresponds to MPI_Fetch_and_op in a loop, and\n"
+	"MPI_Win_flush.");
+
+PyObject *hot_fetch_op_many(struct hot_window *w, PyObject *const *args,
+			    Py_ssize_t n, PyObject *keywords)
+{
+	static const struct method it = {"fetch_op_many", RMAEXT_UPDATE, true};
+
+	return call(w, &it, hot_names.fetch_op_many, true, args, n, keywords);
+}
+
+const char hot_fetch_add_many_doc[] = PyDoc_STR(
+	"fetch_add_many($self, /, ranks, offsets, values)\n"
+	"--\n\n"
+	"Add to elements, each at a place of its own, and return what was "
+	"there.\n"
+	"\n"
+	"As `fetch_op_many` with op='sum'. Local, blocking; corresponds to\n"
+	"MPI_Fetch_and_op with MPI_SUM in a loop, and MPI_Win_flush.");
+
+PyObject *hot_fetch_add_many(struct hot_window *w, PyObject *const *args,
+			     Py_ssize_t n, PyObject *keywords)
+{
+	static const struct method it = {"fetch_add_many", RMAEXT_UPDATE, true};
+
+	return call(w, &it, hot_names.fetch_add_many, false, args, n, keywords);
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The module of the fast tier: its names, types and constants. */
+#define HOT_MODULE
+#include "python/hot.h"
+
+struct hot_names hot_names;
+
+static bool intern(PyObject **name_p, const char *text)
+{
+	*name_p = PyUnicode_InternFromString(text);
+	return *name_p;
+}
+
+static bool intern_ops(void)
+{
+	static const char *const names[RMX_OPS] = {
+		[RMAEXT_MIN] = "min",	    [RMAEXT_MAX] = "max",
+		[RMAEXT_SUM] = "sum",	    [RMAEXT_PROD] = "prod",
+		[RMAEXT_LOR] = "lor",	    [RMAEXT_LAND] = "land",
+		[RMAEXT_BOR] = "bor",	    [RMAEXT_BAND] = "band",
+		[RMAEXT_LXOR] = "lxor",	    [RMAEXT_BXOR] = "bxor",
+		[RMAEXT_NO_OP] = "no_op",   [RMAEXT_REPLACE] = "replace",
+		[RMAEXT_MINLOC] = "minloc", [RMAEXT_MAXLOC] = "maxloc",
+	};
+
+	for (int op = 0; op < RMX_OPS; op++)
+		if (names[op] && !intern(&hot_names.ops[op], names[op]))
+			return false;
+	return true;
+}
+
+static bool intern_all(void)
+{
+	hot_names.zero = PyLong_FromLong(0);
+	return hot_names.zero && intern_ops() &&
+	       intern(&hot_names.origin, "origin") &&
+	       intern(&hot_names.rank, "rank") &&
+	       intern(&hot_names.offset, "offset") &&
+	       intern(&hot_names.count, "count") &&
+	       intern(&hot_names.out, "out") &&
+	       intern(&hot_names.value, "value") &&
+	       intern(&hot_names.compare, "compare") &&
+	       intern(&hot_names.put, "_put") &&
+	       intern(&hot_names.get, "_get") &&
+	       intern(&hot_names.fetch_add, "_fetch_add") &&
+	       intern(&hot_names.compare_and_swap, "_compare_and_swap") &&
+	       intern(&hot_names.flush, "_flush") &&
+	       intern(&hot_names.ranks, "ranks") &&
+	       intern(&hot_names.offsets, "offsets") &&
+	       intern(&hot_names.values, "values") &&
+	       intern(&hot_names.op, "op") &&
+	       intern(&hot_names.accumulate, "_accumulate") &&
+	       intern(&hot_names.get_accumulate, "_get_accumulate") &&
+	       intern(&hot_names.fetch_op, "_fetch_op") &&
+	       intern(&hot_names.fetch_op_many, "_fetch_op_many") &&
+	       intern(&hot_names.put_many, "_put_many") &&
+	       intern(&hot_names.get_many, "_get_many") &&
+	       intern(&hot_names.fetch_add_many, "_fetch_add_many") &&
+	       intern(&hot_names.accumulate_many, "_accumulate_many") &&
+	       intern(&hot_names.slot, "slot") &&
+	       intern(&hot_names.timeout, "timeout") &&
+	       intern(&hot_names.put_notify, "_put_notify") &&
+	       intern(&hot_names.wait_notify, "_wait_notify") &&
+	       intern(&hot_names.test_notify, "_test_notify") &&
+	       intern(&hot_names.getitem, "_getitem") &&
+	       intern(&hot_names.setitem, "_setitem") &&
+	       intern(&hot_names.shapes, "_shapes") &&
+	       intern(&hot_names.transfer, "_transfer") &&
+	       intern(&hot_names.target_rank, "target_rank") &&
+	       intern(&hot_names.target, "target") &&
+	       intern(&hot_names.target_disp, "target_disp") &&
+	       intern(&hot_names.result, "result") &&
+	       intern(&hot_names.report, "_report") &&
+	       intern(&hot_names.Put, "_Put") &&
+	       intern(&hot_names.Get, "_Get") &&
+	       intern(&hot_names.Accumulate, "_Accumulate") &&
+	       intern(&hot_names.Get_accumulate, "_Get_accumulate") &&
+	       intern(&hot_names.Fetch_and_op, "_Fetch_and_op") &&
+	       intern(&hot_names.Compare_and_swap, "_Compare_and_swap") &&
+	       intern(&hot_names.Flush, "_Flush") &&
+	       intern(&hot_names.release, "release") &&
+	       intern(&hot_names.reap, "reap");
+}
+
+/*
+ * MPI may run functions of the program, in any thread: a call of MPI with the
+ * GIL held could wait for a thread that waits for the GIL.
+ */
+static bool may_call_mpi(bool alone)
+{
+	PyGILState_STATE state;
+	PyThreadState *thread;
+	int others = -1 - rmx_mpi_aside();
+
+	if (PyGILState_Check())
+		return false;
+	if (!alone)
+		return true;
+	state = PyGILState_Ensure();
+	thread = PyInterpreterState_ThreadHead(PyInterpreterState_Get());
+	for (; thread; thread = PyThreadState_Next(thread))
+		others++;
+	PyGILState_Release(state);
+	return others <= 0;
+}
+
+static int module_exec(PyObject *module)
+{
+	rmx_mpi_asks(may_call_mpi);
+	if (PyArray_ImportNumPyAPI() || !intern_all() || !hot_find_ffi() ||
+	    PyModule_AddFunctions(module, hot_functions) ||
+	    PyModule_AddType(module, &hot_window_type) ||
+	    PyModule_AddType(module, &hot_buffer_type) ||
+	    PyModule_AddType(module, &hot_prepared_type) ||
+	    PyModule_AddType(module, &hot_win_type) ||
+	    PyModule_AddIntConstant(module, "PUT", RMX_PUT) ||
+	    PyModule_AddIntConstant(module, "GET", RMX_GET) ||
+	    PyModule_AddIntConstant(module, "FETCH_ADD", RMX_UPDATE))
+		return -1;
+	return 0;
+}
+
+static PyModuleDef_Slot slots[] = {
+	{Py_mod_exec, (void *)module_exec},
+	{0, NULL},
+};
+
+static struct PyModuleDef definition = {
+	PyModuleDef_HEAD_INIT,
+	.m_name = "rmaext._hot",
+	.m_doc = "Operations without Python in between.",
+	.m_methods = hot_compat_methods,
+	.m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__hot(void);
+
+PyMODINIT_FUNC PyInit__hot(void)
+{
+	return PyModuleDef_Init(&definition);
+}

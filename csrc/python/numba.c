@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The window as a number, for functions that numba compiled. */
+#include "python/hot.h"
+
+/*
+ * What a window's address for numba leads to. Compiled code has it as a number
+ * that nobody counts: so it stays for the life of the process, with the C
+ * window, and a late call finds them closed.
+ */
+struct hot_kept {
+	struct rmx_typed it;
+	PyObject *handle;
+	struct hot_kept *next;
+};
+
+static struct hot_kept *all_kept;
+
+void hot_numba_close(struct hot_window *w)
+{
+	if (w->kept)
+		__atomic_store_n(&w->kept->it.closed, 1, __ATOMIC_RELAXED);
+}
+
+PyObject *hot_numba(struct hot_window *w, void *closure)
+{
+	(void)closure;
+	if (!w->handle) {
+		PyErr_SetString(PyExc_ValueError, "there is no window yet");
+		return NULL;
+	}
+	if (!w->kept) {
+		w->kept = PyMem_RawMalloc(sizeof(*w->kept));
+		if (!w->kept)
+			return PyErr_NoMemory();
+		w->kept->it = w->it;
+		w->kept->handle = Py_NewRef(w->handle);
+		w->kept->next = all_kept;
+		all_kept = w->kept;
+	}
+	return PyLong_FromVoidPtr(&w->kept->it);
+}

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The type that rmaext.compat.Win inherits from: it shows memory by the buffer
+ * protocol, and carries out the plain operations in an epoch that is open. In
+ * any other case it calls the Python method of the same name with an underscore
+ * in front.
+ */
+#include "python/hot.h"
+
+struct win {
+	PyObject_HEAD void *base;
+	Py_ssize_t size;
+	bool open; /* else it is MPI.WIN_NULL */
+	struct hot_window *window;
+	PyObject *units;
+	PyObject *access;  /* a set: ranks that may be accessed */
+	PyObject *passive; /* of these, those that are locked */
+};
+
+PyDoc_STRVAR(
+	be_doc,
+	"_be($self, address, size, window, units, access, passive, /)\n"
+	"--\n\n"
+	"Stand for a window of bytes, and show so many bytes at an address. "
+	"The sets\n"
+	"are those of ranks that may be accessed, and are locked.");
+
+static PyObject *win_be(struct win *w, PyObject *args)
+{
+	PyObject *window, *units, *access, *passive;
+	unsigned long long address;
+	Py_ssize_t size;
+
+	if (!PyArg_ParseTuple(args, "KnO!OO!O!:_be", &address, &size,
+			      &hot_window_type, &window, &units, &PySet_Type,
+			      &access, &PySet_Type, &passive))
+		return NULL;
+	if (w->window) {
+		PyErr_SetString(PyExc_ValueError, "it has a window");
+		return NULL;
+	}
+	w->window = (struct hot_window *)Py_NewRef(window);
+	w->units = Py_NewRef(units);
+	w->access = Py_NewRef(access);
+	w->passive = Py_NewRef(passive);
+	w->base = (void *)(uintptr_t)address;
+	w->size = size;
+	w->open = true;
+	Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(end_doc, "_end($self, /)\n--\n\nStand for nothing.");
+
+/* Another thread may be inside a call: it goes on with what there was. */
+static PyObject *win_end(struct win *w, PyObject *args)
+{
+	(void)args;
+	w->open = false;
+	w->base = NULL;
+	w->size = 0;
+	Py_RETURN_NONE;
+}
+
+static int win_get_buffer(struct win *w, Py_buffer *view, int flags)
+{
+	return PyBuffer_FillInfo(view, (PyObject *)w, w->base, w->size, 0,
+				 flags);
+}
+
+/* Is the rank in the set? */
+static bool is_in(const struct win *w, PyObject *set, PyObject *rank)
+{
+	/* other types might be equal to a number, and none */
+	return w->open && rank && PyLong_CheckExact(rank) &&
+	       PySet_Contains(set, rank) == 1;
+}
+
+static PyObject *or_none(PyObject *it)
+{
+	return it ? it : Py_None;
+}
+
+/* Have Python raise what MPI does in place of the exception that is set. */
+static PyObject *report(struct win *w)
+{
+	PyObject *type, *value, *trace, *result;
+
+	PyErr_Fetch(&type, &value, &trace);
+	PyErr_NormalizeException(&type, &value, &trace);
+	if (trace)
+		PyException_SetTraceback(value, trace);
+	result = PyObject_CallMethodObjArgs((PyObject *)w, hot_names.report,
+					    value, NULL);
+	Py_XDECREF(type);
+	Py_XDECREF(value);
+	Py_XDECREF(trace);
+	return result;
+}
+
+static PyObject *finish(struct win *w, enum hot_outcome done, PyObject *name,
+			PyObject *const *args, Py_ssize_t n, PyObject *keywords)
+{
+	if (done == HOT_DONE)
+		Py_RETURN_NONE;
+	return done == HOT_ODD ? hot_decide(w, name, args, n, keywords)
+			       : report(w);
+}
+
+/*
+ * What goes to the own rank is there when the call returns, as with any MPI: by
+ * network, others might overtake it.
+ */
+static bool reach_self(struct win *w, PyObject *rank)
+{
+	const struct rmaext_window *window = w->window->it.window;
+	PyObject *result;
+	int64_t number;
+
+	if (!hot_to_index(rank, &number) || number != window->self ||
+	    rmx_target_of(window, number)->route == RMAEXT_DIRECT)
+		return true;
+	result = PyObject_CallMethod((PyObject *)w->window, "flush", "O", rank);
+	Py_XDECREF(result);
+	return result;
+}
+
+static PyObject *move(struct win *w, bool put, PyObject *name,
+		      PyObject *const *args, Py_ssize_t n, PyObject *keywords)
+{
+	static PyObject *const *const wanted[] = {
+		&hot_names.origin, &hot_names.target_rank, &hot_names.target};
+	enum hot_outcome done = HOT_ODD;
+	PyObject *got[3] = {NULL};
+
+	if (hot_take(got, wanted, 3, args, n, keywords) && got[0] &&
+	    is_in(w, w->access, got[1]))
+		done = hot_mpi_move(w->window, w->units, got[0], got[1],
+				    or_none(got[2]), put);
+	if (done == HOT_DONE && put && !reach_self(w, got[1]))
+		return report(w);
+	return finish(w, done, name, args, n, keywords);
+}
+
+PyDoc_STRVAR(Put_doc, "Put($self, /, origin, target_rank, target=None)\n--\n\n"
+		      "Write to a rank's memory.");
+
+static PyObject *win_Put(struct win *w, PyObject *const *args, Py_ssize_t n,
+			 PyObject *keywords)
+{
+	return move(w, true, hot_names.Put, args, n, keywords);
+}
+
+PyDoc_STRVAR(Get_doc, "Get($self, /, origin, target_rank, target=None)\n--\n\n"
+		      "Read from a rank's memory.");
+
+static PyObject *win_Get(struct win *w, PyObject *const *args, Py_ssize_t n,
+			 PyObject *keywords)
+{
+	return move(w, false, hot_names.Get, args, n, keywords);
+}
+
+PyDoc_STRVAR(Accumulate_doc,
+	     "Accumulate($self, /, origin, target_rank, target=None, op=SUM)\n"
+	     "--\n\n"
+	     "Update a rank's memory.");
+
+static PyObject *win_Accumulate(struct win *w, PyObject *const *args,
+				Py_ssize_t n, PyObject *keywords)
+{
+	static PyObject *const *const wanted[] = {
+		&hot_names.origin, &hot_names.target_rank, &hot_names.target,
+		&hot_names.op};
+	enum hot_outcome done = HOT_ODD;
+	PyObject *got[4] = {NULL};
+	int op;
+
+	if (hot_take(got, wanted, 4, args, n, keywords) && got[0] &&
+	    is_in(w, w->access, got[1]) && hot_mpi_op(got[3], &op))
+		done = hot_mpi_update(w->window, w->units, got[0], NULL, got[1],
+				      or_none(got[2]), op, false);
+	if (done == HOT_DONE && !reach_self(w, got[1]))
+		return report(w);
+	return finish(w, done, hot_names.Accumulate, args, n, keywords);
+}
+
+PyDoc_STRVAR(Get_accumulate_doc,
+	     "Get_accumulate($self, /, origin, result, target_rank, "
+	     "target=None, op=SUM)\n--\n\n"
+	     "Update a rank's memory, and return what was there.");
+
+static PyObject *win_Get_accumulate(struct win *w, PyObject *const *args,
+				    Py_ssize_t n, PyObject *keywords)
+{
+	static PyObject *const *const wanted[] = {
+		&hot_names.origin, &hot_names.result, &hot_names.target_rank,
+		&hot_names.target, &hot_names.op};
+	enum hot_outcome done = HOT_ODD;
+	PyObject *got[5] = {NULL};
+	int op;
+
+	if (hot_take(got, wanted, 5, args, n, keywords) && got[0] && got[1] &&
+	    is_in(w, w->access, got[2]) && hot_mpi_op(got[4], &op))
+		done = hot_mpi_update(w->window, w->units, got[0], got[1],
+				      got[2], or_none(got[3]), op, false);
+	return finish(w, done, hot_names.Get_accumulate, args, n, keywords);
+}
+
+PyDoc_STRVAR(Fetch_and_op_doc,
+	     "Fetch_and_op($self, /, origin, result, target_rank, "
+	     "target_disp=0, op=SUM)\n--\n\n"
+	     "Update one element of a rank's memory, and return what was "
+	     "there.");
+
+static PyObject *win_Fetch_and_op(struct win *w, PyObject *const *args,
+				  Py_ssize_t n, PyObject *keywords)
+{
+	static PyObject *const *const wanted[] = {
+		&hot_names.origin, &hot_names.result, &hot_names.target_rank,
+		&hot_names.target_disp, &hot_names.op};
+	enum hot_outcome done = HOT_ODD;
+	PyObject *got[5] = {NULL};
+	int op;
+
+	if (hot_take(got, wanted, 5, args, n, keywords) && got[0] && got[1] &&
+	    is_in(w, w->access, got[2]) &&
+	    (!got[3] || PyLong_CheckExact(got[3])) && hot_mpi_op(got[4], &op))
+		done = hot_mpi_update(w->window, w->units, got[0], got[1],
+				      got[2], or_none(got[3]), op, true);
+	return finish(w, done, hot_names.Fetch_and_op, args, n, keywords);
+}
+
+PyDoc_STRVAR(Compare_and_swap_doc,
+	     "Compare_and_swap($self, /, origin, compare, result, target_rank, "
+	     "target_disp=0)\n--\n\n"
+	     "Replace one element of a rank's memory if it equals another.");
+
+static PyObject *win_Compare_and_swap(struct win *w, PyObject *const *args,
+				      Py_ssize_t n, PyObject *keywords)
+{
+	static PyObject *const *const wanted[] = {
+		&hot_names.origin, &hot_names.compare, &hot_names.result,
+		&hot_names.target_rank, &hot_names.target_disp};
+	enum hot_outcome done = HOT_ODD;
+	PyObject *got[5] = {NULL};
+
+	if (hot_take(got, wanted, 5, args, n, keywords) && got[0] && got[1] &&
+	    got[2] && is_in(w, w->access, got[3]) &&
+	    (!got[4] || PyLong_CheckExact(got[4])))
+		done = hot_mpi_swap(w->window, w->units, got[0], got[1], got[2],
+				    got[3], or_none(got[4]));
+	return finish(w, done, hot_names.Compare_and_swap, args, n, keywords);
+}
+
+PyDoc_STRVAR(Flush_doc,
+	     "Flush($self, /, rank)\n--\n\n"
+	     "Wait until all operations on a rank are complete there.");
+
+static PyObject *win_Flush(struct win *w, PyObject *const *args, Py_ssize_t n,
+			   PyObject *keywords)
+{
+	static PyObject *const *const wanted[] = {&hot_names.rank};
+	enum hot_outcome done = HOT_ODD;
+	PyObject *got[1] = {NULL};
+	int64_t rank;
+
+	if (hot_take(got, wanted, 1, args, n, keywords) &&
+	    is_in(w, w->passive, got[0]) && hot_to_index(got[0], &rank))
+		done = hot_flush(w->window, rank);
+	return finish(w, done, hot_names.Flush, args, n, keywords);
+}
+
+static int win_traverse(struct win *w, visitproc visit, void *arg)
+{
+	Py_VISIT(w->window);
+	Py_VISIT(w->units);
+	Py_VISIT(w->access);
+	Py_VISIT(w->passive);
+	return 0;
+}
+
+static int win_clear(struct win *w)
+{
+	Py_CLEAR(w->window);
+	Py_CLEAR(w->units);
+	Py_CLEAR(w->access);
+	Py_CLEAR(w->passive);
+	return 0;
+}
+
+static void win_dealloc(struct win *w)
+{
+	PyObject_GC_UnTrack(w);
+	win_clear(w);
+	Py_TYPE(w)->tp_free(w);
+}
+
+#define WIN_METHOD(name)                                 \
+	{#name, (PyCFunction)(void (*)(void))win_##name, \
+	 METH_FASTCALL | METH_KEYWORDS, name##_doc}
+
+static PyMethodDef win_methods[] = {
+	WIN_METHOD(Put),
+	WIN_METHOD(Get),
+	WIN_METHOD(Accumulate),
+	WIN_METHOD(Get_accumulate),
+	WIN_METHOD(Fetch_and_op),
+	WIN_METHOD(Compare_and_swap),
+	WIN_METHOD(Flush),
+	{"_be", (PyCFunction)win_be, METH_VARARGS, be_doc},
+	{"_end", (PyCFunction)win_end, METH_NOARGS, end_doc},
+	{NULL, NULL, 0, NULL},
+};
+
+static PyBufferProcs win_buffer = {
+	.bf_getbuffer = (getbufferproc)win_get_buffer,
+};
+
+PyTypeObject hot_win_type = {
+	PyVarObject_HEAD_INIT(NULL, 0).tp_name = "rmaext._hot.Win",
+	.tp_doc = "The plain operations of rmaext.compat.Win.",
+	.tp_basicsize = sizeof(struct win),
+	.tp_flags =
+		Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+	.tp_new = PyType_GenericNew,
+	.tp_dealloc = (destructor)win_dealloc,
+	.tp_traverse = (traverseproc)win_traverse,
+	.tp_clear = (inquiry)win_clear,
+	.tp_methods = win_methods,
+	.tp_as_buffer = &win_buffer,
+};

@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Memory that the other processes of this node can map: a few anonymous files
+ * a process, from which blocks are carved. Peers reach them through
+ * /proc/PID/fd, so nothing has a name, and nothing stays behind after a crash.
+ *
+ * The end of each segment says whose it is; that of the first also tells the
+ * peers whether its owner lives.
+ */
+#define _GNU_SOURCE
+#include "shm/arena.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FIRST_SEGMENT ((uint64_t)16 << 20)
+#define LAST_DOUBLING ((uint64_t)1 << 30)
+#define GIVE_BACK ((uint64_t)64 << 10) /* smaller blocks are zeroed by hand */
+#ifndef MFD_HUGE_2MB
+#define MFD_HUGE_2MB (21U << 26)
+#endif
+
+/*
+ * Sealed, so that no peer can be killed by SIGBUS because it shrank. Pages
+ * come on first touch; huge ones now, while somebody can be told that there
+ * are none.
+ */
+static int make_file(uint64_t size, bool huge, int *fd_p)
+{
+	unsigned int flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+	int fd, ret;
+
+	fd = memfd_create("rmaext",
+			  huge ? flags | MFD_HUGETLB | MFD_HUGE_2MB : flags);
+	if (fd < 0)
+		return -errno;
+	if (ftruncate(fd, (off_t)size) ||
+	    (huge && fallocate(fd, 0, 0, (off_t)size)) ||
+	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
+		ret = -errno;
+		close(fd);
+		return ret;
+	}
+	*fd_p = fd;
+	return 0;
+}
+
+/* Peers tell segments apart by inode: those of huge pages count by themselves.
+ */
+static bool is_known(const struct rmaext_arena *a, uint64_t inode)
+{
+	const struct rmx_segment *s;
+
+	for (s = a->segments; s; s = s->next)
+		if (s->block.inode == inode)
+			return true;
+	for (s = a->placed; s; s = s->next)
+		if (s->block.inode == inode)
+			return true;
+	return false;
+}
+
+/* Its file is made; it is not mapped yet. */
+int rmx_segment_make(struct rmaext_arena *a, uint64_t size, bool huge,
+		     struct rmx_segment **segment_p)
+{
+	struct rmx_segment *s = calloc(1, sizeof(*s));
+	int fd = -1, ret = s ? make_file(size, huge, &fd) : -ENOMEM;
+	struct stat status = {0};
+
+	if (!ret && fstat(fd, &status))
+		ret = -errno;
+	if (!ret && is_known(a, status.st_ino)) {
+		/* while that number is taken */
+		ret = rmx_segment_make(a, size, huge, segment_p);
+		free(s);
+		close(fd);
+		return ret;
+	}
+	if (ret) {
+		if (fd >= 0)
+			close(fd);
+		free(s);
+		return ret;
+	}
+	s->block.fd = fd;
+	s->block.inode = status.st_ino;
+	s->block.size = size;
+	s->huge = huge;
+	*segment_p = s;
+	return 0;
+}
+
+static int map_file(struct rmx_segment *s, uint64_t size)
+{
+	/* at an address that huge pages can begin at */
+	char *room = mmap(NULL, size + RMX_HUGE_PAGE, PROT_NONE,
+			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	char *base;
+
+	if (room == MAP_FAILED)
+		return -errno;
+	base = (char *)(uintptr_t)rmx_up((uintptr_t)room, RMX_HUGE_PAGE);
+	if (base > room)
+		munmap(room, (size_t)(base - room));
+	munmap(base + size, (size_t)(room + RMX_HUGE_PAGE - base));
+	if (mmap(base, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+		 (int)s->block.fd, 0) == MAP_FAILED) {
+		int ret = -errno;
+
+		munmap(base, size);
+		return ret;
+	}
+	madvise(base, size, MADV_HUGEPAGE); /* where the kernel has them */
+	s->base = base;
+	return 0;
+}
+
+static struct rmx_control *control_of(const struct rmx_segment *s)
+{
+	return (struct rmx_control *)(s->base + s->block.size - RMX_TAIL);
+}
+
+/* The caller holds the lock. */
+static int grow(struct rmaext_arena *a, uint64_t len)
+{
+	uint64_t size =
+		a->segments ? a->segments->block.size * 2 : FIRST_SEGMENT;
+	struct rmx_segment *s;
+	int ret;
+
+	_Static_assert(sizeof(struct rmx_control) <= RMX_TAIL, "has room");
+	if (len > UINT64_MAX / 4)
+		return -ENOMEM;
+	if (size > LAST_DOUBLING)
+		size = LAST_DOUBLING;
+	if (size < len + RMX_HUGE_PAGE)
+		size = rmx_up(len + RMX_TAIL, RMX_HUGE_PAGE);
+	ret = rmx_segment_make(a, size, false, &s);
+	if (ret)
+		return ret;
+	ret = map_file(s, size);
+	if (ret)
+		goto close;
+	memcpy(control_of(s)->nonce, a->nonce, sizeof(a->nonce));
+	s->room = size - RMX_TAIL;
+	ret = rmx_extent_add(&a->extents, s->base, s->room);
+	if (ret)
+		goto unmap;
+	s->next = a->segments;
+	a->segments = s;
+	return 0;
+unmap:
+	munmap(s->base, size);
+close:
+	close((int)s->block.fd);
+	free(s);
+	return ret;
+}
+
+/* Held as long as its thread lives: the kernel marks it when that is killed. */
+static int take_life(struct rmx_control *control)
+{
+	pthread_mutexattr_t attr;
+	int ret;
+
+	pthread_mutexattr_init(&attr);
+	pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+	pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
+	ret = pthread_mutex_init(&control->life, &attr);
+	pthread_mutexattr_destroy(&attr);
+	return ret ? ret : pthread_mutex_lock(&control->life);
+}
+
+int rmaext_arena_open(const uint8_t *nonce, rmaext_arena **arena_p)
+{
+	struct rmaext_arena *a = calloc(1, sizeof(*a));
+	int ret;
+
+	if (!a)
+		return rmx_fail(-ENOMEM, RMX_NO_RANK, "calloc", "arena");
+	a->pid = getpid();
+	memcpy(a->nonce, nonce, sizeof(a->nonce));
+	pthread_mutex_init(&a->lock, NULL);
+	ret = grow(a, 0);
+	if (ret) {
+		free(a);
+		return rmx_fail(ret, RMX_NO_RANK, "memfd_create", "arena: %s",
+				strerror(-ret));
+	}
+	a->control = control_of(a->segments);
+	a->lives = !take_life(a->control);
+	if (!a->lives) /* peers then learn of our end by pidfd only */
+		memset(&a->control->life, 0, sizeof(a->control->life));
+	*arena_p = a;
+	return 0;
+}
+
+struct rmx_bell *rmx_arena_bell(struct rmaext_arena *a)
+{
+	return a ? &a->control->bell : NULL;
+}
+
+void rmaext_arena_leave(rmaext_arena *a)
+{
+	if (getpid() == a->pid)
+		atomic_store(&a->control->left, 1);
+}
+
+/* The thread that held it may have ended: the next one that comes takes over.
+ */
+static void renew_life(struct rmx_control *control)
+{
+	if (pthread_mutex_trylock(&control->life) == EOWNERDEAD)
+		pthread_mutex_consistent(&control->life);
+}
+
+void rmaext_arena_describe(rmaext_arena *a, struct rmaext_process *process_p)
+{
+	struct rmx_segment *s;
+
+	pthread_mutex_lock(&a->lock);
+	if (a->lives)
+		renew_life(a->control);
+	s = a->segments;
+	pthread_mutex_unlock(&a->lock);
+	while (s->next)
+		s = s->next;
+	process_p->pid = getpid();
+	process_p->address = (uintptr_t)a->control->nonce;
+	memcpy(process_p->nonce, a->nonce, sizeof(a->nonce));
+	process_p->first = s->block;
+}
+
+int rmaext_arena_allocate(rmaext_arena *a, uint64_t len, void **addr_p)
+{
+	const uint64_t page = rmx_page();
+	uint64_t align = len >= RMX_HUGE_PAGE ? RMX_HUGE_PAGE
+			 : len >= page	      ? page
+					      : RMX_LINE;
+	char *addr = NULL;
+	int ret = 0;
+
+	if (!len || len > UINT64_MAX / 4)
+		return rmx_fail(-ENOMEM, RMX_NO_RANK, "arena", "%llu bytes",
+				(unsigned long long)len);
+	len = rmx_up(len, RMX_LINE);
+	pthread_mutex_lock(&a->lock);
+	addr = rmx_extent_take(&a->extents, len, align);
+	if (!addr) {
+		ret = grow(a, len);
+		if (!ret)
+			addr = rmx_extent_take(&a->extents, len, align);
+	}
+	pthread_mutex_unlock(&a->lock);
+	if (!addr)
+		return rmx_fail(-ENOMEM, RMX_NO_RANK, "memfd_create",
+				"%llu bytes: %s", (unsigned long long)len,
+				strerror(ret ? -ret : ENOMEM));
+	*addr_p = addr;
+	return 0;
+}
+
+static struct rmx_segment *among(struct rmx_segment *s, const void *addr,
+				 uint64_t len)
+{
+	for (; s; s = s->next) {
+		uint64_t at = (uintptr_t)addr - (uintptr_t)s->base;
+
+		if ((uintptr_t)addr >= (uintptr_t)s->base && at < s->room &&
+		    len <= s->room - at)
+			return s;
+	}
+	return NULL;
+}
+
+/* The caller holds the lock. */
+static struct rmx_segment *segment_of(struct rmaext_arena *a, const void *addr,
+				      uint64_t len)
+{
+	struct rmx_segment *s = among(a->placed, addr, len);
+
+	return s ? s : among(a->segments, addr, len);
+}
+
+/* Zeros again: whole pages go back to the system, the kernel wipes the edges.
+ */
+static void clear(struct rmaext_arena *a, char *addr, uint64_t len)
+{
+	const struct rmx_segment *s = among(a->segments, addr, len);
+
+	if (len < GIVE_BACK ||
+	    fallocate((int)s->block.fd,
+		      FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+		      (off_t)(addr - s->base), (off_t)len))
+		memset(addr, 0, len);
+}
+
+void rmaext_arena_free(rmaext_arena *a, void *addr)
+{
+	struct rmx_segment *s;
+	struct rmx_extent *e;
+
+	if (getpid() != a->pid || atomic_load(&a->control->left))
+		return; /* the parent's; or peers may still look at it */
+	pthread_mutex_lock(&a->lock);
+	s = among(a->placed, addr, 1);
+	e = rmx_extent_find(&a->extents, addr);
+	if (s && s->base == (char *)addr) {
+		rmx_place_end(s);
+	} else if (e) {
+		clear(a, addr, e->len);
+		rmx_extent_free(&a->extents, e);
+	}
+	pthread_mutex_unlock(&a->lock);
+}
+
+int rmaext_arena_find(rmaext_arena *a, const void *addr, uint64_t len,
+		      struct rmaext_block *block_p)
+{
+	struct rmx_segment *s;
+
+	pthread_mutex_lock(&a->lock);
+	s = segment_of(a, addr, len);
+	if (s) {
+		*block_p = s->block;
+		block_p->offset = (uintptr_t)addr - (uintptr_t)s->base;
+	}
+	pthread_mutex_unlock(&a->lock);
+	return s != NULL;
+}

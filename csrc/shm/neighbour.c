@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Processes on the same node: is that so, does it live, map its memory, copy
+ * by system call.
+ *
+ * A number in a record proves nothing: in containers each rank can be pid 1,
+ * and process_vm_writev() then writes into the caller and reports success. So
+ * a route is used only after 128 random bits were read back through it.
+ */
+#define _GNU_SOURCE
+#include "am/am.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+/* One segment of a peer, mapped here for as long as this process lives. */
+struct rmx_mapping {
+	uint64_t inode, size;
+	char *base;
+	struct rmx_mapping *next;
+};
+
+static int map_segment(struct rmaext_near *near,
+		       const struct rmaext_block *block, char **base_p)
+{
+	struct rmx_control *control;
+	struct stat status;
+	char path[64], *base;
+	int fd, ret = 0;
+
+	if (block->size < RMX_TAIL || block->size % rmx_page())
+		return -EPROTO;
+	snprintf(path, sizeof(path), "/proc/%d/fd/%lld", (int)near->pid,
+		 (long long)block->fd);
+	/* asked first: opening some other file might have effects */
+	if (stat(path, &status))
+		return -errno;
+	if (!S_ISREG(status.st_mode) || status.st_ino != block->inode ||
+	    (uint64_t)status.st_size != block->size)
+		return -ESTALE;
+	fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0)
+		return -errno;
+	ret = fcntl(fd, F_GET_SEALS);
+	if (ret < 0 || !(ret & F_SEAL_SHRINK)) {
+		close(fd);
+		return -ESTALE;
+	}
+	base = mmap(NULL, block->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+		    0);
+	ret = base == MAP_FAILED ? -errno : 0;
+	close(fd);
+	if (ret)
+		return ret;
+	control = (struct rmx_control *)(base + block->size - RMX_TAIL);
+	if (memcmp(control->nonce, near->nonce, sizeof(near->nonce))) {
+		munmap(base, block->size);
+		return -ESTALE;
+	}
+	madvise(base, block->size, MADV_HUGEPAGE);
+	*base_p = base;
+	return 0;
+}
+
+/* The peer's segment, mapped on first use; the caller holds the lock. */
+static int segment(struct rmaext_near *near, const struct rmaext_block *block,
+		   char **base_p)
+{
+	struct rmx_mapping *m;
+	char *base = NULL;
+	int ret;
+
+	for (m = near->mappings; m; m = m->next)
+		if (m->inode == block->inode) {
+			if (m->size != block->size)
+				return -EPROTO;
+			*base_p = m->base;
+			return 0;
+		}
+	m = calloc(1, sizeof(*m));
+	if (!m)
+		return -ENOMEM;
+	ret = map_segment(near, block, &base);
+	if (ret) {
+		free(m);
+		return ret;
+	}
+	*m = (struct rmx_mapping){block->inode, block->size, base,
+				  near->mappings};
+	near->mappings = m;
+	*base_p = base;
+	return 0;
+}
+
+int rmaext_near_map(rmaext_near *near, const struct rmaext_block *block,
+		    uint64_t len, void **addr_p)
+{
+	char *base = NULL;
+	int ret = -EPROTO;
+
+	if (block->size >= RMX_TAIL &&
+	    block->offset <= block->size - RMX_TAIL &&
+	    len <= block->size - RMX_TAIL - block->offset) {
+		pthread_mutex_lock(&near->lock);
+		ret = segment(near, block, &base);
+		pthread_mutex_unlock(&near->lock);
+	}
+	if (ret)
+		return rmx_fail(ret, RMX_NO_RANK, "mmap",
+				"memory of process %d: %s", (int)near->pid,
+				strerror(-ret));
+	*addr_p = base + block->offset;
+	return 0;
+}
+
+/* Reads its nonce: 0, why it was refused, or ESTALE: there is another. */
+static int read_nonce(const struct rmaext_near *near)
+{
+	uint8_t seen[RMX_TOKEN] = {0};
+	struct iovec local = {seen, sizeof(seen)};
+	struct iovec remote = {(void *)(uintptr_t)near->address, sizeof(seen)};
+
+	if (process_vm_readv(near->pid, &local, 1, &remote, 1, 0) < 0)
+		return errno;
+	return memcmp(seen, near->nonce, sizeof(seen)) ? ESTALE : 0;
+}
+
+/* Both directions: a filter of system calls may refuse only one. */
+static bool can_copy(const struct rmaext_near *near)
+{
+	struct iovec none = {NULL, 0};
+
+	return !read_nonce(near) &&
+	       process_vm_writev(near->pid, &none, 1, &none, 1, 0) == 0;
+}
+
+/*
+ * Is that process no more, or does it run another program, which has something
+ * else there (ESTALE) or nothing (EFAULT)? A call that is refused for another
+ * reason says nothing: the kernel may have stopped to allow it, as when the
+ * peer has asked not to be traced.
+ */
+static bool is_another(const struct rmaext_near *near)
+{
+	const int code = read_nonce(near);
+
+	return code == ESRCH || code == ESTALE || code == EFAULT;
+}
+
+int rmaext_near_open(const struct rmaext_process *process, int pidfd,
+		     rmaext_near **near_p)
+{
+	struct rmaext_near *near = calloc(1, sizeof(*near));
+	char *base = NULL;
+
+	if (!near)
+		return rmx_fail(-ENOMEM, RMX_NO_RANK, "calloc", "neighbour");
+	near->pid = (pid_t)process->pid;
+	near->address = process->address;
+	near->pidfd = pidfd;
+	memcpy(near->nonce, process->nonce, sizeof(near->nonce));
+	pthread_mutex_init(&near->lock, NULL);
+	if (!segment(near, &process->first, &base)) {
+		near->reach |= RMAEXT_CAN_MAP;
+		near->control =
+			(struct rmx_control *)(base + process->first.size -
+					       RMX_TAIL);
+	}
+	if (can_copy(near))
+		near->reach |= RMAEXT_CAN_COPY;
+	*near_p = near;
+	return 0;
+}
+
+int rmaext_near_reach(const rmaext_near *near)
+{
+	return near->reach;
+}
+
+int rmaext_near_visible(const char *name)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	const size_t length = strlen(name);
+	int fd, ret;
+
+	if (length >= sizeof(address.sun_path))
+		return -ENAMETOOLONG;
+	/* abstract: after a zero, and as long as the name is */
+	memcpy(address.sun_path + 1, name, length);
+	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -errno;
+	ret = !connect(fd, (const struct sockaddr *)&address,
+		       (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
+				   length));
+	close(fd);
+	return ret;
+}
+
+bool rmx_near_gone(struct rmaext_near *near)
+{
+	struct pollfd fd = {.fd = near->pidfd, .events = POLLIN};
+
+	if (near->control && atomic_load(&near->control->left))
+		return true;
+	/*
+	 * The thread that held its life may have ended before the process. And
+	 * a descriptor that the program has closed is not the process's end.
+	 */
+	if (!near->gone &&
+	    ((poll(&fd, 1, 0) > 0 && fd.revents & POLLIN) ||
+	     ((near->reach & RMAEXT_CAN_COPY) && is_another(near))))
+		near->gone = true;
+	return near->gone;
+}
+
+typedef ssize_t (*copy_fn)(pid_t, const struct iovec *, unsigned long,
+			   const struct iovec *, unsigned long, unsigned long);
+
+static int refused(struct rmx_target *t, int64_t rank, const char *call,
+		   int code)
+{
+	return rmx_fail(code == ESRCH ? -FI_ENOTCONN : -code, rank, call,
+			"process %d: %s", (int)t->member->near->pid,
+			strerror(code));
+}
+
+/* The kernel copies 2 GiB at most in one call, and may stop at a signal. */
+static int copy(copy_fn fn, const char *call, struct rmx_target *t,
+		int64_t rank, uint64_t offset, void *buf, uint64_t len)
+{
+	uint64_t done = 0;
+
+	while (done < len) {
+		struct iovec local = {(char *)buf + done, len - done};
+		struct iovec remote = {
+			(void *)(uintptr_t)(t->address + offset + done),
+			len - done};
+		ssize_t n = fn(t->member->near->pid, &local, 1, &remote, 1, 0);
+
+		if (n <= 0)
+			return refused(t, rank, call, n ? errno : EIO);
+		done += (uint64_t)n;
+	}
+	return 0;
+}
+
+int rmx_cma_write(struct rmx_target *t, int64_t rank, uint64_t offset,
+		  const void *buf, uint64_t len)
+{
+	return copy(process_vm_writev, "process_vm_writev", t, rank, offset,
+		    (void *)(uintptr_t)buf, len);
+}
+
+int rmx_cma_read(struct rmx_target *t, int64_t rank, uint64_t offset, void *buf,
+		 uint64_t len)
+{
+	return copy(process_vm_readv, "process_vm_readv", t, rank, offset, buf,
+		    len);
+}
+
+/* A copy that was cut short, by a signal or a bad address, is continued. */
+int rmx_cma_pieces(struct rmx_target *t, int64_t rank, bool write,
+		   struct iovec *pieces, size_t n, void *buf, size_t len)
+{
+	const copy_fn fn = write ? process_vm_writev : process_vm_readv;
+	struct iovec local = {buf, len};
+
+	while (local.iov_len) {
+		ssize_t done =
+			fn(t->member->near->pid, &local, 1, pieces, n, 0);
+		size_t left = done > 0 ? (size_t)done : 0;
+
+		if (done <= 0)
+			return refused(t, rank,
+				       write ? "process_vm_writev"
+					     : "process_vm_readv",
+				       done ? errno : EIO);
+		local.iov_base = (char *)local.iov_base + left;
+		local.iov_len -= left;
+		for (; left && left >= pieces->iov_len; pieces++, n--)
+			left -= pieces->iov_len;
+		if (left) {
+			pieces->iov_base = (char *)pieces->iov_base + left;
+			pieces->iov_len -= left;
+		}
+	}
+	return 0;
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Processes of this node, and those who wait for memory. */
+#ifndef RMAEXT_NEIGHBOUR_H
+#define RMAEXT_NEIGHBOUR_H
+
+#include "base/common.h"
+
+/* Wakes those who wait for words in the memory of a process; see doorbell.c. */
+struct rmx_bell {
+	_Alignas(RMX_LINE) atomic_uint listening; /* somebody may sleep */
+	_Alignas(RMX_LINE) atomic_uint rings;	  /* futex */
+};
+
+/* Bytes at the end of each segment: a unit of ours, pages may be larger. */
+#define RMX_TAIL ((uint64_t)4096)
+
+/* There. */
+struct rmx_control {
+	uint8_t nonce[RMX_TOKEN];
+	/* of the first segment only: */
+	atomic_int left;      /* its process takes no part any more */
+	pthread_mutex_t life; /* robust, and held: its process lives */
+	struct rmx_bell bell;
+};
+
+/* A process on the same node, reached without a network; see neighbour.c. */
+struct rmaext_near {
+	pid_t pid;
+	int pidfd;	  /* or -1 */
+	uint64_t address; /* of the nonce, there */
+	int reach;
+	atomic_bool gone;
+	uint8_t nonce[RMX_TOKEN];
+	struct rmx_control *control; /* NULL: cannot be mapped */
+	pthread_mutex_t lock;	     /* guards mappings */
+	struct rmx_mapping *mappings;
+};
+
+/* arena.c: NULL of NULL */
+struct rmx_bell *rmx_arena_bell(struct rmaext_arena *arena);
+
+/*
+ * May it be gone? Two loads, no call: the kernel marks a robust mutex when
+ * its holder is killed. (Elsewhere than in glibc: when its pidfd is next
+ * asked.) Without its memory, only the pidfd tells that the pid is still its.
+ */
+static inline bool rmx_near_doubtful(const struct rmaext_near *near)
+{
+	const struct rmx_control *control = near ? near->control : NULL;
+
+	if (!control)
+		return near && near->reach;
+#ifdef __GLIBC__
+	if (__atomic_load_n(&control->life.__data.__lock, __ATOMIC_RELAXED) &
+	    FUTEX_OWNER_DIED)
+		return true;
+#endif
+	return atomic_load_explicit(&control->left, memory_order_relaxed) ||
+	       atomic_load_explicit(&near->gone, memory_order_relaxed);
+}
+
+/* doorbell.c */
+void rmx_bell_ring(struct rmx_bell *bell);
+
+/*
+ * Memory there has changed, for those who wait for that. Behind a seq_cst
+ * fence, or a seq_cst change.
+ */
+static inline void rmx_tell(struct rmx_bell *bell)
+{
+	if (bell && atomic_load(&bell->listening))
+		rmx_bell_ring(bell);
+}
+
+#endif

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The pages of a piece of memory: what is there, and what is going to be. */
+#define _GNU_SOURCE
+#include "base/common.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
+#define BATCH 4096 /* pages asked about at a time */
+
+/* From the start of a page. */
+static char *whole_pages(const void *addr, uint64_t *len)
+{
+	const uint64_t skip = (uintptr_t)addr % rmx_page();
+
+	*len += skip;
+	return (char *)(uintptr_t)addr - skip;
+}
+
+int rmaext_pages_resident(const void *addr, uint64_t len, uint64_t *bytes_p)
+{
+	const uint64_t page = rmx_page();
+	char *at = whole_pages(addr, &len);
+	const char *end = at + len;
+	unsigned char there[BATCH];
+	uint64_t n = 0;
+
+	for (; at < end; at += BATCH * page) {
+		const uint64_t left = (uint64_t)(end - at);
+		const uint64_t some = left < BATCH * page ? left : BATCH * page;
+
+		if (mincore(at, some, there))
+			return rmx_fail(-errno, RMX_NO_RANK, "mincore",
+					"%llu bytes: %s",
+					(unsigned long long)some,
+					strerror(errno));
+		for (uint64_t i = 0; i < (some + page - 1) / page; i++)
+			n += there[i] & 1;
+	}
+	*bytes_p = n * page;
+	return 0;
+}
+
+/* Before Linux 5.14; an atomic no-change, as peers may update. */
+static void touch(char *at, uint64_t len, bool write)
+{
+	const uint64_t page = rmx_page();
+
+	for (uint64_t i = 0; i < len; i += page) {
+		if (write)
+			__atomic_fetch_or(at + i, 0, __ATOMIC_RELAXED);
+		else
+			(void)*(volatile char *)(at + i);
+	}
+}
+
+int rmaext_pages_populate(void *addr, uint64_t len, int write)
+{
+	char *at = whole_pages(addr, &len);
+
+	if (!madvise(at, len, write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ))
+		return 0;
+	if (errno != EINVAL)
+		return rmx_fail(-ENOMEM, RMX_NO_RANK, "madvise",
+				"no memory for %llu bytes: %s",
+				(unsigned long long)len, strerror(errno));
+	touch(at, len, write);
+	return 0;
+}
+
+int rmaext_pages_advise(void *addr, uint64_t len, int willneed)
+{
+	char *at = whole_pages(addr, &len);
+
+	return madvise(at, len, willneed ? MADV_WILLNEED : MADV_NORMAL) ? -errno
+									: 0;
+}

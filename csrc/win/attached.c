@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Memory of this rank that belongs to a dynamic window for as long as it is
+ * attached. Its offsets are addresses. All that others do there comes as a
+ * message, and the CQ's reader carries it out with the lock held: so none can
+ * touch what is detached.
+ */
+#include "am/am.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+struct range {
+	uintptr_t start, end;
+};
+
+struct rmx_attached {
+	pthread_mutex_t lock;
+	struct range *ranges; /* in the order of their addresses */
+	size_t count, room;
+};
+
+struct rmx_attached *rmx_attached_new(void)
+{
+	struct rmx_attached *a = calloc(1, sizeof(*a));
+
+	if (a)
+		pthread_mutex_init(&a->lock, NULL);
+	return a;
+}
+
+void rmx_attached_free(struct rmx_attached *a)
+{
+	if (!a)
+		return;
+	pthread_mutex_destroy(&a->lock);
+	free(a->ranges);
+	free(a);
+}
+
+void rmx_attached_lock(struct rmx_attached *a)
+{
+	if (a)
+		pthread_mutex_lock(&a->lock);
+}
+
+void rmx_attached_unlock(struct rmx_attached *a)
+{
+	if (a)
+		pthread_mutex_unlock(&a->lock);
+}
+
+/* The number of ranges that begin at or before an address. */
+static size_t find(const struct rmx_attached *a, uintptr_t address)
+{
+	size_t low = 0, high = a->count;
+
+	while (low < high) {
+		const size_t middle = low + (high - low) / 2;
+
+		if (a->ranges[middle].start <= address)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+bool rmx_attached_has(const struct rmx_attached *a, uint64_t address,
+		      uint64_t len)
+{
+	size_t at = find(a, (uintptr_t)address);
+	uintptr_t end;
+
+	if (!at || address > a->ranges[at - 1].end)
+		return false;
+	end = a->ranges[at - 1].end;
+	while (len > end - address && at < a->count &&
+	       a->ranges[at].start == end)
+		end = a->ranges[at++].end; /* they lie side by side */
+	return len <= end - address;
+}
+
+static int insert(struct rmx_attached *a, uintptr_t start, uintptr_t end)
+{
+	const size_t at = find(a, start);
+	struct range *ranges = a->ranges;
+
+	if ((at && ranges[at - 1].end > start) ||
+	    (at < a->count && ranges[at].start < end))
+		return rmx_fail(-EEXIST, RMX_NO_RANK, "attach",
+				"it overlaps what is attached");
+	if (a->count == a->room) {
+		const size_t room = a->room ? 2 * a->room : 16;
+
+		ranges = realloc(ranges, room * sizeof(*ranges));
+		if (!ranges)
+			return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "realloc",
+					"attach");
+		a->ranges = ranges;
+		a->room = room;
+	}
+	memmove(&ranges[at + 1], &ranges[at],
+		(a->count - at) * sizeof(*ranges));
+	ranges[at] = (struct range){start, end};
+	a->count++;
+	return 0;
+}
+
+static int take_out(struct rmx_attached *a, uintptr_t start, uintptr_t end)
+{
+	const size_t at = find(a, start);
+
+	if (!at || a->ranges[at - 1].start != start ||
+	    a->ranges[at - 1].end != end)
+		return rmx_fail(-ENXIO, RMX_NO_RANK, "detach",
+				"it is not attached");
+	memmove(&a->ranges[at - 1], &a->ranges[at],
+		(a->count - at) * sizeof(*a->ranges));
+	a->count--;
+	return 0;
+}
+
+static int change(struct rmaext_window *w, const char *call, const void *addr,
+		  uint64_t len,
+		  int (*how)(struct rmx_attached *, uintptr_t, uintptr_t))
+{
+	int ret = rmx_window_enter(w, call);
+
+	if (ret)
+		return ret;
+	if (!w->attached || !len) {
+		ret = rmx_fail(-FI_EINVAL, RMX_NO_RANK, call,
+			       "no dynamic window, or no memory");
+	} else {
+		rmx_attached_lock(w->attached);
+		ret = how(w->attached, (uintptr_t)addr, (uintptr_t)addr + len);
+		rmx_attached_unlock(w->attached);
+	}
+	rmx_window_leave(w);
+	return ret;
+}
+
+int rmaext_attach(rmaext_window *w, const void *addr, uint64_t len)
+{
+	return change(w, "attach", addr, len, insert);
+}
+
+int rmaext_detach(rmaext_window *w, const void *addr, uint64_t len)
+{
+	return change(w, "detach", addr, len, take_out);
+}

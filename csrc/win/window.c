@@ -1,0 +1,443 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The table of targets that operations are checked against. */
+#define _GNU_SOURCE
+#include "am/am.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+uint64_t rmaext_block_bytes(int64_t count)
+{
+	const uint64_t n = (uint64_t)count;
+	const uint64_t bytes = sizeof(struct rmx_block) +
+			       n * sizeof(struct rmx_guard_line) +
+			       3 * n * sizeof(uint64_t);
+
+	return (bytes + RMX_LINE - 1) / RMX_LINE * RMX_LINE;
+}
+
+void rmaext_block_places(int64_t count, struct rmaext_places *places_p)
+{
+	const uint64_t n = (uint64_t)count, word = sizeof(uint64_t);
+	const uint64_t after =
+		sizeof(struct rmx_block) + n * sizeof(struct rmx_guard_line);
+
+	*places_p = (struct rmaext_places){
+		.lock = offsetof(struct rmx_block, lock) / word,
+		.storage = offsetof(struct rmx_block, storage) / word,
+		.calls = offsetof(struct rmx_block, calls) / word,
+		.notify = offsetof(struct rmx_block, notify) / word,
+		.slots = after / word,
+		.posted = after / word + n,
+		.completed = after / word + 2 * n,
+	};
+}
+
+/* Entry of a column that may have only one. */
+static size_t entry(const struct rmaext_targets *from, unsigned int column,
+		    int64_t rank)
+{
+	return from->same & column ? 0 : (size_t)rank;
+}
+
+static struct rmx_row row_of(const struct rmaext_targets *from, int64_t rank)
+{
+	struct rmx_row row = {0};
+
+	row.size = from->size[entry(from, RMAEXT_SAME_SIZE, rank)];
+	row.access = from->access[entry(from, RMAEXT_SAME_ACCESS, rank)];
+	row.align = from->align[entry(from, RMAEXT_SAME_ALIGN, rank)];
+	if (from->base)
+		row.base = from->base[entry(from, RMAEXT_SAME_BASE, rank)];
+	if (from->key_len == sizeof(row.key))
+		memcpy(&row.key,
+		       from->keys + entry(from, RMAEXT_SAME_KEY, rank) *
+					    sizeof(row.key),
+		       sizeof(row.key));
+	return row;
+}
+
+/* Those that are alike are left for rmx_target_fill(), but for those here. */
+static void set_targets(struct rmaext_window *w,
+			const struct rmaext_targets *from)
+{
+	const struct rmaext_members *m = w->members;
+	struct rmx_row row;
+
+	if (!w->count)
+		return;
+	w->uneven = (from->same & RMAEXT_SAME) != RMAEXT_SAME;
+	w->row = row_of(from, 0);
+	for (int64_t rank = 0; w->uneven && rank < w->count; rank++) {
+		row = row_of(from, rank);
+		rmx_target_set(w, rank, &row);
+	}
+	for (int64_t i = 0; i < m->here_count; i++) {
+		struct rmx_target *t = &w->targets[m->here[i]];
+
+		row = row_of(from, m->here[i]);
+		rmx_target_set(w, m->here[i], &row);
+		t->route = from->route[i];
+		if (t->route == RMAEXT_DIRECT)
+			t->map = from->map[i];
+		else if (t->route == RMAEXT_CMA)
+			t->address = from->address[i];
+		if (m->here[i] == w->self)
+			w->own = from->map ? from->map[i] : NULL;
+	}
+}
+
+static bool set_raw_keys(struct rmaext_window *w,
+			 const struct rmaext_targets *from)
+{
+	size_t bytes = from->key_len;
+
+	w->raw_len = from->key_len;
+	w->raw_same = from->same & RMAEXT_SAME_KEY;
+	if (!w->raw_same)
+		bytes *= (size_t)w->count;
+	w->raw_keys = malloc(bytes ? bytes : 1);
+	if (w->raw_keys && bytes)
+		memcpy(w->raw_keys, from->keys, bytes);
+	return w->raw_keys;
+}
+
+static void window_drop(struct rmaext_window *w)
+{
+	rmx_attached_free(w->attached);
+	free(w->raw_keys);
+	rmx_targets_free(w->targets, w->count);
+	rmaext_blocks_release(w->blocks);
+	rmaext_members_release(w->members);
+	free(w);
+}
+
+static int window_create(struct rmaext_fabric *f,
+			 const struct rmaext_targets *targets, int64_t timeout,
+			 struct rmaext_window **window_p)
+{
+	struct rmaext_window *w = calloc(1, sizeof(*w));
+
+	if (!w)
+		goto no_memory;
+	w->root = w;
+	w->fabric = f;
+	w->timeout = timeout;
+	w->spin = targets->spin_ns;
+	w->members = rmx_members_hold(targets->members);
+	w->blocks = rmx_blocks_hold(targets->blocks);
+	w->block_at = targets->block_at;
+	w->count = w->members->count;
+	w->self = w->members->self;
+	if (targets->token)
+		memcpy(w->token, targets->token, sizeof(w->token));
+	w->visits = targets->door;
+	if (w->visits)
+		memcpy(w->door, targets->door, sizeof(w->door));
+	w->targets = rmx_targets_new(w->count);
+	if (targets->dynamic)
+		w->attached = rmx_attached_new();
+	if (!w->targets || (targets->dynamic && !w->attached))
+		goto no_memory;
+	if (f && (f->mr_mode & FI_MR_RAW) && !set_raw_keys(w, targets))
+		goto no_memory;
+	set_targets(w, targets);
+	pthread_mutex_init(&w->lock, NULL);
+	if (f)
+		rmx_window_link(w, f);
+	*window_p = w;
+	return 0;
+
+no_memory:
+	if (w)
+		window_drop(w);
+	return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "window");
+}
+
+int rmaext_window_create(rmaext_fabric *f, const struct rmaext_targets *targets,
+			 int64_t timeout, rmaext_window **window_p)
+{
+	int ret = f ? rmx_fabric_enter(f, "rmaext_window_create") : 0;
+
+	if (ret)
+		return ret;
+	ret = window_create(f, targets, timeout, window_p);
+	if (f)
+		rmx_fabric_leave(f);
+	return ret;
+}
+
+void rmaext_window_rows(rmaext_window *w, struct rmaext_rows *rows_p)
+{
+	const struct rmx_target *t = w->targets;
+
+	*rows_p = (struct rmaext_rows){0};
+	if (w->uneven)
+		*rows_p = (struct rmaext_rows){
+			.size = &t->size,
+			.access = (const uint8_t *)&t->access,
+			.align = &t->align,
+			.step = sizeof(*t),
+		};
+}
+
+/* What is seen through a view of `len` bytes from `first` on. */
+static struct rmx_row look(const struct rmx_row *of,
+			   const struct rmaext_view *view, uint64_t len)
+{
+	struct rmx_row row = *of; /* base and key: of the root's operations */
+
+	row.size = len;
+	row.access &= (uint8_t)view->access;
+	if (len)
+		row.align = (uint8_t)((row.align + view->first) % 64);
+	return row;
+}
+
+static void look_at(struct rmaext_window *w, int64_t rank,
+		    const struct rmaext_window *of,
+		    const struct rmaext_view *view)
+{
+	const struct rmx_target *from = rmx_target_of(of, rank);
+	const uint64_t len = view->size[view->same ? 0 : rank];
+	struct rmx_target *t = &w->targets[rank];
+	struct rmx_row row = {
+		.size = from->size,
+		.access = from->access & (RMAEXT_READ | RMAEXT_WRITE),
+		.align = from->align,
+	};
+
+	row = look(&row, view, len);
+	rmx_target_set(w, rank, &row);
+	t->route = from->route;
+	if (t->route == RMAEXT_DIRECT)
+		t->map = from->map && len ? from->map + view->first : from->map;
+	else if (t->route == RMAEXT_CMA)
+		t->address = from->address + (len ? view->first : 0);
+}
+
+static int view_check(const struct rmaext_window *of,
+		      const struct rmaext_view *view, int64_t rank)
+{
+	const struct rmx_target *from = &of->targets[rank];
+	const uint64_t size = rmx_filled(from) ? from->size : of->row.size;
+	const uint64_t len = view->size[view->same ? 0 : rank];
+
+	if (!len || (view->first <= size && len <= size - view->first))
+		return 0;
+	return rmx_fail(-ERANGE, rank, "view",
+			"it ends after the %llu bytes there",
+			(unsigned long long)size);
+}
+
+/* Without targets. */
+static struct rmaext_window *window_like(struct rmaext_window *of,
+					 const struct rmaext_view *view)
+{
+	struct rmaext_window *w = calloc(1, sizeof(*w));
+
+	if (w)
+		w->targets = rmx_targets_new(of->count);
+	if (!w || !w->targets) {
+		free(w);
+		rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "view");
+		return NULL;
+	}
+	w->root = of->root;
+	w->first = of->first + view->first;
+	w->stride = view->stride;
+	w->fabric = of->fabric;
+	w->timeout = view->timeout;
+	w->spin = of->spin;
+	w->count = of->count;
+	w->self = of->self;
+	w->members = rmx_members_hold(of->members);
+	w->blocks = rmx_blocks_hold(of->blocks);
+	w->block_at = of->block_at;
+	w->own = of->own;
+	if (w->own && view->size[view->same ? 0 : w->self])
+		w->own += view->first;
+	memcpy(w->token, of->token, sizeof(w->token));
+	pthread_mutex_init(&w->lock, NULL);
+	return w;
+}
+
+static int window_view(struct rmaext_window *of, const struct rmaext_view *view,
+		       struct rmaext_window **view_p)
+{
+	const struct rmaext_members *m = of->members;
+	/* unless all are alike in both */
+	const bool all = of->uneven || !view->same;
+	const int64_t n = all ? of->count : m->here_count;
+	struct rmaext_window *w;
+	int ret;
+
+	for (int64_t i = 0; i < n; i++) {
+		ret = view_check(of, view, all ? i : m->here[i]);
+		if (ret)
+			return ret;
+	}
+	w = window_like(of, view);
+	if (!w)
+		return -FI_ENOMEM;
+	w->uneven = all;
+	if (n)
+		w->row = look(&of->row, view, view->size[0]);
+	for (int64_t i = 0; i < n; i++)
+		look_at(w, all ? i : m->here[i], of, view);
+	*view_p = w;
+	return 0;
+}
+
+int rmx_window_part(struct rmaext_window *of, const struct rmaext_grant *grant,
+		    struct rmaext_window **part_p)
+{
+	const struct rmaext_view view = {
+		.first = grant->first,
+		.size = &grant->size,
+		.same = 1,
+		.access = grant->access,
+		.timeout = of->timeout,
+	};
+	struct rmaext_window *w;
+	int ret = rmx_window_enter(of, "grant");
+
+	if (ret)
+		return ret;
+	rmx_target_of(of, of->self);
+	ret = view_check(of, &view, of->self);
+	w = ret ? NULL : window_like(of, &view);
+	if (w) {
+		w->root = w;
+		w->first = 0;
+		memcpy(w->token, grant->token, RMX_TOKEN);
+		look_at(w, w->self, of, &view);
+		*part_p = w;
+	} else if (!ret) {
+		ret = -FI_ENOMEM;
+	}
+	rmx_window_leave(of);
+	return ret;
+}
+
+int rmaext_window_view(rmaext_window *of, const struct rmaext_view *view,
+		       rmaext_window **view_p)
+{
+	int ret = rmx_window_enter(of, "view");
+
+	if (ret)
+		return ret;
+	ret = window_view(of, view, view_p);
+	rmx_window_leave(of);
+	return ret;
+}
+
+void rmx_window_link(struct rmaext_window *w, struct rmaext_fabric *f)
+{
+	w->fabric = f;
+	pthread_mutex_lock(&f->lock);
+	w->next = f->windows;
+	w->prev = &f->windows;
+	if (w->next)
+		w->next->prev = &w->next;
+	f->windows = w;
+	atomic_fetch_add(&f->links, 1);
+	pthread_mutex_unlock(&f->lock);
+}
+
+void rmx_window_unlink(struct rmaext_window *w)
+{
+	struct rmaext_fabric *f = w->fabric;
+
+	pthread_mutex_lock(&f->lock);
+	*w->prev = w->next;
+	if (w->next)
+		w->next->prev = w->prev;
+	rmx_serve_no_more(f, w);
+	pthread_mutex_unlock(&f->lock);
+}
+
+/* The caller owns the struct, close owns what it points to. */
+int rmx_window_enter(struct rmaext_window *w, const char *call)
+{
+	int ret = rmx_gate_enter(&w->gate, call, "the window is closed");
+
+	if (ret || w->root == w)
+		return ret;
+	ret = rmx_gate_enter(&w->root->gate, call, "the window is closed");
+	if (ret)
+		rmx_gate_leave(&w->gate);
+	return ret;
+}
+
+void rmx_window_leave(struct rmaext_window *w)
+{
+	if (w->root != w)
+		rmx_gate_leave(&w->root->gate);
+	rmx_gate_leave(&w->gate);
+}
+
+int64_t rmaext_window_pending(rmaext_window *w)
+{
+	int64_t pending = 0;
+
+	for (int64_t rank = 0; rank < w->count; rank++)
+		pending += (uint32_t)atomic_load(&w->targets[rank].pending);
+	return pending;
+}
+
+int rmaext_window_shut(rmaext_window *w)
+{
+	int ret = rmx_gate_shut(&w->gate);
+
+	if (ret)
+		return rmx_fail(ret, RMX_NO_RANK, "rmaext_window_shut",
+				"%d calls in flight",
+				atomic_load(&w->gate.users));
+	/* a copy that no flush has waited for touches nothing of ours */
+	if (w->fabric && rmaext_window_pending(w))
+		rmx_message_forget(w, -1);
+	return 0;
+}
+
+void rmaext_window_reopen(rmaext_window *w)
+{
+	/* a fabric that is closed has closed its windows for good */
+	if (!w->fabric || !atomic_load(&w->fabric->gate.closed))
+		atomic_store(&w->gate.closed, false);
+}
+
+int rmaext_window_close(rmaext_window *w)
+{
+	struct rmaext_fabric *f = w->fabric;
+	int ret = rmaext_window_shut(w);
+	int64_t pending = rmaext_window_pending(w);
+
+	if (w->root != w)
+		return ret; /* all else is the root's */
+	if (!ret)
+		ret = rmx_gate_shut(&w->served);
+	if (ret || pending)
+		return rmx_fail(-FI_EBUSY, RMX_NO_RANK, "rmaext_window_close",
+				"%lld transfers and %d calls in flight",
+				(long long)pending,
+				atomic_load(&w->gate.users));
+	if (f && !rmx_fabric_enter(f, "rmaext_window_close")) {
+		rmx_key_unmap_all(w);
+		rmx_window_unlink(w);
+		w->fabric = NULL;
+		rmx_fabric_leave(f);
+	} /* else closing the fabric does that */
+	return 0;
+}
+
+void rmaext_window_free(rmaext_window *w)
+{
+	const bool view = w->root != w; /* which may be freed by now */
+
+	if ((w->fabric && !view) || w->gate.users || w->served.users)
+		return; /* still served: leak rather than corrupt */
+	pthread_mutex_destroy(&w->lock);
+	window_drop(w);
+}

@@ -1,0 +1,458 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Requests: operations that are begun and end whether or not anybody waits.
+ *
+ * Updates go as messages, see send_queue.c. Of puts and gets, what cannot be
+ * posted at once waits in its target's queue, the backlog.
+ * Whoever reads the CQ posts from there, so a request that its owner never
+ * looks at goes on. Only who holds backlog.lock posts.
+ *
+ * A request counts in its target's `pending` as one put does, from its begin to
+ * its end: flush waits for it, and close. It does not lie in a slot: an owner
+ * who keeps a thousand that have ended must not keep others from being posted.
+ *
+ * It has ended once nothing holds it open: a place in the backlog, chunks in
+ * flight. Its failure is its owner's to see. What the owner has not looked at
+ * when flush comes, flush reports.
+ */
+#include "am/am.h"
+
+#include <stdlib.h>
+
+static bool has_ended(const struct rmaext_op *op)
+{
+	return __atomic_load_n(op->ended, __ATOMIC_ACQUIRE);
+}
+
+/*
+ * The owner may free it once it has ended, but not the window before pending is
+ * 0. In this order, so that what a flush has waited for has ended.
+ */
+void rmx_begun_less(struct rmaext_op *op)
+{
+	struct rmx_target *target = op->target;
+	struct rmaext_fabric *f = op->fabric;
+
+	if (atomic_fetch_sub(&op->open, 1) > 1)
+		return;
+	if (op->result && !atomic_load(&op->error))
+		memcpy(op->result, op->local, op->len);
+	rmx_op_let_go(op);
+	__atomic_store_n(op->ended, 1, __ATOMIC_RELEASE);
+	atomic_fetch_sub(&target->pending, RMX_A_PUT + 1);
+	atomic_fetch_add(&f->backlog.ended, 1);
+}
+
+void rmx_begun_failed(struct rmaext_op *op)
+{
+	struct rmaext_window *w = op->window;
+
+	pthread_mutex_lock(&w->lock);
+	if (!op->told && !op->shown) {
+		op->shown = op->target->reports + 1u;
+		op->target->unseen++;
+		w->failure = op->failure;
+		op->target->error = op->error;
+	}
+	pthread_mutex_unlock(&w->lock);
+}
+
+/* What came of it; flush need not tell any more. */
+static int tell(struct rmaext_op *op)
+{
+	struct rmx_target *t = op->target;
+	int code;
+
+	pthread_mutex_lock(&op->window->lock);
+	code = op->error ? rmx_fail_record(&op->failure) : 0;
+	op->told = true;
+	if (op->shown == t->reports + 1u && !--t->unseen)
+		t->error = 0;
+	op->shown = 0;
+	pthread_mutex_unlock(&op->window->lock);
+	return code;
+}
+
+void rmx_begun_free(struct rmaext_op *op)
+{
+	rmx_op_dispose(op);
+}
+
+/* -- the backlog; its lock is held */
+
+/* Of a target that has requests in the backlog. */
+struct rmx_queue {
+	struct rmx_target *target;
+	struct rmaext_op *first, **end; /* oldest first */
+	struct rmx_queue *next;
+};
+
+/* False: not all of it, the rest later. */
+static bool post(struct rmaext_op *op)
+{
+	struct rmaext_error record;
+	int ret;
+
+	while (op->posted < op->len && !atomic_load(&op->error)) {
+		ret = atomic_load(&op->target->member->peer->gone)
+			      ? -FI_ENOTCONN
+			      : rmx_op_post_chunk(op);
+		if (ret == -FI_ENOSPC || ret == -FI_EAGAIN)
+			return false;
+		if (ret) {
+			rmx_fail(ret, op->rank, "post", "%s",
+				 op->fabric->lib->strerror(-ret));
+			rmaext_error_last(&record);
+			rmx_op_failed(op, &record);
+		}
+	}
+	return true;
+}
+
+/* False: there is no memory for it. */
+static bool append(struct rmx_target *t, struct rmaext_op *op)
+{
+	struct rmx_backlog *backlog = &op->fabric->backlog;
+	struct rmx_queue *q = t->queue;
+
+	if (!q) {
+		q = malloc(sizeof(*q));
+		if (!q)
+			return false;
+		*q = (struct rmx_queue){t, NULL, &q->first, backlog->first};
+		t->queue = backlog->first = q;
+	}
+	*q->end = op;
+	q->end = &op->behind;
+	atomic_store(&op->waits, true);
+	atomic_fetch_add(&backlog->count, 1);
+	return true;
+}
+
+/* Afterwards it may be freed, and with the last one its queue and window. */
+static void take_out(struct rmx_queue *q, struct rmaext_op **op_p)
+{
+	struct rmaext_op *op = *op_p;
+	struct rmx_backlog *backlog = &op->fabric->backlog;
+	struct rmx_queue **q_p = &backlog->first;
+
+	*op_p = op->behind;
+	if (!op->behind)
+		q->end = op_p;
+	if (!q->first) {
+		while (*q_p != q)
+			q_p = &(*q_p)->next;
+		*q_p = q->next;
+		q->target->queue = NULL;
+		free(q);
+	}
+	atomic_store(&op->waits, false);
+	atomic_fetch_sub(&backlog->count, 1);
+	rmx_begun_less(op);
+}
+
+static void push_queue(struct rmx_queue *q)
+{
+	bool more = true;
+
+	while (more && post(q->first)) {
+		more = q->first->behind; /* without, q is gone */
+		take_out(q, &q->first);
+	}
+}
+
+void rmx_backlog_push(struct rmaext_fabric *f)
+{
+	struct rmx_queue *q, *next;
+
+	pthread_mutex_lock(&f->backlog.lock);
+	for (q = f->backlog.first; q; q = next) {
+		next = q->next;
+		push_queue(q);
+	}
+	pthread_mutex_unlock(&f->backlog.lock);
+}
+
+static void fail_all(struct rmx_queue *q, const struct rmaext_error *record)
+{
+	bool more = true;
+
+	while (more) {
+		more = q->first->behind;
+		rmx_op_failed(q->first, record);
+		take_out(q, &q->first);
+	}
+}
+
+/* The endpoint is gone. */
+void rmx_backlog_shut(struct rmaext_fabric *f,
+		      const struct rmaext_error *record)
+{
+	struct rmx_queue *q, *next;
+
+	pthread_mutex_lock(&f->backlog.lock);
+	for (q = f->backlog.first; q; q = next) {
+		next = q->next;
+		fail_all(q, record);
+	}
+	pthread_mutex_unlock(&f->backlog.lock);
+}
+
+/* -- begin */
+
+/*
+ * Make a request of a new operation that has no payload but a copy. The caller
+ * is inside the window.
+ */
+int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p)
+{
+	struct rmaext_fabric *f = op->fabric;
+	struct rmx_target *t = op->target;
+	const int64_t rank = op->rank;
+	struct rmaext_error record;
+	bool first, done;
+
+	op = rmx_op_apart(op);
+	if (!op)
+		return rmx_fail(-FI_ENOMEM, rank, "malloc", "request");
+	op->ended = ended;
+	atomic_store(&op->open, 1);
+	*op_p = op;
+	if (rmx_is_message(op)) {
+		rmx_message_step(&op); /* counts it in pending */
+		return RMAEXT_PENDING;
+	}
+	atomic_fetch_add(&t->pending, RMX_A_PUT + 1);
+	pthread_mutex_lock(&f->backlog.lock);
+	first = !t->queue;
+	done = first && post(op);
+	if (!done && !append(t, op)) {
+		rmx_fail(-FI_ENOMEM, rank, "malloc", "request");
+		rmaext_error_last(&record);
+		rmx_op_failed(op, &record);
+		done = true;
+	}
+	if (done)
+		rmx_begun_less(op);
+	pthread_mutex_unlock(&f->backlog.lock);
+	if (!done && first)
+		rmx_progress_call(f);
+	return RMAEXT_PENDING;
+}
+
+/* What is too short to be written goes as a message. */
+static int put_new(struct rmaext_window *w, int64_t rank, uint64_t offset,
+		   const void *buf, uint64_t len, struct rmaext_op **op_p)
+{
+	int ret;
+
+	if (!rmx_by_message(w, len))
+		return rmx_op_over(w, rank, RMX_PUT, offset, buf, len, 0, op_p);
+	ret = rmx_op_new(w, rank, RMX_MESSAGE_PUT, offset, len, 0, op_p);
+	if (ret)
+		return ret;
+	(*op_p)->operand = buf;
+	(*op_p)->unit = 1;
+	(*op_p)->notify = -1;
+	return 0;
+}
+
+static int begin_copy(struct rmaext_window *w, const struct rmaext_call *call,
+		      struct rmaext_op **op_p)
+{
+	const bool is_put = call->kind == RMAEXT_PUT;
+	const uint64_t offset = call->offset, len = call->count;
+	const int64_t rank = call->rank;
+	struct rmx_target *t;
+	struct rmaext_op *op;
+	int ret = rmx_check(w, is_put ? "put" : "get", rank, offset, len,
+			    is_put ? RMAEXT_WRITE : RMAEXT_READ);
+
+	if (ret || !len)
+		return ret;
+	t = rmx_target_of(w, rank);
+	switch (t->route) {
+	case RMAEXT_DIRECT:
+		if (is_put)
+			rmx_copy(t->map + offset, call->operand, len);
+		else
+			rmx_copy(call->result, t->map + offset, len);
+		return 0;
+	case RMAEXT_CMA:
+		if (is_put)
+			return rmx_cma_write(t, rank, offset, call->operand,
+					     len);
+		return rmx_cma_read(t, rank, offset, call->result, len);
+	}
+	if (is_put)
+		ret = put_new(w, rank, offset, call->operand, len, &op);
+	else
+		ret = rmx_get_new(w, rank, offset, call->result, len, &op);
+	return ret ? ret : rmx_begin(op, call->ended, op_p);
+}
+
+int rmaext_begin(rmaext_window *w, const struct rmaext_call *call,
+		 rmaext_op **op_p)
+{
+	int ret = rmx_window_enter(w, "begin");
+
+	*op_p = NULL;
+	if (ret)
+		return ret;
+	*call->ended = 0;
+	switch (call->kind) {
+	case RMAEXT_PUT:
+	case RMAEXT_GET:
+		ret = begin_copy(w, call, op_p);
+		break;
+	case RMAEXT_UPDATE:
+		ret = rmx_begin_update(w, call, op_p);
+		break;
+	default:
+		ret = rmx_fail(-FI_EINVAL, call->rank, "begin", "kind %d",
+			       call->kind);
+	}
+	rmx_window_leave(w);
+	return ret;
+}
+
+/* -- test, wait */
+
+static enum rmx_step step(void *arg)
+{
+	struct rmaext_op *op = arg;
+
+	if (has_ended(op))
+		return RMX_DONE;
+	return atomic_load(&op->waits) ||
+			       atomic_load(&op->fabric->executor.stalled)
+		       ? RMX_RETRY
+		       : RMX_SLEEP;
+}
+
+/* What shows that those before it move. */
+static unsigned int moves_of(const struct rmaext_op *op)
+{
+	return rmx_is_message(op)
+		       ? atomic_load(&op->target->member->peer->answers)
+		       : atomic_load(&op->target->finished);
+}
+
+/* It has not ended: is the peer there, and does it move? */
+static int overdue(struct rmaext_op *op, int64_t now)
+{
+	unsigned int moves = moves_of(op);
+	int ret;
+
+	op->look = now + RMX_SLICE;
+	ret = rmx_deadline(op->target->member->peer, op->rank, "wait",
+			   op->timeout, &op->deadline, moves != op->seen);
+	op->seen = moves;
+	if (ret == -FI_ETIMEDOUT)
+		op->deadline = 0; /* it may be waited for again */
+	if (ret == -FI_ENOTCONN) {
+		pthread_mutex_lock(&op->window->lock);
+		op->told = true;
+		pthread_mutex_unlock(&op->window->lock);
+	}
+	return ret;
+}
+
+static int wait_slice(struct rmaext_op *op, int64_t slice)
+{
+	struct rmaext_fabric *f = op->fabric;
+	int64_t now = rmx_now(), until = now + slice;
+	unsigned int spins =
+		1 + (unsigned int)((op->len < op->chunk ? op->len : op->chunk) /
+				   (64 << 10));
+
+	/* anew for one that comes to wait later on */
+	if (!op->deadline || now > op->look + 5 * RMX_SLICE) {
+		op->seen = moves_of(op);
+		op->deadline = now + op->timeout;
+	}
+	if (slice <= 0) {
+		rmx_look(f);
+		rmx_mpi_glance();
+		if (!has_ended(op) && now < op->look)
+			return RMAEXT_PENDING;
+	} else {
+		rmx_wait(f, op->target->member->peer, step, op,
+			 until < op->deadline ? until : op->deadline, spins);
+	}
+	return has_ended(op) ? tell(op) : overdue(op, now);
+}
+
+int rmaext_op_wait_for(rmaext_op *op, int64_t slice)
+{
+	struct rmaext_window *w = op->window;
+	int ret;
+
+	if (has_ended(op))
+		return tell(op);
+	ret = rmx_window_enter(w, "wait");
+	if (ret)
+		return ret;
+	ret = wait_slice(op, slice < RMX_SLICE ? slice : RMX_SLICE);
+	rmx_window_leave(w);
+	return ret;
+}
+
+int rmaext_op_test(rmaext_op *op)
+{
+	return rmaext_op_wait_for(op, 0);
+}
+
+int rmaext_op_cancel(rmaext_op *op)
+{
+	const struct rmaext_error record = {
+		.code = -FI_ECANCELED,
+		.call = "cancel",
+		.detail = "the request was cancelled",
+	};
+	struct rmaext_fabric *f = op->fabric;
+	struct rmaext_op **op_p;
+	bool unsent;
+
+	pthread_mutex_lock(&f->backlog.lock);
+	unsent = atomic_load(&op->waits) && !op->sent;
+	if (unsent) {
+		tell(op);
+		rmx_op_failed(op, &record);
+		op_p = &op->target->queue->first;
+		while (*op_p != op)
+			op_p = &(*op_p)->behind;
+		take_out(op->target->queue, op_p);
+	}
+	pthread_mutex_unlock(&f->backlog.lock);
+	return unsent;
+}
+
+struct ended {
+	struct rmaext_fabric *fabric;
+	uint64_t seen;
+};
+
+static enum rmx_step more_ended(void *arg)
+{
+	struct ended *e = arg;
+
+	return atomic_load(&e->fabric->backlog.ended) == e->seen ? RMX_SLEEP
+								 : RMX_DONE;
+}
+
+int rmaext_fabric_wait_ended(rmaext_fabric *f, uint64_t *seen, int64_t slice)
+{
+	struct ended e = {.fabric = f, .seen = *seen};
+	int ret = rmx_fabric_enter(f, "wait");
+
+	if (ret)
+		return ret;
+	if (more_ended(&e) != RMX_DONE)
+		rmx_wait(f, NULL, more_ended, &e,
+			 rmx_now() + (slice < RMX_SLICE ? slice : RMX_SLICE),
+			 1);
+	*seen = atomic_load(&f->backlog.ended);
+	rmx_fabric_leave(f);
+	return 0;
+}

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * An operation on the fabric route: how it is made, and where it lies. It is
+ * posted in chunks, each with a slot as context, and lies itself in the slot of
+ * its first chunk. Its owner, who made it, frees it once all chunks that were
+ * sent have completed; if the owner leaves early (timeout, Ctrl-C), later. A
+ * put from a copy that has been posted has no owner any more: the reader of the
+ * CQ frees it.
+ *
+ * Only the owner posts, see post.c; only the CQ's one reader completes, see
+ * completion.c. What both change is the list of free slots and the target's
+ * count of what is pending.
+ *
+ * An update goes as messages instead, which send_queue.c sends and replies.c
+ * completes, under the executor's lock; for its owner it is one chunk, sent
+ * when it has been put in line. One that waits for nobody is given up with its
+ * owner.
+ */
+#include "am/am.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_block(const struct rmaext_fabric *f, size_t payload)
+{
+	return payload && rmx_block_fits(f, sizeof(struct rmaext_op) + payload);
+}
+
+static struct rmaext_op *op_alloc(struct rmaext_fabric *f, size_t payload,
+				  void **desc_p)
+{
+	return is_block(f, payload)
+		       ? rmx_block_take(f, desc_p)
+		       : malloc(sizeof(struct rmaext_op) + payload);
+}
+
+char *rmx_op_payload(struct rmaext_op *op)
+{
+	return op->slot ? op->slot->payload : (char *)(op + 1);
+}
+
+int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
+	       uint64_t offset, uint64_t len, size_t payload,
+	       struct rmaext_op **op_p)
+{
+	struct rmaext_window *root = window->root;
+	struct rmx_target *target = rmx_target_of(root, rank);
+	struct rmaext_fabric *f = root->fabric;
+	struct rmx_slot *slot = NULL;
+	struct rmaext_op *op;
+	void *desc = NULL;
+	int ret = kind < RMX_UPDATE ? rmx_key_map(root, rank) : 0;
+
+	if (!ret && (root->attached || root->visits) && kind < RMX_UPDATE)
+		ret = rmx_fail(-FI_EOPNOTSUPP, rank, "rmx_op_new",
+			       "no key leads to the memory there");
+	if (ret)
+		return ret;
+	if (!target->member->peer)
+		return rmx_fail(-FI_EOPNOTSUPP, rank, "rmaext_op",
+				"there is no network to it");
+	if (payload <= RMX_INLINE)
+		slot = rmx_slot_take(f, target->member->peer);
+	if (slot)
+		desc = rmx_region_desc(&f->origins.slots);
+	op = slot ? &slot->own : op_alloc(f, payload, &desc);
+	if (!op)
+		return rmx_fail(-FI_ENOMEM, rank, "malloc", "operation");
+	memset(op, 0, offsetof(struct rmaext_op, failure));
+	op->fabric = f;
+	op->window = root;
+	op->timeout = window->timeout;
+	op->target = target;
+	op->slot = slot;
+	op->rank = rank;
+	op->kind = kind;
+	op->offset = window->first + offset;
+	op->len = len;
+	op->chunk = f->chunk;
+	op->block = !slot && is_block(f, payload);
+	if (payload) {
+		op->local = rmx_op_payload(op);
+		op->desc = desc;
+	}
+	*op_p = op;
+	return 0;
+}
+
+int rmx_op_over(struct rmaext_window *w, int64_t rank, enum rmx_kind kind,
+		uint64_t offset, const void *buf, uint64_t len, size_t room,
+		struct rmaext_op **op_p)
+{
+	struct rmaext_fabric *f = w->fabric;
+	const bool demanded = f->origins.demanded, get = kind == RMX_GET;
+	const size_t before = (room + 15) & ~(size_t)15;
+	const bool copy =
+		demanded && len <= RMX_COPY_MAX &&
+		rmx_block_fits(f, sizeof(struct rmaext_op) + before + len);
+	struct rmx_origin *origin = NULL;
+	struct rmaext_op *op;
+	int ret = 0;
+
+	if (demanded && !copy)
+		ret = rmx_origin_get(f, buf, len, get, &origin);
+	if (!ret)
+		ret = rmx_op_new(w, rank, kind, offset, len,
+				 copy ? before + len : room, &op);
+	if (ret) {
+		if (origin)
+			rmx_origin_put(f, origin);
+		return ret;
+	}
+	*op_p = op;
+	if (!copy) {
+		op->local = (char *)(uintptr_t)buf;
+		op->origin = origin;
+		op->desc = origin ? rmx_region_desc(&origin->region) : NULL;
+		return 0;
+	}
+	op->local += before;
+	if (get)
+		op->result = (char *)(uintptr_t)buf;
+	else
+		memcpy(op->local, buf, len);
+	atomic_fetch_add(&f->origins.bounced, 1);
+	return 0;
+}
+
+struct rmaext_op *rmx_op_apart(struct rmaext_op *op)
+{
+	/* a copy; else nothing in it points to itself */
+	const uint64_t payload = op->desc && !op->origin ? op->len : 0;
+	struct rmaext_op *it;
+	void *desc = NULL;
+
+	if (!op->slot)
+		return op;
+	it = op_alloc(op->fabric, payload, &desc);
+	if (it) {
+		memcpy(it, op, sizeof(*it));
+		it->slot = NULL;
+		it->block = is_block(op->fabric, payload);
+	}
+	if (it && payload) {
+		it->desc = desc;
+		it->local = rmx_op_payload(it);
+		memcpy(it->local, op->local, payload);
+	}
+	if (!it)
+		rmx_op_let_go(op);
+	rmx_slot_give(op->fabric, op->target->member->peer, op->slot);
+	return it;
+}
+
+void rmx_op_buffer(struct rmaext_op *op)
+{
+	if (op->len)
+		memcpy(op->local, op->operand, op->len);
+	op->operand = op->local;
+	op->local = NULL;
+	op->buffered = true;
+	atomic_store_explicit(&op->left, true, memory_order_relaxed);
+}
