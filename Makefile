@@ -86,7 +86,7 @@ $(VENV)/.tests: $(VENV)/.runs | $(VENV)/.extension
 
 # One extension serves all MPIs: it is linked to none, nor to libfabric.
 # The set-up compiles it, too; with -j, make has looked at the stamp before that.
-$(VENV)/.extension: $(SOURCES) $(HEADERS) $(HOT) rmaext/_build.py setup.py setup.cfg | $(VENV)/.runs
+$(VENV)/.extension: $(SOURCES) $(HEADERS) $(HOT) rmaext/_native/build.py setup.py setup.cfg | $(VENV)/.runs
 	@if [ ! -e $@ ] || [ -n "$$(find $^ -newer $@)" ]; then \
 		echo "rmaext: compiling the extension"; \
 		$(PYTHON) setup.py -q build_ext --inplace --force && touch $@; fi
@@ -314,6 +314,6 @@ cover: develop
 	$(VENV)/bin/coverage report
 
 clean:
-	rm -rf build dist .venv .venv-openmpi .venv-intelmpi *.egg-info rmaext/*.so rmaext/_lib.c
+	rm -rf build dist .venv .venv-openmpi .venv-intelmpi *.egg-info rmaext/_native/*.so rmaext/_native/_lib.c
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +

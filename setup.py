@@ -44,6 +44,6 @@ class checked_build_ext(build_ext):  # noqa: N801 (the name of a command)
 
 
 setup(
-    cffi_modules=["rmaext/_build.py:ffibuilder"],
+    cffi_modules=["rmaext/_native/build.py:ffibuilder"],
     cmdclass={"build_ext": checked_build_ext},
 )

@@ -12,10 +12,10 @@ import numpy as np
 from mpi4py import MPI
 
 from rmaext import Window
+from rmaext._comm.group import Group
+from rmaext._comm.keys import WindowRecord, encode
 from rmaext.bench.measure import Job, Samples
 from rmaext.bench.peers import RmaextAllocate
-from rmaext.group import Group
-from rmaext.keys import WindowRecord, encode
 
 
 class Alone:

@@ -7,12 +7,20 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from . import _gil, _needs  # noqa: F401 (before anything that needs it)
+from ._native import gil as _gil  # noqa: F401 (before anything that needs it)
+from ._native import needs as _needs
 
 # All of it at once, so that nothing is missing after a fork, or without descriptors. But
 # the import of mpi4py.MPI initialises MPI: `python -m rmaext run` leaves that to the program.
 if TYPE_CHECKING or sys.argv[:1] != ["-m"]:
     _needs.check_mpi()
+    from ._fabric.endpoint import Fabric
+    from ._fabric.registration import Registration
+    from ._memory.node import empty, zeros
+    from ._ops.request import Request
+    from ._remote.grants import Grant
+    from ._remote.remote import RemoteWindow
+    from ._window.window import Window
     from .errors import (
         AccessError,
         AddressError,
@@ -36,13 +44,6 @@ if TYPE_CHECKING or sys.argv[:1] != ["-m"]:
         TooSmallError,
         Unsupported,
     )
-    from .fabric import Fabric
-    from .grants import Grant
-    from .node import empty, zeros
-    from .registration import Registration
-    from .remote import RemoteWindow
-    from .request import Request
-    from .window import Window
 
 __version__ = "0.1.0"
 
@@ -79,14 +80,14 @@ __all__ = [
 ]
 
 _HOMES = dict.fromkeys(__all__, "errors") | {
-    "Fabric": "fabric",
-    "Grant": "grants",
-    "Registration": "registration",
-    "RemoteWindow": "remote",
-    "Request": "request",
-    "Window": "window",
-    "empty": "node",
-    "zeros": "node",
+    "Fabric": "_fabric.endpoint",
+    "Grant": "_remote.grants",
+    "Registration": "_fabric.registration",
+    "RemoteWindow": "_remote.remote",
+    "Request": "_ops.request",
+    "Window": "_window.window",
+    "empty": "_memory.node",
+    "zeros": "_memory.node",
 }
 
 

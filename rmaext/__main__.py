@@ -6,7 +6,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from . import __version__, info, run
+from . import __version__
+from .cli import info, run
 
 
 def main() -> int:
@@ -17,8 +18,8 @@ def main() -> int:
     run.add(commands)
     info.add(commands)
     if sys.argv[1:2] != ["run"]:  # before whose program nothing may initialise MPI
-        from . import doctor
         from .bench import command as bench
+        from .cli import doctor
 
         doctor.add(commands)
         bench.add(commands)

@@ -11,7 +11,7 @@ import operator
 import os
 from typing import Any, TypeVar
 
-from ._lib import ffi, lib
+from ._native._lib import ffi, lib
 
 __all__ = [
     "AccessError",

@@ -22,7 +22,7 @@ waits cannot be interrupted by Ctrl-C before the window's time limit.
 
 from numba.core.typing import cffi_utils
 
-from . import _lib
+from ._native import _lib
 
 cffi_utils.register_module(_lib)
 

@@ -41,7 +41,7 @@ NO_TESTS = 5  # pytest's exit status
 QUICK = "not scale and not matrix and not stress"
 
 # Alone: the import of its package would initialise MPI.
-_spec = importlib.util.spec_from_file_location("launcher", ROOT / "rmaext" / "launcher.py")
+_spec = importlib.util.spec_from_file_location("launcher", ROOT / "rmaext" / "cli" / "launcher.py")
 assert _spec
 assert _spec.loader
 _launcher = importlib.util.module_from_spec(_spec)

@@ -11,7 +11,7 @@ from guarded import descriptors, guarded, neighbour
 from mpi4py import MPI
 
 import rmaext
-from rmaext import keys
+from rmaext._comm import keys
 
 W, A = rmaext.Window, rmaext.Window.allocate
 

@@ -84,8 +84,8 @@ def test_an_exception_where_others_requests_are_completed():
         win = made(1 << 22)
         data = np.zeros(1 << 22, np.uint8)
         if rank == 0:
-            from rmaext.fabric import Fabric
-            from rmaext.watcher import Watcher
+            from rmaext._fabric.endpoint import Fabric
+            from rmaext._ops.watcher import Watcher
             win.Lock_all()
             win.Flush(1)
             real, main = Watcher._tell, threading.main_thread()

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rmaext.config import PROVIDERS, Config, deadline, seconds, timeout_seconds
+from rmaext._runtime.config import PROVIDERS, Config, deadline, seconds, timeout_seconds
 
 ROOT = Path(__file__).parent.parent
 DEFAULT = {
@@ -174,7 +174,7 @@ def test_default_order_avoids_what_hangs():
 
 
 def test_readme_has_exactly_the_variables_that_are_read():
-    sources = [p.read_text() for p in ROOT.glob("rmaext/*.py")]
+    sources = [p.read_text() for p in ROOT.glob("rmaext/**/*.py")]
     read = set(re.findall(r'"(RMAEXT_[A-Z_]+)"', "".join(sources)))
     assert read == set(
         re.findall(r"^\| `(RMAEXT_[A-Z_]+)`", (ROOT / "README.md").read_text(), re.M)

@@ -15,7 +15,7 @@ import pytest
 
 import rmaext
 from rmaext import errors
-from rmaext._lib import ffi, lib
+from rmaext._native._lib import ffi, lib
 
 # class: its builtin, and the codes that become it
 MAP = {
@@ -148,7 +148,7 @@ def test_each_thread_has_its_own_record(run_python):
         import mpi4py, threading
         mpi4py.rc.initialize = False  # only to be quicker
         from rmaext import errors
-        from rmaext._lib import ffi, lib
+        from rmaext._native._lib import ffi, lib
         def fail(name, out):
             for _ in range(2000):
                 code = lib.rmaext_library_open(name.encode(), 0, ffi.new("rmaext_library **"))

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rmaext
-from rmaext.config import PROVIDERS, Config
-from rmaext.host import Beacon, Hello, choose, open_pidfd, wanted_interface
-from rmaext.library import Candidate
+from rmaext._comm.host import Beacon, Hello, choose, open_pidfd, wanted_interface
+from rmaext._fabric.library import Candidate
+from rmaext._runtime.config import PROVIDERS, Config
 
 settings.register_profile("quick", deadline=None, derandomize=True, database=None)
 settings.load_profile("quick")
@@ -350,7 +350,7 @@ def test_beacon():
     beacon = Beacon()
     assert Beacon.visible(beacon.name)
     assert not Beacon.visible("00" * 16)
-    code = "import mpi4py; mpi4py.rc.initialize = False; from rmaext.host import Beacon; "
+    code = "import mpi4py; mpi4py.rc.initialize = False; from rmaext._comm.host import Beacon; "
     code += f"print(Beacon.visible({beacon.name!r}))"
     for command, seen in ([], "True"), (["unshare", "-n"], "False"):
         if command and os.geteuid():
@@ -368,7 +368,7 @@ def test_beacon_goes_with_its_process(run_python):
     """Not with a child of it."""
     code = """
         import os, sys
-        from rmaext.host import Beacon
+        from rmaext._comm.host import Beacon
         beacon = Beacon.own()
         assert Beacon.own() is beacon and Beacon.visible(beacon.name)
         if not os.fork():

@@ -80,6 +80,6 @@ def test_one_host_listens_on_loopback_only_with_random_keys(mpirun, library):
 
 def test_wheel_has_its_own_libfabric():
     """Else the tests above try one version twice."""
-    from rmaext.library import open_library
+    from rmaext._fabric.library import open_library
 
     assert open_library(WHEEL).version.startswith("2.")

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from mpi4py import MPI
 
 import rmaext
-from rmaext.many import ManyOperations
+from rmaext._ops.vector import ManyOperations
 
 SIZE = 12
 DTYPES = [*"?bBhHiIlLqQefdgFDG", "S5", "U3", "M8[s]", "m8[us]", ">i4", ">f8", "i4,f8"]

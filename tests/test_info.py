@@ -18,7 +18,7 @@ import launch
 import numpy as np
 import pytest
 
-import rmaext.info
+import rmaext.cli.info
 
 MISSING = "/nonexistent/libfabric.so.1"
 
@@ -95,7 +95,7 @@ def test_info_for_people():
     ],
 )
 def test_info_notes_what_a_fork_does(release, mr_mode, noted):
-    note = rmaext.info.fork_note(release, mr_mode)
+    note = rmaext.cli.info.fork_note(release, mr_mode)
     assert bool(note) == noted
     assert not noted or release in note
 
@@ -124,7 +124,7 @@ def test_info_does_not_initialise_mpi(run_python):
     code = """
         import sys
         sys.argv[:1] = ["-m"]  # as `python -m rmaext`, which imports no more than it needs
-        from rmaext import info
+        from rmaext.cli import info
         info.collect()
         assert "mpi4py.MPI" not in sys.modules
     """
@@ -135,7 +135,7 @@ def test_info_does_not_initialise_mpi(run_python):
 CRASHES = """
 import os, sys, time
 sys.argv[:1] = ["-m"]
-from rmaext import info
+from rmaext.cli import info
 def crash(): os.abort()
 def hang(): time.sleep(60)
 def refuse(): raise ValueError("words")

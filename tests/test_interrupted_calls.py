@@ -135,7 +135,7 @@ def test_others_go_on_after_a_refused_call():
 
         def profile(frame, event, function):  # just after the turn has been taken
             if event == "c_return" and function.__name__ == "setdefault":
-                if "/rmaext/meeting" in frame.f_code.co_filename:
+                if "/rmaext/_comm/meeting" in frame.f_code.co_filename:
                     sys.setprofile(None)
                     raise TimeoutError
         sys.setprofile(profile)
@@ -168,7 +168,7 @@ def test_others_go_on_after_a_refused_call():
 def test_many_ranks_that_are_lost_fit_into_what_is_told():
     """Those who come later to a meeting learn of as many of them as there is room for."""
     code = """
-        from rmaext.meeting import Meetings, _lost, _MOST
+        from rmaext._comm.meeting import Meetings, _lost, _MOST
         for count in (1, 5, 60, 500):
             error = rmaext.PeerLostError(errno.ENOTCONN, "wörds " * 90, rank=0)
             error.ranks = tuple(range(count))

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rmaext
-from rmaext import errors, keys
-from rmaext.keys import WindowRecord
+from rmaext import errors
+from rmaext._comm import keys
+from rmaext._comm.keys import WindowRecord
 
 settings.register_profile("quick", deadline=None, derandomize=True, database=None)
 settings.load_profile("quick")

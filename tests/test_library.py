@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which libfabric is found: rmaext.library.places, one test for each place."""
+"""Which libfabric is found: rmaext._fabric.library.places, one test for each place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 import launch
 import pytest
 
-from rmaext import _lib, library
+from rmaext._fabric import library
+from rmaext._native import _lib
 from rmaext.errors import LibraryError
 
 # A real one, whatever this machine's MPI.
@@ -22,7 +23,8 @@ FIND = """
     import json, sys
     sys.argv[:1] = ["-m"]  # as `python -m rmaext`, which loads no MPI by itself
     changes = json.loads(sys.argv[1])
-    from rmaext import errors, library
+    from rmaext import errors
+    from rmaext._fabric import library
     for name, value in changes.get("sys", {}).items():
         setattr(sys, name, value)
     if "configured" in changes:

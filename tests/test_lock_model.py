@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Every order of the steps of the lock, with ranks that die and that give up.
 
-The steps are those of rmaext/lock.py, each message taken apart into single
+The steps are those of rmaext/_sync/ticket_lock.py, each message taken apart into single
 updates, as csrc/shm/ticket_lock.c does them.
 """
 
@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from rmaext import lock
+from rmaext._sync import ticket_lock
 
 SIZE = 3
-PLACES = lock.Places(0, 1, 2, 3, 4, 4 + SIZE, 4 + 2 * SIZE)
+PLACES = ticket_lock.Places(0, 1, 2, 3, 4, 4 + SIZE, 4 + 2 * SIZE)
 WORDS = 4 + SIZE
-QUEUED, READERS = lock._QUEUED, lock._READERS
+QUEUED, READERS = ticket_lock._QUEUED, ticket_lock._READERS
 
 
 def singly(steps: Any) -> Iterator[Any]:
@@ -42,34 +42,34 @@ def client(rank: int, exclusive: bool, gives_up: bool) -> Iterator[Any]:
     """Lock and unlock once; one that gives up tries again, or does not."""
     state = SimpleNamespace(rank=rank, kind=0, ticket=0, inside=0, owner=0)
     turn = PLACES.writers if exclusive else PLACES.readers
-    inside = yield from singly(lock.take_steps(state, PLACES, exclusive))
+    inside = yield from singly(ticket_lock.take_steps(state, PLACES, exclusive))
     while not inside:
         what = yield "wait", turn, state.ticket, gives_up
         if what == "turn":
-            inside = yield from singly(lock.try_steps(state, PLACES, exclusive))
+            inside = yield from singly(ticket_lock.try_steps(state, PLACES, exclusive))
             assert inside, "the turn went by"
         elif what == "give up":
             gives_up = False
-            yield from singly(lock.abandon_steps(state, PLACES))
+            yield from singly(ticket_lock.abandon_steps(state, PLACES))
             if (yield "choose", ("stop", "again")) == "stop":
                 return "gave up"
-            inside = yield from singly(lock.take_steps(state, PLACES, exclusive))
+            inside = yield from singly(ticket_lock.take_steps(state, PLACES, exclusive))
         else:
             gone = yield ("gone",)  # before the slots: those of the dead stay as they are
             turns = yield from read(PLACES.readers, PLACES.writers)
             slots = yield from read(*range(PLACES.slots, PLACES.slots + SIZE))
             if turns == (yield from read(PLACES.readers, PLACES.writers)):
-                look = lock.Look(*turns, slots)
-                action, other = lock.judge(state.ticket, exclusive, rank, look, gone)
+                look = ticket_lock.Look(*turns, slots)
+                action, other = ticket_lock.judge(state.ticket, exclusive, rank, look, gone)
                 if action == "pass":
-                    yield from singly(lock.pass_steps(PLACES, other, slots[other]))
+                    yield from singly(ticket_lock.pass_steps(PLACES, other, slots[other]))
                 elif action == "lost":
-                    yield from singly(lock.abandon_steps(state, PLACES))
+                    yield from singly(ticket_lock.abandon_steps(state, PLACES))
                     return f"lost {other}"
             yield ("resume",)
     yield "enter", exclusive
     yield "exit", exclusive
-    yield from singly(lock.leave_steps(state, PLACES, exclusive, [False]))
+    yield from singly(ticket_lock.leave_steps(state, PLACES, exclusive, [False]))
     return "done"
 
 
@@ -240,22 +240,22 @@ def test_the_model_finds_what_is_wrong(monkeypatch):
 
     def eager(state, p, exclusive):
         yield [(p.writers, 0)]
-        yield from lock._enter_steps(state, p, exclusive)
+        yield from ticket_lock._enter_steps(state, p, exclusive)
         return 1
 
     with monkeypatch.context() as patch:
-        patch.setattr(lock, "try_steps", eager)
+        patch.setattr(ticket_lock, "try_steps", eager)
         patch.setattr(Model, "apply", never_wait(Model.apply))
         with pytest.raises(AssertionError, match="are inside"):
             check("ww", None, None)
 
     def early(state, p, exclusive, done):
-        yield [lock._change(state, p, 0)]
+        yield [ticket_lock._change(state, p, 0)]
         yield [(p.readers, 1), (p.writers, 1)]
         return 0
 
     with monkeypatch.context() as patch:
-        patch.setattr(lock, "leave_steps", early)
+        patch.setattr(ticket_lock, "leave_steps", early)
         with pytest.raises(AssertionError, match="lead nowhere"):
             check("ww", None, 0)
 

@@ -14,7 +14,7 @@ import launch
 import pytest
 
 import rmaext
-from rmaext import _needs
+from rmaext._native import needs
 
 HERE = Path(rmaext.__file__).parent
 
@@ -27,12 +27,12 @@ def says(code, tmp_path, **env):
     *traceback, last = done.stderr.strip().splitlines()
     assert last.startswith("ImportError: rmaext"), done.stderr
     assert "another exception" not in done.stderr  # nor "direct cause"
-    inside = [line for line in traceback if "File" in line and "_needs.py" not in line]
+    inside = [line for line in traceback if "File" in line and "/needs.py" not in line]
     assert len(inside) <= 2, done.stderr  # the user's, and rmaext/__init__.py
     return last
 
 
-@pytest.mark.parametrize(("name", "package", "least"), _needs._PACKAGES)
+@pytest.mark.parametrize(("name", "package", "least"), needs._PACKAGES)
 def test_a_package_that_is_too_old_or_missing(name, package, least, tmp_path):
     last = says(f"import {name}; {name}.__version__ = '0.9.9'", tmp_path)
     assert f"needs {package} {least} or later and finds 0.9.9: " in last
@@ -46,9 +46,9 @@ def test_the_versions_are_those_that_pip_is_told():
     setup.read(launch.ROOT / "setup.cfg")
     lines = setup["options"]["install_requires"].split("\n")
     wanted = {line.replace(" ", "") for line in lines if line}
-    assert {f"{package}>={least}" for _, package, least in _needs._PACKAGES} == wanted
-    assert _needs._version("2.1.0.dev0") == (2, 1)
-    assert _needs._version("1.26") < _needs._version("2.0") < _needs._version("10.0")
+    assert {f"{package}>={least}" for _, package, least in needs._PACKAGES} == wanted
+    assert needs._version("2.1.0.dev0") == (2, 1)
+    assert needs._version("1.26") < needs._version("2.0") < needs._version("10.0")
 
 
 @pytest.fixture
@@ -67,9 +67,9 @@ def test_the_extension_of_another_python(another):
     assert "there is none for this Python" in last
     assert "only its source" in last
     other = "_lib.cpython-39-x86_64-linux-gnu.so"
-    (another / "rmaext" / other).touch()
+    (another / "rmaext" / "_native" / other).touch()
     assert f"only {other}" in says(NO_OTHER, another)
-    (another / "rmaext" / f"_lib{sysconfig.get_config_var('EXT_SUFFIX')}").touch()
+    (another / "rmaext" / "_native" / f"_lib{sysconfig.get_config_var('EXT_SUFFIX')}").touch()
     assert "file too short" in says(NO_OTHER, another)
 
 

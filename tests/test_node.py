@@ -14,8 +14,8 @@ import pytest
 from guarded import Guarded, descriptors, neighbour, noise, same
 
 import rmaext
-from rmaext.group import Group
-from rmaext.node import Arena, Block, Team
+from rmaext._comm.group import Group
+from rmaext._memory.node import Arena, Block, Team
 
 
 @pytest.fixture

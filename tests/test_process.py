@@ -15,7 +15,7 @@ mpi4py.rc.thread_level = "multiple"
 from mpi4py import MPI
 import numpy as np
 import rmaext
-from rmaext._lib import ffi, lib
+from rmaext._native._lib import ffi, lib
 sys.setswitchinterval(1e-6)
 THREADS = 8
 
@@ -39,18 +39,19 @@ def one(things):
 """
 
 FIRST = {
-    "library": "from rmaext.library import open_library\none(each(lambda i: open_library('')))",
-    "beacon": "from rmaext.host import Beacon\none(each(lambda i: Beacon.own()))",
-    "arena": "from rmaext.node import Arena\none(each(lambda i: Arena.own()))",
-    "storage": "from rmaext.storage import Storage\none(each(lambda i: Storage.own()))",
+    "library": "from rmaext._fabric.library import open_library\n"
+    "one(each(lambda i: open_library('')))",
+    "beacon": "from rmaext._comm.host import Beacon\none(each(lambda i: Beacon.own()))",
+    "arena": "from rmaext._memory.node import Arena\none(each(lambda i: Arena.own()))",
+    "storage": "from rmaext._window.storage import Storage\none(each(lambda i: Storage.own()))",
     "key of communicators": """
-        from rmaext.group import Group
+        from rmaext._comm.group import Group
         comms = [MPI.COMM_SELF.Dup() for _ in range(THREADS)]
         groups = each(lambda i: Group.of(comms[i]))
         assert groups == [Group.of(comm) for comm in comms]
     """,
     "boards": """
-        from rmaext.node import Team
+        from rmaext._memory.node import Team
         boards = each(lambda i: [Team.board(8) for _ in range(20)])
         kept = {id(board) for board, _ in Team._boards}
         assert all(id(board) in kept for some in boards for board in some), "freed while in use"
@@ -58,8 +59,8 @@ FIRST = {
     "pidfds": """
         import os, subprocess
         from dataclasses import replace
-        from rmaext.config import Config
-        from rmaext.host import Hello, pidfd_of
+        from rmaext._runtime.config import Config
+        from rmaext._comm.host import Hello, pidfd_of
         own = Hello.make(Config.read(), "")
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
         stat = open(f"/proc/{child.pid}/stat").read().rpartition(")")[2].split()
@@ -152,19 +153,19 @@ def test_child_of_a_process_with_locks_taken(run_python):
         import os, threading
         import numpy as np
         import rmaext
-        from rmaext.host import Beacon
-        from rmaext.library import open_library
-        from rmaext.node import Arena, Team
-        from rmaext.storage import Storage
+        from rmaext._comm.host import Beacon
+        from rmaext._fabric.library import open_library
+        from rmaext._memory.node import Arena, Team
+        from rmaext._window.storage import Storage
 
         array = rmaext.zeros(100)
         locks = {Arena._lock, Storage._lock}
         try:
-            from rmaext import _locks
+            from rmaext._runtime import locks as made
         except ImportError:
             pass
         else:
-            locks |= set(_locks._locks)
+            locks |= set(made._locks)
         taken, done = threading.Event(), threading.Event()
         def hold():
             for lock in locks:

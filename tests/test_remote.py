@@ -25,7 +25,7 @@ from processes import stopped
 
 import rmaext
 from rmaext import RemoteWindow
-from rmaext.ticket import Ticket
+from rmaext._remote.ticket import Ticket
 
 GUEST = """
 import sys, time

@@ -24,10 +24,10 @@ from mpi4py import MPI
 from prelude import PRELUDE
 
 import rmaext
-from rmaext._lib import ffi
-from rmaext.host import Beacon
-from rmaext.living import Living, Watch
-from rmaext.lock import FarLock, NearLock
+from rmaext._comm.host import Beacon
+from rmaext._comm.liveness import Living, Watch
+from rmaext._native._lib import ffi
+from rmaext._sync.ticket_lock import FarLock, NearLock
 
 PROGRAM = Path(__file__).parent / "programs" / "locks.py"
 
@@ -959,7 +959,7 @@ def test_lock_all_of_many_ranks(world):
 
 END = """
     import signal, threading, time
-    from rmaext._hot import to_the_end
+    from rmaext._native.hot import to_the_end
     from rmaext.errors import RmaError
     calls = []
 """

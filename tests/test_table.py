@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 
 import rmaext
-from rmaext import collective, mpi_progress
-from rmaext._lib import ffi, lib
+from rmaext._comm import collective
+from rmaext._comm.group import Group
+from rmaext._comm.keys import WindowRecord, encode
+from rmaext._comm.meeting import Meetings
+from rmaext._comm.records import Told, Ways
+from rmaext._native._lib import ffi, lib
+from rmaext._runtime import mpi_progress
 from rmaext.errors import KeyRecordError
-from rmaext.group import Group
-from rmaext.keys import WindowRecord, encode
-from rmaext.meeting import Meetings
-from rmaext.records import Told, Ways
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 LINE = 64  # bytes of struct rmx_target

@@ -240,7 +240,7 @@ def test_without_the_gil(run_python):
             import rmaext
         except ImportError as error:
             print(error)
-        assert "rmaext._lib" not in sys.modules
+        assert "rmaext._native._lib" not in sys.modules
         sys._is_gil_enabled = lambda: True
         import rmaext
         print(rmaext.Window)
@@ -248,4 +248,4 @@ def test_without_the_gil(run_python):
     )
     assert done.returncode == 0, done.stderr
     assert "does not support Python without the GIL" in done.stdout
-    assert "rmaext.window.Window" in done.stdout
+    assert "rmaext._window.window.Window" in done.stdout

@@ -23,7 +23,7 @@ from guarded import UPDATES, Guarded, guarded, neighbour, same, sparse
 from mpi4py import MPI
 
 import rmaext
-from rmaext._lib import ffi
+from rmaext._native._lib import ffi
 
 BOOL = ["?"]
 INTEGERS = ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"]

@@ -9,9 +9,10 @@
  * call the Python method of the same name with an underscore in front, which
  * has the checks, the conversions and the words of all errors.
  *
- * These files are linked into the same shared object as cffi's rmaext._lib, so
- * there is one copy of csrc/. While the GIL is held, no other thread closes the
- * window; hence what is short enough to keep it needs no gate.
+ * These files are linked into the same shared object as cffi's
+ * rmaext._native._lib, so there is one copy of csrc/. While the GIL is held, no
+ * other thread closes the window; hence what is short enough to keep it needs
+ * no gate.
  */
 #ifndef RMAEXT_HOT_H
 #define RMAEXT_HOT_H

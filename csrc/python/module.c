@@ -127,15 +127,15 @@ static PyModuleDef_Slot slots[] = {
 
 static struct PyModuleDef definition = {
 	PyModuleDef_HEAD_INIT,
-	.m_name = "rmaext._hot",
+	.m_name = "rmaext._native.hot",
 	.m_doc = "Operations without Python in between.",
 	.m_methods = hot_compat_methods,
 	.m_slots = slots,
 };
 
-PyMODINIT_FUNC PyInit__hot(void);
+PyMODINIT_FUNC PyInit_hot(void);
 
-PyMODINIT_FUNC PyInit__hot(void)
+PyMODINIT_FUNC PyInit_hot(void)
 {
 	return PyModuleDef_Init(&definition);
 }

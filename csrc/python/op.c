@@ -26,7 +26,8 @@ static PyObject *ffi_new, *ffi_cast;
 
 bool hot_find_ffi(void)
 {
-	PyObject *module = PyImport_ImportModule("rmaext._lib"), *ffi = NULL;
+	PyObject *module = PyImport_ImportModule("rmaext._native._lib"),
+		 *ffi = NULL;
 
 	if (module)
 		ffi = PyObject_GetAttrString(module, "ffi");

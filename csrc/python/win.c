@@ -316,7 +316,7 @@ static PyBufferProcs win_buffer = {
 };
 
 PyTypeObject hot_win_type = {
-	PyVarObject_HEAD_INIT(NULL, 0).tp_name = "rmaext._hot.Win",
+	PyVarObject_HEAD_INIT(NULL, 0).tp_name = "rmaext._native.hot.Win",
 	.tp_doc = "The plain operations of rmaext.compat.Win.",
 	.tp_basicsize = sizeof(struct win),
 	.tp_flags =

@@ -427,7 +427,7 @@ static PyGetSetDef window_getters[] = {
 };
 
 PyTypeObject hot_window_type = {
-	PyVarObject_HEAD_INIT(NULL, 0).tp_name = "rmaext._hot.Window",
+	PyVarObject_HEAD_INIT(NULL, 0).tp_name = "rmaext._native.hot.Window",
 	.tp_doc = "The operations of rmaext.Window.",
 	.tp_basicsize = sizeof(struct hot_window),
 	.tp_flags =

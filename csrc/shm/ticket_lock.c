@@ -3,8 +3,9 @@
  * The lock of a target whose control block is mapped here: a ticket lock for
  * readers and writers. Who comes draws a ticket. A reader enters when all who
  * came before have entered as readers or left as writers, a writer when all
- * have left. rmaext/lock.py does the same by messages, where the block is not
- * mapped, and decides what to do about those who died in the queue.
+ * have left. rmaext/_sync/ticket_lock.py does the same by messages, where the
+ * block is not mapped, and decides what to do about those who died in the
+ * queue.
  *
  * Each rank's word in `slots` says what it has, from before it draws a ticket
  * until after it has given it back, so that a ticket which nobody alive

@@ -2,7 +2,7 @@
 /*
  * The control block of a window on one rank: zeros at first, in memory that the
  * ranks of its node map (rmx_target.control). What origins elsewhere do there
- * they do as updates of a hidden window (rmaext/control.py).
+ * they do as updates of a hidden window (rmaext/_comm/control.py).
  *
  * After the fixed part come, for `count` ranks: a cache line each for the guard
  * of updates, then three words each: place in a queue for the lock, posts
@@ -36,7 +36,7 @@ struct rmx_block {
 	atomic_int_fast64_t pause;
 	_Alignas(RMX_LINE) atomic_int_fast64_t lock[4];
 	struct rmx_storage_words storage;
-	atomic_int_fast64_t calls[2]; /* of rmaext/meeting.py */
+	atomic_int_fast64_t calls[2]; /* of rmaext/_comm/meeting.py */
 	_Alignas(RMX_LINE) atomic_int_fast64_t notify[RMAEXT_NOTIFY];
 	struct rmx_guard_line guard[];
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The records of all ranks of a window, as rmaext/keys.py packs them, in one
- * pass: are all in order, and what is alike? Words for what is wrong has
+ * The records of all ranks of a window, as rmaext/_comm/keys.py packs them, in
+ * one pass: are all in order, and what is alike? Words for what is wrong has
  * keys.py, which reads one at a time; here one that is not plain is refused.
  * They come from other processes: nothing in them is taken for granted.
  */

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import launcher
+from ..cli import launcher
 
 TEARDOWN = 20  # seconds that a job has to end after its result is written
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The API of mpi4py's MPI.Win, over `rmaext.Window`."""
 
-from ..config import reports_differences
+from .._runtime.config import reports_differences
 from .warn import report_differences
 from .win import WIN_NULL, Win
 

@@ -13,10 +13,10 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from .._lib import lib
+from .._comm.group import Group
+from .._native._lib import lib
+from .._window.window import Window
 from ..errors import NotLocalError
-from ..group import Group
-from ..window import Window
 from .attributes import Attributes, MpiWin
 from .epochs import Epochs
 from .errors import RAISED, error, translation

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from mpi4py import MPI
 
-from .. import mpi_progress
+from .._runtime import mpi_progress
 from .errors import error
 
 if TYPE_CHECKING:
-    from ..window import Window
+    from .._window.window import Window
     from .young import Young
 
 __all__ = ["Epochs"]

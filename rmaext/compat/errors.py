@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from mpi4py import MPI
 
-from .. import _locks, errors
+from .. import errors
+from .._runtime import locks
 
 if TYPE_CHECKING:
     from .win import Win
@@ -94,7 +95,7 @@ def library() -> ctypes.CDLL:
 
 _MOST = 64  # codes of a class: MPI has few, and keeps them
 _codes: dict[int, list[int]] = {}  # by class, the one that is used next first
-_coding = _locks.lock()
+_coding = locks.lock()
 
 
 def code_of(cause: BaseException) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._lib import ffi, lib
+from .._native._lib import ffi, lib
 
 __all__ = [
     "NOTHING",

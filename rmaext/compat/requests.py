@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
 
-from .. import _hot
+from .._native import hot
 from .errors import code_of, library
 
 if TYPE_CHECKING:
-    from ..request import Request
+    from .._ops.request import Request
 
 __all__ = ["begun", "done"]
 
@@ -48,7 +48,7 @@ def _start() -> _Start | None:
         function = getattr(mpi, symbol)
     except AttributeError:
         return None
-    pointers = [ctypes.c_void_p(address) for address in _hot.mpi_request_functions()]
+    pointers = [ctypes.c_void_p(address) for address in hot.mpi_request_functions()]
     callbacks = pointers if mpich else pointers[:3]
     status = MPI.Status()
     status.Set_elements(MPI.BYTE, 0)
@@ -86,7 +86,7 @@ class _Several:
         self._error: Exception | None = None
         self._left = len(pending)
         self._lock = threading.Lock()
-        self._state = _hot.mpi_request_new(how.status)
+        self._state = hot.mpi_request_new(how.status)
         self.made = MPI.Grequest()
         at = ctypes.c_void_p(MPI._addressof(self.made))
         code = how.function(*how.callbacks, ctypes.c_void_p(self._state), at)
@@ -107,7 +107,7 @@ class _Several:
                 code = self._code()
             except Exception:  # no memory for its words: whoever waits must not do so for ever
                 code = MPI.ERR_OTHER
-            _hot.mpi_request_end(self._state, code)
+            hot.mpi_request_end(self._state, code)
             if not MPI.Is_finalized():
                 self._copy.Complete()
 

@@ -15,17 +15,17 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from .. import _hot
-from .._lib import ffi, lib
-from ..dynamic import DynamicWindow
+from .._native import hot
+from .._native._lib import ffi, lib
+from .._ops.operations import OPERATIONS, operation
+from .._window.dynamic import DynamicWindow
 from ..errors import AlignmentError, Unsupported
-from ..operations import OPERATIONS, operation
 from .buffers import Part, Target, check_disp, part_of, target_of
 from .errors import error
 from .layout import Basic, Layout, head, unpack
 
 if TYPE_CHECKING:
-    from ..request import Request
+    from .._ops.request import Request
 
 __all__ = [
     "accumulate",
@@ -55,12 +55,12 @@ _NAMES = {number: name for name, number in OPERATIONS.items()}
 
 # MPI's operations are objects that stay; those by another name are compared
 _numbers = {id(getattr(MPI, name.upper())): number for name, number in OPERATIONS.items()}
-_hot.mpi_ops([(getattr(MPI, name.upper()), number) for name, number in OPERATIONS.items()])
+hot.mpi_ops([(getattr(MPI, name.upper()), number) for name, number in OPERATIONS.items()])
 _mpi_put, _mpi_get, _mpi_update, _mpi_swap = (
-    _hot.mpi_put,
-    _hot.mpi_get,
-    _hot.mpi_update,
-    _hot.mpi_swap,
+    hot.mpi_put,
+    hot.mpi_get,
+    hot.mpi_update,
+    hot.mpi_swap,
 )
 
 

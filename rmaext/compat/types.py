@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from .. import _hot
+from .._memory.arrays import atomic_type
+from .._native import hot
 from ..errors import Unsupported
-from ..memory import atomic_type
 from .layout import NOTHING, Basic, Layout, Longs, blocks, join, loop, place, shift
 
 __all__ = ["is_basic", "layout_of"]
@@ -96,7 +96,7 @@ def _basics() -> dict[int, Basic]:
         told.append((datatype, basic.number, basic.unit, basic.gaps))
     often = (MPI.DOUBLE, MPI.INT, MPI.LONG, MPI.INT64_T, MPI.FLOAT, MPI.BYTE)
     told.sort(key=lambda entry: entry[0] not in often)  # C looks at them in this order
-    _hot.mpi_types(told)
+    hot.mpi_types(told)
     return found
 
 
@@ -276,12 +276,12 @@ def _tell(datatype: MPI.Datatype, layout: Layout) -> None:
     """Let C put and get elements of it."""
     runs = [array.astype(np.int64).tobytes() for array in (layout.offsets, layout.lengths)]
     known = (layout.extent, layout.nbytes, layout.span, layout.loops)
-    _hot.mpi_derived(datatype, *known, *runs)
+    hot.mpi_derived(datatype, *known, *runs)
 
 
 def _forget(datatype: MPI.Datatype, keyval: int, layout: Layout) -> None:
     """Let C forget its object: the datatype was freed."""
-    _hot.mpi_forget()
+    hot.mpi_forget()
 
 
 def is_basic(datatype: MPI.Datatype) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from mpi4py import MPI
 
-from .. import _hot
+from .._native import hot
 from . import attributes, creation, requests, transfer
 from .creation import State
 from .errors import RAISED, error, report, translated
@@ -29,7 +29,7 @@ class _Nothing:
         raise error(MPI.ERR_WIN, "the window is MPI.WIN_NULL, or was freed")
 
 
-class Win(_hot.Win):
+class Win(hot.Win):
     """Memory of all ranks of a communicator: mpi4py's MPI.Win, over `rmaext.Window`.
 
     Parameters
@@ -380,9 +380,7 @@ class Win(_hot.Win):
         """As `Put`, with a request."""
         try:
             self._epochs.enter_passive("Rput", target_rank)
-            if target_rank in self._near and _hot.mpi_put(
-                *self._bytes, origin, target_rank, target
-            ):
+            if target_rank in self._near and hot.mpi_put(*self._bytes, origin, target_rank, target):
                 return requests.done()
             return requests.begun(transfer.begin_put(self, origin, target_rank, target))
         except RAISED as exc:
@@ -392,9 +390,7 @@ class Win(_hot.Win):
         """As `Get`, with a request."""
         try:
             self._epochs.enter_passive("Rget", target_rank)
-            if target_rank in self._near and _hot.mpi_get(
-                *self._bytes, origin, target_rank, target
-            ):
+            if target_rank in self._near and hot.mpi_get(*self._bytes, origin, target_rank, target):
                 return requests.done()
             return requests.begun(transfer.begin_get(self, origin, target_rank, target))
         except RAISED as exc:

@@ -13,10 +13,10 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from .._lib import ffi
+from .._native._lib import ffi
 
 if TYPE_CHECKING:
-    from ..window import Window
+    from .._window.window import Window
 
 __all__ = ["Young"]
 

@@ -26,15 +26,15 @@ import numpy as np
 mpi4py.rc.initialize = False
 
 with atheris.instrument_imports(
-    include=["rmaext.errors", "rmaext.host", "rmaext.keys", "rmaext.records"]
+    include=["rmaext.errors", "rmaext._comm.host", "rmaext._comm.keys", "rmaext._comm.records"]
 ):
     import rmaext
-    from rmaext import keys
-    from rmaext.host import Hello, choose
-    from rmaext.records import Told
-with atheris.instrument_imports(include=["rmaext.ticket", "rmaext.remote"]):
-    from rmaext.remote import RemoteWindow
-    from rmaext.ticket import Ticket
+    from rmaext._comm import keys
+    from rmaext._comm.host import Hello, choose
+    from rmaext._comm.records import Told
+with atheris.instrument_imports(include=["rmaext._remote.ticket", "rmaext._remote.remote"]):
+    from rmaext._remote.remote import RemoteWindow
+    from rmaext._remote.ticket import Ticket
 
 
 def record(data: bytes) -> None:
@@ -99,7 +99,7 @@ def columns(data: bytes) -> None:
     c = told.columns()
     for rank, payload in enumerate([_OWN.pack(), *payloads]):
         one = keys.WindowRecord.unpack(payload)
-        at = 0 if told.all.same & rmaext._lib.lib.RMAEXT_SAME_KEY else rank * c.key_len
+        at = 0 if told.all.same & rmaext._native._lib.lib.RMAEXT_SAME_KEY else rank * c.key_len
         if (
             (one.size, one.shape, one.access, one.parts, one.address % 64)
             != (found.size[rank], found.shape[rank], *_rest(found, rank))

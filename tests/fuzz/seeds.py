@@ -13,11 +13,11 @@ import mpi4py
 
 mpi4py.rc.initialize = False
 
-from rmaext import keys  # noqa: E402
-from rmaext.config import Config  # noqa: E402
-from rmaext.host import Hello  # noqa: E402
-from rmaext.library import Candidate  # noqa: E402
-from rmaext.ticket import ORDER, Ticket  # noqa: E402
+from rmaext._comm import keys  # noqa: E402
+from rmaext._comm.host import Hello  # noqa: E402
+from rmaext._fabric.library import Candidate  # noqa: E402
+from rmaext._remote.ticket import ORDER, Ticket  # noqa: E402
+from rmaext._runtime.config import Config  # noqa: E402
 
 PUT, GET, UPDATE = range(3)
 SUM, NO_OP, CSWAP = 2, 10, 12

@@ -210,7 +210,7 @@ def dropped(win: rmaext.Window) -> None:
     """Too many that nobody waits for: the next one waits, but not for ever."""
     most = 0
     fabric = win.fabric
-    rmaext.fabric._PATIENCE = 1.0
+    rmaext._fabric.endpoint._PATIENCE = 1.0
     with stopped(pid):
         start = time.monotonic()
         for i in range(3000):

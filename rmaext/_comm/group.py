@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The ranks of one communicator: who shares a node, and how they meet.
+
+Made once per communicator, kept by an attribute of it, and shared by all
+windows over it.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from mpi4py import MPI
+
+from .._memory.node import NO_ARENA, NO_BLOCK, Arena, Block, Process, Team, allow_copies
+from .._native._lib import ffi, lib
+from .._runtime import lifetime, locks, mpi_progress
+from .._runtime.config import Config
+from ..errors import BusyError, PeerLostError, RmaError, SyncError, check
+from . import collective
+from .host import Beacon, Hello
+from .keys import agree, parse_all
+from .liveness import Watch
+from .meeting import Meetings
+from .network import Network, offers
+from .records import Columns, Told, Ways
+
+__all__ = ["Group"]
+
+
+def check_comm(comm: Any) -> MPI.Comm:
+    """Refuse what is no intracommunicator; nothing can be agreed over it."""
+    if not isinstance(comm, MPI.Comm):
+        raise TypeError(f"comm must be an mpi4py communicator, not {type(comm).__name__}")
+    if comm == MPI.COMM_NULL:
+        raise ValueError("comm is MPI.COMM_NULL")
+    if comm.Is_inter():
+        raise ValueError("comm is an intercommunicator; merge it first")
+    return comm
+
+
+class Group:
+    """The ranks of a communicator.
+
+    Attributes
+    ----------
+    comm : MPI.Comm
+        A private duplicate.
+    all_direct : bool
+        Every rank can map the arenas of all others.
+    one_host : bool
+        All ranks share one loopback interface.
+    crowded : bool
+        More ranks than cores.
+    spin : float
+        Seconds that one who waits spins before it sleeps.
+    timeout : float
+        Seconds, of windows that say nothing else.
+    processes : list of Process or None
+        Proven to be on this node; None for the own rank and all others.
+    here : list of int
+        The own rank and those with a process.
+    watch : Watch
+        Knows who is gone.
+    """
+
+    _keyval = MPI.KEYVAL_INVALID
+    _lock = locks.lock()  # with two keys a group would be found by half its users
+
+    timeout: float
+    failed_everywhere = False  # the opening, by the same error
+
+    def __init__(self, comm: MPI.Comm) -> None:
+        self._users = 1  # the attribute
+        self._keys = 0
+        self.windows = 0  # made so far
+        self._network: Network | None = None
+        self.controls: Any = None  # set by the first window: control.Controls
+        self._board: Any = None  # rank 0's
+        self._segments: set[int] = set()  # of the own arena: mapped by all
+        mpi_progress.begin()
+        self.comm = collective.duplicate(comm, self._interrupted)
+        self.rank, self.size = self.comm.rank, self.comm.size
+        self.meetings = meetings = Meetings(self, self.comm)
+        self.gather, self.gather_whole = meetings.gather, meetings.gather_whole
+        self.reduce, self.collective = meetings.reduce, meetings.collective
+        self.watch = Watch()
+        self.processes: list[Process | None] = [None] * self.size
+        self.here = [self.rank]  # the own rank, and those with a process
+        self._nears: Any = None  # C's handles of those
+        self._members: dict[bool, Any] = {}  # C's table of the ranks; with a network, and without
+        self.all_direct = self.one_host = self.size == 1
+        try:
+            self._open()
+            meetings.opened()
+        except BaseException as exc:
+            Team.discard(self._board)
+            mpi_progress.withdraw(self.comm)
+            if meetings.all_have(exc):
+                self.failed_everywhere = True
+                self.comm.Free()
+            else:
+                meetings.give_up(exc, _OPENING)
+            raise
+
+    def _interrupted(self, comm: MPI.Comm, error: BaseException) -> None:
+        """Tell those who wait on the duplicate that this rank does not come."""
+        Meetings(self, comm).give_up(error, _OPENING)
+
+    @classmethod
+    def of(cls, comm: MPI.Comm) -> Group:
+        """Return the communicator's group, made on first use. Collective."""
+        lifetime.check("window")
+        collective.finish()
+        if cls._keyval != MPI.KEYVAL_INVALID and isinstance(comm, MPI.Comm) and comm:
+            known = comm.Get_attr(cls._keyval)
+            if isinstance(known, Group):
+                return known
+        check_comm(comm)
+        with cls._lock:
+            if cls._keyval == MPI.KEYVAL_INVALID:
+                cls._keyval = MPI.Comm.Create_keyval(delete_fn=cls._comm_freed, nopython=False)
+        group = comm.Get_attr(cls._keyval)
+        if group is _UNFINISHED:
+            text = f"{_OPENING} was interrupted, here or on another rank: use a duplicate of it"
+            raise SyncError(errno.ECANCELED, text)
+        if not isinstance(group, Group):
+            # stays there when a signal interrupts what follows
+            comm.Set_attr(cls._keyval, _UNFINISHED)
+            group = cls.__new__(cls)
+            try:
+                cls.__init__(group, comm)
+            except BaseException:
+                if group.failed_everywhere:  # else the ranks are not where this one is
+                    comm.Delete_attr(cls._keyval)
+                raise
+            comm.Set_attr(cls._keyval, group)
+            _groups.add(group)
+        return group
+
+    @staticmethod
+    def _comm_freed(_comm: MPI.Comm, _keyval: int, group: Any) -> None:
+        if isinstance(group, Group):
+            group.quit()
+
+    def join(self) -> None:
+        """Count a window in."""
+        self._users += 1
+
+    def quit(self) -> None:
+        """Count a window, or the communicator, out; the last frees the duplicate."""
+        self._users -= 1
+        if self._users or lifetime.ending():
+            return
+        if self.controls is not None:
+            self.controls.close()
+        if self.meetings.team is not None:
+            self.meetings.team.close()
+        if self._network is not None:
+            self._network.quit()
+        mpi_progress.withdraw(self.comm)
+        self.comm.Free()
+        _groups.discard(self)
+
+    # -- set-up ----------------------------------------------------------------
+
+    def _open(self) -> None:
+        def hello() -> bytes:
+            self._config = config = Config.read()
+            self.timeout = config.timeout
+            mpi_progress.start_thread()
+            if config.ptracer:
+                allow_copies()
+            try:
+                process = self._process_facts()
+                if self.rank == 0 and self.size > 1:
+                    self._board = board = Team.board(self.size)
+                    process["board"] = list(Arena.find(board, len(board)))
+            except NO_ARENA:
+                process = {}
+            return Hello.make(config, Beacon.own().name, **process).pack()
+
+        self.hellos = hellos = parse_all(Hello.parse, agree(self.gather, hello))
+        self._secret = bytes.fromhex(hellos[0].secret)
+        self.forced = any(h.forced for h in hellos)
+        own = hellos[self.rank]
+        crowding = sum(h.pids == own.pids for h in hellos) / own.cpus
+        self.crowded = crowding > 1
+        mpi_progress.offer(self.comm, crowding)
+        # one that spins starves those it waits for when no core is idle
+        self.spin = 2e-6 if self.crowded else 50e-6
+        if self.size == 1:
+            if self.forced:
+                self.all_direct = False
+                self.network()
+            return
+        self.watch = Watch(hellos, self.rank)  # from here on the dead are noticed
+        self.processes = [self._find_process(rank) for rank in range(self.size)]
+        self.here = [r for r, p in enumerate(self.processes) if r == self.rank or p is not None]
+        where = self._find_board()
+        alone = any(p is None or not p.can_map for p in self._others()) or not where
+        worst = self.reduce(2 if len(self.watch.near) < self.size else int(alone))
+        self.one_host = worst < 2
+        self.all_direct = worst == 0
+        # without a progress thread somebody must serve the fabric meanwhile
+        if self.all_direct and all(h.progress for h in hellos):
+            spin = 0 if self.crowded else 50e-6
+            self.meetings.team = Team(where, self.rank, self.size, spin)
+        else:
+            Team.discard(self._board)
+        if not self.all_direct:
+            self.network()
+
+    @staticmethod
+    def _process_facts() -> dict[str, Any]:
+        arena = Arena.own()
+        address, first = arena.process()
+        return {"nonce": arena.nonce.hex(), "address": address, "arena": list(first)}
+
+    def _others(self) -> list[Process | None]:
+        return [p for rank, p in enumerate(self.processes) if rank != self.rank]
+
+    def _find_process(self, rank: int) -> Process | None:
+        hello = self.hellos[rank]
+        # pid and namespace were checked for the pidfd; the nonce is the proof
+        if self.forced or rank not in self.watch.pidfds or not hello.nonce:
+            return None
+        nonce, first = bytes.fromhex(hello.nonce), Block(*hello.arena)
+        try:
+            return Process.find(hello.pid, hello.address, nonce, first, self.watch.pidfds[rank])
+        except MemoryError:  # the fabric serves
+            return None
+
+    def _find_board(self) -> Any:
+        if self.rank == 0:
+            return self._board
+        process = self.processes[0]
+        if process is None or not process.can_map:
+            return None
+        try:
+            return process.map(Block(*self.hellos[0].board), lib.rmaext_team_bytes(self.size))
+        except RmaError:
+            return None
+
+    def network(self) -> Network:
+        """Return the endpoints, opened on first use. Collective."""
+        if self._network is None:
+            config = self._config
+
+            def hello() -> bytes:
+                return Hello.make(config, "", **offers(config)).pack()
+
+            hellos = parse_all(Hello.parse, agree(self.gather, hello))
+            self._network = Network(self, hellos, config)
+        return self._network
+
+    # -- windows -----------------------------------------------------------------
+
+    def next_name(self) -> int:
+        """Return a number for a window, the same on all ranks."""
+        self.windows += 1
+        return self.windows
+
+    def next_key(self) -> int:
+        """Return the next key that all ranks derive: 64 bits nobody else can guess."""
+        self._keys += 1
+        return int.from_bytes(self._derive(b"key", self._keys, 8), "little")
+
+    def token(self, name: int, what: bytes = b"window") -> bytes:
+        """Return 16 bytes that name a window in messages, and that nobody else can guess."""
+        return self._derive(what, name, 16)
+
+    def _derive(self, what: bytes, number: int, size: int) -> bytes:
+        data = number.to_bytes(8, "little")
+        return hashlib.blake2b(data, key=self._secret, person=what, digest_size=size).digest()
+
+    def fresh(self, block: Block) -> bool:
+        """Whether no window of this communicator was in that segment of the own arena."""
+        return block != NO_BLOCK and block.inode not in self._segments
+
+    def map_all(self, told: Told) -> None:
+        """Map the segments that these records are the first to name. Collective."""
+        if told.all.fresh:
+
+            def mine() -> bytes:
+                self.ways(told, ffi.NULL)
+                return b""
+
+            agree(self.gather, mine)
+            if told.own.block != NO_BLOCK:
+                self._segments.add(told.own.block[1])
+
+    def ways(self, told: Told, own: Any) -> Ways:
+        """Return how to reach the ranks that are here; `own`: this rank's memory."""
+        ways = Ways(self.here)
+        if self._nears is None:
+            self._nears = self._handles(self.here)
+        told.find(self._nears, ways)
+        ways.set(self.rank, lib.RMAEXT_FABRIC if self.forced else lib.RMAEXT_DIRECT, own)
+        return ways
+
+    def _handles(self, ranks: Sequence[int]) -> Any:
+        processes = [self.processes[rank] for rank in ranks]
+        handles = [ffi.NULL if p is None else p.handle for p in processes]
+        return ffi.new("rmaext_near *[]", handles)
+
+    def members(self, network: Network | None) -> Any:
+        """Return C's table of the ranks, which all windows share."""
+        known = self._members.get(network is not None)
+        if known is not None:
+            return known
+        nears = self._handles(range(self.size))
+        peers = ffi.NULL if network is None else ffi.new("rmaext_peer *[]", network.peers)
+        made, arena = ffi.new("rmaext_members **"), Arena.own_handle()
+        check(lib.rmaext_members_new(self.size, self.rank, peers, nears, arena, made))
+        members = ffi.gc(made[0], lib.rmaext_members_release)
+        return self._members.setdefault(network is not None, members)
+
+    def blocks(self, first: Sequence[Any]) -> Any:
+        """Return C's table of control blocks; `first`: those of `here`, as mapped here."""
+        made = ffi.new("rmaext_blocks **")
+        check(lib.rmaext_blocks_new(self.members(None), ffi.new("void *[]", first), made))
+        return ffi.gc(made[0], lib.rmaext_blocks_release)
+
+    def window(
+        self,
+        network: Network | None,
+        columns: Columns,
+        ways: Ways,
+        timeout: float,
+        token: bytes,
+        block: Any = None,
+        dynamic: bool = False,
+    ) -> Any:
+        """Return the C window over what the ranks have, with a `control.Block` or none."""
+        same, size, base, access, align, keys, key_len, _ = columns
+        what = [
+            *(self.members(network), ffi.from_buffer("uint8_t[]", token), same),
+            *(size, base, access, align, keys, key_len),
+            *(ways.route, ways.map, ways.address),
+            *((ffi.NULL, 0) if block is None else (block.table, 8 * block.base)),
+            *(dynamic, int(self.spin * 1e9)),
+        ]
+        targets = ffi.new("struct rmaext_targets *", what)
+        handle = ffi.new("rmaext_window **")
+        own = network.fabric.live() if network else ffi.NULL
+        check(lib.rmaext_window_create(own, targets, int(timeout * 1e9), handle))
+        # the struct outlives close: another thread may still be inside a call
+        return ffi.gc(handle[0], lib.rmaext_window_free)
+
+
+_UNFINISHED = object()  # in place of a group whose creation was interrupted
+
+
+_OPENING = "the creation of the communicator's first window"
+
+# Until all ranks have counted their windows out: at the end of the program each waits for its
+# ranks. No weak references: ranks would collect theirs at different times, and wait for others
+# that do not know of the group any more.
+_groups: set[Group] = set()
+
+
+def _farewell() -> None:
+    """Wait until the ranks of all communicators have come to their end, too.
+
+    Until then they may use this rank's memory. The communicators' ranks meet at the same
+    time: in which order others come to which does not matter. Ctrl-C ends the wait.
+    """
+    left = [group for group in _groups if group.size > 1]
+    nap = 1e-5
+    while left:
+        for group in list(left):
+            try:
+                if group.meetings.at_end():
+                    left.remove(group)
+            except BusyError:  # a thread that is a daemon
+                left.remove(group)
+            except (PeerLostError, SyncError):
+                # they have learnt from it where this rank is, or can meet no more
+                nap = 1e-5
+        if left:
+            mpi_progress.nap(nap)
+            nap = min(nap * 1.5, 5e-3)
+
+
+lifetime.on_farewell(_farewell)

@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a rank tells of its host, and which endpoints a set of ranks should open."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import json
+import os
+import secrets
+import socket
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+from .._fabric.library import Candidate
+from .._native._lib import lib
+from .._runtime import lifetime, locks
+from .._runtime.config import PROVIDERS, Config
+from ..errors import KeyRecordError, NoProviderError, of_all
+from .keys import blame
+
+__all__ = [
+    *("Beacon", "Hello", "check_candidate", "check_types", "choose"),
+    *("open_pidfd", "pidfd_of", "usable", "wanted_interface"),
+]
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _namespace(kind: str) -> str:
+    """Return an identifier that two processes share only inside one namespace."""
+    return f"{_boot_id()}/{os.readlink(f'/proc/self/ns/{kind}')}"
+
+
+def _start_time(pid: int | str) -> int:
+    """Return when a process started, in clock ticks since boot."""
+    # of its first thread: qemu-user makes up what a process reads at /proc/self/stat
+    text = Path(f"/proc/{pid}/task/{pid}/stat").read_text()
+    return int(text.rpartition(")")[2].split()[19])  # field 22; the name may hold spaces
+
+
+def check_types(thing: Any) -> None:
+    """Raise ValueError where a field that came over the wire is not what it should be."""
+    types = {"str": str, "int": int, "bool": bool}
+    for field in fields(thing):
+        value = getattr(thing, field.name)
+        in_range = not isinstance(value, int) or 0 <= value < 1 << 63
+        if not in_range or type(value) is not types.get(str(field.type), type(value)):
+            raise ValueError(field.name)
+
+
+def check_candidate(record: dict[str, Any]) -> Candidate:
+    """Return the candidate that came over the wire; TypeError or ValueError if it is none."""
+    candidate = Candidate(**record)
+    check_types(candidate)
+    if candidate.address:
+        ipaddress.ip_network(f"{candidate.address}/{candidate.prefix}", strict=False)
+    return candidate
+
+
+@dataclass(frozen=True)
+class Hello:
+    """One rank's part of the first exchange on a communicator."""
+
+    net: str  # network namespace
+    pids: str  # pid namespace
+    pid: int
+    started: int
+    node: str  # RMAEXT_NODE
+    beacon: str
+    nonce: str  # of the arena; "" if there is none
+    address: int  # where it lies in this process
+    arena: list[int]  # first segment of the arena, as node.Block
+    board: list[int]  # rank 0's for the team; likewise
+    secret: str  # rank 0's seeds the keys
+    forced: bool  # RMAEXT_ROUTE=fabric
+    wanted: str  # RMAEXT_PROVIDER
+    filtered: str  # FI_PROVIDER, which restricts what libfabric offers
+    mr_basic: bool  # RMAEXT_MR_MODE=basic
+    progress: bool  # RMAEXT_PROGRESS
+    version: str  # of libfabric
+    cpus: int
+    candidates: list[Candidate]  # in libfabric's order
+    opened: dict[str, Candidate]  # scope -> what this process has open
+
+    @classmethod
+    def make(cls, config: Config, beacon: str, **given: Any) -> Hello:
+        """Describe this process; `given` says what it offers."""
+        nothing = [-1, 0, 0, 0]
+        facts: dict[str, Any] = {
+            **{"nonce": "", "address": 0, "arena": nothing, "board": nothing},
+            **{"version": "", "candidates": [], "opened": {}},
+            **given,
+        }
+        return cls(
+            net=_namespace("net"),
+            pids=_namespace("pid"),
+            pid=os.getpid(),
+            # in a /proc of another pid namespace the own number is somebody else's
+            started=_start_time(os.readlink("/proc/self")),
+            node=config.node,
+            beacon=beacon,
+            secret=secrets.token_hex(16),
+            forced=config.route == "fabric",
+            wanted=config.provider,
+            filtered=os.environ.get("FI_PROVIDER", ""),
+            mr_basic=config.mr_basic,
+            progress=config.progress,
+            cpus=len(os.sched_getaffinity(0)),
+            **facts,
+        )
+
+    def pack(self) -> bytes:
+        """Return the payload of a record."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def parse(cls, payload: bytes) -> Hello:
+        """Check a record from another rank; KeyRecordError if malformed."""
+        try:
+            record = json.loads(payload)
+            if set(record) != {field.name for field in fields(cls)}:
+                raise ValueError("other fields")
+            record["candidates"] = [check_candidate(c) for c in record["candidates"]]
+            record["opened"] = {k: check_candidate(c) for k, c in record["opened"].items()}
+            hello = cls(**record)
+            check_types(hello)
+            for name, sizes in (
+                (hello.secret, (16,)),
+                (hello.beacon, (0, 16)),
+                (hello.nonce, (0, 16)),
+            ):
+                if len(bytes.fromhex(name)) not in sizes:
+                    raise ValueError("random number")
+            for block in hello.arena, hello.board:
+                if len(block) != 4 or not all(type(n) is int and -1 <= n < 1 << 63 for n in block):
+                    raise ValueError("block")
+            return hello
+        except (TypeError, ValueError, AttributeError, RecursionError) as exc:
+            raise KeyRecordError(errno.EPROTO, f"malformed record: hello: {exc}") from None
+
+
+class Beacon:
+    """An abstract socket that only processes of the same network namespace see.
+
+    Boot id and namespace number are not proof: cloned virtual machines share
+    both. A name of 128 random bits that can be connected to is. And it goes
+    when its owner leaves, also when that lives on in MPI_Finalize.
+    """
+
+    _own: ClassVar[Beacon | None] = None
+    _lock: ClassVar[Any] = locks.lock()
+
+    def __init__(self) -> None:
+        self.name = secrets.token_hex(16)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(f"\0rmaext-{self.name}")
+
+    @classmethod
+    def own(cls) -> Beacon:
+        """Return this process's, there until the process leaves."""
+        with cls._lock:
+            if cls._own is None:
+                made = cls()
+                lifetime.on_exit(made.close)
+                lifetime.on_end(made)
+                cls._own = cls._own or made  # a signal handler may have been faster
+            return cls._own
+
+    @staticmethod
+    def visible(name: str) -> bool | None:
+        """Tell whether the owner of that name is in this network namespace; None: unknown."""
+        # in C: no signal handler leaves a socket behind
+        seen = lib.rmaext_near_visible(f"rmaext-{name}".encode())
+        return None if seen < 0 else bool(seen)
+
+    def close(self) -> None:
+        """Remove the name."""
+        self._socket.close()
+
+    def forget(self) -> None:
+        """In a forked child: leave the name to the parent; it may begin one of its own."""
+        self._socket.close()
+        Beacon._own = None
+
+
+def open_pidfd(own: Hello, peer: Hello) -> int:
+    """Return a descriptor that becomes readable when the peer ends, or -1.
+
+    A pid means something only inside one pid namespace of one node, and only
+    for the process that started when the peer did.
+    """
+    if own.pids != peer.pids or own.node != peer.node or own.pid == peer.pid:
+        return -1
+    try:
+        fd = os.pidfd_open(peer.pid)
+    except (OSError, OverflowError):
+        return -1
+    try:
+        if _start_time(peer.pid) == peer.started:
+            return fd
+    except OSError:
+        pass  # gone meanwhile; nothing proves that the descriptor is the peer's
+    os.close(fd)
+    return -1
+
+
+_pidfds: dict[tuple[str, int, int], int] = {}
+
+
+def pidfd_of(own: Hello, peer: Hello) -> int:
+    """As `open_pidfd`, but opened once for all groups, and never closed."""
+    if own.node != peer.node:
+        return -1
+    key = (peer.pids, peer.pid, peer.started)
+    known = _pidfds.get(key)
+    if known is None:
+        fd = open_pidfd(own, peer)
+        if fd < 0:
+            return -1
+        known = _pidfds.setdefault(key, fd)
+        if known != fd:  # another thread was faster
+            os.close(fd)
+    return known
+
+
+# -- choice of endpoints: the same computation, on the same input, on every rank --
+
+
+def _ip(candidate: Candidate) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    return ipaddress.ip_address(candidate.address) if candidate.address else None
+
+
+def usable(candidate: Candidate) -> bool:
+    """Tell whether another host could reach the address: link-local needs more than that."""
+    ip = _ip(candidate)
+    return ip is None or not ip.is_link_local
+
+
+def wanted_interface(candidates: Sequence[Candidate], iface: str) -> list[Candidate]:
+    """Return the candidates on an interface, address or network (RMAEXT_IFACE)."""
+    if not iface:
+        return list(candidates)
+    try:
+        network: Network | None = ipaddress.ip_network(iface, strict=False)
+    except ValueError:
+        network = None
+    found = []
+    for candidate in candidates:
+        ip = _ip(candidate)
+        if iface in (candidate.iface, candidate.domain) or (
+            network and ip and ip.version == network.version and ip in network
+        ):
+            found.append(candidate)
+    if not found:
+        there = sorted({f"{c.iface or c.domain} {c.address}".strip() for c in candidates})
+        raise NoProviderError(
+            errno.ENODEV, f"RMAEXT_IFACE={iface}: no such interface among {', '.join(there)}"
+        )
+    return found
+
+
+def _order(hellos: Sequence[Hello]) -> list[str]:
+    """Return the providers that all ranks have, best first."""
+    names = [list(dict.fromkeys(c.provider for c in h.candidates)) for h in hellos]
+    common = set(names[0]).intersection(*names[1:])
+    wanted = hellos[0].wanted
+    odd = [rank for rank, hello in enumerate(hellos) if hello.wanted != wanted]
+    if odd:
+        text = f"RMAEXT_PROVIDER={hellos[odd[0]].wanted!r}, rank 0 has {wanted!r}"
+        raise blame(odd, NoProviderError, text)
+    odd = [rank for rank, hello in enumerate(hellos) if hello.mr_basic != hellos[0].mr_basic]
+    if odd:
+        raise blame(odd, ValueError, "RMAEXT_MR_MODE differs from that of rank 0")
+    if wanted:
+        return [wanted] if wanted in common else []
+    order = [name for name in PROVIDERS if name in common]
+    # the user's FI_PROVIDER names one that is none of these
+    if not order and hellos[0].filtered in common:
+        order = [hellos[0].filtered]
+    return order
+
+
+def _none(hellos: Sequence[Hello]) -> NoProviderError:
+    there = sorted({c.provider for h in hellos for c in h.candidates})
+    wanted = hellos[0].wanted
+    text = f"no provider {wanted!r}" if wanted else f"none of {', '.join(PROVIDERS)}"
+    text += f" on all ranks; libfabric {hellos[0].version} offers: {', '.join(there) or 'none'}"
+    if hellos[0].filtered:
+        text += f"; FI_PROVIDER={hellos[0].filtered} may hide it"
+    return of_all(NoProviderError(errno.ENODATA, text))
+
+
+def choose(hellos: Sequence[Hello], scope: str) -> list[Candidate]:
+    """Return the endpoint that each rank shall open.
+
+    Within one host the loopback interface; between hosts addresses on one
+    network that all ranks are on, else ("routed") the first that each has.
+    An address that two hosts have (docker0) leads nowhere.
+    """
+    for provider in _order(hellos):
+        mine = [
+            [h.opened[scope]]
+            if scope in h.opened and h.opened[scope].provider == provider
+            else [c for c in h.candidates if c.provider == provider]
+            for h in hellos
+        ]
+        chosen = (_loopback if scope == "host" else _network)(hellos, mine)
+        if chosen:
+            return chosen
+    raise _none(hellos)
+
+
+def _loopback(hellos: Sequence[Hello], mine: list[list[Candidate]]) -> list[Candidate]:
+    chosen = []
+    for candidates in mine:
+        ips = [(c, _ip(c)) for c in candidates]
+        loop = [c for c, ip in ips if ip and ip.is_loopback]
+        four = [c for c in loop if ":" not in c.address]
+        chosen.append((four or loop or candidates)[0])
+    return chosen
+
+
+def _network(hellos: Sequence[Hello], mine: list[list[Candidate]]) -> list[Candidate]:
+    hosts: defaultdict[str, set[str]] = defaultdict(set)
+    for hello, candidates in zip(hellos, mine, strict=True):
+        for candidate in candidates:
+            hosts[candidate.address].add(f"{hello.net} {hello.node}")
+    usable: list[dict[Network | None, Candidate]] = []
+    for candidates in mine:
+        by_network: dict[Network | None, Candidate] = {}
+        for c in candidates:
+            ip = _ip(c)
+            if ip is None:
+                by_network.setdefault(None, c)
+            elif not (ip.is_loopback or ip.is_link_local or len(hosts[c.address]) > 1):
+                network = ipaddress.ip_network(f"{c.address}/{c.prefix}", strict=False)
+                by_network.setdefault(network, c)
+        if not by_network:
+            return []
+        usable.append(by_network)
+    for shared in usable[0]:
+        if all(shared in each for each in usable):
+            return [each[shared] for each in usable]
+    return [next(iter(each.values())) for each in usable]

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Which ranks of a communicator are gone."""
+
+from __future__ import annotations
+
+import errno
+import select
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ..errors import PeerLostError
+from .host import Beacon, Hello, pidfd_of
+from .network import lost
+
+if TYPE_CHECKING:
+    from .group import Group
+    from .network import Network
+
+__all__ = ["LOOK_EVERY", "Living", "Watch"]
+
+LOOK_EVERY = 0.01  # seconds between looks at the pidfds
+PROBE_EVERY = 1.0  # seconds between looks for those that live but have left
+
+
+class Watch:
+    """Raises PeerLostError when a rank is gone, for those who wait for all.
+
+    Attributes
+    ----------
+    pidfds : dict
+        Rank to descriptor.
+    near : list of int
+        Ranks whose beacons can be seen.
+    """
+
+    def __init__(self, hellos: Sequence[Hello] = (), rank: int = 0) -> None:
+        self._hellos = hellos
+        self.pidfds: dict[int, int] = {}
+        self._poll = select.poll()
+        self._next_look = self._next_probe = 0.0
+        for other, hello in enumerate(hellos):
+            fd = pidfd_of(hellos[rank], hello)
+            if fd >= 0:
+                self.pidfds[other] = fd
+                self._poll.register(fd, select.POLLIN)
+        self.near = [
+            other
+            for other, hello in enumerate(hellos)
+            if hello.net == hellos[rank].net and Beacon.visible(hello.beacon)
+        ]
+
+    def look(self, network: Network | None, beacons: bool = True) -> None:
+        """Raise if a peer is gone, as far as it is time to look."""
+        for look in self._due(network, beacons):
+            look()
+
+    def look_out(self, network: Network | None, known: set[int]) -> None:
+        """Raise if a peer is gone that is not among the known, and add it there."""
+        for look in self._due(network, beacons=True):
+            try:
+                look()
+            except PeerLostError as exc:
+                if known.issuperset(exc.ranks):
+                    continue
+                known.update(exc.ranks)
+                raise
+
+    def _due(self, network: Network | None, beacons: bool) -> list[Callable[[], None]]:
+        """Return the looks that it is time for."""
+        due: list[Callable[[], None]] = []
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + LOOK_EVERY
+            due.append(self.look_for_the_dead)
+        if beacons and now >= self._next_probe and self.near:
+            self._next_probe = now + PROBE_EVERY
+            due.append(self.look_for_beacons)
+            if network is not None:
+                due.append(network.probe)
+        return due
+
+    def look_for_the_dead(self) -> None:
+        """Raise if a process has ended."""
+        try:
+            gone = {fd for fd, _ in self._poll.poll(0)}
+        except RuntimeError:  # another thread is in poll
+            return
+        if gone:
+            ranks = [rank for rank, fd in self.pidfds.items() if fd in gone]
+            raise lost(sorted(ranks), "the process is gone")
+
+    def left(self) -> list[int]:
+        """Return those of this host that live but have left.
+
+        An exception took them out of the program, and they wait in
+        MPI_Finalize: their endpoints are closed, and their beacons.
+        """
+        return [r for r in self.near if Beacon.visible(self._hellos[r].beacon) is False]
+
+    def look_for_beacons(self) -> None:
+        """Raise if one has left."""
+        left = self.left()
+        if left:
+            raise lost(left, "has left")
+
+    def check(self, rank: int, where: str) -> None:
+        """Raise if a rank has left without dying, which C does not notice."""
+        if rank in self.near and Beacon.visible(self._hellos[rank].beacon) is False:
+            raise PeerLostError(errno.ENOTCONN, f"{where}: the rank has left", rank=rank)
+
+
+class Living:
+    """Knows the ranks that will do nothing more, for those who wait for some; for any thread."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._poll = select.poll()
+        self._ranks = {fd: rank for rank, fd in group.watch.pidfds.items()}
+        for fd in self._ranks:
+            self._poll.register(fd, select.POLLIN)
+        self._gone: set[int] = set()
+        self._next_look = self._next_probe = 0.0
+
+    def gone(self) -> set[int]:
+        """Return the ranks that are gone, as far as it is time to look."""
+        # no lock: a signal handler that raises would leave it taken
+        now = time.monotonic()
+        if now < self._next_look:
+            return self._gone
+        self._next_look = now + LOOK_EVERY
+        try:
+            found = {self._ranks[fd] for fd, _ in self._poll.poll(0)}
+        except RuntimeError:  # another thread is in poll
+            return self._gone
+        if now >= self._next_probe:
+            first, self._next_probe = not self._next_probe, now + PROBE_EVERY
+            if not first:  # not in the first moment of a wait
+                found |= self._left()
+        self._gone = self._gone | found  # what two threads lose so is found again
+        return self._gone
+
+    def _left(self) -> set[int]:
+        """Return those that were taken out of the program by an exception, or do not answer."""
+        group = self._group
+        found = set(group.watch.left())
+        # never opened here: that is collective
+        network = group._network
+        if network is not None and 1 < group.size > len(group.watch.near):
+            try:
+                network.probe()
+            except PeerLostError as exc:
+                found |= set() if exc.rank is None else {exc.rank}
+        return found

@@ -1,0 +1,634 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How the ranks of a communicator meet in collective calls, and stay in step.
+
+Each collective call says what it is: its name, its window and its number in the sequence.
+Where these differ, the call fails on all ranks, which then tell one another what they
+called; nothing else has happened, and they may go on. A rank that gives a call up tells
+the others, whose calls fail from then on: nobody could know any more who is where.
+
+The ranks of one node meet in shared memory (csrc/shm/node_barrier.c), others by MPI's collectives.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from .._native._lib import ffi, lib
+from .._runtime import lifetime
+from .._runtime.reports import Patience, described, numbers, site
+from ..errors import BusyError, KeyRecordError, PeerLostError, SyncError, from_c, of_all
+from . import collective
+from .liveness import Living
+from .records import split
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from .._memory.node import Team
+    from .control import Block
+    from .group import Group
+
+__all__ = ["Meetings"]
+
+END = "end of the program"
+_EXPLAIN = "explanation"
+_CALLS = {
+    name: number
+    for number, name in enumerate(
+        (
+            _EXPLAIN,
+            "creation of the communicator's first window",
+            "creation of a window",
+            "creation of a shared window",
+            "creation of a dynamic window",
+            "creation of a compat.Win",
+            "fence",
+            "close",
+            END,
+        )
+    )
+}
+_TAG = 1  # of what ranks tell the others besides; collectives have a space of their own
+_LOST = "lost: "  # begins what a rank says that gives up since others are gone
+_ENDED = -1  # in the place of a window: the rank's program has come to its end
+_MOST = 400  # characters of a text: a slot of a team has 510 bytes
+
+
+def _three(rank: int, record: bytes) -> tuple[str, int, str]:
+    """Decode what a rank has told of its call."""
+    try:
+        text, left, why = json.loads(record)
+        return str(text), int(left), str(why)
+    except (ValueError, TypeError):
+        error = KeyRecordError(errno.EPROTO, f"malformed record of rank {rank}")
+        raise of_all(error) from None
+
+
+def _lost(reason: PeerLostError) -> str:
+    """Return what a rank says that gives up since others are gone: as many as there is room for."""
+    ranks, text = list(reason.ranks), str(reason)
+    while len(said := _LOST + json.dumps([ranks, text])) > _MOST:
+        if text:
+            text = text[: -(len(said) - _MOST)]
+        else:
+            ranks.pop()
+    return said
+
+
+class Step(NamedTuple):
+    """What a rank takes a meeting for."""
+
+    call: str
+    window: int  # its number; 0: of none
+    number: int  # in the sequence of the communicator's calls
+    left: int = 0  # how many windows the rank has left by exceptions
+
+    def word(self) -> int:
+        """Return all of it in 62 bits."""
+        number, window, left = self.number % (1 << 24), self.window % (1 << 24), self.left % 256
+        return _CALLS[self.call] << 56 | left << 48 | window << 24 | number
+
+    def __str__(self) -> str:
+        if not self.window:
+            return self.call
+        if self.call.startswith("creation"):
+            return f"{self.call.replace('of a ', 'of ')} {self.window}"
+        return f"{self.call} of window {self.window}"
+
+
+class _Bracket:
+    """Brackets a collective call; see `Meetings.collective`."""
+
+    __slots__ = ("_call", "_inside", "_meetings", "_window")
+
+    def __init__(self, meetings: Meetings, call: str, window: Any) -> None:
+        self._meetings, self._call, self._window = meetings, call, window
+        self._inside = False
+
+    def __enter__(self) -> None:
+        self._inside = True
+        self._meetings.begin(self._call, self._window, id(self))
+
+    def __del__(self) -> None:
+        # a signal handler has raised where __exit__ was about to begin
+        if self._inside:
+            self._meetings.abandon(id(self))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._meetings.finish(error)
+        self._inside = False
+
+
+class Meetings:
+    """The collective calls over one communicator.
+
+    Attributes
+    ----------
+    out : SyncError or PeerLostError, or None
+        Why there can be none any more, as far as this rank knows.
+    """
+
+    def __init__(self, group: Group, comm: MPI.Comm) -> None:
+        self._group, self.comm = group, comm
+        self.rank, self.size = comm.rank, comm.size
+        self.team: Team | None = None
+        self.out: Exception | None = None
+        self._out_begun = -1  # MPI's collectives that the one has begun who gave up
+        self._turn: dict[str, int] = {}  # the thread that is in a collective call
+        self._number = 0
+        self._step: Step | None = Step("creation of the communicator's first window", 0, 0)
+        self._owner = 0  # of that call: who brackets it,
+        self._frame: Any = None  # and where
+        self._announced = True  # to duplicate the communicator was a collective of MPI
+        # In a step, between the moment when the others may count on this rank and that
+        # when all have come: an error then is this rank's alone.
+        self._cut = False
+        self._stepped = False  # in the call that it is in
+        self._begun = 0  # MPI's collectives
+        self._windows: dict[int, Block] = {}  # those that are open here
+        self._leaves = 0  # windows that this rank has left by exceptions
+        self._why = ""  # the last one
+        self._ended = ""  # ranks that have come to their end: they are in no other call any more
+        self._left: dict[tuple[int, int], str] = {}  # other rank, window: why it left that
+        self._said = 0  # by the ranks of the team, as far as this one has looked
+        self._sent: list[Any] = []  # requests and their buffers
+        self._met = ffi.new("struct rmaext_met *")
+        places = ffi.new("struct rmaext_places *")
+        lib.rmaext_block_places(self.size, places)
+        self._calls = int(places.calls)  # the place of those words in a block
+        self._ending = False
+        self._ended_ranks: set[int] = set()  # of those that can meet no more
+        self._living: Living | None = None  # once this rank has told that it has ended
+        self._vigil: Vigil | None = None  # of the wait that goes on, once it lasts
+        # of MPI's reductions: whose buffers they stay if one is interrupted, which is the last
+        self._own, self._largest = np.zeros(3, np.int64), np.zeros(3, np.int64)
+        self._words_of: dict[int, Any] = {}  # windows' own words, as `_words`
+        self._end: Any = None  # the request of the reduction at the end
+
+    # -- calls -----------------------------------------------------------------
+
+    def collective(self, call: str, window: Any = 0) -> _Bracket:
+        """Bracket a collective call, from before it does anything.
+
+        If it ends by an error that is this rank's alone (a signal, a lost peer), this
+        rank no longer knows which call the others are in: all later ones fail, on all
+        ranks. Nothing orders the calls of two threads in the same way on all ranks: the
+        second one is refused.
+        """
+        return _Bracket(self, call, window)
+
+    def begin(self, call: str, window: Any, owner: int = 0) -> None:
+        """Begin a collective call; `owner`: of the bracket, a number of its own."""
+        me = threading.get_ident()
+        if self._turn.get("thread") == me and self._step is not None:
+            if self._is_inside():
+                text = f"{call}: inside another collective call, in a signal handler for example"
+                raise SyncError(errno.EDEADLK, text, call=call)
+            self.abandon(self._owner)
+        try:
+            if self._turn.setdefault("thread", me) != me:
+                text = f"{call}: another thread is in a collective call over this communicator; "
+                text += "let the threads take turns, or give each a duplicate of the communicator"
+                raise BusyError(errno.EBUSY, text)
+            if self.out is not None or (self._ended and call != END):
+                self._refuse(call)
+            number = window if isinstance(window, int) else 0
+            step = Step(call, number, self._number + 1, self._leaves)
+            self._frame, self._owner = sys._getframe(2), owner
+        except BaseException:
+            if self._turn.get("thread") == me:
+                self._turn.clear()
+            raise
+        # no signal handler runs between these lines
+        self._announced = self._stepped = False
+        self._step = step
+
+    def finish(self, error: BaseException | None) -> None:
+        """End it."""
+        step = self._step
+        try:
+            if error is not None and not self.all_have(error):
+                self._cut = False
+                self.give_up(error, str(step))
+        finally:
+            self._step = self._frame = None
+            self._turn.clear()
+
+    def _is_inside(self) -> bool:
+        """Tell whether the call that was begun is one that this one is in."""
+        frame: Any = sys._getframe(1)
+        while frame is not None and frame is not self._frame:
+            frame = frame.f_back
+        return frame is not None
+
+    def abandon(self, owner: int) -> None:
+        """Give up a call that has ended, but not by `finish`."""
+        if self._step is not None and self._owner == owner:
+            self._cut = True
+            self.finish(InterruptedError(errno.EINTR, "an exception of a signal handler"))
+
+    @property
+    def over(self) -> bool:
+        """Whether no collective call can take place any more, but for that of the end."""
+        return self.out is not None or bool(self._ended)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a thread of this rank is in a collective call."""
+        return bool(self._turn)
+
+    def all_have(self, error: BaseException) -> bool:
+        """Tell whether the others are where this rank is, which this error has got there.
+
+        So they are where all raise it, and where nobody could count on this rank yet.
+        """
+        if self._cut or not isinstance(error, Exception):
+            return self.size == 1
+        return not self._stepped or "of_all_ranks" in error.__dict__ or self.size == 1
+
+    def opened(self) -> None:
+        """End the opening of the group, which is a call without a bracket."""
+        self._step = None
+        self._cut = False
+
+    def alone(self) -> None:
+        """Begin what this rank does by itself in this call: an error there is a give-up."""
+        self._cut = True
+
+    def together(self) -> None:
+        """End what `alone` began."""
+        self._cut = False
+
+    def _refuse(self, call: str) -> None:
+        self._group.watch.look_for_the_dead()
+        self._group.watch.look_for_beacons()
+        raise SyncError(errno.ECANCELED, f"{call}: {self.out or self._ended}", call=call)
+
+    # -- steps -----------------------------------------------------------------
+
+    def reduce(self, value: int) -> int:
+        """Return the largest of the ranks' values; also a barrier. Collective."""
+        if self.size == 1:
+            return value
+        self._cut = True
+        if self.team is not None:
+            worst, differ = self._meet(self.team, value)
+        else:
+            worst, differ = self._announce(value)
+        self._cut = False
+        if differ:
+            self._explain()
+        return worst
+
+    def gather(self, record: bytes) -> list[bytes]:
+        """Return every rank's record. Collective."""
+        whole = self.gather_whole(record)
+        self._cut = True
+        records = split(*whole)
+        self._cut = False
+        return records
+
+    def gather_whole(self, record: bytes) -> tuple[Any, Any]:
+        """As `gather`: return the records one after another, and their lengths."""
+        if self.size == 1:
+            return record, np.array([len(record)], np.int32)
+        self._cut = True
+        whole: tuple[Any, Any] | None = None
+        if self.team is not None:
+            too_long, differ = self._meet(self.team, not self.team.write(record))
+            whole = None if too_long or differ else self.team.read()
+        else:
+            differ = not self._announced and self._announce(0)[1]
+        if whole is None and not differ:
+            self._begun += 1
+            self._vigil = None
+            whole = collective.allgather(self.comm, record, self)
+        self._cut = False
+        if differ:
+            self._explain()
+        assert whole is not None
+        return whole
+
+    def _announce(self, value: int) -> tuple[int, bool]:
+        """Meet by MPI: return the largest value, and whether the ranks are in different calls."""
+        step = self._now()
+        for words in self._words_of.values():  # of the first window, the same on all ranks
+            words[1] = step.number
+            break
+        buffers = self._reduction(step, value)
+        self._vigil = None
+        collective.complete(self.comm.Iallreduce, self, *buffers, MPI.MAX)
+        return self._reduced()
+
+    def _reduction(self, step: Step, value: int) -> tuple[Any, Any]:
+        """Return the buffers of a reduction by MPI, which is about to begin."""
+        own, word = self._own, step.word()
+        own[0], own[1], own[2] = value, word, -word
+        self._begun += 1
+        return own, self._largest
+
+    def _reduced(self) -> tuple[int, bool]:
+        """Return what has come of it, as `_announce`."""
+        self._announced = True
+        worst, most, least = map(int, self._largest)
+        return worst, most != -least
+
+    def _meet(self, team: Team, value: int) -> tuple[int, bool]:
+        """As `_announce`, in shared memory."""
+        self._vigil = None
+        while not self._come(team, value, collective.SLICE):
+            self.look()
+        return int(self._met.worst), bool(self._met.differ)
+
+    def _come(self, team: Team, value: int, ns: int) -> bool:
+        """Come to a meeting, and wait for so long; return whether all have come."""
+        word = self._now().word()
+        code = lib.rmaext_team_meet(team.handle, word, value, ns, self._met)
+        if code == -errno.ECANCELED:
+            raise self._cancelled(team.given_up()[1])
+        if code not in (0, lib.RMAEXT_PENDING):
+            raise from_c(code)
+        return not code
+
+    def _now(self) -> Step:
+        step = self._step
+        if step is None:
+            raise RuntimeError("a step outside of a collective call")
+        self._number = max(self._number, step.number)  # a call without steps does not count
+        self._stepped = True
+        return step
+
+    # Of a wait for all others, see `collective.Waiter`.
+
+    def fabric(self) -> Any:
+        """Return the C endpoint to serve meanwhile."""
+        network = self._group._network
+        return ffi.NULL if network is None else network.fabric.handle
+
+    def look(self) -> None:
+        """Look whether all others can still come."""
+        if self._vigil is None:
+            self._vigil = Vigil(self, self._group, self._now(), self._begun)
+        self._vigil.look()
+
+    # -- what does not match ---------------------------------------------------
+
+    def _explain(self) -> None:
+        """Raise the error of calls that do not match; all ranks do."""
+        mine = self._now()
+        said = f"{mine} ({at})" if (at := site()) else str(mine)
+        self._step = Step(_EXPLAIN, 0, 0)
+        told = self.gather(json.dumps([said[:_MOST], mine.left, self._why[:_MOST]]).encode())
+        by_text: dict[str, list[int]] = {}
+        last: tuple[int, str] = (0, "")
+        lefts = set()
+        for rank, record in enumerate(told):
+            text, left, why = _three(rank, record)
+            by_text.setdefault(text, []).append(rank)
+            lefts.add(left)
+            last = max(last, (left, why))
+        if len(lefts) > 1:  # some have left a window by an exception, others have not
+            self.out = of_all(self._given_up(last[1]))
+            raise self.out
+        calls = "; ".join(f"{numbers(ranks)}: {text}" for text, ranks in by_text.items())
+        ended = [rank for said, ranks in by_text.items() if said.startswith(END) for rank in ranks]
+        if ended:
+            self._ended = f"{numbers(sorted(ended))}: {END}"
+        text = f"the ranks are in different collective calls: {calls}. All ranks of a "
+        text += "communicator must make the same calls in the same order; nothing was done"
+        raise of_all(SyncError(errno.EINVAL, text, call=mine.call))
+
+    def give_up(self, reason: BaseException, where: str) -> None:
+        """Tell the others that no collective call over this communicator is possible any more.
+
+        But not of lost peers, which each notices for itself, nor of what they have told.
+        """
+        if self.out is not None or self.size == 1:
+            return
+        if isinstance(reason, PeerLostError):
+            self.out = reason
+            # those who come later to this meeting learn the same, as it does not take place
+            if self.team is not None and not lifetime.ending():
+                self.team.give_up(_lost(reason))
+            return
+        why = getattr(reason, "why", "")
+        if not why:
+            why = f"rank {self.rank} has given up {where} ({described(reason)})"
+        self.out = self._given_up(why)
+        if not lifetime.ending():
+            if self.team is not None:
+                self.team.give_up(why[:_MOST])
+            else:
+                self._tell(0, why)
+
+    def open(self, window: int, block: Block) -> None:
+        """Note a window that all ranks have made."""
+        self._windows[window] = block
+        self._words_of[window] = self._words(block)
+
+    def close(self, window: Any) -> None:
+        """Forget one that is closed here."""
+        self._windows.pop(window, None)
+        self._words_of.pop(window, None)
+
+    def leave(self, window: Any, reason: BaseException) -> None:
+        """Tell those who have not that this rank has left a window by an exception."""
+        block = self._windows.get(window)
+        self.close(window)
+        if block is None or self.size == 1 or self.out is not None or lifetime.ending():
+            return
+        self._leaves += 1
+        self._why = f"rank {self.rank} has left window {window} ({described(reason)})"
+        if self.team is None:
+            self._tell(window, self._why)
+        else:
+            self._words(block)[0] = 1
+            self.team.explain(self._why[:_MOST])
+
+    def _tell(self, window: int, why: str) -> None:
+        """Send a message to all others; nobody waits for it to arrive."""
+        self._sent = [sent for sent in self._sent if not sent[0].Test()]
+        message = json.dumps([self._begun, window, why[:_MOST]]).encode()
+        for rank in range(self.size):
+            if rank != self.rank:
+                self._sent.append((self.comm.Isend([message, MPI.BYTE], rank, _TAG), message))
+
+    def hear(self) -> tuple[int, int, int, str] | None:
+        """Return what another rank has told: rank, collectives it has begun, window and why."""
+        status = MPI.Status()
+        if not self.comm.Iprobe(MPI.ANY_SOURCE, _TAG, status):
+            return None
+        data = bytearray(status.Get_count(MPI.BYTE))
+        self.comm.Recv([data, MPI.BYTE], status.source, _TAG)
+        try:
+            begun, window, why = json.loads(data)
+            return status.source, int(begun), int(window), str(why)
+        except (ValueError, TypeError):
+            raise KeyRecordError(errno.EPROTO, f"malformed message of {status.source}") from None
+
+    def _cancelled(self, why: str) -> Exception:
+        """Return the error of a meeting that a rank has given up, which says why."""
+        if not why.startswith(_LOST):
+            return self._given_up(why)
+        ranks, text = [], "a rank is lost"
+        with suppress(ValueError, TypeError):
+            ranks, text = json.loads(why[len(_LOST) :])
+        lost = PeerLostError(errno.ENOTCONN, str(text), rank=ranks[0] if ranks else None)
+        lost.ranks = tuple(int(rank) for rank in ranks)
+        return lost
+
+    def _given_up(self, why: str) -> SyncError:
+        text = f"{why}. No collective call over this communicator can take place any more: "
+        text += "use a duplicate of it (comm.Dup) for new windows"
+        error = SyncError(errno.ECANCELED, text)
+        error.why = why  # type: ignore[attr-defined]
+        return error
+
+    def _hear_all(self) -> None:
+        while (heard := self.hear()) is not None:
+            rank, its, window, why = heard
+            if window == _ENDED:
+                self._ended_ranks.add(rank)
+            elif window:
+                self._left[rank, window] = why
+            elif self.out is None:
+                self.out, self._out_begun = self._given_up(why), its
+
+    def look_for_leavers(self, begun: int, late: bool) -> None:
+        """Raise if some rank will not come to this step."""
+        if self.team is None:
+            self._hear_all()
+            # what it has begun before ends yet, if all others come
+            if self.out is not None and (begun > self._out_begun or late):
+                raise self.out
+            for (_, window), why in self._left.items():
+                if late and window in self._windows:
+                    raise self._given_up(why)
+        elif (said := lib.rmaext_team_said(self.team.handle)) != self._said:
+            others = [rank for rank in range(self.size) if rank != self.rank]
+            for block in self._windows.values():
+                for rank in others:
+                    if self._words(block, rank)[0]:
+                        raise self._given_up(self.team.reason(rank))
+            self._said = said
+
+    # -- who is where ------------------------------------------------------------
+
+    def _words(self, block: Block, rank: int | None = None) -> Any:
+        """Return two words of a window's control block: has left it, number of its last call."""
+        mapped = block.maps[self.rank if rank is None else rank]
+        return ffi.cast("int64_t *", mapped) + self._calls
+
+    def missing(self, step: Step) -> list[int] | None:
+        """Return the ranks that have not come to a step; None if that cannot be known."""
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        if self.team is not None:
+            return [r for r in others if lib.rmaext_team_awaits(self.team.handle, r)]
+        block = next(iter(self._windows.values()), None)
+        if block is None:
+            return None
+        offset = block.base + self._calls + 1
+        found = []
+        for rank in others:
+            with suppress(Exception):  # one that is lost is noticed elsewhere
+                if block.window.get(rank, offset, 1)[0] < step.number:
+                    found.append(rank)
+        return found
+
+    # -- end ---------------------------------------------------------------------
+
+    def at_end(self) -> bool:
+        """Come to the end of the program; return whether all have. Without waiting.
+
+        To be called again and again. Raises what ends the wait for the others, and
+        SyncError if they are in another call; then it may be called again, too.
+        """
+        if self.out is not None:
+            return self._at_end_apart()
+        if not self._ending:
+            self.begin(END, 0)
+            self._ending = True
+            self._vigil = None
+            if self.team is None:
+                buffers = self._reduction(self._now(), 0)
+                self._end = self.comm.Iallreduce(*buffers, MPI.MAX)
+        try:
+            self._cut = True
+            team = self.team
+            if not (self._end.Test() if team is None else self._come(team, 0, 0)):
+                self.look()
+                return False
+            differ = self._reduced()[1] if team is None else self._met.differ
+            self._cut = False
+            if differ:
+                self._explain()
+        except BaseException as exc:
+            self._ending = False
+            self.finish(exc)
+            raise
+        self._ending = False
+        self.finish(None)
+        return True
+
+    def _at_end_apart(self) -> bool:
+        """As `at_end`, where the ranks can meet no more: each tells that it has ended."""
+        if self._living is None:
+            self._living = Living(self._group)
+            if self.team is None:
+                self._tell(_ENDED, "")
+            else:
+                lib.rmaext_team_end(self.team.handle)
+        if self.team is None:
+            self._hear_all()
+            ended = self._ended_ranks
+        else:
+            handle = self.team.handle
+            ended = {r for r in range(self.size) if lib.rmaext_team_ended(handle, r)}
+        return ended | self._living.gone() | {self.rank} == set(range(self.size))
+
+
+class Vigil:
+    """What a rank does between the slices of a wait for all others."""
+
+    def __init__(self, meetings: Meetings, group: Group, step: Step, begun: int) -> None:
+        self._meetings, self._group, self._step = meetings, group, step
+        self._begun = begun
+        self._gone: Exception | None = None
+        self._patience = Patience()
+        self._deadline = 0.0
+
+    def look(self) -> None:
+        """Look whether all others can still come; warn once if it takes long."""
+        now = time.monotonic()
+        if self._gone is not None:
+            if now > self._deadline:
+                raise self._gone
+            return
+        try:
+            # those who have left a window may yet come, to find that the calls differ
+            if now > self._patience.since + collective.GRACE:
+                self._meetings.look_for_leavers(self._begun, late=True)
+            elif self._meetings.team is None:
+                self._meetings.look_for_leavers(self._begun, late=False)
+            self._group.watch.look(self._group._network)
+        except PeerLostError as exc:
+            # it may have said why
+            self._meetings.look_for_leavers(self._begun, late=True)
+            # it may have come, and left, before the others
+            self._gone, self._deadline = exc, now + collective.GRACE
+        if self._step.call != END:
+            self._patience.look(str(self._step), lambda: self._meetings.missing(self._step))

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The endpoints of a communicator's ranks, opened when a window first needs them."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import secrets
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .._fabric.endpoint import CONTROL_BYTES, Fabric
+from .._fabric.library import Candidate, open_library
+from .._memory.arrays import address
+from .._native._lib import ffi, lib
+from .._runtime.config import PROVIDERS, Config
+from ..errors import KeyRecordError, PeerLostError, from_c, of_all
+from .host import Hello, choose, usable, wanted_interface
+from .keys import WindowRecord, agree, blame, parse_all
+from .records import Columns, Ways
+
+if TYPE_CHECKING:
+    from .group import Group
+
+__all__ = ["Network", "check_keys", "offers"]
+
+_PROBES = 4  # peers read at a time: all p are covered in p/4 seconds
+
+
+def offers(config: Config) -> dict[str, Any]:
+    """Return what this process could open, for its `Hello`."""
+    library = open_library(config.library)
+    found = library.candidates(config.provider, config.mr_basic)
+    # what there is instead, for the error message
+    found = found or library.candidates("", config.mr_basic)
+    # only what may be chosen: a host can have hundreds of addresses
+    likely = (
+        {config.provider} if config.provider else {*PROVIDERS, os.environ.get("FI_PROVIDER", "")}
+    )
+    found = [c for c in found if c.provider in likely and usable(c)] or found[:100]
+    opened = {}
+    for scope in ("host", "network"):
+        fabric = Fabric.get(scope)
+        if fabric:
+            opened[scope] = fabric.candidate
+    return {
+        "version": library.version,
+        "candidates": wanted_interface(found, config.iface) if found else found,
+        "opened": opened,
+    }
+
+
+class Network:
+    """Endpoint, peers and signs of life of one communicator. Made collectively.
+
+    Attributes
+    ----------
+    fabric : Fabric
+        This process's endpoint.
+    peers : list
+        The C handle of each rank.
+    """
+
+    def __init__(self, group: Group, hellos: list[Hello], config: Config) -> None:
+        self._group = group
+        self._hellos = hellos
+        # no lock, as a signal handler that raises would leave it taken: whoever takes a
+        # probe out of here looks at it, and puts it back
+        self._probes: deque[tuple[int, Any, Any]] = deque()
+        far = [rank for rank in range(group.size) if rank not in group.watch.near]
+        self._far = itertools.cycle(far)
+        scope = "host" if group.one_host else "network"
+        chosen = choose(hellos, scope)[group.rank]
+        self.peers: list[Any] = [ffi.NULL] * group.size
+        self._connect(scope, chosen, config)
+
+    def _open(self, scope: str, chosen: Candidate, config: Config) -> Fabric:
+        fabric = Fabric.open(scope, chosen, config, self._group.spin)
+        fabric.serve(0)
+        return fabric
+
+    def _connect(self, scope: str, chosen: Candidate, config: Config) -> None:
+        """Open the fabric; exchange its address and a word to read for a sign of life."""
+        group = self._group
+
+        def mine() -> bytes:
+            fabric = self.fabric = self._open(scope, chosen, config)
+            key, base = fabric.control_key
+            record = WindowRecord(CONTROL_BYTES, base, lib.RMAEXT_READ, "", key)
+            name: bytes = fabric.name()
+            return len(name).to_bytes(2, "little") + name + record.pack()
+
+        def theirs() -> bytes:
+            pidfds = group.watch.pidfds
+            for rank, name in enumerate(names):
+                # a descriptor of its own: the peer may serve later groups too
+                fd = os.dup(pidfds[rank]) if rank in pidfds else -1
+                self.peers[rank] = self.fabric.peer(name, fd)
+            ways = Ways(group.here)
+            token = secrets.token_bytes(16)  # no message is meant for it
+            columns = Columns.of(records, key_len)
+            self.control_window = group.window(self, columns, ways, config.timeout, token)
+            return b""
+
+        def named(payload: bytes) -> tuple[bytes, WindowRecord]:
+            n = int.from_bytes(payload[:2], "little")
+            return payload[2 : 2 + n], WindowRecord.unpack(payload[2 + n :])
+
+        parsed = parse_all(named, agree(group.gather, mine))
+        names = [name for name, _ in parsed]
+        records = [record for _, record in parsed]
+        key_len = len(records[0].key)
+        odd = [rank for rank, record in enumerate(records) if len(record.key) != key_len]
+        if odd:
+            raise blame(odd, KeyRecordError, "remote keys of different lengths")
+        check_keys(self.fabric, key_len)
+        agree(group.gather, theirs)
+
+    def quit(self) -> None:
+        """End of the communicator."""
+        if not self._probes:
+            lib.rmaext_window_close(self.control_window)
+
+    def connect(self, ranks: list[int]) -> None:
+        """Connect to ranks, all at once."""
+        fabric, window = self.fabric, self.control_window
+        begun: list[tuple[int, Any, int]] = []
+        try:
+            for rank in ranks:
+                op = fabric.hold(window, ())
+                begun.append((rank, op, lib.rmaext_connect(window, rank, op)))
+            for rank, op, code in begun:
+                while code == lib.RMAEXT_PENDING:
+                    self._group.watch.check(rank, f"connect: rank {rank}")
+                    code = lib.rmaext_op_wait(op[0])
+                if code:
+                    raise from_c(code, f"connect: rank {rank}")
+        finally:
+            for _, op, _ in begun:
+                fabric.release(op)
+
+    # -- signs of life ---------------------------------------------------------
+
+    def probe(self) -> None:
+        """Read a word from the next few peers of other hosts.
+
+        One that does not answer but has a pidfd which says that it lives is only
+        stopped; without a pidfd it counts as lost after the time limit.
+        """
+        self.fabric.live()
+        group = self._group
+        for rank in itertools.islice(self._far, min(_PROBES, group.size - len(group.watch.near))):
+            if not any(rank == other for other, *_ in list(self._probes)):
+                self._start_probe(rank)
+        for _ in range(len(self._probes)):
+            try:
+                rank, op, word = self._probes.popleft()
+            except IndexError:  # another thread looks at it
+                return
+            self._end_probe(rank, op, lib.rmaext_op_wait(op[0]), word)
+
+    def _start_probe(self, rank: int) -> None:
+        word = np.zeros(1, np.uint8)
+        op = self.fabric.hold(self.control_window, (word,))
+        code = lib.rmaext_get(self.control_window, rank, 0, address(word), 1, op)
+        self._end_probe(rank, op, code, word)
+
+    def _end_probe(self, rank: int, op: Any, code: int, word: Any) -> None:
+        if code == lib.RMAEXT_PENDING:
+            self._probes.append((rank, op, word))
+            return
+        error = from_c(code) if code else None
+        self.fabric.release(op)
+        # without its thread it answers only when it calls the library itself
+        watched = rank in self._group.watch.pidfds or not self._hellos[rank].progress
+        if error is not None and not (watched and isinstance(error, TimeoutError)):
+            raise lost([rank], f"no answer: {error}") from error
+
+
+def lost(ranks: list[int], why: str) -> PeerLostError:
+    """Return the error for ranks that will never come."""
+    text = ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
+    error = PeerLostError(errno.ENOTCONN, f"{text}: {why}", rank=ranks[0])
+    error.ranks = tuple(ranks)
+    return error
+
+
+def check_keys(fabric: Fabric, length: int) -> None:
+    """Raise KeyRecordError, on all ranks, unless their keys have a length that can be."""
+    if not fabric.raw_keys and length != 8:
+        raise of_all(KeyRecordError(errno.EPROTO, f"remote keys of {length} bytes"))

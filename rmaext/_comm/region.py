@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Memory that the ranks of a communicator have told each other how to reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numpy.typing import NDArray
+
+from .._fabric.endpoint import Fabric
+from .._fabric.registration import PLAIN
+from .._memory import arrays, node
+from .._memory.node import NO_BLOCK
+from .._native._lib import ffi
+from .._window.storage import stored
+from .group import Group
+from .keys import WindowRecord, dtype_text
+from .network import check_keys
+from .records import Column, Columns, Records, Told, Ways
+
+__all__ = ["Region"]
+
+Array = NDArray[Any]
+
+
+class Region:
+    """One array of every rank, registered as far as that is needed, and how to reach each.
+
+    Attributes
+    ----------
+    group : Group
+    array : numpy.ndarray
+        This rank's.
+    fabric : Fabric or None
+        None where all ranks are reached by memory.
+    records : Records
+        What each rank has.
+    routes : Column of int
+        RMAEXT_DIRECT and so on, a rank.
+    maps : Column
+        Where the memory of each rank is mapped here; NULL where it is not.
+    registration : Registration
+        How this rank's is to be registered; set while `exchange` makes the array.
+    registered : C handle holder or None
+        Of this rank's memory, which begins at byte `shift` of what is registered.
+    """
+
+    dynamic = False  # offsets are addresses
+    creation = "creation of a window"  # the collective call
+
+    array: Array
+    records: Records
+    routes: Column[int]
+    maps: Column[Any]
+    told: Told | None  # until the window is made
+    ways: Ways
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.fabric: Fabric | None = None
+        self._access = 0
+        self.registration = PLAIN
+        self.registered: Any = None
+        self.shift = 0
+        self._kept = -1
+        self.parts = 0  # arrays of a window that this is the first of
+
+    def exchange(self, make: Callable[[], tuple[Array, int]]) -> None:
+        """Let each rank make its array, with the rights of origins, and describe it. Collective.
+
+        They agree on any error. One in `connect`, which follows, is this rank's alone.
+        """
+        group = self.group
+
+        def mine() -> tuple[WindowRecord, int]:
+            self.array, self._access = make()
+            # Peers may write until all agree that they do not: neither del nor an
+            # exception between any two lines ends that.
+            self._kept = node.keep(self.array)
+            return self._record(network=not group.all_direct), self.array.itemsize
+
+        told = Told.by(group, mine)
+        if group.all_direct:
+            alone = group.size == 1 and not self.registration.needs_network
+            if alone or not told.all.elsewhere:
+                self._settle(told)
+                return
+            # somebody's own array, which needs a key for atomics at least, or one that
+            # is to be registered
+            group.network()
+            told = Told.by(group, lambda: (self._record(network=True), self.array.itemsize))
+        self.fabric = group.network().fabric
+        if told.all.key_len:
+            check_keys(self.fabric, told.all.key_len)
+        self._settle(told)
+
+    def _settle(self, told: Told) -> None:
+        self.group.map_all(told)
+        self.told = told
+        self.records = told.records(self.group.rank, self.array.itemsize)
+
+    def connect(self) -> None:
+        """Settle the routes."""
+        if self.told is not None:
+            self.reach(self.group.ways(self.told, arrays.address(self.array)))
+
+    def reach(self, ways: Ways) -> None:
+        """Set the routes."""
+        self.ways = ways
+        self.routes, self.maps = ways.columns(self.group.size)
+
+    def columns(self) -> Columns:
+        """Return what C needs of the records; once."""
+        told, self.told = self.told, None
+        if told is None:
+            raise RuntimeError("the window was made before")
+        return told.columns()
+
+    def window(self, timeout: float, token: bytes, block: Any = None) -> Any:
+        """Return a C window over it, with a `control.Block` or none."""
+        network = None if self.fabric is None else self.group.network()
+        what = (self.columns(), self.ways, timeout, token if network else bytes(16))
+        handle = self.group.window(network, *what, block, self.dynamic)
+        self.records.lie_in(handle)
+        return handle
+
+    def release(self) -> None:
+        """Deregister. No peer uses the memory any more."""
+        if self.registered is not None:
+            self.group.network().fabric.deregister(self.registered)
+        node.let_go(self._kept)
+
+    def _record(self, network: bool) -> WindowRecord:
+        """Describe the own array; registered, if it can be reached by the network."""
+        array, key, base = self.array, b"", 0
+        pointer = arrays.address(array)
+        start = int(ffi.cast("uintptr_t", pointer))
+        if network and array.nbytes:
+            key, base = self._register(pointer, self.group.next_key())
+        block = NO_BLOCK
+        if array.nbytes and (network or not self.registration.needs_network):
+            block = node.Arena.find(pointer, array.nbytes)
+        text = dtype_text(array.dtype)
+        where = (key, start, array.shape, block, self.parts, self.group.fresh(block))
+        access = self._access | stored(array, self.registration)
+        return WindowRecord(array.nbytes, base, access, text, *where)
+
+    def _register(self, pointer: Any, number: int) -> tuple[bytes, int]:
+        """Return the key of the own array, and the base of its addresses."""
+        fabric = self.group.network().fabric
+        pieces = [(pointer, self.array.nbytes)]
+        self.registered = fabric.register(pieces, self._access, number, self.registration)
+        fabric.keep(self.registered, self.array)
+        return fabric.key(self.registered)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""libfabric: finding the library, endpoints, and the registration of memory."""

@@ -1,0 +1,428 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The process's endpoints: what all windows share.
+
+There are at most two, opened on first use and closed at exit: one that listens
+on the loopback interface, for communicators within one host, and one on the
+job's network. A rank's exposure is thus no larger than its communicators need.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import resource
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .._memory.node import Arena
+from .._memory.origins import Origins
+from .._native._lib import ffi, lib
+from .._runtime import lifetime, locks
+from .._runtime.config import Config
+from ..errors import ClosedError, NoProviderError, check, from_c
+from .library import Candidate, mr_mode_text, open_library
+from .registration import KINDS, PLAIN, Registration
+
+__all__ = ["Fabric"]
+
+_COUNTS = [name for name, _ in ffi.typeof("struct rmaext_stats").fields]
+_LOCAL, _RAW = 1 << 2, 1 << 3
+CONTROL_BYTES = 64
+_KEYS_TRIED = 257  # of one-byte keys, all
+# Buffers that only the network uses. Beyond these, the next request waits.
+_ORPHANS = 1024
+_ORPHAN_BYTES = 64 << 20
+_PATIENCE = 3.0  # seconds without progress after which they may be twice as many
+
+
+class Fabric:
+    """An opened endpoint. Made by windows, not by users.
+
+    Attributes
+    ----------
+    provider, domain, address : str
+        As libfabric names them; the address is the endpoint's own.
+    version : str
+        Of the libfabric that was opened, e.g. "1.17".
+    library : str
+        Its path.
+    key_size : int
+        Bytes of a remote key.
+    auth_key_size : int
+        Bytes of an authorization key; 0: there are none.
+    iov_limit : int
+        Pieces of memory that may be registered as one region.
+    mr_bits, capabilities : int
+        As libfabric has them.
+    mr_mode : str
+        What the provider demands of registrations, e.g. "VIRT_ADDR|PROV_KEY".
+    """
+
+    _opened: ClassVar[dict[str, Fabric]] = {}
+    _opening: ClassVar[Any] = locks.lock()
+
+    def __init__(self, chosen: Candidate, config: Config, spin: float) -> None:
+        library = open_library(config.library)
+        self.candidate = chosen
+        options = ffi.new("struct rmaext_fabric_options *")
+        texts = {
+            "provider": chosen.provider,
+            # an address implies its domain; names differ between versions
+            "domain": "" if chosen.address else chosen.domain,
+            "address": chosen.address,
+        }
+        keep = {name: ffi.new("char[]", text.encode()) for name, text in texts.items() if text}
+        for name, text in keep.items():
+            setattr(options, name, text)
+        options.mr_basic, options.hmem = config.mr_basic, config.hmem
+        options.cache_count, options.cache_bytes = config.cache_count, config.cache_bytes
+        options.progress = config.progress
+        options.spin_ns = int(spin * 1e9)
+        options.arena = Arena.own_handle()
+        self._handle = ffi.new("rmaext_fabric **")
+        check(lib.rmaext_fabric_open(library.handle, options, self._handle))
+
+        info = ffi.new("struct rmaext_fabric_info *")
+        lib.rmaext_fabric_describe(self.handle, info)
+        self.provider = ffi.string(info.provider).decode()
+        self.domain = ffi.string(info.domain).decode()
+        self.address = ffi.string(info.address).decode()
+        self.version = library.version
+        self.library = library.path
+        self.mr_bits, self.capabilities = int(info.mr_mode), int(info.caps)
+        self.auth_key_size = int(info.auth_key_size)
+        self.raw_keys = bool(self.mr_bits & _RAW)
+        # a raw key has one base
+        self.iov_limit = 1 if self.raw_keys else int(info.mr_iov_limit)
+        self.key_size = int(info.key_size)
+
+        # arrays that C may keep registered; None where the provider does not want it
+        self.origins = Origins(self) if self.mr_bits & _LOCAL else None
+        self._lock = locks.lock()
+        self._peers: dict[bytes, Any] = {}
+        self._door: bytes | None = None
+        # What C may still touch. Entries go when C is done with them, at the
+        # latest when the endpoint is closed.
+        self._in_flight: dict[int, tuple[Any, ...]] = {}
+        self._spare: list[Any] = []
+        self._orphans: OrderedDict[int, tuple[Any, ...]] = OrderedDict()
+        self._orphan_bytes = 0
+        self._orphans_most, self._orphan_bytes_most = _ORPHANS, _ORPHAN_BYTES
+        self._kept: dict[int, tuple[Any, ...]] = {}
+        self._stuck = False
+        self.watcher: Any = None  # of requests that coroutines await
+        lifetime.on_exit(self.close)
+        lifetime.on_end(self)
+        # a word that peers read for a sign of life, until the endpoint is closed
+        word = np.ones(CONTROL_BYTES, np.uint8)
+        pieces = [(ffi.from_buffer(word), CONTROL_BYTES)]
+        held = self.register(pieces, lib.RMAEXT_READ, secrets.randbits(64))
+        self.keep(held, word)
+        self.control_key = self.key(held)
+
+    def __repr__(self) -> str:
+        where = f"at {self.address or 'no address'}" if self.handle else "closed"
+        return f"<rmaext.Fabric {self.provider} {self.version} {where}>"
+
+    @property
+    def handle(self) -> Any:
+        """The C object; NULL once closed."""
+        return self._handle[0]
+
+    def live(self) -> Any:
+        """Return the C object; ClosedError at exit and in forked children."""
+        handle = self.handle  # once: another thread may close it meanwhile
+        if not handle:
+            raise ClosedError(errno.ESHUTDOWN, "the fabric is closed: exit, MPI.Finalize or fork")
+        return handle
+
+    @property
+    def mr_mode(self) -> str:
+        """Demands of the provider, by name."""
+        return mr_mode_text(self.mr_bits)
+
+    @property
+    def stats(self) -> dict[str, int]:
+        """Counts since it was opened.
+
+        Of operations: posted, completed, failed. Of the progress thread:
+        thread_wakeups. Of memory: registrations, deregistrations. Of origins, where
+        the provider demands that they are registered (FI_MR_LOCAL): hits, misses,
+        evictions, bounced.
+        """
+        stats = ffi.new("struct rmaext_stats *")
+        handle = self.handle
+        if handle:
+            lib.rmaext_fabric_stats(handle, stats)
+        return {name: int(getattr(stats, name)) for name in _COUNTS}
+
+    @classmethod
+    def get(cls, scope: str) -> Fabric | None:
+        """Return the fabric of a scope, "host" or "network", if it is open."""
+        fabric = cls._opened.get(scope)
+        return fabric if fabric is not None and fabric.handle else None
+
+    @classmethod
+    def open(cls, scope: str, chosen: Candidate, config: Config, spin: float) -> Fabric:
+        """Open the fabric of a scope, or return the one that is open."""
+        with cls._opening:
+            fabric = cls.get(scope)
+            if fabric is None:
+                made = cls(chosen, config, spin)
+                fabric = cls.get(scope)
+                if fabric is None:
+                    fabric = cls._opened[scope] = made
+                else:  # a signal handler was faster
+                    made.close()
+        if fabric.provider != chosen.provider:
+            text = f"provider {chosen.provider}: this process uses {fabric.provider} already"
+            raise NoProviderError(errno.EBUSY, text)
+        return fabric
+
+    def name(self) -> bytes:
+        """Return the endpoint's address for the peers."""
+        buf, size = ffi.new("char[1024]"), ffi.new("size_t *", 1024)  # ucx has long ones
+        check(lib.rmaext_fabric_address(self.live(), buf, size))
+        return bytes(ffi.buffer(buf, size[0]))
+
+    def door(self) -> bytes:
+        """Return the secret that processes of other jobs need; the door is open from then on."""
+        with self._lock:
+            if self._door is None:
+                secret = secrets.token_bytes(16)
+                check(lib.rmaext_door_open(self.live(), secret))
+                self._door = secret
+            return self._door
+
+    def peer(self, name: bytes, pidfd: int, which: bytes = b"") -> Any:
+        """Return the handle of the peer with that address; owns pidfd.
+
+        `which`: of several processes that have the address one after another.
+        """
+        with self._lock:
+            known = self._peers.get(name + which)
+            if known is not None:
+                if pidfd >= 0:
+                    os.close(pidfd)
+                return known
+            peer = ffi.new("rmaext_peer **")
+            check(lib.rmaext_peer_add(self.live(), name, len(name), pidfd, peer))
+            self._peers[name + which] = peer[0]
+            return peer[0]
+
+    def register(
+        self,
+        pieces: Sequence[tuple[Any, int]],
+        access: int,
+        key: int,
+        how: Registration = PLAIN,
+    ) -> Any:
+        """Register memory, one region; returns a C handle holder for `deregister`.
+
+        Parameters
+        ----------
+        pieces : sequence of pointer and length
+        access : int
+            Rights of origins.
+        key : int
+            To ask for, if the provider lets us choose; one that is taken is replaced
+            by another. It counts only if `how` names none.
+        how : Registration
+        """
+        how.check(self)
+        array = ffi.new("struct rmaext_piece[]", [*pieces])
+        auth_key = ffi.from_buffer(how.auth_key)
+        options = ffi.new("struct rmaext_memory_options *")
+        options.pieces, options.n_pieces, options.access = array, len(pieces), access
+        options.requested_key = key if how.key is None else how.key
+        if how.auth_key:
+            options.auth_key, options.auth_key_len = auth_key, len(how.auth_key)
+        options.iface, options.device = KINDS[how.kind], how.device
+        options.persistent, options.counts_writes = how.persistent, how.counts_writes
+        memory = ffi.new("rmaext_memory **")
+        for i in range(_KEYS_TRIED):
+            code = lib.rmaext_memory_register(self.live(), options, memory)
+            if code != -lib.RMAEXT_ENOKEY or how.key is not None:
+                break
+            options.requested_key = (
+                (options.requested_key + 1) % 2**64 if i else secrets.randbits(64)
+            )
+        if code == -errno.ENOMEM:
+            raise MemoryError(f"{from_c(code)}; of locked memory there may be {_lockable()}")
+        check(code, "" if how.key is None else f"key={how.key:#x}")
+        if how.counts_writes:
+            try:
+                self.writes(memory)
+            except Exception:
+                self.deregister(memory)
+                raise
+        return memory
+
+    def refresh(self, memory: Any, offset: int, nbytes: int, where: str) -> None:
+        """Tell the provider that other pages back these bytes of a registered memory."""
+        check(lib.rmaext_memory_refresh(memory[0], offset, nbytes), where)
+
+    def writes(self, memory: Any) -> int:
+        """Return how often others have written to a registered memory, as far as that counts."""
+        count = ffi.new("uint64_t *")
+        check(lib.rmaext_memory_writes(memory[0], count), "writes_received")
+        return int(count[0])
+
+    def deregister(self, memory: Any) -> None:
+        """Deregister; harmless when the fabric is closed or it was done before."""
+        if self.handle and memory[0]:
+            check(lib.rmaext_memory_close(memory))
+        self._kept.pop(id(memory), None)
+
+    def key(self, memory: Any) -> tuple[bytes, int]:
+        """Return the key that lets a peer use the memory, and the base of its addresses."""
+        size = ffi.new("size_t *", 0)
+        lib.rmaext_memory_key(memory[0], ffi.NULL, size)  # asks for the size
+        buf = ffi.new("char[]", size[0])
+        check(lib.rmaext_memory_key(memory[0], buf, size))
+        return bytes(ffi.buffer(buf, size[0])), int(lib.rmaext_memory_base(memory[0]))
+
+    def serve(self, seconds: float) -> None:
+        """Read the completion queue for about so long."""
+        handle = self.handle
+        if handle:
+            lib.rmaext_fabric_progress(handle, int(seconds * 1e9))
+
+    def leave(self) -> None:
+        """Let the progress thread take over at once."""
+        handle = self.handle
+        if handle:
+            lib.rmaext_fabric_leave(handle)
+
+    # -- buffers -------------------------------------------------------------
+
+    def hold(self, window: Any, buffers: tuple[Any, ...], many: Any = None) -> Any:
+        """Return a C holder of an operation that keeps what it is about to use.
+
+        For an operation on many elements the holder is given, and `drop` ends it.
+
+        A signal may raise between any two lines of Python; an entry that is
+        never released only costs memory, a missing one would corrupt it.
+        """
+        if self.origins is not None:
+            for buffer in buffers:
+                self.origins.know(buffer)
+        if many is not None:
+            op = many
+        else:
+            try:
+                op = self._spare.pop()
+            except IndexError:
+                op = ffi.new("rmaext_op **")
+        self._in_flight[id(op)] = (op, window, buffers)
+        return op
+
+    def drop(self, many: Any) -> None:
+        """Let go of the buffers of an operation on many elements, which has ended."""
+        if not self._stuck:
+            self._in_flight.pop(id(many), None)
+
+    def release(self, op: Any) -> None:
+        """Let go of an operation's buffers, now or when C is done with them."""
+        if self._stuck:
+            return
+        token = id(op)
+        if not op[0]:
+            self._in_flight.pop(token, None)
+            self._spare.append(op)
+        else:
+            if self.handle and lib.rmaext_op_release(op) == lib.RMAEXT_PENDING:
+                with self._lock:
+                    self._orphans[token] = entry = self._in_flight[token]
+                    self._orphan_bytes += _bytes(entry)
+            self._in_flight.pop(token, None)
+        if self._orphans:
+            self.reap()
+
+    def reap(self, most: int = 4) -> None:
+        """Free the buffers of abandoned operations that have ended since.
+
+        Only the first few are looked at: this is called after each operation.
+        """
+        with self._lock:
+            orphans = self._orphans
+            for token in list(islice(orphans, most)):
+                entry = orphans.get(token)  # __del__ of a request may come in between
+                if entry is None or not self.handle:
+                    continue
+                if lib.rmaext_op_release(entry[0]) == lib.RMAEXT_PENDING:
+                    orphans.move_to_end(token)
+                elif orphans.pop(token, None) is not None:
+                    self._orphan_bytes -= _bytes(entry)
+            if not orphans:
+                self._orphan_bytes = 0
+                self._orphans_most, self._orphan_bytes_most = _ORPHANS, _ORPHAN_BYTES
+
+    def settle(self) -> None:
+        """Wait while too much is on its way that nobody waits for.
+
+        If none of it moves, its target may have stopped; that must not keep us
+        from the others, so then there may be more.
+        """
+        if len(self._orphans) < self._orphans_most and self._orphan_bytes < self._orphan_bytes_most:
+            return
+        seen, since, last = ffi.new("uint64_t *"), time.monotonic(), -1
+        while True:
+            self.reap(self._orphans_most)
+            if (
+                len(self._orphans) < self._orphans_most // 2
+                and self._orphan_bytes < self._orphan_bytes_most // 2
+            ) or not self.handle:
+                return
+            now = time.monotonic()
+            if seen[0] != last:
+                since, last = now, seen[0]
+            elif now - since > _PATIENCE:
+                self._orphans_most *= 2
+                self._orphan_bytes_most *= 2
+                return
+            lib.rmaext_fabric_wait_ended(self.handle, seen, 100_000_000)
+
+    def keep(self, memory: Any, array: Any) -> None:
+        """Keep an array until it is deregistered, or the endpoint closed."""
+        self._kept[id(memory)] = (memory, array)
+
+    def close(self) -> None:
+        """Close the endpoint; local. Peers' operations on this rank then fail."""
+        if not self.handle:
+            return
+        code = lib.rmaext_fabric_close(self._handle)
+        if not self.handle and code != lib.RMAEXT_PENDING:
+            self._in_flight.clear()
+            self._orphans.clear()
+            self._kept.clear()
+        else:
+            # a thread is inside a call, or the endpoint has to stay: what C uses
+            # outlives even this module
+            self._stuck = True
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+
+    def forget(self) -> None:
+        """After the end of MPI, or in a forked child: there is no endpoint to touch."""
+        self._handle = ffi.new("rmaext_fabric **")
+        self.watcher = None
+
+
+def _bytes(entry: tuple[Any, ...]) -> int:
+    """Return the size of the buffers of an operation."""
+    buffers = entry[2] if isinstance(entry[2], tuple) else entry[2:]
+    return sum(getattr(buffer, "nbytes", 0) for buffer in buffers)
+
+
+def _lockable() -> str:
+    """Return how much memory a provider may lock for this process."""
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    most = "any number of" if limit == resource.RLIM_INFINITY else str(limit)
+    return f"{most} bytes (ulimit -l)"

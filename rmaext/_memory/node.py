@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The processes of one node: memory that they can map, who they are, where they meet."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import math
+import operator
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from .._native._lib import ffi, lib
+from .._runtime import lifetime, locks
+from ..errors import RmaError, check
+from .arrays import check_dtype
+from .pages import HugePages, Wish
+
+__all__ = [
+    *("NO_ARENA", "NO_BLOCK", "Arena", "Block", "Process", "Team"),
+    *("empty", "keep", "let_go", "zeros"),
+]
+
+Array = NDArray[Any]
+
+
+class Block(NamedTuple):
+    """A part of an arena, as other processes find it."""
+
+    fd: int  # in the owner
+    inode: int
+    size: int  # of the whole file
+    offset: int
+
+
+NO_BLOCK = Block(-1, 0, 0, 0)
+NO_ARENA = (RmaError, MemoryError)  # memfd_create is forbidden, say: the other routes serve
+
+_PR_SET_PTRACER = 0x59616D61
+_PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
+_YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
+
+
+def _block(block: Any) -> Block:
+    return Block(int(block.fd), int(block.inode), int(block.size), int(block.offset))
+
+
+class Arena:
+    """This process's memory that its neighbours can map (csrc/shm/arena.c)."""
+
+    _own: ClassVar[Arena | None] = None
+    _lock: ClassVar[Any] = locks.lock()
+
+    def __init__(self) -> None:
+        self.nonce = secrets.token_bytes(16)
+        handle = ffi.new("rmaext_arena **")
+        check(lib.rmaext_arena_open(self.nonce, handle))
+        self.handle = handle[0]
+        # no bytecode, in which a signal handler could raise
+        self._free = functools.partial(lib.rmaext_arena_free, self.handle)
+        lifetime.on_exit(self.leave)
+        lifetime.on_end(self)
+
+    @classmethod
+    def own(cls) -> Arena:
+        """Return this process's, made on first use, there until the process ends."""
+        with cls._lock:
+            if cls._own is None:
+                made = cls()
+                cls._own = cls._own or made  # a signal handler may have been faster
+            return cls._own
+
+    @classmethod
+    def own_handle(cls) -> Any:
+        """Return the C object of this process's; NULL where there can be none."""
+        try:
+            return cls.own().handle
+        except NO_ARENA:
+            return ffi.NULL
+
+    def process(self) -> tuple[int, Block]:
+        """Return the address of the nonce, and the first segment."""
+        process = ffi.new("struct rmaext_process *")
+        lib.rmaext_arena_describe(self.handle, process)
+        return int(process.address), _block(process.first)
+
+    def allocate(self, nbytes: int) -> Any:
+        """Return so many zero bytes, freed when the last array over them goes."""
+        address = ffi.new("void **")
+        check(lib.rmaext_arena_allocate(self.handle, nbytes, address))
+        return ffi.buffer(ffi.gc(address[0], self._free), nbytes)
+
+    def place(self, nbytes: int, wanted: int, how: int) -> Any:
+        """As `allocate`, at an address, or of huge pages."""
+        address = ffi.new("void **")
+        check(lib.rmaext_arena_place(self.handle, nbytes, wanted, how, address))
+        return ffi.buffer(ffi.gc(address[0], self._free), nbytes)
+
+    @classmethod
+    def find(cls, pointer: Any, nbytes: int) -> Block:
+        """Return where these bytes lie in this process's; NO_BLOCK if elsewhere."""
+        own, block = cls._own, ffi.new("struct rmaext_block *")
+        found = own is not None and lib.rmaext_arena_find(own.handle, pointer, nbytes, block)
+        return _block(block) if found else NO_BLOCK
+
+    def leave(self) -> None:
+        """Tell the neighbours that this process takes no part any more."""
+        lib.rmaext_arena_leave(self.handle)
+
+    def forget(self) -> None:
+        """After the end, or in a forked child, which begins one of its own."""
+        Arena._own = None
+
+
+def empty(
+    shape: int | Sequence[int],
+    dtype: DTypeLike = float,
+    *,
+    hint: int | None = None,
+    fixed_address: int | None = None,
+    lazy: bool = True,
+    hugepages: HugePages = False,
+) -> Array:
+    """Return an array that the other ranks of this node can reach directly.
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+    dtype : data-type, optional
+        Any without Python objects.
+    hint, fixed_address, lazy, hugepages
+        As for `Window.allocate`.
+
+    Returns
+    -------
+    numpy.ndarray
+        C-contiguous, aligned to 64 bytes or more, filled with zeros. A window
+        over it, or over a contiguous part of it, has the "direct" route to all
+        ranks of the node: `Window(comm, rmaext.empty(...))` is then as fast as
+        `Window.allocate`.
+
+    Notes
+    -----
+    Local. The memory is anonymous and has no name; its size is not limited by
+    /dev/shm. Untouched pages take no memory. A forked child shares it with its
+    parent, as it does mmap's shared memory.
+    """
+    wish = Wish(hint, fixed_address, lazy, hugepages).checked()
+    dtype = np.dtype(dtype)
+    check_dtype(dtype)
+    dims = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    dims = tuple(map(operator.index, dims)) + dtype.shape
+    dtype = dtype.base  # as numpy.zeros has it
+    if min(dims, default=0) < 0:
+        raise ValueError(f"shape {dims} has a negative dimension")
+    nbytes = math.prod(dims) * dtype.itemsize
+    if not nbytes:
+        return np.zeros(dims, dtype)
+    if nbytes >> 62:
+        raise MemoryError(f"cannot map {nbytes} bytes")
+    try:
+        arena = Arena.own()
+    except NO_ARENA:
+        wish.refuse()
+        return np.zeros(dims, dtype)
+    return np.frombuffer(wish.obtain(arena, nbytes), dtype).reshape(dims)
+
+
+zeros = empty  # fresh and returned memory are zeros alike
+
+
+# -- memory that peers may still write -----------------------------------------
+
+_kept: dict[int, Any] = {}
+_tokens = itertools.count()
+
+
+def keep(array: Array) -> int:
+    """Keep window memory until `let_go`, else until the process has ended."""
+    if not _kept:
+        lifetime.on_exit(_pin)
+    token = next(_tokens)
+    _kept[token] = array
+    return token
+
+
+def let_go(token: int) -> None:
+    """No peer has a window over that memory any more."""
+    _kept.pop(token, None)
+
+
+def _pin() -> None:
+    # A neighbour may write by itself, into whatever lies there by then: not even
+    # the end of the interpreter may free it.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(list(_kept.values())))
+
+
+# -- neighbours ------------------------------------------------------------------
+
+
+def allow_copies() -> None:
+    """Let the processes of this user copy from and to our memory, where Yama asks for that."""
+    try:
+        scope = _YAMA.read_text().strip()
+    except OSError:
+        return
+    if scope == "1":
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(_PR_SET_PTRACER, _PR_SET_PTRACER_ANY, 0, 0, 0)
+
+
+class Process:
+    """Another process, proven to share this node (csrc/shm/neighbour.c)."""
+
+    _known: ClassVar[dict[bytes, Process]] = {}
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+        reach = lib.rmaext_near_reach(handle)
+        self.can_map = bool(reach & lib.RMAEXT_CAN_MAP)
+        self.can_copy = bool(reach & lib.RMAEXT_CAN_COPY)
+
+    @classmethod
+    def find(cls, pid: int, address: int, nonce: bytes, first: Block, pidfd: int) -> Process:
+        """Return the process that claims this; it is asked once. `pidfd` stays open."""
+        known = cls._known.get(nonce)
+        if known is not None:
+            return known
+        near = ffi.new("rmaext_near **")
+        process = ffi.new("struct rmaext_process *", [pid, address, nonce, first])
+        check(lib.rmaext_near_open(process, pidfd, near))
+        return cls._known.setdefault(nonce, cls(near[0]))
+
+    def map(self, block: tuple[int, int, int, int], nbytes: int) -> Any:
+        """Return the address of a block of its memory, mapped here."""
+        address = ffi.new("void **")
+        where = ffi.new("struct rmaext_block *", block)
+        check(lib.rmaext_near_map(self.handle, where, nbytes, address))
+        return address[0]
+
+
+class Team:
+    """The ranks of a communicator that all share a node (csrc/shm/node_barrier.c)."""
+
+    # Own boards, until all ranks have closed theirs: a rank that is still waking
+    # up in one would else change whatever comes to lie there.
+    _boards: ClassVar[list[tuple[Any, int]]] = []
+    _lock: ClassVar[Any] = locks.lock()
+
+    def __init__(self, board: Any, rank: int, size: int, spin: float) -> None:
+        handle = ffi.new("rmaext_team **")
+        check(lib.rmaext_team_open(board, rank, size, int(spin * 1e9), handle))
+        self.handle = handle[0]
+        self._size = size
+
+    @classmethod
+    def board(cls, size: int) -> Any:
+        """Return memory for one, kept until its ranks have closed it."""
+        board = ffi.from_buffer(Arena.own().allocate(lib.rmaext_team_bytes(size)))
+        with cls._lock:
+            used = [b for b in cls._boards if not lib.rmaext_team_deserted(*b)]
+            cls._boards = [*used, (board, size)]
+        return board
+
+    @classmethod
+    def discard(cls, board: Any) -> None:
+        """Free a board that no rank has used."""
+        with cls._lock:
+            cls._boards = [b for b in cls._boards if b[0] is not board]
+
+    def close(self) -> None:
+        """After the last meeting; all ranks do."""
+        lib.rmaext_team_close(self.handle)
+
+    def write(self, record: bytes) -> bool:
+        """Leave a record for the next meeting; False if it is too long."""
+        return not lib.rmaext_team_write(self.handle, record, len(record))
+
+    def read(self) -> tuple[Array, Array]:
+        """Return all ranks' records of the meeting that was just left, and their lengths."""
+        data = np.empty(self._size * int(lib.RMAEXT_TEAM_SLOT), np.uint8)
+        lengths = np.empty(self._size, np.int32)
+        where = ffi.from_buffer("uint8_t[]", data), ffi.from_buffer("int32_t[]", lengths)
+        return data[: lib.rmaext_team_read(self.handle, *where)], lengths
+
+    def explain(self, why: str) -> None:
+        """Leave a text for those who will not be met."""
+        text = why.encode(errors="backslashreplace")
+        lib.rmaext_team_explain(self.handle, text, len(text))
+
+    def reason(self, rank: int) -> str:
+        """Return the text that a rank has left."""
+        data = ffi.new("uint8_t[]", int(lib.RMAEXT_TEAM_SLOT))
+        size = lib.rmaext_team_reason(self.handle, rank, data)
+        return bytes(ffi.buffer(data, size)).decode(errors="replace")
+
+    def give_up(self, why: str) -> None:
+        """End all meetings, this rank's and the others', from now on."""
+        try:
+            self.explain(why)
+        finally:
+            lib.rmaext_team_give_up(self.handle)
+
+    def given_up(self) -> tuple[int, str]:
+        """Return the first rank that gave up, and what it has to say."""
+        rank = int(lib.rmaext_team_given_up(self.handle))
+        return rank, self.reason(rank)

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Builds `rmaext._native._lib` from csrc/; the declarations are read from rmaext.h.
+
+The same shared object holds `rmaext._native.hot`, so that both share the C code.
+"""
+
+from pathlib import Path
+
+import numpy
+from cffi import FFI
+
+ROOT = Path(__file__).parent.parent.parent
+CSRC = ROOT / "csrc"
+SOURCES = sorted(CSRC.glob("*/*.c"))
+HEADERS = sorted([*CSRC.glob("*.h"), *CSRC.glob("*/*.h")])
+
+
+def relative(path: Path) -> str:
+    """Return a path as setuptools wants it: from where setup.py is, and is run."""
+    return str(path.relative_to(ROOT))
+
+
+def declarations() -> str:
+    """Return the part of rmaext.h that is the ABI."""
+    text = (CSRC / "rmaext.h").read_text()
+    return text.split("/* cdef begin */")[1].split("/* cdef end */")[0]
+
+
+ffibuilder = FFI()
+ffibuilder.cdef(declarations())
+ffibuilder.set_source(
+    "rmaext._native._lib",
+    '#include "rmaext.h"',
+    sources=[relative(path) for path in SOURCES],
+    depends=[relative(path) for path in HEADERS],
+    include_dirs=[relative(CSRC), numpy.get_include()],
+    py_limited_api=False,  # csrc/python/ needs more
+    # A CFLAGS of the user's takes the place of Python's own flags, NDEBUG among them.
+    define_macros=[("NDEBUG", None)],
+    # A product and a sum are rounded each, as NumPy's are: clang fuses them on aarch64.
+    extra_compile_args=[
+        *("-std=c11", "-O2", "-g", "-Wall", "-fvisibility=hidden", "-ffp-contract=off"),
+    ],
+    libraries=["dl", "pthread"],
+)
+
+if __name__ == "__main__":
+    ffibuilder.compile(verbose=True)

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The operations of a window that return a request."""
+
+from __future__ import annotations
+
+import errno
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._memory import arrays
+from .._native._lib import ffi, lib
+from ..errors import from_c
+from .operations import operation
+from .request import Request, done_at_once
+
+if TYPE_CHECKING:
+    from .._comm.group import Group
+    from .._comm.records import Column
+    from .._fabric.endpoint import Fabric
+
+__all__ = ["Beginnings"]
+
+Array = NDArray[Any]
+Place = tuple[int, int, int]
+
+_FABRIC = lib.RMAEXT_FABRIC
+_PENDING = lib.RMAEXT_PENDING
+
+
+class Beginnings:
+    """The operations of `Window` that return a `Request`.
+
+    On the direct route, and by cma, they are done when they return, and so they are
+    where an operation is several in C.
+    """
+
+    _divided = False  # one is several in C: fields, several arrays, what is attached
+
+    _closed: bool
+    _dtype: np.dtype[Any]
+    _fabric: Fabric | None
+    _group: Group
+    _handle: Any
+    _routes: Column[int]
+    _stride: int
+
+    if TYPE_CHECKING:
+        # of Window
+        def flush(self, rank: int | None = None) -> None: ...
+        def put(self, origin: Any, rank: int, offset: int = 0) -> None: ...
+        def get(
+            self, rank: int, offset: int = 0, count: int | None = None, out: Array | None = None
+        ) -> Array: ...
+        def accumulate(self, origin: Any, rank: int, offset: int = 0, op: Any = "sum") -> None: ...
+        def get_accumulate(
+            self, origin: Any, rank: int, offset: int = 0, op: Any = "sum"
+        ) -> Array: ...
+        def fetch_op(self, value: Any, rank: int, offset: int = 0, op: Any = "sum") -> Any: ...
+        def compare_and_swap(self, compare: Any, value: Any, rank: int, offset: int = 0) -> Any: ...
+        def _check_open(self, call: str) -> None: ...
+        def _place(self, call: str, rank: Any, offset: Any, count: int) -> Place | None: ...
+        def _count(
+            self, call: str, rank: Any, offset: Any, count: int | None, out: Array | None
+        ) -> int: ...
+        def _where(self, call: str, place: Place) -> str: ...
+        def _continue(self, call: str, place: Place, code: int, op: Any) -> None: ...
+        def _atomic_number(self, call: str, place: Place, op: int) -> int: ...
+
+    def rput(self, origin: Any, rank: int, offset: int = 0) -> Request:
+        """Begin a put.
+
+        Parameters are those of `put`. The origin is used where it lies, also if
+        it is small: it may not be changed before the request is done. One that is
+        a temporary is kept by the request.
+
+        Returns
+        -------
+        Request
+            Done once the data is in the target's memory. Its result is None.
+
+        Raises
+        ------
+        BoundsError, AccessError, TypeError, ValueError, PeerLostError, ClosedError
+            At once, if the operation can be refused.
+
+        Notes
+        -----
+        Local. Does not wait, but for this: while a thousand requests, or 64 MiB, that
+        were dropped (`del`, `free`) are on their way, the next one waits for some of
+        them. Corresponds to MPI_Rput, whose completion only says that the origin
+        may be used again.
+        """
+        if self._divided or self._by_memory(rank):
+            self.put(origin, rank, offset)
+            if self._divided:
+                self.flush(rank)
+            return done_at_once(None)
+        self._check_open("rput")
+        array = arrays.origin(origin, self._dtype)
+        place = self._place("rput", rank, offset, array.size)
+        if place is None:
+            return done_at_once(None)
+        return self._begin("rput", place, lib.RMAEXT_PUT, operand=array)
+
+    def rget(
+        self, rank: int, offset: int = 0, count: int | None = None, out: Array | None = None
+    ) -> Request:
+        """Begin a get.
+
+        Parameters are those of `get`; `out` may not be used before the request is
+        done.
+
+        Returns
+        -------
+        Request
+            Its result is the array: `out`, if that was given.
+
+        Raises
+        ------
+        BoundsError, AccessError, TypeError, ValueError, PeerLostError, ClosedError
+            At once, if the operation can be refused.
+
+        Notes
+        -----
+        Local; waits as `rput` does. Corresponds to MPI_Rget.
+        """
+        if self._divided or self._by_memory(rank):
+            return done_at_once(self.get(rank, offset, count, out))
+        self._check_open("rget")
+        count = self._count("rget", rank, offset, count, out)
+        place = self._place("rget", rank, offset, count)
+        if out is None:
+            out = np.empty(0 if place is None else count, self._dtype)
+        if place is None:
+            return done_at_once(out)
+        return self._begin("rget", place, lib.RMAEXT_GET, result=out)
+
+    def raccumulate(self, origin: Any, rank: int, offset: int = 0, op: Any = "sum") -> Request:
+        """Begin an accumulate; `rput` with the parameters of `accumulate`.
+
+        The result is None. Corresponds to MPI_Raccumulate. Updates of one origin
+        apply in the order in which they are begun, whatever they are.
+        """
+        if self._fabric is None or self._divided:
+            self.accumulate(origin, rank, offset, op)
+            self.flush(rank)
+            return done_at_once(None)
+        self._check_open("raccumulate")
+        return self._begin_update("raccumulate", operation(op), origin, rank, offset, fetch=False)
+
+    def rget_accumulate(self, origin: Any, rank: int, offset: int = 0, op: Any = "sum") -> Request:
+        """Begin a get_accumulate; `rput` with the parameters of `get_accumulate`.
+
+        The result is the previous values. Corresponds to MPI_Rget_accumulate.
+        """
+        if self._fabric is None or self._divided:
+            return done_at_once(self.get_accumulate(origin, rank, offset, op))
+        self._check_open("rget_accumulate")
+        return self._begin_update("rget_accumulate", operation(op), origin, rank, offset)
+
+    def rfetch_op(self, value: Any, rank: int, offset: int = 0, op: Any = "sum") -> Request:
+        """Begin a fetch_op; `rput` with the parameters of `fetch_op`.
+
+        The result is the previous value. MPI_Fetch_and_op has no request-based form.
+        """
+        if self._fabric is None or self._divided:
+            return done_at_once(self.fetch_op(value, rank, offset, op))
+        self._check_open("rfetch_op")
+        if np.ndim(value):
+            raise ValueError(f"rfetch_op: value has shape {np.shape(value)}; use rget_accumulate")
+        return self._begin_update("rfetch_op", operation(op), value, rank, offset, scalar=True)
+
+    def rcompare_and_swap(self, compare: Any, value: Any, rank: int, offset: int = 0) -> Request:
+        """Begin a compare_and_swap; `rput` with the parameters of `compare_and_swap`.
+
+        The result is the previous values. MPI_Compare_and_swap has no request-based
+        form.
+        """
+        if self._fabric is None or self._divided:
+            return done_at_once(self.compare_and_swap(compare, value, rank, offset))
+        call = "rcompare_and_swap"
+        self._check_open(call)
+        wanted = arrays.origin(compare, self._dtype)
+        new = arrays.origin(value, self._dtype)
+        if wanted.shape != new.shape:
+            raise ValueError(f"{call}: shapes {wanted.shape} and {new.shape} differ")
+        return self._begin_update(
+            call, lib.RMAEXT_CSWAP, new, rank, offset, compare=wanted, scalar=True
+        )
+
+    # -- helpers -------------------------------------------------------------------
+
+    def _by_memory(self, rank: Any) -> bool:
+        """Whether a put or get to a rank is done when it returns; a wrong one is refused later."""
+        by_memory: bool = self._routes[operator.index(rank)] != _FABRIC
+        return by_memory
+
+    def _begin_update(
+        self,
+        call: str,
+        op: int,
+        value: Any,
+        rank: int,
+        offset: int,
+        *,
+        compare: Array | None = None,
+        fetch: bool = True,
+        scalar: bool = False,
+    ) -> Request:
+        operand = arrays.origin(value, self._dtype)
+        place = self._place(call, rank, offset, operand.size)
+        if place is None:
+            return done_at_once(np.empty(0, self._dtype) if fetch else None)
+        return self._begin(
+            call,
+            place,
+            lib.RMAEXT_UPDATE,
+            op,
+            self._atomic_number(call, place, op),
+            operand=operand,
+            compare=compare,
+            result=np.empty(operand.shape, self._dtype) if fetch else None,
+            scalar=scalar,
+        )
+
+    def _begin(
+        self,
+        call: str,
+        place: Place,
+        kind: int,
+        op: int = 0,
+        type_: int = 0,
+        *,
+        operand: Array | None = None,
+        compare: Array | None = None,
+        result: Array | None = None,
+        scalar: bool = False,
+    ) -> Request:
+        """Begin an operation. The request, or the fabric, keeps the arrays."""
+        rank, first, count = place
+        itemsize = self._dtype.itemsize
+        what = ffi.new("struct rmaext_call *")
+        what.kind, what.op, what.type = kind, op, type_
+        what.rank, what.offset = rank, first * self._stride
+        what.count = count if kind == lib.RMAEXT_UPDATE else count * itemsize
+        if operand is not None:
+            what.operand = arrays.address(operand)
+        if compare is not None:
+            what.compare = arrays.address(compare)
+        if result is not None:
+            what.result = arrays.address(result)
+        fabric = self._fabric
+        assert fabric is not None, "all of it is done at once"
+        fabric.settle()
+        request = Request._begun(self, call, place, result, scalar)
+        what.ended = flag = request._flag
+        # from here on the request's __del__ looks after the buffers, whatever raises
+        request._op = fabric.hold(self._handle, (operand, compare, result, flag))
+        code = lib.rmaext_begin(self._handle, what, request._op)
+        if code == -errno.EAGAIN and request._op[0]:
+            self._continue(call, place, _PENDING, request._op)
+            code = 0
+        if code != _PENDING:
+            request._end()
+            if code:
+                raise from_c(code, self._where(call, place))
+        return request

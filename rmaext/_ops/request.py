@@ -1,0 +1,458 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Requests: operations that are begun now and waited for later, or never."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable
+from typing import TYPE_CHECKING, Any
+
+from .._native._lib import ffi, lib
+from .._runtime import locks, mpi_progress
+from .._runtime.config import deadline
+from ..errors import ClosedError, PeerLostError, RmaTimeout, SyncError, again, from_c
+
+if TYPE_CHECKING:
+    from .._fabric.endpoint import Fabric
+    from .nonblocking import Beginnings
+
+__all__ = ["SLICE", "Request", "done_at_once", "look_at", "target_of"]
+
+Place = tuple[int, int, int]
+
+_PENDING = lib.RMAEXT_PENDING
+SLICE = 0.1  # seconds between looks for signals and lost peers
+_NS = int(SLICE * 1e9)
+
+# states of a request
+_GOES_ON, _DONE, _CANCELLED, _FREED = range(4)
+
+
+class Request:
+    """An operation that was begun: `win.rput`, `win.rget` and so on return it.
+
+    It is done once the operation is applied at the target, and its result is
+    here: for a put and an accumulate that is more than MPI's, where the origin
+    may merely be used again. It goes on by itself, also when nobody waits for it,
+    and when the request is dropped; flush, fence and close wait for it.
+
+    It keeps the arrays that it uses. They may not be changed before it is done.
+
+    An error of the operation is raised by `wait`, `result` and `await`, each time;
+    flush reports it only if it comes before them. Several threads may use one
+    request; while one waits, the others' `test` only looks.
+
+    ``await request`` waits in a coroutine of asyncio, without a busy loop, and
+    returns the result. A task that is cancelled there does not cancel the operation.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_born",
+        "_call",
+        "_error",
+        "_fabric",
+        "_flag",
+        "_lock",
+        "_next_look",
+        "_op",
+        "_place",
+        "_result",
+        "_scalar",
+        "_state",
+        "_window",
+    )
+
+    _born: int  # in which process of a line of forks
+    _call: str
+    _error: Exception | None
+    _fabric: Fabric
+    _flag: Any
+    _lock: threading.RLock
+    _next_look: float
+    _op: Any
+    _place: Place
+    _result: Any
+    _scalar: bool
+    _state: int
+    _window: Beginnings
+
+    def __new__(cls) -> Request:
+        raise TypeError("requests are made by Window.rput, Window.rget and so on")
+
+    def __del__(self) -> None:
+        # None: it was done at once, or C is done with it
+        if self._op is not None:
+            self._fabric.release(self._op)
+
+    def __repr__(self) -> str:
+        state = ("goes on", "done", "cancelled", "freed")[self._state]
+        if self._state == _DONE and self._error is not None:
+            state = f"failed: {self._error}"
+        return f"<rmaext.Request ({state})>"
+
+    # -- one request ---------------------------------------------------------------
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended, by an error or `cancel` too. Makes no progress."""
+        state = self._state
+        if state == _GOES_ON:
+            return bool(self._flag[0]) or self._is_inherited()
+        self._check_not_freed("done")
+        return True
+
+    def test(self) -> bool:
+        """Return whether it has ended, by an error or `cancel` too.
+
+        Local, not blocking; makes progress. Corresponds to MPI_Test, but raises no
+        error of the operation, and the request may be used on.
+        """
+        self._check_not_freed("test")
+        if self._state == _GOES_ON:
+            self._look()
+        return self._state != _GOES_ON
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Wait until it is done, and return the result.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait, 0 included. By default the time limit of the window,
+            which counts from the last progress.
+
+        Returns
+        -------
+        numpy.ndarray, scalar or None
+            What the operation without r returns.
+
+        Raises
+        ------
+        RmaTimeout
+            It is not done yet, goes on, and may be waited for again.
+        PeerLostError, RmaError
+            The operation failed.
+        SyncError
+            The request was cancelled or freed.
+        ClosedError
+            The window was closed before it was done, after an error.
+
+        Notes
+        -----
+        Local, blocking; corresponds to MPI_Wait. May be called again.
+        """
+        if self._state == _GOES_ON:
+            self._wait(timeout)
+        elif timeout is not None:
+            deadline(timeout)  # a wrong one is always an error
+        self._check_not_freed("wait")
+        if self._state == _CANCELLED:
+            raise SyncError(errno.ECANCELED, "wait: the request was cancelled", call="wait")
+        if self._error is not None:
+            raise again(self._error)
+        return self._result
+
+    def result(self) -> Any:
+        """Return the result; waits for it as `wait` does."""
+        return self.wait()
+
+    def cancel(self) -> bool:
+        """Give the operation up if nothing of it was sent yet.
+
+        Returns
+        -------
+        bool
+            True if it will never be applied: `wait` raises SyncError then. False if
+            it is done or goes on.
+
+        Notes
+        -----
+        Local, not blocking; corresponds to MPI_Cancel.
+        """
+        self._check_not_freed("cancel")
+        goes_on = self._state == _GOES_ON and not self._is_inherited()
+        if goes_on and self._lock.acquire(blocking=False):
+            try:
+                open_ = self._state == _GOES_ON and not self._window._closed
+                if open_ and lib.rmaext_op_cancel(self._op[0]):
+                    self._end(_CANCELLED)
+            finally:
+                self._lock.release()
+        return self._state == _CANCELLED
+
+    def free(self) -> None:
+        """Let go of it: the operation goes on, and any further use raises SyncError.
+
+        Local, not blocking; corresponds to MPI_Request_free. `del` does as well.
+        """
+        self._check_not_freed("free")
+        if self._state == _GOES_ON and not self._is_inherited():
+            if not self._lock.acquire(blocking=False):
+                raise SyncError(errno.EBUSY, "free: a thread waits for the request", call="free")
+            try:
+                self._end(_FREED)
+            finally:
+                self._lock.release()
+        self._state = _FREED
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if not self.test():
+            from .watcher import Watcher  # and with it asyncio
+
+            yield from Watcher.of(self._fabric).future(self)
+        return self.wait()
+
+    def _then(self, function: Callable[[Exception | None], None]) -> None:
+        """Let a thread call a function once it has ended, or is late: with the RmaTimeout."""
+        from .watcher import Watcher
+
+        Watcher.of(self._fabric).call(self, function)
+
+    # -- several -------------------------------------------------------------------
+
+    @staticmethod
+    def waitall(requests: Iterable[Request], timeout: float | None = None) -> list[Any]:
+        """Wait until all are done, and return their results in the same order.
+
+        If some fail, the first one's error is raised once all are done; the others'
+        results are still to be had from them. Parameters and errors are those of
+        `wait`; `timeout` is for all together. Corresponds to MPI_Waitall.
+        """
+        requests = _listed("waitall", requests)
+        end = deadline(timeout)
+        first = None
+        results = []
+        for request in requests:
+            try:
+                left = None if end is None else max(0.0, end - time.monotonic())
+                results.append(request.wait(left))
+            except Exception as exc:
+                if request._state == _GOES_ON:
+                    raise  # RmaTimeout
+                first = first or exc
+        if first is not None:
+            raise first
+        return results
+
+    @staticmethod
+    def waitany(requests: Iterable[Request], timeout: float | None = None) -> int:
+        """Wait until one is done, and return its index.
+
+        One that failed is done: its `wait` raises. One that was done before
+        counts, too: take it off the list. Parameters and errors are those of
+        `wait`; ValueError if there are none. Corresponds to MPI_Waitany.
+        """
+        requests = _listed("waitany", requests)
+        if not requests:
+            raise ValueError("waitany: no requests")
+        end = deadline(timeout)
+        # of each fabric, there are two at most: how many of its requests have ended
+        seen: dict[Fabric, Any] = {}
+        look = time.monotonic() + SLICE
+        while True:
+            for index, request in enumerate(requests):
+                if request.done:
+                    return index
+            now = time.monotonic()
+            if now >= look:
+                look = now + SLICE
+                late = look_at(requests)
+                if late and end is None:
+                    raise next(iter(late.values()))
+            if end is not None and now >= end:
+                text = f"waitany: none of {len(requests)} requests is done after {timeout:g} s"
+                raise RmaTimeout(errno.ETIMEDOUT, text, call="waitany")
+            left = SLICE if end is None else min(SLICE, end - now)
+            for request in requests:
+                seen.setdefault(request._fabric, ffi.new("uint64_t *"))
+            if len(seen) > 1:
+                left = min(left, 0.001)
+            for fabric, counted in seen.items():
+                lib.rmaext_fabric_wait_ended(fabric.live(), counted, int(left * 1e9))
+
+    @staticmethod
+    def testall(requests: Iterable[Request]) -> bool:
+        """Return whether all have ended; as `test`. Corresponds to MPI_Testall."""
+        return all(request.test() for request in _listed("testall", requests))
+
+    @staticmethod
+    def testany(requests: Iterable[Request]) -> int | None:
+        """Return the index of one that has ended, or None; as `test`. MPI_Testany."""
+        requests = _listed("testany", requests)
+        for _ in range(2):
+            for index, request in enumerate(requests):
+                if request.done:
+                    return index
+            for request in requests[:1]:
+                request.test()  # the progress of one is that of all
+        return None
+
+    # -- helpers -------------------------------------------------------------------
+
+    @classmethod
+    def _begun(
+        cls, window: Beginnings, call: str, place: Place, result: Any, scalar: bool
+    ) -> Request:
+        """Return a request for `Beginnings.begin` to begin."""
+        assert window._fabric is not None
+        request = _new(cls)
+        request._op = None
+        request._born = locks.forks()
+        request._state = _GOES_ON
+        request._window, request._call, request._place = window, call, place
+        request._result, request._scalar = result, scalar
+        request._error = None
+        request._fabric = window._fabric
+        request._flag = ffi.new("int *")
+        request._lock = threading.RLock()  # a signal handler may come again
+        request._next_look = 0.0
+        return request
+
+    def goes_on(self) -> bool:
+        """Return whether nothing has ended it; makes no progress, and never raises."""
+        return self._state == _GOES_ON and not self._flag[0]
+
+    def _is_inherited(self) -> bool:
+        """Whether this is a child of the process that began it: then nobody here ends it but this.
+
+        The lock may be taken for ever here, by a thread that is not in the child.
+        """
+        if self._born == locks.forks():
+            return False
+        if self._state == _GOES_ON:
+            text = f"{self._where()}: begun by a process that this one was forked from"
+            self._end(_DONE, ClosedError(errno.ESHUTDOWN, text, call=self._call))
+        return True
+
+    def _check_not_freed(self, call: str) -> None:
+        if self._state == _FREED:
+            raise SyncError(errno.EINVAL, f"{call}: the request was freed", call=call)
+
+    def _where(self) -> str:
+        return self._window._where(self._call, self._place)
+
+    # The lock is held by whoever looks into the C object, and thus through a wait:
+    # C frees it when it has ended. `_flag` is the request's own.
+
+    def _wait(self, timeout: float | None) -> None:
+        end = deadline(timeout)
+        if self._is_inherited():
+            return
+        if not mpi_progress.acquire(self._lock, end):
+            raise self._too_late(timeout)
+        try:
+            left = _NS
+            while self._state == _GOES_ON:
+                if end is not None:
+                    left = min(_NS, max(0, int((end - time.monotonic()) * 1e9)))
+                late = self._go_on(left)
+                if self._state != _GOES_ON:
+                    break
+                if end is None:
+                    if late is not None:
+                        raise late
+                elif time.monotonic() >= end:
+                    raise self._too_late(timeout)
+        finally:
+            self._lock.release()
+
+    def _too_late(self, timeout: float | None) -> RmaTimeout:
+        text = f"{self._where()}: not done after {timeout:g} s"
+        return RmaTimeout(errno.ETIMEDOUT, text, call=self._call, rank=self._place[0])
+
+    def _look(self) -> Exception | None:
+        """Make progress. Return the RmaTimeout of a request that goes on, if it is time."""
+        if self._is_inherited() or not self._lock.acquire(blocking=False):
+            return None  # it has ended, or the thread that waits looks
+        try:
+            return self._go_on(0) if self._state == _GOES_ON else None
+        finally:
+            self._lock.release()
+
+    def _go_on(self, ns: int) -> Exception | None:
+        """Make progress for so long; returns as `_look`."""
+        if self._window._closed and not self._flag[0]:
+            text = f"{self._where()}: the window was closed before the request was done"
+            self._end(_DONE, ClosedError(errno.ESHUTDOWN, text, call=self._call))
+            return None
+        code = lib.rmaext_op_wait_for(self._op[0], ns)
+        if not code:
+            self._end(_DONE)
+        elif code == _PENDING:
+            error = self._lost()
+            if error is not None:
+                self._end(_DONE, error)
+        else:
+            error = from_c(code, self._where())
+            if code == -errno.ETIMEDOUT and not self._flag[0]:
+                return error
+            self._end(_DONE, error)
+        return None
+
+    def _lost(self) -> Exception | None:
+        """Return the error if the target has left, which C does not notice."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return None
+        self._next_look = now + SLICE
+        try:
+            self._window._group.watch.check(self._place[0], self._where())
+        except PeerLostError as exc:
+            return exc
+        return None
+
+    def _end(self, state: int = _DONE, error: Exception | None = None) -> None:
+        # without the frames that it came through
+        self._error = None if error is None else error.with_traceback(None)
+        if state != _DONE or error is not None:
+            self._result = None
+        elif self._scalar:
+            self._result = self._result[()]
+        self._state = state
+        op, self._op = self._op, None
+        self._fabric.release(op)
+
+
+_new = object.__new__
+
+
+def done_at_once(result: Any) -> Request:
+    """Return the request of an operation that was done at once."""
+    request = _new(Request)
+    request._op = request._error = None
+    request._state = _DONE
+    request._result = result
+    return request
+
+
+def _listed(call: str, requests: Iterable[Any]) -> list[Request]:
+    listed = list(requests)
+    for request in listed:
+        if not isinstance(request, Request):
+            raise TypeError(f"{call}: {request!r} is no request")
+    return listed
+
+
+def target_of(request: Request) -> tuple[int, int]:
+    """Return what tells its target from others: a window and a rank."""
+    return id(request._window), request._place[0]
+
+
+def look_at(requests: Iterable[Request]) -> dict[tuple[int, int], Exception]:
+    """Look for lost targets; return the RmaTimeout of those that do not move."""
+    late = {}
+    looked_at = set()
+    for request in requests:
+        if request.goes_on():
+            target = target_of(request)
+            if target in looked_at:
+                continue  # each look calls C
+            error = request._look()
+            if error is not None:
+                late[target] = error
+            if request._state == _GOES_ON:
+                looked_at.add(target)
+    return late

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Operations on many elements, anywhere in the window, in one call."""
+
+from __future__ import annotations
+
+import errno
+import math
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._memory import arrays
+from .._native._lib import ffi, lib
+from ..errors import BoundsError, Unsupported, from_c
+from .operations import operation
+
+if TYPE_CHECKING:
+    from .._comm.group import Group
+    from .._comm.records import Column
+    from .._fabric.endpoint import Fabric
+
+__all__ = ["GET", "PUT", "Call", "ManyOperations", "behind", "indices"]
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+_INT64 = np.dtype(np.int64)
+_ONE_RANK, _ONE_OFFSET = lib.RMAEXT_ONE_RANK, lib.RMAEXT_ONE_OFFSET
+_ONE_VALUE = lib.RMAEXT_ONE_VALUE
+_PENDING = lib.RMAEXT_PENDING
+_NULL = ffi.NULL
+_NDARRAY = np.ndarray
+_from_buffer = ffi.from_buffer
+_LONGS = ffi.typeof("int64_t[]")
+
+
+class Call(NamedTuple):
+    """What a method does: its name, C's kind and operation, and whether it has results."""
+
+    name: str
+    kind: int
+    op: int
+    results: bool
+
+
+PUT = Call("put_many", lib.RMAEXT_PUT, 0, False)
+GET = Call("get_many", lib.RMAEXT_GET, 0, True)
+
+# C's record of a call; one that may still be in use is not here
+_spare: list[Any] = []
+
+
+def indices(what: str, given: Any) -> Array:
+    """Return ranks or offsets as int64."""
+    if not isinstance(given, (np.ndarray, np.generic, list, tuple)) and hasattr(given, "__index__"):
+        number = operator.index(given)
+        try:
+            return np.array(number, _INT64)
+        except OverflowError:
+            raise BoundsError(errno.ERANGE, f"{what}: {number} is outside any window") from None
+    array = np.asarray(given)
+    if array.dtype == _INT64:
+        return array.astype(_INT64, copy=False)
+    if array.dtype.kind not in "iu":
+        if not array.size and isinstance(given, list | tuple):
+            return array.astype(_INT64)  # [] has no dtype of its own
+        if array.dtype.kind == "O":
+            # integers so large that no other dtype holds them, or of no type of NumPy's
+            numbers = [operator.index(one) for one in array.flat]
+            try:
+                return np.array(numbers, _INT64).reshape(array.shape)
+            except OverflowError:
+                raise BoundsError(errno.ERANGE, f"{what}: outside any window") from None
+        raise TypeError(f"{what} must be integers, not {array.dtype}")
+    if array.dtype == np.uint64 and array.size and array.max() >= 2**63:
+        raise BoundsError(errno.ERANGE, f"{what}: {array.max()} is outside any window")
+    return array.astype(_INT64)
+
+
+def _spread(array: Array, shape: Shape) -> Array:
+    """Return the array in a shape; one of no dimensions stands for all elements in C."""
+    if array.shape == shape or not array.ndim:
+        return array
+    return np.ascontiguousarray(np.broadcast_to(array, shape))
+
+
+def _apart(given: Any, out: Array) -> Any:
+    """Return indices that do not change when results are written to out."""
+    if isinstance(given, _NDARRAY) and np.may_share_memory(given, out):
+        return given.copy()
+    return given
+
+
+def behind(method: _Method) -> _Method:
+    """Let messages on wrong arguments name the C method that calls this one."""
+    method.__qualname__ = "Window." + method.__name__.lstrip("_")
+    return method
+
+
+class ManyOperations:
+    """The vectorised operations of `Window`.
+
+    put_many, get_many and the updates are those of csrc/python/many.c, which come here with
+    all that is not plain: what needs a conversion or another route, or an error.
+    """
+
+    _dtype: np.dtype[Any]
+    _fabric: Fabric | None
+    _group: Group
+    _handle: Any
+    _name: int | str
+    _null: int | None
+    _sizes: Column[int]
+    _atomic_type: int | None
+
+    def _check_open(self, call: str) -> None:
+        raise NotImplementedError
+
+    def _hint_for(self, rank: int) -> str:
+        raise NotImplementedError
+
+    @behind
+    def _put_many(self, ranks: Any, offsets: Any, values: Any) -> None:
+        self._check_open("put_many")
+        values = arrays.origin(values, self._dtype)
+        self._many_or_none(PUT, 0, ranks, offsets, values, None)
+
+    @behind
+    def _get_many(self, ranks: Any, offsets: Any, out: Array | None = None) -> Array:
+        self._check_open("get_many")
+        if out is not None:
+            arrays.check_result(out, self._dtype)
+            ranks, offsets = _apart(ranks, out), _apart(offsets, out)
+        result: Array = self._many_or_none(GET, 0, ranks, offsets, None, out)
+        return result
+
+    @behind
+    def _accumulate_many(self, ranks: Any, offsets: Any, values: Any, op: Any = "sum") -> None:
+        self._update_many("accumulate_many", op, False, ranks, offsets, values)
+
+    @behind
+    def _fetch_op_many(self, ranks: Any, offsets: Any, values: Any, op: Any = "sum") -> Any:
+        return self._update_many("fetch_op_many", op, True, ranks, offsets, values)[()]
+
+    @behind
+    def _fetch_add_many(self, ranks: Any, offsets: Any, values: Any) -> Any:
+        return self._update_many("fetch_add_many", "sum", True, ranks, offsets, values)[()]
+
+    # -- helpers -------------------------------------------------------------------
+
+    def _update_many(
+        self, name: str, op: Any, fetch: bool, ranks: Any, offsets: Any, values: Any
+    ) -> Any:
+        self._check_open(name)
+        number = operation(op)
+        values = arrays.origin(values, self._dtype)
+        type_ = self._atomic_type
+        if type_ is None or not lib.rmaext_update_valid(number, type_):
+            text = f"{name}: window {self._name}: no {op} on dtype {self._dtype}"
+            raise Unsupported(errno.EOPNOTSUPP, text, call=name)
+        call = Call(name, lib.RMAEXT_UPDATE, number, fetch)
+        return self._many_or_none(call, type_, ranks, offsets, values, None)
+
+    def _many_or_none(
+        self,
+        call: Call,
+        type_: int,
+        ranks: Any,
+        offsets: Any,
+        values: Array | None,
+        out: Array | None,
+    ) -> Any:
+        """As `_many`, but elements that go to MPI.PROC_NULL are left out, if it is a rank."""
+        try:
+            return self._many(call, type_, ranks, offsets, values, out)
+        except BoundsError:  # where there are such, nothing was sent
+            if self._null is None:
+                raise
+            ranks = indices("ranks", ranks)
+            there = ranks != self._null
+            if there.all():
+                raise
+        arrays = [ranks, indices("offsets", offsets)] + ([] if values is None else [values])
+        shape = np.broadcast_shapes(*(array.shape for array in arrays))
+        there = np.broadcast_to(there, shape)
+        some = [np.broadcast_to(array, shape)[there] for array in arrays]
+        if out is None and call.results:
+            out = np.zeros(shape, self._dtype)
+        got = self._many(call, type_, some[0], some[1], some[2] if some[2:] else None, None)
+        if out is not None:
+            out[there] = got
+        return out
+
+    def _many(
+        self,
+        call: Call,
+        type_: int,
+        ranks: Any,
+        offsets: Any,
+        values: Array | None,
+        out: Array | None,
+    ) -> Any:
+        """Bring the arguments into shape, and carry the operation out.
+
+        Written for speed where ranks, offsets and values are arrays of one shape.
+        """
+        if type(ranks) is not _NDARRAY or ranks.dtype is not _INT64:
+            ranks = indices("ranks", ranks)
+        if type(offsets) is not _NDARRAY or offsets.dtype is not _INT64:
+            offsets = indices("offsets", offsets)
+        shape, ones = offsets.shape, 0
+        if ranks.shape != shape or (values is not None and values.shape != shape):
+            shapes = {ranks.shape, shape} | (set() if values is None else {values.shape})
+            shapes.discard(())
+            # slow, and mostly they differ in scalars only
+            shape = shapes.pop() if len(shapes) == 1 else np.broadcast_shapes(*shapes)
+            ranks, offsets = _spread(ranks, shape), _spread(offsets, shape)
+            ones = 0 if ranks.ndim else _ONE_RANK
+            ones |= 0 if offsets.ndim else _ONE_OFFSET
+            if values is not None:
+                values = _spread(values, shape)
+                ones |= 0 if values.ndim else _ONE_VALUE
+        if out is None:
+            if call.results:
+                out = np.empty(shape, self._dtype)
+        elif out.shape != shape:
+            raise ValueError(f"{call.name}: out has shape {out.shape}, the elements {shape}")
+        try:
+            where, at = _from_buffer(_LONGS, ranks), _from_buffer(_LONGS, offsets)
+        except (ValueError, BufferError):  # strided
+            ranks, offsets = np.ascontiguousarray(ranks), np.ascontiguousarray(offsets)
+            return self._many(call, type_, ranks, offsets, values, out)
+        arguments = (
+            self._handle,
+            call.kind,
+            call.op,
+            type_,
+            self._dtype.itemsize,
+            math.prod(shape) if ones else offsets.size,
+            ones,
+            where,
+            at,
+            _NULL if values is None else arrays.address(values),
+            _NULL if out is None else arrays.address(out),
+        )
+        code, many = self._run_many(call.name, ranks, arguments, (ranks, offsets, values, out))
+        if code:
+            if code == -errno.EINVAL and not (ranks.flags.aligned and offsets.flags.aligned):
+                ranks, offsets = np.require(ranks, None, "A"), np.require(offsets, None, "A")
+                return self._many(call, type_, ranks, offsets, values, out)
+            raise self._many_error(call.name, code, many, shape, ranks, offsets)
+        return out
+
+    def _run_many(
+        self,
+        call: str,
+        ranks: Array,
+        arguments: tuple[Any, ...],
+        buffers: tuple[Any, ...],
+        function: Any = lib.rmaext_many,
+    ) -> tuple[int, Any]:
+        """Carry it out, in slices, as `Window._run`; return C's code and record."""
+        fabric = self._fabric
+        try:
+            many = _spare.pop()
+        except IndexError:
+            many = ffi.new("struct rmaext_many *")
+        if fabric is not None:
+            fabric.hold(self._handle, buffers, many)
+        try:
+            code: int = function(*arguments, many)
+            while code == _PENDING:
+                self._check_ranks(call, ranks)
+                code = lib.rmaext_many_wait(many)
+        finally:
+            if many.batch:
+                lib.rmaext_many_release(many)
+            if fabric is not None:
+                fabric.drop(many)
+        if not code:
+            _spare.append(many)
+        return code, many
+
+    def _check_ranks(self, call: str, ranks: Array) -> None:
+        for rank in np.unique(ranks).tolist():
+            self._group.watch.check(rank, f"{call}: window {self._name}, rank {rank}")
+
+    def _many_failed(self, call: str, code: int) -> NoReturn:
+        raise from_c(code, f"{call}: window {self._name}")
+
+    def _many_error(
+        self, call: str, code: int, many: Any, shape: Shape, ranks: Array, offsets: Array
+    ) -> Exception:
+        where = f"{call}: window {self._name}"
+        if many.bad < 0:
+            return from_c(code, where)
+        at = np.unravel_index(many.bad, shape) if shape else ()
+        rank = int(np.broadcast_to(ranks, shape)[at])
+        offset = int(np.broadcast_to(offsets, shape)[at])
+        index = ", ".join(map(str, at))
+        where += f", element [{index}]: rank {rank}, offset {offset}, length 1"
+        return from_c(code, where + self._hint_for(rank))

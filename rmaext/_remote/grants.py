@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Memory of a window for processes of other jobs: `export`, and grants that can be revoked."""
+
+from __future__ import annotations
+
+import errno
+import operator
+import secrets
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from .._comm.host import Beacon, Hello, choose
+from .._comm.network import offers
+from .._fabric.endpoint import Fabric
+from .._memory import arrays
+from .._native._lib import ffi, lib
+from .._runtime import lifetime
+from .._runtime.config import Config
+from ..errors import AccessError, BoundsError, BusyError, ClosedError, GrantError, from_c
+from .ticket import ORDER, Ticket, describe_dtype
+
+if TYPE_CHECKING:
+    from .._window.window import Window
+
+__all__ = ["Grant", "check_grants", "end_grants", "export", "grant", "live_grants"]
+
+_SCOPES = ("host", "network")
+
+
+class Grant:
+    """Some of this rank's memory in a window, for whoever has a ticket; made by `Window.grant`.
+
+    It ends with `revoke`, or with the block of `with`.
+
+    Attributes
+    ----------
+    start, stop : int
+        Elements of this rank's part of the window.
+    access : str
+        Rights: "r", "w" or "rw".
+    revoked : bool
+    """
+
+    def __init__(
+        self, window: Window, start: int, stop: int, access: int, scope: str | None, call: str
+    ) -> None:
+        name = f"window {window._name}"
+        if scope not in (None, *_SCOPES):
+            raise ValueError(f"{call}: scope={scope!r}: must be 'host', 'network' or None")
+        group = window._group
+        self._scope = scope or ("host" if group.one_host else "network")
+        self._window, self._name = window, name
+        self.start, self.stop, self.access = start, stop, arrays.access_name(access)
+        self.revoked = False
+        self._token = secrets.token_bytes(16)
+        self._fabric = _open(self._scope, group.spin)
+        unit = window._dtype.itemsize
+        token = ffi.from_buffer("uint8_t[]", self._token)
+        what = ffi.new(
+            "struct rmaext_grant *", [token, start * unit, (stop - start) * unit, access]
+        )
+        handle = ffi.new("rmaext_window **")
+        code = lib.rmaext_grant_open(self._fabric.live(), window._handle, what, handle)
+        if code:
+            raise from_c(code, f"{call}: {name}")
+        self._handle = ffi.gc(handle[0], lib.rmaext_window_free)
+        lifetime.on_end(self)
+
+    def __repr__(self) -> str:
+        state = "revoked" if self.revoked else self.access
+        return f"<rmaext.Grant {self._name}[{self.start}:{self.stop}] ({state})>"
+
+    def export(self) -> bytes:
+        """Return a ticket for `RemoteWindow.attach`; as `Window.export`. Local."""
+        if self.revoked:
+            text = f"export: {self._name}: the grant was revoked"
+            raise ClosedError(errno.ESHUTDOWN, text, call="export")
+        window, fabric = self._window, self._fabric
+        whole = self.stop - self.start == window._array.size
+        own = Hello.make(Config.read(), Beacon.own().name)
+        address = int(window._array.__array_interface__["data"][0])
+        return Ticket(
+            order=ORDER,
+            scope=self._scope,
+            net=own.net,
+            node=own.node,
+            pids=own.pids,
+            pid=own.pid,
+            started=own.started,
+            beacon=own.beacon,
+            endpoint=fabric.candidate,
+            address=fabric.name().hex(),
+            door=fabric.door().hex(),
+            token=self._token.hex(),
+            name=str(window._name),
+            size=(self.stop - self.start) * window._dtype.itemsize,
+            access=arrays.access_bits(self.access, True),
+            align=(address + self.start * window._dtype.itemsize) % 64,
+            dtype=describe_dtype(window._dtype),
+            shape=list(window._array.shape) if whole else [self.stop - self.start],
+        ).pack()
+
+    def revoke(self) -> None:
+        """End the grant; twice is harmless.
+
+        Once it returns, nothing more is done to the memory by those who attached
+        to it: their operations raise ClosedError. Local; waits only for an operation that
+        is being carried out.
+
+        Raises
+        ------
+        BusyError
+            Such an operation has not ended in time. The grant is revoked all the
+            same; call it again before the window is closed.
+        """
+        if self._handle is None:
+            return
+        self.revoked = True
+        code = lib.rmaext_window_close(self._handle)
+        if code:
+            raise from_c(code, f"revoke: {self._name}")
+        self._handle = None
+        _of(self._window).pop(id(self), None)
+
+    def __enter__(self) -> Grant:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.revoke()
+
+    def forget(self) -> None:
+        """After the end of MPI, or in a forked child: there is none."""
+        self.revoked, self._handle = True, None
+
+
+def _open(scope: str, spin: float) -> Fabric:
+    """Return this process's endpoint of a scope, with its door open. Local."""
+    fabric = Fabric.get(scope)
+    if fabric is None:
+        config = Config.read()
+        own = Hello.make(config, "", **offers(config))
+        fabric = Fabric.open(scope, choose([own], scope)[0], config, spin)
+    fabric.door()
+    return fabric
+
+
+def grant(window: Any, start: int, stop: int, access: str | None, scope: str | None) -> Grant:
+    """See `Window.grant`."""
+    window._check_open("grant")
+    start, stop = operator.index(start), operator.index(stop)
+    if not 0 <= start <= stop <= window._array.size:
+        text = f"grant: window {window._name}: [{start}:{stop}] of the "
+        raise BoundsError(errno.ERANGE, f"{text}{window._array.size} elements here", call="grant")
+    made = Grant(window, start, stop, _rights(window, "grant", access), scope, "grant")
+    _of(window)[id(made)] = made
+    return made
+
+
+def export(window: Any, access: str | None, scope: str | None) -> bytes:
+    """See `Window.export`."""
+    window._check_open("export")
+    rights = _rights(window, "export", access)
+    exports = vars(_root(window)).setdefault("_exports", {})
+    key = (id(window._handle), rights, scope)
+    if key not in exports:
+        exports[key] = Grant(window, 0, window._array.size, rights, scope, "export")
+    made: Grant = exports[key]
+    return made.export()
+
+
+def _rights(window: Any, call: str, access: str | None) -> int:
+    """Return the rights asked for, by default those of the window; AccessError if they are more."""
+    there = arrays.access_bits(window.memory.access, True)
+    wanted = there if access is None else arrays.access_bits(access, True)
+    if wanted & ~there:
+        name = arrays.access_name(there)
+        text = f"{call}: window {window._name}: it allows {name!r}, not {access!r}"
+        raise AccessError(errno.EACCES, text, call=call)
+    return wanted
+
+
+def _root(window: Any) -> Any:
+    return getattr(window, "_root", window)  # of a view
+
+
+def _of(window: Any) -> dict[int, Grant]:
+    """Return the live grants of a window and its views, by id."""
+    grants: dict[int, Grant] = vars(_root(window)).setdefault("_grants", {})
+    return grants
+
+
+def live_grants(window: Any) -> tuple[Grant, ...]:
+    """Return those that are not revoked."""
+    return tuple(vars(_root(window)).get("_grants", {}).values())
+
+
+def check_grants(window: Any) -> GrantError | None:
+    """Return the error of closing a window with grants that live."""
+    live = live_grants(window)
+    if not live:
+        return None
+    which = ", ".join(f"[{it.start}:{it.stop}]" for it in live[:4]) + (", ..." * (len(live) > 4))
+    text = f"close: window {window._name}: grants are not revoked: {which}"
+    return GrantError(errno.EBUSY, text, call="close")
+
+
+def end_grants(window: Any) -> bool:
+    """End all of a window's; False if one is still being used, and its memory must stay."""
+    ended = True
+    for made in (*live_grants(window), *vars(window).get("_exports", {}).values()):
+        try:
+            made.revoke()
+        except BusyError:
+            ended = False
+    return ended

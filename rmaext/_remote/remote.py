@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Memory of a process that shares no communicator with this one."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from .._comm.host import Beacon, Hello, choose, pidfd_of
+from .._comm.keys import WindowRecord
+from .._comm.network import offers
+from .._comm.records import Records, Same
+from .._fabric.endpoint import Fabric
+from .._fabric.library import Candidate
+from .._memory import arrays
+from .._native._lib import ffi, lib
+from .._runtime import lifetime, mpi_progress
+from .._runtime.config import Config, timeout_seconds
+from .._window.constructors import Plural, not_for
+from .._window.window import Window
+from ..errors import NotLocalError, PeerLostError, RmaTimeout, from_c
+from .ticket import Ticket
+
+if TYPE_CHECKING:
+    from typing import Self  # Python 3.11
+
+__all__ = ["RemoteWindow"]
+
+_SPIN = 50e-6  # seconds, as in a group that is not crowded
+
+
+class _Owner:
+    """The process whose memory it is, in place of a group: this process has no rank in it."""
+
+    rank, size, spin = -1, 1, _SPIN
+
+    def __init__(self, ticket: Ticket, own: Hello) -> None:
+        self.here = ticket.net == own.net  # as it seems; the beacon proves it
+        self._beacon = ticket.beacon
+        # only a process that it names, and that lives
+        alike = replace(own, pids=ticket.pids, pid=ticket.pid, started=ticket.started)
+        self._alike = replace(alike, node=ticket.node)
+        self._own = own
+
+    @property
+    def watch(self) -> Self:
+        """What knows whether it is gone: itself."""
+        return self
+
+    def check(self, _rank: int, where: str) -> None:
+        """Raise PeerLostError if it has left."""
+        if self.here and Beacon.visible(self._beacon) is False:
+            raise PeerLostError(errno.ENOTCONN, f"{where}: the owner has left", rank=0)
+
+    def pidfd(self) -> int:
+        """Return a descriptor that becomes readable when it ends, or -1."""
+        fd = pidfd_of(self._own, self._alike) if self.here else -1
+        return os.dup(fd) if fd >= 0 else -1
+
+
+class RemoteWindow(Plural, Window):
+    """Memory that a process of another job has exported; made by `RemoteWindow.attach`.
+
+    It has one rank, 0: its owner. put, get, accumulate and all other updates, those
+    on many elements, `win[0, key]`, requests, and `flush` are those of `Window`, with
+    the same checks and errors. Everything goes by message to the owner's progress thread,
+    which checks it once more: nothing else keeps the memory from one who comes too
+    late. Updates are atomic against all others of the owner's window.
+
+    Requests are done when they are returned. There are no locks, epochs, fences and
+    notifications, no views, and no functions for compiled code.
+    """
+
+    _group: Any
+    _hint = ""
+
+    @classmethod
+    def attach(cls, ticket: bytes, timeout: float | None = None) -> Self:
+        """Return a window over the memory that a ticket is for.
+
+        Parameters
+        ----------
+        ticket : bytes
+            What `Window.export` or `Grant.export` has returned in another process, or
+            in this one.
+        timeout : float, optional
+            Seconds without progress after which this, and later each operation, raises
+            `RmaTimeout`; by default RMAEXT_TIMEOUT, or 60.
+
+        Raises
+        ------
+        KeyRecordError
+            It is no ticket, or damaged, or of another version or byte order.
+        ClosedError
+            The window there is closed, or the grant revoked.
+        PeerLostError
+            The owner is gone.
+        RmaTimeout
+            It does not answer, or is another process by now.
+        NotLocalError
+            The ticket is for the owner's host only, and this is another one.
+        NoProviderError
+            This process cannot use the provider of the owner's endpoint.
+
+        Notes
+        -----
+        Local, blocking: the owner is asked, but its program takes no part. No MPI is
+        called, and none is needed but for the import of mpi4py (`mpi4py.rc.initialize
+        = False` does). Corresponds to ucp_ep_rkey_unpack.
+        """
+        self = cls.__new__(cls)
+        self._closed = True  # until it is whole
+        self._timeout = timeout_seconds(timeout)
+        it = Ticket.parse(ticket)
+        mpi_progress.begin()
+        own = Hello.make(config := Config.read(), Beacon.own().name)
+        self._group = owner = _Owner(it, own)
+        self._name = f"{it.name} of process {it.pid}"
+        where = f"attach: window {self._name}"
+        if it.scope == "host" and not owner.here:
+            text = f"{where}: it was exported for its own host, which is another one"
+            raise NotLocalError(errno.EREMOTE, text, call="attach")
+        owner.check(0, where)
+        self._fabric = fabric = _endpoint(it, own, config)
+        # the owner may be a new process at an address that was another's
+        address = bytes.fromhex(it.address)
+        peer = fabric.peer(address, owner.pidfd(), bytes.fromhex(it.beacon))
+        self._describe(it)
+        self._open(it, peer)
+        lifetime.on_end(self)
+        self._closed = False
+        try:
+            self._announce(where)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def _describe(self, it: Ticket) -> None:
+        text = "" if isinstance(it.dtype, list) else it.dtype
+        shape = tuple(it.shape)
+        record = WindowRecord(it.size, 0, it.access, text, b"", it.align, shape)
+        parts = (it.size, it.access, it.align)
+        size, access, align = (Same(1, int(number)) for number in parts)
+        self._records = Records(0, record, size, access, align, Same(1, shape), Same(1, 0))
+        self._routes, self._maps = Same(1, int(lib.RMAEXT_FABRIC)), Same(1, ffi.NULL)
+        self._dtype = it.element
+        self._stride = self._dtype.itemsize
+        self._sizes = Same(1, it.size // self._stride)
+        self._atomic_type = arrays.atomic_type(self._dtype)
+        self._shapes = shape
+
+    def _open(self, it: Ticket, peer: Any) -> None:
+        token = ffi.from_buffer("uint8_t[]", bytes.fromhex(it.token))
+        door = ffi.from_buffer("uint8_t[]", bytes.fromhex(it.door))
+        what = [peer, token, door, it.size, it.access, it.align, int(self._timeout * 1e9)]
+        visit, handle = ffi.new("struct rmaext_visit *", what), ffi.new("rmaext_window **")
+        assert self._fabric is not None
+        code = lib.rmaext_visit_open(self._fabric.live(), visit, handle)
+        if code:
+            raise from_c(code, f"attach: window {self._name}")
+        self._handle = ffi.gc(handle[0], lib.rmaext_window_free)
+
+    def _announce(self, where: str) -> None:
+        """Ask the owner whether all of this is still so."""
+        code = lib.rmaext_visit_announce(self._handle)
+        if code:
+            raise from_c(code, where)
+        wait = ffi.new("struct rmaext_wait *", [int(self._timeout * 1e9), 0, 0, 0])
+        while (code := lib.rmaext_flush(self._handle, 0, wait)) == lib.RMAEXT_PENDING:
+            self._group.watch.check(0, where)
+        if code == -errno.ETIMEDOUT:
+            text = f"{where}: no answer within {self._timeout:g} s: the owner is stopped, or "
+            raise RmaTimeout(
+                errno.ETIMEDOUT, f"{text}another process by now", call="attach", rank=0
+            )
+        if code:
+            raise from_c(code, where)
+
+    # -- what it is ----------------------------------------------------------------
+
+    @property
+    def local(self) -> Any:
+        """There is none: no rank is this process's."""
+        raise not_for(self, "local")
+
+    @property
+    def comm(self) -> Any:
+        """There is none."""
+        raise not_for(self, "comm")
+
+    @property
+    def memory(self) -> Any:
+        """There is none."""
+        raise not_for(self, "memory")
+
+    def advise(self, advice: str, part: slice | None = None) -> NoReturn:
+        """There is no memory of this rank."""
+        raise not_for(self, "advise")
+
+    def refresh(self, part: slice | None = None) -> NoReturn:
+        """There is no registration here."""
+        raise not_for(self, "refresh")
+
+    @property
+    def writes_received(self) -> int:
+        """There is no registration here."""
+        raise not_for(self, "writes_received")
+
+    def peer_view(self, rank: int) -> NoReturn:
+        """Raise NotLocalError: the memory is not mapped here."""
+        text = f"peer_view: window {self._name}, rank {rank}: another job's"
+        raise NotLocalError(errno.EREMOTE, text, call="peer_view", rank=0)
+
+    def connect(self, ranks: Any = None) -> None:
+        """Nothing: it is connected."""
+        self._check_open("connect")
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self.dtype}, {self._sizes[0]} elements"
+        return f"<rmaext.RemoteWindow {self._name} ({state})>"
+
+    # -- end -------------------------------------------------------------------------
+
+    def fence(self) -> NoReturn:
+        """There are no others to wait for."""
+        raise not_for(self, "fence")
+
+    def close(self) -> None:
+        """Flush, and let go of it. Local; twice is harmless. The owner takes no part."""
+        if self._closed:
+            return
+        try:
+            self.flush()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._closed = True
+        lib.rmaext_window_close(self._handle)  # with transfers in flight it stays
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        elif not self._closed:
+            self._end()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            self._end()
+
+    # -- what needs the window's other ranks ---------------------------------------------
+
+    def _state(self, call: str) -> NoReturn:
+        raise not_for(self, call)
+
+    def _members(self, call: str, group: Any) -> NoReturn:
+        raise not_for(self, call)
+
+    def _slot(self, call: str, slot: Any) -> NoReturn:
+        raise not_for(self, call)
+
+    def _slots(self, call: str, slots: Any) -> NoReturn:
+        raise not_for(self, call)
+
+    def notify_counts(self) -> NoReturn:
+        """There are no notifications."""
+        raise not_for(self, "notify_counts")
+
+
+def _endpoint(it: Ticket, own: Hello, config: Config) -> Fabric:
+    """Return this process's endpoint from which the owner's can be reached."""
+    fabric = Fabric.get(it.scope)
+    if fabric is not None and fabric.provider == it.endpoint.provider:
+        return fabric
+    # chosen as if the two were a communicator
+    there: dict[str, Candidate] = {it.scope: it.endpoint}
+    mine = replace(own, wanted=it.endpoint.provider, **offers(config))
+    theirs = replace(mine, net=it.net, node=it.node, candidates=[it.endpoint], opened=there)
+    return Fabric.open(it.scope, choose([mine, theirs], it.scope)[0], config, _SPIN)

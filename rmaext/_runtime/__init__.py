@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The process: settings, locks and forks, its end, MPI's progress, what waits report."""

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Interpreter exit, MPI.Finalize and fork.
+
+Two hooks for the end, because either alone is too late in one case: `atexit`
+runs before mpi4py finalizes MPI from Py_AtExit, but after an explicit
+MPI.Finalize(); the attribute of COMM_SELF is deleted by an explicit
+MPI.Finalize(), but after the interpreter is gone when it comes from Py_AtExit.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from mpi4py import MPI
+
+from ..errors import ClosedError
+from . import mpi_progress
+
+__all__ = ["check", "ending", "on_end", "on_exit", "on_farewell"]
+
+_at_exit: list[Callable[[], None]] = []
+_mortal: weakref.WeakSet[Any] = weakref.WeakSet()
+_farewells: list[Callable[[], None]] = []
+_state = {"keyval": MPI.KEYVAL_INVALID, "pid": os.getpid(), "ending": 0, "child": 0}
+
+
+def ending() -> bool:
+    """Tell whether MPI must not be called any more."""
+    return bool(_state["ending"] or _state["child"]) or MPI.Is_finalized()
+
+
+def check(call: str) -> None:
+    """Raise ClosedError, before MPI ends the process for it, where MPI cannot be used."""
+    if _state["child"]:
+        why = "this process was forked from one that had initialised MPI"
+    elif ending():
+        why = "MPI is finalized, or this process is about to exit"
+    else:
+        return
+    raise ClosedError(errno.ESHUTDOWN, f"{call}: {why}", call=call)
+
+
+def _run() -> None:
+    if os.getpid() != _state["pid"]:
+        return  # a forked child: the endpoints are its parent's
+    try:
+        if not _state["ending"] and not MPI.Is_finalized() and not _raised():
+            for farewell in _farewells:
+                farewell()
+    except KeyboardInterrupt:
+        pass  # it ends all the same
+    finally:
+        _shut_down()
+
+
+def _shut_down() -> None:
+    _state["ending"] = 1
+    mpi_progress.end()
+    try:
+        while _at_exit:
+            _at_exit.pop()()
+    finally:  # Ctrl-C in one of them
+        if _at_exit:
+            _run()
+    _forget()
+
+
+def _raised() -> bool:
+    """Tell whether an exception ends this program; pytest leaves traces of others."""
+    last = getattr(sys, "last_value", None)
+    return last is not None and not isinstance(last, SystemExit)
+
+
+def _forget() -> None:
+    for thing in list(_mortal):
+        thing.forget()
+
+
+def _hook() -> None:
+    # arrays may be made before MPI is initialised, and after its end
+    if _state["keyval"] == MPI.KEYVAL_INVALID and MPI.Is_initialized() and not ending():
+        _state["keyval"] = MPI.Comm.Create_keyval(delete_fn=lambda *_: _run())
+        MPI.COMM_SELF.Set_attr(_state["keyval"], True)
+
+
+def on_exit(function: Callable[[], None]) -> None:
+    """Run a function before arrays are freed and MPI is finalized; last in, first out."""
+    _hook()
+    _at_exit.append(function)
+
+
+def on_farewell(function: Callable[[], None]) -> None:
+    """Run a function at the end of the program, before all others; not after an exception."""
+    _farewells.append(function)
+
+
+def on_end(thing: Any) -> None:
+    """Call thing.forget() after those functions, and in forked children."""
+    _hook()
+    _mortal.add(thing)
+
+
+def _forked() -> None:
+    _at_exit.clear()  # what they would close is the parent's
+    mpi_progress.forked()
+    _state["child"] = MPI.Is_initialized()
+    if not _state["child"]:
+        _state["pid"] = os.getpid()  # it may initialise MPI itself
+    _forget()
+
+
+# The last in is the first out: what the program registers once this module is imported still
+# finds everything, and another rank may wait for what it does.
+atexit.register(_run)
+os.register_at_fork(after_in_child=_forked)

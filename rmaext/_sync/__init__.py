@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Synchronisation: locks, epochs, notifications, and waits for memory."""

@@ -1,0 +1,416 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Notified access, and waiting for changes of the own memory."""
+
+from __future__ import annotations
+
+import errno
+import operator
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._memory import arrays
+from .._native._lib import ffi, lib
+from .._ops.vector import behind
+from .._window.constructors import not_for
+from ..errors import BoundsError, Unsupported, from_c
+from .waiting import COMPARISONS, Wait, Waits, block_words, check_timeout, memory_word
+
+if TYPE_CHECKING:
+    from .._comm.records import Column
+    from .._fabric.endpoint import Fabric
+
+__all__ = ["Notifications"]
+
+Array = NDArray[Any]
+Place = tuple[int, int, int]  # rank, offset and count, in elements
+
+_SLOTS = int(lib.RMAEXT_NOTIFY)
+_MOST = 2**63 - 1
+
+
+class Notifications(Waits):
+    """Notified access of `Window`.
+
+    Each rank has 256 counters in each window. Origins count them up, each time
+    after their data; the rank itself takes off what it has waited for.
+    put_notify, wait_notify and test_notify are those of csrc/python/notify.c, which come
+    here with all that is not plain or not there yet.
+    """
+
+    _block: Any  # Block; hidden windows have none, and are not used so
+    _dtype: np.dtype[Any]
+    _fabric: Fabric | None
+    _routes: Column[int]
+    _stride: int
+    _in_pieces = False  # more than one array a rank
+    _divided: bool
+
+    if TYPE_CHECKING:  # the window's
+        get: Callable[..., Array]
+        put: Callable[[Array, int, int], None]
+        flush: Callable[[int], None]
+        _check_open: Callable[[str], None]
+        _place: Callable[[str, Any, Any, int], Place | None]
+        _where: Callable[[str, Place], str]
+
+    # -- origins -------------------------------------------------------------------
+
+    @behind
+    def _put_notify(self, origin: Any, rank: int, offset: int = 0, slot: int = 0) -> None:
+        self._check_open("put_notify")
+        number = self._slot("put_notify", slot)
+        array = arrays.origin(origin, self._dtype)
+        place = self._place("put_notify", rank, offset, array.size)
+        if place is None:
+            return
+        far = self._routes[place[0]] == lib.RMAEXT_FABRIC
+        if array.size and (self._divided or (far and array.nbytes > lib.RMAEXT_NOTIFY_MOST)):
+            self.put(array, rank, offset)
+            self.flush(place[0])
+            array = np.empty(0, self._dtype)
+        self._notify("put_notify", place, number, array)
+
+    def get_notify(
+        self,
+        rank: int,
+        offset: int = 0,
+        count: int | None = None,
+        slot: int = 0,
+        out: Array | None = None,
+    ) -> Array:
+        """Read from a rank's window, then count one up in one of its slots.
+
+        So the target learns that its data was read, and may be overwritten.
+
+        Parameters
+        ----------
+        rank, offset, count, out
+            As for `get`.
+        slot : int
+            0 to 255, of the target.
+
+        Returns
+        -------
+        numpy.ndarray
+            As `get`.
+
+        Raises
+        ------
+        BoundsError, AccessError, TypeError, ValueError, RmaTimeout, PeerLostError
+            As `get`; then nobody is notified.
+
+        Notes
+        -----
+        Local, blocking; the notification is complete at the target after `flush`.
+        Corresponds to gaspi_read_notify, told to the other side.
+        """
+        self._check_open("get_notify")
+        number = self._slot("get_notify", slot)
+        result = self.get(rank, offset, count, out)
+        place = self._place("get_notify", rank, offset, result.size)
+        if place is not None:
+            self._notify("get_notify", place, number, np.empty(0, self._dtype))
+        return result
+
+    def _notify(self, call: str, place: Place, slot: int, array: Array) -> None:
+        """Put the array, if it has elements, and count one up."""
+        from .._window.window import Window
+
+        if not array.size:
+            place = (place[0], 0, 0)  # offsets may be no places in C's window
+        arguments = (arrays.address(array), array.nbytes, slot)
+        window: Any = self
+        Window._run(window, call, place, (array,), lib.rmaext_put_notify, *arguments)
+
+    # -- the target ----------------------------------------------------------------
+
+    @behind
+    def _wait_notify(self, slot: int, count: int = 1, timeout: float | None = None) -> int:
+        self._check_open("wait_notify")
+        number = self._slot("wait_notify", slot)
+        wanted = _count("wait_notify", count)
+        where = f"wait_notify: window {self._name}, slot {number}"
+        wait = Wait(self, where, check_timeout(timeout), None)
+        taking = _Taking(self)
+        try:
+            while not taking.take(number, wanted, wait.slice()):
+                wait.go_on(lib.RMAEXT_PENDING)
+            return taking.seen()
+        except BaseException:
+            taking.give_back()
+            raise
+
+    @behind
+    def _test_notify(self, slot: int, count: int = 1) -> bool:
+        self._check_open("test_notify")
+        number = self._slot("test_notify", slot)
+        wanted = _count("test_notify", count)
+        if self._fabric is not None:
+            self._fabric.serve(0)
+        taking = _Taking(self)
+        try:
+            return taking.take(number, wanted)
+        except BaseException:
+            taking.give_back()
+            raise
+
+    def wait_any(self, slots: Iterable[int], timeout: float | None = None) -> int:
+        """Wait until one of several slots of this rank has counted, and take one off.
+
+        Parameters
+        ----------
+        slots : iterable of int
+            0 to 255. Of those that have counted the first is taken.
+        timeout : float, optional
+            Seconds; by default there is no limit while the peers live.
+
+        Returns
+        -------
+        int
+            The slot.
+
+        Raises
+        ------
+        RmaTimeout, PeerLostError
+            As `wait_notify`; nothing was taken.
+
+        Notes
+        -----
+        Local, blocking. Corresponds to gaspi_notify_waitsome with
+        gaspi_notify_reset, and to shmem_wait_until_any.
+        """
+        wanted = self._slots("wait_any", slots)
+        wait = self._waiter("wait_any", wanted, timeout)
+        taking = _Taking(self)
+        try:
+            while True:
+                for slot in wanted:
+                    if taking.take(slot, 1):
+                        return slot
+                wait(False)
+        except BaseException:
+            taking.give_back()
+            raise
+
+    def wait_some(self, slots: Iterable[int], timeout: float | None = None) -> list[int]:
+        """Wait until any of several slots of this rank has counted; take one off each that has.
+
+        Parameters and errors are those of `wait_any`.
+
+        Returns
+        -------
+        list of int
+            The slots, at least one, in the order given.
+
+        Notes
+        -----
+        Local, blocking. Corresponds to shmem_wait_until_some.
+        """
+        wanted = self._slots("wait_some", slots)
+        wait = self._waiter("wait_some", wanted, timeout)
+        taking = _Taking(self)
+        try:
+            while True:
+                taken = [slot for slot in wanted if taking.take(slot, 1)]
+                if taken:
+                    return taken
+                wait(False)
+        except BaseException:
+            taking.give_back()
+            raise
+
+    def wait_all(self, slots: Iterable[int], timeout: float | None = None) -> None:
+        """Wait until each of several slots of this rank has counted, and take one off each.
+
+        Parameters and errors are those of `wait_any`. A slot that is named twice must
+        have counted twice.
+
+        Notes
+        -----
+        Local, blocking. Corresponds to shmem_wait_until_all.
+        """
+        wanted = self._slots("wait_all", slots)
+        wait = self._waiter("wait_all", wanted, timeout)
+        taking = _Taking(self)
+        try:
+            # another thread may come first for some
+            while not all(taking.take(slot, n) for slot, n in Counter(wanted).items()):
+                taking.give_back()
+                wait(True)
+        except BaseException:
+            taking.give_back()
+            raise
+
+    def notify_counts(self) -> Array:
+        """Return what the slots of this rank have counted, and no wait has taken.
+
+        Returns
+        -------
+        numpy.ndarray
+            256 elements of int64; a copy.
+
+        Notes
+        -----
+        Local, not blocking.
+        """
+        self._check_open("notify_counts")
+        if self._fabric is not None:
+            self._fabric.serve(0)
+        return self._counters().copy()
+
+    def wait_until(
+        self, offset: int, comparison: str, value: Any, timeout: float | None = None
+    ) -> Any:
+        """Wait until an element of this rank's window has a certain value.
+
+        Parameters
+        ----------
+        offset : int
+            The element.
+        comparison : {"==", "!=", "<", "<=", ">", ">="}
+            Of the element with the value.
+        value : scalar
+            Of the window's dtype: bool, integer or real, of 8 bytes at most.
+        timeout : float, optional
+            Seconds; by default there is no limit while the peers live.
+
+        Returns
+        -------
+        NumPy scalar
+            What was there when the comparison held.
+
+        Raises
+        ------
+        BoundsError, TypeError, OverflowError, ValueError
+            On arguments that do not fit.
+        Unsupported
+            The dtype is no such word.
+        AlignmentError
+            The window's memory is not aligned to the item size.
+        RmaTimeout, PeerLostError
+            As `wait_notify`.
+
+        Notes
+        -----
+        Local, blocking. It spins for some 50 microseconds, then it sleeps; updates,
+        flushes and notifications by others wake it, and what came by the network.
+        What changes unseen, as a put of this node before its flush or a store through
+        `peer_view`, is noticed within a millisecond. To look once, use `local`.
+        Corresponds to shmem_wait_until.
+
+        Only the element itself is waited for: other data is there for sure if its
+        origin flushed it before it changed the element.
+        """
+        self._check_open("wait_until")
+        if comparison not in COMPARISONS:
+            raise ValueError(f"wait_until: {comparison!r} is none of {', '.join(COMPARISONS)}")
+        if self._in_pieces:
+            raise not_for(self, "wait_until")
+        place: Any = self._place("wait_until", self._group.rank, offset, 1)
+        where = self._where("wait_until", place)
+        limit, dtype = check_timeout(timeout), self._dtype
+        type_ = arrays.atomic_type(dtype)
+        if type_ is None or dtype.kind not in "biuf" or dtype.itemsize > 8:
+            raise Unsupported(errno.EOPNOTSUPP, f"{where}: no word of dtype {dtype}")
+        wanted = arrays.origin(value, dtype)
+        if wanted.size != 1:
+            raise ValueError(f"{where}: one value, not {wanted.size}")
+        first = place[1] * self._stride
+        conditions = memory_word(first, comparison, wanted, type_)
+        self._wait(where, conditions, timeout=limit)
+        raw = int(conditions[0].seen).to_bytes(8, sys.byteorder)
+        return np.frombuffer(raw, dtype, 1)[0]
+
+    # -- helpers -------------------------------------------------------------------
+
+    def _slot(self, call: str, slot: Any) -> int:
+        number = operator.index(slot)
+        if not 0 <= number < _SLOTS:
+            text = f"{call}: window {self._name} has slots 0 to {_SLOTS - 1}, not {slot}"
+            raise BoundsError(errno.ERANGE, text, call=call)
+        return number
+
+    def _slots(self, call: str, slots: Iterable[int]) -> list[int]:
+        self._check_open(call)
+        numbers = [self._slot(call, slot) for slot in slots]
+        if not numbers:
+            raise ValueError(f"{call}: no slots")
+        return numbers
+
+    def _notify_place(self) -> int:
+        places = ffi.new("struct rmaext_places *")
+        lib.rmaext_block_places(self._group.size, places)
+        return int(places.notify)
+
+    def _counters(self) -> Array:
+        own = ffi.cast("int64_t *", self._block.maps[self._group.rank])
+        data = ffi.buffer(own + self._notify_place(), 8 * _SLOTS)
+        return np.frombuffer(data, np.int64)
+
+    def _waiter(self, call: str, slots: list[int], timeout: float | None) -> Any:
+        """Return a function that waits until any or every slot has what is wanted of it."""
+        limit = check_timeout(timeout)
+        place = self._notify_place()
+        wanted = Counter(slots)
+        every = block_words((place + slot, ">=", n) for slot, n in wanted.items())
+        some = block_words((place + slot, ">=", 1) for slot in wanted)
+        names = ", ".join(map(str, wanted))
+        wait = Wait(self, f"{call}: window {self._name}, slots {names}", limit, None)
+
+        def go(all_of_them: bool) -> None:
+            self._wait_on(wait, every if all_of_them else some, every=all_of_them)
+
+        return go
+
+
+class _Taking:
+    """What a wait takes off the slots, to be given back if it ends by an exception.
+
+    A signal handler may raise between any two lines. A wait returns what it took
+    from within the `try` whose `except` gives back.
+    """
+
+    def __init__(self, window: Notifications) -> None:
+        self._handle, self._name = window._handle, window._name
+        self._taken: list[tuple[int, int, Any]] = []
+
+    def take(self, slot: int, count: int, ns: int = 0) -> bool:
+        """Take so many off a slot, after waiting for so long; or nothing."""
+        seen = ffi.new("int64_t *")  # not 0 once C has taken them
+        self._taken.append((slot, count, seen))
+        code = lib.rmaext_notify_wait(self._handle, slot, count, ns, seen)
+        if not code:
+            return True
+        self._taken.pop()
+        if code != lib.RMAEXT_PENDING:
+            raise from_c(code, f"notifications of window {self._name}, slot {slot}")
+        return False
+
+    def seen(self) -> int:
+        """Return what the slot had that was taken from last."""
+        return int(self._taken[-1][2][0])
+
+    def give_back(self) -> None:
+        """Give all back, once."""
+        try:
+            self._return()
+        except BaseException:  # the next signal
+            self._return()
+            raise
+
+    def _return(self) -> None:
+        for taken in self._taken:
+            lib.rmaext_notify_return(self._handle, *taken)
+        self._taken.clear()
+
+
+def _count(call: str, count: Any) -> int:
+    number = operator.index(count)
+    if not 0 < number <= _MOST:
+        raise ValueError(f"{call}: count {count} is not positive")
+    return number

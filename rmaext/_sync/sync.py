@@ -1,0 +1,544 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Synchronisation of ranks over a window: locks. Epochs are in epochs.py, fences in _window/."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import operator
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from .._comm.liveness import Living
+from .._native._lib import ffi, lib
+from .._native.hot import to_the_end
+from .._runtime import mpi_progress
+from .._runtime.config import deadline
+from .._runtime.reports import Patience
+from ..errors import PeerLostError, RmaTimeout, SyncError
+from .messages import FAILURES, Messages
+from .ticket_lock import FarLock, Look, NearLock, Places, judge
+
+if TYPE_CHECKING:
+    from .._comm.control import Block
+    from .._comm.group import Group
+
+__all__ = ["NS", "State", "Synchronisation"]
+
+NS = 1_000_000_000
+_SPIN, _SPIN_CROWDED = 30_000, 2_000  # ns awake before sleeping
+_NAP = 10_000_000  # ns asleep, where all who could wake this rank do so
+_NAP_FAR = 1_000_000  # the same, where the network may bring what is waited for
+_FAR_STEP, _FAR_MOST = 2e-4, 1e-2  # seconds between questions: for each ticket before, at most
+_TURN = 0.001  # seconds between looks of a thread behind others of its rank
+_LOOK_EVERY = 0.01  # seconds without a turn until a waiter looks for the reason
+
+
+class _Guard:
+    """What `lock` returns: unlocks at the end of `with`."""
+
+    __slots__ = ("_rank", "_window")
+
+    def __init__(self, window: Synchronisation, rank: int | None) -> None:
+        self._window, self._rank = window, rank
+
+    def __enter__(self) -> Any:
+        return self._window
+
+    def __exit__(self, *error: object) -> None:
+        if self._rank is None:
+            self._window.unlock_all()
+        else:
+            self._window.unlock(self._rank)
+
+
+class State:
+    """What a window's synchronisation keeps on this rank.
+
+    Attributes
+    ----------
+    locks : dict
+        Of the targets that were locked before.
+    readers : dict
+        Thread and rank of each shared lock that is held.
+    everywhere : set
+        Threads that hold all.
+    access, exposure : list of int or None
+        Ranks of the epochs that `start` and `post` began.
+    started, waited : dict
+        How many epochs were counted, of each rank.
+    """
+
+    def __init__(self, window: Synchronisation, group: Group, block: Block) -> None:
+        self.window, self.block = window, block
+        self.places = Places.of(block.base, group.size)
+        self.living = Living(group)
+        self.messages = Messages(group, block.window)
+        self.locks: dict[int, NearLock | FarLock] = {}
+        self.readers: dict[tuple[int, int], bool] = {}
+        self.everywhere: set[int] = set()
+        self.access: list[int] | None = None
+        self.exposure: list[int] | None = None
+        self.started: dict[int, int] = {}
+        self.waited: dict[int, int] = {}
+        self.spin = _SPIN_CROWDED if group.crowded else _SPIN
+        self.nap = _NAP if group.all_direct else _NAP_FAR
+
+    def expose(self, ranks: list[int]) -> None:
+        """Begin the epoch of `post`."""
+        self.exposure = ranks
+
+    def end_access(self) -> None:
+        """End the epoch of `start`."""
+        self.access = None
+
+    def words(self, rank: int, place: int) -> Any:
+        """Return a pointer to a word of a rank's block; None if it is not mapped here."""
+        block = self.block.maps[rank]
+        return ffi.cast("int64_t *", block) + (place - self.block.base) if block else None
+
+
+def _holders(look: Look, ticket: int) -> list[int]:
+    """Return the ranks that have a lock, or wait for it before a ticket."""
+    before = []
+    for rank, slot in enumerate(look.slots):
+        kind, its = slot & lib.RMAEXT_SLOT_KINDS, slot >> lib.RMAEXT_SLOT_TICKET
+        inside = slot & lib.RMAEXT_SLOT_READERS or kind == lib.RMAEXT_SLOT_ACTIVE
+        if inside or (kind == lib.RMAEXT_SLOT_QUEUED and its < ticket):
+            before.append(rank)
+    return before
+
+
+class Synchronisation:
+    """The synchronisation of `Window`, besides `flush` and `fence`."""
+
+    _block: Block | None
+    _closed: bool
+    _group: Group
+    _name: int | str
+    _null: int | None
+    _timeout: float
+    _sync: State | None = None
+    _holder: Callable[[], int] = staticmethod(get_ident)  # of a lock; not 0
+
+    if TYPE_CHECKING:
+
+        def flush(self, rank: int | None = None) -> None: ...
+        def _check_open(self, call: str) -> None: ...
+        def _rank(self, rank: Any, call: str) -> int: ...
+
+    # -- flush -----------------------------------------------------------------------
+
+    def flush_all(self) -> None:
+        """Wait until every put to every rank is applied there; `flush()`.
+
+        Local, blocking; corresponds to MPI_Win_flush_all.
+        """
+        self.flush()
+
+    def flush_local(self, rank: int | None = None) -> None:
+        """Wait until this rank reads what it wrote to a rank, or to all.
+
+        That is as long as `flush` takes: a get may overtake an accumulate that went
+        by message. Buffers may be reused before, when `put` and its kin return.
+        Raises PeerLostError for a rank that is known to be gone, and as `flush`. Local,
+        blocking; corresponds to MPI_Win_flush_local and MPI_Win_flush_local_all.
+        """
+        self._check_open("flush_local")
+        ranks: Iterable[int] = range(self._group.size)
+        if rank is not None:
+            if operator.index(rank) == self._null:
+                return
+            ranks = (self._rank(rank, "flush_local"),)
+        gone = self._state("flush_local").living.gone()
+        for number in ranks:
+            if number in gone:
+                self._raise_lost("flush_local", number, "the rank is gone")
+        self.flush(rank)
+
+    def flush_local_all(self) -> None:
+        """As `flush_local()`; corresponds to MPI_Win_flush_local_all."""
+        self.flush_local()
+
+    def sync(self) -> None:
+        """Order this rank's accesses to its own memory before and after.
+
+        A memory barrier: what this rank stored in `win.local`, or in a
+        `peer_view`, before it is seen by others before what it stores after.
+        Local; corresponds to MPI_Win_sync.
+        """
+        self._check_open("sync")
+        lib.rmaext_barrier()
+
+    # -- locks -----------------------------------------------------------------------
+
+    def lock(self, rank: int, exclusive: bool = True, timeout: float | None = None) -> Any:
+        """Wait for the lock of a rank's window, alone or shared with others.
+
+        Parameters
+        ----------
+        rank : int
+        exclusive : bool
+            Nobody else may hold the lock, shared or not. False, MPI.LOCK_SHARED: others
+            may, who ask for the same. As in MPI the exclusive one is the default.
+        timeout : float, optional
+            Seconds; by default as long as those live who hold it. 0 asks once. See
+            `Window` for what is a number of seconds.
+
+        Returns
+        -------
+        context manager
+            Calls `unlock(rank)` at the end of a `with`.
+
+        Raises
+        ------
+        BoundsError
+        SyncError
+            This thread holds the lock, or all of them.
+        RmaTimeout
+            The lock is not taken.
+        PeerLostError
+            A rank was lost while it held the lock, or the target was lost.
+
+        Notes
+        -----
+        Local, blocking, without the target. Corresponds to MPI_Win_lock. No
+        operation of rmaext needs a lock; those who want one agree on that. Windows
+        that look at the memory of one another (`subwindow`, `dup`) share their
+        locks and epochs.
+
+        Locks are fair: ranks get it in the order in which they asked, and so do
+        readers and writers. Threads hold it each for themselves; those of one
+        rank queue up as one. Several targets may be locked one after another:
+        who does so in different orders may wait for each other for ever.
+
+        A rank that is reached by memory waits asleep, and is woken. Others ask
+        the target by messages, at most every 0.2 ms for each one before them and
+        every 10 ms. Ctrl-C ends the wait: the others go on, after some 10 ms.
+        """
+        end = deadline(timeout)
+        state = self._sync or self._state("lock")
+        lock = state.locks.get(rank) if type(rank) is int else None  # 1.0 is no rank
+        if lock is None or self._closed:
+            if self._nobody("lock", rank):
+                return _Guard(self, rank)
+            lock = self._target("lock", rank)
+        me = self._holder()
+        if lock.state.owner == me or (state.readers and (me, lock.rank) in state.readers):
+            self._misused("lock", f"this thread holds the lock of rank {lock.rank}")
+        self._acquire("lock", state, lock, me, exclusive, end)
+        return lock.guard if state.window is self else _Guard(self, lock.rank)
+
+    def unlock(self, rank: int) -> None:
+        """Flush to a rank, and release its lock.
+
+        The lock is released even if the flush fails, or is interrupted.
+
+        Raises
+        ------
+        SyncError
+            This thread does not hold that lock, or holds it by `lock_all`.
+        RmaTimeout, PeerLostError
+            As `flush`.
+
+        Notes
+        -----
+        Local, blocking; corresponds to MPI_Win_unlock.
+        """
+        state = self._sync
+        lock = state.locks.get(rank) if state is not None and type(rank) is int else None
+        if state is None or lock is None or self._closed:
+            if self._nobody("unlock", rank):
+                return
+            lock = self._target("unlock", rank)
+            state = self._state("unlock")
+        me, cell = self._holder(), lock.state
+        exclusive = cell.owner == me
+        if not exclusive and ((me, lock.rank) not in state.readers or me in state.everywhere):
+            self._misused("unlock", f"this thread has not locked rank {lock.rank}")
+        try:
+            self.flush(lock.rank)
+        except BaseException as exc:
+            _after(exc, self._leave, state, lock, me, exclusive)
+        _, again = to_the_end(FAILURES, self._leave, state, lock, me, exclusive)
+        if again is not None:
+            raise again
+
+    def lock_all(self, timeout: float | None = None) -> Any:
+        """Wait for the locks of all ranks, shared with others.
+
+        As `lock(rank, exclusive=False)` for each rank in turn; returns a context manager that
+        calls `unlock_all`. Local, blocking; corresponds to MPI_Win_lock_all.
+
+        Raises
+        ------
+        SyncError
+            This thread holds a lock.
+        RmaTimeout, PeerLostError
+            As `lock`; none is held then.
+        """
+        self._check_open("lock_all")
+        state = self._state("lock_all")
+        me = self._holder()
+        ranks = range(self._group.size)
+        locks = [self._target("lock_all", rank) for rank in ranks]
+        if any(lock.state.owner == me or (me, lock.rank) in state.readers for lock in locks):
+            self._misused("lock_all", "this thread holds a lock")
+        end = deadline(timeout)
+        try:
+            for lock in locks:
+                self._acquire("lock_all", state, lock, me, False, end)
+            state.everywhere.add(me)
+        except BaseException:
+            _, again = to_the_end(FAILURES, self._release_all, state, me)
+            if again is not None:
+                raise again from None
+            raise
+        return _Guard(self, None)
+
+    def unlock_all(self) -> None:
+        """Flush to all ranks, and release what `lock_all` took.
+
+        Local, blocking; corresponds to MPI_Win_unlock_all. Raises SyncError if
+        this thread has not called `lock_all`; and as `unlock`.
+        """
+        self._check_open("unlock_all")
+        if self._holder() not in self._state("unlock_all").everywhere:
+            self._misused("unlock_all", "this thread has not locked all")
+        self._flush_and_release_all("unlock_all")
+
+    def _flush_and_release_all(self, call: str) -> None:
+        """Release the shared locks that this thread holds; also if the flush fails."""
+        state, me = self._state(call), self._holder()
+        try:
+            self.flush()
+        except BaseException as exc:
+            _after(exc, self._release_all, state, me)
+        _, again = to_the_end(FAILURES, self._release_all, state, me)
+        if again is not None:
+            raise again
+
+    def _release_all(self, state: State, me: int) -> None:
+        failure: Exception | None = None
+        state.everywhere.discard(me)
+        for lock in list(state.locks.values()):
+            if (me, lock.rank) in state.readers:
+                try:
+                    self._release(state, lock, me, False)
+                except FAILURES as exc:
+                    failure = failure or exc
+        if failure is not None:
+            raise failure
+
+    def _release(self, state: State, lock: NearLock | FarLock, me: int, exclusive: bool) -> None:
+        """Leave, and note that, however many signal handlers raise."""
+        _, again = to_the_end(FAILURES, self._leave, state, lock, me, exclusive)
+        if again is not None:
+            raise again
+
+    def _leave(self, state: State, lock: NearLock | FarLock, me: int, exclusive: bool) -> None:
+        """Leave, unless that is done; no signal handler runs before it is noted."""
+        if lock.state.owner == me if exclusive else (me, lock.rank) in state.readers:
+            done = [False]
+            try:
+                lock.leave(exclusive, done)
+            finally:
+                if done[0] and not exclusive:
+                    state.readers.pop((me, lock.rank), None)
+        if lock.threads:
+            lock.next_thread()
+
+    def _acquire(
+        self,
+        call: str,
+        state: State,
+        lock: NearLock | FarLock,
+        me: int,
+        exclusive: bool,
+        end: float | None,
+    ) -> None:
+        cell = lock.state
+        try:
+            code = -errno.EBUSY if lock.threads else lock.take(me, exclusive)
+            if code == -errno.EBUSY:
+                code = self._after_threads(call, lock, me, exclusive, end)
+            if code != 1:
+                self._await_turn(call, lock, exclusive, end)
+            if not exclusive:
+                # no signal handler runs between these lines
+                state.readers[me, lock.rank] = True
+                cell.inside = 0
+                cell.owner = 0
+        except BaseException:
+            _, again = to_the_end(FAILURES, self._undo, state, lock, me, exclusive)
+            if again is not None:
+                raise again from None
+            raise
+        if not exclusive and lock.threads:
+            lock.next_thread()
+
+    def _undo(self, state: State, lock: NearLock | FarLock, me: int, exclusive: bool) -> None:
+        """End an `_acquire` that failed, wherever it was."""
+        if lock.state.owner == me:
+            try:
+                lock.undo(me, exclusive)
+            finally:
+                if lock.state.owner != me:
+                    state.readers.pop((me, lock.rank), None)
+        lock.next_thread()
+
+    def _after_threads(
+        self, call: str, lock: NearLock | FarLock, me: int, exclusive: bool, end: float | None
+    ) -> int:
+        """Wait for this rank's other threads, then draw a ticket; return what `take` does."""
+        place = lock.join()
+        try:
+            while True:
+                if lock.threads and lock.threads[0] is place:
+                    code = lock.take(me, exclusive)
+                    if code != -errno.EBUSY:
+                        return code
+                left = _TURN if end is None else min(_TURN, end - time.monotonic())
+                lib.rmaext_mpi_glance()
+                if place.acquire(timeout=max(0.0, left)):
+                    lock.threads.appendleft(place)  # others may be faster
+                    continue
+                self._check_open(call)
+                if left <= 0:
+                    self._timed_out(call, lock.rank)
+        finally:
+            try:
+                lock.threads.remove(place)
+            except ValueError:  # woken in vain
+                lock.next_thread()
+
+    def _await_turn(
+        self, call: str, lock: NearLock | FarLock, exclusive: bool, end: float | None
+    ) -> None:
+        state, ticket, patience = self._state(call), lock.state.ticket, Patience()
+        start = moved = time.monotonic()
+        spin, looked, turns, before = state.spin, 0.0, (-1, -1), 1
+        while True:
+            now = time.monotonic()
+            nap = state.nap if end is None else min(state.nap, int((end - now) * NS))
+            if not lock.near:
+                pause = min((now - start) / 4, before * _FAR_STEP, _FAR_MOST, nap / 1e6)
+                mpi_progress.nap(pause if end is None else min(pause, end - now))
+            if lock.wait(exclusive, spin, max(0, nap)):
+                return
+            spin = 0
+            self._check_open(call)
+            now = time.monotonic()
+            if end is not None and now >= end:
+                self._timed_out(call, lock.rank)
+            if now < looked + _LOOK_EVERY:
+                continue
+            looked = now
+            gone = state.living.gone()
+            look = lock.look()
+            if look is None or (look.readers, look.writers) != turns:
+                moved = now
+            if look is None:
+                continue
+            turns = look.readers, look.writers
+            before = max(1, ticket - look.writers)
+            if lock.rank in gone:
+                self._raise_lost(call, lock.rank, "the target is gone")
+            action, rank = judge(ticket, exclusive, self._group.rank, look, gone)
+            what = f"{call}: window {self._name}, rank {lock.rank}"
+            patience.look(what, functools.partial(_holders, look, ticket))
+            if action == "pass":
+                lock.pass_on(rank, look.slots[rank])
+                looked = 0.0
+            elif action == "lost":
+                self._raise_lost(call, rank, f"lost while it had the lock of rank {lock.rank}")
+            elif action == "unknown" and gone and now - moved > self._timeout:
+                self._raise_lost(call, min(gone), f"nobody has the lock of rank {lock.rank}")
+
+    # -- helpers ---------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        """Read the network, if no thread does."""
+        if not self._group.all_direct and not self._group.hellos[self._group.rank].progress:
+            self._group.network().fabric.serve(0)
+
+    def _state(self, call: str) -> State:
+        state = self._sync
+        if state is None or self._closed:
+            self._check_open(call)
+            if self._block is None:
+                raise TypeError(f"{call}: a hidden window has no control block")
+            root: Synchronisation = getattr(self, "_root", self)
+            state = root._sync or State(root, self._group, self._block)
+            # another thread may do so too
+            self._sync = state = root.__dict__.setdefault("_sync", state)
+        return state
+
+    def _nobody(self, call: str, rank: Any) -> bool:
+        self._check_open(call)
+        return operator.index(rank) == self._null
+
+    def _target(self, call: str, rank: Any) -> NearLock | FarLock:
+        """Return this rank's part in a target's lock."""
+        state, number = self._state(call), self._rank(rank, call)
+        lock = state.locks.get(number)
+        if lock is None:
+            block, made = (
+                state.block,
+                (self._group, number, state.places, _Guard(state.window, number)),
+            )
+            if block.maps[number]:
+                lock = NearLock(*made, block.maps[number], block.base)
+            else:
+                lock = FarLock(*made, state.messages)
+            lock = state.locks.setdefault(number, lock)
+        return lock
+
+    def _unfinished(self) -> SyncError | None:
+        """Return the error of closing the window now."""
+        state = self._sync
+        if state is None:
+            return None
+        open_ = [lock.rank for lock in state.locks.values() if lock.state.inside]
+        open_ += [rank for _, rank in state.readers]
+        if open_:
+            what = f"locks are held, of rank {', '.join(map(str, sorted(set(open_))))}"
+        elif state.access is not None:
+            what = "a start has no complete yet"
+        elif state.exposure is not None:
+            what = "a post has no wait yet"
+        else:
+            return None
+        return self._sync_error("close", what)
+
+    def _in_doubt(self) -> bool:
+        """Whether this rank may still change control blocks of others."""
+        state = self._sync
+        locks = [] if state is None else list(state.locks.values())
+        return any(lock.state.owner or lock.broken for lock in locks)
+
+    def _sync_error(self, call: str, text: str) -> SyncError:
+        return SyncError(errno.EPERM, f"{call}: window {self._name}: {text}", call=call)
+
+    def _misused(self, call: str, text: str) -> NoReturn:
+        raise self._sync_error(call, text)
+
+    def _raise_lost(self, call: str, rank: int, why: str) -> NoReturn:
+        text = f"{call}: window {self._name}: rank {rank}: {why}"
+        raise PeerLostError(errno.ENOTCONN, text, call=call, rank=rank)
+
+    def _timed_out(self, call: str, rank: int) -> NoReturn:
+        text = f"{call}: window {self._name}, rank {rank}: not within the time limit given"
+        raise RmaTimeout(errno.ETIMEDOUT, text, call=call, rank=rank)
+
+
+def _after(failure: BaseException, release: Callable[..., None], *args: Any) -> NoReturn:
+    """Release locks after a flush that failed; raise its error, or Ctrl-C that came now."""
+    with suppress(*FAILURES):  # of the same rank, for the same reason
+        _, again = to_the_end(FAILURES, release, *args)
+        if again is not None and isinstance(failure, Exception):
+            failure = again
+    raise failure

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Windows: each kind, how they are made, the memory they take, views and indexing."""

@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Windows made of windows, and those of other kinds: the ways to them.
+
+Each kind has a room of its own, which knows `Window`; hence the late imports.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from .._native._lib import lib
+from ..errors import GrantError, Unsupported
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+    from numpy.typing import DTypeLike
+
+    from .._remote.grants import Grant
+    from .dynamic import DynamicWindow
+    from .joined import JoinedWindow
+    from .shared import SharedWindow
+    from .window import Window
+
+__all__ = ["MoreWindows", "Plural", "not_for"]
+
+
+class MoreWindows:
+    """What `Window` has to offer besides itself."""
+
+    @classmethod
+    def shared(
+        cls,
+        comm: MPI.Comm,
+        shape: int | tuple[int, ...],
+        dtype: DTypeLike = float,
+        timeout: float | None = None,
+        *,
+        proc_null: bool = False,
+    ) -> SharedWindow:
+        """Return a window over new memory in one piece, for ranks that share a node.
+
+        Parameters
+        ----------
+        comm : mpi4py.MPI.Comm
+            Its ranks must share a node: `comm.Split_type(MPI.COMM_TYPE_SHARED)`.
+        shape, dtype, timeout, proc_null
+            As for `Window.allocate`; the shape may differ between ranks.
+
+        Returns
+        -------
+        SharedWindow
+            The ranks' parts follow each other in their order, without gaps: `whole` is
+            all of them as one array, `peer_view(rank)` one of them, in its shape.
+
+        Raises
+        ------
+        NotLocalError
+            On every rank, if not all can map each other's memory.
+        TypeError, ValueError, MemoryError
+            On every rank, if any rank's arguments do not fit.
+
+        Notes
+        -----
+        Collective, blocking; corresponds to MPI_Win_allocate_shared. The memory is filled
+        with zeros. It is rank 0's, and stays while any process of the node has it
+        mapped, also when that rank is killed. Arrays over it, `local` included,
+        must not be used once the window is closed: the memory may
+        then become part of another array of rank 0.
+        """
+        from .shared import SharedWindow
+
+        return SharedWindow.make(comm, shape, dtype, timeout, proc_null)
+
+    @classmethod
+    def dynamic(
+        cls,
+        comm: MPI.Comm,
+        dtype: DTypeLike = float,
+        timeout: float | None = None,
+        *,
+        proc_null: bool = False,
+    ) -> DynamicWindow:
+        """Return a window to which each rank attaches memory as it goes along.
+
+        Parameters
+        ----------
+        comm, timeout, proc_null
+            As for `Window`.
+        dtype : data-type, optional
+            Of all that is attached; the same on all ranks.
+
+        Returns
+        -------
+        DynamicWindow
+            With `attach(array)`, which returns the offset of the array's first
+            element, and `detach(array)`.
+
+        Raises
+        ------
+        TypeError, ValueError, NoProviderError
+            On every rank, if any rank's arguments do not fit.
+
+        Notes
+        -----
+        Collective, blocking; corresponds to MPI_Win_create_dynamic. Everything goes
+        by message to the target's progress thread, from ranks of the same node and from
+        itself too, as that alone knows what is attached at the moment: slower
+        than other windows, but no access ever touches memory that is not.
+        """
+        from .dynamic import DynamicWindow
+
+        return DynamicWindow.make(comm, dtype, timeout, proc_null)
+
+    @staticmethod
+    def _joined() -> type[JoinedWindow]:
+        from .joined import JoinedWindow
+
+        return JoinedWindow
+
+    def subwindow(self, start: int, stop: int) -> Window:
+        """Return a window over the elements [start, stop) of every rank.
+
+        Parameters
+        ----------
+        start, stop : int
+            Elements in C order. Each rank must have all of them, or no memory
+            at all in the window; then it has none in the subwindow.
+
+        Returns
+        -------
+        Window
+            All operations count from `start`, and nothing outside is reached.
+            `local` is one-dimensional.
+
+        Raises
+        ------
+        BoundsError
+            Naming the ranks that end before `stop`.
+        ClosedError
+
+        Notes
+        -----
+        Local: no rank waits, and nothing is registered. The nearest in MPI is a
+        displacement added to each call. Operations of the subwindow are those of
+        the window: a `flush` of either completes both's, and of two errors that are left
+        to a flush, either may raise. `close()` of the subwindow is local and
+        need not be called; when the window is closed, so is the subwindow. A
+        `fence`, and locks, are those of the window.
+        """
+        from .views import subwindow
+
+        return subwindow(self, start, stop)
+
+    def dup(self, access: str | None = None, timeout: float | None = None) -> Window:
+        """Return the same window with other hints.
+
+        Parameters
+        ----------
+        access : {"r", "w", "rw"}, optional
+            What operations of the duplicate may do: some of what the window
+            allows on every rank that has memory.
+        timeout : float, optional
+            As for `Window`; by default the window's own.
+
+        Raises
+        ------
+        AccessError
+            The window does not allow as much.
+        ClosedError, TypeError, ValueError
+
+        Notes
+        -----
+        Local, and as `subwindow` in all else. Corresponds to MPI_Win_create over
+        the same memory with another info object, without its cost.
+        """
+        from .views import dup
+
+        return dup(self, access, timeout)
+
+    def field(self, name: str) -> Window:
+        """Return a window over one field of a structured dtype.
+
+        Parameters
+        ----------
+        name : str
+            Of a field without dimensions of its own.
+
+        Returns
+        -------
+        Window
+            Of the field's dtype; an offset counts records. `local` is the field
+            of this rank's array.
+
+        Raises
+        ------
+        KeyError, TypeError
+            There is no such field.
+        ClosedError
+
+        Notes
+        -----
+        Local, and as `subwindow` in all else; corresponds to MPI_Type_create_resized
+        of the field's type. Operations on several records are carried
+        out as many of one element each, so a put is complete when it returns.
+        Atomics raise AlignmentError, before anything is sent, where the field is
+        not aligned to its size in every record: `np.dtype(..., align=True)`.
+        """
+        from .views import field
+
+        return field(self, name)
+
+    # -- for other jobs ------------------------------------------------------------
+
+    def export(self, access: str | None = None, scope: str | None = None) -> bytes:
+        """Return a ticket: with it any process can attach to this rank's memory.
+
+        Parameters
+        ----------
+        access : {"r", "w", "rw"}, optional
+            Rights of those who attach; by default those of the window here.
+        scope : {"host", "network"}, optional
+            Whose processes: those of this host, by an endpoint that listens on the loopback
+            interface only, or others too, by one on the network. By default as far as the
+            window's communicator reaches.
+
+        Returns
+        -------
+        bytes
+            For `RemoteWindow.attach`, in a process outside the communicator, of another
+            job, or without any MPI job. With a version and a checksum, below 2 KB.
+
+            It is a secret: whoever has it may use the memory, and there is no other
+            check of who that is. Pass it on as you would a password: in a file that
+            only you can read, not on a command line.
+
+        Raises
+        ------
+        AccessError
+            The window does not allow as much.
+        NoProviderError
+            There is no endpoint of that scope.
+        ClosedError, TypeError, ValueError, Unsupported
+
+        Notes
+        -----
+        Local, blocking (0.3 s if it opens an endpoint). Corresponds to ucp_rkey_pack.
+        What is exported so ends with the window: when it is closed, those who are attached
+        get ClosedError, and nothing more lands. `grant` is for what is to end before.
+        At most 1,024 processes can ever attach to one process.
+        """
+        from .._remote.grants import export
+
+        self._one_array("export")
+        return export(self, access, scope)
+
+    def grant(
+        self, start: int, stop: int, access: str | None = None, scope: str | None = None
+    ) -> Grant:
+        """Grant others the elements [start, stop) of this rank, until that is revoked.
+
+        Parameters
+        ----------
+        start, stop : int
+            Elements in C order.
+        access, scope
+            As for `export`.
+
+        Returns
+        -------
+        Grant
+            With `export()`, which returns a ticket, and `revoke()`. `with` revokes it.
+
+        Raises
+        ------
+        BoundsError
+            This rank does not have those elements.
+        AccessError, NoProviderError, ClosedError, TypeError, ValueError, Unsupported
+
+        Notes
+        -----
+        Local, as `export`. Corresponds to binding a memory window (ibv_bind_mw,
+        IBV_ACCESS_MW_BIND). And as ibv_dereg_mr fails then, `close` of the window raises
+        GrantError on all ranks while a grant of any rank is not revoked: the window stays
+        open, and can be used and closed later. Where an exception ends a `with` block,
+        its grants end too.
+        """
+        from .._remote.grants import grant
+
+        self._one_array("grant")
+        return grant(self, start, stop, access, scope)
+
+    @property
+    def grants(self) -> tuple[Grant, ...]:
+        """This rank's grants that are not revoked, those of views included. Local."""
+        from .._remote.grants import live_grants
+
+        return live_grants(self)
+
+    def _one_array(self, call: str) -> None:
+        window: Any = self
+        if window._in_pieces or window._stride != window._dtype.itemsize:
+            raise not_for(window, call)
+
+    def _check_grants(self) -> GrantError | None:
+        """Return the error of closing the window now, if there are any."""
+        from .._remote.grants import check_grants
+
+        return check_grants(self)
+
+    @staticmethod
+    def _reopen(windows: list[Window]) -> None:
+        """Undo what has refused operations of windows."""
+        for window in windows:
+            lib.rmaext_window_reopen(window._handle)
+            window._closed = False
+
+    def _end_grants(self) -> bool:
+        from .._remote.grants import end_grants
+
+        return end_grants(self)
+
+
+class Plural:
+    """Before `Window` among the bases of a window whose ranks have more than one array."""
+
+    _name: int | str
+    _in_pieces = _divided = True
+
+    @property
+    def numba(self) -> int:
+        """There is none: compiled code knows one array a rank."""
+        raise not_for(self, "numba")
+
+    def advise(self, advice: str, part: slice | None = None) -> NoReturn:
+        """There is no one array to speak of."""
+        raise not_for(self, "advise")
+
+    def subwindow(self, start: int, stop: int) -> NoReturn:
+        """There are no views."""
+        raise not_for(self, "subwindow")
+
+    def dup(self, access: str | None = None, timeout: float | None = None) -> NoReturn:
+        """There are no views."""
+        raise not_for(self, "dup")
+
+    def field(self, name: str) -> NoReturn:
+        """There are no views."""
+        raise not_for(self, "field")
+
+
+def not_for(window: Any, call: str) -> Unsupported:
+    """Return the error of what a kind of window does not have."""
+    text = f"{call}: window {window._name}: not for a {type(window).__name__}"
+    return Unsupported(errno.EOPNOTSUPP, text, call=call)

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Windows to which each rank attaches memory, and detaches it, by itself."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import DTypeLike, NDArray
+
+from .._comm.group import Group
+from .._comm.keys import WindowRecord, dtype_text
+from .._comm.records import Columns, Same, Told, Ways
+from .._comm.region import Region
+from .._memory import arrays, node
+from .._native._lib import ffi, lib
+from .._ops.vector import PUT
+from ..errors import AccessError, AlignmentError, AttachError, RmaError, from_c
+from .constructors import Plural, not_for
+from .window import Place, Window
+
+__all__ = ["DynamicWindow"]
+
+Array = NDArray[Any]
+
+_END = (1 << 63) - 1  # addresses are below it
+_KEY = bytes(8)  # of nothing
+_SHORT = 32 << 10  # bytes of a put that C copies and sends later
+
+
+class DynamicRegion(Region):
+    """All the memory there could be, reached by message only."""
+
+    dynamic = True
+    creation = "creation of a dynamic window"
+
+    def exchange(self, make: Callable[[], tuple[Array, int]]) -> None:
+        """Agree on the dtype, and open the network. Collective."""
+        group = self.group
+
+        def mine() -> tuple[WindowRecord, int]:
+            self.array, access = make()
+            text = dtype_text(self.array.dtype)
+            record = WindowRecord(0, 0, access, text, _KEY, shape=self.array.shape)
+            return record, self.array.itemsize
+
+        self.told = told = Told.by(group, mine)
+        self.fabric = group.network().fabric
+        self.records = told.records(group.rank, 1)
+        self.records.size = Same(group.size, _END)
+        self.records.own = told.own._replace(size=_END)
+
+    def connect(self) -> None:
+        """Settle the routes."""
+        self.reach(Ways(self.group.here))
+
+    def columns(self) -> Columns:
+        """Return what C needs: all of the address space."""
+        return super().columns()._replace(size=ffi.new("uint64_t *", _END))
+
+
+class DynamicWindow(Plural, Window):
+    """A window over what each rank has attached at the moment; made by `Window.dynamic`.
+
+    Notes
+    -----
+    An offset is what `attach` on the target has returned, plus the number of
+    elements from there. Whoever makes memory known, in whatever way, passes that
+    on, and detaches the memory only when nobody uses it any more; who
+    comes too late gets a BoundsError, from the target, and nothing is changed. A put is
+    complete when it returns.
+    """
+
+    _region: DynamicRegion
+    _attached: dict[int, tuple[Array, int]]  # by address, with what keeps it
+
+    @classmethod
+    def make(
+        cls, comm: MPI.Comm, dtype: DTypeLike, timeout: float | None, proc_null: bool
+    ) -> DynamicWindow:
+        """See `Window.dynamic`."""
+
+        def nothing() -> Array:
+            checked = np.dtype(dtype)
+            arrays.check_dtype(checked)
+            return np.empty(0, checked)
+
+        self = cls.__new__(cls)
+        self._attached = {}
+        self._create(comm, nothing, None, timeout, None, proc_null)
+        return self
+
+    def _new_region(self, group: Group) -> Region:
+        return DynamicRegion(group)
+
+    def _bind_plain(self) -> None:
+        pass  # it is not: all goes through the methods here
+
+    # -- memory --------------------------------------------------------------------
+
+    def attach(self, array: Array) -> int:
+        """Let the other ranks reach an array.
+
+        Parameters
+        ----------
+        array : numpy.ndarray
+            Of the window's dtype, C-contiguous, writeable, not empty, at an address that
+            is a multiple of the item size. The window keeps it until it is detached.
+
+        Returns
+        -------
+        int
+            The offset of its first element, for operations on this rank.
+
+        Raises
+        ------
+        AttachError
+            Some of it is attached already, or it has no elements.
+        AccessError
+            It is read-only.
+        AlignmentError, TypeError, ValueError, ClosedError
+
+        Notes
+        -----
+        Local; corresponds to MPI_Win_attach and MPI_Get_address.
+        """
+        self._check_open("attach")
+        arrays.check_origin(array, self._dtype)
+        if not array.flags.writeable:
+            text = f"attach: window {self._name}: the array is read-only"
+            raise AccessError(errno.EACCES, text, call="attach")
+        address = _address(array)
+        if address % self._dtype.itemsize:
+            text = f"attach: window {self._name}: address {address:#x} is no multiple of the "
+            text += f"{self._dtype.itemsize} bytes of an element"
+            raise AlignmentError(errno.EFAULT, text, call="attach")
+        kept = node.keep(array)  # before others may write there
+        try:
+            self._change("attach", lib.rmaext_attach, array)
+        except Exception:
+            node.let_go(kept)
+            raise
+        self._attached[address] = array, kept
+        return address // self._dtype.itemsize
+
+    def detach(self, array: Array) -> None:
+        """Take an array from the other ranks' reach.
+
+        When it returns, no operation of another rank is under way there, and
+        none will begin.
+
+        Raises
+        ------
+        AttachError
+            It is not attached, or only as a part of a larger one.
+        ClosedError, TypeError
+
+        Notes
+        -----
+        Local; corresponds to MPI_Win_detach.
+        """
+        self._check_open("detach")
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"detach needs a NumPy array, not {type(array).__name__}")
+        self._change("detach", lib.rmaext_detach, array)
+        _, kept = self._attached.pop(_address(array))
+        node.let_go(kept)
+
+    def _change(self, call: str, function: Any, array: Array) -> None:
+        where = f"{call}: window {self._name}, {array.size} elements at {_address(array):#x}"
+        if not array.size:
+            raise AttachError(errno.EINVAL, f"{where}: there is nothing to {call}", call=call)
+        code = function(self._handle, ffi.cast("void *", _address(array)), array.nbytes)
+        if code:
+            error = from_c(code, where)
+            if code in (-errno.EEXIST, -errno.ENXIO):
+                error = AttachError(-code, str(error), call=call)
+            raise error
+
+    def _shut(self, keep: bool) -> None:
+        super()._shut(keep)
+        if not keep:
+            for _, kept in self._attached.values():
+                node.let_go(kept)
+            self._attached.clear()
+
+    # -- what it is ----------------------------------------------------------------
+
+    @property
+    def local(self) -> Any:
+        """The arrays of this rank that are attached, as a list. Local."""
+        return [array for array, _ in self._attached.values()]
+
+    @property
+    def memory(self) -> Any:
+        """There is none but what is attached."""
+        raise not_for(self, "memory")
+
+    def size(self, rank: int) -> int:
+        """Nobody but the target knows what is attached there."""
+        raise not_for(self, "size")
+
+    def _rest(self, rank: Any, offset: Any) -> int:
+        raise ValueError(f"get: window {self._name}: how many elements? Give count or out")
+
+    # -- operations ----------------------------------------------------------------
+
+    def _run(
+        self,
+        call: str,
+        place: Place,
+        buffers: tuple[Array, ...],
+        function: Any,
+        *arguments: Any,
+    ) -> None:
+        rank, first, count = place
+        if function == lib.rmaext_put and buffers[0].nbytes <= _SHORT:
+            # complete when it returns, so that an error is its own
+            offsets = np.arange(first, first + count)
+            self._many(PUT, 0, rank, offsets, buffers[0].reshape(-1), None)
+        elif function == lib.rmaext_get:
+            read = (lib.RMAEXT_NO_OP, lib.RMAEXT_UINT8, ffi.NULL, ffi.NULL, *arguments)
+            super()._run(call, place, buffers, lib.rmaext_update, *read)
+        else:
+            super()._run(call, place, buffers, function, *arguments)
+
+    def _many_error(
+        self,
+        call: str,
+        code: int,
+        many: Any,
+        shape: tuple[int, ...],
+        ranks: Array,
+        offsets: Array,
+    ) -> Exception:
+        error = super()._many_error(call, code, many, shape, ranks, offsets)
+        if many.bad >= 0 or not isinstance(error, RmaError) or error.rank is None:
+            return error
+        there = np.broadcast_to(offsets, shape)[np.broadcast_to(ranks, shape) == error.rank]
+        first, last = int(there.min()), int(there.max())
+        text = f"{call}: window {self._name}, rank {error.rank}, offset {first}, length "
+        text += f"{last + 1 - first}: {error.detail}"
+        if code == -errno.ERANGE:
+            text += ", not all of it is attached"
+        return type(error)(-code, text, call=error.call, rank=error.rank, detail=error.detail)
+
+
+def _address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])

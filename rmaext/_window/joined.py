@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Windows over several arrays of each rank, which are one to those who use them."""
+
+from __future__ import annotations
+
+import errno
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from .._comm.group import Group
+from .._comm.records import Numbers, Some
+from .._comm.region import Region
+from .._fabric.registration import How, one_part
+from .._memory.arrays import access_bits, address, part_of, window_array
+from .._native._lib import lib
+from .._ops.vector import Call, indices
+from .._runtime import lifetime
+from ..errors import BoundsError, KeyRejectedError
+from .constructors import Plural
+from .window import Place, Window
+
+if TYPE_CHECKING:
+    from typing import Unpack  # Python 3.11
+
+__all__ = ["JoinedWindow"]
+
+Array = NDArray[Any]
+
+_READ, _WRITE = lib.RMAEXT_READ, lib.RMAEXT_WRITE
+
+
+class Part(Region):
+    """One of the arrays of a `JoinedRegion`, registered together with others."""
+
+    def __init__(self, whole: JoinedRegion, k: int) -> None:
+        super().__init__(whole.group)
+        self._whole, self._k = whole, k
+        self.registration = whole.registration
+
+    def _register(self, pointer: Any, number: int) -> tuple[bytes, int]:
+        fabric, whole = self.group.network().fabric, self._whole
+        lot = whole.lot(self._k, fabric.iov_limit)
+        arrays = [whole.arrays[k] for k in lot]
+        held = whole.held.get(lot[0])
+        if held is None:
+            pieces = [(address(array), array.nbytes) for array in arrays]
+            held = fabric.register(pieces, self._access, number, self.registration)
+            fabric.keep(held, arrays)
+            whole.held[lot[0]] = held
+        self.registered = held
+        self.shift = sum(array.nbytes for array in arrays[: lot.index(self._k)])
+        key, base = fabric.key(held)
+        return key, base + self.shift  # fi_mr(3): an offset into the region, also there
+
+
+class JoinedRegion(Region):
+    """A region for each array; as many as the rank with the most has.
+
+    The provider is told of as many arrays at a time as it takes (mr_iov_limit), and as have
+    the same rights.
+    """
+
+    def __init__(self, group: Group, arrays: Sequence[Array], access: str | None) -> None:
+        super().__init__(group)
+        self.arrays, self._rights = arrays, access
+        self.regions: list[Region] = []
+        self.held: dict[int, Any] = {}  # registrations, by their first array
+
+    def exchange(self, make: Callable[[], tuple[Array, int]]) -> None:
+        """Describe all arrays, the first in words that say how many there are. Collective."""
+        first = Part(self, 0)
+        first.parts = max(1, len(self.arrays))
+        self.regions.append(first)
+
+        def mine() -> tuple[Array, int]:
+            made = make()
+            first.registration = self.registration
+            return made
+
+        first.exchange(mine)
+        dtype = first.array.dtype
+        for k in range(1, max(first.records.parts)):
+            region = Part(self, k)
+            self.regions.append(region)
+            array = self.arrays[k] if k < len(self.arrays) else np.empty(0, dtype)
+            pair = (array, self._bits(array))
+            region.exchange(lambda pair=pair: pair)  # type: ignore[misc]
+        self.array = first.array
+        fabrics = (region.fabric for region in self.regions)
+        self.fabric = next((fabric for fabric in fabrics if fabric is not None), None)
+
+    def lot(self, k: int, limit: int) -> list[int]:
+        """Return which arrays, k and at most `limit`, are registered in one region."""
+        lots: list[list[int]] = []
+        for j, array in enumerate(self.arrays):
+            if not array.nbytes:
+                continue
+            last = lots[-1] if lots else []
+            alike = last and self._bits(self.arrays[last[0]]) == self._bits(array)
+            if alike and len(last) < limit:
+                last.append(j)
+            else:
+                lots.append([j])
+        if len(lots) > 1 and self.registration.key is not None:
+            text = f"key={self.registration.key:#x}: the arrays need {len(lots)} registrations, "
+            text += f"as their rights differ, or one takes {limit} at most"
+            raise KeyRejectedError(errno.EKEYREJECTED, text, call="fi_mr_regattr")
+        return next(lot for lot in lots if k in lot)
+
+    def _bits(self, array: Array) -> int:
+        return access_bits(self._rights, array.flags.writeable)
+
+    def connect(self) -> None:
+        """Settle the routes."""
+        for region in self.regions:
+            region.connect()
+
+    def release(self) -> None:
+        """Deregister. No peer uses the memory any more."""
+        for region in self.regions:
+            region.release()
+
+
+class JoinedWindow(Plural, Window):
+    """A window over several arrays of each rank: `Window(comm, [a, b, c])`.
+
+    Parameters
+    ----------
+    comm, access, timeout, proc_null, **how
+        As for `Window`.
+    array : list of numpy.ndarray
+        Of one dtype; at least one, which may be empty. Their number and sizes may
+        differ between ranks. Each stays where it is. They are registered as one region
+        where the provider takes as many pieces (mr_iov_limit) and their rights are the
+        same, else as several.
+
+    Notes
+    -----
+    Collective, blocking; corresponds to a window of MPI_Win_create_dynamic with
+    several attached regions, or to a derived datatype for each call. The
+    elements of the arrays, one after another, share one range of offsets, and an
+    operation may span the seams. It is then not one, but one on each array: each
+    element is updated atomically, as always. `local` and `peer_view` are lists.
+
+    There are no functions for compiled code, and no views.
+    """
+
+    _region: JoinedRegion
+    _given: tuple[list[Array], str | None]
+    _arrays: list[Window]  # a window for each array
+    _bounds: Any  # of rank r and array k: the first element, at [r, k]
+
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        array: Array | Sequence[Array],
+        access: str | None = None,
+        timeout: float | None = None,
+        *,
+        proc_null: bool = False,
+        **how: Unpack[How],
+    ) -> None:
+        arrays = list(array)
+        self._given = arrays, access
+
+        def first() -> Array:
+            if not arrays:
+                raise ValueError("a list of no arrays; one of them may be empty")
+            checked = [window_array(array) for array in arrays]
+            for array in checked:
+                access_bits(access, array.flags.writeable)
+                if array.dtype != checked[0].dtype:
+                    text = f"the arrays have dtypes {checked[0].dtype} and {array.dtype}"
+                    raise TypeError(text)
+            return checked[0]
+
+        self._create(comm, first, access, timeout, how, proc_null)
+
+    def _new_region(self, group: Group) -> Region:
+        return JoinedRegion(group, *self._given)
+
+    def _adopt(self, token: bytes, block: Any) -> None:
+        """Make a C window for each array."""
+        region, group, name = self._region, self._group, int(self._name)
+        self._arrays = []
+        for k, part in enumerate(region.regions):
+            window = Window.__new__(Window)
+            window._group, window._region, window._comm = group, part, self._comm
+            window._name, window._timeout = f"{name}, array {k}", self._timeout
+            window._null = self._null
+            window._adopt(group.token(name | k << 32) if k else token, block)
+            lifetime.on_end(window)
+            self._arrays.append(window)
+        for window in self._arrays:
+            window._closed = False
+        first = self._arrays[0]
+        self._fabric, self._handle = region.fabric, first._handle
+        self._dtype, self._stride = first._dtype, first._stride
+        self._atomic_type = first._atomic_type
+        sizes = np.array([[*window._sizes] for window in self._arrays], dtype=np.int64).T
+        self._bounds = np.concatenate(
+            [np.zeros((group.size, 1), np.int64), sizes.cumsum(axis=1)], axis=1
+        )
+        self._sizes = Numbers(self._bounds[:, -1])
+        routes = {
+            r: max((w._routes[r] for w in self._arrays if w._sizes[r]), default=first._routes[r])
+            for r in group.here
+        }
+        self._routes = Some(group.size, routes, lib.RMAEXT_FABRIC)
+
+    def _parts(self) -> list[Window]:
+        return self._arrays
+
+    # -- what it is ----------------------------------------------------------------
+
+    @property
+    def local(self) -> Any:
+        """The arrays of this rank, as a list. Local."""
+        mine = range(self._region.regions[0].records.own.parts)
+        return [self._arrays[k].local for k in mine]
+
+    @property
+    def memory(self) -> Any:
+        """Key, base address, size and rights of each array of this rank, as a list."""
+        return [window.memory for window in self._arrays[: len(self.local)]]
+
+    def peer_view(self, rank: int) -> Any:
+        """Return the arrays of a rank of this node, as a list; else as `Window.peer_view`."""
+        self._check_open("peer_view")
+        number = self._rank(rank, "peer_view")
+        count = self._region.regions[0].records[number].parts
+        return [window.peer_view(number) for window in self._arrays[:count]]
+
+    def refresh(self, part: slice | None = None) -> None:
+        """Tell the provider that other pages back these elements; as `Window.refresh`."""
+        self._check_open("refresh")
+        me = self._group.rank
+        start, stop = one_part("refresh", part, self._sizes[me])
+        for window, first, count, _ in self._pieces((me, start, stop - start)):
+            window.refresh(slice(first, first + count))
+
+    @property
+    def writes_received(self) -> int:
+        """How many writes of peers have modified this rank's arrays; as of `Window`."""
+        self._check_open("writes_received")
+        firsts = {id(w._region.registered): w for w in self._arrays}
+        return sum(window.writes_received for window in firsts.values())
+
+    # -- operations ----------------------------------------------------------------
+
+    def _pieces(self, place: Place) -> Iterator[tuple[Window, int, int, int]]:
+        """Give the window, the first element there, the count, and how many came before."""
+        rank, first, count = place
+        bounds = self._bounds[rank].tolist()
+        for window, low, high in zip(self._arrays, bounds, bounds[1:], strict=False):
+            start, stop = max(first, low), min(first + count, high)
+            if start < stop:
+                yield window, start - low, stop - start, start - first
+
+    def _foresee(self, call: str, place: Place, access: int, number: int) -> None:
+        for window, first, count, _ in self._pieces(place):
+            window._foresee(call, (place[0], first, count), access, number)
+
+    def _run(
+        self,
+        call: str,
+        place: Place,
+        buffers: tuple[Array, ...],
+        function: Any,
+        *arguments: Any,
+    ) -> None:
+        rank, _, whole = place
+        self._foresee(call, place, _rights(function, arguments), -1)
+        for window, first, count, before in self._pieces(place):
+            start = before * self._dtype.itemsize
+            some = part_of(arguments, start, count, whole)
+            window._run(call, (rank, first, count), buffers, function, *some)
+
+    def _many(
+        self,
+        call: Call,
+        type_: int,
+        ranks: Any,
+        offsets: Any,
+        values: Array | None,
+        out: Array | None,
+    ) -> Any:
+        ranks, offsets = indices("ranks", ranks), indices("offsets", offsets)
+        arrays = [ranks, offsets] if values is None else [ranks, offsets, values]
+        shape = np.broadcast_shapes(*(array.shape for array in arrays))
+        if out is None:
+            out = np.empty(shape, self._dtype) if call.results else None
+        elif out.shape != shape:
+            raise ValueError(f"{call.name}: out has shape {out.shape}, the elements {shape}")
+        flat = [np.broadcast_to(array, shape).reshape(-1) for array in arrays]
+        which, places = self._sort(flat[0], flat[1], shape)
+        access = (_READ if call.results else 0) | (_WRITE if call.kind != lib.RMAEXT_GET else 0)
+        number = type_ if call.kind == lib.RMAEXT_UPDATE else -1
+        lots = [(self._arrays[k], np.flatnonzero(which == k)) for k in np.unique(which)]
+        for window, lot in lots:
+            for rank in np.unique(flat[0][lot]).tolist():
+                window._foresee(call.name, (rank, 0, 1), access, number)
+        results = None if out is None else out.reshape(-1)
+        for window, lot in lots:
+            part = None if values is None else flat[2][lot]
+            got = window._many(call, type_, flat[0][lot], places[lot], part, None)
+            if results is not None:
+                results[lot] = got
+        return out
+
+    def _sort(self, ranks: Array, offsets: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
+        """Return which array each element is in, and where there; BoundsError if in none."""
+        known = np.where((ranks >= 0) & (ranks < len(self._sizes)), ranks, 0)
+        sizes = self._bounds[known, -1]
+        bad = np.flatnonzero((ranks != known) | (offsets < 0) | (offsets >= sizes))
+        if bad.size:
+            rank, offset = int(ranks[bad[0]]), int(offsets[bad[0]])
+            index = ", ".join(map(str, np.unravel_index(bad[0], shape))) if shape else ""
+            text = f"window {self._name}, element [{index}]: rank {rank}, offset {offset}, "
+            text += f"length 1: outside the window{self._hint_for(rank)}"
+            raise BoundsError(errno.ERANGE, text, rank=rank)
+        which = np.zeros(ranks.size, np.int64)
+        for k in range(1, len(self._arrays)):
+            which += offsets >= self._bounds[known, k]
+        # past arrays without elements, which end where they begin
+        return which, offsets - self._bounds[known, which]
+
+    def _flush(self, rank: int | None = None, *, persist: bool = False) -> None:
+        self._check_open("flush")
+        failure: Exception | None = None
+        for window in self._arrays:  # all of them, whatever one says
+            try:
+                window.flush(rank)
+            except Exception as exc:
+                failure = failure or exc
+        if failure is not None:
+            raise failure
+        if persist:
+            self._persist(None if rank is None else operator.index(rank))
+
+
+def _rights(function: Any, arguments: tuple[Any, ...]) -> int:
+    """Return what a C operation, with those arguments, needs of its target."""
+    if function != lib.rmaext_update:
+        return int(_READ if function == lib.rmaext_get else _WRITE)
+    op, result = arguments[0], arguments[4]
+    return (_READ if result else 0) | (0 if op == lib.RMAEXT_NO_OP else _WRITE)
