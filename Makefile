@@ -297,6 +297,7 @@ fuzz: develop
 lint: $(VENV)/.tests
 	$(VENV)/bin/ruff check $(PY_FORMATTED)
 	$(VENV)/bin/ruff format --check $(PY_FORMATTED)
+	$(VENV)/bin/lint-imports --no-cache --no-logo
 	$(VENV)/bin/clang-format --dry-run --Werror $(C_FORMATTED)
 
 type: $(VENV)/.tests

@@ -19,7 +19,7 @@ if TYPE_CHECKING or sys.argv[:1] != ["-m"]:
     from ._memory.node import empty, zeros
     from ._ops.request import Request
     from ._remote.grants import Grant
-    from ._remote.remote import RemoteWindow
+    from ._window.remote import RemoteWindow
     from ._window.window import Window
     from .errors import (
         AccessError,
@@ -83,7 +83,7 @@ _HOMES = dict.fromkeys(__all__, "errors") | {
     "Fabric": "_fabric.endpoint",
     "Grant": "_remote.grants",
     "Registration": "_fabric.registration",
-    "RemoteWindow": "_remote.remote",
+    "RemoteWindow": "_window.remote",
     "Request": "_ops.request",
     "Window": "_window.window",
     "empty": "_memory.node",

@@ -333,3 +333,9 @@ def unpack(record: dict[str, Any], text: str) -> Exception:
     if isinstance(error, PeerLostError):
         error.ranks = tuple(_ranks(record.get("ranks")))
     return error
+
+
+def not_for(window: Any, call: str) -> Unsupported:
+    """Return the error of what a kind of window does not have."""
+    text = f"{call}: window {window._name}: not for a {type(window).__name__}"
+    return Unsupported(errno.EOPNOTSUPP, text, call=call)

@@ -41,7 +41,8 @@ NO_TESTS = 5  # pytest's exit status
 QUICK = "not scale and not matrix and not stress"
 
 # Alone: the import of its package would initialise MPI.
-_spec = importlib.util.spec_from_file_location("launcher", ROOT / "rmaext" / "cli" / "launcher.py")
+_file = ROOT / "rmaext" / "_runtime" / "launcher.py"
+_spec = importlib.util.spec_from_file_location("launcher", _file)
 assert _spec
 assert _spec.loader
 _launcher = importlib.util.module_from_spec(_spec)

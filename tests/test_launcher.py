@@ -22,7 +22,7 @@ SAYS = {
 FIND = """
     import sys, types
     sys.argv[:1] = ["-m"]
-    from rmaext.cli import launcher
+    from rmaext._runtime import launcher
     folder, vendor = sys.argv[1], (sys.argv[2], tuple(map(int, sys.argv[3].split("."))))
     import mpi4py
     mpi4py.rc.initialize = False
@@ -102,7 +102,7 @@ def test_is_the_one_of_this_mpi():
     sign = {"mpich": "HYDRA", "openmpi": "Open MPI", "intelmpi": "Intel"}[kind]
     assert sign in said.stdout
     # as a program it loads nothing of the package
-    line = [sys.executable, "-v", launch.ROOT / "rmaext" / "cli" / "launcher.py"]
+    line = [sys.executable, "-v", launch.ROOT / "rmaext" / "_runtime" / "launcher.py"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[0] == path
     assert "import 'rmaext" not in done.stderr

@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from .._fabric.endpoint import Fabric
 from .._fabric.registration import PLAIN
-from .._memory import arrays, node
+from .._memory import arrays, node, pages
 from .._memory.node import NO_BLOCK
-from .._native._lib import ffi
-from .._window.storage import stored
+from .._native._lib import ffi, lib
 from .group import Group
 from .keys import WindowRecord, dtype_text
 from .network import check_keys
@@ -143,7 +142,9 @@ class Region:
             block = node.Arena.find(pointer, array.nbytes)
         text = dtype_text(array.dtype)
         where = (key, start, array.shape, block, self.parts, self.group.fresh(block))
-        access = self._access | stored(array, self.registration)
+        access = self._access
+        if self.registration.persistent or pages.is_a_file(array):
+            access |= int(lib.RMAEXT_STORED)
         return WindowRecord(array.nbytes, base, access, text, *where)
 
     def _register(self, pointer: Any, number: int) -> tuple[bytes, int]:

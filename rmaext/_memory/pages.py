@@ -18,7 +18,7 @@ from ..errors import AddressError, RmaError, check
 if TYPE_CHECKING:
     from .node import Arena
 
-__all__ = ["HUGE_PAGE", "Wish", "advise", "facts", "mapped_file", "resident"]
+__all__ = ["HUGE_PAGE", "Wish", "advise", "facts", "is_a_file", "mapped_file", "resident"]
 
 Array = NDArray[Any]
 HugePages = Literal["require"] | bool
@@ -189,3 +189,13 @@ def mapped_file(array: Array) -> mmap.mmap | None:
     if isinstance(base, memoryview):
         base = base.obj
     return base if isinstance(base, mmap.mmap) else None
+
+
+def is_a_file(array: Array) -> bool:
+    """Tell whether an array lies in a file that is there when nobody has it mapped."""
+    if not array.nbytes or mapped_file(array) is None:
+        return False
+    seen = facts(array.__array_interface__["data"][0])
+    # one without a name (/dev/zero, too) is gone then
+    named = seen["file"] and not seen["file"].endswith("(deleted)")
+    return bool(seen["shared"] and named)

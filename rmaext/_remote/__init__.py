@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Windows for other jobs: tickets, grants, and the windows attached by them."""
+"""Memory for other jobs: tickets, and the grants behind them."""

@@ -20,7 +20,7 @@ from ..errors import AccessError, BoundsError, BusyError, ClosedError, GrantErro
 from .ticket import ORDER, Ticket, describe_dtype
 
 if TYPE_CHECKING:
-    from .._window.window import Window
+    Window = Any  # of the room above
 
 __all__ = ["Grant", "check_grants", "end_grants", "export", "grant", "live_grants"]
 

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from .._memory import arrays
 from .._native._lib import ffi, lib
 from .._ops.vector import behind
-from .._window.constructors import not_for
-from ..errors import BoundsError, Unsupported, from_c
+from ..errors import BoundsError, Unsupported, from_c, not_for
 from .waiting import COMPARISONS, Wait, Waits, block_words, check_timeout, memory_word
 
 if TYPE_CHECKING:
@@ -57,6 +56,7 @@ class Notifications(Waits):
         _check_open: Callable[[str], None]
         _place: Callable[[str, Any, Any, int], Place | None]
         _where: Callable[[str, Place], str]
+        _run_whole: Callable[..., None]
 
     # -- origins -------------------------------------------------------------------
 
@@ -119,13 +119,10 @@ class Notifications(Waits):
 
     def _notify(self, call: str, place: Place, slot: int, array: Array) -> None:
         """Put the array, if it has elements, and count one up."""
-        from .._window.window import Window
-
         if not array.size:
             place = (place[0], 0, 0)  # offsets may be no places in C's window
         arguments = (arrays.address(array), array.nbytes, slot)
-        window: Any = self
-        Window._run(window, call, place, (array,), lib.rmaext_put_notify, *arguments)
+        self._run_whole(call, place, (array,), lib.rmaext_put_notify, *arguments)
 
     # -- the target ----------------------------------------------------------------
 

@@ -6,11 +6,10 @@ Each kind has a room of its own, which knows `Window`; hence the late imports.
 
 from __future__ import annotations
 
-import errno
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .._native._lib import lib
-from ..errors import GrantError, Unsupported
+from ..errors import GrantError, not_for
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from .shared import SharedWindow
     from .window import Window
 
-__all__ = ["MoreWindows", "Plural", "not_for"]
+__all__ = ["MoreWindows", "Plural"]
 
 
 class MoreWindows:
@@ -347,9 +346,3 @@ class Plural:
     def field(self, name: str) -> NoReturn:
         """There are no views."""
         raise not_for(self, "field")
-
-
-def not_for(window: Any, call: str) -> Unsupported:
-    """Return the error of what a kind of window does not have."""
-    text = f"{call}: window {window._name}: not for a {type(window).__name__}"
-    return Unsupported(errno.EOPNOTSUPP, text, call=call)

@@ -18,8 +18,8 @@ from .._comm.region import Region
 from .._memory import arrays, node
 from .._native._lib import ffi, lib
 from .._ops.vector import PUT
-from ..errors import AccessError, AlignmentError, AttachError, RmaError, from_c
-from .constructors import Plural, not_for
+from ..errors import AccessError, AlignmentError, AttachError, RmaError, from_c, not_for
+from .constructors import Plural
 from .window import Place, Window
 
 __all__ = ["DynamicWindow"]

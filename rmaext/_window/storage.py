@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .._memory import pages
 from .._memory.arrays import address
 from .._memory.node import Arena
 from .._native._lib import ffi, lib
@@ -22,27 +21,13 @@ if TYPE_CHECKING:
     from .._comm.control import Block
     from .._comm.group import Group
     from .._comm.records import Column, Records
-    from .._fabric.registration import Registration
 
-__all__ = ["StoredMemory", "stored"]
+__all__ = ["StoredMemory"]
 
 Array = NDArray[Any]
 
 _STORED = int(lib.RMAEXT_STORED)
 _NAP, _LONGEST_NAP = 1e-4, 1e-2  # seconds between looks at a rank elsewhere
-
-
-def stored(array: Array, registration: Registration) -> int:
-    """Return the bit, among the rights of a rank's memory, that says it is a file's."""
-    if registration.persistent:
-        return _STORED
-    if not array.nbytes or pages.mapped_file(array) is None:
-        return 0
-    start = int(ffi.cast("uintptr_t", address(array)))
-    seen = pages.facts(start)
-    # one without a name (/dev/zero, too) is gone when nobody has it mapped
-    named = seen["file"] and not seen["file"].endswith("(deleted)")
-    return _STORED if seen["shared"] and named else 0
 
 
 class Storage:

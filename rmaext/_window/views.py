@@ -19,8 +19,7 @@ from .._native._lib import ffi, lib
 from .._ops.vector import GET, PUT
 from .._runtime import lifetime
 from .._runtime.config import timeout_seconds
-from ..errors import AccessError, AlignmentError, BoundsError, from_c
-from .constructors import not_for
+from ..errors import AccessError, AlignmentError, BoundsError, from_c, not_for
 from .window import Place, Window
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from .._comm.keys import failed, settle, succeeded
 from .._comm.records import elements, one_of
 from .._comm.region import Region
 from .._fabric.endpoint import Fabric
-from .._fabric.registration import How, Registered, Registration
+from .._fabric.registration import How, Registration
 from .._memory import arrays
 from .._native import hot
 from .._native._lib import ffi, lib
@@ -46,6 +46,7 @@ from ..errors import (
 from .allocation import Allocations, Memory
 from .constructors import MoreWindows
 from .indexing import IndexOperations
+from .registered import Registered
 from .storage import StoredMemory
 
 if TYPE_CHECKING:
@@ -754,6 +755,8 @@ class Window(
                 lib.rmaext_op_release(op)
             else:
                 fabric.release(op)
+
+    _run_whole = _run  # of all kinds of windows: theirs divide it
 
     def _continue(self, call: str, place: Place, code: int, op: Any) -> None:
         """Wait until an operation has ended, or raise its error. The caller releases it."""

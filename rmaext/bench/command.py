@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..cli import launcher
+from .._runtime import launcher
 from . import plots, report, run
 
 FORMAT = 1  # of the JSON

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..cli import launcher
+from .._runtime import launcher
 
 TEARDOWN = 20  # seconds that a job has to end after its result is written
 

@@ -12,9 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from .._runtime import launcher
 from .._runtime.config import PROVIDERS
 from ..bench.run import Job, JobError, Mpi, launch, mpi_in_use
-from . import info, launcher
+from . import info
 
 __all__ = ["add"]
 

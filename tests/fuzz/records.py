@@ -32,9 +32,9 @@ with atheris.instrument_imports(
     from rmaext._comm import keys
     from rmaext._comm.host import Hello, choose
     from rmaext._comm.records import Told
-with atheris.instrument_imports(include=["rmaext._remote.ticket", "rmaext._remote.remote"]):
-    from rmaext._remote.remote import RemoteWindow
+with atheris.instrument_imports(include=["rmaext._remote.ticket", "rmaext._window.remote"]):
     from rmaext._remote.ticket import Ticket
+    from rmaext._window.remote import RemoteWindow
 
 
 def record(data: bytes) -> None:

@@ -17,12 +17,12 @@ from .._fabric.endpoint import Fabric
 from .._fabric.library import Candidate
 from .._memory import arrays
 from .._native._lib import ffi, lib
+from .._remote.ticket import Ticket
 from .._runtime import lifetime, mpi_progress
 from .._runtime.config import Config, timeout_seconds
-from .._window.constructors import Plural, not_for
-from .._window.window import Window
-from ..errors import NotLocalError, PeerLostError, RmaTimeout, from_c
-from .ticket import Ticket
+from ..errors import NotLocalError, PeerLostError, RmaTimeout, from_c, not_for
+from .constructors import Plural
+from .window import Window
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
