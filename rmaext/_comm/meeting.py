@@ -145,6 +145,7 @@ class Meetings:
     def __init__(self, group: Group, comm: MPI.Comm) -> None:
         self._group, self.comm = group, comm
         self.rank, self.size = comm.rank, comm.size
+        self._others = [rank for rank in range(self.size) if rank != self.rank]
         self.team: Team | None = None
         self.out: Exception | None = None
         self._out_begun = -1  # MPI's collectives that the one has begun who gave up
@@ -176,7 +177,6 @@ class Meetings:
         self._vigil: Vigil | None = None  # of the wait that goes on, once it lasts
         # of MPI's reductions: whose buffers they stay if one is interrupted, which is the last
         self._own, self._largest = np.zeros(3, np.int64), np.zeros(3, np.int64)
-        self._words_of: dict[int, Any] = {}  # windows' own words, as `_words`
         self._end: Any = None  # the request of the reduction at the end
 
     # -- calls -----------------------------------------------------------------
@@ -326,9 +326,9 @@ class Meetings:
     def _announce(self, value: int) -> tuple[int, bool]:
         """Meet by MPI: return the largest value, and whether the ranks are in different calls."""
         step = self._now()
-        for words in self._words_of.values():  # of the first window, the same on all ranks
-            words[1] = step.number
-            break
+        first = self._first()
+        if first is not None:
+            self._words(first)[1] = step.number
         buffers = self._reduction(step, value)
         self._vigil = None
         collective.complete(self.comm.Iallreduce, self, *buffers, MPI.MAX)
@@ -438,12 +438,10 @@ class Meetings:
     def open(self, window: int, block: Block) -> None:
         """Note a window that all ranks have made."""
         self._windows[window] = block
-        self._words_of[window] = self._words(block)
 
     def close(self, window: Any) -> None:
         """Forget one that is closed here."""
         self._windows.pop(window, None)
-        self._words_of.pop(window, None)
 
     def leave(self, window: Any, reason: BaseException) -> None:
         """Tell those who have not that this rank has left a window by an exception."""
@@ -463,9 +461,8 @@ class Meetings:
         """Send a message to all others; nobody waits for it to arrive."""
         self._sent = [sent for sent in self._sent if not sent[0].Test()]
         message = json.dumps([self._begun, window, why[:_MOST]]).encode()
-        for rank in range(self.size):
-            if rank != self.rank:
-                self._sent.append((self.comm.Isend([message, MPI.BYTE], rank, _TAG), message))
+        for rank in self._others:
+            self._sent.append((self.comm.Isend([message, MPI.BYTE], rank, _TAG), message))
 
     def hear(self) -> tuple[int, int, int, str] | None:
         """Return what another rank has told: rank, collectives it has begun, window and why."""
@@ -519,9 +516,8 @@ class Meetings:
                 if late and window in self._windows:
                     raise self._given_up(why)
         elif (said := lib.rmaext_team_said(self.team.handle)) != self._said:
-            others = [rank for rank in range(self.size) if rank != self.rank]
             for block in self._windows.values():
-                for rank in others:
+                for rank in self._others:
                     if self._words(block, rank)[0]:
                         raise self._given_up(self.team.reason(rank))
             self._said = said
@@ -533,17 +529,20 @@ class Meetings:
         mapped = block.maps[self.rank if rank is None else rank]
         return ffi.cast("int64_t *", mapped) + self._calls
 
+    def _first(self) -> Block | None:
+        """Return the block of the first open window, the same on all ranks: it has that number."""
+        return next(iter(self._windows.values()), None)
+
     def missing(self, step: Step) -> list[int] | None:
         """Return the ranks that have not come to a step; None if that cannot be known."""
-        others = [rank for rank in range(self.size) if rank != self.rank]
         if self.team is not None:
-            return [r for r in others if lib.rmaext_team_awaits(self.team.handle, r)]
-        block = next(iter(self._windows.values()), None)
+            return [r for r in self._others if lib.rmaext_team_awaits(self.team.handle, r)]
+        block = self._first()
         if block is None:
             return None
         offset = block.base + self._calls + 1
         found = []
-        for rank in others:
+        for rank in self._others:
             with suppress(Exception):  # one that is lost is noticed elsewhere
                 if block.window.get(rank, offset, 1)[0] < step.number:
                     found.append(rank)
