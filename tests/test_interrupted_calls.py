@@ -210,6 +210,35 @@ def test_a_first_creation_interrupted_below_thread_multiple():
     assert done.stdout.count("end\n") == 2, done.stdout + done.stderr
 
 
+def test_a_signal_after_a_flush_that_failed():
+    """Wherever it comes, the lock is released."""
+    done = start(
+        1,
+        """
+        win = rmaext.Window.allocate(world, 4)
+        def fail(rank=None):
+            sys.setprofile(profile)
+            raise rmaext.RmaTimeout(errno.ETIMEDOUT, "not flushed")
+        def profile(frame, event, _):
+            if event == "call" and frame.f_code.co_filename.endswith("sync.py"):
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+        for lock, unlock in ((lambda: win.lock(0), lambda: win.unlock(0)),
+                             (win.lock_all, win.unlock_all)):
+            lock()
+            win.flush = fail
+            said = raising(unlock)
+            sys.setprofile(None)
+            del win.flush
+            assert said.split(":")[0] in ("KeyboardInterrupt", "RmaTimeout"), said
+            win.lock(0, timeout=0)
+            win.unlock(0)
+        print("end", flush=True)
+        """,
+    )
+    assert done.stdout.count("end\n") == 1, done.stdout + done.stderr
+
+
 def test_a_death_amid_a_fence():
     """One that comes later learns the same as the one that was there: all, or none."""
     body = """

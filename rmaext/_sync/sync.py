@@ -8,7 +8,6 @@ import functools
 import operator
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -262,7 +261,14 @@ class Synchronisation:
         try:
             self.flush(lock.rank)
         except BaseException as exc:
-            _after(exc, self._leave, state, lock, me, exclusive)
+            # no signal handler runs before the lock is released
+            try:
+                _, again = to_the_end(FAILURES, self._leave, state, lock, me, exclusive)
+            except FAILURES:  # of the same rank, for the same reason
+                again = None
+            if again is not None and isinstance(exc, Exception):
+                raise again from exc  # Ctrl-C outweighs an error
+            raise
         _, again = to_the_end(FAILURES, self._leave, state, lock, me, exclusive)
         if again is not None:
             raise again
@@ -316,7 +322,13 @@ class Synchronisation:
         try:
             self.flush()
         except BaseException as exc:
-            _after(exc, self._release_all, state, me)
+            try:
+                _, again = to_the_end(FAILURES, self._release_all, state, me)
+            except FAILURES:
+                again = None
+            if again is not None and isinstance(exc, Exception):
+                raise again from exc  # Ctrl-C outweighs an error
+            raise
         _, again = to_the_end(FAILURES, self._release_all, state, me)
         if again is not None:
             raise again
@@ -533,12 +545,3 @@ class Synchronisation:
     def _timed_out(self, call: str, rank: int) -> NoReturn:
         text = f"{call}: window {self._name}, rank {rank}: not within the time limit given"
         raise RmaTimeout(errno.ETIMEDOUT, text, call=call, rank=rank)
-
-
-def _after(failure: BaseException, release: Callable[..., None], *args: Any) -> NoReturn:
-    """Release locks after a flush that failed; raise its error, or Ctrl-C that came now."""
-    with suppress(*FAILURES):  # of the same rank, for the same reason
-        _, again = to_the_end(FAILURES, release, *args)
-        if again is not None and isinstance(failure, Exception):
-            failure = again
-    raise failure
