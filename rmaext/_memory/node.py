@@ -19,8 +19,9 @@ from numpy.typing import DTypeLike, NDArray
 from .._native._lib import ffi, lib
 from .._runtime import lifetime, locks
 from ..errors import RmaError, check
+from ..typing import HugePages
 from .arrays import check_dtype
-from .pages import HugePages, Wish
+from .pages import Wish
 
 __all__ = [
     *("NO_ARENA", "NO_BLOCK", "Arena", "Block", "Process", "Team"),
@@ -113,7 +114,7 @@ class Arena:
         """Tell the neighbours that this process takes no part any more."""
         lib.rmaext_arena_leave(self.handle)
 
-    def forget(self) -> None:
+    def _forget(self) -> None:
         """After the end, or in a forked child, which begins one of its own."""
         Arena._own = None
 

@@ -15,8 +15,8 @@ from .._runtime.config import deadline
 from ..errors import ClosedError, PeerLostError, RmaTimeout, SyncError, again, from_c
 
 if TYPE_CHECKING:
-    from .._fabric.endpoint import Fabric
-    from .nonblocking import Beginnings
+    from .._fabric.endpoint import Endpoint
+    from .core import WindowCore
 
 __all__ = ["SLICE", "Request", "done_at_once", "look_at", "target_of"]
 
@@ -68,7 +68,7 @@ class Request:
     _born: int  # in which process of a line of forks
     _call: str
     _error: Exception | None
-    _fabric: Fabric
+    _fabric: Endpoint
     _flag: Any
     _lock: threading.RLock
     _next_look: float
@@ -77,7 +77,7 @@ class Request:
     _result: Any
     _scalar: bool
     _state: int
-    _window: Beginnings
+    _window: WindowCore[Any]
 
     def __new__(cls) -> Request:
         raise TypeError("requests are made by Window.rput, Window.rget and so on")
@@ -250,7 +250,7 @@ class Request:
             raise ValueError("waitany: no requests")
         end = deadline(timeout)
         # of each fabric, there are two at most: how many of its requests have ended
-        seen: dict[Fabric, Any] = {}
+        seen: dict[Endpoint, Any] = {}
         look = time.monotonic() + SLICE
         while True:
             for index, request in enumerate(requests):
@@ -294,9 +294,9 @@ class Request:
 
     @classmethod
     def _begun(
-        cls, window: Beginnings, call: str, place: Place, result: Any, scalar: bool
+        cls, window: WindowCore[Any], call: str, place: Place, result: Any, scalar: bool
     ) -> Request:
-        """Return a request for `Beginnings.begin` to begin."""
+        """Return a request for `NonblockingOperations._begin` to begin."""
         assert window._fabric is not None
         request = _new(cls)
         request._op = None
