@@ -58,10 +58,10 @@ static PyArrayObject *new_like(const struct hot_window *w, PyArrayObject *it)
 }
 
 /*
- * Enter an operation where Endpoint.hold() does, with nothing in between at which
- * a signal handler could raise. NULL only if there is no memory left, and then
- * the buffers live for ever. Without a fabric it only waits for a guard, and
- * the caller has the buffers.
+ * Enter an operation where Endpoint.hold() does, with nothing in between at
+ * which a signal handler could raise. NULL only if there is no memory left, and
+ * then the buffers live for ever. Without a fabric it only waits for a guard,
+ * and the caller has the buffers.
  */
 static PyObject *keep(struct hot_window *w, const struct request *r,
 		      rmaext_op *op)

@@ -11,7 +11,7 @@ import operator
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 from .._native._lib import ffi, lib
 from .._runtime import lifetime, locks
 from ..errors import RmaError, check
-from ..typing import HugePages
+from ..typing import HugePages, ScalarT
 from .arrays import check_dtype
 from .pages import Wish
 
@@ -117,6 +117,30 @@ class Arena:
     def _forget(self) -> None:
         """After the end, or in a forked child, which begins one of its own."""
         Arena._own = None
+
+
+@overload
+def empty(
+    shape: int | Sequence[int],
+    dtype: type[ScalarT] | np.dtype[ScalarT],
+    *,
+    hint: int | None = None,
+    fixed_address: int | None = None,
+    lazy: bool = True,
+    hugepages: HugePages = False,
+) -> NDArray[ScalarT]: ...
+
+
+@overload
+def empty(
+    shape: int | Sequence[int],
+    dtype: DTypeLike = float,
+    *,
+    hint: int | None = None,
+    fixed_address: int | None = None,
+    lazy: bool = True,
+    hugepages: HugePages = False,
+) -> Array: ...
 
 
 def empty(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import operator
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,7 +21,7 @@ from .._native import hot
 from .._native._lib import ffi, lib
 from .._runtime.reports import Patience
 from ..errors import BoundsError, ClosedError, from_c
-from ..typing import ScalarT
+from ..typing import Route, ScalarT
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -31,11 +32,16 @@ if TYPE_CHECKING:
     from .._comm.region import Region
     from .._fabric.endpoint import Endpoint
 
-__all__ = ["Array", "Place", "Shape", "WindowCore", "behind"]
+__all__ = ["ROUTES", "Array", "Place", "Shape", "WindowCore", "behind"]
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
 Place = tuple[int, int, int]  # rank, offset and count, in elements
+ROUTES: dict[int, Route] = {
+    lib.RMAEXT_DIRECT: "direct",
+    lib.RMAEXT_CMA: "cma",
+    lib.RMAEXT_FABRIC: "fabric",
+}
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
@@ -116,6 +122,32 @@ class WindowCore(hot.Window[ScalarT]):
     def _parts(self) -> list[WindowCore[ScalarT]]:
         """Return those whose C windows this one has."""
         return [self]
+
+    def __repr__(self) -> str:
+        kind = type(self)
+        name = f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}"
+        try:
+            words = [self._extent(), str(self._dtype), f"access {self._rights()!r}", self._reach()]
+        except AttributeError:  # an exception has ended the creation halfway
+            return f"<{name}: not made>"
+        words += ["closed"] * self._closed
+        return f"<{name} {self._name}: {', '.join(words)}>"
+
+    def _extent(self) -> str:
+        """Say of what shape the memory of this rank is."""
+        return f"shape {self._array.shape}"
+
+    def _rights(self) -> str:
+        """Say what origins may do with it."""
+        return arrays.access_name(self._records.own.access)
+
+    def _reach(self) -> str:
+        """Say by which routes how many ranks are reached. Looks only at ranks of this node."""
+        here = self._group.here
+        ways = Counter(ROUTES[self._routes[rank]] for rank in here)
+        ways[ROUTES[lib.RMAEXT_FABRIC]] += self._group.size - len(here)
+        count = f"{self._group.size} rank" + "s" * (self._group.size != 1)
+        return f"{count} ({', '.join(f'{n} {way}' for way, n in ways.items() if n)})"
 
     # -- checks ----------------------------------------------------------------------
 

@@ -216,6 +216,9 @@ class ElementUpdates:
         self._window = window
         self._rank = rank
 
+    def __repr__(self) -> str:
+        return f"<rmaext.ElementUpdates of rank {self._rank} of {self._window!r}>"
+
     def add(self, index: Any, values: Any) -> None:
         """Add values to the elements of an index; `update` with op="sum"."""
         self.update(index, values)

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .._native._lib import ffi, lib
 from .._runtime import locks, mpi_progress
 from .._runtime.config import deadline
@@ -91,7 +93,12 @@ class Request:
         state = ("goes on", "done", "cancelled", "freed")[self._state]
         if self._state == _DONE and self._error is not None:
             state = f"failed: {self._error}"
-        return f"<rmaext.Request ({state})>"
+        # one that was done at once has no operation any more
+        what = f" {self._where()}" if hasattr(self, "_call") else ""
+        result = getattr(self, "_result", None)
+        if isinstance(result, (np.ndarray, np.generic)):
+            state += f", result of shape {result.shape}, {result.dtype}"
+        return f"<rmaext.Request{what}: {state}>"
 
     # -- one request ---------------------------------------------------------------
 
@@ -311,7 +318,7 @@ class Request:
         request._next_look = 0.0
         return request
 
-    def goes_on(self) -> bool:
+    def _goes_on(self) -> bool:
         """Return whether nothing has ended it; makes no progress, and never raises."""
         return self._state == _GOES_ON and not self._flag[0]
 
@@ -446,7 +453,7 @@ def look_at(requests: Iterable[Request]) -> dict[tuple[int, int], Exception]:
     late = {}
     looked_at = set()
     for request in requests:
-        if request.goes_on():
+        if request._goes_on():
             target = target_of(request)
             if target in looked_at:
                 continue  # each look calls C

@@ -126,7 +126,7 @@ class Watcher:
         with self._new:
             for request in list(self._awaited):
                 error = None
-                if request.goes_on():
+                if request._goes_on():
                     error = late.get(target_of(request))
                     if error is None:
                         continue

@@ -70,8 +70,9 @@ class Grant:
         lifetime.on_end(self)
 
     def __repr__(self) -> str:
-        state = "revoked" if self.revoked else self.access
-        return f"<rmaext.Grant {self._name}[{self.start}:{self.stop}] ({state})>"
+        words = [str(self._window._dtype), f"access {self.access!r}", f"for the {self._scope}"]
+        words += ["revoked"] * self.revoked
+        return f"<rmaext.Grant {self._name}[{self.start}:{self.stop}]: {', '.join(words)}>"
 
     def export(self) -> bytes:
         """Return a ticket for `RemoteWindow.attach`; as `Window.export`. Local."""

@@ -46,6 +46,10 @@ class LockGuard:
     def __init__(self, window: Synchronisation[Any], rank: int | None) -> None:
         self._window, self._rank = window, rank
 
+    def __repr__(self) -> str:
+        whose = "all ranks" if self._rank is None else f"rank {self._rank}"
+        return f"<rmaext.LockGuard of {whose} of {self._window!r}>"
+
     def __enter__(self) -> Any:
         return self._window
 

@@ -6,7 +6,7 @@ Each kind has a room of its own, which knows `Window`; hence the late imports.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from .._ops.core import WindowCore
 from .._remote import grants as _grants
@@ -15,6 +15,7 @@ from ..errors import not_for
 from ..typing import Access, Advice, ScalarT, Scope
 
 if TYPE_CHECKING:
+    import numpy as np
     from mpi4py import MPI
     from numpy.typing import DTypeLike
 
@@ -29,6 +30,19 @@ __all__ = ["RelatedWindows", "SeveralArrays"]
 class RelatedWindows(WindowCore[ScalarT]):
     """What `Window` has to offer besides itself."""
 
+    @overload
+    @classmethod
+    def shared(
+        cls,
+        comm: MPI.Comm,
+        shape: int | tuple[int, ...],
+        dtype: type[ScalarT] | np.dtype[ScalarT],
+        timeout: float | None = None,
+        *,
+        proc_null: bool = False,
+    ) -> SharedWindow[ScalarT]: ...
+
+    @overload
     @classmethod
     def shared(
         cls,
@@ -38,7 +52,18 @@ class RelatedWindows(WindowCore[ScalarT]):
         timeout: float | None = None,
         *,
         proc_null: bool = False,
-    ) -> SharedWindow:
+    ) -> SharedWindow[Any]: ...
+
+    @classmethod
+    def shared(
+        cls,
+        comm: MPI.Comm,
+        shape: int | tuple[int, ...],
+        dtype: DTypeLike = float,
+        timeout: float | None = None,
+        *,
+        proc_null: bool = False,
+    ) -> SharedWindow[Any]:
         """Return a window over new memory in one piece, for ranks that share a node.
 
         Parameters
@@ -73,6 +98,18 @@ class RelatedWindows(WindowCore[ScalarT]):
 
         return SharedWindow._make(comm, shape, dtype, timeout, proc_null)
 
+    @overload
+    @classmethod
+    def dynamic(
+        cls,
+        comm: MPI.Comm,
+        dtype: type[ScalarT] | np.dtype[ScalarT],
+        timeout: float | None = None,
+        *,
+        proc_null: bool = False,
+    ) -> DynamicWindow[ScalarT]: ...
+
+    @overload
     @classmethod
     def dynamic(
         cls,
@@ -81,7 +118,17 @@ class RelatedWindows(WindowCore[ScalarT]):
         timeout: float | None = None,
         *,
         proc_null: bool = False,
-    ) -> DynamicWindow:
+    ) -> DynamicWindow[Any]: ...
+
+    @classmethod
+    def dynamic(
+        cls,
+        comm: MPI.Comm,
+        dtype: DTypeLike = float,
+        timeout: float | None = None,
+        *,
+        proc_null: bool = False,
+    ) -> DynamicWindow[Any]:
         """Return a window to which each rank attaches memory as it goes along.
 
         Parameters

@@ -192,6 +192,10 @@ class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
 
     # -- what it is ----------------------------------------------------------------
 
+    def _extent(self) -> str:
+        count = len(self._attached)
+        return f"{count} array{'s' * (count != 1)} attached"
+
     @property
     def local(self) -> Any:
         """The arrays of this rank that are attached, as a list. Local."""

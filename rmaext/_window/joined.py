@@ -219,16 +219,27 @@ class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
 
     # -- what it is ----------------------------------------------------------------
 
+    def _extent(self) -> str:
+        mine = self._mine()
+        shapes = ", ".join(str(window._array.shape) for window in mine[:4])
+        return f"{len(mine)} arrays of shape {shapes}{', ...' * (len(mine) > 4)}"
+
+    def _rights(self) -> str:
+        return ", ".join(sorted({window._rights() for window in self._mine()}))
+
+    def _mine(self) -> list[Window[ScalarT]]:
+        """Return the windows of the arrays that this rank has; others may have more."""
+        return self._arrays[: self._region.regions[0].records.own.parts]
+
     @property
     def local(self) -> Any:
         """The arrays of this rank, as a list. Local."""
-        mine = range(self._region.regions[0].records.own.parts)
-        return [self._arrays[k].local for k in mine]
+        return [window.local for window in self._mine()]
 
     @property
     def memory(self) -> Any:
         """Key, base address, size and rights of each array of this rank, as a list."""
-        return [window.memory for window in self._arrays[: len(self.local)]]
+        return [window.memory for window in self._mine()]
 
     def peer_view(self, rank: int) -> Any:
         """Return the arrays of a rank of this node, as a list; else as `Window.peer_view`."""
@@ -276,7 +287,7 @@ class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         *arguments: Any,
     ) -> None:
         rank, _, whole = place
-        self._foresee(call, place, _rights(function, arguments), -1)
+        self._foresee(call, place, _needs(function, arguments), -1)
         for window, first, count, before in self._pieces(place):
             start = before * self._dtype.itemsize
             some = part_of(arguments, start, count, whole)
@@ -345,7 +356,7 @@ class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
             storage.persist(self, None if rank is None else operator.index(rank))
 
 
-def _rights(function: Any, arguments: tuple[Any, ...]) -> int:
+def _needs(function: Any, arguments: tuple[Any, ...]) -> int:
     """Return what a C operation, with those arguments, needs of its target."""
     if function != lib.rmaext_update:
         return int(_READ if function == lib.rmaext_get else _WRITE)

@@ -11,20 +11,14 @@ from .._fabric.registration import one_part
 from .._memory import arrays, pages
 from .._memory.pages import Wish
 from .._native._lib import ffi, lib
-from .._ops.core import Array, WindowCore
+from .._ops.core import ROUTES, Array, WindowCore
 from ..errors import Unsupported
 from ..typing import Access, Advice, MemoryKind, Ordering, Route, ScalarT
 
 if TYPE_CHECKING:
     from .._fabric.endpoint import Endpoint
 
-__all__ = ["ROUTES", "Description", "Memory", "MemoryOperations"]
-
-ROUTES: dict[int, Route] = {
-    lib.RMAEXT_DIRECT: "direct",
-    lib.RMAEXT_CMA: "cma",
-    lib.RMAEXT_FABRIC: "fabric",
-}
+__all__ = ["Description", "Memory", "MemoryOperations"]
 
 
 class Description(dict[str, Any]):
@@ -78,7 +72,7 @@ class Memory:
     ordering: Ordering = "strict"
     _window: Any = field(default=None, repr=False, compare=False)
 
-    def describe(self) -> Description:
+    def describe(self) -> dict[str, Any]:
         """Return what there is to know of this memory. Print it to read it.
 
         Returns

@@ -220,9 +220,11 @@ class RemoteWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         """Nothing: it is connected."""
         self._check_open("connect")
 
-    def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{self.dtype}, {self._sizes[0]} elements"
-        return f"<rmaext.RemoteWindow {self._name} ({state})>"
+    def _extent(self) -> str:
+        return f"shape {self._shapes}"
+
+    def _reach(self) -> str:
+        return "1 rank (1 fabric)"
 
     # -- end -------------------------------------------------------------------------
 

@@ -396,10 +396,6 @@ class Window(
         view.flags.writeable = writeable
         return view
 
-    def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{self.dtype}, {len(self._sizes)} ranks"
-        return f"<rmaext.Window {self._name} ({state})>"
-
     def connect(self, ranks: Iterable[int] | None = None) -> None:
         """Connect to ranks ahead of time, to all by default.
 
