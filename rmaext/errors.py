@@ -48,7 +48,7 @@ def of_all(error: _E) -> _E:
 
 
 class RmaError(OSError):
-    """An operation or a set-up step failed.
+    """An operation or a set-up step failed. All other exceptions of rmaext derive from it.
 
     Attributes
     ----------
@@ -84,31 +84,48 @@ class RmaError(OSError):
 
 
 class BoundsError(RmaError, IndexError):
-    """Rank or offset outside the window."""
+    """A rank, offset or slot is outside the window. Nothing was sent.
+
+    The message names the window, the rank, the offset and the length, in elements.
+    """
 
 
 class AccessError(RmaError, PermissionError):
-    """The window or the buffer does not allow the access."""
+    """The window does not allow the access, or the buffer is read-only. Nothing was sent.
+
+    Origins may do what `access` says: give the window more rights, or do what they allow.
+    """
 
 
 class AddressError(RmaError, ValueError):
-    """Memory cannot be had at the address that was asked for."""
+    """Memory cannot lie at the `fixed_address` that was asked for.
+
+    Something else is there, or the address is no multiple of the page size.
+    """
 
 
 class AlignmentError(RmaError, ValueError):
-    """An atomic on an address that is no multiple of the item size."""
+    """An update of an element whose address is no multiple of what its dtype needs.
+
+    Fields of records are aligned by `numpy.dtype(..., align=True)`.
+    """
 
 
 class AttachError(RmaError, ValueError):
-    """Memory that overlaps what is attached, or is not attached."""
+    """Memory to be attached overlaps other, or memory to be detached is not attached."""
 
 
 class SyncError(RmaError, RuntimeError):
-    """A synchronisation call, or a request, out of its order."""
+    """A synchronisation call, or a request, is out of its order.
+
+    The ranks are in different collective calls; there is an `unlock` without a `lock`, a
+    `complete` without a `start`, and so on; or a request was freed before. The message says
+    what each rank called.
+    """
 
 
 class ClosedError(RmaError, ValueError):
-    """The window is closed."""
+    """The window is closed, or was the parent's of this forked process."""
 
 
 class Unsupported(RmaError, NotImplementedError):  # noqa: N818
@@ -120,7 +137,7 @@ class RmaTimeout(RmaError, TimeoutError):  # noqa: N818
 
 
 class PeerLostError(RmaError, ConnectionError):
-    """The target process or the connection to it is gone.
+    """The target process, or the connection to it, is gone. What was in flight may be lost.
 
     Attributes
     ----------
@@ -132,27 +149,30 @@ class PeerLostError(RmaError, ConnectionError):
 
 
 class KeyRecordError(RmaError, ValueError):
-    """A rank sent a record that cannot be decoded."""
+    """What a rank sent when the window was made, or a ticket, cannot be decoded."""
 
 
 class NoProviderError(RmaError, LookupError):
-    """No provider fits; the message lists those there are."""
+    """There is no libfabric provider that fits; the message lists those there are.
+
+    `python -m rmaext info` says what each can do.
+    """
 
 
 class NotLocalError(RmaError, ValueError):
-    """The memory of that rank cannot be mapped here."""
+    """The memory of that rank cannot be mapped here; `Window.route` tells how it is reached."""
 
 
 class LibraryError(RmaError, LookupError):
-    """No libfabric could be opened."""
+    """No libfabric could be opened; RMAEXT_LIBFABRIC may name one."""
 
 
 class NoKeyError(RmaError, ValueError):
-    """The key that was asked for is taken, or a region has none (-FI_ENOKEY)."""
+    """Another registration of this process has the key that was asked for (-FI_ENOKEY)."""
 
 
 class KeyRejectedError(RmaError, ValueError):
-    """The provider does not take that key, or none of ours (-FI_EKEYREJECTED)."""
+    """The provider chooses keys itself, or takes shorter ones only (-FI_EKEYREJECTED)."""
 
 
 class FlagsError(RmaError, ValueError):
@@ -164,11 +184,11 @@ class TooSmallError(RmaError, ValueError):
 
 
 class BusyError(RmaError, RuntimeError):
-    """Somebody else still uses it (-FI_EBUSY)."""
+    """Somebody else still uses what is to be given up (-FI_EBUSY)."""
 
 
 class GrantError(BusyError):
-    """Grants of a window are not revoked: it stays open."""
+    """A window is to be closed while its grants are not revoked: it stays open."""
 
 
 _LOST = (

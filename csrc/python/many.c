@@ -238,9 +238,10 @@ const char hot_put_many_doc[] = PyDoc_STR(
 	"\n"
 	"Examples\n"
 	"--------\n"
-	">>> win.put_many(ranks, offsets, np.arange(len(ranks), "
-	"dtype=win.dtype))\n"
-	">>> win.put_many(0, [1, 5, 7], -1.0)");
+	">>> win.put_many(0, [1, 5, 7], [1.0, 2.0, 3.0])\n"
+	">>> win.put_many(0, [2, 3], -1.0)\n"
+	">>> win.local[:8]\n"
+	"array([ 0.,  1., -1., -1.,  0.,  2.,  0.,  3.])");
 
 PyObject *hot_put_many(struct hot_window *w, PyObject *const *args,
 		       Py_ssize_t n, PyObject *keywords)
@@ -282,7 +283,14 @@ const char hot_get_many_doc[] = PyDoc_STR(
 	"Local, blocking; corresponds to MPI_Get of one element in a "
 	"loop, and\n"
 	"MPI_Win_flush. What `put_many` says of routes and sizes holds "
-	"here too.");
+	"here too.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.local[:] = np.arange(10)\n"
+	">>> win.get_many(0, [[7, 1], [1, 3]])\n"
+	"array([[7., 1.],\n"
+	"       [1., 3.]])");
 
 PyObject *hot_get_many(struct hot_window *w, PyObject *const *args,
 		       Py_ssize_t n, PyObject *keywords)
@@ -325,7 +333,13 @@ const char hot_accumulate_many_doc[] = PyDoc_STR(
 	"a loop,\n"
 	"and MPI_Win_flush. Atomic against all other updates of the window, "
 	"as\n"
-	"`accumulate` is.");
+	"`accumulate` is.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.accumulate_many(0, [2, 3, 2], 1.0)\n"
+	">>> win.local[:5]\n"
+	"array([0., 0., 2., 1., 0.])");
 
 PyObject *hot_accumulate_many(struct hot_window *w, PyObject *const *args,
 			      Py_ssize_t n, PyObject *keywords)
@@ -354,7 +368,12 @@ const char hot_fetch_op_many_doc[] = PyDoc_STR(
 	"Notes\n"
 	"-----\n"
 	"Local, blocking; corresponds to MPI_Fetch_and_op in a loop, and\n"
-	"MPI_Win_flush.");
+	"MPI_Win_flush.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.fetch_op_many(0, [2, 2], [4.0, 3.0], op=\"max\")\n"
+	"array([0., 4.])");
 
 PyObject *hot_fetch_op_many(struct hot_window *w, PyObject *const *args,
 			    Py_ssize_t n, PyObject *keywords)
@@ -371,7 +390,12 @@ const char hot_fetch_add_many_doc[] = PyDoc_STR(
 	"there.\n"
 	"\n"
 	"As `fetch_op_many` with op='sum'. Local, blocking; corresponds to\n"
-	"MPI_Fetch_and_op with MPI_SUM in a loop, and MPI_Win_flush.");
+	"MPI_Fetch_and_op with MPI_SUM in a loop, and MPI_Win_flush.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.fetch_add_many(0, [2, 3, 2], 1.0)\n"
+	"array([0., 0., 1.])");
 
 PyObject *hot_fetch_add_many(struct hot_window *w, PyObject *const *args,
 			     Py_ssize_t n, PyObject *keywords)

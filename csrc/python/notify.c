@@ -41,7 +41,15 @@ const char hot_put_notify_doc[] = PyDoc_STR(
 	"-----\n"
 	"Local; complete at the target after `flush`. Corresponds to\n"
 	"gaspi_write_notify, shmem_put_signal, and in MPI to MPI_Put,\n"
-	"MPI_Win_flush and a message.");
+	"MPI_Win_flush and a message.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.put_notify([1.0, 2.0], rank=0, offset=4, slot=7)\n"
+	">>> win.wait_notify(7)  # the target does this\n"
+	"1\n"
+	">>> win.local[4:6]\n"
+	"array([1., 2.])");
 
 /* The caller of the method holds what is copied. */
 static enum hot_outcome by_message(struct hot_window *w, int64_t rank,
@@ -175,7 +183,14 @@ const char hot_wait_notify_doc[] = PyDoc_STR(
 	"Local, blocking; sleeps, and serves Ctrl-C. Several threads may wait\n"
 	"for one slot: each count is taken by one. Corresponds to\n"
 	"gaspi_notify_waitsome with gaspi_notify_reset, and\n"
-	"shmem_signal_wait_until.");
+	"shmem_signal_wait_until.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.put_notify([], rank=0, slot=3)\n"
+	">>> win.put_notify([], rank=0, slot=3)\n"
+	">>> win.wait_notify(3, count=2)\n"
+	"2");
 
 PyObject *hot_wait_notify(struct hot_window *w, PyObject *const *args,
 			  Py_ssize_t n, PyObject *keywords)
@@ -220,7 +235,15 @@ const char hot_test_notify_doc[] = PyDoc_STR(
 	"Notes\n"
 	"-----\n"
 	"Local, not blocking; as `wait_notify` else. Corresponds to\n"
-	"gaspi_notify_reset, and shmem_signal_fetch.");
+	"gaspi_notify_reset, and shmem_signal_fetch.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.test_notify(3)\n"
+	"False\n"
+	">>> win.put_notify([], rank=0, slot=3)\n"
+	">>> win.test_notify(3)\n"
+	"True");
 
 PyObject *hot_test_notify(struct hot_window *w, PyObject *const *args,
 			  Py_ssize_t n, PyObject *keywords)

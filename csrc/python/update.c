@@ -53,7 +53,15 @@ const char hot_accumulate_doc[] = PyDoc_STR(
 	"minimum\n"
 	"of a NaN and a number is NaN, the sum of bools is their or. Of pairs\n"
 	"with equal values 'minloc' and 'maxloc' take the smaller index; a\n"
-	"comparison with NaN is false.");
+	"comparison with NaN is false.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.accumulate([1.0, 5.0], rank=0, offset=8)\n"
+	">>> win.accumulate([3.0, 3.0], rank=0, offset=8, op=\"max\")\n"
+	">>> win.flush()\n"
+	">>> win.local[8:]\n"
+	"array([3., 5.])");
 
 /* value or origin, rank, offset, op */
 static PyObject *call(struct hot_window *w, struct hot_update *u,
@@ -108,7 +116,14 @@ const char hot_get_accumulate_doc[] = PyDoc_STR(
 	"-----\n"
 	"Local, blocking; corresponds to MPI_Get_accumulate and "
 	"MPI_Win_flush.\n"
-	"It is atomic per element, not as a whole.");
+	"It is atomic per element, not as a whole.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.get_accumulate([1.0, 2.0], rank=0)\n"
+	"array([0., 0.])\n"
+	">>> win.get_accumulate([0.0, 0.0], rank=0, op=\"no_op\")\n"
+	"array([1., 2.])");
 
 PyObject *hot_get_accumulate(struct hot_window *w, PyObject *const *args,
 			     Py_ssize_t n, PyObject *keywords)
@@ -141,7 +156,14 @@ const char hot_fetch_op_doc[] = PyDoc_STR(
 	"\n"
 	"Notes\n"
 	"-----\n"
-	"Local, blocking; corresponds to MPI_Fetch_and_op and MPI_Win_flush.");
+	"Local, blocking; corresponds to MPI_Fetch_and_op and MPI_Win_flush.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.fetch_op(3.0, rank=0, op=\"max\")\n"
+	"np.float64(0.0)\n"
+	">>> win.fetch_op(0.0, rank=0, op=\"no_op\")\n"
+	"np.float64(3.0)");
 
 PyObject *hot_fetch_op(struct hot_window *w, PyObject *const *args,
 		       Py_ssize_t n, PyObject *keywords)

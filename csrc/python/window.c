@@ -35,7 +35,14 @@ PyDoc_STRVAR(
 	"\n"
 	"Notes\n"
 	"-----\n"
-	"Local. Complete at the target after `flush`; corresponds to MPI_Put.");
+	"Local. Complete at the target after `flush`; corresponds to MPI_Put.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.put([1.0, 2.0], rank=0, offset=4)\n"
+	">>> win.flush()\n"
+	">>> win.local[3:7]\n"
+	"array([0., 1., 2., 0.])");
 
 static PyObject *window_put(struct hot_window *w, PyObject *const *args,
 			    Py_ssize_t n, PyObject *keywords)
@@ -85,7 +92,13 @@ PyDoc_STRVAR(
 	"\n"
 	"Notes\n"
 	"-----\n"
-	"Local, blocking; corresponds to MPI_Get and MPI_Win_flush.");
+	"Local, blocking; corresponds to MPI_Get and MPI_Win_flush.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.local[:] = np.arange(10)\n"
+	">>> win.get(0, offset=2, count=3)\n"
+	"array([2., 3., 4.])");
 
 static PyObject *window_get(struct hot_window *w, PyObject *const *args,
 			    Py_ssize_t n, PyObject *keywords)
@@ -158,7 +171,14 @@ PyDoc_STRVAR(
 	"Local, blocking; corresponds to MPI_Fetch_and_op with MPI_SUM and\n"
 	"MPI_Win_flush. It is `get_accumulate` of a sum; what `accumulate` "
 	"says\n"
-	"of updates holds here too.");
+	"of updates holds here too.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.fetch_add(1.0, rank=0)\n"
+	"np.float64(0.0)\n"
+	">>> win.fetch_add(1.0, rank=0)\n"
+	"np.float64(1.0)");
 
 static PyObject *window_fetch_add(struct hot_window *w, PyObject *const *args,
 				  Py_ssize_t n, PyObject *keywords)
@@ -204,7 +224,14 @@ PyDoc_STRVAR(
 	"-----\n"
 	"Local, blocking; corresponds to MPI_Compare_and_swap and\n"
 	"MPI_Win_flush. Raises what `fetch_add` raises, and ValueError for\n"
-	"different shapes.");
+	"different shapes.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.compare_and_swap(0.0, 5.0, rank=0)\n"
+	"np.float64(0.0)\n"
+	">>> win.compare_and_swap(0.0, 7.0, rank=0)  # it is 5.0 by now\n"
+	"np.float64(5.0)");
 
 static PyObject *window_compare_and_swap(struct hot_window *w,
 					 PyObject *const *args, Py_ssize_t n,
@@ -262,7 +289,14 @@ PyDoc_STRVAR(
 	"Notes\n"
 	"-----\n"
 	"Local, blocking; corresponds to MPI_Win_flush and MPI_Win_flush_all.\n"
-	"Writing to a file has no time limit while the target lives.");
+	"Writing to a file has no time limit while the target lives.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.put(1.0, 0)\n"
+	">>> win.flush(0)  # now rank 0 may be told of it\n"
+	">>> win.local[0]\n"
+	"np.float64(1.0)");
 
 static PyObject *window_flush(struct hot_window *w, PyObject *const *args,
 			      Py_ssize_t n, PyObject *keywords)

@@ -175,6 +175,13 @@ def empty(
     Local. The memory is anonymous and has no name; its size is not limited by
     /dev/shm. Untouched pages take no memory. A forked child shares it with its
     parent, as it does mmap's shared memory.
+
+    Examples
+    --------
+    >>> array = rmaext.empty((2, 3))
+    >>> with rmaext.Window(MPI.COMM_SELF, array) as other:
+    ...     other.route(0)
+    'direct'
     """
     wish = Wish(hint, fixed_address, lazy, hugepages).checked()
     dtype = np.dtype(dtype)

@@ -48,6 +48,14 @@ class Request:
 
     ``await request`` waits in a coroutine of asyncio, without a busy loop, and
     returns the result. A task that is cancelled there does not cancel the operation.
+
+    Examples
+    --------
+    >>> request = win.rget(rank=0, offset=0, count=3)
+    >>> request.wait()
+    array([0., 0., 0.])
+    >>> request.done
+    True
     """
 
     __slots__ = (
@@ -114,8 +122,27 @@ class Request:
     def test(self) -> bool:
         """Return whether it has ended, by an error or `cancel` too.
 
-        Local, not blocking; makes progress. Corresponds to MPI_Test, but raises no
-        error of the operation, and the request may be used on.
+        Returns
+        -------
+        bool
+            Once it is True, `wait` does not block.
+
+        Raises
+        ------
+        SyncError
+            The request was freed. No error of the operation: the request may be used on.
+
+        Notes
+        -----
+        Local, not blocking; makes progress, also of MPI. Corresponds to MPI_Test.
+
+        Examples
+        --------
+        >>> request = win.rput(np.ones(2), 0)
+        >>> while not request.test():
+        ...     pass  # something useful
+        >>> request.done
+        True
         """
         self._check_not_freed("test")
         if self._state == _GOES_ON:
@@ -150,6 +177,11 @@ class Request:
         Notes
         -----
         Local, blocking; corresponds to MPI_Wait. May be called again.
+
+        Examples
+        --------
+        >>> win.rget(0, 0, 3).wait(timeout=10)
+        array([0., 0., 0.])
         """
         if self._state == _GOES_ON:
             self._wait(timeout)
@@ -163,7 +195,22 @@ class Request:
         return self._result
 
     def result(self) -> Any:
-        """Return the result; waits for it as `wait` does."""
+        """Return the result; waits for it as `wait` does.
+
+        Returns
+        -------
+        numpy.ndarray, scalar or None
+            What the operation without r returns.
+
+        Notes
+        -----
+        Local, blocking; the name that concurrent.futures and asyncio have for it.
+
+        Examples
+        --------
+        >>> win.rget(0, 0, 3).result()
+        array([0., 0., 0.])
+        """
         return self.wait()
 
     def cancel(self) -> bool:
@@ -178,6 +225,11 @@ class Request:
         Notes
         -----
         Local, not blocking; corresponds to MPI_Cancel.
+
+        Examples
+        --------
+        >>> win.rput(1.0, 0).cancel()  # it was done at once
+        False
         """
         self._check_not_freed("cancel")
         goes_on = self._state == _GOES_ON and not self._is_inherited()
@@ -191,9 +243,23 @@ class Request:
         return self._state == _CANCELLED
 
     def free(self) -> None:
-        """Let go of it: the operation goes on, and any further use raises SyncError.
+        """Let go of the request: the operation goes on, and nobody learns of its end.
 
-        Local, not blocking; corresponds to MPI_Request_free. `del` does as well.
+        Raises
+        ------
+        SyncError
+            The request was freed before, or a thread waits for it. Any use after this raises
+            SyncError, too.
+
+        Notes
+        -----
+        Local, not blocking; corresponds to MPI_Request_free. `del` does as well. `flush`
+        completes the operation.
+
+        Examples
+        --------
+        >>> win.rput(np.ones(2), 0).free()
+        >>> win.flush()
         """
         self._check_not_freed("free")
         if self._state == _GOES_ON and not self._is_inherited():
@@ -224,9 +290,34 @@ class Request:
     def waitall(requests: Iterable[Request], timeout: float | None = None) -> list[Any]:
         """Wait until all are done, and return their results in the same order.
 
-        If some fail, the first one's error is raised once all are done; the others'
-        results are still to be had from them. Parameters and errors are those of
-        `wait`; `timeout` is for all together. Corresponds to MPI_Waitall.
+        Parameters
+        ----------
+        requests : iterable of Request
+            Of any windows.
+        timeout : float, optional
+            Seconds for all together, 0 included; by default as for `wait`.
+
+        Returns
+        -------
+        list
+            What `wait` of each returns.
+
+        Raises
+        ------
+        RmaTimeout
+            Not all are done yet; they go on.
+        PeerLostError, RmaError, SyncError, ClosedError
+            If some fail, the first one's error once all are done; the others' results are still
+            to be had from them.
+
+        Notes
+        -----
+        Local, blocking; corresponds to MPI_Waitall.
+
+        Examples
+        --------
+        >>> rmaext.Request.waitall([win.rput(1.0, 0), win.rget(0, 0, 2)])
+        [None, array([1., 0.])]
         """
         requests = _listed("waitall", requests)
         end = deadline(timeout)
@@ -248,9 +339,35 @@ class Request:
     def waitany(requests: Iterable[Request], timeout: float | None = None) -> int:
         """Wait until one is done, and return its index.
 
-        One that failed is done: its `wait` raises. One that was done before
-        counts, too: take it off the list. Parameters and errors are those of
-        `wait`; ValueError if there are none. Corresponds to MPI_Waitany.
+        Parameters
+        ----------
+        requests : iterable of Request
+            At least one, of any windows. One that was done before counts, too: take it off the
+            list.
+        timeout : float, optional
+            Seconds, 0 included; by default as for `wait`.
+
+        Returns
+        -------
+        int
+            Its place in `requests`. One that failed is done: its `wait` raises.
+
+        Raises
+        ------
+        RmaTimeout
+            None is done yet; they go on.
+        ValueError
+            There are no requests.
+
+        Notes
+        -----
+        Local, blocking; corresponds to MPI_Waitany.
+
+        Examples
+        --------
+        >>> requests = [win.rget(0, 0, 2), win.rput(1.0, 0)]
+        >>> requests.pop(rmaext.Request.waitany(requests)).wait()
+        array([0., 0.])
         """
         requests = _listed("waitany", requests)
         if not requests:
@@ -282,12 +399,43 @@ class Request:
 
     @staticmethod
     def testall(requests: Iterable[Request]) -> bool:
-        """Return whether all have ended; as `test`. Corresponds to MPI_Testall."""
+        """Return whether all have ended, by an error or `cancel` too.
+
+        Parameters
+        ----------
+        requests : iterable of Request
+            Of any windows.
+
+        Notes
+        -----
+        Local, not blocking; makes progress, as `test`. Corresponds to MPI_Testall.
+
+        Examples
+        --------
+        >>> requests = [win.rput(1.0, 0), win.rput(2.0, 0, 1)]
+        >>> while not rmaext.Request.testall(requests):
+        ...     pass  # something useful
+        """
         return all(request.test() for request in _listed("testall", requests))
 
     @staticmethod
     def testany(requests: Iterable[Request]) -> int | None:
-        """Return the index of one that has ended, or None; as `test`. MPI_Testany."""
+        """Return the index of one that has ended, or None.
+
+        Parameters
+        ----------
+        requests : iterable of Request
+            Of any windows.
+
+        Notes
+        -----
+        Local, not blocking; makes progress, as `test`. Corresponds to MPI_Testany.
+
+        Examples
+        --------
+        >>> rmaext.Request.testany([win.rget(0, 0, 2)])  # by memory it is done at once
+        0
+        """
         requests = _listed("testany", requests)
         for _ in range(2):
             for index, request in enumerate(requests):

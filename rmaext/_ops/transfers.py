@@ -80,6 +80,14 @@ class TransferOperations(UpdateOperations[ScalarT]):
         Notes
         -----
         Local; there is nothing to release.
+
+        Examples
+        --------
+        >>> edge = win.register(np.ones(2))
+        >>> for offset in 0, 4:
+        ...     edge.put(0, offset)
+        >>> win.get(0, 0, 6)
+        array([1., 1., 0., 0., 1., 1.])
         """
         self._check_open("register")
         return hot.Buffer(self, arrays.check_origin(array, self._dtype))
@@ -104,6 +112,15 @@ class TransferOperations(UpdateOperations[ScalarT]):
         Notes
         -----
         Local. The calls correspond to MPI_Put with the same arguments.
+
+        Examples
+        --------
+        >>> edge = np.ones(2)
+        >>> send = win.prepare_put(edge, rank=0, offset=4)
+        >>> edge[:] = 7
+        >>> send()  # what the array holds now
+        >>> win.get(0, 4, 2)
+        array([7., 7.])
         """
         arrays.check_origin(origin, self._dtype)
         return self._prepare(hot.PUT, origin, rank, offset)
@@ -113,7 +130,33 @@ class TransferOperations(UpdateOperations[ScalarT]):
     ) -> hot.Prepared[ScalarT]:
         """Return a function without arguments that fills `out`, and returns it.
 
-        As `prepare_put`; `out` must be writeable.
+        Parameters
+        ----------
+        out : numpy.ndarray
+            C-contiguous and writeable, of the window's dtype; it is kept, not copied.
+        rank, offset : int
+            As for `get`.
+
+        Returns
+        -------
+        Prepared
+            Each call is a `get` with these arguments, and returns `out`.
+
+        Raises
+        ------
+        BoundsError, AccessError, TypeError, ValueError
+            At once, as far as they can be foreseen. A call raises what `get` does.
+
+        Notes
+        -----
+        Local. The calls block, and correspond to MPI_Get and MPI_Win_flush.
+
+        Examples
+        --------
+        >>> poll = win.prepare_get(np.zeros(2), rank=0, offset=4)
+        >>> win.local[4] = 7
+        >>> poll()
+        array([7., 0.])
         """
         arrays.check_result(out, self._dtype)
         return self._prepare(hot.GET, out, rank, offset)
@@ -121,7 +164,33 @@ class TransferOperations(UpdateOperations[ScalarT]):
     def prepare_fetch_add(self, value: Any, rank: int, offset: int = 0) -> hot.Prepared[ScalarT]:
         """Return a function without arguments that adds, and returns the previous values.
 
-        As `prepare_put`; `value` may be a scalar, too.
+        Parameters
+        ----------
+        value : scalar or numpy.ndarray
+            Of the window's dtype; an array is kept, and read anew in each call.
+        rank, offset : int
+            As for `fetch_add`.
+
+        Returns
+        -------
+        Prepared
+            Each call is a `fetch_add` with these arguments.
+
+        Raises
+        ------
+        BoundsError, AccessError, AlignmentError, Unsupported, TypeError, ValueError
+            At once, as far as they can be foreseen. A call raises what `fetch_add` does.
+
+        Notes
+        -----
+        Local. The calls block, and correspond to MPI_Fetch_and_op with MPI_SUM and
+        MPI_Win_flush.
+
+        Examples
+        --------
+        >>> ticket = win.prepare_fetch_add(1.0, rank=0)
+        >>> ticket(), ticket()
+        (np.float64(0.0), np.float64(1.0))
         """
         if not np.isscalar(value):
             arrays.check_origin(value, self._dtype)

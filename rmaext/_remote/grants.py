@@ -36,6 +36,12 @@ class Grant:
     access : str
         Rights: "r", "w" or "rw".
     revoked : bool
+
+    Examples
+    --------
+    >>> with win.grant(4, 6, access="r") as grant:
+    ...     grant.start, grant.stop, grant.access, grant.revoked
+    (4, 6, 'r', False)
     """
 
     def __init__(
@@ -75,7 +81,29 @@ class Grant:
         return f"<rmaext.Grant {self._name}[{self.start}:{self.stop}]: {', '.join(words)}>"
 
     def export(self) -> bytes:
-        """Return a ticket for `RemoteWindow.attach`; as `Window.export`. Local."""
+        """Return a ticket for the elements of the grant.
+
+        Returns
+        -------
+        bytes
+            For `RemoteWindow.attach`; a secret, as that of `Window.export`.
+
+        Raises
+        ------
+        ClosedError
+            The grant was revoked.
+
+        Notes
+        -----
+        Local, not blocking. Corresponds to ucp_rkey_pack.
+
+        Examples
+        --------
+        >>> with win.grant(4, 6) as grant:
+        ...     ticket = grant.export()
+        ...     len(ticket) < 2048
+        True
+        """
         if self.revoked:
             text = f"export: {self._name}: the grant was revoked"
             raise ClosedError(errno.ESHUTDOWN, text, call="export")
@@ -116,6 +144,13 @@ class Grant:
         BusyError
             Such an operation has not ended in time. The grant is revoked all the
             same; call it again before the window is closed.
+
+        Examples
+        --------
+        >>> grant = win.grant(0, 5)
+        >>> grant.revoke()
+        >>> grant.revoked
+        True
         """
         if self._handle is None:
             return

@@ -46,6 +46,14 @@ class Epochs(Synchronisation[ScalarT]):
         Notes
         -----
         Local; corresponds to MPI_Win_post. To be ended by `wait` or `test`.
+
+        Examples
+        --------
+        >>> win.post([0])  # rank 0, which is this one, may access my memory
+        >>> win.start([0])
+        >>> win.put(1.0, rank=0)
+        >>> win.complete()
+        >>> win.wait()  # its data is here
         """
         state, ranks = self._state("post"), self._members("post", group)
         if state.exposure is not None:
@@ -73,6 +81,13 @@ class Epochs(Synchronisation[ScalarT]):
         -----
         Local, blocking; corresponds to MPI_Win_start. After an exception there
         is no epoch, and no `post` is used up.
+
+        Examples
+        --------
+        >>> win.post([0])
+        >>> win.start([0])  # rank 0 has posted
+        >>> win.complete()
+        >>> win.wait()
         """
         state, ranks = self._state("start"), self._members("start", group)
         if state.access is not None:
@@ -96,6 +111,14 @@ class Epochs(Synchronisation[ScalarT]):
         -----
         Local, blocking; corresponds to MPI_Win_complete. If Ctrl-C interrupts
         the flush, the epoch goes on: call it again.
+
+        Examples
+        --------
+        >>> win.post([0])
+        >>> win.start([0])
+        >>> win.put(1.0, rank=0)
+        >>> win.complete()  # flushed, and rank 0 is told
+        >>> win.wait()
         """
         state = self._state("complete")
         ranks = state.access
@@ -133,6 +156,15 @@ class Epochs(Synchronisation[ScalarT]):
         Notes
         -----
         Local, blocking; corresponds to MPI_Win_wait.
+
+        Examples
+        --------
+        >>> win.post([0])
+        >>> win.start([0]), win.put(1.0, rank=0), win.complete()
+        (None, None, None)
+        >>> win.wait()
+        >>> win.local[0]
+        np.float64(1.0)
         """
         state = self._state("wait")
         ranks = state.exposure
@@ -153,8 +185,29 @@ class Epochs(Synchronisation[ScalarT]):
     def test(self) -> bool:
         """Tell whether all ranks of `post` have called `complete`; then the epoch is over.
 
-        Raises SyncError, and PeerLostError as `wait`. Local; corresponds to
-        MPI_Win_test.
+        Returns
+        -------
+        bool
+            True once, as `wait` would return; call neither again then.
+
+        Raises
+        ------
+        SyncError
+            There was no `post`.
+        PeerLostError
+            One of the ranks is gone and has not completed; the epoch is over.
+
+        Notes
+        -----
+        Local, not blocking; corresponds to MPI_Win_test.
+
+        Examples
+        --------
+        >>> win.post([0])
+        >>> win.test()
+        False
+        >>> win.start([0]), win.complete(), win.test()
+        (None, None, True)
         """
         try:
             self.wait(timeout=0)

@@ -85,6 +85,13 @@ class Notifications(Waits[ScalarT]):
         -----
         Local, blocking; the notification is complete at the target after `flush`.
         Corresponds to gaspi_read_notify, told to the other side.
+
+        Examples
+        --------
+        >>> win.get_notify(0, 0, 3, slot=1)
+        array([0., 0., 0.])
+        >>> win.wait_notify(1)  # the target knows that it was read
+        1
         """
         self._check_open("get_notify")
         number = self._slot("get_notify", slot)
@@ -157,6 +164,12 @@ class Notifications(Waits[ScalarT]):
         -----
         Local, blocking. Corresponds to gaspi_notify_waitsome with
         gaspi_notify_reset, and to shmem_wait_until_any.
+
+        Examples
+        --------
+        >>> win.put_notify([], rank=0, slot=5)
+        >>> win.wait_any([4, 5])
+        5
         """
         wanted = self._slots("wait_any", slots)
         wait = self._waiter("wait_any", wanted, timeout)
@@ -184,6 +197,13 @@ class Notifications(Waits[ScalarT]):
         Notes
         -----
         Local, blocking. Corresponds to shmem_wait_until_some.
+
+        Examples
+        --------
+        >>> for slot in 2, 5:
+        ...     win.put_notify([], rank=0, slot=slot)
+        >>> win.wait_some([5, 4, 2])
+        [5, 2]
         """
         wanted = self._slots("wait_some", slots)
         wait = self._waiter("wait_some", wanted, timeout)
@@ -207,6 +227,12 @@ class Notifications(Waits[ScalarT]):
         Notes
         -----
         Local, blocking. Corresponds to shmem_wait_until_all.
+
+        Examples
+        --------
+        >>> for slot in 2, 5:
+        ...     win.put_notify([], rank=0, slot=slot)
+        >>> win.wait_all([2, 5])
         """
         wanted = self._slots("wait_all", slots)
         wait = self._waiter("wait_all", wanted, timeout)
@@ -231,6 +257,12 @@ class Notifications(Waits[ScalarT]):
         Notes
         -----
         Local, not blocking.
+
+        Examples
+        --------
+        >>> win.put_notify([], rank=0, slot=2)
+        >>> win.notify_counts()[:4]
+        array([0, 0, 1, 0])
         """
         self._check_open("notify_counts")
         if self._fabric is not None:
@@ -279,6 +311,13 @@ class Notifications(Waits[ScalarT]):
 
         Only the element itself is waited for: other data is there for sure if its
         origin flushed it before it changed the element.
+
+        Examples
+        --------
+        >>> win.put(3.0, rank=0, offset=1)
+        >>> win.flush()
+        >>> win.wait_until(1, ">=", 2.0)
+        np.float64(3.0)
         """
         self._check_open("wait_until")
         if comparison not in COMPARISONS:

@@ -21,7 +21,7 @@ from .._ops.core import Array, Place
 from .._ops.vector import PUT
 from ..errors import AccessError, AlignmentError, AttachError, RmaError, from_c, not_for
 from ..typing import ScalarT
-from .constructors import SeveralArrays
+from .refusals import SeveralArrays
 from .window import Window
 
 if TYPE_CHECKING:
@@ -75,6 +75,13 @@ class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
     on, and detaches the memory only when nobody uses it any more; who
     comes too late gets a BoundsError, from the target, and nothing is changed. A put is
     complete when it returns.
+
+    Examples
+    --------
+    >>> with rmaext.Window.dynamic(MPI.COMM_SELF, "i8") as other:
+    ...     first = other.attach(np.arange(4))
+    ...     other.get(0, first + 1, 2)
+    array([1, 2])
     """
 
     _region: DynamicRegion
@@ -129,6 +136,13 @@ class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         Notes
         -----
         Local; corresponds to MPI_Win_attach and MPI_Get_address.
+
+        Examples
+        --------
+        >>> with rmaext.Window.dynamic(MPI.COMM_SELF, "i8") as other:
+        ...     first = other.attach(np.arange(4))
+        ...     other.get(0, first + 1, 2)
+        array([1, 2])
         """
         self._check_open("attach")
         arrays.check_origin(array, self._dtype)
@@ -164,6 +178,16 @@ class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         Notes
         -----
         Local; corresponds to MPI_Win_detach.
+
+        Examples
+        --------
+        >>> array = np.arange(4)
+        >>> with rmaext.Window.dynamic(MPI.COMM_SELF, "i8") as other:
+        ...     first = other.attach(array)
+        ...     other.detach(array)
+        ...     other.put(1, 0, first)
+        Traceback (most recent call last):
+        rmaext.errors.BoundsError: ...
         """
         self._check_open("detach")
         if not isinstance(array, np.ndarray):
@@ -207,7 +231,15 @@ class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         raise not_for(self, "memory")
 
     def size(self, rank: int) -> int:
-        """Nobody but the target knows what is attached there."""
+        """Raise Unsupported: nobody but the target knows what is attached there.
+
+        Examples
+        --------
+        >>> with rmaext.Window.dynamic(MPI.COMM_SELF) as other:
+        ...     other.size(0)
+        Traceback (most recent call last):
+        rmaext.errors.Unsupported: size: window ...: not for a DynamicWindow
+        """
         raise not_for(self, "size")
 
     def _rest(self, rank: Any, offset: Any) -> int:

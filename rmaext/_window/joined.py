@@ -24,7 +24,7 @@ from .._runtime import lifetime
 from ..errors import BoundsError, KeyRejectedError
 from ..typing import Access, ScalarT
 from . import storage
-from .constructors import SeveralArrays
+from .refusals import SeveralArrays
 from .window import Window
 
 if TYPE_CHECKING:
@@ -149,6 +149,15 @@ class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
     element is updated atomically, as always. `local` and `peer_view` are lists.
 
     There are no functions for compiled code, and no views.
+
+    Examples
+    --------
+    >>> arrays = [np.zeros(2), np.zeros((2, 1))]
+    >>> with rmaext.Window(MPI.COMM_SELF, arrays) as other:
+    ...     other.put([1.0, 2.0], rank=0, offset=1)  # across the seam
+    >>> arrays
+    [array([0., 1.]), array([[2.],
+           [0.]])]
     """
 
     _region: JoinedRegion
@@ -242,14 +251,54 @@ class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         return [window.memory for window in self._mine()]
 
     def peer_view(self, rank: int) -> Any:
-        """Return the arrays of a rank of this node, as a list; else as `Window.peer_view`."""
+        """Return the arrays of a rank of this node, as a list, without a copy.
+
+        Parameters
+        ----------
+        rank : int
+
+        Returns
+        -------
+        list of numpy.ndarray
+            Each as `Window.peer_view` returns one.
+
+        Raises
+        ------
+        NotLocalError, AccessError, BoundsError, ClosedError
+            As `Window.peer_view`.
+
+        Notes
+        -----
+        Local; corresponds to MPI_Win_shared_query.
+
+        Examples
+        --------
+        >>> with rmaext.Window(MPI.COMM_SELF, [np.zeros(2), np.ones(1)]) as other:
+        ...     other.peer_view(0)
+        [array([0., 0.]), array([1.])]
+        """
         self._check_open("peer_view")
         number = self._rank(rank, "peer_view")
         count = self._region.regions[0].records[number].parts
         return [window.peer_view(number) for window in self._arrays[:count]]
 
     def refresh(self, part: slice | None = None) -> None:
-        """Tell the provider that other pages back these elements; as `Window.refresh`."""
+        """Tell the provider that other pages than before back these elements.
+
+        Parameters
+        ----------
+        part : slice of int, optional
+            Elements, counted one array after another; all by default.
+
+        Notes
+        -----
+        Local; as `Window.refresh` in all else. fi_mr_refresh.
+
+        Examples
+        --------
+        >>> with rmaext.Window(MPI.COMM_SELF, [np.zeros(2), np.ones(3)]) as other:
+        ...     other.refresh(slice(1, 4))
+        """
         self._check_open("refresh")
         me = self._group.rank
         start, stop = one_part("refresh", part, self._sizes[me])

@@ -7,7 +7,7 @@ import errno
 import os
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from .._comm.host import Beacon, Hello, choose, pidfd_of
 from .._comm.keys import WindowRecord
@@ -20,9 +20,9 @@ from .._native._lib import ffi, lib
 from .._remote.ticket import Ticket
 from .._runtime import lifetime, mpi_progress
 from .._runtime.config import Config, timeout_seconds
-from ..errors import NotLocalError, PeerLostError, RmaTimeout, from_c, not_for
-from ..typing import Advice, ScalarT
-from .constructors import SeveralArrays
+from ..errors import NotLocalError, PeerLostError, RmaTimeout, from_c
+from ..typing import ScalarT
+from .refusals import NoRankHere
 from .window import Window
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class _Owner:
         return os.dup(fd) if fd >= 0 else -1
 
 
-class RemoteWindow(SeveralArrays[ScalarT], Window[ScalarT]):
+class RemoteWindow(NoRankHere[ScalarT], Window[ScalarT]):
     """Memory that a process of another job has exported; made by `RemoteWindow.attach`.
 
     It has one rank, 0: its owner. put, get, accumulate and all other updates, those
@@ -73,6 +73,14 @@ class RemoteWindow(SeveralArrays[ScalarT], Window[ScalarT]):
 
     Requests are done when they are returned. There are no locks, epochs, fences and
     notifications, no views, and no functions for compiled code.
+
+    Examples
+    --------
+    >>> with rmaext.RemoteWindow.attach(win.export()) as there:
+    ...     there.put([1.0, 2.0], rank=0)
+    ...     there.flush()
+    ...     there.get(0, 0, 3)
+    array([1., 2., 0.])
     """
 
     _group: Any
@@ -111,6 +119,13 @@ class RemoteWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         Local, blocking: the owner is asked, but its program takes no part. No MPI is
         called, and none is needed but for the import of mpi4py (`mpi4py.rc.initialize
         = False` does). Corresponds to ucp_ep_rkey_unpack.
+
+        Examples
+        --------
+        >>> ticket = win.export()  # in another process, as a rule
+        >>> with rmaext.RemoteWindow.attach(ticket) as there:
+        ...     there.fetch_add(1.0, rank=0)
+        np.float64(0.0)
         """
         self = cls.__new__(cls)
         self._closed = True  # until it is whole
@@ -183,41 +198,14 @@ class RemoteWindow(SeveralArrays[ScalarT], Window[ScalarT]):
 
     # -- what it is ----------------------------------------------------------------
 
-    @property
-    def local(self) -> Any:
-        """There is none: no rank is this process's."""
-        raise not_for(self, "local")
-
-    @property
-    def comm(self) -> Any:
-        """There is none."""
-        raise not_for(self, "comm")
-
-    @property
-    def memory(self) -> Any:
-        """There is none."""
-        raise not_for(self, "memory")
-
-    def advise(self, advice: Advice, part: slice | None = None) -> NoReturn:
-        """There is no memory of this rank."""
-        raise not_for(self, "advise")
-
-    def refresh(self, part: slice | None = None) -> NoReturn:
-        """There is no registration here."""
-        raise not_for(self, "refresh")
-
-    @property
-    def writes_received(self) -> int:
-        """There is no registration here."""
-        raise not_for(self, "writes_received")
-
-    def peer_view(self, rank: int) -> NoReturn:
-        """Raise NotLocalError: the memory is not mapped here."""
-        text = f"peer_view: window {self._name}, rank {rank}: another job's"
-        raise NotLocalError(errno.EREMOTE, text, call="peer_view", rank=0)
-
     def connect(self, ranks: Any = None) -> None:
-        """Nothing: it is connected."""
+        """Do nothing: the owner is connected. As `Window.connect`.
+
+        Examples
+        --------
+        >>> with rmaext.RemoteWindow.attach(win.export()) as there:
+        ...     there.connect()
+        """
         self._check_open("connect")
 
     def _extent(self) -> str:
@@ -228,12 +216,25 @@ class RemoteWindow(SeveralArrays[ScalarT], Window[ScalarT]):
 
     # -- end -------------------------------------------------------------------------
 
-    def fence(self) -> NoReturn:
-        """There are no others to wait for."""
-        raise not_for(self, "fence")
-
     def close(self) -> None:
-        """Flush, and let go of it. Local; twice is harmless. The owner takes no part."""
+        """Flush, and let go of the memory; twice is harmless. The owner takes no part.
+
+        Raises
+        ------
+        RmaTimeout, PeerLostError
+            As `flush`; it is closed all the same.
+
+        Notes
+        -----
+        Local, blocking.
+
+        Examples
+        --------
+        >>> there = rmaext.RemoteWindow.attach(win.export())
+        >>> there.close()
+        >>> there.closed
+        True
+        """
         if self._closed:
             return
         try:
@@ -259,24 +260,6 @@ class RemoteWindow(SeveralArrays[ScalarT], Window[ScalarT]):
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
             self._end()
-
-    # -- what needs the window's other ranks ---------------------------------------------
-
-    def _state(self, call: str) -> NoReturn:
-        raise not_for(self, call)
-
-    def _members(self, call: str, group: Any) -> NoReturn:
-        raise not_for(self, call)
-
-    def _slot(self, call: str, slot: Any) -> NoReturn:
-        raise not_for(self, call)
-
-    def _slots(self, call: str, slots: Any) -> NoReturn:
-        raise not_for(self, call)
-
-    def notify_counts(self) -> NoReturn:
-        """There are no notifications."""
-        raise not_for(self, "notify_counts")
 
 
 def _endpoint(it: Ticket, own: Hello, config: Config) -> Endpoint:

@@ -111,7 +111,19 @@ class SharedRegion(Region):
 
 
 class SharedWindow(Window[ScalarT]):
-    """Memory in one piece for the ranks of a node; made by `Window.shared`."""
+    """Memory in one piece for the ranks of a node; made by `Window.shared`.
+
+    Notes
+    -----
+    It has all that `Window` has, and `whole`. All routes are "direct".
+
+    Examples
+    --------
+    >>> with rmaext.Window.shared(MPI.COMM_SELF, 3) as other:
+    ...     other.put(1.0, 0, 1)
+    ...     other.whole
+    array([0., 1., 0.])
+    """
 
     _region: SharedRegion
 

@@ -124,6 +124,14 @@ class Window(
     operations complete while the target computes or sleeps. Memory that is the
     target of concurrent puts is undefined where they overlap; `accumulate` and
     the other updates are atomic against each other, per element.
+
+    Examples
+    --------
+    >>> with rmaext.Window(MPI.COMM_SELF, np.zeros(4)) as other:
+    ...     other.put([1.0, 2.0], rank=0, offset=1)
+    ...     other.fence()
+    ...     other.local
+    array([0., 1., 2., 0.])
     """
 
     def __new__(cls, *args: Any, **keywords: Any) -> Self:
@@ -235,6 +243,14 @@ class Window(
         UCP_MEM_MAP_ALLOCATE (NONBLOCK: `lazy`, FIXED: `fixed_address`).
         `win.memory.describe()` says what was granted. Memory that has an address or
         huge pages takes a file descriptor.
+
+        Examples
+        --------
+        >>> with rmaext.Window.allocate(MPI.COMM_SELF, (2, 3), "i8") as other:
+        ...     other[0, 1, 1:] = 7
+        ...     other.local
+        array([[0, 0, 0],
+               [0, 7, 7]])
         """
         self = cls.__new__(cls)
         self._wish = wish = Wish(hint, fixed_address, lazy, hugepages)
@@ -348,7 +364,27 @@ class Window(
         return self._closed
 
     def size(self, rank: int) -> int:
-        """Return the number of elements on a rank. Local."""
+        """Return the number of elements on a rank. Local.
+
+        Parameters
+        ----------
+        rank : int
+
+        Returns
+        -------
+        int
+            Elements, of all dimensions together.
+
+        Raises
+        ------
+        BoundsError
+            The window does not have that rank.
+
+        Examples
+        --------
+        >>> win.size(0)
+        10
+        """
         return self._sizes[self._rank(rank, "size")]
 
     def peer_view(self, rank: int) -> NDArray[ScalarT]:
@@ -374,6 +410,13 @@ class Window(
         Local; corresponds to MPI_Win_shared_query. Accesses through it are
         ordinary loads and stores: no atomics, and no order but that which
         `fence` or other synchronisation gives.
+
+        Examples
+        --------
+        >>> view = win.peer_view(0)
+        >>> view[2] = 5  # an ordinary store
+        >>> win.get(0, 0, 4)
+        array([0., 0., 5., 0.])
         """
         self._check_open("peer_view")
         number = self._rank(rank, "peer_view")
@@ -410,6 +453,10 @@ class Window(
         Notes
         -----
         Local, blocking.
+
+        Examples
+        --------
+        >>> win.connect()  # to all ranks; none is reached by the fabric here
         """
         self._check_open("connect")
         numbers = range(len(self._sizes)) if ranks is None else map(operator.index, ranks)
@@ -422,7 +469,23 @@ class Window(
     def check(self, code: int) -> None:
         """Raise what a code that a function of `rmaext.jit` returned stands for, unless 0.
 
-        In the thread that made the call: the details are kept there.
+        Parameters
+        ----------
+        code : int
+            0, or negative.
+
+        Raises
+        ------
+        RmaError
+            Or a class of its, as the operation of the same name raises.
+
+        Notes
+        -----
+        Local. In the thread that made the call: the details are kept there.
+
+        Examples
+        --------
+        >>> win.check(0)
         """
         if code:
             raise from_code(code, f"window {self._name}")
@@ -454,13 +517,27 @@ class Window(
     def fence(self) -> None:
         """Flush to all ranks, and wait until all have done so.
 
-        After it every rank sees, in its own memory too, what any rank put
-        before. Collective, blocking; corresponds to MPI_Win_fence. If it
-        fails on one rank, it raises the same error on all. If a rank is lost,
-        or a signal interrupts it, the window is closed on this rank.
+        After it every rank sees, in its own memory too, what any rank put before.
 
-        SyncError on all ranks, if they are in different collective calls; nothing else
-        has happened then. And if a rank has given up a call of this communicator.
+        Raises
+        ------
+        RmaTimeout, PeerLostError
+            As `flush`. If it fails on one rank, it raises the same error on all. If a rank is
+            lost, or a signal interrupts it, the window is closed on this rank.
+        SyncError
+            On all ranks, if they are in different collective calls; nothing else has happened
+            then. And if a rank has given up a call of this communicator.
+
+        Notes
+        -----
+        Collective, blocking; corresponds to MPI_Win_fence.
+
+        Examples
+        --------
+        >>> win.put([1.0, 2.0], 0)
+        >>> win.fence()  # all ranks come here
+        >>> win.local[:3]
+        array([1., 2., 0.])
         """
         self._check_open("fence")
         with self._group.collective("fence", self._name):
@@ -472,15 +549,29 @@ class Window(
     def close(self) -> None:
         """Flush, wait for all ranks, and deregister. Twice is harmless.
 
-        Collective, blocking; corresponds to MPI_Win_free. If it fails on one
-        rank, it raises the same error on all; the window is closed all the
-        same, but its memory is kept until the process ends, since peers may
-        still write there. SyncError if a lock is held, or an epoch is open.
-        GrantError, and it stays open, while a grant is not revoked.
+        Raises
+        ------
+        RmaTimeout, PeerLostError
+            As `flush`. If it fails on one rank, it raises the same error on all; the window is
+            closed all the same, but its memory is kept until the process ends, since peers may
+            still write there.
+        SyncError
+            A lock is held, or an epoch is open. And on all ranks, if they are in different
+            collective calls: the window stays open. If a rank has given up a call of this
+            communicator, the window is closed on this rank.
+        GrantError
+            A grant is not revoked: the window stays open.
 
-        SyncError on all ranks, if they are in different collective calls: it stays open.
-        If a rank has given up a call of this communicator, SyncError too, and the window
-        is closed on this rank.
+        Notes
+        -----
+        Collective, blocking; corresponds to MPI_Win_free. `with` does it at the end of its block.
+
+        Examples
+        --------
+        >>> other = rmaext.Window(MPI.COMM_SELF, np.zeros(4))
+        >>> other.close()
+        >>> other.closed
+        True
         """
         if self._closed:
             return

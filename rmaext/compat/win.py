@@ -48,6 +48,15 @@ class Win(hot.Win):
     Names, arguments, results and errors are those of mpi4py 4.1, whose manual describes
     them; docs/mpi-win.md has what differs. No operation waits for its target
     to call MPI.
+
+    Examples
+    --------
+    >>> other = rmaext.compat.Win.Allocate(16, comm=MPI.COMM_SELF)
+    >>> other.Lock(0)
+    >>> other.Put(np.ones(2), 0)
+    >>> other.Unlock(0)
+    >>> np.frombuffer(other.tomemory()), other.Free()
+    (array([1., 1.]), None)
     """
 
     _state: State | None
