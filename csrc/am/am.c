@@ -14,17 +14,43 @@
 #include "net/quirks.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 
-/* FNV-1a: an endpoint's address in eight bytes; no secret */
-uint64_t rmx_name(const void *address, size_t len)
+/* Of the rooms below a peer has an address, here a line. */
+int rmx_peer_add(struct rmaext_fabric *f, const void *address, size_t len,
+		 int pidfd, struct rmaext_peer **peer_p)
 {
-	const unsigned char *p = address;
-	uint64_t name = 0xcbf29ce484222325;
+	struct rmaext_peer *peer = calloc(1, sizeof(*peer));
+	struct rmx_line *line = calloc(1, sizeof(*line));
+	int ret;
 
-	while (len--)
-		name = (name ^ *p++) * 0x100000001b3;
-	return name;
+	if (peer && line) {
+		line->queue_end = &line->queue;
+		peer->line = line;
+		ret = rmx_peer_insert(f, address, len, pidfd, peer);
+	} else {
+		ret = rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "peer");
+	}
+	if (ret) {
+		free(line);
+		free(peer);
+		return ret;
+	}
+	*peer_p = peer;
+	return 0;
+}
+
+int rmaext_peer_add(rmaext_fabric *f, const void *address, size_t len,
+		    int pidfd, rmaext_peer **peer_p)
+{
+	int ret = rmx_fabric_enter(f, "rmaext_peer_add");
+
+	if (ret)
+		return ret;
+	ret = rmx_peer_add(f, address, len, pidfd, peer_p);
+	rmx_fabric_leave(f);
+	return ret;
 }
 
 static void *map(size_t len)
@@ -43,7 +69,7 @@ int rmx_executor_start(struct rmaext_fabric *f)
 	const uint64_t order =
 		f->info->tx_attr->msg_order & f->info->rx_attr->msg_order;
 	const size_t longest = f->info->ep_attr->max_msg_size;
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_executor *ex = f->executor;
 	char own[RMX_NAME];
 	size_t len = sizeof(own);
 	int ret;
@@ -75,7 +101,7 @@ int rmx_executor_start(struct rmaext_fabric *f)
 /* Has the provider messages to send? 1.17 does not close while it does. */
 bool rmx_executor_sends(const struct rmaext_fabric *f)
 {
-	const struct rmx_executor *ex = &f->executor;
+	const struct rmx_executor *ex = f->executor;
 
 	if (rmx_executor_owes(f))
 		return true;
@@ -90,16 +116,16 @@ bool rmx_executor_sends(const struct rmaext_fabric *f)
 
 bool rmx_executor_receives(const struct rmaext_fabric *f)
 {
-	return f->executor.receiving;
+	return f->executor->receiving;
 }
 
 void rmx_executor_mute(struct rmaext_fabric *f)
 {
-	if (!f->executor.boxes)
+	if (!f->executor->boxes)
 		return;
-	pthread_mutex_lock(&f->executor.lock);
-	f->executor.mute = true;
-	pthread_mutex_unlock(&f->executor.lock);
+	pthread_mutex_lock(&f->executor->lock);
+	f->executor->mute = true;
+	pthread_mutex_unlock(&f->executor->lock);
 }
 
 /*
@@ -108,7 +134,7 @@ void rmx_executor_mute(struct rmaext_fabric *f)
  */
 void rmx_executor_cancel(struct rmaext_fabric *f)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_executor *ex = f->executor;
 
 	if (!f->origins.demanded || !(f->mr_mode & FI_MR_ENDPOINT))
 		return;
@@ -120,7 +146,7 @@ void rmx_executor_cancel(struct rmaext_fabric *f)
 
 int rmx_executor_deregister(struct rmaext_fabric *f)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_executor *ex = f->executor;
 	int ret, first = 0;
 
 	for (size_t i = 0; i < RMX_BOXES / RMX_BOX_CHUNK; i++) {
@@ -146,7 +172,7 @@ void rmx_executor_stop(struct rmaext_fabric *f, bool stays)
 		.call = "rmaext_fabric_close",
 		.detail = "the fabric is closed",
 	};
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_executor *ex = f->executor;
 
 	if (!ex->boxes)
 		return;

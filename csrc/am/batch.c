@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The origin of messages: requests are packed, sent, answered or given up. */
-#include "exec/vector.h"
+#include "am/am.h"
 
 #include <stdio.h>
 
@@ -25,17 +25,17 @@ struct ask {
 static struct rmx_box *request_new(struct rmaext_fabric *f,
 				   const struct ask *like)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_executor *ex = f->executor;
 	struct rmaext_peer *peer = like->peer;
 	struct rmx_box *box = NULL;
 
 	pthread_mutex_lock(&ex->lock);
 	if (!like->lane->ticket)
-		like->lane->ticket = 1 + peer->came;
-	if (peer->went + 1 >= like->lane->ticket && !peer->bulks &&
-	    peer->requests < ex->credits)
+		like->lane->ticket = 1 + peer->line->came;
+	if (peer->line->went + 1 >= like->lane->ticket && !peer->line->bulks &&
+	    peer->line->requests < ex->credits)
 		box = rmx_message_new(f, peer, like->batch->window);
-	peer->denied = !box;
+	peer->line->denied = !box;
 	if (box) {
 		box->batch = like->batch;
 		box->lane = like->lane;
@@ -53,7 +53,7 @@ static struct rmx_box *request_new(struct rmaext_fabric *f,
 static int request_send(struct rmaext_fabric *f, struct rmx_box *box,
 			size_t len)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_executor *ex = f->executor;
 	struct rmaext_peer *peer = box->peer;
 	int ret = rmx_message_send(f, box, &(struct iovec){box->data, len}, 1,
 				   NULL);
@@ -75,13 +75,13 @@ static int request_send(struct rmaext_fabric *f, struct rmx_box *box,
  */
 void rmx_batch_give_up(struct rmaext_batch *batch)
 {
-	struct rmx_executor *ex = &batch->fabric->executor;
+	struct rmx_executor *ex = batch->fabric->executor;
 
 	pthread_mutex_lock(&ex->lock);
 	for (size_t k = 0; k < batch->lane_count; k++) {
 		struct rmx_lane *lane = &batch->lanes[k];
 		struct rmaext_peer *peer = lane->target->member->peer;
-		struct rmx_box *box = lane->messages ? peer->boxes : NULL;
+		struct rmx_box *box = lane->messages ? peer->line->boxes : NULL;
 
 		for (struct rmx_box *next; box; box = next) {
 			next = box->next;
@@ -273,9 +273,9 @@ static void post_failed(struct rmaext_batch *b, int64_t rank, int code)
 
 	rmx_fail(code, rank, "post", "%s", b->fabric->lib->strerror(-code));
 	rmaext_error_last(&record);
-	pthread_mutex_lock(&b->fabric->executor.lock);
+	pthread_mutex_lock(&b->fabric->executor->lock);
 	set_error(b, rank, &record);
-	pthread_mutex_unlock(&b->fabric->executor.lock);
+	pthread_mutex_unlock(&b->fabric->executor->lock);
 }
 
 /* A message to each lane in turn, until none takes any. */

@@ -28,7 +28,7 @@ static void send_reply(struct rmaext_fabric *f, struct rmx_landing *landing)
 					    &landing->context);
 	}
 	if (ret == -FI_EAGAIN)
-		rmx_landing_enqueue(&f->executor, landing, RMX_WAITING);
+		rmx_landing_enqueue(f->executor, landing, RMX_WAITING);
 	else if (ret || brief) /* lost: the origin will notice by itself */
 		rmx_landing_receive(f, landing);
 }
@@ -40,7 +40,7 @@ static void send_reply(struct rmaext_fabric *f, struct rmx_landing *landing)
  */
 static bool owe(struct rmaext_fabric *f, const struct rmx_landing *landing)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_executor *ex = f->executor;
 
 	if (!f->progress.running || landing->reply_len != sizeof(ex->owed) ||
 	    f->info->tx_attr->inject_size < sizeof(ex->owed))
@@ -58,7 +58,7 @@ static bool owe(struct rmaext_fabric *f, const struct rmx_landing *landing)
 /* The caller is the CQ's reader. */
 void rmx_executor_pay(struct rmaext_fabric *f)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_executor *ex = f->executor;
 	struct rmaext_peer *peer;
 
 	if (!rmx_executor_owes(f))
@@ -162,7 +162,7 @@ static bool may_be_early(const struct rmx_landing *landing)
 static void request_next(struct rmaext_fabric *f, struct rmx_landing *landing,
 			 int64_t ns)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_executor *ex = f->executor;
 	const bool may_wait = ex->early_count < RMX_CREDITS * f->peer_count &&
 			      may_be_early(landing);
 	const bool notice = is_notice(landing);
@@ -207,7 +207,7 @@ static void request_next(struct rmaext_fabric *f, struct rmx_landing *landing,
 /* What waits for a window is asked for again only after one has come. */
 static void retry_early(struct rmaext_fabric *f)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_executor *ex = f->executor;
 	const unsigned int links = atomic_load(&f->links);
 	const bool come = links != ex->links;
 	struct rmx_landing *landing = ex->early, *next;
@@ -229,10 +229,15 @@ static void retry_early(struct rmaext_fabric *f)
 	}
 }
 
-/* Each in turn, so that one peer that takes nothing holds nobody up. */
-void rmx_executor_retry(struct rmaext_fabric *f)
+static bool waits(const struct rmx_executor *ex)
 {
-	struct rmx_executor *ex = &f->executor;
+	return ex->queue || ex->early || atomic_load(&ex->stalled);
+}
+
+/* Each in turn, so that one peer that takes nothing holds nobody up. */
+static void retry(struct rmaext_fabric *f)
+{
+	struct rmx_executor *ex = f->executor;
 	unsigned int tries = ex->queued < RMX_TRIES ? ex->queued : RMX_TRIES;
 	struct rmx_landing *landing;
 
@@ -262,15 +267,6 @@ static bool within(const void *it, const void *first, size_t len)
 	       (uintptr_t)it - (uintptr_t)first < len;
 }
 
-bool rmx_executor_owns(const struct rmaext_fabric *f, const void *context)
-{
-	const struct rmx_executor *ex = &f->executor;
-
-	return within(context, ex->boxes, RMX_BOXES_SIZE) ||
-	       within(context, ex->landings,
-		      RMX_LANDINGS * sizeof(*ex->landings));
-}
-
 static void landed(struct rmaext_fabric *f, struct rmx_landing *landing,
 		   size_t len)
 {
@@ -292,10 +288,11 @@ static void landed(struct rmaext_fabric *f, struct rmx_landing *landing,
 	rmx_landing_receive(f, landing);
 }
 
+/* A completion: of a box, of a landing, else of an operation. */
 void rmx_executor_complete(struct rmaext_fabric *f, void *context, size_t len,
 			   const struct rmaext_error *failure)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_executor *ex = f->executor;
 	struct rmx_landing *landing = context;
 	struct rmx_box *box = context;
 	size_t at;
@@ -304,6 +301,11 @@ void rmx_executor_complete(struct rmaext_fabric *f, void *context, size_t len,
 		at = (size_t)((char *)context - (char *)ex->boxes);
 		if (at % sizeof(*box) == 0 && box->state == RMX_ASKING)
 			rmx_message_sent(f, box, failure);
+		return;
+	}
+	if (!within(context, ex->landings,
+		    RMX_LANDINGS * sizeof(*ex->landings))) {
+		rmx_op_complete(f, context, failure);
 		return;
 	}
 	at = (size_t)((char *)context - (char *)ex->landings);
@@ -323,3 +325,29 @@ void rmx_executor_complete(struct rmaext_fabric *f, void *context, size_t len,
 	}
 	rmx_receive_more(f);
 }
+
+/* -- for the rooms below */
+
+static void after_read(struct rmaext_fabric *f)
+{
+	if (waits(f->executor))
+		retry(f);
+	if (rmx_backlog_waits(f))
+		rmx_backlog_push(f);
+}
+
+static bool restless(const struct rmaext_fabric *f)
+{
+	return waits(f->executor) || rmx_executor_owes(f) ||
+	       rmx_backlog_waits(f);
+}
+
+const struct rmx_hooks rmx_am_hooks = {
+	.complete = rmx_executor_complete,
+	.before_read = rmx_executor_pay,
+	.after_read = after_read,
+	.restless = restless,
+	.send = rmx_message_step,
+	.give_up = rmx_message_give_up,
+	.forget = rmx_message_forget,
+};

@@ -4,6 +4,7 @@
  * believed only if it has the secret token of a window, and even then
  * everything in it is checked before memory is touched.
  */
+#include "am/am.h"
 #include "exec/update.h"
 
 #include <errno.h>
@@ -25,16 +26,34 @@ bool rmx_same_token(const uint8_t *a, const uint8_t *b)
 	return !((x[0] ^ y[0]) | (x[1] ^ y[1])) && (x[0] | x[1]);
 }
 
-void rmx_serve_no_more(struct rmaext_fabric *f, const struct rmaext_window *w)
+void rmx_serve_window(struct rmaext_fabric *f, struct rmaext_window *w)
 {
-	struct rmx_executor *ex = &f->executor;
+	w->fabric = f;
+	pthread_mutex_lock(&f->lock);
+	w->next = f->windows;
+	w->prev = &f->windows;
+	if (w->next)
+		w->next->prev = &w->next;
+	f->windows = w;
+	atomic_fetch_add(&f->links, 1);
+	pthread_mutex_unlock(&f->lock);
+}
 
+void rmx_serve_no_more(struct rmaext_window *w)
+{
+	struct rmaext_fabric *f = w->fabric;
+	struct rmx_executor *ex = f->executor;
+
+	pthread_mutex_lock(&f->lock);
+	*w->prev = w->next;
+	if (w->next)
+		w->next->prev = w->prev;
 	if (ex->recent == w)
 		ex->recent = NULL;
-	if (w->visits)
-		return;
-	memcpy(ex->closed[ex->closed_next++ % RMX_CLOSED], w->token,
-	       sizeof(w->token));
+	if (!w->visits)
+		memcpy(ex->closed[ex->closed_next++ % RMX_CLOSED], w->token,
+		       sizeof(w->token));
+	pthread_mutex_unlock(&f->lock);
 }
 
 /* Is it a target of that name? A guest's, of this process maybe, is none. */
@@ -50,7 +69,7 @@ static bool is_named(const struct rmaext_window *w, const uint8_t *token)
 static int enter(struct rmaext_fabric *f, const uint8_t *token,
 		 struct rmaext_window **window_p)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_executor *ex = f->executor;
 	struct rmaext_window *w;
 	int ret = -FI_ENOENT;
 

@@ -16,7 +16,7 @@ _Static_assert(sizeof(struct rmx_box) % 4096 == 0,
 /* Where that is demanded, they are registered as they come into use. */
 static struct rmx_box *box_new(struct rmaext_fabric *f)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_executor *ex = f->executor;
 	struct rmx_box *box = &ex->boxes[ex->made];
 
 	if (ex->made == RMX_BOXES)
@@ -32,7 +32,7 @@ static struct rmx_box *box_new(struct rmaext_fabric *f)
 /* lock held; NULL: all are in use */
 static struct rmx_box *box_take(struct rmaext_fabric *f)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_executor *ex = f->executor;
 	struct rmx_box *box = ex->free;
 
 	if (box)
@@ -61,8 +61,8 @@ static void return_credit(struct rmx_box *box)
 {
 	if (!box->peer)
 		return;
-	box->peer->requests--;
-	box->peer->bulks -= box->bulk;
+	box->peer->line->requests--;
+	box->peer->line->bulks -= box->bulk;
 	box->peer = NULL;
 	*box->prev = box->next;
 	if (box->next)
@@ -97,18 +97,18 @@ struct rmx_box *rmx_message_new(struct rmaext_fabric *f,
 	if (!box)
 		return NULL;
 	box->peer = peer;
-	peer->requests++;
-	box->next = peer->boxes;
-	box->prev = &peer->boxes;
+	peer->line->requests++;
+	box->next = peer->line->boxes;
+	box->prev = &peer->line->boxes;
 	if (box->next)
 		box->next->prev = &box->next;
-	peer->boxes = box;
+	peer->line->boxes = box;
 	q = (struct rmx_request *)box->data;
 	*q = (struct rmx_request){
 		.magic = RMX_REQUEST,
 		.id = (uint64_t)box->generation << 32 |
-		      (uint64_t)(box - f->executor.boxes),
-		.name = f->executor.name,
+		      (uint64_t)(box - f->executor->boxes),
+		.name = f->executor->name,
 		.rank = (uint32_t)w->self,
 		.visits = w->visits ? RMX_GUEST : RMX_RANK,
 	};
@@ -134,7 +134,7 @@ static void *desc_of(const struct rmx_executor *ex, const struct rmx_box *box)
 int rmx_message_send(struct rmaext_fabric *f, struct rmx_box *box,
 		     const struct iovec *iov, size_t count, void *desc)
 {
-	void *descs[RMX_WIRE_PIECES] = {desc_of(&f->executor, box)};
+	void *descs[RMX_WIRE_PIECES] = {desc_of(f->executor, box)};
 
 	for (size_t i = 1; i < count; i++)
 		descs[i] = desc;

@@ -3,7 +3,7 @@
 #ifndef RMAEXT_MESSAGE_H
 #define RMAEXT_MESSAGE_H
 
-#include "net/registration_cache.h"
+#include "net/endpoint.h"
 
 /* Many operations in one message; see am.c. */
 #define RMX_BOXES 4096	 /* messages, at most */
@@ -14,7 +14,6 @@
 #define RMX_LANDINGS 2048	     /* messages that came, at most */
 #define RMX_MOST ((size_t)512 << 10) /* bytes of values in one message */
 #define RMX_CREDITS 4u		     /* requests to a peer, without an answer */
-#define RMX_CELLS 256 /* places computed at a time, then operated on */
 #define RMX_CLOSED 64
 #define RMX_CHAINS 256
 #define RMX_REQUEST 0x32516d72 /* "rmQ2", in native byte order */
@@ -112,7 +111,7 @@ struct rmx_box {
 	struct rmaext_batch *batch;
 	struct rmaext_op *op;	      /* and, unless bulk, those after it */
 	struct rmaext_peer *peer;     /* where it goes */
-	struct rmx_box *next, **prev; /* free, or of peer->boxes */
+	struct rmx_box *next, **prev; /* free, or of peer->line->boxes */
 	struct rmx_lane *lane;	      /* of the batch */
 	uint64_t part;		      /* of an element, or of an operation */
 	uint32_t first;		      /* of the lane */
@@ -148,6 +147,20 @@ struct rmx_landing {
 	size_t reply, reply_len; /* where it is in data */
 	uint8_t state;
 	bool fat; /* many of its pages are in use */
+};
+
+/* Messages to a peer, see send_queue.c; guarded by executor->lock. */
+struct rmx_line {
+	unsigned int requests; /* unanswered */
+	unsigned int bulks;    /* of these, parts of `bulk` */
+	struct rmaext_op *bulk;
+	struct rmx_box *boxes;		      /* of requests */
+	struct rmaext_op *queue, **queue_end; /* not all sent yet */
+	size_t queued;			      /* bytes of copies in it */
+	uint64_t came, went;		      /* through the queue, ever */
+	bool denied;			      /* a batch was, of late */
+	struct rmaext_peer *next_stalled;
+	bool stalled; /* in executor->stalled */
 };
 
 struct rmx_executor {
@@ -187,6 +200,8 @@ struct rmx_executor {
 	struct rmaext_window *recent;
 	uint8_t closed[RMX_CLOSED][RMX_TOKEN]; /* the last windows to go */
 	unsigned int closed_next;
+	uint8_t door[RMX_TOKEN]; /* zeros: no guests; guarded by fabric->lock */
+	unsigned int guests;	 /* that were admitted: the CQ's reader's */
 };
 
 #endif

@@ -22,7 +22,7 @@
 /* One that was never used. NULL: no more, or no memory for it */
 static struct rmx_landing *landing_new(struct rmaext_fabric *f)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_executor *ex = f->executor;
 	struct rmx_landing *landing;
 	void *data;
 
@@ -48,7 +48,7 @@ static struct rmx_landing *landing_new(struct rmaext_fabric *f)
 static struct rmx_landing *landing_take(struct rmaext_fabric *f)
 {
 	struct rmx_landing *landing = landing_new(f);
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_executor *ex = f->executor;
 
 	if (landing || !ex->failed)
 		return landing;
@@ -112,7 +112,7 @@ void rmx_landing_enqueue(struct rmx_executor *ex, struct rmx_landing *landing,
 
 int rmx_landing_receive(struct rmaext_fabric *f, struct rmx_landing *landing)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_executor *ex = f->executor;
 	int ret;
 
 	if (ex->mute) { /* no more will come */
@@ -144,7 +144,7 @@ int rmx_landing_receive(struct rmaext_fabric *f, struct rmx_landing *landing)
 int rmx_receive_more(struct rmaext_fabric *f)
 {
 	const unsigned int most = 2 * RMX_CREDITS * (f->peer_count + 1);
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_executor *ex = f->executor;
 	struct rmx_landing *landing;
 	unsigned int tries = most;
 	int ret = 0;

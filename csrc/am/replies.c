@@ -80,7 +80,7 @@ static bool ops_answer(struct rmx_box *box, const struct rmx_reply *reply,
 void rmx_message_sent(struct rmaext_fabric *f, struct rmx_box *box,
 		      const struct rmaext_error *failure)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_executor *ex = f->executor;
 	struct rmaext_peer *peer;
 
 	pthread_mutex_lock(&ex->lock);
@@ -106,16 +106,17 @@ void rmx_message_sent(struct rmaext_fabric *f, struct rmx_box *box,
  */
 static void after_answer(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
-	const bool pass = peer->denied && peer->requests && !peer->bulks;
+	const bool pass = peer->line->denied && peer->line->requests &&
+			  !peer->line->bulks;
 
-	peer->denied = false;
+	peer->line->denied = false;
 	if (!pass)
 		rmx_message_pump(f, peer);
 }
 
 void rmx_message_answered(struct rmaext_fabric *f, const char *data, size_t len)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_executor *ex = f->executor;
 	struct rmaext_peer *peer;
 	struct rmx_reply reply;
 	struct rmx_box *box;
@@ -172,9 +173,10 @@ static void give_up(struct rmaext_fabric *f, struct rmaext_op *op)
 	struct rmx_box *next;
 
 	rmx_op_unqueue(op);
-	for (struct rmx_box *box = peer->boxes; box && op->flying; box = next) {
+	for (struct rmx_box *box = peer->line->boxes; box && op->flying;
+	     box = next) {
 		next = box->next;
-		take_out(&f->executor, box, op);
+		take_out(f->executor, box, op);
 	}
 	rmx_op_settle(op);
 	rmx_message_pump(f, peer);
@@ -184,10 +186,10 @@ void rmx_message_give_up(struct rmaext_op *op)
 {
 	struct rmaext_fabric *f = op->fabric;
 
-	pthread_mutex_lock(&f->executor.lock);
+	pthread_mutex_lock(&f->executor->lock);
 	if (!atomic_load(&op->completed))
 		give_up(f, op);
-	pthread_mutex_unlock(&f->executor.lock);
+	pthread_mutex_unlock(&f->executor->lock);
 }
 
 /* The first copy in a list that is on its way from there to `target`. */
@@ -208,7 +210,7 @@ static struct rmaext_op *copy_sent(const struct rmaext_peer *peer,
 {
 	struct rmaext_op *op = NULL;
 
-	for (const struct rmx_box *box = peer->boxes; box && !op;
+	for (const struct rmx_box *box = peer->line->boxes; box && !op;
 	     box = box->next)
 		if (!(box->loaned && !box->sent))
 			op = copy_in(box->op, box->bulk, w, target);
@@ -221,7 +223,7 @@ static void forget(struct rmaext_fabric *f, struct rmaext_window *w,
 	struct rmaext_peer *peer = target->member->peer;
 	struct rmaext_op *op;
 
-	while (peer && ((op = copy_in(peer->queue, false, w, target)) ||
+	while (peer && ((op = copy_in(peer->line->queue, false, w, target)) ||
 			(op = copy_sent(peer, w, target))))
 		give_up(f, op);
 }
@@ -231,17 +233,17 @@ void rmx_message_forget(struct rmaext_window *w, int64_t rank)
 	const int64_t end = rank < 0 ? w->count : rank + 1;
 	struct rmaext_fabric *f = w->fabric;
 
-	pthread_mutex_lock(&f->executor.lock);
+	pthread_mutex_lock(&f->executor->lock);
 	for (int64_t k = rank < 0 ? 0 : rank; k < end; k++)
 		if (rmx_filled(&w->targets[k])) /* else never used */
 			forget(f, w, &w->targets[k]);
-	pthread_mutex_unlock(&f->executor.lock);
+	pthread_mutex_unlock(&f->executor->lock);
 }
 
 void rmx_message_fail_all(struct rmaext_fabric *f,
 			  const struct rmaext_error *record)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_executor *ex = f->executor;
 	struct rmaext_op *op;
 
 	for (unsigned int i = 0; i < ex->made; i++) {
@@ -254,11 +256,11 @@ void rmx_message_fail_all(struct rmaext_fabric *f,
 			ops_end(box, record);
 	}
 	for (struct rmaext_peer *peer = f->peers; peer; peer = peer->next) {
-		while ((op = peer->queue)) {
+		while ((op = peer->line->queue)) {
 			rmx_op_failed(op, record);
 			rmx_op_unqueue(op);
 			rmx_op_settle(op);
 		}
-		peer->boxes = NULL; /* they are freed next */
+		peer->line->boxes = NULL; /* they are freed next */
 	}
 }

@@ -28,15 +28,15 @@
 static void gone_from(struct rmaext_peer *peer, struct rmaext_op *op)
 {
 	op->queued = false;
-	peer->went++;
+	peer->line->went++;
 	if (op->buffered)
-		peer->queued -= op->len + RMX_OVERHEAD;
+		peer->line->queued -= op->len + RMX_OVERHEAD;
 }
 
 void rmx_op_unqueue(struct rmaext_op *op)
 {
 	struct rmaext_peer *peer = op->target->member->peer;
-	struct rmaext_op **link = &peer->queue;
+	struct rmaext_op **link = &peer->line->queue;
 
 	if (!op->queued)
 		return;
@@ -44,7 +44,7 @@ void rmx_op_unqueue(struct rmaext_op *op)
 		link = &(*link)->next;
 	*link = op->next;
 	if (!*link)
-		peer->queue_end = link;
+		peer->line->queue_end = link;
 	op->next = NULL;
 	gone_from(peer, op);
 }
@@ -166,7 +166,7 @@ static bool has_room(const struct rmx_box *box, size_t end,
 /* The first of the line, and those behind it that have room in its message. */
 static int send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
-	struct rmaext_op *op = peer->queue, *last;
+	struct rmaext_op *op = peer->line->queue, *last;
 	struct rmx_box *box = rmx_message_new(f, peer, op->window);
 	size_t end = sizeof(struct rmx_request);
 	struct rmx_request *q;
@@ -191,27 +191,27 @@ static int send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 		q->visits = RMX_WITH_CARD;
 		end += rmx_card_write(last->window, box->data + end);
 	}
-	pays = atomic_load(&f->executor.owed_to) == peer && !announces &&
-	       end <= RMX_MESSAGE - sizeof(f->executor.owed);
+	pays = atomic_load(&f->executor->owed_to) == peer && !announces &&
+	       end <= RMX_MESSAGE - sizeof(f->executor->owed);
 	if (pays) {
 		q->replies = 1;
-		memcpy(box->data + end, &f->executor.owed,
-		       sizeof(f->executor.owed));
-		end += sizeof(f->executor.owed);
+		memcpy(box->data + end, &f->executor->owed,
+		       sizeof(f->executor->owed));
+		end += sizeof(f->executor->owed);
 	}
 	ret = rmx_message_send(f, box, &(struct iovec){box->data, end}, 1,
 			       NULL);
 	if (ret) {
-		rmx_message_drop(&f->executor, box);
+		rmx_message_drop(f->executor, box);
 		return ret;
 	}
 	if (pays)
-		atomic_store(&f->executor.owed_to, NULL);
+		atomic_store(&f->executor->owed_to, NULL);
 	/* they leave the line, their links are the box's */
-	box->op = peer->queue;
-	peer->queue = op;
+	box->op = peer->line->queue;
+	peer->line->queue = op;
 	if (!op)
-		peer->queue_end = &peer->queue;
+		peer->line->queue_end = &peer->line->queue;
 	last->next = NULL;
 	for (op = box->op; op; op = op->next) {
 		op->posted = op->len;
@@ -224,8 +224,8 @@ static int send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 /* The next part of the first of the line. */
 static int send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
-	struct rmx_executor *ex = &f->executor;
-	struct rmaext_op *op = peer->queue;
+	struct rmx_executor *ex = f->executor;
+	struct rmaext_op *op = peer->line->queue;
 	struct iovec iov[RMX_WIRE_PIECES];
 	struct rmx_range range;
 	struct rmx_request *q;
@@ -245,8 +245,8 @@ static int send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
 		return -FI_EAGAIN;
 	box->bulk = true;
 	box->loaned = loaned;
-	peer->bulks++;
-	peer->bulk = op;
+	peer->line->bulks++;
+	peer->line->bulk = op;
 	q = (struct rmx_request *)box->data;
 	q->form = RMX_RANGES;
 	q->count = 1;
@@ -298,10 +298,10 @@ static void post_failed(struct rmaext_fabric *f, struct rmaext_op *op, int code)
 
 static void stall(struct rmx_executor *ex, struct rmaext_peer *peer)
 {
-	if (peer->stalled)
+	if (peer->line->stalled)
 		return;
-	peer->stalled = true;
-	peer->next_stalled = atomic_load(&ex->stalled);
+	peer->line->stalled = true;
+	peer->line->next_stalled = atomic_load(&ex->stalled);
 	atomic_store(&ex->stalled, peer);
 }
 
@@ -309,43 +309,44 @@ static void stall(struct rmx_executor *ex, struct rmaext_peer *peer)
 static bool may_send(const struct rmx_executor *ex,
 		     const struct rmaext_peer *peer)
 {
-	const struct rmaext_op *op = peer->queue;
+	const struct rmaext_op *op = peer->line->queue;
 
-	if (peer->bulks) /* parts are not ordered */
-		return peer->bulk == op && peer->bulks < RMX_CREDITS &&
-		       !notifies(op);
-	return is_bulk(op) ? !peer->requests : peer->requests < ex->credits;
+	if (peer->line->bulks) /* parts are not ordered */
+		return peer->line->bulk == op &&
+		       peer->line->bulks < RMX_CREDITS && !notifies(op);
+	return is_bulk(op) ? !peer->line->requests
+			   : peer->line->requests < ex->credits;
 }
 
 /* Sends what may be sent. The lock is held. */
 void rmx_message_pump(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_executor *ex = f->executor;
 	int ret;
 
-	while (!ex->mute && peer->queue && may_send(ex, peer)) {
-		ret = is_bulk(peer->queue) ? send_part(f, peer)
-					   : send_short(f, peer);
+	while (!ex->mute && peer->line->queue && may_send(ex, peer)) {
+		ret = is_bulk(peer->line->queue) ? send_part(f, peer)
+						 : send_short(f, peer);
 		if (ret == -FI_EAGAIN) {
 			stall(ex, peer);
 			return;
 		}
 		if (ret)
-			post_failed(f, peer->queue, ret);
+			post_failed(f, peer->line->queue, ret);
 	}
 }
 
 /* To whom the provider took nothing before. */
 void rmx_message_retry(struct rmaext_fabric *f)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_executor *ex = f->executor;
 	struct rmaext_peer *peer, *next;
 
 	pthread_mutex_lock(&ex->lock);
 	peer = atomic_exchange(&ex->stalled, NULL);
 	for (; peer; peer = next) {
-		next = peer->next_stalled;
-		peer->stalled = false;
+		next = peer->line->next_stalled;
+		peer->line->stalled = false;
 		rmx_message_pump(f, peer);
 	}
 	pthread_mutex_unlock(&ex->lock);
@@ -375,27 +376,27 @@ enum rmx_step rmx_message_step(struct rmaext_op **op_p)
 	struct rmaext_op *op = *op_p;
 	struct rmaext_peer *peer = op->target->member->peer;
 	struct rmaext_fabric *f = op->fabric;
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_executor *ex = f->executor;
 	const bool buffered = op->buffered;
 	bool stalled;
 
 	if (!op->sent) {
 		lend(op);
 		pthread_mutex_lock(&ex->lock);
-		if (buffered && peer->queued >= RMX_QUEUED) {
+		if (buffered && peer->line->queued >= RMX_QUEUED) {
 			pthread_mutex_unlock(&ex->lock);
 			return RMX_SLEEP;
 		}
 		op->sent = 1;
 		op->queued = true;
 		if (buffered)
-			peer->queued += op->len + RMX_OVERHEAD;
-		peer->came++;
-		*peer->queue_end = op;
-		peer->queue_end = &op->next;
+			peer->line->queued += op->len + RMX_OVERHEAD;
+		peer->line->came++;
+		*peer->line->queue_end = op;
+		peer->line->queue_end = &op->next;
 		atomic_fetch_add(&op->target->pending, rmx_counts_as(op));
 		rmx_message_pump(f, peer);
-		stalled = peer->stalled;
+		stalled = peer->line->stalled;
 		pthread_mutex_unlock(&ex->lock);
 		if (stalled) /* the caller may not wait */
 			rmx_progress_call(f);

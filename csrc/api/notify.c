@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Notifications by memory, and waiting for them. */
-#include "api/notify.h"
+#include "api/api.h"
+#include "win/notify.h"
 
 #include <errno.h>
 
@@ -29,7 +30,7 @@ static int put(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	if (t->route == RMAEXT_DIRECT)
 		rmx_copy(t->map + offset, buf, len);
 	else
-		ret = rmx_cma_write(t, rank, offset, buf, len);
+		ret = rmx_target_write(t, rank, offset, buf, len);
 	if (!ret && !rmx_block_of(w, rank))
 		return rmx_message_put(w, rank, 0, NULL, 0, slot, op_p);
 	if (!ret)

@@ -5,7 +5,7 @@
  * target, and each target's part, a lane, is sent many to a message, to several
  * at once.
  */
-#include "exec/vector.h"
+#include "api/api.h"
 #include "exec/guard.h"
 
 #include <errno.h>

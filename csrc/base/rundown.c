@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Calls are bracketed, so that close can wait for those of other threads. */
 #define _GNU_SOURCE
-#include "am/am.h"
+#include "base/common.h"
 
 #include <time.h>
 

@@ -22,7 +22,7 @@
 #ifndef RMAEXT_GUARD_H
 #define RMAEXT_GUARD_H
 
-#include "am/am.h"
+#include "win/window.h"
 
 /* ns that the CQ's reader waits for a guard; who is in no hurry waits longer */
 #define RMX_PATIENCE ((int64_t)50 * 1000)

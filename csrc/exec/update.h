@@ -4,7 +4,7 @@
 #define RMAEXT_UPDATE_H
 
 #include "dtype/element.h"
-#include "am/am.h"
+#include "win/window.h"
 
 /* An update of elements in a row, as rmaext_update() takes it. */
 struct rmx_update {
@@ -14,20 +14,6 @@ struct rmx_update {
 	void *result;	     /* may be the operand; NULL: not wanted */
 	uint64_t count;
 };
-
-static inline bool rmx_update_valid(int op, int type)
-{
-	return op == RMAEXT_CSWAP ? rmx_swap_valid(type)
-				  : rmx_element_of(op, type) != NULL;
-}
-
-/* The rights that it needs. */
-static inline int rmx_update_access(int op, bool fetch)
-{
-	if (op == RMAEXT_NO_OP)
-		return RMAEXT_READ;
-	return fetch ? RMAEXT_READ | RMAEXT_WRITE : RMAEXT_WRITE;
-}
 
 /* Are updates of that rank made by this CPU? */
 static inline bool rmx_update_here(const struct rmaext_window *w, int64_t rank)

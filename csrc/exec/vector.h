@@ -4,6 +4,8 @@
 #ifndef RMAEXT_VECTOR_H
 #define RMAEXT_VECTOR_H
 
+#include "dtype/gather.h"
+#include "dtype/strides.h"
 #include "exec/update.h"
 
 #include <string.h>
@@ -148,10 +150,5 @@ int rmx_direct_block(struct rmaext_batch *batch, uint64_t end);
  * while */
 int rmx_lanes_make(struct rmaext_batch *batch);
 int rmx_lanes_copy(struct rmaext_batch *batch, int64_t until);
-
-/* batch.c */
-enum rmx_step rmx_batch_step(void *batch);
-int rmx_batch_overdue(struct rmaext_batch *batch);
-void rmx_batch_give_up(struct rmaext_batch *batch);
 
 #endif

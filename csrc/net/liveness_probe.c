@@ -9,7 +9,7 @@
  * that is merely stopped still has its backlog, which accepts.
  */
 #define _GNU_SOURCE
-#include "am/am.h"
+#include "net/endpoint.h"
 #include "net/quirks.h"
 
 #include <errno.h>

@@ -19,7 +19,7 @@
  * copies of pinned pages (before, `python -m rmaext info` says what to do).
  * With MADV_DONTFORK a child that only reads such an array would crash.
  */
-#include "am/am.h"
+#include "net/endpoint.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -28,9 +28,6 @@
 #define RMX_KEYS_TRIED 512u /* of one-byte keys, all */
 #define RMX_OVERLAPS 8u	    /* known pieces looked at for one address */
 #define RMX_SLAB 32u	    /* blocks */
-#define RMX_BLOCK_BYTES                                                \
-	((sizeof(struct rmaext_op) + RMX_COPY_MAX + RMX_INLINE + 63) & \
-	 ~(size_t)63)
 
 /*
  * Of memory that only this side uses. Its key is of no use to anybody, but may
@@ -129,9 +126,6 @@ static bool evict(struct rmaext_fabric *f)
 	atomic_fetch_add(&o->evictions, 1);
 	return true;
 }
-
-#define RMX_SOURCE (FI_SEND | FI_WRITE)
-#define RMX_RESULT (FI_RECV | FI_READ)
 
 /* If the provider has no room for it, what is kept gives way. */
 static int make_room(struct rmaext_fabric *f, struct rmx_origin *it,
@@ -258,8 +252,8 @@ void rmx_origin_put(struct rmaext_fabric *f, struct rmx_origin *it)
 
 static bool new_slab(struct rmaext_fabric *f)
 {
-	const size_t bytes = RMX_SLAB * RMX_BLOCK_BYTES;
 	struct rmx_origins *o = &f->origins;
+	const size_t bytes = RMX_SLAB * o->block_bytes;
 	struct rmx_slab *slab = calloc(1, sizeof(*slab));
 
 	if (slab)
@@ -275,7 +269,7 @@ static bool new_slab(struct rmaext_fabric *f)
 	slab->next = o->slabs;
 	o->slabs = slab;
 	for (size_t i = 0; i < RMX_SLAB; i++) {
-		char *block = slab->blocks + i * RMX_BLOCK_BYTES;
+		char *block = slab->blocks + i * o->block_bytes;
 
 		*(void **)(void *)block = o->free_blocks;
 		o->free_blocks = block;
@@ -285,13 +279,13 @@ static bool new_slab(struct rmaext_fabric *f)
 
 bool rmx_block_fits(const struct rmaext_fabric *f, size_t bytes)
 {
-	return f->origins.demanded && bytes <= RMX_BLOCK_BYTES;
+	return f->origins.demanded && bytes <= f->origins.block_bytes;
 }
 
 void *rmx_block_take(struct rmaext_fabric *f, void **desc_p)
 {
 	struct rmx_origins *o = &f->origins;
-	const size_t bytes = RMX_SLAB * RMX_BLOCK_BYTES;
+	const size_t bytes = RMX_SLAB * o->block_bytes;
 	struct rmx_slab *slab;
 	char *block = NULL;
 
@@ -422,7 +416,8 @@ static uint64_t most_of(const struct rmaext_fabric *f, uint64_t wanted)
 }
 
 int rmx_origins_start(struct rmaext_fabric *f,
-		      const struct rmaext_fabric_options *options)
+		      const struct rmaext_fabric_options *options,
+		      size_t block_bytes)
 {
 	struct rmx_origins *o = &f->origins;
 
@@ -433,10 +428,10 @@ int rmx_origins_start(struct rmaext_fabric *f,
 		return 0;
 	o->most = most_of(f, options->cache_count);
 	o->most_bytes = options->cache_bytes;
+	o->block_bytes = (block_bytes + RMX_LINE - 1) & ~(size_t)(RMX_LINE - 1);
 	if (getrandom(&o->next_key, sizeof(o->next_key), 0) < 0)
 		return -FI_EIO;
-	return rmx_region_local(f, f->slots, RMX_SLOTS * sizeof(*f->slots),
-				RMX_SOURCE | RMX_RESULT, &o->slots);
+	return 0;
 }
 
 /* The endpoint is closed: nothing is read or written any more. */
@@ -447,7 +442,6 @@ int rmx_origins_close(struct rmaext_fabric *f)
 
 	if (!o->demanded)
 		return 0;
-	first = rmx_region_close(f, &o->slots);
 	pthread_mutex_lock(&o->lock);
 	for (size_t i = 0; i < o->count; i++) {
 		ret = deregister(f, o->known[i]);

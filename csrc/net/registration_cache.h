@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Local memory that a provider wants registered (FI_MR_LOCAL); see
- * registration_cache.c. */
+/*
+ * Local memory that a provider wants registered (FI_MR_LOCAL); see
+ * registration_cache.c.
+ */
 #ifndef RMAEXT_REGISTRATION_CACHE_H
 #define RMAEXT_REGISTRATION_CACHE_H
+
+#include <rdma/fi_domain.h>
 
 #include "base/common.h"
 
@@ -40,9 +44,9 @@ struct rmx_origins {
 	struct rmx_origin *others;  /* without a token */
 	uint64_t registered, bytes; /* of the known */
 	uint64_t clock, last_token, next_key;
-	struct rmx_region slots; /* all of fabric->slots */
 	/* blocks; guarded by a lock of their own */
 	pthread_mutex_t block_lock;
+	size_t block_bytes;
 	struct rmx_slab *slabs;
 	void *free_blocks; /* each begins with a pointer to the next */
 	atomic_uint blocks_used;

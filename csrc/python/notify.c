@@ -2,7 +2,7 @@
 /* put_notify by memory, and notifications that are there, or come at once. */
 #include "python/hot.h"
 
-#include "api/notify.h"
+#include "win/notify.h"
 
 #define KEEP_GIL ((uint64_t)64 << 10) /* bytes: 5 us */
 #define LOOKS 25		      /* with the GIL held: 1 us */

@@ -3,6 +3,9 @@
 #ifndef RMAEXT_NEIGHBOUR_H
 #define RMAEXT_NEIGHBOUR_H
 
+#include <linux/futex.h>
+#include <sys/uio.h>
+
 #include "base/common.h"
 
 /* Wakes those who wait for words in the memory of a process; see doorbell.c. */
@@ -35,6 +38,20 @@ struct rmaext_near {
 	pthread_mutex_t lock;	     /* guards mappings */
 	struct rmx_mapping *mappings;
 };
+
+/* neighbour.c */
+bool rmx_near_gone(struct rmaext_near *near);
+/*
+ * Copy by system call, to and from an address there; rank: for the words of an
+ * error. -FI_ENOTCONN once the process is gone.
+ */
+int rmx_cma_write(struct rmaext_near *near, int64_t rank, uint64_t address,
+		  const void *buf, uint64_t len);
+int rmx_cma_read(struct rmaext_near *near, int64_t rank, uint64_t address,
+		 void *buf, uint64_t len);
+/* the same, of n pieces there; buf has them one after another */
+int rmx_cma_pieces(struct rmaext_near *near, int64_t rank, bool write,
+		   struct iovec *pieces, size_t n, void *buf, size_t len);
 
 /* arena.c: NULL of NULL */
 struct rmx_bell *rmx_arena_bell(struct rmaext_arena *arena);

@@ -13,7 +13,7 @@
  * a rank that leave as readers share it with the one that queues.
  */
 #define _GNU_SOURCE
-#include "am/am.h"
+#include "base/await.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -7,7 +7,8 @@
  * msync would hold up for as long as the disk takes.
  */
 #define _GNU_SOURCE
-#include "am/am.h"
+#include "shm/control_block.h"
+#include "shm/neighbour.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -4,7 +4,7 @@
  * the memory of a window's own table.
  */
 #define _GNU_SOURCE
-#include "am/am.h"
+#include "win/window.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>

@@ -4,7 +4,7 @@
  * fail, and its owner lets go of it; the last to do so frees it. An error that
  * no owner will see is left to the next flush.
  */
-#include "am/am.h"
+#include "xfer/operation.h"
 
 #include <stdlib.h>
 
@@ -112,14 +112,34 @@ static void op_count_down(struct rmaext_op *op, uint64_t count)
 	}
 }
 
-/* Called by whoever reads the CQ. */
-void rmx_op_complete(struct rmx_slot *slot, const struct rmaext_error *failure)
+/* The slot of a completion; NULL if it is none of ours, or came before. */
+static struct rmx_slot *slot_of(struct rmaext_fabric *f, void *context)
 {
-	struct rmaext_op *op = atomic_load(&slot->op);
-	struct rmx_target *target = op->target;
-	struct rmaext_fabric *f = op->fabric;
-	const uint64_t count = rmx_counts_as(op);
+	const struct rmx_slot *slots = f->transfers->slots;
+	uintptr_t first = (uintptr_t)slots, it = (uintptr_t)context;
+	struct rmx_slot *slot = context;
 
+	if (it < first || it >= (uintptr_t)(slots + RMX_SLOTS) ||
+	    (it - first) % sizeof(*slot) || !slot->op) {
+		atomic_fetch_add(&f->failed, 1);
+		return NULL;
+	}
+	return slot;
+}
+
+void rmx_op_complete(struct rmaext_fabric *f, void *context,
+		     const struct rmaext_error *failure)
+{
+	struct rmx_slot *slot = slot_of(f, context);
+	struct rmx_target *target;
+	struct rmaext_op *op;
+	uint64_t count;
+
+	if (!slot)
+		return;
+	op = atomic_load(&slot->op);
+	target = op->target;
+	count = rmx_counts_as(op);
 	if (failure) {
 		rmx_op_failed(op, failure);
 		/* pairs with the owner's store: one of the two sees the other
@@ -160,7 +180,7 @@ int rmaext_op_release(rmaext_op **op)
 		atomic_store(&it->abandoned, true);
 		if (rmx_is_message(it) &&
 		    atomic_load(&it->target->member->peer->gone))
-			rmx_message_give_up(it);
+			it->fabric->hooks->give_up(it);
 		if (!__atomic_load_n(it->ended, __ATOMIC_ACQUIRE))
 			return RMAEXT_PENDING;
 		*op = NULL;
@@ -172,7 +192,7 @@ int rmaext_op_release(rmaext_op **op)
 		it->len = it->posted; /* only the owner posts */
 		it->rest = 0;
 	} else if (it->sent) {
-		rmx_message_give_up(it);
+		it->fabric->hooks->give_up(it);
 	}
 	op_leave_error(it); /* of since the last wait */
 	if (atomic_load(&it->completed) < it->sent)
@@ -195,8 +215,8 @@ void rmx_op_shut_all(struct rmaext_fabric *f)
 	};
 
 	rmx_backlog_shut(f, &shut);
-	for (int i = 0; f->slots && i < RMX_SLOTS; i++) {
-		struct rmaext_op *op = atomic_load(&f->slots[i].op);
+	for (int i = 0; f->transfers->slots && i < RMX_SLOTS; i++) {
+		struct rmaext_op *op = atomic_load(&f->transfers->slots[i].op);
 
 		if (op && op->ended) {
 			rmx_op_failed(op, &shut);
@@ -212,8 +232,9 @@ void rmx_op_shut_all(struct rmaext_fabric *f)
 /* Is the answer to a read on its way? */
 bool rmx_op_reads(const struct rmaext_fabric *f)
 {
-	for (int i = 0; f->slots && i < RMX_SLOTS; i++) {
-		const struct rmaext_op *op = atomic_load(&f->slots[i].op);
+	for (int i = 0; f->transfers->slots && i < RMX_SLOTS; i++) {
+		const struct rmaext_op *op =
+			atomic_load(&f->transfers->slots[i].op);
 
 		if (op && op->kind == RMX_GET)
 			return true;

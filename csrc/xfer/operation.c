@@ -16,7 +16,7 @@
  * when it has been put in line. One that waits for nobody is given up with its
  * owner.
  */
-#include "am/am.h"
+#include "xfer/operation.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -62,7 +62,7 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	if (payload <= RMX_INLINE)
 		slot = rmx_slot_take(f, target->member->peer);
 	if (slot)
-		desc = rmx_region_desc(&f->origins.slots);
+		desc = rmx_region_desc(&f->transfers->region);
 	op = slot ? &slot->own : op_alloc(f, payload, &desc);
 	if (!op)
 		return rmx_fail(-FI_ENOMEM, rank, "malloc", "operation");

@@ -3,7 +3,7 @@
  * An operation on its way, as its owner sees it: its chunks are posted, as many
  * as may be in flight, and waited for. Of a request, nonblocking.c posts them.
  */
-#include "am/am.h"
+#include "xfer/operation.h"
 
 #include <string.h>
 
@@ -122,7 +122,7 @@ static enum rmx_step op_step(void *arg)
 	int ret;
 
 	if (rmx_is_message(op))
-		return rmx_message_step(op_p);
+		return op->fabric->hooks->send(op_p);
 	while (op->posted < op->len && !atomic_load(&op->error)) {
 		ret = rmx_op_post_chunk(op);
 		if (ret == -FI_ENOSPC)
@@ -203,19 +203,9 @@ static int op_slice(struct rmaext_op **op_p)
 	return ret;
 }
 
-int rmaext_op_wait(rmaext_op *op)
+int rmx_op_wait(struct rmaext_op *op)
 {
-	struct rmaext_window *w = op->window;
-	int ret;
-
-	if (op->ended)
-		return rmaext_op_wait_for(op, RMX_SLICE);
-	ret = rmx_window_enter(w, "rmaext_op_wait");
-	if (ret)
-		return ret;
-	ret = op->kind == RMX_HERE ? rmx_here_wait(op) : op_slice(&op);
-	rmx_window_leave(w);
-	return ret;
+	return op_slice(&op);
 }
 
 /* Post as much of a new operation as is possible at once; it is the caller's.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Waiting for words of memory: comparisons, wake-ups, none of them lost. */
 #include "check.h"
-#include "win/control_block.h"
+#include "shm/control_block.h"
 
 #include <math.h>
 #include <pthread.h>

@@ -532,7 +532,7 @@ static void many_early(void)
 		OK(add(p.r.window, 0, 1));
 	EQUAL(*(uint64_t *)p.r.window_memory, ROUNDS + 1);
 	serve_stop(&p);
-	EQUAL(p.r.target->executor.early_count, ORIGINS * EACH);
+	EQUAL(p.r.target->executor->early_count, ORIGINS * EACH);
 	pair_close(&p);
 }
 
@@ -553,7 +553,7 @@ static void malformed(void)
 		      .op = RMAEXT_SUM,
 		      .type = RMAEXT_UINT64,
 		      .id = 4000,
-		      .name = p.r.origin->executor.name,
+		      .name = p.r.origin->executor->name,
 		      .count = 2,
 		      .unit = 8},
 		.offsets = {8, 16},
@@ -762,7 +762,7 @@ static void give_up(void)
 /* Boxes that are not used: they keep others from the peer. */
 static void take_boxes(struct pair *p, struct rmx_box **boxes, int n)
 {
-	struct rmx_executor *ex = &p->r.origin->executor;
+	struct rmx_executor *ex = p->r.origin->executor;
 
 	pthread_mutex_lock(&ex->lock);
 	for (int i = 0; i < n; i++) {
@@ -775,7 +775,7 @@ static void take_boxes(struct pair *p, struct rmx_box **boxes, int n)
 /* The last ones are taken next, for what is in line. */
 static void drop_boxes(struct pair *p, struct rmx_box **boxes, int n)
 {
-	struct rmx_executor *ex = &p->r.origin->executor;
+	struct rmx_executor *ex = p->r.origin->executor;
 
 	pthread_mutex_lock(&ex->lock);
 	for (int i = 0; i < n; i++)
@@ -1255,7 +1255,7 @@ static void notify(void)
 	CHECK(!memcmp(p.r.window_memory, words, sizeof(words)));
 	EQUAL(atomic_load(&block->notify[4]), 1);
 	/* of a provider that sends from one piece of memory only: in parts */
-	p.r.origin->executor.iov = 1;
+	p.r.origin->executor->iov = 1;
 	OK(finish(
 		rmx_message_put(p.r.window, 0, 0, words, sizeof(words), 5, &op),
 		&op));
@@ -1299,7 +1299,7 @@ static void malformed_ranges(void)
 		.q = {.magic = RMX_REQUEST,
 		      .form = RMX_RANGES,
 		      .id = 4000,
-		      .name = p.r.origin->executor.name,
+		      .name = p.r.origin->executor->name,
 		      .count = 2},
 		.one = {.offset = 8,
 			.count = 2,
@@ -1534,7 +1534,7 @@ static void failed_twice(void)
 	serve_start(&p);
 	OK(add(p.r.window, 0, 1));
 	serve_stop(&p);
-	ex = &p.r.target->executor;
+	ex = p.r.target->executor;
 	landing = &ex->landings[1];
 	EQUAL(landing->state, RMX_RECEIVING);
 	fi_cancel(&p.r.target->ep->fid, &landing->context);
@@ -1610,7 +1610,7 @@ static void sender_killed(void)
 		  (struct rig_options){.size = LONG * 8, .no_progress = true});
 	OK(rmaext_fabric_address(p.r.target, name, &len));
 	CHECK(write(to[1], name, len) == (ssize_t)len);
-	ex = &p.r.target->executor;
+	ex = p.r.target->executor;
 	serve_start(&p);
 	OK(add(p.r.window, 0, 1));
 	CHECK(read(from[0], &byte, 1) == 1);

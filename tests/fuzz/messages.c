@@ -148,6 +148,9 @@ static void endpoint(void)
 	static struct fid_cq cq = {.ops = &cq_ops};
 
 	fabric = (struct rmaext_fabric){
+		.hooks = &rmx_am_hooks,
+		.transfers = calloc(1, sizeof(*fabric.transfers)),
+		.executor = calloc(1, sizeof(*fabric.executor)),
 		.lib = &library,
 		.info = &info,
 		.ep = &ep,
@@ -158,8 +161,8 @@ static void endpoint(void)
 		.progress = {.cq_fd = -1, .wake_fd = -1},
 	};
 	pthread_mutex_init(&fabric.lock, NULL);
-	pthread_mutex_init(&fabric.backlog.lock, NULL);
-	if (rmx_slots_make(&fabric) || rmx_executor_start(&fabric) ||
+	pthread_mutex_init(&fabric.transfers->backlog.lock, NULL);
+	if (rmx_transfers_start(&fabric) || rmx_executor_start(&fabric) ||
 	    rmx_progress_start(&fabric, 0, 0) ||
 	    rmaext_door_open(&fabric, door))
 		abort();
@@ -259,7 +262,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 
 static struct rmx_landing *landing(void)
 {
-	struct rmx_executor *ex = &fabric.executor;
+	struct rmx_executor *ex = fabric.executor;
 
 	for (unsigned int i = 0; i < ex->landed; i++)
 		if (ex->landings[i].state == RMX_RECEIVING)
@@ -337,7 +340,7 @@ static void request(const uint8_t *how, uint8_t *message, size_t len)
 /* An id of what is on its way, if there is any. */
 static uint64_t id_of(uint8_t number)
 {
-	const struct rmx_executor *ex = &fabric.executor;
+	const struct rmx_executor *ex = fabric.executor;
 	unsigned int n = ex->made ? number % ex->made : 0;
 
 	for (unsigned int i = 0; i < ex->made; i++, n = (n + 1) % ex->made)
@@ -417,10 +420,11 @@ static void many(const uint8_t *how, uint8_t *message, size_t len)
 	for (int i = 0; i < n; i++)
 		offsets[i] = i * how[3] % (SIZE / 8);
 	/* it will be the first box that is free */
-	r.id = fabric.executor.made;
-	if (fabric.executor.free)
-		r.id = (uint64_t)fabric.executor.free->generation << 32 |
-		       (uint64_t)(fabric.executor.free - fabric.executor.boxes);
+	r.id = fabric.executor->made;
+	if (fabric.executor->free)
+		r.id = (uint64_t)fabric.executor->free->generation << 32 |
+		       (uint64_t)(fabric.executor->free -
+				  fabric.executor->boxes);
 	memcpy(r.token, tokens[4], RMX_TOKEN);
 	if (first && !refuses) {
 		len = reply(how, message, len);
@@ -467,7 +471,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	refuses = false;
 	/* what waits is tried again, for the last time */
-	for (it = fabric.executor.early; it; it = it->next)
+	for (it = fabric.executor->early; it; it = it->next)
 		it->since = 0;
 	rmx_look(&fabric);
 	return 0;

@@ -3,8 +3,9 @@
  * The target's side of ranges: elements that lie one after another. All of a
  * message are checked before the first is carried out.
  */
-#include "api/notify.h"
+#include "am/am.h"
 #include "exec/update.h"
+#include "win/notify.h"
 
 #include <errno.h>
 #include <string.h>

@@ -11,12 +11,7 @@
 #ifndef RMAEXT_CONTROL_BLOCK_H
 #define RMAEXT_CONTROL_BLOCK_H
 
-#include <stdatomic.h>
-#include <stdint.h>
-
-#include "rmaext.h"
-
-#define RMX_LINE 64
+#include "base/common.h"
 
 struct rmx_guard_line {
 	_Alignas(RMX_LINE) atomic_uint singles; /* updates that are under way */

@@ -3,7 +3,7 @@
 #ifndef RMAEXT_NOTIFY_H
 #define RMAEXT_NOTIFY_H
 
-#include "am/am.h"
+#include "win/window.h"
 
 /* What was written there before is seen by who sees the count. */
 static inline void rmx_notify_add(const struct rmaext_window *w, int64_t rank,
@@ -26,13 +26,6 @@ static inline bool rmx_notify_take(struct rmx_block *block, int slot,
 	*seen_p = there;
 	return true;
 }
-
-/*
- * rmaext_put_notify() by message, with a copy of the data: it never waits.
- * -FI_EAGAIN: the line to that rank is full, nothing was done.
- */
-int rmx_notify_post(struct rmaext_window *window, int64_t rank, uint64_t offset,
-		    const void *buf, uint64_t len, int slot);
 
 static inline bool rmx_notify_slot(int64_t slot)
 {
