@@ -263,7 +263,7 @@ static int wait_for(struct watch *w, int64_t slice)
 	if (holds(w))
 		return 0;
 	if (slice <= 0) {
-		rmx_mpi_glance();
+		rmaext_mpi_glance();
 		return RMAEXT_PENDING;
 	}
 	until = rmx_now() + (slice < RMX_SLICE ? slice : RMX_SLICE - 1);

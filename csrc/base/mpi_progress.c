@@ -175,7 +175,7 @@ void rmx_pace_turn(struct rmx_pace *pace)
 	pace->next = now + pause;
 }
 
-bool rmx_mpi_glance(void)
+int rmaext_mpi_glance(void)
 {
 	return atomic_load_explicit(&it.on, memory_order_relaxed) &&
 	       rmx_now() >=
@@ -216,11 +216,6 @@ void rmaext_mpi_aside(int more)
 int rmx_mpi_aside(void)
 {
 	return atomic_load(&it.aside);
-}
-
-int rmaext_mpi_glance(void)
-{
-	return rmx_mpi_glance();
 }
 
 /* MPI was asked before it ends, while this thread is the one that ends it. */

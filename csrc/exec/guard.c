@@ -89,7 +89,7 @@ static int await_holder(struct patience *p, struct rmx_block *b)
 		/* who has the memory may wait for a message of ours; not
 		 * where the CQ's reader waits, for others need it */
 		if (p->nap && p->ns > RMX_PATIENCE)
-			rmx_mpi_glance();
+			rmaext_mpi_glance();
 		return be_patient(p);
 	}
 	atomic_compare_exchange_strong(&b->bulk, &holder, 0);

@@ -79,7 +79,7 @@ int rmaext_flush(rmaext_window *w, int64_t rank, struct rmaext_wait *wait)
 	ret = rmx_window_enter(w, "flush");
 	if (ret)
 		return ret;
-	rmx_mpi_glance();
+	rmaext_mpi_glance();
 	if (rank >= 0) { /* one that is gone is an error, if it is named */
 		ret = rmx_check(w, "flush", rank, 0, 0, 0);
 		if (ret)

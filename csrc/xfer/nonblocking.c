@@ -297,7 +297,7 @@ static int wait_slice(struct rmaext_op *op, int64_t slice)
 	}
 	if (slice <= 0) {
 		rmx_look(f);
-		rmx_mpi_glance();
+		rmaext_mpi_glance();
 		if (!has_ended(op) && now < op->look)
 			return RMAEXT_PENDING;
 	} else {
