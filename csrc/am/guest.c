@@ -41,29 +41,29 @@ static void admit(struct rmaext_fabric *f, const struct rmx_card *card)
 	bool welcome;
 
 	pthread_mutex_lock(&f->lock);
-	welcome = rmx_same_token(f->executor->door, card->door) &&
-		  f->executor->guests < RMX_GUESTS;
+	welcome = rmx_same_token(f->am->door, card->door) &&
+		  f->am->guests < RMX_GUESTS;
 	for (peer = f->peers; peer && peer->name != name;)
 		peer = peer->next;
 	pthread_mutex_unlock(&f->lock);
 	if (welcome && !peer &&
 	    !rmx_peer_add(f, card->address, card->len, -1, &peer))
-		f->executor->guests++;
+		f->am->guests++;
 }
 
 /* The card at the end of a request, if there is one: any bytes at all. */
-void rmx_card_take(struct rmaext_fabric *f, struct rmx_landing *landing)
+void rmx_card_take(struct rmaext_fabric *f, struct rmx_receive_buffer *message)
 {
-	struct rmx_request q;
+	struct rmx_request_header q;
 	struct rmx_card card;
 
-	if (landing->len < sizeof(q) + sizeof(card))
+	if (message->len < sizeof(q) + sizeof(card))
 		return;
-	memcpy(&q, landing->data, sizeof(q));
+	memcpy(&q, message->data, sizeof(q));
 	if (q.visits != RMX_WITH_CARD)
 		return;
-	landing->len -= sizeof(card);
-	memcpy(&card, landing->data + landing->len, sizeof(card));
+	message->len -= sizeof(card);
+	memcpy(&card, message->data + message->len, sizeof(card));
 	if (card.len <= sizeof(card.address))
 		admit(f, &card);
 }

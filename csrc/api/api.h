@@ -8,7 +8,7 @@
 /* update.c; the caller is inside the window */
 int rmx_update_begin(struct rmaext_window *window,
 		     const struct rmaext_call *call, struct rmaext_op **op_p);
-/* of RMX_HERE, from malloc(): a slice more */
+/* of RMX_LOCAL_UPDATE, from malloc(): a slice more */
 int rmx_update_wait(struct rmaext_op *op);
 
 /*

@@ -16,10 +16,10 @@ static struct rmaext_fabric *fabric_new(void)
 	if (!f)
 		return NULL;
 	f->transfers = calloc(1, sizeof(*f->transfers));
-	f->executor = calloc(1, sizeof(*f->executor));
-	if (!f->transfers || !f->executor) {
+	f->am = calloc(1, sizeof(*f->am));
+	if (!f->transfers || !f->am) {
 		free(f->transfers);
-		free(f->executor);
+		free(f->am);
 		free(f);
 		return NULL;
 	}
@@ -39,15 +39,15 @@ static int fabric_start(struct rmaext_fabric *f,
 
 	if (ret)
 		return ret; /* it has said what */
-	call = "rmx_origins_start";
-	ret = rmx_origins_start(f, options, RMX_BLOCK_BYTES);
+	call = "rmx_cache_start";
+	ret = rmx_cache_start(f, options, RMX_BOUNCE_BYTES);
 	if (!ret) {
 		call = "rmx_transfers_start";
 		ret = rmx_transfers_start(f);
 	}
 	if (!ret) {
-		call = "rmx_executor_start";
-		ret = rmx_executor_start(f);
+		call = "rmx_am_start";
+		ret = rmx_am_start(f);
 	}
 	if (!ret) {
 		call = "rmx_progress_start";
@@ -80,12 +80,12 @@ int rmaext_fabric_open(rmaext_library *lib,
 	signals = rmx_signals_hold();
 	if (!signals) {
 		free(f->transfers);
-		free(f->executor);
+		free(f->am);
 		free(f);
 		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "malloc", "signals");
 	}
 	f->lib = lib;
-	f->bell = rmx_arena_bell(options->arena);
+	f->doorbell = rmx_arena_doorbell(options->arena);
 	ret = fabric_start(f, options);
 	if (ret)
 		rmaext_fabric_close(&f);
@@ -98,10 +98,11 @@ int rmaext_fabric_open(rmaext_library *lib,
 /* Refuse new calls on it and on its windows; wait for those inside. */
 static bool shut(struct rmaext_fabric *f)
 {
-	if (rmx_gate_shut(&f->gate))
+	if (rmx_rundown_shut(&f->rundown))
 		return false;
 	for (struct rmaext_window *w = f->windows; w; w = w->next)
-		if (rmx_gate_shut(&w->gate) || rmx_gate_shut(&w->served))
+		if (rmx_rundown_shut(&w->rundown) ||
+		    rmx_rundown_shut(&w->served))
 			return false;
 	return true;
 }
@@ -131,9 +132,9 @@ static void check_closed(struct rmaext_fabric *f, int ret, int *ret_p)
 static void close_regions(struct rmaext_fabric *f, int *ret_p)
 {
 	rmx_memories_close(f, ret_p);
-	check_closed(f, rmx_executor_deregister(f), ret_p);
+	check_closed(f, rmx_am_deregister(f), ret_p);
 	check_closed(f, rmx_transfers_deregister(f), ret_p);
-	check_closed(f, rmx_origins_close(f), ret_p);
+	check_closed(f, rmx_cache_close(f), ret_p);
 }
 
 /*
@@ -146,17 +147,17 @@ static void close_endpoint(struct rmaext_fabric *f, int *ret_p)
 	int ignored = 0;
 
 	if (f->mr_mode & FI_MR_ENDPOINT) {
-		rmx_executor_cancel(f);
+		rmx_am_cancel(f);
 		close_regions(f, &ignored);
 	}
 	rmx_endpoint_close(f, ret_p);
 	close_regions(f, ret_p);
-	rmx_domain_close(f, f->executor->failed, ret_p);
+	rmx_domain_close(f, f->am->failed, ret_p);
 }
 
 static bool on_the_way(const struct rmaext_fabric *f)
 {
-	return rmx_executor_sends(f) || rmx_op_reads(f);
+	return rmx_am_sends(f) || rmx_op_reads(f);
 }
 
 /*
@@ -182,17 +183,17 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 	rmx_progress_stop(f);
 	rmx_progress_settle(f, on_the_way);
 	stays = rmx_op_reads(f);
-	rmx_executor_mute(f);
+	rmx_am_mute(f);
 	for (struct rmaext_window *w = f->windows; w; w = w->next)
 		rmx_key_unmap_all(w);
 	rmx_memories_close(f, &ignored);
 	if (!stays)
 		close_endpoint(f, &ret);
 
-	rmx_executor_stop(f, stays);
+	rmx_am_stop(f, stays);
 	rmx_op_shut_all(f);
 	if (!stays)
-		rmx_origins_end(f);
+		rmx_cache_free(f);
 	for (struct rmaext_window *w; (w = f->windows);) {
 		rmx_serve_no_more(w);
 		w->fabric = NULL;
@@ -201,7 +202,7 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 		if (p->pidfd >= 0)
 			close(p->pidfd);
 		p->pidfd = -1;
-		rmx_knock_end(&p->knock);
+		rmx_probe_end(&p->probe);
 	}
 	if (f->info)
 		f->lib->freeinfo(f->info);
@@ -216,14 +217,14 @@ void rmaext_fabric_stats(rmaext_fabric *f, struct rmaext_stats *stats_p)
 	if (rmx_fabric_enter(f, "rmaext_fabric_stats"))
 		return;
 	stats_p->completed = stats_p->posted = f->completed;
-	stats_p->posted += rmx_slots_in_flight(f);
+	stats_p->posted += rmx_contexts_in_flight(f);
 	stats_p->failed = f->failed;
 	stats_p->thread_wakeups = f->wakeups;
 	stats_p->registrations = f->registrar.opened;
 	stats_p->deregistrations = f->registrar.closed;
-	stats_p->hits = f->origins.hits;
-	stats_p->misses = f->origins.misses;
-	stats_p->evictions = f->origins.evictions;
-	stats_p->bounced = f->origins.bounced;
+	stats_p->hits = f->cache.hits;
+	stats_p->misses = f->cache.misses;
+	stats_p->evictions = f->cache.evictions;
+	stats_p->bounced = f->cache.bounced;
 	rmx_fabric_leave(f);
 }

@@ -11,7 +11,7 @@ int rmaext_door_open(rmaext_fabric *f, const uint8_t *secret)
 	if (ret)
 		return ret;
 	pthread_mutex_lock(&f->lock);
-	memcpy(f->executor->door, secret, sizeof(f->executor->door));
+	memcpy(f->am->door, secret, sizeof(f->am->door));
 	pthread_mutex_unlock(&f->lock);
 	rmx_fabric_leave(f);
 	return 0;

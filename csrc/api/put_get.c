@@ -51,8 +51,8 @@ int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 	if (copy) {
 		atomic_store_explicit(&op->left, true, memory_order_relaxed);
 		memcpy(op->local, buf, len);
-		if (w->fabric->origins.demanded)
-			atomic_fetch_add(&w->fabric->origins.bounced, 1);
+		if (w->fabric->cache.demanded)
+			atomic_fetch_add(&w->fabric->cache.bounced, 1);
 	} else {
 		if (len >= RMX_LONG && RMX_REST <= op->chunk)
 			op->rest = RMX_REST;

@@ -31,8 +31,9 @@ static int check(const struct rmaext_window *w, const char *call, int64_t rank,
 	if (!rmx_update_valid(op, type))
 		return rmx_fail(-FI_EOPNOTSUPP, rank, call,
 				"no such operation on this dtype");
-	if (rmx_update_here(w, rank) ? rmx_wide(type) && !rmx_block_of(w, rank)
-				     : !w->fabric || !t->member->peer)
+	if (rmx_update_is_local(w, rank)
+		    ? rmx_wide(type) && !rmx_control_block_of(w, rank)
+		    : !w->fabric || !t->member->peer)
 		return rmx_fail(-FI_EOPNOTSUPP, rank, call,
 				"no way to update the memory there");
 	if (count && !rmx_update_aligned(t, offset, type))
@@ -81,7 +82,7 @@ static int here(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	*op = (struct rmaext_op){
 		.window = w,
 		.rank = rank,
-		.kind = RMX_HERE,
+		.kind = RMX_LOCAL_UPDATE,
 		.op = u->op,
 		.type = u->type,
 		.offset = offset,
@@ -162,7 +163,7 @@ static int update(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		ret = check(w, call, rank, offset, u->op, u->type, u->count);
 	if (ret || !u->count || (u->op == RMAEXT_NO_OP && !u->result))
 		return ret;
-	if (!rmx_update_here(w, rank))
+	if (!rmx_update_is_local(w, rank))
 		return remote(w, rank, offset, u, ended, op_p);
 	ret = here(w, rank, offset, u, op_p);
 	/* of a request: it is none yet */

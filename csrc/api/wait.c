@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Waiting: until words of memory have certain values, for an operation, or for
- * a request of MPI. Look, spin, then sleep; on the bell of the process whose
- * memory it is, see shm/doorbell.c.
+ * a request of MPI. Look, spin, then sleep; on the doorbell of the process
+ * whose memory it is, see shm/doorbell.c.
  */
 #define _GNU_SOURCE
 #include "api/api.h"
@@ -37,7 +37,7 @@ static const char *base_of(const struct rmaext_window *w, int64_t rank,
 	const struct rmx_target *t;
 
 	if (c->block)
-		return (const char *)rmx_block_of(w, rank);
+		return (const char *)rmx_control_block_of(w, rank);
 	if (rank == w->self)
 		return w->own;
 	t = rmx_target_of(w, rank);
@@ -194,26 +194,28 @@ static int check(const struct rmaext_window *w, int64_t rank,
 
 /* -- waiting */
 
-/* Until the bell rings, which is shared between processes, unlike clock.c's. */
+/* Until the doorbell rings, which is shared between processes, unlike
+ * clock.c's. */
 static bool sleep_on(void *arg, int64_t ns)
 {
 	const struct watch *w = arg;
-	struct rmx_bell *bell = w->window->members->of[w->rank].bell;
-	struct rmx_bell silent = {0};
+	struct rmx_doorbell *doorbell =
+		w->window->members->of[w->rank].doorbell;
+	struct rmx_doorbell silent = {0};
 	struct timespec t = {.tv_nsec = (long)ns}; /* less than a second */
 	unsigned int rings;
 
-	if (!bell)
-		bell = &silent;
-	rings = atomic_load(&bell->rings);
-	atomic_store(&bell->listening, 1);
+	if (!doorbell)
+		doorbell = &silent;
+	rings = atomic_load(&doorbell->rings);
+	atomic_store(&doorbell->listening, 1);
 	atomic_thread_fence(memory_order_seq_cst);
 	if (holds(w))
 		return true; /* the flag stays: one ring too many */
-	if (atomic_load(&w->window->root->gate.closed))
+	if (atomic_load(&w->window->root->rundown.closed))
 		return false;
-	return !syscall(SYS_futex, &bell->rings, FUTEX_WAIT, rings, &t, NULL,
-			0) ||
+	return !syscall(SYS_futex, &doorbell->rings, FUTEX_WAIT, rings, &t,
+			NULL, 0) ||
 	       errno != EINTR;
 }
 
@@ -254,7 +256,7 @@ static int wait_for(struct watch *w, int64_t slice)
 		.sleep = sleep_on,
 		.arg = w,
 		.spin = f ? 0 : w->window->spin,
-		.nap = w->rung && w->window->members->of[w->rank].bell
+		.nap = w->rung && w->window->members->of[w->rank].doorbell
 			       ? RMX_SLICE
 			       : RMX_LOOK,
 	};
@@ -315,7 +317,8 @@ int rmaext_op_wait(rmaext_op *op)
 	ret = rmx_window_enter(w, "rmaext_op_wait");
 	if (ret)
 		return ret;
-	ret = op->kind == RMX_HERE ? rmx_update_wait(op) : rmx_op_wait(op);
+	ret = op->kind == RMX_LOCAL_UPDATE ? rmx_update_wait(op)
+					   : rmx_op_wait(op);
 	rmx_window_leave(w);
 	return ret;
 }

@@ -19,12 +19,12 @@ int rmaext_window_create(rmaext_fabric *f, const struct rmaext_targets *targets,
 
 int rmaext_window_shut(rmaext_window *w)
 {
-	int ret = rmx_gate_shut(&w->gate);
+	int ret = rmx_rundown_shut(&w->rundown);
 
 	if (ret)
 		return rmx_fail(ret, RMX_NO_RANK, "rmaext_window_shut",
 				"%d calls in flight",
-				atomic_load(&w->gate.users));
+				atomic_load(&w->rundown.users));
 	/* a copy that no flush has waited for touches nothing of ours */
 	if (w->fabric && rmaext_window_pending(w))
 		w->fabric->hooks->forget(w, -1);
@@ -40,12 +40,12 @@ int rmaext_window_close(rmaext_window *w)
 	if (w->root != w)
 		return ret; /* all else is the root's */
 	if (!ret)
-		ret = rmx_gate_shut(&w->served);
+		ret = rmx_rundown_shut(&w->served);
 	if (ret || pending)
 		return rmx_fail(-FI_EBUSY, RMX_NO_RANK, "rmaext_window_close",
 				"%lld transfers and %d calls in flight",
 				(long long)pending,
-				atomic_load(&w->gate.users));
+				atomic_load(&w->rundown.users));
 	if (f && !rmx_fabric_enter(f, "rmaext_window_close")) {
 		rmx_key_unmap_all(w);
 		rmx_serve_no_more(w);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What all rooms share: errors, the rundown gate, time, copies. */
+/* What all rooms share: errors, rundowns, time, copies. */
 #ifndef RMAEXT_COMMON_H
 #define RMAEXT_COMMON_H
 
@@ -23,7 +23,7 @@
 #define RMX_TOKEN 16 /* bytes that name a window in a message */
 
 /* Counts the threads inside calls on an object, so that close can wait. */
-struct rmx_gate {
+struct rmx_rundown {
 	atomic_int users;
 	atomic_bool closed;
 };
@@ -51,10 +51,11 @@ void rmx_signals_give_back(struct rmx_signals *signals, const void *inside);
 #define RMX_ADDRESS(function) ((const void *)(uintptr_t)(function))
 
 /* rundown.c */
-int rmx_gate_enter(struct rmx_gate *gate, const char *call, const char *closed);
-bool rmx_gate_try(struct rmx_gate *gate); /* without an error record */
-void rmx_gate_leave(struct rmx_gate *gate);
-int rmx_gate_shut(struct rmx_gate *gate);
+int rmx_rundown_enter(struct rmx_rundown *rundown, const char *call,
+		      const char *closed);
+bool rmx_rundown_try(struct rmx_rundown *rundown); /* without an error record */
+void rmx_rundown_leave(struct rmx_rundown *rundown);
+int rmx_rundown_shut(struct rmx_rundown *rundown);
 
 /* clock.c */
 int64_t rmx_now(void); /* ns, CLOCK_MONOTONIC */

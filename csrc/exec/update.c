@@ -11,7 +11,7 @@ static bool in_bulk(const struct rmaext_window *w, int64_t rank,
 		    const struct rmx_update *u)
 {
 	return rmx_wide(u->type) ||
-	       (rmx_block_of(w, rank) &&
+	       (rmx_control_block_of(w, rank) &&
 		u->count * rmx_unit_of(u->type) >= RMX_BULK);
 }
 
@@ -114,7 +114,7 @@ bool rmx_update_direct(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	/* the caller has count elements in memory: the product fits */
 	if (!rmx_update_valid(u->op, u->type) ||
 	    !rmx_passes(w, rank, offset, len, access) ||
-	    !rmx_update_here(w, rank) ||
+	    !rmx_update_is_local(w, rank) ||
 	    !rmx_update_aligned(rmx_target_of(w, rank), offset, u->type))
 		return false;
 	memory = rmx_target_of(w, rank)->map + offset;

@@ -16,13 +16,14 @@ struct rmx_update {
 };
 
 /* Are updates of that rank made by this CPU? */
-static inline bool rmx_update_here(const struct rmaext_window *w, int64_t rank)
+static inline bool rmx_update_is_local(const struct rmaext_window *w,
+				       int64_t rank)
 {
 	const struct rmx_target *t = rmx_target_of(w, rank);
 
 	/* with a guard, or in a window that has none at all */
-	return t->route == RMAEXT_DIRECT &&
-	       (rmx_block_of(w, rank) || !rmx_block_of(w, w->self));
+	return t->route == RMAEXT_DIRECT && (rmx_control_block_of(w, rank) ||
+					     !rmx_control_block_of(w, w->self));
 }
 
 static inline bool rmx_update_aligned(const struct rmx_target *t,

@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#define RMX_BLOCK ((uint64_t)1 << 18) /* elements sorted at a time */
+#define RMX_PORTION ((uint64_t)1 << 18) /* elements sorted at a time */
 #define RMX_PIECES_BYTES ((size_t)64 << 10)
 #define RMX_ONLY_DIRECT (1u << RMAEXT_DIRECT)
 
@@ -130,10 +130,11 @@ static inline bool rmx_batch_aligned(const struct rmaext_batch *b,
 }
 
 /* Is that rank's memory for this CPU to work on? */
-static inline bool rmx_batch_here(const struct rmaext_batch *b, int64_t rank)
+static inline bool rmx_batch_is_local(const struct rmaext_batch *b,
+				      int64_t rank)
 {
 	if (rmx_updates(b))
-		return rmx_update_here(b->window, rank);
+		return rmx_update_is_local(b->window, rank);
 	return rmx_target_of(b->window, rank)->route == RMAEXT_DIRECT;
 }
 
@@ -144,7 +145,7 @@ static inline bool rmx_batch_here(const struct rmaext_batch *b, int64_t rank)
  */
 bool rmx_direct_all(const struct rmaext_batch *batch, int *ret_p,
 		    uint64_t *done_p);
-int rmx_direct_block(struct rmaext_batch *batch, uint64_t end);
+int rmx_direct_portion(struct rmaext_batch *batch, uint64_t end);
 
 /* vector_lanes.c: sort a block by target; do what needs no message, for a
  * while */

@@ -19,7 +19,7 @@ static int make_lanes(struct rmaext_batch *b)
 
 		if ((uint64_t)rank >= (uint64_t)w->count)
 			return rmx_changed(b);
-		if (!rmx_batch_here(b, rank))
+		if (!rmx_batch_is_local(b, rank))
 			n += !b->lane_of[rank]++;
 	}
 	free(b->lanes);

@@ -210,12 +210,12 @@ void rmx_domain_close(struct rmaext_fabric *f, bool stays, int *ret_p)
 /* Every call on a fabric is bracketed, as those on a window are. */
 int rmx_fabric_enter(struct rmaext_fabric *f, const char *call)
 {
-	return rmx_gate_enter(&f->gate, call, "the fabric is closed");
+	return rmx_rundown_enter(&f->rundown, call, "the fabric is closed");
 }
 
 void rmx_fabric_leave(struct rmaext_fabric *f)
 {
-	rmx_gate_leave(&f->gate);
+	rmx_rundown_leave(&f->rundown);
 }
 
 void rmaext_fabric_describe(rmaext_fabric *f, struct rmaext_fabric_info *info_p)
@@ -298,7 +298,7 @@ int rmx_peer_insert(struct rmaext_fabric *f, const void *address, size_t len,
 				ret < 0 ? f->lib->strerror(-ret) : "refused");
 	peer->pidfd = pidfd;
 	peer->name = rmx_name(address, len);
-	rmx_knock_init(&peer->knock, f->info, address, len);
+	rmx_probe_init(&peer->probe, f->info, address, len);
 	pthread_mutex_lock(&f->lock);
 	peer->next = f->peers;
 	f->peers = peer;

@@ -38,7 +38,7 @@ struct rmaext_library {
 };
 
 /* Asks whether anybody listens at a peer's address; see liveness_probe.c. */
-struct rmx_knock {
+struct rmx_probe {
 	pthread_mutex_t lock;
 	int fd; /* the connection being tried; or -1 */
 	int64_t since, next, pause;
@@ -50,9 +50,9 @@ struct rmaext_peer {
 	fi_addr_t addr;
 	int pidfd;	  /* readable once the peer's process is gone; or -1 */
 	atomic_bool gone; /* pidfd was seen readable, or it refused */
-	struct rmx_knock knock;
-	atomic_uint slots; /* of operations and chunks on their way to it */
-	uint64_t name;	   /* rmx_name of its address */
+	struct rmx_probe probe;
+	atomic_uint contexts; /* of operations and chunks on their way to it */
+	uint64_t name;	      /* rmx_name of its address */
 	struct rmaext_peer *next;
 	atomic_uint answers;   /* that came from it: shows that it moves */
 	struct rmx_line *line; /* messages to it, of am/ */
@@ -67,7 +67,7 @@ struct rmx_progress {
 	atomic_uint turn;     /* futex: something changed for followers */
 	atomic_bool thread_reads;
 	atomic_bool stop;
-	atomic_uint bell;      /* futex: the parked progress thread listens */
+	atomic_uint unpark; /* futex: the parked progress thread sleeps on it */
 	atomic_bool long_park; /* it does not look up by itself for long */
 	int cq_fd;	       /* -1: the provider has none */
 	int wake_fd;	       /* calls the progress thread out of poll */
@@ -118,26 +118,26 @@ struct rmaext_fabric {
 	struct fid_ep *ep;
 	uint64_t mr_mode;
 	size_t key_size;
-	size_t chunk;	       /* longest single read or write */
-	size_t least;	       /* shortest, of those that are not empty */
-	struct rmx_bell *bell; /* the own process's; or NULL */
+	size_t chunk; /* longest single read or write */
+	size_t least; /* shortest, of those that are not empty */
+	struct rmx_doorbell *doorbell; /* the own process's; or NULL */
 	struct rmx_progress progress;
 	pthread_mutex_t lock; /* peers, memories, windows, mapping */
 	const struct rmx_hooks *hooks;
 	struct rmx_transfers *transfers; /* of xfer/ */
-	struct rmx_executor *executor;	 /* of am/ */
+	struct rmx_am *am;		 /* of am/ */
 	struct rmaext_peer *peers;
 	struct rmaext_memory *memories;
 	struct rmaext_window *windows;
 	atomic_uint links; /* of windows, ever */
 	atomic_uint peer_count;
-	struct rmx_gate gate;
+	struct rmx_rundown rundown;
 	struct rmaext_fabric *next; /* among the closed */
 	/* the CQ's reader alone changes these */
 	atomic_uint_fast64_t completed, failed;
 	atomic_uint_fast64_t wakeups;
 	struct rmx_registrar registrar;
-	struct rmx_origins origins;
+	struct rmx_registration_cache cache;
 };
 
 struct rmaext_memory {
@@ -191,28 +191,29 @@ void rmx_touch(void *addr, size_t len, bool writable);
 void rmx_memories_close(struct rmaext_fabric *fabric, int *ret_p);
 
 /* registration_cache.c; all but start, close, end: where it is demanded only */
-/* block_bytes: of an operation with a copy, as rmx_block_take() gives it */
-int rmx_origins_start(struct rmaext_fabric *fabric,
-		      const struct rmaext_fabric_options *options,
-		      size_t block_bytes);
-int rmx_origins_close(struct rmaext_fabric *fabric);
-void rmx_origins_end(struct rmaext_fabric *fabric);
+/* bounce_bytes: of an operation with a copy, as rmx_bounce_take() gives it */
+int rmx_cache_start(struct rmaext_fabric *fabric,
+		    const struct rmaext_fabric_options *options,
+		    size_t bounce_bytes);
+int rmx_cache_close(struct rmaext_fabric *fabric);
+void rmx_cache_free(struct rmaext_fabric *fabric);
 int rmx_region_local(struct rmaext_fabric *fabric, void *addr, size_t len,
 		     uint64_t access, struct rmx_region *region_p);
 void *rmx_region_desc(const struct rmx_region *region); /* NULL: of none */
 /* result: it is to be written */
-int rmx_origin_get(struct rmaext_fabric *fabric, const void *addr, uint64_t len,
-		   bool result, struct rmx_origin **origin_p);
-void rmx_origin_put(struct rmaext_fabric *fabric, struct rmx_origin *origin);
-bool rmx_block_fits(const struct rmaext_fabric *fabric, size_t bytes);
-void *rmx_block_take(struct rmaext_fabric *fabric, void **desc_p);
-void rmx_block_give(struct rmaext_fabric *fabric, void *block);
+int rmx_cache_get(struct rmaext_fabric *fabric, const void *addr, uint64_t len,
+		  bool result, struct rmx_cached_buffer **origin_p);
+void rmx_cache_put(struct rmaext_fabric *fabric,
+		   struct rmx_cached_buffer *origin);
+bool rmx_bounce_fits(const struct rmaext_fabric *fabric, size_t bytes);
+void *rmx_bounce_take(struct rmaext_fabric *fabric, void **desc_p);
+void rmx_bounce_give(struct rmaext_fabric *fabric, void *block);
 
 /* liveness_probe.c */
-void rmx_knock_init(struct rmx_knock *knock, const struct fi_info *info,
+void rmx_probe_init(struct rmx_probe *knock, const struct fi_info *info,
 		    const void *address, size_t len);
-void rmx_knock_end(struct rmx_knock *knock);
-bool rmx_knock(struct rmx_knock *knock, int64_t now, int64_t since);
+void rmx_probe_end(struct rmx_probe *knock);
+bool rmx_probe_ask(struct rmx_probe *knock, int64_t now, int64_t since);
 
 /* doze.c: sleeping until the network has something, or time is up */
 #define RMX_NAP_MAX ((int64_t)1000 * 1000) /* between looks, without a fd */

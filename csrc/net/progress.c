@@ -71,7 +71,7 @@ static void read_error(struct rmaext_fabric *f)
 static void tell(const struct rmaext_fabric *f)
 {
 	atomic_thread_fence(memory_order_seq_cst);
-	rmx_tell(f->bell);
+	rmx_wake_waiters(f->doorbell);
 }
 
 /*
@@ -210,7 +210,7 @@ static int lead(struct rmaext_fabric *f, struct rmaext_peer *peer,
 static void ring(struct rmx_progress *p)
 {
 	if (atomic_load(&p->long_park) && atomic_exchange(&p->long_park, false))
-		rmx_futex_wake(&p->bell);
+		rmx_futex_wake(&p->unpark);
 }
 
 /* Sleeps until the reader of the queue has something to tell, and looks. */
@@ -295,7 +295,7 @@ int rmx_wait_at(struct rmaext_fabric *f, enum rmx_step (*step)(void *),
 void rmx_progress_hand_over(struct rmaext_fabric *f)
 {
 	atomic_store(&f->progress.long_park, false);
-	rmx_futex_wake(&f->progress.bell);
+	rmx_futex_wake(&f->progress.unpark);
 }
 
 void rmaext_fabric_leave(rmaext_fabric *f)
@@ -318,7 +318,8 @@ int rmx_deadline(struct rmaext_peer *peer, int64_t rank, const char *call,
 		if (poll(&fd, 1, 0) > 0 && fd.revents & POLLIN)
 			atomic_store(&peer->gone, true);
 	}
-	if (peer && !moved && rmx_knock(&peer->knock, now, *deadline - timeout))
+	if (peer && !moved &&
+	    rmx_probe_ask(&peer->probe, now, *deadline - timeout))
 		atomic_store(&peer->gone, true);
 	if (peer && atomic_load(&peer->gone))
 		return rmx_fail(-FI_ENOTCONN, rank, call,
@@ -374,13 +375,14 @@ static void thread_turn(struct rmaext_fabric *f, int64_t *nap)
 
 static void park(struct rmx_progress *p, bool same_wait)
 {
-	unsigned int bell = atomic_load(&p->bell);
+	unsigned int unpark = atomic_load(&p->unpark);
 
 	atomic_store(&p->long_park, same_wait);
 	/* the waiter that would ring may have left before that store */
 	if (atomic_load(&p->stop) || (same_wait && !atomic_load(&p->waiters)))
 		return;
-	rmx_futex_sleep(&p->bell, bell, same_wait ? RMX_PARK_LONG : RMX_PARK);
+	rmx_futex_sleep(&p->unpark, unpark,
+			same_wait ? RMX_PARK_LONG : RMX_PARK);
 	atomic_store(&p->long_park, false);
 }
 
@@ -451,7 +453,7 @@ void rmx_progress_stop(struct rmaext_fabric *f)
 
 	if (p->running) {
 		atomic_store(&p->stop, true);
-		rmx_futex_wake(&p->bell);
+		rmx_futex_wake(&p->unpark);
 		while (write(p->wake_fd, &one, sizeof(one)) < 0)
 			if (errno != EAGAIN && errno != EINTR)
 				break;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The bell of a process, on which those sleep who wait for words of its memory
- * to change (api/wait.c).
+ * The doorbell of a process, on which those sleep who wait for words of its
+ *memory to change (api/wait.c).
  *
  * Whoever changes a word looks afterwards whether anybody listens, whoever
  * waits says that he listens and looks at the word afterwards: one of the two
@@ -27,10 +27,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-void rmx_bell_ring(struct rmx_bell *bell)
+void rmx_doorbell_ring(struct rmx_doorbell *doorbell)
 {
-	if (!atomic_exchange(&bell->listening, 0))
+	if (!atomic_exchange(&doorbell->listening, 0))
 		return; /* another one is about to ring */
-	atomic_fetch_add(&bell->rings, 1);
-	syscall(SYS_futex, &bell->rings, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	atomic_fetch_add(&doorbell->rings, 1);
+	syscall(SYS_futex, &doorbell->rings, FUTEX_WAKE, INT_MAX, NULL, NULL,
+		0);
 }

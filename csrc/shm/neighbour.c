@@ -34,7 +34,7 @@ struct rmx_mapping {
 static int map_segment(struct rmaext_near *near,
 		       const struct rmaext_block *block, char **base_p)
 {
-	struct rmx_control *control;
+	struct rmx_segment_tail *tail;
 	struct stat status;
 	char path[64], *base;
 	int fd, ret = 0;
@@ -63,8 +63,8 @@ static int map_segment(struct rmaext_near *near,
 	close(fd);
 	if (ret)
 		return ret;
-	control = (struct rmx_control *)(base + block->size - RMX_TAIL);
-	if (memcmp(control->nonce, near->nonce, sizeof(near->nonce))) {
+	tail = (struct rmx_segment_tail *)(base + block->size - RMX_TAIL);
+	if (memcmp(tail->nonce, near->nonce, sizeof(near->nonce))) {
 		munmap(base, block->size);
 		return -ESTALE;
 	}
@@ -173,9 +173,9 @@ int rmaext_near_open(const struct rmaext_process *process, int pidfd,
 	pthread_mutex_init(&near->lock, NULL);
 	if (!segment(near, &process->first, &base)) {
 		near->reach |= RMAEXT_CAN_MAP;
-		near->control =
-			(struct rmx_control *)(base + process->first.size -
-					       RMX_TAIL);
+		near->tail =
+			(struct rmx_segment_tail *)(base + process->first.size -
+						    RMX_TAIL);
 	}
 	if (can_copy(near))
 		near->reach |= RMAEXT_CAN_COPY;
@@ -212,7 +212,7 @@ bool rmx_near_gone(struct rmaext_near *near)
 {
 	struct pollfd fd = {.fd = near->pidfd, .events = POLLIN};
 
-	if (near->control && atomic_load(&near->control->left))
+	if (near->tail && atomic_load(&near->tail->left))
 		return true;
 	/*
 	 * The thread that held its life may have ended before the process. And

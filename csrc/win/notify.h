@@ -9,11 +9,11 @@
 static inline void rmx_notify_add(const struct rmaext_window *w, int64_t rank,
 				  int slot, int64_t count)
 {
-	atomic_fetch_add(&rmx_block_of(w, rank)->notify[slot], count);
-	rmx_tell(w->members->of[rank].bell);
+	atomic_fetch_add(&rmx_control_block_of(w, rank)->notify[slot], count);
+	rmx_wake_waiters(w->members->of[rank].doorbell);
 }
 
-static inline bool rmx_notify_take(struct rmx_block *block, int slot,
+static inline bool rmx_notify_take(struct rmx_control_block *block, int slot,
 				   int64_t count, int64_t *seen_p)
 {
 	int_fast64_t there = atomic_load(&block->notify[slot]);

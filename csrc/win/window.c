@@ -10,7 +10,7 @@
 uint64_t rmaext_block_bytes(int64_t count)
 {
 	const uint64_t n = (uint64_t)count;
-	const uint64_t bytes = sizeof(struct rmx_block) +
+	const uint64_t bytes = sizeof(struct rmx_control_block) +
 			       n * sizeof(struct rmx_guard_line) +
 			       3 * n * sizeof(uint64_t);
 
@@ -20,14 +20,14 @@ uint64_t rmaext_block_bytes(int64_t count)
 void rmaext_block_places(int64_t count, struct rmaext_places *places_p)
 {
 	const uint64_t n = (uint64_t)count, word = sizeof(uint64_t);
-	const uint64_t after =
-		sizeof(struct rmx_block) + n * sizeof(struct rmx_guard_line);
+	const uint64_t after = sizeof(struct rmx_control_block) +
+			       n * sizeof(struct rmx_guard_line);
 
 	*places_p = (struct rmaext_places){
-		.lock = offsetof(struct rmx_block, lock) / word,
-		.storage = offsetof(struct rmx_block, storage) / word,
-		.calls = offsetof(struct rmx_block, calls) / word,
-		.notify = offsetof(struct rmx_block, notify) / word,
+		.lock = offsetof(struct rmx_control_block, lock) / word,
+		.storage = offsetof(struct rmx_control_block, storage) / word,
+		.calls = offsetof(struct rmx_control_block, calls) / word,
+		.notify = offsetof(struct rmx_control_block, notify) / word,
 		.slots = after / word,
 		.posted = after / word + n,
 		.completed = after / word + 2 * n,
@@ -321,21 +321,22 @@ int rmaext_window_view(rmaext_window *of, const struct rmaext_view *view,
 /* The caller owns the struct, close owns what it points to. */
 int rmx_window_enter(struct rmaext_window *w, const char *call)
 {
-	int ret = rmx_gate_enter(&w->gate, call, "the window is closed");
+	int ret = rmx_rundown_enter(&w->rundown, call, "the window is closed");
 
 	if (ret || w->root == w)
 		return ret;
-	ret = rmx_gate_enter(&w->root->gate, call, "the window is closed");
+	ret = rmx_rundown_enter(&w->root->rundown, call,
+				"the window is closed");
 	if (ret)
-		rmx_gate_leave(&w->gate);
+		rmx_rundown_leave(&w->rundown);
 	return ret;
 }
 
 void rmx_window_leave(struct rmaext_window *w)
 {
 	if (w->root != w)
-		rmx_gate_leave(&w->root->gate);
-	rmx_gate_leave(&w->gate);
+		rmx_rundown_leave(&w->root->rundown);
+	rmx_rundown_leave(&w->rundown);
 }
 
 int64_t rmaext_window_pending(rmaext_window *w)
@@ -350,15 +351,15 @@ int64_t rmaext_window_pending(rmaext_window *w)
 void rmaext_window_reopen(rmaext_window *w)
 {
 	/* a fabric that is closed has closed its windows for good */
-	if (!w->fabric || !atomic_load(&w->fabric->gate.closed))
-		atomic_store(&w->gate.closed, false);
+	if (!w->fabric || !atomic_load(&w->fabric->rundown.closed))
+		atomic_store(&w->rundown.closed, false);
 }
 
 void rmaext_window_free(rmaext_window *w)
 {
 	const bool view = w->root != w; /* which may be freed by now */
 
-	if ((w->fabric && !view) || w->gate.users || w->served.users)
+	if ((w->fabric && !view) || w->rundown.users || w->served.users)
 		return; /* still served: leak rather than corrupt */
 	pthread_mutex_destroy(&w->lock);
 	window_drop(w);

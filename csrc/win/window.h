@@ -9,9 +9,9 @@
 
 /* A rank of a communicator: what is the same in all windows over it. */
 struct rmx_member {
-	struct rmaext_peer *peer; /* NULL: never by the fabric */
-	struct rmaext_near *near; /* NULL: the own rank, other nodes */
-	struct rmx_bell *bell;	  /* NULL: not mapped */
+	struct rmaext_peer *peer;      /* NULL: never by the fabric */
+	struct rmaext_near *near;      /* NULL: the own rank, other nodes */
+	struct rmx_doorbell *doorbell; /* NULL: not mapped */
 };
 
 struct rmaext_members {
@@ -100,10 +100,11 @@ struct rmaext_window {
 	uint8_t door[RMX_TOKEN]; /* of that job's endpoint */
 	uint8_t *raw_keys;	 /* raw_len bytes each, FI_MR_RAW only */
 	size_t raw_len;
-	bool raw_same;		/* there is one, for all ranks */
-	struct rmx_gate gate;	/* calls of this rank */
-	struct rmx_gate served; /* requests of others, until all have closed */
-	pthread_mutex_t lock;	/* guards failure, and who fills targets */
+	bool raw_same;		    /* there is one, for all ranks */
+	struct rmx_rundown rundown; /* calls of this rank */
+	struct rmx_rundown
+		served;	      /* requests of others, until all have closed */
+	pthread_mutex_t lock; /* guards failure, and who fills targets */
 	struct rmaext_error failure; /* words for target->error */
 	struct rmaext_window *next, **prev;
 };
@@ -202,12 +203,13 @@ static inline struct rmx_target *rmx_target_of(const struct rmaext_window *w,
 	return t;
 }
 
-static inline struct rmx_block *rmx_block_of(const struct rmaext_window *w,
-					     int64_t rank)
+static inline struct rmx_control_block *
+rmx_control_block_of(const struct rmaext_window *w, int64_t rank)
 {
 	char *first = w->blocks ? w->blocks->first[rank] : NULL;
 
-	return first ? (struct rmx_block *)(void *)(first + w->block_at) : NULL;
+	return first ? (struct rmx_control_block *)(void *)(first + w->block_at)
+		     : NULL;
 }
 
 static inline bool rmx_doubtful(const struct rmx_target *t)
@@ -252,7 +254,7 @@ static inline bool rmx_flushed(const struct rmaext_window *w, int64_t rank)
 
 		if (!rmx_filled(t)) /* never used */
 			continue;
-		rmx_tell(t->member->bell);
+		rmx_wake_waiters(t->member->doorbell);
 		/* in this order: an error is left before it counts down */
 		if (atomic_load(&t->pending) >= RMX_A_PUT ||
 		    atomic_load(&t->error))

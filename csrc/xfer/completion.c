@@ -25,7 +25,7 @@ void rmx_op_failed(struct rmaext_op *op, const struct rmaext_error *record)
 	}
 	pthread_mutex_unlock(&op->window->lock);
 	if (op->ended)
-		rmx_begun_failed(op);
+		rmx_request_failed(op);
 }
 
 /* Has it no result, so that its error may be left to a flush? */
@@ -61,15 +61,15 @@ static bool op_left(struct rmaext_op *op)
 
 void rmx_op_let_go(struct rmaext_op *op)
 {
-	if (op->origin)
-		rmx_origin_put(op->fabric, op->origin);
-	op->origin = NULL;
+	if (op->registered)
+		rmx_cache_put(op->fabric, op->registered);
+	op->registered = NULL;
 }
 
 void rmx_op_dispose(struct rmaext_op *op)
 {
-	if (op->block)
-		rmx_block_give(op->fabric, op);
+	if (op->bounce)
+		rmx_bounce_give(op->fabric, op);
 	else
 		free(op);
 }
@@ -83,8 +83,9 @@ void rmx_op_free(struct rmaext_op *op)
 		rmx_op_free(tail);
 	}
 	rmx_op_let_go(op);
-	if (op->slot)
-		rmx_slot_give(op->fabric, op->target->member->peer, op->slot);
+	if (op->context)
+		rmx_context_give(op->fabric, op->target->member->peer,
+				 op->context);
 	else
 		rmx_op_dispose(op);
 }
@@ -99,7 +100,7 @@ static void op_count_down(struct rmaext_op *op, uint64_t count)
 
 	if (op->ended) {
 		COUNT(&op->completed);
-		rmx_begun_less(op);
+		rmx_request_release(op);
 	} else if (op->buffered) {
 		if (op_left(op)) {
 			op_leave_error(op);
@@ -112,32 +113,32 @@ static void op_count_down(struct rmaext_op *op, uint64_t count)
 	}
 }
 
-/* The slot of a completion; NULL if it is none of ours, or came before. */
-static struct rmx_slot *slot_of(struct rmaext_fabric *f, void *context)
+/* What a completion names, if that is one of ours, and in flight. */
+static struct rmx_context *context_of(struct rmaext_fabric *f, void *named)
 {
-	const struct rmx_slot *slots = f->transfers->slots;
-	uintptr_t first = (uintptr_t)slots, it = (uintptr_t)context;
-	struct rmx_slot *slot = context;
+	const struct rmx_context *all = f->transfers->contexts;
+	const uintptr_t first = (uintptr_t)all, it = (uintptr_t)named;
+	struct rmx_context *context = named;
 
-	if (it < first || it >= (uintptr_t)(slots + RMX_SLOTS) ||
-	    (it - first) % sizeof(*slot) || !slot->op) {
+	if (it < first || it >= (uintptr_t)(all + RMX_CONTEXTS) ||
+	    (it - first) % sizeof(*context) || !context->op) {
 		atomic_fetch_add(&f->failed, 1);
 		return NULL;
 	}
-	return slot;
+	return context;
 }
 
-void rmx_op_complete(struct rmaext_fabric *f, void *context,
+void rmx_op_complete(struct rmaext_fabric *f, void *named,
 		     const struct rmaext_error *failure)
 {
-	struct rmx_slot *slot = slot_of(f, context);
+	struct rmx_context *context = context_of(f, named);
 	struct rmx_target *target;
 	struct rmaext_op *op;
 	uint64_t count;
 
-	if (!slot)
+	if (!context)
 		return;
-	op = atomic_load(&slot->op);
+	op = atomic_load(&context->op);
 	target = op->target;
 	count = rmx_counts_as(op);
 	if (failure) {
@@ -150,13 +151,13 @@ void rmx_op_complete(struct rmaext_fabric *f, void *context,
 	}
 	COUNT(&f->completed);
 	atomic_fetch_add(&target->finished, 1); /* as rmx_op_end() does */
-	atomic_store_explicit(&slot->op, NULL, memory_order_relaxed);
-	if (slot != op->slot)
-		rmx_slot_give(f, target->member->peer, slot);
+	atomic_store_explicit(&context->op, NULL, memory_order_relaxed);
+	if (context != op->context)
+		rmx_context_give(f, target->member->peer, context);
 	op_count_down(op, count);
 }
 
-/* Called with the executor's lock. */
+/* Called with the lock. */
 void rmx_op_end(struct rmaext_op *op)
 {
 	atomic_fetch_add(&op->target->finished, 1);
@@ -171,7 +172,7 @@ int rmaext_op_release(rmaext_op **op)
 
 	if (!it)
 		return 0;
-	if (it->kind == RMX_HERE) {
+	if (it->kind == RMX_LOCAL_UPDATE) {
 		*op = NULL;
 		free(it); /* nobody else knows of it */
 		return 0;
@@ -184,7 +185,7 @@ int rmaext_op_release(rmaext_op **op)
 		if (!__atomic_load_n(it->ended, __ATOMIC_ACQUIRE))
 			return RMAEXT_PENDING;
 		*op = NULL;
-		rmx_begun_free(it);
+		rmx_request_free(it);
 		return 0;
 	}
 	atomic_store(&it->abandoned, true);
@@ -204,7 +205,7 @@ int rmaext_op_release(rmaext_op **op)
 
 /*
  * The endpoint is gone: nothing is in flight any more. The owners may release
- * theirs at this moment, or later: then the slots stay.
+ * theirs at this moment, or later: then the contexts stay.
  */
 void rmx_op_shut_all(struct rmaext_fabric *f)
 {
@@ -215,26 +216,27 @@ void rmx_op_shut_all(struct rmaext_fabric *f)
 	};
 
 	rmx_backlog_shut(f, &shut);
-	for (int i = 0; f->transfers->slots && i < RMX_SLOTS; i++) {
-		struct rmaext_op *op = atomic_load(&f->transfers->slots[i].op);
+	for (int i = 0; f->transfers->contexts && i < RMX_CONTEXTS; i++) {
+		struct rmaext_op *op =
+			atomic_load(&f->transfers->contexts[i].op);
 
 		if (op && op->ended) {
 			rmx_op_failed(op, &shut);
-			rmx_begun_less(op);
+			rmx_request_release(op);
 		} else if (op && !op->buffered)
 			COUNT(&op->completed);
 		else if (op && op_left(op))
 			rmx_op_free(op);
 	}
-	rmx_slots_end(f);
+	rmx_contexts_free(f);
 }
 
 /* Is the answer to a read on its way? */
 bool rmx_op_reads(const struct rmaext_fabric *f)
 {
-	for (int i = 0; f->transfers->slots && i < RMX_SLOTS; i++) {
+	for (int i = 0; f->transfers->contexts && i < RMX_CONTEXTS; i++) {
 		const struct rmaext_op *op =
-			atomic_load(&f->transfers->slots[i].op);
+			atomic_load(&f->transfers->contexts[i].op);
 
 		if (op && op->kind == RMX_GET)
 			return true;

@@ -90,7 +90,7 @@ int rmaext_flush(rmaext_window *w, int64_t rank, struct rmaext_wait *wait)
 	for (rank = first; rank < end; rank++) {
 		if (!rmx_filled(&w->root->targets[rank]))
 			continue; /* never used */
-		rmx_tell(w->members->of[rank].bell);
+		rmx_wake_waiters(w->members->of[rank].doorbell);
 		ret = flush_wait(w->root, rank, &until, wait);
 		if (ret == RMAEXT_PENDING || ret == -FI_ETIMEDOUT)
 			goto leave;

@@ -28,7 +28,7 @@ static bool has_ended(const struct rmaext_op *op)
  * The owner may free it once it has ended, but not the window before pending is
  * 0. In this order, so that what a flush has waited for has ended.
  */
-void rmx_begun_less(struct rmaext_op *op)
+void rmx_request_release(struct rmaext_op *op)
 {
 	struct rmx_target *target = op->target;
 	struct rmaext_fabric *f = op->fabric;
@@ -43,7 +43,7 @@ void rmx_begun_less(struct rmaext_op *op)
 	atomic_fetch_add(&f->transfers->backlog.ended, 1);
 }
 
-void rmx_begun_failed(struct rmaext_op *op)
+void rmx_request_failed(struct rmaext_op *op)
 {
 	struct rmaext_window *w = op->window;
 
@@ -73,7 +73,7 @@ static int tell(struct rmaext_op *op)
 	return code;
 }
 
-void rmx_begun_free(struct rmaext_op *op)
+void rmx_request_free(struct rmaext_op *op)
 {
 	rmx_op_dispose(op);
 }
@@ -148,7 +148,7 @@ static void take_out(struct rmx_queue *q, struct rmaext_op **op_p)
 	}
 	atomic_store(&op->waits, false);
 	atomic_fetch_sub(&backlog->count, 1);
-	rmx_begun_less(op);
+	rmx_request_release(op);
 }
 
 static void push_queue(struct rmx_queue *q)
@@ -233,7 +233,7 @@ int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p)
 		done = true;
 	}
 	if (done)
-		rmx_begun_less(op);
+		rmx_request_release(op);
 	pthread_mutex_unlock(&f->transfers->backlog.lock);
 	if (!done && first)
 		rmx_progress_call(f);

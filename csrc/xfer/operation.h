@@ -6,8 +6,8 @@
 #include "dtype/strides.h"
 #include "win/window.h"
 
-#define RMX_SLOTS 1024	/* chunks in flight */
-#define RMX_INLINE 1024 /* bytes of a copy in its slot */
+#define RMX_CONTEXTS 1024 /* chunks in flight */
+#define RMX_INLINE 1024	  /* bytes of a copy in its context */
 
 /*
  * A put up to this size is copied and returns at once; a longer one is read
@@ -17,16 +17,22 @@
 #define RMX_COPY_MAX ((uint64_t)RMAEXT_COPIED)
 
 /*
- * The last two go as messages, see send_queue.c. RMX_HERE: an update by
+ * The last two go as messages, see send_queue.c. RMX_LOCAL_UPDATE: an update by
  * memory that waits for the guard; see update.c.
  */
-enum rmx_kind { RMX_PUT, RMX_GET, RMX_HERE, RMX_UPDATE, RMX_MESSAGE_PUT };
+enum rmx_kind {
+	RMX_PUT,
+	RMX_GET,
+	RMX_LOCAL_UPDATE,
+	RMX_UPDATE,
+	RMX_MESSAGE_PUT
+};
 
 struct rmaext_op {
 	struct rmaext_fabric *fabric;
 	struct rmaext_window *window;
 	struct rmx_target *target;
-	struct rmx_slot *slot; /* that it lies in; NULL: malloc() */
+	struct rmx_context *context; /* that it lies in; NULL: malloc() */
 	int64_t rank;
 	enum rmx_kind kind;
 	int op, type; /* of an update, as RMAEXT_SUM, RMAEXT_INT8 */
@@ -38,12 +44,12 @@ struct rmaext_op {
 	/* source of a put, result of a get; of an update, or NULL */
 	char *local;
 	void *desc; /* of local, of a message's operand; NULL: of neither */
-	struct rmx_origin *origin; /* that desc is of; or NULL */
+	struct rmx_cached_buffer *registered; /* that desc is of; or NULL */
 	char *result; /* of a get: where local, a copy, goes in the end */
-	bool block;   /* it lies in one of registration_cache.c */
+	bool bounce;  /* it lies in a bounce buffer, see registration_cache.c */
 	const char *operand, *compare; /* of messages; the first also of puts */
 	struct rmaext_op *next;	       /* in peer->queue, or in a box */
-	unsigned int flying; /* messages; it and those two: executor->lock */
+	unsigned int flying; /* messages; it and those two: am->lock */
 	uint32_t results_at; /* in the reply */
 	bool queued;
 	uint64_t rest;		/* bytes behind len, to be put as a copy */
@@ -78,10 +84,10 @@ struct rmaext_op {
  * The context of one fi_* call. It has room for an operation: one that is
  * posted in one piece needs nothing else.
  */
-struct rmx_slot {
-	struct fi_context2 context; /* first: the CQ gives back its address */
+struct rmx_context {
+	struct fi_context2 fi; /* first: the CQ gives back its address */
 	_Atomic(struct rmaext_op *) op; /* NULL: not in flight */
-	atomic_uint next;		/* free slot, by number */
+	atomic_uint next;		/* free context, by number */
 	struct rmaext_op own;
 	_Alignas(16) char payload[RMX_INLINE];
 };
@@ -96,24 +102,24 @@ struct rmx_backlog {
 
 /* The operations of an endpoint: their contexts, and those to be posted. */
 struct rmx_transfers {
-	struct rmx_slot *slots;
-	struct rmx_region region;	 /* of them all, if that is demanded */
-	atomic_uint_fast64_t free_slots; /* see context.c */
+	struct rmx_context *contexts;
+	struct rmx_region region; /* of them all, if that is demanded */
+	atomic_uint_fast64_t free_contexts; /* see context.c */
 	struct rmx_backlog backlog;
 };
 
 /* An operation with the longest copy, out of its slot. */
-#define RMX_BLOCK_BYTES (sizeof(struct rmaext_op) + RMX_COPY_MAX + RMX_INLINE)
+#define RMX_BOUNCE_BYTES (sizeof(struct rmaext_op) + RMX_COPY_MAX + RMX_INLINE)
 
 /* context.c */
 int rmx_transfers_start(struct rmaext_fabric *fabric);
 int rmx_transfers_deregister(struct rmaext_fabric *fabric);
-struct rmx_slot *rmx_slot_take(struct rmaext_fabric *fabric,
-			       struct rmaext_peer *peer);
-void rmx_slot_give(struct rmaext_fabric *fabric, struct rmaext_peer *peer,
-		   struct rmx_slot *slot);
-void rmx_slots_end(struct rmaext_fabric *fabric);
-unsigned int rmx_slots_in_flight(const struct rmaext_fabric *fabric);
+struct rmx_context *rmx_context_take(struct rmaext_fabric *fabric,
+				     struct rmaext_peer *peer);
+void rmx_context_give(struct rmaext_fabric *fabric, struct rmaext_peer *peer,
+		      struct rmx_context *context);
+void rmx_contexts_free(struct rmaext_fabric *fabric);
+unsigned int rmx_contexts_in_flight(const struct rmaext_fabric *fabric);
 
 /* operation.c */
 int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
@@ -127,7 +133,8 @@ int rmx_op_over(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 		uint64_t offset, const void *buf, uint64_t len, size_t room,
 		struct rmaext_op **op_p);
 char *rmx_op_payload(struct rmaext_op *op);
-/* out of its slot, if it is in one; NULL: no memory for it, and it is gone */
+/* out of its context, if it is in one; NULL: no memory for it, and it is gone
+ */
 struct rmaext_op *rmx_op_apart(struct rmaext_op *op);
 /* of a new one: copy op->operand, as rmx_op_new() had room for it */
 void rmx_op_buffer(struct rmaext_op *op);
@@ -160,22 +167,22 @@ int rmx_op_wait(struct rmaext_op *op);
 
 /* completion.c */
 /* by the context of its call, whatever a provider gives as one */
-void rmx_op_complete(struct rmaext_fabric *fabric, void *context,
+void rmx_op_complete(struct rmaext_fabric *fabric, void *named,
 		     const struct rmaext_error *failure);
 void rmx_op_failed(struct rmaext_op *op, const struct rmaext_error *record);
 /* of one that goes as messages: all that will be has been done */
 void rmx_op_end(struct rmaext_op *op);
 void rmx_op_free(struct rmaext_op *op);
 void rmx_op_let_go(struct rmaext_op *op);  /* of the caller's memory */
-void rmx_op_dispose(struct rmaext_op *op); /* of one that is in no slot */
+void rmx_op_dispose(struct rmaext_op *op); /* of one that is in no context */
 bool rmx_op_reads(const struct rmaext_fabric *fabric);
 void rmx_op_shut_all(struct rmaext_fabric *fabric);
 
 /* nonblocking.c */
 int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p);
-void rmx_begun_failed(struct rmaext_op *op);
-void rmx_begun_less(struct rmaext_op *op);
-void rmx_begun_free(struct rmaext_op *op);
+void rmx_request_failed(struct rmaext_op *op);
+void rmx_request_release(struct rmaext_op *op);
+void rmx_request_free(struct rmaext_op *op);
 void rmx_backlog_push(struct rmaext_fabric *fabric);
 void rmx_backlog_shut(struct rmaext_fabric *fabric,
 		      const struct rmaext_error *record);

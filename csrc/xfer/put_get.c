@@ -25,7 +25,7 @@ int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
 	};
 	struct fi_msg_rma msg = {
 		.msg_iov = &iov,
-		.desc = f->origins.demanded ? &op->desc : NULL,
+		.desc = f->cache.demanded ? &op->desc : NULL,
 		.iov_count = 1,
 		.addr = t->member->peer->addr,
 		.rma_iov = &remote,
