@@ -49,7 +49,7 @@ C_TESTS = $(wildcard tests/c/*.c)
 DEMAND = $(wildcard tests/provider/*.c)
 SELF_TEST = $(wildcard tests/provider/selftest/*.c)
 C_FORMATTED = $(SOURCES) $(HEADERS) $(HOT) $(wildcard tests/c/*.[ch] tests/provider/*.[ch] tests/provider/selftest/*.[ch])
-PY_FORMATTED = setup.py rmaext tests examples benchmarks
+PY_FORMATTED = setup.py csrc/rooms.py rmaext tests examples benchmarks
 
 .DELETE_ON_ERROR:
 .PHONY: demo build develop test test-serial test-scale test-matrix test-stress test-demanding
@@ -298,6 +298,7 @@ lint: $(VENV)/.tests
 	$(VENV)/bin/ruff check $(PY_FORMATTED)
 	$(VENV)/bin/ruff format --check $(PY_FORMATTED)
 	$(VENV)/bin/lint-imports --no-cache --no-logo
+	$(PYTHON) csrc/rooms.py
 	$(VENV)/bin/clang-format --dry-run --Werror $(C_FORMATTED)
 
 type: $(VENV)/.tests

@@ -230,7 +230,7 @@ void hot_count_turn(void)
 	if (++turns % TURNS)
 		return;
 	Py_BEGIN_ALLOW_THREADS
-	rmx_mpi_glance();
+	rmaext_mpi_glance();
 	Py_END_ALLOW_THREADS
 }
 

@@ -387,7 +387,8 @@ class Request:
                 if late and end is None:
                     raise next(iter(late.values()))
             if end is not None and now >= end:
-                text = f"waitany: none of {len(requests)} requests is done after {timeout:g} s"
+                after = f"after {float(timeout or 0):g} s"
+                text = f"waitany: none of {len(requests)} requests is done {after}"
                 raise RmaTimeout(errno.ETIMEDOUT, text, call="waitany")
             left = SLICE if end is None else min(SLICE, end - now)
             for request in requests:
@@ -515,7 +516,7 @@ class Request:
             self._lock.release()
 
     def _too_late(self, timeout: float | None) -> RmaTimeout:
-        text = f"{self._where()}: not done after {timeout:g} s"
+        text = f"{self._where()}: not done after {float(timeout or 0):g} s"
         return RmaTimeout(errno.ETIMEDOUT, text, call=self._call, rank=self._place[0])
 
     def _look(self) -> Exception | None:

@@ -18,7 +18,7 @@ from .._native._lib import ffi, lib
 from .._ops.core import Array, Place, behind
 from ..errors import BoundsError, Unsupported, from_c, not_for
 from ..typing import Comparison, ScalarT
-from .waiting import COMPARISONS, Wait, Waits, block_words, check_timeout, memory_word
+from .waiting import COMPARISONS, Wait, Waits, block_words, memory_word
 
 __all__ = ["Notifications"]
 
@@ -116,7 +116,7 @@ class Notifications(Waits[ScalarT]):
         number = self._slot("wait_notify", slot)
         wanted = _count("wait_notify", count)
         where = f"wait_notify: window {self._name}, slot {number}"
-        wait = Wait(self, where, check_timeout(timeout), None)
+        wait = Wait(self, where, timeout, None)
         taking = _Taking(self)
         try:
             while not taking.take(number, wanted, wait.slice()):
@@ -326,7 +326,7 @@ class Notifications(Waits[ScalarT]):
             raise not_for(self, "wait_until")
         place: Any = self._place("wait_until", self._group.rank, offset, 1)
         where = self._where("wait_until", place)
-        limit, dtype = check_timeout(timeout), self._dtype
+        dtype = self._dtype
         type_ = arrays.atomic_type(dtype)
         if type_ is None or dtype.kind not in "biuf" or dtype.itemsize > 8:
             raise Unsupported(errno.EOPNOTSUPP, f"{where}: no word of dtype {dtype}")
@@ -335,7 +335,7 @@ class Notifications(Waits[ScalarT]):
             raise ValueError(f"{where}: one value, not {wanted.size}")
         first = place[1] * self._stride
         conditions = memory_word(first, comparison, wanted, type_)
-        self._wait(where, conditions, timeout=limit)
+        self._wait(where, conditions, timeout=timeout)
         raw = int(conditions[0].seen).to_bytes(8, sys.byteorder)
         return np.frombuffer(raw, dtype, 1)[0]
 
@@ -368,13 +368,12 @@ class Notifications(Waits[ScalarT]):
 
     def _waiter(self, call: str, slots: list[int], timeout: float | None) -> Any:
         """Return a function that waits until any or every slot has what is wanted of it."""
-        limit = check_timeout(timeout)
         place = self._notify_place()
         wanted = Counter(slots)
         every = block_words((place + slot, ">=", n) for slot, n in wanted.items())
         some = block_words((place + slot, ">=", 1) for slot in wanted)
         names = ", ".join(map(str, wanted))
-        wait = Wait(self, f"{call}: window {self._name}, slots {names}", limit, None)
+        wait = Wait(self, f"{call}: window {self._name}, slots {names}", timeout, None)
 
         def go(all_of_them: bool) -> None:
             self._wait_on(wait, every if all_of_them else some, every=all_of_them)

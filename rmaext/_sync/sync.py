@@ -496,13 +496,12 @@ class Synchronisation(WindowCore[ScalarT]):
                     code = lock.take(me, exclusive)
                     if code != -errno.EBUSY:
                         return code
-                left = _TURN if end is None else min(_TURN, end - time.monotonic())
-                lib.rmaext_mpi_glance()
-                if place.acquire(timeout=max(0.0, left)):
+                turn = time.monotonic() + _TURN
+                if mpi_progress.acquire(place, turn if end is None else min(turn, end)):
                     lock.threads.appendleft(place)  # others may be faster
                     continue
                 self._check_open(call)
-                if left <= 0:
+                if end is not None and end <= turn:
                     self._timed_out(call, lock.rank)
         finally:
             try:

@@ -55,11 +55,6 @@ def memory_word(offset: int, comparison: Comparison, value: Any, type_: int) -> 
     return ffi.new(_CONDITIONS, [(offset, bits(value), 0, 0, type_, COMPARISONS[comparison])])
 
 
-def check_timeout(timeout: float | None) -> float | None:
-    """Return the seconds that a wait may take; None is for ever."""
-    return None if timeout is None else seconds(timeout)
-
-
 class Waits(WindowCore[ScalarT]):
     """How windows wait for changes of memory that is mapped here."""
 
@@ -138,10 +133,10 @@ class Wait:
         look: Callable[[], None] | None,
     ) -> None:
         self._where = where
-        self._timeout = timeout
+        self._limit = math.inf if timeout is None else seconds(timeout)
         self._start = time.monotonic()
         self._look = look or (lambda: window._look_out(self._start))
-        self._end = math.inf if timeout is None else self._start + timeout
+        self._end = self._start + self._limit
         self._gone: PeerLostError | None = None
         self._patience = Patience()
 
@@ -170,5 +165,5 @@ class Wait:
             raise PeerLostError(
                 self._gone.errno or errno.ENOTCONN, text, rank=self._gone.rank
             ) from self._gone
-        text = f"{self._where}: not within {self._timeout:g} s"
+        text = f"{self._where}: not within {self._limit:g} s"
         raise RmaTimeout(errno.ETIMEDOUT, text, call=self._where.partition(":")[0])
