@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The reference: `public-names` documents those of one kind; a name that no page has is a warning.
-
-What is public is what rmaext.__all__ names, and of its classes each attribute without an
-underscore.
-"""
+"""The reference: `public-names` documents those of one kind; one without a place is a warning."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from typing import Any
 
 import rmaext
 from docutils import nodes
+from public import is_error, is_window, public
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
@@ -20,25 +16,25 @@ from sphinx.util.docutils import SphinxDirective
 
 logger = logging.getLogger(__name__)
 
-_WINDOW = rmaext.Window
-
 
 def _directive(value: Any) -> str:
     """Return what autodoc calls such a thing."""
-    if not inspect.isclass(value):
-        return "autofunction" if callable(value) else "autodata"
-    return "autoexception" if issubclass(value, BaseException) else "autoclass"
+    if is_error(value):
+        return "autoexception"
+    if inspect.isclass(value):
+        return "autoclass"
+    return "autofunction" if callable(value) else "autodata"
 
 
 def _entry(name: str) -> list[str]:
     """Return the directive that documents a public name."""
     value = getattr(rmaext, name)
     lines = [f".. {_directive(value)}:: {name}"]
-    if _directive(value) == "autoexception":
+    if is_error(value):
         lines += ["   :show-inheritance:"]
-    elif _directive(value) == "autoclass":
+    elif inspect.isclass(value):
         lines += ["   :members:"]
-        if not issubclass(value, _WINDOW) or value is _WINDOW:
+        if not is_window(value):
             lines += ["   :inherited-members: object"]
     return [*lines, ""]
 
@@ -51,12 +47,8 @@ class PublicNames(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Return what autodoc makes of them."""
         wanted = self.arguments[0]
-        names = [
-            name
-            for name in rmaext.__all__
-            if wanted in (name, _directive(getattr(rmaext, name)))
-            and (name != "Window" or wanted == "Window")
-        ]
+        names = [name for name in rmaext.__all__ if _directive(getattr(rmaext, name)) == wanted]
+        names = [wanted] if wanted in rmaext.__all__ else [n for n in names if n != "Window"]
         if not names:
             raise self.error(f"rmaext has no public name of the kind {wanted}")
         lines = [".. currentmodule:: rmaext", ""]
@@ -65,26 +57,11 @@ class PublicNames(SphinxDirective):
         return self.parse_text_to_nodes("\n".join(lines))
 
 
-def _public() -> Iterator[str]:
-    """All public names, with those of classes behind a dot."""
-    for name in rmaext.__all__:
-        yield f"rmaext.{name}"
-        value = getattr(rmaext, name)
-        if _directive(value) != "autoclass":
-            continue
-        inherited = dir(_WINDOW) if issubclass(value, _WINDOW) and value is not _WINDOW else []
-        for attribute in dir(value):
-            if not attribute.startswith("_") and (
-                attribute in vars(value) or attribute not in inherited
-            ):
-                yield f"rmaext.{name}.{attribute}"
-
-
 def _check(app: Sphinx, env: BuildEnvironment) -> None:
     documented = env.get_domain("py").data["objects"]
-    for name in _public():
-        if name not in documented:
-            logger.warning("the public name %s is not documented", name)
+    for name, _ in public():
+        if f"rmaext.{name}" not in documented:
+            logger.warning("the public name rmaext.%s is not documented", name)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
