@@ -34,6 +34,7 @@ autodoc_member_order = "groupwise"
 autodoc_typehints = "none"  # the docstrings have the types, and more than those
 napoleon_google_docstring = False
 napoleon_use_rtype = False
+napoleon_use_ivar = True  # attributes that have a docstring of their own are there already
 
 # -- names of others -------------------------------------------------------------
 # With a network they are links. Without one, as in CI, they are only names.
@@ -54,7 +55,8 @@ def _is_reachable(site: str) -> bool:
 
 
 intersphinx_mapping = {}
-nitpick_ignore_regex = []
+# Types in docstrings are words, too: only what looks like a name of ours must be one.
+nitpick_ignore_regex = [(r"py:.*", r"(?![A-Z]\w*$)[^.]*"), (r"py:.*", r".*\s.*")]
 for _name, (_site, _roots) in _OTHERS.items():
     if _is_reachable(_site):
         intersphinx_mapping[_name] = (_site, None)

@@ -12,6 +12,7 @@ import os
 import shlex
 import subprocess
 from pathlib import Path
+from typing import ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import directives
@@ -26,7 +27,10 @@ class Example(SphinxDirective):
     """The picture of an example, what it printed, and its source."""
 
     required_arguments = 1
-    option_spec = {"ranks": directives.nonnegative_int, "alt": directives.unchanged_required}
+    option_spec: ClassVar = {
+        "ranks": directives.nonnegative_int,
+        "alt": directives.unchanged_required,
+    }
 
     def run(self) -> list[nodes.Node]:
         """Run the example, and return what the page shows of it."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Iterator
 from typing import Any
@@ -25,16 +26,18 @@ def is_window(value: Any) -> bool:
 def public() -> Iterator[tuple[str, Any]]:
     """Return names, with a dot before those of classes, and what they stand for.
 
-    Exceptions and kinds of windows have only what they define themselves.
+    Kinds of windows have only what they define themselves; of exceptions, and fields that
+    are parameters of their class, there is the class.
     """
     for name in rmaext.__all__:
         value = getattr(rmaext, name)
         yield name, value
-        if not inspect.isclass(value):
+        if not inspect.isclass(value) or is_error(value):
             continue
-        if is_error(value):
-            continue
+        fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
+        hidden = {field.name for field in fields}
+        if is_window(value):
+            hidden |= set(dir(value)) - set(vars(value))
         for attribute in dir(value):
-            inherited = is_window(value) and attribute not in vars(value)
-            if not attribute.startswith("_") and not inherited:
+            if not attribute.startswith("_") and attribute not in hidden:
                 yield f"{name}.{attribute}", inspect.getattr_static(value, attribute)

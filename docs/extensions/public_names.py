@@ -6,13 +6,14 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-import rmaext
 from docutils import nodes
 from public import is_error, is_window, public
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
+
+import rmaext
 
 logger = logging.getLogger(__name__)
 

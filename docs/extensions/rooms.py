@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import ast
 import re
-import tomllib
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
+import tomllib
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
@@ -72,7 +72,7 @@ def _python_graph() -> tuple[dict[str, str], set[tuple[str, str]]]:
 
 
 def _imports(path: Path) -> Iterable[str]:
-    """The first name behind `rmaext.` of whatever a module imports."""
+    """Return the first name behind `rmaext.` of whatever a module imports."""
     module = path.relative_to(ROOT).with_suffix("").parts
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -177,7 +177,7 @@ class Way(SphinxDirective):
         return path.parent.name, function
 
     def _drawing(self, rooms: list[str], steps: list[tuple[str, str]]) -> nodes.raw:
-        """A row for each room, a column for each step."""
+        """Draw a row for each room, and a column for each step."""
         left, pitch = 90, 44
         width, height = left + pitch * len(steps), PITCH * len(rooms)
         shapes = []

@@ -3,8 +3,8 @@
 
 import sys
 
-import numpy as np
 import numba_histogram
+import numpy as np
 from matplotlib import pyplot
 from mpi4py import MPI
 
