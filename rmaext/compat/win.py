@@ -46,7 +46,7 @@ class Win(hot.Win):
     Notes
     -----
     Names, arguments, results and errors are those of mpi4py 4.1, whose manual describes
-    them; docs/mpi-win.md has what differs. No operation waits for its target
+    them; docs/guides/drop-in.md has what differs. No operation waits for its target
     to call MPI.
 
     Examples
