@@ -26,7 +26,8 @@ from .._memory.origins import Origins
 from .._native._lib import ffi, lib
 from .._runtime import lifetime, locks
 from .._runtime.config import Config
-from ..errors import ClosedError, NoProviderError, check, from_c
+from .._runtime.failures import check, from_c
+from ..errors import ClosedError, NoProviderError
 from .fabric import Fabric
 from .library import Candidate, mr_mode_text, open_library
 from .registration import KINDS, PLAIN, Registration

@@ -18,7 +18,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from .._native._lib import ffi, lib
 from .._runtime import lifetime, locks
-from ..errors import RmaError, check
+from .._runtime.failures import check
+from ..errors import RmaError
 from ..typing import HugePages, ScalarT
 from .arrays import check_dtype
 from .pages import Wish

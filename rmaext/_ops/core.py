@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from .._memory import arrays
 from .._native import hot
 from .._native._lib import ffi, lib
+from .._runtime.failures import from_c
 from .._runtime.reports import Patience
-from ..errors import BoundsError, ClosedError, from_c
+from ..errors import BoundsError, ClosedError
 from ..typing import Route, ScalarT
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import numpy as np
 
 from .._memory import arrays
 from .._native._lib import ffi, lib
-from ..errors import from_c
+from .._runtime.failures import from_c
 from ..typing import Operation, ScalarT
 from .core import Array, Place
 from .operations import operation

@@ -14,7 +14,8 @@ import numpy as np
 from .._native._lib import ffi, lib
 from .._runtime import locks, mpi_progress
 from .._runtime.config import deadline
-from ..errors import ClosedError, PeerLostError, RmaTimeout, SyncError, again, from_c
+from .._runtime.failures import again, from_c
+from ..errors import ClosedError, PeerLostError, RmaTimeout, SyncError
 
 if TYPE_CHECKING:
     from .._fabric.endpoint import Endpoint

@@ -12,7 +12,8 @@ import numpy as np
 
 from .._memory import arrays
 from .._native._lib import ffi, lib
-from ..errors import BoundsError, Unsupported, from_c
+from .._runtime.failures import from_c
+from ..errors import BoundsError, Unsupported
 from ..typing import ScalarT
 from .core import Array, Shape, WindowCore, behind
 from .operations import operation

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from .._native._lib import ffi, lib
 from .._runtime import locks
-from ..errors import again
+from .._runtime.failures import again
 from .request import SLICE, Request, look_at, target_of
 
 if TYPE_CHECKING:

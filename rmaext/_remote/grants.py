@@ -17,7 +17,8 @@ from .._native._lib import ffi, lib
 from .._ops.core import WindowCore
 from .._runtime import lifetime
 from .._runtime.config import Config
-from ..errors import AccessError, BoundsError, BusyError, ClosedError, GrantError, from_c
+from .._runtime.failures import from_c
+from ..errors import AccessError, BoundsError, BusyError, ClosedError, GrantError
 from ..typing import Access, Scope
 from .ticket import ORDER, Ticket, describe_dtype
 

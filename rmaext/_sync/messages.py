@@ -12,7 +12,8 @@ import numpy as np
 from .._memory.arrays import address
 from .._native._lib import ffi, lib
 from .._native.hot import to_the_end
-from ..errors import RmaError, from_c
+from .._runtime.failures import from_c
+from ..errors import RmaError
 
 if TYPE_CHECKING:
     from .._comm.group import Group

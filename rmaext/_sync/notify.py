@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from .._memory import arrays
 from .._native._lib import ffi, lib
 from .._ops.core import Array, Place, behind
-from ..errors import BoundsError, Unsupported, from_c, not_for
+from .._runtime.failures import from_c, not_for
+from ..errors import BoundsError, Unsupported
 from ..typing import Comparison, ScalarT
 from .waiting import COMPARISONS, Wait, Waits, block_words, memory_word
 

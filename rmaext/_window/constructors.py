@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 from .._ops.core import WindowCore
 from .._remote import grants as _grants
 from .._remote.grants import Grant
-from ..errors import not_for
+from .._runtime.failures import not_for
 from ..typing import Access, ScalarT, Scope
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from .._memory import arrays, node
 from .._native._lib import ffi, lib
 from .._ops.core import Array, Place
 from .._ops.vector import PUT
-from ..errors import AccessError, AlignmentError, AttachError, RmaError, from_c, not_for
+from .._runtime.failures import from_c, not_for
+from ..errors import AccessError, AlignmentError, AttachError, RmaError
 from ..typing import ScalarT
 from .refusals import SeveralArrays
 from .window import Window

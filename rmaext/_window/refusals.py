@@ -7,7 +7,8 @@ import errno
 from typing import Any, NoReturn
 
 from .._ops.core import WindowCore
-from ..errors import NotLocalError, not_for
+from .._runtime.failures import not_for
+from ..errors import NotLocalError
 from ..typing import Access, Advice, ScalarT
 
 __all__ = ["NoRankHere", "SeveralArrays"]

@@ -20,7 +20,8 @@ from .._native._lib import ffi, lib
 from .._remote.ticket import Ticket
 from .._runtime import lifetime, mpi_progress
 from .._runtime.config import Config, timeout_seconds
-from ..errors import NotLocalError, PeerLostError, RmaTimeout, from_c
+from .._runtime.failures import from_c
+from ..errors import NotLocalError, PeerLostError, RmaTimeout
 from ..typing import ScalarT
 from .refusals import NoRankHere
 from .window import Window

@@ -21,7 +21,8 @@ from .._comm.region import Region
 from .._memory import arrays, node
 from .._native._lib import ffi, lib
 from .._ops.core import Array
-from ..errors import NotLocalError, of_all
+from .._runtime.failures import of_all
+from ..errors import NotLocalError
 from ..typing import ScalarT
 from .window import Window
 

@@ -14,8 +14,9 @@ from .._memory.node import Arena
 from .._native._lib import ffi, lib
 from .._ops.core import Array
 from .._runtime import lifetime, locks, mpi_progress
+from .._runtime.failures import check
 from .._sync.waiting import Waits, block_words
-from ..errors import RmaError, Unsupported, check
+from ..errors import RmaError, Unsupported
 
 __all__ = ["File", "begin", "end", "persist"]
 

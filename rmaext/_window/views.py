@@ -20,7 +20,8 @@ from .._ops.core import Array, Place
 from .._ops.vector import GET, PUT
 from .._runtime import lifetime
 from .._runtime.config import timeout_seconds
-from ..errors import AccessError, AlignmentError, BoundsError, from_c, not_for
+from .._runtime.failures import from_c, not_for
+from ..errors import AccessError, AlignmentError, BoundsError
 from ..typing import Access, ScalarT
 from .window import Window
 

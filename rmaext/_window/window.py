@@ -33,10 +33,11 @@ from .._ops.transfers import TransferOperations
 from .._remote.grants import check_grants, end_grants
 from .._runtime import lifetime
 from .._runtime.config import timeout_seconds
+from .._runtime.failures import from_c, from_code
 from .._runtime.reports import Patience
 from .._sync.epochs import Epochs
 from .._sync.notify import Notifications
-from ..errors import AccessError, GrantError, NotLocalError, SyncError, from_c, from_code
+from ..errors import AccessError, GrantError, NotLocalError, SyncError
 from ..typing import Access, HugePages, ScalarT
 from . import storage
 from .constructors import RelatedWindows
