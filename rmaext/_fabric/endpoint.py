@@ -139,7 +139,10 @@ class Endpoint:
         """Return the C object; ClosedError at exit and in forked children."""
         handle = self.handle  # once: another thread may close it meanwhile
         if not handle:
-            raise ClosedError(errno.ESHUTDOWN, "the fabric is closed: exit, MPI.Finalize or fork")
+            text = (
+                "the endpoint is closed: this process exits, was forked, or has called MPI.Finalize"
+            )
+            raise ClosedError(errno.ESHUTDOWN, text)
         return handle
 
     @property

@@ -50,7 +50,7 @@ class IndexOperations(ManyOperations[ScalarT]):
     csrc/python/index.c; what it leaves comes here.
     """
 
-    __iter__ = None  # else Python would take window[0], window[1], ... for its elements
+    __iter__ = None  # else Python would iterate over window[0], window[1], ...
 
     def at(self, rank: int) -> ElementUpdates:
         """Return what updates elements of a rank's window, each atomically.
@@ -108,7 +108,7 @@ class IndexOperations(ManyOperations[ScalarT]):
             self._transfer(_PUT, number, part.first, part.shape, part.steps, array)
 
     def _select(self, call: str, key: Any) -> tuple[int, Part | None]:
-        """Return the rank, and the part of its array; None: no operation (proc_null)."""
+        """Return the rank, and the part of its array; None if the rank is MPI.PROC_NULL."""
         self._check_open(call)
         key = key if isinstance(key, tuple) else (key,)
         try:
@@ -159,8 +159,8 @@ class IndexOperations(ManyOperations[ScalarT]):
             self._many_failed(name, code)
 
     def _apart(self, rank: int, array: Array) -> Array:
-        """Return the array, or a copy if it is a part of the window that is written to."""
-        if rank == self._group.rank:  # of any route
+        """Return the array, or a copy if it overlaps the memory that is written to."""
+        if rank == self._group.rank:  # by whatever route it is reached
             first, end = byte_bounds(self._array)
         elif self._routes[rank] == _DIRECT:
             root = self._root

@@ -30,8 +30,8 @@ _PENDING = lib.RMAEXT_PENDING
 class NonblockingOperations(UpdateOperations[ScalarT]):
     """The operations of `Window` that return a `Request`.
 
-    On the direct route, and by cma, they are done when they return, and so they are
-    where an operation is several in C.
+    On the routes direct and cma the request is done when it is returned, and so it is where
+    one operation is several in C.
     """
 
     def rput(self, origin: Any, rank: int, offset: int = 0) -> Request:
@@ -275,7 +275,7 @@ class NonblockingOperations(UpdateOperations[ScalarT]):
     # -- helpers -------------------------------------------------------------------
 
     def _by_memory(self, rank: Any) -> bool:
-        """Whether a put or get to a rank is done when it returns; a wrong one is refused later."""
+        """Whether a put or get to a rank is done when it returns. The bounds are checked later."""
         return bool(self._routes[operator.index(rank)] != _FABRIC)
 
     def _begin_update(
@@ -337,7 +337,7 @@ class NonblockingOperations(UpdateOperations[ScalarT]):
         fabric.settle()
         request = Request._begun(self, call, place, result, scalar)
         what.ended = flag = request._flag
-        # from here on the request's __del__ looks after the buffers, whatever raises
+        # From here on the request's __del__ releases the buffers, whatever exception comes.
         request._op = fabric.hold(self._handle, (operand, compare, result, flag))
         code = lib.rmaext_begin(self._handle, what, request._op)
         if code == -errno.EAGAIN and request._op[0]:

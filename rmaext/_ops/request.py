@@ -76,7 +76,7 @@ class Request:
         "_window",
     )
 
-    _born: int  # in which process of a line of forks
+    _born: int  # how many forks lie between the first process and the one that began it
     _call: str
     _error: Exception | None
     _fabric: Endpoint
@@ -94,7 +94,7 @@ class Request:
         raise TypeError("requests are made by Window.rput, Window.rget and so on")
 
     def __del__(self) -> None:
-        # None: it was done at once, or C is done with it
+        # None: the operation was done at once, or C has released it
         if self._op is not None:
             self._fabric.release(self._op)
 
@@ -102,7 +102,7 @@ class Request:
         state = ("goes on", "done", "cancelled", "freed")[self._state]
         if self._state == _DONE and self._error is not None:
             state = f"failed: {self._error}"
-        # one that was done at once has no operation any more
+        # a request that was done at once does not know its operation
         what = f" {self._where()}" if hasattr(self, "_call") else ""
         result = getattr(self, "_result", None)
         if isinstance(result, (np.ndarray, np.generic)):
@@ -187,7 +187,7 @@ class Request:
         if self._state == _GOES_ON:
             self._wait(timeout)
         elif timeout is not None:
-            deadline(timeout)  # a wrong one is always an error
+            deadline(timeout)  # which raises if it is no number of seconds
         self._check_not_freed("wait")
         if self._state == _CANCELLED:
             raise SyncError(errno.ECANCELED, "wait: the request was cancelled", call="wait")
@@ -265,7 +265,11 @@ class Request:
         self._check_not_freed("free")
         if self._state == _GOES_ON and not self._is_inherited():
             if not self._lock.acquire(blocking=False):
-                raise SyncError(errno.EBUSY, "free: a thread waits for the request", call="free")
+                raise SyncError(
+                    errno.EBUSY,
+                    "free: a thread waits for the request: free it after that",
+                    call="free",
+                )
             try:
                 self._end(_FREED)
             finally:
@@ -274,13 +278,13 @@ class Request:
 
     def __await__(self) -> Generator[Any, None, Any]:
         if not self.test():
-            from .watcher import Watcher  # and with it asyncio
+            from .watcher import Watcher  # late, as it imports asyncio
 
             yield from Watcher.of(self._fabric).future(self)
         return self.wait()
 
     def _then(self, function: Callable[[Exception | None], None]) -> None:
-        """Let a thread call a function once it has ended, or is late: with the RmaTimeout."""
+        """Have a thread call a function at the end of the request, or with RmaTimeout if late."""
         from .watcher import Watcher
 
         Watcher.of(self._fabric).call(self, function)
@@ -374,7 +378,7 @@ class Request:
         if not requests:
             raise ValueError("waitany: no requests")
         end = deadline(timeout)
-        # of each fabric, there are two at most: how many of its requests have ended
+        # For each endpoint, of which a process has two at most: how many requests have ended.
         seen: dict[Endpoint, Any] = {}
         look = time.monotonic() + SLICE
         while True:
@@ -444,7 +448,7 @@ class Request:
                 if request.done:
                     return index
             for request in requests[:1]:
-                request.test()  # the progress of one is that of all
+                request.test()  # which makes progress for all of them
         return None
 
     # -- helpers -------------------------------------------------------------------
@@ -464,7 +468,7 @@ class Request:
         request._error = None
         request._fabric = window._fabric
         request._flag = ffi.new("int *")
-        request._lock = threading.RLock()  # a signal handler may come again
+        request._lock = threading.RLock()  # as a signal handler may wait for the same request
         request._next_look = 0.0
         return request
 
@@ -473,9 +477,9 @@ class Request:
         return self._state == _GOES_ON and not self._flag[0]
 
     def _is_inherited(self) -> bool:
-        """Whether this is a child of the process that began it: then nobody here ends it but this.
+        """Whether this process was forked from the one that began the request; then end it.
 
-        The lock may be taken for ever here, by a thread that is not in the child.
+        Without the lock: a thread that held it at the fork does not exist in the child.
         """
         if self._born == locks.forks():
             return False
@@ -491,8 +495,8 @@ class Request:
     def _where(self) -> str:
         return self._window._where(self._call, self._place)
 
-    # The lock is held by whoever looks into the C object, and thus through a wait:
-    # C frees it when it has ended. `_flag` is the request's own.
+    # Whoever uses the C object holds the lock, through a whole wait too: C frees the object
+    # when the operation has ended. `_flag` belongs to the request, and needs no lock.
 
     def _wait(self, timeout: float | None) -> None:
         end = deadline(timeout)
@@ -523,7 +527,7 @@ class Request:
     def _look(self) -> Exception | None:
         """Make progress. Return the RmaTimeout of a request that goes on, if it is time."""
         if self._is_inherited() or not self._lock.acquire(blocking=False):
-            return None  # it has ended, or the thread that waits looks
+            return None  # the request has ended, or the thread that waits for it makes progress
         try:
             return self._go_on(0) if self._state == _GOES_ON else None
         finally:
@@ -562,7 +566,7 @@ class Request:
         return None
 
     def _end(self, state: int = _DONE, error: Exception | None = None) -> None:
-        # without the frames that it came through
+        # The traceback would keep the frames, and so the buffers, alive.
         self._error = None if error is None else error.with_traceback(None)
         if state != _DONE or error is not None:
             self._result = None
@@ -606,7 +610,7 @@ def look_at(requests: Iterable[Request]) -> dict[tuple[int, int], Exception]:
         if request._goes_on():
             target = target_of(request)
             if target in looked_at:
-                continue  # each look calls C
+                continue  # one look for each target is enough, as each calls C
             error = request._look()
             if error is not None:
                 late[target] = error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Put and get: what is not plain, or an error; and operations that are repeated."""
+"""Put and get where C does not carry them out by itself, and operations that are repeated."""
 
 from __future__ import annotations
 

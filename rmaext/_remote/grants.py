@@ -241,7 +241,7 @@ def check_grants(window: Any) -> GrantError | None:
     if not live:
         return None
     which = ", ".join(f"[{it.start}:{it.stop}]" for it in live[:4]) + (", ..." * (len(live) > 4))
-    text = f"close: window {window._name}: grants are not revoked: {which}"
+    text = f"close: window {window._name}: grants are not revoked: {which}: revoke them first"
     return GrantError(errno.EBUSY, text, call="close")
 
 

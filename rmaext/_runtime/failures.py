@@ -53,7 +53,7 @@ _LOST = (
     errno.ENETUNREACH,
     errno.ENETDOWN,
     errno.EPIPE,
-    # rxm's word for what was in flight when a connection went
+    # what ofi_rxm reports for operations in flight when a connection is lost
     errno.EIO,
     errno.ECANCELED,
 )
@@ -86,8 +86,9 @@ _CLASSES: dict[int, type[RmaError]] = {
     **dict.fromkeys(_LOST, PeerLostError),
 }
 
-# What an exception may be on the other ranks: one of ours, or a builtin that can be made
-# of a text. Any other is there what it derives from; StopIteration would end their loops.
+# The types that an exception may have on the other ranks: ours, and builtins that take a
+# text. Any other becomes the nearest of these that it derives from. Not StopIteration, which
+# would silently end loops there.
 _NAMED: dict[str, type[Exception]] = {
     name: cls
     for name, cls in (vars(builtins) | vars(errors)).items()
@@ -99,7 +100,7 @@ _NAMED: dict[str, type[Exception]] = {
     and _takes_text(cls)
 }
 
-# Codes that only our own checks give this meaning; a provider may use them too.
+# Codes that have this meaning only from our own checks; providers use them for other things.
 _OURS = (errno.ERANGE, errno.EACCES, errno.EFAULT, errno.ENOENT, errno.ENODATA)
 
 
@@ -108,7 +109,7 @@ def _class_of(number: int, call: str) -> type[RmaError]:
     if in_flight and number in _OURS:
         return RmaError
     if number in _LOST and call.startswith("fi_") and not in_flight:
-        return RmaError  # there was no connection yet
+        return RmaError  # a call that fails at once: there was no connection to lose
     return _CLASSES.get(number, RmaError)
 
 
@@ -137,7 +138,7 @@ def from_c(code: int, where: str = "") -> Exception:
 
 
 def from_code(code: int, where: str) -> Exception:
-    """As `from_c`, for a code that may be another thread's: then without its words."""
+    """As `from_c`, for a code that may be another thread's: then without the recorded detail."""
     record = ffi.new("struct rmaext_error *")
     lib.rmaext_error_last(record)
     if record.code == code:
@@ -167,7 +168,7 @@ def pack(exc: BaseException) -> dict[str, Any]:
     try:
         text = str(exc)
         if isinstance(exc, OSError) and not isinstance(exc, RmaError) and exc.strerror:
-            # without the number, which the exception there adds again
+            # str() has the number in front, which the exception there would add again
             text = ": ".join([exc.strerror, *(repr(f) for f in [exc.filename] if f is not None)])
     except Exception:
         text = "no words"

@@ -57,7 +57,7 @@ class Epochs(Synchronisation[ScalarT]):
         """
         state, ranks = self._state("post"), self._members("post", group)
         if state.exposure is not None:
-            self._misused("post", "the post before has no wait yet")
+            self._misused("post", "the post before has no wait yet: call wait first")
         self._tell("post", state, state.places.posted, ranks, lambda: state.expose(ranks))
 
     def start(self, group: MPI.Group | Iterable[int]) -> None:
@@ -91,7 +91,7 @@ class Epochs(Synchronisation[ScalarT]):
         """
         state, ranks = self._state("start"), self._members("start", group)
         if state.access is not None:
-            self._misused("start", "the start before has no complete yet")
+            self._misused("start", "the start before has no complete yet: call complete first")
         posted = state.places.posted
         started = self._await_words("start", state, posted, state.started, ranks, None)
         state.started = started  # no signal handler runs between these lines
@@ -174,7 +174,7 @@ class Epochs(Synchronisation[ScalarT]):
             completed = state.places.completed
             waited = self._await_words("wait", state, completed, state.waited, ranks, timeout)
         except PeerLostError:
-            # the others' `complete` is that of this epoch, also if it is still to come
+            # A `complete` of the ranks that live counts for this epoch, even if it comes later.
             alive = set(ranks) - state.living.gone()
             state.waited = state.waited | {r: state.waited.get(r, 0) + 1 for r in alive}
             state.exposure = None
@@ -247,7 +247,7 @@ class Epochs(Synchronisation[ScalarT]):
         )
 
         def steps() -> Generator[list[tuple[int, int]], list[int], None]:
-            _drain(raises)  # nothing, the second time
+            _drain(raises)  # an iterator: the second time it raises no word
             if far:
                 yield [(place, 1)] * len(far)
             done()
@@ -285,7 +285,7 @@ class Epochs(Synchronisation[ScalarT]):
                 self._serve()
                 patience.look(what, functools.partial(self._behind, state, place, counts, ranks))
                 for other in state.living.gone().intersection(ranks):
-                    # it may have done so before
+                    # The lost rank may have raised its word before.
                     its, wanted = state.words(me, place + other), counts.get(other, 0) + 1
                     if not lib.rmaext_word_await(sleepers, its, wanted, 0, 0):
                         self._raise_lost(call, other, "the rank is gone")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["FAILURES", "Add", "Messages", "Swap"]
 
 _PENDING = lib.RMAEXT_PENDING
-FAILURES = RmaError, MemoryError  # of a message; from C there come no others
+FAILURES = RmaError, MemoryError  # what a message may raise: C has no other errors
 
 Add = list[tuple[int, int]]  # place and value of each: all in one message
 Swap = tuple[int, int, int]  # place, old and new value

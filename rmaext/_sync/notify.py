@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Notified access, and waiting for changes of the own memory."""
+"""Notified access, and waiting for changes of this rank's own memory."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Notifications(Waits[ScalarT]):
     def _notify(self, call: str, place: Place, slot: int, array: Array) -> None:
         """Put the array, if it has elements, and count one up."""
         if not array.size:
-            place = (place[0], 0, 0)  # offsets may be no places in C's window
+            place = (place[0], 0, 0)  # a notification alone needs no place
         arguments = (arrays.address(array), array.nbytes, slot)
         self._run_whole(call, place, (array,), lib.rmaext_put_notify, *arguments)
 
@@ -239,7 +239,7 @@ class Notifications(Waits[ScalarT]):
         wait = self._waiter("wait_all", wanted, timeout)
         taking = _Taking(self)
         try:
-            # another thread may come first for some
+            # Another thread may have taken some meanwhile: then wait again for all.
             while not all(taking.take(slot, n) for slot, n in Counter(wanted).items()):
                 taking.give_back()
                 wait(True)
@@ -368,7 +368,7 @@ class Notifications(Waits[ScalarT]):
         return np.frombuffer(data, np.int64)
 
     def _waiter(self, call: str, slots: list[int], timeout: float | None) -> Any:
-        """Return a function that waits until any or every slot has what is wanted of it."""
+        """Return a function that waits until any, or every, slot has counted as often as named."""
         place = self._notify_place()
         wanted = Counter(slots)
         every = block_words((place + slot, ">=", n) for slot, n in wanted.items())
@@ -395,7 +395,7 @@ class _Taking:
 
     def take(self, slot: int, count: int, ns: int = 0) -> bool:
         """Take so many off a slot, after waiting for so long; or nothing."""
-        seen = ffi.new("int64_t *")  # not 0 once C has taken them
+        seen = ffi.new("int64_t *")  # C sets it when it has taken them
         self._taken.append((slot, count, seen))
         code = lib.rmaext_notify_wait(self._handle, slot, count, ns, seen)
         if not code:

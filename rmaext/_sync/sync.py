@@ -396,7 +396,7 @@ class Synchronisation(WindowCore[ScalarT]):
         """
         self._check_open("unlock_all")
         if self._holder() not in self._state("unlock_all").everywhere:
-            self._misused("unlock_all", "this thread has not locked all")
+            self._misused("unlock_all", "this thread has not called lock_all")
         self._flush_and_release_all("unlock_all")
 
     def _flush_and_release_all(self, call: str) -> None:
@@ -599,11 +599,11 @@ class Synchronisation(WindowCore[ScalarT]):
         open_ = [lock.rank for lock in state.locks.values() if lock.state.inside]
         open_ += [rank for _, rank in state.readers]
         if open_:
-            what = f"locks are held, of rank {', '.join(map(str, sorted(set(open_))))}"
+            what = f"locks are held, of rank {', '.join(map(str, sorted(set(open_))))}: unlock them"
         elif state.access is not None:
-            what = "a start has no complete yet"
+            what = "a start has no complete yet: call complete first"
         elif state.exposure is not None:
-            what = "a post has no wait yet"
+            what = "a post has no wait yet: call wait first"
         else:
             return None
         return self._sync_error("close", what)

@@ -157,7 +157,7 @@ class Wait:
             try:
                 self._look()
             except PeerLostError as exc:
-                # what it sent before it went may still be on its way
+                # What that rank sent before it was lost may still be on its way.
                 self._gone, self._end = exc, min(self._end, now + collective.GRACE)
         if now < self._end:
             return

@@ -130,18 +130,19 @@ class Completion(Epochs[ScalarT], Waits[ScalarT]):
 
     def _close(self) -> None:
         with self._group.collective("close", self._name):
-            if self._closed:  # by a thread that is done by now
+            if self._closed:  # another thread was faster
                 return
             failure = self._unfinished() or self._try_flush() or check_grants(self)
             was_open = [window for window in self._family() if not window._closed]
-            # Once all have met, memory is freed: this rank's threads have stopped writing by
-            # then. What was given up may still reach its target; then all keep their memory.
+            # Memory is freed once all ranks have met. So this rank's threads must have stopped
+            # writing before it meets the others; if an operation that was given up may still
+            # reach its target, this rank is busy, and all ranks keep their memory.
             try:
                 busy = self._shut_calls() or self._in_doubt()
                 busy = any(lib.rmaext_window_pending(w._handle) for w in self._parts()) or busy
                 failure, keep = self._meet(failure, busy)
             except BaseException as exc:
-                # the ranks are in different calls, or this one had not come to any yet
+                # The ranks are in different calls, or this rank has not met any: nothing is closed.
                 if self._group.meetings.all_have(exc) and not self._group.meetings.over:
                     _reopen(was_open)
                 raise
@@ -153,14 +154,14 @@ class Completion(Epochs[ScalarT], Waits[ScalarT]):
             raise failure
 
     def _shut_calls(self) -> bool:
-        """Let no thread of this rank begin an operation; True if one does not end."""
+        """Let no thread of this rank begin an operation; return whether one does not end."""
         codes = [lib.rmaext_window_shut(window._handle) for window in self._mark_closed()]
         return any(codes)
 
     def _mark_closed(self) -> list[WindowCore[Any]]:
         """Refuse operations from now on; return the window with its parts and views."""
         self._closed = True
-        # other threads may make more: those see that the window is closed
+        # Another thread may make a view right now: it sees that the window is closed.
         windows = self._family()
         for window in windows:
             window._closed = True
@@ -205,7 +206,7 @@ class Completion(Epochs[ScalarT], Waits[ScalarT]):
         return None, True
 
     def _shut(self, keep: bool) -> None:
-        """End the own calls. Without `keep`, which needs all ranks' consent, peers' too."""
+        """End this rank's part. Without `keep`, to which all ranks agree, free the memory too."""
         self._mark_closed()
         self._group.meetings.close(self._name)
         ended = end_grants(self)
@@ -233,7 +234,7 @@ class Completion(Epochs[ScalarT], Waits[ScalarT]):
         if kind is None:
             self.close()
         elif not self._closed:
-            # the other ranks may never come to a collective close
+            # Not a collective close: the other ranks may never come to it.
             if error is not None:
                 self._group.meetings.leave(self._name, error)
             self._shut(keep=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Windows made of windows, and those of other kinds: the ways to them.
+"""How windows of other kinds are made, views of a window, and tickets for other jobs.
 
-Each kind has a room of its own, which knows `Window`; hence the late imports.
+Each kind has a module of its own, which imports `Window`: so it is imported late here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["RelatedWindows"]
 
 
 class RelatedWindows(WindowCore[ScalarT]):
-    """What `Window` has to offer besides itself."""
+    """The methods of `Window` that return other windows, and those that export its memory."""
 
     @overload
     @classmethod

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 __all__ = ["DynamicWindow"]
 
 _END = (1 << 63) - 1  # addresses are below it
-_KEY = bytes(8)  # of nothing
+_KEY = bytes(8)  # a remote key where nothing is registered
 _SHORT = 32 << 10  # bytes of a put that C copies and sends later
 
 
 class DynamicRegion(Region):
-    """All the memory there could be, reached by message only."""
+    """The whole address space of each rank, reached by message only."""
 
     dynamic = True
     creation = "creation of a dynamic window"
@@ -108,7 +108,7 @@ class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         return DynamicRegion(group)
 
     def _bind_plain(self) -> None:
-        pass  # it is not: all goes through the methods here
+        pass  # no operation is plain: all go through the methods of this class
 
     # -- memory --------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
             text = f"attach: window {self._name}: address {address:#x} is no multiple of the "
             text += f"{self._dtype.itemsize} bytes of an element"
             raise AlignmentError(errno.EFAULT, text, call="attach")
-        kept = node.keep(array)  # before others may write there
+        kept = node.keep(array)  # while others may write there, nobody else gets the memory
         try:
             self._change("attach", lib.rmaext_attach, array)
         except Exception:
@@ -258,7 +258,7 @@ class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
     ) -> None:
         rank, first, count = place
         if function == lib.rmaext_put and buffers[0].nbytes <= _SHORT:
-            # complete when it returns, so that an error is its own
+            # put_many waits for the target, whose error is then raised by this put
             offsets = np.arange(first, first + count)
             self._many(PUT, 0, rank, offsets, buffers[0].reshape(-1), None)
         elif function == lib.rmaext_get:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Windows over several arrays of each rank, which are one to those who use them."""
+"""Windows over several arrays of each rank, whose elements share one range of offsets."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Part(Region):
         self.registered = held
         self.shift = sum(array.nbytes for array in arrays[: lot.index(self._k)])
         key, base = fabric.key(held)
-        return key, base + self.shift  # fi_mr(3): an offset into the region, also there
+        return key, base + self.shift  # with FI_MR_VIRT_ADDR or without, see fi_mr(3)
 
 
 class JoinedRegion(Region):
@@ -73,7 +73,7 @@ class JoinedRegion(Region):
         self.held: dict[int, Any] = {}  # registrations, by their first array
 
     def exchange(self, make: Callable[[], tuple[Array, int]]) -> None:
-        """Describe all arrays, the first in words that say how many there are. Collective."""
+        """Describe all arrays; the record of the first says how many there are. Collective."""
         first = Part(self, 0)
         first.parts = max(1, len(self.arrays))
         self.regions.append(first)
@@ -163,7 +163,7 @@ class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
     _region: JoinedRegion
     _given: tuple[list[Array], Access | None]
     _arrays: list[Window[ScalarT]]  # a window for each array
-    _bounds: Any  # of rank r and array k: the first element, at [r, k]
+    _bounds: Any  # [r, k] is the offset at which array k of rank r begins
 
     def __init__(
         self,
@@ -388,13 +388,13 @@ class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         which = np.zeros(ranks.size, np.int64)
         for k in range(1, len(self._arrays)):
             which += offsets >= self._bounds[known, k]
-        # past arrays without elements, which end where they begin
+        # An array without elements ends where it begins: >= goes past it.
         return which, offsets - self._bounds[known, which]
 
     def _flush(self, rank: int | None = None, *, persist: bool = False) -> None:
         self._check_open("flush")
         failure: Exception | None = None
-        for window in self._arrays:  # all of them, whatever one says
+        for window in self._arrays:  # all of them, also if one fails
             try:
                 window.flush(rank)
             except Exception as exc:

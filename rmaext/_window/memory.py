@@ -148,7 +148,7 @@ class Memory:
             file=seen["file"] if origin == "file" else "",
             persistent=bool(window._records[window._group.rank].access & lib.RMAEXT_STORED),
             page_size=seen["page_size"],
-            # those of the pool are there before anybody maps them
+            # pages of the pool are there before anybody touches them
             resident=array.nbytes if pool else pages.resident(pointer, array.nbytes),
             asked=_asked(window._wish),
             granted=_granted(window._wish, self.base, seen, fabric if self.key else None),
@@ -251,7 +251,7 @@ class MemoryOperations(WindowCore[ScalarT]):
         start, stop = one_part("advise", part, self._array.size)
         array = self._array
         unit, stride = self._dtype.itemsize, self._stride
-        # writing to a file's pages would have all of them written back
+        # Pages of a file are only read: writing to them would have all written back.
         write = array.flags.writeable and pages.mapped_file(array) is None
         pointer = ffi.cast("char *", arrays.address(array)) + start * stride
         nbytes = (stop - start - 1) * stride + unit if start < stop else 0

@@ -15,7 +15,7 @@ __all__ = ["NoRankHere", "SeveralArrays"]
 
 
 class SeveralArrays(WindowCore[ScalarT]):
-    """Before `Window` among the bases of a window whose ranks have more than one array."""
+    """A window whose ranks have more than one array, or none that is known here."""
 
     _in_pieces = _divided = True
 

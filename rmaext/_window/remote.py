@@ -35,21 +35,21 @@ _SPIN = 50e-6  # seconds, as in a group that is not crowded
 
 
 class _Owner:
-    """The process whose memory it is, in place of a group: this process has no rank in it."""
+    """The process that owns the memory, in place of the group of a window: this one is no rank."""
 
     rank, size, spin = -1, 1, _SPIN
 
     def __init__(self, ticket: Ticket, own: Hello) -> None:
-        self.here = ticket.net == own.net  # as it seems; the beacon proves it
+        self.here = ticket.net == own.net  # likely; its beacon proves it
         self._beacon = ticket.beacon
-        # only a process that it names, and that lives
+        # so that pidfd_of finds the very process that the ticket names, if it lives
         alike = replace(own, pids=ticket.pids, pid=ticket.pid, started=ticket.started)
         self._alike = replace(alike, node=ticket.node)
         self._own = own
 
     @property
     def watch(self) -> Self:
-        """What knows whether it is gone: itself."""
+        """As that of a group: what notices that the owner is gone."""
         return self
 
     def check(self, _rank: int, where: str) -> None:
@@ -142,7 +142,7 @@ class RemoteWindow(NoRankHere[ScalarT], Window[ScalarT]):
             raise NotLocalError(errno.EREMOTE, text, call="attach")
         owner.check(0, where)
         self._fabric = fabric = _endpoint(it, own, config)
-        # the owner may be a new process at an address that was another's
+        # The address may have been another process's before: the beacon tells them apart.
         address = bytes.fromhex(it.address)
         peer = fabric.peer(address, owner.pidfd(), bytes.fromhex(it.beacon))
         self._describe(it)
@@ -182,7 +182,7 @@ class RemoteWindow(NoRankHere[ScalarT], Window[ScalarT]):
         self._handle = ffi.gc(handle[0], lib.rmaext_window_free)
 
     def _announce(self, where: str) -> None:
-        """Ask the owner whether all of this is still so."""
+        """Ask the owner whether what the ticket says still holds."""
         code = lib.rmaext_visit_announce(self._handle)
         if code:
             raise from_c(code, where)
@@ -245,7 +245,7 @@ class RemoteWindow(NoRankHere[ScalarT], Window[ScalarT]):
 
     def _end(self) -> None:
         self._closed = True
-        lib.rmaext_window_close(self._handle)  # with transfers in flight it stays
+        lib.rmaext_window_close(self._handle)  # C keeps it while transfers are in flight
 
     def __exit__(
         self,
@@ -268,7 +268,7 @@ def _endpoint(it: Ticket, own: Hello, config: Config) -> Endpoint:
     fabric = Endpoint.get(it.scope)
     if fabric is not None and fabric.provider == it.endpoint.provider:
         return fabric
-    # chosen as if the two were a communicator
+    # The provider is chosen as if the two processes were a communicator.
     there: dict[str, Candidate] = {it.scope: it.endpoint}
     mine = replace(own, wanted=it.endpoint.provider, **offers(config))
     theirs = replace(mine, net=it.net, node=it.node, candidates=[it.endpoint], opened=there)

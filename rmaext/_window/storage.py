@@ -94,7 +94,7 @@ def persist(window: Waits[Any], rank: int | None) -> None:
     without = [r for r in ranks if not _stores(root, r)]
     if without:
         text = f"flush: window {window._name}, rank {without[0]}: its memory is not mapped "
-        text += "from a file, or privately: nothing there can be made persistent"
+        text += "from a file, or privately: make the window over an np.memmap of mode 'r+' or 'w+'"
         raise Unsupported(errno.EOPNOTSUPP, text, call="flush", rank=without[0])
     tickets = {r: _ask(root, r) for r in ranks if r != group.rank}  # all at work at once
     if group.rank in ranks:

@@ -256,7 +256,7 @@ class FieldView(View[ScalarT]):
             unit = self._dtype.alignment
         if (self._records[place[0]].address | self._stride) % unit:
             text = f"{self._where(call, place)}: records of {self._stride} bytes are not all "
-            text += f"aligned to the {unit} of the field"
+            text += f"aligned to the {unit} of the field: numpy.dtype(..., align=True) aligns them"
             raise AlignmentError(errno.EFAULT, text, call=call, rank=place[0])
 
 

@@ -289,8 +289,8 @@ class Window(
                 if group.meetings.all_have(exc):
                     region.release()
                 raise
-            # If this fails (no memory left), then on this rank only: it is out of
-            # step with the others, who may write here, so the memory stays.
+            # What fails from here on (no memory is left) fails on this rank only. The others
+            # may write to its memory, so that stays registered.
             group.meetings.alone()
             self._name = group.next_name()
             region.connect()
@@ -414,11 +414,12 @@ class Window(
         number = self._rank(rank, "peer_view")
         where = f"peer_view: window {self._name}, rank {number}"
         if self._routes[number] != lib.RMAEXT_DIRECT:
-            text = f"{where}: its route is {self.route(number)}, not direct"
+            text = f"{where}: its route is {self.route(number)}, not direct: use get, "
+            text += "or memory of Window.allocate or rmaext.empty, for ranks of this node"
             raise NotLocalError(errno.EREMOTE, text, call="peer_view", rank=number)
         record = self._records[number]
         if not record.access & lib.RMAEXT_READ:
-            text = f"{where}: the window there allows no reading"
+            text = f"{where}: the window there allows no reading: make it with access='rw'"
             raise AccessError(errno.EACCES, text, call="peer_view", rank=number)
         writeable = bool(record.access & lib.RMAEXT_WRITE)
         if number == self._group.rank or not record.size:
@@ -453,7 +454,7 @@ class Window(
         self._check_open("connect")
         numbers = range(len(self._sizes)) if ranks is None else map(operator.index, ranks)
         wanted = {self._rank(rank, "connect") for rank in numbers if rank != self._null}
-        # cma's atomics go by the fabric
+        # updates on route cma go by the fabric, too
         far = [rank for rank in sorted(wanted) if self._routes[rank] != lib.RMAEXT_DIRECT]
         if far:
             self._group.network().connect(far)
@@ -484,7 +485,7 @@ class Window(
 
 
 def _hidden_window(region: Region, number: int) -> Window[Any]:
-    """Return a window over control blocks. It has none itself, and no close() of its own."""
+    """Return a window over control blocks. It has no control block; `Controls` closes it."""
     window: Window[Any] = Window.__new__(Window)
     window._group, window._region = region.group, region
     window._comm, window._name = region.group.comm, -1 - number
