@@ -23,7 +23,7 @@ const char hot_put_notify_doc[] = PyDoc_STR(
 	"\n"
 	"Parameters\n"
 	"----------\n"
-	"origin : array or scalar\n"
+	"origin : array_like\n"
 	"    As for `put`; an empty array only notifies.\n"
 	"rank, offset : int\n"
 	"    As for `put`.\n"

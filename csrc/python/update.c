@@ -8,7 +8,7 @@ const char hot_accumulate_doc[] = PyDoc_STR(
 	"\n"
 	"Parameters\n"
 	"----------\n"
-	"origin : array or scalar\n"
+	"origin : array_like\n"
 	"    Of the window's dtype, any shape; its elements meet consecutive\n"
 	"    ones of the target in C order. It may be reused when the call\n"
 	"    returns.\n"

@@ -42,12 +42,12 @@ class Fabric:
 
     @property
     def provider(self) -> str:
-        """Name of the provider, as libfabric has it: "tcp;ofi_rxm"."""
+        """Name of the provider, as "tcp;ofi_rxm"."""
         return self._endpoint.provider
 
     @property
     def domain(self) -> str:
-        """Name of the domain: the device or interface."""
+        """Name of the domain, which is that of the device or interface."""
         return self._endpoint.domain
 
     @property
@@ -57,7 +57,7 @@ class Fabric:
 
     @property
     def version(self) -> str:
-        """Version of the libfabric that was opened: "1.17"."""
+        """Version of the libfabric that was opened, as "1.17"."""
         return self._endpoint.version
 
     @property
@@ -92,7 +92,7 @@ class Fabric:
 
     @property
     def mr_mode(self) -> str:
-        """What the provider demands of registered memory: "VIRT_ADDR|PROV_KEY"."""
+        """What the provider demands of registered memory, as "VIRT_ADDR|PROV_KEY"."""
         return self._endpoint.mr_mode
 
     @property

@@ -236,7 +236,7 @@ class ElementUpdates:
         ----------
         index : index
             What may stand in the brackets of an array of that rank's shape.
-        values : array or scalar
+        values : array_like
             Of the window's dtype; broadcast to the shape that the index makes.
 
         Notes
@@ -260,7 +260,7 @@ class ElementUpdates:
         index : index
             What may stand in the brackets of an array of that rank's shape.
             Elements that are named several times are updated as often.
-        values : array or scalar
+        values : array_like
             Of the window's dtype; broadcast to the shape that the index makes.
         op : str or mpi4py.MPI.Op, optional
             The operation, as for `Window.accumulate`.
