@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The time, and ways to let it pass. */
+/* The clock, and sleeping on a futex of this process. */
 #define _GNU_SOURCE
 #include "base/common.h"
 
@@ -17,7 +17,7 @@ int64_t rmx_now(void)
 	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-static struct timespec span(int64_t ns)
+static struct timespec timespec_of(int64_t ns)
 {
 	if (ns < 0)
 		ns = 0;
@@ -29,7 +29,7 @@ static struct timespec span(int64_t ns)
 
 void rmx_futex_sleep(atomic_uint *word, unsigned int value, int64_t ns)
 {
-	struct timespec t = span(ns);
+	struct timespec t = timespec_of(ns);
 
 	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, &t, NULL, 0);
 }
