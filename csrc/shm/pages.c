@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The pages of a piece of memory: what is there, and what is going to be. */
+/* The pages of a piece of memory: which are there, and having them there. */
 #define _GNU_SOURCE
 #include "base/common.h"
 
@@ -11,10 +11,11 @@
 #define MADV_POPULATE_READ 22
 #define MADV_POPULATE_WRITE 23
 #endif
-#define BATCH 4096 /* pages asked about at a time */
+#define PAGES_ASKED 4096 /* pages that one mincore() asks about */
 
-/* From the start of a page. */
-static char *whole_pages(const void *addr, uint64_t *len)
+/* Returns the start of the first page, and adds the bytes before addr to *len.
+ */
+static char *span_of_pages(const void *addr, uint64_t *len)
 {
 	const uint64_t skip = (uintptr_t)addr % rmx_page();
 
@@ -25,14 +26,15 @@ static char *whole_pages(const void *addr, uint64_t *len)
 int rmaext_pages_resident(const void *addr, uint64_t len, uint64_t *bytes_p)
 {
 	const uint64_t page = rmx_page();
-	char *at = whole_pages(addr, &len);
+	char *at = span_of_pages(addr, &len);
 	const char *end = at + len;
-	unsigned char there[BATCH];
+	unsigned char there[PAGES_ASKED];
 	uint64_t n = 0;
 
-	for (; at < end; at += BATCH * page) {
+	for (; at < end; at += PAGES_ASKED * page) {
 		const uint64_t left = (uint64_t)(end - at);
-		const uint64_t some = left < BATCH * page ? left : BATCH * page;
+		const uint64_t some =
+			left < PAGES_ASKED * page ? left : PAGES_ASKED * page;
 
 		if (mincore(at, some, there))
 			return rmx_fail(-errno, RMX_NO_RANK, "mincore",
@@ -46,8 +48,11 @@ int rmaext_pages_resident(const void *addr, uint64_t len, uint64_t *bytes_p)
 	return 0;
 }
 
-/* Before Linux 5.14; an atomic no-change, as peers may update. */
-static void touch(char *at, uint64_t len, bool write)
+/*
+ * Linux before 5.14 has no MADV_POPULATE. A write is an atomic update that
+ * changes nothing, as peers may update the memory meanwhile.
+ */
+static void pages_touch(char *at, uint64_t len, bool write)
 {
 	const uint64_t page = rmx_page();
 
@@ -61,21 +66,21 @@ static void touch(char *at, uint64_t len, bool write)
 
 int rmaext_pages_populate(void *addr, uint64_t len, int write)
 {
-	char *at = whole_pages(addr, &len);
+	char *at = span_of_pages(addr, &len);
 
 	if (!madvise(at, len, write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ))
 		return 0;
 	if (errno != EINVAL)
 		return rmx_fail(-ENOMEM, RMX_NO_RANK, "madvise",
-				"no memory for %llu bytes: %s",
+				"cannot have %llu bytes in memory: %s",
 				(unsigned long long)len, strerror(errno));
-	touch(at, len, write);
+	pages_touch(at, len, write);
 	return 0;
 }
 
 int rmaext_pages_advise(void *addr, uint64_t len, int willneed)
 {
-	char *at = whole_pages(addr, &len);
+	char *at = span_of_pages(addr, &len);
 
 	return madvise(at, len, willneed ? MADV_WILLNEED : MADV_NORMAL) ? -errno
 									: 0;
