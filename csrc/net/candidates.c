@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Which endpoints could be opened here, and on which network each would be. */
+/* Lists the endpoints that could be opened here, each with its network. */
 #define _GNU_SOURCE
 #include "net/endpoint.h"
 
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const void *ip_of(const struct sockaddr *sa, size_t *len)
+static const void *sockaddr_ip(const struct sockaddr *sa, size_t *len)
 {
 	if (sa->sa_family == AF_INET) {
 		*len = 4;
@@ -25,12 +25,12 @@ static const void *ip_of(const struct sockaddr *sa, size_t *len)
 	return NULL;
 }
 
-/* The interface that has the address, and its prefix length. */
-static const char *interface_of(const struct ifaddrs *all,
-				const struct sockaddr *sa, int *prefix)
+/* Returns the interface that has the address, and its prefix length. */
+static const char *interface_find(const struct ifaddrs *all,
+				  const struct sockaddr *sa, int *prefix)
 {
 	size_t len = 0, other;
-	const void *ip = ip_of(sa, &len);
+	const void *ip = sockaddr_ip(sa, &len);
 
 	for (; all; all = all->ifa_next) {
 		const void *mine;
@@ -38,10 +38,10 @@ static const char *interface_of(const struct ifaddrs *all,
 		if (!all->ifa_addr || !all->ifa_netmask ||
 		    all->ifa_addr->sa_family != sa->sa_family)
 			continue;
-		mine = ip_of(all->ifa_addr, &other);
+		mine = sockaddr_ip(all->ifa_addr, &other);
 		if (!mine || memcmp(mine, ip, len))
 			continue;
-		mine = ip_of(all->ifa_netmask, &other);
+		mine = sockaddr_ip(all->ifa_netmask, &other);
 		*prefix = 0;
 		for (size_t i = 0; mine && i < len; i++)
 			*prefix += __builtin_popcount(
@@ -51,12 +51,13 @@ static const char *interface_of(const struct ifaddrs *all,
 	return NULL;
 }
 
-/* Appends like snprintf: *used grows by what was wanted, whether it fits. */
-static void append(char *buf, size_t size, size_t *used, const char *format,
-		   ...) RMX_PRINTF(4);
+/* Appends as snprintf does: *used grows by the text's length even if it is cut.
+ */
+static void text_append(char *buf, size_t size, size_t *used,
+			const char *format, ...) RMX_PRINTF(4);
 
-static void append(char *buf, size_t size, size_t *used, const char *format,
-		   ...)
+static void text_append(char *buf, size_t size, size_t *used,
+			const char *format, ...)
 {
 	va_list args;
 	int n;
@@ -77,11 +78,12 @@ int rmaext_candidates(rmaext_library *lib, const char *provider, int mr_basic,
 	size_t size = *len, used = 0;
 
 	if (!hints)
-		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "fi_dupinfo", "hints");
+		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "fi_dupinfo",
+				"no memory for hints");
 	if (getifaddrs(&interfaces))
 		interfaces = NULL;
 	if (rmx_getinfo(lib, NULL, 0, hints, &infos))
-		infos = NULL; /* none is an answer, not an error */
+		infos = NULL; /* that there is none is an answer */
 	for (struct fi_info *i = infos; i; i = i->next) {
 		const struct sockaddr *sa = i->src_addr;
 		const char *name = NULL;
@@ -93,14 +95,14 @@ int rmaext_candidates(rmaext_library *lib, const char *provider, int mr_basic,
 		    (i->addr_format == FI_SOCKADDR ||
 		     i->addr_format == FI_SOCKADDR_IN ||
 		     i->addr_format == FI_SOCKADDR_IN6) &&
-		    ip_of(sa, &ip_len)) {
-			inet_ntop(sa->sa_family, ip_of(sa, &ip_len), text,
+		    sockaddr_ip(sa, &ip_len)) {
+			inet_ntop(sa->sa_family, sockaddr_ip(sa, &ip_len), text,
 				  sizeof(text));
-			name = interface_of(interfaces, sa, &prefix);
+			name = interface_find(interfaces, sa, &prefix);
 		}
-		append(buf, size, &used, "%s\t%s\t%s\t%s\t%d\n",
-		       i->fabric_attr->prov_name, i->domain_attr->name,
-		       name ? name : "", text, prefix);
+		text_append(buf, size, &used, "%s\t%s\t%s\t%s\t%d\n",
+			    i->fabric_attr->prov_name, i->domain_attr->name,
+			    name ? name : "", text, prefix);
 	}
 	if (infos)
 		lib->freeinfo(infos);

@@ -7,7 +7,6 @@
 #include <poll.h>
 #include <time.h>
 
-/* Sleeps until the network, another descriptor or the time says so. */
 int rmx_doze(struct rmaext_fabric *f, int other_fd, int64_t ns, int64_t *nap)
 {
 	struct fid *fid = &f->cq->fid;
@@ -18,11 +17,11 @@ int rmx_doze(struct rmaext_fabric *f, int other_fd, int64_t ns, int64_t *nap)
 	struct timespec t;
 
 	f->hooks->before_read(f);
-	/* no event says that the provider takes what it did not */
+	/* no event tells when the provider takes what it did not take */
 	if (ns > RMX_NAP_MAX && f->hooks->restless(f))
 		ns = RMX_NAP_MAX;
 	if (fds[0].fd >= 0) {
-		/* -FI_EAGAIN: something has come since the last read */
+		/* -FI_EAGAIN: something has come since the queue was read */
 		if (fi_trywait(f->fabric, &fid, 1))
 			return RMX_BY_NETWORK;
 	} else {
@@ -42,7 +41,6 @@ int rmx_doze(struct rmaext_fabric *f, int other_fd, int64_t ns, int64_t *nap)
 	       (fds[1].revents ? RMX_BY_OTHER : 0);
 }
 
-/* Has the network something for us? Serving a peer gives no completion. */
 bool rmx_busy(const struct rmx_progress *p)
 {
 	struct pollfd fd = {.fd = p->cq_fd, .events = POLLIN};
