@@ -20,13 +20,10 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define RMX_BATCH 16
-#define RMX_READ_MOST 1024	       /* completions that one drain reads */
-#define RMX_PARK ((int64_t)500 * 1000) /* ns */
+#define RMX_PARK ((int64_t)500 * 1000)		  /* ns */
 #define RMX_PARK_LONG ((int64_t)20 * 1000 * 1000) /* ns, in a long wait */
 #define RMX_SOON ((int64_t)200 * 1000) /* ns between tries after EAGAIN */
 #define RMX_SERVE_SPINS 5
@@ -35,81 +32,6 @@
 
 /* Returned by wait_as_reader(): another thread has taken the queue. */
 enum { RMX_READ_BY_ANOTHER = 2 };
-
-static void cq_read_error(struct rmaext_fabric *f)
-{
-	struct rmaext_error record = {.rank = -1};
-	struct fi_cq_err_entry entry;
-	char text[128];
-	const char *words;
-
-	memset(&entry, 0, sizeof(entry));
-	if (fi_cq_readerr(f->cq, &entry, 0) < 0)
-		return;
-	/* some providers leave err 0 when a connection is lost */
-	record.code = entry.err ? -entry.err : -FI_EIO;
-	record.prov_errno = entry.prov_errno;
-	words = fi_cq_strerror(f->cq, entry.prov_errno, entry.err_data, text,
-			       sizeof(text));
-	memcpy(record.call, "fi_cq_readerr", sizeof("fi_cq_readerr"));
-	strncpy(record.detail, f->lib->strerror(-record.code),
-		sizeof(record.detail) - 1);
-	if (words && *words) {
-		size_t used = strlen(record.detail);
-
-		strncat(record.detail,
-			"; provider: ", sizeof(record.detail) - used - 1);
-		used = strlen(record.detail);
-		strncat(record.detail, words, sizeof(record.detail) - used - 1);
-	}
-	f->hooks->complete(f, entry.op_context, 0, &record);
-}
-
-/*
- * Wakes those who wait for this process's memory, which may have changed by
- * what was read. Transfers that other ranks began leave no completion here, so
- * the reader calls this before it sleeps, too.
- */
-static void memory_wake_waiters(const struct rmaext_fabric *f)
-{
-	atomic_thread_fence(memory_order_seq_cst);
-	rmx_wake_waiters(f->doorbell);
-}
-
-/*
- * Reads and dispatches the completions that there are; the caller is the
- * reader. A batch that is not full is taken for the last one: reading on until
- * -FI_EAGAIN costs three system calls (1.17), and fi_trywait asks again before
- * the reader sleeps.
- */
-static int cq_drain(struct rmaext_fabric *f)
-{
-	struct fi_cq_msg_entry entries[RMX_BATCH];
-	int total = 0;
-	ssize_t n;
-
-	f->hooks->before_read(f);
-	do {
-		n = fi_cq_read(f->cq, entries, RMX_BATCH);
-		if (n == -FI_EAVAIL) {
-			cq_read_error(f);
-			n = RMX_BATCH;
-		} else {
-			for (ssize_t i = 0; i < n; i++)
-				f->hooks->complete(f, entries[i].op_context,
-						   entries[i].len, NULL);
-		}
-		total += n > 0 ? (int)n : 0;
-	} while (n == RMX_BATCH && total < RMX_READ_MOST);
-	f->hooks->after_read(f);
-	if (total) {
-		/* has a fence, too: followers look at what was counted */
-		memory_wake_waiters(f);
-		if (atomic_load(&f->progress.followers))
-			rmx_futex_wake(&f->progress.turn);
-	}
-	return total;
-}
 
 static bool queue_take(struct rmx_progress *p)
 {
@@ -128,7 +50,7 @@ void rmx_look(struct rmaext_fabric *f)
 {
 	if (!queue_take(&f->progress))
 		return;
-	cq_drain(f);
+	rmx_cq_drain(f);
 	queue_leave(&f->progress);
 }
 
@@ -168,8 +90,8 @@ static int wait_as_reader(struct rmaext_fabric *f, struct rmaext_peer *peer,
 		/* it asks towards the end only, as asking delays answers */
 		bool active = serves && now < spin_end &&
 			      now > spin_end - spin / 4 &&
-			      rmx_busy(&f->progress);
-		int n = cq_drain(f), woken;
+			      rmx_cq_is_ready(&f->progress);
+		int n = rmx_cq_drain(f), woken;
 		enum rmx_step next = step(arg);
 
 		if (next == RMX_DONE)
@@ -197,8 +119,8 @@ static int wait_as_reader(struct rmaext_fabric *f, struct rmaext_peer *peer,
 		now = (until < pace->next ? until : pace->next) - now;
 		if (next == RMX_RETRY && now > RMX_SOON)
 			now = RMX_SOON;
-		memory_wake_waiters(f);
-		woken = rmx_doze(f, pidfd, now, &nap);
+		rmx_cq_wake_waiters(f);
+		woken = rmx_cq_doze(f, pidfd, now, &nap);
 		if (woken & RMX_INTERRUPTED)
 			return RMAEXT_PENDING;
 		/* its last answers are read above, once more */
@@ -366,15 +288,15 @@ static void thread_read(struct rmaext_fabric *f, int64_t *nap)
 	uint64_t count;
 
 	do {
-		if (cq_drain(f)) {
+		if (rmx_cq_drain(f)) {
 			spin_end = rmx_now() + spin;
 			*nap = 0;
 		}
 		if (atomic_load(&p->waiters) || atomic_load(&p->stop))
 			return;
 	} while (rmx_now() < spin_end);
-	memory_wake_waiters(f);
-	if ((rmx_doze(f, p->wake_fd, 1000000000, nap) & RMX_BY_OTHER) &&
+	rmx_cq_wake_waiters(f);
+	if ((rmx_cq_doze(f, p->wake_fd, 1000000000, nap) & RMX_BY_OTHER) &&
 	    read(p->wake_fd, &count, sizeof(count)) > 0)
 		atomic_fetch_add(&f->wakeups, 1);
 }
@@ -409,7 +331,7 @@ static void *thread_main(void *arg)
 			thread_park(p, same);
 			/* the waiter may be inside MPI, and for long */
 			if (!atomic_load(&p->stop) && queue_take(p)) {
-				cq_drain(f);
+				rmx_cq_drain(f);
 				queue_leave(p);
 			}
 			continue;
@@ -447,7 +369,7 @@ void rmx_progress_settle(struct rmaext_fabric *f,
 	const int64_t end = rmx_now() + RMX_SETTLE;
 
 	while (unsettled(f) && rmx_now() < end)
-		if (!cq_drain(f))
+		if (!rmx_cq_drain(f))
 			rmx_relax();
 }
 

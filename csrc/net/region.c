@@ -22,7 +22,8 @@
 #endif
 
 #define RMX_EVENT_WAIT ((int64_t)10 * 1000 * 1000 * 1000) /* ns */
-#define RMX_EVENT_NAP 1					  /* ms */
+#define RMX_KEYS_TRIED 512u /* enough for all keys of one byte */
+#define RMX_EVENT_NAP 1	    /* ms */
 
 /*
  * Writable pages are written to. Pages that are shared until somebody writes,
@@ -270,4 +271,30 @@ int rmx_region_open(struct rmaext_fabric *f, struct fi_mr_attr *attr,
 		return region_failed(f, ret, call, attr);
 	*region_p = region;
 	return 0;
+}
+
+int rmx_region_local(struct rmaext_fabric *f, void *addr, size_t len,
+		     uint64_t access, struct rmx_region *region_p)
+{
+	struct rmx_registration_cache *c = &f->cache;
+	struct iovec iov = {addr, len};
+	int ret = -FI_ENOKEY;
+
+	for (unsigned int i = 0; ret == -FI_ENOKEY && i < RMX_KEYS_TRIED; i++) {
+		struct fi_mr_attr attr = {
+			.mr_iov = &iov,
+			.iov_count = 1,
+			.access = access,
+			.requested_key = __atomic_fetch_add(&c->next_key, 1,
+							    __ATOMIC_RELAXED),
+		};
+
+		ret = rmx_region_open(f, &attr, 0, false, region_p);
+	}
+	return ret;
+}
+
+void *rmx_region_desc(const struct rmx_region *region)
+{
+	return region->mr ? fi_mr_desc(region->mr) : NULL;
 }

@@ -25,38 +25,9 @@
 #include "net/endpoint.h"
 
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/random.h>
 
-#define RMX_KEYS_TRIED 512u /* enough for all keys of one byte */
-#define RMX_OVERLAPS 8u	    /* known buffers looked at for one address */
-#define RMX_SLAB 32u	    /* blocks */
-
-int rmx_region_local(struct rmaext_fabric *f, void *addr, size_t len,
-		     uint64_t access, struct rmx_region *region_p)
-{
-	struct rmx_registration_cache *c = &f->cache;
-	struct iovec iov = {addr, len};
-	int ret = -FI_ENOKEY;
-
-	for (unsigned int i = 0; ret == -FI_ENOKEY && i < RMX_KEYS_TRIED; i++) {
-		struct fi_mr_attr attr = {
-			.mr_iov = &iov,
-			.iov_count = 1,
-			.access = access,
-			.requested_key = __atomic_fetch_add(&c->next_key, 1,
-							    __ATOMIC_RELAXED),
-		};
-
-		ret = rmx_region_open(f, &attr, 0, false, region_p);
-	}
-	return ret;
-}
-
-void *rmx_region_desc(const struct rmx_region *region)
-{
-	return region->mr ? fi_mr_desc(region->mr) : NULL;
-}
+#define RMX_OVERLAPS 8u /* known buffers looked at for one address */
 
 /* -- known memory; the caller holds the cache's lock */
 
@@ -249,73 +220,6 @@ void rmx_cache_put(struct rmaext_fabric *f, struct rmx_cached_buffer *b)
 	pthread_mutex_lock(&c->lock);
 	cache_reap(f);
 	pthread_mutex_unlock(&c->lock);
-}
-
-/* -- blocks: operations with a copy, see rmx_op_new() */
-
-static bool slab_new(struct rmaext_fabric *f)
-{
-	struct rmx_registration_cache *c = &f->cache;
-	const size_t bytes = RMX_SLAB * c->bounce_bytes;
-	struct rmx_slab *slab = calloc(1, sizeof(*slab));
-
-	if (slab)
-		slab->blocks = aligned_alloc(64, bytes);
-	if (!slab || !slab->blocks ||
-	    rmx_region_local(f, slab->blocks, bytes, RMX_SOURCE | RMX_RESULT,
-			     &slab->region)) {
-		if (slab)
-			free(slab->blocks);
-		free(slab);
-		return false;
-	}
-	slab->next = c->slabs;
-	c->slabs = slab;
-	for (size_t i = 0; i < RMX_SLAB; i++) {
-		char *block = slab->blocks + i * c->bounce_bytes;
-
-		*(void **)(void *)block = c->free_bounces;
-		c->free_bounces = block;
-	}
-	return true;
-}
-
-bool rmx_bounce_fits(const struct rmaext_fabric *f, size_t bytes)
-{
-	return f->cache.demanded && bytes <= f->cache.bounce_bytes;
-}
-
-void *rmx_bounce_take(struct rmaext_fabric *f, void **desc_p)
-{
-	struct rmx_registration_cache *c = &f->cache;
-	const size_t bytes = RMX_SLAB * c->bounce_bytes;
-	struct rmx_slab *slab;
-	char *block = NULL;
-
-	pthread_mutex_lock(&c->bounce_lock);
-	if (c->free_bounces || slab_new(f)) {
-		block = c->free_bounces;
-		c->free_bounces = *(void **)(void *)block;
-		atomic_fetch_add(&c->bounces_used, 1);
-	}
-	for (slab = c->slabs; block; slab = slab->next)
-		if (block >= slab->blocks && block < slab->blocks + bytes)
-			break;
-	pthread_mutex_unlock(&c->bounce_lock);
-	if (block)
-		*desc_p = rmx_region_desc(&slab->region);
-	return block;
-}
-
-void rmx_bounce_give(struct rmaext_fabric *f, void *block)
-{
-	struct rmx_registration_cache *c = &f->cache;
-
-	pthread_mutex_lock(&c->bounce_lock);
-	*(void **)block = c->free_bounces;
-	c->free_bounces = block;
-	atomic_fetch_sub(&c->bounces_used, 1);
-	pthread_mutex_unlock(&c->bounce_lock);
 }
 
 /* -- what the caller promises */
