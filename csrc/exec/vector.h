@@ -24,7 +24,7 @@ struct rmx_lane {
 	uint32_t next, end;
 	uint64_t part;	 /* bytes done of a long element */
 	bool messages;	 /* they go by messages, else by system call */
-	uint64_t ticket; /* rmx_line.went when it was posted; 0: not known */
+	uint64_t ticket; /* turn in the line of messages there; 0: none yet */
 	atomic_uint unanswered;
 };
 
@@ -167,6 +167,17 @@ bool rmx_direct_all(const struct rmaext_batch *batch, int *ret_p,
  * not free, that of batch->busy; call it again.
  */
 int rmx_direct_portion(struct rmaext_batch *batch, uint64_t end);
+
+/* -- vector_cells.c */
+
+/*
+ * Carry out the elements from batch->at, or `start`, up to `end`, all of which
+ * are for this CPU. update moves batch->at, and returns as rmx_direct_portion()
+ * does; move, of puts and gets, returns 0 or an error with a record.
+ */
+int rmx_cells_update_each(struct rmaext_batch *batch, uint64_t end);
+int rmx_cells_move_each(const struct rmaext_batch *batch, uint64_t start,
+			uint64_t end);
 
 /* -- vector_lanes.c */
 
