@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 
 #include <sys/types.h>
 #include <unistd.h>
@@ -17,8 +18,9 @@
 
 #include "rmaext.h"
 
-#define RMX_LINE 64		      /* bytes of a cache line */
-#define RMX_SLICE (100 * 1000 * 1000) /* ns in C before Python takes over */
+#define RMX_LINE 64			  /* bytes of a cache line */
+#define RMX_HUGE_PAGE ((uint64_t)2 << 20) /* bytes of the kernel's */
+#define RMX_SLICE (100 * 1000 * 1000)	  /* ns in C before Python takes over */
 #define RMX_NO_RANK (-1)
 #define RMX_TOKEN 16 /* secret bytes that name a window in a message */
 
@@ -50,6 +52,26 @@ int rmx_fail(int code, int64_t rank, const char *call, const char *format, ...)
 	RMX_PRINTF(4);
 /* The same for a record that another thread has filled in; returns its code. */
 int rmx_fail_record(const struct rmaext_error *record);
+
+/* The same where memory is short for `what`; returns -FI_ENOMEM. */
+int rmx_no_memory(const char *what);
+
+/* -- text.c: lines of text in a buffer of the caller */
+
+struct rmx_text {
+	char *buf;
+	size_t size; /* of buf */
+	size_t used; /* bytes of all lines, even if they did not fit */
+};
+
+/* Appends to the text what fits, as snprintf does. */
+void rmx_text_add(struct rmx_text *text, const char *format, ...) RMX_PRINTF(2);
+
+/*
+ * Ends the text and sets *len_p to its bytes with the final zero. Returns 0, or
+ * -FI_ETOOSMALL with a record of `call` if the buffer has fewer.
+ */
+int rmx_text_end(struct rmx_text *text, const char *call, size_t *len_p);
 
 /* -- signals.c: around all that may start a provider, or a thread of ours */
 
@@ -97,6 +119,17 @@ int rmx_rundown_shut(struct rmx_rundown *rundown);
 
 /* Returns the time in ns, of CLOCK_MONOTONIC. */
 int64_t rmx_now(void);
+
+/* Converts ns; those below 0 are 0. */
+static inline struct timespec rmx_timespec(int64_t ns)
+{
+	if (ns < 0)
+		ns = 0;
+	return (struct timespec){
+		.tv_sec = (time_t)(ns / 1000000000),
+		.tv_nsec = (long)(ns % 1000000000),
+	};
+}
 
 /*
  * Sleeps while the word has that value, for `ns` at most; returns early after a

@@ -30,6 +30,12 @@ int rmx_fail(int code, int64_t rank, const char *call, const char *format, ...)
 	return code;
 }
 
+int rmx_no_memory(const char *what)
+{
+	return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "malloc", "no memory for %s",
+			what);
+}
+
 int rmx_fail_record(const struct rmaext_error *record)
 {
 	last_error = *record;

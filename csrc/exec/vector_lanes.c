@@ -29,7 +29,7 @@ static int lanes_make(struct rmaext_batch *b)
 	b->lane_count = b->turn = 0;
 	b->lanes = calloc(n + 1, sizeof(*b->lanes));
 	if (!b->lanes)
-		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "lanes");
+		return rmx_no_memory("the lanes of a batch");
 	for (int64_t rank = 0; b->lane_count < n; rank++) {
 		struct rmx_lane *lane = &b->lanes[b->lane_count];
 		struct rmx_target *t;

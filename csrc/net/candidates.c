@@ -6,8 +6,6 @@
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <netinet/in.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 static const void *sockaddr_ip(const struct sockaddr *sa, size_t *len)
@@ -51,35 +49,16 @@ static const char *interface_find(const struct ifaddrs *all,
 	return NULL;
 }
 
-/* Appends as snprintf does: *used grows by the text's length even if it is cut.
- */
-static void text_append(char *buf, size_t size, size_t *used,
-			const char *format, ...) RMX_PRINTF(4);
-
-static void text_append(char *buf, size_t size, size_t *used,
-			const char *format, ...)
-{
-	va_list args;
-	int n;
-
-	va_start(args, format);
-	n = vsnprintf(*used < size ? buf + *used : NULL,
-		      *used < size ? size - *used : 0, format, args);
-	va_end(args);
-	*used += n > 0 ? (size_t)n : 0;
-}
-
 int rmaext_candidates(rmaext_library *lib, const char *provider, int mr_basic,
 		      char *buf, size_t *len)
 {
 	struct fi_info *hints = rmx_hints(lib, provider, NULL, mr_basic);
 	struct ifaddrs *interfaces = NULL;
 	struct fi_info *infos = NULL;
-	size_t size = *len, used = 0;
+	struct rmx_text text = {.buf = buf, .size = *len};
 
 	if (!hints)
-		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "fi_dupinfo",
-				"no memory for hints");
+		return rmx_no_memory("the hints of fi_getinfo");
 	if (getifaddrs(&interfaces))
 		interfaces = NULL;
 	if (rmx_getinfo(lib, NULL, 0, hints, &infos))
@@ -87,7 +66,7 @@ int rmaext_candidates(rmaext_library *lib, const char *provider, int mr_basic,
 	for (struct fi_info *i = infos; i; i = i->next) {
 		const struct sockaddr *sa = i->src_addr;
 		const char *name = NULL;
-		char text[INET6_ADDRSTRLEN] = "";
+		char ip[INET6_ADDRSTRLEN] = "";
 		size_t ip_len;
 		int prefix = 0;
 
@@ -96,24 +75,18 @@ int rmaext_candidates(rmaext_library *lib, const char *provider, int mr_basic,
 		     i->addr_format == FI_SOCKADDR_IN ||
 		     i->addr_format == FI_SOCKADDR_IN6) &&
 		    sockaddr_ip(sa, &ip_len)) {
-			inet_ntop(sa->sa_family, sockaddr_ip(sa, &ip_len), text,
-				  sizeof(text));
+			inet_ntop(sa->sa_family, sockaddr_ip(sa, &ip_len), ip,
+				  sizeof(ip));
 			name = interface_find(interfaces, sa, &prefix);
 		}
-		text_append(buf, size, &used, "%s\t%s\t%s\t%s\t%d\n",
-			    i->fabric_attr->prov_name, i->domain_attr->name,
-			    name ? name : "", text, prefix);
+		rmx_text_add(&text, "%s\t%s\t%s\t%s\t%d\n",
+			     i->fabric_attr->prov_name, i->domain_attr->name,
+			     name ? name : "", ip, prefix);
 	}
 	if (infos)
 		lib->freeinfo(infos);
 	lib->freeinfo(hints);
 	if (interfaces)
 		freeifaddrs(interfaces);
-	*len = used + 1;
-	if (used + 1 > size)
-		return rmx_fail(-FI_ETOOSMALL, RMX_NO_RANK, "rmaext_candidates",
-				"%zu bytes needed", used + 1);
-	if (!used)
-		buf[0] = '\0';
-	return 0;
+	return rmx_text_end(&text, "rmaext_candidates", len);
 }

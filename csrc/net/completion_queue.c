@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
-#include <time.h>
 
 #define RMX_BATCH 16
 #define RMX_READ_MOST 1024 /* completions that one drain reads */
@@ -113,10 +112,7 @@ int rmx_cq_doze(struct rmaext_fabric *f, int other_fd, int64_t ns, int64_t *nap)
 		if (ns > *nap)
 			ns = *nap;
 	}
-	t = (struct timespec){
-		.tv_sec = (time_t)(ns > 0 ? ns / 1000000000 : 0),
-		.tv_nsec = (long)(ns > 0 ? ns % 1000000000 : 0),
-	};
+	t = rmx_timespec(ns);
 	if (ppoll(fds, 2, &t, NULL) < 0)
 		return errno == EINTR ? RMX_INTERRUPTED : 0;
 	return (fds[0].revents ? RMX_BY_NETWORK : 0) |

@@ -45,21 +45,15 @@ struct fi_info *rmx_hints(struct rmaext_library *lib, const char *provider,
 	return hints;
 }
 
-/*
- * Takes the first entry of exactly that provider and domain, and frees the
- * list. The name "tcp" in the hints finds "tcp;ofi_rxm" as well, and rxm
- * of 1.17 does not heed the name of a domain.
- */
-static struct fi_info *info_exact(struct rmaext_library *lib,
-				  struct fi_info *infos,
-				  const struct rmaext_fabric_options *options)
+struct fi_info *rmx_info_exact(struct rmaext_library *lib,
+			       struct fi_info *infos, const char *provider,
+			       const char *domain)
 {
 	struct fi_info *found = NULL;
 
 	for (struct fi_info *i = infos; i && !found; i = i->next)
-		if (!strcmp(i->fabric_attr->prov_name, options->provider) &&
-		    (!options->domain ||
-		     !strcmp(i->domain_attr->name, options->domain)))
+		if (!strcmp(i->fabric_attr->prov_name, provider) &&
+		    (!domain || !strcmp(i->domain_attr->name, domain)))
 			found = lib->dupinfo(i);
 	if (infos)
 		lib->freeinfo(infos);
@@ -79,13 +73,13 @@ static int info_find(struct rmaext_library *lib,
 	hints = rmx_hints(lib, options->provider, options->domain,
 			  options->mr_basic);
 	if (!hints)
-		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "fi_dupinfo",
-				"no memory for hints");
+		return rmx_no_memory("the hints of fi_getinfo");
 	if (options->hmem)
 		hints->caps |= FI_HMEM;
 	ret = rmx_getinfo(lib, node, node ? FI_SOURCE : 0, hints, &infos);
 	lib->freeinfo(hints);
-	*info_p = info_exact(lib, ret ? NULL : infos, options);
+	*info_p = rmx_info_exact(lib, ret ? NULL : infos, options->provider,
+				 options->domain);
 	if (!*info_p)
 		return rmx_fail(-FI_ENODATA, RMX_NO_RANK, "fi_getinfo",
 				"provider %s, domain %s, address %s%s: %s",

@@ -139,6 +139,16 @@ struct fi_info *rmx_hints(struct rmaext_library *lib, const char *provider,
 			  const char *domain, int mr_basic);
 
 /*
+ * Returns a copy of the first entry of exactly that provider, and of that
+ * domain unless it is NULL, which the caller frees by lib->freeinfo(), or NULL.
+ * Frees the list, which may be NULL. The name "tcp" in the hints finds
+ * "tcp;ofi_rxm" as well, and rxm of 1.17 does not heed the name of a domain.
+ */
+struct fi_info *rmx_info_exact(struct rmaext_library *lib,
+			       struct fi_info *infos, const char *provider,
+			       const char *domain);
+
+/*
  * Opens all up to an enabled endpoint that takes messages of `least_message`
  * bytes. The thread that opens the fabric calls it, before others know of it.
  * Returns 0, or an error with a record: the next two functions are then due to
@@ -211,9 +221,6 @@ int rmx_region_local(struct rmaext_fabric *fabric, void *addr, size_t len,
 /* Returns the descriptor that transfers take, or NULL if it is not registered.
  */
 void *rmx_region_desc(const struct rmx_region *region);
-
-/* Backs the bytes with pages, and leaves what is in them. */
-void rmx_touch(void *addr, size_t len, bool writable);
 
 /* -- registration.c */
 

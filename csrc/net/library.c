@@ -52,8 +52,7 @@ int rmaext_library_open(const char *path, int shared, rmaext_library **lib_p)
 	int ret;
 
 	if (!lib)
-		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc",
-				"no memory for a libfabric");
+		return rmx_no_memory("an opened libfabric");
 	pthread_mutex_init(&lib->lock, NULL);
 	lib->tune = !shared;
 	signals = rmx_signals_hold();

@@ -4,7 +4,6 @@
 #include "net/endpoint.h"
 
 #include <rdma/fi_atomic.h>
-#include <stdio.h>
 #include <string.h>
 
 static struct fi_info *info_first(struct rmaext_library *lib,
@@ -12,7 +11,7 @@ static struct fi_info *info_first(struct rmaext_library *lib,
 				  uint64_t caps)
 {
 	struct fi_info *hints = rmx_hints(lib, provider, NULL, mr_basic);
-	struct fi_info *infos = NULL, *found = NULL;
+	struct fi_info *infos = NULL;
 
 	if (!hints)
 		return NULL;
@@ -20,13 +19,7 @@ static struct fi_info *info_first(struct rmaext_library *lib,
 	if (rmx_getinfo(lib, NULL, 0, hints, &infos))
 		infos = NULL;
 	lib->freeinfo(hints);
-	/* the name "tcp" in the hints finds "tcp;ofi_rxm" as well */
-	for (struct fi_info *i = infos; i && !found; i = i->next)
-		if (!strcmp(i->fabric_attr->prov_name, provider))
-			found = lib->dupinfo(i);
-	if (infos)
-		lib->freeinfo(infos);
-	return found;
+	return rmx_info_exact(lib, infos, provider, NULL);
 }
 
 static void survey_copy(const struct fi_info *info, struct rmaext_survey *s)
@@ -128,7 +121,7 @@ int rmaext_settings(rmaext_library *lib, char *buf, size_t *len)
 	void *get = rmx_symbol(lib->handle, "fi_getparams", "FABRIC_1.0");
 	void *release = rmx_symbol(lib->handle, "fi_freeparams", "FABRIC_1.0");
 	struct fi_param *params;
-	size_t size = *len, used = 0;
+	struct rmx_text text = {.buf = buf, .size = *len};
 	int count, ret;
 
 	if (!get || !release)
@@ -140,21 +133,10 @@ int rmaext_settings(rmaext_library *lib, char *buf, size_t *len)
 	if (ret)
 		return rmx_fail(ret, RMX_NO_RANK, "fi_getparams", "%s",
 				lib->strerror(-ret));
-	for (int i = 0; i < count; i++) {
-		int n = snprintf(used < size ? buf + used : NULL,
-				 used < size ? size - used : 0, "%s\t%s\t%s\n",
-				 params[i].name,
-				 params[i].value ? params[i].value : "",
-				 params[i].help_string);
-
-		used += n > 0 ? (size_t)n : 0;
-	}
+	for (int i = 0; i < count; i++)
+		rmx_text_add(&text, "%s\t%s\t%s\n", params[i].name,
+			     params[i].value ? params[i].value : "",
+			     params[i].help_string);
 	freeparams(params);
-	*len = used + 1;
-	if (used + 1 > size)
-		return rmx_fail(-FI_ETOOSMALL, RMX_NO_RANK, "rmaext_settings",
-				"%zu bytes needed", used + 1);
-	if (!used)
-		buf[0] = '\0';
-	return 0;
+	return rmx_text_end(&text, "rmaext_settings", len);
 }

@@ -8,47 +8,17 @@
 #define _GNU_SOURCE
 #include "net/endpoint.h"
 #include "net/quirks.h"
+#include "shm/pages.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <rdma/fi_eq.h>
 
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22
-#define MADV_POPULATE_WRITE 23
-#endif
-
 #define RMX_EVENT_WAIT ((int64_t)10 * 1000 * 1000 * 1000) /* ns */
 #define RMX_KEYS_TRIED 512u /* enough for all keys of one byte */
 #define RMX_EVENT_NAP 1	    /* ms */
-
-/*
- * Writable pages are written to. Pages that are shared until somebody writes,
- * such as the page of zeros, are others than those that the owner uses later.
- */
-void rmx_touch(void *addr, size_t len, bool writable)
-{
-	const size_t page = (size_t)rmx_page();
-	char *start = (char *)addr - (uintptr_t)addr % page;
-	char *end = (char *)addr + len;
-
-	if (!madvise(start, (size_t)(end - start),
-		     writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ))
-		return;
-	/*
-	 * Linux before 5.14 has no MADV_POPULATE. A write is an atomic update
-	 * that changes nothing, as peers may update the memory meanwhile.
-	 */
-	for (char *p = addr; p < end; p += page - (uintptr_t)p % page) {
-		if (writable)
-			__atomic_fetch_or(p, 0, __ATOMIC_RELAXED);
-		else
-			(void)*(volatile char *)p;
-	}
-}
 
 static int region_failed(struct rmaext_fabric *f, int ret, const char *call,
 			 const struct fi_mr_attr *attr)
@@ -247,8 +217,9 @@ int rmx_region_open(struct rmaext_fabric *f, struct fi_mr_attr *attr,
 	if (system && !lazy &&
 	    f->mr_mode & (FI_MR_ALLOCATED | FI_MR_MMU_NOTIFY))
 		for (size_t i = 0; i < attr->iov_count; i++)
-			rmx_touch(attr->mr_iov[i].iov_base,
-				  attr->mr_iov[i].iov_len, writable);
+			(void)rmx_pages_populate(attr->mr_iov[i].iov_base,
+						 attr->mr_iov[i].iov_len,
+						 writable);
 	if (f->mr_mode & FI_MR_COLLECTIVE)
 		attr->access |=
 			FI_COLLECTIVE | FI_SEND | (writable ? FI_RECV : 0);

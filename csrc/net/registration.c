@@ -83,7 +83,7 @@ static int memory_register(struct rmaext_fabric *f,
 	memory =
 		calloc(1, sizeof(*memory) + o->n_pieces * sizeof(struct iovec));
 	if (!memory)
-		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "memory");
+		return rmx_no_memory("a memory region");
 	for (size_t i = 0; i < o->n_pieces; i++)
 		memory->iov[i] =
 			(struct iovec){o->pieces[i].addr, o->pieces[i].len};
@@ -168,7 +168,7 @@ static int memory_refresh(struct rmaext_memory *m, uint64_t offset,
 	int ret = 0;
 
 	if (!part)
-		ret = rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "pieces");
+		ret = rmx_no_memory("the pieces of a memory region");
 	else if (n)
 		ret = rmx_region_refresh(m->fabric, &m->region, part, n);
 	else if (len)

@@ -170,7 +170,7 @@ static int buffer_register_once(struct rmaext_fabric *f, const void *addr,
 	int ret;
 
 	if (!b)
-		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "origin");
+		return rmx_no_memory("a registered buffer");
 	ret = buffer_register(f, b, result ? RMX_RESULT : RMX_SOURCE);
 	if (ret) {
 		free(b);
@@ -237,7 +237,7 @@ static int cache_know(struct rmaext_fabric *f, const void *addr, uint64_t len,
 				(unsigned long long)len);
 	b = buffer_new(addr, len);
 	if (!b)
-		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "origin");
+		return rmx_no_memory("a registered buffer");
 	b->pinned = pinned;
 	pthread_mutex_lock(&c->lock);
 	if (c->count == c->room) {
@@ -245,8 +245,7 @@ static int cache_know(struct rmaext_fabric *f, const void *addr, uint64_t len,
 		if (!more) {
 			pthread_mutex_unlock(&c->lock);
 			free(b);
-			return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "realloc",
-					"origins");
+			return rmx_no_memory("registered buffers");
 		}
 		c->known = more;
 		c->room = 2 * c->room + 8;

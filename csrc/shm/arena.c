@@ -188,7 +188,7 @@ int rmaext_arena_open(const uint8_t *nonce, rmaext_arena **arena_p)
 	int ret;
 
 	if (!a)
-		return rmx_fail(-ENOMEM, RMX_NO_RANK, "calloc", "arena");
+		return rmx_no_memory("the arena");
 	a->pid = getpid();
 	memcpy(a->nonce, nonce, sizeof(a->nonce));
 	pthread_mutex_init(&a->lock, NULL);

@@ -8,7 +8,6 @@
 
 #include "shm/neighbour.h"
 
-#define RMX_HUGE_PAGE ((uint64_t)2 << 20)
 #define RMX_BINS 64
 
 /* A part of a segment, free or in use. Those of a segment lie side by side. */

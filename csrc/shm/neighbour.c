@@ -166,7 +166,7 @@ int rmaext_near_open(const struct rmaext_process *process, int pidfd,
 	char *base = NULL;
 
 	if (!near)
-		return rmx_fail(-ENOMEM, RMX_NO_RANK, "calloc", "neighbour");
+		return rmx_no_memory("a process of this node");
 	near->pid = (pid_t)process->pid;
 	near->address = process->address;
 	near->pidfd = pidfd;

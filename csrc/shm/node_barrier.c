@@ -90,7 +90,7 @@ int rmaext_team_open(void *board, int64_t rank, int64_t size, int64_t spin,
 	struct rmaext_team *team = calloc(1, sizeof(*team));
 
 	if (!team)
-		return rmx_fail(-ENOMEM, RMX_NO_RANK, "calloc", "team");
+		return rmx_no_memory("the ranks of a node");
 	team->board = board;
 	team->rank = (unsigned int)rank;
 	team->size = (unsigned int)size;

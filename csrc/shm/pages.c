@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The pages of a piece of memory: which are there, and having them there. */
 #define _GNU_SOURCE
-#include "base/common.h"
+#include "shm/pages.h"
 
 #include <errno.h>
 #include <sys/mman.h>
@@ -52,30 +52,40 @@ int rmaext_pages_resident(const void *addr, uint64_t len, uint64_t *bytes_p)
  * Linux before 5.14 has no MADV_POPULATE. A write is an atomic update that
  * changes nothing, as peers may update the memory meanwhile.
  */
-static void pages_touch(char *at, uint64_t len, bool write)
+static void pages_touch(char *addr, uint64_t len, bool write)
 {
 	const uint64_t page = rmx_page();
 
-	for (uint64_t i = 0; i < len; i += page) {
+	for (char *p = addr; p < addr + len; p += page - (uintptr_t)p % page) {
 		if (write)
-			__atomic_fetch_or(at + i, 0, __ATOMIC_RELAXED);
+			__atomic_fetch_or(p, 0, __ATOMIC_RELAXED);
 		else
-			(void)*(volatile char *)(at + i);
+			(void)*(volatile char *)p;
 	}
+}
+
+int rmx_pages_populate(void *addr, uint64_t len, bool write)
+{
+	uint64_t whole = len;
+	char *at = span_of_pages(addr, &whole);
+
+	if (!madvise(at, whole,
+		     write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ))
+		return 0;
+	if (errno != EINVAL)
+		return -errno;
+	pages_touch(addr, len, write);
+	return 0;
 }
 
 int rmaext_pages_populate(void *addr, uint64_t len, int write)
 {
-	char *at = span_of_pages(addr, &len);
+	const int ret = rmx_pages_populate(addr, len, write);
 
-	if (!madvise(at, len, write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ))
-		return 0;
-	if (errno != EINVAL)
-		return rmx_fail(-ENOMEM, RMX_NO_RANK, "madvise",
-				"cannot have %llu bytes in memory: %s",
-				(unsigned long long)len, strerror(errno));
-	pages_touch(at, len, write);
-	return 0;
+	return ret ? rmx_fail(-ENOMEM, RMX_NO_RANK, "madvise",
+			      "cannot have %llu bytes in memory: %s",
+			      (unsigned long long)len, strerror(-ret))
+		   : 0;
 }
 
 int rmaext_pages_advise(void *addr, uint64_t len, int willneed)

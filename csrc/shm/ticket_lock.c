@@ -85,11 +85,7 @@ static enum rmx_step word_has_grown(void *arg)
 static bool word_sleep(void *arg, int64_t ns)
 {
 	const struct word *w = arg;
-	const int64_t until = rmx_now() + ns;
-	const struct timespec end = {
-		.tv_sec = (time_t)(until / 1000000000),
-		.tv_nsec = (long)(until % 1000000000),
-	};
+	const struct timespec end = rmx_timespec(rmx_now() + ns);
 	bool slept = true;
 	int64_t value;
 

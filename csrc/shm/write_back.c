@@ -158,7 +158,7 @@ int rmaext_storage_open(rmaext_arena *arena, rmaext_storage **storage_p)
 	int ret;
 
 	if (!s)
-		return rmx_fail(-ENOMEM, RMX_NO_RANK, "calloc", "storage");
+		return rmx_no_memory("writing files back");
 	s->doorbell = arena ? rmx_arena_doorbell(arena) : &s->silent;
 	pthread_mutex_init(&s->lock, NULL);
 	pthread_cond_init(&s->idle, NULL);
@@ -208,7 +208,7 @@ int rmaext_storage_add(rmaext_storage *s, void *block,
 		file->pieces = calloc(count, sizeof(*pieces));
 	if (!file || !file->pieces) {
 		free(file);
-		return rmx_fail(-ENOMEM, RMX_NO_RANK, "calloc", "file");
+		return rmx_no_memory("a file of a window");
 	}
 	memcpy(file->pieces, pieces, count * sizeof(*pieces));
 	file->count = count;

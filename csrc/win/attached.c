@@ -96,8 +96,7 @@ static int attached_insert(struct rmx_attached *a, uintptr_t start,
 
 		ranges = realloc(ranges, room * sizeof(*ranges));
 		if (!ranges)
-			return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "realloc",
-					"attach");
+			return rmx_no_memory("attached memory");
 		a->ranges = ranges;
 		a->room = room;
 	}

@@ -14,7 +14,6 @@
  * is used. The memory of malloc() may have been used before.
  */
 #define RMX_MANY 256
-#define RMX_HUGE ((size_t)2 << 20)
 
 int rmaext_members_new(int64_t count, int64_t self, rmaext_peer *const *peers,
 		       rmaext_near *const *nears, rmaext_arena *arena,
@@ -27,7 +26,7 @@ int rmaext_members_new(int64_t count, int64_t self, rmaext_peer *const *peers,
 		m->here = malloc((n ? n : 1) * sizeof(*m->here));
 	if (!m || !m->here) {
 		free(m);
-		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "malloc", "members");
+		return rmx_no_memory("the ranks of a communicator");
 	}
 	atomic_store(&m->users, 1);
 	m->count = count;
@@ -69,7 +68,7 @@ int rmaext_blocks_new(const rmaext_members *m, void *const *first,
 		calloc(1, sizeof(*b) + (size_t)m->count * sizeof(b->first[0]));
 
 	if (!b)
-		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "blocks");
+		return rmx_no_memory("control blocks");
 	atomic_store(&b->users, 1);
 	for (int64_t i = 0; i < m->here_count; i++)
 		b->first[m->here[i]] = first[i];
@@ -103,7 +102,7 @@ struct rmx_target *rmx_targets_new(int64_t count)
 		  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (at == MAP_FAILED)
 		return NULL;
-	if (bytes >= RMX_HUGE) /* one target would take 2 MiB */
+	if (bytes >= RMX_HUGE_PAGE) /* one target would take 2 MiB */
 		madvise(at, bytes, MADV_NOHUGEPAGE);
 	return at;
 }

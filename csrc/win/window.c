@@ -155,7 +155,7 @@ int rmx_window_new(struct rmaext_fabric *f,
 no_memory:
 	if (w)
 		window_drop(w);
-	return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "window");
+	return rmx_no_memory("a window");
 }
 
 void rmaext_window_rows(rmaext_window *w, struct rmaext_rows *rows_p)
@@ -231,7 +231,7 @@ static struct rmaext_window *window_like(struct rmaext_window *of,
 		w->targets = rmx_targets_new(of->count);
 	if (!w || !w->targets) {
 		free(w);
-		rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "view");
+		rmx_no_memory("a view");
 		return NULL;
 	}
 	w->root = of->root;
