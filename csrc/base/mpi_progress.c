@@ -146,7 +146,7 @@ void rmx_pace_begin(struct rmx_pace *pace, int64_t now)
 	if (!atomic_load(&progress.on))
 		pace->next = INT64_MAX;
 	else if (now < last + RMX_SHORT * atomic_load(&progress.often))
-		pace->next = now + first; /* many short waits, one by one */
+		pace->next = now + first; /* maybe one of many short waits */
 }
 
 void rmx_pace_turn(struct rmx_pace *pace)
@@ -222,7 +222,7 @@ int rmx_mpi_aside(void)
 	return atomic_load(&progress.aside);
 }
 
-/* The thread that ends MPI calls this first. */
+/* The thread that is to end MPI calls this before. */
 void rmaext_mpi_end(int forked)
 {
 	atomic_store(&progress.on, false);
@@ -235,7 +235,7 @@ void rmaext_mpi_end(int forked)
 		rmx_futex_wake(&progress.stop);
 		pthread_join(progress.thread, NULL);
 	}
-	/* whoever is inside MPI comes out first */
+	/* a thread that is inside MPI has the lock until it comes out */
 	pthread_mutex_lock(&progress.lock);
 	pthread_mutex_unlock(&progress.lock);
 }

@@ -52,7 +52,7 @@ struct rmx_signals *rmx_signals_hold(void)
 
 struct search {
 	uintptr_t inside, handler; /* addresses: in libfabric, of the handler */
-	bool later;  /* libfabric was met: it or a later load brought this */
+	bool later;  /* libfabric was met: this object came with it, or later */
 	bool theirs; /* the handler came with libfabric, or later */
 };
 

@@ -111,7 +111,7 @@ bool rmx_update_direct(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	const uint64_t len = u->count * rmx_unit_of(u->type);
 	char *memory;
 
-	/* the product fits, as the caller has so many elements in memory */
+	/* the product fits 64 bits: the caller has so many elements */
 	if (!rmx_update_valid(u->op, u->type) ||
 	    !rmx_passes(w, rank, offset, len, access) ||
 	    !rmx_update_is_local(w, rank) ||

@@ -263,7 +263,7 @@ static bool address_is_like_own(struct rmaext_fabric *f, const void *address,
 	       (!ip || !memcmp(address, own, sizeof(sa_family_t)));
 }
 
-/* It is FNV-1a, which anybody can compute. */
+/* The hash is FNV-1a. */
 uint64_t rmx_name(const void *address, size_t len)
 {
 	const unsigned char *p = address;

@@ -132,7 +132,7 @@ static int wait_as_reader(struct rmaext_fabric *f, struct rmaext_peer *peer,
 	}
 }
 
-/* Ends a long park: the waiter leaves, and it is open when it comes again. */
+/* Ends a long park: the waiter leaves, and may not come again soon. */
 static void thread_unpark(struct rmx_progress *p)
 {
 	if (atomic_load(&p->long_park) && atomic_exchange(&p->long_park, false))

@@ -116,7 +116,7 @@ static int buffer_register(struct rmaext_fabric *f, struct rmx_cached_buffer *b,
 	return ret;
 }
 
-/* Registers a known buffer for long. False: there is no room for it. */
+/* Registers a known buffer, which stays so. False: there is no room for it. */
 static bool buffer_keep(struct rmaext_fabric *f, struct rmx_cached_buffer *b)
 {
 	struct rmx_registration_cache *c = &f->cache;

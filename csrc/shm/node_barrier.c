@@ -30,7 +30,7 @@
 /* What the ranks have brought to a meeting. There are two, used by turns. */
 struct rmx_brought {
 	atomic_uint worst;
-	/* the largest of the steps, and of their complements */
+	/* the largest of the steps, and of the complements of the steps */
 	atomic_uint_fast64_t most, least;
 };
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The pages of a piece of memory: which are there, and having them there. */
+/* The pages of a piece of memory: counting those that the kernel has
+ * allocated, and having it allocate all. */
 #define _GNU_SOURCE
 #include "shm/pages.h"
 
