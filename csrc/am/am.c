@@ -54,7 +54,7 @@ int rmaext_peer_add(rmaext_fabric *f, const void *address, size_t len,
 	return ret;
 }
 
-static void *map(size_t len)
+static void *buffers_map(size_t len)
 {
 	void *at = mmap(NULL, len, PROT_READ | PROT_WRITE,
 			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -92,9 +92,9 @@ int rmx_am_start(struct rmaext_fabric *f)
 		am->credits = 1;
 		am->bulk = RMX_MESSAGE - RMX_HEADERS;
 	}
-	am->send_buffers = map(RMX_SEND_BYTES);
+	am->send_buffers = buffers_map(RMX_SEND_BYTES);
 	am->receive_buffers =
-		map(RMX_RECEIVE_BUFFERS * sizeof(*am->receive_buffers));
+		buffers_map(RMX_RECEIVE_BUFFERS * sizeof(*am->receive_buffers));
 	if (!am->send_buffers || !am->receive_buffers)
 		return -errno;
 	return rmx_receive_more(f);

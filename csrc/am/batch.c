@@ -98,7 +98,7 @@ void rmx_batch_give_up(struct rmaext_batch *batch)
 }
 
 /* An answer, or none to come; the lock is held. */
-static void batch_end(struct rmx_send_buffer *buffer)
+static void request_end(struct rmx_send_buffer *buffer)
 {
 	struct rmaext_batch *b = buffer->batch;
 
@@ -109,8 +109,8 @@ static void batch_end(struct rmx_send_buffer *buffer)
 }
 
 /* The first counts; the lock is held. */
-static void set_error(struct rmaext_batch *b, int64_t rank,
-		      const struct rmaext_error *record)
+static void batch_set_error(struct rmaext_batch *b, int64_t rank,
+			    const struct rmaext_error *record)
 {
 	if (atomic_load(&b->error))
 		return;
@@ -122,11 +122,11 @@ static void set_error(struct rmaext_batch *b, int64_t rank,
 void rmx_batch_fail(struct rmx_send_buffer *buffer,
 		    const struct rmaext_error *record)
 {
-	set_error(buffer->batch, buffer->lane->rank, record);
-	batch_end(buffer);
+	batch_set_error(buffer->batch, buffer->lane->rank, record);
+	request_end(buffer);
 }
 
-static void refuse(struct rmx_send_buffer *buffer, int status)
+static void request_refused(struct rmx_send_buffer *buffer, int status)
 {
 	struct rmaext_error record = {
 		.code = status < 0 && status > -4096 ? status : -FI_EIO,
@@ -150,7 +150,7 @@ bool rmx_batch_answer(struct rmx_send_buffer *buffer,
 	if (!rmx_same_token(reply->token, b->window->token))
 		return false;
 	if (reply->status || len != buffer->results) {
-		refuse(buffer, reply->status);
+		request_refused(buffer, reply->status);
 		return true;
 	}
 	for (uint32_t k = 0; len && k < buffer->count; k++) {
@@ -159,14 +159,14 @@ bool rmx_batch_answer(struct rmx_send_buffer *buffer,
 		memcpy(rmx_result_at(b, i) + buffer->part,
 		       values + (size_t)k * buffer->unit, buffer->unit);
 	}
-	batch_end(buffer);
+	request_end(buffer);
 	return true;
 }
 
 /* What tells where the elements are. */
-static size_t pack_places(const struct rmaext_batch *b,
-			  const struct rmx_send_buffer *buffer, size_t loops,
-			  uint64_t *offsets)
+static size_t request_pack_places(const struct rmaext_batch *b,
+				  const struct rmx_send_buffer *buffer,
+				  size_t loops, uint64_t *offsets)
 {
 	const uint32_t *order = b->order + buffer->first;
 	const uint64_t first = b->window->first;
@@ -183,7 +183,7 @@ static size_t pack_places(const struct rmaext_batch *b,
 }
 
 /* Bytes of loops, where the elements are sent as such: one has to fit. */
-static size_t loops_of(const struct rmaext_batch *b, size_t unit)
+static size_t batch_loops_bytes(const struct rmaext_batch *b, size_t unit)
 {
 	const size_t bytes = b->strides ? rmx_loops_bytes(b->strides) : 0;
 
@@ -191,11 +191,12 @@ static size_t loops_of(const struct rmaext_batch *b, size_t unit)
 }
 
 /* Places, and values; returns the length of the message. */
-static size_t pack(const struct rmaext_batch *b, struct rmx_send_buffer *buffer)
+static size_t request_pack(const struct rmaext_batch *b,
+			   struct rmx_send_buffer *buffer)
 {
 	struct rmx_request_header *q =
 		(struct rmx_request_header *)buffer->data;
-	const size_t loops = loops_of(b, buffer->unit);
+	const size_t loops = batch_loops_bytes(b, buffer->unit);
 	char *values = (char *)(q + 1);
 
 	q->form = loops ? RMX_LOOPS : RMX_ELEMENTS;
@@ -205,7 +206,7 @@ static size_t pack(const struct rmaext_batch *b, struct rmx_send_buffer *buffer)
 	q->fetch = b->kind == RMAEXT_UPDATE && b->results;
 	q->count = buffer->count;
 	q->unit = buffer->unit;
-	values += pack_places(b, buffer, loops, (uint64_t *)(q + 1));
+	values += request_pack_places(b, buffer, loops, (uint64_t *)(q + 1));
 	if (b->kind == RMAEXT_GET)
 		return (size_t)(values - buffer->data);
 	if (loops) {
@@ -228,7 +229,7 @@ static size_t pack(const struct rmaext_batch *b, struct rmx_send_buffer *buffer)
  * Sends the next of a lane. An element too long for a message goes in parts.
  * -FI_ENOSPC: an answer must come first; -FI_EAGAIN: the provider's progress.
  */
-static int ask_next(struct rmaext_batch *b, struct rmx_lane *lane)
+static int lane_send_next(struct rmaext_batch *b, struct rmx_lane *lane)
 {
 	struct rmaext_fabric *f = b->fabric;
 	const uint32_t left = lane->end - lane->next;
@@ -245,8 +246,8 @@ static int ask_next(struct rmaext_batch *b, struct rmx_lane *lane)
 
 	if (unit > RMX_ROOM - sizeof(uint64_t))
 		unit = RMX_ROOM - sizeof(uint64_t);
-	if (loops_of(b, unit))
-		most = (RMX_ROOM - loops_of(b, unit)) / unit;
+	if (batch_loops_bytes(b, unit))
+		most = (RMX_ROOM - batch_loops_bytes(b, unit)) / unit;
 	else if (unit == b->unit)
 		most = RMX_ROOM / (sizeof(uint64_t) + unit);
 	like.unit = (uint16_t)unit;
@@ -259,7 +260,7 @@ static int ask_next(struct rmaext_batch *b, struct rmx_lane *lane)
 	/* counted before it is sent: the answer may come at once */
 	atomic_fetch_add(&lane->unanswered, 1);
 	atomic_fetch_add(&b->unanswered, 1);
-	ret = request_send(f, buffer, pack(b, buffer));
+	ret = request_send(f, buffer, request_pack(b, buffer));
 	if (ret) {
 		atomic_fetch_sub(&lane->unanswered, 1);
 		atomic_fetch_sub(&b->unanswered, 1);
@@ -273,14 +274,14 @@ static int ask_next(struct rmaext_batch *b, struct rmx_lane *lane)
 	return 0;
 }
 
-static void post_failed(struct rmaext_batch *b, int64_t rank, int code)
+static void batch_post_failed(struct rmaext_batch *b, int64_t rank, int code)
 {
 	struct rmaext_error record;
 
 	rmx_fail(code, rank, "post", "%s", b->fabric->lib->strerror(-code));
 	rmaext_error_last(&record);
 	pthread_mutex_lock(&b->fabric->am->lock);
-	set_error(b, rank, &record);
+	batch_set_error(b, rank, &record);
 	pthread_mutex_unlock(&b->fabric->am->lock);
 }
 
@@ -300,13 +301,13 @@ enum rmx_step rmx_batch_step(void *arg)
 		if (!lane->messages || lane->next == lane->end)
 			continue;
 		open = true;
-		ret = ask_next(b, lane);
+		ret = lane_send_next(b, lane);
 		if (!ret)
 			idle = 0;
 		else if (ret == -FI_EAGAIN)
 			retry = true;
 		else if (ret != -FI_ENOSPC)
-			post_failed(b, lane->rank, ret);
+			batch_post_failed(b, lane->rank, ret);
 	}
 	if (atomic_load(&b->error))
 		return RMX_DONE;

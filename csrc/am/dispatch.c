@@ -12,7 +12,7 @@
 
 /* -- replies */
 
-static void send_reply(struct rmaext_fabric *f,
+static void reply_send(struct rmaext_fabric *f,
 		       struct rmx_receive_buffer *message)
 {
 	const bool brief = message->reply_len <= f->info->tx_attr->inject_size;
@@ -39,8 +39,8 @@ static void send_reply(struct rmaext_fabric *f,
  * one: its reply goes with that message, or when the queue is read next. That
  * is before the reader sleeps, and soon where there is a progress thread.
  */
-static bool defer(struct rmaext_fabric *f,
-		  const struct rmx_receive_buffer *message)
+static bool reply_defer(struct rmaext_fabric *f,
+			const struct rmx_receive_buffer *message)
 {
 	struct rmx_am *am = f->am;
 
@@ -80,7 +80,7 @@ void rmx_reply_send_deferred(struct rmaext_fabric *f)
 /* -- requests */
 
 /* Nothing of it has been checked yet. */
-static bool is_notice(const struct rmx_receive_buffer *message)
+static bool request_only_notifies(const struct rmx_receive_buffer *message)
 {
 	struct rmx_request_header q;
 	struct rmx_range range;
@@ -94,8 +94,8 @@ static bool is_notice(const struct rmx_receive_buffer *message)
 }
 
 /* A reply to one of ours, at the end of a request. */
-static void take_reply(struct rmaext_fabric *f,
-		       struct rmx_receive_buffer *message)
+static void request_take_reply(struct rmaext_fabric *f,
+			       struct rmx_receive_buffer *message)
 {
 	struct rmx_request_header q;
 	struct rmx_reply_header reply;
@@ -112,16 +112,16 @@ static void take_reply(struct rmaext_fabric *f,
 }
 
 /* The one that sent it has this name; of a window's, its word is good. */
-static bool same_origin(const struct rmx_receive_buffer *a,
-			const struct rmx_receive_buffer *b)
+static bool request_same_origin(const struct rmx_receive_buffer *a,
+				const struct rmx_receive_buffer *b)
 {
 	const size_t at = offsetof(struct rmx_request_header, name);
 
 	return !memcmp(a->data + at, b->data + at, sizeof(uint64_t));
 }
 
-static bool same_window(const struct rmx_receive_buffer *a,
-			const struct rmx_receive_buffer *b)
+static bool request_same_window(const struct rmx_receive_buffer *a,
+				const struct rmx_receive_buffer *b)
 {
 	const size_t at = offsetof(struct rmx_request_header, token);
 
@@ -130,7 +130,7 @@ static bool same_window(const struct rmx_receive_buffer *a,
 
 /* Where those of its origin are, and of some others. */
 static struct rmx_receive_buffer **
-chain_of(struct rmx_am *am, const struct rmx_receive_buffer *message)
+chain_find(struct rmx_am *am, const struct rmx_receive_buffer *message)
 {
 	uint64_t name;
 
@@ -139,10 +139,11 @@ chain_of(struct rmx_am *am, const struct rmx_receive_buffer *message)
 	return &am->chains[name % RMX_CHAINS];
 }
 
-static void wait_early(struct rmx_am *am, struct rmx_receive_buffer *message,
-		       enum rmx_state state)
+static void request_postpone(struct rmx_am *am,
+			     struct rmx_receive_buffer *message,
+			     enum rmx_state state)
 {
-	struct rmx_receive_buffer **chain = chain_of(am, message);
+	struct rmx_receive_buffer **chain = chain_find(am, message);
 
 	message->state = (uint8_t)state;
 	message->next = NULL;
@@ -153,7 +154,7 @@ static void wait_early(struct rmx_am *am, struct rmx_receive_buffer *message,
 	am->early_count += state == RMX_EARLY;
 }
 
-static bool may_be_early(const struct rmx_receive_buffer *message)
+static bool request_may_be_early(const struct rmx_receive_buffer *message)
 {
 	return rmx_now() - message->since < RMX_EARLY_MAX;
 }
@@ -164,22 +165,22 @@ static bool may_be_early(const struct rmx_receive_buffer *message)
  * two, and updates of one origin stay in order. (More than an origin may have
  * on their way: it has given some up, and gets no more of them.)
  */
-static void request_next(struct rmaext_fabric *f,
-			 struct rmx_receive_buffer *message, int64_t ns)
+static void request_dispatch(struct rmaext_fabric *f,
+			     struct rmx_receive_buffer *message, int64_t ns)
 {
 	struct rmx_am *am = f->am;
 	const bool may_wait = am->early_count < RMX_CREDITS * f->peer_count &&
-			      may_be_early(message);
-	const bool notice = is_notice(message);
+			      request_may_be_early(message);
+	const bool notice = request_only_notifies(message);
 	enum rmx_served served = RMX_ANSWER;
 	unsigned int blocked = 0;
 
-	for (struct rmx_receive_buffer *it = *chain_of(am, message); it;
+	for (struct rmx_receive_buffer *it = *chain_find(am, message); it;
 	     it = it->chain) {
-		if (!same_origin(it, message))
+		if (!request_same_origin(it, message))
 			continue;
 		blocked += it->state == RMX_BLOCKED;
-		if (!same_window(it, message))
+		if (!request_same_window(it, message))
 			continue;
 		if (it->state == RMX_BLOCKED)
 			served = RMX_NO_GUARD;
@@ -192,16 +193,16 @@ static void request_next(struct rmaext_fabric *f,
 		served = rmx_serve(f, message, may_wait, -1);
 	switch (served) {
 	case RMX_NO_WINDOW:
-		wait_early(am, message, RMX_EARLY);
+		request_postpone(am, message, RMX_EARLY);
 		break;
 	case RMX_NO_GUARD:
-		wait_early(am, message, RMX_BLOCKED);
+		request_postpone(am, message, RMX_BLOCKED);
 		break;
 	case RMX_ANSWER:
-		if (notice && defer(f, message))
+		if (notice && reply_defer(f, message))
 			rmx_receive_post(f, message);
 		else
-			send_reply(f, message);
+			reply_send(f, message);
 		break;
 	case RMX_NOTHING:
 		rmx_receive_post(f, message);
@@ -210,7 +211,7 @@ static void request_next(struct rmaext_fabric *f,
 }
 
 /* What waits for a window is asked for again only after one has come. */
-static void retry_early(struct rmaext_fabric *f)
+static void postponed_retry(struct rmaext_fabric *f)
 {
 	struct rmx_am *am = f->am;
 	const unsigned int links = atomic_load(&f->links);
@@ -227,20 +228,20 @@ static void retry_early(struct rmaext_fabric *f)
 	for (; message; message = next) {
 		next = message->next;
 		if (message->state == RMX_EARLY && !come &&
-		    may_be_early(message))
-			wait_early(am, message, RMX_EARLY);
+		    request_may_be_early(message))
+			request_postpone(am, message, RMX_EARLY);
 		else
-			request_next(f, message, 0);
+			request_dispatch(f, message, 0);
 	}
 }
 
-static bool waits(const struct rmx_am *am)
+static bool am_has_retries(const struct rmx_am *am)
 {
 	return am->queue || am->early || atomic_load(&am->stalled);
 }
 
 /* Each in turn, so that one peer that takes nothing holds nobody up. */
-static void retry(struct rmaext_fabric *f)
+static void am_retry(struct rmaext_fabric *f)
 {
 	struct rmx_am *am = f->am;
 	unsigned int tries = am->queued < RMX_TRIES ? am->queued : RMX_TRIES;
@@ -248,7 +249,7 @@ static void retry(struct rmaext_fabric *f)
 
 	if (atomic_load(&am->stalled))
 		rmx_message_retry(f);
-	retry_early(f);
+	postponed_retry(f);
 	while (tries--) {
 		message = am->queue;
 		am->queue = message->next;
@@ -256,7 +257,7 @@ static void retry(struct rmaext_fabric *f)
 			am->queue_end = &am->queue;
 		am->queued--;
 		if (message->state == RMX_WAITING) {
-			send_reply(f, message);
+			reply_send(f, message);
 		} else {
 			am->receiving--;
 			rmx_receive_post(f, message);
@@ -266,13 +267,13 @@ static void retry(struct rmaext_fabric *f)
 
 /* -- completions */
 
-static bool within(const void *it, const void *first, size_t len)
+static bool address_within(const void *it, const void *first, size_t len)
 {
 	return first && (uintptr_t)it >= (uintptr_t)first &&
 	       (uintptr_t)it - (uintptr_t)first < len;
 }
 
-static void message_came(struct rmaext_fabric *f,
+static void message_take(struct rmaext_fabric *f,
 			 struct rmx_receive_buffer *message, size_t len)
 {
 	uint32_t magic = 0;
@@ -281,11 +282,11 @@ static void message_came(struct rmaext_fabric *f,
 	if (len >= sizeof(magic) && len <= RMX_LONGEST)
 		memcpy(&magic, message->data, sizeof(magic));
 	if (magic == RMX_REQUEST && len >= sizeof(struct rmx_request_header)) {
-		take_reply(f, message);
+		request_take_reply(f, message);
 		rmx_card_take(f, message);
 		message->since = rmx_now();
 		message->done = (struct rmx_done){0};
-		request_next(f, message, RMX_PATIENCE);
+		request_dispatch(f, message, RMX_PATIENCE);
 		return;
 	}
 	if (magic == RMX_REPLY)
@@ -302,14 +303,15 @@ void rmx_am_complete(struct rmaext_fabric *f, void *context, size_t len,
 	struct rmx_send_buffer *buffer = context;
 	size_t at;
 
-	if (within(context, am->send_buffers, RMX_SEND_BYTES)) {
+	if (address_within(context, am->send_buffers, RMX_SEND_BYTES)) {
 		at = (size_t)((char *)context - (char *)am->send_buffers);
 		if (at % sizeof(*buffer) == 0 && buffer->state == RMX_ASKING)
 			rmx_message_sent(f, buffer, failure);
 		return;
 	}
-	if (!within(context, am->receive_buffers,
-		    RMX_RECEIVE_BUFFERS * sizeof(*am->receive_buffers))) {
+	if (!address_within(context, am->receive_buffers,
+			    RMX_RECEIVE_BUFFERS *
+				    sizeof(*am->receive_buffers))) {
 		rmx_op_complete(f, context, failure);
 		return;
 	}
@@ -325,7 +327,7 @@ void rmx_am_complete(struct rmaext_fabric *f, void *context, size_t len,
 		if (failure)
 			rmx_receive_failed(am, message);
 		else
-			message_came(f, message, len);
+			message_take(f, message, len);
 		break;
 	}
 	rmx_receive_more(f);
@@ -333,24 +335,25 @@ void rmx_am_complete(struct rmaext_fabric *f, void *context, size_t len,
 
 /* -- for the rooms below */
 
-static void after_read(struct rmaext_fabric *f)
+static void hook_after_read(struct rmaext_fabric *f)
 {
-	if (waits(f->am))
-		retry(f);
+	if (am_has_retries(f->am))
+		am_retry(f);
 	if (rmx_backlog_waits(f))
 		rmx_backlog_push(f);
 }
 
-static bool restless(const struct rmaext_fabric *f)
+static bool hook_restless(const struct rmaext_fabric *f)
 {
-	return waits(f->am) || rmx_reply_is_deferred(f) || rmx_backlog_waits(f);
+	return am_has_retries(f->am) || rmx_reply_is_deferred(f) ||
+	       rmx_backlog_waits(f);
 }
 
 const struct rmx_hooks rmx_am_hooks = {
 	.complete = rmx_am_complete,
 	.before_read = rmx_reply_send_deferred,
-	.after_read = after_read,
-	.restless = restless,
+	.after_read = hook_after_read,
+	.restless = hook_restless,
 	.send = rmx_message_step,
 	.give_up = rmx_message_give_up,
 	.forget = rmx_message_forget,

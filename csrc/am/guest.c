@@ -34,7 +34,7 @@ size_t rmx_card_write(const struct rmaext_window *w, char *at)
 
 /* -- owner */
 
-static void admit(struct rmaext_fabric *f, const struct rmx_card *card)
+static void guest_admit(struct rmaext_fabric *f, const struct rmx_card *card)
 {
 	const uint64_t name = rmx_name(card->address, card->len);
 	struct rmaext_peer *peer;
@@ -65,5 +65,5 @@ void rmx_card_take(struct rmaext_fabric *f, struct rmx_receive_buffer *message)
 	message->len -= sizeof(card);
 	memcpy(&card, message->data + message->len, sizeof(card));
 	if (card.len <= sizeof(card.address))
-		admit(f, &card);
+		guest_admit(f, &card);
 }

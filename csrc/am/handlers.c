@@ -58,7 +58,7 @@ void rmx_serve_no_more(struct rmaext_window *w)
 }
 
 /* Is it a target of that name? A guest's, of this process maybe, is none. */
-static bool is_named(const struct rmaext_window *w, const uint8_t *token)
+static bool window_is_named(const struct rmaext_window *w, const uint8_t *token)
 {
 	return !w->visits && rmx_same_token(w->token, token);
 }
@@ -67,8 +67,8 @@ static bool is_named(const struct rmaext_window *w, const uint8_t *token)
  * Enter the window of that name. -FI_ESHUTDOWN: it is closed; -FI_ENOENT: there
  * never was one, or long ago.
  */
-static int enter(struct rmaext_fabric *f, const uint8_t *token,
-		 struct rmaext_window **window_p)
+static int window_enter_named(struct rmaext_fabric *f, const uint8_t *token,
+			      struct rmaext_window **window_p)
 {
 	struct rmx_am *am = f->am;
 	struct rmaext_window *w;
@@ -76,9 +76,9 @@ static int enter(struct rmaext_fabric *f, const uint8_t *token,
 
 	pthread_mutex_lock(&f->lock);
 	w = am->recent;
-	if (!w || !is_named(w, token)) {
+	if (!w || !window_is_named(w, token)) {
 		w = f->windows;
-		while (w && !is_named(w, token))
+		while (w && !window_is_named(w, token))
 			w = w->next;
 	}
 	if (w) {
@@ -93,7 +93,7 @@ static int enter(struct rmaext_fabric *f, const uint8_t *token,
 }
 
 /* The sender, by its own word: it gets nothing but an error. */
-static struct rmaext_peer *sender(struct rmaext_fabric *f, uint64_t name)
+static struct rmaext_peer *peer_find(struct rmaext_fabric *f, uint64_t name)
 {
 	struct rmaext_peer *p;
 
@@ -127,7 +127,7 @@ static bool places_read(struct places *p, const struct rmx_request_header *q,
 	return q->count <= RMX_MESSAGE / sizeof(*p->offsets);
 }
 
-static inline uint64_t place(const struct places *p, uint32_t i)
+static inline uint64_t places_at(const struct places *p, uint32_t i)
 {
 	return p->offsets ? p->offsets[i]
 			  : p->loops.first +
@@ -135,9 +135,9 @@ static inline uint64_t place(const struct places *p, uint32_t i)
 }
 
 /* Are the elements whole, and may it do that? `q` is a copy. */
-static int check(const struct rmaext_window *w,
-		 const struct rmx_request_header *q, size_t len,
-		 const void *data, struct places *places)
+static int elements_check(const struct rmaext_window *w,
+			  const struct rmx_request_header *q, size_t len,
+			  const void *data, struct places *places)
 {
 	const struct rmx_target *t = rmx_target_of(w, w->self);
 	const bool update = q->kind == RMAEXT_UPDATE;
@@ -158,7 +158,7 @@ static int check(const struct rmaext_window *w,
 	if ((!w->own && !w->attached) || (t->access & access) != access)
 		return -FI_EACCES;
 	for (uint32_t i = 0; i < q->count; i++) {
-		const uint64_t at = place(places, i);
+		const uint64_t at = places_at(places, i);
 
 		low |= at;
 		high = at > high ? at : high;
@@ -176,9 +176,10 @@ static int check(const struct rmaext_window *w,
 }
 
 /* The results of a get or an update lie where its values lay. */
-static int apply(struct rmaext_window *w, const struct rmx_request_header *q,
-		 const struct places *places, char *values, uint32_t *done,
-		 int64_t ns)
+static int elements_apply(struct rmaext_window *w,
+			  const struct rmx_request_header *q,
+			  const struct places *places, char *values,
+			  uint32_t *done, int64_t ns)
 {
 	void *cells[RMX_CELLS];
 	int ret = 0;
@@ -189,7 +190,7 @@ static int apply(struct rmaext_window *w, const struct rmx_request_header *q,
 		char *at = values + i * q->unit;
 
 		for (uint32_t k = 0; k < n; k++) {
-			cells[k] = rmx_own(w, place(places, i + k));
+			cells[k] = rmx_own(w, places_at(places, i + k));
 			__builtin_prefetch(cells[k], 1);
 		}
 		if (q->kind == RMAEXT_UPDATE)
@@ -205,17 +206,18 @@ static int apply(struct rmaext_window *w, const struct rmx_request_header *q,
 }
 
 /* The status of a request, and where its results are. */
-static int elements(struct rmaext_window *w, const struct rmx_request_header *q,
-		    struct rmx_receive_buffer *message, int64_t ns)
+static int elements_serve(struct rmaext_window *w,
+			  const struct rmx_request_header *q,
+			  struct rmx_receive_buffer *message, int64_t ns)
 {
 	char *values = message->data + sizeof(*q);
 	struct places places;
-	int ret = check(w, q, message->len, values, &places);
+	int ret = elements_check(w, q, message->len, values, &places);
 
 	if (ret)
 		return ret;
 	values += places.bytes;
-	ret = apply(w, q, &places, values, &message->done.parts, ns);
+	ret = elements_apply(w, q, &places, values, &message->done.parts, ns);
 	atomic_thread_fence(memory_order_seq_cst);
 	if (!ret && (q->fetch || q->kind == RMAEXT_GET)) {
 		message->reply = (size_t)(values - message->data);
@@ -224,8 +226,8 @@ static int elements(struct rmaext_window *w, const struct rmx_request_header *q,
 	return ret;
 }
 
-static int ranges(struct rmaext_window *w, struct rmx_receive_buffer *message,
-		  int64_t ns)
+static int ranges_serve(struct rmaext_window *w,
+			struct rmx_receive_buffer *message, int64_t ns)
 {
 	size_t results;
 	int ret = rmx_ranges_check(w, message->data, message->len, &results);
@@ -241,9 +243,9 @@ static int ranges(struct rmaext_window *w, struct rmx_receive_buffer *message,
 				ns);
 }
 
-static int carry_out(struct rmaext_window *w,
-		     const struct rmx_request_header *q,
-		     struct rmx_receive_buffer *message, int64_t ns)
+static int request_carry_out(struct rmaext_window *w,
+			     const struct rmx_request_header *q,
+			     struct rmx_receive_buffer *message, int64_t ns)
 {
 	int ret = -FI_EINVAL;
 
@@ -251,9 +253,9 @@ static int carry_out(struct rmaext_window *w,
 		return -FI_ETIMEDOUT;
 	rmx_attached_lock(w->attached);
 	if (q->form == RMX_ELEMENTS || q->form == RMX_LOOPS)
-		ret = elements(w, q, message, ns);
+		ret = elements_serve(w, q, message, ns);
 	else if (q->form == RMX_RANGES)
-		ret = ranges(w, message, ns);
+		ret = ranges_serve(w, message, ns);
 	rmx_attached_unlock(w->attached);
 	return ret;
 }
@@ -279,14 +281,14 @@ enum rmx_served rmx_serve(struct rmaext_fabric *f,
 	memcpy(reply.token, q.token, sizeof(reply.token));
 	message->reply = sizeof(q);
 	message->reply_len = 0;
-	reply.status = enter(f, q.token, &w);
+	reply.status = window_enter_named(f, q.token, &w);
 	if (!reply.status) {
-		message->peer = w->invites ? sender(f, q.name)
+		message->peer = w->invites ? peer_find(f, q.name)
 				: q.rank < w->count
 					? w->members->of[q.rank].peer
 					: NULL;
 		if (message->peer)
-			reply.status = carry_out(w, &q, message, ns);
+			reply.status = request_carry_out(w, &q, message, ns);
 		late = reply.status == RMAEXT_PENDING &&
 		       rmx_now() - message->since > w->timeout;
 		rmx_rundown_leave(&w->served);
@@ -295,7 +297,7 @@ enum rmx_served rmx_serve(struct rmaext_fabric *f,
 		if (late)
 			reply.status = -FI_ETIMEDOUT;
 	} else {
-		message->peer = sender(f, q.name);
+		message->peer = peer_find(f, q.name);
 		if (reply.status == -FI_ENOENT && message->peer && may_wait &&
 		    !q.visits)
 			return RMX_NO_WINDOW;

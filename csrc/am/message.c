@@ -58,7 +58,7 @@ static void send_buffer_free(struct rmx_am *am, struct rmx_send_buffer *buffer)
 	am->free = buffer;
 }
 
-static void return_credit(struct rmx_send_buffer *buffer)
+static void credit_return(struct rmx_send_buffer *buffer)
 {
 	if (!buffer->peer)
 		return;
@@ -75,14 +75,14 @@ void rmx_message_free(struct rmx_am *am, struct rmx_send_buffer *buffer)
 {
 	if (!buffer->sent)
 		return;
-	return_credit(buffer);
+	credit_return(buffer);
 	send_buffer_free(am, buffer);
 }
 
 /* It was answered, maybe before the provider says that it is sent. */
 void rmx_message_done(struct rmx_am *am, struct rmx_send_buffer *buffer)
 {
-	return_credit(buffer);
+	credit_return(buffer);
 	if (buffer->sent)
 		send_buffer_free(am, buffer);
 }
@@ -120,12 +120,12 @@ struct rmx_send_buffer *rmx_message_new(struct rmaext_fabric *f,
 /* It was not sent. The lock is held. */
 void rmx_message_drop(struct rmx_am *am, struct rmx_send_buffer *buffer)
 {
-	return_credit(buffer);
+	credit_return(buffer);
 	send_buffer_free(am, buffer);
 }
 
-static void *desc_of(const struct rmx_am *am,
-		     const struct rmx_send_buffer *buffer)
+static void *send_buffer_desc(const struct rmx_am *am,
+			      const struct rmx_send_buffer *buffer)
 {
 	const size_t i = (size_t)(buffer - am->send_buffers) / RMX_SEND_REGION;
 
@@ -136,7 +136,7 @@ static void *desc_of(const struct rmx_am *am,
 int rmx_message_send(struct rmaext_fabric *f, struct rmx_send_buffer *buffer,
 		     const struct iovec *iov, size_t count, void *desc)
 {
-	void *descs[RMX_WIRE_PIECES] = {desc_of(f->am, buffer)};
+	void *descs[RMX_WIRE_PIECES] = {send_buffer_desc(f->am, buffer)};
 
 	for (size_t i = 1; i < count; i++)
 		descs[i] = desc;

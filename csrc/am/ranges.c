@@ -17,15 +17,15 @@ struct extent {
 	bool results;
 };
 
-static int put_check(const struct rmx_range *r)
+static int range_check_put(const struct rmx_range *r)
 {
 	if (r->unit != 1 || r->op || r->type || (r->flags & RMX_WITH_FETCH))
 		return -FI_EINVAL;
 	return 0;
 }
 
-static int update_check(const struct rmaext_window *w,
-			const struct rmx_range *r)
+static int range_check_update(const struct rmaext_window *w,
+			      const struct rmx_range *r)
 {
 	const bool fetch = r->flags & RMX_WITH_FETCH;
 
@@ -62,7 +62,7 @@ static int range_check(const struct rmaext_window *w, const struct rmx_range *r,
 			      !rmx_control_block_of(w, w->self)
 		    : r->slot)
 		return -FI_EINVAL;
-	ret = update ? update_check(w, r) : put_check(r);
+	ret = update ? range_check_update(w, r) : range_check_put(r);
 	if (ret)
 		return ret;
 	if ((access && !w->own && !w->attached) ||

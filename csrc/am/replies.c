@@ -13,7 +13,7 @@
 
 /* -- answers */
 
-static const char *call_of(const struct rmaext_op *op)
+static const char *op_call_name(const struct rmaext_op *op)
 {
 	return op->kind == RMX_UPDATE ? "update" : "put";
 }
@@ -42,13 +42,14 @@ static void ops_end(struct rmx_send_buffer *buffer,
 	}
 }
 
-static void refused(struct rmx_send_buffer *buffer, int status)
+static void ops_refused(struct rmx_send_buffer *buffer, int status)
 {
 	struct rmaext_error record = {
 		.code = status < 0 && status > -4096 ? status : -FI_EIO,
 	};
 
-	snprintf(record.call, sizeof(record.call), "%s", call_of(buffer->op));
+	snprintf(record.call, sizeof(record.call), "%s",
+		 op_call_name(buffer->op));
 	snprintf(record.detail, sizeof(record.detail), "%s",
 		 status == -FI_ESHUTDOWN ? rmx_closed_there(buffer->op->window)
 					 : "the target refuses it");
@@ -64,7 +65,7 @@ static bool ops_answer(struct rmx_send_buffer *buffer,
 	if (!rmx_same_token(reply->token, token))
 		return false;
 	if (reply->status || len != buffer->results) {
-		refused(buffer, reply->status);
+		ops_refused(buffer, reply->status);
 		return true;
 	}
 	for (struct rmaext_op *op = buffer->op; op && len; op = op->next) {
@@ -106,7 +107,7 @@ void rmx_message_sent(struct rmaext_fabric *f, struct rmx_send_buffer *buffer,
  * The line goes on. A batch that was denied a credit of late has the next one,
  * if another answer is to come that sees to the line.
  */
-static void after_answer(struct rmaext_fabric *f, struct rmaext_peer *peer)
+static void line_after_answer(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
 	const bool pass = peer->line->denied && peer->line->requests &&
 			  !peer->line->bulks;
@@ -142,7 +143,7 @@ void rmx_message_answered(struct rmaext_fabric *f, const char *data, size_t len)
 		atomic_fetch_add(&f->completed, 1);
 		atomic_fetch_add(&peer->answers, 1);
 		rmx_message_done(am, buffer);
-		after_answer(f, peer);
+		line_after_answer(f, peer);
 	}
 	pthread_mutex_unlock(&am->lock);
 }
@@ -152,8 +153,8 @@ void rmx_message_answered(struct rmaext_fabric *f, const char *data, size_t len)
 /* Takes an operation out of a buffer, unless the provider still reads its
  * values.
  */
-static void take_out(struct rmx_am *am, struct rmx_send_buffer *buffer,
-		     struct rmaext_op *op)
+static void buffer_take_out(struct rmx_am *am, struct rmx_send_buffer *buffer,
+			    struct rmaext_op *op)
 {
 	struct rmaext_op **link = &buffer->op;
 
@@ -171,7 +172,7 @@ static void take_out(struct rmx_am *am, struct rmx_send_buffer *buffer,
 
 /* The lock is held. Late answers find another generation, or not the
  * operation. */
-static void give_up(struct rmaext_fabric *f, struct rmaext_op *op)
+static void op_give_up(struct rmaext_fabric *f, struct rmaext_op *op)
 {
 	struct rmaext_peer *peer = op->target->member->peer; /* op may go */
 	struct rmx_send_buffer *next;
@@ -180,7 +181,7 @@ static void give_up(struct rmaext_fabric *f, struct rmaext_op *op)
 	for (struct rmx_send_buffer *buffer = peer->line->send_buffers;
 	     buffer && op->flying; buffer = next) {
 		next = buffer->next;
-		take_out(f->am, buffer, op);
+		buffer_take_out(f->am, buffer, op);
 	}
 	rmx_op_settle(op);
 	rmx_message_pump(f, peer);
@@ -192,14 +193,14 @@ void rmx_message_give_up(struct rmaext_op *op)
 
 	pthread_mutex_lock(&f->am->lock);
 	if (!atomic_load(&op->completed))
-		give_up(f, op);
+		op_give_up(f, op);
 	pthread_mutex_unlock(&f->am->lock);
 }
 
 /* The first copy in a list that is on its way from there to `target`. */
-static struct rmaext_op *copy_in(struct rmaext_op *op, bool bulk,
-				 const struct rmaext_window *w,
-				 const struct rmx_target *target)
+static struct rmaext_op *list_find_unowned(struct rmaext_op *op, bool bulk,
+					   const struct rmaext_window *w,
+					   const struct rmx_target *target)
 {
 	while (op &&
 	       !(rmx_is_nobodys(op) && op->window == w && op->target == target))
@@ -208,28 +209,30 @@ static struct rmaext_op *copy_in(struct rmaext_op *op, bool bulk,
 }
 
 /* Asked again after each: what goes from the line may take its buffer. */
-static struct rmaext_op *copy_sent(const struct rmaext_peer *peer,
-				   const struct rmaext_window *w,
-				   const struct rmx_target *target)
+static struct rmaext_op *sent_find_unowned(const struct rmaext_peer *peer,
+					   const struct rmaext_window *w,
+					   const struct rmx_target *target)
 {
 	struct rmaext_op *op = NULL;
 
 	for (const struct rmx_send_buffer *buffer = peer->line->send_buffers;
 	     buffer && !op; buffer = buffer->next)
 		if (!(buffer->loaned && !buffer->sent))
-			op = copy_in(buffer->op, buffer->bulk, w, target);
+			op = list_find_unowned(buffer->op, buffer->bulk, w,
+					       target);
 	return op;
 }
 
-static void forget(struct rmaext_fabric *f, struct rmaext_window *w,
-		   struct rmx_target *target)
+static void target_forget(struct rmaext_fabric *f, struct rmaext_window *w,
+			  struct rmx_target *target)
 {
 	struct rmaext_peer *peer = target->member->peer;
 	struct rmaext_op *op;
 
-	while (peer && ((op = copy_in(peer->line->queue, false, w, target)) ||
-			(op = copy_sent(peer, w, target))))
-		give_up(f, op);
+	while (peer &&
+	       ((op = list_find_unowned(peer->line->queue, false, w, target)) ||
+		(op = sent_find_unowned(peer, w, target))))
+		op_give_up(f, op);
 }
 
 void rmx_message_forget(struct rmaext_window *w, int64_t rank)
@@ -240,7 +243,7 @@ void rmx_message_forget(struct rmaext_window *w, int64_t rank)
 	pthread_mutex_lock(&f->am->lock);
 	for (int64_t k = rank < 0 ? 0 : rank; k < end; k++)
 		if (rmx_filled(&w->targets[k])) /* else never used */
-			forget(f, w, &w->targets[k]);
+			target_forget(f, w, &w->targets[k]);
 	pthread_mutex_unlock(&f->am->lock);
 }
 

@@ -25,7 +25,7 @@
 /* -- the line */
 
 /* It has left the line. */
-static void gone_from(struct rmaext_peer *peer, struct rmaext_op *op)
+static void line_left(struct rmaext_peer *peer, struct rmaext_op *op)
 {
 	op->queued = false;
 	peer->line->went++;
@@ -46,7 +46,7 @@ void rmx_op_unqueue(struct rmaext_op *op)
 	if (!*link)
 		peer->line->queue_end = link;
 	op->next = NULL;
-	gone_from(peer, op);
+	line_left(peer, op);
 }
 
 /* -- what a message has of them */
@@ -58,7 +58,7 @@ struct share {
 	bool results;
 };
 
-static struct share share_of(const struct rmaext_op *op, uint64_t values)
+static struct share op_share(const struct rmaext_op *op, uint64_t values)
 {
 	return (struct share){
 		.values = values,
@@ -71,9 +71,9 @@ static struct share share_of(const struct rmaext_op *op, uint64_t values)
 }
 
 /* Too long for a buffer, or its results are. */
-static bool is_bulk(const struct rmaext_op *op)
+static bool op_is_bulk(const struct rmaext_op *op)
 {
-	const struct share s = share_of(op, op->len);
+	const struct share s = op_share(op, op->len);
 	const uint64_t room = RMX_MESSAGE - RMX_HEADERS;
 
 	return s.values > room || s.values * s.operands > room;
@@ -81,10 +81,10 @@ static bool is_bulk(const struct rmaext_op *op)
 
 /* Most values of a bulk operation in a message, and where they are sent from.
  */
-static uint64_t bulk_most(const struct rmx_am *am, const struct rmaext_op *op,
-			  bool *loaned)
+static uint64_t op_bulk_most(const struct rmx_am *am,
+			     const struct rmaext_op *op, bool *loaned)
 {
-	const struct share s = share_of(op, op->len);
+	const struct share s = op_share(op, op->len);
 	uint64_t most = am->bulk;
 
 	*loaned = s.operands && am->iov > s.operands &&
@@ -96,16 +96,16 @@ static uint64_t bulk_most(const struct rmx_am *am, const struct rmaext_op *op,
 	return most - most % op->unit;
 }
 
-static bool notifies(const struct rmaext_op *op)
+static bool op_notifies(const struct rmaext_op *op)
 {
 	return op->kind == RMX_MESSAGE_PUT && op->notify >= 0;
 }
 
 /* The last of several parts notifies. */
-static struct rmx_range range_of(const struct rmaext_op *op, uint64_t at,
+static struct rmx_range op_range(const struct rmaext_op *op, uint64_t at,
 				 const struct share *s)
 {
-	const bool notify = notifies(op) && at + s->values == op->len;
+	const bool notify = op_notifies(op) && at + s->values == op->len;
 
 	return (struct rmx_range){
 		.offset = op->offset + at,
@@ -121,11 +121,11 @@ static struct rmx_range range_of(const struct rmaext_op *op, uint64_t at,
 }
 
 /* Appends what is after the header to a message; returns its new end. */
-static size_t append(struct rmx_send_buffer *buffer, size_t end,
-		     struct rmaext_op *op)
+static size_t message_append(struct rmx_send_buffer *buffer, size_t end,
+			     struct rmaext_op *op)
 {
-	const struct share s = share_of(op, op->len);
-	const struct rmx_range range = range_of(op, 0, &s);
+	const struct share s = op_share(op, op->len);
+	const struct rmx_range range = op_range(op, 0, &s);
 	char *at = buffer->data + RMX_ALIGNED(end);
 
 	memcpy(at, &range, sizeof(range));
@@ -146,15 +146,15 @@ static size_t append(struct rmx_send_buffer *buffer, size_t end,
 }
 
 /* A put of nothing to another job: the card that goes with it takes room. */
-static bool is_announcement(const struct rmaext_op *op)
+static bool op_is_announcement(const struct rmaext_op *op)
 {
 	return op->window->visits && !op->len;
 }
 
-static bool has_room(const struct rmx_send_buffer *buffer, size_t end,
-		     const struct rmaext_op *op)
+static bool message_has_room(const struct rmx_send_buffer *buffer, size_t end,
+			     const struct rmaext_op *op)
 {
-	const struct share s = share_of(op, op->len);
+	const struct share s = op_share(op, op->len);
 
 	return RMX_ALIGNED(end) + sizeof(struct rmx_range) +
 			       s.values * s.operands <=
@@ -165,7 +165,7 @@ static bool has_room(const struct rmx_send_buffer *buffer, size_t end,
 /* -- sending */
 
 /* The first of the line, and those behind it that have room in its message. */
-static int send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
+static int line_send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
 	struct rmaext_op *op = peer->line->queue, *last;
 	struct rmx_send_buffer *buffer = rmx_message_new(f, peer, op->window);
@@ -179,15 +179,15 @@ static int send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	q = (struct rmx_request_header *)buffer->data;
 	q->form = RMX_RANGES;
 	do {
-		end = append(buffer, end, op);
-		announces = is_announcement(op);
+		end = message_append(buffer, end, op);
+		announces = op_is_announcement(op);
 		q->count++;
 		last = op;
 		op = op->next;
 		/* what the target may refuse takes no others with it */
 	} while (op && op->window == last->window && !op->window->attached &&
-		 !announces && !is_announcement(op) && !is_bulk(op) &&
-		 has_room(buffer, end, op));
+		 !announces && !op_is_announcement(op) && !op_is_bulk(op) &&
+		 message_has_room(buffer, end, op));
 	if (announces) { /* the first of all, and alone */
 		q->visits = RMX_WITH_CARD;
 		end += rmx_card_write(last->window, buffer->data + end);
@@ -217,13 +217,13 @@ static int send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	for (op = buffer->op; op; op = op->next) {
 		op->posted = op->len;
 		op->flying = 1;
-		gone_from(peer, op);
+		line_left(peer, op);
 	}
 	return 0;
 }
 
 /* The next part of the first of the line. */
-static int send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
+static int line_send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
 	struct rmx_am *am = f->am;
 	struct rmaext_op *op = peer->line->queue;
@@ -236,7 +236,7 @@ static int send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	bool loaned;
 	int ret;
 
-	s = share_of(op, bulk_most(am, op, &loaned));
+	s = op_share(op, op_bulk_most(am, op, &loaned));
 	if (!s.values)
 		return -FI_EMSGSIZE;
 	if (s.values > op->len - op->posted)
@@ -251,7 +251,7 @@ static int send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	q = (struct rmx_request_header *)buffer->data;
 	q->form = RMX_RANGES;
 	q->count = 1;
-	range = range_of(op, op->posted, &s);
+	range = op_range(op, op->posted, &s);
 	memcpy(q + 1, &range, sizeof(range));
 	iov[0] = (struct iovec){buffer->data, RMX_HEADERS};
 	for (unsigned int i = 0; i < s.operands; i++) {
@@ -285,7 +285,8 @@ static int send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	return 0;
 }
 
-static void post_failed(struct rmaext_fabric *f, struct rmaext_op *op, int code)
+static void op_post_failed(struct rmaext_fabric *f, struct rmaext_op *op,
+			   int code)
 {
 	struct rmaext_error record = {.code = code, .rank = op->rank};
 
@@ -297,7 +298,7 @@ static void post_failed(struct rmaext_fabric *f, struct rmaext_op *op, int code)
 	rmx_op_settle(op);
 }
 
-static void stall(struct rmx_am *am, struct rmaext_peer *peer)
+static void line_stall(struct rmx_am *am, struct rmaext_peer *peer)
 {
 	if (peer->line->stalled)
 		return;
@@ -307,15 +308,16 @@ static void stall(struct rmx_am *am, struct rmaext_peer *peer)
 }
 
 /* May the first of the line be sent? */
-static bool may_send(const struct rmx_am *am, const struct rmaext_peer *peer)
+static bool line_may_send(const struct rmx_am *am,
+			  const struct rmaext_peer *peer)
 {
 	const struct rmaext_op *op = peer->line->queue;
 
 	if (peer->line->bulks) /* parts are not ordered */
 		return peer->line->bulk == op &&
-		       peer->line->bulks < RMX_CREDITS && !notifies(op);
-	return is_bulk(op) ? !peer->line->requests
-			   : peer->line->requests < am->credits;
+		       peer->line->bulks < RMX_CREDITS && !op_notifies(op);
+	return op_is_bulk(op) ? !peer->line->requests
+			      : peer->line->requests < am->credits;
 }
 
 /* Sends what may be sent. The lock is held. */
@@ -324,15 +326,15 @@ void rmx_message_pump(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	struct rmx_am *am = f->am;
 	int ret;
 
-	while (!am->mute && peer->line->queue && may_send(am, peer)) {
-		ret = is_bulk(peer->line->queue) ? send_part(f, peer)
-						 : send_short(f, peer);
+	while (!am->mute && peer->line->queue && line_may_send(am, peer)) {
+		ret = op_is_bulk(peer->line->queue) ? line_send_part(f, peer)
+						    : line_send_short(f, peer);
 		if (ret == -FI_EAGAIN) {
-			stall(am, peer);
+			line_stall(am, peer);
 			return;
 		}
 		if (ret)
-			post_failed(f, peer->line->queue, ret);
+			op_post_failed(f, peer->line->queue, ret);
 	}
 }
 
@@ -356,12 +358,12 @@ void rmx_message_retry(struct rmaext_fabric *f)
  * So that the values of a long one are sent from where they are, if they have
  * to be registered for it. Else they are copied, a buffer at a time.
  */
-static void lend(struct rmaext_op *op)
+static void op_lend(struct rmaext_op *op)
 {
 	struct rmaext_fabric *f = op->fabric;
 
-	if (!f->cache.demanded || op->desc || !is_bulk(op) ||
-	    share_of(op, op->len).operands != 1)
+	if (!f->cache.demanded || op->desc || !op_is_bulk(op) ||
+	    op_share(op, op->len).operands != 1)
 		return;
 	if (!rmx_cache_get(f, op->operand, op->len, false, &op->registered))
 		op->desc = rmx_region_desc(&op->registered->region);
@@ -381,7 +383,7 @@ enum rmx_step rmx_message_step(struct rmaext_op **op_p)
 	bool stalled;
 
 	if (!op->sent) {
-		lend(op);
+		op_lend(op);
 		pthread_mutex_lock(&am->lock);
 		if (buffered && peer->line->queued >= RMX_QUEUED) {
 			pthread_mutex_unlock(&am->lock);

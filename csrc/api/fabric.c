@@ -96,7 +96,7 @@ int rmaext_fabric_open(rmaext_library *lib,
 }
 
 /* Refuse new calls on it and on its windows; wait for those inside. */
-static bool shut(struct rmaext_fabric *f)
+static bool fabric_shut(struct rmaext_fabric *f)
 {
 	if (rmx_rundown_shut(&f->rundown))
 		return false;
@@ -113,7 +113,7 @@ static bool shut(struct rmaext_fabric *f)
  * with a pointer to it, and must find that it is closed. There are two a
  * process at most.
  */
-static void bury(struct rmaext_fabric *f)
+static void fabric_bury(struct rmaext_fabric *f)
 {
 	static _Atomic(struct rmaext_fabric *) graves;
 
@@ -122,19 +122,19 @@ static void bury(struct rmaext_fabric *f)
 		;
 }
 
-static void check_closed(struct rmaext_fabric *f, int ret, int *ret_p)
+static void close_check(struct rmaext_fabric *f, int ret, int *ret_p)
 {
 	if (ret && !*ret_p)
 		*ret_p = rmx_fail(ret, RMX_NO_RANK, "fi_close",
 				  "memory region: %s", f->lib->strerror(-ret));
 }
 
-static void close_regions(struct rmaext_fabric *f, int *ret_p)
+static void fabric_close_regions(struct rmaext_fabric *f, int *ret_p)
 {
 	rmx_memories_close(f, ret_p);
-	check_closed(f, rmx_am_deregister(f), ret_p);
-	check_closed(f, rmx_transfers_deregister(f), ret_p);
-	check_closed(f, rmx_cache_close(f), ret_p);
+	close_check(f, rmx_am_deregister(f), ret_p);
+	close_check(f, rmx_transfers_deregister(f), ret_p);
+	close_check(f, rmx_cache_close(f), ret_p);
 }
 
 /*
@@ -142,20 +142,20 @@ static void close_regions(struct rmaext_fabric *f, int *ret_p)
  * ofi_rxm never deregisters where a receive was to go that failed, which keeps
  * the domain and the fabric: they stay until the process ends.
  */
-static void close_endpoint(struct rmaext_fabric *f, int *ret_p)
+static void fabric_close_endpoint(struct rmaext_fabric *f, int *ret_p)
 {
 	int ignored = 0;
 
 	if (f->mr_mode & FI_MR_ENDPOINT) {
 		rmx_am_cancel(f);
-		close_regions(f, &ignored);
+		fabric_close_regions(f, &ignored);
 	}
 	rmx_endpoint_close(f, ret_p);
-	close_regions(f, ret_p);
+	fabric_close_regions(f, ret_p);
 	rmx_domain_close(f, f->am->failed, ret_p);
 }
 
-static bool on_the_way(const struct rmaext_fabric *f)
+static bool fabric_is_sending(const struct rmaext_fabric *f)
 {
 	return rmx_am_sends(f) || rmx_op_reads(f);
 }
@@ -176,19 +176,19 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 
 	if (!f)
 		return 0;
-	if (!shut(f))
+	if (!fabric_shut(f))
 		return rmx_fail(-FI_EBUSY, RMX_NO_RANK, "rmaext_fabric_close",
 				"another thread is inside a call");
 	*fabric = NULL;
 	rmx_progress_stop(f);
-	rmx_progress_settle(f, on_the_way);
+	rmx_progress_settle(f, fabric_is_sending);
 	stays = rmx_op_reads(f);
 	rmx_am_mute(f);
 	for (struct rmaext_window *w = f->windows; w; w = w->next)
 		rmx_key_unmap_all(w);
 	rmx_memories_close(f, &ignored);
 	if (!stays)
-		close_endpoint(f, &ret);
+		fabric_close_endpoint(f, &ret);
 
 	rmx_am_stop(f, stays);
 	rmx_op_shut_all(f);
@@ -207,7 +207,7 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 	if (f->info)
 		f->lib->freeinfo(f->info);
 	f->info = NULL;
-	bury(f);
+	fabric_bury(f);
 	return stays ? RMAEXT_PENDING : ret;
 }
 

@@ -63,7 +63,7 @@ int rmaext_visit_open(rmaext_fabric *f, const struct rmaext_visit *visit,
 	return ret;
 }
 
-/* A put of nothing; see send_short(). */
+/* A put of nothing; see line_send_short(). */
 int rmaext_visit_announce(rmaext_window *w)
 {
 	struct rmaext_op *op;

@@ -29,7 +29,7 @@ void rmx_op_failed(struct rmaext_op *op, const struct rmaext_error *record)
 }
 
 /* Has it no result, so that its error may be left to a flush? */
-static bool is_mute(const struct rmaext_op *op)
+static bool op_has_no_result(const struct rmaext_op *op)
 {
 	return op->kind == RMX_PUT || op->kind == RMX_MESSAGE_PUT ||
 	       (op->kind == RMX_UPDATE && !op->local);
@@ -44,7 +44,7 @@ static void op_leave_error(struct rmaext_op *op)
 	if (!atomic_load(&op->error) || op->ended)
 		return;
 	pthread_mutex_lock(&op->window->lock);
-	if (op->error && is_mute(op)) {
+	if (op->error && op_has_no_result(op)) {
 		op->window->failure = op->failure;
 		op->target->error = op->error;
 		op->target->unseen++;
@@ -54,7 +54,7 @@ static void op_leave_error(struct rmaext_op *op)
 }
 
 /* Is the caller, owner or reader of the CQ, the second to leave it? */
-static bool op_left(struct rmaext_op *op)
+static bool op_leave(struct rmaext_op *op)
 {
 	return atomic_load(&op->left) || atomic_exchange(&op->left, true);
 }
@@ -78,7 +78,7 @@ void rmx_op_free(struct rmaext_op *op)
 {
 	struct rmaext_op *tail = op->tail;
 
-	if (tail && (!tail->posted || op_left(tail))) {
+	if (tail && (!tail->posted || op_leave(tail))) {
 		op_leave_error(tail);
 		rmx_op_free(tail);
 	}
@@ -102,7 +102,7 @@ static void op_count_down(struct rmaext_op *op, uint64_t count)
 		COUNT(&op->completed);
 		rmx_request_release(op);
 	} else if (op->buffered) {
-		if (op_left(op)) {
+		if (op_leave(op)) {
 			op_leave_error(op);
 			rmx_op_free(op);
 		}
@@ -114,7 +114,7 @@ static void op_count_down(struct rmaext_op *op, uint64_t count)
 }
 
 /* What a completion names, if that is one of ours, and in flight. */
-static struct rmx_context *context_of(struct rmaext_fabric *f, void *named)
+static struct rmx_context *context_find(struct rmaext_fabric *f, void *named)
 {
 	const struct rmx_context *all = f->transfers->contexts;
 	const uintptr_t first = (uintptr_t)all, it = (uintptr_t)named;
@@ -131,7 +131,7 @@ static struct rmx_context *context_of(struct rmaext_fabric *f, void *named)
 void rmx_op_complete(struct rmaext_fabric *f, void *named,
 		     const struct rmaext_error *failure)
 {
-	struct rmx_context *context = context_of(f, named);
+	struct rmx_context *context = context_find(f, named);
 	struct rmx_target *target;
 	struct rmaext_op *op;
 	uint64_t count;
@@ -225,7 +225,7 @@ void rmx_op_shut_all(struct rmaext_fabric *f)
 			rmx_request_release(op);
 		} else if (op && !op->buffered)
 			COUNT(&op->completed);
-		else if (op && op_left(op))
+		else if (op && op_leave(op))
 			rmx_op_free(op);
 	}
 	rmx_contexts_free(f);

@@ -16,7 +16,7 @@ _Static_assert(2 * RMX_CONTEXTS <= RMX_COMPLETIONS,
 #define FREE_COUNT(word) ((word) >> 16 & 0xffff)
 #define FREE_CHANGE ((uint64_t)1 << 32)
 
-static uint64_t free_word(uint64_t old, uint64_t count, uint64_t first)
+static uint64_t free_list_word(uint64_t old, uint64_t count, uint64_t first)
 {
 	return ((old + FREE_CHANGE) & ~(FREE_CHANGE - 1)) | count << 16 | first;
 }
@@ -30,7 +30,7 @@ int rmx_transfers_start(struct rmaext_fabric *f)
 		return -FI_ENOMEM;
 	for (unsigned int i = 0; i < RMX_CONTEXTS; i++)
 		atomic_init(&t->contexts[i].next, i + 1);
-	atomic_init(&t->free_contexts, free_word(0, RMX_CONTEXTS, 0));
+	atomic_init(&t->free_contexts, free_list_word(0, RMX_CONTEXTS, 0));
 	if (!f->cache.demanded)
 		return 0;
 	return rmx_region_local(f, t->contexts,
@@ -66,8 +66,8 @@ struct rmx_context *rmx_context_take(struct rmaext_fabric *f,
 		if (atomic_load(&peer->contexts) >= FREE_COUNT(old))
 			return NULL;
 		context = &f->transfers->contexts[FREE_FIRST(old)];
-		new = free_word(old, FREE_COUNT(old) - 1,
-				atomic_load(&context->next));
+		new = free_list_word(old, FREE_COUNT(old) - 1,
+				     atomic_load(&context->next));
 	} while (!atomic_compare_exchange_weak(&f->transfers->free_contexts,
 					       &old, new));
 	atomic_fetch_add(&peer->contexts, 1);
@@ -86,7 +86,7 @@ void rmx_context_give(struct rmaext_fabric *f, struct rmaext_peer *peer,
 		atomic_store_explicit(&context->next,
 				      (unsigned int)FREE_FIRST(old),
 				      memory_order_relaxed);
-		new = free_word(old, FREE_COUNT(old) + 1, number);
+		new = free_list_word(old, FREE_COUNT(old) + 1, number);
 	} while (!atomic_compare_exchange_weak(&f->transfers->free_contexts,
 					       &old, new));
 }

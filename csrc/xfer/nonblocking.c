@@ -19,7 +19,7 @@
 
 #include <stdlib.h>
 
-static bool has_ended(const struct rmaext_op *op)
+static bool request_has_ended(const struct rmaext_op *op)
 {
 	return __atomic_load_n(op->ended, __ATOMIC_ACQUIRE);
 }
@@ -58,7 +58,7 @@ void rmx_request_failed(struct rmaext_op *op)
 }
 
 /* What came of it; flush need not tell any more. */
-static int tell(struct rmaext_op *op)
+static int request_report(struct rmaext_op *op)
 {
 	struct rmx_target *t = op->target;
 	int code;
@@ -88,7 +88,7 @@ struct rmx_queue {
 };
 
 /* False: not all of it, the rest later. */
-static bool post(struct rmaext_op *op)
+static bool request_post(struct rmaext_op *op)
 {
 	struct rmaext_error record;
 	int ret;
@@ -110,7 +110,7 @@ static bool post(struct rmaext_op *op)
 }
 
 /* False: there is no memory for it. */
-static bool append(struct rmx_target *t, struct rmaext_op *op)
+static bool backlog_append(struct rmx_target *t, struct rmaext_op *op)
 {
 	struct rmx_backlog *backlog = &op->fabric->transfers->backlog;
 	struct rmx_queue *q = t->queue;
@@ -130,7 +130,7 @@ static bool append(struct rmx_target *t, struct rmaext_op *op)
 }
 
 /* Afterwards it may be freed, and with the last one its queue and window. */
-static void take_out(struct rmx_queue *q, struct rmaext_op **op_p)
+static void backlog_remove(struct rmx_queue *q, struct rmaext_op **op_p)
 {
 	struct rmaext_op *op = *op_p;
 	struct rmx_backlog *backlog = &op->fabric->transfers->backlog;
@@ -151,13 +151,13 @@ static void take_out(struct rmx_queue *q, struct rmaext_op **op_p)
 	rmx_request_release(op);
 }
 
-static void push_queue(struct rmx_queue *q)
+static void queue_push(struct rmx_queue *q)
 {
 	bool more = true;
 
-	while (more && post(q->first)) {
+	while (more && request_post(q->first)) {
 		more = q->first->behind; /* without, q is gone */
-		take_out(q, &q->first);
+		backlog_remove(q, &q->first);
 	}
 }
 
@@ -168,19 +168,19 @@ void rmx_backlog_push(struct rmaext_fabric *f)
 	pthread_mutex_lock(&f->transfers->backlog.lock);
 	for (q = f->transfers->backlog.first; q; q = next) {
 		next = q->next;
-		push_queue(q);
+		queue_push(q);
 	}
 	pthread_mutex_unlock(&f->transfers->backlog.lock);
 }
 
-static void fail_all(struct rmx_queue *q, const struct rmaext_error *record)
+static void queue_fail(struct rmx_queue *q, const struct rmaext_error *record)
 {
 	bool more = true;
 
 	while (more) {
 		more = q->first->behind;
 		rmx_op_failed(q->first, record);
-		take_out(q, &q->first);
+		backlog_remove(q, &q->first);
 	}
 }
 
@@ -193,7 +193,7 @@ void rmx_backlog_shut(struct rmaext_fabric *f,
 	pthread_mutex_lock(&f->transfers->backlog.lock);
 	for (q = f->transfers->backlog.first; q; q = next) {
 		next = q->next;
-		fail_all(q, record);
+		queue_fail(q, record);
 	}
 	pthread_mutex_unlock(&f->transfers->backlog.lock);
 }
@@ -225,8 +225,8 @@ int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p)
 	atomic_fetch_add(&t->pending, RMX_A_PUT + 1);
 	pthread_mutex_lock(&f->transfers->backlog.lock);
 	first = !t->queue;
-	done = first && post(op);
-	if (!done && !append(t, op)) {
+	done = first && request_post(op);
+	if (!done && !backlog_append(t, op)) {
 		rmx_fail(-FI_ENOMEM, rank, "malloc", "request");
 		rmaext_error_last(&record);
 		rmx_op_failed(op, &record);
@@ -242,11 +242,11 @@ int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p)
 
 /* -- test, wait */
 
-static enum rmx_step step(void *arg)
+static enum rmx_step request_step(void *arg)
 {
 	struct rmaext_op *op = arg;
 
-	if (has_ended(op))
+	if (request_has_ended(op))
 		return RMX_DONE;
 	if (rmx_is_message(op)) /* it is in line: this says how it goes on */
 		return op->fabric->hooks->send(&op) == RMX_RETRY ? RMX_RETRY
@@ -255,7 +255,7 @@ static enum rmx_step step(void *arg)
 }
 
 /* What shows that those before it move. */
-static unsigned int moves_of(const struct rmaext_op *op)
+static unsigned int request_moves(const struct rmaext_op *op)
 {
 	return rmx_is_message(op)
 		       ? atomic_load(&op->target->member->peer->answers)
@@ -263,9 +263,9 @@ static unsigned int moves_of(const struct rmaext_op *op)
 }
 
 /* It has not ended: is the peer there, and does it move? */
-static int overdue(struct rmaext_op *op, int64_t now)
+static int request_overdue(struct rmaext_op *op, int64_t now)
 {
-	unsigned int moves = moves_of(op);
+	unsigned int moves = request_moves(op);
 	int ret;
 
 	op->look = now + RMX_SLICE;
@@ -282,7 +282,7 @@ static int overdue(struct rmaext_op *op, int64_t now)
 	return ret;
 }
 
-static int wait_slice(struct rmaext_op *op, int64_t slice)
+static int request_wait(struct rmaext_op *op, int64_t slice)
 {
 	struct rmaext_fabric *f = op->fabric;
 	int64_t now = rmx_now(), until = now + slice;
@@ -292,19 +292,20 @@ static int wait_slice(struct rmaext_op *op, int64_t slice)
 
 	/* anew for one that comes to wait later on */
 	if (!op->deadline || now > op->look + 5 * RMX_SLICE) {
-		op->seen = moves_of(op);
+		op->seen = request_moves(op);
 		op->deadline = now + op->timeout;
 	}
 	if (slice <= 0) {
 		rmx_look(f);
 		rmaext_mpi_glance();
-		if (!has_ended(op) && now < op->look)
+		if (!request_has_ended(op) && now < op->look)
 			return RMAEXT_PENDING;
 	} else {
-		rmx_wait(f, op->target->member->peer, step, op,
+		rmx_wait(f, op->target->member->peer, request_step, op,
 			 until < op->deadline ? until : op->deadline, spins);
 	}
-	return has_ended(op) ? tell(op) : overdue(op, now);
+	return request_has_ended(op) ? request_report(op)
+				     : request_overdue(op, now);
 }
 
 int rmaext_op_wait_for(rmaext_op *op, int64_t slice)
@@ -312,12 +313,12 @@ int rmaext_op_wait_for(rmaext_op *op, int64_t slice)
 	struct rmaext_window *w = op->window;
 	int ret;
 
-	if (has_ended(op))
-		return tell(op);
+	if (request_has_ended(op))
+		return request_report(op);
 	ret = rmx_window_enter(w, "wait");
 	if (ret)
 		return ret;
-	ret = wait_slice(op, slice < RMX_SLICE ? slice : RMX_SLICE);
+	ret = request_wait(op, slice < RMX_SLICE ? slice : RMX_SLICE);
 	rmx_window_leave(w);
 	return ret;
 }
@@ -341,12 +342,12 @@ int rmaext_op_cancel(rmaext_op *op)
 	pthread_mutex_lock(&f->transfers->backlog.lock);
 	unsent = atomic_load(&op->waits) && !op->sent;
 	if (unsent) {
-		tell(op);
+		request_report(op);
 		rmx_op_failed(op, &record);
 		op_p = &op->target->queue->first;
 		while (*op_p != op)
 			op_p = &(*op_p)->behind;
-		take_out(op->target->queue, op_p);
+		backlog_remove(op->target->queue, op_p);
 	}
 	pthread_mutex_unlock(&f->transfers->backlog.lock);
 	return unsent;
@@ -357,7 +358,7 @@ struct ended {
 	uint64_t seen;
 };
 
-static enum rmx_step more_ended(void *arg)
+static enum rmx_step ended_step(void *arg)
 {
 	struct ended *e = arg;
 
@@ -373,8 +374,8 @@ int rmaext_fabric_wait_ended(rmaext_fabric *f, uint64_t *seen, int64_t slice)
 
 	if (ret)
 		return ret;
-	if (more_ended(&e) != RMX_DONE)
-		rmx_wait(f, NULL, more_ended, &e,
+	if (ended_step(&e) != RMX_DONE)
+		rmx_wait(f, NULL, ended_step, &e,
 			 rmx_now() + (slice < RMX_SLICE ? slice : RMX_SLICE),
 			 1);
 	*seen = atomic_load(&f->transfers->backlog.ended);

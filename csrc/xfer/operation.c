@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_block(const struct rmaext_fabric *f, size_t payload)
+static bool op_fits_bounce(const struct rmaext_fabric *f, size_t payload)
 {
 	return payload &&
 	       rmx_bounce_fits(f, sizeof(struct rmaext_op) + payload);
@@ -30,7 +30,7 @@ static bool is_block(const struct rmaext_fabric *f, size_t payload)
 static struct rmaext_op *op_alloc(struct rmaext_fabric *f, size_t payload,
 				  void **desc_p)
 {
-	return is_block(f, payload)
+	return op_fits_bounce(f, payload)
 		       ? rmx_bounce_take(f, desc_p)
 		       : malloc(sizeof(struct rmaext_op) + payload);
 }
@@ -78,7 +78,7 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	op->offset = window->first + offset;
 	op->len = len;
 	op->chunk = f->chunk;
-	op->bounce = !context && is_block(f, payload);
+	op->bounce = !context && op_fits_bounce(f, payload);
 	if (payload) {
 		op->local = rmx_op_payload(op);
 		op->desc = desc;
@@ -140,7 +140,7 @@ struct rmaext_op *rmx_op_apart(struct rmaext_op *op)
 	if (it) {
 		memcpy(it, op, sizeof(*it));
 		it->context = NULL;
-		it->bounce = is_block(op->fabric, payload);
+		it->bounce = op_fits_bounce(op->fabric, payload);
 	}
 	if (it && payload) {
 		it->desc = desc;

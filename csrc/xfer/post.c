@@ -164,7 +164,7 @@ static unsigned int op_spins(const struct rmaext_op *op)
  * One slice of the wait for *op_p. It is NULL afterwards if the operation is no
  * longer the owner's: a copy that was posted.
  */
-static int op_slice(struct rmaext_op **op_p)
+static int op_wait_slice(struct rmaext_op **op_p)
 {
 	struct rmaext_op *op = *op_p;
 	struct rmaext_peer *peer = op->target->member->peer;
@@ -205,7 +205,7 @@ static int op_slice(struct rmaext_op **op_p)
 
 int rmx_op_wait(struct rmaext_op *op)
 {
-	return op_slice(&op);
+	return op_wait_slice(&op);
 }
 
 /* Post as much of a new operation as is possible at once; it is the caller's.
@@ -223,7 +223,7 @@ int rmx_op_begin(struct rmaext_op *op, struct rmaext_op **op_p)
  */
 int rmx_op_run(struct rmaext_op *op, struct rmaext_op **op_p)
 {
-	int ret = op_slice(&op);
+	int ret = op_wait_slice(&op);
 
 	if (!op)
 		return 0;

@@ -3,7 +3,7 @@
 #include "xfer/operation.h"
 
 /* From the operation's offset in the window. */
-static uint64_t place_of(const struct rmaext_op *op, uint64_t offset)
+static uint64_t op_place(const struct rmaext_op *op, uint64_t offset)
 {
 	const struct rmx_strides *s = op->strides;
 
@@ -19,7 +19,7 @@ int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
 	struct rmx_target *t = op->target;
 	struct iovec iov = {.iov_base = op->local + offset, .iov_len = len};
 	struct fi_rma_iov remote = {
-		.addr = op->offset + place_of(op, offset),
+		.addr = op->offset + op_place(op, offset),
 		.len = len,
 		.key = t->key,
 	};
