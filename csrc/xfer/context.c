@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Contexts of fi_* calls, with room for an operation: a list without a lock. */
+/* The contexts of fi_* calls. The list of the free ones needs no lock. */
 #include "xfer/operation.h"
 
 #include <stdlib.h>
 
 _Static_assert(2 * RMX_CONTEXTS <= RMX_COMPLETIONS,
-	       "all may complete at once, and as many messages");
+	       "all contexts and as many messages may complete at once");
 
 /*
- * The list of free contexts is one word: in its low half their count and the
- * number of the first; above, how often it was changed, so that a taker who
- * was held up does not put a stale `next` in place.
+ * The list of free contexts is one word. Its low half has their count and the
+ * number of the first; its upper half counts the changes, so that the exchange
+ * of a taker that was held up fails, and no stale `next` gets into the list.
  */
 #define FREE_FIRST(word) ((word) & 0xffff)
 #define FREE_COUNT(word) ((word) >> 16 & 0xffff)
@@ -53,8 +53,8 @@ unsigned int rmx_contexts_in_flight(const struct rmaext_fabric *f)
 }
 
 /*
- * One peer gets no more contexts than are left for the others: what is on its
- * way to one that has stopped must not keep us from the rest.
+ * One peer gets no more contexts than are left for the others: operations on
+ * their way to a process that has stopped must not keep us from the others.
  */
 struct rmx_context *rmx_context_take(struct rmaext_fabric *f,
 				     struct rmaext_peer *peer)
@@ -74,7 +74,7 @@ struct rmx_context *rmx_context_take(struct rmaext_fabric *f,
 	return context;
 }
 
-/* The list is touched last: the fabric may be closing. */
+/* The list is changed last: after that the fabric may close. */
 void rmx_context_give(struct rmaext_fabric *f, struct rmaext_peer *peer,
 		      struct rmx_context *context)
 {
@@ -91,7 +91,6 @@ void rmx_context_give(struct rmaext_fabric *f, struct rmaext_peer *peer,
 					       &old, new));
 }
 
-/* The fabric is closed. What an operation still lies in stays. */
 void rmx_contexts_free(struct rmaext_fabric *f)
 {
 	if (FREE_COUNT(atomic_load(&f->transfers->free_contexts)) <

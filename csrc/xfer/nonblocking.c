@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Requests: operations that are begun and end whether or not anybody waits.
+ * Requests: operations that are begun, and that end whether or not anybody
+ * waits for them.
  *
- * Updates go as messages, see send_queue.c. Of puts and gets, what cannot be
- * posted at once waits in its target's queue, the backlog.
- * Whoever reads the CQ posts from there, so a request that its owner never
- * looks at goes on. Only who holds backlog.lock posts.
+ * Updates go as messages, see am/send_queue.c. The chunks of a put or get that
+ * cannot be posted at once wait in the target's queue; all queues together are
+ * the backlog. Whichever thread reads the CQ posts from it, so a request that
+ * its owner never looks at goes on. Only the holder of backlog.lock posts.
  *
  * A request counts in its target's `pending` as one put does, from its begin to
- * its end: flush waits for it, and close. It does not lie in a slot: an owner
- * who keeps a thousand that have ended must not keep others from being posted.
+ * its end: a flush and a close wait for it. It does not lie in a context: an
+ * owner who keeps a thousand requests that have ended must not keep others from
+ * being posted.
  *
- * It has ended once nothing holds it open: a place in the backlog, chunks in
- * flight. Its failure is its owner's to see. What the owner has not looked at
- * when flush comes, flush reports.
+ * Its place in the backlog and its chunks in flight hold a request open; it has
+ * ended once there are none. Its owner is told of its failure; if a flush comes
+ * before the owner has looked, the flush reports it.
  */
 #include "xfer/operation.h"
 
@@ -25,8 +27,9 @@ static bool request_has_ended(const struct rmaext_op *op)
 }
 
 /*
- * The owner may free it once it has ended, but not the window before pending is
- * 0. In this order, so that what a flush has waited for has ended.
+ * `ended` is set before `pending` is counted down: what a flush has waited for
+ * has ended. The owner may free the request at once, but nobody frees the
+ * window, and the target, before pending is 0.
  */
 void rmx_request_release(struct rmaext_op *op)
 {
@@ -57,7 +60,7 @@ void rmx_request_failed(struct rmaext_op *op)
 	pthread_mutex_unlock(&w->lock);
 }
 
-/* What came of it; flush need not tell any more. */
+/* Returns what came of a request; a flush need not report it any more. */
 static int request_report(struct rmaext_op *op)
 {
 	struct rmx_target *t = op->target;
@@ -78,16 +81,16 @@ void rmx_request_free(struct rmaext_op *op)
 	rmx_op_dispose(op);
 }
 
-/* -- the backlog; its lock is held */
+/* -- the backlog: the callers hold its lock */
 
-/* Of a target that has requests in the backlog. */
+/* The requests to one target. */
 struct rmx_queue {
 	struct rmx_target *target;
 	struct rmaext_op *first, **end; /* oldest first */
 	struct rmx_queue *next;
 };
 
-/* False: not all of it, the rest later. */
+/* False: some chunks are left to be posted later. */
 static bool request_post(struct rmaext_op *op)
 {
 	struct rmaext_error record;
@@ -129,7 +132,7 @@ static bool backlog_append(struct rmx_target *t, struct rmaext_op *op)
 	return true;
 }
 
-/* Afterwards it may be freed, and with the last one its queue and window. */
+/* Afterwards the request may be freed; after the last one, so is its queue. */
 static void backlog_remove(struct rmx_queue *q, struct rmaext_op **op_p)
 {
 	struct rmaext_op *op = *op_p;
@@ -156,7 +159,7 @@ static void queue_push(struct rmx_queue *q)
 	bool more = true;
 
 	while (more && request_post(q->first)) {
-		more = q->first->behind; /* without, q is gone */
+		more = q->first->behind; /* q goes with the last one */
 		backlog_remove(q, &q->first);
 	}
 }
@@ -184,7 +187,6 @@ static void queue_fail(struct rmx_queue *q, const struct rmaext_error *record)
 	}
 }
 
-/* The endpoint is gone. */
 void rmx_backlog_shut(struct rmaext_fabric *f,
 		      const struct rmaext_error *record)
 {
@@ -200,10 +202,6 @@ void rmx_backlog_shut(struct rmaext_fabric *f,
 
 /* -- begin */
 
-/*
- * Make a request of a new operation that has no payload but a copy. The caller
- * is inside the window.
- */
 int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p)
 {
 	struct rmaext_fabric *f = op->fabric;
@@ -248,13 +246,13 @@ static enum rmx_step request_step(void *arg)
 
 	if (request_has_ended(op))
 		return RMX_DONE;
-	if (rmx_is_message(op)) /* it is in line: this says how it goes on */
+	if (rmx_is_message(op)) /* it is in line: send() says how that goes */
 		return op->fabric->hooks->send(&op) == RMX_RETRY ? RMX_RETRY
 								 : RMX_SLEEP;
 	return atomic_load(&op->waits) ? RMX_RETRY : RMX_SLEEP;
 }
 
-/* What shows that those before it move. */
+/* A number that changes while operations to the same target complete. */
 static unsigned int request_moves(const struct rmaext_op *op)
 {
 	return rmx_is_message(op)
@@ -262,7 +260,7 @@ static unsigned int request_moves(const struct rmaext_op *op)
 		       : atomic_load(&op->target->finished);
 }
 
-/* It has not ended: is the peer there, and does it move? */
+/* The request has not ended: does its peer live, and does it move? */
 static int request_overdue(struct rmaext_op *op, int64_t now)
 {
 	unsigned int moves = request_moves(op);
@@ -273,7 +271,7 @@ static int request_overdue(struct rmaext_op *op, int64_t now)
 			   op->timeout, &op->deadline, moves != op->seen);
 	op->seen = moves;
 	if (ret == -FI_ETIMEDOUT)
-		op->deadline = 0; /* it may be waited for again */
+		op->deadline = 0; /* the owner may wait for it again */
 	if (ret == -FI_ENOTCONN) {
 		pthread_mutex_lock(&op->window->lock);
 		op->told = true;
@@ -290,7 +288,7 @@ static int request_wait(struct rmaext_op *op, int64_t slice)
 		1 + (unsigned int)((op->len < op->chunk ? op->len : op->chunk) /
 				   (64 << 10));
 
-	/* anew for one that comes to wait later on */
+	/* the limit counts anew where nobody has waited for a while */
 	if (!op->deadline || now > op->look + 5 * RMX_SLICE) {
 		op->seen = request_moves(op);
 		op->deadline = now + op->timeout;

@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * An operation on the fabric route: how it is made, and where it lies. It is
- * posted in chunks, each with a context as context, and lies itself in the
- * context of its first chunk. Its owner, who made it, frees it once all chunks
- * that were sent have completed; if the owner leaves early (timeout, Ctrl-C),
- * later. A put from a copy that has been posted has no owner any more: the
- * reader of the CQ frees it.
+ * How an operation on the fabric route is made, and where it lies. It is posted
+ * in chunks, each with a context of its own, and lies itself in the context of
+ * its first chunk. Its owner, who made it, frees it once all chunks that were
+ * sent have completed; an owner who leaves early (timeout, Ctrl-C) frees it
+ * later. A put from a copy has no owner any more once it is posted: the CQ's
+ * reader frees it.
  *
  * Only the owner posts, see post.c; only the CQ's one reader completes, see
- * completion.c. What both change is the list of free contexts and the target's
- * count of what is pending.
+ * completion.c. Both change the list of free contexts and target->pending.
  *
- * An update goes as messages instead, which send_queue.c sends and replies.c
- * completes, under the lock; for its owner it is one chunk, sent
- * when it has been put in line. One that waits for nobody is given up with its
- * owner.
+ * An update goes as messages instead, which am/send_queue.c sends and
+ * am/replies.c completes, under am->lock. For its owner it is one chunk, which
+ * counts as sent when it is in its peer's line. If its owner gives it up, it is
+ * taken out of the line and of the messages.
  */
 #include "xfer/operation.h"
 
@@ -129,7 +128,7 @@ int rmx_op_over(struct rmaext_window *w, int64_t rank, enum rmx_kind kind,
 
 struct rmaext_op *rmx_op_apart(struct rmaext_op *op)
 {
-	/* a copy; else nothing in it points to itself */
+	/* with a copy, op->local points into it; nothing else does */
 	const uint64_t payload = op->desc && !op->registered ? op->len : 0;
 	struct rmaext_op *it;
 	void *desc = NULL;
