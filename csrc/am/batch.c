@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The origin of messages: requests are packed, sent, answered or given up. */
+/*
+ * The requests of a batch (rmaext_many) at the origin: they are packed, sent,
+ * answered or given up.
+ */
 #include "am/am.h"
 
 #include <stdio.h>
 
-#define RMX_UNANSWERED 64u /* requests of one batch */
+#define RMX_UNANSWERED 64u /* requests of one batch, at most */
 /* bytes of places and values in a message */
 #define RMX_ROOM (RMX_MESSAGE - sizeof(struct rmx_request_header))
 
-/* What a request is about. */
+/* What a request is to have: `count` elements, or bytes of one from `part` on.
+ */
 struct ask {
 	struct rmaext_batch *batch;
 	struct rmx_lane *lane;
@@ -19,8 +23,8 @@ struct ask {
 };
 
 /*
- * After what was in line when the lane began, and not beside the parts of a
- * long operation.
+ * A request goes after the operations that were in line when its lane began,
+ * and not while parts of a bulk operation are on their way. NULL: not yet.
  */
 static struct rmx_send_buffer *request_new(struct rmaext_fabric *f,
 					   const struct ask *like)
@@ -63,15 +67,15 @@ static int request_send(struct rmaext_fabric *f, struct rmx_send_buffer *buffer,
 	pthread_mutex_lock(&am->lock);
 	buffer->batch = NULL;
 	rmx_message_drop(am, buffer);
-	rmx_message_pump(f, peer); /* for whoever saw the credit taken */
+	rmx_message_pump(f, peer); /* others saw the credit taken */
 	pthread_mutex_unlock(&am->lock);
 	return ret;
 }
 
 /*
- * The batch ends early. Answers find another generation. What the provider
- * still sends stays until it has done so; the rest returns its credit, as an
- * answer that was lost with its connection would keep it for ever.
+ * Replies that come later find another generation. A buffer that the provider
+ * still sends stays until it is sent; the others return their credits, which a
+ * reply that was lost with its connection would keep for ever.
  */
 void rmx_batch_give_up(struct rmaext_batch *batch)
 {
@@ -97,7 +101,7 @@ void rmx_batch_give_up(struct rmaext_batch *batch)
 	pthread_mutex_unlock(&am->lock);
 }
 
-/* An answer, or none to come; the lock is held. */
+/* The request was answered, or will not be. The caller holds am->lock. */
 static void request_end(struct rmx_send_buffer *buffer)
 {
 	struct rmaext_batch *b = buffer->batch;
@@ -108,7 +112,7 @@ static void request_end(struct rmx_send_buffer *buffer)
 	atomic_fetch_sub(&b->unanswered, 1);
 }
 
-/* The first counts; the lock is held. */
+/* The first error counts. The caller holds am->lock. */
 static void batch_set_error(struct rmaext_batch *b, int64_t rank,
 			    const struct rmaext_error *record)
 {
@@ -163,7 +167,7 @@ bool rmx_batch_answer(struct rmx_send_buffer *buffer,
 	return true;
 }
 
-/* What tells where the elements are. */
+/* Writes where the elements are; returns the bytes. */
 static size_t request_pack_places(const struct rmaext_batch *b,
 				  const struct rmx_send_buffer *buffer,
 				  size_t loops, uint64_t *offsets)
@@ -171,7 +175,7 @@ static size_t request_pack_places(const struct rmaext_batch *b,
 	const uint32_t *order = b->order + buffer->first;
 	const uint64_t first = b->window->first;
 
-	if (loops) { /* one lane: the elements are in their order */
+	if (loops) { /* there is one lane, with the elements in order */
 		rmx_loops_pack(b->strides, first, b->start + *order, offsets);
 		return loops;
 	}
@@ -182,7 +186,7 @@ static size_t request_pack_places(const struct rmaext_batch *b,
 	return buffer->count * sizeof(*offsets);
 }
 
-/* Bytes of loops, where the elements are sent as such: one has to fit. */
+/* The bytes of the loops if the elements go as such: one must fit; else 0. */
 static size_t batch_loops_bytes(const struct rmaext_batch *b, size_t unit)
 {
 	const size_t bytes = b->strides ? rmx_loops_bytes(b->strides) : 0;
@@ -190,7 +194,7 @@ static size_t batch_loops_bytes(const struct rmaext_batch *b, size_t unit)
 	return unit == b->unit && unit <= RMX_ROOM - bytes ? bytes : 0;
 }
 
-/* Places, and values; returns the length of the message. */
+/* Writes places and values; returns the length of the message. */
 static size_t request_pack(const struct rmaext_batch *b,
 			   struct rmx_send_buffer *buffer)
 {
@@ -226,8 +230,8 @@ static size_t request_pack(const struct rmaext_batch *b,
 }
 
 /*
- * Sends the next of a lane. An element too long for a message goes in parts.
- * -FI_ENOSPC: an answer must come first; -FI_EAGAIN: the provider's progress.
+ * Sends the next elements of a lane. One too long for a message goes in parts.
+ * -FI_ENOSPC: a reply must come first; -FI_EAGAIN: the provider wants progress.
  */
 static int lane_send_next(struct rmaext_batch *b, struct rmx_lane *lane)
 {
@@ -257,7 +261,7 @@ static int lane_send_next(struct rmaext_batch *b, struct rmx_lane *lane)
 	buffer = request_new(f, &like);
 	if (!buffer)
 		return -FI_ENOSPC;
-	/* counted before it is sent: the answer may come at once */
+	/* a request is counted before it is sent: the reply may come at once */
 	atomic_fetch_add(&lane->unanswered, 1);
 	atomic_fetch_add(&b->unanswered, 1);
 	ret = request_send(f, buffer, request_pack(b, buffer));
@@ -285,7 +289,7 @@ static void batch_post_failed(struct rmaext_batch *b, int64_t rank, int code)
 	pthread_mutex_unlock(&b->fabric->am->lock);
 }
 
-/* A message to each lane in turn, until none takes any. */
+/* Sends a message of each lane in turn, until none may send. */
 enum rmx_step rmx_batch_step(void *arg)
 {
 	struct rmaext_batch *b = arg;
@@ -316,7 +320,6 @@ enum rmx_step rmx_batch_step(void *arg)
 	return open || atomic_load(&b->unanswered) ? RMX_SLEEP : RMX_DONE;
 }
 
-/* What RMAEXT_PENDING of rmx_wait means by now. */
 int rmx_batch_overdue(struct rmaext_batch *b)
 {
 	const unsigned int answers = atomic_load(&b->answers);

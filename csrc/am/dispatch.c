@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Messages that came. A request is carried out and replied to, or waits: for
- * its window, or for the guard of updates. A reply to a request of ours goes to
- * whom asked. All this is the CQ reader's.
+ * What becomes of a message that came. A request is carried out and replied to,
+ * or waits for its window or for the guard of updates. A reply is handed to the
+ * operations or the batch that asked. Only the CQ's reader runs this.
  */
 #include "exec/guard.h"
 #include "am/wire.h"
 
+/* ns that an early request waits for its window */
 #define RMX_EARLY_MAX ((int64_t)10 * 1000 * 1000 * 1000)
-#define RMX_TRIES 16u /* of queued receive_buffers at a time */
+#define RMX_TRIES 16u /* queued buffers that are tried at a time */
 
 /* -- replies */
 
@@ -30,14 +31,15 @@ static void reply_send(struct rmaext_fabric *f,
 	}
 	if (ret == -FI_EAGAIN)
 		rmx_receive_enqueue(f->am, message, RMX_WAITING);
-	else if (ret || brief) /* lost: the origin will notice by itself */
+	else if (ret || brief) /* a lost reply: the origin will notice */
 		rmx_receive_post(f, message);
 }
 
 /*
- * Who was notified often answers with a notification, and has waited for this
- * one: its reply goes with that message, or when the queue is read next. That
- * is before the reader sleeps, and soon where there is a progress thread.
+ * A rank that is notified was often waiting for it, and answers with a
+ * notification of its own. So the reply to a notification is deferred: it goes
+ * with the next message to that peer, or when the CQ is read next. That is
+ * before the reader sleeps, and soon where there is a progress thread.
  */
 static bool reply_defer(struct rmaext_fabric *f,
 			const struct rmx_receive_buffer *message)
@@ -49,7 +51,7 @@ static bool reply_defer(struct rmaext_fabric *f,
 	    f->info->tx_attr->inject_size < sizeof(am->deferred))
 		return false;
 	rmx_reply_send_deferred(f);
-	if (rmx_reply_is_deferred(f)) /* the provider takes nothing */
+	if (rmx_reply_is_deferred(f)) /* another is; the provider is busy */
 		return false;
 	pthread_mutex_lock(&am->lock);
 	memcpy(&am->deferred, message->data + message->reply,
@@ -59,7 +61,6 @@ static bool reply_defer(struct rmaext_fabric *f,
 	return true;
 }
 
-/* The caller is the CQ's reader. */
 void rmx_reply_send_deferred(struct rmaext_fabric *f)
 {
 	struct rmx_am *am = f->am;
@@ -69,7 +70,7 @@ void rmx_reply_send_deferred(struct rmaext_fabric *f)
 		return;
 	pthread_mutex_lock(&am->lock);
 	peer = atomic_load(&am->deferred_to);
-	/* other errors: it is lost, and the origin will notice by itself */
+	/* after another error it is lost, and the origin will notice */
 	if (peer && (atomic_load(&peer->gone) ||
 		     rmx_wire_inject(f, &am->deferred, sizeof(am->deferred),
 				     peer->addr) != -FI_EAGAIN))
@@ -79,7 +80,7 @@ void rmx_reply_send_deferred(struct rmaext_fabric *f)
 
 /* -- requests */
 
-/* Nothing of it has been checked yet. */
+/* Does it only put and notify? Nothing of the request has been checked yet. */
 static bool request_only_notifies(const struct rmx_receive_buffer *message)
 {
 	struct rmx_request_header q;
@@ -93,7 +94,7 @@ static bool request_only_notifies(const struct rmx_receive_buffer *message)
 	       range.flags == RMX_WITH_NOTIFY;
 }
 
-/* A reply to one of ours, at the end of a request. */
+/* Takes the deferred reply to a request of ours off the end of a request. */
 static void request_take_reply(struct rmaext_fabric *f,
 			       struct rmx_receive_buffer *message)
 {
@@ -111,7 +112,10 @@ static void request_take_reply(struct rmaext_fabric *f,
 		rmx_message_answered(f, (char *)&reply, sizeof(reply));
 }
 
-/* The one that sent it has this name; of a window's, its word is good. */
+/*
+ * Both name the same origin. That is taken on trust: who knows the window's
+ * token is one of its ranks.
+ */
 static bool request_same_origin(const struct rmx_receive_buffer *a,
 				const struct rmx_receive_buffer *b)
 {
@@ -128,7 +132,7 @@ static bool request_same_window(const struct rmx_receive_buffer *a,
 	return !memcmp(a->data + at, b->data + at, RMX_TOKEN);
 }
 
-/* Where those of its origin are, and of some others. */
+/* The list of those that wait of this origin, and of some others. */
 static struct rmx_receive_buffer **
 chain_find(struct rmx_am *am, const struct rmx_receive_buffer *message)
 {
@@ -160,10 +164,10 @@ static bool request_may_be_early(const struct rmx_receive_buffer *message)
 }
 
 /*
- * Those that wait for a window, or for its guard, in their order. One that is
- * behind another of its origin is not tried: the window may come between the
- * two, and updates of one origin stay in order. (More than an origin may have
- * on their way: it has given some up, and gets no more of them.)
+ * Carries a request out, or lets it wait behind another of its origin and
+ * window that waits: the window may come between the two, and the updates of
+ * one origin stay in order. If an origin has more requests blocked than it has
+ * credits, it has given some of them up: then this one is refused.
  */
 static void request_dispatch(struct rmaext_fabric *f,
 			     struct rmx_receive_buffer *message, int64_t ns)
@@ -210,7 +214,7 @@ static void request_dispatch(struct rmaext_fabric *f,
 	}
 }
 
-/* What waits for a window is asked for again only after one has come. */
+/* An early request is tried again only after a window was created. */
 static void postponed_retry(struct rmaext_fabric *f)
 {
 	struct rmx_am *am = f->am;
@@ -240,7 +244,7 @@ static bool am_has_retries(const struct rmx_am *am)
 	return am->queue || am->early || atomic_load(&am->stalled);
 }
 
-/* Each in turn, so that one peer that takes nothing holds nobody up. */
+/* Tries some in turn, so that one peer that takes nothing holds nobody up. */
 static void am_retry(struct rmaext_fabric *f)
 {
 	struct rmx_am *am = f->am;
@@ -294,7 +298,6 @@ static void message_take(struct rmaext_fabric *f,
 	rmx_receive_post(f, message);
 }
 
-/* A completion: of a buffer, of a message, else of an operation. */
 void rmx_am_complete(struct rmaext_fabric *f, void *context, size_t len,
 		     const struct rmaext_error *failure)
 {
@@ -317,9 +320,9 @@ void rmx_am_complete(struct rmaext_fabric *f, void *context, size_t len,
 	}
 	at = (size_t)((char *)context - (char *)am->receive_buffers);
 	if (at % sizeof(*message))
-		return; /* none of ours */
+		return; /* no context of ours */
 	switch (message->state) {
-	case RMX_REPLYING: /* or failed: the origin will notice by itself */
+	case RMX_REPLYING: /* if it failed, the origin will notice */
 		rmx_receive_post(f, message);
 		break;
 	case RMX_RECEIVING:
@@ -333,7 +336,7 @@ void rmx_am_complete(struct rmaext_fabric *f, void *context, size_t len,
 	rmx_receive_more(f);
 }
 
-/* -- for the rooms below */
+/* -- hooks for the rooms below, see struct rmx_hooks */
 
 static void hook_after_read(struct rmaext_fabric *f)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The target of a message. Anybody who reaches the port may send one, so it is
- * believed only if it has the secret token of a window, and even then
+ * The target carries out a request. Anybody who reaches the port may send one:
+ * so it is believed only if it has the secret token of a window, and even then
  * everything in it is checked before memory is touched.
  */
 #include "am/am.h"
@@ -23,7 +23,7 @@ bool rmx_same_token(const uint8_t *a, const uint8_t *b)
 
 	memcpy(x, a, sizeof(x));
 	memcpy(y, b, sizeof(y));
-	/* in constant time; a window without a token is nobody's target */
+	/* a window without a token is nobody's target */
 	return !((x[0] ^ y[0]) | (x[1] ^ y[1])) && (x[0] | x[1]);
 }
 
@@ -57,15 +57,15 @@ void rmx_serve_no_more(struct rmaext_window *w)
 	pthread_mutex_unlock(&f->lock);
 }
 
-/* Is it a target of that name? A guest's, of this process maybe, is none. */
+/* A guest's window, which may be of this process, is not a target. */
 static bool window_is_named(const struct rmaext_window *w, const uint8_t *token)
 {
 	return !w->visits && rmx_same_token(w->token, token);
 }
 
 /*
- * Enter the window of that name. -FI_ESHUTDOWN: it is closed; -FI_ENOENT: there
- * never was one, or long ago.
+ * Enters the window that has this token. -FI_ESHUTDOWN: it is closed;
+ * -FI_ENOENT: there was none, or it was closed long ago.
  */
 static int window_enter_named(struct rmaext_fabric *f, const uint8_t *token,
 			      struct rmaext_window **window_p)
@@ -92,7 +92,7 @@ static int window_enter_named(struct rmaext_fabric *f, const uint8_t *token,
 	return ret;
 }
 
-/* The sender, by its own word: it gets nothing but an error. */
+/* The peer that a request claims to be from, or NULL: only for an error. */
 static struct rmaext_peer *peer_find(struct rmaext_fabric *f, uint64_t name)
 {
 	struct rmaext_peer *p;
@@ -104,9 +104,9 @@ static struct rmaext_peer *peer_find(struct rmaext_fabric *f, uint64_t name)
 	return p;
 }
 
-/* Where elements are. */
+/* Where the elements of a request are. */
 struct places {
-	const uint64_t *offsets; /* NULL: the loops say it */
+	const uint64_t *offsets; /* NULL: the loops compute them */
 	struct rmx_strides loops;
 	uint64_t start;
 	size_t bytes;
@@ -134,7 +134,7 @@ static inline uint64_t places_at(const struct places *p, uint32_t i)
 				    rmx_strides_at(&p->loops, p->start + i);
 }
 
-/* Are the elements whole, and may it do that? `q` is a copy. */
+/* Checks a request of elements or loops. `q` is a copy, which cannot change. */
 static int elements_check(const struct rmaext_window *w,
 			  const struct rmx_request_header *q, size_t len,
 			  const void *data, struct places *places)
@@ -175,7 +175,7 @@ static int elements_check(const struct rmaext_window *w,
 	return 0;
 }
 
-/* The results of a get or an update lie where its values lay. */
+/* The results of a get or an update overwrite its values. */
 static int elements_apply(struct rmaext_window *w,
 			  const struct rmx_request_header *q,
 			  const struct places *places, char *values,
@@ -205,7 +205,7 @@ static int elements_apply(struct rmaext_window *w,
 	return ret;
 }
 
-/* The status of a request, and where its results are. */
+/* Returns the status for the reply, and notes where its results are. */
 static int elements_serve(struct rmaext_window *w,
 			  const struct rmx_request_header *q,
 			  struct rmx_receive_buffer *message, int64_t ns)
@@ -234,7 +234,7 @@ static int ranges_serve(struct rmaext_window *w,
 
 	if (ret)
 		return ret;
-	/* behind all, with room for the reply's header between */
+	/* the results go behind the request and the reply's header */
 	message->reply = (message->len + sizeof(struct rmx_reply_header) + 63) &
 			 ~(size_t)63;
 	message->reply_len = results;
@@ -260,11 +260,6 @@ static int request_carry_out(struct rmaext_window *w,
 	return ret;
 }
 
-/*
- * Carry a request out and make its reply. A window is created on one rank
- * earlier than on another: the request may have to wait for it; and for the
- * guard of updates, for `ns` here. ns < 0: it has waited too long for that.
- */
 enum rmx_served rmx_serve(struct rmaext_fabric *f,
 			  struct rmx_receive_buffer *message, bool may_wait,
 			  int64_t ns)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The target's side of ranges: elements that lie one after another. All of a
- * message are checked before the first is carried out.
+ * The target carries out ranges, which are elements that lie one after another.
+ * All ranges of a message are checked before the first is carried out.
  */
 #include "am/am.h"
 #include "exec/update.h"
@@ -10,7 +10,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* Bytes of an operand, and how many there are; results. */
+/* Bytes of an operand, how many operands there are, and whether it returns. */
 struct extent {
 	uint64_t bytes;
 	unsigned int operands;
@@ -41,7 +41,7 @@ static int range_check_update(const struct rmaext_window *w,
 	return 0;
 }
 
-/* `r` is a copy; every field may be anything. */
+/* `r` is a copy; any of its fields may be wrong. */
 static int range_check(const struct rmaext_window *w, const struct rmx_range *r,
 		       struct extent *extent_p)
 {
@@ -137,10 +137,6 @@ static int range_apply(struct rmaext_window *w, const struct rmx_range *r,
 	return ret;
 }
 
-/*
- * What was checked, from `done` on. RMAEXT_PENDING: the guard was not to be had
- * in about `ns`.
- */
 int rmx_ranges_apply(struct rmaext_window *w, const char *data, char *results,
 		     struct rmx_done *done, int64_t ns)
 {

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What becomes of messages, and of the operations in them: they are sent,
+ * What becomes of requests, and of the operations in them: they are sent,
  * answered, or fail; their owner gives them up, nobody waits for them any more,
- * or the endpoint closes. Here are operations; batches see to themselves in
- * batch.c.
+ * or the endpoint closes. What becomes of a batch's requests is in batch.c.
  *
- * The lock is the.
+ * am->lock is held wherever an operation or a send buffer is changed.
  */
 #include "am/am.h"
 
@@ -23,7 +22,8 @@ static void ops_end(struct rmx_send_buffer *buffer,
 {
 	struct rmaext_op *op = buffer->op, *next;
 
-	if (buffer->loaned && !buffer->sent) { /* the provider still has them */
+	/* the provider still reads the values: rmx_message_sent() ends it */
+	if (buffer->loaned && !buffer->sent) {
 		if (failure)
 			rmx_op_failed(op, failure);
 		buffer->ended = true;
@@ -31,13 +31,13 @@ static void ops_end(struct rmx_send_buffer *buffer,
 	}
 	buffer->op = NULL;
 	for (; op; op = next) {
-		/* a bulk operation may be in the line, with other links */
+		/* op->next of a bulk operation may link the line */
 		next = buffer->bulk ? NULL : op->next;
 		op->flying--;
 		if (failure)
 			rmx_op_failed(op, failure);
 		if (atomic_load(&op->error))
-			rmx_op_unqueue(op); /* the rest of it */
+			rmx_op_unqueue(op); /* its rest is not sent */
 		rmx_op_settle(op);
 	}
 }
@@ -104,8 +104,8 @@ void rmx_message_sent(struct rmaext_fabric *f, struct rmx_send_buffer *buffer,
 }
 
 /*
- * The line goes on. A batch that was denied a credit of late has the next one,
- * if another answer is to come that sees to the line.
+ * The line gets the credit, unless a batch was denied one since the last reply:
+ * then that has it, if another reply is to come that sends from the line.
  */
 static void line_after_answer(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
@@ -148,18 +148,16 @@ void rmx_message_answered(struct rmaext_fabric *f, const char *data, size_t len)
 	pthread_mutex_unlock(&am->lock);
 }
 
-/* -- no answer is waited for any more */
+/* -- giving up: nobody waits for a reply any more */
 
-/* Takes an operation out of a buffer, unless the provider still reads its
- * values.
- */
+/* Takes an operation out of a buffer, unless it is loaned and not sent yet. */
 static void buffer_take_out(struct rmx_am *am, struct rmx_send_buffer *buffer,
 			    struct rmaext_op *op)
 {
 	struct rmaext_op **link = &buffer->op;
 
 	if (buffer->bulk && buffer->op != op)
-		return; /* its links are not the buffer's */
+		return; /* op->next of a bulk one may link the line */
 	while (*link && *link != op)
 		link = &(*link)->next;
 	if (!*link || (buffer->loaned && !buffer->sent))
@@ -170,11 +168,11 @@ static void buffer_take_out(struct rmx_am *am, struct rmx_send_buffer *buffer,
 		rmx_message_free(am, buffer);
 }
 
-/* The lock is held. Late answers find another generation, or not the
- * operation. */
+/* A late reply finds another generation, or not the operation. */
 static void op_give_up(struct rmaext_fabric *f, struct rmaext_op *op)
 {
-	struct rmaext_peer *peer = op->target->member->peer; /* op may go */
+	struct rmaext_peer *peer =
+		op->target->member->peer; /* op may be freed */
 	struct rmx_send_buffer *next;
 
 	rmx_op_unqueue(op);
@@ -197,7 +195,7 @@ void rmx_message_give_up(struct rmaext_op *op)
 	pthread_mutex_unlock(&f->am->lock);
 }
 
-/* The first copy in a list that is on its way from there to `target`. */
+/* The first operation in a list that nobody owns, from w to `target`. */
 static struct rmaext_op *list_find_unowned(struct rmaext_op *op, bool bulk,
 					   const struct rmaext_window *w,
 					   const struct rmx_target *target)
@@ -208,7 +206,10 @@ static struct rmaext_op *list_find_unowned(struct rmaext_op *op, bool bulk,
 	return op;
 }
 
-/* Asked again after each: what goes from the line may take its buffer. */
+/*
+ * The first such operation that was sent. It is asked for anew after each:
+ * what is sent from the line meanwhile may use the same buffer.
+ */
 static struct rmaext_op *sent_find_unowned(const struct rmaext_peer *peer,
 					   const struct rmaext_window *w,
 					   const struct rmx_target *target)

@@ -1,30 +1,29 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Operations that go as messages, until they are sent. They line up at their
- * peer in the order in which they were begun, and whoever comes by sends from
- * the head of the line, as far as credits go: owners, and the CQ's reader with
- * each answer. So a copy need not be sent when its call returns, and those that
- * wait share a message. replies.c has them from there.
+ * Operations that go as messages, until they are sent; then replies.c has them.
+ * They line up at their peer in the order in which they were begun. Owners, and
+ * the CQ's reader with each reply, send from the head of the line as far as
+ * credits go. So a copy need not be sent when its call returns, and operations
+ * that wait share a message.
  *
- * An operation too long for a buffer, `bulk`, goes in parts, its values from
- * where they are. Long messages may be carried out later than short ones that
- * were sent after them. Hence a bulk operation is alone on the way to its peer.
- * Its own parts are not ordered: no two have a place in common.
+ * A bulk operation, too long for a send buffer, goes in parts, its values from
+ * where they are. A long message may be carried out later than a short one that
+ * was sent after it: hence a bulk operation is alone on its way to its peer.
+ * Its own parts are not ordered, as no two have a place in common.
  *
- * The lock is the; see message.c.
+ * am->lock is held wherever the line is used.
  */
 #include "am/wire.h"
 
 #include <stdio.h>
 
-#define RMX_QUEUED                                                  \
-	((size_t)256 << 10) /* bytes of copies that wait for a peer \
-			     */
-#define RMX_OVERHEAD 64	    /* bytes that a short one counts more */
+/* Bytes of copies that wait for a peer; a copy counts as so many more. */
+#define RMX_QUEUED ((size_t)256 << 10)
+#define RMX_OVERHEAD 64
 
 /* -- the line */
 
-/* It has left the line. */
+/* The operation has left the line. */
 static void line_left(struct rmaext_peer *peer, struct rmaext_op *op)
 {
 	op->queued = false;
@@ -49,7 +48,7 @@ void rmx_op_unqueue(struct rmaext_op *op)
 	line_left(peer, op);
 }
 
-/* -- what a message has of them */
+/* -- what a message has of operations */
 
 /* What a message has of an operation. */
 struct share {
@@ -70,7 +69,7 @@ static struct share op_share(const struct rmaext_op *op, uint64_t values)
 	};
 }
 
-/* Too long for a buffer, or its results are. */
+/* The operands or the results are too long for a send buffer. */
 static bool op_is_bulk(const struct rmaext_op *op)
 {
 	const struct share s = op_share(op, op->len);
@@ -79,8 +78,7 @@ static bool op_is_bulk(const struct rmaext_op *op)
 	return s.values > room || s.values * s.operands > room;
 }
 
-/* Most values of a bulk operation in a message, and where they are sent from.
- */
+/* The most bytes of each operand in a message, and whether they are loaned. */
 static uint64_t op_bulk_most(const struct rmx_am *am,
 			     const struct rmaext_op *op, bool *loaned)
 {
@@ -101,7 +99,7 @@ static bool op_notifies(const struct rmaext_op *op)
 	return op->kind == RMX_MESSAGE_PUT && op->notify >= 0;
 }
 
-/* The last of several parts notifies. */
+/* The last part of an operation notifies. */
 static struct rmx_range op_range(const struct rmaext_op *op, uint64_t at,
 				 const struct share *s)
 {
@@ -120,7 +118,7 @@ static struct rmx_range op_range(const struct rmaext_op *op, uint64_t at,
 	};
 }
 
-/* Appends what is after the header to a message; returns its new end. */
+/* Appends an operation to a message; returns the message's new end. */
 static size_t message_append(struct rmx_send_buffer *buffer, size_t end,
 			     struct rmaext_op *op)
 {
@@ -145,7 +143,7 @@ static size_t message_append(struct rmx_send_buffer *buffer, size_t end,
 	return (size_t)(at - buffer->data);
 }
 
-/* A put of nothing to another job: the card that goes with it takes room. */
+/* A put of nothing to another job announces a guest: its card takes room. */
 static bool op_is_announcement(const struct rmaext_op *op)
 {
 	return op->window->visits && !op->len;
@@ -164,14 +162,17 @@ static bool message_has_room(const struct rmx_send_buffer *buffer, size_t end,
 
 /* -- sending */
 
-/* The first of the line, and those behind it that have room in its message. */
+/*
+ * Sends the first operation of the line, with those behind it that have room in
+ * its message.
+ */
 static int line_send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
 	struct rmaext_op *op = peer->line->queue, *last;
 	struct rmx_send_buffer *buffer = rmx_message_new(f, peer, op->window);
 	size_t end = sizeof(struct rmx_request_header);
 	struct rmx_request_header *q;
-	bool announces, pays;
+	bool announces, with_reply;
 	int ret;
 
 	if (!buffer)
@@ -184,17 +185,20 @@ static int line_send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 		q->count++;
 		last = op;
 		op = op->next;
-		/* what the target may refuse takes no others with it */
+		/*
+		 * Only operations that the target accepts or refuses together
+		 * share a message.
+		 */
 	} while (op && op->window == last->window && !op->window->attached &&
 		 !announces && !op_is_announcement(op) && !op_is_bulk(op) &&
 		 message_has_room(buffer, end, op));
-	if (announces) { /* the first of all, and alone */
+	if (announces) { /* a guest's first message, alone in it */
 		q->visits = RMX_WITH_CARD;
 		end += rmx_card_write(last->window, buffer->data + end);
 	}
-	pays = atomic_load(&f->am->deferred_to) == peer && !announces &&
-	       end <= RMX_MESSAGE - sizeof(f->am->deferred);
-	if (pays) {
+	with_reply = atomic_load(&f->am->deferred_to) == peer && !announces &&
+		     end <= RMX_MESSAGE - sizeof(f->am->deferred);
+	if (with_reply) {
 		q->replies = 1;
 		memcpy(buffer->data + end, &f->am->deferred,
 		       sizeof(f->am->deferred));
@@ -206,9 +210,9 @@ static int line_send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 		rmx_message_drop(f->am, buffer);
 		return ret;
 	}
-	if (pays)
+	if (with_reply)
 		atomic_store(&f->am->deferred_to, NULL);
-	/* they leave the line, their links are the buffer's */
+	/* the operations leave the line; op->next now links the buffer's */
 	buffer->op = peer->line->queue;
 	peer->line->queue = op;
 	if (!op)
@@ -222,7 +226,7 @@ static int line_send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	return 0;
 }
 
-/* The next part of the first of the line. */
+/* Sends the next part of the first operation of the line. */
 static int line_send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
 	struct rmx_am *am = f->am;
@@ -307,20 +311,19 @@ static void line_stall(struct rmx_am *am, struct rmaext_peer *peer)
 	atomic_store(&am->stalled, peer);
 }
 
-/* May the first of the line be sent? */
+/* May the first operation of the line be sent, or its next part? */
 static bool line_may_send(const struct rmx_am *am,
 			  const struct rmaext_peer *peer)
 {
 	const struct rmaext_op *op = peer->line->queue;
 
-	if (peer->line->bulks) /* parts are not ordered */
+	if (peer->line->bulks) /* the part that notifies goes alone */
 		return peer->line->bulk == op &&
 		       peer->line->bulks < RMX_CREDITS && !op_notifies(op);
 	return op_is_bulk(op) ? !peer->line->requests
 			      : peer->line->requests < am->credits;
 }
 
-/* Sends what may be sent. The lock is held. */
 void rmx_message_pump(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
 	struct rmx_am *am = f->am;
@@ -338,7 +341,6 @@ void rmx_message_pump(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	}
 }
 
-/* To whom the provider took nothing before. */
 void rmx_message_retry(struct rmaext_fabric *f)
 {
 	struct rmx_am *am = f->am;
@@ -355,8 +357,9 @@ void rmx_message_retry(struct rmaext_fabric *f)
 }
 
 /*
- * So that the values of a long one are sent from where they are, if they have
- * to be registered for it. Else they are copied, a buffer at a time.
+ * Registers the values of a bulk operation where that is demanded, so that they
+ * are sent from where they are. If that fails, they are copied, a buffer at a
+ * time.
  */
 static void op_lend(struct rmaext_op *op)
 {
@@ -370,8 +373,8 @@ static void op_lend(struct rmaext_op *op)
 }
 
 /*
- * As op_step() of others. A copy is nobody's once it is in the line, where many
- * may not be.
+ * This is for messages what op_step() is for chunks. A copy has no owner once
+ * it is in the line; the line takes only so many bytes of copies.
  */
 enum rmx_step rmx_message_step(struct rmaext_op **op_p)
 {
@@ -400,7 +403,7 @@ enum rmx_step rmx_message_step(struct rmaext_op **op_p)
 		rmx_message_pump(f, peer);
 		stalled = peer->line->stalled;
 		pthread_mutex_unlock(&am->lock);
-		if (stalled) /* the caller may not wait */
+		if (stalled) /* the caller need not come again */
 			rmx_progress_call(f);
 		if (buffered) {
 			*op_p = NULL;
