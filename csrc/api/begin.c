@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Requests: check at the origin, choose the route, carry out or begin. */
+/*
+ * Requests: they are checked at the origin; then, by their route, they are
+ * carried out at once or begun.
+ */
 #include "api/api.h"
 
 static int begin_copy(struct rmaext_window *w, const struct rmaext_call *call,

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Operations for compiled Python. Its caller can neither keep a buffer for an
- * operation that was given up nor continue a wait: whatever the network uses
- * is a copy of ours, and the waits go on until the time limit.
+ * Operations for compiled Python. The caller can neither keep a buffer for an
+ * operation that was given up nor continue a wait. So the network uses copies
+ * of ours only, and the waits go on until the time limit.
  */
 #include "am/am.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
-#define RMX_JIT_GET ((uint64_t)1 << 20) /* most that is copied at a time */
+#define RMX_JIT_GET ((uint64_t)1 << 20) /* bytes copied at a time, at most */
 
 static const struct rmx_typed *typed_of(uint64_t window)
 {
@@ -21,7 +21,7 @@ static void *address_pointer(uint64_t address)
 	return (void *)(uintptr_t)address;
 }
 
-/* Check, and turn elements into bytes. */
+/* Checks the place, and turns elements into bytes. */
 static int typed_locate(const struct rmx_typed *it, const char *call,
 			int64_t rank, int64_t index, int64_t count, int access,
 			uint64_t *offset_p, uint64_t *len_p)
@@ -38,7 +38,10 @@ static int typed_locate(const struct rmx_typed *it, const char *call,
 	return rmx_check(it->window, call, rank, *offset_p, *len_p, access);
 }
 
-/* Wait for what returned `ret`. Tells whether the network still uses memory. */
+/*
+ * Waits for an operation whose call returned `ret`, and releases it. *in_use_p:
+ * the network still uses its memory.
+ */
 static int op_finish(int ret, rmaext_op *op, bool *in_use_p)
 {
 	while (ret == RMAEXT_PENDING)

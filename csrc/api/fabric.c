@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * A fabric, as the rooms below make it up: an endpoint and its memory
- * registrations (net/), the contexts of operations (xfer/), messages (am/).
+ * A fabric is opened and closed here. The rooms below make up its parts: the
+ * endpoint and its memory registrations (net/), the contexts of operations
+ * (xfer/), messages (am/).
  */
 #include "api/api.h"
 #include "net/quirks.h"
@@ -38,7 +39,7 @@ static int fabric_start(struct rmaext_fabric *f,
 	int ret = rmx_endpoint_open(f, options, RMX_LEAST);
 
 	if (ret)
-		return ret; /* it has said what */
+		return ret; /* there is an error record already */
 	call = "rmx_cache_start";
 	ret = rmx_cache_start(f, options, RMX_BOUNCE_BYTES);
 	if (!ret) {
@@ -95,7 +96,10 @@ int rmaext_fabric_open(rmaext_library *lib,
 	return ret;
 }
 
-/* Refuse new calls on it and on its windows; wait for those inside. */
+/*
+ * Refuses new calls on the fabric and its windows, and waits for those inside.
+ * False: some do not leave.
+ */
 static bool fabric_shut(struct rmaext_fabric *f)
 {
 	if (rmx_rundown_shut(&f->rundown))
@@ -109,9 +113,9 @@ static bool fabric_shut(struct rmaext_fabric *f)
 
 /*
  * The struct of a closed fabric, with those of its peers and memories, stays
- * until the process ends, and reachable: another thread may be about to call
- * with a pointer to it, and must find that it is closed. There are two a
- * process at most.
+ * until the process ends: another thread may be about to call with a pointer to
+ * it, and must find that it is closed. It stays reachable, so that it is no
+ * leak. A process has two fabrics at most.
  */
 static void fabric_bury(struct rmaext_fabric *f)
 {
@@ -138,9 +142,9 @@ static void fabric_close_regions(struct rmaext_fabric *f, int *ret_p)
 }
 
 /*
- * fi_mr(3): a region may be busy while the endpoint that it is bound to is.
- * ofi_rxm never deregisters where a receive was to go that failed, which keeps
- * the domain and the fabric: they stay until the process ends.
+ * fi_mr(3): a region may be busy as long as the endpoint that it is bound to is
+ * open. ofi_rxm never deregisters the memory of a receive that failed, which
+ * keeps its domain and fabric busy: then these stay until the process ends.
  */
 static void fabric_close_endpoint(struct rmaext_fabric *f, int *ret_p)
 {
@@ -161,12 +165,13 @@ static bool fabric_is_sending(const struct rmaext_fabric *f)
 }
 
 /*
- * Unmap peer keys and deregister while the endpoint that may still deliver
- * to that memory is there to refuse it; then endpoint, AV, CQ, domain, fabric.
- * Operations in flight end with the endpoint.
+ * Keys are unmapped and memory is deregistered while the endpoint still exists:
+ * it refuses what would be delivered there. Then the endpoint, AV, CQ, domain
+ * and fabric close. Operations in flight end with the endpoint.
  *
- * A provider may crash on an endpoint that closes amid the answer to a read
- * (tcp of 1.17 frees it twice): then it stays, and what it writes to.
+ * A provider may crash if an endpoint closes amid the answer to a read (tcp of
+ * 1.17 frees it twice). Then the endpoint stays, and the memory that it writes
+ * to.
  */
 int rmaext_fabric_close(rmaext_fabric **fabric)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Notifications by memory, and waiting for them. */
+/* Puts with a notification, and waits for notifications. */
 #include "api/api.h"
 #include "win/notify.h"
 
@@ -13,7 +13,7 @@ static int slot_check(const char *call, int64_t rank, int slot)
 			RMAEXT_NOTIFY - 1);
 }
 
-/* Where memory cannot be mapped, the target counts by itself. */
+/* Where the counters cannot be mapped, the target's process counts. */
 static int notified_put(struct rmaext_window *w, int64_t rank, uint64_t offset,
 			const void *buf, uint64_t len, int slot,
 			rmaext_op **op_p)
@@ -104,7 +104,7 @@ int rmaext_notify_wait(rmaext_window *w, int slot, int64_t count, int64_t slice,
 	ret = slot_check("wait_notify", w->self, slot);
 	while (!ret && !rmx_notify_take(rmx_control_block_of(w, w->self), slot,
 					count, seen_p)) {
-		/* another thread may take them first */
+		/* another thread may take the count first */
 		ret = rmaext_wait_until(w, w->self, &c, 1, 1, slice);
 		slice = until - rmx_now();
 	}

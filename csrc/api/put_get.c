@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* put and get: check at the origin, choose the route, carry out or post. */
+/*
+ * put and get: they are checked at the origin; then, by their route, they are
+ * carried out at once or posted.
+ */
 #include "api/api.h"
 
 #include <string.h>
 
 /*
- * Of a put from RMX_LONG on, the end goes as a copy, in one chunk, that is on
- * its way while the caller prepares the next one; see op_put_rest().
+ * The last RMX_REST bytes of a put of RMX_LONG or more go as a copy, in one
+ * chunk, which is on its way while the caller prepares its next put; see
+ * op_put_rest().
  */
 #define RMX_LONG ((uint64_t)256 << 10)
 #define RMX_REST ((uint64_t)32 << 10)
@@ -41,7 +45,8 @@ int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 		ret = rmx_message_put(w, rank, offset, buf, len, -1, op_p);
 		goto leave;
 	}
-	/* one chunk, so that the CQ's reader can tell when it is complete */
+	/* a copy is one chunk: then the CQ's reader knows when it is complete
+	 */
 	copy = len <= RMX_COPY_MAX && len <= w->fabric->chunk;
 	ret = copy ? rmx_op_new(w, rank, RMX_PUT, offset, len, len, &op)
 		   : rmx_op_over(w, rank, RMX_PUT, offset, buf, len, 0, &op);
@@ -108,7 +113,7 @@ int rmaext_connect(rmaext_window *w, int64_t rank, rmaext_op **op_p)
 	least = w->fabric->least;
 	if (rmx_target_of(w, rank)->size < least)
 		goto leave;
-	/* the bytes go where a copy would lie */
+	/* the bytes are read to where a copy would lie, and ignored */
 	ret = rmx_op_new(w, rank, RMX_GET, 0, least, least, &op);
 	if (!ret)
 		ret = rmx_op_begin(op, op_p);

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Transfers between one piece of own memory and a part of a window that lies in
- * many, as dtype/strides.h has them.
+ * Puts and gets of a part of an array, which lies in many runs of the window,
+ * as dtype/strides.h describes them.
  *
- * By memory the loops are carried out at once, and own memory may be in pieces
- * as well. Over the network long runs are reads and writes, the chunks of one
- * operation (post.c); short ones are elements of a message (batch.c), or
- * pieces of a system call (vector_lanes.c).
+ * On the direct route the loops are carried out at once, and own memory may be
+ * in pieces as well. Over the network long runs are reads and writes, the
+ * chunks of one operation (xfer/post.c); short ones are elements of a message
+ * (am/batch.c), or pieces of a system call (exec/vector_lanes.c).
  */
 #include "api/api.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
-#define RMX_LONG_RUN 4096 /* bytes: sent by themselves */
+#define RMX_LONG_RUN 4096 /* bytes; a longer run is a read or write */
 
 int rmx_strides_check(const struct rmx_strides *s,
 		      const struct rmaext_window *w, const char *call,
@@ -73,11 +73,11 @@ int rmaext_strided_whole(rmaext_window *w, int64_t rank, uint64_t unit,
 	if (rank < 0 || rank >= w->count ||
 	    !rmx_strides_make(&s, &(struct rmx_part){unit, ndim, shape, steps},
 			      NULL))
-		return 1; /* which refuses it */
+		return 1; /* rmaext_strided() refuses it */
 	return strided_is_whole(w, rank, &s);
 }
 
-/* Long runs: the chunks of an operation, several on their way at a time. */
+/* Long runs are the chunks of one operation, several in flight at a time. */
 static int strided_post(struct rmaext_window *w, int kind, int64_t rank,
 			uint64_t offset, const struct rmx_strides *s, char *buf,
 			rmaext_op **op_p)

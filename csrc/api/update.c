@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Updates: check at the origin; by this CPU, or as a message to the target. */
+/*
+ * Updates: they are checked at the origin, and made by this CPU or by a message
+ * to the target.
+ */
 #include "api/api.h"
 #include "exec/guard.h"
 
@@ -22,7 +25,7 @@ static const char *update_call_name(const struct rmx_update *u)
 	return u->result ? "get_accumulate" : "accumulate";
 }
 
-/* Is there a way to do that, and a place? */
+/* Checks that the operation exists, that a route leads there, and alignment. */
 static int update_check(const struct rmaext_window *w, const char *call,
 			int64_t rank, uint64_t offset, int op, int type,
 			uint64_t count)
@@ -66,7 +69,7 @@ static char *target_memory(const struct rmaext_window *w, int64_t rank,
 	return rmx_target_of(w, rank)->map + offset;
 }
 
-/* By the own CPU; an operation only for what has to wait for the guard. */
+/* By this CPU. There is an operation only if it must wait for the guard. */
 static int update_local(struct rmaext_window *w, int64_t rank, uint64_t offset,
 			const struct rmx_update *u, struct rmaext_op **op_p)
 {
@@ -144,7 +147,7 @@ static int update_remote(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	return ended ? rmx_begin(op, ended, op_p) : rmx_op_run(op, op_p);
 }
 
-/* ended: of a request, else NULL */
+/* ended is a request's, else NULL */
 static int update_start(struct rmaext_window *w, int64_t rank, uint64_t offset,
 			const struct rmx_update *u, int *ended,
 			struct rmaext_op **op_p)
@@ -169,7 +172,7 @@ static int update_start(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	if (!rmx_update_is_local(w, rank))
 		return update_remote(w, rank, offset, u, ended, op_p);
 	ret = update_local(w, rank, offset, u, op_p);
-	/* of a request: it is none yet */
+	/* what waits for the guard does not go on by itself: no request yet */
 	return ret == RMAEXT_PENDING && ended ? -FI_EAGAIN : ret;
 }
 

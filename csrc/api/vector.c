@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * rmaext_many: operations on elements all over the window. Where every target
- * is direct, vector_direct.c does them. Else blocks of them are sorted by
- * target, and each target's part, a lane, is sent many to a message, to several
- * at once.
+ * is mapped here, exec/vector_direct.c does them. Else a block of the elements
+ * after another is sorted by target; the elements of each target, a lane, go
+ * many to a message, and several lanes at a time.
  */
 #include "api/api.h"
 #include "exec/guard.h"
@@ -13,7 +13,7 @@
 
 /* -- checks, before anything is done */
 
-/* What an update needs of its target, or a message. */
+/* Checks what the target must have besides the place: alignment, a network. */
 static int batch_check_route(const struct rmaext_batch *b, int64_t rank)
 {
 	const struct rmx_target *t = rmx_target_of(b->window, rank);
@@ -31,7 +31,7 @@ static int batch_check_route(const struct rmaext_batch *b, int64_t rank)
 	return 0;
 }
 
-/* Says what is wrong with an element, if anything is. */
+/* Records what is wrong with an element, if anything is. */
 static int batch_check_one(const struct rmaext_batch *b, int64_t rank,
 			   uint64_t offset)
 {
@@ -56,7 +56,7 @@ static unsigned int batch_route_bit(const struct rmaext_batch *b, int64_t rank)
 						  : route);
 }
 
-/* Are all in order? If one may not be, it is looked for, and described. */
+/* A quick look at all; if one may be wrong, the first such is described. */
 static int batch_check_all(struct rmaext_batch *b, int64_t *bad_p)
 {
 	unsigned int routes = 0;
@@ -92,7 +92,7 @@ static int batch_check_all(struct rmaext_batch *b, int64_t *bad_p)
 
 /* -- block by block */
 
-/* The direct ones of a block that has others too. */
+/* Does the elements by memory of a block that has others too. */
 static int portion_some_direct(struct rmaext_batch *b)
 {
 	int ret = 0;
@@ -110,7 +110,7 @@ static int portion_some_direct(struct rmaext_batch *b)
 	return ret;
 }
 
-/* What is left of the block, by memory. */
+/* Does what is left of the block by memory. */
 static int portion_by_memory(struct rmaext_batch *b)
 {
 	int ret;
@@ -136,11 +136,11 @@ static int portion_next(struct rmaext_batch *b)
 		return 0;
 	ret = rmx_lanes_make(b);
 	if (!ret)
-		rmx_batch_step(b); /* on their way while others are done here */
+		rmx_batch_step(b); /* others are done here meanwhile */
 	return ret;
 }
 
-/* Goes on for a slice. */
+/* Goes on with the batch for a slice. */
 static int batch_run(struct rmaext_batch *b)
 {
 	int64_t until = rmx_now() + RMX_SLICE;
@@ -155,7 +155,7 @@ static int batch_run(struct rmaext_batch *b)
 			return ret;
 		if (until > b->deadline)
 			until = b->deadline;
-		/* one that is gone is noticed at once, of several soon */
+		/* a lone peer's loss is noticed at once, one of several soon */
 		peer = b->lane_count == 1 ? b->lanes->target->member->peer
 					  : NULL;
 		if (b->lane_count &&
@@ -186,7 +186,7 @@ static void batch_free(struct rmaext_batch *b)
 	free(b);
 }
 
-/* To be continued, or with lanes: not on the stack. */
+/* A batch that may be continued, or that has lanes, lies on the heap. */
 static struct rmaext_batch *batch_copy(const struct rmaext_batch *from)
 {
 	const bool lanes = from->routes != RMX_ONLY_DIRECT;
@@ -210,7 +210,7 @@ static struct rmaext_batch *batch_copy(const struct rmaext_batch *from)
 	return NULL;
 }
 
-/* All have been checked. */
+/* All elements have been checked. */
 static int batch_carry_out(const struct rmaext_batch *on_stack,
 			   struct rmaext_many *many_p)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Waiting: until words of memory have certain values, for an operation, or for
- * a request of MPI. Look, spin, then sleep; on the doorbell of the process
- * whose memory it is, see shm/doorbell.c.
+ * Waits until elements of memory have certain values, for an operation, or for
+ * a request of MPI. A waiter looks, spins, then sleeps. For memory it sleeps on
+ * the doorbell of the process whose memory it is, see shm/doorbell.c.
  */
 #define _GNU_SOURCE
 #include "api/api.h"
@@ -12,11 +12,11 @@
 #include <time.h>
 
 /*
- * Between looks at memory that may change without a ring: by a put before its
- * flush, by a view, by the network.
+ * ns between looks at memory that may change although nobody rings: by a put
+ * before its flush, through a view, by the network.
  */
 #define RMX_LOOK ((int64_t)1000 * 1000)
-#define RMX_READER_SPIN 5 /* times the fabric's */
+#define RMX_READER_SPIN 5 /* times as long as an origin spins */
 
 /* One call's wait. */
 struct watch {
@@ -25,12 +25,12 @@ struct watch {
 	struct rmaext_condition *conditions;
 	uint64_t count;
 	bool every;
-	bool rung; /* whoever changes it rings */
+	bool rung; /* whoever changes the memory rings */
 };
 
 /* -- conditions */
 
-/* The memory, or the control block, as mapped here; or NULL. */
+/* The rank's memory or control block, as mapped here; or NULL. */
 static const char *condition_base(const struct rmaext_window *w, int64_t rank,
 				  const struct rmaext_condition *c)
 {
@@ -44,7 +44,10 @@ static const char *condition_base(const struct rmaext_window *w, int64_t rank,
 	return t->route == RMAEXT_DIRECT ? t->map : NULL;
 }
 
-/* No step has a subnormal float, which this thread may have the CPU ignore. */
+/*
+ * No intermediate value is a subnormal float: this thread may have told the CPU
+ * to take those for 0.
+ */
 static float half_to_float(uint16_t bits)
 {
 	const uint32_t rest = bits & 0x7fffu;
@@ -194,8 +197,7 @@ static int condition_check(const struct rmaext_window *w, int64_t rank,
 
 /* -- waiting */
 
-/* Until the doorbell rings, which is shared between processes, unlike
- * clock.c's. */
+/* The doorbell's futex is shared between processes, unlike those of clock.c. */
 static bool watch_sleep(void *arg, int64_t ns)
 {
 	const struct watch *w = arg;
@@ -211,7 +213,7 @@ static bool watch_sleep(void *arg, int64_t ns)
 	atomic_store(&doorbell->listening, 1);
 	atomic_thread_fence(memory_order_seq_cst);
 	if (watch_holds(w))
-		return true; /* the flag stays: one ring too many */
+		return true; /* `listening` stays: one ring too many */
 	if (atomic_load(&w->window->root->rundown.closed))
 		return false;
 	return !syscall(SYS_futex, &doorbell->rings, FUTEX_WAIT, rings, &t,
@@ -219,7 +221,7 @@ static bool watch_sleep(void *arg, int64_t ns)
 	       errno != EINTR;
 }
 
-/* Awake, while what is waited for may come by the network. */
+/* Looks without sleeping, and serves the network, for a while. */
 static bool watch_spin(struct watch *w, int64_t until)
 {
 	struct rmaext_fabric *f = w->window->fabric;
@@ -229,7 +231,7 @@ static bool watch_spin(struct watch *w, int64_t until)
 			 RMX_READER_SPIN);
 }
 
-/* Nobody else would read the completion queue. */
+/* Without a progress thread, the waiter reads the completion queue. */
 static int watch_sleep_as_reader(struct watch *w, int64_t until)
 {
 	int64_t now = rmx_now();
@@ -240,7 +242,7 @@ static int watch_sleep_as_reader(struct watch *w, int64_t until)
 
 		if (!rmx_wait(w->window->fabric, NULL, watch_step, w, end, 0))
 			return 0;
-		/* before its time: a signal, or another waiter's */
+		/* woken early: by a signal, or for another waiter */
 		now = rmx_now();
 		if (now < end)
 			break;
