@@ -41,6 +41,27 @@ static inline bool rmx_reply_is_deferred(const struct rmaext_fabric *fabric)
 				    memory_order_relaxed);
 }
 
+/* What a message has of an operation, and so of a range. */
+struct rmx_share {
+	uint64_t values;       /* bytes of each operand, and of the results */
+	unsigned int operands; /* with those to compare with */
+	bool results;	       /* the reply has some */
+};
+
+/* kind and op may be any numbers. */
+static inline struct rmx_share rmx_share_of(int kind, int op, bool fetches,
+					    uint64_t values)
+{
+	return (struct rmx_share){
+		.values = values,
+		.operands = kind != RMX_UPDATE	 ? 1
+			    : op == RMAEXT_NO_OP ? 0
+			    : op == RMAEXT_CSWAP ? 2
+						 : 1,
+		.results = fetches,
+	};
+}
+
 /*
  * The target's side: receive.c, dispatch.c, handlers.c, ranges.c and the
  * owner's half of guest.c run in the CQ's reader only. A receive buffer is the
@@ -202,6 +223,12 @@ void rmx_message_answered(struct rmaext_fabric *fabric, const char *data,
  */
 void rmx_message_give_up(struct rmaext_op *op);
 void rmx_message_forget(struct rmaext_window *window, int64_t rank);
+/*
+ * The error of an operation that its target refused, with the status of the
+ * reply, which may be any number. Any thread may ask.
+ */
+struct rmaext_error rmx_refusal(const struct rmaext_window *window,
+				const char *call, int status);
 /* Fails all requests and lines: the endpoint is gone. am->lock is held. */
 void rmx_message_fail_all(struct rmaext_fabric *fabric,
 			  const struct rmaext_error *record);

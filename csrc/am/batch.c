@@ -5,8 +5,6 @@
  */
 #include "am/am.h"
 
-#include <stdio.h>
-
 #define RMX_UNANSWERED 64u /* requests of one batch, at most */
 /* bytes of places and values in a message */
 #define RMX_ROOM (RMX_MESSAGE - sizeof(struct rmx_request_header))
@@ -130,31 +128,19 @@ void rmx_batch_fail(struct rmx_send_buffer *buffer,
 	request_end(buffer);
 }
 
-static void request_refused(struct rmx_send_buffer *buffer, int status)
-{
-	struct rmaext_error record = {
-		.code = status < 0 && status > -4096 ? status : -FI_EIO,
-	};
-
-	snprintf(record.call, sizeof(record.call), "%s",
-		 rmx_batch_name(buffer->batch));
-	snprintf(record.detail, sizeof(record.detail), "%s",
-		 status == -FI_ESHUTDOWN
-			 ? rmx_closed_there(buffer->batch->window)
-			 : "the target refuses it");
-	rmx_batch_fail(buffer, &record);
-}
-
 bool rmx_batch_answer(struct rmx_send_buffer *buffer,
 		      const struct rmx_reply_header *reply, const char *values,
 		      size_t len)
 {
 	struct rmaext_batch *b = buffer->batch;
+	struct rmaext_error record;
 
 	if (!rmx_same_token(reply->token, b->window->token))
 		return false;
 	if (reply->status || len != buffer->results) {
-		request_refused(buffer, reply->status);
+		record = rmx_refusal(b->window, rmx_batch_name(b),
+				     reply->status);
+		rmx_batch_fail(buffer, &record);
 		return true;
 	}
 	for (uint32_t k = 0; len && k < buffer->count; k++) {
@@ -280,10 +266,9 @@ static int lane_send_next(struct rmaext_batch *b, struct rmx_lane *lane)
 
 static void batch_post_failed(struct rmaext_batch *b, int64_t rank, int code)
 {
-	struct rmaext_error record;
+	const struct rmaext_error record =
+		rmx_post_failure(b->fabric, rank, code);
 
-	rmx_fail(code, rank, "post", "%s", b->fabric->lib->strerror(-code));
-	rmaext_error_last(&record);
 	pthread_mutex_lock(&b->fabric->am->lock);
 	batch_set_error(b, rank, &record);
 	pthread_mutex_unlock(&b->fabric->am->lock);

@@ -42,30 +42,33 @@ static void ops_end(struct rmx_send_buffer *buffer,
 	}
 }
 
-static void ops_refused(struct rmx_send_buffer *buffer, int status)
+struct rmaext_error rmx_refusal(const struct rmaext_window *w, const char *call,
+				int status)
 {
 	struct rmaext_error record = {
 		.code = status < 0 && status > -4096 ? status : -FI_EIO,
 	};
 
-	snprintf(record.call, sizeof(record.call), "%s",
-		 op_call_name(buffer->op));
+	snprintf(record.call, sizeof(record.call), "%s", call);
 	snprintf(record.detail, sizeof(record.detail), "%s",
-		 status == -FI_ESHUTDOWN ? rmx_closed_there(buffer->op->window)
+		 status == -FI_ESHUTDOWN ? rmx_closed_there(w)
 					 : "the target refuses it");
-	ops_end(buffer, &record);
+	return record;
 }
 
 static bool ops_answer(struct rmx_send_buffer *buffer,
 		       const struct rmx_reply_header *reply, const char *values,
 		       size_t len)
 {
-	const uint8_t *token = buffer->op->window->token;
+	const struct rmaext_window *w = buffer->op->window;
+	struct rmaext_error record;
 
-	if (!rmx_same_token(reply->token, token))
+	if (!rmx_same_token(reply->token, w->token))
 		return false;
 	if (reply->status || len != buffer->results) {
-		ops_refused(buffer, reply->status);
+		record =
+			rmx_refusal(w, op_call_name(buffer->op), reply->status);
+		ops_end(buffer, &record);
 		return true;
 	}
 	for (struct rmaext_op *op = buffer->op; op && len; op = op->next) {

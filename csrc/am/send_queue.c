@@ -15,8 +15,6 @@
  */
 #include "am/wire.h"
 
-#include <stdio.h>
-
 /* Bytes of copies that wait for a peer; a copy counts as so many more. */
 #define RMX_QUEUED ((size_t)256 << 10)
 #define RMX_OVERHEAD 64
@@ -50,29 +48,15 @@ void rmx_op_unqueue(struct rmaext_op *op)
 
 /* -- what a message has of operations */
 
-/* What a message has of an operation. */
-struct share {
-	uint64_t values; /* bytes of each operand */
-	unsigned int operands;
-	bool results;
-};
-
-static struct share op_share(const struct rmaext_op *op, uint64_t values)
+static struct rmx_share op_share(const struct rmaext_op *op, uint64_t values)
 {
-	return (struct share){
-		.values = values,
-		.operands = op->kind != RMX_UPDATE   ? 1
-			    : op->op == RMAEXT_NO_OP ? 0
-			    : op->op == RMAEXT_CSWAP ? 2
-						     : 1,
-		.results = rmx_op_fetches(op),
-	};
+	return rmx_share_of(op->kind, op->op, rmx_op_fetches(op), values);
 }
 
 /* The operands or the results are too long for a send buffer. */
 static bool op_is_bulk(const struct rmaext_op *op)
 {
-	const struct share s = op_share(op, op->len);
+	const struct rmx_share s = op_share(op, op->len);
 	const uint64_t room = RMX_MESSAGE - RMX_HEADERS;
 
 	return s.values > room || s.values * s.operands > room;
@@ -82,7 +66,7 @@ static bool op_is_bulk(const struct rmaext_op *op)
 static uint64_t op_bulk_most(const struct rmx_am *am,
 			     const struct rmaext_op *op, bool *loaned)
 {
-	const struct share s = op_share(op, op->len);
+	const struct rmx_share s = op_share(op, op->len);
 	uint64_t most = am->bulk;
 
 	*loaned = s.operands && am->iov > s.operands &&
@@ -101,7 +85,7 @@ static bool op_notifies(const struct rmaext_op *op)
 
 /* The last part of an operation notifies. */
 static struct rmx_range op_range(const struct rmaext_op *op, uint64_t at,
-				 const struct share *s)
+				 const struct rmx_share *s)
 {
 	const bool notify = op_notifies(op) && at + s->values == op->len;
 
@@ -122,7 +106,7 @@ static struct rmx_range op_range(const struct rmaext_op *op, uint64_t at,
 static size_t message_append(struct rmx_send_buffer *buffer, size_t end,
 			     struct rmaext_op *op)
 {
-	const struct share s = op_share(op, op->len);
+	const struct rmx_share s = op_share(op, op->len);
 	const struct rmx_range range = op_range(op, 0, &s);
 	char *at = buffer->data + RMX_ALIGNED(end);
 
@@ -152,7 +136,7 @@ static bool op_is_announcement(const struct rmaext_op *op)
 static bool message_has_room(const struct rmx_send_buffer *buffer, size_t end,
 			     const struct rmaext_op *op)
 {
-	const struct share s = op_share(op, op->len);
+	const struct rmx_share s = op_share(op, op->len);
 
 	return RMX_ALIGNED(end) + sizeof(struct rmx_range) +
 			       s.values * s.operands <=
@@ -236,7 +220,7 @@ static int line_send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	struct rmx_request_header *q;
 	struct rmx_send_buffer *buffer;
 	size_t count = 1;
-	struct share s;
+	struct rmx_share s;
 	bool loaned;
 	int ret;
 
@@ -292,11 +276,8 @@ static int line_send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
 static void op_post_failed(struct rmaext_fabric *f, struct rmaext_op *op,
 			   int code)
 {
-	struct rmaext_error record = {.code = code, .rank = op->rank};
+	const struct rmaext_error record = rmx_post_failure(f, op->rank, code);
 
-	snprintf(record.call, sizeof(record.call), "post");
-	snprintf(record.detail, sizeof(record.detail), "%s",
-		 f->lib->strerror(-code));
 	rmx_op_failed(op, &record);
 	rmx_op_unqueue(op);
 	rmx_op_settle(op);

@@ -7,6 +7,7 @@
  */
 #include "xfer/operation.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 /* Adds one to a counter that only the CQ's reader changes. */
@@ -15,6 +16,20 @@
 		counter,                                                 \
 		atomic_load_explicit(counter, memory_order_relaxed) + 1, \
 		memory_order_release)
+
+struct rmaext_error rmx_post_failure(const struct rmaext_fabric *f,
+				     int64_t rank, int code)
+{
+	struct rmaext_error record = {
+		.code = code,
+		.rank = rank,
+		.call = "post",
+	};
+
+	snprintf(record.detail, sizeof(record.detail), "%s",
+		 f->lib->strerror(-code));
+	return record;
+}
 
 void rmx_op_failed(struct rmaext_op *op, const struct rmaext_error *record)
 {

@@ -103,9 +103,7 @@ static bool request_post(struct rmaext_op *op)
 		if (ret == -FI_ENOSPC || ret == -FI_EAGAIN)
 			return false;
 		if (ret) {
-			rmx_fail(ret, op->rank, "post", "%s",
-				 op->fabric->lib->strerror(-ret));
-			rmaext_error_last(&record);
+			record = rmx_post_failure(op->fabric, op->rank, ret);
 			rmx_op_failed(op, &record);
 		}
 	}

@@ -234,6 +234,13 @@ int rmx_op_wait(struct rmaext_op *op);
  */
 void rmx_op_complete(struct rmaext_fabric *fabric, void *named,
 		     const struct rmaext_error *failure);
+/*
+ * The error that the provider took no chunk or message to a rank. Unlike
+ * rmx_fail() it leaves this thread's record: whoever serves the network may be
+ * about to return that.
+ */
+struct rmaext_error rmx_post_failure(const struct rmaext_fabric *fabric,
+				     int64_t rank, int code);
 /* Notes the first failure of an operation; takes window->lock. */
 void rmx_op_failed(struct rmaext_op *op, const struct rmaext_error *record);
 /*

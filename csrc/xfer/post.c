@@ -58,14 +58,6 @@ int rmx_op_post_chunk(struct rmaext_op *op)
 	return ret;
 }
 
-static void op_post_failed(struct rmaext_op *op)
-{
-	struct rmaext_error record;
-
-	rmaext_error_last(&record);
-	rmx_op_failed(op, &record);
-}
-
 /* Takes the error off the operation: the next flush must not report it again.
  */
 static int op_take_error(struct rmaext_op *op)
@@ -85,13 +77,15 @@ static enum rmx_step op_step(void *arg);
 static enum rmx_step op_put_rest(struct rmaext_op *op)
 {
 	struct rmaext_op *tail = op->tail;
+	struct rmaext_error record;
 	enum rmx_step next;
 
 	if (!tail) {
 		if (rmx_op_new(op->window, op->rank, RMX_PUT,
 			       op->offset + op->len, op->rest, op->rest,
 			       &tail)) {
-			op_post_failed(op);
+			rmaext_error_last(&record);
+			rmx_op_failed(op, &record);
 			return RMX_DONE;
 		}
 		memcpy(tail->local, op->local + op->len, op->rest);
@@ -114,6 +108,7 @@ static enum rmx_step op_step(void *arg)
 {
 	struct rmaext_op **op_p = arg, *op = *op_p;
 	const bool buffered = op->buffered;
+	struct rmaext_error record;
 	enum rmx_step next;
 	int ret;
 
@@ -126,9 +121,8 @@ static enum rmx_step op_step(void *arg)
 		if (ret == -FI_EAGAIN)
 			return RMX_RETRY;
 		if (ret) {
-			rmx_fail(ret, op->rank, "post", "%s",
-				 op->fabric->lib->strerror(-ret));
-			op_post_failed(op);
+			record = rmx_post_failure(op->fabric, op->rank, ret);
+			rmx_op_failed(op, &record);
 		} else if (buffered) {
 			*op_p = NULL;
 			return RMX_DONE;
