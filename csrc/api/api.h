@@ -7,6 +7,15 @@
 #include "am/am.h"
 
 /*
+ * put_get.c: checks a put or get of len bytes, and carries it out if it is by
+ * memory. True: that is all, and *ret_p is what to return. False: the fabric is
+ * the route. The caller is inside the window. buf is only read by a put.
+ */
+bool rmx_move_by_memory(struct rmaext_window *window, bool put, int64_t rank,
+			uint64_t offset, const void *buf, uint64_t len,
+			int *ret_p);
+
+/*
  * update.c: a request of an update. The caller is inside the window. Returns as
  * rmaext_begin().
  */

@@ -15,6 +15,33 @@
 #define RMX_LONG ((uint64_t)256 << 10)
 #define RMX_REST ((uint64_t)32 << 10)
 
+bool rmx_move_by_memory(struct rmaext_window *w, bool put, int64_t rank,
+			uint64_t offset, const void *buf, uint64_t len,
+			int *ret_p)
+{
+	void *to = (void *)(uintptr_t)buf; /* of a get */
+	struct rmx_target *t;
+
+	*ret_p = rmx_check(w, put ? "put" : "get", rank, offset, len,
+			   put ? RMAEXT_WRITE : RMAEXT_READ);
+	if (*ret_p || !len)
+		return true;
+	t = rmx_target_of(w, rank);
+	switch (t->route) {
+	case RMAEXT_DIRECT:
+		if (put)
+			rmx_copy(t->map + offset, buf, len);
+		else
+			rmx_copy(to, t->map + offset, len);
+		return true;
+	case RMAEXT_CMA:
+		*ret_p = put ? rmx_target_write(t, rank, offset, buf, len)
+			     : rmx_target_read(t, rank, offset, to, len);
+		return true;
+	}
+	return false;
+}
+
 int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 	       uint64_t len, rmaext_op **op_p)
 {
@@ -25,23 +52,9 @@ int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 	*op_p = NULL;
 	if (ret)
 		return ret;
-	ret = rmx_check(w, "put", rank, offset, len, RMAEXT_WRITE);
-	if (ret || !len)
+	if (rmx_move_by_memory(w, true, rank, offset, buf, len, &ret))
 		goto leave;
-	if (w->attached || w->visits) {
-		ret = rmx_message_put(w, rank, offset, buf, len, -1, op_p);
-		goto leave;
-	}
-	switch (rmx_target_of(w, rank)->route) {
-	case RMAEXT_DIRECT:
-		rmx_copy(rmx_target_of(w, rank)->map + offset, buf, len);
-		goto leave;
-	case RMAEXT_CMA:
-		ret = rmx_target_write(rmx_target_of(w, rank), rank, offset,
-				       buf, len);
-		goto leave;
-	}
-	if (len < w->fabric->least) {
+	if (w->attached || rmx_by_message(w, len)) {
 		ret = rmx_message_put(w, rank, offset, buf, len, -1, op_p);
 		goto leave;
 	}
@@ -78,18 +91,8 @@ int rmaext_get(rmaext_window *w, int64_t rank, uint64_t offset, void *buf,
 	*op_p = NULL;
 	if (ret)
 		return ret;
-	ret = rmx_check(w, "get", rank, offset, len, RMAEXT_READ);
-	if (ret || !len)
+	if (rmx_move_by_memory(w, false, rank, offset, buf, len, &ret))
 		goto leave;
-	switch (rmx_target_of(w, rank)->route) {
-	case RMAEXT_DIRECT:
-		rmx_copy(buf, rmx_target_of(w, rank)->map + offset, len);
-		goto leave;
-	case RMAEXT_CMA:
-		ret = rmx_target_read(rmx_target_of(w, rank), rank, offset, buf,
-				      len);
-		goto leave;
-	}
 	ret = rmx_get_new(w, rank, offset, buf, len, &op);
 	if (!ret)
 		ret = rmx_op_run(op, op_p);
