@@ -66,10 +66,10 @@ enum {
 	RMAEXT_MAXLOC = 14,
 };
 
-/* operations of rmaext_many and rmaext_begin */
+/* kinds of operations, of rmaext_many() and rmaext_begin() */
 enum { RMAEXT_PUT = 0, RMAEXT_GET = 1, RMAEXT_UPDATE = 2 };
 
-/* its arguments that have one element, which stands for all */
+/* arguments of rmaext_many() that have one element, which stands for all */
 enum { RMAEXT_ONE_RANK = 1, RMAEXT_ONE_OFFSET = 2, RMAEXT_ONE_VALUE = 4 };
 
 /* element types */
@@ -298,14 +298,14 @@ struct rmaext_places {
 	uint64_t slots, posted, completed; /* a word a rank each */
 };
 
-/* A part of this rank's memory in a window, for guests; see guest.c. */
+/* A part of this rank's memory in a window, for guests; see am/guest.c. */
 struct rmaext_grant {
 	const uint8_t *token; /* 16 secret bytes, of its own */
 	uint64_t first, size; /* bytes */
 	int access;
 };
 
-/* What a guest knows of it. */
+/* What a guest knows of a grant. */
 struct rmaext_visit {
 	rmaext_peer *owner;
 	const uint8_t *token, *door;
@@ -315,20 +315,20 @@ struct rmaext_visit {
 	int64_t timeout; /* of the window */
 };
 
-/* What a request is to do. */
+/* What a request is to do; see rmaext_begin(). */
 struct rmaext_call {
 	int kind; /* RMAEXT_PUT, RMAEXT_GET, RMAEXT_UPDATE */
 	int op;	  /* of an update, RMAEXT_CSWAP included */
 	int type;
 	int64_t rank;
 	uint64_t offset;     /* bytes */
-	const void *operand; /* of put and update */
+	const void *operand; /* of a put or update */
 	const void *compare;
 	void *result;
-	uint64_t count; /* bytes of put and get, elements of an update */
+	uint64_t count; /* bytes of a put or get, elements of an update */
 	/*
-	 * Set to 0 at first, and to 1 once it has ended: the last that is
-	 * done to the buffers, of which this is one.
+	 * Set to 0 at first, and to 1 once the request has ended. It must live
+	 * as long as the buffers: it is the last of them to be written.
 	 */
 	int *ended;
 };
@@ -355,7 +355,7 @@ struct rmaext_met {
 	int differ;	    /* their steps are not all the same */
 };
 
-/* of rmaext_wait_until */
+/* comparisons of rmaext_wait_until() */
 enum {
 	RMAEXT_EQ = 0,
 	RMAEXT_NE = 1,
@@ -366,17 +366,18 @@ enum {
 };
 
 /*
- * An element in the memory that a rank has in a window, or in its control
- * block, compared with a value. Of value and seen the first bytes count.
+ * A condition on an element in the memory that a rank has in a window, or in
+ * its control block. Of value and seen, as many bytes count as the type has,
+ * from the first on.
  */
 struct rmaext_condition {
 	uint64_t offset; /* bytes */
 	uint64_t value;
 	uint64_t seen; /* out: what was there */
-	uint8_t block; /* in the control block */
+	uint8_t block; /* 1: offset is in the control block */
 	uint8_t type;  /* integers, bool, real floats up to 8 bytes */
 	uint8_t comparison;
-	uint8_t holds; /* out */
+	uint8_t holds; /* out: 1 if it held */
 };
 
 /* State of a wait that is continued over several calls; zero it first. */
@@ -387,9 +388,9 @@ struct rmaext_wait {
 	uint64_t seen;
 };
 
-/* What rmaext_many leaves to be continued. */
+/* What rmaext_many() leaves to be continued by rmaext_many_wait(). */
 struct rmaext_many {
-	rmaext_batch *batch; /* NULL: nothing */
+	rmaext_batch *batch; /* NULL: nothing is left */
 	int64_t bad;	     /* index of the first element refused, or -1 */
 };
 
@@ -458,6 +459,11 @@ int rmaext_survey(rmaext_library *lib, const char *provider, int mr_basic,
  */
 int rmaext_settings(rmaext_library *lib, char *buf, size_t *len);
 
+/*
+ * Opens an endpoint with a progress thread, unless options say none. The caller
+ * owns *fabric_p until it closes it; it closes lib later than that. options may
+ * be freed at once.
+ */
 int rmaext_fabric_open(rmaext_library *lib,
 		       const struct rmaext_fabric_options *options,
 		       rmaext_fabric **fabric_p);
@@ -466,11 +472,12 @@ void rmaext_fabric_describe(rmaext_fabric *fabric,
 void rmaext_fabric_stats(rmaext_fabric *fabric, struct rmaext_stats *stats_p);
 int rmaext_fabric_address(rmaext_fabric *fabric, void *buf, size_t *len);
 /*
- * NULLs *fabric, which other threads may still use: their calls then fail with
- * -FI_ESHUTDOWN. Memories are deregistered, windows closed;
- * operations in flight end, and their owners may still release them.
- * RMAEXT_PENDING: the endpoint stays until the process ends, and may still
- * write to what its operations had.
+ * Closes the fabric, its memories and windows, and sets *fabric to NULL. Other
+ * threads may still call with it: they get -FI_ESHUTDOWN. Operations in flight
+ * end, and their owners still release them. -FI_EBUSY: another thread does not
+ * leave a call; new calls are refused, and *fabric is left. RMAEXT_PENDING: the
+ * endpoint stays until the process ends, and may still write to the buffers of
+ * its operations.
  */
 int rmaext_fabric_close(rmaext_fabric **fabric);
 /* Serves the network for up to `slice`; returns early after a signal. */
@@ -479,8 +486,9 @@ void rmaext_fabric_progress(rmaext_fabric *fabric, int64_t slice);
 void rmaext_fabric_leave(rmaext_fabric *fabric);
 
 /*
- * Adds a peer by its endpoint's address. pidfd is readable once the peer's
- * process has ended, and the fabric owns it then; -1: none.
+ * Adds the process whose endpoint has this address. The peer lives as long as
+ * the fabric. pidfd, or -1, becomes readable once the process has ended; it is
+ * the fabric's from here on.
  */
 int rmaext_peer_add(rmaext_fabric *fabric, const void *address, size_t len,
 		    int pidfd, rmaext_peer **peer_p);
@@ -563,16 +571,17 @@ void rmaext_mpi_aside(int more);
  * program may use to poll. Returns 1 if MPI had something to do.
  */
 int rmaext_mpi_glance(void);
-/* Sleeps, and calls MPI meanwhile; returns early after a signal. */
+/* Sleeps for so many ns, and calls MPI meanwhile; a signal ends it early. */
 void rmaext_mpi_nap(int64_t ns);
 /* Ends all calls of MPI, before it is finalized or in a forked child. */
 void rmaext_mpi_end(int forked);
 /* Starts a thread that calls MPI while the program computes. */
 int rmaext_mpi_thread(void);
 /*
- * Test an MPI_Request, which this thread has begun, until it is done: 0, or
- * RMAEXT_PENDING after a slice. The network is served meanwhile; fabric: or
- * NULL. *quiet is 0 at first, and this function's.
+ * Tests an MPI_Request, which this thread has begun, until it is done: 0, or
+ * RMAEXT_PENDING after a slice, then call it again. It serves the network of
+ * `fabric` meanwhile, which may be NULL. *quiet is 0 before the first call, and
+ * otherwise this function's own.
  */
 int rmaext_mpi_wait(void *request, rmaext_fabric *fabric, int64_t *quiet,
 		    int64_t slice);
@@ -746,6 +755,12 @@ int rmaext_blocks_new(const rmaext_members *members, void *const *first,
 		      rmaext_blocks **blocks_p);
 void rmaext_blocks_release(rmaext_blocks *blocks);
 
+/*
+ * Creates a window, which other ranks reach by messages from then on. targets
+ * may be freed at once; the memory stays where it is until the window is
+ * closed. fabric is NULL where no route needs it. The caller owns *window_p: it
+ * closes it, then frees it.
+ */
 int rmaext_window_create(rmaext_fabric *fabric,
 			 const struct rmaext_targets *targets, int64_t timeout,
 			 rmaext_window **window_p);
@@ -758,17 +773,17 @@ int rmaext_window_create(rmaext_fabric *fabric,
 int rmaext_window_view(rmaext_window *of, const struct rmaext_view *view,
 		       rmaext_window **view_p);
 /*
- * The first half of closing: later operations of this rank fail with
- * -FI_ESHUTDOWN, while those of others are served. -FI_EBUSY while other
- * threads' calls are in flight, which may write to other ranks' memory.
+ * The first half of closing: from then on operations of this rank fail with
+ * -FI_ESHUTDOWN, while those of other ranks are still served. -FI_EBUSY: calls
+ * of other threads do not end, which may write to other ranks' memory.
  */
 int rmaext_window_shut(rmaext_window *window);
 /* Undoes that, where the window is not to be closed yet. */
 void rmaext_window_reopen(rmaext_window *window);
 /*
- * Later operations fail with -FI_ESHUTDOWN. -FI_EBUSY while transfers or other
- * threads' calls are in flight: the window is closed to new ones, its memory
- * must stay registered.
+ * Closes a window, which no other rank uses any more: operations fail with
+ * -FI_ESHUTDOWN. -FI_EBUSY: transfers or calls of other threads are in flight;
+ * no new ones begin, but the memory must stay registered. Call it again.
  */
 int rmaext_window_close(rmaext_window *window);
 /* Returns the number of transfers in flight, given-up ones included. */
@@ -780,18 +795,18 @@ int64_t rmaext_window_pending(rmaext_window *window);
 void rmaext_window_free(rmaext_window *window);
 
 /*
- * Memory for processes of other jobs. secret: 16 bytes, for a fabric's
- * lifetime; before the door is open, no grant can be reached. A grant is a
- * window that only guests use; it ends with rmaext_window_close(), and must be
- * closed before the window that it is a part of.
+ * Memory for processes of other jobs, which are guests. secret, 16 bytes for
+ * the fabric's lifetime, opens the door: before that no grant can be reached. A
+ * grant is a window that only guests use. Its owner ends it with
+ * rmaext_window_close(), before it closes the window that the grant is of.
  */
 int rmaext_door_open(rmaext_fabric *fabric, const uint8_t *secret);
 int rmaext_grant_open(rmaext_fabric *fabric, rmaext_window *of,
 		      const struct rmaext_grant *grant,
 		      rmaext_window **grant_p);
 /*
- * The guest's window, of one rank, 0. It is announced to its owner before all
- * else; a flush waits for the answer.
+ * The guest's window, with one rank, 0: the owner of the grant. Before all else
+ * the guest announces itself; a flush waits for the owner's answer.
  */
 int rmaext_visit_open(rmaext_fabric *fabric, const struct rmaext_visit *visit,
 		      rmaext_window **window_p);
@@ -806,83 +821,87 @@ int rmaext_attach(rmaext_window *window, const void *addr, uint64_t len);
 int rmaext_detach(rmaext_window *window, const void *addr, uint64_t len);
 
 /*
- * put returns 0 once buf may be reused. get returns 0 once the
- * result is there. RMAEXT_PENDING or an error with *op_p set: the operation
- * may still use its buffers. Call rmaext_op_wait() until it is no longer
- * pending, then rmaext_op_release().
+ * put returns 0 once buf may be reused, get once the result is in it. They wait
+ * for a slice at most. With RMAEXT_PENDING or an error, and *op_p set, the
+ * caller owns the operation, which may still use its buffers: it calls
+ * rmaext_op_wait() until that is no longer pending, then rmaext_op_release().
+ * With *op_p NULL there is nothing to do. One thread at a time may use *op_p.
  */
 int rmaext_put(rmaext_window *window, int64_t rank, uint64_t offset,
 	       const void *buf, uint64_t len, rmaext_op **op_p);
 int rmaext_get(rmaext_window *window, int64_t rank, uint64_t offset, void *buf,
 	       uint64_t len, rmaext_op **op_p);
 /*
- * `op` on count elements, atomically each; with a result, which gets what was
- * there, like get, else like put. compare: of RMAEXT_CSWAP only, which compares
- * bits. The operand of RMAEXT_NO_OP may be NULL; result may be operand.
+ * Does `op` on count elements, atomically each. With a result, which gets what
+ * was there, it returns as rmaext_get(), else as rmaext_put(). compare is of
+ * RMAEXT_CSWAP only, which compares bits. The operand of RMAEXT_NO_OP may be
+ * NULL; result may be operand.
  */
 int rmaext_update(rmaext_window *window, int64_t rank, uint64_t offset, int op,
 		  int type, const void *operand, const void *compare,
 		  void *result, uint64_t count, rmaext_op **op_p);
-/* is there such an operation on that type? */
+/* Is there such an operation on that type? Any numbers may be asked for. */
 int rmaext_update_valid(int op, int type);
-/* that its elements need in a window; bytes */
+/* The alignment, in bytes, that updates need of elements of that type. */
 int rmaext_type_align(int type);
 /*
- * Begins to connect to rank, which the first operation would do otherwise, by
- * reading a byte from it. Does not wait: RMAEXT_PENDING with *op_p set, as
- * above. 0 where the fabric is not the route.
+ * Begins to connect to rank by reading a byte from it; otherwise the first
+ * operation would. It does not wait: RMAEXT_PENDING with *op_p set, as above. 0
+ * where the fabric is not the route.
  */
 int rmaext_connect(rmaext_window *window, int64_t rank, rmaext_op **op_p);
+/* Waits for a slice. RMAEXT_PENDING: call it again. It stays the caller's. */
 int rmaext_op_wait(rmaext_op *op);
 /*
- * Post no more of it. 0: its buffers are free and *op is NULL.
- * RMAEXT_PENDING: the network may still use them; ask again later.
+ * Ends the operation: no more of it is posted. 0: its buffers may be freed, and
+ * *op is NULL. RMAEXT_PENDING: the network may still use them; call it again
+ * later. A NULL *op is harmless.
  */
 int rmaext_op_release(rmaext_op **op);
 
 /*
- * A request: 0 if it was done at once, or RMAEXT_PENDING with *op_p set. Does
- * not wait. -FI_EAGAIN with *op_p set: an update by memory that others keep us
- * from, and no request yet; rmaext_op_wait() until it is done. A request goes
- * on without rmaext_op_test() or rmaext_op_wait(), after rmaext_op_release()
- * too, which gives RMAEXT_PENDING until it has ended. It ends when it is
- * applied at the target. One thread at a time may use *op_p.
+ * Begins a request, and does not wait: 0 if it was done at once, or
+ * RMAEXT_PENDING with *op_p set, which is the caller's. It goes on by itself,
+ * also after rmaext_op_release(), which returns RMAEXT_PENDING until it has
+ * ended: applied at the target, or failed. -FI_EAGAIN with *op_p set: an update
+ * by memory whose guard others hold is no request yet, and needs
+ * rmaext_op_wait() until it is done. One thread at a time may use *op_p.
  */
 int rmaext_begin(rmaext_window *window, const struct rmaext_call *call,
 		 rmaext_op **op_p);
 /*
- * As rmaext_op_wait(), but does not wait, or for up to the slice only. Errors
- * may come of a request that has not ended: -FI_ETIMEDOUT, it may be waited for
- * again; -FI_ENOTCONN, -FI_ESHUTDOWN.
+ * As rmaext_op_wait(), but the test does not wait, and the other one for
+ * `slice` at most. Some errors are of a request that has not ended:
+ * -FI_ETIMEDOUT, which may be waited for again, -FI_ENOTCONN and -FI_ESHUTDOWN.
  */
 int rmaext_op_test(rmaext_op *op);
 int rmaext_op_wait_for(rmaext_op *op, int64_t slice);
-/* 1: nothing of it was sent, and it has ended; 0: it goes on */
+/* 1: nothing of the request was sent, and it has ended; 0: it goes on. */
 int rmaext_op_cancel(rmaext_op *op);
 /*
- * Until more requests of this fabric have ended than *seen, or the slice is
- * over; sets *seen. What had ended by then has `ended` set.
+ * Waits until more requests of this fabric have ended than *seen, or the slice
+ * is over, and sets *seen. A request that had ended by then has `ended` set.
  */
 int rmaext_fabric_wait_ended(rmaext_fabric *fabric, uint64_t *seen,
 			     int64_t slice);
 
 /*
- * One operation on each of `count` elements of `unit` bytes, at offsets[i]
- * elements in the window of ranks[i]. All are checked before the first is
- * carried out: -ERANGE, -FI_EACCES, -FI_EFAULT, -FI_EOPNOTSUPP or -FI_ENOTCONN,
- * with many_p->bad set. Returns 0 once all are applied at their targets.
- * RMAEXT_PENDING: the arrays are in use until rmaext_many_wait() returns
- * something else, or rmaext_many_release() gives the rest up; that is harmless
- * at any time. After an error, any of them may have been applied or not. `op`
- * and `type` count for updates only, and RMAEXT_CSWAP is none of them. A get
- * has no values, a put no results; an update that has none needs no right to
- * read.
+ * One operation on each of `count` elements of `unit` bytes: element i is at
+ * offsets[i] in the window of ranks[i]. All are checked before the first is
+ * carried out; if one is refused (-ERANGE, -FI_EACCES, -FI_EFAULT,
+ * -FI_EOPNOTSUPP, -FI_ENOTCONN), many_p->bad is its index. Returns 0 once all
+ * are applied at their targets. After RMAEXT_PENDING the arrays are in use
+ * until rmaext_many_wait() returns something else, or rmaext_many_release()
+ * gives the rest up, which is harmless at any time. After an error, any of the
+ * elements may have been done or not. `op` and `type` are those of an update;
+ * RMAEXT_CSWAP is refused. A get has no values, a put no results, and an update
+ * without results needs no right to read. One thread at a time may use many_p.
  */
 int rmaext_many(rmaext_window *window, int kind, int op, int type,
 		uint64_t unit, uint64_t count, int ones, const int64_t *ranks,
 		const int64_t *offsets, const void *values, void *results,
 		struct rmaext_many *many_p);
-/* The same of one rank, where an offset counts `scale` bytes, at least 1. */
+/* The same at one rank, with offsets in units of `scale` bytes, at least 1. */
 int rmaext_many_at(rmaext_window *window, int kind, int op, int type,
 		   uint64_t unit, uint64_t scale, uint64_t count,
 		   const int64_t *rank, const int64_t *offsets,
@@ -901,11 +920,11 @@ void rmaext_runs_copy(int kind, void *base, const int64_t *offsets,
 /*
  * A put or get (RMAEXT_PUT, RMAEXT_GET) of a part of an array that begins at
  * `offset`: shape[k] elements of `unit` bytes, steps[k] bytes apart in the
- * window, and locals[k] in own memory, where NULL is one piece in C order. On
- * the direct route alone own memory may be in pieces; there the two must not
- * overlap. What rmaext_strided_whole() says no to is done by
- * rmaext_strided_many(), which is continued as rmaext_many(). Else as
- * rmaext_put() and rmaext_get().
+ * window and locals[k] bytes apart in own memory, which is one piece in C order
+ * if locals is NULL. Own memory may be in pieces on the direct route only, and
+ * must not overlap the window there. If rmaext_strided_whole() returns 1,
+ * rmaext_strided() does it, and is continued as rmaext_put() or rmaext_get();
+ * else rmaext_strided_many() does, and is continued as rmaext_many().
  */
 int rmaext_strided_whole(rmaext_window *window, int64_t rank, uint64_t unit,
 			 int ndim, const int64_t *shape, const int64_t *steps);
@@ -919,49 +938,58 @@ int rmaext_strided_many(rmaext_window *window, int64_t rank, uint64_t offset,
 			struct rmaext_many *many_p);
 
 /*
- * Wait until any, or every, condition holds of memory of a rank that is mapped
- * here: 0. RMAEXT_PENDING after `slice`, 100 ms or a signal: call it again.
- * Woken by flushes, updates and notifications that go there. Of memory outside
- * control blocks, or without an arena, it looks every millisecond, too.
+ * Waits until any, or every, condition holds of a rank's memory, which must be
+ * mapped here: 0. RMAEXT_PENDING after `slice`, 100 ms or a signal: call it
+ * again. Flushes, updates and notifications that go to that rank wake it. It
+ * looks every millisecond as well, unless all conditions are in control blocks
+ * and the rank has an arena.
  */
 int rmaext_wait_until(rmaext_window *window, int64_t rank,
 		      struct rmaext_condition *conditions, uint64_t count,
 		      int every, int64_t slice);
 
 /*
- * As rmaext_put(), then counts one up in a slot of the rank. By the fabric at
- * most RMAEXT_NOTIFY_MOST bytes: what is longer is put and flushed before,
- * and nothing goes with the notification.
+ * As rmaext_put(), then adds one to a notification slot of the rank. By the
+ * fabric it takes RMAEXT_NOTIFY_MOST bytes at most: the caller puts and flushes
+ * what is longer, and then notifies with 0 bytes.
  */
 enum { RMAEXT_NOTIFY_MOST = 32 << 10 };
 int rmaext_put_notify(rmaext_window *window, int64_t rank, uint64_t offset,
 		      const void *buf, uint64_t len, int slot,
 		      rmaext_op **op_p);
 /*
- * Gives back what rmaext_notify_wait() took off an own slot; nothing where
- * *seen is 0, as it is afterwards.
+ * Gives back the count that rmaext_notify_wait() took off an own slot, and sets
+ * *seen to 0; if it is 0, there is nothing to give back.
  */
 int rmaext_notify_return(rmaext_window *window, int slot, int64_t count,
 			 int64_t *seen);
 /*
- * Wait until the own slot has counted so many, and take them off; *seen_p is
- * what there was. RMAEXT_PENDING as above; with a slice of 0 it only looks.
+ * Waits until an own slot has counted so many, and takes them off; *seen_p is
+ * what it had before. Any number of threads may wait for a slot. RMAEXT_PENDING
+ * as for rmaext_wait_until(); with a slice of 0 it only looks.
  */
 int rmaext_notify_wait(rmaext_window *window, int slot, int64_t count,
 		       int64_t slice, int64_t *seen_p);
 
-/* wait until every put and request to rank (-1: to all) is applied there */
+/*
+ * Waits until every put and request to rank (-1: to all) is applied there. It
+ * reports, once, errors of those that nobody waited for. RMAEXT_PENDING after a
+ * slice: call it again with the same *wait, which the caller zeroes at first.
+ */
 int rmaext_flush(rmaext_window *window, int64_t rank, struct rmaext_wait *wait);
-/* what an operation would be refused for; type: of a fetch_add, else -1 */
+/*
+ * Returns what an operation would be refused for, or 0; nothing is sent. type
+ * is that of a fetch_add, else -1.
+ */
 int rmaext_window_check(rmaext_window *window, int64_t rank, uint64_t offset,
 			uint64_t len, int access, int type);
 
 /*
- * For compiled Python (numba), which knows integers and floats only. `window`
- * is what Window.numba says, index and count are elements, an address is that
- * of the caller's memory. They return when the caller's memory may be reused:
- * 0, or a negative fi_errno. No Python is called, and no lock of it is dropped.
- * old: where the previous value goes, 0: nowhere.
+ * For compiled Python (numba), which knows integers and floats only, with or
+ * without the GIL. `window` is what Window.numba returns, index and count are
+ * elements, address is that of the caller's memory. They return when that
+ * memory may be reused: 0, or a negative fi_errno. They call no Python, and do
+ * not release the GIL. old is the address for the previous value, or 0.
  */
 int rmaext_nb_put(uint64_t window, int64_t rank, int64_t index,
 		  uint64_t address, int64_t count);

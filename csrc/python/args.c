@@ -59,7 +59,7 @@ bool hot_to_place(PyObject *rank, PyObject *offset, int64_t *rank_p,
 	       (!offset || hot_to_index(offset, index_p));
 }
 
-static bool pack_float(int type, double value, union hot_cell *cell)
+static bool cell_pack_float(int type, double value, union hot_cell *cell)
 {
 	if (type == RMAEXT_DOUBLE) {
 		cell->f8 = value;
@@ -75,7 +75,7 @@ static bool pack_float(int type, double value, union hot_cell *cell)
 		return cell->member == value; \
 	} while (0)
 
-static bool pack_int(int type, PyObject *it, union hot_cell *cell)
+static bool cell_pack_int(int type, PyObject *it, union hot_cell *cell)
 {
 	int overflow;
 	long long value = PyLong_AsLongLongAndOverflow(it, &overflow);
@@ -101,7 +101,7 @@ static bool pack_int(int type, PyObject *it, union hot_cell *cell)
 		cell->i8 = value;
 		return value >= 0;
 	}
-	return pack_float(type, (double)value, cell);
+	return cell_pack_float(type, (double)value, cell);
 }
 
 /*
@@ -130,9 +130,9 @@ bool hot_pack(const struct hot_window *w, PyObject *it, union hot_cell *cell)
 	    w->it.type >= RMAEXT_FLOAT_INT32)
 		return false;
 	if (PyFloat_CheckExact(it))
-		return pack_float(w->it.type, PyFloat_AS_DOUBLE(it), cell);
+		return cell_pack_float(w->it.type, PyFloat_AS_DOUBLE(it), cell);
 	if (PyLong_CheckExact(it))
-		return pack_int(w->it.type, it, cell);
+		return cell_pack_int(w->it.type, it, cell);
 	if (Py_TYPE(it) != w->dtype->typeobj)
 		return false;
 	PyArray_ScalarAsCtype(it, cell);

@@ -90,7 +90,7 @@ bool hot_mpi_op(PyObject *object, int *op_p)
 	return false;
 }
 
-static const struct named *find_named(PyObject *object)
+static const struct named *named_find(PyObject *object)
 {
 	for (int i = 0; i < named_count; i++)
 		if (named[i].object == object)
@@ -109,7 +109,7 @@ struct part {
 	Py_buffer view;
 };
 
-static int number_of(int type_num)
+static int type_number(int type_num)
 {
 	static const int numbers[] = {
 		[NPY_BOOL] = RMAEXT_BOOL,
@@ -137,7 +137,7 @@ static int number_of(int type_num)
 }
 
 /* The format of memoryview and array.array, where one letter says it. */
-static int number_of_format(const char *format)
+static int format_number(const char *format)
 {
 	static const char letters[] = "?bBhHiIlLqQfdg";
 	static const int types[] = {
@@ -151,11 +151,12 @@ static int number_of_format(const char *format)
 	if (!format)
 		return RMAEXT_UINT8;
 	found = *format && !format[1] ? strchr(letters, *format) : NULL;
-	return found ? number_of(types[found - letters]) : -1;
+	return found ? type_number(types[found - letters]) : -1;
 }
 
 /* The memory; its elements are bytes if nobody wants to know more. */
-static bool take_memory(struct part *p, PyObject *it, bool write, bool typed)
+static bool part_take_memory(struct part *p, PyObject *it, bool write,
+			     bool typed)
 {
 	PyArrayObject *array = (PyArrayObject *)it;
 	int flags = PyBUF_ANY_CONTIGUOUS;
@@ -169,7 +170,7 @@ static bool take_memory(struct part *p, PyObject *it, bool write, bool typed)
 		p->count = (uint64_t)PyArray_NBYTES(array);
 		if (!typed)
 			return !PyDataType_REFCHK(PyArray_DESCR(array));
-		p->number = number_of(PyArray_TYPE(array));
+		p->number = type_number(PyArray_TYPE(array));
 		p->unit = (uint64_t)PyArray_ITEMSIZE(array);
 		p->count = (uint64_t)PyArray_SIZE(array);
 		return p->number >= 0 &&
@@ -187,7 +188,7 @@ static bool take_memory(struct part *p, PyObject *it, bool write, bool typed)
 	p->count = (uint64_t)p->view.len;
 	if (!typed)
 		return true;
-	p->number = number_of_format(p->view.format);
+	p->number = format_number(p->view.format);
 	p->unit = (uint64_t)p->view.itemsize;
 	if (p->number < 0 || !p->unit)
 		return false;
@@ -196,7 +197,7 @@ static bool take_memory(struct part *p, PyObject *it, bool write, bool typed)
 }
 
 /* Elements that fill so many bytes, or as many as are wanted. */
-static bool take_count(struct part *p, PyObject *wanted, uint64_t bytes)
+static bool part_take_count(struct part *p, PyObject *wanted, uint64_t bytes)
 {
 	const int64_t extent =
 		p->derived ? hot_derived_extent(p->derived) : (int64_t)p->unit;
@@ -216,7 +217,7 @@ static bool take_count(struct part *p, PyObject *wanted, uint64_t bytes)
 }
 
 /* buffer, [buffer, type] or [buffer, count, type] */
-static bool take_part(struct part *p, PyObject *it, bool write)
+static bool part_take(struct part *p, PyObject *it, bool write)
 {
 	const struct named *type;
 	PyObject **items;
@@ -225,32 +226,33 @@ static bool take_part(struct part *p, PyObject *it, bool write)
 	p->unit = 1;
 	p->number = -1;
 	if (!PyList_CheckExact(it) && !PyTuple_CheckExact(it))
-		return take_memory(p, it, write, true);
+		return part_take_memory(p, it, write, true);
 	n = PySequence_Fast_GET_SIZE(it);
 	items = PySequence_Fast_ITEMS(it);
 	if (n != 2 && n != 3)
 		return false;
-	type = find_named(items[n - 1]);
+	type = named_find(items[n - 1]);
 	if (!type)
 		p->derived = hot_find_derived(items[n - 1]);
-	if ((!type && !p->derived) || !take_memory(p, items[0], write, false))
+	if ((!type && !p->derived) ||
+	    !part_take_memory(p, items[0], write, false))
 		return false;
 	if (type) {
 		p->number = type->number;
 		p->unit = type->unit;
 		p->gaps = type->gaps;
 	}
-	return take_count(p, n == 3 ? items[1] : NULL, p->count);
+	return part_take_count(p, n == 3 ? items[1] : NULL, p->count);
 }
 
-static void drop_part(struct part *p)
+static void part_drop(struct part *p)
 {
 	if (p->view.obj)
 		PyBuffer_Release(&p->view);
 }
 
 /* An item of a tuple or list. */
-static PyObject *item(PyObject *of, int64_t at)
+static PyObject *sequence_item(PyObject *of, int64_t at)
 {
 	if ((!PyTuple_CheckExact(of) && !PyList_CheckExact(of)) ||
 	    at >= PySequence_Fast_GET_SIZE(of))
@@ -259,8 +261,9 @@ static PyObject *item(PyObject *of, int64_t at)
 }
 
 /* A displacement as bytes. */
-static bool take_offset(struct hot_window *w, PyObject *units, PyObject *rank,
-			PyObject *it, int64_t *rank_p, uint64_t *offset_p)
+static bool target_take_offset(struct hot_window *w, PyObject *units,
+			       PyObject *rank, PyObject *it, int64_t *rank_p,
+			       uint64_t *offset_p)
 {
 	int64_t disp = 0, unit;
 	PyObject *other;
@@ -268,14 +271,14 @@ static bool take_offset(struct hot_window *w, PyObject *units, PyObject *rank,
 	if (!hot_is_open(w) || w->it.unit != 1 || !hot_to_index(rank, rank_p) ||
 	    (it != Py_None && !hot_to_index(it, &disp)))
 		return false;
-	other = item(units, *rank_p);
+	other = sequence_item(units, *rank_p);
 	return other && hot_to_index(other, &unit) &&
 	       !__builtin_mul_overflow((uint64_t)disp, (uint64_t)unit,
 				       offset_p);
 }
 
 /* Where it goes to: a displacement, or (displacement, count, type). */
-static bool take_target(struct hot_window *w, PyObject *units, PyObject *rank,
+static bool target_take(struct hot_window *w, PyObject *units, PyObject *rank,
 			PyObject *target, const struct part *p, int64_t *rank_p,
 			uint64_t *offset_p)
 {
@@ -288,18 +291,19 @@ static bool take_target(struct hot_window *w, PyObject *units, PyObject *rank,
 
 		if (n < 1 || n > 3)
 			return false;
-		if (n > 1 && (!hot_to_index(item(target, 1), &count) ||
+		if (n > 1 && (!hot_to_index(sequence_item(target, 1), &count) ||
 			      (uint64_t)count != p->count))
 			return false;
 		if (n > 2) {
-			const struct named *type = find_named(item(target, 2));
+			const struct named *type =
+				named_find(sequence_item(target, 2));
 
 			if (!type || type->number != p->number || p->number < 0)
 				return false;
 		}
-		target = item(target, 0);
+		target = sequence_item(target, 0);
 	}
-	return take_offset(w, units, rank, target, rank_p, offset_p);
+	return target_take_offset(w, units, rank, target, rank_p, offset_p);
 }
 
 static bool side_make(struct hot_side *side, const struct hot_derived *type,
@@ -313,10 +317,11 @@ static bool side_make(struct hot_side *side, const struct hot_derived *type,
 }
 
 /* The same, where the one or the other is of a derived type. */
-static bool take_sides(struct hot_window *w, PyObject *units, PyObject *rank,
-		       PyObject *target, const struct part *p,
-		       struct hot_side *here, struct hot_side *there,
-		       int64_t *rank_p, uint64_t *offset_p)
+static bool target_take_sides(struct hot_window *w, PyObject *units,
+			      PyObject *rank, PyObject *target,
+			      const struct part *p, struct hot_side *here,
+			      struct hot_side *there, int64_t *rank_p,
+			      uint64_t *offset_p)
 {
 	const struct hot_derived *type = p->derived;
 	int64_t count = (int64_t)p->count;
@@ -328,30 +333,33 @@ static bool take_sides(struct hot_window *w, PyObject *units, PyObject *rank,
 		const Py_ssize_t n = PySequence_Fast_GET_SIZE(target);
 
 		if (n < 1 || n > 3 ||
-		    (n > 1 && !hot_to_index(item(target, 1), &count)))
+		    (n > 1 && !hot_to_index(sequence_item(target, 1), &count)))
 			return false;
 		if (n > 2) {
-			const struct named *other = find_named(item(target, 2));
+			const struct named *other =
+				named_find(sequence_item(target, 2));
 
-			type = other ? NULL : hot_find_derived(item(target, 2));
+			type = other ? NULL
+				     : hot_find_derived(
+					       sequence_item(target, 2));
 			if ((!other && !type) || (other && other->gaps))
 				return false;
 			unit = other ? other->unit : 1;
 		}
-		target = item(target, 0);
+		target = sequence_item(target, 0);
 	}
 	return side_make(there, type, unit, count) &&
-	       take_offset(w, units, rank, target, rank_p, offset_p);
+	       target_take_offset(w, units, rank, target, rank_p, offset_p);
 }
 
-static PyObject *answer(enum hot_outcome outcome)
+static PyObject *outcome_bool(enum hot_outcome outcome)
 {
 	return outcome == HOT_FAILED ? NULL
 				     : PyBool_FromLong(outcome == HOT_DONE);
 }
 
-static struct hot_window *window_of(PyObject *const *args, Py_ssize_t n,
-				    Py_ssize_t wanted)
+static struct hot_window *args_window(PyObject *const *args, Py_ssize_t n,
+				      Py_ssize_t wanted)
 {
 	if (n == wanted && PyObject_TypeCheck(args[0], &hot_window_type))
 		return (struct hot_window *)args[0];
@@ -370,26 +378,26 @@ enum hot_outcome hot_mpi_move(struct hot_window *w, PyObject *units,
 	uint64_t offset;
 	int64_t number;
 
-	if (!take_part(&p, buffer, !put) || p.gaps)
+	if (!part_take(&p, buffer, !put) || p.gaps)
 		; /* is not plain */
-	else if (take_target(w, units, rank, target, &p, &number, &offset))
+	else if (target_take(w, units, rank, target, &p, &number, &offset))
 		done = hot_move(w, put, p.owner, p.data, p.count * p.unit,
 				number, offset);
-	else if (take_sides(w, units, rank, target, &p, &here, &there, &number,
-			    &offset))
+	else if (target_take_sides(w, units, rank, target, &p, &here, &there,
+				   &number, &offset))
 		done = hot_move_derived(w, put, &here, p.data, &there, number,
 					offset);
-	drop_part(&p);
+	part_drop(&p);
 	return done;
 }
 
 /* window, units, buffer, rank, target */
-static PyObject *move(PyObject *const *args, Py_ssize_t n, bool put)
+static PyObject *mpi_move(PyObject *const *args, Py_ssize_t n, bool put)
 {
-	struct hot_window *w = window_of(args, n, 5);
+	struct hot_window *w = args_window(args, n, 5);
 
-	return w ? answer(hot_mpi_move(w, args[1], args[2], args[3], args[4],
-				       put))
+	return w ? outcome_bool(hot_mpi_move(w, args[1], args[2], args[3],
+					     args[4], put))
 		 : NULL;
 }
 
@@ -400,7 +408,7 @@ PyDoc_STRVAR(mpi_put_doc, "mpi_put(window, units, origin, rank, target, /)\n"
 static PyObject *mpi_put(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
 	(void)module;
-	return move(args, n, true);
+	return mpi_move(args, n, true);
 }
 
 PyDoc_STRVAR(mpi_get_doc, "mpi_get(window, units, origin, rank, target, /)\n"
@@ -410,21 +418,22 @@ PyDoc_STRVAR(mpi_get_doc, "mpi_get(window, units, origin, rank, target, /)\n"
 static PyObject *mpi_get(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
 	(void)module;
-	return move(args, n, false);
+	return mpi_move(args, n, false);
 }
 
 /* The same elements as the origin? */
-static bool take_like(struct part *p, PyObject *it, bool write,
-		      const struct part *origin)
+static bool part_take_like(struct part *p, PyObject *it, bool write,
+			   const struct part *origin)
 {
-	return take_part(p, it, write) && p->count == origin->count &&
+	return part_take(p, it, write) && p->count == origin->count &&
 	       p->number == origin->number;
 }
 
-static enum hot_outcome update(struct hot_window *w, const struct part *origin,
-			       const struct part *compare,
-			       const struct part *result, int op, int64_t rank,
-			       uint64_t offset)
+static enum hot_outcome part_update(struct hot_window *w,
+				    const struct part *origin,
+				    const struct part *compare,
+				    const struct part *result, int op,
+				    int64_t rank, uint64_t offset)
 {
 	const struct rmx_update it = {
 		.op = op,
@@ -451,14 +460,14 @@ enum hot_outcome hot_mpi_update(struct hot_window *w, PyObject *units,
 	uint64_t offset;
 	int64_t number;
 
-	if (take_part(&origin, buffer, false) &&
+	if (part_take(&origin, buffer, false) &&
 	    (!single || origin.count == 1) &&
-	    (!old || take_like(&result, old, true, &origin)) &&
-	    take_target(w, units, rank, target, &origin, &number, &offset))
-		done = update(w, &origin, NULL, old ? &result : NULL, op,
-			      number, offset);
-	drop_part(&origin);
-	drop_part(&result);
+	    (!old || part_take_like(&result, old, true, &origin)) &&
+	    target_take(w, units, rank, target, &origin, &number, &offset))
+		done = part_update(w, &origin, NULL, old ? &result : NULL, op,
+				   number, offset);
+	part_drop(&origin);
+	part_drop(&result);
 	return done;
 }
 
@@ -471,15 +480,15 @@ enum hot_outcome hot_mpi_swap(struct hot_window *w, PyObject *units,
 	uint64_t offset;
 	int64_t number;
 
-	if (take_part(&origin, buffer, false) && origin.count == 1 &&
-	    take_like(&compare, wanted, false, &origin) &&
-	    take_like(&result, old, true, &origin) &&
-	    take_target(w, units, rank, disp, &origin, &number, &offset))
-		done = update(w, &origin, &compare, &result, RMAEXT_CSWAP,
-			      number, offset);
-	drop_part(&origin);
-	drop_part(&compare);
-	drop_part(&result);
+	if (part_take(&origin, buffer, false) && origin.count == 1 &&
+	    part_take_like(&compare, wanted, false, &origin) &&
+	    part_take_like(&result, old, true, &origin) &&
+	    target_take(w, units, rank, disp, &origin, &number, &offset))
+		done = part_update(w, &origin, &compare, &result, RMAEXT_CSWAP,
+				   number, offset);
+	part_drop(&origin);
+	part_drop(&compare);
+	part_drop(&result);
 	return done;
 }
 
@@ -493,7 +502,7 @@ PyDoc_STRVAR(mpi_update_doc,
 static PyObject *mpi_update(PyObject *module, PyObject *const *args,
 			    Py_ssize_t n)
 {
-	struct hot_window *w = window_of(args, n, 7);
+	struct hot_window *w = args_window(args, n, 7);
 	PyObject *old;
 	int64_t op;
 
@@ -501,10 +510,10 @@ static PyObject *mpi_update(PyObject *module, PyObject *const *args,
 	if (!w)
 		return NULL;
 	if (!hot_to_index(args[6], &op) || op >= RMX_OPS)
-		return answer(HOT_ODD);
+		return outcome_bool(HOT_ODD);
 	old = args[3] == Py_None ? NULL : args[3];
-	return answer(hot_mpi_update(w, args[1], args[2], old, args[4], args[5],
-				     (int)op, false));
+	return outcome_bool(hot_mpi_update(w, args[1], args[2], old, args[4],
+					   args[5], (int)op, false));
 }
 
 PyDoc_STRVAR(mpi_swap_doc,
@@ -516,11 +525,11 @@ PyDoc_STRVAR(mpi_swap_doc,
 
 static PyObject *mpi_swap(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
-	struct hot_window *w = window_of(args, n, 7);
+	struct hot_window *w = args_window(args, n, 7);
 
 	(void)module;
-	return w ? answer(hot_mpi_swap(w, args[1], args[2], args[3], args[4],
-				       args[5], args[6]))
+	return w ? outcome_bool(hot_mpi_swap(w, args[1], args[2], args[3],
+					     args[4], args[5], args[6]))
 		 : NULL;
 }
 

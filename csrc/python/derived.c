@@ -24,14 +24,14 @@ struct hot_derived {
 
 static struct hot_derived *known[KNOWN];
 
-static struct hot_derived **place_of(PyObject *object)
+static struct hot_derived **derived_slot(PyObject *object)
 {
 	return &known[((uintptr_t)object >> 4) % KNOWN];
 }
 
 const struct hot_derived *hot_find_derived(PyObject *object)
 {
-	struct hot_derived *d = *place_of(object);
+	struct hot_derived *d = *derived_slot(object);
 
 	return d && d->object == object ? d : NULL;
 }
@@ -46,7 +46,7 @@ int64_t hot_derived_extent(const struct hot_derived *d)
 	return d->extent;
 }
 
-static void drop(struct hot_derived *d)
+static void derived_drop(struct hot_derived *d)
 {
 	if (!d)
 		return;
@@ -56,7 +56,7 @@ static void drop(struct hot_derived *d)
 	PyMem_Free(d);
 }
 
-static int64_t *take_longs(PyObject *bytes, Py_ssize_t count)
+static int64_t *longs_take(PyObject *bytes, Py_ssize_t count)
 {
 	int64_t *longs = NULL;
 
@@ -71,7 +71,7 @@ static int64_t *take_longs(PyObject *bytes, Py_ssize_t count)
 	return longs;
 }
 
-static bool take_loops(struct hot_derived *d, PyObject *loops)
+static bool derived_take_loops(struct hot_derived *d, PyObject *loops)
 {
 	d->loops = (int)PyTuple_GET_SIZE(loops);
 	for (int k = 0; k < d->loops; k++) {
@@ -114,21 +114,22 @@ PyObject *hot_mpi_derived(PyObject *module, PyObject *args)
 	d->low = low;
 	d->high = high;
 	d->runs = PyBytes_GET_SIZE(offsets) / (Py_ssize_t)sizeof(int64_t);
-	d->offsets = take_longs(offsets, d->runs);
-	d->lengths = d->offsets ? take_longs(lengths, d->runs) : NULL;
-	if (!d->lengths || !take_loops(d, loops))
+	d->offsets = longs_take(offsets, d->runs);
+	d->lengths = d->offsets ? longs_take(lengths, d->runs) : NULL;
+	if (!d->lengths || !derived_take_loops(d, loops))
 		goto failed;
 	{
-		struct hot_derived **place = place_of(object), *old = *place;
+		struct hot_derived **place = derived_slot(object),
+				   *old = *place;
 
 		*place = d;
 		d = old;
 	}
 done:
-	drop(d);
+	derived_drop(d);
 	Py_RETURN_NONE;
 failed:
-	drop(d);
+	derived_drop(d);
 	return PyErr_Occurred() ? NULL : PyErr_NoMemory();
 }
 
@@ -143,7 +144,7 @@ PyObject *hot_mpi_forget(PyObject *module, PyObject *ignored)
 		struct hot_derived *d = known[i];
 
 		known[i] = NULL;
-		drop(d);
+		derived_drop(d);
 	}
 	Py_RETURN_NONE;
 }
@@ -159,7 +160,7 @@ struct walk {
 	uint64_t left;
 };
 
-static void enter_run(struct walk *w)
+static void walk_enter_run(struct walk *w)
 {
 	w->at = w->turn + w->type->offsets[w->run];
 	w->left = (uint64_t)w->type->lengths[w->run];
@@ -172,7 +173,7 @@ static void walk_start(struct walk *w, const struct hot_side *side, char *base)
 	w->run = 0;
 	memset(w->done, 0, sizeof(w->done));
 	if (w->type) {
-		enter_run(w);
+		walk_enter_run(w);
 	} else {
 		w->at = base;
 		w->left = side->bytes;
@@ -197,10 +198,10 @@ static void walk_on(struct walk *w)
 		if (k < 0)
 			w->turn = w->element += t->extent;
 	}
-	enter_run(w);
+	walk_enter_run(w);
 }
 
-static void copy(struct walk *to, struct walk *from, uint64_t bytes)
+static void walk_copy(struct walk *to, struct walk *from, uint64_t bytes)
 {
 	for (;;) {
 		const uint64_t n =
@@ -225,7 +226,8 @@ static void copy(struct walk *to, struct walk *from, uint64_t bytes)
 }
 
 /* What elements reach from the first one's place. False: no memory has that. */
-static bool span(const struct hot_side *side, int64_t *low_p, int64_t *high_p)
+static bool side_span(const struct hot_side *side, int64_t *low_p,
+		      int64_t *high_p)
 {
 	const struct hot_derived *t = side->type;
 	int64_t reach;
@@ -254,13 +256,13 @@ enum hot_outcome hot_move_derived(struct hot_window *w, bool put,
 	if (!here->bytes || here->bytes != there->bytes ||
 	    here->bytes > KEEP_GIL || rank >= it->count ||
 	    rmx_target_of(it, rank)->route != RMAEXT_DIRECT ||
-	    !span(there, &low, &high) ||
+	    !side_span(there, &low, &high) ||
 	    __builtin_add_overflow(offset, low, &first) || first < 0 ||
 	    !rmx_passes(it, rank, (uint64_t)first, (uint64_t)(high - low),
 			put ? RMAEXT_WRITE : RMAEXT_READ))
 		return HOT_ODD;
 	walk_start(&own, here, data);
 	walk_start(&remote, there, rmx_target_of(it, rank)->map + offset);
-	copy(put ? &remote : &own, put ? &own : &remote, here->bytes);
+	walk_copy(put ? &remote : &own, put ? &own : &remote, here->bytes);
 	return HOT_DONE;
 }

@@ -17,13 +17,13 @@ struct state {
 	char status[]; /* of success, as MPI lays it out */
 };
 
-static void let_go(struct state *s)
+static void state_release(struct state *s)
 {
 	if (!__atomic_sub_fetch(&s->holders, 1, __ATOMIC_ACQ_REL))
 		free(s);
 }
 
-static int query(void *state, void *status)
+static int grequest_query(void *state, void *status)
 {
 	const struct state *s = state;
 
@@ -31,13 +31,13 @@ static int query(void *state, void *status)
 	return s->code;
 }
 
-static int forget(void *state)
+static int grequest_free(void *state)
 {
-	let_go(state);
+	state_release(state);
 	return 0;
 }
 
-static int cancel(void *state, int complete)
+static int grequest_cancel(void *state, int complete)
 {
 	(void)state;
 	(void)complete;
@@ -45,7 +45,7 @@ static int cancel(void *state, int complete)
 }
 
 /* MPICH calls it wherever it looks at the request, in Wait all the time. */
-static int yield(void *state, void *status)
+static int grequest_poll(void *state, void *status)
 {
 	(void)state;
 	(void)status;
@@ -54,7 +54,7 @@ static int yield(void *state, void *status)
 }
 
 /* MPICH's Waitall calls it again and again until the request is complete. */
-static int nap(int count, void **states, double timeout, void *status)
+static int grequest_wait(int count, void **states, double timeout, void *status)
 {
 	const struct timespec time = {.tv_nsec = NAP};
 
@@ -76,11 +76,12 @@ PyObject *hot_mpi_request_functions(PyObject *module, PyObject *args)
 {
 	(void)module;
 	(void)args;
-	return Py_BuildValue("(KKKKK)", (unsigned long long)(uintptr_t)query,
-			     (unsigned long long)(uintptr_t)forget,
-			     (unsigned long long)(uintptr_t)cancel,
-			     (unsigned long long)(uintptr_t)yield,
-			     (unsigned long long)(uintptr_t)nap);
+	return Py_BuildValue("(KKKKK)",
+			     (unsigned long long)(uintptr_t)grequest_query,
+			     (unsigned long long)(uintptr_t)grequest_free,
+			     (unsigned long long)(uintptr_t)grequest_cancel,
+			     (unsigned long long)(uintptr_t)grequest_poll,
+			     (unsigned long long)(uintptr_t)grequest_wait);
 }
 
 const char hot_mpi_request_new_doc[] =
@@ -125,6 +126,6 @@ PyObject *hot_mpi_request_end(PyObject *module, PyObject *args)
 		return NULL;
 	s = (struct state *)(uintptr_t)address;
 	s->code = code; /* MPI looks after MPI_Grequest_complete only */
-	let_go(s);
+	state_release(s);
 	Py_RETURN_NONE;
 }

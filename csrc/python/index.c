@@ -22,7 +22,7 @@ struct axes {
 	int64_t shape[RMX_DIMS], steps[RMX_DIMS];
 };
 
-static bool axes_of(struct hot_window *w, int64_t rank, struct axes *axes)
+static bool axes_make(struct hot_window *w, int64_t rank, struct axes *axes)
 {
 	PyObject *shapes = PyObject_GetAttr((PyObject *)w, hot_names.shapes);
 	int64_t step = (int64_t)w->it.unit;
@@ -55,7 +55,7 @@ static bool axes_of(struct hot_window *w, int64_t rank, struct axes *axes)
 	return known;
 }
 
-static bool add(struct selection *s, int64_t count, int64_t step)
+static bool selection_add(struct selection *s, int64_t count, int64_t step)
 {
 	if (s->ndim == RMX_DIMS)
 		return false;
@@ -65,19 +65,20 @@ static bool add(struct selection *s, int64_t count, int64_t step)
 }
 
 /* Whose conversion runs no Python. */
-static bool is_plain_bound(PyObject *it)
+static bool bound_is_plain(PyObject *it)
 {
 	return it == Py_None || PyLong_CheckExact(it);
 }
 
-static bool take_slice(struct selection *s, struct axes *axes, PyObject *it)
+static bool selection_take_slice(struct selection *s, struct axes *axes,
+				 PyObject *it)
 {
 	const PySliceObject *slice = (PySliceObject *)it;
 	const int k = axes->axis++;
 	Py_ssize_t start, stop, step, count;
 
-	if (!is_plain_bound(slice->start) || !is_plain_bound(slice->stop) ||
-	    !is_plain_bound(slice->step))
+	if (!bound_is_plain(slice->start) || !bound_is_plain(slice->stop) ||
+	    !bound_is_plain(slice->step))
 		return false;
 	if (PySlice_Unpack(it, &start, &stop, &step)) {
 		PyErr_Clear();
@@ -85,13 +86,14 @@ static bool take_slice(struct selection *s, struct axes *axes, PyObject *it)
 	}
 	count = PySlice_AdjustIndices(axes->shape[k], &start, &stop, step);
 	if (!count)
-		return add(s, 0, 0);
+		return selection_add(s, 0, 0);
 	s->offset += (uint64_t)(start * axes->steps[k]);
 	/* of one element it is never used, and could overflow */
-	return add(s, count, count > 1 ? step * axes->steps[k] : 0);
+	return selection_add(s, count, count > 1 ? step * axes->steps[k] : 0);
 }
 
-static bool take_integer(struct selection *s, struct axes *axes, PyObject *it)
+static bool selection_take_integer(struct selection *s, struct axes *axes,
+				   PyObject *it)
 {
 	const int k = axes->axis++;
 	int64_t index;
@@ -112,8 +114,8 @@ static bool take_integer(struct selection *s, struct axes *axes, PyObject *it)
 }
 
 /* What a plain key means; the rest, and what is wrong, is for Python. */
-static bool select_part(struct hot_window *w, PyObject *key,
-			struct selection *s)
+static bool selection_make(struct hot_window *w, PyObject *key,
+			   struct selection *s)
 {
 	const bool several = PyTuple_CheckExact(key);
 	const Py_ssize_t n = several ? PyTuple_GET_SIZE(key) : 1;
@@ -123,7 +125,7 @@ static bool select_part(struct hot_window *w, PyObject *key,
 
 #define ITEM(i) (several ? PyTuple_GET_ITEM(key, i) : key)
 	if (!n || !hot_is_open(w) || !hot_to_index(ITEM(0), &s->rank) ||
-	    !axes_of(w, s->rank, &axes))
+	    !axes_make(w, s->rank, &axes))
 		return false;
 	s->offset = 0;
 	s->ndim = 0;
@@ -143,14 +145,14 @@ static bool select_part(struct hot_window *w, PyObject *key,
 		if (!it)
 			break;
 		if (it == Py_None)
-			taken = add(s, 1, 0);
+			taken = selection_add(s, 1, 0);
 		else if (PySlice_Check(it))
-			taken = take_slice(s, &axes, it);
+			taken = selection_take_slice(s, &axes, it);
 		else if (it != Py_Ellipsis)
-			taken = take_integer(s, &axes, it);
+			taken = selection_take_integer(s, &axes, it);
 		for (int k = it == Py_Ellipsis ? whole : 0; k && taken; k--) {
-			taken = add(s, axes.shape[axes.axis],
-				    axes.steps[axes.axis]);
+			taken = selection_add(s, axes.shape[axes.axis],
+					      axes.steps[axes.axis]);
 			axes.axis++;
 		}
 		if (!taken)
@@ -162,9 +164,9 @@ static bool select_part(struct hot_window *w, PyObject *key,
 }
 
 /* May it be done here and now? Then strides says how. */
-static bool is_short(const struct hot_window *w, const struct selection *s,
-		     const int64_t *locals, struct rmx_strides *strides,
-		     int access)
+static bool selection_is_short(const struct hot_window *w,
+			       const struct selection *s, const int64_t *locals,
+			       struct rmx_strides *strides, int access)
 {
 	const struct rmx_part part = {w->it.unit, s->ndim, s->shape, s->steps};
 
@@ -178,7 +180,7 @@ static bool is_short(const struct hot_window *w, const struct selection *s,
 }
 
 /* May an element be made in a cell? */
-static bool is_number(const struct hot_window *w)
+static bool window_has_numbers(const struct hot_window *w)
 {
 	const int type = w->dtype->type_num;
 
@@ -186,12 +188,13 @@ static bool is_number(const struct hot_window *w)
 	       w->it.unit <= sizeof(union hot_cell);
 }
 
-static char *memory_of(const struct hot_window *w, const struct selection *s)
+static char *selection_memory(const struct hot_window *w,
+			      const struct selection *s)
 {
 	return rmx_target_of(w->it.window, s->rank)->map + s->offset;
 }
 
-static PyObject *to_tuple(const int64_t *values, int n)
+static PyObject *tuple_make(const int64_t *values, int n)
 {
 	PyObject *tuple = PyTuple_New(n);
 
@@ -207,15 +210,15 @@ static PyObject *to_tuple(const int64_t *values, int n)
 }
 
 /* What takes long: Window._transfer(kind, rank, offset, shape, steps, array) */
-static bool transfer(struct hot_window *w, int kind, const struct selection *s,
-		     PyArrayObject *array)
+static bool selection_transfer(struct hot_window *w, int kind,
+			       const struct selection *s, PyArrayObject *array)
 {
 	PyObject *args[] = {
 		PyLong_FromLong(kind),
 		PyLong_FromLongLong(s->rank),
 		PyLong_FromUnsignedLongLong(s->offset),
-		to_tuple(s->shape, s->ndim),
-		to_tuple(s->steps, s->ndim),
+		tuple_make(s->shape, s->ndim),
+		tuple_make(s->steps, s->ndim),
 		Py_NewRef((PyObject *)array),
 	};
 	const int n = sizeof(args) / sizeof(*args);
@@ -229,25 +232,25 @@ static bool transfer(struct hot_window *w, int kind, const struct selection *s,
 	return result;
 }
 
-static PyObject *subscript(struct hot_window *w, PyObject *key)
+static PyObject *window_subscript(struct hot_window *w, PyObject *key)
 {
 	struct rmx_strides strides;
 	struct selection s;
 	union hot_cell cell;
 	PyArrayObject *out;
 
-	if (!select_part(w, key, &s))
+	if (!selection_make(w, key, &s))
 		return hot_decide(w, hot_names.getitem, &key, 1, NULL);
-	if (is_short(w, &s, NULL, &strides, RMAEXT_READ)) {
-		if (s.scalar && is_number(w)) {
-			rmx_copy(&cell, memory_of(w, &s), w->it.unit);
+	if (selection_is_short(w, &s, NULL, &strides, RMAEXT_READ)) {
+		if (s.scalar && window_has_numbers(w)) {
+			rmx_copy(&cell, selection_memory(w, &s), w->it.unit);
 			hot_count_turn();
 			return PyArray_Scalar(&cell, w->dtype, NULL);
 		}
 		out = hot_new_array(w, s.ndim, s.shape);
 		if (!out)
 			return NULL;
-		rmx_strides_copy(&strides, false, memory_of(w, &s),
+		rmx_strides_copy(&strides, false, selection_memory(w, &s),
 				 PyArray_DATA(out));
 	} else {
 		if (!hot_could_get(w, s.rank, 0, 0))
@@ -255,7 +258,7 @@ static PyObject *subscript(struct hot_window *w, PyObject *key)
 		out = hot_new_array(w, s.ndim, s.shape);
 		if (!out)
 			return NULL;
-		if (!transfer(w, RMAEXT_GET, &s, out)) {
+		if (!selection_transfer(w, RMAEXT_GET, &s, out)) {
 			Py_DECREF(out);
 			return NULL;
 		}
@@ -265,8 +268,8 @@ static PyObject *subscript(struct hot_window *w, PyObject *key)
 }
 
 /* The steps of values that are broadcast to the selection. */
-static bool broadcast(const struct selection *s, PyArrayObject *values,
-		      int64_t *locals)
+static bool selection_broadcast(const struct selection *s,
+				PyArrayObject *values, int64_t *locals)
 {
 	const int more = PyArray_NDIM(values) - s->ndim;
 
@@ -284,14 +287,15 @@ static bool broadcast(const struct selection *s, PyArrayObject *values,
 	return true;
 }
 
-static bool same_shape(const struct selection *s, PyArrayObject *values)
+static bool selection_has_shape(const struct selection *s,
+				PyArrayObject *values)
 {
 	return PyArray_NDIM(values) == s->ndim &&
 	       PyArray_CompareLists(PyArray_DIMS(values), s->shape, s->ndim);
 }
 
-static enum hot_outcome assign(struct hot_window *w, PyObject *key,
-			       PyObject *value)
+static enum hot_outcome window_assign(struct hot_window *w, PyObject *key,
+				      PyObject *value)
 {
 	PyArrayObject *values = (PyArrayObject *)value;
 	const bool array = PyArray_CheckExact(value);
@@ -301,28 +305,30 @@ static enum hot_outcome assign(struct hot_window *w, PyObject *key,
 	union hot_cell cell;
 	char *from = cell.bytes;
 
-	if (!select_part(w, key, &s))
+	if (!selection_make(w, key, &s))
 		return HOT_ODD;
 	if (array) {
 		if (!PyArray_EquivTypes(PyArray_DESCR(values), w->dtype) ||
-		    !broadcast(&s, values, locals))
+		    !selection_broadcast(&s, values, locals))
 			return HOT_ODD;
 		from = PyArray_BYTES(values);
 	} else if (!hot_pack(w, value, &cell)) {
 		return HOT_ODD;
 	}
-	if (is_short(w, &s, locals, &strides, RMAEXT_WRITE) &&
-	    !rmx_strides_overlap(&strides, memory_of(w, &s), from)) {
-		rmx_strides_copy(&strides, true, memory_of(w, &s), from);
+	if (selection_is_short(w, &s, locals, &strides, RMAEXT_WRITE) &&
+	    !rmx_strides_overlap(&strides, selection_memory(w, &s), from)) {
+		rmx_strides_copy(&strides, true, selection_memory(w, &s), from);
 		hot_count_turn();
 		return HOT_DONE;
 	}
-	if (!array || !same_shape(&s, values))
+	if (!array || !selection_has_shape(&s, values))
 		return HOT_ODD;
-	return transfer(w, RMAEXT_PUT, &s, values) ? HOT_DONE : HOT_FAILED;
+	return selection_transfer(w, RMAEXT_PUT, &s, values) ? HOT_DONE
+							     : HOT_FAILED;
 }
 
-static int ass_subscript(struct hot_window *w, PyObject *key, PyObject *value)
+static int window_ass_subscript(struct hot_window *w, PyObject *key,
+				PyObject *value)
 {
 	PyObject *args[] = {key, value}, *result;
 	enum hot_outcome done;
@@ -332,7 +338,7 @@ static int ass_subscript(struct hot_window *w, PyObject *key, PyObject *value)
 				"elements of a window cannot be deleted");
 		return -1;
 	}
-	done = assign(w, key, value);
+	done = window_assign(w, key, value);
 	if (done == HOT_ODD) {
 		result = hot_decide(w, hot_names.setitem, args, 2, NULL);
 		Py_XDECREF(result);
@@ -342,6 +348,6 @@ static int ass_subscript(struct hot_window *w, PyObject *key, PyObject *value)
 }
 
 PyMappingMethods hot_index_methods = {
-	.mp_subscript = (binaryfunc)subscript,
-	.mp_ass_subscript = (objobjargproc)ass_subscript,
+	.mp_subscript = (binaryfunc)window_subscript,
+	.mp_ass_subscript = (objobjargproc)window_ass_subscript,
 };

@@ -24,7 +24,7 @@ struct many {
 	PyObject *buffer[BUFFERS]; /* that C reads or writes; or NULL */
 };
 
-static bool fits(struct many *m, PyObject *it)
+static bool many_fits(struct many *m, PyObject *it)
 {
 	PyArrayObject *array = (PyArrayObject *)it;
 
@@ -34,8 +34,8 @@ static bool fits(struct many *m, PyObject *it)
 }
 
 /* Ranks or offsets: a number, or an array that C can read as it is. */
-static bool take_index(struct many *m, int which, PyObject *it, int64_t *one,
-		       const int64_t **index_p)
+static bool many_take_index(struct many *m, int which, PyObject *it,
+			    int64_t *one, const int64_t **index_p)
 {
 	PyArrayObject *array = (PyArrayObject *)it;
 
@@ -45,21 +45,21 @@ static bool take_index(struct many *m, int which, PyObject *it, int64_t *one,
 		*index_p = PyArray_DATA(array);
 		m->buffer[which] = it;
 		return PyArray_TYPE(array) == NPY_INT64 &&
-		       PyArray_ISCARRAY_RO(array) && fits(m, it);
+		       PyArray_ISCARRAY_RO(array) && many_fits(m, it);
 	}
 	*index_p = one;
 	m->it.ones |= which == RANKS ? RMAEXT_ONE_RANK : RMAEXT_ONE_OFFSET;
 	return hot_to_index(it, one);
 }
 
-static bool take_values(struct hot_window *w, struct many *m, PyObject *it)
+static bool many_take_values(struct hot_window *w, struct many *m, PyObject *it)
 {
 	if (!it)
 		return false;
 	if (hot_is_plain(w, it)) {
 		m->it.values = PyArray_DATA((PyArrayObject *)it);
 		m->buffer[VALUES] = it;
-		return fits(m, it);
+		return many_fits(m, it);
 	}
 	m->it.values = &m->value;
 	m->it.ones |= RMAEXT_ONE_VALUE;
@@ -67,7 +67,7 @@ static bool take_values(struct hot_window *w, struct many *m, PyObject *it)
 }
 
 /* Both in one piece. */
-static bool overlap(PyObject *a, PyObject *b)
+static bool arrays_overlap(PyObject *a, PyObject *b)
 {
 	PyArrayObject *one = (PyArrayObject *)a, *two = (PyArrayObject *)b;
 
@@ -77,16 +77,17 @@ static bool overlap(PyObject *a, PyObject *b)
 }
 
 /* Indices must not change when results are written. */
-static bool take_result(struct hot_window *w, struct many *m, PyObject *it)
+static bool many_take_result(struct hot_window *w, struct many *m, PyObject *it)
 {
 	m->buffer[RESULT] = Py_NewRef(it);
 	return hot_is_plain_result(w, it) &&
-	       (m->shaped ? fits(m, it) : !PyArray_NDIM((PyArrayObject *)it)) &&
-	       !overlap(it, m->buffer[RANKS]) &&
-	       !overlap(it, m->buffer[OFFSETS]);
+	       (m->shaped ? many_fits(m, it)
+			  : !PyArray_NDIM((PyArrayObject *)it)) &&
+	       !arrays_overlap(it, m->buffer[RANKS]) &&
+	       !arrays_overlap(it, m->buffer[OFFSETS]);
 }
 
-static bool new_result(struct hot_window *w, struct many *m)
+static bool many_new_result(struct hot_window *w, struct many *m)
 {
 	m->buffer[RESULT] = (PyObject *)hot_new_array(
 		w, m->shaped ? PyArray_NDIM(m->shaped) : 0,
@@ -95,7 +96,7 @@ static bool new_result(struct hot_window *w, struct many *m)
 }
 
 /* The window stays open while its gate is entered; so do the buffers live. */
-static bool without_gil(struct many *m, int *ret_p)
+static bool many_run_without_gil(struct many *m, int *ret_p)
 {
 	struct rmaext_window *it = m->it.window;
 	bool done = false;
@@ -113,7 +114,7 @@ static bool without_gil(struct many *m, int *ret_p)
 	return done;
 }
 
-static enum hot_outcome run(struct hot_window *w, struct many *m)
+static enum hot_outcome many_run(struct hot_window *w, struct many *m)
 {
 	const bool moves = m->it.kind == RMAEXT_PUT || m->it.kind == RMAEXT_GET;
 	PyObject *result;
@@ -121,7 +122,7 @@ static enum hot_outcome run(struct hot_window *w, struct many *m)
 	bool done;
 
 	if (m->it.count > (moves ? KEEP_GIL : KEEP_GIL_ATOMIC))
-		done = without_gil(m, &ret);
+		done = many_run_without_gil(m, &ret);
 	else
 		done = rmx_many_direct(&m->it, &ret);
 	if (!done)
@@ -135,21 +136,22 @@ static enum hot_outcome run(struct hot_window *w, struct many *m)
 }
 
 /* got: ranks, offsets, values or out, and what a method's op is */
-static enum hot_outcome attempt(struct hot_window *w, const struct method *it,
-				PyObject *const *got, struct many *m)
+static enum hot_outcome many_attempt(struct hot_window *w,
+				     const struct method *it,
+				     PyObject *const *got, struct many *m)
 {
 	PyObject *third = got[2] == Py_None ? NULL : got[2];
 
 	if (!hot_is_open(w) || !hot_to_op(got[3], &m->it.op) ||
-	    !take_index(m, RANKS, got[0], &m->rank, &m->it.ranks) ||
-	    !take_index(m, OFFSETS, got[1], &m->offset, &m->it.offsets))
+	    !many_take_index(m, RANKS, got[0], &m->rank, &m->it.ranks) ||
+	    !many_take_index(m, OFFSETS, got[1], &m->offset, &m->it.offsets))
 		return HOT_ODD;
-	if (it->kind != RMAEXT_GET && !take_values(w, m, third))
+	if (it->kind != RMAEXT_GET && !many_take_values(w, m, third))
 		return HOT_ODD;
 	if (it->kind == RMAEXT_GET && third) {
-		if (!take_result(w, m, third))
+		if (!many_take_result(w, m, third))
 			return HOT_ODD;
-	} else if (it->results && !new_result(w, m)) {
+	} else if (it->results && !many_new_result(w, m)) {
 		return HOT_FAILED;
 	}
 	m->call = it->call;
@@ -161,12 +163,12 @@ static enum hot_outcome attempt(struct hot_window *w, const struct method *it,
 	if (it->results)
 		m->it.results =
 			PyArray_DATA((PyArrayObject *)m->buffer[RESULT]);
-	return run(w, m);
+	return many_run(w, m);
 }
 
-static PyObject *call(struct hot_window *w, const struct method *it,
-		      PyObject *slow, bool has_op, PyObject *const *args,
-		      Py_ssize_t n, PyObject *keywords)
+static PyObject *many_call(struct hot_window *w, const struct method *it,
+			   PyObject *slow, bool has_op, PyObject *const *args,
+			   Py_ssize_t n, PyObject *keywords)
 {
 	static PyObject *const *const wanted[][4] = {
 		{&hot_names.ranks, &hot_names.offsets, &hot_names.values,
@@ -179,7 +181,7 @@ static PyObject *call(struct hot_window *w, const struct method *it,
 
 	if (hot_take(got, wanted[it->kind == RMAEXT_GET], has_op ? 4 : 3, args,
 		     n, keywords))
-		done = attempt(w, it, got, &m);
+		done = many_attempt(w, it, got, &m);
 	result = m.buffer[RESULT];
 	if (done == HOT_DONE) {
 		if (!result)
@@ -248,7 +250,7 @@ PyObject *hot_put_many(struct hot_window *w, PyObject *const *args,
 {
 	static const struct method it = {"put_many", RMAEXT_PUT, false};
 
-	return call(w, &it, hot_names.put_many, false, args, n, keywords);
+	return many_call(w, &it, hot_names.put_many, false, args, n, keywords);
 }
 
 const char hot_get_many_doc[] = PyDoc_STR(
@@ -297,7 +299,7 @@ PyObject *hot_get_many(struct hot_window *w, PyObject *const *args,
 {
 	static const struct method it = {"get_many", RMAEXT_GET, true};
 
-	return call(w, &it, hot_names.get_many, false, args, n, keywords);
+	return many_call(w, &it, hot_names.get_many, false, args, n, keywords);
 }
 
 const char hot_accumulate_many_doc[] = PyDoc_STR(
@@ -347,7 +349,8 @@ PyObject *hot_accumulate_many(struct hot_window *w, PyObject *const *args,
 	static const struct method it = {"accumulate_many", RMAEXT_UPDATE,
 					 false};
 
-	return call(w, &it, hot_names.accumulate_many, true, args, n, keywords);
+	return many_call(w, &it, hot_names.accumulate_many, true, args, n,
+			 keywords);
 }
 
 const char hot_fetch_op_many_doc[] = PyDoc_STR(
@@ -380,7 +383,8 @@ PyObject *hot_fetch_op_many(struct hot_window *w, PyObject *const *args,
 {
 	static const struct method it = {"fetch_op_many", RMAEXT_UPDATE, true};
 
-	return call(w, &it, hot_names.fetch_op_many, true, args, n, keywords);
+	return many_call(w, &it, hot_names.fetch_op_many, true, args, n,
+			 keywords);
 }
 
 const char hot_fetch_add_many_doc[] = PyDoc_STR(
@@ -402,5 +406,6 @@ PyObject *hot_fetch_add_many(struct hot_window *w, PyObject *const *args,
 {
 	static const struct method it = {"fetch_add_many", RMAEXT_UPDATE, true};
 
-	return call(w, &it, hot_names.fetch_add_many, false, args, n, keywords);
+	return many_call(w, &it, hot_names.fetch_add_many, false, args, n,
+			 keywords);
 }

@@ -5,13 +5,13 @@
 
 struct hot_names hot_names;
 
-static bool intern(PyObject **name_p, const char *text)
+static bool name_intern(PyObject **name_p, const char *text)
 {
 	*name_p = PyUnicode_InternFromString(text);
 	return *name_p;
 }
 
-static bool intern_ops(void)
+static bool names_intern_ops(void)
 {
 	static const char *const names[RMX_OPS] = {
 		[RMAEXT_MIN] = "min",	    [RMAEXT_MAX] = "max",
@@ -24,69 +24,69 @@ static bool intern_ops(void)
 	};
 
 	for (int op = 0; op < RMX_OPS; op++)
-		if (names[op] && !intern(&hot_names.ops[op], names[op]))
+		if (names[op] && !name_intern(&hot_names.ops[op], names[op]))
 			return false;
 	return true;
 }
 
-static bool intern_all(void)
+static bool names_intern(void)
 {
 	hot_names.zero = PyLong_FromLong(0);
-	return hot_names.zero && intern_ops() &&
-	       intern(&hot_names.origin, "origin") &&
-	       intern(&hot_names.rank, "rank") &&
-	       intern(&hot_names.offset, "offset") &&
-	       intern(&hot_names.count, "count") &&
-	       intern(&hot_names.out, "out") &&
-	       intern(&hot_names.value, "value") &&
-	       intern(&hot_names.compare, "compare") &&
-	       intern(&hot_names.put, "_put") &&
-	       intern(&hot_names.get, "_get") &&
-	       intern(&hot_names.fetch_add, "_fetch_add") &&
-	       intern(&hot_names.compare_and_swap, "_compare_and_swap") &&
-	       intern(&hot_names.flush, "_flush") &&
-	       intern(&hot_names.ranks, "ranks") &&
-	       intern(&hot_names.offsets, "offsets") &&
-	       intern(&hot_names.values, "values") &&
-	       intern(&hot_names.op, "op") &&
-	       intern(&hot_names.accumulate, "_accumulate") &&
-	       intern(&hot_names.get_accumulate, "_get_accumulate") &&
-	       intern(&hot_names.fetch_op, "_fetch_op") &&
-	       intern(&hot_names.fetch_op_many, "_fetch_op_many") &&
-	       intern(&hot_names.put_many, "_put_many") &&
-	       intern(&hot_names.get_many, "_get_many") &&
-	       intern(&hot_names.fetch_add_many, "_fetch_add_many") &&
-	       intern(&hot_names.accumulate_many, "_accumulate_many") &&
-	       intern(&hot_names.slot, "slot") &&
-	       intern(&hot_names.timeout, "timeout") &&
-	       intern(&hot_names.put_notify, "_put_notify") &&
-	       intern(&hot_names.wait_notify, "_wait_notify") &&
-	       intern(&hot_names.test_notify, "_test_notify") &&
-	       intern(&hot_names.getitem, "_getitem") &&
-	       intern(&hot_names.setitem, "_setitem") &&
-	       intern(&hot_names.shapes, "_shapes") &&
-	       intern(&hot_names.transfer, "_transfer") &&
-	       intern(&hot_names.target_rank, "target_rank") &&
-	       intern(&hot_names.target, "target") &&
-	       intern(&hot_names.target_disp, "target_disp") &&
-	       intern(&hot_names.result, "result") &&
-	       intern(&hot_names.report, "_report") &&
-	       intern(&hot_names.Put, "_Put") &&
-	       intern(&hot_names.Get, "_Get") &&
-	       intern(&hot_names.Accumulate, "_Accumulate") &&
-	       intern(&hot_names.Get_accumulate, "_Get_accumulate") &&
-	       intern(&hot_names.Fetch_and_op, "_Fetch_and_op") &&
-	       intern(&hot_names.Compare_and_swap, "_Compare_and_swap") &&
-	       intern(&hot_names.Flush, "_Flush") &&
-	       intern(&hot_names.release, "release") &&
-	       intern(&hot_names.reap, "reap");
+	return hot_names.zero && names_intern_ops() &&
+	       name_intern(&hot_names.origin, "origin") &&
+	       name_intern(&hot_names.rank, "rank") &&
+	       name_intern(&hot_names.offset, "offset") &&
+	       name_intern(&hot_names.count, "count") &&
+	       name_intern(&hot_names.out, "out") &&
+	       name_intern(&hot_names.value, "value") &&
+	       name_intern(&hot_names.compare, "compare") &&
+	       name_intern(&hot_names.put, "_put") &&
+	       name_intern(&hot_names.get, "_get") &&
+	       name_intern(&hot_names.fetch_add, "_fetch_add") &&
+	       name_intern(&hot_names.compare_and_swap, "_compare_and_swap") &&
+	       name_intern(&hot_names.flush, "_flush") &&
+	       name_intern(&hot_names.ranks, "ranks") &&
+	       name_intern(&hot_names.offsets, "offsets") &&
+	       name_intern(&hot_names.values, "values") &&
+	       name_intern(&hot_names.op, "op") &&
+	       name_intern(&hot_names.accumulate, "_accumulate") &&
+	       name_intern(&hot_names.get_accumulate, "_get_accumulate") &&
+	       name_intern(&hot_names.fetch_op, "_fetch_op") &&
+	       name_intern(&hot_names.fetch_op_many, "_fetch_op_many") &&
+	       name_intern(&hot_names.put_many, "_put_many") &&
+	       name_intern(&hot_names.get_many, "_get_many") &&
+	       name_intern(&hot_names.fetch_add_many, "_fetch_add_many") &&
+	       name_intern(&hot_names.accumulate_many, "_accumulate_many") &&
+	       name_intern(&hot_names.slot, "slot") &&
+	       name_intern(&hot_names.timeout, "timeout") &&
+	       name_intern(&hot_names.put_notify, "_put_notify") &&
+	       name_intern(&hot_names.wait_notify, "_wait_notify") &&
+	       name_intern(&hot_names.test_notify, "_test_notify") &&
+	       name_intern(&hot_names.getitem, "_getitem") &&
+	       name_intern(&hot_names.setitem, "_setitem") &&
+	       name_intern(&hot_names.shapes, "_shapes") &&
+	       name_intern(&hot_names.transfer, "_transfer") &&
+	       name_intern(&hot_names.target_rank, "target_rank") &&
+	       name_intern(&hot_names.target, "target") &&
+	       name_intern(&hot_names.target_disp, "target_disp") &&
+	       name_intern(&hot_names.result, "result") &&
+	       name_intern(&hot_names.report, "_report") &&
+	       name_intern(&hot_names.Put, "_Put") &&
+	       name_intern(&hot_names.Get, "_Get") &&
+	       name_intern(&hot_names.Accumulate, "_Accumulate") &&
+	       name_intern(&hot_names.Get_accumulate, "_Get_accumulate") &&
+	       name_intern(&hot_names.Fetch_and_op, "_Fetch_and_op") &&
+	       name_intern(&hot_names.Compare_and_swap, "_Compare_and_swap") &&
+	       name_intern(&hot_names.Flush, "_Flush") &&
+	       name_intern(&hot_names.release, "release") &&
+	       name_intern(&hot_names.reap, "reap");
 }
 
 /*
  * MPI may run functions of the program, in any thread: a call of MPI with the
  * GIL held could wait for a thread that waits for the GIL.
  */
-static bool may_call_mpi(bool alone)
+static bool thread_may_call_mpi(bool alone)
 {
 	PyGILState_STATE state;
 	PyThreadState *thread;
@@ -106,8 +106,8 @@ static bool may_call_mpi(bool alone)
 
 static int module_exec(PyObject *module)
 {
-	rmx_mpi_asks(may_call_mpi);
-	if (PyArray_ImportNumPyAPI() || !intern_all() || !hot_find_ffi() ||
+	rmx_mpi_asks(thread_may_call_mpi);
+	if (PyArray_ImportNumPyAPI() || !names_intern() || !hot_find_ffi() ||
 	    PyModule_AddFunctions(module, hot_functions) ||
 	    PyModule_AddType(module, &hot_window_type) ||
 	    PyModule_AddType(module, &hot_buffer_type) ||

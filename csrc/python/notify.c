@@ -7,7 +7,7 @@
 #define KEEP_GIL ((uint64_t)64 << 10) /* bytes: 5 us */
 #define LOOKS 25		      /* with the GIL held: 1 us */
 
-static bool to_slot(PyObject *it, int64_t *slot_p)
+static bool slot_take(PyObject *it, int64_t *slot_p)
 {
 	*slot_p = 0;
 	return !it || (hot_to_index(it, slot_p) && rmx_notify_slot(*slot_p));
@@ -52,9 +52,9 @@ const char hot_put_notify_doc[] = PyDoc_STR(
 	"array([1., 2.])");
 
 /* The caller of the method holds what is copied. */
-static enum hot_outcome by_message(struct hot_window *w, int64_t rank,
-				   uint64_t offset, const void *from,
-				   uint64_t len, int slot)
+static enum hot_outcome put_by_message(struct hot_window *w, int64_t rank,
+				       uint64_t offset, const void *from,
+				       uint64_t len, int slot)
 {
 	int code;
 
@@ -64,8 +64,8 @@ static enum hot_outcome by_message(struct hot_window *w, int64_t rank,
 	return code ? HOT_ODD : HOT_DONE; /* errors come again */
 }
 
-static enum hot_outcome put_notify(struct hot_window *w, PyObject *origin,
-				   int64_t rank, int64_t index, int64_t slot)
+static enum hot_outcome notified_put(struct hot_window *w, PyObject *origin,
+				     int64_t rank, int64_t index, int64_t slot)
 {
 	const struct rmx_target *t;
 	uint64_t offset, len;
@@ -88,7 +88,7 @@ static enum hot_outcome put_notify(struct hot_window *w, PyObject *origin,
 		return HOT_ODD;
 	t = rmx_target_of(w->it.window, rank);
 	if (t->route == RMAEXT_FABRIC)
-		return by_message(w, rank, offset, from, len, (int)slot);
+		return put_by_message(w, rank, offset, from, len, (int)slot);
 	if (t->route != RMAEXT_DIRECT ||
 	    !rmx_control_block_of(w->it.window, rank))
 		return HOT_ODD;
@@ -109,27 +109,28 @@ PyObject *hot_put_notify(struct hot_window *w, PyObject *const *args,
 
 	if (hot_take(got, wanted, 4, args, n, keywords) && got[0] &&
 	    hot_to_place(got[1], got[2], &rank, &index) &&
-	    to_slot(got[3], &slot))
-		done = put_notify(w, got[0], rank, index, slot);
+	    slot_take(got[3], &slot))
+		done = notified_put(w, got[0], rank, index, slot);
 	if (done == HOT_ODD)
 		return hot_decide(w, hot_names.put_notify, args, n, keywords);
 	return Py_NewRef(Py_None);
 }
 
 /* The own counters, if the arguments are plain. */
-static struct rmx_control_block *block_of(struct hot_window *w,
-					  PyObject *const *got, int64_t *slot_p,
-					  int64_t *count_p)
+static struct rmx_control_block *own_control_block(struct hot_window *w,
+						   PyObject *const *got,
+						   int64_t *slot_p,
+						   int64_t *count_p)
 {
 	*count_p = 1;
-	if (!hot_is_open(w) || !to_slot(got[0], slot_p) || !got[0] ||
+	if (!hot_is_open(w) || !slot_take(got[0], slot_p) || !got[0] ||
 	    (got[1] && (!hot_to_index(got[1], count_p) || !*count_p)))
 		return NULL;
 	return rmx_control_block_of(w->it.window, w->it.window->self);
 }
 
 /* A limit that is none, or that Python would take, see config.seconds(). */
-static bool is_limit(PyObject *it)
+static bool timeout_is_plain(PyObject *it)
 {
 	int64_t whole;
 
@@ -142,8 +143,8 @@ static bool is_limit(PyObject *it)
  * What a call that took them returns. A signal that came before is served here:
  * after the call its handler could raise, and nobody would have the counts.
  */
-static PyObject *taken(struct hot_window *w, int64_t slot, int64_t count,
-		       PyObject *result)
+static PyObject *counts_taken(struct hot_window *w, int64_t slot, int64_t count,
+			      PyObject *result)
 {
 	if (result && !PyErr_CheckSignals())
 		return result;
@@ -205,12 +206,13 @@ PyObject *hot_wait_notify(struct hot_window *w, PyObject *const *args,
 	int code = RMAEXT_PENDING;
 
 	if (hot_take(got, wanted, 3, args, n, keywords))
-		block = block_of(w, got, &slot, &count);
-	if (!block || !is_limit(got[2]))
+		block = own_control_block(w, got, &slot, &count);
+	if (!block || !timeout_is_plain(got[2]))
 		goto odd;
 	for (int i = 0; i < LOOKS; i++) {
 		if (rmx_notify_take(block, (int)slot, count, &seen))
-			return taken(w, slot, count, PyLong_FromLongLong(seen));
+			return counts_taken(w, slot, count,
+					    PyLong_FromLongLong(seen));
 		rmx_relax();
 	}
 	if (got[2] && got[2] != Py_None)
@@ -220,7 +222,7 @@ PyObject *hot_wait_notify(struct hot_window *w, PyObject *const *args,
 				  &seen);
 	Py_END_ALLOW_THREADS
 	if (!code)
-		return taken(w, slot, count, PyLong_FromLongLong(seen));
+		return counts_taken(w, slot, count, PyLong_FromLongLong(seen));
 odd: /* errors come again */
 	return hot_decide(w, hot_names.wait_notify, args, n, keywords);
 }
@@ -258,9 +260,9 @@ PyObject *hot_test_notify(struct hot_window *w, PyObject *const *args,
 	struct rmaext_fabric *fabric; /* served here, if by nobody else */
 
 	if (hot_take(got, wanted, 2, args, n, keywords))
-		block = block_of(w, got, &slot, &count);
+		block = own_control_block(w, got, &slot, &count);
 	if (block && rmx_notify_take(block, (int)slot, count, &seen))
-		return taken(w, slot, count, Py_NewRef(Py_True));
+		return counts_taken(w, slot, count, Py_NewRef(Py_True));
 	fabric = block ? w->it.window->fabric : NULL;
 	if (!block || (fabric && !fabric->progress.running))
 		return hot_decide(w, hot_names.test_notify, args, n, keywords);

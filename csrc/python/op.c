@@ -10,7 +10,7 @@
 enum { BUFFERS = 2 };
 
 /* One transfer that may take its time. */
-struct request {
+struct transfer {
 	const char *call;
 	enum rmx_kind kind;
 	int op; /* of an update */
@@ -42,8 +42,8 @@ bool hot_find_ffi(void)
 
 /* -- what may wait -- */
 
-static PyArrayObject *new_cell(const struct hot_window *w,
-			       const union hot_cell *cell)
+static PyArrayObject *array_of_cell(const struct hot_window *w,
+				    const union hot_cell *cell)
 {
 	PyArrayObject *array = hot_new_array(w, 0, NULL);
 
@@ -52,7 +52,7 @@ static PyArrayObject *new_cell(const struct hot_window *w,
 	return array;
 }
 
-static PyArrayObject *new_like(const struct hot_window *w, PyArrayObject *it)
+static PyArrayObject *array_like(const struct hot_window *w, PyArrayObject *it)
 {
 	return hot_new_array(w, PyArray_NDIM(it), PyArray_DIMS(it));
 }
@@ -63,8 +63,8 @@ static PyArrayObject *new_like(const struct hot_window *w, PyArrayObject *it)
  * then the buffers live for ever. Without a fabric it only waits for a guard,
  * and the caller has the buffers.
  */
-static PyObject *keep(struct hot_window *w, const struct request *r,
-		      rmaext_op *op)
+static PyObject *transfer_keep(struct hot_window *w, const struct transfer *r,
+			       rmaext_op *op)
 {
 	PyObject *pointer, *holder = NULL, *key = NULL, *entry = NULL;
 
@@ -90,7 +90,7 @@ static PyObject *keep(struct hot_window *w, const struct request *r,
 	return holder;
 }
 
-static bool call_fabric(struct hot_window *w, PyObject *name,
+static bool fabric_call(struct hot_window *w, PyObject *name,
 			PyObject *argument)
 {
 	PyObject *result =
@@ -100,9 +100,10 @@ static bool call_fabric(struct hot_window *w, PyObject *name,
 	return result;
 }
 
-static bool release(struct hot_window *w, PyObject *holder, rmaext_op *op)
+static bool holder_release(struct hot_window *w, PyObject *holder,
+			   rmaext_op *op)
 {
-	return w->in_flight ? call_fabric(w, hot_names.release, holder)
+	return w->in_flight ? fabric_call(w, hot_names.release, holder)
 			    : !rmaext_op_release(&op);
 }
 
@@ -110,12 +111,13 @@ static bool release(struct hot_window *w, PyObject *holder, rmaext_op *op)
  * Python waits on, or raises the error. The operation is released after that
  * in any case, also if a signal handler raises before Python's first line.
  */
-static enum hot_outcome go_on(struct hot_window *w, const struct request *r,
-			      int code, rmaext_op *op)
+static enum hot_outcome transfer_continue(struct hot_window *w,
+					  const struct transfer *r, int code,
+					  rmaext_op *op)
 {
 	PyObject *holder, *result, *type, *value, *trace;
 
-	holder = op ? keep(w, r, op) : Py_NewRef(Py_None);
+	holder = op ? transfer_keep(w, r, op) : Py_NewRef(Py_None);
 	if (!holder)
 		return HOT_FAILED;
 	result = PyObject_CallMethod((PyObject *)w, "_continue", "s(LLL)iO",
@@ -124,7 +126,7 @@ static enum hot_outcome go_on(struct hot_window *w, const struct request *r,
 				     (long long)r->count, code, holder);
 	Py_XDECREF(result);
 	PyErr_Fetch(&type, &value, &trace);
-	if (op && !release(w, holder, op)) {
+	if (op && !holder_release(w, holder, op)) {
 		Py_XDECREF(type); /* Ctrl-C: the later exception counts */
 		Py_XDECREF(value);
 		Py_XDECREF(trace);
@@ -137,7 +139,7 @@ static enum hot_outcome go_on(struct hot_window *w, const struct request *r,
 }
 
 /* As Endpoint.hold() does. */
-static bool announce(struct hot_window *w, const struct request *r)
+static bool transfer_announce(struct hot_window *w, const struct transfer *r)
 {
 	if (!w->know || r->count * w->it.unit <= RMX_COPY_MAX)
 		return true;
@@ -155,14 +157,15 @@ static bool announce(struct hot_window *w, const struct request *r)
  * The caller has references to the buffers; one more each, and NumPy's resize()
  * in another thread refuses to move them.
  */
-static enum hot_outcome run(struct hot_window *w, const struct request *r)
+static enum hot_outcome transfer_run(struct hot_window *w,
+				     const struct transfer *r)
 {
 	struct rmaext_window *it = w->it.window;
 	enum hot_outcome done = HOT_DONE;
 	rmaext_op *op = NULL;
 	int code = 0;
 
-	if (!announce(w, r))
+	if (!transfer_announce(w, r))
 		return HOT_FAILED;
 	for (int i = 0; i < BUFFERS; i++)
 		Py_INCREF(r->buffer[i]);
@@ -183,39 +186,39 @@ static enum hot_outcome run(struct hot_window *w, const struct request *r)
 	}
 	Py_END_ALLOW_THREADS
 	if (code)
-		done = go_on(w, r, code, op);
+		done = transfer_continue(w, r, code, op);
 	for (int i = 0; i < BUFFERS; i++)
 		Py_DECREF(r->buffer[i]);
 	if (code)
 		return done;
 	/* of operations that were given up, some may have ended since */
 	if (w->orphans && PyDict_GET_SIZE(w->orphans) &&
-	    !call_fabric(w, hot_names.reap, NULL))
+	    !fabric_call(w, hot_names.reap, NULL))
 		return HOT_FAILED;
 	return HOT_DONE;
 }
 
 /* -- operations -- */
 
-static bool is_direct(const struct hot_window *w, int64_t rank)
+static bool target_is_direct(const struct hot_window *w, int64_t rank)
 {
 	return rmx_target_of(w->it.window, rank)->route == RMAEXT_DIRECT;
 }
 
 /* Is there such a rank, reached so? */
-static bool is_direct_rank(const struct hot_window *w, int64_t rank)
+static bool rank_is_direct(const struct hot_window *w, int64_t rank)
 {
-	return rank < w->it.window->count && is_direct(w, rank);
+	return rank < w->it.window->count && target_is_direct(w, rank);
 }
 
-static char *memory_of(const struct hot_window *w, int64_t rank,
-		       uint64_t offset)
+static char *target_memory(const struct hot_window *w, int64_t rank,
+			   uint64_t offset)
 {
 	return rmx_target_of(w->it.window, rank)->map + offset;
 }
 
-static bool allowed(const struct hot_window *w, int64_t rank, uint64_t offset,
-		    uint64_t count, int access)
+static bool target_allows(const struct hot_window *w, int64_t rank,
+			  uint64_t offset, uint64_t count, int access)
 {
 	uint64_t len;
 
@@ -235,18 +238,19 @@ void hot_count_turn(void)
 }
 
 /* A put or get, which `r` describes. */
-static enum hot_outcome move(struct hot_window *w, const struct request *r)
+static enum hot_outcome transfer_move(struct hot_window *w,
+				      const struct transfer *r)
 {
 	const bool put = r->kind == RMX_PUT;
 	const uint64_t len = r->count * w->it.unit;
 	char *there;
 
-	if (!allowed(w, r->rank, r->offset, r->count,
-		     put ? RMAEXT_WRITE : RMAEXT_READ))
+	if (!target_allows(w, r->rank, r->offset, r->count,
+			   put ? RMAEXT_WRITE : RMAEXT_READ))
 		return HOT_ODD;
-	if (!is_direct(w, r->rank) || len > KEEP_GIL)
-		return run(w, r);
-	there = memory_of(w, r->rank, r->offset);
+	if (!target_is_direct(w, r->rank) || len > KEEP_GIL)
+		return transfer_run(w, r);
+	there = target_memory(w, r->rank, r->offset);
 	rmx_copy(put ? there : r->result, put ? r->source : there, len);
 	hot_count_turn();
 	return HOT_DONE;
@@ -255,7 +259,7 @@ static enum hot_outcome move(struct hot_window *w, const struct request *r)
 enum hot_outcome hot_put(struct hot_window *w, PyObject *origin, int64_t rank,
 			 int64_t index)
 {
-	struct request r = {
+	struct transfer r = {
 		.call = "put",
 		.kind = RMX_PUT,
 		.rank = rank,
@@ -276,13 +280,13 @@ enum hot_outcome hot_put(struct hot_window *w, PyObject *origin, int64_t rank,
 	} else {
 		return HOT_ODD;
 	}
-	return move(w, &r);
+	return transfer_move(w, &r);
 }
 
 enum hot_outcome hot_get(struct hot_window *w, PyArrayObject *out, int64_t rank,
 			 int64_t index)
 {
-	struct request r = {
+	struct transfer r = {
 		.call = "get",
 		.kind = RMX_GET,
 		.rank = rank,
@@ -293,7 +297,7 @@ enum hot_outcome hot_get(struct hot_window *w, PyArrayObject *out, int64_t rank,
 
 	if (!hot_is_open(w) || !hot_to_bytes(w, index, &r.offset))
 		return HOT_ODD;
-	return move(w, &r);
+	return transfer_move(w, &r);
 }
 
 /* Of a window of bytes. Without an owner that can be kept, by memory only. */
@@ -301,7 +305,7 @@ enum hot_outcome hot_move(struct hot_window *w, bool put, PyObject *owner,
 			  void *data, uint64_t len, int64_t rank,
 			  uint64_t offset)
 {
-	const struct request r = {
+	const struct transfer r = {
 		.call = put ? "put" : "get",
 		.kind = put ? RMX_PUT : RMX_GET,
 		.rank = rank,
@@ -312,9 +316,9 @@ enum hot_outcome hot_move(struct hot_window *w, bool put, PyObject *owner,
 		.result = data,
 	};
 
-	if (!owner && !is_direct_rank(w, rank))
+	if (!owner && !rank_is_direct(w, rank))
 		return HOT_ODD;
-	return move(w, &r);
+	return transfer_move(w, &r);
 }
 
 /* Not given: the elements from index to the end. */
@@ -335,7 +339,7 @@ bool hot_could_get(const struct hot_window *w, int64_t rank, int64_t index,
 	uint64_t offset;
 
 	return hot_is_open(w) && hot_to_bytes(w, index, &offset) &&
-	       allowed(w, rank, offset, (uint64_t)count, RMAEXT_READ);
+	       target_allows(w, rank, offset, (uint64_t)count, RMAEXT_READ);
 }
 
 /* The usual: one element, on the direct route. */
@@ -362,7 +366,8 @@ static enum hot_outcome update_cell(struct hot_window *w,
 	return *old_p ? HOT_DONE : HOT_FAILED;
 }
 
-static enum hot_outcome update_array(struct hot_window *w, struct request *r)
+static enum hot_outcome transfer_update(struct hot_window *w,
+					struct transfer *r)
 {
 	const struct rmx_update it = {
 		.op = r->op,
@@ -372,27 +377,28 @@ static enum hot_outcome update_array(struct hot_window *w, struct request *r)
 		.count = r->count,
 	};
 
-	if (is_direct(w, r->rank) && r->count * w->it.unit <= KEEP_GIL_ATOMIC)
+	if (target_is_direct(w, r->rank) &&
+	    r->count * w->it.unit <= KEEP_GIL_ATOMIC)
 		return rmx_update_direct(w->it.window, r->rank, r->offset, &it)
 			       ? HOT_DONE
 			       : HOT_ODD;
 	if (!rmx_update_valid(r->op, w->it.type))
 		return HOT_ODD;
-	return run(w, r);
+	return transfer_run(w, r);
 }
 
-static enum hot_outcome fetch_array(struct hot_window *w, struct request *r,
-				    PyArrayObject *like, bool scalar,
-				    PyObject **old_p)
+static enum hot_outcome transfer_fetch(struct hot_window *w, struct transfer *r,
+				       PyArrayObject *like, bool scalar,
+				       PyObject **old_p)
 {
-	PyArrayObject *old = new_like(w, like);
+	PyArrayObject *old = array_like(w, like);
 	enum hot_outcome done;
 
 	if (!old)
 		return HOT_FAILED;
 	r->buffer[1] = (PyObject *)old;
 	r->result = PyArray_DATA(old);
-	done = update_array(w, r);
+	done = transfer_update(w, r);
 	if (done != HOT_DONE) {
 		Py_DECREF(old);
 		return done;
@@ -414,7 +420,7 @@ enum hot_outcome hot_update(struct hot_window *w, const struct hot_update *u,
 			    PyObject **old_p)
 {
 	const bool fetch = u->result != HOT_NOTHING;
-	struct request r = {
+	struct transfer r = {
 		.call = u->call,
 		.kind = RMX_UPDATE,
 		.op = u->op,
@@ -436,21 +442,21 @@ enum hot_outcome hot_update(struct hot_window *w, const struct hot_update *u,
 			goto odd;
 	} else if (!hot_pack(w, value, &cell)) {
 		return HOT_ODD;
-	} else if (is_direct_rank(w, rank) && u->result != HOT_ARRAY) {
+	} else if (rank_is_direct(w, rank) && u->result != HOT_ARRAY) {
 		return update_cell(w, u, &cell, rank, r.offset, old_p);
 	} else {
-		operand = new_cell(w, &cell); /* may be in use for long */
+		operand = array_of_cell(w, &cell); /* may be in use for long */
 		if (!operand)
 			return HOT_FAILED;
 	}
 	r.buffer[0] = (PyObject *)operand;
 	r.source = PyArray_DATA(operand);
-	if (!allowed(w, rank, r.offset, r.count,
-		     rmx_update_access(u->op, fetch)))
+	if (!target_allows(w, rank, r.offset, r.count,
+			   rmx_update_access(u->op, fetch)))
 		goto odd;
-	done = fetch ? fetch_array(w, &r, operand, u->result != HOT_ARRAY,
-				   old_p)
-		     : update_array(w, &r);
+	done = fetch ? transfer_fetch(w, &r, operand, u->result != HOT_ARRAY,
+				      old_p)
+		     : transfer_update(w, &r);
 	Py_DECREF(operand);
 	return done;
 odd:

@@ -64,9 +64,10 @@ const char hot_accumulate_doc[] = PyDoc_STR(
 	"array([3., 5.])");
 
 /* value or origin, rank, offset, op */
-static PyObject *call(struct hot_window *w, struct hot_update *u,
-		      PyObject *const *const *wanted, PyObject *slow,
-		      PyObject *const *args, Py_ssize_t n, PyObject *keywords)
+static PyObject *update_call(struct hot_window *w, struct hot_update *u,
+			     PyObject *const *const *wanted, PyObject *slow,
+			     PyObject *const *args, Py_ssize_t n,
+			     PyObject *keywords)
 {
 	PyObject *got[4] = {NULL}, *old = NULL;
 	enum hot_outcome done = HOT_ODD;
@@ -91,8 +92,8 @@ PyObject *hot_accumulate(struct hot_window *w, PyObject *const *args,
 {
 	struct hot_update u = {.call = "accumulate", .result = HOT_NOTHING};
 
-	return call(w, &u, with_origin, hot_names.accumulate, args, n,
-		    keywords);
+	return update_call(w, &u, with_origin, hot_names.accumulate, args, n,
+			   keywords);
 }
 
 const char hot_get_accumulate_doc[] = PyDoc_STR(
@@ -130,8 +131,8 @@ PyObject *hot_get_accumulate(struct hot_window *w, PyObject *const *args,
 {
 	struct hot_update u = {.call = "get_accumulate", .result = HOT_ARRAY};
 
-	return call(w, &u, with_origin, hot_names.get_accumulate, args, n,
-		    keywords);
+	return update_call(w, &u, with_origin, hot_names.get_accumulate, args,
+			   n, keywords);
 }
 
 const char hot_fetch_op_doc[] = PyDoc_STR(
@@ -170,5 +171,6 @@ PyObject *hot_fetch_op(struct hot_window *w, PyObject *const *args,
 {
 	struct hot_update u = {.call = "fetch_op", .result = HOT_SCALAR};
 
-	return call(w, &u, with_value, hot_names.fetch_op, args, n, keywords);
+	return update_call(w, &u, with_value, hot_names.fetch_op, args, n,
+			   keywords);
 }

@@ -68,20 +68,20 @@ static int win_get_buffer(struct win *w, Py_buffer *view, int flags)
 }
 
 /* Is the rank in the set? */
-static bool is_in(const struct win *w, PyObject *set, PyObject *rank)
+static bool rank_is_in(const struct win *w, PyObject *set, PyObject *rank)
 {
 	/* other types might be equal to a number, and none */
 	return w->open && rank && PyLong_CheckExact(rank) &&
 	       PySet_Contains(set, rank) == 1;
 }
 
-static PyObject *or_none(PyObject *it)
+static PyObject *object_or_none(PyObject *it)
 {
 	return it ? it : Py_None;
 }
 
 /* Have Python raise what MPI does in place of the exception that is set. */
-static PyObject *report(struct win *w)
+static PyObject *win_report(struct win *w)
 {
 	PyObject *type, *value, *trace, *result;
 
@@ -97,20 +97,21 @@ static PyObject *report(struct win *w)
 	return result;
 }
 
-static PyObject *finish(struct win *w, enum hot_outcome done, PyObject *name,
-			PyObject *const *args, Py_ssize_t n, PyObject *keywords)
+static PyObject *win_finish(struct win *w, enum hot_outcome done,
+			    PyObject *name, PyObject *const *args, Py_ssize_t n,
+			    PyObject *keywords)
 {
 	if (done == HOT_DONE)
 		Py_RETURN_NONE;
 	return done == HOT_ODD ? hot_decide(w, name, args, n, keywords)
-			       : report(w);
+			       : win_report(w);
 }
 
 /*
  * What goes to the own rank is there when the call returns, as with any MPI: by
  * network, others might overtake it.
  */
-static bool reach_self(struct win *w, PyObject *rank)
+static bool win_reach_self(struct win *w, PyObject *rank)
 {
 	const struct rmaext_window *window = w->window->it.window;
 	PyObject *result;
@@ -124,8 +125,9 @@ static bool reach_self(struct win *w, PyObject *rank)
 	return result;
 }
 
-static PyObject *move(struct win *w, bool put, PyObject *name,
-		      PyObject *const *args, Py_ssize_t n, PyObject *keywords)
+static PyObject *win_move(struct win *w, bool put, PyObject *name,
+			  PyObject *const *args, Py_ssize_t n,
+			  PyObject *keywords)
 {
 	static PyObject *const *const wanted[] = {
 		&hot_names.origin, &hot_names.target_rank, &hot_names.target};
@@ -133,12 +135,12 @@ static PyObject *move(struct win *w, bool put, PyObject *name,
 	PyObject *got[3] = {NULL};
 
 	if (hot_take(got, wanted, 3, args, n, keywords) && got[0] &&
-	    is_in(w, w->access, got[1]))
+	    rank_is_in(w, w->access, got[1]))
 		done = hot_mpi_move(w->window, w->units, got[0], got[1],
-				    or_none(got[2]), put);
-	if (done == HOT_DONE && put && !reach_self(w, got[1]))
-		return report(w);
-	return finish(w, done, name, args, n, keywords);
+				    object_or_none(got[2]), put);
+	if (done == HOT_DONE && put && !win_reach_self(w, got[1]))
+		return win_report(w);
+	return win_finish(w, done, name, args, n, keywords);
 }
 
 PyDoc_STRVAR(Put_doc, "Put($self, /, origin, target_rank, target=None)\n--\n\n"
@@ -147,7 +149,7 @@ PyDoc_STRVAR(Put_doc, "Put($self, /, origin, target_rank, target=None)\n--\n\n"
 static PyObject *win_Put(struct win *w, PyObject *const *args, Py_ssize_t n,
 			 PyObject *keywords)
 {
-	return move(w, true, hot_names.Put, args, n, keywords);
+	return win_move(w, true, hot_names.Put, args, n, keywords);
 }
 
 PyDoc_STRVAR(Get_doc, "Get($self, /, origin, target_rank, target=None)\n--\n\n"
@@ -156,7 +158,7 @@ PyDoc_STRVAR(Get_doc, "Get($self, /, origin, target_rank, target=None)\n--\n\n"
 static PyObject *win_Get(struct win *w, PyObject *const *args, Py_ssize_t n,
 			 PyObject *keywords)
 {
-	return move(w, false, hot_names.Get, args, n, keywords);
+	return win_move(w, false, hot_names.Get, args, n, keywords);
 }
 
 PyDoc_STRVAR(Accumulate_doc,
@@ -175,12 +177,12 @@ static PyObject *win_Accumulate(struct win *w, PyObject *const *args,
 	int op;
 
 	if (hot_take(got, wanted, 4, args, n, keywords) && got[0] &&
-	    is_in(w, w->access, got[1]) && hot_mpi_op(got[3], &op))
+	    rank_is_in(w, w->access, got[1]) && hot_mpi_op(got[3], &op))
 		done = hot_mpi_update(w->window, w->units, got[0], NULL, got[1],
-				      or_none(got[2]), op, false);
-	if (done == HOT_DONE && !reach_self(w, got[1]))
-		return report(w);
-	return finish(w, done, hot_names.Accumulate, args, n, keywords);
+				      object_or_none(got[2]), op, false);
+	if (done == HOT_DONE && !win_reach_self(w, got[1]))
+		return win_report(w);
+	return win_finish(w, done, hot_names.Accumulate, args, n, keywords);
 }
 
 PyDoc_STRVAR(Get_accumulate_doc,
@@ -199,10 +201,11 @@ static PyObject *win_Get_accumulate(struct win *w, PyObject *const *args,
 	int op;
 
 	if (hot_take(got, wanted, 5, args, n, keywords) && got[0] && got[1] &&
-	    is_in(w, w->access, got[2]) && hot_mpi_op(got[4], &op))
+	    rank_is_in(w, w->access, got[2]) && hot_mpi_op(got[4], &op))
 		done = hot_mpi_update(w->window, w->units, got[0], got[1],
-				      got[2], or_none(got[3]), op, false);
-	return finish(w, done, hot_names.Get_accumulate, args, n, keywords);
+				      got[2], object_or_none(got[3]), op,
+				      false);
+	return win_finish(w, done, hot_names.Get_accumulate, args, n, keywords);
 }
 
 PyDoc_STRVAR(Fetch_and_op_doc,
@@ -222,11 +225,11 @@ static PyObject *win_Fetch_and_op(struct win *w, PyObject *const *args,
 	int op;
 
 	if (hot_take(got, wanted, 5, args, n, keywords) && got[0] && got[1] &&
-	    is_in(w, w->access, got[2]) &&
+	    rank_is_in(w, w->access, got[2]) &&
 	    (!got[3] || PyLong_CheckExact(got[3])) && hot_mpi_op(got[4], &op))
 		done = hot_mpi_update(w->window, w->units, got[0], got[1],
-				      got[2], or_none(got[3]), op, true);
-	return finish(w, done, hot_names.Fetch_and_op, args, n, keywords);
+				      got[2], object_or_none(got[3]), op, true);
+	return win_finish(w, done, hot_names.Fetch_and_op, args, n, keywords);
 }
 
 PyDoc_STRVAR(Compare_and_swap_doc,
@@ -244,11 +247,12 @@ static PyObject *win_Compare_and_swap(struct win *w, PyObject *const *args,
 	PyObject *got[5] = {NULL};
 
 	if (hot_take(got, wanted, 5, args, n, keywords) && got[0] && got[1] &&
-	    got[2] && is_in(w, w->access, got[3]) &&
+	    got[2] && rank_is_in(w, w->access, got[3]) &&
 	    (!got[4] || PyLong_CheckExact(got[4])))
 		done = hot_mpi_swap(w->window, w->units, got[0], got[1], got[2],
-				    got[3], or_none(got[4]));
-	return finish(w, done, hot_names.Compare_and_swap, args, n, keywords);
+				    got[3], object_or_none(got[4]));
+	return win_finish(w, done, hot_names.Compare_and_swap, args, n,
+			  keywords);
 }
 
 PyDoc_STRVAR(Flush_doc,
@@ -264,9 +268,9 @@ static PyObject *win_Flush(struct win *w, PyObject *const *args, Py_ssize_t n,
 	int64_t rank;
 
 	if (hot_take(got, wanted, 1, args, n, keywords) &&
-	    is_in(w, w->passive, got[0]) && hot_to_index(got[0], &rank))
+	    rank_is_in(w, w->passive, got[0]) && hot_to_index(got[0], &rank))
 		done = hot_flush(w->window, rank);
-	return finish(w, done, hot_names.Flush, args, n, keywords);
+	return win_finish(w, done, hot_names.Flush, args, n, keywords);
 }
 
 static int win_traverse(struct win *w, visitproc visit, void *arg)
