@@ -36,7 +36,7 @@ static int symbol_take(struct rmaext_library *lib, const char *name,
 
 	if (!symbol)
 		return rmx_fail(-FI_ENOENT, RMX_NO_RANK, "dlsym",
-				"%s@%s is missing: this is no libfabric >= "
+				"%s@%s is missing: this is not a libfabric >= "
 				"1.5; set RMAEXT_LIBFABRIC to one",
 				name, version);
 	/* POSIX allows a pointer to data to become one to a function */
