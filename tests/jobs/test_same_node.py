@@ -11,12 +11,13 @@ from pathlib import Path
 
 import launch
 import pytest
-from support import prelude
+from support import jobs
+from support.jobs import clean
 
 MPICH = launch.launcher()[1] == "mpich"
 
 PRELUDE = (
-    prelude.PRELUDE
+    jobs.PRELUDE
     + """
 import multiprocessing, resource, traceback
 
@@ -48,17 +49,7 @@ def say(text):
 
 def start(size, body, timeout=45, **options):
     """Run on that many ranks; size 0 is one process without mpiexec."""
-    code = PRELUDE + textwrap.dedent(body)
-    if size:
-        return launch.mpirun(size, code, timeout=timeout, **options)
-    return launch.run_python(code, timeout=timeout, **options)
-
-
-def clean(done, ends):
-    """It ended well on all ranks: nothing on stderr, and each said "end"."""
-    assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}{done.stderr}"
-    assert not done.stderr, done.stderr
-    assert done.stdout.count("end") == ends, done.stdout
+    return jobs.start(size, PRELUDE + textwrap.dedent(body), timeout=timeout, **options)
 
 
 # -- what is used ----------------------------------------------------------------------
@@ -805,25 +796,7 @@ def test_exception_on_one_rank_only():
 
 # -- Ctrl-C ----------------------------------------------------------------------------------
 
-INTERRUPT = """
-    def interrupted(call):
-        "call() is ended by a SIGINT that comes 0.3 s later"
-        sent = []
-        def send():
-            sent.append(time.monotonic())
-            os.kill(os.getpid(), signal.SIGINT)
-        timer = threading.Timer(0.3, send)
-        timer.start()
-        try:
-            call()
-        except KeyboardInterrupt:
-            late = time.monotonic() - sent[0]
-            assert late < 2, f"{late} s late"
-            return
-        finally:
-            timer.join()
-        raise AssertionError("not interrupted")
-
+LATE = """
     def late(call):
         time.sleep(1)
         return call()
@@ -833,7 +806,7 @@ WAITS = {
     "fence": """
         fenced, other = allocate(comm=world.Dup()), allocate()
         if rank == 0:
-            interrupted(fenced.fence)
+            interrupted(fenced.fence, 2)
             for call in fenced.fence, lambda: fenced.put(1.0, 1), lambda: fenced.get(1):
                 refuses(call)
             refuses(lambda: allocate(comm=fenced.comm), rmaext.SyncError)
@@ -846,7 +819,7 @@ WAITS = {
     "close": """
         closed, other = allocate(comm=world.Dup()), allocate()
         if rank == 0:
-            interrupted(closed.close)
+            interrupted(closed.close, 2)
             assert closed.closed
             closed.close()
             refuses(lambda: allocate(comm=closed.comm), rmaext.SyncError)
@@ -861,7 +834,7 @@ WAITS = {
         with allocate(comm=comm):
             pass
         if rank == 0:
-            interrupted(lambda: allocate(comm=comm))
+            interrupted(lambda: allocate(comm=comm), 2)
             refuses(lambda: allocate(comm=comm), rmaext.SyncError)
         else:
             late(lambda: refuses(lambda: allocate(comm=comm), rmaext.SyncError))
@@ -873,7 +846,7 @@ WAITS = {
         with allocate(comm=comm):
             pass
         if rank == 0:
-            interrupted(lambda: own(comm=comm))
+            interrupted(lambda: own(comm=comm), 2)
         else:
             late(lambda: refuses(lambda: own(comm=comm), rmaext.SyncError))
         refuses(lambda: allocate(comm=comm), rmaext.SyncError)
@@ -887,7 +860,7 @@ WAITS = {
     "name", ["fence", "close", "creation", pytest.param("network", marks=pytest.mark.matrix)]
 )
 def test_interrupted_wait(name):
-    body = textwrap.dedent(INTERRUPT) + textwrap.dedent(WAITS[name]) + "\nprint('end')"
+    body = textwrap.dedent(LATE) + textwrap.dedent(WAITS[name]) + "\nprint('end')"
     clean(start(2, body), 2)
 
 

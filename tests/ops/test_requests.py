@@ -9,18 +9,16 @@ import resource
 import threading
 import time
 import weakref
-from pathlib import Path
 
-import launch
 import numpy as np
 import pytest
 from mpi4py import MPI
 from support.guarded import guarded, in_threads, neighbour, noise, rounds, same
+from support.jobs import kill, passes
 
 import rmaext
 from rmaext import Request
 
-PROGRAMS = Path(__file__).parent / "programs"
 DTYPES = ["i1", "u2", "f4", "i8", "c16", "S5", [("a", "i4"), ("b", "f8")]]
 
 
@@ -593,31 +591,16 @@ def test_threads_share_requests(comm):
 @pytest.mark.parametrize(
     "scenario", ["late", "interrupted", "cancelled", "awaited", "abandoned", "dropped", "left"]
 )
-def test_stopped_target(mpirun, scenario):
-    env = {
-        "PYTHONPATH": launch.PYTHONPATH,
-        "RMAEXT_ROUTE": "fabric",
-    }
-    done = mpirun(2, PROGRAMS / "requests.py", scenario, env=env, timeout=40)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("OK") == 2, done.stdout + done.stderr
+def test_stopped_target(scenario):
+    passes(2, "ops/programs/requests.py", scenario, oks=2, RMAEXT_ROUTE="fabric")
 
 
 MORE = [pytest.param(how, marks=pytest.mark.matrix) for how in ("test", "waitany", "waitall")]
 
 
 @pytest.mark.parametrize("how", ["wait", "await", "flush", *MORE])
-def test_killed_target(mpirun, how):
-    env = {
-        "PYTHONPATH": launch.PYTHONPATH,
-        "RMAEXT_ROUTE": "fabric",
-    }
-    args = ("requests", how)
-    done = mpirun(
-        3, launch.ROOT / "tests/jobs/programs/killed.py", *args, env=env, survive=True, timeout=30
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("OK") == 2, done.stdout + done.stderr
+def test_killed_target(how):
+    kill(f"requests {how}", RMAEXT_ROUTE="fabric")
 
 
 # Rank 1 is stopped for a while, or dies.

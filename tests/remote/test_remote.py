@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from support import netns
 from support.guarded import Guarded, neighbour, noise, same
-from support.prelude import PRELUDE
+from support.jobs import PRELUDE
 from support.processes import stopped
 
 import rmaext

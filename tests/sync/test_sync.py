@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 from support.guarded import guarded, in_threads
-from support.prelude import PRELUDE
+from support.jobs import PRELUDE
 
 import rmaext
 from rmaext._comm.host import Beacon
