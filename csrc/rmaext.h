@@ -538,7 +538,10 @@ void rmaext_mpi_use(uint64_t comm);
 void rmaext_mpi_pace(int64_t often, int64_t first, int64_t most);
 /* 1: this thread, one of ours, never calls it; -1: it ends */
 void rmaext_mpi_aside(int more);
-/* call it now, if it is time; 1: it had something to do */
+/*
+ * Call it now, if it is time, as rmx_pace_turn() does: for calls that do not
+ * wait, with which programs may poll. 1: it had something to do.
+ */
 int rmaext_mpi_glance(void);
 /* sleep, and call it meanwhile; returns early after a signal */
 void rmaext_mpi_nap(int64_t ns);

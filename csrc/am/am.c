@@ -2,10 +2,11 @@
 /*
  * Many operations in one message. The target's CQ reader carries it out and
  * answers. Here it all starts and stops, with the endpoint: the memory of the
- * boxes that messages go from and of the landings that they come in.
+ * send_buffers that messages go from and of the receive_buffers that they come
+ * in.
  *
  * At the origin, send_queue.c and batch.c say what is in a message, message.c
- * has its box and sends it, replies.c and batch.c see to its answer. At the
+ * has its buffer and sends it, replies.c and batch.c see to its answer. At the
  * target, receive.c has the receives, dispatch.c what came in them and the
  * replies, and handlers.c carries it out.
  */
@@ -14,17 +15,43 @@
 #include "net/quirks.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 
-/* FNV-1a: an endpoint's address in eight bytes; no secret */
-uint64_t rmx_name(const void *address, size_t len)
+/* Of the rooms below a peer has an address, here a line. */
+int rmx_peer_add(struct rmaext_fabric *f, const void *address, size_t len,
+		 int pidfd, struct rmaext_peer **peer_p)
 {
-	const unsigned char *p = address;
-	uint64_t name = 0xcbf29ce484222325;
+	struct rmaext_peer *peer = calloc(1, sizeof(*peer));
+	struct rmx_line *line = calloc(1, sizeof(*line));
+	int ret;
 
-	while (len--)
-		name = (name ^ *p++) * 0x100000001b3;
-	return name;
+	if (peer && line) {
+		line->queue_end = &line->queue;
+		peer->line = line;
+		ret = rmx_peer_insert(f, address, len, pidfd, peer);
+	} else {
+		ret = rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "peer");
+	}
+	if (ret) {
+		free(line);
+		free(peer);
+		return ret;
+	}
+	*peer_p = peer;
+	return 0;
+}
+
+int rmaext_peer_add(rmaext_fabric *f, const void *address, size_t len,
+		    int pidfd, rmaext_peer **peer_p)
+{
+	int ret = rmx_fabric_enter(f, "rmaext_peer_add");
+
+	if (ret)
+		return ret;
+	ret = rmx_peer_add(f, address, len, pidfd, peer_p);
+	rmx_fabric_leave(f);
+	return ret;
 }
 
 static void *map(size_t len)
@@ -38,97 +65,99 @@ static void *map(size_t len)
 	return at;
 }
 
-int rmx_executor_start(struct rmaext_fabric *f)
+int rmx_am_start(struct rmaext_fabric *f)
 {
 	const uint64_t order =
 		f->info->tx_attr->msg_order & f->info->rx_attr->msg_order;
 	const size_t longest = f->info->ep_attr->max_msg_size;
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_am *am = f->am;
 	char own[RMX_NAME];
 	size_t len = sizeof(own);
 	int ret;
 
-	pthread_mutex_init(&ex->lock, NULL);
-	ex->queue_end = &ex->queue;
-	ex->early_end = &ex->early;
-	ex->failed_end = &ex->failed;
+	pthread_mutex_init(&am->lock, NULL);
+	am->queue_end = &am->queue;
+	am->early_end = &am->early;
+	am->failed_end = &am->failed;
 	/* updates of one place are to arrive in order */
-	ex->credits = order & FI_ORDER_SAS ? RMX_CREDITS : 1;
-	ex->bulk = longest < RMX_LONGEST ? longest - RMX_HEADERS : RMX_MOST;
-	ex->iov = f->info->tx_attr->iov_limit;
+	am->credits = order & FI_ORDER_SAS ? RMX_CREDITS : 1;
+	am->bulk = longest < RMX_LONGEST ? longest - RMX_HEADERS : RMX_MOST;
+	am->iov = f->info->tx_attr->iov_limit;
 	ret = fi_getname(&f->ep->fid, own, &len);
 	if (ret)
 		return ret;
-	ex->name = rmx_name(own, len);
-	ex->tagged = rmx_has_rails(f->info->fabric_attr->prov_name);
-	if (ex->tagged) {
-		ex->credits = 1;
-		ex->bulk = RMX_MESSAGE - RMX_HEADERS;
+	am->name = rmx_name(own, len);
+	am->tagged = rmx_has_rails(f->info->fabric_attr->prov_name);
+	if (am->tagged) {
+		am->credits = 1;
+		am->bulk = RMX_MESSAGE - RMX_HEADERS;
 	}
-	ex->boxes = map(RMX_BOXES_SIZE);
-	ex->landings = map(RMX_LANDINGS * sizeof(*ex->landings));
-	if (!ex->boxes || !ex->landings)
+	am->send_buffers = map(RMX_SEND_BYTES);
+	am->receive_buffers =
+		map(RMX_RECEIVE_BUFFERS * sizeof(*am->receive_buffers));
+	if (!am->send_buffers || !am->receive_buffers)
 		return -errno;
 	return rmx_receive_more(f);
 }
 
 /* Has the provider messages to send? 1.17 does not close while it does. */
-bool rmx_executor_sends(const struct rmaext_fabric *f)
+bool rmx_am_sends(const struct rmaext_fabric *f)
 {
-	const struct rmx_executor *ex = &f->executor;
+	const struct rmx_am *am = f->am;
 
-	if (rmx_executor_owes(f))
+	if (rmx_reply_is_deferred(f))
 		return true;
-	for (unsigned int i = 0; i < ex->landed; i++)
-		if (ex->landings[i].state == RMX_REPLYING)
+	for (unsigned int i = 0; i < am->receives_made; i++)
+		if (am->receive_buffers[i].state == RMX_REPLYING)
 			return true;
-	for (unsigned int i = 0; i < ex->made; i++)
-		if (ex->boxes[i].state == RMX_ASKING && !ex->boxes[i].sent)
+	for (unsigned int i = 0; i < am->sends_made; i++)
+		if (am->send_buffers[i].state == RMX_ASKING &&
+		    !am->send_buffers[i].sent)
 			return true;
 	return false;
 }
 
-bool rmx_executor_receives(const struct rmaext_fabric *f)
+bool rmx_am_receives(const struct rmaext_fabric *f)
 {
-	return f->executor.receiving;
+	return f->am->receiving;
 }
 
-void rmx_executor_mute(struct rmaext_fabric *f)
+void rmx_am_mute(struct rmaext_fabric *f)
 {
-	if (!f->executor.boxes)
+	if (!f->am->send_buffers)
 		return;
-	pthread_mutex_lock(&f->executor.lock);
-	f->executor.mute = true;
-	pthread_mutex_unlock(&f->executor.lock);
+	pthread_mutex_lock(&f->am->lock);
+	f->am->mute = true;
+	pthread_mutex_unlock(&f->am->lock);
 }
 
 /*
  * Regions that are bound to the endpoint close before it, and are in use while
  * they may be received into.
  */
-void rmx_executor_cancel(struct rmaext_fabric *f)
+void rmx_am_cancel(struct rmaext_fabric *f)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_am *am = f->am;
 
-	if (!f->origins.demanded || !(f->mr_mode & FI_MR_ENDPOINT))
+	if (!f->cache.demanded || !(f->mr_mode & FI_MR_ENDPOINT))
 		return;
-	for (unsigned int i = 0; i < ex->landed; i++)
-		if (ex->landings[i].state == RMX_RECEIVING)
-			fi_cancel(&f->ep->fid, &ex->landings[i].context);
-	rmx_progress_settle(f, rmx_executor_receives);
+	for (unsigned int i = 0; i < am->receives_made; i++)
+		if (am->receive_buffers[i].state == RMX_RECEIVING)
+			fi_cancel(&f->ep->fid, &am->receive_buffers[i].context);
+	rmx_progress_settle(f, rmx_am_receives);
 }
 
-int rmx_executor_deregister(struct rmaext_fabric *f)
+int rmx_am_deregister(struct rmaext_fabric *f)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_am *am = f->am;
 	int ret, first = 0;
 
-	for (size_t i = 0; i < RMX_BOXES / RMX_BOX_CHUNK; i++) {
-		ret = rmx_region_close(f, &ex->box_regions[i]);
+	for (size_t i = 0; i < RMX_SEND_BUFFERS / RMX_SEND_REGION; i++) {
+		ret = rmx_region_close(f, &am->send_regions[i]);
 		first = first ? first : ret;
 	}
-	for (unsigned int i = 0; i < ex->landed; i++) {
-		ret = rmx_region_close(f, &ex->landings[i].region);
+	for (unsigned int i = 0; i < am->receives_made; i++) {
+		ret = rmx_region_close(f, &am->receive_buffers[i].region);
 		first = first ? first : ret;
 	}
 	return first;
@@ -138,7 +167,7 @@ int rmx_executor_deregister(struct rmaext_fabric *f)
  * No call is inside, and the endpoint is closed, or stays with what it may
  * still write to.
  */
-void rmx_executor_stop(struct rmaext_fabric *f, bool stays)
+void rmx_am_stop(struct rmaext_fabric *f, bool stays)
 {
 	const struct rmaext_error record = {
 		.code = -FI_ESHUTDOWN,
@@ -146,23 +175,25 @@ void rmx_executor_stop(struct rmaext_fabric *f, bool stays)
 		.call = "rmaext_fabric_close",
 		.detail = "the fabric is closed",
 	};
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_am *am = f->am;
 
-	if (!ex->boxes)
+	if (!am->send_buffers)
 		return;
-	pthread_mutex_lock(&ex->lock);
+	pthread_mutex_lock(&am->lock);
 	rmx_message_fail_all(f, &record);
 	if (stays) {
-		pthread_mutex_unlock(&ex->lock);
+		pthread_mutex_unlock(&am->lock);
 		return;
 	}
-	munmap(ex->boxes, RMX_BOXES_SIZE);
-	ex->boxes = NULL;
-	ex->made = 0;
-	pthread_mutex_unlock(&ex->lock);
-	while (ex->landed)
-		munmap(ex->landings[--ex->landed].data, RMX_LANDING);
-	if (ex->landings)
-		munmap(ex->landings, RMX_LANDINGS * sizeof(*ex->landings));
-	ex->landings = NULL;
+	munmap(am->send_buffers, RMX_SEND_BYTES);
+	am->send_buffers = NULL;
+	am->sends_made = 0;
+	pthread_mutex_unlock(&am->lock);
+	while (am->receives_made)
+		munmap(am->receive_buffers[--am->receives_made].data,
+		       RMX_RECEIVE_BYTES);
+	if (am->receive_buffers)
+		munmap(am->receive_buffers,
+		       RMX_RECEIVE_BUFFERS * sizeof(*am->receive_buffers));
+	am->receive_buffers = NULL;
 }

@@ -3,46 +3,42 @@
 #ifndef RMAEXT_AM_H
 #define RMAEXT_AM_H
 
+#include "am/message.h"
+#include "exec/vector.h"
 #include "xfer/operation.h"
 
 /* am.c */
-uint64_t rmx_name(const void *address, size_t len);
-int rmx_executor_start(struct rmaext_fabric *fabric);
-void rmx_executor_stop(struct rmaext_fabric *fabric, bool stays);
+int rmx_peer_add(struct rmaext_fabric *fabric, const void *address, size_t len,
+		 int pidfd, struct rmaext_peer **peer_p);
+int rmx_am_start(struct rmaext_fabric *fabric);
+void rmx_am_stop(struct rmaext_fabric *fabric, bool stays);
 /* after mute: before and after the endpoint */
-void rmx_executor_cancel(struct rmaext_fabric *fabric);
-int rmx_executor_deregister(struct rmaext_fabric *fabric);
+void rmx_am_cancel(struct rmaext_fabric *fabric);
+int rmx_am_deregister(struct rmaext_fabric *fabric);
 /* before the endpoint is closed: owners may give up at any time */
-void rmx_executor_mute(struct rmaext_fabric *fabric);
-bool rmx_executor_receives(const struct rmaext_fabric *fabric);
-bool rmx_executor_sends(const struct rmaext_fabric *fabric);
-static inline bool rmx_executor_owes(const struct rmaext_fabric *fabric)
+void rmx_am_mute(struct rmaext_fabric *fabric);
+bool rmx_am_receives(const struct rmaext_fabric *fabric);
+bool rmx_am_sends(const struct rmaext_fabric *fabric);
+static inline bool rmx_reply_is_deferred(const struct rmaext_fabric *fabric)
 {
-	return atomic_load_explicit(&fabric->executor.owed_to,
+	return atomic_load_explicit(&fabric->am->deferred_to,
 				    memory_order_relaxed);
-}
-static inline bool rmx_executor_waits(const struct rmaext_fabric *fabric)
-{
-	return fabric->executor.queue || fabric->executor.early ||
-	       atomic_load(&fabric->executor.stalled);
 }
 
 /* receive.c; by the CQ's reader, as all of the target's side */
 int rmx_receive_more(struct rmaext_fabric *fabric);
-int rmx_landing_receive(struct rmaext_fabric *fabric,
-			struct rmx_landing *landing);
-void rmx_landing_fail(struct rmx_executor *executor,
-		      struct rmx_landing *landing);
-/* for rmx_executor_retry() */
-void rmx_landing_enqueue(struct rmx_executor *executor,
-			 struct rmx_landing *landing, enum rmx_state state);
+int rmx_receive_post(struct rmaext_fabric *fabric,
+		     struct rmx_receive_buffer *message);
+void rmx_receive_failed(struct rmx_am *am, struct rmx_receive_buffer *message);
+/* to be tried again after the next read of the CQ */
+void rmx_receive_enqueue(struct rmx_am *am, struct rmx_receive_buffer *message,
+			 enum rmx_state state);
 
-/* dispatch.c: a completion, after each batch of them, and before the next */
-bool rmx_executor_owns(const struct rmaext_fabric *fabric, const void *context);
-void rmx_executor_complete(struct rmaext_fabric *fabric, void *context,
-			   size_t len, const struct rmaext_error *failure);
-void rmx_executor_retry(struct rmaext_fabric *fabric);
-void rmx_executor_pay(struct rmaext_fabric *fabric);
+/* dispatch.c: what the CQ's reader calls, see struct rmx_hooks */
+extern const struct rmx_hooks rmx_am_hooks;
+void rmx_am_complete(struct rmaext_fabric *fabric, void *context, size_t len,
+		     const struct rmaext_error *failure);
+void rmx_reply_send_deferred(struct rmaext_fabric *fabric);
 
 /* handlers.c */
 enum rmx_served {
@@ -54,49 +50,61 @@ enum rmx_served {
 
 bool rmx_same_token(const uint8_t *a, const uint8_t *b);
 enum rmx_served rmx_serve(struct rmaext_fabric *fabric,
-			  struct rmx_landing *landing, bool may_wait,
+			  struct rmx_receive_buffer *message, bool may_wait,
 			  int64_t ns);
-/* fabric->lock held: this window is no target any more */
-void rmx_serve_no_more(struct rmaext_fabric *fabric,
-		       const struct rmaext_window *window);
+/* This window is a target of messages; it is none any more. */
+void rmx_serve_window(struct rmaext_fabric *fabric,
+		      struct rmaext_window *window);
+void rmx_serve_no_more(struct rmaext_window *window);
 
 /* guest.c: at the end of a message; the bytes written, or taken off */
 size_t rmx_card_write(const struct rmaext_window *window, char *at);
-void rmx_card_take(struct rmaext_fabric *fabric, struct rmx_landing *landing);
+void rmx_card_take(struct rmaext_fabric *fabric,
+		   struct rmx_receive_buffer *message);
 
-/* ranges.c: the same for ranges; the length of the results */
+/* ranges.c: what handlers.c does of elements, for ranges; the length of the
+ * results */
 int rmx_ranges_check(const struct rmaext_window *window, const char *data,
 		     size_t len, size_t *results_p);
 int rmx_ranges_apply(struct rmaext_window *window, const char *data,
 		     char *results, struct rmx_done *done, int64_t ns);
 
-/* batch.c; executor.lock held */
-void rmx_batch_fail(struct rmx_box *box, const struct rmaext_error *record);
-bool rmx_batch_answer(struct rmx_box *box, const struct rmx_reply *reply,
-		      const char *values, size_t len);
+/* batch.c */
+enum rmx_step rmx_batch_step(void *batch);
+int rmx_batch_overdue(struct rmaext_batch *batch);
+void rmx_batch_give_up(struct rmaext_batch *batch);
+
+/* am->lock held */
+void rmx_batch_fail(struct rmx_send_buffer *buffer,
+		    const struct rmaext_error *record);
+bool rmx_batch_answer(struct rmx_send_buffer *buffer,
+		      const struct rmx_reply_header *reply, const char *values,
+		      size_t len);
 
 /* message.c */
-/* without the lock; desc: of all pieces but the first, which is the box's */
-int rmx_message_send(struct rmaext_fabric *fabric, struct rmx_box *box,
-		     const struct iovec *iov, size_t count, void *desc);
-/* executor.lock held */
-struct rmx_box *rmx_message_new(struct rmaext_fabric *fabric,
-				struct rmaext_peer *peer,
-				const struct rmaext_window *window);
-void rmx_message_drop(struct rmx_executor *executor, struct rmx_box *box);
-void rmx_message_free(struct rmx_executor *executor, struct rmx_box *box);
-void rmx_message_done(struct rmx_executor *executor, struct rmx_box *box);
+/* without the lock; desc: of all pieces but the first, which is the buffer's */
+int rmx_message_send(struct rmaext_fabric *fabric,
+		     struct rmx_send_buffer *buffer, const struct iovec *iov,
+		     size_t count, void *desc);
+/* am->lock held */
+struct rmx_send_buffer *rmx_message_new(struct rmaext_fabric *fabric,
+					struct rmaext_peer *peer,
+					const struct rmaext_window *window);
+void rmx_message_drop(struct rmx_am *am, struct rmx_send_buffer *buffer);
+void rmx_message_free(struct rmx_am *am, struct rmx_send_buffer *buffer);
+void rmx_message_done(struct rmx_am *am, struct rmx_send_buffer *buffer);
 
 /* send_queue.c */
 enum rmx_step rmx_message_step(struct rmaext_op **op_p);
 void rmx_message_retry(struct rmaext_fabric *fabric);
-/* executor.lock held; of all who give a credit back */
+/* am->lock held; of all who give a credit back */
 void rmx_message_pump(struct rmaext_fabric *fabric, struct rmaext_peer *peer);
-/* executor.lock held; out of the line, if it is in it */
+/* am->lock held; out of the line, if it is in it */
 void rmx_op_unqueue(struct rmaext_op *op);
 
 /* replies.c */
-void rmx_message_sent(struct rmaext_fabric *fabric, struct rmx_box *box,
+void rmx_message_sent(struct rmaext_fabric *fabric,
+		      struct rmx_send_buffer *buffer,
 		      const struct rmaext_error *failure);
 void rmx_message_answered(struct rmaext_fabric *fabric, const char *data,
 			  size_t len);
@@ -104,7 +112,7 @@ void rmx_message_answered(struct rmaext_fabric *fabric, const char *data,
 void rmx_message_give_up(struct rmaext_op *op);
 /* of all those to that rank (-1: to any) that were not waited for */
 void rmx_message_forget(struct rmaext_window *window, int64_t rank);
-/* executor.lock held */
+/* am->lock held */
 void rmx_message_fail_all(struct rmaext_fabric *fabric,
 			  const struct rmaext_error *record);
 /* Is it through? Then its owner, or nobody, has it. */

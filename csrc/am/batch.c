@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The origin of messages: requests are packed, sent, answered or given up. */
-#include "exec/vector.h"
+#include "am/am.h"
 
 #include <stdio.h>
 
 #define RMX_UNANSWERED 64u /* requests of one batch */
 /* bytes of places and values in a message */
-#define RMX_ROOM (RMX_MESSAGE - sizeof(struct rmx_request))
+#define RMX_ROOM (RMX_MESSAGE - sizeof(struct rmx_request_header))
 
 /* What a request is about. */
 struct ask {
@@ -22,49 +22,49 @@ struct ask {
  * After what was in line when the lane began, and not beside the parts of a
  * long operation.
  */
-static struct rmx_box *request_new(struct rmaext_fabric *f,
-				   const struct ask *like)
+static struct rmx_send_buffer *request_new(struct rmaext_fabric *f,
+					   const struct ask *like)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_am *am = f->am;
 	struct rmaext_peer *peer = like->peer;
-	struct rmx_box *box = NULL;
+	struct rmx_send_buffer *buffer = NULL;
 
-	pthread_mutex_lock(&ex->lock);
+	pthread_mutex_lock(&am->lock);
 	if (!like->lane->ticket)
-		like->lane->ticket = 1 + peer->came;
-	if (peer->went + 1 >= like->lane->ticket && !peer->bulks &&
-	    peer->requests < ex->credits)
-		box = rmx_message_new(f, peer, like->batch->window);
-	peer->denied = !box;
-	if (box) {
-		box->batch = like->batch;
-		box->lane = like->lane;
-		box->part = like->part;
-		box->first = like->first;
-		box->count = like->count;
-		box->unit = like->unit;
+		like->lane->ticket = 1 + peer->line->came;
+	if (peer->line->went + 1 >= like->lane->ticket && !peer->line->bulks &&
+	    peer->line->requests < am->credits)
+		buffer = rmx_message_new(f, peer, like->batch->window);
+	peer->line->denied = !buffer;
+	if (buffer) {
+		buffer->batch = like->batch;
+		buffer->lane = like->lane;
+		buffer->part = like->part;
+		buffer->first = like->first;
+		buffer->count = like->count;
+		buffer->unit = like->unit;
 		if (like->batch->results)
-			box->results = (uint32_t)like->count * like->unit;
+			buffer->results = (uint32_t)like->count * like->unit;
 	}
-	pthread_mutex_unlock(&ex->lock);
-	return box;
+	pthread_mutex_unlock(&am->lock);
+	return buffer;
 }
 
-static int request_send(struct rmaext_fabric *f, struct rmx_box *box,
+static int request_send(struct rmaext_fabric *f, struct rmx_send_buffer *buffer,
 			size_t len)
 {
-	struct rmx_executor *ex = &f->executor;
-	struct rmaext_peer *peer = box->peer;
-	int ret = rmx_message_send(f, box, &(struct iovec){box->data, len}, 1,
-				   NULL);
+	struct rmx_am *am = f->am;
+	struct rmaext_peer *peer = buffer->peer;
+	int ret = rmx_message_send(f, buffer,
+				   &(struct iovec){buffer->data, len}, 1, NULL);
 
 	if (!ret)
 		return 0;
-	pthread_mutex_lock(&ex->lock);
-	box->batch = NULL;
-	rmx_message_drop(ex, box);
+	pthread_mutex_lock(&am->lock);
+	buffer->batch = NULL;
+	rmx_message_drop(am, buffer);
 	rmx_message_pump(f, peer); /* for whoever saw the credit taken */
-	pthread_mutex_unlock(&ex->lock);
+	pthread_mutex_unlock(&am->lock);
 	return ret;
 }
 
@@ -75,39 +75,40 @@ static int request_send(struct rmaext_fabric *f, struct rmx_box *box,
  */
 void rmx_batch_give_up(struct rmaext_batch *batch)
 {
-	struct rmx_executor *ex = &batch->fabric->executor;
+	struct rmx_am *am = batch->fabric->am;
 
-	pthread_mutex_lock(&ex->lock);
+	pthread_mutex_lock(&am->lock);
 	for (size_t k = 0; k < batch->lane_count; k++) {
 		struct rmx_lane *lane = &batch->lanes[k];
 		struct rmaext_peer *peer = lane->target->member->peer;
-		struct rmx_box *box = lane->messages ? peer->boxes : NULL;
+		struct rmx_send_buffer *buffer =
+			lane->messages ? peer->line->send_buffers : NULL;
 
-		for (struct rmx_box *next; box; box = next) {
-			next = box->next;
-			if (box->batch != batch)
+		for (struct rmx_send_buffer *next; buffer; buffer = next) {
+			next = buffer->next;
+			if (buffer->batch != batch)
 				continue;
-			box->batch = NULL;
-			rmx_message_free(ex, box);
+			buffer->batch = NULL;
+			rmx_message_free(am, buffer);
 		}
 		if (lane->messages)
 			rmx_message_pump(batch->fabric, peer);
 	}
-	pthread_mutex_unlock(&ex->lock);
+	pthread_mutex_unlock(&am->lock);
 }
 
-/* An answer, or none to come; the executor's lock is held. */
-static void batch_end(struct rmx_box *box)
+/* An answer, or none to come; the lock is held. */
+static void batch_end(struct rmx_send_buffer *buffer)
 {
-	struct rmaext_batch *b = box->batch;
+	struct rmaext_batch *b = buffer->batch;
 
-	box->batch = NULL;
-	atomic_fetch_sub(&box->lane->unanswered, 1);
+	buffer->batch = NULL;
+	atomic_fetch_sub(&buffer->lane->unanswered, 1);
 	atomic_fetch_add(&b->answers, 1);
 	atomic_fetch_sub(&b->unanswered, 1);
 }
 
-/* The first counts; the executor's lock is held. */
+/* The first counts; the lock is held. */
 static void set_error(struct rmaext_batch *b, int64_t rank,
 		      const struct rmaext_error *record)
 {
@@ -118,64 +119,67 @@ static void set_error(struct rmaext_batch *b, int64_t rank,
 	atomic_store(&b->error, record->code);
 }
 
-void rmx_batch_fail(struct rmx_box *box, const struct rmaext_error *record)
+void rmx_batch_fail(struct rmx_send_buffer *buffer,
+		    const struct rmaext_error *record)
 {
-	set_error(box->batch, box->lane->rank, record);
-	batch_end(box);
+	set_error(buffer->batch, buffer->lane->rank, record);
+	batch_end(buffer);
 }
 
-static void refuse(struct rmx_box *box, int status)
+static void refuse(struct rmx_send_buffer *buffer, int status)
 {
 	struct rmaext_error record = {
 		.code = status < 0 && status > -4096 ? status : -FI_EIO,
 	};
 
 	snprintf(record.call, sizeof(record.call), "%s",
-		 rmx_batch_name(box->batch));
+		 rmx_batch_name(buffer->batch));
 	snprintf(record.detail, sizeof(record.detail), "%s",
-		 status == -FI_ESHUTDOWN ? rmx_closed_there(box->batch->window)
-					 : "the target refuses it");
-	rmx_batch_fail(box, &record);
+		 status == -FI_ESHUTDOWN
+			 ? rmx_closed_there(buffer->batch->window)
+			 : "the target refuses it");
+	rmx_batch_fail(buffer, &record);
 }
 
-bool rmx_batch_answer(struct rmx_box *box, const struct rmx_reply *reply,
-		      const char *values, size_t len)
+bool rmx_batch_answer(struct rmx_send_buffer *buffer,
+		      const struct rmx_reply_header *reply, const char *values,
+		      size_t len)
 {
-	struct rmaext_batch *b = box->batch;
+	struct rmaext_batch *b = buffer->batch;
 
 	if (!rmx_same_token(reply->token, b->window->token))
 		return false;
-	if (reply->status || len != box->results) {
-		refuse(box, reply->status);
+	if (reply->status || len != buffer->results) {
+		refuse(buffer, reply->status);
 		return true;
 	}
-	for (uint32_t k = 0; len && k < box->count; k++) {
-		const uint64_t i = b->start + b->order[box->first + k];
+	for (uint32_t k = 0; len && k < buffer->count; k++) {
+		const uint64_t i = b->start + b->order[buffer->first + k];
 
-		memcpy(rmx_result_at(b, i) + box->part,
-		       values + (size_t)k * box->unit, box->unit);
+		memcpy(rmx_result_at(b, i) + buffer->part,
+		       values + (size_t)k * buffer->unit, buffer->unit);
 	}
-	batch_end(box);
+	batch_end(buffer);
 	return true;
 }
 
 /* What tells where the elements are. */
 static size_t pack_places(const struct rmaext_batch *b,
-			  const struct rmx_box *box, size_t loops,
+			  const struct rmx_send_buffer *buffer, size_t loops,
 			  uint64_t *offsets)
 {
-	const uint32_t *order = b->order + box->first;
+	const uint32_t *order = b->order + buffer->first;
 	const uint64_t first = b->window->first;
 
 	if (loops) { /* one lane: the elements are in their order */
 		rmx_loops_pack(b->strides, first, b->start + *order, offsets);
 		return loops;
 	}
-	for (uint32_t k = 0; k < box->count; k++)
+	for (uint32_t k = 0; k < buffer->count; k++)
 		offsets[k] = first +
 			     rmx_offset_at(b, b->start + order[k]) * b->scale +
-			     box->part;
-	return box->count * sizeof(*offsets);
+			     buffer->part;
+	return buffer->count * sizeof(*offsets);
 }
 
 /* Bytes of loops, where the elements are sent as such: one has to fit. */
@@ -187,10 +191,11 @@ static size_t loops_of(const struct rmaext_batch *b, size_t unit)
 }
 
 /* Places, and values; returns the length of the message. */
-static size_t pack(const struct rmaext_batch *b, struct rmx_box *box)
+static size_t pack(const struct rmaext_batch *b, struct rmx_send_buffer *buffer)
 {
-	struct rmx_request *q = (struct rmx_request *)box->data;
-	const size_t loops = loops_of(b, box->unit);
+	struct rmx_request_header *q =
+		(struct rmx_request_header *)buffer->data;
+	const size_t loops = loops_of(b, buffer->unit);
 	char *values = (char *)(q + 1);
 
 	q->form = loops ? RMX_LOOPS : RMX_ELEMENTS;
@@ -198,24 +203,25 @@ static size_t pack(const struct rmaext_batch *b, struct rmx_box *box)
 	q->type = (uint8_t)b->type;
 	q->op = (uint8_t)b->op;
 	q->fetch = b->kind == RMAEXT_UPDATE && b->results;
-	q->count = box->count;
-	q->unit = box->unit;
-	values += pack_places(b, box, loops, (uint64_t *)(q + 1));
+	q->count = buffer->count;
+	q->unit = buffer->unit;
+	values += pack_places(b, buffer, loops, (uint64_t *)(q + 1));
 	if (b->kind == RMAEXT_GET)
-		return (size_t)(values - box->data);
+		return (size_t)(values - buffer->data);
 	if (loops) {
-		const uint64_t i = b->start + b->order[box->first];
+		const uint64_t i = b->start + b->order[buffer->first];
 
-		memcpy(values, rmx_value_at(b, i), box->count * b->unit);
-		return (size_t)(values - box->data) + box->count * b->unit;
+		memcpy(values, rmx_value_at(b, i), buffer->count * b->unit);
+		return (size_t)(values - buffer->data) +
+		       buffer->count * b->unit;
 	}
-	for (uint32_t k = 0; k < box->count; k++) {
-		const uint64_t i = b->start + b->order[box->first + k];
+	for (uint32_t k = 0; k < buffer->count; k++) {
+		const uint64_t i = b->start + b->order[buffer->first + k];
 
-		memcpy(values, rmx_value_at(b, i) + box->part, box->unit);
-		values += box->unit;
+		memcpy(values, rmx_value_at(b, i) + buffer->part, buffer->unit);
+		values += buffer->unit;
 	}
-	return (size_t)(values - box->data);
+	return (size_t)(values - buffer->data);
 }
 
 /*
@@ -234,7 +240,7 @@ static int ask_next(struct rmaext_batch *b, struct rmx_lane *lane)
 		.part = lane->part,
 		.first = lane->next,
 	};
-	struct rmx_box *box;
+	struct rmx_send_buffer *buffer;
 	int ret;
 
 	if (unit > RMX_ROOM - sizeof(uint64_t))
@@ -247,13 +253,13 @@ static int ask_next(struct rmaext_batch *b, struct rmx_lane *lane)
 	like.count = (uint16_t)(left < most ? left : most);
 	if (atomic_load(&b->unanswered) >= RMX_UNANSWERED)
 		return -FI_ENOSPC;
-	box = request_new(f, &like);
-	if (!box)
+	buffer = request_new(f, &like);
+	if (!buffer)
 		return -FI_ENOSPC;
 	/* counted before it is sent: the answer may come at once */
 	atomic_fetch_add(&lane->unanswered, 1);
 	atomic_fetch_add(&b->unanswered, 1);
-	ret = request_send(f, box, pack(b, box));
+	ret = request_send(f, buffer, pack(b, buffer));
 	if (ret) {
 		atomic_fetch_sub(&lane->unanswered, 1);
 		atomic_fetch_sub(&b->unanswered, 1);
@@ -273,9 +279,9 @@ static void post_failed(struct rmaext_batch *b, int64_t rank, int code)
 
 	rmx_fail(code, rank, "post", "%s", b->fabric->lib->strerror(-code));
 	rmaext_error_last(&record);
-	pthread_mutex_lock(&b->fabric->executor.lock);
+	pthread_mutex_lock(&b->fabric->am->lock);
 	set_error(b, rank, &record);
-	pthread_mutex_unlock(&b->fabric->executor.lock);
+	pthread_mutex_unlock(&b->fabric->am->lock);
 }
 
 /* A message to each lane in turn, until none takes any. */

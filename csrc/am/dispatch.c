@@ -8,29 +8,30 @@
 #include "am/wire.h"
 
 #define RMX_EARLY_MAX ((int64_t)10 * 1000 * 1000 * 1000)
-#define RMX_TRIES 16u /* of queued landings at a time */
+#define RMX_TRIES 16u /* of queued receive_buffers at a time */
 
 /* -- replies */
 
-static void send_reply(struct rmaext_fabric *f, struct rmx_landing *landing)
+static void send_reply(struct rmaext_fabric *f,
+		       struct rmx_receive_buffer *message)
 {
-	const bool brief = landing->reply_len <= f->info->tx_attr->inject_size;
-	char *reply = landing->data + landing->reply;
-	const struct iovec all = {reply, landing->reply_len};
-	void *desc = rmx_region_desc(&landing->region);
-	const fi_addr_t to = landing->peer->addr;
+	const bool brief = message->reply_len <= f->info->tx_attr->inject_size;
+	char *reply = message->data + message->reply;
+	const struct iovec all = {reply, message->reply_len};
+	void *desc = rmx_region_desc(&message->region);
+	const fi_addr_t to = message->peer->addr;
 	int ret = -FI_ENOTCONN;
 
-	if (!atomic_load(&landing->peer->gone)) {
-		landing->state = RMX_REPLYING;
-		ret = brief ? rmx_wire_inject(f, reply, landing->reply_len, to)
+	if (!atomic_load(&message->peer->gone)) {
+		message->state = RMX_REPLYING;
+		ret = brief ? rmx_wire_inject(f, reply, message->reply_len, to)
 			    : rmx_wire_send(f, &all, &desc, 1, to,
-					    &landing->context);
+					    &message->context);
 	}
 	if (ret == -FI_EAGAIN)
-		rmx_landing_enqueue(&f->executor, landing, RMX_WAITING);
+		rmx_receive_enqueue(f->am, message, RMX_WAITING);
 	else if (ret || brief) /* lost: the origin will notice by itself */
-		rmx_landing_receive(f, landing);
+		rmx_receive_post(f, message);
 }
 
 /*
@@ -38,119 +39,123 @@ static void send_reply(struct rmaext_fabric *f, struct rmx_landing *landing)
  * one: its reply goes with that message, or when the queue is read next. That
  * is before the reader sleeps, and soon where there is a progress thread.
  */
-static bool owe(struct rmaext_fabric *f, const struct rmx_landing *landing)
+static bool defer(struct rmaext_fabric *f,
+		  const struct rmx_receive_buffer *message)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_am *am = f->am;
 
-	if (!f->progress.running || landing->reply_len != sizeof(ex->owed) ||
-	    f->info->tx_attr->inject_size < sizeof(ex->owed))
+	if (!f->progress.running ||
+	    message->reply_len != sizeof(am->deferred) ||
+	    f->info->tx_attr->inject_size < sizeof(am->deferred))
 		return false;
-	rmx_executor_pay(f);
-	if (rmx_executor_owes(f)) /* the provider takes nothing */
+	rmx_reply_send_deferred(f);
+	if (rmx_reply_is_deferred(f)) /* the provider takes nothing */
 		return false;
-	pthread_mutex_lock(&ex->lock);
-	memcpy(&ex->owed, landing->data + landing->reply, sizeof(ex->owed));
-	atomic_store(&ex->owed_to, landing->peer);
-	pthread_mutex_unlock(&ex->lock);
+	pthread_mutex_lock(&am->lock);
+	memcpy(&am->deferred, message->data + message->reply,
+	       sizeof(am->deferred));
+	atomic_store(&am->deferred_to, message->peer);
+	pthread_mutex_unlock(&am->lock);
 	return true;
 }
 
 /* The caller is the CQ's reader. */
-void rmx_executor_pay(struct rmaext_fabric *f)
+void rmx_reply_send_deferred(struct rmaext_fabric *f)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_am *am = f->am;
 	struct rmaext_peer *peer;
 
-	if (!rmx_executor_owes(f))
+	if (!rmx_reply_is_deferred(f))
 		return;
-	pthread_mutex_lock(&ex->lock);
-	peer = atomic_load(&ex->owed_to);
+	pthread_mutex_lock(&am->lock);
+	peer = atomic_load(&am->deferred_to);
 	/* other errors: it is lost, and the origin will notice by itself */
 	if (peer && (atomic_load(&peer->gone) ||
-		     rmx_wire_inject(f, &ex->owed, sizeof(ex->owed),
+		     rmx_wire_inject(f, &am->deferred, sizeof(am->deferred),
 				     peer->addr) != -FI_EAGAIN))
-		atomic_store(&ex->owed_to, NULL);
-	pthread_mutex_unlock(&ex->lock);
+		atomic_store(&am->deferred_to, NULL);
+	pthread_mutex_unlock(&am->lock);
 }
 
 /* -- requests */
 
 /* Nothing of it has been checked yet. */
-static bool is_notice(const struct rmx_landing *landing)
+static bool is_notice(const struct rmx_receive_buffer *message)
 {
-	struct rmx_request q;
+	struct rmx_request_header q;
 	struct rmx_range range;
 
-	if (landing->len < sizeof(q) + sizeof(range))
+	if (message->len < sizeof(q) + sizeof(range))
 		return false;
-	memcpy(&q, landing->data, sizeof(q));
-	memcpy(&range, landing->data + sizeof(q), sizeof(range));
+	memcpy(&q, message->data, sizeof(q));
+	memcpy(&range, message->data + sizeof(q), sizeof(range));
 	return q.form == RMX_RANGES && q.count == 1 &&
 	       range.flags == RMX_WITH_NOTIFY;
 }
 
 /* A reply to one of ours, at the end of a request. */
-static void take_reply(struct rmaext_fabric *f, struct rmx_landing *landing)
+static void take_reply(struct rmaext_fabric *f,
+		       struct rmx_receive_buffer *message)
 {
-	struct rmx_request q;
-	struct rmx_reply reply;
+	struct rmx_request_header q;
+	struct rmx_reply_header reply;
 
-	if (landing->len < sizeof(q) + sizeof(reply))
+	if (message->len < sizeof(q) + sizeof(reply))
 		return;
-	memcpy(&q, landing->data, sizeof(q));
+	memcpy(&q, message->data, sizeof(q));
 	if (!q.replies)
 		return;
-	landing->len -= sizeof(reply);
-	memcpy(&reply, landing->data + landing->len, sizeof(reply));
+	message->len -= sizeof(reply);
+	memcpy(&reply, message->data + message->len, sizeof(reply));
 	if (reply.magic == RMX_REPLY)
 		rmx_message_answered(f, (char *)&reply, sizeof(reply));
 }
 
 /* The one that sent it has this name; of a window's, its word is good. */
-static bool same_origin(const struct rmx_landing *a,
-			const struct rmx_landing *b)
+static bool same_origin(const struct rmx_receive_buffer *a,
+			const struct rmx_receive_buffer *b)
 {
-	const size_t at = offsetof(struct rmx_request, name);
+	const size_t at = offsetof(struct rmx_request_header, name);
 
 	return !memcmp(a->data + at, b->data + at, sizeof(uint64_t));
 }
 
-static bool same_window(const struct rmx_landing *a,
-			const struct rmx_landing *b)
+static bool same_window(const struct rmx_receive_buffer *a,
+			const struct rmx_receive_buffer *b)
 {
-	const size_t at = offsetof(struct rmx_request, token);
+	const size_t at = offsetof(struct rmx_request_header, token);
 
 	return !memcmp(a->data + at, b->data + at, RMX_TOKEN);
 }
 
 /* Where those of its origin are, and of some others. */
-static struct rmx_landing **chain_of(struct rmx_executor *ex,
-				     const struct rmx_landing *landing)
+static struct rmx_receive_buffer **
+chain_of(struct rmx_am *am, const struct rmx_receive_buffer *message)
 {
 	uint64_t name;
 
-	memcpy(&name, landing->data + offsetof(struct rmx_request, name),
+	memcpy(&name, message->data + offsetof(struct rmx_request_header, name),
 	       sizeof(name));
-	return &ex->chains[name % RMX_CHAINS];
+	return &am->chains[name % RMX_CHAINS];
 }
 
-static void wait_early(struct rmx_executor *ex, struct rmx_landing *landing,
+static void wait_early(struct rmx_am *am, struct rmx_receive_buffer *message,
 		       enum rmx_state state)
 {
-	struct rmx_landing **chain = chain_of(ex, landing);
+	struct rmx_receive_buffer **chain = chain_of(am, message);
 
-	landing->state = (uint8_t)state;
-	landing->next = NULL;
-	*ex->early_end = landing;
-	ex->early_end = &landing->next;
-	landing->chain = *chain;
-	*chain = landing;
-	ex->early_count += state == RMX_EARLY;
+	message->state = (uint8_t)state;
+	message->next = NULL;
+	*am->early_end = message;
+	am->early_end = &message->next;
+	message->chain = *chain;
+	*chain = message;
+	am->early_count += state == RMX_EARLY;
 }
 
-static bool may_be_early(const struct rmx_landing *landing)
+static bool may_be_early(const struct rmx_receive_buffer *message)
 {
-	return rmx_now() - landing->since < RMX_EARLY_MAX;
+	return rmx_now() - message->since < RMX_EARLY_MAX;
 }
 
 /*
@@ -159,22 +164,22 @@ static bool may_be_early(const struct rmx_landing *landing)
  * two, and updates of one origin stay in order. (More than an origin may have
  * on their way: it has given some up, and gets no more of them.)
  */
-static void request_next(struct rmaext_fabric *f, struct rmx_landing *landing,
-			 int64_t ns)
+static void request_next(struct rmaext_fabric *f,
+			 struct rmx_receive_buffer *message, int64_t ns)
 {
-	struct rmx_executor *ex = &f->executor;
-	const bool may_wait = ex->early_count < RMX_CREDITS * f->peer_count &&
-			      may_be_early(landing);
-	const bool notice = is_notice(landing);
+	struct rmx_am *am = f->am;
+	const bool may_wait = am->early_count < RMX_CREDITS * f->peer_count &&
+			      may_be_early(message);
+	const bool notice = is_notice(message);
 	enum rmx_served served = RMX_ANSWER;
 	unsigned int blocked = 0;
 
-	for (struct rmx_landing *it = *chain_of(ex, landing); it;
+	for (struct rmx_receive_buffer *it = *chain_of(am, message); it;
 	     it = it->chain) {
-		if (!same_origin(it, landing))
+		if (!same_origin(it, message))
 			continue;
 		blocked += it->state == RMX_BLOCKED;
-		if (!same_window(it, landing))
+		if (!same_window(it, message))
 			continue;
 		if (it->state == RMX_BLOCKED)
 			served = RMX_NO_GUARD;
@@ -182,24 +187,24 @@ static void request_next(struct rmaext_fabric *f, struct rmx_landing *landing,
 			served = RMX_NO_WINDOW;
 	}
 	if (served == RMX_ANSWER)
-		served = rmx_serve(f, landing, may_wait, ns);
+		served = rmx_serve(f, message, may_wait, ns);
 	if (served == RMX_NO_GUARD && blocked >= RMX_CREDITS)
-		served = rmx_serve(f, landing, may_wait, -1);
+		served = rmx_serve(f, message, may_wait, -1);
 	switch (served) {
 	case RMX_NO_WINDOW:
-		wait_early(ex, landing, RMX_EARLY);
+		wait_early(am, message, RMX_EARLY);
 		break;
 	case RMX_NO_GUARD:
-		wait_early(ex, landing, RMX_BLOCKED);
+		wait_early(am, message, RMX_BLOCKED);
 		break;
 	case RMX_ANSWER:
-		if (notice && owe(f, landing))
-			rmx_landing_receive(f, landing);
+		if (notice && defer(f, message))
+			rmx_receive_post(f, message);
 		else
-			send_reply(f, landing);
+			send_reply(f, message);
 		break;
 	case RMX_NOTHING:
-		rmx_landing_receive(f, landing);
+		rmx_receive_post(f, message);
 		break;
 	}
 }
@@ -207,49 +212,54 @@ static void request_next(struct rmaext_fabric *f, struct rmx_landing *landing,
 /* What waits for a window is asked for again only after one has come. */
 static void retry_early(struct rmaext_fabric *f)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_am *am = f->am;
 	const unsigned int links = atomic_load(&f->links);
-	const bool come = links != ex->links;
-	struct rmx_landing *landing = ex->early, *next;
+	const bool come = links != am->links;
+	struct rmx_receive_buffer *message = am->early, *next;
 
-	if (!landing)
+	if (!message)
 		return;
-	ex->links = links;
-	ex->early = NULL;
-	ex->early_end = &ex->early;
-	ex->early_count = 0;
-	memset(ex->chains, 0, sizeof(ex->chains));
-	for (; landing; landing = next) {
-		next = landing->next;
-		if (landing->state == RMX_EARLY && !come &&
-		    may_be_early(landing))
-			wait_early(ex, landing, RMX_EARLY);
+	am->links = links;
+	am->early = NULL;
+	am->early_end = &am->early;
+	am->early_count = 0;
+	memset(am->chains, 0, sizeof(am->chains));
+	for (; message; message = next) {
+		next = message->next;
+		if (message->state == RMX_EARLY && !come &&
+		    may_be_early(message))
+			wait_early(am, message, RMX_EARLY);
 		else
-			request_next(f, landing, 0);
+			request_next(f, message, 0);
 	}
 }
 
-/* Each in turn, so that one peer that takes nothing holds nobody up. */
-void rmx_executor_retry(struct rmaext_fabric *f)
+static bool waits(const struct rmx_am *am)
 {
-	struct rmx_executor *ex = &f->executor;
-	unsigned int tries = ex->queued < RMX_TRIES ? ex->queued : RMX_TRIES;
-	struct rmx_landing *landing;
+	return am->queue || am->early || atomic_load(&am->stalled);
+}
 
-	if (atomic_load(&ex->stalled))
+/* Each in turn, so that one peer that takes nothing holds nobody up. */
+static void retry(struct rmaext_fabric *f)
+{
+	struct rmx_am *am = f->am;
+	unsigned int tries = am->queued < RMX_TRIES ? am->queued : RMX_TRIES;
+	struct rmx_receive_buffer *message;
+
+	if (atomic_load(&am->stalled))
 		rmx_message_retry(f);
 	retry_early(f);
 	while (tries--) {
-		landing = ex->queue;
-		ex->queue = landing->next;
-		if (!ex->queue)
-			ex->queue_end = &ex->queue;
-		ex->queued--;
-		if (landing->state == RMX_WAITING) {
-			send_reply(f, landing);
+		message = am->queue;
+		am->queue = message->next;
+		if (!am->queue)
+			am->queue_end = &am->queue;
+		am->queued--;
+		if (message->state == RMX_WAITING) {
+			send_reply(f, message);
 		} else {
-			ex->receiving--;
-			rmx_landing_receive(f, landing);
+			am->receiving--;
+			rmx_receive_post(f, message);
 		}
 	}
 }
@@ -262,64 +272,86 @@ static bool within(const void *it, const void *first, size_t len)
 	       (uintptr_t)it - (uintptr_t)first < len;
 }
 
-bool rmx_executor_owns(const struct rmaext_fabric *f, const void *context)
-{
-	const struct rmx_executor *ex = &f->executor;
-
-	return within(context, ex->boxes, RMX_BOXES_SIZE) ||
-	       within(context, ex->landings,
-		      RMX_LANDINGS * sizeof(*ex->landings));
-}
-
-static void landed(struct rmaext_fabric *f, struct rmx_landing *landing,
-		   size_t len)
+static void message_came(struct rmaext_fabric *f,
+			 struct rmx_receive_buffer *message, size_t len)
 {
 	uint32_t magic = 0;
 
-	landing->len = len;
+	message->len = len;
 	if (len >= sizeof(magic) && len <= RMX_LONGEST)
-		memcpy(&magic, landing->data, sizeof(magic));
-	if (magic == RMX_REQUEST && len >= sizeof(struct rmx_request)) {
-		take_reply(f, landing);
-		rmx_card_take(f, landing);
-		landing->since = rmx_now();
-		landing->done = (struct rmx_done){0};
-		request_next(f, landing, RMX_PATIENCE);
+		memcpy(&magic, message->data, sizeof(magic));
+	if (magic == RMX_REQUEST && len >= sizeof(struct rmx_request_header)) {
+		take_reply(f, message);
+		rmx_card_take(f, message);
+		message->since = rmx_now();
+		message->done = (struct rmx_done){0};
+		request_next(f, message, RMX_PATIENCE);
 		return;
 	}
 	if (magic == RMX_REPLY)
-		rmx_message_answered(f, landing->data, len);
-	rmx_landing_receive(f, landing);
+		rmx_message_answered(f, message->data, len);
+	rmx_receive_post(f, message);
 }
 
-void rmx_executor_complete(struct rmaext_fabric *f, void *context, size_t len,
-			   const struct rmaext_error *failure)
+/* A completion: of a buffer, of a message, else of an operation. */
+void rmx_am_complete(struct rmaext_fabric *f, void *context, size_t len,
+		     const struct rmaext_error *failure)
 {
-	struct rmx_executor *ex = &f->executor;
-	struct rmx_landing *landing = context;
-	struct rmx_box *box = context;
+	struct rmx_am *am = f->am;
+	struct rmx_receive_buffer *message = context;
+	struct rmx_send_buffer *buffer = context;
 	size_t at;
 
-	if (within(context, ex->boxes, RMX_BOXES_SIZE)) {
-		at = (size_t)((char *)context - (char *)ex->boxes);
-		if (at % sizeof(*box) == 0 && box->state == RMX_ASKING)
-			rmx_message_sent(f, box, failure);
+	if (within(context, am->send_buffers, RMX_SEND_BYTES)) {
+		at = (size_t)((char *)context - (char *)am->send_buffers);
+		if (at % sizeof(*buffer) == 0 && buffer->state == RMX_ASKING)
+			rmx_message_sent(f, buffer, failure);
 		return;
 	}
-	at = (size_t)((char *)context - (char *)ex->landings);
-	if (at % sizeof(*landing))
+	if (!within(context, am->receive_buffers,
+		    RMX_RECEIVE_BUFFERS * sizeof(*am->receive_buffers))) {
+		rmx_op_complete(f, context, failure);
+		return;
+	}
+	at = (size_t)((char *)context - (char *)am->receive_buffers);
+	if (at % sizeof(*message))
 		return; /* none of ours */
-	switch (landing->state) {
+	switch (message->state) {
 	case RMX_REPLYING: /* or failed: the origin will notice by itself */
-		rmx_landing_receive(f, landing);
+		rmx_receive_post(f, message);
 		break;
 	case RMX_RECEIVING:
-		ex->receiving--;
+		am->receiving--;
 		if (failure)
-			rmx_landing_fail(ex, landing);
+			rmx_receive_failed(am, message);
 		else
-			landed(f, landing, len);
+			message_came(f, message, len);
 		break;
 	}
 	rmx_receive_more(f);
 }
+
+/* -- for the rooms below */
+
+static void after_read(struct rmaext_fabric *f)
+{
+	if (waits(f->am))
+		retry(f);
+	if (rmx_backlog_waits(f))
+		rmx_backlog_push(f);
+}
+
+static bool restless(const struct rmaext_fabric *f)
+{
+	return waits(f->am) || rmx_reply_is_deferred(f) || rmx_backlog_waits(f);
+}
+
+const struct rmx_hooks rmx_am_hooks = {
+	.complete = rmx_am_complete,
+	.before_read = rmx_reply_send_deferred,
+	.after_read = after_read,
+	.restless = restless,
+	.send = rmx_message_step,
+	.give_up = rmx_message_give_up,
+	.forget = rmx_message_forget,
+};

@@ -4,15 +4,17 @@
  * believed only if it has the secret token of a window, and even then
  * everything in it is checked before memory is touched.
  */
+#include "am/am.h"
 #include "exec/update.h"
 
 #include <errno.h>
 #include <string.h>
 
-_Static_assert(sizeof(struct rmx_request) % RMX_ALIGN == 0 &&
+_Static_assert(sizeof(struct rmx_request_header) % RMX_ALIGN == 0 &&
 		       sizeof(struct rmx_range) % RMX_ALIGN == 0 &&
-		       sizeof(struct rmx_reply) % RMX_ALIGN == 0 &&
-		       sizeof(struct rmx_reply) <= sizeof(struct rmx_request),
+		       sizeof(struct rmx_reply_header) % RMX_ALIGN == 0 &&
+		       sizeof(struct rmx_reply_header) <=
+			       sizeof(struct rmx_request_header),
 	       "a reply's header fits before the values of a request");
 
 bool rmx_same_token(const uint8_t *a, const uint8_t *b)
@@ -25,16 +27,34 @@ bool rmx_same_token(const uint8_t *a, const uint8_t *b)
 	return !((x[0] ^ y[0]) | (x[1] ^ y[1])) && (x[0] | x[1]);
 }
 
-void rmx_serve_no_more(struct rmaext_fabric *f, const struct rmaext_window *w)
+void rmx_serve_window(struct rmaext_fabric *f, struct rmaext_window *w)
 {
-	struct rmx_executor *ex = &f->executor;
+	w->fabric = f;
+	pthread_mutex_lock(&f->lock);
+	w->next = f->windows;
+	w->prev = &f->windows;
+	if (w->next)
+		w->next->prev = &w->next;
+	f->windows = w;
+	atomic_fetch_add(&f->links, 1);
+	pthread_mutex_unlock(&f->lock);
+}
 
-	if (ex->recent == w)
-		ex->recent = NULL;
-	if (w->visits)
-		return;
-	memcpy(ex->closed[ex->closed_next++ % RMX_CLOSED], w->token,
-	       sizeof(w->token));
+void rmx_serve_no_more(struct rmaext_window *w)
+{
+	struct rmaext_fabric *f = w->fabric;
+	struct rmx_am *am = f->am;
+
+	pthread_mutex_lock(&f->lock);
+	*w->prev = w->next;
+	if (w->next)
+		w->next->prev = w->prev;
+	if (am->recent == w)
+		am->recent = NULL;
+	if (!w->visits)
+		memcpy(am->closed[am->closed_next++ % RMX_CLOSED], w->token,
+		       sizeof(w->token));
+	pthread_mutex_unlock(&f->lock);
 }
 
 /* Is it a target of that name? A guest's, of this process maybe, is none. */
@@ -50,23 +70,23 @@ static bool is_named(const struct rmaext_window *w, const uint8_t *token)
 static int enter(struct rmaext_fabric *f, const uint8_t *token,
 		 struct rmaext_window **window_p)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_am *am = f->am;
 	struct rmaext_window *w;
 	int ret = -FI_ENOENT;
 
 	pthread_mutex_lock(&f->lock);
-	w = ex->recent;
+	w = am->recent;
 	if (!w || !is_named(w, token)) {
 		w = f->windows;
 		while (w && !is_named(w, token))
 			w = w->next;
 	}
 	if (w) {
-		ex->recent = *window_p = w;
-		ret = rmx_gate_try(&w->served) ? 0 : -FI_ESHUTDOWN;
+		am->recent = *window_p = w;
+		ret = rmx_rundown_try(&w->served) ? 0 : -FI_ESHUTDOWN;
 	}
 	for (int i = 0; ret == -FI_ENOENT && i < RMX_CLOSED; i++)
-		if (rmx_same_token(ex->closed[i], token))
+		if (rmx_same_token(am->closed[i], token))
 			ret = -FI_ESHUTDOWN;
 	pthread_mutex_unlock(&f->lock);
 	return ret;
@@ -92,7 +112,7 @@ struct places {
 	size_t bytes;
 };
 
-static bool places_read(struct places *p, const struct rmx_request *q,
+static bool places_read(struct places *p, const struct rmx_request_header *q,
 			const void *data, size_t len)
 {
 	if (q->form == RMX_LOOPS) {
@@ -115,8 +135,9 @@ static inline uint64_t place(const struct places *p, uint32_t i)
 }
 
 /* Are the elements whole, and may it do that? `q` is a copy. */
-static int check(const struct rmaext_window *w, const struct rmx_request *q,
-		 size_t len, const void *data, struct places *places)
+static int check(const struct rmaext_window *w,
+		 const struct rmx_request_header *q, size_t len,
+		 const void *data, struct places *places)
 {
 	const struct rmx_target *t = rmx_target_of(w, w->self);
 	const bool update = q->kind == RMAEXT_UPDATE;
@@ -146,7 +167,7 @@ static int check(const struct rmaext_window *w, const struct rmx_request *q,
 	}
 	if (!rmx_has(w, high, q->unit))
 		return -ERANGE;
-	if (update && rmx_wide(q->type) && !rmx_block_of(w, w->self))
+	if (update && rmx_wide(q->type) && !rmx_control_block_of(w, w->self))
 		return -FI_EOPNOTSUPP; /* nothing guards it */
 	if (update &&
 	    (((uintptr_t)w->own | low) & (rmx_type_of(q->type).align - 1u)))
@@ -155,7 +176,7 @@ static int check(const struct rmaext_window *w, const struct rmx_request *q,
 }
 
 /* The results of a get or an update lie where its values lay. */
-static int apply(struct rmaext_window *w, const struct rmx_request *q,
+static int apply(struct rmaext_window *w, const struct rmx_request_header *q,
 		 const struct places *places, char *values, uint32_t *done,
 		 int64_t ns)
 {
@@ -184,44 +205,45 @@ static int apply(struct rmaext_window *w, const struct rmx_request *q,
 }
 
 /* The status of a request, and where its results are. */
-static int elements(struct rmaext_window *w, const struct rmx_request *q,
-		    struct rmx_landing *landing, int64_t ns)
+static int elements(struct rmaext_window *w, const struct rmx_request_header *q,
+		    struct rmx_receive_buffer *message, int64_t ns)
 {
-	char *values = landing->data + sizeof(*q);
+	char *values = message->data + sizeof(*q);
 	struct places places;
-	int ret = check(w, q, landing->len, values, &places);
+	int ret = check(w, q, message->len, values, &places);
 
 	if (ret)
 		return ret;
 	values += places.bytes;
-	ret = apply(w, q, &places, values, &landing->done.parts, ns);
+	ret = apply(w, q, &places, values, &message->done.parts, ns);
 	atomic_thread_fence(memory_order_seq_cst);
 	if (!ret && (q->fetch || q->kind == RMAEXT_GET)) {
-		landing->reply = (size_t)(values - landing->data);
-		landing->reply_len = q->count * q->unit;
+		message->reply = (size_t)(values - message->data);
+		message->reply_len = q->count * q->unit;
 	}
 	return ret;
 }
 
-static int ranges(struct rmaext_window *w, struct rmx_landing *landing,
+static int ranges(struct rmaext_window *w, struct rmx_receive_buffer *message,
 		  int64_t ns)
 {
 	size_t results;
-	int ret = rmx_ranges_check(w, landing->data, landing->len, &results);
+	int ret = rmx_ranges_check(w, message->data, message->len, &results);
 
 	if (ret)
 		return ret;
 	/* behind all, with room for the reply's header between */
-	landing->reply =
-		(landing->len + sizeof(struct rmx_reply) + 63) & ~(size_t)63;
-	landing->reply_len = results;
-	return rmx_ranges_apply(w, landing->data,
-				landing->data + landing->reply, &landing->done,
+	message->reply = (message->len + sizeof(struct rmx_reply_header) + 63) &
+			 ~(size_t)63;
+	message->reply_len = results;
+	return rmx_ranges_apply(w, message->data,
+				message->data + message->reply, &message->done,
 				ns);
 }
 
-static int carry_out(struct rmaext_window *w, const struct rmx_request *q,
-		     struct rmx_landing *landing, int64_t ns)
+static int carry_out(struct rmaext_window *w,
+		     const struct rmx_request_header *q,
+		     struct rmx_receive_buffer *message, int64_t ns)
 {
 	int ret = -FI_EINVAL;
 
@@ -229,9 +251,9 @@ static int carry_out(struct rmaext_window *w, const struct rmx_request *q,
 		return -FI_ETIMEDOUT;
 	rmx_attached_lock(w->attached);
 	if (q->form == RMX_ELEMENTS || q->form == RMX_LOOPS)
-		ret = elements(w, q, landing, ns);
+		ret = elements(w, q, message, ns);
 	else if (q->form == RMX_RANGES)
-		ret = ranges(w, landing, ns);
+		ret = ranges(w, message, ns);
 	rmx_attached_unlock(w->attached);
 	return ret;
 }
@@ -241,49 +263,50 @@ static int carry_out(struct rmaext_window *w, const struct rmx_request *q,
  * earlier than on another: the request may have to wait for it; and for the
  * guard of updates, for `ns` here. ns < 0: it has waited too long for that.
  */
-enum rmx_served rmx_serve(struct rmaext_fabric *f, struct rmx_landing *landing,
-			  bool may_wait, int64_t ns)
+enum rmx_served rmx_serve(struct rmaext_fabric *f,
+			  struct rmx_receive_buffer *message, bool may_wait,
+			  int64_t ns)
 {
-	struct rmx_reply reply = {.magic = RMX_REPLY};
+	struct rmx_reply_header reply = {.magic = RMX_REPLY};
 	struct rmaext_window *w;
-	struct rmx_request q;
+	struct rmx_request_header q;
 	bool late;
 
-	if (landing->len < sizeof(q))
+	if (message->len < sizeof(q))
 		return RMX_NOTHING;
-	memcpy(&q, landing->data, sizeof(q));
+	memcpy(&q, message->data, sizeof(q));
 	reply.id = q.id;
 	memcpy(reply.token, q.token, sizeof(reply.token));
-	landing->reply = sizeof(q);
-	landing->reply_len = 0;
+	message->reply = sizeof(q);
+	message->reply_len = 0;
 	reply.status = enter(f, q.token, &w);
 	if (!reply.status) {
-		landing->peer = w->invites ? sender(f, q.name)
+		message->peer = w->invites ? sender(f, q.name)
 				: q.rank < w->count
 					? w->members->of[q.rank].peer
 					: NULL;
-		if (landing->peer)
-			reply.status = carry_out(w, &q, landing, ns);
+		if (message->peer)
+			reply.status = carry_out(w, &q, message, ns);
 		late = reply.status == RMAEXT_PENDING &&
-		       rmx_now() - landing->since > w->timeout;
-		rmx_gate_leave(&w->served);
+		       rmx_now() - message->since > w->timeout;
+		rmx_rundown_leave(&w->served);
 		if (reply.status == RMAEXT_PENDING && !late)
 			return RMX_NO_GUARD;
 		if (late)
 			reply.status = -FI_ETIMEDOUT;
 	} else {
-		landing->peer = sender(f, q.name);
-		if (reply.status == -FI_ENOENT && landing->peer && may_wait &&
+		message->peer = sender(f, q.name);
+		if (reply.status == -FI_ENOENT && message->peer && may_wait &&
 		    !q.visits)
 			return RMX_NO_WINDOW;
 		reply.status = -FI_ESHUTDOWN;
 	}
-	if (!landing->peer)
+	if (!message->peer)
 		return RMX_NOTHING;
 	if (reply.status)
-		landing->reply_len = 0;
-	landing->reply -= sizeof(reply);
-	landing->reply_len += sizeof(reply);
-	memcpy(landing->data + landing->reply, &reply, sizeof(reply));
+		message->reply_len = 0;
+	message->reply -= sizeof(reply);
+	message->reply_len += sizeof(reply);
+	memcpy(message->data + message->reply, &reply, sizeof(reply));
 	return RMX_ANSWER;
 }

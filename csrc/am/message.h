@@ -3,18 +3,17 @@
 #ifndef RMAEXT_MESSAGE_H
 #define RMAEXT_MESSAGE_H
 
-#include "net/registration_cache.h"
+#include "net/endpoint.h"
 
 /* Many operations in one message; see am.c. */
-#define RMX_BOXES 4096	 /* messages, at most */
-#define RMX_BOX_CHUNK 64 /* of them, registered together */
+#define RMX_SEND_BUFFERS 4096 /* messages, at most */
+#define RMX_SEND_REGION 64    /* of them, registered together */
 #define RMX_MESSAGE \
-	16192 /* bytes; with its box four pages, within rxm's 16 KiB */
-#define RMX_BOXES_SIZE (RMX_BOXES * sizeof(struct rmx_box))
-#define RMX_LANDINGS 2048	     /* messages that came, at most */
+	16192 /* bytes; with its buffer four pages, within rxm's 16 KiB */
+#define RMX_SEND_BYTES (RMX_SEND_BUFFERS * sizeof(struct rmx_send_buffer))
+#define RMX_RECEIVE_BUFFERS 2048     /* messages that came, at most */
 #define RMX_MOST ((size_t)512 << 10) /* bytes of values in one message */
 #define RMX_CREDITS 4u		     /* requests to a peer, without an answer */
-#define RMX_CELLS 256 /* places computed at a time, then operated on */
 #define RMX_CLOSED 64
 #define RMX_CHAINS 256
 #define RMX_REQUEST 0x32516d72 /* "rmQ2", in native byte order */
@@ -27,7 +26,7 @@ enum rmx_form {
 };
 
 /* Header of a request. */
-struct rmx_request {
+struct rmx_request_header {
 	uint32_t magic;
 	/* of elements; else 0 */
 	uint8_t kind; /* as RMAEXT_PUT */
@@ -79,7 +78,7 @@ struct rmx_range {
 #define RMX_ALIGNED(n) (((n) + RMX_ALIGN - 1) & ~(RMX_ALIGN - 1))
 
 /* Header of a reply; the values follow. */
-struct rmx_reply {
+struct rmx_reply_header {
 	uint32_t magic;
 	int32_t status;
 	uint64_t id;
@@ -88,12 +87,13 @@ struct rmx_reply {
 
 /* What a provider has to take in one: short operations, or all their results.
  */
-#define RMX_LEAST (RMX_MESSAGE + sizeof(struct rmx_reply))
+#define RMX_LEAST (RMX_MESSAGE + sizeof(struct rmx_reply_header))
 
 /* The longest message, and what has room for it with the longest reply. */
-#define RMX_HEADERS (sizeof(struct rmx_request) + sizeof(struct rmx_range))
+#define RMX_HEADERS \
+	(sizeof(struct rmx_request_header) + sizeof(struct rmx_range))
 #define RMX_LONGEST (RMX_HEADERS + RMX_MOST)
-#define RMX_LANDING (RMX_LONGEST + 128 + RMX_MOST)
+#define RMX_RECEIVE_BYTES (RMX_LONGEST + 128 + RMX_MOST)
 
 enum rmx_state {
 	RMX_FREE,
@@ -106,18 +106,19 @@ enum rmx_state {
 };
 
 /* A request of ours: the context of its fi_send. */
-struct rmx_box {
-	struct fi_context2 context; /* first, as in rmx_slot */
+struct rmx_send_buffer {
+	struct fi_context2 context; /* first, as in rmx_context */
 	/* whose request it is; both NULL: given up */
 	struct rmaext_batch *batch;
-	struct rmaext_op *op;	      /* and, unless bulk, those after it */
-	struct rmaext_peer *peer;     /* where it goes */
-	struct rmx_box *next, **prev; /* free, or of peer->boxes */
-	struct rmx_lane *lane;	      /* of the batch */
-	uint64_t part;		      /* of an element, or of an operation */
-	uint32_t first;		      /* of the lane */
-	uint32_t generation;	      /* tells late answers from others */
-	uint32_t results;	      /* bytes that the answer has */
+	struct rmaext_op *op;	  /* and, unless bulk, those after it */
+	struct rmaext_peer *peer; /* where it goes */
+	struct rmx_send_buffer *next,
+		**prev;	       /* free, or of peer->line->send_buffers */
+	struct rmx_lane *lane; /* of the batch */
+	uint64_t part;	       /* of an element, or of an operation */
+	uint32_t first;	       /* of the lane */
+	uint32_t generation;   /* tells late answers from others */
+	uint32_t results;      /* bytes that the answer has */
 	uint16_t count, unit;
 	uint8_t state;
 	bool bulk;   /* a part of an operation that is longer than data */
@@ -135,14 +136,15 @@ struct rmx_done {
 
 /* A message that comes: the context of its fi_recv, and of a reply's fi_send.
  */
-struct rmx_landing {
+struct rmx_receive_buffer {
 	struct fi_context2 context;
-	struct rmaext_peer *peer;  /* who gets the reply */
-	struct rmx_landing *next;  /* in the list of its state */
-	struct rmx_landing *chain; /* if early or blocked, in one of these */
-	char *data;		   /* RMX_LANDING; NULL: not yet */
-	struct rmx_region region;  /* of data, if it has to be registered */
-	int64_t since;		   /* it came */
+	struct rmaext_peer *peer;	 /* who gets the reply */
+	struct rmx_receive_buffer *next; /* in the list of its state */
+	struct rmx_receive_buffer
+		*chain;		  /* if early or blocked, in one of these */
+	char *data;		  /* RMX_RECEIVE_BYTES; NULL: not yet */
+	struct rmx_region region; /* of data, if it has to be registered */
+	int64_t since;		  /* it came */
 	struct rmx_done done;
 	size_t len;
 	size_t reply, reply_len; /* where it is in data */
@@ -150,43 +152,61 @@ struct rmx_landing {
 	bool fat; /* many of its pages are in use */
 };
 
-struct rmx_executor {
-	/* guards free, made, mute, boxes in use, and what peers say of messages
+/* Messages to a peer, see send_queue.c; guarded by am->lock. */
+struct rmx_line {
+	unsigned int requests; /* unanswered */
+	unsigned int bulks;    /* of these, parts of `bulk` */
+	struct rmaext_op *bulk;
+	struct rmx_send_buffer *send_buffers; /* of requests */
+	struct rmaext_op *queue, **queue_end; /* not all sent yet */
+	size_t queued;			      /* bytes of copies in it */
+	uint64_t came, went;		      /* through the queue, ever */
+	bool denied;			      /* a batch was, of late */
+	struct rmaext_peer *next_stalled;
+	bool stalled; /* in am->stalled */
+};
+
+struct rmx_am {
+	/* guards free, made, mute, send_buffers in use, and what peers say of
+	 * messages
 	 */
 	pthread_mutex_t lock;
-	struct rmx_box *boxes; /* RMX_BOXES; pages come as they are used */
-	struct rmx_box *free;
-	struct rmx_region box_regions[RMX_BOXES / RMX_BOX_CHUNK];
-	unsigned int made;    /* boxes that were ever used */
-	unsigned int credits; /* requests a peer may have at a time */
-	size_t bulk;	      /* bytes of values in a message, at most */
-	size_t iov;	      /* pieces of memory it may be sent from */
-	uint64_t name;	      /* of the own endpoint */
-	bool mute;	      /* nothing is sent any more */
-	bool tagged;	      /* all messages are, see quirks.h */
+	struct rmx_send_buffer *send_buffers; /* RMX_SEND_BUFFERS; pages come as
+						 they are used */
+	struct rmx_send_buffer *free;
+	struct rmx_region send_regions[RMX_SEND_BUFFERS / RMX_SEND_REGION];
+	unsigned int sends_made; /* send_buffers that were ever used */
+	unsigned int credits;	 /* requests a peer may have at a time */
+	size_t bulk;		 /* bytes of values in a message, at most */
+	size_t iov;		 /* pieces of memory it may be sent from */
+	uint64_t name;		 /* of the own endpoint */
+	bool mute;		 /* nothing is sent any more */
+	bool tagged;		 /* all messages are, see quirks.h */
 	/* to whom the provider took no message */
 	_Atomic(struct rmaext_peer *) stalled;
-	/* a reply that may go with a message to that peer: see owe() */
-	_Atomic(struct rmaext_peer *) owed_to;
-	struct rmx_reply owed;
+	/* a reply that may go with a message to that peer: see defer() */
+	_Atomic(struct rmaext_peer *) deferred_to;
+	struct rmx_reply_header deferred;
 	/* the rest belongs to the CQ's reader */
-	struct rmx_landing *landings; /* RMX_LANDINGS */
+	struct rmx_receive_buffer *receive_buffers; /* RMX_RECEIVE_BUFFERS */
 	/* whose receives failed, the oldest first */
-	struct rmx_landing *failed, **failed_end;
-	unsigned int landed; /* that were ever used */
+	struct rmx_receive_buffer *failed, **failed_end;
+	unsigned int receives_made; /* that were ever used */
 	unsigned int fat;
 	unsigned int receiving, incoming;
-	struct rmx_landing *queue, **queue_end;
+	struct rmx_receive_buffer *queue, **queue_end;
 	unsigned int queued;
 	/* early or blocked, in their order; and by the name of the origin */
-	struct rmx_landing *early, **early_end;
-	struct rmx_landing *chains[RMX_CHAINS];
+	struct rmx_receive_buffer *early, **early_end;
+	struct rmx_receive_buffer *chains[RMX_CHAINS];
 	unsigned int early_count; /* those that are not blocked */
 	unsigned int links;	  /* fabric->links, when all were tried */
 	/* guarded by fabric->lock */
 	struct rmaext_window *recent;
 	uint8_t closed[RMX_CLOSED][RMX_TOKEN]; /* the last windows to go */
 	unsigned int closed_next;
+	uint8_t door[RMX_TOKEN]; /* zeros: no guests; guarded by fabric->lock */
+	unsigned int guests;	 /* that were admitted: the CQ's reader's */
 };
 
 #endif

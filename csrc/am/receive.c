@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The receives that are posted for messages, and the landings that these come
- * in.
+ * The receives that are posted for messages, and the receive_buffers that these
+ * come in.
  *
  * Every receive has room for the longest message, in pages that come as they
  * are used: what is received next is not known before. A few keep them.
@@ -16,123 +16,125 @@
 #include <sys/mman.h>
 
 #define RMX_RECEIVES 4u		    /* posted at all times */
-#define RMX_THIN ((size_t)64 << 10) /* bytes of a landing that stay */
-#define RMX_FAT 8u		    /* landings that keep more */
+#define RMX_THIN ((size_t)64 << 10) /* bytes of a message that stay */
+#define RMX_FAT 8u		    /* receive_buffers that keep more */
 
 /* One that was never used. NULL: no more, or no memory for it */
-static struct rmx_landing *landing_new(struct rmaext_fabric *f)
+static struct rmx_receive_buffer *receive_buffer_new(struct rmaext_fabric *f)
 {
-	struct rmx_executor *ex = &f->executor;
-	struct rmx_landing *landing;
+	struct rmx_am *am = f->am;
+	struct rmx_receive_buffer *message;
 	void *data;
 
-	if (ex->landed == RMX_LANDINGS)
+	if (am->receives_made == RMX_RECEIVE_BUFFERS)
 		return NULL;
-	data = mmap(NULL, RMX_LANDING, PROT_READ | PROT_WRITE,
+	data = mmap(NULL, RMX_RECEIVE_BYTES, PROT_READ | PROT_WRITE,
 		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (data == MAP_FAILED)
 		return NULL;
-	madvise(data, RMX_LANDING, MADV_NOHUGEPAGE);
-	landing = &ex->landings[ex->landed];
-	if (f->origins.demanded &&
-	    rmx_region_local(f, data, RMX_LANDING, FI_RECV | FI_SEND,
-			     &landing->region)) {
-		munmap(data, RMX_LANDING);
+	madvise(data, RMX_RECEIVE_BYTES, MADV_NOHUGEPAGE);
+	message = &am->receive_buffers[am->receives_made];
+	if (f->cache.demanded &&
+	    rmx_region_local(f, data, RMX_RECEIVE_BYTES, FI_RECV | FI_SEND,
+			     &message->region)) {
+		munmap(data, RMX_RECEIVE_BYTES);
 		return NULL;
 	}
-	ex->landed++;
-	landing->data = data;
-	return landing;
+	am->receives_made++;
+	message->data = data;
+	return message;
 }
 
-static struct rmx_landing *landing_take(struct rmaext_fabric *f)
+static struct rmx_receive_buffer *receive_buffer_take(struct rmaext_fabric *f)
 {
-	struct rmx_landing *landing = landing_new(f);
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_receive_buffer *message = receive_buffer_new(f);
+	struct rmx_am *am = f->am;
 
-	if (landing || !ex->failed)
-		return landing;
-	landing = ex->failed;
-	ex->failed = landing->next;
-	if (!ex->failed)
-		ex->failed_end = &ex->failed;
-	return landing;
+	if (message || !am->failed)
+		return message;
+	message = am->failed;
+	am->failed = message->next;
+	if (!am->failed)
+		am->failed_end = &am->failed;
+	return message;
 }
 
 /* Nothing in it is needed any more. The pages of a region are not ours to give.
  */
-static void landing_clear(struct rmx_executor *ex, struct rmx_landing *landing)
+static void receive_buffer_clear(struct rmx_am *am,
+				 struct rmx_receive_buffer *message)
 {
-	const size_t end = landing->reply + landing->reply_len;
+	const size_t end = message->reply + message->reply_len;
 
-	if (!landing->region.mr && !landing->fat &&
-	    (landing->len > RMX_THIN || end > RMX_THIN)) {
-		landing->fat = true;
-		ex->fat++;
+	if (!message->region.mr && !message->fat &&
+	    (message->len > RMX_THIN || end > RMX_THIN)) {
+		message->fat = true;
+		am->fat++;
 	}
-	if (landing->fat && ex->fat > RMX_FAT) {
+	if (message->fat && am->fat > RMX_FAT) {
 		/* pages of 64 KiB at most; of larger ones, they stay */
-		madvise(landing->data + RMX_THIN, RMX_LANDING - RMX_THIN,
+		madvise(message->data + RMX_THIN, RMX_RECEIVE_BYTES - RMX_THIN,
 			MADV_DONTNEED);
-		landing->fat = false;
-		ex->fat--;
+		message->fat = false;
+		am->fat--;
 	}
-	landing->len = landing->reply = landing->reply_len = 0;
+	message->len = message->reply = message->reply_len = 0;
 }
 
 /*
  * A receive that failed may fail again: ofi_rxm fetches a long message by as
  * many reads as it was sent from pieces of memory, and when its sender dies
- * each of them is an error of the receive. Were the landing received into by
+ * each of them is an error of the receive. Were the message received into by
  * then, it would be once more, for two messages at a time. So it is the last
  * to be taken.
  */
-void rmx_landing_fail(struct rmx_executor *ex, struct rmx_landing *landing)
+void rmx_receive_failed(struct rmx_am *am, struct rmx_receive_buffer *message)
 {
-	if (!landing->region.mr)
-		madvise(landing->data, RMX_LANDING, MADV_DONTNEED);
-	ex->fat -= landing->fat;
-	landing->fat = false;
-	landing->state = RMX_FREE;
-	landing->next = NULL;
-	*ex->failed_end = landing;
-	ex->failed_end = &landing->next;
-	ex->incoming--;
+	if (!message->region.mr)
+		madvise(message->data, RMX_RECEIVE_BYTES, MADV_DONTNEED);
+	am->fat -= message->fat;
+	message->fat = false;
+	message->state = RMX_FREE;
+	message->next = NULL;
+	*am->failed_end = message;
+	am->failed_end = &message->next;
+	am->incoming--;
 }
 
-void rmx_landing_enqueue(struct rmx_executor *ex, struct rmx_landing *landing,
+void rmx_receive_enqueue(struct rmx_am *am, struct rmx_receive_buffer *message,
 			 enum rmx_state state)
 {
-	landing->state = (uint8_t)state;
-	landing->next = NULL;
-	*ex->queue_end = landing;
-	ex->queue_end = &landing->next;
-	ex->queued++;
+	message->state = (uint8_t)state;
+	message->next = NULL;
+	*am->queue_end = message;
+	am->queue_end = &message->next;
+	am->queued++;
 }
 
-int rmx_landing_receive(struct rmaext_fabric *f, struct rmx_landing *landing)
+int rmx_receive_post(struct rmaext_fabric *f,
+		     struct rmx_receive_buffer *message)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_am *am = f->am;
 	int ret;
 
-	if (ex->mute) { /* no more will come */
-		landing->state = RMX_FREE;
+	if (am->mute) { /* no more will come */
+		message->state = RMX_FREE;
 		return 0;
 	}
-	landing_clear(ex, landing);
-	landing->state = RMX_RECEIVING;
-	ex->receiving++;
-	ret = rmx_wire_receive(f, landing->data, RMX_LONGEST,
-			       rmx_region_desc(&landing->region),
-			       &landing->context);
+	receive_buffer_clear(am, message);
+	message->state = RMX_RECEIVING;
+	am->receiving++;
+	ret = rmx_wire_receive(f, message->data, RMX_LONGEST,
+			       rmx_region_desc(&message->region),
+			       &message->context);
 	if (!ret)
 		return 0;
 	if (ret == -FI_EAGAIN) { /* as good as posted */
-		rmx_landing_enqueue(ex, landing, RMX_RECEIVING);
+		rmx_receive_enqueue(am, message, RMX_RECEIVING);
 		return 0;
 	}
-	ex->receiving--;
-	rmx_landing_fail(ex, landing);
+	am->receiving--;
+	rmx_receive_failed(am, message);
 	return ret;
 }
 
@@ -144,18 +146,18 @@ int rmx_landing_receive(struct rmaext_fabric *f, struct rmx_landing *landing)
 int rmx_receive_more(struct rmaext_fabric *f)
 {
 	const unsigned int most = 2 * RMX_CREDITS * (f->peer_count + 1);
-	struct rmx_executor *ex = &f->executor;
-	struct rmx_landing *landing;
+	struct rmx_am *am = f->am;
+	struct rmx_receive_buffer *message;
 	unsigned int tries = most;
 	int ret = 0;
 
-	while (!ex->mute && tries-- && ex->receiving < RMX_RECEIVES &&
-	       ex->incoming < most) {
-		landing = landing_take(f);
-		if (!landing)
+	while (!am->mute && tries-- && am->receiving < RMX_RECEIVES &&
+	       am->incoming < most) {
+		message = receive_buffer_take(f);
+		if (!message)
 			break;
-		ex->incoming++;
-		ret = rmx_landing_receive(f, landing);
+		am->incoming++;
+		ret = rmx_receive_post(f, message);
 	}
-	return ex->receiving ? 0 : ret;
+	return am->receiving ? 0 : ret;
 }

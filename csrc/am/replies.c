@@ -5,7 +5,7 @@
  * or the endpoint closes. Here are operations; batches see to themselves in
  * batch.c.
  *
- * The lock is the executor's.
+ * The lock is the.
  */
 #include "am/am.h"
 
@@ -18,20 +18,21 @@ static const char *call_of(const struct rmaext_op *op)
 	return op->kind == RMX_UPDATE ? "update" : "put";
 }
 
-static void ops_end(struct rmx_box *box, const struct rmaext_error *failure)
+static void ops_end(struct rmx_send_buffer *buffer,
+		    const struct rmaext_error *failure)
 {
-	struct rmaext_op *op = box->op, *next;
+	struct rmaext_op *op = buffer->op, *next;
 
-	if (box->loaned && !box->sent) { /* the provider still has them */
+	if (buffer->loaned && !buffer->sent) { /* the provider still has them */
 		if (failure)
 			rmx_op_failed(op, failure);
-		box->ended = true;
+		buffer->ended = true;
 		return;
 	}
-	box->op = NULL;
+	buffer->op = NULL;
 	for (; op; op = next) {
 		/* a bulk operation may be in the line, with other links */
-		next = box->bulk ? NULL : op->next;
+		next = buffer->bulk ? NULL : op->next;
 		op->flying--;
 		if (failure)
 			rmx_op_failed(op, failure);
@@ -41,63 +42,64 @@ static void ops_end(struct rmx_box *box, const struct rmaext_error *failure)
 	}
 }
 
-static void refused(struct rmx_box *box, int status)
+static void refused(struct rmx_send_buffer *buffer, int status)
 {
 	struct rmaext_error record = {
 		.code = status < 0 && status > -4096 ? status : -FI_EIO,
 	};
 
-	snprintf(record.call, sizeof(record.call), "%s", call_of(box->op));
+	snprintf(record.call, sizeof(record.call), "%s", call_of(buffer->op));
 	snprintf(record.detail, sizeof(record.detail), "%s",
-		 status == -FI_ESHUTDOWN ? rmx_closed_there(box->op->window)
+		 status == -FI_ESHUTDOWN ? rmx_closed_there(buffer->op->window)
 					 : "the target refuses it");
-	ops_end(box, &record);
+	ops_end(buffer, &record);
 }
 
-static bool ops_answer(struct rmx_box *box, const struct rmx_reply *reply,
-		       const char *values, size_t len)
+static bool ops_answer(struct rmx_send_buffer *buffer,
+		       const struct rmx_reply_header *reply, const char *values,
+		       size_t len)
 {
-	const uint8_t *token = box->op->window->token;
+	const uint8_t *token = buffer->op->window->token;
 
 	if (!rmx_same_token(reply->token, token))
 		return false;
-	if (reply->status || len != box->results) {
-		refused(box, reply->status);
+	if (reply->status || len != buffer->results) {
+		refused(buffer, reply->status);
 		return true;
 	}
-	for (struct rmaext_op *op = box->op; op && len; op = op->next) {
-		if (box->bulk) {
-			memcpy(op->local + box->part, values, len);
+	for (struct rmaext_op *op = buffer->op; op && len; op = op->next) {
+		if (buffer->bulk) {
+			memcpy(op->local + buffer->part, values, len);
 			break;
 		}
 		if (rmx_op_fetches(op))
 			memcpy(op->local, values + op->results_at, op->len);
 	}
-	ops_end(box, NULL);
+	ops_end(buffer, NULL);
 	return true;
 }
 
-void rmx_message_sent(struct rmaext_fabric *f, struct rmx_box *box,
+void rmx_message_sent(struct rmaext_fabric *f, struct rmx_send_buffer *buffer,
 		      const struct rmaext_error *failure)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_am *am = f->am;
 	struct rmaext_peer *peer;
 
-	pthread_mutex_lock(&ex->lock);
-	peer = box->peer;
-	box->sent = true;
-	if (failure && (box->batch || box->op))
+	pthread_mutex_lock(&am->lock);
+	peer = buffer->peer;
+	buffer->sent = true;
+	if (failure && (buffer->batch || buffer->op))
 		atomic_fetch_add(&f->failed, 1);
-	if (failure && box->batch)
-		rmx_batch_fail(box, failure);
-	if (box->op && (failure || box->ended))
-		ops_end(box, box->ended ? NULL : failure);
-	if (!box->batch && !box->op) { /* answered, given up or failed */
-		rmx_message_free(ex, box);
+	if (failure && buffer->batch)
+		rmx_batch_fail(buffer, failure);
+	if (buffer->op && (failure || buffer->ended))
+		ops_end(buffer, buffer->ended ? NULL : failure);
+	if (!buffer->batch && !buffer->op) { /* answered, given up or failed */
+		rmx_message_free(am, buffer);
 		if (peer)
 			rmx_message_pump(f, peer);
 	}
-	pthread_mutex_unlock(&ex->lock);
+	pthread_mutex_unlock(&am->lock);
 }
 
 /*
@@ -106,19 +108,20 @@ void rmx_message_sent(struct rmaext_fabric *f, struct rmx_box *box,
  */
 static void after_answer(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
-	const bool pass = peer->denied && peer->requests && !peer->bulks;
+	const bool pass = peer->line->denied && peer->line->requests &&
+			  !peer->line->bulks;
 
-	peer->denied = false;
+	peer->line->denied = false;
 	if (!pass)
 		rmx_message_pump(f, peer);
 }
 
 void rmx_message_answered(struct rmaext_fabric *f, const char *data, size_t len)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_am *am = f->am;
 	struct rmaext_peer *peer;
-	struct rmx_reply reply;
-	struct rmx_box *box;
+	struct rmx_reply_header reply;
+	struct rmx_send_buffer *buffer;
 	bool ours;
 
 	if (len < sizeof(reply))
@@ -126,42 +129,44 @@ void rmx_message_answered(struct rmaext_fabric *f, const char *data, size_t len)
 	memcpy(&reply, data, sizeof(reply));
 	data += sizeof(reply);
 	len -= sizeof(reply);
-	if ((uint32_t)reply.id >= RMX_BOXES)
+	if ((uint32_t)reply.id >= RMX_SEND_BUFFERS)
 		return;
-	box = &ex->boxes[(uint32_t)reply.id];
-	pthread_mutex_lock(&ex->lock);
-	peer = box->peer;
-	ours = peer && box->state == RMX_ASKING && (box->batch || box->op) &&
-	       box->generation == reply.id >> 32;
-	if (ours && (box->batch ? rmx_batch_answer(box, &reply, data, len)
-				: ops_answer(box, &reply, data, len))) {
+	buffer = &am->send_buffers[(uint32_t)reply.id];
+	pthread_mutex_lock(&am->lock);
+	peer = buffer->peer;
+	ours = peer && buffer->state == RMX_ASKING &&
+	       (buffer->batch || buffer->op) &&
+	       buffer->generation == reply.id >> 32;
+	if (ours && (buffer->batch ? rmx_batch_answer(buffer, &reply, data, len)
+				   : ops_answer(buffer, &reply, data, len))) {
 		atomic_fetch_add(&f->completed, 1);
 		atomic_fetch_add(&peer->answers, 1);
-		rmx_message_done(ex, box);
+		rmx_message_done(am, buffer);
 		after_answer(f, peer);
 	}
-	pthread_mutex_unlock(&ex->lock);
+	pthread_mutex_unlock(&am->lock);
 }
 
 /* -- no answer is waited for any more */
 
-/* Takes an operation out of a box, unless the provider still reads its values.
+/* Takes an operation out of a buffer, unless the provider still reads its
+ * values.
  */
-static void take_out(struct rmx_executor *ex, struct rmx_box *box,
+static void take_out(struct rmx_am *am, struct rmx_send_buffer *buffer,
 		     struct rmaext_op *op)
 {
-	struct rmaext_op **link = &box->op;
+	struct rmaext_op **link = &buffer->op;
 
-	if (box->bulk && box->op != op)
-		return; /* its links are not the box's */
+	if (buffer->bulk && buffer->op != op)
+		return; /* its links are not the buffer's */
 	while (*link && *link != op)
 		link = &(*link)->next;
-	if (!*link || (box->loaned && !box->sent))
+	if (!*link || (buffer->loaned && !buffer->sent))
 		return;
-	*link = box->bulk ? NULL : op->next;
+	*link = buffer->bulk ? NULL : op->next;
 	op->flying--;
-	if (!box->op)
-		rmx_message_free(ex, box);
+	if (!buffer->op)
+		rmx_message_free(am, buffer);
 }
 
 /* The lock is held. Late answers find another generation, or not the
@@ -169,12 +174,13 @@ static void take_out(struct rmx_executor *ex, struct rmx_box *box,
 static void give_up(struct rmaext_fabric *f, struct rmaext_op *op)
 {
 	struct rmaext_peer *peer = op->target->member->peer; /* op may go */
-	struct rmx_box *next;
+	struct rmx_send_buffer *next;
 
 	rmx_op_unqueue(op);
-	for (struct rmx_box *box = peer->boxes; box && op->flying; box = next) {
-		next = box->next;
-		take_out(&f->executor, box, op);
+	for (struct rmx_send_buffer *buffer = peer->line->send_buffers;
+	     buffer && op->flying; buffer = next) {
+		next = buffer->next;
+		take_out(f->am, buffer, op);
 	}
 	rmx_op_settle(op);
 	rmx_message_pump(f, peer);
@@ -184,10 +190,10 @@ void rmx_message_give_up(struct rmaext_op *op)
 {
 	struct rmaext_fabric *f = op->fabric;
 
-	pthread_mutex_lock(&f->executor.lock);
+	pthread_mutex_lock(&f->am->lock);
 	if (!atomic_load(&op->completed))
 		give_up(f, op);
-	pthread_mutex_unlock(&f->executor.lock);
+	pthread_mutex_unlock(&f->am->lock);
 }
 
 /* The first copy in a list that is on its way from there to `target`. */
@@ -201,17 +207,17 @@ static struct rmaext_op *copy_in(struct rmaext_op *op, bool bulk,
 	return op;
 }
 
-/* Asked again after each: what goes from the line may take its box. */
+/* Asked again after each: what goes from the line may take its buffer. */
 static struct rmaext_op *copy_sent(const struct rmaext_peer *peer,
 				   const struct rmaext_window *w,
 				   const struct rmx_target *target)
 {
 	struct rmaext_op *op = NULL;
 
-	for (const struct rmx_box *box = peer->boxes; box && !op;
-	     box = box->next)
-		if (!(box->loaned && !box->sent))
-			op = copy_in(box->op, box->bulk, w, target);
+	for (const struct rmx_send_buffer *buffer = peer->line->send_buffers;
+	     buffer && !op; buffer = buffer->next)
+		if (!(buffer->loaned && !buffer->sent))
+			op = copy_in(buffer->op, buffer->bulk, w, target);
 	return op;
 }
 
@@ -221,7 +227,7 @@ static void forget(struct rmaext_fabric *f, struct rmaext_window *w,
 	struct rmaext_peer *peer = target->member->peer;
 	struct rmaext_op *op;
 
-	while (peer && ((op = copy_in(peer->queue, false, w, target)) ||
+	while (peer && ((op = copy_in(peer->line->queue, false, w, target)) ||
 			(op = copy_sent(peer, w, target))))
 		give_up(f, op);
 }
@@ -231,34 +237,34 @@ void rmx_message_forget(struct rmaext_window *w, int64_t rank)
 	const int64_t end = rank < 0 ? w->count : rank + 1;
 	struct rmaext_fabric *f = w->fabric;
 
-	pthread_mutex_lock(&f->executor.lock);
+	pthread_mutex_lock(&f->am->lock);
 	for (int64_t k = rank < 0 ? 0 : rank; k < end; k++)
 		if (rmx_filled(&w->targets[k])) /* else never used */
 			forget(f, w, &w->targets[k]);
-	pthread_mutex_unlock(&f->executor.lock);
+	pthread_mutex_unlock(&f->am->lock);
 }
 
 void rmx_message_fail_all(struct rmaext_fabric *f,
 			  const struct rmaext_error *record)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_am *am = f->am;
 	struct rmaext_op *op;
 
-	for (unsigned int i = 0; i < ex->made; i++) {
-		struct rmx_box *box = &ex->boxes[i];
+	for (unsigned int i = 0; i < am->sends_made; i++) {
+		struct rmx_send_buffer *buffer = &am->send_buffers[i];
 
-		box->sent = true; /* the endpoint is gone */
-		if (box->batch)
-			rmx_batch_fail(box, record);
-		if (box->op)
-			ops_end(box, record);
+		buffer->sent = true; /* the endpoint is gone */
+		if (buffer->batch)
+			rmx_batch_fail(buffer, record);
+		if (buffer->op)
+			ops_end(buffer, record);
 	}
 	for (struct rmaext_peer *peer = f->peers; peer; peer = peer->next) {
-		while ((op = peer->queue)) {
+		while ((op = peer->line->queue)) {
 			rmx_op_failed(op, record);
 			rmx_op_unqueue(op);
 			rmx_op_settle(op);
 		}
-		peer->boxes = NULL; /* they are freed next */
+		peer->line->send_buffers = NULL; /* they are freed next */
 	}
 }

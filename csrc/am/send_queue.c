@@ -6,12 +6,12 @@
  * each answer. So a copy need not be sent when its call returns, and those that
  * wait share a message. replies.c has them from there.
  *
- * An operation too long for a box, `bulk`, goes in parts, its values from where
- * they are. Long messages may be carried out later than short ones that were
- * sent after them. Hence a bulk operation is alone on the way to its peer. Its
- * own parts are not ordered: no two have a place in common.
+ * An operation too long for a buffer, `bulk`, goes in parts, its values from
+ * where they are. Long messages may be carried out later than short ones that
+ * were sent after them. Hence a bulk operation is alone on the way to its peer.
+ * Its own parts are not ordered: no two have a place in common.
  *
- * The lock is the executor's; see message.c.
+ * The lock is the; see message.c.
  */
 #include "am/wire.h"
 
@@ -28,15 +28,15 @@
 static void gone_from(struct rmaext_peer *peer, struct rmaext_op *op)
 {
 	op->queued = false;
-	peer->went++;
+	peer->line->went++;
 	if (op->buffered)
-		peer->queued -= op->len + RMX_OVERHEAD;
+		peer->line->queued -= op->len + RMX_OVERHEAD;
 }
 
 void rmx_op_unqueue(struct rmaext_op *op)
 {
 	struct rmaext_peer *peer = op->target->member->peer;
-	struct rmaext_op **link = &peer->queue;
+	struct rmaext_op **link = &peer->line->queue;
 
 	if (!op->queued)
 		return;
@@ -44,7 +44,7 @@ void rmx_op_unqueue(struct rmaext_op *op)
 		link = &(*link)->next;
 	*link = op->next;
 	if (!*link)
-		peer->queue_end = link;
+		peer->line->queue_end = link;
 	op->next = NULL;
 	gone_from(peer, op);
 }
@@ -70,7 +70,7 @@ static struct share share_of(const struct rmaext_op *op, uint64_t values)
 	};
 }
 
-/* Too long for a box, or its results are. */
+/* Too long for a buffer, or its results are. */
 static bool is_bulk(const struct rmaext_op *op)
 {
 	const struct share s = share_of(op, op->len);
@@ -81,14 +81,14 @@ static bool is_bulk(const struct rmaext_op *op)
 
 /* Most values of a bulk operation in a message, and where they are sent from.
  */
-static uint64_t bulk_most(const struct rmx_executor *ex,
-			  const struct rmaext_op *op, bool *loaned)
+static uint64_t bulk_most(const struct rmx_am *am, const struct rmaext_op *op,
+			  bool *loaned)
 {
 	const struct share s = share_of(op, op->len);
-	uint64_t most = ex->bulk;
+	uint64_t most = am->bulk;
 
-	*loaned = s.operands && ex->iov > s.operands &&
-		  (!op->fabric->origins.demanded || op->desc);
+	*loaned = s.operands && am->iov > s.operands &&
+		  (!op->fabric->cache.demanded || op->desc);
 	if (s.operands && !*loaned && most > RMX_MESSAGE - RMX_HEADERS)
 		most = RMX_MESSAGE - RMX_HEADERS;
 	if (s.operands > 1)
@@ -121,11 +121,12 @@ static struct rmx_range range_of(const struct rmaext_op *op, uint64_t at,
 }
 
 /* Appends what is after the header to a message; returns its new end. */
-static size_t append(struct rmx_box *box, size_t end, struct rmaext_op *op)
+static size_t append(struct rmx_send_buffer *buffer, size_t end,
+		     struct rmaext_op *op)
 {
 	const struct share s = share_of(op, op->len);
 	const struct rmx_range range = range_of(op, 0, &s);
-	char *at = box->data + RMX_ALIGNED(end);
+	char *at = buffer->data + RMX_ALIGNED(end);
 
 	memcpy(at, &range, sizeof(range));
 	at += sizeof(range);
@@ -138,10 +139,10 @@ static size_t append(struct rmx_box *box, size_t end, struct rmaext_op *op)
 		at += s.values;
 	}
 	if (s.results) {
-		op->results_at = (uint32_t)RMX_ALIGNED(box->results);
-		box->results = op->results_at + (uint32_t)s.values;
+		op->results_at = (uint32_t)RMX_ALIGNED(buffer->results);
+		buffer->results = op->results_at + (uint32_t)s.values;
 	}
-	return (size_t)(at - box->data);
+	return (size_t)(at - buffer->data);
 }
 
 /* A put of nothing to another job: the card that goes with it takes room. */
@@ -150,7 +151,7 @@ static bool is_announcement(const struct rmaext_op *op)
 	return op->window->visits && !op->len;
 }
 
-static bool has_room(const struct rmx_box *box, size_t end,
+static bool has_room(const struct rmx_send_buffer *buffer, size_t end,
 		     const struct rmaext_op *op)
 {
 	const struct share s = share_of(op, op->len);
@@ -158,7 +159,7 @@ static bool has_room(const struct rmx_box *box, size_t end,
 	return RMX_ALIGNED(end) + sizeof(struct rmx_range) +
 			       s.values * s.operands <=
 		       RMX_MESSAGE &&
-	       RMX_ALIGNED(box->results) + s.values <= RMX_MESSAGE;
+	       RMX_ALIGNED(buffer->results) + s.values <= RMX_MESSAGE;
 }
 
 /* -- sending */
@@ -166,19 +167,19 @@ static bool has_room(const struct rmx_box *box, size_t end,
 /* The first of the line, and those behind it that have room in its message. */
 static int send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
-	struct rmaext_op *op = peer->queue, *last;
-	struct rmx_box *box = rmx_message_new(f, peer, op->window);
-	size_t end = sizeof(struct rmx_request);
-	struct rmx_request *q;
+	struct rmaext_op *op = peer->line->queue, *last;
+	struct rmx_send_buffer *buffer = rmx_message_new(f, peer, op->window);
+	size_t end = sizeof(struct rmx_request_header);
+	struct rmx_request_header *q;
 	bool announces, pays;
 	int ret;
 
-	if (!box)
+	if (!buffer)
 		return -FI_EAGAIN;
-	q = (struct rmx_request *)box->data;
+	q = (struct rmx_request_header *)buffer->data;
 	q->form = RMX_RANGES;
 	do {
-		end = append(box, end, op);
+		end = append(buffer, end, op);
 		announces = is_announcement(op);
 		q->count++;
 		last = op;
@@ -186,34 +187,34 @@ static int send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 		/* what the target may refuse takes no others with it */
 	} while (op && op->window == last->window && !op->window->attached &&
 		 !announces && !is_announcement(op) && !is_bulk(op) &&
-		 has_room(box, end, op));
+		 has_room(buffer, end, op));
 	if (announces) { /* the first of all, and alone */
 		q->visits = RMX_WITH_CARD;
-		end += rmx_card_write(last->window, box->data + end);
+		end += rmx_card_write(last->window, buffer->data + end);
 	}
-	pays = atomic_load(&f->executor.owed_to) == peer && !announces &&
-	       end <= RMX_MESSAGE - sizeof(f->executor.owed);
+	pays = atomic_load(&f->am->deferred_to) == peer && !announces &&
+	       end <= RMX_MESSAGE - sizeof(f->am->deferred);
 	if (pays) {
 		q->replies = 1;
-		memcpy(box->data + end, &f->executor.owed,
-		       sizeof(f->executor.owed));
-		end += sizeof(f->executor.owed);
+		memcpy(buffer->data + end, &f->am->deferred,
+		       sizeof(f->am->deferred));
+		end += sizeof(f->am->deferred);
 	}
-	ret = rmx_message_send(f, box, &(struct iovec){box->data, end}, 1,
+	ret = rmx_message_send(f, buffer, &(struct iovec){buffer->data, end}, 1,
 			       NULL);
 	if (ret) {
-		rmx_message_drop(&f->executor, box);
+		rmx_message_drop(f->am, buffer);
 		return ret;
 	}
 	if (pays)
-		atomic_store(&f->executor.owed_to, NULL);
-	/* they leave the line, their links are the box's */
-	box->op = peer->queue;
-	peer->queue = op;
+		atomic_store(&f->am->deferred_to, NULL);
+	/* they leave the line, their links are the buffer's */
+	buffer->op = peer->line->queue;
+	peer->line->queue = op;
 	if (!op)
-		peer->queue_end = &peer->queue;
+		peer->line->queue_end = &peer->line->queue;
 	last->next = NULL;
-	for (op = box->op; op; op = op->next) {
+	for (op = buffer->op; op; op = op->next) {
 		op->posted = op->len;
 		op->flying = 1;
 		gone_from(peer, op);
@@ -224,39 +225,39 @@ static int send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 /* The next part of the first of the line. */
 static int send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
-	struct rmx_executor *ex = &f->executor;
-	struct rmaext_op *op = peer->queue;
+	struct rmx_am *am = f->am;
+	struct rmaext_op *op = peer->line->queue;
 	struct iovec iov[RMX_WIRE_PIECES];
 	struct rmx_range range;
-	struct rmx_request *q;
-	struct rmx_box *box;
+	struct rmx_request_header *q;
+	struct rmx_send_buffer *buffer;
 	size_t count = 1;
 	struct share s;
 	bool loaned;
 	int ret;
 
-	s = share_of(op, bulk_most(ex, op, &loaned));
+	s = share_of(op, bulk_most(am, op, &loaned));
 	if (!s.values)
 		return -FI_EMSGSIZE;
 	if (s.values > op->len - op->posted)
 		s.values = op->len - op->posted;
-	box = rmx_message_new(f, peer, op->window);
-	if (!box)
+	buffer = rmx_message_new(f, peer, op->window);
+	if (!buffer)
 		return -FI_EAGAIN;
-	box->bulk = true;
-	box->loaned = loaned;
-	peer->bulks++;
-	peer->bulk = op;
-	q = (struct rmx_request *)box->data;
+	buffer->bulk = true;
+	buffer->loaned = loaned;
+	peer->line->bulks++;
+	peer->line->bulk = op;
+	q = (struct rmx_request_header *)buffer->data;
 	q->form = RMX_RANGES;
 	q->count = 1;
 	range = range_of(op, op->posted, &s);
 	memcpy(q + 1, &range, sizeof(range));
-	iov[0] = (struct iovec){box->data, RMX_HEADERS};
+	iov[0] = (struct iovec){buffer->data, RMX_HEADERS};
 	for (unsigned int i = 0; i < s.operands; i++) {
 		const char *from =
 			i + 1 < s.operands ? op->compare : op->operand;
-		char *to = box->data + iov[0].iov_len;
+		char *to = buffer->data + iov[0].iov_len;
 
 		from += op->posted;
 		if (loaned) {
@@ -269,14 +270,14 @@ static int send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
 			iov[0].iov_len += s.values;
 		}
 	}
-	ret = rmx_message_send(f, box, iov, count, op->desc);
+	ret = rmx_message_send(f, buffer, iov, count, op->desc);
 	if (ret) {
-		rmx_message_drop(ex, box);
+		rmx_message_drop(am, buffer);
 		return ret;
 	}
-	box->op = op;
-	box->part = op->posted;
-	box->results = s.results ? (uint32_t)s.values : 0;
+	buffer->op = op;
+	buffer->part = op->posted;
+	buffer->results = s.results ? (uint32_t)s.values : 0;
 	op->posted += s.values;
 	op->flying++;
 	if (op->posted == op->len)
@@ -296,74 +297,74 @@ static void post_failed(struct rmaext_fabric *f, struct rmaext_op *op, int code)
 	rmx_op_settle(op);
 }
 
-static void stall(struct rmx_executor *ex, struct rmaext_peer *peer)
+static void stall(struct rmx_am *am, struct rmaext_peer *peer)
 {
-	if (peer->stalled)
+	if (peer->line->stalled)
 		return;
-	peer->stalled = true;
-	peer->next_stalled = atomic_load(&ex->stalled);
-	atomic_store(&ex->stalled, peer);
+	peer->line->stalled = true;
+	peer->line->next_stalled = atomic_load(&am->stalled);
+	atomic_store(&am->stalled, peer);
 }
 
 /* May the first of the line be sent? */
-static bool may_send(const struct rmx_executor *ex,
-		     const struct rmaext_peer *peer)
+static bool may_send(const struct rmx_am *am, const struct rmaext_peer *peer)
 {
-	const struct rmaext_op *op = peer->queue;
+	const struct rmaext_op *op = peer->line->queue;
 
-	if (peer->bulks) /* parts are not ordered */
-		return peer->bulk == op && peer->bulks < RMX_CREDITS &&
-		       !notifies(op);
-	return is_bulk(op) ? !peer->requests : peer->requests < ex->credits;
+	if (peer->line->bulks) /* parts are not ordered */
+		return peer->line->bulk == op &&
+		       peer->line->bulks < RMX_CREDITS && !notifies(op);
+	return is_bulk(op) ? !peer->line->requests
+			   : peer->line->requests < am->credits;
 }
 
 /* Sends what may be sent. The lock is held. */
 void rmx_message_pump(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_am *am = f->am;
 	int ret;
 
-	while (!ex->mute && peer->queue && may_send(ex, peer)) {
-		ret = is_bulk(peer->queue) ? send_part(f, peer)
-					   : send_short(f, peer);
+	while (!am->mute && peer->line->queue && may_send(am, peer)) {
+		ret = is_bulk(peer->line->queue) ? send_part(f, peer)
+						 : send_short(f, peer);
 		if (ret == -FI_EAGAIN) {
-			stall(ex, peer);
+			stall(am, peer);
 			return;
 		}
 		if (ret)
-			post_failed(f, peer->queue, ret);
+			post_failed(f, peer->line->queue, ret);
 	}
 }
 
 /* To whom the provider took nothing before. */
 void rmx_message_retry(struct rmaext_fabric *f)
 {
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_am *am = f->am;
 	struct rmaext_peer *peer, *next;
 
-	pthread_mutex_lock(&ex->lock);
-	peer = atomic_exchange(&ex->stalled, NULL);
+	pthread_mutex_lock(&am->lock);
+	peer = atomic_exchange(&am->stalled, NULL);
 	for (; peer; peer = next) {
-		next = peer->next_stalled;
-		peer->stalled = false;
+		next = peer->line->next_stalled;
+		peer->line->stalled = false;
 		rmx_message_pump(f, peer);
 	}
-	pthread_mutex_unlock(&ex->lock);
+	pthread_mutex_unlock(&am->lock);
 }
 
 /*
  * So that the values of a long one are sent from where they are, if they have
- * to be registered for it. Else they are copied, a box at a time.
+ * to be registered for it. Else they are copied, a buffer at a time.
  */
 static void lend(struct rmaext_op *op)
 {
 	struct rmaext_fabric *f = op->fabric;
 
-	if (!f->origins.demanded || op->desc || !is_bulk(op) ||
+	if (!f->cache.demanded || op->desc || !is_bulk(op) ||
 	    share_of(op, op->len).operands != 1)
 		return;
-	if (!rmx_origin_get(f, op->operand, op->len, false, &op->origin))
-		op->desc = rmx_region_desc(&op->origin->region);
+	if (!rmx_cache_get(f, op->operand, op->len, false, &op->registered))
+		op->desc = rmx_region_desc(&op->registered->region);
 }
 
 /*
@@ -375,28 +376,28 @@ enum rmx_step rmx_message_step(struct rmaext_op **op_p)
 	struct rmaext_op *op = *op_p;
 	struct rmaext_peer *peer = op->target->member->peer;
 	struct rmaext_fabric *f = op->fabric;
-	struct rmx_executor *ex = &f->executor;
+	struct rmx_am *am = f->am;
 	const bool buffered = op->buffered;
 	bool stalled;
 
 	if (!op->sent) {
 		lend(op);
-		pthread_mutex_lock(&ex->lock);
-		if (buffered && peer->queued >= RMX_QUEUED) {
-			pthread_mutex_unlock(&ex->lock);
+		pthread_mutex_lock(&am->lock);
+		if (buffered && peer->line->queued >= RMX_QUEUED) {
+			pthread_mutex_unlock(&am->lock);
 			return RMX_SLEEP;
 		}
 		op->sent = 1;
 		op->queued = true;
 		if (buffered)
-			peer->queued += op->len + RMX_OVERHEAD;
-		peer->came++;
-		*peer->queue_end = op;
-		peer->queue_end = &op->next;
+			peer->line->queued += op->len + RMX_OVERHEAD;
+		peer->line->came++;
+		*peer->line->queue_end = op;
+		peer->line->queue_end = &op->next;
 		atomic_fetch_add(&op->target->pending, rmx_counts_as(op));
 		rmx_message_pump(f, peer);
-		stalled = peer->stalled;
-		pthread_mutex_unlock(&ex->lock);
+		stalled = peer->line->stalled;
+		pthread_mutex_unlock(&am->lock);
 		if (stalled) /* the caller may not wait */
 			rmx_progress_call(f);
 		if (buffered) {
@@ -406,5 +407,5 @@ enum rmx_step rmx_message_step(struct rmaext_op **op_p)
 	}
 	if (atomic_load(&op->completed))
 		return RMX_DONE;
-	return atomic_load(&ex->stalled) ? RMX_RETRY : RMX_SLEEP;
+	return atomic_load(&am->stalled) ? RMX_RETRY : RMX_SLEEP;
 }

@@ -12,7 +12,7 @@
 static inline int rmx_wire_receive(struct rmaext_fabric *f, void *buf,
 				   size_t len, void *desc, void *context)
 {
-	if (f->executor.tagged)
+	if (f->am->tagged)
 		return (int)fi_trecv(f->ep, buf, len, desc, FI_ADDR_UNSPEC, 0,
 				     0, context);
 	return (int)fi_recv(f->ep, buf, len, desc, FI_ADDR_UNSPEC, context);
@@ -37,7 +37,7 @@ static inline int rmx_wire_send(struct rmaext_fabric *f,
 		.context = context,
 	};
 
-	if (f->executor.tagged)
+	if (f->am->tagged)
 		return (int)fi_tsendmsg(f->ep, &tagged, FI_COMPLETION);
 	if (count > 1)
 		return (int)fi_sendmsg(f->ep, &message, FI_COMPLETION);
@@ -48,7 +48,7 @@ static inline int rmx_wire_send(struct rmaext_fabric *f,
 static inline int rmx_wire_inject(struct rmaext_fabric *f, const void *buf,
 				  size_t len, fi_addr_t to)
 {
-	if (f->executor.tagged)
+	if (f->am->tagged)
 		return (int)fi_tinject(f->ep, buf, len, to, 0);
 	return (int)fi_inject(f->ep, buf, len, to);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Notifications by memory, and waiting for them. */
-#include "api/notify.h"
+#include "api/api.h"
+#include "win/notify.h"
 
 #include <errno.h>
 
@@ -29,8 +30,8 @@ static int put(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	if (t->route == RMAEXT_DIRECT)
 		rmx_copy(t->map + offset, buf, len);
 	else
-		ret = rmx_cma_write(t, rank, offset, buf, len);
-	if (!ret && !rmx_block_of(w, rank))
+		ret = rmx_target_write(t, rank, offset, buf, len);
+	if (!ret && !rmx_control_block_of(w, rank))
 		return rmx_message_put(w, rank, 0, NULL, 0, slot, op_p);
 	if (!ret)
 		rmx_notify_add(w, rank, slot, 1);
@@ -86,7 +87,7 @@ int rmaext_notify_return(rmaext_window *w, int slot, int64_t count,
 int rmaext_notify_wait(rmaext_window *w, int slot, int64_t count, int64_t slice,
 		       int64_t *seen_p)
 {
-	const uint64_t words = offsetof(struct rmx_block, notify) / 8;
+	const uint64_t words = offsetof(struct rmx_control_block, notify) / 8;
 	const int64_t until = rmx_now() + slice;
 	struct rmaext_condition c = {
 		.offset = 8 * (words + (uint64_t)slot),
@@ -100,8 +101,8 @@ int rmaext_notify_wait(rmaext_window *w, int slot, int64_t count, int64_t slice,
 	if (ret)
 		return ret;
 	ret = check("wait_notify", w->self, slot);
-	while (!ret && !rmx_notify_take(rmx_block_of(w, w->self), slot, count,
-					seen_p)) {
+	while (!ret && !rmx_notify_take(rmx_control_block_of(w, w->self), slot,
+					count, seen_p)) {
 		/* another thread may take them first */
 		ret = rmaext_wait_until(w, w->self, &c, 1, 1, slice);
 		slice = until - rmx_now();

@@ -5,7 +5,7 @@
  * target, and each target's part, a lane, is sent many to a message, to several
  * at once.
  */
-#include "exec/vector.h"
+#include "api/api.h"
 #include "exec/guard.h"
 
 #include <errno.h>
@@ -22,7 +22,7 @@ static int check_route(const struct rmaext_batch *b, int64_t rank)
 		return rmx_fail(-FI_EFAULT, rank, rmx_batch_name(b),
 				"the memory there is not aligned to %u",
 				rmx_type_of(b->type).align);
-	if (rmx_batch_here(b, rank) ||
+	if (rmx_batch_is_local(b, rank) ||
 	    (t->route == RMAEXT_CMA && !rmx_updates(b)))
 		return 0;
 	if (!b->fabric || !t->member->peer)
@@ -51,9 +51,9 @@ static unsigned int route_bit(const struct rmaext_batch *b, int64_t rank)
 {
 	const int route = rmx_target_of(b->window, rank)->route;
 
-	return 1u << (rmx_batch_here(b, rank)  ? RMAEXT_DIRECT
-		      : route == RMAEXT_DIRECT ? RMAEXT_FABRIC
-					       : route);
+	return 1u << (rmx_batch_is_local(b, rank) ? RMAEXT_DIRECT
+		      : route == RMAEXT_DIRECT	  ? RMAEXT_FABRIC
+						  : route);
 }
 
 /* Are all in order? If one may not be, it is looked for, and described. */
@@ -69,7 +69,7 @@ static int check_all(struct rmaext_batch *b, int64_t *bad_p)
 			rmx_place(b, rank, rmx_offset_at(b, i), &at);
 
 		if (!t || rmx_doubtful(t) || !rmx_batch_aligned(b, t) ||
-		    (!rmx_batch_here(b, rank) &&
+		    (!rmx_batch_is_local(b, rank) &&
 		     !(b->fabric && t->member->peer)))
 			break;
 		routes |= route_bit(b, rank);
@@ -102,8 +102,8 @@ static int some_direct(struct rmaext_batch *b)
 
 		if ((uint64_t)rank >= (uint64_t)b->window->count)
 			return rmx_changed(b);
-		if (rmx_batch_here(b, rank))
-			ret = rmx_direct_block(b, b->at + 1);
+		if (rmx_batch_is_local(b, rank))
+			ret = rmx_direct_portion(b, b->at + 1);
 		else
 			b->at++;
 	}
@@ -117,7 +117,7 @@ static int by_memory(struct rmaext_batch *b)
 
 	if (b->at == b->end || !(b->routes & RMX_ONLY_DIRECT))
 		return 0;
-	ret = b->routes == RMX_ONLY_DIRECT ? rmx_direct_block(b, b->end)
+	ret = b->routes == RMX_ONLY_DIRECT ? rmx_direct_portion(b, b->end)
 					   : some_direct(b);
 	return ret == RMAEXT_PENDING
 		       ? rmx_guard_overdue(b->busy, b->window->timeout,
@@ -125,13 +125,13 @@ static int by_memory(struct rmaext_batch *b)
 		       : ret;
 }
 
-static int next_block(struct rmaext_batch *b)
+static int next_portion(struct rmaext_batch *b)
 {
 	int ret;
 
 	b->start = b->at = b->end;
-	b->end = b->count - b->start < RMX_BLOCK ? b->count
-						 : b->start + RMX_BLOCK;
+	b->end = b->count - b->start < RMX_PORTION ? b->count
+						   : b->start + RMX_PORTION;
 	if (b->routes == RMX_ONLY_DIRECT)
 		return 0;
 	ret = rmx_lanes_make(b);
@@ -168,7 +168,7 @@ static int run(struct rmaext_batch *b)
 			return 0;
 		if (b->end && rmx_now() > until)
 			return RMAEXT_PENDING;
-		ret = next_block(b);
+		ret = next_portion(b);
 		if (ret)
 			return ret;
 	}
@@ -190,7 +190,8 @@ static void batch_free(struct rmaext_batch *b)
 static struct rmaext_batch *batch_copy(const struct rmaext_batch *from)
 {
 	const bool lanes = from->routes != RMX_ONLY_DIRECT;
-	const uint64_t n = from->count < RMX_BLOCK ? from->count : RMX_BLOCK;
+	const uint64_t n =
+		from->count < RMX_PORTION ? from->count : RMX_PORTION;
 	struct rmaext_batch *b = malloc(sizeof(*b));
 
 	if (!b) {
@@ -276,7 +277,7 @@ bool rmx_many_direct(const struct rmx_many *m, int *ret_p)
 	struct rmaext_batch b;
 	uint64_t done;
 
-	if (m->count > RMX_BLOCK ||
+	if (m->count > RMX_PORTION ||
 	    !rmx_cells_valid(m->kind, m->op, m->type, m->unit))
 		return false;
 	b = batch_of(m);

@@ -7,8 +7,6 @@
 #define _GNU_SOURCE
 #include "base/await.h"
 
-#include "am/am.h"
-
 #define RMX_LOOKS 16 /* between looks at the clock, when spinning */
 
 static bool spin(const struct rmx_await *w, int64_t until)

@@ -44,11 +44,6 @@ static inline bool rmx_pace_due(const struct rmx_pace *pace, int64_t now)
  * thread could need: MPI may run functions of the program.
  */
 void rmx_pace_turn(struct rmx_pace *pace);
-/*
- * The same for calls that do not wait: programs may poll with them. True: MPI
- * had something to do.
- */
-bool rmx_mpi_glance(void);
 int rmx_mpi_aside(void); /* threads of Python that are none of the program's */
 
 /*

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What all files share: errors, gates, time, copies. */
+/* What all rooms share: errors, rundowns, time, copies. */
 #ifndef RMAEXT_COMMON_H
 #define RMAEXT_COMMON_H
 
@@ -10,38 +10,20 @@
 #include <stdint.h>
 #include <string.h>
 
-#include <linux/futex.h>
-#include <sys/socket.h>
 #include <sys/types.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
-#include <rdma/fabric.h>
-#include <rdma/fi_cm.h>
-#include <rdma/fi_domain.h>
-#include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
-#include <rdma/fi_rma.h>
 
-#include "win/control_block.h"
 #include "rmaext.h"
 
-#define RMX_SLOTS 1024		      /* chunks in flight, at most the CQ */
-#define RMX_INLINE 1024		      /* bytes of a copy in its slot */
+#define RMX_LINE 64		      /* bytes of a cache line */
 #define RMX_SLICE (100 * 1000 * 1000) /* ns in C before Python looks up */
 #define RMX_NO_RANK (-1)
 #define RMX_TOKEN 16 /* bytes that name a window in a message */
-#define RMX_A_PUT ((uint64_t)1 << 32) /* in rmx_target.pending */
-
-/*
- * A put up to this size is copied and returns at once; a longer one is read
- * by the network where it lies, and waits. Copying 32 KiB costs less than
- * the round trip that waiting would.
- */
-#define RMX_COPY_MAX ((uint64_t)RMAEXT_COPIED)
 
 /* Counts the threads inside calls on an object, so that close can wait. */
-struct rmx_gate {
+struct rmx_rundown {
 	atomic_int users;
 	atomic_bool closed;
 };
@@ -59,9 +41,6 @@ int rmx_fail(int code, int64_t rank, const char *call, const char *format, ...)
 	RMX_PRINTF(4);
 int rmx_fail_record(const struct rmaext_error *record);
 
-/* library.c; NULL: it has none of that name and version */
-void *rmx_symbol(void *handle, const char *name, const char *version);
-
 /*
  * signals.c: around everything that may start a provider. inside: an address in
  * the libfabric that does, whose handlers go; NULL: there is none.
@@ -72,10 +51,16 @@ void rmx_signals_give_back(struct rmx_signals *signals, const void *inside);
 #define RMX_ADDRESS(function) ((const void *)(uintptr_t)(function))
 
 /* rundown.c */
-int rmx_gate_enter(struct rmx_gate *gate, const char *call, const char *closed);
-bool rmx_gate_try(struct rmx_gate *gate); /* without an error record */
-void rmx_gate_leave(struct rmx_gate *gate);
-int rmx_gate_shut(struct rmx_gate *gate);
+int rmx_rundown_enter(struct rmx_rundown *rundown, const char *call,
+		      const char *closed);
+bool rmx_rundown_try(struct rmx_rundown *rundown); /* without an error record */
+void rmx_rundown_leave(struct rmx_rundown *rundown);
+int rmx_rundown_shut(struct rmx_rundown *rundown);
+
+/* clock.c */
+int64_t rmx_now(void); /* ns, CLOCK_MONOTONIC */
+void rmx_futex_sleep(atomic_uint *word, unsigned int value, int64_t ns);
+void rmx_futex_wake(atomic_uint *word);
 
 /* The kernel's, which mmap and its kin work in: 4, 16 or 64 KiB. */
 static inline uint64_t rmx_page(void)

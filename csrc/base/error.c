@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "am/am.h"
+#include "base/common.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -15,8 +15,6 @@
 
 #include <sched.h>
 
-#include "am/am.h"
-
 #define RMX_WORKED 3000 /* ns: an empty call takes a tenth */
 #define RMX_EAGER \
 	((int64_t)5000 * 1000) /* a request is tested without a pause */
@@ -177,7 +175,7 @@ void rmx_pace_turn(struct rmx_pace *pace)
 	pace->next = now + pause;
 }
 
-bool rmx_mpi_glance(void)
+int rmaext_mpi_glance(void)
 {
 	return atomic_load_explicit(&it.on, memory_order_relaxed) &&
 	       rmx_now() >=
@@ -218,11 +216,6 @@ void rmaext_mpi_aside(int more)
 int rmx_mpi_aside(void)
 {
 	return atomic_load(&it.aside);
-}
-
-int rmaext_mpi_glance(void)
-{
-	return rmx_mpi_glance();
 }
 
 /* MPI was asked before it ends, while this thread is the one that ends it. */
@@ -270,65 +263,4 @@ int rmaext_mpi_thread(void)
 	atomic_store(&it.runs, false);
 	return rmx_fail(-FI_EAGAIN, RMX_NO_RANK, "pthread_create",
 			"thread for MPI's progress");
-}
-
-/* -- waiting for a request of MPI -------------------------------------------
- */
-
-static enum rmx_step done(void *arg)
-{
-	return atomic_load(&((struct rmx_pace *)arg)->done) ? RMX_DONE
-							    : RMX_SLEEP;
-}
-
-static bool nap(void *arg, int64_t ns)
-{
-	const struct timespec t = {.tv_nsec = (long)ns};
-
-	(void)arg;
-	return !nanosleep(&t, NULL);
-}
-
-static enum rmx_step never(void *arg)
-{
-	(void)arg;
-	return RMX_SLEEP;
-}
-
-void rmaext_mpi_nap(int64_t ns)
-{
-	const struct rmx_await wait = {
-		.look = never,
-		.sleep = nap,
-		.nap = RMX_SLICE - 1,
-	};
-
-	rmx_await(&wait, rmx_now() + ns, NULL);
-}
-
-int rmaext_mpi_wait(void *request, rmaext_fabric *fabric, int64_t *quiet,
-		    int64_t slice)
-{
-	const int64_t now = rmx_now();
-	const int64_t until = now + (slice < RMX_SLICE ? slice : RMX_SLICE - 1);
-	struct rmx_pace pace = {.request = request};
-	struct rmx_await wait = {
-		.look = done,
-		.sleep = nap,
-		.arg = &pace,
-		.nap = RMX_SLICE,
-	};
-	int ret;
-
-	rmx_pace_begin(&pace, now);
-	if (*quiet)
-		pace.quiet = *quiet;
-	if (!fabric || rmx_fabric_enter(fabric, "wait")) {
-		ret = rmx_await(&wait, until, &pace);
-	} else {
-		ret = rmx_wait_at(fabric, done, &pace, until, &pace);
-		rmx_fabric_leave(fabric);
-	}
-	*quiet = pace.quiet;
-	return ret;
 }

@@ -7,7 +7,7 @@
  * opened. And threads that a provider starts shall inherit our mask.
  */
 #define _GNU_SOURCE
-#include "am/am.h"
+#include "base/common.h"
 
 #include <link.h>
 #include <signal.h>

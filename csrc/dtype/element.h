@@ -177,4 +177,18 @@ void rmx_swap_one(int type, void *cell, const void *compare,
 void rmx_swap_row(int type, void *memory, const void *compare,
 		  const void *operand, size_t n);
 
+static inline bool rmx_update_valid(int op, int type)
+{
+	return op == RMAEXT_CSWAP ? rmx_swap_valid(type)
+				  : rmx_element_of(op, type) != NULL;
+}
+
+/* The rights that it needs. */
+static inline int rmx_update_access(int op, bool fetch)
+{
+	if (op == RMAEXT_NO_OP)
+		return RMAEXT_READ;
+	return fetch ? RMAEXT_READ | RMAEXT_WRITE : RMAEXT_WRITE;
+}
+
 #endif

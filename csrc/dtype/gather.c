@@ -4,7 +4,7 @@
  * of a message have in common. The places were checked; see RMX_CELLS. Updates
  * of them are in update.c.
  */
-#include "exec/update.h"
+#include "dtype/gather.h"
 
 #include <string.h>
 

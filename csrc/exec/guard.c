@@ -81,7 +81,7 @@ static bool gone(const struct patience *p, int64_t rank)
 }
 
 /* Waits a little for who is in bulk, if anybody is. */
-static int await_holder(struct patience *p, struct rmx_block *b)
+static int await_holder(struct patience *p, struct rmx_control_block *b)
 {
 	unsigned int holder = atomic_load(&b->bulk);
 
@@ -89,7 +89,7 @@ static int await_holder(struct patience *p, struct rmx_block *b)
 		/* who has the memory may wait for a message of ours; not
 		 * where the CQ's reader waits, for others need it */
 		if (p->nap && p->ns > RMX_PATIENCE)
-			rmx_mpi_glance();
+			rmaext_mpi_glance();
 		return be_patient(p);
 	}
 	atomic_compare_exchange_strong(&b->bulk, &holder, 0);
@@ -98,7 +98,7 @@ static int await_holder(struct patience *p, struct rmx_block *b)
 
 static int await_all(struct patience *p, int64_t rank)
 {
-	struct rmx_block *b = rmx_block_of(p->window, rank);
+	struct rmx_control_block *b = rmx_control_block_of(p->window, rank);
 	int ret = 0;
 
 	atomic_fetch_add(&b->waiters, 1);
@@ -136,7 +136,7 @@ int rmx_singles_enter(struct rmaext_window *w, int64_t rank, int64_t ns)
 }
 
 /* A clock that differs from the last waiter's must not keep it for long. */
-static bool pauses(const struct rmx_block *b)
+static bool pauses(const struct rmx_control_block *b)
 {
 	const int64_t pause =
 		atomic_load_explicit(&b->pause, memory_order_relaxed);
@@ -147,7 +147,7 @@ static bool pauses(const struct rmx_block *b)
 
 static bool claim(struct rmaext_window *w, int64_t rank)
 {
-	struct rmx_block *b = rmx_block_of(w, rank);
+	struct rmx_control_block *b = rmx_control_block_of(w, rank);
 	unsigned int nobody = 0;
 
 	return !pauses(b) &&
@@ -157,7 +157,7 @@ static bool claim(struct rmaext_window *w, int64_t rank)
 
 bool rmx_bulk_try(struct rmaext_window *w, int64_t rank)
 {
-	struct rmx_block *b = rmx_block_of(w, rank);
+	struct rmx_control_block *b = rmx_control_block_of(w, rank);
 
 	if (!b || !claim(w, rank))
 		return false;
@@ -173,7 +173,7 @@ bool rmx_bulk_try(struct rmaext_window *w, int64_t rank)
 /* In bulk; false: no more, as somebody's single updates do not end. */
 static bool await_singles(struct rmaext_window *w, int64_t rank)
 {
-	struct rmx_block *b = rmx_block_of(w, rank);
+	struct rmx_control_block *b = rmx_control_block_of(w, rank);
 	struct patience p = {.window = w, .ns = RMX_CLAIM};
 
 	for (int64_t i = 0; i < w->members->here_count; i++)
@@ -191,7 +191,7 @@ static bool await_singles(struct rmaext_window *w, int64_t rank)
 
 int rmx_bulk_enter(struct rmaext_window *w, int64_t rank, int64_t ns)
 {
-	struct rmx_block *b = rmx_block_of(w, rank);
+	struct rmx_control_block *b = rmx_control_block_of(w, rank);
 	struct patience p = {.window = w, .ns = ns};
 	int ret = 0;
 
@@ -210,15 +210,15 @@ int rmx_bulk_enter(struct rmaext_window *w, int64_t rank, int64_t ns)
 
 void rmx_bulk_leave(const struct rmaext_window *w, int64_t rank)
 {
-	struct rmx_block *b = rmx_block_of(w, rank);
+	struct rmx_control_block *b = rmx_control_block_of(w, rank);
 	unsigned int own = (unsigned int)w->self + 1;
 
 	/*
 	 * Others may have taken this process for dead: then it is the next
-	 * holder's. Also a fence for the bell.
+	 * holder's. Also a fence for the doorbell.
 	 */
 	atomic_compare_exchange_strong(&b->bulk, &own, 0);
-	rmx_tell(w->members->of[rank].bell);
+	rmx_wake_waiters(w->members->of[rank].doorbell);
 	/*
 	 * Who was waiting gets a chance: one bulk update after another, by a
 	 * rank that has the memory in its cache, would leave it none.

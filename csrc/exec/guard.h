@@ -22,7 +22,7 @@
 #ifndef RMAEXT_GUARD_H
 #define RMAEXT_GUARD_H
 
-#include "am/am.h"
+#include "win/window.h"
 
 /* ns that the CQ's reader waits for a guard; who is in no hurry waits longer */
 #define RMX_PATIENCE ((int64_t)50 * 1000)
@@ -31,18 +31,19 @@
 static inline void rmx_singles_leave(const struct rmaext_window *w,
 				     int64_t rank)
 {
-	struct rmx_block *b = rmx_block_of(w, rank);
+	struct rmx_control_block *b = rmx_control_block_of(w, rank);
 
 	if (b)
 		atomic_fetch_sub_explicit(&b->guard[w->self].singles, 1,
 					  memory_order_release);
-	rmx_tell(w->members->of[rank].bell); /* updates are seq_cst */
+	rmx_wake_waiters(
+		w->members->of[rank].doorbell); /* updates are seq_cst */
 }
 
 /* May single updates be made? Until rmx_singles_leave(). */
 static inline bool rmx_singles_try(const struct rmaext_window *w, int64_t rank)
 {
-	struct rmx_block *b = rmx_block_of(w, rank);
+	struct rmx_control_block *b = rmx_control_block_of(w, rank);
 
 	if (!b)
 		return true;

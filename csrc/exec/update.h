@@ -4,7 +4,7 @@
 #define RMAEXT_UPDATE_H
 
 #include "dtype/element.h"
-#include "am/am.h"
+#include "win/window.h"
 
 /* An update of elements in a row, as rmaext_update() takes it. */
 struct rmx_update {
@@ -15,28 +15,15 @@ struct rmx_update {
 	uint64_t count;
 };
 
-static inline bool rmx_update_valid(int op, int type)
-{
-	return op == RMAEXT_CSWAP ? rmx_swap_valid(type)
-				  : rmx_element_of(op, type) != NULL;
-}
-
-/* The rights that it needs. */
-static inline int rmx_update_access(int op, bool fetch)
-{
-	if (op == RMAEXT_NO_OP)
-		return RMAEXT_READ;
-	return fetch ? RMAEXT_READ | RMAEXT_WRITE : RMAEXT_WRITE;
-}
-
 /* Are updates of that rank made by this CPU? */
-static inline bool rmx_update_here(const struct rmaext_window *w, int64_t rank)
+static inline bool rmx_update_is_local(const struct rmaext_window *w,
+				       int64_t rank)
 {
 	const struct rmx_target *t = rmx_target_of(w, rank);
 
 	/* with a guard, or in a window that has none at all */
-	return t->route == RMAEXT_DIRECT &&
-	       (rmx_block_of(w, rank) || !rmx_block_of(w, w->self));
+	return t->route == RMAEXT_DIRECT && (rmx_control_block_of(w, rank) ||
+					     !rmx_control_block_of(w, w->self));
 }
 
 static inline bool rmx_update_aligned(const struct rmx_target *t,

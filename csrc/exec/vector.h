@@ -4,11 +4,13 @@
 #ifndef RMAEXT_VECTOR_H
 #define RMAEXT_VECTOR_H
 
+#include "dtype/gather.h"
+#include "dtype/strides.h"
 #include "exec/update.h"
 
 #include <string.h>
 
-#define RMX_BLOCK ((uint64_t)1 << 18) /* elements sorted at a time */
+#define RMX_PORTION ((uint64_t)1 << 18) /* elements sorted at a time */
 #define RMX_PIECES_BYTES ((size_t)64 << 10)
 #define RMX_ONLY_DIRECT (1u << RMAEXT_DIRECT)
 
@@ -128,10 +130,11 @@ static inline bool rmx_batch_aligned(const struct rmaext_batch *b,
 }
 
 /* Is that rank's memory for this CPU to work on? */
-static inline bool rmx_batch_here(const struct rmaext_batch *b, int64_t rank)
+static inline bool rmx_batch_is_local(const struct rmaext_batch *b,
+				      int64_t rank)
 {
 	if (rmx_updates(b))
-		return rmx_update_here(b->window, rank);
+		return rmx_update_is_local(b->window, rank);
 	return rmx_target_of(b->window, rank)->route == RMAEXT_DIRECT;
 }
 
@@ -142,16 +145,11 @@ static inline bool rmx_batch_here(const struct rmaext_batch *b, int64_t rank)
  */
 bool rmx_direct_all(const struct rmaext_batch *batch, int *ret_p,
 		    uint64_t *done_p);
-int rmx_direct_block(struct rmaext_batch *batch, uint64_t end);
+int rmx_direct_portion(struct rmaext_batch *batch, uint64_t end);
 
 /* vector_lanes.c: sort a block by target; do what needs no message, for a
  * while */
 int rmx_lanes_make(struct rmaext_batch *batch);
 int rmx_lanes_copy(struct rmaext_batch *batch, int64_t until);
-
-/* batch.c */
-enum rmx_step rmx_batch_step(void *batch);
-int rmx_batch_overdue(struct rmaext_batch *batch);
-void rmx_batch_give_up(struct rmaext_batch *batch);
 
 #endif

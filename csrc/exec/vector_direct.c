@@ -28,7 +28,7 @@ static void part_add(struct parts *p, const struct rmaext_batch *b,
 {
 	const struct rmx_target *t = rmx_target_of(b->window, rank);
 	const bool may =
-		rmx_batch_here(b, rank) && (checked || !rmx_doubtful(t)) &&
+		rmx_batch_is_local(b, rank) && (checked || !rmx_doubtful(t)) &&
 		(t->access & b->access) == b->access && rmx_batch_aligned(b, t);
 	const uint64_t count = may ? t->size / b->unit : 0;
 
@@ -348,7 +348,7 @@ static bool is_odd(const struct rmaext_batch *b)
 /* Not while the GIL may be held: no waiting. */
 bool rmx_direct_all(const struct rmaext_batch *b, int *ret_p, uint64_t *done_p)
 {
-	const uint64_t end = b->count < RMX_BLOCK ? b->count : RMX_BLOCK;
+	const uint64_t end = b->count < RMX_PORTION ? b->count : RMX_PORTION;
 	struct parts p;
 	int64_t busy;
 
@@ -378,7 +378,7 @@ static int update_by_place(struct rmaext_batch *b, uint64_t end)
 		void *cell;
 		int ret;
 
-		if (!t || !rmx_batch_here(b, rank))
+		if (!t || !rmx_batch_is_local(b, rank))
 			return rmx_changed(b);
 		cell = t->map + at;
 		ret = rmx_update_cells(b->window, rank, b->op, b->type, &cell,
@@ -413,7 +413,7 @@ static int move_by_place(const struct rmaext_batch *b, uint64_t start,
 	return 0;
 }
 
-int rmx_direct_block(struct rmaext_batch *b, uint64_t end)
+int rmx_direct_portion(struct rmaext_batch *b, uint64_t end)
 {
 	const uint64_t start = b->at;
 	struct parts p;

@@ -19,7 +19,7 @@ static int make_lanes(struct rmaext_batch *b)
 
 		if ((uint64_t)rank >= (uint64_t)w->count)
 			return rmx_changed(b);
-		if (!rmx_batch_here(b, rank))
+		if (!rmx_batch_is_local(b, rank))
 			n += !b->lane_of[rank]++;
 	}
 	free(b->lanes);
@@ -110,8 +110,8 @@ static int by_pieces(struct rmaext_batch *b, struct rmx_lane *lane)
 		lane->next++;
 	} while (lane->next < lane->end && n < RMX_PIECES &&
 		 len + b->unit <= RMX_PIECES_BYTES);
-	ret = rmx_cma_pieces(lane->target, lane->rank, put, pieces, n, buf,
-			     len);
+	ret = rmx_cma_pieces(lane->target->member->near, lane->rank, put,
+			     pieces, n, buf, len);
 	for (size_t k = 0; !ret && !put && !whole && k < n; k++)
 		memcpy(rmx_result_at(b, b->start + b->order[first + k]),
 		       buf + k * b->unit, b->unit);

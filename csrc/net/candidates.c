@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Which endpoints could be opened here, and on which network each would be. */
 #define _GNU_SOURCE
-#include "am/am.h"
+#include "net/endpoint.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>

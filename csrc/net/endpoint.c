@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* From fi_getinfo to an enabled endpoint, and back. */
 #define _GNU_SOURCE
-#include "am/am.h"
+#include "net/endpoint.h"
 #include "net/quirks.h"
 
 #include <stdio.h>
@@ -98,7 +98,7 @@ static int find(struct rmaext_library *lib,
 static int open_cq(struct rmaext_fabric *f)
 {
 	struct fi_cq_attr attr = {
-		.size = 2 * RMX_SLOTS,	    /* chunks, and messages */
+		.size = RMX_COMPLETIONS,
 		.format = FI_CQ_FORMAT_MSG, /* a message has a length */
 		.wait_obj = FI_WAIT_FD,
 	};
@@ -118,61 +118,9 @@ static int open_cq(struct rmaext_fabric *f)
 	return fi_cq_open(f->domain, &attr, &f->cq, NULL);
 }
 
-#define TRY(call, ...)                                                      \
-	do {                                                                \
-		ret = (__VA_ARGS__);                                        \
-		if (ret) {                                                  \
-			rmx_fail(ret, RMX_NO_RANK, call, "provider %s: %s", \
-				 options->provider, lib->strerror(-ret));   \
-			goto close;                                         \
-		}                                                           \
-	} while (0)
-
-int rmaext_fabric_open(rmaext_library *lib,
-		       const struct rmaext_fabric_options *options,
-		       rmaext_fabric **fabric_p)
+/* What the provider demands, and how much it takes at a time. */
+static void set_limits(struct rmaext_fabric *f)
 {
-	struct fi_av_attr av_attr = {.type = FI_AV_UNSPEC};
-	struct rmaext_fabric *f = calloc(1, sizeof(*f));
-	struct rmx_signals *signals;
-	int ret;
-
-	if (!f)
-		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "fabric");
-	if (rmx_runs_dry(options->provider, lib->version())) {
-		free(f);
-		return rmx_fail(-FI_ENODATA, RMX_NO_RANK, "rmaext_fabric_open",
-				"provider %s: takes some 2,048 messages only "
-				"in libfabric 2.x; RMAEXT_LIBFABRIC can name "
-				"one of 1.x",
-				options->provider);
-	}
-	/* the threads that start below inherit its mask */
-	signals = rmx_signals_hold();
-	if (!signals) {
-		free(f);
-		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "malloc", "signals");
-	}
-	f->lib = lib;
-	f->bell = rmx_arena_bell(options->arena);
-	f->progress.cq_fd = f->progress.wake_fd = -1;
-	pthread_mutex_init(&f->lock, NULL);
-	pthread_mutex_init(&f->backlog.lock, NULL);
-	pthread_mutex_init(&f->registrar.lock, NULL);
-	ret = find(lib, options, &f->info);
-	if (ret)
-		goto close;
-
-	if (f->info->ep_attr->max_msg_size < RMX_LEAST) {
-		ret = rmx_fail(-FI_ENODATA, RMX_NO_RANK, "rmaext_fabric_open",
-			       "provider %s: takes messages of %zu bytes at "
-			       "most, %zu are needed; RMAEXT_PROVIDER can name "
-			       "another",
-			       options->provider,
-			       f->info->ep_attr->max_msg_size, RMX_LEAST);
-		goto close;
-	}
-
 	f->mr_mode = (uint64_t)f->info->domain_attr->mr_mode;
 	if (f->mr_mode & RMX_MR_BASIC)
 		f->mr_mode |= MR_BASIC_MEANS;
@@ -186,8 +134,36 @@ int rmaext_fabric_open(rmaext_library *lib,
 	if (f->chunk > 64)
 		f->chunk &= ~(size_t)63;
 	f->least = rmx_least(f->info->fabric_attr->prov_name, f->key_size);
+}
 
-	TRY("calloc", rmx_slots_make(f));
+#define TRY(call, ...)                                                        \
+	do {                                                                  \
+		ret = (__VA_ARGS__);                                          \
+		if (ret)                                                      \
+			return rmx_fail(ret, RMX_NO_RANK, call,               \
+					"provider %s: %s", options->provider, \
+					lib->strerror(-ret));                 \
+	} while (0)
+
+int rmx_endpoint_open(struct rmaext_fabric *f,
+		      const struct rmaext_fabric_options *options,
+		      size_t least_message)
+{
+	struct fi_av_attr av_attr = {.type = FI_AV_UNSPEC};
+	struct rmaext_library *lib = f->lib;
+	int ret = find(lib, options, &f->info);
+
+	if (ret)
+		return ret;
+	if (f->info->ep_attr->max_msg_size < least_message)
+		return rmx_fail(
+			-FI_ENODATA, RMX_NO_RANK, "rmaext_fabric_open",
+			"provider %s: takes messages of %zu bytes at "
+			"most, %zu are needed; RMAEXT_PROVIDER can name "
+			"another",
+			options->provider, f->info->ep_attr->max_msg_size,
+			least_message);
+	set_limits(f);
 	TRY("fi_fabric", lib->fabric(f->info->fabric_attr, &f->fabric, NULL));
 	TRY("fi_domain", fi_domain(f->fabric, f->info, &f->domain, NULL));
 	TRY("fi_av_open", fi_av_open(f->domain, &av_attr, &f->av, NULL));
@@ -197,18 +173,7 @@ int rmaext_fabric_open(rmaext_library *lib,
 	TRY("fi_ep_bind",
 	    fi_ep_bind(f->ep, &f->cq->fid, FI_TRANSMIT | FI_RECV));
 	TRY("fi_enable", fi_enable(f->ep));
-	TRY("rmx_origins_start", rmx_origins_start(f, options));
-	TRY("rmx_executor_start", rmx_executor_start(f));
-	TRY("rmx_progress_start",
-	    rmx_progress_start(f, options->progress, options->spin_ns));
-	rmx_signals_give_back(signals, RMX_ADDRESS(lib->getinfo));
-	*fabric_p = f;
 	return 0;
-
-close:
-	rmaext_fabric_close(&f);
-	rmx_signals_give_back(signals, RMX_ADDRESS(lib->getinfo));
-	return ret;
 }
 
 static void close_fid(struct fid *fid, int *ret_p)
@@ -220,16 +185,23 @@ static void close_fid(struct fid *fid, int *ret_p)
 				  "object of class %zu", fid->fclass);
 }
 
+void rmx_endpoint_close(struct rmaext_fabric *f, int *ret_p)
+{
+	close_fid(f->ep ? &f->ep->fid : NULL, ret_p);
+}
+
 /*
- * ofi_rxm never deregisters where a receive was to go that failed, which keeps
- * the domain and the fabric: they stay until the process ends.
+ * stays: domain and fabric are known to be busy, so what they say does not
+ * count.
  */
-static void close_domain(struct rmaext_fabric *f, int *ret_p)
+void rmx_domain_close(struct rmaext_fabric *f, bool stays, int *ret_p)
 {
 	struct fid_eq *eq = atomic_load(&f->registrar.eq);
 	int ignored = 0;
-	int *code_p = f->executor.failed ? &ignored : ret_p;
+	int *code_p = stays ? &ignored : ret_p;
 
+	close_fid(f->av ? &f->av->fid : NULL, ret_p);
+	close_fid(f->cq ? &f->cq->fid : NULL, ret_p);
 	close_fid(f->domain ? &f->domain->fid : NULL, code_p);
 	close_fid(eq ? &eq->fid : NULL, code_p);
 	close_fid(f->fabric ? &f->fabric->fid : NULL, code_p);
@@ -238,130 +210,12 @@ static void close_domain(struct rmaext_fabric *f, int *ret_p)
 /* Every call on a fabric is bracketed, as those on a window are. */
 int rmx_fabric_enter(struct rmaext_fabric *f, const char *call)
 {
-	return rmx_gate_enter(&f->gate, call, "the fabric is closed");
+	return rmx_rundown_enter(&f->rundown, call, "the fabric is closed");
 }
 
 void rmx_fabric_leave(struct rmaext_fabric *f)
 {
-	rmx_gate_leave(&f->gate);
-}
-
-/* Refuse new calls on it and on its windows; wait for those inside. */
-static bool shut(struct rmaext_fabric *f)
-{
-	if (rmx_gate_shut(&f->gate))
-		return false;
-	for (struct rmaext_window *w = f->windows; w; w = w->next)
-		if (rmx_gate_shut(&w->gate) || rmx_gate_shut(&w->served))
-			return false;
-	return true;
-}
-
-/*
- * The struct of a closed fabric, with those of its peers and memories, stays
- * until the process ends, and reachable: another thread may be about to call
- * with a pointer to it, and must find that it is closed. There are two a
- * process at most.
- */
-static void bury(struct rmaext_fabric *f)
-{
-	static _Atomic(struct rmaext_fabric *) graves;
-
-	f->next = atomic_load(&graves);
-	while (!atomic_compare_exchange_weak(&graves, &f->next, f))
-		;
-}
-
-static void check_closed(struct rmaext_fabric *f, int ret, int *ret_p)
-{
-	if (ret && !*ret_p)
-		*ret_p = rmx_fail(ret, RMX_NO_RANK, "fi_close",
-				  "memory region: %s", f->lib->strerror(-ret));
-}
-
-static void close_memories(struct rmaext_fabric *f, int *ret_p)
-{
-	for (struct rmaext_memory *m = f->memories; m; m = m->next)
-		check_closed(f, rmx_region_close(f, &m->region), ret_p);
-}
-
-static void close_regions(struct rmaext_fabric *f, int *ret_p)
-{
-	close_memories(f, ret_p);
-	check_closed(f, rmx_executor_deregister(f), ret_p);
-	check_closed(f, rmx_origins_close(f), ret_p);
-}
-
-/* fi_mr(3): a region may be busy while the endpoint that it is bound to is. */
-static void close_endpoint(struct rmaext_fabric *f, int *ret_p)
-{
-	int ignored = 0;
-
-	if (f->mr_mode & FI_MR_ENDPOINT) {
-		rmx_executor_cancel(f);
-		close_regions(f, &ignored);
-	}
-	close_fid(f->ep ? &f->ep->fid : NULL, ret_p);
-	close_regions(f, ret_p);
-	close_fid(f->av ? &f->av->fid : NULL, ret_p);
-	close_fid(f->cq ? &f->cq->fid : NULL, ret_p);
-	close_domain(f, ret_p);
-}
-
-static bool on_the_way(const struct rmaext_fabric *f)
-{
-	return rmx_executor_sends(f) || rmx_op_reads(f);
-}
-
-/*
- * Unmap peer keys and deregister while the endpoint that may still deliver
- * to that memory is there to refuse it; then endpoint, AV, CQ, domain, fabric.
- * Operations in flight end with the endpoint.
- *
- * A provider may crash on an endpoint that closes amid the answer to a read
- * (tcp of 1.17 frees it twice): then it stays, and what it writes to.
- */
-int rmaext_fabric_close(rmaext_fabric **fabric)
-{
-	struct rmaext_fabric *f = *fabric;
-	int ret = 0, ignored = 0;
-	bool stays;
-
-	if (!f)
-		return 0;
-	if (!shut(f))
-		return rmx_fail(-FI_EBUSY, RMX_NO_RANK, "rmaext_fabric_close",
-				"another thread is inside a call");
-	*fabric = NULL;
-	rmx_progress_stop(f);
-	rmx_progress_settle(f, on_the_way);
-	stays = rmx_op_reads(f);
-	rmx_executor_mute(f);
-	for (struct rmaext_window *w = f->windows; w; w = w->next)
-		rmx_key_unmap_all(w);
-	close_memories(f, &ignored);
-	if (!stays)
-		close_endpoint(f, &ret);
-
-	rmx_executor_stop(f, stays);
-	rmx_op_shut_all(f);
-	if (!stays)
-		rmx_origins_end(f);
-	for (struct rmaext_window *w; (w = f->windows);) {
-		rmx_window_unlink(w);
-		w->fabric = NULL;
-	}
-	for (struct rmaext_peer *p = f->peers; p; p = p->next) {
-		if (p->pidfd >= 0)
-			close(p->pidfd);
-		p->pidfd = -1;
-		rmx_knock_end(&p->knock);
-	}
-	if (f->info)
-		f->lib->freeinfo(f->info);
-	f->info = NULL;
-	bury(f);
-	return stays ? RMAEXT_PENDING : ret;
+	rmx_rundown_leave(&f->rundown);
 }
 
 void rmaext_fabric_describe(rmaext_fabric *f, struct rmaext_fabric_info *info_p)
@@ -386,25 +240,6 @@ void rmaext_fabric_describe(rmaext_fabric *f, struct rmaext_fabric_info *info_p)
 	info_p->auth_key_size = f->info->domain_attr->auth_key_size;
 	info_p->max_msg_size = f->info->ep_attr->max_msg_size;
 	info_p->wait_fd = f->progress.cq_fd >= 0;
-	rmx_fabric_leave(f);
-}
-
-void rmaext_fabric_stats(rmaext_fabric *f, struct rmaext_stats *stats_p)
-{
-	memset(stats_p, 0, sizeof(*stats_p));
-	if (rmx_fabric_enter(f, "rmaext_fabric_stats"))
-		return;
-	stats_p->completed = stats_p->posted = f->completed;
-	for (int i = 0; i < RMX_SLOTS; i++)
-		stats_p->posted += f->slots[i].op != NULL;
-	stats_p->failed = f->failed;
-	stats_p->thread_wakeups = f->wakeups;
-	stats_p->registrations = f->registrar.opened;
-	stats_p->deregistrations = f->registrar.closed;
-	stats_p->hits = f->origins.hits;
-	stats_p->misses = f->origins.misses;
-	stats_p->evictions = f->origins.evictions;
-	stats_p->bounced = f->origins.bounced;
 	rmx_fabric_leave(f);
 }
 
@@ -436,48 +271,38 @@ static bool like_own(struct rmaext_fabric *f, const void *address, size_t len)
 	       (!ip || !memcmp(address, own, sizeof(sa_family_t)));
 }
 
-int rmx_peer_add(struct rmaext_fabric *f, const void *address, size_t len,
-		 int pidfd, struct rmaext_peer **peer_p)
+/* FNV-1a: an endpoint's address in eight bytes; no secret */
+uint64_t rmx_name(const void *address, size_t len)
 {
-	struct rmaext_peer *peer = calloc(1, sizeof(*peer));
+	const unsigned char *p = address;
+	uint64_t name = 0xcbf29ce484222325;
+
+	while (len--)
+		name = (name ^ *p++) * 0x100000001b3;
+	return name;
+}
+
+int rmx_peer_insert(struct rmaext_fabric *f, const void *address, size_t len,
+		    int pidfd, struct rmaext_peer *peer)
+{
 	int ret;
 
-	if (!peer)
-		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "peer");
-	if (!like_own(f, address, len)) {
-		free(peer);
+	if (!like_own(f, address, len))
 		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "fi_av_insert",
 				"address of %zu bytes, or of another kind",
 				len);
-	}
 	ret = fi_av_insert(f->av, address, 1, &peer->addr, 0, NULL);
-	if (ret != 1) {
-		free(peer);
+	if (ret != 1)
 		return rmx_fail(ret < 0 ? ret : -FI_EADDRNOTAVAIL, RMX_NO_RANK,
 				"fi_av_insert", "%s",
 				ret < 0 ? f->lib->strerror(-ret) : "refused");
-	}
 	peer->pidfd = pidfd;
 	peer->name = rmx_name(address, len);
-	peer->queue_end = &peer->queue;
-	rmx_knock_init(&peer->knock, f->info, address, len);
+	rmx_probe_init(&peer->probe, f->info, address, len);
 	pthread_mutex_lock(&f->lock);
 	peer->next = f->peers;
 	f->peers = peer;
 	f->peer_count++;
 	pthread_mutex_unlock(&f->lock);
-	*peer_p = peer;
 	return 0;
-}
-
-int rmaext_peer_add(rmaext_fabric *f, const void *address, size_t len,
-		    int pidfd, rmaext_peer **peer_p)
-{
-	int ret = rmx_fabric_enter(f, "rmaext_peer_add");
-
-	if (ret)
-		return ret;
-	ret = rmx_peer_add(f, address, len, pidfd, peer_p);
-	rmx_fabric_leave(f);
-	return ret;
 }

@@ -6,7 +6,7 @@
  * structures belong to: libfabric keeps them in later releases.
  */
 #define _GNU_SOURCE
-#include "am/am.h"
+#include "net/endpoint.h"
 #include "net/quirks.h"
 
 #include <dlfcn.h>

@@ -9,7 +9,7 @@
  * that is merely stopped still has its backlog, which accepts.
  */
 #define _GNU_SOURCE
-#include "am/am.h"
+#include "net/endpoint.h"
 #include "net/quirks.h"
 
 #include <errno.h>
@@ -19,10 +19,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define RMX_KNOCK_AFTER ((int64_t)500 * 1000 * 1000) /* ns without progress */
-#define RMX_KNOCK_MAX ((int64_t)30 * 1000 * 1000 * 1000) /* between two */
+#define RMX_PROBE_AFTER ((int64_t)500 * 1000 * 1000) /* ns without progress */
+#define RMX_PROBE_MAX ((int64_t)30 * 1000 * 1000 * 1000) /* between two */
 
-void rmx_knock_init(struct rmx_knock *k, const struct fi_info *info,
+void rmx_probe_init(struct rmx_probe *k, const struct fi_info *info,
 		    const void *address, size_t len)
 {
 	pthread_mutex_init(&k->lock, NULL);
@@ -36,7 +36,7 @@ void rmx_knock_init(struct rmx_knock *k, const struct fi_info *info,
 	k->len = (socklen_t)len;
 }
 
-void rmx_knock_end(struct rmx_knock *k)
+void rmx_probe_end(struct rmx_probe *k)
 {
 	if (k->fd >= 0)
 		close(k->fd);
@@ -57,13 +57,13 @@ static int answer(int fd)
 	return error ? error : EISCONN;
 }
 
-static void hang_up(struct rmx_knock *k)
+static void hang_up(struct rmx_probe *k)
 {
 	close(k->fd);
 	k->fd = -1;
 }
 
-static void begin(struct rmx_knock *k)
+static void begin(struct rmx_probe *k)
 {
 	/* leaves no TIME_WAIT, and no FIN to be read there */
 	struct linger reset = {.l_onoff = 1};
@@ -79,24 +79,24 @@ static void begin(struct rmx_knock *k)
 }
 
 /* True: refused. Called every now and then by whoever waits `since` then. */
-bool rmx_knock(struct rmx_knock *k, int64_t now, int64_t since)
+bool rmx_probe_ask(struct rmx_probe *k, int64_t now, int64_t since)
 {
 	int said = 0;
 
-	if (!k->len || now - since < RMX_KNOCK_AFTER)
+	if (!k->len || now - since < RMX_PROBE_AFTER)
 		return false;
 	if (pthread_mutex_trylock(&k->lock))
 		return false;
 	if (k->since != since) { /* another wait */
 		k->since = since;
 		k->next = now;
-		k->pause = RMX_KNOCK_AFTER;
+		k->pause = RMX_PROBE_AFTER;
 	}
 	if (k->fd < 0 && now >= k->next) {
 		begin(k);
 		k->next = now + k->pause;
-		k->pause = k->pause < RMX_KNOCK_MAX / 2 ? 2 * k->pause
-							: RMX_KNOCK_MAX;
+		k->pause = k->pause < RMX_PROBE_MAX / 2 ? 2 * k->pause
+							: RMX_PROBE_MAX;
 	}
 	if (k->fd >= 0) {
 		said = answer(k->fd);

@@ -15,7 +15,7 @@
  *   lasts, the thread sleeps longer, until the waiter rings on leaving.
  */
 #define _GNU_SOURCE
-#include "am/am.h"
+#include "net/endpoint.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #define RMX_BATCH 16
+#define RMX_READ_MOST 1024 /* completions in a row */
 #define RMX_PARK ((int64_t)500 * 1000)
 #define RMX_PARK_LONG ((int64_t)20 * 1000 * 1000)
 #define RMX_SOON ((int64_t)200 * 1000) /* between tries after EAGAIN */
@@ -33,37 +34,16 @@
 
 enum { RMX_LED_BY_ANOTHER = 2 }; /* of lead: the queue is another thread's */
 
-/* The slot of a completion; NULL if it is none of ours, or came before. */
-static struct rmx_slot *slot_of(struct rmaext_fabric *f, void *context)
-{
-	uintptr_t first = (uintptr_t)f->slots, it = (uintptr_t)context;
-	struct rmx_slot *slot = context;
-
-	if (it < first || it >= (uintptr_t)(f->slots + RMX_SLOTS) ||
-	    (it - first) % sizeof(*slot) || !slot->op) {
-		atomic_fetch_add(&f->failed, 1);
-		return NULL;
-	}
-	return slot;
-}
-
 static void read_error(struct rmaext_fabric *f)
 {
 	struct rmaext_error record = {.rank = -1};
 	struct fi_cq_err_entry entry;
-	struct rmx_slot *slot;
 	char text[128];
 	const char *words;
 
 	memset(&entry, 0, sizeof(entry));
 	if (fi_cq_readerr(f->cq, &entry, 0) < 0)
 		return;
-	slot = NULL;
-	if (!rmx_executor_owns(f, entry.op_context)) {
-		slot = slot_of(f, entry.op_context);
-		if (!slot)
-			return;
-	}
 	/* some providers leave err 0 when a connection goes */
 	record.code = entry.err ? -entry.err : -FI_EIO;
 	record.prov_errno = entry.prov_errno;
@@ -80,24 +60,7 @@ static void read_error(struct rmaext_fabric *f)
 		used = strlen(record.detail);
 		strncat(record.detail, words, sizeof(record.detail) - used - 1);
 	}
-	if (slot)
-		rmx_op_complete(slot, &record);
-	else
-		rmx_executor_complete(f, entry.op_context, 0, &record);
-}
-
-static void dispatch(struct rmaext_fabric *f,
-		     const struct fi_cq_msg_entry *entry)
-{
-	struct rmx_slot *slot;
-
-	if (rmx_executor_owns(f, entry->op_context)) {
-		rmx_executor_complete(f, entry->op_context, entry->len, NULL);
-		return;
-	}
-	slot = slot_of(f, entry->op_context);
-	if (slot)
-		rmx_op_complete(slot, NULL);
+	f->hooks->complete(f, entry.op_context, 0, &record);
 }
 
 /*
@@ -108,7 +71,7 @@ static void dispatch(struct rmaext_fabric *f,
 static void tell(const struct rmaext_fabric *f)
 {
 	atomic_thread_fence(memory_order_seq_cst);
-	rmx_tell(f->bell);
+	rmx_wake_waiters(f->doorbell);
 }
 
 /*
@@ -122,7 +85,7 @@ static int drain(struct rmaext_fabric *f)
 	int total = 0;
 	ssize_t n;
 
-	rmx_executor_pay(f);
+	f->hooks->before_read(f);
 	do {
 		n = fi_cq_read(f->cq, entries, RMX_BATCH);
 		if (n == -FI_EAVAIL) {
@@ -130,14 +93,12 @@ static int drain(struct rmaext_fabric *f)
 			n = RMX_BATCH;
 		} else {
 			for (ssize_t i = 0; i < n; i++)
-				dispatch(f, &entries[i]);
+				f->hooks->complete(f, entries[i].op_context,
+						   entries[i].len, NULL);
 		}
 		total += n > 0 ? (int)n : 0;
-	} while (n == RMX_BATCH && total < RMX_SLOTS);
-	if (rmx_executor_waits(f))
-		rmx_executor_retry(f);
-	if (rmx_backlog_waits(f))
-		rmx_backlog_push(f);
+	} while (n == RMX_BATCH && total < RMX_READ_MOST);
+	f->hooks->after_read(f);
 	if (total) {
 		tell(f); /* a fence, too: followers look at what was counted */
 		if (atomic_load(&f->progress.followers))
@@ -249,7 +210,7 @@ static int lead(struct rmaext_fabric *f, struct rmaext_peer *peer,
 static void ring(struct rmx_progress *p)
 {
 	if (atomic_load(&p->long_park) && atomic_exchange(&p->long_park, false))
-		rmx_futex_wake(&p->bell);
+		rmx_futex_wake(&p->unpark);
 }
 
 /* Sleeps until the reader of the queue has something to tell, and looks. */
@@ -334,7 +295,7 @@ int rmx_wait_at(struct rmaext_fabric *f, enum rmx_step (*step)(void *),
 void rmx_progress_hand_over(struct rmaext_fabric *f)
 {
 	atomic_store(&f->progress.long_park, false);
-	rmx_futex_wake(&f->progress.bell);
+	rmx_futex_wake(&f->progress.unpark);
 }
 
 void rmaext_fabric_leave(rmaext_fabric *f)
@@ -357,7 +318,8 @@ int rmx_deadline(struct rmaext_peer *peer, int64_t rank, const char *call,
 		if (poll(&fd, 1, 0) > 0 && fd.revents & POLLIN)
 			atomic_store(&peer->gone, true);
 	}
-	if (peer && !moved && rmx_knock(&peer->knock, now, *deadline - timeout))
+	if (peer && !moved &&
+	    rmx_probe_ask(&peer->probe, now, *deadline - timeout))
 		atomic_store(&peer->gone, true);
 	if (peer && atomic_load(&peer->gone))
 		return rmx_fail(-FI_ENOTCONN, rank, call,
@@ -413,13 +375,14 @@ static void thread_turn(struct rmaext_fabric *f, int64_t *nap)
 
 static void park(struct rmx_progress *p, bool same_wait)
 {
-	unsigned int bell = atomic_load(&p->bell);
+	unsigned int unpark = atomic_load(&p->unpark);
 
 	atomic_store(&p->long_park, same_wait);
 	/* the waiter that would ring may have left before that store */
 	if (atomic_load(&p->stop) || (same_wait && !atomic_load(&p->waiters)))
 		return;
-	rmx_futex_sleep(&p->bell, bell, same_wait ? RMX_PARK_LONG : RMX_PARK);
+	rmx_futex_sleep(&p->unpark, unpark,
+			same_wait ? RMX_PARK_LONG : RMX_PARK);
 	atomic_store(&p->long_park, false);
 }
 
@@ -490,7 +453,7 @@ void rmx_progress_stop(struct rmaext_fabric *f)
 
 	if (p->running) {
 		atomic_store(&p->stop, true);
-		rmx_futex_wake(&p->bell);
+		rmx_futex_wake(&p->unpark);
 		while (write(p->wake_fd, &one, sizeof(one)) < 0)
 			if (errno != EAGAIN && errno != EINTR)
 				break;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* What a provider says of itself, for those who ask: python -m rmaext info. */
 #define _GNU_SOURCE
-#include "am/am.h"
+#include "net/endpoint.h"
 
 #include <rdma/fi_atomic.h>
 #include <stdio.h>

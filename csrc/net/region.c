@@ -5,7 +5,7 @@
  * (ENDPOINT, RMA_EVENT), enable, refresh (MMU_NOTIFY). See fi_mr(3).
  */
 #define _GNU_SOURCE
-#include "am/am.h"
+#include "net/endpoint.h"
 #include "net/quirks.h"
 
 #include <errno.h>

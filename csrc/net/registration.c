@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Registration of window memory. */
-#include "am/am.h"
+#include "net/endpoint.h"
 #include "net/quirks.h"
 
 #include <errno.h>
@@ -103,6 +103,19 @@ static int register_memory(struct rmaext_fabric *f,
 	pthread_mutex_unlock(&f->lock);
 	*memory_p = memory;
 	return 0;
+}
+
+void rmx_memories_close(struct rmaext_fabric *f, int *ret_p)
+{
+	int ret;
+
+	for (struct rmaext_memory *m = f->memories; m; m = m->next) {
+		ret = rmx_region_close(f, &m->region);
+		if (ret && !*ret_p)
+			*ret_p = rmx_fail(ret, RMX_NO_RANK, "fi_close",
+					  "memory region: %s",
+					  f->lib->strerror(-ret));
+	}
 }
 
 int rmaext_memory_register(rmaext_fabric *f,

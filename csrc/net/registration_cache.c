@@ -19,7 +19,7 @@
  * copies of pinned pages (before, `python -m rmaext info` says what to do).
  * With MADV_DONTFORK a child that only reads such an array would crash.
  */
-#include "am/am.h"
+#include "net/endpoint.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -28,9 +28,6 @@
 #define RMX_KEYS_TRIED 512u /* of one-byte keys, all */
 #define RMX_OVERLAPS 8u	    /* known pieces looked at for one address */
 #define RMX_SLAB 32u	    /* blocks */
-#define RMX_BLOCK_BYTES                                                \
-	((sizeof(struct rmaext_op) + RMX_COPY_MAX + RMX_INLINE + 63) & \
-	 ~(size_t)63)
 
 /*
  * Of memory that only this side uses. Its key is of no use to anybody, but may
@@ -39,7 +36,7 @@
 int rmx_region_local(struct rmaext_fabric *f, void *addr, size_t len,
 		     uint64_t access, struct rmx_region *region_p)
 {
-	struct rmx_origins *o = &f->origins;
+	struct rmx_registration_cache *o = &f->cache;
 	struct iovec iov = {addr, len};
 	int ret = -FI_ENOKEY;
 
@@ -65,7 +62,7 @@ void *rmx_region_desc(const struct rmx_region *region)
 /* -- known memory; the lock is held */
 
 /* The first that begins after an address. */
-static size_t after(const struct rmx_origins *o, uintptr_t addr)
+static size_t after(const struct rmx_registration_cache *o, uintptr_t addr)
 {
 	size_t low = 0, high = o->count;
 
@@ -81,13 +78,13 @@ static size_t after(const struct rmx_origins *o, uintptr_t addr)
 }
 
 /* NULL: none has all of these bytes. */
-static struct rmx_origin *find(const struct rmx_origins *o, uintptr_t addr,
-			       uint64_t len)
+static struct rmx_cached_buffer *find(const struct rmx_registration_cache *o,
+				      uintptr_t addr, uint64_t len)
 {
 	size_t i = after(o, addr);
 
 	for (unsigned int k = 0; i && k < RMX_OVERLAPS; k++) {
-		struct rmx_origin *it = o->known[--i];
+		struct rmx_cached_buffer *it = o->known[--i];
 
 		if (addr - it->start < it->len &&
 		    len <= it->len - (addr - it->start))
@@ -96,9 +93,9 @@ static struct rmx_origin *find(const struct rmx_origins *o, uintptr_t addr,
 	return NULL;
 }
 
-static int deregister(struct rmaext_fabric *f, struct rmx_origin *it)
+static int deregister(struct rmaext_fabric *f, struct rmx_cached_buffer *it)
 {
-	struct rmx_origins *o = &f->origins;
+	struct rmx_registration_cache *o = &f->cache;
 	int ret = 0;
 
 	if (!it->region.mr)
@@ -114,11 +111,11 @@ static int deregister(struct rmaext_fabric *f, struct rmx_origin *it)
 /* The one that nobody has used for the longest time. False: all are in use. */
 static bool evict(struct rmaext_fabric *f)
 {
-	struct rmx_origins *o = &f->origins;
-	struct rmx_origin *oldest = NULL;
+	struct rmx_registration_cache *o = &f->cache;
+	struct rmx_cached_buffer *oldest = NULL;
 
 	for (size_t i = 0; i < o->count; i++) {
-		struct rmx_origin *it = o->known[i];
+		struct rmx_cached_buffer *it = o->known[i];
 
 		if (it->region.mr && !it->pinned && !atomic_load(&it->users) &&
 		    (!oldest || it->used < oldest->used))
@@ -130,11 +127,8 @@ static bool evict(struct rmaext_fabric *f)
 	return true;
 }
 
-#define RMX_SOURCE (FI_SEND | FI_WRITE)
-#define RMX_RESULT (FI_RECV | FI_READ)
-
 /* If the provider has no room for it, what is kept gives way. */
-static int make_room(struct rmaext_fabric *f, struct rmx_origin *it,
+static int make_room(struct rmaext_fabric *f, struct rmx_cached_buffer *it,
 		     uint64_t access)
 {
 	int ret;
@@ -148,9 +142,10 @@ static int make_room(struct rmaext_fabric *f, struct rmx_origin *it,
 }
 
 /* False: there is no room for it. */
-static bool keep_registered(struct rmaext_fabric *f, struct rmx_origin *it)
+static bool keep_registered(struct rmaext_fabric *f,
+			    struct rmx_cached_buffer *it)
 {
-	struct rmx_origins *o = &f->origins;
+	struct rmx_registration_cache *o = &f->cache;
 
 	if (it->len > o->most_bytes || !o->most)
 		return false;
@@ -167,7 +162,7 @@ static bool keep_registered(struct rmaext_fabric *f, struct rmx_origin *it)
 /* Those that were forgotten while in use, and are not any more. */
 static void reap(struct rmaext_fabric *f)
 {
-	struct rmx_origin **link = &f->origins.others, *it;
+	struct rmx_cached_buffer **link = &f->cache.others, *it;
 
 	while ((it = *link)) {
 		if (atomic_load(&it->users) || deregister(f, it)) {
@@ -181,9 +176,9 @@ static void reap(struct rmaext_fabric *f)
 
 /* -- what operations have */
 
-static struct rmx_origin *new_origin(const void *addr, uint64_t len)
+static struct rmx_cached_buffer *new_origin(const void *addr, uint64_t len)
 {
-	struct rmx_origin *it = calloc(1, sizeof(*it));
+	struct rmx_cached_buffer *it = calloc(1, sizeof(*it));
 
 	if (it) {
 		it->start = (uintptr_t)addr;
@@ -194,10 +189,11 @@ static struct rmx_origin *new_origin(const void *addr, uint64_t len)
 
 /* For one operation. */
 static int register_once(struct rmaext_fabric *f, const void *addr,
-			 uint64_t len, bool result, struct rmx_origin **it_p)
+			 uint64_t len, bool result,
+			 struct rmx_cached_buffer **it_p)
 {
-	struct rmx_origins *o = &f->origins;
-	struct rmx_origin *it = new_origin(addr, len);
+	struct rmx_registration_cache *o = &f->cache;
+	struct rmx_cached_buffer *it = new_origin(addr, len);
 	int ret;
 
 	if (!it)
@@ -214,11 +210,11 @@ static int register_once(struct rmaext_fabric *f, const void *addr,
 	return 0;
 }
 
-int rmx_origin_get(struct rmaext_fabric *f, const void *addr, uint64_t len,
-		   bool result, struct rmx_origin **it_p)
+int rmx_cache_get(struct rmaext_fabric *f, const void *addr, uint64_t len,
+		  bool result, struct rmx_cached_buffer **it_p)
 {
-	struct rmx_origins *o = &f->origins;
-	struct rmx_origin *it;
+	struct rmx_registration_cache *o = &f->cache;
+	struct rmx_cached_buffer *it;
 	int ret = 0;
 
 	pthread_mutex_lock(&o->lock);
@@ -241,9 +237,9 @@ int rmx_origin_get(struct rmaext_fabric *f, const void *addr, uint64_t len,
 }
 
 /* Before its owner is told that the operation has ended. */
-void rmx_origin_put(struct rmaext_fabric *f, struct rmx_origin *it)
+void rmx_cache_put(struct rmaext_fabric *f, struct rmx_cached_buffer *it)
 {
-	struct rmx_origins *o = &f->origins;
+	struct rmx_registration_cache *o = &f->cache;
 	const bool once = it->once;
 
 	/* then it may be freed at any time */
@@ -258,8 +254,8 @@ void rmx_origin_put(struct rmaext_fabric *f, struct rmx_origin *it)
 
 static bool new_slab(struct rmaext_fabric *f)
 {
-	const size_t bytes = RMX_SLAB * RMX_BLOCK_BYTES;
-	struct rmx_origins *o = &f->origins;
+	struct rmx_registration_cache *o = &f->cache;
+	const size_t bytes = RMX_SLAB * o->bounce_bytes;
 	struct rmx_slab *slab = calloc(1, sizeof(*slab));
 
 	if (slab)
@@ -275,50 +271,50 @@ static bool new_slab(struct rmaext_fabric *f)
 	slab->next = o->slabs;
 	o->slabs = slab;
 	for (size_t i = 0; i < RMX_SLAB; i++) {
-		char *block = slab->blocks + i * RMX_BLOCK_BYTES;
+		char *block = slab->blocks + i * o->bounce_bytes;
 
-		*(void **)(void *)block = o->free_blocks;
-		o->free_blocks = block;
+		*(void **)(void *)block = o->free_bounces;
+		o->free_bounces = block;
 	}
 	return true;
 }
 
-bool rmx_block_fits(const struct rmaext_fabric *f, size_t bytes)
+bool rmx_bounce_fits(const struct rmaext_fabric *f, size_t bytes)
 {
-	return f->origins.demanded && bytes <= RMX_BLOCK_BYTES;
+	return f->cache.demanded && bytes <= f->cache.bounce_bytes;
 }
 
-void *rmx_block_take(struct rmaext_fabric *f, void **desc_p)
+void *rmx_bounce_take(struct rmaext_fabric *f, void **desc_p)
 {
-	struct rmx_origins *o = &f->origins;
-	const size_t bytes = RMX_SLAB * RMX_BLOCK_BYTES;
+	struct rmx_registration_cache *o = &f->cache;
+	const size_t bytes = RMX_SLAB * o->bounce_bytes;
 	struct rmx_slab *slab;
 	char *block = NULL;
 
-	pthread_mutex_lock(&o->block_lock);
-	if (o->free_blocks || new_slab(f)) {
-		block = o->free_blocks;
-		o->free_blocks = *(void **)(void *)block;
-		atomic_fetch_add(&o->blocks_used, 1);
+	pthread_mutex_lock(&o->bounce_lock);
+	if (o->free_bounces || new_slab(f)) {
+		block = o->free_bounces;
+		o->free_bounces = *(void **)(void *)block;
+		atomic_fetch_add(&o->bounces_used, 1);
 	}
 	for (slab = o->slabs; block; slab = slab->next)
 		if (block >= slab->blocks && block < slab->blocks + bytes)
 			break;
-	pthread_mutex_unlock(&o->block_lock);
+	pthread_mutex_unlock(&o->bounce_lock);
 	if (block)
 		*desc_p = rmx_region_desc(&slab->region);
 	return block;
 }
 
-void rmx_block_give(struct rmaext_fabric *f, void *block)
+void rmx_bounce_give(struct rmaext_fabric *f, void *block)
 {
-	struct rmx_origins *o = &f->origins;
+	struct rmx_registration_cache *o = &f->cache;
 
-	pthread_mutex_lock(&o->block_lock);
-	*(void **)block = o->free_blocks;
-	o->free_blocks = block;
-	atomic_fetch_sub(&o->blocks_used, 1);
-	pthread_mutex_unlock(&o->block_lock);
+	pthread_mutex_lock(&o->bounce_lock);
+	*(void **)block = o->free_bounces;
+	o->free_bounces = block;
+	atomic_fetch_sub(&o->bounces_used, 1);
+	pthread_mutex_unlock(&o->bounce_lock);
 }
 
 /* -- calls */
@@ -326,8 +322,8 @@ void rmx_block_give(struct rmaext_fabric *f, void *block)
 static int know(struct rmaext_fabric *f, const void *addr, uint64_t len,
 		int pinned, uint64_t *token_p)
 {
-	struct rmx_origins *o = &f->origins;
-	struct rmx_origin *it, **more;
+	struct rmx_registration_cache *o = &f->cache;
+	struct rmx_cached_buffer *it, **more;
 	size_t i;
 
 	if (!len || len - 1 > UINTPTR_MAX - (uintptr_t)addr)
@@ -367,7 +363,7 @@ int rmaext_origin_know(rmaext_fabric *f, const void *addr, uint64_t len,
 	*token_p = 0;
 	if (ret)
 		return ret;
-	if (f->origins.demanded)
+	if (f->cache.demanded)
 		ret = know(f, addr, len, pinned, token_p);
 	rmx_fabric_leave(f);
 	return ret;
@@ -375,8 +371,8 @@ int rmaext_origin_know(rmaext_fabric *f, const void *addr, uint64_t len,
 
 static void forget(struct rmaext_fabric *f, uint64_t token)
 {
-	struct rmx_origins *o = &f->origins;
-	struct rmx_origin *it = NULL;
+	struct rmx_registration_cache *o = &f->cache;
+	struct rmx_cached_buffer *it = NULL;
 	size_t i;
 
 	for (i = 0; i < o->count && !it; i++)
@@ -399,11 +395,11 @@ static void forget(struct rmaext_fabric *f, uint64_t token)
 
 void rmaext_origin_forget(rmaext_fabric *f, uint64_t token)
 {
-	if (!token || !rmx_gate_try(&f->gate))
+	if (!token || !rmx_rundown_try(&f->rundown))
 		return; /* closing it has deregistered all */
-	pthread_mutex_lock(&f->origins.lock);
+	pthread_mutex_lock(&f->cache.lock);
 	forget(f, token);
-	pthread_mutex_unlock(&f->origins.lock);
+	pthread_mutex_unlock(&f->cache.lock);
 	rmx_fabric_leave(f);
 }
 
@@ -421,39 +417,40 @@ static uint64_t most_of(const struct rmaext_fabric *f, uint64_t wanted)
 		       : most;
 }
 
-int rmx_origins_start(struct rmaext_fabric *f,
-		      const struct rmaext_fabric_options *options)
+int rmx_cache_start(struct rmaext_fabric *f,
+		    const struct rmaext_fabric_options *options,
+		    size_t bounce_bytes)
 {
-	struct rmx_origins *o = &f->origins;
+	struct rmx_registration_cache *o = &f->cache;
 
 	pthread_mutex_init(&o->lock, NULL);
-	pthread_mutex_init(&o->block_lock, NULL);
+	pthread_mutex_init(&o->bounce_lock, NULL);
 	o->demanded = f->mr_mode & FI_MR_LOCAL;
 	if (!o->demanded)
 		return 0;
 	o->most = most_of(f, options->cache_count);
 	o->most_bytes = options->cache_bytes;
+	o->bounce_bytes =
+		(bounce_bytes + RMX_LINE - 1) & ~(size_t)(RMX_LINE - 1);
 	if (getrandom(&o->next_key, sizeof(o->next_key), 0) < 0)
 		return -FI_EIO;
-	return rmx_region_local(f, f->slots, RMX_SLOTS * sizeof(*f->slots),
-				RMX_SOURCE | RMX_RESULT, &o->slots);
+	return 0;
 }
 
 /* The endpoint is closed: nothing is read or written any more. */
-int rmx_origins_close(struct rmaext_fabric *f)
+int rmx_cache_close(struct rmaext_fabric *f)
 {
-	struct rmx_origins *o = &f->origins;
+	struct rmx_registration_cache *o = &f->cache;
 	int ret, first = 0;
 
 	if (!o->demanded)
 		return 0;
-	first = rmx_region_close(f, &o->slots);
 	pthread_mutex_lock(&o->lock);
 	for (size_t i = 0; i < o->count; i++) {
 		ret = deregister(f, o->known[i]);
 		first = first ? first : ret;
 	}
-	for (struct rmx_origin *it = o->others; it; it = it->next) {
+	for (struct rmx_cached_buffer *it = o->others; it; it = it->next) {
 		ret = deregister(f, it);
 		first = first ? first : ret;
 	}
@@ -466,16 +463,16 @@ int rmx_origins_close(struct rmaext_fabric *f)
 }
 
 /* What an operation still lies in, or has, stays. */
-void rmx_origins_end(struct rmaext_fabric *f)
+void rmx_cache_free(struct rmaext_fabric *f)
 {
-	struct rmx_origins *o = &f->origins;
+	struct rmx_registration_cache *o = &f->cache;
 	struct rmx_slab *slab;
 
 	if (!o->demanded)
 		return;
 	pthread_mutex_lock(&o->lock);
 	while (o->count) {
-		struct rmx_origin *it = o->known[--o->count];
+		struct rmx_cached_buffer *it = o->known[--o->count];
 
 		it->token = 0;
 		it->next = o->others;
@@ -486,7 +483,7 @@ void rmx_origins_end(struct rmaext_fabric *f)
 	o->room = 0;
 	reap(f);
 	pthread_mutex_unlock(&o->lock);
-	while (!atomic_load(&o->blocks_used) && (slab = o->slabs)) {
+	while (!atomic_load(&o->bounces_used) && (slab = o->slabs)) {
 		o->slabs = slab->next;
 		free(slab->blocks);
 		free(slab);

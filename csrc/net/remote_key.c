@@ -3,7 +3,7 @@
  * Remote keys: eight bytes, or raw bytes of any length where the provider set
  * FI_MR_RAW (fi_mr_raw_attr is -FI_ENOSYS elsewhere, whatever fi_mr(3) says).
  */
-#include "am/am.h"
+#include "net/endpoint.h"
 
 #include <string.h>
 
@@ -48,43 +48,4 @@ int rmaext_memory_key(rmaext_memory *memory, void *buf, size_t *len)
 	ret = memory_key(memory, buf, len);
 	rmx_fabric_leave(f);
 	return ret;
-}
-
-/* Raw keys are mapped on first use: most ranks talk to few others. */
-int rmx_key_map(struct rmaext_window *window, int64_t rank)
-{
-	struct rmx_target *target = rmx_target_of(window, rank);
-	struct rmaext_fabric *f = window->fabric;
-	int ret = 0;
-
-	if (!window->raw_keys || window->attached)
-		return 0;
-	pthread_mutex_lock(&f->lock);
-	if (!target->mapped) {
-		ret = fi_mr_map_raw(
-			f->domain, target->base,
-			window->raw_keys +
-				(size_t)(window->raw_same ? 0 : rank) *
-					window->raw_len,
-			window->raw_len, &target->key, 0);
-		target->mapped = !ret;
-	}
-	pthread_mutex_unlock(&f->lock);
-	if (ret)
-		rmx_fail(ret, rank, "fi_mr_map_raw", "key of %zu bytes: %s",
-			 window->raw_len, f->lib->strerror(-ret));
-	return ret;
-}
-
-void rmx_key_unmap_all(struct rmaext_window *window)
-{
-	if (!window->raw_keys)
-		return;
-	for (int64_t rank = 0; rank < window->count; rank++) {
-		struct rmx_target *target = &window->targets[rank];
-
-		if (target->mapped)
-			fi_mr_unmap_key(window->fabric->domain, target->key);
-		target->mapped = false;
-	}
 }

@@ -29,7 +29,7 @@
 #include <numpy/arrayobject.h>
 #include <numpy/arrayscalars.h>
 
-#include "exec/update.h"
+#include "api/api.h"
 
 struct hot_window {
 	PyObject_HEAD struct rmx_typed it;

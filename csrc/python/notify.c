@@ -2,7 +2,7 @@
 /* put_notify by memory, and notifications that are there, or come at once. */
 #include "python/hot.h"
 
-#include "api/notify.h"
+#include "win/notify.h"
 
 #define KEEP_GIL ((uint64_t)64 << 10) /* bytes: 5 us */
 #define LOOKS 25		      /* with the GIL held: 1 us */
@@ -81,7 +81,8 @@ static enum hot_outcome put_notify(struct hot_window *w, PyObject *origin,
 	t = rmx_target_of(w->it.window, rank);
 	if (t->route == RMAEXT_FABRIC)
 		return by_message(w, rank, offset, from, len, (int)slot);
-	if (t->route != RMAEXT_DIRECT || !rmx_block_of(w->it.window, rank))
+	if (t->route != RMAEXT_DIRECT ||
+	    !rmx_control_block_of(w->it.window, rank))
 		return HOT_ODD;
 	rmx_copy(t->map + offset, from, len);
 	rmx_notify_add(w->it.window, rank, (int)slot, 1);
@@ -108,14 +109,15 @@ PyObject *hot_put_notify(struct hot_window *w, PyObject *const *args,
 }
 
 /* The own counters, if the arguments are plain. */
-static struct rmx_block *block_of(struct hot_window *w, PyObject *const *got,
-				  int64_t *slot_p, int64_t *count_p)
+static struct rmx_control_block *block_of(struct hot_window *w,
+					  PyObject *const *got, int64_t *slot_p,
+					  int64_t *count_p)
 {
 	*count_p = 1;
 	if (!hot_is_open(w) || !to_slot(got[0], slot_p) || !got[0] ||
 	    (got[1] && (!hot_to_index(got[1], count_p) || !*count_p)))
 		return NULL;
-	return rmx_block_of(w->it.window, w->it.window->self);
+	return rmx_control_block_of(w->it.window, w->it.window->self);
 }
 
 /* A limit that is none, or that Python would take, see config.seconds(). */
@@ -183,7 +185,7 @@ PyObject *hot_wait_notify(struct hot_window *w, PyObject *const *args,
 	static PyObject *const *const wanted[] = {
 		&hot_names.slot, &hot_names.count, &hot_names.timeout};
 	int64_t slot = 0, count, seen = 0;
-	struct rmx_block *block = NULL;
+	struct rmx_control_block *block = NULL;
 	PyObject *got[3] = {NULL};
 	int code = RMAEXT_PENDING;
 
@@ -228,7 +230,7 @@ PyObject *hot_test_notify(struct hot_window *w, PyObject *const *args,
 	static PyObject *const *const wanted[] = {&hot_names.slot,
 						  &hot_names.count};
 	int64_t slot = 0, count, seen;
-	struct rmx_block *block = NULL;
+	struct rmx_control_block *block = NULL;
 	PyObject *got[2] = {NULL};
 	struct rmaext_fabric *fabric; /* served here, if by nobody else */
 

@@ -121,9 +121,9 @@ static int map_file(struct rmx_segment *s, uint64_t size)
 	return 0;
 }
 
-static struct rmx_control *control_of(const struct rmx_segment *s)
+static struct rmx_segment_tail *tail_of(const struct rmx_segment *s)
 {
-	return (struct rmx_control *)(s->base + s->block.size - RMX_TAIL);
+	return (struct rmx_segment_tail *)(s->base + s->block.size - RMX_TAIL);
 }
 
 /* The caller holds the lock. */
@@ -134,7 +134,7 @@ static int grow(struct rmaext_arena *a, uint64_t len)
 	struct rmx_segment *s;
 	int ret;
 
-	_Static_assert(sizeof(struct rmx_control) <= RMX_TAIL, "has room");
+	_Static_assert(sizeof(struct rmx_segment_tail) <= RMX_TAIL, "has room");
 	if (len > UINT64_MAX / 4)
 		return -ENOMEM;
 	if (size > LAST_DOUBLING)
@@ -147,7 +147,7 @@ static int grow(struct rmaext_arena *a, uint64_t len)
 	ret = map_file(s, size);
 	if (ret)
 		goto close;
-	memcpy(control_of(s)->nonce, a->nonce, sizeof(a->nonce));
+	memcpy(tail_of(s)->nonce, a->nonce, sizeof(a->nonce));
 	s->room = size - RMX_TAIL;
 	ret = rmx_extent_add(&a->extents, s->base, s->room);
 	if (ret)
@@ -164,7 +164,7 @@ close:
 }
 
 /* Held as long as its thread lives: the kernel marks it when that is killed. */
-static int take_life(struct rmx_control *control)
+static int take_life(struct rmx_segment_tail *tail)
 {
 	pthread_mutexattr_t attr;
 	int ret;
@@ -172,9 +172,9 @@ static int take_life(struct rmx_control *control)
 	pthread_mutexattr_init(&attr);
 	pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
 	pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
-	ret = pthread_mutex_init(&control->life, &attr);
+	ret = pthread_mutex_init(&tail->life, &attr);
 	pthread_mutexattr_destroy(&attr);
-	return ret ? ret : pthread_mutex_lock(&control->life);
+	return ret ? ret : pthread_mutex_lock(&tail->life);
 }
 
 int rmaext_arena_open(const uint8_t *nonce, rmaext_arena **arena_p)
@@ -193,31 +193,31 @@ int rmaext_arena_open(const uint8_t *nonce, rmaext_arena **arena_p)
 		return rmx_fail(ret, RMX_NO_RANK, "memfd_create", "arena: %s",
 				strerror(-ret));
 	}
-	a->control = control_of(a->segments);
-	a->lives = !take_life(a->control);
+	a->tail = tail_of(a->segments);
+	a->lives = !take_life(a->tail);
 	if (!a->lives) /* peers then learn of our end by pidfd only */
-		memset(&a->control->life, 0, sizeof(a->control->life));
+		memset(&a->tail->life, 0, sizeof(a->tail->life));
 	*arena_p = a;
 	return 0;
 }
 
-struct rmx_bell *rmx_arena_bell(struct rmaext_arena *a)
+struct rmx_doorbell *rmx_arena_doorbell(struct rmaext_arena *a)
 {
-	return a ? &a->control->bell : NULL;
+	return a ? &a->tail->doorbell : NULL;
 }
 
 void rmaext_arena_leave(rmaext_arena *a)
 {
 	if (getpid() == a->pid)
-		atomic_store(&a->control->left, 1);
+		atomic_store(&a->tail->left, 1);
 }
 
 /* The thread that held it may have ended: the next one that comes takes over.
  */
-static void renew_life(struct rmx_control *control)
+static void renew_life(struct rmx_segment_tail *tail)
 {
-	if (pthread_mutex_trylock(&control->life) == EOWNERDEAD)
-		pthread_mutex_consistent(&control->life);
+	if (pthread_mutex_trylock(&tail->life) == EOWNERDEAD)
+		pthread_mutex_consistent(&tail->life);
 }
 
 void rmaext_arena_describe(rmaext_arena *a, struct rmaext_process *process_p)
@@ -226,13 +226,13 @@ void rmaext_arena_describe(rmaext_arena *a, struct rmaext_process *process_p)
 
 	pthread_mutex_lock(&a->lock);
 	if (a->lives)
-		renew_life(a->control);
+		renew_life(a->tail);
 	s = a->segments;
 	pthread_mutex_unlock(&a->lock);
 	while (s->next)
 		s = s->next;
 	process_p->pid = getpid();
-	process_p->address = (uintptr_t)a->control->nonce;
+	process_p->address = (uintptr_t)a->tail->nonce;
 	memcpy(process_p->nonce, a->nonce, sizeof(a->nonce));
 	process_p->first = s->block;
 }
@@ -306,7 +306,7 @@ void rmaext_arena_free(rmaext_arena *a, void *addr)
 	struct rmx_segment *s;
 	struct rmx_extent *e;
 
-	if (getpid() != a->pid || atomic_load(&a->control->left))
+	if (getpid() != a->pid || atomic_load(&a->tail->left))
 		return; /* the parent's; or peers may still look at it */
 	pthread_mutex_lock(&a->lock);
 	s = among(a->placed, addr, 1);

@@ -43,7 +43,7 @@ struct rmaext_arena {
 	struct rmx_segment *segments; /* the newest first */
 	struct rmx_segment *placed;
 	struct rmx_extents extents;
-	struct rmx_control *control;
+	struct rmx_segment_tail *tail;
 	bool lives; /* its life is held by a thread */
 };
 

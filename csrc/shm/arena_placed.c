@@ -44,8 +44,8 @@ static int sign(const struct rmaext_arena *a, const struct rmx_segment *s,
 
 	if (end == MAP_FAILED)
 		return -errno;
-	memcpy(((struct rmx_control *)(end + unit - RMX_TAIL))->nonce, a->nonce,
-	       sizeof(a->nonce));
+	memcpy(((struct rmx_segment_tail *)(end + unit - RMX_TAIL))->nonce,
+	       a->nonce, sizeof(a->nonce));
 	munmap(end, unit);
 	return 0;
 }

@@ -8,7 +8,7 @@
  * a route is used only after 128 random bits were read back through it.
  */
 #define _GNU_SOURCE
-#include "am/am.h"
+#include "shm/neighbour.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -34,7 +34,7 @@ struct rmx_mapping {
 static int map_segment(struct rmaext_near *near,
 		       const struct rmaext_block *block, char **base_p)
 {
-	struct rmx_control *control;
+	struct rmx_segment_tail *tail;
 	struct stat status;
 	char path[64], *base;
 	int fd, ret = 0;
@@ -63,8 +63,8 @@ static int map_segment(struct rmaext_near *near,
 	close(fd);
 	if (ret)
 		return ret;
-	control = (struct rmx_control *)(base + block->size - RMX_TAIL);
-	if (memcmp(control->nonce, near->nonce, sizeof(near->nonce))) {
+	tail = (struct rmx_segment_tail *)(base + block->size - RMX_TAIL);
+	if (memcmp(tail->nonce, near->nonce, sizeof(near->nonce))) {
 		munmap(base, block->size);
 		return -ESTALE;
 	}
@@ -173,9 +173,9 @@ int rmaext_near_open(const struct rmaext_process *process, int pidfd,
 	pthread_mutex_init(&near->lock, NULL);
 	if (!segment(near, &process->first, &base)) {
 		near->reach |= RMAEXT_CAN_MAP;
-		near->control =
-			(struct rmx_control *)(base + process->first.size -
-					       RMX_TAIL);
+		near->tail =
+			(struct rmx_segment_tail *)(base + process->first.size -
+						    RMX_TAIL);
 	}
 	if (can_copy(near))
 		near->reach |= RMAEXT_CAN_COPY;
@@ -212,7 +212,7 @@ bool rmx_near_gone(struct rmaext_near *near)
 {
 	struct pollfd fd = {.fd = near->pidfd, .events = POLLIN};
 
-	if (near->control && atomic_load(&near->control->left))
+	if (near->tail && atomic_load(&near->tail->left))
 		return true;
 	/*
 	 * The thread that held its life may have ended before the process. And
@@ -228,62 +228,59 @@ bool rmx_near_gone(struct rmaext_near *near)
 typedef ssize_t (*copy_fn)(pid_t, const struct iovec *, unsigned long,
 			   const struct iovec *, unsigned long, unsigned long);
 
-static int refused(struct rmx_target *t, int64_t rank, const char *call,
-		   int code)
+static int refused(const struct rmaext_near *near, int64_t rank,
+		   const char *call, int code)
 {
 	return rmx_fail(code == ESRCH ? -FI_ENOTCONN : -code, rank, call,
-			"process %d: %s", (int)t->member->near->pid,
-			strerror(code));
+			"process %d: %s", (int)near->pid, strerror(code));
 }
 
 /* The kernel copies 2 GiB at most in one call, and may stop at a signal. */
-static int copy(copy_fn fn, const char *call, struct rmx_target *t,
-		int64_t rank, uint64_t offset, void *buf, uint64_t len)
+static int copy(copy_fn fn, const char *call, struct rmaext_near *near,
+		int64_t rank, uint64_t address, void *buf, uint64_t len)
 {
 	uint64_t done = 0;
 
 	while (done < len) {
 		struct iovec local = {(char *)buf + done, len - done};
-		struct iovec remote = {
-			(void *)(uintptr_t)(t->address + offset + done),
-			len - done};
-		ssize_t n = fn(t->member->near->pid, &local, 1, &remote, 1, 0);
+		struct iovec remote = {(void *)(uintptr_t)(address + done),
+				       len - done};
+		ssize_t n = fn(near->pid, &local, 1, &remote, 1, 0);
 
 		if (n <= 0)
-			return refused(t, rank, call, n ? errno : EIO);
+			return refused(near, rank, call, n ? errno : EIO);
 		done += (uint64_t)n;
 	}
 	return 0;
 }
 
-int rmx_cma_write(struct rmx_target *t, int64_t rank, uint64_t offset,
+int rmx_cma_write(struct rmaext_near *near, int64_t rank, uint64_t address,
 		  const void *buf, uint64_t len)
 {
-	return copy(process_vm_writev, "process_vm_writev", t, rank, offset,
+	return copy(process_vm_writev, "process_vm_writev", near, rank, address,
 		    (void *)(uintptr_t)buf, len);
 }
 
-int rmx_cma_read(struct rmx_target *t, int64_t rank, uint64_t offset, void *buf,
-		 uint64_t len)
+int rmx_cma_read(struct rmaext_near *near, int64_t rank, uint64_t address,
+		 void *buf, uint64_t len)
 {
-	return copy(process_vm_readv, "process_vm_readv", t, rank, offset, buf,
-		    len);
+	return copy(process_vm_readv, "process_vm_readv", near, rank, address,
+		    buf, len);
 }
 
 /* A copy that was cut short, by a signal or a bad address, is continued. */
-int rmx_cma_pieces(struct rmx_target *t, int64_t rank, bool write,
+int rmx_cma_pieces(struct rmaext_near *near, int64_t rank, bool write,
 		   struct iovec *pieces, size_t n, void *buf, size_t len)
 {
 	const copy_fn fn = write ? process_vm_writev : process_vm_readv;
 	struct iovec local = {buf, len};
 
 	while (local.iov_len) {
-		ssize_t done =
-			fn(t->member->near->pid, &local, 1, pieces, n, 0);
+		ssize_t done = fn(near->pid, &local, 1, pieces, n, 0);
 		size_t left = done > 0 ? (size_t)done : 0;
 
 		if (done <= 0)
-			return refused(t, rank,
+			return refused(near, rank,
 				       write ? "process_vm_writev"
 					     : "process_vm_readv",
 				       done ? errno : EIO);

@@ -17,7 +17,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "am/am.h"
+#include "base/await.h"
 
 #define LINE 64
 /* In the word: the count of those who came below, the generation above. */

@@ -13,7 +13,7 @@
  * a rank that leave as readers share it with the one that queues.
  */
 #define _GNU_SOURCE
-#include "am/am.h"
+#include "base/await.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -119,7 +119,7 @@ int rmaext_word_await(int64_t *sleepers, const int64_t *word, int64_t least,
 	if (grown(&w) == RMX_DONE)
 		return 1;
 	if (spin + sleep <= 0) {
-		rmx_mpi_glance();
+		rmaext_mpi_glance();
 		return 0;
 	}
 	return !rmx_await(&wait, rmx_now() + spin + sleep, NULL);

@@ -2,12 +2,13 @@
 /*
  * Files that window memory is mapped from. Whoever wants what has been put
  * there to be in the file asks in the window's control block; a thread of this
- * process, which sleeps on its bell (doorbell.c), writes it back and says so
- * there. So it needs neither the target's program nor the CQ's reader, which
+ * process, which sleeps on its doorbell (doorbell.c), writes it back and says
+ * so there. So it needs neither the target's program nor the CQ's reader, which
  * msync would hold up for as long as the disk takes.
  */
 #define _GNU_SOURCE
-#include "am/am.h"
+#include "shm/control_block.h"
+#include "shm/neighbour.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -18,8 +19,8 @@
 #include <unistd.h>
 
 /*
- * The bell rings for other reasons, too: at most so often is it listened to in
- * vain. And so often is looked where there is none.
+ * The doorbell rings for other reasons, too: at most so often is it listened to
+ * in vain. And so often is looked where there is none.
  */
 #define RMX_DEAF ((int64_t)1000 * 1000)
 
@@ -36,8 +37,8 @@ struct rmaext_storage {
 	pthread_mutex_t lock;
 	pthread_cond_t idle; /* one is not busy any more */
 	struct rmaext_file *files;
-	struct rmx_bell *bell;
-	struct rmx_bell silent; /* without an arena */
+	struct rmx_doorbell *doorbell;
+	struct rmx_doorbell silent; /* without an arena */
 	bool stop;
 };
 
@@ -80,7 +81,7 @@ static void serve(const struct rmaext_storage *s, struct rmaext_file *file)
 		atomic_store(&words->failed, asked);
 	}
 	atomic_store(&words->done, asked);
-	rmx_tell(s->bell);
+	rmx_wake_waiters(s->doorbell);
 }
 
 static bool serve_one(struct rmaext_storage *s)
@@ -113,19 +114,19 @@ static void *thread_main(void *arg)
 {
 	struct rmaext_storage *s = arg;
 	const struct timespec second = {.tv_sec = 1};
-	struct rmx_bell *bell = s->bell;
+	struct rmx_doorbell *doorbell = s->doorbell;
 
 	pthread_mutex_lock(&s->lock);
 	while (!s->stop) {
-		const unsigned int rings = atomic_load(&bell->rings);
+		const unsigned int rings = atomic_load(&doorbell->rings);
 
-		atomic_store(&bell->listening, 1);
+		atomic_store(&doorbell->listening, 1);
 		atomic_thread_fence(memory_order_seq_cst);
 		if (serve_one(s))
 			continue;
 		pthread_mutex_unlock(&s->lock);
-		if (bell != &s->silent)
-			syscall(SYS_futex, &bell->rings, FUTEX_WAIT, rings,
+		if (doorbell != &s->silent)
+			syscall(SYS_futex, &doorbell->rings, FUTEX_WAIT, rings,
 				&second, NULL, 0);
 		pthread_mutex_lock(&s->lock);
 		if (s->stop || serve_one(s))
@@ -140,8 +141,9 @@ static void *thread_main(void *arg)
 
 static void wake(struct rmaext_storage *s)
 {
-	atomic_fetch_add(&s->bell->rings, 1);
-	syscall(SYS_futex, &s->bell->rings, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	atomic_fetch_add(&s->doorbell->rings, 1);
+	syscall(SYS_futex, &s->doorbell->rings, FUTEX_WAKE, INT_MAX, NULL, NULL,
+		0);
 }
 
 int rmaext_storage_open(rmaext_arena *arena, rmaext_storage **storage_p)
@@ -152,7 +154,7 @@ int rmaext_storage_open(rmaext_arena *arena, rmaext_storage **storage_p)
 
 	if (!s)
 		return rmx_fail(-ENOMEM, RMX_NO_RANK, "calloc", "storage");
-	s->bell = arena ? rmx_arena_bell(arena) : &s->silent;
+	s->doorbell = arena ? rmx_arena_doorbell(arena) : &s->silent;
 	pthread_mutex_init(&s->lock, NULL);
 	pthread_cond_init(&s->idle, NULL);
 	/* signals are for the program's threads */
@@ -204,7 +206,7 @@ int rmaext_storage_add(rmaext_storage *s, void *block,
 	}
 	memcpy(file->pieces, pieces, count * sizeof(*pieces));
 	file->count = count;
-	file->words = &((struct rmx_block *)block)->storage;
+	file->words = &((struct rmx_control_block *)block)->storage;
 	pthread_mutex_lock(&s->lock);
 	file->next = s->files;
 	s->files = file;

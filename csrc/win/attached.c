@@ -5,7 +5,7 @@
  * message, and the CQ's reader carries it out with the lock held: so none can
  * touch what is detached.
  */
-#include "am/am.h"
+#include "win/window.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * the memory of a window's own table.
  */
 #define _GNU_SOURCE
-#include "am/am.h"
+#include "win/window.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -37,10 +37,10 @@ int rmaext_members_new(int64_t count, int64_t self, rmaext_peer *const *peers,
 
 		it->peer = peers ? peers[rank] : NULL;
 		it->near = nears ? nears[rank] : NULL;
-		if (it->near && it->near->control)
-			it->bell = &it->near->control->bell;
+		if (it->near && it->near->tail)
+			it->doorbell = &it->near->tail->doorbell;
 		else if (rank == self)
-			it->bell = rmx_arena_bell(arena);
+			it->doorbell = rmx_arena_doorbell(arena);
 		if (it->near || rank == self)
 			m->here[m->here_count++] = rank;
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The table of targets that operations are checked against. */
 #define _GNU_SOURCE
-#include "am/am.h"
+#include "win/window.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 uint64_t rmaext_block_bytes(int64_t count)
 {
 	const uint64_t n = (uint64_t)count;
-	const uint64_t bytes = sizeof(struct rmx_block) +
+	const uint64_t bytes = sizeof(struct rmx_control_block) +
 			       n * sizeof(struct rmx_guard_line) +
 			       3 * n * sizeof(uint64_t);
 
@@ -20,14 +20,14 @@ uint64_t rmaext_block_bytes(int64_t count)
 void rmaext_block_places(int64_t count, struct rmaext_places *places_p)
 {
 	const uint64_t n = (uint64_t)count, word = sizeof(uint64_t);
-	const uint64_t after =
-		sizeof(struct rmx_block) + n * sizeof(struct rmx_guard_line);
+	const uint64_t after = sizeof(struct rmx_control_block) +
+			       n * sizeof(struct rmx_guard_line);
 
 	*places_p = (struct rmaext_places){
-		.lock = offsetof(struct rmx_block, lock) / word,
-		.storage = offsetof(struct rmx_block, storage) / word,
-		.calls = offsetof(struct rmx_block, calls) / word,
-		.notify = offsetof(struct rmx_block, notify) / word,
+		.lock = offsetof(struct rmx_control_block, lock) / word,
+		.storage = offsetof(struct rmx_control_block, storage) / word,
+		.calls = offsetof(struct rmx_control_block, calls) / word,
+		.notify = offsetof(struct rmx_control_block, notify) / word,
 		.slots = after / word,
 		.posted = after / word + n,
 		.completed = after / word + 2 * n,
@@ -113,9 +113,9 @@ static void window_drop(struct rmaext_window *w)
 	free(w);
 }
 
-static int window_create(struct rmaext_fabric *f,
-			 const struct rmaext_targets *targets, int64_t timeout,
-			 struct rmaext_window **window_p)
+int rmx_window_new(struct rmaext_fabric *f,
+		   const struct rmaext_targets *targets, int64_t timeout,
+		   struct rmaext_window **window_p)
 {
 	struct rmaext_window *w = calloc(1, sizeof(*w));
 
@@ -144,8 +144,6 @@ static int window_create(struct rmaext_fabric *f,
 		goto no_memory;
 	set_targets(w, targets);
 	pthread_mutex_init(&w->lock, NULL);
-	if (f)
-		rmx_window_link(w, f);
 	*window_p = w;
 	return 0;
 
@@ -153,19 +151,6 @@ no_memory:
 	if (w)
 		window_drop(w);
 	return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "window");
-}
-
-int rmaext_window_create(rmaext_fabric *f, const struct rmaext_targets *targets,
-			 int64_t timeout, rmaext_window **window_p)
-{
-	int ret = f ? rmx_fabric_enter(f, "rmaext_window_create") : 0;
-
-	if (ret)
-		return ret;
-	ret = window_create(f, targets, timeout, window_p);
-	if (f)
-		rmx_fabric_leave(f);
-	return ret;
 }
 
 void rmaext_window_rows(rmaext_window *w, struct rmaext_rows *rows_p)
@@ -333,49 +318,25 @@ int rmaext_window_view(rmaext_window *of, const struct rmaext_view *view,
 	return ret;
 }
 
-void rmx_window_link(struct rmaext_window *w, struct rmaext_fabric *f)
-{
-	w->fabric = f;
-	pthread_mutex_lock(&f->lock);
-	w->next = f->windows;
-	w->prev = &f->windows;
-	if (w->next)
-		w->next->prev = &w->next;
-	f->windows = w;
-	atomic_fetch_add(&f->links, 1);
-	pthread_mutex_unlock(&f->lock);
-}
-
-void rmx_window_unlink(struct rmaext_window *w)
-{
-	struct rmaext_fabric *f = w->fabric;
-
-	pthread_mutex_lock(&f->lock);
-	*w->prev = w->next;
-	if (w->next)
-		w->next->prev = w->prev;
-	rmx_serve_no_more(f, w);
-	pthread_mutex_unlock(&f->lock);
-}
-
 /* The caller owns the struct, close owns what it points to. */
 int rmx_window_enter(struct rmaext_window *w, const char *call)
 {
-	int ret = rmx_gate_enter(&w->gate, call, "the window is closed");
+	int ret = rmx_rundown_enter(&w->rundown, call, "the window is closed");
 
 	if (ret || w->root == w)
 		return ret;
-	ret = rmx_gate_enter(&w->root->gate, call, "the window is closed");
+	ret = rmx_rundown_enter(&w->root->rundown, call,
+				"the window is closed");
 	if (ret)
-		rmx_gate_leave(&w->gate);
+		rmx_rundown_leave(&w->rundown);
 	return ret;
 }
 
 void rmx_window_leave(struct rmaext_window *w)
 {
 	if (w->root != w)
-		rmx_gate_leave(&w->root->gate);
-	rmx_gate_leave(&w->gate);
+		rmx_rundown_leave(&w->root->rundown);
+	rmx_rundown_leave(&w->rundown);
 }
 
 int64_t rmaext_window_pending(rmaext_window *w)
@@ -387,56 +348,18 @@ int64_t rmaext_window_pending(rmaext_window *w)
 	return pending;
 }
 
-int rmaext_window_shut(rmaext_window *w)
-{
-	int ret = rmx_gate_shut(&w->gate);
-
-	if (ret)
-		return rmx_fail(ret, RMX_NO_RANK, "rmaext_window_shut",
-				"%d calls in flight",
-				atomic_load(&w->gate.users));
-	/* a copy that no flush has waited for touches nothing of ours */
-	if (w->fabric && rmaext_window_pending(w))
-		rmx_message_forget(w, -1);
-	return 0;
-}
-
 void rmaext_window_reopen(rmaext_window *w)
 {
 	/* a fabric that is closed has closed its windows for good */
-	if (!w->fabric || !atomic_load(&w->fabric->gate.closed))
-		atomic_store(&w->gate.closed, false);
-}
-
-int rmaext_window_close(rmaext_window *w)
-{
-	struct rmaext_fabric *f = w->fabric;
-	int ret = rmaext_window_shut(w);
-	int64_t pending = rmaext_window_pending(w);
-
-	if (w->root != w)
-		return ret; /* all else is the root's */
-	if (!ret)
-		ret = rmx_gate_shut(&w->served);
-	if (ret || pending)
-		return rmx_fail(-FI_EBUSY, RMX_NO_RANK, "rmaext_window_close",
-				"%lld transfers and %d calls in flight",
-				(long long)pending,
-				atomic_load(&w->gate.users));
-	if (f && !rmx_fabric_enter(f, "rmaext_window_close")) {
-		rmx_key_unmap_all(w);
-		rmx_window_unlink(w);
-		w->fabric = NULL;
-		rmx_fabric_leave(f);
-	} /* else closing the fabric does that */
-	return 0;
+	if (!w->fabric || !atomic_load(&w->fabric->rundown.closed))
+		atomic_store(&w->rundown.closed, false);
 }
 
 void rmaext_window_free(rmaext_window *w)
 {
 	const bool view = w->root != w; /* which may be freed by now */
 
-	if ((w->fabric && !view) || w->gate.users || w->served.users)
+	if ((w->fabric && !view) || w->rundown.users || w->served.users)
 		return; /* still served: leak rather than corrupt */
 	pthread_mutex_destroy(&w->lock);
 	window_drop(w);

@@ -4,13 +4,14 @@
 #define RMAEXT_WINDOW_H
 
 #include "net/endpoint.h"
+#include "shm/control_block.h"
 #include "shm/neighbour.h"
 
 /* A rank of a communicator: what is the same in all windows over it. */
 struct rmx_member {
-	struct rmaext_peer *peer; /* NULL: never by the fabric */
-	struct rmaext_near *near; /* NULL: the own rank, other nodes */
-	struct rmx_bell *bell;	  /* NULL: not mapped */
+	struct rmaext_peer *peer;      /* NULL: never by the fabric */
+	struct rmaext_near *near;      /* NULL: the own rank, other nodes */
+	struct rmx_doorbell *doorbell; /* NULL: not mapped */
 };
 
 struct rmaext_members {
@@ -27,6 +28,7 @@ struct rmaext_blocks {
 	char *first[]; /* of each rank, as mapped here; or NULL */
 };
 
+#define RMX_A_PUT ((uint64_t)1 << 32) /* in rmx_target.pending */
 #define RMX_FILLED 0x80 /* in rmx_target.access: the rest has been set */
 
 /*
@@ -98,10 +100,11 @@ struct rmaext_window {
 	uint8_t door[RMX_TOKEN]; /* of that job's endpoint */
 	uint8_t *raw_keys;	 /* raw_len bytes each, FI_MR_RAW only */
 	size_t raw_len;
-	bool raw_same;		/* there is one, for all ranks */
-	struct rmx_gate gate;	/* calls of this rank */
-	struct rmx_gate served; /* requests of others, until all have closed */
-	pthread_mutex_t lock;	/* guards failure, and who fills targets */
+	bool raw_same;		    /* there is one, for all ranks */
+	struct rmx_rundown rundown; /* calls of this rank */
+	struct rmx_rundown
+		served;	      /* requests of others, until all have closed */
+	pthread_mutex_t lock; /* guards failure, and who fills targets */
 	struct rmaext_error failure; /* words for target->error */
 	struct rmaext_window *next, **prev;
 };
@@ -114,7 +117,14 @@ struct rmx_typed {
 	char closed;   /* set by Python before it closes the window */
 };
 
-/* remote_key.c */
+/*
+ * check.c: rank, place and rights of an operation; that the target is not
+ * known to be gone. `call` is for the words of the error.
+ */
+int rmx_check(const struct rmaext_window *window, const char *call,
+	      int64_t rank, uint64_t offset, uint64_t len, int access);
+
+/* key_map.c */
 int rmx_key_map(struct rmaext_window *window, int64_t rank);
 void rmx_key_unmap_all(struct rmaext_window *window);
 
@@ -132,9 +142,10 @@ void rmx_target_fill(const struct rmaext_window *window, int64_t rank);
 /* window.c */
 int rmx_window_enter(struct rmaext_window *window, const char *call);
 void rmx_window_leave(struct rmaext_window *window);
-void rmx_window_link(struct rmaext_window *window,
-		     struct rmaext_fabric *fabric);
-void rmx_window_unlink(struct rmaext_window *window);
+/* A window that no message finds yet; see rmx_serve_window(). */
+int rmx_window_new(struct rmaext_fabric *fabric,
+		   const struct rmaext_targets *targets, int64_t timeout,
+		   struct rmaext_window **window_p);
 /* a window of its own, not linked, over a part of what this rank has there */
 int rmx_window_part(struct rmaext_window *of, const struct rmaext_grant *grant,
 		    struct rmaext_window **part_p);
@@ -150,6 +161,22 @@ static inline bool rmx_by_message(const struct rmaext_window *w, uint64_t len)
 	return w->visits || len < w->fabric->least;
 }
 
+/* copies by system call from and to a target whose route is RMAEXT_CMA */
+static inline int rmx_target_write(const struct rmx_target *t, int64_t rank,
+				   uint64_t offset, const void *buf,
+				   uint64_t len)
+{
+	return rmx_cma_write(t->member->near, rank, t->address + offset, buf,
+			     len);
+}
+
+static inline int rmx_target_read(const struct rmx_target *t, int64_t rank,
+				  uint64_t offset, void *buf, uint64_t len)
+{
+	return rmx_cma_read(t->member->near, rank, t->address + offset, buf,
+			    len);
+}
+
 /* attached.c */
 struct rmx_attached *rmx_attached_new(void);
 void rmx_attached_free(struct rmx_attached *attached);
@@ -158,18 +185,6 @@ void rmx_attached_lock(struct rmx_attached *attached);
 void rmx_attached_unlock(struct rmx_attached *attached);
 bool rmx_attached_has(const struct rmx_attached *attached, uint64_t address,
 		      uint64_t len);
-
-/* neighbour.c */
-bool rmx_near_gone(struct rmaext_near *near);
-/* copy by system call; -FI_ENOTCONN once the process is gone */
-int rmx_cma_write(struct rmx_target *target, int64_t rank, uint64_t offset,
-		  const void *buf, uint64_t len);
-int rmx_cma_read(struct rmx_target *target, int64_t rank, uint64_t offset,
-		 void *buf, uint64_t len);
-
-/* the same, of n pieces of remote memory; buf has them one after another */
-int rmx_cma_pieces(struct rmx_target *target, int64_t rank, bool write,
-		   struct iovec *pieces, size_t n, void *buf, size_t len);
 
 static inline bool rmx_filled(const struct rmx_target *t)
 {
@@ -188,12 +203,13 @@ static inline struct rmx_target *rmx_target_of(const struct rmaext_window *w,
 	return t;
 }
 
-static inline struct rmx_block *rmx_block_of(const struct rmaext_window *w,
-					     int64_t rank)
+static inline struct rmx_control_block *
+rmx_control_block_of(const struct rmaext_window *w, int64_t rank)
 {
 	char *first = w->blocks ? w->blocks->first[rank] : NULL;
 
-	return first ? (struct rmx_block *)(void *)(first + w->block_at) : NULL;
+	return first ? (struct rmx_control_block *)(void *)(first + w->block_at)
+		     : NULL;
 }
 
 static inline bool rmx_doubtful(const struct rmx_target *t)
@@ -238,7 +254,7 @@ static inline bool rmx_flushed(const struct rmaext_window *w, int64_t rank)
 
 		if (!rmx_filled(t)) /* never used */
 			continue;
-		rmx_tell(t->member->bell);
+		rmx_wake_waiters(t->member->doorbell);
 		/* in this order: an error is left before it counts down */
 		if (atomic_load(&t->pending) >= RMX_A_PUT ||
 		    atomic_load(&t->error))

@@ -5,7 +5,7 @@
  * keys.py, which reads one at a time; here one that is not plain is refused.
  * They come from other processes: nothing in them is taken for granted.
  */
-#include "am/am.h"
+#include "win/window.h"
 
 #define FRAME 16 /* magic, byte order, pointer size, status, 0, length, crc */
 #define HEAD 67	 /* see head_read() */

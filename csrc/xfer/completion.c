@@ -4,7 +4,7 @@
  * fail, and its owner lets go of it; the last to do so frees it. An error that
  * no owner will see is left to the next flush.
  */
-#include "am/am.h"
+#include "xfer/operation.h"
 
 #include <stdlib.h>
 
@@ -25,7 +25,7 @@ void rmx_op_failed(struct rmaext_op *op, const struct rmaext_error *record)
 	}
 	pthread_mutex_unlock(&op->window->lock);
 	if (op->ended)
-		rmx_begun_failed(op);
+		rmx_request_failed(op);
 }
 
 /* Has it no result, so that its error may be left to a flush? */
@@ -61,15 +61,15 @@ static bool op_left(struct rmaext_op *op)
 
 void rmx_op_let_go(struct rmaext_op *op)
 {
-	if (op->origin)
-		rmx_origin_put(op->fabric, op->origin);
-	op->origin = NULL;
+	if (op->registered)
+		rmx_cache_put(op->fabric, op->registered);
+	op->registered = NULL;
 }
 
 void rmx_op_dispose(struct rmaext_op *op)
 {
-	if (op->block)
-		rmx_block_give(op->fabric, op);
+	if (op->bounce)
+		rmx_bounce_give(op->fabric, op);
 	else
 		free(op);
 }
@@ -83,8 +83,9 @@ void rmx_op_free(struct rmaext_op *op)
 		rmx_op_free(tail);
 	}
 	rmx_op_let_go(op);
-	if (op->slot)
-		rmx_slot_give(op->fabric, op->target->member->peer, op->slot);
+	if (op->context)
+		rmx_context_give(op->fabric, op->target->member->peer,
+				 op->context);
 	else
 		rmx_op_dispose(op);
 }
@@ -99,7 +100,7 @@ static void op_count_down(struct rmaext_op *op, uint64_t count)
 
 	if (op->ended) {
 		COUNT(&op->completed);
-		rmx_begun_less(op);
+		rmx_request_release(op);
 	} else if (op->buffered) {
 		if (op_left(op)) {
 			op_leave_error(op);
@@ -112,14 +113,34 @@ static void op_count_down(struct rmaext_op *op, uint64_t count)
 	}
 }
 
-/* Called by whoever reads the CQ. */
-void rmx_op_complete(struct rmx_slot *slot, const struct rmaext_error *failure)
+/* What a completion names, if that is one of ours, and in flight. */
+static struct rmx_context *context_of(struct rmaext_fabric *f, void *named)
 {
-	struct rmaext_op *op = atomic_load(&slot->op);
-	struct rmx_target *target = op->target;
-	struct rmaext_fabric *f = op->fabric;
-	const uint64_t count = rmx_counts_as(op);
+	const struct rmx_context *all = f->transfers->contexts;
+	const uintptr_t first = (uintptr_t)all, it = (uintptr_t)named;
+	struct rmx_context *context = named;
 
+	if (it < first || it >= (uintptr_t)(all + RMX_CONTEXTS) ||
+	    (it - first) % sizeof(*context) || !context->op) {
+		atomic_fetch_add(&f->failed, 1);
+		return NULL;
+	}
+	return context;
+}
+
+void rmx_op_complete(struct rmaext_fabric *f, void *named,
+		     const struct rmaext_error *failure)
+{
+	struct rmx_context *context = context_of(f, named);
+	struct rmx_target *target;
+	struct rmaext_op *op;
+	uint64_t count;
+
+	if (!context)
+		return;
+	op = atomic_load(&context->op);
+	target = op->target;
+	count = rmx_counts_as(op);
 	if (failure) {
 		rmx_op_failed(op, failure);
 		/* pairs with the owner's store: one of the two sees the other
@@ -130,13 +151,13 @@ void rmx_op_complete(struct rmx_slot *slot, const struct rmaext_error *failure)
 	}
 	COUNT(&f->completed);
 	atomic_fetch_add(&target->finished, 1); /* as rmx_op_end() does */
-	atomic_store_explicit(&slot->op, NULL, memory_order_relaxed);
-	if (slot != op->slot)
-		rmx_slot_give(f, target->member->peer, slot);
+	atomic_store_explicit(&context->op, NULL, memory_order_relaxed);
+	if (context != op->context)
+		rmx_context_give(f, target->member->peer, context);
 	op_count_down(op, count);
 }
 
-/* Called with the executor's lock. */
+/* Called with the lock. */
 void rmx_op_end(struct rmaext_op *op)
 {
 	atomic_fetch_add(&op->target->finished, 1);
@@ -151,7 +172,7 @@ int rmaext_op_release(rmaext_op **op)
 
 	if (!it)
 		return 0;
-	if (it->kind == RMX_HERE) {
+	if (it->kind == RMX_LOCAL_UPDATE) {
 		*op = NULL;
 		free(it); /* nobody else knows of it */
 		return 0;
@@ -160,11 +181,11 @@ int rmaext_op_release(rmaext_op **op)
 		atomic_store(&it->abandoned, true);
 		if (rmx_is_message(it) &&
 		    atomic_load(&it->target->member->peer->gone))
-			rmx_message_give_up(it);
+			it->fabric->hooks->give_up(it);
 		if (!__atomic_load_n(it->ended, __ATOMIC_ACQUIRE))
 			return RMAEXT_PENDING;
 		*op = NULL;
-		rmx_begun_free(it);
+		rmx_request_free(it);
 		return 0;
 	}
 	atomic_store(&it->abandoned, true);
@@ -172,7 +193,7 @@ int rmaext_op_release(rmaext_op **op)
 		it->len = it->posted; /* only the owner posts */
 		it->rest = 0;
 	} else if (it->sent) {
-		rmx_message_give_up(it);
+		it->fabric->hooks->give_up(it);
 	}
 	op_leave_error(it); /* of since the last wait */
 	if (atomic_load(&it->completed) < it->sent)
@@ -184,7 +205,7 @@ int rmaext_op_release(rmaext_op **op)
 
 /*
  * The endpoint is gone: nothing is in flight any more. The owners may release
- * theirs at this moment, or later: then the slots stay.
+ * theirs at this moment, or later: then the contexts stay.
  */
 void rmx_op_shut_all(struct rmaext_fabric *f)
 {
@@ -195,25 +216,27 @@ void rmx_op_shut_all(struct rmaext_fabric *f)
 	};
 
 	rmx_backlog_shut(f, &shut);
-	for (int i = 0; f->slots && i < RMX_SLOTS; i++) {
-		struct rmaext_op *op = atomic_load(&f->slots[i].op);
+	for (int i = 0; f->transfers->contexts && i < RMX_CONTEXTS; i++) {
+		struct rmaext_op *op =
+			atomic_load(&f->transfers->contexts[i].op);
 
 		if (op && op->ended) {
 			rmx_op_failed(op, &shut);
-			rmx_begun_less(op);
+			rmx_request_release(op);
 		} else if (op && !op->buffered)
 			COUNT(&op->completed);
 		else if (op && op_left(op))
 			rmx_op_free(op);
 	}
-	rmx_slots_end(f);
+	rmx_contexts_free(f);
 }
 
 /* Is the answer to a read on its way? */
 bool rmx_op_reads(const struct rmaext_fabric *f)
 {
-	for (int i = 0; f->slots && i < RMX_SLOTS; i++) {
-		const struct rmaext_op *op = atomic_load(&f->slots[i].op);
+	for (int i = 0; f->transfers->contexts && i < RMX_CONTEXTS; i++) {
+		const struct rmaext_op *op =
+			atomic_load(&f->transfers->contexts[i].op);
 
 		if (op && op->kind == RMX_GET)
 			return true;

@@ -15,7 +15,7 @@
  * flight. Its failure is its owner's to see. What the owner has not looked at
  * when flush comes, flush reports.
  */
-#include "am/am.h"
+#include "xfer/operation.h"
 
 #include <stdlib.h>
 
@@ -28,7 +28,7 @@ static bool has_ended(const struct rmaext_op *op)
  * The owner may free it once it has ended, but not the window before pending is
  * 0. In this order, so that what a flush has waited for has ended.
  */
-void rmx_begun_less(struct rmaext_op *op)
+void rmx_request_release(struct rmaext_op *op)
 {
 	struct rmx_target *target = op->target;
 	struct rmaext_fabric *f = op->fabric;
@@ -40,10 +40,10 @@ void rmx_begun_less(struct rmaext_op *op)
 	rmx_op_let_go(op);
 	__atomic_store_n(op->ended, 1, __ATOMIC_RELEASE);
 	atomic_fetch_sub(&target->pending, RMX_A_PUT + 1);
-	atomic_fetch_add(&f->backlog.ended, 1);
+	atomic_fetch_add(&f->transfers->backlog.ended, 1);
 }
 
-void rmx_begun_failed(struct rmaext_op *op)
+void rmx_request_failed(struct rmaext_op *op)
 {
 	struct rmaext_window *w = op->window;
 
@@ -73,7 +73,7 @@ static int tell(struct rmaext_op *op)
 	return code;
 }
 
-void rmx_begun_free(struct rmaext_op *op)
+void rmx_request_free(struct rmaext_op *op)
 {
 	rmx_op_dispose(op);
 }
@@ -112,7 +112,7 @@ static bool post(struct rmaext_op *op)
 /* False: there is no memory for it. */
 static bool append(struct rmx_target *t, struct rmaext_op *op)
 {
-	struct rmx_backlog *backlog = &op->fabric->backlog;
+	struct rmx_backlog *backlog = &op->fabric->transfers->backlog;
 	struct rmx_queue *q = t->queue;
 
 	if (!q) {
@@ -133,7 +133,7 @@ static bool append(struct rmx_target *t, struct rmaext_op *op)
 static void take_out(struct rmx_queue *q, struct rmaext_op **op_p)
 {
 	struct rmaext_op *op = *op_p;
-	struct rmx_backlog *backlog = &op->fabric->backlog;
+	struct rmx_backlog *backlog = &op->fabric->transfers->backlog;
 	struct rmx_queue **q_p = &backlog->first;
 
 	*op_p = op->behind;
@@ -148,7 +148,7 @@ static void take_out(struct rmx_queue *q, struct rmaext_op **op_p)
 	}
 	atomic_store(&op->waits, false);
 	atomic_fetch_sub(&backlog->count, 1);
-	rmx_begun_less(op);
+	rmx_request_release(op);
 }
 
 static void push_queue(struct rmx_queue *q)
@@ -165,12 +165,12 @@ void rmx_backlog_push(struct rmaext_fabric *f)
 {
 	struct rmx_queue *q, *next;
 
-	pthread_mutex_lock(&f->backlog.lock);
-	for (q = f->backlog.first; q; q = next) {
+	pthread_mutex_lock(&f->transfers->backlog.lock);
+	for (q = f->transfers->backlog.first; q; q = next) {
 		next = q->next;
 		push_queue(q);
 	}
-	pthread_mutex_unlock(&f->backlog.lock);
+	pthread_mutex_unlock(&f->transfers->backlog.lock);
 }
 
 static void fail_all(struct rmx_queue *q, const struct rmaext_error *record)
@@ -190,12 +190,12 @@ void rmx_backlog_shut(struct rmaext_fabric *f,
 {
 	struct rmx_queue *q, *next;
 
-	pthread_mutex_lock(&f->backlog.lock);
-	for (q = f->backlog.first; q; q = next) {
+	pthread_mutex_lock(&f->transfers->backlog.lock);
+	for (q = f->transfers->backlog.first; q; q = next) {
 		next = q->next;
 		fail_all(q, record);
 	}
-	pthread_mutex_unlock(&f->backlog.lock);
+	pthread_mutex_unlock(&f->transfers->backlog.lock);
 }
 
 /* -- begin */
@@ -219,11 +219,11 @@ int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p)
 	atomic_store(&op->open, 1);
 	*op_p = op;
 	if (rmx_is_message(op)) {
-		rmx_message_step(&op); /* counts it in pending */
+		f->hooks->send(&op); /* counts it in pending */
 		return RMAEXT_PENDING;
 	}
 	atomic_fetch_add(&t->pending, RMX_A_PUT + 1);
-	pthread_mutex_lock(&f->backlog.lock);
+	pthread_mutex_lock(&f->transfers->backlog.lock);
 	first = !t->queue;
 	done = first && post(op);
 	if (!done && !append(t, op)) {
@@ -233,87 +233,11 @@ int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p)
 		done = true;
 	}
 	if (done)
-		rmx_begun_less(op);
-	pthread_mutex_unlock(&f->backlog.lock);
+		rmx_request_release(op);
+	pthread_mutex_unlock(&f->transfers->backlog.lock);
 	if (!done && first)
 		rmx_progress_call(f);
 	return RMAEXT_PENDING;
-}
-
-/* What is too short to be written goes as a message. */
-static int put_new(struct rmaext_window *w, int64_t rank, uint64_t offset,
-		   const void *buf, uint64_t len, struct rmaext_op **op_p)
-{
-	int ret;
-
-	if (!rmx_by_message(w, len))
-		return rmx_op_over(w, rank, RMX_PUT, offset, buf, len, 0, op_p);
-	ret = rmx_op_new(w, rank, RMX_MESSAGE_PUT, offset, len, 0, op_p);
-	if (ret)
-		return ret;
-	(*op_p)->operand = buf;
-	(*op_p)->unit = 1;
-	(*op_p)->notify = -1;
-	return 0;
-}
-
-static int begin_copy(struct rmaext_window *w, const struct rmaext_call *call,
-		      struct rmaext_op **op_p)
-{
-	const bool is_put = call->kind == RMAEXT_PUT;
-	const uint64_t offset = call->offset, len = call->count;
-	const int64_t rank = call->rank;
-	struct rmx_target *t;
-	struct rmaext_op *op;
-	int ret = rmx_check(w, is_put ? "put" : "get", rank, offset, len,
-			    is_put ? RMAEXT_WRITE : RMAEXT_READ);
-
-	if (ret || !len)
-		return ret;
-	t = rmx_target_of(w, rank);
-	switch (t->route) {
-	case RMAEXT_DIRECT:
-		if (is_put)
-			rmx_copy(t->map + offset, call->operand, len);
-		else
-			rmx_copy(call->result, t->map + offset, len);
-		return 0;
-	case RMAEXT_CMA:
-		if (is_put)
-			return rmx_cma_write(t, rank, offset, call->operand,
-					     len);
-		return rmx_cma_read(t, rank, offset, call->result, len);
-	}
-	if (is_put)
-		ret = put_new(w, rank, offset, call->operand, len, &op);
-	else
-		ret = rmx_get_new(w, rank, offset, call->result, len, &op);
-	return ret ? ret : rmx_begin(op, call->ended, op_p);
-}
-
-int rmaext_begin(rmaext_window *w, const struct rmaext_call *call,
-		 rmaext_op **op_p)
-{
-	int ret = rmx_window_enter(w, "begin");
-
-	*op_p = NULL;
-	if (ret)
-		return ret;
-	*call->ended = 0;
-	switch (call->kind) {
-	case RMAEXT_PUT:
-	case RMAEXT_GET:
-		ret = begin_copy(w, call, op_p);
-		break;
-	case RMAEXT_UPDATE:
-		ret = rmx_begin_update(w, call, op_p);
-		break;
-	default:
-		ret = rmx_fail(-FI_EINVAL, call->rank, "begin", "kind %d",
-			       call->kind);
-	}
-	rmx_window_leave(w);
-	return ret;
 }
 
 /* -- test, wait */
@@ -324,10 +248,10 @@ static enum rmx_step step(void *arg)
 
 	if (has_ended(op))
 		return RMX_DONE;
-	return atomic_load(&op->waits) ||
-			       atomic_load(&op->fabric->executor.stalled)
-		       ? RMX_RETRY
-		       : RMX_SLEEP;
+	if (rmx_is_message(op)) /* it is in line: this says how it goes on */
+		return op->fabric->hooks->send(&op) == RMX_RETRY ? RMX_RETRY
+								 : RMX_SLEEP;
+	return atomic_load(&op->waits) ? RMX_RETRY : RMX_SLEEP;
 }
 
 /* What shows that those before it move. */
@@ -373,7 +297,7 @@ static int wait_slice(struct rmaext_op *op, int64_t slice)
 	}
 	if (slice <= 0) {
 		rmx_look(f);
-		rmx_mpi_glance();
+		rmaext_mpi_glance();
 		if (!has_ended(op) && now < op->look)
 			return RMAEXT_PENDING;
 	} else {
@@ -414,7 +338,7 @@ int rmaext_op_cancel(rmaext_op *op)
 	struct rmaext_op **op_p;
 	bool unsent;
 
-	pthread_mutex_lock(&f->backlog.lock);
+	pthread_mutex_lock(&f->transfers->backlog.lock);
 	unsent = atomic_load(&op->waits) && !op->sent;
 	if (unsent) {
 		tell(op);
@@ -424,7 +348,7 @@ int rmaext_op_cancel(rmaext_op *op)
 			op_p = &(*op_p)->behind;
 		take_out(op->target->queue, op_p);
 	}
-	pthread_mutex_unlock(&f->backlog.lock);
+	pthread_mutex_unlock(&f->transfers->backlog.lock);
 	return unsent;
 }
 
@@ -437,8 +361,9 @@ static enum rmx_step more_ended(void *arg)
 {
 	struct ended *e = arg;
 
-	return atomic_load(&e->fabric->backlog.ended) == e->seen ? RMX_SLEEP
-								 : RMX_DONE;
+	return atomic_load(&e->fabric->transfers->backlog.ended) == e->seen
+		       ? RMX_SLEEP
+		       : RMX_DONE;
 }
 
 int rmaext_fabric_wait_ended(rmaext_fabric *f, uint64_t *seen, int64_t slice)
@@ -452,7 +377,7 @@ int rmaext_fabric_wait_ended(rmaext_fabric *f, uint64_t *seen, int64_t slice)
 		rmx_wait(f, NULL, more_ended, &e,
 			 rmx_now() + (slice < RMX_SLICE ? slice : RMX_SLICE),
 			 1);
-	*seen = atomic_load(&f->backlog.ended);
+	*seen = atomic_load(&f->transfers->backlog.ended);
 	rmx_fabric_leave(f);
 	return 0;
 }

@@ -1,42 +1,43 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * An operation on the fabric route: how it is made, and where it lies. It is
- * posted in chunks, each with a slot as context, and lies itself in the slot of
- * its first chunk. Its owner, who made it, frees it once all chunks that were
- * sent have completed; if the owner leaves early (timeout, Ctrl-C), later. A
- * put from a copy that has been posted has no owner any more: the reader of the
- * CQ frees it.
+ * posted in chunks, each with a context as context, and lies itself in the
+ * context of its first chunk. Its owner, who made it, frees it once all chunks
+ * that were sent have completed; if the owner leaves early (timeout, Ctrl-C),
+ * later. A put from a copy that has been posted has no owner any more: the
+ * reader of the CQ frees it.
  *
  * Only the owner posts, see post.c; only the CQ's one reader completes, see
- * completion.c. What both change is the list of free slots and the target's
+ * completion.c. What both change is the list of free contexts and the target's
  * count of what is pending.
  *
  * An update goes as messages instead, which send_queue.c sends and replies.c
- * completes, under the executor's lock; for its owner it is one chunk, sent
+ * completes, under the lock; for its owner it is one chunk, sent
  * when it has been put in line. One that waits for nobody is given up with its
  * owner.
  */
-#include "am/am.h"
+#include "xfer/operation.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 static bool is_block(const struct rmaext_fabric *f, size_t payload)
 {
-	return payload && rmx_block_fits(f, sizeof(struct rmaext_op) + payload);
+	return payload &&
+	       rmx_bounce_fits(f, sizeof(struct rmaext_op) + payload);
 }
 
 static struct rmaext_op *op_alloc(struct rmaext_fabric *f, size_t payload,
 				  void **desc_p)
 {
 	return is_block(f, payload)
-		       ? rmx_block_take(f, desc_p)
+		       ? rmx_bounce_take(f, desc_p)
 		       : malloc(sizeof(struct rmaext_op) + payload);
 }
 
 char *rmx_op_payload(struct rmaext_op *op)
 {
-	return op->slot ? op->slot->payload : (char *)(op + 1);
+	return op->context ? op->context->payload : (char *)(op + 1);
 }
 
 int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
@@ -46,7 +47,7 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	struct rmaext_window *root = window->root;
 	struct rmx_target *target = rmx_target_of(root, rank);
 	struct rmaext_fabric *f = root->fabric;
-	struct rmx_slot *slot = NULL;
+	struct rmx_context *context = NULL;
 	struct rmaext_op *op;
 	void *desc = NULL;
 	int ret = kind < RMX_UPDATE ? rmx_key_map(root, rank) : 0;
@@ -60,10 +61,10 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 		return rmx_fail(-FI_EOPNOTSUPP, rank, "rmaext_op",
 				"there is no network to it");
 	if (payload <= RMX_INLINE)
-		slot = rmx_slot_take(f, target->member->peer);
-	if (slot)
-		desc = rmx_region_desc(&f->origins.slots);
-	op = slot ? &slot->own : op_alloc(f, payload, &desc);
+		context = rmx_context_take(f, target->member->peer);
+	if (context)
+		desc = rmx_region_desc(&f->transfers->region);
+	op = context ? &context->own : op_alloc(f, payload, &desc);
 	if (!op)
 		return rmx_fail(-FI_ENOMEM, rank, "malloc", "operation");
 	memset(op, 0, offsetof(struct rmaext_op, failure));
@@ -71,13 +72,13 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	op->window = root;
 	op->timeout = window->timeout;
 	op->target = target;
-	op->slot = slot;
+	op->context = context;
 	op->rank = rank;
 	op->kind = kind;
 	op->offset = window->first + offset;
 	op->len = len;
 	op->chunk = f->chunk;
-	op->block = !slot && is_block(f, payload);
+	op->bounce = !context && is_block(f, payload);
 	if (payload) {
 		op->local = rmx_op_payload(op);
 		op->desc = desc;
@@ -91,29 +92,29 @@ int rmx_op_over(struct rmaext_window *w, int64_t rank, enum rmx_kind kind,
 		struct rmaext_op **op_p)
 {
 	struct rmaext_fabric *f = w->fabric;
-	const bool demanded = f->origins.demanded, get = kind == RMX_GET;
+	const bool demanded = f->cache.demanded, get = kind == RMX_GET;
 	const size_t before = (room + 15) & ~(size_t)15;
 	const bool copy =
 		demanded && len <= RMX_COPY_MAX &&
-		rmx_block_fits(f, sizeof(struct rmaext_op) + before + len);
-	struct rmx_origin *origin = NULL;
+		rmx_bounce_fits(f, sizeof(struct rmaext_op) + before + len);
+	struct rmx_cached_buffer *origin = NULL;
 	struct rmaext_op *op;
 	int ret = 0;
 
 	if (demanded && !copy)
-		ret = rmx_origin_get(f, buf, len, get, &origin);
+		ret = rmx_cache_get(f, buf, len, get, &origin);
 	if (!ret)
 		ret = rmx_op_new(w, rank, kind, offset, len,
 				 copy ? before + len : room, &op);
 	if (ret) {
 		if (origin)
-			rmx_origin_put(f, origin);
+			rmx_cache_put(f, origin);
 		return ret;
 	}
 	*op_p = op;
 	if (!copy) {
 		op->local = (char *)(uintptr_t)buf;
-		op->origin = origin;
+		op->registered = origin;
 		op->desc = origin ? rmx_region_desc(&origin->region) : NULL;
 		return 0;
 	}
@@ -122,24 +123,24 @@ int rmx_op_over(struct rmaext_window *w, int64_t rank, enum rmx_kind kind,
 		op->result = (char *)(uintptr_t)buf;
 	else
 		memcpy(op->local, buf, len);
-	atomic_fetch_add(&f->origins.bounced, 1);
+	atomic_fetch_add(&f->cache.bounced, 1);
 	return 0;
 }
 
 struct rmaext_op *rmx_op_apart(struct rmaext_op *op)
 {
 	/* a copy; else nothing in it points to itself */
-	const uint64_t payload = op->desc && !op->origin ? op->len : 0;
+	const uint64_t payload = op->desc && !op->registered ? op->len : 0;
 	struct rmaext_op *it;
 	void *desc = NULL;
 
-	if (!op->slot)
+	if (!op->context)
 		return op;
 	it = op_alloc(op->fabric, payload, &desc);
 	if (it) {
 		memcpy(it, op, sizeof(*it));
-		it->slot = NULL;
-		it->block = is_block(op->fabric, payload);
+		it->context = NULL;
+		it->bounce = is_block(op->fabric, payload);
 	}
 	if (it && payload) {
 		it->desc = desc;
@@ -148,7 +149,7 @@ struct rmaext_op *rmx_op_apart(struct rmaext_op *op)
 	}
 	if (!it)
 		rmx_op_let_go(op);
-	rmx_slot_give(op->fabric, op->target->member->peer, op->slot);
+	rmx_context_give(op->fabric, op->target->member->peer, op->context);
 	return it;
 }
 

@@ -3,36 +3,36 @@
 #ifndef RMAEXT_OPERATION_H
 #define RMAEXT_OPERATION_H
 
+#include "dtype/strides.h"
 #include "win/window.h"
 
+#define RMX_CONTEXTS 1024 /* chunks in flight */
+#define RMX_INLINE 1024	  /* bytes of a copy in its context */
+
 /*
- * The last two go as messages, see send_queue.c. RMX_HERE: an update by
+ * A put up to this size is copied and returns at once; a longer one is read
+ * by the network where it lies, and waits. Copying 32 KiB costs less than
+ * the round trip that waiting would.
+ */
+#define RMX_COPY_MAX ((uint64_t)RMAEXT_COPIED)
+
+/*
+ * The last two go as messages, see send_queue.c. RMX_LOCAL_UPDATE: an update by
  * memory that waits for the guard; see update.c.
  */
-enum rmx_kind { RMX_PUT, RMX_GET, RMX_HERE, RMX_UPDATE, RMX_MESSAGE_PUT };
-
-/* Nested loops over runs of bytes, the innermost first; see strided.c. */
-#define RMX_DIMS 64 /* NumPy has no more */
-
-struct rmx_dim {
-	uint64_t count;
-	int64_t step, local; /* bytes, in the window and in own memory */
-};
-
-struct rmx_strides {
-	int64_t rank;	/* of a batch only, as is first */
-	uint64_t first; /* byte of the window */
-	uint64_t run;	/* bytes in one piece on both sides */
-	uint64_t runs;
-	uint32_t ndim;
-	struct rmx_dim dim[RMX_DIMS]; /* copies have ndim of them */
+enum rmx_kind {
+	RMX_PUT,
+	RMX_GET,
+	RMX_LOCAL_UPDATE,
+	RMX_UPDATE,
+	RMX_MESSAGE_PUT
 };
 
 struct rmaext_op {
 	struct rmaext_fabric *fabric;
 	struct rmaext_window *window;
 	struct rmx_target *target;
-	struct rmx_slot *slot; /* that it lies in; NULL: malloc() */
+	struct rmx_context *context; /* that it lies in; NULL: malloc() */
 	int64_t rank;
 	enum rmx_kind kind;
 	int op, type; /* of an update, as RMAEXT_SUM, RMAEXT_INT8 */
@@ -44,12 +44,12 @@ struct rmaext_op {
 	/* source of a put, result of a get; of an update, or NULL */
 	char *local;
 	void *desc; /* of local, of a message's operand; NULL: of neither */
-	struct rmx_origin *origin; /* that desc is of; or NULL */
+	struct rmx_cached_buffer *registered; /* that desc is of; or NULL */
 	char *result; /* of a get: where local, a copy, goes in the end */
-	bool block;   /* it lies in one of registration_cache.c */
+	bool bounce;  /* it lies in a bounce buffer, see registration_cache.c */
 	const char *operand, *compare; /* of messages; the first also of puts */
 	struct rmaext_op *next;	       /* in peer->queue, or in a box */
-	unsigned int flying; /* messages; it and those two: executor.lock */
+	unsigned int flying; /* messages; it and those two: am->lock */
 	uint32_t results_at; /* in the reply */
 	bool queued;
 	uint64_t rest;		/* bytes behind len, to be put as a copy */
@@ -84,21 +84,42 @@ struct rmaext_op {
  * The context of one fi_* call. It has room for an operation: one that is
  * posted in one piece needs nothing else.
  */
-struct rmx_slot {
-	struct fi_context2 context; /* first: the CQ gives back its address */
+struct rmx_context {
+	struct fi_context2 fi; /* first: the CQ gives back its address */
 	_Atomic(struct rmaext_op *) op; /* NULL: not in flight */
-	atomic_uint next;		/* free slot, by number */
+	atomic_uint next;		/* free context, by number */
 	struct rmaext_op own;
 	_Alignas(16) char payload[RMX_INLINE];
 };
 
+/* Requests that are not posted whole yet; see nonblocking.c. */
+struct rmx_backlog {
+	pthread_mutex_t lock;	    /* of the queues of all targets */
+	struct rmx_queue *first;    /* of the targets that have one */
+	atomic_uint count;	    /* of requests in them */
+	atomic_uint_fast64_t ended; /* requests, ever */
+};
+
+/* The operations of an endpoint: their contexts, and those to be posted. */
+struct rmx_transfers {
+	struct rmx_context *contexts;
+	struct rmx_region region; /* of them all, if that is demanded */
+	atomic_uint_fast64_t free_contexts; /* see context.c */
+	struct rmx_backlog backlog;
+};
+
+/* An operation with the longest copy, out of its slot. */
+#define RMX_BOUNCE_BYTES (sizeof(struct rmaext_op) + RMX_COPY_MAX + RMX_INLINE)
+
 /* context.c */
-int rmx_slots_make(struct rmaext_fabric *fabric);
-struct rmx_slot *rmx_slot_take(struct rmaext_fabric *fabric,
-			       struct rmaext_peer *peer);
-void rmx_slot_give(struct rmaext_fabric *fabric, struct rmaext_peer *peer,
-		   struct rmx_slot *slot);
-void rmx_slots_end(struct rmaext_fabric *fabric);
+int rmx_transfers_start(struct rmaext_fabric *fabric);
+int rmx_transfers_deregister(struct rmaext_fabric *fabric);
+struct rmx_context *rmx_context_take(struct rmaext_fabric *fabric,
+				     struct rmaext_peer *peer);
+void rmx_context_give(struct rmaext_fabric *fabric, struct rmaext_peer *peer,
+		      struct rmx_context *context);
+void rmx_contexts_free(struct rmaext_fabric *fabric);
+unsigned int rmx_contexts_in_flight(const struct rmaext_fabric *fabric);
 
 /* operation.c */
 int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
@@ -112,7 +133,8 @@ int rmx_op_over(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 		uint64_t offset, const void *buf, uint64_t len, size_t room,
 		struct rmaext_op **op_p);
 char *rmx_op_payload(struct rmaext_op *op);
-/* out of its slot, if it is in one; NULL: no memory for it, and it is gone */
+/* out of its context, if it is in one; NULL: no memory for it, and it is gone
+ */
 struct rmaext_op *rmx_op_apart(struct rmaext_op *op);
 /* of a new one: copy op->operand, as rmx_op_new() had room for it */
 void rmx_op_buffer(struct rmaext_op *op);
@@ -140,40 +162,38 @@ static inline uint64_t rmx_counts_as(const struct rmaext_op *op)
 int rmx_op_post_chunk(struct rmaext_op *op);
 int rmx_op_begin(struct rmaext_op *op, struct rmaext_op **op_p);
 int rmx_op_run(struct rmaext_op *op, struct rmaext_op **op_p);
+/* a slice more of one that is no request; inside the window */
+int rmx_op_wait(struct rmaext_op *op);
 
 /* completion.c */
-void rmx_op_complete(struct rmx_slot *slot, const struct rmaext_error *failure);
+/* by the context of its call, whatever a provider gives as one */
+void rmx_op_complete(struct rmaext_fabric *fabric, void *named,
+		     const struct rmaext_error *failure);
 void rmx_op_failed(struct rmaext_op *op, const struct rmaext_error *record);
 /* of one that goes as messages: all that will be has been done */
 void rmx_op_end(struct rmaext_op *op);
 void rmx_op_free(struct rmaext_op *op);
 void rmx_op_let_go(struct rmaext_op *op);  /* of the caller's memory */
-void rmx_op_dispose(struct rmaext_op *op); /* of one that is in no slot */
+void rmx_op_dispose(struct rmaext_op *op); /* of one that is in no context */
 bool rmx_op_reads(const struct rmaext_fabric *fabric);
 void rmx_op_shut_all(struct rmaext_fabric *fabric);
 
-/* update.c; inside the window */
-int rmx_begin_update(struct rmaext_window *window,
-		     const struct rmaext_call *call, struct rmaext_op **op_p);
-/* of RMX_HERE, from malloc(): a slice more */
-int rmx_here_wait(struct rmaext_op *op);
-
 /* nonblocking.c */
 int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p);
-void rmx_begun_failed(struct rmaext_op *op);
-void rmx_begun_less(struct rmaext_op *op);
-void rmx_begun_free(struct rmaext_op *op);
+void rmx_request_failed(struct rmaext_op *op);
+void rmx_request_release(struct rmaext_op *op);
+void rmx_request_free(struct rmaext_op *op);
 void rmx_backlog_push(struct rmaext_fabric *fabric);
 void rmx_backlog_shut(struct rmaext_fabric *fabric,
 		      const struct rmaext_error *record);
 static inline bool rmx_backlog_waits(const struct rmaext_fabric *fabric)
 {
-	return atomic_load(&fabric->backlog.count);
+	return atomic_load(&fabric->transfers->backlog.count);
 }
 
-/* put_get.c */
-int rmx_check(const struct rmaext_window *window, const char *call,
-	      int64_t rank, uint64_t offset, uint64_t len, int access);
+/* put_get.c; the caller has checked the place */
+int rmx_put_new(struct rmaext_window *window, int64_t rank, uint64_t offset,
+		const void *buf, uint64_t len, struct rmaext_op **op_p);
 int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
 		 void *context);
 int rmx_get_new(struct rmaext_window *window, int64_t rank, uint64_t offset,
@@ -183,76 +203,5 @@ int rmx_message_put(struct rmaext_window *window, int64_t rank, uint64_t offset,
 		    struct rmaext_op **op_p);
 int rmx_message_post(struct rmaext_window *window, int64_t rank,
 		     uint64_t offset, const void *buf, uint64_t len, int slot);
-
-/* strided.c: a part of an array, with bytes from element to element */
-struct rmx_part {
-	uint64_t unit;
-	int ndim;
-	const int64_t *shape, *steps;
-};
-
-bool rmx_strides_make(struct rmx_strides *strides, const struct rmx_part *part,
-		      const int64_t *locals);
-size_t rmx_strides_bytes(const struct rmx_strides *strides);
-int rmx_strides_check(const struct rmx_strides *strides,
-		      const struct rmaext_window *window, const char *call,
-		      int64_t rank, uint64_t offset, int access);
-/* by memory; the two must not overlap */
-void rmx_strides_copy(const struct rmx_strides *strides, bool put, char *remote,
-		      char *local);
-
-bool rmx_strides_overlap(const struct rmx_strides *strides, const char *remote,
-			 const char *local);
-
-/* Where run number i is, from the first. A stranger's loops may overflow. */
-static inline uint64_t rmx_strides_at(const struct rmx_strides *s, uint64_t i)
-{
-	uint64_t at = 0;
-
-	for (uint32_t d = 0; d + 1 < s->ndim; d++) {
-		at += i % s->dim[d].count * (uint64_t)s->dim[d].step;
-		i /= s->dim[d].count;
-	}
-	return s->ndim ? at + i * (uint64_t)s->dim[s->ndim - 1].step : 0;
-}
-
-/* in a message: what rmx_strides_at() needs, from number `start` on */
-size_t rmx_loops_bytes(const struct rmx_strides *strides); /* 0: too many */
-void rmx_loops_pack(const struct rmx_strides *strides, uint64_t first,
-		    uint64_t start, void *buf);
-bool rmx_loops_unpack(struct rmx_strides *strides, const void *buf, size_t len,
-		      uint64_t *start_p);
-
-/* gather.c: kinds are those of rmaext_many, op is that of an update */
-bool rmx_cells_valid(int kind, int op, int type, size_t unit);
-int rmx_cells_access(int kind, int op, bool fetch); /* rights it needs */
-/* puts and gets */
-void rmx_cells_move(int kind, size_t unit, void *const *cells, size_t n,
-		    const char *values, size_t step, char *results);
-
-/* vector.c: the arguments of rmaext_many */
-struct rmx_many {
-	struct rmaext_window *window;
-	int kind, op, type;
-	uint64_t unit, count;
-	int ones;
-	const int64_t *ranks, *offsets;
-	const void *values;
-	void *results;
-	uint64_t scale; /* bytes that an offset counts; 0: as the window has it
-			 */
-};
-
-/*
- * All of it, where it is short, plain and by memory. False: nothing was done,
- * and rmaext_many() does it, or knows why not. The caller keeps the window
- * open.
- */
-bool rmx_many_direct(const struct rmx_many *many, int *ret_p);
-
-/* elements are runs; takes over strides, which malloc() gave, in any case */
-int rmx_many_strided(struct rmaext_window *window, int kind,
-		     struct rmx_strides *strides, void *buf,
-		     struct rmaext_many *many_p);
 
 #endif

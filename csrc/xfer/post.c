@@ -3,12 +3,12 @@
  * An operation on its way, as its owner sees it: its chunks are posted, as many
  * as may be in flight, and waited for. Of a request, nonblocking.c posts them.
  */
-#include "am/am.h"
+#include "xfer/operation.h"
 
 #include <string.h>
 
-#define RMX_OP_CHUNKS                                          \
-	16u /* in flight, so that one op cannot take all slots \
+#define RMX_OP_CHUNKS                                             \
+	16u /* in flight, so that one op cannot take all contexts \
 	     */
 
 /* A chunk more in flight, or one that is not. */
@@ -34,7 +34,7 @@ int rmx_op_post_chunk(struct rmaext_op *op)
 		op->strides ? op->strides->run - at % op->strides->run : left;
 	const size_t most = left < op->chunk ? left : op->chunk;
 	size_t len = run < most ? run : most;
-	struct rmx_slot *slot = op->slot;
+	struct rmx_context *context = op->context;
 	int ret;
 
 	/* what is left of the run must not be too short */
@@ -42,24 +42,24 @@ int rmx_op_post_chunk(struct rmaext_op *op)
 		len -= f->least;
 	if (op->sent - atomic_load(&op->completed) >= RMX_OP_CHUNKS)
 		return -FI_ENOSPC;
-	if (!slot || op->sent)
-		slot = rmx_slot_take(f, peer);
-	if (!slot)
+	if (!context || op->sent)
+		context = rmx_context_take(f, peer);
+	if (!context)
 		return -FI_ENOSPC;
 	/* counted before it is posted: it may complete at once */
 	op->posted += len;
 	op->sent++;
 	op_count(op, 1);
-	atomic_store_explicit(&slot->op, op, memory_order_release);
-	ret = rmx_rma_post(op, at, len, &slot->context);
+	atomic_store_explicit(&context->op, op, memory_order_release);
+	ret = rmx_rma_post(op, at, len, &context->fi);
 	if (!ret)
 		return 0;
-	atomic_store_explicit(&slot->op, NULL, memory_order_relaxed);
+	atomic_store_explicit(&context->op, NULL, memory_order_relaxed);
 	op_count(op, -1);
 	op->sent--;
 	op->posted = at;
-	if (slot != op->slot)
-		rmx_slot_give(f, peer, slot);
+	if (context != op->context)
+		rmx_context_give(f, peer, context);
 	return ret;
 }
 
@@ -122,7 +122,7 @@ static enum rmx_step op_step(void *arg)
 	int ret;
 
 	if (rmx_is_message(op))
-		return rmx_message_step(op_p);
+		return op->fabric->hooks->send(op_p);
 	while (op->posted < op->len && !atomic_load(&op->error)) {
 		ret = rmx_op_post_chunk(op);
 		if (ret == -FI_ENOSPC)
@@ -203,19 +203,9 @@ static int op_slice(struct rmaext_op **op_p)
 	return ret;
 }
 
-int rmaext_op_wait(rmaext_op *op)
+int rmx_op_wait(struct rmaext_op *op)
 {
-	struct rmaext_window *w = op->window;
-	int ret;
-
-	if (op->ended)
-		return rmaext_op_wait_for(op, RMX_SLICE);
-	ret = rmx_window_enter(w, "rmaext_op_wait");
-	if (ret)
-		return ret;
-	ret = op->kind == RMX_HERE ? rmx_here_wait(op) : op_slice(&op);
-	rmx_window_leave(w);
-	return ret;
+	return op_slice(&op);
 }
 
 /* Post as much of a new operation as is possible at once; it is the caller's.

@@ -16,7 +16,10 @@ from .._runtime import locks
 if TYPE_CHECKING:
     from .win import Win
 
-__all__ = ["RAISED", "Error", "code_of", "error", "library", "report", "translated", "translation"]
+__all__ = [
+    *("RAISED", "Error", "checked", "code_of", "error", "library", "report"),
+    *("translated", "translation"),
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -111,16 +114,17 @@ def code_of(cause: BaseException) -> int:
         codes = _codes.setdefault(kind, [])
         if len(codes) < _MOST:
             made = ctypes.c_int()
-            _check(library().MPI_Add_error_code(kind, ctypes.byref(made)))
+            checked(library().MPI_Add_error_code(kind, ctypes.byref(made)))
             code = made.value
         else:
             code = codes.pop(0)
         codes.append(code)
-        _check(library().MPI_Add_error_string(code, words))
+        checked(library().MPI_Add_error_string(code, words))
     return code
 
 
-def _check(code: int) -> None:
+def checked(code: int) -> None:
+    """Raise the error of a function of MPI, if it returned one."""
     if code:
         raise MPI.Exception(code)
 

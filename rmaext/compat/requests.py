@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mpi4py import MPI
 
 from .._native import hot
-from .errors import code_of, library
+from .errors import checked, code_of, library
 
 if TYPE_CHECKING:
     from .._ops.request import Request
@@ -89,9 +89,7 @@ class _Several:
         self._state = hot.mpi_request_new(how.status)
         self.made = MPI.Grequest()
         at = ctypes.c_void_p(MPI._addressof(self.made))
-        code = how.function(*how.callbacks, ctypes.c_void_p(self._state), at)
-        if code:
-            raise MPI.Exception(code)
+        checked(how.function(*how.callbacks, ctypes.c_void_p(self._state), at))
         # a copy: the caller's becomes null in the hands of MPI
         self._copy = MPI.Grequest(self.made)
         for request in pending:

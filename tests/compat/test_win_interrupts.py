@@ -84,7 +84,7 @@ def test_an_exception_where_others_requests_are_completed():
         win = made(1 << 22)
         data = np.zeros(1 << 22, np.uint8)
         if rank == 0:
-            from rmaext._fabric.endpoint import Fabric
+            from rmaext._fabric.endpoint import Endpoint
             from rmaext._ops.watcher import Watcher
             win.Lock_all()
             win.Flush(1)
@@ -94,7 +94,7 @@ def test_an_exception_where_others_requests_are_completed():
                 real(self, late) if threading.current_thread() is main else None
             )
             first = win.Rput(data, 1)
-            watcher = next(f.watcher for f in Fabric._opened.values() if f.watcher)
+            watcher = next(f.watcher for f in Endpoint._opened.values() if f.watcher)
             below = next(iter(watcher._awaited))
             while not below.done:
                 time.sleep(0.01)

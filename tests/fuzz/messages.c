@@ -34,7 +34,7 @@ static rmaext_window *whole;
 
 static bool refuses; /* every other message */
 static bool turn;
-static void *sent[RMX_BOXES + RMX_LANDINGS];
+static void *sent[RMX_SEND_BUFFERS + RMX_RECEIVE_BUFFERS];
 static size_t sent_count;
 static struct fi_cq_msg_entry arrivals[2];
 static size_t arrival_count;
@@ -148,6 +148,9 @@ static void endpoint(void)
 	static struct fid_cq cq = {.ops = &cq_ops};
 
 	fabric = (struct rmaext_fabric){
+		.hooks = &rmx_am_hooks,
+		.transfers = calloc(1, sizeof(*fabric.transfers)),
+		.am = calloc(1, sizeof(*fabric.am)),
 		.lib = &library,
 		.info = &info,
 		.ep = &ep,
@@ -158,8 +161,8 @@ static void endpoint(void)
 		.progress = {.cq_fd = -1, .wake_fd = -1},
 	};
 	pthread_mutex_init(&fabric.lock, NULL);
-	pthread_mutex_init(&fabric.backlog.lock, NULL);
-	if (rmx_slots_make(&fabric) || rmx_executor_start(&fabric) ||
+	pthread_mutex_init(&fabric.transfers->backlog.lock, NULL);
+	if (rmx_transfers_start(&fabric) || rmx_am_start(&fabric) ||
 	    rmx_progress_start(&fabric, 0, 0) ||
 	    rmaext_door_open(&fabric, door))
 		abort();
@@ -257,13 +260,13 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 
 /* -- inputs */
 
-static struct rmx_landing *landing(void)
+static struct rmx_receive_buffer *landing(void)
 {
-	struct rmx_executor *ex = &fabric.executor;
+	struct rmx_am *ex = fabric.am;
 
-	for (unsigned int i = 0; i < ex->landed; i++)
-		if (ex->landings[i].state == RMX_RECEIVING)
-			return &ex->landings[i];
+	for (unsigned int i = 0; i < ex->receives_made; i++)
+		if (ex->receive_buffers[i].state == RMX_RECEIVING)
+			return &ex->receive_buffers[i];
 	return NULL;
 }
 
@@ -273,18 +276,18 @@ static struct rmx_landing *landing(void)
  */
 static size_t zone(const void *message, size_t len)
 {
-	struct rmx_request q = {0};
+	struct rmx_request_header q = {0};
 
 	memcpy(&q, message, len < sizeof(q) ? len : sizeof(q));
 	if (q.kind == RMAEXT_GET && q.form != RMX_RANGES)
 		return 0;
-	return ((len + sizeof(struct rmx_reply) + 63) & ~(size_t)63) -
-	       sizeof(struct rmx_reply) - len;
+	return ((len + sizeof(struct rmx_reply_header) + 63) & ~(size_t)63) -
+	       sizeof(struct rmx_reply_header) - len;
 }
 
 static void arrive(const void *bytes, size_t len)
 {
-	struct rmx_landing *it = landing();
+	struct rmx_receive_buffer *it = landing();
 	const size_t behind = zone(bytes, len);
 	char *data;
 
@@ -293,13 +296,13 @@ static void arrive(const void *bytes, size_t len)
 	data = it->data;
 	memcpy(data, bytes, len);
 	ASAN_POISON_MEMORY_REGION(data + len, behind);
-	rmx_executor_complete(&fabric, &it->context, len, NULL);
+	rmx_am_complete(&fabric, &it->context, len, NULL);
 	ASAN_UNPOISON_MEMORY_REGION(data + len, behind);
 }
 
 static void request(const uint8_t *how, uint8_t *message, size_t len)
 {
-	struct rmx_request q;
+	struct rmx_request_header q;
 
 	if (len < sizeof(q)) {
 		arrive(message, len);
@@ -337,18 +340,20 @@ static void request(const uint8_t *how, uint8_t *message, size_t len)
 /* An id of what is on its way, if there is any. */
 static uint64_t id_of(uint8_t number)
 {
-	const struct rmx_executor *ex = &fabric.executor;
-	unsigned int n = ex->made ? number % ex->made : 0;
+	const struct rmx_am *ex = fabric.am;
+	unsigned int n = ex->sends_made ? number % ex->sends_made : 0;
 
-	for (unsigned int i = 0; i < ex->made; i++, n = (n + 1) % ex->made)
-		if (ex->boxes[n].batch || ex->boxes[n].op)
-			return (uint64_t)ex->boxes[n].generation << 32 | n;
+	for (unsigned int i = 0; i < ex->sends_made;
+	     i++, n = (n + 1) % ex->sends_made)
+		if (ex->send_buffers[n].batch || ex->send_buffers[n].op)
+			return (uint64_t)ex->send_buffers[n].generation << 32 |
+			       n;
 	return number;
 }
 
 static size_t reply(const uint8_t *how, uint8_t *message, size_t len)
 {
-	struct rmx_reply r;
+	struct rmx_reply_header r;
 
 	if (len < sizeof(r))
 		return len;
@@ -391,7 +396,8 @@ static void begun(const uint8_t *how, uint8_t *message, size_t len)
 	arrive(message, reply(how, message, len));
 	/* not believed: here is one that is, once it has been sent */
 	for (int i = 0; !ended && i < 1000; i++) {
-		struct rmx_reply r = {.magic = RMX_REPLY, .status = -FI_EIO};
+		struct rmx_reply_header r = {.magic = RMX_REPLY,
+					     .status = -FI_EIO};
 
 		refuses = false;
 		rmx_look(&fabric);
@@ -411,22 +417,22 @@ static void many(const uint8_t *how, uint8_t *message, size_t len)
 	uint64_t *values = malloc(ELEMENTS * sizeof(*values));
 	const int n = 1 + how[2] % ELEMENTS;
 	struct rmaext_many state;
-	struct rmx_reply r = {.magic = RMX_REPLY, .status = -FI_EIO};
-	struct rmx_landing *first = landing();
+	struct rmx_reply_header r = {.magic = RMX_REPLY, .status = -FI_EIO};
+	struct rmx_receive_buffer *first = landing();
 
 	for (int i = 0; i < n; i++)
 		offsets[i] = i * how[3] % (SIZE / 8);
 	/* it will be the first box that is free */
-	r.id = fabric.executor.made;
-	if (fabric.executor.free)
-		r.id = (uint64_t)fabric.executor.free->generation << 32 |
-		       (uint64_t)(fabric.executor.free - fabric.executor.boxes);
+	r.id = fabric.am->sends_made;
+	if (fabric.am->free)
+		r.id = (uint64_t)fabric.am->free->generation << 32 |
+		       (uint64_t)(fabric.am->free - fabric.am->send_buffers);
 	memcpy(r.token, tokens[4], RMX_TOKEN);
 	if (first && !refuses) {
 		len = reply(how, message, len);
 		if (len >= sizeof(r) && how[0] & 1)
-			memcpy(message + offsetof(struct rmx_reply, id), &r.id,
-			       sizeof(r.id));
+			memcpy(message + offsetof(struct rmx_reply_header, id),
+			       &r.id, sizeof(r.id));
 		memcpy(first->data, message, len);
 		arrivals[0] = (struct fi_cq_msg_entry){
 			.op_context = &first->context,
@@ -445,7 +451,7 @@ static void many(const uint8_t *how, uint8_t *message, size_t len)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static uint8_t message[RMX_LONGEST];
-	struct rmx_landing *it;
+	struct rmx_receive_buffer *it;
 	uint8_t how[4];
 
 	if (size < 5 || size - 5 > sizeof(message))
@@ -467,7 +473,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	refuses = false;
 	/* what waits is tried again, for the last time */
-	for (it = fabric.executor.early; it; it = it->next)
+	for (it = fabric.am->early; it; it = it->next)
 		it->since = 0;
 	rmx_look(&fabric);
 	return 0;

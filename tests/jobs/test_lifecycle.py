@@ -458,7 +458,7 @@ def test_interrupted_at_any_time(size):
         assert min(counts) > 5, counts
         win.flush()
         assert (win.get(peer, 1000, 100_000) == big).all()
-        held = win.fabric._in_flight, win.fabric._orphans
+        held = win._fabric._in_flight, win._fabric._orphans
         late = time.monotonic() + 2
         while held[1] and time.monotonic() < late:
             time.sleep(0.01)

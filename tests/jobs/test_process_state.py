@@ -119,7 +119,7 @@ win = rmaext.Window(comm, np.zeros(10))
 network, pids = win._group.network(), comm.allgather(os.getpid())
 
 def mine():
-    return [e for e in win.fabric._in_flight.values() if e[1] == network.control_window]
+    return [e for e in win._fabric._in_flight.values() if e[1] == network.control_window]
 
 def work(i):
     end = time.monotonic() + 1.5

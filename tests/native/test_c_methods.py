@@ -560,7 +560,7 @@ INTERRUPTED = """
         comm.recv(source=0)
     else:
         signal.signal(signal.SIGALRM, ring)
-        fabric, big = win.fabric, np.ones(200_000, int)
+        fabric, big = win._fabric, np.ones(200_000, int)
         references = sys.getrefcount(big)
         calls = [
             lambda: win.get(1, out=big),

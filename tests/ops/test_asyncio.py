@@ -34,7 +34,7 @@ def test_gather(comm):
         to = neighbour(comm)
         got = asyncio.run(main())
         assert [one[0] for one in got] == [*range(1000), 3, 4]
-        assert win.fabric is None or not win.fabric._in_flight
+        assert win.fabric is None or not win._fabric._in_flight
         comm.Barrier()
 
 

@@ -266,7 +266,7 @@ def test_temporaries_are_kept_and_let_go(comm, rounds):
     with guarded(comm, 4 * n, "i8") as win:
         comm.Barrier()
         to = neighbour(comm)
-        fabric = win.fabric
+        fabric = win._fabric
         most = 0
         win.put(0, to)
         gc.collect()
@@ -297,7 +297,7 @@ def test_large_temporaries_are_bounded(comm):
         most = 0
         for i in range(256):
             win.rput(np.full(1 << 17, i), neighbour(comm))
-            most = max(most, win.fabric._orphan_bytes if win.fabric else 0)
+            most = max(most, win._fabric._orphan_bytes if win.fabric else 0)
         win.flush()
         assert most <= (64 << 20) + (1 << 20)
         comm.Barrier()
@@ -308,7 +308,7 @@ def test_kept_requests_let_go_of_their_buffers(comm):
     """Once they are waited for; and of all else when they go."""
     with guarded(comm, 1000, "i8") as win:
         comm.Barrier()
-        fabric = win.fabric
+        fabric = win._fabric
         data = np.ones(1000, int)
         alive = weakref.ref(data)
         request = win.rput(data, neighbour(comm))

@@ -185,7 +185,7 @@ def test_nothing_where_it_is_not_demanded(tmp_path):
     run(
         tmp_path,
         """
-        assert win.fabric.origins is None
+        assert win._fabric.origins is None
         a = np.ones(n)
         win.put(a, 0)
         done = counts()
@@ -217,6 +217,6 @@ def test_threads_put_one_array(tmp_path):
             del work, a
             done = since(before)
             assert done["registrations"] == done["deregistrations"], (k, done)
-        assert not win.fabric.origins._known
+        assert not win._fabric.origins._known
         """,
     )

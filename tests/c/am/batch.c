@@ -436,7 +436,7 @@ static void refused_there(void)
 
 /* A message by hand: header, two offsets, two values. */
 struct message {
-	struct rmx_request q;
+	struct rmx_request_header q;
 	uint64_t offsets[2], values[2];
 	char more[RMX_MESSAGE];
 };
@@ -532,7 +532,7 @@ static void many_early(void)
 		OK(add(p.r.window, 0, 1));
 	EQUAL(*(uint64_t *)p.r.window_memory, ROUNDS + 1);
 	serve_stop(&p);
-	EQUAL(p.r.target->executor.early_count, ORIGINS * EACH);
+	EQUAL(p.r.target->am->early_count, ORIGINS * EACH);
 	pair_close(&p);
 }
 
@@ -553,7 +553,7 @@ static void malformed(void)
 		      .op = RMAEXT_SUM,
 		      .type = RMAEXT_UINT64,
 		      .id = 4000,
-		      .name = p.r.origin->executor.name,
+		      .name = p.r.origin->am->name,
 		      .count = 2,
 		      .unit = 8},
 		.offsets = {8, 16},
@@ -760,9 +760,9 @@ static void give_up(void)
 }
 
 /* Boxes that are not used: they keep others from the peer. */
-static void take_boxes(struct pair *p, struct rmx_box **boxes, int n)
+static void take_boxes(struct pair *p, struct rmx_send_buffer **boxes, int n)
 {
-	struct rmx_executor *ex = &p->r.origin->executor;
+	struct rmx_am *ex = p->r.origin->am;
 
 	pthread_mutex_lock(&ex->lock);
 	for (int i = 0; i < n; i++) {
@@ -773,9 +773,9 @@ static void take_boxes(struct pair *p, struct rmx_box **boxes, int n)
 }
 
 /* The last ones are taken next, for what is in line. */
-static void drop_boxes(struct pair *p, struct rmx_box **boxes, int n)
+static void drop_boxes(struct pair *p, struct rmx_send_buffer **boxes, int n)
 {
-	struct rmx_executor *ex = &p->r.origin->executor;
+	struct rmx_am *ex = p->r.origin->am;
 
 	pthread_mutex_lock(&ex->lock);
 	for (int i = 0; i < n; i++)
@@ -791,7 +791,7 @@ static void drop_boxes(struct pair *p, struct rmx_box **boxes, int n)
 static void forgotten(void)
 {
 	enum { MADE = 4000, COPIES = 2500, ROUNDS = 300 };
-	static struct rmx_box *boxes[MADE];
+	static struct rmx_send_buffer *boxes[MADE];
 	static const uint64_t one = 1;
 	rmaext_window *patient;
 	rmaext_op *op;
@@ -1205,7 +1205,7 @@ static void stream(void)
 	pair_close(&p);
 }
 
-static struct rmx_block *block_new(void)
+static struct rmx_control_block *block_new(void)
 {
 	const size_t size = rmaext_block_bytes(1);
 	void *block = aligned_alloc(64, size);
@@ -1214,7 +1214,7 @@ static struct rmx_block *block_new(void)
 	return memset(block, 0, size);
 }
 
-static void block_give(struct rmaext_window *w, struct rmx_block *block)
+static void block_give(struct rmaext_window *w, struct rmx_control_block *block)
 {
 	void *first = block;
 
@@ -1229,7 +1229,7 @@ static void notify(void)
 {
 	enum { LONG = 20000 }; /* words: several messages of a provider */
 	static uint64_t words[LONG];
-	struct rmx_block *block = block_new();
+	struct rmx_control_block *block = block_new();
 	struct pair p;
 	rmaext_op *op;
 
@@ -1255,7 +1255,7 @@ static void notify(void)
 	CHECK(!memcmp(p.r.window_memory, words, sizeof(words)));
 	EQUAL(atomic_load(&block->notify[4]), 1);
 	/* of a provider that sends from one piece of memory only: in parts */
-	p.r.origin->executor.iov = 1;
+	p.r.origin->am->iov = 1;
 	OK(finish(
 		rmx_message_put(p.r.window, 0, 0, words, sizeof(words), 5, &op),
 		&op));
@@ -1275,7 +1275,7 @@ static void notify(void)
 
 /* A range by hand, or two. */
 struct two_ranges {
-	struct rmx_request q;
+	struct rmx_request_header q;
 	struct rmx_range one;
 	uint64_t first[2];
 	struct rmx_range two;
@@ -1286,7 +1286,7 @@ struct two_ranges {
 static void malformed_ranges(void)
 {
 	static struct two_ranges m, good;
-	struct rmx_block *block = block_new();
+	struct rmx_control_block *block = block_new();
 	struct pair p;
 	uint64_t *cells;
 	uint32_t seed = 5;
@@ -1299,7 +1299,7 @@ static void malformed_ranges(void)
 		.q = {.magic = RMX_REQUEST,
 		      .form = RMX_RANGES,
 		      .id = 4000,
-		      .name = p.r.origin->executor.name,
+		      .name = p.r.origin->am->name,
 		      .count = 2},
 		.one = {.offset = 8,
 			.count = 2,
@@ -1525,8 +1525,8 @@ static void failed_twice(void)
 {
 	const struct rmaext_error error = {.code = -FI_ECANCELED};
 	const int64_t end = now() + 10 * SECOND;
-	struct rmx_landing *landing;
-	struct rmx_executor *ex;
+	struct rmx_receive_buffer *landing;
+	struct rmx_am *ex;
 	unsigned int posted = 0;
 	struct pair p;
 
@@ -1534,18 +1534,18 @@ static void failed_twice(void)
 	serve_start(&p);
 	OK(add(p.r.window, 0, 1));
 	serve_stop(&p);
-	ex = &p.r.target->executor;
-	landing = &ex->landings[1];
+	ex = p.r.target->am;
+	landing = &ex->receive_buffers[1];
 	EQUAL(landing->state, RMX_RECEIVING);
 	fi_cancel(&p.r.target->ep->fid, &landing->context);
 	while (landing->state == RMX_RECEIVING) {
 		CHECK(now() < end);
 		rmaext_fabric_progress(p.r.target, 1000000);
 	}
-	rmx_executor_complete(p.r.target, &landing->context, 0, &error);
+	rmx_am_complete(p.r.target, &landing->context, 0, &error);
 	EQUAL(landing->state, RMX_FREE);
-	for (unsigned int i = 0; i < ex->landed; i++)
-		posted += ex->landings[i].state == RMX_RECEIVING;
+	for (unsigned int i = 0; i < ex->receives_made; i++)
+		posted += ex->receive_buffers[i].state == RMX_RECEIVING;
 	EQUAL(posted, ex->receiving);
 	serve_start(&p);
 	for (int i = 0; i < 100; i++)
@@ -1596,7 +1596,7 @@ static void sender_killed(void)
 	const int64_t end = now() + 10 * SECOND;
 	char name[256], byte;
 	size_t len = sizeof(name);
-	struct rmx_executor *ex;
+	struct rmx_am *ex;
 	struct pair p;
 	pid_t child;
 
@@ -1610,7 +1610,7 @@ static void sender_killed(void)
 		  (struct rig_options){.size = LONG * 8, .no_progress = true});
 	OK(rmaext_fabric_address(p.r.target, name, &len));
 	CHECK(write(to[1], name, len) == (ssize_t)len);
-	ex = &p.r.target->executor;
+	ex = p.r.target->am;
 	serve_start(&p);
 	OK(add(p.r.window, 0, 1));
 	CHECK(read(from[0], &byte, 1) == 1);
@@ -1620,7 +1620,7 @@ static void sender_killed(void)
 	waitpid(child, &status, 0);
 	leaky(true); /* the registrations for those reads */
 	for (unsigned int i = 0; i < RMX_CREDITS; i++)
-		while (ex->landings[i].state == RMX_RECEIVING) {
+		while (ex->receive_buffers[i].state == RMX_RECEIVING) {
 			CHECK(now() < end);
 			rmaext_fabric_progress(p.r.target, 1000000);
 		}

@@ -72,13 +72,13 @@ static void door(void)
 	leave(&v, false);
 	OK(rmaext_door_open(r.target, secret));
 	EQUAL(visit(&v, &r, wrong, 0.3), -FI_ETIMEDOUT);
-	EQUAL(r.target->guests, 0);
+	EQUAL(r.target->am->guests, 0);
 	leave(&v, false);
 	OK(visit(&v, &r, secret, 10));
-	EQUAL(r.target->guests, 1);
+	EQUAL(r.target->am->guests, 1);
 	leave(&v, false);
 	OK(visit(&v, &r, secret, 10));
-	EQUAL(r.target->guests, 1); /* it is the same */
+	EQUAL(r.target->am->guests, 1); /* it is the same */
 	leave(&v, true);
 	end(granted);
 	rig_close(&r);
@@ -95,7 +95,7 @@ static void full(void)
 	granted = grant(&r);
 	OK(rmaext_door_open(r.target, secret));
 	OK(visit(&one, &r, secret, 10));
-	r.target->guests = 1024;
+	r.target->am->guests = 1024;
 	EQUAL(visit(&other, &r, secret, 0.3), -FI_ETIMEDOUT);
 	leave(&other, true);
 	leave(&one, false); /* one that it knows is welcome still */

@@ -14,7 +14,7 @@
 
 /* What all ranks, threads or processes, have in common. */
 struct shared {
-	struct rmx_block *block;
+	struct rmx_control_block *block;
 	uint64_t *cells; /* LONG */
 	_Atomic uint64_t *done;
 };
@@ -568,7 +568,7 @@ static void slices(void)
  * stores fault, on a page that `bulk` is not on and on the one that it is on.
  */
 static struct {
-	struct rmx_block *block;
+	struct rmx_control_block *block;
 	char *pages; /* two; the guards begin with the second */
 	size_t page;
 	volatile unsigned int laps;
@@ -602,8 +602,9 @@ static void starved_single(void)
 	unlucky.page = (size_t)sysconf(_SC_PAGESIZE);
 	unlucky.pages = map(2 * unlucky.page);
 	odd.block =
-		(struct rmx_block *)(void *)(unlucky.pages + unlucky.page -
-					     offsetof(struct rmx_block, guard));
+		(struct rmx_control_block
+			 *)(void *)(unlucky.pages + unlucky.page -
+				    offsetof(struct rmx_control_block, guard));
 	unlucky.block = odd.block;
 	w = window_of(&odd, 0, near_of(getpid()), 20);
 	OK(sigaction(SIGSEGV, &action, NULL));

@@ -19,7 +19,7 @@ struct scene {
 	rmaext_fabric *target, *from[B + 1];
 	rmaext_memory *memory;
 	rmaext_window *there, *window[B + 1];
-	struct rmx_block *block;
+	struct rmx_control_block *block;
 	uint64_t *cells;
 	uint64_t ones[LONG];
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Waiting for words of memory: comparisons, wake-ups, none of them lost. */
 #include "check.h"
-#include "win/control_block.h"
+#include "shm/control_block.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -23,7 +23,7 @@ struct bed {
 
 static void arena_make(void)
 {
-	static const uint8_t nonce[16] = "bell";
+	static const uint8_t nonce[16] = "doorbell";
 
 	leaky(true);
 	OK(rmaext_arena_open(nonce, &arena));
@@ -526,7 +526,8 @@ static void signals(void)
 	bed_end(&b);
 }
 
-/* Without a bell, and where a word is just stored to: it is seen all the same.
+/* Without a doorbell, and where a word is just stored to: it is seen all the
+ * same.
  */
 static void no_bell(void)
 {

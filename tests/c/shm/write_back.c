@@ -42,18 +42,18 @@ static rmaext_arena *arena_open(void)
 	return arena;
 }
 
-static struct rmx_block *block_new(void)
+static struct rmx_control_block *block_new(void)
 {
 	const size_t size = rmaext_block_bytes(1);
-	struct rmx_block *block = aligned_alloc(RMX_LINE, size);
+	struct rmx_control_block *block = aligned_alloc(RMX_LINE, size);
 
 	CHECK(block);
 	memset(block, 0, size);
 	return block;
 }
 
-static rmaext_file *add(rmaext_storage *s, struct rmx_block *block, void *addr,
-			uint64_t len)
+static rmaext_file *add(rmaext_storage *s, struct rmx_control_block *block,
+			void *addr, uint64_t len)
 {
 	const struct rmaext_piece piece = {addr, len};
 	rmaext_file *file = NULL;
@@ -62,13 +62,13 @@ static rmaext_file *add(rmaext_storage *s, struct rmx_block *block, void *addr,
 	return file;
 }
 
-static void ask(rmaext_arena *a, struct rmx_block *block)
+static void ask(rmaext_arena *a, struct rmx_control_block *block)
 {
 	atomic_fetch_add(&block->storage.asked, 1);
-	rmx_tell(rmx_arena_bell(a));
+	rmx_wake_waiters(rmx_arena_doorbell(a));
 }
 
-static void await(struct rmx_block *block, int64_t done)
+static void await(struct rmx_control_block *block, int64_t done)
 {
 	const int64_t end = now() + 10000000000;
 
@@ -81,7 +81,7 @@ static void await(struct rmx_block *block, int64_t done)
 static void asked(rmaext_arena *a)
 {
 	static char memory[3 << 16]; /* three of the largest pages */
-	struct rmx_block *one = block_new(), *two = block_new();
+	struct rmx_control_block *one = block_new(), *two = block_new();
 	rmaext_storage *s = NULL;
 	rmaext_file *first, *second;
 
@@ -148,7 +148,7 @@ static void together(void)
 {
 	static char memory[4096];
 	rmaext_arena *a = arena_open();
-	struct rmx_block *block = block_new();
+	struct rmx_control_block *block = block_new();
 	rmaext_storage *s = NULL;
 
 	OK(rmaext_storage_open(a, &s));

@@ -209,7 +209,7 @@ def abandoned(win: rmaext.Window) -> None:
 def dropped(win: rmaext.Window) -> None:
     """Too many that nobody waits for: the next one waits, but not for ever."""
     most = 0
-    fabric = win.fabric
+    fabric = win._fabric
     rmaext._fabric.endpoint._PATIENCE = 1.0
     with stopped(pid):
         start = time.monotonic()

@@ -3,8 +3,9 @@
  * The target's side of ranges: elements that lie one after another. All of a
  * message are checked before the first is carried out.
  */
-#include "api/notify.h"
+#include "am/am.h"
 #include "exec/update.h"
+#include "win/notify.h"
 
 #include <errno.h>
 #include <string.h>
@@ -33,7 +34,7 @@ static int update_check(const struct rmaext_window *w,
 	    (r->flags & RMX_WITH_NOTIFY) ||
 	    (!fetch && (r->op == RMAEXT_CSWAP || r->op == RMAEXT_NO_OP)))
 		return -FI_EINVAL;
-	if (rmx_wide(r->type) && !rmx_block_of(w, w->self))
+	if (rmx_wide(r->type) && !rmx_control_block_of(w, w->self))
 		return -FI_EOPNOTSUPP; /* nothing guards it */
 	if (((uintptr_t)w->own + r->offset) & (rmx_type_of(r->type).align - 1u))
 		return -FI_EFAULT;
@@ -57,7 +58,8 @@ static int range_check(const struct rmaext_window *w, const struct rmx_range *r,
 	    r->zero[1] || r->zero[2])
 		return -FI_EINVAL;
 	if (r->flags & RMX_WITH_NOTIFY
-		    ? r->slot >= RMAEXT_NOTIFY || !rmx_block_of(w, w->self)
+		    ? r->slot >= RMAEXT_NOTIFY ||
+			      !rmx_control_block_of(w, w->self)
 		    : r->slot)
 		return -FI_EINVAL;
 	ret = update ? update_check(w, r) : put_check(r);
@@ -80,7 +82,8 @@ static int range_check(const struct rmaext_window *w, const struct rmx_range *r,
 int rmx_ranges_check(const struct rmaext_window *w, const char *data,
 		     size_t len, size_t *results_p)
 {
-	const struct rmx_request *q = (const struct rmx_request *)data;
+	const struct rmx_request_header *q =
+		(const struct rmx_request_header *)data;
 	size_t at = sizeof(*q), end = at, results = 0;
 
 	if (q->kind || q->type || q->op || q->fetch || q->unit || !q->count)
@@ -141,7 +144,8 @@ static int range_apply(struct rmaext_window *w, const struct rmx_range *r,
 int rmx_ranges_apply(struct rmaext_window *w, const char *data, char *results,
 		     struct rmx_done *done, int64_t ns)
 {
-	const struct rmx_request *q = (const struct rmx_request *)data;
+	const struct rmx_request_header *q =
+		(const struct rmx_request_header *)data;
 	int ret = 0;
 
 	data += sizeof(*q);

@@ -1,42 +1,24 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What there is to say of a window's memory, and to the system about it."""
+"""What there is to say of a window's memory, and to the system and the provider about it."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+import errno
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-import numpy as np
-from numpy.typing import NDArray
-
-from .._fabric import registration
-from .._memory import arrays, node, pages
-from .._memory.pages import HugePages, Wish
+from .._fabric.registration import one_part
+from .._memory import arrays, pages
+from .._memory.pages import Wish
 from .._native._lib import ffi, lib
+from .._ops.core import ROUTES, Array, WindowCore
+from ..errors import Unsupported
+from ..typing import Access, Advice, MemoryKind, Ordering, Route, ScalarT
 
 if TYPE_CHECKING:
-    from typing import Self, Unpack  # Python 3.11
+    from .._fabric.endpoint import Endpoint
 
-    from mpi4py import MPI
-    from numpy.typing import DTypeLike
-
-    from .._comm.group import Group
-    from .._comm.records import Column, Records
-    from .._comm.region import Region
-    from .._fabric.endpoint import Fabric
-    from .._fabric.registration import How
-
-__all__ = ["Allocations", "Description", "Memory"]
-
-Array = NDArray[Any]
-_ADVICE = {"normal": False, "willneed": True}
-_ROUTES = {
-    lib.RMAEXT_DIRECT: "direct",
-    lib.RMAEXT_CMA: "cma",
-    lib.RMAEXT_FABRIC: "fabric",
-}
+__all__ = ["Description", "Memory", "MemoryOperations"]
 
 
 class Description(dict[str, Any]):
@@ -60,12 +42,37 @@ def _text(name: str, value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Memory(registration.Memory):
-    """The part of a window that one rank has, which can be described."""
+class Memory:
+    """The memory of one rank in a window: what `win.memory` returns.
 
+    Attributes
+    ----------
+    key : bytes
+        The remote key that the peers use; empty where none was needed.
+    base : int
+        Address of the first byte.
+    size : int
+        Bytes.
+    access : str
+        Rights of origins: "r", "w" or "rw".
+    kind : str
+        Who has allocated it: "system", or a device's library; see `Registration`.
+    device : int
+        Its number.
+    ordering : str
+        Of what is written, as granted: "strict".
+    """
+
+    key: bytes
+    base: int
+    size: int
+    access: Access
+    kind: MemoryKind = "system"
+    device: int = 0
+    ordering: Ordering = "strict"
     _window: Any = field(default=None, repr=False, compare=False)
 
-    def describe(self) -> Description:
+    def describe(self) -> dict[str, Any]:
         """Return what there is to know of this memory. Print it to read it.
 
         Returns
@@ -134,7 +141,7 @@ class Memory(registration.Memory):
             resident=array.nbytes if pool else pages.resident(pointer, array.nbytes),
             asked=_asked(window._wish),
             granted=_granted(window._wish, self.base, seen, fabric if self.key else None),
-            routes=[_ROUTES[route] for route in window._routes],
+            routes=[ROUTES[route] for route in window._routes],
             provider="" if fabric is None else fabric.provider,
             registration=fabric.mr_mode or "scalable" if fabric is not None and self.key else "",
         )
@@ -145,7 +152,7 @@ def _asked(wish: Wish | None) -> dict[str, Any]:
 
 
 def _granted(
-    wish: Wish | None, address: int, seen: dict[str, Any], fabric: Fabric | None
+    wish: Wish | None, address: int, seen: dict[str, Any], fabric: Endpoint | None
 ) -> dict[str, Any]:
     wish = wish or Wish()
     pool = seen["page_size"] >= pages.HUGE_PAGE
@@ -161,102 +168,21 @@ def _granted(
     return granted
 
 
-class Allocations:
-    """What `Window` says of its memory."""
+class MemoryOperations(WindowCore[ScalarT]):
+    """What `Window` says of this rank's memory, and to the system and the provider about it."""
 
     _wish: Wish | None = None  # of `allocate`
-
-    _array: Array
-    _dtype: np.dtype[Any]
-    _fabric: Fabric | None
-    _group: Group
-    _name: int | str
-    _records: Records
-    _region: Region
-    _routes: Column[int]
-    _stride: int
-
-    if TYPE_CHECKING:
-        # of Window
-        def _check_open(self, call: str) -> None: ...
-        def _rank(self, rank: Any, call: str) -> int: ...
-        def _create(
-            self,
-            comm: MPI.Comm,
-            make: Callable[[], Array],
-            access: str | None,
-            timeout: float | None,
-            how: How,
-            proc_null: bool,
-        ) -> None: ...
-
-    @classmethod
-    def allocate(
-        cls,
-        comm: MPI.Comm,
-        shape: int | tuple[int, ...],
-        dtype: DTypeLike = float,
-        access: str | None = None,
-        timeout: float | None = None,
-        *,
-        proc_null: bool = False,
-        hint: int | None = None,
-        fixed_address: int | None = None,
-        lazy: bool = True,
-        hugepages: HugePages = False,
-        **how: Unpack[How],
-    ) -> Self:
-        """Return a window over new memory, filled with zeros.
-
-        Parameters
-        ----------
-        comm, access, timeout, proc_null, how
-            As for `Window`.
-        shape, dtype
-            As in numpy.zeros; the shape may differ between ranks.
-        hint : int, optional
-            Address near which this rank's memory is to lie.
-        fixed_address : int, optional
-            Address at which it is to lie exactly: a multiple of the page size, where
-            nothing else is, up to the end of the last page. Ranks may differ.
-        lazy : bool, optional
-            Pages come on first touch, as far as the provider lets them. False: all
-            are there from the start, or MemoryError is raised.
-        hugepages : bool or "require", optional
-            Huge pages from the system's pool, all there from the start and one more
-            than the memory fills; if there are too few, ordinary memory, or with
-            "require" MemoryError.
-
-        Raises
-        ------
-        TypeError, ValueError, MemoryError
-            On every rank, if any rank's arguments do not fit.
-        AddressError
-            On every rank: what some rank wants at `fixed_address` cannot lie there.
-
-        Notes
-        -----
-        Collective, blocking; corresponds to MPI_Win_allocate, and ucp_mem_map with
-        UCP_MEM_MAP_ALLOCATE (NONBLOCK: `lazy`, FIXED: `fixed_address`).
-        `win.memory.describe()` says what was granted. Memory that has an address or
-        huge pages takes a file descriptor.
-        """
-        self = cls.__new__(cls)
-        self._wish = wish = Wish(hint, fixed_address, lazy, hugepages)
-        make = functools.partial(node.empty, shape, dtype, **wish._asdict())
-        self._create(comm, make, access, timeout, how, proc_null)
-        return self
 
     @property
     def memory(self) -> Memory:
         """What this rank's part is, how it is registered, and `describe()`."""
         mine = self._records.own
-        how = getattr(self, "_root", self)._region.registration
+        how = self._root._region.registration
         access = arrays.access_name(mine.access)
-        place = (mine.key, mine.address, mine.size, access)
-        return Memory(*place, how.kind, how.device, _window=self)
+        place = (mine.key, mine.address, mine.size)
+        return Memory(*place, access, how.kind, how.device, _window=self)
 
-    def route(self, rank: int) -> str:
+    def route(self, rank: int) -> Route:
         """Return how a rank is reached: "direct", "cma" or "fabric". Local.
 
         "direct": by this CPU's own loads, stores and atomics, for arena memory
@@ -264,9 +190,9 @@ class Allocations:
         kernel's process_vm_writev and process_vm_readv, for other arrays on the
         same node, atomics as on the next; "fabric": by libfabric.
         """
-        return _ROUTES[self._routes[self._rank(rank, "route")]]
+        return ROUTES[self._routes[self._rank(rank, "route")]]
 
-    def advise(self, advice: str, part: slice | None = None) -> bool:
+    def advise(self, advice: Advice, part: slice | None = None) -> bool:
         """Tell the system what is about to happen to this rank's memory.
 
         Parameters
@@ -298,13 +224,77 @@ class Allocations:
         self._check_open("advise")
         if not isinstance(advice, str):
             raise TypeError(f"advise: {advice!r} must be a string")
-        if advice not in _ADVICE:
-            raise ValueError(f"advise: {advice!r} must be {' or '.join(map(repr, _ADVICE))}")
-        start, stop = registration.one_part("advise", part, self._array.size)
+        if advice not in get_args(Advice):
+            words = " or ".join(map(repr, get_args(Advice)))
+            raise ValueError(f"advise: {advice!r} must be {words}")
+        start, stop = one_part("advise", part, self._array.size)
         array = self._array
         unit, stride = self._dtype.itemsize, self._stride
         # writing to a file's pages would have all of them written back
         write = array.flags.writeable and pages.mapped_file(array) is None
         pointer = ffi.cast("char *", arrays.address(array)) + start * stride
         nbytes = (stop - start - 1) * stride + unit if start < stop else 0
-        return pages.advise(pointer, nbytes, _ADVICE[advice], write)
+        return pages.advise(pointer, nbytes, advice == "willneed", write)
+
+    def refresh(self, part: slice | None = None) -> None:
+        """Tell the provider that other pages than before back this rank's memory.
+
+        Parameters
+        ----------
+        part : slice of int, optional
+            Elements that this is about, in C order, as for `advise`; all by default.
+
+        Raises
+        ------
+        ClosedError, TypeError, ValueError
+        RmaError
+            The provider refuses.
+
+        Notes
+        -----
+        Local; fi_mr_refresh. Needed after the first touch, or after munmap and mmap, of
+        memory that was registered without pages, where `win.fabric.mr_mode` has
+        MMU_NOTIFY; elsewhere it does nothing. Operations of peers on this memory fail
+        meanwhile: let there be a `fence` before it, and after.
+        """
+        self._check_open("refresh")
+        start, stop = one_part("refresh", part, self._array.size)
+        root = self._root
+        if start < stop and self._fabric is not None and root._region.registered is not None:
+            unit = self._array.strides[-1] if self._array.ndim else self._array.itemsize
+            first = _start(self._array) - _start(root._array) + root._region.shift
+            length = (stop - start - 1) * unit + self._array.itemsize
+            where = f"refresh: window {self._name}"
+            self._fabric.refresh(root._region.registered, first + start * unit, length, where)
+
+    @property
+    def writes_received(self) -> int:
+        """How many writes and atomics of peers have modified this rank's memory. Local.
+
+        Of a window that was made with `counts_writes=True`. Those that come by the
+        network as such count; not what the ranks of the same node do to the memory
+        itself, nor updates that are carried out for others by this rank's progress
+        thread. With RMAEXT_ROUTE=fabric all puts come by the network.
+
+        Raises
+        ------
+        Unsupported
+            The window was made without `counts_writes=True`.
+
+        Notes
+        -----
+        fi_mr_bind of a counter, with FI_REMOTE_WRITE. A put in several pieces may count
+        as several writes.
+        """
+        self._check_open("writes_received")
+        region = self._root._region
+        if not region.registration.counts_writes:
+            text = f"window {self._name}: made without counts_writes=True"
+            raise Unsupported(errno.EOPNOTSUPP, text, call="writes_received")
+        if self._fabric is None or region.registered is None:  # it has no elements
+            return 0
+        return self._fabric.writes(region.registered)
+
+
+def _start(array: Array) -> int:
+    return int(ffi.cast("uintptr_t", arrays.address(array)))

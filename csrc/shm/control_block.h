@@ -11,12 +11,7 @@
 #ifndef RMAEXT_CONTROL_BLOCK_H
 #define RMAEXT_CONTROL_BLOCK_H
 
-#include <stdatomic.h>
-#include <stdint.h>
-
-#include "rmaext.h"
-
-#define RMX_LINE 64
+#include "base/common.h"
 
 struct rmx_guard_line {
 	_Alignas(RMX_LINE) atomic_uint singles; /* updates that are under way */
@@ -29,7 +24,7 @@ struct rmx_storage_words {
 	atomic_int_fast64_t error;
 };
 
-struct rmx_block {
+struct rmx_control_block {
 	_Alignas(RMX_LINE) atomic_uint bulk; /* 1 + rank of its holder */
 	atomic_uint waiters;		     /* for it to become 0, about */
 	/* nobody is to claim it before this time: somebody waited in vain */

@@ -3,17 +3,17 @@
 #ifndef RMAEXT_NOTIFY_H
 #define RMAEXT_NOTIFY_H
 
-#include "am/am.h"
+#include "win/window.h"
 
 /* What was written there before is seen by who sees the count. */
 static inline void rmx_notify_add(const struct rmaext_window *w, int64_t rank,
 				  int slot, int64_t count)
 {
-	atomic_fetch_add(&rmx_block_of(w, rank)->notify[slot], count);
-	rmx_tell(w->members->of[rank].bell);
+	atomic_fetch_add(&rmx_control_block_of(w, rank)->notify[slot], count);
+	rmx_wake_waiters(w->members->of[rank].doorbell);
 }
 
-static inline bool rmx_notify_take(struct rmx_block *block, int slot,
+static inline bool rmx_notify_take(struct rmx_control_block *block, int slot,
 				   int64_t count, int64_t *seen_p)
 {
 	int_fast64_t there = atomic_load(&block->notify[slot]);
@@ -26,13 +26,6 @@ static inline bool rmx_notify_take(struct rmx_block *block, int slot,
 	*seen_p = there;
 	return true;
 }
-
-/*
- * rmaext_put_notify() by message, with a copy of the data: it never waits.
- * -FI_EAGAIN: the line to that rank is full, nothing was done.
- */
-int rmx_notify_post(struct rmaext_window *window, int64_t rank, uint64_t offset,
-		    const void *buf, uint64_t len, int slot);
 
 static inline bool rmx_notify_slot(int64_t slot)
 {

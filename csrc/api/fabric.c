@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * A fabric, as the rooms below make it up: an endpoint and its memory
+ * registrations (net/), the contexts of operations (xfer/), messages (am/).
+ */
+#include "api/api.h"
+#include "net/quirks.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+static struct rmaext_fabric *fabric_new(void)
+{
+	struct rmaext_fabric *f = calloc(1, sizeof(*f));
+
+	if (!f)
+		return NULL;
+	f->transfers = calloc(1, sizeof(*f->transfers));
+	f->am = calloc(1, sizeof(*f->am));
+	if (!f->transfers || !f->am) {
+		free(f->transfers);
+		free(f->am);
+		free(f);
+		return NULL;
+	}
+	f->hooks = &rmx_am_hooks;
+	f->progress.cq_fd = f->progress.wake_fd = -1;
+	pthread_mutex_init(&f->lock, NULL);
+	pthread_mutex_init(&f->transfers->backlog.lock, NULL);
+	pthread_mutex_init(&f->registrar.lock, NULL);
+	return f;
+}
+
+static int fabric_start(struct rmaext_fabric *f,
+			const struct rmaext_fabric_options *options)
+{
+	const char *call = NULL;
+	int ret = rmx_endpoint_open(f, options, RMX_LEAST);
+
+	if (ret)
+		return ret; /* it has said what */
+	call = "rmx_cache_start";
+	ret = rmx_cache_start(f, options, RMX_BOUNCE_BYTES);
+	if (!ret) {
+		call = "rmx_transfers_start";
+		ret = rmx_transfers_start(f);
+	}
+	if (!ret) {
+		call = "rmx_am_start";
+		ret = rmx_am_start(f);
+	}
+	if (!ret) {
+		call = "rmx_progress_start";
+		ret = rmx_progress_start(f, options->progress,
+					 options->spin_ns);
+	}
+	return ret ? rmx_fail(ret, RMX_NO_RANK, call, "provider %s: %s",
+			      options->provider, f->lib->strerror(-ret))
+		   : 0;
+}
+
+int rmaext_fabric_open(rmaext_library *lib,
+		       const struct rmaext_fabric_options *options,
+		       rmaext_fabric **fabric_p)
+{
+	struct rmx_signals *signals;
+	struct rmaext_fabric *f;
+	int ret;
+
+	if (rmx_runs_dry(options->provider, lib->version()))
+		return rmx_fail(-FI_ENODATA, RMX_NO_RANK, "rmaext_fabric_open",
+				"provider %s: takes some 2,048 messages only "
+				"in libfabric 2.x; RMAEXT_LIBFABRIC can name "
+				"one of 1.x",
+				options->provider);
+	f = fabric_new();
+	if (!f)
+		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "fabric");
+	/* the threads that start below inherit its mask */
+	signals = rmx_signals_hold();
+	if (!signals) {
+		free(f->transfers);
+		free(f->am);
+		free(f);
+		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "malloc", "signals");
+	}
+	f->lib = lib;
+	f->doorbell = rmx_arena_doorbell(options->arena);
+	ret = fabric_start(f, options);
+	if (ret)
+		rmaext_fabric_close(&f);
+	else
+		*fabric_p = f;
+	rmx_signals_give_back(signals, RMX_ADDRESS(lib->getinfo));
+	return ret;
+}
+
+/* Refuse new calls on it and on its windows; wait for those inside. */
+static bool shut(struct rmaext_fabric *f)
+{
+	if (rmx_rundown_shut(&f->rundown))
+		return false;
+	for (struct rmaext_window *w = f->windows; w; w = w->next)
+		if (rmx_rundown_shut(&w->rundown) ||
+		    rmx_rundown_shut(&w->served))
+			return false;
+	return true;
+}
+
+/*
+ * The struct of a closed fabric, with those of its peers and memories, stays
+ * until the process ends, and reachable: another thread may be about to call
+ * with a pointer to it, and must find that it is closed. There are two a
+ * process at most.
+ */
+static void bury(struct rmaext_fabric *f)
+{
+	static _Atomic(struct rmaext_fabric *) graves;
+
+	f->next = atomic_load(&graves);
+	while (!atomic_compare_exchange_weak(&graves, &f->next, f))
+		;
+}
+
+static void check_closed(struct rmaext_fabric *f, int ret, int *ret_p)
+{
+	if (ret && !*ret_p)
+		*ret_p = rmx_fail(ret, RMX_NO_RANK, "fi_close",
+				  "memory region: %s", f->lib->strerror(-ret));
+}
+
+static void close_regions(struct rmaext_fabric *f, int *ret_p)
+{
+	rmx_memories_close(f, ret_p);
+	check_closed(f, rmx_am_deregister(f), ret_p);
+	check_closed(f, rmx_transfers_deregister(f), ret_p);
+	check_closed(f, rmx_cache_close(f), ret_p);
+}
+
+/*
+ * fi_mr(3): a region may be busy while the endpoint that it is bound to is.
+ * ofi_rxm never deregisters where a receive was to go that failed, which keeps
+ * the domain and the fabric: they stay until the process ends.
+ */
+static void close_endpoint(struct rmaext_fabric *f, int *ret_p)
+{
+	int ignored = 0;
+
+	if (f->mr_mode & FI_MR_ENDPOINT) {
+		rmx_am_cancel(f);
+		close_regions(f, &ignored);
+	}
+	rmx_endpoint_close(f, ret_p);
+	close_regions(f, ret_p);
+	rmx_domain_close(f, f->am->failed, ret_p);
+}
+
+static bool on_the_way(const struct rmaext_fabric *f)
+{
+	return rmx_am_sends(f) || rmx_op_reads(f);
+}
+
+/*
+ * Unmap peer keys and deregister while the endpoint that may still deliver
+ * to that memory is there to refuse it; then endpoint, AV, CQ, domain, fabric.
+ * Operations in flight end with the endpoint.
+ *
+ * A provider may crash on an endpoint that closes amid the answer to a read
+ * (tcp of 1.17 frees it twice): then it stays, and what it writes to.
+ */
+int rmaext_fabric_close(rmaext_fabric **fabric)
+{
+	struct rmaext_fabric *f = *fabric;
+	int ret = 0, ignored = 0;
+	bool stays;
+
+	if (!f)
+		return 0;
+	if (!shut(f))
+		return rmx_fail(-FI_EBUSY, RMX_NO_RANK, "rmaext_fabric_close",
+				"another thread is inside a call");
+	*fabric = NULL;
+	rmx_progress_stop(f);
+	rmx_progress_settle(f, on_the_way);
+	stays = rmx_op_reads(f);
+	rmx_am_mute(f);
+	for (struct rmaext_window *w = f->windows; w; w = w->next)
+		rmx_key_unmap_all(w);
+	rmx_memories_close(f, &ignored);
+	if (!stays)
+		close_endpoint(f, &ret);
+
+	rmx_am_stop(f, stays);
+	rmx_op_shut_all(f);
+	if (!stays)
+		rmx_cache_free(f);
+	for (struct rmaext_window *w; (w = f->windows);) {
+		rmx_serve_no_more(w);
+		w->fabric = NULL;
+	}
+	for (struct rmaext_peer *p = f->peers; p; p = p->next) {
+		if (p->pidfd >= 0)
+			close(p->pidfd);
+		p->pidfd = -1;
+		rmx_probe_end(&p->probe);
+	}
+	if (f->info)
+		f->lib->freeinfo(f->info);
+	f->info = NULL;
+	bury(f);
+	return stays ? RMAEXT_PENDING : ret;
+}
+
+void rmaext_fabric_stats(rmaext_fabric *f, struct rmaext_stats *stats_p)
+{
+	memset(stats_p, 0, sizeof(*stats_p));
+	if (rmx_fabric_enter(f, "rmaext_fabric_stats"))
+		return;
+	stats_p->completed = stats_p->posted = f->completed;
+	stats_p->posted += rmx_contexts_in_flight(f);
+	stats_p->failed = f->failed;
+	stats_p->thread_wakeups = f->wakeups;
+	stats_p->registrations = f->registrar.opened;
+	stats_p->deregistrations = f->registrar.closed;
+	stats_p->hits = f->cache.hits;
+	stats_p->misses = f->cache.misses;
+	stats_p->evictions = f->cache.evictions;
+	stats_p->bounced = f->cache.bounced;
+	rmx_fabric_leave(f);
+}

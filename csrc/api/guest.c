@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Memory for other jobs: grants of its owner, visits of guests; am/guest.c. */
+#include "api/api.h"
+
+/* -- owner */
+
+int rmaext_door_open(rmaext_fabric *f, const uint8_t *secret)
+{
+	int ret = rmx_fabric_enter(f, "rmaext_door_open");
+
+	if (ret)
+		return ret;
+	pthread_mutex_lock(&f->lock);
+	memcpy(f->am->door, secret, sizeof(f->am->door));
+	pthread_mutex_unlock(&f->lock);
+	rmx_fabric_leave(f);
+	return 0;
+}
+
+int rmaext_grant_open(rmaext_fabric *f, rmaext_window *of,
+		      const struct rmaext_grant *grant, rmaext_window **grant_p)
+{
+	struct rmaext_window *w;
+	int ret = rmx_fabric_enter(f, "grant");
+
+	if (ret)
+		return ret;
+	ret = rmx_window_part(of, grant, &w);
+	if (!ret) {
+		w->invites = true;
+		rmx_serve_window(f, w);
+		*grant_p = w;
+	}
+	rmx_fabric_leave(f);
+	return ret;
+}
+
+/* -- guest */
+
+int rmaext_visit_open(rmaext_fabric *f, const struct rmaext_visit *visit,
+		      rmaext_window **window_p)
+{
+	const uint8_t access = (uint8_t)visit->access;
+	const uint8_t align = (uint8_t)visit->align, route = RMAEXT_FABRIC;
+	void *map = NULL;
+	struct rmaext_targets targets = {
+		.token = visit->token,
+		.same = RMAEXT_SAME,
+		.size = &visit->size,
+		.access = &access,
+		.align = &align,
+		.route = &route,
+		.map = &map,
+		.door = visit->door,
+	};
+	int ret = rmaext_members_new(1, 0, &visit->owner, NULL, NULL,
+				     &targets.members);
+
+	if (ret)
+		return ret;
+	ret = rmaext_window_create(f, &targets, visit->timeout, window_p);
+	rmaext_members_release(targets.members);
+	return ret;
+}
+
+/* A put of nothing; see send_short(). */
+int rmaext_visit_announce(rmaext_window *w)
+{
+	struct rmaext_op *op;
+	int ret = rmx_window_enter(w, "attach");
+
+	if (ret)
+		return ret;
+	ret = rmx_message_put(w, 0, 0, NULL, 0, -1, &op);
+	rmx_window_leave(w);
+	while (ret == RMAEXT_PENDING)
+		ret = rmaext_op_wait(op);
+	if (op)
+		rmaext_op_release(&op);
+	return ret;
+}

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Updates: check at the origin; by this CPU, or as a message to the target. */
+#include "api/api.h"
+#include "exec/guard.h"
+
+#include <stdlib.h>
+
+int rmaext_update_valid(int op, int type)
+{
+	return rmx_update_valid(op, type);
+}
+
+int rmaext_type_align(int type)
+{
+	return rmx_type_of(type).align;
+}
+
+static const char *name_of(const struct rmx_update *u)
+{
+	if (u->op == RMAEXT_CSWAP)
+		return "compare_and_swap";
+	return u->result ? "get_accumulate" : "accumulate";
+}
+
+/* Is there a way to do that, and a place? */
+static int check(const struct rmaext_window *w, const char *call, int64_t rank,
+		 uint64_t offset, int op, int type, uint64_t count)
+{
+	const struct rmx_target *t = rmx_target_of(w, rank);
+
+	if (!rmx_update_valid(op, type))
+		return rmx_fail(-FI_EOPNOTSUPP, rank, call,
+				"no such operation on this dtype");
+	if (rmx_update_is_local(w, rank)
+		    ? rmx_wide(type) && !rmx_control_block_of(w, rank)
+		    : !w->fabric || !t->member->peer)
+		return rmx_fail(-FI_EOPNOTSUPP, rank, call,
+				"no way to update the memory there");
+	if (count && !rmx_update_aligned(t, offset, type))
+		return rmx_fail(-FI_EFAULT, rank, call,
+				"byte %llu is not aligned to %u",
+				(unsigned long long)offset,
+				rmx_type_of(type).align);
+	return 0;
+}
+
+int rmaext_window_check(rmaext_window *w, int64_t rank, uint64_t offset,
+			uint64_t len, int access, int type)
+{
+	int ret = rmx_window_enter(w, "check");
+
+	if (ret)
+		return ret;
+	ret = rmx_check(w, "check", rank, offset, len, access);
+	if (!ret && type >= 0)
+		ret = check(w, "check", rank, offset, RMAEXT_SUM, type, len);
+	rmx_window_leave(w);
+	return ret;
+}
+
+static char *memory_of(const struct rmaext_window *w, int64_t rank,
+		       uint64_t offset)
+{
+	return rmx_target_of(w, rank)->map + offset;
+}
+
+/* By the own CPU; an operation only for what has to wait for the guard. */
+static int here(struct rmaext_window *w, int64_t rank, uint64_t offset,
+		const struct rmx_update *u, struct rmaext_op **op_p)
+{
+	const int64_t slice = w->timeout < RMX_SLICE ? w->timeout : RMX_SLICE;
+	uint64_t done = 0;
+	struct rmaext_op *op;
+	int ret = rmx_update_apply(w, rank, memory_of(w, rank, offset), u,
+				   &done, slice);
+
+	if (ret != RMAEXT_PENDING)
+		return ret;
+	op = calloc(1, sizeof(*op));
+	if (!op)
+		return rmx_fail(-FI_ENOMEM, rank, "malloc", "operation");
+	*op = (struct rmaext_op){
+		.window = w,
+		.rank = rank,
+		.kind = RMX_LOCAL_UPDATE,
+		.op = u->op,
+		.type = u->type,
+		.offset = offset,
+		.len = u->count,
+		.posted = done,
+		.local = u->result,
+		.operand = u->operand,
+		.compare = u->compare,
+		.timeout = w->timeout,
+	};
+	*op_p = op;
+	return rmx_guard_overdue(rank, op->timeout, &op->deadline);
+}
+
+int rmx_update_wait(struct rmaext_op *op)
+{
+	const struct rmx_update u = {
+		op->op, op->type, op->operand, op->compare, op->local, op->len,
+	};
+	const int64_t left = op->deadline - rmx_now();
+	const uint64_t before = op->posted;
+	int ret = rmx_update_apply(op->window, op->rank,
+				   memory_of(op->window, op->rank, op->offset),
+				   &u, &op->posted,
+				   left < RMX_SLICE ? left : RMX_SLICE);
+
+	if (ret != RMAEXT_PENDING)
+		return ret;
+	if (op->posted != before)
+		op->deadline = 0;
+	return rmx_guard_overdue(op->rank, op->timeout, &op->deadline);
+}
+
+/* By message to the target's progress thread. */
+static int remote(struct rmaext_window *w, int64_t rank, uint64_t offset,
+		  const struct rmx_update *u, int *ended,
+		  struct rmaext_op **op_p)
+{
+	const size_t unit = rmx_unit_of(u->type);
+	const uint64_t len = u->count * unit;
+	const bool copy = !ended && !u->result && len <= RMX_COPY_MAX;
+	struct rmaext_op *op;
+	int ret = rmx_op_new(w, rank, RMX_UPDATE, offset, len, copy ? len : 0,
+			     &op);
+
+	if (ret)
+		return ret;
+	op->op = u->op;
+	op->type = u->type;
+	op->unit = unit;
+	op->operand = u->operand;
+	op->compare = u->compare;
+	if (copy)
+		rmx_op_buffer(op);
+	else
+		op->local = u->result;
+	return ended ? rmx_begin(op, ended, op_p) : rmx_op_run(op, op_p);
+}
+
+/* ended: of a request, else NULL */
+static int update(struct rmaext_window *w, int64_t rank, uint64_t offset,
+		  const struct rmx_update *u, int *ended,
+		  struct rmaext_op **op_p)
+{
+	const int access = rmx_update_access(u->op, u->result != NULL);
+	const char *call = name_of(u);
+	uint64_t len;
+	int ret;
+
+	if (__builtin_mul_overflow(u->count, rmx_unit_of(u->type), &len) ||
+	    (u->count && !u->operand && u->op != RMAEXT_NO_OP) ||
+	    (u->op == RMAEXT_CSWAP && !(u->result && u->compare)))
+		return rmx_fail(-FI_EINVAL, rank, call,
+				"%llu elements, or a buffer is missing",
+				(unsigned long long)u->count);
+	ret = rmx_check(w, call, rank, offset, len, access);
+	if (!ret)
+		ret = check(w, call, rank, offset, u->op, u->type, u->count);
+	if (ret || !u->count || (u->op == RMAEXT_NO_OP && !u->result))
+		return ret;
+	if (!rmx_update_is_local(w, rank))
+		return remote(w, rank, offset, u, ended, op_p);
+	ret = here(w, rank, offset, u, op_p);
+	/* of a request: it is none yet */
+	return ret == RMAEXT_PENDING && ended ? -FI_EAGAIN : ret;
+}
+
+int rmaext_update(rmaext_window *w, int64_t rank, uint64_t offset, int op,
+		  int type, const void *operand, const void *compare,
+		  void *result, uint64_t count, rmaext_op **op_p)
+{
+	const struct rmx_update u = {op, type, operand, compare, result, count};
+	int ret = rmx_window_enter(w, name_of(&u));
+
+	*op_p = NULL;
+	if (ret)
+		return ret;
+	ret = update(w, rank, offset, &u, NULL, op_p);
+	rmx_window_leave(w);
+	return ret;
+}
+
+int rmx_update_begin(struct rmaext_window *w, const struct rmaext_call *call,
+		     struct rmaext_op **op_p)
+{
+	const struct rmx_update u = {
+		call->op,      call->type,   call->operand,
+		call->compare, call->result, call->count,
+	};
+
+	return update(w, call->rank, call->offset, &u, call->ended, op_p);
+}

@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Waiting: until words of memory have certain values, for an operation, or for
+ * a request of MPI. Look, spin, then sleep; on the doorbell of the process
+ * whose memory it is, see shm/doorbell.c.
+ */
+#define _GNU_SOURCE
+#include "api/api.h"
+
+#include <errno.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+/*
+ * Between looks at memory that may change without a ring: by a put before its
+ * flush, by a view, by the network.
+ */
+#define RMX_LOOK ((int64_t)1000 * 1000)
+#define RMX_READER_SPIN 5 /* times the fabric's */
+
+/* One call's wait. */
+struct watch {
+	const struct rmaext_window *window;
+	int64_t rank;
+	struct rmaext_condition *conditions;
+	uint64_t count;
+	bool every;
+	bool rung; /* whoever changes it rings */
+};
+
+/* -- conditions */
+
+/* The memory, or the control block, as mapped here; or NULL. */
+static const char *base_of(const struct rmaext_window *w, int64_t rank,
+			   const struct rmaext_condition *c)
+{
+	const struct rmx_target *t;
+
+	if (c->block)
+		return (const char *)rmx_control_block_of(w, rank);
+	if (rank == w->self)
+		return w->own;
+	t = rmx_target_of(w, rank);
+	return t->route == RMAEXT_DIRECT ? t->map : NULL;
+}
+
+/* No step has a subnormal float, which this thread may have the CPU ignore. */
+static float half(uint16_t bits)
+{
+	const uint32_t rest = bits & 0x7fffu;
+	uint32_t wide = (rest << 13) + (112u << 23); /* the exponents differ */
+	float value;
+
+	if (rest >= 0x7c00) /* infinity, not a number */
+		wide |= 0x7f800000;
+	memcpy(&value, &wide, sizeof(value));
+	if (rest < 0x400) /* zero, subnormal */
+		value = (float)rest * 0x1p-24f;
+	return bits >> 15 ? -value : value;
+}
+
+#define COMPARE(is, wanted)                      \
+	do {                                     \
+		switch (c->comparison) {         \
+		case RMAEXT_EQ:                  \
+			return (is) == (wanted); \
+		case RMAEXT_NE:                  \
+			return (is) != (wanted); \
+		case RMAEXT_LT:                  \
+			return (is) < (wanted);  \
+		case RMAEXT_LE:                  \
+			return (is) <= (wanted); \
+		case RMAEXT_GT:                  \
+			return (is) > (wanted);  \
+		default:                         \
+			return (is) >= (wanted); \
+		}                                \
+	} while (0)
+
+#define LOOK(bits, type)                                                     \
+	do {                                                                 \
+		bits raw =                                                   \
+			__atomic_load_n((const bits *)at, __ATOMIC_ACQUIRE); \
+		type is, wanted;                                             \
+                                                                             \
+		memcpy(&c->seen, &raw, sizeof(raw));                         \
+		memcpy(&is, &raw, sizeof(is));                               \
+		memcpy(&wanted, &c->value, sizeof(wanted));                  \
+		COMPARE(is, wanted);                                         \
+	} while (0)
+
+static bool look_at(const void *at, struct rmaext_condition *c)
+{
+	uint16_t raw, wanted;
+
+	switch (c->type) {
+	case RMAEXT_INT8:
+		LOOK(uint8_t, int8_t);
+	case RMAEXT_UINT8:
+	case RMAEXT_BOOL:
+		LOOK(uint8_t, uint8_t);
+	case RMAEXT_INT16:
+		LOOK(uint16_t, int16_t);
+	case RMAEXT_UINT16:
+		LOOK(uint16_t, uint16_t);
+	case RMAEXT_INT32:
+		LOOK(uint32_t, int32_t);
+	case RMAEXT_UINT32:
+		LOOK(uint32_t, uint32_t);
+	case RMAEXT_INT64:
+		LOOK(uint64_t, int64_t);
+	case RMAEXT_UINT64:
+		LOOK(uint64_t, uint64_t);
+	case RMAEXT_FLOAT:
+		LOOK(uint32_t, float);
+	case RMAEXT_DOUBLE:
+		LOOK(uint64_t, double);
+	}
+	raw = __atomic_load_n((const uint16_t *)at, __ATOMIC_ACQUIRE);
+	memcpy(&c->seen, &raw, sizeof(raw));
+	memcpy(&wanted, &c->value, sizeof(wanted));
+	COMPARE(half(raw), half(wanted));
+}
+
+static size_t unit_of(int type)
+{
+	switch (type) {
+	case RMAEXT_INT8:
+	case RMAEXT_UINT8:
+	case RMAEXT_BOOL:
+		return 1;
+	case RMAEXT_INT16:
+	case RMAEXT_UINT16:
+	case RMAEXT_HALF:
+		return 2;
+	case RMAEXT_INT32:
+	case RMAEXT_UINT32:
+	case RMAEXT_FLOAT:
+		return 4;
+	case RMAEXT_INT64:
+	case RMAEXT_UINT64:
+	case RMAEXT_DOUBLE:
+		return 8;
+	}
+	return 0;
+}
+
+static bool holds(const struct watch *w)
+{
+	uint64_t n = 0;
+
+	for (uint64_t i = 0; i < w->count; i++) {
+		struct rmaext_condition *c = &w->conditions[i];
+
+		c->holds =
+			look_at(base_of(w->window, w->rank, c) + c->offset, c);
+		n += c->holds;
+	}
+	return w->every ? n == w->count : n;
+}
+
+static enum rmx_step step(void *arg)
+{
+	return holds(arg) ? RMX_DONE : RMX_SLEEP;
+}
+
+static int check(const struct rmaext_window *w, int64_t rank,
+		 const struct rmaext_condition *c)
+{
+	const struct rmx_target *t = rmx_target_of(w, rank);
+	const size_t unit = unit_of(c->type);
+	const uint64_t size = c->block ? rmaext_block_bytes(w->count) : t->size;
+	const char *base;
+
+	if (!unit || c->comparison > RMAEXT_GE)
+		return rmx_fail(-FI_EINVAL, rank, "wait",
+				"type %d, comparison %d", (int)c->type,
+				(int)c->comparison);
+	if (unit > size || c->offset > size - unit)
+		return rmx_fail(-ERANGE, rank, "wait",
+				"byte %llu is outside the %llu bytes there",
+				(unsigned long long)c->offset,
+				(unsigned long long)size);
+	base = base_of(w, rank, c);
+	if (!base)
+		return rmx_fail(-EREMOTE, rank, "wait",
+				"that memory cannot be mapped here");
+	if (((uintptr_t)base + c->offset) % unit)
+		return rmx_fail(-FI_EFAULT, rank, "wait",
+				"byte %llu is not aligned to %zu",
+				(unsigned long long)c->offset, unit);
+	return 0;
+}
+
+/* -- waiting */
+
+/* Until the doorbell rings, which is shared between processes, unlike
+ * clock.c's. */
+static bool sleep_on(void *arg, int64_t ns)
+{
+	const struct watch *w = arg;
+	struct rmx_doorbell *doorbell =
+		w->window->members->of[w->rank].doorbell;
+	struct rmx_doorbell silent = {0};
+	struct timespec t = {.tv_nsec = (long)ns}; /* less than a second */
+	unsigned int rings;
+
+	if (!doorbell)
+		doorbell = &silent;
+	rings = atomic_load(&doorbell->rings);
+	atomic_store(&doorbell->listening, 1);
+	atomic_thread_fence(memory_order_seq_cst);
+	if (holds(w))
+		return true; /* the flag stays: one ring too many */
+	if (atomic_load(&w->window->root->rundown.closed))
+		return false;
+	return !syscall(SYS_futex, &doorbell->rings, FUTEX_WAIT, rings, &t,
+			NULL, 0) ||
+	       errno != EINTR;
+}
+
+/* Awake, while what is waited for may come by the network. */
+static bool spin(struct watch *w, int64_t until)
+{
+	struct rmaext_fabric *f = w->window->fabric;
+	const int64_t end = rmx_now() + RMX_READER_SPIN * f->progress.spin;
+
+	return !rmx_wait(f, NULL, step, w, end < until ? end : until,
+			 RMX_READER_SPIN);
+}
+
+/* Nobody else would read the completion queue. */
+static int sleep_as_reader(struct watch *w, int64_t until)
+{
+	int64_t now = rmx_now();
+
+	while (now < until) {
+		const int64_t end =
+			now + RMX_LOOK < until ? now + RMX_LOOK : until;
+
+		if (!rmx_wait(w->window->fabric, NULL, step, w, end, 0))
+			return 0;
+		/* before its time: a signal, or another waiter's */
+		now = rmx_now();
+		if (now < end)
+			break;
+	}
+	return RMAEXT_PENDING;
+}
+
+static int wait_for(struct watch *w, int64_t slice)
+{
+	struct rmaext_fabric *f = w->window->fabric;
+	struct rmx_await wait = {
+		.look = step,
+		.sleep = sleep_on,
+		.arg = w,
+		.spin = f ? 0 : w->window->spin,
+		.nap = w->rung && w->window->members->of[w->rank].doorbell
+			       ? RMX_SLICE
+			       : RMX_LOOK,
+	};
+	int64_t until;
+
+	if (holds(w))
+		return 0;
+	if (slice <= 0) {
+		rmaext_mpi_glance();
+		return RMAEXT_PENDING;
+	}
+	until = rmx_now() + (slice < RMX_SLICE ? slice : RMX_SLICE - 1);
+	if (f && spin(w, until))
+		return 0;
+	if (f && !f->progress.running)
+		return sleep_as_reader(w, until);
+	if (f)
+		rmx_progress_hand_over(f);
+	return rmx_await(&wait, until, NULL);
+}
+
+int rmaext_wait_until(rmaext_window *window, int64_t rank,
+		      struct rmaext_condition *conditions, uint64_t count,
+		      int every, int64_t slice)
+{
+	struct watch w = {
+		.window = window,
+		.rank = rank,
+		.conditions = conditions,
+		.count = count,
+		.every = every,
+		.rung = true,
+	};
+	int ret = rmx_window_enter(window, "wait");
+
+	if (ret)
+		return ret;
+	ret = rmx_check(window, "wait", rank, 0, 0, 0);
+	for (uint64_t i = 0; !ret && i < count; i++) {
+		ret = check(window, rank, &conditions[i]);
+		w.rung = w.rung && conditions[i].block;
+	}
+	if (!ret)
+		ret = wait_for(&w, slice);
+	rmx_window_leave(window);
+	return ret;
+}
+
+/* -- for an operation */
+
+int rmaext_op_wait(rmaext_op *op)
+{
+	struct rmaext_window *w = op->window;
+	int ret;
+
+	if (op->ended)
+		return rmaext_op_wait_for(op, RMX_SLICE);
+	ret = rmx_window_enter(w, "rmaext_op_wait");
+	if (ret)
+		return ret;
+	ret = op->kind == RMX_LOCAL_UPDATE ? rmx_update_wait(op)
+					   : rmx_op_wait(op);
+	rmx_window_leave(w);
+	return ret;
+}
+
+/* -- for a request of MPI */
+
+static enum rmx_step request_done(void *arg)
+{
+	return atomic_load(&((struct rmx_pace *)arg)->done) ? RMX_DONE
+							    : RMX_SLEEP;
+}
+
+static bool nap(void *arg, int64_t ns)
+{
+	const struct timespec t = {.tv_nsec = (long)ns};
+
+	(void)arg;
+	return !nanosleep(&t, NULL);
+}
+
+static enum rmx_step never(void *arg)
+{
+	(void)arg;
+	return RMX_SLEEP;
+}
+
+void rmaext_mpi_nap(int64_t ns)
+{
+	const struct rmx_await wait = {
+		.look = never,
+		.sleep = nap,
+		.nap = RMX_SLICE - 1,
+	};
+
+	rmx_await(&wait, rmx_now() + ns, NULL);
+}
+
+int rmaext_mpi_wait(void *request, rmaext_fabric *fabric, int64_t *quiet,
+		    int64_t slice)
+{
+	const int64_t now = rmx_now();
+	const int64_t until = now + (slice < RMX_SLICE ? slice : RMX_SLICE - 1);
+	struct rmx_pace pace = {.request = request};
+	struct rmx_await wait = {
+		.look = request_done,
+		.sleep = nap,
+		.arg = &pace,
+		.nap = RMX_SLICE,
+	};
+	int ret;
+
+	rmx_pace_begin(&pace, now);
+	if (*quiet)
+		pace.quiet = *quiet;
+	if (!fabric || rmx_fabric_enter(fabric, "wait")) {
+		ret = rmx_await(&wait, until, &pace);
+	} else {
+		ret = rmx_wait_at(fabric, request_done, &pace, until, &pace);
+		rmx_fabric_leave(fabric);
+	}
+	*quiet = pace.quiet;
+	return ret;
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Windows as their owner makes and closes them. */
+#include "api/api.h"
+
+int rmaext_window_create(rmaext_fabric *f, const struct rmaext_targets *targets,
+			 int64_t timeout, rmaext_window **window_p)
+{
+	int ret = f ? rmx_fabric_enter(f, "rmaext_window_create") : 0;
+
+	if (ret)
+		return ret;
+	ret = rmx_window_new(f, targets, timeout, window_p);
+	if (!ret && f)
+		rmx_serve_window(f, *window_p);
+	if (f)
+		rmx_fabric_leave(f);
+	return ret;
+}
+
+int rmaext_window_shut(rmaext_window *w)
+{
+	int ret = rmx_rundown_shut(&w->rundown);
+
+	if (ret)
+		return rmx_fail(ret, RMX_NO_RANK, "rmaext_window_shut",
+				"%d calls in flight",
+				atomic_load(&w->rundown.users));
+	/* a copy that no flush has waited for touches nothing of ours */
+	if (w->fabric && rmaext_window_pending(w))
+		w->fabric->hooks->forget(w, -1);
+	return 0;
+}
+
+int rmaext_window_close(rmaext_window *w)
+{
+	struct rmaext_fabric *f = w->fabric;
+	int ret = rmaext_window_shut(w);
+	int64_t pending = rmaext_window_pending(w);
+
+	if (w->root != w)
+		return ret; /* all else is the root's */
+	if (!ret)
+		ret = rmx_rundown_shut(&w->served);
+	if (ret || pending)
+		return rmx_fail(-FI_EBUSY, RMX_NO_RANK, "rmaext_window_close",
+				"%lld transfers and %d calls in flight",
+				(long long)pending,
+				atomic_load(&w->rundown.users));
+	if (f && !rmx_fabric_enter(f, "rmaext_window_close")) {
+		rmx_key_unmap_all(w);
+		rmx_serve_no_more(w);
+		w->fabric = NULL;
+		rmx_fabric_leave(f);
+	} /* else closing the fabric does that */
+	return 0;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* May an operation be posted? Asked at the origin, before anything is sent. */
+#include "win/window.h"
+
+#include <errno.h>
+
+static bool is_gone(const struct rmx_target *t)
+{
+	return (t->member->peer && atomic_load(&t->member->peer->gone)) ||
+	       (rmx_near_doubtful(t->member->near) &&
+		rmx_near_gone(t->member->near));
+}
+
+/*
+ * Only the origin can refuse: providers let a put past the end land, lose it
+ * together with the next good one, or hang (measured).
+ */
+int rmx_check(const struct rmaext_window *w, const char *call, int64_t rank,
+	      uint64_t offset, uint64_t len, int access)
+{
+	const struct rmx_target *t;
+
+	if (rmx_passes(w, rank, offset, len, access))
+		return 0;
+	if (rank < 0 || rank >= w->count)
+		return rmx_fail(-ERANGE, rank, call,
+				"rank %lld is not in 0..%lld", (long long)rank,
+				(long long)w->count - 1);
+	t = rmx_target_of(w, rank);
+	if (offset > t->size || len > t->size - offset)
+		return rmx_fail(-ERANGE, rank, call,
+				"%llu bytes at byte %llu end after the %llu "
+				"bytes of the window",
+				(unsigned long long)len,
+				(unsigned long long)offset,
+				(unsigned long long)t->size);
+	if ((t->access & access) != access)
+		return rmx_fail(-FI_EACCES, rank, call,
+				"the window there allows %s%s",
+				t->access & RMAEXT_READ ? "r" : "",
+				t->access & RMAEXT_WRITE ? "w" : "");
+	if (is_gone(t))
+		return rmx_fail(-FI_ENOTCONN, rank, call,
+				"the target process, or its endpoint, is gone");
+	return 0; /* its thread that we watched has ended, it has not */
+}

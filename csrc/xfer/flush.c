@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Waiting until the puts and updates of a target have been applied there. */
+#include "xfer/operation.h"
+
+static enum rmx_step flush_step(void *arg)
+{
+	struct rmx_target *target = arg;
+
+	return atomic_load(&target->pending) < RMX_A_PUT ? RMX_DONE : RMX_SLEEP;
+}
+
+/*
+ * The time limit is one without progress towards the rank waited for. *until:
+ * of the slice, 0 before the first wait.
+ */
+static int flush_wait(struct rmaext_window *w, int64_t rank, int64_t *until,
+		      struct rmaext_wait *wait)
+{
+	struct rmx_target *t = rmx_target_of(w, rank);
+	unsigned int finished;
+	int64_t now;
+	int ret;
+
+	if (flush_step(t) == RMX_DONE)
+		return 0;
+	now = rmx_now();
+	if (!*until)
+		*until = now + RMX_SLICE;
+	if (!wait->deadline || wait->rank != rank) {
+		wait->rank = rank;
+		wait->seen = atomic_load(&t->finished);
+		wait->deadline = now + wait->timeout;
+	}
+	if (!rmx_wait(w->fabric, t->member->peer, flush_step, t,
+		      *until < wait->deadline ? *until : wait->deadline, 1))
+		return 0;
+	finished = atomic_load(&t->finished);
+	ret = rmx_deadline(t->member->peer, rank, "flush", wait->timeout,
+			   &wait->deadline, finished != wait->seen);
+	wait->seen = finished;
+	/* this is reported now; what is late must not hold up what comes next
+	 */
+	if (ret != RMAEXT_PENDING)
+		w->fabric->hooks->forget(w, rank);
+	return ret;
+}
+
+/* Errors of puts that nobody waited for are reported here, once. */
+static int flush_error(struct rmaext_window *w, int64_t rank)
+{
+	struct rmx_target *t = rmx_target_of(w, rank);
+	int ret;
+
+	if (!atomic_load(&t->error))
+		return 0;
+	pthread_mutex_lock(&w->lock);
+	ret = atomic_exchange(&t->error, 0);
+	t->unseen = 0;
+	t->reports++;
+	if (!ret) /* another thread was first */
+		;
+	else if (w->failure.rank == rank)
+		rmx_fail_record(&w->failure);
+	else
+		rmx_fail(ret, rank, "put", "%s",
+			 w->fabric->lib->strerror(-ret));
+	pthread_mutex_unlock(&w->lock);
+	return ret;
+}
+
+int rmaext_flush(rmaext_window *w, int64_t rank, struct rmaext_wait *wait)
+{
+	int64_t first = rank < 0 ? 0 : rank;
+	int64_t end = rank < 0 ? w->count : rank + 1;
+	struct rmaext_error record;
+	int64_t until = 0;
+	int ret, lost = 0;
+
+	ret = rmx_window_enter(w, "flush");
+	if (ret)
+		return ret;
+	rmaext_mpi_glance();
+	if (rank >= 0) { /* one that is gone is an error, if it is named */
+		ret = rmx_check(w, "flush", rank, 0, 0, 0);
+		if (ret)
+			goto leave;
+	}
+	/* orders what the direct route stored */
+	atomic_thread_fence(memory_order_seq_cst);
+	for (rank = first; rank < end; rank++) {
+		if (!rmx_filled(&w->root->targets[rank]))
+			continue; /* never used */
+		rmx_wake_waiters(w->members->of[rank].doorbell);
+		ret = flush_wait(w->root, rank, &until, wait);
+		if (ret == RMAEXT_PENDING || ret == -FI_ETIMEDOUT)
+			goto leave;
+		if (ret && !lost) { /* gone: flush the others all the same */
+			lost = ret;
+			rmaext_error_last(&record);
+		}
+	}
+	for (rank = first; w->fabric && rank < end; rank++) {
+		ret = flush_error(w->root, rank);
+		if (ret && !lost) {
+			lost = ret;
+			rmaext_error_last(&record);
+		}
+	}
+	ret = lost ? rmx_fail_record(&record) : 0;
+leave:
+	rmx_window_leave(w);
+	return ret;
+}
