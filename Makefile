@@ -98,8 +98,9 @@ test-stress: develop ## minutes of load
 # What goes by network: all modes at 2 ranks, what real providers demand at 1 and 3
 # too, then some with the MPI's libfabric.
 RMA_TESTS = $(addprefix tests/ops/test_,put_get.py atomic.py vectors.py indexing.py requests.py \
-	updates.py) $(addprefix tests/window/test_,window.py views.py) $(addprefix tests/sync/test_, \
-	notifications.py sync.py memory_model.py) $(wildcard tests/*/test_conformance_*.py)
+	asyncio.py updates.py) $(addprefix tests/window/test_,window.py views.py) \
+	$(addprefix tests/sync/test_,notifications.py locks.py epochs.py lost_ranks.py signals.py \
+	memory_model.py) $(wildcard tests/*/test_conformance_*.py)
 MODES = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "tests"); \
 	from support import demanding; print(*demanding.MODES)')
 REAL_MODES = verbs efa cxi raw+verbs:64 verbs+endpoint+async
@@ -169,8 +170,8 @@ bench: ## the table of targets, next to mpi4py's MPI.Win
 MPI_SERIAL = tests/comm/test_collective_errors.py $(addprefix tests/jobs/test_,faults.py lifecycle.py)
 MPI_SIZES = $(wildcard tests/*/test_conformance_*.py) tests/comm/test_collective_errors.py \
 	tests/compat tests/ops/test_put_get.py $(addprefix tests/sync/test_,memory_model.py \
-	progress.py sync.py) $(addprefix tests/window/test_,dynamic.py joined.py routes.py shared.py \
-	threads.py window.py)
+	progress.py locks.py epochs.py lost_ranks.py signals.py) $(addprefix tests/window/test_, \
+	dynamic.py joined.py routes.py shared.py threads.py window.py)
 
 # Two chains at a time: most of the serial tests wait, and those at sizes do not.
 check: lint type ## all that CI runs: lint, type, site, check-c, test with both MPIs
