@@ -11,8 +11,8 @@ from pathlib import Path
 
 import launch
 import pytest
+from same_node import PRELUDE, start
 from support.jobs import clean
-from support.same_node import PRELUDE, start
 
 MPICH = launch.launcher()[1] == "mpich"
 

@@ -7,8 +7,8 @@ import textwrap
 
 import launch
 import pytest
+from same_node import start
 from support.jobs import clean
-from support.same_node import start
 
 # -- fork ----------------------------------------------------------------------------------
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from c_methods import SIZE
 from mpi4py import MPI
-from support.c_methods import SIZE
 
 import rmaext
 

@@ -13,8 +13,8 @@ import launch
 import numpy as np
 import numpy.ma  # else by numpy.unique, the first time that a call waits
 import pytest
+from c_methods import SIZE
 from mpi4py import MPI
-from support.c_methods import SIZE
 from support.guarded import guarded, neighbour, same
 
 import rmaext

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.ma  # else by numpy.unique, the first time that a call waits
 import pytest
+from c_methods import SIZE, Child, frozen
 from mpi4py import MPI
-from support.c_methods import SIZE, Child, frozen
 from support.guarded import guarded, neighbour, noise, same
 
 import rmaext

@@ -9,8 +9,8 @@ import time
 
 import numpy as np
 import pytest
+from guests import refuses
 from support.guarded import neighbour, same
-from support.guests import refuses
 
 import rmaext
 from rmaext import RemoteWindow

@@ -12,8 +12,8 @@ import time
 import launch
 import numpy as np
 import pytest
+from guests import forge, refuses
 from support import netns
-from support.guests import forge, refuses
 from support.jobs import PRELUDE
 from support.processes import stopped
 

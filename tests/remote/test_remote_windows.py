@@ -6,8 +6,8 @@ from __future__ import annotations
 import launch
 import numpy as np
 import pytest
+from guests import refuses
 from support.guarded import Guarded, neighbour, noise, same
-from support.guests import refuses
 
 import rmaext
 from rmaext import RemoteWindow

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.guests import forge, refuses
+from guests import forge, refuses
 
 import rmaext
 from rmaext import RemoteWindow

@@ -9,9 +9,9 @@ import time
 
 import numpy as np
 import pytest
+from locks import add_one, until
 from mpi4py import MPI
 from support.guarded import guarded
-from support.locks import add_one, until
 
 import rmaext
 

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import launch
 import numpy as np
 import pytest
+from locks import add_one, until
 from mpi4py import MPI
 from support.guarded import guarded, in_threads
-from support.locks import add_one, until
 
 import rmaext
 from rmaext._sync.ticket_lock import FarLock, NearLock

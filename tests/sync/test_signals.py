@@ -16,8 +16,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from locks import add_one
 from support.guarded import guarded
-from support.locks import add_one
 
 import rmaext
 from rmaext._comm.host import Beacon
