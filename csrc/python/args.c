@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What the fast tier takes from its arguments, and what it leaves to Python. */
+/* Converts arguments of the methods, or leaves them to Python. */
 #include "python/hot.h"
 
 #include <math.h>
 
-/*
- * Sort arguments into slots. False if there are too many, or unknown ones:
- * then the Python method says so.
- */
 bool hot_take(PyObject **slots, PyObject *const *const *wanted, int most,
 	      PyObject *const *args, Py_ssize_t n, PyObject *keywords)
 {
@@ -30,7 +26,6 @@ bool hot_take(PyObject **slots, PyObject *const *const *wanted, int most,
 	return true;
 }
 
-/* A non-negative integer, Python's or NumPy's, that 64 bits hold. */
 bool hot_to_index(PyObject *it, int64_t *index_p)
 {
 	int overflow = 0;
@@ -105,8 +100,8 @@ static bool cell_pack_int(int type, PyObject *it, union hot_cell *cell)
 }
 
 /*
- * An operation by its name; not given, it is the sum. Python knows the others,
- * and strings that it did not make from the text of a program.
+ * Names in the text of a program are interned, and compared by their addresses.
+ * Python knows other strings, and objects of mpi4py.
  */
 bool hot_to_op(PyObject *it, int *op_p)
 {
@@ -119,12 +114,11 @@ bool hot_to_op(PyObject *it, int *op_p)
 	return false;
 }
 
-/* A number that fits the window's dtype, as one element of it. */
 bool hot_pack(const struct hot_window *w, PyObject *it, union hot_cell *cell)
 {
 	/*
-	 * A long double has padding, which would be that of our stack; all
-	 * pairs are of one type to Python.
+	 * A long double has padding, which must not be bytes of our stack; and
+	 * all dtypes of pairs have one scalar type.
 	 */
 	if (w->it.type < 0 || w->it.type == RMAEXT_LONG_DOUBLE ||
 	    w->it.type >= RMAEXT_FLOAT_INT32)
@@ -147,7 +141,6 @@ PyArrayObject *hot_new_array(const struct hot_window *w, int ndim,
 		&PyArray_Type, w->dtype, ndim, shape, NULL, NULL, 0, NULL);
 }
 
-/* Let the Python method decide. */
 PyObject *hot_decide(void *self, PyObject *name, PyObject *const *args,
 		     Py_ssize_t n, PyObject *keywords)
 {

@@ -2,20 +2,21 @@
 /*
  * The plain cases of MPI.Win's operations, for rmaext.compat.transfer: buffers
  * in one piece of a predefined type, on a window of bytes. All functions return
- * whether they did it; else nothing was done, and Python does, or knows what is
- * wrong. What they look at of mpi4py are the objects of its predefined types.
+ * whether they did it; if not, nothing was done, and Python does it or knows
+ * what is wrong. Of mpi4py they know the objects of its predefined types and
+ * operations, of which Python tells them.
  */
 #include "python/hot.h"
 
-#define KEEP_GIL_ATOMIC ((uint64_t)4 << 10) /* as in op.c */
+#define KEEP_GIL_ATOMIC ((uint64_t)4 << 10) /* bytes, as in op.c */
 #define MOST_TYPES 128
 
 /* A predefined type. */
 struct named {
 	PyObject *object;
-	int number;    /* of its elements, or -1: no updates */
+	int number;    /* RMAEXT_INT8 and so on, or -1: no updates */
 	uint64_t unit; /* bytes from one element to the next */
-	bool gaps;     /* between them, or in them */
+	bool gaps;     /* between elements, or in them */
 };
 
 static struct named named[MOST_TYPES];
@@ -98,14 +99,14 @@ static const struct named *named_find(PyObject *object)
 	return NULL;
 }
 
-/* A buffer of so many elements. */
+/* A buffer that a caller gave: count elements of `unit` bytes each. */
 struct part {
 	char *data;
 	uint64_t count, unit;
 	int number;
 	bool gaps;
-	const struct hot_derived *derived; /* then count counts these */
-	PyObject *owner; /* that can be kept; NULL: `view` must be held */
+	const struct hot_derived *derived; /* of such elements; or NULL */
+	PyObject *owner; /* keeps data alive; NULL: only `view` does */
 	Py_buffer view;
 };
 
@@ -136,7 +137,7 @@ static int type_number(int type_num)
 		       : -1;
 }
 
-/* The format of memoryview and array.array, where one letter says it. */
+/* The type that a buffer's format of one letter means, or -1. */
 static int format_number(const char *format)
 {
 	static const char letters[] = "?bBhHiIlLqQfdg";
@@ -154,7 +155,7 @@ static int format_number(const char *format)
 	return found ? type_number(types[found - letters]) : -1;
 }
 
-/* The memory; its elements are bytes if nobody wants to know more. */
+/* Takes the memory of an object; typed: with the type of its elements. */
 static bool part_take_memory(struct part *p, PyObject *it, bool write,
 			     bool typed)
 {
@@ -196,7 +197,7 @@ static bool part_take_memory(struct part *p, PyObject *it, bool write,
 	return true;
 }
 
-/* Elements that fill so many bytes, or as many as are wanted. */
+/* Takes as many elements as are wanted, or as fill so many bytes. */
 static bool part_take_count(struct part *p, PyObject *wanted, uint64_t bytes)
 {
 	const int64_t extent =
@@ -216,7 +217,7 @@ static bool part_take_count(struct part *p, PyObject *wanted, uint64_t bytes)
 	return p->derived || p->count <= bytes / p->unit;
 }
 
-/* buffer, [buffer, type] or [buffer, count, type] */
+/* Takes buffer, [buffer, type] or [buffer, count, type]. */
 static bool part_take(struct part *p, PyObject *it, bool write)
 {
 	const struct named *type;
@@ -251,7 +252,7 @@ static void part_drop(struct part *p)
 		PyBuffer_Release(&p->view);
 }
 
-/* An item of a tuple or list. */
+/* An item of a tuple or list; NULL: there is none. */
 static PyObject *sequence_item(PyObject *of, int64_t at)
 {
 	if ((!PyTuple_CheckExact(of) && !PyList_CheckExact(of)) ||
@@ -260,7 +261,7 @@ static PyObject *sequence_item(PyObject *of, int64_t at)
 	return PySequence_Fast_ITEMS(of)[at];
 }
 
-/* A displacement as bytes. */
+/* Takes a rank, and a displacement as bytes. */
 static bool target_take_offset(struct hot_window *w, PyObject *units,
 			       PyObject *rank, PyObject *it, int64_t *rank_p,
 			       uint64_t *offset_p)
@@ -277,7 +278,10 @@ static bool target_take_offset(struct hot_window *w, PyObject *units,
 				       offset_p);
 }
 
-/* Where it goes to: a displacement, or (displacement, count, type). */
+/*
+ * Takes the place at the target: a displacement, or (displacement, count, type)
+ * of the same elements as the origin's.
+ */
 static bool target_take(struct hot_window *w, PyObject *units, PyObject *rank,
 			PyObject *target, const struct part *p, int64_t *rank_p,
 			uint64_t *offset_p)
@@ -316,7 +320,7 @@ static bool side_make(struct hot_side *side, const struct hot_derived *type,
 				       &side->bytes);
 }
 
-/* The same, where the one or the other is of a derived type. */
+/* The same where origin or target, or both, are of a derived type. */
 static bool target_take_sides(struct hot_window *w, PyObject *units,
 			      PyObject *rank, PyObject *target,
 			      const struct part *p, struct hot_side *here,
@@ -379,7 +383,7 @@ enum hot_outcome hot_mpi_move(struct hot_window *w, PyObject *units,
 	int64_t number;
 
 	if (!part_take(&p, buffer, !put) || p.gaps)
-		; /* is not plain */
+		; /* Python does it */
 	else if (target_take(w, units, rank, target, &p, &number, &offset))
 		done = hot_move(w, put, p.owner, p.data, p.count * p.unit,
 				number, offset);
@@ -391,7 +395,7 @@ enum hot_outcome hot_mpi_move(struct hot_window *w, PyObject *units,
 	return done;
 }
 
-/* window, units, buffer, rank, target */
+/* args: window, units, buffer, rank, target */
 static PyObject *mpi_move(PyObject *const *args, Py_ssize_t n, bool put)
 {
 	struct hot_window *w = args_window(args, n, 5);
@@ -421,7 +425,7 @@ static PyObject *mpi_get(PyObject *module, PyObject *const *args, Py_ssize_t n)
 	return mpi_move(args, n, false);
 }
 
-/* The same elements as the origin? */
+/* Takes a buffer of the same elements as the origin's. */
 static bool part_take_like(struct part *p, PyObject *it, bool write,
 			   const struct part *origin)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Puts and gets between memory of derived datatypes, by memory. What they are
- * is told by rmaext.compat.types once it was computed; those that were used
- * lately are known here, by the objects that stand for them.
+ * Puts and gets between memory of MPI's derived datatypes, on the direct route.
+ * rmaext.compat.types computes what a datatype is, and tells it once; the ones
+ * that were used lately are known here, by the objects that stand for them.
  */
 #include "python/hot.h"
 
@@ -10,12 +10,12 @@
 
 enum { LOOPS = 8, KNOWN = 64 };
 
-/* One element of a type: runs of bytes, again and again at each turn. */
+/* An element of a datatype: runs of bytes, repeated at each turn of loops. */
 struct hot_derived {
-	PyObject *object;  /* kept: nothing else gets its address */
+	PyObject *object;  /* a reference, so that its address stays its own */
 	uint64_t bytes;	   /* of its data */
-	int64_t extent;	   /* to the next one */
-	int64_t low, high; /* it reaches from .. to */
+	int64_t extent;	   /* bytes to the next element */
+	int64_t low, high; /* bytes from the element's place to its ends */
 	int loops;	   /* the outermost first */
 	int64_t turns[LOOPS], steps[LOOPS];
 	Py_ssize_t runs;
@@ -107,7 +107,7 @@ PyObject *hot_mpi_derived(PyObject *module, PyObject *args)
 			      &offsets, &lengths))
 		goto failed;
 	if (PyTuple_GET_SIZE(loops) > LOOPS)
-		goto done; /* Python does it */
+		goto done; /* too deep: Python does it */
 	d->object = Py_NewRef(object);
 	d->bytes = bytes;
 	d->extent = extent;
@@ -152,11 +152,11 @@ PyObject *hot_mpi_forget(PyObject *module, PyObject *ignored)
 /* -- from run to run */
 
 struct walk {
-	const struct hot_derived *type; /* NULL: what is left is all there is */
-	char *element, *turn;		/* where they begin */
+	const struct hot_derived *type; /* NULL: there is one run */
+	char *element, *turn;		/* where these begin */
 	int64_t done[LOOPS];
 	Py_ssize_t run;
-	char *at; /* the rest of a run */
+	char *at; /* the rest of the run */
 	uint64_t left;
 };
 
@@ -180,7 +180,7 @@ static void walk_start(struct walk *w, const struct hot_side *side, char *base)
 	}
 }
 
-/* Behind the end it leads nowhere, and is not used. */
+/* Goes to the next run. After the last one `at` is not used any more. */
 static void walk_on(struct walk *w)
 {
 	const struct hot_derived *t = w->type;
@@ -225,7 +225,8 @@ static void walk_copy(struct walk *to, struct walk *from, uint64_t bytes)
 	}
 }
 
-/* What elements reach from the first one's place. False: no memory has that. */
+/* The bytes that elements reach, from the first one's place. False: too many.
+ */
 static bool side_span(const struct hot_side *side, int64_t *low_p,
 		      int64_t *high_p)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What must end although signal handlers raise. */
+/* to_the_end(): calls that must end although signal handlers raise. */
 #include "python/hot.h"
 
 static PyObject *exception_taken(void)
@@ -15,7 +15,7 @@ static PyObject *exception_taken(void)
 	return value;
 }
 
-/* A call in a thread of its own, and what came of it. */
+/* A second call, in a thread of its own, and what came of it. */
 struct second {
 	PyObject *const *args; /* the function first */
 	size_t n;
@@ -49,7 +49,7 @@ static bool is_finalizing(void)
 #endif
 }
 
-/* Where no thread can be started a signal handler may raise once more. */
+/* If no thread can be started, a signal handler may raise once more. */
 static void second_make(struct second *s)
 {
 	s->ended = is_finalizing() ? NULL : PyThread_allocate_lock();
@@ -71,9 +71,9 @@ static void second_make(struct second *s)
 }
 
 /*
- * Nobody can tell a signal handler's exception from one of the function's own,
+ * A signal handler's exception cannot be told from one of the function's own,
  * such as a MemoryError. But handlers run in the main thread only: in another
- * one the function ends, and what it raises there is its own.
+ * thread the function comes to its end, and what it raises there is its own.
  */
 static PyObject *to_the_end(PyObject *module, PyObject *const *args,
 			    Py_ssize_t n)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * The functions that MPI calls for the requests of rmaext.compat.requests. They
- * take no GIL and call nothing: MPI may hold a lock of its own around them.
+ * run without the GIL, and call neither Python nor MPI, which may hold a lock
+ * of its own around them.
  */
 #include "python/hot.h"
 
@@ -9,9 +10,9 @@
 
 #define NAP 20000 /* ns */
 
-/* What MPI knows a request by. */
+/* The state of a request, whose address MPI has. */
 struct state {
-	int holders; /* MPI, and who ends it */
+	int holders; /* 2: MPI, and the thread that ends the request */
 	int code;    /* of the error that MPI's wait is to return */
 	size_t nbytes;
 	char status[]; /* of success, as MPI lays it out */
@@ -44,7 +45,8 @@ static int grequest_cancel(void *state, int complete)
 	return 0;
 }
 
-/* MPICH calls it wherever it looks at the request, in Wait all the time. */
+/* MPICH calls this whenever it looks at the request, so in Wait all the time.
+ */
 static int grequest_poll(void *state, void *status)
 {
 	(void)state;
@@ -53,7 +55,7 @@ static int grequest_poll(void *state, void *status)
 	return 0;
 }
 
-/* MPICH's Waitall calls it again and again until the request is complete. */
+/* MPICH's Waitall calls this again and again until the request is complete. */
 static int grequest_wait(int count, void **states, double timeout, void *status)
 {
 	const struct timespec time = {.tv_nsec = NAP};
@@ -125,7 +127,7 @@ PyObject *hot_mpi_request_end(PyObject *module, PyObject *args)
 	if (!PyArg_ParseTuple(args, "Ki:mpi_request_end", &address, &code))
 		return NULL;
 	s = (struct state *)(uintptr_t)address;
-	s->code = code; /* MPI looks after MPI_Grequest_complete only */
+	s->code = code; /* MPI reads it after MPI_Grequest_complete only */
 	state_release(s);
 	Py_RETURN_NONE;
 }

@@ -1,18 +1,23 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The fast tier: Window's operations, prepared operations and registered
- * buffers as hand-written types. A call through cffi and Python's checks take
- * 1 us, these 0.1.
+ * Python's methods in C: the operations of Window, prepared operations and
+ * registered buffers as types of C. A call through cffi with Python's checks
+ * takes 1 us, one of these 0.1.
  *
- * They only know the plain case: an open window, integers, an array of the
- * window's dtype in one piece, nothing that would be refused. In any other they
- * call the Python method of the same name with an underscore in front, which
- * has the checks, the conversions and the words of all errors.
+ * They know the plain case only: an open window, integers, an array of the
+ * window's dtype in one piece, nothing that would be refused. In any other case
+ * they do nothing and call the Python method of the same name with an
+ * underscore in front, which has the checks, the conversions and the words of
+ * all errors.
  *
  * These files are linked into the same shared object as cffi's
- * rmaext._native._lib, so there is one copy of csrc/. While the GIL is held, no
- * other thread closes the window; hence what is short enough to keep it needs
- * no gate.
+ * rmaext._native._lib, so there is one copy of csrc/.
+ *
+ * Every function is called with the GIL held and returns with it, unless it
+ * says otherwise. While the GIL is held, no other thread closes the window:
+ * what is short enough to keep the GIL need not enter the window. Arguments are
+ * borrowed references; a returned PyObject is the caller's, and NULL means that
+ * an exception is set.
  */
 #ifndef RMAEXT_HOT_H
 #define RMAEXT_HOT_H
@@ -33,16 +38,16 @@
 
 struct hot_window {
 	PyObject_HEAD struct rmx_typed it;
-	struct hot_kept *kept; /* for numba; NULL: never asked for */
+	struct hot_kept *kept; /* see numba.c; NULL: nobody asked for it */
 	PyArray_Descr *dtype;
 	PyObject *handle;    /* cffi's, which frees it.window */
-	PyObject *fabric;    /* or None */
-	PyObject *in_flight; /* fabric's; NULL if there is none */
-	PyObject *orphans;   /* likewise */
-	PyObject *know;	     /* what is to be told of buffers; or NULL */
+	PyObject *fabric;    /* or None; then the next three are NULL */
+	PyObject *in_flight; /* the fabric's dictionaries of operations */
+	PyObject *orphans;
+	PyObject *know; /* to be called with long buffers; or NULL */
 };
 
-/* What came of an attempt. */
+/* What came of an attempt to do it in C. */
 enum hot_outcome {
 	HOT_FAILED = -1, /* a Python exception is set */
 	HOT_ODD = 0,	 /* nothing was done: the Python method decides */
@@ -63,7 +68,7 @@ union hot_cell {
 	char bytes[RMX_MOST_UNIT];
 };
 
-/* module.c: interned; arguments are found by their names' addresses. */
+/* module.c: interned strings, so that names are compared by their addresses. */
 extern struct hot_names {
 	PyObject *origin, *rank, *offset, *count, *out, *value, *compare;
 	PyObject *ranks, *offsets, *values, *op;
@@ -77,22 +82,26 @@ extern struct hot_names {
 	PyObject *target_rank, *target, *target_disp, *result, *report;
 	PyObject *Put, *Get, *Accumulate, *Get_accumulate;
 	PyObject *Fetch_and_op, *Compare_and_swap, *Flush;
-	PyObject *ops[RMX_OPS]; /* NULL: has no name */
+	PyObject *ops[RMX_OPS]; /* NULL: the operation has no name */
 } hot_names;
 
-/* Else there may be no C window, and no dtype. */
+/* If it is not, there may be no C window, and no dtype. */
 static inline bool hot_is_open(const struct hot_window *w)
 {
 	return !w->it.closed && w->it.window;
 }
 
+/* Turns an element's index into bytes. False: 64 bits do not hold them. */
 static inline bool hot_to_bytes(const struct hot_window *w, int64_t index,
 				uint64_t *offset_p)
 {
 	return !__builtin_mul_overflow((uint64_t)index, w->it.unit, offset_p);
 }
 
-/* Of the window's dtype, in one piece. Subclasses may have their own ideas. */
+/*
+ * Is it an array of the window's dtype, in one piece? One of a subclass, which
+ * may do otherwise, is not plain.
+ */
 static inline bool hot_is_plain(const struct hot_window *w, PyObject *it)
 {
 	PyArrayObject *array = (PyArrayObject *)it;
@@ -102,56 +111,84 @@ static inline bool hot_is_plain(const struct hot_window *w, PyObject *it)
 		PyArray_EquivTypes(PyArray_DESCR(array), w->dtype));
 }
 
+/* The same of an array that is to be written, of a window that may be closed.
+ */
 static inline bool hot_is_plain_result(const struct hot_window *w, PyObject *it)
 {
 	return hot_is_open(w) && hot_is_plain(w, it) &&
 	       PyArray_ISWRITEABLE((PyArrayObject *)it);
 }
 
-/* args.c */
+/*
+ * args.c: sorts arguments into slots by the names that are wanted; a slot is
+ * NULL if its argument was not given. False: there are too many, or unknown
+ * ones. The next four convert an argument; false: C does not know it, and no
+ * exception is set.
+ */
 bool hot_take(PyObject **slots, PyObject *const *const *wanted, int most,
 	      PyObject *const *args, Py_ssize_t n, PyObject *keywords);
+/* a non-negative integer, Python's or NumPy's, that 64 bits hold */
 bool hot_to_index(PyObject *it, int64_t *index_p);
+/* a rank, and an offset that may be NULL, for 0 */
 bool hot_to_place(PyObject *rank, PyObject *offset, int64_t *rank_p,
 		  int64_t *index_p);
+/* an operation by its name; NULL is the sum */
 bool hot_to_op(PyObject *it, int *op_p);
+/* a number that fits the window's dtype, as one element of it */
 bool hot_pack(const struct hot_window *w, PyObject *it, union hot_cell *cell);
+/* A new array of the window's dtype; or NULL, with an exception. */
 PyArrayObject *hot_new_array(const struct hot_window *w, int ndim,
 			     const npy_intp *shape);
+/* Calls the Python method `name`, which decides what C does not know. */
 PyObject *hot_decide(void *self, PyObject *name, PyObject *const *args,
 		     Py_ssize_t n, PyObject *keywords);
 
-/* op.c: ranks and elements, not negative, checked here */
-bool hot_find_ffi(void);
+/*
+ * op.c: ranks and elements must not be negative; the window may be closed, and
+ * all else is checked here. An operation that takes long releases the GIL, and
+ * keeps its buffers alive as long as C may use them.
+ */
+bool hot_find_ffi(void); /* once, when the module is loaded */
 enum hot_outcome hot_put(struct hot_window *w, PyObject *origin, int64_t rank,
 			 int64_t index);
+/* out is plain, and writeable */
 enum hot_outcome hot_get(struct hot_window *w, PyArrayObject *out, int64_t rank,
 			 int64_t index);
+/*
+ * Puts or gets len bytes of a window of bytes. owner keeps data alive; without
+ * one, only what is by memory is done.
+ */
 enum hot_outcome hot_move(struct hot_window *w, bool put, PyObject *owner,
 			  void *data, uint64_t len, int64_t rank,
 			  uint64_t offset);
+/* How many elements there are from index on. False: there is no such place. */
 bool hot_rest(const struct hot_window *w, int64_t rank, int64_t index,
 	      int64_t *count_p);
+/* Would a get of so many elements be allowed? */
 bool hot_could_get(const struct hot_window *w, int64_t rank, int64_t index,
 		   int64_t count);
-/* An update with what it is called, what it returns, and of how many. */
+/* An update: what it is called, what it does, and what it returns. */
 struct hot_update {
 	const char *call;
 	int op;
 	enum { HOT_NOTHING, HOT_ARRAY, HOT_SCALAR_OR_ARRAY, HOT_SCALAR } result;
 };
 
+/* *old_p becomes what there was, unless nothing is to be returned. */
 enum hot_outcome hot_update(struct hot_window *w, const struct hot_update *u,
 			    PyObject *operand, int64_t rank, int64_t index,
 			    PyObject **old_p);
 extern const struct hot_update hot_fetch_add;
+/* compare-and-swap of one element, by memory only */
 enum hot_outcome hot_swap(struct hot_window *w, PyObject *compare,
 			  PyObject *value, int64_t rank, int64_t index,
 			  PyObject **old_p);
+/* rank -1: all ranks */
 enum hot_outcome hot_flush(struct hot_window *w, int64_t rank);
 /*
- * An operation is over that could not wait. A program may poll with those, and
- * wait so for a message that MPI has to bring: now and then MPI is moved.
+ * Counts an operation that ended without waiting. A program may poll with such
+ * operations, for something that a message of MPI has to bring about: so every
+ * now and then this calls MPI, without the GIL.
  */
 void hot_count_turn(void);
 
@@ -159,6 +196,7 @@ void hot_count_turn(void);
 	{#name, (PyCFunction)(void (*)(void))type##_##name, \
 	 METH_FASTCALL | METH_KEYWORDS, doc}
 
+/* A method of Window, by METH_FASTCALL; the files below have the docstrings. */
 typedef PyObject *hot_method(struct hot_window *w, PyObject *const *args,
 			     Py_ssize_t n, PyObject *keywords);
 
@@ -179,22 +217,29 @@ hot_method hot_put_notify, hot_wait_notify, hot_test_notify;
 extern const char hot_put_notify_doc[], hot_wait_notify_doc[];
 extern const char hot_test_notify_doc[];
 
-/* end.c */
+/* end.c: functions of the module */
 extern PyMethodDef hot_functions[];
 
-/* index.c */
+/* index.c: win[rank, key] */
 extern PyMappingMethods hot_index_methods;
 
-/* numba.c */
+/*
+ * numba.c: Window.numba; and its end, after which compiled functions find that
+ * the window is closed.
+ */
 PyObject *hot_numba(struct hot_window *w, void *closure);
 void hot_numba_close(struct hot_window *w);
 
-/* derived.c: datatypes, and elements of one; bytes in a row if NULL */
+/*
+ * derived.c: MPI's derived datatypes, and so many elements of one (type NULL:
+ * bytes in one piece). find returns NULL where the type is not known; then
+ * Python does it. What find returns is valid until Python runs.
+ */
 struct hot_derived;
 struct hot_side {
 	const struct hot_derived *type;
 	int64_t count;
-	uint64_t bytes; /* of all */
+	uint64_t bytes; /* of all elements */
 };
 
 const struct hot_derived *hot_find_derived(PyObject *object);
@@ -204,24 +249,31 @@ enum hot_outcome hot_move_derived(struct hot_window *w, bool put,
 				  const struct hot_side *here, char *data,
 				  const struct hot_side *there, int64_t rank,
 				  uint64_t offset);
+/* functions of the module */
 PyObject *hot_mpi_derived(PyObject *module, PyObject *args);
 PyObject *hot_mpi_forget(PyObject *module, PyObject *ignored);
 extern const char hot_mpi_derived_doc[], hot_mpi_forget_doc[];
 
-/* grequest.c */
+/* grequest.c: functions of the module, for generalized requests of MPI */
 PyObject *hot_mpi_request_functions(PyObject *module, PyObject *ignored);
 PyObject *hot_mpi_request_new(PyObject *module, PyObject *status);
 PyObject *hot_mpi_request_end(PyObject *module, PyObject *args);
 extern const char hot_mpi_request_functions_doc[], hot_mpi_request_new_doc[],
 	hot_mpi_request_end_doc[];
 
-/* compat.c */
+/*
+ * compat.c: operations of MPI.Win, in bytes of a window. units has each rank's
+ * displacement unit. They do what is plain; put and get may release the GIL.
+ */
 extern PyMethodDef hot_compat_methods[];
-bool hot_mpi_op(PyObject *object, int *op_p); /* NULL: the sum */
+/* The number of an MPI.Op; NULL is the sum. False: it is not known. */
+bool hot_mpi_op(PyObject *object, int *op_p);
 enum hot_outcome hot_mpi_move(struct hot_window *w, PyObject *units,
 			      PyObject *buffer, PyObject *rank,
 			      PyObject *target, bool put);
-/* old: NULL, or what is to hold what was there; single: refuse but one element
+/*
+ * old: the buffer for what there was, or NULL. single: more or fewer elements
+ * than one are left to Python.
  */
 enum hot_outcome hot_mpi_update(struct hot_window *w, PyObject *units,
 				PyObject *buffer, PyObject *old, PyObject *rank,
@@ -230,7 +282,7 @@ enum hot_outcome hot_mpi_swap(struct hot_window *w, PyObject *units,
 			      PyObject *buffer, PyObject *wanted, PyObject *old,
 			      PyObject *rank, PyObject *disp);
 
-/* window.c, prepared.c, win.c */
+/* The types: window.c, prepared.c, win.c. */
 extern PyTypeObject hot_window_type, hot_buffer_type, hot_prepared_type;
 extern PyTypeObject hot_win_type;
 

@@ -1,22 +1,28 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* win[rank, key] with integers, slices, None and ..., short and by memory. */
+/*
+ * win[rank, key] with integers, slices, None and ...; what is short and by
+ * memory is done here.
+ */
 #include "python/hot.h"
 
+/* what is copied with the GIL held, at most */
 #define KEEP_GIL ((uint64_t)64 << 10) /* bytes */
 #define KEEP_GIL_RUNS 4096
 
-_Static_assert(sizeof(npy_intp) == sizeof(int64_t), "shapes are handed on");
+_Static_assert(sizeof(npy_intp) == sizeof(int64_t),
+	       "NumPy takes a selection's shape as it is");
 
 /* What a key means. */
 struct selection {
 	int64_t rank;
 	uint64_t offset; /* bytes */
 	int ndim;
-	bool scalar; /* integers all through */
+	bool scalar; /* the key has integers only */
 	int64_t shape[RMX_DIMS], steps[RMX_DIMS];
 };
 
-/* The dimensions of the window there; from `axis` on they are left. */
+/* The window's dimensions at that rank; those from `axis` on are not taken yet.
+ */
 struct axes {
 	int ndim, axis;
 	int64_t shape[RMX_DIMS], steps[RMX_DIMS];
@@ -30,7 +36,7 @@ static bool axes_make(struct hot_window *w, int64_t rank, struct axes *axes)
 	bool known;
 
 	if (shapes && rank < w->it.window->count) {
-		if (PyTuple_CheckExact(shapes)) /* all ranks have that */
+		if (PyTuple_CheckExact(shapes)) /* the shape of all ranks */
 			shape = Py_NewRef(shapes);
 		else if (PySequence_Check(shapes))
 			shape = PySequence_GetItem(shapes, (Py_ssize_t)rank);
@@ -45,7 +51,8 @@ static bool axes_make(struct hot_window *w, int64_t rank, struct axes *axes)
 			axes->shape[k] =
 				PyLong_AsLongLong(PyTuple_GET_ITEM(shape, k));
 			axes->steps[k] = step;
-			/* in a shape that has a 0 it may */
+			/* it may overflow in a shape with a 0: Python does it
+			 */
 			if (__builtin_mul_overflow(step, axes->shape[k], &step))
 				known = false;
 		}
@@ -64,7 +71,7 @@ static bool selection_add(struct selection *s, int64_t count, int64_t step)
 	return true;
 }
 
-/* Whose conversion runs no Python. */
+/* A bound of a slice whose conversion runs no Python. */
 static bool bound_is_plain(PyObject *it)
 {
 	return it == Py_None || PyLong_CheckExact(it);
@@ -88,7 +95,7 @@ static bool selection_take_slice(struct selection *s, struct axes *axes,
 	if (!count)
 		return selection_add(s, 0, 0);
 	s->offset += (uint64_t)(start * axes->steps[k]);
-	/* of one element it is never used, and could overflow */
+	/* the step of one element is never used, and could overflow */
 	return selection_add(s, count, count > 1 ? step * axes->steps[k] : 0);
 }
 
@@ -113,13 +120,14 @@ static bool selection_take_integer(struct selection *s, struct axes *axes,
 	return true;
 }
 
-/* What a plain key means; the rest, and what is wrong, is for Python. */
+/* Finds what a plain key means. False: Python does it, or knows what is wrong.
+ */
 static bool selection_make(struct hot_window *w, PyObject *key,
 			   struct selection *s)
 {
 	const bool several = PyTuple_CheckExact(key);
 	const Py_ssize_t n = several ? PyTuple_GET_SIZE(key) : 1;
-	int whole = 0; /* dimensions that ... stands for */
+	int whole = 0; /* at last, the dimensions that ... stands for */
 	bool dots = false;
 	struct axes axes;
 
@@ -163,7 +171,7 @@ static bool selection_make(struct hot_window *w, PyObject *key,
 	return true;
 }
 
-/* May it be done here and now? Then strides says how. */
+/* May it be done at once, with the GIL? Then *strides describes it. */
 static bool selection_is_short(const struct hot_window *w,
 			       const struct selection *s, const int64_t *locals,
 			       struct rmx_strides *strides, int access)
@@ -179,7 +187,7 @@ static bool selection_is_short(const struct hot_window *w,
 				  strides->runs ? s->offset : 0, access);
 }
 
-/* May an element be made in a cell? */
+/* Can a cell hold an element, so that a scalar is made of it? */
 static bool window_has_numbers(const struct hot_window *w)
 {
 	const int type = w->dtype->type_num;
@@ -209,7 +217,7 @@ static PyObject *tuple_make(const int64_t *values, int n)
 	return tuple;
 }
 
-/* What takes long: Window._transfer(kind, rank, offset, shape, steps, array) */
+/* Has Window._transfer() do what takes long. */
 static bool selection_transfer(struct hot_window *w, int kind,
 			       const struct selection *s, PyArrayObject *array)
 {
@@ -267,7 +275,7 @@ static PyObject *window_subscript(struct hot_window *w, PyObject *key)
 	return s.scalar ? PyArray_Return(out) : (PyObject *)out;
 }
 
-/* The steps of values that are broadcast to the selection. */
+/* Broadcasts values to the selection, as steps in their memory. */
 static bool selection_broadcast(const struct selection *s,
 				PyArrayObject *values, int64_t *locals)
 {

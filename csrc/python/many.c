@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* put_many, get_many and the updates of many elements, all by memory. */
+/* put_many, get_many and the updates of many elements, where all is by memory.
+ */
 #include "python/hot.h"
 
-/* Elements; 4 us, if the caches have them. */
+/* Elements up to which the GIL is kept: 4 us, if they are in the caches. */
 #define KEEP_GIL ((uint64_t)4 << 10)
 #define KEEP_GIL_ATOMIC ((uint64_t)1 << 10)
 
 enum { RANKS, OFFSETS, VALUES, RESULT, BUFFERS };
 
-/* What a method does. */
+/* What a method does; results: it returns some. */
 struct method {
 	const char *call;
 	int kind;
@@ -18,10 +19,10 @@ struct method {
 struct many {
 	const char *call;
 	struct rmx_many it;
-	int64_t rank, offset;	   /* that stand for all */
-	union hot_cell value;	   /* likewise */
-	PyArrayObject *shaped;	   /* an array argument, if there is one */
-	PyObject *buffer[BUFFERS]; /* that C reads or writes; or NULL */
+	int64_t rank, offset; /* these three stand for all, if they are used */
+	union hot_cell value;
+	PyArrayObject *shaped;	   /* the first array argument; or NULL */
+	PyObject *buffer[BUFFERS]; /* arrays that C reads or writes; or NULL */
 };
 
 static bool many_fits(struct many *m, PyObject *it)
@@ -33,7 +34,7 @@ static bool many_fits(struct many *m, PyObject *it)
 	return PyArray_SAMESHAPE(m->shaped, array);
 }
 
-/* Ranks or offsets: a number, or an array that C can read as it is. */
+/* Takes ranks or offsets: a number, or an array that C can read as it is. */
 static bool many_take_index(struct many *m, int which, PyObject *it,
 			    int64_t *one, const int64_t **index_p)
 {
@@ -66,7 +67,7 @@ static bool many_take_values(struct hot_window *w, struct many *m, PyObject *it)
 	return hot_pack(w, it, &m->value);
 }
 
-/* Both in one piece. */
+/* Do two arrays overlap, each of which is in one piece? */
 static bool arrays_overlap(PyObject *a, PyObject *b)
 {
 	PyArrayObject *one = (PyArrayObject *)a, *two = (PyArrayObject *)b;
@@ -76,7 +77,7 @@ static bool arrays_overlap(PyObject *a, PyObject *b)
 	       PyArray_BYTES(two) < PyArray_BYTES(one) + PyArray_NBYTES(one);
 }
 
-/* Indices must not change when results are written. */
+/* Writing the results must not change ranks and offsets. */
 static bool many_take_result(struct hot_window *w, struct many *m, PyObject *it)
 {
 	m->buffer[RESULT] = Py_NewRef(it);
@@ -95,7 +96,7 @@ static bool many_new_result(struct hot_window *w, struct many *m)
 	return m->buffer[RESULT];
 }
 
-/* The window stays open while its gate is entered; so do the buffers live. */
+/* Keeps the window open and the buffers alive without the GIL. */
 static bool many_run_without_gil(struct many *m, int *ret_p)
 {
 	struct rmaext_window *it = m->it.window;
@@ -135,7 +136,7 @@ static enum hot_outcome many_run(struct hot_window *w, struct many *m)
 	return HOT_FAILED;
 }
 
-/* got: ranks, offsets, values or out, and what a method's op is */
+/* got: ranks, offsets, values or out, op */
 static enum hot_outcome many_attempt(struct hot_window *w,
 				     const struct method *it,
 				     PyObject *const *got, struct many *m)
@@ -186,7 +187,7 @@ static PyObject *many_call(struct hot_window *w, const struct method *it,
 	if (done == HOT_DONE) {
 		if (!result)
 			return Py_NewRef(Py_None);
-		/* one value is a scalar: of an update, not of what get fills */
+		/* an update returns one value as a scalar, a get as an array */
 		return it->kind == RMAEXT_GET
 			       ? result
 			       : PyArray_Return((PyArrayObject *)result);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The module of the fast tier: its names, types and constants. */
+/* The module: its interned names, types and constants. */
 #define HOT_MODULE
 #include "python/hot.h"
 
@@ -83,8 +83,10 @@ static bool names_intern(void)
 }
 
 /*
- * MPI may run functions of the program, in any thread: a call of MPI with the
- * GIL held could wait for a thread that waits for the GIL.
+ * May this thread call MPI? Not with the GIL held: MPI may run functions of the
+ * program in any thread, and the call could wait for a thread that waits for
+ * the GIL. `alone`: MPI allows one thread only, so Python must not have
+ * another, except for threads of ours that never call MPI.
  */
 static bool thread_may_call_mpi(bool alone)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* put_notify by memory, and notifications that are there, or come at once. */
+/* put_notify, wait_notify and test_notify, where they do not wait for long. */
 #include "python/hot.h"
 
 #include "win/notify.h"
 
-#define KEEP_GIL ((uint64_t)64 << 10) /* bytes: 5 us */
-#define LOOKS 25		      /* with the GIL held: 1 us */
+#define KEEP_GIL ((uint64_t)64 << 10) /* bytes that are copied with the GIL */
+#define LOOKS 25		      /* at a counter with the GIL held: 1 us */
 
 static bool slot_take(PyObject *it, int64_t *slot_p)
 {
@@ -43,7 +43,7 @@ const char hot_put_notify_doc[] = PyDoc_STR(
 	"gaspi_write_notify, shmem_put_signal, and in MPI to MPI_Put,\n"
 	"MPI_Win_flush and a message.");
 
-/* The caller of the method holds what is copied. */
+/* The method's caller keeps alive what is copied. */
 static enum hot_outcome put_by_message(struct hot_window *w, int64_t rank,
 				       uint64_t offset, const void *from,
 				       uint64_t len, int slot)
@@ -108,7 +108,7 @@ PyObject *hot_put_notify(struct hot_window *w, PyObject *const *args,
 	return Py_NewRef(Py_None);
 }
 
-/* The own counters, if the arguments are plain. */
+/* The control block of this rank, if the arguments are plain; else NULL. */
 static struct rmx_control_block *own_control_block(struct hot_window *w,
 						   PyObject *const *got,
 						   int64_t *slot_p,
@@ -121,7 +121,7 @@ static struct rmx_control_block *own_control_block(struct hot_window *w,
 	return rmx_control_block_of(w->it.window, w->it.window->self);
 }
 
-/* A limit that is none, or that Python would take, see config.seconds(). */
+/* No limit, or one that Python would take, see config.seconds(). */
 static bool timeout_is_plain(PyObject *it)
 {
 	int64_t whole;
@@ -132,8 +132,9 @@ static bool timeout_is_plain(PyObject *it)
 }
 
 /*
- * What a call that took them returns. A signal that came before is served here:
- * after the call its handler could raise, and nobody would have the counts.
+ * Returns the result of a call that has taken counts off a slot. A signal that
+ * came before is served here, and if its handler raises, the counts are given
+ * back: after the call it could raise, and nobody would have the counts.
  */
 static PyObject *counts_taken(struct hot_window *w, int64_t slot, int64_t count,
 			      PyObject *result)
@@ -234,12 +235,13 @@ PyObject *hot_test_notify(struct hot_window *w, PyObject *const *args,
 	int64_t slot = 0, count, seen;
 	struct rmx_control_block *block = NULL;
 	PyObject *got[2] = {NULL};
-	struct rmaext_fabric *fabric; /* served here, if by nobody else */
+	struct rmaext_fabric *fabric;
 
 	if (hot_take(got, wanted, 2, args, n, keywords))
 		block = own_control_block(w, got, &slot, &count);
 	if (block && rmx_notify_take(block, (int)slot, count, &seen))
 		return counts_taken(w, slot, count, Py_NewRef(Py_True));
+	/* without a progress thread, Python serves the network */
 	fabric = block ? w->it.window->fabric : NULL;
 	if (!block || (fabric && !fabric->progress.running))
 		return hot_decide(w, hot_names.test_notify, args, n, keywords);

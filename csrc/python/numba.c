@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The window as a number, for functions that numba compiled. */
+/* Window.numba: the window as a number, for functions that numba compiled. */
 #include "python/hot.h"
 
 /*
- * What a window's address for numba leads to. Compiled code has it as a number
- * that nobody counts: so it stays for the life of the process, with the C
- * window, and a late call finds them closed.
+ * What the number, an address, leads to. Nobody counts the copies that compiled
+ * code has of it. So this stays for the life of the process, with the C window,
+ * and a late call finds that the window is closed.
  */
 struct hot_kept {
 	struct rmx_typed it;

@@ -1,27 +1,32 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* put, get, the atomics and flush: at once by memory, or to be waited for. */
+/*
+ * put, get, updates and flush of a window. Those that are short and by memory
+ * are done at once, with the GIL; others release it, and may have to be waited
+ * for.
+ */
 #include "python/hot.h"
 
-#define KEEP_GIL ((uint64_t)64 << 10)	    /* bytes: 5 us */
-#define KEEP_GIL_ATOMIC ((uint64_t)4 << 10) /* also; each costs ten copies */
-#define KEEP_GIL_FLUSH 64		    /* ranks to look at */
-#define TURNS 2048u			    /* operations: 0.1 ms or so */
+/* What is done with the GIL held, at most. */
+#define KEEP_GIL ((uint64_t)64 << 10)	    /* bytes copied: 5 us */
+#define KEEP_GIL_ATOMIC ((uint64_t)4 << 10) /* bytes updated: also 5 us */
+#define KEEP_GIL_FLUSH 64		    /* ranks flushed */
+#define TURNS 2048u /* operations between calls of MPI: about 0.1 ms */
 
 enum { BUFFERS = 2 };
 
-/* One transfer that may take its time. */
+/* A put, get or update that may have to be waited for. */
 struct transfer {
 	const char *call;
 	enum rmx_kind kind;
 	int op; /* of an update */
 	int64_t rank;
 	uint64_t offset, count;	   /* bytes, elements */
-	PyObject *buffer[BUFFERS]; /* that C may use until the end; or None */
-	const void *source;	   /* of a put, operand of an update */
+	PyObject *buffer[BUFFERS]; /* what C may use until the end; or None */
+	const void *source;	   /* of a put; operand of an update */
 	void *result;
 };
 
-/* cffi's ffi.new and ffi.cast */
+/* ffi.new() and ffi.cast() of cffi's module */
 static PyObject *ffi_new, *ffi_cast;
 
 bool hot_find_ffi(void)
@@ -40,7 +45,7 @@ bool hot_find_ffi(void)
 	return ffi_new && ffi_cast;
 }
 
-/* -- what may wait -- */
+/* -- transfers that may have to be waited for */
 
 static PyArrayObject *array_of_cell(const struct hot_window *w,
 				    const union hot_cell *cell)
@@ -58,10 +63,10 @@ static PyArrayObject *array_like(const struct hot_window *w, PyArrayObject *it)
 }
 
 /*
- * Enter an operation where Fabric.hold() does, with nothing in between at which
- * a signal handler could raise. NULL only if there is no memory left, and then
- * the buffers live for ever. Without a fabric it only waits for a guard, and
- * the caller has the buffers.
+ * Enters an operation in the dictionary in_flight, as Fabric.hold() does, with
+ * nothing in between at which a signal handler could raise. NULL: there is no
+ * memory; then the buffers live for ever. Without a fabric an operation only
+ * waits for a guard, and its caller keeps the buffers alive.
  */
 static PyObject *transfer_keep(struct hot_window *w, const struct transfer *r,
 			       rmaext_op *op)
@@ -108,7 +113,7 @@ static bool holder_release(struct hot_window *w, PyObject *holder,
 }
 
 /*
- * Python waits on, or raises the error. The operation is released after that
+ * Has Python wait on, or raise the error. The operation is released afterwards
  * in any case, also if a signal handler raises before Python's first line.
  */
 static enum hot_outcome transfer_continue(struct hot_window *w,
@@ -127,7 +132,8 @@ static enum hot_outcome transfer_continue(struct hot_window *w,
 	Py_XDECREF(result);
 	PyErr_Fetch(&type, &value, &trace);
 	if (op && !holder_release(w, holder, op)) {
-		Py_XDECREF(type); /* Ctrl-C: the later exception counts */
+		/* Ctrl-C came meanwhile: the later exception counts */
+		Py_XDECREF(type);
 		Py_XDECREF(value);
 		Py_XDECREF(trace);
 		result = NULL;
@@ -138,7 +144,7 @@ static enum hot_outcome transfer_continue(struct hot_window *w,
 	return result ? HOT_DONE : HOT_FAILED;
 }
 
-/* As Fabric.hold() does. */
+/* Announces long buffers to the registration cache, as Fabric.hold() does. */
 static bool transfer_announce(struct hot_window *w, const struct transfer *r)
 {
 	if (!w->know || r->count * w->it.unit <= RMX_COPY_MAX)
@@ -154,8 +160,8 @@ static bool transfer_announce(struct hot_window *w, const struct transfer *r)
 }
 
 /*
- * The caller has references to the buffers; one more each, and NumPy's resize()
- * in another thread refuses to move them.
+ * Runs a transfer without the GIL. The caller has references to the buffers;
+ * one more each makes NumPy's resize() in another thread refuse to move them.
  */
 static enum hot_outcome transfer_run(struct hot_window *w,
 				     const struct transfer *r)
@@ -191,21 +197,21 @@ static enum hot_outcome transfer_run(struct hot_window *w,
 		Py_DECREF(r->buffer[i]);
 	if (code)
 		return done;
-	/* of operations that were given up, some may have ended since */
+	/* some operations that were given up may have ended since */
 	if (w->orphans && PyDict_GET_SIZE(w->orphans) &&
 	    !fabric_call(w, hot_names.reap, NULL))
 		return HOT_FAILED;
 	return HOT_DONE;
 }
 
-/* -- operations -- */
+/* -- operations */
 
 static bool target_is_direct(const struct hot_window *w, int64_t rank)
 {
 	return rmx_target_of(w->it.window, rank)->route == RMAEXT_DIRECT;
 }
 
-/* Is there such a rank, reached so? */
+/* The same of a number that may be no rank. */
 static bool rank_is_direct(const struct hot_window *w, int64_t rank)
 {
 	return rank < w->it.window->count && target_is_direct(w, rank);
@@ -237,7 +243,7 @@ void hot_count_turn(void)
 	Py_END_ALLOW_THREADS
 }
 
-/* A put or get, which `r` describes. */
+/* Carries out a put or get, which `r` describes. */
 static enum hot_outcome transfer_move(struct hot_window *w,
 				      const struct transfer *r)
 {
@@ -274,7 +280,7 @@ enum hot_outcome hot_put(struct hot_window *w, PyObject *origin, int64_t rank,
 		r.count = (uint64_t)PyArray_SIZE((PyArrayObject *)origin);
 		r.buffer[0] = origin;
 	} else if (hot_pack(w, origin, &cell)) {
-		/* C has a copy of so short a put when it returns */
+		/* so short a put is a copy when rmaext_put() returns */
 		r.source = cell.bytes;
 		r.count = 1;
 	} else {
@@ -300,7 +306,6 @@ enum hot_outcome hot_get(struct hot_window *w, PyArrayObject *out, int64_t rank,
 	return transfer_move(w, &r);
 }
 
-/* Of a window of bytes. Without an owner that can be kept, by memory only. */
 enum hot_outcome hot_move(struct hot_window *w, bool put, PyObject *owner,
 			  void *data, uint64_t len, int64_t rank,
 			  uint64_t offset)
@@ -321,7 +326,6 @@ enum hot_outcome hot_move(struct hot_window *w, bool put, PyObject *owner,
 	return transfer_move(w, &r);
 }
 
-/* Not given: the elements from index to the end. */
 bool hot_rest(const struct hot_window *w, int64_t rank, int64_t index,
 	      int64_t *count_p)
 {
@@ -342,7 +346,7 @@ bool hot_could_get(const struct hot_window *w, int64_t rank, int64_t index,
 	       target_allows(w, rank, offset, (uint64_t)count, RMAEXT_READ);
 }
 
-/* The usual: one element, on the direct route. */
+/* The usual update: one element, on the direct route. */
 static enum hot_outcome update_cell(struct hot_window *w,
 				    const struct hot_update *u,
 				    const union hot_cell *operand, int64_t rank,
@@ -403,7 +407,7 @@ static enum hot_outcome transfer_fetch(struct hot_window *w, struct transfer *r,
 		Py_DECREF(old);
 		return done;
 	}
-	/* which takes the reference */
+	/* PyArray_Return() takes the reference */
 	*old_p = scalar ? PyArray_Return(old) : (PyObject *)old;
 	return *old_p ? HOT_DONE : HOT_FAILED;
 }
@@ -414,7 +418,6 @@ const struct hot_update hot_fetch_add = {
 	.result = HOT_SCALAR_OR_ARRAY,
 };
 
-/* *old_p stays as it is if nothing is to be returned. */
 enum hot_outcome hot_update(struct hot_window *w, const struct hot_update *u,
 			    PyObject *value, int64_t rank, int64_t index,
 			    PyObject **old_p)
@@ -445,7 +448,7 @@ enum hot_outcome hot_update(struct hot_window *w, const struct hot_update *u,
 	} else if (rank_is_direct(w, rank) && u->result != HOT_ARRAY) {
 		return update_cell(w, u, &cell, rank, r.offset, old_p);
 	} else {
-		operand = array_of_cell(w, &cell); /* may be in use for long */
+		operand = array_of_cell(w, &cell); /* C may use it for long */
 		if (!operand)
 			return HOT_FAILED;
 	}
@@ -464,7 +467,6 @@ odd:
 	return HOT_ODD;
 }
 
-/* Scalars only. */
 enum hot_outcome hot_swap(struct hot_window *w, PyObject *compare,
 			  PyObject *value, int64_t rank, int64_t index,
 			  PyObject **old_p)
@@ -510,7 +512,7 @@ enum hot_outcome hot_flush(struct hot_window *w, int64_t rank)
 		return HOT_DONE;
 	if (code == RMAEXT_PENDING)
 		return HOT_ODD;
-	/* reported once: another flush would not see it */
+	/* an error is reported once: Python's flush would not see it again */
 	result = PyObject_CallMethod((PyObject *)w, "_flush_failed", "iL", code,
 				     (long long)rank);
 	Py_XDECREF(result);

@@ -6,18 +6,18 @@
 #include <structmember.h>
 
 /*
- * An array that Python has checked, and where to put it or get it from. What
- * may have changed since, the array's own shape and memory included, is looked
- * at in each call: that costs less than the lock that would forbid it.
+ * An array that Python has checked, and the place to put it to or get it from.
+ * The array's shape and memory may have changed since: each call looks at them
+ * again, which costs less than a lock that would forbid the change.
  */
 struct bound {
 	PyObject_HEAD struct hot_window *window;
 	PyObject *array;
-	/* the rest is that of a prepared operation only */
+	/* a registered buffer has none of the following */
 	vectorcallfunc call;
 	enum rmx_kind kind;
-	PyObject *rank, *offset; /* for Python */
-	int64_t number, index;	 /* the same for C; number -1: not plain */
+	PyObject *rank, *offset; /* the place, for Python */
+	int64_t number, index;	 /* the same for C; number -1: Python decides */
 };
 
 static PyObject *bound_decide(struct bound *b, enum rmx_kind kind,
@@ -39,7 +39,7 @@ static PyObject *bound_decide(struct bound *b, enum rmx_kind kind,
 	}
 }
 
-/* rank and offset are what Python gets if number and index will not do. */
+/* number and index are the place for C, rank and offset the same for Python. */
 static PyObject *bound_run(struct bound *b, enum rmx_kind kind, PyObject *rank,
 			   PyObject *offset, int64_t number, int64_t index)
 {

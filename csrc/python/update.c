@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* accumulate, get_accumulate and fetch_op: their arguments and words. */
+/* accumulate, get_accumulate and fetch_op: their arguments and docstrings. */
 #include "python/hot.h"
 
 const char hot_accumulate_doc[] = PyDoc_STR(
@@ -55,7 +55,7 @@ const char hot_accumulate_doc[] = PyDoc_STR(
 	"with equal values 'minloc' and 'maxloc' take the smaller index; a\n"
 	"comparison with NaN is false.");
 
-/* value or origin, rank, offset, op */
+/* got: value or origin, rank, offset, op */
 static PyObject *update_call(struct hot_window *w, struct hot_update *u,
 			     PyObject *const *const *wanted, PyObject *slow,
 			     PyObject *const *args, Py_ssize_t n,

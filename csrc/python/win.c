@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The type that rmaext.compat.Win inherits from: it shows memory by the buffer
- * protocol, and carries out the plain operations in an epoch that is open. In
- * any other case it calls the Python method of the same name with an underscore
- * in front.
+ * The type that rmaext.compat.Win inherits from. It shows its memory by the
+ * buffer protocol, and carries out plain operations to ranks that an open epoch
+ * gives access to. In any other case it calls the Python method of the same
+ * name with an underscore in front.
  */
 #include "python/hot.h"
 
@@ -12,9 +12,9 @@ struct win {
 	Py_ssize_t size;
 	bool open; /* else it is MPI.WIN_NULL */
 	struct hot_window *window;
-	PyObject *units;
-	PyObject *access;  /* a set: ranks that may be accessed */
-	PyObject *passive; /* of these, those that are locked */
+	PyObject *units;   /* each rank's displacement unit */
+	PyObject *access;  /* a set of the ranks that may be accessed */
+	PyObject *passive; /* a set of those of them that are locked */
 };
 
 PyDoc_STRVAR(
@@ -51,7 +51,7 @@ static PyObject *win_be(struct win *w, PyObject *args)
 
 PyDoc_STRVAR(end_doc, "_end($self, /)\n--\n\nStand for nothing.");
 
-/* Another thread may be inside a call: it goes on with what there was. */
+/* The window stays: another thread may be inside a call with it. */
 static PyObject *win_end(struct win *w, PyObject *args)
 {
 	(void)args;
@@ -70,7 +70,7 @@ static int win_get_buffer(struct win *w, Py_buffer *view, int flags)
 /* Is the rank in the set? */
 static bool rank_is_in(const struct win *w, PyObject *set, PyObject *rank)
 {
-	/* other types might be equal to a number, and none */
+	/* objects of other types could equal a rank although they are none */
 	return w->open && rank && PyLong_CheckExact(rank) &&
 	       PySet_Contains(set, rank) == 1;
 }
@@ -80,7 +80,7 @@ static PyObject *object_or_none(PyObject *it)
 	return it ? it : Py_None;
 }
 
-/* Have Python raise what MPI does in place of the exception that is set. */
+/* Has Python raise MPI's exception in place of the one that is set. */
 static PyObject *win_report(struct win *w)
 {
 	PyObject *type, *value, *trace, *result;
@@ -108,8 +108,8 @@ static PyObject *win_finish(struct win *w, enum hot_outcome done,
 }
 
 /*
- * What goes to the own rank is there when the call returns, as with any MPI: by
- * network, others might overtake it.
+ * What goes to the own rank is there when the call returns, as with any MPI.
+ * Over the network it might come later than what other ranks send.
  */
 static bool win_reach_self(struct win *w, PyObject *rank)
 {

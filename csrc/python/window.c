@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The type that rmaext.Window inherits from. */
+/* The type that rmaext.Window inherits from: its operations on one place. */
 #include "python/hot.h"
 
 PyDoc_STRVAR(
@@ -359,7 +359,7 @@ static PyObject *window_new(PyTypeObject *type, PyObject *args, PyObject *keys)
 	(void)args;
 	(void)keys;
 	if (w)
-		w->it.closed = 1; /* until it is whole */
+		w->it.closed = 1; /* until _bind() and Python open it */
 	return (PyObject *)w;
 }
 
