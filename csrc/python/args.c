@@ -4,25 +4,24 @@
 
 #include <math.h>
 
-bool hot_take(PyObject **slots, PyObject *const *const *wanted, int most,
-	      PyObject *const *args, Py_ssize_t n, PyObject *keywords)
+bool hot_take_named(const struct hot_signature *s, PyObject **slots,
+		    PyObject *const *named, Py_ssize_t n, PyObject *keywords)
 {
-	Py_ssize_t more = keywords ? PyTuple_GET_SIZE(keywords) : 0;
+	const Py_ssize_t more = PyTuple_GET_SIZE(keywords);
 
-	if (n > most)
-		return false;
-	for (Py_ssize_t i = 0; i < n; i++)
-		slots[i] = args[i];
 	for (Py_ssize_t i = 0; i < more; i++) {
 		PyObject *name = PyTuple_GET_ITEM(keywords, i);
-		int at = (int)n;
+		Py_ssize_t at = n;
 
-		while (at < most && *wanted[at] != name)
+		while (at < s->given && *s->names[at] != name)
 			at++;
-		if (at == most)
+		if (at == s->given)
 			return false;
-		slots[at] = args[n + i];
+		slots[at] = named[i];
 	}
+	while (n < s->required)
+		if (!slots[n++])
+			return false;
 	return true;
 }
 
@@ -50,7 +49,7 @@ bool hot_to_place(PyObject *rank, PyObject *offset, int64_t *rank_p,
 		  int64_t *index_p)
 {
 	*index_p = 0;
-	return rank && hot_to_index(rank, rank_p) &&
+	return hot_to_index(rank, rank_p) &&
 	       (!offset || hot_to_index(offset, index_p));
 }
 

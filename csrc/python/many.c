@@ -167,33 +167,21 @@ static enum hot_outcome many_attempt(struct hot_window *w,
 	return many_run(w, m);
 }
 
-static PyObject *many_call(struct hot_window *w, const struct method *it,
-			   PyObject *slow, bool has_op, PyObject *const *args,
-			   Py_ssize_t n, PyObject *keywords)
+static enum hot_outcome many_try(void *w, struct hot_call *c)
 {
-	static PyObject *const *const wanted[][4] = {
-		{&hot_names.ranks, &hot_names.offsets, &hot_names.values,
-		 &hot_names.op},
-		{&hot_names.ranks, &hot_names.offsets, &hot_names.out},
-	};
-	PyObject *got[4] = {NULL}, *result;
+	const struct method *it = c->how;
 	struct many m = {.shaped = NULL};
-	enum hot_outcome done = HOT_ODD;
+	enum hot_outcome done = many_attempt(w, it, c->got, &m);
+	PyObject *result = m.buffer[RESULT];
 
-	if (hot_take(got, wanted[it->kind == RMAEXT_GET], has_op ? 4 : 3, args,
-		     n, keywords))
-		done = many_attempt(w, it, got, &m);
-	result = m.buffer[RESULT];
-	if (done == HOT_DONE) {
-		if (!result)
-			return Py_NewRef(Py_None);
-		/* an update returns one value as a scalar, a get as an array */
-		return it->kind == RMAEXT_GET
-			       ? result
-			       : PyArray_Return((PyArrayObject *)result);
-	}
-	Py_XDECREF(result);
-	return done == HOT_ODD ? hot_decide(w, slow, args, n, keywords) : NULL;
+	if (done != HOT_DONE)
+		Py_XDECREF(result);
+	/* an update returns one value as a scalar, a get as an array */
+	else if (result && it->kind != RMAEXT_GET)
+		c->result = PyArray_Return((PyArrayObject *)result);
+	else
+		c->result = result;
+	return done == HOT_DONE && result && !c->result ? HOT_FAILED : done;
 }
 
 const char hot_put_many_doc[] = PyDoc_STR(
@@ -245,13 +233,11 @@ const char hot_put_many_doc[] = PyDoc_STR(
 	"dtype=win.dtype))\n"
 	">>> win.put_many(0, [1, 5, 7], -1.0)");
 
-PyObject *hot_put_many(struct hot_window *w, PyObject *const *args,
-		       Py_ssize_t n, PyObject *keywords)
-{
-	static const struct method it = {"put_many", RMAEXT_PUT, false};
+static const struct method put_many = {"put_many", RMAEXT_PUT, false};
 
-	return many_call(w, &it, hot_names.put_many, false, args, n, keywords);
-}
+HOT_METHOD(hot_put_many, many_try, .how = &put_many,
+	   .slow = &hot_names.put_many, .required = 3, .given = 3,
+	   .names = {&hot_names.ranks, &hot_names.offsets, &hot_names.values});
 
 const char hot_get_many_doc[] = PyDoc_STR(
 	"get_many($self, /, ranks, offsets, out=None)\n"
@@ -287,13 +273,11 @@ const char hot_get_many_doc[] = PyDoc_STR(
 	"MPI_Win_flush. What `put_many` says of routes and sizes holds "
 	"here too.");
 
-PyObject *hot_get_many(struct hot_window *w, PyObject *const *args,
-		       Py_ssize_t n, PyObject *keywords)
-{
-	static const struct method it = {"get_many", RMAEXT_GET, true};
+static const struct method get_many = {"get_many", RMAEXT_GET, true};
 
-	return many_call(w, &it, hot_names.get_many, false, args, n, keywords);
-}
+HOT_METHOD(hot_get_many, many_try, .how = &get_many,
+	   .slow = &hot_names.get_many, .required = 2, .given = 3,
+	   .names = {&hot_names.ranks, &hot_names.offsets, &hot_names.out});
 
 const char hot_accumulate_many_doc[] = PyDoc_STR(
 	"accumulate_many($self, /, ranks, offsets, values, op='sum')\n"
@@ -330,15 +314,13 @@ const char hot_accumulate_many_doc[] = PyDoc_STR(
 	"as\n"
 	"`accumulate` is.");
 
-PyObject *hot_accumulate_many(struct hot_window *w, PyObject *const *args,
-			      Py_ssize_t n, PyObject *keywords)
-{
-	static const struct method it = {"accumulate_many", RMAEXT_UPDATE,
-					 false};
+static const struct method accumulate_many = {"accumulate_many", RMAEXT_UPDATE,
+					      false};
 
-	return many_call(w, &it, hot_names.accumulate_many, true, args, n,
-			 keywords);
-}
+HOT_METHOD(hot_accumulate_many, many_try, .how = &accumulate_many,
+	   .slow = &hot_names.accumulate_many, .required = 3, .given = 4,
+	   .names = {&hot_names.ranks, &hot_names.offsets, &hot_names.values,
+		     &hot_names.op});
 
 const char hot_fetch_op_many_doc[] = PyDoc_STR(
 	"fetch_op_many($self, /, ranks, offsets, values, op='sum')\n"
@@ -360,14 +342,13 @@ const char hot_fetch_op_many_doc[] = PyDoc_STR(
 	"Local, blocking; corresponds to MPI_Fetch_and_op in a loop, and\n"
 	"MPI_Win_flush.");
 
-PyObject *hot_fetch_op_many(struct hot_window *w, PyObject *const *args,
-			    Py_ssize_t n, PyObject *keywords)
-{
-	static const struct method it = {"fetch_op_many", RMAEXT_UPDATE, true};
+static const struct method fetch_op_many = {"fetch_op_many", RMAEXT_UPDATE,
+					    true};
 
-	return many_call(w, &it, hot_names.fetch_op_many, true, args, n,
-			 keywords);
-}
+HOT_METHOD(hot_fetch_op_many, many_try, .how = &fetch_op_many,
+	   .slow = &hot_names.fetch_op_many, .required = 3, .given = 4,
+	   .names = {&hot_names.ranks, &hot_names.offsets, &hot_names.values,
+		     &hot_names.op});
 
 const char hot_fetch_add_many_doc[] = PyDoc_STR(
 	"fetch_add_many($self, /, ranks, offsets, values)\n"
@@ -378,11 +359,9 @@ const char hot_fetch_add_many_doc[] = PyDoc_STR(
 	"As `fetch_op_many` with op='sum'. Local, blocking; corresponds to\n"
 	"MPI_Fetch_and_op with MPI_SUM in a loop, and MPI_Win_flush.");
 
-PyObject *hot_fetch_add_many(struct hot_window *w, PyObject *const *args,
-			     Py_ssize_t n, PyObject *keywords)
-{
-	static const struct method it = {"fetch_add_many", RMAEXT_UPDATE, true};
+static const struct method fetch_add_many = {"fetch_add_many", RMAEXT_UPDATE,
+					     true};
 
-	return many_call(w, &it, hot_names.fetch_add_many, false, args, n,
-			 keywords);
-}
+HOT_METHOD(hot_fetch_add_many, many_try, .how = &fetch_add_many,
+	   .slow = &hot_names.fetch_add_many, .required = 3, .given = 3,
+	   .names = {&hot_names.ranks, &hot_names.offsets, &hot_names.values});

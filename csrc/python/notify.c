@@ -89,24 +89,20 @@ static enum hot_outcome notified_put(struct hot_window *w, PyObject *origin,
 	return HOT_DONE;
 }
 
-PyObject *hot_put_notify(struct hot_window *w, PyObject *const *args,
-			 Py_ssize_t n, PyObject *keywords)
+static enum hot_outcome put_notify_try(void *w, struct hot_call *c)
 {
-	static PyObject *const *const wanted[] = {
-		&hot_names.origin, &hot_names.rank, &hot_names.offset,
-		&hot_names.slot};
-	PyObject *got[4] = {NULL};
-	enum hot_outcome done = HOT_ODD;
 	int64_t rank, index, slot;
 
-	if (hot_take(got, wanted, 4, args, n, keywords) && got[0] &&
-	    hot_to_place(got[1], got[2], &rank, &index) &&
-	    slot_take(got[3], &slot))
-		done = notified_put(w, got[0], rank, index, slot);
-	if (done == HOT_ODD)
-		return hot_decide(w, hot_names.put_notify, args, n, keywords);
-	return Py_NewRef(Py_None);
+	if (!hot_to_place(c->got[1], c->got[2], &rank, &index) ||
+	    !slot_take(c->got[3], &slot))
+		return HOT_ODD;
+	return notified_put(w, c->got[0], rank, index, slot);
 }
+
+HOT_METHOD(hot_put_notify, put_notify_try, .slow = &hot_names.put_notify,
+	   .required = 2, .given = 4,
+	   .names = {&hot_names.origin, &hot_names.rank, &hot_names.offset,
+		     &hot_names.slot});
 
 /* The control block of this rank, if the arguments are plain; else NULL. */
 static struct rmx_control_block *own_control_block(struct hot_window *w,
@@ -115,7 +111,7 @@ static struct rmx_control_block *own_control_block(struct hot_window *w,
 						   int64_t *count_p)
 {
 	*count_p = 1;
-	if (!hot_is_open(w) || !slot_take(got[0], slot_p) || !got[0] ||
+	if (!hot_is_open(w) || !slot_take(got[0], slot_p) ||
 	    (got[1] && (!hot_to_index(got[1], count_p) || !*count_p)))
 		return NULL;
 	return rmx_control_block_of(w->it.window, w->it.window->self);
@@ -132,18 +128,21 @@ static bool timeout_is_plain(PyObject *it)
 }
 
 /*
- * Returns the result of a call that has taken counts off a slot. A signal that
- * came before is served here, and if its handler raises, the counts are given
- * back: after the call it could raise, and nobody would have the counts.
+ * The call has taken counts off a slot and returns `result`. A signal that came
+ * before is served here, and if its handler raises, the counts are given back:
+ * after the call it could raise, and nobody would have the counts.
  */
-static PyObject *counts_taken(struct hot_window *w, int64_t slot, int64_t count,
-			      PyObject *result)
+static enum hot_outcome counts_taken(struct hot_window *w, struct hot_call *c,
+				     int64_t slot, int64_t count,
+				     PyObject *result)
 {
-	if (result && !PyErr_CheckSignals())
-		return result;
+	if (result && !PyErr_CheckSignals()) {
+		c->result = result;
+		return HOT_DONE;
+	}
 	Py_XDECREF(result);
 	rmx_notify_add(w->it.window, w->it.window->self, (int)slot, count);
-	return NULL;
+	return HOT_FAILED;
 }
 
 const char hot_wait_notify_doc[] = PyDoc_STR(
@@ -181,37 +180,37 @@ const char hot_wait_notify_doc[] = PyDoc_STR(
 	"gaspi_notify_waitsome with gaspi_notify_reset, and\n"
 	"shmem_signal_wait_until.");
 
-PyObject *hot_wait_notify(struct hot_window *w, PyObject *const *args,
-			  Py_ssize_t n, PyObject *keywords)
+static enum hot_outcome wait_notify_try(void *self, struct hot_call *c)
 {
-	static PyObject *const *const wanted[] = {
-		&hot_names.slot, &hot_names.count, &hot_names.timeout};
-	int64_t slot = 0, count, seen = 0;
-	struct rmx_control_block *block = NULL;
-	PyObject *got[3] = {NULL};
-	int code = RMAEXT_PENDING;
+	struct hot_window *w = self;
+	PyObject *limit = c->got[2];
+	struct rmx_control_block *block;
+	int64_t slot, count, seen = 0;
+	int code;
 
-	if (hot_take(got, wanted, 3, args, n, keywords))
-		block = own_control_block(w, got, &slot, &count);
-	if (!block || !timeout_is_plain(got[2]))
-		goto odd;
+	block = own_control_block(w, c->got, &slot, &count);
+	if (!block || !timeout_is_plain(limit))
+		return HOT_ODD;
 	for (int i = 0; i < LOOKS; i++) {
 		if (rmx_notify_take(block, (int)slot, count, &seen))
-			return counts_taken(w, slot, count,
+			return counts_taken(w, c, slot, count,
 					    PyLong_FromLongLong(seen));
 		rmx_relax();
 	}
-	if (got[2] && got[2] != Py_None)
-		goto odd;
+	if (limit && limit != Py_None)
+		return HOT_ODD;
 	Py_BEGIN_ALLOW_THREADS
 	code = rmaext_notify_wait(w->it.window, (int)slot, count, RMX_SLICE,
 				  &seen);
 	Py_END_ALLOW_THREADS
-	if (!code)
-		return counts_taken(w, slot, count, PyLong_FromLongLong(seen));
-odd: /* errors come again */
-	return hot_decide(w, hot_names.wait_notify, args, n, keywords);
+	if (code) /* an error comes again */
+		return HOT_ODD;
+	return counts_taken(w, c, slot, count, PyLong_FromLongLong(seen));
 }
+
+HOT_METHOD(hot_wait_notify, wait_notify_try, .slow = &hot_names.wait_notify,
+	   .required = 1, .given = 3,
+	   .names = {&hot_names.slot, &hot_names.count, &hot_names.timeout});
 
 const char hot_test_notify_doc[] = PyDoc_STR(
 	"test_notify($self, /, slot, count=1)\n--\n\n"
@@ -227,24 +226,27 @@ const char hot_test_notify_doc[] = PyDoc_STR(
 	"Local, not blocking; as `wait_notify` else. Corresponds to\n"
 	"gaspi_notify_reset, and shmem_signal_fetch.");
 
-PyObject *hot_test_notify(struct hot_window *w, PyObject *const *args,
-			  Py_ssize_t n, PyObject *keywords)
+static enum hot_outcome test_notify_try(void *self, struct hot_call *c)
 {
-	static PyObject *const *const wanted[] = {&hot_names.slot,
-						  &hot_names.count};
-	int64_t slot = 0, count, seen;
-	struct rmx_control_block *block = NULL;
-	PyObject *got[2] = {NULL};
+	struct hot_window *w = self;
+	struct rmx_control_block *block;
 	struct rmaext_fabric *fabric;
+	int64_t slot, count, seen;
 
-	if (hot_take(got, wanted, 2, args, n, keywords))
-		block = own_control_block(w, got, &slot, &count);
-	if (block && rmx_notify_take(block, (int)slot, count, &seen))
-		return counts_taken(w, slot, count, Py_NewRef(Py_True));
+	block = own_control_block(w, c->got, &slot, &count);
+	if (!block)
+		return HOT_ODD;
+	if (rmx_notify_take(block, (int)slot, count, &seen))
+		return counts_taken(w, c, slot, count, Py_NewRef(Py_True));
 	/* without a progress thread, Python serves the network */
-	fabric = block ? w->it.window->fabric : NULL;
-	if (!block || (fabric && !fabric->progress.running))
-		return hot_decide(w, hot_names.test_notify, args, n, keywords);
+	fabric = w->it.window->fabric;
+	if (fabric && !fabric->progress.running)
+		return HOT_ODD;
 	hot_count_turn();
-	Py_RETURN_FALSE;
+	c->result = Py_NewRef(Py_False);
+	return HOT_DONE;
 }
+
+HOT_METHOD(hot_test_notify, test_notify_try, .slow = &hot_names.test_notify,
+	   .required = 1, .given = 2,
+	   .names = {&hot_names.slot, &hot_names.count});

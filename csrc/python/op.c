@@ -412,12 +412,6 @@ static enum hot_outcome transfer_fetch(struct hot_window *w, struct transfer *r,
 	return *old_p ? HOT_DONE : HOT_FAILED;
 }
 
-const struct hot_update hot_fetch_add = {
-	.call = "fetch_add",
-	.op = RMAEXT_SUM,
-	.result = HOT_SCALAR_OR_ARRAY,
-};
-
 enum hot_outcome hot_update(struct hot_window *w, const struct hot_update *u,
 			    PyObject *value, int64_t rank, int64_t index,
 			    PyObject **old_p)

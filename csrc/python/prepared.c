@@ -58,8 +58,8 @@ static PyObject *bound_run(struct bound *b, enum rmx_kind kind, PyObject *rank,
 		result = b->array;
 		break;
 	default:
-		done = hot_update(b->window, &hot_fetch_add, b->array, number,
-				  index, &result);
+		done = hot_update(b->window, &hot_sum, b->array, number, index,
+				  &result);
 		if (done == HOT_DONE)
 			return result;
 	}
@@ -153,12 +153,15 @@ static PyObject *buffer_run(struct bound *b, enum rmx_kind kind,
 		[RMX_GET] = "get",
 		[RMX_UPDATE] = "fetch_add",
 	};
-	static PyObject *const *const wanted[] = {&hot_names.rank,
-						  &hot_names.offset};
+	static const struct hot_signature signature = {
+		.required = 1,
+		.given = 2,
+		.names = {&hot_names.rank, &hot_names.offset},
+	};
 	PyObject *got[2] = {NULL};
 	int64_t rank, index;
 
-	if (!hot_take(got, wanted, 2, args, n, keywords) || !got[0]) {
+	if (!hot_take(&signature, got, args, n, keywords)) {
 		PyErr_Format(PyExc_TypeError,
 			     "%s() takes a rank, and perhaps an offset",
 			     names[kind]);

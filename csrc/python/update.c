@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* accumulate, get_accumulate and fetch_op: their arguments and docstrings. */
+/* Window's updates: their docstrings and arguments. */
 #include "python/hot.h"
 
 const char hot_accumulate_doc[] = PyDoc_STR(
@@ -55,38 +55,26 @@ const char hot_accumulate_doc[] = PyDoc_STR(
 	"with equal values 'minloc' and 'maxloc' take the smaller index; a\n"
 	"comparison with NaN is false.");
 
-/* got: value or origin, rank, offset, op */
-static PyObject *update_call(struct hot_window *w, struct hot_update *u,
-			     PyObject *const *const *wanted, PyObject *slow,
-			     PyObject *const *args, Py_ssize_t n,
-			     PyObject *keywords)
+static enum hot_outcome update_try(void *w, struct hot_call *c)
 {
-	PyObject *got[4] = {NULL}, *old = NULL;
-	enum hot_outcome done = HOT_ODD;
+	struct hot_update u = *(const struct hot_update *)c->how;
 	int64_t rank, index;
 
-	if (hot_take(got, wanted, 4, args, n, keywords) && got[0] &&
-	    hot_to_place(got[1], got[2], &rank, &index) &&
-	    hot_to_op(got[3], &u->op))
-		done = hot_update(w, u, got[0], rank, index, &old);
-	if (done == HOT_ODD)
-		return hot_decide(w, slow, args, n, keywords);
-	return done == HOT_DONE && !old ? Py_NewRef(Py_None) : old;
+	if (!hot_to_place(c->got[1], c->got[2], &rank, &index) ||
+	    !hot_to_op(c->got[3], &u.op))
+		return HOT_ODD;
+	return hot_update(w, &u, c->got[0], rank, index, &c->result);
 }
 
-static PyObject *const *const with_origin[] = {
-	&hot_names.origin, &hot_names.rank, &hot_names.offset, &hot_names.op};
-static PyObject *const *const with_value[] = {&hot_names.value, &hot_names.rank,
-					      &hot_names.offset, &hot_names.op};
+static const struct hot_update accumulate = {
+	.call = "accumulate",
+	.result = HOT_NOTHING,
+};
 
-PyObject *hot_accumulate(struct hot_window *w, PyObject *const *args,
-			 Py_ssize_t n, PyObject *keywords)
-{
-	struct hot_update u = {.call = "accumulate", .result = HOT_NOTHING};
-
-	return update_call(w, &u, with_origin, hot_names.accumulate, args, n,
-			   keywords);
-}
+HOT_METHOD(hot_accumulate, update_try, .how = &accumulate,
+	   .slow = &hot_names.accumulate, .required = 2, .given = 4,
+	   .names = {&hot_names.origin, &hot_names.rank, &hot_names.offset,
+		     &hot_names.op});
 
 const char hot_get_accumulate_doc[] = PyDoc_STR(
 	"get_accumulate($self, /, origin, rank, offset=0, op='sum')\n--\n\n"
@@ -111,14 +99,15 @@ const char hot_get_accumulate_doc[] = PyDoc_STR(
 	"MPI_Win_flush.\n"
 	"It is atomic per element, not as a whole.");
 
-PyObject *hot_get_accumulate(struct hot_window *w, PyObject *const *args,
-			     Py_ssize_t n, PyObject *keywords)
-{
-	struct hot_update u = {.call = "get_accumulate", .result = HOT_ARRAY};
+static const struct hot_update get_accumulate = {
+	.call = "get_accumulate",
+	.result = HOT_ARRAY,
+};
 
-	return update_call(w, &u, with_origin, hot_names.get_accumulate, args,
-			   n, keywords);
-}
+HOT_METHOD(hot_get_accumulate, update_try, .how = &get_accumulate,
+	   .slow = &hot_names.get_accumulate, .required = 2, .given = 4,
+	   .names = {&hot_names.origin, &hot_names.rank, &hot_names.offset,
+		     &hot_names.op});
 
 const char hot_fetch_op_doc[] = PyDoc_STR(
 	"fetch_op($self, /, value, rank, offset=0, op='sum')\n--\n\n"
@@ -144,11 +133,107 @@ const char hot_fetch_op_doc[] = PyDoc_STR(
 	"-----\n"
 	"Local, blocking; corresponds to MPI_Fetch_and_op and MPI_Win_flush.");
 
-PyObject *hot_fetch_op(struct hot_window *w, PyObject *const *args,
-		       Py_ssize_t n, PyObject *keywords)
-{
-	struct hot_update u = {.call = "fetch_op", .result = HOT_SCALAR};
+static const struct hot_update fetch_op = {
+	.call = "fetch_op",
+	.result = HOT_SCALAR,
+};
 
-	return update_call(w, &u, with_value, hot_names.fetch_op, args, n,
-			   keywords);
+HOT_METHOD(hot_fetch_op, update_try, .how = &fetch_op,
+	   .slow = &hot_names.fetch_op, .required = 2, .given = 4,
+	   .names = {&hot_names.value, &hot_names.rank, &hot_names.offset,
+		     &hot_names.op});
+
+const char hot_fetch_add_doc[] = PyDoc_STR(
+	"fetch_add($self, /, value, rank, offset=0)\n--\n\n"
+	"Add to elements of a rank's window, atomically each.\n"
+	"\n"
+	"Parameters\n"
+	"----------\n"
+	"value : scalar or array\n"
+	"    Of the window's dtype.\n"
+	"rank : int\n"
+	"    Target; for MPI.PROC_NULL see `Window`.\n"
+	"offset : int\n"
+	"    Element of the target's window to begin at.\n"
+	"\n"
+	"Returns\n"
+	"-------\n"
+	"NumPy scalar or numpy.ndarray\n"
+	"    The previous values, in the shape of `value`.\n"
+	"\n"
+	"Raises\n"
+	"------\n"
+	"Unsupported\n"
+	"    There is no sum of this dtype.\n"
+	"AlignmentError\n"
+	"    The place is not aligned as `accumulate` needs it.\n"
+	"BoundsError, AccessError, TypeError, OverflowError\n"
+	"    As `put`.\n"
+	"\n"
+	"Notes\n"
+	"-----\n"
+	"Local, blocking; corresponds to MPI_Fetch_and_op with MPI_SUM and\n"
+	"MPI_Win_flush. It is `get_accumulate` of a sum; what `accumulate` "
+	"says\n"
+	"of updates holds here too.");
+
+const struct hot_update hot_sum = {
+	.call = "fetch_add",
+	.op = RMAEXT_SUM,
+	.result = HOT_SCALAR_OR_ARRAY,
+};
+
+static enum hot_outcome fetch_add_try(void *w, struct hot_call *c)
+{
+	int64_t rank, index;
+
+	if (!hot_to_place(c->got[1], c->got[2], &rank, &index))
+		return HOT_ODD;
+	return hot_update(w, &hot_sum, c->got[0], rank, index, &c->result);
 }
+
+HOT_METHOD(hot_fetch_add, fetch_add_try, .slow = &hot_names.fetch_add,
+	   .required = 2, .given = 3,
+	   .names = {&hot_names.value, &hot_names.rank, &hot_names.offset});
+
+const char hot_compare_and_swap_doc[] = PyDoc_STR(
+	"compare_and_swap($self, /, compare, value, rank, offset=0)\n"
+	"--\n\n"
+	"Replace elements that equal `compare` by `value`, atomically each.\n"
+	"\n"
+	"Parameters\n"
+	"----------\n"
+	"compare, value : scalar or array\n"
+	"    Of the window's dtype, in one shape. Floats are compared by "
+	"their\n"
+	"    bits: -0.0 is not 0.0, and a NaN equals itself. Padding does not\n"
+	"    count.\n"
+	"rank : int\n"
+	"    Target; for MPI.PROC_NULL see `Window`.\n"
+	"offset : int\n"
+	"    Element of the target's window to begin at.\n"
+	"\n"
+	"Returns\n"
+	"-------\n"
+	"NumPy scalar or numpy.ndarray\n"
+	"    The previous values: those that equal `compare` were replaced.\n"
+	"\n"
+	"Notes\n"
+	"-----\n"
+	"Local, blocking; corresponds to MPI_Compare_and_swap and\n"
+	"MPI_Win_flush. Raises what `fetch_add` raises, and ValueError for\n"
+	"different shapes.");
+
+static enum hot_outcome compare_and_swap_try(void *w, struct hot_call *c)
+{
+	int64_t rank, index;
+
+	if (!hot_to_place(c->got[2], c->got[3], &rank, &index))
+		return HOT_ODD;
+	return hot_swap(w, c->got[0], c->got[1], rank, index, &c->result);
+}
+
+HOT_METHOD(hot_compare_and_swap, compare_and_swap_try,
+	   .slow = &hot_names.compare_and_swap, .required = 3, .given = 4,
+	   .names = {&hot_names.compare, &hot_names.value, &hot_names.rank,
+		     &hot_names.offset});

@@ -81,7 +81,7 @@ static PyObject *object_or_none(PyObject *it)
 }
 
 /* Has Python raise MPI's exception in place of the one that is set. */
-static PyObject *win_report(struct win *w)
+static PyObject *win_report(void *w)
 {
 	PyObject *type, *value, *trace, *result;
 
@@ -89,29 +89,18 @@ static PyObject *win_report(struct win *w)
 	PyErr_NormalizeException(&type, &value, &trace);
 	if (trace)
 		PyException_SetTraceback(value, trace);
-	result = PyObject_CallMethodObjArgs((PyObject *)w, hot_names.report,
-					    value, NULL);
+	result = PyObject_CallMethodObjArgs(w, hot_names.report, value, NULL);
 	Py_XDECREF(type);
 	Py_XDECREF(value);
 	Py_XDECREF(trace);
 	return result;
 }
 
-static PyObject *win_finish(struct win *w, enum hot_outcome done,
-			    PyObject *name, PyObject *const *args, Py_ssize_t n,
-			    PyObject *keywords)
-{
-	if (done == HOT_DONE)
-		Py_RETURN_NONE;
-	return done == HOT_ODD ? hot_decide(w, name, args, n, keywords)
-			       : win_report(w);
-}
-
 /*
  * What goes to the own rank is there when the call returns, as with any MPI.
  * Over the network it might come later than what other ranks send.
  */
-static bool win_reach_self(struct win *w, PyObject *rank)
+static enum hot_outcome win_reach_self(struct win *w, PyObject *rank)
 {
 	const struct rmaext_window *window = w->window->it.window;
 	PyObject *result;
@@ -119,46 +108,59 @@ static bool win_reach_self(struct win *w, PyObject *rank)
 
 	if (!hot_to_index(rank, &number) || number != window->self ||
 	    rmx_target_of(window, number)->route == RMAEXT_DIRECT)
-		return true;
+		return HOT_DONE;
 	result = PyObject_CallMethod((PyObject *)w->window, "flush", "O", rank);
 	Py_XDECREF(result);
-	return result;
+	return result ? HOT_DONE : HOT_FAILED;
 }
 
-static PyObject *win_move(struct win *w, bool put, PyObject *name,
-			  PyObject *const *args, Py_ssize_t n,
-			  PyObject *keywords)
+/* What tells Put from Get, and Fetch_and_op from Get_accumulate. */
+static const char is_put, is_single;
+
+static enum hot_outcome move_try(void *self, struct hot_call *c)
 {
-	static PyObject *const *const wanted[] = {
-		&hot_names.origin, &hot_names.target_rank, &hot_names.target};
-	enum hot_outcome done = HOT_ODD;
-	PyObject *got[3] = {NULL};
+	const bool put = c->how == &is_put;
+	struct win *w = self;
+	enum hot_outcome done;
 
-	if (hot_take(got, wanted, 3, args, n, keywords) && got[0] &&
-	    rank_is_in(w, w->access, got[1]))
-		done = hot_mpi_move(w->window, w->units, got[0], got[1],
-				    object_or_none(got[2]), put);
-	if (done == HOT_DONE && put && !win_reach_self(w, got[1]))
-		return win_report(w);
-	return win_finish(w, done, name, args, n, keywords);
+	if (!rank_is_in(w, w->access, c->got[1]))
+		return HOT_ODD;
+	done = hot_mpi_move(w->window, w->units, c->got[0], c->got[1],
+			    object_or_none(c->got[2]), put);
+	return done == HOT_DONE && put ? win_reach_self(w, c->got[1]) : done;
 }
+
+/* Defines a method of MPI.Win: an error is raised as MPI's. */
+#define WIN_METHOD(name, attempt, ...) \
+	HOT_METHOD(win_##name, attempt, .failed = win_report, __VA_ARGS__)
 
 PyDoc_STRVAR(Put_doc, "Put($self, /, origin, target_rank, target=None)\n--\n\n"
 		      "Write to a rank's memory.");
 
-static PyObject *win_Put(struct win *w, PyObject *const *args, Py_ssize_t n,
-			 PyObject *keywords)
-{
-	return win_move(w, true, hot_names.Put, args, n, keywords);
-}
+static WIN_METHOD(Put, move_try, .how = &is_put, .slow = &hot_names.Put,
+		  .required = 2, .given = 3,
+		  .names = {&hot_names.origin, &hot_names.target_rank,
+			    &hot_names.target});
 
 PyDoc_STRVAR(Get_doc, "Get($self, /, origin, target_rank, target=None)\n--\n\n"
 		      "Read from a rank's memory.");
 
-static PyObject *win_Get(struct win *w, PyObject *const *args, Py_ssize_t n,
-			 PyObject *keywords)
+static WIN_METHOD(Get, move_try, .slow = &hot_names.Get, .required = 2,
+		  .given = 3,
+		  .names = {&hot_names.origin, &hot_names.target_rank,
+			    &hot_names.target});
+
+static enum hot_outcome accumulate_try(void *self, struct hot_call *c)
 {
-	return win_move(w, false, hot_names.Get, args, n, keywords);
+	struct win *w = self;
+	enum hot_outcome done;
+	int op;
+
+	if (!rank_is_in(w, w->access, c->got[1]) || !hot_mpi_op(c->got[3], &op))
+		return HOT_ODD;
+	done = hot_mpi_update(w->window, w->units, c->got[0], NULL, c->got[1],
+			      object_or_none(c->got[2]), op, false);
+	return done == HOT_DONE ? win_reach_self(w, c->got[1]) : done;
 }
 
 PyDoc_STRVAR(Accumulate_doc,
@@ -166,23 +168,24 @@ PyDoc_STRVAR(Accumulate_doc,
 	     "--\n\n"
 	     "Update a rank's memory.");
 
-static PyObject *win_Accumulate(struct win *w, PyObject *const *args,
-				Py_ssize_t n, PyObject *keywords)
+static WIN_METHOD(Accumulate, accumulate_try, .slow = &hot_names.Accumulate,
+		  .required = 2, .given = 4,
+		  .names = {&hot_names.origin, &hot_names.target_rank,
+			    &hot_names.target, &hot_names.op});
+
+/* single: of Fetch_and_op, which takes a displacement for a target */
+static enum hot_outcome fetch_try(void *self, struct hot_call *c)
 {
-	static PyObject *const *const wanted[] = {
-		&hot_names.origin, &hot_names.target_rank, &hot_names.target,
-		&hot_names.op};
-	enum hot_outcome done = HOT_ODD;
-	PyObject *got[4] = {NULL};
+	const bool single = c->how == &is_single;
+	struct win *w = self;
 	int op;
 
-	if (hot_take(got, wanted, 4, args, n, keywords) && got[0] &&
-	    rank_is_in(w, w->access, got[1]) && hot_mpi_op(got[3], &op))
-		done = hot_mpi_update(w->window, w->units, got[0], NULL, got[1],
-				      object_or_none(got[2]), op, false);
-	if (done == HOT_DONE && !win_reach_self(w, got[1]))
-		return win_report(w);
-	return win_finish(w, done, hot_names.Accumulate, args, n, keywords);
+	if (!rank_is_in(w, w->access, c->got[2]) ||
+	    (single && c->got[3] && !PyLong_CheckExact(c->got[3])) ||
+	    !hot_mpi_op(c->got[4], &op))
+		return HOT_ODD;
+	return hot_mpi_update(w->window, w->units, c->got[0], c->got[1],
+			      c->got[2], object_or_none(c->got[3]), op, single);
 }
 
 PyDoc_STRVAR(Get_accumulate_doc,
@@ -190,23 +193,11 @@ PyDoc_STRVAR(Get_accumulate_doc,
 	     "target=None, op=SUM)\n--\n\n"
 	     "Update a rank's memory, and return what was there.");
 
-static PyObject *win_Get_accumulate(struct win *w, PyObject *const *args,
-				    Py_ssize_t n, PyObject *keywords)
-{
-	static PyObject *const *const wanted[] = {
-		&hot_names.origin, &hot_names.result, &hot_names.target_rank,
-		&hot_names.target, &hot_names.op};
-	enum hot_outcome done = HOT_ODD;
-	PyObject *got[5] = {NULL};
-	int op;
-
-	if (hot_take(got, wanted, 5, args, n, keywords) && got[0] && got[1] &&
-	    rank_is_in(w, w->access, got[2]) && hot_mpi_op(got[4], &op))
-		done = hot_mpi_update(w->window, w->units, got[0], got[1],
-				      got[2], object_or_none(got[3]), op,
-				      false);
-	return win_finish(w, done, hot_names.Get_accumulate, args, n, keywords);
-}
+static WIN_METHOD(Get_accumulate, fetch_try, .slow = &hot_names.Get_accumulate,
+		  .required = 3, .given = 5,
+		  .names = {&hot_names.origin, &hot_names.result,
+			    &hot_names.target_rank, &hot_names.target,
+			    &hot_names.op});
 
 PyDoc_STRVAR(Fetch_and_op_doc,
 	     "Fetch_and_op($self, /, origin, result, target_rank, "
@@ -214,22 +205,21 @@ PyDoc_STRVAR(Fetch_and_op_doc,
 	     "Update one element of a rank's memory, and return what was "
 	     "there.");
 
-static PyObject *win_Fetch_and_op(struct win *w, PyObject *const *args,
-				  Py_ssize_t n, PyObject *keywords)
-{
-	static PyObject *const *const wanted[] = {
-		&hot_names.origin, &hot_names.result, &hot_names.target_rank,
-		&hot_names.target_disp, &hot_names.op};
-	enum hot_outcome done = HOT_ODD;
-	PyObject *got[5] = {NULL};
-	int op;
+static WIN_METHOD(Fetch_and_op, fetch_try, .how = &is_single,
+		  .slow = &hot_names.Fetch_and_op, .required = 3, .given = 5,
+		  .names = {&hot_names.origin, &hot_names.result,
+			    &hot_names.target_rank, &hot_names.target_disp,
+			    &hot_names.op});
 
-	if (hot_take(got, wanted, 5, args, n, keywords) && got[0] && got[1] &&
-	    rank_is_in(w, w->access, got[2]) &&
-	    (!got[3] || PyLong_CheckExact(got[3])) && hot_mpi_op(got[4], &op))
-		done = hot_mpi_update(w->window, w->units, got[0], got[1],
-				      got[2], object_or_none(got[3]), op, true);
-	return win_finish(w, done, hot_names.Fetch_and_op, args, n, keywords);
+static enum hot_outcome swap_try(void *self, struct hot_call *c)
+{
+	struct win *w = self;
+
+	if (!rank_is_in(w, w->access, c->got[3]) ||
+	    (c->got[4] && !PyLong_CheckExact(c->got[4])))
+		return HOT_ODD;
+	return hot_mpi_swap(w->window, w->units, c->got[0], c->got[1],
+			    c->got[2], c->got[3], object_or_none(c->got[4]));
 }
 
 PyDoc_STRVAR(Compare_and_swap_doc,
@@ -237,41 +227,30 @@ PyDoc_STRVAR(Compare_and_swap_doc,
 	     "target_disp=0)\n--\n\n"
 	     "Replace one element of a rank's memory if it equals another.");
 
-static PyObject *win_Compare_and_swap(struct win *w, PyObject *const *args,
-				      Py_ssize_t n, PyObject *keywords)
-{
-	static PyObject *const *const wanted[] = {
-		&hot_names.origin, &hot_names.compare, &hot_names.result,
-		&hot_names.target_rank, &hot_names.target_disp};
-	enum hot_outcome done = HOT_ODD;
-	PyObject *got[5] = {NULL};
+static WIN_METHOD(Compare_and_swap, swap_try,
+		  .slow = &hot_names.Compare_and_swap, .required = 4,
+		  .given = 5,
+		  .names = {&hot_names.origin, &hot_names.compare,
+			    &hot_names.result, &hot_names.target_rank,
+			    &hot_names.target_disp});
 
-	if (hot_take(got, wanted, 5, args, n, keywords) && got[0] && got[1] &&
-	    got[2] && rank_is_in(w, w->access, got[3]) &&
-	    (!got[4] || PyLong_CheckExact(got[4])))
-		done = hot_mpi_swap(w->window, w->units, got[0], got[1], got[2],
-				    got[3], object_or_none(got[4]));
-	return win_finish(w, done, hot_names.Compare_and_swap, args, n,
-			  keywords);
+static enum hot_outcome flush_try(void *self, struct hot_call *c)
+{
+	struct win *w = self;
+	int64_t rank;
+
+	if (!rank_is_in(w, w->passive, c->got[0]) ||
+	    !hot_to_index(c->got[0], &rank))
+		return HOT_ODD;
+	return hot_flush(w->window, rank);
 }
 
 PyDoc_STRVAR(Flush_doc,
 	     "Flush($self, /, rank)\n--\n\n"
 	     "Wait until all operations on a rank are complete there.");
 
-static PyObject *win_Flush(struct win *w, PyObject *const *args, Py_ssize_t n,
-			   PyObject *keywords)
-{
-	static PyObject *const *const wanted[] = {&hot_names.rank};
-	enum hot_outcome done = HOT_ODD;
-	PyObject *got[1] = {NULL};
-	int64_t rank;
-
-	if (hot_take(got, wanted, 1, args, n, keywords) &&
-	    rank_is_in(w, w->passive, got[0]) && hot_to_index(got[0], &rank))
-		done = hot_flush(w->window, rank);
-	return win_finish(w, done, hot_names.Flush, args, n, keywords);
-}
+static WIN_METHOD(Flush, flush_try, .slow = &hot_names.Flush, .required = 1,
+		  .given = 1, .names = {&hot_names.rank});
 
 static int win_traverse(struct win *w, visitproc visit, void *arg)
 {
@@ -298,18 +277,14 @@ static void win_dealloc(struct win *w)
 	Py_TYPE(w)->tp_free(w);
 }
 
-#define WIN_METHOD(name)                                 \
-	{#name, (PyCFunction)(void (*)(void))win_##name, \
-	 METH_FASTCALL | METH_KEYWORDS, name##_doc}
-
 static PyMethodDef win_methods[] = {
-	WIN_METHOD(Put),
-	WIN_METHOD(Get),
-	WIN_METHOD(Accumulate),
-	WIN_METHOD(Get_accumulate),
-	WIN_METHOD(Fetch_and_op),
-	WIN_METHOD(Compare_and_swap),
-	WIN_METHOD(Flush),
+	HOT_FAST(win, Put, Put_doc),
+	HOT_FAST(win, Get, Get_doc),
+	HOT_FAST(win, Accumulate, Accumulate_doc),
+	HOT_FAST(win, Get_accumulate, Get_accumulate_doc),
+	HOT_FAST(win, Fetch_and_op, Fetch_and_op_doc),
+	HOT_FAST(win, Compare_and_swap, Compare_and_swap_doc),
+	HOT_FAST(win, Flush, Flush_doc),
 	{"_be", (PyCFunction)win_be, METH_VARARGS, be_doc},
 	{"_end", (PyCFunction)win_end, METH_NOARGS, end_doc},
 	{NULL, NULL, 0, NULL},

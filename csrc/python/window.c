@@ -37,248 +37,146 @@ PyDoc_STRVAR(
 	"-----\n"
 	"Local. Complete at the target after `flush`; corresponds to MPI_Put.");
 
-static PyObject *window_put(struct hot_window *w, PyObject *const *args,
-			    Py_ssize_t n, PyObject *keywords)
+static enum hot_outcome window_try_put(void *w, struct hot_call *c)
 {
-	static PyObject *const *const wanted[] = {
-		&hot_names.origin, &hot_names.rank, &hot_names.offset};
-	PyObject *got[3] = {NULL};
-	enum hot_outcome done = HOT_ODD;
 	int64_t rank, index;
 
-	if (hot_take(got, wanted, 3, args, n, keywords) && got[0] &&
-	    hot_to_place(got[1], got[2], &rank, &index))
-		done = hot_put(w, got[0], rank, index);
-	if (done == HOT_ODD)
-		return hot_decide(w, hot_names.put, args, n, keywords);
-	return done == HOT_DONE ? Py_NewRef(Py_None) : NULL;
+	if (!hot_to_place(c->got[1], c->got[2], &rank, &index))
+		return HOT_ODD;
+	return hot_put(w, c->got[0], rank, index);
 }
 
-PyDoc_STRVAR(
-	get_doc,
-	"get($self, /, rank, offset=0, count=None, out=None)\n--\n\n"
-	"Read from a rank's window.\n"
-	"\n"
-	"Parameters\n"
-	"----------\n"
-	"rank : int\n"
-	"    Target; for MPI.PROC_NULL see `Window`.\n"
-	"offset : int\n"
-	"    Element of the target's window to begin at.\n"
-	"count : int, optional\n"
-	"    Elements; by default out.size, else the rest of the window.\n"
-	"out : numpy.ndarray, optional\n"
-	"    C-contiguous and writeable, of the window's dtype, of `count`\n"
-	"    elements; by default a new 1-D array.\n"
-	"\n"
-	"Returns\n"
-	"-------\n"
-	"numpy.ndarray\n"
-	"    `out`, or the new array.\n"
-	"\n"
-	"Raises\n"
-	"------\n"
-	"BoundsError, AccessError, TypeError, ValueError\n"
-	"    Before anything is sent.\n"
-	"RmaTimeout, PeerLostError\n"
-	"    Then `out` is undefined, and kept until no late answer can come.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Local, blocking; corresponds to MPI_Get and MPI_Win_flush.");
+static HOT_METHOD(window_put, window_try_put, .slow = &hot_names.put,
+		  .required = 2, .given = 3,
+		  .names = {&hot_names.origin, &hot_names.rank,
+			    &hot_names.offset});
 
-static PyObject *window_get(struct hot_window *w, PyObject *const *args,
-			    Py_ssize_t n, PyObject *keywords)
+PyDoc_STRVAR(get_doc,
+	     "get($self, /, rank, offset=0, count=None, out=None)\n--\n\n"
+	     "Read from a rank's window.\n"
+	     "\n"
+	     "Parameters\n"
+	     "----------\n"
+	     "rank : int\n"
+	     "    Target; for MPI.PROC_NULL see `Window`.\n"
+	     "offset : int\n"
+	     "    Element of the target's window to begin at.\n"
+	     "count : int, optional\n"
+	     "    Elements; by default out.size, else the rest of the "
+	     "window.\n"
+	     "out : numpy.ndarray, optional\n"
+	     "    C-contiguous and writeable, of the window's dtype, of "
+	     "`count`\n"
+	     "    elements; by default a new 1-D array.\n"
+	     "\n"
+	     "Returns\n"
+	     "-------\n"
+	     "numpy.ndarray\n"
+	     "    `out`, or the new array.\n"
+	     "\n"
+	     "Raises\n"
+	     "------\n"
+	     "BoundsError, AccessError, TypeError, ValueError\n"
+	     "    Before anything is sent.\n"
+	     "RmaTimeout, PeerLostError\n"
+	     "    Then `out` is undefined, and kept until no late answer "
+	     "can come.\n"
+	     "\n"
+	     "Notes\n"
+	     "-----\n"
+	     "Local, blocking; corresponds to MPI_Get and MPI_Win_flush.");
+
+static enum hot_outcome window_try_get(void *w, struct hot_call *c)
 {
-	static PyObject *const *const wanted[] = {
-		&hot_names.rank, &hot_names.offset, &hot_names.count,
-		&hot_names.out};
-	PyObject *got[4] = {NULL}, *out = NULL;
+	PyObject *wanted = c->got[2], *out = c->got[3];
 	int64_t rank, index, count = -1;
-	enum hot_outcome done = HOT_ODD;
+	enum hot_outcome done;
 
-	if (!hot_take(got, wanted, 4, args, n, keywords) ||
-	    !hot_to_place(got[0], got[1], &rank, &index))
-		goto odd;
-	if (got[2] && got[2] != Py_None && !hot_to_index(got[2], &count))
-		goto odd;
-	if (got[3] && got[3] != Py_None) {
-		if (!hot_is_plain_result(w, got[3]) ||
-		    (count >= 0 &&
-		     count != PyArray_SIZE((PyArrayObject *)got[3])))
-			goto odd;
-		out = Py_NewRef(got[3]);
+	if (!hot_to_place(c->got[0], c->got[1], &rank, &index) ||
+	    (wanted && wanted != Py_None && !hot_to_index(wanted, &count)))
+		return HOT_ODD;
+	if (out && out != Py_None) {
+		if (!hot_is_plain_result(w, out) ||
+		    (count >= 0 && count != PyArray_SIZE((PyArrayObject *)out)))
+			return HOT_ODD;
+		Py_INCREF(out);
 	} else {
 		if ((count < 0 && !hot_rest(w, rank, index, &count)) ||
 		    !hot_could_get(w, rank, index, count))
-			goto odd;
+			return HOT_ODD;
 		out = (PyObject *)hot_new_array(w, 1, &(npy_intp){count});
 		if (!out)
-			return NULL;
+			return HOT_FAILED;
 	}
 	done = hot_get(w, (PyArrayObject *)out, rank, index);
 	if (done == HOT_DONE)
-		return out;
-	Py_DECREF(out);
-odd:
-	return done == HOT_ODD ? hot_decide(w, hot_names.get, args, n, keywords)
-			       : NULL;
+		c->result = out;
+	else
+		Py_DECREF(out);
+	return done;
 }
 
-PyDoc_STRVAR(
-	fetch_add_doc,
-	"fetch_add($self, /, value, rank, offset=0)\n--\n\n"
-	"Add to elements of a rank's window, atomically each.\n"
-	"\n"
-	"Parameters\n"
-	"----------\n"
-	"value : scalar or array\n"
-	"    Of the window's dtype.\n"
-	"rank : int\n"
-	"    Target; for MPI.PROC_NULL see `Window`.\n"
-	"offset : int\n"
-	"    Element of the target's window to begin at.\n"
-	"\n"
-	"Returns\n"
-	"-------\n"
-	"NumPy scalar or numpy.ndarray\n"
-	"    The previous values, in the shape of `value`.\n"
-	"\n"
-	"Raises\n"
-	"------\n"
-	"Unsupported\n"
-	"    There is no sum of this dtype.\n"
-	"AlignmentError\n"
-	"    The place is not aligned as `accumulate` needs it.\n"
-	"BoundsError, AccessError, TypeError, OverflowError\n"
-	"    As `put`.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Local, blocking; corresponds to MPI_Fetch_and_op with MPI_SUM and\n"
-	"MPI_Win_flush. It is `get_accumulate` of a sum; what `accumulate` "
-	"says\n"
-	"of updates holds here too.");
+static HOT_METHOD(window_get, window_try_get, .slow = &hot_names.get,
+		  .required = 1, .given = 4,
+		  .names = {&hot_names.rank, &hot_names.offset,
+			    &hot_names.count, &hot_names.out});
 
-static PyObject *window_fetch_add(struct hot_window *w, PyObject *const *args,
-				  Py_ssize_t n, PyObject *keywords)
+PyDoc_STRVAR(flush_doc,
+	     "flush($self, /, rank=None, *, persist=False)\n--\n\n"
+	     "Wait until every put to a rank, or to all, is applied there.\n"
+	     "\n"
+	     "After it the data is in the target's memory, and visible to "
+	     "any rank\n"
+	     "that is told so. (`get` and the atomics are complete when "
+	     "they "
+	     "return.)\n"
+	     "\n"
+	     "Parameters\n"
+	     "----------\n"
+	     "rank : int, optional\n"
+	     "persist : bool, optional\n"
+	     "    Wait until it is in the file, too, that the memory is "
+	     "mapped "
+	     "from: of\n"
+	     "    windows over np.memmap. A thread of the target writes it "
+	     "there (msync),\n"
+	     "    whatever its program does. What the target itself and "
+	     "other "
+	     "ranks have\n"
+	     "    written before is written with it.\n"
+	     "\n"
+	     "Raises\n"
+	     "------\n"
+	     "RmaTimeout, PeerLostError\n"
+	     "    The fate of the operations in flight is unknown.\n"
+	     "Unsupported\n"
+	     "    persist, and that memory is not mapped from a file, or "
+	     "mapped "
+	     "privately\n"
+	     "    (mode \"c\").\n"
+	     "RmaError\n"
+	     "    persist, and the target's system could not write; errno "
+	     "says "
+	     "why.\n"
+	     "\n"
+	     "Notes\n"
+	     "-----\n"
+	     "Local, blocking; corresponds to MPI_Win_flush and "
+	     "MPI_Win_flush_all.\n"
+	     "Writing to a file has no time limit while the target lives.");
+
+static enum hot_outcome window_try_flush(void *w, struct hot_call *c)
 {
-	static PyObject *const *const wanted[] = {
-		&hot_names.value, &hot_names.rank, &hot_names.offset};
-	PyObject *got[3] = {NULL}, *old = NULL;
-	enum hot_outcome done = HOT_ODD;
-	int64_t rank, index;
-
-	if (hot_take(got, wanted, 3, args, n, keywords) && got[0] &&
-	    hot_to_place(got[1], got[2], &rank, &index))
-		done = hot_update(w, &hot_fetch_add, got[0], rank, index, &old);
-	if (done == HOT_ODD)
-		return hot_decide(w, hot_names.fetch_add, args, n, keywords);
-	return old;
-}
-
-PyDoc_STRVAR(
-	compare_and_swap_doc,
-	"compare_and_swap($self, /, compare, value, rank, offset=0)\n"
-	"--\n\n"
-	"Replace elements that equal `compare` by `value`, atomically each.\n"
-	"\n"
-	"Parameters\n"
-	"----------\n"
-	"compare, value : scalar or array\n"
-	"    Of the window's dtype, in one shape. Floats are compared by "
-	"their\n"
-	"    bits: -0.0 is not 0.0, and a NaN equals itself. Padding does not\n"
-	"    count.\n"
-	"rank : int\n"
-	"    Target; for MPI.PROC_NULL see `Window`.\n"
-	"offset : int\n"
-	"    Element of the target's window to begin at.\n"
-	"\n"
-	"Returns\n"
-	"-------\n"
-	"NumPy scalar or numpy.ndarray\n"
-	"    The previous values: those that equal `compare` were replaced.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Local, blocking; corresponds to MPI_Compare_and_swap and\n"
-	"MPI_Win_flush. Raises what `fetch_add` raises, and ValueError for\n"
-	"different shapes.");
-
-static PyObject *window_compare_and_swap(struct hot_window *w,
-					 PyObject *const *args, Py_ssize_t n,
-					 PyObject *keywords)
-{
-	static PyObject *const *const wanted[] = {
-		&hot_names.compare, &hot_names.value, &hot_names.rank,
-		&hot_names.offset};
-	PyObject *got[4] = {NULL}, *old = NULL;
-	enum hot_outcome done = HOT_ODD;
-	int64_t rank, index;
-
-	if (hot_take(got, wanted, 4, args, n, keywords) && got[0] && got[1] &&
-	    hot_to_place(got[2], got[3], &rank, &index))
-		done = hot_swap(w, got[0], got[1], rank, index, &old);
-	if (done == HOT_ODD)
-		return hot_decide(w, hot_names.compare_and_swap, args, n,
-				  keywords);
-	return old;
-}
-
-PyDoc_STRVAR(
-	flush_doc,
-	"flush($self, /, rank=None, *, persist=False)\n--\n\n"
-	"Wait until every put to a rank, or to all, is applied there.\n"
-	"\n"
-	"After it the data is in the target's memory, and visible to any rank\n"
-	"that is told so. (`get` and the atomics are complete when they "
-	"return.)\n"
-	"\n"
-	"Parameters\n"
-	"----------\n"
-	"rank : int, optional\n"
-	"persist : bool, optional\n"
-	"    Wait until it is in the file, too, that the memory is mapped "
-	"from: of\n"
-	"    windows over np.memmap. A thread of the target writes it "
-	"there (msync),\n"
-	"    whatever its program does. What the target itself and other "
-	"ranks have\n"
-	"    written before is written with it.\n"
-	"\n"
-	"Raises\n"
-	"------\n"
-	"RmaTimeout, PeerLostError\n"
-	"    The fate of the operations in flight is unknown.\n"
-	"Unsupported\n"
-	"    persist, and that memory is not mapped from a file, or mapped "
-	"privately\n"
-	"    (mode \"c\").\n"
-	"RmaError\n"
-	"    persist, and the target's system could not write; errno says "
-	"why.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Local, blocking; corresponds to MPI_Win_flush and MPI_Win_flush_all.\n"
-	"Writing to a file has no time limit while the target lives.");
-
-static PyObject *window_flush(struct hot_window *w, PyObject *const *args,
-			      Py_ssize_t n, PyObject *keywords)
-{
-	static PyObject *const *const wanted[] = {&hot_names.rank};
-	PyObject *got[1] = {NULL};
-	enum hot_outcome done = HOT_ODD;
 	int64_t rank = -1;
 
-	if (hot_take(got, wanted, 1, args, n, keywords) &&
-	    (!got[0] || got[0] == Py_None || hot_to_index(got[0], &rank)))
-		done = hot_flush(w, rank);
-	if (done == HOT_ODD)
-		return hot_decide(w, hot_names.flush, args, n, keywords);
-	return done == HOT_DONE ? Py_NewRef(Py_None) : NULL;
+	if (c->got[0] && c->got[0] != Py_None &&
+	    !hot_to_index(c->got[0], &rank))
+		return HOT_ODD;
+	return hot_flush(w, rank);
 }
+
+static HOT_METHOD(window_flush, window_try_flush, .slow = &hot_names.flush,
+		  .given = 1, .names = {&hot_names.rank});
 
 PyDoc_STRVAR(bind_doc,
 	     "_bind($self, handle, address, dtype, atomic_type, fabric, /)\n"
@@ -397,8 +295,8 @@ static void window_dealloc(struct hot_window *w)
 static PyMethodDef window_methods[] = {
 	HOT_FAST(window, put, put_doc),
 	HOT_FAST(window, get, get_doc),
-	HOT_FAST(window, fetch_add, fetch_add_doc),
-	HOT_FAST(window, compare_and_swap, compare_and_swap_doc),
+	HOT_FAST(hot, fetch_add, hot_fetch_add_doc),
+	HOT_FAST(hot, compare_and_swap, hot_compare_and_swap_doc),
 	HOT_FAST(hot, accumulate, hot_accumulate_doc),
 	HOT_FAST(hot, get_accumulate, hot_get_accumulate_doc),
 	HOT_FAST(hot, fetch_op, hot_fetch_op_doc),
