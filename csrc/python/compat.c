@@ -31,7 +31,9 @@ static PyObject *mpi_types(PyObject *module, PyObject *list)
 {
 	(void)module;
 	if (!PyList_Check(list) || PyList_GET_SIZE(list) > MOST_TYPES) {
-		PyErr_SetString(PyExc_ValueError, "a short list is wanted");
+		PyErr_Format(PyExc_ValueError,
+			     "mpi_types() takes a list of at most %d types",
+			     MOST_TYPES);
 		return NULL;
 	}
 	named_count = 0;
@@ -64,7 +66,9 @@ static PyObject *mpi_ops(PyObject *module, PyObject *list)
 {
 	(void)module;
 	if (!PyList_Check(list) || PyList_GET_SIZE(list) > RMX_OPS) {
-		PyErr_SetString(PyExc_ValueError, "a short list is wanted");
+		PyErr_Format(PyExc_ValueError,
+			     "mpi_ops() takes a list of at most %d operations",
+			     (int)RMX_OPS);
 		return NULL;
 	}
 	ops_count = 0;
@@ -367,7 +371,8 @@ static struct hot_window *args_window(PyObject *const *args, Py_ssize_t n,
 {
 	if (n == wanted && PyObject_TypeCheck(args[0], &hot_window_type))
 		return (struct hot_window *)args[0];
-	PyErr_Format(PyExc_TypeError, "a window, and %zd arguments more",
+	PyErr_Format(PyExc_TypeError,
+		     "this function takes a Window and %zd arguments more",
 		     wanted - 1);
 	return NULL;
 }

@@ -61,7 +61,9 @@ static int64_t *longs_take(PyObject *bytes, Py_ssize_t count)
 	int64_t *longs = NULL;
 
 	if (PyBytes_GET_SIZE(bytes) != count * (Py_ssize_t)sizeof(*longs))
-		PyErr_SetString(PyExc_ValueError, "as many bytes are wanted");
+		PyErr_SetString(
+			PyExc_ValueError,
+			"mpi_derived() takes as many lengths as offsets");
 	else
 		longs = PyMem_Malloc(count ? (size_t)PyBytes_GET_SIZE(bytes)
 					   : 1);

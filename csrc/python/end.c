@@ -83,7 +83,8 @@ static PyObject *to_the_end(PyObject *module, PyObject *const *args,
 
 	(void)module;
 	if (n < 2) {
-		PyErr_SetString(PyExc_TypeError, "to_the_end: no function");
+		PyErr_SetString(PyExc_TypeError,
+				"to_the_end() takes exceptions and a function");
 		return NULL;
 	}
 	result = PyObject_Vectorcall(args[1], args + 2, s.n, NULL);

@@ -98,7 +98,8 @@ PyObject *hot_mpi_request_new(PyObject *module, PyObject *status)
 
 	(void)module;
 	if (!PyBytes_Check(status)) {
-		PyErr_SetString(PyExc_TypeError, "a status as bytes is wanted");
+		PyErr_SetString(PyExc_TypeError,
+				"mpi_request_new() takes a status as bytes");
 		return NULL;
 	}
 	s = malloc(sizeof(*s) + (size_t)PyBytes_GET_SIZE(status));

@@ -343,7 +343,8 @@ static int window_ass_subscript(struct hot_window *w, PyObject *key,
 
 	if (!value) {
 		PyErr_SetString(PyExc_TypeError,
-				"elements of a window cannot be deleted");
+				"elements of a window cannot be deleted, only "
+				"assigned");
 		return -1;
 	}
 	done = window_assign(w, key, value);

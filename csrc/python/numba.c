@@ -25,7 +25,8 @@ PyObject *hot_numba(struct hot_window *w, void *closure)
 {
 	(void)closure;
 	if (!w->handle) {
-		PyErr_SetString(PyExc_ValueError, "there is no window yet");
+		PyErr_SetString(PyExc_ValueError,
+				"numba: the window is not open yet");
 		return NULL;
 	}
 	if (!w->kept) {

@@ -96,7 +96,8 @@ static PyObject *prepared_call(PyObject *self, PyObject *const *args, size_t n,
 	(void)args;
 	if (PyVectorcall_NARGS(n) || (keywords && PyTuple_GET_SIZE(keywords))) {
 		PyErr_SetString(PyExc_TypeError,
-				"a prepared operation takes no arguments");
+				"a prepared operation takes no arguments: they "
+				"were given when it was prepared");
 		return NULL;
 	}
 	return bound_run(b, b->kind, b->rank, b->offset, b->number, b->index);
@@ -163,7 +164,7 @@ static PyObject *buffer_run(struct bound *b, enum rmx_kind kind,
 
 	if (!hot_take(&signature, got, args, n, keywords)) {
 		PyErr_Format(PyExc_TypeError,
-			     "%s() takes a rank, and perhaps an offset",
+			     "%s() takes a rank and, optionally, an offset",
 			     names[kind]);
 		return NULL;
 	}

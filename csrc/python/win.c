@@ -36,7 +36,8 @@ static PyObject *win_be(struct win *w, PyObject *args)
 			      &access, &PySet_Type, &passive))
 		return NULL;
 	if (w->window) {
-		PyErr_SetString(PyExc_ValueError, "it has a window");
+		PyErr_SetString(PyExc_ValueError,
+				"this Win stands for a window already");
 		return NULL;
 	}
 	w->window = (struct hot_window *)Py_NewRef(window);

@@ -200,7 +200,8 @@ static PyObject *window_bind(struct hot_window *w, PyObject *args)
 			return NULL;
 	}
 	if (w->handle) {
-		PyErr_SetString(PyExc_ValueError, "bound already");
+		PyErr_SetString(PyExc_ValueError,
+				"this Window is bound to a C window already");
 		return NULL;
 	}
 	if (fabric != Py_None) {
@@ -241,7 +242,7 @@ static int window_set_closed(struct hot_window *w, PyObject *value,
 {
 	(void)closure;
 	if (!value || !PyBool_Check(value)) {
-		PyErr_SetString(PyExc_TypeError, "_closed is a bool");
+		PyErr_SetString(PyExc_TypeError, "_closed must be a bool");
 		return -1;
 	}
 	w->it.closed = value == Py_True;
