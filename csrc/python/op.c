@@ -63,9 +63,9 @@ static PyArrayObject *array_like(const struct hot_window *w, PyArrayObject *it)
 }
 
 /*
- * Enters an operation in the dictionary in_flight, as Fabric.hold() does, with
- * nothing in between at which a signal handler could raise. NULL: there is no
- * memory; then the buffers live for ever. Without a fabric an operation only
+ * Enters an operation in the dictionary in_flight, as Endpoint.hold() does,
+ * with nothing in between at which a signal handler could raise. NULL: there is
+ * no memory; then the buffers live for ever. Without a fabric an operation only
  * waits for a guard, and its caller keeps the buffers alive.
  */
 static PyObject *transfer_keep(struct hot_window *w, const struct transfer *r,
@@ -144,7 +144,7 @@ static enum hot_outcome transfer_continue(struct hot_window *w,
 	return result ? HOT_DONE : HOT_FAILED;
 }
 
-/* Announces long buffers to the registration cache, as Fabric.hold() does. */
+/* Announces long buffers to the registration cache, as Endpoint.hold() does. */
 static bool transfer_announce(struct hot_window *w, const struct transfer *r)
 {
 	if (!w->know || r->count * w->it.unit <= RMX_COPY_MAX)

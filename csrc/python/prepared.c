@@ -5,6 +5,12 @@
 #include <stddef.h>
 #include <structmember.h>
 
+static const char *const kind_names[] = {
+	[RMX_PUT] = "put",
+	[RMX_GET] = "get",
+	[RMX_UPDATE] = "fetch_add",
+};
+
 /*
  * An array that Python has checked, and the place to put it to or get it from.
  * The array's shape and memory may have changed since: each call looks at them
@@ -66,6 +72,31 @@ static PyObject *bound_run(struct bound *b, enum rmx_kind kind, PyObject *rank,
 	if (done == HOT_ODD)
 		return bound_decide(b, kind, rank, offset);
 	return done == HOT_DONE ? Py_NewRef(result) : NULL;
+}
+
+/* Shows only what does not change: it looks at no memory and asks nobody. */
+static PyObject *bound_repr(struct bound *b)
+{
+	PyObject *shape = PyObject_GetAttrString(b->array, "shape");
+	PyObject *dtype = PyObject_GetAttrString(b->array, "dtype");
+	PyObject *text = NULL;
+
+	if (!shape || !dtype)
+		goto out;
+	if (b->call)
+		text = PyUnicode_FromFormat(
+			"<rmaext.Prepared %s of shape %S, %S, rank %S, offset "
+			"%S, of %R>",
+			kind_names[b->kind], shape, dtype, b->rank, b->offset,
+			(PyObject *)b->window);
+	else
+		text = PyUnicode_FromFormat(
+			"<rmaext.Buffer of shape %S, %S, for %R>", shape, dtype,
+			(PyObject *)b->window);
+out:
+	Py_XDECREF(shape);
+	Py_XDECREF(dtype);
+	return text;
 }
 
 static int bound_traverse(struct bound *b, visitproc visit, void *arg)
@@ -149,11 +180,6 @@ static PyObject *buffer_run(struct bound *b, enum rmx_kind kind,
 			    PyObject *const *args, Py_ssize_t n,
 			    PyObject *keywords)
 {
-	static const char *const names[] = {
-		[RMX_PUT] = "put",
-		[RMX_GET] = "get",
-		[RMX_UPDATE] = "fetch_add",
-	};
 	static const struct hot_signature signature = {
 		.required = 1,
 		.given = 2,
@@ -165,7 +191,7 @@ static PyObject *buffer_run(struct bound *b, enum rmx_kind kind,
 	if (!hot_take(&signature, got, args, n, keywords)) {
 		PyErr_Format(PyExc_TypeError,
 			     "%s() takes a rank and, optionally, an offset",
-			     names[kind]);
+			     kind_names[kind]);
 		return NULL;
 	}
 	if (!hot_to_place(got[0], got[1], &rank, &index))
@@ -210,6 +236,14 @@ static PyMethodDef buffer_methods[] = {
 	HOT_FAST(buffer, put, buffer_put_doc),
 	HOT_FAST(buffer, get, buffer_get_doc),
 	HOT_FAST(buffer, fetch_add, buffer_fetch_add_doc),
+	{"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
+	 "Buffer[numpy.float64]: for annotations, as numpy.ndarray has it."},
+	{NULL, NULL, 0, NULL},
+};
+
+static PyMethodDef prepared_methods[] = {
+	{"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
+	 "Prepared[numpy.float64]: for annotations, as numpy.ndarray has it."},
 	{NULL, NULL, 0, NULL},
 };
 
@@ -228,6 +262,7 @@ PyTypeObject hot_buffer_type = {
 	.tp_new = buffer_new,
 	.tp_dealloc = (destructor)bound_dealloc,
 	.tp_traverse = (traverseproc)bound_traverse,
+	.tp_repr = (reprfunc)bound_repr,
 	.tp_methods = buffer_methods,
 	.tp_members = bound_members,
 };
@@ -242,6 +277,8 @@ PyTypeObject hot_prepared_type = {
 	.tp_new = prepared_new,
 	.tp_dealloc = (destructor)bound_dealloc,
 	.tp_traverse = (traverseproc)bound_traverse,
+	.tp_repr = (reprfunc)bound_repr,
+	.tp_methods = prepared_methods,
 	.tp_call = PyVectorcall_Call,
 	.tp_vectorcall_offset = offsetof(struct bound, call),
 	.tp_members = bound_members,
