@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* to_the_end(): calls that must end although signal handlers raise. */
-#include "python/hot.h"
+#include "python/cmethods.h"
 
 static PyObject *exception_taken(void)
 {
@@ -106,7 +106,7 @@ static PyObject *to_the_end(PyObject *module, PyObject *const *args,
 	return both;
 }
 
-PyMethodDef hot_functions[] = {
+PyMethodDef py_functions[] = {
 	{"to_the_end", (PyCFunction)(void (*)(void))to_the_end, METH_FASTCALL,
 	 PyDoc_STR("to_the_end($module, failures, function, /, "
 		   "*arguments)\n--\n\n"

@@ -4,7 +4,7 @@
  * run without the GIL, and call neither Python nor MPI, which may hold a lock
  * of its own around them.
  */
-#include "python/hot.h"
+#include "python/cmethods.h"
 
 #include <sched.h>
 
@@ -68,13 +68,13 @@ static int grequest_wait(int count, void **states, double timeout, void *status)
 	return 0;
 }
 
-const char hot_mpi_request_functions_doc[] =
+const char py_mpi_request_functions_doc[] =
 	PyDoc_STR("mpi_request_functions()\n--\n\n"
 		  "Return the addresses of what MPI is to call: query, free, "
 		  "cancel, poll, "
 		  "wait.");
 
-PyObject *hot_mpi_request_functions(PyObject *module, PyObject *args)
+PyObject *py_mpi_request_functions(PyObject *module, PyObject *args)
 {
 	(void)module;
 	(void)args;
@@ -86,13 +86,13 @@ PyObject *hot_mpi_request_functions(PyObject *module, PyObject *args)
 			     (unsigned long long)(uintptr_t)grequest_wait);
 }
 
-const char hot_mpi_request_new_doc[] =
+const char py_mpi_request_new_doc[] =
 	PyDoc_STR("mpi_request_new(status, /)\n--\n\n"
 		  "Return the address of the state of a new request. MPI and "
 		  "mpi_request_end\n"
 		  "let go of it.");
 
-PyObject *hot_mpi_request_new(PyObject *module, PyObject *status)
+PyObject *py_mpi_request_new(PyObject *module, PyObject *status)
 {
 	struct state *s;
 
@@ -112,13 +112,13 @@ PyObject *hot_mpi_request_new(PyObject *module, PyObject *status)
 	return PyLong_FromVoidPtr(s);
 }
 
-const char hot_mpi_request_end_doc[] =
+const char py_mpi_request_end_doc[] =
 	PyDoc_STR("mpi_request_end(state, code, /)\n--\n\n"
 		  "Say with what error the request ends, 0 for none; before "
 		  "MPI is told that it\n"
 		  "has.");
 
-PyObject *hot_mpi_request_end(PyObject *module, PyObject *args)
+PyObject *py_mpi_request_end(PyObject *module, PyObject *args)
 {
 	unsigned long long address;
 	struct state *s;

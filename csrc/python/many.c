@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* put_many, get_many and the updates of many elements, where all is by memory.
  */
-#include "python/hot.h"
+#include "python/cmethods.h"
 
 /* Elements up to which the GIL is kept: 4 us, if they are in the caches. */
 #define KEEP_GIL ((uint64_t)4 << 10)
@@ -20,7 +20,7 @@ struct many {
 	const char *call;
 	struct rmx_many it;
 	int64_t rank, offset; /* these three stand for all, if they are used */
-	union hot_cell value;
+	union py_cell value;
 	PyArrayObject *shaped;	   /* the first array argument; or NULL */
 	PyObject *buffer[BUFFERS]; /* arrays that C reads or writes; or NULL */
 };
@@ -50,21 +50,21 @@ static bool many_take_index(struct many *m, int which, PyObject *it,
 	}
 	*index_p = one;
 	m->it.ones |= which == RANKS ? RMAEXT_ONE_RANK : RMAEXT_ONE_OFFSET;
-	return hot_to_index(it, one);
+	return py_to_index(it, one);
 }
 
-static bool many_take_values(struct hot_window *w, struct many *m, PyObject *it)
+static bool many_take_values(struct py_window *w, struct many *m, PyObject *it)
 {
 	if (!it)
 		return false;
-	if (hot_is_plain(w, it)) {
+	if (py_is_plain(w, it)) {
 		m->it.values = PyArray_DATA((PyArrayObject *)it);
 		m->buffer[VALUES] = it;
 		return many_fits(m, it);
 	}
 	m->it.values = &m->value;
 	m->it.ones |= RMAEXT_ONE_VALUE;
-	return hot_pack(w, it, &m->value);
+	return py_pack(w, it, &m->value);
 }
 
 /* Do two arrays overlap, each of which is in one piece? */
@@ -78,19 +78,19 @@ static bool arrays_overlap(PyObject *a, PyObject *b)
 }
 
 /* Writing the results must not change ranks and offsets. */
-static bool many_take_result(struct hot_window *w, struct many *m, PyObject *it)
+static bool many_take_result(struct py_window *w, struct many *m, PyObject *it)
 {
 	m->buffer[RESULT] = Py_NewRef(it);
-	return hot_is_plain_result(w, it) &&
+	return py_is_plain_result(w, it) &&
 	       (m->shaped ? many_fits(m, it)
 			  : !PyArray_NDIM((PyArrayObject *)it)) &&
 	       !arrays_overlap(it, m->buffer[RANKS]) &&
 	       !arrays_overlap(it, m->buffer[OFFSETS]);
 }
 
-static bool many_new_result(struct hot_window *w, struct many *m)
+static bool many_new_result(struct py_window *w, struct many *m)
 {
-	m->buffer[RESULT] = (PyObject *)hot_new_array(
+	m->buffer[RESULT] = (PyObject *)py_new_array(
 		w, m->shaped ? PyArray_NDIM(m->shaped) : 0,
 		m->shaped ? PyArray_DIMS(m->shaped) : NULL);
 	return m->buffer[RESULT];
@@ -115,7 +115,7 @@ static bool many_run_without_gil(struct many *m, int *ret_p)
 	return done;
 }
 
-static enum hot_outcome many_run(struct hot_window *w, struct many *m)
+static enum py_outcome many_run(struct py_window *w, struct many *m)
 {
 	const bool moves = m->it.kind == RMAEXT_PUT || m->it.kind == RMAEXT_GET;
 	PyObject *result;
@@ -127,33 +127,33 @@ static enum hot_outcome many_run(struct hot_window *w, struct many *m)
 	else
 		done = rmx_many_direct(&m->it, &ret);
 	if (!done)
-		return HOT_ODD;
+		return PY_DECLINED;
 	if (!ret)
-		return HOT_DONE;
+		return PY_DONE;
 	result = PyObject_CallMethod((PyObject *)w, "_many_failed", "si",
 				     m->call, ret);
 	Py_XDECREF(result);
-	return HOT_FAILED;
+	return PY_FAILED;
 }
 
 /* got: ranks, offsets, values or out, op */
-static enum hot_outcome many_attempt(struct hot_window *w,
-				     const struct method *it,
-				     PyObject *const *got, struct many *m)
+static enum py_outcome many_attempt(struct py_window *w,
+				    const struct method *it,
+				    PyObject *const *got, struct many *m)
 {
 	PyObject *third = got[2] == Py_None ? NULL : got[2];
 
-	if (!hot_is_open(w) || !hot_to_op(got[3], &m->it.op) ||
+	if (!py_is_open(w) || !py_to_op(got[3], &m->it.op) ||
 	    !many_take_index(m, RANKS, got[0], &m->rank, &m->it.ranks) ||
 	    !many_take_index(m, OFFSETS, got[1], &m->offset, &m->it.offsets))
-		return HOT_ODD;
+		return PY_DECLINED;
 	if (it->kind != RMAEXT_GET && !many_take_values(w, m, third))
-		return HOT_ODD;
+		return PY_DECLINED;
 	if (it->kind == RMAEXT_GET && third) {
 		if (!many_take_result(w, m, third))
-			return HOT_ODD;
+			return PY_DECLINED;
 	} else if (it->results && !many_new_result(w, m)) {
-		return HOT_FAILED;
+		return PY_FAILED;
 	}
 	m->call = it->call;
 	m->it.window = w->it.window;
@@ -167,24 +167,24 @@ static enum hot_outcome many_attempt(struct hot_window *w,
 	return many_run(w, m);
 }
 
-static enum hot_outcome many_try(void *w, struct hot_call *c)
+static enum py_outcome many_try(void *w, struct py_call *c)
 {
 	const struct method *it = c->how;
 	struct many m = {.shaped = NULL};
-	enum hot_outcome done = many_attempt(w, it, c->got, &m);
+	enum py_outcome done = many_attempt(w, it, c->got, &m);
 	PyObject *result = m.buffer[RESULT];
 
-	if (done != HOT_DONE)
+	if (done != PY_DONE)
 		Py_XDECREF(result);
 	/* an update returns one value as a scalar, a get as an array */
 	else if (result && it->kind != RMAEXT_GET)
 		c->result = PyArray_Return((PyArrayObject *)result);
 	else
 		c->result = result;
-	return done == HOT_DONE && result && !c->result ? HOT_FAILED : done;
+	return done == PY_DONE && result && !c->result ? PY_FAILED : done;
 }
 
-const char hot_put_many_doc[] = PyDoc_STR(
+const char py_put_many_doc[] = PyDoc_STR(
 	"put_many($self, /, ranks, offsets, values)\n"
 	"--\n\n"
 	"Write elements, each to a place of its own.\n"
@@ -235,11 +235,11 @@ const char hot_put_many_doc[] = PyDoc_STR(
 
 static const struct method put_many = {"put_many", RMAEXT_PUT, false};
 
-HOT_METHOD(hot_put_many, many_try, .how = &put_many,
-	   .slow = &hot_names.put_many, .required = 3, .given = 3,
-	   .names = {&hot_names.ranks, &hot_names.offsets, &hot_names.values});
+PY_METHOD(py_put_many, many_try, .how = &put_many, .slow = &py_names.put_many,
+	  .required = 3, .given = 3,
+	  .names = {&py_names.ranks, &py_names.offsets, &py_names.values});
 
-const char hot_get_many_doc[] = PyDoc_STR(
+const char py_get_many_doc[] = PyDoc_STR(
 	"get_many($self, /, ranks, offsets, out=None)\n"
 	"--\n\n"
 	"Read elements, each from a place of its own.\n"
@@ -275,11 +275,11 @@ const char hot_get_many_doc[] = PyDoc_STR(
 
 static const struct method get_many = {"get_many", RMAEXT_GET, true};
 
-HOT_METHOD(hot_get_many, many_try, .how = &get_many,
-	   .slow = &hot_names.get_many, .required = 2, .given = 3,
-	   .names = {&hot_names.ranks, &hot_names.offsets, &hot_names.out});
+PY_METHOD(py_get_many, many_try, .how = &get_many, .slow = &py_names.get_many,
+	  .required = 2, .given = 3,
+	  .names = {&py_names.ranks, &py_names.offsets, &py_names.out});
 
-const char hot_accumulate_many_doc[] = PyDoc_STR(
+const char py_accumulate_many_doc[] = PyDoc_STR(
 	"accumulate_many($self, /, ranks, offsets, values, op='sum')\n"
 	"--\n\n"
 	"Combine elements, each at a place of its own, atomically each.\n"
@@ -317,12 +317,12 @@ const char hot_accumulate_many_doc[] = PyDoc_STR(
 static const struct method accumulate_many = {"accumulate_many", RMAEXT_UPDATE,
 					      false};
 
-HOT_METHOD(hot_accumulate_many, many_try, .how = &accumulate_many,
-	   .slow = &hot_names.accumulate_many, .required = 3, .given = 4,
-	   .names = {&hot_names.ranks, &hot_names.offsets, &hot_names.values,
-		     &hot_names.op});
+PY_METHOD(py_accumulate_many, many_try, .how = &accumulate_many,
+	  .slow = &py_names.accumulate_many, .required = 3, .given = 4,
+	  .names = {&py_names.ranks, &py_names.offsets, &py_names.values,
+		    &py_names.op});
 
-const char hot_fetch_op_many_doc[] = PyDoc_STR(
+const char py_fetch_op_many_doc[] = PyDoc_STR(
 	"fetch_op_many($self, /, ranks, offsets, values, op='sum')\n"
 	"--\n\n"
 	"Combine elements as `accumulate_many`, and return what was "
@@ -345,12 +345,12 @@ const char hot_fetch_op_many_doc[] = PyDoc_STR(
 static const struct method fetch_op_many = {"fetch_op_many", RMAEXT_UPDATE,
 					    true};
 
-HOT_METHOD(hot_fetch_op_many, many_try, .how = &fetch_op_many,
-	   .slow = &hot_names.fetch_op_many, .required = 3, .given = 4,
-	   .names = {&hot_names.ranks, &hot_names.offsets, &hot_names.values,
-		     &hot_names.op});
+PY_METHOD(py_fetch_op_many, many_try, .how = &fetch_op_many,
+	  .slow = &py_names.fetch_op_many, .required = 3, .given = 4,
+	  .names = {&py_names.ranks, &py_names.offsets, &py_names.values,
+		    &py_names.op});
 
-const char hot_fetch_add_many_doc[] = PyDoc_STR(
+const char py_fetch_add_many_doc[] = PyDoc_STR(
 	"fetch_add_many($self, /, ranks, offsets, values)\n"
 	"--\n\n"
 	"Add to elements, each at a place of its own, and return what was "
@@ -362,6 +362,6 @@ const char hot_fetch_add_many_doc[] = PyDoc_STR(
 static const struct method fetch_add_many = {"fetch_add_many", RMAEXT_UPDATE,
 					     true};
 
-HOT_METHOD(hot_fetch_add_many, many_try, .how = &fetch_add_many,
-	   .slow = &hot_names.fetch_add_many, .required = 3, .given = 3,
-	   .names = {&hot_names.ranks, &hot_names.offsets, &hot_names.values});
+PY_METHOD(py_fetch_add_many, many_try, .how = &fetch_add_many,
+	  .slow = &py_names.fetch_add_many, .required = 3, .given = 3,
+	  .names = {&py_names.ranks, &py_names.offsets, &py_names.values});

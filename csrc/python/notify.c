@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* put_notify, wait_notify and test_notify, where they do not wait for long. */
-#include "python/hot.h"
+#include "python/cmethods.h"
 
 #include "win/notify.h"
 
@@ -10,10 +10,10 @@
 static bool slot_take(PyObject *it, int64_t *slot_p)
 {
 	*slot_p = 0;
-	return !it || (hot_to_index(it, slot_p) && rmx_notify_slot(*slot_p));
+	return !it || (py_to_index(it, slot_p) && rmx_notify_slot(*slot_p));
 }
 
-const char hot_put_notify_doc[] = PyDoc_STR(
+const char py_put_notify_doc[] = PyDoc_STR(
 	"put_notify($self, /, origin, rank, offset=0, slot=0)\n--\n\n"
 	"Write to a rank's window, then count one up in one of its slots.\n"
 	"\n"
@@ -44,75 +44,75 @@ const char hot_put_notify_doc[] = PyDoc_STR(
 	"MPI_Win_flush and a message.");
 
 /* The method's caller keeps alive what is copied. */
-static enum hot_outcome put_by_message(struct hot_window *w, int64_t rank,
-				       uint64_t offset, const void *from,
-				       uint64_t len, int slot)
+static enum py_outcome put_by_message(struct py_window *w, int64_t rank,
+				      uint64_t offset, const void *from,
+				      uint64_t len, int slot)
 {
 	int code;
 
 	Py_BEGIN_ALLOW_THREADS
 	code = rmx_notify_post(w->it.window, rank, offset, from, len, slot);
 	Py_END_ALLOW_THREADS
-	return code ? HOT_ODD : HOT_DONE; /* errors come again */
+	return code ? PY_DECLINED : PY_DONE; /* errors come again */
 }
 
-static enum hot_outcome notified_put(struct hot_window *w, PyObject *origin,
-				     int64_t rank, int64_t index, int64_t slot)
+static enum py_outcome notified_put(struct py_window *w, PyObject *origin,
+				    int64_t rank, int64_t index, int64_t slot)
 {
 	const struct rmx_target *t;
 	uint64_t offset, len;
-	union hot_cell cell;
+	union py_cell cell;
 	const void *from;
 
-	if (!hot_is_open(w) || !hot_to_bytes(w, index, &offset))
-		return HOT_ODD;
-	if (hot_is_plain(w, origin)) {
+	if (!py_is_open(w) || !py_to_bytes(w, index, &offset))
+		return PY_DECLINED;
+	if (py_is_plain(w, origin)) {
 		from = PyArray_DATA((PyArrayObject *)origin);
 		len = (uint64_t)PyArray_NBYTES((PyArrayObject *)origin);
-	} else if (hot_pack(w, origin, &cell)) {
+	} else if (py_pack(w, origin, &cell)) {
 		from = cell.bytes;
 		len = w->it.unit;
 	} else {
-		return HOT_ODD;
+		return PY_DECLINED;
 	}
 	if (len > KEEP_GIL || !rmx_passes(w->it.window, rank, offset, len,
 					  len ? RMAEXT_WRITE : 0))
-		return HOT_ODD;
+		return PY_DECLINED;
 	t = rmx_target_of(w->it.window, rank);
 	if (t->route == RMAEXT_FABRIC)
 		return put_by_message(w, rank, offset, from, len, (int)slot);
 	if (t->route != RMAEXT_DIRECT ||
 	    !rmx_control_block_of(w->it.window, rank))
-		return HOT_ODD;
+		return PY_DECLINED;
 	rmx_copy(t->map + offset, from, len);
 	rmx_notify_add(w->it.window, rank, (int)slot, 1);
-	return HOT_DONE;
+	return PY_DONE;
 }
 
-static enum hot_outcome put_notify_try(void *w, struct hot_call *c)
+static enum py_outcome put_notify_try(void *w, struct py_call *c)
 {
 	int64_t rank, index, slot;
 
-	if (!hot_to_place(c->got[1], c->got[2], &rank, &index) ||
+	if (!py_to_place(c->got[1], c->got[2], &rank, &index) ||
 	    !slot_take(c->got[3], &slot))
-		return HOT_ODD;
+		return PY_DECLINED;
 	return notified_put(w, c->got[0], rank, index, slot);
 }
 
-HOT_METHOD(hot_put_notify, put_notify_try, .slow = &hot_names.put_notify,
-	   .required = 2, .given = 4,
-	   .names = {&hot_names.origin, &hot_names.rank, &hot_names.offset,
-		     &hot_names.slot});
+PY_METHOD(py_put_notify, put_notify_try, .slow = &py_names.put_notify,
+	  .required = 2, .given = 4,
+	  .names = {&py_names.origin, &py_names.rank, &py_names.offset,
+		    &py_names.slot});
 
 /* The control block of this rank, if the arguments are plain; else NULL. */
-static struct rmx_control_block *own_control_block(struct hot_window *w,
+static struct rmx_control_block *own_control_block(struct py_window *w,
 						   PyObject *const *got,
 						   int64_t *slot_p,
 						   int64_t *count_p)
 {
 	*count_p = 1;
-	if (!hot_is_open(w) || !slot_take(got[0], slot_p) ||
-	    (got[1] && (!hot_to_index(got[1], count_p) || !*count_p)))
+	if (!py_is_open(w) || !slot_take(got[0], slot_p) ||
+	    (got[1] && (!py_to_index(got[1], count_p) || !*count_p)))
 		return NULL;
 	return rmx_control_block_of(w->it.window, w->it.window->self);
 }
@@ -124,7 +124,7 @@ static bool timeout_is_plain(PyObject *it)
 
 	return !it || it == Py_None ||
 	       (PyFloat_CheckExact(it) ? PyFloat_AS_DOUBLE(it) >= 0
-				       : hot_to_index(it, &whole));
+				       : py_to_index(it, &whole));
 }
 
 /*
@@ -132,20 +132,20 @@ static bool timeout_is_plain(PyObject *it)
  * before is served here, and if its handler raises, the counts are given back:
  * after the call it could raise, and nobody would have the counts.
  */
-static enum hot_outcome counts_taken(struct hot_window *w, struct hot_call *c,
-				     int64_t slot, int64_t count,
-				     PyObject *result)
+static enum py_outcome counts_taken(struct py_window *w, struct py_call *c,
+				    int64_t slot, int64_t count,
+				    PyObject *result)
 {
 	if (result && !PyErr_CheckSignals()) {
 		c->result = result;
-		return HOT_DONE;
+		return PY_DONE;
 	}
 	Py_XDECREF(result);
 	rmx_notify_add(w->it.window, w->it.window->self, (int)slot, count);
-	return HOT_FAILED;
+	return PY_FAILED;
 }
 
-const char hot_wait_notify_doc[] = PyDoc_STR(
+const char py_wait_notify_doc[] = PyDoc_STR(
 	"wait_notify($self, /, slot, count=1, timeout=None)\n--\n\n"
 	"Wait until a slot of this rank has counted so many, and take them.\n"
 	"\n"
@@ -180,9 +180,9 @@ const char hot_wait_notify_doc[] = PyDoc_STR(
 	"gaspi_notify_waitsome with gaspi_notify_reset, and\n"
 	"shmem_signal_wait_until.");
 
-static enum hot_outcome wait_notify_try(void *self, struct hot_call *c)
+static enum py_outcome wait_notify_try(void *self, struct py_call *c)
 {
-	struct hot_window *w = self;
+	struct py_window *w = self;
 	PyObject *limit = c->got[2];
 	struct rmx_control_block *block;
 	int64_t slot, count, seen = 0;
@@ -190,7 +190,7 @@ static enum hot_outcome wait_notify_try(void *self, struct hot_call *c)
 
 	block = own_control_block(w, c->got, &slot, &count);
 	if (!block || !timeout_is_plain(limit))
-		return HOT_ODD;
+		return PY_DECLINED;
 	for (int i = 0; i < LOOKS; i++) {
 		if (rmx_notify_take(block, (int)slot, count, &seen))
 			return counts_taken(w, c, slot, count,
@@ -198,21 +198,21 @@ static enum hot_outcome wait_notify_try(void *self, struct hot_call *c)
 		rmx_relax();
 	}
 	if (limit && limit != Py_None)
-		return HOT_ODD;
+		return PY_DECLINED;
 	Py_BEGIN_ALLOW_THREADS
 	code = rmaext_notify_wait(w->it.window, (int)slot, count, RMX_SLICE,
 				  &seen);
 	Py_END_ALLOW_THREADS
 	if (code) /* an error comes again */
-		return HOT_ODD;
+		return PY_DECLINED;
 	return counts_taken(w, c, slot, count, PyLong_FromLongLong(seen));
 }
 
-HOT_METHOD(hot_wait_notify, wait_notify_try, .slow = &hot_names.wait_notify,
-	   .required = 1, .given = 3,
-	   .names = {&hot_names.slot, &hot_names.count, &hot_names.timeout});
+PY_METHOD(py_wait_notify, wait_notify_try, .slow = &py_names.wait_notify,
+	  .required = 1, .given = 3,
+	  .names = {&py_names.slot, &py_names.count, &py_names.timeout});
 
-const char hot_test_notify_doc[] = PyDoc_STR(
+const char py_test_notify_doc[] = PyDoc_STR(
 	"test_notify($self, /, slot, count=1)\n--\n\n"
 	"Take so many off a slot's counter of this rank, if it has them.\n"
 	"\n"
@@ -226,27 +226,27 @@ const char hot_test_notify_doc[] = PyDoc_STR(
 	"Local, not blocking; as `wait_notify` else. Corresponds to\n"
 	"gaspi_notify_reset, and shmem_signal_fetch.");
 
-static enum hot_outcome test_notify_try(void *self, struct hot_call *c)
+static enum py_outcome test_notify_try(void *self, struct py_call *c)
 {
-	struct hot_window *w = self;
+	struct py_window *w = self;
 	struct rmx_control_block *block;
 	struct rmaext_fabric *fabric;
 	int64_t slot, count, seen;
 
 	block = own_control_block(w, c->got, &slot, &count);
 	if (!block)
-		return HOT_ODD;
+		return PY_DECLINED;
 	if (rmx_notify_take(block, (int)slot, count, &seen))
 		return counts_taken(w, c, slot, count, Py_NewRef(Py_True));
 	/* without a progress thread, Python serves the network */
 	fabric = w->it.window->fabric;
 	if (fabric && !fabric->progress.running)
-		return HOT_ODD;
-	hot_count_turn();
+		return PY_DECLINED;
+	py_count_turn();
 	c->result = Py_NewRef(Py_False);
-	return HOT_DONE;
+	return PY_DONE;
 }
 
-HOT_METHOD(hot_test_notify, test_notify_try, .slow = &hot_names.test_notify,
-	   .required = 1, .given = 2,
-	   .names = {&hot_names.slot, &hot_names.count});
+PY_METHOD(py_test_notify, test_notify_try, .slow = &py_names.test_notify,
+	  .required = 1, .given = 2,
+	  .names = {&py_names.slot, &py_names.count});

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Registered buffers and prepared operations. */
-#include "python/hot.h"
+#include "python/cmethods.h"
 
 #include <stddef.h>
 #include <structmember.h>
@@ -17,7 +17,7 @@ static const char *const kind_names[] = {
  * again, which costs less than a lock that would forbid the change.
  */
 struct bound {
-	PyObject_HEAD struct hot_window *window;
+	PyObject_HEAD struct py_window *window;
 	PyObject *array;
 	/* a registered buffer has none of the following */
 	vectorcallfunc call;
@@ -33,14 +33,13 @@ static PyObject *bound_decide(struct bound *b, enum rmx_kind kind,
 
 	switch (kind) {
 	case RMX_PUT:
-		return PyObject_CallMethodObjArgs(w, hot_names.put, b->array,
+		return PyObject_CallMethodObjArgs(w, py_names.put, b->array,
 						  rank, offset, NULL);
 	case RMX_GET:
-		return PyObject_CallMethodObjArgs(w, hot_names.get, rank,
-						  offset, Py_None, b->array,
-						  NULL);
+		return PyObject_CallMethodObjArgs(w, py_names.get, rank, offset,
+						  Py_None, b->array, NULL);
 	default:
-		return PyObject_CallMethodObjArgs(w, hot_names.fetch_add,
+		return PyObject_CallMethodObjArgs(w, py_names.fetch_add,
 						  b->array, rank, offset, NULL);
 	}
 }
@@ -50,28 +49,28 @@ static PyObject *bound_run(struct bound *b, enum rmx_kind kind, PyObject *rank,
 			   PyObject *offset, int64_t number, int64_t index)
 {
 	PyObject *result = NULL;
-	enum hot_outcome done = HOT_ODD;
+	enum py_outcome done = PY_DECLINED;
 
 	switch (kind) {
 	case RMX_PUT:
-		done = hot_put(b->window, b->array, number, index);
+		done = py_put(b->window, b->array, number, index);
 		result = Py_None;
 		break;
 	case RMX_GET:
-		if (hot_is_plain_result(b->window, b->array))
-			done = hot_get(b->window, (PyArrayObject *)b->array,
-				       number, index);
+		if (py_is_plain_result(b->window, b->array))
+			done = py_get(b->window, (PyArrayObject *)b->array,
+				      number, index);
 		result = b->array;
 		break;
 	default:
-		done = hot_update(b->window, &hot_sum, b->array, number, index,
-				  &result);
-		if (done == HOT_DONE)
+		done = py_update(b->window, &py_sum, b->array, number, index,
+				 &result);
+		if (done == PY_DONE)
 			return result;
 	}
-	if (done == HOT_ODD)
+	if (done == PY_DECLINED)
 		return bound_decide(b, kind, rank, offset);
-	return done == HOT_DONE ? Py_NewRef(result) : NULL;
+	return done == PY_DONE ? Py_NewRef(result) : NULL;
 }
 
 /* Shows only what does not change: it looks at no memory and asks nobody. */
@@ -142,19 +141,19 @@ static PyObject *prepared_new(PyTypeObject *type, PyObject *args,
 	int kind;
 
 	(void)keys;
-	if (!PyArg_ParseTuple(args, "iO!O!OO", &kind, &hot_window_type, &window,
+	if (!PyArg_ParseTuple(args, "iO!O!OO", &kind, &py_window_type, &window,
 			      &PyArray_Type, &array, &rank, &offset))
 		return NULL;
 	b = (struct bound *)type->tp_alloc(type, 0);
 	if (!b)
 		return NULL;
-	b->window = (struct hot_window *)Py_NewRef(window);
+	b->window = (struct py_window *)Py_NewRef(window);
 	b->array = Py_NewRef(array);
 	b->rank = Py_NewRef(rank);
 	b->offset = Py_NewRef(offset);
 	b->kind = (enum rmx_kind)kind;
 	b->call = prepared_call;
-	if (!hot_to_place(rank, offset, &b->number, &b->index))
+	if (!py_to_place(rank, offset, &b->number, &b->index))
 		b->number = RMX_NO_RANK;
 	return (PyObject *)b;
 }
@@ -165,13 +164,13 @@ static PyObject *buffer_new(PyTypeObject *type, PyObject *args, PyObject *keys)
 	struct bound *b;
 
 	(void)keys;
-	if (!PyArg_ParseTuple(args, "O!O!", &hot_window_type, &window,
+	if (!PyArg_ParseTuple(args, "O!O!", &py_window_type, &window,
 			      &PyArray_Type, &array))
 		return NULL;
 	b = (struct bound *)type->tp_alloc(type, 0);
 	if (!b)
 		return NULL;
-	b->window = (struct hot_window *)Py_NewRef(window);
+	b->window = (struct py_window *)Py_NewRef(window);
 	b->array = Py_NewRef(array);
 	return (PyObject *)b;
 }
@@ -180,24 +179,24 @@ static PyObject *buffer_run(struct bound *b, enum rmx_kind kind,
 			    PyObject *const *args, Py_ssize_t n,
 			    PyObject *keywords)
 {
-	static const struct hot_signature signature = {
+	static const struct py_signature signature = {
 		.required = 1,
 		.given = 2,
-		.names = {&hot_names.rank, &hot_names.offset},
+		.names = {&py_names.rank, &py_names.offset},
 	};
 	PyObject *got[2] = {NULL};
 	int64_t rank, index;
 
-	if (!hot_take(&signature, got, args, n, keywords)) {
+	if (!py_take(&signature, got, args, n, keywords)) {
 		PyErr_Format(PyExc_TypeError,
 			     "%s() takes a rank and, optionally, an offset",
 			     kind_names[kind]);
 		return NULL;
 	}
-	if (!hot_to_place(got[0], got[1], &rank, &index))
+	if (!py_to_place(got[0], got[1], &rank, &index))
 		rank = RMX_NO_RANK;
-	return bound_run(b, kind, got[0], got[1] ? got[1] : hot_names.zero,
-			 rank, index);
+	return bound_run(b, kind, got[0], got[1] ? got[1] : py_names.zero, rank,
+			 index);
 }
 
 PyDoc_STRVAR(buffer_put_doc,
@@ -233,9 +232,9 @@ static PyObject *buffer_fetch_add(struct bound *b, PyObject *const *args,
 }
 
 static PyMethodDef buffer_methods[] = {
-	HOT_FAST(buffer, put, buffer_put_doc),
-	HOT_FAST(buffer, get, buffer_get_doc),
-	HOT_FAST(buffer, fetch_add, buffer_fetch_add_doc),
+	PY_FASTCALL(buffer, put, buffer_put_doc),
+	PY_FASTCALL(buffer, get, buffer_get_doc),
+	PY_FASTCALL(buffer, fetch_add, buffer_fetch_add_doc),
 	{"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
 	 "Buffer[numpy.float64]: for annotations, as numpy.ndarray has it."},
 	{NULL, NULL, 0, NULL},
@@ -253,7 +252,7 @@ static PyMemberDef bound_members[] = {
 	{NULL, 0, 0, 0, NULL},
 };
 
-PyTypeObject hot_buffer_type = {
+PyTypeObject py_buffer_type = {
 	PyVarObject_HEAD_INIT(NULL, 0).tp_name = "rmaext.Buffer",
 	.tp_doc = "An array that is put or got again and again, made by "
 		  "`Window.register`.",
@@ -267,7 +266,7 @@ PyTypeObject hot_buffer_type = {
 	.tp_members = bound_members,
 };
 
-PyTypeObject hot_prepared_type = {
+PyTypeObject py_prepared_type = {
 	PyVarObject_HEAD_INIT(NULL, 0).tp_name = "rmaext.Prepared",
 	.tp_doc = "An operation with its arguments, made by "
 		  "`Window.prepare_put` and its like:\na call carries it out.",

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Window's updates: their docstrings and arguments. */
-#include "python/hot.h"
+#include "python/cmethods.h"
 
-const char hot_accumulate_doc[] = PyDoc_STR(
+const char py_accumulate_doc[] = PyDoc_STR(
 	"accumulate($self, /, origin, rank, offset=0, op='sum')\n--\n\n"
 	"Combine elements of a rank's window with others, atomically each.\n"
 	"\n"
@@ -55,28 +55,28 @@ const char hot_accumulate_doc[] = PyDoc_STR(
 	"with equal values 'minloc' and 'maxloc' take the smaller index; a\n"
 	"comparison with NaN is false.");
 
-static enum hot_outcome update_try(void *w, struct hot_call *c)
+static enum py_outcome update_try(void *w, struct py_call *c)
 {
-	struct hot_update u = *(const struct hot_update *)c->how;
+	struct py_update u = *(const struct py_update *)c->how;
 	int64_t rank, index;
 
-	if (!hot_to_place(c->got[1], c->got[2], &rank, &index) ||
-	    !hot_to_op(c->got[3], &u.op))
-		return HOT_ODD;
-	return hot_update(w, &u, c->got[0], rank, index, &c->result);
+	if (!py_to_place(c->got[1], c->got[2], &rank, &index) ||
+	    !py_to_op(c->got[3], &u.op))
+		return PY_DECLINED;
+	return py_update(w, &u, c->got[0], rank, index, &c->result);
 }
 
-static const struct hot_update accumulate = {
+static const struct py_update accumulate = {
 	.call = "accumulate",
-	.result = HOT_NOTHING,
+	.result = PY_NOTHING,
 };
 
-HOT_METHOD(hot_accumulate, update_try, .how = &accumulate,
-	   .slow = &hot_names.accumulate, .required = 2, .given = 4,
-	   .names = {&hot_names.origin, &hot_names.rank, &hot_names.offset,
-		     &hot_names.op});
+PY_METHOD(py_accumulate, update_try, .how = &accumulate,
+	  .slow = &py_names.accumulate, .required = 2, .given = 4,
+	  .names = {&py_names.origin, &py_names.rank, &py_names.offset,
+		    &py_names.op});
 
-const char hot_get_accumulate_doc[] = PyDoc_STR(
+const char py_get_accumulate_doc[] = PyDoc_STR(
 	"get_accumulate($self, /, origin, rank, offset=0, op='sum')\n--\n\n"
 	"Combine elements as `accumulate`, and return what was there before.\n"
 	"\n"
@@ -99,17 +99,17 @@ const char hot_get_accumulate_doc[] = PyDoc_STR(
 	"MPI_Win_flush.\n"
 	"It is atomic per element, not as a whole.");
 
-static const struct hot_update get_accumulate = {
+static const struct py_update get_accumulate = {
 	.call = "get_accumulate",
-	.result = HOT_ARRAY,
+	.result = PY_ARRAY,
 };
 
-HOT_METHOD(hot_get_accumulate, update_try, .how = &get_accumulate,
-	   .slow = &hot_names.get_accumulate, .required = 2, .given = 4,
-	   .names = {&hot_names.origin, &hot_names.rank, &hot_names.offset,
-		     &hot_names.op});
+PY_METHOD(py_get_accumulate, update_try, .how = &get_accumulate,
+	  .slow = &py_names.get_accumulate, .required = 2, .given = 4,
+	  .names = {&py_names.origin, &py_names.rank, &py_names.offset,
+		    &py_names.op});
 
-const char hot_fetch_op_doc[] = PyDoc_STR(
+const char py_fetch_op_doc[] = PyDoc_STR(
 	"fetch_op($self, /, value, rank, offset=0, op='sum')\n--\n\n"
 	"Combine one element as `accumulate`, and return what was there.\n"
 	"\n"
@@ -133,17 +133,17 @@ const char hot_fetch_op_doc[] = PyDoc_STR(
 	"-----\n"
 	"Local, blocking; corresponds to MPI_Fetch_and_op and MPI_Win_flush.");
 
-static const struct hot_update fetch_op = {
+static const struct py_update fetch_op = {
 	.call = "fetch_op",
-	.result = HOT_SCALAR,
+	.result = PY_SCALAR,
 };
 
-HOT_METHOD(hot_fetch_op, update_try, .how = &fetch_op,
-	   .slow = &hot_names.fetch_op, .required = 2, .given = 4,
-	   .names = {&hot_names.value, &hot_names.rank, &hot_names.offset,
-		     &hot_names.op});
+PY_METHOD(py_fetch_op, update_try, .how = &fetch_op, .slow = &py_names.fetch_op,
+	  .required = 2, .given = 4,
+	  .names = {&py_names.value, &py_names.rank, &py_names.offset,
+		    &py_names.op});
 
-const char hot_fetch_add_doc[] = PyDoc_STR(
+const char py_fetch_add_doc[] = PyDoc_STR(
 	"fetch_add($self, /, value, rank, offset=0)\n--\n\n"
 	"Add to elements of a rank's window, atomically each.\n"
 	"\n"
@@ -177,26 +177,26 @@ const char hot_fetch_add_doc[] = PyDoc_STR(
 	"says\n"
 	"of updates holds here too.");
 
-const struct hot_update hot_sum = {
+const struct py_update py_sum = {
 	.call = "fetch_add",
 	.op = RMAEXT_SUM,
-	.result = HOT_SCALAR_OR_ARRAY,
+	.result = PY_SCALAR_OR_ARRAY,
 };
 
-static enum hot_outcome fetch_add_try(void *w, struct hot_call *c)
+static enum py_outcome fetch_add_try(void *w, struct py_call *c)
 {
 	int64_t rank, index;
 
-	if (!hot_to_place(c->got[1], c->got[2], &rank, &index))
-		return HOT_ODD;
-	return hot_update(w, &hot_sum, c->got[0], rank, index, &c->result);
+	if (!py_to_place(c->got[1], c->got[2], &rank, &index))
+		return PY_DECLINED;
+	return py_update(w, &py_sum, c->got[0], rank, index, &c->result);
 }
 
-HOT_METHOD(hot_fetch_add, fetch_add_try, .slow = &hot_names.fetch_add,
-	   .required = 2, .given = 3,
-	   .names = {&hot_names.value, &hot_names.rank, &hot_names.offset});
+PY_METHOD(py_fetch_add, fetch_add_try, .slow = &py_names.fetch_add,
+	  .required = 2, .given = 3,
+	  .names = {&py_names.value, &py_names.rank, &py_names.offset});
 
-const char hot_compare_and_swap_doc[] = PyDoc_STR(
+const char py_compare_and_swap_doc[] = PyDoc_STR(
 	"compare_and_swap($self, /, compare, value, rank, offset=0)\n"
 	"--\n\n"
 	"Replace elements that equal `compare` by `value`, atomically each.\n"
@@ -224,16 +224,16 @@ const char hot_compare_and_swap_doc[] = PyDoc_STR(
 	"MPI_Win_flush. Raises what `fetch_add` raises, and ValueError for\n"
 	"different shapes.");
 
-static enum hot_outcome compare_and_swap_try(void *w, struct hot_call *c)
+static enum py_outcome compare_and_swap_try(void *w, struct py_call *c)
 {
 	int64_t rank, index;
 
-	if (!hot_to_place(c->got[2], c->got[3], &rank, &index))
-		return HOT_ODD;
-	return hot_swap(w, c->got[0], c->got[1], rank, index, &c->result);
+	if (!py_to_place(c->got[2], c->got[3], &rank, &index))
+		return PY_DECLINED;
+	return py_swap(w, c->got[0], c->got[1], rank, index, &c->result);
 }
 
-HOT_METHOD(hot_compare_and_swap, compare_and_swap_try,
-	   .slow = &hot_names.compare_and_swap, .required = 3, .given = 4,
-	   .names = {&hot_names.compare, &hot_names.value, &hot_names.rank,
-		     &hot_names.offset});
+PY_METHOD(py_compare_and_swap, compare_and_swap_try,
+	  .slow = &py_names.compare_and_swap, .required = 3, .given = 4,
+	  .names = {&py_names.compare, &py_names.value, &py_names.rank,
+		    &py_names.offset});

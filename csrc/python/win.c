@@ -5,13 +5,13 @@
  * gives access to. In any other case it calls the Python method of the same
  * name with an underscore in front.
  */
-#include "python/hot.h"
+#include "python/cmethods.h"
 
 struct win {
 	PyObject_HEAD void *base;
 	Py_ssize_t size;
 	bool open; /* else it is MPI.WIN_NULL */
-	struct hot_window *window;
+	struct py_window *window;
 	PyObject *units;   /* each rank's displacement unit */
 	PyObject *access;  /* a set of the ranks that may be accessed */
 	PyObject *passive; /* a set of those of them that are locked */
@@ -32,7 +32,7 @@ static PyObject *win_be(struct win *w, PyObject *args)
 	Py_ssize_t size;
 
 	if (!PyArg_ParseTuple(args, "KnO!OO!O!:_be", &address, &size,
-			      &hot_window_type, &window, &units, &PySet_Type,
+			      &py_window_type, &window, &units, &PySet_Type,
 			      &access, &PySet_Type, &passive))
 		return NULL;
 	if (w->window) {
@@ -40,7 +40,7 @@ static PyObject *win_be(struct win *w, PyObject *args)
 				"this Win stands for a window already");
 		return NULL;
 	}
-	w->window = (struct hot_window *)Py_NewRef(window);
+	w->window = (struct py_window *)Py_NewRef(window);
 	w->units = Py_NewRef(units);
 	w->access = Py_NewRef(access);
 	w->passive = Py_NewRef(passive);
@@ -90,7 +90,7 @@ static PyObject *win_report(void *w)
 	PyErr_NormalizeException(&type, &value, &trace);
 	if (trace)
 		PyException_SetTraceback(value, trace);
-	result = PyObject_CallMethodObjArgs(w, hot_names.report, value, NULL);
+	result = PyObject_CallMethodObjArgs(w, py_names.report, value, NULL);
 	Py_XDECREF(type);
 	Py_XDECREF(value);
 	Py_XDECREF(trace);
@@ -101,67 +101,67 @@ static PyObject *win_report(void *w)
  * What goes to the own rank is there when the call returns, as with any MPI.
  * Over the network it might come later than what other ranks send.
  */
-static enum hot_outcome win_reach_self(struct win *w, PyObject *rank)
+static enum py_outcome win_reach_self(struct win *w, PyObject *rank)
 {
 	const struct rmaext_window *window = w->window->it.window;
 	PyObject *result;
 	int64_t number;
 
-	if (!hot_to_index(rank, &number) || number != window->self ||
+	if (!py_to_index(rank, &number) || number != window->self ||
 	    rmx_target_of(window, number)->route == RMAEXT_DIRECT)
-		return HOT_DONE;
+		return PY_DONE;
 	result = PyObject_CallMethod((PyObject *)w->window, "flush", "O", rank);
 	Py_XDECREF(result);
-	return result ? HOT_DONE : HOT_FAILED;
+	return result ? PY_DONE : PY_FAILED;
 }
 
 /* What tells Put from Get, and Fetch_and_op from Get_accumulate. */
 static const char is_put, is_single;
 
-static enum hot_outcome move_try(void *self, struct hot_call *c)
+static enum py_outcome move_try(void *self, struct py_call *c)
 {
 	const bool put = c->how == &is_put;
 	struct win *w = self;
-	enum hot_outcome done;
+	enum py_outcome done;
 
 	if (!rank_is_in(w, w->access, c->got[1]))
-		return HOT_ODD;
-	done = hot_mpi_move(w->window, w->units, c->got[0], c->got[1],
-			    object_or_none(c->got[2]), put);
-	return done == HOT_DONE && put ? win_reach_self(w, c->got[1]) : done;
+		return PY_DECLINED;
+	done = py_mpi_move(w->window, w->units, c->got[0], c->got[1],
+			   object_or_none(c->got[2]), put);
+	return done == PY_DONE && put ? win_reach_self(w, c->got[1]) : done;
 }
 
 /* Defines a method of MPI.Win: an error is raised as MPI's. */
 #define WIN_METHOD(name, attempt, ...) \
-	HOT_METHOD(win_##name, attempt, .failed = win_report, __VA_ARGS__)
+	PY_METHOD(win_##name, attempt, .failed = win_report, __VA_ARGS__)
 
 PyDoc_STRVAR(Put_doc, "Put($self, /, origin, target_rank, target=None)\n--\n\n"
 		      "Write to a rank's memory.");
 
-static WIN_METHOD(Put, move_try, .how = &is_put, .slow = &hot_names.Put,
+static WIN_METHOD(Put, move_try, .how = &is_put, .slow = &py_names.Put,
 		  .required = 2, .given = 3,
-		  .names = {&hot_names.origin, &hot_names.target_rank,
-			    &hot_names.target});
+		  .names = {&py_names.origin, &py_names.target_rank,
+			    &py_names.target});
 
 PyDoc_STRVAR(Get_doc, "Get($self, /, origin, target_rank, target=None)\n--\n\n"
 		      "Read from a rank's memory.");
 
-static WIN_METHOD(Get, move_try, .slow = &hot_names.Get, .required = 2,
+static WIN_METHOD(Get, move_try, .slow = &py_names.Get, .required = 2,
 		  .given = 3,
-		  .names = {&hot_names.origin, &hot_names.target_rank,
-			    &hot_names.target});
+		  .names = {&py_names.origin, &py_names.target_rank,
+			    &py_names.target});
 
-static enum hot_outcome accumulate_try(void *self, struct hot_call *c)
+static enum py_outcome accumulate_try(void *self, struct py_call *c)
 {
 	struct win *w = self;
-	enum hot_outcome done;
+	enum py_outcome done;
 	int op;
 
-	if (!rank_is_in(w, w->access, c->got[1]) || !hot_mpi_op(c->got[3], &op))
-		return HOT_ODD;
-	done = hot_mpi_update(w->window, w->units, c->got[0], NULL, c->got[1],
-			      object_or_none(c->got[2]), op, false);
-	return done == HOT_DONE ? win_reach_self(w, c->got[1]) : done;
+	if (!rank_is_in(w, w->access, c->got[1]) || !py_mpi_op(c->got[3], &op))
+		return PY_DECLINED;
+	done = py_mpi_update(w->window, w->units, c->got[0], NULL, c->got[1],
+			     object_or_none(c->got[2]), op, false);
+	return done == PY_DONE ? win_reach_self(w, c->got[1]) : done;
 }
 
 PyDoc_STRVAR(Accumulate_doc,
@@ -169,13 +169,13 @@ PyDoc_STRVAR(Accumulate_doc,
 	     "--\n\n"
 	     "Update a rank's memory.");
 
-static WIN_METHOD(Accumulate, accumulate_try, .slow = &hot_names.Accumulate,
+static WIN_METHOD(Accumulate, accumulate_try, .slow = &py_names.Accumulate,
 		  .required = 2, .given = 4,
-		  .names = {&hot_names.origin, &hot_names.target_rank,
-			    &hot_names.target, &hot_names.op});
+		  .names = {&py_names.origin, &py_names.target_rank,
+			    &py_names.target, &py_names.op});
 
 /* single: of Fetch_and_op, which takes a displacement for a target */
-static enum hot_outcome fetch_try(void *self, struct hot_call *c)
+static enum py_outcome fetch_try(void *self, struct py_call *c)
 {
 	const bool single = c->how == &is_single;
 	struct win *w = self;
@@ -183,10 +183,10 @@ static enum hot_outcome fetch_try(void *self, struct hot_call *c)
 
 	if (!rank_is_in(w, w->access, c->got[2]) ||
 	    (single && c->got[3] && !PyLong_CheckExact(c->got[3])) ||
-	    !hot_mpi_op(c->got[4], &op))
-		return HOT_ODD;
-	return hot_mpi_update(w->window, w->units, c->got[0], c->got[1],
-			      c->got[2], object_or_none(c->got[3]), op, single);
+	    !py_mpi_op(c->got[4], &op))
+		return PY_DECLINED;
+	return py_mpi_update(w->window, w->units, c->got[0], c->got[1],
+			     c->got[2], object_or_none(c->got[3]), op, single);
 }
 
 PyDoc_STRVAR(Get_accumulate_doc,
@@ -194,11 +194,11 @@ PyDoc_STRVAR(Get_accumulate_doc,
 	     "target=None, op=SUM)\n--\n\n"
 	     "Update a rank's memory, and return what was there.");
 
-static WIN_METHOD(Get_accumulate, fetch_try, .slow = &hot_names.Get_accumulate,
+static WIN_METHOD(Get_accumulate, fetch_try, .slow = &py_names.Get_accumulate,
 		  .required = 3, .given = 5,
-		  .names = {&hot_names.origin, &hot_names.result,
-			    &hot_names.target_rank, &hot_names.target,
-			    &hot_names.op});
+		  .names = {&py_names.origin, &py_names.result,
+			    &py_names.target_rank, &py_names.target,
+			    &py_names.op});
 
 PyDoc_STRVAR(Fetch_and_op_doc,
 	     "Fetch_and_op($self, /, origin, result, target_rank, "
@@ -207,20 +207,20 @@ PyDoc_STRVAR(Fetch_and_op_doc,
 	     "there.");
 
 static WIN_METHOD(Fetch_and_op, fetch_try, .how = &is_single,
-		  .slow = &hot_names.Fetch_and_op, .required = 3, .given = 5,
-		  .names = {&hot_names.origin, &hot_names.result,
-			    &hot_names.target_rank, &hot_names.target_disp,
-			    &hot_names.op});
+		  .slow = &py_names.Fetch_and_op, .required = 3, .given = 5,
+		  .names = {&py_names.origin, &py_names.result,
+			    &py_names.target_rank, &py_names.target_disp,
+			    &py_names.op});
 
-static enum hot_outcome swap_try(void *self, struct hot_call *c)
+static enum py_outcome swap_try(void *self, struct py_call *c)
 {
 	struct win *w = self;
 
 	if (!rank_is_in(w, w->access, c->got[3]) ||
 	    (c->got[4] && !PyLong_CheckExact(c->got[4])))
-		return HOT_ODD;
-	return hot_mpi_swap(w->window, w->units, c->got[0], c->got[1],
-			    c->got[2], c->got[3], object_or_none(c->got[4]));
+		return PY_DECLINED;
+	return py_mpi_swap(w->window, w->units, c->got[0], c->got[1], c->got[2],
+			   c->got[3], object_or_none(c->got[4]));
 }
 
 PyDoc_STRVAR(Compare_and_swap_doc,
@@ -229,29 +229,28 @@ PyDoc_STRVAR(Compare_and_swap_doc,
 	     "Replace one element of a rank's memory if it equals another.");
 
 static WIN_METHOD(Compare_and_swap, swap_try,
-		  .slow = &hot_names.Compare_and_swap, .required = 4,
-		  .given = 5,
-		  .names = {&hot_names.origin, &hot_names.compare,
-			    &hot_names.result, &hot_names.target_rank,
-			    &hot_names.target_disp});
+		  .slow = &py_names.Compare_and_swap, .required = 4, .given = 5,
+		  .names = {&py_names.origin, &py_names.compare,
+			    &py_names.result, &py_names.target_rank,
+			    &py_names.target_disp});
 
-static enum hot_outcome flush_try(void *self, struct hot_call *c)
+static enum py_outcome flush_try(void *self, struct py_call *c)
 {
 	struct win *w = self;
 	int64_t rank;
 
 	if (!rank_is_in(w, w->passive, c->got[0]) ||
-	    !hot_to_index(c->got[0], &rank))
-		return HOT_ODD;
-	return hot_flush(w->window, rank);
+	    !py_to_index(c->got[0], &rank))
+		return PY_DECLINED;
+	return py_flush(w->window, rank);
 }
 
 PyDoc_STRVAR(Flush_doc,
 	     "Flush($self, /, rank)\n--\n\n"
 	     "Wait until all operations on a rank are complete there.");
 
-static WIN_METHOD(Flush, flush_try, .slow = &hot_names.Flush, .required = 1,
-		  .given = 1, .names = {&hot_names.rank});
+static WIN_METHOD(Flush, flush_try, .slow = &py_names.Flush, .required = 1,
+		  .given = 1, .names = {&py_names.rank});
 
 static int win_traverse(struct win *w, visitproc visit, void *arg)
 {
@@ -279,13 +278,13 @@ static void win_dealloc(struct win *w)
 }
 
 static PyMethodDef win_methods[] = {
-	HOT_FAST(win, Put, Put_doc),
-	HOT_FAST(win, Get, Get_doc),
-	HOT_FAST(win, Accumulate, Accumulate_doc),
-	HOT_FAST(win, Get_accumulate, Get_accumulate_doc),
-	HOT_FAST(win, Fetch_and_op, Fetch_and_op_doc),
-	HOT_FAST(win, Compare_and_swap, Compare_and_swap_doc),
-	HOT_FAST(win, Flush, Flush_doc),
+	PY_FASTCALL(win, Put, Put_doc),
+	PY_FASTCALL(win, Get, Get_doc),
+	PY_FASTCALL(win, Accumulate, Accumulate_doc),
+	PY_FASTCALL(win, Get_accumulate, Get_accumulate_doc),
+	PY_FASTCALL(win, Fetch_and_op, Fetch_and_op_doc),
+	PY_FASTCALL(win, Compare_and_swap, Compare_and_swap_doc),
+	PY_FASTCALL(win, Flush, Flush_doc),
 	{"_be", (PyCFunction)win_be, METH_VARARGS, be_doc},
 	{"_end", (PyCFunction)win_end, METH_NOARGS, end_doc},
 	{NULL, NULL, 0, NULL},
@@ -295,8 +294,8 @@ static PyBufferProcs win_buffer = {
 	.bf_getbuffer = (getbufferproc)win_get_buffer,
 };
 
-PyTypeObject hot_win_type = {
-	PyVarObject_HEAD_INIT(NULL, 0).tp_name = "rmaext._native.hot.Win",
+PyTypeObject py_win_type = {
+	PyVarObject_HEAD_INIT(NULL, 0).tp_name = "rmaext._native.cmethods.Win",
 	.tp_doc = "The plain operations of rmaext.compat.Win.",
 	.tp_basicsize = sizeof(struct win),
 	.tp_flags =

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The type that rmaext.Window inherits from: its operations on one place. */
-#include "python/hot.h"
+#include "python/cmethods.h"
 
 PyDoc_STRVAR(
 	put_doc,
@@ -37,19 +37,18 @@ PyDoc_STRVAR(
 	"-----\n"
 	"Local. Complete at the target after `flush`; corresponds to MPI_Put.");
 
-static enum hot_outcome window_try_put(void *w, struct hot_call *c)
+static enum py_outcome window_try_put(void *w, struct py_call *c)
 {
 	int64_t rank, index;
 
-	if (!hot_to_place(c->got[1], c->got[2], &rank, &index))
-		return HOT_ODD;
-	return hot_put(w, c->got[0], rank, index);
+	if (!py_to_place(c->got[1], c->got[2], &rank, &index))
+		return PY_DECLINED;
+	return py_put(w, c->got[0], rank, index);
 }
 
-static HOT_METHOD(window_put, window_try_put, .slow = &hot_names.put,
-		  .required = 2, .given = 3,
-		  .names = {&hot_names.origin, &hot_names.rank,
-			    &hot_names.offset});
+static PY_METHOD(window_put, window_try_put, .slow = &py_names.put,
+		 .required = 2, .given = 3,
+		 .names = {&py_names.origin, &py_names.rank, &py_names.offset});
 
 PyDoc_STRVAR(get_doc,
 	     "get($self, /, rank, offset=0, count=None, out=None)\n--\n\n"
@@ -86,40 +85,40 @@ PyDoc_STRVAR(get_doc,
 	     "-----\n"
 	     "Local, blocking; corresponds to MPI_Get and MPI_Win_flush.");
 
-static enum hot_outcome window_try_get(void *w, struct hot_call *c)
+static enum py_outcome window_try_get(void *w, struct py_call *c)
 {
 	PyObject *wanted = c->got[2], *out = c->got[3];
 	int64_t rank, index, count = -1;
-	enum hot_outcome done;
+	enum py_outcome done;
 
-	if (!hot_to_place(c->got[0], c->got[1], &rank, &index) ||
-	    (wanted && wanted != Py_None && !hot_to_index(wanted, &count)))
-		return HOT_ODD;
+	if (!py_to_place(c->got[0], c->got[1], &rank, &index) ||
+	    (wanted && wanted != Py_None && !py_to_index(wanted, &count)))
+		return PY_DECLINED;
 	if (out && out != Py_None) {
-		if (!hot_is_plain_result(w, out) ||
+		if (!py_is_plain_result(w, out) ||
 		    (count >= 0 && count != PyArray_SIZE((PyArrayObject *)out)))
-			return HOT_ODD;
+			return PY_DECLINED;
 		Py_INCREF(out);
 	} else {
-		if ((count < 0 && !hot_rest(w, rank, index, &count)) ||
-		    !hot_could_get(w, rank, index, count))
-			return HOT_ODD;
-		out = (PyObject *)hot_new_array(w, 1, &(npy_intp){count});
+		if ((count < 0 && !py_rest(w, rank, index, &count)) ||
+		    !py_could_get(w, rank, index, count))
+			return PY_DECLINED;
+		out = (PyObject *)py_new_array(w, 1, &(npy_intp){count});
 		if (!out)
-			return HOT_FAILED;
+			return PY_FAILED;
 	}
-	done = hot_get(w, (PyArrayObject *)out, rank, index);
-	if (done == HOT_DONE)
+	done = py_get(w, (PyArrayObject *)out, rank, index);
+	if (done == PY_DONE)
 		c->result = out;
 	else
 		Py_DECREF(out);
 	return done;
 }
 
-static HOT_METHOD(window_get, window_try_get, .slow = &hot_names.get,
-		  .required = 1, .given = 4,
-		  .names = {&hot_names.rank, &hot_names.offset,
-			    &hot_names.count, &hot_names.out});
+static PY_METHOD(window_get, window_try_get, .slow = &py_names.get,
+		 .required = 1, .given = 4,
+		 .names = {&py_names.rank, &py_names.offset, &py_names.count,
+			   &py_names.out});
 
 PyDoc_STRVAR(flush_doc,
 	     "flush($self, /, rank=None, *, persist=False)\n--\n\n"
@@ -165,25 +164,24 @@ PyDoc_STRVAR(flush_doc,
 	     "MPI_Win_flush_all.\n"
 	     "Writing to a file has no time limit while the target lives.");
 
-static enum hot_outcome window_try_flush(void *w, struct hot_call *c)
+static enum py_outcome window_try_flush(void *w, struct py_call *c)
 {
 	int64_t rank = -1;
 
-	if (c->got[0] && c->got[0] != Py_None &&
-	    !hot_to_index(c->got[0], &rank))
-		return HOT_ODD;
-	return hot_flush(w, rank);
+	if (c->got[0] && c->got[0] != Py_None && !py_to_index(c->got[0], &rank))
+		return PY_DECLINED;
+	return py_flush(w, rank);
 }
 
-static HOT_METHOD(window_flush, window_try_flush, .slow = &hot_names.flush,
-		  .given = 1, .names = {&hot_names.rank});
+static PY_METHOD(window_flush, window_try_flush, .slow = &py_names.flush,
+		 .given = 1, .names = {&py_names.rank});
 
 PyDoc_STRVAR(bind_doc,
 	     "_bind($self, handle, address, dtype, atomic_type, fabric, /)\n"
 	     "--\n\n"
 	     "Take over the C window at an address, which `handle` keeps.");
 
-static PyObject *window_bind(struct hot_window *w, PyObject *args)
+static PyObject *window_bind(struct py_window *w, PyObject *args)
 {
 	PyObject *handle, *type, *fabric, *in_flight = NULL, *orphans = NULL;
 	PyObject *origins = NULL, *know = NULL;
@@ -231,13 +229,13 @@ static PyObject *window_bind(struct hot_window *w, PyObject *args)
 	Py_RETURN_NONE;
 }
 
-static PyObject *window_get_closed(struct hot_window *w, void *closure)
+static PyObject *window_get_closed(struct py_window *w, void *closure)
 {
 	(void)closure;
 	return PyBool_FromLong(w->it.closed);
 }
 
-static int window_set_closed(struct hot_window *w, PyObject *value,
+static int window_set_closed(struct py_window *w, PyObject *value,
 			     void *closure)
 {
 	(void)closure;
@@ -247,13 +245,13 @@ static int window_set_closed(struct hot_window *w, PyObject *value,
 	}
 	w->it.closed = value == Py_True;
 	if (w->it.closed)
-		hot_numba_close(w);
+		py_numba_close(w);
 	return 0;
 }
 
 static PyObject *window_new(PyTypeObject *type, PyObject *args, PyObject *keys)
 {
-	struct hot_window *w = (struct hot_window *)type->tp_alloc(type, 0);
+	struct py_window *w = (struct py_window *)type->tp_alloc(type, 0);
 
 	(void)args;
 	(void)keys;
@@ -262,7 +260,7 @@ static PyObject *window_new(PyTypeObject *type, PyObject *args, PyObject *keys)
 	return (PyObject *)w;
 }
 
-static int window_traverse(struct hot_window *w, visitproc visit, void *arg)
+static int window_traverse(struct py_window *w, visitproc visit, void *arg)
 {
 	Py_VISIT(w->dtype);
 	Py_VISIT(w->handle);
@@ -273,9 +271,9 @@ static int window_traverse(struct hot_window *w, visitproc visit, void *arg)
 	return 0;
 }
 
-static int window_clear(struct hot_window *w)
+static int window_clear(struct py_window *w)
 {
-	hot_numba_close(w);
+	py_numba_close(w);
 	w->it.window = NULL;
 	Py_CLEAR(w->dtype);
 	Py_CLEAR(w->handle);
@@ -286,7 +284,7 @@ static int window_clear(struct hot_window *w)
 	return 0;
 }
 
-static void window_dealloc(struct hot_window *w)
+static void window_dealloc(struct py_window *w)
 {
 	PyObject_GC_UnTrack(w);
 	window_clear(w);
@@ -294,22 +292,22 @@ static void window_dealloc(struct hot_window *w)
 }
 
 static PyMethodDef window_methods[] = {
-	HOT_FAST(window, put, put_doc),
-	HOT_FAST(window, get, get_doc),
-	HOT_FAST(hot, fetch_add, hot_fetch_add_doc),
-	HOT_FAST(hot, compare_and_swap, hot_compare_and_swap_doc),
-	HOT_FAST(hot, accumulate, hot_accumulate_doc),
-	HOT_FAST(hot, get_accumulate, hot_get_accumulate_doc),
-	HOT_FAST(hot, fetch_op, hot_fetch_op_doc),
-	HOT_FAST(window, flush, flush_doc),
-	HOT_FAST(hot, put_many, hot_put_many_doc),
-	HOT_FAST(hot, get_many, hot_get_many_doc),
-	HOT_FAST(hot, fetch_add_many, hot_fetch_add_many_doc),
-	HOT_FAST(hot, accumulate_many, hot_accumulate_many_doc),
-	HOT_FAST(hot, fetch_op_many, hot_fetch_op_many_doc),
-	HOT_FAST(hot, put_notify, hot_put_notify_doc),
-	HOT_FAST(hot, wait_notify, hot_wait_notify_doc),
-	HOT_FAST(hot, test_notify, hot_test_notify_doc),
+	PY_FASTCALL(window, put, put_doc),
+	PY_FASTCALL(window, get, get_doc),
+	PY_FASTCALL(py, fetch_add, py_fetch_add_doc),
+	PY_FASTCALL(py, compare_and_swap, py_compare_and_swap_doc),
+	PY_FASTCALL(py, accumulate, py_accumulate_doc),
+	PY_FASTCALL(py, get_accumulate, py_get_accumulate_doc),
+	PY_FASTCALL(py, fetch_op, py_fetch_op_doc),
+	PY_FASTCALL(window, flush, flush_doc),
+	PY_FASTCALL(py, put_many, py_put_many_doc),
+	PY_FASTCALL(py, get_many, py_get_many_doc),
+	PY_FASTCALL(py, fetch_add_many, py_fetch_add_many_doc),
+	PY_FASTCALL(py, accumulate_many, py_accumulate_many_doc),
+	PY_FASTCALL(py, fetch_op_many, py_fetch_op_many_doc),
+	PY_FASTCALL(py, put_notify, py_put_notify_doc),
+	PY_FASTCALL(py, wait_notify, py_wait_notify_doc),
+	PY_FASTCALL(py, test_notify, py_test_notify_doc),
 	{"_bind", (PyCFunction)window_bind, METH_VARARGS, bind_doc},
 	{"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
 	 "Window[numpy.float64]: for annotations, as numpy.ndarray has it."},
@@ -317,7 +315,7 @@ static PyMethodDef window_methods[] = {
 };
 
 static PyGetSetDef window_getters[] = {
-	{"numba", (getter)hot_numba, NULL,
+	{"numba", (getter)py_numba, NULL,
 	 "The window as an integer, for the functions of `rmaext.jit`. Once "
 	 "the\n"
 	 "window is closed, or gone, they return the code of ClosedError.",
@@ -327,10 +325,11 @@ static PyGetSetDef window_getters[] = {
 	{NULL, NULL, NULL, NULL, NULL},
 };
 
-PyTypeObject hot_window_type = {
-	PyVarObject_HEAD_INIT(NULL, 0).tp_name = "rmaext._native.hot.Window",
+PyTypeObject py_window_type = {
+	PyVarObject_HEAD_INIT(NULL, 0).tp_name =
+		"rmaext._native.cmethods.Window",
 	.tp_doc = "The operations of rmaext.Window.",
-	.tp_basicsize = sizeof(struct hot_window),
+	.tp_basicsize = sizeof(struct py_window),
 	.tp_flags =
 		Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
 	.tp_new = window_new,
@@ -339,5 +338,5 @@ PyTypeObject hot_window_type = {
 	.tp_clear = (inquiry)window_clear,
 	.tp_methods = window_methods,
 	.tp_getset = window_getters,
-	.tp_as_mapping = &hot_index_methods,
+	.tp_as_mapping = &py_index_methods,
 };

@@ -958,7 +958,7 @@ def test_lock_all_of_many_ranks(world):
 
 END = """
     import signal, threading, time
-    from rmaext._native.hot import to_the_end
+    from rmaext._native.cmethods import to_the_end
     from rmaext.errors import RmaError
     calls = []
 """

@@ -19,16 +19,16 @@
  * borrowed references; a returned PyObject is the caller's, and NULL means that
  * an exception is set.
  */
-#ifndef RMAEXT_HOT_H
-#define RMAEXT_HOT_H
+#ifndef RMAEXT_CMETHODS_H
+#define RMAEXT_CMETHODS_H
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 /* NumPy's functions: a table that the module fetches, and the others share. */
 #define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
-#define PY_ARRAY_UNIQUE_SYMBOL hot_numpy
-#ifndef HOT_MODULE
+#define PY_ARRAY_UNIQUE_SYMBOL py_numpy
+#ifndef PY_METHODS_MODULE
 #define NO_IMPORT_ARRAY
 #endif
 #include <numpy/arrayobject.h>
@@ -36,9 +36,9 @@
 
 #include "api/api.h"
 
-struct hot_window {
+struct py_window {
 	PyObject_HEAD struct rmx_typed it;
-	struct hot_kept *kept; /* see numba.c; NULL: nobody asked for it */
+	struct py_kept *kept; /* see numba.c; NULL: nobody asked for it */
 	PyArray_Descr *dtype;
 	PyObject *handle;    /* cffi's, which frees it.window */
 	PyObject *fabric;    /* or None; then the next three are NULL */
@@ -48,14 +48,14 @@ struct hot_window {
 };
 
 /* What came of an attempt to do it in C. */
-enum hot_outcome {
-	HOT_FAILED = -1, /* a Python exception is set */
-	HOT_ODD = 0,	 /* nothing was done: the Python method decides */
-	HOT_DONE = 1,
+enum py_outcome {
+	PY_FAILED = -1,	 /* a Python exception is set */
+	PY_DECLINED = 0, /* nothing was done: the Python method decides */
+	PY_DONE = 1,
 };
 
 /* One element, with room for the largest. */
-union hot_cell {
+union py_cell {
 	int8_t i1;
 	int16_t i2;
 	int32_t i4;
@@ -69,7 +69,7 @@ union hot_cell {
 };
 
 /* module.c: interned strings, so that names are compared by their addresses. */
-extern struct hot_names {
+extern struct py_names {
 	PyObject *origin, *rank, *offset, *count, *out, *value, *compare;
 	PyObject *ranks, *offsets, *values, *op;
 	PyObject *put, *get, *fetch_add, *compare_and_swap, *flush;
@@ -83,17 +83,17 @@ extern struct hot_names {
 	PyObject *Put, *Get, *Accumulate, *Get_accumulate;
 	PyObject *Fetch_and_op, *Compare_and_swap, *Flush;
 	PyObject *ops[RMX_OPS]; /* NULL: the operation has no name */
-} hot_names;
+} py_names;
 
 /* If it is not, there may be no C window, and no dtype. */
-static inline bool hot_is_open(const struct hot_window *w)
+static inline bool py_is_open(const struct py_window *w)
 {
 	return !w->it.closed && w->it.window;
 }
 
 /* Turns an element's index into bytes. False: 64 bits do not hold them. */
-static inline bool hot_to_bytes(const struct hot_window *w, int64_t index,
-				uint64_t *offset_p)
+static inline bool py_to_bytes(const struct py_window *w, int64_t index,
+			       uint64_t *offset_p)
 {
 	return !__builtin_mul_overflow((uint64_t)index, w->it.unit, offset_p);
 }
@@ -102,7 +102,7 @@ static inline bool hot_to_bytes(const struct hot_window *w, int64_t index,
  * Is it an array of the window's dtype, in one piece? One of a subclass, which
  * may do otherwise, is not plain.
  */
-static inline bool hot_is_plain(const struct hot_window *w, PyObject *it)
+static inline bool py_is_plain(const struct py_window *w, PyObject *it)
 {
 	PyArrayObject *array = (PyArrayObject *)it;
 
@@ -113,57 +113,57 @@ static inline bool hot_is_plain(const struct hot_window *w, PyObject *it)
 
 /* The same of an array that is to be written, of a window that may be closed.
  */
-static inline bool hot_is_plain_result(const struct hot_window *w, PyObject *it)
+static inline bool py_is_plain_result(const struct py_window *w, PyObject *it)
 {
-	return hot_is_open(w) && hot_is_plain(w, it) &&
+	return py_is_open(w) && py_is_plain(w, it) &&
 	       PyArray_ISWRITEABLE((PyArrayObject *)it);
 }
 
 /* A call of a method: its arguments, what the method does, what it returns. */
-#define HOT_PARAMETERS 5
-struct hot_call {
-	PyObject *got[HOT_PARAMETERS]; /* NULL: was not given */
+#define PY_PARAMETERS 5
+struct py_call {
+	PyObject *got[PY_PARAMETERS]; /* NULL: was not given */
 	const void *how;
 	PyObject *result; /* NULL: None */
 };
 
-typedef enum hot_outcome hot_attempt(void *self, struct hot_call *call);
+typedef enum py_outcome py_attempt(void *self, struct py_call *call);
 
 /* How a method is called. `how` tells methods apart that share an attempt. */
-struct hot_signature {
+struct py_signature {
 	const void *how;
 	/* with an exception set: what to return; or NULL, which raises it */
 	PyObject *(*failed)(void *self);
 	PyObject **slow;     /* the name of the Python method */
 	int required, given; /* parameters: the first so many, and all */
-	PyObject *const *names[HOT_PARAMETERS];
+	PyObject *const *names[PY_PARAMETERS];
 };
 
 /*
  * args.c: sorts arguments that were given by name into slots, behind the first
  * n ones. False: there are too few in all, or unknown ones.
  */
-bool hot_take_named(const struct hot_signature *s, PyObject **slots,
-		    PyObject *const *named, Py_ssize_t n, PyObject *keywords);
+bool py_take_named(const struct py_signature *s, PyObject **slots,
+		   PyObject *const *named, Py_ssize_t n, PyObject *keywords);
 /*
  * The next four convert an argument. False: C does not know it, and no
  * exception is set.
  */
 /* a non-negative integer, Python's or NumPy's, that 64 bits hold */
-bool hot_to_index(PyObject *it, int64_t *index_p);
+bool py_to_index(PyObject *it, int64_t *index_p);
 /* a rank, and an offset that may be NULL, for 0 */
-bool hot_to_place(PyObject *rank, PyObject *offset, int64_t *rank_p,
-		  int64_t *index_p);
+bool py_to_place(PyObject *rank, PyObject *offset, int64_t *rank_p,
+		 int64_t *index_p);
 /* an operation by its name; NULL is the sum */
-bool hot_to_op(PyObject *it, int *op_p);
+bool py_to_op(PyObject *it, int *op_p);
 /* a number that fits the window's dtype, as one element of it */
-bool hot_pack(const struct hot_window *w, PyObject *it, union hot_cell *cell);
+bool py_pack(const struct py_window *w, PyObject *it, union py_cell *cell);
 /* A new array of the window's dtype; or NULL, with an exception. */
-PyArrayObject *hot_new_array(const struct hot_window *w, int ndim,
-			     const npy_intp *shape);
+PyArrayObject *py_new_array(const struct py_window *w, int ndim,
+			    const npy_intp *shape);
 /* Calls the Python method `name`, which decides what C does not know. */
-PyObject *hot_decide(void *self, PyObject *name, PyObject *const *args,
-		     Py_ssize_t n, PyObject *keywords);
+PyObject *py_decide(void *self, PyObject *name, PyObject *const *args,
+		    Py_ssize_t n, PyObject *keywords);
 
 /*
  * Sorts arguments into slots, which are NULL before. False: there are too few,
@@ -171,30 +171,30 @@ PyObject *hot_decide(void *self, PyObject *name, PyObject *const *args,
  * it takes 17 instructions more, of about 380 of a put.
  */
 __attribute__((always_inline)) static inline bool
-hot_take(const struct hot_signature *s, PyObject **slots, PyObject *const *args,
-	 Py_ssize_t n, PyObject *keywords)
+py_take(const struct py_signature *s, PyObject **slots, PyObject *const *args,
+	Py_ssize_t n, PyObject *keywords)
 {
 	if (n > s->given)
 		return false;
 	for (Py_ssize_t i = 0; i < n; i++)
 		slots[i] = args[i];
-	return keywords ? hot_take_named(s, slots, args + n, n, keywords)
+	return keywords ? py_take_named(s, slots, args + n, n, keywords)
 			: n >= s->required;
 }
 
 /* Calls a method: by an attempt in C, or else by the Python method. */
 __attribute__((always_inline)) static inline PyObject *
-hot_call(const struct hot_signature *s, hot_attempt *attempt, void *self,
-	 PyObject *const *args, Py_ssize_t n, PyObject *keywords)
+py_call(const struct py_signature *s, py_attempt *attempt, void *self,
+	PyObject *const *args, Py_ssize_t n, PyObject *keywords)
 {
-	struct hot_call call = {.how = s->how};
-	enum hot_outcome done = HOT_ODD;
+	struct py_call call = {.how = s->how};
+	enum py_outcome done = PY_DECLINED;
 
-	if (hot_take(s, call.got, args, n, keywords))
+	if (py_take(s, call.got, args, n, keywords))
 		done = attempt(self, &call);
-	if (done == HOT_ODD)
-		return hot_decide(self, *s->slow, args, n, keywords);
-	if (done == HOT_FAILED)
+	if (done == PY_DECLINED)
+		return py_decide(self, *s->slow, args, n, keywords);
+	if (done == PY_FAILED)
 		return s->failed ? s->failed(self) : NULL;
 	return call.result ? call.result : Py_NewRef(Py_None);
 }
@@ -203,14 +203,14 @@ hot_call(const struct hot_signature *s, hot_attempt *attempt, void *self,
  * Defines a method by its attempt and its signature, which the further
  * arguments initialise. The assertion takes the semicolon behind it.
  */
-#define HOT_METHOD(function, attempt, ...)                                     \
-	PyObject *function(void *self, PyObject *const *args, Py_ssize_t n,    \
-			   PyObject *keywords)                                 \
-	{                                                                      \
-		static const struct hot_signature signature = {__VA_ARGS__};   \
-                                                                               \
-		return hot_call(&signature, attempt, self, args, n, keywords); \
-	}                                                                      \
+#define PY_METHOD(function, attempt, ...)                                     \
+	PyObject *function(void *self, PyObject *const *args, Py_ssize_t n,   \
+			   PyObject *keywords)                                \
+	{                                                                     \
+		static const struct py_signature signature = {__VA_ARGS__};   \
+                                                                              \
+		return py_call(&signature, attempt, self, args, n, keywords); \
+	}                                                                     \
 	_Static_assert(1, "")
 
 /*
@@ -218,144 +218,143 @@ hot_call(const struct hot_signature *s, hot_attempt *attempt, void *self,
  * all else is checked here. An operation that takes long releases the GIL, and
  * keeps its buffers alive as long as C may use them.
  */
-bool hot_find_ffi(void); /* once, when the module is loaded */
-enum hot_outcome hot_put(struct hot_window *w, PyObject *origin, int64_t rank,
-			 int64_t index);
+bool py_find_ffi(void); /* once, when the module is loaded */
+enum py_outcome py_put(struct py_window *w, PyObject *origin, int64_t rank,
+		       int64_t index);
 /* out is plain, and writeable */
-enum hot_outcome hot_get(struct hot_window *w, PyArrayObject *out, int64_t rank,
-			 int64_t index);
+enum py_outcome py_get(struct py_window *w, PyArrayObject *out, int64_t rank,
+		       int64_t index);
 /*
  * Puts or gets len bytes of a window of bytes. owner keeps data alive; without
  * one, only what is by memory is done.
  */
-enum hot_outcome hot_move(struct hot_window *w, bool put, PyObject *owner,
-			  void *data, uint64_t len, int64_t rank,
-			  uint64_t offset);
+enum py_outcome py_move(struct py_window *w, bool put, PyObject *owner,
+			void *data, uint64_t len, int64_t rank,
+			uint64_t offset);
 /* How many elements there are from index on. False: there is no such place. */
-bool hot_rest(const struct hot_window *w, int64_t rank, int64_t index,
-	      int64_t *count_p);
+bool py_rest(const struct py_window *w, int64_t rank, int64_t index,
+	     int64_t *count_p);
 /* Would a get of so many elements be allowed? */
-bool hot_could_get(const struct hot_window *w, int64_t rank, int64_t index,
-		   int64_t count);
+bool py_could_get(const struct py_window *w, int64_t rank, int64_t index,
+		  int64_t count);
 /* An update: what it is called, what it does, and what it returns. */
-struct hot_update {
+struct py_update {
 	const char *call;
 	int op;
-	enum { HOT_NOTHING, HOT_ARRAY, HOT_SCALAR_OR_ARRAY, HOT_SCALAR } result;
+	enum { PY_NOTHING, PY_ARRAY, PY_SCALAR_OR_ARRAY, PY_SCALAR } result;
 };
 
 /* *old_p becomes what there was, unless nothing is to be returned. */
-enum hot_outcome hot_update(struct hot_window *w, const struct hot_update *u,
-			    PyObject *operand, int64_t rank, int64_t index,
-			    PyObject **old_p);
-/* compare-and-swap of one element, by memory only */
-enum hot_outcome hot_swap(struct hot_window *w, PyObject *compare,
-			  PyObject *value, int64_t rank, int64_t index,
+enum py_outcome py_update(struct py_window *w, const struct py_update *u,
+			  PyObject *operand, int64_t rank, int64_t index,
 			  PyObject **old_p);
+/* compare-and-swap of one element, by memory only */
+enum py_outcome py_swap(struct py_window *w, PyObject *compare, PyObject *value,
+			int64_t rank, int64_t index, PyObject **old_p);
 /* rank -1: all ranks */
-enum hot_outcome hot_flush(struct hot_window *w, int64_t rank);
+enum py_outcome py_flush(struct py_window *w, int64_t rank);
 /*
  * Counts an operation that ended without waiting. A program may poll with such
  * operations, for something that a message of MPI has to bring about: so every
  * now and then this calls MPI, without the GIL.
  */
-void hot_count_turn(void);
+void py_count_turn(void);
 
-#define HOT_FAST(type, name, doc)                           \
+#define PY_FASTCALL(type, name, doc)                        \
 	{#name, (PyCFunction)(void (*)(void))type##_##name, \
 	 METH_FASTCALL | METH_KEYWORDS, doc}
 
 /* A method of Window, by METH_FASTCALL; the files below have the docstrings. */
-typedef PyObject *hot_method(void *self, PyObject *const *args, Py_ssize_t n,
-			     PyObject *keywords);
+typedef PyObject *py_method(void *self, PyObject *const *args, Py_ssize_t n,
+			    PyObject *keywords);
 
 /* many.c */
-hot_method hot_put_many, hot_get_many, hot_fetch_add_many, hot_accumulate_many;
-hot_method hot_fetch_op_many;
-extern const char hot_put_many_doc[], hot_get_many_doc[];
-extern const char hot_fetch_add_many_doc[], hot_accumulate_many_doc[];
-extern const char hot_fetch_op_many_doc[];
+py_method py_put_many, py_get_many, py_fetch_add_many, py_accumulate_many;
+py_method py_fetch_op_many;
+extern const char py_put_many_doc[], py_get_many_doc[];
+extern const char py_fetch_add_many_doc[], py_accumulate_many_doc[];
+extern const char py_fetch_op_many_doc[];
 
 /* update.c */
-extern const struct hot_update hot_sum; /* of fetch_add */
-hot_method hot_accumulate, hot_get_accumulate, hot_fetch_op, hot_fetch_add;
-hot_method hot_compare_and_swap;
-extern const char hot_accumulate_doc[], hot_get_accumulate_doc[];
-extern const char hot_fetch_op_doc[], hot_fetch_add_doc[];
-extern const char hot_compare_and_swap_doc[];
+extern const struct py_update py_sum; /* of fetch_add */
+py_method py_accumulate, py_get_accumulate, py_fetch_op, py_fetch_add;
+py_method py_compare_and_swap;
+extern const char py_accumulate_doc[], py_get_accumulate_doc[];
+extern const char py_fetch_op_doc[], py_fetch_add_doc[];
+extern const char py_compare_and_swap_doc[];
 
 /* notify.c */
-hot_method hot_put_notify, hot_wait_notify, hot_test_notify;
-extern const char hot_put_notify_doc[], hot_wait_notify_doc[];
-extern const char hot_test_notify_doc[];
+py_method py_put_notify, py_wait_notify, py_test_notify;
+extern const char py_put_notify_doc[], py_wait_notify_doc[];
+extern const char py_test_notify_doc[];
 
 /* end.c: functions of the module */
-extern PyMethodDef hot_functions[];
+extern PyMethodDef py_functions[];
 
 /* index.c: win[rank, key] */
-extern PyMappingMethods hot_index_methods;
+extern PyMappingMethods py_index_methods;
 
 /*
  * numba.c: Window.numba; and its end, after which compiled functions find that
  * the window is closed.
  */
-PyObject *hot_numba(struct hot_window *w, void *closure);
-void hot_numba_close(struct hot_window *w);
+PyObject *py_numba(struct py_window *w, void *closure);
+void py_numba_close(struct py_window *w);
 
 /*
  * derived.c: MPI's derived datatypes, and so many elements of one (type NULL:
  * bytes in one piece). find returns NULL where the type is not known; then
  * Python does it. What find returns is valid until Python runs.
  */
-struct hot_derived;
-struct hot_side {
-	const struct hot_derived *type;
+struct py_derived;
+struct py_side {
+	const struct py_derived *type;
 	int64_t count;
 	uint64_t bytes; /* of all elements */
 };
 
-const struct hot_derived *hot_find_derived(PyObject *object);
-uint64_t hot_derived_bytes(const struct hot_derived *type);
-int64_t hot_derived_extent(const struct hot_derived *type);
-enum hot_outcome hot_move_derived(struct hot_window *w, bool put,
-				  const struct hot_side *here, char *data,
-				  const struct hot_side *there, int64_t rank,
-				  uint64_t offset);
+const struct py_derived *py_find_derived(PyObject *object);
+uint64_t py_derived_bytes(const struct py_derived *type);
+int64_t py_derived_extent(const struct py_derived *type);
+enum py_outcome py_move_derived(struct py_window *w, bool put,
+				const struct py_side *here, char *data,
+				const struct py_side *there, int64_t rank,
+				uint64_t offset);
 /* functions of the module */
-PyObject *hot_mpi_derived(PyObject *module, PyObject *args);
-PyObject *hot_mpi_forget(PyObject *module, PyObject *ignored);
-extern const char hot_mpi_derived_doc[], hot_mpi_forget_doc[];
+PyObject *py_mpi_derived(PyObject *module, PyObject *args);
+PyObject *py_mpi_forget(PyObject *module, PyObject *ignored);
+extern const char py_mpi_derived_doc[], py_mpi_forget_doc[];
 
 /* grequest.c: functions of the module, for generalized requests of MPI */
-PyObject *hot_mpi_request_functions(PyObject *module, PyObject *ignored);
-PyObject *hot_mpi_request_new(PyObject *module, PyObject *status);
-PyObject *hot_mpi_request_end(PyObject *module, PyObject *args);
-extern const char hot_mpi_request_functions_doc[], hot_mpi_request_new_doc[],
-	hot_mpi_request_end_doc[];
+PyObject *py_mpi_request_functions(PyObject *module, PyObject *ignored);
+PyObject *py_mpi_request_new(PyObject *module, PyObject *status);
+PyObject *py_mpi_request_end(PyObject *module, PyObject *args);
+extern const char py_mpi_request_functions_doc[], py_mpi_request_new_doc[],
+	py_mpi_request_end_doc[];
 
 /*
  * compat.c: operations of MPI.Win, in bytes of a window. units has each rank's
  * displacement unit. They do what is plain; put and get may release the GIL.
  */
-extern PyMethodDef hot_compat_methods[];
+extern PyMethodDef py_compat_methods[];
 /* The number of an MPI.Op; NULL is the sum. False: it is not known. */
-bool hot_mpi_op(PyObject *object, int *op_p);
-enum hot_outcome hot_mpi_move(struct hot_window *w, PyObject *units,
-			      PyObject *buffer, PyObject *rank,
-			      PyObject *target, bool put);
+bool py_mpi_op(PyObject *object, int *op_p);
+enum py_outcome py_mpi_move(struct py_window *w, PyObject *units,
+			    PyObject *buffer, PyObject *rank, PyObject *target,
+			    bool put);
 /*
  * old: the buffer for what there was, or NULL. single: more or fewer elements
  * than one are left to Python.
  */
-enum hot_outcome hot_mpi_update(struct hot_window *w, PyObject *units,
-				PyObject *buffer, PyObject *old, PyObject *rank,
-				PyObject *target, int op, bool single);
-enum hot_outcome hot_mpi_swap(struct hot_window *w, PyObject *units,
-			      PyObject *buffer, PyObject *wanted, PyObject *old,
-			      PyObject *rank, PyObject *disp);
+enum py_outcome py_mpi_update(struct py_window *w, PyObject *units,
+			      PyObject *buffer, PyObject *old, PyObject *rank,
+			      PyObject *target, int op, bool single);
+enum py_outcome py_mpi_swap(struct py_window *w, PyObject *units,
+			    PyObject *buffer, PyObject *wanted, PyObject *old,
+			    PyObject *rank, PyObject *disp);
 
 /* The types: window.c, prepared.c, win.c. */
-extern PyTypeObject hot_window_type, hot_buffer_type, hot_prepared_type;
-extern PyTypeObject hot_win_type;
+extern PyTypeObject py_window_type, py_buffer_type, py_prepared_type;
+extern PyTypeObject py_win_type;
 
 #endif
