@@ -18,14 +18,14 @@ PYTHON = $(VENV)/bin/python
 LAUNCH = $(PYTHON) tests/launch.py
 LIMIT = timeout --foreground -k 10
 
-# HOT needs Python.h, which the programs of tests/c do without.
+# PYTHON_C needs Python.h, which the programs of tests/c do without.
 SOURCES = $(filter-out csrc/python/%,$(wildcard csrc/*/*.c))
 HEADERS = csrc/rmaext.h $(filter-out csrc/python/%,$(wildcard csrc/*/*.h))
-HOT = $(wildcard csrc/python/*.[ch])
+PYTHON_C = $(wildcard csrc/python/*.[ch])
 C_TESTS = $(wildcard tests/c/*/*.c)
 DEMAND = $(wildcard tests/provider/demand/*.c)
 SELF_TEST = $(wildcard tests/provider/selftest/*.c)
-C_FORMATTED = $(SOURCES) $(HEADERS) $(HOT) $(C_TESTS) $(wildcard tests/c/*.h tests/provider/*/*.[ch] tests/fuzz/*.c)
+C_FORMATTED = $(SOURCES) $(HEADERS) $(PYTHON_C) $(C_TESTS) $(wildcard tests/c/*.h tests/provider/*/*.[ch] tests/fuzz/*.c)
 PY_FORMATTED = setup.py csrc/rooms.py rmaext tests examples benchmarks docs
 
 .DELETE_ON_ERROR:
@@ -70,7 +70,7 @@ $(VENV)/.tests: $(VENV)/.runs | $(VENV)/.extension
 
 # One extension serves all MPIs: it is linked to none, nor to libfabric.
 # The set-up compiles it, too; with -j, make has looked at the stamp before that.
-$(VENV)/.extension: $(SOURCES) $(HEADERS) $(HOT) rmaext/_native/build.py setup.py setup.cfg | $(VENV)/.runs
+$(VENV)/.extension: $(SOURCES) $(HEADERS) $(PYTHON_C) rmaext/_native/build.py setup.py setup.cfg | $(VENV)/.runs
 	@if [ ! -e $@ ] || [ -n "$$(find $^ -newer $@)" ]; then \
 		echo "rmaext: compiling the extension"; \
 		$(PYTHON) setup.py -q build_ext --inplace --force && touch $@; fi
@@ -312,7 +312,7 @@ format: $(VENV)/.tests ## let ruff and clang-format change the files
 
 # For clangd: as the extension is compiled, and the tests in C as `make asan` does.
 compile_commands.json: $(VENV)/.runs ## how each C file is compiled, for editors
-	@$(PYTHON) .ci/compile_commands "$(C_FLAGS)" $(SOURCES) $(filter %.c,$(HOT)) \
+	@$(PYTHON) .ci/compile_commands "$(C_FLAGS)" $(SOURCES) $(filter %.c,$(PYTHON_C)) \
 		$(C_TESTS) $(DEMAND) $(SELF_TEST) >$@
 
 cover: develop ## which lines of Python the tests reach

@@ -52,7 +52,7 @@ struct rmaext_error rmx_refusal(const struct rmaext_window *w, const char *call,
 	snprintf(record.call, sizeof(record.call), "%s", call);
 	snprintf(record.detail, sizeof(record.detail), "%s",
 		 status == -FI_ESHUTDOWN ? rmx_closed_there(w)
-					 : "the target refuses it");
+					 : "the target refuses the operation");
 	return record;
 }
 

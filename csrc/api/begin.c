@@ -39,7 +39,9 @@ int rmaext_begin(rmaext_window *w, const struct rmaext_call *call,
 		ret = rmx_update_begin(w, call, op_p);
 		break;
 	default:
-		ret = rmx_fail(-FI_EINVAL, call->rank, "begin", "kind %d",
+		ret = rmx_fail(-FI_EINVAL, call->rank, "begin",
+			       "kind %d is no put, get or update: pass "
+			       "RMAEXT_PUT, RMAEXT_GET or RMAEXT_UPDATE",
 			       call->kind);
 	}
 	rmx_window_leave(w);

@@ -33,7 +33,8 @@ static int typed_locate(const struct rmx_typed *it, const char *call,
 	    __builtin_mul_overflow((uint64_t)index, it->unit, offset_p) ||
 	    __builtin_mul_overflow((uint64_t)count, it->unit, len_p))
 		return rmx_fail(-ERANGE, rank, call,
-				"%lld elements at element %lld",
+				"%lld elements from element %lld on are in no "
+				"window: count and index must not be negative",
 				(long long)count, (long long)index);
 	return rmx_check(it->window, call, rank, *offset_p, *len_p, access);
 }
@@ -123,7 +124,8 @@ static int typed_fetch_add(uint64_t window, int64_t rank, int64_t index,
 		return ret;
 	if (it->type != type)
 		return rmx_fail(-FI_EINVAL, rank, "fetch_add",
-				"the window has elements of another type");
+				"the elements are of another type: a window of "
+				"int64 or float64 has its own fetch_add");
 	if (rmx_target_of(it->window, rank)->route != RMAEXT_DIRECT)
 		cells = malloc(sizeof(here));
 	if (!cells)

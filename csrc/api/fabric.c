@@ -71,8 +71,8 @@ int rmaext_fabric_open(rmaext_library *lib,
 	if (rmx_runs_dry(options->provider, lib->version()))
 		return rmx_fail(-FI_ENODATA, RMX_NO_RANK, "rmaext_fabric_open",
 				"provider %s: takes some 2,048 messages only "
-				"in libfabric 2.x; RMAEXT_LIBFABRIC can name "
-				"one of 1.x",
+				"in libfabric 2.x; name a library of 1.x in "
+				"RMAEXT_LIBFABRIC",
 				options->provider);
 	f = fabric_new();
 	if (!f)
@@ -183,7 +183,8 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 		return 0;
 	if (!fabric_shut(f))
 		return rmx_fail(-FI_EBUSY, RMX_NO_RANK, "rmaext_fabric_close",
-				"another thread is inside a call");
+				"another thread does not leave a call: end "
+				"what it does, then close again");
 	*fabric = NULL;
 	rmx_progress_stop(f);
 	rmx_progress_settle(f, fabric_is_sending);

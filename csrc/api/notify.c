@@ -23,9 +23,12 @@ static int notified_put(struct rmaext_window *w, int64_t rank, uint64_t offset,
 
 	if (t->route == RMAEXT_FABRIC) {
 		if (len > RMAEXT_NOTIFY_MOST)
-			return rmx_fail(-FI_EMSGSIZE, rank, "put_notify",
-					"%llu bytes in a message",
-					(unsigned long long)len);
+			return rmx_fail(
+				-FI_EMSGSIZE, rank, "put_notify",
+				"%llu bytes are more than a message of %d "
+				"takes: put and flush them, then "
+				"notify with no bytes",
+				(unsigned long long)len, RMAEXT_NOTIFY_MOST);
 		return rmx_message_put(w, rank, offset, buf, len, slot, op_p);
 	}
 	if (t->route == RMAEXT_DIRECT)

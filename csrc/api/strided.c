@@ -22,7 +22,9 @@ int rmx_strides_check(const struct rmx_strides *s,
 	int64_t low = 0, high = 0;
 
 	if (s->runs && !rmx_strides_span(s, offset, &low, &high))
-		return rmx_fail(-ERANGE, rank, call, "outside of any window");
+		return rmx_fail(-ERANGE, rank, call,
+				"the part reaches places that no window has: "
+				"make the shape or the steps smaller");
 	return rmx_check(w, call, rank, (uint64_t)low, (uint64_t)(high - low),
 			 access);
 }
@@ -41,10 +43,14 @@ static int strided_begin(struct rmaext_window *w, int kind, int64_t rank,
 	if ((kind != RMAEXT_PUT && kind != RMAEXT_GET) ||
 	    !rmx_strides_make(s, part, locals))
 		return rmx_fail(-FI_EINVAL, rank, "rmaext_strided",
-				"kind %d, or no such shape", kind);
+				"kind %d is no put or get, or shape and steps "
+				"are not those of a part of an array",
+				kind);
 	if (w->attached)
-		return rmx_fail(-FI_EOPNOTSUPP, rank, strided_call_name(kind),
-				"a dynamic window is no array");
+		return rmx_fail(
+			-FI_EOPNOTSUPP, rank, strided_call_name(kind),
+			"a dynamic window is no array: put or get at an "
+			"address");
 	ret = rmx_window_enter(w, strided_call_name(kind));
 	if (ret)
 		return ret;
@@ -113,7 +119,8 @@ int rmaext_strided(rmaext_window *w, int64_t rank, uint64_t offset, int kind,
 	    (locals && s.ndim &&
 	     rmx_target_of(w, rank)->route != RMAEXT_DIRECT)) {
 		ret = rmx_fail(-FI_EINVAL, rank, "rmaext_strided",
-			       "runs of %llu bytes, or own memory in pieces",
+			       "runs of %llu bytes, or own memory in pieces: "
+			       "call rmaext_strided_many(), or copy",
 			       (unsigned long long)s.run);
 	} else if (rmx_target_of(w, rank)->route == RMAEXT_DIRECT) {
 		rmx_strides_copy(&s, put, rmx_target_of(w, rank)->map + offset,

@@ -34,15 +34,17 @@ static int update_check(const struct rmaext_window *w, const char *call,
 
 	if (!rmx_update_valid(op, type))
 		return rmx_fail(-FI_EOPNOTSUPP, rank, call,
-				"no such operation on this dtype");
+				"there is no such operation on this dtype");
 	if (rmx_update_is_local(w, rank)
 		    ? rmx_wide(type) && !rmx_control_block_of(w, rank)
 		    : !w->fabric || !t->member->peer)
 		return rmx_fail(-FI_EOPNOTSUPP, rank, call,
-				"no way to update the memory there");
+				"no route leads to an update there: that rank "
+				"has no network, and no guard in memory");
 	if (count && !rmx_update_aligned(t, offset, type))
 		return rmx_fail(-FI_EFAULT, rank, call,
-				"byte %llu is not aligned to %u",
+				"byte %llu is not aligned to %u, as updates of "
+				"this dtype need it",
 				(unsigned long long)offset,
 				rmx_type_of(type).align);
 	return 0;
@@ -161,7 +163,8 @@ static int update_start(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	    (u->count && !u->operand && u->op != RMAEXT_NO_OP) ||
 	    (u->op == RMAEXT_CSWAP && !(u->result && u->compare)))
 		return rmx_fail(-FI_EINVAL, rank, call,
-				"%llu elements, or a buffer is missing",
+				"%llu elements are too many, or an operand, "
+				"compare or result is missing",
 				(unsigned long long)u->count);
 	ret = rmx_check(w, call, rank, offset, len, access);
 	if (!ret)

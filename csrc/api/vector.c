@@ -20,14 +20,16 @@ static int batch_check_route(const struct rmaext_batch *b, int64_t rank)
 
 	if (!rmx_batch_aligned(b, t))
 		return rmx_fail(-FI_EFAULT, rank, rmx_batch_name(b),
-				"the memory there is not aligned to %u",
+				"the memory there is not aligned to %u, as "
+				"updates of this dtype need it",
 				rmx_type_of(b->type).align);
 	if (rmx_batch_is_local(b, rank) ||
 	    (t->route == RMAEXT_CMA && !rmx_updates(b)))
 		return 0;
 	if (!b->fabric || !t->member->peer)
-		return rmx_fail(-FI_EOPNOTSUPP, rank, rmx_batch_name(b),
-				"there is no network to it");
+		return rmx_fail(
+			-FI_EOPNOTSUPP, rank, rmx_batch_name(b),
+			"no route leads there: that rank has no network");
 	return 0;
 }
 
@@ -40,7 +42,7 @@ static int batch_check_one(const struct rmaext_batch *b, int64_t rank,
 
 	if (offset >= b->limit)
 		return rmx_fail(-ERANGE, rank, call,
-				"offset %lld is not in the window",
+				"offset %lld is not in the window there",
 				(long long)offset);
 	ret = rmx_check(b->window, call, rank, offset * b->scale, b->unit,
 			b->access);
@@ -298,12 +300,13 @@ static int many_start(const struct rmx_many *m, struct rmaext_many *many_p)
 	    (m->count &&
 	     ((uintptr_t)m->ranks | (uintptr_t)m->offsets) % sizeof(*m->ranks)))
 		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "rmaext_many",
-				"kind %d, elements of %llu bytes, or ranks or "
-				"offsets out of line",
+				"kind %d is no put, get or update; or elements "
+				"cannot have %llu bytes; or ranks or offsets "
+				"are not aligned as int64",
 				m->kind, (unsigned long long)m->unit);
 	if (!rmx_cells_valid(m->kind, m->op, m->type, m->unit))
 		return rmx_fail(-FI_EOPNOTSUPP, RMX_NO_RANK, call,
-				"no such operation on this dtype");
+				"there is no such operation on this dtype");
 	ret = rmx_window_enter(m->window, call);
 	if (ret)
 		return ret;
@@ -338,7 +341,8 @@ int rmaext_many_at(rmaext_window *w, int kind, int op, int type, uint64_t unit,
 	if (scale - 1 >= INT64_MAX) {
 		many_p->batch = NULL;
 		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "rmaext_many_at",
-				"offsets in units of %llu bytes",
+				"offsets in units of %llu bytes: at least 1, "
+				"and at most 2**63 - 1",
 				(unsigned long long)scale);
 	}
 	return many_start(&it, many_p);

@@ -177,8 +177,10 @@ static int condition_check(const struct rmaext_window *w, int64_t rank,
 
 	if (!unit || c->comparison > RMAEXT_GE)
 		return rmx_fail(-FI_EINVAL, rank, "wait",
-				"type %d, comparison %d", (int)c->type,
-				(int)c->comparison);
+				"there is no wait for type %d and comparison "
+				"%d: it takes integers, bool and real floats "
+				"up to 8 bytes",
+				(int)c->type, (int)c->comparison);
 	if (unit > size || c->offset > size - unit)
 		return rmx_fail(-ERANGE, rank, "wait",
 				"byte %llu is outside the %llu bytes there",
@@ -187,10 +189,12 @@ static int condition_check(const struct rmaext_window *w, int64_t rank,
 	base = condition_base(w, rank, c);
 	if (!base)
 		return rmx_fail(-EREMOTE, rank, "wait",
-				"that memory cannot be mapped here");
+				"that memory cannot be mapped here: wait for a "
+				"notification, or get and compare");
 	if (((uintptr_t)base + c->offset) % unit)
 		return rmx_fail(-FI_EFAULT, rank, "wait",
-				"byte %llu is not aligned to %zu",
+				"byte %llu is not aligned to the element's %zu "
+				"bytes",
 				(unsigned long long)c->offset, unit);
 	return 0;
 }

@@ -23,7 +23,8 @@ int rmaext_window_shut(rmaext_window *w)
 
 	if (ret)
 		return rmx_fail(ret, RMX_NO_RANK, "rmaext_window_shut",
-				"%d calls in flight",
+				"%d calls of other threads are in flight: wait "
+				"for them, then close again",
 				atomic_load(&w->rundown.users));
 	/* copies that no flush has waited for use no memory of the caller */
 	if (w->fabric && rmaext_window_pending(w))
@@ -43,7 +44,8 @@ int rmaext_window_close(rmaext_window *w)
 		ret = rmx_rundown_shut(&w->served);
 	if (ret || pending)
 		return rmx_fail(-FI_EBUSY, RMX_NO_RANK, "rmaext_window_close",
-				"%lld transfers and %d calls in flight",
+				"%lld transfers and %d calls are in flight: "
+				"flush, then close again",
 				(long long)pending,
 				atomic_load(&w->rundown.users));
 	if (f && !rmx_fabric_enter(f, "rmaext_window_close")) {

@@ -2,20 +2,21 @@
 /*
  * The plain cases of MPI.Win's operations, for rmaext.compat.transfer: buffers
  * in one piece of a predefined type, on a window of bytes. All functions return
- * whether they did it; else nothing was done, and Python does, or knows what is
- * wrong. What they look at of mpi4py are the objects of its predefined types.
+ * whether they did it; if not, nothing was done, and Python does it or knows
+ * what is wrong. Of mpi4py they know the objects of its predefined types and
+ * operations, of which Python tells them.
  */
-#include "python/hot.h"
+#include "python/cmethods.h"
 
-#define KEEP_GIL_ATOMIC ((uint64_t)4 << 10) /* as in op.c */
+#define KEEP_GIL_ATOMIC ((uint64_t)4 << 10) /* bytes, as in op.c */
 #define MOST_TYPES 128
 
 /* A predefined type. */
 struct named {
 	PyObject *object;
-	int number;    /* of its elements, or -1: no updates */
+	int number;    /* RMAEXT_INT8 and so on, or -1: no updates */
 	uint64_t unit; /* bytes from one element to the next */
-	bool gaps;     /* between them, or in them */
+	bool gaps;     /* between elements, or in them */
 };
 
 static struct named named[MOST_TYPES];
@@ -30,7 +31,9 @@ static PyObject *mpi_types(PyObject *module, PyObject *list)
 {
 	(void)module;
 	if (!PyList_Check(list) || PyList_GET_SIZE(list) > MOST_TYPES) {
-		PyErr_SetString(PyExc_ValueError, "a short list is wanted");
+		PyErr_Format(PyExc_ValueError,
+			     "mpi_types() takes a list of at most %d types",
+			     MOST_TYPES);
 		return NULL;
 	}
 	named_count = 0;
@@ -63,7 +66,9 @@ static PyObject *mpi_ops(PyObject *module, PyObject *list)
 {
 	(void)module;
 	if (!PyList_Check(list) || PyList_GET_SIZE(list) > RMX_OPS) {
-		PyErr_SetString(PyExc_ValueError, "a short list is wanted");
+		PyErr_Format(PyExc_ValueError,
+			     "mpi_ops() takes a list of at most %d operations",
+			     (int)RMX_OPS);
 		return NULL;
 	}
 	ops_count = 0;
@@ -77,7 +82,7 @@ static PyObject *mpi_ops(PyObject *module, PyObject *list)
 	Py_RETURN_NONE;
 }
 
-bool hot_mpi_op(PyObject *object, int *op_p)
+bool py_mpi_op(PyObject *object, int *op_p)
 {
 	*op_p = RMAEXT_SUM;
 	if (!object)
@@ -98,14 +103,14 @@ static const struct named *named_find(PyObject *object)
 	return NULL;
 }
 
-/* A buffer of so many elements. */
+/* A buffer that a caller gave: count elements of `unit` bytes each. */
 struct part {
 	char *data;
 	uint64_t count, unit;
 	int number;
 	bool gaps;
-	const struct hot_derived *derived; /* then count counts these */
-	PyObject *owner; /* that can be kept; NULL: `view` must be held */
+	const struct py_derived *derived; /* of such elements; or NULL */
+	PyObject *owner; /* keeps data alive; NULL: only `view` does */
 	Py_buffer view;
 };
 
@@ -136,7 +141,7 @@ static int type_number(int type_num)
 		       : -1;
 }
 
-/* The format of memoryview and array.array, where one letter says it. */
+/* The type that a buffer's format of one letter means, or -1. */
 static int format_number(const char *format)
 {
 	static const char letters[] = "?bBhHiIlLqQfdg";
@@ -154,7 +159,7 @@ static int format_number(const char *format)
 	return found ? type_number(types[found - letters]) : -1;
 }
 
-/* The memory; its elements are bytes if nobody wants to know more. */
+/* Takes the memory of an object; typed: with the type of its elements. */
 static bool part_take_memory(struct part *p, PyObject *it, bool write,
 			     bool typed)
 {
@@ -196,11 +201,11 @@ static bool part_take_memory(struct part *p, PyObject *it, bool write,
 	return true;
 }
 
-/* Elements that fill so many bytes, or as many as are wanted. */
+/* Takes as many elements as are wanted, or as fill so many bytes. */
 static bool part_take_count(struct part *p, PyObject *wanted, uint64_t bytes)
 {
 	const int64_t extent =
-		p->derived ? hot_derived_extent(p->derived) : (int64_t)p->unit;
+		p->derived ? py_derived_extent(p->derived) : (int64_t)p->unit;
 	int64_t count;
 
 	if (!wanted) {
@@ -209,14 +214,14 @@ static bool part_take_count(struct part *p, PyObject *wanted, uint64_t bytes)
 		p->count = bytes / (uint64_t)extent;
 		return true;
 	}
-	if (!hot_to_index(wanted, &count))
+	if (!py_to_index(wanted, &count))
 		return false;
 	p->count = (uint64_t)count;
 	/* a derived type may well lead out of the buffer */
 	return p->derived || p->count <= bytes / p->unit;
 }
 
-/* buffer, [buffer, type] or [buffer, count, type] */
+/* Takes buffer, [buffer, type] or [buffer, count, type]. */
 static bool part_take(struct part *p, PyObject *it, bool write)
 {
 	const struct named *type;
@@ -233,7 +238,7 @@ static bool part_take(struct part *p, PyObject *it, bool write)
 		return false;
 	type = named_find(items[n - 1]);
 	if (!type)
-		p->derived = hot_find_derived(items[n - 1]);
+		p->derived = py_find_derived(items[n - 1]);
 	if ((!type && !p->derived) ||
 	    !part_take_memory(p, items[0], write, false))
 		return false;
@@ -251,7 +256,7 @@ static void part_drop(struct part *p)
 		PyBuffer_Release(&p->view);
 }
 
-/* An item of a tuple or list. */
+/* An item of a tuple or list; NULL: there is none. */
 static PyObject *sequence_item(PyObject *of, int64_t at)
 {
 	if ((!PyTuple_CheckExact(of) && !PyList_CheckExact(of)) ||
@@ -260,25 +265,28 @@ static PyObject *sequence_item(PyObject *of, int64_t at)
 	return PySequence_Fast_ITEMS(of)[at];
 }
 
-/* A displacement as bytes. */
-static bool target_take_offset(struct hot_window *w, PyObject *units,
+/* Takes a rank, and a displacement as bytes. */
+static bool target_take_offset(struct py_window *w, PyObject *units,
 			       PyObject *rank, PyObject *it, int64_t *rank_p,
 			       uint64_t *offset_p)
 {
 	int64_t disp = 0, unit;
 	PyObject *other;
 
-	if (!hot_is_open(w) || w->it.unit != 1 || !hot_to_index(rank, rank_p) ||
-	    (it != Py_None && !hot_to_index(it, &disp)))
+	if (!py_is_open(w) || w->it.unit != 1 || !py_to_index(rank, rank_p) ||
+	    (it != Py_None && !py_to_index(it, &disp)))
 		return false;
 	other = sequence_item(units, *rank_p);
-	return other && hot_to_index(other, &unit) &&
+	return other && py_to_index(other, &unit) &&
 	       !__builtin_mul_overflow((uint64_t)disp, (uint64_t)unit,
 				       offset_p);
 }
 
-/* Where it goes to: a displacement, or (displacement, count, type). */
-static bool target_take(struct hot_window *w, PyObject *units, PyObject *rank,
+/*
+ * Takes the place at the target: a displacement, or (displacement, count, type)
+ * of the same elements as the origin's.
+ */
+static bool target_take(struct py_window *w, PyObject *units, PyObject *rank,
 			PyObject *target, const struct part *p, int64_t *rank_p,
 			uint64_t *offset_p)
 {
@@ -291,7 +299,7 @@ static bool target_take(struct hot_window *w, PyObject *units, PyObject *rank,
 
 		if (n < 1 || n > 3)
 			return false;
-		if (n > 1 && (!hot_to_index(sequence_item(target, 1), &count) ||
+		if (n > 1 && (!py_to_index(sequence_item(target, 1), &count) ||
 			      (uint64_t)count != p->count))
 			return false;
 		if (n > 2) {
@@ -306,24 +314,24 @@ static bool target_take(struct hot_window *w, PyObject *units, PyObject *rank,
 	return target_take_offset(w, units, rank, target, rank_p, offset_p);
 }
 
-static bool side_make(struct hot_side *side, const struct hot_derived *type,
+static bool side_make(struct py_side *side, const struct py_derived *type,
 		      uint64_t unit, int64_t count)
 {
 	side->type = type;
 	side->count = count;
 	return !__builtin_mul_overflow((uint64_t)count,
-				       type ? hot_derived_bytes(type) : unit,
+				       type ? py_derived_bytes(type) : unit,
 				       &side->bytes);
 }
 
-/* The same, where the one or the other is of a derived type. */
-static bool target_take_sides(struct hot_window *w, PyObject *units,
+/* The same where origin or target, or both, are of a derived type. */
+static bool target_take_sides(struct py_window *w, PyObject *units,
 			      PyObject *rank, PyObject *target,
-			      const struct part *p, struct hot_side *here,
-			      struct hot_side *there, int64_t *rank_p,
+			      const struct part *p, struct py_side *here,
+			      struct py_side *there, int64_t *rank_p,
 			      uint64_t *offset_p)
 {
-	const struct hot_derived *type = p->derived;
+	const struct py_derived *type = p->derived;
 	int64_t count = (int64_t)p->count;
 	uint64_t unit = p->unit;
 
@@ -333,14 +341,14 @@ static bool target_take_sides(struct hot_window *w, PyObject *units,
 		const Py_ssize_t n = PySequence_Fast_GET_SIZE(target);
 
 		if (n < 1 || n > 3 ||
-		    (n > 1 && !hot_to_index(sequence_item(target, 1), &count)))
+		    (n > 1 && !py_to_index(sequence_item(target, 1), &count)))
 			return false;
 		if (n > 2) {
 			const struct named *other =
 				named_find(sequence_item(target, 2));
 
 			type = other ? NULL
-				     : hot_find_derived(
+				     : py_find_derived(
 					       sequence_item(target, 2));
 			if ((!other && !type) || (other && other->gaps))
 				return false;
@@ -352,52 +360,53 @@ static bool target_take_sides(struct hot_window *w, PyObject *units,
 	       target_take_offset(w, units, rank, target, rank_p, offset_p);
 }
 
-static PyObject *outcome_bool(enum hot_outcome outcome)
+static PyObject *outcome_bool(enum py_outcome outcome)
 {
-	return outcome == HOT_FAILED ? NULL
-				     : PyBool_FromLong(outcome == HOT_DONE);
+	return outcome == PY_FAILED ? NULL
+				    : PyBool_FromLong(outcome == PY_DONE);
 }
 
-static struct hot_window *args_window(PyObject *const *args, Py_ssize_t n,
-				      Py_ssize_t wanted)
+static struct py_window *args_window(PyObject *const *args, Py_ssize_t n,
+				     Py_ssize_t wanted)
 {
-	if (n == wanted && PyObject_TypeCheck(args[0], &hot_window_type))
-		return (struct hot_window *)args[0];
-	PyErr_Format(PyExc_TypeError, "a window, and %zd arguments more",
+	if (n == wanted && PyObject_TypeCheck(args[0], &py_window_type))
+		return (struct py_window *)args[0];
+	PyErr_Format(PyExc_TypeError,
+		     "this function takes a Window and %zd arguments more",
 		     wanted - 1);
 	return NULL;
 }
 
-enum hot_outcome hot_mpi_move(struct hot_window *w, PyObject *units,
-			      PyObject *buffer, PyObject *rank,
-			      PyObject *target, bool put)
+enum py_outcome py_mpi_move(struct py_window *w, PyObject *units,
+			    PyObject *buffer, PyObject *rank, PyObject *target,
+			    bool put)
 {
-	enum hot_outcome done = HOT_ODD;
-	struct hot_side here, there;
+	enum py_outcome done = PY_DECLINED;
+	struct py_side here, there;
 	struct part p = {0};
 	uint64_t offset;
 	int64_t number;
 
 	if (!part_take(&p, buffer, !put) || p.gaps)
-		; /* is not plain */
+		; /* Python does it */
 	else if (target_take(w, units, rank, target, &p, &number, &offset))
-		done = hot_move(w, put, p.owner, p.data, p.count * p.unit,
-				number, offset);
+		done = py_move(w, put, p.owner, p.data, p.count * p.unit,
+			       number, offset);
 	else if (target_take_sides(w, units, rank, target, &p, &here, &there,
 				   &number, &offset))
-		done = hot_move_derived(w, put, &here, p.data, &there, number,
-					offset);
+		done = py_move_derived(w, put, &here, p.data, &there, number,
+				       offset);
 	part_drop(&p);
 	return done;
 }
 
-/* window, units, buffer, rank, target */
+/* args: window, units, buffer, rank, target */
 static PyObject *mpi_move(PyObject *const *args, Py_ssize_t n, bool put)
 {
-	struct hot_window *w = args_window(args, n, 5);
+	struct py_window *w = args_window(args, n, 5);
 
-	return w ? outcome_bool(hot_mpi_move(w, args[1], args[2], args[3],
-					     args[4], put))
+	return w ? outcome_bool(py_mpi_move(w, args[1], args[2], args[3],
+					    args[4], put))
 		 : NULL;
 }
 
@@ -421,7 +430,7 @@ static PyObject *mpi_get(PyObject *module, PyObject *const *args, Py_ssize_t n)
 	return mpi_move(args, n, false);
 }
 
-/* The same elements as the origin? */
+/* Takes a buffer of the same elements as the origin's. */
 static bool part_take_like(struct part *p, PyObject *it, bool write,
 			   const struct part *origin)
 {
@@ -429,11 +438,11 @@ static bool part_take_like(struct part *p, PyObject *it, bool write,
 	       p->number == origin->number;
 }
 
-static enum hot_outcome part_update(struct hot_window *w,
-				    const struct part *origin,
-				    const struct part *compare,
-				    const struct part *result, int op,
-				    int64_t rank, uint64_t offset)
+static enum py_outcome part_update(struct py_window *w,
+				   const struct part *origin,
+				   const struct part *compare,
+				   const struct part *result, int op,
+				   int64_t rank, uint64_t offset)
 {
 	const struct rmx_update it = {
 		.op = op,
@@ -447,16 +456,16 @@ static enum hot_outcome part_update(struct hot_window *w,
 	if (origin->number < 0 ||
 	    origin->count * origin->unit > KEEP_GIL_ATOMIC ||
 	    !rmx_update_direct(w->it.window, rank, offset, &it))
-		return HOT_ODD;
-	return HOT_DONE;
+		return PY_DECLINED;
+	return PY_DONE;
 }
 
-enum hot_outcome hot_mpi_update(struct hot_window *w, PyObject *units,
-				PyObject *buffer, PyObject *old, PyObject *rank,
-				PyObject *target, int op, bool single)
+enum py_outcome py_mpi_update(struct py_window *w, PyObject *units,
+			      PyObject *buffer, PyObject *old, PyObject *rank,
+			      PyObject *target, int op, bool single)
 {
 	struct part origin = {0}, result = {0};
-	enum hot_outcome done = HOT_ODD;
+	enum py_outcome done = PY_DECLINED;
 	uint64_t offset;
 	int64_t number;
 
@@ -471,12 +480,12 @@ enum hot_outcome hot_mpi_update(struct hot_window *w, PyObject *units,
 	return done;
 }
 
-enum hot_outcome hot_mpi_swap(struct hot_window *w, PyObject *units,
-			      PyObject *buffer, PyObject *wanted, PyObject *old,
-			      PyObject *rank, PyObject *disp)
+enum py_outcome py_mpi_swap(struct py_window *w, PyObject *units,
+			    PyObject *buffer, PyObject *wanted, PyObject *old,
+			    PyObject *rank, PyObject *disp)
 {
 	struct part origin = {0}, compare = {0}, result = {0};
-	enum hot_outcome done = HOT_ODD;
+	enum py_outcome done = PY_DECLINED;
 	uint64_t offset;
 	int64_t number;
 
@@ -502,18 +511,18 @@ PyDoc_STRVAR(mpi_update_doc,
 static PyObject *mpi_update(PyObject *module, PyObject *const *args,
 			    Py_ssize_t n)
 {
-	struct hot_window *w = args_window(args, n, 7);
+	struct py_window *w = args_window(args, n, 7);
 	PyObject *old;
 	int64_t op;
 
 	(void)module;
 	if (!w)
 		return NULL;
-	if (!hot_to_index(args[6], &op) || op >= RMX_OPS)
-		return outcome_bool(HOT_ODD);
+	if (!py_to_index(args[6], &op) || op >= RMX_OPS)
+		return outcome_bool(PY_DECLINED);
 	old = args[3] == Py_None ? NULL : args[3];
-	return outcome_bool(hot_mpi_update(w, args[1], args[2], old, args[4],
-					   args[5], (int)op, false));
+	return outcome_bool(py_mpi_update(w, args[1], args[2], old, args[4],
+					  args[5], (int)op, false));
 }
 
 PyDoc_STRVAR(mpi_swap_doc,
@@ -525,28 +534,27 @@ PyDoc_STRVAR(mpi_swap_doc,
 
 static PyObject *mpi_swap(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
-	struct hot_window *w = args_window(args, n, 7);
+	struct py_window *w = args_window(args, n, 7);
 
 	(void)module;
-	return w ? outcome_bool(hot_mpi_swap(w, args[1], args[2], args[3],
-					     args[4], args[5], args[6]))
+	return w ? outcome_bool(py_mpi_swap(w, args[1], args[2], args[3],
+					    args[4], args[5], args[6]))
 		 : NULL;
 }
 
 #define COMPAT(name) \
 	{#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, name##_doc}
 
-PyMethodDef hot_compat_methods[] = {
+PyMethodDef py_compat_methods[] = {
 	{"mpi_types", mpi_types, METH_O, mpi_types_doc},
 	{"mpi_ops", mpi_ops, METH_O, mpi_ops_doc},
-	{"mpi_derived", hot_mpi_derived, METH_VARARGS, hot_mpi_derived_doc},
-	{"mpi_forget", hot_mpi_forget, METH_NOARGS, hot_mpi_forget_doc},
-	{"mpi_request_functions", hot_mpi_request_functions, METH_NOARGS,
-	 hot_mpi_request_functions_doc},
-	{"mpi_request_new", hot_mpi_request_new, METH_O,
-	 hot_mpi_request_new_doc},
-	{"mpi_request_end", hot_mpi_request_end, METH_VARARGS,
-	 hot_mpi_request_end_doc},
+	{"mpi_derived", py_mpi_derived, METH_VARARGS, py_mpi_derived_doc},
+	{"mpi_forget", py_mpi_forget, METH_NOARGS, py_mpi_forget_doc},
+	{"mpi_request_functions", py_mpi_request_functions, METH_NOARGS,
+	 py_mpi_request_functions_doc},
+	{"mpi_request_new", py_mpi_request_new, METH_O, py_mpi_request_new_doc},
+	{"mpi_request_end", py_mpi_request_end, METH_VARARGS,
+	 py_mpi_request_end_doc},
 	COMPAT(mpi_put),
 	COMPAT(mpi_get),
 	COMPAT(mpi_update),

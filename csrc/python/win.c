@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The type that rmaext.compat.Win inherits from: it shows memory by the buffer
- * protocol, and carries out the plain operations in an epoch that is open. In
- * any other case it calls the Python method of the same name with an underscore
- * in front.
+ * The type that rmaext.compat.Win inherits from. It shows its memory by the
+ * buffer protocol, and carries out plain operations to ranks that an open epoch
+ * gives access to. In any other case it calls the Python method of the same
+ * name with an underscore in front.
  */
-#include "python/hot.h"
+#include "python/cmethods.h"
 
 struct win {
 	PyObject_HEAD void *base;
 	Py_ssize_t size;
 	bool open; /* else it is MPI.WIN_NULL */
-	struct hot_window *window;
-	PyObject *units;
-	PyObject *access;  /* a set: ranks that may be accessed */
-	PyObject *passive; /* of these, those that are locked */
+	struct py_window *window;
+	PyObject *units;   /* each rank's displacement unit */
+	PyObject *access;  /* a set of the ranks that may be accessed */
+	PyObject *passive; /* a set of those of them that are locked */
 };
 
 PyDoc_STRVAR(
@@ -32,14 +32,15 @@ static PyObject *win_be(struct win *w, PyObject *args)
 	Py_ssize_t size;
 
 	if (!PyArg_ParseTuple(args, "KnO!OO!O!:_be", &address, &size,
-			      &hot_window_type, &window, &units, &PySet_Type,
+			      &py_window_type, &window, &units, &PySet_Type,
 			      &access, &PySet_Type, &passive))
 		return NULL;
 	if (w->window) {
-		PyErr_SetString(PyExc_ValueError, "it has a window");
+		PyErr_SetString(PyExc_ValueError,
+				"this Win stands for a window already");
 		return NULL;
 	}
-	w->window = (struct hot_window *)Py_NewRef(window);
+	w->window = (struct py_window *)Py_NewRef(window);
 	w->units = Py_NewRef(units);
 	w->access = Py_NewRef(access);
 	w->passive = Py_NewRef(passive);
@@ -51,7 +52,7 @@ static PyObject *win_be(struct win *w, PyObject *args)
 
 PyDoc_STRVAR(end_doc, "_end($self, /)\n--\n\nStand for nothing.");
 
-/* Another thread may be inside a call: it goes on with what there was. */
+/* The window stays: another thread may be inside a call with it. */
 static PyObject *win_end(struct win *w, PyObject *args)
 {
 	(void)args;
@@ -70,7 +71,7 @@ static int win_get_buffer(struct win *w, Py_buffer *view, int flags)
 /* Is the rank in the set? */
 static bool rank_is_in(const struct win *w, PyObject *set, PyObject *rank)
 {
-	/* other types might be equal to a number, and none */
+	/* objects of other types could equal a rank although they are none */
 	return w->open && rank && PyLong_CheckExact(rank) &&
 	       PySet_Contains(set, rank) == 1;
 }
@@ -80,8 +81,8 @@ static PyObject *object_or_none(PyObject *it)
 	return it ? it : Py_None;
 }
 
-/* Have Python raise what MPI does in place of the exception that is set. */
-static PyObject *win_report(struct win *w)
+/* Has Python raise MPI's exception in place of the one that is set. */
+static PyObject *win_report(void *w)
 {
 	PyObject *type, *value, *trace, *result;
 
@@ -89,76 +90,78 @@ static PyObject *win_report(struct win *w)
 	PyErr_NormalizeException(&type, &value, &trace);
 	if (trace)
 		PyException_SetTraceback(value, trace);
-	result = PyObject_CallMethodObjArgs((PyObject *)w, hot_names.report,
-					    value, NULL);
+	result = PyObject_CallMethodObjArgs(w, py_names.report, value, NULL);
 	Py_XDECREF(type);
 	Py_XDECREF(value);
 	Py_XDECREF(trace);
 	return result;
 }
 
-static PyObject *win_finish(struct win *w, enum hot_outcome done,
-			    PyObject *name, PyObject *const *args, Py_ssize_t n,
-			    PyObject *keywords)
-{
-	if (done == HOT_DONE)
-		Py_RETURN_NONE;
-	return done == HOT_ODD ? hot_decide(w, name, args, n, keywords)
-			       : win_report(w);
-}
-
 /*
- * What goes to the own rank is there when the call returns, as with any MPI: by
- * network, others might overtake it.
+ * What goes to the own rank is there when the call returns, as with any MPI.
+ * Over the network it might come later than what other ranks send.
  */
-static bool win_reach_self(struct win *w, PyObject *rank)
+static enum py_outcome win_reach_self(struct win *w, PyObject *rank)
 {
 	const struct rmaext_window *window = w->window->it.window;
 	PyObject *result;
 	int64_t number;
 
-	if (!hot_to_index(rank, &number) || number != window->self ||
+	if (!py_to_index(rank, &number) || number != window->self ||
 	    rmx_target_of(window, number)->route == RMAEXT_DIRECT)
-		return true;
+		return PY_DONE;
 	result = PyObject_CallMethod((PyObject *)w->window, "flush", "O", rank);
 	Py_XDECREF(result);
-	return result;
+	return result ? PY_DONE : PY_FAILED;
 }
 
-static PyObject *win_move(struct win *w, bool put, PyObject *name,
-			  PyObject *const *args, Py_ssize_t n,
-			  PyObject *keywords)
+/* What tells Put from Get, and Fetch_and_op from Get_accumulate. */
+static const char is_put, is_single;
+
+static enum py_outcome move_try(void *self, struct py_call *c)
 {
-	static PyObject *const *const wanted[] = {
-		&hot_names.origin, &hot_names.target_rank, &hot_names.target};
-	enum hot_outcome done = HOT_ODD;
-	PyObject *got[3] = {NULL};
+	const bool put = c->how == &is_put;
+	struct win *w = self;
+	enum py_outcome done;
 
-	if (hot_take(got, wanted, 3, args, n, keywords) && got[0] &&
-	    rank_is_in(w, w->access, got[1]))
-		done = hot_mpi_move(w->window, w->units, got[0], got[1],
-				    object_or_none(got[2]), put);
-	if (done == HOT_DONE && put && !win_reach_self(w, got[1]))
-		return win_report(w);
-	return win_finish(w, done, name, args, n, keywords);
+	if (!rank_is_in(w, w->access, c->got[1]))
+		return PY_DECLINED;
+	done = py_mpi_move(w->window, w->units, c->got[0], c->got[1],
+			   object_or_none(c->got[2]), put);
+	return done == PY_DONE && put ? win_reach_self(w, c->got[1]) : done;
 }
+
+/* Defines a method of MPI.Win: an error is raised as MPI's. */
+#define WIN_METHOD(name, attempt, ...) \
+	PY_METHOD(win_##name, attempt, .failed = win_report, __VA_ARGS__)
 
 PyDoc_STRVAR(Put_doc, "Put($self, /, origin, target_rank, target=None)\n--\n\n"
 		      "Write to a rank's memory.");
 
-static PyObject *win_Put(struct win *w, PyObject *const *args, Py_ssize_t n,
-			 PyObject *keywords)
-{
-	return win_move(w, true, hot_names.Put, args, n, keywords);
-}
+static WIN_METHOD(Put, move_try, .how = &is_put, .slow = &py_names.Put,
+		  .required = 2, .given = 3,
+		  .names = {&py_names.origin, &py_names.target_rank,
+			    &py_names.target});
 
 PyDoc_STRVAR(Get_doc, "Get($self, /, origin, target_rank, target=None)\n--\n\n"
 		      "Read from a rank's memory.");
 
-static PyObject *win_Get(struct win *w, PyObject *const *args, Py_ssize_t n,
-			 PyObject *keywords)
+static WIN_METHOD(Get, move_try, .slow = &py_names.Get, .required = 2,
+		  .given = 3,
+		  .names = {&py_names.origin, &py_names.target_rank,
+			    &py_names.target});
+
+static enum py_outcome accumulate_try(void *self, struct py_call *c)
 {
-	return win_move(w, false, hot_names.Get, args, n, keywords);
+	struct win *w = self;
+	enum py_outcome done;
+	int op;
+
+	if (!rank_is_in(w, w->access, c->got[1]) || !py_mpi_op(c->got[3], &op))
+		return PY_DECLINED;
+	done = py_mpi_update(w->window, w->units, c->got[0], NULL, c->got[1],
+			     object_or_none(c->got[2]), op, false);
+	return done == PY_DONE ? win_reach_self(w, c->got[1]) : done;
 }
 
 PyDoc_STRVAR(Accumulate_doc,
@@ -166,23 +169,24 @@ PyDoc_STRVAR(Accumulate_doc,
 	     "--\n\n"
 	     "Update a rank's memory.");
 
-static PyObject *win_Accumulate(struct win *w, PyObject *const *args,
-				Py_ssize_t n, PyObject *keywords)
+static WIN_METHOD(Accumulate, accumulate_try, .slow = &py_names.Accumulate,
+		  .required = 2, .given = 4,
+		  .names = {&py_names.origin, &py_names.target_rank,
+			    &py_names.target, &py_names.op});
+
+/* single: of Fetch_and_op, which takes a displacement for a target */
+static enum py_outcome fetch_try(void *self, struct py_call *c)
 {
-	static PyObject *const *const wanted[] = {
-		&hot_names.origin, &hot_names.target_rank, &hot_names.target,
-		&hot_names.op};
-	enum hot_outcome done = HOT_ODD;
-	PyObject *got[4] = {NULL};
+	const bool single = c->how == &is_single;
+	struct win *w = self;
 	int op;
 
-	if (hot_take(got, wanted, 4, args, n, keywords) && got[0] &&
-	    rank_is_in(w, w->access, got[1]) && hot_mpi_op(got[3], &op))
-		done = hot_mpi_update(w->window, w->units, got[0], NULL, got[1],
-				      object_or_none(got[2]), op, false);
-	if (done == HOT_DONE && !win_reach_self(w, got[1]))
-		return win_report(w);
-	return win_finish(w, done, hot_names.Accumulate, args, n, keywords);
+	if (!rank_is_in(w, w->access, c->got[2]) ||
+	    (single && c->got[3] && !PyLong_CheckExact(c->got[3])) ||
+	    !py_mpi_op(c->got[4], &op))
+		return PY_DECLINED;
+	return py_mpi_update(w->window, w->units, c->got[0], c->got[1],
+			     c->got[2], object_or_none(c->got[3]), op, single);
 }
 
 PyDoc_STRVAR(Get_accumulate_doc,
@@ -190,23 +194,11 @@ PyDoc_STRVAR(Get_accumulate_doc,
 	     "target=None, op=SUM)\n--\n\n"
 	     "Update a rank's memory, and return what was there.");
 
-static PyObject *win_Get_accumulate(struct win *w, PyObject *const *args,
-				    Py_ssize_t n, PyObject *keywords)
-{
-	static PyObject *const *const wanted[] = {
-		&hot_names.origin, &hot_names.result, &hot_names.target_rank,
-		&hot_names.target, &hot_names.op};
-	enum hot_outcome done = HOT_ODD;
-	PyObject *got[5] = {NULL};
-	int op;
-
-	if (hot_take(got, wanted, 5, args, n, keywords) && got[0] && got[1] &&
-	    rank_is_in(w, w->access, got[2]) && hot_mpi_op(got[4], &op))
-		done = hot_mpi_update(w->window, w->units, got[0], got[1],
-				      got[2], object_or_none(got[3]), op,
-				      false);
-	return win_finish(w, done, hot_names.Get_accumulate, args, n, keywords);
-}
+static WIN_METHOD(Get_accumulate, fetch_try, .slow = &py_names.Get_accumulate,
+		  .required = 3, .given = 5,
+		  .names = {&py_names.origin, &py_names.result,
+			    &py_names.target_rank, &py_names.target,
+			    &py_names.op});
 
 PyDoc_STRVAR(Fetch_and_op_doc,
 	     "Fetch_and_op($self, /, origin, result, target_rank, "
@@ -214,22 +206,21 @@ PyDoc_STRVAR(Fetch_and_op_doc,
 	     "Update one element of a rank's memory, and return what was "
 	     "there.");
 
-static PyObject *win_Fetch_and_op(struct win *w, PyObject *const *args,
-				  Py_ssize_t n, PyObject *keywords)
-{
-	static PyObject *const *const wanted[] = {
-		&hot_names.origin, &hot_names.result, &hot_names.target_rank,
-		&hot_names.target_disp, &hot_names.op};
-	enum hot_outcome done = HOT_ODD;
-	PyObject *got[5] = {NULL};
-	int op;
+static WIN_METHOD(Fetch_and_op, fetch_try, .how = &is_single,
+		  .slow = &py_names.Fetch_and_op, .required = 3, .given = 5,
+		  .names = {&py_names.origin, &py_names.result,
+			    &py_names.target_rank, &py_names.target_disp,
+			    &py_names.op});
 
-	if (hot_take(got, wanted, 5, args, n, keywords) && got[0] && got[1] &&
-	    rank_is_in(w, w->access, got[2]) &&
-	    (!got[3] || PyLong_CheckExact(got[3])) && hot_mpi_op(got[4], &op))
-		done = hot_mpi_update(w->window, w->units, got[0], got[1],
-				      got[2], object_or_none(got[3]), op, true);
-	return win_finish(w, done, hot_names.Fetch_and_op, args, n, keywords);
+static enum py_outcome swap_try(void *self, struct py_call *c)
+{
+	struct win *w = self;
+
+	if (!rank_is_in(w, w->access, c->got[3]) ||
+	    (c->got[4] && !PyLong_CheckExact(c->got[4])))
+		return PY_DECLINED;
+	return py_mpi_swap(w->window, w->units, c->got[0], c->got[1], c->got[2],
+			   c->got[3], object_or_none(c->got[4]));
 }
 
 PyDoc_STRVAR(Compare_and_swap_doc,
@@ -237,41 +228,29 @@ PyDoc_STRVAR(Compare_and_swap_doc,
 	     "target_disp=0)\n--\n\n"
 	     "Replace one element of a rank's memory if it equals another.");
 
-static PyObject *win_Compare_and_swap(struct win *w, PyObject *const *args,
-				      Py_ssize_t n, PyObject *keywords)
-{
-	static PyObject *const *const wanted[] = {
-		&hot_names.origin, &hot_names.compare, &hot_names.result,
-		&hot_names.target_rank, &hot_names.target_disp};
-	enum hot_outcome done = HOT_ODD;
-	PyObject *got[5] = {NULL};
+static WIN_METHOD(Compare_and_swap, swap_try,
+		  .slow = &py_names.Compare_and_swap, .required = 4, .given = 5,
+		  .names = {&py_names.origin, &py_names.compare,
+			    &py_names.result, &py_names.target_rank,
+			    &py_names.target_disp});
 
-	if (hot_take(got, wanted, 5, args, n, keywords) && got[0] && got[1] &&
-	    got[2] && rank_is_in(w, w->access, got[3]) &&
-	    (!got[4] || PyLong_CheckExact(got[4])))
-		done = hot_mpi_swap(w->window, w->units, got[0], got[1], got[2],
-				    got[3], object_or_none(got[4]));
-	return win_finish(w, done, hot_names.Compare_and_swap, args, n,
-			  keywords);
+static enum py_outcome flush_try(void *self, struct py_call *c)
+{
+	struct win *w = self;
+	int64_t rank;
+
+	if (!rank_is_in(w, w->passive, c->got[0]) ||
+	    !py_to_index(c->got[0], &rank))
+		return PY_DECLINED;
+	return py_flush(w->window, rank);
 }
 
 PyDoc_STRVAR(Flush_doc,
 	     "Flush($self, /, rank)\n--\n\n"
 	     "Wait until all operations on a rank are complete there.");
 
-static PyObject *win_Flush(struct win *w, PyObject *const *args, Py_ssize_t n,
-			   PyObject *keywords)
-{
-	static PyObject *const *const wanted[] = {&hot_names.rank};
-	enum hot_outcome done = HOT_ODD;
-	PyObject *got[1] = {NULL};
-	int64_t rank;
-
-	if (hot_take(got, wanted, 1, args, n, keywords) &&
-	    rank_is_in(w, w->passive, got[0]) && hot_to_index(got[0], &rank))
-		done = hot_flush(w->window, rank);
-	return win_finish(w, done, hot_names.Flush, args, n, keywords);
-}
+static WIN_METHOD(Flush, flush_try, .slow = &py_names.Flush, .required = 1,
+		  .given = 1, .names = {&py_names.rank});
 
 static int win_traverse(struct win *w, visitproc visit, void *arg)
 {
@@ -298,18 +277,14 @@ static void win_dealloc(struct win *w)
 	Py_TYPE(w)->tp_free(w);
 }
 
-#define WIN_METHOD(name)                                 \
-	{#name, (PyCFunction)(void (*)(void))win_##name, \
-	 METH_FASTCALL | METH_KEYWORDS, name##_doc}
-
 static PyMethodDef win_methods[] = {
-	WIN_METHOD(Put),
-	WIN_METHOD(Get),
-	WIN_METHOD(Accumulate),
-	WIN_METHOD(Get_accumulate),
-	WIN_METHOD(Fetch_and_op),
-	WIN_METHOD(Compare_and_swap),
-	WIN_METHOD(Flush),
+	PY_FASTCALL(win, Put, Put_doc),
+	PY_FASTCALL(win, Get, Get_doc),
+	PY_FASTCALL(win, Accumulate, Accumulate_doc),
+	PY_FASTCALL(win, Get_accumulate, Get_accumulate_doc),
+	PY_FASTCALL(win, Fetch_and_op, Fetch_and_op_doc),
+	PY_FASTCALL(win, Compare_and_swap, Compare_and_swap_doc),
+	PY_FASTCALL(win, Flush, Flush_doc),
 	{"_be", (PyCFunction)win_be, METH_VARARGS, be_doc},
 	{"_end", (PyCFunction)win_end, METH_NOARGS, end_doc},
 	{NULL, NULL, 0, NULL},
@@ -319,8 +294,8 @@ static PyBufferProcs win_buffer = {
 	.bf_getbuffer = (getbufferproc)win_get_buffer,
 };
 
-PyTypeObject hot_win_type = {
-	PyVarObject_HEAD_INIT(NULL, 0).tp_name = "rmaext._native.hot.Win",
+PyTypeObject py_win_type = {
+	PyVarObject_HEAD_INIT(NULL, 0).tp_name = "rmaext._native.cmethods.Win",
 	.tp_doc = "The plain operations of rmaext.compat.Win.",
 	.tp_basicsize = sizeof(struct win),
 	.tp_flags =

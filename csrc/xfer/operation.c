@@ -52,13 +52,15 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	int ret = kind < RMX_UPDATE ? rmx_key_map(root, rank) : 0;
 
 	if (!ret && (root->attached || root->visits) && kind < RMX_UPDATE)
-		ret = rmx_fail(-FI_EOPNOTSUPP, rank, "rmx_op_new",
-			       "no key leads to the memory there");
+		ret = rmx_fail(-FI_EOPNOTSUPP, rank, "operation",
+			       "no key leads to the memory there: it is "
+			       "reached by messages only");
 	if (ret)
 		return ret;
 	if (!target->member->peer)
-		return rmx_fail(-FI_EOPNOTSUPP, rank, "rmaext_op",
-				"there is no network to it");
+		return rmx_fail(-FI_EOPNOTSUPP, rank, "operation",
+				"no route leads there: that rank has no "
+				"network");
 	if (payload <= RMX_INLINE)
 		context = rmx_context_take(f, target->member->peer);
 	if (context)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._memory import arrays
-from .._native import hot
+from .._native import cmethods
 from .._native._lib import lib
 from ..typing import ScalarT
 from .core import Array, behind
@@ -19,9 +19,9 @@ from .updates import UpdateOperations
 __all__ = ["TransferOperations"]
 
 _PREPARED = {  # name, and rights of origins that it needs
-    hot.PUT: ("prepare_put", lib.RMAEXT_WRITE),
-    hot.GET: ("prepare_get", lib.RMAEXT_READ),
-    hot.FETCH_ADD: ("prepare_fetch_add", lib.RMAEXT_READ | lib.RMAEXT_WRITE),
+    cmethods.PUT: ("prepare_put", lib.RMAEXT_WRITE),
+    cmethods.GET: ("prepare_get", lib.RMAEXT_READ),
+    cmethods.FETCH_ADD: ("prepare_fetch_add", lib.RMAEXT_READ | lib.RMAEXT_WRITE),
 }
 
 
@@ -62,7 +62,7 @@ class TransferOperations(UpdateOperations[ScalarT]):
 
     # -- operations that are repeated ----------------------------------------------
 
-    def register(self, array: NDArray[ScalarT]) -> hot.Buffer[ScalarT]:
+    def register(self, array: NDArray[ScalarT]) -> cmethods.Buffer[ScalarT]:
         """Return a buffer object, for an array that is put or got often.
 
         Parameters
@@ -90,11 +90,11 @@ class TransferOperations(UpdateOperations[ScalarT]):
         array([1., 1., 0., 0., 1., 1.])
         """
         self._check_open("register")
-        return hot.Buffer(self, arrays.check_origin(array, self._dtype))
+        return cmethods.Buffer(self, arrays.check_origin(array, self._dtype))
 
     def prepare_put(
         self, origin: NDArray[ScalarT], rank: int, offset: int = 0
-    ) -> hot.Prepared[ScalarT]:
+    ) -> cmethods.Prepared[ScalarT]:
         """Return a function without arguments that puts the array there each time.
 
         Parameters
@@ -123,11 +123,11 @@ class TransferOperations(UpdateOperations[ScalarT]):
         array([7., 7.])
         """
         arrays.check_origin(origin, self._dtype)
-        return self._prepare(hot.PUT, origin, rank, offset)
+        return self._prepare(cmethods.PUT, origin, rank, offset)
 
     def prepare_get(
         self, out: NDArray[ScalarT], rank: int, offset: int = 0
-    ) -> hot.Prepared[ScalarT]:
+    ) -> cmethods.Prepared[ScalarT]:
         """Return a function without arguments that fills `out`, and returns it.
 
         Parameters
@@ -159,9 +159,11 @@ class TransferOperations(UpdateOperations[ScalarT]):
         array([7., 0.])
         """
         arrays.check_result(out, self._dtype)
-        return self._prepare(hot.GET, out, rank, offset)
+        return self._prepare(cmethods.GET, out, rank, offset)
 
-    def prepare_fetch_add(self, value: Any, rank: int, offset: int = 0) -> hot.Prepared[ScalarT]:
+    def prepare_fetch_add(
+        self, value: Any, rank: int, offset: int = 0
+    ) -> cmethods.Prepared[ScalarT]:
         """Return a function without arguments that adds, and returns the previous values.
 
         Parameters
@@ -195,15 +197,17 @@ class TransferOperations(UpdateOperations[ScalarT]):
         if not np.isscalar(value):
             arrays.check_origin(value, self._dtype)
         operand = arrays.origin(value, self._dtype)
-        return self._prepare(hot.FETCH_ADD, operand, rank, offset)
+        return self._prepare(cmethods.FETCH_ADD, operand, rank, offset)
 
-    def _prepare(self, kind: int, array: Array, rank: int, offset: int) -> hot.Prepared[ScalarT]:
+    def _prepare(
+        self, kind: int, array: Array, rank: int, offset: int
+    ) -> cmethods.Prepared[ScalarT]:
         call, access = _PREPARED[kind]
         self._check_open(call)
         place = self._place(call, rank, offset, array.size)
         rank, offset = operator.index(rank), operator.index(offset)
         if place is not None:
-            update = kind == hot.FETCH_ADD
+            update = kind == cmethods.FETCH_ADD
             number = self._atomic_number(call, place, lib.RMAEXT_SUM) if update else -1
             self._foresee(call, place, access, number)
-        return hot.Prepared(kind, self, array, rank, offset)
+        return cmethods.Prepared(kind, self, array, rank, offset)

@@ -11,7 +11,7 @@ import numpy as np
 
 from .._memory.arrays import address
 from .._native._lib import ffi, lib
-from .._native.hot import to_the_end
+from .._native.cmethods import to_the_end
 from .._runtime.failures import from_c
 from ..errors import RmaError
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from .._comm.liveness import Living
 from .._native._lib import ffi, lib
-from .._native.hot import to_the_end
+from .._native.cmethods import to_the_end
 from .._ops.core import WindowCore
 from .._runtime import mpi_progress
 from .._runtime.config import deadline

@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from .._native import hot
+from .._native import cmethods
 from .._native._lib import lib
 from .._ops.operations import OPERATIONS, operation
 from .buffers import Part, check_disp, part_of, target_of
@@ -46,12 +46,12 @@ _SUM = MPI.SUM
 
 # MPI's operations are objects that stay; those by another name are compared
 _numbers = {id(getattr(MPI, name.upper())): number for name, number in OPERATIONS.items()}
-hot.mpi_ops([(getattr(MPI, name.upper()), number) for name, number in OPERATIONS.items()])
+cmethods.mpi_ops([(getattr(MPI, name.upper()), number) for name, number in OPERATIONS.items()])
 _mpi_put, _mpi_get, _mpi_update, _mpi_swap = (
-    hot.mpi_put,
-    hot.mpi_get,
-    hot.mpi_update,
-    hot.mpi_swap,
+    cmethods.mpi_put,
+    cmethods.mpi_get,
+    cmethods.mpi_update,
+    cmethods.mpi_swap,
 )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from mpi4py import MPI
 
-from .._native import hot
+from .._native import cmethods
 from . import attributes, creation, requests, transfer
 from .creation import State
 from .errors import RAISED, error, report, translated
@@ -35,7 +35,7 @@ class _Nothing:
         raise error(MPI.ERR_WIN, "the window is MPI.WIN_NULL, or was freed")
 
 
-class Win(hot.Win):
+class Win(cmethods.Win):
     """Memory of all ranks of a communicator: mpi4py's MPI.Win, over `rmaext.Window`.
 
     Parameters
@@ -405,7 +405,9 @@ class Win(hot.Win):
         """As `Put`, with a request."""
         try:
             self._epochs.enter_passive("Rput", target_rank)
-            if target_rank in self._near and hot.mpi_put(*self._bytes, origin, target_rank, target):
+            if target_rank in self._near and cmethods.mpi_put(
+                *self._bytes, origin, target_rank, target
+            ):
                 return requests.done()
             return requests.begun(transfer.begin_put(self, origin, target_rank, target))
         except RAISED as exc:
@@ -415,7 +417,9 @@ class Win(hot.Win):
         """As `Get`, with a request."""
         try:
             self._epochs.enter_passive("Rget", target_rank)
-            if target_rank in self._near and hot.mpi_get(*self._bytes, origin, target_rank, target):
+            if target_rank in self._near and cmethods.mpi_get(
+                *self._bytes, origin, target_rank, target
+            ):
                 return requests.done()
             return requests.begun(transfer.begin_get(self, origin, target_rank, target))
         except RAISED as exc:

@@ -243,7 +243,7 @@ def test_a_signal_anywhere_in_a_look_for_the_dead():
 
 END = """
     import signal, threading, time
-    from rmaext._native.hot import to_the_end
+    from rmaext._native.cmethods import to_the_end
     from rmaext.errors import RmaError
     calls = []
 """
