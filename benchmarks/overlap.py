@@ -12,22 +12,23 @@ from __future__ import annotations
 
 import os
 import statistics
-import subprocess
 import sys
 import time
-from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+import rmaext
+from rmaext.bench import run
+from rmaext.bench.job import main
+from rmaext.bench.measure import Job
 
 TURNS, REPEATS = 6, 5
 
 
-def one() -> None:
-    """Be a rank of a job."""
-    import numpy as np
-    from mpi4py import MPI
-
-    import rmaext
-
-    comm = MPI.COMM_WORLD
+def overlap(job: Job) -> None:
+    """Measure it on the ranks of a job; "hidden" among the facts is the number."""
+    comm = job.comm
     rmaext.Window.allocate(comm, 1)  # who has none needs no progress of rmaext's
     data = np.ones(8 << 20)
     square = np.ones((150, 150))
@@ -52,30 +53,21 @@ def one() -> None:
     alone = statistics.median(timed(0) for _ in range(REPEATS))
     work = 3 * alone
     both = statistics.median(timed(work) for _ in range(REPEATS))
-    if not comm.rank:
-        print(alone, 1 - (both - work) / alone)
+    job.facts["hidden"] = 1 - (both - work) / alone
 
 
-def main() -> None:
-    """Run the jobs."""
-    command = [str(Path(sys.executable).with_name("mpiexec")), "-n", "2", sys.executable]
+def jobs() -> None:
+    """Run the jobs, and print what they found."""
+    mpi, job = run.mpi_in_use(), run.Job("overlap", program=(__file__,))
     hidden: dict[str, list[float]] = {"0": [], "1": []}
     for turn in range(TURNS):
         for setting in ("01", "10")[turn % 2]:
-            env = dict(os.environ, RMAEXT_MPI_PROGRESS=setting, OPENBLAS_NUM_THREADS="1")
-            done = subprocess.run(
-                [*command, __file__, "rank"],
-                env=env,
-                timeout=60,
-                check=True,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            hidden[setting].append(float(done.stdout.split()[1]))
+            os.environ["RMAEXT_MPI_PROGRESS"] = setting
+            hidden[setting].append(run.launch(mpi, job, 60)["facts"]["hidden"])
     for setting, values in hidden.items():
         low, middle, high = min(values), statistics.median(values), max(values)
         print(f"RMAEXT_MPI_PROGRESS={setting}: {middle:.2f} hidden ({low:.2f} to {high:.2f})")
 
 
 if __name__ == "__main__":
-    one() if sys.argv[1:] == ["rank"] else main()
+    main({"overlap": overlap}) if sys.argv[1:] else jobs()

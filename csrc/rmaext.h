@@ -267,14 +267,38 @@ enum {
  * uses kind and ticket.
  */
 struct rmaext_lock {
-	int64_t *
-		words; /* next ticket, turns of readers, of writers; sleepers */
-	int64_t *slots; /* a word for each rank */
+	int64_t *block; /* what the places count from, or NULL: not mapped */
+	int64_t words;	/* place of: next ticket, turns of readers, of writers;
+			   sleepers */
+	int64_t slots;	/* place of a word for each rank */
 	int64_t rank;	/* this rank */
 	uint64_t owner; /* thread that queues, or is inside as a writer, or 0 */
 	int64_t ticket;
 	int kind;
 	int inside; /* the owner has entered */
+};
+
+struct rmaext_change {
+	int64_t place, value;
+};
+
+/*
+ * How a call acts on a block that is not mapped here. It returns RMAEXT_PENDING
+ * and what to send; it is called again with all answers since its beginning,
+ * and goes through them from there. A message is `count` additions, answered by
+ * the previous values of the words; or, if `swap`, one change from a value to
+ * `to`, answered by the previous value. All that is 0 at the beginning.
+ */
+struct rmaext_exchange {
+	const int64_t *answers;
+	uint64_t answered, used;
+	struct rmaext_change changes[3];
+	uint64_t count;
+	int64_t to;
+	int swap, complete;
+	int kind, inside; /* the owner's, before the call */
+	int64_t ticket;
+	int result; /* what the call has returned */
 };
 
 enum { RMAEXT_NOTIFY = 256 }; /* notification slots of a window */
@@ -682,20 +706,25 @@ int rmaext_word_await(int64_t *sleepers, const int64_t *word, int64_t least,
 void rmaext_barrier(void);
 
 /*
- * The lock of a target; see shm/ticket_lock.c. take returns 1 if the thread is
- * inside, 0 if it is queued and must call wait, or -FI_EBUSY if another thread
- * of this rank is the owner. A reader gives the ownership up itself, by owner =
- * inside = 0, once it has noted that it is inside. pass gives up the turn of a
- * rank that will not come, if its slot is still as it was seen.
+ * The lock of a target; see shm/ticket_lock.c. `exchange` is NULL where the
+ * block is mapped. take returns 1 if the thread is inside, 0 if it is queued
+ * and must call wait, or -FI_EBUSY if another thread of this rank is the owner.
+ * A reader gives the ownership up itself, by owner = inside = 0, once it has
+ * noted that it is inside.
  */
-int rmaext_lock_take(struct rmaext_lock *lock, uint64_t thread, int exclusive);
-int rmaext_lock_wait(struct rmaext_lock *lock, int exclusive, int64_t spin,
-		     int64_t sleep);
-void rmaext_lock_leave(struct rmaext_lock *lock, int exclusive);
-void rmaext_lock_abandon(struct rmaext_lock *lock);
+int rmaext_lock_take(struct rmaext_lock *lock, struct rmaext_exchange *exchange,
+		     uint64_t thread, int exclusive);
+/* Waits so many ns, spinning first; with an exchange it only looks. */
+int rmaext_lock_wait(struct rmaext_lock *lock, struct rmaext_exchange *exchange,
+		     int exclusive, int64_t spin, int64_t sleep);
+int rmaext_lock_leave(struct rmaext_lock *lock,
+		      struct rmaext_exchange *exchange, int exclusive);
 /* Undoes what the owner has done, queued or inside; other threads nothing. */
-void rmaext_lock_undo(struct rmaext_lock *lock, uint64_t thread, int exclusive);
-int rmaext_lock_pass(struct rmaext_lock *lock, int64_t rank, int64_t seen);
+int rmaext_lock_undo(struct rmaext_lock *lock, struct rmaext_exchange *exchange,
+		     uint64_t thread, int exclusive);
+/* Gives up the turn of a rank that will not come, if its slot is as `seen`. */
+int rmaext_lock_pass(struct rmaext_lock *lock, struct rmaext_exchange *exchange,
+		     int64_t rank, int64_t seen);
 
 /*
  * Checks the records of all ranks, which lie one after another, of a window

@@ -32,7 +32,7 @@ import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import NoReturn
 
 from support import demanding
 
@@ -48,7 +48,7 @@ assert _spec
 assert _spec.loader
 _launcher = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_launcher)
-under_mpiexec = _launcher.under_mpiexec
+supervise, under_mpiexec = _launcher.supervise, _launcher.under_mpiexec
 
 # A shell's background jobs ignore it, and so would all that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -233,29 +233,6 @@ def _run(
             f"--- stdout\n{texts[0]}\n--- stderr\n{texts[1]}"
         )
     return subprocess.CompletedProcess(command, code, *texts)
-
-
-def supervise(
-    command: Sequence[str],
-    env: Mapping[str, str],
-    limit: float,
-    out: IO[bytes] | None = None,
-    err: IO[bytes] | None = None,
-) -> int | None:
-    """Run a command and return its exit status, or None if it ran into the time limit.
-
-    Past the limit, or when interrupted, all that it started is ended.
-    """
-    process = subprocess.Popen(
-        command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
-    )
-    try:
-        return process.wait(limit)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        if process.returncode is None:
-            _launcher.end(process)
 
 
 def _run_tests(command: Sequence[str], size: int, route: str, limit: float) -> int | None:

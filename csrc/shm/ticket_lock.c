@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The lock of a target whose control block is mapped here: a ticket lock for
- * readers and writers. Whoever comes draws a ticket. A reader enters when all
+ * The lock of a target: a ticket lock for readers and writers in its control
+ * block. Whoever comes draws a ticket. A reader enters when all
  * with earlier tickets have entered as readers or left as writers; a writer
- * enters when all of them have left. rmaext/_sync/ticket_lock.py does the same
- * by messages where the block is not mapped, and decides what to do about ranks
- * that died in the queue.
+ * enters when all of them have left. rmaext/_sync/ticket_lock.py
+ * decides what to do about ranks that died in the queue, and sends the messages
+ * where the block is not mapped here.
  *
  * Each rank's slot says which ticket it has, from before it draws the ticket
  * until after it has given it back. So a ticket that is in no slot of a living
@@ -127,9 +127,106 @@ void rmaext_barrier(void)
 	atomic_thread_fence(memory_order_seq_cst);
 }
 
+/* -- changes of the block, by atomics or by messages ------------------------
+ */
+
+/* True if the call was begun before, and goes on with more answers. */
+static bool exchange_begin(struct rmaext_exchange *e)
+{
+	const bool again = e && e->count;
+
+	if (e)
+		e->count = e->used = e->complete = e->swap = 0;
+	return again;
+}
+
+/*
+ * The previous value, if there is an answer. If not, the change becomes a part
+ * of the message to be sent; or nothing, if the message is complete.
+ */
+static void exchange_ask(struct rmaext_exchange *e, int64_t place,
+			 int64_t value, int64_t *old_p)
+{
+	if (e->complete)
+		return;
+	if (e->used < e->answered)
+		*old_p = e->answers[e->used++];
+	else
+		e->changes[e->count++] = (struct rmaext_change){place, value};
+}
+
+/* Are there answers to all so far? If not, the message is complete. */
+static bool exchange_is_answered(struct rmaext_exchange *e)
+{
+	if (e && e->count)
+		e->complete = 1;
+	return !e || !e->complete;
+}
+
+static int exchange_end(struct rmaext_exchange *e, int ret)
+{
+	if (!e)
+		return ret;
+	e->result = e->count ? RMAEXT_PENDING : ret;
+	return e->result;
+}
+
+static int64_t block_load(const struct rmaext_lock *l,
+			  struct rmaext_exchange *e, int64_t place)
+{
+	int64_t value = 0;
+
+	if (!e)
+		return word_load(&l->block[place]);
+	exchange_ask(e, place, 0, &value);
+	return value;
+}
+
+static void turn_wake(const struct rmaext_lock *l, int64_t place, int64_t value)
+{
+	const int64_t *words = l->block + l->words;
+
+	if (place == l->words + READERS || place == l->words + WRITERS)
+		word_wake(&words[SLEEPERS], &l->block[place], value);
+}
+
+static int64_t block_add(const struct rmaext_lock *l, struct rmaext_exchange *e,
+			 int64_t place, int64_t more)
+{
+	int64_t old = 0;
+
+	if (e) {
+		exchange_ask(e, place, more, &old);
+	} else {
+		old = word_add(&l->block[place], more);
+		turn_wake(l, place, old + more);
+	}
+	return old;
+}
+
+/* Changes a word if it is `from`: true, also where that has no answer yet. */
+static bool block_swap(const struct rmaext_lock *l, struct rmaext_exchange *e,
+		       int64_t place, int64_t from, int64_t to)
+{
+	int64_t old = from;
+
+	if (e) {
+		if (!exchange_is_answered(e))
+			return true;
+		exchange_ask(e, place, from, &old);
+		e->swap = !exchange_is_answered(e);
+		e->to = to;
+	} else if (__atomic_compare_exchange_n(&l->block[place], &old, to,
+					       false, __ATOMIC_SEQ_CST,
+					       __ATOMIC_SEQ_CST)) {
+		turn_wake(l, place, to);
+	}
+	return old == from;
+}
+
 /* -- the lock -------------------------------------------------------------- */
 
-/* What the own slot has of that kind, besides the number of readers. */
+/* What the own slot holds besides the number of readers. */
 static int64_t slot_content(const struct rmaext_lock *l, int kind)
 {
 	if (kind == 0 || kind == RMAEXT_SLOT_ACTIVE)
@@ -137,138 +234,201 @@ static int64_t slot_content(const struct rmaext_lock *l, int kind)
 	return l->ticket << RMAEXT_SLOT_TICKET | kind;
 }
 
-static void slot_change(struct rmaext_lock *l, int kind, int64_t more)
+static void slot_change(struct rmaext_lock *l, struct rmaext_exchange *e,
+			int kind, int64_t more)
 {
 	const int64_t old = slot_content(l, l->kind);
 
 	l->kind = kind;
-	word_add(&l->slots[l->rank], slot_content(l, kind) + more - old);
+	block_add(l, e, l->slots + l->rank, slot_content(l, kind) + more - old);
 }
 
-static void turn_raise(struct rmaext_lock *l, int which)
+static int64_t lock_turn(const struct rmaext_lock *l, int exclusive)
 {
-	rmaext_word_raise(&l->words[SLEEPERS], &l->words[which]);
+	return l->words + (exclusive ? WRITERS : READERS);
 }
 
-static void lock_enter(struct rmaext_lock *l, int exclusive)
+static void lock_enter(struct rmaext_lock *l, struct rmaext_exchange *e,
+		       int exclusive)
 {
 	l->inside = 1;
 	if (exclusive) {
 		if (l->kind != RMAEXT_SLOT_ACTIVE)
-			slot_change(l, RMAEXT_SLOT_ACTIVE, 0);
+			slot_change(l, e, RMAEXT_SLOT_ACTIVE, 0);
 		return;
 	}
-	/* not added: whoever takes this rank for dead may do it instead */
-	if (word_swap(&l->words[READERS], l->ticket, l->ticket + 1))
-		word_wake(&l->words[SLEEPERS], &l->words[READERS],
-			  l->ticket + 1);
-	slot_change(l, 0, RMAEXT_SLOT_READER);
+	if (l->kind == RMAEXT_SLOT_ACTIVE)
+		block_add(l, e, lock_turn(l, 0), 1);
+	else /* no addition: who finds a queued rank dead may do it for it */
+		block_swap(l, e, lock_turn(l, 0), l->ticket, l->ticket + 1);
+	slot_change(l, e, 0, RMAEXT_SLOT_READER);
 }
 
-static const int64_t *lock_turn(const struct rmaext_lock *l, int exclusive)
+static int lock_try_enter(struct rmaext_lock *l, struct rmaext_exchange *e,
+			  int exclusive)
 {
-	return &l->words[exclusive ? WRITERS : READERS];
-}
+	const int64_t now = block_load(l, e, lock_turn(l, exclusive));
 
-static int lock_try_enter(struct rmaext_lock *l, int exclusive)
-{
-	if (word_load(lock_turn(l, exclusive)) != l->ticket)
+	if (!exchange_is_answered(e) || now != l->ticket)
 		return 0;
-	lock_enter(l, exclusive);
+	lock_enter(l, e, exclusive);
 	return 1;
 }
 
-/* Takes an abandoned ticket up again, unless another rank has passed it on. */
-static bool lock_resume(struct rmaext_lock *l)
+/* Takes up an abandoned ticket of its own, unless another has passed it on. */
+static bool lock_resume(struct rmaext_lock *l, struct rmaext_exchange *e)
 {
 	const int64_t from = slot_content(l, RMAEXT_SLOT_ABANDONED);
-	int64_t *slot = &l->slots[l->rank], value;
+	const int64_t slot = l->slots + l->rank;
+	int64_t value;
 
 	l->kind = 0;
 	do {
-		value = word_load(slot);
-		if ((value & ~RMAEXT_SLOT_READERS) != from)
+		value = block_load(l, e, slot);
+		if (!exchange_is_answered(e) ||
+		    (value & ~RMAEXT_SLOT_READERS) != from)
 			return false;
-	} while (
-		!word_swap(slot, value,
-			   value - RMAEXT_SLOT_ABANDONED + RMAEXT_SLOT_QUEUED));
+	} while (!block_swap(l, e, slot, value,
+			     value - RMAEXT_SLOT_ABANDONED +
+				     RMAEXT_SLOT_QUEUED));
 	l->kind = RMAEXT_SLOT_QUEUED;
 	return true;
 }
 
-int rmaext_lock_take(struct rmaext_lock *l, uint64_t thread, int exclusive)
+static int lock_draw(struct rmaext_lock *l, struct rmaext_exchange *e,
+		     int exclusive)
 {
-	uint64_t nobody = 0;
+	int64_t now;
 
-	if (!__atomic_compare_exchange_n(&l->owner, &nobody, thread, false,
-					 __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-		return -FI_EBUSY;
-	if (l->kind == RMAEXT_SLOT_ABANDONED && lock_resume(l))
-		return lock_try_enter(l, exclusive);
-	slot_change(l, RMAEXT_SLOT_ACTIVE, 0);
-	l->ticket = word_add(&l->words[NEXT], 1);
-	if (lock_try_enter(l, exclusive))
+	slot_change(l, e, RMAEXT_SLOT_ACTIVE, 0);
+	l->ticket = block_add(l, e, l->words + NEXT, 1);
+	now = block_load(l, e, lock_turn(l, exclusive));
+	if (exchange_is_answered(e) && now == l->ticket) {
+		lock_enter(l, e, exclusive);
 		return 1;
-	slot_change(l, RMAEXT_SLOT_QUEUED, 0);
+	}
+	slot_change(l, e, RMAEXT_SLOT_QUEUED, 0);
 	return 0;
 }
 
-int rmaext_lock_wait(struct rmaext_lock *l, int exclusive, int64_t spin,
-		     int64_t sleep)
+/* What the owner has may change when there are all answers: not before. */
+static void owner_begin(const struct rmaext_lock *l, struct rmaext_exchange *e)
 {
-	rmaext_word_await(&l->words[SLEEPERS], lock_turn(l, exclusive),
-			  l->ticket, spin, sleep);
-	return lock_try_enter(l, exclusive);
+	if (!e)
+		return;
+	e->ticket = l->ticket;
+	e->kind = l->kind;
+	e->inside = l->inside;
 }
 
-void rmaext_lock_leave(struct rmaext_lock *l, int exclusive)
+static int owner_end(struct rmaext_lock *l, struct rmaext_exchange *e, int ret)
 {
-	if (!exclusive) {
-		turn_raise(l, WRITERS);
-		word_add(&l->slots[l->rank], -(int64_t)RMAEXT_SLOT_READER);
-		return;
+	ret = exchange_end(e, ret);
+	if (ret == RMAEXT_PENDING) {
+		l->ticket = e->ticket;
+		l->kind = e->kind;
+		l->inside = e->inside;
 	}
-	turn_raise(l, READERS);
-	turn_raise(l, WRITERS);
-	slot_change(l, 0, 0);
+	return ret;
+}
+
+/* After it another thread may be the owner. */
+static int owner_leave(struct rmaext_lock *l, struct rmaext_exchange *e)
+{
+	int ret;
+
 	l->inside = 0;
-	__atomic_store_n(&l->owner, 0, __ATOMIC_SEQ_CST);
+	ret = owner_end(l, e, 0);
+	if (!ret)
+		__atomic_store_n(&l->owner, 0, __ATOMIC_SEQ_CST);
+	return ret;
 }
 
-void rmaext_lock_abandon(struct rmaext_lock *l)
+int rmaext_lock_take(struct rmaext_lock *l, struct rmaext_exchange *e,
+		     uint64_t thread, int exclusive)
 {
-	if (l->kind == RMAEXT_SLOT_QUEUED)
-		slot_change(l, RMAEXT_SLOT_ABANDONED, 0);
-	__atomic_store_n(&l->owner, 0, __ATOMIC_SEQ_CST);
+	const bool again = exchange_begin(e);
+	uint64_t owner = 0;
+	int ret;
+
+	if (!__atomic_compare_exchange_n(&l->owner, &owner, thread, false,
+					 __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST) &&
+	    !(again && owner == thread))
+		return exchange_end(e, -FI_EBUSY);
+	owner_begin(l, e);
+	if (l->kind == RMAEXT_SLOT_ABANDONED && lock_resume(l, e))
+		ret = lock_try_enter(l, e, exclusive);
+	else
+		ret = lock_draw(l, e, exclusive);
+	return owner_end(l, e, ret);
 }
 
-void rmaext_lock_undo(struct rmaext_lock *l, uint64_t thread, int exclusive)
+int rmaext_lock_wait(struct rmaext_lock *l, struct rmaext_exchange *e,
+		     int exclusive, int64_t spin, int64_t sleep)
 {
-	if (__atomic_load_n(&l->owner, __ATOMIC_SEQ_CST) != thread)
-		return;
-	if (!l->inside) {
-		rmaext_lock_abandon(l);
-		return;
-	}
-	rmaext_lock_leave(l, exclusive);
+	exchange_begin(e);
+	owner_begin(l, e);
+	if (!e)
+		rmaext_word_await(&l->block[l->words + SLEEPERS],
+				  &l->block[lock_turn(l, exclusive)], l->ticket,
+				  spin, sleep);
+	return owner_end(l, e, lock_try_enter(l, e, exclusive));
+}
+
+/* The slot last, so that each ticket is always accounted for. */
+static void lock_leave(struct rmaext_lock *l, struct rmaext_exchange *e,
+		       int exclusive)
+{
 	if (exclusive)
-		return;
-	l->inside = 0;
-	__atomic_store_n(&l->owner, 0, __ATOMIC_SEQ_CST);
+		block_add(l, e, lock_turn(l, 0), 1);
+	block_add(l, e, lock_turn(l, 1), 1);
+	if (exclusive)
+		slot_change(l, e, 0, 0);
+	else
+		block_add(l, e, l->slots + l->rank,
+			  -(int64_t)RMAEXT_SLOT_READER);
 }
 
-int rmaext_lock_pass(struct rmaext_lock *l, int64_t rank, int64_t seen)
+int rmaext_lock_leave(struct rmaext_lock *l, struct rmaext_exchange *e,
+		      int exclusive)
+{
+	exchange_begin(e);
+	if (exclusive)
+		owner_begin(l, e);
+	lock_leave(l, e, exclusive);
+	/* when a reader leaves, another thread may be the owner */
+	return exclusive ? owner_leave(l, e) : exchange_end(e, 0);
+}
+
+int rmaext_lock_undo(struct rmaext_lock *l, struct rmaext_exchange *e,
+		     uint64_t thread, int exclusive)
+{
+	exchange_begin(e);
+	if (__atomic_load_n(&l->owner, __ATOMIC_SEQ_CST) != thread)
+		return exchange_end(e, 0);
+	owner_begin(l, e);
+	if (l->inside)
+		lock_leave(l, e, exclusive);
+	else if (l->kind == RMAEXT_SLOT_QUEUED)
+		slot_change(l, e, RMAEXT_SLOT_ABANDONED, 0);
+	return owner_leave(l, e);
+}
+
+int rmaext_lock_pass(struct rmaext_lock *l, struct rmaext_exchange *e,
+		     int64_t rank, int64_t seen)
 {
 	const int64_t ticket = seen >> RMAEXT_SLOT_TICKET;
-	int64_t *slot = &l->slots[rank], value;
+	const int64_t slot = l->slots + rank;
+	int64_t value;
 
+	exchange_begin(e);
 	do {
-		value = word_load(slot);
-		if ((value ^ seen) & ~RMAEXT_SLOT_READERS)
-			return 0;
-	} while (!word_swap(slot, value, value & RMAEXT_SLOT_READERS));
-	if (word_swap(&l->words[READERS], ticket, ticket + 1))
-		word_wake(&l->words[SLEEPERS], &l->words[READERS], ticket + 1);
-	turn_raise(l, WRITERS);
-	return 1;
+		value = block_load(l, e, slot);
+		if (!exchange_is_answered(e) ||
+		    (value ^ seen) & ~RMAEXT_SLOT_READERS)
+			return exchange_end(e, 0);
+	} while (!block_swap(l, e, slot, value, value & RMAEXT_SLOT_READERS));
+	block_swap(l, e, lock_turn(l, 0), ticket, ticket + 1);
+	block_add(l, e, lock_turn(l, 1), 1);
+	return exchange_end(e, 1);
 }

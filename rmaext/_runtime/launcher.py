@@ -15,10 +15,12 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
-__all__ = ["LauncherError", "command", "end", "environment", "find", "under_mpiexec"]
+__all__ = ["LauncherError", "command", "environment", "find", "supervise", "under_mpiexec"]
 
 # What a launcher tells its ranks: a job of one's own must not inherit it.
 _JOB_VARIABLES = (
@@ -132,7 +134,37 @@ def _about(path: str) -> tuple[str, str]:
 # -- processes -----------------------------------------------------------------------
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def supervise(
+    command: Sequence[str],
+    env: Mapping[str, str],
+    limit: float,
+    out: IO[bytes] | None = None,
+    err: IO[bytes] | None = None,
+    watch: Callable[[], float] | None = None,
+) -> int | None:
+    """Run a command and return its exit status, or None if it ran into the time limit.
+
+    `limit` is in seconds. `watch` is called 20 times a second; the command has no more
+    seconds from then on than it returns. Past the limit, or when the call is interrupted,
+    all that the command started is ended.
+    """
+    until = time.monotonic() + limit
+    process = subprocess.Popen(
+        command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+    )
+    try:
+        while (left := until - time.monotonic()) > 0:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(min(left, 0.05) if watch else left)
+            if watch:
+                until = min(until, time.monotonic() + watch())
+        return None
+    finally:
+        if process.returncode is None:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
     """End a process and its descendants: the launcher first, so that it can clean up."""
     family = []  # pidfds: a number may be somebody else's by the time it is used
     for pid in [process.pid, *_descendants(process.pid)]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
+import math
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,26 +113,23 @@ def launch(
     they do. With `to_the_end` it also fails if its end is odd.
     """
     with tempfile.TemporaryDirectory(prefix="rmaext-bench-") as name:
-        folder = Path(name)
+        folder, result = Path(name), Path(name, "result")
+
+        def watch() -> float:
+            if tick is not None:
+                with contextlib.suppress(OSError, ValueError):
+                    tick(float((folder / "progress").read_text()))
+            # What comes after the result is teardown, and MPI's business.
+            return TEARDOWN if result.exists() else math.inf
+
         settings = {**job.settings, "case": job.case, "limit": limit}
         command = [*_command(mpi, job), json.dumps(settings), str(folder)]
         # A file, not a pipe: a forgotten grandchild would keep a pipe open for ever.
         with open(folder / "output", "wb") as output:
-            process = subprocess.Popen(
-                command,
-                env=_environment(mpi, job),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
+            status = launcher.supervise(
+                command, _environment(mpi, job), limit + grace, output, output, watch
             )
-            try:
-                status = _wait(process, folder, limit + grace, tick)
-            finally:
-                if process.returncode is None:
-                    launcher.end(process)
         said = (folder / "output").read_text(errors="replace").strip()
-        result = folder / "result"
         if not result.exists():
             why = f"not done after {limit:.3g} s" if status is None else f"status {status}"
             with contextlib.suppress(FileNotFoundError):
@@ -164,27 +160,6 @@ def _environment(mpi: Mpi, job: Job) -> dict[str, str]:
         env["RMAEXT_ROUTE"] = "fabric"
         env.update(pair.partition("=")[::2] for pair in _TCP[mpi.name][1].split())
     return env
-
-
-def _wait(
-    process: subprocess.Popen[bytes],
-    folder: Path,
-    limit: float,
-    tick: Callable[[float], None] | None,
-) -> int | None:
-    """Return the status of the job, or None if it must be ended."""
-    end = time.monotonic() + limit
-    ending = False
-    while time.monotonic() < end:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(0.05)
-        if not ending and (folder / "result").exists():
-            # What comes now is teardown, and MPI's business.
-            ending, end = True, min(end, time.monotonic() + TEARDOWN)
-        if tick is not None:
-            with contextlib.suppress(OSError, ValueError):
-                tick(float((folder / "progress").read_text()))
-    return None
 
 
 def _tail(text: str, lines: int = 25) -> str:
