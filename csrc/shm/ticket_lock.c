@@ -210,17 +210,17 @@ static bool block_swap(const struct rmaext_lock *l, struct rmaext_exchange *e,
 {
 	int64_t old = from;
 
-	if (e) {
-		if (!exchange_is_answered(e))
-			return true;
-		exchange_ask(e, place, from, &old);
-		e->swap = !exchange_is_answered(e);
-		e->to = to;
-	} else if (__atomic_compare_exchange_n(&l->block[place], &old, to,
-					       false, __ATOMIC_SEQ_CST,
-					       __ATOMIC_SEQ_CST)) {
+	if (!e) {
+		if (!word_swap(&l->block[place], from, to))
+			return false;
 		turn_wake(l, place, to);
+		return true;
 	}
+	if (!exchange_is_answered(e))
+		return true;
+	exchange_ask(e, place, from, &old);
+	e->swap = !exchange_is_answered(e);
+	e->to = to;
 	return old == from;
 }
 
