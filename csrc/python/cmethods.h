@@ -213,12 +213,35 @@ py_call(const struct py_signature *s, py_attempt *attempt, void *self,
 	}                                                                     \
 	_Static_assert(1, "")
 
+enum { PY_BUFFERS = 2 };
+
+/* A put, get or update that may have to be waited for. */
+struct py_transfer {
+	const char *call;
+	enum rmx_kind kind;
+	int op; /* of an update */
+	int64_t rank;
+	uint64_t offset, count; /* bytes, elements */
+	PyObject
+		*buffer[PY_BUFFERS]; /* what C may use until the end; or None */
+	const void *source;	     /* of a put; operand of an update */
+	void *result;
+};
+
+/*
+ * transfer.c: find_ffi is called once, when the module is loaded. run carries
+ * out a transfer that was checked, without the GIL; if it is not complete, it
+ * is Python's, which waits on or raises. The window's memory of C must be open.
+ */
+bool py_find_ffi(void);
+enum py_outcome py_transfer_run(struct py_window *w,
+				const struct py_transfer *r);
+
 /*
  * op.c: ranks and elements must not be negative; the window may be closed, and
  * all else is checked here. An operation that takes long releases the GIL, and
  * keeps its buffers alive as long as C may use them.
  */
-bool py_find_ffi(void); /* once, when the module is loaded */
 enum py_outcome py_put(struct py_window *w, PyObject *origin, int64_t rank,
 		       int64_t index);
 /* out is plain, and writeable */
@@ -301,59 +324,7 @@ extern PyMappingMethods py_index_methods;
 PyObject *py_numba(struct py_window *w, void *closure);
 void py_numba_close(struct py_window *w);
 
-/*
- * derived.c: MPI's derived datatypes, and so many elements of one (type NULL:
- * bytes in one piece). find returns NULL where the type is not known; then
- * Python does it. What find returns is valid until Python runs.
- */
-struct py_derived;
-struct py_side {
-	const struct py_derived *type;
-	int64_t count;
-	uint64_t bytes; /* of all elements */
-};
-
-const struct py_derived *py_find_derived(PyObject *object);
-uint64_t py_derived_bytes(const struct py_derived *type);
-int64_t py_derived_extent(const struct py_derived *type);
-enum py_outcome py_move_derived(struct py_window *w, bool put,
-				const struct py_side *here, char *data,
-				const struct py_side *there, int64_t rank,
-				uint64_t offset);
-/* functions of the module */
-PyObject *py_mpi_derived(PyObject *module, PyObject *args);
-PyObject *py_mpi_forget(PyObject *module, PyObject *ignored);
-extern const char py_mpi_derived_doc[], py_mpi_forget_doc[];
-
-/* grequest.c: functions of the module, for generalized requests of MPI */
-PyObject *py_mpi_request_functions(PyObject *module, PyObject *ignored);
-PyObject *py_mpi_request_new(PyObject *module, PyObject *status);
-PyObject *py_mpi_request_end(PyObject *module, PyObject *args);
-extern const char py_mpi_request_functions_doc[], py_mpi_request_new_doc[],
-	py_mpi_request_end_doc[];
-
-/*
- * compat.c: operations of MPI.Win, in bytes of a window. units has each rank's
- * displacement unit. They do what is plain; put and get may release the GIL.
- */
-extern PyMethodDef py_compat_methods[];
-/* The number of an MPI.Op; NULL is the sum. False: it is not known. */
-bool py_mpi_op(PyObject *object, int *op_p);
-enum py_outcome py_mpi_move(struct py_window *w, PyObject *units,
-			    PyObject *buffer, PyObject *rank, PyObject *target,
-			    bool put);
-/*
- * old: the buffer for what there was, or NULL. single: more or fewer elements
- * than one are left to Python.
- */
-enum py_outcome py_mpi_update(struct py_window *w, PyObject *units,
-			      PyObject *buffer, PyObject *old, PyObject *rank,
-			      PyObject *target, int op, bool single);
-enum py_outcome py_mpi_swap(struct py_window *w, PyObject *units,
-			    PyObject *buffer, PyObject *wanted, PyObject *old,
-			    PyObject *rank, PyObject *disp);
-
-/* The types: window.c, prepared.c, win.c. */
+/* The types: window.c, prepared.c, compat_win.c. */
 extern PyTypeObject py_window_type, py_buffer_type, py_prepared_type;
 extern PyTypeObject py_win_type;
 

@@ -3,362 +3,11 @@
  * The plain cases of MPI.Win's operations, for rmaext.compat.transfer: buffers
  * in one piece of a predefined type, on a window of bytes. All functions return
  * whether they did it; if not, nothing was done, and Python does it or knows
- * what is wrong. Of mpi4py they know the objects of its predefined types and
- * operations, of which Python tells them.
+ * what is wrong.
  */
-#include "python/cmethods.h"
+#include "python/compat.h"
 
 #define KEEP_GIL_ATOMIC ((uint64_t)4 << 10) /* bytes, as in op.c */
-#define MOST_TYPES 128
-
-/* A predefined type. */
-struct named {
-	PyObject *object;
-	int number;    /* RMAEXT_INT8 and so on, or -1: no updates */
-	uint64_t unit; /* bytes from one element to the next */
-	bool gaps;     /* between elements, or in them */
-};
-
-static struct named named[MOST_TYPES];
-static int named_count;
-
-PyDoc_STRVAR(mpi_types_doc,
-	     "mpi_types(types, /)\n--\n\n"
-	     "Tell of predefined types: a list of (Datatype, number of an "
-	     "update's type or -1,\nextent, whether it has gaps).");
-
-static PyObject *mpi_types(PyObject *module, PyObject *list)
-{
-	(void)module;
-	if (!PyList_Check(list) || PyList_GET_SIZE(list) > MOST_TYPES) {
-		PyErr_Format(PyExc_ValueError,
-			     "mpi_types() takes a list of at most %d types",
-			     MOST_TYPES);
-		return NULL;
-	}
-	named_count = 0;
-	for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
-		struct named *it = &named[i];
-		unsigned long long unit;
-		int gaps;
-
-		if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "OiKp",
-				      &it->object, &it->number, &unit, &gaps))
-			return NULL;
-		Py_INCREF(it->object);
-		it->unit = unit;
-		it->gaps = gaps;
-		named_count++;
-	}
-	Py_RETURN_NONE;
-}
-
-static struct {
-	PyObject *object;
-	int number;
-} ops[RMX_OPS];
-static int ops_count;
-
-PyDoc_STRVAR(mpi_ops_doc, "mpi_ops(ops, /)\n--\n\n"
-			  "Tell of operations: a list of (Op, its number).");
-
-static PyObject *mpi_ops(PyObject *module, PyObject *list)
-{
-	(void)module;
-	if (!PyList_Check(list) || PyList_GET_SIZE(list) > RMX_OPS) {
-		PyErr_Format(PyExc_ValueError,
-			     "mpi_ops() takes a list of at most %d operations",
-			     (int)RMX_OPS);
-		return NULL;
-	}
-	ops_count = 0;
-	for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
-		if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "Oi",
-				      &ops[i].object, &ops[i].number))
-			return NULL;
-		Py_INCREF(ops[i].object);
-		ops_count++;
-	}
-	Py_RETURN_NONE;
-}
-
-bool py_mpi_op(PyObject *object, int *op_p)
-{
-	*op_p = RMAEXT_SUM;
-	if (!object)
-		return true;
-	for (int i = 0; i < ops_count; i++) {
-		*op_p = ops[i].number;
-		if (ops[i].object == object)
-			return true;
-	}
-	return false;
-}
-
-static const struct named *named_find(PyObject *object)
-{
-	for (int i = 0; i < named_count; i++)
-		if (named[i].object == object)
-			return &named[i];
-	return NULL;
-}
-
-/* A buffer that a caller gave: count elements of `unit` bytes each. */
-struct part {
-	char *data;
-	uint64_t count, unit;
-	int number;
-	bool gaps;
-	const struct py_derived *derived; /* of such elements; or NULL */
-	PyObject *owner; /* keeps data alive; NULL: only `view` does */
-	Py_buffer view;
-};
-
-static int type_number(int type_num)
-{
-	static const int numbers[] = {
-		[NPY_BOOL] = RMAEXT_BOOL,
-		[NPY_BYTE] = RMAEXT_INT8,
-		[NPY_UBYTE] = RMAEXT_UINT8,
-		[NPY_SHORT] = RMAEXT_INT16,
-		[NPY_USHORT] = RMAEXT_UINT16,
-		[NPY_INT] = RMAEXT_INT32,
-		[NPY_UINT] = RMAEXT_UINT32,
-		[NPY_LONG] = sizeof(long) == 8 ? RMAEXT_INT64 : RMAEXT_INT32,
-		[NPY_ULONG] = sizeof(long) == 8 ? RMAEXT_UINT64 : RMAEXT_UINT32,
-		[NPY_LONGLONG] = RMAEXT_INT64,
-		[NPY_ULONGLONG] = RMAEXT_UINT64,
-		[NPY_FLOAT] = RMAEXT_FLOAT,
-		[NPY_DOUBLE] = RMAEXT_DOUBLE,
-		[NPY_LONGDOUBLE] = RMAEXT_LONG_DOUBLE,
-		[NPY_CFLOAT] = RMAEXT_FLOAT_COMPLEX,
-		[NPY_CDOUBLE] = RMAEXT_DOUBLE_COMPLEX,
-		[NPY_CLONGDOUBLE] = RMAEXT_LONG_DOUBLE_COMPLEX,
-	};
-
-	return type_num >= 0 && type_num < (int)(sizeof(numbers) / sizeof(int))
-		       ? numbers[type_num]
-		       : -1;
-}
-
-/* The type that a buffer's format of one letter means, or -1. */
-static int format_number(const char *format)
-{
-	static const char letters[] = "?bBhHiIlLqQfdg";
-	static const int types[] = {
-		NPY_BOOL,   NPY_BYTE,	    NPY_UBYTE,	   NPY_SHORT,
-		NPY_USHORT, NPY_INT,	    NPY_UINT,	   NPY_LONG,
-		NPY_ULONG,  NPY_LONGLONG,   NPY_ULONGLONG, NPY_FLOAT,
-		NPY_DOUBLE, NPY_LONGDOUBLE,
-	};
-	const char *found;
-
-	if (!format)
-		return RMAEXT_UINT8;
-	found = *format && !format[1] ? strchr(letters, *format) : NULL;
-	return found ? type_number(types[found - letters]) : -1;
-}
-
-/* Takes the memory of an object; typed: with the type of its elements. */
-static bool part_take_memory(struct part *p, PyObject *it, bool write,
-			     bool typed)
-{
-	PyArrayObject *array = (PyArrayObject *)it;
-	int flags = PyBUF_ANY_CONTIGUOUS;
-
-	if (PyArray_CheckExact(it)) {
-		if (!PyArray_ISONESEGMENT(array) ||
-		    (write && !PyArray_ISWRITEABLE(array)))
-			return false;
-		p->data = PyArray_DATA(array);
-		p->owner = it;
-		p->count = (uint64_t)PyArray_NBYTES(array);
-		if (!typed)
-			return !PyDataType_REFCHK(PyArray_DESCR(array));
-		p->number = type_number(PyArray_TYPE(array));
-		p->unit = (uint64_t)PyArray_ITEMSIZE(array);
-		p->count = (uint64_t)PyArray_SIZE(array);
-		return p->number >= 0 &&
-		       PyArray_ISNBO(PyArray_DESCR(array)->byteorder);
-	}
-	if (!PyObject_CheckBuffer(it))
-		return false;
-	flags |= write ? PyBUF_WRITABLE : 0;
-	flags |= typed ? PyBUF_FORMAT : 0;
-	if (PyObject_GetBuffer(it, &p->view, flags)) {
-		PyErr_Clear();
-		return false;
-	}
-	p->data = p->view.buf;
-	p->count = (uint64_t)p->view.len;
-	if (!typed)
-		return true;
-	p->number = format_number(p->view.format);
-	p->unit = (uint64_t)p->view.itemsize;
-	if (p->number < 0 || !p->unit)
-		return false;
-	p->count /= p->unit;
-	return true;
-}
-
-/* Takes as many elements as are wanted, or as fill so many bytes. */
-static bool part_take_count(struct part *p, PyObject *wanted, uint64_t bytes)
-{
-	const int64_t extent =
-		p->derived ? py_derived_extent(p->derived) : (int64_t)p->unit;
-	int64_t count;
-
-	if (!wanted) {
-		if (extent <= 0 || bytes % (uint64_t)extent)
-			return false;
-		p->count = bytes / (uint64_t)extent;
-		return true;
-	}
-	if (!py_to_index(wanted, &count))
-		return false;
-	p->count = (uint64_t)count;
-	/* a derived type may well lead out of the buffer */
-	return p->derived || p->count <= bytes / p->unit;
-}
-
-/* Takes buffer, [buffer, type] or [buffer, count, type]. */
-static bool part_take(struct part *p, PyObject *it, bool write)
-{
-	const struct named *type;
-	PyObject **items;
-	Py_ssize_t n;
-
-	p->unit = 1;
-	p->number = -1;
-	if (!PyList_CheckExact(it) && !PyTuple_CheckExact(it))
-		return part_take_memory(p, it, write, true);
-	n = PySequence_Fast_GET_SIZE(it);
-	items = PySequence_Fast_ITEMS(it);
-	if (n != 2 && n != 3)
-		return false;
-	type = named_find(items[n - 1]);
-	if (!type)
-		p->derived = py_find_derived(items[n - 1]);
-	if ((!type && !p->derived) ||
-	    !part_take_memory(p, items[0], write, false))
-		return false;
-	if (type) {
-		p->number = type->number;
-		p->unit = type->unit;
-		p->gaps = type->gaps;
-	}
-	return part_take_count(p, n == 3 ? items[1] : NULL, p->count);
-}
-
-static void part_drop(struct part *p)
-{
-	if (p->view.obj)
-		PyBuffer_Release(&p->view);
-}
-
-/* An item of a tuple or list; NULL: there is none. */
-static PyObject *sequence_item(PyObject *of, int64_t at)
-{
-	if ((!PyTuple_CheckExact(of) && !PyList_CheckExact(of)) ||
-	    at >= PySequence_Fast_GET_SIZE(of))
-		return NULL;
-	return PySequence_Fast_ITEMS(of)[at];
-}
-
-/* Takes a rank, and a displacement as bytes. */
-static bool target_take_offset(struct py_window *w, PyObject *units,
-			       PyObject *rank, PyObject *it, int64_t *rank_p,
-			       uint64_t *offset_p)
-{
-	int64_t disp = 0, unit;
-	PyObject *other;
-
-	if (!py_is_open(w) || w->it.unit != 1 || !py_to_index(rank, rank_p) ||
-	    (it != Py_None && !py_to_index(it, &disp)))
-		return false;
-	other = sequence_item(units, *rank_p);
-	return other && py_to_index(other, &unit) &&
-	       !__builtin_mul_overflow((uint64_t)disp, (uint64_t)unit,
-				       offset_p);
-}
-
-/*
- * Takes the place at the target: a displacement, or (displacement, count, type)
- * of the same elements as the origin's.
- */
-static bool target_take(struct py_window *w, PyObject *units, PyObject *rank,
-			PyObject *target, const struct part *p, int64_t *rank_p,
-			uint64_t *offset_p)
-{
-	int64_t count;
-
-	if (p->derived)
-		return false;
-	if (PyTuple_CheckExact(target) || PyList_CheckExact(target)) {
-		const Py_ssize_t n = PySequence_Fast_GET_SIZE(target);
-
-		if (n < 1 || n > 3)
-			return false;
-		if (n > 1 && (!py_to_index(sequence_item(target, 1), &count) ||
-			      (uint64_t)count != p->count))
-			return false;
-		if (n > 2) {
-			const struct named *type =
-				named_find(sequence_item(target, 2));
-
-			if (!type || type->number != p->number || p->number < 0)
-				return false;
-		}
-		target = sequence_item(target, 0);
-	}
-	return target_take_offset(w, units, rank, target, rank_p, offset_p);
-}
-
-static bool side_make(struct py_side *side, const struct py_derived *type,
-		      uint64_t unit, int64_t count)
-{
-	side->type = type;
-	side->count = count;
-	return !__builtin_mul_overflow((uint64_t)count,
-				       type ? py_derived_bytes(type) : unit,
-				       &side->bytes);
-}
-
-/* The same where origin or target, or both, are of a derived type. */
-static bool target_take_sides(struct py_window *w, PyObject *units,
-			      PyObject *rank, PyObject *target,
-			      const struct part *p, struct py_side *here,
-			      struct py_side *there, int64_t *rank_p,
-			      uint64_t *offset_p)
-{
-	const struct py_derived *type = p->derived;
-	int64_t count = (int64_t)p->count;
-	uint64_t unit = p->unit;
-
-	if (!side_make(here, type, unit, count))
-		return false;
-	if (PyTuple_CheckExact(target) || PyList_CheckExact(target)) {
-		const Py_ssize_t n = PySequence_Fast_GET_SIZE(target);
-
-		if (n < 1 || n > 3 ||
-		    (n > 1 && !py_to_index(sequence_item(target, 1), &count)))
-			return false;
-		if (n > 2) {
-			const struct named *other =
-				named_find(sequence_item(target, 2));
-
-			type = other ? NULL
-				     : py_find_derived(
-					       sequence_item(target, 2));
-			if ((!other && !type) || (other && other->gaps))
-				return false;
-			unit = other ? other->unit : 1;
-		}
-		target = sequence_item(target, 0);
-	}
-	return side_make(there, type, unit, count) &&
-	       target_take_offset(w, units, rank, target, rank_p, offset_p);
-}
 
 static PyObject *outcome_bool(enum py_outcome outcome)
 {
@@ -383,20 +32,20 @@ enum py_outcome py_mpi_move(struct py_window *w, PyObject *units,
 {
 	enum py_outcome done = PY_DECLINED;
 	struct py_side here, there;
-	struct part p = {0};
+	struct py_part p = {0};
 	uint64_t offset;
 	int64_t number;
 
-	if (!part_take(&p, buffer, !put) || p.gaps)
+	if (!py_part_take(&p, buffer, !put) || p.gaps)
 		; /* Python does it */
-	else if (target_take(w, units, rank, target, &p, &number, &offset))
+	else if (py_target_take(w, units, rank, target, &p, &number, &offset))
 		done = py_move(w, put, p.owner, p.data, p.count * p.unit,
 			       number, offset);
-	else if (target_take_sides(w, units, rank, target, &p, &here, &there,
-				   &number, &offset))
+	else if (py_target_take_sides(w, units, rank, target, &p, &here, &there,
+				      &number, &offset))
 		done = py_move_derived(w, put, &here, p.data, &there, number,
 				       offset);
-	part_drop(&p);
+	py_part_drop(&p);
 	return done;
 }
 
@@ -430,18 +79,10 @@ static PyObject *mpi_get(PyObject *module, PyObject *const *args, Py_ssize_t n)
 	return mpi_move(args, n, false);
 }
 
-/* Takes a buffer of the same elements as the origin's. */
-static bool part_take_like(struct part *p, PyObject *it, bool write,
-			   const struct part *origin)
-{
-	return part_take(p, it, write) && p->count == origin->count &&
-	       p->number == origin->number;
-}
-
 static enum py_outcome part_update(struct py_window *w,
-				   const struct part *origin,
-				   const struct part *compare,
-				   const struct part *result, int op,
+				   const struct py_part *origin,
+				   const struct py_part *compare,
+				   const struct py_part *result, int op,
 				   int64_t rank, uint64_t offset)
 {
 	const struct rmx_update it = {
@@ -464,19 +105,19 @@ enum py_outcome py_mpi_update(struct py_window *w, PyObject *units,
 			      PyObject *buffer, PyObject *old, PyObject *rank,
 			      PyObject *target, int op, bool single)
 {
-	struct part origin = {0}, result = {0};
+	struct py_part origin = {0}, result = {0};
 	enum py_outcome done = PY_DECLINED;
 	uint64_t offset;
 	int64_t number;
 
-	if (part_take(&origin, buffer, false) &&
+	if (py_part_take(&origin, buffer, false) &&
 	    (!single || origin.count == 1) &&
-	    (!old || part_take_like(&result, old, true, &origin)) &&
-	    target_take(w, units, rank, target, &origin, &number, &offset))
+	    (!old || py_part_take_like(&result, old, true, &origin)) &&
+	    py_target_take(w, units, rank, target, &origin, &number, &offset))
 		done = part_update(w, &origin, NULL, old ? &result : NULL, op,
 				   number, offset);
-	part_drop(&origin);
-	part_drop(&result);
+	py_part_drop(&origin);
+	py_part_drop(&result);
 	return done;
 }
 
@@ -484,20 +125,20 @@ enum py_outcome py_mpi_swap(struct py_window *w, PyObject *units,
 			    PyObject *buffer, PyObject *wanted, PyObject *old,
 			    PyObject *rank, PyObject *disp)
 {
-	struct part origin = {0}, compare = {0}, result = {0};
+	struct py_part origin = {0}, compare = {0}, result = {0};
 	enum py_outcome done = PY_DECLINED;
 	uint64_t offset;
 	int64_t number;
 
-	if (part_take(&origin, buffer, false) && origin.count == 1 &&
-	    part_take_like(&compare, wanted, false, &origin) &&
-	    part_take_like(&result, old, true, &origin) &&
-	    target_take(w, units, rank, disp, &origin, &number, &offset))
+	if (py_part_take(&origin, buffer, false) && origin.count == 1 &&
+	    py_part_take_like(&compare, wanted, false, &origin) &&
+	    py_part_take_like(&result, old, true, &origin) &&
+	    py_target_take(w, units, rank, disp, &origin, &number, &offset))
 		done = part_update(w, &origin, &compare, &result, RMAEXT_CSWAP,
 				   number, offset);
-	part_drop(&origin);
-	part_drop(&compare);
-	part_drop(&result);
+	py_part_drop(&origin);
+	py_part_drop(&compare);
+	py_part_drop(&result);
 	return done;
 }
 
@@ -546,8 +187,8 @@ static PyObject *mpi_swap(PyObject *module, PyObject *const *args, Py_ssize_t n)
 	{#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, name##_doc}
 
 PyMethodDef py_compat_methods[] = {
-	{"mpi_types", mpi_types, METH_O, mpi_types_doc},
-	{"mpi_ops", mpi_ops, METH_O, mpi_ops_doc},
+	{"mpi_types", py_mpi_types, METH_O, py_mpi_types_doc},
+	{"mpi_ops", py_mpi_ops, METH_O, py_mpi_ops_doc},
 	{"mpi_derived", py_mpi_derived, METH_VARARGS, py_mpi_derived_doc},
 	{"mpi_forget", py_mpi_forget, METH_NOARGS, py_mpi_forget_doc},
 	{"mpi_request_functions", py_mpi_request_functions, METH_NOARGS,

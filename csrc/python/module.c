@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The module: its interned names, types and constants. */
 #define PY_METHODS_MODULE
-#include "python/cmethods.h"
+#include "python/compat.h"
 
 struct py_names py_names;
 

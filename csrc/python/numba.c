@@ -26,7 +26,8 @@ PyObject *py_numba(struct py_window *w, void *closure)
 	(void)closure;
 	if (!w->handle) {
 		PyErr_SetString(PyExc_ValueError,
-				"numba: the window is not open yet");
+				"there is no window yet: create one, then ask "
+				"for its number");
 		return NULL;
 	}
 	if (!w->kept) {

@@ -12,41 +12,6 @@
 #define KEEP_GIL_FLUSH 64		    /* ranks flushed */
 #define TURNS 2048u /* operations between calls of MPI: about 0.1 ms */
 
-enum { BUFFERS = 2 };
-
-/* A put, get or update that may have to be waited for. */
-struct transfer {
-	const char *call;
-	enum rmx_kind kind;
-	int op; /* of an update */
-	int64_t rank;
-	uint64_t offset, count;	   /* bytes, elements */
-	PyObject *buffer[BUFFERS]; /* what C may use until the end; or None */
-	const void *source;	   /* of a put; operand of an update */
-	void *result;
-};
-
-/* ffi.new() and ffi.cast() of cffi's module */
-static PyObject *ffi_new, *ffi_cast;
-
-bool py_find_ffi(void)
-{
-	PyObject *module = PyImport_ImportModule("rmaext._native._lib"),
-		 *ffi = NULL;
-
-	if (module)
-		ffi = PyObject_GetAttrString(module, "ffi");
-	if (ffi) {
-		ffi_new = PyObject_GetAttrString(ffi, "new");
-		ffi_cast = PyObject_GetAttrString(ffi, "cast");
-	}
-	Py_XDECREF(ffi);
-	Py_XDECREF(module);
-	return ffi_new && ffi_cast;
-}
-
-/* -- transfers that may have to be waited for */
-
 static PyArrayObject *array_of_cell(const struct py_window *w,
 				    const union py_cell *cell)
 {
@@ -61,148 +26,6 @@ static PyArrayObject *array_like(const struct py_window *w, PyArrayObject *it)
 {
 	return py_new_array(w, PyArray_NDIM(it), PyArray_DIMS(it));
 }
-
-/*
- * Enters an operation in the dictionary in_flight, as Endpoint.hold() does,
- * with nothing in between at which a signal handler could raise. NULL: there is
- * no memory; then the buffers live for ever. Without a fabric an operation only
- * waits for a guard, and its caller keeps the buffers alive.
- */
-static PyObject *transfer_keep(struct py_window *w, const struct transfer *r,
-			       rmaext_op *op)
-{
-	PyObject *pointer, *holder = NULL, *key = NULL, *entry = NULL;
-
-	pointer = PyObject_CallFunction(ffi_cast, "sK", "rmaext_op *",
-					(unsigned long long)(uintptr_t)op);
-	if (pointer)
-		holder = PyObject_CallFunction(ffi_new, "sO", "rmaext_op **",
-					       pointer);
-	if (holder)
-		key = PyLong_FromVoidPtr(holder);
-	if (key)
-		entry = PyTuple_Pack(2 + BUFFERS, holder, w->handle,
-				     r->buffer[0], r->buffer[1]);
-	if (!entry ||
-	    (w->in_flight && PyDict_SetItem(w->in_flight, key, entry))) {
-		Py_CLEAR(holder);
-		for (int i = 0; i < BUFFERS; i++)
-			Py_INCREF(r->buffer[i]);
-	}
-	Py_XDECREF(entry);
-	Py_XDECREF(key);
-	Py_XDECREF(pointer);
-	return holder;
-}
-
-static bool fabric_call(struct py_window *w, PyObject *name, PyObject *argument)
-{
-	PyObject *result =
-		PyObject_CallMethodObjArgs(w->fabric, name, argument, NULL);
-
-	Py_XDECREF(result);
-	return result;
-}
-
-static bool holder_release(struct py_window *w, PyObject *holder, rmaext_op *op)
-{
-	return w->in_flight ? fabric_call(w, py_names.release, holder)
-			    : !rmaext_op_release(&op);
-}
-
-/*
- * Has Python wait on, or raise the error. The operation is released afterwards
- * in any case, also if a signal handler raises before Python's first line.
- */
-static enum py_outcome transfer_continue(struct py_window *w,
-					 const struct transfer *r, int code,
-					 rmaext_op *op)
-{
-	PyObject *holder, *result, *type, *value, *trace;
-
-	holder = op ? transfer_keep(w, r, op) : Py_NewRef(Py_None);
-	if (!holder)
-		return PY_FAILED;
-	result = PyObject_CallMethod((PyObject *)w, "_continue", "s(LLL)iO",
-				     r->call, (long long)r->rank,
-				     (long long)(r->offset / w->it.unit),
-				     (long long)r->count, code, holder);
-	Py_XDECREF(result);
-	PyErr_Fetch(&type, &value, &trace);
-	if (op && !holder_release(w, holder, op)) {
-		/* Ctrl-C came meanwhile: the later exception counts */
-		Py_XDECREF(type);
-		Py_XDECREF(value);
-		Py_XDECREF(trace);
-		result = NULL;
-	} else {
-		PyErr_Restore(type, value, trace);
-	}
-	Py_DECREF(holder);
-	return result ? PY_DONE : PY_FAILED;
-}
-
-/* Announces long buffers to the registration cache, as Endpoint.hold() does. */
-static bool transfer_announce(struct py_window *w, const struct transfer *r)
-{
-	if (!w->know || r->count * w->it.unit <= RMX_COPY_MAX)
-		return true;
-	for (int i = 0; i < BUFFERS; i++) {
-		PyObject *known = PyObject_CallOneArg(w->know, r->buffer[i]);
-
-		if (!known)
-			return false;
-		Py_DECREF(known);
-	}
-	return true;
-}
-
-/*
- * Runs a transfer without the GIL. The caller has references to the buffers;
- * one more each makes NumPy's resize() in another thread refuse to move them.
- */
-static enum py_outcome transfer_run(struct py_window *w,
-				    const struct transfer *r)
-{
-	struct rmaext_window *it = w->it.window;
-	enum py_outcome done = PY_DONE;
-	rmaext_op *op = NULL;
-	int code = 0;
-
-	if (!transfer_announce(w, r))
-		return PY_FAILED;
-	for (int i = 0; i < BUFFERS; i++)
-		Py_INCREF(r->buffer[i]);
-	Py_BEGIN_ALLOW_THREADS
-	switch (r->kind) {
-	case RMX_PUT:
-		code = rmaext_put(it, r->rank, r->offset, r->source,
-				  r->count * w->it.unit, &op);
-		break;
-	case RMX_GET:
-		code = rmaext_get(it, r->rank, r->offset, r->result,
-				  r->count * w->it.unit, &op);
-		break;
-	default:
-		code = rmaext_update(it, r->rank, r->offset, r->op, w->it.type,
-				     r->source, NULL, r->result, r->count, &op);
-		break;
-	}
-	Py_END_ALLOW_THREADS
-	if (code)
-		done = transfer_continue(w, r, code, op);
-	for (int i = 0; i < BUFFERS; i++)
-		Py_DECREF(r->buffer[i]);
-	if (code)
-		return done;
-	/* some operations that were given up may have ended since */
-	if (w->orphans && PyDict_GET_SIZE(w->orphans) &&
-	    !fabric_call(w, py_names.reap, NULL))
-		return PY_FAILED;
-	return PY_DONE;
-}
-
-/* -- operations */
 
 static bool target_is_direct(const struct py_window *w, int64_t rank)
 {
@@ -243,7 +66,7 @@ void py_count_turn(void)
 
 /* Carries out a put or get, which `r` describes. */
 static enum py_outcome transfer_move(struct py_window *w,
-				     const struct transfer *r)
+				     const struct py_transfer *r)
 {
 	const bool put = r->kind == RMX_PUT;
 	const uint64_t len = r->count * w->it.unit;
@@ -253,7 +76,7 @@ static enum py_outcome transfer_move(struct py_window *w,
 			   put ? RMAEXT_WRITE : RMAEXT_READ))
 		return PY_DECLINED;
 	if (!target_is_direct(w, r->rank) || len > KEEP_GIL)
-		return transfer_run(w, r);
+		return py_transfer_run(w, r);
 	there = target_memory(w, r->rank, r->offset);
 	rmx_copy(put ? there : r->result, put ? r->source : there, len);
 	py_count_turn();
@@ -263,7 +86,7 @@ static enum py_outcome transfer_move(struct py_window *w,
 enum py_outcome py_put(struct py_window *w, PyObject *origin, int64_t rank,
 		       int64_t index)
 {
-	struct transfer r = {
+	struct py_transfer r = {
 		.call = "put",
 		.kind = RMX_PUT,
 		.rank = rank,
@@ -290,7 +113,7 @@ enum py_outcome py_put(struct py_window *w, PyObject *origin, int64_t rank,
 enum py_outcome py_get(struct py_window *w, PyArrayObject *out, int64_t rank,
 		       int64_t index)
 {
-	struct transfer r = {
+	struct py_transfer r = {
 		.call = "get",
 		.kind = RMX_GET,
 		.rank = rank,
@@ -307,7 +130,7 @@ enum py_outcome py_get(struct py_window *w, PyArrayObject *out, int64_t rank,
 enum py_outcome py_move(struct py_window *w, bool put, PyObject *owner,
 			void *data, uint64_t len, int64_t rank, uint64_t offset)
 {
-	const struct transfer r = {
+	const struct py_transfer r = {
 		.call = put ? "put" : "get",
 		.kind = put ? RMX_PUT : RMX_GET,
 		.rank = rank,
@@ -367,7 +190,8 @@ static enum py_outcome update_cell(struct py_window *w,
 	return *old_p ? PY_DONE : PY_FAILED;
 }
 
-static enum py_outcome transfer_update(struct py_window *w, struct transfer *r)
+static enum py_outcome transfer_update(struct py_window *w,
+				       struct py_transfer *r)
 {
 	const struct rmx_update it = {
 		.op = r->op,
@@ -384,10 +208,11 @@ static enum py_outcome transfer_update(struct py_window *w, struct transfer *r)
 			       : PY_DECLINED;
 	if (!rmx_update_valid(r->op, w->it.type))
 		return PY_DECLINED;
-	return transfer_run(w, r);
+	return py_transfer_run(w, r);
 }
 
-static enum py_outcome transfer_fetch(struct py_window *w, struct transfer *r,
+static enum py_outcome transfer_fetch(struct py_window *w,
+				      struct py_transfer *r,
 				      PyArrayObject *like, bool scalar,
 				      PyObject **old_p)
 {
@@ -413,7 +238,7 @@ enum py_outcome py_update(struct py_window *w, const struct py_update *u,
 			  PyObject **old_p)
 {
 	const bool fetch = u->result != PY_NOTHING;
-	struct transfer r = {
+	struct py_transfer r = {
 		.call = u->call,
 		.kind = RMX_UPDATE,
 		.op = u->op,

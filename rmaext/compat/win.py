@@ -333,7 +333,7 @@ class Win(cmethods.Win):
         return int(self._attributes.fixed[MPI.WIN_MODEL])
 
     # -- operations ------------------------------------------------------------------
-    # Put, Get and so on are those of csrc/python/win.c, which come here with all that is not plain.
+    # Put, Get and so on are in csrc/python/compat_win.c, and come here with what is not plain.
 
     @translated
     def _Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
@@ -355,7 +355,7 @@ class Win(cmethods.Win):
         self._reach_self(target_rank)
 
     def _reach_self(self, rank: int) -> None:
-        """Flush to the own rank, where that is reached by network; see csrc/python/win.c."""
+        """Flush to the own rank, where that is reached by network; see csrc/python/compat_win.c."""
         if rank == self._attributes.rank and rank not in self._near:
             self._window.flush(rank)
 

@@ -4,7 +4,7 @@
  * rmaext.compat.types computes what a datatype is, and tells it once; the ones
  * that were used lately are known here, by the objects that stand for them.
  */
-#include "python/cmethods.h"
+#include "python/compat.h"
 
 #define KEEP_GIL ((uint64_t)16 << 10) /* bytes: 10 us, if in short runs */
 

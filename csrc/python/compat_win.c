@@ -5,7 +5,7 @@
  * gives access to. In any other case it calls the Python method of the same
  * name with an underscore in front.
  */
-#include "python/cmethods.h"
+#include "python/compat.h"
 
 struct win {
 	PyObject_HEAD void *base;
