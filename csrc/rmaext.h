@@ -260,13 +260,37 @@ enum {
 
 /* This rank's part in the lock of a target; kind and ticket are the owner's. */
 struct rmaext_lock {
-	int64_t *words; /* next ticket, turns of readers, writers; sleepers */
-	int64_t *slots; /* a word a rank */
+	int64_t *block; /* what the places count from, or NULL: not mapped */
+	int64_t words;	/* next ticket, turns of readers, writers; sleepers */
+	int64_t slots;	/* a word a rank */
 	int64_t rank;	/* the own one */
 	uint64_t owner; /* thread that queues, or is inside as a writer; or 0 */
 	int64_t ticket;
 	int kind;
 	int inside; /* the owner has entered */
+};
+
+struct rmaext_change {
+	int64_t place, value;
+};
+
+/*
+ * How a call acts on a block that is not mapped here. It returns RMAEXT_PENDING
+ * and what to send; it is called again with all answers since its beginning,
+ * and goes through them from there. A message is `count` additions, answered by
+ * the previous values of the words; or, if `swap`, one change from a value to
+ * `to`, answered by the previous value. All that is 0 at the beginning.
+ */
+struct rmaext_exchange {
+	const int64_t *answers;
+	uint64_t answered, used;
+	struct rmaext_change changes[3];
+	uint64_t count;
+	int64_t to;
+	int swap, complete;
+	int kind, inside; /* the owner's, before the call */
+	int64_t ticket;
+	int result; /* what the call has returned */
 };
 
 enum { RMAEXT_NOTIFY = 256 }; /* notification slots of a window */
@@ -649,15 +673,20 @@ void rmaext_barrier(void);
  * of this rank is the owner. Readers give the ownership up themselves, by
  * owner = inside = 0, once they have noted that they are inside. pass: let
  * those behind a rank that will not come go on, if its slot is still as seen.
+ * exchange: NULL where the block is mapped.
  */
-int rmaext_lock_take(struct rmaext_lock *lock, uint64_t thread, int exclusive);
-int rmaext_lock_wait(struct rmaext_lock *lock, int exclusive, int64_t spin,
-		     int64_t sleep);
-void rmaext_lock_leave(struct rmaext_lock *lock, int exclusive);
-void rmaext_lock_abandon(struct rmaext_lock *lock);
+int rmaext_lock_take(struct rmaext_lock *lock, struct rmaext_exchange *exchange,
+		     uint64_t thread, int exclusive);
+/* for so many ns; with an exchange it only looks */
+int rmaext_lock_wait(struct rmaext_lock *lock, struct rmaext_exchange *exchange,
+		     int exclusive, int64_t spin, int64_t sleep);
+int rmaext_lock_leave(struct rmaext_lock *lock,
+		      struct rmaext_exchange *exchange, int exclusive);
 /* of the owner, whether queued or inside; else nothing */
-void rmaext_lock_undo(struct rmaext_lock *lock, uint64_t thread, int exclusive);
-int rmaext_lock_pass(struct rmaext_lock *lock, int64_t rank, int64_t seen);
+int rmaext_lock_undo(struct rmaext_lock *lock, struct rmaext_exchange *exchange,
+		     uint64_t thread, int exclusive);
+int rmaext_lock_pass(struct rmaext_lock *lock, struct rmaext_exchange *exchange,
+		     int64_t rank, int64_t seen);
 
 /*
  * -FI_EINVAL: some are not in order, or differ where they must not; keys.py has

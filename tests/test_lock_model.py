@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Every order of the steps of the lock, with ranks that die and that give up.
 
-The steps are those of rmaext/_sync/ticket_lock.py, each message taken apart into single
-updates, as csrc/shm/ticket_lock.c does them.
+The steps are those of csrc/shm/ticket_lock.c, as messages of which each is taken apart into
+single updates: where the block is mapped they are such.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from rmaext._native._lib import ffi, lib
 from rmaext._sync import ticket_lock
 
 SIZE = 3
 PLACES = ticket_lock.Places(0, 1, 2, 3, 4, 4 + SIZE, 4 + 2 * SIZE)
 WORDS = 4 + SIZE
-QUEUED, READERS = ticket_lock._QUEUED, ticket_lock._READERS
+QUEUED = lib.RMAEXT_SLOT_QUEUED
 
 
 def singly(steps: Any) -> Iterator[Any]:
@@ -38,38 +38,66 @@ def singly(steps: Any) -> Iterator[Any]:
                 answer.append((yield "add", place, value))
 
 
+class Lock:
+    """The calls of one rank, as steps."""
+
+    def __init__(self, rank: int) -> None:
+        self.state = ffi.new("struct rmaext_lock *")
+        self.state.rank, self.state.words, self.state.slots = rank, PLACES.next, PLACES.slots
+
+    def take(self, exclusive: bool) -> Iterator[Any]:
+        return self._call(lib.rmaext_lock_take, 1, exclusive)
+
+    def wait(self, exclusive: bool) -> Iterator[Any]:
+        return self._call(lib.rmaext_lock_wait, exclusive, 0, 0)
+
+    def leave(self, exclusive: bool) -> Iterator[Any]:
+        return self._call(lib.rmaext_lock_leave, exclusive)
+
+    def undo(self, exclusive: bool) -> Iterator[Any]:
+        return self._call(lib.rmaext_lock_undo, 1, exclusive)
+
+    def pass_on(self, rank: int, slot: int) -> Iterator[Any]:
+        return self._call(lib.rmaext_lock_pass, rank, slot)
+
+    def _call(self, function: Any, *arguments: int) -> Iterator[Any]:
+        steps = ticket_lock.steps(function, ticket_lock.exchange(), self.state, *arguments)
+        return singly(steps)
+
+
 def client(rank: int, exclusive: bool, gives_up: bool) -> Iterator[Any]:
     """Lock and unlock once; one that gives up tries again, or does not."""
-    state = SimpleNamespace(rank=rank, kind=0, ticket=0, inside=0, owner=0)
+    lock = Lock(rank)
     turn = PLACES.writers if exclusive else PLACES.readers
-    inside = yield from singly(ticket_lock.take_steps(state, PLACES, exclusive))
+    inside = yield from lock.take(exclusive)
     while not inside:
-        what = yield "wait", turn, state.ticket, gives_up
+        ticket = lock.state.ticket
+        what = yield "wait", turn, ticket, gives_up
         if what == "turn":
-            inside = yield from singly(ticket_lock.try_steps(state, PLACES, exclusive))
+            inside = yield from lock.wait(exclusive)
             assert inside, "the turn went by"
         elif what == "give up":
             gives_up = False
-            yield from singly(ticket_lock.abandon_steps(state, PLACES))
+            yield from lock.undo(exclusive)
             if (yield "choose", ("stop", "again")) == "stop":
                 return "gave up"
-            inside = yield from singly(ticket_lock.take_steps(state, PLACES, exclusive))
+            inside = yield from lock.take(exclusive)
         else:
             gone = yield ("gone",)  # before the slots: those of the dead stay as they are
             turns = yield from read(PLACES.readers, PLACES.writers)
             slots = yield from read(*range(PLACES.slots, PLACES.slots + SIZE))
             if turns == (yield from read(PLACES.readers, PLACES.writers)):
                 look = ticket_lock.Look(*turns, slots)
-                action, other = ticket_lock.judge(state.ticket, exclusive, rank, look, gone)
+                action, other = ticket_lock.judge(ticket, exclusive, rank, look, gone)
                 if action == "pass":
-                    yield from singly(ticket_lock.pass_steps(PLACES, other, slots[other]))
+                    yield from lock.pass_on(other, slots[other])
                 elif action == "lost":
-                    yield from singly(ticket_lock.abandon_steps(state, PLACES))
+                    yield from lock.undo(exclusive)
                     return f"lost {other}"
             yield ("resume",)
     yield "enter", exclusive
     yield "exit", exclusive
-    yield from singly(ticket_lock.leave_steps(state, PLACES, exclusive, [False]))
+    yield from lock.leave(exclusive)
     return "done"
 
 
@@ -238,26 +266,39 @@ def test_two_one_dies(modes, who):
 def test_the_model_finds_what_is_wrong(monkeypatch):
     """A writer that does not wait for readers; a slot that is cleared too early."""
 
-    def eager(state, p, exclusive):
-        yield [(p.writers, 0)]
-        yield from ticket_lock._enter_steps(state, p, exclusive)
-        return 1
+    def eager(self, exclusive):
+        steps = wait(self, exclusive)
+        next(steps)
+        return (yield from goes_on(steps, self.state.ticket))  # whatever the turn is
 
+    wait = Lock.wait
     with monkeypatch.context() as patch:
-        patch.setattr(ticket_lock, "try_steps", eager)
+        patch.setattr(Lock, "wait", eager)
         patch.setattr(Model, "apply", never_wait(Model.apply))
         with pytest.raises(AssertionError, match="are inside"):
             check("ww", None, None)
 
-    def early(state, p, exclusive, done):
-        yield [ticket_lock._change(state, p, 0)]
-        yield [(p.readers, 1), (p.writers, 1)]
-        return 0
+    def early(self, exclusive):
+        steps = leave(self, exclusive)
+        readers, writers = next(steps), steps.send(0)
+        yield steps.send(0)  # the slot
+        yield readers
+        yield writers
 
+    leave = Lock.leave
     with monkeypatch.context() as patch:
-        patch.setattr(ticket_lock, "leave_steps", early)
+        patch.setattr(Lock, "leave", early)
         with pytest.raises(AssertionError, match="lead nowhere"):
             check("ww", None, 0)
+
+
+def goes_on(steps: Any, answer: int) -> Iterator[Any]:
+    """The steps that follow the answer."""
+    while True:
+        try:
+            answer = yield steps.send(answer)
+        except StopIteration as end:
+            return end.value
 
 
 def never_wait(apply):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The lock of one target: a ticket lock for readers and writers in its control block.
 
-See csrc/shm/ticket_lock.c, which serves where the block is mapped here. Here are the same
-steps as messages, and what a waiter does when the queue does not move.
+Its steps are in csrc/shm/ticket_lock.c, which takes them by itself where the block is mapped
+here. Here are the messages that take them elsewhere, and what a waiter does when the queue
+does not move.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import errno
 import functools
 from collections import deque
-from collections.abc import Callable, Container, Generator, Sequence
+from collections.abc import Container, Generator, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,12 +22,13 @@ from .messages import FAILURES, Add, Messages, Swap
 if TYPE_CHECKING:
     from .._comm.group import Group
 
-__all__ = ["FarLock", "Look", "NearLock", "Places", "judge"]
+__all__ = ["FarLock", "Look", "NearLock", "Places", "exchange", "judge", "steps"]
 
 _ACTIVE, _QUEUED = lib.RMAEXT_SLOT_ACTIVE, lib.RMAEXT_SLOT_QUEUED
 _ABANDONED, _KINDS = lib.RMAEXT_SLOT_ABANDONED, lib.RMAEXT_SLOT_KINDS
 _READER, _READERS = lib.RMAEXT_SLOT_READER, lib.RMAEXT_SLOT_READERS
-_SHIFT = lib.RMAEXT_SLOT_TICKET
+_SHIFT, _PENDING = lib.RMAEXT_SLOT_TICKET, lib.RMAEXT_PENDING
+_NULL = ffi.NULL
 
 Steps = Generator[Add | Swap, list[int], int]
 
@@ -163,31 +165,31 @@ class NearLock(_TargetLock):
         self, group: Group, rank: int, places: Places, guard: Any, block: Any, base: int
     ) -> None:
         super().__init__(group, rank, places, guard)
-        words = ffi.cast("int64_t *", block)
-        self.state.words = words + (places.next - base)
-        self.state.slots = words + (places.slots - base)
-        self.take = functools.partial(lib.rmaext_lock_take, self.state)
+        self.state.block = ffi.cast("int64_t *", block)
+        self.state.words, self.state.slots = places.next - base, places.slots - base
+        self.take = functools.partial(lib.rmaext_lock_take, self.state, _NULL)
 
     def wait(self, exclusive: bool, spin: int, sleep: int) -> int:
         """Wait for the turn, for so many ns, spinning and asleep; 1 if inside."""
-        return int(lib.rmaext_lock_wait(self.state, exclusive, spin, sleep))
+        return int(lib.rmaext_lock_wait(self.state, _NULL, exclusive, spin, sleep))
 
     def leave(self, exclusive: bool, done: list[bool]) -> None:
         """Give back what take or wait gave; done[0] is set by then, whatever raises."""
         done[0] = True  # no signal handler runs between these lines
-        lib.rmaext_lock_leave(self.state, exclusive)
+        lib.rmaext_lock_leave(self.state, _NULL, exclusive)
 
     def undo(self, thread: int, exclusive: bool) -> None:
         """Stop waiting, or leave, if this thread is the owner; at any time, and twice."""
-        lib.rmaext_lock_undo(self.state, thread, exclusive)
+        lib.rmaext_lock_undo(self.state, _NULL, thread, exclusive)
 
     def pass_on(self, rank: int, slot: int) -> None:
         """Let those behind a rank go on."""
-        lib.rmaext_lock_pass(self.state, rank, slot)
+        lib.rmaext_lock_pass(self.state, _NULL, rank, slot)
 
     def look(self) -> Look | None:
         """Return what there is to see; None if it moves."""
-        words, slots = self.state.words, self.state.slots
+        state = self.state
+        words, slots = state.block + state.words, state.block + state.slots
         turns = words[1], words[2]
         found = slots[0 : self._size]
         return Look(*turns, list(found)) if (words[1], words[2]) == turns else None
@@ -206,33 +208,29 @@ class FarLock(_TargetLock):
         self, group: Group, rank: int, places: Places, guard: Any, messages: Messages
     ) -> None:
         super().__init__(group, rank, places, guard)
+        self.state.words, self.state.slots = places.next, places.slots
         self._messages = messages
 
     def take(self, thread: int, exclusive: bool) -> int:
         """As NearLock.take."""
-        state = self.state
         if self.broken is not None:
             kind, number, why = self.broken
             text = f"lock: rank {self.rank}: an earlier call failed halfway: {why}"
             raise kind(number, text, call="lock", rank=self.rank)
-        if state.owner:
-            return -errno.EBUSY
-        state.owner = thread
-        return self._run_as_owner(lambda: take_steps(state, self._places, exclusive))
+        return self._run(lib.rmaext_lock_take, thread, exclusive)
 
     def wait(self, exclusive: bool, spin: int, sleep: int) -> int:
         """Look once whether it is this one's turn. The caller sleeps."""
-        return self._run_as_owner(lambda: try_steps(self.state, self._places, exclusive))
+        return self._run(lib.rmaext_lock_wait, exclusive, 0, 0)
 
     def leave(self, exclusive: bool, done: list[bool]) -> None:
         """Give back what take or wait gave; done[0] is set once that is so."""
-        state = self.state
         try:
-            self._run(lambda: leave_steps(state, self._places, exclusive, done))
+            self._run(lib.rmaext_lock_leave, exclusive, done=done)
         except FAILURES:
             done[0] = True
             if exclusive:
-                state.kind = state.inside = state.owner = 0
+                self._forget()
             raise
 
     def undo(self, thread: int, exclusive: bool) -> None:
@@ -241,18 +239,22 @@ class FarLock(_TargetLock):
         if state.owner != thread:
             return
         try:
-            if state.inside:
-                self._run(lambda: leave_steps(state, self._places, exclusive, [False], True))
-            elif state.kind == _QUEUED and self.broken is None:
-                self._run_as_owner(lambda: abandon_steps(state, self._places))
+            if state.inside or self.broken is None:
+                self._run(lib.rmaext_lock_undo, thread, exclusive)
+            else:
+                self._forget()
         except FAILURES:
-            state.kind = state.inside = state.owner = 0
+            self._forget()
             raise
-        state.inside = state.owner = 0
 
     def pass_on(self, rank: int, slot: int) -> None:
         """As NearLock.pass_on."""
-        self._run(lambda: pass_steps(self._places, rank, slot))
+        self._run(lib.rmaext_lock_pass, rank, slot)
+
+    def _forget(self) -> None:
+        """Own nothing any more, though the target's block may say otherwise."""
+        state = self.state
+        state.kind = state.inside = state.owner = 0
 
     def look(self) -> Look | None:
         """As NearLock.look."""
@@ -264,20 +266,12 @@ class FarLock(_TargetLock):
             raise interrupt
         return Look(found[0], found[1], found[2:-2]) if found[:2] == found[-2:] else None
 
-    def _run_as_owner(self, steps: Callable[[], Steps]) -> int:
-        """Carry out steps that change kind, ticket and inside."""
-        state = self.state
-        before = state.kind, state.ticket, state.inside
-
-        def again() -> Steps:
-            state.kind, state.ticket, state.inside = before
-            return steps()
-
-        return self._run(again)
-
-    def _run(self, steps: Callable[[], Steps]) -> int:
+    def _run(self, call: Any, *arguments: Any, done: list[bool] | None = None) -> int:
+        made = exchange()
         try:
-            result, interrupt = self._messages.run([self.rank], steps)
+            result, interrupt = self._messages.run(
+                [self.rank], lambda: steps(call, made, self.state, *arguments, done=done)
+            )
         except FAILURES as exc:  # it may have been carried out, or not
             kind = type(exc) if isinstance(exc, RmaError) else RmaError
             self.broken = kind, getattr(exc, "errno", None) or errno.ENOMEM, str(exc)
@@ -291,101 +285,26 @@ def _look_steps(places: list[int]) -> Generator[Add, list[int], list[int]]:
     return (yield [(place, 0) for place in places])
 
 
-def _ticket(state: Any, kind: int) -> int:
-    return kind if kind in (0, _ACTIVE) else int(state.ticket) << _SHIFT | kind
+def exchange() -> Any:
+    """Return a new struct rmaext_exchange, of one call."""
+    return ffi.new("struct rmaext_exchange *", {"result": _PENDING})
 
 
-def _change(state: Any, p: Places, kind: int, more: int = 0) -> tuple[int, int]:
-    return p.slots + state.rank, _ticket(state, kind) + more - _ticket(state, state.kind)
-
-
-def take_steps(state: Any, p: Places, exclusive: bool) -> Steps:
-    """Draw a ticket, or take up one that this rank abandoned."""
-    slot = p.slots + state.rank
-    if state.kind == _ABANDONED:
-        before = _ticket(state, _ABANDONED)
-        state.kind = 0
-        while True:
-            (value,) = yield [(slot, 0)]
-            if value & ~_READERS != before:
-                break  # somebody has passed it on
-            (old,) = yield slot, value, value - _ABANDONED + _QUEUED
-            if old == value:
-                state.kind = _QUEUED
-                return (yield from try_steps(state, p, exclusive))
-    _, ticket, readers, writers = yield [
-        *((slot, _ACTIVE), (p.next, 1)),
-        *((p.readers, 0), (p.writers, 0)),
-    ]
-    state.kind, state.ticket = _ACTIVE, ticket
-    if ticket == (writers if exclusive else readers):
-        yield from _enter_steps(state, p, exclusive)
-        return 1
-    yield [_change(state, p, _QUEUED)]
-    state.kind = _QUEUED
-    return 0
-
-
-def try_steps(state: Any, p: Places, exclusive: bool) -> Steps:
-    """Enter, if it is the turn of this rank."""
-    (turn,) = yield [(p.writers if exclusive else p.readers, 0)]
-    if turn != state.ticket:
-        return 0
-    yield from _enter_steps(state, p, exclusive)
-    return 1
-
-
-def _enter_steps(state: Any, p: Places, exclusive: bool) -> Generator[Add | Swap, list[int], None]:
-    if exclusive:
-        if state.kind != _ACTIVE:
-            yield [_change(state, p, _ACTIVE)]
-        state.kind = _ACTIVE
-    elif state.kind == _ACTIVE:
-        yield [(p.readers, 1), _change(state, p, 0, _READER)]
-        state.kind = 0
-    else:
-        # no addition: who finds a queued rank dead may do it for that one
-        yield p.readers, state.ticket, state.ticket + 1
-        yield [_change(state, p, 0, _READER)]
-        state.kind = 0
-    state.inside = 1
-
-
-def leave_steps(
-    state: Any, p: Places, exclusive: bool, done: list[bool], undone: bool = False
+def steps(
+    call: Any, exchange: Any, lock: Any, *arguments: Any, done: list[bool] | None = None
 ) -> Steps:
-    """Leave; the slot last, so that each ticket is always accounted for.
+    """Make a call of C by messages; done[0] is set when it has ended.
 
-    `undone`: what `take` gave to a reader who has not noted it.
+    C goes through the call from its start with each answer. One that has ended is not made
+    again, whatever signal handlers raise meanwhile.
     """
-    if exclusive:
-        yield [(p.readers, 1), (p.writers, 1), (p.slots + state.rank, -_ACTIVE)]
-        state.kind = state.inside = state.owner = 0
-    else:
-        yield [(p.writers, 1), (p.slots + state.rank, -_READER)]
-        if undone:
-            state.inside = state.owner = 0
-    done[0] = True
-    return 0
-
-
-def abandon_steps(state: Any, p: Places) -> Steps:
-    """Leave the ticket to whoever waits behind it."""
-    yield [_change(state, p, _ABANDONED)]
-    state.kind = _ABANDONED
-    return 0
-
-
-def pass_steps(p: Places, rank: int, seen: int) -> Steps:
-    """Pass on a ticket in a rank's slot, if it is still as seen."""
-    slot, ticket = p.slots + rank, seen >> _SHIFT
-    while True:
-        (value,) = yield [(slot, 0)]
-        if (value ^ seen) & ~_READERS:
-            return 0
-        (old,) = yield slot, value, value & _READERS
-        if old == value:
-            break
-    yield p.readers, ticket, ticket + 1
-    yield [(p.writers, 1)]
-    return 1
+    answers: list[int] = []
+    while exchange.result == _PENDING:
+        exchange.answers = kept = ffi.new("int64_t[]", answers)
+        exchange.answered = len(kept)
+        if call(lock, exchange, *arguments) == _PENDING:
+            changes = [(c.place, c.value) for c in exchange.changes[0 : exchange.count]]
+            answers += yield (*changes[0], exchange.to) if exchange.swap else changes
+    if done is not None:
+        done[0] = True
+    return int(exchange.result)

@@ -39,7 +39,7 @@ static void shared_close(struct shared *s)
 static struct rmaext_lock lock_of(struct shared *s, int64_t rank)
 {
 	return (struct rmaext_lock){
-		.words = s->words, .slots = s->slots, .rank = rank};
+		.block = s->words, .slots = 4, .rank = rank};
 }
 
 static int64_t load(const int64_t *word)
@@ -58,10 +58,11 @@ static void lock(struct rmaext_lock *l, uint64_t thread, int exclusive,
 {
 	int ret;
 
-	while ((ret = rmaext_lock_take(l, thread, exclusive)) == -FI_EBUSY)
+	while ((ret = rmaext_lock_take(l, NULL, thread, exclusive)) ==
+	       -FI_EBUSY)
 		nap(1e-5);
 	while (!ret)
-		ret = rmaext_lock_wait(l, exclusive, spin, ASLEEP);
+		ret = rmaext_lock_wait(l, NULL, exclusive, spin, ASLEEP);
 	EQUAL(ret, 1);
 	if (!exclusive) {
 		l->inside = 0;
@@ -99,7 +100,7 @@ static void take_turns(struct shared *s, struct rmaext_lock *l, uint64_t thread)
 			CHECK(s->value >= 0);
 			atomic_fetch_sub(&s->readers, 1);
 		}
-		rmaext_lock_leave(l, exclusive);
+		rmaext_lock_leave(l, NULL, exclusive);
 	}
 }
 
@@ -187,32 +188,34 @@ static void in_turn(void)
 	struct rmaext_lock a = lock_of(s, 0), b = lock_of(s, 1),
 			   c = lock_of(s, 2), d = lock_of(s, 3);
 
-	EQUAL(rmaext_lock_take(&a, 1, 0), 1);
-	EQUAL(rmaext_lock_take(&a, 2, 0), -FI_EBUSY); /* still the owner */
+	EQUAL(rmaext_lock_take(&a, NULL, 1, 0), 1);
+	/* still the owner */
+	EQUAL(rmaext_lock_take(&a, NULL, 2, 0), -FI_EBUSY);
 	a.owner = 0;
-	EQUAL(rmaext_lock_take(&a, 2, 0), 1); /* twice a reader */
+	EQUAL(rmaext_lock_take(&a, NULL, 2, 0), 1); /* twice a reader */
 	a.owner = 0;
 	EQUAL(s->slots[0], 2 * RMAEXT_SLOT_READER);
-	EQUAL(rmaext_lock_take(&b, 1, 1), 0); /* waits for both to leave */
-	EQUAL(rmaext_lock_take(&c, 1, 0), 0); /* waits for the writer */
-	EQUAL(rmaext_lock_take(&d, 1, 1), 0);
+	/* waits for both to leave */
+	EQUAL(rmaext_lock_take(&b, NULL, 1, 1), 0);
+	EQUAL(rmaext_lock_take(&c, NULL, 1, 0), 0); /* waits for the writer */
+	EQUAL(rmaext_lock_take(&d, NULL, 1, 1), 0);
 	EQUAL(kind_of(s, 1), RMAEXT_SLOT_QUEUED);
-	rmaext_lock_leave(&a, 0);
-	EQUAL(rmaext_lock_wait(&b, 1, 0, 1000), 0);
-	rmaext_lock_leave(&a, 0);
-	EQUAL(rmaext_lock_wait(&c, 0, 0, 1000), 0);
-	EQUAL(rmaext_lock_wait(&d, 1, 0, 1000), 0);
-	EQUAL(rmaext_lock_wait(&b, 1, 0, 0), 1);
+	rmaext_lock_leave(&a, NULL, 0);
+	EQUAL(rmaext_lock_wait(&b, NULL, 1, 0, 1000), 0);
+	rmaext_lock_leave(&a, NULL, 0);
+	EQUAL(rmaext_lock_wait(&c, NULL, 0, 0, 1000), 0);
+	EQUAL(rmaext_lock_wait(&d, NULL, 1, 0, 1000), 0);
+	EQUAL(rmaext_lock_wait(&b, NULL, 1, 0, 0), 1);
 	EQUAL(kind_of(s, 1), RMAEXT_SLOT_ACTIVE);
-	EQUAL(rmaext_lock_wait(&c, 0, 0, 1000), 0);
-	rmaext_lock_leave(&b, 1);
+	EQUAL(rmaext_lock_wait(&c, NULL, 0, 0, 1000), 0);
+	rmaext_lock_leave(&b, NULL, 1);
 	EQUAL(b.owner, 0);
-	EQUAL(rmaext_lock_wait(&c, 0, 0, 0), 1);
+	EQUAL(rmaext_lock_wait(&c, NULL, 0, 0, 0), 1);
 	c.owner = 0;
-	EQUAL(rmaext_lock_wait(&d, 1, 0, 1000), 0);
-	rmaext_lock_leave(&c, 0);
-	EQUAL(rmaext_lock_wait(&d, 1, 0, 0), 1);
-	rmaext_lock_leave(&d, 1);
+	EQUAL(rmaext_lock_wait(&d, NULL, 1, 0, 1000), 0);
+	rmaext_lock_leave(&c, NULL, 0);
+	EQUAL(rmaext_lock_wait(&d, NULL, 1, 0, 0), 1);
+	rmaext_lock_leave(&d, NULL, 1);
 	at_rest(s, 5, 0);
 	shared_close(s);
 }
@@ -225,38 +228,39 @@ static void abandoned(void)
 			   c = lock_of(s, 2);
 	int64_t seen;
 
-	EQUAL(rmaext_lock_take(&a, 1, 1), 1);
-	EQUAL(rmaext_lock_take(&b, 1, 1), 0);
-	EQUAL(rmaext_lock_take(&c, 1, 0), 0);
-	rmaext_lock_abandon(&b);
+	EQUAL(rmaext_lock_take(&a, NULL, 1, 1), 1);
+	EQUAL(rmaext_lock_take(&b, NULL, 1, 1), 0);
+	EQUAL(rmaext_lock_take(&c, NULL, 1, 0), 0);
+	rmaext_lock_undo(&b, NULL, 1, 1);
 	EQUAL(b.owner, 0);
 	EQUAL(kind_of(s, 1), RMAEXT_SLOT_ABANDONED);
 	seen = s->slots[1];
-	EQUAL(rmaext_lock_take(&b, 2, 1), 0); /* the same ticket again */
+	EQUAL(rmaext_lock_take(&b, NULL, 2, 1), 0); /* the same ticket again */
 	EQUAL(s->words[NEXT], 3);
 	EQUAL(kind_of(s, 1), RMAEXT_SLOT_QUEUED);
-	EQUAL(rmaext_lock_pass(&c, 1, seen), 0); /* not as seen */
-	rmaext_lock_abandon(&b);
-	rmaext_lock_leave(&a, 1);
-	EQUAL(rmaext_lock_wait(&c, 0, 0, 1000), 0);
-	EQUAL(rmaext_lock_pass(&c, 1, s->slots[1]), 1);
+	EQUAL(rmaext_lock_pass(&c, NULL, 1, seen), 0); /* not as seen */
+	rmaext_lock_undo(&b, NULL, 2, 1);
+	rmaext_lock_leave(&a, NULL, 1);
+	EQUAL(rmaext_lock_wait(&c, NULL, 0, 0, 1000), 0);
+	EQUAL(rmaext_lock_pass(&c, NULL, 1, s->slots[1]), 1);
 	EQUAL(s->slots[1], 0);
-	EQUAL(rmaext_lock_pass(&c, 1, seen), 0);
-	EQUAL(rmaext_lock_wait(&c, 0, 0, 0), 1);
+	EQUAL(rmaext_lock_pass(&c, NULL, 1, seen), 0);
+	EQUAL(rmaext_lock_wait(&c, NULL, 0, 0, 0), 1);
 	c.owner = 0;
-	EQUAL(rmaext_lock_take(&b, 1, 0), 1); /* a new ticket */
+	EQUAL(rmaext_lock_take(&b, NULL, 1, 0), 1); /* a new ticket */
 	EQUAL(s->words[NEXT], 4);
-	rmaext_lock_leave(&b, 0);
-	rmaext_lock_leave(&c, 0);
+	rmaext_lock_leave(&b, NULL, 0);
+	rmaext_lock_leave(&c, NULL, 0);
 	b.owner = 0;
 	/* inside as a reader while the ticket is given up and passed */
-	EQUAL(rmaext_lock_take(&b, 1, 0), 1);
+	EQUAL(rmaext_lock_take(&b, NULL, 1, 0), 1);
+	b.inside = 0;
 	b.owner = 0;
-	EQUAL(rmaext_lock_take(&b, 2, 1), 0);
-	rmaext_lock_abandon(&b);
-	EQUAL(rmaext_lock_pass(&c, 1, s->slots[1]), 1);
+	EQUAL(rmaext_lock_take(&b, NULL, 2, 1), 0);
+	rmaext_lock_undo(&b, NULL, 2, 1);
+	EQUAL(rmaext_lock_pass(&c, NULL, 1, s->slots[1]), 1);
 	EQUAL(s->slots[1], RMAEXT_SLOT_READER);
-	rmaext_lock_leave(&b, 0);
+	rmaext_lock_leave(&b, NULL, 0);
 	at_rest(s, 6, 0);
 	shared_close(s);
 }
@@ -299,14 +303,14 @@ static void loop(struct shared *s, int64_t rank)
 		const int exclusive = atomic_fetch_add(&s->turns, 1) % 2;
 
 		lock(&l, 1, exclusive, 0);
-		rmaext_lock_leave(&l, exclusive);
+		rmaext_lock_leave(&l, NULL, exclusive);
 	}
 }
 
 static bool wait_until(struct rmaext_lock *l, int64_t end)
 {
 	while (now() < end)
-		if (rmaext_lock_wait(l, 1, 0, SECOND / 1000))
+		if (rmaext_lock_wait(l, NULL, 1, 0, SECOND / 1000))
 			return true;
 	return false;
 }
@@ -322,7 +326,7 @@ static void killed_holder(void)
 		nap(1e-4);
 	bury(pid);
 	EQUAL(s->slots[1], RMAEXT_SLOT_ACTIVE);
-	EQUAL(rmaext_lock_take(&l, 1, 1), 0);
+	EQUAL(rmaext_lock_take(&l, NULL, 1, 1), 0);
 	CHECK(!wait_until(&l, now() + SECOND / 20));
 	shared_close(s);
 }
@@ -334,19 +338,19 @@ static void killed_in_queue(void)
 	struct rmaext_lock a = lock_of(s, 0), b = lock_of(s, 2);
 	pid_t pid;
 
-	EQUAL(rmaext_lock_take(&a, 1, 1), 1);
+	EQUAL(rmaext_lock_take(&a, NULL, 1, 1), 1);
 	pid = bear(s, hold);
 	while (!load(&s->words[SLEEPERS]))
 		nap(1e-4);
-	EQUAL(rmaext_lock_take(&b, 1, 1), 0);
+	EQUAL(rmaext_lock_take(&b, NULL, 1, 1), 0);
 	bury(pid);
-	rmaext_lock_leave(&a, 1);
+	rmaext_lock_leave(&a, NULL, 1);
 	CHECK(!wait_until(&b, now() + SECOND / 20));
 	EQUAL(kind_of(s, 1), RMAEXT_SLOT_QUEUED);
 	EQUAL(s->slots[1] >> RMAEXT_SLOT_TICKET, s->words[READERS]);
-	EQUAL(rmaext_lock_pass(&b, 1, s->slots[1]), 1);
-	EQUAL(rmaext_lock_wait(&b, 1, 0, 0), 1);
-	rmaext_lock_leave(&b, 1);
+	EQUAL(rmaext_lock_pass(&b, NULL, 1, s->slots[1]), 1);
+	EQUAL(rmaext_lock_wait(&b, NULL, 1, 0, 0), 1);
+	rmaext_lock_leave(&b, NULL, 1);
 	EQUAL(atomic_load(&s->turns), 0);
 	s->words[SLEEPERS]--;
 	at_rest(s, 3, 0);
@@ -371,18 +375,18 @@ static void killed_anywhere(void)
 		until = now() + 200 * 1000 + round * 35 * 1000;
 		while (now() < until) { /* it has to queue now and then */
 			lock(&l, 1, 1, 0);
-			rmaext_lock_leave(&l, 1);
+			rmaext_lock_leave(&l, NULL, 1);
 		}
 		bury(pid);
-		inside = rmaext_lock_take(&l, 1, 1) ||
+		inside = rmaext_lock_take(&l, NULL, 1, 1) ||
 			 wait_until(&l, now() + SECOND / 50);
 		if (!inside && kind_of(s, 1) == RMAEXT_SLOT_QUEUED) {
-			EQUAL(rmaext_lock_pass(&l, 1, s->slots[1]), 1);
+			EQUAL(rmaext_lock_pass(&l, NULL, 1, s->slots[1]), 1);
 			inside = wait_until(&l, now() + SECOND);
 			CHECK(inside);
 		}
 		if (inside)
-			rmaext_lock_leave(&l, 1);
+			rmaext_lock_leave(&l, NULL, 1);
 		else
 			CHECK(s->slots[1]);
 		shared_close(s);

@@ -235,6 +235,7 @@ def main() -> None:
     globals()[scenario](win)
     survivors.Barrier()
     os.write(1, f"rank {comm.rank}, {scenario}: OK\n".encode())
+    survivors.Barrier()  # the launcher may end all as soon as one has left
 
 
 faulthandler.dump_traceback_later(45, exit=True)
