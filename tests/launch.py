@@ -10,7 +10,7 @@ As a program it runs the test suite: the serial tests once, then those marked
 Size 0 stands for the serial tests. A size may name the route that windows take:
 "2:direct" (arena memory), "2:fabric", "2:mixed" (arena memory, on two pretend
 nodes); by itself most take the route cma. "2:demand-verbs" is the route fabric
-over the demanding provider (tests/demanding.py), which must have nothing to
+over the demanding provider (tests/support/demanding.py), which must have nothing to
 complain of at the end. The status is 0 only if every run passed
 and executed at least one test. With --marks or pytest arguments of your own
 (a file, -k ...) a run may be empty, but not all of them.
@@ -34,9 +34,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-import demanding
+from support import demanding
 
 ROOT = Path(__file__).resolve().parent.parent
+PYTHONPATH = f"{ROOT / 'tests'}:{ROOT}"  # for jobs that import from tests/support
 NO_TESTS = 5  # pytest's exit status
 QUICK = "not scale and not matrix and not stress"
 
@@ -206,7 +207,7 @@ def mpirun_tests(
 ) -> subprocess.CompletedProcess[str]:
     """Run files of the suite on `size` ranks in an MPI job of its own, from a serial test.
 
-    `files` are names in tests/, `args` go to pytest, `route` is that of the windows.
+    `files` are paths in tests/, `args` go to pytest, `route` is that of the windows.
     Result and time limit as in `run_python`.
     """
     if under_mpiexec():

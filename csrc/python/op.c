@@ -58,10 +58,10 @@ static PyArrayObject *new_like(const struct hot_window *w, PyArrayObject *it)
 }
 
 /*
- * Enter an operation where Fabric.hold() does, with nothing in between at which
- * a signal handler could raise. NULL only if there is no memory left, and then
- * the buffers live for ever. Without a fabric it only waits for a guard, and
- * the caller has the buffers.
+ * Enter an operation where Endpoint.hold() does, with nothing in between at
+ * which a signal handler could raise. NULL only if there is no memory left, and
+ * then the buffers live for ever. Without a fabric it only waits for a guard,
+ * and the caller has the buffers.
  */
 static PyObject *keep(struct hot_window *w, const struct request *r,
 		      rmaext_op *op)
@@ -136,7 +136,7 @@ static enum hot_outcome go_on(struct hot_window *w, const struct request *r,
 	return result ? HOT_DONE : HOT_FAILED;
 }
 
-/* As Fabric.hold() does. */
+/* As Endpoint.hold() does. */
 static bool announce(struct hot_window *w, const struct request *r)
 {
 	if (!w->know || r->count * w->it.unit <= RMX_COPY_MAX)

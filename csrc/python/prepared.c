@@ -68,6 +68,36 @@ static PyObject *bound_run(struct bound *b, enum rmx_kind kind, PyObject *rank,
 	return done == HOT_DONE ? Py_NewRef(result) : NULL;
 }
 
+/* Only what does not change: it neither looks at memory nor asks anybody. */
+static PyObject *bound_repr(struct bound *b)
+{
+	static const char *const names[] = {
+		[RMX_PUT] = "put",
+		[RMX_GET] = "get",
+		[RMX_UPDATE] = "fetch_add",
+	};
+	PyObject *shape = PyObject_GetAttrString(b->array, "shape");
+	PyObject *dtype = PyObject_GetAttrString(b->array, "dtype");
+	PyObject *text = NULL;
+
+	if (!shape || !dtype)
+		goto out;
+	if (b->call)
+		text = PyUnicode_FromFormat(
+			"<rmaext.Prepared %s of shape %S, %S, rank %S, offset "
+			"%S, of %R>",
+			names[b->kind], shape, dtype, b->rank, b->offset,
+			(PyObject *)b->window);
+	else
+		text = PyUnicode_FromFormat(
+			"<rmaext.Buffer of shape %S, %S, for %R>", shape, dtype,
+			(PyObject *)b->window);
+out:
+	Py_XDECREF(shape);
+	Py_XDECREF(dtype);
+	return text;
+}
+
 static int bound_traverse(struct bound *b, visitproc visit, void *arg)
 {
 	Py_VISIT(b->window);
@@ -206,6 +236,14 @@ static PyMethodDef buffer_methods[] = {
 	HOT_FAST(buffer, put, buffer_put_doc),
 	HOT_FAST(buffer, get, buffer_get_doc),
 	HOT_FAST(buffer, fetch_add, buffer_fetch_add_doc),
+	{"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
+	 "Buffer[numpy.float64]: for annotations, as numpy.ndarray has it."},
+	{NULL, NULL, 0, NULL},
+};
+
+static PyMethodDef prepared_methods[] = {
+	{"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
+	 "Prepared[numpy.float64]: for annotations, as numpy.ndarray has it."},
 	{NULL, NULL, 0, NULL},
 };
 
@@ -224,6 +262,7 @@ PyTypeObject hot_buffer_type = {
 	.tp_new = buffer_new,
 	.tp_dealloc = (destructor)bound_dealloc,
 	.tp_traverse = (traverseproc)bound_traverse,
+	.tp_repr = (reprfunc)bound_repr,
 	.tp_methods = buffer_methods,
 	.tp_members = bound_members,
 };
@@ -238,6 +277,8 @@ PyTypeObject hot_prepared_type = {
 	.tp_new = prepared_new,
 	.tp_dealloc = (destructor)bound_dealloc,
 	.tp_traverse = (traverseproc)bound_traverse,
+	.tp_repr = (reprfunc)bound_repr,
+	.tp_methods = prepared_methods,
 	.tp_call = PyVectorcall_Call,
 	.tp_vectorcall_offset = offsetof(struct bound, call),
 	.tp_members = bound_members,

@@ -412,6 +412,8 @@ static PyMethodDef window_methods[] = {
 	HOT_FAST(hot, wait_notify, hot_wait_notify_doc),
 	HOT_FAST(hot, test_notify, hot_test_notify_doc),
 	{"_bind", (PyCFunction)window_bind, METH_VARARGS, bind_doc},
+	{"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
+	 "Window[numpy.float64]: for annotations, as numpy.ndarray has it."},
 	{NULL, NULL, 0, NULL},
 };
 

@@ -116,4 +116,5 @@ class Controls:
     def close(self) -> None:
         """End of the communicator; the memory stays, as peers may be later to leave."""
         for slab in self._slabs:
-            slab.window.end()
+            slab.window._closed = True
+            lib.rmaext_window_close(slab.window._handle)

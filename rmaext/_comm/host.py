@@ -185,7 +185,7 @@ class Beacon:
         """Remove the name."""
         self._socket.close()
 
-    def forget(self) -> None:
+    def _forget(self) -> None:
         """In a forked child: leave the name to the parent; it may begin one of its own."""
         self._socket.close()
         Beacon._own = None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._fabric.endpoint import CONTROL_BYTES, Fabric
+from .._fabric.endpoint import CONTROL_BYTES, Endpoint
 from .._fabric.library import Candidate, open_library
 from .._memory.arrays import address
 from .._native._lib import ffi, lib
@@ -43,7 +43,7 @@ def offers(config: Config) -> dict[str, Any]:
     found = [c for c in found if c.provider in likely and usable(c)] or found[:100]
     opened = {}
     for scope in ("host", "network"):
-        fabric = Fabric.get(scope)
+        fabric = Endpoint.get(scope)
         if fabric:
             opened[scope] = fabric.candidate
     return {
@@ -58,7 +58,7 @@ class Network:
 
     Attributes
     ----------
-    fabric : Fabric
+    fabric : Endpoint
         This process's endpoint.
     peers : list
         The C handle of each rank.
@@ -77,8 +77,8 @@ class Network:
         self.peers: list[Any] = [ffi.NULL] * group.size
         self._connect(scope, chosen, config)
 
-    def _open(self, scope: str, chosen: Candidate, config: Config) -> Fabric:
-        fabric = Fabric.open(scope, chosen, config, self._group.spin)
+    def _open(self, scope: str, chosen: Candidate, config: Config) -> Endpoint:
+        fabric = Endpoint.open(scope, chosen, config, self._group.spin)
         fabric.serve(0)
         return fabric
 
@@ -188,7 +188,7 @@ def lost(ranks: list[int], why: str) -> PeerLostError:
     return error
 
 
-def check_keys(fabric: Fabric, length: int) -> None:
+def check_keys(fabric: Endpoint, length: int) -> None:
     """Raise KeyRecordError, on all ranks, unless their keys have a length that can be."""
     if not fabric.raw_keys and length != 8:
         raise of_all(KeyRecordError(errno.EPROTO, f"remote keys of {length} bytes"))

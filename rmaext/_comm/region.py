@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from .._fabric.endpoint import Fabric
+from .._fabric.endpoint import Endpoint
 from .._fabric.registration import PLAIN
 from .._memory import arrays, node, pages
 from .._memory.node import NO_BLOCK
@@ -31,7 +31,7 @@ class Region:
     group : Group
     array : numpy.ndarray
         This rank's.
-    fabric : Fabric or None
+    fabric : Endpoint or None
         None where all ranks are reached by memory.
     records : Records
         What each rank has.
@@ -57,7 +57,7 @@ class Region:
 
     def __init__(self, group: Group) -> None:
         self.group = group
-        self.fabric: Fabric | None = None
+        self.fabric: Endpoint | None = None
         self._access = 0
         self.registration = PLAIN
         self.registered: Any = None
@@ -81,7 +81,7 @@ class Region:
 
         told = Told.by(group, mine)
         if group.all_direct:
-            alone = group.size == 1 and not self.registration.needs_network
+            alone = group.size == 1 and not self.registration._needs_network
             if alone or not told.all.elsewhere:
                 self._settle(told)
                 return
@@ -138,7 +138,7 @@ class Region:
         if network and array.nbytes:
             key, base = self._register(pointer, self.group.next_key())
         block = NO_BLOCK
-        if array.nbytes and (network or not self.registration.needs_network):
+        if array.nbytes and (network or not self.registration._needs_network):
             block = node.Arena.find(pointer, array.nbytes)
         text = dtype_text(array.dtype)
         where = (key, start, array.shape, block, self.parts, self.group.fresh(block))

@@ -27,10 +27,11 @@ from .._native._lib import ffi, lib
 from .._runtime import lifetime, locks
 from .._runtime.config import Config
 from ..errors import ClosedError, NoProviderError, check, from_c
+from .fabric import Fabric
 from .library import Candidate, mr_mode_text, open_library
 from .registration import KINDS, PLAIN, Registration
 
-__all__ = ["Fabric"]
+__all__ = ["Endpoint"]
 
 _COUNTS = [name for name, _ in ffi.typeof("struct rmaext_stats").fields]
 _LOCAL, _RAW = 1 << 2, 1 << 3
@@ -42,8 +43,8 @@ _ORPHAN_BYTES = 64 << 20
 _PATIENCE = 3.0  # seconds without progress after which they may be twice as many
 
 
-class Fabric:
-    """An opened endpoint. Made by windows, not by users.
+class Endpoint:
+    """An opened endpoint of libfabric; users see it as a `Fabric`.
 
     Attributes
     ----------
@@ -65,7 +66,7 @@ class Fabric:
         What the provider demands of registrations, e.g. "VIRT_ADDR|PROV_KEY".
     """
 
-    _opened: ClassVar[dict[str, Fabric]] = {}
+    _opened: ClassVar[dict[str, Endpoint]] = {}
     _opening: ClassVar[Any] = locks.lock()
 
     def __init__(self, chosen: Candidate, config: Config, spin: float) -> None:
@@ -91,9 +92,9 @@ class Fabric:
 
         info = ffi.new("struct rmaext_fabric_info *")
         lib.rmaext_fabric_describe(self.handle, info)
-        self.provider = ffi.string(info.provider).decode()
-        self.domain = ffi.string(info.domain).decode()
-        self.address = ffi.string(info.address).decode()
+        self.provider: str = ffi.string(info.provider).decode()
+        self.domain: str = ffi.string(info.domain).decode()
+        self.address: str = ffi.string(info.address).decode()
         self.version = library.version
         self.library = library.path
         self.mr_bits, self.capabilities = int(info.mr_mode), int(info.caps)
@@ -117,6 +118,7 @@ class Fabric:
         self._orphans_most, self._orphan_bytes_most = _ORPHANS, _ORPHAN_BYTES
         self._kept: dict[int, tuple[Any, ...]] = {}
         self._stuck = False
+        self.public = Fabric(self)
         self.watcher: Any = None  # of requests that coroutines await
         lifetime.on_exit(self.close)
         lifetime.on_end(self)
@@ -126,10 +128,6 @@ class Fabric:
         held = self.register(pieces, lib.RMAEXT_READ, secrets.randbits(64))
         self.keep(held, word)
         self.control_key = self.key(held)
-
-    def __repr__(self) -> str:
-        where = f"at {self.address or 'no address'}" if self.handle else "closed"
-        return f"<rmaext.Fabric {self.provider} {self.version} {where}>"
 
     @property
     def handle(self) -> Any:
@@ -164,14 +162,14 @@ class Fabric:
         return {name: int(getattr(stats, name)) for name in _COUNTS}
 
     @classmethod
-    def get(cls, scope: str) -> Fabric | None:
-        """Return the fabric of a scope, "host" or "network", if it is open."""
+    def get(cls, scope: str) -> Endpoint | None:
+        """Return the endpoint of a scope, "host" or "network", if it is open."""
         fabric = cls._opened.get(scope)
         return fabric if fabric is not None and fabric.handle else None
 
     @classmethod
-    def open(cls, scope: str, chosen: Candidate, config: Config, spin: float) -> Fabric:
-        """Open the fabric of a scope, or return the one that is open."""
+    def open(cls, scope: str, chosen: Candidate, config: Config, spin: float) -> Endpoint:
+        """Open the endpoint of a scope, or return the one that is open."""
         with cls._opening:
             fabric = cls.get(scope)
             if fabric is None:
@@ -236,7 +234,7 @@ class Fabric:
             by another. It counts only if `how` names none.
         how : Registration
         """
-        how.check(self)
+        how._check(self)
         array = ffi.new("struct rmaext_piece[]", [*pieces])
         auth_key = ffi.from_buffer(how.auth_key)
         options = ffi.new("struct rmaext_memory_options *")
@@ -409,7 +407,7 @@ class Fabric:
             self._stuck = True
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
-    def forget(self) -> None:
+    def _forget(self) -> None:
         """After the end of MPI, or in a forked child: there is no endpoint to touch."""
         self._handle = ffi.new("rmaext_fabric **")
         self.watcher = None

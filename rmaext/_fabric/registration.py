@@ -6,17 +6,18 @@ from __future__ import annotations
 import errno
 import operator
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, get_args
 
 from .._native._lib import lib
 from ..errors import KeyRejectedError, Unsupported
+from ..typing import MemoryKind, Ordering
 
 if TYPE_CHECKING:
-    from .endpoint import Fabric
+    from .endpoint import Endpoint
 
-__all__ = ["PLAIN", "How", "Memory", "Registration", "one_part"]
+__all__ = ["PLAIN", "How", "Registration", "one_part"]
 
-KINDS = {
+KINDS: dict[MemoryKind, int] = {
     "system": lib.RMAEXT_IFACE_SYSTEM,
     "cuda": lib.RMAEXT_IFACE_CUDA,
     "rocr": lib.RMAEXT_IFACE_ROCR,
@@ -24,7 +25,6 @@ KINDS = {
     "neuron": lib.RMAEXT_IFACE_NEURON,
     "synapseai": lib.RMAEXT_IFACE_SYNAPSEAI,
 }
-_ORDERINGS = ("strict", "relaxed")
 _NO_KEY = (1 << 64) - 1  # libfabric's FI_KEY_NOTAVAIL
 _PROV_KEY, _RAW = 1 << 6, 1 << 3  # of mr_mode
 _HMEM = 1 << 47  # of capabilities
@@ -35,8 +35,8 @@ class How(TypedDict, total=False):
 
     key: int | None
     auth_key: bytes
-    ordering: str
-    kind: str
+    ordering: Ordering
+    kind: MemoryKind
     device: int
     persistent: bool
     counts_writes: bool
@@ -83,14 +83,14 @@ class Registration:
 
     key: int | None = None
     auth_key: bytes = b""
-    ordering: str = "strict"
-    kind: str = "system"
+    ordering: Ordering = "strict"
+    kind: MemoryKind = "system"
     device: int = 0
     persistent: bool = False
     counts_writes: bool = False
 
     @classmethod
-    def of(cls, how: How) -> Registration:
+    def _of(cls, how: How) -> Registration:
         """Return what the arguments of a window ask for; TypeError, ValueError."""
         if not how:
             return PLAIN
@@ -109,7 +109,7 @@ class Registration:
         if not isinstance(self.auth_key, (bytes, bytearray, memoryview)):
             raise TypeError(f"auth_key: must be bytes, not {type(self.auth_key).__name__}")
         object.__setattr__(self, "auth_key", bytes(self.auth_key))
-        _choice("ordering", self.ordering, _ORDERINGS)
+        _choice("ordering", self.ordering, get_args(Ordering))
         _choice("kind", self.kind, tuple(KINDS))
         device = _index("device", self.device)
         if not 0 <= device < 1 << 31:
@@ -122,12 +122,12 @@ class Registration:
                 raise TypeError(f"{name}={getattr(self, name)!r}: must be True or False")
 
     @property
-    def needs_network(self) -> bool:
+    def _needs_network(self) -> bool:
         """Whether it means something only to those who come by the network."""
         plain = self.key is None and not self.auth_key and self.kind == "system"
         return self.counts_writes or not plain
 
-    def check(self, fabric: Fabric) -> None:
+    def _check(self, fabric: Endpoint) -> None:
         """Refuse what the provider does not do, before it is asked.
 
         Raises
@@ -171,37 +171,6 @@ def _choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
 
 
 PLAIN = Registration()  # nothing special
-
-
-@dataclass(frozen=True)
-class Memory:
-    """The part of a window that one rank has.
-
-    Attributes
-    ----------
-    key : bytes
-        The remote key that the peers use; empty where none was needed.
-    base : int
-        Address of the first byte.
-    size : int
-        Bytes.
-    access : str
-        Rights of origins: "r", "w" or "rw".
-    kind : str
-        Who has allocated it: "system", or a device's library; see `Registration`.
-    device : int
-        Its number.
-    ordering : str
-        Of what is written, as granted: "strict".
-    """
-
-    key: bytes
-    base: int
-    size: int
-    access: str
-    kind: str = "system"
-    device: int = 0
-    ordering: str = "strict"
 
 
 def one_part(call: str, part: slice | None, size: int) -> tuple[int, int]:

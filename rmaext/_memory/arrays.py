@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from .._native._lib import ffi, lib
 from ..errors import AccessError, Unsupported
+from ..typing import Access
 
 __all__ = [
     "access_bits",
@@ -26,11 +27,11 @@ __all__ = [
 
 Array = NDArray[Any]
 
-_ACCESS = {"r": lib.RMAEXT_READ, "w": lib.RMAEXT_WRITE}
+_ACCESS: dict[Access, int] = {"r": lib.RMAEXT_READ, "w": lib.RMAEXT_WRITE}
 _ACCESS["rw"] = _ACCESS["r"] | _ACCESS["w"]
 
 
-def access_bits(access: str | None, writeable: bool) -> int:
+def access_bits(access: Access | None, writeable: bool) -> int:
     """Return the rights of origins; `access=None` is taken from the array."""
     if access is None:
         access = "rw" if writeable else "r"
@@ -43,7 +44,7 @@ def access_bits(access: str | None, writeable: bool) -> int:
     return int(_ACCESS[access])
 
 
-def access_name(bits: int) -> str:
+def access_name(bits: int) -> Access:
     """Return "r", "w" or "rw"."""
     return next(name for name, value in _ACCESS.items() if value == bits & _ACCESS["rw"])
 

@@ -11,7 +11,7 @@ import operator
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -19,8 +19,9 @@ from numpy.typing import DTypeLike, NDArray
 from .._native._lib import ffi, lib
 from .._runtime import lifetime, locks
 from ..errors import RmaError, check
+from ..typing import HugePages, ScalarT
 from .arrays import check_dtype
-from .pages import HugePages, Wish
+from .pages import Wish
 
 __all__ = [
     *("NO_ARENA", "NO_BLOCK", "Arena", "Block", "Process", "Team"),
@@ -113,9 +114,33 @@ class Arena:
         """Tell the neighbours that this process takes no part any more."""
         lib.rmaext_arena_leave(self.handle)
 
-    def forget(self) -> None:
+    def _forget(self) -> None:
         """After the end, or in a forked child, which begins one of its own."""
         Arena._own = None
+
+
+@overload
+def empty(
+    shape: int | Sequence[int],
+    dtype: type[ScalarT] | np.dtype[ScalarT],
+    *,
+    hint: int | None = None,
+    fixed_address: int | None = None,
+    lazy: bool = True,
+    hugepages: HugePages = False,
+) -> NDArray[ScalarT]: ...
+
+
+@overload
+def empty(
+    shape: int | Sequence[int],
+    dtype: DTypeLike = float,
+    *,
+    hint: int | None = None,
+    fixed_address: int | None = None,
+    lazy: bool = True,
+    hugepages: HugePages = False,
+) -> Array: ...
 
 
 def empty(

@@ -7,13 +7,14 @@ import errno
 import mmap
 import operator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .._native._lib import ffi, lib
 from ..errors import AddressError, RmaError, check
+from ..typing import HugePages
 
 if TYPE_CHECKING:
     from .node import Arena
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["HUGE_PAGE", "Wish", "advise", "facts", "is_a_file", "mapped_file", "resident"]
 
 Array = NDArray[Any]
-HugePages = Literal["require"] | bool
 
 HUGE_PAGE = 2 << 20
 _POOL = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")

@@ -8,66 +8,31 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .._memory import arrays
 from .._native._lib import ffi, lib
 from ..errors import from_c
+from ..typing import Operation, ScalarT
+from .core import Array, Place
 from .operations import operation
 from .request import Request, done_at_once
+from .updates import UpdateOperations
 
 if TYPE_CHECKING:
-    from .._comm.group import Group
-    from .._comm.records import Column
-    from .._fabric.endpoint import Fabric
+    from mpi4py import MPI
 
-__all__ = ["Beginnings"]
-
-Array = NDArray[Any]
-Place = tuple[int, int, int]
+__all__ = ["NonblockingOperations"]
 
 _FABRIC = lib.RMAEXT_FABRIC
 _PENDING = lib.RMAEXT_PENDING
 
 
-class Beginnings:
+class NonblockingOperations(UpdateOperations[ScalarT]):
     """The operations of `Window` that return a `Request`.
 
     On the direct route, and by cma, they are done when they return, and so they are
     where an operation is several in C.
     """
-
-    _divided = False  # one is several in C: fields, several arrays, what is attached
-
-    _closed: bool
-    _dtype: np.dtype[Any]
-    _fabric: Fabric | None
-    _group: Group
-    _handle: Any
-    _routes: Column[int]
-    _stride: int
-
-    if TYPE_CHECKING:
-        # of Window
-        def flush(self, rank: int | None = None) -> None: ...
-        def put(self, origin: Any, rank: int, offset: int = 0) -> None: ...
-        def get(
-            self, rank: int, offset: int = 0, count: int | None = None, out: Array | None = None
-        ) -> Array: ...
-        def accumulate(self, origin: Any, rank: int, offset: int = 0, op: Any = "sum") -> None: ...
-        def get_accumulate(
-            self, origin: Any, rank: int, offset: int = 0, op: Any = "sum"
-        ) -> Array: ...
-        def fetch_op(self, value: Any, rank: int, offset: int = 0, op: Any = "sum") -> Any: ...
-        def compare_and_swap(self, compare: Any, value: Any, rank: int, offset: int = 0) -> Any: ...
-        def _check_open(self, call: str) -> None: ...
-        def _place(self, call: str, rank: Any, offset: Any, count: int) -> Place | None: ...
-        def _count(
-            self, call: str, rank: Any, offset: Any, count: int | None, out: Array | None
-        ) -> int: ...
-        def _where(self, call: str, place: Place) -> str: ...
-        def _continue(self, call: str, place: Place, code: int, op: Any) -> None: ...
-        def _atomic_number(self, call: str, place: Place, op: int) -> int: ...
 
     def rput(self, origin: Any, rank: int, offset: int = 0) -> Request:
         """Begin a put.
@@ -138,7 +103,9 @@ class Beginnings:
             return done_at_once(out)
         return self._begin("rget", place, lib.RMAEXT_GET, result=out)
 
-    def raccumulate(self, origin: Any, rank: int, offset: int = 0, op: Any = "sum") -> Request:
+    def raccumulate(
+        self, origin: Any, rank: int, offset: int = 0, op: Operation | MPI.Op = "sum"
+    ) -> Request:
         """Begin an accumulate; `rput` with the parameters of `accumulate`.
 
         The result is None. Corresponds to MPI_Raccumulate. Updates of one origin
@@ -151,7 +118,9 @@ class Beginnings:
         self._check_open("raccumulate")
         return self._begin_update("raccumulate", operation(op), origin, rank, offset, fetch=False)
 
-    def rget_accumulate(self, origin: Any, rank: int, offset: int = 0, op: Any = "sum") -> Request:
+    def rget_accumulate(
+        self, origin: Any, rank: int, offset: int = 0, op: Operation | MPI.Op = "sum"
+    ) -> Request:
         """Begin a get_accumulate; `rput` with the parameters of `get_accumulate`.
 
         The result is the previous values. Corresponds to MPI_Rget_accumulate.
@@ -161,7 +130,9 @@ class Beginnings:
         self._check_open("rget_accumulate")
         return self._begin_update("rget_accumulate", operation(op), origin, rank, offset)
 
-    def rfetch_op(self, value: Any, rank: int, offset: int = 0, op: Any = "sum") -> Request:
+    def rfetch_op(
+        self, value: Any, rank: int, offset: int = 0, op: Operation | MPI.Op = "sum"
+    ) -> Request:
         """Begin a fetch_op; `rput` with the parameters of `fetch_op`.
 
         The result is the previous value. MPI_Fetch_and_op has no request-based form.
@@ -195,8 +166,7 @@ class Beginnings:
 
     def _by_memory(self, rank: Any) -> bool:
         """Whether a put or get to a rank is done when it returns; a wrong one is refused later."""
-        by_memory: bool = self._routes[operator.index(rank)] != _FABRIC
-        return by_memory
+        return bool(self._routes[operator.index(rank)] != _FABRIC)
 
     def _begin_update(
         self,

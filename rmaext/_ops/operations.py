@@ -3,21 +3,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from mpi4py import MPI
 
 from .._native._lib import lib
+from ..typing import Operation
 
 __all__ = ["OPERATIONS", "operation"]
 
-OPERATIONS = {
-    name: int(getattr(lib, "RMAEXT_" + name.upper()))
-    for name in (
-        *("sum", "prod", "min", "max", "land", "lor", "lxor", "band", "bor", "bxor"),
-        *("replace", "no_op", "minloc", "maxloc"),
-    )
-}
+OPERATIONS = {name: int(getattr(lib, "RMAEXT_" + name.upper())) for name in get_args(Operation)}
 _MPI_OPERATIONS = {name: getattr(MPI, name.upper()) for name in OPERATIONS}
 
 

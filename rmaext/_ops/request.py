@@ -9,14 +9,16 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .._native._lib import ffi, lib
 from .._runtime import locks, mpi_progress
 from .._runtime.config import deadline
 from ..errors import ClosedError, PeerLostError, RmaTimeout, SyncError, again, from_c
 
 if TYPE_CHECKING:
-    from .._fabric.endpoint import Fabric
-    from .nonblocking import Beginnings
+    from .._fabric.endpoint import Endpoint
+    from .core import WindowCore
 
 __all__ = ["SLICE", "Request", "done_at_once", "look_at", "target_of"]
 
@@ -68,7 +70,7 @@ class Request:
     _born: int  # in which process of a line of forks
     _call: str
     _error: Exception | None
-    _fabric: Fabric
+    _fabric: Endpoint
     _flag: Any
     _lock: threading.RLock
     _next_look: float
@@ -77,7 +79,7 @@ class Request:
     _result: Any
     _scalar: bool
     _state: int
-    _window: Beginnings
+    _window: WindowCore[Any]
 
     def __new__(cls) -> Request:
         raise TypeError("requests are made by Window.rput, Window.rget and so on")
@@ -91,7 +93,12 @@ class Request:
         state = ("goes on", "done", "cancelled", "freed")[self._state]
         if self._state == _DONE and self._error is not None:
             state = f"failed: {self._error}"
-        return f"<rmaext.Request ({state})>"
+        # one that was done at once has no operation any more
+        what = f" {self._where()}" if hasattr(self, "_call") else ""
+        result = getattr(self, "_result", None)
+        if isinstance(result, (np.ndarray, np.generic)):
+            state += f", result of shape {result.shape}, {result.dtype}"
+        return f"<rmaext.Request{what}: {state}>"
 
     # -- one request ---------------------------------------------------------------
 
@@ -250,7 +257,7 @@ class Request:
             raise ValueError("waitany: no requests")
         end = deadline(timeout)
         # of each fabric, there are two at most: how many of its requests have ended
-        seen: dict[Fabric, Any] = {}
+        seen: dict[Endpoint, Any] = {}
         look = time.monotonic() + SLICE
         while True:
             for index, request in enumerate(requests):
@@ -295,9 +302,9 @@ class Request:
 
     @classmethod
     def _begun(
-        cls, window: Beginnings, call: str, place: Place, result: Any, scalar: bool
+        cls, window: WindowCore[Any], call: str, place: Place, result: Any, scalar: bool
     ) -> Request:
-        """Return a request for `Beginnings.begin` to begin."""
+        """Return a request for `NonblockingOperations._begin` to begin."""
         assert window._fabric is not None
         request = _new(cls)
         request._op = None
@@ -312,7 +319,7 @@ class Request:
         request._next_look = 0.0
         return request
 
-    def goes_on(self) -> bool:
+    def _goes_on(self) -> bool:
         """Return whether nothing has ended it; makes no progress, and never raises."""
         return self._state == _GOES_ON and not self._flag[0]
 
@@ -447,7 +454,7 @@ def look_at(requests: Iterable[Request]) -> dict[tuple[int, int], Exception]:
     late = {}
     looked_at = set()
     for request in requests:
-        if request.goes_on():
+        if request._goes_on():
             target = target_of(request)
             if target in looked_at:
                 continue  # each look calls C

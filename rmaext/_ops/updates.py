@@ -4,54 +4,30 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .._memory import arrays
 from .._native._lib import ffi, lib
 from ..errors import Unsupported
+from ..typing import ScalarT
+from .core import Array, Place, WindowCore, behind
 from .operations import OPERATIONS, operation
-from .vector import behind
-
-if TYPE_CHECKING:
-    from .._fabric.endpoint import Fabric
 
 __all__ = ["UpdateOperations"]
-
-Array = NDArray[Any]
-Place = tuple[int, int, int]  # rank, offset and count, in elements
 
 _NAMES = {number: name for name, number in OPERATIONS.items()}
 _CSWAP = lib.RMAEXT_CSWAP
 
 
-class UpdateOperations:
+class UpdateOperations(WindowCore[ScalarT]):
     """The atomic operations of `Window`.
 
     accumulate, get_accumulate, fetch_op, fetch_add and compare_and_swap are those of
     csrc/python/update.c and csrc/python/window.c, which come here with all that is not plain: what
     needs a conversion or another route, or an error.
     """
-
-    _dtype: np.dtype[Any]
-    _fabric: Fabric | None
-    _atomic_type: int | None
-
-    def _check_open(self, call: str) -> None:
-        raise NotImplementedError
-
-    def _place(self, call: str, rank: Any, offset: Any, count: int) -> Place | None:
-        raise NotImplementedError
-
-    def _where(self, call: str, place: Place) -> str:
-        raise NotImplementedError
-
-    def _run(
-        self, call: str, place: Place, buffers: tuple[Array, ...], function: Any, *arguments: Any
-    ) -> None:
-        raise NotImplementedError
 
     @behind
     def _accumulate(self, origin: Any, rank: int, offset: int = 0, op: Any = "sum") -> None:

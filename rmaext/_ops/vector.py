@@ -6,27 +6,18 @@ from __future__ import annotations
 import errno
 import math
 import operator
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .._memory import arrays
 from .._native._lib import ffi, lib
 from ..errors import BoundsError, Unsupported, from_c
+from ..typing import ScalarT
+from .core import Array, Shape, WindowCore, behind
 from .operations import operation
 
-if TYPE_CHECKING:
-    from .._comm.group import Group
-    from .._comm.records import Column
-    from .._fabric.endpoint import Fabric
-
-__all__ = ["GET", "PUT", "Call", "ManyOperations", "behind", "indices"]
-
-Array = NDArray[Any]
-Shape = tuple[int, ...]
-_Method = TypeVar("_Method", bound=Callable[..., Any])
+__all__ = ["GET", "PUT", "Call", "ManyOperations", "indices"]
 
 _INT64 = np.dtype(np.int64)
 _ONE_RANK, _ONE_OFFSET = lib.RMAEXT_ONE_RANK, lib.RMAEXT_ONE_OFFSET
@@ -95,33 +86,12 @@ def _apart(given: Any, out: Array) -> Any:
     return given
 
 
-def behind(method: _Method) -> _Method:
-    """Let messages on wrong arguments name the C method that calls this one."""
-    method.__qualname__ = "Window." + method.__name__.lstrip("_")
-    return method
-
-
-class ManyOperations:
+class ManyOperations(WindowCore[ScalarT]):
     """The vectorised operations of `Window`.
 
     put_many, get_many and the updates are those of csrc/python/many.c, which come here with
     all that is not plain: what needs a conversion or another route, or an error.
     """
-
-    _dtype: np.dtype[Any]
-    _fabric: Fabric | None
-    _group: Group
-    _handle: Any
-    _name: int | str
-    _null: int | None
-    _sizes: Column[int]
-    _atomic_type: int | None
-
-    def _check_open(self, call: str) -> None:
-        raise NotImplementedError
-
-    def _hint_for(self, rank: int) -> str:
-        raise NotImplementedError
 
     @behind
     def _put_many(self, ranks: Any, offsets: Any, values: Any) -> None:

@@ -17,7 +17,7 @@ from ..errors import again
 from .request import SLICE, Request, look_at, target_of
 
 if TYPE_CHECKING:
-    from .._fabric.endpoint import Fabric
+    from .._fabric.endpoint import Endpoint
 
 __all__ = ["Watcher"]
 
@@ -35,14 +35,14 @@ class Watcher:
 
     _lock = locks.lock()
 
-    def __init__(self, fabric: Fabric) -> None:
+    def __init__(self, fabric: Endpoint) -> None:
         self._fabric = fabric
         self._new = threading.Condition()  # a signal handler may come again
         self._awaited: dict[Request, list[asyncio.Future[None] | _Function]] = {}
         self._runs = False
 
     @classmethod
-    def of(cls, fabric: Fabric) -> Watcher:
+    def of(cls, fabric: Endpoint) -> Watcher:
         """Return a fabric's watcher."""
         with cls._lock:
             if fabric.watcher is None:
@@ -126,7 +126,7 @@ class Watcher:
         with self._new:
             for request in list(self._awaited):
                 error = None
-                if request.goes_on():
+                if request._goes_on():
                     error = late.get(target_of(request))
                     if error is None:
                         continue

@@ -7,24 +7,21 @@ import errno
 import operator
 import secrets
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, get_args
 
 from .._comm.host import Beacon, Hello, choose
 from .._comm.network import offers
-from .._fabric.endpoint import Fabric
+from .._fabric.endpoint import Endpoint
 from .._memory import arrays
 from .._native._lib import ffi, lib
+from .._ops.core import WindowCore
 from .._runtime import lifetime
 from .._runtime.config import Config
 from ..errors import AccessError, BoundsError, BusyError, ClosedError, GrantError, from_c
+from ..typing import Access, Scope
 from .ticket import ORDER, Ticket, describe_dtype
 
-if TYPE_CHECKING:
-    Window = Any  # of the room above
-
 __all__ = ["Grant", "check_grants", "end_grants", "export", "grant", "live_grants"]
-
-_SCOPES = ("host", "network")
 
 
 class Grant:
@@ -42,10 +39,16 @@ class Grant:
     """
 
     def __init__(
-        self, window: Window, start: int, stop: int, access: int, scope: str | None, call: str
+        self,
+        window: WindowCore[Any],
+        start: int,
+        stop: int,
+        access: int,
+        scope: Scope | None,
+        call: str,
     ) -> None:
         name = f"window {window._name}"
-        if scope not in (None, *_SCOPES):
+        if scope not in (None, *get_args(Scope)):
             raise ValueError(f"{call}: scope={scope!r}: must be 'host', 'network' or None")
         group = window._group
         self._scope = scope or ("host" if group.one_host else "network")
@@ -67,8 +70,9 @@ class Grant:
         lifetime.on_end(self)
 
     def __repr__(self) -> str:
-        state = "revoked" if self.revoked else self.access
-        return f"<rmaext.Grant {self._name}[{self.start}:{self.stop}] ({state})>"
+        words = [str(self._window._dtype), f"access {self.access!r}", f"for the {self._scope}"]
+        words += ["revoked"] * self.revoked
+        return f"<rmaext.Grant {self._name}[{self.start}:{self.stop}]: {', '.join(words)}>"
 
     def export(self) -> bytes:
         """Return a ticket for `RemoteWindow.attach`; as `Window.export`. Local."""
@@ -133,23 +137,23 @@ class Grant:
     ) -> None:
         self.revoke()
 
-    def forget(self) -> None:
+    def _forget(self) -> None:
         """After the end of MPI, or in a forked child: there is none."""
         self.revoked, self._handle = True, None
 
 
-def _open(scope: str, spin: float) -> Fabric:
+def _open(scope: str, spin: float) -> Endpoint:
     """Return this process's endpoint of a scope, with its door open. Local."""
-    fabric = Fabric.get(scope)
+    fabric = Endpoint.get(scope)
     if fabric is None:
         config = Config.read()
         own = Hello.make(config, "", **offers(config))
-        fabric = Fabric.open(scope, choose([own], scope)[0], config, spin)
+        fabric = Endpoint.open(scope, choose([own], scope)[0], config, spin)
     fabric.door()
     return fabric
 
 
-def grant(window: Any, start: int, stop: int, access: str | None, scope: str | None) -> Grant:
+def grant(window: Any, start: int, stop: int, access: Access | None, scope: Scope | None) -> Grant:
     """See `Window.grant`."""
     window._check_open("grant")
     start, stop = operator.index(start), operator.index(stop)
@@ -161,11 +165,11 @@ def grant(window: Any, start: int, stop: int, access: str | None, scope: str | N
     return made
 
 
-def export(window: Any, access: str | None, scope: str | None) -> bytes:
+def export(window: Any, access: Access | None, scope: Scope | None) -> bytes:
     """See `Window.export`."""
     window._check_open("export")
     rights = _rights(window, "export", access)
-    exports = vars(_root(window)).setdefault("_exports", {})
+    exports = vars(window._root).setdefault("_exports", {})
     key = (id(window._handle), rights, scope)
     if key not in exports:
         exports[key] = Grant(window, 0, window._array.size, rights, scope, "export")
@@ -173,7 +177,7 @@ def export(window: Any, access: str | None, scope: str | None) -> bytes:
     return made.export()
 
 
-def _rights(window: Any, call: str, access: str | None) -> int:
+def _rights(window: Any, call: str, access: Access | None) -> int:
     """Return the rights asked for, by default those of the window; AccessError if they are more."""
     there = arrays.access_bits(window.memory.access, True)
     wanted = there if access is None else arrays.access_bits(access, True)
@@ -184,19 +188,15 @@ def _rights(window: Any, call: str, access: str | None) -> int:
     return wanted
 
 
-def _root(window: Any) -> Any:
-    return getattr(window, "_root", window)  # of a view
-
-
 def _of(window: Any) -> dict[int, Grant]:
     """Return the live grants of a window and its views, by id."""
-    grants: dict[int, Grant] = vars(_root(window)).setdefault("_grants", {})
+    grants: dict[int, Grant] = vars(window._root).setdefault("_grants", {})
     return grants
 
 
 def live_grants(window: Any) -> tuple[Grant, ...]:
     """Return those that are not revoked."""
-    return tuple(vars(_root(window)).get("_grants", {}).values())
+    return tuple(vars(window._root).get("_grants", {}).values())
 
 
 def check_grants(window: Any) -> GrantError | None:

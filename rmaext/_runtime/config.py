@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The environment variables, read where a fabric is opened. README has the table."""
+"""The environment variables, read where a fabric is opened; docs/reference/environment.md."""
 
 from __future__ import annotations
 

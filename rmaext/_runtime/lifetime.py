@@ -79,7 +79,7 @@ def _raised() -> bool:
 
 def _forget() -> None:
     for thing in list(_mortal):
-        thing.forget()
+        thing._forget()
 
 
 def _hook() -> None:
@@ -101,7 +101,7 @@ def on_farewell(function: Callable[[], None]) -> None:
 
 
 def on_end(thing: Any) -> None:
-    """Call thing.forget() after those functions, and in forked children."""
+    """Call thing._forget() after those functions, and in forked children."""
     _hook()
     _mortal.add(thing)
 

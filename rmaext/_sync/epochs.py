@@ -17,6 +17,7 @@ from .._native._lib import lib
 from .._runtime.config import deadline
 from .._runtime.reports import Patience
 from ..errors import BoundsError, PeerLostError, RmaTimeout
+from ..typing import ScalarT
 from .sync import NS, State, Synchronisation
 
 __all__ = ["Epochs"]
@@ -24,7 +25,7 @@ __all__ = ["Epochs"]
 _drain = deque[Any](maxlen=0).extend
 
 
-class Epochs(Synchronisation):
+class Epochs(Synchronisation[ScalarT]):
     """`post`, `start`, `complete`, `wait` and `test` of `Window`."""
 
     def post(self, group: MPI.Group | Iterable[int]) -> None:

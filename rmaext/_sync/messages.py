@@ -118,7 +118,7 @@ class _Message:
 
     def release(self) -> None:
         """Let go of the buffers, now or when they are not in use any more."""
-        fabric = self._window.fabric
+        fabric = self._window._fabric
         if not self._begun or fabric is None:
             return
         if self._swap:
@@ -131,7 +131,7 @@ class _Message:
         fabric.drop(self._many)
 
     def _begin(self) -> int:
-        window, fabric = self._window, self._window.fabric
+        window, fabric = self._window, self._window._fabric
         handle, kept = window._handle, (self._ranks, self._places, self._values, self._old)
         ranks, places, values, old = map(address, kept)
         type_ = lib.RMAEXT_INT64

@@ -7,32 +7,26 @@ import errno
 import operator
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .._memory import arrays
 from .._native._lib import ffi, lib
-from .._ops.vector import behind
+from .._ops.core import Array, Place, behind
 from ..errors import BoundsError, Unsupported, from_c, not_for
+from ..typing import Comparison, ScalarT
 from .waiting import COMPARISONS, Wait, Waits, block_words, memory_word
 
-if TYPE_CHECKING:
-    from .._comm.records import Column
-    from .._fabric.endpoint import Fabric
-
 __all__ = ["Notifications"]
-
-Array = NDArray[Any]
-Place = tuple[int, int, int]  # rank, offset and count, in elements
 
 _SLOTS = int(lib.RMAEXT_NOTIFY)
 _MOST = 2**63 - 1
 
 
-class Notifications(Waits):
+class Notifications(Waits[ScalarT]):
     """Notified access of `Window`.
 
     Each rank has 256 counters in each window. Origins count them up, each time
@@ -40,23 +34,6 @@ class Notifications(Waits):
     put_notify, wait_notify and test_notify are those of csrc/python/notify.c, which come
     here with all that is not plain or not there yet.
     """
-
-    _block: Any  # Block; hidden windows have none, and are not used so
-    _dtype: np.dtype[Any]
-    _fabric: Fabric | None
-    _routes: Column[int]
-    _stride: int
-    _in_pieces = False  # more than one array a rank
-    _divided: bool
-
-    if TYPE_CHECKING:  # the window's
-        get: Callable[..., Array]
-        put: Callable[[Array, int, int], None]
-        flush: Callable[[int], None]
-        _check_open: Callable[[str], None]
-        _place: Callable[[str, Any, Any, int], Place | None]
-        _where: Callable[[str, Place], str]
-        _run_whole: Callable[..., None]
 
     # -- origins -------------------------------------------------------------------
 
@@ -81,8 +58,8 @@ class Notifications(Waits):
         offset: int = 0,
         count: int | None = None,
         slot: int = 0,
-        out: Array | None = None,
-    ) -> Array:
+        out: NDArray[ScalarT] | None = None,
+    ) -> NDArray[ScalarT]:
         """Read from a rank's window, then count one up in one of its slots.
 
         So the target learns that its data was read, and may be overwritten.
@@ -261,7 +238,7 @@ class Notifications(Waits):
         return self._counters().copy()
 
     def wait_until(
-        self, offset: int, comparison: str, value: Any, timeout: float | None = None
+        self, offset: int, comparison: Comparison, value: Any, timeout: float | None = None
     ) -> Any:
         """Wait until an element of this rank's window has a certain value.
 
@@ -345,6 +322,7 @@ class Notifications(Waits):
         return int(places.notify)
 
     def _counters(self) -> Array:
+        assert self._block is not None, "only hidden windows have none"
         own = ffi.cast("int64_t *", self._block.maps[self._group.rank])
         data = ffi.buffer(own + self._notify_place(), 8 * _SLOTS)
         return np.frombuffer(data, np.int64)
@@ -371,7 +349,7 @@ class _Taking:
     from within the `try` whose `except` gives back.
     """
 
-    def __init__(self, window: Notifications) -> None:
+    def __init__(self, window: Notifications[Any]) -> None:
         self._handle, self._name = window._handle, window._name
         self._taken: list[tuple[int, int, Any]] = []
 

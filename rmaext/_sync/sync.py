@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from .._comm.liveness import Living
 from .._native._lib import ffi, lib
 from .._native.hot import to_the_end
+from .._ops.core import WindowCore
 from .._runtime import mpi_progress
 from .._runtime.config import deadline
 from .._runtime.reports import Patience
 from ..errors import PeerLostError, RmaTimeout, SyncError
+from ..typing import ScalarT
 from .messages import FAILURES, Messages
 from .ticket_lock import FarLock, Look, NearLock, Places, judge
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from .._comm.control import Block
     from .._comm.group import Group
 
-__all__ = ["NS", "State", "Synchronisation"]
+__all__ = ["NS", "LockGuard", "State", "Synchronisation"]
 
 NS = 1_000_000_000
 _SPIN, _SPIN_CROWDED = 30_000, 2_000  # ns awake before sleeping
@@ -36,13 +38,17 @@ _TURN = 0.001  # seconds between looks of a thread behind others of its rank
 _LOOK_EVERY = 0.01  # seconds without a turn until a waiter looks for the reason
 
 
-class _Guard:
+class LockGuard:
     """What `lock` returns: unlocks at the end of `with`."""
 
     __slots__ = ("_rank", "_window")
 
-    def __init__(self, window: Synchronisation, rank: int | None) -> None:
+    def __init__(self, window: Synchronisation[Any], rank: int | None) -> None:
         self._window, self._rank = window, rank
+
+    def __repr__(self) -> str:
+        whose = "all ranks" if self._rank is None else f"rank {self._rank}"
+        return f"<rmaext.LockGuard of {whose} of {self._window!r}>"
 
     def __enter__(self) -> Any:
         return self._window
@@ -71,7 +77,7 @@ class State:
         How many epochs were counted, of each rank.
     """
 
-    def __init__(self, window: Synchronisation, group: Group, block: Block) -> None:
+    def __init__(self, window: Synchronisation[Any], group: Group, block: Block) -> None:
         self.window, self.block = window, block
         self.places = Places.of(block.base, group.size)
         self.living = Living(group)
@@ -111,23 +117,11 @@ def _holders(look: Look, ticket: int) -> list[int]:
     return before
 
 
-class Synchronisation:
+class Synchronisation(WindowCore[ScalarT]):
     """The synchronisation of `Window`, besides `flush` and `fence`."""
 
-    _block: Block | None
-    _closed: bool
-    _group: Group
-    _name: int | str
-    _null: int | None
-    _timeout: float
     _sync: State | None = None
     _holder: Callable[[], int] = staticmethod(get_ident)  # of a lock; not 0
-
-    if TYPE_CHECKING:
-
-        def flush(self, rank: int | None = None) -> None: ...
-        def _check_open(self, call: str) -> None: ...
-        def _rank(self, rank: Any, call: str) -> int: ...
 
     # -- flush -----------------------------------------------------------------------
 
@@ -174,7 +168,7 @@ class Synchronisation:
 
     # -- locks -----------------------------------------------------------------------
 
-    def lock(self, rank: int, exclusive: bool = True, timeout: float | None = None) -> Any:
+    def lock(self, rank: int, exclusive: bool = True, timeout: float | None = None) -> LockGuard:
         """Wait for the lock of a rank's window, alone or shared with others.
 
         Parameters
@@ -189,7 +183,7 @@ class Synchronisation:
 
         Returns
         -------
-        context manager
+        LockGuard
             Calls `unlock(rank)` at the end of a `with`.
 
         Raises
@@ -223,13 +217,13 @@ class Synchronisation:
         lock = state.locks.get(rank) if type(rank) is int else None  # 1.0 is no rank
         if lock is None or self._closed:
             if self._nobody("lock", rank):
-                return _Guard(self, rank)
+                return LockGuard(self, rank)
             lock = self._target("lock", rank)
         me = self._holder()
         if lock.state.owner == me or (state.readers and (me, lock.rank) in state.readers):
             self._misused("lock", f"this thread holds the lock of rank {lock.rank}")
         self._acquire("lock", state, lock, me, exclusive, end)
-        return lock.guard if state.window is self else _Guard(self, lock.rank)
+        return lock.guard if state.window is self else LockGuard(self, lock.rank)
 
     def unlock(self, rank: int) -> None:
         """Flush to a rank, and release its lock.
@@ -273,7 +267,7 @@ class Synchronisation:
         if again is not None:
             raise again
 
-    def lock_all(self, timeout: float | None = None) -> Any:
+    def lock_all(self, timeout: float | None = None) -> LockGuard:
         """Wait for the locks of all ranks, shared with others.
 
         As `lock(rank, exclusive=False)` for each rank in turn; returns a context manager that
@@ -303,7 +297,7 @@ class Synchronisation:
             if again is not None:
                 raise again from None
             raise
-        return _Guard(self, None)
+        return LockGuard(self, None)
 
     def unlock_all(self) -> None:
         """Flush to all ranks, and release what `lock_all` took.
@@ -482,7 +476,7 @@ class Synchronisation:
             self._check_open(call)
             if self._block is None:
                 raise TypeError(f"{call}: a hidden window has no control block")
-            root: Synchronisation = getattr(self, "_root", self)
+            root = self._root
             state = root._sync or State(root, self._group, self._block)
             # another thread may do so too
             self._sync = state = root.__dict__.setdefault("_sync", state)
@@ -499,7 +493,7 @@ class Synchronisation:
         if lock is None:
             block, made = (
                 state.block,
-                (self._group, number, state.places, _Guard(state.window, number)),
+                (self._group, number, state.places, LockGuard(state.window, number)),
             )
             if block.maps[number]:
                 lock = NearLock(*made, block.maps[number], block.base)

@@ -8,22 +8,21 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .._comm import collective
 from .._native._lib import ffi, lib
+from .._ops.core import WindowCore
 from .._runtime.config import seconds
 from .._runtime.reports import Patience
 from ..errors import PeerLostError, RmaTimeout, from_c
-
-if TYPE_CHECKING:
-    from .._comm.group import Group
+from ..typing import Comparison, ScalarT
 
 __all__ = ["Waits", "bits", "block_words"]
 
-COMPARISONS = {
+COMPARISONS: dict[Comparison, int] = {
     "==": lib.RMAEXT_EQ,
     "!=": lib.RMAEXT_NE,
     "<": lib.RMAEXT_LT,
@@ -40,7 +39,7 @@ def bits(value: Any) -> int:
     return int.from_bytes(np.asarray(value).tobytes().ljust(8, b"\0"), sys.byteorder)
 
 
-def block_words(words: Iterable[tuple[int, str, int]]) -> Any:
+def block_words(words: Iterable[tuple[int, Comparison, int]]) -> Any:
     """Return conditions on a control block: (place, comparison, value), of int64 words."""
     return ffi.new(
         _CONDITIONS,
@@ -51,18 +50,14 @@ def block_words(words: Iterable[tuple[int, str, int]]) -> Any:
     )
 
 
-def memory_word(offset: int, comparison: str, value: Any, type_: int) -> Any:
+def memory_word(offset: int, comparison: Comparison, value: Any, type_: int) -> Any:
     """Return a condition on window memory, at so many bytes; the value is a NumPy scalar."""
     return ffi.new(_CONDITIONS, [(offset, bits(value), 0, 0, type_, COMPARISONS[comparison])])
 
 
-class Waits:
+class Waits(WindowCore[ScalarT]):
     """How windows wait for changes of memory that is mapped here."""
 
-    _group: Group
-    _handle: Any
-    _name: int | str
-    _timeout: float
     _lost: set[int] | None = None  # ranks that a wait has found gone
 
     def _wait(
@@ -132,7 +127,7 @@ class Wait:
 
     def __init__(
         self,
-        window: Waits,
+        window: Waits[Any],
         where: str,
         timeout: float | None,
         look: Callable[[], None] | None,

@@ -6,26 +6,53 @@ Each kind has a room of its own, which knows `Window`; hence the late imports.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
-from .._native._lib import lib
-from ..errors import GrantError, not_for
+from .._ops.core import WindowCore
+from .._remote import grants as _grants
+from .._remote.grants import Grant
+from ..errors import not_for
+from ..typing import Access, Advice, ScalarT, Scope
 
 if TYPE_CHECKING:
+    import numpy as np
     from mpi4py import MPI
     from numpy.typing import DTypeLike
 
-    from .._remote.grants import Grant
     from .dynamic import DynamicWindow
     from .joined import JoinedWindow
     from .shared import SharedWindow
-    from .window import Window
+    from .views import FieldView, View
 
-__all__ = ["MoreWindows", "Plural"]
+__all__ = ["RelatedWindows", "SeveralArrays"]
 
 
-class MoreWindows:
+class RelatedWindows(WindowCore[ScalarT]):
     """What `Window` has to offer besides itself."""
+
+    @overload
+    @classmethod
+    def shared(
+        cls,
+        comm: MPI.Comm,
+        shape: int | tuple[int, ...],
+        dtype: type[ScalarT] | np.dtype[ScalarT],
+        timeout: float | None = None,
+        *,
+        proc_null: bool = False,
+    ) -> SharedWindow[ScalarT]: ...
+
+    @overload
+    @classmethod
+    def shared(
+        cls,
+        comm: MPI.Comm,
+        shape: int | tuple[int, ...],
+        dtype: DTypeLike = float,
+        timeout: float | None = None,
+        *,
+        proc_null: bool = False,
+    ) -> SharedWindow[Any]: ...
 
     @classmethod
     def shared(
@@ -36,7 +63,7 @@ class MoreWindows:
         timeout: float | None = None,
         *,
         proc_null: bool = False,
-    ) -> SharedWindow:
+    ) -> SharedWindow[Any]:
         """Return a window over new memory in one piece, for ranks that share a node.
 
         Parameters
@@ -69,7 +96,29 @@ class MoreWindows:
         """
         from .shared import SharedWindow
 
-        return SharedWindow.make(comm, shape, dtype, timeout, proc_null)
+        return SharedWindow._make(comm, shape, dtype, timeout, proc_null)
+
+    @overload
+    @classmethod
+    def dynamic(
+        cls,
+        comm: MPI.Comm,
+        dtype: type[ScalarT] | np.dtype[ScalarT],
+        timeout: float | None = None,
+        *,
+        proc_null: bool = False,
+    ) -> DynamicWindow[ScalarT]: ...
+
+    @overload
+    @classmethod
+    def dynamic(
+        cls,
+        comm: MPI.Comm,
+        dtype: DTypeLike = float,
+        timeout: float | None = None,
+        *,
+        proc_null: bool = False,
+    ) -> DynamicWindow[Any]: ...
 
     @classmethod
     def dynamic(
@@ -79,7 +128,7 @@ class MoreWindows:
         timeout: float | None = None,
         *,
         proc_null: bool = False,
-    ) -> DynamicWindow:
+    ) -> DynamicWindow[Any]:
         """Return a window to which each rank attaches memory as it goes along.
 
         Parameters
@@ -109,15 +158,15 @@ class MoreWindows:
         """
         from .dynamic import DynamicWindow
 
-        return DynamicWindow.make(comm, dtype, timeout, proc_null)
+        return DynamicWindow._make(comm, dtype, timeout, proc_null)
 
     @staticmethod
-    def _joined() -> type[JoinedWindow]:
+    def _joined() -> type[JoinedWindow[Any]]:
         from .joined import JoinedWindow
 
         return JoinedWindow
 
-    def subwindow(self, start: int, stop: int) -> Window:
+    def subwindow(self, start: int, stop: int) -> View[ScalarT]:
         """Return a window over the elements [start, stop) of every rank.
 
         Parameters
@@ -151,7 +200,7 @@ class MoreWindows:
 
         return subwindow(self, start, stop)
 
-    def dup(self, access: str | None = None, timeout: float | None = None) -> Window:
+    def dup(self, access: Access | None = None, timeout: float | None = None) -> View[ScalarT]:
         """Return the same window with other hints.
 
         Parameters
@@ -177,7 +226,7 @@ class MoreWindows:
 
         return dup(self, access, timeout)
 
-    def field(self, name: str) -> Window:
+    def field(self, name: str) -> FieldView[Any]:
         """Return a window over one field of a structured dtype.
 
         Parameters
@@ -211,7 +260,7 @@ class MoreWindows:
 
     # -- for other jobs ------------------------------------------------------------
 
-    def export(self, access: str | None = None, scope: str | None = None) -> bytes:
+    def export(self, access: Access | None = None, scope: Scope | None = None) -> bytes:
         """Return a ticket: with it any process can attach to this rank's memory.
 
         Parameters
@@ -248,13 +297,11 @@ class MoreWindows:
         get ClosedError, and nothing more lands. `grant` is for what is to end before.
         At most 1,024 processes can ever attach to one process.
         """
-        from .._remote.grants import export
-
         self._one_array("export")
-        return export(self, access, scope)
+        return _grants.export(self, access, scope)
 
     def grant(
-        self, start: int, stop: int, access: str | None = None, scope: str | None = None
+        self, start: int, stop: int, access: Access | None = None, scope: Scope | None = None
     ) -> Grant:
         """Grant others the elements [start, stop) of this rank, until that is revoked.
 
@@ -284,46 +331,22 @@ class MoreWindows:
         open, and can be used and closed later. Where an exception ends a `with` block,
         its grants end too.
         """
-        from .._remote.grants import grant
-
         self._one_array("grant")
-        return grant(self, start, stop, access, scope)
+        return _grants.grant(self, start, stop, access, scope)
 
     @property
     def grants(self) -> tuple[Grant, ...]:
         """This rank's grants that are not revoked, those of views included. Local."""
-        from .._remote.grants import live_grants
-
-        return live_grants(self)
+        return _grants.live_grants(self)
 
     def _one_array(self, call: str) -> None:
-        window: Any = self
-        if window._in_pieces or window._stride != window._dtype.itemsize:
-            raise not_for(window, call)
-
-    def _check_grants(self) -> GrantError | None:
-        """Return the error of closing the window now, if there are any."""
-        from .._remote.grants import check_grants
-
-        return check_grants(self)
-
-    @staticmethod
-    def _reopen(windows: list[Window]) -> None:
-        """Undo what has refused operations of windows."""
-        for window in windows:
-            lib.rmaext_window_reopen(window._handle)
-            window._closed = False
-
-    def _end_grants(self) -> bool:
-        from .._remote.grants import end_grants
-
-        return end_grants(self)
+        if self._in_pieces or self._stride != self._dtype.itemsize:
+            raise not_for(self, call)
 
 
-class Plural:
+class SeveralArrays(WindowCore[ScalarT]):
     """Before `Window` among the bases of a window whose ranks have more than one array."""
 
-    _name: int | str
     _in_pieces = _divided = True
 
     @property
@@ -331,7 +354,7 @@ class Plural:
         """There is none: compiled code knows one array a rank."""
         raise not_for(self, "numba")
 
-    def advise(self, advice: str, part: slice | None = None) -> NoReturn:
+    def advise(self, advice: Advice, part: slice | None = None) -> NoReturn:
         """There is no one array to speak of."""
         raise not_for(self, "advise")
 
@@ -339,7 +362,7 @@ class Plural:
         """There are no views."""
         raise not_for(self, "subwindow")
 
-    def dup(self, access: str | None = None, timeout: float | None = None) -> NoReturn:
+    def dup(self, access: Access | None = None, timeout: float | None = None) -> NoReturn:
         """There are no views."""
         raise not_for(self, "dup")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
@@ -17,14 +17,17 @@ from .._comm.records import Columns, Same, Told, Ways
 from .._comm.region import Region
 from .._memory import arrays, node
 from .._native._lib import ffi, lib
+from .._ops.core import Array, Place
 from .._ops.vector import PUT
 from ..errors import AccessError, AlignmentError, AttachError, RmaError, from_c, not_for
-from .constructors import Plural
-from .window import Place, Window
+from ..typing import ScalarT
+from .constructors import SeveralArrays
+from .window import Window
+
+if TYPE_CHECKING:
+    from typing import Self  # Python 3.11
 
 __all__ = ["DynamicWindow"]
-
-Array = NDArray[Any]
 
 _END = (1 << 63) - 1  # addresses are below it
 _KEY = bytes(8)  # of nothing
@@ -62,7 +65,7 @@ class DynamicRegion(Region):
         return super().columns()._replace(size=ffi.new("uint64_t *", _END))
 
 
-class DynamicWindow(Plural, Window):
+class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
     """A window over what each rank has attached at the moment; made by `Window.dynamic`.
 
     Notes
@@ -78,9 +81,9 @@ class DynamicWindow(Plural, Window):
     _attached: dict[int, tuple[Array, int]]  # by address, with what keeps it
 
     @classmethod
-    def make(
+    def _make(
         cls, comm: MPI.Comm, dtype: DTypeLike, timeout: float | None, proc_null: bool
-    ) -> DynamicWindow:
+    ) -> Self:
         """See `Window.dynamic`."""
 
         def nothing() -> Array:
@@ -101,7 +104,7 @@ class DynamicWindow(Plural, Window):
 
     # -- memory --------------------------------------------------------------------
 
-    def attach(self, array: Array) -> int:
+    def attach(self, array: NDArray[ScalarT]) -> int:
         """Let the other ranks reach an array.
 
         Parameters
@@ -146,7 +149,7 @@ class DynamicWindow(Plural, Window):
         self._attached[address] = array, kept
         return address // self._dtype.itemsize
 
-    def detach(self, array: Array) -> None:
+    def detach(self, array: NDArray[ScalarT]) -> None:
         """Take an array from the other ranks' reach.
 
         When it returns, no operation of another rank is under way there, and
@@ -188,6 +191,10 @@ class DynamicWindow(Plural, Window):
             self._attached.clear()
 
     # -- what it is ----------------------------------------------------------------
+
+    def _extent(self) -> str:
+        count = len(self._attached)
+        return f"{count} array{'s' * (count != 1)} attached"
 
     @property
     def local(self) -> Any:

@@ -18,18 +18,19 @@ from .._comm.region import Region
 from .._fabric.registration import How, one_part
 from .._memory.arrays import access_bits, address, part_of, window_array
 from .._native._lib import lib
+from .._ops.core import Array, Place, WindowCore
 from .._ops.vector import Call, indices
 from .._runtime import lifetime
 from ..errors import BoundsError, KeyRejectedError
-from .constructors import Plural
-from .window import Place, Window
+from ..typing import Access, ScalarT
+from . import storage
+from .constructors import SeveralArrays
+from .window import Window
 
 if TYPE_CHECKING:
     from typing import Unpack  # Python 3.11
 
 __all__ = ["JoinedWindow"]
-
-Array = NDArray[Any]
 
 _READ, _WRITE = lib.RMAEXT_READ, lib.RMAEXT_WRITE
 
@@ -65,7 +66,7 @@ class JoinedRegion(Region):
     the same rights.
     """
 
-    def __init__(self, group: Group, arrays: Sequence[Array], access: str | None) -> None:
+    def __init__(self, group: Group, arrays: Sequence[Array], access: Access | None) -> None:
         super().__init__(group)
         self.arrays, self._rights = arrays, access
         self.regions: list[Region] = []
@@ -126,7 +127,7 @@ class JoinedRegion(Region):
             region.release()
 
 
-class JoinedWindow(Plural, Window):
+class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
     """A window over several arrays of each rank: `Window(comm, [a, b, c])`.
 
     Parameters
@@ -151,15 +152,15 @@ class JoinedWindow(Plural, Window):
     """
 
     _region: JoinedRegion
-    _given: tuple[list[Array], str | None]
-    _arrays: list[Window]  # a window for each array
+    _given: tuple[list[Array], Access | None]
+    _arrays: list[Window[ScalarT]]  # a window for each array
     _bounds: Any  # of rank r and array k: the first element, at [r, k]
 
     def __init__(
         self,
         comm: MPI.Comm,
-        array: Array | Sequence[Array],
-        access: str | None = None,
+        array: NDArray[ScalarT] | Sequence[NDArray[ScalarT]],
+        access: Access | None = None,
         timeout: float | None = None,
         *,
         proc_null: bool = False,
@@ -189,7 +190,7 @@ class JoinedWindow(Plural, Window):
         region, group, name = self._region, self._group, int(self._name)
         self._arrays = []
         for k, part in enumerate(region.regions):
-            window = Window.__new__(Window)
+            window: Window[ScalarT] = Window.__new__(Window)
             window._group, window._region, window._comm = group, part, self._comm
             window._name, window._timeout = f"{name}, array {k}", self._timeout
             window._null = self._null
@@ -213,21 +214,32 @@ class JoinedWindow(Plural, Window):
         }
         self._routes = Some(group.size, routes, lib.RMAEXT_FABRIC)
 
-    def _parts(self) -> list[Window]:
-        return self._arrays
+    def _parts(self) -> list[WindowCore[ScalarT]]:
+        return [*self._arrays]
 
     # -- what it is ----------------------------------------------------------------
+
+    def _extent(self) -> str:
+        mine = self._mine()
+        shapes = ", ".join(str(window._array.shape) for window in mine[:4])
+        return f"{len(mine)} arrays of shape {shapes}{', ...' * (len(mine) > 4)}"
+
+    def _rights(self) -> str:
+        return ", ".join(sorted({window._rights() for window in self._mine()}))
+
+    def _mine(self) -> list[Window[ScalarT]]:
+        """Return the windows of the arrays that this rank has; others may have more."""
+        return self._arrays[: self._region.regions[0].records.own.parts]
 
     @property
     def local(self) -> Any:
         """The arrays of this rank, as a list. Local."""
-        mine = range(self._region.regions[0].records.own.parts)
-        return [self._arrays[k].local for k in mine]
+        return [window.local for window in self._mine()]
 
     @property
     def memory(self) -> Any:
         """Key, base address, size and rights of each array of this rank, as a list."""
-        return [window.memory for window in self._arrays[: len(self.local)]]
+        return [window.memory for window in self._mine()]
 
     def peer_view(self, rank: int) -> Any:
         """Return the arrays of a rank of this node, as a list; else as `Window.peer_view`."""
@@ -253,7 +265,7 @@ class JoinedWindow(Plural, Window):
 
     # -- operations ----------------------------------------------------------------
 
-    def _pieces(self, place: Place) -> Iterator[tuple[Window, int, int, int]]:
+    def _pieces(self, place: Place) -> Iterator[tuple[Window[ScalarT], int, int, int]]:
         """Give the window, the first element there, the count, and how many came before."""
         rank, first, count = place
         bounds = self._bounds[rank].tolist()
@@ -275,7 +287,7 @@ class JoinedWindow(Plural, Window):
         *arguments: Any,
     ) -> None:
         rank, _, whole = place
-        self._foresee(call, place, _rights(function, arguments), -1)
+        self._foresee(call, place, _needs(function, arguments), -1)
         for window, first, count, before in self._pieces(place):
             start = before * self._dtype.itemsize
             some = part_of(arguments, start, count, whole)
@@ -341,10 +353,10 @@ class JoinedWindow(Plural, Window):
         if failure is not None:
             raise failure
         if persist:
-            self._persist(None if rank is None else operator.index(rank))
+            storage.persist(self, None if rank is None else operator.index(rank))
 
 
-def _rights(function: Any, arguments: tuple[Any, ...]) -> int:
+def _needs(function: Any, arguments: tuple[Any, ...]) -> int:
     """Return what a C operation, with those arguments, needs of its target."""
     if function != lib.rmaext_update:
         return int(_READ if function == lib.rmaext_get else _WRITE)

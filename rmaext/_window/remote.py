@@ -13,7 +13,7 @@ from .._comm.host import Beacon, Hello, choose, pidfd_of
 from .._comm.keys import WindowRecord
 from .._comm.network import offers
 from .._comm.records import Records, Same
-from .._fabric.endpoint import Fabric
+from .._fabric.endpoint import Endpoint
 from .._fabric.library import Candidate
 from .._memory import arrays
 from .._native._lib import ffi, lib
@@ -21,7 +21,8 @@ from .._remote.ticket import Ticket
 from .._runtime import lifetime, mpi_progress
 from .._runtime.config import Config, timeout_seconds
 from ..errors import NotLocalError, PeerLostError, RmaTimeout, from_c, not_for
-from .constructors import Plural
+from ..typing import Advice, ScalarT
+from .constructors import SeveralArrays
 from .window import Window
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class _Owner:
         return os.dup(fd) if fd >= 0 else -1
 
 
-class RemoteWindow(Plural, Window):
+class RemoteWindow(SeveralArrays[ScalarT], Window[ScalarT]):
     """Memory that a process of another job has exported; made by `RemoteWindow.attach`.
 
     It has one rank, 0: its owner. put, get, accumulate and all other updates, those
@@ -197,7 +198,7 @@ class RemoteWindow(Plural, Window):
         """There is none."""
         raise not_for(self, "memory")
 
-    def advise(self, advice: str, part: slice | None = None) -> NoReturn:
+    def advise(self, advice: Advice, part: slice | None = None) -> NoReturn:
         """There is no memory of this rank."""
         raise not_for(self, "advise")
 
@@ -219,9 +220,11 @@ class RemoteWindow(Plural, Window):
         """Nothing: it is connected."""
         self._check_open("connect")
 
-    def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{self.dtype}, {self._sizes[0]} elements"
-        return f"<rmaext.RemoteWindow {self._name} ({state})>"
+    def _extent(self) -> str:
+        return f"shape {self._shapes}"
+
+    def _reach(self) -> str:
+        return "1 rank (1 fabric)"
 
     # -- end -------------------------------------------------------------------------
 
@@ -276,13 +279,13 @@ class RemoteWindow(Plural, Window):
         raise not_for(self, "notify_counts")
 
 
-def _endpoint(it: Ticket, own: Hello, config: Config) -> Fabric:
+def _endpoint(it: Ticket, own: Hello, config: Config) -> Endpoint:
     """Return this process's endpoint from which the owner's can be reached."""
-    fabric = Fabric.get(it.scope)
+    fabric = Endpoint.get(it.scope)
     if fabric is not None and fabric.provider == it.endpoint.provider:
         return fabric
     # chosen as if the two were a communicator
     there: dict[str, Candidate] = {it.scope: it.endpoint}
     mine = replace(own, wanted=it.endpoint.provider, **offers(config))
     theirs = replace(mine, net=it.net, node=it.node, candidates=[it.endpoint], opened=there)
-    return Fabric.open(it.scope, choose([mine, theirs], it.scope)[0], config, _SPIN)
+    return Endpoint.open(it.scope, choose([mine, theirs], it.scope)[0], config, _SPIN)

@@ -8,7 +8,7 @@ import itertools
 import operator
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
@@ -20,12 +20,15 @@ from .._comm.records import Columns, Numbers, Told, Ways
 from .._comm.region import Region
 from .._memory import arrays, node
 from .._native._lib import ffi, lib
+from .._ops.core import Array
 from ..errors import NotLocalError, of_all
+from ..typing import ScalarT
 from .window import Window
 
-__all__ = ["SharedWindow"]
+if TYPE_CHECKING:
+    from typing import Self  # Python 3.11
 
-Array = NDArray[Any]
+__all__ = ["SharedWindow"]
 
 _BLOCK = struct.Struct("<4Q")
 
@@ -107,20 +110,20 @@ class SharedRegion(Region):
         return columns._replace(same=same, align=self._aligns)
 
 
-class SharedWindow(Window):
+class SharedWindow(Window[ScalarT]):
     """Memory in one piece for the ranks of a node; made by `Window.shared`."""
 
     _region: SharedRegion
 
     @classmethod
-    def make(
+    def _make(
         cls,
         comm: MPI.Comm,
         shape: int | tuple[int, ...],
         dtype: DTypeLike,
         timeout: float | None,
         proc_null: bool,
-    ) -> SharedWindow:
+    ) -> Self:
         """See `Window.shared`."""
         self = cls.__new__(cls)
         self._create(comm, lambda: _like(shape, dtype), None, timeout, None, proc_null)
@@ -130,7 +133,7 @@ class SharedWindow(Window):
         return SharedRegion(group)
 
     @property
-    def whole(self) -> Array:
+    def whole(self) -> NDArray[ScalarT]:
         """The parts of all ranks, one after another, as one array of one dimension. Local.
 
         Accesses are ordinary loads and stores, as those of `peer_view`. Let go of

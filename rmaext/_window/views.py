@@ -11,35 +11,38 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .._comm.records import Column, Flat, Same, each, one_of
 from .._memory import arrays
 from .._native._lib import ffi, lib
+from .._ops.core import Array, Place
 from .._ops.vector import GET, PUT
 from .._runtime import lifetime
 from .._runtime.config import timeout_seconds
 from ..errors import AccessError, AlignmentError, BoundsError, from_c, not_for
-from .window import Place, Window
+from ..typing import Access, ScalarT
+from .window import Window
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
 
-__all__ = ["dup", "field", "subwindow"]
-
-Array = NDArray[Any]
+__all__ = ["FieldView", "View", "dup", "field", "subwindow"]
 
 
-class View(Window):
+class View(Window[ScalarT]):
     """A window over a part of another. See `Window.subwindow`."""
 
-    _parent: Window
-    _root: Window  # which is no view
+    _parent: Window[Any]
+    _source: Window[Any]  # which is no view
     _cut: Callable[[Array], Array]  # from the whole of a rank's array to the part of it
+
+    @property
+    def _root(self) -> Any:
+        return self._source
 
     def _look(
         self,
-        parent: Window,
+        parent: Window[Any],
         name: int | str,
         cut: Callable[[Array], Array],
         *,
@@ -52,7 +55,7 @@ class View(Window):
         """Make it. Byte `first` is where it begins; `counts`: elements, in one dimension."""
         self._closed = True  # until it is whole
         self._parent, self._name, self._cut = parent, name, cut
-        self._root = root = parent._root if isinstance(parent, View) else parent
+        self._source = root = parent._root
         self._comm, self._group, self._fabric = root._comm, root._group, root._fabric
         self._block, self._routes, self._region = root._block, root._routes, root._region
         self._timeout = parent._timeout if timeout is None else timeout
@@ -132,7 +135,7 @@ class View(Window):
         pass  # it may be forgotten: its memory is the window's
 
 
-class FieldView(View):
+class FieldView(View[ScalarT]):
     """A window over one field of records. See `Window.field`."""
 
     _divided = True
@@ -179,7 +182,7 @@ class FieldView(View):
             raise AlignmentError(errno.EFAULT, text, call=call, rank=place[0])
 
 
-def subwindow(parent: Any, start: int, stop: int) -> View:
+def subwindow(parent: Any, start: int, stop: int) -> View[Any]:
     """See `Window.subwindow`."""
     parent._check_open("subwindow")
     start, stop = operator.index(start), operator.index(stop)
@@ -205,7 +208,7 @@ def subwindow(parent: Any, start: int, stop: int) -> View:
     )
 
 
-def dup(parent: Any, access: str | None, timeout: float | None) -> View:
+def dup(parent: Any, access: Access | None, timeout: float | None) -> View[Any]:
     """See `Window.dup`."""
     parent._check_open("dup")
     rights = lib.RMAEXT_READ | lib.RMAEXT_WRITE
@@ -224,7 +227,7 @@ def dup(parent: Any, access: str | None, timeout: float | None) -> View:
     return view._look(parent, parent._name, lambda a: a.view(), access=rights, timeout=limit)
 
 
-def field(parent: Any, name: str) -> FieldView:
+def field(parent: Any, name: str) -> FieldView[Any]:
     """See `Window.field`."""
     parent._check_open("field")
     fields = parent._dtype.fields
@@ -235,5 +238,5 @@ def field(parent: Any, name: str) -> FieldView:
     dtype, at = fields[name][:2]
     if dtype.shape or not dtype.itemsize:
         raise TypeError(f"field {name!r} has elements of dtype {dtype}, not of one size")
-    view = FieldView.__new__(FieldView)
+    view: FieldView[Any] = FieldView.__new__(FieldView)
     return view._look(parent, f"{parent._name}.{name}", lambda a: a[name], first=at, dtype=dtype)

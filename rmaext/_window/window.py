@@ -4,78 +4,60 @@
 from __future__ import annotations
 
 import errno
+import functools
 import operator
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import numpy as np
 from mpi4py import MPI
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from .._comm.control import Block, Controls
 from .._comm.group import Group
 from .._comm.keys import failed, settle, succeeded
 from .._comm.records import elements, one_of
 from .._comm.region import Region
-from .._fabric.endpoint import Fabric
+from .._fabric.fabric import Fabric
 from .._fabric.registration import How, Registration
-from .._memory import arrays
-from .._native import hot
+from .._memory import arrays, node
+from .._memory.pages import Wish
 from .._native._lib import ffi, lib
-from .._ops.nonblocking import Beginnings
-from .._ops.updates import UpdateOperations
-from .._ops.vector import behind
+from .._ops.core import Array, WindowCore, behind
+from .._ops.indexing import IndexOperations
+from .._ops.nonblocking import NonblockingOperations
+from .._ops.transfers import TransferOperations
+from .._remote.grants import check_grants, end_grants
 from .._runtime import lifetime
 from .._runtime.config import timeout_seconds
 from .._runtime.reports import Patience
 from .._sync.epochs import Epochs
 from .._sync.notify import Notifications
-from ..errors import (
-    AccessError,
-    BoundsError,
-    ClosedError,
-    GrantError,
-    NotLocalError,
-    SyncError,
-    from_c,
-    from_code,
-)
-from .allocation import Allocations, Memory
-from .constructors import MoreWindows
-from .indexing import IndexOperations
-from .registered import Registered
-from .storage import StoredMemory
+from ..errors import AccessError, GrantError, NotLocalError, SyncError, from_c, from_code
+from ..typing import Access, HugePages, ScalarT
+from . import storage
+from .constructors import RelatedWindows
+from .memory import MemoryOperations
 
 if TYPE_CHECKING:
     from typing import Self, Unpack  # Python 3.11
 
-__all__ = ["Memory", "Window"]
-
-Array = NDArray[Any]
-Place = tuple[int, int, int]  # rank, offset and count, in elements
+__all__ = ["Window"]
 
 _PROC_NULL = int(MPI.PROC_NULL)
-_PREPARED = {  # name, and rights of origins that it needs
-    hot.PUT: ("prepare_put", lib.RMAEXT_WRITE),
-    hot.GET: ("prepare_get", lib.RMAEXT_READ),
-    hot.FETCH_ADD: ("prepare_fetch_add", lib.RMAEXT_READ | lib.RMAEXT_WRITE),
-}
 
 
 class Window(
-    hot.Window,
-    IndexOperations,
-    UpdateOperations,
-    Beginnings,
-    Notifications,
-    Epochs,
-    Registered,
-    MoreWindows,
-    Allocations,
-    StoredMemory,
+    IndexOperations[ScalarT],
+    TransferOperations[ScalarT],
+    NonblockingOperations[ScalarT],
+    Notifications[ScalarT],
+    Epochs[ScalarT],
+    RelatedWindows[ScalarT],
+    MemoryOperations[ScalarT],
 ):
     """One-sided access to an array of every rank (MPI-4.1, chapter 12).
 
@@ -155,8 +137,8 @@ class Window(
     def __init__(
         self,
         comm: MPI.Comm,
-        array: Array | Sequence[Array],
-        access: str | None = None,
+        array: NDArray[ScalarT] | Sequence[NDArray[ScalarT]],
+        access: Access | None = None,
         timeout: float | None = None,
         *,
         proc_null: bool = False,
@@ -164,13 +146,101 @@ class Window(
     ) -> None:
         self._create(comm, lambda: arrays.window_array(array), access, timeout, how, proc_null)
 
-    _region: Region
-    _array: Array
-    _block: Block | None = None  # a hidden window has none
-    _views: weakref.WeakValueDictionary[int, Window] | None = None  # that may be open
-    _stride: int  # bytes from element to element
-    _null: int | None = None  # MPI.PROC_NULL, where it is taken as a rank
-    _hint = "; if neighbours may be MPI.PROC_NULL, make the window with proc_null=True"
+    _views: weakref.WeakValueDictionary[int, Window[Any]] | None = None  # that may be open
+    _file: storage.File | None = None  # who writes it, if this rank's memory is a file's
+
+    @overload
+    @classmethod
+    def allocate(
+        cls,
+        comm: MPI.Comm,
+        shape: int | tuple[int, ...],
+        dtype: type[ScalarT] | np.dtype[ScalarT],
+        access: Access | None = None,
+        timeout: float | None = None,
+        *,
+        proc_null: bool = False,
+        hint: int | None = None,
+        fixed_address: int | None = None,
+        lazy: bool = True,
+        hugepages: HugePages = False,
+        **how: Unpack[How],
+    ) -> Window[ScalarT]: ...
+
+    @overload
+    @classmethod
+    def allocate(
+        cls,
+        comm: MPI.Comm,
+        shape: int | tuple[int, ...],
+        dtype: DTypeLike = float,
+        access: Access | None = None,
+        timeout: float | None = None,
+        *,
+        proc_null: bool = False,
+        hint: int | None = None,
+        fixed_address: int | None = None,
+        lazy: bool = True,
+        hugepages: HugePages = False,
+        **how: Unpack[How],
+    ) -> Window[Any]: ...
+
+    @classmethod
+    def allocate(
+        cls,
+        comm: MPI.Comm,
+        shape: int | tuple[int, ...],
+        dtype: DTypeLike = float,
+        access: Access | None = None,
+        timeout: float | None = None,
+        *,
+        proc_null: bool = False,
+        hint: int | None = None,
+        fixed_address: int | None = None,
+        lazy: bool = True,
+        hugepages: HugePages = False,
+        **how: Unpack[How],
+    ) -> Window[Any]:
+        """Return a window over new memory, filled with zeros.
+
+        Parameters
+        ----------
+        comm, access, timeout, proc_null, how
+            As for `Window`.
+        shape, dtype
+            As in numpy.zeros; the shape may differ between ranks.
+        hint : int, optional
+            Address near which this rank's memory is to lie.
+        fixed_address : int, optional
+            Address at which it is to lie exactly: a multiple of the page size, where
+            nothing else is, up to the end of the last page. Ranks may differ.
+        lazy : bool, optional
+            Pages come on first touch, as far as the provider lets them. False: all
+            are there from the start, or MemoryError is raised.
+        hugepages : bool or "require", optional
+            Huge pages from the system's pool, all there from the start and one more
+            than the memory fills; if there are too few, ordinary memory, or with
+            "require" MemoryError.
+
+        Raises
+        ------
+        TypeError, ValueError, MemoryError
+            On every rank, if any rank's arguments do not fit.
+        AddressError
+            On every rank: what some rank wants at `fixed_address` cannot lie there.
+
+        Notes
+        -----
+        Collective, blocking; corresponds to MPI_Win_allocate, and ucp_mem_map with
+        UCP_MEM_MAP_ALLOCATE (NONBLOCK: `lazy`, FIXED: `fixed_address`).
+        `win.memory.describe()` says what was granted. Memory that has an address or
+        huge pages takes a file descriptor.
+        """
+        self = cls.__new__(cls)
+        self._wish = wish = Wish(hint, fixed_address, lazy, hugepages)
+        make = functools.partial(node.empty, shape, dtype, **wish._asdict())
+        self._create(comm, make, access, timeout, how, proc_null)
+        return self
 
     # -- creation ----------------------------------------------------------------
 
@@ -178,7 +248,7 @@ class Window(
         self,
         comm: MPI.Comm,
         make: Callable[[], Array],
-        access: str | None,
+        access: Access | None,
         timeout: float | None,
         how: How | None = None,
         proc_null: bool = False,
@@ -195,7 +265,7 @@ class Window(
             array = make()
             if not isinstance(proc_null, bool):
                 raise TypeError(f"proc_null={proc_null!r}: must be True or False")
-            region.registration = Registration.of(how or {})
+            region.registration = Registration._of(how or {})
             self._timeout = group.timeout if timeout is None else timeout_seconds(timeout)
             return array, arrays.access_bits(access, array.flags.writeable)
 
@@ -217,7 +287,7 @@ class Window(
             self._name = group.next_name()
             region.connect()
             self._adopt(group.token(self._name), block)
-            self._begin_storage()
+            self._file = storage.begin(self)
             group.join()
             group.meetings.open(self._name, block)
             group.meetings.together()
@@ -249,7 +319,7 @@ class Window(
     # -- what it is ----------------------------------------------------------------
 
     @property
-    def local(self) -> Array:
+    def local(self) -> NDArray[ScalarT]:
         """The array of this rank. Local.
 
         `win.local[i] += 1` is an ordinary access: for an update that is atomic
@@ -263,14 +333,14 @@ class Window(
         return self._comm
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> np.dtype[ScalarT]:
         """Of the elements, the same on all ranks."""
         return self._dtype
 
     @property
     def fabric(self) -> Fabric | None:
         """The endpoint in use; None where all routes are direct."""
-        return self._fabric
+        return None if self._fabric is None else self._fabric.public
 
     @property
     def closed(self) -> bool:
@@ -281,7 +351,7 @@ class Window(
         """Return the number of elements on a rank. Local."""
         return self._sizes[self._rank(rank, "size")]
 
-    def peer_view(self, rank: int) -> Array:
+    def peer_view(self, rank: int) -> NDArray[ScalarT]:
         """Return the memory of a rank of this node as an array, without a copy.
 
         Returns
@@ -326,42 +396,6 @@ class Window(
         view.flags.writeable = writeable
         return view
 
-    def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{self.dtype}, {len(self._sizes)} ranks"
-        return f"<rmaext.Window {self._name} ({state})>"
-
-    # -- operations ----------------------------------------------------------------
-    # put, get and flush are those of csrc/python/window.c, which come
-    # here with all that is not plain: what needs a conversion, or an error.
-
-    @behind
-    def _put(self, origin: Any, rank: int, offset: int = 0) -> None:
-        self._check_open("put")
-        array = arrays.origin(origin, self._dtype)
-        place = self._place("put", rank, offset, array.size)
-        if place is not None:
-            data = arrays.address(array)
-            self._run("put", place, (array,), lib.rmaext_put, data, array.nbytes)
-
-    @behind
-    def _get(
-        self,
-        rank: int,
-        offset: int = 0,
-        count: int | None = None,
-        out: Array | None = None,
-    ) -> Array:
-        self._check_open("get")
-        count = self._count("get", rank, offset, count, out)
-        place = self._place("get", rank, offset, count)
-        if place is None:
-            return np.empty(0, self._dtype) if out is None else out
-        if out is None:
-            out = np.empty(count, self._dtype)
-        data = arrays.address(out)
-        self._run("get", place, (out,), lib.rmaext_get, data, out.nbytes)
-        return out
-
     def connect(self, ranks: Iterable[int] | None = None) -> None:
         """Connect to ranks ahead of time, to all by default.
 
@@ -384,89 +418,6 @@ class Window(
         far = [rank for rank in sorted(wanted) if self._routes[rank] != lib.RMAEXT_DIRECT]
         if far:
             self._group.network().connect(far)
-
-    # -- operations that are repeated ----------------------------------------------
-
-    def register(self, array: Array) -> hot.Buffer:
-        """Return a buffer object, for an array that is put or got often.
-
-        Parameters
-        ----------
-        array : numpy.ndarray
-            Of the window's dtype and C-contiguous. It is kept, not copied: each
-            operation uses what it holds then, and it cannot be resized.
-
-        Returns
-        -------
-        Buffer
-            With `put(rank, offset=0)`, `get(rank, offset=0)`, which returns the
-            array, `fetch_add(rank, offset=0)` and the attribute `array`.
-
-        Notes
-        -----
-        Local; there is nothing to release.
-        """
-        self._check_open("register")
-        return hot.Buffer(self, arrays.check_origin(array, self._dtype))
-
-    def prepare_put(self, origin: Array, rank: int, offset: int = 0) -> hot.Prepared:
-        """Return a function without arguments that puts the array there each time.
-
-        Parameters
-        ----------
-        origin : numpy.ndarray
-            As for `register`; it is read anew in each call.
-        rank, offset : int
-            As for `put`.
-
-        Raises
-        ------
-        BoundsError, AccessError, TypeError, ValueError
-            At once, as far as they can be foreseen. A call raises what `put` does.
-
-        Notes
-        -----
-        Local. The calls correspond to MPI_Put with the same arguments.
-        """
-        arrays.check_origin(origin, self._dtype)
-        return self._prepare(hot.PUT, origin, rank, offset)
-
-    def prepare_get(self, out: Array, rank: int, offset: int = 0) -> hot.Prepared:
-        """Return a function without arguments that fills `out`, and returns it.
-
-        As `prepare_put`; `out` must be writeable.
-        """
-        arrays.check_result(out, self._dtype)
-        return self._prepare(hot.GET, out, rank, offset)
-
-    def prepare_fetch_add(self, value: Any, rank: int, offset: int = 0) -> hot.Prepared:
-        """Return a function without arguments that adds, and returns the previous values.
-
-        As `prepare_put`; `value` may be a scalar, too.
-        """
-        if not np.isscalar(value):
-            arrays.check_origin(value, self._dtype)
-        operand = arrays.origin(value, self._dtype)
-        return self._prepare(hot.FETCH_ADD, operand, rank, offset)
-
-    def _prepare(self, kind: int, array: Array, rank: int, offset: int) -> hot.Prepared:
-        call, access = _PREPARED[kind]
-        self._check_open(call)
-        place = self._place(call, rank, offset, array.size)
-        rank, offset = operator.index(rank), operator.index(offset)
-        if place is not None:
-            update = kind == hot.FETCH_ADD
-            number = self._atomic_number(call, place, lib.RMAEXT_SUM) if update else -1
-            self._foresee(call, place, access, number)
-        return hot.Prepared(kind, self, array, rank, offset)
-
-    def _foresee(self, call: str, place: Place, access: int, number: int) -> None:
-        """Raise what an operation would be refused for; `number`: of an atomic's type, or -1."""
-        rank, first, count = place
-        first, nbytes = first * self._stride, count * self._dtype.itemsize
-        code = lib.rmaext_window_check(self._handle, rank, first, nbytes, access, number)
-        if code:
-            raise from_c(code, self._where(call, place))
 
     def check(self, code: int) -> None:
         """Raise what a code that a function of `rmaext.jit` returned stands for, unless 0.
@@ -494,7 +445,7 @@ class Window(
                 self._flush_failed(code, target)
             patience.look(f"flush: window {self._name}", lambda: [int(wait.rank)])
         if persist:
-            self._persist(None if rank is None else target)
+            storage.persist(self, None if rank is None else target)
 
     def _flush_failed(self, code: int, target: int) -> NoReturn:
         whom = "all ranks" if target < 0 else f"rank {target}"
@@ -544,7 +495,7 @@ class Window(
         with self._group.collective("close", self._name):
             if self.closed:  # by a thread that is done by now
                 return
-            failure = self._unfinished() or self._try_flush() or self._check_grants()
+            failure = self._unfinished() or self._try_flush() or check_grants(self)
             was_open = [window for window in self._family() if not window._closed]
             # Once all have met, memory is freed: this rank's threads have stopped writing by
             # then. What was given up may still reach its target; then all keep their memory.
@@ -555,10 +506,10 @@ class Window(
             except BaseException as exc:
                 # the ranks are in different calls, or this one had not come to any yet
                 if self._group.meetings.all_have(exc) and not self._group.meetings.over:
-                    self._reopen(was_open)
+                    _reopen(was_open)
                 raise
             if isinstance(failure, GrantError):
-                self._reopen(was_open)
+                _reopen(was_open)
             else:
                 self._shut(keep)
         if failure is not None:
@@ -569,7 +520,7 @@ class Window(
         codes = [lib.rmaext_window_shut(window._handle) for window in self._mark_closed()]
         return any(codes)
 
-    def _mark_closed(self) -> list[Window]:
+    def _mark_closed(self) -> list[WindowCore[Any]]:
         """Refuse operations from now on; return the window with its parts and views."""
         self._closed = True
         # other threads may make more: those see that the window is closed
@@ -578,13 +529,9 @@ class Window(
             window._closed = True
         return windows
 
-    def _family(self) -> list[Window]:
+    def _family(self) -> list[WindowCore[Any]]:
         views = [] if self._views is None else [ref() for ref in self._views.valuerefs()]
         return [*self._parts(), *(view for view in views if view is not None)]
-
-    def _parts(self) -> list[Window]:
-        """Return those whose C windows this one has."""
-        return [self]
 
     def _try_flush(self) -> Exception | None:
         try:
@@ -624,10 +571,11 @@ class Window(
         """End the own calls. Without `keep`, which needs all ranks' consent, peers' too."""
         self._mark_closed()
         self._group.meetings.close(self._name)
-        ended = self._end_grants()
+        ended = end_grants(self)
         if keep:
             return
-        self._end_storage()
+        file, self._file = self._file, None
+        storage.end(file)
         if self._block is not None:
             self._group.controls.give(self._block)
         codes = [lib.rmaext_window_close(part._handle) for part in self._parts()]
@@ -635,12 +583,7 @@ class Window(
             self._region.release()
             self._group.quit()
 
-    def end(self) -> None:
-        """End of the communicator, for a hidden window: there is nobody to wait for."""
-        self._closed = True
-        lib.rmaext_window_close(self._handle)
-
-    def __enter__(self) -> Window:
+    def __enter__(self) -> Self:
         self._check_open("with")
         return self
 
@@ -667,111 +610,21 @@ class Window(
                 source=self,
             )
 
-    def forget(self) -> None:
+    def _forget(self) -> None:
         """After the end of MPI, or in a forked child: there is no window."""
         self._closed = True
 
-    # -- helpers -----------------------------------------------------------------------
 
-    def _check_open(self, call: str) -> None:
-        if self._closed:
-            raise ClosedError(errno.ESHUTDOWN, f"{call}: window {self._name} is closed", call=call)
-
-    def _rank(self, rank: Any, call: str) -> int:
-        number = operator.index(rank)
-        if not 0 <= number < len(self._sizes):
-            text = (
-                f"{call}: window {self._name} has ranks 0 to {len(self._sizes) - 1}, not {number}"
-            )
-            raise BoundsError(errno.ERANGE, text + self._hint_for(number), call=call)
-        return number
-
-    def _hint_for(self, rank: int) -> str:
-        """Return what to say of a rank that is none."""
-        return self._hint if rank < 0 and self._null is None else ""
-
-    def _count(
-        self, call: str, rank: Any, offset: Any, count: int | None, out: Array | None
-    ) -> int:
-        """Check what a get is to return; return the number of elements."""
-        if out is not None:
-            arrays.check_result(out, self._dtype)
-        if count is None:
-            return self._rest(rank, offset) if out is None else out.size
-        count = operator.index(count)
-        if count < 0:
-            raise ValueError(f"{call}: count {count} is negative")
-        if out is not None and out.size != count:
-            raise ValueError(f"{call}: out has {out.size} elements, count is {count}")
-        return count
-
-    def _rest(self, rank: Any, offset: Any) -> int:
-        """Return the number of elements from offset to the end."""
-        if operator.index(rank) == self._null:
-            return 0
-        return max(0, self.size(rank) - operator.index(offset))
-
-    def _place(self, call: str, rank: Any, offset: Any, count: int) -> Place | None:
-        """Check rank, offset and count, integers of any size; None: no operation (proc_null)."""
-        number, first = operator.index(rank), operator.index(offset)
-        if not 0 <= number < len(self._sizes):
-            if number == self._null:
-                return None
-            self._rank(rank, call)
-        if first < 0 or first + count > self._sizes[number]:
-            text = f"{self._where(call, (number, first, count))}: outside the "
-            text += f"{self._sizes[number]} elements there"
-            raise BoundsError(errno.ERANGE, text, call=call, rank=number)
-        return number, first, count
-
-    def _where(self, call: str, place: Place) -> str:
-        rank, offset, count = place
-        return f"{call}: window {self._name}, rank {rank}, offset {offset}, length {count}"
-
-    def _run(
-        self,
-        call: str,
-        place: Place,
-        buffers: tuple[Array, ...],
-        function: Any,
-        *arguments: Any,
-    ) -> None:
-        """Carry out an operation. `buffers` stay alive until C is done with them.
-
-        C returns RMAEXT_PENDING every 100 ms and after a signal, so that a
-        signal handler may raise here.
-        """
-        rank, first, _ = place
-        fabric, handle = self._fabric, self._handle
-        first *= self._stride
-        # without a fabric it may wait for nothing but the guard of updates
-        op = ffi.new("rmaext_op **") if fabric is None else fabric.hold(handle, buffers)
-        try:
-            code = function(handle, rank, first, *arguments, op)
-            if code:
-                self._continue(call, place, code, op)
-        finally:
-            if fabric is None:
-                lib.rmaext_op_release(op)
-            else:
-                fabric.release(op)
-
-    _run_whole = _run  # of all kinds of windows: theirs divide it
-
-    def _continue(self, call: str, place: Place, code: int, op: Any) -> None:
-        """Wait until an operation has ended, or raise its error. The caller releases it."""
-        where, patience = self._where(call, place), Patience()
-        while code == lib.RMAEXT_PENDING:
-            self._group.watch.check(place[0], where)
-            patience.look(where, lambda: None)  # which names the rank
-            code = lib.rmaext_op_wait(op[0])
-        if code:
-            raise from_c(code, where)
+def _reopen(windows: list[WindowCore[Any]]) -> None:
+    """Undo what has refused operations of windows."""
+    for window in windows:
+        lib.rmaext_window_reopen(window._handle)
+        window._closed = False
 
 
-def _hidden_window(region: Region, number: int) -> Window:
+def _hidden_window(region: Region, number: int) -> Window[Any]:
     """Return a window over control blocks. It has none itself, and no close() of its own."""
-    window = Window.__new__(Window)
+    window: Window[Any] = Window.__new__(Window)
     window._group, window._region = region.group, region
     window._comm, window._name = region.group.comm, -1 - number
     window._timeout = timeout_seconds(None)

@@ -68,7 +68,7 @@ class Epochs:
         "passive",
     )
 
-    def __init__(self, window: Window, young: Young | None = None, lazy: bool = True) -> None:
+    def __init__(self, window: Window[Any], young: Young | None = None, lazy: bool = True) -> None:
         self._young = young  # None once that is over
         self._lazy = lazy
         self._me = window._group.rank

@@ -18,7 +18,7 @@ _REQUEST = (
 )
 _SHARED = "the memory is in one piece, the ranks' parts one after another, whatever info says"
 
-# The lines of docs/mpi-win.md that a correct program might notice.
+# The lines of docs/guides/drop-in.md that a correct program might notice.
 DIFFERENCES = {
     "handle": _HANDLE,
     "fromhandle": _HANDLE,

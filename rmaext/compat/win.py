@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 __all__ = ["WIN_NULL", "Win"]
 
 _NULL = attributes.MpiWin()
+_FLAVORS = {
+    MPI.WIN_FLAVOR_CREATE: "created",
+    MPI.WIN_FLAVOR_ALLOCATE: "allocated",
+    MPI.WIN_FLAVOR_SHARED: "shared",
+    MPI.WIN_FLAVOR_DYNAMIC: "dynamic",
+}
 
 
 class _Nothing:
@@ -40,7 +46,7 @@ class Win(hot.Win):
     Notes
     -----
     Names, arguments, results and errors are those of mpi4py 4.1, whose manual describes
-    them; docs/mpi-win.md has what differs. No operation waits for its target
+    them; docs/guides/drop-in.md has what differs. No operation waits for its target
     to call MPI.
     """
 
@@ -94,6 +100,16 @@ class Win(hot.Win):
         if self._state is None:
             return "WIN_NULL" if self is WIN_NULL else (type(self), (WIN_NULL,))
         raise ValueError(f"cannot pickle '{type(self).__name__}' object")
+
+    def __repr__(self) -> str:
+        kind = f"{type(self).__module__.partition('.')[0]}.compat.{type(self).__qualname__}"
+        if self._state is None:
+            return f"<{kind}: null>"
+        memory = self._state.attributes
+        flavor = _FLAVORS.get(memory.fixed[MPI.WIN_CREATE_FLAVOR], "unknown")
+        words = [flavor, f"displacement unit {memory.fixed[MPI.WIN_DISP_UNIT]}"]
+        words += [f"name {memory.name!r}"] * bool(memory.name)
+        return f"<{kind}: {', '.join(words)}, over {self._window!r}>"
 
     # -- handles ---------------------------------------------------------------------
 

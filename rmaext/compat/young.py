@@ -31,7 +31,7 @@ class Young:
     this package uses otherwise.
     """
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: Window[Any]) -> None:
         self._window = window
         self._until = time.monotonic() + GRACE
         self._place = window._notify_place()

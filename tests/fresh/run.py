@@ -59,7 +59,7 @@ RUN_PROGRAM = (
 # What newer compilers, headers and Pythons have a say in.
 NEWER = (
     "make -j4 develop && make test-2 "
-    "ARGS='tests/test_rma.py tests/test_atomic.py tests/test_hot.py'"
+    "ARGS='tests/ops/test_put_get.py tests/ops/test_atomic.py tests/ops/test_c_methods.py'"
 )
 
 CASES = [
@@ -99,8 +99,9 @@ CASES = [
     ),
     Case(
         "spaces-test",
-        "make -j4 develop && make test-2 ARGS=tests/test_rma.py && make test-serial "
-        "ARGS='tests/test_demanding.py tests/test_make.py tests/test_info.py tests/test_run.py'",
+        "make -j4 develop && make test-2 ARGS=tests/ops/test_put_get.py && make test-serial "
+        "ARGS='tests/provider/test_demanding.py tests/unit/test_makefile.py tests/cli/test_info.py "
+        "tests/cli/test_run.py'",
         ("-d", "/home/fresh/a folder of mine"),
     ),
     *both("trixie", base="trixie", before=MAKE),

@@ -343,9 +343,11 @@ static uint64_t id_of(uint8_t number)
 	const struct rmx_am *ex = fabric.am;
 	unsigned int n = ex->sends_made ? number % ex->sends_made : 0;
 
-	for (unsigned int i = 0; i < ex->sends_made; i++, n = (n + 1) % ex->sends_made)
+	for (unsigned int i = 0; i < ex->sends_made;
+	     i++, n = (n + 1) % ex->sends_made)
 		if (ex->send_buffers[n].batch || ex->send_buffers[n].op)
-			return (uint64_t)ex->send_buffers[n].generation << 32 | n;
+			return (uint64_t)ex->send_buffers[n].generation << 32 |
+			       n;
 	return number;
 }
 

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The site: `make docs` builds it, strictly, in build/docs/html."""
+
+import builtins
+import sys
+import urllib.request
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "extensions"))
+
+import rmaext
+
+project = "rmaext"
+author = "rmaext developers"
+copyright = "rmaext developers"
+version = release = rmaext.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.napoleon",
+    "commands",
+    "gallery",
+    "public_names",
+    "rooms",
+]
+html_theme = "furo"
+html_title = f"rmaext {version}"
+
+myst_heading_anchors = 3
+
+autodoc_member_order = "groupwise"
+autodoc_typehints = "none"  # the docstrings have the types, and more than those
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+napoleon_use_ivar = True  # attributes that have a docstring of their own are there already
+
+# -- names of others -------------------------------------------------------------
+# With a network they are links. Without one, as in CI, they are only names.
+
+_OTHERS = {
+    "python": ("https://docs.python.org/3", {*dir(builtins), "asyncio", "types", "typing"}),
+    "numpy": ("https://numpy.org/doc/stable", {"numpy", "np"}),
+    "mpi4py": ("https://mpi4py.readthedocs.io/en/stable", {"mpi4py", "MPI"}),
+}
+
+
+def _is_reachable(site: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{site}/objects.inv", timeout=3):
+            return True
+    except OSError:
+        return False
+
+
+intersphinx_mapping = {}
+# Types in docstrings are words, too: only what looks like a name of ours must be one.
+nitpick_ignore_regex = [(r"py:.*", r"(?![A-Z]\w*$)[^.]*"), (r"py:.*", r".*\s.*")]
+for _name, (_site, _roots) in _OTHERS.items():
+    if _is_reachable(_site):
+        intersphinx_mapping[_name] = (_site, None)
+    else:
+        nitpick_ignore_regex.append((r"py:.*", rf"({'|'.join(sorted(_roots))})(\..*)?"))

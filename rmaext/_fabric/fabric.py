@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What users see of an endpoint."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .endpoint import Endpoint
+
+__all__ = ["Fabric"]
+
+
+class Fabric:
+    """What there is to know of this process's endpoint of libfabric: `win.fabric`.
+
+    A process has at most two endpoints, which all its windows share: one for communicators
+    within one host, which listens on the loopback interface, and one on the job's network.
+
+    Notes
+    -----
+    Local, and no libfabric call: what it tells was read when the endpoint was opened
+    (fi_getinfo(3), struct fi_info), but for `stats`.
+    """
+
+    __slots__ = ("__weakref__", "_endpoint")
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    def __repr__(self) -> str:
+        it = self._endpoint
+        state = f"at {it.address or 'no address'}" if it.handle else "closed"
+        return f"<rmaext.Fabric {it.provider}, libfabric {it.version}, {state}>"
+
+    @property
+    def provider(self) -> str:
+        """Name of the provider, as libfabric has it: "tcp;ofi_rxm"."""
+        return self._endpoint.provider
+
+    @property
+    def domain(self) -> str:
+        """Name of the domain: the device or interface."""
+        return self._endpoint.domain
+
+    @property
+    def address(self) -> str:
+        """Address of the endpoint, as fi_av_straddr(3) writes it."""
+        return self._endpoint.address
+
+    @property
+    def version(self) -> str:
+        """Version of the libfabric that was opened: "1.17"."""
+        return self._endpoint.version
+
+    @property
+    def library(self) -> str:
+        """Path of that libfabric."""
+        return self._endpoint.library
+
+    @property
+    def key_size(self) -> int:
+        """Bytes of a remote key."""
+        return self._endpoint.key_size
+
+    @property
+    def auth_key_size(self) -> int:
+        """Bytes of an authorization key; 0 if the provider has none."""
+        return self._endpoint.auth_key_size
+
+    @property
+    def iov_limit(self) -> int:
+        """How many pieces of memory may be registered as one region."""
+        return self._endpoint.iov_limit
+
+    @property
+    def capabilities(self) -> int:
+        """Bits FI_RMA, FI_HMEM and so on, of fi_getinfo(3)."""
+        return self._endpoint.capabilities
+
+    @property
+    def mr_bits(self) -> int:
+        """Bits of `mr_mode`, of fi_mr(3)."""
+        return self._endpoint.mr_bits
+
+    @property
+    def mr_mode(self) -> str:
+        """What the provider demands of registered memory: "VIRT_ADDR|PROV_KEY"."""
+        return self._endpoint.mr_mode
+
+    @property
+    def stats(self) -> dict[str, int]:
+        """Counts since the endpoint was opened; zeros once it is closed.
+
+        Of operations: posted, completed, failed. Of the progress thread:
+        thread_wakeups. Of memory: registrations, deregistrations. Of origins, where
+        the provider demands that they are registered (FI_MR_LOCAL): hits, misses,
+        evictions, bounced.
+        """
+        return self._endpoint.stats

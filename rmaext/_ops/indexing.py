@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Windows are indexed as NumPy arrays are: win[rank, 3:9], win.at(rank).add(...)."""
+
+from __future__ import annotations
+
+import errno
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.lib.array_utils import byte_bounds
+
+from .._memory import arrays
+from .._native._lib import ffi, lib
+from ..errors import Unsupported
+from ..typing import Operation, ScalarT
+from .core import Array, Shape
+from .index_key import Parser, Part
+from .vector import ManyOperations
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+__all__ = ["ElementUpdates", "IndexOperations"]
+
+_PUT, _GET = lib.RMAEXT_PUT, lib.RMAEXT_GET
+_DIRECT = lib.RMAEXT_DIRECT
+_ONE_RANK, _ONE_VALUE = lib.RMAEXT_ONE_RANK, lib.RMAEXT_ONE_VALUE
+_NULL = ffi.NULL
+_LONGS = ffi.typeof("int64_t[]")
+_NAMES = {_PUT: "__setitem__", _GET: "__getitem__"}
+
+
+def _fit(values: Array, shape: Shape) -> Array:
+    """Return values as numpy.ndarray.__setitem__ takes them, without a copy."""
+    given = values.shape
+    while values.ndim > len(shape) and values.shape[0] == 1:
+        values = values[0]
+    try:
+        return np.broadcast_to(values, shape)
+    except ValueError:
+        text = f"could not broadcast input array from shape {given} into shape {shape}"
+        raise ValueError(text) from None
+
+
+class IndexOperations(ManyOperations[ScalarT]):
+    """win[rank, key], to read and to assign, and win.at(rank).
+
+    Short transfers by memory, of a key without arrays, are carried out by
+    csrc/python/index.c; what it leaves comes here.
+    """
+
+    __iter__ = None  # else Python would take window[0], window[1], ... for its elements
+
+    def at(self, rank: int) -> ElementUpdates:
+        """Return what updates elements of a rank's window, each atomically.
+
+        Parameters
+        ----------
+        rank : int
+            Target.
+
+        Returns
+        -------
+        ElementUpdates
+            With `add(index, values)` and `update(index, values, op="sum")`; the
+            index is one of NumPy's into the array of that rank.
+
+        Notes
+        -----
+        Local. The counterpart of numpy.add.at: an element that is named twice is
+        updated twice. `win[rank, i] += 1` reads, adds and writes, as if it were
+        an array: what others write in between is lost.
+
+        Examples
+        --------
+        >>> win.at(1).add(([0, 0, 3], 2), 1.0)  # win[1, 0, 2] += 2, win[1, 3, 2] += 1
+        """
+        self._check_open("at")
+        number = operator.index(rank)
+        known = number == self._null
+        return ElementUpdates(self, number if known else self._rank(number, "at"))
+
+    def _getitem(self, key: Any) -> Any:
+        number, part = self._select("__getitem__", key)
+        if part is None:
+            return np.empty(0, self._dtype)
+        if part.indices:
+            return self._pick(_GET, number, part, None)
+        out = np.empty(part.shape, self._dtype)
+        self._transfer(_GET, number, part.first, part.shape, part.steps, out)
+        return out[()] if part.scalar else out
+
+    def _setitem(self, key: Any, values: Any) -> None:
+        number, part = self._select("__setitem__", key)
+        if isinstance(values, np.ndarray) and values.dtype == self._dtype:
+            array = np.asarray(values)
+        else:
+            array = arrays.origin(values, self._dtype)
+        if part is None:
+            return
+        if part.indices:
+            self._pick(_PUT, number, part, array)
+        else:
+            array = _fit(array, tuple(part.shape))
+            self._transfer(_PUT, number, part.first, part.shape, part.steps, array)
+
+    def _select(self, call: str, key: Any) -> tuple[int, Part | None]:
+        """Return the rank, and the part of its array; None: no operation (proc_null)."""
+        self._check_open(call)
+        key = key if isinstance(key, tuple) else (key,)
+        try:
+            number = operator.index(*key[:1])
+        except TypeError:
+            raise TypeError(f"the first index is the rank, an integer: {key[:1]}") from None
+        if number == self._null:
+            return number, None
+        return number, self._parse(call, number, key[1:])
+
+    def _parse(self, call: str, rank: int, key: tuple[Any, ...]) -> Part:
+        shapes = self._shapes
+        if shapes is None:
+            text = f"{call}: window {self._name} is no array of one shape"
+            raise Unsupported(errno.EOPNOTSUPP, text, call=call)
+        number = self._rank(rank, call)
+        where = f"{call}: window {self._name}, rank {number}"
+        shape = shapes if isinstance(shapes, tuple) else shapes[number]
+        return Parser(shape, self._stride, where).parse(key)
+
+    def _transfer(
+        self,
+        kind: int,
+        rank: int,
+        first: int,
+        shape: list[int] | Shape,
+        steps: list[int] | Shape,
+        array: Array,
+    ) -> None:
+        """Read or write a part whose elements are at the steps of slices, in bytes."""
+        unit = self._dtype.itemsize
+        place = (rank, first // self._stride if array.size else 0, array.size)
+        direct = self._routes[rank] == _DIRECT
+        if kind == _PUT:
+            array = self._apart(rank, array)
+        if not direct:
+            array = np.asarray(array, order="C")
+        data, ndim = arrays.address(array), len(shape)
+        if direct or lib.rmaext_strided_whole(self._handle, rank, unit, ndim, shape, steps):
+            own = array.strides if direct else _NULL
+            arguments = (kind, unit, ndim, shape, steps, own, data)
+            return self._run(_NAMES[kind], place, (array,), lib.rmaext_strided, *arguments)
+        more = (self._handle, rank, first, kind, unit, ndim, shape, steps, data)
+        ranks = np.array(rank)
+        name = _NAMES[kind]
+        code, _ = self._run_many(name, ranks, more, (array,), lib.rmaext_strided_many)
+        if code:
+            self._many_failed(name, code)
+
+    def _apart(self, rank: int, array: Array) -> Array:
+        """Return the array, or a copy if it is a part of the window that is written to."""
+        if rank == self._group.rank:  # of any route
+            first, end = byte_bounds(self._array)
+        elif self._routes[rank] == _DIRECT:
+            root = self._root
+            first = int(ffi.cast("uintptr_t", root._maps[rank]))
+            end = first + root._records[rank].size
+        else:
+            return array
+        low, high = byte_bounds(array)
+        return array.copy() if low < end and first < high else array
+
+    def _pick(self, kind: int, rank: int, part: Part, values: Array | None) -> Array:
+        """Read or write the elements that index arrays name."""
+        shape = (*part.shape[: part.at], *part.picked, *part.shape[part.at :])
+        if values is not None:
+            values = _fit(values, shape)
+        unit, ones = self._dtype.itemsize, _ONE_RANK
+        if self._stride == unit:
+            unit = part.take_runs(unit)
+            offsets = part.offsets(unit)
+        else:  # a field of records
+            offsets = part.offsets(self._stride)
+        out = np.empty(shape, self._dtype) if values is None else None
+        if values is not None and unit == self._dtype.itemsize and not any(values.strides):
+            values, ones = values[(slice(1),) * values.ndim], ones | _ONE_VALUE
+        if values is not None:
+            values = self._apart(rank, np.asarray(values, order="C"))
+            offsets = self._apart(rank, offsets)
+        ranks = np.array(rank, np.int64)
+        arguments = (
+            self._handle,
+            kind,
+            0,
+            0,
+            unit,
+            offsets.size,
+            ones,
+            ffi.from_buffer(_LONGS, ranks),
+            ffi.from_buffer(_LONGS, offsets),
+            _NULL if values is None else arrays.address(values),
+            _NULL if out is None else arrays.address(out),
+        )
+        name = _NAMES[kind]
+        code, many = self._run_many(name, ranks, arguments, (ranks, offsets, values, out))
+        if code:
+            raise self._many_error(name, code, many, offsets.shape, ranks, offsets)
+        return offsets if out is None else out
+
+
+class ElementUpdates:
+    """Atomic updates of elements of a rank's window: `win.at(rank)`."""
+
+    __slots__ = ("_rank", "_window")
+
+    def __init__(self, window: IndexOperations[Any], rank: int) -> None:
+        self._window = window
+        self._rank = rank
+
+    def __repr__(self) -> str:
+        return f"<rmaext.ElementUpdates of rank {self._rank} of {self._window!r}>"
+
+    def add(self, index: Any, values: Any) -> None:
+        """Add values to the elements of an index; `update` with op="sum"."""
+        self.update(index, values)
+
+    def update(self, index: Any, values: Any, op: Operation | MPI.Op = "sum") -> None:
+        """Update the elements of an index, each atomically.
+
+        Parameters
+        ----------
+        index : index
+            What may stand in the brackets of an array of that rank's shape.
+            Elements that are named several times are updated as often.
+        values : array or scalar
+            Of the window's dtype; broadcast to the shape that the index makes.
+        op : str or mpi4py.MPI.Op, optional
+            The operation, as for `Window.accumulate`.
+
+        Raises
+        ------
+        BoundsError, IndexError, TypeError, ValueError, Unsupported
+            Before anything is sent.
+        RmaTimeout, PeerLostError
+            Any of the elements may have been updated.
+
+        Notes
+        -----
+        Local, blocking; complete at the target when it returns. Corresponds to
+        numpy.ufunc.at, and to MPI_Accumulate with a derived datatype.
+        """
+        window, rank = self._window, self._rank
+        operand = arrays.origin(values, window._dtype)
+        window._check_open("at")
+        if rank == window._null:
+            return
+        part = window._parse("at", rank, index if isinstance(index, tuple) else (index,))
+        offsets = window._apart(rank, part.offsets(window._stride))
+        operand = window._apart(rank, np.asarray(_fit(operand, offsets.shape), order="C"))
+        window.accumulate_many(rank, offsets, operand, op)

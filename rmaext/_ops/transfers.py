@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Put and get: what is not plain, or an error; and operations that are repeated."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._memory import arrays
+from .._native import hot
+from .._native._lib import lib
+from ..typing import ScalarT
+from .core import Array, behind
+from .updates import UpdateOperations
+
+__all__ = ["TransferOperations"]
+
+_PREPARED = {  # name, and rights of origins that it needs
+    hot.PUT: ("prepare_put", lib.RMAEXT_WRITE),
+    hot.GET: ("prepare_get", lib.RMAEXT_READ),
+    hot.FETCH_ADD: ("prepare_fetch_add", lib.RMAEXT_READ | lib.RMAEXT_WRITE),
+}
+
+
+class TransferOperations(UpdateOperations[ScalarT]):
+    """The put and get of `Window`, and what prepares them and `fetch_add`.
+
+    put and get are those of csrc/python/window.c, which come here with all that is not
+    plain: what needs a conversion, or an error.
+    """
+
+    @behind
+    def _put(self, origin: Any, rank: int, offset: int = 0) -> None:
+        self._check_open("put")
+        array = arrays.origin(origin, self._dtype)
+        place = self._place("put", rank, offset, array.size)
+        if place is not None:
+            data = arrays.address(array)
+            self._run("put", place, (array,), lib.rmaext_put, data, array.nbytes)
+
+    @behind
+    def _get(
+        self,
+        rank: int,
+        offset: int = 0,
+        count: int | None = None,
+        out: Array | None = None,
+    ) -> Array:
+        self._check_open("get")
+        count = self._count("get", rank, offset, count, out)
+        place = self._place("get", rank, offset, count)
+        if place is None:
+            return np.empty(0, self._dtype) if out is None else out
+        if out is None:
+            out = np.empty(count, self._dtype)
+        data = arrays.address(out)
+        self._run("get", place, (out,), lib.rmaext_get, data, out.nbytes)
+        return out
+
+    # -- operations that are repeated ----------------------------------------------
+
+    def register(self, array: NDArray[ScalarT]) -> hot.Buffer[ScalarT]:
+        """Return a buffer object, for an array that is put or got often.
+
+        Parameters
+        ----------
+        array : numpy.ndarray
+            Of the window's dtype and C-contiguous. It is kept, not copied: each
+            operation uses what it holds then, and it cannot be resized.
+
+        Returns
+        -------
+        Buffer
+            With `put(rank, offset=0)`, `get(rank, offset=0)`, which returns the
+            array, `fetch_add(rank, offset=0)` and the attribute `array`.
+
+        Notes
+        -----
+        Local; there is nothing to release.
+        """
+        self._check_open("register")
+        return hot.Buffer(self, arrays.check_origin(array, self._dtype))
+
+    def prepare_put(
+        self, origin: NDArray[ScalarT], rank: int, offset: int = 0
+    ) -> hot.Prepared[ScalarT]:
+        """Return a function without arguments that puts the array there each time.
+
+        Parameters
+        ----------
+        origin : numpy.ndarray
+            As for `register`; it is read anew in each call.
+        rank, offset : int
+            As for `put`.
+
+        Raises
+        ------
+        BoundsError, AccessError, TypeError, ValueError
+            At once, as far as they can be foreseen. A call raises what `put` does.
+
+        Notes
+        -----
+        Local. The calls correspond to MPI_Put with the same arguments.
+        """
+        arrays.check_origin(origin, self._dtype)
+        return self._prepare(hot.PUT, origin, rank, offset)
+
+    def prepare_get(
+        self, out: NDArray[ScalarT], rank: int, offset: int = 0
+    ) -> hot.Prepared[ScalarT]:
+        """Return a function without arguments that fills `out`, and returns it.
+
+        As `prepare_put`; `out` must be writeable.
+        """
+        arrays.check_result(out, self._dtype)
+        return self._prepare(hot.GET, out, rank, offset)
+
+    def prepare_fetch_add(self, value: Any, rank: int, offset: int = 0) -> hot.Prepared[ScalarT]:
+        """Return a function without arguments that adds, and returns the previous values.
+
+        As `prepare_put`; `value` may be a scalar, too.
+        """
+        if not np.isscalar(value):
+            arrays.check_origin(value, self._dtype)
+        operand = arrays.origin(value, self._dtype)
+        return self._prepare(hot.FETCH_ADD, operand, rank, offset)
+
+    def _prepare(self, kind: int, array: Array, rank: int, offset: int) -> hot.Prepared[ScalarT]:
+        call, access = _PREPARED[kind]
+        self._check_open(call)
+        place = self._place(call, rank, offset, array.size)
+        rank, offset = operator.index(rank), operator.index(offset)
+        if place is not None:
+            update = kind == hot.FETCH_ADD
+            number = self._atomic_number(call, place, lib.RMAEXT_SUM) if update else -1
+            self._foresee(call, place, access, number)
+        return hot.Prepared(kind, self, array, rank, offset)

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The last rank is lost; the others get PeerLostError and go on.
+
+    mpiexec -n 3 python killed.py SCENARIO [own | nodes | NAMESPACES]
+
+With "own" the windows are over arrays of NumPy's, not of the arena. With
+"nodes" each rank pretends to be on a node of its own; NAMESPACES are pids,
+one a rank, whose network namespaces are hosts. Needs a launcher
+that lets the survivors run. They leave by os._exit: MPI_Finalize would wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import NoReturn
+
+import numpy as np
+from mpi4py import MPI
+from support import netns
+from support.processes import stop
+
+comm = MPI.COMM_WORLD
+scenario, several = sys.argv[1], "nodes" in sys.argv
+if several:
+    os.environ["RMAEXT_NODE"] = f"node{comm.rank}"
+if sys.argv[-1][0].isdigit() and "," in sys.argv[-1]:
+    namespace = sys.argv[-1].split(",")[comm.rank]
+    netns.enter(int(namespace))
+    os.environ["RMAEXT_NODE"] = namespace
+
+import rmaext  # noqa: E402
+
+# Far more than a loss takes to be noticed, unless there is no other sign of it.
+TIMEOUT = float(os.environ.setdefault("RMAEXT_TIMEOUT", "60"))
+BOUND = 8.0
+VICTIM = comm.size - 1
+LARGE = 1 << 17  # 1 MiB
+pids = comm.allgather(os.getpid())
+slowest = [0.0, ""]
+
+
+def die() -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("alive")
+
+
+def lost(what: str, action: Callable[[], object]) -> None:
+    """Require PeerLostError that names the victim, before long."""
+    start = time.monotonic()
+    try:
+        action()
+    except rmaext.PeerLostError as exc:
+        text = str(exc)
+    else:
+        raise AssertionError(f"{what}: succeeded on a lost rank")
+    assert str(VICTIM) in text, text
+    slowest[:] = max(slowest, [time.monotonic() - start, what])
+    assert slowest[0] < BOUND, f"{what} took {slowest[0]:.1f} s"
+
+
+def put_flush(win: rmaext.Window, data: np.ndarray) -> None:
+    win.put(data, VICTIM)
+    win.flush(VICTIM)
+
+
+def operations(win: rmaext.Window) -> dict[str, Callable[[], object]]:
+    return {
+        "get": lambda: win.get(VICTIM, 0, 1),
+        "get 1 MiB": lambda: win.get(VICTIM, 0, LARGE),
+        "put, flush": lambda: put_flush(win, np.zeros(1, "i8")),
+        "put 1 MiB, flush": lambda: put_flush(win, np.zeros(LARGE, "i8")),
+        "fetch_add": lambda: win.fetch_add(1, VICTIM),
+        "compare_and_swap": lambda: win.compare_and_swap(0, 1, VICTIM),
+    }
+
+
+def survivors_go_on(win: rmaext.Window, survivors: MPI.Comm) -> None:
+    """They reach each other in the old window, and make new ones without the victim."""
+    other = 1 - comm.rank
+    for i in range(20):
+        win.put(np.full(8, i, "i8"), other, 8 * comm.rank)
+        win.flush(other)
+        assert (win.get(other, 8 * comm.rank, 8) == i).all()
+        win.fetch_add(1, other, 100)
+    survivors.Barrier()
+    assert win.local[100] == 20
+    with rmaext.Window.allocate(survivors, 4, "i8") as new:
+        new.put(np.int64(5), other, comm.rank)
+        new.fence()
+        assert new.local[other] == 5
+
+
+def new_operations(win: rmaext.Window) -> None:
+    """The victim has been gone for a while."""
+    if comm.rank == VICTIM:
+        die()
+    time.sleep(0.3)
+    for _ in range(2):
+        for what, action in operations(win).items():
+            lost(what, action)
+
+
+def in_flight(win: rmaext.Window) -> None:
+    """The victim is stopped when an operation begins, and killed while it waits."""
+    if comm.rank == VICTIM:
+        time.sleep(600)
+    what = ("get 1 MiB", "put 1 MiB, flush", "put, flush", "fetch_add")
+    kind = what[(2 * comm.rank + int(sys.argv[2])) % 4]
+    action = operations(win)[kind]
+    action()  # connected
+    SURVIVORS.Barrier()
+    if comm.rank == 0:
+        stop(pids[VICTIM])
+    SURVIVORS.Barrier()
+    if comm.rank == 0:
+        threading.Timer(0.5, os.kill, (pids[VICTIM], signal.SIGKILL)).start()
+    start = time.monotonic()
+    lost(f"{kind}, in flight", action)
+    assert time.monotonic() - start > 0.3, "not in flight: lost before it was killed"
+
+
+def requests(win: rmaext.Window) -> None:
+    """The victim is stopped when requests begin, and killed while they go on."""
+    if comm.rank == VICTIM:
+        time.sleep(600)
+    for rank in range(comm.size):
+        win.fetch_add(0, rank)  # connected
+    SURVIVORS.Barrier()
+    if comm.rank == 0:
+        stop(pids[VICTIM])
+    SURVIVORS.Barrier()
+    if comm.rank == 0:
+        threading.Timer(0.5, os.kill, (pids[VICTIM], signal.SIGKILL)).start()
+    good = win.rget(1 - comm.rank, 0, 5)
+    bad = [
+        win.rget(VICTIM, 0, LARGE),
+        win.rput(np.ones(LARGE, "i8"), VICTIM),
+        win.rput(1, VICTIM),
+        win.rfetch_op(1, VICTIM),
+        *(win.rput(1, VICTIM, i) for i in range(1000)),
+    ]
+
+    async def wait(request: rmaext.Request) -> object:
+        return await request
+
+    def until_it_ends(request: rmaext.Request) -> None:
+        while not request.test():
+            time.sleep(0.01)
+        request.wait()
+
+    def any_of(some: list[rmaext.Request]) -> None:
+        assert good.test()
+        some[rmaext.Request.waitany(some)].wait()
+
+    if sys.argv[2] == "wait":
+        for request in bad:
+            lost("wait", request.wait)
+    elif sys.argv[2] == "test":
+        for request in bad:
+            lost("test", lambda request=request: until_it_ends(request))
+    elif sys.argv[2] == "await":
+        for request in bad:
+            lost("await", lambda request=request: asyncio.run(wait(request)))
+    elif sys.argv[2] == "waitany":
+        lost("waitany", lambda: any_of(bad))
+    elif sys.argv[2] == "waitall":
+        lost("waitall", lambda: rmaext.Request.waitall([good, *bad]))
+        assert good.done
+        assert all(request.done for request in bad)
+    else:
+        lost("flush", lambda: win.flush(VICTIM))
+        del bad
+    assert good.wait().shape == (5,)
+    for what in (lambda: win.rput(1, VICTIM).wait(), lambda: win.rget(VICTIM).wait()):
+        lost("a new one", what)
+
+
+def fence(win: rmaext.Window) -> None:
+    """The others wait for it."""
+    if comm.rank == VICTIM:
+        time.sleep(0.5)
+        die()
+    lost("fence", win.fence)
+    assert win.closed
+    win.close()  # harmless
+
+
+def close(win: rmaext.Window) -> None:
+    if comm.rank == VICTIM:
+        die()
+    time.sleep(0.2)
+    lost("close", win.close)
+    assert win.closed
+
+
+def create(win: rmaext.Window) -> None:
+    if comm.rank == VICTIM:
+        time.sleep(0.3)
+        die()
+    lost("Window.allocate", lambda: rmaext.Window.allocate(comm, 4))
+
+
+def main() -> None:
+    make = np.zeros if "own" in sys.argv else rmaext.zeros
+    win, used = (rmaext.Window(comm, make(LARGE, "i8")) for _ in range(2))
+    for rank in range(comm.size):
+        win.get(rank, 0, 1)
+    comm.Barrier()
+    scenarios = (new_operations, in_flight, requests, fence, close, create)
+    {f.__name__: f for f in scenarios}[scenario](used)
+    survivors_go_on(win, SURVIVORS)
+    text = f"rank {comm.rank}, {scenario}: slowest {slowest[1]}, {slowest[0]:.2f} s, OK\n"
+    os.write(1, text.encode())
+
+
+SURVIVORS = comm.Split(comm.rank != VICTIM, comm.rank)
+faulthandler.dump_traceback_later(25, exit=True)
+try:
+    main()
+except BaseException:
+    traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(1)
+os._exit(0)

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Connections that are cut, targets that are stopped, ranks that are lost.
+
+The programs in tests/jobs/programs check; here they are started, each under a time
+limit. Those with network namespaces need root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import launch
+import pytest
+from support import netns
+
+PROGRAMS = Path(__file__).parent / "programs"
+WHEEL = launch.wheel()
+
+LIBRARIES = [
+    pytest.param("", id="preferred"),
+    pytest.param(WHEEL, id="wheel"),
+]
+MATRIX = [LIBRARIES[0], pytest.param(WHEEL, id="wheel", marks=pytest.mark.matrix)]
+
+
+def environment(library: str, **more: str) -> dict[str, str | None]:
+    return {"PYTHONPATH": launch.PYTHONPATH, "RMAEXT_LIBFABRIC": library or None, **more}
+
+
+@pytest.fixture
+def one_network() -> Iterator[str]:
+    """The pid of a network namespace."""
+    if netns.missing():
+        pytest.skip(f"no network namespaces: {netns.missing()}")
+    with netns.namespaces(1) as (only,):
+        yield str(only.pid)
+
+
+@pytest.fixture
+def slow_cable() -> Iterator[list[str]]:
+    """The pids of two network namespaces, joined at 8 Mbit/s."""
+    if netns.missing():
+        pytest.skip(f"no network namespaces: {netns.missing()}")
+    with netns.namespaces(2) as (first, second):
+        netns.join("cable", [(first, "10.77.0.1/24"), (second, "10.77.0.2/24")])
+        first.slow("cable", "8mbit")
+        yield [str(first.pid), str(second.pid)]
+
+
+# -- a connection is cut -------------------------------------------------------------
+
+
+def cut(mpirun, library, scenarios, pids, timeout=55):
+    """Run cut.py, and require that cuts were felt at all."""
+    pairs = ",".join(f"{scenario}={rounds}" for scenario, rounds in scenarios.items())
+    done = mpirun(2, PROGRAMS / "cut.py", pairs, *pids, env=environment(library), timeout=timeout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "OK" in done.stdout
+    for scenario in scenarios:
+        assert f"{scenario}, libfabric" in done.stdout
+    assert "'lost': " in done.stdout, "no cut hit anything"
+
+
+# It takes seconds for each, and up to 0.1 s for an operation ever after.
+INTEL = pytest.mark.skipif(
+    launch.launcher()[1] == "intelmpi", reason="Intel MPI's libfabric is slow after a cut"
+)
+CUTS = [LIBRARIES[0], pytest.param(WHEEL, id="wheel", marks=INTEL)]
+FAST = ("idle", "between", "stopped", "race", "get")
+
+
+@pytest.mark.parametrize("library", CUTS)
+def test_cut_connection_is_an_error_or_new_data(mpirun, one_network, library):
+    cut(mpirun, library, dict.fromkeys(FAST, 30), [one_network])
+
+
+@pytest.mark.parametrize("library", CUTS)
+def test_cut_of_a_slow_connection_is_an_error_or_new_data(mpirun, slow_cable, library):
+    cut(mpirun, library, {"slow small": 30, "slow large": 6}, slow_cable)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(700)
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_many_cuts(mpirun, one_network, slow_cable, library):
+    cut(mpirun, library, dict.fromkeys(FAST, 500), [one_network], timeout=300)
+    cut(mpirun, library, {"slow small": 500, "slow large": 200}, slow_cable, timeout=300)
+
+
+def test_cut_connection_and_fetch_add(mpirun, one_network):
+    """It fails in time, at the time limit at the latest, and flush works again."""
+    cut(mpirun, "", {"fetch_add": 40}, [one_network])
+
+
+# -- a target is stopped -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("library", MATRIX)
+def test_operations_on_a_stopped_target_time_out(mpirun, library):
+    """And nothing writes late into memory that is in use again."""
+    env = environment(library, RMAEXT_ROUTE="fabric")
+    done = mpirun(2, PROGRAMS / "stopped.py", env=env, timeout=40)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "OK" in done.stdout
+
+
+# -- a rank is lost ------------------------------------------------------------------
+
+KILLED = ["new_operations", "in_flight 0", "in_flight 1", "fence", "close", "create"]
+
+
+def kill(mpirun, library, scenario, *args, **env):
+    args = (*scenario.split(), *args)
+    env = environment(library, **env)
+    done = mpirun(3, PROGRAMS / "killed.py", *args, env=env, survive=True, timeout=30)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("OK") == 2, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("library", MATRIX)
+@pytest.mark.parametrize("scenario", KILLED)
+def test_killed_rank(mpirun, scenario, library):
+    """Far below the time limit of 60 s."""
+    kill(mpirun, library, scenario, RMAEXT_ROUTE="fabric")
+
+
+@pytest.mark.parametrize(
+    ("scenario", "memory"),
+    [
+        *[(scenario, "arena") for scenario in ("new_operations", "fence", "close", "create")],
+        ("new_operations", "own"),
+        pytest.param("close", "own", marks=pytest.mark.matrix),
+    ],
+)
+def test_killed_rank_of_this_node(mpirun, scenario, memory):
+    """By the routes direct and cma."""
+    kill(mpirun, "", scenario, memory)
+
+
+@pytest.mark.parametrize("library", MATRIX)
+@pytest.mark.parametrize("scenario", ["new_operations", "in_flight 1", "fence"])
+def test_killed_rank_on_another_node(mpirun, scenario, library):
+    """There is no pidfd: the beacon and the network have to tell."""
+    kill(mpirun, library, scenario, "nodes")
+
+
+@pytest.mark.parametrize("nodes", [[], pytest.param(["nodes"], marks=pytest.mark.matrix)])
+def test_rank_that_leaves_by_an_exception(mpirun, nodes):
+    """The others do not wait for it, though its process lives on in MPI_Finalize."""
+    done = mpirun(3, PROGRAMS / "leave.py", *nodes, env=environment(""))
+    assert done.returncode not in (0, None)
+    assert done.stdout.count("SyncError: rank 2 has left") == 2, done.stdout + done.stderr
+    assert "ZeroDivisionError" in done.stderr
+
+
+# -- no fault at all -----------------------------------------------------------------
+
+
+def relay(mpirun, library, rounds, timeout=30):
+    env = environment(library, RMAEXT_ROUTE="fabric")
+    done = mpirun(3, PROGRAMS / "relay.py", str(rounds), env=env, timeout=timeout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{rounds} rounds" in done.stdout
+
+
+@pytest.mark.parametrize("library", MATRIX)
+def test_third_rank_sees_what_was_flushed(mpirun, library):
+    relay(mpirun, library, 1000)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_third_rank_sees_what_was_flushed_10000_times(mpirun, library):
+    relay(mpirun, library, 10_000, timeout=240)

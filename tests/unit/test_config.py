@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The environment variables: what each does, and that none is taken for another."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import re
+import textwrap
+import time
+from dataclasses import asdict
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rmaext._runtime.config import PROVIDERS, Config, deadline, seconds, timeout_seconds
+
+ROOT = Path(__file__).parents[2]
+DEFAULT = {
+    "timeout": 60.0,
+    "provider": "",
+    "route": "",
+    "node": "",
+    "iface": "",
+    "library": "",
+    "progress": True,
+    "mr_basic": False,
+    "hmem": False,
+    "cache_count": 1024,
+    "cache_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4,
+    "ptracer": True,
+}
+
+
+VARIABLES = (
+    "PROVIDER",
+    "ROUTE",
+    "NODE",
+    "IFACE",
+    "LIBFABRIC",
+    "PROGRESS",
+    "MR_MODE",
+    "TIMEOUT",
+    "PTRACER",
+)
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch):
+    for name in VARIABLES:
+        monkeypatch.delenv(f"RMAEXT_{name}", raising=False)
+    for name in ("MAX_COUNT", "MAX_SIZE", "MONITOR"):
+        monkeypatch.delenv(f"FI_MR_CACHE_{name}", raising=False)
+
+
+def fields(config):
+    return {name: value for name, value in asdict(config).items() if name in DEFAULT}
+
+
+def test_defaults():
+    assert fields(Config.read()) == DEFAULT
+    assert timeout_seconds(None) == 60
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "field", "read"),
+    [
+        ("PROVIDER", "udp;ofi_rxd", "provider", "udp;ofi_rxd"),
+        ("ROUTE", "fabric", "route", "fabric"),
+        ("NODE", "a name with spaces", "node", "a name with spaces"),
+        ("IFACE", "10.0.0.0/8", "iface", "10.0.0.0/8"),
+        ("LIBFABRIC", "/opt/lib/libfabric.so.1", "library", "/opt/lib/libfabric.so.1"),
+        ("PROGRESS", "0", "progress", False),
+        ("PROGRESS", "1", "progress", True),
+        ("MR_MODE", "basic", "mr_basic", True),
+        ("MR_MODE", "hmem", "hmem", True),
+        ("PTRACER", "0", "ptracer", False),
+        *((name, "", field, DEFAULT[field]) for name, field in [("ROUTE", "route")]),
+        ("PROGRESS", "", "progress", True),
+        ("MR_MODE", "", "mr_basic", False),
+    ],
+)
+def test_value(monkeypatch, name, value, field, read):
+    """It changes its own field and no other."""
+    monkeypatch.setenv(f"RMAEXT_{name}", value)
+    assert fields(Config.read()) == DEFAULT | {field: read}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("ROUTE", value) for value in ("cma", "direct", "Fabric", "fabric ", "1")),
+        *(("PROGRESS", value) for value in ("2", "no", "true", "-1", "00")),
+        *(("MR_MODE", value) for value in ("scalable", "BASIC", "0")),
+    ],
+)
+def test_wrong_value(monkeypatch, name, value):
+    monkeypatch.setenv(f"RMAEXT_{name}", value)
+    with pytest.raises(ValueError, match=f"RMAEXT_{name}={value!r}: must be one of"):
+        Config.read()
+
+
+@pytest.mark.parametrize(("what", "field"), [("COUNT", "cache_count"), ("SIZE", "cache_bytes")])
+def test_cache_limits(monkeypatch, what, field):
+    """libfabric's own variables, as fi_mr(3) has them."""
+    for text, value in (("0", 0), ("77", 77), ("0x10", 16), ("", DEFAULT[field])):
+        monkeypatch.setenv(f"FI_MR_CACHE_MAX_{what}", text)
+        assert fields(Config.read()) == DEFAULT | {field: value}
+    for text in ("-1", "many", "1.5", str(1 << 64)):
+        monkeypatch.setenv(f"FI_MR_CACHE_MAX_{what}", text)
+        with pytest.raises(ValueError, match=f"FI_MR_CACHE_MAX_{what}"):
+            Config.read()
+    monkeypatch.setenv("FI_MR_CACHE_MONITOR", "disabled")
+    assert getattr(Config.read(), field) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("5", 5), ("0.25", 0.25), ("1e3", 1000), ("inf", 1e9), ("1e300", 1e9)]
+)
+def test_timeout(monkeypatch, text, seconds):
+    monkeypatch.setenv("RMAEXT_TIMEOUT", text)
+    assert timeout_seconds(None) == Config.read().timeout == seconds
+    assert timeout_seconds(7) == 7.0
+
+
+@pytest.mark.parametrize("text", ["", "abc", "5s", "0", "-1", "nan", "-inf", "0x5"])
+def test_wrong_timeout(monkeypatch, text):
+    monkeypatch.setenv("RMAEXT_TIMEOUT", text)
+    with pytest.raises(ValueError, match=r"timeout|TIMEOUT"):
+        timeout_seconds(None)
+
+
+class Index:
+    def __index__(self):
+        return 3
+
+
+NUMBERS = [1, 0.5, np.float64(2), np.float32(0.5), np.int8(3), np.array(4), Fraction(1, 2), Index()]
+ENDLESS = [math.inf, np.float32("inf"), 10**10, 10**400, 1e300]
+NEGATIVE = [-1, -1e-9, -math.inf, math.nan, np.float64("nan"), np.int64(-1), -(10**400)]
+NO_NUMBERS = ["5", b"5", [5], 5j, object(), True, False, np.True_, np.array(0.5), Decimal(5)]
+
+
+@pytest.mark.parametrize("rule", [seconds, timeout_seconds, deadline], ids=lambda f: f.__name__)
+def test_timeout_argument(rule):
+    """One rule, wherever there is a time limit."""
+    now = time.monotonic() if rule is deadline else 0
+    for value in NUMBERS:
+        got = rule(value) - now
+        assert 0 <= got - float(operator.index(value) if type(value) is Index else value) < 5
+    for value in ENDLESS:
+        assert 1e9 <= rule(value) - now < 1e9 + 5
+    for value in NEGATIVE:
+        with pytest.raises(ValueError, match="timeout"):
+            rule(value)
+    for value in NO_NUMBERS:
+        with pytest.raises(TypeError, match="timeout"):
+            rule(value)
+    if rule is timeout_seconds:
+        with pytest.raises(ValueError, match="timeout"):
+            rule(0)
+    else:
+        assert rule(0) - now < 5
+        assert deadline(None) is None
+
+
+def test_default_order_avoids_what_hangs():
+    assert PROVIDERS[-2:] == ("tcp;ofi_rxm", "tcp")
+    assert not {"shm", "sm2", "lnx", "sockets"} & set(PROVIDERS)
+
+
+def test_exactly_the_variables_that_are_read_are_documented():
+    sources = [p.read_text() for p in ROOT.glob("rmaext/**/*.py")]
+    read = set(re.findall(r'"(RMAEXT_[A-Z_]+)"', "".join(sources)))
+    table = (ROOT / "docs" / "reference" / "environment.md").read_text()
+    assert read == set(re.findall(r"^\| `(RMAEXT_[A-Z_]+)`", table, re.M))
+
+
+WRONG_ON_ONE_RANK = """
+    import os
+    import numpy as np, rmaext
+    from mpi4py import MPI
+    world = MPI.COMM_WORLD
+    for name, value in [
+        ("ROUTE", "x"), ("PROGRESS", "x"), ("MR_MODE", "x"), ("TIMEOUT", "x"), ("TIMEOUT", "-3"),
+        ("IFACE", "nonsense0"), ("IFACE", "203.0.113.0/24"), ("PROVIDER", "nonsense"),
+        ("LIBFABRIC", "/nonsense"),
+    ]:
+        comm = world.Dup()
+        if world.rank == 1:
+            os.environ["RMAEXT_" + name] = value
+        try:
+            rmaext.Window(comm, np.zeros(3))
+            caught = "nothing"
+        except (ValueError, LookupError) as error:
+            caught = f"{type(error).__name__}: {error}"
+        everywhere = world.allgather(caught)
+        assert len(set(everywhere)) == 1, everywhere
+        assert "rank 1" in caught and name in caught and value in caught, (name, caught)
+        os.environ.pop("RMAEXT_" + name, None)
+        comm.Free()
+    with rmaext.Window(world, np.zeros(3)) as win:
+        win.put(np.full(3, 5.0), 1 - world.rank)
+        win.fence()
+        assert win.local.tolist() == [5] * 3
+    print("end")
+"""
+
+
+def test_wrong_on_one_rank_is_an_error_on_all(mpirun):
+    done = mpirun(2, WRONG_ON_ONE_RANK)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("end") == 2
+
+
+# For jobs of two ranks.
+EFFECTS = """
+    import os, time
+    import numpy as np, rmaext
+    from mpi4py import MPI
+    world = MPI.COMM_WORLD
+    peer = 1 - world.rank
+
+    def make(**variables):
+        "a window over a new communicator, made under these variables"
+        for name, value in variables.items():
+            os.environ["RMAEXT_" + name] = value
+        win = rmaext.Window(world.Dup(), np.zeros(3))
+        for name in variables:
+            del os.environ["RMAEXT_" + name]
+        return win
+
+    def absent(win):
+        "how long a get takes while its target sleeps; the error if any"
+        win.fence()  # serves the network, as Barrier does not
+        start, error = time.monotonic(), None
+        if world.rank == 0:
+            time.sleep(0.05)
+            try:
+                win.get(1)
+            except rmaext.RmaError as caught:
+                error = caught
+        else:
+            time.sleep(0.8)
+        taken = time.monotonic() - start
+        time.sleep(max(0, 0.9 - taken))
+        win.fence()
+        return taken, error
+"""
+
+
+def effects(mpirun, body, env=None):
+    done = mpirun(2, textwrap.dedent(EFFECTS) + textwrap.dedent(body) + "\nprint('end')", env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("end") == 2
+
+
+def test_progress_and_timeout(mpirun):
+    """Without the thread a target that sleeps is not reached, and the limit is kept."""
+    body = """
+        threads = len(os.listdir("/proc/self/task"))
+        win, hasty = make(PROGRESS="0", ROUTE="fabric"), make(TIMEOUT="0.3", ROUTE="fabric")
+        assert win.fabric.stats["thread_wakeups"] == 0
+        taken, error = absent(win)
+        assert taken > 0.7 and error is None, (taken, error)
+        taken, error = absent(hasty)
+        if world.rank == 0:
+            assert isinstance(error, rmaext.RmaTimeout) and 0.3 < taken < 0.7, (taken, error)
+        assert len(os.listdir("/proc/self/task")) == threads
+        win.fence(); hasty.fence()
+        win.close(); hasty.close()
+    """
+    effects(mpirun, body)
+
+
+def test_route_node_and_interface(mpirun):
+    body = """
+        rank = world.rank
+        plain, forced = make(), make(ROUTE="fabric")
+        apart = make(NODE=f"node {rank}")
+        assert (plain.route(rank), plain.route(peer)) == ("direct", "cma")
+        assert (apart.route(rank), apart.route(peer)) == ("direct", "fabric")
+        assert (forced.route(rank), forced.route(peer)) == ("fabric", "fabric")
+        assert absent(plain)[1] is None
+        for win in plain, forced, apart:
+            assert "//127.0.0.1:" in win.fabric.address, win.fabric
+            for target in 0, 1:
+                win.put(rank + 1.0, target, rank)
+            win.fence()
+            assert win.local.tolist() == [1, 2, 0]
+            win.close()
+    """
+    effects(mpirun, body)
+
+
+@pytest.mark.parametrize("iface", ["127.0.0.0/8", pytest.param("::1", marks=pytest.mark.matrix)])
+def test_interface(run_python, iface):
+    code = """
+        import numpy as np, rmaext, sys
+        from mpi4py import MPI
+        with rmaext.Window(MPI.COMM_SELF, np.zeros(3)) as win:
+            win.put(1.0, 0)
+            win.fence()
+            assert win.local[0] == 1
+            print(win.fabric.address)
+    """
+    done = run_python(code, env={"RMAEXT_ROUTE": "fabric", "RMAEXT_IFACE": iface})
+    assert done.returncode == 0, done.stderr
+    assert ("[::1]" if ":" in iface else "127.0.0.1") in done.stdout

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the documents say: their programs run, and what they name is there."""
+
+import re
+
+import pytest
+from launch import ROOT
+
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGES.md")]
+PAGES += sorted((ROOT / "docs").rglob("*.md"))
+REGISTRATION = ROOT / "docs" / "reference" / "registration.md"
+# A comment is what a reader need not see of a page's program.
+BLOCK = re.compile(r"^(?:```python|<!-- python)\n(.*?)^(?:```|-->)$", re.DOTALL | re.MULTILINE)
+
+
+def programs(page):
+    """Return the page's programs: each begins with a block that begins with an import."""
+    found = []
+    for block in BLOCK.findall(page.read_text()):
+        if re.match(r"(import|from) ", block):
+            found.append("")
+        assert found, f"{page}: no import before:\n{block}"
+        found[-1] += block
+    return found
+
+
+def slug(heading):
+    """Return the anchor of a heading, as GitHub and MyST have it."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+def prose(page):
+    """Yield number and text of the lines that are no code and no table."""
+    fenced = False
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        if line.startswith("```"):
+            fenced = not fenced
+        elif not fenced and not line.startswith("|"):
+            yield number, line
+
+
+PROGRAMS = [
+    pytest.param(text, id=f"{page.relative_to(ROOT)}-{i}")
+    for page in PAGES
+    for i, text in enumerate(programs(page))
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_program(program, mpirun):
+    done = mpirun(4, program, timeout=50)
+    assert done.returncode == 0, done.stderr
+
+
+def test_there_are_programs():
+    assert len(PROGRAMS) > 15
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_of_prose_are_short(page):
+    assert [number for number, line in prose(page) if len(line) >= 100] == []
+
+
+@pytest.mark.parametrize("page", PAGES[:3], ids=lambda page: page.name)
+def test_links(page):
+    """Those of the pages beside docs/; Sphinx checks the others."""
+    links = re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", page.read_text())
+    assert links
+    for path, anchor in links:
+        target = page.parent / path if path else page
+        assert target.exists(), path
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+            assert anchor in map(slug, headings), f"{path}#{anchor}"
+
+
+def test_files_that_are_named_exist():
+    roots = "csrc|rmaext|tests|docs|examples|benchmarks"
+    missing = []
+    for page in PAGES:
+        text = page.read_text()
+        named = re.findall(rf"`((?:{roots})/[\w./-]*)`", text)
+        named += [f"rmaext/{it}" for it in re.findall(r"`((?:_\w+|compat)/\w+\.py)`", text)]
+        named += [f"tests/{it}" for it in re.findall(r"`(test_\w+\.py)`", text)]
+        missing += [f"{page.name}: {name}" for name in named if not (ROOT / name).exists()]
+    assert missing == []
+
+
+def test_tests_that_are_named_exist():
+    named = set(re.findall(r"([\w/]+\.(?:py|c))::(\w+)", REGISTRATION.read_text()))
+    assert len(named) > 40
+    sources = {file: next((ROOT / "tests").rglob(file)).read_text() for file, _ in named}
+    missing = [
+        f"{file}::{name}"
+        for file, name in sorted(named)
+        if not re.search(rf"^(def |static void ){name}\(", sources[file], re.MULTILINE)
+    ]
+    assert not missing
+
+
+def test_each_row_names_a_test():
+    lines = REGISTRATION.read_text().splitlines()
+    rows = [line for line in lines if line.startswith("| ") and not line.startswith("| feature")]
+    assert len(rows) > 40
+    assert [row for row in rows if "::" not in row.split(" | ")[-1] and "`make " not in row] == []

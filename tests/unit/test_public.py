@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What of rmaext is public: names, what is returned, and what type checkers know of it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+import typing
+from pathlib import Path
+
+import pytest
+
+import rmaext
+import rmaext.compat
+import rmaext.typing
+from rmaext._memory import arrays
+from rmaext._ops.operations import OPERATIONS
+from rmaext._sync.waiting import COMPARISONS
+
+ROOT = Path(rmaext.__file__).parent.parent
+
+CLASSES = [getattr(rmaext, name) for name in rmaext.__all__]
+CLASSES = [cls for cls in CLASSES if isinstance(cls, type) and not issubclass(cls, Exception)]
+
+# Of `Window`: what each rank calls, by the sections of the reference.
+WINDOW = {
+    *("allocate", "shared", "dynamic", "subwindow", "dup", "field"),
+    *("local", "comm", "dtype", "size", "memory", "route", "fabric", "closed", "peer_view"),
+    *("put", "get", "accumulate", "get_accumulate", "fetch_op", "fetch_add", "compare_and_swap"),
+    *("put_many", "get_many", "accumulate_many", "fetch_op_many", "fetch_add_many"),
+    *("rput", "rget", "raccumulate", "rget_accumulate", "rfetch_op", "rcompare_and_swap"),
+    *("put_notify", "get_notify", "wait_notify", "test_notify", "notify_counts"),
+    *("wait_any", "wait_some", "wait_all", "wait_until"),
+    *("at", "register", "prepare_put", "prepare_get", "prepare_fetch_add", "numba", "check"),
+    *("flush", "flush_all", "flush_local", "flush_local_all", "sync", "fence", "close"),
+    *("lock", "unlock", "lock_all", "unlock_all"),
+    *("post", "start", "complete", "wait", "test"),
+    *("connect", "advise", "refresh", "writes_received", "export", "grant", "grants"),
+}
+NAMES = {
+    "Window": WINDOW,
+    "View": WINDOW,
+    "FieldView": WINDOW,
+    "JoinedWindow": WINDOW,
+    "SharedWindow": WINDOW | {"whole"},
+    "DynamicWindow": WINDOW | {"attach", "detach"},
+    "RemoteWindow": WINDOW | {"attach"},
+    "Buffer": {"array", "window", "put", "get", "fetch_add"},
+    "Prepared": {"array", "window"},
+    "ElementUpdates": {"add", "update"},
+    "Request": {
+        *("done", "test", "wait", "result", "cancel", "free"),
+        *("waitall", "waitany", "testall", "testany"),
+    },
+    "Grant": {"export", "revoke"},  # and what an object has: start, stop, access, revoked
+    "LockGuard": set(),
+    "Memory": {"describe", "kind", "device", "ordering"},
+    "Fabric": {
+        *("provider", "domain", "address", "version", "library", "key_size", "auth_key_size"),
+        *("iov_limit", "capabilities", "mr_bits", "mr_mode", "stats"),
+    },
+    "Registration": {
+        *("key", "auth_key", "ordering", "kind", "device", "persistent", "counts_writes"),
+    },
+}
+
+
+def public(thing):
+    return {name for name in dir(thing) if not name.startswith("_")}
+
+
+def test_of_the_package():
+    assert public(rmaext) == {*rmaext.__all__, "compat", "errors", "jit", "typing"}
+    for name in rmaext.__all__:
+        assert getattr(rmaext, name) is not None
+
+
+def test_without_initialising_mpi():
+    """As `python -m rmaext` has it, whose names are imported when they are asked for."""
+    code = "import sys; sys.argv = ['-m']; import rmaext; print(*sorted(dir(rmaext)))"
+    code += "; assert 'mpi4py.MPI' not in sys.modules; rmaext.Window; rmaext.typing.Access"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    assert not done.returncode, done.stderr
+    names = {name for name in done.stdout.split() if not name.startswith("_")}
+    assert names == public(rmaext)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_of_a_class(cls):
+    assert public(cls) == NAMES[cls.__name__]
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_what_is_returned_is_public(cls):
+    """Whatever the annotation of a public method or property names."""
+    foreign = {"Any", "Array", "Comm", "MPI", "NDArray", "NoReturn", "None", "Self"}
+    known = {*rmaext.__all__, *rmaext.typing.__all__, *foreign}
+    for name in public(cls):
+        member = inspect.getattr_static(cls, name)
+        member = member.fget if isinstance(member, property) else member
+        member = getattr(member, "__func__", member)
+        annotation = str(getattr(member, "__annotations__", {}).get("return", ""))
+        words = {word for word in re.findall(r"\w+", annotation) if word[0].isupper()}
+        assert words <= known, name
+
+
+def test_the_drop_in_has_the_names_of_the_original():
+    from mpi4py import MPI
+
+    assert public(rmaext.compat.Win) == public(MPI.Win)
+
+
+def test_words_are_those_that_are_checked():
+    words = {name: typing.get_args(getattr(rmaext.typing, name)) for name in rmaext.typing.__all__}
+    assert set(words["Operation"]) == set(OPERATIONS)
+    assert set(words["Comparison"]) == set(COMPARISONS)
+    assert set(words["Access"]) == {arrays.access_name(bits) for bits in (1, 2, 3)}
+
+
+def test_subscripts_cost_nothing():
+    import numpy as np
+
+    assert rmaext.Window[np.float64].__origin__ is rmaext.Window
+    assert rmaext.Buffer[np.float64].__args__ == (np.float64,)
+    assert typing.Generic not in rmaext.Window.__mro__
+
+
+@pytest.mark.timeout(400)
+def test_what_a_type_checker_knows():
+    program = ROOT / "tests" / "unit" / "programs" / "typed.py"
+    command = [sys.executable, "-m", "mypy", "--strict", "--warn-unused-ignores", str(program)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=390)
+    assert not done.returncode, done.stdout + done.stderr

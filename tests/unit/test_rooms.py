@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The check of csrc's rooms (`make lint`) finds each kind of arrow upwards."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def rooms() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("rooms", ROOT / "csrc" / "rooms.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+TREE = {
+    "base/a.h": "int rmx_low(void);\n",
+    "base/a.c": '#include "base/a.h"\nint rmx_low(void)\n{\n\treturn 0;\n}\n',
+    "net/b.h": '#include "base/a.h"\n',
+    "net/b.c": '#include "net/b.h"\nint rmx_high(int a,\n\t     int b)\n{\n\treturn rmx_low();\n}\n'
+    "const struct rmx_table rmx_table = {0};\n",
+}
+
+
+def test_arrows_down_are_fine(rooms: ModuleType) -> None:
+    assert rooms.arrows_upwards(TREE) == []
+    assert rooms.circle(TREE) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('#include "net/b.h"\n', "includes net/b.h"),
+        ("int f(void)\n{\n\treturn rmx_high(1, 2);\n}\n", "uses rmx_high"),
+        ("const void *p = &rmx_table;\n", "uses rmx_table"),
+    ],
+)
+def test_arrow_up_is_found(rooms: ModuleType, text: str, said: str) -> None:
+    (found,) = rooms.arrows_upwards(TREE | {"base/c.c": text})
+    assert said in found
+    assert "csrc/base/c.c" in found
+
+
+@pytest.mark.parametrize(
+    "text", ['const char *s = "rmx_high";\n', "struct rmx_table;\n", "struct rmx_table *t;\n"]
+)
+def test_words_and_tags_are_no_use(rooms: ModuleType, text: str) -> None:
+    assert rooms.arrows_upwards(TREE | {"base/c.c": text}) == []
+
+
+def test_circle_is_found(rooms: ModuleType) -> None:
+    circle = {"base/a.h": '#include "base/c.h"\n', "base/c.h": '#include "base/a.h"\n'}
+    (found,) = rooms.circle(TREE | circle)
+    assert "base/c.h" in found
+
+
+def test_the_tree_is_clean(rooms: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert rooms.main() == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_every_function_has_a_home(rooms: ModuleType) -> None:
+    """Shared functions that headers declare are found where they are defined."""
+    texts = {str(p): rooms.COMMENT.sub(" ", p.read_text()) for p in rooms.CSRC.glob("*/*.[ch]")}
+    homes = {
+        name
+        for file, text in texts.items()
+        if file.endswith(".c")
+        for name in rooms.DEFINED.findall(text)
+    }
+    declared = {
+        name
+        for text in [*texts.values(), (rooms.CSRC / "rmaext.h").read_text()]
+        for name in rooms.re.findall(r"^\w[\w *]*?\b(rmaext_\w+)\([^;{}]*\);", text, rooms.re.M)
+    }
+    assert len(declared) > 80
+    assert declared <= homes

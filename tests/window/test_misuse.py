@@ -1,0 +1,887 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Wrong use: a typed error, nothing written anywhere, and everything works afterwards.
+
+A case is a function of a `Room`: it calls what is wrong through `room.refuses`, which wants the
+error given, and leaves no epoch open. All ranks run it at the same time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from support.guarded import Guarded, neighbour, same
+
+import rmaext
+from rmaext import (
+    AccessError,
+    AlignmentError,
+    AttachError,
+    BoundsError,
+    ClosedError,
+    RmaTimeout,
+    SyncError,
+    Unsupported,
+)
+
+COUNT = 6
+ONE = np.ones(1, "i8")
+
+
+CASES = []
+
+
+def case(function):
+    CASES.append(function)
+    return function
+
+
+class Room(contextlib.ExitStack):
+    """Windows to misuse, between guard bytes, which it closes at its end."""
+
+    def __init__(self, world):
+        super().__init__()
+        self.world, self.me, self.peer = world, world.rank, neighbour(world)
+        self.left = (world.rank - 1) % world.size
+        self.size = world.size
+        self.memory, self.refused = [], 0
+        self.win = self.make(COUNT, "i8", 5)
+
+    def make(self, shape, dtype="i8", fill=0, shift=0, **options):
+        self.memory.append(Guarded(shape, dtype, shift))
+        self.memory[-1].array[...] = fill
+        return self.enter_context(rmaext.Window(self.world, self.memory[-1].array, **options))
+
+    def dynamic(self):
+        return self.enter_context(rmaext.Window.dynamic(self.world, dtype="i8"))
+
+    def array(self, count=COUNT):
+        """An array to attach."""
+        self.memory.append(Guarded(count, "i8"))
+        return self.memory[-1].array
+
+    def refuses(self, error, call, *args, **kwargs):
+        with pytest.raises(error) as caught:
+            call(*args, **kwargs)
+        assert str(caught.value)
+        self.refused += 1
+
+    def check(self):
+        """Nothing was written, and all still works."""
+        assert self.refused
+        self.world.Barrier()
+        for memory in self.memory:
+            memory.check()
+        win, me, peer = self.win, self.me, self.peer
+        assert same(win.local, np.full(COUNT, 5))
+        assert not np.any(win.notify_counts())
+        win.fence()
+        win.put(np.arange(2), peer)
+        win.flush(peer)
+        assert same(win.get(peer, 0, 3), np.array([0, 1, 5]))
+        win.accumulate(1, peer, 2)
+        assert win.fetch_op(1, peer, 2) == 6
+        assert win.rget(peer, 2, 1).result()[0] == 7
+        with win.lock(peer, exclusive=True):
+            win.put(8, peer, 3)
+        with win.lock_all():
+            assert win.get(peer, 3, 1)[0] == 8
+        win.post([self.left])
+        win.start([peer])
+        win.put(9, peer, 4)
+        win.complete()
+        win.wait()
+        win.put_notify(np.array([10]), peer, 5, 0)
+        win.wait_notify(0)
+        assert win.local.tolist() == [0, 1, 7, 8, 9, 10]
+        win.fence()
+        assert win.get(me, 5, 1)[0] == 10
+        win.fence()
+
+
+# -- the order of synchronisation ------------------------------------------------------
+
+
+@case
+def unlock_without_lock(room):
+    room.refuses(SyncError, room.win.unlock, room.peer)
+
+
+@case
+def unlock_twice(room):
+    room.win.lock(room.peer, exclusive=False)
+    room.win.unlock(room.peer)
+    room.refuses(SyncError, room.win.unlock, room.peer)
+
+
+@case
+def unlock_of_another_rank(room):
+    with room.win.lock(room.peer, exclusive=False):
+        if room.size > 1:
+            room.refuses(SyncError, room.win.unlock, (room.peer + 1) % room.size)
+        else:
+            room.refuses(BoundsError, room.win.unlock, 1)
+
+
+@case
+def lock_twice(room):
+    with room.win.lock(room.peer, exclusive=False):
+        room.refuses(SyncError, room.win.lock, room.peer)
+        room.refuses(SyncError, room.win.lock, room.peer, exclusive=True)
+
+
+@case
+def exclusive_lock_twice(room):
+    with room.win.lock(room.peer, exclusive=True):
+        room.refuses(SyncError, room.win.lock, room.peer, exclusive=True)
+        room.refuses(SyncError, room.win.lock, room.peer)
+
+
+@case
+def unlocked_within_its_block(room):
+    def block():
+        with room.win.lock(room.peer, exclusive=False):
+            room.win.unlock(room.peer)
+
+    room.refuses(SyncError, block)
+
+
+@case
+def lock_all_twice(room):
+    with room.win.lock_all():
+        room.refuses(SyncError, room.win.lock_all)
+
+
+@case
+def unlock_all_without_lock_all(room):
+    room.refuses(SyncError, room.win.unlock_all)
+
+
+@case
+def unlock_all_of_single_locks(room):
+    with room.win.lock(room.peer, exclusive=False):
+        room.refuses(SyncError, room.win.unlock_all)
+
+
+@case
+def unlock_under_lock_all(room):
+    with room.win.lock_all():
+        room.refuses(SyncError, room.win.unlock, room.peer)
+
+
+@case
+def lock_under_lock_all(room):
+    with room.win.lock_all():
+        room.refuses(SyncError, room.win.lock, room.peer)
+
+
+@case
+def lock_all_under_lock(room):
+    with room.win.lock(room.peer, exclusive=False):
+        room.refuses(SyncError, room.win.lock_all)
+
+
+@case
+def unlock_through_another_window(room):
+    other = room.make(2)
+    with room.win.lock(room.peer, exclusive=False):
+        room.refuses(SyncError, other.unlock, room.peer)
+
+
+@case
+def complete_without_start(room):
+    room.refuses(SyncError, room.win.complete)
+
+
+@case
+def complete_twice(room):
+    room.win.start([])
+    room.win.complete()
+    room.refuses(SyncError, room.win.complete)
+
+
+@case
+def start_twice(room):
+    room.win.start([])
+    room.refuses(SyncError, room.win.start, [])
+    room.win.complete()
+
+
+@case
+def wait_without_post(room):
+    room.refuses(SyncError, room.win.wait)
+
+
+@case
+def wait_for_the_exposure_twice(room):
+    room.win.post([])
+    room.win.wait()
+    room.refuses(SyncError, room.win.wait)
+
+
+@case
+def poll_without_post(room):
+    room.refuses(SyncError, room.win.test)
+
+
+@case
+def poll_after_it_was_true(room):
+    room.win.post([])
+    assert room.win.test() is True
+    room.refuses(SyncError, room.win.test)
+
+
+@case
+def post_twice(room):
+    room.win.post([])
+    room.refuses(SyncError, room.win.post, [])
+    room.win.wait()
+
+
+@case
+def complete_of_an_exposure(room):
+    room.win.post([])
+    room.refuses(SyncError, room.win.complete)
+    room.win.wait()
+
+
+@case
+def wait_of_an_access_epoch(room):
+    room.win.start([])
+    room.refuses(SyncError, room.win.wait)
+    room.win.complete()
+
+
+@case
+def complete_through_another_window(room):
+    other = room.make(2)
+    room.win.start([])
+    room.refuses(SyncError, other.complete)
+    room.win.complete()
+
+
+# -- groups ----------------------------------------------------------------------------
+
+
+@case
+def start_with_a_rank_too_large(room):
+    room.refuses(BoundsError, room.win.start, [room.size])
+
+
+@case
+def start_with_a_negative_rank(room):
+    room.refuses(BoundsError, room.win.start, [-7])
+
+
+@case
+def start_with_a_rank_twice(room):
+    room.refuses(ValueError, room.win.start, [room.peer, room.peer])
+
+
+@case
+def start_with_a_rank_alone(room):
+    room.refuses(TypeError, room.win.start, room.peer)
+
+
+@case
+def start_with_names(room):
+    room.refuses(TypeError, room.win.start, ["0"])
+
+
+@case
+def start_with_fractions(room):
+    room.refuses(TypeError, room.win.start, [0.0])
+
+
+@case
+def start_with_a_null_group(room):
+    room.refuses((ValueError, TypeError), room.win.start, MPI.GROUP_NULL)
+
+
+@case
+def post_with_a_rank_too_large(room):
+    room.refuses(BoundsError, room.win.post, [0, room.size + 3])
+
+
+@case
+def post_with_a_rank_twice(room):
+    room.refuses(ValueError, room.win.post, [room.peer, room.peer])
+
+
+@case
+def post_with_a_communicator(room):
+    room.refuses(TypeError, room.win.post, room.world)
+
+
+@case
+def post_with_strangers(room):
+    """A group of processes that the window does not have."""
+    with rmaext.Window(MPI.COMM_SELF, np.zeros(1)) as alone:
+        if room.size > 1:
+            strangers = room.world.Get_group().Excl([room.me])
+            room.refuses((BoundsError, ValueError), alone.post, strangers)
+            strangers.Free()
+        room.refuses(BoundsError, alone.post, [0, 1])
+
+
+# -- notifications ---------------------------------------------------------------------
+
+
+@case
+def put_notify_slot_too_large(room):
+    room.refuses(BoundsError, room.win.put_notify, ONE, room.peer, 0, 256)
+
+
+@case
+def put_notify_slot_negative(room):
+    room.refuses(BoundsError, room.win.put_notify, ONE, room.peer, 0, -1)
+
+
+@case
+def put_notify_slot_huge(room):
+    room.refuses((BoundsError, OverflowError), room.win.put_notify, ONE, room.peer, 0, 1 << 70)
+
+
+@case
+def put_notify_slot_no_number(room):
+    room.refuses(TypeError, room.win.put_notify, ONE, room.peer, 0, "0")
+
+
+@case
+def put_notify_out_of_bounds(room):
+    """Data and notification: neither goes."""
+    room.refuses(BoundsError, room.win.put_notify, np.ones(2, "i8"), room.peer, COUNT - 1, 0)
+    assert not room.win.test_notify(0)
+
+
+@case
+def put_notify_wrong_dtype(room):
+    room.refuses(TypeError, room.win.put_notify, np.ones(1), room.peer, 0, 0)
+
+
+@case
+def get_notify_slot_too_large(room):
+    room.refuses(BoundsError, room.win.get_notify, room.peer, 0, 1, 999)
+
+
+@case
+def get_notify_out_of_bounds(room):
+    room.refuses(BoundsError, room.win.get_notify, room.peer, COUNT, 1, 0)
+
+
+@case
+def get_notify_negative_count(room):
+    room.refuses(ValueError, room.win.get_notify, room.peer, 0, -1, 0)
+
+
+@case
+def wait_notify_slot_too_large(room):
+    room.refuses(BoundsError, room.win.wait_notify, 256)
+
+
+@case
+def wait_notify_slot_negative(room):
+    room.refuses(BoundsError, room.win.wait_notify, -1)
+
+
+@case
+def wait_notify_count_negative(room):
+    room.refuses(ValueError, room.win.wait_notify, 0, -1)
+
+
+@case
+def wait_notify_times_out(room):
+    room.refuses(RmaTimeout, room.win.wait_notify, 0, timeout=0.01)
+
+
+@case
+def wait_notify_timeout_not_a_number(room):
+    room.refuses((ValueError, TypeError), room.win.wait_notify, 0, timeout="soon")
+
+
+@case
+def poll_of_a_slot_too_large(room):
+    room.refuses(BoundsError, room.win.test_notify, 256)
+
+
+@case
+def wait_any_of_nothing(room):
+    room.refuses(ValueError, room.win.wait_any, [])
+
+
+@case
+def wait_any_slot_too_large(room):
+    room.refuses(BoundsError, room.win.wait_any, [0, 256])
+
+
+@case
+def wait_all_slot_negative(room):
+    room.refuses(BoundsError, room.win.wait_all, [3, -2])
+
+
+@case
+def wait_until_out_of_bounds(room):
+    room.refuses(BoundsError, room.win.wait_until, COUNT, ">=", 1)
+
+
+@case
+def wait_until_negative_offset(room):
+    room.refuses(BoundsError, room.win.wait_until, -1, ">=", 1)
+
+
+@case
+def wait_until_unknown_comparison(room):
+    room.refuses(ValueError, room.win.wait_until, 0, "~", 5)
+
+
+@case
+def wait_until_wrong_type(room):
+    room.refuses(TypeError, room.win.wait_until, 0, ">=", "5")
+
+
+@case
+def wait_until_times_out(room):
+    room.refuses(RmaTimeout, room.win.wait_until, 0, "<", 5, timeout=0.01)
+
+
+# -- updates ---------------------------------------------------------------------------
+
+
+@case
+def unknown_op(room):
+    for call in room.win.accumulate, room.win.get_accumulate, room.win.fetch_op:
+        room.refuses(ValueError, call, 1, room.peer, op="add")
+
+
+@case
+def unknown_op_in_capitals(room):
+    room.refuses(ValueError, room.win.accumulate, 1, room.peer, op="SUM")
+
+
+@case
+def op_of_another_kind(room):
+    room.refuses(TypeError, room.win.accumulate, 1, room.peer, op=np.add)
+
+
+@case
+def op_of_no_use(room):
+    room.refuses((ValueError, Unsupported), room.win.accumulate, 1, room.peer, op=MPI.OP_NULL)
+
+
+@case
+def op_of_the_user(room):
+    op = MPI.Op.Create(lambda a, b, dt: None)
+    room.refuses((ValueError, Unsupported), room.win.accumulate, 1, room.peer, op=op)
+    op.Free()
+
+
+@case
+def op_undefined_for_dtype(room):
+    floats, complexes = room.make(3, "f8"), room.make(3, "c16")
+    room.refuses(Unsupported, floats.accumulate, 1.0, room.peer, op="bor")
+    room.refuses(Unsupported, floats.fetch_op, 1.0, room.peer, op="bxor")
+    room.refuses(Unsupported, complexes.accumulate, 1j, room.peer, op="max")
+    room.refuses(Unsupported, room.win.accumulate, 1, room.peer, op="minloc")
+
+
+@case
+def update_of_records(room):
+    records = room.make(3, "i4,f8")
+    room.refuses(Unsupported, records.accumulate, np.zeros(1, "i4,f8"), room.peer)
+
+
+@case
+def update_wrong_dtype(room):
+    for call in room.win.accumulate, room.win.get_accumulate, room.win.fetch_op:
+        room.refuses(TypeError, call, np.float64(1), room.peer)
+        room.refuses(TypeError, call, 1.5, room.peer)
+
+
+@case
+def update_does_not_fit(room):
+    room.refuses(OverflowError, room.win.accumulate, 1 << 64, room.peer)
+
+
+@case
+def update_out_of_bounds(room):
+    for call in room.win.accumulate, room.win.get_accumulate:
+        room.refuses(BoundsError, call, np.ones(2, "i8"), room.peer, COUNT - 1)
+        room.refuses(BoundsError, call, np.ones(1, "i8"), room.peer, -1)
+        room.refuses(BoundsError, call, np.ones(COUNT + 1, "i8"), room.peer)
+    room.refuses(BoundsError, room.win.fetch_op, 1, room.peer, COUNT)
+    room.refuses(BoundsError, room.win.fetch_op, 1, room.peer, 1 << 80)
+
+
+@case
+def update_of_a_rank_too_large(room):
+    for call in room.win.accumulate, room.win.get_accumulate, room.win.fetch_op:
+        room.refuses(BoundsError, call, 1, room.size)
+
+
+@case
+def fetch_op_of_several(room):
+    room.refuses((ValueError, TypeError), room.win.fetch_op, np.ones(2, "i8"), room.peer)
+
+
+@case
+def compare_and_swap_of_two_shapes(room):
+    room.refuses(ValueError, room.win.compare_and_swap, ONE, np.ones(2, "i8"), room.peer)
+
+
+@case
+def update_of_a_read_only_window(room):
+    win = room.make(3, access="r")
+    for call in win.accumulate, win.get_accumulate, win.fetch_op, win.raccumulate:
+        room.refuses(AccessError, call, ONE if call != win.fetch_op else 1, room.peer)
+    room.refuses(AccessError, win.put_notify, ONE, room.peer, 0, 0)
+    room.refuses(AccessError, win.compare_and_swap, 0, 1, room.peer)
+
+
+@case
+def fetch_of_a_write_only_window(room):
+    win = room.make(3, access="w")
+    room.refuses(AccessError, win.get_accumulate, ONE, room.peer, op="no_op")
+    room.refuses(AccessError, win.fetch_op, 1, room.peer)
+    room.refuses(AccessError, win.get_notify, room.peer, 0, 1, 0)
+    room.refuses(AccessError, win.rget, room.peer)
+
+
+@case
+def misaligned_update(room):
+    win = room.make(3, "i8", shift=4)
+    for call in win.accumulate, win.get_accumulate:
+        room.refuses(AlignmentError, call, ONE, room.peer)
+    room.refuses(AlignmentError, win.fetch_op, 1, room.peer)
+    room.refuses(AlignmentError, win.rfetch_op, 1, room.peer)
+
+
+@case
+def misaligned_on_the_fabric_too(room):
+    win = room.make(300, "c16", shift=2)
+    room.refuses(AlignmentError, win.accumulate, np.ones(300, "c16"), room.peer)
+
+
+# -- put and get -----------------------------------------------------------------------
+
+
+@case
+def put_out_of_bounds(room):
+    room.refuses(BoundsError, room.win.put, np.ones(2, "i8"), room.peer, COUNT - 1)
+    room.refuses(BoundsError, room.win.rput, np.ones(2, "i8"), room.peer, COUNT - 1)
+    room.refuses(BoundsError, room.win.put, ONE, room.peer, -1)
+
+
+@case
+def get_out_of_bounds(room):
+    room.refuses(BoundsError, room.win.get, room.peer, 1, COUNT)
+    room.refuses(BoundsError, room.win.rget, room.peer, 1, COUNT)
+
+
+@case
+def get_of_a_negative_count(room):
+    room.refuses(ValueError, room.win.get, room.peer, 0, -1)
+    room.refuses(ValueError, room.win.rget, room.peer, 0, -1)
+
+
+@case
+def rank_is_no_integer(room):
+    for call in room.win.put, room.win.rput, room.win.accumulate, room.win.raccumulate:
+        room.refuses(TypeError, call, ONE, 0.0)
+        room.refuses(TypeError, call, ONE, None)
+
+
+@case
+def offset_is_no_integer(room):
+    for call in room.win.put, room.win.rput, room.win.accumulate, room.win.rget_accumulate:
+        room.refuses(TypeError, call, ONE, room.peer, 0.0)
+
+
+@case
+def wrong_dtype(room):
+    for call in room.win.put, room.win.rput, room.win.raccumulate, room.win.rget_accumulate:
+        room.refuses(TypeError, call, np.ones(1, "f4"), room.peer)
+
+
+@case
+def put_into_a_read_only_window(room):
+    win = room.make(3, access="r")
+    room.refuses(AccessError, win.put, ONE, room.peer)
+    room.refuses(AccessError, win.rput, ONE, room.peer)
+
+
+@case
+def get_into_the_wrong_array(room):
+    room.refuses(TypeError, room.win.get, room.peer, out=np.ones(COUNT))
+    room.refuses(ValueError, room.win.rget, room.peer, out=np.ones((4, COUNT), "i8")[:, 0])
+    frozen = np.ones(COUNT, "i8")
+    frozen.flags.writeable = False
+    room.refuses(ValueError, room.win.rget, room.peer, out=frozen)
+
+
+@case
+def flush_of_a_rank_too_large(room):
+    room.refuses(BoundsError, room.win.flush, room.size)
+    room.refuses(BoundsError, room.win.flush_local, room.size)
+
+
+@case
+def lock_of_a_rank_too_large(room):
+    room.refuses(BoundsError, room.win.lock, room.size)
+    room.refuses(BoundsError, room.win.lock, -9, exclusive=True)
+    room.refuses(BoundsError, room.win.unlock, room.size)
+
+
+@case
+def lock_of_no_rank(room):
+    room.refuses(TypeError, room.win.lock, None)
+    room.refuses(TypeError, room.win.lock, "0")
+
+
+# -- requests --------------------------------------------------------------------------
+
+
+@case
+def cancel_of_what_is_done(room):
+    request = room.win.rget(room.peer)
+    request.wait()
+    assert not request.cancel()
+    room.refuses(TypeError, request.wait, "soon")
+
+
+@case
+def freed_request(room):
+    request = room.win.rget(room.peer)
+    request.free()
+    room.refuses(SyncError, request.wait)
+    room.refuses(SyncError, request.result)
+    room.refuses(SyncError, request.test)
+    room.refuses(SyncError, request.free)
+    room.refuses(SyncError, request.cancel)
+    room.refuses(SyncError, rmaext.Request.waitall, [request])
+    room.refuses(SyncError, rmaext.Request.waitany, [request])
+
+
+@case
+def wait_for_something_else(room):
+    request = room.win.rget(room.peer)
+    room.refuses(TypeError, rmaext.Request.waitall, [request, None])
+    room.refuses(TypeError, rmaext.Request.waitany, [1, request])
+    room.refuses(TypeError, rmaext.Request.testall, request)
+    request.wait()
+
+
+@case
+def wait_for_any_of_no_requests(room):
+    room.refuses(ValueError, rmaext.Request.waitany, [])
+
+
+@case
+def request_made_by_hand(room):
+    room.refuses(TypeError, rmaext.Request)
+
+
+# -- dynamic windows, parts ------------------------------------------------------------
+
+
+@case
+def attach_twice(room):
+    win, array = room.dynamic(), room.array()
+    win.attach(array)
+    room.refuses(AttachError, win.attach, array)
+    win.detach(array)
+
+
+@case
+def attach_overlap(room):
+    win, array = room.dynamic(), room.array()
+    win.attach(array[:4])
+    room.refuses(AttachError, win.attach, array[3:])
+    room.refuses(AttachError, win.attach, array)
+    room.refuses(AttachError, win.attach, array[1:2])
+    win.detach(array[:4])
+
+
+@case
+def detach_of_what_is_not_attached(room):
+    win, array = room.dynamic(), room.array()
+    room.refuses(AttachError, win.detach, array)
+    win.attach(array)
+    room.refuses(AttachError, win.detach, array[1:])
+    win.detach(array)
+
+
+@case
+def detach_twice(room):
+    win, array = room.dynamic(), room.array()
+    win.attach(array)
+    win.detach(array)
+    room.refuses(AttachError, win.detach, array)
+
+
+@case
+def attach_nothing(room):
+    win = room.dynamic()
+    room.refuses(AttachError, win.attach, np.empty(0, "i8"))
+    room.refuses(AttachError, win.detach, np.empty(0, "i8"))
+
+
+@case
+def attach_read_only(room):
+    array = np.zeros(3, "i8")
+    array.flags.writeable = False
+    room.refuses(AccessError, room.dynamic().attach, array)
+
+
+@case
+def attach_wrong_dtype(room):
+    room.refuses(TypeError, room.dynamic().attach, np.ones(3))
+
+
+@case
+def attach_no_array(room):
+    win = room.dynamic()
+    room.refuses(TypeError, win.attach, [1, 2, 3])
+    room.refuses(TypeError, win.attach, None)
+
+
+@case
+def attach_strided(room):
+    room.refuses(ValueError, room.dynamic().attach, room.array()[::2])
+
+
+@case
+def access_where_nothing_is_attached(room):
+    win, array = room.dynamic(), room.array()
+    room.refuses(BoundsError, win.put, ONE, room.peer, 0)
+    there = room.world.sendrecv(win.attach(array), room.left, source=room.peer)
+    room.refuses(BoundsError, win.put, np.ones(2, "i8"), room.peer, there + COUNT - 1)
+    room.refuses(BoundsError, win.get, room.peer, there - 1, 1)
+    room.refuses(BoundsError, win.fetch_op, 1, room.peer, there + COUNT)
+    win.put(ONE, room.peer, there)
+    win.fence()
+    win.detach(array)
+
+
+@case
+def subwindow_out_of_bounds(room):
+    room.refuses(BoundsError, room.win.subwindow, 0, COUNT + 1)
+    room.refuses(BoundsError, room.win.subwindow, -1, 3)
+
+
+@case
+def subwindow_backwards(room):
+    room.refuses((BoundsError, ValueError), room.win.subwindow, 4, 2)
+
+
+@case
+def misaligned_field(room):
+    """Of packed records: put and get work, updates do not."""
+    records = room.make(3, np.dtype([("a", "i1"), ("b", "i8")]))
+    part = records.field("b")
+    room.refuses(AlignmentError, part.fetch_op, 1, room.peer)
+    room.refuses(AlignmentError, part.accumulate, ONE, room.peer, 2)
+    room.refuses(AlignmentError, part.compare_and_swap, 0, 1, room.peer)
+    part.close()
+
+
+@case
+def field_that_does_not_exist(room):
+    records = room.make(3, np.dtype([("a", "i1"), ("b", "i8")]))
+    room.refuses((KeyError, ValueError), records.field, "c")
+    room.refuses((TypeError, ValueError), room.win.field, "a")
+
+
+@case
+def access_outside_a_subwindow(room):
+    part = room.win.subwindow(2, 4)
+    room.refuses(BoundsError, part.put, ONE, room.peer, 2)
+    room.refuses(BoundsError, part.get, room.peer, 0, 3)
+    room.refuses(BoundsError, part.fetch_op, 1, room.peer, -1)
+    part.close()
+
+
+# -- closed ----------------------------------------------------------------------------
+
+
+@case
+def closed_window(room):
+    """Every call."""
+    win = room.make(3)
+    request = win.rget(room.peer)
+    win.close()
+    peer = room.peer
+    for call, args in {
+        win.put: (ONE, peer),
+        win.get: (peer,),
+        win.accumulate: (ONE, peer),
+        win.get_accumulate: (ONE, peer),
+        win.fetch_op: (1, peer),
+        win.fetch_add: (1, peer),
+        win.compare_and_swap: (0, 1, peer),
+        win.rput: (ONE, peer),
+        win.rget: (peer,),
+        win.raccumulate: (ONE, peer),
+        win.rget_accumulate: (ONE, peer),
+        win.rfetch_op: (1, peer),
+        win.rcompare_and_swap: (0, 1, peer),
+        win.lock: (peer,),
+        win.unlock: (peer,),
+        win.lock_all: (),
+        win.unlock_all: (),
+        win.start: ([],),
+        win.complete: (),
+        win.post: ([],),
+        win.wait: (),
+        win.test: (),
+        win.flush: (),
+        win.flush_local: (),
+        win.flush_all: (),
+        win.sync: (),
+        win.fence: (),
+        win.put_notify: (ONE, peer, 0, 0),
+        win.get_notify: (peer, 0, 1, 0),
+        win.wait_notify: (0,),
+        win.test_notify: (0,),
+        win.wait_any: ([0],),
+        win.wait_all: ([0],),
+        win.wait_some: ([0],),
+        win.notify_counts: (),
+        win.wait_until: (0, "==", 0),
+        win.subwindow: (0, 1),
+        win.dup: (),
+    }.items():
+        room.refuses(ClosedError, call, *args)
+    assert same(request.result(), np.zeros(3, "i8")), "close completed it"
+
+
+@case
+def closed_dynamic_window(room):
+    win, array = room.dynamic(), room.array()
+    win.close()
+    room.refuses(ClosedError, win.attach, array)
+    room.refuses(ClosedError, win.detach, array)
+
+
+@case
+def part_of_a_closed_window(room):
+    win = room.make(3)
+    part = win.subwindow(1, 2)
+    part.close()
+    win.close()
+    room.refuses(ClosedError, part.put, ONE, room.peer)
+    room.refuses(ClosedError, part.lock, room.peer)
+
+
+def test_there_are_enough_cases():
+    assert len(CASES) >= 60
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_misuse(world, case):
+    with Room(world) as room:
+        case(room)
+        room.check()
+    for memory in room.memory:
+        memory.check()
