@@ -18,14 +18,14 @@ PYTHON = $(VENV)/bin/python
 LAUNCH = $(PYTHON) tests/launch.py
 LIMIT = timeout --foreground -k 10
 
-# HOT needs Python.h, which the programs of tests/c do without.
+# PYTHON_C needs Python.h, which the programs of tests/c do without.
 SOURCES = $(filter-out csrc/python/%,$(wildcard csrc/*/*.c))
 HEADERS = csrc/rmaext.h $(filter-out csrc/python/%,$(wildcard csrc/*/*.h))
-HOT = $(wildcard csrc/python/*.[ch])
+PYTHON_C = $(wildcard csrc/python/*.[ch])
 C_TESTS = $(wildcard tests/c/*/*.c)
 DEMAND = $(wildcard tests/provider/demand/*.c)
 SELF_TEST = $(wildcard tests/provider/selftest/*.c)
-C_FORMATTED = $(SOURCES) $(HEADERS) $(HOT) $(C_TESTS) $(wildcard tests/c/*.h tests/provider/*/*.[ch] tests/fuzz/*.c)
+C_FORMATTED = $(SOURCES) $(HEADERS) $(PYTHON_C) $(C_TESTS) $(wildcard tests/c/*.h tests/provider/*/*.[ch] tests/fuzz/*.c)
 PY_FORMATTED = setup.py csrc/rooms.py rmaext tests examples benchmarks docs
 
 .DELETE_ON_ERROR:
@@ -70,7 +70,7 @@ $(VENV)/.tests: $(VENV)/.runs | $(VENV)/.extension
 
 # One extension serves all MPIs: it is linked to none, nor to libfabric.
 # The set-up compiles it, too; with -j, make has looked at the stamp before that.
-$(VENV)/.extension: $(SOURCES) $(HEADERS) $(HOT) rmaext/_native/build.py setup.py setup.cfg | $(VENV)/.runs
+$(VENV)/.extension: $(SOURCES) $(HEADERS) $(PYTHON_C) rmaext/_native/build.py setup.py setup.cfg | $(VENV)/.runs
 	@if [ ! -e $@ ] || [ -n "$$(find $^ -newer $@)" ]; then \
 		echo "rmaext: compiling the extension"; \
 		$(PYTHON) setup.py -q build_ext --inplace --force && touch $@; fi
@@ -98,8 +98,9 @@ test-stress: develop ## minutes of load
 # What goes by network: all modes at 2 ranks, what real providers demand at 1 and 3
 # too, then some with the MPI's libfabric.
 RMA_TESTS = $(addprefix tests/ops/test_,put_get.py atomic.py vectors.py indexing.py requests.py \
-	updates.py) $(addprefix tests/window/test_,window.py views.py) $(addprefix tests/sync/test_, \
-	notifications.py sync.py memory_model.py) $(wildcard tests/*/test_conformance_*.py)
+	asyncio.py updates.py) $(addprefix tests/window/test_,window.py views.py) \
+	$(addprefix tests/sync/test_,notifications.py locks.py epochs.py lost_ranks.py signals.py \
+	memory_model.py) $(wildcard tests/*/test_conformance_*.py)
 MODES = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "tests"); \
 	from support import demanding; print(*demanding.MODES)')
 REAL_MODES = verbs efa cxi raw+verbs:64 verbs+endpoint+async
@@ -169,8 +170,8 @@ bench: ## the table of targets, next to mpi4py's MPI.Win
 MPI_SERIAL = tests/comm/test_collective_errors.py $(addprefix tests/jobs/test_,faults.py lifecycle.py)
 MPI_SIZES = $(wildcard tests/*/test_conformance_*.py) tests/comm/test_collective_errors.py \
 	tests/compat tests/ops/test_put_get.py $(addprefix tests/sync/test_,memory_model.py \
-	progress.py sync.py) $(addprefix tests/window/test_,dynamic.py joined.py routes.py shared.py \
-	threads.py window.py)
+	progress.py locks.py epochs.py lost_ranks.py signals.py) $(addprefix tests/window/test_, \
+	dynamic.py joined.py routes.py shared.py threads.py window.py)
 
 # Two chains at a time: most of the serial tests wait, and those at sizes do not.
 check: lint type ## all that CI runs: lint, type, site, check-c, test with both MPIs
@@ -311,7 +312,7 @@ format: $(VENV)/.tests ## let ruff and clang-format change the files
 
 # For clangd: as the extension is compiled, and the tests in C as `make asan` does.
 compile_commands.json: $(VENV)/.runs ## how each C file is compiled, for editors
-	@$(PYTHON) .ci/compile_commands "$(C_FLAGS)" $(SOURCES) $(filter %.c,$(HOT)) \
+	@$(PYTHON) .ci/compile_commands "$(C_FLAGS)" $(SOURCES) $(filter %.c,$(PYTHON_C)) \
 		$(C_TESTS) $(DEMAND) $(SELF_TEST) >$@
 
 cover: develop ## which lines of Python the tests reach

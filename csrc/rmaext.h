@@ -66,10 +66,10 @@ enum {
 	RMAEXT_MAXLOC = 14,
 };
 
-/* operations of rmaext_many and rmaext_begin */
+/* kinds of operations, of rmaext_many() and rmaext_begin() */
 enum { RMAEXT_PUT = 0, RMAEXT_GET = 1, RMAEXT_UPDATE = 2 };
 
-/* its arguments that have one element, which stands for all */
+/* arguments of rmaext_many() that have one element, which stands for all */
 enum { RMAEXT_ONE_RANK = 1, RMAEXT_ONE_OFFSET = 2, RMAEXT_ONE_VALUE = 4 };
 
 /* element types */
@@ -118,8 +118,10 @@ struct rmaext_fabric_options {
 	int hmem;	      /* ask for FI_HMEM: memory of devices, too */
 	int progress;	      /* 0: no progress thread */
 	int64_t spin_ns;      /* how long a waiting origin spins */
-	rmaext_arena *arena;  /* whose bell it rings; NULL: none */
-	/* origins that stay registered, where the provider demands FI_MR_LOCAL
+	rmaext_arena *arena;  /* whose doorbell it rings; NULL: none */
+	/*
+	 * The number and bytes of origins that stay registered at most, where
+	 * the provider demands FI_MR_LOCAL.
 	 */
 	uint64_t cache_count, cache_bytes;
 };
@@ -131,34 +133,34 @@ struct rmaext_fabric_info {
 	uint64_t mr_mode;
 	uint64_t caps; /* as fi_getinfo(3) has them */
 	size_t key_size;
-	size_t mr_iov_limit;  /* pieces of a memory */
-	size_t auth_key_size; /* 0: the provider says none */
+	size_t mr_iov_limit;  /* pieces of one registration at most */
+	size_t auth_key_size; /* 0: the provider has none */
 	size_t max_msg_size;
-	int wait_fd; /* the CQ can be slept on */
+	int wait_fd; /* the CQ has a descriptor to sleep on */
 };
 
-/* A provider, as it would be opened; sizes are bytes. */
+/* What a provider says of itself when it is opened; sizes are bytes. */
 struct rmaext_survey {
 	uint64_t caps;
 	uint64_t mr_mode;
 	uint64_t key_size;
-	uint64_t mr_count; /* of registrations, as it says */
+	uint64_t mr_count; /* registrations at most, as it says */
 	uint64_t mr_iov_limit;
 	uint64_t max_msg_size;
 	uint64_t inject_size;
 	uint64_t iov_limit;
 	uint64_t rma_iov_limit;
 	uint64_t tx_size; /* operations in flight */
-	/* its own atomics: most elements of uint64; 0: none */
+	/* elements of uint64 that its atomics take at most; 0: none */
 	uint64_t atomic_count;
 	uint64_t fetch_count;
 	uint64_t compare_count;
-	int control_auto; /* it says that it needs no calls; not all do so */
+	int control_auto; /* it says that it makes progress without calls */
 	int data_auto;
-	int wait_fd; /* its CQ can be slept on */
+	int wait_fd; /* its CQ has a descriptor to sleep on */
 };
 
-/* who made the memory, and what has it; numbers of enum fi_hmem_iface */
+/* The kind of device that memory is on; numbers of enum fi_hmem_iface. */
 enum {
 	RMAEXT_IFACE_SYSTEM = 0,
 	RMAEXT_IFACE_CUDA = 1,
@@ -173,53 +175,54 @@ struct rmaext_piece {
 	uint64_t len;
 };
 
-/* Memory that others are to use, see fi_mr(3). */
+/* Memory that other ranks are to use; see fi_mr(3). */
 struct rmaext_memory_options {
-	const struct rmaext_piece *pieces; /* one region, in this order */
+	const struct rmaext_piece *pieces; /* of one region, in this order */
 	size_t n_pieces;
 	int access;		 /* RMAEXT_READ, RMAEXT_WRITE */
 	uint64_t requested_key;	 /* where the provider does not choose */
 	const uint8_t *auth_key; /* NULL: the domain's */
 	size_t auth_key_len;
 	int iface;	   /* RMAEXT_IFACE_SYSTEM and so on */
-	int64_t device;	   /* of iface, unless that is the system */
+	int64_t device;	   /* number of the device, unless iface is SYSTEM */
 	int persistent;	   /* FI_RMA_PMEM, where the provider knows it */
 	int counts_writes; /* see rmaext_memory_writes() */
-	int lazy;	   /* pages come later: see rmaext_memory_refresh() */
+	int lazy;	   /* its pages come later: rmaext_memory_refresh() */
 };
 
-/* Columns of which the first entry stands for all ranks. */
+/* The columns of a window; a bit says that one entry stands for all ranks. */
 enum {
 	RMAEXT_SAME_SIZE = 1,
 	RMAEXT_SAME_BASE = 2,
 	RMAEXT_SAME_ACCESS = 4,
 	RMAEXT_SAME_ALIGN = 8,
 	RMAEXT_SAME_KEY = 16,
-	RMAEXT_SAME = 31, /* all of them: the window takes no memory a rank */
-	/* of records only */
+	RMAEXT_SAME = 31, /* all of them: the table of ranks is not filled */
+	/* these two are of records only */
 	RMAEXT_SAME_SHAPE = 32,
 	RMAEXT_SAME_PARTS = 64,
 };
 
-/* What the records of all ranks, one after another, have in common. */
+/* What the records of all ranks have in common. */
 struct rmaext_records {
 	unsigned int same;
 	uint64_t size, base; /* of rank 0, as are the next two */
 	uint8_t access, align;
-	size_t key_len;	   /* of those that have memory, 0 if none has */
-	size_t dims;	   /* the most that a shape has */
+	size_t key_len;	   /* on ranks that have memory; 0: none has */
+	size_t dims;	   /* dimensions of a shape at most */
 	int64_t elsewhere; /* ranks with memory that is not in an arena */
 	int64_t fresh;	   /* ranks that name a segment for the first time */
 };
 
 /*
- * What a window is on each rank. All is copied. Those of routes that no rank
+ * What a window is on each rank. All is copied. Arrays of routes that no rank
  * has may be NULL.
  */
 struct rmaext_targets {
 	rmaext_members *members;
 	const uint8_t *token; /* 16 secret bytes, the same on all ranks */
-	/* an entry a rank, or one */
+	/* these have an entry for each rank, or one for all where `same` says
+	 * so */
 	unsigned int same;
 	const uint64_t *size;
 	const uint64_t *base; /* what rmaext_memory_base gave there */
@@ -227,44 +230,49 @@ struct rmaext_targets {
 	const uint8_t *align; /* address of the memory there, modulo 64 */
 	const uint8_t *keys;  /* key_len bytes each */
 	size_t key_len;
-	/* an entry for each member that is here; the others' is the fabric */
+	/* these have one for each member that is here; the fabric is the route
+	 * of all others */
 	const uint8_t *route;
-	void *const *map; /* direct: the memory there; the own one always */
-	const uint64_t *address; /* cma: of the memory, in its process */
-	/* where in them this window's begin; or NULL */
-	rmaext_blocks *blocks;
-	uint64_t block_at;
+	void *const *map; /* of direct ones, and of this rank: the memory */
+	const uint64_t *address; /* of cma: the memory, in its process */
+	rmaext_blocks *blocks;	 /* with the window's control blocks, or NULL */
+	uint64_t block_at;	 /* bytes in them where the window's begin */
 	/*
-	 * Each rank's memory is what it has attached, offsets are addresses:
-	 * sizes are without meaning, and all routes, the own one included,
-	 * must be the fabric's.
+	 * The window is dynamic: each rank's memory is what it has attached,
+	 * and offsets are addresses. Sizes then have no meaning, and all
+	 * routes, that of this rank too, must be the fabric's.
 	 */
 	int dynamic;
-	int64_t spin_ns;     /* how long who waits for memory spins */
+	int64_t spin_ns;     /* how long a wait for memory stays awake */
 	const uint8_t *door; /* of rmaext_visit_open() alone */
 };
 
 /*
- * A rank's word at the target of a lock: the kind, how many of its threads are
- * inside as readers, and the ticket of who is queued or was.
+ * A rank's word at the target of a lock: its kind, how many of the rank's
+ * threads are inside as readers, and the ticket of its thread that is queued,
+ * or was.
  */
 enum {
 	RMAEXT_SLOT_ACTIVE = 1, /* draws a ticket, or is inside as a writer */
 	RMAEXT_SLOT_QUEUED = 2,
-	RMAEXT_SLOT_ABANDONED = 3, /* who draws nothing: 0 */
+	RMAEXT_SLOT_ABANDONED = 3, /* a rank without a ticket has 0 */
 	RMAEXT_SLOT_KINDS = 3,
 	RMAEXT_SLOT_READER = 4,
 	RMAEXT_SLOT_READERS = 0xfffc,
 	RMAEXT_SLOT_TICKET = 16, /* bits to its right */
 };
 
-/* This rank's part in the lock of a target; kind and ticket are the owner's. */
+/*
+ * This rank's part in the lock of a target. The thread that is the owner alone
+ * uses kind and ticket.
+ */
 struct rmaext_lock {
 	int64_t *block; /* what the places count from, or NULL: not mapped */
-	int64_t words;	/* next ticket, turns of readers, writers; sleepers */
-	int64_t slots;	/* a word a rank */
-	int64_t rank;	/* the own one */
-	uint64_t owner; /* thread that queues, or is inside as a writer; or 0 */
+	int64_t words;	/* place of: next ticket, turns of readers, of writers;
+			   sleepers */
+	int64_t slots;	/* place of a word for each rank */
+	int64_t rank;	/* this rank */
+	uint64_t owner; /* thread that queues, or is inside as a writer, or 0 */
 	int64_t ticket;
 	int kind;
 	int inside; /* the owner has entered */
@@ -295,17 +303,17 @@ struct rmaext_exchange {
 
 enum { RMAEXT_NOTIFY = 256 }; /* notification slots of a window */
 
-/* A part of a window; bytes. */
+/* A part of a window, in bytes. */
 struct rmaext_view {
 	uint64_t first;	      /* of every rank's memory */
 	uint64_t stride;      /* offsets of rmaext_many count it; 0: elements */
 	const uint64_t *size; /* of each rank's part, or one for all */
-	int same;	      /* one for all */
-	int access;	      /* of the rights that there are, those to keep */
+	int same;	      /* size has one entry, for all ranks */
+	int access;	      /* the rights to keep, of those that there are */
 	int64_t timeout;
 };
 
-/* Places in a control block, in 8-byte words. */
+/* Where things lie in a control block, in words of 8 bytes. */
 struct rmaext_places {
 	uint64_t lock;	  /* 4 of them */
 	uint64_t storage; /* asked, done, failed, error */
@@ -314,14 +322,14 @@ struct rmaext_places {
 	uint64_t slots, posted, completed; /* a word a rank each */
 };
 
-/* A part of this rank's memory in a window, for guests; see guest.c. */
+/* A part of this rank's memory in a window, for guests; see am/guest.c. */
 struct rmaext_grant {
 	const uint8_t *token; /* 16 secret bytes, of its own */
 	uint64_t first, size; /* bytes */
 	int access;
 };
 
-/* What a guest knows of it. */
+/* What a guest knows of a grant. */
 struct rmaext_visit {
 	rmaext_peer *owner;
 	const uint8_t *token, *door;
@@ -331,48 +339,47 @@ struct rmaext_visit {
 	int64_t timeout; /* of the window */
 };
 
-/* What a request is to do. */
+/* What a request is to do; see rmaext_begin(). */
 struct rmaext_call {
 	int kind; /* RMAEXT_PUT, RMAEXT_GET, RMAEXT_UPDATE */
 	int op;	  /* of an update, RMAEXT_CSWAP included */
 	int type;
 	int64_t rank;
 	uint64_t offset;     /* bytes */
-	const void *operand; /* of put and update */
+	const void *operand; /* of a put or update */
 	const void *compare;
 	void *result;
-	uint64_t count; /* bytes of put and get, elements of an update */
+	uint64_t count; /* bytes of a put or get, elements of an update */
 	/*
-	 * Set to 0 at first, and to 1 once it has ended: the last that is
-	 * done to the buffers, of which this is one.
+	 * Set to 0 at first, and to 1 once the request has ended. It must live
+	 * as long as the buffers: it is the last of them to be written.
 	 */
 	int *ended;
 };
 
 /* MPI's levels of support for threads, by our own numbers. */
 enum {
-	RMAEXT_MPI_FUNNELED =
-		0, /* the main thread only, or there is one only */
+	RMAEXT_MPI_FUNNELED = 0, /* only the main thread may call MPI */
 	RMAEXT_MPI_SERIALIZED = 1,
 	RMAEXT_MPI_MULTIPLE = 2,
 };
 
-/* What a wait needs to move MPI; addresses of functions. */
+/* What a wait needs to have MPI make progress. */
 struct rmaext_mpi {
-	uint64_t iprobe, test, is_thread_main;
-	int handle_bytes; /* of a communicator */
+	uint64_t iprobe, test, is_thread_main; /* addresses of functions */
+	int handle_bytes;		       /* of a communicator */
 	int any_source;
-	int tag; /* of no message */
-	int level;
+	int tag;   /* that no message has */
+	int level; /* RMAEXT_MPI_FUNNELED and so on */
 };
 
 /* What the ranks of a team brought to a meeting. */
 struct rmaext_met {
-	unsigned int worst; /* largest of their values */
-	int differ;	    /* they do not take it for the same step */
+	unsigned int worst; /* the largest of their values */
+	int differ;	    /* their steps are not all the same */
 };
 
-/* of rmaext_wait_until */
+/* comparisons of rmaext_wait_until() */
 enum {
 	RMAEXT_EQ = 0,
 	RMAEXT_NE = 1,
@@ -383,17 +390,18 @@ enum {
 };
 
 /*
- * An element in the memory that a rank has in a window, or in its control
- * block, compared with a value. Of value and seen the first bytes count.
+ * A condition on an element in the memory that a rank has in a window, or in
+ * its control block. Of value and seen, as many bytes count as the type has,
+ * from the first on.
  */
 struct rmaext_condition {
 	uint64_t offset; /* bytes */
 	uint64_t value;
 	uint64_t seen; /* out: what was there */
-	uint8_t block; /* in the control block */
+	uint8_t block; /* 1: offset is in the control block */
 	uint8_t type;  /* integers, bool, real floats up to 8 bytes */
 	uint8_t comparison;
-	uint8_t holds; /* out */
+	uint8_t holds; /* out: 1 if it held */
 };
 
 /* State of a wait that is continued over several calls; zero it first. */
@@ -404,9 +412,9 @@ struct rmaext_wait {
 	uint64_t seen;
 };
 
-/* What rmaext_many leaves to be continued. */
+/* What rmaext_many() leaves to be continued by rmaext_many_wait(). */
 struct rmaext_many {
-	rmaext_batch *batch; /* NULL: nothing */
+	rmaext_batch *batch; /* NULL: nothing is left */
 	int64_t bad;	     /* index of the first element refused, or -1 */
 };
 
@@ -427,13 +435,13 @@ struct rmaext_stats {
 
 /* A part of an arena, as other processes find it. */
 struct rmaext_block {
-	int64_t fd; /* in the owner */
+	int64_t fd; /* of its file, in the owner's process; -1: none */
 	uint64_t inode;
 	uint64_t size; /* of the whole file */
 	uint64_t offset;
 };
 
-/* What a process tells those that may share its node. */
+/* What a process says of itself to those that may share its node. */
 struct rmaext_process {
 	int64_t pid;
 	uint64_t address; /* of the nonce in its memory */
@@ -443,32 +451,43 @@ struct rmaext_process {
 
 enum { RMAEXT_CAN_MAP = 1, RMAEXT_CAN_COPY = 2 };
 
-enum { RMAEXT_TEAM_SLOT = 512 }; /* bytes */
+enum { RMAEXT_TEAM_SLOT = 512 }; /* bytes of a rank's record or reason */
 
 void rmaext_error_last(struct rmaext_error *error_p);
 const char *rmaext_strerror(const rmaext_library *lib, int code);
 
-/* shared != 0: somebody initialised this copy, its environment is read */
+/*
+ * Opens the libfabric at that path. shared: others in this process use this
+ * copy, which has read its environment already. close frees the struct; the
+ * code stays loaded.
+ */
 int rmaext_library_open(const char *path, int shared, rmaext_library **lib_p);
 uint32_t rmaext_library_version(const rmaext_library *lib);
 void rmaext_library_close(rmaext_library *lib);
 
 /*
- * Lines "provider \t domain \t interface \t address \t prefix length", one an
- * endpoint that could be opened. -FI_ETOOSMALL sets *len to what is needed.
+ * Writes a line "provider \t domain \t interface \t address \t prefix length"
+ * for each endpoint that could be opened. *len is the size of buf, and then
+ * that of the text. -FI_ETOOSMALL: it is larger.
  */
 int rmaext_candidates(rmaext_library *lib, const char *provider, int mr_basic,
 		      char *buf, size_t *len);
 
-/* Opens the provider's first domain and closes it again. */
+/* Opens the provider's first domain, asks what it can do, and closes it. */
 int rmaext_survey(rmaext_library *lib, const char *provider, int mr_basic,
 		  struct rmaext_survey *survey_p);
 /*
- * Lines "variable \t value \t help", one a setting of libfabric and of its
- * providers; no value: not set. Errors as those of rmaext_candidates().
+ * Writes a line "variable \t value \t help" for each setting of libfabric and
+ * of its providers, without a value if it is not set. buf and *len are as those
+ * of rmaext_candidates().
  */
 int rmaext_settings(rmaext_library *lib, char *buf, size_t *len);
 
+/*
+ * Opens an endpoint with a progress thread, unless options say none. The caller
+ * owns *fabric_p until it closes it; it closes lib later than that. options may
+ * be freed at once.
+ */
 int rmaext_fabric_open(rmaext_library *lib,
 		       const struct rmaext_fabric_options *options,
 		       rmaext_fabric **fabric_p);
@@ -477,57 +496,64 @@ void rmaext_fabric_describe(rmaext_fabric *fabric,
 void rmaext_fabric_stats(rmaext_fabric *fabric, struct rmaext_stats *stats_p);
 int rmaext_fabric_address(rmaext_fabric *fabric, void *buf, size_t *len);
 /*
- * NULLs *fabric, which other threads may still use: their calls then fail with
- * -FI_ESHUTDOWN. Memories are deregistered, windows closed;
- * operations in flight end, and their owners may still release them.
- * RMAEXT_PENDING: the endpoint stays until the process ends, and may still
- * write to what its operations had.
+ * Closes the fabric, its memories and windows, and sets *fabric to NULL. Other
+ * threads may still call with it: they get -FI_ESHUTDOWN. Operations in flight
+ * end, and their owners still release them. -FI_EBUSY: another thread does not
+ * leave a call; new calls are refused, and *fabric is left. RMAEXT_PENDING: the
+ * endpoint stays until the process ends, and may still write to the buffers of
+ * its operations.
  */
 int rmaext_fabric_close(rmaext_fabric **fabric);
-/* serve the network for up to `slice`; returns early after a signal */
+/* Serves the network for up to `slice`; returns early after a signal. */
 void rmaext_fabric_progress(rmaext_fabric *fabric, int64_t slice);
-/* after the last slice of a wait: the progress thread takes over at once */
+/* Ends a wait of several slices: the progress thread takes over at once. */
 void rmaext_fabric_leave(rmaext_fabric *fabric);
 
-/* pidfd: readable once the peer is gone, owned by the fabric; -1 if none */
+/*
+ * Adds the process whose endpoint has this address. The peer lives as long as
+ * the fabric. pidfd, or -1, becomes readable once the process has ended; it is
+ * the fabric's from here on.
+ */
 int rmaext_peer_add(rmaext_fabric *fabric, const void *address, size_t len,
 		    int pidfd, rmaext_peer **peer_p);
 
 /*
- * Memory that others on this node may map. Blocks are zeros, aligned to 64
- * bytes, those of a page or more to pages. Stays until the process ends.
+ * Memory that other processes of this node may map. It stays until the process
+ * ends. allocate returns a block of zeros, aligned to 64 bytes, or to a page if
+ * it has one or more. Any thread may call these functions.
  */
 int rmaext_arena_open(const uint8_t *nonce, rmaext_arena **arena_p);
 void rmaext_arena_describe(rmaext_arena *arena,
 			   struct rmaext_process *process_p);
 int rmaext_arena_allocate(rmaext_arena *arena, uint64_t len, void **addr_p);
 /*
- * The same in whole pages, at a certain address (RMAEXT_EXACTLY: -EEXIST if
- * something lies there), or near it; 0: anywhere. RMAEXT_HUGE: of huge pages,
- * which are all there at once.
+ * Allocates whole pages near the address `wanted`, or anywhere if that is 0.
+ * RMAEXT_EXACTLY: at that address, or -EEXIST if something lies there.
+ * RMAEXT_HUGE: of huge pages, all of which are there at once.
  */
 enum { RMAEXT_EXACTLY = 1, RMAEXT_HUGE = 2 };
 int rmaext_arena_place(rmaext_arena *arena, uint64_t len, uint64_t wanted,
 		       int how, void **addr_p);
-/* nothing in a forked child, and after rmaext_arena_leave */
+/* Does nothing in a forked child, or after rmaext_arena_leave(). */
 void rmaext_arena_free(rmaext_arena *arena, void *addr);
-/* 1 if the bytes lie in the arena */
+/* Returns 1 and sets *block_p if the bytes lie in the arena, else 0. */
 int rmaext_arena_find(rmaext_arena *arena, const void *addr, uint64_t len,
 		      struct rmaext_block *block_p);
-/* tell the peers that this process takes no part any more */
+/* Tells the peers that this process takes no part any more. */
 void rmaext_arena_leave(rmaext_arena *arena);
 
-/* Own memory, whatever it is: how many bytes of its pages are there. */
+/* Counts the bytes of own memory, of any kind, whose pages are there. */
 int rmaext_pages_resident(const void *addr, uint64_t len, uint64_t *bytes_p);
-/* have all pages there, for writing or for reading */
+/* Has all pages there, for writing or for reading. */
 int rmaext_pages_populate(void *addr, uint64_t len, int write);
-/* a hint to the system, as madvise(2) */
+/* Gives the system a hint, as madvise(2) does. */
 int rmaext_pages_advise(void *addr, uint64_t len, int willneed);
 
 /*
- * Memory that is mapped from a file: a thread writes it back when a peer asks,
- * by counting `asked` up in the control block, and then rings this process's
- * bell. Until remove returns it may look at the pieces and at the block.
+ * Memory that is mapped from a file. A thread of this process writes it back
+ * when a peer asks, which counts `asked` up in the control block and then rings
+ * this process's doorbell. Until remove returns the thread may read the pieces
+ * and use the block.
  */
 int rmaext_storage_open(rmaext_arena *arena, rmaext_storage **storage_p);
 int rmaext_storage_add(rmaext_storage *storage, void *block,
@@ -535,177 +561,192 @@ int rmaext_storage_add(rmaext_storage *storage, void *block,
 		       rmaext_file **file_p);
 void rmaext_storage_remove(rmaext_storage *storage, rmaext_file *file);
 void rmaext_storage_close(rmaext_storage **storage_p);
-/* the same in this thread; no error record */
+/* Writes memory back in the calling thread; leaves no error record. */
 int rmaext_storage_write(void *addr, uint64_t len);
 
 /*
- * A process that claims to be on this node; what can be done is proven. It
- * stays until the process ends, as do pidfd and what it has mapped.
+ * A process that claims to be on this node. open finds out which ways to its
+ * memory work, and reach returns these. The struct stays until this process
+ * ends, as do pidfd and what was mapped.
  */
 int rmaext_near_open(const struct rmaext_process *process, int pidfd,
 		     rmaext_near **near_p);
 int rmaext_near_reach(const rmaext_near *near);
-/* 1 if a process of this network namespace has an abstract socket so named */
+/* Returns 1 if a process of this network namespace has an abstract socket of
+ * that name, else 0 or -errno. */
 int rmaext_near_visible(const char *name);
 int rmaext_near_map(rmaext_near *near, const struct rmaext_block *block,
 		    uint64_t len, void **addr_p);
 
 /*
- * MPI, which whoever waits moves meanwhile, where the thread may call it: see
- * mpi_progress.c. begin once; then use a communicator of two ranks or more, as
- * long as it is there: 0 ends that, and returns when no thread is in a call on
- * it.
+ * Progress of MPI: threads that wait here call it, where they may; see
+ * base/mpi_progress.c. begin is called once. use names a communicator of two
+ * ranks or more, which must stay until use is called with 0; that returns when
+ * no thread is in a call on it.
  */
 void rmaext_mpi_begin(const struct rmaext_mpi *mpi);
 void rmaext_mpi_use(uint64_t comm);
-/* ns between calls; of one who sleeps meanwhile, at first and after long */
+/* Sets the ns between calls: at least, of a sleeper at first, and at most. */
 void rmaext_mpi_pace(int64_t often, int64_t first, int64_t most);
-/* 1: this thread, one of ours, never calls it; -1: it ends */
+/* 1: this thread, which is of this library, never calls MPI; -1: it ends. */
 void rmaext_mpi_aside(int more);
 /*
- * Call it now, if it is time, as rmx_pace_turn() does: for calls that do not
- * wait, with which programs may poll. 1: it had something to do.
+ * Calls MPI now if it is time to. It is for functions that do not wait, which a
+ * program may use to poll. Returns 1 if MPI had something to do.
  */
 int rmaext_mpi_glance(void);
-/* sleep, and call it meanwhile; returns early after a signal */
+/* Sleeps for so many ns, and calls MPI meanwhile; a signal ends it early. */
 void rmaext_mpi_nap(int64_t ns);
-/* before MPI is finalized; and in a forked child */
+/* Ends all calls of MPI, before it is finalized or in a forked child. */
 void rmaext_mpi_end(int forked);
-/* a thread that moves MPI while the program computes */
+/* Starts a thread that calls MPI while the program computes. */
 int rmaext_mpi_thread(void);
 /*
- * Test an MPI_Request, which this thread has begun, until it is done: 0, or
- * RMAEXT_PENDING after a slice. The network is served meanwhile; fabric: or
- * NULL. *quiet is 0 at first, and this function's.
+ * Tests an MPI_Request, which this thread has begun, until it is done: 0, or
+ * RMAEXT_PENDING after a slice, then call it again. It serves the network of
+ * `fabric` meanwhile, which may be NULL. *quiet is 0 before the first call, and
+ * otherwise this function's own.
  */
 int rmaext_mpi_wait(void *request, rmaext_fabric *fabric, int64_t *quiet,
 		    int64_t slice);
 
 /*
- * Ranks of one node. board: rmaext_team_bytes() zeros that all of them map.
- * meet waits until all have come, and says what they brought; for so long, or
- * RMAEXT_PENDING: call it again. Each rank has two slots, which it writes to by
- * turns before a meeting, and all read after it, before the next. Who gives up
- * is waited for no more: this and all later meetings fail, -FI_ECANCELED, on
- * all ranks. Who has left the last meeting closes; the board must stay until
- * all have done so, as some may still be waking up in it: then it is deserted.
+ * The barrier of the ranks of one node. The board is rmaext_team_bytes() zeros
+ * that all of them map. meet waits until all ranks have come, and says what
+ * they have brought; RMAEXT_PENDING: the slice is over, call it again. Each
+ * rank has two slots for records. It writes to them by turns before a meeting,
+ * and all ranks read them after that meeting and before the next. When a rank
+ * gives up, this meeting and all later ones fail with -FI_ECANCELED on all
+ * ranks. A rank closes the team when it has left the last meeting. The board
+ * must stay until all ranks have done so, as some may still be waking up in it:
+ * it is deserted then.
  */
 uint64_t rmaext_team_bytes(int64_t size);
 int rmaext_team_open(void *board, int64_t rank, int64_t size, int64_t spin,
 		     rmaext_team **team_p);
-/* -FI_EMSGSIZE: too long for a slot, nothing was written */
+/* Returns 0, or -FI_EMSGSIZE if it is too long for a slot; writes nothing then.
+ */
 int rmaext_team_write(rmaext_team *team, const uint8_t *record, uint64_t len);
-/* All ranks' records, one after another; the bytes. data: a slot a rank. */
+/*
+ * Copies the records of all ranks, one after another, and returns their bytes.
+ * data has room for a slot of each rank.
+ */
 uint64_t rmaext_team_read(const rmaext_team *team, uint8_t *data,
 			  int32_t *lengths);
-/* step: what this rank takes the meeting for */
+/* step: the number of the step that this rank takes the meeting for. */
 int rmaext_team_meet(rmaext_team *team, uint64_t step, unsigned int value,
 		     int64_t slice, struct rmaext_met *met_p);
-/* 1 if that rank has not come to the meeting that this one waits in */
+/* Returns 1 if that rank has not come to the meeting that this one waits in. */
 int rmaext_team_awaits(const rmaext_team *team, int64_t rank);
-/* this rank's program has come to its end; has a rank's? */
+/* Say that this rank's program has come to its end, and ask it of a rank. */
 void rmaext_team_end(rmaext_team *team);
 int rmaext_team_ended(const rmaext_team *team, int64_t rank);
-/* what this rank has to say of its leaving; cut at the end of a slot */
+/* Gives the reason why this rank is to give up, cut to a slot. */
 void rmaext_team_explain(rmaext_team *team, const uint8_t *why, uint64_t len);
-/* how often any rank had something to say */
+/* Returns how many reasons all ranks have given. */
 unsigned int rmaext_team_said(const rmaext_team *team);
-/* what a rank has said; its length. why: a slot */
+/* Copies the reason of a rank into `why`, a slot, and returns its length. */
 uint64_t rmaext_team_reason(const rmaext_team *team, int64_t rank,
 			    uint8_t *why);
 void rmaext_team_give_up(rmaext_team *team);
-/* the first rank that did, or -1 */
+/* Returns the first rank that has given up, or -1. */
 int64_t rmaext_team_given_up(const rmaext_team *team);
 void rmaext_team_close(rmaext_team *team);
 int rmaext_team_deserted(const void *board, int64_t size);
 
 /*
- * -FI_EINVAL: no bytes, no rights, or more pieces than mr_iov_limit.
- * -FI_EOPNOTSUPP: memory of a device, which the provider does not reach. Others
- * are the provider's: -FI_ENOKEY, -FI_EKEYREJECTED and so on.
+ * Registers memory for other ranks. -FI_EINVAL: it has no bytes, no rights, or
+ * more pieces than mr_iov_limit. -FI_EOPNOTSUPP: it is a device's, which the
+ * provider does not reach. All other errors are the provider's, such as
+ * -FI_ENOKEY or -FI_EKEYREJECTED.
  */
 int rmaext_memory_register(rmaext_fabric *fabric,
 			   const struct rmaext_memory_options *options,
 			   rmaext_memory **memory_p);
 /*
- * The pages behind these bytes have come, or are others now. What the provider
- * does not want to know it is not told. Nobody may use the memory meanwhile.
+ * Tells the provider, if it wants to know, that the pages behind these bytes
+ * have come or were replaced. Nobody may use the memory meanwhile.
  */
 int rmaext_memory_refresh(rmaext_memory *memory, uint64_t offset, uint64_t len);
 /*
- * Writes and atomics of others that have arrived. -FI_ENOSYS: not counted, as
- * nobody asked for it or the provider does not count.
+ * Counts the writes and atomics of other ranks that have arrived. -FI_ENOSYS:
+ * the registration did not ask for it, or the provider does not count.
  */
 int rmaext_memory_writes(rmaext_memory *memory, uint64_t *count_p);
 /* Origins and results of at most so many bytes are copied. */
 enum { RMAEXT_COPIED = 32 << 10 };
 /*
- * Own memory that operations will read or write: from here on it neither goes
- * nor moves, until it is forgotten. So it may stay registered, where the
- * provider demands that local memory is (else *token_p is 0, and nothing is
- * done). pinned: once it is registered, it stays so.
+ * Promises that own memory, which operations will read or write, is neither
+ * freed nor moved until it is forgotten. So it may stay registered where the
+ * provider demands that local memory is registered; elsewhere nothing is done,
+ * and *token_p is 0. pinned: once it is registered it stays so.
  */
 int rmaext_origin_know(rmaext_fabric *fabric, const void *addr, uint64_t len,
 		       int pinned, uint64_t *token_p);
-/* No operation uses it any more. Harmless where the token is 0. */
+/* Ends that promise: no operation uses the memory. A token of 0 does nothing.
+ */
 void rmaext_origin_forget(rmaext_fabric *fabric, uint64_t token);
 int rmaext_memory_key(rmaext_memory *memory, void *buf, size_t *len);
 uint64_t rmaext_memory_base(const rmaext_memory *memory);
 int rmaext_memory_close(rmaext_memory **memory);
 
-/* of the control block of a window over so many ranks; see control_block.h */
+/* The layout of a control block, over so many ranks; see control_block.h. */
 uint64_t rmaext_block_bytes(int64_t count);
 void rmaext_block_places(int64_t count, struct rmaext_places *places_p);
 
 /*
- * A word in a control block that only grows. raise adds 1; await waits for so
- * many ns, first awake, then asleep, until it is `least`: 1, else 0.
+ * A word in a control block that only grows. raise adds 1 to it. await waits
+ * until it is at least `least`, for `spin` ns awake and `sleep` ns asleep, in
+ * which it calls MPI. It returns 1 then, else 0.
  */
 void rmaext_word_raise(int64_t *sleepers, int64_t *word);
-/* moves MPI meanwhile */
 int rmaext_word_await(int64_t *sleepers, const int64_t *word, int64_t least,
 		      int64_t spin, int64_t sleep);
-/* SEQ_CST, for the memory of this process */
+/* A sequentially consistent fence for the memory of this process. */
 void rmaext_barrier(void);
 
 /*
- * take returns 1: inside, 0: queued, then call wait; -FI_EBUSY: another thread
- * of this rank is the owner. Readers give the ownership up themselves, by
- * owner = inside = 0, once they have noted that they are inside. pass: let
- * those behind a rank that will not come go on, if its slot is still as seen.
- * exchange: NULL where the block is mapped.
+ * The lock of a target; see shm/ticket_lock.c. `exchange` is NULL where the
+ * block is mapped. take returns 1 if the thread is inside, 0 if it is queued
+ * and must call wait, or -FI_EBUSY if another thread of this rank is the owner.
+ * A reader gives the ownership up itself, by owner = inside = 0, once it has
+ * noted that it is inside.
  */
 int rmaext_lock_take(struct rmaext_lock *lock, struct rmaext_exchange *exchange,
 		     uint64_t thread, int exclusive);
-/* for so many ns; with an exchange it only looks */
+/* Waits so many ns, spinning first; with an exchange it only looks. */
 int rmaext_lock_wait(struct rmaext_lock *lock, struct rmaext_exchange *exchange,
 		     int exclusive, int64_t spin, int64_t sleep);
 int rmaext_lock_leave(struct rmaext_lock *lock,
 		      struct rmaext_exchange *exchange, int exclusive);
-/* of the owner, whether queued or inside; else nothing */
+/* Undoes what the owner has done, queued or inside; other threads nothing. */
 int rmaext_lock_undo(struct rmaext_lock *lock, struct rmaext_exchange *exchange,
 		     uint64_t thread, int exclusive);
+/* Gives up the turn of a rank that will not come, if its slot is as `seen`. */
 int rmaext_lock_pass(struct rmaext_lock *lock, struct rmaext_exchange *exchange,
 		     int64_t rank, int64_t seen);
 
 /*
- * -FI_EINVAL: some are not in order, or differ where they must not; keys.py has
- * the words for what is wrong. Its elements have `itemsize` bytes.
+ * Checks the records of all ranks, which lie one after another, of a window
+ * whose elements have `itemsize` bytes. -FI_EINVAL, without a record of the
+ * error: one is not valid, or they differ where they must not; keys.py says
+ * what is wrong.
  */
 int rmaext_records_check(const uint8_t *data, const int32_t *lengths,
 			 int64_t count, uint64_t itemsize,
 			 struct rmaext_records *records_p);
 /*
- * One column of what was checked, `width` bytes a rank: uint64_t, or uint8_t of
- * access and align; keys as they are; of shapes uint64_t, the number of
- * dimensions first.
+ * Writes one column of checked records, `width` bytes a rank. Access and align
+ * are uint8_t, keys are their bytes, shapes are uint64_t with the number of
+ * dimensions first, and all else is uint64_t.
  */
 void rmaext_records_column(const uint8_t *data, const int32_t *lengths,
 			   int64_t count, int column, size_t width, void *to);
 /*
- * How the ranks of `here`, in ascending order, are reached: an entry each.
- * Memory of those that `near` has is mapped, or its address noted; the others,
- * NULL there, are left as they are. Records as above, which were checked.
+ * Finds the routes to the ranks of `here`, in ascending order, from checked
+ * records. It maps the memory of each rank that has an entry in `near`, or
+ * notes its address; what it says of ranks whose entry is NULL is left as it
+ * is.
  */
 struct rmaext_ways {
 	uint8_t *route;
@@ -717,12 +758,12 @@ int rmaext_records_ways(const uint8_t *data, const int32_t *lengths,
 			rmaext_near *const *near,
 			const struct rmaext_ways *ways);
 /*
- * Where the window has a row for each rank, that of rank 0, and the bytes from
- * row to row; else 0 bytes.
+ * The table of ranks, where a window has one: the fields of rank 0, and the
+ * bytes from rank to rank. `step` is 0 where all ranks are alike.
  */
 struct rmaext_rows {
 	const uint64_t *size;
-	const uint8_t *access; /* with other bits than rights, too */
+	const uint8_t *access; /* has other bits than rights as well */
 	const uint8_t *align;
 	size_t step;
 };
@@ -730,9 +771,10 @@ void rmaext_window_rows(rmaext_window *window, struct rmaext_rows *rows_p);
 
 /*
  * The ranks of a communicator, for all windows over it. `peers` and `nears`
- * have an entry each, which may be NULL, or are NULL; the own rank has no near.
- * Those that are here are the own rank and those with a near. The windows keep
- * it, and so with control blocks: a pointer for each that is here.
+ * have an entry for each rank, which may be NULL, or are NULL themselves; this
+ * rank has no near. This rank and those with a near are the ones that are here.
+ * Control blocks have a pointer for each rank that is here. Windows count as
+ * users of both, which are freed when the last user releases them.
  */
 int rmaext_members_new(int64_t count, int64_t self, rmaext_peer *const *peers,
 		       rmaext_near *const *nears, rmaext_arena *arena,
@@ -742,31 +784,38 @@ int rmaext_blocks_new(const rmaext_members *members, void *const *first,
 		      rmaext_blocks **blocks_p);
 void rmaext_blocks_release(rmaext_blocks *blocks);
 
+/*
+ * Creates a window, which other ranks reach by messages from then on. targets
+ * may be freed at once; the memory stays where it is until the window is
+ * closed. fabric is NULL where no route needs it. The caller owns *window_p: it
+ * closes it, then frees it.
+ */
 int rmaext_window_create(rmaext_fabric *fabric,
 			 const struct rmaext_targets *targets, int64_t timeout,
 			 rmaext_window **window_p);
 /*
- * A window over a part of another's memory, without a registration of its own.
- * What is pending is the other's, whose flush and close it needs; it must be
- * shut before the other is closed, and may be freed after it.
+ * Makes a view: a window over a part of another's memory, without a
+ * registration of its own. Its operations are the other's, whose flush and
+ * close they need. A view must be shut before the other window is closed, and
+ * may be freed after it.
  */
 int rmaext_window_view(rmaext_window *of, const struct rmaext_view *view,
 		       rmaext_window **view_p);
 /*
- * The first half of closing: later operations of this rank fail with
- * -FI_ESHUTDOWN, while those of others are served. -FI_EBUSY while other
- * threads' calls are in flight, which may write to other ranks' memory.
+ * The first half of closing: from then on operations of this rank fail with
+ * -FI_ESHUTDOWN, while those of other ranks are still served. -FI_EBUSY: calls
+ * of other threads do not end, which may write to other ranks' memory.
  */
 int rmaext_window_shut(rmaext_window *window);
-/* after that, where it is not to be closed yet */
+/* Undoes that, where the window is not to be closed yet. */
 void rmaext_window_reopen(rmaext_window *window);
 /*
- * Later operations fail with -FI_ESHUTDOWN. -FI_EBUSY while transfers or other
- * threads' calls are in flight: the window is closed to new ones, its memory
- * must stay registered.
+ * Closes a window, which no other rank uses any more: operations fail with
+ * -FI_ESHUTDOWN. -FI_EBUSY: transfers or calls of other threads are in flight;
+ * no new ones begin, but the memory must stay registered. Call it again.
  */
 int rmaext_window_close(rmaext_window *window);
-/* transfers in flight, those given up included */
+/* Returns the number of transfers in flight, given-up ones included. */
 int64_t rmaext_window_pending(rmaext_window *window);
 /*
  * Of a closed window, or of one whose fabric was closed; else does nothing. Its
@@ -775,108 +824,113 @@ int64_t rmaext_window_pending(rmaext_window *window);
 void rmaext_window_free(rmaext_window *window);
 
 /*
- * Memory for processes of other jobs. secret: 16 bytes, for a fabric's
- * lifetime; before the door is open, no grant can be reached. A grant is a
- * window that only guests use; it ends with rmaext_window_close(), and must be
- * closed before the window that it is a part of.
+ * Memory for processes of other jobs, which are guests. secret, 16 bytes for
+ * the fabric's lifetime, opens the door: before that no grant can be reached. A
+ * grant is a window that only guests use. Its owner ends it with
+ * rmaext_window_close(), before it closes the window that the grant is of.
  */
 int rmaext_door_open(rmaext_fabric *fabric, const uint8_t *secret);
 int rmaext_grant_open(rmaext_fabric *fabric, rmaext_window *of,
 		      const struct rmaext_grant *grant,
 		      rmaext_window **grant_p);
 /*
- * The guest's window, of one rank, 0. It is announced to its owner before all
- * else; a flush waits for the answer.
+ * The guest's window, with one rank, 0: the owner of the grant. Before all else
+ * the guest announces itself; a flush waits for the owner's answer.
  */
 int rmaext_visit_open(rmaext_fabric *fabric, const struct rmaext_visit *visit,
 		      rmaext_window **window_p);
 int rmaext_visit_announce(rmaext_window *window);
 
 /*
- * Memory of this rank for a dynamic window: -EEXIST if some of it is attached,
- * -ENXIO unless just that is. When detach returns, nobody looks at it any more.
+ * Attach memory of this rank to a dynamic window, and detach it. -EEXIST: some
+ * of it is attached. -ENXIO: it is not attached as one piece. When detach
+ * returns no rank uses the memory any more.
  */
 int rmaext_attach(rmaext_window *window, const void *addr, uint64_t len);
 int rmaext_detach(rmaext_window *window, const void *addr, uint64_t len);
 
 /*
- * put returns 0 once buf may be reused. get returns 0 once the
- * result is there. RMAEXT_PENDING or an error with *op_p set: the operation
- * may still use its buffers. Call rmaext_op_wait() until it is no longer
- * pending, then rmaext_op_release().
+ * put returns 0 once buf may be reused, get once the result is in it. They wait
+ * for a slice at most. With RMAEXT_PENDING or an error, and *op_p set, the
+ * caller owns the operation, which may still use its buffers: it calls
+ * rmaext_op_wait() until that is no longer pending, then rmaext_op_release().
+ * With *op_p NULL there is nothing to do. One thread at a time may use *op_p.
  */
 int rmaext_put(rmaext_window *window, int64_t rank, uint64_t offset,
 	       const void *buf, uint64_t len, rmaext_op **op_p);
 int rmaext_get(rmaext_window *window, int64_t rank, uint64_t offset, void *buf,
 	       uint64_t len, rmaext_op **op_p);
 /*
- * `op` on count elements, atomically each; with a result, which gets what was
- * there, like get, else like put. compare: of RMAEXT_CSWAP only, which compares
- * bits. The operand of RMAEXT_NO_OP may be NULL; result may be operand.
+ * Does `op` on count elements, atomically each. With a result, which gets what
+ * was there, it returns as rmaext_get(), else as rmaext_put(). compare is of
+ * RMAEXT_CSWAP only, which compares bits. The operand of RMAEXT_NO_OP may be
+ * NULL; result may be operand.
  */
 int rmaext_update(rmaext_window *window, int64_t rank, uint64_t offset, int op,
 		  int type, const void *operand, const void *compare,
 		  void *result, uint64_t count, rmaext_op **op_p);
-/* is there such an operation on that type? */
+/* Is there such an operation on that type? Any numbers may be asked for. */
 int rmaext_update_valid(int op, int type);
-/* that its elements need in a window; bytes */
+/* The alignment, in bytes, that updates need of elements of that type. */
 int rmaext_type_align(int type);
 /*
- * Begins to connect to rank, which the first operation would do otherwise, by
- * reading a byte from it. Does not wait: RMAEXT_PENDING with *op_p set, as
- * above. 0 where the fabric is not the route.
+ * Begins to connect to rank by reading a byte from it; otherwise the first
+ * operation would. It does not wait: RMAEXT_PENDING with *op_p set, as above. 0
+ * where the fabric is not the route.
  */
 int rmaext_connect(rmaext_window *window, int64_t rank, rmaext_op **op_p);
+/* Waits for a slice. RMAEXT_PENDING: call it again. It stays the caller's. */
 int rmaext_op_wait(rmaext_op *op);
 /*
- * Post no more of it. 0: its buffers are free and *op is NULL.
- * RMAEXT_PENDING: the network may still use them; ask again later.
+ * Ends the operation: no more of it is posted. 0: its buffers may be freed, and
+ * *op is NULL. RMAEXT_PENDING: the network may still use them; call it again
+ * later. A NULL *op is harmless.
  */
 int rmaext_op_release(rmaext_op **op);
 
 /*
- * A request: 0 if it was done at once, or RMAEXT_PENDING with *op_p set. Does
- * not wait. -FI_EAGAIN with *op_p set: an update by memory that others keep us
- * from, and no request yet; rmaext_op_wait() until it is done. A request goes
- * on without rmaext_op_test() or rmaext_op_wait(), after rmaext_op_release()
- * too, which gives RMAEXT_PENDING until it has ended. It ends when it is
- * applied at the target. One thread at a time may use *op_p.
+ * Begins a request, and does not wait: 0 if it was done at once, or
+ * RMAEXT_PENDING with *op_p set, which is the caller's. It goes on by itself,
+ * also after rmaext_op_release(), which returns RMAEXT_PENDING until it has
+ * ended: applied at the target, or failed. -FI_EAGAIN with *op_p set: an update
+ * by memory whose guard others hold is no request yet, and needs
+ * rmaext_op_wait() until it is done. One thread at a time may use *op_p.
  */
 int rmaext_begin(rmaext_window *window, const struct rmaext_call *call,
 		 rmaext_op **op_p);
 /*
- * As rmaext_op_wait(), but does not wait, or for up to the slice only. Errors
- * may come of a request that has not ended: -FI_ETIMEDOUT, it may be waited for
- * again; -FI_ENOTCONN, -FI_ESHUTDOWN.
+ * As rmaext_op_wait(), but the test does not wait, and the other one for
+ * `slice` at most. Some errors are of a request that has not ended:
+ * -FI_ETIMEDOUT, which may be waited for again, -FI_ENOTCONN and -FI_ESHUTDOWN.
  */
 int rmaext_op_test(rmaext_op *op);
 int rmaext_op_wait_for(rmaext_op *op, int64_t slice);
-/* 1: nothing of it was sent, and it has ended; 0: it goes on */
+/* 1: nothing of the request was sent, and it has ended; 0: it goes on. */
 int rmaext_op_cancel(rmaext_op *op);
 /*
- * Until more requests of this fabric have ended than *seen, or the slice is
- * over; sets *seen. What had ended by then has `ended` set.
+ * Waits until more requests of this fabric have ended than *seen, or the slice
+ * is over, and sets *seen. A request that had ended by then has `ended` set.
  */
 int rmaext_fabric_wait_ended(rmaext_fabric *fabric, uint64_t *seen,
 			     int64_t slice);
 
 /*
- * One operation on each of `count` elements of `unit` bytes, at offsets[i]
- * elements in the window of ranks[i]. All are checked before the first is
- * carried out: -ERANGE, -FI_EACCES, -FI_EFAULT, -FI_EOPNOTSUPP or -FI_ENOTCONN,
- * with many_p->bad set. Returns 0 once all are applied at their targets.
- * RMAEXT_PENDING: the arrays are in use until rmaext_many_wait() returns
- * something else, or rmaext_many_release() gives the rest up; that is harmless
- * at any time. After an error, any of them may have been applied or not. `op`
- * and `type` count for updates only, and RMAEXT_CSWAP is none of them. A get
- * has no values, a put no results; an update that has none needs no right to
- * read.
+ * One operation on each of `count` elements of `unit` bytes: element i is at
+ * offsets[i] in the window of ranks[i]. All are checked before the first is
+ * carried out; if one is refused (-ERANGE, -FI_EACCES, -FI_EFAULT,
+ * -FI_EOPNOTSUPP, -FI_ENOTCONN), many_p->bad is its index. Returns 0 once all
+ * are applied at their targets. After RMAEXT_PENDING the arrays are in use
+ * until rmaext_many_wait() returns something else, or rmaext_many_release()
+ * gives the rest up, which is harmless at any time. After an error, any of the
+ * elements may have been done or not. `op` and `type` are those of an update;
+ * RMAEXT_CSWAP is refused. A get has no values, a put no results, and an update
+ * without results needs no right to read. One thread at a time may use many_p.
  */
 int rmaext_many(rmaext_window *window, int kind, int op, int type,
 		uint64_t unit, uint64_t count, int ones, const int64_t *ranks,
 		const int64_t *offsets, const void *values, void *results,
 		struct rmaext_many *many_p);
-/* The same of one rank, where an offset counts `scale` bytes, at least 1. */
+/* The same at one rank, with offsets in units of `scale` bytes, at least 1. */
 int rmaext_many_at(rmaext_window *window, int kind, int op, int type,
 		   uint64_t unit, uint64_t scale, uint64_t count,
 		   const int64_t *rank, const int64_t *offsets,
@@ -895,11 +949,11 @@ void rmaext_runs_copy(int kind, void *base, const int64_t *offsets,
 /*
  * A put or get (RMAEXT_PUT, RMAEXT_GET) of a part of an array that begins at
  * `offset`: shape[k] elements of `unit` bytes, steps[k] bytes apart in the
- * window, and locals[k] in own memory, where NULL is one piece in C order. On
- * the direct route alone own memory may be in pieces; there the two must not
- * overlap. What rmaext_strided_whole() says no to is done by
- * rmaext_strided_many(), which is continued as rmaext_many(). Else as
- * rmaext_put() and rmaext_get().
+ * window and locals[k] bytes apart in own memory, which is one piece in C order
+ * if locals is NULL. Own memory may be in pieces on the direct route only, and
+ * must not overlap the window there. If rmaext_strided_whole() returns 1,
+ * rmaext_strided() does it, and is continued as rmaext_put() or rmaext_get();
+ * else rmaext_strided_many() does, and is continued as rmaext_many().
  */
 int rmaext_strided_whole(rmaext_window *window, int64_t rank, uint64_t unit,
 			 int ndim, const int64_t *shape, const int64_t *steps);
@@ -913,49 +967,58 @@ int rmaext_strided_many(rmaext_window *window, int64_t rank, uint64_t offset,
 			struct rmaext_many *many_p);
 
 /*
- * Wait until any, or every, condition holds of memory of a rank that is mapped
- * here: 0. RMAEXT_PENDING after `slice`, 100 ms or a signal: call it again.
- * Woken by flushes, updates and notifications that go there. Of memory outside
- * control blocks, or without an arena, it looks every millisecond, too.
+ * Waits until any, or every, condition holds of a rank's memory, which must be
+ * mapped here: 0. RMAEXT_PENDING after `slice`, 100 ms or a signal: call it
+ * again. Flushes, updates and notifications that go to that rank wake it. It
+ * looks every millisecond as well, unless all conditions are in control blocks
+ * and the rank has an arena.
  */
 int rmaext_wait_until(rmaext_window *window, int64_t rank,
 		      struct rmaext_condition *conditions, uint64_t count,
 		      int every, int64_t slice);
 
 /*
- * As rmaext_put(), then counts one up in a slot of the rank. By the fabric at
- * most RMAEXT_NOTIFY_MOST bytes: what is longer is put and flushed before,
- * and nothing goes with the notification.
+ * As rmaext_put(), then adds one to a notification slot of the rank. By the
+ * fabric it takes RMAEXT_NOTIFY_MOST bytes at most: the caller puts and flushes
+ * what is longer, and then notifies with 0 bytes.
  */
 enum { RMAEXT_NOTIFY_MOST = 32 << 10 };
 int rmaext_put_notify(rmaext_window *window, int64_t rank, uint64_t offset,
 		      const void *buf, uint64_t len, int slot,
 		      rmaext_op **op_p);
 /*
- * Gives back what rmaext_notify_wait() took off an own slot; nothing where
- * *seen is 0, as it is afterwards.
+ * Gives back the count that rmaext_notify_wait() took off an own slot, and sets
+ * *seen to 0; if it is 0, there is nothing to give back.
  */
 int rmaext_notify_return(rmaext_window *window, int slot, int64_t count,
 			 int64_t *seen);
 /*
- * Wait until the own slot has counted so many, and take them off; *seen_p is
- * what there was. RMAEXT_PENDING as above; with a slice of 0 it only looks.
+ * Waits until an own slot has counted so many, and takes them off; *seen_p is
+ * what it had before. Any number of threads may wait for a slot. RMAEXT_PENDING
+ * as for rmaext_wait_until(); with a slice of 0 it only looks.
  */
 int rmaext_notify_wait(rmaext_window *window, int slot, int64_t count,
 		       int64_t slice, int64_t *seen_p);
 
-/* wait until every put and request to rank (-1: to all) is applied there */
+/*
+ * Waits until every put and request to rank (-1: to all) is applied there. It
+ * reports, once, errors of those that nobody waited for. RMAEXT_PENDING after a
+ * slice: call it again with the same *wait, which the caller zeroes at first.
+ */
 int rmaext_flush(rmaext_window *window, int64_t rank, struct rmaext_wait *wait);
-/* what an operation would be refused for; type: of a fetch_add, else -1 */
+/*
+ * Returns what an operation would be refused for, or 0; nothing is sent. type
+ * is that of a fetch_add, else -1.
+ */
 int rmaext_window_check(rmaext_window *window, int64_t rank, uint64_t offset,
 			uint64_t len, int access, int type);
 
 /*
- * For compiled Python (numba), which knows integers and floats only. `window`
- * is what Window.numba says, index and count are elements, an address is that
- * of the caller's memory. They return when the caller's memory may be reused:
- * 0, or a negative fi_errno. No Python is called, and no lock of it is dropped.
- * old: where the previous value goes, 0: nowhere.
+ * For compiled Python (numba), which knows integers and floats only, with or
+ * without the GIL. `window` is what Window.numba returns, index and count are
+ * elements, address is that of the caller's memory. They return when that
+ * memory may be reused: 0, or a negative fi_errno. They call no Python, and do
+ * not release the GIL. old is the address for the previous value, or 0.
  */
 int rmaext_nb_put(uint64_t window, int64_t rank, int64_t index,
 		  uint64_t address, int64_t count);

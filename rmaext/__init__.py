@@ -18,7 +18,7 @@ if TYPE_CHECKING or sys.argv[:1] != ["-m"]:
     from ._fabric.fabric import Fabric
     from ._fabric.registration import Registration
     from ._memory.node import empty, zeros
-    from ._native.hot import Buffer, Prepared
+    from ._native.cmethods import Buffer, Prepared
     from ._ops.indexing import ElementUpdates
     from ._ops.request import Request
     from ._remote.grants import Grant
@@ -100,7 +100,7 @@ __all__ = [
 
 _MODULES = ("compat", "errors", "jit", "typing")  # the public ones
 _HOMES = dict.fromkeys(__all__, "errors") | {
-    "Buffer": "_native.hot",
+    "Buffer": "_native.cmethods",
     "DynamicWindow": "_window.dynamic",
     "ElementUpdates": "_ops.indexing",
     "Fabric": "_fabric.fabric",
@@ -109,7 +109,7 @@ _HOMES = dict.fromkeys(__all__, "errors") | {
     "JoinedWindow": "_window.joined",
     "LockGuard": "_sync.sync",
     "Memory": "_window.memory",
-    "Prepared": "_native.hot",
+    "Prepared": "_native.cmethods",
     "Registration": "_fabric.registration",
     "RemoteWindow": "_window.remote",
     "Request": "_ops.request",

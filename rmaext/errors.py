@@ -1,17 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Exceptions, and the only map from libfabric's codes to them."""
-
-from __future__ import annotations
-
-import builtins
-import contextlib
-import copy
-import errno
-import operator
-import os
-from typing import Any, TypeVar
-
-from ._native._lib import ffi, lib
+"""Exceptions: each derives from `RmaError` and from the builtin that one would expect."""
 
 __all__ = [
     "AccessError",
@@ -38,17 +26,8 @@ __all__ = [
 ]
 
 
-_E = TypeVar("_E", bound=BaseException)
-
-
-def of_all(error: _E) -> _E:
-    """Mark an error that all ranks raise in a collective call; return it."""
-    error.__dict__["of_all_ranks"] = True
-    return error
-
-
 class RmaError(OSError):
-    """An operation or a set-up step failed.
+    """An operation or a set-up step failed. All other exceptions of rmaext derive from it.
 
     Attributes
     ----------
@@ -79,36 +58,53 @@ class RmaError(OSError):
     def __str__(self) -> str:
         return str(self.strerror)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.errno, self.strerror), vars(self)
 
 
 class BoundsError(RmaError, IndexError):
-    """Rank or offset outside the window."""
+    """A rank, offset or slot is outside the window. Nothing was sent.
+
+    The message names the window, the rank, the offset and the length, in elements.
+    """
 
 
 class AccessError(RmaError, PermissionError):
-    """The window or the buffer does not allow the access."""
+    """The window does not allow the access, or the buffer is read-only. Nothing was sent.
+
+    Origins may do what `access` says: give the window more rights, or do what they allow.
+    """
 
 
 class AddressError(RmaError, ValueError):
-    """Memory cannot be had at the address that was asked for."""
+    """Memory cannot lie at the `fixed_address` that was asked for.
+
+    Something else is there, or the address is no multiple of the page size.
+    """
 
 
 class AlignmentError(RmaError, ValueError):
-    """An atomic on an address that is no multiple of the item size."""
+    """An update of an element whose address is no multiple of what its dtype needs.
+
+    Fields of records are aligned by `numpy.dtype(..., align=True)`.
+    """
 
 
 class AttachError(RmaError, ValueError):
-    """Memory that overlaps what is attached, or is not attached."""
+    """Memory to be attached overlaps other, or memory to be detached is not attached."""
 
 
 class SyncError(RmaError, RuntimeError):
-    """A synchronisation call, or a request, out of its order."""
+    """A synchronisation call, or a request, is out of its order.
+
+    The ranks are in different collective calls; there is an `unlock` without a `lock`, a
+    `complete` without a `start`, and so on; or a request was freed before. The message says
+    what each rank called.
+    """
 
 
 class ClosedError(RmaError, ValueError):
-    """The window is closed."""
+    """The window is closed, or was the parent's of this forked process."""
 
 
 class Unsupported(RmaError, NotImplementedError):  # noqa: N818
@@ -120,7 +116,7 @@ class RmaTimeout(RmaError, TimeoutError):  # noqa: N818
 
 
 class PeerLostError(RmaError, ConnectionError):
-    """The target process or the connection to it is gone.
+    """The target process, or the connection to it, is gone. What was in flight may be lost.
 
     Attributes
     ----------
@@ -132,27 +128,30 @@ class PeerLostError(RmaError, ConnectionError):
 
 
 class KeyRecordError(RmaError, ValueError):
-    """A rank sent a record that cannot be decoded."""
+    """What a rank sent when the window was made, or a ticket, cannot be decoded."""
 
 
 class NoProviderError(RmaError, LookupError):
-    """No provider fits; the message lists those there are."""
+    """There is no libfabric provider that fits; the message lists those there are.
+
+    `python -m rmaext info` says what each can do.
+    """
 
 
 class NotLocalError(RmaError, ValueError):
-    """The memory of that rank cannot be mapped here."""
+    """The memory of that rank cannot be mapped here; `Window.route` tells how it is reached."""
 
 
 class LibraryError(RmaError, LookupError):
-    """No libfabric could be opened."""
+    """No libfabric could be opened; RMAEXT_LIBFABRIC may name one."""
 
 
 class NoKeyError(RmaError, ValueError):
-    """The key that was asked for is taken, or a region has none (-FI_ENOKEY)."""
+    """Another registration of this process has the key that was asked for (-FI_ENOKEY)."""
 
 
 class KeyRejectedError(RmaError, ValueError):
-    """The provider does not take that key, or none of ours (-FI_EKEYREJECTED)."""
+    """The provider chooses keys itself, or takes shorter ones only (-FI_EKEYREJECTED)."""
 
 
 class FlagsError(RmaError, ValueError):
@@ -164,178 +163,8 @@ class TooSmallError(RmaError, ValueError):
 
 
 class BusyError(RmaError, RuntimeError):
-    """Somebody else still uses it (-FI_EBUSY)."""
+    """Somebody else still uses what is to be given up (-FI_EBUSY)."""
 
 
 class GrantError(BusyError):
-    """Grants of a window are not revoked: it stays open."""
-
-
-_LOST = (
-    errno.ENOTCONN,
-    errno.ECONNREFUSED,
-    errno.ECONNRESET,
-    errno.ECONNABORTED,
-    errno.EHOSTUNREACH,
-    errno.EHOSTDOWN,
-    errno.ENETUNREACH,
-    errno.ENETDOWN,
-    errno.EPIPE,
-    # rxm's word for what was in flight when a connection went
-    errno.EIO,
-    errno.ECANCELED,
-)
-
-
-def _takes_text(cls: type[Exception]) -> bool:
-    try:
-        cls(0, "") if issubclass(cls, RmaError) else cls("")
-    except TypeError:  # UnicodeDecodeError, ExceptionGroup
-        return False
-    return True
-
-
-_CLASSES: dict[int, type[RmaError]] = {
-    errno.ERANGE: BoundsError,
-    errno.EACCES: AccessError,
-    errno.EFAULT: AlignmentError,
-    errno.ESHUTDOWN: ClosedError,
-    errno.EOPNOTSUPP: Unsupported,
-    errno.ENOSYS: Unsupported,
-    errno.ETIMEDOUT: RmaTimeout,
-    errno.ENODATA: NoProviderError,
-    errno.ENOENT: LibraryError,
-    errno.EREMOTE: NotLocalError,
-    errno.EBUSY: BusyError,
-    errno.EKEYREJECTED: KeyRejectedError,
-    lib.RMAEXT_ENOKEY: NoKeyError,
-    lib.RMAEXT_EBADFLAGS: FlagsError,
-    lib.RMAEXT_ETOOSMALL: TooSmallError,
-    **dict.fromkeys(_LOST, PeerLostError),
-}
-
-# What an exception may be on the other ranks: one of ours, or a builtin that can be made
-# of a text. Any other is there what it derives from; StopIteration would end their loops.
-_NAMED: dict[str, type[Exception]] = {
-    name: cls
-    for name, cls in (vars(builtins) | globals()).items()
-    if isinstance(cls, type)
-    and issubclass(cls, Exception)
-    and not issubclass(cls, (StopIteration, StopAsyncIteration))
-    and name == cls.__name__
-    and name != "Exception"
-    and _takes_text(cls)
-}
-
-# Codes that only our own checks give this meaning; a provider may use them too.
-_OURS = (errno.ERANGE, errno.EACCES, errno.EFAULT, errno.ENOENT, errno.ENODATA)
-
-
-def _class_of(number: int, call: str) -> type[RmaError]:
-    in_flight = call in ("fi_cq_readerr", "post", "process_vm_writev", "process_vm_readv", "mmap")
-    if in_flight and number in _OURS:
-        return RmaError
-    if number in _LOST and call.startswith("fi_") and not in_flight:
-        return RmaError  # there was no connection yet
-    return _CLASSES.get(number, RmaError)
-
-
-def from_c(code: int, where: str = "") -> Exception:
-    """Return the exception for a code that the C side has just returned.
-
-    Parameters
-    ----------
-    code : int
-        Negative error number.
-    where : str
-        What the caller was about: operation, window, rank, offset, length.
-    """
-    record = ffi.new("struct rmaext_error *")
-    lib.rmaext_error_last(record)
-    call = ffi.string(record.call).decode()
-    detail = ffi.string(record.detail).decode(errors="replace")
-    if code == -errno.ENOMEM:
-        return MemoryError(f"{where or call}: {detail}")
-    message = f"{where}: {detail}" if where else f"{call}: {detail}"
-    if call.startswith("fi_") and where:
-        message += f" ({call})"
-    cls = _class_of(-code, call)
-    rank = record.rank if record.rank >= 0 else None
-    return cls(-code, message, call=call, rank=rank, detail=detail)
-
-
-def from_code(code: int, where: str) -> Exception:
-    """As `from_c`, for a code that may be another thread's: then without its words."""
-    record = ffi.new("struct rmaext_error *")
-    lib.rmaext_error_last(record)
-    if record.code == code:
-        return from_c(code, where)
-    return _class_of(-code, "")(-code, f"{where}: {os.strerror(-code)}")
-
-
-def again(error: Exception) -> Exception:
-    """Return an exception like one that was kept, to be raised: it has a traceback of its own.
-
-    One object that is raised again and again would collect the frames of all who caught it,
-    and keep alive what they used.
-    """
-    return copy.copy(error)
-
-
-def check(code: int, where: str = "") -> None:
-    """Raise if the C side returned an error."""
-    if code:
-        raise from_c(code, where)
-
-
-def pack(exc: BaseException) -> dict[str, Any]:
-    """Describe an exception, any exception, for the other ranks."""
-    code, call = getattr(exc, "errno", None), getattr(exc, "call", "")
-    names = (cls.__name__ for cls in type(exc).__mro__ if cls is _NAMED.get(cls.__name__))
-    try:
-        text = str(exc)
-        if isinstance(exc, OSError) and not isinstance(exc, RmaError) and exc.strerror:
-            # without the number, which the exception there adds again
-            text = ": ".join([exc.strerror, *(repr(f) for f in [exc.filename] if f is not None)])
-    except Exception:
-        text = "no words"
-    record = {
-        "type": next(names, "RmaError"),
-        "errno": code if isinstance(code, int) else 0,
-        "call": call[:100] if isinstance(call, str) else "",
-        "text": text[:2000],
-    }
-    if isinstance(exc, RmaError):
-        record["rank"] = _ranks([getattr(exc, "rank", None)])
-    if isinstance(exc, PeerLostError):
-        record["ranks"] = _ranks(exc.ranks)
-    return record
-
-
-def _ranks(values: Any) -> list[int]:
-    """Return those of some values, of any kind, that can be ranks."""
-    found = []
-    for value in values if isinstance(values, (list, tuple)) else []:
-        with contextlib.suppress(Exception):
-            found.append(operator.index(value))
-    return [rank for rank in found if 0 <= rank < 1 << 31]
-
-
-def unpack(record: dict[str, Any], text: str) -> Exception:
-    """Return the exception that another rank described, with other words."""
-    name, code, call = (record.get(key) for key in ("type", "errno", "call"))
-    number = code if isinstance(code, int) and 0 < code < 1 << 31 else 0
-    cls = _NAMED.get(name, RmaError) if isinstance(name, str) else RmaError
-    if not issubclass(cls, RmaError):
-        return cls(number, text) if issubclass(cls, OSError) and number else cls(text)
-    error = cls(number or errno.EIO, text, call=call if isinstance(call, str) else "")
-    error.rank = next(iter(_ranks(record.get("rank"))), None)
-    if isinstance(error, PeerLostError):
-        error.ranks = tuple(_ranks(record.get("ranks")))
-    return error
-
-
-def not_for(window: Any, call: str) -> Unsupported:
-    """Return the error of what a kind of window does not have."""
-    text = f"{call}: window {window._name}: not for a {type(window).__name__}"
-    return Unsupported(errno.EOPNOTSUPP, text, call=call)
+    """A window is to be closed while its grants are not revoked: it stays open."""

@@ -20,11 +20,11 @@ window whose handle was asked for stay for that until the process ends.) A call 
 waits cannot be interrupted by Ctrl-C before the window's time limit.
 """
 
-from numba.core.typing import cffi_utils
+from numba.core.typing import cffi_utils as _cffi_utils
 
 from ._native import _lib
 
-cffi_utils.register_module(_lib)
+_cffi_utils.register_module(_lib)
 
 put = _lib.lib.rmaext_nb_put
 get = _lib.lib.rmaext_nb_get

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Many operations in one message. The target's CQ reader carries it out and
- * answers. Here it all starts and stops, with the endpoint: the memory of the
- * send_buffers that messages go from and of the receive_buffers that they come
- * in.
+ * Active messages: many operations go in one request, which the target's CQ
+ * reader carries out and replies to. This file starts and stops them with the
+ * endpoint, and has the memory of the buffers that they are sent from and
+ * received into.
  *
- * At the origin, send_queue.c and batch.c say what is in a message, message.c
- * has its buffer and sends it, replies.c and batch.c see to its answer. At the
- * target, receive.c has the receives, dispatch.c what came in them and the
- * replies, and handlers.c carries it out.
+ * At the origin, send_queue.c and batch.c write a request, message.c sends it,
+ * and replies.c and batch.c take its reply. At the target, receive.c posts the
+ * receives, dispatch.c decides what becomes of a message that came and sends
+ * the replies, and handlers.c carries out a request.
  */
 #define _GNU_SOURCE
 #include "am/am.h"
@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-/* Of the rooms below a peer has an address, here a line. */
+/* net/ gives a peer its address, this room its line. */
 int rmx_peer_add(struct rmaext_fabric *f, const void *address, size_t len,
 		 int pidfd, struct rmaext_peer **peer_p)
 {
@@ -54,7 +54,7 @@ int rmaext_peer_add(rmaext_fabric *f, const void *address, size_t len,
 	return ret;
 }
 
-static void *map(size_t len)
+static void *buffers_map(size_t len)
 {
 	void *at = mmap(NULL, len, PROT_READ | PROT_WRITE,
 			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -79,7 +79,7 @@ int rmx_am_start(struct rmaext_fabric *f)
 	am->queue_end = &am->queue;
 	am->early_end = &am->early;
 	am->failed_end = &am->failed;
-	/* updates of one place are to arrive in order */
+	/* updates of one place must arrive in order */
 	am->credits = order & FI_ORDER_SAS ? RMX_CREDITS : 1;
 	am->bulk = longest < RMX_LONGEST ? longest - RMX_HEADERS : RMX_MOST;
 	am->iov = f->info->tx_attr->iov_limit;
@@ -92,15 +92,15 @@ int rmx_am_start(struct rmaext_fabric *f)
 		am->credits = 1;
 		am->bulk = RMX_MESSAGE - RMX_HEADERS;
 	}
-	am->send_buffers = map(RMX_SEND_BYTES);
+	am->send_buffers = buffers_map(RMX_SEND_BYTES);
 	am->receive_buffers =
-		map(RMX_RECEIVE_BUFFERS * sizeof(*am->receive_buffers));
+		buffers_map(RMX_RECEIVE_BUFFERS * sizeof(*am->receive_buffers));
 	if (!am->send_buffers || !am->receive_buffers)
 		return -errno;
 	return rmx_receive_more(f);
 }
 
-/* Has the provider messages to send? 1.17 does not close while it does. */
+/* libfabric 1.17 does not close an endpoint that has messages to send. */
 bool rmx_am_sends(const struct rmaext_fabric *f)
 {
 	const struct rmx_am *am = f->am;
@@ -132,8 +132,8 @@ void rmx_am_mute(struct rmaext_fabric *f)
 }
 
 /*
- * Regions that are bound to the endpoint close before it, and are in use while
- * they may be received into.
+ * Regions that are bound to the endpoint close before it, but cannot while a
+ * receive may write to them.
  */
 void rmx_am_cancel(struct rmaext_fabric *f)
 {
@@ -163,10 +163,6 @@ int rmx_am_deregister(struct rmaext_fabric *f)
 	return first;
 }
 
-/*
- * No call is inside, and the endpoint is closed, or stays with what it may
- * still write to.
- */
 void rmx_am_stop(struct rmaext_fabric *f, bool stays)
 {
 	const struct rmaext_error record = {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Messages: who sends, serves and answers them. */
+/*
+ * Active messages: who sends, serves and answers them. message.h explains the
+ * words.
+ */
 #ifndef RMAEXT_AM_H
 #define RMAEXT_AM_H
 
@@ -7,115 +10,232 @@
 #include "exec/vector.h"
 #include "xfer/operation.h"
 
-/* am.c */
+/*
+ * am.c: a peer for an address, with its line of messages. Any thread inside the
+ * fabric may call it; the fabric owns the peer. Returns 0 or -fi_errno with a
+ * record. pidfd is as in rmaext_peer_add().
+ */
 int rmx_peer_add(struct rmaext_fabric *fabric, const void *address, size_t len,
 		 int pidfd, struct rmaext_peer **peer_p);
+/*
+ * rmaext_fabric_open() and _close() call the next five, with no other thread
+ * inside the fabric. start returns 0 or -fi_errno without a record. Closing
+ * mutes, so that nothing is sent any more while owners may still give up;
+ * cancels, where the endpoint's regions must close before it; closes the
+ * regions (0, or the first code of fi_close(); it may be called again); and
+ * stops, which fails all that is not answered. stays: the endpoint is not
+ * closed, and keeps the memory that it may still write to.
+ */
 int rmx_am_start(struct rmaext_fabric *fabric);
-void rmx_am_stop(struct rmaext_fabric *fabric, bool stays);
-/* after mute: before and after the endpoint */
+void rmx_am_mute(struct rmaext_fabric *fabric);
 void rmx_am_cancel(struct rmaext_fabric *fabric);
 int rmx_am_deregister(struct rmaext_fabric *fabric);
-/* before the endpoint is closed: owners may give up at any time */
-void rmx_am_mute(struct rmaext_fabric *fabric);
+void rmx_am_stop(struct rmaext_fabric *fabric, bool stays);
+/* Are receives posted; does the provider send? Asked while it closes. */
 bool rmx_am_receives(const struct rmaext_fabric *fabric);
 bool rmx_am_sends(const struct rmaext_fabric *fabric);
+/* Any thread may ask; the answer may be out of date. */
 static inline bool rmx_reply_is_deferred(const struct rmaext_fabric *fabric)
 {
 	return atomic_load_explicit(&fabric->am->deferred_to,
 				    memory_order_relaxed);
 }
 
-/* receive.c; by the CQ's reader, as all of the target's side */
+/* What a message has of an operation, and so of a range. */
+struct rmx_share {
+	uint64_t values;       /* bytes of each operand, and of the results */
+	unsigned int operands; /* with those to compare with */
+	bool results;	       /* the reply has some */
+};
+
+/* kind and op may be any numbers. */
+static inline struct rmx_share rmx_share_of(int kind, int op, bool fetches,
+					    uint64_t values)
+{
+	return (struct rmx_share){
+		.values = values,
+		.operands = kind != RMX_UPDATE	 ? 1
+			    : op == RMAEXT_NO_OP ? 0
+			    : op == RMAEXT_CSWAP ? 2
+						 : 1,
+		.results = fetches,
+	};
+}
+
+/*
+ * The target's side: receive.c, dispatch.c, handlers.c, ranges.c and the
+ * owner's half of guest.c run in the CQ's reader only. A receive buffer is the
+ * provider's while it receives or replies, else theirs.
+ */
+
+/*
+ * receive.c: post more receives, if few are posted. Returns 0 if any is, else
+ * -fi_errno without a record. rmaext_fabric_open() calls it too.
+ */
 int rmx_receive_more(struct rmaext_fabric *fabric);
+/*
+ * Receives into the buffer again, whose message nobody needs any more; or
+ * queues it, or leaves it free if the fabric is mute. Else -fi_errno.
+ */
 int rmx_receive_post(struct rmaext_fabric *fabric,
 		     struct rmx_receive_buffer *message);
+/* A receive failed: the buffer is the last to be used again. */
 void rmx_receive_failed(struct rmx_am *am, struct rmx_receive_buffer *message);
-/* to be tried again after the next read of the CQ */
+/* Queues what the provider did not take, until the next read of the CQ. */
 void rmx_receive_enqueue(struct rmx_am *am, struct rmx_receive_buffer *message,
 			 enum rmx_state state);
 
 /* dispatch.c: what the CQ's reader calls, see struct rmx_hooks */
 extern const struct rmx_hooks rmx_am_hooks;
+/*
+ * A completion, whose context is a send buffer, a receive buffer, or else an
+ * operation's; it may be none of ours. failure: NULL if it succeeded.
+ */
 void rmx_am_complete(struct rmaext_fabric *fabric, void *context, size_t len,
 		     const struct rmaext_error *failure);
+/* Sends the deferred reply, if there is one and the provider takes it. */
 void rmx_reply_send_deferred(struct rmaext_fabric *fabric);
 
 /* handlers.c */
 enum rmx_served {
-	RMX_ANSWER,
-	RMX_NOTHING,
-	RMX_NO_WINDOW, /* yet */
-	RMX_NO_GUARD   /* a part may be done */
+	RMX_ANSWER,    /* message->reply is to be sent to message->peer */
+	RMX_NOTHING,   /* there is nobody to answer */
+	RMX_NO_WINDOW, /* there is no such window yet */
+	RMX_NO_GUARD   /* the guard is not free; a part may be done */
 };
 
+/* In constant time. False if both are zeros, which name nobody. */
 bool rmx_same_token(const uint8_t *a, const uint8_t *b);
+/*
+ * Checks a request, carries it out and writes its reply into the receive
+ * buffer. A window is created on one rank earlier than on another: with
+ * may_wait the request is to wait for it. It waits for the guard of updates for
+ * about `ns`; ns < 0: it has waited too long, and is refused.
+ */
 enum rmx_served rmx_serve(struct rmaext_fabric *fabric,
 			  struct rmx_receive_buffer *message, bool may_wait,
 			  int64_t ns);
-/* This window is a target of messages; it is none any more. */
+/*
+ * Any thread inside the fabric makes a window a target of messages, which it is
+ * until serve_no_more; that takes fabric->lock too, and the caller has ended
+ * what is served (window->served).
+ */
 void rmx_serve_window(struct rmaext_fabric *fabric,
 		      struct rmaext_window *window);
 void rmx_serve_no_more(struct rmaext_window *window);
 
-/* guest.c: at the end of a message; the bytes written, or taken off */
+/*
+ * guest.c: a guest writes its card to the end of a request and gets the bytes
+ * written; whoever sends the request calls it.
+ */
 size_t rmx_card_write(const struct rmaext_window *window, char *at);
+/* Takes the card off a request, if it has one, and admits the guest. */
 void rmx_card_take(struct rmaext_fabric *fabric,
 		   struct rmx_receive_buffer *message);
 
-/* ranges.c: what handlers.c does of elements, for ranges; the length of the
- * results */
+/*
+ * ranges.c: checks all ranges of a message, of which any byte may be wrong.
+ * Returns 0 with the bytes of their results, or -fi_errno for the reply.
+ */
 int rmx_ranges_check(const struct rmaext_window *window, const char *data,
 		     size_t len, size_t *results_p);
+/*
+ * Carries out ranges that were checked, from `done` on, and counts there.
+ * RMAEXT_PENDING: the guard was not free for about `ns`.
+ */
 int rmx_ranges_apply(struct rmaext_window *window, const char *data,
 		     char *results, struct rmx_done *done, int64_t ns);
 
-/* batch.c */
+/*
+ * The origin's side. batch.c: the thread that carries out an rmaext_many owns
+ * the batch; it is inside the window, and holds no lock. step sends what may be
+ * sent (for rmx_wait()); overdue is asked when a wait has ended without it, and
+ * returns RMAEXT_PENDING or the error; give_up ends the batch before all is
+ * answered, so that nothing refers to it any more.
+ */
 enum rmx_step rmx_batch_step(void *batch);
 int rmx_batch_overdue(struct rmaext_batch *batch);
 void rmx_batch_give_up(struct rmaext_batch *batch);
-
-/* am->lock held */
+/*
+ * With am->lock held: the request of a batch has failed; or was answered.
+ * Answer returns false if the reply is not from that window.
+ */
 void rmx_batch_fail(struct rmx_send_buffer *buffer,
 		    const struct rmaext_error *record);
 bool rmx_batch_answer(struct rmx_send_buffer *buffer,
 		      const struct rmx_reply_header *reply, const char *values,
 		      size_t len);
 
-/* message.c */
-/* without the lock; desc: of all pieces but the first, which is the buffer's */
-int rmx_message_send(struct rmaext_fabric *fabric,
-		     struct rmx_send_buffer *buffer, const struct iovec *iov,
-		     size_t count, void *desc);
-/* am->lock held */
+/*
+ * message.c: all but send are called with am->lock held. new takes a send
+ * buffer and a credit, and writes the header; NULL: no buffer is free.
+ */
 struct rmx_send_buffer *rmx_message_new(struct rmaext_fabric *fabric,
 					struct rmaext_peer *peer,
 					const struct rmaext_window *window);
+/*
+ * Hands a message to the provider; returns what that does. After an error the
+ * caller drops the buffer. The first piece lies in the buffer; desc is the
+ * registration of the others. The lock may be held: it keeps the order.
+ */
+int rmx_message_send(struct rmaext_fabric *fabric,
+		     struct rmx_send_buffer *buffer, const struct iovec *iov,
+		     size_t count, void *desc);
+/*
+ * Give credit and buffer back: drop, of a message that was not sent; free, of
+ * one whose answer nobody awaits, unless the provider still sends it; done, of
+ * one that was answered, whose buffer stays while the provider sends it.
+ */
 void rmx_message_drop(struct rmx_am *am, struct rmx_send_buffer *buffer);
 void rmx_message_free(struct rmx_am *am, struct rmx_send_buffer *buffer);
 void rmx_message_done(struct rmx_am *am, struct rmx_send_buffer *buffer);
 
-/* send_queue.c */
+/*
+ * send_queue.c: the hook `send` of struct rmx_hooks. The owner of an operation
+ * that goes as messages puts it in its peer's line, and asks later on whether
+ * it is complete. RMX_DONE with *op_p NULL: it was a copy, and is in line.
+ * Takes am->lock.
+ */
 enum rmx_step rmx_message_step(struct rmaext_op **op_p);
+/* Tries the peers again to which the provider took nothing; takes am->lock. */
 void rmx_message_retry(struct rmaext_fabric *fabric);
-/* am->lock held; of all who give a credit back */
+/*
+ * Sends from a peer's line what its credits allow; whoever gives a credit back
+ * calls it. am->lock is held.
+ */
 void rmx_message_pump(struct rmaext_fabric *fabric, struct rmaext_peer *peer);
-/* am->lock held; out of the line, if it is in it */
+/* Takes an operation out of the line, if it is in it. am->lock is held. */
 void rmx_op_unqueue(struct rmaext_op *op);
 
-/* replies.c */
+/*
+ * replies.c: the CQ's reader says that a request was sent, or could not be;
+ * and that a reply came, of which any byte may be wrong. Both take am->lock.
+ */
 void rmx_message_sent(struct rmaext_fabric *fabric,
 		      struct rmx_send_buffer *buffer,
 		      const struct rmaext_error *failure);
 void rmx_message_answered(struct rmaext_fabric *fabric, const char *data,
 			  size_t len);
-/* of an operation that nobody waits for any more */
+/*
+ * The hooks `give_up` and `forget` of struct rmx_hooks: an owner no longer
+ * waits for its operation; nobody waits for those to that rank (-1: any) that
+ * have no owner. Both take am->lock.
+ */
 void rmx_message_give_up(struct rmaext_op *op);
-/* of all those to that rank (-1: to any) that were not waited for */
 void rmx_message_forget(struct rmaext_window *window, int64_t rank);
-/* am->lock held */
+/*
+ * The error of an operation that its target refused, with the status of the
+ * reply, which may be any number. Any thread may ask.
+ */
+struct rmaext_error rmx_refusal(const struct rmaext_window *window,
+				const char *call, int status);
+/* Fails all requests and lines: the endpoint is gone. am->lock is held. */
 void rmx_message_fail_all(struct rmaext_fabric *fabric,
 			  const struct rmaext_error *record);
-/* Is it through? Then its owner, or nobody, has it. */
+/*
+ * Ends an operation of which nothing is in line or on its way any more; it may
+ * be freed by this. am->lock is held.
+ */
 static inline void rmx_op_settle(struct rmaext_op *op)
 {
 	if (!op->queued && !op->flying)

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The origin of messages: requests are packed, sent, answered or given up. */
+/*
+ * The requests of a batch (rmaext_many) at the origin: they are packed, sent,
+ * answered or given up.
+ */
 #include "am/am.h"
 
-#include <stdio.h>
-
-#define RMX_UNANSWERED 64u /* requests of one batch */
+#define RMX_UNANSWERED 64u /* requests of one batch, at most */
 /* bytes of places and values in a message */
 #define RMX_ROOM (RMX_MESSAGE - sizeof(struct rmx_request_header))
 
-/* What a request is about. */
+/* What a request is to have: `count` elements, or bytes of one from `part` on.
+ */
 struct ask {
 	struct rmaext_batch *batch;
 	struct rmx_lane *lane;
@@ -19,8 +21,8 @@ struct ask {
 };
 
 /*
- * After what was in line when the lane began, and not beside the parts of a
- * long operation.
+ * A request goes after the operations that were in line when its lane began,
+ * and not while parts of a bulk operation are on their way. NULL: not yet.
  */
 static struct rmx_send_buffer *request_new(struct rmaext_fabric *f,
 					   const struct ask *like)
@@ -63,15 +65,15 @@ static int request_send(struct rmaext_fabric *f, struct rmx_send_buffer *buffer,
 	pthread_mutex_lock(&am->lock);
 	buffer->batch = NULL;
 	rmx_message_drop(am, buffer);
-	rmx_message_pump(f, peer); /* for whoever saw the credit taken */
+	rmx_message_pump(f, peer); /* others saw the credit taken */
 	pthread_mutex_unlock(&am->lock);
 	return ret;
 }
 
 /*
- * The batch ends early. Answers find another generation. What the provider
- * still sends stays until it has done so; the rest returns its credit, as an
- * answer that was lost with its connection would keep it for ever.
+ * Replies that come later find another generation. A buffer that the provider
+ * still sends stays until it is sent; the others return their credits, which a
+ * reply that was lost with its connection would keep for ever.
  */
 void rmx_batch_give_up(struct rmaext_batch *batch)
 {
@@ -97,8 +99,8 @@ void rmx_batch_give_up(struct rmaext_batch *batch)
 	pthread_mutex_unlock(&am->lock);
 }
 
-/* An answer, or none to come; the lock is held. */
-static void batch_end(struct rmx_send_buffer *buffer)
+/* The request was answered, or will not be. The caller holds am->lock. */
+static void request_end(struct rmx_send_buffer *buffer)
 {
 	struct rmaext_batch *b = buffer->batch;
 
@@ -108,9 +110,9 @@ static void batch_end(struct rmx_send_buffer *buffer)
 	atomic_fetch_sub(&b->unanswered, 1);
 }
 
-/* The first counts; the lock is held. */
-static void set_error(struct rmaext_batch *b, int64_t rank,
-		      const struct rmaext_error *record)
+/* The first error counts. The caller holds am->lock. */
+static void batch_set_error(struct rmaext_batch *b, int64_t rank,
+			    const struct rmaext_error *record)
 {
 	if (atomic_load(&b->error))
 		return;
@@ -122,23 +124,8 @@ static void set_error(struct rmaext_batch *b, int64_t rank,
 void rmx_batch_fail(struct rmx_send_buffer *buffer,
 		    const struct rmaext_error *record)
 {
-	set_error(buffer->batch, buffer->lane->rank, record);
-	batch_end(buffer);
-}
-
-static void refuse(struct rmx_send_buffer *buffer, int status)
-{
-	struct rmaext_error record = {
-		.code = status < 0 && status > -4096 ? status : -FI_EIO,
-	};
-
-	snprintf(record.call, sizeof(record.call), "%s",
-		 rmx_batch_name(buffer->batch));
-	snprintf(record.detail, sizeof(record.detail), "%s",
-		 status == -FI_ESHUTDOWN
-			 ? rmx_closed_there(buffer->batch->window)
-			 : "the target refuses it");
-	rmx_batch_fail(buffer, &record);
+	batch_set_error(buffer->batch, buffer->lane->rank, record);
+	request_end(buffer);
 }
 
 bool rmx_batch_answer(struct rmx_send_buffer *buffer,
@@ -146,11 +133,14 @@ bool rmx_batch_answer(struct rmx_send_buffer *buffer,
 		      size_t len)
 {
 	struct rmaext_batch *b = buffer->batch;
+	struct rmaext_error record;
 
 	if (!rmx_same_token(reply->token, b->window->token))
 		return false;
 	if (reply->status || len != buffer->results) {
-		refuse(buffer, reply->status);
+		record = rmx_refusal(b->window, rmx_batch_name(b),
+				     reply->status);
+		rmx_batch_fail(buffer, &record);
 		return true;
 	}
 	for (uint32_t k = 0; len && k < buffer->count; k++) {
@@ -159,19 +149,19 @@ bool rmx_batch_answer(struct rmx_send_buffer *buffer,
 		memcpy(rmx_result_at(b, i) + buffer->part,
 		       values + (size_t)k * buffer->unit, buffer->unit);
 	}
-	batch_end(buffer);
+	request_end(buffer);
 	return true;
 }
 
-/* What tells where the elements are. */
-static size_t pack_places(const struct rmaext_batch *b,
-			  const struct rmx_send_buffer *buffer, size_t loops,
-			  uint64_t *offsets)
+/* Writes where the elements are; returns the bytes. */
+static size_t request_pack_places(const struct rmaext_batch *b,
+				  const struct rmx_send_buffer *buffer,
+				  size_t loops, uint64_t *offsets)
 {
 	const uint32_t *order = b->order + buffer->first;
 	const uint64_t first = b->window->first;
 
-	if (loops) { /* one lane: the elements are in their order */
+	if (loops) { /* there is one lane, with the elements in order */
 		rmx_loops_pack(b->strides, first, b->start + *order, offsets);
 		return loops;
 	}
@@ -182,20 +172,21 @@ static size_t pack_places(const struct rmaext_batch *b,
 	return buffer->count * sizeof(*offsets);
 }
 
-/* Bytes of loops, where the elements are sent as such: one has to fit. */
-static size_t loops_of(const struct rmaext_batch *b, size_t unit)
+/* The bytes of the loops if the elements go as such: one must fit; else 0. */
+static size_t batch_loops_bytes(const struct rmaext_batch *b, size_t unit)
 {
 	const size_t bytes = b->strides ? rmx_loops_bytes(b->strides) : 0;
 
 	return unit == b->unit && unit <= RMX_ROOM - bytes ? bytes : 0;
 }
 
-/* Places, and values; returns the length of the message. */
-static size_t pack(const struct rmaext_batch *b, struct rmx_send_buffer *buffer)
+/* Writes places and values; returns the length of the message. */
+static size_t request_pack(const struct rmaext_batch *b,
+			   struct rmx_send_buffer *buffer)
 {
 	struct rmx_request_header *q =
 		(struct rmx_request_header *)buffer->data;
-	const size_t loops = loops_of(b, buffer->unit);
+	const size_t loops = batch_loops_bytes(b, buffer->unit);
 	char *values = (char *)(q + 1);
 
 	q->form = loops ? RMX_LOOPS : RMX_ELEMENTS;
@@ -205,7 +196,7 @@ static size_t pack(const struct rmaext_batch *b, struct rmx_send_buffer *buffer)
 	q->fetch = b->kind == RMAEXT_UPDATE && b->results;
 	q->count = buffer->count;
 	q->unit = buffer->unit;
-	values += pack_places(b, buffer, loops, (uint64_t *)(q + 1));
+	values += request_pack_places(b, buffer, loops, (uint64_t *)(q + 1));
 	if (b->kind == RMAEXT_GET)
 		return (size_t)(values - buffer->data);
 	if (loops) {
@@ -225,10 +216,10 @@ static size_t pack(const struct rmaext_batch *b, struct rmx_send_buffer *buffer)
 }
 
 /*
- * Sends the next of a lane. An element too long for a message goes in parts.
- * -FI_ENOSPC: an answer must come first; -FI_EAGAIN: the provider's progress.
+ * Sends the next elements of a lane. One too long for a message goes in parts.
+ * -FI_ENOSPC: a reply must come first; -FI_EAGAIN: the provider wants progress.
  */
-static int ask_next(struct rmaext_batch *b, struct rmx_lane *lane)
+static int lane_send_next(struct rmaext_batch *b, struct rmx_lane *lane)
 {
 	struct rmaext_fabric *f = b->fabric;
 	const uint32_t left = lane->end - lane->next;
@@ -245,8 +236,8 @@ static int ask_next(struct rmaext_batch *b, struct rmx_lane *lane)
 
 	if (unit > RMX_ROOM - sizeof(uint64_t))
 		unit = RMX_ROOM - sizeof(uint64_t);
-	if (loops_of(b, unit))
-		most = (RMX_ROOM - loops_of(b, unit)) / unit;
+	if (batch_loops_bytes(b, unit))
+		most = (RMX_ROOM - batch_loops_bytes(b, unit)) / unit;
 	else if (unit == b->unit)
 		most = RMX_ROOM / (sizeof(uint64_t) + unit);
 	like.unit = (uint16_t)unit;
@@ -256,10 +247,10 @@ static int ask_next(struct rmaext_batch *b, struct rmx_lane *lane)
 	buffer = request_new(f, &like);
 	if (!buffer)
 		return -FI_ENOSPC;
-	/* counted before it is sent: the answer may come at once */
+	/* a request is counted before it is sent: the reply may come at once */
 	atomic_fetch_add(&lane->unanswered, 1);
 	atomic_fetch_add(&b->unanswered, 1);
-	ret = request_send(f, buffer, pack(b, buffer));
+	ret = request_send(f, buffer, request_pack(b, buffer));
 	if (ret) {
 		atomic_fetch_sub(&lane->unanswered, 1);
 		atomic_fetch_sub(&b->unanswered, 1);
@@ -273,18 +264,17 @@ static int ask_next(struct rmaext_batch *b, struct rmx_lane *lane)
 	return 0;
 }
 
-static void post_failed(struct rmaext_batch *b, int64_t rank, int code)
+static void batch_post_failed(struct rmaext_batch *b, int64_t rank, int code)
 {
-	struct rmaext_error record;
+	const struct rmaext_error record =
+		rmx_post_failure(b->fabric, rank, code);
 
-	rmx_fail(code, rank, "post", "%s", b->fabric->lib->strerror(-code));
-	rmaext_error_last(&record);
 	pthread_mutex_lock(&b->fabric->am->lock);
-	set_error(b, rank, &record);
+	batch_set_error(b, rank, &record);
 	pthread_mutex_unlock(&b->fabric->am->lock);
 }
 
-/* A message to each lane in turn, until none takes any. */
+/* Sends a message of each lane in turn, until none may send. */
 enum rmx_step rmx_batch_step(void *arg)
 {
 	struct rmaext_batch *b = arg;
@@ -300,13 +290,13 @@ enum rmx_step rmx_batch_step(void *arg)
 		if (!lane->messages || lane->next == lane->end)
 			continue;
 		open = true;
-		ret = ask_next(b, lane);
+		ret = lane_send_next(b, lane);
 		if (!ret)
 			idle = 0;
 		else if (ret == -FI_EAGAIN)
 			retry = true;
 		else if (ret != -FI_ENOSPC)
-			post_failed(b, lane->rank, ret);
+			batch_post_failed(b, lane->rank, ret);
 	}
 	if (atomic_load(&b->error))
 		return RMX_DONE;
@@ -315,7 +305,6 @@ enum rmx_step rmx_batch_step(void *arg)
 	return open || atomic_load(&b->unanswered) ? RMX_SLEEP : RMX_DONE;
 }
 
-/* What RMAEXT_PENDING of rmx_wait means by now. */
 int rmx_batch_overdue(struct rmaext_batch *b)
 {
 	const unsigned int answers = atomic_load(&b->answers);

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Messages that came. A request is carried out and replied to, or waits: for
- * its window, or for the guard of updates. A reply to a request of ours goes to
- * whom asked. All this is the CQ reader's.
+ * What becomes of a message that came. A request is carried out and replied to,
+ * or waits for its window or for the guard of updates. A reply is handed to the
+ * operations or the batch that asked. Only the CQ's reader runs this.
  */
 #include "exec/guard.h"
 #include "am/wire.h"
 
+/* ns that an early request waits for its window */
 #define RMX_EARLY_MAX ((int64_t)10 * 1000 * 1000 * 1000)
-#define RMX_TRIES 16u /* of queued receive_buffers at a time */
+#define RMX_TRIES 16u /* queued buffers that are tried at a time */
 
 /* -- replies */
 
-static void send_reply(struct rmaext_fabric *f,
+static void reply_send(struct rmaext_fabric *f,
 		       struct rmx_receive_buffer *message)
 {
 	const bool brief = message->reply_len <= f->info->tx_attr->inject_size;
@@ -30,17 +31,18 @@ static void send_reply(struct rmaext_fabric *f,
 	}
 	if (ret == -FI_EAGAIN)
 		rmx_receive_enqueue(f->am, message, RMX_WAITING);
-	else if (ret || brief) /* lost: the origin will notice by itself */
+	else if (ret || brief) /* a lost reply: the origin will notice */
 		rmx_receive_post(f, message);
 }
 
 /*
- * Who was notified often answers with a notification, and has waited for this
- * one: its reply goes with that message, or when the queue is read next. That
- * is before the reader sleeps, and soon where there is a progress thread.
+ * A rank that is notified was often waiting for it, and answers with a
+ * notification of its own. So the reply to a notification is deferred: it goes
+ * with the next message to that peer, or when the CQ is read next. That is
+ * before the reader sleeps, and soon where there is a progress thread.
  */
-static bool defer(struct rmaext_fabric *f,
-		  const struct rmx_receive_buffer *message)
+static bool reply_defer(struct rmaext_fabric *f,
+			const struct rmx_receive_buffer *message)
 {
 	struct rmx_am *am = f->am;
 
@@ -49,7 +51,7 @@ static bool defer(struct rmaext_fabric *f,
 	    f->info->tx_attr->inject_size < sizeof(am->deferred))
 		return false;
 	rmx_reply_send_deferred(f);
-	if (rmx_reply_is_deferred(f)) /* the provider takes nothing */
+	if (rmx_reply_is_deferred(f)) /* another is; the provider is busy */
 		return false;
 	pthread_mutex_lock(&am->lock);
 	memcpy(&am->deferred, message->data + message->reply,
@@ -59,7 +61,6 @@ static bool defer(struct rmaext_fabric *f,
 	return true;
 }
 
-/* The caller is the CQ's reader. */
 void rmx_reply_send_deferred(struct rmaext_fabric *f)
 {
 	struct rmx_am *am = f->am;
@@ -69,7 +70,7 @@ void rmx_reply_send_deferred(struct rmaext_fabric *f)
 		return;
 	pthread_mutex_lock(&am->lock);
 	peer = atomic_load(&am->deferred_to);
-	/* other errors: it is lost, and the origin will notice by itself */
+	/* after another error it is lost, and the origin will notice */
 	if (peer && (atomic_load(&peer->gone) ||
 		     rmx_wire_inject(f, &am->deferred, sizeof(am->deferred),
 				     peer->addr) != -FI_EAGAIN))
@@ -79,8 +80,8 @@ void rmx_reply_send_deferred(struct rmaext_fabric *f)
 
 /* -- requests */
 
-/* Nothing of it has been checked yet. */
-static bool is_notice(const struct rmx_receive_buffer *message)
+/* Does it only put and notify? Nothing of the request has been checked yet. */
+static bool request_only_notifies(const struct rmx_receive_buffer *message)
 {
 	struct rmx_request_header q;
 	struct rmx_range range;
@@ -93,9 +94,9 @@ static bool is_notice(const struct rmx_receive_buffer *message)
 	       range.flags == RMX_WITH_NOTIFY;
 }
 
-/* A reply to one of ours, at the end of a request. */
-static void take_reply(struct rmaext_fabric *f,
-		       struct rmx_receive_buffer *message)
+/* Takes the deferred reply to a request of ours off the end of a request. */
+static void request_take_reply(struct rmaext_fabric *f,
+			       struct rmx_receive_buffer *message)
 {
 	struct rmx_request_header q;
 	struct rmx_reply_header reply;
@@ -111,26 +112,29 @@ static void take_reply(struct rmaext_fabric *f,
 		rmx_message_answered(f, (char *)&reply, sizeof(reply));
 }
 
-/* The one that sent it has this name; of a window's, its word is good. */
-static bool same_origin(const struct rmx_receive_buffer *a,
-			const struct rmx_receive_buffer *b)
+/*
+ * Both name the same origin. That is taken on trust: who knows the window's
+ * token is one of its ranks.
+ */
+static bool request_same_origin(const struct rmx_receive_buffer *a,
+				const struct rmx_receive_buffer *b)
 {
 	const size_t at = offsetof(struct rmx_request_header, name);
 
 	return !memcmp(a->data + at, b->data + at, sizeof(uint64_t));
 }
 
-static bool same_window(const struct rmx_receive_buffer *a,
-			const struct rmx_receive_buffer *b)
+static bool request_same_window(const struct rmx_receive_buffer *a,
+				const struct rmx_receive_buffer *b)
 {
 	const size_t at = offsetof(struct rmx_request_header, token);
 
 	return !memcmp(a->data + at, b->data + at, RMX_TOKEN);
 }
 
-/* Where those of its origin are, and of some others. */
+/* The list of those that wait of this origin, and of some others. */
 static struct rmx_receive_buffer **
-chain_of(struct rmx_am *am, const struct rmx_receive_buffer *message)
+chain_find(struct rmx_am *am, const struct rmx_receive_buffer *message)
 {
 	uint64_t name;
 
@@ -139,10 +143,11 @@ chain_of(struct rmx_am *am, const struct rmx_receive_buffer *message)
 	return &am->chains[name % RMX_CHAINS];
 }
 
-static void wait_early(struct rmx_am *am, struct rmx_receive_buffer *message,
-		       enum rmx_state state)
+static void request_postpone(struct rmx_am *am,
+			     struct rmx_receive_buffer *message,
+			     enum rmx_state state)
 {
-	struct rmx_receive_buffer **chain = chain_of(am, message);
+	struct rmx_receive_buffer **chain = chain_find(am, message);
 
 	message->state = (uint8_t)state;
 	message->next = NULL;
@@ -153,33 +158,33 @@ static void wait_early(struct rmx_am *am, struct rmx_receive_buffer *message,
 	am->early_count += state == RMX_EARLY;
 }
 
-static bool may_be_early(const struct rmx_receive_buffer *message)
+static bool request_may_be_early(const struct rmx_receive_buffer *message)
 {
 	return rmx_now() - message->since < RMX_EARLY_MAX;
 }
 
 /*
- * Those that wait for a window, or for its guard, in their order. One that is
- * behind another of its origin is not tried: the window may come between the
- * two, and updates of one origin stay in order. (More than an origin may have
- * on their way: it has given some up, and gets no more of them.)
+ * Carries a request out, or lets it wait behind another of its origin and
+ * window that waits: the window may come between the two, and the updates of
+ * one origin stay in order. If an origin has more requests blocked than it has
+ * credits, it has given some of them up: then this one is refused.
  */
-static void request_next(struct rmaext_fabric *f,
-			 struct rmx_receive_buffer *message, int64_t ns)
+static void request_dispatch(struct rmaext_fabric *f,
+			     struct rmx_receive_buffer *message, int64_t ns)
 {
 	struct rmx_am *am = f->am;
 	const bool may_wait = am->early_count < RMX_CREDITS * f->peer_count &&
-			      may_be_early(message);
-	const bool notice = is_notice(message);
+			      request_may_be_early(message);
+	const bool notice = request_only_notifies(message);
 	enum rmx_served served = RMX_ANSWER;
 	unsigned int blocked = 0;
 
-	for (struct rmx_receive_buffer *it = *chain_of(am, message); it;
+	for (struct rmx_receive_buffer *it = *chain_find(am, message); it;
 	     it = it->chain) {
-		if (!same_origin(it, message))
+		if (!request_same_origin(it, message))
 			continue;
 		blocked += it->state == RMX_BLOCKED;
-		if (!same_window(it, message))
+		if (!request_same_window(it, message))
 			continue;
 		if (it->state == RMX_BLOCKED)
 			served = RMX_NO_GUARD;
@@ -192,16 +197,16 @@ static void request_next(struct rmaext_fabric *f,
 		served = rmx_serve(f, message, may_wait, -1);
 	switch (served) {
 	case RMX_NO_WINDOW:
-		wait_early(am, message, RMX_EARLY);
+		request_postpone(am, message, RMX_EARLY);
 		break;
 	case RMX_NO_GUARD:
-		wait_early(am, message, RMX_BLOCKED);
+		request_postpone(am, message, RMX_BLOCKED);
 		break;
 	case RMX_ANSWER:
-		if (notice && defer(f, message))
+		if (notice && reply_defer(f, message))
 			rmx_receive_post(f, message);
 		else
-			send_reply(f, message);
+			reply_send(f, message);
 		break;
 	case RMX_NOTHING:
 		rmx_receive_post(f, message);
@@ -209,8 +214,8 @@ static void request_next(struct rmaext_fabric *f,
 	}
 }
 
-/* What waits for a window is asked for again only after one has come. */
-static void retry_early(struct rmaext_fabric *f)
+/* An early request is tried again only after a window was created. */
+static void postponed_retry(struct rmaext_fabric *f)
 {
 	struct rmx_am *am = f->am;
 	const unsigned int links = atomic_load(&f->links);
@@ -227,20 +232,20 @@ static void retry_early(struct rmaext_fabric *f)
 	for (; message; message = next) {
 		next = message->next;
 		if (message->state == RMX_EARLY && !come &&
-		    may_be_early(message))
-			wait_early(am, message, RMX_EARLY);
+		    request_may_be_early(message))
+			request_postpone(am, message, RMX_EARLY);
 		else
-			request_next(f, message, 0);
+			request_dispatch(f, message, 0);
 	}
 }
 
-static bool waits(const struct rmx_am *am)
+static bool am_has_retries(const struct rmx_am *am)
 {
 	return am->queue || am->early || atomic_load(&am->stalled);
 }
 
-/* Each in turn, so that one peer that takes nothing holds nobody up. */
-static void retry(struct rmaext_fabric *f)
+/* Tries some in turn, so that one peer that takes nothing holds nobody up. */
+static void am_retry(struct rmaext_fabric *f)
 {
 	struct rmx_am *am = f->am;
 	unsigned int tries = am->queued < RMX_TRIES ? am->queued : RMX_TRIES;
@@ -248,7 +253,7 @@ static void retry(struct rmaext_fabric *f)
 
 	if (atomic_load(&am->stalled))
 		rmx_message_retry(f);
-	retry_early(f);
+	postponed_retry(f);
 	while (tries--) {
 		message = am->queue;
 		am->queue = message->next;
@@ -256,7 +261,7 @@ static void retry(struct rmaext_fabric *f)
 			am->queue_end = &am->queue;
 		am->queued--;
 		if (message->state == RMX_WAITING) {
-			send_reply(f, message);
+			reply_send(f, message);
 		} else {
 			am->receiving--;
 			rmx_receive_post(f, message);
@@ -266,13 +271,13 @@ static void retry(struct rmaext_fabric *f)
 
 /* -- completions */
 
-static bool within(const void *it, const void *first, size_t len)
+static bool address_within(const void *it, const void *first, size_t len)
 {
 	return first && (uintptr_t)it >= (uintptr_t)first &&
 	       (uintptr_t)it - (uintptr_t)first < len;
 }
 
-static void message_came(struct rmaext_fabric *f,
+static void message_take(struct rmaext_fabric *f,
 			 struct rmx_receive_buffer *message, size_t len)
 {
 	uint32_t magic = 0;
@@ -281,11 +286,11 @@ static void message_came(struct rmaext_fabric *f,
 	if (len >= sizeof(magic) && len <= RMX_LONGEST)
 		memcpy(&magic, message->data, sizeof(magic));
 	if (magic == RMX_REQUEST && len >= sizeof(struct rmx_request_header)) {
-		take_reply(f, message);
+		request_take_reply(f, message);
 		rmx_card_take(f, message);
 		message->since = rmx_now();
 		message->done = (struct rmx_done){0};
-		request_next(f, message, RMX_PATIENCE);
+		request_dispatch(f, message, RMX_PATIENCE);
 		return;
 	}
 	if (magic == RMX_REPLY)
@@ -293,7 +298,6 @@ static void message_came(struct rmaext_fabric *f,
 	rmx_receive_post(f, message);
 }
 
-/* A completion: of a buffer, of a message, else of an operation. */
 void rmx_am_complete(struct rmaext_fabric *f, void *context, size_t len,
 		     const struct rmaext_error *failure)
 {
@@ -302,22 +306,23 @@ void rmx_am_complete(struct rmaext_fabric *f, void *context, size_t len,
 	struct rmx_send_buffer *buffer = context;
 	size_t at;
 
-	if (within(context, am->send_buffers, RMX_SEND_BYTES)) {
+	if (address_within(context, am->send_buffers, RMX_SEND_BYTES)) {
 		at = (size_t)((char *)context - (char *)am->send_buffers);
 		if (at % sizeof(*buffer) == 0 && buffer->state == RMX_ASKING)
 			rmx_message_sent(f, buffer, failure);
 		return;
 	}
-	if (!within(context, am->receive_buffers,
-		    RMX_RECEIVE_BUFFERS * sizeof(*am->receive_buffers))) {
+	if (!address_within(context, am->receive_buffers,
+			    RMX_RECEIVE_BUFFERS *
+				    sizeof(*am->receive_buffers))) {
 		rmx_op_complete(f, context, failure);
 		return;
 	}
 	at = (size_t)((char *)context - (char *)am->receive_buffers);
 	if (at % sizeof(*message))
-		return; /* none of ours */
+		return; /* no context of ours */
 	switch (message->state) {
-	case RMX_REPLYING: /* or failed: the origin will notice by itself */
+	case RMX_REPLYING: /* if it failed, the origin will notice */
 		rmx_receive_post(f, message);
 		break;
 	case RMX_RECEIVING:
@@ -325,32 +330,33 @@ void rmx_am_complete(struct rmaext_fabric *f, void *context, size_t len,
 		if (failure)
 			rmx_receive_failed(am, message);
 		else
-			message_came(f, message, len);
+			message_take(f, message, len);
 		break;
 	}
 	rmx_receive_more(f);
 }
 
-/* -- for the rooms below */
+/* -- hooks for the rooms below, see struct rmx_hooks */
 
-static void after_read(struct rmaext_fabric *f)
+static void hook_after_read(struct rmaext_fabric *f)
 {
-	if (waits(f->am))
-		retry(f);
+	if (am_has_retries(f->am))
+		am_retry(f);
 	if (rmx_backlog_waits(f))
 		rmx_backlog_push(f);
 }
 
-static bool restless(const struct rmaext_fabric *f)
+static bool hook_restless(const struct rmaext_fabric *f)
 {
-	return waits(f->am) || rmx_reply_is_deferred(f) || rmx_backlog_waits(f);
+	return am_has_retries(f->am) || rmx_reply_is_deferred(f) ||
+	       rmx_backlog_waits(f);
 }
 
 const struct rmx_hooks rmx_am_hooks = {
 	.complete = rmx_am_complete,
 	.before_read = rmx_reply_send_deferred,
-	.after_read = after_read,
-	.restless = restless,
+	.after_read = hook_after_read,
+	.restless = hook_restless,
 	.send = rmx_message_step,
 	.give_up = rmx_message_give_up,
 	.forget = rmx_message_forget,

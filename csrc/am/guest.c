@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Memory for other jobs. Its owner opens the door of an endpoint, and has a
- * window for each grant, with a token of its own, whose origins are no ranks.
- * One of another job, a guest, sends its card first: the secret of the door,
- * and its own address, without which nobody could answer it.
+ * Memory for other jobs. Its owner opens the door of an endpoint, which is a
+ * secret, and has a window for each grant, with a token of its own; the origins
+ * of that window are no ranks. A process of another job, a guest, sends its
+ * card first. The card has the secret of the door, and the guest's address,
+ * without which nobody could answer it.
  *
- * All that a guest does comes as a message, which is checked in full, and has
- * no other right than the grant's: so the owner ends a grant by itself, at any
- * time, and what comes later is refused. A write by key would land, be lost
- * with the next good one, or cost the connection (tcp;ofi_rxm), once the key is
- * gone.
+ * All that a guest does comes as a message, which is checked in full and has no
+ * other rights than the grant's. So the owner ends a grant by itself, at any
+ * time, and refuses what comes later. A write by key, once the key is gone,
+ * would land, be lost together with the next good one, or cost the connection
+ * (tcp;ofi_rxm).
  *
- * Each card may cost the owner a peer, which stays: there are RMX_GUESTS at
- * most, and none without the secret of the door.
+ * Each card may cost the owner a peer, which stays. So there are RMX_GUESTS at
+ * most, and none that does not know the secret of the door.
  */
 #include "am/am.h"
 
@@ -34,7 +35,7 @@ size_t rmx_card_write(const struct rmaext_window *w, char *at)
 
 /* -- owner */
 
-static void admit(struct rmaext_fabric *f, const struct rmx_card *card)
+static void guest_admit(struct rmaext_fabric *f, const struct rmx_card *card)
 {
 	const uint64_t name = rmx_name(card->address, card->len);
 	struct rmaext_peer *peer;
@@ -51,7 +52,7 @@ static void admit(struct rmaext_fabric *f, const struct rmx_card *card)
 		f->am->guests++;
 }
 
-/* The card at the end of a request, if there is one: any bytes at all. */
+/* The end of the request may be any bytes. */
 void rmx_card_take(struct rmaext_fabric *f, struct rmx_receive_buffer *message)
 {
 	struct rmx_request_header q;
@@ -65,5 +66,5 @@ void rmx_card_take(struct rmaext_fabric *f, struct rmx_receive_buffer *message)
 	message->len -= sizeof(card);
 	memcpy(&card, message->data + message->len, sizeof(card));
 	if (card.len <= sizeof(card.address))
-		admit(f, &card);
+		guest_admit(f, &card);
 }

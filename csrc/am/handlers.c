@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The target of a message. Anybody who reaches the port may send one, so it is
- * believed only if it has the secret token of a window, and even then
+ * The target carries out a request. Anybody who reaches the port may send one:
+ * so it is believed only if it has the secret token of a window, and even then
  * everything in it is checked before memory is touched.
  */
 #include "am/am.h"
@@ -23,7 +23,7 @@ bool rmx_same_token(const uint8_t *a, const uint8_t *b)
 
 	memcpy(x, a, sizeof(x));
 	memcpy(y, b, sizeof(y));
-	/* in constant time; a window without a token is nobody's target */
+	/* a window without a token is nobody's target */
 	return !((x[0] ^ y[0]) | (x[1] ^ y[1])) && (x[0] | x[1]);
 }
 
@@ -57,18 +57,18 @@ void rmx_serve_no_more(struct rmaext_window *w)
 	pthread_mutex_unlock(&f->lock);
 }
 
-/* Is it a target of that name? A guest's, of this process maybe, is none. */
-static bool is_named(const struct rmaext_window *w, const uint8_t *token)
+/* A guest's window, which may be of this process, is not a target. */
+static bool window_is_named(const struct rmaext_window *w, const uint8_t *token)
 {
 	return !w->visits && rmx_same_token(w->token, token);
 }
 
 /*
- * Enter the window of that name. -FI_ESHUTDOWN: it is closed; -FI_ENOENT: there
- * never was one, or long ago.
+ * Enters the window that has this token. -FI_ESHUTDOWN: it is closed;
+ * -FI_ENOENT: there was none, or it was closed long ago.
  */
-static int enter(struct rmaext_fabric *f, const uint8_t *token,
-		 struct rmaext_window **window_p)
+static int window_enter_named(struct rmaext_fabric *f, const uint8_t *token,
+			      struct rmaext_window **window_p)
 {
 	struct rmx_am *am = f->am;
 	struct rmaext_window *w;
@@ -76,9 +76,9 @@ static int enter(struct rmaext_fabric *f, const uint8_t *token,
 
 	pthread_mutex_lock(&f->lock);
 	w = am->recent;
-	if (!w || !is_named(w, token)) {
+	if (!w || !window_is_named(w, token)) {
 		w = f->windows;
-		while (w && !is_named(w, token))
+		while (w && !window_is_named(w, token))
 			w = w->next;
 	}
 	if (w) {
@@ -92,8 +92,8 @@ static int enter(struct rmaext_fabric *f, const uint8_t *token,
 	return ret;
 }
 
-/* The sender, by its own word: it gets nothing but an error. */
-static struct rmaext_peer *sender(struct rmaext_fabric *f, uint64_t name)
+/* The peer that a request claims to be from, or NULL: only for an error. */
+static struct rmaext_peer *peer_find(struct rmaext_fabric *f, uint64_t name)
 {
 	struct rmaext_peer *p;
 
@@ -104,9 +104,9 @@ static struct rmaext_peer *sender(struct rmaext_fabric *f, uint64_t name)
 	return p;
 }
 
-/* Where elements are. */
+/* Where the elements of a request are. */
 struct places {
-	const uint64_t *offsets; /* NULL: the loops say it */
+	const uint64_t *offsets; /* NULL: the loops compute them */
 	struct rmx_strides loops;
 	uint64_t start;
 	size_t bytes;
@@ -127,17 +127,17 @@ static bool places_read(struct places *p, const struct rmx_request_header *q,
 	return q->count <= RMX_MESSAGE / sizeof(*p->offsets);
 }
 
-static inline uint64_t place(const struct places *p, uint32_t i)
+static inline uint64_t places_at(const struct places *p, uint32_t i)
 {
 	return p->offsets ? p->offsets[i]
 			  : p->loops.first +
 				    rmx_strides_at(&p->loops, p->start + i);
 }
 
-/* Are the elements whole, and may it do that? `q` is a copy. */
-static int check(const struct rmaext_window *w,
-		 const struct rmx_request_header *q, size_t len,
-		 const void *data, struct places *places)
+/* Checks a request of elements or loops. `q` is a copy, which cannot change. */
+static int elements_check(const struct rmaext_window *w,
+			  const struct rmx_request_header *q, size_t len,
+			  const void *data, struct places *places)
 {
 	const struct rmx_target *t = rmx_target_of(w, w->self);
 	const bool update = q->kind == RMAEXT_UPDATE;
@@ -158,7 +158,7 @@ static int check(const struct rmaext_window *w,
 	if ((!w->own && !w->attached) || (t->access & access) != access)
 		return -FI_EACCES;
 	for (uint32_t i = 0; i < q->count; i++) {
-		const uint64_t at = place(places, i);
+		const uint64_t at = places_at(places, i);
 
 		low |= at;
 		high = at > high ? at : high;
@@ -175,10 +175,11 @@ static int check(const struct rmaext_window *w,
 	return 0;
 }
 
-/* The results of a get or an update lie where its values lay. */
-static int apply(struct rmaext_window *w, const struct rmx_request_header *q,
-		 const struct places *places, char *values, uint32_t *done,
-		 int64_t ns)
+/* The results of a get or an update overwrite its values. */
+static int elements_apply(struct rmaext_window *w,
+			  const struct rmx_request_header *q,
+			  const struct places *places, char *values,
+			  uint32_t *done, int64_t ns)
 {
 	void *cells[RMX_CELLS];
 	int ret = 0;
@@ -189,7 +190,7 @@ static int apply(struct rmaext_window *w, const struct rmx_request_header *q,
 		char *at = values + i * q->unit;
 
 		for (uint32_t k = 0; k < n; k++) {
-			cells[k] = rmx_own(w, place(places, i + k));
+			cells[k] = rmx_own(w, places_at(places, i + k));
 			__builtin_prefetch(cells[k], 1);
 		}
 		if (q->kind == RMAEXT_UPDATE)
@@ -204,18 +205,19 @@ static int apply(struct rmaext_window *w, const struct rmx_request_header *q,
 	return ret;
 }
 
-/* The status of a request, and where its results are. */
-static int elements(struct rmaext_window *w, const struct rmx_request_header *q,
-		    struct rmx_receive_buffer *message, int64_t ns)
+/* Returns the status for the reply, and notes where its results are. */
+static int elements_serve(struct rmaext_window *w,
+			  const struct rmx_request_header *q,
+			  struct rmx_receive_buffer *message, int64_t ns)
 {
 	char *values = message->data + sizeof(*q);
 	struct places places;
-	int ret = check(w, q, message->len, values, &places);
+	int ret = elements_check(w, q, message->len, values, &places);
 
 	if (ret)
 		return ret;
 	values += places.bytes;
-	ret = apply(w, q, &places, values, &message->done.parts, ns);
+	ret = elements_apply(w, q, &places, values, &message->done.parts, ns);
 	atomic_thread_fence(memory_order_seq_cst);
 	if (!ret && (q->fetch || q->kind == RMAEXT_GET)) {
 		message->reply = (size_t)(values - message->data);
@@ -224,15 +226,15 @@ static int elements(struct rmaext_window *w, const struct rmx_request_header *q,
 	return ret;
 }
 
-static int ranges(struct rmaext_window *w, struct rmx_receive_buffer *message,
-		  int64_t ns)
+static int ranges_serve(struct rmaext_window *w,
+			struct rmx_receive_buffer *message, int64_t ns)
 {
 	size_t results;
 	int ret = rmx_ranges_check(w, message->data, message->len, &results);
 
 	if (ret)
 		return ret;
-	/* behind all, with room for the reply's header between */
+	/* the results go behind the request and the reply's header */
 	message->reply = (message->len + sizeof(struct rmx_reply_header) + 63) &
 			 ~(size_t)63;
 	message->reply_len = results;
@@ -241,9 +243,9 @@ static int ranges(struct rmaext_window *w, struct rmx_receive_buffer *message,
 				ns);
 }
 
-static int carry_out(struct rmaext_window *w,
-		     const struct rmx_request_header *q,
-		     struct rmx_receive_buffer *message, int64_t ns)
+static int request_carry_out(struct rmaext_window *w,
+			     const struct rmx_request_header *q,
+			     struct rmx_receive_buffer *message, int64_t ns)
 {
 	int ret = -FI_EINVAL;
 
@@ -251,18 +253,13 @@ static int carry_out(struct rmaext_window *w,
 		return -FI_ETIMEDOUT;
 	rmx_attached_lock(w->attached);
 	if (q->form == RMX_ELEMENTS || q->form == RMX_LOOPS)
-		ret = elements(w, q, message, ns);
+		ret = elements_serve(w, q, message, ns);
 	else if (q->form == RMX_RANGES)
-		ret = ranges(w, message, ns);
+		ret = ranges_serve(w, message, ns);
 	rmx_attached_unlock(w->attached);
 	return ret;
 }
 
-/*
- * Carry a request out and make its reply. A window is created on one rank
- * earlier than on another: the request may have to wait for it; and for the
- * guard of updates, for `ns` here. ns < 0: it has waited too long for that.
- */
 enum rmx_served rmx_serve(struct rmaext_fabric *f,
 			  struct rmx_receive_buffer *message, bool may_wait,
 			  int64_t ns)
@@ -279,14 +276,14 @@ enum rmx_served rmx_serve(struct rmaext_fabric *f,
 	memcpy(reply.token, q.token, sizeof(reply.token));
 	message->reply = sizeof(q);
 	message->reply_len = 0;
-	reply.status = enter(f, q.token, &w);
+	reply.status = window_enter_named(f, q.token, &w);
 	if (!reply.status) {
-		message->peer = w->invites ? sender(f, q.name)
+		message->peer = w->invites ? peer_find(f, q.name)
 				: q.rank < w->count
 					? w->members->of[q.rank].peer
 					: NULL;
 		if (message->peer)
-			reply.status = carry_out(w, &q, message, ns);
+			reply.status = request_carry_out(w, &q, message, ns);
 		late = reply.status == RMAEXT_PENDING &&
 		       rmx_now() - message->since > w->timeout;
 		rmx_rundown_leave(&w->served);
@@ -295,7 +292,7 @@ enum rmx_served rmx_serve(struct rmaext_fabric *f,
 		if (late)
 			reply.status = -FI_ETIMEDOUT;
 	} else {
-		message->peer = sender(f, q.name);
+		message->peer = peer_find(f, q.name);
 		if (reply.status == -FI_ENOENT && message->peer && may_wait &&
 		    !q.visits)
 			return RMX_NO_WINDOW;

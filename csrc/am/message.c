@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The origin of messages, whatever is in them: each takes a buffer, and one of
- * its peer's credits until it is answered or given up. What is in it is for
- * others to say: operations (send_queue.c, replies.c), or elements of a batch
- * (batch.c).
+ * The send buffers of requests. Each request takes a buffer, and one of its
+ * peer's credits until it is answered or given up. Others write what is in it:
+ * operations (send_queue.c, replies.c), or elements of a batch (batch.c).
  *
- * The lock is the. It is held while a message is handed to the
- * provider, which keeps those to one peer in order.
+ * am->lock is held while operations are handed to the provider, so that those
+ * to one peer stay in order.
  */
 #include "am/wire.h"
 
 _Static_assert(sizeof(struct rmx_send_buffer) % 4096 == 0,
-	       "whole pages, so that few are touched; of larger ones, parts");
+	       "a buffer is whole pages of 4 KiB, so that few are touched");
 
-/* Where that is demanded, they are registered as they come into use. */
+/* Where it is demanded, buffers are registered as they come into use. */
 static struct rmx_send_buffer *send_buffer_new(struct rmaext_fabric *f)
 {
 	struct rmx_am *am = f->am;
@@ -30,7 +29,7 @@ static struct rmx_send_buffer *send_buffer_new(struct rmaext_fabric *f)
 	return buffer;
 }
 
-/* lock held; NULL: all are in use */
+/* NULL: all are in use. The caller holds am->lock. */
 static struct rmx_send_buffer *send_buffer_take(struct rmaext_fabric *f)
 {
 	struct rmx_am *am = f->am;
@@ -58,7 +57,7 @@ static void send_buffer_free(struct rmx_am *am, struct rmx_send_buffer *buffer)
 	am->free = buffer;
 }
 
-static void return_credit(struct rmx_send_buffer *buffer)
+static void credit_return(struct rmx_send_buffer *buffer)
 {
 	if (!buffer->peer)
 		return;
@@ -70,24 +69,21 @@ static void return_credit(struct rmx_send_buffer *buffer)
 		buffer->next->prev = buffer->prev;
 }
 
-/* No answer is waited for; if the provider still sends it, it stays. */
 void rmx_message_free(struct rmx_am *am, struct rmx_send_buffer *buffer)
 {
 	if (!buffer->sent)
 		return;
-	return_credit(buffer);
+	credit_return(buffer);
 	send_buffer_free(am, buffer);
 }
 
-/* It was answered, maybe before the provider says that it is sent. */
 void rmx_message_done(struct rmx_am *am, struct rmx_send_buffer *buffer)
 {
-	return_credit(buffer);
+	credit_return(buffer);
 	if (buffer->sent)
 		send_buffer_free(am, buffer);
 }
 
-/* NULL: none is free. The lock is held. */
 struct rmx_send_buffer *rmx_message_new(struct rmaext_fabric *f,
 					struct rmaext_peer *peer,
 					const struct rmaext_window *w)
@@ -117,26 +113,24 @@ struct rmx_send_buffer *rmx_message_new(struct rmaext_fabric *f,
 	return buffer;
 }
 
-/* It was not sent. The lock is held. */
 void rmx_message_drop(struct rmx_am *am, struct rmx_send_buffer *buffer)
 {
-	return_credit(buffer);
+	credit_return(buffer);
 	send_buffer_free(am, buffer);
 }
 
-static void *desc_of(const struct rmx_am *am,
-		     const struct rmx_send_buffer *buffer)
+static void *send_buffer_desc(const struct rmx_am *am,
+			      const struct rmx_send_buffer *buffer)
 {
 	const size_t i = (size_t)(buffer - am->send_buffers) / RMX_SEND_REGION;
 
 	return rmx_region_desc(&am->send_regions[i]);
 }
 
-/* After an error the buffer is the caller's, to be dropped. */
 int rmx_message_send(struct rmaext_fabric *f, struct rmx_send_buffer *buffer,
 		     const struct iovec *iov, size_t count, void *desc)
 {
-	void *descs[RMX_WIRE_PIECES] = {desc_of(f->am, buffer)};
+	void *descs[RMX_WIRE_PIECES] = {send_buffer_desc(f->am, buffer)};
 
 	for (size_t i = 1; i < count; i++)
 		descs[i] = desc;

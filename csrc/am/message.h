@@ -1,34 +1,48 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Messages: what goes over the wire, and who holds it. */
+/*
+ * Messages: what goes over the wire, and who holds it. The words of this room:
+ *
+ * request, reply: the message of an origin to a target, and its answer.
+ * credit: a peer may have so many requests without a reply at a time; each
+ *     request takes a credit until it is answered or given up.
+ * line: the operations to one peer of which some part is still to be sent, in
+ *     the order in which they were begun.
+ * bulk: an operation too long for one send buffer. It goes in parts.
+ * loaned: values that the provider sends from where their owner has them.
+ * lane: the elements of a batch (rmaext_many) that go to one target.
+ * early: a request to a window that this rank has not created yet. It waits.
+ * blocked: a request whose guard of updates was not free, or one behind it from
+ *     the same origin. It waits.
+ * fat: a receive buffer of which more pages are in use than usually stay.
+ */
 #ifndef RMAEXT_MESSAGE_H
 #define RMAEXT_MESSAGE_H
 
 #include "net/endpoint.h"
 
-/* Many operations in one message; see am.c. */
-#define RMX_SEND_BUFFERS 4096 /* messages, at most */
-#define RMX_SEND_REGION 64    /* of them, registered together */
-#define RMX_MESSAGE \
-	16192 /* bytes; with its buffer four pages, within rxm's 16 KiB */
+#define RMX_SEND_BUFFERS 4096 /* requests of this rank, at most */
+#define RMX_SEND_REGION 64    /* send buffers that are registered together */
+/* bytes; a send buffer is four pages, and a message within rxm's 16 KiB */
+#define RMX_MESSAGE 16192
 #define RMX_SEND_BYTES (RMX_SEND_BUFFERS * sizeof(struct rmx_send_buffer))
 #define RMX_RECEIVE_BUFFERS 2048     /* messages that came, at most */
 #define RMX_MOST ((size_t)512 << 10) /* bytes of values in one message */
-#define RMX_CREDITS 4u		     /* requests to a peer, without an answer */
-#define RMX_CLOSED 64
-#define RMX_CHAINS 256
+#define RMX_CREDITS 4u		     /* of a peer, at most */
+#define RMX_CLOSED 64	       /* closed windows whose tokens are remembered */
+#define RMX_CHAINS 256	       /* lists of requests that wait, by origin */
 #define RMX_REQUEST 0x32516d72 /* "rmQ2", in native byte order */
 #define RMX_REPLY 0x32416d72   /* "rmA2" */
 
 enum rmx_form {
 	RMX_ELEMENTS = 1, /* `count` offsets in bytes, then the values */
 	RMX_RANGES = 2,	  /* `count` times a struct rmx_range with its values */
-	RMX_LOOPS = 3,	  /* as elements, places as rmx_loops_pack() has them */
+	RMX_LOOPS = 3,	  /* as elements; rmx_loops_pack() wrote their places */
 };
 
-/* Header of a request. */
+/* The header of a request. */
 struct rmx_request_header {
 	uint32_t magic;
-	/* of elements; else 0 */
+	/* these, and unit, are of elements and loops; 0 with ranges */
 	uint8_t kind; /* as RMAEXT_PUT */
 	uint8_t type; /* as RMAEXT_INT8 */
 	uint8_t op;   /* of an update, as RMAEXT_SUM */
@@ -38,29 +52,32 @@ struct rmx_request_header {
 	uint64_t name; /* rmx_name of the origin's endpoint */
 	uint32_t rank; /* of the origin */
 	uint32_t count;
-	uint64_t unit;
+	uint64_t unit;	 /* bytes of an element */
 	uint8_t form;	 /* as enum rmx_form */
-	uint8_t replies; /* at its end, to one of the peer's: 0 or 1 */
+	uint8_t replies; /* 1: a reply to the target's request is at its end */
 	uint8_t visits;	 /* as enum rmx_visitor */
 	uint8_t nothing[5];
 };
 
-/* Of another job, as guest.c has it; one with a card has it at its end. */
+/*
+ * Who sent a request: a rank, or a guest, which is a process of another job
+ * (see guest.c); a guest's first one has its card at the end.
+ */
 enum rmx_visitor { RMX_RANK = 0, RMX_GUEST = 1, RMX_WITH_CARD = 2 };
 
 struct rmx_card {
-	uint8_t door[RMX_TOKEN]; /* the secret of whom it is for */
+	uint8_t door[RMX_TOKEN]; /* the secret of the receiver's endpoint */
 	uint16_t len;
-	uint8_t address[238]; /* of whom it is from */
+	uint8_t address[238]; /* of the sender's endpoint, len bytes */
 };
 
 enum { RMX_WITH_FETCH = 1, RMX_WITH_NOTIFY = 2 }; /* flags of a range */
 
 /*
- * Elements that lie one after another. Their values follow, with
- * RMAEXT_CSWAP the compared before the new ones, with RMAEXT_NO_OP none. The
- * next range, and in a reply the next one's results, begin at a multiple of
- * RMX_ALIGN.
+ * A range: elements that lie one after another at the target. Their values
+ * follow; with RMAEXT_CSWAP those to compare with come before the new ones,
+ * with RMAEXT_NO_OP there are none. The next range begins at a multiple of
+ * RMX_ALIGN, and so do its results in the reply.
  */
 struct rmx_range {
 	uint64_t offset; /* bytes */
@@ -70,14 +87,14 @@ struct rmx_range {
 	uint8_t op;
 	uint8_t type;
 	uint8_t flags;
-	uint16_t slot; /* RMX_WITH_NOTIFY; else 0 */
+	uint16_t slot; /* to be notified, RMX_WITH_NOTIFY; else 0 */
 	uint16_t zero[3];
 };
 
 #define RMX_ALIGN ((size_t)16)
 #define RMX_ALIGNED(n) (((n) + RMX_ALIGN - 1) & ~(RMX_ALIGN - 1))
 
-/* Header of a reply; the values follow. */
+/* The header of a reply; the results follow. */
 struct rmx_reply_header {
 	uint32_t magic;
 	int32_t status;
@@ -85,11 +102,13 @@ struct rmx_reply_header {
 	uint8_t token[RMX_TOKEN];
 };
 
-/* What a provider has to take in one: short operations, or all their results.
+/*
+ * The least that a provider has to take in one message: short operations, or
+ * all their results.
  */
 #define RMX_LEAST (RMX_MESSAGE + sizeof(struct rmx_reply_header))
 
-/* The longest message, and what has room for it with the longest reply. */
+/* The longest message; a receive buffer has room for the longest reply too. */
 #define RMX_HEADERS \
 	(sizeof(struct rmx_request_header) + sizeof(struct rmx_range))
 #define RMX_LONGEST (RMX_HEADERS + RMX_MOST)
@@ -97,116 +116,119 @@ struct rmx_reply_header {
 
 enum rmx_state {
 	RMX_FREE,
-	RMX_ASKING,    /* a request of ours */
-	RMX_RECEIVING, /* may come */
-	RMX_REPLYING,  /* the reply is being sent */
-	RMX_WAITING,   /* for the provider to take it: queued */
-	RMX_EARLY,     /* a request to a window that is not there yet */
-	RMX_BLOCKED,   /* by the guard of updates, or behind such a one */
+	RMX_ASKING,    /* a send buffer has a request of ours */
+	RMX_RECEIVING, /* a receive is posted, or is queued to be posted */
+	RMX_REPLYING,  /* the provider sends the reply */
+	RMX_WAITING,   /* the provider did not take the reply: it is queued */
+	RMX_EARLY,     /* the request waits for its window */
+	RMX_BLOCKED,   /* the request waits for the guard of updates */
 };
 
 /* A request of ours: the context of its fi_send. */
 struct rmx_send_buffer {
-	struct fi_context2 context; /* first, as in rmx_context */
-	/* whose request it is; both NULL: given up */
+	struct fi_context2 context; /* first: the CQ gives back its address */
+	/* it is the request of one of these; both NULL: it was given up */
 	struct rmaext_batch *batch;
-	struct rmaext_op *op;	  /* and, unless bulk, those after it */
-	struct rmaext_peer *peer; /* where it goes */
-	struct rmx_send_buffer *next,
-		**prev;	       /* free, or of peer->line->send_buffers */
+	struct rmaext_op *op;	  /* and, unless bulk, of those after it */
+	struct rmaext_peer *peer; /* the target */
+	/* among the free ones, or in peer->line->send_buffers */
+	struct rmx_send_buffer *next, **prev;
 	struct rmx_lane *lane; /* of the batch */
-	uint64_t part;	       /* of an element, or of an operation */
-	uint32_t first;	       /* of the lane */
-	uint32_t generation;   /* tells late answers from others */
-	uint32_t results;      /* bytes that the answer has */
-	uint16_t count, unit;
+	uint64_t part;	       /* first byte, of an element or an operation */
+	uint32_t first;	       /* the lane's first element in it */
+	uint32_t generation;   /* tells a late reply from the one awaited */
+	uint32_t results;      /* bytes of results that the reply must have */
+	uint16_t count, unit;  /* elements of the lane, and their bytes */
 	uint8_t state;
-	bool bulk;   /* a part of an operation that is longer than data */
-	bool loaned; /* the values are sent from where its owner has them */
-	bool sent;   /* the provider is done with data, and values */
-	bool ended;  /* answered, and not sent yet */
+	bool bulk; /* it has a part of a bulk operation */
+	bool loaned;
+	bool sent;  /* the provider is done with data and loaned values */
+	bool ended; /* it was answered before it was `sent` */
 	_Alignas(64) char data[RMX_MESSAGE];
 };
 
-/* How much of a request has been carried out, if its guard was not free. */
+/* How much of a blocked request has been carried out. */
 struct rmx_done {
 	uint32_t parts;	   /* whole ranges, or elements */
-	uint64_t elements; /* of the next range */
+	uint64_t elements; /* of the next range, besides */
 };
 
-/* A message that comes: the context of its fi_recv, and of a reply's fi_send.
+/* A message that came: the context of its fi_recv, then of the reply's fi_send.
  */
 struct rmx_receive_buffer {
 	struct fi_context2 context;
-	struct rmaext_peer *peer;	 /* who gets the reply */
+	struct rmaext_peer *peer;	 /* gets the reply */
 	struct rmx_receive_buffer *next; /* in the list of its state */
-	struct rmx_receive_buffer
-		*chain;		  /* if early or blocked, in one of these */
-	char *data;		  /* RMX_RECEIVE_BYTES; NULL: not yet */
+	/* early or blocked: the next in its list of am->chains */
+	struct rmx_receive_buffer *chain;
+	char *data;		  /* RMX_RECEIVE_BYTES; NULL: never used */
 	struct rmx_region region; /* of data, if it has to be registered */
-	int64_t since;		  /* it came */
+	int64_t since;		  /* when it came */
 	struct rmx_done done;
 	size_t len;
-	size_t reply, reply_len; /* where it is in data */
+	size_t reply, reply_len; /* where the reply is in data */
 	uint8_t state;
-	bool fat; /* many of its pages are in use */
+	bool fat;
 };
 
-/* Messages to a peer, see send_queue.c; guarded by am->lock. */
+/* What goes to a peer as messages, see send_queue.c; am->lock guards it. */
 struct rmx_line {
-	unsigned int requests; /* unanswered */
-	unsigned int bulks;    /* of these, parts of `bulk` */
-	struct rmaext_op *bulk;
-	struct rmx_send_buffer *send_buffers; /* of requests */
-	struct rmaext_op *queue, **queue_end; /* not all sent yet */
-	size_t queued;			      /* bytes of copies in it */
-	uint64_t came, went;		      /* through the queue, ever */
-	bool denied;			      /* a batch was, of late */
+	unsigned int requests;	/* that are not answered */
+	unsigned int bulks;	/* of these, parts of `bulk` */
+	struct rmaext_op *bulk; /* the bulk operation that is on its way */
+	struct rmx_send_buffer *send_buffers; /* of the requests */
+	struct rmaext_op *queue, **queue_end; /* the line */
+	size_t queued;			      /* bytes of copies in the line */
+	uint64_t came, went; /* operations that joined and left it, ever */
+	bool denied;	     /* a batch got no credit, since the last reply */
 	struct rmaext_peer *next_stalled;
-	bool stalled; /* in am->stalled */
+	bool stalled; /* the provider took nothing: it is in am->stalled */
 };
 
 struct rmx_am {
-	/* guards free, made, mute, send_buffers in use, and what peers say of
-	 * messages
+	/*
+	 * Guards the send buffers, mute, each peer's line, and operations and
+	 * batches as far as replies change them.
 	 */
 	pthread_mutex_t lock;
-	struct rmx_send_buffer *send_buffers; /* RMX_SEND_BUFFERS; pages come as
-						 they are used */
+	/* RMX_SEND_BUFFERS, whose pages come as they are used */
+	struct rmx_send_buffer *send_buffers;
 	struct rmx_send_buffer *free;
 	struct rmx_region send_regions[RMX_SEND_BUFFERS / RMX_SEND_REGION];
-	unsigned int sends_made; /* send_buffers that were ever used */
-	unsigned int credits;	 /* requests a peer may have at a time */
+	unsigned int sends_made; /* send buffers that were ever used */
+	unsigned int credits;	 /* of each peer */
 	size_t bulk;		 /* bytes of values in a message, at most */
-	size_t iov;		 /* pieces of memory it may be sent from */
-	uint64_t name;		 /* of the own endpoint */
-	bool mute;		 /* nothing is sent any more */
-	bool tagged;		 /* all messages are, see quirks.h */
-	/* to whom the provider took no message */
+	size_t iov;    /* pieces of memory that a message may be sent from */
+	uint64_t name; /* of the own endpoint */
+	bool mute;     /* nothing is sent any more */
+	bool tagged;   /* messages are sent tagged, see quirks.h */
+	/* peers to which the provider took no message */
 	_Atomic(struct rmaext_peer *) stalled;
-	/* a reply that may go with a message to that peer: see defer() */
+	/* a reply that may go with a request to that peer: see reply_defer() */
 	_Atomic(struct rmaext_peer *) deferred_to;
 	struct rmx_reply_header deferred;
 	/* the rest belongs to the CQ's reader */
 	struct rmx_receive_buffer *receive_buffers; /* RMX_RECEIVE_BUFFERS */
-	/* whose receives failed, the oldest first */
+	/* those whose receives failed, the oldest first */
 	struct rmx_receive_buffer *failed, **failed_end;
-	unsigned int receives_made; /* that were ever used */
-	unsigned int fat;
-	unsigned int receiving, incoming;
+	unsigned int receives_made; /* receive buffers that were ever used */
+	unsigned int fat;	    /* of these */
+	unsigned int receiving;	    /* receives that are posted */
+	unsigned int incoming;	    /* receive buffers in any use */
+	/* those that the provider did not take: replies and receives */
 	struct rmx_receive_buffer *queue, **queue_end;
 	unsigned int queued;
-	/* early or blocked, in their order; and by the name of the origin */
+	/* early and blocked requests, in their order; and by their origin */
 	struct rmx_receive_buffer *early, **early_end;
 	struct rmx_receive_buffer *chains[RMX_CHAINS];
-	unsigned int early_count; /* those that are not blocked */
+	unsigned int early_count; /* without those that are blocked */
 	unsigned int links;	  /* fabric->links, when all were tried */
-	/* guarded by fabric->lock */
-	struct rmaext_window *recent;
+	/* fabric->lock guards the rest, guests apart */
+	struct rmaext_window *recent;	       /* of the last request */
 	uint8_t closed[RMX_CLOSED][RMX_TOKEN]; /* the last windows to go */
 	unsigned int closed_next;
-	uint8_t door[RMX_TOKEN]; /* zeros: no guests; guarded by fabric->lock */
-	unsigned int guests;	 /* that were admitted: the CQ's reader's */
+	uint8_t door[RMX_TOKEN]; /* guests must know it; zeros: none may come */
+	unsigned int guests;	 /* admitted so far; the CQ's reader's */
 };
 
 #endif

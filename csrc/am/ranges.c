@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The target's side of ranges: elements that lie one after another. All of a
- * message are checked before the first is carried out.
+ * The target carries out ranges, which are elements that lie one after another.
+ * All ranges of a message are checked before the first is carried out.
  */
 #include "am/am.h"
 #include "exec/update.h"
@@ -10,22 +10,15 @@
 #include <errno.h>
 #include <string.h>
 
-/* Bytes of an operand, and how many there are; results. */
-struct extent {
-	uint64_t bytes;
-	unsigned int operands;
-	bool results;
-};
-
-static int put_check(const struct rmx_range *r)
+static int range_check_put(const struct rmx_range *r)
 {
 	if (r->unit != 1 || r->op || r->type || (r->flags & RMX_WITH_FETCH))
 		return -FI_EINVAL;
 	return 0;
 }
 
-static int update_check(const struct rmaext_window *w,
-			const struct rmx_range *r)
+static int range_check_update(const struct rmaext_window *w,
+			      const struct rmx_range *r)
 {
 	const bool fetch = r->flags & RMX_WITH_FETCH;
 
@@ -41,9 +34,9 @@ static int update_check(const struct rmaext_window *w,
 	return 0;
 }
 
-/* `r` is a copy; every field may be anything. */
+/* `r` is a copy; any of its fields may be wrong. */
 static int range_check(const struct rmaext_window *w, const struct rmx_range *r,
-		       struct extent *extent_p)
+		       struct rmx_share *share_p)
 {
 	const struct rmx_target *t = rmx_target_of(w, w->self);
 	const bool update = r->kind == RMX_UPDATE;
@@ -62,7 +55,7 @@ static int range_check(const struct rmaext_window *w, const struct rmx_range *r,
 			      !rmx_control_block_of(w, w->self)
 		    : r->slot)
 		return -FI_EINVAL;
-	ret = update ? update_check(w, r) : put_check(r);
+	ret = update ? range_check_update(w, r) : range_check_put(r);
 	if (ret)
 		return ret;
 	if ((access && !w->own && !w->attached) ||
@@ -71,11 +64,8 @@ static int range_check(const struct rmaext_window *w, const struct rmx_range *r,
 	if (access && (r->count > UINT64_MAX / r->unit ||
 		       !rmx_has(w, r->offset, r->count * r->unit)))
 		return -ERANGE;
-	extent_p->bytes = r->count * r->unit;
-	extent_p->operands = r->op == RMAEXT_CSWAP   ? 2
-			     : r->op == RMAEXT_NO_OP ? 0
-						     : 1;
-	extent_p->results = r->flags & RMX_WITH_FETCH;
+	*share_p = rmx_share_of(r->kind, r->op, r->flags & RMX_WITH_FETCH,
+				r->count * r->unit);
 	return 0;
 }
 
@@ -89,27 +79,26 @@ int rmx_ranges_check(const struct rmaext_window *w, const char *data,
 	if (q->kind || q->type || q->op || q->fetch || q->unit || !q->count)
 		return -FI_EINVAL;
 	for (uint32_t i = 0; i < q->count; i++) {
-		struct extent extent;
+		struct rmx_share s;
 		struct rmx_range r;
 		int ret;
 
 		if (at > len || len - at < sizeof(r))
 			return -FI_EINVAL;
 		memcpy(&r, data + at, sizeof(r));
-		ret = range_check(w, &r, &extent);
+		ret = range_check(w, &r, &s);
 		if (ret)
 			return ret;
 		at += sizeof(r);
-		if (extent.operands &&
-		    extent.bytes > (len - at) / extent.operands)
+		if (s.operands && s.values > (len - at) / s.operands)
 			return -FI_EINVAL;
-		end = at + extent.operands * extent.bytes;
+		end = at + s.operands * s.values;
 		at = RMX_ALIGNED(end);
-		if (!extent.results)
+		if (!s.results)
 			continue;
-		if (extent.bytes > RMX_MOST - RMX_ALIGNED(results))
+		if (s.values > RMX_MOST - RMX_ALIGNED(results))
 			return -FI_EINVAL;
-		results = RMX_ALIGNED(results) + extent.bytes;
+		results = RMX_ALIGNED(results) + s.values;
 	}
 	*results_p = results;
 	return end == len ? 0 : -FI_EINVAL;
@@ -137,10 +126,6 @@ static int range_apply(struct rmaext_window *w, const struct rmx_range *r,
 	return ret;
 }
 
-/*
- * What was checked, from `done` on. RMAEXT_PENDING: the guard was not to be had
- * in about `ns`.
- */
 int rmx_ranges_apply(struct rmaext_window *w, const char *data, char *results,
 		     struct rmx_done *done, int64_t ns)
 {
@@ -151,14 +136,15 @@ int rmx_ranges_apply(struct rmaext_window *w, const char *data, char *results,
 	data += sizeof(*q);
 	for (uint32_t i = 0; i < q->count; i++) {
 		struct rmx_range r;
+		struct rmx_share s;
 		const char *compare;
-		uint64_t bytes;
 
 		memcpy(&r, data, sizeof(r));
 		data += sizeof(r);
-		bytes = r.count * r.unit;
-		compare = r.op == RMAEXT_CSWAP ? data : NULL;
-		data += compare ? bytes : 0;
+		s = rmx_share_of(r.kind, r.op, r.flags & RMX_WITH_FETCH,
+				 r.count * r.unit);
+		compare = s.operands > 1 ? data : NULL;
+		data += compare ? s.values : 0;
 		if (i >= done->parts) {
 			ret = range_apply(w, &r, data, compare, results,
 					  &done->elements, ns);
@@ -167,11 +153,10 @@ int rmx_ranges_apply(struct rmaext_window *w, const char *data, char *results,
 			done->parts++;
 			done->elements = 0;
 		}
-		if (r.op != RMAEXT_NO_OP || r.kind != RMX_UPDATE)
-			data += bytes;
+		data += s.operands ? s.values : 0;
 		data = (const char *)RMX_ALIGNED((uintptr_t)data);
-		if (r.flags & RMX_WITH_FETCH)
-			results += RMX_ALIGNED(bytes);
+		if (s.results)
+			results += RMX_ALIGNED(s.values);
 	}
 	atomic_thread_fence(memory_order_seq_cst);
 	return ret;

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The receives that are posted for messages, and the receive_buffers that these
- * come in.
+ * The receives that are posted for messages, and their buffers.
  *
- * Every receive has room for the longest message, in pages that come as they
- * are used: what is received next is not known before. A few keep them.
+ * Every buffer has room for the longest message, as nobody knows what comes
+ * next. Its pages come as they are used; only a few buffers keep many of them.
  *
  * No receive ever waits for a peer: a reply that the provider does not take is
  * queued and tried again, and a peer can have no more of them than it has
@@ -16,10 +15,10 @@
 #include <sys/mman.h>
 
 #define RMX_RECEIVES 4u		    /* posted at all times */
-#define RMX_THIN ((size_t)64 << 10) /* bytes of a message that stay */
-#define RMX_FAT 8u		    /* receive_buffers that keep more */
+#define RMX_THIN ((size_t)64 << 10) /* bytes of a buffer that stay */
+#define RMX_FAT 8u		    /* buffers that keep more */
 
-/* One that was never used. NULL: no more, or no memory for it */
+/* A buffer that was never used. NULL: there is none, or no memory for it. */
 static struct rmx_receive_buffer *receive_buffer_new(struct rmaext_fabric *f)
 {
 	struct rmx_am *am = f->am;
@@ -59,7 +58,9 @@ static struct rmx_receive_buffer *receive_buffer_take(struct rmaext_fabric *f)
 	return message;
 }
 
-/* Nothing in it is needed any more. The pages of a region are not ours to give.
+/*
+ * Nothing in the buffer is needed any more. Pages that are registered cannot be
+ * given back.
  */
 static void receive_buffer_clear(struct rmx_am *am,
 				 struct rmx_receive_buffer *message)
@@ -72,7 +73,7 @@ static void receive_buffer_clear(struct rmx_am *am,
 		am->fat++;
 	}
 	if (message->fat && am->fat > RMX_FAT) {
-		/* pages of 64 KiB at most; of larger ones, they stay */
+		/* pages of more than 64 KiB would stay */
 		madvise(message->data + RMX_THIN, RMX_RECEIVE_BYTES - RMX_THIN,
 			MADV_DONTNEED);
 		message->fat = false;
@@ -82,11 +83,11 @@ static void receive_buffer_clear(struct rmx_am *am,
 }
 
 /*
- * A receive that failed may fail again: ofi_rxm fetches a long message by as
- * many reads as it was sent from pieces of memory, and when its sender dies
- * each of them is an error of the receive. Were the message received into by
- * then, it would be once more, for two messages at a time. So it is the last
- * to be taken.
+ * A receive that failed may fail again. ofi_rxm fetches a long message by one
+ * read for each piece of memory that it was sent from, and when the sender
+ * dies, each read is an error of the receive. A buffer that was posted anew by
+ * then would be posted twice, for two messages at a time. So it is the last to
+ * be used again.
  */
 void rmx_receive_failed(struct rmx_am *am, struct rmx_receive_buffer *message)
 {
@@ -129,7 +130,7 @@ int rmx_receive_post(struct rmaext_fabric *f,
 			       &message->context);
 	if (!ret)
 		return 0;
-	if (ret == -FI_EAGAIN) { /* as good as posted */
+	if (ret == -FI_EAGAIN) { /* it counts as posted */
 		rmx_receive_enqueue(am, message, RMX_RECEIVING);
 		return 0;
 	}
@@ -139,9 +140,9 @@ int rmx_receive_post(struct rmaext_fabric *f,
 }
 
 /*
- * Some receives are posted from the start, more when the replies to a peer that
- * is slow take them up. One that fails may have met a message of a peer that is
- * gone: of these there are not many.
+ * Some receives are posted from the start, more when replies to a slow peer
+ * keep buffers. A receive that fails may have met a message of a peer that is
+ * gone, so the next one is tried; there are not many such messages.
  */
 int rmx_receive_more(struct rmaext_fabric *f)
 {

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What becomes of messages, and of the operations in them: they are sent,
+ * What becomes of requests, and of the operations in them: they are sent,
  * answered, or fail; their owner gives them up, nobody waits for them any more,
- * or the endpoint closes. Here are operations; batches see to themselves in
- * batch.c.
+ * or the endpoint closes. What becomes of a batch's requests is in batch.c.
  *
- * The lock is the.
+ * am->lock is held wherever an operation or a send buffer is changed.
  */
 #include "am/am.h"
 
@@ -13,7 +12,7 @@
 
 /* -- answers */
 
-static const char *call_of(const struct rmaext_op *op)
+static const char *op_call_name(const struct rmaext_op *op)
 {
 	return op->kind == RMX_UPDATE ? "update" : "put";
 }
@@ -23,7 +22,8 @@ static void ops_end(struct rmx_send_buffer *buffer,
 {
 	struct rmaext_op *op = buffer->op, *next;
 
-	if (buffer->loaned && !buffer->sent) { /* the provider still has them */
+	/* the provider still reads the values: rmx_message_sent() ends it */
+	if (buffer->loaned && !buffer->sent) {
 		if (failure)
 			rmx_op_failed(op, failure);
 		buffer->ended = true;
@@ -31,40 +31,44 @@ static void ops_end(struct rmx_send_buffer *buffer,
 	}
 	buffer->op = NULL;
 	for (; op; op = next) {
-		/* a bulk operation may be in the line, with other links */
+		/* op->next of a bulk operation may link the line */
 		next = buffer->bulk ? NULL : op->next;
 		op->flying--;
 		if (failure)
 			rmx_op_failed(op, failure);
 		if (atomic_load(&op->error))
-			rmx_op_unqueue(op); /* the rest of it */
+			rmx_op_unqueue(op); /* its rest is not sent */
 		rmx_op_settle(op);
 	}
 }
 
-static void refused(struct rmx_send_buffer *buffer, int status)
+struct rmaext_error rmx_refusal(const struct rmaext_window *w, const char *call,
+				int status)
 {
 	struct rmaext_error record = {
 		.code = status < 0 && status > -4096 ? status : -FI_EIO,
 	};
 
-	snprintf(record.call, sizeof(record.call), "%s", call_of(buffer->op));
+	snprintf(record.call, sizeof(record.call), "%s", call);
 	snprintf(record.detail, sizeof(record.detail), "%s",
-		 status == -FI_ESHUTDOWN ? rmx_closed_there(buffer->op->window)
-					 : "the target refuses it");
-	ops_end(buffer, &record);
+		 status == -FI_ESHUTDOWN ? rmx_closed_there(w)
+					 : "the target refuses the operation");
+	return record;
 }
 
 static bool ops_answer(struct rmx_send_buffer *buffer,
 		       const struct rmx_reply_header *reply, const char *values,
 		       size_t len)
 {
-	const uint8_t *token = buffer->op->window->token;
+	const struct rmaext_window *w = buffer->op->window;
+	struct rmaext_error record;
 
-	if (!rmx_same_token(reply->token, token))
+	if (!rmx_same_token(reply->token, w->token))
 		return false;
 	if (reply->status || len != buffer->results) {
-		refused(buffer, reply->status);
+		record =
+			rmx_refusal(w, op_call_name(buffer->op), reply->status);
+		ops_end(buffer, &record);
 		return true;
 	}
 	for (struct rmaext_op *op = buffer->op; op && len; op = op->next) {
@@ -103,10 +107,10 @@ void rmx_message_sent(struct rmaext_fabric *f, struct rmx_send_buffer *buffer,
 }
 
 /*
- * The line goes on. A batch that was denied a credit of late has the next one,
- * if another answer is to come that sees to the line.
+ * The line gets the credit, unless a batch was denied one since the last reply:
+ * then that has it, if another reply is to come that sends from the line.
  */
-static void after_answer(struct rmaext_fabric *f, struct rmaext_peer *peer)
+static void line_after_answer(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
 	const bool pass = peer->line->denied && peer->line->requests &&
 			  !peer->line->bulks;
@@ -142,23 +146,21 @@ void rmx_message_answered(struct rmaext_fabric *f, const char *data, size_t len)
 		atomic_fetch_add(&f->completed, 1);
 		atomic_fetch_add(&peer->answers, 1);
 		rmx_message_done(am, buffer);
-		after_answer(f, peer);
+		line_after_answer(f, peer);
 	}
 	pthread_mutex_unlock(&am->lock);
 }
 
-/* -- no answer is waited for any more */
+/* -- giving up: nobody waits for a reply any more */
 
-/* Takes an operation out of a buffer, unless the provider still reads its
- * values.
- */
-static void take_out(struct rmx_am *am, struct rmx_send_buffer *buffer,
-		     struct rmaext_op *op)
+/* Takes an operation out of a buffer, unless it is loaned and not sent yet. */
+static void buffer_take_out(struct rmx_am *am, struct rmx_send_buffer *buffer,
+			    struct rmaext_op *op)
 {
 	struct rmaext_op **link = &buffer->op;
 
 	if (buffer->bulk && buffer->op != op)
-		return; /* its links are not the buffer's */
+		return; /* op->next of a bulk one may link the line */
 	while (*link && *link != op)
 		link = &(*link)->next;
 	if (!*link || (buffer->loaned && !buffer->sent))
@@ -169,18 +171,18 @@ static void take_out(struct rmx_am *am, struct rmx_send_buffer *buffer,
 		rmx_message_free(am, buffer);
 }
 
-/* The lock is held. Late answers find another generation, or not the
- * operation. */
-static void give_up(struct rmaext_fabric *f, struct rmaext_op *op)
+/* A late reply finds another generation, or not the operation. */
+static void op_give_up(struct rmaext_fabric *f, struct rmaext_op *op)
 {
-	struct rmaext_peer *peer = op->target->member->peer; /* op may go */
+	struct rmaext_peer *peer =
+		op->target->member->peer; /* op may be freed */
 	struct rmx_send_buffer *next;
 
 	rmx_op_unqueue(op);
 	for (struct rmx_send_buffer *buffer = peer->line->send_buffers;
 	     buffer && op->flying; buffer = next) {
 		next = buffer->next;
-		take_out(f->am, buffer, op);
+		buffer_take_out(f->am, buffer, op);
 	}
 	rmx_op_settle(op);
 	rmx_message_pump(f, peer);
@@ -192,14 +194,14 @@ void rmx_message_give_up(struct rmaext_op *op)
 
 	pthread_mutex_lock(&f->am->lock);
 	if (!atomic_load(&op->completed))
-		give_up(f, op);
+		op_give_up(f, op);
 	pthread_mutex_unlock(&f->am->lock);
 }
 
-/* The first copy in a list that is on its way from there to `target`. */
-static struct rmaext_op *copy_in(struct rmaext_op *op, bool bulk,
-				 const struct rmaext_window *w,
-				 const struct rmx_target *target)
+/* The first operation in a list that nobody owns, from w to `target`. */
+static struct rmaext_op *list_find_unowned(struct rmaext_op *op, bool bulk,
+					   const struct rmaext_window *w,
+					   const struct rmx_target *target)
 {
 	while (op &&
 	       !(rmx_is_nobodys(op) && op->window == w && op->target == target))
@@ -207,29 +209,34 @@ static struct rmaext_op *copy_in(struct rmaext_op *op, bool bulk,
 	return op;
 }
 
-/* Asked again after each: what goes from the line may take its buffer. */
-static struct rmaext_op *copy_sent(const struct rmaext_peer *peer,
-				   const struct rmaext_window *w,
-				   const struct rmx_target *target)
+/*
+ * The first such operation that was sent. It is asked for anew after each:
+ * what is sent from the line meanwhile may use the same buffer.
+ */
+static struct rmaext_op *sent_find_unowned(const struct rmaext_peer *peer,
+					   const struct rmaext_window *w,
+					   const struct rmx_target *target)
 {
 	struct rmaext_op *op = NULL;
 
 	for (const struct rmx_send_buffer *buffer = peer->line->send_buffers;
 	     buffer && !op; buffer = buffer->next)
 		if (!(buffer->loaned && !buffer->sent))
-			op = copy_in(buffer->op, buffer->bulk, w, target);
+			op = list_find_unowned(buffer->op, buffer->bulk, w,
+					       target);
 	return op;
 }
 
-static void forget(struct rmaext_fabric *f, struct rmaext_window *w,
-		   struct rmx_target *target)
+static void target_forget(struct rmaext_fabric *f, struct rmaext_window *w,
+			  struct rmx_target *target)
 {
 	struct rmaext_peer *peer = target->member->peer;
 	struct rmaext_op *op;
 
-	while (peer && ((op = copy_in(peer->line->queue, false, w, target)) ||
-			(op = copy_sent(peer, w, target))))
-		give_up(f, op);
+	while (peer &&
+	       ((op = list_find_unowned(peer->line->queue, false, w, target)) ||
+		(op = sent_find_unowned(peer, w, target))))
+		op_give_up(f, op);
 }
 
 void rmx_message_forget(struct rmaext_window *w, int64_t rank)
@@ -240,7 +247,7 @@ void rmx_message_forget(struct rmaext_window *w, int64_t rank)
 	pthread_mutex_lock(&f->am->lock);
 	for (int64_t k = rank < 0 ? 0 : rank; k < end; k++)
 		if (rmx_filled(&w->targets[k])) /* else never used */
-			forget(f, w, &w->targets[k]);
+			target_forget(f, w, &w->targets[k]);
 	pthread_mutex_unlock(&f->am->lock);
 }
 

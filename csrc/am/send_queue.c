@@ -1,31 +1,28 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Operations that go as messages, until they are sent. They line up at their
- * peer in the order in which they were begun, and whoever comes by sends from
- * the head of the line, as far as credits go: owners, and the CQ's reader with
- * each answer. So a copy need not be sent when its call returns, and those that
- * wait share a message. replies.c has them from there.
+ * Operations that go as messages, until they are sent; then replies.c has them.
+ * They line up at their peer in the order in which they were begun. Owners, and
+ * the CQ's reader with each reply, send from the head of the line as far as
+ * credits go. So a copy need not be sent when its call returns, and operations
+ * that wait share a message.
  *
- * An operation too long for a buffer, `bulk`, goes in parts, its values from
- * where they are. Long messages may be carried out later than short ones that
- * were sent after them. Hence a bulk operation is alone on the way to its peer.
- * Its own parts are not ordered: no two have a place in common.
+ * A bulk operation, too long for a send buffer, goes in parts, its values from
+ * where they are. A long message may be carried out later than a short one that
+ * was sent after it: hence a bulk operation is alone on its way to its peer.
+ * Its own parts are not ordered, as no two have a place in common.
  *
- * The lock is the; see message.c.
+ * am->lock is held wherever the line is used.
  */
 #include "am/wire.h"
 
-#include <stdio.h>
-
-#define RMX_QUEUED                                                  \
-	((size_t)256 << 10) /* bytes of copies that wait for a peer \
-			     */
-#define RMX_OVERHEAD 64	    /* bytes that a short one counts more */
+/* Bytes of copies that wait for a peer; a copy counts as so many more. */
+#define RMX_QUEUED ((size_t)256 << 10)
+#define RMX_OVERHEAD 64
 
 /* -- the line */
 
-/* It has left the line. */
-static void gone_from(struct rmaext_peer *peer, struct rmaext_op *op)
+/* The operation has left the line. */
+static void line_left(struct rmaext_peer *peer, struct rmaext_op *op)
 {
 	op->queued = false;
 	peer->line->went++;
@@ -46,45 +43,30 @@ void rmx_op_unqueue(struct rmaext_op *op)
 	if (!*link)
 		peer->line->queue_end = link;
 	op->next = NULL;
-	gone_from(peer, op);
+	line_left(peer, op);
 }
 
-/* -- what a message has of them */
+/* -- what a message has of operations */
 
-/* What a message has of an operation. */
-struct share {
-	uint64_t values; /* bytes of each operand */
-	unsigned int operands;
-	bool results;
-};
-
-static struct share share_of(const struct rmaext_op *op, uint64_t values)
+static struct rmx_share op_share(const struct rmaext_op *op, uint64_t values)
 {
-	return (struct share){
-		.values = values,
-		.operands = op->kind != RMX_UPDATE   ? 1
-			    : op->op == RMAEXT_NO_OP ? 0
-			    : op->op == RMAEXT_CSWAP ? 2
-						     : 1,
-		.results = rmx_op_fetches(op),
-	};
+	return rmx_share_of(op->kind, op->op, rmx_op_fetches(op), values);
 }
 
-/* Too long for a buffer, or its results are. */
-static bool is_bulk(const struct rmaext_op *op)
+/* The operands or the results are too long for a send buffer. */
+static bool op_is_bulk(const struct rmaext_op *op)
 {
-	const struct share s = share_of(op, op->len);
+	const struct rmx_share s = op_share(op, op->len);
 	const uint64_t room = RMX_MESSAGE - RMX_HEADERS;
 
 	return s.values > room || s.values * s.operands > room;
 }
 
-/* Most values of a bulk operation in a message, and where they are sent from.
- */
-static uint64_t bulk_most(const struct rmx_am *am, const struct rmaext_op *op,
-			  bool *loaned)
+/* The most bytes of each operand in a message, and whether they are loaned. */
+static uint64_t op_bulk_most(const struct rmx_am *am,
+			     const struct rmaext_op *op, bool *loaned)
 {
-	const struct share s = share_of(op, op->len);
+	const struct rmx_share s = op_share(op, op->len);
 	uint64_t most = am->bulk;
 
 	*loaned = s.operands && am->iov > s.operands &&
@@ -96,16 +78,16 @@ static uint64_t bulk_most(const struct rmx_am *am, const struct rmaext_op *op,
 	return most - most % op->unit;
 }
 
-static bool notifies(const struct rmaext_op *op)
+static bool op_notifies(const struct rmaext_op *op)
 {
 	return op->kind == RMX_MESSAGE_PUT && op->notify >= 0;
 }
 
-/* The last of several parts notifies. */
-static struct rmx_range range_of(const struct rmaext_op *op, uint64_t at,
-				 const struct share *s)
+/* The last part of an operation notifies. */
+static struct rmx_range op_range(const struct rmaext_op *op, uint64_t at,
+				 const struct rmx_share *s)
 {
-	const bool notify = notifies(op) && at + s->values == op->len;
+	const bool notify = op_notifies(op) && at + s->values == op->len;
 
 	return (struct rmx_range){
 		.offset = op->offset + at,
@@ -120,12 +102,12 @@ static struct rmx_range range_of(const struct rmaext_op *op, uint64_t at,
 	};
 }
 
-/* Appends what is after the header to a message; returns its new end. */
-static size_t append(struct rmx_send_buffer *buffer, size_t end,
-		     struct rmaext_op *op)
+/* Appends an operation to a message; returns the message's new end. */
+static size_t message_append(struct rmx_send_buffer *buffer, size_t end,
+			     struct rmaext_op *op)
 {
-	const struct share s = share_of(op, op->len);
-	const struct rmx_range range = range_of(op, 0, &s);
+	const struct rmx_share s = op_share(op, op->len);
+	const struct rmx_range range = op_range(op, 0, &s);
 	char *at = buffer->data + RMX_ALIGNED(end);
 
 	memcpy(at, &range, sizeof(range));
@@ -145,16 +127,16 @@ static size_t append(struct rmx_send_buffer *buffer, size_t end,
 	return (size_t)(at - buffer->data);
 }
 
-/* A put of nothing to another job: the card that goes with it takes room. */
-static bool is_announcement(const struct rmaext_op *op)
+/* A put of nothing to another job announces a guest: its card takes room. */
+static bool op_is_announcement(const struct rmaext_op *op)
 {
 	return op->window->visits && !op->len;
 }
 
-static bool has_room(const struct rmx_send_buffer *buffer, size_t end,
-		     const struct rmaext_op *op)
+static bool message_has_room(const struct rmx_send_buffer *buffer, size_t end,
+			     const struct rmaext_op *op)
 {
-	const struct share s = share_of(op, op->len);
+	const struct rmx_share s = op_share(op, op->len);
 
 	return RMX_ALIGNED(end) + sizeof(struct rmx_range) +
 			       s.values * s.operands <=
@@ -164,14 +146,17 @@ static bool has_room(const struct rmx_send_buffer *buffer, size_t end,
 
 /* -- sending */
 
-/* The first of the line, and those behind it that have room in its message. */
-static int send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
+/*
+ * Sends the first operation of the line, with those behind it that have room in
+ * its message.
+ */
+static int line_send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
 	struct rmaext_op *op = peer->line->queue, *last;
 	struct rmx_send_buffer *buffer = rmx_message_new(f, peer, op->window);
 	size_t end = sizeof(struct rmx_request_header);
 	struct rmx_request_header *q;
-	bool announces, pays;
+	bool announces, with_reply;
 	int ret;
 
 	if (!buffer)
@@ -179,22 +164,25 @@ static int send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	q = (struct rmx_request_header *)buffer->data;
 	q->form = RMX_RANGES;
 	do {
-		end = append(buffer, end, op);
-		announces = is_announcement(op);
+		end = message_append(buffer, end, op);
+		announces = op_is_announcement(op);
 		q->count++;
 		last = op;
 		op = op->next;
-		/* what the target may refuse takes no others with it */
+		/*
+		 * Only operations that the target accepts or refuses together
+		 * share a message.
+		 */
 	} while (op && op->window == last->window && !op->window->attached &&
-		 !announces && !is_announcement(op) && !is_bulk(op) &&
-		 has_room(buffer, end, op));
-	if (announces) { /* the first of all, and alone */
+		 !announces && !op_is_announcement(op) && !op_is_bulk(op) &&
+		 message_has_room(buffer, end, op));
+	if (announces) { /* a guest's first message, alone in it */
 		q->visits = RMX_WITH_CARD;
 		end += rmx_card_write(last->window, buffer->data + end);
 	}
-	pays = atomic_load(&f->am->deferred_to) == peer && !announces &&
-	       end <= RMX_MESSAGE - sizeof(f->am->deferred);
-	if (pays) {
+	with_reply = atomic_load(&f->am->deferred_to) == peer && !announces &&
+		     end <= RMX_MESSAGE - sizeof(f->am->deferred);
+	if (with_reply) {
 		q->replies = 1;
 		memcpy(buffer->data + end, &f->am->deferred,
 		       sizeof(f->am->deferred));
@@ -206,9 +194,9 @@ static int send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 		rmx_message_drop(f->am, buffer);
 		return ret;
 	}
-	if (pays)
+	if (with_reply)
 		atomic_store(&f->am->deferred_to, NULL);
-	/* they leave the line, their links are the buffer's */
+	/* the operations leave the line; op->next now links the buffer's */
 	buffer->op = peer->line->queue;
 	peer->line->queue = op;
 	if (!op)
@@ -217,13 +205,13 @@ static int send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	for (op = buffer->op; op; op = op->next) {
 		op->posted = op->len;
 		op->flying = 1;
-		gone_from(peer, op);
+		line_left(peer, op);
 	}
 	return 0;
 }
 
-/* The next part of the first of the line. */
-static int send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
+/* Sends the next part of the first operation of the line. */
+static int line_send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
 	struct rmx_am *am = f->am;
 	struct rmaext_op *op = peer->line->queue;
@@ -232,11 +220,11 @@ static int send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	struct rmx_request_header *q;
 	struct rmx_send_buffer *buffer;
 	size_t count = 1;
-	struct share s;
+	struct rmx_share s;
 	bool loaned;
 	int ret;
 
-	s = share_of(op, bulk_most(am, op, &loaned));
+	s = op_share(op, op_bulk_most(am, op, &loaned));
 	if (!s.values)
 		return -FI_EMSGSIZE;
 	if (s.values > op->len - op->posted)
@@ -251,7 +239,7 @@ static int send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	q = (struct rmx_request_header *)buffer->data;
 	q->form = RMX_RANGES;
 	q->count = 1;
-	range = range_of(op, op->posted, &s);
+	range = op_range(op, op->posted, &s);
 	memcpy(q + 1, &range, sizeof(range));
 	iov[0] = (struct iovec){buffer->data, RMX_HEADERS};
 	for (unsigned int i = 0; i < s.operands; i++) {
@@ -285,19 +273,17 @@ static int send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	return 0;
 }
 
-static void post_failed(struct rmaext_fabric *f, struct rmaext_op *op, int code)
+static void op_post_failed(struct rmaext_fabric *f, struct rmaext_op *op,
+			   int code)
 {
-	struct rmaext_error record = {.code = code, .rank = op->rank};
+	const struct rmaext_error record = rmx_post_failure(f, op->rank, code);
 
-	snprintf(record.call, sizeof(record.call), "post");
-	snprintf(record.detail, sizeof(record.detail), "%s",
-		 f->lib->strerror(-code));
 	rmx_op_failed(op, &record);
 	rmx_op_unqueue(op);
 	rmx_op_settle(op);
 }
 
-static void stall(struct rmx_am *am, struct rmaext_peer *peer)
+static void line_stall(struct rmx_am *am, struct rmaext_peer *peer)
 {
 	if (peer->line->stalled)
 		return;
@@ -306,37 +292,36 @@ static void stall(struct rmx_am *am, struct rmaext_peer *peer)
 	atomic_store(&am->stalled, peer);
 }
 
-/* May the first of the line be sent? */
-static bool may_send(const struct rmx_am *am, const struct rmaext_peer *peer)
+/* May the first operation of the line be sent, or its next part? */
+static bool line_may_send(const struct rmx_am *am,
+			  const struct rmaext_peer *peer)
 {
 	const struct rmaext_op *op = peer->line->queue;
 
-	if (peer->line->bulks) /* parts are not ordered */
+	if (peer->line->bulks) /* the part that notifies goes alone */
 		return peer->line->bulk == op &&
-		       peer->line->bulks < RMX_CREDITS && !notifies(op);
-	return is_bulk(op) ? !peer->line->requests
-			   : peer->line->requests < am->credits;
+		       peer->line->bulks < RMX_CREDITS && !op_notifies(op);
+	return op_is_bulk(op) ? !peer->line->requests
+			      : peer->line->requests < am->credits;
 }
 
-/* Sends what may be sent. The lock is held. */
 void rmx_message_pump(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
 	struct rmx_am *am = f->am;
 	int ret;
 
-	while (!am->mute && peer->line->queue && may_send(am, peer)) {
-		ret = is_bulk(peer->line->queue) ? send_part(f, peer)
-						 : send_short(f, peer);
+	while (!am->mute && peer->line->queue && line_may_send(am, peer)) {
+		ret = op_is_bulk(peer->line->queue) ? line_send_part(f, peer)
+						    : line_send_short(f, peer);
 		if (ret == -FI_EAGAIN) {
-			stall(am, peer);
+			line_stall(am, peer);
 			return;
 		}
 		if (ret)
-			post_failed(f, peer->line->queue, ret);
+			op_post_failed(f, peer->line->queue, ret);
 	}
 }
 
-/* To whom the provider took nothing before. */
 void rmx_message_retry(struct rmaext_fabric *f)
 {
 	struct rmx_am *am = f->am;
@@ -353,23 +338,24 @@ void rmx_message_retry(struct rmaext_fabric *f)
 }
 
 /*
- * So that the values of a long one are sent from where they are, if they have
- * to be registered for it. Else they are copied, a buffer at a time.
+ * Registers the values of a bulk operation where that is demanded, so that they
+ * are sent from where they are. If that fails, they are copied, a buffer at a
+ * time.
  */
-static void lend(struct rmaext_op *op)
+static void op_lend(struct rmaext_op *op)
 {
 	struct rmaext_fabric *f = op->fabric;
 
-	if (!f->cache.demanded || op->desc || !is_bulk(op) ||
-	    share_of(op, op->len).operands != 1)
+	if (!f->cache.demanded || op->desc || !op_is_bulk(op) ||
+	    op_share(op, op->len).operands != 1)
 		return;
 	if (!rmx_cache_get(f, op->operand, op->len, false, &op->registered))
 		op->desc = rmx_region_desc(&op->registered->region);
 }
 
 /*
- * As op_step() of others. A copy is nobody's once it is in the line, where many
- * may not be.
+ * This is for messages what op_step() is for chunks. A copy has no owner once
+ * it is in the line; the line takes only so many bytes of copies.
  */
 enum rmx_step rmx_message_step(struct rmaext_op **op_p)
 {
@@ -381,7 +367,7 @@ enum rmx_step rmx_message_step(struct rmaext_op **op_p)
 	bool stalled;
 
 	if (!op->sent) {
-		lend(op);
+		op_lend(op);
 		pthread_mutex_lock(&am->lock);
 		if (buffered && peer->line->queued >= RMX_QUEUED) {
 			pthread_mutex_unlock(&am->lock);
@@ -398,7 +384,7 @@ enum rmx_step rmx_message_step(struct rmaext_op **op_p)
 		rmx_message_pump(f, peer);
 		stalled = peer->line->stalled;
 		pthread_mutex_unlock(&am->lock);
-		if (stalled) /* the caller may not wait */
+		if (stalled) /* the caller need not come again */
 			rmx_progress_call(f);
 		if (buffered) {
 			*op_p = NULL;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A message's way to the provider. */
+/*
+ * Messages are handed to the provider tagged or not, as am->tagged says. Each
+ * function returns what the fi_* call does.
+ */
 #ifndef RMAEXT_WIRE_H
 #define RMAEXT_WIRE_H
 
@@ -7,7 +10,7 @@
 
 #include <rdma/fi_tagged.h>
 
-#define RMX_WIRE_PIECES 3 /* of memory in a message */
+#define RMX_WIRE_PIECES 3 /* pieces of memory in a message, at most */
 
 static inline int rmx_wire_receive(struct rmaext_fabric *f, void *buf,
 				   size_t len, void *desc, void *context)

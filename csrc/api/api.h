@@ -1,24 +1,41 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What the calls of rmaext.h share among themselves, and with csrc/python. */
+/* What the functions of rmaext.h share among themselves and with csrc/python.
+ */
 #ifndef RMAEXT_API_H
 #define RMAEXT_API_H
 
 #include "am/am.h"
 
-/* update.c; the caller is inside the window */
+/*
+ * put_get.c: checks a put or get of len bytes, and carries it out if it is by
+ * memory. True: that is all, and *ret_p is what to return. False: the fabric is
+ * the route. The caller is inside the window. buf is only read by a put.
+ */
+bool rmx_move_by_memory(struct rmaext_window *window, bool put, int64_t rank,
+			uint64_t offset, const void *buf, uint64_t len,
+			int *ret_p);
+
+/*
+ * update.c: a request of an update. The caller is inside the window. Returns as
+ * rmaext_begin().
+ */
 int rmx_update_begin(struct rmaext_window *window,
 		     const struct rmaext_call *call, struct rmaext_op **op_p);
-/* of RMX_LOCAL_UPDATE, from malloc(): a slice more */
+/*
+ * The owner of an RMX_LOCAL_UPDATE goes on with it for a slice, inside the
+ * window. Returns as rmaext_op_wait(); the operation stays the owner's.
+ */
 int rmx_update_wait(struct rmaext_op *op);
 
 /*
- * notify.c: rmaext_put_notify() by message, with a copy of the data: it never
- * waits. -FI_EAGAIN: the line to that rank is full, nothing was done.
+ * notify.c: rmaext_put_notify() by message, with a copy of the data, so that it
+ * never waits. The caller has checked the place, and may be any thread that
+ * holds no lock. -FI_EAGAIN: too much waits for that rank, nothing was done.
  */
 int rmx_notify_post(struct rmaext_window *window, int64_t rank, uint64_t offset,
 		    const void *buf, uint64_t len, int slot);
 
-/* vector.c: the arguments of rmaext_many */
+/* The arguments of rmaext_many(). The arrays are the caller's. */
 struct rmx_many {
 	struct rmaext_window *window;
 	int kind, op, type;
@@ -27,23 +44,31 @@ struct rmx_many {
 	const int64_t *ranks, *offsets;
 	const void *values;
 	void *results;
-	uint64_t scale; /* bytes that an offset counts; 0: as the window has it
-			 */
+	/* bytes that an offset counts; 0: as the window has it */
+	uint64_t scale;
 };
 
 /*
- * All of it, where it is short, plain and by memory. False: nothing was done,
- * and rmaext_many() does it, or knows why not. The caller keeps the window
- * open.
+ * vector.c: does all of it at once if it is short, valid and by memory; *ret_p
+ * is what rmaext_many() would return. False: nothing was done, and the caller
+ * calls rmaext_many(). The caller keeps the window open, by the GIL or inside
+ * it.
  */
 bool rmx_many_direct(const struct rmx_many *many, int *ret_p);
 
-/* elements are runs; takes over strides, which malloc() gave, in any case */
+/*
+ * An rmaext_many() whose elements are the runs of strides, at one rank. The
+ * caller is inside the window and has checked the place; strides, from
+ * malloc(), are this function's in any case. Returns as rmaext_many().
+ */
 int rmx_many_strided(struct rmaext_window *window, int kind,
 		     struct rmx_strides *strides, void *buf,
 		     struct rmaext_many *many_p);
 
-/* strided.c: rmx_check() of all that the loops reach from offset on */
+/*
+ * strided.c: rmx_check() of all bytes that strides reach from offset on. The
+ * window is kept open by the caller.
+ */
 int rmx_strides_check(const struct rmx_strides *strides,
 		      const struct rmaext_window *window, const char *call,
 		      int64_t rank, uint64_t offset, int access);

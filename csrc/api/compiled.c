@@ -1,30 +1,30 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Operations for compiled Python. Its caller can neither keep a buffer for an
- * operation that was given up nor continue a wait: whatever the network uses
- * is a copy of ours, and the waits go on until the time limit.
+ * Operations for compiled Python. The caller can neither keep a buffer for an
+ * operation that was given up nor continue a wait. So the network uses copies
+ * of ours only, and the waits go on until the time limit.
  */
 #include "am/am.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
-#define RMX_JIT_GET ((uint64_t)1 << 20) /* most that is copied at a time */
+#define RMX_JIT_GET ((uint64_t)1 << 20) /* bytes copied at a time, at most */
 
-static const struct rmx_typed *typed(uint64_t window)
+static const struct rmx_typed *typed_of(uint64_t window)
 {
 	return (const struct rmx_typed *)(uintptr_t)window;
 }
 
-static void *pointer(uint64_t address)
+static void *address_pointer(uint64_t address)
 {
 	return (void *)(uintptr_t)address;
 }
 
-/* Check, and turn elements into bytes. */
-static int locate(const struct rmx_typed *it, const char *call, int64_t rank,
-		  int64_t index, int64_t count, int access, uint64_t *offset_p,
-		  uint64_t *len_p)
+/* Checks the place, and turns elements into bytes. */
+static int typed_locate(const struct rmx_typed *it, const char *call,
+			int64_t rank, int64_t index, int64_t count, int access,
+			uint64_t *offset_p, uint64_t *len_p)
 {
 	if (__atomic_load_n(&it->closed, __ATOMIC_RELAXED))
 		return rmx_fail(-FI_ESHUTDOWN, rank, call,
@@ -33,13 +33,17 @@ static int locate(const struct rmx_typed *it, const char *call, int64_t rank,
 	    __builtin_mul_overflow((uint64_t)index, it->unit, offset_p) ||
 	    __builtin_mul_overflow((uint64_t)count, it->unit, len_p))
 		return rmx_fail(-ERANGE, rank, call,
-				"%lld elements at element %lld",
+				"%lld elements from element %lld on are in no "
+				"window: count and index must not be negative",
 				(long long)count, (long long)index);
 	return rmx_check(it->window, call, rank, *offset_p, *len_p, access);
 }
 
-/* Wait for what returned `ret`. Tells whether the network still uses memory. */
-static int finish(int ret, rmaext_op *op, bool *in_use_p)
+/*
+ * Waits for an operation whose call returned `ret`, and releases it. *in_use_p:
+ * the network still uses its memory.
+ */
+static int op_finish(int ret, rmaext_op *op, bool *in_use_p)
 {
 	while (ret == RMAEXT_PENDING)
 		ret = rmaext_op_wait(op);
@@ -50,22 +54,22 @@ static int finish(int ret, rmaext_op *op, bool *in_use_p)
 int rmaext_nb_put(uint64_t window, int64_t rank, int64_t index,
 		  uint64_t address, int64_t count)
 {
-	const struct rmx_typed *it = typed(window);
-	const char *from = pointer(address);
+	const struct rmx_typed *it = typed_of(window);
+	const char *from = address_pointer(address);
 	uint64_t offset, len, part;
 	rmaext_op *op;
 	bool in_use;
 	int ret;
 
-	ret = locate(it, "put", rank, index, count, RMAEXT_WRITE, &offset,
-		     &len);
+	ret = typed_locate(it, "put", rank, index, count, RMAEXT_WRITE, &offset,
+			   &len);
 	for (; !ret && len; len -= part, from += part, offset += part) {
 		part = len;
 		if (rmx_target_of(it->window, rank)->route == RMAEXT_FABRIC &&
 		    part > RMX_COPY_MAX)
 			part = RMX_COPY_MAX;
 		ret = rmaext_put(it->window, rank, offset, from, part, &op);
-		ret = finish(ret, op, &in_use);
+		ret = op_finish(ret, op, &in_use);
 	}
 	return ret;
 }
@@ -73,19 +77,20 @@ int rmaext_nb_put(uint64_t window, int64_t rank, int64_t index,
 int rmaext_nb_get(uint64_t window, int64_t rank, int64_t index,
 		  uint64_t address, int64_t count)
 {
-	const struct rmx_typed *it = typed(window);
-	char *to = pointer(address), *bounce;
+	const struct rmx_typed *it = typed_of(window);
+	char *to = address_pointer(address), *bounce;
 	uint64_t offset, len, part;
 	bool in_use = false;
 	rmaext_op *op;
 	int ret;
 
-	ret = locate(it, "get", rank, index, count, RMAEXT_READ, &offset, &len);
+	ret = typed_locate(it, "get", rank, index, count, RMAEXT_READ, &offset,
+			   &len);
 	if (ret)
 		return ret;
 	if (rmx_target_of(it->window, rank)->route != RMAEXT_FABRIC) {
 		ret = rmaext_get(it->window, rank, offset, to, len, &op);
-		return finish(ret, op, &in_use);
+		return op_finish(ret, op, &in_use);
 	}
 	part = len < RMX_JIT_GET ? len : RMX_JIT_GET;
 	bounce = malloc(part ? part : 1);
@@ -95,7 +100,7 @@ int rmaext_nb_get(uint64_t window, int64_t rank, int64_t index,
 		if (part > len)
 			part = len;
 		ret = rmaext_get(it->window, rank, offset, bounce, part, &op);
-		ret = finish(ret, op, &in_use);
+		ret = op_finish(ret, op, &in_use);
 		if (!ret)
 			memcpy(to, bounce, part);
 	}
@@ -104,22 +109,23 @@ int rmaext_nb_get(uint64_t window, int64_t rank, int64_t index,
 	return ret;
 }
 
-static int fetch_add(uint64_t window, int64_t rank, int64_t index, int type,
-		     const void *value, uint64_t old)
+static int typed_fetch_add(uint64_t window, int64_t rank, int64_t index,
+			   int type, const void *value, uint64_t old)
 {
-	const struct rmx_typed *it = typed(window);
+	const struct rmx_typed *it = typed_of(window);
 	uint64_t offset, len, here[2], *cells = here; /* value, old */
 	rmaext_op *op;
 	bool in_use;
 	int ret;
 
-	ret = locate(it, "fetch_add", rank, index, 1,
-		     RMAEXT_READ | RMAEXT_WRITE, &offset, &len);
+	ret = typed_locate(it, "fetch_add", rank, index, 1,
+			   RMAEXT_READ | RMAEXT_WRITE, &offset, &len);
 	if (ret)
 		return ret;
 	if (it->type != type)
 		return rmx_fail(-FI_EINVAL, rank, "fetch_add",
-				"the window has elements of another type");
+				"the elements are of another type: a window of "
+				"int64 or float64 has its own fetch_add");
 	if (rmx_target_of(it->window, rank)->route != RMAEXT_DIRECT)
 		cells = malloc(sizeof(here));
 	if (!cells)
@@ -127,9 +133,9 @@ static int fetch_add(uint64_t window, int64_t rank, int64_t index, int type,
 	memcpy(&cells[0], value, sizeof(cells[0]));
 	ret = rmaext_update(it->window, rank, offset, RMAEXT_SUM, type,
 			    &cells[0], NULL, &cells[1], 1, &op);
-	ret = finish(ret, op, &in_use);
+	ret = op_finish(ret, op, &in_use);
 	if (!ret && old)
-		memcpy(pointer(old), &cells[1], sizeof(cells[1]));
+		memcpy(address_pointer(old), &cells[1], sizeof(cells[1]));
 	if (cells != here && !in_use)
 		free(cells);
 	return ret;
@@ -138,18 +144,18 @@ static int fetch_add(uint64_t window, int64_t rank, int64_t index, int type,
 int rmaext_nb_fetch_add_int64(uint64_t window, int64_t rank, int64_t index,
 			      int64_t value, uint64_t old)
 {
-	return fetch_add(window, rank, index, RMAEXT_INT64, &value, old);
+	return typed_fetch_add(window, rank, index, RMAEXT_INT64, &value, old);
 }
 
 int rmaext_nb_fetch_add_float64(uint64_t window, int64_t rank, int64_t index,
 				double value, uint64_t old)
 {
-	return fetch_add(window, rank, index, RMAEXT_DOUBLE, &value, old);
+	return typed_fetch_add(window, rank, index, RMAEXT_DOUBLE, &value, old);
 }
 
 int rmaext_nb_flush(uint64_t window, int64_t rank)
 {
-	const struct rmx_typed *it = typed(window);
+	const struct rmx_typed *it = typed_of(window);
 	struct rmaext_wait wait = {0};
 	int ret;
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * A fabric, as the rooms below make it up: an endpoint and its memory
- * registrations (net/), the contexts of operations (xfer/), messages (am/).
+ * A fabric is opened and closed here. The rooms below make up its parts: the
+ * endpoint and its memory registrations (net/), the contexts of operations
+ * (xfer/), messages (am/).
  */
 #include "api/api.h"
 #include "net/quirks.h"
@@ -38,7 +39,7 @@ static int fabric_start(struct rmaext_fabric *f,
 	int ret = rmx_endpoint_open(f, options, RMX_LEAST);
 
 	if (ret)
-		return ret; /* it has said what */
+		return ret; /* there is an error record already */
 	call = "rmx_cache_start";
 	ret = rmx_cache_start(f, options, RMX_BOUNCE_BYTES);
 	if (!ret) {
@@ -70,8 +71,8 @@ int rmaext_fabric_open(rmaext_library *lib,
 	if (rmx_runs_dry(options->provider, lib->version()))
 		return rmx_fail(-FI_ENODATA, RMX_NO_RANK, "rmaext_fabric_open",
 				"provider %s: takes some 2,048 messages only "
-				"in libfabric 2.x; RMAEXT_LIBFABRIC can name "
-				"one of 1.x",
+				"in libfabric 2.x; name a library of 1.x in "
+				"RMAEXT_LIBFABRIC",
 				options->provider);
 	f = fabric_new();
 	if (!f)
@@ -95,8 +96,11 @@ int rmaext_fabric_open(rmaext_library *lib,
 	return ret;
 }
 
-/* Refuse new calls on it and on its windows; wait for those inside. */
-static bool shut(struct rmaext_fabric *f)
+/*
+ * Refuses new calls on the fabric and its windows, and waits for those inside.
+ * False: some do not leave.
+ */
+static bool fabric_shut(struct rmaext_fabric *f)
 {
 	if (rmx_rundown_shut(&f->rundown))
 		return false;
@@ -109,11 +113,11 @@ static bool shut(struct rmaext_fabric *f)
 
 /*
  * The struct of a closed fabric, with those of its peers and memories, stays
- * until the process ends, and reachable: another thread may be about to call
- * with a pointer to it, and must find that it is closed. There are two a
- * process at most.
+ * until the process ends: another thread may be about to call with a pointer to
+ * it, and must find that it is closed. It stays reachable, so that it is no
+ * leak. A process has two fabrics at most.
  */
-static void bury(struct rmaext_fabric *f)
+static void fabric_bury(struct rmaext_fabric *f)
 {
 	static _Atomic(struct rmaext_fabric *) graves;
 
@@ -122,51 +126,52 @@ static void bury(struct rmaext_fabric *f)
 		;
 }
 
-static void check_closed(struct rmaext_fabric *f, int ret, int *ret_p)
+static void close_check(struct rmaext_fabric *f, int ret, int *ret_p)
 {
 	if (ret && !*ret_p)
 		*ret_p = rmx_fail(ret, RMX_NO_RANK, "fi_close",
 				  "memory region: %s", f->lib->strerror(-ret));
 }
 
-static void close_regions(struct rmaext_fabric *f, int *ret_p)
+static void fabric_close_regions(struct rmaext_fabric *f, int *ret_p)
 {
 	rmx_memories_close(f, ret_p);
-	check_closed(f, rmx_am_deregister(f), ret_p);
-	check_closed(f, rmx_transfers_deregister(f), ret_p);
-	check_closed(f, rmx_cache_close(f), ret_p);
+	close_check(f, rmx_am_deregister(f), ret_p);
+	close_check(f, rmx_transfers_deregister(f), ret_p);
+	close_check(f, rmx_cache_close(f), ret_p);
 }
 
 /*
- * fi_mr(3): a region may be busy while the endpoint that it is bound to is.
- * ofi_rxm never deregisters where a receive was to go that failed, which keeps
- * the domain and the fabric: they stay until the process ends.
+ * fi_mr(3): a region may be busy as long as the endpoint that it is bound to is
+ * open. ofi_rxm never deregisters the memory of a receive that failed, which
+ * keeps its domain and fabric busy: then these stay until the process ends.
  */
-static void close_endpoint(struct rmaext_fabric *f, int *ret_p)
+static void fabric_close_endpoint(struct rmaext_fabric *f, int *ret_p)
 {
 	int ignored = 0;
 
 	if (f->mr_mode & FI_MR_ENDPOINT) {
 		rmx_am_cancel(f);
-		close_regions(f, &ignored);
+		fabric_close_regions(f, &ignored);
 	}
 	rmx_endpoint_close(f, ret_p);
-	close_regions(f, ret_p);
+	fabric_close_regions(f, ret_p);
 	rmx_domain_close(f, f->am->failed, ret_p);
 }
 
-static bool on_the_way(const struct rmaext_fabric *f)
+static bool fabric_is_sending(const struct rmaext_fabric *f)
 {
 	return rmx_am_sends(f) || rmx_op_reads(f);
 }
 
 /*
- * Unmap peer keys and deregister while the endpoint that may still deliver
- * to that memory is there to refuse it; then endpoint, AV, CQ, domain, fabric.
- * Operations in flight end with the endpoint.
+ * Keys are unmapped and memory is deregistered while the endpoint still exists:
+ * it refuses what would be delivered there. Then the endpoint, AV, CQ, domain
+ * and fabric close. Operations in flight end with the endpoint.
  *
- * A provider may crash on an endpoint that closes amid the answer to a read
- * (tcp of 1.17 frees it twice): then it stays, and what it writes to.
+ * A provider may crash if an endpoint closes amid the answer to a read (tcp of
+ * 1.17 frees it twice). Then the endpoint stays, and the memory that it writes
+ * to.
  */
 int rmaext_fabric_close(rmaext_fabric **fabric)
 {
@@ -176,19 +181,20 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 
 	if (!f)
 		return 0;
-	if (!shut(f))
+	if (!fabric_shut(f))
 		return rmx_fail(-FI_EBUSY, RMX_NO_RANK, "rmaext_fabric_close",
-				"another thread is inside a call");
+				"another thread does not leave a call: end "
+				"what it does, then close again");
 	*fabric = NULL;
 	rmx_progress_stop(f);
-	rmx_progress_settle(f, on_the_way);
+	rmx_progress_settle(f, fabric_is_sending);
 	stays = rmx_op_reads(f);
 	rmx_am_mute(f);
 	for (struct rmaext_window *w = f->windows; w; w = w->next)
 		rmx_key_unmap_all(w);
 	rmx_memories_close(f, &ignored);
 	if (!stays)
-		close_endpoint(f, &ret);
+		fabric_close_endpoint(f, &ret);
 
 	rmx_am_stop(f, stays);
 	rmx_op_shut_all(f);
@@ -207,7 +213,7 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 	if (f->info)
 		f->lib->freeinfo(f->info);
 	f->info = NULL;
-	bury(f);
+	fabric_bury(f);
 	return stays ? RMAEXT_PENDING : ret;
 }
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Memory for other jobs: grants of its owner, visits of guests; am/guest.c. */
+/*
+ * Memory for other jobs: the grants of an owner, and the windows of guests. See
+ * am/guest.c.
+ */
 #include "api/api.h"
 
 /* -- owner */
@@ -63,7 +66,7 @@ int rmaext_visit_open(rmaext_fabric *f, const struct rmaext_visit *visit,
 	return ret;
 }
 
-/* A put of nothing; see send_short(). */
+/* A put of nothing, whose message has the guest's card: line_send_short(). */
 int rmaext_visit_announce(rmaext_window *w)
 {
 	struct rmaext_op *op;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Notifications by memory, and waiting for them. */
+/* Puts with a notification, and waits for notifications. */
 #include "api/api.h"
 #include "win/notify.h"
 
 #include <errno.h>
 
-static int check(const char *call, int64_t rank, int slot)
+static int slot_check(const char *call, int64_t rank, int slot)
 {
 	if (rmx_notify_slot(slot))
 		return 0;
@@ -13,18 +13,22 @@ static int check(const char *call, int64_t rank, int slot)
 			RMAEXT_NOTIFY - 1);
 }
 
-/* Where memory cannot be mapped, the target counts by itself. */
-static int put(struct rmaext_window *w, int64_t rank, uint64_t offset,
-	       const void *buf, uint64_t len, int slot, rmaext_op **op_p)
+/* Where the counters cannot be mapped, the target's process counts. */
+static int notified_put(struct rmaext_window *w, int64_t rank, uint64_t offset,
+			const void *buf, uint64_t len, int slot,
+			rmaext_op **op_p)
 {
 	struct rmx_target *t = rmx_target_of(w, rank);
 	int ret = 0;
 
 	if (t->route == RMAEXT_FABRIC) {
 		if (len > RMAEXT_NOTIFY_MOST)
-			return rmx_fail(-FI_EMSGSIZE, rank, "put_notify",
-					"%llu bytes in a message",
-					(unsigned long long)len);
+			return rmx_fail(
+				-FI_EMSGSIZE, rank, "put_notify",
+				"%llu bytes are more than a message of %d "
+				"takes: put and flush them, then "
+				"notify with no bytes",
+				(unsigned long long)len, RMAEXT_NOTIFY_MOST);
 		return rmx_message_put(w, rank, offset, buf, len, slot, op_p);
 	}
 	if (t->route == RMAEXT_DIRECT)
@@ -46,12 +50,12 @@ int rmaext_put_notify(rmaext_window *w, int64_t rank, uint64_t offset,
 	*op_p = NULL;
 	if (ret)
 		return ret;
-	ret = check("put_notify", rank, slot);
+	ret = slot_check("put_notify", rank, slot);
 	if (!ret)
 		ret = rmx_check(w, "put_notify", rank, offset, len,
 				len ? RMAEXT_WRITE : 0);
 	if (!ret)
-		ret = put(w, rank, offset, buf, len, slot, op_p);
+		ret = notified_put(w, rank, offset, buf, len, slot, op_p);
 	rmx_window_leave(w);
 	return ret;
 }
@@ -71,7 +75,7 @@ int rmx_notify_post(struct rmaext_window *w, int64_t rank, uint64_t offset,
 int rmaext_notify_return(rmaext_window *w, int slot, int64_t count,
 			 int64_t *seen)
 {
-	int ret = check("notify", w->self, slot);
+	int ret = slot_check("notify", w->self, slot);
 
 	if (ret || !*seen)
 		return ret;
@@ -100,10 +104,10 @@ int rmaext_notify_wait(rmaext_window *w, int slot, int64_t count, int64_t slice,
 
 	if (ret)
 		return ret;
-	ret = check("wait_notify", w->self, slot);
+	ret = slot_check("wait_notify", w->self, slot);
 	while (!ret && !rmx_notify_take(rmx_control_block_of(w, w->self), slot,
 					count, seen_p)) {
-		/* another thread may take them first */
+		/* another thread may take the count first */
 		ret = rmaext_wait_until(w, w->self, &c, 1, 1, slice);
 		slice = until - rmx_now();
 	}

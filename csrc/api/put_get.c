@@ -1,15 +1,46 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* put and get: check at the origin, choose the route, carry out or post. */
+/*
+ * put and get: they are checked at the origin; then, by their route, they are
+ * carried out at once or posted.
+ */
 #include "api/api.h"
 
 #include <string.h>
 
 /*
- * Of a put from RMX_LONG on, the end goes as a copy, in one chunk, that is on
- * its way while the caller prepares the next one; see op_put_rest().
+ * The last RMX_REST bytes of a put of RMX_LONG or more go as a copy, in one
+ * chunk, which is on its way while the caller prepares its next put; see
+ * op_put_rest().
  */
 #define RMX_LONG ((uint64_t)256 << 10)
 #define RMX_REST ((uint64_t)32 << 10)
+
+bool rmx_move_by_memory(struct rmaext_window *w, bool put, int64_t rank,
+			uint64_t offset, const void *buf, uint64_t len,
+			int *ret_p)
+{
+	void *to = (void *)(uintptr_t)buf; /* of a get */
+	struct rmx_target *t;
+
+	*ret_p = rmx_check(w, put ? "put" : "get", rank, offset, len,
+			   put ? RMAEXT_WRITE : RMAEXT_READ);
+	if (*ret_p || !len)
+		return true;
+	t = rmx_target_of(w, rank);
+	switch (t->route) {
+	case RMAEXT_DIRECT:
+		if (put)
+			rmx_copy(t->map + offset, buf, len);
+		else
+			rmx_copy(to, t->map + offset, len);
+		return true;
+	case RMAEXT_CMA:
+		*ret_p = put ? rmx_target_write(t, rank, offset, buf, len)
+			     : rmx_target_read(t, rank, offset, to, len);
+		return true;
+	}
+	return false;
+}
 
 int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 	       uint64_t len, rmaext_op **op_p)
@@ -21,27 +52,14 @@ int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 	*op_p = NULL;
 	if (ret)
 		return ret;
-	ret = rmx_check(w, "put", rank, offset, len, RMAEXT_WRITE);
-	if (ret || !len)
+	if (rmx_move_by_memory(w, true, rank, offset, buf, len, &ret))
 		goto leave;
-	if (w->attached || w->visits) {
+	if (w->attached || rmx_by_message(w, len)) {
 		ret = rmx_message_put(w, rank, offset, buf, len, -1, op_p);
 		goto leave;
 	}
-	switch (rmx_target_of(w, rank)->route) {
-	case RMAEXT_DIRECT:
-		rmx_copy(rmx_target_of(w, rank)->map + offset, buf, len);
-		goto leave;
-	case RMAEXT_CMA:
-		ret = rmx_target_write(rmx_target_of(w, rank), rank, offset,
-				       buf, len);
-		goto leave;
-	}
-	if (len < w->fabric->least) {
-		ret = rmx_message_put(w, rank, offset, buf, len, -1, op_p);
-		goto leave;
-	}
-	/* one chunk, so that the CQ's reader can tell when it is complete */
+	/* a copy is one chunk: then the CQ's reader knows when it is complete
+	 */
 	copy = len <= RMX_COPY_MAX && len <= w->fabric->chunk;
 	ret = copy ? rmx_op_new(w, rank, RMX_PUT, offset, len, len, &op)
 		   : rmx_op_over(w, rank, RMX_PUT, offset, buf, len, 0, &op);
@@ -73,18 +91,8 @@ int rmaext_get(rmaext_window *w, int64_t rank, uint64_t offset, void *buf,
 	*op_p = NULL;
 	if (ret)
 		return ret;
-	ret = rmx_check(w, "get", rank, offset, len, RMAEXT_READ);
-	if (ret || !len)
+	if (rmx_move_by_memory(w, false, rank, offset, buf, len, &ret))
 		goto leave;
-	switch (rmx_target_of(w, rank)->route) {
-	case RMAEXT_DIRECT:
-		rmx_copy(buf, rmx_target_of(w, rank)->map + offset, len);
-		goto leave;
-	case RMAEXT_CMA:
-		ret = rmx_target_read(rmx_target_of(w, rank), rank, offset, buf,
-				      len);
-		goto leave;
-	}
 	ret = rmx_get_new(w, rank, offset, buf, len, &op);
 	if (!ret)
 		ret = rmx_op_run(op, op_p);
@@ -108,7 +116,7 @@ int rmaext_connect(rmaext_window *w, int64_t rank, rmaext_op **op_p)
 	least = w->fabric->least;
 	if (rmx_target_of(w, rank)->size < least)
 		goto leave;
-	/* the bytes go where a copy would lie */
+	/* the bytes are read to where a copy would lie, and ignored */
 	ret = rmx_op_new(w, rank, RMX_GET, 0, least, least, &op);
 	if (!ret)
 		ret = rmx_op_begin(op, op_p);

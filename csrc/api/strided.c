@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Transfers between one piece of own memory and a part of a window that lies in
- * many, as dtype/strides.h has them.
+ * Puts and gets of a part of an array, which lies in many runs of the window,
+ * as dtype/strides.h describes them.
  *
- * By memory the loops are carried out at once, and own memory may be in pieces
- * as well. Over the network long runs are reads and writes, the chunks of one
- * operation (post.c); short ones are elements of a message (batch.c), or
- * pieces of a system call (vector_lanes.c).
+ * On the direct route the loops are carried out at once, and own memory may be
+ * in pieces as well. Over the network long runs are reads and writes, the
+ * chunks of one operation (xfer/post.c); short ones are elements of a message
+ * (am/batch.c), or pieces of a system call (exec/vector_lanes.c).
  */
 #include "api/api.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
-#define RMX_LONG_RUN 4096 /* bytes: sent by themselves */
+#define RMX_LONG_RUN 4096 /* bytes; a longer run is a read or write */
 
 int rmx_strides_check(const struct rmx_strides *s,
 		      const struct rmaext_window *w, const char *call,
@@ -22,33 +22,39 @@ int rmx_strides_check(const struct rmx_strides *s,
 	int64_t low = 0, high = 0;
 
 	if (s->runs && !rmx_strides_span(s, offset, &low, &high))
-		return rmx_fail(-ERANGE, rank, call, "outside of any window");
+		return rmx_fail(-ERANGE, rank, call,
+				"the part reaches places that no window has: "
+				"make the shape or the steps smaller");
 	return rmx_check(w, call, rank, (uint64_t)low, (uint64_t)(high - low),
 			 access);
 }
 
-static const char *name_of(int kind)
+static const char *strided_call_name(int kind)
 {
 	return kind == RMAEXT_PUT ? "put" : "get";
 }
 
-static int begin(struct rmaext_window *w, int kind, int64_t rank,
-		 uint64_t offset, const struct rmx_part *part,
-		 const int64_t *locals, struct rmx_strides *s)
+static int strided_begin(struct rmaext_window *w, int kind, int64_t rank,
+			 uint64_t offset, const struct rmx_part *part,
+			 const int64_t *locals, struct rmx_strides *s)
 {
 	int ret;
 
 	if ((kind != RMAEXT_PUT && kind != RMAEXT_GET) ||
 	    !rmx_strides_make(s, part, locals))
 		return rmx_fail(-FI_EINVAL, rank, "rmaext_strided",
-				"kind %d, or no such shape", kind);
+				"kind %d is no put or get, or shape and steps "
+				"are not those of a part of an array",
+				kind);
 	if (w->attached)
-		return rmx_fail(-FI_EOPNOTSUPP, rank, name_of(kind),
-				"a dynamic window is no array");
-	ret = rmx_window_enter(w, name_of(kind));
+		return rmx_fail(
+			-FI_EOPNOTSUPP, rank, strided_call_name(kind),
+			"a dynamic window is no array: put or get at an "
+			"address");
+	ret = rmx_window_enter(w, strided_call_name(kind));
 	if (ret)
 		return ret;
-	ret = rmx_strides_check(s, w, name_of(kind), rank, offset,
+	ret = rmx_strides_check(s, w, strided_call_name(kind), rank, offset,
 				kind == RMAEXT_PUT ? RMAEXT_WRITE
 						   : RMAEXT_READ);
 	if (ret)
@@ -56,8 +62,8 @@ static int begin(struct rmaext_window *w, int kind, int64_t rank,
 	return ret;
 }
 
-static bool is_whole(const struct rmaext_window *w, int64_t rank,
-		     const struct rmx_strides *s)
+static bool strided_is_whole(const struct rmaext_window *w, int64_t rank,
+			     const struct rmx_strides *s)
 {
 	const int route = rmx_target_of(w, rank)->route;
 
@@ -73,14 +79,14 @@ int rmaext_strided_whole(rmaext_window *w, int64_t rank, uint64_t unit,
 	if (rank < 0 || rank >= w->count ||
 	    !rmx_strides_make(&s, &(struct rmx_part){unit, ndim, shape, steps},
 			      NULL))
-		return 1; /* which refuses it */
-	return is_whole(w, rank, &s);
+		return 1; /* rmaext_strided() refuses it */
+	return strided_is_whole(w, rank, &s);
 }
 
-/* Long runs: the chunks of an operation, several on their way at a time. */
-static int post_runs(struct rmaext_window *w, int kind, int64_t rank,
-		     uint64_t offset, const struct rmx_strides *s, char *buf,
-		     rmaext_op **op_p)
+/* Long runs are the chunks of one operation, several in flight at a time. */
+static int strided_post(struct rmaext_window *w, int kind, int64_t rank,
+			uint64_t offset, const struct rmx_strides *s, char *buf,
+			rmaext_op **op_p)
 {
 	const size_t bytes = rmx_strides_bytes(s);
 	struct rmaext_op *op;
@@ -104,21 +110,23 @@ int rmaext_strided(rmaext_window *w, int64_t rank, uint64_t offset, int kind,
 	int ret;
 
 	*op_p = NULL;
-	ret = begin(w, kind, rank, offset,
-		    &(struct rmx_part){unit, ndim, shape, steps}, locals, &s);
+	ret = strided_begin(w, kind, rank, offset,
+			    &(struct rmx_part){unit, ndim, shape, steps},
+			    locals, &s);
 	if (ret)
 		return ret;
-	if (!is_whole(w, rank, &s) ||
+	if (!strided_is_whole(w, rank, &s) ||
 	    (locals && s.ndim &&
 	     rmx_target_of(w, rank)->route != RMAEXT_DIRECT)) {
 		ret = rmx_fail(-FI_EINVAL, rank, "rmaext_strided",
-			       "runs of %llu bytes, or own memory in pieces",
+			       "runs of %llu bytes, or own memory in pieces: "
+			       "call rmaext_strided_many(), or copy",
 			       (unsigned long long)s.run);
 	} else if (rmx_target_of(w, rank)->route == RMAEXT_DIRECT) {
 		rmx_strides_copy(&s, put, rmx_target_of(w, rank)->map + offset,
 				 buf);
 	} else if (s.ndim) {
-		ret = post_runs(w, kind, rank, offset, &s, buf, op_p);
+		ret = strided_post(w, kind, rank, offset, &s, buf, op_p);
 	}
 	rmx_window_leave(w);
 	if (ret || s.ndim || !s.runs ||
@@ -139,8 +147,9 @@ int rmaext_strided_many(rmaext_window *w, int64_t rank, uint64_t offset,
 
 	many_p->batch = NULL;
 	many_p->bad = -1;
-	ret = begin(w, kind, rank, offset,
-		    &(struct rmx_part){unit, ndim, shape, steps}, NULL, &s);
+	ret = strided_begin(w, kind, rank, offset,
+			    &(struct rmx_part){unit, ndim, shape, steps}, NULL,
+			    &s);
 	if (ret)
 		return ret;
 	bytes = rmx_strides_bytes(&s);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Updates: check at the origin; by this CPU, or as a message to the target. */
+/*
+ * Updates: they are checked at the origin, and made by this CPU or by a message
+ * to the target.
+ */
 #include "api/api.h"
 #include "exec/guard.h"
 
@@ -15,30 +18,33 @@ int rmaext_type_align(int type)
 	return rmx_type_of(type).align;
 }
 
-static const char *name_of(const struct rmx_update *u)
+static const char *update_call_name(const struct rmx_update *u)
 {
 	if (u->op == RMAEXT_CSWAP)
 		return "compare_and_swap";
 	return u->result ? "get_accumulate" : "accumulate";
 }
 
-/* Is there a way to do that, and a place? */
-static int check(const struct rmaext_window *w, const char *call, int64_t rank,
-		 uint64_t offset, int op, int type, uint64_t count)
+/* Checks that the operation exists, that a route leads there, and alignment. */
+static int update_check(const struct rmaext_window *w, const char *call,
+			int64_t rank, uint64_t offset, int op, int type,
+			uint64_t count)
 {
 	const struct rmx_target *t = rmx_target_of(w, rank);
 
 	if (!rmx_update_valid(op, type))
 		return rmx_fail(-FI_EOPNOTSUPP, rank, call,
-				"no such operation on this dtype");
+				"there is no such operation on this dtype");
 	if (rmx_update_is_local(w, rank)
 		    ? rmx_wide(type) && !rmx_control_block_of(w, rank)
 		    : !w->fabric || !t->member->peer)
 		return rmx_fail(-FI_EOPNOTSUPP, rank, call,
-				"no way to update the memory there");
+				"no route leads to an update there: that rank "
+				"has no network, and no guard in memory");
 	if (count && !rmx_update_aligned(t, offset, type))
 		return rmx_fail(-FI_EFAULT, rank, call,
-				"byte %llu is not aligned to %u",
+				"byte %llu is not aligned to %u, as updates of "
+				"this dtype need it",
 				(unsigned long long)offset,
 				rmx_type_of(type).align);
 	return 0;
@@ -53,25 +59,26 @@ int rmaext_window_check(rmaext_window *w, int64_t rank, uint64_t offset,
 		return ret;
 	ret = rmx_check(w, "check", rank, offset, len, access);
 	if (!ret && type >= 0)
-		ret = check(w, "check", rank, offset, RMAEXT_SUM, type, len);
+		ret = update_check(w, "check", rank, offset, RMAEXT_SUM, type,
+				   len);
 	rmx_window_leave(w);
 	return ret;
 }
 
-static char *memory_of(const struct rmaext_window *w, int64_t rank,
-		       uint64_t offset)
+static char *target_memory(const struct rmaext_window *w, int64_t rank,
+			   uint64_t offset)
 {
 	return rmx_target_of(w, rank)->map + offset;
 }
 
-/* By the own CPU; an operation only for what has to wait for the guard. */
-static int here(struct rmaext_window *w, int64_t rank, uint64_t offset,
-		const struct rmx_update *u, struct rmaext_op **op_p)
+/* By this CPU. There is an operation only if it must wait for the guard. */
+static int update_local(struct rmaext_window *w, int64_t rank, uint64_t offset,
+			const struct rmx_update *u, struct rmaext_op **op_p)
 {
 	const int64_t slice = w->timeout < RMX_SLICE ? w->timeout : RMX_SLICE;
 	uint64_t done = 0;
 	struct rmaext_op *op;
-	int ret = rmx_update_apply(w, rank, memory_of(w, rank, offset), u,
+	int ret = rmx_update_apply(w, rank, target_memory(w, rank, offset), u,
 				   &done, slice);
 
 	if (ret != RMAEXT_PENDING)
@@ -104,10 +111,10 @@ int rmx_update_wait(struct rmaext_op *op)
 	};
 	const int64_t left = op->deadline - rmx_now();
 	const uint64_t before = op->posted;
-	int ret = rmx_update_apply(op->window, op->rank,
-				   memory_of(op->window, op->rank, op->offset),
-				   &u, &op->posted,
-				   left < RMX_SLICE ? left : RMX_SLICE);
+	int ret = rmx_update_apply(
+		op->window, op->rank,
+		target_memory(op->window, op->rank, op->offset), &u,
+		&op->posted, left < RMX_SLICE ? left : RMX_SLICE);
 
 	if (ret != RMAEXT_PENDING)
 		return ret;
@@ -117,9 +124,9 @@ int rmx_update_wait(struct rmaext_op *op)
 }
 
 /* By message to the target's progress thread. */
-static int remote(struct rmaext_window *w, int64_t rank, uint64_t offset,
-		  const struct rmx_update *u, int *ended,
-		  struct rmaext_op **op_p)
+static int update_remote(struct rmaext_window *w, int64_t rank, uint64_t offset,
+			 const struct rmx_update *u, int *ended,
+			 struct rmaext_op **op_p)
 {
 	const size_t unit = rmx_unit_of(u->type);
 	const uint64_t len = u->count * unit;
@@ -142,13 +149,13 @@ static int remote(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	return ended ? rmx_begin(op, ended, op_p) : rmx_op_run(op, op_p);
 }
 
-/* ended: of a request, else NULL */
-static int update(struct rmaext_window *w, int64_t rank, uint64_t offset,
-		  const struct rmx_update *u, int *ended,
-		  struct rmaext_op **op_p)
+/* ended is a request's, else NULL */
+static int update_start(struct rmaext_window *w, int64_t rank, uint64_t offset,
+			const struct rmx_update *u, int *ended,
+			struct rmaext_op **op_p)
 {
 	const int access = rmx_update_access(u->op, u->result != NULL);
-	const char *call = name_of(u);
+	const char *call = update_call_name(u);
 	uint64_t len;
 	int ret;
 
@@ -156,17 +163,19 @@ static int update(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	    (u->count && !u->operand && u->op != RMAEXT_NO_OP) ||
 	    (u->op == RMAEXT_CSWAP && !(u->result && u->compare)))
 		return rmx_fail(-FI_EINVAL, rank, call,
-				"%llu elements, or a buffer is missing",
+				"%llu elements are too many, or an operand, "
+				"compare or result is missing",
 				(unsigned long long)u->count);
 	ret = rmx_check(w, call, rank, offset, len, access);
 	if (!ret)
-		ret = check(w, call, rank, offset, u->op, u->type, u->count);
+		ret = update_check(w, call, rank, offset, u->op, u->type,
+				   u->count);
 	if (ret || !u->count || (u->op == RMAEXT_NO_OP && !u->result))
 		return ret;
 	if (!rmx_update_is_local(w, rank))
-		return remote(w, rank, offset, u, ended, op_p);
-	ret = here(w, rank, offset, u, op_p);
-	/* of a request: it is none yet */
+		return update_remote(w, rank, offset, u, ended, op_p);
+	ret = update_local(w, rank, offset, u, op_p);
+	/* what waits for the guard does not go on by itself: no request yet */
 	return ret == RMAEXT_PENDING && ended ? -FI_EAGAIN : ret;
 }
 
@@ -175,12 +184,12 @@ int rmaext_update(rmaext_window *w, int64_t rank, uint64_t offset, int op,
 		  void *result, uint64_t count, rmaext_op **op_p)
 {
 	const struct rmx_update u = {op, type, operand, compare, result, count};
-	int ret = rmx_window_enter(w, name_of(&u));
+	int ret = rmx_window_enter(w, update_call_name(&u));
 
 	*op_p = NULL;
 	if (ret)
 		return ret;
-	ret = update(w, rank, offset, &u, NULL, op_p);
+	ret = update_start(w, rank, offset, &u, NULL, op_p);
 	rmx_window_leave(w);
 	return ret;
 }
@@ -193,5 +202,5 @@ int rmx_update_begin(struct rmaext_window *w, const struct rmaext_call *call,
 		call->compare, call->result, call->count,
 	};
 
-	return update(w, call->rank, call->offset, &u, call->ended, op_p);
+	return update_start(w, call->rank, call->offset, &u, call->ended, op_p);
 }

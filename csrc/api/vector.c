@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * rmaext_many: operations on elements all over the window. Where every target
- * is direct, vector_direct.c does them. Else blocks of them are sorted by
- * target, and each target's part, a lane, is sent many to a message, to several
- * at once.
+ * is mapped here, exec/vector_direct.c does them. Else a block of the elements
+ * after another is sorted by target; the elements of each target, a lane, go
+ * many to a message, and several lanes at a time.
  */
 #include "api/api.h"
 #include "exec/guard.h"
@@ -13,41 +13,43 @@
 
 /* -- checks, before anything is done */
 
-/* What an update needs of its target, or a message. */
-static int check_route(const struct rmaext_batch *b, int64_t rank)
+/* Checks what the target must have besides the place: alignment, a network. */
+static int batch_check_route(const struct rmaext_batch *b, int64_t rank)
 {
 	const struct rmx_target *t = rmx_target_of(b->window, rank);
 
 	if (!rmx_batch_aligned(b, t))
 		return rmx_fail(-FI_EFAULT, rank, rmx_batch_name(b),
-				"the memory there is not aligned to %u",
+				"the memory there is not aligned to %u, as "
+				"updates of this dtype need it",
 				rmx_type_of(b->type).align);
 	if (rmx_batch_is_local(b, rank) ||
 	    (t->route == RMAEXT_CMA && !rmx_updates(b)))
 		return 0;
 	if (!b->fabric || !t->member->peer)
-		return rmx_fail(-FI_EOPNOTSUPP, rank, rmx_batch_name(b),
-				"there is no network to it");
+		return rmx_fail(
+			-FI_EOPNOTSUPP, rank, rmx_batch_name(b),
+			"no route leads there: that rank has no network");
 	return 0;
 }
 
-/* Says what is wrong with an element, if anything is. */
-static int check_one(const struct rmaext_batch *b, int64_t rank,
-		     uint64_t offset)
+/* Records what is wrong with an element, if anything is. */
+static int batch_check_one(const struct rmaext_batch *b, int64_t rank,
+			   uint64_t offset)
 {
 	const char *call = rmx_batch_name(b);
 	int ret;
 
 	if (offset >= b->limit)
 		return rmx_fail(-ERANGE, rank, call,
-				"offset %lld is not in the window",
+				"offset %lld is not in the window there",
 				(long long)offset);
 	ret = rmx_check(b->window, call, rank, offset * b->scale, b->unit,
 			b->access);
-	return ret ? ret : check_route(b, rank);
+	return ret ? ret : batch_check_route(b, rank);
 }
 
-static unsigned int route_bit(const struct rmaext_batch *b, int64_t rank)
+static unsigned int batch_route_bit(const struct rmaext_batch *b, int64_t rank)
 {
 	const int route = rmx_target_of(b->window, rank)->route;
 
@@ -56,8 +58,8 @@ static unsigned int route_bit(const struct rmaext_batch *b, int64_t rank)
 						  : route);
 }
 
-/* Are all in order? If one may not be, it is looked for, and described. */
-static int check_all(struct rmaext_batch *b, int64_t *bad_p)
+/* A quick look at all; if one may be wrong, the first such is described. */
+static int batch_check_all(struct rmaext_batch *b, int64_t *bad_p)
 {
 	unsigned int routes = 0;
 	uint64_t i, at;
@@ -72,7 +74,7 @@ static int check_all(struct rmaext_batch *b, int64_t *bad_p)
 		    (!rmx_batch_is_local(b, rank) &&
 		     !(b->fabric && t->member->peer)))
 			break;
-		routes |= route_bit(b, rank);
+		routes |= batch_route_bit(b, rank);
 	}
 	b->routes = routes;
 	if (i == b->count)
@@ -80,20 +82,20 @@ static int check_all(struct rmaext_batch *b, int64_t *bad_p)
 	for (i = 0; i < b->count; i++) {
 		const int64_t rank = rmx_rank_at(b, i);
 
-		ret = check_one(b, rank, rmx_offset_at(b, i));
+		ret = batch_check_one(b, rank, rmx_offset_at(b, i));
 		if (ret) {
 			*bad_p = (int64_t)i;
 			return ret;
 		}
-		b->routes |= route_bit(b, rank);
+		b->routes |= batch_route_bit(b, rank);
 	}
 	return 0;
 }
 
 /* -- block by block */
 
-/* The direct ones of a block that has others too. */
-static int some_direct(struct rmaext_batch *b)
+/* Does the elements by memory of a block that has others too. */
+static int portion_some_direct(struct rmaext_batch *b)
 {
 	int ret = 0;
 
@@ -110,22 +112,22 @@ static int some_direct(struct rmaext_batch *b)
 	return ret;
 }
 
-/* What is left of the block, by memory. */
-static int by_memory(struct rmaext_batch *b)
+/* Does what is left of the block by memory. */
+static int portion_by_memory(struct rmaext_batch *b)
 {
 	int ret;
 
 	if (b->at == b->end || !(b->routes & RMX_ONLY_DIRECT))
 		return 0;
 	ret = b->routes == RMX_ONLY_DIRECT ? rmx_direct_portion(b, b->end)
-					   : some_direct(b);
+					   : portion_some_direct(b);
 	return ret == RMAEXT_PENDING
 		       ? rmx_guard_overdue(b->busy, b->window->timeout,
 					   &b->deadline)
 		       : ret;
 }
 
-static int next_portion(struct rmaext_batch *b)
+static int portion_next(struct rmaext_batch *b)
 {
 	int ret;
 
@@ -136,26 +138,26 @@ static int next_portion(struct rmaext_batch *b)
 		return 0;
 	ret = rmx_lanes_make(b);
 	if (!ret)
-		rmx_batch_step(b); /* on their way while others are done here */
+		rmx_batch_step(b); /* others are done here meanwhile */
 	return ret;
 }
 
-/* Goes on for a slice. */
-static int run(struct rmaext_batch *b)
+/* Goes on with the batch for a slice. */
+static int batch_run(struct rmaext_batch *b)
 {
 	int64_t until = rmx_now() + RMX_SLICE;
 	struct rmaext_peer *peer;
 	int ret = 0;
 
 	for (;;) {
-		ret = by_memory(b);
+		ret = portion_by_memory(b);
 		if (!ret)
 			ret = rmx_lanes_copy(b, until);
 		if (ret)
 			return ret;
 		if (until > b->deadline)
 			until = b->deadline;
-		/* one that is gone is noticed at once, of several soon */
+		/* a lone peer's loss is noticed at once, one of several soon */
 		peer = b->lane_count == 1 ? b->lanes->target->member->peer
 					  : NULL;
 		if (b->lane_count &&
@@ -168,7 +170,7 @@ static int run(struct rmaext_batch *b)
 			return 0;
 		if (b->end && rmx_now() > until)
 			return RMAEXT_PENDING;
-		ret = next_portion(b);
+		ret = portion_next(b);
 		if (ret)
 			return ret;
 	}
@@ -186,7 +188,7 @@ static void batch_free(struct rmaext_batch *b)
 	free(b);
 }
 
-/* To be continued, or with lanes: not on the stack. */
+/* A batch that may be continued, or that has lanes, lies on the heap. */
 static struct rmaext_batch *batch_copy(const struct rmaext_batch *from)
 {
 	const bool lanes = from->routes != RMX_ONLY_DIRECT;
@@ -210,9 +212,9 @@ static struct rmaext_batch *batch_copy(const struct rmaext_batch *from)
 	return NULL;
 }
 
-/* All have been checked. */
-static int carry_out(const struct rmaext_batch *on_stack,
-		     struct rmaext_many *many_p)
+/* All elements have been checked. */
+static int batch_carry_out(const struct rmaext_batch *on_stack,
+			   struct rmaext_many *many_p)
 {
 	struct rmaext_batch *b = batch_copy(on_stack);
 	int ret;
@@ -220,7 +222,7 @@ static int carry_out(const struct rmaext_batch *on_stack,
 	if (!b)
 		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "malloc", "batch");
 	b->deadline = rmx_now() + b->window->timeout;
-	ret = run(b);
+	ret = batch_run(b);
 	if (ret == RMAEXT_PENDING)
 		many_p->batch = b;
 	else
@@ -228,7 +230,8 @@ static int carry_out(const struct rmaext_batch *on_stack,
 	return ret;
 }
 
-static int start(struct rmaext_batch *on_stack, struct rmaext_many *many_p)
+static int batch_start(struct rmaext_batch *on_stack,
+		       struct rmaext_many *many_p)
 {
 	int ret;
 
@@ -238,14 +241,14 @@ static int start(struct rmaext_batch *on_stack, struct rmaext_many *many_p)
 		on_stack->at = on_stack->end;
 		on_stack->routes = RMX_ONLY_DIRECT;
 	} else {
-		ret = check_all(on_stack, &many_p->bad);
+		ret = batch_check_all(on_stack, &many_p->bad);
 		if (ret)
 			return ret;
 	}
-	return carry_out(on_stack, many_p);
+	return batch_carry_out(on_stack, many_p);
 }
 
-static struct rmaext_batch batch_of(const struct rmx_many *m)
+static struct rmaext_batch batch_make(const struct rmx_many *m)
 {
 	const bool update = m->kind == RMAEXT_UPDATE;
 	const uint64_t usual = m->window->stride ? m->window->stride : m->unit;
@@ -280,11 +283,11 @@ bool rmx_many_direct(const struct rmx_many *m, int *ret_p)
 	if (m->count > RMX_PORTION ||
 	    !rmx_cells_valid(m->kind, m->op, m->type, m->unit))
 		return false;
-	b = batch_of(m);
+	b = batch_make(m);
 	return rmx_direct_all(&b, ret_p, &done);
 }
 
-static int many(const struct rmx_many *m, struct rmaext_many *many_p)
+static int many_start(const struct rmx_many *m, struct rmaext_many *many_p)
 {
 	const char *call = rmx_many_name(m->kind, m->results);
 	struct rmaext_batch b;
@@ -297,18 +300,19 @@ static int many(const struct rmx_many *m, struct rmaext_many *many_p)
 	    (m->count &&
 	     ((uintptr_t)m->ranks | (uintptr_t)m->offsets) % sizeof(*m->ranks)))
 		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "rmaext_many",
-				"kind %d, elements of %llu bytes, or ranks or "
-				"offsets out of line",
+				"kind %d is no put, get or update; or elements "
+				"cannot have %llu bytes; or ranks or offsets "
+				"are not aligned as int64",
 				m->kind, (unsigned long long)m->unit);
 	if (!rmx_cells_valid(m->kind, m->op, m->type, m->unit))
 		return rmx_fail(-FI_EOPNOTSUPP, RMX_NO_RANK, call,
-				"no such operation on this dtype");
+				"there is no such operation on this dtype");
 	ret = rmx_window_enter(m->window, call);
 	if (ret)
 		return ret;
-	b = batch_of(m);
+	b = batch_make(m);
 	if (m->count)
-		ret = start(&b, many_p);
+		ret = batch_start(&b, many_p);
 	rmx_window_leave(m->window);
 	return ret;
 }
@@ -322,7 +326,7 @@ int rmaext_many(rmaext_window *w, int kind, int op, int type, uint64_t unit,
 				    unit,    count,  ones,    ranks,
 				    offsets, values, results, 0};
 
-	return many(&it, many_p);
+	return many_start(&it, many_p);
 }
 
 int rmaext_many_at(rmaext_window *w, int kind, int op, int type, uint64_t unit,
@@ -337,17 +341,18 @@ int rmaext_many_at(rmaext_window *w, int kind, int op, int type, uint64_t unit,
 	if (scale - 1 >= INT64_MAX) {
 		many_p->batch = NULL;
 		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "rmaext_many_at",
-				"offsets in units of %llu bytes",
+				"offsets in units of %llu bytes: at least 1, "
+				"and at most 2**63 - 1",
 				(unsigned long long)scale);
 	}
-	return many(&it, many_p);
+	return many_start(&it, many_p);
 }
 
 int rmx_many_strided(struct rmaext_window *w, int kind,
 		     struct rmx_strides *strides, void *buf,
 		     struct rmaext_many *many_p)
 {
-	struct rmaext_batch b = batch_of(&(struct rmx_many){
+	struct rmaext_batch b = batch_make(&(struct rmx_many){
 		.window = w,
 		.kind = kind,
 		.unit = strides->run,
@@ -357,7 +362,7 @@ int rmx_many_strided(struct rmaext_window *w, int kind,
 		.values = buf,
 		.results = kind == RMAEXT_GET ? buf : NULL,
 	});
-	int ret = check_route(&b, strides->rank);
+	int ret = batch_check_route(&b, strides->rank);
 
 	if (ret) {
 		free(strides);
@@ -367,7 +372,7 @@ int rmx_many_strided(struct rmaext_window *w, int kind,
 	b.scale = 1;
 	b.limit = INT64_MAX;
 	b.strides = strides;
-	return carry_out(&b, many_p);
+	return batch_carry_out(&b, many_p);
 }
 
 int rmaext_many_wait(struct rmaext_many *many)
@@ -377,7 +382,7 @@ int rmaext_many_wait(struct rmaext_many *many)
 
 	if (ret)
 		return ret;
-	ret = run(b);
+	ret = batch_run(b);
 	rmx_window_leave(b->window);
 	if (ret != RMAEXT_PENDING)
 		rmaext_many_release(many);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Waiting: until words of memory have certain values, for an operation, or for
- * a request of MPI. Look, spin, then sleep; on the doorbell of the process
- * whose memory it is, see shm/doorbell.c.
+ * Waits until elements of memory have certain values, for an operation, or for
+ * a request of MPI. A waiter looks, spins, then sleeps. For memory it sleeps on
+ * the doorbell of the process whose memory it is, see shm/doorbell.c.
  */
 #define _GNU_SOURCE
 #include "api/api.h"
@@ -12,11 +12,11 @@
 #include <time.h>
 
 /*
- * Between looks at memory that may change without a ring: by a put before its
- * flush, by a view, by the network.
+ * ns between looks at memory that may change although nobody rings: by a put
+ * before its flush, through a view, by the network.
  */
 #define RMX_LOOK ((int64_t)1000 * 1000)
-#define RMX_READER_SPIN 5 /* times the fabric's */
+#define RMX_READER_SPIN 5 /* times as long as an origin spins */
 
 /* One call's wait. */
 struct watch {
@@ -25,14 +25,14 @@ struct watch {
 	struct rmaext_condition *conditions;
 	uint64_t count;
 	bool every;
-	bool rung; /* whoever changes it rings */
+	bool rung; /* whoever changes the memory rings */
 };
 
 /* -- conditions */
 
-/* The memory, or the control block, as mapped here; or NULL. */
-static const char *base_of(const struct rmaext_window *w, int64_t rank,
-			   const struct rmaext_condition *c)
+/* The rank's memory or control block, as mapped here; or NULL. */
+static const char *condition_base(const struct rmaext_window *w, int64_t rank,
+				  const struct rmaext_condition *c)
 {
 	const struct rmx_target *t;
 
@@ -44,8 +44,11 @@ static const char *base_of(const struct rmaext_window *w, int64_t rank,
 	return t->route == RMAEXT_DIRECT ? t->map : NULL;
 }
 
-/* No step has a subnormal float, which this thread may have the CPU ignore. */
-static float half(uint16_t bits)
+/*
+ * No intermediate value is a subnormal float: this thread may have told the CPU
+ * to take those for 0.
+ */
+static float half_to_float(uint16_t bits)
 {
 	const uint32_t rest = bits & 0x7fffu;
 	uint32_t wide = (rest << 13) + (112u << 23); /* the exponents differ */
@@ -89,7 +92,7 @@ static float half(uint16_t bits)
 		COMPARE(is, wanted);                                         \
 	} while (0)
 
-static bool look_at(const void *at, struct rmaext_condition *c)
+static bool condition_look(const void *at, struct rmaext_condition *c)
 {
 	uint16_t raw, wanted;
 
@@ -119,10 +122,10 @@ static bool look_at(const void *at, struct rmaext_condition *c)
 	raw = __atomic_load_n((const uint16_t *)at, __ATOMIC_ACQUIRE);
 	memcpy(&c->seen, &raw, sizeof(raw));
 	memcpy(&wanted, &c->value, sizeof(wanted));
-	COMPARE(half(raw), half(wanted));
+	COMPARE(half_to_float(raw), half_to_float(wanted));
 }
 
-static size_t unit_of(int type)
+static size_t condition_unit(int type)
 {
 	switch (type) {
 	case RMAEXT_INT8:
@@ -145,58 +148,61 @@ static size_t unit_of(int type)
 	return 0;
 }
 
-static bool holds(const struct watch *w)
+static bool watch_holds(const struct watch *w)
 {
 	uint64_t n = 0;
 
 	for (uint64_t i = 0; i < w->count; i++) {
 		struct rmaext_condition *c = &w->conditions[i];
 
-		c->holds =
-			look_at(base_of(w->window, w->rank, c) + c->offset, c);
+		c->holds = condition_look(
+			condition_base(w->window, w->rank, c) + c->offset, c);
 		n += c->holds;
 	}
 	return w->every ? n == w->count : n;
 }
 
-static enum rmx_step step(void *arg)
+static enum rmx_step watch_step(void *arg)
 {
-	return holds(arg) ? RMX_DONE : RMX_SLEEP;
+	return watch_holds(arg) ? RMX_DONE : RMX_SLEEP;
 }
 
-static int check(const struct rmaext_window *w, int64_t rank,
-		 const struct rmaext_condition *c)
+static int condition_check(const struct rmaext_window *w, int64_t rank,
+			   const struct rmaext_condition *c)
 {
 	const struct rmx_target *t = rmx_target_of(w, rank);
-	const size_t unit = unit_of(c->type);
+	const size_t unit = condition_unit(c->type);
 	const uint64_t size = c->block ? rmaext_block_bytes(w->count) : t->size;
 	const char *base;
 
 	if (!unit || c->comparison > RMAEXT_GE)
 		return rmx_fail(-FI_EINVAL, rank, "wait",
-				"type %d, comparison %d", (int)c->type,
-				(int)c->comparison);
+				"there is no wait for type %d and comparison "
+				"%d: it takes integers, bool and real floats "
+				"up to 8 bytes",
+				(int)c->type, (int)c->comparison);
 	if (unit > size || c->offset > size - unit)
 		return rmx_fail(-ERANGE, rank, "wait",
 				"byte %llu is outside the %llu bytes there",
 				(unsigned long long)c->offset,
 				(unsigned long long)size);
-	base = base_of(w, rank, c);
+	base = condition_base(w, rank, c);
 	if (!base)
 		return rmx_fail(-EREMOTE, rank, "wait",
-				"that memory cannot be mapped here");
+				"that memory cannot be mapped here: wait for a "
+				"notification, or get and compare");
 	if (((uintptr_t)base + c->offset) % unit)
 		return rmx_fail(-FI_EFAULT, rank, "wait",
-				"byte %llu is not aligned to %zu",
+				"byte %llu is not aligned to the element's %zu "
+				"bytes",
 				(unsigned long long)c->offset, unit);
 	return 0;
 }
 
 /* -- waiting */
 
-/* Until the doorbell rings, which is shared between processes, unlike
- * clock.c's. */
-static bool sleep_on(void *arg, int64_t ns)
+/* The doorbell's futex is shared between processes, unlike those of clock.c. */
+static bool watch_sleep(void *arg, int64_t ns)
 {
 	const struct watch *w = arg;
 	struct rmx_doorbell *doorbell =
@@ -210,8 +216,8 @@ static bool sleep_on(void *arg, int64_t ns)
 	rings = atomic_load(&doorbell->rings);
 	atomic_store(&doorbell->listening, 1);
 	atomic_thread_fence(memory_order_seq_cst);
-	if (holds(w))
-		return true; /* the flag stays: one ring too many */
+	if (watch_holds(w))
+		return true; /* `listening` stays: one ring too many */
 	if (atomic_load(&w->window->root->rundown.closed))
 		return false;
 	return !syscall(SYS_futex, &doorbell->rings, FUTEX_WAIT, rings, &t,
@@ -219,18 +225,18 @@ static bool sleep_on(void *arg, int64_t ns)
 	       errno != EINTR;
 }
 
-/* Awake, while what is waited for may come by the network. */
-static bool spin(struct watch *w, int64_t until)
+/* Looks without sleeping, and serves the network, for a while. */
+static bool watch_spin(struct watch *w, int64_t until)
 {
 	struct rmaext_fabric *f = w->window->fabric;
 	const int64_t end = rmx_now() + RMX_READER_SPIN * f->progress.spin;
 
-	return !rmx_wait(f, NULL, step, w, end < until ? end : until,
+	return !rmx_wait(f, NULL, watch_step, w, end < until ? end : until,
 			 RMX_READER_SPIN);
 }
 
-/* Nobody else would read the completion queue. */
-static int sleep_as_reader(struct watch *w, int64_t until)
+/* Without a progress thread, the waiter reads the completion queue. */
+static int watch_sleep_as_reader(struct watch *w, int64_t until)
 {
 	int64_t now = rmx_now();
 
@@ -238,9 +244,9 @@ static int sleep_as_reader(struct watch *w, int64_t until)
 		const int64_t end =
 			now + RMX_LOOK < until ? now + RMX_LOOK : until;
 
-		if (!rmx_wait(w->window->fabric, NULL, step, w, end, 0))
+		if (!rmx_wait(w->window->fabric, NULL, watch_step, w, end, 0))
 			return 0;
-		/* before its time: a signal, or another waiter's */
+		/* woken early: by a signal, or for another waiter */
 		now = rmx_now();
 		if (now < end)
 			break;
@@ -248,12 +254,12 @@ static int sleep_as_reader(struct watch *w, int64_t until)
 	return RMAEXT_PENDING;
 }
 
-static int wait_for(struct watch *w, int64_t slice)
+static int watch_wait(struct watch *w, int64_t slice)
 {
 	struct rmaext_fabric *f = w->window->fabric;
 	struct rmx_await wait = {
-		.look = step,
-		.sleep = sleep_on,
+		.look = watch_step,
+		.sleep = watch_sleep,
 		.arg = w,
 		.spin = f ? 0 : w->window->spin,
 		.nap = w->rung && w->window->members->of[w->rank].doorbell
@@ -262,17 +268,17 @@ static int wait_for(struct watch *w, int64_t slice)
 	};
 	int64_t until;
 
-	if (holds(w))
+	if (watch_holds(w))
 		return 0;
 	if (slice <= 0) {
 		rmaext_mpi_glance();
 		return RMAEXT_PENDING;
 	}
 	until = rmx_now() + (slice < RMX_SLICE ? slice : RMX_SLICE - 1);
-	if (f && spin(w, until))
+	if (f && watch_spin(w, until))
 		return 0;
 	if (f && !f->progress.running)
-		return sleep_as_reader(w, until);
+		return watch_sleep_as_reader(w, until);
 	if (f)
 		rmx_progress_hand_over(f);
 	return rmx_await(&wait, until, NULL);
@@ -296,11 +302,11 @@ int rmaext_wait_until(rmaext_window *window, int64_t rank,
 		return ret;
 	ret = rmx_check(window, "wait", rank, 0, 0, 0);
 	for (uint64_t i = 0; !ret && i < count; i++) {
-		ret = check(window, rank, &conditions[i]);
+		ret = condition_check(window, rank, &conditions[i]);
 		w.rung = w.rung && conditions[i].block;
 	}
 	if (!ret)
-		ret = wait_for(&w, slice);
+		ret = watch_wait(&w, slice);
 	rmx_window_leave(window);
 	return ret;
 }
@@ -325,13 +331,13 @@ int rmaext_op_wait(rmaext_op *op)
 
 /* -- for a request of MPI */
 
-static enum rmx_step request_done(void *arg)
+static enum rmx_step mpi_request_step(void *arg)
 {
 	return atomic_load(&((struct rmx_pace *)arg)->done) ? RMX_DONE
 							    : RMX_SLEEP;
 }
 
-static bool nap(void *arg, int64_t ns)
+static bool nap_sleep(void *arg, int64_t ns)
 {
 	const struct timespec t = {.tv_nsec = (long)ns};
 
@@ -339,7 +345,7 @@ static bool nap(void *arg, int64_t ns)
 	return !nanosleep(&t, NULL);
 }
 
-static enum rmx_step never(void *arg)
+static enum rmx_step nap_step(void *arg)
 {
 	(void)arg;
 	return RMX_SLEEP;
@@ -348,8 +354,8 @@ static enum rmx_step never(void *arg)
 void rmaext_mpi_nap(int64_t ns)
 {
 	const struct rmx_await wait = {
-		.look = never,
-		.sleep = nap,
+		.look = nap_step,
+		.sleep = nap_sleep,
 		.nap = RMX_SLICE - 1,
 	};
 
@@ -363,8 +369,8 @@ int rmaext_mpi_wait(void *request, rmaext_fabric *fabric, int64_t *quiet,
 	const int64_t until = now + (slice < RMX_SLICE ? slice : RMX_SLICE - 1);
 	struct rmx_pace pace = {.request = request};
 	struct rmx_await wait = {
-		.look = request_done,
-		.sleep = nap,
+		.look = mpi_request_step,
+		.sleep = nap_sleep,
 		.arg = &pace,
 		.nap = RMX_SLICE,
 	};
@@ -376,7 +382,8 @@ int rmaext_mpi_wait(void *request, rmaext_fabric *fabric, int64_t *quiet,
 	if (!fabric || rmx_fabric_enter(fabric, "wait")) {
 		ret = rmx_await(&wait, until, &pace);
 	} else {
-		ret = rmx_wait_at(fabric, request_done, &pace, until, &pace);
+		ret = rmx_wait_at(fabric, mpi_request_step, &pace, until,
+				  &pace);
 		rmx_fabric_leave(fabric);
 	}
 	*quiet = pace.quiet;

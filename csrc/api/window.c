@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Windows as their owner makes and closes them. */
+/* Windows are created and closed by their owner. */
 #include "api/api.h"
 
 int rmaext_window_create(rmaext_fabric *f, const struct rmaext_targets *targets,
@@ -23,9 +23,10 @@ int rmaext_window_shut(rmaext_window *w)
 
 	if (ret)
 		return rmx_fail(ret, RMX_NO_RANK, "rmaext_window_shut",
-				"%d calls in flight",
+				"%d calls of other threads are in flight: wait "
+				"for them, then close again",
 				atomic_load(&w->rundown.users));
-	/* a copy that no flush has waited for touches nothing of ours */
+	/* copies that no flush has waited for use no memory of the caller */
 	if (w->fabric && rmaext_window_pending(w))
 		w->fabric->hooks->forget(w, -1);
 	return 0;
@@ -38,12 +39,13 @@ int rmaext_window_close(rmaext_window *w)
 	int64_t pending = rmaext_window_pending(w);
 
 	if (w->root != w)
-		return ret; /* all else is the root's */
+		return ret; /* a view has nothing else to close */
 	if (!ret)
 		ret = rmx_rundown_shut(&w->served);
 	if (ret || pending)
 		return rmx_fail(-FI_EBUSY, RMX_NO_RANK, "rmaext_window_close",
-				"%lld transfers and %d calls in flight",
+				"%lld transfers and %d calls are in flight: "
+				"flush, then close again",
 				(long long)pending,
 				atomic_load(&w->rundown.users));
 	if (f && !rmx_fabric_enter(f, "rmaext_window_close")) {
@@ -51,6 +53,6 @@ int rmaext_window_close(rmaext_window *w)
 		rmx_serve_no_more(w);
 		w->fabric = NULL;
 		rmx_fabric_leave(f);
-	} /* else closing the fabric does that */
+	} /* else rmaext_fabric_close() does that */
 	return 0;
 }

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The one loop of all who wait for memory that others change, or for MPI: look,
- * stay awake for a little, then move MPI and sleep by turns. Those who wait for
- * the network read its queue meanwhile, which is the same loop (progress.c).
+ * The one loop of all who wait for memory that others change, or for MPI. The
+ * waiter looks, stays awake for a little, and then moves MPI and sleeps by
+ * turns. Whoever waits for the network reads its completion queue meanwhile:
+ * net/progress.c has that loop.
  */
 #define _GNU_SOURCE
 #include "base/await.h"
 
-#define RMX_LOOKS 16 /* between looks at the clock, when spinning */
+#define RMX_LOOKS 16 /* at the memory, for one look at the clock */
 
-static bool spin(const struct rmx_await *w, int64_t until)
+static bool await_spin(const struct rmx_await *w, int64_t until)
 {
 	int64_t now = rmx_now(), end = now + w->spin;
 
@@ -31,7 +32,7 @@ int rmx_await(const struct rmx_await *w, int64_t until, struct rmx_pace *pace)
 	struct rmx_pace own = {0};
 	int64_t now, end;
 
-	if (w->look(w->arg) == RMX_DONE || (w->spin && spin(w, until)))
+	if (w->look(w->arg) == RMX_DONE || (w->spin && await_spin(w, until)))
 		return 0;
 	now = rmx_now();
 	if (!pace) {

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The time, and ways to let it pass. */
+/* The clock, and sleeping on a futex of this process. */
 #define _GNU_SOURCE
 #include "base/common.h"
 
 #include <limits.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 int64_t rmx_now(void)
@@ -17,19 +16,9 @@ int64_t rmx_now(void)
 	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-static struct timespec span(int64_t ns)
-{
-	if (ns < 0)
-		ns = 0;
-	return (struct timespec){
-		.tv_sec = (time_t)(ns / 1000000000),
-		.tv_nsec = (long)(ns % 1000000000),
-	};
-}
-
 void rmx_futex_sleep(atomic_uint *word, unsigned int value, int64_t ns)
 {
-	struct timespec t = span(ns);
+	struct timespec t = rmx_timespec(ns);
 
 	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, &t, NULL, 0);
 }

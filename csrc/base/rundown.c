@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Calls are bracketed, so that close can wait for those of other threads. */
+/*
+ * Every call on an object enters and leaves its rundown, so that whoever closes
+ * the object can wait for the calls of other threads.
+ */
 #define _GNU_SOURCE
 #include "base/common.h"
 
@@ -27,7 +30,6 @@ void rmx_rundown_leave(struct rmx_rundown *rundown)
 	atomic_fetch_sub(&rundown->users, 1);
 }
 
-/* Refuse new calls; those inside return within a slice, else -FI_EBUSY. */
 int rmx_rundown_shut(struct rmx_rundown *rundown)
 {
 	int64_t until = rmx_now() + 20 * (int64_t)RMX_SLICE;

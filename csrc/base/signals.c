@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Signals are Python's. Libraries that libfabric pulls in take them: the
+ * Signals belong to Python. Libraries that libfabric loads take them: the
  * constructors of libpsm2 and libinfinipath (Debian's libfabric 1.17) install
  * handlers for SIGINT, SIGTERM and the signals of crashes, so that Ctrl-C
  * ended the process without a word; the shm provider takes some when it is
- * opened. And threads that a provider starts shall inherit our mask.
+ * opened. So the handlers are noted before, and set back afterwards. Threads
+ * that a provider starts inherit the mask of the thread that opens it, so that
+ * no signal is delivered to them.
  */
 #define _GNU_SOURCE
 #include "base/common.h"
@@ -20,10 +22,10 @@ struct rmx_signals {
 };
 
 /*
- * What threads of ours block. Not the signals of crashes: one that is blocked
- * ends the process without faulthandler's words.
+ * The signals that threads of ours block: all but those of crashes. A blocked
+ * signal of a crash ends the process without faulthandler's words.
  */
-static void fill(sigset_t *mask_p)
+static void mask_fill(sigset_t *mask_p)
 {
 	static const int crashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 
@@ -39,22 +41,22 @@ struct rmx_signals *rmx_signals_hold(void)
 
 	if (!s)
 		return NULL;
-	fill(&all);
+	mask_fill(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &s->mask);
 	for (int n = 1; n < NSIG; n++)
 		s->known[n] = !sigaction(n, NULL, &s->actions[n]);
 	return s;
 }
 
-/* -- whose is a handler? */
+/* -- to whom a handler belongs */
 
 struct search {
-	uintptr_t inside, handler;
-	bool later; /* libfabric was met: what follows came with it, or later */
-	bool theirs;
+	uintptr_t inside, handler; /* addresses: in libfabric, of the handler */
+	bool later;  /* libfabric was met: this object came with it, or later */
+	bool theirs; /* the handler came with libfabric, or later */
 };
 
-static bool has(const struct dl_phdr_info *object, uintptr_t address)
+static bool object_has(const struct dl_phdr_info *object, uintptr_t address)
 {
 	for (int i = 0; i < object->dlpi_phnum; i++) {
 		const ElfW(Phdr) *part = &object->dlpi_phdr[i];
@@ -67,30 +69,32 @@ static bool has(const struct dl_phdr_info *object, uintptr_t address)
 	return false;
 }
 
-/* Objects come in the order in which they were loaded. */
-static int look_into(struct dl_phdr_info *object, size_t size, void *arg)
+/* dl_iterate_phdr() calls it for all objects, in the order of loading. */
+static int object_search(struct dl_phdr_info *object, size_t size, void *arg)
 {
 	struct search *s = arg;
 
 	(void)size;
-	s->later = s->later || has(object, s->inside);
-	if (!has(object, s->handler))
+	s->later = s->later || object_has(object, s->inside);
+	if (!object_has(object, s->handler))
 		return 0;
 	s->theirs = s->later;
 	return 1;
 }
 
 /*
- * Is it libfabric's, or of what libfabric has brought? Not what another thread
- * has asked for meanwhile: Python's, which came before, or to ignore it.
+ * Says whether the handler is libfabric's, or of a library that was loaded with
+ * it. A handler that another thread has set meanwhile is none of these: it is
+ * Python's, whose code was loaded before, or SIG_IGN.
  */
-static bool is_theirs(const struct sigaction *action, const void *inside)
+static bool handler_is_theirs(const struct sigaction *action,
+			      const void *inside)
 {
 	struct search s = {.inside = (uintptr_t)inside};
 
 	memcpy(&s.handler, &action->sa_sigaction, sizeof(s.handler));
 	if (inside)
-		dl_iterate_phdr(look_into, &s);
+		dl_iterate_phdr(object_search, &s);
 	return s.theirs;
 }
 
@@ -103,7 +107,7 @@ void rmx_signals_give_back(struct rmx_signals *s, const void *inside)
 	for (int n = 1; n < NSIG; n++)
 		if (s->known[n] && !sigaction(n, NULL, &now) &&
 		    now.sa_sigaction != s->actions[n].sa_sigaction &&
-		    is_theirs(&now, inside))
+		    handler_is_theirs(&now, inside))
 			sigaction(n, &s->actions[n], NULL);
 	pthread_sigmask(SIG_SETMASK, &s->mask, NULL);
 	free(s);

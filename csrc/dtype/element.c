@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What each operation does to an element of each type it is defined for: as
- * NumPy's ufunc of that name does. Integers wrap around; minimum and maximum
- * of numbers of which one is NaN are NaN; a logical operation gives 0 or 1.
+ * What each operation does to an element of each type it is defined for, which
+ * is what NumPy's ufunc of that name does. Integers wrap around, the minimum or
+ * maximum of two numbers is NaN if one of them is, and a logical operation
+ * gives 0 or 1.
  */
 #include "dtype/element.h"
 
@@ -12,9 +13,10 @@
 #endif
 
 /*
- * Rows are compiled for wider registers, too: the dynamic linker takes what the
- * CPU has. Not for AVX-512, which brings instructions that round a product and
- * a sum only once. Sanitizers are not there yet when the linker asks.
+ * Loops over rows are compiled a second time, for the wider registers of AVX2,
+ * and the dynamic linker takes what the CPU has. AVX-512 is left out, as it
+ * brings instructions that round a product and a sum only once. So are builds
+ * with sanitizers, which do not run yet when the linker asks.
  */
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && \
 	!defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
@@ -24,8 +26,8 @@
 #endif
 
 /*
- * Names of types are NumPy's: kind and bytes. In all expressions, a is what is
- * there and b the operand.
+ * Types are named as NumPy names them, by kind and bytes. In all expressions, a
+ * is what is in the window, and b the operand.
  */
 #ifdef __FLT16_MAX__
 __extension__ typedef _Float16 f2;
@@ -34,7 +36,7 @@ __extension__ typedef _Float16 f2;
 #define HALF(...)
 #endif
 
-typedef uint8_t b1; /* any bits, but 0, are true */
+typedef uint8_t b1; /* a bool: all values but 0 are true */
 
 struct c8 {
 	float re, im;
@@ -84,7 +86,7 @@ _Static_assert(sizeof(struct i2i4) == 8 && offsetof(struct i2i4, index) == 4 &&
 		}                                                              \
 	}
 
-/* of a type that is too long to go without a lock */
+/* a type that is too long for an update without a lock: a row only */
 #define WIDE(op, name, type, expression)               \
 	static inline type op##_##name(type a, type b) \
 	{                                              \
@@ -96,12 +98,12 @@ _Static_assert(sizeof(struct i2i4) == 8 && offsetof(struct i2i4, index) == 4 &&
 	WIDE(op, name, type, expression)         \
 	RMX_BY_SWAP(one_##op##_##name, type, bits, op##_##name)
 
-/* that the CPU has an instruction for */
+/* an operation that the CPU has an instruction for */
 #define NATIVE(op, name, type, instruction, expression) \
 	WIDE(op, name, type, expression)                \
 	RMX_BY_FETCH(one_##op##_##name, type, instruction)
 
-/* -- integers: signs matter only for the smaller and the larger -- */
+/* -- integers: the sign matters for minimum and maximum only -- */
 
 #define INTEGER(name, type)                                         \
 	NATIVE(sum, name, type, __atomic_fetch_add, (type)(a + b))  \
@@ -134,7 +136,7 @@ NARROW(land, b1, b1, uint8_t, (a != 0) & (b != 0))
 NARROW(lor, b1, b1, uint8_t, (a != 0) | (b != 0))
 NARROW(lxor, b1, b1, uint8_t, (a != 0) ^ (b != 0))
 
-/* -- whatever there is, of so many bytes -- */
+/* -- replace and no-op: of any type of so many bytes -- */
 
 #define ROW_REPLACE(name, type)                                           \
 	static void row_replace_##name(void *memory, const void *operand, \
@@ -181,7 +183,7 @@ static void row_no_op(void *memory, const void *operand, size_t n)
 
 /* -- floats -- */
 
-/* NARROW's arguments before the expression, or WIDE's: name, type[, bits] */
+/* FORM is NARROW or WIDE; what follows are its arguments: name, type[, bits] */
 #define FLOAT(FORM, ...)                                    \
 	FORM(sum, __VA_ARGS__, a + b)                       \
 	FORM(prod, __VA_ARGS__, a *b)                       \
@@ -196,7 +198,7 @@ FLOAT(NARROW, f4, float, uint32_t)
 FLOAT(NARROW, f8, double, uint64_t)
 FLOAT(WIDE, long_double, long double)
 
-/* Not C's complex product, which looks for infinities behind a NaN. */
+/* C's complex product looks for infinities behind a NaN; NumPy's does not. */
 #define TRUTH(z) ((z.re != 0) | (z.im != 0))
 #define COMPLEX(FORM, type, ...)                                             \
 	FORM(sum, __VA_ARGS__, ((type){a.re + b.re, a.im + b.im}))           \
@@ -210,7 +212,7 @@ COMPLEX(NARROW, struct c8, c8, struct c8, uint64_t)
 COMPLEX(WIDE, struct c16, c16, struct c16)
 COMPLEX(WIDE, struct c_long_double, c_long_double, struct c_long_double)
 
-/* -- values with an index: the smaller index of two that are equal -- */
+/* -- values with an index: of two equal values the smaller index counts -- */
 
 #define LOC(FORM, type, ...)                                                \
 	FORM(minloc, __VA_ARGS__,                                           \
@@ -231,7 +233,7 @@ LOC(WIDE, struct f8i8, f8i8, struct f8i8)
 LOC(WIDE, struct i8i8, i8i8, struct i8i8)
 LOC(WIDE, struct long_double_i4, long_double_i4, struct long_double_i4)
 
-/* -- which there are -- */
+/* -- the table of all operations that there are -- */
 
 #define BOTH(op, name) {one_##op##_##name, row_##op##_##name}
 #define LONG(op, name) {NULL, row_##op##_##name}
@@ -265,7 +267,7 @@ LOC(WIDE, struct long_double_i4, long_double_i4, struct long_double_i4)
 	[RMAEXT_INT64_INT64] = LONG(op, i8i8),  \
 	[RMAEXT_LONG_DOUBLE_INT32] = LONG(op, long_double_i4)
 
-/* of all types */
+/* an operation of all types */
 #define ALL(op)                                                         \
 	BITS(op), [RMAEXT_BOOL] = BOTH(op, u1),                         \
 		  HALF([RMAEXT_HALF] = BOTH(op, u2), )[RMAEXT_FLOAT] =  \
@@ -318,7 +320,7 @@ bool rmx_swap_valid(int type)
 	return rmx_element_of(RMAEXT_REPLACE, type);
 }
 
-/* Bits that are not in the mask are swapped, but not compared. */
+/* Bits outside the mask are swapped, but not compared. */
 #define SWAP_ONE(bits)                                                        \
 	static void swap_##bits(void *cell, const void *compare,              \
 				const void *operand, void *result, bits mask) \
@@ -365,10 +367,10 @@ void rmx_swap_one(int type, void *cell, const void *compare,
 	}
 }
 
-/* Are the values equal that two elements hold? */
-static bool equal(int type, const char *a, const char *b)
+/* Are the values of two elements equal, whatever is in the gaps? */
+static bool element_equal(int type, const char *a, const char *b)
 {
-	size_t second = 0, bytes = 0; /* of a part after a gap */
+	size_t second = 0, bytes = 0; /* the part that follows a gap */
 
 	if (type == RMAEXT_INT16_INT32) {
 		second = offsetof(struct i2i4, index);
@@ -390,8 +392,8 @@ void rmx_swap_row(int type, void *memory, const void *compare,
 	const size_t unit = rmx_unit_of(type);
 
 	for (size_t at = 0; at < n * unit; at += unit)
-		if (equal(type, (char *)memory + at,
-			  (const char *)compare + at))
+		if (element_equal(type, (char *)memory + at,
+				  (const char *)compare + at))
 			memcpy((char *)memory + at, (const char *)operand + at,
 			       unit);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Element types, and operations on one element by the own CPU without a lock:
- * updates are SEQ_CST. Those that the loops over many places inline are here,
- * all others in element.c.
+ * Element types, and operations on one element by this CPU. An update without a
+ * lock is sequentially consistent. What the loops over many elements inline is
+ * here, all else in element.c. Any thread may call any of these functions; the
+ * elements lie in memory that the caller has checked.
  */
 #ifndef RMAEXT_ELEMENT_H
 #define RMAEXT_ELEMENT_H
@@ -18,19 +19,20 @@
 #define RMX_TYPES (RMAEXT_LONG_DOUBLE_COMPLEX + 1)
 #define RMX_OPS (RMAEXT_MAXLOC + 1)
 
-/* of a long double that are no padding */
+/* bytes of a long double that are no padding */
 #define RMX_LDBL_BYTES (LDBL_MANT_DIG == 64 ? 10 : sizeof(long double))
 #define RMX_MOST_UNIT (2 * sizeof(long double))
 
 /*
- * What an update must know of a type. Up to 8 bytes go without a lock, and are
- * aligned to their size; longer ones as C aligns them.
+ * What an update must know of a type. Elements of up to 8 bytes are updated
+ * without a lock, and are aligned to their size; longer ones are aligned as C
+ * aligns them.
  */
 struct rmx_type {
 	uint8_t unit;	  /* bytes an element; 0: there is no such type */
 	uint8_t align;	  /* of its address */
-	uint8_t compared; /* bytes from the first; what follows is padding, or
-			   * see element.c */
+	uint8_t compared; /* bytes that CSWAP compares, from the first; what
+			   * follows is padding, or see element_equal() */
 };
 
 static inline struct rmx_type rmx_type_of(int type)
@@ -77,15 +79,15 @@ static inline size_t rmx_unit_of(int type)
 	return rmx_type_of(type).unit;
 }
 
-/* Is it too long for an update without a lock? */
+/* Is the type too long for an update without a lock? */
 static inline bool rmx_wide(int type)
 {
 	return rmx_unit_of(type) > 8;
 }
 
 /*
- * rmx_put_<type>, rmx_get_<type>(cell, value, result): single accesses of an
- * aligned cell.
+ * rmx_put_<type>, rmx_get_<type>(cell, value, result) access an aligned cell in
+ * one piece; value and result need not be aligned.
  */
 #define RMX_MOVE(type)                                                    \
 	static inline void rmx_put_##type(void *cell, const void *value,  \
@@ -114,9 +116,9 @@ RMX_MOVE(uint64_t)
 #undef RMX_MOVE
 
 /*
- * Updates, <name>(cell, operand, result). Operand and result lie where the
- * caller has them, aligned or not; a NULL result is not wanted. First those
- * that the CPU has an instruction for.
+ * These macros make updates <name>(cell, operand, result) of an aligned cell.
+ * Operand and result need not be aligned; a NULL result is not wanted. This one
+ * is for operations that the CPU has an instruction for.
  */
 #define RMX_BY_FETCH(name, type, instruction)                                  \
 	static inline void name(void *cell, const void *operand, void *result) \
@@ -129,7 +131,7 @@ RMX_MOVE(uint64_t)
 			memcpy(result, &a, sizeof(a));                         \
 	}
 
-/* And by function(what is there, operand): compare and swap the bits. */
+/* And this one is for all others: function(old, operand) by compare and swap */
 #define RMX_BY_SWAP(name, type, bits, function)                                \
 	static inline void name(void *cell, const void *operand, void *result) \
 	{                                                                      \
@@ -158,32 +160,45 @@ RMX_BY_SWAP(rmx_add_f8, double, uint64_t, RMX_PLUS)
 
 /* element.c */
 struct rmx_element {
-	/* one, without a lock; NULL where the type is too long */
+	/*
+	 * Updates one aligned cell without a lock. A NULL result is not
+	 * wanted. The function is NULL where the type is too long.
+	 */
 	void (*one)(void *cell, const void *operand, void *result);
 	/*
-	 * n in a row, in a plain loop: nobody else updates them meanwhile. The
-	 * operand need not be aligned.
+	 * Updates n elements in a row by a plain loop. The caller holds the
+	 * guard in bulk (exec/guard.h), so that nobody else updates them
+	 * meanwhile. The operand need not be aligned.
 	 */
 	void (*row)(void *memory, const void *operand, size_t n);
 };
 
-/* NULL: there is no such operation on that type. */
+/*
+ * Returns the functions of an operation on a type, which are static, or NULL if
+ * there is no such operation. Both numbers may be anything.
+ */
 const struct rmx_element *rmx_element_of(int op, int type);
 
-/* Compare and swap, likewise; result gets what was there, it may be NULL. */
+/*
+ * Compare and swap, which replaces an element by the operand if its value
+ * equals `compare`. one works on an aligned cell of up to 8 bytes without a
+ * lock, and a result that is not NULL gets what was there. row works on n
+ * elements of any type, and the caller holds the guard in bulk.
+ */
 bool rmx_swap_valid(int type);
 void rmx_swap_one(int type, void *cell, const void *compare,
 		  const void *operand, void *result);
 void rmx_swap_row(int type, void *memory, const void *compare,
 		  const void *operand, size_t n);
 
+/* Is there such an update? Both numbers may be anything. */
 static inline bool rmx_update_valid(int op, int type)
 {
 	return op == RMAEXT_CSWAP ? rmx_swap_valid(type)
 				  : rmx_element_of(op, type) != NULL;
 }
 
-/* The rights that it needs. */
+/* Returns the rights that a valid update needs at the target. */
 static inline int rmx_update_access(int op, bool fetch)
 {
 	if (op == RMAEXT_NO_OP)

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Puts and gets of many places in memory: what the direct route and the target
- * of a message have in common. The places were checked; see RMX_CELLS. Updates
- * of them are in update.c.
+ * Puts and gets of many cells, which are elements anywhere in memory. The
+ * direct route uses them, and so does the target of a message. The caller has
+ * checked the cells, and computes RMX_CELLS addresses at a time. Updates of
+ * cells are in exec/update.c.
  */
 #include "dtype/gather.h"
 
 #include <string.h>
 
 #define EACH for (size_t k = 0; k < n; k++)
-/* step: bytes from one value to the next, 0 where all have the same */
 #define VALUE (values + k * step)
 #define RESULT (results + k * unit)
 
-static bool all_aligned(size_t unit, void *const *cells, size_t n)
+static bool cells_aligned(size_t unit, void *const *cells, size_t n)
 {
 	uintptr_t low = 0;
 
@@ -22,10 +22,10 @@ static bool all_aligned(size_t unit, void *const *cells, size_t n)
 	return !(low & (unit - 1));
 }
 
-static void put(size_t unit, void *const *cells, size_t n, const char *values,
-		size_t step)
+static void cells_put(size_t unit, void *const *cells, size_t n,
+		      const char *values, size_t step)
 {
-	switch (unit <= 8 && all_aligned(unit, cells, n) ? unit : 0) {
+	switch (unit <= 8 && cells_aligned(unit, cells, n) ? unit : 0) {
 	case 1:
 		EACH rmx_put_uint8_t(cells[k], VALUE, NULL);
 		break;
@@ -43,9 +43,9 @@ static void put(size_t unit, void *const *cells, size_t n, const char *values,
 	}
 }
 
-static void get(size_t unit, void *const *cells, size_t n, char *results)
+static void cells_get(size_t unit, void *const *cells, size_t n, char *results)
 {
-	switch (unit <= 8 && all_aligned(unit, cells, n) ? unit : 0) {
+	switch (unit <= 8 && cells_aligned(unit, cells, n) ? unit : 0) {
 	case 1:
 		EACH rmx_get_uint8_t(cells[k], NULL, RESULT);
 		break;
@@ -63,7 +63,6 @@ static void get(size_t unit, void *const *cells, size_t n, char *results)
 	}
 }
 
-/* Of a message too: every field may be anything. */
 bool rmx_cells_valid(int kind, int op, int type, size_t unit)
 {
 	switch (kind) {
@@ -87,7 +86,7 @@ void rmx_cells_move(int kind, size_t unit, void *const *cells, size_t n,
 		    const char *values, size_t step, char *results)
 {
 	if (kind == RMAEXT_PUT)
-		put(unit, cells, n, values, step);
+		cells_put(unit, cells, n, values, step);
 	else
-		get(unit, cells, n, results);
+		cells_get(unit, cells, n, results);
 }

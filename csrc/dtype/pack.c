@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What MPI_Pack and MPI_Unpack do, of a type that is given as runs of bytes. */
+/* MPI_Pack and MPI_Unpack of a datatype that is given as runs of bytes. */
 #include "rmaext.h"
 
 #include <string.h>

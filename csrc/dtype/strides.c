@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Slices of an array, as runs of bytes at the distances of nested loops.
- * Nothing is as long as the part but the part itself: a place is computed from
- * its number when it is its turn.
+ * Slices of an array, as runs of bytes at the distances of nested loops. No
+ * table of offsets is made: the offset of a run is computed from the run's
+ * number when it is needed, so the memory for a slice does not grow with it.
  */
 #include "dtype/strides.h"
 
 /* -- loops */
 
-/* Does a loop go on where count turns of the one inside it end? */
-static bool follows(int64_t step, uint64_t count, int64_t outer)
+/* Does each turn of the outer loop begin where the inner loop has ended? */
+static bool loop_continues(int64_t step, uint64_t count, int64_t outer)
 {
 	int64_t reach;
 
@@ -17,10 +17,6 @@ static bool follows(int64_t step, uint64_t count, int64_t outer)
 	       reach == outer;
 }
 
-/*
- * The fewest loops that do it. locals: bytes from element to element of own
- * memory; NULL: it is in one piece. False if there is no such array.
- */
 bool rmx_strides_make(struct rmx_strides *s, const struct rmx_part *part,
 		      const int64_t *locals)
 {
@@ -41,8 +37,9 @@ bool rmx_strides_make(struct rmx_strides *s, const struct rmx_part *part,
 			continue;
 		if (!last && step == (int64_t)s->run && local == step)
 			s->run *= (uint64_t)count;
-		else if (last && follows(last->step, last->count, step) &&
-			 follows(last->local, last->count, local))
+		else if (last &&
+			 loop_continues(last->step, last->count, step) &&
+			 loop_continues(last->local, last->count, local))
 			last->count *= (uint64_t)count;
 		else
 			s->dim[s->ndim++] =
@@ -83,9 +80,9 @@ bool rmx_strides_span(const struct rmx_strides *s, uint64_t offset,
 
 /* -- in messages */
 
-#define MOST_LOOPS 16 /* more are sent as offsets */
+#define MOST_LOOPS 16 /* slices with more loops are sent as offsets */
 
-/* These words, and two for each loop. */
+/* A message has these words, and two for each loop. */
 struct head {
 	uint64_t loops, first, start;
 };
@@ -151,10 +148,10 @@ struct side {
 			memcpy(to.at, from.at, sizeof(type));          \
 	} while (0)
 
-static void copy_runs(struct side to, struct side from, uint64_t n,
+static void runs_copy(struct side to, struct side from, uint64_t n,
 		      uint64_t run)
 {
-	switch (run) { /* memcpy of a constant is a load and a store */
+	switch (run) { /* memcpy of a constant length is a load and a store */
 	case 1:
 		LOOP(uint8_t);
 		break;
@@ -176,7 +173,7 @@ static void copy_runs(struct side to, struct side from, uint64_t n,
 	}
 }
 
-static void copy_loops(const struct rmx_strides *s, uint32_t loops, bool put,
+static void loops_copy(const struct rmx_strides *s, uint32_t loops, bool put,
 		       char *remote, char *local)
 {
 	const struct rmx_dim *dim = &s->dim[loops - 1];
@@ -184,12 +181,12 @@ static void copy_loops(const struct rmx_strides *s, uint32_t loops, bool put,
 	const struct side here = {local, dim->local};
 
 	if (loops == 1) {
-		copy_runs(put ? there : here, put ? here : there, dim->count,
+		runs_copy(put ? there : here, put ? here : there, dim->count,
 			  s->run);
 		return;
 	}
 	for (uint64_t n = dim->count; n; n--) {
-		copy_loops(s, loops - 1, put, remote, local);
+		loops_copy(s, loops - 1, put, remote, local);
 		remote += dim->step;
 		local += dim->local;
 	}
@@ -199,12 +196,11 @@ void rmx_strides_copy(const struct rmx_strides *s, bool put, char *remote,
 		      char *local)
 {
 	if (s->ndim)
-		copy_loops(s, s->ndim, put, remote, local);
+		loops_copy(s, s->ndim, put, remote, local);
 	else if (s->runs)
 		rmx_copy(put ? remote : local, put ? local : remote, s->run);
 }
 
-/* What a put reads and what it writes. */
 bool rmx_strides_overlap(const struct rmx_strides *s, const char *remote,
 			 const char *local)
 {

@@ -16,35 +16,58 @@ struct rmx_dim { /* the innermost first */
 };
 
 struct rmx_strides {
-	int64_t rank;	/* of a batch only, as is first */
-	uint64_t first; /* byte of the window */
+	int64_t rank;	/* target; of a batch only, as is `first` */
+	uint64_t first; /* byte of the window where the slice begins */
 	uint64_t run;	/* bytes in one piece on both sides */
-	uint64_t runs;
-	uint32_t ndim;
-	struct rmx_dim dim[RMX_DIMS]; /* copies have ndim of them */
+	uint64_t runs;	/* their number */
+	uint32_t ndim;	/* number of loops */
+	struct rmx_dim dim[RMX_DIMS]; /* a copy may end after ndim of them */
 };
 
-/* A part of an array, with bytes from element to element */
+/* A part of an array in a window, as NumPy describes it. */
 struct rmx_part {
-	uint64_t unit;
+	uint64_t unit; /* bytes an element */
 	int ndim;
-	const int64_t *shape, *steps;
+	const int64_t *shape, *steps; /* steps: bytes from element to element */
 };
 
+/* The functions here work on the caller's memory; none needs a lock. */
+
+/*
+ * Makes the fewest loops that visit all elements of the part. `locals` has the
+ * bytes from element to element of own memory, and NULL means that own memory
+ * is in one piece in C order. Returns false if there is no such array.
+ */
 bool rmx_strides_make(struct rmx_strides *strides, const struct rmx_part *part,
 		      const int64_t *locals);
+
+/* Returns how many bytes a copy of the struct needs. */
 size_t rmx_strides_bytes(const struct rmx_strides *strides);
-/* What they reach from offset on: [low, high). False: not within 63 bits. */
+
+/*
+ * Computes the bytes [low, high) of the window that the loops reach from
+ * `offset` on. Returns false, and sets neither, where these do not fit 63 bits
+ * or begin before the window.
+ */
 bool rmx_strides_span(const struct rmx_strides *strides, uint64_t offset,
 		      int64_t *low_p, int64_t *high_p);
-/* by memory; the two must not overlap */
+
+/*
+ * Copies by memory: to `remote` if `put`, else to `local`. The caller has
+ * checked the span of both sides, which must not overlap.
+ */
 void rmx_strides_copy(const struct rmx_strides *strides, bool put, char *remote,
 		      char *local);
 
+/* Do the two sides overlap, if they begin there? */
 bool rmx_strides_overlap(const struct rmx_strides *strides, const char *remote,
 			 const char *local);
 
-/* Where run number i is, from the first. A stranger's loops may overflow. */
+/*
+ * Returns the bytes from the first run to run number i. Loops that came in a
+ * message may overflow: the result then wraps around, and fails the check of
+ * the window's bounds.
+ */
 static inline uint64_t rmx_strides_at(const struct rmx_strides *s, uint64_t i)
 {
 	uint64_t at = 0;
@@ -56,10 +79,20 @@ static inline uint64_t rmx_strides_at(const struct rmx_strides *s, uint64_t i)
 	return s->ndim ? at + i * (uint64_t)s->dim[s->ndim - 1].step : 0;
 }
 
-/* in a message: what rmx_strides_at() needs, from number `start` on */
-size_t rmx_loops_bytes(const struct rmx_strides *strides); /* 0: too many */
+/*
+ * The loops in a message, with all that rmx_strides_at() needs. bytes returns
+ * the length that they take, or 0 for loops that do not go into a message:
+ * none, or too many. pack writes so many bytes: `first` is the window's byte in
+ * its root, and `start` the number of the run that the message begins with.
+ */
+size_t rmx_loops_bytes(const struct rmx_strides *strides);
 void rmx_loops_pack(const struct rmx_strides *strides, uint64_t first,
 		    uint64_t start, void *buf);
+
+/*
+ * Reads what rmx_loops_pack() wrote; false if these are no such bytes. They may
+ * come from anybody, so the offsets are to be checked one by one.
+ */
 bool rmx_loops_unpack(struct rmx_strides *strides, const void *buf, size_t len,
 		      uint64_t *start_p);
 

@@ -1,32 +1,34 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Waiting for the guard of updates; see guard.h. */
+/* The guard of updates, and waiting for it; see guard.h. */
 #define _GNU_SOURCE
 #include "exec/guard.h"
 
 #include <sched.h>
 #include <time.h>
 
-#define RMX_SPINS 100u	/* 2 to 10 us */
-#define RMX_YIELDS 100u /* then it sleeps */
-#define RMX_NAP_FIRST (20 * 1000)
-#define RMX_NAP_LAST (500 * 1000)
-#define RMX_GIVE_WAY 30 /* about 1 us */
-#define RMX_CLAIM ((int64_t)100 * 1000)
-#define RMX_PAUSE (10 * RMX_CLAIM)
+#define RMX_SPINS 100u			/* which take 2 to 10 us */
+#define RMX_YIELDS 100u			/* before it sleeps */
+#define RMX_NAP_FIRST (20 * 1000)	/* ns; each nap is twice the last */
+#define RMX_NAP_LAST (500 * 1000)	/* ns */
+#define RMX_GIVE_WAY 30			/* turns, about 1 us */
+#define RMX_CLAIM ((int64_t)100 * 1000) /* ns that bulk waits for singles */
+#define RMX_PAUSE (10 * RMX_CLAIM)	/* ns without bulk after that */
 
-/* One that waits. */
-struct patience {
+/* A thread that waits for the guard of a target. */
+struct guard_wait {
 	struct rmaext_window *window;
-	int64_t ns, until; /* 0: it has just begun */
+	int64_t ns;    /* how long it waits at most */
+	int64_t until; /* the end of that; 0: it has just begun */
 	long nap;
 	unsigned int turns;
 };
 
 /*
- * Bulk updates last 20 us, singles less: longer only if their process does not
- * run.
+ * Waits a little: it spins, then yields, then sleeps. A bulk update lasts 20 us
+ * and a single one less, unless its process does not run. Returns 0, or
+ * RMAEXT_PENDING when the time is up or after a signal.
  */
-static int be_patient(struct patience *p)
+static int wait_turn(struct guard_wait *p)
 {
 	struct timespec t = {0};
 	int64_t now;
@@ -62,13 +64,14 @@ int rmx_guard_overdue(int64_t rank, int64_t timeout, int64_t *deadline)
 	if (now < *deadline)
 		return RMAEXT_PENDING;
 	return rmx_fail(-FI_ETIMEDOUT, rank, "update",
-			"another rank has held the memory there for %lld ms, "
-			"and lives",
+			"another rank, which lives, has held the memory there "
+			"for %lld ms; it may be stopped",
 			(long long)timeout / 1000000);
 }
 
-/* Asks the kernel only after a while, unless it has said so already. */
-static bool gone(const struct patience *p, int64_t rank)
+/* Has that rank died? The kernel is asked after a while, or if it left a mark.
+ */
+static bool rank_is_gone(const struct guard_wait *p, int64_t rank)
 {
 	const struct rmaext_window *w = p->window;
 	struct rmaext_near *near;
@@ -80,49 +83,51 @@ static bool gone(const struct patience *p, int64_t rank)
 	       rmx_near_gone(near);
 }
 
-/* Waits a little for who is in bulk, if anybody is. */
-static int await_holder(struct patience *p, struct rmx_control_block *b)
+/* Waits a little for the rank in bulk, if there is one, or frees its hold. */
+static int bulk_await_holder(struct guard_wait *p, struct rmx_control_block *b)
 {
 	unsigned int holder = atomic_load(&b->bulk);
 
-	if (!holder || !gone(p, (int64_t)holder - 1)) {
-		/* who has the memory may wait for a message of ours; not
-		 * where the CQ's reader waits, for others need it */
+	if (!holder || !rank_is_gone(p, (int64_t)holder - 1)) {
+		/*
+		 * The holder may wait for a message of this rank, so MPI is
+		 * moved, but not while the CQ's reader waits, which serves
+		 * others.
+		 */
 		if (p->nap && p->ns > RMX_PATIENCE)
 			rmaext_mpi_glance();
-		return be_patient(p);
+		return wait_turn(p);
 	}
 	atomic_compare_exchange_strong(&b->bulk, &holder, 0);
 	return 0;
 }
 
-static int await_all(struct patience *p, int64_t rank)
+static int bulk_await_free(struct guard_wait *p, int64_t rank)
 {
 	struct rmx_control_block *b = rmx_control_block_of(p->window, rank);
 	int ret = 0;
 
 	atomic_fetch_add(&b->waiters, 1);
 	while (!ret && atomic_load(&b->bulk))
-		ret = await_holder(p, b);
+		ret = bulk_await_holder(p, b);
 	atomic_fetch_sub(&b->waiters, 1);
 	return ret;
 }
 
 int rmx_bulk_await(struct rmaext_window *w, int64_t rank, int64_t ns)
 {
-	struct patience p = {.window = w, .ns = ns};
+	struct guard_wait p = {.window = w, .ns = ns};
 
-	return await_all(&p, rank);
+	return bulk_await_free(&p, rank);
 }
 
-/* However often it is too late for one bulk update after another. */
 int rmx_singles_enter(struct rmaext_window *w, int64_t rank, int64_t ns)
 {
-	struct patience p = {.window = w, .ns = ns};
+	struct guard_wait p = {.window = w, .ns = ns};
 	int64_t now;
 
 	while (!rmx_singles_try(w, rank)) {
-		if (await_all(&p, rank))
+		if (bulk_await_free(&p, rank))
 			return RMAEXT_PENDING;
 		now = rmx_now();
 		if (!p.until)
@@ -135,8 +140,11 @@ int rmx_singles_enter(struct rmaext_window *w, int64_t rank, int64_t ns)
 	return 0;
 }
 
-/* A clock that differs from the last waiter's must not keep it for long. */
-static bool pauses(const struct rmx_control_block *b)
+/*
+ * Is nobody to claim the memory now? A time that is further off than RMX_PAUSE
+ * is of a rank whose clock differs, and does not count.
+ */
+static bool bulk_is_paused(const struct rmx_control_block *b)
 {
 	const int64_t pause =
 		atomic_load_explicit(&b->pause, memory_order_relaxed);
@@ -145,12 +153,12 @@ static bool pauses(const struct rmx_control_block *b)
 	return left > 0 && left <= RMX_PAUSE;
 }
 
-static bool claim(struct rmaext_window *w, int64_t rank)
+static bool bulk_claim(struct rmaext_window *w, int64_t rank)
 {
 	struct rmx_control_block *b = rmx_control_block_of(w, rank);
 	unsigned int nobody = 0;
 
-	return !pauses(b) &&
+	return !bulk_is_paused(b) &&
 	       atomic_compare_exchange_strong(&b->bulk, &nobody,
 					      (unsigned int)w->self + 1);
 }
@@ -159,9 +167,9 @@ bool rmx_bulk_try(struct rmaext_window *w, int64_t rank)
 {
 	struct rmx_control_block *b = rmx_control_block_of(w, rank);
 
-	if (!b || !claim(w, rank))
+	if (!b || !bulk_claim(w, rank))
 		return false;
-	/* those of ranks on other nodes come as the target's own */
+	/* updates of other nodes are among the target's own singles */
 	for (int64_t i = 0; i < w->members->here_count; i++)
 		if (atomic_load(&b->guard[w->members->here[i]].singles)) {
 			rmx_bulk_leave(w, rank);
@@ -170,16 +178,19 @@ bool rmx_bulk_try(struct rmaext_window *w, int64_t rank)
 	return true;
 }
 
-/* In bulk; false: no more, as somebody's single updates do not end. */
-static bool await_singles(struct rmaext_window *w, int64_t rank)
+/*
+ * The caller is in bulk, and waits until all singles have left. False: it has
+ * given way, as the singles of a rank do not end.
+ */
+static bool singles_await(struct rmaext_window *w, int64_t rank)
 {
 	struct rmx_control_block *b = rmx_control_block_of(w, rank);
-	struct patience p = {.window = w, .ns = RMX_CLAIM};
+	struct guard_wait p = {.window = w, .ns = RMX_CLAIM};
 
 	for (int64_t i = 0; i < w->members->here_count; i++)
 		while (atomic_load(&b->guard[w->members->here[i]].singles) &&
-		       !gone(&p, w->members->here[i]))
-			if (be_patient(&p)) {
+		       !rank_is_gone(&p, w->members->here[i]))
+			if (wait_turn(&p)) {
 				atomic_store(&b->pause, rmx_now() + RMX_PAUSE);
 				rmx_bulk_leave(w, rank);
 				return false;
@@ -192,18 +203,18 @@ static bool await_singles(struct rmaext_window *w, int64_t rank)
 int rmx_bulk_enter(struct rmaext_window *w, int64_t rank, int64_t ns)
 {
 	struct rmx_control_block *b = rmx_control_block_of(w, rank);
-	struct patience p = {.window = w, .ns = ns};
+	struct guard_wait p = {.window = w, .ns = ns};
 	int ret = 0;
 
 	if (!b)
 		return rmx_fail(-FI_EOPNOTSUPP, rank, "update",
 				"the window has no control block");
-	if (claim(w, rank) && await_singles(w, rank))
+	if (bulk_claim(w, rank) && singles_await(w, rank))
 		return 0;
 	atomic_fetch_add(&b->waiters, 1);
 	do
-		ret = await_holder(&p, b);
-	while (!ret && !(claim(w, rank) && await_singles(w, rank)));
+		ret = bulk_await_holder(&p, b);
+	while (!ret && !(bulk_claim(w, rank) && singles_await(w, rank)));
 	atomic_fetch_sub(&b->waiters, 1);
 	return ret;
 }
@@ -214,14 +225,15 @@ void rmx_bulk_leave(const struct rmaext_window *w, int64_t rank)
 	unsigned int own = (unsigned int)w->self + 1;
 
 	/*
-	 * Others may have taken this process for dead: then it is the next
-	 * holder's. Also a fence for the doorbell.
+	 * If others have taken this process for dead the word is another
+	 * holder's by now, and stays. The exchange is a fence, which the
+	 * doorbell needs.
 	 */
 	atomic_compare_exchange_strong(&b->bulk, &own, 0);
 	rmx_wake_waiters(w->members->of[rank].doorbell);
 	/*
-	 * Who was waiting gets a chance: one bulk update after another, by a
-	 * rank that has the memory in its cache, would leave it none.
+	 * Ranks that wait get a chance here. One bulk update after another, by
+	 * a rank that has the memory in its cache, would leave them none.
 	 */
 	for (int i = 0; i < RMX_GIVE_WAY && atomic_load(&b->waiters); i++)
 		rmx_relax();

@@ -3,20 +3,20 @@
 #include "exec/update.h"
 #include "exec/guard.h"
 
-#define RMX_BULK 1024		       /* bytes: from here in a plain loop */
-#define RMX_HOLD ((uint64_t)256 << 10) /* bytes at a time: 20 us */
+#define RMX_BULK 1024 /* bytes from which an update is made in bulk */
+#define RMX_HOLD ((uint64_t)256 << 10) /* bytes a hold of the guard: 20 us */
 #define RMX_OLD 4096		       /* bytes of old values at a time */
 
-static bool in_bulk(const struct rmaext_window *w, int64_t rank,
-		    const struct rmx_update *u)
+static bool update_is_bulk(const struct rmaext_window *w, int64_t rank,
+			   const struct rmx_update *u)
 {
 	return rmx_wide(u->type) ||
 	       (rmx_control_block_of(w, rank) &&
 		u->count * rmx_unit_of(u->type) >= RMX_BULK);
 }
 
-/* Without a lock, each element by itself. */
-static void singles(char *memory, const struct rmx_update *u)
+/* Updates each element by itself, without a lock. */
+static void update_singly(char *memory, const struct rmx_update *u)
 {
 	const struct rmx_element *e = rmx_element_of(u->op, u->type);
 	const size_t unit = rmx_unit_of(u->type), end = u->count * unit;
@@ -37,9 +37,9 @@ static void singles(char *memory, const struct rmx_update *u)
 			       NULL);
 }
 
-/* n elements from the first on; the guard is held. */
-static void row(char *memory, const struct rmx_update *u, uint64_t first,
-		size_t n)
+/* Updates n elements from `first` on; the caller is in bulk. */
+static void update_row(char *memory, const struct rmx_update *u, uint64_t first,
+		       size_t n)
 {
 	const size_t at = first * rmx_unit_of(u->type);
 	const char *operand = u->operand;
@@ -53,9 +53,9 @@ static void row(char *memory, const struct rmx_update *u, uint64_t first,
 		rmx_element_of(u->op, u->type)->row(memory + at, operand, n);
 }
 
-/* The same; old values by way of the stack, as they may go to the operand. */
-static void row_with_result(char *memory, const struct rmx_update *u,
-			    uint64_t first, size_t n)
+/* Does the same. Old values go by way of the stack: result may be operand. */
+static void update_row_with_result(char *memory, const struct rmx_update *u,
+				   uint64_t first, size_t n)
 {
 	const size_t unit = rmx_unit_of(u->type);
 	const size_t most = RMX_OLD / unit;
@@ -65,18 +65,18 @@ static void row_with_result(char *memory, const struct rmx_update *u,
 	for (const uint64_t end = first + n; first < end; first += n) {
 		n = end - first < most ? end - first : most;
 		memcpy(old, memory + first * unit, n * unit);
-		row(memory, u, first, n);
+		update_row(memory, u, first, n);
 		memcpy(result + first * unit, old, n * unit);
 	}
 }
 
-static void rows(char *memory, const struct rmx_update *u, uint64_t first,
-		 size_t n)
+static void update_rows(char *memory, const struct rmx_update *u,
+			uint64_t first, size_t n)
 {
 	if (u->result)
-		row_with_result(memory, u, first, n);
+		update_row_with_result(memory, u, first, n);
 	else
-		row(memory, u, first, n);
+		update_row(memory, u, first, n);
 }
 
 int rmx_update_apply(struct rmaext_window *w, int64_t rank, void *memory,
@@ -85,11 +85,11 @@ int rmx_update_apply(struct rmaext_window *w, int64_t rank, void *memory,
 	const uint64_t most = RMX_HOLD / rmx_unit_of(u->type);
 	int ret;
 
-	if (!in_bulk(w, rank, u)) {
+	if (!update_is_bulk(w, rank, u)) {
 		ret = rmx_singles_enter(w, rank, ns);
 		if (ret)
 			return ret;
-		singles(memory, u);
+		update_singly(memory, u);
 		rmx_singles_leave(w, rank);
 		return 0;
 	}
@@ -98,7 +98,7 @@ int rmx_update_apply(struct rmaext_window *w, int64_t rank, void *memory,
 		ret = rmx_bulk_enter(w, rank, ns);
 		if (ret)
 			return ret;
-		rows(memory, u, *done, n);
+		update_rows(memory, u, *done, n);
 		rmx_bulk_leave(w, rank);
 	}
 	return 0;
@@ -111,23 +111,23 @@ bool rmx_update_direct(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	const uint64_t len = u->count * rmx_unit_of(u->type);
 	char *memory;
 
-	/* the caller has count elements in memory: the product fits */
+	/* the product fits 64 bits: the caller has so many elements */
 	if (!rmx_update_valid(u->op, u->type) ||
 	    !rmx_passes(w, rank, offset, len, access) ||
 	    !rmx_update_is_local(w, rank) ||
 	    !rmx_update_aligned(rmx_target_of(w, rank), offset, u->type))
 		return false;
 	memory = rmx_target_of(w, rank)->map + offset;
-	if (!in_bulk(w, rank, u)) {
+	if (!update_is_bulk(w, rank, u)) {
 		if (!rmx_singles_try(w, rank))
 			return false;
-		singles(memory, u);
+		update_singly(memory, u);
 		rmx_singles_leave(w, rank);
 		return true;
 	}
 	if (len > RMX_HOLD || !rmx_bulk_try(w, rank))
 		return false;
-	rows(memory, u, 0, u->count);
+	update_rows(memory, u, 0, u->count);
 	rmx_bulk_leave(w, rank);
 	return true;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Updates of memory that is mapped here: update.c. */
+/* Updates of memory that is mapped here, by this CPU; see update.c. */
 #ifndef RMAEXT_UPDATE_H
 #define RMAEXT_UPDATE_H
 
@@ -9,23 +9,26 @@
 /* An update of elements in a row, as rmaext_update() takes it. */
 struct rmx_update {
 	int op, type;
-	const void *operand; /* NULL: of RMAEXT_NO_OP */
+	const void *operand; /* NULL: RMAEXT_NO_OP has none */
 	const void *compare; /* of RMAEXT_CSWAP only */
 	void *result;	     /* may be the operand; NULL: not wanted */
 	uint64_t count;
 };
 
-/* Are updates of that rank made by this CPU? */
+/*
+ * Are updates of that rank made by this CPU? Its memory must be mapped, and
+ * have a guard, unless the window has none on any rank.
+ */
 static inline bool rmx_update_is_local(const struct rmaext_window *w,
 				       int64_t rank)
 {
 	const struct rmx_target *t = rmx_target_of(w, rank);
 
-	/* with a guard, or in a window that has none at all */
 	return t->route == RMAEXT_DIRECT && (rmx_control_block_of(w, rank) ||
 					     !rmx_control_block_of(w, w->self));
 }
 
+/* Is an element at that offset aligned for updates? */
 static inline bool rmx_update_aligned(const struct rmx_target *t,
 				      uint64_t offset, int type)
 {
@@ -33,26 +36,28 @@ static inline bool rmx_update_aligned(const struct rmx_target *t,
 }
 
 /*
- * Memory of a rank, as mapped here and checked, from element *done on.
- * RMAEXT_PENDING: the guard was not to be had in about `ns`; to be gone on
- * with.
+ * Updates memory of a rank, which is mapped here and was checked, from element
+ * *done on. Any thread that may wait for the guard calls it, and so does the
+ * reader of the CQ. Returns 0, or RMAEXT_PENDING: the guard was not free for
+ * about `ns`; call it again with the same *done, which is 0 at first.
  */
 int rmx_update_apply(struct rmaext_window *window, int64_t rank, void *memory,
 		     const struct rmx_update *update, uint64_t *done,
 		     int64_t ns);
 
 /*
- * The same for places all over it, for all but RMAEXT_CSWAP, all or none; step:
- * bytes from one value to the next, 0 where all have the same. results may be
- * values.
+ * Does the same for n cells anywhere in that memory, all or none of them, by
+ * any operation but RMAEXT_CSWAP. `step` is the bytes from one value to the
+ * next, 0 for one value for all. `results` may be NULL, or be `values`.
  */
 int rmx_update_cells(struct rmaext_window *window, int64_t rank, int op,
 		     int type, void *const *cells, size_t n, const char *values,
 		     size_t step, char *results, int64_t ns);
 
 /*
- * False where the whole of rmaext_update() is needed, if only to wait or to
- * refuse: then nothing was done.
+ * Carries out an update at once, if that needs no waiting, no message and no
+ * error. The interpreter's lock may be held. Returns false if nothing was done:
+ * rmaext_update() is needed.
  */
 bool rmx_update_direct(struct rmaext_window *window, int64_t rank,
 		       uint64_t offset, const struct rmx_update *update);

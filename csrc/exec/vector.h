@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What is left to do of an rmaext_many: for vector.c, vector_direct.c,
- * vector_lanes.c and batch.c. */
+/*
+ * A batch: one operation on many elements, as rmaext_many() begins it.
+ * api/vector.c checks it, vector_direct.c and vector_lanes.c carry out what
+ * needs no message, and am/batch.c sends the rest.
+ */
 #ifndef RMAEXT_VECTOR_H
 #define RMAEXT_VECTOR_H
 
@@ -10,29 +13,29 @@
 
 #include <string.h>
 
-#define RMX_PORTION ((uint64_t)1 << 18) /* elements sorted at a time */
-#define RMX_PIECES_BYTES ((size_t)64 << 10)
+#define RMX_PORTION ((uint64_t)1 << 18)	    /* elements of a block */
+#define RMX_PIECES_BYTES ((size_t)64 << 10) /* bytes of a copy */
 #define RMX_ONLY_DIRECT (1u << RMAEXT_DIRECT)
 
-/* What goes to one target: order[next..end) of the block. */
+/* The elements of a block that go to one target: order[next..end). */
 struct rmx_lane {
 	int64_t rank;
 	struct rmx_target *target;
 	uint32_t next, end;
 	uint64_t part;	 /* bytes done of a long element */
-	bool messages;	 /* else by system call */
-	uint64_t ticket; /* what was in line before, peer->went; 0: not known */
+	bool messages;	 /* they go by messages, else by system call */
+	uint64_t ticket; /* turn in the line of messages there; 0: none yet */
 	atomic_uint unanswered;
 };
 
 struct rmaext_batch {
 	struct rmaext_window *window;
-	struct rmaext_fabric *fabric; /* the struct outlives its closing */
+	struct rmaext_fabric *fabric; /* the struct stays when it is closed */
 	int kind, op, type, access;
 	size_t unit;
 	uint64_t count;
-	uint64_t limit; /* offsets below it fit 63 bits as bytes */
-	/* of the index; 0: one element stands for all */
+	uint64_t limit; /* offsets below it have bytes that fit 63 bits */
+	/* applied to the index; 0: one entry stands for all elements */
 	uint64_t rank_mask, offset_mask;
 	size_t step;		     /* bytes from value to value */
 	size_t scale;		     /* bytes that an offset counts */
@@ -40,15 +43,15 @@ struct rmaext_batch {
 	const int64_t *ranks, *offsets;
 	const char *values;
 	char *results;
-	unsigned int routes;	/* a bit for each that there is */
-	uint64_t start, end;	/* the block */
-	uint64_t at;		/* what is before it is done, if by memory */
-	int64_t busy;		/* the rank whose guard was not free */
-	uint32_t *order;	/* its elements, by target, from start */
-	uint32_t *lane_of;	/* rank: 1 + its lane's index */
-	struct rmx_lane *lanes; /* and an empty one at the end */
+	unsigned int routes;	/* a bit for each route of an element */
+	uint64_t start, end;	/* the block that is being carried out */
+	uint64_t at;		/* elements before it are done by memory */
+	int64_t busy;		/* rank whose guard was not free */
+	uint32_t *order;	/* the block's elements by lane, from start */
+	uint32_t *lane_of;	/* of a rank: 1 + its lane's index */
+	struct rmx_lane *lanes; /* with an empty one at the end */
 	size_t lane_count, turn;
-	char *pieces; /* RMX_PIECES_BYTES */
+	char *pieces; /* RMX_PIECES_BYTES, to copy short elements */
 	atomic_uint unanswered, answers;
 	atomic_int error;
 	struct rmaext_error failure; /* written before error is set */
@@ -56,6 +59,7 @@ struct rmaext_batch {
 	unsigned int seen;
 };
 
+/* Returns the name of the operation, for error records. */
 static inline const char *rmx_many_name(int kind, bool fetch)
 {
 	if (kind == RMAEXT_UPDATE)
@@ -68,6 +72,10 @@ static inline const char *rmx_batch_name(const struct rmaext_batch *b)
 	return rmx_many_name(b->kind, b->results);
 }
 
+/*
+ * Return what the caller's arrays have for element i. Ranks and offsets are
+ * read in one piece, as another thread may change them.
+ */
 static inline int64_t rmx_rank_at(const struct rmaext_batch *b, uint64_t i)
 {
 	return __atomic_load_n(&b->ranks[i & b->rank_mask], __ATOMIC_RELAXED);
@@ -91,14 +99,16 @@ static inline char *rmx_result_at(const struct rmaext_batch *b, uint64_t i)
 	return b->results ? b->results + i * b->unit : NULL;
 }
 
+/* Is the batch one of updates? */
 static inline bool rmx_updates(const struct rmaext_batch *b)
 {
 	return b->kind == RMAEXT_UPDATE;
 }
 
 /*
- * The place of an element, or NULL. Asked anew wherever memory is touched:
- * another thread may have changed the caller's arrays since they were checked.
+ * Returns the target of an element and its byte there, or NULL if it is not in
+ * the window. It is asked anew wherever memory is touched, as another thread
+ * may have changed the caller's arrays since they were checked.
  */
 static inline struct rmx_target *rmx_place(const struct rmaext_batch *b,
 					   int64_t rank, uint64_t offset,
@@ -115,13 +125,15 @@ static inline struct rmx_target *rmx_place(const struct rmaext_batch *b,
 	return t;
 }
 
+/* Records that an array has changed since it was checked; -FI_EINVAL. */
 static inline int rmx_changed(const struct rmaext_batch *b)
 {
 	return rmx_fail(-FI_EINVAL, RMX_NO_RANK, rmx_batch_name(b),
-			"ranks or offsets changed during the call");
+			"the arrays of ranks or offsets changed during the "
+			"call");
 }
 
-/* What an update needs of its target, besides a route. */
+/* Are the elements aligned for updates there? */
 static inline bool rmx_batch_aligned(const struct rmaext_batch *b,
 				     const struct rmx_target *t)
 {
@@ -129,7 +141,7 @@ static inline bool rmx_batch_aligned(const struct rmaext_batch *b,
 				   b->scale % rmx_type_of(b->type).align == 0);
 }
 
-/* Is that rank's memory for this CPU to work on? */
+/* Does this CPU carry out the elements of that rank? */
 static inline bool rmx_batch_is_local(const struct rmaext_batch *b,
 				      int64_t rank)
 {
@@ -138,18 +150,47 @@ static inline bool rmx_batch_is_local(const struct rmaext_batch *b,
 	return rmx_target_of(b->window, rank)->route == RMAEXT_DIRECT;
 }
 
+/* -- vector_direct.c */
+
 /*
- * vector_direct.c: do them, or the first block, if all are valid and by memory,
- * at once; else false, and nothing is done. And what is known to be so, from
- * `at` on; RMAEXT_PENDING: a guard is not to be had for now.
+ * Carries the batch out at once, or its first block, if all elements are valid
+ * and for this CPU. It does not wait, so the interpreter's lock may be held.
+ * Returns false if nothing was done; else *done_p is the number of elements
+ * that are done, and *ret_p is 0 or an error with a record.
  */
 bool rmx_direct_all(const struct rmaext_batch *batch, int *ret_p,
 		    uint64_t *done_p);
+
+/*
+ * Carries out the elements from batch->at up to `end`, all of which are for
+ * this CPU. Returns 0, an error with a record, or RMAEXT_PENDING: a guard was
+ * not free, that of batch->busy; call it again.
+ */
 int rmx_direct_portion(struct rmaext_batch *batch, uint64_t end);
 
-/* vector_lanes.c: sort a block by target; do what needs no message, for a
- * while */
+/* -- vector_cells.c */
+
+/*
+ * Carry out the elements from batch->at, or `start`, up to `end`, all of which
+ * are for this CPU. update moves batch->at, and returns as rmx_direct_portion()
+ * does; move, of puts and gets, returns 0 or an error with a record.
+ */
+int rmx_cells_update_each(struct rmaext_batch *batch, uint64_t end);
+int rmx_cells_move_each(const struct rmaext_batch *batch, uint64_t start,
+			uint64_t end);
+
+/* -- vector_lanes.c */
+
+/*
+ * Sorts the elements of the block that are not for this CPU into lanes, which
+ * the batch owns. Returns 0, or an error with a record.
+ */
 int rmx_lanes_make(struct rmaext_batch *batch);
+
+/*
+ * Copies the lanes that need no message by system calls. Returns 0 when all are
+ * done, RMAEXT_PENDING at the time `until`, or an error with a record.
+ */
 int rmx_lanes_copy(struct rmaext_batch *batch, int64_t until);
 
 #endif

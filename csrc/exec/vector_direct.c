@@ -1,24 +1,28 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Operations on many elements whose targets are all direct: loops over memory.
+ * Operations on many elements whose targets are all mapped here: loops over
+ * memory.
  *
- * All are checked before any is touched; and again when they are, as another
- * thread, or a peer's put, may have changed the caller's arrays in between.
+ * All elements are checked before the first one is touched, and each is checked
+ * again when it is touched, as another thread, or a peer's put, may have
+ * changed the caller's arrays in between.
  */
 #include "exec/vector.h"
 #include "exec/guard.h"
 
-#define RMX_PARTS 256 /* ranks */
-#define RMX_SPARE 64  /* of these, so many more than elements are no matter */
+#define RMX_PARTS 256 /* ranks at most */
+#define RMX_SPARE 64  /* there may be so many more ranks than elements */
 
-/* What may be reached by memory of each rank: count[rank] elements at
- * map[rank]. */
+/*
+ * The part of each rank's memory that the batch may use: count[rank] elements
+ * at map[rank].
+ */
 struct parts {
 	struct rmaext_window *window;
-	uint64_t ranks; /* 1 where one rank stands for all: it is number 0 */
-	uint64_t least; /* elements, of the smallest */
-	bool aligned;	/* to the unit, all of them */
-	int64_t first;	/* window's number of the first */
+	uint64_t ranks; /* 1 where one rank stands for all, as part 0 */
+	uint64_t least; /* elements of the smallest part */
+	bool aligned;	/* all parts are aligned to the unit */
+	int64_t first;	/* rank of part 0 */
 	char *map[RMX_PARTS];
 	uint64_t count[RMX_PARTS];
 };
@@ -41,8 +45,8 @@ static void part_add(struct parts *p, const struct rmaext_batch *b,
 }
 
 /*
- * False if there are more ranks, or the only one does not exist. checked: it
- * was found out that those in doubt live.
+ * Returns false if there are more than `most` ranks, or if the only one does
+ * not exist. `checked` says that ranks in doubt were found to live.
  */
 static bool parts_make(struct parts *p, const struct rmaext_batch *b,
 		       uint64_t most, bool checked)
@@ -71,8 +75,9 @@ static bool parts_make(struct parts *p, const struct rmaext_batch *b,
 }
 
 /*
- * Elements from one on. The copies are for the compiler, which cannot know that
- * what the loops write to is not part of the batch.
+ * A position in the arrays of ranks and offsets. It has copies of what the
+ * batch has, as the compiler cannot know that the loops do not write to the
+ * batch.
  */
 struct cursor {
 	const int64_t *rank, *offset;
@@ -88,10 +93,11 @@ static inline struct cursor cursor_at(const struct rmaext_batch *b, uint64_t i)
 	};
 }
 
-/* The next element's part and offset, if it is in the window. */
+/* Returns the next element's part and offset; false: it is not in the window.
+ */
 static inline __attribute__((always_inline)) bool
-next(struct cursor *at, const struct parts *p, uint64_t ranks, bool one,
-     uint64_t *rank_p, uint64_t *offset_p)
+cursor_next(struct cursor *at, const struct parts *p, uint64_t ranks, bool one,
+	    uint64_t *rank_p, uint64_t *offset_p)
 {
 	*rank_p = one ? 0
 		      : (uint64_t)__atomic_load_n(at->rank++, __ATOMIC_RELAXED);
@@ -102,16 +108,17 @@ next(struct cursor *at, const struct parts *p, uint64_t ranks, bool one,
 
 /* -- checks */
 
-/* For arithmetic on two at once: gcc's -O2 does not find this by itself. */
+/* Two indices, for arithmetic on both at once, which gcc's -O2 does not find.
+ */
 typedef uint64_t pair __attribute__((vector_size(16)));
 
 /*
- * Another thread may change the indices meanwhile: this look at them says only
- * that the call may begin. next() checks what it then uses.
+ * Another thread may change the indices meanwhile. This look at them says only
+ * that the call may begin; cursor_next() checks each index that is used.
  */
 #define MAY_CHANGE __attribute__((no_sanitize("thread")))
 
-MAY_CHANGE static inline pair load(const int64_t *index)
+MAY_CHANGE static inline pair pair_load(const int64_t *index)
 {
 	pair two;
 
@@ -119,9 +126,9 @@ MAY_CHANGE static inline pair load(const int64_t *index)
 	return two;
 }
 
-/* Where one is not below the limit, it or the difference is negative. */
-MAY_CHANGE static bool all_below(const int64_t *index, uint64_t n,
-				 uint64_t limit)
+/* If an index is not below the limit, it or `last - index` is negative. */
+MAY_CHANGE static bool indices_below(const int64_t *index, uint64_t n,
+				     uint64_t limit)
 {
 	const uint64_t last = limit - 1;
 	pair a = {0}, b = {0}, c, d;
@@ -130,12 +137,12 @@ MAY_CHANGE static bool all_below(const int64_t *index, uint64_t n,
 	if (!limit || limit > INT64_MAX)
 		return false;
 	for (; i + 8 <= n; i += 8) {
-		c = load(index + i);
-		d = load(index + i + 2);
+		c = pair_load(index + i);
+		d = pair_load(index + i + 2);
 		a |= c | (last - c);
 		b |= d | (last - d);
-		c = load(index + i + 4);
-		d = load(index + i + 6);
+		c = pair_load(index + i + 4);
+		d = pair_load(index + i + 6);
 		a |= c | (last - c);
 		b |= d | (last - d);
 	}
@@ -147,18 +154,18 @@ MAY_CHANGE static bool all_below(const int64_t *index, uint64_t n,
 	return !((a[0] | a[1]) >> 63);
 }
 
-static bool all_inside(const struct rmaext_batch *b, const struct parts *p)
+static bool batch_is_inside(const struct rmaext_batch *b, const struct parts *p)
 {
 	const bool one = !b->rank_mask;
 	struct cursor at = cursor_at(b, 0);
 	uint64_t rank, offset;
 
-	if ((one || all_below(b->ranks, b->count, p->ranks)) &&
-	    all_below(b->offsets, b->offset_mask ? b->count : 1, p->least))
+	if ((one || indices_below(b->ranks, b->count, p->ranks)) &&
+	    indices_below(b->offsets, b->offset_mask ? b->count : 1, p->least))
 		return true;
-	/* the parts differ in size: one by one */
+	/* the parts may differ in size, so each element is checked */
 	for (uint64_t i = 0; i < b->count; i++)
-		if (!next(&at, p, p->ranks, one, &rank, &offset))
+		if (!cursor_next(&at, p, p->ranks, one, &rank, &offset))
 			return false;
 	return true;
 }
@@ -167,10 +174,10 @@ static bool all_inside(const struct rmaext_batch *b, const struct parts *p)
 
 typedef void element(void *cell, const void *value, void *result);
 
-/* Inlined for each unit, operation and answer to `one`, all constants. */
+/* It is inlined for each unit, operation and `one`, which are constants. */
 static inline __attribute__((always_inline)) int
-loop(const struct rmaext_batch *b, const struct parts *p, uint64_t start,
-     uint64_t end, size_t unit, element *operation, bool one)
+batch_loop(const struct rmaext_batch *b, const struct parts *p, uint64_t start,
+	   uint64_t end, size_t unit, element *operation, bool one)
 {
 	const uint64_t ranks = p->ranks;
 	const char *value = rmx_value_at(b, start);
@@ -179,7 +186,7 @@ loop(const struct rmaext_batch *b, const struct parts *p, uint64_t start,
 	struct cursor at = cursor_at(b, start);
 
 	for (uint64_t n = end - start, rank, offset; n; n--) {
-		if (!next(&at, p, ranks, one, &rank, &offset))
+		if (!cursor_next(&at, p, ranks, one, &rank, &offset))
 			return rmx_changed(b);
 		operation(p->map[rank] + offset * unit, value, result);
 		value += step;
@@ -189,14 +196,15 @@ loop(const struct rmaext_batch *b, const struct parts *p, uint64_t start,
 }
 
 static inline __attribute__((always_inline)) int
-each(const struct rmaext_batch *b, const struct parts *p, uint64_t start,
-     uint64_t end, size_t unit, element *operation)
+batch_each(const struct rmaext_batch *b, const struct parts *p, uint64_t start,
+	   uint64_t end, size_t unit, element *operation)
 {
-	return b->rank_mask ? loop(b, p, start, end, unit, operation, false)
-			    : loop(b, p, start, end, unit, operation, true);
+	return b->rank_mask
+		       ? batch_loop(b, p, start, end, unit, operation, false)
+		       : batch_loop(b, p, start, end, unit, operation, true);
 }
 
-static void update_cells(const struct rmaext_batch *b, void *const *cells,
+static void cells_update(const struct rmaext_batch *b, void *const *cells,
 			 size_t n, uint64_t i)
 {
 	const struct rmx_element *e = rmx_element_of(b->op, b->type);
@@ -210,9 +218,9 @@ static void update_cells(const struct rmaext_batch *b, void *const *cells,
 	}
 }
 
-/* Units, types and operations that have no loop of their own. */
-static int by_cells(const struct rmaext_batch *b, const struct parts *p,
-		    uint64_t start, uint64_t end)
+/* For units, types and operations that have no loop of their own. */
+static int batch_by_cells(const struct rmaext_batch *b, const struct parts *p,
+			  uint64_t start, uint64_t end)
 {
 	struct cursor at = cursor_at(b, start);
 	void *cells[RMX_CELLS];
@@ -220,13 +228,13 @@ static int by_cells(const struct rmaext_batch *b, const struct parts *p,
 	for (uint64_t i = start, n, rank, offset; i < end; i += n) {
 		n = end - i < RMX_CELLS ? end - i : RMX_CELLS;
 		for (uint64_t k = 0; k < n; k++) {
-			if (!next(&at, p, p->ranks, !b->rank_mask, &rank,
-				  &offset))
+			if (!cursor_next(&at, p, p->ranks, !b->rank_mask, &rank,
+					 &offset))
 				return rmx_changed(b);
 			cells[k] = p->map[rank] + offset * b->unit;
 		}
 		if (rmx_updates(b))
-			update_cells(b, cells, n, i);
+			cells_update(b, cells, n, i);
 		else
 			rmx_cells_move(b->kind, b->unit, cells, n,
 				       rmx_value_at(b, i), b->step,
@@ -235,10 +243,10 @@ static int by_cells(const struct rmaext_batch *b, const struct parts *p,
 	return 0;
 }
 
-#define EACH(name, type) each(b, p, start, end, sizeof(type), rmx_##name)
+#define EACH(name, type) batch_each(b, p, start, end, sizeof(type), rmx_##name)
 
-static int sums(const struct rmaext_batch *b, const struct parts *p,
-		uint64_t start, uint64_t end)
+static int batch_sum(const struct rmaext_batch *b, const struct parts *p,
+		     uint64_t start, uint64_t end)
 {
 	switch (b->type) {
 	case RMAEXT_INT32:
@@ -252,14 +260,14 @@ static int sums(const struct rmaext_batch *b, const struct parts *p,
 	case RMAEXT_DOUBLE:
 		return EACH(add_f8, double);
 	}
-	return by_cells(b, p, start, end);
+	return batch_by_cells(b, p, start, end);
 }
 
-static int moves(const struct rmaext_batch *b, const struct parts *p,
-		 uint64_t start, uint64_t end)
+static int batch_move(const struct rmaext_batch *b, const struct parts *p,
+		      uint64_t start, uint64_t end)
 {
 	if (!p->aligned || (b->unit != 4 && b->unit != 8))
-		return by_cells(b, p, start, end);
+		return batch_by_cells(b, p, start, end);
 	if (b->kind == RMAEXT_PUT)
 		return b->unit == 4 ? EACH(put_uint32_t, uint32_t)
 				    : EACH(put_uint64_t, uint64_t);
@@ -267,24 +275,24 @@ static int moves(const struct rmaext_batch *b, const struct parts *p,
 			    : EACH(get_uint64_t, uint64_t);
 }
 
-static int apply(const struct rmaext_batch *b, const struct parts *p,
-		 uint64_t start, uint64_t end)
+static int batch_apply(const struct rmaext_batch *b, const struct parts *p,
+		       uint64_t start, uint64_t end)
 {
 	if (!rmx_updates(b))
-		return moves(b, p, start, end);
-	return b->op == RMAEXT_SUM ? sums(b, p, start, end)
-				   : by_cells(b, p, start, end);
+		return batch_move(b, p, start, end);
+	return b->op == RMAEXT_SUM ? batch_sum(b, p, start, end)
+				   : batch_by_cells(b, p, start, end);
 }
 
-/* -- guards of updates, for a whole block */
+/* -- the guards of all parts */
 
 /*
- * Leave the parts out that the block has no element of, where that is less
- * than to enter the guards of all. (Another thread may change the ranks later:
- * next() then finds no elements there.)
+ * Leaves out the parts that no element uses, where that is less work than to
+ * enter the guards of all. If another thread changes the ranks later,
+ * cursor_next() finds no elements in these parts.
  */
-static void drop_unused(struct parts *p, const struct rmaext_batch *b,
-			uint64_t start, uint64_t end)
+static void parts_drop_unused(struct parts *p, const struct rmaext_batch *b,
+			      uint64_t start, uint64_t end)
 {
 	bool used[RMX_PARTS] = {false};
 
@@ -301,31 +309,34 @@ static void drop_unused(struct parts *p, const struct rmaext_batch *b,
 			p->count[r] = 0;
 }
 
-static void leave_guards(const struct parts *p, uint64_t end)
+static void parts_leave_guards(const struct parts *p, uint64_t end)
 {
 	for (uint64_t r = 0; r < end; r++)
 		if (p->count[r])
 			rmx_singles_leave(p->window, p->first + (int64_t)r);
 }
 
-/* All or none, without waiting; *busy_p: the rank whose guard was not free. */
-static bool try_guards(const struct parts *p, int64_t *busy_p)
+/*
+ * Enters the guards of all parts or of none, without waiting. *busy_p is the
+ * rank whose guard was not free.
+ */
+static bool parts_try_guards(const struct parts *p, int64_t *busy_p)
 {
 	for (uint64_t r = 0; r < p->ranks; r++) {
 		*busy_p = p->first + (int64_t)r;
 		if (p->count[r] && !rmx_singles_try(p->window, *busy_p)) {
-			leave_guards(p, r);
+			parts_leave_guards(p, r);
 			return false;
 		}
 	}
 	return true;
 }
 
-static int enter_guards(const struct parts *p, int64_t *busy_p)
+static int parts_enter_guards(const struct parts *p, int64_t *busy_p)
 {
 	int64_t until = 0, now;
 
-	while (!try_guards(p, busy_p)) {
+	while (!parts_try_guards(p, busy_p)) {
 		now = rmx_now();
 		until = until ? until : now + RMX_SLICE;
 		if (now >= until ||
@@ -336,81 +347,35 @@ static int enter_guards(const struct parts *p, int64_t *busy_p)
 }
 
 /*
- * The loops over parts count elements in an index, and wait for no guard, as
- * long types do: is this for another?
+ * Is the batch none for the loops over parts? They take offsets in elements,
+ * and types that are updated without a lock.
  */
-static bool is_odd(const struct rmaext_batch *b)
+static bool batch_is_odd(const struct rmaext_batch *b)
 {
 	return (rmx_updates(b) && rmx_wide(b->type)) || b->strides ||
 	       b->scale != b->unit;
 }
 
-/* Not while the GIL may be held: no waiting. */
 bool rmx_direct_all(const struct rmaext_batch *b, int *ret_p, uint64_t *done_p)
 {
 	const uint64_t end = b->count < RMX_PORTION ? b->count : RMX_PORTION;
 	struct parts p;
 	int64_t busy;
 
-	if (is_odd(b) || !parts_make(&p, b, b->count + RMX_SPARE, false) ||
-	    !all_inside(b, &p))
+	if (batch_is_odd(b) ||
+	    !parts_make(&p, b, b->count + RMX_SPARE, false) ||
+	    !batch_is_inside(b, &p))
 		return false;
 	if (rmx_updates(b)) {
-		drop_unused(&p, b, 0, end);
-		if (!try_guards(&p, &busy))
+		parts_drop_unused(&p, b, 0, end);
+		if (!parts_try_guards(&p, &busy))
 			return false;
 	}
-	*ret_p = apply(b, &p, 0, end);
+	*ret_p = batch_apply(b, &p, 0, end);
 	if (rmx_updates(b))
-		leave_guards(&p, p.ranks);
+		parts_leave_guards(&p, p.ranks);
 	*done_p = end;
 	return true;
-}
-
-/* One by one, whatever the number of ranks. */
-static int update_by_place(struct rmaext_batch *b, uint64_t end)
-{
-	for (uint64_t at; b->at < end; b->at++) {
-		const uint64_t i = b->at;
-		const int64_t rank = rmx_rank_at(b, i);
-		const struct rmx_target *t =
-			rmx_place(b, rank, rmx_offset_at(b, i), &at);
-		void *cell;
-		int ret;
-
-		if (!t || !rmx_batch_is_local(b, rank))
-			return rmx_changed(b);
-		cell = t->map + at;
-		ret = rmx_update_cells(b->window, rank, b->op, b->type, &cell,
-				       1, rmx_value_at(b, i), 0,
-				       rmx_result_at(b, i), RMX_SLICE);
-		b->busy = rank;
-		if (ret)
-			return ret;
-	}
-	return 0;
-}
-
-static int move_by_place(const struct rmaext_batch *b, uint64_t start,
-			 uint64_t end)
-{
-	void *cells[RMX_CELLS];
-
-	for (uint64_t i = start, n; i < end; i += n) {
-		n = end - i < RMX_CELLS ? end - i : RMX_CELLS;
-		for (uint64_t k = 0, at; k < n; k++) {
-			const struct rmx_target *t =
-				rmx_place(b, rmx_rank_at(b, i + k),
-					  rmx_offset_at(b, i + k), &at);
-
-			if (!t || t->route != RMAEXT_DIRECT)
-				return rmx_changed(b);
-			cells[k] = t->map + at;
-		}
-		rmx_cells_move(b->kind, b->unit, cells, n, rmx_value_at(b, i),
-			       b->step, rmx_result_at(b, i));
-	}
-	return 0;
 }
 
 int rmx_direct_portion(struct rmaext_batch *b, uint64_t end)
@@ -419,19 +384,19 @@ int rmx_direct_portion(struct rmaext_batch *b, uint64_t end)
 	struct parts p;
 	int ret = 0;
 
-	if (is_odd(b) || !parts_make(&p, b, end - start, true)) {
+	if (batch_is_odd(b) || !parts_make(&p, b, end - start, true)) {
 		if (rmx_updates(b))
-			return update_by_place(b, end);
-		ret = move_by_place(b, start, end);
+			return rmx_cells_update_each(b, end);
+		ret = rmx_cells_move_each(b, start, end);
 	} else if (!rmx_updates(b)) {
-		ret = apply(b, &p, start, end);
+		ret = batch_apply(b, &p, start, end);
 	} else {
-		drop_unused(&p, b, start, end);
-		ret = enter_guards(&p, &b->busy);
+		parts_drop_unused(&p, b, start, end);
+		ret = parts_enter_guards(&p, &b->busy);
 		if (ret)
 			return ret;
-		ret = apply(b, &p, start, end);
-		leave_guards(&p, p.ranks);
+		ret = batch_apply(b, &p, start, end);
+		parts_leave_guards(&p, p.ranks);
 	}
 	b->at = end;
 	return ret;

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The parts of a block that go to one target each. */
+/*
+ * The lanes of a block: its elements by their target. Lanes whose memory can be
+ * copied by system call are carried out here, all others by messages.
+ */
 #include "exec/vector.h"
 
 #include <stdlib.h>
 
-#define RMX_PIECES 1024u /* UIO_MAXIOV, of process_vm_* */
+#define RMX_PIECES 1024u /* UIO_MAXIOV, the most that process_vm_* take */
 
-/* One lane for each rank that has elements in the block and is not direct. */
-static int make_lanes(struct rmaext_batch *b)
+/* Makes a lane for each rank with elements that are not for this CPU. */
+static int lanes_make(struct rmaext_batch *b)
 {
 	struct rmaext_window *w = b->window;
 	uint32_t at = 0;
@@ -26,7 +29,7 @@ static int make_lanes(struct rmaext_batch *b)
 	b->lane_count = b->turn = 0;
 	b->lanes = calloc(n + 1, sizeof(*b->lanes));
 	if (!b->lanes)
-		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "lanes");
+		return rmx_no_memory("the lanes of a batch");
 	for (int64_t rank = 0; b->lane_count < n; rank++) {
 		struct rmx_lane *lane = &b->lanes[b->lane_count];
 		struct rmx_target *t;
@@ -49,8 +52,8 @@ static int make_lanes(struct rmaext_batch *b)
 	return 0;
 }
 
-/* Sort the block by lane, without changing the order within one. */
-static int sort(struct rmaext_batch *b)
+/* Sorts the elements by lane, and keeps their order within a lane. */
+static int lanes_sort(struct rmaext_batch *b)
 {
 	for (uint64_t i = b->start; i < b->end; i++) {
 		const int64_t rank = rmx_rank_at(b, i);
@@ -75,13 +78,13 @@ static int sort(struct rmaext_batch *b)
 
 int rmx_lanes_make(struct rmaext_batch *b)
 {
-	int ret = make_lanes(b);
+	int ret = lanes_make(b);
 
-	return ret ? ret : sort(b);
+	return ret ? ret : lanes_sort(b);
 }
 
-/* Some of a lane by process_vm_readv or -writev, short ones via a buffer. */
-static int by_pieces(struct rmaext_batch *b, struct rmx_lane *lane)
+/* Copies some of a lane by one system call, short elements by a buffer. */
+static int lane_copy_pieces(struct rmaext_batch *b, struct rmx_lane *lane)
 {
 	const bool put = b->kind == RMAEXT_PUT;
 	const bool whole = b->unit > RMX_PIECES_BYTES;
@@ -118,7 +121,6 @@ static int by_pieces(struct rmaext_batch *b, struct rmx_lane *lane)
 	return ret;
 }
 
-/* By system call, until the time is up. */
 int rmx_lanes_copy(struct rmaext_batch *b, int64_t until)
 {
 	int ret = 0;
@@ -127,7 +129,7 @@ int rmx_lanes_copy(struct rmaext_batch *b, int64_t until)
 		struct rmx_lane *lane = &b->lanes[k];
 
 		while (!lane->messages && lane->next < lane->end && !ret) {
-			ret = by_pieces(b, lane);
+			ret = lane_copy_pieces(b, lane);
 			if (!ret && rmx_now() > until)
 				ret = RMAEXT_PENDING;
 		}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* From fi_getinfo to an enabled endpoint, and back. */
+/* Opening and closing an endpoint, and the addresses of its peers. */
 #define _GNU_SOURCE
 #include "net/endpoint.h"
 #include "net/quirks.h"
@@ -10,9 +10,9 @@
 #include <unistd.h>
 
 /*
- * What the shim knows how to obey. FI_MR_BASIC stands alone: it is the old
- * spelling of VIRT_ADDR | ALLOCATED | PROV_KEY, as the mode FI_LOCAL_MR is of
- * LOCAL.
+ * The demands of providers that this library can meet. FI_MR_BASIC stands
+ * alone: it is the old spelling of VIRT_ADDR | ALLOCATED | PROV_KEY, as the
+ * mode FI_LOCAL_MR is of LOCAL.
  */
 #define MR_BASIC_MEANS (FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY)
 #define MR_MODES                                                       \
@@ -30,7 +30,7 @@ struct fi_info *rmx_hints(struct rmaext_library *lib, const char *provider,
 	hints->mode = FI_CONTEXT | FI_CONTEXT2 | (mr_basic ? RMX_LOCAL_MR : 0);
 	hints->ep_attr->type = FI_EP_RDM;
 	hints->domain_attr->mr_mode = mr_basic ? RMX_MR_BASIC : MR_MODES;
-	/* origins post while the progress thread reads the CQ */
+	/* application threads post while another thread reads the CQ */
 	hints->domain_attr->threading = FI_THREAD_SAFE;
 	hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
 	if (provider)
@@ -45,28 +45,24 @@ struct fi_info *rmx_hints(struct rmaext_library *lib, const char *provider,
 	return hints;
 }
 
-/*
- * The first entry of exactly that provider and domain: the name "tcp" in the
- * hints finds "tcp;ofi_rxm" as well, and rxm in 1.17 heeds no domain's name.
- */
-static struct fi_info *exact(struct rmaext_library *lib, struct fi_info *infos,
-			     const struct rmaext_fabric_options *options)
+struct fi_info *rmx_info_exact(struct rmaext_library *lib,
+			       struct fi_info *infos, const char *provider,
+			       const char *domain)
 {
 	struct fi_info *found = NULL;
 
 	for (struct fi_info *i = infos; i && !found; i = i->next)
-		if (!strcmp(i->fabric_attr->prov_name, options->provider) &&
-		    (!options->domain ||
-		     !strcmp(i->domain_attr->name, options->domain)))
+		if (!strcmp(i->fabric_attr->prov_name, provider) &&
+		    (!domain || !strcmp(i->domain_attr->name, domain)))
 			found = lib->dupinfo(i);
 	if (infos)
 		lib->freeinfo(infos);
 	return found;
 }
 
-static int find(struct rmaext_library *lib,
-		const struct rmaext_fabric_options *options,
-		struct fi_info **info_p)
+static int info_find(struct rmaext_library *lib,
+		     const struct rmaext_fabric_options *options,
+		     struct fi_info **info_p)
 {
 	struct fi_info *hints, *infos = NULL;
 	const char *node = options->address;
@@ -77,12 +73,13 @@ static int find(struct rmaext_library *lib,
 	hints = rmx_hints(lib, options->provider, options->domain,
 			  options->mr_basic);
 	if (!hints)
-		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "fi_dupinfo", "hints");
+		return rmx_no_memory("the hints of fi_getinfo");
 	if (options->hmem)
 		hints->caps |= FI_HMEM;
 	ret = rmx_getinfo(lib, node, node ? FI_SOURCE : 0, hints, &infos);
 	lib->freeinfo(hints);
-	*info_p = exact(lib, ret ? NULL : infos, options);
+	*info_p = rmx_info_exact(lib, ret ? NULL : infos, options->provider,
+				 options->domain);
 	if (!*info_p)
 		return rmx_fail(-FI_ENODATA, RMX_NO_RANK, "fi_getinfo",
 				"provider %s, domain %s, address %s%s: %s",
@@ -94,12 +91,12 @@ static int find(struct rmaext_library *lib,
 	return 0;
 }
 
-/* The CQ and, where the provider can, a descriptor to sleep on. */
-static int open_cq(struct rmaext_fabric *f)
+/* Opens the CQ, with a descriptor to sleep on where the provider has one. */
+static int cq_open(struct rmaext_fabric *f)
 {
 	struct fi_cq_attr attr = {
 		.size = RMX_COMPLETIONS,
-		.format = FI_CQ_FORMAT_MSG, /* a message has a length */
+		.format = FI_CQ_FORMAT_MSG, /* has the length of a message */
 		.wait_obj = FI_WAIT_FD,
 	};
 	int ret;
@@ -118,18 +115,18 @@ static int open_cq(struct rmaext_fabric *f)
 	return fi_cq_open(f->domain, &attr, &f->cq, NULL);
 }
 
-/* What the provider demands, and how much it takes at a time. */
-static void set_limits(struct rmaext_fabric *f)
+/* Notes what the provider demands, and how much it takes at a time. */
+static void fabric_set_limits(struct rmaext_fabric *f)
 {
 	f->mr_mode = (uint64_t)f->info->domain_attr->mr_mode;
 	if (f->mr_mode & RMX_MR_BASIC)
 		f->mr_mode |= MR_BASIC_MEANS;
 	if (f->info->mode & RMX_LOCAL_MR)
 		f->mr_mode |= FI_MR_LOCAL;
-	f->mr_mode &= ~(uint64_t)RMX_MR_SCALABLE; /* demands nothing */
+	f->mr_mode &= ~(uint64_t)RMX_MR_SCALABLE; /* is no demand */
 	f->key_size = f->info->domain_attr->mr_key_size;
 	f->chunk = f->info->ep_attr->max_msg_size;
-	if (f->chunk > (size_t)4 << 20) /* progress shows within a transfer */
+	if (f->chunk > (size_t)4 << 20) /* so that long ones show progress */
 		f->chunk = (size_t)4 << 20;
 	if (f->chunk > 64)
 		f->chunk &= ~(size_t)63;
@@ -151,23 +148,22 @@ int rmx_endpoint_open(struct rmaext_fabric *f,
 {
 	struct fi_av_attr av_attr = {.type = FI_AV_UNSPEC};
 	struct rmaext_library *lib = f->lib;
-	int ret = find(lib, options, &f->info);
+	int ret = info_find(lib, options, &f->info);
 
 	if (ret)
 		return ret;
 	if (f->info->ep_attr->max_msg_size < least_message)
 		return rmx_fail(
 			-FI_ENODATA, RMX_NO_RANK, "rmaext_fabric_open",
-			"provider %s: takes messages of %zu bytes at "
-			"most, %zu are needed; RMAEXT_PROVIDER can name "
-			"another",
+			"provider %s takes messages of %zu bytes at most, %zu "
+			"are needed; set RMAEXT_PROVIDER to another one",
 			options->provider, f->info->ep_attr->max_msg_size,
 			least_message);
-	set_limits(f);
+	fabric_set_limits(f);
 	TRY("fi_fabric", lib->fabric(f->info->fabric_attr, &f->fabric, NULL));
 	TRY("fi_domain", fi_domain(f->fabric, f->info, &f->domain, NULL));
 	TRY("fi_av_open", fi_av_open(f->domain, &av_attr, &f->av, NULL));
-	TRY("fi_cq_open", open_cq(f));
+	TRY("fi_cq_open", cq_open(f));
 	TRY("fi_endpoint", fi_endpoint(f->domain, f->info, &f->ep, NULL));
 	TRY("fi_ep_bind", fi_ep_bind(f->ep, &f->av->fid, 0));
 	TRY("fi_ep_bind",
@@ -176,7 +172,7 @@ int rmx_endpoint_open(struct rmaext_fabric *f,
 	return 0;
 }
 
-static void close_fid(struct fid *fid, int *ret_p)
+static void fid_close(struct fid *fid, int *ret_p)
 {
 	int ret = fid ? fi_close(fid) : 0;
 
@@ -187,27 +183,22 @@ static void close_fid(struct fid *fid, int *ret_p)
 
 void rmx_endpoint_close(struct rmaext_fabric *f, int *ret_p)
 {
-	close_fid(f->ep ? &f->ep->fid : NULL, ret_p);
+	fid_close(f->ep ? &f->ep->fid : NULL, ret_p);
 }
 
-/*
- * stays: domain and fabric are known to be busy, so what they say does not
- * count.
- */
 void rmx_domain_close(struct rmaext_fabric *f, bool stays, int *ret_p)
 {
 	struct fid_eq *eq = atomic_load(&f->registrar.eq);
 	int ignored = 0;
 	int *code_p = stays ? &ignored : ret_p;
 
-	close_fid(f->av ? &f->av->fid : NULL, ret_p);
-	close_fid(f->cq ? &f->cq->fid : NULL, ret_p);
-	close_fid(f->domain ? &f->domain->fid : NULL, code_p);
-	close_fid(eq ? &eq->fid : NULL, code_p);
-	close_fid(f->fabric ? &f->fabric->fid : NULL, code_p);
+	fid_close(f->av ? &f->av->fid : NULL, ret_p);
+	fid_close(f->cq ? &f->cq->fid : NULL, ret_p);
+	fid_close(f->domain ? &f->domain->fid : NULL, code_p);
+	fid_close(eq ? &eq->fid : NULL, code_p);
+	fid_close(f->fabric ? &f->fabric->fid : NULL, code_p);
 }
 
-/* Every call on a fabric is bracketed, as those on a window are. */
 int rmx_fabric_enter(struct rmaext_fabric *f, const char *call)
 {
 	return rmx_rundown_enter(&f->rundown, call, "the fabric is closed");
@@ -257,8 +248,9 @@ int rmaext_fabric_address(rmaext_fabric *f, void *buf, size_t *len)
 	return ret;
 }
 
-/* fi_av_insert reads a whole address whatever the peer sent */
-static bool like_own(struct rmaext_fabric *f, const void *address, size_t len)
+/* fi_av_insert reads a whole address, whatever length the peer has sent. */
+static bool address_is_like_own(struct rmaext_fabric *f, const void *address,
+				size_t len)
 {
 	const bool ip = f->info->addr_format == FI_SOCKADDR_IN ||
 			f->info->addr_format == FI_SOCKADDR_IN6;
@@ -271,7 +263,7 @@ static bool like_own(struct rmaext_fabric *f, const void *address, size_t len)
 	       (!ip || !memcmp(address, own, sizeof(sa_family_t)));
 }
 
-/* FNV-1a: an endpoint's address in eight bytes; no secret */
+/* The hash is FNV-1a. */
 uint64_t rmx_name(const void *address, size_t len)
 {
 	const unsigned char *p = address;
@@ -287,15 +279,19 @@ int rmx_peer_insert(struct rmaext_fabric *f, const void *address, size_t len,
 {
 	int ret;
 
-	if (!like_own(f, address, len))
+	if (!address_is_like_own(f, address, len))
 		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "fi_av_insert",
-				"address of %zu bytes, or of another kind",
+				"a peer's address of %zu bytes is not of the "
+				"own endpoint's kind: all ranks need the same "
+				"provider",
 				len);
 	ret = fi_av_insert(f->av, address, 1, &peer->addr, 0, NULL);
 	if (ret != 1)
 		return rmx_fail(ret < 0 ? ret : -FI_EADDRNOTAVAIL, RMX_NO_RANK,
 				"fi_av_insert", "%s",
-				ret < 0 ? f->lib->strerror(-ret) : "refused");
+				ret < 0 ? f->lib->strerror(-ret)
+					: "the provider refuses a peer's "
+					  "address");
 	peer->pidfd = pidfd;
 	peer->name = rmx_name(address, len);
 	rmx_probe_init(&peer->probe, f->info, address, len);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Opens a libfabric at run time. Linking would silently give MPI's copy (same
- * soname), whose environment has been read; a copy of our own also lets the
- * user choose the version. Symbol versions are those that the 1.17 headers'
- * structures belong to: libfabric keeps them in later releases.
+ * Opens a libfabric at run time. A linked extension would silently get MPI's
+ * copy, which has the same soname and has read its environment; and a copy of
+ * our own lets the user choose the version. The versions of the symbols are
+ * those of the structures in the headers of 1.17; libfabric keeps them in later
+ * releases.
  */
 #define _GNU_SOURCE
 #include "net/endpoint.h"
@@ -15,8 +16,8 @@
 #include <string.h>
 
 /*
- * musl knows no versions: there the newest is had, which is that of the headers
- * of the same distribution.
+ * musl knows no versions of symbols. There the newest is taken, which is that
+ * of the headers of the same distribution.
  */
 void *rmx_symbol(void *handle, const char *name, const char *version)
 {
@@ -28,16 +29,17 @@ void *rmx_symbol(void *handle, const char *name, const char *version)
 #endif
 }
 
-static int take(struct rmaext_library *lib, const char *name,
-		const char *version, void *function_p)
+static int symbol_take(struct rmaext_library *lib, const char *name,
+		       const char *version, void *function_p)
 {
 	void *symbol = rmx_symbol(lib->handle, name, version);
 
 	if (!symbol)
 		return rmx_fail(-FI_ENOENT, RMX_NO_RANK, "dlsym",
-				"%s@%s is missing: not a libfabric >= 1.5?",
+				"%s@%s is missing: this is not a libfabric >= "
+				"1.5; set RMAEXT_LIBFABRIC to one",
 				name, version);
-	/* a data pointer to a function pointer, which POSIX allows */
+	/* POSIX allows a pointer to data to become one to a function */
 	memcpy(function_p, &symbol, sizeof(symbol));
 	return 0;
 }
@@ -50,7 +52,7 @@ int rmaext_library_open(const char *path, int shared, rmaext_library **lib_p)
 	int ret;
 
 	if (!lib)
-		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "library");
+		return rmx_no_memory("an opened libfabric");
 	pthread_mutex_init(&lib->lock, NULL);
 	lib->tune = !shared;
 	signals = rmx_signals_hold();
@@ -62,12 +64,17 @@ int rmaext_library_open(const char *path, int shared, rmaext_library **lib_p)
 			       dlerror());
 		goto free_lib;
 	}
-	if ((ret = take(lib, "fi_getinfo", "FABRIC_1.3", &lib->getinfo)) ||
-	    (ret = take(lib, "fi_freeinfo", "FABRIC_1.3", &lib->freeinfo)) ||
-	    (ret = take(lib, "fi_dupinfo", "FABRIC_1.3", &lib->dupinfo)) ||
-	    (ret = take(lib, "fi_fabric", "FABRIC_1.1", &lib->fabric)) ||
-	    (ret = take(lib, "fi_version", "FABRIC_1.0", &lib->version)) ||
-	    (ret = take(lib, "fi_strerror", "FABRIC_1.0", &lib->strerror)))
+	if ((ret = symbol_take(lib, "fi_getinfo", "FABRIC_1.3",
+			       &lib->getinfo)) ||
+	    (ret = symbol_take(lib, "fi_freeinfo", "FABRIC_1.3",
+			       &lib->freeinfo)) ||
+	    (ret = symbol_take(lib, "fi_dupinfo", "FABRIC_1.3",
+			       &lib->dupinfo)) ||
+	    (ret = symbol_take(lib, "fi_fabric", "FABRIC_1.1", &lib->fabric)) ||
+	    (ret = symbol_take(lib, "fi_version", "FABRIC_1.0",
+			       &lib->version)) ||
+	    (ret = symbol_take(lib, "fi_strerror", "FABRIC_1.0",
+			       &lib->strerror)))
 		goto close_handle;
 	slash = strrchr(path, '/');
 	if (slash)
@@ -92,8 +99,8 @@ uint32_t rmaext_library_version(const rmaext_library *lib)
 }
 
 /*
- * The handle stays open: providers start threads and register exit handlers
- * whose code must not be unmapped.
+ * The handle stays open: providers have started threads and registered exit
+ * handlers, whose code must not be unmapped.
  */
 void rmaext_library_close(rmaext_library *lib)
 {
@@ -106,10 +113,9 @@ const char *rmaext_strerror(const rmaext_library *lib, int code)
 	return lib->strerror(code < 0 ? -code : code);
 }
 
-/* Does that folder, or the one that holds it, have a libfabric, not this one?
- */
-static bool is_of_another(const struct rmaext_library *lib, const char *folder,
-			  int length)
+/* Does that folder, or its parent, have a libfabric other than this one? */
+static bool folder_is_of_another(const struct rmaext_library *lib,
+				 const char *folder, int length)
 {
 	static const char *const places[] = {"", "/.."};
 	char path[4096], real[4096]; /* PATH_MAX */
@@ -124,11 +130,12 @@ static bool is_of_another(const struct rmaext_library *lib, const char *folder,
 }
 
 /*
- * mpi4py, and Intel MPI's scripts, let FI_PROVIDER_PATH name the plug-ins of
- * Intel MPI's libfabric. Returns what this copy may have of it, if that is
- * less.
+ * mpi4py and the scripts of Intel MPI set FI_PROVIDER_PATH to the plug-ins of
+ * Intel MPI's libfabric. Returns the part of the path that this copy may use,
+ * which the caller frees, or NULL if it may use all.
  */
-static char *without_others(const struct rmaext_library *lib, const char *value)
+static char *path_without_others(const struct rmaext_library *lib,
+				 const char *value)
 {
 	char *rest = calloc(1, strlen(value) + 2), *end = rest;
 
@@ -137,7 +144,7 @@ static char *without_others(const struct rmaext_library *lib, const char *value)
 	for (const char *at = value; *at; at += *at == ':') {
 		size_t length = strcspn(at, ":");
 
-		if (length && !is_of_another(lib, at, (int)length))
+		if (length && !folder_is_of_another(lib, at, (int)length))
 			end += sprintf(end, "%.*s:", (int)length, at);
 		at += length;
 	}
@@ -150,11 +157,13 @@ static char *without_others(const struct rmaext_library *lib, const char *value)
 }
 
 /*
- * Intel MPI's copy offers tcp;ofi_rxm to who asks for no provider, and to
- * nobody who names it. Callers look at the names of what they get.
+ * Intel MPI's copy offers tcp;ofi_rxm to callers that name no provider, and to
+ * no caller that names it. So it is asked once more without the name; callers
+ * of rmx_getinfo() look at the names of what they get.
  */
-static int unnamed(struct rmaext_library *lib, const char *node, uint64_t flags,
-		   const struct fi_info *hints, struct fi_info **info_p)
+static int getinfo_unnamed(struct rmaext_library *lib, const char *node,
+			   uint64_t flags, const struct fi_info *hints,
+			   struct fi_info **info_p)
 {
 	struct fi_info *any;
 	int ret;
@@ -173,12 +182,13 @@ static int unnamed(struct rmaext_library *lib, const char *node, uint64_t flags,
 }
 
 /*
- * The providers read their environment in a copy's first fi_getinfo.
+ * The providers read their environment in a copy's first fi_getinfo, so it is
+ * set for that call, and then set back.
  *
- * FI_PROVIDER_PATH: by default 1.17 looks its plug-ins up by soname, gets those
- * that MPI's copy has loaded, and both free the same statics at exit (double
- * free, seen with both MPIs). A folder of its own, which need not exist, keeps
- * the copies apart.
+ * FI_PROVIDER_PATH: by default 1.17 finds its plug-ins by soname and gets those
+ * that MPI's copy has loaded. Both copies then free the same statics at exit
+ * (double free, seen with both MPIs). A folder of its own, which need not
+ * exist, keeps the copies apart.
  */
 int rmx_getinfo(struct rmaext_library *lib, const char *node, uint64_t flags,
 		const struct fi_info *hints, struct fi_info **info_p)
@@ -197,8 +207,9 @@ int rmx_getinfo(struct rmaext_library *lib, const char *node, uint64_t flags,
 		const char *users = getenv(name);
 		char *rest = NULL;
 
-		if (users) { /* which stays, but for others' plug-ins */
-			if (i < PATH || !(rest = without_others(lib, users)) ||
+		if (users) { /* the user's stays, but for others' plug-ins */
+			if (i < PATH ||
+			    !(rest = path_without_others(lib, users)) ||
 			    !(before[i] = strdup(users))) {
 				free(rest);
 				continue;
@@ -213,7 +224,7 @@ int rmx_getinfo(struct rmaext_library *lib, const char *node, uint64_t flags,
 	signals = rmx_signals_hold();
 	ret = lib->getinfo(RMX_FI_VERSION, node, NULL, flags, hints, info_p);
 	if (ret == -FI_ENODATA)
-		ret = unnamed(lib, node, flags, hints, info_p);
+		ret = getinfo_unnamed(lib, node, flags, hints, info_p);
 	rmx_signals_give_back(signals, RMX_ADDRESS(lib->getinfo));
 	for (int i = 0; i <= PATH; i++) {
 		const char *name =

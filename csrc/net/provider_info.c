@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What a provider says of itself, for those who ask: python -m rmaext info. */
+/* What a provider says of itself, for `python -m rmaext info`. */
 #define _GNU_SOURCE
 #include "net/endpoint.h"
 
 #include <rdma/fi_atomic.h>
-#include <stdio.h>
 #include <string.h>
 
-static struct fi_info *first_info(struct rmaext_library *lib,
+static struct fi_info *info_first(struct rmaext_library *lib,
 				  const char *provider, int mr_basic,
 				  uint64_t caps)
 {
 	struct fi_info *hints = rmx_hints(lib, provider, NULL, mr_basic);
-	struct fi_info *infos = NULL, *found = NULL;
+	struct fi_info *infos = NULL;
 
 	if (!hints)
 		return NULL;
@@ -20,16 +19,10 @@ static struct fi_info *first_info(struct rmaext_library *lib,
 	if (rmx_getinfo(lib, NULL, 0, hints, &infos))
 		infos = NULL;
 	lib->freeinfo(hints);
-	/* the name "tcp" finds "tcp;ofi_rxm" as well */
-	for (struct fi_info *i = infos; i && !found; i = i->next)
-		if (!strcmp(i->fabric_attr->prov_name, provider))
-			found = lib->dupinfo(i);
-	if (infos)
-		lib->freeinfo(infos);
-	return found;
+	return rmx_info_exact(lib, infos, provider, NULL);
 }
 
-static void copy_attributes(const struct fi_info *info, struct rmaext_survey *s)
+static void survey_copy(const struct fi_info *info, struct rmaext_survey *s)
 {
 	s->caps = info->caps;
 	s->mr_mode = (uint64_t)info->domain_attr->mr_mode;
@@ -46,8 +39,9 @@ static void copy_attributes(const struct fi_info *info, struct rmaext_survey *s)
 	s->data_auto = info->domain_attr->data_progress == FI_PROGRESS_AUTO;
 }
 
-/* Most elements of an unsigned 64-bit sum, 0: none. */
-static uint64_t most(struct fid_domain *domain, enum fi_op op, uint64_t flags)
+/* Returns how many uint64 one atomic operation takes at most; 0: none. */
+static uint64_t atomic_most(struct fid_domain *domain, enum fi_op op,
+			    uint64_t flags)
 {
 	struct fi_atomic_attr attr = {0};
 
@@ -56,9 +50,9 @@ static uint64_t most(struct fid_domain *domain, enum fi_op op, uint64_t flags)
 	return attr.count;
 }
 
-/* Opens what has to be open before it can be asked. */
-static int ask(struct rmaext_library *lib, struct fi_info *info,
-	       struct rmaext_survey *s)
+/* Opens the domain and a CQ, which must be open before they can be asked. */
+static int survey_ask(struct rmaext_library *lib, struct fi_info *info,
+		      struct rmaext_survey *s)
 {
 	struct fi_cq_attr attr = {
 		.format = FI_CQ_FORMAT_MSG,
@@ -82,9 +76,10 @@ static int ask(struct rmaext_library *lib, struct fi_info *info,
 	s->wait_fd = !fi_cq_open(domain, &attr, &cq, NULL) &&
 		     !fi_control(&cq->fid, FI_GETWAIT, &fd);
 	if (info->caps & FI_ATOMIC) {
-		s->atomic_count = most(domain, FI_SUM, 0);
-		s->fetch_count = most(domain, FI_SUM, FI_FETCH_ATOMIC);
-		s->compare_count = most(domain, FI_CSWAP, FI_COMPARE_ATOMIC);
+		s->atomic_count = atomic_most(domain, FI_SUM, 0);
+		s->fetch_count = atomic_most(domain, FI_SUM, FI_FETCH_ATOMIC);
+		s->compare_count =
+			atomic_most(domain, FI_CSWAP, FI_COMPARE_ATOMIC);
 	}
 close:
 	if (cq)
@@ -99,7 +94,7 @@ close:
 int rmaext_survey(rmaext_library *lib, const char *provider, int mr_basic,
 		  struct rmaext_survey *survey_p)
 {
-	struct fi_info *info = first_info(lib, provider, mr_basic, 0);
+	struct fi_info *info = info_first(lib, provider, mr_basic, 0);
 	struct fi_info *atomic;
 	struct rmx_signals *signals;
 	int ret;
@@ -107,11 +102,11 @@ int rmaext_survey(rmaext_library *lib, const char *provider, int mr_basic,
 	memset(survey_p, 0, sizeof(*survey_p));
 	if (!info)
 		return rmx_fail(-FI_ENODATA, RMX_NO_RANK, "fi_getinfo",
-				"no provider %s", provider);
-	copy_attributes(info, survey_p);
-	atomic = first_info(lib, provider, mr_basic, FI_ATOMIC);
+				"libfabric has no provider %s here", provider);
+	survey_copy(info, survey_p);
+	atomic = info_first(lib, provider, mr_basic, FI_ATOMIC);
 	signals = rmx_signals_hold(); /* its threads inherit the mask */
-	ret = ask(lib, atomic ? atomic : info, survey_p);
+	ret = survey_ask(lib, atomic ? atomic : info, survey_p);
 	rmx_signals_give_back(signals, RMX_ADDRESS(lib->getinfo));
 	if (atomic)
 		lib->freeinfo(atomic);
@@ -126,33 +121,22 @@ int rmaext_settings(rmaext_library *lib, char *buf, size_t *len)
 	void *get = rmx_symbol(lib->handle, "fi_getparams", "FABRIC_1.0");
 	void *release = rmx_symbol(lib->handle, "fi_freeparams", "FABRIC_1.0");
 	struct fi_param *params;
-	size_t size = *len, used = 0;
+	struct rmx_text text = {.buf = buf, .size = *len};
 	int count, ret;
 
 	if (!get || !release)
 		return rmx_fail(-FI_ENOSYS, RMX_NO_RANK, "dlsym",
-				"fi_getparams is missing");
+				"this libfabric has no fi_getparams");
 	memcpy(&getparams, &get, sizeof(get));
 	memcpy(&freeparams, &release, sizeof(release));
 	ret = getparams(&params, &count);
 	if (ret)
 		return rmx_fail(ret, RMX_NO_RANK, "fi_getparams", "%s",
 				lib->strerror(-ret));
-	for (int i = 0; i < count; i++) {
-		int n = snprintf(used < size ? buf + used : NULL,
-				 used < size ? size - used : 0, "%s\t%s\t%s\n",
-				 params[i].name,
-				 params[i].value ? params[i].value : "",
-				 params[i].help_string);
-
-		used += n > 0 ? (size_t)n : 0;
-	}
+	for (int i = 0; i < count; i++)
+		rmx_text_add(&text, "%s\t%s\t%s\n", params[i].name,
+			     params[i].value ? params[i].value : "",
+			     params[i].help_string);
 	freeparams(params);
-	*len = used + 1;
-	if (used + 1 > size)
-		return rmx_fail(-FI_ETOOSMALL, RMX_NO_RANK, "rmaext_settings",
-				"%zu bytes needed", used + 1);
-	if (!used)
-		buf[0] = '\0';
-	return 0;
+	return rmx_text_end(&text, "rmaext_settings", len);
 }

@@ -1,53 +1,27 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * One registration, in the steps that the provider demands by its mr_mode:
- * pages (ALLOCATED), the call, its event (an EQ, where it has one), bindings
- * (ENDPOINT, RMA_EVENT), enable, refresh (MMU_NOTIFY). See fi_mr(3).
+ * One registration, in the steps that the provider demands by its mr_mode: the
+ * pages are allocated (ALLOCATED), fi_mr_regattr is called, its event is
+ * awaited (where the provider has an EQ), the region is bound (ENDPOINT,
+ * RMA_EVENT), enabled and refreshed (MMU_NOTIFY). See fi_mr(3).
  */
 #define _GNU_SOURCE
 #include "net/endpoint.h"
 #include "net/quirks.h"
+#include "shm/pages.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <rdma/fi_eq.h>
 
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22
-#define MADV_POPULATE_WRITE 23
-#endif
+#define RMX_EVENT_WAIT ((int64_t)10 * 1000 * 1000 * 1000) /* ns */
+#define RMX_KEYS_TRIED 512u /* enough for all keys of one byte */
+#define RMX_EVENT_NAP 1	    /* ms */
 
-#define RMX_EVENT_WAIT ((int64_t)10 * 1000 * 1000 * 1000)
-#define RMX_EVENT_NAP 1 /* ms */
-
-/*
- * Pages that are shared with others until somebody writes, those of zeros
- * among them, are not what the owner will see: so it is a write, where that is
- * allowed.
- */
-void rmx_touch(void *addr, size_t len, bool writable)
-{
-	const size_t page = (size_t)rmx_page();
-	char *start = (char *)addr - (uintptr_t)addr % page;
-	char *end = (char *)addr + len;
-
-	if (!madvise(start, (size_t)(end - start),
-		     writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ))
-		return;
-	/* before Linux 5.14; an atomic no-change, as peers may update */
-	for (char *p = addr; p < end; p += page - (uintptr_t)p % page) {
-		if (writable)
-			__atomic_fetch_or(p, 0, __ATOMIC_RELAXED);
-		else
-			(void)*(volatile char *)p;
-	}
-}
-
-static int failed(struct rmaext_fabric *f, int ret, const char *call,
-		  const struct fi_mr_attr *attr)
+static int region_failed(struct rmaext_fabric *f, int ret, const char *call,
+			 const struct fi_mr_attr *attr)
 {
 	size_t len = 0;
 
@@ -59,10 +33,10 @@ static int failed(struct rmaext_fabric *f, int ret, const char *call,
 		f->info->fabric_attr->prov_name, f->lib->strerror(-ret));
 }
 
-/* -- a provider that registers in the background */
+/* -- for a provider that registers in the background */
 
-/* It said that it has nowhere to report to. */
-static int open_eq(struct rmaext_fabric *f)
+/* The provider has said, by -FI_ENOEQ, that it needs a queue to report to. */
+static int eq_open(struct rmaext_fabric *f)
 {
 	struct fi_eq_attr attr = {.wait_obj = FI_WAIT_NONE};
 	struct fid_eq *eq;
@@ -78,8 +52,9 @@ static int open_eq(struct rmaext_fabric *f)
 	return ret;
 }
 
-/* Until the event of this one; those of others were given up. */
-static int await(struct rmaext_fabric *f, const void *context)
+/* Waits for the event of one registration; other events are of given-up ones.
+ */
+static int eq_await(struct rmaext_fabric *f, const void *context)
 {
 	const int64_t end = rmx_now() + RMX_EVENT_WAIT;
 	struct fid_eq *eq = atomic_load(&f->registrar.eq);
@@ -107,22 +82,26 @@ static int await(struct rmaext_fabric *f, const void *context)
 	return -FI_ETIMEDOUT;
 }
 
-/* The EQ is one: registrations that it reports come one after another. */
-static int register_and_wait(struct rmaext_fabric *f, struct fi_mr_attr *attr,
-			     uint64_t flags, struct fid_mr **mr_p)
+/* There is one EQ, so registrations that it reports are made one by one. */
+static int region_register_and_wait(struct rmaext_fabric *f,
+				    struct fi_mr_attr *attr, uint64_t flags,
+				    struct fid_mr **mr_p)
 {
 	struct rmx_registrar *r = &f->registrar;
 	int ret = 0;
 
 	pthread_mutex_lock(&r->lock);
 	if (!atomic_load(&r->eq))
-		ret = open_eq(f);
-	/* no address: the event of one given up may come when it is reused */
+		ret = eq_open(f);
+	/*
+	 * A number rather than an address, which could be used again when the
+	 * event of a given-up registration comes.
+	 */
 	attr->context = (void *)++r->asked;
 	if (!ret)
 		ret = fi_mr_regattr(f->domain, attr, flags, mr_p);
 	if (!ret) {
-		ret = await(f, attr->context);
+		ret = eq_await(f, attr->context);
 		if (ret) {
 			fi_close(&(*mr_p)->fid);
 			*mr_p = NULL;
@@ -132,9 +111,10 @@ static int register_and_wait(struct rmaext_fabric *f, struct fi_mr_attr *attr,
 	return ret;
 }
 
-/* -- any */
+/* -- for all providers */
 
-static int count_writes(struct rmaext_fabric *f, struct rmx_region *region)
+static int region_count_writes(struct rmaext_fabric *f,
+			       struct rmx_region *region)
 {
 	struct fi_cntr_attr attr = {
 		.events = FI_CNTR_EVENTS_COMP,
@@ -148,7 +128,7 @@ static int count_writes(struct rmaext_fabric *f, struct rmx_region *region)
 	return ret;
 }
 
-static int close_region(struct rmx_region *region)
+static int region_close_objects(struct rmx_region *region)
 {
 	int ret = region->mr ? fi_close(&region->mr->fid) : 0;
 
@@ -170,7 +150,7 @@ static int close_region(struct rmx_region *region)
 int rmx_region_close(struct rmaext_fabric *f, struct rmx_region *region)
 {
 	const bool was = region->mr;
-	int ret = close_region(region);
+	int ret = region_close_objects(region);
 
 	if (was && !region->mr)
 		atomic_fetch_add(&f->registrar.closed, 1);
@@ -192,10 +172,11 @@ int rmx_region_refresh(struct rmaext_fabric *f, struct rmx_region *region,
 		   : 0;
 }
 
-/* What has to be done to a new one before it is used. */
-static int prepare(struct rmaext_fabric *f, const struct fi_mr_attr *attr,
-		   uint64_t flags, bool lazy, struct rmx_region *region,
-		   const char **call_p)
+/* Does what a new region needs before it is used; *call_p is what failed. */
+static int region_prepare(struct rmaext_fabric *f,
+			  const struct fi_mr_attr *attr, uint64_t flags,
+			  bool lazy, struct rmx_region *region,
+			  const char **call_p)
 {
 	const bool counts = flags & FI_RMA_EVENT;
 	int ret = 0;
@@ -206,7 +187,7 @@ static int prepare(struct rmaext_fabric *f, const struct fi_mr_attr *attr,
 	}
 	if (!ret && counts) {
 		*call_p = "fi_mr_bind";
-		ret = count_writes(f, region);
+		ret = region_count_writes(f, region);
 	}
 	if (!ret && (f->mr_mode & FI_MR_ENDPOINT ||
 		     (counts && f->mr_mode & FI_MR_RMA_EVENT))) {
@@ -236,8 +217,9 @@ int rmx_region_open(struct rmaext_fabric *f, struct fi_mr_attr *attr,
 	if (system && !lazy &&
 	    f->mr_mode & (FI_MR_ALLOCATED | FI_MR_MMU_NOTIFY))
 		for (size_t i = 0; i < attr->iov_count; i++)
-			rmx_touch(attr->mr_iov[i].iov_base,
-				  attr->mr_iov[i].iov_len, writable);
+			(void)rmx_pages_populate(attr->mr_iov[i].iov_base,
+						 attr->mr_iov[i].iov_len,
+						 writable);
 	if (f->mr_mode & FI_MR_COLLECTIVE)
 		attr->access |=
 			FI_COLLECTIVE | FI_SEND | (writable ? FI_RECV : 0);
@@ -249,15 +231,41 @@ int rmx_region_open(struct rmaext_fabric *f, struct fi_mr_attr *attr,
 		      ? -FI_ENOEQ
 		      : fi_mr_regattr(f->domain, attr, told, &region.mr);
 	if (ret == -FI_ENOEQ)
-		ret = register_and_wait(f, attr, told, &region.mr);
+		ret = region_register_and_wait(f, attr, told, &region.mr);
 	if (!ret) {
 		atomic_fetch_add(&f->registrar.opened, 1);
-		ret = prepare(f, attr, flags, lazy, &region, &call);
+		ret = region_prepare(f, attr, flags, lazy, &region, &call);
 		if (ret)
 			rmx_region_close(f, &region);
 	}
 	if (ret)
-		return failed(f, ret, call, attr);
+		return region_failed(f, ret, call, attr);
 	*region_p = region;
 	return 0;
+}
+
+int rmx_region_local(struct rmaext_fabric *f, void *addr, size_t len,
+		     uint64_t access, struct rmx_region *region_p)
+{
+	struct rmx_registration_cache *c = &f->cache;
+	struct iovec iov = {addr, len};
+	int ret = -FI_ENOKEY;
+
+	for (unsigned int i = 0; ret == -FI_ENOKEY && i < RMX_KEYS_TRIED; i++) {
+		struct fi_mr_attr attr = {
+			.mr_iov = &iov,
+			.iov_count = 1,
+			.access = access,
+			.requested_key = __atomic_fetch_add(&c->next_key, 1,
+							    __ATOMIC_RELAXED),
+		};
+
+		ret = rmx_region_open(f, &attr, 0, false, region_p);
+	}
+	return ret;
+}
+
+void *rmx_region_desc(const struct rmx_region *region)
+{
+	return region->mr ? fi_mr_desc(region->mr) : NULL;
 }

@@ -6,16 +6,17 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* What a provider accepts here and fails on later is refused before. */
-static int check(const struct rmaext_fabric *f,
-		 const struct rmaext_memory_options *o)
+/* Refuses at once what a provider would accept here and fail on later. */
+static int memory_check(const struct rmaext_fabric *f,
+			const struct rmaext_memory_options *o)
 {
 	const size_t limit = rmx_pieces(f->info);
 	const char *call = "fi_mr_regattr";
 
 	if (!o->n_pieces || o->n_pieces > limit)
 		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, call,
-				"%zu pieces, provider %s takes 1..%zu",
+				"memory of %zu pieces: provider %s takes 1 to "
+				"%zu",
 				o->n_pieces, f->info->fabric_attr->prov_name,
 				limit);
 	for (size_t i = 0; i < o->n_pieces; i++)
@@ -23,10 +24,11 @@ static int check(const struct rmaext_fabric *f,
 		    o->pieces[i].len - 1 >
 			    UINTPTR_MAX - (uintptr_t)o->pieces[i].addr)
 			return rmx_fail(-FI_EINVAL, RMX_NO_RANK, call,
-					"%llu bytes",
+					"a piece cannot have %llu bytes",
 					(unsigned long long)o->pieces[i].len);
 	if (!(o->access & (RMAEXT_READ | RMAEXT_WRITE)))
-		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, call, "access %#x",
+		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, call,
+				"access %#x has no right to read or write",
 				o->access);
 	if (o->iface != RMAEXT_IFACE_SYSTEM && !(f->info->caps & FI_HMEM))
 		return rmx_fail(-FI_EOPNOTSUPP, RMX_NO_RANK, call,
@@ -36,9 +38,10 @@ static int check(const struct rmaext_fabric *f,
 	return 0;
 }
 
-static int open_region(struct rmaext_fabric *f,
-		       const struct rmaext_memory_options *o,
-		       const struct iovec *iov, struct rmx_region *region_p)
+static int memory_open_region(struct rmaext_fabric *f,
+			      const struct rmaext_memory_options *o,
+			      const struct iovec *iov,
+			      struct rmx_region *region_p)
 {
 	const struct fi_mr_attr like = {
 		.mr_iov = iov,
@@ -49,7 +52,7 @@ static int open_region(struct rmaext_fabric *f,
 		.auth_key_size = o->auth_key_len,
 		.auth_key = (uint8_t *)(uintptr_t)o->auth_key,
 		.iface = (enum fi_hmem_iface)o->iface,
-		.device.cuda = (int)o->device, /* as all of the union */
+		.device.cuda = (int)o->device, /* all of the union are alike */
 	};
 	struct fi_mr_attr attr = like;
 	uint64_t flags = 0;
@@ -60,7 +63,7 @@ static int open_region(struct rmaext_fabric *f,
 	if (o->counts_writes)
 		flags |= f->info->caps & FI_RMA_EVENT;
 	ret = rmx_region_open(f, &attr, flags, o->lazy, region_p);
-	/* it has the capability for other events */
+	/* the provider has the capability for other events only */
 	if (ret != -FI_ENOSYS || !(flags & FI_RMA_EVENT))
 		return ret;
 	attr = like;
@@ -68,24 +71,24 @@ static int open_region(struct rmaext_fabric *f,
 			       region_p);
 }
 
-static int register_memory(struct rmaext_fabric *f,
+static int memory_register(struct rmaext_fabric *f,
 			   const struct rmaext_memory_options *o,
 			   struct rmaext_memory **memory_p)
 {
 	struct rmaext_memory *memory;
-	int ret = check(f, o);
+	int ret = memory_check(f, o);
 
 	if (ret)
 		return ret;
 	memory =
 		calloc(1, sizeof(*memory) + o->n_pieces * sizeof(struct iovec));
 	if (!memory)
-		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "memory");
+		return rmx_no_memory("a memory region");
 	for (size_t i = 0; i < o->n_pieces; i++)
 		memory->iov[i] =
 			(struct iovec){o->pieces[i].addr, o->pieces[i].len};
 	memory->iov_count = o->n_pieces;
-	ret = open_region(f, o, memory->iov, &memory->region);
+	ret = memory_open_region(f, o, memory->iov, &memory->region);
 	if (ret) {
 		free(memory);
 		return ret;
@@ -126,14 +129,17 @@ int rmaext_memory_register(rmaext_fabric *f,
 
 	if (ret)
 		return ret;
-	ret = register_memory(f, options, memory_p);
+	ret = memory_register(f, options, memory_p);
 	rmx_fabric_leave(f);
 	return ret;
 }
 
-/* The bytes of its pieces that offset and len name; returns how many pieces. */
-static size_t part_of(const struct rmaext_memory *m, uint64_t offset,
-		      uint64_t len, struct iovec *part)
+/*
+ * Sets `part` to the bytes of the memory's pieces that offset and len name.
+ * Returns how many pieces these are, 0 if they end after the memory.
+ */
+static size_t memory_part(const struct rmaext_memory *m, uint64_t offset,
+			  uint64_t len, struct iovec *part)
 {
 	size_t n = 0;
 
@@ -154,14 +160,15 @@ static size_t part_of(const struct rmaext_memory *m, uint64_t offset,
 	return len ? 0 : n;
 }
 
-static int refresh(struct rmaext_memory *m, uint64_t offset, uint64_t len)
+static int memory_refresh(struct rmaext_memory *m, uint64_t offset,
+			  uint64_t len)
 {
 	struct iovec *part = calloc(m->iov_count, sizeof(*part));
-	size_t n = part ? part_of(m, offset, len, part) : 0;
+	size_t n = part ? memory_part(m, offset, len, part) : 0;
 	int ret = 0;
 
 	if (!part)
-		ret = rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "pieces");
+		ret = rmx_no_memory("the pieces of a memory region");
 	else if (n)
 		ret = rmx_region_refresh(m->fabric, &m->region, part, n);
 	else if (len)
@@ -180,7 +187,7 @@ int rmaext_memory_refresh(rmaext_memory *memory, uint64_t offset, uint64_t len)
 
 	if (ret)
 		return ret;
-	ret = refresh(memory, offset, len);
+	ret = memory_refresh(memory, offset, len);
 	rmx_fabric_leave(f);
 	return ret;
 }
@@ -226,7 +233,7 @@ int rmaext_memory_close(rmaext_memory **memory)
 	if (!m)
 		return 0;
 	if (rmx_fabric_enter(f, "rmaext_memory_close")) {
-		*memory = NULL; /* closing the fabric has deregistered it */
+		*memory = NULL; /* closing the fabric deregistered it */
 		return 0;
 	}
 	ret = rmx_region_close(f, &m->region);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Remote keys: eight bytes, or raw bytes of any length where the provider set
- * FI_MR_RAW (fi_mr_raw_attr is -FI_ENOSYS elsewhere, whatever fi_mr(3) says).
+ * Remote keys. A key has eight bytes, or is raw bytes of any length where the
+ * provider sets FI_MR_RAW. With other providers fi_mr_raw_attr gives
+ * -FI_ENOSYS, whatever fi_mr(3) says.
  */
 #include "net/endpoint.h"
 
@@ -28,7 +29,7 @@ static int memory_key(struct rmaext_memory *memory, void *buf, size_t *len)
 	key = fi_mr_key(memory->region.mr);
 	if (key == FI_KEY_NOTAVAIL)
 		return rmx_fail(-FI_ENOKEY, RMX_NO_RANK, "fi_mr_key",
-				"provider %s has no key",
+				"provider %s gives no key for the memory",
 				f->info->fabric_attr->prov_name);
 	*len = sizeof(key);
 	if (size < sizeof(key))

@@ -1,37 +1,31 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What the fast tier takes from its arguments, and what it leaves to Python. */
-#include "python/hot.h"
+/* Converts arguments of the methods, or leaves them to Python. */
+#include "python/cmethods.h"
 
 #include <math.h>
 
-/*
- * Sort arguments into slots. False if there are too many, or unknown ones:
- * then the Python method says so.
- */
-bool hot_take(PyObject **slots, PyObject *const *const *wanted, int most,
-	      PyObject *const *args, Py_ssize_t n, PyObject *keywords)
+bool py_take_named(const struct py_signature *s, PyObject **slots,
+		   PyObject *const *named, Py_ssize_t n, PyObject *keywords)
 {
-	Py_ssize_t more = keywords ? PyTuple_GET_SIZE(keywords) : 0;
+	const Py_ssize_t more = PyTuple_GET_SIZE(keywords);
 
-	if (n > most)
-		return false;
-	for (Py_ssize_t i = 0; i < n; i++)
-		slots[i] = args[i];
 	for (Py_ssize_t i = 0; i < more; i++) {
 		PyObject *name = PyTuple_GET_ITEM(keywords, i);
-		int at = (int)n;
+		Py_ssize_t at = n;
 
-		while (at < most && *wanted[at] != name)
+		while (at < s->given && *s->names[at] != name)
 			at++;
-		if (at == most)
+		if (at == s->given)
 			return false;
-		slots[at] = args[n + i];
+		slots[at] = named[i];
 	}
+	while (n < s->required)
+		if (!slots[n++])
+			return false;
 	return true;
 }
 
-/* A non-negative integer, Python's or NumPy's, that 64 bits hold. */
-bool hot_to_index(PyObject *it, int64_t *index_p)
+bool py_to_index(PyObject *it, int64_t *index_p)
 {
 	int overflow = 0;
 
@@ -51,15 +45,15 @@ bool hot_to_index(PyObject *it, int64_t *index_p)
 	return !overflow && *index_p >= 0;
 }
 
-bool hot_to_place(PyObject *rank, PyObject *offset, int64_t *rank_p,
-		  int64_t *index_p)
+bool py_to_place(PyObject *rank, PyObject *offset, int64_t *rank_p,
+		 int64_t *index_p)
 {
 	*index_p = 0;
-	return rank && hot_to_index(rank, rank_p) &&
-	       (!offset || hot_to_index(offset, index_p));
+	return py_to_index(rank, rank_p) &&
+	       (!offset || py_to_index(offset, index_p));
 }
 
-static bool pack_float(int type, double value, union hot_cell *cell)
+static bool cell_pack_float(int type, double value, union py_cell *cell)
 {
 	if (type == RMAEXT_DOUBLE) {
 		cell->f8 = value;
@@ -75,7 +69,7 @@ static bool pack_float(int type, double value, union hot_cell *cell)
 		return cell->member == value; \
 	} while (0)
 
-static bool pack_int(int type, PyObject *it, union hot_cell *cell)
+static bool cell_pack_int(int type, PyObject *it, union py_cell *cell)
 {
 	int overflow;
 	long long value = PyLong_AsLongLongAndOverflow(it, &overflow);
@@ -101,55 +95,53 @@ static bool pack_int(int type, PyObject *it, union hot_cell *cell)
 		cell->i8 = value;
 		return value >= 0;
 	}
-	return pack_float(type, (double)value, cell);
+	return cell_pack_float(type, (double)value, cell);
 }
 
 /*
- * An operation by its name; not given, it is the sum. Python knows the others,
- * and strings that it did not make from the text of a program.
+ * Names in the text of a program are interned, and compared by their addresses.
+ * Python knows other strings, and objects of mpi4py.
  */
-bool hot_to_op(PyObject *it, int *op_p)
+bool py_to_op(PyObject *it, int *op_p)
 {
 	*op_p = RMAEXT_SUM;
-	if (!it || it == hot_names.ops[RMAEXT_SUM])
+	if (!it || it == py_names.ops[RMAEXT_SUM])
 		return true;
 	for (*op_p = 0; *op_p < RMX_OPS; ++*op_p)
-		if (it == hot_names.ops[*op_p])
+		if (it == py_names.ops[*op_p])
 			return true;
 	return false;
 }
 
-/* A number that fits the window's dtype, as one element of it. */
-bool hot_pack(const struct hot_window *w, PyObject *it, union hot_cell *cell)
+bool py_pack(const struct py_window *w, PyObject *it, union py_cell *cell)
 {
 	/*
-	 * A long double has padding, which would be that of our stack; all
-	 * pairs are of one type to Python.
+	 * A long double has padding, which must not be bytes of our stack; and
+	 * all dtypes of pairs have one scalar type.
 	 */
 	if (w->it.type < 0 || w->it.type == RMAEXT_LONG_DOUBLE ||
 	    w->it.type >= RMAEXT_FLOAT_INT32)
 		return false;
 	if (PyFloat_CheckExact(it))
-		return pack_float(w->it.type, PyFloat_AS_DOUBLE(it), cell);
+		return cell_pack_float(w->it.type, PyFloat_AS_DOUBLE(it), cell);
 	if (PyLong_CheckExact(it))
-		return pack_int(w->it.type, it, cell);
+		return cell_pack_int(w->it.type, it, cell);
 	if (Py_TYPE(it) != w->dtype->typeobj)
 		return false;
 	PyArray_ScalarAsCtype(it, cell);
 	return true;
 }
 
-PyArrayObject *hot_new_array(const struct hot_window *w, int ndim,
-			     const npy_intp *shape)
+PyArrayObject *py_new_array(const struct py_window *w, int ndim,
+			    const npy_intp *shape)
 {
 	Py_INCREF(w->dtype);
 	return (PyArrayObject *)PyArray_NewFromDescr(
 		&PyArray_Type, w->dtype, ndim, shape, NULL, NULL, 0, NULL);
 }
 
-/* Let the Python method decide. */
-PyObject *hot_decide(void *self, PyObject *name, PyObject *const *args,
-		     Py_ssize_t n, PyObject *keywords)
+PyObject *py_decide(void *self, PyObject *name, PyObject *const *args,
+		    Py_ssize_t n, PyObject *keywords)
 {
 	PyObject *method = PyObject_GetAttr(self, name), *result;
 

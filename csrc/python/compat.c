@@ -2,394 +2,60 @@
 /*
  * The plain cases of MPI.Win's operations, for rmaext.compat.transfer: buffers
  * in one piece of a predefined type, on a window of bytes. All functions return
- * whether they did it; else nothing was done, and Python does, or knows what is
- * wrong. What they look at of mpi4py are the objects of its predefined types.
+ * whether they did it; if not, nothing was done, and Python does it or knows
+ * what is wrong.
  */
-#include "python/hot.h"
+#include "python/compat.h"
 
-#define KEEP_GIL_ATOMIC ((uint64_t)4 << 10) /* as in op.c */
-#define MOST_TYPES 128
+#define KEEP_GIL_ATOMIC ((uint64_t)4 << 10) /* bytes, as in op.c */
 
-/* A predefined type. */
-struct named {
-	PyObject *object;
-	int number;    /* of its elements, or -1: no updates */
-	uint64_t unit; /* bytes from one element to the next */
-	bool gaps;     /* between them, or in them */
-};
-
-static struct named named[MOST_TYPES];
-static int named_count;
-
-PyDoc_STRVAR(mpi_types_doc,
-	     "mpi_types(types, /)\n--\n\n"
-	     "Tell of predefined types: a list of (Datatype, number of an "
-	     "update's type or -1,\nextent, whether it has gaps).");
-
-static PyObject *mpi_types(PyObject *module, PyObject *list)
+static PyObject *outcome_bool(enum py_outcome outcome)
 {
-	(void)module;
-	if (!PyList_Check(list) || PyList_GET_SIZE(list) > MOST_TYPES) {
-		PyErr_SetString(PyExc_ValueError, "a short list is wanted");
-		return NULL;
-	}
-	named_count = 0;
-	for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
-		struct named *it = &named[i];
-		unsigned long long unit;
-		int gaps;
-
-		if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "OiKp",
-				      &it->object, &it->number, &unit, &gaps))
-			return NULL;
-		Py_INCREF(it->object);
-		it->unit = unit;
-		it->gaps = gaps;
-		named_count++;
-	}
-	Py_RETURN_NONE;
+	return outcome == PY_FAILED ? NULL
+				    : PyBool_FromLong(outcome == PY_DONE);
 }
 
-static struct {
-	PyObject *object;
-	int number;
-} ops[RMX_OPS];
-static int ops_count;
-
-PyDoc_STRVAR(mpi_ops_doc, "mpi_ops(ops, /)\n--\n\n"
-			  "Tell of operations: a list of (Op, its number).");
-
-static PyObject *mpi_ops(PyObject *module, PyObject *list)
+static struct py_window *args_window(PyObject *const *args, Py_ssize_t n,
+				     Py_ssize_t wanted)
 {
-	(void)module;
-	if (!PyList_Check(list) || PyList_GET_SIZE(list) > RMX_OPS) {
-		PyErr_SetString(PyExc_ValueError, "a short list is wanted");
-		return NULL;
-	}
-	ops_count = 0;
-	for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
-		if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "Oi",
-				      &ops[i].object, &ops[i].number))
-			return NULL;
-		Py_INCREF(ops[i].object);
-		ops_count++;
-	}
-	Py_RETURN_NONE;
-}
-
-bool hot_mpi_op(PyObject *object, int *op_p)
-{
-	*op_p = RMAEXT_SUM;
-	if (!object)
-		return true;
-	for (int i = 0; i < ops_count; i++) {
-		*op_p = ops[i].number;
-		if (ops[i].object == object)
-			return true;
-	}
-	return false;
-}
-
-static const struct named *find_named(PyObject *object)
-{
-	for (int i = 0; i < named_count; i++)
-		if (named[i].object == object)
-			return &named[i];
-	return NULL;
-}
-
-/* A buffer of so many elements. */
-struct part {
-	char *data;
-	uint64_t count, unit;
-	int number;
-	bool gaps;
-	const struct hot_derived *derived; /* then count counts these */
-	PyObject *owner; /* that can be kept; NULL: `view` must be held */
-	Py_buffer view;
-};
-
-static int number_of(int type_num)
-{
-	static const int numbers[] = {
-		[NPY_BOOL] = RMAEXT_BOOL,
-		[NPY_BYTE] = RMAEXT_INT8,
-		[NPY_UBYTE] = RMAEXT_UINT8,
-		[NPY_SHORT] = RMAEXT_INT16,
-		[NPY_USHORT] = RMAEXT_UINT16,
-		[NPY_INT] = RMAEXT_INT32,
-		[NPY_UINT] = RMAEXT_UINT32,
-		[NPY_LONG] = sizeof(long) == 8 ? RMAEXT_INT64 : RMAEXT_INT32,
-		[NPY_ULONG] = sizeof(long) == 8 ? RMAEXT_UINT64 : RMAEXT_UINT32,
-		[NPY_LONGLONG] = RMAEXT_INT64,
-		[NPY_ULONGLONG] = RMAEXT_UINT64,
-		[NPY_FLOAT] = RMAEXT_FLOAT,
-		[NPY_DOUBLE] = RMAEXT_DOUBLE,
-		[NPY_LONGDOUBLE] = RMAEXT_LONG_DOUBLE,
-		[NPY_CFLOAT] = RMAEXT_FLOAT_COMPLEX,
-		[NPY_CDOUBLE] = RMAEXT_DOUBLE_COMPLEX,
-		[NPY_CLONGDOUBLE] = RMAEXT_LONG_DOUBLE_COMPLEX,
-	};
-
-	return type_num >= 0 && type_num < (int)(sizeof(numbers) / sizeof(int))
-		       ? numbers[type_num]
-		       : -1;
-}
-
-/* The format of memoryview and array.array, where one letter says it. */
-static int number_of_format(const char *format)
-{
-	static const char letters[] = "?bBhHiIlLqQfdg";
-	static const int types[] = {
-		NPY_BOOL,   NPY_BYTE,	    NPY_UBYTE,	   NPY_SHORT,
-		NPY_USHORT, NPY_INT,	    NPY_UINT,	   NPY_LONG,
-		NPY_ULONG,  NPY_LONGLONG,   NPY_ULONGLONG, NPY_FLOAT,
-		NPY_DOUBLE, NPY_LONGDOUBLE,
-	};
-	const char *found;
-
-	if (!format)
-		return RMAEXT_UINT8;
-	found = *format && !format[1] ? strchr(letters, *format) : NULL;
-	return found ? number_of(types[found - letters]) : -1;
-}
-
-/* The memory; its elements are bytes if nobody wants to know more. */
-static bool take_memory(struct part *p, PyObject *it, bool write, bool typed)
-{
-	PyArrayObject *array = (PyArrayObject *)it;
-	int flags = PyBUF_ANY_CONTIGUOUS;
-
-	if (PyArray_CheckExact(it)) {
-		if (!PyArray_ISONESEGMENT(array) ||
-		    (write && !PyArray_ISWRITEABLE(array)))
-			return false;
-		p->data = PyArray_DATA(array);
-		p->owner = it;
-		p->count = (uint64_t)PyArray_NBYTES(array);
-		if (!typed)
-			return !PyDataType_REFCHK(PyArray_DESCR(array));
-		p->number = number_of(PyArray_TYPE(array));
-		p->unit = (uint64_t)PyArray_ITEMSIZE(array);
-		p->count = (uint64_t)PyArray_SIZE(array);
-		return p->number >= 0 &&
-		       PyArray_ISNBO(PyArray_DESCR(array)->byteorder);
-	}
-	if (!PyObject_CheckBuffer(it))
-		return false;
-	flags |= write ? PyBUF_WRITABLE : 0;
-	flags |= typed ? PyBUF_FORMAT : 0;
-	if (PyObject_GetBuffer(it, &p->view, flags)) {
-		PyErr_Clear();
-		return false;
-	}
-	p->data = p->view.buf;
-	p->count = (uint64_t)p->view.len;
-	if (!typed)
-		return true;
-	p->number = number_of_format(p->view.format);
-	p->unit = (uint64_t)p->view.itemsize;
-	if (p->number < 0 || !p->unit)
-		return false;
-	p->count /= p->unit;
-	return true;
-}
-
-/* Elements that fill so many bytes, or as many as are wanted. */
-static bool take_count(struct part *p, PyObject *wanted, uint64_t bytes)
-{
-	const int64_t extent =
-		p->derived ? hot_derived_extent(p->derived) : (int64_t)p->unit;
-	int64_t count;
-
-	if (!wanted) {
-		if (extent <= 0 || bytes % (uint64_t)extent)
-			return false;
-		p->count = bytes / (uint64_t)extent;
-		return true;
-	}
-	if (!hot_to_index(wanted, &count))
-		return false;
-	p->count = (uint64_t)count;
-	/* a derived type may well lead out of the buffer */
-	return p->derived || p->count <= bytes / p->unit;
-}
-
-/* buffer, [buffer, type] or [buffer, count, type] */
-static bool take_part(struct part *p, PyObject *it, bool write)
-{
-	const struct named *type;
-	PyObject **items;
-	Py_ssize_t n;
-
-	p->unit = 1;
-	p->number = -1;
-	if (!PyList_CheckExact(it) && !PyTuple_CheckExact(it))
-		return take_memory(p, it, write, true);
-	n = PySequence_Fast_GET_SIZE(it);
-	items = PySequence_Fast_ITEMS(it);
-	if (n != 2 && n != 3)
-		return false;
-	type = find_named(items[n - 1]);
-	if (!type)
-		p->derived = hot_find_derived(items[n - 1]);
-	if ((!type && !p->derived) || !take_memory(p, items[0], write, false))
-		return false;
-	if (type) {
-		p->number = type->number;
-		p->unit = type->unit;
-		p->gaps = type->gaps;
-	}
-	return take_count(p, n == 3 ? items[1] : NULL, p->count);
-}
-
-static void drop_part(struct part *p)
-{
-	if (p->view.obj)
-		PyBuffer_Release(&p->view);
-}
-
-/* An item of a tuple or list. */
-static PyObject *item(PyObject *of, int64_t at)
-{
-	if ((!PyTuple_CheckExact(of) && !PyList_CheckExact(of)) ||
-	    at >= PySequence_Fast_GET_SIZE(of))
-		return NULL;
-	return PySequence_Fast_ITEMS(of)[at];
-}
-
-/* A displacement as bytes. */
-static bool take_offset(struct hot_window *w, PyObject *units, PyObject *rank,
-			PyObject *it, int64_t *rank_p, uint64_t *offset_p)
-{
-	int64_t disp = 0, unit;
-	PyObject *other;
-
-	if (!hot_is_open(w) || w->it.unit != 1 || !hot_to_index(rank, rank_p) ||
-	    (it != Py_None && !hot_to_index(it, &disp)))
-		return false;
-	other = item(units, *rank_p);
-	return other && hot_to_index(other, &unit) &&
-	       !__builtin_mul_overflow((uint64_t)disp, (uint64_t)unit,
-				       offset_p);
-}
-
-/* Where it goes to: a displacement, or (displacement, count, type). */
-static bool take_target(struct hot_window *w, PyObject *units, PyObject *rank,
-			PyObject *target, const struct part *p, int64_t *rank_p,
-			uint64_t *offset_p)
-{
-	int64_t count;
-
-	if (p->derived)
-		return false;
-	if (PyTuple_CheckExact(target) || PyList_CheckExact(target)) {
-		const Py_ssize_t n = PySequence_Fast_GET_SIZE(target);
-
-		if (n < 1 || n > 3)
-			return false;
-		if (n > 1 && (!hot_to_index(item(target, 1), &count) ||
-			      (uint64_t)count != p->count))
-			return false;
-		if (n > 2) {
-			const struct named *type = find_named(item(target, 2));
-
-			if (!type || type->number != p->number || p->number < 0)
-				return false;
-		}
-		target = item(target, 0);
-	}
-	return take_offset(w, units, rank, target, rank_p, offset_p);
-}
-
-static bool side_make(struct hot_side *side, const struct hot_derived *type,
-		      uint64_t unit, int64_t count)
-{
-	side->type = type;
-	side->count = count;
-	return !__builtin_mul_overflow((uint64_t)count,
-				       type ? hot_derived_bytes(type) : unit,
-				       &side->bytes);
-}
-
-/* The same, where the one or the other is of a derived type. */
-static bool take_sides(struct hot_window *w, PyObject *units, PyObject *rank,
-		       PyObject *target, const struct part *p,
-		       struct hot_side *here, struct hot_side *there,
-		       int64_t *rank_p, uint64_t *offset_p)
-{
-	const struct hot_derived *type = p->derived;
-	int64_t count = (int64_t)p->count;
-	uint64_t unit = p->unit;
-
-	if (!side_make(here, type, unit, count))
-		return false;
-	if (PyTuple_CheckExact(target) || PyList_CheckExact(target)) {
-		const Py_ssize_t n = PySequence_Fast_GET_SIZE(target);
-
-		if (n < 1 || n > 3 ||
-		    (n > 1 && !hot_to_index(item(target, 1), &count)))
-			return false;
-		if (n > 2) {
-			const struct named *other = find_named(item(target, 2));
-
-			type = other ? NULL : hot_find_derived(item(target, 2));
-			if ((!other && !type) || (other && other->gaps))
-				return false;
-			unit = other ? other->unit : 1;
-		}
-		target = item(target, 0);
-	}
-	return side_make(there, type, unit, count) &&
-	       take_offset(w, units, rank, target, rank_p, offset_p);
-}
-
-static PyObject *answer(enum hot_outcome outcome)
-{
-	return outcome == HOT_FAILED ? NULL
-				     : PyBool_FromLong(outcome == HOT_DONE);
-}
-
-static struct hot_window *window_of(PyObject *const *args, Py_ssize_t n,
-				    Py_ssize_t wanted)
-{
-	if (n == wanted && PyObject_TypeCheck(args[0], &hot_window_type))
-		return (struct hot_window *)args[0];
-	PyErr_Format(PyExc_TypeError, "a window, and %zd arguments more",
+	if (n == wanted && PyObject_TypeCheck(args[0], &py_window_type))
+		return (struct py_window *)args[0];
+	PyErr_Format(PyExc_TypeError,
+		     "this function takes a Window and %zd arguments more",
 		     wanted - 1);
 	return NULL;
 }
 
-enum hot_outcome hot_mpi_move(struct hot_window *w, PyObject *units,
-			      PyObject *buffer, PyObject *rank,
-			      PyObject *target, bool put)
+enum py_outcome py_mpi_move(struct py_window *w, PyObject *units,
+			    PyObject *buffer, PyObject *rank, PyObject *target,
+			    bool put)
 {
-	enum hot_outcome done = HOT_ODD;
-	struct hot_side here, there;
-	struct part p = {0};
+	enum py_outcome done = PY_DECLINED;
+	struct py_side here, there;
+	struct py_part p = {0};
 	uint64_t offset;
 	int64_t number;
 
-	if (!take_part(&p, buffer, !put) || p.gaps)
-		; /* is not plain */
-	else if (take_target(w, units, rank, target, &p, &number, &offset))
-		done = hot_move(w, put, p.owner, p.data, p.count * p.unit,
-				number, offset);
-	else if (take_sides(w, units, rank, target, &p, &here, &there, &number,
-			    &offset))
-		done = hot_move_derived(w, put, &here, p.data, &there, number,
-					offset);
-	drop_part(&p);
+	if (!py_part_take(&p, buffer, !put) || p.gaps)
+		; /* Python does it */
+	else if (py_target_take(w, units, rank, target, &p, &number, &offset))
+		done = py_move(w, put, p.owner, p.data, p.count * p.unit,
+			       number, offset);
+	else if (py_target_take_sides(w, units, rank, target, &p, &here, &there,
+				      &number, &offset))
+		done = py_move_derived(w, put, &here, p.data, &there, number,
+				       offset);
+	py_part_drop(&p);
 	return done;
 }
 
-/* window, units, buffer, rank, target */
-static PyObject *move(PyObject *const *args, Py_ssize_t n, bool put)
+/* args: window, units, buffer, rank, target */
+static PyObject *mpi_move(PyObject *const *args, Py_ssize_t n, bool put)
 {
-	struct hot_window *w = window_of(args, n, 5);
+	struct py_window *w = args_window(args, n, 5);
 
-	return w ? answer(hot_mpi_move(w, args[1], args[2], args[3], args[4],
-				       put))
+	return w ? outcome_bool(py_mpi_move(w, args[1], args[2], args[3],
+					    args[4], put))
 		 : NULL;
 }
 
@@ -400,7 +66,7 @@ PyDoc_STRVAR(mpi_put_doc, "mpi_put(window, units, origin, rank, target, /)\n"
 static PyObject *mpi_put(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
 	(void)module;
-	return move(args, n, true);
+	return mpi_move(args, n, true);
 }
 
 PyDoc_STRVAR(mpi_get_doc, "mpi_get(window, units, origin, rank, target, /)\n"
@@ -410,21 +76,14 @@ PyDoc_STRVAR(mpi_get_doc, "mpi_get(window, units, origin, rank, target, /)\n"
 static PyObject *mpi_get(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
 	(void)module;
-	return move(args, n, false);
+	return mpi_move(args, n, false);
 }
 
-/* The same elements as the origin? */
-static bool take_like(struct part *p, PyObject *it, bool write,
-		      const struct part *origin)
-{
-	return take_part(p, it, write) && p->count == origin->count &&
-	       p->number == origin->number;
-}
-
-static enum hot_outcome update(struct hot_window *w, const struct part *origin,
-			       const struct part *compare,
-			       const struct part *result, int op, int64_t rank,
-			       uint64_t offset)
+static enum py_outcome part_update(struct py_window *w,
+				   const struct py_part *origin,
+				   const struct py_part *compare,
+				   const struct py_part *result, int op,
+				   int64_t rank, uint64_t offset)
 {
 	const struct rmx_update it = {
 		.op = op,
@@ -438,48 +97,48 @@ static enum hot_outcome update(struct hot_window *w, const struct part *origin,
 	if (origin->number < 0 ||
 	    origin->count * origin->unit > KEEP_GIL_ATOMIC ||
 	    !rmx_update_direct(w->it.window, rank, offset, &it))
-		return HOT_ODD;
-	return HOT_DONE;
+		return PY_DECLINED;
+	return PY_DONE;
 }
 
-enum hot_outcome hot_mpi_update(struct hot_window *w, PyObject *units,
-				PyObject *buffer, PyObject *old, PyObject *rank,
-				PyObject *target, int op, bool single)
+enum py_outcome py_mpi_update(struct py_window *w, PyObject *units,
+			      PyObject *buffer, PyObject *old, PyObject *rank,
+			      PyObject *target, int op, bool single)
 {
-	struct part origin = {0}, result = {0};
-	enum hot_outcome done = HOT_ODD;
+	struct py_part origin = {0}, result = {0};
+	enum py_outcome done = PY_DECLINED;
 	uint64_t offset;
 	int64_t number;
 
-	if (take_part(&origin, buffer, false) &&
+	if (py_part_take(&origin, buffer, false) &&
 	    (!single || origin.count == 1) &&
-	    (!old || take_like(&result, old, true, &origin)) &&
-	    take_target(w, units, rank, target, &origin, &number, &offset))
-		done = update(w, &origin, NULL, old ? &result : NULL, op,
-			      number, offset);
-	drop_part(&origin);
-	drop_part(&result);
+	    (!old || py_part_take_like(&result, old, true, &origin)) &&
+	    py_target_take(w, units, rank, target, &origin, &number, &offset))
+		done = part_update(w, &origin, NULL, old ? &result : NULL, op,
+				   number, offset);
+	py_part_drop(&origin);
+	py_part_drop(&result);
 	return done;
 }
 
-enum hot_outcome hot_mpi_swap(struct hot_window *w, PyObject *units,
-			      PyObject *buffer, PyObject *wanted, PyObject *old,
-			      PyObject *rank, PyObject *disp)
+enum py_outcome py_mpi_swap(struct py_window *w, PyObject *units,
+			    PyObject *buffer, PyObject *wanted, PyObject *old,
+			    PyObject *rank, PyObject *disp)
 {
-	struct part origin = {0}, compare = {0}, result = {0};
-	enum hot_outcome done = HOT_ODD;
+	struct py_part origin = {0}, compare = {0}, result = {0};
+	enum py_outcome done = PY_DECLINED;
 	uint64_t offset;
 	int64_t number;
 
-	if (take_part(&origin, buffer, false) && origin.count == 1 &&
-	    take_like(&compare, wanted, false, &origin) &&
-	    take_like(&result, old, true, &origin) &&
-	    take_target(w, units, rank, disp, &origin, &number, &offset))
-		done = update(w, &origin, &compare, &result, RMAEXT_CSWAP,
-			      number, offset);
-	drop_part(&origin);
-	drop_part(&compare);
-	drop_part(&result);
+	if (py_part_take(&origin, buffer, false) && origin.count == 1 &&
+	    py_part_take_like(&compare, wanted, false, &origin) &&
+	    py_part_take_like(&result, old, true, &origin) &&
+	    py_target_take(w, units, rank, disp, &origin, &number, &offset))
+		done = part_update(w, &origin, &compare, &result, RMAEXT_CSWAP,
+				   number, offset);
+	py_part_drop(&origin);
+	py_part_drop(&compare);
+	py_part_drop(&result);
 	return done;
 }
 
@@ -493,18 +152,18 @@ PyDoc_STRVAR(mpi_update_doc,
 static PyObject *mpi_update(PyObject *module, PyObject *const *args,
 			    Py_ssize_t n)
 {
-	struct hot_window *w = window_of(args, n, 7);
+	struct py_window *w = args_window(args, n, 7);
 	PyObject *old;
 	int64_t op;
 
 	(void)module;
 	if (!w)
 		return NULL;
-	if (!hot_to_index(args[6], &op) || op >= RMX_OPS)
-		return answer(HOT_ODD);
+	if (!py_to_index(args[6], &op) || op >= RMX_OPS)
+		return outcome_bool(PY_DECLINED);
 	old = args[3] == Py_None ? NULL : args[3];
-	return answer(hot_mpi_update(w, args[1], args[2], old, args[4], args[5],
-				     (int)op, false));
+	return outcome_bool(py_mpi_update(w, args[1], args[2], old, args[4],
+					  args[5], (int)op, false));
 }
 
 PyDoc_STRVAR(mpi_swap_doc,
@@ -516,28 +175,27 @@ PyDoc_STRVAR(mpi_swap_doc,
 
 static PyObject *mpi_swap(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
-	struct hot_window *w = window_of(args, n, 7);
+	struct py_window *w = args_window(args, n, 7);
 
 	(void)module;
-	return w ? answer(hot_mpi_swap(w, args[1], args[2], args[3], args[4],
-				       args[5], args[6]))
+	return w ? outcome_bool(py_mpi_swap(w, args[1], args[2], args[3],
+					    args[4], args[5], args[6]))
 		 : NULL;
 }
 
 #define COMPAT(name) \
 	{#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, name##_doc}
 
-PyMethodDef hot_compat_methods[] = {
-	{"mpi_types", mpi_types, METH_O, mpi_types_doc},
-	{"mpi_ops", mpi_ops, METH_O, mpi_ops_doc},
-	{"mpi_derived", hot_mpi_derived, METH_VARARGS, hot_mpi_derived_doc},
-	{"mpi_forget", hot_mpi_forget, METH_NOARGS, hot_mpi_forget_doc},
-	{"mpi_request_functions", hot_mpi_request_functions, METH_NOARGS,
-	 hot_mpi_request_functions_doc},
-	{"mpi_request_new", hot_mpi_request_new, METH_O,
-	 hot_mpi_request_new_doc},
-	{"mpi_request_end", hot_mpi_request_end, METH_VARARGS,
-	 hot_mpi_request_end_doc},
+PyMethodDef py_compat_methods[] = {
+	{"mpi_types", py_mpi_types, METH_O, py_mpi_types_doc},
+	{"mpi_ops", py_mpi_ops, METH_O, py_mpi_ops_doc},
+	{"mpi_derived", py_mpi_derived, METH_VARARGS, py_mpi_derived_doc},
+	{"mpi_forget", py_mpi_forget, METH_NOARGS, py_mpi_forget_doc},
+	{"mpi_request_functions", py_mpi_request_functions, METH_NOARGS,
+	 py_mpi_request_functions_doc},
+	{"mpi_request_new", py_mpi_request_new, METH_O, py_mpi_request_new_doc},
+	{"mpi_request_end", py_mpi_request_end, METH_VARARGS,
+	 py_mpi_request_end_doc},
 	COMPAT(mpi_put),
 	COMPAT(mpi_get),
 	COMPAT(mpi_update),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What must end although signal handlers raise. */
-#include "python/hot.h"
+/* to_the_end(): calls that must end although signal handlers raise. */
+#include "python/cmethods.h"
 
 static PyObject *exception_taken(void)
 {
@@ -15,7 +15,7 @@ static PyObject *exception_taken(void)
 	return value;
 }
 
-/* A call in a thread of its own, and what came of it. */
+/* A second call, in a thread of its own, and what came of it. */
 struct second {
 	PyObject *const *args; /* the function first */
 	size_t n;
@@ -49,7 +49,7 @@ static bool is_finalizing(void)
 #endif
 }
 
-/* Where no thread can be started a signal handler may raise once more. */
+/* If no thread can be started, a signal handler may raise once more. */
 static void second_make(struct second *s)
 {
 	s->ended = is_finalizing() ? NULL : PyThread_allocate_lock();
@@ -71,9 +71,9 @@ static void second_make(struct second *s)
 }
 
 /*
- * Nobody can tell a signal handler's exception from one of the function's own,
+ * A signal handler's exception cannot be told from one of the function's own,
  * such as a MemoryError. But handlers run in the main thread only: in another
- * one the function ends, and what it raises there is its own.
+ * thread the function comes to its end, and what it raises there is its own.
  */
 static PyObject *to_the_end(PyObject *module, PyObject *const *args,
 			    Py_ssize_t n)
@@ -83,7 +83,8 @@ static PyObject *to_the_end(PyObject *module, PyObject *const *args,
 
 	(void)module;
 	if (n < 2) {
-		PyErr_SetString(PyExc_TypeError, "to_the_end: no function");
+		PyErr_SetString(PyExc_TypeError,
+				"to_the_end() takes exceptions and a function");
 		return NULL;
 	}
 	result = PyObject_Vectorcall(args[1], args + 2, s.n, NULL);
@@ -105,7 +106,7 @@ static PyObject *to_the_end(PyObject *module, PyObject *const *args,
 	return both;
 }
 
-PyMethodDef hot_functions[] = {
+PyMethodDef py_functions[] = {
 	{"to_the_end", (PyCFunction)(void (*)(void))to_the_end, METH_FASTCALL,
 	 PyDoc_STR("to_the_end($module, failures, function, /, "
 		   "*arguments)\n--\n\n"

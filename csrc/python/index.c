@@ -1,36 +1,42 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* win[rank, key] with integers, slices, None and ..., short and by memory. */
-#include "python/hot.h"
+/*
+ * win[rank, key] with integers, slices, None and ...; what is short and by
+ * memory is done here.
+ */
+#include "python/cmethods.h"
 
+/* what is copied with the GIL held, at most */
 #define KEEP_GIL ((uint64_t)64 << 10) /* bytes */
 #define KEEP_GIL_RUNS 4096
 
-_Static_assert(sizeof(npy_intp) == sizeof(int64_t), "shapes are handed on");
+_Static_assert(sizeof(npy_intp) == sizeof(int64_t),
+	       "NumPy takes a selection's shape as it is");
 
 /* What a key means. */
 struct selection {
 	int64_t rank;
 	uint64_t offset; /* bytes */
 	int ndim;
-	bool scalar; /* integers all through */
+	bool scalar; /* the key has integers only */
 	int64_t shape[RMX_DIMS], steps[RMX_DIMS];
 };
 
-/* The dimensions of the window there; from `axis` on they are left. */
+/* The window's dimensions at that rank; those from `axis` on are not taken yet.
+ */
 struct axes {
 	int ndim, axis;
 	int64_t shape[RMX_DIMS], steps[RMX_DIMS];
 };
 
-static bool axes_of(struct hot_window *w, int64_t rank, struct axes *axes)
+static bool axes_make(struct py_window *w, int64_t rank, struct axes *axes)
 {
-	PyObject *shapes = PyObject_GetAttr((PyObject *)w, hot_names.shapes);
+	PyObject *shapes = PyObject_GetAttr((PyObject *)w, py_names.shapes);
 	int64_t step = (int64_t)w->it.unit;
 	PyObject *shape = NULL;
 	bool known;
 
 	if (shapes && rank < w->it.window->count) {
-		if (PyTuple_CheckExact(shapes)) /* all ranks have that */
+		if (PyTuple_CheckExact(shapes)) /* the shape of all ranks */
 			shape = Py_NewRef(shapes);
 		else if (PySequence_Check(shapes))
 			shape = PySequence_GetItem(shapes, (Py_ssize_t)rank);
@@ -45,7 +51,8 @@ static bool axes_of(struct hot_window *w, int64_t rank, struct axes *axes)
 			axes->shape[k] =
 				PyLong_AsLongLong(PyTuple_GET_ITEM(shape, k));
 			axes->steps[k] = step;
-			/* in a shape that has a 0 it may */
+			/* it may overflow in a shape with a 0: Python does it
+			 */
 			if (__builtin_mul_overflow(step, axes->shape[k], &step))
 				known = false;
 		}
@@ -55,7 +62,7 @@ static bool axes_of(struct hot_window *w, int64_t rank, struct axes *axes)
 	return known;
 }
 
-static bool add(struct selection *s, int64_t count, int64_t step)
+static bool selection_add(struct selection *s, int64_t count, int64_t step)
 {
 	if (s->ndim == RMX_DIMS)
 		return false;
@@ -64,20 +71,21 @@ static bool add(struct selection *s, int64_t count, int64_t step)
 	return true;
 }
 
-/* Whose conversion runs no Python. */
-static bool is_plain_bound(PyObject *it)
+/* A bound of a slice whose conversion runs no Python. */
+static bool bound_is_plain(PyObject *it)
 {
 	return it == Py_None || PyLong_CheckExact(it);
 }
 
-static bool take_slice(struct selection *s, struct axes *axes, PyObject *it)
+static bool selection_take_slice(struct selection *s, struct axes *axes,
+				 PyObject *it)
 {
 	const PySliceObject *slice = (PySliceObject *)it;
 	const int k = axes->axis++;
 	Py_ssize_t start, stop, step, count;
 
-	if (!is_plain_bound(slice->start) || !is_plain_bound(slice->stop) ||
-	    !is_plain_bound(slice->step))
+	if (!bound_is_plain(slice->start) || !bound_is_plain(slice->stop) ||
+	    !bound_is_plain(slice->step))
 		return false;
 	if (PySlice_Unpack(it, &start, &stop, &step)) {
 		PyErr_Clear();
@@ -85,13 +93,14 @@ static bool take_slice(struct selection *s, struct axes *axes, PyObject *it)
 	}
 	count = PySlice_AdjustIndices(axes->shape[k], &start, &stop, step);
 	if (!count)
-		return add(s, 0, 0);
+		return selection_add(s, 0, 0);
 	s->offset += (uint64_t)(start * axes->steps[k]);
-	/* of one element it is never used, and could overflow */
-	return add(s, count, count > 1 ? step * axes->steps[k] : 0);
+	/* the step of one element is never used, and could overflow */
+	return selection_add(s, count, count > 1 ? step * axes->steps[k] : 0);
 }
 
-static bool take_integer(struct selection *s, struct axes *axes, PyObject *it)
+static bool selection_take_integer(struct selection *s, struct axes *axes,
+				   PyObject *it)
 {
 	const int k = axes->axis++;
 	int64_t index;
@@ -102,7 +111,7 @@ static bool take_integer(struct selection *s, struct axes *axes, PyObject *it)
 		if (overflow)
 			return false;
 		index += index < 0 ? axes->shape[k] : 0;
-	} else if (!hot_to_index(it, &index)) {
+	} else if (!py_to_index(it, &index)) {
 		return false;
 	}
 	if (index < 0 || index >= axes->shape[k])
@@ -111,19 +120,20 @@ static bool take_integer(struct selection *s, struct axes *axes, PyObject *it)
 	return true;
 }
 
-/* What a plain key means; the rest, and what is wrong, is for Python. */
-static bool select_part(struct hot_window *w, PyObject *key,
-			struct selection *s)
+/* Finds what a plain key means. False: Python does it, or knows what is wrong.
+ */
+static bool selection_make(struct py_window *w, PyObject *key,
+			   struct selection *s)
 {
 	const bool several = PyTuple_CheckExact(key);
 	const Py_ssize_t n = several ? PyTuple_GET_SIZE(key) : 1;
-	int whole = 0; /* dimensions that ... stands for */
+	int whole = 0; /* at last, the dimensions that ... stands for */
 	bool dots = false;
 	struct axes axes;
 
 #define ITEM(i) (several ? PyTuple_GET_ITEM(key, i) : key)
-	if (!n || !hot_is_open(w) || !hot_to_index(ITEM(0), &s->rank) ||
-	    !axes_of(w, s->rank, &axes))
+	if (!n || !py_is_open(w) || !py_to_index(ITEM(0), &s->rank) ||
+	    !axes_make(w, s->rank, &axes))
 		return false;
 	s->offset = 0;
 	s->ndim = 0;
@@ -143,14 +153,14 @@ static bool select_part(struct hot_window *w, PyObject *key,
 		if (!it)
 			break;
 		if (it == Py_None)
-			taken = add(s, 1, 0);
+			taken = selection_add(s, 1, 0);
 		else if (PySlice_Check(it))
-			taken = take_slice(s, &axes, it);
+			taken = selection_take_slice(s, &axes, it);
 		else if (it != Py_Ellipsis)
-			taken = take_integer(s, &axes, it);
+			taken = selection_take_integer(s, &axes, it);
 		for (int k = it == Py_Ellipsis ? whole : 0; k && taken; k--) {
-			taken = add(s, axes.shape[axes.axis],
-				    axes.steps[axes.axis]);
+			taken = selection_add(s, axes.shape[axes.axis],
+					      axes.steps[axes.axis]);
 			axes.axis++;
 		}
 		if (!taken)
@@ -161,10 +171,10 @@ static bool select_part(struct hot_window *w, PyObject *key,
 	return true;
 }
 
-/* May it be done here and now? Then strides says how. */
-static bool is_short(const struct hot_window *w, const struct selection *s,
-		     const int64_t *locals, struct rmx_strides *strides,
-		     int access)
+/* May it be done at once, with the GIL? Then *strides describes it. */
+static bool selection_is_short(const struct py_window *w,
+			       const struct selection *s, const int64_t *locals,
+			       struct rmx_strides *strides, int access)
 {
 	const struct rmx_part part = {w->it.unit, s->ndim, s->shape, s->steps};
 
@@ -177,21 +187,22 @@ static bool is_short(const struct hot_window *w, const struct selection *s,
 				  strides->runs ? s->offset : 0, access);
 }
 
-/* May an element be made in a cell? */
-static bool is_number(const struct hot_window *w)
+/* Can a cell hold an element, so that a scalar is made of it? */
+static bool window_has_numbers(const struct py_window *w)
 {
 	const int type = w->dtype->type_num;
 
 	return (PyTypeNum_ISNUMBER(type) || PyTypeNum_ISBOOL(type)) &&
-	       w->it.unit <= sizeof(union hot_cell);
+	       w->it.unit <= sizeof(union py_cell);
 }
 
-static char *memory_of(const struct hot_window *w, const struct selection *s)
+static char *selection_memory(const struct py_window *w,
+			      const struct selection *s)
 {
 	return rmx_target_of(w->it.window, s->rank)->map + s->offset;
 }
 
-static PyObject *to_tuple(const int64_t *values, int n)
+static PyObject *tuple_make(const int64_t *values, int n)
 {
 	PyObject *tuple = PyTuple_New(n);
 
@@ -206,67 +217,67 @@ static PyObject *to_tuple(const int64_t *values, int n)
 	return tuple;
 }
 
-/* What takes long: Window._transfer(kind, rank, offset, shape, steps, array) */
-static bool transfer(struct hot_window *w, int kind, const struct selection *s,
-		     PyArrayObject *array)
+/* Has Window._transfer() do what takes long. */
+static bool selection_transfer(struct py_window *w, int kind,
+			       const struct selection *s, PyArrayObject *array)
 {
 	PyObject *args[] = {
 		PyLong_FromLong(kind),
 		PyLong_FromLongLong(s->rank),
 		PyLong_FromUnsignedLongLong(s->offset),
-		to_tuple(s->shape, s->ndim),
-		to_tuple(s->steps, s->ndim),
+		tuple_make(s->shape, s->ndim),
+		tuple_make(s->steps, s->ndim),
 		Py_NewRef((PyObject *)array),
 	};
 	const int n = sizeof(args) / sizeof(*args);
 	PyObject *result = NULL;
 
 	if (args[0] && args[1] && args[2] && args[3] && args[4])
-		result = hot_decide(w, hot_names.transfer, args, n, NULL);
+		result = py_decide(w, py_names.transfer, args, n, NULL);
 	for (int i = 0; i < n; i++)
 		Py_XDECREF(args[i]);
 	Py_XDECREF(result);
 	return result;
 }
 
-static PyObject *subscript(struct hot_window *w, PyObject *key)
+static PyObject *window_subscript(struct py_window *w, PyObject *key)
 {
 	struct rmx_strides strides;
 	struct selection s;
-	union hot_cell cell;
+	union py_cell cell;
 	PyArrayObject *out;
 
-	if (!select_part(w, key, &s))
-		return hot_decide(w, hot_names.getitem, &key, 1, NULL);
-	if (is_short(w, &s, NULL, &strides, RMAEXT_READ)) {
-		if (s.scalar && is_number(w)) {
-			rmx_copy(&cell, memory_of(w, &s), w->it.unit);
-			hot_count_turn();
+	if (!selection_make(w, key, &s))
+		return py_decide(w, py_names.getitem, &key, 1, NULL);
+	if (selection_is_short(w, &s, NULL, &strides, RMAEXT_READ)) {
+		if (s.scalar && window_has_numbers(w)) {
+			rmx_copy(&cell, selection_memory(w, &s), w->it.unit);
+			py_count_turn();
 			return PyArray_Scalar(&cell, w->dtype, NULL);
 		}
-		out = hot_new_array(w, s.ndim, s.shape);
+		out = py_new_array(w, s.ndim, s.shape);
 		if (!out)
 			return NULL;
-		rmx_strides_copy(&strides, false, memory_of(w, &s),
+		rmx_strides_copy(&strides, false, selection_memory(w, &s),
 				 PyArray_DATA(out));
 	} else {
-		if (!hot_could_get(w, s.rank, 0, 0))
-			return hot_decide(w, hot_names.getitem, &key, 1, NULL);
-		out = hot_new_array(w, s.ndim, s.shape);
+		if (!py_could_get(w, s.rank, 0, 0))
+			return py_decide(w, py_names.getitem, &key, 1, NULL);
+		out = py_new_array(w, s.ndim, s.shape);
 		if (!out)
 			return NULL;
-		if (!transfer(w, RMAEXT_GET, &s, out)) {
+		if (!selection_transfer(w, RMAEXT_GET, &s, out)) {
 			Py_DECREF(out);
 			return NULL;
 		}
 	}
-	hot_count_turn();
+	py_count_turn();
 	return s.scalar ? PyArray_Return(out) : (PyObject *)out;
 }
 
-/* The steps of values that are broadcast to the selection. */
-static bool broadcast(const struct selection *s, PyArrayObject *values,
-		      int64_t *locals)
+/* Broadcasts values to the selection, as steps in their memory. */
+static bool selection_broadcast(const struct selection *s,
+				PyArrayObject *values, int64_t *locals)
 {
 	const int more = PyArray_NDIM(values) - s->ndim;
 
@@ -284,64 +295,68 @@ static bool broadcast(const struct selection *s, PyArrayObject *values,
 	return true;
 }
 
-static bool same_shape(const struct selection *s, PyArrayObject *values)
+static bool selection_has_shape(const struct selection *s,
+				PyArrayObject *values)
 {
 	return PyArray_NDIM(values) == s->ndim &&
 	       PyArray_CompareLists(PyArray_DIMS(values), s->shape, s->ndim);
 }
 
-static enum hot_outcome assign(struct hot_window *w, PyObject *key,
-			       PyObject *value)
+static enum py_outcome window_assign(struct py_window *w, PyObject *key,
+				     PyObject *value)
 {
 	PyArrayObject *values = (PyArrayObject *)value;
 	const bool array = PyArray_CheckExact(value);
 	int64_t locals[RMX_DIMS] = {0};
 	struct rmx_strides strides;
 	struct selection s;
-	union hot_cell cell;
+	union py_cell cell;
 	char *from = cell.bytes;
 
-	if (!select_part(w, key, &s))
-		return HOT_ODD;
+	if (!selection_make(w, key, &s))
+		return PY_DECLINED;
 	if (array) {
 		if (!PyArray_EquivTypes(PyArray_DESCR(values), w->dtype) ||
-		    !broadcast(&s, values, locals))
-			return HOT_ODD;
+		    !selection_broadcast(&s, values, locals))
+			return PY_DECLINED;
 		from = PyArray_BYTES(values);
-	} else if (!hot_pack(w, value, &cell)) {
-		return HOT_ODD;
+	} else if (!py_pack(w, value, &cell)) {
+		return PY_DECLINED;
 	}
-	if (is_short(w, &s, locals, &strides, RMAEXT_WRITE) &&
-	    !rmx_strides_overlap(&strides, memory_of(w, &s), from)) {
-		rmx_strides_copy(&strides, true, memory_of(w, &s), from);
-		hot_count_turn();
-		return HOT_DONE;
+	if (selection_is_short(w, &s, locals, &strides, RMAEXT_WRITE) &&
+	    !rmx_strides_overlap(&strides, selection_memory(w, &s), from)) {
+		rmx_strides_copy(&strides, true, selection_memory(w, &s), from);
+		py_count_turn();
+		return PY_DONE;
 	}
-	if (!array || !same_shape(&s, values))
-		return HOT_ODD;
-	return transfer(w, RMAEXT_PUT, &s, values) ? HOT_DONE : HOT_FAILED;
+	if (!array || !selection_has_shape(&s, values))
+		return PY_DECLINED;
+	return selection_transfer(w, RMAEXT_PUT, &s, values) ? PY_DONE
+							     : PY_FAILED;
 }
 
-static int ass_subscript(struct hot_window *w, PyObject *key, PyObject *value)
+static int window_ass_subscript(struct py_window *w, PyObject *key,
+				PyObject *value)
 {
 	PyObject *args[] = {key, value}, *result;
-	enum hot_outcome done;
+	enum py_outcome done;
 
 	if (!value) {
 		PyErr_SetString(PyExc_TypeError,
-				"elements of a window cannot be deleted");
+				"elements of a window cannot be deleted, only "
+				"assigned");
 		return -1;
 	}
-	done = assign(w, key, value);
-	if (done == HOT_ODD) {
-		result = hot_decide(w, hot_names.setitem, args, 2, NULL);
+	done = window_assign(w, key, value);
+	if (done == PY_DECLINED) {
+		result = py_decide(w, py_names.setitem, args, 2, NULL);
 		Py_XDECREF(result);
-		done = result ? HOT_DONE : HOT_FAILED;
+		done = result ? PY_DONE : PY_FAILED;
 	}
-	return done == HOT_DONE ? 0 : -1;
+	return done == PY_DONE ? 0 : -1;
 }
 
-PyMappingMethods hot_index_methods = {
-	.mp_subscript = (binaryfunc)subscript,
-	.mp_ass_subscript = (objobjargproc)ass_subscript,
+PyMappingMethods py_index_methods = {
+	.mp_subscript = (binaryfunc)window_subscript,
+	.mp_ass_subscript = (objobjargproc)window_ass_subscript,
 };

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* put_many, get_many and the updates of many elements, all by memory. */
-#include "python/hot.h"
+/* put_many, get_many and the updates of many elements, where all is by memory.
+ */
+#include "python/cmethods.h"
 
-/* Elements; 4 us, if the caches have them. */
+/* Elements up to which the GIL is kept: 4 us, if they are in the caches. */
 #define KEEP_GIL ((uint64_t)4 << 10)
 #define KEEP_GIL_ATOMIC ((uint64_t)1 << 10)
 
 enum { RANKS, OFFSETS, VALUES, RESULT, BUFFERS };
 
-/* What a method does. */
+/* What a method does; results: it returns some. */
 struct method {
 	const char *call;
 	int kind;
@@ -18,13 +19,13 @@ struct method {
 struct many {
 	const char *call;
 	struct rmx_many it;
-	int64_t rank, offset;	   /* that stand for all */
-	union hot_cell value;	   /* likewise */
-	PyArrayObject *shaped;	   /* an array argument, if there is one */
-	PyObject *buffer[BUFFERS]; /* that C reads or writes; or NULL */
+	int64_t rank, offset; /* these three stand for all, if they are used */
+	union py_cell value;
+	PyArrayObject *shaped;	   /* the first array argument; or NULL */
+	PyObject *buffer[BUFFERS]; /* arrays that C reads or writes; or NULL */
 };
 
-static bool fits(struct many *m, PyObject *it)
+static bool many_fits(struct many *m, PyObject *it)
 {
 	PyArrayObject *array = (PyArrayObject *)it;
 
@@ -33,9 +34,9 @@ static bool fits(struct many *m, PyObject *it)
 	return PyArray_SAMESHAPE(m->shaped, array);
 }
 
-/* Ranks or offsets: a number, or an array that C can read as it is. */
-static bool take_index(struct many *m, int which, PyObject *it, int64_t *one,
-		       const int64_t **index_p)
+/* Takes ranks or offsets: a number, or an array that C can read as it is. */
+static bool many_take_index(struct many *m, int which, PyObject *it,
+			    int64_t *one, const int64_t **index_p)
 {
 	PyArrayObject *array = (PyArrayObject *)it;
 
@@ -45,29 +46,29 @@ static bool take_index(struct many *m, int which, PyObject *it, int64_t *one,
 		*index_p = PyArray_DATA(array);
 		m->buffer[which] = it;
 		return PyArray_TYPE(array) == NPY_INT64 &&
-		       PyArray_ISCARRAY_RO(array) && fits(m, it);
+		       PyArray_ISCARRAY_RO(array) && many_fits(m, it);
 	}
 	*index_p = one;
 	m->it.ones |= which == RANKS ? RMAEXT_ONE_RANK : RMAEXT_ONE_OFFSET;
-	return hot_to_index(it, one);
+	return py_to_index(it, one);
 }
 
-static bool take_values(struct hot_window *w, struct many *m, PyObject *it)
+static bool many_take_values(struct py_window *w, struct many *m, PyObject *it)
 {
 	if (!it)
 		return false;
-	if (hot_is_plain(w, it)) {
+	if (py_is_plain(w, it)) {
 		m->it.values = PyArray_DATA((PyArrayObject *)it);
 		m->buffer[VALUES] = it;
-		return fits(m, it);
+		return many_fits(m, it);
 	}
 	m->it.values = &m->value;
 	m->it.ones |= RMAEXT_ONE_VALUE;
-	return hot_pack(w, it, &m->value);
+	return py_pack(w, it, &m->value);
 }
 
-/* Both in one piece. */
-static bool overlap(PyObject *a, PyObject *b)
+/* Do two arrays overlap, each of which is in one piece? */
+static bool arrays_overlap(PyObject *a, PyObject *b)
 {
 	PyArrayObject *one = (PyArrayObject *)a, *two = (PyArrayObject *)b;
 
@@ -76,26 +77,27 @@ static bool overlap(PyObject *a, PyObject *b)
 	       PyArray_BYTES(two) < PyArray_BYTES(one) + PyArray_NBYTES(one);
 }
 
-/* Indices must not change when results are written. */
-static bool take_result(struct hot_window *w, struct many *m, PyObject *it)
+/* Writing the results must not change ranks and offsets. */
+static bool many_take_result(struct py_window *w, struct many *m, PyObject *it)
 {
 	m->buffer[RESULT] = Py_NewRef(it);
-	return hot_is_plain_result(w, it) &&
-	       (m->shaped ? fits(m, it) : !PyArray_NDIM((PyArrayObject *)it)) &&
-	       !overlap(it, m->buffer[RANKS]) &&
-	       !overlap(it, m->buffer[OFFSETS]);
+	return py_is_plain_result(w, it) &&
+	       (m->shaped ? many_fits(m, it)
+			  : !PyArray_NDIM((PyArrayObject *)it)) &&
+	       !arrays_overlap(it, m->buffer[RANKS]) &&
+	       !arrays_overlap(it, m->buffer[OFFSETS]);
 }
 
-static bool new_result(struct hot_window *w, struct many *m)
+static bool many_new_result(struct py_window *w, struct many *m)
 {
-	m->buffer[RESULT] = (PyObject *)hot_new_array(
+	m->buffer[RESULT] = (PyObject *)py_new_array(
 		w, m->shaped ? PyArray_NDIM(m->shaped) : 0,
 		m->shaped ? PyArray_DIMS(m->shaped) : NULL);
 	return m->buffer[RESULT];
 }
 
-/* The window stays open while its gate is entered; so do the buffers live. */
-static bool without_gil(struct many *m, int *ret_p)
+/* Keeps the window open and the buffers alive without the GIL. */
+static bool many_run_without_gil(struct many *m, int *ret_p)
 {
 	struct rmaext_window *it = m->it.window;
 	bool done = false;
@@ -113,7 +115,7 @@ static bool without_gil(struct many *m, int *ret_p)
 	return done;
 }
 
-static enum hot_outcome run(struct hot_window *w, struct many *m)
+static enum py_outcome many_run(struct py_window *w, struct many *m)
 {
 	const bool moves = m->it.kind == RMAEXT_PUT || m->it.kind == RMAEXT_GET;
 	PyObject *result;
@@ -121,36 +123,37 @@ static enum hot_outcome run(struct hot_window *w, struct many *m)
 	bool done;
 
 	if (m->it.count > (moves ? KEEP_GIL : KEEP_GIL_ATOMIC))
-		done = without_gil(m, &ret);
+		done = many_run_without_gil(m, &ret);
 	else
 		done = rmx_many_direct(&m->it, &ret);
 	if (!done)
-		return HOT_ODD;
+		return PY_DECLINED;
 	if (!ret)
-		return HOT_DONE;
+		return PY_DONE;
 	result = PyObject_CallMethod((PyObject *)w, "_many_failed", "si",
 				     m->call, ret);
 	Py_XDECREF(result);
-	return HOT_FAILED;
+	return PY_FAILED;
 }
 
-/* got: ranks, offsets, values or out, and what a method's op is */
-static enum hot_outcome attempt(struct hot_window *w, const struct method *it,
-				PyObject *const *got, struct many *m)
+/* got: ranks, offsets, values or out, op */
+static enum py_outcome many_attempt(struct py_window *w,
+				    const struct method *it,
+				    PyObject *const *got, struct many *m)
 {
 	PyObject *third = got[2] == Py_None ? NULL : got[2];
 
-	if (!hot_is_open(w) || !hot_to_op(got[3], &m->it.op) ||
-	    !take_index(m, RANKS, got[0], &m->rank, &m->it.ranks) ||
-	    !take_index(m, OFFSETS, got[1], &m->offset, &m->it.offsets))
-		return HOT_ODD;
-	if (it->kind != RMAEXT_GET && !take_values(w, m, third))
-		return HOT_ODD;
+	if (!py_is_open(w) || !py_to_op(got[3], &m->it.op) ||
+	    !many_take_index(m, RANKS, got[0], &m->rank, &m->it.ranks) ||
+	    !many_take_index(m, OFFSETS, got[1], &m->offset, &m->it.offsets))
+		return PY_DECLINED;
+	if (it->kind != RMAEXT_GET && !many_take_values(w, m, third))
+		return PY_DECLINED;
 	if (it->kind == RMAEXT_GET && third) {
-		if (!take_result(w, m, third))
-			return HOT_ODD;
-	} else if (it->results && !new_result(w, m)) {
-		return HOT_FAILED;
+		if (!many_take_result(w, m, third))
+			return PY_DECLINED;
+	} else if (it->results && !many_new_result(w, m)) {
+		return PY_FAILED;
 	}
 	m->call = it->call;
 	m->it.window = w->it.window;
@@ -161,39 +164,27 @@ static enum hot_outcome attempt(struct hot_window *w, const struct method *it,
 	if (it->results)
 		m->it.results =
 			PyArray_DATA((PyArrayObject *)m->buffer[RESULT]);
-	return run(w, m);
+	return many_run(w, m);
 }
 
-static PyObject *call(struct hot_window *w, const struct method *it,
-		      PyObject *slow, bool has_op, PyObject *const *args,
-		      Py_ssize_t n, PyObject *keywords)
+static enum py_outcome many_try(void *w, struct py_call *c)
 {
-	static PyObject *const *const wanted[][4] = {
-		{&hot_names.ranks, &hot_names.offsets, &hot_names.values,
-		 &hot_names.op},
-		{&hot_names.ranks, &hot_names.offsets, &hot_names.out},
-	};
-	PyObject *got[4] = {NULL}, *result;
+	const struct method *it = c->how;
 	struct many m = {.shaped = NULL};
-	enum hot_outcome done = HOT_ODD;
+	enum py_outcome done = many_attempt(w, it, c->got, &m);
+	PyObject *result = m.buffer[RESULT];
 
-	if (hot_take(got, wanted[it->kind == RMAEXT_GET], has_op ? 4 : 3, args,
-		     n, keywords))
-		done = attempt(w, it, got, &m);
-	result = m.buffer[RESULT];
-	if (done == HOT_DONE) {
-		if (!result)
-			return Py_NewRef(Py_None);
-		/* one value is a scalar: of an update, not of what get fills */
-		return it->kind == RMAEXT_GET
-			       ? result
-			       : PyArray_Return((PyArrayObject *)result);
-	}
-	Py_XDECREF(result);
-	return done == HOT_ODD ? hot_decide(w, slow, args, n, keywords) : NULL;
+	if (done != PY_DONE)
+		Py_XDECREF(result);
+	/* an update returns one value as a scalar, a get as an array */
+	else if (result && it->kind != RMAEXT_GET)
+		c->result = PyArray_Return((PyArrayObject *)result);
+	else
+		c->result = result;
+	return done == PY_DONE && result && !c->result ? PY_FAILED : done;
 }
 
-const char hot_put_many_doc[] = PyDoc_STR(
+const char py_put_many_doc[] = PyDoc_STR(
 	"put_many($self, /, ranks, offsets, values)\n"
 	"--\n\n"
 	"Write elements, each to a place of its own.\n"
@@ -207,7 +198,7 @@ const char hot_put_many_doc[] = PyDoc_STR(
 	"as it is,\n"
 	"    other integers are converted. For MPI.PROC_NULL see "
 	"`Window`.\n"
-	"values : array or scalar\n"
+	"values : array_like\n"
 	"    Of the window's dtype.\n"
 	"\n"
 	"Raises\n"
@@ -238,19 +229,18 @@ const char hot_put_many_doc[] = PyDoc_STR(
 	"\n"
 	"Examples\n"
 	"--------\n"
-	">>> win.put_many(ranks, offsets, np.arange(len(ranks), "
-	"dtype=win.dtype))\n"
-	">>> win.put_many(0, [1, 5, 7], -1.0)");
+	">>> win.put_many(0, [1, 5, 7], [1.0, 2.0, 3.0])\n"
+	">>> win.put_many(0, [2, 3], -1.0)\n"
+	">>> win.local[:8]\n"
+	"array([ 0.,  1., -1., -1.,  0.,  2.,  0.,  3.])");
 
-PyObject *hot_put_many(struct hot_window *w, PyObject *const *args,
-		       Py_ssize_t n, PyObject *keywords)
-{
-	static const struct method it = {"put_many", RMAEXT_PUT, false};
+static const struct method put_many = {"put_many", RMAEXT_PUT, false};
 
-	return call(w, &it, hot_names.put_many, false, args, n, keywords);
-}
+PY_METHOD(py_put_many, many_try, .how = &put_many, .slow = &py_names.put_many,
+	  .required = 3, .given = 3,
+	  .names = {&py_names.ranks, &py_names.offsets, &py_names.values});
 
-const char hot_get_many_doc[] = PyDoc_STR(
+const char py_get_many_doc[] = PyDoc_STR(
 	"get_many($self, /, ranks, offsets, out=None)\n"
 	"--\n\n"
 	"Read elements, each from a place of its own.\n"
@@ -282,17 +272,22 @@ const char hot_get_many_doc[] = PyDoc_STR(
 	"Local, blocking; corresponds to MPI_Get of one element in a "
 	"loop, and\n"
 	"MPI_Win_flush. What `put_many` says of routes and sizes holds "
-	"here too.");
+	"here too.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.local[:] = np.arange(10)\n"
+	">>> win.get_many(0, [[7, 1], [1, 3]])\n"
+	"array([[7., 1.],\n"
+	"       [1., 3.]])");
 
-PyObject *hot_get_many(struct hot_window *w, PyObject *const *args,
-		       Py_ssize_t n, PyObject *keywords)
-{
-	static const struct method it = {"get_many", RMAEXT_GET, true};
+static const struct method get_many = {"get_many", RMAEXT_GET, true};
 
-	return call(w, &it, hot_names.get_many, false, args, n, keywords);
-}
+PY_METHOD(py_get_many, many_try, .how = &get_many, .slow = &py_names.get_many,
+	  .required = 2, .given = 3,
+	  .names = {&py_names.ranks, &py_names.offsets, &py_names.out});
 
-const char hot_accumulate_many_doc[] = PyDoc_STR(
+const char py_accumulate_many_doc[] = PyDoc_STR(
 	"accumulate_many($self, /, ranks, offsets, values, op='sum')\n"
 	"--\n\n"
 	"Combine elements, each at a place of its own, atomically each.\n"
@@ -302,7 +297,7 @@ const char hot_accumulate_many_doc[] = PyDoc_STR(
 	"ranks, offsets : int or integer array\n"
 	"    As in `put_many`. A place that is named twice is updated "
 	"twice.\n"
-	"values : array or scalar\n"
+	"values : array_like\n"
 	"    Of the window's dtype.\n"
 	"op : str or mpi4py.MPI.Op\n"
 	"    As in `accumulate`.\n"
@@ -325,18 +320,23 @@ const char hot_accumulate_many_doc[] = PyDoc_STR(
 	"a loop,\n"
 	"and MPI_Win_flush. Atomic against all other updates of the window, "
 	"as\n"
-	"`accumulate` is.");
+	"`accumulate` is.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.accumulate_many(0, [2, 3, 2], 1.0)\n"
+	">>> win.local[:5]\n"
+	"array([0., 0., 2., 1., 0.])");
 
-PyObject *hot_accumulate_many(struct hot_window *w, PyObject *const *args,
-			      Py_ssize_t n, PyObject *keywords)
-{
-	static const struct method it = {"accumulate_many", RMAEXT_UPDATE,
-					 false};
+static const struct method accumulate_many = {"accumulate_many", RMAEXT_UPDATE,
+					      false};
 
-	return call(w, &it, hot_names.accumulate_many, true, args, n, keywords);
-}
+PY_METHOD(py_accumulate_many, many_try, .how = &accumulate_many,
+	  .slow = &py_names.accumulate_many, .required = 3, .given = 4,
+	  .names = {&py_names.ranks, &py_names.offsets, &py_names.values,
+		    &py_names.op});
 
-const char hot_fetch_op_many_doc[] = PyDoc_STR(
+const char py_fetch_op_many_doc[] = PyDoc_STR(
 	"fetch_op_many($self, /, ranks, offsets, values, op='sum')\n"
 	"--\n\n"
 	"Combine elements as `accumulate_many`, and return what was "
@@ -354,29 +354,38 @@ const char hot_fetch_op_many_doc[] = PyDoc_STR(
 	"Notes\n"
 	"-----\n"
 	"Local, blocking; corresponds to MPI_Fetch_and_op in a loop, and\n"
-	"MPI_Win_flush.");
+	"MPI_Win_flush.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.fetch_op_many(0, [2, 2], [4.0, 3.0], op=\"max\")\n"
+	"array([0., 4.])");
 
-PyObject *hot_fetch_op_many(struct hot_window *w, PyObject *const *args,
-			    Py_ssize_t n, PyObject *keywords)
-{
-	static const struct method it = {"fetch_op_many", RMAEXT_UPDATE, true};
+static const struct method fetch_op_many = {"fetch_op_many", RMAEXT_UPDATE,
+					    true};
 
-	return call(w, &it, hot_names.fetch_op_many, true, args, n, keywords);
-}
+PY_METHOD(py_fetch_op_many, many_try, .how = &fetch_op_many,
+	  .slow = &py_names.fetch_op_many, .required = 3, .given = 4,
+	  .names = {&py_names.ranks, &py_names.offsets, &py_names.values,
+		    &py_names.op});
 
-const char hot_fetch_add_many_doc[] = PyDoc_STR(
+const char py_fetch_add_many_doc[] = PyDoc_STR(
 	"fetch_add_many($self, /, ranks, offsets, values)\n"
 	"--\n\n"
 	"Add to elements, each at a place of its own, and return what was "
 	"there.\n"
 	"\n"
 	"As `fetch_op_many` with op='sum'. Local, blocking; corresponds to\n"
-	"MPI_Fetch_and_op with MPI_SUM in a loop, and MPI_Win_flush.");
+	"MPI_Fetch_and_op with MPI_SUM in a loop, and MPI_Win_flush.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.fetch_add_many(0, [2, 3, 2], 1.0)\n"
+	"array([0., 0., 1.])");
 
-PyObject *hot_fetch_add_many(struct hot_window *w, PyObject *const *args,
-			     Py_ssize_t n, PyObject *keywords)
-{
-	static const struct method it = {"fetch_add_many", RMAEXT_UPDATE, true};
+static const struct method fetch_add_many = {"fetch_add_many", RMAEXT_UPDATE,
+					     true};
 
-	return call(w, &it, hot_names.fetch_add_many, false, args, n, keywords);
-}
+PY_METHOD(py_fetch_add_many, many_try, .how = &fetch_add_many,
+	  .slow = &py_names.fetch_add_many, .required = 3, .given = 3,
+	  .names = {&py_names.ranks, &py_names.offsets, &py_names.values});

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The module of the fast tier: its names, types and constants. */
-#define HOT_MODULE
-#include "python/hot.h"
+/* The module: its interned names, types and constants. */
+#define PY_METHODS_MODULE
+#include "python/compat.h"
 
-struct hot_names hot_names;
+struct py_names py_names;
 
-static bool intern(PyObject **name_p, const char *text)
+static bool name_intern(PyObject **name_p, const char *text)
 {
 	*name_p = PyUnicode_InternFromString(text);
 	return *name_p;
 }
 
-static bool intern_ops(void)
+static bool names_intern_ops(void)
 {
 	static const char *const names[RMX_OPS] = {
 		[RMAEXT_MIN] = "min",	    [RMAEXT_MAX] = "max",
@@ -24,69 +24,71 @@ static bool intern_ops(void)
 	};
 
 	for (int op = 0; op < RMX_OPS; op++)
-		if (names[op] && !intern(&hot_names.ops[op], names[op]))
+		if (names[op] && !name_intern(&py_names.ops[op], names[op]))
 			return false;
 	return true;
 }
 
-static bool intern_all(void)
+static bool names_intern(void)
 {
-	hot_names.zero = PyLong_FromLong(0);
-	return hot_names.zero && intern_ops() &&
-	       intern(&hot_names.origin, "origin") &&
-	       intern(&hot_names.rank, "rank") &&
-	       intern(&hot_names.offset, "offset") &&
-	       intern(&hot_names.count, "count") &&
-	       intern(&hot_names.out, "out") &&
-	       intern(&hot_names.value, "value") &&
-	       intern(&hot_names.compare, "compare") &&
-	       intern(&hot_names.put, "_put") &&
-	       intern(&hot_names.get, "_get") &&
-	       intern(&hot_names.fetch_add, "_fetch_add") &&
-	       intern(&hot_names.compare_and_swap, "_compare_and_swap") &&
-	       intern(&hot_names.flush, "_flush") &&
-	       intern(&hot_names.ranks, "ranks") &&
-	       intern(&hot_names.offsets, "offsets") &&
-	       intern(&hot_names.values, "values") &&
-	       intern(&hot_names.op, "op") &&
-	       intern(&hot_names.accumulate, "_accumulate") &&
-	       intern(&hot_names.get_accumulate, "_get_accumulate") &&
-	       intern(&hot_names.fetch_op, "_fetch_op") &&
-	       intern(&hot_names.fetch_op_many, "_fetch_op_many") &&
-	       intern(&hot_names.put_many, "_put_many") &&
-	       intern(&hot_names.get_many, "_get_many") &&
-	       intern(&hot_names.fetch_add_many, "_fetch_add_many") &&
-	       intern(&hot_names.accumulate_many, "_accumulate_many") &&
-	       intern(&hot_names.slot, "slot") &&
-	       intern(&hot_names.timeout, "timeout") &&
-	       intern(&hot_names.put_notify, "_put_notify") &&
-	       intern(&hot_names.wait_notify, "_wait_notify") &&
-	       intern(&hot_names.test_notify, "_test_notify") &&
-	       intern(&hot_names.getitem, "_getitem") &&
-	       intern(&hot_names.setitem, "_setitem") &&
-	       intern(&hot_names.shapes, "_shapes") &&
-	       intern(&hot_names.transfer, "_transfer") &&
-	       intern(&hot_names.target_rank, "target_rank") &&
-	       intern(&hot_names.target, "target") &&
-	       intern(&hot_names.target_disp, "target_disp") &&
-	       intern(&hot_names.result, "result") &&
-	       intern(&hot_names.report, "_report") &&
-	       intern(&hot_names.Put, "_Put") &&
-	       intern(&hot_names.Get, "_Get") &&
-	       intern(&hot_names.Accumulate, "_Accumulate") &&
-	       intern(&hot_names.Get_accumulate, "_Get_accumulate") &&
-	       intern(&hot_names.Fetch_and_op, "_Fetch_and_op") &&
-	       intern(&hot_names.Compare_and_swap, "_Compare_and_swap") &&
-	       intern(&hot_names.Flush, "_Flush") &&
-	       intern(&hot_names.release, "release") &&
-	       intern(&hot_names.reap, "reap");
+	py_names.zero = PyLong_FromLong(0);
+	return py_names.zero && names_intern_ops() &&
+	       name_intern(&py_names.origin, "origin") &&
+	       name_intern(&py_names.rank, "rank") &&
+	       name_intern(&py_names.offset, "offset") &&
+	       name_intern(&py_names.count, "count") &&
+	       name_intern(&py_names.out, "out") &&
+	       name_intern(&py_names.value, "value") &&
+	       name_intern(&py_names.compare, "compare") &&
+	       name_intern(&py_names.put, "_put") &&
+	       name_intern(&py_names.get, "_get") &&
+	       name_intern(&py_names.fetch_add, "_fetch_add") &&
+	       name_intern(&py_names.compare_and_swap, "_compare_and_swap") &&
+	       name_intern(&py_names.flush, "_flush") &&
+	       name_intern(&py_names.ranks, "ranks") &&
+	       name_intern(&py_names.offsets, "offsets") &&
+	       name_intern(&py_names.values, "values") &&
+	       name_intern(&py_names.op, "op") &&
+	       name_intern(&py_names.accumulate, "_accumulate") &&
+	       name_intern(&py_names.get_accumulate, "_get_accumulate") &&
+	       name_intern(&py_names.fetch_op, "_fetch_op") &&
+	       name_intern(&py_names.fetch_op_many, "_fetch_op_many") &&
+	       name_intern(&py_names.put_many, "_put_many") &&
+	       name_intern(&py_names.get_many, "_get_many") &&
+	       name_intern(&py_names.fetch_add_many, "_fetch_add_many") &&
+	       name_intern(&py_names.accumulate_many, "_accumulate_many") &&
+	       name_intern(&py_names.slot, "slot") &&
+	       name_intern(&py_names.timeout, "timeout") &&
+	       name_intern(&py_names.put_notify, "_put_notify") &&
+	       name_intern(&py_names.wait_notify, "_wait_notify") &&
+	       name_intern(&py_names.test_notify, "_test_notify") &&
+	       name_intern(&py_names.getitem, "_getitem") &&
+	       name_intern(&py_names.setitem, "_setitem") &&
+	       name_intern(&py_names.shapes, "_shapes") &&
+	       name_intern(&py_names.transfer, "_transfer") &&
+	       name_intern(&py_names.target_rank, "target_rank") &&
+	       name_intern(&py_names.target, "target") &&
+	       name_intern(&py_names.target_disp, "target_disp") &&
+	       name_intern(&py_names.result, "result") &&
+	       name_intern(&py_names.report, "_report") &&
+	       name_intern(&py_names.Put, "_Put") &&
+	       name_intern(&py_names.Get, "_Get") &&
+	       name_intern(&py_names.Accumulate, "_Accumulate") &&
+	       name_intern(&py_names.Get_accumulate, "_Get_accumulate") &&
+	       name_intern(&py_names.Fetch_and_op, "_Fetch_and_op") &&
+	       name_intern(&py_names.Compare_and_swap, "_Compare_and_swap") &&
+	       name_intern(&py_names.Flush, "_Flush") &&
+	       name_intern(&py_names.release, "release") &&
+	       name_intern(&py_names.reap, "reap");
 }
 
 /*
- * MPI may run functions of the program, in any thread: a call of MPI with the
- * GIL held could wait for a thread that waits for the GIL.
+ * May this thread call MPI? Not with the GIL held: MPI may run functions of the
+ * program in any thread, and the call could wait for a thread that waits for
+ * the GIL. `alone`: MPI allows one thread only, so Python must not have
+ * another, except for threads of ours that never call MPI.
  */
-static bool may_call_mpi(bool alone)
+static bool thread_may_call_mpi(bool alone)
 {
 	PyGILState_STATE state;
 	PyThreadState *thread;
@@ -106,13 +108,13 @@ static bool may_call_mpi(bool alone)
 
 static int module_exec(PyObject *module)
 {
-	rmx_mpi_asks(may_call_mpi);
-	if (PyArray_ImportNumPyAPI() || !intern_all() || !hot_find_ffi() ||
-	    PyModule_AddFunctions(module, hot_functions) ||
-	    PyModule_AddType(module, &hot_window_type) ||
-	    PyModule_AddType(module, &hot_buffer_type) ||
-	    PyModule_AddType(module, &hot_prepared_type) ||
-	    PyModule_AddType(module, &hot_win_type) ||
+	rmx_mpi_asks(thread_may_call_mpi);
+	if (PyArray_ImportNumPyAPI() || !names_intern() || !py_find_ffi() ||
+	    PyModule_AddFunctions(module, py_functions) ||
+	    PyModule_AddType(module, &py_window_type) ||
+	    PyModule_AddType(module, &py_buffer_type) ||
+	    PyModule_AddType(module, &py_prepared_type) ||
+	    PyModule_AddType(module, &py_win_type) ||
 	    PyModule_AddIntConstant(module, "PUT", RMX_PUT) ||
 	    PyModule_AddIntConstant(module, "GET", RMX_GET) ||
 	    PyModule_AddIntConstant(module, "FETCH_ADD", RMX_UPDATE))
@@ -127,15 +129,15 @@ static PyModuleDef_Slot slots[] = {
 
 static struct PyModuleDef definition = {
 	PyModuleDef_HEAD_INIT,
-	.m_name = "rmaext._native.hot",
+	.m_name = "rmaext._native.cmethods",
 	.m_doc = "Operations without Python in between.",
-	.m_methods = hot_compat_methods,
+	.m_methods = py_compat_methods,
 	.m_slots = slots,
 };
 
-PyMODINIT_FUNC PyInit_hot(void);
+PyMODINIT_FUNC PyInit_cmethods(void);
 
-PyMODINIT_FUNC PyInit_hot(void)
+PyMODINIT_FUNC PyInit_cmethods(void)
 {
 	return PyModuleDef_Init(&definition);
 }

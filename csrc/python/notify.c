@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* put_notify by memory, and notifications that are there, or come at once. */
-#include "python/hot.h"
+/* put_notify, wait_notify and test_notify, where they do not wait for long. */
+#include "python/cmethods.h"
 
 #include "win/notify.h"
 
-#define KEEP_GIL ((uint64_t)64 << 10) /* bytes: 5 us */
-#define LOOKS 25		      /* with the GIL held: 1 us */
+#define KEEP_GIL ((uint64_t)64 << 10) /* bytes that are copied with the GIL */
+#define LOOKS 25		      /* at a counter with the GIL held: 1 us */
 
-static bool to_slot(PyObject *it, int64_t *slot_p)
+static bool slot_take(PyObject *it, int64_t *slot_p)
 {
 	*slot_p = 0;
-	return !it || (hot_to_index(it, slot_p) && rmx_notify_slot(*slot_p));
+	return !it || (py_to_index(it, slot_p) && rmx_notify_slot(*slot_p));
 }
 
-const char hot_put_notify_doc[] = PyDoc_STR(
+const char py_put_notify_doc[] = PyDoc_STR(
 	"put_notify($self, /, origin, rank, offset=0, slot=0)\n--\n\n"
 	"Write to a rank's window, then count one up in one of its slots.\n"
 	"\n"
@@ -23,7 +23,7 @@ const char hot_put_notify_doc[] = PyDoc_STR(
 	"\n"
 	"Parameters\n"
 	"----------\n"
-	"origin : array or scalar\n"
+	"origin : array_like\n"
 	"    As for `put`; an empty array only notifies.\n"
 	"rank, offset : int\n"
 	"    As for `put`.\n"
@@ -41,110 +41,119 @@ const char hot_put_notify_doc[] = PyDoc_STR(
 	"-----\n"
 	"Local; complete at the target after `flush`. Corresponds to\n"
 	"gaspi_write_notify, shmem_put_signal, and in MPI to MPI_Put,\n"
-	"MPI_Win_flush and a message.");
+	"MPI_Win_flush and a message.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.put_notify([1.0, 2.0], rank=0, offset=4, slot=7)\n"
+	">>> win.wait_notify(7)  # the target does this\n"
+	"1\n"
+	">>> win.local[4:6]\n"
+	"array([1., 2.])");
 
-/* The caller of the method holds what is copied. */
-static enum hot_outcome by_message(struct hot_window *w, int64_t rank,
-				   uint64_t offset, const void *from,
-				   uint64_t len, int slot)
+/* The method's caller keeps alive what is copied. */
+static enum py_outcome put_by_message(struct py_window *w, int64_t rank,
+				      uint64_t offset, const void *from,
+				      uint64_t len, int slot)
 {
 	int code;
 
 	Py_BEGIN_ALLOW_THREADS
 	code = rmx_notify_post(w->it.window, rank, offset, from, len, slot);
 	Py_END_ALLOW_THREADS
-	return code ? HOT_ODD : HOT_DONE; /* errors come again */
+	return code ? PY_DECLINED : PY_DONE; /* errors come again */
 }
 
-static enum hot_outcome put_notify(struct hot_window *w, PyObject *origin,
-				   int64_t rank, int64_t index, int64_t slot)
+static enum py_outcome notified_put(struct py_window *w, PyObject *origin,
+				    int64_t rank, int64_t index, int64_t slot)
 {
 	const struct rmx_target *t;
 	uint64_t offset, len;
-	union hot_cell cell;
+	union py_cell cell;
 	const void *from;
 
-	if (!hot_is_open(w) || !hot_to_bytes(w, index, &offset))
-		return HOT_ODD;
-	if (hot_is_plain(w, origin)) {
+	if (!py_is_open(w) || !py_to_bytes(w, index, &offset))
+		return PY_DECLINED;
+	if (py_is_plain(w, origin)) {
 		from = PyArray_DATA((PyArrayObject *)origin);
 		len = (uint64_t)PyArray_NBYTES((PyArrayObject *)origin);
-	} else if (hot_pack(w, origin, &cell)) {
+	} else if (py_pack(w, origin, &cell)) {
 		from = cell.bytes;
 		len = w->it.unit;
 	} else {
-		return HOT_ODD;
+		return PY_DECLINED;
 	}
 	if (len > KEEP_GIL || !rmx_passes(w->it.window, rank, offset, len,
 					  len ? RMAEXT_WRITE : 0))
-		return HOT_ODD;
+		return PY_DECLINED;
 	t = rmx_target_of(w->it.window, rank);
 	if (t->route == RMAEXT_FABRIC)
-		return by_message(w, rank, offset, from, len, (int)slot);
+		return put_by_message(w, rank, offset, from, len, (int)slot);
 	if (t->route != RMAEXT_DIRECT ||
 	    !rmx_control_block_of(w->it.window, rank))
-		return HOT_ODD;
+		return PY_DECLINED;
 	rmx_copy(t->map + offset, from, len);
 	rmx_notify_add(w->it.window, rank, (int)slot, 1);
-	return HOT_DONE;
+	return PY_DONE;
 }
 
-PyObject *hot_put_notify(struct hot_window *w, PyObject *const *args,
-			 Py_ssize_t n, PyObject *keywords)
+static enum py_outcome put_notify_try(void *w, struct py_call *c)
 {
-	static PyObject *const *const wanted[] = {
-		&hot_names.origin, &hot_names.rank, &hot_names.offset,
-		&hot_names.slot};
-	PyObject *got[4] = {NULL};
-	enum hot_outcome done = HOT_ODD;
 	int64_t rank, index, slot;
 
-	if (hot_take(got, wanted, 4, args, n, keywords) && got[0] &&
-	    hot_to_place(got[1], got[2], &rank, &index) &&
-	    to_slot(got[3], &slot))
-		done = put_notify(w, got[0], rank, index, slot);
-	if (done == HOT_ODD)
-		return hot_decide(w, hot_names.put_notify, args, n, keywords);
-	return Py_NewRef(Py_None);
+	if (!py_to_place(c->got[1], c->got[2], &rank, &index) ||
+	    !slot_take(c->got[3], &slot))
+		return PY_DECLINED;
+	return notified_put(w, c->got[0], rank, index, slot);
 }
 
-/* The own counters, if the arguments are plain. */
-static struct rmx_control_block *block_of(struct hot_window *w,
-					  PyObject *const *got, int64_t *slot_p,
-					  int64_t *count_p)
+PY_METHOD(py_put_notify, put_notify_try, .slow = &py_names.put_notify,
+	  .required = 2, .given = 4,
+	  .names = {&py_names.origin, &py_names.rank, &py_names.offset,
+		    &py_names.slot});
+
+/* The control block of this rank, if the arguments are plain; else NULL. */
+static struct rmx_control_block *own_control_block(struct py_window *w,
+						   PyObject *const *got,
+						   int64_t *slot_p,
+						   int64_t *count_p)
 {
 	*count_p = 1;
-	if (!hot_is_open(w) || !to_slot(got[0], slot_p) || !got[0] ||
-	    (got[1] && (!hot_to_index(got[1], count_p) || !*count_p)))
+	if (!py_is_open(w) || !slot_take(got[0], slot_p) ||
+	    (got[1] && (!py_to_index(got[1], count_p) || !*count_p)))
 		return NULL;
 	return rmx_control_block_of(w->it.window, w->it.window->self);
 }
 
-/* A limit that is none, or that Python would take, see config.seconds(). */
-static bool is_limit(PyObject *it)
+/* No limit, or one that Python would take, see config.seconds(). */
+static bool timeout_is_plain(PyObject *it)
 {
 	int64_t whole;
 
 	return !it || it == Py_None ||
 	       (PyFloat_CheckExact(it) ? PyFloat_AS_DOUBLE(it) >= 0
-				       : hot_to_index(it, &whole));
+				       : py_to_index(it, &whole));
 }
 
 /*
- * What a call that took them returns. A signal that came before is served here:
- * after the call its handler could raise, and nobody would have the counts.
+ * The call has taken counts off a slot and returns `result`. A signal that came
+ * before is served here, and if its handler raises, the counts are given back:
+ * after the call it could raise, and nobody would have the counts.
  */
-static PyObject *taken(struct hot_window *w, int64_t slot, int64_t count,
-		       PyObject *result)
+static enum py_outcome counts_taken(struct py_window *w, struct py_call *c,
+				    int64_t slot, int64_t count,
+				    PyObject *result)
 {
-	if (result && !PyErr_CheckSignals())
-		return result;
+	if (result && !PyErr_CheckSignals()) {
+		c->result = result;
+		return PY_DONE;
+	}
 	Py_XDECREF(result);
 	rmx_notify_add(w->it.window, w->it.window->self, (int)slot, count);
-	return NULL;
+	return PY_FAILED;
 }
 
-const char hot_wait_notify_doc[] = PyDoc_STR(
+const char py_wait_notify_doc[] = PyDoc_STR(
 	"wait_notify($self, /, slot, count=1, timeout=None)\n--\n\n"
 	"Wait until a slot of this rank has counted so many, and take them.\n"
 	"\n"
@@ -177,40 +186,48 @@ const char hot_wait_notify_doc[] = PyDoc_STR(
 	"Local, blocking; sleeps, and serves Ctrl-C. Several threads may wait\n"
 	"for one slot: each count is taken by one. Corresponds to\n"
 	"gaspi_notify_waitsome with gaspi_notify_reset, and\n"
-	"shmem_signal_wait_until.");
+	"shmem_signal_wait_until.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.put_notify([], rank=0, slot=3)\n"
+	">>> win.put_notify([], rank=0, slot=3)\n"
+	">>> win.wait_notify(3, count=2)\n"
+	"2");
 
-PyObject *hot_wait_notify(struct hot_window *w, PyObject *const *args,
-			  Py_ssize_t n, PyObject *keywords)
+static enum py_outcome wait_notify_try(void *self, struct py_call *c)
 {
-	static PyObject *const *const wanted[] = {
-		&hot_names.slot, &hot_names.count, &hot_names.timeout};
-	int64_t slot = 0, count, seen = 0;
-	struct rmx_control_block *block = NULL;
-	PyObject *got[3] = {NULL};
-	int code = RMAEXT_PENDING;
+	struct py_window *w = self;
+	PyObject *limit = c->got[2];
+	struct rmx_control_block *block;
+	int64_t slot, count, seen = 0;
+	int code;
 
-	if (hot_take(got, wanted, 3, args, n, keywords))
-		block = block_of(w, got, &slot, &count);
-	if (!block || !is_limit(got[2]))
-		goto odd;
+	block = own_control_block(w, c->got, &slot, &count);
+	if (!block || !timeout_is_plain(limit))
+		return PY_DECLINED;
 	for (int i = 0; i < LOOKS; i++) {
 		if (rmx_notify_take(block, (int)slot, count, &seen))
-			return taken(w, slot, count, PyLong_FromLongLong(seen));
+			return counts_taken(w, c, slot, count,
+					    PyLong_FromLongLong(seen));
 		rmx_relax();
 	}
-	if (got[2] && got[2] != Py_None)
-		goto odd;
+	if (limit && limit != Py_None)
+		return PY_DECLINED;
 	Py_BEGIN_ALLOW_THREADS
 	code = rmaext_notify_wait(w->it.window, (int)slot, count, RMX_SLICE,
 				  &seen);
 	Py_END_ALLOW_THREADS
-	if (!code)
-		return taken(w, slot, count, PyLong_FromLongLong(seen));
-odd: /* errors come again */
-	return hot_decide(w, hot_names.wait_notify, args, n, keywords);
+	if (code) /* an error comes again */
+		return PY_DECLINED;
+	return counts_taken(w, c, slot, count, PyLong_FromLongLong(seen));
 }
 
-const char hot_test_notify_doc[] = PyDoc_STR(
+PY_METHOD(py_wait_notify, wait_notify_try, .slow = &py_names.wait_notify,
+	  .required = 1, .given = 3,
+	  .names = {&py_names.slot, &py_names.count, &py_names.timeout});
+
+const char py_test_notify_doc[] = PyDoc_STR(
 	"test_notify($self, /, slot, count=1)\n--\n\n"
 	"Take so many off a slot's counter of this rank, if it has them.\n"
 	"\n"
@@ -222,25 +239,37 @@ const char hot_test_notify_doc[] = PyDoc_STR(
 	"Notes\n"
 	"-----\n"
 	"Local, not blocking; as `wait_notify` else. Corresponds to\n"
-	"gaspi_notify_reset, and shmem_signal_fetch.");
+	"gaspi_notify_reset, and shmem_signal_fetch.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.test_notify(3)\n"
+	"False\n"
+	">>> win.put_notify([], rank=0, slot=3)\n"
+	">>> win.test_notify(3)\n"
+	"True");
 
-PyObject *hot_test_notify(struct hot_window *w, PyObject *const *args,
-			  Py_ssize_t n, PyObject *keywords)
+static enum py_outcome test_notify_try(void *self, struct py_call *c)
 {
-	static PyObject *const *const wanted[] = {&hot_names.slot,
-						  &hot_names.count};
-	int64_t slot = 0, count, seen;
-	struct rmx_control_block *block = NULL;
-	PyObject *got[2] = {NULL};
-	struct rmaext_fabric *fabric; /* served here, if by nobody else */
+	struct py_window *w = self;
+	struct rmx_control_block *block;
+	struct rmaext_fabric *fabric;
+	int64_t slot, count, seen;
 
-	if (hot_take(got, wanted, 2, args, n, keywords))
-		block = block_of(w, got, &slot, &count);
-	if (block && rmx_notify_take(block, (int)slot, count, &seen))
-		return taken(w, slot, count, Py_NewRef(Py_True));
-	fabric = block ? w->it.window->fabric : NULL;
-	if (!block || (fabric && !fabric->progress.running))
-		return hot_decide(w, hot_names.test_notify, args, n, keywords);
-	hot_count_turn();
-	Py_RETURN_FALSE;
+	block = own_control_block(w, c->got, &slot, &count);
+	if (!block)
+		return PY_DECLINED;
+	if (rmx_notify_take(block, (int)slot, count, &seen))
+		return counts_taken(w, c, slot, count, Py_NewRef(Py_True));
+	/* without a progress thread, Python serves the network */
+	fabric = w->it.window->fabric;
+	if (fabric && !fabric->progress.running)
+		return PY_DECLINED;
+	py_count_turn();
+	c->result = Py_NewRef(Py_False);
+	return PY_DONE;
 }
+
+PY_METHOD(py_test_notify, test_notify_try, .slow = &py_names.test_notify,
+	  .required = 1, .given = 2,
+	  .names = {&py_names.slot, &py_names.count});

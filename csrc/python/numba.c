@@ -1,31 +1,33 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The window as a number, for functions that numba compiled. */
-#include "python/hot.h"
+/* Window.numba: the window as a number, for functions that numba compiled. */
+#include "python/cmethods.h"
 
 /*
- * What a window's address for numba leads to. Compiled code has it as a number
- * that nobody counts: so it stays for the life of the process, with the C
- * window, and a late call finds them closed.
+ * What the number, an address, leads to. Nobody counts the copies that compiled
+ * code has of it. So this stays for the life of the process, with the C window,
+ * and a late call finds that the window is closed.
  */
-struct hot_kept {
+struct py_kept {
 	struct rmx_typed it;
 	PyObject *handle;
-	struct hot_kept *next;
+	struct py_kept *next;
 };
 
-static struct hot_kept *all_kept;
+static struct py_kept *all_kept;
 
-void hot_numba_close(struct hot_window *w)
+void py_numba_close(struct py_window *w)
 {
 	if (w->kept)
 		__atomic_store_n(&w->kept->it.closed, 1, __ATOMIC_RELAXED);
 }
 
-PyObject *hot_numba(struct hot_window *w, void *closure)
+PyObject *py_numba(struct py_window *w, void *closure)
 {
 	(void)closure;
 	if (!w->handle) {
-		PyErr_SetString(PyExc_ValueError, "there is no window yet");
+		PyErr_SetString(PyExc_ValueError,
+				"there is no window yet: create one, then ask "
+				"for its number");
 		return NULL;
 	}
 	if (!w->kept) {

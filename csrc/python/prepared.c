@@ -1,23 +1,29 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Registered buffers and prepared operations. */
-#include "python/hot.h"
+#include "python/cmethods.h"
 
 #include <stddef.h>
 #include <structmember.h>
 
+static const char *const kind_names[] = {
+	[RMX_PUT] = "put",
+	[RMX_GET] = "get",
+	[RMX_UPDATE] = "fetch_add",
+};
+
 /*
- * An array that Python has checked, and where to put it or get it from. What
- * may have changed since, the array's own shape and memory included, is looked
- * at in each call: that costs less than the lock that would forbid it.
+ * An array that Python has checked, and the place to put it to or get it from.
+ * The array's shape and memory may have changed since: each call looks at them
+ * again, which costs less than a lock that would forbid the change.
  */
 struct bound {
-	PyObject_HEAD struct hot_window *window;
+	PyObject_HEAD struct py_window *window;
 	PyObject *array;
-	/* the rest is that of a prepared operation only */
+	/* a registered buffer has none of the following */
 	vectorcallfunc call;
 	enum rmx_kind kind;
-	PyObject *rank, *offset; /* for Python */
-	int64_t number, index;	 /* the same for C; number -1: not plain */
+	PyObject *rank, *offset; /* the place, for Python */
+	int64_t number, index;	 /* the same for C; number -1: Python decides */
 };
 
 static PyObject *bound_decide(struct bound *b, enum rmx_kind kind,
@@ -27,55 +33,49 @@ static PyObject *bound_decide(struct bound *b, enum rmx_kind kind,
 
 	switch (kind) {
 	case RMX_PUT:
-		return PyObject_CallMethodObjArgs(w, hot_names.put, b->array,
+		return PyObject_CallMethodObjArgs(w, py_names.put, b->array,
 						  rank, offset, NULL);
 	case RMX_GET:
-		return PyObject_CallMethodObjArgs(w, hot_names.get, rank,
-						  offset, Py_None, b->array,
-						  NULL);
+		return PyObject_CallMethodObjArgs(w, py_names.get, rank, offset,
+						  Py_None, b->array, NULL);
 	default:
-		return PyObject_CallMethodObjArgs(w, hot_names.fetch_add,
+		return PyObject_CallMethodObjArgs(w, py_names.fetch_add,
 						  b->array, rank, offset, NULL);
 	}
 }
 
-/* rank and offset are what Python gets if number and index will not do. */
+/* number and index are the place for C, rank and offset the same for Python. */
 static PyObject *bound_run(struct bound *b, enum rmx_kind kind, PyObject *rank,
 			   PyObject *offset, int64_t number, int64_t index)
 {
 	PyObject *result = NULL;
-	enum hot_outcome done = HOT_ODD;
+	enum py_outcome done = PY_DECLINED;
 
 	switch (kind) {
 	case RMX_PUT:
-		done = hot_put(b->window, b->array, number, index);
+		done = py_put(b->window, b->array, number, index);
 		result = Py_None;
 		break;
 	case RMX_GET:
-		if (hot_is_plain_result(b->window, b->array))
-			done = hot_get(b->window, (PyArrayObject *)b->array,
-				       number, index);
+		if (py_is_plain_result(b->window, b->array))
+			done = py_get(b->window, (PyArrayObject *)b->array,
+				      number, index);
 		result = b->array;
 		break;
 	default:
-		done = hot_update(b->window, &hot_fetch_add, b->array, number,
-				  index, &result);
-		if (done == HOT_DONE)
+		done = py_update(b->window, &py_sum, b->array, number, index,
+				 &result);
+		if (done == PY_DONE)
 			return result;
 	}
-	if (done == HOT_ODD)
+	if (done == PY_DECLINED)
 		return bound_decide(b, kind, rank, offset);
-	return done == HOT_DONE ? Py_NewRef(result) : NULL;
+	return done == PY_DONE ? Py_NewRef(result) : NULL;
 }
 
-/* Only what does not change: it neither looks at memory nor asks anybody. */
+/* Shows only what does not change: it looks at no memory and asks nobody. */
 static PyObject *bound_repr(struct bound *b)
 {
-	static const char *const names[] = {
-		[RMX_PUT] = "put",
-		[RMX_GET] = "get",
-		[RMX_UPDATE] = "fetch_add",
-	};
 	PyObject *shape = PyObject_GetAttrString(b->array, "shape");
 	PyObject *dtype = PyObject_GetAttrString(b->array, "dtype");
 	PyObject *text = NULL;
@@ -86,7 +86,7 @@ static PyObject *bound_repr(struct bound *b)
 		text = PyUnicode_FromFormat(
 			"<rmaext.Prepared %s of shape %S, %S, rank %S, offset "
 			"%S, of %R>",
-			names[b->kind], shape, dtype, b->rank, b->offset,
+			kind_names[b->kind], shape, dtype, b->rank, b->offset,
 			(PyObject *)b->window);
 	else
 		text = PyUnicode_FromFormat(
@@ -126,7 +126,8 @@ static PyObject *prepared_call(PyObject *self, PyObject *const *args, size_t n,
 	(void)args;
 	if (PyVectorcall_NARGS(n) || (keywords && PyTuple_GET_SIZE(keywords))) {
 		PyErr_SetString(PyExc_TypeError,
-				"a prepared operation takes no arguments");
+				"a prepared operation takes no arguments: they "
+				"were given when it was prepared");
 		return NULL;
 	}
 	return bound_run(b, b->kind, b->rank, b->offset, b->number, b->index);
@@ -140,19 +141,19 @@ static PyObject *prepared_new(PyTypeObject *type, PyObject *args,
 	int kind;
 
 	(void)keys;
-	if (!PyArg_ParseTuple(args, "iO!O!OO", &kind, &hot_window_type, &window,
+	if (!PyArg_ParseTuple(args, "iO!O!OO", &kind, &py_window_type, &window,
 			      &PyArray_Type, &array, &rank, &offset))
 		return NULL;
 	b = (struct bound *)type->tp_alloc(type, 0);
 	if (!b)
 		return NULL;
-	b->window = (struct hot_window *)Py_NewRef(window);
+	b->window = (struct py_window *)Py_NewRef(window);
 	b->array = Py_NewRef(array);
 	b->rank = Py_NewRef(rank);
 	b->offset = Py_NewRef(offset);
 	b->kind = (enum rmx_kind)kind;
 	b->call = prepared_call;
-	if (!hot_to_place(rank, offset, &b->number, &b->index))
+	if (!py_to_place(rank, offset, &b->number, &b->index))
 		b->number = RMX_NO_RANK;
 	return (PyObject *)b;
 }
@@ -163,13 +164,13 @@ static PyObject *buffer_new(PyTypeObject *type, PyObject *args, PyObject *keys)
 	struct bound *b;
 
 	(void)keys;
-	if (!PyArg_ParseTuple(args, "O!O!", &hot_window_type, &window,
+	if (!PyArg_ParseTuple(args, "O!O!", &py_window_type, &window,
 			      &PyArray_Type, &array))
 		return NULL;
 	b = (struct bound *)type->tp_alloc(type, 0);
 	if (!b)
 		return NULL;
-	b->window = (struct hot_window *)Py_NewRef(window);
+	b->window = (struct py_window *)Py_NewRef(window);
 	b->array = Py_NewRef(array);
 	return (PyObject *)b;
 }
@@ -178,31 +179,46 @@ static PyObject *buffer_run(struct bound *b, enum rmx_kind kind,
 			    PyObject *const *args, Py_ssize_t n,
 			    PyObject *keywords)
 {
-	static const char *const names[] = {
-		[RMX_PUT] = "put",
-		[RMX_GET] = "get",
-		[RMX_UPDATE] = "fetch_add",
+	static const struct py_signature signature = {
+		.required = 1,
+		.given = 2,
+		.names = {&py_names.rank, &py_names.offset},
 	};
-	static PyObject *const *const wanted[] = {&hot_names.rank,
-						  &hot_names.offset};
 	PyObject *got[2] = {NULL};
 	int64_t rank, index;
 
-	if (!hot_take(got, wanted, 2, args, n, keywords) || !got[0]) {
+	if (!py_take(&signature, got, args, n, keywords)) {
 		PyErr_Format(PyExc_TypeError,
-			     "%s() takes a rank, and perhaps an offset",
-			     names[kind]);
+			     "%s() takes a rank and, optionally, an offset",
+			     kind_names[kind]);
 		return NULL;
 	}
-	if (!hot_to_place(got[0], got[1], &rank, &index))
+	if (!py_to_place(got[0], got[1], &rank, &index))
 		rank = RMX_NO_RANK;
-	return bound_run(b, kind, got[0], got[1] ? got[1] : hot_names.zero,
-			 rank, index);
+	return bound_run(b, kind, got[0], got[1] ? got[1] : py_names.zero, rank,
+			 index);
 }
 
-PyDoc_STRVAR(buffer_put_doc,
-	     "put($self, /, rank, offset=0)\n--\n\n"
-	     "Write the array to a rank's window, as `Window.put` does.");
+PyDoc_STRVAR(
+	buffer_put_doc,
+	"put($self, /, rank, offset=0)\n--\n\n"
+	"Write the array to a rank's window, as `Window.put` does.\n"
+	"\n"
+	"Parameters\n"
+	"----------\n"
+	"rank, offset : int\n"
+	"    As for `Window.put`, which says what is raised.\n"
+	"\n"
+	"Notes\n"
+	"-----\n"
+	"Local. Complete at the target after `flush`; corresponds to MPI_Put.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> edge = win.register(np.ones(2))\n"
+	">>> edge.put(0, offset=4)\n"
+	">>> win.get(0, 3, 4)\n"
+	"array([0., 1., 1., 0.])");
 
 static PyObject *buffer_put(struct bound *b, PyObject *const *args,
 			    Py_ssize_t n, PyObject *keywords)
@@ -213,7 +229,22 @@ static PyObject *buffer_put(struct bound *b, PyObject *const *args,
 PyDoc_STRVAR(buffer_get_doc,
 	     "get($self, /, rank, offset=0)\n--\n\n"
 	     "Fill the array from a rank's window, as `Window.get` does, and "
-	     "return it.");
+	     "return it.\n"
+	     "\n"
+	     "Parameters\n"
+	     "----------\n"
+	     "rank, offset : int\n"
+	     "    As for `Window.get`, which says what is raised.\n"
+	     "\n"
+	     "Notes\n"
+	     "-----\n"
+	     "Local, blocking; corresponds to MPI_Get and MPI_Win_flush.\n"
+	     "\n"
+	     "Examples\n"
+	     "--------\n"
+	     ">>> win.local[:] = np.arange(10)\n"
+	     ">>> win.register(np.zeros(3)).get(0, offset=5)\n"
+	     "array([5., 6., 7.])");
 
 static PyObject *buffer_get(struct bound *b, PyObject *const *args,
 			    Py_ssize_t n, PyObject *keywords)
@@ -221,10 +252,27 @@ static PyObject *buffer_get(struct bound *b, PyObject *const *args,
 	return buffer_run(b, RMX_GET, args, n, keywords);
 }
 
-PyDoc_STRVAR(buffer_fetch_add_doc,
-	     "fetch_add($self, /, rank, offset=0)\n--\n\n"
-	     "Add the array to a rank's window and return the previous values, "
-	     "as\n`Window.fetch_add` does.");
+PyDoc_STRVAR(
+	buffer_fetch_add_doc,
+	"fetch_add($self, /, rank, offset=0)\n--\n\n"
+	"Add the array to a rank's window and return the previous values, "
+	"as\n`Window.fetch_add` does.\n"
+	"\n"
+	"Parameters\n"
+	"----------\n"
+	"rank, offset : int\n"
+	"    As for `Window.fetch_add`, which says what is raised.\n"
+	"\n"
+	"Notes\n"
+	"-----\n"
+	"Local, blocking; corresponds to MPI_Fetch_and_op with MPI_SUM and\n"
+	"MPI_Win_flush.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> ones = win.register(np.ones(2))\n"
+	">>> ones.fetch_add(0), ones.fetch_add(0)\n"
+	"(array([0., 0.]), array([1., 1.]))");
 
 static PyObject *buffer_fetch_add(struct bound *b, PyObject *const *args,
 				  Py_ssize_t n, PyObject *keywords)
@@ -233,9 +281,9 @@ static PyObject *buffer_fetch_add(struct bound *b, PyObject *const *args,
 }
 
 static PyMethodDef buffer_methods[] = {
-	HOT_FAST(buffer, put, buffer_put_doc),
-	HOT_FAST(buffer, get, buffer_get_doc),
-	HOT_FAST(buffer, fetch_add, buffer_fetch_add_doc),
+	PY_FASTCALL(buffer, put, buffer_put_doc),
+	PY_FASTCALL(buffer, get, buffer_get_doc),
+	PY_FASTCALL(buffer, fetch_add, buffer_fetch_add_doc),
 	{"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
 	 "Buffer[numpy.float64]: for annotations, as numpy.ndarray has it."},
 	{NULL, NULL, 0, NULL},
@@ -248,15 +296,47 @@ static PyMethodDef prepared_methods[] = {
 };
 
 static PyMemberDef bound_members[] = {
-	{"window", T_OBJECT, offsetof(struct bound, window), READONLY, NULL},
-	{"array", T_OBJECT, offsetof(struct bound, array), READONLY, NULL},
+	{"window", T_OBJECT, offsetof(struct bound, window), READONLY,
+	 "The window that it was made by."},
+	{"array", T_OBJECT, offsetof(struct bound, array), READONLY,
+	 "The array that is used, looked at anew in each call."},
 	{NULL, 0, 0, 0, NULL},
 };
 
-PyTypeObject hot_buffer_type = {
+PyDoc_STRVAR(buffer_doc,
+	     "An array that is put or got again and again; made by\n"
+	     "`Window.register`.\n"
+	     "\n"
+	     "Notes\n"
+	     "-----\n"
+	     "There is nothing to release. It keeps the window and the array.\n"
+	     "\n"
+	     "Examples\n"
+	     "--------\n"
+	     ">>> edge = win.register(np.ones(2))\n"
+	     ">>> edge.put(0, offset=4)\n"
+	     ">>> edge.array[:] = 7\n"
+	     ">>> edge.get(0, offset=3)\n"
+	     "array([0., 1.])");
+
+PyDoc_STRVAR(prepared_doc,
+	     "An operation with its arguments, made by `Window.prepare_put`,\n"
+	     "`prepare_get` or `prepare_fetch_add`: a call carries it out.\n"
+	     "\n"
+	     "Notes\n"
+	     "-----\n"
+	     "There is nothing to release. It keeps the window and the array.\n"
+	     "\n"
+	     "Examples\n"
+	     "--------\n"
+	     ">>> halo = win.prepare_put(np.ones(2), rank=0, offset=4)\n"
+	     ">>> halo()\n"
+	     ">>> win.get(0, 3, 4)\n"
+	     "array([0., 1., 1., 0.])");
+
+PyTypeObject py_buffer_type = {
 	PyVarObject_HEAD_INIT(NULL, 0).tp_name = "rmaext.Buffer",
-	.tp_doc = "An array that is put or got again and again, made by "
-		  "`Window.register`.",
+	.tp_doc = buffer_doc,
 	.tp_basicsize = sizeof(struct bound),
 	.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
 	.tp_new = buffer_new,
@@ -267,10 +347,9 @@ PyTypeObject hot_buffer_type = {
 	.tp_members = bound_members,
 };
 
-PyTypeObject hot_prepared_type = {
+PyTypeObject py_prepared_type = {
 	PyVarObject_HEAD_INIT(NULL, 0).tp_name = "rmaext.Prepared",
-	.tp_doc = "An operation with its arguments, made by "
-		  "`Window.prepare_put` and its like:\na call carries it out.",
+	.tp_doc = prepared_doc,
 	.tp_basicsize = sizeof(struct bound),
 	.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC |
 		    Py_TPFLAGS_HAVE_VECTORCALL,

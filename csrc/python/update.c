@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* accumulate, get_accumulate and fetch_op: their arguments and words. */
-#include "python/hot.h"
+/* Window's updates: their docstrings and arguments. */
+#include "python/cmethods.h"
 
-const char hot_accumulate_doc[] = PyDoc_STR(
+const char py_accumulate_doc[] = PyDoc_STR(
 	"accumulate($self, /, origin, rank, offset=0, op='sum')\n--\n\n"
 	"Combine elements of a rank's window with others, atomically each.\n"
 	"\n"
 	"Parameters\n"
 	"----------\n"
-	"origin : array or scalar\n"
+	"origin : array_like\n"
 	"    Of the window's dtype, any shape; its elements meet consecutive\n"
 	"    ones of the target in C order. It may be reused when the call\n"
 	"    returns.\n"
@@ -53,41 +53,38 @@ const char hot_accumulate_doc[] = PyDoc_STR(
 	"minimum\n"
 	"of a NaN and a number is NaN, the sum of bools is their or. Of pairs\n"
 	"with equal values 'minloc' and 'maxloc' take the smaller index; a\n"
-	"comparison with NaN is false.");
+	"comparison with NaN is false.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.accumulate([1.0, 5.0], rank=0, offset=8)\n"
+	">>> win.accumulate([3.0, 3.0], rank=0, offset=8, op=\"max\")\n"
+	">>> win.flush()\n"
+	">>> win.local[8:]\n"
+	"array([3., 5.])");
 
-/* value or origin, rank, offset, op */
-static PyObject *call(struct hot_window *w, struct hot_update *u,
-		      PyObject *const *const *wanted, PyObject *slow,
-		      PyObject *const *args, Py_ssize_t n, PyObject *keywords)
+static enum py_outcome update_try(void *w, struct py_call *c)
 {
-	PyObject *got[4] = {NULL}, *old = NULL;
-	enum hot_outcome done = HOT_ODD;
+	struct py_update u = *(const struct py_update *)c->how;
 	int64_t rank, index;
 
-	if (hot_take(got, wanted, 4, args, n, keywords) && got[0] &&
-	    hot_to_place(got[1], got[2], &rank, &index) &&
-	    hot_to_op(got[3], &u->op))
-		done = hot_update(w, u, got[0], rank, index, &old);
-	if (done == HOT_ODD)
-		return hot_decide(w, slow, args, n, keywords);
-	return done == HOT_DONE && !old ? Py_NewRef(Py_None) : old;
+	if (!py_to_place(c->got[1], c->got[2], &rank, &index) ||
+	    !py_to_op(c->got[3], &u.op))
+		return PY_DECLINED;
+	return py_update(w, &u, c->got[0], rank, index, &c->result);
 }
 
-static PyObject *const *const with_origin[] = {
-	&hot_names.origin, &hot_names.rank, &hot_names.offset, &hot_names.op};
-static PyObject *const *const with_value[] = {&hot_names.value, &hot_names.rank,
-					      &hot_names.offset, &hot_names.op};
+static const struct py_update accumulate = {
+	.call = "accumulate",
+	.result = PY_NOTHING,
+};
 
-PyObject *hot_accumulate(struct hot_window *w, PyObject *const *args,
-			 Py_ssize_t n, PyObject *keywords)
-{
-	struct hot_update u = {.call = "accumulate", .result = HOT_NOTHING};
+PY_METHOD(py_accumulate, update_try, .how = &accumulate,
+	  .slow = &py_names.accumulate, .required = 2, .given = 4,
+	  .names = {&py_names.origin, &py_names.rank, &py_names.offset,
+		    &py_names.op});
 
-	return call(w, &u, with_origin, hot_names.accumulate, args, n,
-		    keywords);
-}
-
-const char hot_get_accumulate_doc[] = PyDoc_STR(
+const char py_get_accumulate_doc[] = PyDoc_STR(
 	"get_accumulate($self, /, origin, rank, offset=0, op='sum')\n--\n\n"
 	"Combine elements as `accumulate`, and return what was there before.\n"
 	"\n"
@@ -108,18 +105,26 @@ const char hot_get_accumulate_doc[] = PyDoc_STR(
 	"-----\n"
 	"Local, blocking; corresponds to MPI_Get_accumulate and "
 	"MPI_Win_flush.\n"
-	"It is atomic per element, not as a whole.");
+	"It is atomic per element, not as a whole.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.get_accumulate([1.0, 2.0], rank=0)\n"
+	"array([0., 0.])\n"
+	">>> win.get_accumulate([0.0, 0.0], rank=0, op=\"no_op\")\n"
+	"array([1., 2.])");
 
-PyObject *hot_get_accumulate(struct hot_window *w, PyObject *const *args,
-			     Py_ssize_t n, PyObject *keywords)
-{
-	struct hot_update u = {.call = "get_accumulate", .result = HOT_ARRAY};
+static const struct py_update get_accumulate = {
+	.call = "get_accumulate",
+	.result = PY_ARRAY,
+};
 
-	return call(w, &u, with_origin, hot_names.get_accumulate, args, n,
-		    keywords);
-}
+PY_METHOD(py_get_accumulate, update_try, .how = &get_accumulate,
+	  .slow = &py_names.get_accumulate, .required = 2, .given = 4,
+	  .names = {&py_names.origin, &py_names.rank, &py_names.offset,
+		    &py_names.op});
 
-const char hot_fetch_op_doc[] = PyDoc_STR(
+const char py_fetch_op_doc[] = PyDoc_STR(
 	"fetch_op($self, /, value, rank, offset=0, op='sum')\n--\n\n"
 	"Combine one element as `accumulate`, and return what was there.\n"
 	"\n"
@@ -141,12 +146,130 @@ const char hot_fetch_op_doc[] = PyDoc_STR(
 	"\n"
 	"Notes\n"
 	"-----\n"
-	"Local, blocking; corresponds to MPI_Fetch_and_op and MPI_Win_flush.");
+	"Local, blocking; corresponds to MPI_Fetch_and_op and MPI_Win_flush.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.fetch_op(3.0, rank=0, op=\"max\")\n"
+	"np.float64(0.0)\n"
+	">>> win.fetch_op(0.0, rank=0, op=\"no_op\")\n"
+	"np.float64(3.0)");
 
-PyObject *hot_fetch_op(struct hot_window *w, PyObject *const *args,
-		       Py_ssize_t n, PyObject *keywords)
+static const struct py_update fetch_op = {
+	.call = "fetch_op",
+	.result = PY_SCALAR,
+};
+
+PY_METHOD(py_fetch_op, update_try, .how = &fetch_op, .slow = &py_names.fetch_op,
+	  .required = 2, .given = 4,
+	  .names = {&py_names.value, &py_names.rank, &py_names.offset,
+		    &py_names.op});
+
+const char py_fetch_add_doc[] = PyDoc_STR(
+	"fetch_add($self, /, value, rank, offset=0)\n--\n\n"
+	"Add to elements of a rank's window, atomically each.\n"
+	"\n"
+	"Parameters\n"
+	"----------\n"
+	"value : array_like\n"
+	"    Of the window's dtype.\n"
+	"rank : int\n"
+	"    Target; for MPI.PROC_NULL see `Window`.\n"
+	"offset : int\n"
+	"    Element of the target's window to begin at.\n"
+	"\n"
+	"Returns\n"
+	"-------\n"
+	"NumPy scalar or numpy.ndarray\n"
+	"    The previous values, in the shape of `value`.\n"
+	"\n"
+	"Raises\n"
+	"------\n"
+	"Unsupported\n"
+	"    There is no sum of this dtype.\n"
+	"AlignmentError\n"
+	"    The place is not aligned as `accumulate` needs it.\n"
+	"BoundsError, AccessError, TypeError, OverflowError\n"
+	"    As `put`.\n"
+	"\n"
+	"Notes\n"
+	"-----\n"
+	"Local, blocking; corresponds to MPI_Fetch_and_op with MPI_SUM and\n"
+	"MPI_Win_flush. It is `get_accumulate` of a sum; what `accumulate` "
+	"says\n"
+	"of updates holds here too.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.fetch_add(1.0, rank=0)\n"
+	"np.float64(0.0)\n"
+	">>> win.fetch_add(1.0, rank=0)\n"
+	"np.float64(1.0)");
+
+const struct py_update py_sum = {
+	.call = "fetch_add",
+	.op = RMAEXT_SUM,
+	.result = PY_SCALAR_OR_ARRAY,
+};
+
+static enum py_outcome fetch_add_try(void *w, struct py_call *c)
 {
-	struct hot_update u = {.call = "fetch_op", .result = HOT_SCALAR};
+	int64_t rank, index;
 
-	return call(w, &u, with_value, hot_names.fetch_op, args, n, keywords);
+	if (!py_to_place(c->got[1], c->got[2], &rank, &index))
+		return PY_DECLINED;
+	return py_update(w, &py_sum, c->got[0], rank, index, &c->result);
 }
+
+PY_METHOD(py_fetch_add, fetch_add_try, .slow = &py_names.fetch_add,
+	  .required = 2, .given = 3,
+	  .names = {&py_names.value, &py_names.rank, &py_names.offset});
+
+const char py_compare_and_swap_doc[] = PyDoc_STR(
+	"compare_and_swap($self, /, compare, value, rank, offset=0)\n"
+	"--\n\n"
+	"Replace elements that equal `compare` by `value`, atomically each.\n"
+	"\n"
+	"Parameters\n"
+	"----------\n"
+	"compare, value : array_like\n"
+	"    Of the window's dtype, in one shape. Floats are compared by "
+	"their\n"
+	"    bits: -0.0 is not 0.0, and a NaN equals itself. Padding does not\n"
+	"    count.\n"
+	"rank : int\n"
+	"    Target; for MPI.PROC_NULL see `Window`.\n"
+	"offset : int\n"
+	"    Element of the target's window to begin at.\n"
+	"\n"
+	"Returns\n"
+	"-------\n"
+	"NumPy scalar or numpy.ndarray\n"
+	"    The previous values: those that equal `compare` were replaced.\n"
+	"\n"
+	"Notes\n"
+	"-----\n"
+	"Local, blocking; corresponds to MPI_Compare_and_swap and\n"
+	"MPI_Win_flush. Raises what `fetch_add` raises, and ValueError for\n"
+	"different shapes.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.compare_and_swap(0.0, 5.0, rank=0)\n"
+	"np.float64(0.0)\n"
+	">>> win.compare_and_swap(0.0, 7.0, rank=0)  # it is 5.0 by now\n"
+	"np.float64(5.0)");
+
+static enum py_outcome compare_and_swap_try(void *w, struct py_call *c)
+{
+	int64_t rank, index;
+
+	if (!py_to_place(c->got[2], c->got[3], &rank, &index))
+		return PY_DECLINED;
+	return py_swap(w, c->got[0], c->got[1], rank, index, &c->result);
+}
+
+PY_METHOD(py_compare_and_swap, compare_and_swap_try,
+	  .slow = &py_names.compare_and_swap, .required = 3, .given = 4,
+	  .names = {&py_names.compare, &py_names.value, &py_names.rank,
+		    &py_names.offset});

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The type that rmaext.Window inherits from. */
-#include "python/hot.h"
+/* The type that rmaext.Window inherits from: its operations on one place. */
+#include "python/cmethods.h"
 
 PyDoc_STRVAR(
 	put_doc,
@@ -35,24 +35,27 @@ PyDoc_STRVAR(
 	"\n"
 	"Notes\n"
 	"-----\n"
-	"Local. Complete at the target after `flush`; corresponds to MPI_Put.");
+	"Local. Complete at the target after `flush`; corresponds to MPI_Put.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.put([1.0, 2.0], rank=0, offset=4)\n"
+	">>> win.flush()\n"
+	">>> win.local[3:7]\n"
+	"array([0., 1., 2., 0.])");
 
-static PyObject *window_put(struct hot_window *w, PyObject *const *args,
-			    Py_ssize_t n, PyObject *keywords)
+static enum py_outcome window_try_put(void *w, struct py_call *c)
 {
-	static PyObject *const *const wanted[] = {
-		&hot_names.origin, &hot_names.rank, &hot_names.offset};
-	PyObject *got[3] = {NULL};
-	enum hot_outcome done = HOT_ODD;
 	int64_t rank, index;
 
-	if (hot_take(got, wanted, 3, args, n, keywords) && got[0] &&
-	    hot_to_place(got[1], got[2], &rank, &index))
-		done = hot_put(w, got[0], rank, index);
-	if (done == HOT_ODD)
-		return hot_decide(w, hot_names.put, args, n, keywords);
-	return done == HOT_DONE ? Py_NewRef(Py_None) : NULL;
+	if (!py_to_place(c->got[1], c->got[2], &rank, &index))
+		return PY_DECLINED;
+	return py_put(w, c->got[0], rank, index);
 }
+
+static PY_METHOD(window_put, window_try_put, .slow = &py_names.put,
+		 .required = 2, .given = 3,
+		 .names = {&py_names.origin, &py_names.rank, &py_names.offset});
 
 PyDoc_STRVAR(
 	get_doc,
@@ -85,146 +88,48 @@ PyDoc_STRVAR(
 	"\n"
 	"Notes\n"
 	"-----\n"
-	"Local, blocking; corresponds to MPI_Get and MPI_Win_flush.");
+	"Local, blocking; corresponds to MPI_Get and MPI_Win_flush.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.local[:] = np.arange(10)\n"
+	">>> win.get(0, offset=2, count=3)\n"
+	"array([2., 3., 4.])");
 
-static PyObject *window_get(struct hot_window *w, PyObject *const *args,
-			    Py_ssize_t n, PyObject *keywords)
+static enum py_outcome window_try_get(void *w, struct py_call *c)
 {
-	static PyObject *const *const wanted[] = {
-		&hot_names.rank, &hot_names.offset, &hot_names.count,
-		&hot_names.out};
-	PyObject *got[4] = {NULL}, *out = NULL;
+	PyObject *wanted = c->got[2], *out = c->got[3];
 	int64_t rank, index, count = -1;
-	enum hot_outcome done = HOT_ODD;
+	enum py_outcome done;
 
-	if (!hot_take(got, wanted, 4, args, n, keywords) ||
-	    !hot_to_place(got[0], got[1], &rank, &index))
-		goto odd;
-	if (got[2] && got[2] != Py_None && !hot_to_index(got[2], &count))
-		goto odd;
-	if (got[3] && got[3] != Py_None) {
-		if (!hot_is_plain_result(w, got[3]) ||
-		    (count >= 0 &&
-		     count != PyArray_SIZE((PyArrayObject *)got[3])))
-			goto odd;
-		out = Py_NewRef(got[3]);
+	if (!py_to_place(c->got[0], c->got[1], &rank, &index) ||
+	    (wanted && wanted != Py_None && !py_to_index(wanted, &count)))
+		return PY_DECLINED;
+	if (out && out != Py_None) {
+		if (!py_is_plain_result(w, out) ||
+		    (count >= 0 && count != PyArray_SIZE((PyArrayObject *)out)))
+			return PY_DECLINED;
+		Py_INCREF(out);
 	} else {
-		if ((count < 0 && !hot_rest(w, rank, index, &count)) ||
-		    !hot_could_get(w, rank, index, count))
-			goto odd;
-		out = (PyObject *)hot_new_array(w, 1, &(npy_intp){count});
+		if ((count < 0 && !py_rest(w, rank, index, &count)) ||
+		    !py_could_get(w, rank, index, count))
+			return PY_DECLINED;
+		out = (PyObject *)py_new_array(w, 1, &(npy_intp){count});
 		if (!out)
-			return NULL;
+			return PY_FAILED;
 	}
-	done = hot_get(w, (PyArrayObject *)out, rank, index);
-	if (done == HOT_DONE)
-		return out;
-	Py_DECREF(out);
-odd:
-	return done == HOT_ODD ? hot_decide(w, hot_names.get, args, n, keywords)
-			       : NULL;
+	done = py_get(w, (PyArrayObject *)out, rank, index);
+	if (done == PY_DONE)
+		c->result = out;
+	else
+		Py_DECREF(out);
+	return done;
 }
 
-PyDoc_STRVAR(
-	fetch_add_doc,
-	"fetch_add($self, /, value, rank, offset=0)\n--\n\n"
-	"Add to elements of a rank's window, atomically each.\n"
-	"\n"
-	"Parameters\n"
-	"----------\n"
-	"value : scalar or array\n"
-	"    Of the window's dtype.\n"
-	"rank : int\n"
-	"    Target; for MPI.PROC_NULL see `Window`.\n"
-	"offset : int\n"
-	"    Element of the target's window to begin at.\n"
-	"\n"
-	"Returns\n"
-	"-------\n"
-	"NumPy scalar or numpy.ndarray\n"
-	"    The previous values, in the shape of `value`.\n"
-	"\n"
-	"Raises\n"
-	"------\n"
-	"Unsupported\n"
-	"    There is no sum of this dtype.\n"
-	"AlignmentError\n"
-	"    The place is not aligned as `accumulate` needs it.\n"
-	"BoundsError, AccessError, TypeError, OverflowError\n"
-	"    As `put`.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Local, blocking; corresponds to MPI_Fetch_and_op with MPI_SUM and\n"
-	"MPI_Win_flush. It is `get_accumulate` of a sum; what `accumulate` "
-	"says\n"
-	"of updates holds here too.");
-
-static PyObject *window_fetch_add(struct hot_window *w, PyObject *const *args,
-				  Py_ssize_t n, PyObject *keywords)
-{
-	static PyObject *const *const wanted[] = {
-		&hot_names.value, &hot_names.rank, &hot_names.offset};
-	PyObject *got[3] = {NULL}, *old = NULL;
-	enum hot_outcome done = HOT_ODD;
-	int64_t rank, index;
-
-	if (hot_take(got, wanted, 3, args, n, keywords) && got[0] &&
-	    hot_to_place(got[1], got[2], &rank, &index))
-		done = hot_update(w, &hot_fetch_add, got[0], rank, index, &old);
-	if (done == HOT_ODD)
-		return hot_decide(w, hot_names.fetch_add, args, n, keywords);
-	return old;
-}
-
-PyDoc_STRVAR(
-	compare_and_swap_doc,
-	"compare_and_swap($self, /, compare, value, rank, offset=0)\n"
-	"--\n\n"
-	"Replace elements that equal `compare` by `value`, atomically each.\n"
-	"\n"
-	"Parameters\n"
-	"----------\n"
-	"compare, value : scalar or array\n"
-	"    Of the window's dtype, in one shape. Floats are compared by "
-	"their\n"
-	"    bits: -0.0 is not 0.0, and a NaN equals itself. Padding does not\n"
-	"    count.\n"
-	"rank : int\n"
-	"    Target; for MPI.PROC_NULL see `Window`.\n"
-	"offset : int\n"
-	"    Element of the target's window to begin at.\n"
-	"\n"
-	"Returns\n"
-	"-------\n"
-	"NumPy scalar or numpy.ndarray\n"
-	"    The previous values: those that equal `compare` were replaced.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Local, blocking; corresponds to MPI_Compare_and_swap and\n"
-	"MPI_Win_flush. Raises what `fetch_add` raises, and ValueError for\n"
-	"different shapes.");
-
-static PyObject *window_compare_and_swap(struct hot_window *w,
-					 PyObject *const *args, Py_ssize_t n,
-					 PyObject *keywords)
-{
-	static PyObject *const *const wanted[] = {
-		&hot_names.compare, &hot_names.value, &hot_names.rank,
-		&hot_names.offset};
-	PyObject *got[4] = {NULL}, *old = NULL;
-	enum hot_outcome done = HOT_ODD;
-	int64_t rank, index;
-
-	if (hot_take(got, wanted, 4, args, n, keywords) && got[0] && got[1] &&
-	    hot_to_place(got[2], got[3], &rank, &index))
-		done = hot_swap(w, got[0], got[1], rank, index, &old);
-	if (done == HOT_ODD)
-		return hot_decide(w, hot_names.compare_and_swap, args, n,
-				  keywords);
-	return old;
-}
+static PY_METHOD(window_get, window_try_get, .slow = &py_names.get,
+		 .required = 1, .given = 4,
+		 .names = {&py_names.rank, &py_names.offset, &py_names.count,
+			   &py_names.out});
 
 PyDoc_STRVAR(
 	flush_doc,
@@ -262,30 +167,33 @@ PyDoc_STRVAR(
 	"Notes\n"
 	"-----\n"
 	"Local, blocking; corresponds to MPI_Win_flush and MPI_Win_flush_all.\n"
-	"Writing to a file has no time limit while the target lives.");
+	"Writing to a file has no time limit while the target lives.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.put(1.0, 0)\n"
+	">>> win.flush(0)  # now rank 0 may be told of it\n"
+	">>> win.local[0]\n"
+	"np.float64(1.0)");
 
-static PyObject *window_flush(struct hot_window *w, PyObject *const *args,
-			      Py_ssize_t n, PyObject *keywords)
+static enum py_outcome window_try_flush(void *w, struct py_call *c)
 {
-	static PyObject *const *const wanted[] = {&hot_names.rank};
-	PyObject *got[1] = {NULL};
-	enum hot_outcome done = HOT_ODD;
 	int64_t rank = -1;
 
-	if (hot_take(got, wanted, 1, args, n, keywords) &&
-	    (!got[0] || got[0] == Py_None || hot_to_index(got[0], &rank)))
-		done = hot_flush(w, rank);
-	if (done == HOT_ODD)
-		return hot_decide(w, hot_names.flush, args, n, keywords);
-	return done == HOT_DONE ? Py_NewRef(Py_None) : NULL;
+	if (c->got[0] && c->got[0] != Py_None && !py_to_index(c->got[0], &rank))
+		return PY_DECLINED;
+	return py_flush(w, rank);
 }
+
+static PY_METHOD(window_flush, window_try_flush, .slow = &py_names.flush,
+		 .given = 1, .names = {&py_names.rank});
 
 PyDoc_STRVAR(bind_doc,
 	     "_bind($self, handle, address, dtype, atomic_type, fabric, /)\n"
 	     "--\n\n"
 	     "Take over the C window at an address, which `handle` keeps.");
 
-static PyObject *window_bind(struct hot_window *w, PyObject *args)
+static PyObject *window_bind(struct py_window *w, PyObject *args)
 {
 	PyObject *handle, *type, *fabric, *in_flight = NULL, *orphans = NULL;
 	PyObject *origins = NULL, *know = NULL;
@@ -302,7 +210,8 @@ static PyObject *window_bind(struct hot_window *w, PyObject *args)
 			return NULL;
 	}
 	if (w->handle) {
-		PyErr_SetString(PyExc_ValueError, "bound already");
+		PyErr_SetString(PyExc_ValueError,
+				"this Window is bound to a C window already");
 		return NULL;
 	}
 	if (fabric != Py_None) {
@@ -332,38 +241,38 @@ static PyObject *window_bind(struct hot_window *w, PyObject *args)
 	Py_RETURN_NONE;
 }
 
-static PyObject *window_get_closed(struct hot_window *w, void *closure)
+static PyObject *window_get_closed(struct py_window *w, void *closure)
 {
 	(void)closure;
 	return PyBool_FromLong(w->it.closed);
 }
 
-static int window_set_closed(struct hot_window *w, PyObject *value,
+static int window_set_closed(struct py_window *w, PyObject *value,
 			     void *closure)
 {
 	(void)closure;
 	if (!value || !PyBool_Check(value)) {
-		PyErr_SetString(PyExc_TypeError, "_closed is a bool");
+		PyErr_SetString(PyExc_TypeError, "_closed must be a bool");
 		return -1;
 	}
 	w->it.closed = value == Py_True;
 	if (w->it.closed)
-		hot_numba_close(w);
+		py_numba_close(w);
 	return 0;
 }
 
 static PyObject *window_new(PyTypeObject *type, PyObject *args, PyObject *keys)
 {
-	struct hot_window *w = (struct hot_window *)type->tp_alloc(type, 0);
+	struct py_window *w = (struct py_window *)type->tp_alloc(type, 0);
 
 	(void)args;
 	(void)keys;
 	if (w)
-		w->it.closed = 1; /* until it is whole */
+		w->it.closed = 1; /* until _bind() and Python open it */
 	return (PyObject *)w;
 }
 
-static int window_traverse(struct hot_window *w, visitproc visit, void *arg)
+static int window_traverse(struct py_window *w, visitproc visit, void *arg)
 {
 	Py_VISIT(w->dtype);
 	Py_VISIT(w->handle);
@@ -374,9 +283,9 @@ static int window_traverse(struct hot_window *w, visitproc visit, void *arg)
 	return 0;
 }
 
-static int window_clear(struct hot_window *w)
+static int window_clear(struct py_window *w)
 {
-	hot_numba_close(w);
+	py_numba_close(w);
 	w->it.window = NULL;
 	Py_CLEAR(w->dtype);
 	Py_CLEAR(w->handle);
@@ -387,7 +296,7 @@ static int window_clear(struct hot_window *w)
 	return 0;
 }
 
-static void window_dealloc(struct hot_window *w)
+static void window_dealloc(struct py_window *w)
 {
 	PyObject_GC_UnTrack(w);
 	window_clear(w);
@@ -395,22 +304,22 @@ static void window_dealloc(struct hot_window *w)
 }
 
 static PyMethodDef window_methods[] = {
-	HOT_FAST(window, put, put_doc),
-	HOT_FAST(window, get, get_doc),
-	HOT_FAST(window, fetch_add, fetch_add_doc),
-	HOT_FAST(window, compare_and_swap, compare_and_swap_doc),
-	HOT_FAST(hot, accumulate, hot_accumulate_doc),
-	HOT_FAST(hot, get_accumulate, hot_get_accumulate_doc),
-	HOT_FAST(hot, fetch_op, hot_fetch_op_doc),
-	HOT_FAST(window, flush, flush_doc),
-	HOT_FAST(hot, put_many, hot_put_many_doc),
-	HOT_FAST(hot, get_many, hot_get_many_doc),
-	HOT_FAST(hot, fetch_add_many, hot_fetch_add_many_doc),
-	HOT_FAST(hot, accumulate_many, hot_accumulate_many_doc),
-	HOT_FAST(hot, fetch_op_many, hot_fetch_op_many_doc),
-	HOT_FAST(hot, put_notify, hot_put_notify_doc),
-	HOT_FAST(hot, wait_notify, hot_wait_notify_doc),
-	HOT_FAST(hot, test_notify, hot_test_notify_doc),
+	PY_FASTCALL(window, put, put_doc),
+	PY_FASTCALL(window, get, get_doc),
+	PY_FASTCALL(py, fetch_add, py_fetch_add_doc),
+	PY_FASTCALL(py, compare_and_swap, py_compare_and_swap_doc),
+	PY_FASTCALL(py, accumulate, py_accumulate_doc),
+	PY_FASTCALL(py, get_accumulate, py_get_accumulate_doc),
+	PY_FASTCALL(py, fetch_op, py_fetch_op_doc),
+	PY_FASTCALL(window, flush, flush_doc),
+	PY_FASTCALL(py, put_many, py_put_many_doc),
+	PY_FASTCALL(py, get_many, py_get_many_doc),
+	PY_FASTCALL(py, fetch_add_many, py_fetch_add_many_doc),
+	PY_FASTCALL(py, accumulate_many, py_accumulate_many_doc),
+	PY_FASTCALL(py, fetch_op_many, py_fetch_op_many_doc),
+	PY_FASTCALL(py, put_notify, py_put_notify_doc),
+	PY_FASTCALL(py, wait_notify, py_wait_notify_doc),
+	PY_FASTCALL(py, test_notify, py_test_notify_doc),
 	{"_bind", (PyCFunction)window_bind, METH_VARARGS, bind_doc},
 	{"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
 	 "Window[numpy.float64]: for annotations, as numpy.ndarray has it."},
@@ -418,7 +327,7 @@ static PyMethodDef window_methods[] = {
 };
 
 static PyGetSetDef window_getters[] = {
-	{"numba", (getter)hot_numba, NULL,
+	{"numba", (getter)py_numba, NULL,
 	 "The window as an integer, for the functions of `rmaext.jit`. Once "
 	 "the\n"
 	 "window is closed, or gone, they return the code of ClosedError.",
@@ -428,10 +337,11 @@ static PyGetSetDef window_getters[] = {
 	{NULL, NULL, NULL, NULL, NULL},
 };
 
-PyTypeObject hot_window_type = {
-	PyVarObject_HEAD_INIT(NULL, 0).tp_name = "rmaext._native.hot.Window",
+PyTypeObject py_window_type = {
+	PyVarObject_HEAD_INIT(NULL, 0).tp_name =
+		"rmaext._native.cmethods.Window",
 	.tp_doc = "The operations of rmaext.Window.",
-	.tp_basicsize = sizeof(struct hot_window),
+	.tp_basicsize = sizeof(struct py_window),
 	.tp_flags =
 		Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
 	.tp_new = window_new,
@@ -440,5 +350,5 @@ PyTypeObject hot_window_type = {
 	.tp_clear = (inquiry)window_clear,
 	.tp_methods = window_methods,
 	.tp_getset = window_getters,
-	.tp_as_mapping = &hot_index_methods,
+	.tp_as_mapping = &py_index_methods,
 };

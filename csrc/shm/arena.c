@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Memory that the other processes of this node can map: a few anonymous files
- * a process, from which blocks are carved. Peers reach them through
- * /proc/PID/fd, so nothing has a name, and nothing stays behind after a crash.
+ * Memory that the other processes of this node can map. A process has a few
+ * anonymous files, its segments, from which blocks are cut. Peers open them
+ * through /proc/PID/fd, so nothing has a name, and nothing stays behind after a
+ * crash.
  *
- * The end of each segment says whose it is; that of the first also tells the
- * peers whether its owner lives.
+ * The tail of each segment says whose it is; the tail of the first segment also
+ * tells the peers whether its owner lives.
  */
 #define _GNU_SOURCE
 #include "shm/arena.h"
@@ -20,17 +21,17 @@
 
 #define FIRST_SEGMENT ((uint64_t)16 << 20)
 #define LAST_DOUBLING ((uint64_t)1 << 30)
-#define GIVE_BACK ((uint64_t)64 << 10) /* smaller blocks are zeroed by hand */
+#define GIVE_BACK ((uint64_t)64 << 10) /* smaller blocks are set to zero */
 #ifndef MFD_HUGE_2MB
 #define MFD_HUGE_2MB (21U << 26)
 #endif
 
 /*
- * Sealed, so that no peer can be killed by SIGBUS because it shrank. Pages
- * come on first touch; huge ones now, while somebody can be told that there
- * are none.
+ * The file is sealed: if it could shrink, a peer that uses it would be killed
+ * by SIGBUS. Its pages are allocated on first touch, but huge pages at once,
+ * while the caller can still be told that there are none.
  */
-static int make_file(uint64_t size, bool huge, int *fd_p)
+static int file_make(uint64_t size, bool huge, int *fd_p)
 {
 	unsigned int flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
 	int fd, ret;
@@ -50,9 +51,11 @@ static int make_file(uint64_t size, bool huge, int *fd_p)
 	return 0;
 }
 
-/* Peers tell segments apart by inode: those of huge pages count by themselves.
+/*
+ * Peers tell segments apart by their inodes, but files of huge pages have inode
+ * numbers of their own, which may be those of other segments.
  */
-static bool is_known(const struct rmaext_arena *a, uint64_t inode)
+static bool inode_is_known(const struct rmaext_arena *a, uint64_t inode)
 {
 	const struct rmx_segment *s;
 
@@ -65,18 +68,17 @@ static bool is_known(const struct rmaext_arena *a, uint64_t inode)
 	return false;
 }
 
-/* Its file is made; it is not mapped yet. */
 int rmx_segment_make(struct rmaext_arena *a, uint64_t size, bool huge,
 		     struct rmx_segment **segment_p)
 {
 	struct rmx_segment *s = calloc(1, sizeof(*s));
-	int fd = -1, ret = s ? make_file(size, huge, &fd) : -ENOMEM;
+	int fd = -1, ret = s ? file_make(size, huge, &fd) : -ENOMEM;
 	struct stat status = {0};
 
 	if (!ret && fstat(fd, &status))
 		ret = -errno;
-	if (!ret && is_known(a, status.st_ino)) {
-		/* while that number is taken */
+	if (!ret && inode_is_known(a, status.st_ino)) {
+		/* another file, while this one keeps the number taken */
 		ret = rmx_segment_make(a, size, huge, segment_p);
 		free(s);
 		close(fd);
@@ -96,9 +98,9 @@ int rmx_segment_make(struct rmaext_arena *a, uint64_t size, bool huge,
 	return 0;
 }
 
-static int map_file(struct rmx_segment *s, uint64_t size)
+static int segment_map(struct rmx_segment *s, uint64_t size)
 {
-	/* at an address that huge pages can begin at */
+	/* aligned, so that the kernel can use huge pages */
 	char *room = mmap(NULL, size + RMX_HUGE_PAGE, PROT_NONE,
 			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	char *base;
@@ -116,18 +118,18 @@ static int map_file(struct rmx_segment *s, uint64_t size)
 		munmap(base, size);
 		return ret;
 	}
-	madvise(base, size, MADV_HUGEPAGE); /* where the kernel has them */
+	madvise(base, size, MADV_HUGEPAGE); /* an error does no harm */
 	s->base = base;
 	return 0;
 }
 
-static struct rmx_segment_tail *tail_of(const struct rmx_segment *s)
+static struct rmx_segment_tail *segment_tail(const struct rmx_segment *s)
 {
 	return (struct rmx_segment_tail *)(s->base + s->block.size - RMX_TAIL);
 }
 
 /* The caller holds the lock. */
-static int grow(struct rmaext_arena *a, uint64_t len)
+static int arena_grow(struct rmaext_arena *a, uint64_t len)
 {
 	uint64_t size =
 		a->segments ? a->segments->block.size * 2 : FIRST_SEGMENT;
@@ -144,10 +146,10 @@ static int grow(struct rmaext_arena *a, uint64_t len)
 	ret = rmx_segment_make(a, size, false, &s);
 	if (ret)
 		return ret;
-	ret = map_file(s, size);
+	ret = segment_map(s, size);
 	if (ret)
 		goto close;
-	memcpy(tail_of(s)->nonce, a->nonce, sizeof(a->nonce));
+	memcpy(segment_tail(s)->nonce, a->nonce, sizeof(a->nonce));
 	s->room = size - RMX_TAIL;
 	ret = rmx_extent_add(&a->extents, s->base, s->room);
 	if (ret)
@@ -163,8 +165,11 @@ close:
 	return ret;
 }
 
-/* Held as long as its thread lives: the kernel marks it when that is killed. */
-static int take_life(struct rmx_segment_tail *tail)
+/*
+ * The robust mutex is held as long as this thread lives. When the thread is
+ * killed the kernel marks the mutex, which peers see.
+ */
+static int life_take(struct rmx_segment_tail *tail)
 {
 	pthread_mutexattr_t attr;
 	int ret;
@@ -183,19 +188,21 @@ int rmaext_arena_open(const uint8_t *nonce, rmaext_arena **arena_p)
 	int ret;
 
 	if (!a)
-		return rmx_fail(-ENOMEM, RMX_NO_RANK, "calloc", "arena");
+		return rmx_no_memory("the arena");
 	a->pid = getpid();
 	memcpy(a->nonce, nonce, sizeof(a->nonce));
 	pthread_mutex_init(&a->lock, NULL);
-	ret = grow(a, 0);
+	ret = arena_grow(a, 0);
 	if (ret) {
 		free(a);
-		return rmx_fail(ret, RMX_NO_RANK, "memfd_create", "arena: %s",
+		return rmx_fail(ret, RMX_NO_RANK, "memfd_create",
+				"cannot make the memory that the ranks of a "
+				"node share: %s",
 				strerror(-ret));
 	}
-	a->tail = tail_of(a->segments);
-	a->lives = !take_life(a->tail);
-	if (!a->lives) /* peers then learn of our end by pidfd only */
+	a->tail = segment_tail(a->segments);
+	a->lives = !life_take(a->tail);
+	if (!a->lives) /* peers then learn of our end from the pidfd only */
 		memset(&a->tail->life, 0, sizeof(a->tail->life));
 	*arena_p = a;
 	return 0;
@@ -212,9 +219,8 @@ void rmaext_arena_leave(rmaext_arena *a)
 		atomic_store(&a->tail->left, 1);
 }
 
-/* The thread that held it may have ended: the next one that comes takes over.
- */
-static void renew_life(struct rmx_segment_tail *tail)
+/* Takes the mutex over where the thread that held it has ended. */
+static void life_renew(struct rmx_segment_tail *tail)
 {
 	if (pthread_mutex_trylock(&tail->life) == EOWNERDEAD)
 		pthread_mutex_consistent(&tail->life);
@@ -226,7 +232,7 @@ void rmaext_arena_describe(rmaext_arena *a, struct rmaext_process *process_p)
 
 	pthread_mutex_lock(&a->lock);
 	if (a->lives)
-		renew_life(a->tail);
+		life_renew(a->tail);
 	s = a->segments;
 	pthread_mutex_unlock(&a->lock);
 	while (s->next)
@@ -247,27 +253,29 @@ int rmaext_arena_allocate(rmaext_arena *a, uint64_t len, void **addr_p)
 	int ret = 0;
 
 	if (!len || len > UINT64_MAX / 4)
-		return rmx_fail(-ENOMEM, RMX_NO_RANK, "arena", "%llu bytes",
+		return rmx_fail(-ENOMEM, RMX_NO_RANK, "arena",
+				"no block can have %llu bytes",
 				(unsigned long long)len);
 	len = rmx_up(len, RMX_LINE);
 	pthread_mutex_lock(&a->lock);
 	addr = rmx_extent_take(&a->extents, len, align);
 	if (!addr) {
-		ret = grow(a, len);
+		ret = arena_grow(a, len);
 		if (!ret)
 			addr = rmx_extent_take(&a->extents, len, align);
 	}
 	pthread_mutex_unlock(&a->lock);
 	if (!addr)
 		return rmx_fail(-ENOMEM, RMX_NO_RANK, "memfd_create",
-				"%llu bytes: %s", (unsigned long long)len,
+				"no %llu bytes of shared memory: %s",
+				(unsigned long long)len,
 				strerror(ret ? -ret : ENOMEM));
 	*addr_p = addr;
 	return 0;
 }
 
-static struct rmx_segment *among(struct rmx_segment *s, const void *addr,
-				 uint64_t len)
+static struct rmx_segment *segment_among(struct rmx_segment *s,
+					 const void *addr, uint64_t len)
 {
 	for (; s; s = s->next) {
 		uint64_t at = (uintptr_t)addr - (uintptr_t)s->base;
@@ -280,19 +288,21 @@ static struct rmx_segment *among(struct rmx_segment *s, const void *addr,
 }
 
 /* The caller holds the lock. */
-static struct rmx_segment *segment_of(struct rmaext_arena *a, const void *addr,
-				      uint64_t len)
+static struct rmx_segment *arena_segment_of(struct rmaext_arena *a,
+					    const void *addr, uint64_t len)
 {
-	struct rmx_segment *s = among(a->placed, addr, len);
+	struct rmx_segment *s = segment_among(a->placed, addr, len);
 
-	return s ? s : among(a->segments, addr, len);
+	return s ? s : segment_among(a->segments, addr, len);
 }
 
-/* Zeros again: whole pages go back to the system, the kernel wipes the edges.
+/*
+ * Makes the block zeros. Punching a hole gives whole pages back to the system,
+ * and the kernel sets the bytes at the edges to zero.
  */
-static void clear(struct rmaext_arena *a, char *addr, uint64_t len)
+static void block_clear(struct rmaext_arena *a, char *addr, uint64_t len)
 {
-	const struct rmx_segment *s = among(a->segments, addr, len);
+	const struct rmx_segment *s = segment_among(a->segments, addr, len);
 
 	if (len < GIVE_BACK ||
 	    fallocate((int)s->block.fd,
@@ -307,14 +317,14 @@ void rmaext_arena_free(rmaext_arena *a, void *addr)
 	struct rmx_extent *e;
 
 	if (getpid() != a->pid || atomic_load(&a->tail->left))
-		return; /* the parent's; or peers may still look at it */
+		return; /* a fork's child; or peers may still read it */
 	pthread_mutex_lock(&a->lock);
-	s = among(a->placed, addr, 1);
+	s = segment_among(a->placed, addr, 1);
 	e = rmx_extent_find(&a->extents, addr);
 	if (s && s->base == (char *)addr) {
 		rmx_place_end(s);
 	} else if (e) {
-		clear(a, addr, e->len);
+		block_clear(a, addr, e->len);
 		rmx_extent_free(&a->extents, e);
 	}
 	pthread_mutex_unlock(&a->lock);
@@ -326,7 +336,7 @@ int rmaext_arena_find(rmaext_arena *a, const void *addr, uint64_t len,
 	struct rmx_segment *s;
 
 	pthread_mutex_lock(&a->lock);
-	s = segment_of(a, addr, len);
+	s = arena_segment_of(a, addr, len);
 	if (s) {
 		*block_p = s->block;
 		block_p->offset = (uintptr_t)addr - (uintptr_t)s->base;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Arena memory at an address that the caller has chosen, or of huge pages: a
- * file of its own for each piece. When a piece is given back it is unmapped
- * here; peers keep their mapping of the file, as of all others, so the file is
- * kept for the next piece that fits.
+ * Arena memory at an address that the caller has chosen, or of huge pages. Each
+ * piece is a segment with a file of its own. When a piece is freed it is
+ * unmapped here, but peers keep their mapping of the file, as they do of all
+ * files. So the file is kept for the next piece that fits.
  */
 #define _GNU_SOURCE
 #include "shm/arena.h"
@@ -17,8 +17,8 @@
 #define MAP_FIXED_NOREPLACE 0x100000
 #endif
 
-/* Zeros again, and no memory. */
-static int empty(const struct rmx_segment *s)
+/* Gives the memory of the file back, which then reads as zeros. */
+static int segment_empty(const struct rmx_segment *s)
 {
 	return fallocate((int)s->block.fd,
 			 FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
@@ -30,14 +30,14 @@ static int empty(const struct rmx_segment *s)
 void rmx_place_end(struct rmx_segment *s)
 {
 	munmap(s->base, s->mapped);
-	empty(s);
+	segment_empty(s);
 	s->base = NULL;
 	s->room = s->mapped = 0;
 }
 
-/* Say whose it is, at the end of the file, which is not mapped else. */
-static int sign(const struct rmaext_arena *a, const struct rmx_segment *s,
-		uint64_t unit)
+/* Writes the owner's nonce into the tail, which is not mapped otherwise. */
+static int segment_sign(const struct rmaext_arena *a,
+			const struct rmx_segment *s, uint64_t unit)
 {
 	char *end = mmap(NULL, unit, PROT_READ | PROT_WRITE, MAP_SHARED,
 			 (int)s->block.fd, (off_t)(s->block.size - unit));
@@ -50,9 +50,12 @@ static int sign(const struct rmaext_arena *a, const struct rmx_segment *s,
 	return 0;
 }
 
-/* One that nobody has now. Pages are all there again, if they are huge. */
-static struct rmx_segment *idle(const struct rmaext_arena *a, uint64_t size,
-				bool huge)
+/*
+ * Returns a segment that is not in use, or NULL. Huge pages are allocated at
+ * once, as for a new file.
+ */
+static struct rmx_segment *segment_find_idle(const struct rmaext_arena *a,
+					     uint64_t size, bool huge)
 {
 	struct rmx_segment *best = NULL;
 
@@ -62,13 +65,14 @@ static struct rmx_segment *idle(const struct rmaext_arena *a, uint64_t size,
 		    (!best || s->block.size < best->block.size))
 			best = s;
 	if (best && huge && fallocate((int)best->block.fd, 0, 0, (off_t)size)) {
-		empty(best);
+		segment_empty(best);
 		return NULL;
 	}
 	return best;
 }
 
-static int map_at(struct rmx_segment *s, uint64_t len, char *wanted, int how)
+static int segment_map_at(struct rmx_segment *s, uint64_t len, char *wanted,
+			  int how)
 {
 	const bool exactly = how & RMAEXT_EXACTLY;
 	char *base = mmap(wanted, len, PROT_READ | PROT_WRITE,
@@ -90,13 +94,13 @@ static int map_at(struct rmx_segment *s, uint64_t len, char *wanted, int how)
 }
 
 /* The caller holds the lock. */
-static int place(struct rmaext_arena *a, uint64_t len, char *wanted, int how,
-		 char **addr_p)
+static int arena_place(struct rmaext_arena *a, uint64_t len, char *wanted,
+		       int how, char **addr_p)
 {
 	const bool huge = how & RMAEXT_HUGE;
 	const uint64_t unit = huge ? RMX_HUGE_PAGE : rmx_page();
 	const uint64_t size = rmx_up(len + RMX_TAIL, unit);
-	struct rmx_segment *s = idle(a, size, huge);
+	struct rmx_segment *s = segment_find_idle(a, size, huge);
 	int ret = 0;
 
 	if (!s) {
@@ -106,11 +110,11 @@ static int place(struct rmaext_arena *a, uint64_t len, char *wanted, int how,
 		s->next = a->placed;
 		a->placed = s;
 	}
-	ret = sign(a, s, unit);
+	ret = segment_sign(a, s, unit);
 	if (!ret)
-		ret = map_at(s, rmx_up(len, unit), wanted, how);
+		ret = segment_map_at(s, rmx_up(len, unit), wanted, how);
 	if (ret)
-		empty(s); /* for another one */
+		segment_empty(s); /* it is kept for another piece */
 	else
 		*addr_p = s->base;
 	return ret;
@@ -125,12 +129,13 @@ int rmaext_arena_place(rmaext_arena *a, uint64_t len, uint64_t wanted, int how,
 
 	if (len && len <= UINT64_MAX / 4) {
 		pthread_mutex_lock(&a->lock);
-		ret = place(a, len, (char *)(uintptr_t)wanted, how, &addr);
+		ret = arena_place(a, len, (char *)(uintptr_t)wanted, how,
+				  &addr);
 		pthread_mutex_unlock(&a->lock);
 	}
 	if (ret)
 		return rmx_fail(ret, RMX_NO_RANK, "mmap",
-				"%llu bytes%s at address %#llx: %s",
+				"no %llu bytes%s at address %#llx: %s",
 				(unsigned long long)len,
 				huge ? " of huge pages" : "",
 				(unsigned long long)wanted, strerror(-ret));

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The control block of a window on one rank: zeros at first, in memory that the
- * ranks of its node map (rmx_target.control). What origins elsewhere do there
- * they do as updates of a hidden window (rmaext/_comm/control.py).
+ * The control block of a window on one rank. It is zeros at first, and lies in
+ * memory that the ranks of its node map (rmaext_blocks). Origins on other nodes
+ * work on it by updates of a hidden window (rmaext/_comm/control.py).
  *
- * After the fixed part come, for `count` ranks: a cache line each for the guard
- * of updates, then three words each: place in a queue for the lock, posts
- * received, completions received.
+ * After the fixed part each of `count` ranks has a cache line for the guard of
+ * updates; then come three words a rank: its slot in the lock, the posts that
+ * it has received, and the completions that it has received.
  */
 #ifndef RMAEXT_CONTROL_BLOCK_H
 #define RMAEXT_CONTROL_BLOCK_H
@@ -14,22 +14,23 @@
 #include "base/common.h"
 
 struct rmx_guard_line {
-	_Alignas(RMX_LINE) atomic_uint singles; /* updates that are under way */
+	_Alignas(RMX_LINE) atomic_uint singles; /* updates that are running */
 };
 
-/* Of write_back.c: counts of what was asked for, and of what has been done. */
+/* Counts of the write-backs that were asked for and done; see write_back.c. */
 struct rmx_storage_words {
 	atomic_int_fast64_t asked, done;
-	atomic_int_fast64_t failed; /* the last that did, with this error */
-	atomic_int_fast64_t error;
+	atomic_int_fast64_t failed; /* number of the last that failed */
+	atomic_int_fast64_t error;  /* its error */
 };
 
 struct rmx_control_block {
-	_Alignas(RMX_LINE) atomic_uint bulk; /* 1 + rank of its holder */
-	atomic_uint waiters;		     /* for it to become 0, about */
-	/* nobody is to claim it before this time: somebody waited in vain */
+	_Alignas(RMX_LINE)
+		atomic_uint bulk; /* 1 + rank that is in bulk, or 0 */
+	atomic_uint waiters;	  /* ranks that wait for it to be 0, about */
+	/* time before which no rank claims `bulk`: one has given way */
 	atomic_int_fast64_t pause;
-	_Alignas(RMX_LINE) atomic_int_fast64_t lock[4];
+	_Alignas(RMX_LINE) atomic_int_fast64_t lock[4]; /* ticket_lock.c */
 	struct rmx_storage_words storage;
 	atomic_int_fast64_t calls[2]; /* of rmaext/_comm/meeting.py */
 	_Alignas(RMX_LINE) atomic_int_fast64_t notify[RMAEXT_NOTIFY];

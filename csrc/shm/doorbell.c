@@ -1,24 +1,23 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The doorbell of a process, on which those sleep who wait for words of its
- *memory to change (api/wait.c).
+ * The doorbell of a process. Threads that wait for a word of that process's
+ * memory to change sleep on it (api/wait.c).
  *
- * Whoever changes a word looks afterwards whether anybody listens, whoever
- * waits says that he listens and looks at the word afterwards: one of the two
- * sees the other. The first to see a listener takes the flag away and rings, so
- * many changes cost one system call; those who are woken and want to sleep on
- * put it back. A flag that a process left behind when it was killed costs one
- * ring.
+ * A waiter first sets the flag `listening` and then looks at the word. A writer
+ * first changes the word and then looks at the flag. So one of the two sees the
+ * other. The first writer that sees the flag clears it and rings, so that many
+ * changes cost one system call; waiters that wake up and sleep on set it again.
+ * A flag that a killed process has left behind costs one ring.
  *
- *	waiter			changes a word
+ *	waiter			writer
  *	r = rings		word = ...
  *	listening = 1		fence
  *	fence			if (listening)
  *	look at the word		listening = 0, rings++, wake
  *	sleep while rings == r
  *
- * `rings` is read first: a ring that takes the flag just put up is then one
- * that came too late to be slept through.
+ * The waiter reads `rings` before it sets the flag. A ring that clears this
+ *flag then changes `rings` after the waiter has read it, and ends its sleep.
  */
 #define _GNU_SOURCE
 #include "shm/neighbour.h"
@@ -30,7 +29,7 @@
 void rmx_doorbell_ring(struct rmx_doorbell *doorbell)
 {
 	if (!atomic_exchange(&doorbell->listening, 0))
-		return; /* another one is about to ring */
+		return; /* another thread has cleared it, and rings */
 	atomic_fetch_add(&doorbell->rings, 1);
 	syscall(SYS_futex, &doorbell->rings, FUTEX_WAKE, INT_MAX, NULL, NULL,
 		0);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Processes on the same node: is that so, does it live, map its memory, copy
- * by system call.
+ * Processes on the same node: whether a process is one, whether it lives,
+ * mapping its memory, and copying by system call.
  *
- * A number in a record proves nothing: in containers each rank can be pid 1,
- * and process_vm_writev() then writes into the caller and reports success. So
- * a route is used only after 128 random bits were read back through it.
+ * A pid in a record proves nothing. In containers each rank can be pid 1, and
+ * process_vm_writev() then writes into the caller and reports success. So a
+ * route is used only after the 128 random bits of the peer's nonce were read
+ * through it.
  */
 #define _GNU_SOURCE
 #include "shm/neighbour.h"
@@ -31,8 +32,8 @@ struct rmx_mapping {
 	struct rmx_mapping *next;
 };
 
-static int map_segment(struct rmaext_near *near,
-		       const struct rmaext_block *block, char **base_p)
+static int near_map_segment(struct rmaext_near *near,
+			    const struct rmaext_block *block, char **base_p)
 {
 	struct rmx_segment_tail *tail;
 	struct stat status;
@@ -43,7 +44,7 @@ static int map_segment(struct rmaext_near *near,
 		return -EPROTO;
 	snprintf(path, sizeof(path), "/proc/%d/fd/%lld", (int)near->pid,
 		 (long long)block->fd);
-	/* asked first: opening some other file might have effects */
+	/* stat comes first: opening some other file might have effects */
 	if (stat(path, &status))
 		return -errno;
 	if (!S_ISREG(status.st_mode) || status.st_ino != block->inode ||
@@ -73,9 +74,9 @@ static int map_segment(struct rmaext_near *near,
 	return 0;
 }
 
-/* The peer's segment, mapped on first use; the caller holds the lock. */
-static int segment(struct rmaext_near *near, const struct rmaext_block *block,
-		   char **base_p)
+/* Maps a segment of the peer on first use; the caller holds near->lock. */
+static int near_segment(struct rmaext_near *near,
+			const struct rmaext_block *block, char **base_p)
 {
 	struct rmx_mapping *m;
 	char *base = NULL;
@@ -91,7 +92,7 @@ static int segment(struct rmaext_near *near, const struct rmaext_block *block,
 	m = calloc(1, sizeof(*m));
 	if (!m)
 		return -ENOMEM;
-	ret = map_segment(near, block, &base);
+	ret = near_map_segment(near, block, &base);
 	if (ret) {
 		free(m);
 		return ret;
@@ -113,19 +114,19 @@ int rmaext_near_map(rmaext_near *near, const struct rmaext_block *block,
 	    block->offset <= block->size - RMX_TAIL &&
 	    len <= block->size - RMX_TAIL - block->offset) {
 		pthread_mutex_lock(&near->lock);
-		ret = segment(near, block, &base);
+		ret = near_segment(near, block, &base);
 		pthread_mutex_unlock(&near->lock);
 	}
 	if (ret)
 		return rmx_fail(ret, RMX_NO_RANK, "mmap",
-				"memory of process %d: %s", (int)near->pid,
-				strerror(-ret));
+				"cannot map memory of process %d: %s",
+				(int)near->pid, strerror(-ret));
 	*addr_p = base + block->offset;
 	return 0;
 }
 
-/* Reads its nonce: 0, why it was refused, or ESTALE: there is another. */
-static int read_nonce(const struct rmaext_near *near)
+/* Returns 0, the errno of a read that failed, or ESTALE for another nonce. */
+static int near_read_nonce(const struct rmaext_near *near)
 {
 	uint8_t seen[RMX_TOKEN] = {0};
 	struct iovec local = {seen, sizeof(seen)};
@@ -136,24 +137,24 @@ static int read_nonce(const struct rmaext_near *near)
 	return memcmp(seen, near->nonce, sizeof(seen)) ? ESTALE : 0;
 }
 
-/* Both directions: a filter of system calls may refuse only one. */
-static bool can_copy(const struct rmaext_near *near)
+/* Both directions are tried: a filter of system calls may refuse only one. */
+static bool near_can_copy(const struct rmaext_near *near)
 {
 	struct iovec none = {NULL, 0};
 
-	return !read_nonce(near) &&
+	return !near_read_nonce(near) &&
 	       process_vm_writev(near->pid, &none, 1, &none, 1, 0) == 0;
 }
 
 /*
- * Is that process no more, or does it run another program, which has something
- * else there (ESTALE) or nothing (EFAULT)? A call that is refused for another
- * reason says nothing: the kernel may have stopped to allow it, as when the
- * peer has asked not to be traced.
+ * Has that process ended (ESRCH), or does it run another program by now, which
+ * has something else at that address (ESTALE) or nothing (EFAULT)? A call that
+ * fails for another reason says nothing: the kernel may not allow it any more,
+ * as when the peer has asked not to be traced.
  */
-static bool is_another(const struct rmaext_near *near)
+static bool near_is_another(const struct rmaext_near *near)
 {
-	const int code = read_nonce(near);
+	const int code = near_read_nonce(near);
 
 	return code == ESRCH || code == ESTALE || code == EFAULT;
 }
@@ -165,19 +166,19 @@ int rmaext_near_open(const struct rmaext_process *process, int pidfd,
 	char *base = NULL;
 
 	if (!near)
-		return rmx_fail(-ENOMEM, RMX_NO_RANK, "calloc", "neighbour");
+		return rmx_no_memory("a process of this node");
 	near->pid = (pid_t)process->pid;
 	near->address = process->address;
 	near->pidfd = pidfd;
 	memcpy(near->nonce, process->nonce, sizeof(near->nonce));
 	pthread_mutex_init(&near->lock, NULL);
-	if (!segment(near, &process->first, &base)) {
+	if (!near_segment(near, &process->first, &base)) {
 		near->reach |= RMAEXT_CAN_MAP;
 		near->tail =
 			(struct rmx_segment_tail *)(base + process->first.size -
 						    RMX_TAIL);
 	}
-	if (can_copy(near))
+	if (near_can_copy(near))
 		near->reach |= RMAEXT_CAN_COPY;
 	*near_p = near;
 	return 0;
@@ -196,7 +197,7 @@ int rmaext_near_visible(const char *name)
 
 	if (length >= sizeof(address.sun_path))
 		return -ENAMETOOLONG;
-	/* abstract: after a zero, and as long as the name is */
+	/* an abstract name begins with a zero, and ends with its length */
 	memcpy(address.sun_path + 1, name, length);
 	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
@@ -215,12 +216,13 @@ bool rmx_near_gone(struct rmaext_near *near)
 	if (near->tail && atomic_load(&near->tail->left))
 		return true;
 	/*
-	 * The thread that held its life may have ended before the process. And
-	 * a descriptor that the program has closed is not the process's end.
+	 * The mark of tail->life is no proof: the thread that held it may have
+	 * ended before its process. Nor are other events of the descriptor: the
+	 * program may have closed it.
 	 */
 	if (!near->gone &&
 	    ((poll(&fd, 1, 0) > 0 && fd.revents & POLLIN) ||
-	     ((near->reach & RMAEXT_CAN_COPY) && is_another(near))))
+	     ((near->reach & RMAEXT_CAN_COPY) && near_is_another(near))))
 		near->gone = true;
 	return near->gone;
 }
@@ -228,16 +230,17 @@ bool rmx_near_gone(struct rmaext_near *near)
 typedef ssize_t (*copy_fn)(pid_t, const struct iovec *, unsigned long,
 			   const struct iovec *, unsigned long, unsigned long);
 
-static int refused(const struct rmaext_near *near, int64_t rank,
-		   const char *call, int code)
+static int copy_refused(const struct rmaext_near *near, int64_t rank,
+			const char *call, int code)
 {
 	return rmx_fail(code == ESRCH ? -FI_ENOTCONN : -code, rank, call,
-			"process %d: %s", (int)near->pid, strerror(code));
+			"cannot reach memory of process %d: %s", (int)near->pid,
+			strerror(code));
 }
 
-/* The kernel copies 2 GiB at most in one call, and may stop at a signal. */
-static int copy(copy_fn fn, const char *call, struct rmaext_near *near,
-		int64_t rank, uint64_t address, void *buf, uint64_t len)
+/* A call copies 2 GiB at most, and may stop early at a signal. */
+static int near_copy(copy_fn fn, const char *call, struct rmaext_near *near,
+		     int64_t rank, uint64_t address, void *buf, uint64_t len)
 {
 	uint64_t done = 0;
 
@@ -248,7 +251,7 @@ static int copy(copy_fn fn, const char *call, struct rmaext_near *near,
 		ssize_t n = fn(near->pid, &local, 1, &remote, 1, 0);
 
 		if (n <= 0)
-			return refused(near, rank, call, n ? errno : EIO);
+			return copy_refused(near, rank, call, n ? errno : EIO);
 		done += (uint64_t)n;
 	}
 	return 0;
@@ -257,18 +260,18 @@ static int copy(copy_fn fn, const char *call, struct rmaext_near *near,
 int rmx_cma_write(struct rmaext_near *near, int64_t rank, uint64_t address,
 		  const void *buf, uint64_t len)
 {
-	return copy(process_vm_writev, "process_vm_writev", near, rank, address,
-		    (void *)(uintptr_t)buf, len);
+	return near_copy(process_vm_writev, "process_vm_writev", near, rank,
+			 address, (void *)(uintptr_t)buf, len);
 }
 
 int rmx_cma_read(struct rmaext_near *near, int64_t rank, uint64_t address,
 		 void *buf, uint64_t len)
 {
-	return copy(process_vm_readv, "process_vm_readv", near, rank, address,
-		    buf, len);
+	return near_copy(process_vm_readv, "process_vm_readv", near, rank,
+			 address, buf, len);
 }
 
-/* A copy that was cut short, by a signal or a bad address, is continued. */
+/* A call that stops early, at a signal or a bad address, is continued. */
 int rmx_cma_pieces(struct rmaext_near *near, int64_t rank, bool write,
 		   struct iovec *pieces, size_t n, void *buf, size_t len)
 {
@@ -280,10 +283,10 @@ int rmx_cma_pieces(struct rmaext_near *near, int64_t rank, bool write,
 		size_t left = done > 0 ? (size_t)done : 0;
 
 		if (done <= 0)
-			return refused(near, rank,
-				       write ? "process_vm_writev"
-					     : "process_vm_readv",
-				       done ? errno : EIO);
+			return copy_refused(near, rank,
+					    write ? "process_vm_writev"
+						  : "process_vm_readv",
+					    done ? errno : EIO);
 		local.iov_base = (char *)local.iov_base + left;
 		local.iov_len -= left;
 		for (; left && left >= pieces->iov_len; pieces++, n--)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Processes of this node, and those who wait for memory. */
+/* Other processes of this node, and the doorbells of those who wait. */
 #ifndef RMAEXT_NEIGHBOUR_H
 #define RMAEXT_NEIGHBOUR_H
 
@@ -14,15 +14,15 @@ struct rmx_doorbell {
 	_Alignas(RMX_LINE) atomic_uint rings;	  /* futex */
 };
 
-/* Bytes at the end of each segment: a unit of ours, pages may be larger. */
+/* Bytes of the tail of each segment, whatever the size of a page is. */
 #define RMX_TAIL ((uint64_t)4096)
 
-/* There. */
+/* The end of each segment, which says whose it is. */
 struct rmx_segment_tail {
 	uint8_t nonce[RMX_TOKEN];
-	/* of the first segment only: */
-	atomic_int left;      /* its process takes no part any more */
-	pthread_mutex_t life; /* robust, and held: its process lives */
+	/* the rest is used in the first segment of a process only */
+	atomic_int left;      /* the process takes no part any more */
+	pthread_mutex_t life; /* robust, held by a thread while that lives */
 	struct rmx_doorbell doorbell;
 };
 
@@ -30,36 +30,48 @@ struct rmx_segment_tail {
 struct rmaext_near {
 	pid_t pid;
 	int pidfd;	  /* or -1 */
-	uint64_t address; /* of the nonce, there */
-	int reach;
-	atomic_bool gone;
+	uint64_t address; /* of the nonce, in that process */
+	int reach;	  /* RMAEXT_CAN_MAP, RMAEXT_CAN_COPY */
+	atomic_bool gone; /* it was found to have ended */
 	uint8_t nonce[RMX_TOKEN];
 	struct rmx_segment_tail *tail; /* NULL: cannot be mapped */
 	pthread_mutex_t lock;	       /* guards mappings */
 	struct rmx_mapping *mappings;
 };
 
-/* neighbour.c */
+/* -- neighbour.c: any thread may call these, without a lock */
+
+/* Asks the kernel whether the process has ended. */
 bool rmx_near_gone(struct rmaext_near *near);
+
 /*
- * Copy by system call, to and from an address there; rank: for the words of an
- * error. -FI_ENOTCONN once the process is gone.
+ * Copy to or from an address in that process by a system call, and block as
+ * long as that takes. `rank` is for the error record. Return 0, -FI_ENOTCONN if
+ * the process has ended, or -errno; part of the bytes may have been copied
+ * then.
  */
 int rmx_cma_write(struct rmaext_near *near, int64_t rank, uint64_t address,
 		  const void *buf, uint64_t len);
 int rmx_cma_read(struct rmaext_near *near, int64_t rank, uint64_t address,
 		 void *buf, uint64_t len);
-/* the same, of n pieces there; buf has them one after another */
+
+/*
+ * Does the same for n pieces in that process, which buf holds one after
+ * another. It changes `pieces`; their lengths add up to `len`.
+ */
 int rmx_cma_pieces(struct rmaext_near *near, int64_t rank, bool write,
 		   struct iovec *pieces, size_t n, void *buf, size_t len);
 
-/* arena.c: NULL of NULL */
+/* Returns the doorbell of the arena's process; NULL if the arena is NULL. */
 struct rmx_doorbell *rmx_arena_doorbell(struct rmaext_arena *arena);
 
 /*
- * May it be gone? Two loads, no call: the kernel marks a robust mutex when
- * its holder is killed. (Elsewhere than in glibc: when its pidfd is next
- * asked.) Without its memory, only the pidfd tells that the pid is still its.
+ * Says whether the process may have ended, so that rmx_near_gone() is to be
+ * asked. It takes two loads and no system call, as the kernel marks a robust
+ * mutex when its holder is killed. Other C libraries than glibc have no mark to
+ * look at, and learn of the end when the pidfd is next asked. Where the memory
+ * of the process is not mapped, the answer is yes as long as it can be copied,
+ * because only the pidfd says that the pid is still that process's.
  */
 static inline bool rmx_near_doubtful(const struct rmaext_near *near)
 {
@@ -76,12 +88,16 @@ static inline bool rmx_near_doubtful(const struct rmaext_near *near)
 	       atomic_load_explicit(&near->gone, memory_order_relaxed);
 }
 
-/* doorbell.c */
+/* -- doorbell.c */
+
+/* Wakes all who listen; rmx_wake_waiters() calls it where somebody does. */
 void rmx_doorbell_ring(struct rmx_doorbell *doorbell);
 
 /*
- * Memory there has changed, for those who wait for that. Behind a seq_cst
- * fence, or a seq_cst change.
+ * Wakes those who wait for memory of the doorbell's process, after a change of
+ * it. Between the change and this call there is a sequentially consistent
+ * fence, unless the change itself was sequentially consistent. NULL does
+ * nothing.
  */
 static inline void rmx_wake_waiters(struct rmx_doorbell *doorbell)
 {

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Where the ranks of a communicator that share a node meet: a counter, a
- * generation to sleep on, and places for short records. A rank that waits
- * sleeps, so that 64 of them on two cores cost no more than 64 switches.
+ * The barrier of those ranks of a communicator that share a node, a team. Their
+ * common memory, the board, has a counter, a generation to sleep on, and slots
+ * for short records. A rank that waits sleeps, so that 64 ranks on two cores
+ * cost no more than 64 context switches a meeting.
  *
- * Counter, generation and whether a rank has given up are one word, so that a
- * meeting takes place for all or for none: the last who comes ends it by one
- * exchange, which fails if somebody has given up meanwhile.
+ * One word holds the counter, the generation and whether a rank has given up,
+ * so that a meeting takes place for all ranks or for none. The rank that comes
+ * last ends the meeting by one exchange of that word, which fails if a rank has
+ * given up meanwhile.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -19,57 +21,58 @@
 
 #include "base/await.h"
 
-#define LINE 64
-/* In the word: the count of those who came below, the generation above. */
+/* In the word, the count of ranks lies below, and the generation above. */
 #define GIVEN_UP (UINT64_C(1) << 32)
 #define GENERATION (UINT64_C(1) << 33)
-#define MOST (RMAEXT_TEAM_SLOT - sizeof(uint16_t)) /* bytes of a record */
+/* bytes of a record at most */
+#define SLOT_MOST (RMAEXT_TEAM_SLOT - sizeof(uint16_t))
 
-/* What those of a generation have brought; by its parity. */
+/* What the ranks have brought to a meeting. There are two, used by turns. */
 struct rmx_brought {
 	atomic_uint worst;
-	/* largest of the steps, and of their complements */
+	/* the largest of the steps, and of the complements of the steps */
 	atomic_uint_fast64_t most, least;
 };
 
-struct rmx_place {
-	char slots[2][RMAEXT_TEAM_SLOT]; /* who is ahead writes, others read */
-	char reason[RMAEXT_TEAM_SLOT];	 /* of giving up */
-	atomic_uint came;		 /* how often; a hint for the others */
-	atomic_uint ended;		 /* its program has come to its end */
+struct rmx_board_entry {
+	/* two, as a rank that is ahead writes while others still read */
+	char slots[2][RMAEXT_TEAM_SLOT];
+	char reason[RMAEXT_TEAM_SLOT]; /* why it has given up */
+	atomic_uint came;  /* number of meetings it came to, for messages */
+	atomic_uint ended; /* its program has come to its end */
 };
 
-/* Shared by all ranks; zeros at first. */
+/* The memory that all ranks share; zeros at first. */
 struct rmx_board {
-	_Alignas(LINE) atomic_uint_fast64_t word; /* upper half: futex */
+	_Alignas(RMX_LINE) atomic_uint_fast64_t word; /* upper half: futex */
 	atomic_uint sleepers;
-	_Alignas(LINE) struct rmx_brought brought[2];
-	atomic_uint closed;   /* by so many ranks */
+	_Alignas(RMX_LINE) struct rmx_brought brought[2];
+	atomic_uint closed;   /* number of ranks that have closed it */
 	atomic_uint given_up; /* 1 + the first rank that did */
-	atomic_uint said;     /* how often a rank had something to say */
-	_Alignas(LINE) struct rmx_place places[];
+	atomic_uint said;     /* how often a rank gave a reason */
+	_Alignas(RMX_LINE) struct rmx_board_entry entries[];
 };
 
 struct rmaext_team {
 	struct rmx_board *board;
 	unsigned int rank, size;
 	int64_t spin;
-	unsigned int generation; /* that it has come to */
-	bool inside;		 /* has arrived, not left */
+	unsigned int generation; /* of the meeting that it came to last */
+	bool inside;		 /* it has arrived there, and not left */
 };
 
-static unsigned int generation_of(uint64_t word)
+static unsigned int word_generation(uint64_t word)
 {
 	return (unsigned int)(word / GENERATION);
 }
 
-static unsigned int generation(const struct rmx_board *b)
+static unsigned int board_generation(const struct rmx_board *b)
 {
-	return generation_of(atomic_load(&b->word));
+	return word_generation(atomic_load(&b->word));
 }
 
-/* What changes when a meeting is over, or is not to be. */
-static const uint32_t *upper_half(const struct rmx_board *b)
+/* The half that changes when a meeting ends, or a rank gives up. */
+static const uint32_t *board_futex(const struct rmx_board *b)
 {
 	return (const uint32_t *)&b->word +
 	       (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 1 : 0);
@@ -78,7 +81,7 @@ static const uint32_t *upper_half(const struct rmx_board *b)
 uint64_t rmaext_team_bytes(int64_t size)
 {
 	return sizeof(struct rmx_board) +
-	       (uint64_t)size * sizeof(struct rmx_place);
+	       (uint64_t)size * sizeof(struct rmx_board_entry);
 }
 
 int rmaext_team_open(void *board, int64_t rank, int64_t size, int64_t spin,
@@ -87,7 +90,7 @@ int rmaext_team_open(void *board, int64_t rank, int64_t size, int64_t spin,
 	struct rmaext_team *team = calloc(1, sizeof(*team));
 
 	if (!team)
-		return rmx_fail(-ENOMEM, RMX_NO_RANK, "calloc", "team");
+		return rmx_no_memory("the ranks of a node");
 	team->board = board;
 	team->rank = (unsigned int)rank;
 	team->size = (unsigned int)size;
@@ -109,7 +112,7 @@ int rmaext_team_deserted(const void *board, int64_t size)
 	return atomic_load(&b->closed) == (unsigned int)size;
 }
 
-static void write_slot(char *slot, const void *record, size_t len)
+static void slot_write(char *slot, const void *record, size_t len)
 {
 	const uint16_t n = (uint16_t)len;
 
@@ -117,37 +120,37 @@ static void write_slot(char *slot, const void *record, size_t len)
 	memcpy(slot + sizeof(n), record, len);
 }
 
-static uint16_t read_slot(const char *slot, void *record)
+static uint16_t slot_read(const char *slot, void *record)
 {
 	uint16_t n;
 
 	memcpy(&n, slot, sizeof(n));
-	if (n > MOST) /* no rank of ours */
-		n = MOST;
+	if (n > SLOT_MOST) /* no rank of ours has written that */
+		n = SLOT_MOST;
 	memcpy(record, slot + sizeof(n), n);
 	return n;
 }
 
-/* The generation does not move on before this rank has come. */
+/* The generation stays as it is until this rank has come to the meeting. */
 int rmaext_team_write(rmaext_team *team, const uint8_t *record, uint64_t len)
 {
-	const unsigned int turn = generation(team->board) & 1;
+	const unsigned int turn = board_generation(team->board) & 1;
 
-	if (len > MOST)
+	if (len > SLOT_MOST)
 		return -FI_EMSGSIZE;
-	write_slot(team->board->places[team->rank].slots[turn], record, len);
+	slot_write(team->board->entries[team->rank].slots[turn], record, len);
 	return 0;
 }
 
 uint64_t rmaext_team_read(const rmaext_team *team, uint8_t *data,
 			  int32_t *lengths)
 {
-	const unsigned int turn = !(generation(team->board) & 1);
+	const unsigned int turn = !(board_generation(team->board) & 1);
 	uint64_t at = 0;
 
 	for (unsigned int rank = 0; rank < team->size; rank++) {
-		const uint16_t n = read_slot(
-			team->board->places[rank].slots[turn], data + at);
+		const uint16_t n = slot_read(
+			team->board->entries[rank].slots[turn], data + at);
 
 		lengths[rank] = n;
 		at += n;
@@ -155,7 +158,7 @@ uint64_t rmaext_team_read(const rmaext_team *team, uint8_t *data,
 	return at;
 }
 
-static void raise_to(atomic_uint_fast64_t *word, uint64_t value)
+static void word_raise(atomic_uint_fast64_t *word, uint64_t value)
 {
 	uint64_t now = atomic_load(word);
 
@@ -163,17 +166,18 @@ static void raise_to(atomic_uint_fast64_t *word, uint64_t value)
 		;
 }
 
-static void wake(struct rmx_board *b)
+static void board_wake(struct rmx_board *b)
 {
 	if (atomic_load(&b->sleepers))
-		syscall(SYS_futex, upper_half(b), FUTEX_WAKE, INT_MAX, NULL,
+		syscall(SYS_futex, board_futex(b), FUTEX_WAKE, INT_MAX, NULL,
 			NULL, 0);
 }
 
-static void arrive(struct rmaext_team *team, uint64_t step, unsigned int value)
+static void team_arrive(struct rmaext_team *team, uint64_t step,
+			unsigned int value)
 {
 	struct rmx_board *b = team->board;
-	const unsigned int g = generation(b);
+	const unsigned int g = board_generation(b);
 	struct rmx_brought *brought = &b->brought[g & 1],
 			   *next = &b->brought[!(g & 1)];
 	unsigned int worst = atomic_load(&brought->worst);
@@ -184,35 +188,36 @@ static void arrive(struct rmaext_team *team, uint64_t step, unsigned int value)
 	while (value > worst &&
 	       !atomic_compare_exchange_weak(&brought->worst, &worst, value))
 		;
-	raise_to(&brought->most, step);
-	raise_to(&brought->least, ~step);
-	atomic_store(&b->places[team->rank].came, g + 1);
+	word_raise(&brought->most, step);
+	word_raise(&brought->least, ~step);
+	atomic_store(&b->entries[team->rank].came, g + 1);
 	word = atomic_fetch_add(&b->word, 1) + 1;
 	if (word % GENERATION != team->size)
 		return;
-	/* the last: nobody reads what the generation before has brought */
+	/* the last to come: nobody reads what the meeting before was brought */
 	atomic_store(&next->worst, 0);
 	atomic_store(&next->most, 0);
 	atomic_store(&next->least, 0);
 	if (atomic_compare_exchange_strong(&b->word, &word,
 					   word - team->size + GENERATION))
-		wake(b);
+		board_wake(b);
 }
 
-static bool is_over(const struct rmaext_team *team, uint64_t word)
+static bool meeting_is_over(const struct rmaext_team *team, uint64_t word)
 {
-	return generation_of(word) != team->generation;
+	return word_generation(word) != team->generation;
 }
 
-static enum rmx_step look(void *arg)
+static enum rmx_step meeting_look(void *arg)
 {
 	const struct rmaext_team *team = arg;
 	const uint64_t word = atomic_load(&team->board->word);
 
-	return is_over(team, word) || word & GIVEN_UP ? RMX_DONE : RMX_SLEEP;
+	return meeting_is_over(team, word) || word & GIVEN_UP ? RMX_DONE
+							      : RMX_SLEEP;
 }
 
-static bool sleep_on(void *arg, int64_t ns)
+static bool board_sleep(void *arg, int64_t ns)
 {
 	const struct rmaext_team *team = arg;
 	const struct timespec t = {.tv_nsec = (long)ns};
@@ -220,7 +225,7 @@ static bool sleep_on(void *arg, int64_t ns)
 	bool slept;
 
 	atomic_fetch_add(&b->sleepers, 1);
-	slept = !syscall(SYS_futex, upper_half(b), FUTEX_WAIT,
+	slept = !syscall(SYS_futex, board_futex(b), FUTEX_WAIT,
 			 (uint32_t)(team->generation * (GENERATION >> 32)), &t,
 			 NULL, 0) ||
 		errno != EINTR;
@@ -232,8 +237,8 @@ int rmaext_team_meet(rmaext_team *team, uint64_t step, unsigned int value,
 		     int64_t slice, struct rmaext_met *met_p)
 {
 	const struct rmx_await wait = {
-		.look = look,
-		.sleep = sleep_on,
+		.look = meeting_look,
+		.sleep = board_sleep,
 		.arg = team,
 		.spin = team->spin,
 		.nap = RMX_SLICE - 1,
@@ -241,12 +246,13 @@ int rmaext_team_meet(rmaext_team *team, uint64_t step, unsigned int value,
 	const struct rmx_brought *brought;
 
 	if (!team->inside)
-		arrive(team, step, value);
+		team_arrive(team, step, value);
 	if (slice > RMX_SLICE)
 		slice = RMX_SLICE;
-	if (look(team) != RMX_DONE && rmx_await(&wait, rmx_now() + slice, NULL))
-		return RMAEXT_PENDING; /* the time, or a signal */
-	if (!is_over(team, atomic_load(&team->board->word)))
+	if (meeting_look(team) != RMX_DONE &&
+	    rmx_await(&wait, rmx_now() + slice, NULL))
+		return RMAEXT_PENDING; /* the slice is over, or a signal came */
+	if (!meeting_is_over(team, atomic_load(&team->board->word)))
 		return -FI_ECANCELED;
 	team->inside = false;
 	brought = &team->board->brought[team->generation & 1];
@@ -258,24 +264,24 @@ int rmaext_team_meet(rmaext_team *team, uint64_t step, unsigned int value,
 
 int rmaext_team_awaits(const rmaext_team *team, int64_t rank)
 {
-	return atomic_load(&team->board->places[rank].came) !=
+	return atomic_load(&team->board->entries[rank].came) !=
 	       team->generation + 1;
 }
 
 void rmaext_team_end(rmaext_team *team)
 {
-	atomic_store(&team->board->places[team->rank].ended, 1);
+	atomic_store(&team->board->entries[team->rank].ended, 1);
 }
 
 int rmaext_team_ended(const rmaext_team *team, int64_t rank)
 {
-	return atomic_load(&team->board->places[rank].ended) != 0;
+	return atomic_load(&team->board->entries[rank].ended) != 0;
 }
 
 void rmaext_team_explain(rmaext_team *team, const uint8_t *why, uint64_t len)
 {
-	write_slot(team->board->places[team->rank].reason, why,
-		   len < MOST ? len : MOST);
+	slot_write(team->board->entries[team->rank].reason, why,
+		   len < SLOT_MOST ? len : SLOT_MOST);
 	atomic_fetch_add(&team->board->said, 1);
 }
 
@@ -286,7 +292,7 @@ unsigned int rmaext_team_said(const rmaext_team *team)
 
 uint64_t rmaext_team_reason(const rmaext_team *team, int64_t rank, uint8_t *why)
 {
-	return read_slot(team->board->places[rank].reason, why);
+	return slot_read(team->board->entries[rank].reason, why);
 }
 
 void rmaext_team_give_up(rmaext_team *team)
@@ -296,7 +302,7 @@ void rmaext_team_give_up(rmaext_team *team)
 
 	atomic_compare_exchange_strong(&b->given_up, &nobody, team->rank + 1);
 	atomic_fetch_or(&b->word, GIVEN_UP);
-	wake(b);
+	board_wake(b);
 }
 
 int64_t rmaext_team_given_up(const rmaext_team *team)
@@ -307,5 +313,5 @@ int64_t rmaext_team_given_up(const rmaext_team *team)
 	if (!(atomic_load(&b->word) & GIVEN_UP))
 		return -1;
 	rank = atomic_load(&b->given_up) - 1;
-	return rank < team->size ? rank : 0; /* else: no rank of ours */
+	return rank < team->size ? rank : 0; /* as no rank of ours writes */
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The pages of a piece of memory: what is there, and what is going to be. */
+/* The pages of a piece of memory: counting those that the kernel has
+ * allocated, and having it allocate all. */
 #define _GNU_SOURCE
-#include "base/common.h"
+#include "shm/pages.h"
 
 #include <errno.h>
 #include <sys/mman.h>
@@ -11,10 +12,11 @@
 #define MADV_POPULATE_READ 22
 #define MADV_POPULATE_WRITE 23
 #endif
-#define BATCH 4096 /* pages asked about at a time */
+#define PAGES_ASKED 4096 /* pages that one mincore() asks about */
 
-/* From the start of a page. */
-static char *whole_pages(const void *addr, uint64_t *len)
+/* Returns the start of the first page, and adds the bytes before addr to *len.
+ */
+static char *span_of_pages(const void *addr, uint64_t *len)
 {
 	const uint64_t skip = (uintptr_t)addr % rmx_page();
 
@@ -25,14 +27,15 @@ static char *whole_pages(const void *addr, uint64_t *len)
 int rmaext_pages_resident(const void *addr, uint64_t len, uint64_t *bytes_p)
 {
 	const uint64_t page = rmx_page();
-	char *at = whole_pages(addr, &len);
+	char *at = span_of_pages(addr, &len);
 	const char *end = at + len;
-	unsigned char there[BATCH];
+	unsigned char there[PAGES_ASKED];
 	uint64_t n = 0;
 
-	for (; at < end; at += BATCH * page) {
+	for (; at < end; at += PAGES_ASKED * page) {
 		const uint64_t left = (uint64_t)(end - at);
-		const uint64_t some = left < BATCH * page ? left : BATCH * page;
+		const uint64_t some =
+			left < PAGES_ASKED * page ? left : PAGES_ASKED * page;
 
 		if (mincore(at, some, there))
 			return rmx_fail(-errno, RMX_NO_RANK, "mincore",
@@ -46,36 +49,49 @@ int rmaext_pages_resident(const void *addr, uint64_t len, uint64_t *bytes_p)
 	return 0;
 }
 
-/* Before Linux 5.14; an atomic no-change, as peers may update. */
-static void touch(char *at, uint64_t len, bool write)
+/*
+ * Linux before 5.14 has no MADV_POPULATE. A write is an atomic update that
+ * changes nothing, as peers may update the memory meanwhile.
+ */
+static void pages_touch(char *addr, uint64_t len, bool write)
 {
 	const uint64_t page = rmx_page();
 
-	for (uint64_t i = 0; i < len; i += page) {
+	for (char *p = addr; p < addr + len; p += page - (uintptr_t)p % page) {
 		if (write)
-			__atomic_fetch_or(at + i, 0, __ATOMIC_RELAXED);
+			__atomic_fetch_or(p, 0, __ATOMIC_RELAXED);
 		else
-			(void)*(volatile char *)(at + i);
+			(void)*(volatile char *)p;
 	}
+}
+
+int rmx_pages_populate(void *addr, uint64_t len, bool write)
+{
+	uint64_t whole = len;
+	char *at = span_of_pages(addr, &whole);
+
+	if (!madvise(at, whole,
+		     write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ))
+		return 0;
+	if (errno != EINVAL)
+		return -errno;
+	pages_touch(addr, len, write);
+	return 0;
 }
 
 int rmaext_pages_populate(void *addr, uint64_t len, int write)
 {
-	char *at = whole_pages(addr, &len);
+	const int ret = rmx_pages_populate(addr, len, write);
 
-	if (!madvise(at, len, write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ))
-		return 0;
-	if (errno != EINVAL)
-		return rmx_fail(-ENOMEM, RMX_NO_RANK, "madvise",
-				"no memory for %llu bytes: %s",
-				(unsigned long long)len, strerror(errno));
-	touch(at, len, write);
-	return 0;
+	return ret ? rmx_fail(-ENOMEM, RMX_NO_RANK, "madvise",
+			      "cannot have %llu bytes in memory: %s",
+			      (unsigned long long)len, strerror(-ret))
+		   : 0;
 }
 
 int rmaext_pages_advise(void *addr, uint64_t len, int willneed)
 {
-	char *at = whole_pages(addr, &len);
+	char *at = span_of_pages(addr, &len);
 
 	return madvise(at, len, willneed ? MADV_WILLNEED : MADV_NORMAL) ? -errno
 									: 0;

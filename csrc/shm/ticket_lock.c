@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * The lock of a target: a ticket lock for readers and writers in its control
- * block. Who comes draws a ticket. A reader enters when all who came before
- * have entered as readers or left as writers, a writer when all have left.
- * rmaext/_sync/ticket_lock.py decides what to do about those who died in the
- * queue, and sends the messages where the block is not mapped here.
+ * block. Whoever comes draws a ticket. A reader enters when all
+ * with earlier tickets have entered as readers or left as writers; a writer
+ * enters when all of them have left. rmaext/_sync/ticket_lock.py
+ * decides what to do about ranks that died in the queue, and sends the messages
+ * where the block is not mapped here.
  *
- * Each rank's word in `slots` says what it has, from before it draws a ticket
- * until after it has given it back, so that a ticket which nobody alive
- * accounts for is a dead rank's. All its changes are additions: the threads of
- * a rank that leave as readers share it with the one that queues.
+ * Each rank's slot says which ticket it has, from before it draws the ticket
+ * until after it has given it back. So a ticket that is in no slot of a living
+ * rank is a dead rank's. All changes of a slot are additions, as the threads of
+ * a rank that leave as readers share it with the thread that queues.
  */
 #define _GNU_SOURCE
 #include "base/await.h"
@@ -17,49 +18,55 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { NEXT, READERS, WRITERS, SLEEPERS }; /* of words */
+enum { NEXT, READERS, WRITERS, SLEEPERS }; /* in rmaext_lock.words */
 
-static int64_t raise(int64_t *word, int64_t value)
+static int64_t word_add(int64_t *word, int64_t value)
 {
 	return __atomic_fetch_add(word, value, __ATOMIC_SEQ_CST);
 }
 
-static int64_t load(const int64_t *word)
+static int64_t word_load(const int64_t *word)
 {
 	return __atomic_load_n(word, __ATOMIC_SEQ_CST);
 }
 
+static bool word_swap(int64_t *word, int64_t old, int64_t new)
+{
+	return __atomic_compare_exchange_n(word, &old, new, false,
+					   __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
 /* -- words that others wait for -------------------------------------------- */
 
-/* The half of a word that changes: a futex is of 32 bits. */
-static const uint32_t *low_half(const int64_t *word)
+/* The half of a word that changes, as a futex has 32 bits. */
+static const uint32_t *word_futex(const int64_t *word)
 {
 	return (const uint32_t *)word +
 	       (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? 1 : 0);
 }
 
-/* Only who waits for this value is woken, or shares its bit. */
-static uint32_t bit_of(int64_t value)
+/* A wake-up reaches those who wait for a value with the same bit only. */
+static uint32_t value_bit(int64_t value)
 {
 	return UINT32_C(1) << (value & 31);
 }
 
-static void wake(const int64_t *sleepers, const int64_t *word, int64_t value)
+static void word_wake(const int64_t *sleepers, const int64_t *word,
+		      int64_t value)
 {
-	if (load(sleepers))
-		syscall(SYS_futex, low_half(word), FUTEX_WAKE_BITSET, INT_MAX,
-			NULL, NULL, bit_of(value));
+	if (word_load(sleepers))
+		syscall(SYS_futex, word_futex(word), FUTEX_WAKE_BITSET, INT_MAX,
+			NULL, NULL, value_bit(value));
 }
 
 void rmaext_word_raise(int64_t *sleepers, int64_t *word)
 {
-	const int64_t value = raise(word, 1) + 1;
+	const int64_t value = word_add(word, 1) + 1;
 
-	wake(sleepers, word, value);
+	word_wake(sleepers, word, value);
 }
 
 struct word {
@@ -68,33 +75,29 @@ struct word {
 	int64_t least;
 };
 
-static enum rmx_step grown(void *arg)
+static enum rmx_step word_has_grown(void *arg)
 {
 	const struct word *w = arg;
 
-	return load(w->word) >= w->least ? RMX_DONE : RMX_SLEEP;
+	return word_load(w->word) >= w->least ? RMX_DONE : RMX_SLEEP;
 }
 
-static bool sleep_on(void *arg, int64_t ns)
+static bool word_sleep(void *arg, int64_t ns)
 {
 	const struct word *w = arg;
-	const int64_t until = rmx_now() + ns;
-	const struct timespec end = {
-		.tv_sec = (time_t)(until / 1000000000),
-		.tv_nsec = (long)(until % 1000000000),
-	};
+	const struct timespec end = rmx_timespec(rmx_now() + ns);
 	bool slept = true;
 	int64_t value;
 
-	raise(w->sleepers, 1);
-	value = load(w->word);
-	/* a rank that is killed here leaves a sleeper too many: idle wakes */
+	word_add(w->sleepers, 1);
+	value = word_load(w->word);
+	/* a rank killed here leaves a sleeper too many: idle system calls */
 	if (value < w->least)
-		slept = !syscall(SYS_futex, low_half(w->word),
+		slept = !syscall(SYS_futex, word_futex(w->word),
 				 FUTEX_WAIT_BITSET, (uint32_t)value, &end, NULL,
-				 bit_of(w->least)) ||
+				 value_bit(w->least)) ||
 			errno != EINTR;
-	raise(w->sleepers, -1);
+	word_add(w->sleepers, -1);
 	return slept;
 }
 
@@ -103,14 +106,14 @@ int rmaext_word_await(int64_t *sleepers, const int64_t *word, int64_t least,
 {
 	struct word w = {sleepers, word, least};
 	const struct rmx_await wait = {
-		.look = grown,
-		.sleep = sleep_on,
+		.look = word_has_grown,
+		.sleep = word_sleep,
 		.arg = &w,
 		.spin = spin,
 		.nap = sleep,
 	};
 
-	if (grown(&w) == RMX_DONE)
+	if (word_has_grown(&w) == RMX_DONE)
 		return 1;
 	if (spin + sleep <= 0) {
 		rmaext_mpi_glance();
@@ -153,7 +156,7 @@ static void exchange_ask(struct rmaext_exchange *e, int64_t place,
 }
 
 /* Are there answers to all so far? If not, the message is complete. */
-static bool answered(struct rmaext_exchange *e)
+static bool exchange_is_answered(struct rmaext_exchange *e)
 {
 	if (e && e->count)
 		e->complete = 1;
@@ -168,140 +171,143 @@ static int exchange_end(struct rmaext_exchange *e, int ret)
 	return e->result;
 }
 
-static int64_t look(const struct rmaext_lock *l, struct rmaext_exchange *e,
-		    int64_t place)
+static int64_t block_load(const struct rmaext_lock *l,
+			  struct rmaext_exchange *e, int64_t place)
 {
 	int64_t value = 0;
 
 	if (!e)
-		return load(&l->block[place]);
+		return word_load(&l->block[place]);
 	exchange_ask(e, place, 0, &value);
 	return value;
 }
 
-static void wake_turn(const struct rmaext_lock *l, int64_t place, int64_t value)
+static void turn_wake(const struct rmaext_lock *l, int64_t place, int64_t value)
 {
 	const int64_t *words = l->block + l->words;
 
 	if (place == l->words + READERS || place == l->words + WRITERS)
-		wake(&words[SLEEPERS], &l->block[place], value);
+		word_wake(&words[SLEEPERS], &l->block[place], value);
 }
 
-static int64_t add(const struct rmaext_lock *l, struct rmaext_exchange *e,
-		   int64_t place, int64_t more)
+static int64_t block_add(const struct rmaext_lock *l, struct rmaext_exchange *e,
+			 int64_t place, int64_t more)
 {
 	int64_t old = 0;
 
 	if (e) {
 		exchange_ask(e, place, more, &old);
 	} else {
-		old = raise(&l->block[place], more);
-		wake_turn(l, place, old + more);
+		old = word_add(&l->block[place], more);
+		turn_wake(l, place, old + more);
 	}
 	return old;
 }
 
 /* Changes a word if it is `from`: true, also where that has no answer yet. */
-static bool swap(const struct rmaext_lock *l, struct rmaext_exchange *e,
-		 int64_t place, int64_t from, int64_t to)
+static bool block_swap(const struct rmaext_lock *l, struct rmaext_exchange *e,
+		       int64_t place, int64_t from, int64_t to)
 {
 	int64_t old = from;
 
-	if (e) {
-		if (!answered(e))
-			return true;
-		exchange_ask(e, place, from, &old);
-		e->swap = !answered(e);
-		e->to = to;
-	} else if (__atomic_compare_exchange_n(&l->block[place], &old, to,
-					       false, __ATOMIC_SEQ_CST,
-					       __ATOMIC_SEQ_CST)) {
-		wake_turn(l, place, to);
+	if (!e) {
+		if (!word_swap(&l->block[place], from, to))
+			return false;
+		turn_wake(l, place, to);
+		return true;
 	}
+	if (!exchange_is_answered(e))
+		return true;
+	exchange_ask(e, place, from, &old);
+	e->swap = !exchange_is_answered(e);
+	e->to = to;
 	return old == from;
 }
 
 /* -- the lock -------------------------------------------------------------- */
 
 /* What the own slot holds besides the number of readers. */
-static int64_t content(const struct rmaext_lock *l, int kind)
+static int64_t slot_content(const struct rmaext_lock *l, int kind)
 {
 	if (kind == 0 || kind == RMAEXT_SLOT_ACTIVE)
 		return kind;
 	return l->ticket << RMAEXT_SLOT_TICKET | kind;
 }
 
-static void change(struct rmaext_lock *l, struct rmaext_exchange *e, int kind,
-		   int64_t more)
+static void slot_change(struct rmaext_lock *l, struct rmaext_exchange *e,
+			int kind, int64_t more)
 {
-	const int64_t old = content(l, l->kind);
+	const int64_t old = slot_content(l, l->kind);
 
 	l->kind = kind;
-	add(l, e, l->slots + l->rank, content(l, kind) + more - old);
+	block_add(l, e, l->slots + l->rank, slot_content(l, kind) + more - old);
 }
 
-static int64_t turn(const struct rmaext_lock *l, int exclusive)
+static int64_t lock_turn(const struct rmaext_lock *l, int exclusive)
 {
 	return l->words + (exclusive ? WRITERS : READERS);
 }
 
-static void enter(struct rmaext_lock *l, struct rmaext_exchange *e,
-		  int exclusive)
+static void lock_enter(struct rmaext_lock *l, struct rmaext_exchange *e,
+		       int exclusive)
 {
 	l->inside = 1;
 	if (exclusive) {
 		if (l->kind != RMAEXT_SLOT_ACTIVE)
-			change(l, e, RMAEXT_SLOT_ACTIVE, 0);
+			slot_change(l, e, RMAEXT_SLOT_ACTIVE, 0);
 		return;
 	}
 	if (l->kind == RMAEXT_SLOT_ACTIVE)
-		add(l, e, turn(l, 0), 1);
+		block_add(l, e, lock_turn(l, 0), 1);
 	else /* no addition: who finds a queued rank dead may do it for it */
-		swap(l, e, turn(l, 0), l->ticket, l->ticket + 1);
-	change(l, e, 0, RMAEXT_SLOT_READER);
+		block_swap(l, e, lock_turn(l, 0), l->ticket, l->ticket + 1);
+	slot_change(l, e, 0, RMAEXT_SLOT_READER);
 }
 
-static int try_enter(struct rmaext_lock *l, struct rmaext_exchange *e,
-		     int exclusive)
+static int lock_try_enter(struct rmaext_lock *l, struct rmaext_exchange *e,
+			  int exclusive)
 {
-	const int64_t now = look(l, e, turn(l, exclusive));
+	const int64_t now = block_load(l, e, lock_turn(l, exclusive));
 
-	if (!answered(e) || now != l->ticket)
+	if (!exchange_is_answered(e) || now != l->ticket)
 		return 0;
-	enter(l, e, exclusive);
+	lock_enter(l, e, exclusive);
 	return 1;
 }
 
 /* Takes up an abandoned ticket of its own, unless another has passed it on. */
-static bool resume(struct rmaext_lock *l, struct rmaext_exchange *e)
+static bool lock_resume(struct rmaext_lock *l, struct rmaext_exchange *e)
 {
-	const int64_t from = content(l, RMAEXT_SLOT_ABANDONED);
+	const int64_t from = slot_content(l, RMAEXT_SLOT_ABANDONED);
 	const int64_t slot = l->slots + l->rank;
 	int64_t value;
 
 	l->kind = 0;
 	do {
-		value = look(l, e, slot);
-		if (!answered(e) || (value & ~RMAEXT_SLOT_READERS) != from)
+		value = block_load(l, e, slot);
+		if (!exchange_is_answered(e) ||
+		    (value & ~RMAEXT_SLOT_READERS) != from)
 			return false;
-	} while (!swap(l, e, slot, value,
-		       value - RMAEXT_SLOT_ABANDONED + RMAEXT_SLOT_QUEUED));
+	} while (!block_swap(l, e, slot, value,
+			     value - RMAEXT_SLOT_ABANDONED +
+				     RMAEXT_SLOT_QUEUED));
 	l->kind = RMAEXT_SLOT_QUEUED;
 	return true;
 }
 
-static int draw(struct rmaext_lock *l, struct rmaext_exchange *e, int exclusive)
+static int lock_draw(struct rmaext_lock *l, struct rmaext_exchange *e,
+		     int exclusive)
 {
 	int64_t now;
 
-	change(l, e, RMAEXT_SLOT_ACTIVE, 0);
-	l->ticket = add(l, e, l->words + NEXT, 1);
-	now = look(l, e, turn(l, exclusive));
-	if (answered(e) && now == l->ticket) {
-		enter(l, e, exclusive);
+	slot_change(l, e, RMAEXT_SLOT_ACTIVE, 0);
+	l->ticket = block_add(l, e, l->words + NEXT, 1);
+	now = block_load(l, e, lock_turn(l, exclusive));
+	if (exchange_is_answered(e) && now == l->ticket) {
+		lock_enter(l, e, exclusive);
 		return 1;
 	}
-	change(l, e, RMAEXT_SLOT_QUEUED, 0);
+	slot_change(l, e, RMAEXT_SLOT_QUEUED, 0);
 	return 0;
 }
 
@@ -350,10 +356,10 @@ int rmaext_lock_take(struct rmaext_lock *l, struct rmaext_exchange *e,
 	    !(again && owner == thread))
 		return exchange_end(e, -FI_EBUSY);
 	owner_begin(l, e);
-	if (l->kind == RMAEXT_SLOT_ABANDONED && resume(l, e))
-		ret = try_enter(l, e, exclusive);
+	if (l->kind == RMAEXT_SLOT_ABANDONED && lock_resume(l, e))
+		ret = lock_try_enter(l, e, exclusive);
 	else
-		ret = draw(l, e, exclusive);
+		ret = lock_draw(l, e, exclusive);
 	return owner_end(l, e, ret);
 }
 
@@ -364,22 +370,23 @@ int rmaext_lock_wait(struct rmaext_lock *l, struct rmaext_exchange *e,
 	owner_begin(l, e);
 	if (!e)
 		rmaext_word_await(&l->block[l->words + SLEEPERS],
-				  &l->block[turn(l, exclusive)], l->ticket,
+				  &l->block[lock_turn(l, exclusive)], l->ticket,
 				  spin, sleep);
-	return owner_end(l, e, try_enter(l, e, exclusive));
+	return owner_end(l, e, lock_try_enter(l, e, exclusive));
 }
 
 /* The slot last, so that each ticket is always accounted for. */
-static void leave(struct rmaext_lock *l, struct rmaext_exchange *e,
-		  int exclusive)
+static void lock_leave(struct rmaext_lock *l, struct rmaext_exchange *e,
+		       int exclusive)
 {
 	if (exclusive)
-		add(l, e, turn(l, 0), 1);
-	add(l, e, turn(l, 1), 1);
+		block_add(l, e, lock_turn(l, 0), 1);
+	block_add(l, e, lock_turn(l, 1), 1);
 	if (exclusive)
-		change(l, e, 0, 0);
+		slot_change(l, e, 0, 0);
 	else
-		add(l, e, l->slots + l->rank, -(int64_t)RMAEXT_SLOT_READER);
+		block_add(l, e, l->slots + l->rank,
+			  -(int64_t)RMAEXT_SLOT_READER);
 }
 
 int rmaext_lock_leave(struct rmaext_lock *l, struct rmaext_exchange *e,
@@ -388,7 +395,7 @@ int rmaext_lock_leave(struct rmaext_lock *l, struct rmaext_exchange *e,
 	exchange_begin(e);
 	if (exclusive)
 		owner_begin(l, e);
-	leave(l, e, exclusive);
+	lock_leave(l, e, exclusive);
 	/* when a reader leaves, another thread may be the owner */
 	return exclusive ? owner_leave(l, e) : exchange_end(e, 0);
 }
@@ -401,9 +408,9 @@ int rmaext_lock_undo(struct rmaext_lock *l, struct rmaext_exchange *e,
 		return exchange_end(e, 0);
 	owner_begin(l, e);
 	if (l->inside)
-		leave(l, e, exclusive);
+		lock_leave(l, e, exclusive);
 	else if (l->kind == RMAEXT_SLOT_QUEUED)
-		change(l, e, RMAEXT_SLOT_ABANDONED, 0);
+		slot_change(l, e, RMAEXT_SLOT_ABANDONED, 0);
 	return owner_leave(l, e);
 }
 
@@ -416,11 +423,12 @@ int rmaext_lock_pass(struct rmaext_lock *l, struct rmaext_exchange *e,
 
 	exchange_begin(e);
 	do {
-		value = look(l, e, slot);
-		if (!answered(e) || (value ^ seen) & ~RMAEXT_SLOT_READERS)
+		value = block_load(l, e, slot);
+		if (!exchange_is_answered(e) ||
+		    (value ^ seen) & ~RMAEXT_SLOT_READERS)
 			return exchange_end(e, 0);
-	} while (!swap(l, e, slot, value, value & RMAEXT_SLOT_READERS));
-	swap(l, e, turn(l, 0), ticket, ticket + 1);
-	add(l, e, turn(l, 1), 1);
+	} while (!block_swap(l, e, slot, value, value & RMAEXT_SLOT_READERS));
+	block_swap(l, e, lock_turn(l, 0), ticket, ticket + 1);
+	block_add(l, e, lock_turn(l, 1), 1);
 	return exchange_end(e, 1);
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Files that window memory is mapped from. Whoever wants what has been put
- * there to be in the file asks in the window's control block; a thread of this
- * process, which sleeps on its doorbell (doorbell.c), writes it back and says
- * so there. So it needs neither the target's program nor the CQ's reader, which
- * msync would hold up for as long as the disk takes.
+ * Files that window memory is mapped from. Whoever wants the file to have what
+ * was put into the window asks for it in the window's control block. A thread
+ * of the target's process, which sleeps on that process's doorbell, writes the
+ * memory back and says so in the block. So this needs neither the target's
+ * program nor the reader of its completion queue, which msync would hold up for
+ * as long as the disk takes.
  */
 #define _GNU_SOURCE
 #include "shm/control_block.h"
@@ -19,8 +20,9 @@
 #include <unistd.h>
 
 /*
- * The doorbell rings for other reasons, too: at most so often is it listened to
- * in vain. And so often is looked where there is none.
+ * ns for which the thread naps after a ring that was not for it, as the
+ * doorbell rings for other reasons, too. Without a doorbell the thread looks so
+ * often.
  */
 #define RMX_DEAF ((int64_t)1000 * 1000)
 
@@ -35,10 +37,10 @@ struct rmaext_file {
 struct rmaext_storage {
 	pthread_t thread;
 	pthread_mutex_t lock;
-	pthread_cond_t idle; /* one is not busy any more */
+	pthread_cond_t idle; /* a file is not busy any more */
 	struct rmaext_file *files;
 	struct rmx_doorbell *doorbell;
-	struct rmx_doorbell silent; /* without an arena */
+	struct rmx_doorbell silent; /* nobody rings it; without an arena */
 	bool stop;
 };
 
@@ -51,7 +53,7 @@ int rmaext_storage_write(void *addr, uint64_t len)
 	return msync((char *)addr - skip, len + skip, MS_SYNC) ? -errno : 0;
 }
 
-static int write_all(const struct rmaext_file *file)
+static int file_write_back(const struct rmaext_file *file)
 {
 	int ret = 0, one;
 
@@ -63,18 +65,21 @@ static int write_all(const struct rmaext_file *file)
 	return ret;
 }
 
-static bool is_asked(const struct rmaext_file *file)
+static bool file_is_asked(const struct rmaext_file *file)
 {
 	return atomic_load(&file->words->asked) !=
 	       atomic_load(&file->words->done);
 }
 
-/* All that was asked for before it begins; the lock is not held. */
-static void serve(const struct rmaext_storage *s, struct rmaext_file *file)
+/*
+ * Serves all that was asked for before it begins. The caller does not hold the
+ * lock, and has marked the file busy.
+ */
+static void file_serve(const struct rmaext_storage *s, struct rmaext_file *file)
 {
 	struct rmx_storage_words *words = file->words;
 	const int64_t asked = atomic_load(&words->asked);
-	const int ret = write_all(file);
+	const int ret = file_write_back(file);
 
 	if (ret) {
 		atomic_store(&words->error, ret);
@@ -84,33 +89,33 @@ static void serve(const struct rmaext_storage *s, struct rmaext_file *file)
 	rmx_wake_waiters(s->doorbell);
 }
 
-static bool serve_one(struct rmaext_storage *s)
+static bool storage_serve_one(struct rmaext_storage *s)
 {
 	struct rmaext_file *file;
 
-	for (file = s->files; file && !is_asked(file);)
+	for (file = s->files; file && !file_is_asked(file);)
 		file = file->next;
 	if (!file)
 		return false;
 	file->busy = true;
 	pthread_mutex_unlock(&s->lock);
-	serve(s, file);
+	file_serve(s, file);
 	pthread_mutex_lock(&s->lock);
 	file->busy = false;
 	pthread_cond_broadcast(&s->idle);
 	return true;
 }
 
-/* -- the thread */
+/* -- the thread that does so */
 
-static void nap(void)
+static void storage_nap(void)
 {
 	const struct timespec t = {.tv_nsec = RMX_DEAF};
 
 	nanosleep(&t, NULL);
 }
 
-static void *thread_main(void *arg)
+static void *storage_thread(void *arg)
 {
 	struct rmaext_storage *s = arg;
 	const struct timespec second = {.tv_sec = 1};
@@ -122,24 +127,24 @@ static void *thread_main(void *arg)
 
 		atomic_store(&doorbell->listening, 1);
 		atomic_thread_fence(memory_order_seq_cst);
-		if (serve_one(s))
+		if (storage_serve_one(s))
 			continue;
 		pthread_mutex_unlock(&s->lock);
 		if (doorbell != &s->silent)
 			syscall(SYS_futex, &doorbell->rings, FUTEX_WAIT, rings,
 				&second, NULL, 0);
 		pthread_mutex_lock(&s->lock);
-		if (s->stop || serve_one(s))
+		if (s->stop || storage_serve_one(s))
 			continue;
 		pthread_mutex_unlock(&s->lock);
-		nap();
+		storage_nap();
 		pthread_mutex_lock(&s->lock);
 	}
 	pthread_mutex_unlock(&s->lock);
 	return NULL;
 }
 
-static void wake(struct rmaext_storage *s)
+static void storage_wake(struct rmaext_storage *s)
 {
 	atomic_fetch_add(&s->doorbell->rings, 1);
 	syscall(SYS_futex, &s->doorbell->rings, FUTEX_WAKE, INT_MAX, NULL, NULL,
@@ -153,18 +158,19 @@ int rmaext_storage_open(rmaext_arena *arena, rmaext_storage **storage_p)
 	int ret;
 
 	if (!s)
-		return rmx_fail(-ENOMEM, RMX_NO_RANK, "calloc", "storage");
+		return rmx_no_memory("writing files back");
 	s->doorbell = arena ? rmx_arena_doorbell(arena) : &s->silent;
 	pthread_mutex_init(&s->lock, NULL);
 	pthread_cond_init(&s->idle, NULL);
-	/* signals are for the program's threads */
+	/* signals are delivered to the program's threads only */
 	signals = rmx_signals_hold();
-	ret = -pthread_create(&s->thread, NULL, thread_main, s);
+	ret = -pthread_create(&s->thread, NULL, storage_thread, s);
 	rmx_signals_give_back(signals, NULL);
 	if (ret) {
 		free(s);
 		return rmx_fail(ret, RMX_NO_RANK, "pthread_create",
-				"for files: %s", strerror(-ret));
+				"no thread to write files back: %s",
+				strerror(-ret));
 	}
 	*storage_p = s;
 	return 0;
@@ -180,7 +186,7 @@ void rmaext_storage_close(rmaext_storage **storage_p)
 	pthread_mutex_lock(&s->lock);
 	s->stop = true;
 	pthread_mutex_unlock(&s->lock);
-	wake(s);
+	storage_wake(s);
 	pthread_join(s->thread, NULL);
 	while (s->files) {
 		struct rmaext_file *file = s->files;
@@ -202,7 +208,7 @@ int rmaext_storage_add(rmaext_storage *s, void *block,
 		file->pieces = calloc(count, sizeof(*pieces));
 	if (!file || !file->pieces) {
 		free(file);
-		return rmx_fail(-ENOMEM, RMX_NO_RANK, "calloc", "file");
+		return rmx_no_memory("a file of a window");
 	}
 	memcpy(file->pieces, pieces, count * sizeof(*pieces));
 	file->count = count;
@@ -211,7 +217,7 @@ int rmaext_storage_add(rmaext_storage *s, void *block,
 	file->next = s->files;
 	s->files = file;
 	pthread_mutex_unlock(&s->lock);
-	wake(s); /* a peer may have asked already */
+	storage_wake(s); /* a peer may have asked before */
 	*file_p = file;
 	return 0;
 }

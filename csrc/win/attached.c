@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Memory of this rank that belongs to a dynamic window for as long as it is
- * attached. Its offsets are addresses. All that others do there comes as a
- * message, and the CQ's reader carries it out with the lock held: so none can
- * touch what is detached.
+ * attached. Offsets in such a window are addresses. All operations of other
+ * ranks come as messages, and the reader of the completion queue carries them
+ * out with the lock held. So none of them touches memory that is detached.
  */
 #include "win/window.h"
 
@@ -50,8 +50,8 @@ void rmx_attached_unlock(struct rmx_attached *a)
 		pthread_mutex_unlock(&a->lock);
 }
 
-/* The number of ranges that begin at or before an address. */
-static size_t find(const struct rmx_attached *a, uintptr_t address)
+/* Returns the number of ranges that begin at or before an address. */
+static size_t attached_find(const struct rmx_attached *a, uintptr_t address)
 {
 	size_t low = 0, high = a->count;
 
@@ -69,7 +69,7 @@ static size_t find(const struct rmx_attached *a, uintptr_t address)
 bool rmx_attached_has(const struct rmx_attached *a, uint64_t address,
 		      uint64_t len)
 {
-	size_t at = find(a, (uintptr_t)address);
+	size_t at = attached_find(a, (uintptr_t)address);
 	uintptr_t end;
 
 	if (!at || address > a->ranges[at - 1].end)
@@ -81,22 +81,22 @@ bool rmx_attached_has(const struct rmx_attached *a, uint64_t address,
 	return len <= end - address;
 }
 
-static int insert(struct rmx_attached *a, uintptr_t start, uintptr_t end)
+static int attached_insert(struct rmx_attached *a, uintptr_t start,
+			   uintptr_t end)
 {
-	const size_t at = find(a, start);
+	const size_t at = attached_find(a, start);
 	struct range *ranges = a->ranges;
 
 	if ((at && ranges[at - 1].end > start) ||
 	    (at < a->count && ranges[at].start < end))
 		return rmx_fail(-EEXIST, RMX_NO_RANK, "attach",
-				"it overlaps what is attached");
+				"the memory overlaps memory that is attached");
 	if (a->count == a->room) {
 		const size_t room = a->room ? 2 * a->room : 16;
 
 		ranges = realloc(ranges, room * sizeof(*ranges));
 		if (!ranges)
-			return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "realloc",
-					"attach");
+			return rmx_no_memory("attached memory");
 		a->ranges = ranges;
 		a->room = room;
 	}
@@ -107,31 +107,36 @@ static int insert(struct rmx_attached *a, uintptr_t start, uintptr_t end)
 	return 0;
 }
 
-static int take_out(struct rmx_attached *a, uintptr_t start, uintptr_t end)
+static int attached_remove(struct rmx_attached *a, uintptr_t start,
+			   uintptr_t end)
 {
-	const size_t at = find(a, start);
+	const size_t at = attached_find(a, start);
 
 	if (!at || a->ranges[at - 1].start != start ||
 	    a->ranges[at - 1].end != end)
 		return rmx_fail(-ENXIO, RMX_NO_RANK, "detach",
-				"it is not attached");
+				"the memory is not attached, or as a part "
+				"of a longer piece only");
 	memmove(&a->ranges[at - 1], &a->ranges[at],
 		(a->count - at) * sizeof(*a->ranges));
 	a->count--;
 	return 0;
 }
 
-static int change(struct rmaext_window *w, const char *call, const void *addr,
-		  uint64_t len,
-		  int (*how)(struct rmx_attached *, uintptr_t, uintptr_t))
+static int attached_change(struct rmaext_window *w, const char *call,
+			   const void *addr, uint64_t len,
+			   int (*how)(struct rmx_attached *, uintptr_t,
+				      uintptr_t))
 {
 	int ret = rmx_window_enter(w, call);
 
 	if (ret)
 		return ret;
 	if (!w->attached || !len) {
-		ret = rmx_fail(-FI_EINVAL, RMX_NO_RANK, call,
-			       "no dynamic window, or no memory");
+		ret = rmx_fail(
+			-FI_EINVAL, RMX_NO_RANK, call,
+			"the window is not dynamic, or the memory has no "
+			"bytes");
 	} else {
 		rmx_attached_lock(w->attached);
 		ret = how(w->attached, (uintptr_t)addr, (uintptr_t)addr + len);
@@ -143,10 +148,10 @@ static int change(struct rmaext_window *w, const char *call, const void *addr,
 
 int rmaext_attach(rmaext_window *w, const void *addr, uint64_t len)
 {
-	return change(w, "attach", addr, len, insert);
+	return attached_change(w, "attach", addr, len, attached_insert);
 }
 
 int rmaext_detach(rmaext_window *w, const void *addr, uint64_t len)
 {
-	return change(w, "detach", addr, len, take_out);
+	return attached_change(w, "detach", addr, len, attached_remove);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* May an operation be posted? Asked at the origin, before anything is sent. */
+/* Whether an operation may be posted: the checks at the origin. */
 #include "win/window.h"
 
 #include <errno.h>
 
-static bool is_gone(const struct rmx_target *t)
+static bool target_is_gone(const struct rmx_target *t)
 {
 	return (t->member->peer && atomic_load(&t->member->peer->gone)) ||
 	       (rmx_near_doubtful(t->member->near) &&
@@ -12,8 +12,9 @@ static bool is_gone(const struct rmx_target *t)
 }
 
 /*
- * Only the origin can refuse: providers let a put past the end land, lose it
- * together with the next good one, or hang (measured).
+ * Only the origin can refuse an operation. Given a put past the end of the
+ * memory, providers write it, or lose it together with the next good one, or
+ * hang (measured).
  */
 int rmx_check(const struct rmaext_window *w, const char *call, int64_t rank,
 	      uint64_t offset, uint64_t len, int access)
@@ -39,8 +40,8 @@ int rmx_check(const struct rmaext_window *w, const char *call, int64_t rank,
 				"the window there allows %s%s",
 				t->access & RMAEXT_READ ? "r" : "",
 				t->access & RMAEXT_WRITE ? "w" : "");
-	if (is_gone(t))
+	if (target_is_gone(t))
 		return rmx_fail(-FI_ENOTCONN, rank, call,
 				"the target process, or its endpoint, is gone");
-	return 0; /* its thread that we watched has ended, it has not */
+	return 0; /* only the thread that held its tail->life has ended */
 }

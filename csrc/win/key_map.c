@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Raw keys (FI_MR_RAW) are mapped to the eight bytes that transfers take when
- * they are first used: most ranks talk to few others.
+ * Raw keys (FI_MR_RAW). A key is mapped to the eight bytes that transfers take
+ * when it is first used, as most ranks talk to few others.
  */
 #include "win/window.h"
 
@@ -25,8 +25,9 @@ int rmx_key_map(struct rmaext_window *window, int64_t rank)
 	}
 	pthread_mutex_unlock(&f->lock);
 	if (ret)
-		rmx_fail(ret, rank, "fi_mr_map_raw", "key of %zu bytes: %s",
-			 window->raw_len, f->lib->strerror(-ret));
+		rmx_fail(ret, rank, "fi_mr_map_raw",
+			 "cannot map the key of %zu bytes: %s", window->raw_len,
+			 f->lib->strerror(-ret));
 	return ret;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What windows have of each rank: what all over one communicator share, and
- * the memory of a window's own table.
+ * What windows know of each rank: the tables that all windows over one
+ * communicator share, and the table of targets that each window has.
  */
 #define _GNU_SOURCE
 #include "win/window.h"
@@ -10,11 +10,10 @@
 #include <sys/mman.h>
 
 /*
- * From so many on the pages of a table are the kernel's zeros until they are
- * used; what malloc() hands out may have been used before.
+ * A table for so many ranks is mapped, so that a page takes no memory until it
+ * is used. The memory of malloc() may have been used before.
  */
 #define RMX_MANY 256
-#define RMX_HUGE ((size_t)2 << 20)
 
 int rmaext_members_new(int64_t count, int64_t self, rmaext_peer *const *peers,
 		       rmaext_near *const *nears, rmaext_arena *arena,
@@ -27,21 +26,21 @@ int rmaext_members_new(int64_t count, int64_t self, rmaext_peer *const *peers,
 		m->here = malloc((n ? n : 1) * sizeof(*m->here));
 	if (!m || !m->here) {
 		free(m);
-		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "malloc", "members");
+		return rmx_no_memory("the ranks of a communicator");
 	}
 	atomic_store(&m->users, 1);
 	m->count = count;
 	m->self = self;
 	for (int64_t rank = 0; rank < count; rank++) {
-		struct rmx_member *it = &m->of[rank];
+		struct rmx_member *member = &m->of[rank];
 
-		it->peer = peers ? peers[rank] : NULL;
-		it->near = nears ? nears[rank] : NULL;
-		if (it->near && it->near->tail)
-			it->doorbell = &it->near->tail->doorbell;
+		member->peer = peers ? peers[rank] : NULL;
+		member->near = nears ? nears[rank] : NULL;
+		if (member->near && member->near->tail)
+			member->doorbell = &member->near->tail->doorbell;
 		else if (rank == self)
-			it->doorbell = rmx_arena_doorbell(arena);
-		if (it->near || rank == self)
+			member->doorbell = rmx_arena_doorbell(arena);
+		if (member->near || rank == self)
 			m->here[m->here_count++] = rank;
 	}
 	*members_p = m;
@@ -69,7 +68,7 @@ int rmaext_blocks_new(const rmaext_members *m, void *const *first,
 		calloc(1, sizeof(*b) + (size_t)m->count * sizeof(b->first[0]));
 
 	if (!b)
-		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "blocks");
+		return rmx_no_memory("control blocks");
 	atomic_store(&b->users, 1);
 	for (int64_t i = 0; i < m->here_count; i++)
 		b->first[m->here[i]] = first[i];
@@ -103,7 +102,7 @@ struct rmx_target *rmx_targets_new(int64_t count)
 		  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (at == MAP_FAILED)
 		return NULL;
-	if (bytes >= RMX_HUGE) /* one target would fill 2 MiB with zeros */
+	if (bytes >= RMX_HUGE_PAGE) /* one target would take 2 MiB */
 		madvise(at, bytes, MADV_NOHUGEPAGE);
 	return at;
 }
@@ -116,7 +115,10 @@ void rmx_targets_free(struct rmx_target *targets, int64_t count)
 		munmap(targets, (size_t)count * sizeof(*targets));
 }
 
-/* The rights last, which all look at first. */
+/*
+ * The rights are stored last, with release order, because readers of a target
+ * load them first.
+ */
 void rmx_target_set(struct rmaext_window *w, int64_t rank,
 		    const struct rmx_row *row)
 {
@@ -132,7 +134,6 @@ void rmx_target_set(struct rmaext_window *w, int64_t rank,
 			      memory_order_release);
 }
 
-/* Several threads may come at once. */
 void rmx_target_fill(const struct rmaext_window *window, int64_t rank)
 {
 	struct rmaext_window *w = (struct rmaext_window *)(uintptr_t)window;

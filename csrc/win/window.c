@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The table of targets that operations are checked against. */
+/* Windows, views of them, and the layout of their control blocks. */
 #define _GNU_SOURCE
 #include "win/window.h"
 
@@ -34,33 +34,38 @@ void rmaext_block_places(int64_t count, struct rmaext_places *places_p)
 	};
 }
 
-/* Entry of a column that may have only one. */
-static size_t entry(const struct rmaext_targets *from, unsigned int column,
-		    int64_t rank)
+/* Returns the index of a rank's entry in a column, which may have only one. */
+static size_t column_entry(const struct rmaext_targets *from,
+			   unsigned int column, int64_t rank)
 {
 	return from->same & column ? 0 : (size_t)rank;
 }
 
-static struct rmx_row row_of(const struct rmaext_targets *from, int64_t rank)
+static struct rmx_row targets_row(const struct rmaext_targets *from,
+				  int64_t rank)
 {
 	struct rmx_row row = {0};
 
-	row.size = from->size[entry(from, RMAEXT_SAME_SIZE, rank)];
-	row.access = from->access[entry(from, RMAEXT_SAME_ACCESS, rank)];
-	row.align = from->align[entry(from, RMAEXT_SAME_ALIGN, rank)];
+	row.size = from->size[column_entry(from, RMAEXT_SAME_SIZE, rank)];
+	row.access = from->access[column_entry(from, RMAEXT_SAME_ACCESS, rank)];
+	row.align = from->align[column_entry(from, RMAEXT_SAME_ALIGN, rank)];
 	if (from->base)
-		row.base = from->base[entry(from, RMAEXT_SAME_BASE, rank)];
+		row.base =
+			from->base[column_entry(from, RMAEXT_SAME_BASE, rank)];
 	if (from->key_len == sizeof(row.key))
 		memcpy(&row.key,
-		       from->keys + entry(from, RMAEXT_SAME_KEY, rank) *
+		       from->keys + column_entry(from, RMAEXT_SAME_KEY, rank) *
 					    sizeof(row.key),
 		       sizeof(row.key));
 	return row;
 }
 
-/* Those that are alike are left for rmx_target_fill(), but for those here. */
-static void set_targets(struct rmaext_window *w,
-			const struct rmaext_targets *from)
+/*
+ * Where all ranks are alike, targets on other nodes are left for
+ * rmx_target_fill().
+ */
+static void window_set_targets(struct rmaext_window *w,
+			       const struct rmaext_targets *from)
 {
 	const struct rmaext_members *m = w->members;
 	struct rmx_row row;
@@ -68,15 +73,15 @@ static void set_targets(struct rmaext_window *w,
 	if (!w->count)
 		return;
 	w->uneven = (from->same & RMAEXT_SAME) != RMAEXT_SAME;
-	w->row = row_of(from, 0);
+	w->row = targets_row(from, 0);
 	for (int64_t rank = 0; w->uneven && rank < w->count; rank++) {
-		row = row_of(from, rank);
+		row = targets_row(from, rank);
 		rmx_target_set(w, rank, &row);
 	}
 	for (int64_t i = 0; i < m->here_count; i++) {
 		struct rmx_target *t = &w->targets[m->here[i]];
 
-		row = row_of(from, m->here[i]);
+		row = targets_row(from, m->here[i]);
 		rmx_target_set(w, m->here[i], &row);
 		t->route = from->route[i];
 		if (t->route == RMAEXT_DIRECT)
@@ -88,8 +93,8 @@ static void set_targets(struct rmaext_window *w,
 	}
 }
 
-static bool set_raw_keys(struct rmaext_window *w,
-			 const struct rmaext_targets *from)
+static bool window_set_raw_keys(struct rmaext_window *w,
+				const struct rmaext_targets *from)
 {
 	size_t bytes = from->key_len;
 
@@ -140,9 +145,9 @@ int rmx_window_new(struct rmaext_fabric *f,
 		w->attached = rmx_attached_new();
 	if (!w->targets || (targets->dynamic && !w->attached))
 		goto no_memory;
-	if (f && (f->mr_mode & FI_MR_RAW) && !set_raw_keys(w, targets))
+	if (f && (f->mr_mode & FI_MR_RAW) && !window_set_raw_keys(w, targets))
 		goto no_memory;
-	set_targets(w, targets);
+	window_set_targets(w, targets);
 	pthread_mutex_init(&w->lock, NULL);
 	*window_p = w;
 	return 0;
@@ -150,7 +155,7 @@ int rmx_window_new(struct rmaext_fabric *f,
 no_memory:
 	if (w)
 		window_drop(w);
-	return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "window");
+	return rmx_no_memory("a window");
 }
 
 void rmaext_window_rows(rmaext_window *w, struct rmaext_rows *rows_p)
@@ -167,11 +172,11 @@ void rmaext_window_rows(rmaext_window *w, struct rmaext_rows *rows_p)
 		};
 }
 
-/* What is seen through a view of `len` bytes from `first` on. */
-static struct rmx_row look(const struct rmx_row *of,
-			   const struct rmaext_view *view, uint64_t len)
+/* Returns a target as it is seen through a view, of `len` bytes there. */
+static struct rmx_row view_row(const struct rmx_row *of,
+			       const struct rmaext_view *view, uint64_t len)
 {
-	struct rmx_row row = *of; /* base and key: of the root's operations */
+	struct rmx_row row = *of; /* base and key stay: the root has them */
 
 	row.size = len;
 	row.access &= (uint8_t)view->access;
@@ -180,9 +185,9 @@ static struct rmx_row look(const struct rmx_row *of,
 	return row;
 }
 
-static void look_at(struct rmaext_window *w, int64_t rank,
-		    const struct rmaext_window *of,
-		    const struct rmaext_view *view)
+static void view_set_target(struct rmaext_window *w, int64_t rank,
+			    const struct rmaext_window *of,
+			    const struct rmaext_view *view)
 {
 	const struct rmx_target *from = rmx_target_of(of, rank);
 	const uint64_t len = view->size[view->same ? 0 : rank];
@@ -193,7 +198,7 @@ static void look_at(struct rmaext_window *w, int64_t rank,
 		.align = from->align,
 	};
 
-	row = look(&row, view, len);
+	row = view_row(&row, view, len);
 	rmx_target_set(w, rank, &row);
 	t->route = from->route;
 	if (t->route == RMAEXT_DIRECT)
@@ -212,11 +217,11 @@ static int view_check(const struct rmaext_window *of,
 	if (!len || (view->first <= size && len <= size - view->first))
 		return 0;
 	return rmx_fail(-ERANGE, rank, "view",
-			"it ends after the %llu bytes there",
+			"the view ends after the %llu bytes of that rank",
 			(unsigned long long)size);
 }
 
-/* Without targets. */
+/* Makes a view whose targets are not set yet. */
 static struct rmaext_window *window_like(struct rmaext_window *of,
 					 const struct rmaext_view *view)
 {
@@ -226,7 +231,7 @@ static struct rmaext_window *window_like(struct rmaext_window *of,
 		w->targets = rmx_targets_new(of->count);
 	if (!w || !w->targets) {
 		free(w);
-		rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "view");
+		rmx_no_memory("a view");
 		return NULL;
 	}
 	w->root = of->root;
@@ -252,7 +257,7 @@ static int window_view(struct rmaext_window *of, const struct rmaext_view *view,
 		       struct rmaext_window **view_p)
 {
 	const struct rmaext_members *m = of->members;
-	/* unless all are alike in both */
+	/* all targets are set at once, unless ranks are alike in both */
 	const bool all = of->uneven || !view->same;
 	const int64_t n = all ? of->count : m->here_count;
 	struct rmaext_window *w;
@@ -268,9 +273,9 @@ static int window_view(struct rmaext_window *of, const struct rmaext_view *view,
 		return -FI_ENOMEM;
 	w->uneven = all;
 	if (n)
-		w->row = look(&of->row, view, view->size[0]);
+		w->row = view_row(&of->row, view, view->size[0]);
 	for (int64_t i = 0; i < n; i++)
-		look_at(w, all ? i : m->here[i], of, view);
+		view_set_target(w, all ? i : m->here[i], of, view);
 	*view_p = w;
 	return 0;
 }
@@ -297,7 +302,7 @@ int rmx_window_part(struct rmaext_window *of, const struct rmaext_grant *grant,
 		w->root = w;
 		w->first = 0;
 		memcpy(w->token, grant->token, RMX_TOKEN);
-		look_at(w, w->self, of, &view);
+		view_set_target(w, w->self, of, &view);
 		*part_p = w;
 	} else if (!ret) {
 		ret = -FI_ENOMEM;
@@ -318,7 +323,6 @@ int rmaext_window_view(rmaext_window *of, const struct rmaext_view *view,
 	return ret;
 }
 
-/* The caller owns the struct, close owns what it points to. */
 int rmx_window_enter(struct rmaext_window *w, const char *call)
 {
 	int ret = rmx_rundown_enter(&w->rundown, call, "the window is closed");
@@ -350,17 +354,18 @@ int64_t rmaext_window_pending(rmaext_window *w)
 
 void rmaext_window_reopen(rmaext_window *w)
 {
-	/* a fabric that is closed has closed its windows for good */
+	/* a closed fabric has closed its windows for good */
 	if (!w->fabric || !atomic_load(&w->fabric->rundown.closed))
 		atomic_store(&w->rundown.closed, false);
 }
 
 void rmaext_window_free(rmaext_window *w)
 {
-	const bool view = w->root != w; /* which may be freed by now */
+	/* of a view only the address of its root is used: it may be freed */
+	const bool view = w->root != w;
 
 	if ((w->fabric && !view) || w->rundown.users || w->served.users)
-		return; /* still served: leak rather than corrupt */
+		return; /* still in use: a leak is better than corruption */
 	pthread_mutex_destroy(&w->lock);
 	window_drop(w);
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A window and its targets. */
+/*
+ * A window and its targets, and the questions that are asked on every
+ * operation.
+ */
 #ifndef RMAEXT_WINDOW_H
 #define RMAEXT_WINDOW_H
 
@@ -7,67 +10,69 @@
 #include "shm/control_block.h"
 #include "shm/neighbour.h"
 
-/* A rank of a communicator: what is the same in all windows over it. */
+/* What is known of a rank of a communicator, in all windows over it. */
 struct rmx_member {
-	struct rmaext_peer *peer;      /* NULL: never by the fabric */
-	struct rmaext_near *near;      /* NULL: the own rank, other nodes */
-	struct rmx_doorbell *doorbell; /* NULL: not mapped */
+	struct rmaext_peer *peer;      /* NULL: not reached by the fabric */
+	struct rmaext_near *near;      /* NULL: this rank, or another node's */
+	struct rmx_doorbell *doorbell; /* NULL: it is not mapped */
 };
 
+/* The ranks of a communicator. Windows over it count as users. */
 struct rmaext_members {
 	atomic_int users;
-	int64_t count, self;
+	int64_t count, self; /* number of ranks, this rank */
 	int64_t here_count;
-	int64_t *here; /* the own rank and those with a near, in order */
+	int64_t *here; /* this rank and those with a near, ascending */
 	struct rmx_member of[];
 };
 
-/* The control blocks of many windows, one behind the other. */
+/* The control blocks of many windows, one after another. */
 struct rmaext_blocks {
 	atomic_int users;
-	char *first[]; /* of each rank, as mapped here; or NULL */
+	char *first[]; /* a rank's first block, if it is mapped here; or NULL */
 };
 
-#define RMX_A_PUT ((uint64_t)1 << 32) /* in rmx_target.pending */
-#define RMX_FILLED 0x80 /* in rmx_target.access: the rest has been set */
+#define RMX_A_PUT ((uint64_t)1 << 32) /* one put, in rmx_target.pending */
+#define RMX_FILLED 0x80 /* in rmx_target.access: the target has been set */
 
 /*
- * A window and a rank: one cache line. Found with rmx_target_of(), as those of
- * a window whose ranks are all alike are filled in on first use; until then
- * they are zeros, of untouched pages where there are many.
+ * A rank of a window as a target, in one cache line. rmx_target_of() finds it.
+ * Where the ranks of a window are all alike, a target is filled in on first
+ * use. Until then it is zeros, in an untouched page where there are many ranks.
  */
 struct rmx_target {
 	const struct rmx_member *member;
 	union {
-		char *map;	  /* RMAEXT_DIRECT */
-		uint64_t address; /* RMAEXT_CMA */
-		uint64_t base;	  /* RMAEXT_FABRIC */
+		char *map;	  /* RMAEXT_DIRECT: the memory, mapped here */
+		uint64_t address; /* RMAEXT_CMA: its address there */
+		uint64_t base;	  /* RMAEXT_FABRIC: what transfers add */
 	};
-	uint64_t size;
+	uint64_t size; /* bytes */
 	uint64_t key;
 	/*
-	 * Chunks posted and not completed; in the upper half, those of puts.
-	 * One word, as the window may be freed once it is 0.
+	 * The number of chunks that are posted and not completed; in the upper
+	 * half, those of puts. It is one word, as the window may be freed once
+	 * it is 0.
 	 */
 	atomic_uint_fast64_t pending;
 	struct rmx_queue *queue; /* of nonblocking.c; guarded by backlog.lock */
-	atomic_uint finished;	 /* ever; shows flush that this one moves */
+	atomic_uint finished;	 /* number of completions; shows progress */
 	/*
-	 * Of puts that nobody waited for, the error, how many such there are,
-	 * and how often flush has told of them.
+	 * Of failed puts that no thread waits for: how many there are, their
+	 * error, and how often flush has reported it.
 	 */
 	unsigned int unseen;
 	atomic_short error;
 	unsigned short reports;
-	atomic_uchar access;
-	uint8_t align; /* of offset 0, modulo 64 */
-	uint8_t route;
-	bool mapped; /* raw key is mapped; guarded by fabric->lock */
+	atomic_uchar access; /* rights, and RMX_FILLED */
+	uint8_t align;	     /* address of offset 0, modulo 64 */
+	uint8_t route;	     /* RMAEXT_DIRECT and so on */
+	bool mapped;	     /* the raw key is; guarded by fabric->lock */
 };
 
 _Static_assert(sizeof(struct rmx_target) == RMX_LINE, "promised: 64 bytes");
 
-/* What a target is filled with, where all are alike. */
+/* What a target is filled with. */
 struct rmx_row {
 	uint64_t size, base, key;
 	uint8_t access, align;
@@ -75,80 +80,124 @@ struct rmx_row {
 
 struct rmaext_window {
 	/*
-	 * A view is checked by itself, and its operations are those of the
-	 * window that it looks at; which is its own root.
+	 * The window that a view is a part of; a window is its own root. The
+	 * checks are made against the view, and the root has the operations.
 	 */
 	struct rmaext_window *root;
 	uint64_t first;	 /* byte of the root where a view begins */
 	uint64_t stride; /* of elements in rmaext_many; 0: their own size */
 	struct rmaext_fabric *fabric; /* NULL: all routes are direct */
 	int64_t timeout;
-	int64_t spin; /* ns, of who waits for memory */
-	int64_t count;
-	int64_t self;
+	int64_t spin;  /* ns for which a wait for memory stays awake */
+	int64_t count; /* number of ranks */
+	int64_t self;  /* this rank */
 	uint8_t token[RMX_TOKEN];
 	char *own; /* this rank's memory */
 	struct rmaext_members *members;
 	struct rmaext_blocks *blocks; /* NULL: no control blocks */
-	uint64_t block_at;	      /* where in them this window's begins */
+	uint64_t block_at;	      /* bytes to this window's block */
 	struct rmx_target *targets;
-	struct rmx_row row; /* of those that are not filled */
-	bool uneven;	    /* there are none: all were filled at once */
+	struct rmx_row row; /* of targets that are not filled yet */
+	bool uneven;	    /* ranks differ: all were filled at once */
 	struct rmx_attached *attached; /* of a dynamic window; else NULL */
-	bool invites;		       /* its origins are guests; see guest.c */
-	bool visits;		 /* it is another job's: by message only */
-	uint8_t door[RMX_TOKEN]; /* of that job's endpoint */
+	bool invites; /* a grant: its origins are guests; see am/guest.c */
+	bool visits;  /* a guest's: another job has it, messages reach it */
+	uint8_t door[RMX_TOKEN]; /* of the owner's endpoint, if it visits */
 	uint8_t *raw_keys;	 /* raw_len bytes each, FI_MR_RAW only */
 	size_t raw_len;
-	bool raw_same;		    /* there is one, for all ranks */
-	struct rmx_rundown rundown; /* calls of this rank */
-	struct rmx_rundown
-		served;	      /* requests of others, until all have closed */
-	pthread_mutex_t lock; /* guards failure, and who fills targets */
-	struct rmaext_error failure; /* words for target->error */
+	bool raw_same;		     /* there is one key, for all ranks */
+	struct rmx_rundown rundown;  /* calls of this rank */
+	struct rmx_rundown served;   /* requests of other ranks */
+	pthread_mutex_t lock;	     /* guards failure, and filling targets */
+	struct rmaext_error failure; /* the record of target->error */
 	struct rmaext_window *next, **prev;
 };
 
-/* A window with its elements: what the fast tier works on. */
+/* A window and its element type, for the C methods and compiled Python. */
 struct rmx_typed {
 	struct rmaext_window *window;
 	uint64_t unit; /* bytes an element */
-	int type;      /* RMAEXT_INT8 and so on; -1: none, no atomics */
+	int type;      /* RMAEXT_INT8 and so on; -1: one without updates */
 	char closed;   /* set by Python before it closes the window */
 };
 
+/* -- check.c */
+
 /*
- * check.c: rank, place and rights of an operation; that the target is not
- * known to be gone. `call` is for the words of the error.
+ * Checks rank, bounds and rights of an operation, and that the target is not
+ * known to be gone. Any thread inside a call on the window may call it, before
+ * anything is sent. Returns 0, or -ERANGE, -FI_EACCES or -FI_ENOTCONN with a
+ * record of `call`.
  */
 int rmx_check(const struct rmaext_window *window, const char *call,
 	      int64_t rank, uint64_t offset, uint64_t len, int access);
 
-/* key_map.c */
+/* -- key_map.c */
+
+/*
+ * Maps the raw key of a rank before the first transfer to it; does nothing
+ * where keys have eight bytes. Takes fabric->lock. Returns 0, or an error with
+ * a record.
+ */
 int rmx_key_map(struct rmaext_window *window, int64_t rank);
+
+/* Unmaps all keys of a window, which is closed to transfers. */
 void rmx_key_unmap_all(struct rmaext_window *window);
 
-/* rank_table.c: NULL of NULL */
+/* -- rank_table.c */
+
+/*
+ * Add a user, which rmaext_members_release() or rmaext_blocks_release() ends,
+ * and return their argument. Blocks may be NULL.
+ */
 struct rmaext_members *rmx_members_hold(struct rmaext_members *members);
 struct rmaext_blocks *rmx_blocks_hold(struct rmaext_blocks *blocks);
-/* zeros, of which untouched pages take no memory; NULL: there is none left */
+
+/*
+ * Returns a table of zeros, whose untouched pages take no memory, or NULL if
+ * memory is short. The caller owns it, and frees it with the same count.
+ */
 struct rmx_target *rmx_targets_new(int64_t count);
 void rmx_targets_free(struct rmx_target *targets, int64_t count);
-/* all but what is of another route than the fabric */
+
+/*
+ * Sets all of a target but what another route than the fabric needs. Only one
+ * thread sets a target, with window->lock held once others know the window.
+ */
 void rmx_target_set(struct rmaext_window *window, int64_t rank,
 		    const struct rmx_row *row);
+
+/* Sets a target that is not set yet from window->row; takes window->lock. */
 void rmx_target_fill(const struct rmaext_window *window, int64_t rank);
 
-/* window.c */
+/* -- window.c */
+
+/*
+ * Enters and leaves a call on a window and on its root. Any thread may call
+ * enter, as the struct stays until rmaext_window_free(). It returns 0, or
+ * -FI_ESHUTDOWN with a record of `call` once the window is closed.
+ */
 int rmx_window_enter(struct rmaext_window *window, const char *call);
 void rmx_window_leave(struct rmaext_window *window);
-/* A window that no message finds yet; see rmx_serve_window(). */
+
+/*
+ * Makes a window; messages find it after rmx_serve_window() only. What
+ * `targets` points to is copied, its members and blocks are held. Returns 0,
+ * and the caller owns the window, or -FI_ENOMEM with a record.
+ */
 int rmx_window_new(struct rmaext_fabric *fabric,
 		   const struct rmaext_targets *targets, int64_t timeout,
 		   struct rmaext_window **window_p);
-/* a window of its own, not linked, over a part of what this rank has there */
+
+/*
+ * Makes a window of its own, which no message finds yet, over a part of the
+ * memory that this rank has in `of`. Returns 0, and the caller owns it, or an
+ * error with a record.
+ */
 int rmx_window_part(struct rmaext_window *of, const struct rmaext_grant *grant,
 		    struct rmaext_window **part_p);
+
+/* Returns the words for an answer that says that the window is closed there. */
 static inline const char *rmx_closed_there(const struct rmaext_window *w)
 {
 	return w->visits ? "the window there is closed, or the grant revoked"
@@ -161,7 +210,7 @@ static inline bool rmx_by_message(const struct rmaext_window *w, uint64_t len)
 	return w->visits || len < w->fabric->least;
 }
 
-/* copies by system call from and to a target whose route is RMAEXT_CMA */
+/* Copy from and to a target whose route is RMAEXT_CMA; see rmx_cma_write(). */
 static inline int rmx_target_write(const struct rmx_target *t, int64_t rank,
 				   uint64_t offset, const void *buf,
 				   uint64_t len)
@@ -177,22 +226,33 @@ static inline int rmx_target_read(const struct rmx_target *t, int64_t rank,
 			    len);
 }
 
-/* attached.c */
+/* -- attached.c */
+
+/* Makes the list of what is attached to a dynamic window; NULL: no memory. */
 struct rmx_attached *rmx_attached_new(void);
+
+/* Frees a list, which may be NULL, that no other thread uses. */
 void rmx_attached_free(struct rmx_attached *attached);
-/* around all that looks at the memory; nothing for NULL */
+
+/*
+ * Are held around all that uses attached memory: what is attached stays so in
+ * between. They do nothing for NULL, which is any other window.
+ */
 void rmx_attached_lock(struct rmx_attached *attached);
 void rmx_attached_unlock(struct rmx_attached *attached);
+
+/* Are all of these bytes attached? The caller holds the lock. */
 bool rmx_attached_has(const struct rmx_attached *attached, uint64_t address,
 		      uint64_t len);
 
+/* Has the target been set? If so, the caller sees all of it: acquire order. */
 static inline bool rmx_filled(const struct rmx_target *t)
 {
 	return atomic_load_explicit(&t->access, memory_order_acquire) &
 	       RMX_FILLED;
 }
 
-/* Of a rank that there is. */
+/* Returns the target of a rank, which the caller has checked to exist. */
 static inline struct rmx_target *rmx_target_of(const struct rmaext_window *w,
 					       int64_t rank)
 {
@@ -203,6 +263,7 @@ static inline struct rmx_target *rmx_target_of(const struct rmaext_window *w,
 	return t;
 }
 
+/* Returns a rank's control block of the window, or NULL if it is not mapped. */
 static inline struct rmx_control_block *
 rmx_control_block_of(const struct rmaext_window *w, int64_t rank)
 {
@@ -212,6 +273,7 @@ rmx_control_block_of(const struct rmaext_window *w, int64_t rank)
 		     : NULL;
 }
 
+/* May the target be gone? Without a system call; rmx_check() knows for sure. */
 static inline bool rmx_doubtful(const struct rmx_target *t)
 {
 	const struct rmx_member *m = t->member;
@@ -222,8 +284,8 @@ static inline bool rmx_doubtful(const struct rmx_target *t)
 }
 
 /*
- * The questions of rmx_check(), which calls this first, without its words; and
- * whether it is filled.
+ * Says yes if the operation may be posted and the target is filled. If it says
+ * no, rmx_check() finds out why, or that it may be posted after all.
  */
 static inline bool rmx_passes(const struct rmaext_window *w, int64_t rank,
 			      uint64_t offset, uint64_t len, int access)
@@ -239,12 +301,15 @@ static inline bool rmx_passes(const struct rmaext_window *w, int64_t rank,
 	       offset <= t->size && len <= t->size - offset && !rmx_doubtful(t);
 }
 
-/* What a flush would do, if there is nothing to wait for and no error. */
+/*
+ * Does all of a flush to a rank (-1: to all) if there is nothing to wait for
+ * and no error to report. Returns false if there is: rmaext_flush() is needed.
+ */
 static inline bool rmx_flushed(const struct rmaext_window *w, int64_t rank)
 {
 	int64_t end = rank < 0 ? w->count : rank + 1;
 
-	/* orders what the direct route stored */
+	/* stores by the direct route come before all that follows */
 	atomic_thread_fence(memory_order_seq_cst);
 	w = w->root;
 	if (rank >= 0 && rmx_doubtful(rmx_target_of(w, rank)))
@@ -252,10 +317,10 @@ static inline bool rmx_flushed(const struct rmaext_window *w, int64_t rank)
 	for (rank = rank < 0 ? 0 : rank; rank < end; rank++) {
 		const struct rmx_target *t = &w->targets[rank];
 
-		if (!rmx_filled(t)) /* never used */
+		if (!rmx_filled(t)) /* it was never used */
 			continue;
 		rmx_wake_waiters(t->member->doorbell);
-		/* in this order: an error is left before it counts down */
+		/* pending comes first: an error is set before it goes down */
 		if (atomic_load(&t->pending) >= RMX_A_PUT ||
 		    atomic_load(&t->error))
 			return false;
@@ -264,8 +329,8 @@ static inline bool rmx_flushed(const struct rmaext_window *w, int64_t rank)
 }
 
 /*
- * Does the window have these bytes of this rank's memory? Asked at the target;
- * of a dynamic window its offsets are addresses, and the caller has the lock.
+ * Does this rank's memory in the window have these bytes? The target asks it of
+ * each request. Of a dynamic window the caller holds the lock of rmx_attached.
  */
 static inline bool rmx_has(const struct rmaext_window *w, uint64_t offset,
 			   uint64_t len)
@@ -277,6 +342,7 @@ static inline bool rmx_has(const struct rmaext_window *w, uint64_t offset,
 	return w->own && offset <= t->size && len <= t->size - offset;
 }
 
+/* Returns an address in this rank's memory; of a dynamic window, the offset. */
 static inline char *rmx_own(const struct rmaext_window *w, uint64_t offset)
 {
 	return (char *)((uintptr_t)w->own + offset);

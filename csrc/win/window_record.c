@@ -1,28 +1,30 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The records of all ranks of a window, as rmaext/_comm/keys.py packs them, in
- * one pass: are all in order, and what is alike? Words for what is wrong has
- * keys.py, which reads one at a time; here one that is not plain is refused.
- * They come from other processes: nothing in them is taken for granted.
+ * The records of all ranks of a window, as rmaext/_comm/keys.py packs them, are
+ * read in one pass here, which finds out whether all are valid, and which
+ * columns are the same on all ranks. Where one is not valid this file says no
+ * more than that; keys.py, which reads one record at a time, says what is wrong
+ * with it. Records come from other processes: nothing in them is taken for
+ * granted.
  */
 #include "win/window.h"
 
 #define FRAME 16 /* magic, byte order, pointer size, status, 0, length, crc */
-#define HEAD 67	 /* see head_read() */
-#define MOST (1 << 16)
-#define LEAST_ALIGN 64u
+#define HEAD 67	 /* bytes of what head_read() reads */
+#define MOST (1 << 16)	/* bytes of a record */
+#define LEAST_ALIGN 64u /* alignments are known modulo this */
 
 struct head {
 	uint64_t size, base, address;
-	struct rmaext_block block; /* in an arena, unless its fd is -1 */
+	struct rmaext_block block; /* in an arena; its fd is -1: in none */
 	uint8_t access, fresh;
 	size_t shape_len, dtype_len, key_len; /* bytes */
 	uint32_t parts;
 	const uint8_t *shape, *dtype, *key;
 };
 
-/* As zlib's, half a byte at a time. */
-static uint32_t crc_of(const uint8_t *at, size_t len)
+/* The CRC-32 of zlib, half a byte at a time. */
+static uint32_t crc_compute(const uint8_t *at, size_t len)
 {
 	static const uint32_t table[16] = {
 		0x00000000, 0x1db71064, 0x3b6e20c8, 0x26d930ac,
@@ -39,7 +41,7 @@ static uint32_t crc_of(const uint8_t *at, size_t len)
 	return ~crc;
 }
 
-static uint64_t number(const uint8_t *at, int bytes)
+static uint64_t number_read(const uint8_t *at, int bytes)
 {
 	uint64_t value = 0;
 
@@ -48,15 +50,15 @@ static uint64_t number(const uint8_t *at, int bytes)
 	return value;
 }
 
-static bool frame_plain(const uint8_t *at, size_t len)
+static bool frame_is_valid(const uint8_t *at, size_t len)
 {
 	static const uint16_t one = 1;
 	const uint8_t order = *(const uint8_t *)&one ? 1 : 2;
 
 	return len >= FRAME && len <= MOST && !memcmp(at, "rmx1", 4) &&
 	       at[4] == order && at[5] == sizeof(void *) && !at[6] &&
-	       number(at + 8, 4) == len - FRAME &&
-	       number(at + 12, 4) == crc_of(at + FRAME, len - FRAME);
+	       number_read(at + 8, 4) == len - FRAME &&
+	       number_read(at + 12, 4) == crc_compute(at + FRAME, len - FRAME);
 }
 
 static bool head_read(struct head *h, const uint8_t *at, size_t len)
@@ -64,21 +66,21 @@ static bool head_read(struct head *h, const uint8_t *at, size_t len)
 	if (len < HEAD)
 		return false;
 	*h = (struct head){
-		.size = number(at, 8),
-		.base = number(at + 8, 8),
-		.address = number(at + 16, 8),
+		.size = number_read(at, 8),
+		.base = number_read(at + 8, 8),
+		.address = number_read(at + 16, 8),
 		.block =
 			{
-				.fd = (int64_t)number(at + 24, 8),
-				.inode = number(at + 32, 8),
-				.size = number(at + 40, 8),
-				.offset = number(at + 48, 8),
+				.fd = (int64_t)number_read(at + 24, 8),
+				.inode = number_read(at + 32, 8),
+				.size = number_read(at + 40, 8),
+				.offset = number_read(at + 48, 8),
 			},
 		.access = at[56],
 		.shape_len = 8 * (size_t)at[57],
-		.dtype_len = number(at + 58, 2),
-		.key_len = number(at + 60, 2),
-		.parts = (uint32_t)number(at + 62, 4),
+		.dtype_len = number_read(at + 58, 2),
+		.key_len = number_read(at + 60, 2),
+		.parts = (uint32_t)number_read(at + 62, 4),
 		.fresh = at[66],
 		.shape = at + HEAD,
 	};
@@ -91,14 +93,14 @@ static bool head_read(struct head *h, const uint8_t *at, size_t len)
 	       h->address <= UINT64_MAX - h->size && h->fresh <= 1;
 }
 
-/* Are there as many bytes as the shape says, which NumPy can have? */
+/* Does the shape, which NumPy can have, give as many bytes as there are? */
 static bool shape_fits(const struct head *h, uint64_t itemsize)
 {
 	uint64_t bytes = itemsize;
 	bool fits = true, none = false;
 
 	for (size_t at = 0; at < h->shape_len; at += 8) {
-		const uint64_t n = number(h->shape + at, 8);
+		const uint64_t n = number_read(h->shape + at, 8);
 
 		if (n > INT64_MAX)
 			return false;
@@ -108,7 +110,7 @@ static bool shape_fits(const struct head *h, uint64_t itemsize)
 	return none ? !h->size : fits && bytes == h->size;
 }
 
-static bool equal(const uint8_t *a, size_t n, const uint8_t *b, size_t m)
+static bool bytes_equal(const uint8_t *a, size_t n, const uint8_t *b, size_t m)
 {
 	return n == m && !memcmp(a, b, n);
 }
@@ -126,7 +128,7 @@ int rmaext_records_check(const uint8_t *data, const int32_t *lengths,
 		const size_t len =
 			lengths[rank] < 0 ? 0 : (size_t)lengths[rank];
 
-		if (!frame_plain(data, len) ||
+		if (!frame_is_valid(data, len) ||
 		    !head_read(&h, data + FRAME, len - FRAME) ||
 		    !shape_fits(&h, itemsize))
 			return -FI_EINVAL;
@@ -138,8 +140,8 @@ int rmaext_records_check(const uint8_t *data, const int32_t *lengths,
 			all.access = h.access;
 			all.align = (uint8_t)(h.address % LEAST_ALIGN);
 		}
-		if (!equal(h.dtype, h.dtype_len, first.dtype,
-			   first.dtype_len) ||
+		if (!bytes_equal(h.dtype, h.dtype_len, first.dtype,
+				 first.dtype_len) ||
 		    !h.parts != !first.parts ||
 		    (h.size && sized && h.key_len != all.key_len))
 			return -FI_EINVAL;
@@ -154,9 +156,10 @@ int rmaext_records_check(const uint8_t *data, const int32_t *lengths,
 			all.same &= ~(unsigned int)RMAEXT_SAME_ACCESS;
 		if ((h.address ^ first.address) % LEAST_ALIGN)
 			all.same &= ~(unsigned int)RMAEXT_SAME_ALIGN;
-		if (!equal(h.key, h.key_len, first.key, first.key_len))
+		if (!bytes_equal(h.key, h.key_len, first.key, first.key_len))
 			all.same &= ~(unsigned int)RMAEXT_SAME_KEY;
-		if (!equal(h.shape, h.shape_len, first.shape, first.shape_len))
+		if (!bytes_equal(h.shape, h.shape_len, first.shape,
+				 first.shape_len))
 			all.same &= ~(unsigned int)RMAEXT_SAME_SHAPE;
 		if (h.parts != first.parts)
 			all.same &= ~(unsigned int)RMAEXT_SAME_PARTS;
@@ -182,7 +185,7 @@ void rmaext_records_column(const uint8_t *data, const int32_t *lengths,
 		struct head h;
 
 		if (len < FRAME || !head_read(&h, data + FRAME, len - FRAME))
-			return; /* was checked */
+			return; /* the caller has checked the records */
 		data += len;
 		switch (column) {
 		case RMAEXT_SAME_SIZE:
@@ -202,17 +205,18 @@ void rmaext_records_column(const uint8_t *data, const int32_t *lengths,
 			break;
 		case RMAEXT_SAME_KEY:
 			from = h.key;
-			if (width > h.key_len) /* of nothing */
+			if (width > h.key_len) /* a rank without memory */
 				memset(out, 0, width);
 			memcpy(out, from,
 			       h.key_len < width ? h.key_len : width);
 			break;
-		case RMAEXT_SAME_SHAPE: /* dimensions, and their number */
+		case RMAEXT_SAME_SHAPE: /* the number of dimensions, then these
+					 */
 			memset(out, 0, width);
 			from = h.shape;
 			for (size_t at = 0; at < h.shape_len && at + 8 < width;
 			     at += 8) {
-				value = number(from + at, 8);
+				value = number_read(from + at, 8);
 				memcpy(out + 8 + at, &value, 8);
 			}
 			value = h.shape_len / 8;

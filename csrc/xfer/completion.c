@@ -1,19 +1,35 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * How an operation ends. The CQ's reader counts its chunks as they complete or
- * fail, and its owner lets go of it; the last to do so frees it. An error that
- * no owner will see is left to the next flush.
+ * fail. The owner frees the operation after the last; of a copy, which nobody
+ * waits for, the second of the two to leave it does. An error that no owner
+ * will see is left to the next flush.
  */
 #include "xfer/operation.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
-/* For a counter that only the CQ's reader changes. */
+/* Adds one to a counter that only the CQ's reader changes. */
 #define COUNT(counter)                                                   \
 	atomic_store_explicit(                                           \
 		counter,                                                 \
 		atomic_load_explicit(counter, memory_order_relaxed) + 1, \
 		memory_order_release)
+
+struct rmaext_error rmx_post_failure(const struct rmaext_fabric *f,
+				     int64_t rank, int code)
+{
+	struct rmaext_error record = {
+		.code = code,
+		.rank = rank,
+		.call = "post",
+	};
+
+	snprintf(record.detail, sizeof(record.detail), "%s",
+		 f->lib->strerror(-code));
+	return record;
+}
 
 void rmx_op_failed(struct rmaext_op *op, const struct rmaext_error *record)
 {
@@ -28,23 +44,23 @@ void rmx_op_failed(struct rmaext_op *op, const struct rmaext_error *record)
 		rmx_request_failed(op);
 }
 
-/* Has it no result, so that its error may be left to a flush? */
-static bool is_mute(const struct rmaext_op *op)
+/* An operation without a result may leave its error to a flush. */
+static bool op_has_no_result(const struct rmaext_op *op)
 {
 	return op->kind == RMX_PUT || op->kind == RMX_MESSAGE_PUT ||
 	       (op->kind == RMX_UPDATE && !op->local);
 }
 
 /*
- * Nobody waits for this operation: leave its error to the next flush, if it is
- * one that a flush waits for.
+ * Nobody waits for this operation: its error is left to the next flush, if a
+ * flush waits for such an operation.
  */
 static void op_leave_error(struct rmaext_op *op)
 {
 	if (!atomic_load(&op->error) || op->ended)
 		return;
 	pthread_mutex_lock(&op->window->lock);
-	if (op->error && is_mute(op)) {
+	if (op->error && op_has_no_result(op)) {
 		op->window->failure = op->failure;
 		op->target->error = op->error;
 		op->target->unseen++;
@@ -53,8 +69,11 @@ static void op_leave_error(struct rmaext_op *op)
 	pthread_mutex_unlock(&op->window->lock);
 }
 
-/* Is the caller, owner or reader of the CQ, the second to leave it? */
-static bool op_left(struct rmaext_op *op)
+/*
+ * The owner or the CQ's reader leaves the operation. Returns whether the other
+ * has left it before: then the caller frees it.
+ */
+static bool op_leave(struct rmaext_op *op)
 {
 	return atomic_load(&op->left) || atomic_exchange(&op->left, true);
 }
@@ -78,7 +97,7 @@ void rmx_op_free(struct rmaext_op *op)
 {
 	struct rmaext_op *tail = op->tail;
 
-	if (tail && (!tail->posted || op_left(tail))) {
+	if (tail && (!tail->posted || op_leave(tail))) {
 		op_leave_error(tail);
 		rmx_op_free(tail);
 	}
@@ -91,8 +110,8 @@ void rmx_op_free(struct rmaext_op *op)
 }
 
 /*
- * Last what is waited for, a flush for pending, an owner for completed: the
- * window may be closed and freed at once.
+ * A flush waits for target->pending, an owner for op->completed. These are
+ * changed last: at once the waiter may close and free the window.
  */
 static void op_count_down(struct rmaext_op *op, uint64_t count)
 {
@@ -102,7 +121,7 @@ static void op_count_down(struct rmaext_op *op, uint64_t count)
 		COUNT(&op->completed);
 		rmx_request_release(op);
 	} else if (op->buffered) {
-		if (op_left(op)) {
+		if (op_leave(op)) {
 			op_leave_error(op);
 			rmx_op_free(op);
 		}
@@ -113,8 +132,8 @@ static void op_count_down(struct rmaext_op *op, uint64_t count)
 	}
 }
 
-/* What a completion names, if that is one of ours, and in flight. */
-static struct rmx_context *context_of(struct rmaext_fabric *f, void *named)
+/* The context that a completion names, or NULL if none of ours is in flight. */
+static struct rmx_context *context_find(struct rmaext_fabric *f, void *named)
 {
 	const struct rmx_context *all = f->transfers->contexts;
 	const uintptr_t first = (uintptr_t)all, it = (uintptr_t)named;
@@ -131,7 +150,7 @@ static struct rmx_context *context_of(struct rmaext_fabric *f, void *named)
 void rmx_op_complete(struct rmaext_fabric *f, void *named,
 		     const struct rmaext_error *failure)
 {
-	struct rmx_context *context = context_of(f, named);
+	struct rmx_context *context = context_find(f, named);
 	struct rmx_target *target;
 	struct rmaext_op *op;
 	uint64_t count;
@@ -143,21 +162,22 @@ void rmx_op_complete(struct rmaext_fabric *f, void *named,
 	count = rmx_counts_as(op);
 	if (failure) {
 		rmx_op_failed(op, failure);
-		/* pairs with the owner's store: one of the two sees the other
+		/*
+		 * The owner stores `abandoned` and then looks for an error, we
+		 * the other way round: at least one of the two sees the other.
 		 */
 		if (atomic_load(&op->abandoned))
 			op_leave_error(op);
 		COUNT(&f->failed);
 	}
 	COUNT(&f->completed);
-	atomic_fetch_add(&target->finished, 1); /* as rmx_op_end() does */
+	atomic_fetch_add(&target->finished, 1);
 	atomic_store_explicit(&context->op, NULL, memory_order_relaxed);
 	if (context != op->context)
 		rmx_context_give(f, target->member->peer, context);
 	op_count_down(op, count);
 }
 
-/* Called with the lock. */
 void rmx_op_end(struct rmaext_op *op)
 {
 	atomic_fetch_add(&op->target->finished, 1);
@@ -174,10 +194,10 @@ int rmaext_op_release(rmaext_op **op)
 		return 0;
 	if (it->kind == RMX_LOCAL_UPDATE) {
 		*op = NULL;
-		free(it); /* nobody else knows of it */
+		free(it); /* only its owner knows of it */
 		return 0;
 	}
-	if (it->ended) { /* goes on by itself */
+	if (it->ended) { /* a request goes on by itself */
 		atomic_store(&it->abandoned, true);
 		if (rmx_is_message(it) &&
 		    atomic_load(&it->target->member->peer->gone))
@@ -195,7 +215,7 @@ int rmaext_op_release(rmaext_op **op)
 	} else if (it->sent) {
 		it->fabric->hooks->give_up(it);
 	}
-	op_leave_error(it); /* of since the last wait */
+	op_leave_error(it); /* an error since the last wait */
 	if (atomic_load(&it->completed) < it->sent)
 		return RMAEXT_PENDING;
 	*op = NULL;
@@ -204,8 +224,8 @@ int rmaext_op_release(rmaext_op **op)
 }
 
 /*
- * The endpoint is gone: nothing is in flight any more. The owners may release
- * theirs at this moment, or later: then the contexts stay.
+ * Nothing is in flight any more. An owner may release its operation now or
+ * later: until the last has, the contexts stay.
  */
 void rmx_op_shut_all(struct rmaext_fabric *f)
 {
@@ -225,13 +245,12 @@ void rmx_op_shut_all(struct rmaext_fabric *f)
 			rmx_request_release(op);
 		} else if (op && !op->buffered)
 			COUNT(&op->completed);
-		else if (op && op_left(op))
+		else if (op && op_leave(op))
 			rmx_op_free(op);
 	}
 	rmx_contexts_free(f);
 }
 
-/* Is the answer to a read on its way? */
 bool rmx_op_reads(const struct rmaext_fabric *f)
 {
 	for (int i = 0; f->transfers->contexts && i < RMX_CONTEXTS; i++) {

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Contexts of fi_* calls, with room for an operation: a list without a lock. */
+/* The contexts of fi_* calls. The list of the free ones needs no lock. */
 #include "xfer/operation.h"
 
 #include <stdlib.h>
 
 _Static_assert(2 * RMX_CONTEXTS <= RMX_COMPLETIONS,
-	       "all may complete at once, and as many messages");
+	       "all contexts and as many messages may complete at once");
 
 /*
- * The list of free contexts is one word: in its low half their count and the
- * number of the first; above, how often it was changed, so that a taker who
- * was held up does not put a stale `next` in place.
+ * The list of free contexts is one word. Its low half has their count and the
+ * number of the first; its upper half counts the changes, so that the exchange
+ * of a taker that was held up fails, and no stale `next` gets into the list.
  */
 #define FREE_FIRST(word) ((word) & 0xffff)
 #define FREE_COUNT(word) ((word) >> 16 & 0xffff)
 #define FREE_CHANGE ((uint64_t)1 << 32)
 
-static uint64_t free_word(uint64_t old, uint64_t count, uint64_t first)
+static uint64_t free_list_word(uint64_t old, uint64_t count, uint64_t first)
 {
 	return ((old + FREE_CHANGE) & ~(FREE_CHANGE - 1)) | count << 16 | first;
 }
@@ -30,7 +30,7 @@ int rmx_transfers_start(struct rmaext_fabric *f)
 		return -FI_ENOMEM;
 	for (unsigned int i = 0; i < RMX_CONTEXTS; i++)
 		atomic_init(&t->contexts[i].next, i + 1);
-	atomic_init(&t->free_contexts, free_word(0, RMX_CONTEXTS, 0));
+	atomic_init(&t->free_contexts, free_list_word(0, RMX_CONTEXTS, 0));
 	if (!f->cache.demanded)
 		return 0;
 	return rmx_region_local(f, t->contexts,
@@ -53,8 +53,8 @@ unsigned int rmx_contexts_in_flight(const struct rmaext_fabric *f)
 }
 
 /*
- * One peer gets no more contexts than are left for the others: what is on its
- * way to one that has stopped must not keep us from the rest.
+ * One peer gets no more contexts than are left for the others: operations on
+ * their way to a process that has stopped must not keep us from the others.
  */
 struct rmx_context *rmx_context_take(struct rmaext_fabric *f,
 				     struct rmaext_peer *peer)
@@ -66,15 +66,15 @@ struct rmx_context *rmx_context_take(struct rmaext_fabric *f,
 		if (atomic_load(&peer->contexts) >= FREE_COUNT(old))
 			return NULL;
 		context = &f->transfers->contexts[FREE_FIRST(old)];
-		new = free_word(old, FREE_COUNT(old) - 1,
-				atomic_load(&context->next));
+		new = free_list_word(old, FREE_COUNT(old) - 1,
+				     atomic_load(&context->next));
 	} while (!atomic_compare_exchange_weak(&f->transfers->free_contexts,
 					       &old, new));
 	atomic_fetch_add(&peer->contexts, 1);
 	return context;
 }
 
-/* The list is touched last: the fabric may be closing. */
+/* The list is changed last: after that the fabric may close. */
 void rmx_context_give(struct rmaext_fabric *f, struct rmaext_peer *peer,
 		      struct rmx_context *context)
 {
@@ -86,12 +86,11 @@ void rmx_context_give(struct rmaext_fabric *f, struct rmaext_peer *peer,
 		atomic_store_explicit(&context->next,
 				      (unsigned int)FREE_FIRST(old),
 				      memory_order_relaxed);
-		new = free_word(old, FREE_COUNT(old) + 1, number);
+		new = free_list_word(old, FREE_COUNT(old) + 1, number);
 	} while (!atomic_compare_exchange_weak(&f->transfers->free_contexts,
 					       &old, new));
 }
 
-/* The fabric is closed. What an operation still lies in stays. */
 void rmx_contexts_free(struct rmaext_fabric *f)
 {
 	if (FREE_COUNT(atomic_load(&f->transfers->free_contexts)) <

@@ -10,8 +10,8 @@ static enum rmx_step flush_step(void *arg)
 }
 
 /*
- * The time limit is one without progress towards the rank waited for. *until:
- * of the slice, 0 before the first wait.
+ * Waits until *until, the end of this call's slice, which is set at the first
+ * wait (it is 0 before). The time limit is one without progress at this rank.
  */
 static int flush_wait(struct rmaext_window *w, int64_t rank, int64_t *until,
 		      struct rmaext_wait *wait)
@@ -38,14 +38,16 @@ static int flush_wait(struct rmaext_window *w, int64_t rank, int64_t *until,
 	ret = rmx_deadline(t->member->peer, rank, "flush", wait->timeout,
 			   &wait->deadline, finished != wait->seen);
 	wait->seen = finished;
-	/* this is reported now; what is late must not hold up what comes next
+	/*
+	 * The loss is reported now: what is still on its way to that rank must
+	 * not hold up what comes next.
 	 */
 	if (ret != RMAEXT_PENDING)
 		w->fabric->hooks->forget(w, rank);
 	return ret;
 }
 
-/* Errors of puts that nobody waited for are reported here, once. */
+/* Reports the error of puts that nobody waited for, once. */
 static int flush_error(struct rmaext_window *w, int64_t rank)
 {
 	struct rmx_target *t = rmx_target_of(w, rank);
@@ -80,12 +82,12 @@ int rmaext_flush(rmaext_window *w, int64_t rank, struct rmaext_wait *wait)
 	if (ret)
 		return ret;
 	rmaext_mpi_glance();
-	if (rank >= 0) { /* one that is gone is an error, if it is named */
+	if (rank >= 0) { /* a rank that is named must be alive */
 		ret = rmx_check(w, "flush", rank, 0, 0, 0);
 		if (ret)
 			goto leave;
 	}
-	/* orders what the direct route stored */
+	/* orders the stores of the direct route */
 	atomic_thread_fence(memory_order_seq_cst);
 	for (rank = first; rank < end; rank++) {
 		if (!rmx_filled(&w->root->targets[rank]))
@@ -94,7 +96,7 @@ int rmaext_flush(rmaext_window *w, int64_t rank, struct rmaext_wait *wait)
 		ret = flush_wait(w->root, rank, &until, wait);
 		if (ret == RMAEXT_PENDING || ret == -FI_ETIMEDOUT)
 			goto leave;
-		if (ret && !lost) { /* gone: flush the others all the same */
+		if (ret && !lost) { /* it is gone; the others are flushed */
 			lost = ret;
 			rmaext_error_last(&record);
 		}

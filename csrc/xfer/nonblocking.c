@@ -1,32 +1,35 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Requests: operations that are begun and end whether or not anybody waits.
+ * Requests: operations that are begun, and that end whether or not anybody
+ * waits for them.
  *
- * Updates go as messages, see send_queue.c. Of puts and gets, what cannot be
- * posted at once waits in its target's queue, the backlog.
- * Whoever reads the CQ posts from there, so a request that its owner never
- * looks at goes on. Only who holds backlog.lock posts.
+ * Updates go as messages, see am/send_queue.c. The chunks of a put or get that
+ * cannot be posted at once wait in the target's queue; all queues together are
+ * the backlog. Whichever thread reads the CQ posts from it, so a request that
+ * its owner never looks at goes on. Only the holder of backlog.lock posts.
  *
  * A request counts in its target's `pending` as one put does, from its begin to
- * its end: flush waits for it, and close. It does not lie in a slot: an owner
- * who keeps a thousand that have ended must not keep others from being posted.
+ * its end: a flush and a close wait for it. It does not lie in a context: an
+ * owner who keeps a thousand requests that have ended must not keep others from
+ * being posted.
  *
- * It has ended once nothing holds it open: a place in the backlog, chunks in
- * flight. Its failure is its owner's to see. What the owner has not looked at
- * when flush comes, flush reports.
+ * Its place in the backlog and its chunks in flight hold a request open; it has
+ * ended once there are none. Its owner is told of its failure; if a flush comes
+ * before the owner has looked, the flush reports it.
  */
 #include "xfer/operation.h"
 
 #include <stdlib.h>
 
-static bool has_ended(const struct rmaext_op *op)
+static bool request_has_ended(const struct rmaext_op *op)
 {
 	return __atomic_load_n(op->ended, __ATOMIC_ACQUIRE);
 }
 
 /*
- * The owner may free it once it has ended, but not the window before pending is
- * 0. In this order, so that what a flush has waited for has ended.
+ * `ended` is set before `pending` is counted down: what a flush has waited for
+ * has ended. The owner may free the request at once, but nobody frees the
+ * window, and the target, before pending is 0.
  */
 void rmx_request_release(struct rmaext_op *op)
 {
@@ -57,8 +60,8 @@ void rmx_request_failed(struct rmaext_op *op)
 	pthread_mutex_unlock(&w->lock);
 }
 
-/* What came of it; flush need not tell any more. */
-static int tell(struct rmaext_op *op)
+/* Returns what came of a request; a flush need not report it any more. */
+static int request_report(struct rmaext_op *op)
 {
 	struct rmx_target *t = op->target;
 	int code;
@@ -78,17 +81,17 @@ void rmx_request_free(struct rmaext_op *op)
 	rmx_op_dispose(op);
 }
 
-/* -- the backlog; its lock is held */
+/* -- the backlog: the callers hold its lock */
 
-/* Of a target that has requests in the backlog. */
+/* The requests to one target. */
 struct rmx_queue {
 	struct rmx_target *target;
 	struct rmaext_op *first, **end; /* oldest first */
 	struct rmx_queue *next;
 };
 
-/* False: not all of it, the rest later. */
-static bool post(struct rmaext_op *op)
+/* False: some chunks are left to be posted later. */
+static bool request_post(struct rmaext_op *op)
 {
 	struct rmaext_error record;
 	int ret;
@@ -100,9 +103,7 @@ static bool post(struct rmaext_op *op)
 		if (ret == -FI_ENOSPC || ret == -FI_EAGAIN)
 			return false;
 		if (ret) {
-			rmx_fail(ret, op->rank, "post", "%s",
-				 op->fabric->lib->strerror(-ret));
-			rmaext_error_last(&record);
+			record = rmx_post_failure(op->fabric, op->rank, ret);
 			rmx_op_failed(op, &record);
 		}
 	}
@@ -110,7 +111,7 @@ static bool post(struct rmaext_op *op)
 }
 
 /* False: there is no memory for it. */
-static bool append(struct rmx_target *t, struct rmaext_op *op)
+static bool backlog_append(struct rmx_target *t, struct rmaext_op *op)
 {
 	struct rmx_backlog *backlog = &op->fabric->transfers->backlog;
 	struct rmx_queue *q = t->queue;
@@ -129,8 +130,8 @@ static bool append(struct rmx_target *t, struct rmaext_op *op)
 	return true;
 }
 
-/* Afterwards it may be freed, and with the last one its queue and window. */
-static void take_out(struct rmx_queue *q, struct rmaext_op **op_p)
+/* Afterwards the request may be freed; after the last one, so is its queue. */
+static void backlog_remove(struct rmx_queue *q, struct rmaext_op **op_p)
 {
 	struct rmaext_op *op = *op_p;
 	struct rmx_backlog *backlog = &op->fabric->transfers->backlog;
@@ -151,13 +152,13 @@ static void take_out(struct rmx_queue *q, struct rmaext_op **op_p)
 	rmx_request_release(op);
 }
 
-static void push_queue(struct rmx_queue *q)
+static void queue_push(struct rmx_queue *q)
 {
 	bool more = true;
 
-	while (more && post(q->first)) {
-		more = q->first->behind; /* without, q is gone */
-		take_out(q, &q->first);
+	while (more && request_post(q->first)) {
+		more = q->first->behind; /* q goes with the last one */
+		backlog_remove(q, &q->first);
 	}
 }
 
@@ -168,23 +169,22 @@ void rmx_backlog_push(struct rmaext_fabric *f)
 	pthread_mutex_lock(&f->transfers->backlog.lock);
 	for (q = f->transfers->backlog.first; q; q = next) {
 		next = q->next;
-		push_queue(q);
+		queue_push(q);
 	}
 	pthread_mutex_unlock(&f->transfers->backlog.lock);
 }
 
-static void fail_all(struct rmx_queue *q, const struct rmaext_error *record)
+static void queue_fail(struct rmx_queue *q, const struct rmaext_error *record)
 {
 	bool more = true;
 
 	while (more) {
 		more = q->first->behind;
 		rmx_op_failed(q->first, record);
-		take_out(q, &q->first);
+		backlog_remove(q, &q->first);
 	}
 }
 
-/* The endpoint is gone. */
 void rmx_backlog_shut(struct rmaext_fabric *f,
 		      const struct rmaext_error *record)
 {
@@ -193,17 +193,13 @@ void rmx_backlog_shut(struct rmaext_fabric *f,
 	pthread_mutex_lock(&f->transfers->backlog.lock);
 	for (q = f->transfers->backlog.first; q; q = next) {
 		next = q->next;
-		fail_all(q, record);
+		queue_fail(q, record);
 	}
 	pthread_mutex_unlock(&f->transfers->backlog.lock);
 }
 
 /* -- begin */
 
-/*
- * Make a request of a new operation that has no payload but a copy. The caller
- * is inside the window.
- */
 int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p)
 {
 	struct rmaext_fabric *f = op->fabric;
@@ -225,8 +221,8 @@ int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p)
 	atomic_fetch_add(&t->pending, RMX_A_PUT + 1);
 	pthread_mutex_lock(&f->transfers->backlog.lock);
 	first = !t->queue;
-	done = first && post(op);
-	if (!done && !append(t, op)) {
+	done = first && request_post(op);
+	if (!done && !backlog_append(t, op)) {
 		rmx_fail(-FI_ENOMEM, rank, "malloc", "request");
 		rmaext_error_last(&record);
 		rmx_op_failed(op, &record);
@@ -242,30 +238,30 @@ int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p)
 
 /* -- test, wait */
 
-static enum rmx_step step(void *arg)
+static enum rmx_step request_step(void *arg)
 {
 	struct rmaext_op *op = arg;
 
-	if (has_ended(op))
+	if (request_has_ended(op))
 		return RMX_DONE;
-	if (rmx_is_message(op)) /* it is in line: this says how it goes on */
+	if (rmx_is_message(op)) /* it is in line: send() says how that goes */
 		return op->fabric->hooks->send(&op) == RMX_RETRY ? RMX_RETRY
 								 : RMX_SLEEP;
 	return atomic_load(&op->waits) ? RMX_RETRY : RMX_SLEEP;
 }
 
-/* What shows that those before it move. */
-static unsigned int moves_of(const struct rmaext_op *op)
+/* A number that changes while operations to the same target complete. */
+static unsigned int request_moves(const struct rmaext_op *op)
 {
 	return rmx_is_message(op)
 		       ? atomic_load(&op->target->member->peer->answers)
 		       : atomic_load(&op->target->finished);
 }
 
-/* It has not ended: is the peer there, and does it move? */
-static int overdue(struct rmaext_op *op, int64_t now)
+/* The request has not ended: does its peer live, and does it move? */
+static int request_overdue(struct rmaext_op *op, int64_t now)
 {
-	unsigned int moves = moves_of(op);
+	unsigned int moves = request_moves(op);
 	int ret;
 
 	op->look = now + RMX_SLICE;
@@ -273,7 +269,7 @@ static int overdue(struct rmaext_op *op, int64_t now)
 			   op->timeout, &op->deadline, moves != op->seen);
 	op->seen = moves;
 	if (ret == -FI_ETIMEDOUT)
-		op->deadline = 0; /* it may be waited for again */
+		op->deadline = 0; /* the owner may wait for it again */
 	if (ret == -FI_ENOTCONN) {
 		pthread_mutex_lock(&op->window->lock);
 		op->told = true;
@@ -282,7 +278,7 @@ static int overdue(struct rmaext_op *op, int64_t now)
 	return ret;
 }
 
-static int wait_slice(struct rmaext_op *op, int64_t slice)
+static int request_wait(struct rmaext_op *op, int64_t slice)
 {
 	struct rmaext_fabric *f = op->fabric;
 	int64_t now = rmx_now(), until = now + slice;
@@ -290,21 +286,22 @@ static int wait_slice(struct rmaext_op *op, int64_t slice)
 		1 + (unsigned int)((op->len < op->chunk ? op->len : op->chunk) /
 				   (64 << 10));
 
-	/* anew for one that comes to wait later on */
+	/* the limit counts anew where nobody has waited for a while */
 	if (!op->deadline || now > op->look + 5 * RMX_SLICE) {
-		op->seen = moves_of(op);
+		op->seen = request_moves(op);
 		op->deadline = now + op->timeout;
 	}
 	if (slice <= 0) {
 		rmx_look(f);
 		rmaext_mpi_glance();
-		if (!has_ended(op) && now < op->look)
+		if (!request_has_ended(op) && now < op->look)
 			return RMAEXT_PENDING;
 	} else {
-		rmx_wait(f, op->target->member->peer, step, op,
+		rmx_wait(f, op->target->member->peer, request_step, op,
 			 until < op->deadline ? until : op->deadline, spins);
 	}
-	return has_ended(op) ? tell(op) : overdue(op, now);
+	return request_has_ended(op) ? request_report(op)
+				     : request_overdue(op, now);
 }
 
 int rmaext_op_wait_for(rmaext_op *op, int64_t slice)
@@ -312,12 +309,12 @@ int rmaext_op_wait_for(rmaext_op *op, int64_t slice)
 	struct rmaext_window *w = op->window;
 	int ret;
 
-	if (has_ended(op))
-		return tell(op);
+	if (request_has_ended(op))
+		return request_report(op);
 	ret = rmx_window_enter(w, "wait");
 	if (ret)
 		return ret;
-	ret = wait_slice(op, slice < RMX_SLICE ? slice : RMX_SLICE);
+	ret = request_wait(op, slice < RMX_SLICE ? slice : RMX_SLICE);
 	rmx_window_leave(w);
 	return ret;
 }
@@ -341,12 +338,12 @@ int rmaext_op_cancel(rmaext_op *op)
 	pthread_mutex_lock(&f->transfers->backlog.lock);
 	unsent = atomic_load(&op->waits) && !op->sent;
 	if (unsent) {
-		tell(op);
+		request_report(op);
 		rmx_op_failed(op, &record);
 		op_p = &op->target->queue->first;
 		while (*op_p != op)
 			op_p = &(*op_p)->behind;
-		take_out(op->target->queue, op_p);
+		backlog_remove(op->target->queue, op_p);
 	}
 	pthread_mutex_unlock(&f->transfers->backlog.lock);
 	return unsent;
@@ -357,7 +354,7 @@ struct ended {
 	uint64_t seen;
 };
 
-static enum rmx_step more_ended(void *arg)
+static enum rmx_step ended_step(void *arg)
 {
 	struct ended *e = arg;
 
@@ -373,8 +370,8 @@ int rmaext_fabric_wait_ended(rmaext_fabric *f, uint64_t *seen, int64_t slice)
 
 	if (ret)
 		return ret;
-	if (more_ended(&e) != RMX_DONE)
-		rmx_wait(f, NULL, more_ended, &e,
+	if (ended_step(&e) != RMX_DONE)
+		rmx_wait(f, NULL, ended_step, &e,
 			 rmx_now() + (slice < RMX_SLICE ? slice : RMX_SLICE),
 			 1);
 	*seen = atomic_load(&f->transfers->backlog.ended);

@@ -1,27 +1,26 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * An operation on the fabric route: how it is made, and where it lies. It is
- * posted in chunks, each with a context as context, and lies itself in the
- * context of its first chunk. Its owner, who made it, frees it once all chunks
- * that were sent have completed; if the owner leaves early (timeout, Ctrl-C),
- * later. A put from a copy that has been posted has no owner any more: the
- * reader of the CQ frees it.
+ * How an operation on the fabric route is made, and where it lies. It is posted
+ * in chunks, each with a context of its own, and lies itself in the context of
+ * its first chunk. Its owner, who made it, frees it once all chunks that were
+ * sent have completed; an owner who leaves early (timeout, Ctrl-C) frees it
+ * later. A put from a copy has no owner any more once it is posted: the CQ's
+ * reader frees it.
  *
  * Only the owner posts, see post.c; only the CQ's one reader completes, see
- * completion.c. What both change is the list of free contexts and the target's
- * count of what is pending.
+ * completion.c. Both change the list of free contexts and target->pending.
  *
- * An update goes as messages instead, which send_queue.c sends and replies.c
- * completes, under the lock; for its owner it is one chunk, sent
- * when it has been put in line. One that waits for nobody is given up with its
- * owner.
+ * An update goes as messages instead, which am/send_queue.c sends and
+ * am/replies.c completes, under am->lock. For its owner it is one chunk, which
+ * counts as sent when it is in its peer's line. If its owner gives it up, it is
+ * taken out of the line and of the messages.
  */
 #include "xfer/operation.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_block(const struct rmaext_fabric *f, size_t payload)
+static bool op_fits_bounce(const struct rmaext_fabric *f, size_t payload)
 {
 	return payload &&
 	       rmx_bounce_fits(f, sizeof(struct rmaext_op) + payload);
@@ -30,7 +29,7 @@ static bool is_block(const struct rmaext_fabric *f, size_t payload)
 static struct rmaext_op *op_alloc(struct rmaext_fabric *f, size_t payload,
 				  void **desc_p)
 {
-	return is_block(f, payload)
+	return op_fits_bounce(f, payload)
 		       ? rmx_bounce_take(f, desc_p)
 		       : malloc(sizeof(struct rmaext_op) + payload);
 }
@@ -53,13 +52,15 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	int ret = kind < RMX_UPDATE ? rmx_key_map(root, rank) : 0;
 
 	if (!ret && (root->attached || root->visits) && kind < RMX_UPDATE)
-		ret = rmx_fail(-FI_EOPNOTSUPP, rank, "rmx_op_new",
-			       "no key leads to the memory there");
+		ret = rmx_fail(-FI_EOPNOTSUPP, rank, "operation",
+			       "no key leads to the memory there: it is "
+			       "reached by messages only");
 	if (ret)
 		return ret;
 	if (!target->member->peer)
-		return rmx_fail(-FI_EOPNOTSUPP, rank, "rmaext_op",
-				"there is no network to it");
+		return rmx_fail(-FI_EOPNOTSUPP, rank, "operation",
+				"no route leads there: that rank has no "
+				"network");
 	if (payload <= RMX_INLINE)
 		context = rmx_context_take(f, target->member->peer);
 	if (context)
@@ -78,7 +79,7 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	op->offset = window->first + offset;
 	op->len = len;
 	op->chunk = f->chunk;
-	op->bounce = !context && is_block(f, payload);
+	op->bounce = !context && op_fits_bounce(f, payload);
 	if (payload) {
 		op->local = rmx_op_payload(op);
 		op->desc = desc;
@@ -129,7 +130,7 @@ int rmx_op_over(struct rmaext_window *w, int64_t rank, enum rmx_kind kind,
 
 struct rmaext_op *rmx_op_apart(struct rmaext_op *op)
 {
-	/* a copy; else nothing in it points to itself */
+	/* with a copy, op->local points into it; nothing else does */
 	const uint64_t payload = op->desc && !op->registered ? op->len : 0;
 	struct rmaext_op *it;
 	void *desc = NULL;
@@ -140,7 +141,7 @@ struct rmaext_op *rmx_op_apart(struct rmaext_op *op)
 	if (it) {
 		memcpy(it, op, sizeof(*it));
 		it->context = NULL;
-		it->bounce = is_block(op->fabric, payload);
+		it->bounce = op_fits_bounce(op->fabric, payload);
 	}
 	if (it && payload) {
 		it->desc = desc;

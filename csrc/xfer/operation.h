@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Operations on their way. */
+/*
+ * Operations of the fabric route, from their making until they have completed.
+ * Each struct rmaext_op has one owner, the call or the caller's handle that
+ * made it; the CQ's reader is whichever thread reads the completion queue just
+ * now.
+ */
 #ifndef RMAEXT_OPERATION_H
 #define RMAEXT_OPERATION_H
 
@@ -17,8 +22,9 @@
 #define RMX_COPY_MAX ((uint64_t)RMAEXT_COPIED)
 
 /*
- * The last two go as messages, see send_queue.c. RMX_LOCAL_UPDATE: an update by
- * memory that waits for the guard; see update.c.
+ * The last two go as messages, see am/send_queue.c. RMX_LOCAL_UPDATE is an
+ * update of memory that is mapped here, which waits for the guard of updates;
+ * see api/update.c. Every other update is an RMX_UPDATE.
  */
 enum rmx_kind {
 	RMX_PUT,
@@ -32,158 +38,248 @@ struct rmaext_op {
 	struct rmaext_fabric *fabric;
 	struct rmaext_window *window;
 	struct rmx_target *target;
-	struct rmx_context *context; /* that it lies in; NULL: malloc() */
+	struct rmx_context *context; /* it lies in this; NULL: it does not */
 	int64_t rank;
 	enum rmx_kind kind;
 	int op, type; /* of an update, as RMAEXT_SUM, RMAEXT_INT8 */
 	int notify;   /* slot of a message put; -1: none */
-	size_t unit;  /* bytes an element; chunks are multiples of it */
-	size_t chunk; /* bytes a chunk, at most */
+	size_t unit;  /* bytes of an element; chunks are multiples of it */
+	size_t chunk; /* the most bytes of a chunk */
 	uint64_t offset, len, posted;
-	const struct rmx_strides *strides; /* where local goes; NULL: one run */
-	/* source of a put, result of a get; of an update, or NULL */
+	const struct rmx_strides *strides; /* the runs there; NULL: one run */
+	/*
+	 * The source of a put, the destination of a get, the result of an
+	 * update; NULL: the update has none.
+	 */
 	char *local;
-	void *desc; /* of local, of a message's operand; NULL: of neither */
-	struct rmx_cached_buffer *registered; /* that desc is of; or NULL */
-	char *result; /* of a get: where local, a copy, goes in the end */
-	bool bounce;  /* it lies in a bounce buffer, see registration_cache.c */
-	const char *operand, *compare; /* of messages; the first also of puts */
-	struct rmaext_op *next;	       /* in peer->queue, or in a box */
-	unsigned int flying; /* messages; it and those two: am->lock */
-	uint32_t results_at; /* in the reply */
+	/* registers local, or a message's operand; NULL: neither needs it */
+	void *desc;
+	struct rmx_cached_buffer *registered; /* desc is its; or NULL */
+	/* of a get whose local is a copy: where that is copied in the end */
+	char *result;
+	bool bounce; /* it lies in a bounce buffer, see registration_cache.c */
+	const char *operand, *compare; /* of an update or a message put */
+	/*
+	 * Of an operation that goes as messages; am->lock guards the next four:
+	 * the one behind it in its peer's line, or in its send buffer; its
+	 * messages that are not answered; where its result is in the reply;
+	 * whether it is in the line.
+	 */
+	struct rmaext_op *next;
+	unsigned int flying;
+	uint32_t results_at;
 	bool queued;
-	uint64_t rest;		/* bytes behind len, to be put as a copy */
-	struct rmaext_op *tail; /* that puts them */
+	uint64_t rest;		/* bytes after len, to be put as a copy */
+	struct rmaext_op *tail; /* the operation that puts them */
 	unsigned int sent;	/* chunks */
-	atomic_uint completed;	/* of these; the CQ's reader alone counts */
+	atomic_uint completed;	/* of these; only the CQ's reader counts */
 	atomic_int error;
 	/*
-	 * local is a copy: once posted, and left by its owner, it is freed by
-	 * the CQ's reader; the tail of another by whoever leaves it second.
+	 * Its data is a copy: nobody waits for it once it has been posted, and
+	 * the owner and the CQ's reader each leave it; the second frees it.
 	 */
 	bool buffered;
-	atomic_bool left;
-	atomic_bool abandoned; /* its owner has given up, but not let go */
-	unsigned int seen;
-	int64_t timeout, deadline; /* 0: not waited for yet */
+	atomic_bool left; /* by one of the two */
+	/* its owner has given up waiting, but still has it */
+	atomic_bool abandoned;
+	unsigned int seen; /* progress at the last look; see rmx_deadline() */
+	int64_t timeout, deadline; /* deadline 0: not waited for yet */
 	/*
-	 * Of a request, see nonblocking.c. ended is where its owner looks, and
-	 * set last: then it may be freed.
+	 * The rest is a request's, see nonblocking.c. Its owner reads *ended,
+	 * which is set last: from then on the owner may free it.
 	 */
-	int *ended;	   /* NULL: it is none */
-	atomic_uint open;  /* chunks in flight; one more in the backlog */
-	atomic_bool waits; /* in the backlog */
-	struct rmaext_op *behind;
-	unsigned int shown; /* 1 + the target's reports, when it failed */
-	bool told;	    /* its owner knows of the failure */
-	int64_t look;	    /* when to ask next for the peer */
+	int *ended;	   /* NULL: it is no request */
+	atomic_uint open;  /* chunks in flight, and 1 while in the backlog */
+	atomic_bool waits; /* it is in the backlog */
+	struct rmaext_op *behind; /* the next in the backlog */
+	/* 1 + target->reports of when it failed; 0: no flush will report it */
+	unsigned int shown;
+	bool told;    /* its owner knows of the failure */
+	int64_t look; /* when to ask next whether the peer is alive */
 	struct rmaext_error failure; /* written before error is set */
 };
 
 /*
- * The context of one fi_* call. It has room for an operation: one that is
- * posted in one piece needs nothing else.
+ * The context of one fi_* call. It has room for an operation, so that one which
+ * is posted in one piece needs no other memory.
  */
 struct rmx_context {
 	struct fi_context2 fi; /* first: the CQ gives back its address */
 	_Atomic(struct rmaext_op *) op; /* NULL: not in flight */
-	atomic_uint next;		/* free context, by number */
+	atomic_uint next;		/* the number of the next free one */
 	struct rmaext_op own;
 	_Alignas(16) char payload[RMX_INLINE];
 };
 
-/* Requests that are not posted whole yet; see nonblocking.c. */
+/* Requests of which some chunks are not posted yet; see nonblocking.c. */
 struct rmx_backlog {
-	pthread_mutex_t lock;	    /* of the queues of all targets */
+	pthread_mutex_t lock;	    /* guards the queues of all targets */
 	struct rmx_queue *first;    /* of the targets that have one */
-	atomic_uint count;	    /* of requests in them */
-	atomic_uint_fast64_t ended; /* requests, ever */
+	atomic_uint count;	    /* requests in all queues */
+	atomic_uint_fast64_t ended; /* requests that have ended, ever */
 };
 
 /* The operations of an endpoint: their contexts, and those to be posted. */
 struct rmx_transfers {
 	struct rmx_context *contexts;
-	struct rmx_region region; /* of them all, if that is demanded */
+	struct rmx_region region; /* registers them, where it is demanded */
 	atomic_uint_fast64_t free_contexts; /* see context.c */
 	struct rmx_backlog backlog;
 };
 
-/* An operation with the longest copy, out of its slot. */
+/* An operation with the longest copy, where it does not lie in a context. */
 #define RMX_BOUNCE_BYTES (sizeof(struct rmaext_op) + RMX_COPY_MAX + RMX_INLINE)
 
-/* context.c */
+/*
+ * context.c: rmaext_fabric_open() and _close() call start, deregister and free,
+ * with no other thread inside the fabric. start and deregister return 0 or
+ * -fi_errno without an error record; deregister may be called again. free
+ * leaves the contexts where they are if an operation still lies in one.
+ */
 int rmx_transfers_start(struct rmaext_fabric *fabric);
 int rmx_transfers_deregister(struct rmaext_fabric *fabric);
+void rmx_contexts_free(struct rmaext_fabric *fabric);
+/*
+ * Any thread may take a context and give it back; no lock is needed. take
+ * returns NULL where the peer has as many as are left for all. The taker, or
+ * who it hands the context to, gives it back once. in_flight counts without a
+ * lock: others may take and give meanwhile.
+ */
 struct rmx_context *rmx_context_take(struct rmaext_fabric *fabric,
 				     struct rmaext_peer *peer);
 void rmx_context_give(struct rmaext_fabric *fabric, struct rmaext_peer *peer,
 		      struct rmx_context *context);
-void rmx_contexts_free(struct rmaext_fabric *fabric);
 unsigned int rmx_contexts_in_flight(const struct rmaext_fabric *fabric);
 
-/* operation.c */
+/*
+ * operation.c: make an operation on checked places, with room for `payload`
+ * bytes at rmx_op_payload(); op->local is that room if there is any. The caller
+ * is inside the window and becomes the owner. Returns 0 or -fi_errno with a
+ * record.
+ */
 int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	       uint64_t offset, uint64_t len, size_t payload,
 	       struct rmaext_op **op_p);
 /*
- * The same of a put or get whose own memory is buf: registered, or a copy, if
- * the provider demands it. room: for the caller, at rmx_op_payload().
+ * The same of a put or get whose origin buffer is buf. Where the provider
+ * demands registered memory, op->local is a registered copy of a short buf, and
+ * a longer buf is registered until the operation lets go of it. The caller may
+ * use `room` bytes at rmx_op_payload().
  */
 int rmx_op_over(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 		uint64_t offset, const void *buf, uint64_t len, size_t room,
 		struct rmaext_op **op_p);
 char *rmx_op_payload(struct rmaext_op *op);
-/* out of its context, if it is in one; NULL: no memory for it, and it is gone
+/*
+ * Moves a new operation out of its context, if it lies in one, and returns it.
+ * NULL: there is no memory, and the operation is gone. No error record.
  */
 struct rmaext_op *rmx_op_apart(struct rmaext_op *op);
-/* of a new one: copy op->operand, as rmx_op_new() had room for it */
+/*
+ * Copies op->operand of a new message operation into its payload, which
+ * rmx_op_new() made room for: from then on nobody has to wait for it.
+ */
 void rmx_op_buffer(struct rmaext_op *op);
 static inline bool rmx_is_message(const struct rmaext_op *op)
 {
 	return op->kind >= RMX_UPDATE;
 }
-/* Of an update: are its results wanted? */
+/* Does an update return what was there before? */
 static inline bool rmx_op_fetches(const struct rmaext_op *op)
 {
 	return op->kind == RMX_UPDATE && op->local;
 }
-/* Nobody waits for it but flush: a copy, or a request that was dropped. */
+/* Only a flush waits for it: a copy, or a request that its owner dropped. */
 static inline bool rmx_is_nobodys(const struct rmaext_op *op)
 {
 	return op->buffered || (op->ended && atomic_load(&op->abandoned));
 }
-/* A flush waits for all but gets. */
+/* What a chunk adds to target->pending: a flush waits for all but gets. */
 static inline uint64_t rmx_counts_as(const struct rmaext_op *op)
 {
 	return op->kind != RMX_GET ? RMX_A_PUT + 1 : 1;
 }
 
-/* post.c */
+/*
+ * post.c: only the owner posts, or for a request who holds backlog.lock. Posts
+ * the next chunk. -FI_EAGAIN: the provider wants progress first; -FI_ENOSPC:
+ * too many chunks are in flight; other codes are the provider's, without a
+ * record. After 0 a buffered operation may be freed already.
+ */
 int rmx_op_post_chunk(struct rmaext_op *op);
+/*
+ * Posts what can be posted at once of a new operation, and returns
+ * RMAEXT_PENDING with *op_p set: the operation is the caller's. The caller is
+ * inside the window.
+ */
 int rmx_op_begin(struct rmaext_op *op, struct rmaext_op **op_p);
+/*
+ * Posts a new operation and waits for one slice. 0: it is complete, or a copy
+ * that others complete, and the operation is gone. Else the code, with *op_p
+ * set: the operation is the caller's, to be waited for or released. The caller
+ * is inside the window.
+ */
 int rmx_op_run(struct rmaext_op *op, struct rmaext_op **op_p);
-/* a slice more of one that is no request; inside the window */
+/*
+ * Waits one slice more for an operation that is no request; returns as
+ * rmx_op_run(), but the operation stays the caller's. Inside the window.
+ */
 int rmx_op_wait(struct rmaext_op *op);
 
-/* completion.c */
-/* by the context of its call, whatever a provider gives as one */
+/*
+ * completion.c: the CQ's reader says that a call has completed, or failed
+ * (failure, else NULL). `named` is the context that the provider names, which
+ * may be none of ours: then it is counted as failed and ignored. The operation
+ * may be freed by this.
+ */
 void rmx_op_complete(struct rmaext_fabric *fabric, void *named,
 		     const struct rmaext_error *failure);
+/*
+ * The error that the provider took no chunk or message to a rank. Unlike
+ * rmx_fail() it leaves this thread's record: whoever serves the network may be
+ * about to return that.
+ */
+struct rmaext_error rmx_post_failure(const struct rmaext_fabric *fabric,
+				     int64_t rank, int code);
+/* Notes the first failure of an operation; takes window->lock. */
 void rmx_op_failed(struct rmaext_op *op, const struct rmaext_error *record);
-/* of one that goes as messages: all that will be has been done */
+/*
+ * Ends an operation that goes as messages: each was answered, has failed or was
+ * given up. The caller holds am->lock; the operation may be freed by this.
+ */
 void rmx_op_end(struct rmaext_op *op);
+/*
+ * The owner frees an operation of which no chunk is in flight. let_go gives
+ * back the registration of its origin buffer only, dispose the memory of one
+ * that lies in no context.
+ */
 void rmx_op_free(struct rmaext_op *op);
-void rmx_op_let_go(struct rmaext_op *op);  /* of the caller's memory */
-void rmx_op_dispose(struct rmaext_op *op); /* of one that is in no context */
+void rmx_op_let_go(struct rmaext_op *op);
+void rmx_op_dispose(struct rmaext_op *op);
+/* Is the answer to a read on its way? Asked while the fabric closes. */
 bool rmx_op_reads(const struct rmaext_fabric *fabric);
+/*
+ * rmaext_fabric_close() ends all operations, with -FI_ESHUTDOWN, once the
+ * endpoint is closed or stays unused. Owners may release theirs meanwhile.
+ */
 void rmx_op_shut_all(struct rmaext_fabric *fabric);
 
-/* nonblocking.c */
+/*
+ * nonblocking.c: makes a request of a new operation without a payload other
+ * than a copy, and begins it. Returns RMAEXT_PENDING with *op_p, or -FI_ENOMEM
+ * with a record and the operation gone. The caller is inside the window;
+ * *ended is set when it ends, maybe before this returns.
+ */
 int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p);
+/* Lets the next flush report a request's failure; takes window->lock. */
 void rmx_request_failed(struct rmaext_op *op);
+/* One of what holds a request open is over; the last one ends it. */
 void rmx_request_release(struct rmaext_op *op);
+/* The owner frees a request that has ended. */
 void rmx_request_free(struct rmaext_op *op);
+/* The CQ's reader posts what waits in the backlog; takes backlog.lock. */
 void rmx_backlog_push(struct rmaext_fabric *fabric);
+/* Fails all that waits in the backlog: the endpoint is gone. */
 void rmx_backlog_shut(struct rmaext_fabric *fabric,
 		      const struct rmaext_error *record);
 static inline bool rmx_backlog_waits(const struct rmaext_fabric *fabric)
@@ -191,16 +287,34 @@ static inline bool rmx_backlog_waits(const struct rmaext_fabric *fabric)
 	return atomic_load(&fabric->transfers->backlog.count);
 }
 
-/* put_get.c; the caller has checked the place */
+/*
+ * put_get.c: the callers are inside the window and have checked the place.
+ * put_new and get_new make the operation of a put or a get, by the NIC or,
+ * where it is too short for that or the window is another job's, by message.
+ * They return as rmx_op_new().
+ */
 int rmx_put_new(struct rmaext_window *window, int64_t rank, uint64_t offset,
 		const void *buf, uint64_t len, struct rmaext_op **op_p);
-int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
-		 void *context);
 int rmx_get_new(struct rmaext_window *window, int64_t rank, uint64_t offset,
 		void *buf, uint64_t len, struct rmaext_op **op_p);
+/*
+ * Hands len bytes, from `offset` within the operation on, to the provider.
+ * Returns what fi_writemsg() or fi_readmsg() does.
+ */
+int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
+		 void *context);
+/*
+ * As rmaext_put(), but carried out by the target's process, which then adds one
+ * to the notification slot, unless that is -1. It is in order with the updates
+ * of this rank. Returns as rmx_op_run().
+ */
 int rmx_message_put(struct rmaext_window *window, int64_t rank, uint64_t offset,
 		    const void *buf, uint64_t len, int slot,
 		    struct rmaext_op **op_p);
+/*
+ * The same with a copy, and without waiting. -FI_EAGAIN: too much waits for
+ * that rank, or buf is longer than a copy may be; nothing was done.
+ */
 int rmx_message_post(struct rmaext_window *window, int64_t rank,
 		     uint64_t offset, const void *buf, uint64_t len, int slot);
 

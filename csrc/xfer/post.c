@@ -1,30 +1,25 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * An operation on its way, as its owner sees it: its chunks are posted, as many
- * as may be in flight, and waited for. Of a request, nonblocking.c posts them.
+ * How an owner posts the chunks of its operation, as many as may be in flight,
+ * and waits for them. The chunks of a request are posted by nonblocking.c.
  */
 #include "xfer/operation.h"
 
 #include <string.h>
 
-#define RMX_OP_CHUNKS                                             \
-	16u /* in flight, so that one op cannot take all contexts \
-	     */
+/* Chunks in flight, so that one operation cannot take all contexts. */
+#define RMX_OP_CHUNKS 16u
 
-/* A chunk more in flight, or one that is not. */
+/* Counts a chunk that is in flight (by: 1), or was not posted (-1). */
 static void op_count(struct rmaext_op *op, int by)
 {
-	if (op->ended) /* one as a whole: see rmx_begin() */
+	if (op->ended) /* rmx_begin() counts a request as a whole */
 		atomic_fetch_add(&op->open, (unsigned int)by);
 	else
 		atomic_fetch_add(&op->target->pending,
 				 (uint64_t)by * rmx_counts_as(op));
 }
 
-/*
- * -FI_EAGAIN: the provider wants progress first; -FI_ENOSPC: own limits. When a
- * copy has been posted, it may be gone already.
- */
 int rmx_op_post_chunk(struct rmaext_op *op)
 {
 	struct rmaext_fabric *f = op->fabric;
@@ -37,7 +32,7 @@ int rmx_op_post_chunk(struct rmaext_op *op)
 	struct rmx_context *context = op->context;
 	int ret;
 
-	/* what is left of the run must not be too short */
+	/* the rest of the run must not be too short for the provider */
 	if (run - len && run - len < f->least)
 		len -= f->least;
 	if (op->sent - atomic_load(&op->completed) >= RMX_OP_CHUNKS)
@@ -46,7 +41,7 @@ int rmx_op_post_chunk(struct rmaext_op *op)
 		context = rmx_context_take(f, peer);
 	if (!context)
 		return -FI_ENOSPC;
-	/* counted before it is posted: it may complete at once */
+	/* a chunk is counted before it is posted: it may complete at once */
 	op->posted += len;
 	op->sent++;
 	op_count(op, 1);
@@ -63,15 +58,8 @@ int rmx_op_post_chunk(struct rmaext_op *op)
 	return ret;
 }
 
-static void op_post_failed(struct rmaext_op *op)
-{
-	struct rmaext_error record;
-
-	rmaext_error_last(&record);
-	rmx_op_failed(op, &record);
-}
-
-/* Once: the flush to come must not report it again. */
+/* Takes the error off the operation: the next flush must not report it again.
+ */
 static int op_take_error(struct rmaext_op *op)
 {
 	int code;
@@ -85,17 +73,19 @@ static int op_take_error(struct rmaext_op *op)
 
 static enum rmx_step op_step(void *arg);
 
-/* The rest of a long put, copied while what was posted before is sent. */
+/* Copies the rest of a long put while its first part is sent, and posts it. */
 static enum rmx_step op_put_rest(struct rmaext_op *op)
 {
 	struct rmaext_op *tail = op->tail;
+	struct rmaext_error record;
 	enum rmx_step next;
 
 	if (!tail) {
 		if (rmx_op_new(op->window, op->rank, RMX_PUT,
 			       op->offset + op->len, op->rest, op->rest,
 			       &tail)) {
-			op_post_failed(op);
+			rmaext_error_last(&record);
+			rmx_op_failed(op, &record);
 			return RMX_DONE;
 		}
 		memcpy(tail->local, op->local + op->len, op->rest);
@@ -113,11 +103,12 @@ static enum rmx_step op_put_rest(struct rmaext_op *op)
 	return RMX_DONE;
 }
 
-/* arg: the operation; set to NULL once it is the reader's */
+/* arg: a pointer to the operation, set to NULL once the CQ's reader has it */
 static enum rmx_step op_step(void *arg)
 {
 	struct rmaext_op **op_p = arg, *op = *op_p;
 	const bool buffered = op->buffered;
+	struct rmaext_error record;
 	enum rmx_step next;
 	int ret;
 
@@ -130,9 +121,8 @@ static enum rmx_step op_step(void *arg)
 		if (ret == -FI_EAGAIN)
 			return RMX_RETRY;
 		if (ret) {
-			rmx_fail(ret, op->rank, "post", "%s",
-				 op->fabric->lib->strerror(-ret));
-			op_post_failed(op);
+			record = rmx_post_failure(op->fabric, op->rank, ret);
+			rmx_op_failed(op, &record);
 		} else if (buffered) {
 			*op_p = NULL;
 			return RMX_DONE;
@@ -145,14 +135,15 @@ static enum rmx_step op_step(void *arg)
 	}
 	if (atomic_load(&op->completed) < op->sent)
 		return RMX_SLEEP;
-	/* the error of its end is the same put's: wait for that too */
+	/* the tail is a part of this put, so is its error: wait for it too */
 	if (atomic_load(&op->error) && op->tail && op->tail->posted &&
 	    !atomic_load(&op->tail->left))
 		return RMX_SLEEP;
 	return RMX_DONE;
 }
 
-/* For as long as so many bytes may well take: at 1 GB/s, if the usual is 50 us.
+/*
+ * Spins for as long as the bytes take at 1 GB/s, where the usual time is 50 us.
  */
 static unsigned int op_spins(const struct rmaext_op *op)
 {
@@ -161,10 +152,10 @@ static unsigned int op_spins(const struct rmaext_op *op)
 }
 
 /*
- * One slice of the wait for *op_p. It is NULL afterwards if the operation is no
- * longer the owner's: a copy that was posted.
+ * Waits a slice for *op_p, which is NULL afterwards if the operation was a copy
+ * that has been posted: then it is no longer the owner's.
  */
-static int op_slice(struct rmaext_op **op_p)
+static int op_wait_slice(struct rmaext_op **op_p)
 {
 	struct rmaext_op *op = *op_p;
 	struct rmaext_peer *peer = op->target->member->peer;
@@ -195,7 +186,7 @@ static int op_slice(struct rmaext_op **op_p)
 			op_take_error(op->tail);
 		return op_take_error(op);
 	}
-	/* for one in line, those before it count too */
+	/* for an operation in line, answers to those before it count too */
 	completed = atomic_load(message ? &peer->answers : &op->completed);
 	ret = rmx_deadline(peer, op->rank, "wait", op->timeout, &op->deadline,
 			   completed != op->seen);
@@ -205,11 +196,9 @@ static int op_slice(struct rmaext_op **op_p)
 
 int rmx_op_wait(struct rmaext_op *op)
 {
-	return op_slice(&op);
+	return op_wait_slice(&op);
 }
 
-/* Post as much of a new operation as is possible at once; it is the caller's.
- */
 int rmx_op_begin(struct rmaext_op *op, struct rmaext_op **op_p)
 {
 	*op_p = op;
@@ -217,13 +206,9 @@ int rmx_op_begin(struct rmaext_op *op, struct rmaext_op **op_p)
 	return RMAEXT_PENDING;
 }
 
-/*
- * First slice of a new operation; the caller is inside the window. On success
- * the operation is gone, else it is the caller's.
- */
 int rmx_op_run(struct rmaext_op *op, struct rmaext_op **op_p)
 {
-	int ret = op_slice(&op);
+	int ret = op_wait_slice(&op);
 
 	if (!op)
 		return 0;
@@ -231,7 +216,8 @@ int rmx_op_run(struct rmaext_op *op, struct rmaext_op **op_p)
 		rmx_op_free(op);
 		return 0;
 	}
-	if (op->buffered) /* not posted yet; the caller keeps it to the end */
+	/* a copy that was not posted: the caller keeps it to the end */
+	if (op->buffered)
 		op->buffered = false;
 	*op_p = op;
 	return ret;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Puts and gets over the network: by the NIC, or by the target's hand. */
+/* Puts and gets over the network: by the NIC, or by the target's process. */
 #include "xfer/operation.h"
 
-/* From the operation's offset in the window. */
-static uint64_t place_of(const struct rmaext_op *op, uint64_t offset)
+/* Bytes from op->offset to where that byte of the operation lies there. */
+static uint64_t op_place(const struct rmaext_op *op, uint64_t offset)
 {
 	const struct rmx_strides *s = op->strides;
 
@@ -11,7 +11,6 @@ static uint64_t place_of(const struct rmaext_op *op, uint64_t offset)
 		 : offset;
 }
 
-/* offset: within the operation */
 int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
 		 void *context)
 {
@@ -19,7 +18,7 @@ int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
 	struct rmx_target *t = op->target;
 	struct iovec iov = {.iov_base = op->local + offset, .iov_len = len};
 	struct fi_rma_iov remote = {
-		.addr = op->offset + place_of(op, offset),
+		.addr = op->offset + op_place(op, offset),
 		.len = len,
 		.key = t->key,
 	};
@@ -33,7 +32,10 @@ int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
 		.context = context,
 	};
 
-	/* else that of a raw key; it may lie amid the region in any case */
+	/*
+	 * Without virtual addresses a raw key was mapped with its base. Else it
+	 * is added: the window's memory may begin amid the region.
+	 */
 	if (f->mr_mode & FI_MR_VIRT_ADDR || !(f->mr_mode & FI_MR_RAW))
 		remote.addr += t->base;
 	if (op->kind == RMX_GET)
@@ -43,7 +45,7 @@ int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
 				FI_COMPLETION | FI_DELIVERY_COMPLETE);
 }
 
-/* A put by the target's hand. */
+/* Makes a put that the target's process carries out. */
 static int message_put_new(struct rmaext_window *w, int64_t rank,
 			   uint64_t offset, const void *buf, uint64_t len,
 			   int slot, struct rmaext_op **op_p)
@@ -64,7 +66,6 @@ static int message_put_new(struct rmaext_window *w, int64_t rank,
 	return 0;
 }
 
-/* See rmx_notify_post(). */
 int rmx_message_post(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		     const void *buf, uint64_t len, int slot)
 {
@@ -80,11 +81,6 @@ int rmx_message_post(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	return -FI_EAGAIN;
 }
 
-/*
- * As rmaext_put(), but carried out by the target's process, which then counts
- * one up in the slot, unless that is -1. In order with the updates of this
- * rank.
- */
 int rmx_message_put(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		    const void *buf, uint64_t len, int slot,
 		    struct rmaext_op **op_p)
@@ -96,7 +92,7 @@ int rmx_message_put(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	return ret ? ret : rmx_op_run(op, op_p);
 }
 
-/* What is too short to be read goes as an update that changes nothing. */
+/* What is too short for a read goes as an update that changes nothing. */
 int rmx_get_new(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		void *buf, uint64_t len, struct rmaext_op **op_p)
 {
@@ -114,7 +110,7 @@ int rmx_get_new(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	return 0;
 }
 
-/* What is too short to be written goes as a message. */
+/* What is too short for a write goes as a message. */
 int rmx_put_new(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		const void *buf, uint64_t len, struct rmaext_op **op_p)
 {

@@ -18,7 +18,8 @@ from .._memory.node import NO_ARENA, NO_BLOCK, Arena, Block, Process, Team, allo
 from .._native._lib import ffi, lib
 from .._runtime import lifetime, locks, mpi_progress
 from .._runtime.config import Config
-from ..errors import BusyError, PeerLostError, RmaError, SyncError, check
+from .._runtime.failures import check
+from ..errors import BusyError, PeerLostError, RmaError, SyncError
 from . import collective
 from .host import Beacon, Hello
 from .keys import agree, parse_all

@@ -19,7 +19,8 @@ from .._fabric.library import Candidate
 from .._native._lib import lib
 from .._runtime import lifetime
 from .._runtime.config import PROVIDERS, Config
-from ..errors import KeyRecordError, NoProviderError, of_all
+from .._runtime.failures import of_all
+from ..errors import KeyRecordError, NoProviderError
 from .keys import blame
 
 __all__ = [

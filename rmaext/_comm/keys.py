@@ -18,8 +18,9 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
+from .._runtime.failures import of_all, pack, unpack
 from .._runtime.reports import numbers
-from ..errors import KeyRecordError, RmaError, of_all, pack, unpack
+from ..errors import KeyRecordError, RmaError
 
 __all__ = ["WindowRecord", "agree", "decode", "encode"]
 

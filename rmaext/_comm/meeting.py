@@ -24,8 +24,9 @@ from mpi4py import MPI
 
 from .._native._lib import ffi, lib
 from .._runtime import lifetime
+from .._runtime.failures import from_c, of_all
 from .._runtime.reports import Patience, described, numbers, site
-from ..errors import BusyError, KeyRecordError, PeerLostError, SyncError, from_c, of_all
+from ..errors import BusyError, KeyRecordError, PeerLostError, SyncError
 from . import collective
 from .liveness import Living
 from .records import split

@@ -17,7 +17,8 @@ from .._fabric.library import Candidate, open_library
 from .._memory.arrays import address
 from .._native._lib import ffi, lib
 from .._runtime.config import PROVIDERS, Config
-from ..errors import KeyRecordError, PeerLostError, from_c, of_all
+from .._runtime.failures import from_c, of_all
+from ..errors import KeyRecordError, PeerLostError
 from .host import Hello, choose, usable, wanted_interface
 from .keys import WindowRecord, agree, blame, parse_all
 from .records import Columns, Ways

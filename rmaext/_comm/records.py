@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from .._memory.node import NO_BLOCK
 from .._native._lib import ffi, lib
-from ..errors import KeyRecordError, check, of_all
+from .._runtime.failures import check, of_all
+from ..errors import KeyRecordError
 from .keys import WindowRecord, attempt, blame, parse_all, settle
 
 __all__ = [

@@ -26,7 +26,8 @@ from .._memory.origins import Origins
 from .._native._lib import ffi, lib
 from .._runtime import lifetime, locks
 from .._runtime.config import Config
-from ..errors import ClosedError, NoProviderError, check, from_c
+from .._runtime.failures import check, from_c
+from ..errors import ClosedError, NoProviderError
 from .fabric import Fabric
 from .library import Candidate, mr_mode_text, open_library
 from .registration import KINDS, PLAIN, Registration
@@ -138,7 +139,10 @@ class Endpoint:
         """Return the C object; ClosedError at exit and in forked children."""
         handle = self.handle  # once: another thread may close it meanwhile
         if not handle:
-            raise ClosedError(errno.ESHUTDOWN, "the fabric is closed: exit, MPI.Finalize or fork")
+            text = (
+                "the endpoint is closed: this process exits, was forked, or has called MPI.Finalize"
+            )
+            raise ClosedError(errno.ESHUTDOWN, text)
         return handle
 
     @property

@@ -17,7 +17,8 @@ from typing import Any
 
 from .._native._lib import ffi, lib
 from .._runtime import locks
-from ..errors import LibraryError, check
+from .._runtime.failures import check
+from ..errors import LibraryError
 
 __all__ = ["Candidate", "Library", "mr_mode_text", "open_library", "places"]
 

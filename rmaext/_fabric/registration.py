@@ -79,6 +79,14 @@ class Registration:
     Notes
     -----
     fi_mr(3): the fields of struct fi_mr_attr, FI_RMA_EVENT, FI_RMA_PMEM.
+
+    Examples
+    --------
+    >>> rmaext.Registration(ordering="relaxed").ordering
+    'relaxed'
+    >>> with rmaext.Window(MPI.COMM_SELF, np.zeros(4), ordering="relaxed") as other:
+    ...     other.memory.ordering  # what was granted
+    'strict'
     """
 
     key: int | None = None

@@ -18,7 +18,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from .._native._lib import ffi, lib
 from .._runtime import lifetime, locks
-from ..errors import RmaError, check
+from .._runtime.failures import check
+from ..errors import RmaError
 from ..typing import HugePages, ScalarT
 from .arrays import check_dtype
 from .pages import Wish
@@ -157,6 +158,13 @@ def empty(
     Local. The memory is anonymous and has no name; its size is not limited by
     /dev/shm. Untouched pages take no memory. A forked child shares it with its
     parent, as it does mmap's shared memory.
+
+    Examples
+    --------
+    >>> array = rmaext.empty((2, 3))
+    >>> with rmaext.Window(MPI.COMM_SELF, array) as other:
+    ...     other.route(0)
+    'direct'
     """
     wish = Wish(hint, fixed_address, lazy, hugepages).checked()
     dtype = np.dtype(dtype)

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._native._lib import ffi, lib
-from ..errors import AddressError, RmaError, check
+from .._runtime.failures import check
+from ..errors import AddressError, RmaError
 from ..typing import HugePages
 
 if TYPE_CHECKING:

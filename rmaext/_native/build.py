@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Builds `rmaext._native._lib` from csrc/; the declarations are read from rmaext.h.
 
-The same shared object holds `rmaext._native.hot`, so that both share the C code.
+The same shared object holds `rmaext._native.cmethods`, so that both share the C code.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Refuses to be imported where Python runs without its global lock.
 
-The C types of `hot` rely on that lock: while they look at a window, no other
+The C types of `cmethods` rely on that lock: while they look at a window, no other
 thread closes it. A free-threaded build will do with the lock switched on.
 """
 

@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._memory import arrays
-from .._native import hot
+from .._native import cmethods
 from .._native._lib import ffi, lib
+from .._runtime.failures import from_c
 from .._runtime.reports import Patience
-from ..errors import BoundsError, ClosedError, from_c
+from ..errors import BoundsError, ClosedError
 from ..typing import Route, ScalarT
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def behind(method: _Method) -> _Method:
     return method
 
 
-class WindowCore(hot.Window[ScalarT]):
+class WindowCore(cmethods.Window[ScalarT]):
     """The state of a window, and what its operations have in common.
 
     The C type it derives from carries out what is plain: put, get, updates, many elements,

@@ -67,7 +67,7 @@ class Part:
         return np.asarray(total, order="C")
 
     def take_runs(self, unit: int) -> int:
-        """Make the last dimensions longer elements where they are in one piece.
+        """Join the last dimensions to longer elements where these lie in one piece.
 
         Returns the bytes of an element, which divide all places.
         """
@@ -133,7 +133,7 @@ class Parser:
         self.part.scalar = not dots
         if not dots:
             items.append(Ellipsis)
-        apart = False  # is there anything between index arrays?
+        apart = False  # whether a slice or None stands between two index arrays
         for it in items:
             if isinstance(it, np.ndarray) or (arrays and isinstance(it, int)):
                 if self.part.at < 0:
@@ -183,7 +183,7 @@ class Parser:
                 raise self.outside(int(it))
         if it.dtype.kind != "b":
             self.choose(it)
-        elif not it.ndim:  # True and False use no dimension, and make one
+        elif not it.ndim:  # a scalar True or False takes no dimension, and adds one
             self.part.indices.append(np.zeros(int(it), np.int64))
             self.part.grains.append(0)
         else:
@@ -198,7 +198,7 @@ class Parser:
         count, step = self.shape[self.axis], self.steps[self.axis]
         if index.dtype != np.int64:
             index = indices("index", index)
-        # negative ones are large
+        # seen as unsigned, a negative index is larger than any count
         if index.size and index.view(np.uint64).max() >= count:
             low, high = int(index.min()), int(index.max())
             if low < -count or high >= count:
@@ -219,6 +219,6 @@ class Parser:
             except ValueError:
                 text = " ".join(map(str, shapes))
                 raise IndexError(f"index arrays could not be broadcast together: {text}") from None
-        # as NumPy: what names no element may name any
+        # As in NumPy, an index array out of bounds is no error if the result is empty.
         if self.wrong and 0 not in part.picked:
             raise self.wrong

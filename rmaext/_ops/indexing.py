@@ -50,7 +50,7 @@ class IndexOperations(ManyOperations[ScalarT]):
     csrc/python/index.c; what it leaves comes here.
     """
 
-    __iter__ = None  # else Python would take window[0], window[1], ... for its elements
+    __iter__ = None  # else Python would iterate over window[0], window[1], ...
 
     def at(self, rank: int) -> ElementUpdates:
         """Return what updates elements of a rank's window, each atomically.
@@ -74,7 +74,9 @@ class IndexOperations(ManyOperations[ScalarT]):
 
         Examples
         --------
-        >>> win.at(1).add(([0, 0, 3], 2), 1.0)  # win[1, 0, 2] += 2, win[1, 3, 2] += 1
+        >>> win.at(0).add([2, 2, 5], 1.0)  # element 2 is named twice
+        >>> win.local[:6]
+        array([0., 0., 2., 0., 0., 1.])
         """
         self._check_open("at")
         number = operator.index(rank)
@@ -106,7 +108,7 @@ class IndexOperations(ManyOperations[ScalarT]):
             self._transfer(_PUT, number, part.first, part.shape, part.steps, array)
 
     def _select(self, call: str, key: Any) -> tuple[int, Part | None]:
-        """Return the rank, and the part of its array; None: no operation (proc_null)."""
+        """Return the rank, and the part of its array; None if the rank is MPI.PROC_NULL."""
         self._check_open(call)
         key = key if isinstance(key, tuple) else (key,)
         try:
@@ -157,8 +159,8 @@ class IndexOperations(ManyOperations[ScalarT]):
             self._many_failed(name, code)
 
     def _apart(self, rank: int, array: Array) -> Array:
-        """Return the array, or a copy if it is a part of the window that is written to."""
-        if rank == self._group.rank:  # of any route
+        """Return the array, or a copy if it overlaps the memory that is written to."""
+        if rank == self._group.rank:  # by whatever route it is reached
             first, end = byte_bounds(self._array)
         elif self._routes[rank] == _DIRECT:
             root = self._root
@@ -208,7 +210,15 @@ class IndexOperations(ManyOperations[ScalarT]):
 
 
 class ElementUpdates:
-    """Atomic updates of elements of a rank's window: `win.at(rank)`."""
+    """Atomic updates of elements of a rank's window; made by `Window.at`.
+
+    Examples
+    --------
+    >>> here = win.at(0)
+    >>> here.add([2, 2, 5], 1.0)
+    >>> win.local[:6]
+    array([0., 0., 2., 0., 0., 1.])
+    """
 
     __slots__ = ("_rank", "_window")
 
@@ -220,7 +230,26 @@ class ElementUpdates:
         return f"<rmaext.ElementUpdates of rank {self._rank} of {self._window!r}>"
 
     def add(self, index: Any, values: Any) -> None:
-        """Add values to the elements of an index; `update` with op="sum"."""
+        """Add values to the elements of an index, each atomically.
+
+        Parameters
+        ----------
+        index : index
+            What may stand in the brackets of an array of that rank's shape.
+        values : array_like
+            Of the window's dtype; broadcast to the shape that the index makes.
+
+        Notes
+        -----
+        Local, blocking; `update` with op="sum", and raises what that does. Corresponds to
+        numpy.add.at, and to MPI_Accumulate with MPI_SUM and a derived datatype.
+
+        Examples
+        --------
+        >>> win.at(0).add([2, 2, 5], 1.0)  # element 2 is named twice
+        >>> win.local[:6]
+        array([0., 0., 2., 0., 0., 1.])
+        """
         self.update(index, values)
 
     def update(self, index: Any, values: Any, op: Operation | MPI.Op = "sum") -> None:
@@ -231,7 +260,7 @@ class ElementUpdates:
         index : index
             What may stand in the brackets of an array of that rank's shape.
             Elements that are named several times are updated as often.
-        values : array or scalar
+        values : array_like
             Of the window's dtype; broadcast to the shape that the index makes.
         op : str or mpi4py.MPI.Op, optional
             The operation, as for `Window.accumulate`.
@@ -247,6 +276,12 @@ class ElementUpdates:
         -----
         Local, blocking; complete at the target when it returns. Corresponds to
         numpy.ufunc.at, and to MPI_Accumulate with a derived datatype.
+
+        Examples
+        --------
+        >>> win.at(0).update(slice(2, 5), [1.0, 2.0, 3.0], op="max")
+        >>> win.local[1:6]
+        array([0., 1., 2., 3., 0.])
         """
         window, rank = self._window, self._rank
         operand = arrays.origin(values, window._dtype)

@@ -11,7 +11,7 @@ import numpy as np
 
 from .._memory import arrays
 from .._native._lib import ffi, lib
-from ..errors import from_c
+from .._runtime.failures import from_c
 from ..typing import Operation, ScalarT
 from .core import Array, Place
 from .operations import operation
@@ -30,8 +30,8 @@ _PENDING = lib.RMAEXT_PENDING
 class NonblockingOperations(UpdateOperations[ScalarT]):
     """The operations of `Window` that return a `Request`.
 
-    On the direct route, and by cma, they are done when they return, and so they are
-    where an operation is several in C.
+    On the routes direct and cma the request is done when it is returned, and so it is where
+    one operation is several in C.
     """
 
     def rput(self, origin: Any, rank: int, offset: int = 0) -> Request:
@@ -57,6 +57,13 @@ class NonblockingOperations(UpdateOperations[ScalarT]):
         were dropped (`del`, `free`) are on their way, the next one waits for some of
         them. Corresponds to MPI_Rput, whose completion only says that the origin
         may be used again.
+
+        Examples
+        --------
+        >>> request = win.rput(np.ones(2), rank=0, offset=4)
+        >>> request.wait()  # the data is in the target's memory
+        >>> win.local[4:6]
+        array([1., 1.])
         """
         if self._divided or self._by_memory(rank):
             self.put(origin, rank, offset)
@@ -91,6 +98,12 @@ class NonblockingOperations(UpdateOperations[ScalarT]):
         Notes
         -----
         Local; waits as `rput` does. Corresponds to MPI_Rget.
+
+        Examples
+        --------
+        >>> request = win.rget(rank=0, offset=0, count=2)
+        >>> request.wait()
+        array([0., 0.])
         """
         if self._divided or self._by_memory(rank):
             return done_at_once(self.get(rank, offset, count, out))
@@ -106,10 +119,35 @@ class NonblockingOperations(UpdateOperations[ScalarT]):
     def raccumulate(
         self, origin: Any, rank: int, offset: int = 0, op: Operation | MPI.Op = "sum"
     ) -> Request:
-        """Begin an accumulate; `rput` with the parameters of `accumulate`.
+        """Begin an accumulate.
 
-        The result is None. Corresponds to MPI_Raccumulate. Updates of one origin
-        apply in the order in which they are begun, whatever they are.
+        Parameters
+        ----------
+        origin, rank, offset, op
+            As for `accumulate`; an array may not be changed before the request is done.
+
+        Returns
+        -------
+        Request
+            Done once the update is applied at the target. Its result is None.
+
+        Raises
+        ------
+        Unsupported, AlignmentError, BoundsError, AccessError, TypeError, ValueError
+            At once, as `accumulate` would.
+        PeerLostError, ClosedError
+            At once, if the operation can be refused; else from the request.
+
+        Notes
+        -----
+        Local, not blocking; waits as `rput` does. Corresponds to MPI_Raccumulate. Updates of one
+        origin apply in the order in which they are begun, whatever they are.
+
+        Examples
+        --------
+        >>> win.raccumulate([1.0, 2.0], rank=0, offset=3).wait()
+        >>> win.local[2:6]
+        array([0., 1., 2., 0.])
         """
         if self._fabric is None or self._divided:
             self.accumulate(origin, rank, offset, op)
@@ -121,9 +159,34 @@ class NonblockingOperations(UpdateOperations[ScalarT]):
     def rget_accumulate(
         self, origin: Any, rank: int, offset: int = 0, op: Operation | MPI.Op = "sum"
     ) -> Request:
-        """Begin a get_accumulate; `rput` with the parameters of `get_accumulate`.
+        """Begin a get_accumulate.
 
-        The result is the previous values. Corresponds to MPI_Rget_accumulate.
+        Parameters
+        ----------
+        origin, rank, offset, op
+            As for `get_accumulate`; an array may not be changed before the request is done.
+
+        Returns
+        -------
+        Request
+            Its result is an array of the previous values.
+
+        Raises
+        ------
+        Unsupported, AlignmentError, BoundsError, AccessError, TypeError, ValueError
+            At once, as `get_accumulate` would.
+        PeerLostError, ClosedError
+            At once, if the operation can be refused; else from the request.
+
+        Notes
+        -----
+        Local, not blocking; waits as `rput` does. Corresponds to MPI_Rget_accumulate.
+
+        Examples
+        --------
+        >>> request = win.rget_accumulate([1.0, 2.0], rank=0)
+        >>> request.wait()
+        array([0., 0.])
         """
         if self._fabric is None or self._divided:
             return done_at_once(self.get_accumulate(origin, rank, offset, op))
@@ -133,9 +196,33 @@ class NonblockingOperations(UpdateOperations[ScalarT]):
     def rfetch_op(
         self, value: Any, rank: int, offset: int = 0, op: Operation | MPI.Op = "sum"
     ) -> Request:
-        """Begin a fetch_op; `rput` with the parameters of `fetch_op`.
+        """Begin a fetch_op.
 
-        The result is the previous value. MPI_Fetch_and_op has no request-based form.
+        Parameters
+        ----------
+        value, rank, offset, op
+            As for `fetch_op`.
+
+        Returns
+        -------
+        Request
+            Its result is the previous value, a NumPy scalar.
+
+        Raises
+        ------
+        Unsupported, AlignmentError, BoundsError, AccessError, TypeError, ValueError
+            At once, as `fetch_op` would.
+        PeerLostError, ClosedError
+            At once, if the operation can be refused; else from the request.
+
+        Notes
+        -----
+        Local, not blocking; waits as `rput` does. MPI_Fetch_and_op has no request-based form.
+
+        Examples
+        --------
+        >>> win.rfetch_op(1.0, rank=0).wait()
+        np.float64(0.0)
         """
         if self._fabric is None or self._divided:
             return done_at_once(self.fetch_op(value, rank, offset, op))
@@ -145,10 +232,33 @@ class NonblockingOperations(UpdateOperations[ScalarT]):
         return self._begin_update("rfetch_op", operation(op), value, rank, offset, scalar=True)
 
     def rcompare_and_swap(self, compare: Any, value: Any, rank: int, offset: int = 0) -> Request:
-        """Begin a compare_and_swap; `rput` with the parameters of `compare_and_swap`.
+        """Begin a compare_and_swap.
 
-        The result is the previous values. MPI_Compare_and_swap has no request-based
-        form.
+        Parameters
+        ----------
+        compare, value, rank, offset
+            As for `compare_and_swap`; arrays may not be changed before the request is done.
+
+        Returns
+        -------
+        Request
+            Its result is the previous values: those that equal `compare` were replaced.
+
+        Raises
+        ------
+        Unsupported, AlignmentError, BoundsError, AccessError, TypeError, ValueError
+            At once, as `compare_and_swap` would.
+        PeerLostError, ClosedError
+            At once, if the operation can be refused; else from the request.
+
+        Notes
+        -----
+        Local, not blocking; waits as `rput` does. MPI_Compare_and_swap has no request-based form.
+
+        Examples
+        --------
+        >>> win.rcompare_and_swap(0.0, 5.0, rank=0).wait()
+        np.float64(0.0)
         """
         if self._fabric is None or self._divided:
             return done_at_once(self.compare_and_swap(compare, value, rank, offset))
@@ -165,7 +275,7 @@ class NonblockingOperations(UpdateOperations[ScalarT]):
     # -- helpers -------------------------------------------------------------------
 
     def _by_memory(self, rank: Any) -> bool:
-        """Whether a put or get to a rank is done when it returns; a wrong one is refused later."""
+        """Whether a put or get to a rank is done when it returns. The bounds are checked later."""
         return bool(self._routes[operator.index(rank)] != _FABRIC)
 
     def _begin_update(
@@ -227,7 +337,7 @@ class NonblockingOperations(UpdateOperations[ScalarT]):
         fabric.settle()
         request = Request._begun(self, call, place, result, scalar)
         what.ended = flag = request._flag
-        # from here on the request's __del__ looks after the buffers, whatever raises
+        # From here on the request's __del__ releases the buffers, whatever exception comes.
         request._op = fabric.hold(self._handle, (operand, compare, result, flag))
         code = lib.rmaext_begin(self._handle, what, request._op)
         if code == -errno.EAGAIN and request._op[0]:

@@ -14,7 +14,8 @@ import numpy as np
 from .._native._lib import ffi, lib
 from .._runtime import locks, mpi_progress
 from .._runtime.config import deadline
-from ..errors import ClosedError, PeerLostError, RmaTimeout, SyncError, again, from_c
+from .._runtime.failures import again, from_c
+from ..errors import ClosedError, PeerLostError, RmaTimeout, SyncError
 
 if TYPE_CHECKING:
     from .._fabric.endpoint import Endpoint
@@ -48,6 +49,14 @@ class Request:
 
     ``await request`` waits in a coroutine of asyncio, without a busy loop, and
     returns the result. A task that is cancelled there does not cancel the operation.
+
+    Examples
+    --------
+    >>> request = win.rget(rank=0, offset=0, count=3)
+    >>> request.wait()
+    array([0., 0., 0.])
+    >>> request.done
+    True
     """
 
     __slots__ = (
@@ -67,7 +76,7 @@ class Request:
         "_window",
     )
 
-    _born: int  # in which process of a line of forks
+    _born: int  # how many forks lie between the first process and the one that began it
     _call: str
     _error: Exception | None
     _fabric: Endpoint
@@ -85,7 +94,7 @@ class Request:
         raise TypeError("requests are made by Window.rput, Window.rget and so on")
 
     def __del__(self) -> None:
-        # None: it was done at once, or C is done with it
+        # None: the operation was done at once, or C has released it
         if self._op is not None:
             self._fabric.release(self._op)
 
@@ -93,7 +102,7 @@ class Request:
         state = ("goes on", "done", "cancelled", "freed")[self._state]
         if self._state == _DONE and self._error is not None:
             state = f"failed: {self._error}"
-        # one that was done at once has no operation any more
+        # a request that was done at once does not know its operation
         what = f" {self._where()}" if hasattr(self, "_call") else ""
         result = getattr(self, "_result", None)
         if isinstance(result, (np.ndarray, np.generic)):
@@ -114,8 +123,27 @@ class Request:
     def test(self) -> bool:
         """Return whether it has ended, by an error or `cancel` too.
 
-        Local, not blocking; makes progress. Corresponds to MPI_Test, but raises no
-        error of the operation, and the request may be used on.
+        Returns
+        -------
+        bool
+            Once it is True, `wait` does not block.
+
+        Raises
+        ------
+        SyncError
+            The request was freed. No error of the operation: the request may be used on.
+
+        Notes
+        -----
+        Local, not blocking; makes progress, also of MPI. Corresponds to MPI_Test.
+
+        Examples
+        --------
+        >>> request = win.rput(np.ones(2), 0)
+        >>> while not request.test():
+        ...     pass  # something useful
+        >>> request.done
+        True
         """
         self._check_not_freed("test")
         if self._state == _GOES_ON:
@@ -150,11 +178,16 @@ class Request:
         Notes
         -----
         Local, blocking; corresponds to MPI_Wait. May be called again.
+
+        Examples
+        --------
+        >>> win.rget(0, 0, 3).wait(timeout=10)
+        array([0., 0., 0.])
         """
         if self._state == _GOES_ON:
             self._wait(timeout)
         elif timeout is not None:
-            deadline(timeout)  # a wrong one is always an error
+            deadline(timeout)  # which raises if it is no number of seconds
         self._check_not_freed("wait")
         if self._state == _CANCELLED:
             raise SyncError(errno.ECANCELED, "wait: the request was cancelled", call="wait")
@@ -163,7 +196,22 @@ class Request:
         return self._result
 
     def result(self) -> Any:
-        """Return the result; waits for it as `wait` does."""
+        """Return the result; waits for it as `wait` does.
+
+        Returns
+        -------
+        numpy.ndarray, scalar or None
+            What the operation without r returns.
+
+        Notes
+        -----
+        Local, blocking; the name that concurrent.futures and asyncio have for it.
+
+        Examples
+        --------
+        >>> win.rget(0, 0, 3).result()
+        array([0., 0., 0.])
+        """
         return self.wait()
 
     def cancel(self) -> bool:
@@ -178,6 +226,11 @@ class Request:
         Notes
         -----
         Local, not blocking; corresponds to MPI_Cancel.
+
+        Examples
+        --------
+        >>> win.rput(1.0, 0).cancel()  # it was done at once
+        False
         """
         self._check_not_freed("cancel")
         goes_on = self._state == _GOES_ON and not self._is_inherited()
@@ -191,14 +244,32 @@ class Request:
         return self._state == _CANCELLED
 
     def free(self) -> None:
-        """Let go of it: the operation goes on, and any further use raises SyncError.
+        """Let go of the request: the operation goes on, and nobody learns of its end.
 
-        Local, not blocking; corresponds to MPI_Request_free. `del` does as well.
+        Raises
+        ------
+        SyncError
+            The request was freed before, or a thread waits for it. Any use after this raises
+            SyncError, too.
+
+        Notes
+        -----
+        Local, not blocking; corresponds to MPI_Request_free. `del` does as well. `flush`
+        completes the operation.
+
+        Examples
+        --------
+        >>> win.rput(np.ones(2), 0).free()
+        >>> win.flush()
         """
         self._check_not_freed("free")
         if self._state == _GOES_ON and not self._is_inherited():
             if not self._lock.acquire(blocking=False):
-                raise SyncError(errno.EBUSY, "free: a thread waits for the request", call="free")
+                raise SyncError(
+                    errno.EBUSY,
+                    "free: a thread waits for the request: free it after that",
+                    call="free",
+                )
             try:
                 self._end(_FREED)
             finally:
@@ -207,13 +278,13 @@ class Request:
 
     def __await__(self) -> Generator[Any, None, Any]:
         if not self.test():
-            from .watcher import Watcher  # and with it asyncio
+            from .watcher import Watcher  # late, as it imports asyncio
 
             yield from Watcher.of(self._fabric).future(self)
         return self.wait()
 
     def _then(self, function: Callable[[Exception | None], None]) -> None:
-        """Let a thread call a function once it has ended, or is late: with the RmaTimeout."""
+        """Have a thread call a function at the end of the request, or with RmaTimeout if late."""
         from .watcher import Watcher
 
         Watcher.of(self._fabric).call(self, function)
@@ -224,9 +295,34 @@ class Request:
     def waitall(requests: Iterable[Request], timeout: float | None = None) -> list[Any]:
         """Wait until all are done, and return their results in the same order.
 
-        If some fail, the first one's error is raised once all are done; the others'
-        results are still to be had from them. Parameters and errors are those of
-        `wait`; `timeout` is for all together. Corresponds to MPI_Waitall.
+        Parameters
+        ----------
+        requests : iterable of Request
+            Of any windows.
+        timeout : float, optional
+            Seconds for all together, 0 included; by default as for `wait`.
+
+        Returns
+        -------
+        list
+            What `wait` of each returns.
+
+        Raises
+        ------
+        RmaTimeout
+            Not all are done yet; they go on.
+        PeerLostError, RmaError, SyncError, ClosedError
+            If some fail, the first one's error once all are done; the others' results are still
+            to be had from them.
+
+        Notes
+        -----
+        Local, blocking; corresponds to MPI_Waitall.
+
+        Examples
+        --------
+        >>> rmaext.Request.waitall([win.rput(1.0, 0), win.rget(0, 0, 2)])
+        [None, array([1., 0.])]
         """
         requests = _listed("waitall", requests)
         end = deadline(timeout)
@@ -248,15 +344,41 @@ class Request:
     def waitany(requests: Iterable[Request], timeout: float | None = None) -> int:
         """Wait until one is done, and return its index.
 
-        One that failed is done: its `wait` raises. One that was done before
-        counts, too: take it off the list. Parameters and errors are those of
-        `wait`; ValueError if there are none. Corresponds to MPI_Waitany.
+        Parameters
+        ----------
+        requests : iterable of Request
+            At least one, of any windows. One that was done before counts, too: take it off the
+            list.
+        timeout : float, optional
+            Seconds, 0 included; by default as for `wait`.
+
+        Returns
+        -------
+        int
+            Its place in `requests`. One that failed is done: its `wait` raises.
+
+        Raises
+        ------
+        RmaTimeout
+            None is done yet; they go on.
+        ValueError
+            There are no requests.
+
+        Notes
+        -----
+        Local, blocking; corresponds to MPI_Waitany.
+
+        Examples
+        --------
+        >>> requests = [win.rget(0, 0, 2), win.rput(1.0, 0)]
+        >>> requests.pop(rmaext.Request.waitany(requests)).wait()
+        array([0., 0.])
         """
         requests = _listed("waitany", requests)
         if not requests:
             raise ValueError("waitany: no requests")
         end = deadline(timeout)
-        # of each fabric, there are two at most: how many of its requests have ended
+        # For each endpoint, of which a process has two at most: how many requests have ended.
         seen: dict[Endpoint, Any] = {}
         look = time.monotonic() + SLICE
         while True:
@@ -283,19 +405,50 @@ class Request:
 
     @staticmethod
     def testall(requests: Iterable[Request]) -> bool:
-        """Return whether all have ended; as `test`. Corresponds to MPI_Testall."""
+        """Return whether all have ended, by an error or `cancel` too.
+
+        Parameters
+        ----------
+        requests : iterable of Request
+            Of any windows.
+
+        Notes
+        -----
+        Local, not blocking; makes progress, as `test`. Corresponds to MPI_Testall.
+
+        Examples
+        --------
+        >>> requests = [win.rput(1.0, 0), win.rput(2.0, 0, 1)]
+        >>> while not rmaext.Request.testall(requests):
+        ...     pass  # something useful
+        """
         return all(request.test() for request in _listed("testall", requests))
 
     @staticmethod
     def testany(requests: Iterable[Request]) -> int | None:
-        """Return the index of one that has ended, or None; as `test`. MPI_Testany."""
+        """Return the index of one that has ended, or None.
+
+        Parameters
+        ----------
+        requests : iterable of Request
+            Of any windows.
+
+        Notes
+        -----
+        Local, not blocking; makes progress, as `test`. Corresponds to MPI_Testany.
+
+        Examples
+        --------
+        >>> rmaext.Request.testany([win.rget(0, 0, 2)])  # by memory it is done at once
+        0
+        """
         requests = _listed("testany", requests)
         for _ in range(2):
             for index, request in enumerate(requests):
                 if request.done:
                     return index
             for request in requests[:1]:
-                request.test()  # the progress of one is that of all
+                request.test()  # which makes progress for all of them
         return None
 
     # -- helpers -------------------------------------------------------------------
@@ -315,7 +468,7 @@ class Request:
         request._error = None
         request._fabric = window._fabric
         request._flag = ffi.new("int *")
-        request._lock = threading.RLock()  # a signal handler may come again
+        request._lock = threading.RLock()  # as a signal handler may wait for the same request
         request._next_look = 0.0
         return request
 
@@ -324,9 +477,9 @@ class Request:
         return self._state == _GOES_ON and not self._flag[0]
 
     def _is_inherited(self) -> bool:
-        """Whether this is a child of the process that began it: then nobody here ends it but this.
+        """Whether this process was forked from the one that began the request; then end it.
 
-        The lock may be taken for ever here, by a thread that is not in the child.
+        Without the lock: a thread that held it at the fork does not exist in the child.
         """
         if self._born == locks.forks():
             return False
@@ -342,8 +495,8 @@ class Request:
     def _where(self) -> str:
         return self._window._where(self._call, self._place)
 
-    # The lock is held by whoever looks into the C object, and thus through a wait:
-    # C frees it when it has ended. `_flag` is the request's own.
+    # Whoever uses the C object holds the lock, through a whole wait too: C frees the object
+    # when the operation has ended. `_flag` belongs to the request, and needs no lock.
 
     def _wait(self, timeout: float | None) -> None:
         end = deadline(timeout)
@@ -374,7 +527,7 @@ class Request:
     def _look(self) -> Exception | None:
         """Make progress. Return the RmaTimeout of a request that goes on, if it is time."""
         if self._is_inherited() or not self._lock.acquire(blocking=False):
-            return None  # it has ended, or the thread that waits looks
+            return None  # the request has ended, or the thread that waits for it makes progress
         try:
             return self._go_on(0) if self._state == _GOES_ON else None
         finally:
@@ -413,7 +566,7 @@ class Request:
         return None
 
     def _end(self, state: int = _DONE, error: Exception | None = None) -> None:
-        # without the frames that it came through
+        # The traceback would keep the frames, and so the buffers, alive.
         self._error = None if error is None else error.with_traceback(None)
         if state != _DONE or error is not None:
             self._result = None
@@ -457,7 +610,7 @@ def look_at(requests: Iterable[Request]) -> dict[tuple[int, int], Exception]:
         if request._goes_on():
             target = target_of(request)
             if target in looked_at:
-                continue  # each look calls C
+                continue  # one look for each target is enough, as each calls C
             error = request._look()
             if error is not None:
                 late[target] = error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Put and get: what is not plain, or an error; and operations that are repeated."""
+"""Put and get where C does not carry them out by itself, and operations that are repeated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._memory import arrays
-from .._native import hot
+from .._native import cmethods
 from .._native._lib import lib
 from ..typing import ScalarT
 from .core import Array, behind
@@ -19,9 +19,9 @@ from .updates import UpdateOperations
 __all__ = ["TransferOperations"]
 
 _PREPARED = {  # name, and rights of origins that it needs
-    hot.PUT: ("prepare_put", lib.RMAEXT_WRITE),
-    hot.GET: ("prepare_get", lib.RMAEXT_READ),
-    hot.FETCH_ADD: ("prepare_fetch_add", lib.RMAEXT_READ | lib.RMAEXT_WRITE),
+    cmethods.PUT: ("prepare_put", lib.RMAEXT_WRITE),
+    cmethods.GET: ("prepare_get", lib.RMAEXT_READ),
+    cmethods.FETCH_ADD: ("prepare_fetch_add", lib.RMAEXT_READ | lib.RMAEXT_WRITE),
 }
 
 
@@ -62,7 +62,7 @@ class TransferOperations(UpdateOperations[ScalarT]):
 
     # -- operations that are repeated ----------------------------------------------
 
-    def register(self, array: NDArray[ScalarT]) -> hot.Buffer[ScalarT]:
+    def register(self, array: NDArray[ScalarT]) -> cmethods.Buffer[ScalarT]:
         """Return a buffer object, for an array that is put or got often.
 
         Parameters
@@ -80,13 +80,21 @@ class TransferOperations(UpdateOperations[ScalarT]):
         Notes
         -----
         Local; there is nothing to release.
+
+        Examples
+        --------
+        >>> edge = win.register(np.ones(2))
+        >>> for offset in 0, 4:
+        ...     edge.put(0, offset)
+        >>> win.get(0, 0, 6)
+        array([1., 1., 0., 0., 1., 1.])
         """
         self._check_open("register")
-        return hot.Buffer(self, arrays.check_origin(array, self._dtype))
+        return cmethods.Buffer(self, arrays.check_origin(array, self._dtype))
 
     def prepare_put(
         self, origin: NDArray[ScalarT], rank: int, offset: int = 0
-    ) -> hot.Prepared[ScalarT]:
+    ) -> cmethods.Prepared[ScalarT]:
         """Return a function without arguments that puts the array there each time.
 
         Parameters
@@ -104,37 +112,102 @@ class TransferOperations(UpdateOperations[ScalarT]):
         Notes
         -----
         Local. The calls correspond to MPI_Put with the same arguments.
+
+        Examples
+        --------
+        >>> edge = np.ones(2)
+        >>> send = win.prepare_put(edge, rank=0, offset=4)
+        >>> edge[:] = 7
+        >>> send()  # what the array holds now
+        >>> win.get(0, 4, 2)
+        array([7., 7.])
         """
         arrays.check_origin(origin, self._dtype)
-        return self._prepare(hot.PUT, origin, rank, offset)
+        return self._prepare(cmethods.PUT, origin, rank, offset)
 
     def prepare_get(
         self, out: NDArray[ScalarT], rank: int, offset: int = 0
-    ) -> hot.Prepared[ScalarT]:
+    ) -> cmethods.Prepared[ScalarT]:
         """Return a function without arguments that fills `out`, and returns it.
 
-        As `prepare_put`; `out` must be writeable.
+        Parameters
+        ----------
+        out : numpy.ndarray
+            C-contiguous and writeable, of the window's dtype; it is kept, not copied.
+        rank, offset : int
+            As for `get`.
+
+        Returns
+        -------
+        Prepared
+            Each call is a `get` with these arguments, and returns `out`.
+
+        Raises
+        ------
+        BoundsError, AccessError, TypeError, ValueError
+            At once, as far as they can be foreseen. A call raises what `get` does.
+
+        Notes
+        -----
+        Local. The calls block, and correspond to MPI_Get and MPI_Win_flush.
+
+        Examples
+        --------
+        >>> poll = win.prepare_get(np.zeros(2), rank=0, offset=4)
+        >>> win.local[4] = 7
+        >>> poll()
+        array([7., 0.])
         """
         arrays.check_result(out, self._dtype)
-        return self._prepare(hot.GET, out, rank, offset)
+        return self._prepare(cmethods.GET, out, rank, offset)
 
-    def prepare_fetch_add(self, value: Any, rank: int, offset: int = 0) -> hot.Prepared[ScalarT]:
+    def prepare_fetch_add(
+        self, value: Any, rank: int, offset: int = 0
+    ) -> cmethods.Prepared[ScalarT]:
         """Return a function without arguments that adds, and returns the previous values.
 
-        As `prepare_put`; `value` may be a scalar, too.
+        Parameters
+        ----------
+        value : scalar or numpy.ndarray
+            Of the window's dtype; an array is kept, and read anew in each call.
+        rank, offset : int
+            As for `fetch_add`.
+
+        Returns
+        -------
+        Prepared
+            Each call is a `fetch_add` with these arguments.
+
+        Raises
+        ------
+        BoundsError, AccessError, AlignmentError, Unsupported, TypeError, ValueError
+            At once, as far as they can be foreseen. A call raises what `fetch_add` does.
+
+        Notes
+        -----
+        Local. The calls block, and correspond to MPI_Fetch_and_op with MPI_SUM and
+        MPI_Win_flush.
+
+        Examples
+        --------
+        >>> ticket = win.prepare_fetch_add(1.0, rank=0)
+        >>> ticket(), ticket()
+        (np.float64(0.0), np.float64(1.0))
         """
         if not np.isscalar(value):
             arrays.check_origin(value, self._dtype)
         operand = arrays.origin(value, self._dtype)
-        return self._prepare(hot.FETCH_ADD, operand, rank, offset)
+        return self._prepare(cmethods.FETCH_ADD, operand, rank, offset)
 
-    def _prepare(self, kind: int, array: Array, rank: int, offset: int) -> hot.Prepared[ScalarT]:
+    def _prepare(
+        self, kind: int, array: Array, rank: int, offset: int
+    ) -> cmethods.Prepared[ScalarT]:
         call, access = _PREPARED[kind]
         self._check_open(call)
         place = self._place(call, rank, offset, array.size)
         rank, offset = operator.index(rank), operator.index(offset)
         if place is not None:
-            update = kind == hot.FETCH_ADD
+            update = kind == cmethods.FETCH_ADD
             number = self._atomic_number(call, place, lib.RMAEXT_SUM) if update else -1
             self._foresee(call, place, access, number)
-        return hot.Prepared(kind, self, array, rank, offset)
+        return cmethods.Prepared(kind, self, array, rank, offset)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Atomic updates of a rank's window: what is not plain, or an error."""
+"""Atomic updates of a rank's window, where C does not carry them out by itself."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class UpdateOperations(WindowCore[ScalarT]):
     def _update(
         self, call: str, op: int, value: Any, rank: Any, offset: Any, fetch: bool = True
     ) -> Array | None:
-        """Return the previous values; None without `fetch`, and where there is no operation."""
+        """Return the previous values; None without `fetch`, or if the rank is MPI.PROC_NULL."""
         operand = arrays.origin(value, self._dtype)
         place = self._place(call, rank, offset, operand.size)
         if place is None:

@@ -12,7 +12,8 @@ import numpy as np
 
 from .._memory import arrays
 from .._native._lib import ffi, lib
-from ..errors import BoundsError, Unsupported, from_c
+from .._runtime.failures import from_c
+from ..errors import BoundsError, Unsupported
 from ..typing import ScalarT
 from .core import Array, Shape, WindowCore, behind
 from .operations import operation
@@ -41,7 +42,7 @@ class Call(NamedTuple):
 PUT = Call("put_many", lib.RMAEXT_PUT, 0, False)
 GET = Call("get_many", lib.RMAEXT_GET, 0, True)
 
-# C's record of a call; one that may still be in use is not here
+# C's records of calls, to be used again; those that C may still use are not among them
 _spare: list[Any] = []
 
 
@@ -60,7 +61,7 @@ def indices(what: str, given: Any) -> Array:
         if not array.size and isinstance(given, list | tuple):
             return array.astype(_INT64)  # [] has no dtype of its own
         if array.dtype.kind == "O":
-            # integers so large that no other dtype holds them, or of no type of NumPy's
+            # integers beyond int64 and uint64, or objects with __index__
             numbers = [operator.index(one) for one in array.flat]
             try:
                 return np.array(numbers, _INT64).reshape(array.shape)
@@ -73,7 +74,7 @@ def indices(what: str, given: Any) -> Array:
 
 
 def _spread(array: Array, shape: Shape) -> Array:
-    """Return the array in a shape; one of no dimensions stands for all elements in C."""
+    """Return the array in a shape; a scalar stays one, as C takes it for all elements."""
     if array.shape == shape or not array.ndim:
         return array
     return np.ascontiguousarray(np.broadcast_to(array, shape))
@@ -147,7 +148,7 @@ class ManyOperations(WindowCore[ScalarT]):
         """As `_many`, but elements that go to MPI.PROC_NULL are left out, if it is a rank."""
         try:
             return self._many(call, type_, ranks, offsets, values, out)
-        except BoundsError:  # where there are such, nothing was sent
+        except BoundsError:  # then nothing was sent, and ranks may be MPI.PROC_NULL
             if self._null is None:
                 raise
             ranks = indices("ranks", ranks)
@@ -186,7 +187,7 @@ class ManyOperations(WindowCore[ScalarT]):
         if ranks.shape != shape or (values is not None and values.shape != shape):
             shapes = {ranks.shape, shape} | (set() if values is None else {values.shape})
             shapes.discard(())
-            # slow, and mostly they differ in scalars only
+            # np.broadcast_shapes is slow, and most calls differ in scalars only
             shape = shapes.pop() if len(shapes) == 1 else np.broadcast_shapes(*shapes)
             ranks, offsets = _spread(ranks, shape), _spread(offsets, shape)
             ones = 0 if ranks.ndim else _ONE_RANK
@@ -233,7 +234,7 @@ class ManyOperations(WindowCore[ScalarT]):
         buffers: tuple[Any, ...],
         function: Any = lib.rmaext_many,
     ) -> tuple[int, Any]:
-        """Carry it out, in slices, as `Window._run`; return C's code and record."""
+        """Carry the operation out, in slices of time as `_run`; return C's code and record."""
         fabric = self._fabric
         try:
             many = _spare.pop()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from .._native._lib import ffi, lib
 from .._runtime import locks
-from ..errors import again
+from .._runtime.failures import again
 from .request import SLICE, Request, look_at, target_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Watcher:
 
     def __init__(self, fabric: Endpoint) -> None:
         self._fabric = fabric
-        self._new = threading.Condition()  # a signal handler may come again
+        self._new = threading.Condition()  # as a signal handler may enter another request
         self._awaited: dict[Request, list[asyncio.Future[None] | _Function]] = {}
         self._runs = False
 
@@ -59,7 +59,7 @@ class Watcher:
         if mover is None:
             mover = _movers[loop] = _Mover()
         mover.add(loop, future)
-        # the thread may have looked before it was entered
+        # The request may have ended before the thread knew of it.
         if request.done:
             _resolve([(future, None)])
         return future
@@ -71,7 +71,7 @@ class Watcher:
         other requests too, from those who wait for it.
         """
         self._enter(request, function)
-        if request.done:  # the thread may have looked before
+        if request.done:  # perhaps before the thread knew of it
             threading.Thread(target=self._tell, args=({},), daemon=True).start()
 
     def _enter(self, request: Request, awaiting: asyncio.Future[None] | _Function) -> None:
@@ -110,13 +110,13 @@ class Watcher:
                     requests = list(self._awaited)
                 self._tell(self._look_at(requests))
             if closed:
-                time.sleep(SLICE)  # what was in flight has ended
+                time.sleep(SLICE)  # no more comes: all that was in flight has ended
 
     @staticmethod
     def _look_at(requests: list[Request]) -> dict[tuple[int, int], Exception]:
         try:
             return look_at(requests)
-        except Exception as exc:  # those who wait are to know
+        except Exception as exc:  # for those who wait
             return {target_of(request): exc for request in requests}
 
     def _tell(self, late: dict[tuple[int, int], Exception]) -> None:
@@ -149,15 +149,15 @@ class Watcher:
 
 
 class _Mover:
-    """Moves MPI while coroutines of a loop await requests, in its thread, which surely may."""
+    """Moves MPI while coroutines of a loop await requests: in its thread, which may call MPI."""
 
     def __init__(self) -> None:
-        # weak ones: they have the loop, whose end would else never be seen
+        # Weak references: a future refers to its loop, which would else never be collected.
         self._awaited: weakref.WeakSet[asyncio.Future[None]] = weakref.WeakSet()
         self._moves = False
 
     def add(self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
-        """Add one that is awaited."""
+        """Add a future that is awaited."""
         self._awaited.add(future)
         if not self._moves:
             self._moves = True

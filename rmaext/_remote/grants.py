@@ -17,7 +17,8 @@ from .._native._lib import ffi, lib
 from .._ops.core import WindowCore
 from .._runtime import lifetime
 from .._runtime.config import Config
-from ..errors import AccessError, BoundsError, BusyError, ClosedError, GrantError, from_c
+from .._runtime.failures import from_c
+from ..errors import AccessError, BoundsError, BusyError, ClosedError, GrantError
 from ..typing import Access, Scope
 from .ticket import ORDER, Ticket, describe_dtype
 
@@ -36,6 +37,12 @@ class Grant:
     access : str
         Rights: "r", "w" or "rw".
     revoked : bool
+
+    Examples
+    --------
+    >>> with win.grant(4, 6, access="r") as grant:
+    ...     grant.start, grant.stop, grant.access, grant.revoked
+    (4, 6, 'r', False)
     """
 
     def __init__(
@@ -75,7 +82,29 @@ class Grant:
         return f"<rmaext.Grant {self._name}[{self.start}:{self.stop}]: {', '.join(words)}>"
 
     def export(self) -> bytes:
-        """Return a ticket for `RemoteWindow.attach`; as `Window.export`. Local."""
+        """Return a ticket for the elements of the grant.
+
+        Returns
+        -------
+        bytes
+            For `RemoteWindow.attach`; a secret, as that of `Window.export`.
+
+        Raises
+        ------
+        ClosedError
+            The grant was revoked.
+
+        Notes
+        -----
+        Local, not blocking. Corresponds to ucp_rkey_pack.
+
+        Examples
+        --------
+        >>> with win.grant(4, 6) as grant:
+        ...     ticket = grant.export()
+        ...     len(ticket) < 2048
+        True
+        """
         if self.revoked:
             text = f"export: {self._name}: the grant was revoked"
             raise ClosedError(errno.ESHUTDOWN, text, call="export")
@@ -116,6 +145,13 @@ class Grant:
         BusyError
             Such an operation has not ended in time. The grant is revoked all the
             same; call it again before the window is closed.
+
+        Examples
+        --------
+        >>> grant = win.grant(0, 5)
+        >>> grant.revoke()
+        >>> grant.revoked
+        True
         """
         if self._handle is None:
             return
@@ -205,7 +241,7 @@ def check_grants(window: Any) -> GrantError | None:
     if not live:
         return None
     which = ", ".join(f"[{it.start}:{it.stop}]" for it in live[:4]) + (", ..." * (len(live) > 4))
-    text = f"close: window {window._name}: grants are not revoked: {which}"
+    text = f"close: window {window._name}: grants are not revoked: {which}: revoke them first"
     return GrantError(errno.EBUSY, text, call="close")
 
 

@@ -15,9 +15,10 @@ from typing import Any
 from mpi4py import MPI
 
 from .._native._lib import ffi, lib
-from ..errors import LibraryError, check
+from ..errors import LibraryError
 from . import locks
 from .config import moves_mpi
+from .failures import check
 
 __all__ = [
     "acquire",

@@ -46,10 +46,18 @@ class Epochs(Synchronisation[ScalarT]):
         Notes
         -----
         Local; corresponds to MPI_Win_post. To be ended by `wait` or `test`.
+
+        Examples
+        --------
+        >>> win.post([0])  # rank 0, which is this one, may access my memory
+        >>> win.start([0])
+        >>> win.put(1.0, rank=0)
+        >>> win.complete()
+        >>> win.wait()  # its data is here
         """
         state, ranks = self._state("post"), self._members("post", group)
         if state.exposure is not None:
-            self._misused("post", "the post before has no wait yet")
+            self._misused("post", "the post before has no wait yet: call wait first")
         self._tell("post", state, state.places.posted, ranks, lambda: state.expose(ranks))
 
     def start(self, group: MPI.Group | Iterable[int]) -> None:
@@ -73,10 +81,17 @@ class Epochs(Synchronisation[ScalarT]):
         -----
         Local, blocking; corresponds to MPI_Win_start. After an exception there
         is no epoch, and no `post` is used up.
+
+        Examples
+        --------
+        >>> win.post([0])
+        >>> win.start([0])  # rank 0 has posted
+        >>> win.complete()
+        >>> win.wait()
         """
         state, ranks = self._state("start"), self._members("start", group)
         if state.access is not None:
-            self._misused("start", "the start before has no complete yet")
+            self._misused("start", "the start before has no complete yet: call complete first")
         posted = state.places.posted
         started = self._await_words("start", state, posted, state.started, ranks, None)
         state.started = started  # no signal handler runs between these lines
@@ -96,6 +111,14 @@ class Epochs(Synchronisation[ScalarT]):
         -----
         Local, blocking; corresponds to MPI_Win_complete. If Ctrl-C interrupts
         the flush, the epoch goes on: call it again.
+
+        Examples
+        --------
+        >>> win.post([0])
+        >>> win.start([0])
+        >>> win.put(1.0, rank=0)
+        >>> win.complete()  # flushed, and rank 0 is told
+        >>> win.wait()
         """
         state = self._state("complete")
         ranks = state.access
@@ -133,6 +156,15 @@ class Epochs(Synchronisation[ScalarT]):
         Notes
         -----
         Local, blocking; corresponds to MPI_Win_wait.
+
+        Examples
+        --------
+        >>> win.post([0])
+        >>> win.start([0]), win.put(1.0, rank=0), win.complete()
+        (None, None, None)
+        >>> win.wait()
+        >>> win.local[0]
+        np.float64(1.0)
         """
         state = self._state("wait")
         ranks = state.exposure
@@ -142,7 +174,7 @@ class Epochs(Synchronisation[ScalarT]):
             completed = state.places.completed
             waited = self._await_words("wait", state, completed, state.waited, ranks, timeout)
         except PeerLostError:
-            # the others' `complete` is that of this epoch, also if it is still to come
+            # A `complete` of the ranks that live counts for this epoch, even if it comes later.
             alive = set(ranks) - state.living.gone()
             state.waited = state.waited | {r: state.waited.get(r, 0) + 1 for r in alive}
             state.exposure = None
@@ -153,8 +185,29 @@ class Epochs(Synchronisation[ScalarT]):
     def test(self) -> bool:
         """Tell whether all ranks of `post` have called `complete`; then the epoch is over.
 
-        Raises SyncError, and PeerLostError as `wait`. Local; corresponds to
-        MPI_Win_test.
+        Returns
+        -------
+        bool
+            True once, as `wait` would return; call neither again then.
+
+        Raises
+        ------
+        SyncError
+            There was no `post`.
+        PeerLostError
+            One of the ranks is gone and has not completed; the epoch is over.
+
+        Notes
+        -----
+        Local, not blocking; corresponds to MPI_Win_test.
+
+        Examples
+        --------
+        >>> win.post([0])
+        >>> win.test()
+        False
+        >>> win.start([0]), win.complete(), win.test()
+        (None, None, True)
         """
         try:
             self.wait(timeout=0)
@@ -194,7 +247,7 @@ class Epochs(Synchronisation[ScalarT]):
         )
 
         def steps() -> Generator[list[tuple[int, int]], list[int], None]:
-            _drain(raises)  # nothing, the second time
+            _drain(raises)  # an iterator: the second time it raises no word
             if far:
                 yield [(place, 1)] * len(far)
             done()
@@ -232,7 +285,7 @@ class Epochs(Synchronisation[ScalarT]):
                 self._serve()
                 patience.look(what, functools.partial(self._behind, state, place, counts, ranks))
                 for other in state.living.gone().intersection(ranks):
-                    # it may have done so before
+                    # The lost rank may have raised its word before.
                     its, wanted = state.words(me, place + other), counts.get(other, 0) + 1
                     if not lib.rmaext_word_await(sleepers, its, wanted, 0, 0):
                         self._raise_lost(call, other, "the rank is gone")

@@ -11,8 +11,9 @@ import numpy as np
 
 from .._memory.arrays import address
 from .._native._lib import ffi, lib
-from .._native.hot import to_the_end
-from ..errors import RmaError, from_c
+from .._native.cmethods import to_the_end
+from .._runtime.failures import from_c
+from ..errors import RmaError
 
 if TYPE_CHECKING:
     from .._comm.group import Group
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["FAILURES", "Add", "Messages", "Swap"]
 
 _PENDING = lib.RMAEXT_PENDING
-FAILURES = RmaError, MemoryError  # of a message; from C there come no others
+FAILURES = RmaError, MemoryError  # what a message may raise: C has no other errors
 
 Add = list[tuple[int, int]]  # place and value of each: all in one message
 Swap = tuple[int, int, int]  # place, old and new value

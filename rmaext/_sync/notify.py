@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Notified access, and waiting for changes of the own memory."""
+"""Notified access, and waiting for changes of this rank's own memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from .._memory import arrays
 from .._native._lib import ffi, lib
 from .._ops.core import Array, Place, behind
-from ..errors import BoundsError, Unsupported, from_c, not_for
+from .._runtime.failures import from_c, not_for
+from ..errors import BoundsError, Unsupported
 from ..typing import Comparison, ScalarT
 from .waiting import COMPARISONS, Wait, Waits, block_words, memory_word
 
@@ -85,6 +86,13 @@ class Notifications(Waits[ScalarT]):
         -----
         Local, blocking; the notification is complete at the target after `flush`.
         Corresponds to gaspi_read_notify, told to the other side.
+
+        Examples
+        --------
+        >>> win.get_notify(0, 0, 3, slot=1)
+        array([0., 0., 0.])
+        >>> win.wait_notify(1)  # the target knows that it was read
+        1
         """
         self._check_open("get_notify")
         number = self._slot("get_notify", slot)
@@ -97,7 +105,7 @@ class Notifications(Waits[ScalarT]):
     def _notify(self, call: str, place: Place, slot: int, array: Array) -> None:
         """Put the array, if it has elements, and count one up."""
         if not array.size:
-            place = (place[0], 0, 0)  # offsets may be no places in C's window
+            place = (place[0], 0, 0)  # a notification alone needs no place
         arguments = (arrays.address(array), array.nbytes, slot)
         self._run_whole(call, place, (array,), lib.rmaext_put_notify, *arguments)
 
@@ -157,6 +165,12 @@ class Notifications(Waits[ScalarT]):
         -----
         Local, blocking. Corresponds to gaspi_notify_waitsome with
         gaspi_notify_reset, and to shmem_wait_until_any.
+
+        Examples
+        --------
+        >>> win.put_notify([], rank=0, slot=5)
+        >>> win.wait_any([4, 5])
+        5
         """
         wanted = self._slots("wait_any", slots)
         wait = self._waiter("wait_any", wanted, timeout)
@@ -184,6 +198,13 @@ class Notifications(Waits[ScalarT]):
         Notes
         -----
         Local, blocking. Corresponds to shmem_wait_until_some.
+
+        Examples
+        --------
+        >>> for slot in 2, 5:
+        ...     win.put_notify([], rank=0, slot=slot)
+        >>> win.wait_some([5, 4, 2])
+        [5, 2]
         """
         wanted = self._slots("wait_some", slots)
         wait = self._waiter("wait_some", wanted, timeout)
@@ -207,12 +228,18 @@ class Notifications(Waits[ScalarT]):
         Notes
         -----
         Local, blocking. Corresponds to shmem_wait_until_all.
+
+        Examples
+        --------
+        >>> for slot in 2, 5:
+        ...     win.put_notify([], rank=0, slot=slot)
+        >>> win.wait_all([2, 5])
         """
         wanted = self._slots("wait_all", slots)
         wait = self._waiter("wait_all", wanted, timeout)
         taking = _Taking(self)
         try:
-            # another thread may come first for some
+            # Another thread may have taken some meanwhile: then wait again for all.
             while not all(taking.take(slot, n) for slot, n in Counter(wanted).items()):
                 taking.give_back()
                 wait(True)
@@ -231,6 +258,12 @@ class Notifications(Waits[ScalarT]):
         Notes
         -----
         Local, not blocking.
+
+        Examples
+        --------
+        >>> win.put_notify([], rank=0, slot=2)
+        >>> win.notify_counts()[:4]
+        array([0, 0, 1, 0])
         """
         self._check_open("notify_counts")
         if self._fabric is not None:
@@ -279,6 +312,13 @@ class Notifications(Waits[ScalarT]):
 
         Only the element itself is waited for: other data is there for sure if its
         origin flushed it before it changed the element.
+
+        Examples
+        --------
+        >>> win.put(3.0, rank=0, offset=1)
+        >>> win.flush()
+        >>> win.wait_until(1, ">=", 2.0)
+        np.float64(3.0)
         """
         self._check_open("wait_until")
         if comparison not in COMPARISONS:
@@ -328,7 +368,7 @@ class Notifications(Waits[ScalarT]):
         return np.frombuffer(data, np.int64)
 
     def _waiter(self, call: str, slots: list[int], timeout: float | None) -> Any:
-        """Return a function that waits until any or every slot has what is wanted of it."""
+        """Return a function that waits until any, or every, slot has counted as often as named."""
         place = self._notify_place()
         wanted = Counter(slots)
         every = block_words((place + slot, ">=", n) for slot, n in wanted.items())
@@ -355,7 +395,7 @@ class _Taking:
 
     def take(self, slot: int, count: int, ns: int = 0) -> bool:
         """Take so many off a slot, after waiting for so long; or nothing."""
-        seen = ffi.new("int64_t *")  # not 0 once C has taken them
+        seen = ffi.new("int64_t *")  # C sets it when it has taken them
         self._taken.append((slot, count, seen))
         code = lib.rmaext_notify_wait(self._handle, slot, count, ns, seen)
         if not code:

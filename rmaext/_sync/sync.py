@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from .._comm.liveness import Living
 from .._native._lib import ffi, lib
-from .._native.hot import to_the_end
+from .._native.cmethods import to_the_end
 from .._ops.core import WindowCore
 from .._runtime import mpi_progress
 from .._runtime.config import deadline
@@ -39,7 +39,17 @@ _LOOK_EVERY = 0.01  # seconds without a turn until a waiter looks for the reason
 
 
 class LockGuard:
-    """What `lock` returns: unlocks at the end of `with`."""
+    """The end of a lock: what `Window.lock` and `Window.lock_all` return.
+
+    The lock is held already. `with` gives the window, and releases the lock at the end of the
+    block; who uses no `with` calls `unlock` or `unlock_all`.
+
+    Examples
+    --------
+    >>> with win.lock(0) as locked:
+    ...     locked is win
+    True
+    """
 
     __slots__ = ("_rank", "_window")
 
@@ -128,17 +138,44 @@ class Synchronisation(WindowCore[ScalarT]):
     def flush_all(self) -> None:
         """Wait until every put to every rank is applied there; `flush()`.
 
-        Local, blocking; corresponds to MPI_Win_flush_all.
+        Notes
+        -----
+        Local, blocking; raises what `flush` does. Corresponds to MPI_Win_flush_all.
+
+        Examples
+        --------
+        >>> win.put(1.0, 0)
+        >>> win.flush_all()
         """
         self.flush()
 
     def flush_local(self, rank: int | None = None) -> None:
         """Wait until this rank reads what it wrote to a rank, or to all.
 
-        That is as long as `flush` takes: a get may overtake an accumulate that went
-        by message. Buffers may be reused before, when `put` and its kin return.
-        Raises PeerLostError for a rank that is known to be gone, and as `flush`. Local,
-        blocking; corresponds to MPI_Win_flush_local and MPI_Win_flush_local_all.
+        Parameters
+        ----------
+        rank : int, optional
+            Target; all by default.
+
+        Raises
+        ------
+        PeerLostError
+            The rank is known to be gone.
+        RmaTimeout
+            As `flush`.
+
+        Notes
+        -----
+        Local, blocking; corresponds to MPI_Win_flush_local and MPI_Win_flush_local_all. It takes
+        as long as `flush`: a get may overtake an accumulate that went by message. Buffers may be
+        reused before, when `put` and its kin return.
+
+        Examples
+        --------
+        >>> win.accumulate(1.0, 0)
+        >>> win.flush_local(0)
+        >>> win.get(0, 0, 1)
+        array([1.])
         """
         self._check_open("flush_local")
         ranks: Iterable[int] = range(self._group.size)
@@ -153,15 +190,34 @@ class Synchronisation(WindowCore[ScalarT]):
         self.flush(rank)
 
     def flush_local_all(self) -> None:
-        """As `flush_local()`; corresponds to MPI_Win_flush_local_all."""
+        """Wait until this rank reads what it wrote to all ranks; `flush_local()`.
+
+        Notes
+        -----
+        Local, blocking; raises what `flush_local` does. Corresponds to MPI_Win_flush_local_all.
+
+        Examples
+        --------
+        >>> win.accumulate(1.0, 0)
+        >>> win.flush_local_all()
+        """
         self.flush_local()
 
     def sync(self) -> None:
         """Order this rank's accesses to its own memory before and after.
 
-        A memory barrier: what this rank stored in `win.local`, or in a
-        `peer_view`, before it is seen by others before what it stores after.
-        Local; corresponds to MPI_Win_sync.
+        A memory barrier: what this rank stored in `win.local`, or in a `peer_view`, before it
+        is seen by others before what it stores after.
+
+        Notes
+        -----
+        Local, not blocking; corresponds to MPI_Win_sync.
+
+        Examples
+        --------
+        >>> win.local[1:] = 7  # the data
+        >>> win.sync()
+        >>> win.local[0] = 1  # the flag that others wait for
         """
         self._check_open("sync")
         lib.rmaext_barrier()
@@ -211,6 +267,13 @@ class Synchronisation(WindowCore[ScalarT]):
         A rank that is reached by memory waits asleep, and is woken. Others ask
         the target by messages, at most every 0.2 ms for each one before them and
         every 10 ms. Ctrl-C ends the wait: the others go on, after some 10 ms.
+
+        Examples
+        --------
+        >>> with win.lock(0):
+        ...     win.put(win.get(0, 0, 1) + 1, rank=0)
+        >>> win.local[0]
+        np.float64(1.0)
         """
         end = deadline(timeout)
         state = self._sync or self._state("lock")
@@ -240,6 +303,11 @@ class Synchronisation(WindowCore[ScalarT]):
         Notes
         -----
         Local, blocking; corresponds to MPI_Win_unlock.
+
+        Examples
+        --------
+        >>> guard = win.lock(0, exclusive=False)
+        >>> win.unlock(0)
         """
         state = self._sync
         lock = state.locks.get(rank) if state is not None and type(rank) is int else None
@@ -279,6 +347,13 @@ class Synchronisation(WindowCore[ScalarT]):
             This thread holds a lock.
         RmaTimeout, PeerLostError
             As `lock`; none is held then.
+
+        Examples
+        --------
+        >>> with win.lock_all():
+        ...     win.put(1.0, rank=0)
+        >>> win.local[0]
+        np.float64(1.0)
         """
         self._check_open("lock_all")
         state = self._state("lock_all")
@@ -302,12 +377,26 @@ class Synchronisation(WindowCore[ScalarT]):
     def unlock_all(self) -> None:
         """Flush to all ranks, and release what `lock_all` took.
 
-        Local, blocking; corresponds to MPI_Win_unlock_all. Raises SyncError if
-        this thread has not called `lock_all`; and as `unlock`.
+        Raises
+        ------
+        SyncError
+            This thread has not called `lock_all`.
+        RmaTimeout, PeerLostError
+            As `flush`; the locks are released all the same.
+
+        Notes
+        -----
+        Local, blocking; corresponds to MPI_Win_unlock_all.
+
+        Examples
+        --------
+        >>> guard = win.lock_all()
+        >>> win.put(1.0, 0)
+        >>> win.unlock_all()
         """
         self._check_open("unlock_all")
         if self._holder() not in self._state("unlock_all").everywhere:
-            self._misused("unlock_all", "this thread has not locked all")
+            self._misused("unlock_all", "this thread has not called lock_all")
         self._flush_and_release_all("unlock_all")
 
     def _flush_and_release_all(self, call: str) -> None:
@@ -510,11 +599,11 @@ class Synchronisation(WindowCore[ScalarT]):
         open_ = [lock.rank for lock in state.locks.values() if lock.state.inside]
         open_ += [rank for _, rank in state.readers]
         if open_:
-            what = f"locks are held, of rank {', '.join(map(str, sorted(set(open_))))}"
+            what = f"locks are held, of rank {', '.join(map(str, sorted(set(open_))))}: unlock them"
         elif state.access is not None:
-            what = "a start has no complete yet"
+            what = "a start has no complete yet: call complete first"
         elif state.exposure is not None:
-            what = "a post has no wait yet"
+            what = "a post has no wait yet: call wait first"
         else:
             return None
         return self._sync_error("close", what)

@@ -16,8 +16,9 @@ from .._comm import collective
 from .._native._lib import ffi, lib
 from .._ops.core import WindowCore
 from .._runtime.config import seconds
+from .._runtime.failures import from_c
 from .._runtime.reports import Patience
-from ..errors import PeerLostError, RmaTimeout, from_c
+from ..errors import PeerLostError, RmaTimeout
 from ..typing import Comparison, ScalarT
 
 __all__ = ["Waits", "bits", "block_words"]
@@ -156,7 +157,7 @@ class Wait:
             try:
                 self._look()
             except PeerLostError as exc:
-                # what it sent before it went may still be on its way
+                # What that rank sent before it was lost may still be on its way.
                 self._gone, self._end = exc, min(self._end, now + collective.GRACE)
         if now < self._end:
             return

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Windows made of windows, and those of other kinds: the ways to them.
+"""How windows of other kinds are made, views of a window, and tickets for other jobs.
 
-Each kind has a room of its own, which knows `Window`; hence the late imports.
+Each kind has a module of its own, which imports `Window`: so it is imported late here.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from .._ops.core import WindowCore
 from .._remote import grants as _grants
 from .._remote.grants import Grant
-from ..errors import not_for
-from ..typing import Access, Advice, ScalarT, Scope
+from .._runtime.failures import not_for
+from ..typing import Access, ScalarT, Scope
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from .shared import SharedWindow
     from .views import FieldView, View
 
-__all__ = ["RelatedWindows", "SeveralArrays"]
+__all__ = ["RelatedWindows"]
 
 
 class RelatedWindows(WindowCore[ScalarT]):
-    """What `Window` has to offer besides itself."""
+    """The methods of `Window` that return other windows, and those that export its memory."""
 
     @overload
     @classmethod
@@ -93,6 +93,12 @@ class RelatedWindows(WindowCore[ScalarT]):
         mapped, also when that rank is killed. Arrays over it, `local` included,
         must not be used once the window is closed: the memory may
         then become part of another array of rank 0.
+
+        Examples
+        --------
+        >>> with rmaext.Window.shared(MPI.COMM_SELF, 3, "i4") as other:
+        ...     other.whole
+        array([0, 0, 0], dtype=int32)
         """
         from .shared import SharedWindow
 
@@ -155,6 +161,13 @@ class RelatedWindows(WindowCore[ScalarT]):
         by message to the target's progress thread, from ranks of the same node and from
         itself too, as that alone knows what is attached at the moment: slower
         than other windows, but no access ever touches memory that is not.
+
+        Examples
+        --------
+        >>> with rmaext.Window.dynamic(MPI.COMM_SELF, "i8") as other:
+        ...     first = other.attach(np.arange(4))
+        ...     other.get(0, first + 1, 2)
+        array([1, 2])
         """
         from .dynamic import DynamicWindow
 
@@ -195,6 +208,14 @@ class RelatedWindows(WindowCore[ScalarT]):
         to a flush, either may raise. `close()` of the subwindow is local and
         need not be called; when the window is closed, so is the subwindow. A
         `fence`, and locks, are those of the window.
+
+        Examples
+        --------
+        >>> part = win.subwindow(4, 7)
+        >>> part.put([1.0, 2.0], rank=0)
+        >>> part.flush()
+        >>> win.local[3:8]
+        array([0., 1., 2., 0., 0.])
         """
         from .views import subwindow
 
@@ -221,6 +242,13 @@ class RelatedWindows(WindowCore[ScalarT]):
         -----
         Local, and as `subwindow` in all else. Corresponds to MPI_Win_create over
         the same memory with another info object, without its cost.
+
+        Examples
+        --------
+        >>> readers = win.dup(access="r")
+        >>> readers.put(1.0, 0)
+        Traceback (most recent call last):
+        rmaext.errors.AccessError: ...
         """
         from .views import dup
 
@@ -253,6 +281,15 @@ class RelatedWindows(WindowCore[ScalarT]):
         out as many of one element each, so a put is complete when it returns.
         Atomics raise AlignmentError, before anything is sent, where the field is
         not aligned to its size in every record: `np.dtype(..., align=True)`.
+
+        Examples
+        --------
+        >>> records = np.zeros(3, [("mass", "f8"), ("count", "i8")])
+        >>> with rmaext.Window(MPI.COMM_SELF, records) as other:
+        ...     other.field("count").fetch_add(1, rank=0, offset=2)
+        np.int64(0)
+        >>> records[2]
+        np.void((0.0, 1), dtype=[('mass', '<f8'), ('count', '<i8')])
         """
         from .views import field
 
@@ -296,6 +333,13 @@ class RelatedWindows(WindowCore[ScalarT]):
         What is exported so ends with the window: when it is closed, those who are attached
         get ClosedError, and nothing more lands. `grant` is for what is to end before.
         At most 1,024 processes can ever attach to one process.
+
+        Examples
+        --------
+        >>> ticket = win.export(access="r")  # pass it on as you would a password
+        >>> with rmaext.RemoteWindow.attach(ticket) as there:
+        ...     there.get(0, 0, 3)
+        array([0., 0., 0.])
         """
         self._one_array("export")
         return _grants.export(self, access, scope)
@@ -330,6 +374,14 @@ class RelatedWindows(WindowCore[ScalarT]):
         GrantError on all ranks while a grant of any rank is not revoked: the window stays
         open, and can be used and closed later. Where an exception ends a `with` block,
         its grants end too.
+
+        Examples
+        --------
+        >>> with win.grant(4, 6) as grant:
+        ...     with rmaext.RemoteWindow.attach(grant.export()) as there:
+        ...         there.put([1.0, 2.0], 0)
+        >>> win.local[3:7]
+        array([0., 1., 2., 0.])
         """
         self._one_array("grant")
         return _grants.grant(self, start, stop, access, scope)
@@ -342,30 +394,3 @@ class RelatedWindows(WindowCore[ScalarT]):
     def _one_array(self, call: str) -> None:
         if self._in_pieces or self._stride != self._dtype.itemsize:
             raise not_for(self, call)
-
-
-class SeveralArrays(WindowCore[ScalarT]):
-    """Before `Window` among the bases of a window whose ranks have more than one array."""
-
-    _in_pieces = _divided = True
-
-    @property
-    def numba(self) -> int:
-        """There is none: compiled code knows one array a rank."""
-        raise not_for(self, "numba")
-
-    def advise(self, advice: Advice, part: slice | None = None) -> NoReturn:
-        """There is no one array to speak of."""
-        raise not_for(self, "advise")
-
-    def subwindow(self, start: int, stop: int) -> NoReturn:
-        """There are no views."""
-        raise not_for(self, "subwindow")
-
-    def dup(self, access: Access | None = None, timeout: float | None = None) -> NoReturn:
-        """There are no views."""
-        raise not_for(self, "dup")
-
-    def field(self, name: str) -> NoReturn:
-        """There are no views."""
-        raise not_for(self, "field")

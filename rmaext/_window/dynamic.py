@@ -19,9 +19,10 @@ from .._memory import arrays, node
 from .._native._lib import ffi, lib
 from .._ops.core import Array, Place
 from .._ops.vector import PUT
-from ..errors import AccessError, AlignmentError, AttachError, RmaError, from_c, not_for
+from .._runtime.failures import from_c, not_for
+from ..errors import AccessError, AlignmentError, AttachError, RmaError
 from ..typing import ScalarT
-from .constructors import SeveralArrays
+from .refusals import SeveralArrays
 from .window import Window
 
 if TYPE_CHECKING:
@@ -30,12 +31,12 @@ if TYPE_CHECKING:
 __all__ = ["DynamicWindow"]
 
 _END = (1 << 63) - 1  # addresses are below it
-_KEY = bytes(8)  # of nothing
+_KEY = bytes(8)  # a remote key where nothing is registered
 _SHORT = 32 << 10  # bytes of a put that C copies and sends later
 
 
 class DynamicRegion(Region):
-    """All the memory there could be, reached by message only."""
+    """The whole address space of each rank, reached by message only."""
 
     dynamic = True
     creation = "creation of a dynamic window"
@@ -75,6 +76,13 @@ class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
     on, and detaches the memory only when nobody uses it any more; who
     comes too late gets a BoundsError, from the target, and nothing is changed. A put is
     complete when it returns.
+
+    Examples
+    --------
+    >>> with rmaext.Window.dynamic(MPI.COMM_SELF, "i8") as other:
+    ...     first = other.attach(np.arange(4))
+    ...     other.get(0, first + 1, 2)
+    array([1, 2])
     """
 
     _region: DynamicRegion
@@ -100,7 +108,7 @@ class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         return DynamicRegion(group)
 
     def _bind_plain(self) -> None:
-        pass  # it is not: all goes through the methods here
+        pass  # no operation is plain: all go through the methods of this class
 
     # -- memory --------------------------------------------------------------------
 
@@ -129,6 +137,13 @@ class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         Notes
         -----
         Local; corresponds to MPI_Win_attach and MPI_Get_address.
+
+        Examples
+        --------
+        >>> with rmaext.Window.dynamic(MPI.COMM_SELF, "i8") as other:
+        ...     first = other.attach(np.arange(4))
+        ...     other.get(0, first + 1, 2)
+        array([1, 2])
         """
         self._check_open("attach")
         arrays.check_origin(array, self._dtype)
@@ -140,7 +155,7 @@ class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
             text = f"attach: window {self._name}: address {address:#x} is no multiple of the "
             text += f"{self._dtype.itemsize} bytes of an element"
             raise AlignmentError(errno.EFAULT, text, call="attach")
-        kept = node.keep(array)  # before others may write there
+        kept = node.keep(array)  # while others may write there, nobody else gets the memory
         try:
             self._change("attach", lib.rmaext_attach, array)
         except Exception:
@@ -164,6 +179,16 @@ class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         Notes
         -----
         Local; corresponds to MPI_Win_detach.
+
+        Examples
+        --------
+        >>> array = np.arange(4)
+        >>> with rmaext.Window.dynamic(MPI.COMM_SELF, "i8") as other:
+        ...     first = other.attach(array)
+        ...     other.detach(array)
+        ...     other.put(1, 0, first)
+        Traceback (most recent call last):
+        rmaext.errors.BoundsError: ...
         """
         self._check_open("detach")
         if not isinstance(array, np.ndarray):
@@ -207,7 +232,15 @@ class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         raise not_for(self, "memory")
 
     def size(self, rank: int) -> int:
-        """Nobody but the target knows what is attached there."""
+        """Raise Unsupported: nobody but the target knows what is attached there.
+
+        Examples
+        --------
+        >>> with rmaext.Window.dynamic(MPI.COMM_SELF) as other:
+        ...     other.size(0)
+        Traceback (most recent call last):
+        rmaext.errors.Unsupported: size: window ...: not for a DynamicWindow
+        """
         raise not_for(self, "size")
 
     def _rest(self, rank: Any, offset: Any) -> int:
@@ -225,7 +258,7 @@ class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
     ) -> None:
         rank, first, count = place
         if function == lib.rmaext_put and buffers[0].nbytes <= _SHORT:
-            # complete when it returns, so that an error is its own
+            # put_many waits for the target, whose error is then raised by this put
             offsets = np.arange(first, first + count)
             self._many(PUT, 0, rank, offsets, buffers[0].reshape(-1), None)
         elif function == lib.rmaext_get:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Windows over several arrays of each rank, which are one to those who use them."""
+"""Windows over several arrays of each rank, whose elements share one range of offsets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .._runtime import lifetime
 from ..errors import BoundsError, KeyRejectedError
 from ..typing import Access, ScalarT
 from . import storage
-from .constructors import SeveralArrays
+from .refusals import SeveralArrays
 from .window import Window
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Part(Region):
         self.registered = held
         self.shift = sum(array.nbytes for array in arrays[: lot.index(self._k)])
         key, base = fabric.key(held)
-        return key, base + self.shift  # fi_mr(3): an offset into the region, also there
+        return key, base + self.shift  # with FI_MR_VIRT_ADDR or without, see fi_mr(3)
 
 
 class JoinedRegion(Region):
@@ -73,7 +73,7 @@ class JoinedRegion(Region):
         self.held: dict[int, Any] = {}  # registrations, by their first array
 
     def exchange(self, make: Callable[[], tuple[Array, int]]) -> None:
-        """Describe all arrays, the first in words that say how many there are. Collective."""
+        """Describe all arrays; the record of the first says how many there are. Collective."""
         first = Part(self, 0)
         first.parts = max(1, len(self.arrays))
         self.regions.append(first)
@@ -149,12 +149,21 @@ class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
     element is updated atomically, as always. `local` and `peer_view` are lists.
 
     There are no functions for compiled code, and no views.
+
+    Examples
+    --------
+    >>> arrays = [np.zeros(2), np.zeros((2, 1))]
+    >>> with rmaext.Window(MPI.COMM_SELF, arrays) as other:
+    ...     other.put([1.0, 2.0], rank=0, offset=1)  # across the seam
+    >>> arrays
+    [array([0., 1.]), array([[2.],
+           [0.]])]
     """
 
     _region: JoinedRegion
     _given: tuple[list[Array], Access | None]
     _arrays: list[Window[ScalarT]]  # a window for each array
-    _bounds: Any  # of rank r and array k: the first element, at [r, k]
+    _bounds: Any  # [r, k] is the offset at which array k of rank r begins
 
     def __init__(
         self,
@@ -242,14 +251,54 @@ class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         return [window.memory for window in self._mine()]
 
     def peer_view(self, rank: int) -> Any:
-        """Return the arrays of a rank of this node, as a list; else as `Window.peer_view`."""
+        """Return the arrays of a rank of this node, as a list, without a copy.
+
+        Parameters
+        ----------
+        rank : int
+
+        Returns
+        -------
+        list of numpy.ndarray
+            Each as `Window.peer_view` returns one.
+
+        Raises
+        ------
+        NotLocalError, AccessError, BoundsError, ClosedError
+            As `Window.peer_view`.
+
+        Notes
+        -----
+        Local; corresponds to MPI_Win_shared_query.
+
+        Examples
+        --------
+        >>> with rmaext.Window(MPI.COMM_SELF, [np.zeros(2), np.ones(1)]) as other:
+        ...     other.peer_view(0)
+        [array([0., 0.]), array([1.])]
+        """
         self._check_open("peer_view")
         number = self._rank(rank, "peer_view")
         count = self._region.regions[0].records[number].parts
         return [window.peer_view(number) for window in self._arrays[:count]]
 
     def refresh(self, part: slice | None = None) -> None:
-        """Tell the provider that other pages back these elements; as `Window.refresh`."""
+        """Tell the provider that other pages than before back these elements.
+
+        Parameters
+        ----------
+        part : slice of int, optional
+            Elements, counted one array after another; all by default.
+
+        Notes
+        -----
+        Local; as `Window.refresh` in all else. fi_mr_refresh.
+
+        Examples
+        --------
+        >>> with rmaext.Window(MPI.COMM_SELF, [np.zeros(2), np.ones(3)]) as other:
+        ...     other.refresh(slice(1, 4))
+        """
         self._check_open("refresh")
         me = self._group.rank
         start, stop = one_part("refresh", part, self._sizes[me])
@@ -339,13 +388,13 @@ class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         which = np.zeros(ranks.size, np.int64)
         for k in range(1, len(self._arrays)):
             which += offsets >= self._bounds[known, k]
-        # past arrays without elements, which end where they begin
+        # An array without elements ends where it begins: >= goes past it.
         return which, offsets - self._bounds[known, which]
 
     def _flush(self, rank: int | None = None, *, persist: bool = False) -> None:
         self._check_open("flush")
         failure: Exception | None = None
-        for window in self._arrays:  # all of them, whatever one says
+        for window in self._arrays:  # all of them, also if one fails
             try:
                 window.flush(rank)
             except Exception as exc:

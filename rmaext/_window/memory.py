@@ -61,6 +61,11 @@ class Memory:
         Its number.
     ordering : str
         Of what is written, as granted: "strict".
+
+    Examples
+    --------
+    >>> win.memory.size, win.memory.access
+    (80, 'rw')
     """
 
     key: bytes
@@ -115,6 +120,12 @@ class Memory:
         -----
         Local; corresponds to ucp_mem_query and ucp_mem_print_info. It reads
         /proc/self/smaps, which takes a millisecond or more.
+
+        Examples
+        --------
+        >>> facts = win.memory.describe()
+        >>> facts["dtype"], facts["shape"], facts["origin"], facts["routes"]
+        ('float64', (10,), 'arena', ['direct'])
         """
         window = self._window
         window._check_open("describe")
@@ -137,7 +148,7 @@ class Memory:
             file=seen["file"] if origin == "file" else "",
             persistent=bool(window._records[window._group.rank].access & lib.RMAEXT_STORED),
             page_size=seen["page_size"],
-            # those of the pool are there before anybody maps them
+            # pages of the pool are there before anybody touches them
             resident=array.nbytes if pool else pages.resident(pointer, array.nbytes),
             asked=_asked(window._wish),
             granted=_granted(window._wish, self.base, seen, fabric if self.key else None),
@@ -189,6 +200,11 @@ class MemoryOperations(WindowCore[ScalarT]):
         (`allocate`, `rmaext.empty`) on the same node; "cma": put and get by the
         kernel's process_vm_writev and process_vm_readv, for other arrays on the
         same node, atomics as on the next; "fabric": by libfabric.
+
+        Examples
+        --------
+        >>> win.route(0)
+        'direct'
         """
         return ROUTES[self._routes[self._rank(rank, "route")]]
 
@@ -220,6 +236,11 @@ class MemoryOperations(WindowCore[ScalarT]):
         -----
         Local; corresponds to ucp_mem_advise. "willneed" blocks until the pages are
         there.
+
+        Examples
+        --------
+        >>> win.advise("willneed", slice(0, 5))
+        True
         """
         self._check_open("advise")
         if not isinstance(advice, str):
@@ -230,7 +251,7 @@ class MemoryOperations(WindowCore[ScalarT]):
         start, stop = one_part("advise", part, self._array.size)
         array = self._array
         unit, stride = self._dtype.itemsize, self._stride
-        # writing to a file's pages would have all of them written back
+        # Pages of a file are only read: writing to them would have all written back.
         write = array.flags.writeable and pages.mapped_file(array) is None
         pointer = ffi.cast("char *", arrays.address(array)) + start * stride
         nbytes = (stop - start - 1) * stride + unit if start < stop else 0
@@ -256,6 +277,10 @@ class MemoryOperations(WindowCore[ScalarT]):
         memory that was registered without pages, where `win.fabric.mr_mode` has
         MMU_NOTIFY; elsewhere it does nothing. Operations of peers on this memory fail
         meanwhile: let there be a `fence` before it, and after.
+
+        Examples
+        --------
+        >>> win.refresh()  # all pages of this rank's memory
         """
         self._check_open("refresh")
         start, stop = one_part("refresh", part, self._array.size)

@@ -7,7 +7,7 @@ import errno
 import os
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from .._comm.host import Beacon, Hello, choose, pidfd_of
 from .._comm.keys import WindowRecord
@@ -20,9 +20,10 @@ from .._native._lib import ffi, lib
 from .._remote.ticket import Ticket
 from .._runtime import lifetime, mpi_progress
 from .._runtime.config import Config, timeout_seconds
-from ..errors import NotLocalError, PeerLostError, RmaTimeout, from_c, not_for
-from ..typing import Advice, ScalarT
-from .constructors import SeveralArrays
+from .._runtime.failures import from_c
+from ..errors import NotLocalError, PeerLostError, RmaTimeout
+from ..typing import ScalarT
+from .refusals import NoRankHere
 from .window import Window
 
 if TYPE_CHECKING:
@@ -34,21 +35,21 @@ _SPIN = 50e-6  # seconds, as in a group that is not crowded
 
 
 class _Owner:
-    """The process whose memory it is, in place of a group: this process has no rank in it."""
+    """The process that owns the memory, in place of the group of a window: this one is no rank."""
 
     rank, size, spin = -1, 1, _SPIN
 
     def __init__(self, ticket: Ticket, own: Hello) -> None:
-        self.here = ticket.net == own.net  # as it seems; the beacon proves it
+        self.here = ticket.net == own.net  # likely; its beacon proves it
         self._beacon = ticket.beacon
-        # only a process that it names, and that lives
+        # so that pidfd_of finds the very process that the ticket names, if it lives
         alike = replace(own, pids=ticket.pids, pid=ticket.pid, started=ticket.started)
         self._alike = replace(alike, node=ticket.node)
         self._own = own
 
     @property
     def watch(self) -> Self:
-        """What knows whether it is gone: itself."""
+        """As that of a group: what notices that the owner is gone."""
         return self
 
     def check(self, _rank: int, where: str) -> None:
@@ -62,7 +63,7 @@ class _Owner:
         return os.dup(fd) if fd >= 0 else -1
 
 
-class RemoteWindow(SeveralArrays[ScalarT], Window[ScalarT]):
+class RemoteWindow(NoRankHere[ScalarT], Window[ScalarT]):
     """Memory that a process of another job has exported; made by `RemoteWindow.attach`.
 
     It has one rank, 0: its owner. put, get, accumulate and all other updates, those
@@ -73,6 +74,14 @@ class RemoteWindow(SeveralArrays[ScalarT], Window[ScalarT]):
 
     Requests are done when they are returned. There are no locks, epochs, fences and
     notifications, no views, and no functions for compiled code.
+
+    Examples
+    --------
+    >>> with rmaext.RemoteWindow.attach(win.export()) as there:
+    ...     there.put([1.0, 2.0], rank=0)
+    ...     there.flush()
+    ...     there.get(0, 0, 3)
+    array([1., 2., 0.])
     """
 
     _group: Any
@@ -111,6 +120,13 @@ class RemoteWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         Local, blocking: the owner is asked, but its program takes no part. No MPI is
         called, and none is needed but for the import of mpi4py (`mpi4py.rc.initialize
         = False` does). Corresponds to ucp_ep_rkey_unpack.
+
+        Examples
+        --------
+        >>> ticket = win.export()  # in another process, as a rule
+        >>> with rmaext.RemoteWindow.attach(ticket) as there:
+        ...     there.fetch_add(1.0, rank=0)
+        np.float64(0.0)
         """
         self = cls.__new__(cls)
         self._closed = True  # until it is whole
@@ -126,7 +142,7 @@ class RemoteWindow(SeveralArrays[ScalarT], Window[ScalarT]):
             raise NotLocalError(errno.EREMOTE, text, call="attach")
         owner.check(0, where)
         self._fabric = fabric = _endpoint(it, own, config)
-        # the owner may be a new process at an address that was another's
+        # The address may have been another process's before: the beacon tells them apart.
         address = bytes.fromhex(it.address)
         peer = fabric.peer(address, owner.pidfd(), bytes.fromhex(it.beacon))
         self._describe(it)
@@ -166,7 +182,7 @@ class RemoteWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         self._handle = ffi.gc(handle[0], lib.rmaext_window_free)
 
     def _announce(self, where: str) -> None:
-        """Ask the owner whether all of this is still so."""
+        """Ask the owner whether what the ticket says still holds."""
         code = lib.rmaext_visit_announce(self._handle)
         if code:
             raise from_c(code, where)
@@ -183,41 +199,14 @@ class RemoteWindow(SeveralArrays[ScalarT], Window[ScalarT]):
 
     # -- what it is ----------------------------------------------------------------
 
-    @property
-    def local(self) -> Any:
-        """There is none: no rank is this process's."""
-        raise not_for(self, "local")
-
-    @property
-    def comm(self) -> Any:
-        """There is none."""
-        raise not_for(self, "comm")
-
-    @property
-    def memory(self) -> Any:
-        """There is none."""
-        raise not_for(self, "memory")
-
-    def advise(self, advice: Advice, part: slice | None = None) -> NoReturn:
-        """There is no memory of this rank."""
-        raise not_for(self, "advise")
-
-    def refresh(self, part: slice | None = None) -> NoReturn:
-        """There is no registration here."""
-        raise not_for(self, "refresh")
-
-    @property
-    def writes_received(self) -> int:
-        """There is no registration here."""
-        raise not_for(self, "writes_received")
-
-    def peer_view(self, rank: int) -> NoReturn:
-        """Raise NotLocalError: the memory is not mapped here."""
-        text = f"peer_view: window {self._name}, rank {rank}: another job's"
-        raise NotLocalError(errno.EREMOTE, text, call="peer_view", rank=0)
-
     def connect(self, ranks: Any = None) -> None:
-        """Nothing: it is connected."""
+        """Do nothing: the owner is connected. As `Window.connect`.
+
+        Examples
+        --------
+        >>> with rmaext.RemoteWindow.attach(win.export()) as there:
+        ...     there.connect()
+        """
         self._check_open("connect")
 
     def _extent(self) -> str:
@@ -228,12 +217,25 @@ class RemoteWindow(SeveralArrays[ScalarT], Window[ScalarT]):
 
     # -- end -------------------------------------------------------------------------
 
-    def fence(self) -> NoReturn:
-        """There are no others to wait for."""
-        raise not_for(self, "fence")
-
     def close(self) -> None:
-        """Flush, and let go of it. Local; twice is harmless. The owner takes no part."""
+        """Flush, and let go of the memory; twice is harmless. The owner takes no part.
+
+        Raises
+        ------
+        RmaTimeout, PeerLostError
+            As `flush`; it is closed all the same.
+
+        Notes
+        -----
+        Local, blocking.
+
+        Examples
+        --------
+        >>> there = rmaext.RemoteWindow.attach(win.export())
+        >>> there.close()
+        >>> there.closed
+        True
+        """
         if self._closed:
             return
         try:
@@ -243,7 +245,7 @@ class RemoteWindow(SeveralArrays[ScalarT], Window[ScalarT]):
 
     def _end(self) -> None:
         self._closed = True
-        lib.rmaext_window_close(self._handle)  # with transfers in flight it stays
+        lib.rmaext_window_close(self._handle)  # C keeps it while transfers are in flight
 
     def __exit__(
         self,
@@ -260,31 +262,13 @@ class RemoteWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         if not getattr(self, "_closed", True):
             self._end()
 
-    # -- what needs the window's other ranks ---------------------------------------------
-
-    def _state(self, call: str) -> NoReturn:
-        raise not_for(self, call)
-
-    def _members(self, call: str, group: Any) -> NoReturn:
-        raise not_for(self, call)
-
-    def _slot(self, call: str, slot: Any) -> NoReturn:
-        raise not_for(self, call)
-
-    def _slots(self, call: str, slots: Any) -> NoReturn:
-        raise not_for(self, call)
-
-    def notify_counts(self) -> NoReturn:
-        """There are no notifications."""
-        raise not_for(self, "notify_counts")
-
 
 def _endpoint(it: Ticket, own: Hello, config: Config) -> Endpoint:
     """Return this process's endpoint from which the owner's can be reached."""
     fabric = Endpoint.get(it.scope)
     if fabric is not None and fabric.provider == it.endpoint.provider:
         return fabric
-    # chosen as if the two were a communicator
+    # The provider is chosen as if the two processes were a communicator.
     there: dict[str, Candidate] = {it.scope: it.endpoint}
     mine = replace(own, wanted=it.endpoint.provider, **offers(config))
     theirs = replace(mine, net=it.net, node=it.node, candidates=[it.endpoint], opened=there)

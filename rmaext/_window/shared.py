@@ -21,7 +21,8 @@ from .._comm.region import Region
 from .._memory import arrays, node
 from .._native._lib import ffi, lib
 from .._ops.core import Array
-from ..errors import NotLocalError, of_all
+from .._runtime.failures import of_all
+from ..errors import NotLocalError
 from ..typing import ScalarT
 from .window import Window
 
@@ -50,7 +51,8 @@ class SharedRegion(Region):
         """Make the memory, for arrays like those that `make` returns. Collective."""
         group = self.group
         if not group.all_direct:
-            text = "not all ranks can map each other's memory: several nodes, or forced routes"
+            text = "not all ranks can map each other's memory (several nodes, or RMAEXT_ROUTE is "
+            text += "set): split the communicator by MPI.COMM_TYPE_SHARED"
             raise of_all(NotLocalError(errno.EREMOTE, text))
 
         def mine() -> tuple[WindowRecord, int]:
@@ -67,7 +69,7 @@ class SharedRegion(Region):
         agree(group.gather, lambda: self._follow(block, starts[-1]))
         own = arrays.address(self.whole)
         self._starts = [own + start for start in starts[:-1]]
-        # the same modulo 64 wherever it is mapped, which is all that counts of others'
+        # Mapped addresses differ between ranks, but not modulo 64, and only that is used.
         first = int(ffi.cast("uintptr_t", own))
         records.own = records.own._replace(address=first + starts[group.rank])
         aligns = [(first + start) % 64 for start in starts[:-1]]
@@ -111,7 +113,19 @@ class SharedRegion(Region):
 
 
 class SharedWindow(Window[ScalarT]):
-    """Memory in one piece for the ranks of a node; made by `Window.shared`."""
+    """Memory in one piece for the ranks of a node; made by `Window.shared`.
+
+    Notes
+    -----
+    It has all that `Window` has, and `whole`. All routes are "direct".
+
+    Examples
+    --------
+    >>> with rmaext.Window.shared(MPI.COMM_SELF, 3) as other:
+    ...     other.put(1.0, 0, 1)
+    ...     other.whole
+    array([0., 1., 0.])
+    """
 
     _region: SharedRegion
 
@@ -144,7 +158,7 @@ class SharedWindow(Window[ScalarT]):
 
 
 def _like(shape: int | tuple[int, ...], dtype: DTypeLike) -> Array:
-    """Return an array as it is wanted, which takes no memory."""
+    """Return an array of a shape and dtype that takes no memory: all its elements are one."""
     one = node.empty(1, dtype)  # checks the dtype
     dims = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
     dims = tuple(operator.index(n) for n in dims) + one.shape[1:]

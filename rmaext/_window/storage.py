@@ -14,8 +14,9 @@ from .._memory.node import Arena
 from .._native._lib import ffi, lib
 from .._ops.core import Array
 from .._runtime import lifetime, mpi_progress
+from .._runtime.failures import check
 from .._sync.waiting import Waits, block_words
-from ..errors import RmaError, Unsupported, check
+from ..errors import RmaError, Unsupported
 
 __all__ = ["File", "begin", "end", "persist"]
 
@@ -80,7 +81,7 @@ def persist(window: Waits[Any], rank: int | None) -> None:
     without = [r for r in ranks if not _stores(root, r)]
     if without:
         text = f"flush: window {window._name}, rank {without[0]}: its memory is not mapped "
-        text += "from a file, or privately: nothing there can be made persistent"
+        text += "from a file, or privately: make the window over an np.memmap of mode 'r+' or 'w+'"
         raise Unsupported(errno.EOPNOTSUPP, text, call="flush", rank=without[0])
     tickets = {r: _ask(root, r) for r in ranks if r != group.rank}  # all at work at once
     if group.rank in ranks:

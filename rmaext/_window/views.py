@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._comm.records import Column, Flat, Same, each, one_of
 from .._memory import arrays
@@ -19,7 +20,8 @@ from .._ops.core import Array, Place
 from .._ops.vector import GET, PUT
 from .._runtime import lifetime
 from .._runtime.config import timeout_seconds
-from ..errors import AccessError, AlignmentError, BoundsError, from_c, not_for
+from .._runtime.failures import from_c, not_for
+from ..errors import AccessError, AlignmentError, BoundsError
 from ..typing import Access, ScalarT
 from .window import Window
 
@@ -30,7 +32,19 @@ __all__ = ["FieldView", "View", "dup", "field", "subwindow"]
 
 
 class View(Window[ScalarT]):
-    """A window over a part of another. See `Window.subwindow`."""
+    """A window over a part of another, or with other hints; made by `subwindow` and `dup`.
+
+    Notes
+    -----
+    It has all that `Window` has. Synchronisation is that of the window: its locks, epochs and
+    fences, and a `flush` of either completes the operations of both.
+
+    Examples
+    --------
+    >>> part = win.subwindow(4, 7)
+    >>> part.size(0), part.local.shape
+    (3, (3,))
+    """
 
     _parent: Window[Any]
     _source: Window[Any]  # which is no view
@@ -95,10 +109,35 @@ class View(Window[ScalarT]):
             raise from_c(code, f"window {self._name}")
         return ffi.gc(handle[0], lib.rmaext_window_free)
 
-    def peer_view(self, rank: int) -> Array:
-        """Return that part of the memory of a rank of this node; as `Window.peer_view`."""
+    def peer_view(self, rank: int) -> NDArray[ScalarT]:
+        """Return that part of the memory of a rank of this node as an array, without a copy.
+
+        Parameters
+        ----------
+        rank : int
+
+        Returns
+        -------
+        numpy.ndarray
+            In the shape of the part; read-only where the view allows no writing.
+
+        Raises
+        ------
+        NotLocalError, AccessError, BoundsError, ClosedError
+            As `Window.peer_view`.
+
+        Notes
+        -----
+        Local; corresponds to MPI_Win_shared_query.
+
+        Examples
+        --------
+        >>> win.local[:] = np.arange(10)
+        >>> win.subwindow(4, 7).peer_view(0)
+        array([4., 5., 6.])
+        """
         self._check_open("peer_view")
-        view = self._cut(self._parent.peer_view(rank))
+        view: NDArray[ScalarT] = self._cut(self._parent.peer_view(rank))
         access = self._records[operator.index(rank)].access
         if not access & lib.RMAEXT_READ:
             text = f"peer_view: window {self._name}, rank {rank}: it allows no reading"
@@ -108,12 +147,38 @@ class View(Window[ScalarT]):
         return view
 
     def fence(self) -> None:
-        """Flush to all ranks, and wait until all have done so: the fence of the window."""
+        """Flush to all ranks, and wait until all have done so: the fence of the window.
+
+        Notes
+        -----
+        Collective, blocking; as `Window.fence` in all else.
+
+        Examples
+        --------
+        >>> win.subwindow(0, 5).fence()
+        """
         self._check_open("fence")
         self._root.fence()
 
     def close(self) -> None:
-        """Flush, and end the view. Local; twice is harmless."""
+        """Flush, and end the view; twice is harmless. The window stays open.
+
+        Raises
+        ------
+        RmaTimeout, PeerLostError
+            As `flush`; the view is closed all the same.
+
+        Notes
+        -----
+        Local, blocking. It need not be called: the view ends with the window.
+
+        Examples
+        --------
+        >>> part = win.subwindow(0, 5)
+        >>> part.close()
+        >>> part.closed, win.closed
+        (True, False)
+        """
         if self._closed:
             return
         try:
@@ -136,7 +201,20 @@ class View(Window[ScalarT]):
 
 
 class FieldView(View[ScalarT]):
-    """A window over one field of records. See `Window.field`."""
+    """A window over one field of records; made by `Window.field`.
+
+    Notes
+    -----
+    An offset counts records. There are no functions for compiled code: these count elements
+    that follow each other.
+
+    Examples
+    --------
+    >>> records = np.zeros(3, [("mass", "f8"), ("count", "i8")])
+    >>> with rmaext.Window(MPI.COMM_SELF, records) as other:
+    ...     other.field("mass").get(0)
+    array([0., 0., 0.])
+    """
 
     _divided = True
 
@@ -178,7 +256,7 @@ class FieldView(View[ScalarT]):
             unit = self._dtype.alignment
         if (self._records[place[0]].address | self._stride) % unit:
             text = f"{self._where(call, place)}: records of {self._stride} bytes are not all "
-            text += f"aligned to the {unit} of the field"
+            text += f"aligned to the {unit} of the field: numpy.dtype(..., align=True) aligns them"
             raise AlignmentError(errno.EFAULT, text, call=call, rank=place[0])
 
 

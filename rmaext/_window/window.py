@@ -6,11 +6,8 @@ from __future__ import annotations
 import errno
 import functools
 import operator
-import warnings
-import weakref
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from mpi4py import MPI
@@ -18,7 +15,6 @@ from numpy.typing import DTypeLike, NDArray
 
 from .._comm.control import Block, Controls
 from .._comm.group import Group
-from .._comm.keys import failed, settle, succeeded
 from .._comm.records import elements, one_of
 from .._comm.region import Region
 from .._fabric.fabric import Fabric
@@ -26,19 +22,18 @@ from .._fabric.registration import How, Registration
 from .._memory import arrays, node
 from .._memory.pages import Wish
 from .._native._lib import ffi, lib
-from .._ops.core import Array, WindowCore, behind
+from .._ops.core import Array
 from .._ops.indexing import IndexOperations
 from .._ops.nonblocking import NonblockingOperations
 from .._ops.transfers import TransferOperations
-from .._remote.grants import check_grants, end_grants
 from .._runtime import lifetime
 from .._runtime.config import timeout_seconds
-from .._runtime.reports import Patience
-from .._sync.epochs import Epochs
+from .._runtime.failures import from_code
 from .._sync.notify import Notifications
-from ..errors import AccessError, GrantError, NotLocalError, SyncError, from_c, from_code
+from ..errors import AccessError, NotLocalError
 from ..typing import Access, HugePages, ScalarT
 from . import storage
+from .completion import Completion
 from .constructors import RelatedWindows
 from .memory import MemoryOperations
 
@@ -55,7 +50,7 @@ class Window(
     TransferOperations[ScalarT],
     NonblockingOperations[ScalarT],
     Notifications[ScalarT],
-    Epochs[ScalarT],
+    Completion[ScalarT],
     RelatedWindows[ScalarT],
     MemoryOperations[ScalarT],
 ):
@@ -124,6 +119,14 @@ class Window(
     operations complete while the target computes or sleeps. Memory that is the
     target of concurrent puts is undefined where they overlap; `accumulate` and
     the other updates are atomic against each other, per element.
+
+    Examples
+    --------
+    >>> with rmaext.Window(MPI.COMM_SELF, np.zeros(4)) as other:
+    ...     other.put([1.0, 2.0], rank=0, offset=1)
+    ...     other.fence()
+    ...     other.local
+    array([0., 1., 2., 0.])
     """
 
     def __new__(cls, *args: Any, **keywords: Any) -> Self:
@@ -145,9 +148,6 @@ class Window(
         **how: Unpack[How],
     ) -> None:
         self._create(comm, lambda: arrays.window_array(array), access, timeout, how, proc_null)
-
-    _views: weakref.WeakValueDictionary[int, Window[Any]] | None = None  # that may be open
-    _file: storage.File | None = None  # who writes it, if this rank's memory is a file's
 
     @overload
     @classmethod
@@ -235,6 +235,14 @@ class Window(
         UCP_MEM_MAP_ALLOCATE (NONBLOCK: `lazy`, FIXED: `fixed_address`).
         `win.memory.describe()` says what was granted. Memory that has an address or
         huge pages takes a file descriptor.
+
+        Examples
+        --------
+        >>> with rmaext.Window.allocate(MPI.COMM_SELF, (2, 3), "i8") as other:
+        ...     other[0, 1, 1:] = 7
+        ...     other.local
+        array([[0, 0, 0],
+               [0, 7, 7]])
         """
         self = cls.__new__(cls)
         self._wish = wish = Wish(hint, fixed_address, lazy, hugepages)
@@ -281,8 +289,8 @@ class Window(
                 if group.meetings.all_have(exc):
                     region.release()
                 raise
-            # If this fails (no memory left), then on this rank only: it is out of
-            # step with the others, who may write here, so the memory stays.
+            # What fails from here on (no memory is left) fails on this rank only. The others
+            # may write to its memory, so that stays registered.
             group.meetings.alone()
             self._name = group.next_name()
             region.connect()
@@ -348,7 +356,27 @@ class Window(
         return self._closed
 
     def size(self, rank: int) -> int:
-        """Return the number of elements on a rank. Local."""
+        """Return the number of elements on a rank. Local.
+
+        Parameters
+        ----------
+        rank : int
+
+        Returns
+        -------
+        int
+            Elements, of all dimensions together.
+
+        Raises
+        ------
+        BoundsError
+            The window does not have that rank.
+
+        Examples
+        --------
+        >>> win.size(0)
+        10
+        """
         return self._sizes[self._rank(rank, "size")]
 
     def peer_view(self, rank: int) -> NDArray[ScalarT]:
@@ -374,16 +402,24 @@ class Window(
         Local; corresponds to MPI_Win_shared_query. Accesses through it are
         ordinary loads and stores: no atomics, and no order but that which
         `fence` or other synchronisation gives.
+
+        Examples
+        --------
+        >>> view = win.peer_view(0)
+        >>> view[2] = 5  # an ordinary store
+        >>> win.get(0, 0, 4)
+        array([0., 0., 5., 0.])
         """
         self._check_open("peer_view")
         number = self._rank(rank, "peer_view")
         where = f"peer_view: window {self._name}, rank {number}"
         if self._routes[number] != lib.RMAEXT_DIRECT:
-            text = f"{where}: its route is {self.route(number)}, not direct"
+            text = f"{where}: its route is {self.route(number)}, not direct: use get, "
+            text += "or memory of Window.allocate or rmaext.empty, for ranks of this node"
             raise NotLocalError(errno.EREMOTE, text, call="peer_view", rank=number)
         record = self._records[number]
         if not record.access & lib.RMAEXT_READ:
-            text = f"{where}: the window there allows no reading"
+            text = f"{where}: the window there allows no reading: make it with access='rw'"
             raise AccessError(errno.EACCES, text, call="peer_view", rank=number)
         writeable = bool(record.access & lib.RMAEXT_WRITE)
         if number == self._group.rank or not record.size:
@@ -410,11 +446,15 @@ class Window(
         Notes
         -----
         Local, blocking.
+
+        Examples
+        --------
+        >>> win.connect()  # to all ranks; none is reached by the fabric here
         """
         self._check_open("connect")
         numbers = range(len(self._sizes)) if ranks is None else map(operator.index, ranks)
         wanted = {self._rank(rank, "connect") for rank in numbers if rank != self._null}
-        # cma's atomics go by the fabric
+        # updates on route cma go by the fabric, too
         far = [rank for rank in sorted(wanted) if self._routes[rank] != lib.RMAEXT_DIRECT]
         if far:
             self._group.network().connect(far)
@@ -422,208 +462,30 @@ class Window(
     def check(self, code: int) -> None:
         """Raise what a code that a function of `rmaext.jit` returned stands for, unless 0.
 
-        In the thread that made the call: the details are kept there.
+        Parameters
+        ----------
+        code : int
+            0, or negative.
+
+        Raises
+        ------
+        RmaError
+            Or a class of its, as the operation of the same name raises.
+
+        Notes
+        -----
+        Local. In the thread that made the call: the details are kept there.
+
+        Examples
+        --------
+        >>> win.check(0)
         """
         if code:
             raise from_code(code, f"window {self._name}")
 
-    # -- synchronisation -------------------------------------------------------------
-
-    @behind
-    def _flush(self, rank: int | None = None, *, persist: bool = False) -> None:
-        self._check_open("flush")
-        if rank is not None and operator.index(rank) == self._null:
-            return
-        target = -1 if rank is None else self._rank(rank, "flush")
-        wait = ffi.new("struct rmaext_wait *", [int(self._timeout * 1e9), 0, 0, 0])
-        patience = Patience()
-        while True:
-            code = lib.rmaext_flush(self._handle, target, wait)
-            if not code:
-                break
-            if code != lib.RMAEXT_PENDING:
-                self._flush_failed(code, target)
-            patience.look(f"flush: window {self._name}", lambda: [int(wait.rank)])
-        if persist:
-            storage.persist(self, None if rank is None else target)
-
-    def _flush_failed(self, code: int, target: int) -> NoReturn:
-        whom = "all ranks" if target < 0 else f"rank {target}"
-        raise from_c(code, f"flush: window {self._name}, {whom}")
-
-    def fence(self) -> None:
-        """Flush to all ranks, and wait until all have done so.
-
-        After it every rank sees, in its own memory too, what any rank put
-        before. Collective, blocking; corresponds to MPI_Win_fence. If it
-        fails on one rank, it raises the same error on all. If a rank is lost,
-        or a signal interrupts it, the window is closed on this rank.
-
-        SyncError on all ranks, if they are in different collective calls; nothing else
-        has happened then. And if a rank has given up a call of this communicator.
-        """
-        self._check_open("fence")
-        with self._group.collective("fence", self._name):
-            self._check_open("fence")
-            failure, _ = self._meet(self._try_flush())
-        if failure is not None:
-            raise failure
-
-    def close(self) -> None:
-        """Flush, wait for all ranks, and deregister. Twice is harmless.
-
-        Collective, blocking; corresponds to MPI_Win_free. If it fails on one
-        rank, it raises the same error on all; the window is closed all the
-        same, but its memory is kept until the process ends, since peers may
-        still write there. SyncError if a lock is held, or an epoch is open.
-        GrantError, and it stays open, while a grant is not revoked.
-
-        SyncError on all ranks, if they are in different collective calls: it stays open.
-        If a rank has given up a call of this communicator, SyncError too, and the window
-        is closed on this rank.
-        """
-        if self._closed:
-            return
-        try:
-            self._close()
-        except SyncError:
-            if self._group.meetings.over:
-                self._shut(keep=True)
-            raise
-
-    def _close(self) -> None:
-        with self._group.collective("close", self._name):
-            if self.closed:  # by a thread that is done by now
-                return
-            failure = self._unfinished() or self._try_flush() or check_grants(self)
-            was_open = [window for window in self._family() if not window._closed]
-            # Once all have met, memory is freed: this rank's threads have stopped writing by
-            # then. What was given up may still reach its target; then all keep their memory.
-            try:
-                busy = self._shut_calls() or self._in_doubt()
-                busy = any(lib.rmaext_window_pending(w._handle) for w in self._parts()) or busy
-                failure, keep = self._meet(failure, busy)
-            except BaseException as exc:
-                # the ranks are in different calls, or this one had not come to any yet
-                if self._group.meetings.all_have(exc) and not self._group.meetings.over:
-                    _reopen(was_open)
-                raise
-            if isinstance(failure, GrantError):
-                _reopen(was_open)
-            else:
-                self._shut(keep)
-        if failure is not None:
-            raise failure
-
-    def _shut_calls(self) -> bool:
-        """Let no thread of this rank begin an operation; True if one does not end."""
-        codes = [lib.rmaext_window_shut(window._handle) for window in self._mark_closed()]
-        return any(codes)
-
-    def _mark_closed(self) -> list[WindowCore[Any]]:
-        """Refuse operations from now on; return the window with its parts and views."""
-        self._closed = True
-        # other threads may make more: those see that the window is closed
-        windows = self._family()
-        for window in windows:
-            window._closed = True
-        return windows
-
-    def _family(self) -> list[WindowCore[Any]]:
-        views = [] if self._views is None else [ref() for ref in self._views.valuerefs()]
-        return [*self._parts(), *(view for view in views if view is not None)]
-
-    def _try_flush(self) -> Exception | None:
-        try:
-            self.flush()
-        except Exception as exc:
-            return exc
-        return None
-
-    def _meet(self, failure: Exception | None, busy: bool = False) -> tuple[Exception | None, bool]:
-        """Wait for all ranks. Collective.
-
-        Return the error that one of them brings, and whether any has an error
-        or is busy: then no rank may free memory. A GrantError only if there is no other.
-        """
-        group = self._group
-        level = 0 if failure is None else 2 if isinstance(failure, GrantError) else 3
-        try:
-            worst = group.reduce(level or int(busy))
-            if worst >= 2:
-                record = failed(failure) if failure and level == worst else succeeded()
-                received = group.gather(record)
-        except SyncError:
-            raise
-        except BaseException as exc:
-            if not group.meetings.all_have(exc):
-                self._shut(keep=True)  # this rank is out of step with the others
-            raise
-        if worst < 2:
-            return None, worst == 1
-        try:
-            settle(received, failure if level == worst else None)
-        except Exception as exc:
-            return exc, True
-        return None, True
-
-    def _shut(self, keep: bool) -> None:
-        """End the own calls. Without `keep`, which needs all ranks' consent, peers' too."""
-        self._mark_closed()
-        self._group.meetings.close(self._name)
-        ended = end_grants(self)
-        if keep:
-            return
-        file, self._file = self._file, None
-        storage.end(file)
-        if self._block is not None:
-            self._group.controls.give(self._block)
-        codes = [lib.rmaext_window_close(part._handle) for part in self._parts()]
-        if ended and not any(codes):
-            self._region.release()
-            self._group.quit()
-
-    def __enter__(self) -> Self:
-        self._check_open("with")
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        elif not self._closed:
-            # the other ranks may never come to a collective close
-            if error is not None:
-                self._group.meetings.leave(self._name, error)
-            self._shut(keep=True)
-
-    def __del__(self) -> None:
-        if self._block is not None and not getattr(self, "_closed", True):
-            warnings.warn(
-                f"{self!r} was not closed; its memory is kept until the process ends",
-                ResourceWarning,
-                stacklevel=2,
-                source=self,
-            )
-
-    def _forget(self) -> None:
-        """After the end of MPI, or in a forked child: there is no window."""
-        self._closed = True
-
-
-def _reopen(windows: list[WindowCore[Any]]) -> None:
-    """Undo what has refused operations of windows."""
-    for window in windows:
-        lib.rmaext_window_reopen(window._handle)
-        window._closed = False
-
 
 def _hidden_window(region: Region, number: int) -> Window[Any]:
-    """Return a window over control blocks. It has none itself, and no close() of its own."""
+    """Return a window over control blocks. It has no control block; `Controls` closes it."""
     window: Window[Any] = Window.__new__(Window)
     window._group, window._region = region.group, region
     window._comm, window._name = region.group.comm, -1 - number

@@ -9,3 +9,8 @@ __all__ = ["WIN_NULL", "Win"]
 
 if reports_differences():
     report_differences(Win)
+
+
+def __dir__() -> list[str]:
+    private = (name for name in globals() if name.startswith("_"))
+    return sorted({*__all__, "auto", *private})

@@ -20,7 +20,7 @@ from ..errors import NotLocalError
 from .attributes import Attributes, MpiWin
 from .epochs import Epochs
 from .errors import RAISED, error, translation
-from .young import Young
+from .first_locks import FirstLocks
 
 __all__ = ["State", "allocate", "allocate_shared", "create", "create_dynamic"]
 
@@ -61,7 +61,7 @@ class State:
         )
         new = attributes.fixed[MPI.WIN_CREATE_FLAVOR] in _NEW
         shared = attributes.fixed[MPI.WIN_CREATE_FLAVOR] == MPI.WIN_FLAVOR_SHARED
-        self.epochs = Epochs(window, Young(window) if new else None, lazy=not shared)
+        self.epochs = Epochs(window, FirstLocks(window) if new else None, lazy=not shared)
         self.handle = next(self._handles)
         self._live[self.handle] = self
 

@@ -19,7 +19,7 @@ from .errors import error
 
 if TYPE_CHECKING:
     from .._window.window import Window
-    from .young import Young
+    from .first_locks import FirstLocks
 
 __all__ = ["Epochs"]
 
@@ -53,6 +53,7 @@ class Epochs:
     __slots__ = (
         "_all",
         "_fence",
+        "_first_locks",
         "_late",
         "_lazy",
         "_locks",
@@ -63,13 +64,14 @@ class Epochs:
         "_taking",
         "_untaken",
         "_window",
-        "_young",
         "access",
         "passive",
     )
 
-    def __init__(self, window: Window[Any], young: Young | None = None, lazy: bool = True) -> None:
-        self._young = young  # None once that is over
+    def __init__(
+        self, window: Window[Any], first_locks: FirstLocks | None = None, lazy: bool = True
+    ) -> None:
+        self._first_locks = first_locks  # None once that is over
         self._lazy = lazy
         self._me = window._group.rank
         self._untaken: set[int] = set()  # whose shared lock is still to be taken
@@ -222,7 +224,7 @@ class Epochs:
         elif not locks and (self._fence or self._start is not None or self._all):
             self._no_access("Lock")
         later = real and not exclusive and self._lazy and rank != self._me
-        if self._young is not None:
+        if self._first_locks is not None:
             self._begin_to_use([] if later else [rank])
         locks[rank] = real and exclusive  # from here on other threads are refused
         if later:
@@ -294,7 +296,7 @@ class Epochs:
             mpi_progress.acquire(taking, None)
             if rank not in self._untaken:
                 return  # another thread has taken it
-            if self._young is not None:
+            if self._first_locks is not None:
                 self._begin_to_use([rank])
             if not self._holds(rank):  # since before Ctrl-C
                 self._window.lock(rank, False)
@@ -314,12 +316,12 @@ class Epochs:
 
     def _begin_to_use(self, ranks: Iterable[int]) -> None:
         """Tell the others that this rank's memory is ready; wait for theirs, but not long."""
-        young = self._young
-        if young is not None:
-            young.begin()
-            young.wait(rank for rank in ranks if rank != _PROC_NULL)
-            if young.over:
-                self._young = None
+        first_locks = self._first_locks
+        if first_locks is not None:
+            first_locks.begin()
+            first_locks.wait(rank for rank in ranks if rank != _PROC_NULL)
+            if first_locks.over:
+                self._first_locks = None
 
     def _is_open(self) -> bool:
         return bool(self.access) or self._accesses()

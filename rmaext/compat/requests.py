@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
 
-from .._native import hot
+from .._native import cmethods
 from .errors import checked, code_of, library
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def _start() -> _Start | None:
         function = getattr(mpi, symbol)
     except AttributeError:
         return None
-    pointers = [ctypes.c_void_p(address) for address in hot.mpi_request_functions()]
+    pointers = [ctypes.c_void_p(address) for address in cmethods.mpi_request_functions()]
     callbacks = pointers if mpich else pointers[:3]
     status = MPI.Status()
     status.Set_elements(MPI.BYTE, 0)
@@ -86,7 +86,7 @@ class _Several:
         self._error: Exception | None = None
         self._left = len(pending)
         self._lock = threading.Lock()
-        self._state = hot.mpi_request_new(how.status)
+        self._state = cmethods.mpi_request_new(how.status)
         self.made = MPI.Grequest()
         at = ctypes.c_void_p(MPI._addressof(self.made))
         checked(how.function(*how.callbacks, ctypes.c_void_p(self._state), at))
@@ -105,7 +105,7 @@ class _Several:
                 code = self._code()
             except Exception:  # no memory for its words: whoever waits must not do so for ever
                 code = MPI.ERR_OTHER
-            hot.mpi_request_end(self._state, code)
+            cmethods.mpi_request_end(self._state, code)
             if not MPI.Is_finalized():
                 self._copy.Complete()
 

@@ -12,7 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from .._memory.arrays import atomic_type
-from .._native import hot
+from .._native import cmethods
 from ..errors import Unsupported
 from .layout import NOTHING, Basic, Layout, Longs, blocks, join, loop, place, shift
 
@@ -96,7 +96,7 @@ def _basics() -> dict[int, Basic]:
         told.append((datatype, basic.number, basic.unit, basic.gaps))
     often = (MPI.DOUBLE, MPI.INT, MPI.LONG, MPI.INT64_T, MPI.FLOAT, MPI.BYTE)
     told.sort(key=lambda entry: entry[0] not in often)  # C looks at them in this order
-    hot.mpi_types(told)
+    cmethods.mpi_types(told)
     return found
 
 
@@ -276,12 +276,12 @@ def _tell(datatype: MPI.Datatype, layout: Layout) -> None:
     """Let C put and get elements of it."""
     runs = [array.astype(np.int64).tobytes() for array in (layout.offsets, layout.lengths)]
     known = (layout.extent, layout.nbytes, layout.span, layout.loops)
-    hot.mpi_derived(datatype, *known, *runs)
+    cmethods.mpi_derived(datatype, *known, *runs)
 
 
 def _forget(datatype: MPI.Datatype, keyval: int, layout: Layout) -> None:
     """Let C forget its object: the datatype was freed."""
-    hot.mpi_forget()
+    cmethods.mpi_forget()
 
 
 def is_basic(datatype: MPI.Datatype) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from mpi4py import MPI
 
-from .._native import hot
+from .._native import cmethods
 from . import attributes, creation, requests, transfer
 from .creation import State
 from .errors import RAISED, error, report, translated
@@ -35,7 +35,7 @@ class _Nothing:
         raise error(MPI.ERR_WIN, "the window is MPI.WIN_NULL, or was freed")
 
 
-class Win(hot.Win):
+class Win(cmethods.Win):
     """Memory of all ranks of a communicator: mpi4py's MPI.Win, over `rmaext.Window`.
 
     Parameters
@@ -48,6 +48,15 @@ class Win(hot.Win):
     Names, arguments, results and errors are those of mpi4py 4.1, whose manual describes
     them; docs/guides/drop-in.md has what differs. No operation waits for its target
     to call MPI.
+
+    Examples
+    --------
+    >>> other = rmaext.compat.Win.Allocate(16, comm=MPI.COMM_SELF)
+    >>> other.Lock(0)
+    >>> other.Put(np.ones(2), 0)
+    >>> other.Unlock(0)
+    >>> np.frombuffer(other.tomemory()), other.Free()
+    (array([1., 1.]), None)
     """
 
     _state: State | None
@@ -324,7 +333,7 @@ class Win(hot.Win):
         return int(self._attributes.fixed[MPI.WIN_MODEL])
 
     # -- operations ------------------------------------------------------------------
-    # Put, Get and so on are those of csrc/python/win.c, which come here with all that is not plain.
+    # Put, Get and so on are in csrc/python/compat_win.c, and come here with what is not plain.
 
     @translated
     def _Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
@@ -346,7 +355,7 @@ class Win(hot.Win):
         self._reach_self(target_rank)
 
     def _reach_self(self, rank: int) -> None:
-        """Flush to the own rank, where that is reached by network; see csrc/python/win.c."""
+        """Flush to the own rank, where that is reached by network; see csrc/python/compat_win.c."""
         if rank == self._attributes.rank and rank not in self._near:
             self._window.flush(rank)
 
@@ -396,7 +405,9 @@ class Win(hot.Win):
         """As `Put`, with a request."""
         try:
             self._epochs.enter_passive("Rput", target_rank)
-            if target_rank in self._near and hot.mpi_put(*self._bytes, origin, target_rank, target):
+            if target_rank in self._near and cmethods.mpi_put(
+                *self._bytes, origin, target_rank, target
+            ):
                 return requests.done()
             return requests.begun(transfer.begin_put(self, origin, target_rank, target))
         except RAISED as exc:
@@ -406,7 +417,9 @@ class Win(hot.Win):
         """As `Get`, with a request."""
         try:
             self._epochs.enter_passive("Rget", target_rank)
-            if target_rank in self._near and hot.mpi_get(*self._bytes, origin, target_rank, target):
+            if target_rank in self._near and cmethods.mpi_get(
+                *self._bytes, origin, target_rank, target
+            ):
                 return requests.done()
             return requests.begun(transfer.begin_get(self, origin, target_rank, target))
         except RAISED as exc:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import re
 
+import case_table
 import pytest
-from support import case_table
 
 CALLS = case_table.names("mismatched_calls.py", "CALLS")
 NATIVE, DROPIN = CALLS[:9], CALLS[9:]

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import subprocess
 
+import case_table
 import numpy as np
 import pytest
-from support import case_table
 
 LEVELS = ["single", "funneled", "serialized", "multiple"]
 

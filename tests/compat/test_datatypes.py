@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from datatypes import OPEN_MPI, PAIRS, ROOM, datatypes, described, examples, overlaps
 from hypothesis import assume, given, note
 from hypothesis import strategies as st
 from mpi4py import MPI
-from support.datatypes import OPEN_MPI, PAIRS, ROOM, datatypes, described, examples, overlaps
 
 from rmaext.compat.layout import pack, unpack
 from rmaext.compat.types import layout_of

@@ -11,7 +11,7 @@ import pytest
 from mpi4py import MPI
 
 from rmaext import compat
-from rmaext.compat import young
+from rmaext.compat import first_locks
 
 WAYS = ["Lock", "Lock_all"]
 
@@ -34,7 +34,7 @@ def add_to_rank_0(win: compat.Win, way: str) -> None:
 def test_memory_is_initialised_before_others_come(
     world: Any, monkeypatch: pytest.MonkeyPatch, make: str, way: str
 ) -> None:
-    monkeypatch.setattr(young, "GRACE", 30.0)
+    monkeypatch.setattr(first_locks, "GRACE", 30.0)
     win = getattr(compat.Win, make)(8, 8, comm=world)
     if world.rank == 0:
         time.sleep(0.1)
@@ -48,19 +48,19 @@ def test_memory_is_initialised_before_others_come(
 
 @pytest.mark.parametrize("way", WAYS)
 def test_nobody_waits_for_long(world: Any, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    monkeypatch.setattr(young, "GRACE", 0.2)
+    monkeypatch.setattr(first_locks, "GRACE", 0.2)
     win = compat.Win.Allocate(8, 8, comm=world)
     if world.rank:
         add_to_rank_0(win, way)
         add_to_rank_0(win, way)
-        assert win._epochs._young is None
+        assert win._epochs._first_locks is None
     world.Barrier()  # only now does rank 0 do anything
     assert world.rank or np.frombuffer(win, np.int64)[0] == 2 * (world.size - 1)
     win.Free()
 
 
 def test_other_windows_never_wait(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(young, "GRACE", 1e6)
+    monkeypatch.setattr(first_locks, "GRACE", 1e6)
     memory = np.zeros(1, np.int64)
     win = compat.Win.Create(memory, 8, comm=world)
     if world.rank:

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from datatypes import datatypes, examples, overlaps
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
-from support.datatypes import datatypes, examples, overlaps
 from support.guarded import UPDATES, Guarded, guarded, in_threads, neighbour, sparse
 from support.updates import COMBINATIONS, MPI_OPERATIONS, apply, dtype_of, equal, sample
 

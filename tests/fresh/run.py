@@ -59,7 +59,7 @@ RUN_PROGRAM = (
 # What newer compilers, headers and Pythons have a say in.
 NEWER = (
     "make -j4 develop && make test-2 "
-    "ARGS='tests/ops/test_put_get.py tests/ops/test_atomic.py tests/ops/test_c_methods.py'"
+    "ARGS='tests/ops/test_put_get.py tests/ops/test_atomic.py tests/native/test_c_methods.py'"
 )
 
 CASES = [

@@ -26,7 +26,12 @@ import numpy as np
 mpi4py.rc.initialize = False
 
 with atheris.instrument_imports(
-    include=["rmaext.errors", "rmaext._comm.host", "rmaext._comm.keys", "rmaext._comm.records"]
+    include=[
+        "rmaext._runtime.failures",
+        "rmaext._comm.host",
+        "rmaext._comm.keys",
+        "rmaext._comm.records",
+    ]
 ):
     import rmaext
     from rmaext._comm import keys

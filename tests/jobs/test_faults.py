@@ -8,24 +8,12 @@ limit. Those with network namespaces need root.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import launch
 import pytest
 from support import netns
-
-PROGRAMS = Path(__file__).parent / "programs"
-WHEEL = launch.wheel()
-
-LIBRARIES = [
-    pytest.param("", id="preferred"),
-    pytest.param(WHEEL, id="wheel"),
-]
-MATRIX = [LIBRARIES[0], pytest.param(WHEEL, id="wheel", marks=pytest.mark.matrix)]
-
-
-def environment(library: str, **more: str) -> dict[str, str | None]:
-    return {"PYTHONPATH": launch.PYTHONPATH, "RMAEXT_LIBFABRIC": library or None, **more}
+from support.jobs import kill, passes
+from support.libraries import BOTH, BOTH_IN_MATRIX, PREFERRED, WHEEL
 
 
 @pytest.fixture
@@ -51,58 +39,54 @@ def slow_cable() -> Iterator[list[str]]:
 # -- a connection is cut -------------------------------------------------------------
 
 
-def cut(mpirun, library, scenarios, pids, timeout=55):
+def cut(library, scenarios, pids, timeout=55):
     """Run cut.py, and require that cuts were felt at all."""
     pairs = ",".join(f"{scenario}={rounds}" for scenario, rounds in scenarios.items())
-    done = mpirun(2, PROGRAMS / "cut.py", pairs, *pids, env=environment(library), timeout=timeout)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "OK" in done.stdout
+    how = {"library": library, "timeout": timeout}
+    said = passes(2, "jobs/programs/cut.py", pairs, *pids, oks=1, **how)
     for scenario in scenarios:
-        assert f"{scenario}, libfabric" in done.stdout
-    assert "'lost': " in done.stdout, "no cut hit anything"
+        assert f"{scenario}, libfabric" in said
+    assert "'lost': " in said, "no cut hit anything"
 
 
 # It takes seconds for each, and up to 0.1 s for an operation ever after.
 INTEL = pytest.mark.skipif(
     launch.launcher()[1] == "intelmpi", reason="Intel MPI's libfabric is slow after a cut"
 )
-CUTS = [LIBRARIES[0], pytest.param(WHEEL, id="wheel", marks=INTEL)]
+CUTS = [PREFERRED, pytest.param(WHEEL, id="wheel", marks=INTEL)]
 FAST = ("idle", "between", "stopped", "race", "get")
 
 
 @pytest.mark.parametrize("library", CUTS)
-def test_cut_connection_is_an_error_or_new_data(mpirun, one_network, library):
-    cut(mpirun, library, dict.fromkeys(FAST, 30), [one_network])
+def test_cut_connection_is_an_error_or_new_data(one_network, library):
+    cut(library, dict.fromkeys(FAST, 30), [one_network])
 
 
 @pytest.mark.parametrize("library", CUTS)
-def test_cut_of_a_slow_connection_is_an_error_or_new_data(mpirun, slow_cable, library):
-    cut(mpirun, library, {"slow small": 30, "slow large": 6}, slow_cable)
+def test_cut_of_a_slow_connection_is_an_error_or_new_data(slow_cable, library):
+    cut(library, {"slow small": 30, "slow large": 6}, slow_cable)
 
 
 @pytest.mark.stress
 @pytest.mark.timeout(700)
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_many_cuts(mpirun, one_network, slow_cable, library):
-    cut(mpirun, library, dict.fromkeys(FAST, 500), [one_network], timeout=300)
-    cut(mpirun, library, {"slow small": 500, "slow large": 200}, slow_cable, timeout=300)
+@pytest.mark.parametrize("library", BOTH)
+def test_many_cuts(one_network, slow_cable, library):
+    cut(library, dict.fromkeys(FAST, 500), [one_network], timeout=300)
+    cut(library, {"slow small": 500, "slow large": 200}, slow_cable, timeout=300)
 
 
-def test_cut_connection_and_fetch_add(mpirun, one_network):
+def test_cut_connection_and_fetch_add(one_network):
     """It fails in time, at the time limit at the latest, and flush works again."""
-    cut(mpirun, "", {"fetch_add": 40}, [one_network])
+    cut("", {"fetch_add": 40}, [one_network])
 
 
 # -- a target is stopped -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("library", MATRIX)
-def test_operations_on_a_stopped_target_time_out(mpirun, library):
+@pytest.mark.parametrize("library", BOTH_IN_MATRIX)
+def test_operations_on_a_stopped_target_time_out(library):
     """And nothing writes late into memory that is in use again."""
-    env = environment(library, RMAEXT_ROUTE="fabric")
-    done = mpirun(2, PROGRAMS / "stopped.py", env=env, timeout=40)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "OK" in done.stdout
+    passes(2, "jobs/programs/stopped.py", oks=1, library=library, RMAEXT_ROUTE="fabric")
 
 
 # -- a rank is lost ------------------------------------------------------------------
@@ -110,19 +94,11 @@ def test_operations_on_a_stopped_target_time_out(mpirun, library):
 KILLED = ["new_operations", "in_flight 0", "in_flight 1", "fence", "close", "create"]
 
 
-def kill(mpirun, library, scenario, *args, **env):
-    args = (*scenario.split(), *args)
-    env = environment(library, **env)
-    done = mpirun(3, PROGRAMS / "killed.py", *args, env=env, survive=True, timeout=30)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("OK") == 2, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("library", MATRIX)
+@pytest.mark.parametrize("library", BOTH_IN_MATRIX)
 @pytest.mark.parametrize("scenario", KILLED)
-def test_killed_rank(mpirun, scenario, library):
+def test_killed_rank(scenario, library):
     """Far below the time limit of 60 s."""
-    kill(mpirun, library, scenario, RMAEXT_ROUTE="fabric")
+    kill(scenario, library=library, RMAEXT_ROUTE="fabric")
 
 
 @pytest.mark.parametrize(
@@ -133,22 +109,22 @@ def test_killed_rank(mpirun, scenario, library):
         pytest.param("close", "own", marks=pytest.mark.matrix),
     ],
 )
-def test_killed_rank_of_this_node(mpirun, scenario, memory):
+def test_killed_rank_of_this_node(scenario, memory):
     """By the routes direct and cma."""
-    kill(mpirun, "", scenario, memory)
+    kill(scenario, memory)
 
 
-@pytest.mark.parametrize("library", MATRIX)
+@pytest.mark.parametrize("library", BOTH_IN_MATRIX)
 @pytest.mark.parametrize("scenario", ["new_operations", "in_flight 1", "fence"])
-def test_killed_rank_on_another_node(mpirun, scenario, library):
+def test_killed_rank_on_another_node(scenario, library):
     """There is no pidfd: the beacon and the network have to tell."""
-    kill(mpirun, library, scenario, "nodes")
+    kill(scenario, "nodes", library=library)
 
 
 @pytest.mark.parametrize("nodes", [[], pytest.param(["nodes"], marks=pytest.mark.matrix)])
 def test_rank_that_leaves_by_an_exception(mpirun, nodes):
     """The others do not wait for it, though its process lives on in MPI_Finalize."""
-    done = mpirun(3, PROGRAMS / "leave.py", *nodes, env=environment(""))
+    done = mpirun(3, launch.ROOT / "tests/jobs/programs/leave.py", *nodes)
     assert done.returncode not in (0, None)
     assert done.stdout.count("SyncError: rank 2 has left") == 2, done.stdout + done.stderr
     assert "ZeroDivisionError" in done.stderr
@@ -157,20 +133,18 @@ def test_rank_that_leaves_by_an_exception(mpirun, nodes):
 # -- no fault at all -----------------------------------------------------------------
 
 
-def relay(mpirun, library, rounds, timeout=30):
-    env = environment(library, RMAEXT_ROUTE="fabric")
-    done = mpirun(3, PROGRAMS / "relay.py", str(rounds), env=env, timeout=timeout)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{rounds} rounds" in done.stdout
+def relay(library, rounds, timeout=30):
+    how = {"library": library, "timeout": timeout, "RMAEXT_ROUTE": "fabric"}
+    assert f"{rounds} rounds" in passes(3, "jobs/programs/relay.py", str(rounds), oks=1, **how)
 
 
-@pytest.mark.parametrize("library", MATRIX)
-def test_third_rank_sees_what_was_flushed(mpirun, library):
-    relay(mpirun, library, 1000)
+@pytest.mark.parametrize("library", BOTH_IN_MATRIX)
+def test_third_rank_sees_what_was_flushed(library):
+    relay(library, 1000)
 
 
 @pytest.mark.stress
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_third_rank_sees_what_was_flushed_10000_times(mpirun, library):
-    relay(mpirun, library, 10_000, timeout=240)
+@pytest.mark.parametrize("library", BOTH)
+def test_third_rank_sees_what_was_flushed_10000_times(library):
+    relay(library, 10_000, timeout=240)

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import pytest
 from support import netns
-from test_faults import LIBRARIES, MATRIX, PROGRAMS, WHEEL, environment, kill
+from support.jobs import kill, passes
+from support.libraries import BOTH, BOTH_IN_MATRIX, WHEEL
 
 
 class Hosts(NamedTuple):
@@ -34,42 +35,41 @@ def hosts() -> Iterator[Hosts]:
         yield Hosts(f"{first.pid},{first.pid},{second.pid},{second.pid}")
 
 
-def run(mpirun, library, size, prefix, pids, iface="", **env):
-    done = mpirun(size, PROGRAMS / "hosts.py", prefix, pids, iface, env=environment(library, **env))
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+def run(library, size, prefix, pids, iface="", **env):
+    args, oks = (prefix, pids, iface), int(iface != "absent")
+    return passes(size, "jobs/programs/hosts.py", *args, oks=oks, library=library, **env)
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_demo_between_two_hosts(mpirun, hosts, library):
+@pytest.mark.parametrize("library", BOTH)
+def test_demo_between_two_hosts(hosts, library):
     """Over the cable, not over what both hosts have under one address."""
-    output = run(mpirun, library, 4, "10.7", hosts.pids)
+    output = run(library, 4, "10.7", hosts.pids)
     assert "172." not in output
     assert "127." not in output
 
 
 @pytest.mark.parametrize("scenario", ["new_operations", "fence"])
-def test_killed_rank_on_another_host(mpirun, hosts, scenario):
+def test_killed_rank_on_another_host(hosts, scenario):
     """Neither pidfd nor beacon tells: only reads from there do."""
-    kill(mpirun, "", scenario, hosts.pids)
+    kill(scenario, hosts.pids)
 
 
-@pytest.mark.parametrize("library", MATRIX)
+@pytest.mark.parametrize("library", BOTH_IN_MATRIX)
 @pytest.mark.parametrize(("iface", "prefix"), [("cable", "10.77.0."), ("10.78.0.0/24", "10.78.0.")])
-def test_interface_is_the_one_asked_for(mpirun, hosts, iface, prefix, library):
-    assert prefix in run(mpirun, library, 4, prefix, hosts.pids, iface)
+def test_interface_is_the_one_asked_for(hosts, iface, prefix, library):
+    assert prefix in run(library, 4, prefix, hosts.pids, iface)
 
 
-def test_interface_that_is_not_there(mpirun, hosts):
+def test_interface_that_is_not_there(hosts):
     """NoProviderError on all ranks, with the interfaces that there are."""
-    run(mpirun, "", 4, "10.77.0.", hosts.pids, "absent")
+    run("", 4, "10.77.0.", hosts.pids, "absent")
 
 
-@pytest.mark.parametrize("library", MATRIX)
-def test_one_host_listens_on_loopback_only_with_random_keys(mpirun, library):
+@pytest.mark.parametrize("library", BOTH_IN_MATRIX)
+def test_one_host_listens_on_loopback_only_with_random_keys(library):
     found = []
     for _ in range(2):
-        output = run(mpirun, library, 2, "127.0.0.1", "0,0", RMAEXT_ROUTE="fabric")
+        output = run(library, 2, "127.0.0.1", "0,0", RMAEXT_ROUTE="fabric")
         match = re.search("keys ([0-9a-f,]+):", output)
         assert match, output
         found += match.group(1).split(",")

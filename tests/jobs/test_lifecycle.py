@@ -13,14 +13,15 @@ from pathlib import Path
 
 import launch
 import pytest
-from support import prelude
+from support import jobs
+from support.jobs import clean
 
 FABRIC = {"RMAEXT_ROUTE": "fabric"}
 WHEEL = {"RMAEXT_LIBFABRIC": launch.wheel()}
 LIBRARIES = {"system": {}, "wheel": WHEEL}
 
 PRELUDE = (
-    prelude.PRELUDE
+    jobs.PRELUDE
     + """
 def window(n=1000):
     return rmaext.Window(world, np.zeros(n))
@@ -39,17 +40,7 @@ def every_use(win):
 
 def start(size, body, env=None, timeout=40):
     """Run on that many ranks; size 0 is one process without mpiexec."""
-    code = PRELUDE + textwrap.dedent(body)
-    if size:
-        return launch.mpirun(size, code, env=env, timeout=timeout)
-    return launch.run_python(code, env=env, timeout=timeout)
-
-
-def clean(done, ends=0):
-    """It ended well on all ranks: nothing on stderr, and each said "end"."""
-    assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}{done.stderr}"
-    assert not done.stderr, done.stderr
-    assert done.stdout.count("end") == ends, done.stdout
+    return jobs.start(size, PRELUDE + textwrap.dedent(body), env=env, timeout=timeout)
 
 
 # -- the ways out ----------------------------------------------------------------
@@ -364,26 +355,7 @@ def test_fork(size, make, env):
 
 # -- Ctrl-C ----------------------------------------------------------------------
 
-# interrupted(call): call() is ended by a SIGINT that comes 0.3 s later
-INTERRUPT = """
-    pids = world.allgather(os.getpid())
-    def interrupted(call):
-        sent = []
-        def send():
-            sent.append(time.monotonic())
-            os.kill(os.getpid(), signal.SIGINT)
-        timer = threading.Timer(0.3, send)
-        timer.start()
-        try:
-            call()
-        except KeyboardInterrupt:
-            late = time.monotonic() - sent[0]
-            assert late < 0.5, f"{late} s late"
-            return
-        finally:
-            timer.join()
-        raise AssertionError("not interrupted")
-"""
+PIDS = "pids = world.allgather(os.getpid())\n"
 
 WAITS = {
     "get of a stopped peer, fence, close": """
@@ -442,7 +414,7 @@ WAITS = {
 
 @pytest.mark.parametrize("name", WAITS)
 def test_interrupted_wait(name):
-    body = textwrap.dedent(INTERRUPT) + textwrap.dedent(WAITS[name]) + "\nprint('end')"
+    body = PIDS + textwrap.dedent(WAITS[name]) + "\nprint('end')"
     done = start(2, body, FABRIC)
     # the duplicate of the communicator that was never made
     done.stderr = re.sub("MPICH: .* pending 1 references.\n", "", done.stderr)

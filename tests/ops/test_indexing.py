@@ -19,10 +19,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
 from support.guarded import guarded, neighbour, noise, same
+from support.jobs import passes
 
 import rmaext
-
-PROGRAMS = Path(__file__).parent / "programs"
 
 # A key and a value are made of one number that hypothesis draws. Examples a shape: with the 16
 # parameters of test_keys and test_add_at, on both of COMM_SELF and COMM_WORLD, 11,200 keys
@@ -594,14 +593,10 @@ def test_many_dimensions(comm):
 
 @pytest.mark.parametrize("scenario", ["threads", "interrupt", "stopped"])
 @pytest.mark.parametrize("library", ["", "wheel"])
-def test_program(mpirun, scenario, library):
+def test_program(scenario, library):
     """Elements by message, and long runs as writes, when the target is stopped."""
-    wheel = launch.wheel()
-    env = {"PYTHONPATH": launch.PYTHONPATH, "RMAEXT_ROUTE": "fabric"}
-    env["RMAEXT_LIBFABRIC"] = wheel if library else None
-    done = mpirun(2, PROGRAMS / "indexing.py", scenario, env=env, timeout=40)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "OK" in done.stdout
+    wheel = launch.wheel() if library else None
+    passes(2, "ops/programs/indexing.py", scenario, oks=2, library=wheel, RMAEXT_ROUTE="fabric")
 
 
 # -- undefined behaviour -------------------------------------------------------------

@@ -427,6 +427,9 @@ def test_own_rank_through_the_fabric(mpirun):
                               "-m", "mpi and not stress", *sys.argv[1:]]))
     """
     for size in 1, 2:
-        files = [str(here / f"test_{name}.py") for name in ("put_get", "atomic", "arguments")]
+        files = [
+            str(here / f"test_{name}.py")
+            for name in ("put_get", "atomic", "arguments", "argument_types")
+        ]
         done = mpirun(size, code, *files, env={"RMAEXT_ROUTE": "fabric"}, timeout=240)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -5,21 +5,17 @@ from __future__ import annotations
 
 import re
 import threading
-from pathlib import Path
 
 import launch
 import numpy as np
 import pytest
 from support.guarded import guarded, neighbour, noise, same
+from support.jobs import passes
+from support.libraries import BOTH_IN_MATRIX, WHEEL
 
 import rmaext
 
-PROGRAMS = Path(__file__).parent / "programs"
-WHEEL = launch.wheel()
-LIBRARIES = [
-    pytest.param("", id="preferred"),
-    pytest.param(WHEEL, id="wheel", marks=pytest.mark.matrix),
-]
+PROGRAM = "ops/programs/vectors.py"
 SIZE = 50
 
 DTYPES = ["i1", "u2", "i4", "f4", "i8", "f8", "c8", "c16", "g", "G", "S3", "i2,f8", "M8[s]", "?"]
@@ -427,10 +423,6 @@ def test_closed(comm):
 # -- the same by message; faults -----------------------------------------------------
 
 
-def environment(library, **more):
-    return {"PYTHONPATH": launch.PYTHONPATH, "RMAEXT_LIBFABRIC": library or None, **more}
-
-
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize(
     ("library", "size"),
@@ -444,36 +436,28 @@ def test_by_message(mpirun, library, size):
         options = ["-c", "{launch.ROOT}/pyproject.toml", "-q", "-m", "mpi and {launch.QUICK}"]
         sys.exit(pytest.main([*options, "-p", "no:cacheprovider", "{__file__}"]))
     """
-    env = environment(library, RMAEXT_ROUTE="fabric")
+    env = {"RMAEXT_LIBFABRIC": library or None, "RMAEXT_ROUTE": "fabric"}
     done = mpirun(size, code, env=env, timeout=140)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\d+ passed", done.stdout)
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("library", BOTH_IN_MATRIX)
 @pytest.mark.parametrize("scenario", ["threads", "interrupt", "stopped"])
-def test_program(mpirun, library, scenario):
-    env = environment(library, RMAEXT_ROUTE="fabric")
-    done = mpirun(2, PROGRAMS / "vectors.py", scenario, env=env, timeout=40)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "OK" in done.stdout
+def test_program(library, scenario):
+    passes(2, PROGRAM, scenario, oks=2, library=library, RMAEXT_ROUTE="fabric")
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("library", BOTH_IN_MATRIX)
 @pytest.mark.parametrize("scenario", ["killed before", "killed during"])
-def test_killed_target(mpirun, library, scenario):
-    env = environment(library, RMAEXT_ROUTE="fabric")
-    args = scenario.split()
-    done = mpirun(3, PROGRAMS / "vectors.py", *args, env=env, survive=True, timeout=40)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("OK") == 2, done.stdout + done.stderr
+def test_killed_target(library, scenario):
+    how = {"library": library, "RMAEXT_ROUTE": "fabric"}
+    passes(3, PROGRAM, *scenario.split(), oks=2, survive=True, **how)
 
 
 @pytest.mark.parametrize("own", ["", " own"], ids=["arena", "own"])
 @pytest.mark.parametrize("scenario", ["killed before", "killed leaving"])
-def test_lost_target_of_this_node(mpirun, scenario, own):
+def test_lost_target_of_this_node(scenario, own):
     """By the routes direct and cma."""
-    args = (scenario + own).split()
-    done = mpirun(3, PROGRAMS / "vectors.py", *args, env=environment(""), survive=True, timeout=40)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("OK") == 2 + ("leaving" in scenario), done.stdout + done.stderr
+    oks = 2 + ("leaving" in scenario)
+    passes(3, PROGRAM, *(scenario + own).split(), oks=oks, survive=True)

@@ -246,8 +246,13 @@ def test_transfers_over_ucx():
 # -- the whole of what programs may rely on ------------------------------------------
 
 SEMANTICS = [
-    *("sync/test_memory_model.py", "sync/test_conformance_epochs.py", "window/test_misuse.py"),
-    *("ops/test_conformance_updates.py", "ops/test_conformance_calls.py"),
+    *(
+        "sync/test_memory_model.py",
+        "sync/test_conformance_epochs.py",
+        "window/test_misuse.py",
+        "sync/test_sync_misuse.py",
+    ),
+    *("ops/test_conformance_updates.py", "sync/test_conformance_calls.py"),
     *("ops/test_concurrent_updates.py", "ops/test_updates.py"),
 ]
 FULLY = [

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import launch
+import pytest
 
 SYSTEM = next(
     (str(p) for p in sorted(Path("/usr/lib").glob("*-linux-gnu/libfabric.so.1"))),
@@ -13,6 +14,11 @@ SYSTEM = next(
 )
 WHEEL = launch.wheel()
 LIBRARIES = {"system": SYSTEM, "wheel": WHEEL}
+
+# Parameters: the one that rmaext prefers, and the wheel's; that with `make test-matrix` only.
+PREFERRED = pytest.param("", id="preferred")
+BOTH = [PREFERRED, pytest.param(WHEEL, id="wheel")]
+BOTH_IN_MATRIX = [PREFERRED, pytest.param(WHEEL, id="wheel", marks=pytest.mark.matrix)]
 
 MRAIL = {
     "FI_PROVIDER": "tcp;ofi_rxm;ofi_mrail",

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 from support.guarded import Guarded, guarded, neighbour, same
-from support.prelude import PRELUDE
+from support.jobs import PRELUDE
 
 import rmaext
 

@@ -8,10 +8,10 @@ import pathlib
 import time
 
 import numpy as np
+import progress_absence
 import pytest
 from mpi4py import MPI
-from support import progress_absence
-from support.progress_absence import ABSENCES, COUNTER, LARGE, OPERATIONS, SIZE, SMALL, SWAPPED
+from progress_absence import ABSENCES, COUNTER, LARGE, OPERATIONS, SIZE, SMALL, SWAPPED
 
 import rmaext
 

@@ -41,7 +41,7 @@ def test_example(name):
         example = doctest.DocTestParser().get_doctest(text, known, name, None, None)
         assert example.examples, f"rmaext.{name} has no example"
         report = []
-        doctest.DocTestRunner(optionflags=FLAGS).run(example, report.append, clear_globs=False)
+        doctest.DocTestRunner(optionflags=FLAGS).run(example, out=report.append, clear_globs=False)
         others = [it for it in known.values() if isinstance(it, rmaext.Window) and it is not win]
         for other in others:
             other.close()

@@ -16,6 +16,7 @@ import pytest
 import rmaext
 from rmaext import errors
 from rmaext._native._lib import ffi, lib
+from rmaext._runtime import failures
 
 # class: its builtin, and the codes that become it
 MAP = {
@@ -89,7 +90,7 @@ def test_classes(cls, builtin):
 @pytest.mark.parametrize(("name", "cls"), CODES)
 def test_codes(name, cls):
     code = fail()
-    error = errors.from_c(-number(name), "put: window 1, rank 0, offset 5, length 2")
+    error = failures.from_c(-number(name), "put: window 1, rank 0, offset 5, length 2")
     assert type(error) is cls
     assert error.errno == number(name)
     assert error.call == "dlopen"
@@ -119,27 +120,27 @@ def test_codes(name, cls):
     ],
 )
 def test_meaning_depends_on_the_call(call, name, cls):
-    assert errors._class_of(getattr(errno, name), call) is cls
+    assert failures._class_of(getattr(errno, name), call) is cls
 
 
 def test_map_is_complete():
     """Every code in it is one of those above."""
-    assert set(errors._CLASSES) == {
+    assert set(failures._CLASSES) == {
         number(name) for name, cls in CODES if cls is not rmaext.RmaError
     }
 
 
 def test_no_memory_is_the_builtin():
     fail()
-    error = errors.from_c(-errno.ENOMEM, "get")
+    error = failures.from_c(-errno.ENOMEM, "get")
     assert type(error) is MemoryError
     assert "get" in str(error)
 
 
 def test_check():
-    errors.check(0)
+    failures.check(0)
     with pytest.raises(rmaext.LibraryError, match=r"^dlopen: .*/no/such/libfabric\.so") as caught:
-        errors.check(fail())
+        failures.check(fail())
     assert caught.value.call == "dlopen"
 
 
@@ -147,12 +148,12 @@ def test_each_thread_has_its_own_record(run_python):
     code = """
         import mpi4py, threading
         mpi4py.rc.initialize = False  # only to be quicker
-        from rmaext import errors
+        from rmaext._runtime import failures
         from rmaext._native._lib import ffi, lib
         def fail(name, out):
             for _ in range(2000):
                 code = lib.rmaext_library_open(name.encode(), 0, ffi.new("rmaext_library **"))
-                error = errors.from_c(code)
+                error = failures.from_c(code)
                 assert name in str(error), (name, str(error))
             out.append(name)
         out = []
@@ -170,7 +171,7 @@ def test_description_for_the_other_ranks(cls):
     """Of the same type there; an error that has no class here is an RmaError."""
     ours = issubclass(cls, OSError)
     error = cls(errno.EACCES, "words", call="fi_close") if ours else cls("words")
-    there = errors.unpack(errors.pack(error), "rank 3: words")
+    there = failures.unpack(failures.pack(error), "rank 3: words")
     assert type(there) is cls
     assert str(there) == "rank 3: words"
     if isinstance(there, OSError):
@@ -204,8 +205,8 @@ class Bare(Exception):
 )
 def test_description_of_any_other_error(error, cls):
     """It is there what it derives from, as far as the others know that."""
-    record = errors.pack(error)
-    there = errors.unpack(json.loads(json.dumps(record)), "rank 3: words")
+    record = failures.pack(error)
+    there = failures.unpack(json.loads(json.dumps(record)), "rank 3: words")
     assert type(there) is cls
     assert str(there).endswith("rank 3: words")
     if isinstance(error, OSError):
@@ -216,9 +217,9 @@ def test_description_of_any_other_error(error, cls):
 def test_description_of_a_file():
     with pytest.raises(FileNotFoundError) as caught:
         Path("/no/such/file").read_text()
-    record = errors.pack(caught.value)
+    record = failures.pack(caught.value)
     assert record["text"] == "No such file or directory: '/no/such/file'"
-    there = errors.unpack(record, f"rank 3: {record['text']}")
+    there = failures.unpack(record, f"rank 3: {record['text']}")
     assert str(there) == f"[Errno 2] rank 3: {record['text']}"
 
 
@@ -227,12 +228,12 @@ def test_ranks_that_are_lost_are_known_everywhere():
     error.ranks = (1, 4)
     for same in pickle.loads(pickle.dumps(error)), copy.copy(error):
         assert (same.ranks, same.rank) == ((1, 4), 1)
-    there = errors.unpack(json.loads(json.dumps(errors.pack(error))), "text")
+    there = failures.unpack(json.loads(json.dumps(failures.pack(error))), "text")
     assert (there.ranks, there.rank) == ((1, 4), 1)
     wild = {"type": "PeerLostError", "ranks": [1, "x", None, -1, 1 << 99], "rank": ["x"]}
-    there = errors.unpack(wild, "text")
+    there = failures.unpack(wild, "text")
     assert (there.ranks, there.rank) == ((1,), None)
-    assert errors.unpack({"type": "PeerLostError", "ranks": 7, "rank": 7}, "text").ranks == ()
+    assert failures.unpack({"type": "PeerLostError", "ranks": 7, "rank": 7}, "text").ranks == ()
 
 
 class Bare2(rmaext.PeerLostError):
@@ -244,10 +245,10 @@ class Bare2(rmaext.PeerLostError):
 
 def test_whatever_a_user_made_of_it_can_be_sent():
     """Else one rank would leave before the others know."""
-    there = errors.unpack(json.loads(json.dumps(errors.pack(Bare2()))), "text")
+    there = failures.unpack(json.loads(json.dumps(failures.pack(Bare2()))), "text")
     assert (type(there), there.ranks, there.rank) == (rmaext.PeerLostError, (3,), None)
     error = rmaext.BoundsError(errno.ERANGE, "words", rank=np.int64(3))
-    assert errors.unpack(json.loads(json.dumps(errors.pack(error))), "text").rank == 3
+    assert failures.unpack(json.loads(json.dumps(failures.pack(error))), "text").rank == 3
 
 
 class Odd(Exception):
@@ -260,8 +261,8 @@ class Odd(Exception):
 
 
 def test_description_of_an_odd_error():
-    record = errors.pack(Odd())
-    assert type(errors.unpack(record, "text")) is rmaext.RmaError
+    record = failures.pack(Odd())
+    assert type(failures.unpack(record, "text")) is rmaext.RmaError
     assert isinstance(record["text"], str)
-    long = errors.pack(ValueError("\u20ac\ud800" * 100_000))
+    long = failures.pack(ValueError("\u20ac\ud800" * 100_000))
     assert len(long["text"]) <= 2000

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rmaext
-from rmaext import errors
 from rmaext._comm import keys
 from rmaext._comm.keys import WindowRecord
+from rmaext._runtime import failures
 
 settings.register_profile("quick", deadline=None, derandomize=True, database=None)
 settings.load_profile("quick")
@@ -205,7 +205,7 @@ def test_parse_all():
 
 # -- what a hostile rank sends as its error ----------------------------------------
 
-CLASSES = errors._NAMED
+CLASSES = failures._NAMED
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),

@@ -77,6 +77,12 @@ def test_of_the_package():
         assert getattr(rmaext, name) is not None
 
 
+def test_of_the_modules():
+    assert public(rmaext.errors) == set(rmaext.errors.__all__)
+    assert set(rmaext.errors.__all__) < set(rmaext.__all__)
+    assert public(rmaext.compat) == {"WIN_NULL", "Win", "auto"}
+
+
 def test_without_initialising_mpi():
     """As `python -m rmaext` has it, whose names are imported when they are asked for."""
     code = "import sys; sys.argv = ['-m']; import rmaext; print(*sorted(dir(rmaext)))"

@@ -12,7 +12,7 @@ import launch
 import numpy as np
 import pytest
 from support.guarded import Guarded, neighbour, noise, same
-from support.prelude import PRELUDE
+from support.jobs import PRELUDE
 
 import rmaext
 

@@ -11,7 +11,7 @@ import textwrap
 import numpy as np
 import pytest
 from support.guarded import neighbour
-from support.prelude import PRELUDE
+from support.jobs import PRELUDE
 
 import rmaext
 

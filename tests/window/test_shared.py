@@ -10,7 +10,7 @@ import launch
 import numpy as np
 import pytest
 from support.guarded import same
-from support.prelude import PRELUDE
+from support.jobs import PRELUDE
 
 import rmaext
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Grants, and guests: an endpoint that the owner has never heard of. */
-#include "check.h"
+#include "rig.h"
 #include "am/am.h"
 
 enum { SIZE = 4096, FIRST = 64, PART = 1024 };

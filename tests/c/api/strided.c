@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Parts of arrays: by memory, by system call, and over the network. */
-#include "check.h"
+#include "rig.h"
 #include "am/am.h"
 
 #include <stddef.h>

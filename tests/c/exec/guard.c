@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The guard of updates: singles and bulk updates together, and the dead. */
-#include "check.h"
+#include "rig.h"
 #include "dtype/element.h"
 #include "exec/guard.h"
 

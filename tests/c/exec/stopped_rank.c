@@ -4,7 +4,7 @@
  * target's memory. What others send to the target goes on, but for what cannot;
  * and that waits, in order, and is not lost.
  */
-#include "check.h"
+#include "rig.h"
 #include "dtype/element.h"
 #include "am/am.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Libraries, candidates, and fabrics that open, do not open, and close. */
-#include "check.h"
+#include "rig.h"
 #include "am/am.h"
 
 static void bad_library(void)

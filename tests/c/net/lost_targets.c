@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Targets that are no more: nobody listens there, or the process is killed. */
-#include "check.h"
+#include "rig.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Registration, keys and every mr_mode that a provider here can be given. */
-#include "check.h"
+#include "rig.h"
 
 #include <rdma/fabric.h>
 

@@ -3,7 +3,7 @@
  * Local memory over a provider that demands FI_MR_LOCAL and refuses what no
  * registration covers: the one of tests/provider/demand.
  */
-#include "check.h"
+#include "rig.h"
 
 #include <pthread.h>
 #include <sys/mman.h>

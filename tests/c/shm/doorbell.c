@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Waiting for words of memory: comparisons, wake-ups, none of them lost. */
-#include "check.h"
+#include "rig.h"
 #include "shm/control_block.h"
 
 #include <math.h>

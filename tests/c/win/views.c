@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Views of a window, and windows with memory that comes and goes. */
-#include "check.h"
+#include "rig.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Requests: begun, tested, waited for in any order, dropped, cancelled. */
-#include "check.h"
+#include "rig.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

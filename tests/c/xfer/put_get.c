@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* put, get and flush: sizes, places, refusals, errors. */
-#include "check.h"
+#include "rig.h"
 
 static const size_t sizes[] = {
 	1,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Several threads on one window, and closing under them; also under TSan. */
-#include "check.h"
+#include "rig.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

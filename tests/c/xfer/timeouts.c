@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Targets that do not answer: time limits, signals, late answers, closing. */
-#include "check.h"
+#include "rig.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

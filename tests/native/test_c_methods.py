@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The fast tier does what the Python methods do, and leaks nothing."""
+"""The C methods do what the Python methods do, and leak nothing."""
 
 from __future__ import annotations
 
-import errno
 import gc
 import os
 import sys
@@ -13,10 +12,10 @@ import warnings
 import weakref
 from typing import Any
 
-import launch
 import numpy as np
 import numpy.ma  # else by numpy.unique, the first time that a call waits
 import pytest
+from c_methods import SIZE, Child, frozen
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
@@ -25,38 +24,7 @@ from support.guarded import guarded, neighbour, noise, same
 import rmaext
 from rmaext._ops.vector import ManyOperations
 
-SIZE = 12
 DTYPES = [*"?bBhHiIlLqQefdgFDG", "S5", "U3", "M8[s]", "m8[us]", ">i4", ">f8", "i4,f8"]
-
-
-class Child(np.ndarray):
-    pass
-
-
-# -- the same as the Python methods ----------------------------------------------
-
-
-class Windows(dict):
-    """By dtype and access, made on first use."""
-
-    __repr__ = object.__repr__  # hypothesis prints it
-
-    def __missing__(self, key: tuple[str, str]) -> Any:
-        self[key] = win = rmaext.Window.allocate(MPI.COMM_SELF, SIZE, *key)
-        return win
-
-
-@pytest.fixture(scope="module")
-def windows() -> Any:
-    made = Windows()
-    yield made
-    for win in made.values():
-        win.close()
-
-
-def frozen(array: Any) -> Any:
-    array.flags.writeable = False
-    return array
 
 
 def arrays(dtype: Any) -> Any:
@@ -361,145 +329,6 @@ def test_overlap(comm):
         win.fence()
 
 
-# -- registered buffers and prepared operations ----------------------------------
-
-
-@pytest.mark.parametrize("dtype", ["i4", "f8", "D", ">i4", "M8[s]", "i4,f8"])
-@pytest.mark.parametrize("shape", [(), (3,), (2, 2), (0,)])
-def test_registered_and_prepared(comm, dtype, shape):
-    right, left = neighbour(comm), (comm.rank - 1) % comm.size
-    with guarded(comm, SIZE, dtype) as win:
-        array = np.zeros(shape, dtype)
-        count = array.size
-        buffer = win.register(array)
-        assert buffer.array is array
-        assert buffer.window is win
-        put = win.prepare_put(array, right, 5)
-        out = np.zeros(shape, dtype)
-        get = win.prepare_get(out, right, 5)
-        for turn in range(3):
-            array[...] = noise(dtype, count, comm.rank, turn).reshape(shape)
-            want = noise(dtype, count, left, turn).tobytes()
-            assert (put if turn % 2 else lambda: buffer.put(right, offset=5))() is None
-            win.fence()
-            assert win.local[5 : 5 + count].tobytes() == want
-            assert get() is out
-            assert same(out, array)
-            win.fence()
-            array[...] = np.zeros((), dtype)
-            assert buffer.get(right, 5) is array
-            assert same(out, array)
-            win.fence()
-
-
-@pytest.mark.parametrize("shape", [(), (3,), (2, 2)])
-def test_prepared_fetch_add(comm, shape):
-    with guarded(comm, SIZE, "i8", 1) as win:
-        one = np.ones(shape, "i8")
-        buffer = win.register(one)
-        add = win.prepare_fetch_add(one, comm.rank, 2)
-        for turn in range(0, 4, 2):
-            one[...] = 1
-            old = add()
-            assert type(old) is (np.int64 if shape == () else np.ndarray)
-            assert same(old, np.full(shape, 1 + turn * 5))
-            one[...] = 9
-            assert same(buffer.fetch_add(comm.rank, 2), np.full(shape, 2 + turn * 5))
-        scalar = win.prepare_fetch_add(5, comm.rank, 11)
-        assert [scalar(), scalar(), scalar()] == [1, 6, 11]
-        win.fence()
-
-
-def test_what_is_prepared_is_checked(windows):
-    win, fixed = windows["i", "rw"], windows["i", "r"]
-    good, wrong = np.zeros(3, "i4"), np.zeros(3)
-    makers = {
-        "put": win.prepare_put,
-        "get": win.prepare_get,
-        "fetch_add": win.prepare_fetch_add,
-        "register": lambda array, *_: win.register(array),
-    }
-    for name, make in makers.items():
-        with pytest.raises(TypeError):
-            make(wrong, 0)
-        with pytest.raises(TypeError):
-            make([1, 2], 0)
-        with pytest.raises(ValueError, match="C-contiguous"):
-            make(np.zeros((3, 2), "i4").T, 0)
-        if name == "register":
-            continue
-        for rank, offset in ((1, 0), (0, SIZE - 2), (0, -1), (0, 2**62)):
-            with pytest.raises(rmaext.BoundsError):
-                make(good, rank, offset)
-        with pytest.raises(TypeError):
-            make(good, 0.0)
-        with pytest.raises(rmaext.BoundsError):
-            make(good, MPI.PROC_NULL)
-        with pytest.raises(TypeError):
-            make(good, 0)(1)
-    with pytest.raises(ValueError, match="read-only"):
-        win.prepare_get(frozen(np.zeros(3, "i4")), 0)
-    for make in (fixed.prepare_put, fixed.prepare_fetch_add):
-        with pytest.raises(rmaext.AccessError):
-            make(good, 0)
-    with pytest.raises(rmaext.AccessError):
-        windows["i", "w"].prepare_get(good, 0)
-    with pytest.raises(rmaext.Unsupported):
-        windows["M8[s]", "rw"].prepare_fetch_add(np.datetime64(1, "s"), 0)
-    with pytest.raises(rmaext.Unsupported):
-        windows[">i4", "rw"].prepare_fetch_add(1, 0)
-    with pytest.raises(OverflowError):
-        win.prepare_fetch_add(2**31, 0)
-
-
-def test_prepared_alignment(comm):
-    with guarded(comm, SIZE, "i8", 0, 4) as win:
-        with pytest.raises(rmaext.AlignmentError):
-            win.prepare_fetch_add(1, comm.rank, 2)
-        win.prepare_put(np.ones(1, "i8"), comm.rank, 2)()
-        win.fence()
-
-
-def test_an_array_that_changes_after_it_was_registered(windows):
-    win = windows["l", "rw"]
-    for use in ("put", "get", "fetch_add", "buffer"):
-        array = np.arange(4)
-        made: Any = {
-            "put": lambda a: win.prepare_put(a, 0, 6),
-            "get": lambda a: win.prepare_get(a, 0, 6),
-            "fetch_add": lambda a: win.prepare_fetch_add(a, 0, 6),
-            "buffer": lambda a: win.register(a),
-        }[use](array)
-        run = (lambda made=made: made.put(0, 6)) if use == "buffer" else made
-        run()
-        with pytest.raises(ValueError, match="resize"):
-            array.resize(400_000)
-        # against all warnings: then it is looked at anew, or refused
-        array.resize(5, refcheck=False)
-        run()
-        array.resize(400_000, refcheck=False)
-        with pytest.raises(rmaext.BoundsError):
-            run()
-        array.resize(4, refcheck=False)
-        run()
-    array = np.zeros(4, int)
-    get = win.prepare_get(array, 0)
-    array.flags.writeable = False
-    with pytest.raises(ValueError, match="read-only"):
-        get()
-
-
-def test_a_subclass_is_put_and_got(windows):
-    win = windows["l", "rw"]
-    child = np.arange(4).view(Child)
-    win.prepare_put(child, 0, 1)()
-    assert win.local[1:5].tolist() == [0, 1, 2, 3]
-    out = np.zeros(4, int).view(Child)
-    assert win.prepare_get(out, 0, 1)() is out
-    assert win.register(out).get(0, 1) is out
-    assert out.tolist() == [0, 1, 2, 3]
-
-
 # -- life --------------------------------------------------------------------------
 
 
@@ -787,88 +616,6 @@ def test_a_signal_while_an_operation_is_on_its_way(mpirun, tmp_path):
     assert done.stdout.count("well") == 2
 
 
-# -- numba -------------------------------------------------------------------------
-
-
-def test_numba(comm):
-    pytest.importorskip("numba")
-    from rmaext import jit
-
-    rank = neighbour(comm)
-    with guarded(comm, 300_000, "l", 0) as win, guarded(comm, 3, "d", 0.5) as real:
-        win.fence()
-        data, out, old = np.arange(299_990), np.zeros(299_990, int), np.zeros(1, int)
-        handle = win.numba
-        win.check(jit.put(handle, rank, 10, data.ctypes.data, data.size))
-        win.check(jit.flush(handle, rank))
-        win.check(jit.get(handle, rank, 10, out.ctypes.data, out.size))
-        assert same(out, data)
-        win.check(jit.fetch_add_int64(handle, rank, 11, 5, old.ctypes.data))
-        assert old[0] == 1
-        win.check(jit.fetch_add_int64(handle, rank, 11, 5, 0))
-        assert win.get(rank, 11, 1)[0] == 11
-        assert jit.put(handle, rank, 0, 0, 0) == 0
-        was = np.zeros(1)
-        real.check(jit.fetch_add_float64(real.numba, rank, 2, 0.25, was.ctypes.data))
-        assert was[0] == 0.5
-        assert real.get(rank, 2, 1)[0] == 0.75
-        for code, error in [
-            (jit.put(handle, comm.size, 0, data.ctypes.data, 1), rmaext.BoundsError),
-            (jit.put(handle, -1, 0, data.ctypes.data, 1), rmaext.BoundsError),
-            (jit.put(handle, rank, 299_999, data.ctypes.data, 2), rmaext.BoundsError),
-            (jit.get(handle, rank, -1, data.ctypes.data, 1), rmaext.BoundsError),
-            (jit.get(handle, rank, 2**61, data.ctypes.data, 1), rmaext.BoundsError),
-            (jit.get(handle, rank, 0, data.ctypes.data, -1), rmaext.BoundsError),
-            (jit.fetch_add_int64(handle, rank, 300_000, 1, 0), rmaext.BoundsError),
-            (jit.fetch_add_float64(handle, rank, 0, 1.0, 0), rmaext.RmaError),
-            (jit.flush(handle, comm.size), rmaext.BoundsError),
-        ]:
-            assert code < 0
-            with pytest.raises(error):
-                win.check(code)
-        win.fence()
-    for code in (
-        jit.put(handle, rank, 0, data.ctypes.data, 1),
-        jit.fetch_add_int64(handle, rank, 0, 1, 0),
-        jit.flush(handle, rank),
-    ):
-        with pytest.raises(rmaext.ClosedError):
-            win.check(code)
-
-
-@pytest.mark.parametrize("closed", [True, False])
-def test_a_late_call_from_numba(closed):
-    """The number may be used after its window: for ever."""
-    pytest.importorskip("numba")
-    from rmaext import jit
-
-    handles, data = [], np.zeros(3)
-    for _ in range(12):
-        win = rmaext.Window.allocate(MPI.COMM_SELF, SIZE)
-        handles.append(win.numba)
-        assert win.numba == handles[-1]
-        win.check(jit.put(handles[-1], 0, 0, data.ctypes.data, 1))
-        if closed:
-            win.close()
-        gone = weakref.ref(win)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
-            del win
-            gc.collect()
-        assert gone() is None  # only what C needs is kept
-        junk = [os.urandom(n) for n in range(16, 400, 8)]  # where it may have been
-    assert len(set(handles)) == len(handles)
-    shut = -errno.ESHUTDOWN
-    for handle in handles:
-        assert jit.put(handle, 0, 0, data.ctypes.data, 1) == shut
-        assert jit.get(handle, 0, 0, data.ctypes.data, 1) == shut
-        assert jit.fetch_add_float64(handle, 0, 0, 1.0, 0) == shut
-        assert jit.flush(handle, -1) == shut
-    assert junk
-    with pytest.raises(ValueError, match="no window"):
-        _ = rmaext.Window.__new__(rmaext.Window).numba
-
-
 def test_the_words_of_another_thread_are_not_taken(windows):
     win = windows["d", "rw"]
     with pytest.raises(rmaext.BoundsError):
@@ -877,14 +624,3 @@ def test_the_words_of_another_thread_are_not_taken(windows):
         win.check(-107)
     assert "rank 5" not in str(caught.value)
     win.check(0)
-
-
-def test_numba_example(comm, monkeypatch):
-    pytest.importorskip("numba")
-    monkeypatch.syspath_prepend(launch.ROOT / "examples")
-    import numba_histogram
-
-    mine = numba_histogram.run(comm)
-    want = numba_histogram.expected(comm.size).reshape(comm.size, -1)
-    assert same(mine, want[comm.rank])
-    assert mine.sum() <= numba_histogram.PARTICLES * comm.size

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Puts the C module `hot`, which is in the file of `_lib`, in the place of this one."""
+"""Puts the C module `cmethods`, which is in the file of `_lib`, in the place of this one."""
 
 import sys
 from importlib.machinery import ExtensionFileLoader

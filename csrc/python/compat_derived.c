@@ -1,52 +1,52 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Puts and gets between memory of derived datatypes, by memory. What they are
- * is told by rmaext.compat.types once it was computed; those that were used
- * lately are known here, by the objects that stand for them.
+ * Puts and gets between memory of MPI's derived datatypes, on the direct route.
+ * rmaext.compat.types computes what a datatype is, and tells it once; the ones
+ * that were used lately are known here, by the objects that stand for them.
  */
-#include "python/hot.h"
+#include "python/compat.h"
 
 #define KEEP_GIL ((uint64_t)16 << 10) /* bytes: 10 us, if in short runs */
 
 enum { LOOPS = 8, KNOWN = 64 };
 
-/* One element of a type: runs of bytes, again and again at each turn. */
-struct hot_derived {
-	PyObject *object;  /* kept: nothing else gets its address */
+/* An element of a datatype: runs of bytes, repeated at each turn of loops. */
+struct py_derived {
+	PyObject *object;  /* a reference, so that its address stays its own */
 	uint64_t bytes;	   /* of its data */
-	int64_t extent;	   /* to the next one */
-	int64_t low, high; /* it reaches from .. to */
+	int64_t extent;	   /* bytes to the next element */
+	int64_t low, high; /* bytes from the element's place to its ends */
 	int loops;	   /* the outermost first */
 	int64_t turns[LOOPS], steps[LOOPS];
 	Py_ssize_t runs;
 	int64_t *offsets, *lengths;
 };
 
-static struct hot_derived *known[KNOWN];
+static struct py_derived *known[KNOWN];
 
-static struct hot_derived **place_of(PyObject *object)
+static struct py_derived **derived_slot(PyObject *object)
 {
 	return &known[((uintptr_t)object >> 4) % KNOWN];
 }
 
-const struct hot_derived *hot_find_derived(PyObject *object)
+const struct py_derived *py_find_derived(PyObject *object)
 {
-	struct hot_derived *d = *place_of(object);
+	struct py_derived *d = *derived_slot(object);
 
 	return d && d->object == object ? d : NULL;
 }
 
-uint64_t hot_derived_bytes(const struct hot_derived *d)
+uint64_t py_derived_bytes(const struct py_derived *d)
 {
 	return d->bytes;
 }
 
-int64_t hot_derived_extent(const struct hot_derived *d)
+int64_t py_derived_extent(const struct py_derived *d)
 {
 	return d->extent;
 }
 
-static void drop(struct hot_derived *d)
+static void derived_drop(struct py_derived *d)
 {
 	if (!d)
 		return;
@@ -56,12 +56,14 @@ static void drop(struct hot_derived *d)
 	PyMem_Free(d);
 }
 
-static int64_t *take_longs(PyObject *bytes, Py_ssize_t count)
+static int64_t *longs_take(PyObject *bytes, Py_ssize_t count)
 {
 	int64_t *longs = NULL;
 
 	if (PyBytes_GET_SIZE(bytes) != count * (Py_ssize_t)sizeof(*longs))
-		PyErr_SetString(PyExc_ValueError, "as many bytes are wanted");
+		PyErr_SetString(
+			PyExc_ValueError,
+			"mpi_derived() takes as many lengths as offsets");
 	else
 		longs = PyMem_Malloc(count ? (size_t)PyBytes_GET_SIZE(bytes)
 					   : 1);
@@ -71,7 +73,7 @@ static int64_t *take_longs(PyObject *bytes, Py_ssize_t count)
 	return longs;
 }
 
-static bool take_loops(struct hot_derived *d, PyObject *loops)
+static bool derived_take_loops(struct py_derived *d, PyObject *loops)
 {
 	d->loops = (int)PyTuple_GET_SIZE(loops);
 	for (int k = 0; k < d->loops; k++) {
@@ -86,15 +88,15 @@ static bool take_loops(struct hot_derived *d, PyObject *loops)
 	return true;
 }
 
-const char hot_mpi_derived_doc[] = PyDoc_STR(
+const char py_mpi_derived_doc[] = PyDoc_STR(
 	"mpi_derived(datatype, extent, nbytes, span, loops, offsets, lengths, "
 	"/)\n--\n\n"
 	"Tell of a derived datatype: a `Layout`, with its runs as bytes of "
 	"int64.");
 
-PyObject *hot_mpi_derived(PyObject *module, PyObject *args)
+PyObject *py_mpi_derived(PyObject *module, PyObject *args)
 {
-	struct hot_derived *d = PyMem_Calloc(1, sizeof(*d));
+	struct py_derived *d = PyMem_Calloc(1, sizeof(*d));
 	PyObject *object, *loops, *offsets, *lengths;
 	unsigned long long bytes;
 	long long extent, low, high;
@@ -107,43 +109,43 @@ PyObject *hot_mpi_derived(PyObject *module, PyObject *args)
 			      &offsets, &lengths))
 		goto failed;
 	if (PyTuple_GET_SIZE(loops) > LOOPS)
-		goto done; /* Python does it */
+		goto done; /* too deep: Python does it */
 	d->object = Py_NewRef(object);
 	d->bytes = bytes;
 	d->extent = extent;
 	d->low = low;
 	d->high = high;
 	d->runs = PyBytes_GET_SIZE(offsets) / (Py_ssize_t)sizeof(int64_t);
-	d->offsets = take_longs(offsets, d->runs);
-	d->lengths = d->offsets ? take_longs(lengths, d->runs) : NULL;
-	if (!d->lengths || !take_loops(d, loops))
+	d->offsets = longs_take(offsets, d->runs);
+	d->lengths = d->offsets ? longs_take(lengths, d->runs) : NULL;
+	if (!d->lengths || !derived_take_loops(d, loops))
 		goto failed;
 	{
-		struct hot_derived **place = place_of(object), *old = *place;
+		struct py_derived **place = derived_slot(object), *old = *place;
 
 		*place = d;
 		d = old;
 	}
 done:
-	drop(d);
+	derived_drop(d);
 	Py_RETURN_NONE;
 failed:
-	drop(d);
+	derived_drop(d);
 	return PyErr_Occurred() ? NULL : PyErr_NoMemory();
 }
 
-const char hot_mpi_forget_doc[] =
+const char py_mpi_forget_doc[] =
 	PyDoc_STR("mpi_forget()\n--\n\nForget all derived datatypes.");
 
-PyObject *hot_mpi_forget(PyObject *module, PyObject *ignored)
+PyObject *py_mpi_forget(PyObject *module, PyObject *ignored)
 {
 	(void)module;
 	(void)ignored;
 	for (int i = 0; i < KNOWN; i++) {
-		struct hot_derived *d = known[i];
+		struct py_derived *d = known[i];
 
 		known[i] = NULL;
-		drop(d);
+		derived_drop(d);
 	}
 	Py_RETURN_NONE;
 }
@@ -151,38 +153,38 @@ PyObject *hot_mpi_forget(PyObject *module, PyObject *ignored)
 /* -- from run to run */
 
 struct walk {
-	const struct hot_derived *type; /* NULL: what is left is all there is */
-	char *element, *turn;		/* where they begin */
+	const struct py_derived *type; /* NULL: there is one run */
+	char *element, *turn;	       /* where these begin */
 	int64_t done[LOOPS];
 	Py_ssize_t run;
-	char *at; /* the rest of a run */
+	char *at; /* the rest of the run */
 	uint64_t left;
 };
 
-static void enter_run(struct walk *w)
+static void walk_enter_run(struct walk *w)
 {
 	w->at = w->turn + w->type->offsets[w->run];
 	w->left = (uint64_t)w->type->lengths[w->run];
 }
 
-static void walk_start(struct walk *w, const struct hot_side *side, char *base)
+static void walk_start(struct walk *w, const struct py_side *side, char *base)
 {
 	w->type = side->type;
 	w->element = w->turn = base;
 	w->run = 0;
 	memset(w->done, 0, sizeof(w->done));
 	if (w->type) {
-		enter_run(w);
+		walk_enter_run(w);
 	} else {
 		w->at = base;
 		w->left = side->bytes;
 	}
 }
 
-/* Behind the end it leads nowhere, and is not used. */
+/* Goes to the next run. After the last one `at` is not used any more. */
 static void walk_on(struct walk *w)
 {
-	const struct hot_derived *t = w->type;
+	const struct py_derived *t = w->type;
 	int k = t->loops - 1;
 
 	if (++w->run == t->runs) {
@@ -197,10 +199,10 @@ static void walk_on(struct walk *w)
 		if (k < 0)
 			w->turn = w->element += t->extent;
 	}
-	enter_run(w);
+	walk_enter_run(w);
 }
 
-static void copy(struct walk *to, struct walk *from, uint64_t bytes)
+static void walk_copy(struct walk *to, struct walk *from, uint64_t bytes)
 {
 	for (;;) {
 		const uint64_t n =
@@ -224,10 +226,12 @@ static void copy(struct walk *to, struct walk *from, uint64_t bytes)
 	}
 }
 
-/* What elements reach from the first one's place. False: no memory has that. */
-static bool span(const struct hot_side *side, int64_t *low_p, int64_t *high_p)
+/* The bytes that elements reach, from the first one's place. False: too many.
+ */
+static bool side_span(const struct py_side *side, int64_t *low_p,
+		      int64_t *high_p)
 {
-	const struct hot_derived *t = side->type;
+	const struct py_derived *t = side->type;
 	int64_t reach;
 
 	*low_p = 0;
@@ -242,10 +246,10 @@ static bool span(const struct hot_side *side, int64_t *low_p, int64_t *high_p)
 				       reach < 0 ? low_p : high_p);
 }
 
-enum hot_outcome hot_move_derived(struct hot_window *w, bool put,
-				  const struct hot_side *here, char *data,
-				  const struct hot_side *there, int64_t rank,
-				  uint64_t offset)
+enum py_outcome py_move_derived(struct py_window *w, bool put,
+				const struct py_side *here, char *data,
+				const struct py_side *there, int64_t rank,
+				uint64_t offset)
 {
 	const struct rmaext_window *it = w->it.window;
 	struct walk own, remote;
@@ -254,13 +258,13 @@ enum hot_outcome hot_move_derived(struct hot_window *w, bool put,
 	if (!here->bytes || here->bytes != there->bytes ||
 	    here->bytes > KEEP_GIL || rank >= it->count ||
 	    rmx_target_of(it, rank)->route != RMAEXT_DIRECT ||
-	    !span(there, &low, &high) ||
+	    !side_span(there, &low, &high) ||
 	    __builtin_add_overflow(offset, low, &first) || first < 0 ||
 	    !rmx_passes(it, rank, (uint64_t)first, (uint64_t)(high - low),
 			put ? RMAEXT_WRITE : RMAEXT_READ))
-		return HOT_ODD;
+		return PY_DECLINED;
 	walk_start(&own, here, data);
 	walk_start(&remote, there, rmx_target_of(it, rank)->map + offset);
-	copy(put ? &remote : &own, put ? &own : &remote, here->bytes);
-	return HOT_DONE;
+	walk_copy(put ? &remote : &own, put ? &own : &remote, here->bytes);
+	return PY_DONE;
 }

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The first moments of a window of new memory.
+"""The first locks of a window of new memory wait for the target to have initialised it.
 
-Programs write into such memory right after Allocate, and lock the window without a
-barrier in between (mpi4py's demo nxtval-mpi3 is one). They get away with it: MPI
-grants a lock when the target calls MPI again. Here nobody waits for a target, but
-for a moment: until its first epoch, or until the window is GRACE seconds old.
+Programs write into such memory right after Allocate, and others lock the window without a
+barrier in between (mpi4py's demo nxtval-mpi3 is one). With MPI that works: MPI grants a
+lock when the target calls MPI again. rmaext needs no call of the target, so a lock would
+come too early: it waits until the target begins its first epoch, or until the window is
+GRACE seconds old.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from .._native._lib import ffi
 if TYPE_CHECKING:
     from .._window.window import Window
 
-__all__ = ["Young"]
+__all__ = ["FirstLocks"]
 
 GRACE = 0.1
 _NAP = 1e-4
 
 
-class Young:
-    """Who has begun to use a window.
+class FirstLocks:
+    """Which ranks have begun to use a window.
 
     Each rank says so in its own notification counter 0, which no window of
     this package uses otherwise.

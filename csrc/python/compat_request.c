@@ -1,29 +1,30 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * The functions that MPI calls for the requests of rmaext.compat.requests. They
- * take no GIL and call nothing: MPI may hold a lock of its own around them.
+ * run without the GIL, and call neither Python nor MPI, which may hold a lock
+ * of its own around them.
  */
-#include "python/hot.h"
+#include "python/compat.h"
 
 #include <sched.h>
 
 #define NAP 20000 /* ns */
 
-/* What MPI knows a request by. */
+/* The state of a request, whose address MPI has. */
 struct state {
-	int holders; /* MPI, and who ends it */
+	int holders; /* 2: MPI, and the thread that ends the request */
 	int code;    /* of the error that MPI's wait is to return */
 	size_t nbytes;
 	char status[]; /* of success, as MPI lays it out */
 };
 
-static void let_go(struct state *s)
+static void state_release(struct state *s)
 {
 	if (!__atomic_sub_fetch(&s->holders, 1, __ATOMIC_ACQ_REL))
 		free(s);
 }
 
-static int query(void *state, void *status)
+static int grequest_query(void *state, void *status)
 {
 	const struct state *s = state;
 
@@ -31,21 +32,22 @@ static int query(void *state, void *status)
 	return s->code;
 }
 
-static int forget(void *state)
+static int grequest_free(void *state)
 {
-	let_go(state);
+	state_release(state);
 	return 0;
 }
 
-static int cancel(void *state, int complete)
+static int grequest_cancel(void *state, int complete)
 {
 	(void)state;
 	(void)complete;
 	return 0;
 }
 
-/* MPICH calls it wherever it looks at the request, in Wait all the time. */
-static int yield(void *state, void *status)
+/* MPICH calls this whenever it looks at the request, so in Wait all the time.
+ */
+static int grequest_poll(void *state, void *status)
 {
 	(void)state;
 	(void)status;
@@ -53,8 +55,8 @@ static int yield(void *state, void *status)
 	return 0;
 }
 
-/* MPICH's Waitall calls it again and again until the request is complete. */
-static int nap(int count, void **states, double timeout, void *status)
+/* MPICH's Waitall calls this again and again until the request is complete. */
+static int grequest_wait(int count, void **states, double timeout, void *status)
 {
 	const struct timespec time = {.tv_nsec = NAP};
 
@@ -66,36 +68,38 @@ static int nap(int count, void **states, double timeout, void *status)
 	return 0;
 }
 
-const char hot_mpi_request_functions_doc[] =
+const char py_mpi_request_functions_doc[] =
 	PyDoc_STR("mpi_request_functions()\n--\n\n"
 		  "Return the addresses of what MPI is to call: query, free, "
 		  "cancel, poll, "
 		  "wait.");
 
-PyObject *hot_mpi_request_functions(PyObject *module, PyObject *args)
+PyObject *py_mpi_request_functions(PyObject *module, PyObject *args)
 {
 	(void)module;
 	(void)args;
-	return Py_BuildValue("(KKKKK)", (unsigned long long)(uintptr_t)query,
-			     (unsigned long long)(uintptr_t)forget,
-			     (unsigned long long)(uintptr_t)cancel,
-			     (unsigned long long)(uintptr_t)yield,
-			     (unsigned long long)(uintptr_t)nap);
+	return Py_BuildValue("(KKKKK)",
+			     (unsigned long long)(uintptr_t)grequest_query,
+			     (unsigned long long)(uintptr_t)grequest_free,
+			     (unsigned long long)(uintptr_t)grequest_cancel,
+			     (unsigned long long)(uintptr_t)grequest_poll,
+			     (unsigned long long)(uintptr_t)grequest_wait);
 }
 
-const char hot_mpi_request_new_doc[] =
+const char py_mpi_request_new_doc[] =
 	PyDoc_STR("mpi_request_new(status, /)\n--\n\n"
 		  "Return the address of the state of a new request. MPI and "
 		  "mpi_request_end\n"
 		  "let go of it.");
 
-PyObject *hot_mpi_request_new(PyObject *module, PyObject *status)
+PyObject *py_mpi_request_new(PyObject *module, PyObject *status)
 {
 	struct state *s;
 
 	(void)module;
 	if (!PyBytes_Check(status)) {
-		PyErr_SetString(PyExc_TypeError, "a status as bytes is wanted");
+		PyErr_SetString(PyExc_TypeError,
+				"mpi_request_new() takes a status as bytes");
 		return NULL;
 	}
 	s = malloc(sizeof(*s) + (size_t)PyBytes_GET_SIZE(status));
@@ -108,13 +112,13 @@ PyObject *hot_mpi_request_new(PyObject *module, PyObject *status)
 	return PyLong_FromVoidPtr(s);
 }
 
-const char hot_mpi_request_end_doc[] =
+const char py_mpi_request_end_doc[] =
 	PyDoc_STR("mpi_request_end(state, code, /)\n--\n\n"
 		  "Say with what error the request ends, 0 for none; before "
 		  "MPI is told that it\n"
 		  "has.");
 
-PyObject *hot_mpi_request_end(PyObject *module, PyObject *args)
+PyObject *py_mpi_request_end(PyObject *module, PyObject *args)
 {
 	unsigned long long address;
 	struct state *s;
@@ -124,7 +128,7 @@ PyObject *hot_mpi_request_end(PyObject *module, PyObject *args)
 	if (!PyArg_ParseTuple(args, "Ki:mpi_request_end", &address, &code))
 		return NULL;
 	s = (struct state *)(uintptr_t)address;
-	s->code = code; /* MPI looks after MPI_Grequest_complete only */
-	let_go(s);
+	s->code = code; /* MPI reads it after MPI_Grequest_complete only */
+	state_release(s);
 	Py_RETURN_NONE;
 }

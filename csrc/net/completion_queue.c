@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What the one reader of the completion queue does with it: it dispatches the
+ * completions that are there, and sleeps until there are more.
+ */
+#define _GNU_SOURCE
+#include "net/endpoint.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+
+#define RMX_BATCH 16
+#define RMX_READ_MOST 1024 /* completions that one drain reads */
+
+static void cq_read_error(struct rmaext_fabric *f)
+{
+	struct rmaext_error record = {.rank = -1};
+	struct fi_cq_err_entry entry;
+	char text[128];
+	const char *words;
+
+	memset(&entry, 0, sizeof(entry));
+	if (fi_cq_readerr(f->cq, &entry, 0) < 0)
+		return;
+	/* some providers leave err 0 when a connection is lost */
+	record.code = entry.err ? -entry.err : -FI_EIO;
+	record.prov_errno = entry.prov_errno;
+	words = fi_cq_strerror(f->cq, entry.prov_errno, entry.err_data, text,
+			       sizeof(text));
+	memcpy(record.call, "fi_cq_readerr", sizeof("fi_cq_readerr"));
+	strncpy(record.detail, f->lib->strerror(-record.code),
+		sizeof(record.detail) - 1);
+	if (words && *words) {
+		size_t used = strlen(record.detail);
+
+		strncat(record.detail,
+			"; provider: ", sizeof(record.detail) - used - 1);
+		used = strlen(record.detail);
+		strncat(record.detail, words, sizeof(record.detail) - used - 1);
+	}
+	f->hooks->complete(f, entry.op_context, 0, &record);
+}
+
+/*
+ * Wakes those who wait for this process's memory, which may have changed by
+ * what was read. Transfers that other ranks began leave no completion here, so
+ * the reader calls this before it sleeps, too.
+ */
+void rmx_cq_wake_waiters(const struct rmaext_fabric *f)
+{
+	atomic_thread_fence(memory_order_seq_cst);
+	rmx_wake_waiters(f->doorbell);
+}
+
+/*
+ * Reads and dispatches the completions that there are; the caller is the
+ * reader. A batch that is not full is taken for the last one: reading on until
+ * -FI_EAGAIN costs three system calls (1.17), and fi_trywait asks again before
+ * the reader sleeps.
+ */
+int rmx_cq_drain(struct rmaext_fabric *f)
+{
+	struct fi_cq_msg_entry entries[RMX_BATCH];
+	int total = 0;
+	ssize_t n;
+
+	f->hooks->before_read(f);
+	do {
+		n = fi_cq_read(f->cq, entries, RMX_BATCH);
+		if (n == -FI_EAVAIL) {
+			cq_read_error(f);
+			n = RMX_BATCH;
+		} else {
+			for (ssize_t i = 0; i < n; i++)
+				f->hooks->complete(f, entries[i].op_context,
+						   entries[i].len, NULL);
+		}
+		total += n > 0 ? (int)n : 0;
+	} while (n == RMX_BATCH && total < RMX_READ_MOST);
+	f->hooks->after_read(f);
+	if (total) {
+		/* has a fence, too: followers look at what was counted */
+		rmx_cq_wake_waiters(f);
+		if (atomic_load(&f->progress.followers))
+			rmx_futex_wake(&f->progress.turn);
+	}
+	return total;
+}
+
+int rmx_cq_doze(struct rmaext_fabric *f, int other_fd, int64_t ns, int64_t *nap)
+{
+	struct fid *fid = &f->cq->fid;
+	struct pollfd fds[2] = {
+		{.fd = f->progress.cq_fd, .events = POLLIN},
+		{.fd = other_fd, .events = POLLIN},
+	};
+	struct timespec t;
+
+	f->hooks->before_read(f);
+	/* no event tells when the provider takes what it did not take */
+	if (ns > RMX_NAP_MAX && f->hooks->restless(f))
+		ns = RMX_NAP_MAX;
+	if (fds[0].fd >= 0) {
+		/* -FI_EAGAIN: something has come since the queue was read */
+		if (fi_trywait(f->fabric, &fid, 1))
+			return RMX_BY_NETWORK;
+	} else {
+		*nap = *nap ? *nap * 2 : 10000;
+		if (*nap > RMX_NAP_MAX)
+			*nap = RMX_NAP_MAX;
+		if (ns > *nap)
+			ns = *nap;
+	}
+	t = rmx_timespec(ns);
+	if (ppoll(fds, 2, &t, NULL) < 0)
+		return errno == EINTR ? RMX_INTERRUPTED : 0;
+	return (fds[0].revents ? RMX_BY_NETWORK : 0) |
+	       (fds[1].revents ? RMX_BY_OTHER : 0);
+}
+
+bool rmx_cq_is_ready(const struct rmx_progress *p)
+{
+	struct pollfd fd = {.fd = p->cq_fd, .events = POLLIN};
+
+	return poll(&fd, 1, 0) > 0;
+}

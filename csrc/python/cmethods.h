@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Python's methods in C: the operations of Window, prepared operations and
+ * registered buffers as types of C. A call through cffi with Python's checks
+ * takes 1 us, one of these 0.1.
+ *
+ * They know the plain case only: an open window, integers, an array of the
+ * window's dtype in one piece, nothing that would be refused. In any other case
+ * they do nothing and call the Python method of the same name with an
+ * underscore in front, which has the checks, the conversions and the words of
+ * all errors.
+ *
+ * These files are linked into the same shared object as cffi's
+ * rmaext._native._lib, so there is one copy of csrc/.
+ *
+ * Every function is called with the GIL held and returns with it, unless it
+ * says otherwise. While the GIL is held, no other thread closes the window:
+ * what is short enough to keep the GIL need not enter the window. Arguments are
+ * borrowed references; a returned PyObject is the caller's, and NULL means that
+ * an exception is set.
+ */
+#ifndef RMAEXT_CMETHODS_H
+#define RMAEXT_CMETHODS_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+/* NumPy's functions: a table that the module fetches, and the others share. */
+#define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
+#define PY_ARRAY_UNIQUE_SYMBOL py_numpy
+#ifndef PY_METHODS_MODULE
+#define NO_IMPORT_ARRAY
+#endif
+#include <numpy/arrayobject.h>
+#include <numpy/arrayscalars.h>
+
+#include "api/api.h"
+
+struct py_window {
+	PyObject_HEAD struct rmx_typed it;
+	struct py_kept *kept; /* see numba.c; NULL: nobody asked for it */
+	PyArray_Descr *dtype;
+	PyObject *handle;    /* cffi's, which frees it.window */
+	PyObject *fabric;    /* or None; then the next three are NULL */
+	PyObject *in_flight; /* the fabric's dictionaries of operations */
+	PyObject *orphans;
+	PyObject *know; /* to be called with long buffers; or NULL */
+};
+
+/* What came of an attempt to do it in C. */
+enum py_outcome {
+	PY_FAILED = -1,	 /* a Python exception is set */
+	PY_DECLINED = 0, /* nothing was done: the Python method decides */
+	PY_DONE = 1,
+};
+
+/* One element, with room for the largest. */
+union py_cell {
+	int8_t i1;
+	int16_t i2;
+	int32_t i4;
+	int64_t i8;
+	uint8_t u1;
+	uint16_t u2;
+	uint32_t u4;
+	float f4;
+	double f8;
+	char bytes[RMX_MOST_UNIT];
+};
+
+/* module.c: interned strings, so that names are compared by their addresses. */
+extern struct py_names {
+	PyObject *origin, *rank, *offset, *count, *out, *value, *compare;
+	PyObject *ranks, *offsets, *values, *op;
+	PyObject *put, *get, *fetch_add, *compare_and_swap, *flush;
+	PyObject *accumulate, *get_accumulate, *fetch_op;
+	PyObject *put_many, *get_many, *fetch_add_many, *accumulate_many;
+	PyObject *fetch_op_many;
+	PyObject *slot, *timeout, *put_notify, *wait_notify, *test_notify;
+	PyObject *getitem, *setitem, *shapes, *transfer;
+	PyObject *release, *reap, *zero;
+	PyObject *target_rank, *target, *target_disp, *result, *report;
+	PyObject *Put, *Get, *Accumulate, *Get_accumulate;
+	PyObject *Fetch_and_op, *Compare_and_swap, *Flush;
+	PyObject *ops[RMX_OPS]; /* NULL: the operation has no name */
+} py_names;
+
+/* If it is not, there may be no C window, and no dtype. */
+static inline bool py_is_open(const struct py_window *w)
+{
+	return !w->it.closed && w->it.window;
+}
+
+/* Turns an element's index into bytes. False: 64 bits do not hold them. */
+static inline bool py_to_bytes(const struct py_window *w, int64_t index,
+			       uint64_t *offset_p)
+{
+	return !__builtin_mul_overflow((uint64_t)index, w->it.unit, offset_p);
+}
+
+/*
+ * Is it an array of the window's dtype, in one piece? One of a subclass, which
+ * may do otherwise, is not plain.
+ */
+static inline bool py_is_plain(const struct py_window *w, PyObject *it)
+{
+	PyArrayObject *array = (PyArrayObject *)it;
+
+	return PyArray_CheckExact(it) && PyArray_IS_C_CONTIGUOUS(array) &&
+	       (PyArray_DESCR(array) == w->dtype ||
+		PyArray_EquivTypes(PyArray_DESCR(array), w->dtype));
+}
+
+/* The same of an array that is to be written, of a window that may be closed.
+ */
+static inline bool py_is_plain_result(const struct py_window *w, PyObject *it)
+{
+	return py_is_open(w) && py_is_plain(w, it) &&
+	       PyArray_ISWRITEABLE((PyArrayObject *)it);
+}
+
+/* A call of a method: its arguments, what the method does, what it returns. */
+#define PY_PARAMETERS 5
+struct py_call {
+	PyObject *got[PY_PARAMETERS]; /* NULL: was not given */
+	const void *how;
+	PyObject *result; /* NULL: None */
+};
+
+typedef enum py_outcome py_attempt(void *self, struct py_call *call);
+
+/* How a method is called. `how` tells methods apart that share an attempt. */
+struct py_signature {
+	const void *how;
+	/* with an exception set: what to return; or NULL, which raises it */
+	PyObject *(*failed)(void *self);
+	PyObject **slow;     /* the name of the Python method */
+	int required, given; /* parameters: the first so many, and all */
+	PyObject *const *names[PY_PARAMETERS];
+};
+
+/*
+ * args.c: sorts arguments that were given by name into slots, behind the first
+ * n ones. False: there are too few in all, or unknown ones.
+ */
+bool py_take_named(const struct py_signature *s, PyObject **slots,
+		   PyObject *const *named, Py_ssize_t n, PyObject *keywords);
+/*
+ * The next four convert an argument. False: C does not know it, and no
+ * exception is set.
+ */
+/* a non-negative integer, Python's or NumPy's, that 64 bits hold */
+bool py_to_index(PyObject *it, int64_t *index_p);
+/* a rank, and an offset that may be NULL, for 0 */
+bool py_to_place(PyObject *rank, PyObject *offset, int64_t *rank_p,
+		 int64_t *index_p);
+/* an operation by its name; NULL is the sum */
+bool py_to_op(PyObject *it, int *op_p);
+/* a number that fits the window's dtype, as one element of it */
+bool py_pack(const struct py_window *w, PyObject *it, union py_cell *cell);
+/* A new array of the window's dtype; or NULL, with an exception. */
+PyArrayObject *py_new_array(const struct py_window *w, int ndim,
+			    const npy_intp *shape);
+/* Calls the Python method `name`, which decides what C does not know. */
+PyObject *py_decide(void *self, PyObject *name, PyObject *const *args,
+		    Py_ssize_t n, PyObject *keywords);
+
+/*
+ * Sorts arguments into slots, which are NULL before. False: there are too few,
+ * too many or unknown ones. This is inlined with each signature: as a function
+ * it takes 17 instructions more, of about 380 of a put.
+ */
+__attribute__((always_inline)) static inline bool
+py_take(const struct py_signature *s, PyObject **slots, PyObject *const *args,
+	Py_ssize_t n, PyObject *keywords)
+{
+	if (n > s->given)
+		return false;
+	for (Py_ssize_t i = 0; i < n; i++)
+		slots[i] = args[i];
+	return keywords ? py_take_named(s, slots, args + n, n, keywords)
+			: n >= s->required;
+}
+
+/* Calls a method: by an attempt in C, or else by the Python method. */
+__attribute__((always_inline)) static inline PyObject *
+py_call(const struct py_signature *s, py_attempt *attempt, void *self,
+	PyObject *const *args, Py_ssize_t n, PyObject *keywords)
+{
+	struct py_call call = {.how = s->how};
+	enum py_outcome done = PY_DECLINED;
+
+	if (py_take(s, call.got, args, n, keywords))
+		done = attempt(self, &call);
+	if (done == PY_DECLINED)
+		return py_decide(self, *s->slow, args, n, keywords);
+	if (done == PY_FAILED)
+		return s->failed ? s->failed(self) : NULL;
+	return call.result ? call.result : Py_NewRef(Py_None);
+}
+
+/*
+ * Defines a method by its attempt and its signature, which the further
+ * arguments initialise. The assertion takes the semicolon behind it.
+ */
+#define PY_METHOD(function, attempt, ...)                                     \
+	PyObject *function(void *self, PyObject *const *args, Py_ssize_t n,   \
+			   PyObject *keywords)                                \
+	{                                                                     \
+		static const struct py_signature signature = {__VA_ARGS__};   \
+                                                                              \
+		return py_call(&signature, attempt, self, args, n, keywords); \
+	}                                                                     \
+	_Static_assert(1, "")
+
+enum { PY_BUFFERS = 2 };
+
+/* A put, get or update that may have to be waited for. */
+struct py_transfer {
+	const char *call;
+	enum rmx_kind kind;
+	int op; /* of an update */
+	int64_t rank;
+	uint64_t offset, count; /* bytes, elements */
+	PyObject
+		*buffer[PY_BUFFERS]; /* what C may use until the end; or None */
+	const void *source;	     /* of a put; operand of an update */
+	void *result;
+};
+
+/*
+ * transfer.c: find_ffi is called once, when the module is loaded. run carries
+ * out a transfer that was checked, without the GIL; if it is not complete, it
+ * is Python's, which waits on or raises. The window's memory of C must be open.
+ */
+bool py_find_ffi(void);
+enum py_outcome py_transfer_run(struct py_window *w,
+				const struct py_transfer *r);
+
+/*
+ * op.c: ranks and elements must not be negative; the window may be closed, and
+ * all else is checked here. An operation that takes long releases the GIL, and
+ * keeps its buffers alive as long as C may use them.
+ */
+enum py_outcome py_put(struct py_window *w, PyObject *origin, int64_t rank,
+		       int64_t index);
+/* out is plain, and writeable */
+enum py_outcome py_get(struct py_window *w, PyArrayObject *out, int64_t rank,
+		       int64_t index);
+/*
+ * Puts or gets len bytes of a window of bytes. owner keeps data alive; without
+ * one, only what is by memory is done.
+ */
+enum py_outcome py_move(struct py_window *w, bool put, PyObject *owner,
+			void *data, uint64_t len, int64_t rank,
+			uint64_t offset);
+/* How many elements there are from index on. False: there is no such place. */
+bool py_rest(const struct py_window *w, int64_t rank, int64_t index,
+	     int64_t *count_p);
+/* Would a get of so many elements be allowed? */
+bool py_could_get(const struct py_window *w, int64_t rank, int64_t index,
+		  int64_t count);
+/* An update: what it is called, what it does, and what it returns. */
+struct py_update {
+	const char *call;
+	int op;
+	enum { PY_NOTHING, PY_ARRAY, PY_SCALAR_OR_ARRAY, PY_SCALAR } result;
+};
+
+/* *old_p becomes what there was, unless nothing is to be returned. */
+enum py_outcome py_update(struct py_window *w, const struct py_update *u,
+			  PyObject *operand, int64_t rank, int64_t index,
+			  PyObject **old_p);
+/* compare-and-swap of one element, by memory only */
+enum py_outcome py_swap(struct py_window *w, PyObject *compare, PyObject *value,
+			int64_t rank, int64_t index, PyObject **old_p);
+/* rank -1: all ranks */
+enum py_outcome py_flush(struct py_window *w, int64_t rank);
+/*
+ * Counts an operation that ended without waiting. A program may poll with such
+ * operations, for something that a message of MPI has to bring about: so every
+ * now and then this calls MPI, without the GIL.
+ */
+void py_count_turn(void);
+
+#define PY_FASTCALL(type, name, doc)                        \
+	{#name, (PyCFunction)(void (*)(void))type##_##name, \
+	 METH_FASTCALL | METH_KEYWORDS, doc}
+
+/* A method of Window, by METH_FASTCALL; the files below have the docstrings. */
+typedef PyObject *py_method(void *self, PyObject *const *args, Py_ssize_t n,
+			    PyObject *keywords);
+
+/* many.c */
+py_method py_put_many, py_get_many, py_fetch_add_many, py_accumulate_many;
+py_method py_fetch_op_many;
+extern const char py_put_many_doc[], py_get_many_doc[];
+extern const char py_fetch_add_many_doc[], py_accumulate_many_doc[];
+extern const char py_fetch_op_many_doc[];
+
+/* update.c */
+extern const struct py_update py_sum; /* of fetch_add */
+py_method py_accumulate, py_get_accumulate, py_fetch_op, py_fetch_add;
+py_method py_compare_and_swap;
+extern const char py_accumulate_doc[], py_get_accumulate_doc[];
+extern const char py_fetch_op_doc[], py_fetch_add_doc[];
+extern const char py_compare_and_swap_doc[];
+
+/* notify.c */
+py_method py_put_notify, py_wait_notify, py_test_notify;
+extern const char py_put_notify_doc[], py_wait_notify_doc[];
+extern const char py_test_notify_doc[];
+
+/* end.c: functions of the module */
+extern PyMethodDef py_functions[];
+
+/* index.c: win[rank, key] */
+extern PyMappingMethods py_index_methods;
+
+/*
+ * numba.c: Window.numba; and its end, after which compiled functions find that
+ * the window is closed.
+ */
+PyObject *py_numba(struct py_window *w, void *closure);
+void py_numba_close(struct py_window *w);
+
+/* The types: window.c, prepared.c, compat_win.c. */
+extern PyTypeObject py_window_type, py_buffer_type, py_prepared_type;
+extern PyTypeObject py_win_type;
+
+#endif

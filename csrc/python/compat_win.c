@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The type that rmaext.compat.Win inherits from. It shows its memory by the
+ * buffer protocol, and carries out plain operations to ranks that an open epoch
+ * gives access to. In any other case it calls the Python method of the same
+ * name with an underscore in front.
+ */
+#include "python/compat.h"
+
+struct win {
+	PyObject_HEAD void *base;
+	Py_ssize_t size;
+	bool open; /* else it is MPI.WIN_NULL */
+	struct py_window *window;
+	PyObject *units;   /* each rank's displacement unit */
+	PyObject *access;  /* a set of the ranks that may be accessed */
+	PyObject *passive; /* a set of those of them that are locked */
+};
+
+PyDoc_STRVAR(
+	be_doc,
+	"_be($self, address, size, window, units, access, passive, /)\n"
+	"--\n\n"
+	"Stand for a window of bytes, and show so many bytes at an address. "
+	"The sets\n"
+	"are those of ranks that may be accessed, and are locked.");
+
+static PyObject *win_be(struct win *w, PyObject *args)
+{
+	PyObject *window, *units, *access, *passive;
+	unsigned long long address;
+	Py_ssize_t size;
+
+	if (!PyArg_ParseTuple(args, "KnO!OO!O!:_be", &address, &size,
+			      &py_window_type, &window, &units, &PySet_Type,
+			      &access, &PySet_Type, &passive))
+		return NULL;
+	if (w->window) {
+		PyErr_SetString(PyExc_ValueError,
+				"this Win stands for a window already");
+		return NULL;
+	}
+	w->window = (struct py_window *)Py_NewRef(window);
+	w->units = Py_NewRef(units);
+	w->access = Py_NewRef(access);
+	w->passive = Py_NewRef(passive);
+	w->base = (void *)(uintptr_t)address;
+	w->size = size;
+	w->open = true;
+	Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(end_doc, "_end($self, /)\n--\n\nStand for nothing.");
+
+/* The window stays: another thread may be inside a call with it. */
+static PyObject *win_end(struct win *w, PyObject *args)
+{
+	(void)args;
+	w->open = false;
+	w->base = NULL;
+	w->size = 0;
+	Py_RETURN_NONE;
+}
+
+static int win_get_buffer(struct win *w, Py_buffer *view, int flags)
+{
+	return PyBuffer_FillInfo(view, (PyObject *)w, w->base, w->size, 0,
+				 flags);
+}
+
+/* Is the rank in the set? */
+static bool rank_is_in(const struct win *w, PyObject *set, PyObject *rank)
+{
+	/* objects of other types could equal a rank although they are none */
+	return w->open && rank && PyLong_CheckExact(rank) &&
+	       PySet_Contains(set, rank) == 1;
+}
+
+static PyObject *object_or_none(PyObject *it)
+{
+	return it ? it : Py_None;
+}
+
+/* Has Python raise MPI's exception in place of the one that is set. */
+static PyObject *win_report(void *w)
+{
+	PyObject *type, *value, *trace, *result;
+
+	PyErr_Fetch(&type, &value, &trace);
+	PyErr_NormalizeException(&type, &value, &trace);
+	if (trace)
+		PyException_SetTraceback(value, trace);
+	result = PyObject_CallMethodObjArgs(w, py_names.report, value, NULL);
+	Py_XDECREF(type);
+	Py_XDECREF(value);
+	Py_XDECREF(trace);
+	return result;
+}
+
+/*
+ * What goes to the own rank is there when the call returns, as with any MPI.
+ * Over the network it might come later than what other ranks send.
+ */
+static enum py_outcome win_reach_self(struct win *w, PyObject *rank)
+{
+	const struct rmaext_window *window = w->window->it.window;
+	PyObject *result;
+	int64_t number;
+
+	if (!py_to_index(rank, &number) || number != window->self ||
+	    rmx_target_of(window, number)->route == RMAEXT_DIRECT)
+		return PY_DONE;
+	result = PyObject_CallMethod((PyObject *)w->window, "flush", "O", rank);
+	Py_XDECREF(result);
+	return result ? PY_DONE : PY_FAILED;
+}
+
+/* What tells Put from Get, and Fetch_and_op from Get_accumulate. */
+static const char is_put, is_single;
+
+static enum py_outcome move_try(void *self, struct py_call *c)
+{
+	const bool put = c->how == &is_put;
+	struct win *w = self;
+	enum py_outcome done;
+
+	if (!rank_is_in(w, w->access, c->got[1]))
+		return PY_DECLINED;
+	done = py_mpi_move(w->window, w->units, c->got[0], c->got[1],
+			   object_or_none(c->got[2]), put);
+	return done == PY_DONE && put ? win_reach_self(w, c->got[1]) : done;
+}
+
+/* Defines a method of MPI.Win: an error is raised as MPI's. */
+#define WIN_METHOD(name, attempt, ...) \
+	PY_METHOD(win_##name, attempt, .failed = win_report, __VA_ARGS__)
+
+PyDoc_STRVAR(Put_doc, "Put($self, /, origin, target_rank, target=None)\n--\n\n"
+		      "Write to a rank's memory.");
+
+static WIN_METHOD(Put, move_try, .how = &is_put, .slow = &py_names.Put,
+		  .required = 2, .given = 3,
+		  .names = {&py_names.origin, &py_names.target_rank,
+			    &py_names.target});
+
+PyDoc_STRVAR(Get_doc, "Get($self, /, origin, target_rank, target=None)\n--\n\n"
+		      "Read from a rank's memory.");
+
+static WIN_METHOD(Get, move_try, .slow = &py_names.Get, .required = 2,
+		  .given = 3,
+		  .names = {&py_names.origin, &py_names.target_rank,
+			    &py_names.target});
+
+static enum py_outcome accumulate_try(void *self, struct py_call *c)
+{
+	struct win *w = self;
+	enum py_outcome done;
+	int op;
+
+	if (!rank_is_in(w, w->access, c->got[1]) || !py_mpi_op(c->got[3], &op))
+		return PY_DECLINED;
+	done = py_mpi_update(w->window, w->units, c->got[0], NULL, c->got[1],
+			     object_or_none(c->got[2]), op, false);
+	return done == PY_DONE ? win_reach_self(w, c->got[1]) : done;
+}
+
+PyDoc_STRVAR(Accumulate_doc,
+	     "Accumulate($self, /, origin, target_rank, target=None, op=SUM)\n"
+	     "--\n\n"
+	     "Update a rank's memory.");
+
+static WIN_METHOD(Accumulate, accumulate_try, .slow = &py_names.Accumulate,
+		  .required = 2, .given = 4,
+		  .names = {&py_names.origin, &py_names.target_rank,
+			    &py_names.target, &py_names.op});
+
+/* single: of Fetch_and_op, which takes a displacement for a target */
+static enum py_outcome fetch_try(void *self, struct py_call *c)
+{
+	const bool single = c->how == &is_single;
+	struct win *w = self;
+	int op;
+
+	if (!rank_is_in(w, w->access, c->got[2]) ||
+	    (single && c->got[3] && !PyLong_CheckExact(c->got[3])) ||
+	    !py_mpi_op(c->got[4], &op))
+		return PY_DECLINED;
+	return py_mpi_update(w->window, w->units, c->got[0], c->got[1],
+			     c->got[2], object_or_none(c->got[3]), op, single);
+}
+
+PyDoc_STRVAR(Get_accumulate_doc,
+	     "Get_accumulate($self, /, origin, result, target_rank, "
+	     "target=None, op=SUM)\n--\n\n"
+	     "Update a rank's memory, and return what was there.");
+
+static WIN_METHOD(Get_accumulate, fetch_try, .slow = &py_names.Get_accumulate,
+		  .required = 3, .given = 5,
+		  .names = {&py_names.origin, &py_names.result,
+			    &py_names.target_rank, &py_names.target,
+			    &py_names.op});
+
+PyDoc_STRVAR(Fetch_and_op_doc,
+	     "Fetch_and_op($self, /, origin, result, target_rank, "
+	     "target_disp=0, op=SUM)\n--\n\n"
+	     "Update one element of a rank's memory, and return what was "
+	     "there.");
+
+static WIN_METHOD(Fetch_and_op, fetch_try, .how = &is_single,
+		  .slow = &py_names.Fetch_and_op, .required = 3, .given = 5,
+		  .names = {&py_names.origin, &py_names.result,
+			    &py_names.target_rank, &py_names.target_disp,
+			    &py_names.op});
+
+static enum py_outcome swap_try(void *self, struct py_call *c)
+{
+	struct win *w = self;
+
+	if (!rank_is_in(w, w->access, c->got[3]) ||
+	    (c->got[4] && !PyLong_CheckExact(c->got[4])))
+		return PY_DECLINED;
+	return py_mpi_swap(w->window, w->units, c->got[0], c->got[1], c->got[2],
+			   c->got[3], object_or_none(c->got[4]));
+}
+
+PyDoc_STRVAR(Compare_and_swap_doc,
+	     "Compare_and_swap($self, /, origin, compare, result, target_rank, "
+	     "target_disp=0)\n--\n\n"
+	     "Replace one element of a rank's memory if it equals another.");
+
+static WIN_METHOD(Compare_and_swap, swap_try,
+		  .slow = &py_names.Compare_and_swap, .required = 4, .given = 5,
+		  .names = {&py_names.origin, &py_names.compare,
+			    &py_names.result, &py_names.target_rank,
+			    &py_names.target_disp});
+
+static enum py_outcome flush_try(void *self, struct py_call *c)
+{
+	struct win *w = self;
+	int64_t rank;
+
+	if (!rank_is_in(w, w->passive, c->got[0]) ||
+	    !py_to_index(c->got[0], &rank))
+		return PY_DECLINED;
+	return py_flush(w->window, rank);
+}
+
+PyDoc_STRVAR(Flush_doc,
+	     "Flush($self, /, rank)\n--\n\n"
+	     "Wait until all operations on a rank are complete there.");
+
+static WIN_METHOD(Flush, flush_try, .slow = &py_names.Flush, .required = 1,
+		  .given = 1, .names = {&py_names.rank});
+
+static int win_traverse(struct win *w, visitproc visit, void *arg)
+{
+	Py_VISIT(w->window);
+	Py_VISIT(w->units);
+	Py_VISIT(w->access);
+	Py_VISIT(w->passive);
+	return 0;
+}
+
+static int win_clear(struct win *w)
+{
+	Py_CLEAR(w->window);
+	Py_CLEAR(w->units);
+	Py_CLEAR(w->access);
+	Py_CLEAR(w->passive);
+	return 0;
+}
+
+static void win_dealloc(struct win *w)
+{
+	PyObject_GC_UnTrack(w);
+	win_clear(w);
+	Py_TYPE(w)->tp_free(w);
+}
+
+static PyMethodDef win_methods[] = {
+	PY_FASTCALL(win, Put, Put_doc),
+	PY_FASTCALL(win, Get, Get_doc),
+	PY_FASTCALL(win, Accumulate, Accumulate_doc),
+	PY_FASTCALL(win, Get_accumulate, Get_accumulate_doc),
+	PY_FASTCALL(win, Fetch_and_op, Fetch_and_op_doc),
+	PY_FASTCALL(win, Compare_and_swap, Compare_and_swap_doc),
+	PY_FASTCALL(win, Flush, Flush_doc),
+	{"_be", (PyCFunction)win_be, METH_VARARGS, be_doc},
+	{"_end", (PyCFunction)win_end, METH_NOARGS, end_doc},
+	{NULL, NULL, 0, NULL},
+};
+
+static PyBufferProcs win_buffer = {
+	.bf_getbuffer = (getbufferproc)win_get_buffer,
+};
+
+PyTypeObject py_win_type = {
+	PyVarObject_HEAD_INIT(NULL, 0).tp_name = "rmaext._native.cmethods.Win",
+	.tp_doc = "The plain operations of rmaext.compat.Win.",
+	.tp_basicsize = sizeof(struct win),
+	.tp_flags =
+		Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+	.tp_new = PyType_GenericNew,
+	.tp_dealloc = (destructor)win_dealloc,
+	.tp_traverse = (traverseproc)win_traverse,
+	.tp_clear = (inquiry)win_clear,
+	.tp_methods = win_methods,
+	.tp_as_buffer = &win_buffer,
+};

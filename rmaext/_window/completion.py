@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Flush, fence and close: when operations are complete, and how a window ends."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from .._comm.keys import failed, settle, succeeded
+from .._native._lib import ffi, lib
+from .._ops.core import WindowCore, behind
+from .._remote.grants import check_grants, end_grants
+from .._runtime.failures import from_c
+from .._runtime.reports import Patience
+from .._sync.epochs import Epochs
+from .._sync.waiting import Waits
+from ..errors import GrantError, SyncError
+from ..typing import ScalarT
+from . import storage
+
+if TYPE_CHECKING:
+    from typing import Self  # Python 3.11
+
+__all__ = ["Completion"]
+
+
+class Completion(Epochs[ScalarT], Waits[ScalarT]):
+    """`flush`, `fence` and `close` of `Window`.
+
+    flush is that of csrc/python/window.c, which comes here with all that is not plain.
+    fence and close are collective: no rank raises before all ranks know of the error, and
+    no rank frees memory before all have said that they do not write to it any more.
+    """
+
+    _views: weakref.WeakValueDictionary[int, WindowCore[Any]] | None = None  # that may be open
+    _file: storage.File | None = None  # who writes it, if this rank's memory is a file's
+
+    @behind
+    def _flush(self, rank: int | None = None, *, persist: bool = False) -> None:
+        self._check_open("flush")
+        if rank is not None and operator.index(rank) == self._null:
+            return
+        target = -1 if rank is None else self._rank(rank, "flush")
+        wait = ffi.new("struct rmaext_wait *", [int(self._timeout * 1e9), 0, 0, 0])
+        patience = Patience()
+        while True:
+            code = lib.rmaext_flush(self._handle, target, wait)
+            if not code:
+                break
+            if code != lib.RMAEXT_PENDING:
+                self._flush_failed(code, target)
+            patience.look(f"flush: window {self._name}", lambda: [int(wait.rank)])
+        if persist:
+            storage.persist(self, None if rank is None else target)
+
+    def _flush_failed(self, code: int, target: int) -> NoReturn:
+        whom = "all ranks" if target < 0 else f"rank {target}"
+        raise from_c(code, f"flush: window {self._name}, {whom}")
+
+    def fence(self) -> None:
+        """Flush to all ranks, and wait until all have done so.
+
+        After it every rank sees, in its own memory too, what any rank put before.
+
+        Raises
+        ------
+        RmaTimeout, PeerLostError
+            As `flush`. If it fails on one rank, it raises the same error on all. If a rank is
+            lost, or a signal interrupts it, the window is closed on this rank.
+        SyncError
+            On all ranks, if they are in different collective calls; nothing else has happened
+            then. And if a rank has given up a call of this communicator.
+
+        Notes
+        -----
+        Collective, blocking; corresponds to MPI_Win_fence.
+
+        Examples
+        --------
+        >>> win.put([1.0, 2.0], 0)
+        >>> win.fence()  # all ranks come here
+        >>> win.local[:3]
+        array([1., 2., 0.])
+        """
+        self._check_open("fence")
+        with self._group.collective("fence", self._name):
+            self._check_open("fence")
+            failure, _ = self._meet(self._try_flush())
+        if failure is not None:
+            raise failure
+
+    def close(self) -> None:
+        """Flush, wait for all ranks, and deregister. Twice is harmless.
+
+        Raises
+        ------
+        RmaTimeout, PeerLostError
+            As `flush`. If it fails on one rank, it raises the same error on all; the window is
+            closed all the same, but its memory is kept until the process ends, since peers may
+            still write there.
+        SyncError
+            A lock is held, or an epoch is open. And on all ranks, if they are in different
+            collective calls: the window stays open. If a rank has given up a call of this
+            communicator, the window is closed on this rank.
+        GrantError
+            A grant is not revoked: the window stays open.
+
+        Notes
+        -----
+        Collective, blocking; corresponds to MPI_Win_free. `with` does it at the end of its block.
+
+        Examples
+        --------
+        >>> other = rmaext.Window(MPI.COMM_SELF, np.zeros(4))
+        >>> other.close()
+        >>> other.closed
+        True
+        """
+        if self._closed:
+            return
+        try:
+            self._close()
+        except SyncError:
+            if self._group.meetings.over:
+                self._shut(keep=True)
+            raise
+
+    def _close(self) -> None:
+        with self._group.collective("close", self._name):
+            if self._closed:  # another thread was faster
+                return
+            failure = self._unfinished() or self._try_flush() or check_grants(self)
+            was_open = [window for window in self._family() if not window._closed]
+            # Memory is freed once all ranks have met. So this rank's threads must have stopped
+            # writing before it meets the others; if an operation that was given up may still
+            # reach its target, this rank is busy, and all ranks keep their memory.
+            try:
+                busy = self._shut_calls() or self._in_doubt()
+                busy = any(lib.rmaext_window_pending(w._handle) for w in self._parts()) or busy
+                failure, keep = self._meet(failure, busy)
+            except BaseException as exc:
+                # The ranks are in different calls, or this rank has not met any: nothing is closed.
+                if self._group.meetings.all_have(exc) and not self._group.meetings.over:
+                    _reopen(was_open)
+                raise
+            if isinstance(failure, GrantError):
+                _reopen(was_open)
+            else:
+                self._shut(keep)
+        if failure is not None:
+            raise failure
+
+    def _shut_calls(self) -> bool:
+        """Let no thread of this rank begin an operation; return whether one does not end."""
+        codes = [lib.rmaext_window_shut(window._handle) for window in self._mark_closed()]
+        return any(codes)
+
+    def _mark_closed(self) -> list[WindowCore[Any]]:
+        """Refuse operations from now on; return the window with its parts and views."""
+        self._closed = True
+        # Another thread may make a view right now: it sees that the window is closed.
+        windows = self._family()
+        for window in windows:
+            window._closed = True
+        return windows
+
+    def _family(self) -> list[WindowCore[Any]]:
+        views = [] if self._views is None else [ref() for ref in self._views.valuerefs()]
+        return [*self._parts(), *(view for view in views if view is not None)]
+
+    def _try_flush(self) -> Exception | None:
+        try:
+            self.flush()
+        except Exception as exc:
+            return exc
+        return None
+
+    def _meet(self, failure: Exception | None, busy: bool = False) -> tuple[Exception | None, bool]:
+        """Wait for all ranks. Collective.
+
+        Return the error that one of them brings, and whether any has an error
+        or is busy: then no rank may free memory. A GrantError only if there is no other.
+        """
+        group = self._group
+        level = 0 if failure is None else 2 if isinstance(failure, GrantError) else 3
+        try:
+            worst = group.reduce(level or int(busy))
+            if worst >= 2:
+                record = failed(failure) if failure and level == worst else succeeded()
+                received = group.gather(record)
+        except SyncError:
+            raise
+        except BaseException as exc:
+            if not group.meetings.all_have(exc):
+                self._shut(keep=True)  # this rank is out of step with the others
+            raise
+        if worst < 2:
+            return None, worst == 1
+        try:
+            settle(received, failure if level == worst else None)
+        except Exception as exc:
+            return exc, True
+        return None, True
+
+    def _shut(self, keep: bool) -> None:
+        """End this rank's part. Without `keep`, to which all ranks agree, free the memory too."""
+        self._mark_closed()
+        self._group.meetings.close(self._name)
+        ended = end_grants(self)
+        if keep:
+            return
+        file, self._file = self._file, None
+        storage.end(file)
+        if self._block is not None:
+            self._group.controls.give(self._block)
+        codes = [lib.rmaext_window_close(part._handle) for part in self._parts()]
+        if ended and not any(codes):
+            self._region.release()
+            self._group.quit()
+
+    def __enter__(self) -> Self:
+        self._check_open("with")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        elif not self._closed:
+            # Not a collective close: the other ranks may never come to it.
+            if error is not None:
+                self._group.meetings.leave(self._name, error)
+            self._shut(keep=True)
+
+    def __del__(self) -> None:
+        if self._block is not None and not getattr(self, "_closed", True):
+            warnings.warn(
+                f"{self!r} was not closed; its memory is kept until the process ends",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+
+    def _forget(self) -> None:
+        """After the end of MPI, or in a forked child: there is no window."""
+        self._closed = True
+
+
+def _reopen(windows: list[WindowCore[Any]]) -> None:
+    """Undo what has refused operations of windows."""
+    for window in windows:
+        lib.rmaext_window_reopen(window._handle)
+        window._closed = False

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Programs that tests run as jobs of their own: how they begin, and that they ended well."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import launch
+
+PRELUDE = """
+import gc, os, random, signal, subprocess, sys, threading, time, warnings, weakref
+import numpy as np
+from mpi4py import MPI
+import rmaext
+
+world = MPI.COMM_WORLD
+rank, size = world.rank, world.size
+peer = (rank + 1) % size
+
+def exercise(win):
+    "put, get and update the peer's window, and be updated"
+    world.Barrier()
+    win.put(np.full(500, rank + 1.0), peer)
+    win.flush()
+    assert win.fetch_add(1.0, peer, 999) == 0
+    assert (win.get(peer, 0, 500) == rank + 1).all()
+    world.Barrier()
+    assert (win.local[:500] == (rank - 1) % size + 1).all() and win.local[999] == 1
+    world.Barrier()
+
+def refuses(call, error=rmaext.ClosedError):
+    try:
+        call()
+    except error as caught:
+        assert str(caught)
+        return str(caught)
+    raise AssertionError(f"{call} did not raise {error}")
+
+def interrupted(call, most=0.5):
+    "call() is ended by a SIGINT that comes 0.3 s later, within so many seconds"
+    sent = []
+    def send():
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+    timer = threading.Timer(0.3, send)
+    timer.start()
+    try:
+        call()
+    except KeyboardInterrupt:
+        late = time.monotonic() - sent[0]
+        assert late < most, f"{late} s late"
+        return
+    finally:
+        timer.join()
+    raise AssertionError("not interrupted")
+"""
+
+
+def start(size: int, code: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program on that many ranks; size 0 is one process without mpiexec."""
+    if size:
+        return launch.mpirun(size, code, **options)
+    return launch.run_python(code, **options)
+
+
+def clean(done: subprocess.CompletedProcess[str], ends: int = 0) -> None:
+    """Require that it ended well on all ranks: nothing on stderr, and each said "end"."""
+    assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}{done.stderr}"
+    assert not done.stderr, done.stderr
+    assert done.stdout.count("end") == ends, done.stdout
+
+
+def passes(
+    size: int,
+    program: str,
+    *args: str,
+    oks: int,
+    library: str | None = None,
+    survive: bool = False,
+    timeout: float = 40,
+    **env: str,
+) -> str:
+    """Run a program of tests/ with an MPI; require that it ends well, and so many times "OK".
+
+    `library` is the path of a libfabric. Returns what the program printed.
+    """
+    changes = {"PYTHONPATH": launch.PYTHONPATH, "RMAEXT_LIBFABRIC": library or None} | env
+    path = launch.ROOT / "tests" / program
+    done = launch.mpirun(size, path, *args, env=changes, survive=survive, timeout=timeout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("OK") == oks, done.stdout + done.stderr
+    return done.stdout
+
+
+def kill(scenario: str, *args: str, **options: Any) -> None:
+    """Run jobs/programs/killed.py: the last of three ranks is lost, the others go on."""
+    args = (*scenario.split(), *args)
+    passes(3, "jobs/programs/killed.py", *args, oks=2, survive=True, timeout=30, **options)
