@@ -13,11 +13,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from .._fabric.library import Candidate
 from .._native._lib import lib
-from .._runtime import lifetime, locks
+from .._runtime import lifetime
 from .._runtime.config import PROVIDERS, Config
 from .._runtime.failures import of_all
 from ..errors import KeyRecordError, NoProviderError
@@ -148,7 +148,7 @@ class Hello:
             raise KeyRecordError(errno.EPROTO, f"malformed record: hello: {exc}") from None
 
 
-class Beacon:
+class Beacon(lifetime.OfProcess):
     """An abstract socket that only processes of the same network namespace see.
 
     Boot id and namespace number are not proof: cloned virtual machines share
@@ -156,24 +156,10 @@ class Beacon:
     when its owner leaves, also when that lives on in MPI_Finalize.
     """
 
-    _own: ClassVar[Beacon | None] = None
-    _lock: ClassVar[Any] = locks.lock()
-
     def __init__(self) -> None:
         self.name = secrets.token_hex(16)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(f"\0rmaext-{self.name}")
-
-    @classmethod
-    def own(cls) -> Beacon:
-        """Return this process's, there until the process leaves."""
-        with cls._lock:
-            if cls._own is None:
-                made = cls()
-                lifetime.on_exit(made.close)
-                lifetime.on_end(made)
-                cls._own = cls._own or made  # a signal handler may have been faster
-            return cls._own
 
     @staticmethod
     def visible(name: str) -> bool | None:
@@ -189,7 +175,7 @@ class Beacon:
     def _forget(self) -> None:
         """In a forked child: leave the name to the parent; it may begin one of its own."""
         self._socket.close()
-        Beacon._own = None
+        super()._forget()
 
 
 def open_pidfd(own: Hello, peer: Hello) -> int:

@@ -53,11 +53,8 @@ def _block(block: Any) -> Block:
     return Block(int(block.fd), int(block.inode), int(block.size), int(block.offset))
 
 
-class Arena:
+class Arena(lifetime.OfProcess):
     """This process's memory that its neighbours can map (csrc/shm/arena.c)."""
-
-    _own: ClassVar[Arena | None] = None
-    _lock: ClassVar[Any] = locks.lock()
 
     def __init__(self) -> None:
         self.nonce = secrets.token_bytes(16)
@@ -66,17 +63,6 @@ class Arena:
         self.handle = handle[0]
         # no bytecode, in which a signal handler could raise
         self._free = functools.partial(lib.rmaext_arena_free, self.handle)
-        lifetime.on_exit(self.leave)
-        lifetime.on_end(self)
-
-    @classmethod
-    def own(cls) -> Arena:
-        """Return this process's, made on first use, there until the process ends."""
-        with cls._lock:
-            if cls._own is None:
-                made = cls()
-                cls._own = cls._own or made  # a signal handler may have been faster
-            return cls._own
 
     @classmethod
     def own_handle(cls) -> Any:
@@ -111,13 +97,9 @@ class Arena:
         found = own is not None and lib.rmaext_arena_find(own.handle, pointer, nbytes, block)
         return _block(block) if found else NO_BLOCK
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Tell the neighbours that this process takes no part any more."""
         lib.rmaext_arena_leave(self.handle)
-
-    def _forget(self) -> None:
-        """After the end, or in a forked child, which begins one of its own."""
-        Arena._own = None
 
 
 @overload

@@ -15,14 +15,16 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from mpi4py import MPI
 
 from ..errors import ClosedError
-from . import mpi_progress
+from . import locks, mpi_progress
 
-__all__ = ["check", "ending", "on_end", "on_exit", "on_farewell"]
+__all__ = ["OfProcess", "check", "ending", "on_end", "on_exit", "on_farewell"]
+
+T = TypeVar("T", bound="OfProcess")
 
 _at_exit: list[Callable[[], None]] = []
 _mortal: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -104,6 +106,36 @@ def on_end(thing: Any) -> None:
     """Call thing._forget() after those functions, and in forked children."""
     _hook()
     _mortal.add(thing)
+
+
+class OfProcess:
+    """What a process has one of. Its `close` is called when the process leaves."""
+
+    _own: ClassVar[Any] = None
+    _lock: ClassVar[Any]
+
+    def __init_subclass__(cls) -> None:
+        cls._lock = locks.lock()
+
+    @classmethod
+    def own(cls: type[T]) -> T:
+        """Return this process's, made on first use, there until the process ends."""
+        with cls._lock:
+            if cls._own is None:
+                made = cls()
+                on_exit(made.close)
+                on_end(made)
+                cls._own = cls._own or made  # a signal handler may have been faster
+            own: T = cls._own
+            return own
+
+    def close(self) -> None:
+        """End what others see of it."""
+        raise NotImplementedError
+
+    def _forget(self) -> None:
+        """After the end, or in a forked child, which may begin one of its own."""
+        type(self)._own = None
 
 
 def _forked() -> None:

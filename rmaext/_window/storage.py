@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from .._memory.arrays import address
 from .._memory.node import Arena
 from .._native._lib import ffi, lib
 from .._ops.core import Array
-from .._runtime import lifetime, locks, mpi_progress
+from .._runtime import lifetime, mpi_progress
 from .._runtime.failures import check
 from .._sync.waiting import Waits, block_words
 from ..errors import RmaError, Unsupported
@@ -24,26 +24,12 @@ _STORED = int(lib.RMAEXT_STORED)
 _NAP, _LONGEST_NAP = 1e-4, 1e-2  # seconds between looks at a rank elsewhere
 
 
-class Storage:
+class Storage(lifetime.OfProcess):
     """The thread of this process that writes back what peers have put into files."""
-
-    _own: ClassVar[Storage | None] = None
-    _lock: ClassVar[Any] = locks.lock()
 
     def __init__(self) -> None:
         self._handle = ffi.new("rmaext_storage **")
         check(lib.rmaext_storage_open(Arena.own_handle(), self._handle))
-        lifetime.on_exit(self._close)
-        lifetime.on_end(self)
-
-    @classmethod
-    def own(cls) -> Storage:
-        """Return this process's, made on first use, there until the process ends."""
-        with cls._lock:
-            if cls._own is None:
-                made = cls()
-                cls._own = cls._own or made  # a signal handler may have been faster
-            return cls._own
 
     def add(self, block: Any, arrays: list[Array]) -> Any:
         """Serve those who ask in a control block; the arrays stay until `remove`."""
@@ -58,12 +44,13 @@ class Storage:
         if self._handle[0]:
             lib.rmaext_storage_remove(self._handle[0], file)
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Write no more."""
         lib.rmaext_storage_close(self._handle)
 
     def _forget(self) -> None:
         """After the end, or in a forked child, which has no such thread."""
-        Storage._own = None
+        super()._forget()
         self._handle = ffi.new("rmaext_storage **")
 
 
