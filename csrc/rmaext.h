@@ -18,10 +18,10 @@ typedef struct rmaext_library rmaext_library;
 typedef struct rmaext_fabric rmaext_fabric;
 typedef struct rmaext_peer rmaext_peer;
 typedef struct rmaext_arena rmaext_arena;
-typedef struct rmaext_near rmaext_near;
+typedef struct rmaext_neighbour rmaext_neighbour;
 typedef struct rmaext_storage rmaext_storage;
 typedef struct rmaext_file rmaext_file;
-typedef struct rmaext_team rmaext_team;
+typedef struct rmaext_node_barrier rmaext_node_barrier;
 typedef struct rmaext_memory rmaext_memory;
 typedef struct rmaext_members rmaext_members;
 typedef struct rmaext_blocks rmaext_blocks;
@@ -140,7 +140,7 @@ struct rmaext_fabric_info {
 };
 
 /* What a provider says of itself when it is opened; sizes are bytes. */
-struct rmaext_survey {
+struct rmaext_providers {
 	uint64_t caps;
 	uint64_t mr_mode;
 	uint64_t key_size;
@@ -451,7 +451,7 @@ struct rmaext_process {
 
 enum { RMAEXT_CAN_MAP = 1, RMAEXT_CAN_COPY = 2 };
 
-enum { RMAEXT_TEAM_SLOT = 512 }; /* bytes of a rank's record or reason */
+enum { RMAEXT_BARRIER_SLOT = 512 }; /* bytes of a rank's record or reason */
 
 void rmaext_error_last(struct rmaext_error *error_p);
 const char *rmaext_strerror(const rmaext_library *lib, int code);
@@ -474,8 +474,8 @@ int rmaext_candidates(rmaext_library *lib, const char *provider, int mr_basic,
 		      char *buf, size_t *len);
 
 /* Opens the provider's first domain, asks what it can do, and closes it. */
-int rmaext_survey(rmaext_library *lib, const char *provider, int mr_basic,
-		  struct rmaext_survey *survey_p);
+int rmaext_providers(rmaext_library *lib, const char *provider, int mr_basic,
+		     struct rmaext_providers *survey_p);
 /*
  * Writes a line "variable \t value \t help" for each setting of libfabric and
  * of its providers, without a value if it is not set. buf and *len are as those
@@ -569,14 +569,15 @@ int rmaext_storage_write(void *addr, uint64_t len);
  * memory work, and reach returns these. The struct stays until this process
  * ends, as do pidfd and what was mapped.
  */
-int rmaext_near_open(const struct rmaext_process *process, int pidfd,
-		     rmaext_near **near_p);
-int rmaext_near_reach(const rmaext_near *near);
+int rmaext_neighbour_open(const struct rmaext_process *process, int pidfd,
+			  rmaext_neighbour **neighbour_p);
+int rmaext_neighbour_reach(const rmaext_neighbour *neighbour);
 /* Returns 1 if a process of this network namespace has an abstract socket of
  * that name, else 0 or -errno. */
-int rmaext_near_visible(const char *name);
-int rmaext_near_map(rmaext_near *near, const struct rmaext_block *block,
-		    uint64_t len, void **addr_p);
+int rmaext_neighbour_visible(const char *name);
+int rmaext_neighbour_map(rmaext_neighbour *neighbour,
+			 const struct rmaext_block *block, uint64_t len,
+			 void **addr_p);
 
 /*
  * Progress of MPI: threads that wait here call it, where they may; see
@@ -611,48 +612,51 @@ int rmaext_mpi_wait(void *request, rmaext_fabric *fabric, int64_t *quiet,
 		    int64_t slice);
 
 /*
- * The barrier of the ranks of one node. The board is rmaext_team_bytes() zeros
- * that all of them map. meet waits until all ranks have come, and says what
- * they have brought; RMAEXT_PENDING: the slice is over, call it again. Each
- * rank has two slots for records. It writes to them by turns before a meeting,
- * and all ranks read them after that meeting and before the next. When a rank
- * gives up, this meeting and all later ones fail with -FI_ECANCELED on all
- * ranks. A rank closes the team when it has left the last meeting. The board
- * must stay until all ranks have done so, as some may still be waking up in it:
- * it is deserted then.
+ * The barrier of the ranks of one node. The board is
+ * rmaext_node_barrier_bytes() zeros that all of them map. meet waits until all
+ * ranks have come, and says what they have brought; RMAEXT_PENDING: the slice
+ * is over, call it again. Each rank has two slots for records. It writes to
+ * them by turns before a meeting, and all ranks read them after that meeting
+ * and before the next. When a rank gives up, this meeting and all later ones
+ * fail with -FI_ECANCELED on all ranks. A rank closes the team when it has left
+ * the last meeting. The board must stay until all ranks have done so, as some
+ * may still be waking up in it: it is deserted then.
  */
-uint64_t rmaext_team_bytes(int64_t size);
-int rmaext_team_open(void *board, int64_t rank, int64_t size, int64_t spin,
-		     rmaext_team **team_p);
+uint64_t rmaext_node_barrier_bytes(int64_t size);
+int rmaext_node_barrier_open(void *board, int64_t rank, int64_t size,
+			     int64_t spin, rmaext_node_barrier **team_p);
 /* Returns 0, or -FI_EMSGSIZE if it is too long for a slot; writes nothing then.
  */
-int rmaext_team_write(rmaext_team *team, const uint8_t *record, uint64_t len);
+int rmaext_node_barrier_write(rmaext_node_barrier *team, const uint8_t *record,
+			      uint64_t len);
 /*
  * Copies the records of all ranks, one after another, and returns their bytes.
  * data has room for a slot of each rank.
  */
-uint64_t rmaext_team_read(const rmaext_team *team, uint8_t *data,
-			  int32_t *lengths);
+uint64_t rmaext_node_barrier_read(const rmaext_node_barrier *team,
+				  uint8_t *data, int32_t *lengths);
 /* step: the number of the step that this rank takes the meeting for. */
-int rmaext_team_meet(rmaext_team *team, uint64_t step, unsigned int value,
-		     int64_t slice, struct rmaext_met *met_p);
+int rmaext_node_barrier_meet(rmaext_node_barrier *team, uint64_t step,
+			     unsigned int value, int64_t slice,
+			     struct rmaext_met *met_p);
 /* Returns 1 if that rank has not come to the meeting that this one waits in. */
-int rmaext_team_awaits(const rmaext_team *team, int64_t rank);
+int rmaext_node_barrier_awaits(const rmaext_node_barrier *team, int64_t rank);
 /* Say that this rank's program has come to its end, and ask it of a rank. */
-void rmaext_team_end(rmaext_team *team);
-int rmaext_team_ended(const rmaext_team *team, int64_t rank);
+void rmaext_node_barrier_end(rmaext_node_barrier *team);
+int rmaext_node_barrier_ended(const rmaext_node_barrier *team, int64_t rank);
 /* Gives the reason why this rank is to give up, cut to a slot. */
-void rmaext_team_explain(rmaext_team *team, const uint8_t *why, uint64_t len);
+void rmaext_node_barrier_explain(rmaext_node_barrier *team, const uint8_t *why,
+				 uint64_t len);
 /* Returns how many reasons all ranks have given. */
-unsigned int rmaext_team_said(const rmaext_team *team);
+unsigned int rmaext_node_barrier_said(const rmaext_node_barrier *team);
 /* Copies the reason of a rank into `why`, a slot, and returns its length. */
-uint64_t rmaext_team_reason(const rmaext_team *team, int64_t rank,
-			    uint8_t *why);
-void rmaext_team_give_up(rmaext_team *team);
+uint64_t rmaext_node_barrier_reason(const rmaext_node_barrier *team,
+				    int64_t rank, uint8_t *why);
+void rmaext_node_barrier_give_up(rmaext_node_barrier *team);
 /* Returns the first rank that has given up, or -1. */
-int64_t rmaext_team_given_up(const rmaext_team *team);
-void rmaext_team_close(rmaext_team *team);
-int rmaext_team_deserted(const void *board, int64_t size);
+int64_t rmaext_node_barrier_given_up(const rmaext_node_barrier *team);
+void rmaext_node_barrier_close(rmaext_node_barrier *team);
+int rmaext_node_barrier_deserted(const void *board, int64_t size);
 
 /*
  * Registers memory for other ranks. -FI_EINVAL: it has no bytes, no rights, or
@@ -744,7 +748,7 @@ void rmaext_records_column(const uint8_t *data, const int32_t *lengths,
 			   int64_t count, int column, size_t width, void *to);
 /*
  * Finds the routes to the ranks of `here`, in ascending order, from checked
- * records. It maps the memory of each rank that has an entry in `near`, or
+ * records. It maps the memory of each rank that has an entry in `neighbour`, or
  * notes its address; what it says of ranks whose entry is NULL is left as it
  * is.
  */
@@ -755,7 +759,7 @@ struct rmaext_ways {
 };
 int rmaext_records_ways(const uint8_t *data, const int32_t *lengths,
 			const int64_t *here, int64_t count,
-			rmaext_near *const *near,
+			rmaext_neighbour *const *neighbour,
 			const struct rmaext_ways *ways);
 /*
  * The table of ranks, where a window has one: the fields of rank 0, and the
@@ -770,14 +774,15 @@ struct rmaext_rows {
 void rmaext_window_rows(rmaext_window *window, struct rmaext_rows *rows_p);
 
 /*
- * The ranks of a communicator, for all windows over it. `peers` and `nears`
- * have an entry for each rank, which may be NULL, or are NULL themselves; this
- * rank has no near. This rank and those with a near are the ones that are here.
- * Control blocks have a pointer for each rank that is here. Windows count as
- * users of both, which are freed when the last user releases them.
+ * The ranks of a communicator, for all windows over it. `peers` and
+ * `neighbours` have an entry for each rank, which may be NULL, or are NULL
+ * themselves; this rank has no neighbour. This rank and those with a neighbour
+ * are the ones that are here. Control blocks have a pointer for each rank that
+ * is here. Windows count as users of both, which are freed when the last user
+ * releases them.
  */
 int rmaext_members_new(int64_t count, int64_t self, rmaext_peer *const *peers,
-		       rmaext_near *const *nears, rmaext_arena *arena,
+		       rmaext_neighbour *const *neighbours, rmaext_arena *arena,
 		       rmaext_members **members_p);
 void rmaext_members_release(rmaext_members *members);
 int rmaext_blocks_new(const rmaext_members *members, void *const *first,
@@ -943,8 +948,8 @@ void rmaext_many_release(struct rmaext_many *many);
  * Own memory that lies in `count` runs, each so many bytes long and so far from
  * base, to one piece (kind RMAEXT_PUT), or from it (RMAEXT_GET).
  */
-void rmaext_runs_copy(int kind, void *base, const int64_t *offsets,
-		      const int64_t *lengths, uint64_t count, void *piece);
+void rmaext_pack(int kind, void *base, const int64_t *offsets,
+		 const int64_t *lengths, uint64_t count, void *piece);
 
 /*
  * A put or get (RMAEXT_PUT, RMAEXT_GET) of a part of an array that begins at

@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-void rmaext_runs_copy(int kind, void *base, const int64_t *offsets,
-		      const int64_t *lengths, uint64_t count, void *piece)
+void rmaext_pack(int kind, void *base, const int64_t *offsets,
+		 const int64_t *lengths, uint64_t count, void *piece)
 {
 	char *at = piece;
 

@@ -74,13 +74,13 @@ int rmx_guard_overdue(int64_t rank, int64_t timeout, int64_t *deadline)
 static bool rank_is_gone(const struct guard_wait *p, int64_t rank)
 {
 	const struct rmaext_window *w = p->window;
-	struct rmaext_near *near;
+	struct rmaext_neighbour *neighbour;
 
 	if (rank >= w->count)
 		return true;
-	near = w->members->of[rank].near;
-	return near && (p->until || rmx_near_doubtful(near)) &&
-	       rmx_near_gone(near);
+	neighbour = w->members->of[rank].neighbour;
+	return neighbour && (p->until || rmx_neighbour_doubtful(neighbour)) &&
+	       rmx_neighbour_gone(neighbour);
 }
 
 /* Waits a little for the rank in bulk, if there is one, or frees its hold. */

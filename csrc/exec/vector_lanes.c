@@ -113,7 +113,7 @@ static int lane_copy_pieces(struct rmaext_batch *b, struct rmx_lane *lane)
 		lane->next++;
 	} while (lane->next < lane->end && n < RMX_PIECES &&
 		 len + b->unit <= RMX_PIECES_BYTES);
-	ret = rmx_cma_pieces(lane->target->member->near, lane->rank, put,
+	ret = rmx_cma_pieces(lane->target->member->neighbour, lane->rank, put,
 			     pieces, n, buf, len);
 	for (size_t k = 0; !ret && !put && !whole && k < n; k++)
 		memcpy(rmx_result_at(b, b->start + b->order[first + k]),

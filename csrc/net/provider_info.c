@@ -22,7 +22,7 @@ static struct fi_info *info_first(struct rmaext_library *lib,
 	return rmx_info_exact(lib, infos, provider, NULL);
 }
 
-static void survey_copy(const struct fi_info *info, struct rmaext_survey *s)
+static void survey_copy(const struct fi_info *info, struct rmaext_providers *s)
 {
 	s->caps = info->caps;
 	s->mr_mode = (uint64_t)info->domain_attr->mr_mode;
@@ -52,7 +52,7 @@ static uint64_t atomic_most(struct fid_domain *domain, enum fi_op op,
 
 /* Opens the domain and a CQ, which must be open before they can be asked. */
 static int survey_ask(struct rmaext_library *lib, struct fi_info *info,
-		      struct rmaext_survey *s)
+		      struct rmaext_providers *s)
 {
 	struct fi_cq_attr attr = {
 		.format = FI_CQ_FORMAT_MSG,
@@ -91,8 +91,8 @@ close:
 	return ret;
 }
 
-int rmaext_survey(rmaext_library *lib, const char *provider, int mr_basic,
-		  struct rmaext_survey *survey_p)
+int rmaext_providers(rmaext_library *lib, const char *provider, int mr_basic,
+		     struct rmaext_providers *survey_p)
 {
 	struct fi_info *info = info_first(lib, provider, mr_basic, 0);
 	struct fi_info *atomic;

@@ -32,8 +32,9 @@ struct rmx_mapping {
 	struct rmx_mapping *next;
 };
 
-static int near_map_segment(struct rmaext_near *near,
-			    const struct rmaext_block *block, char **base_p)
+static int neighbour_map_segment(struct rmaext_neighbour *neighbour,
+				 const struct rmaext_block *block,
+				 char **base_p)
 {
 	struct rmx_segment_tail *tail;
 	struct stat status;
@@ -42,7 +43,7 @@ static int near_map_segment(struct rmaext_near *near,
 
 	if (block->size < RMX_TAIL || block->size % rmx_page())
 		return -EPROTO;
-	snprintf(path, sizeof(path), "/proc/%d/fd/%lld", (int)near->pid,
+	snprintf(path, sizeof(path), "/proc/%d/fd/%lld", (int)neighbour->pid,
 		 (long long)block->fd);
 	/* stat comes first: opening some other file might have effects */
 	if (stat(path, &status))
@@ -65,7 +66,7 @@ static int near_map_segment(struct rmaext_near *near,
 	if (ret)
 		return ret;
 	tail = (struct rmx_segment_tail *)(base + block->size - RMX_TAIL);
-	if (memcmp(tail->nonce, near->nonce, sizeof(near->nonce))) {
+	if (memcmp(tail->nonce, neighbour->nonce, sizeof(neighbour->nonce))) {
 		munmap(base, block->size);
 		return -ESTALE;
 	}
@@ -74,15 +75,15 @@ static int near_map_segment(struct rmaext_near *near,
 	return 0;
 }
 
-/* Maps a segment of the peer on first use; the caller holds near->lock. */
-static int near_segment(struct rmaext_near *near,
-			const struct rmaext_block *block, char **base_p)
+/* Maps a segment of the peer on first use; the caller holds neighbour->lock. */
+static int neighbour_segment(struct rmaext_neighbour *neighbour,
+			     const struct rmaext_block *block, char **base_p)
 {
 	struct rmx_mapping *m;
 	char *base = NULL;
 	int ret;
 
-	for (m = near->mappings; m; m = m->next)
+	for (m = neighbour->mappings; m; m = m->next)
 		if (m->inode == block->inode) {
 			if (m->size != block->size)
 				return -EPROTO;
@@ -92,20 +93,21 @@ static int near_segment(struct rmaext_near *near,
 	m = calloc(1, sizeof(*m));
 	if (!m)
 		return -ENOMEM;
-	ret = near_map_segment(near, block, &base);
+	ret = neighbour_map_segment(neighbour, block, &base);
 	if (ret) {
 		free(m);
 		return ret;
 	}
 	*m = (struct rmx_mapping){block->inode, block->size, base,
-				  near->mappings};
-	near->mappings = m;
+				  neighbour->mappings};
+	neighbour->mappings = m;
 	*base_p = base;
 	return 0;
 }
 
-int rmaext_near_map(rmaext_near *near, const struct rmaext_block *block,
-		    uint64_t len, void **addr_p)
+int rmaext_neighbour_map(rmaext_neighbour *neighbour,
+			 const struct rmaext_block *block, uint64_t len,
+			 void **addr_p)
 {
 	char *base = NULL;
 	int ret = -EPROTO;
@@ -113,37 +115,38 @@ int rmaext_near_map(rmaext_near *near, const struct rmaext_block *block,
 	if (block->size >= RMX_TAIL &&
 	    block->offset <= block->size - RMX_TAIL &&
 	    len <= block->size - RMX_TAIL - block->offset) {
-		pthread_mutex_lock(&near->lock);
-		ret = near_segment(near, block, &base);
-		pthread_mutex_unlock(&near->lock);
+		pthread_mutex_lock(&neighbour->lock);
+		ret = neighbour_segment(neighbour, block, &base);
+		pthread_mutex_unlock(&neighbour->lock);
 	}
 	if (ret)
 		return rmx_fail(ret, RMX_NO_RANK, "mmap",
 				"cannot map memory of process %d: %s",
-				(int)near->pid, strerror(-ret));
+				(int)neighbour->pid, strerror(-ret));
 	*addr_p = base + block->offset;
 	return 0;
 }
 
 /* Returns 0, the errno of a read that failed, or ESTALE for another nonce. */
-static int near_read_nonce(const struct rmaext_near *near)
+static int neighbour_read_nonce(const struct rmaext_neighbour *neighbour)
 {
 	uint8_t seen[RMX_TOKEN] = {0};
 	struct iovec local = {seen, sizeof(seen)};
-	struct iovec remote = {(void *)(uintptr_t)near->address, sizeof(seen)};
+	struct iovec remote = {(void *)(uintptr_t)neighbour->address,
+			       sizeof(seen)};
 
-	if (process_vm_readv(near->pid, &local, 1, &remote, 1, 0) < 0)
+	if (process_vm_readv(neighbour->pid, &local, 1, &remote, 1, 0) < 0)
 		return errno;
-	return memcmp(seen, near->nonce, sizeof(seen)) ? ESTALE : 0;
+	return memcmp(seen, neighbour->nonce, sizeof(seen)) ? ESTALE : 0;
 }
 
 /* Both directions are tried: a filter of system calls may refuse only one. */
-static bool near_can_copy(const struct rmaext_near *near)
+static bool neighbour_can_copy(const struct rmaext_neighbour *neighbour)
 {
 	struct iovec none = {NULL, 0};
 
-	return !near_read_nonce(near) &&
-	       process_vm_writev(near->pid, &none, 1, &none, 1, 0) == 0;
+	return !neighbour_read_nonce(neighbour) &&
+	       process_vm_writev(neighbour->pid, &none, 1, &none, 1, 0) == 0;
 }
 
 /*
@@ -152,44 +155,44 @@ static bool near_can_copy(const struct rmaext_near *near)
  * fails for another reason says nothing: the kernel may not allow it any more,
  * as when the peer has asked not to be traced.
  */
-static bool near_is_another(const struct rmaext_near *near)
+static bool neighbour_is_another(const struct rmaext_neighbour *neighbour)
 {
-	const int code = near_read_nonce(near);
+	const int code = neighbour_read_nonce(neighbour);
 
 	return code == ESRCH || code == ESTALE || code == EFAULT;
 }
 
-int rmaext_near_open(const struct rmaext_process *process, int pidfd,
-		     rmaext_near **near_p)
+int rmaext_neighbour_open(const struct rmaext_process *process, int pidfd,
+			  rmaext_neighbour **neighbour_p)
 {
-	struct rmaext_near *near = calloc(1, sizeof(*near));
+	struct rmaext_neighbour *neighbour = calloc(1, sizeof(*neighbour));
 	char *base = NULL;
 
-	if (!near)
+	if (!neighbour)
 		return rmx_no_memory("a process of this node");
-	near->pid = (pid_t)process->pid;
-	near->address = process->address;
-	near->pidfd = pidfd;
-	memcpy(near->nonce, process->nonce, sizeof(near->nonce));
-	pthread_mutex_init(&near->lock, NULL);
-	if (!near_segment(near, &process->first, &base)) {
-		near->reach |= RMAEXT_CAN_MAP;
-		near->tail =
+	neighbour->pid = (pid_t)process->pid;
+	neighbour->address = process->address;
+	neighbour->pidfd = pidfd;
+	memcpy(neighbour->nonce, process->nonce, sizeof(neighbour->nonce));
+	pthread_mutex_init(&neighbour->lock, NULL);
+	if (!neighbour_segment(neighbour, &process->first, &base)) {
+		neighbour->reach |= RMAEXT_CAN_MAP;
+		neighbour->tail =
 			(struct rmx_segment_tail *)(base + process->first.size -
 						    RMX_TAIL);
 	}
-	if (near_can_copy(near))
-		near->reach |= RMAEXT_CAN_COPY;
-	*near_p = near;
+	if (neighbour_can_copy(neighbour))
+		neighbour->reach |= RMAEXT_CAN_COPY;
+	*neighbour_p = neighbour;
 	return 0;
 }
 
-int rmaext_near_reach(const rmaext_near *near)
+int rmaext_neighbour_reach(const rmaext_neighbour *neighbour)
 {
-	return near->reach;
+	return neighbour->reach;
 }
 
-int rmaext_near_visible(const char *name)
+int rmaext_neighbour_visible(const char *name)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	const size_t length = strlen(name);
@@ -209,38 +212,39 @@ int rmaext_near_visible(const char *name)
 	return ret;
 }
 
-bool rmx_near_gone(struct rmaext_near *near)
+bool rmx_neighbour_gone(struct rmaext_neighbour *neighbour)
 {
-	struct pollfd fd = {.fd = near->pidfd, .events = POLLIN};
+	struct pollfd fd = {.fd = neighbour->pidfd, .events = POLLIN};
 
-	if (near->tail && atomic_load(&near->tail->left))
+	if (neighbour->tail && atomic_load(&neighbour->tail->left))
 		return true;
 	/*
 	 * The mark of tail->life is no proof: the thread that held it may have
 	 * ended before its process. Nor are other events of the descriptor: the
 	 * program may have closed it.
 	 */
-	if (!near->gone &&
-	    ((poll(&fd, 1, 0) > 0 && fd.revents & POLLIN) ||
-	     ((near->reach & RMAEXT_CAN_COPY) && near_is_another(near))))
-		near->gone = true;
-	return near->gone;
+	if (!neighbour->gone && ((poll(&fd, 1, 0) > 0 && fd.revents & POLLIN) ||
+				 ((neighbour->reach & RMAEXT_CAN_COPY) &&
+				  neighbour_is_another(neighbour))))
+		neighbour->gone = true;
+	return neighbour->gone;
 }
 
 typedef ssize_t (*copy_fn)(pid_t, const struct iovec *, unsigned long,
 			   const struct iovec *, unsigned long, unsigned long);
 
-static int copy_refused(const struct rmaext_near *near, int64_t rank,
+static int copy_refused(const struct rmaext_neighbour *neighbour, int64_t rank,
 			const char *call, int code)
 {
 	return rmx_fail(code == ESRCH ? -FI_ENOTCONN : -code, rank, call,
-			"cannot reach memory of process %d: %s", (int)near->pid,
-			strerror(code));
+			"cannot reach memory of process %d: %s",
+			(int)neighbour->pid, strerror(code));
 }
 
 /* A call copies 2 GiB at most, and may stop early at a signal. */
-static int near_copy(copy_fn fn, const char *call, struct rmaext_near *near,
-		     int64_t rank, uint64_t address, void *buf, uint64_t len)
+static int neighbour_copy(copy_fn fn, const char *call,
+			  struct rmaext_neighbour *neighbour, int64_t rank,
+			  uint64_t address, void *buf, uint64_t len)
 {
 	uint64_t done = 0;
 
@@ -248,42 +252,43 @@ static int near_copy(copy_fn fn, const char *call, struct rmaext_near *near,
 		struct iovec local = {(char *)buf + done, len - done};
 		struct iovec remote = {(void *)(uintptr_t)(address + done),
 				       len - done};
-		ssize_t n = fn(near->pid, &local, 1, &remote, 1, 0);
+		ssize_t n = fn(neighbour->pid, &local, 1, &remote, 1, 0);
 
 		if (n <= 0)
-			return copy_refused(near, rank, call, n ? errno : EIO);
+			return copy_refused(neighbour, rank, call,
+					    n ? errno : EIO);
 		done += (uint64_t)n;
 	}
 	return 0;
 }
 
-int rmx_cma_write(struct rmaext_near *near, int64_t rank, uint64_t address,
-		  const void *buf, uint64_t len)
+int rmx_cma_write(struct rmaext_neighbour *neighbour, int64_t rank,
+		  uint64_t address, const void *buf, uint64_t len)
 {
-	return near_copy(process_vm_writev, "process_vm_writev", near, rank,
-			 address, (void *)(uintptr_t)buf, len);
+	return neighbour_copy(process_vm_writev, "process_vm_writev", neighbour,
+			      rank, address, (void *)(uintptr_t)buf, len);
 }
 
-int rmx_cma_read(struct rmaext_near *near, int64_t rank, uint64_t address,
-		 void *buf, uint64_t len)
+int rmx_cma_read(struct rmaext_neighbour *neighbour, int64_t rank,
+		 uint64_t address, void *buf, uint64_t len)
 {
-	return near_copy(process_vm_readv, "process_vm_readv", near, rank,
-			 address, buf, len);
+	return neighbour_copy(process_vm_readv, "process_vm_readv", neighbour,
+			      rank, address, buf, len);
 }
 
 /* A call that stops early, at a signal or a bad address, is continued. */
-int rmx_cma_pieces(struct rmaext_near *near, int64_t rank, bool write,
+int rmx_cma_pieces(struct rmaext_neighbour *neighbour, int64_t rank, bool write,
 		   struct iovec *pieces, size_t n, void *buf, size_t len)
 {
 	const copy_fn fn = write ? process_vm_writev : process_vm_readv;
 	struct iovec local = {buf, len};
 
 	while (local.iov_len) {
-		ssize_t done = fn(near->pid, &local, 1, pieces, n, 0);
+		ssize_t done = fn(neighbour->pid, &local, 1, pieces, n, 0);
 		size_t left = done > 0 ? (size_t)done : 0;
 
 		if (done <= 0)
-			return copy_refused(near, rank,
+			return copy_refused(neighbour, rank,
 					    write ? "process_vm_writev"
 						  : "process_vm_readv",
 					    done ? errno : EIO);

@@ -27,7 +27,7 @@ struct rmx_segment_tail {
 };
 
 /* A process on the same node, reached without a network; see neighbour.c. */
-struct rmaext_near {
+struct rmaext_neighbour {
 	pid_t pid;
 	int pidfd;	  /* or -1 */
 	uint64_t address; /* of the nonce, in that process */
@@ -42,7 +42,7 @@ struct rmaext_near {
 /* -- neighbour.c: any thread may call these, without a lock */
 
 /* Asks the kernel whether the process has ended. */
-bool rmx_near_gone(struct rmaext_near *near);
+bool rmx_neighbour_gone(struct rmaext_neighbour *neighbour);
 
 /*
  * Copy to or from an address in that process by a system call, and block as
@@ -50,42 +50,44 @@ bool rmx_near_gone(struct rmaext_near *near);
  * the process has ended, or -errno; part of the bytes may have been copied
  * then.
  */
-int rmx_cma_write(struct rmaext_near *near, int64_t rank, uint64_t address,
-		  const void *buf, uint64_t len);
-int rmx_cma_read(struct rmaext_near *near, int64_t rank, uint64_t address,
-		 void *buf, uint64_t len);
+int rmx_cma_write(struct rmaext_neighbour *neighbour, int64_t rank,
+		  uint64_t address, const void *buf, uint64_t len);
+int rmx_cma_read(struct rmaext_neighbour *neighbour, int64_t rank,
+		 uint64_t address, void *buf, uint64_t len);
 
 /*
  * Does the same for n pieces in that process, which buf holds one after
  * another. It changes `pieces`; their lengths add up to `len`.
  */
-int rmx_cma_pieces(struct rmaext_near *near, int64_t rank, bool write,
+int rmx_cma_pieces(struct rmaext_neighbour *neighbour, int64_t rank, bool write,
 		   struct iovec *pieces, size_t n, void *buf, size_t len);
 
 /* Returns the doorbell of the arena's process; NULL if the arena is NULL. */
 struct rmx_doorbell *rmx_arena_doorbell(struct rmaext_arena *arena);
 
 /*
- * Says whether the process may have ended, so that rmx_near_gone() is to be
- * asked. It takes two loads and no system call, as the kernel marks a robust
+ * Says whether the process may have ended, so that rmx_neighbour_gone() is to
+ * be asked. It takes two loads and no system call, as the kernel marks a robust
  * mutex when its holder is killed. Other C libraries than glibc have no mark to
  * look at, and learn of the end when the pidfd is next asked. Where the memory
  * of the process is not mapped, the answer is yes as long as it can be copied,
  * because only the pidfd says that the pid is still that process's.
  */
-static inline bool rmx_near_doubtful(const struct rmaext_near *near)
+static inline bool
+rmx_neighbour_doubtful(const struct rmaext_neighbour *neighbour)
 {
-	const struct rmx_segment_tail *tail = near ? near->tail : NULL;
+	const struct rmx_segment_tail *tail =
+		neighbour ? neighbour->tail : NULL;
 
 	if (!tail)
-		return near && near->reach;
+		return neighbour && neighbour->reach;
 #ifdef __GLIBC__
 	if (__atomic_load_n(&tail->life.__data.__lock, __ATOMIC_RELAXED) &
 	    FUTEX_OWNER_DIED)
 		return true;
 #endif
 	return atomic_load_explicit(&tail->left, memory_order_relaxed) ||
-	       atomic_load_explicit(&near->gone, memory_order_relaxed);
+	       atomic_load_explicit(&neighbour->gone, memory_order_relaxed);
 }
 
 /* -- doorbell.c */

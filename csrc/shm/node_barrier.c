@@ -25,7 +25,7 @@
 #define GIVEN_UP (UINT64_C(1) << 32)
 #define GENERATION (UINT64_C(1) << 33)
 /* bytes of a record at most */
-#define SLOT_MOST (RMAEXT_TEAM_SLOT - sizeof(uint16_t))
+#define SLOT_MOST (RMAEXT_BARRIER_SLOT - sizeof(uint16_t))
 
 /* What the ranks have brought to a meeting. There are two, used by turns. */
 struct rmx_brought {
@@ -36,8 +36,8 @@ struct rmx_brought {
 
 struct rmx_board_entry {
 	/* two, as a rank that is ahead writes while others still read */
-	char slots[2][RMAEXT_TEAM_SLOT];
-	char reason[RMAEXT_TEAM_SLOT]; /* why it has given up */
+	char slots[2][RMAEXT_BARRIER_SLOT];
+	char reason[RMAEXT_BARRIER_SLOT]; /* why it has given up */
 	atomic_uint came;  /* number of meetings it came to, for messages */
 	atomic_uint ended; /* its program has come to its end */
 };
@@ -53,7 +53,7 @@ struct rmx_board {
 	_Alignas(RMX_LINE) struct rmx_board_entry entries[];
 };
 
-struct rmaext_team {
+struct rmaext_node_barrier {
 	struct rmx_board *board;
 	unsigned int rank, size;
 	int64_t spin;
@@ -78,16 +78,16 @@ static const uint32_t *board_futex(const struct rmx_board *b)
 	       (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 1 : 0);
 }
 
-uint64_t rmaext_team_bytes(int64_t size)
+uint64_t rmaext_node_barrier_bytes(int64_t size)
 {
 	return sizeof(struct rmx_board) +
 	       (uint64_t)size * sizeof(struct rmx_board_entry);
 }
 
-int rmaext_team_open(void *board, int64_t rank, int64_t size, int64_t spin,
-		     rmaext_team **team_p)
+int rmaext_node_barrier_open(void *board, int64_t rank, int64_t size,
+			     int64_t spin, rmaext_node_barrier **team_p)
 {
-	struct rmaext_team *team = calloc(1, sizeof(*team));
+	struct rmaext_node_barrier *team = calloc(1, sizeof(*team));
 
 	if (!team)
 		return rmx_no_memory("the ranks of a node");
@@ -99,13 +99,13 @@ int rmaext_team_open(void *board, int64_t rank, int64_t size, int64_t spin,
 	return 0;
 }
 
-void rmaext_team_close(rmaext_team *team)
+void rmaext_node_barrier_close(rmaext_node_barrier *team)
 {
 	atomic_fetch_add(&team->board->closed, 1);
 	free(team);
 }
 
-int rmaext_team_deserted(const void *board, int64_t size)
+int rmaext_node_barrier_deserted(const void *board, int64_t size)
 {
 	const struct rmx_board *b = board;
 
@@ -132,7 +132,8 @@ static uint16_t slot_read(const char *slot, void *record)
 }
 
 /* The generation stays as it is until this rank has come to the meeting. */
-int rmaext_team_write(rmaext_team *team, const uint8_t *record, uint64_t len)
+int rmaext_node_barrier_write(rmaext_node_barrier *team, const uint8_t *record,
+			      uint64_t len)
 {
 	const unsigned int turn = board_generation(team->board) & 1;
 
@@ -142,8 +143,8 @@ int rmaext_team_write(rmaext_team *team, const uint8_t *record, uint64_t len)
 	return 0;
 }
 
-uint64_t rmaext_team_read(const rmaext_team *team, uint8_t *data,
-			  int32_t *lengths)
+uint64_t rmaext_node_barrier_read(const rmaext_node_barrier *team,
+				  uint8_t *data, int32_t *lengths)
 {
 	const unsigned int turn = !(board_generation(team->board) & 1);
 	uint64_t at = 0;
@@ -173,7 +174,7 @@ static void board_wake(struct rmx_board *b)
 			NULL, 0);
 }
 
-static void team_arrive(struct rmaext_team *team, uint64_t step,
+static void team_arrive(struct rmaext_node_barrier *team, uint64_t step,
 			unsigned int value)
 {
 	struct rmx_board *b = team->board;
@@ -203,14 +204,15 @@ static void team_arrive(struct rmaext_team *team, uint64_t step,
 		board_wake(b);
 }
 
-static bool meeting_is_over(const struct rmaext_team *team, uint64_t word)
+static bool meeting_is_over(const struct rmaext_node_barrier *team,
+			    uint64_t word)
 {
 	return word_generation(word) != team->generation;
 }
 
 static enum rmx_step meeting_look(void *arg)
 {
-	const struct rmaext_team *team = arg;
+	const struct rmaext_node_barrier *team = arg;
 	const uint64_t word = atomic_load(&team->board->word);
 
 	return meeting_is_over(team, word) || word & GIVEN_UP ? RMX_DONE
@@ -219,7 +221,7 @@ static enum rmx_step meeting_look(void *arg)
 
 static bool board_sleep(void *arg, int64_t ns)
 {
-	const struct rmaext_team *team = arg;
+	const struct rmaext_node_barrier *team = arg;
 	const struct timespec t = {.tv_nsec = (long)ns};
 	struct rmx_board *b = team->board;
 	bool slept;
@@ -233,8 +235,9 @@ static bool board_sleep(void *arg, int64_t ns)
 	return slept;
 }
 
-int rmaext_team_meet(rmaext_team *team, uint64_t step, unsigned int value,
-		     int64_t slice, struct rmaext_met *met_p)
+int rmaext_node_barrier_meet(rmaext_node_barrier *team, uint64_t step,
+			     unsigned int value, int64_t slice,
+			     struct rmaext_met *met_p)
 {
 	const struct rmx_await wait = {
 		.look = meeting_look,
@@ -262,40 +265,42 @@ int rmaext_team_meet(rmaext_team *team, uint64_t step, unsigned int value,
 	return 0;
 }
 
-int rmaext_team_awaits(const rmaext_team *team, int64_t rank)
+int rmaext_node_barrier_awaits(const rmaext_node_barrier *team, int64_t rank)
 {
 	return atomic_load(&team->board->entries[rank].came) !=
 	       team->generation + 1;
 }
 
-void rmaext_team_end(rmaext_team *team)
+void rmaext_node_barrier_end(rmaext_node_barrier *team)
 {
 	atomic_store(&team->board->entries[team->rank].ended, 1);
 }
 
-int rmaext_team_ended(const rmaext_team *team, int64_t rank)
+int rmaext_node_barrier_ended(const rmaext_node_barrier *team, int64_t rank)
 {
 	return atomic_load(&team->board->entries[rank].ended) != 0;
 }
 
-void rmaext_team_explain(rmaext_team *team, const uint8_t *why, uint64_t len)
+void rmaext_node_barrier_explain(rmaext_node_barrier *team, const uint8_t *why,
+				 uint64_t len)
 {
 	slot_write(team->board->entries[team->rank].reason, why,
 		   len < SLOT_MOST ? len : SLOT_MOST);
 	atomic_fetch_add(&team->board->said, 1);
 }
 
-unsigned int rmaext_team_said(const rmaext_team *team)
+unsigned int rmaext_node_barrier_said(const rmaext_node_barrier *team)
 {
 	return atomic_load(&team->board->said);
 }
 
-uint64_t rmaext_team_reason(const rmaext_team *team, int64_t rank, uint8_t *why)
+uint64_t rmaext_node_barrier_reason(const rmaext_node_barrier *team,
+				    int64_t rank, uint8_t *why)
 {
 	return slot_read(team->board->entries[rank].reason, why);
 }
 
-void rmaext_team_give_up(rmaext_team *team)
+void rmaext_node_barrier_give_up(rmaext_node_barrier *team)
 {
 	struct rmx_board *b = team->board;
 	unsigned int nobody = 0;
@@ -305,7 +310,7 @@ void rmaext_team_give_up(rmaext_team *team)
 	board_wake(b);
 }
 
-int64_t rmaext_team_given_up(const rmaext_team *team)
+int64_t rmaext_node_barrier_given_up(const rmaext_node_barrier *team)
 {
 	const struct rmx_board *b = team->board;
 	unsigned int rank;

@@ -7,8 +7,8 @@
 static bool target_is_gone(const struct rmx_target *t)
 {
 	return (t->member->peer && atomic_load(&t->member->peer->gone)) ||
-	       (rmx_near_doubtful(t->member->near) &&
-		rmx_near_gone(t->member->near));
+	       (rmx_neighbour_doubtful(t->member->neighbour) &&
+		rmx_neighbour_gone(t->member->neighbour));
 }
 
 /*

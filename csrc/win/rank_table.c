@@ -16,7 +16,7 @@
 #define RMX_MANY 256
 
 int rmaext_members_new(int64_t count, int64_t self, rmaext_peer *const *peers,
-		       rmaext_near *const *nears, rmaext_arena *arena,
+		       rmaext_neighbour *const *neighbours, rmaext_arena *arena,
 		       rmaext_members **members_p)
 {
 	const size_t n = (size_t)count;
@@ -35,12 +35,12 @@ int rmaext_members_new(int64_t count, int64_t self, rmaext_peer *const *peers,
 		struct rmx_member *member = &m->of[rank];
 
 		member->peer = peers ? peers[rank] : NULL;
-		member->near = nears ? nears[rank] : NULL;
-		if (member->near && member->near->tail)
-			member->doorbell = &member->near->tail->doorbell;
+		member->neighbour = neighbours ? neighbours[rank] : NULL;
+		if (member->neighbour && member->neighbour->tail)
+			member->doorbell = &member->neighbour->tail->doorbell;
 		else if (rank == self)
 			member->doorbell = rmx_arena_doorbell(arena);
-		if (member->near || rank == self)
+		if (member->neighbour || rank == self)
 			m->here[m->here_count++] = rank;
 	}
 	*members_p = m;

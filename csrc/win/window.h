@@ -12,8 +12,9 @@
 
 /* What is known of a rank of a communicator, in all windows over it. */
 struct rmx_member {
-	struct rmaext_peer *peer;      /* NULL: not reached by the fabric */
-	struct rmaext_near *near;      /* NULL: this rank, or another node's */
+	struct rmaext_peer *peer; /* NULL: not reached by the fabric */
+	struct rmaext_neighbour
+		*neighbour;	       /* NULL: this rank, or another node's */
 	struct rmx_doorbell *doorbell; /* NULL: it is not mapped */
 };
 
@@ -22,7 +23,7 @@ struct rmaext_members {
 	atomic_int users;
 	int64_t count, self; /* number of ranks, this rank */
 	int64_t here_count;
-	int64_t *here; /* this rank and those with a near, ascending */
+	int64_t *here; /* this rank and those with a neighbour, ascending */
 	struct rmx_member of[];
 };
 
@@ -215,15 +216,15 @@ static inline int rmx_target_write(const struct rmx_target *t, int64_t rank,
 				   uint64_t offset, const void *buf,
 				   uint64_t len)
 {
-	return rmx_cma_write(t->member->near, rank, t->address + offset, buf,
-			     len);
+	return rmx_cma_write(t->member->neighbour, rank, t->address + offset,
+			     buf, len);
 }
 
 static inline int rmx_target_read(const struct rmx_target *t, int64_t rank,
 				  uint64_t offset, void *buf, uint64_t len)
 {
-	return rmx_cma_read(t->member->near, rank, t->address + offset, buf,
-			    len);
+	return rmx_cma_read(t->member->neighbour, rank, t->address + offset,
+			    buf, len);
 }
 
 /* -- attached.c */
@@ -280,7 +281,7 @@ static inline bool rmx_doubtful(const struct rmx_target *t)
 
 	return (m->peer &&
 		atomic_load_explicit(&m->peer->gone, memory_order_relaxed)) ||
-	       rmx_near_doubtful(m->near);
+	       rmx_neighbour_doubtful(m->neighbour);
 }
 
 /*

@@ -233,7 +233,7 @@ void rmaext_records_column(const uint8_t *data, const int32_t *lengths,
 
 int rmaext_records_ways(const uint8_t *data, const int32_t *lengths,
 			const int64_t *here, int64_t count,
-			rmaext_near *const *near,
+			rmaext_neighbour *const *neighbour,
 			const struct rmaext_ways *ways)
 {
 	int64_t rank = 0;
@@ -243,13 +243,13 @@ int rmaext_records_ways(const uint8_t *data, const int32_t *lengths,
 	for (int64_t i = 0; i < count; i++) {
 		for (; rank < here[i]; rank++)
 			data += lengths[rank];
-		if (!near[i] ||
+		if (!neighbour[i] ||
 		    !head_read(&h, data + FRAME, (size_t)lengths[rank] - FRAME))
 			continue;
-		reach = rmaext_near_reach(near[i]);
+		reach = rmaext_neighbour_reach(neighbour[i]);
 		if (reach & RMAEXT_CAN_MAP && h.block.fd >= 0) {
-			ret = rmaext_near_map(near[i], &h.block, h.size,
-					      &ways->map[i]);
+			ret = rmaext_neighbour_map(neighbour[i], &h.block,
+						   h.size, &ways->map[i]);
 			if (ret)
 				return ret;
 			ways->route[i] = RMAEXT_DIRECT;

@@ -241,7 +241,9 @@ class Group:
         if process is None or not process.can_map:
             return None
         try:
-            return process.map(Block(*self.hellos[0].board), lib.rmaext_team_bytes(self.size))
+            return process.map(
+                Block(*self.hellos[0].board), lib.rmaext_node_barrier_bytes(self.size)
+            )
         except RmaError:
             return None
 
@@ -305,7 +307,7 @@ class Group:
     def _handles(self, ranks: Sequence[int]) -> Any:
         processes = [self.processes[rank] for rank in ranks]
         handles = [ffi.NULL if p is None else p.handle for p in processes]
-        return ffi.new("rmaext_near *[]", handles)
+        return ffi.new("rmaext_neighbour *[]", handles)
 
     def members(self, network: Network | None) -> Any:
         """Return C's table of the ranks, which all windows share."""

@@ -165,7 +165,7 @@ class Beacon(lifetime.OfProcess):
     def visible(name: str) -> bool | None:
         """Tell whether the owner of that name is in this network namespace; None: unknown."""
         # in C: no signal handler leaves a socket behind
-        seen = lib.rmaext_near_visible(f"rmaext-{name}".encode())
+        seen = lib.rmaext_neighbour_visible(f"rmaext-{name}".encode())
         return None if seen < 0 else bool(seen)
 
     def close(self) -> None:

@@ -358,7 +358,7 @@ class Meetings:
     def _come(self, team: Team, value: int, ns: int) -> bool:
         """Come to a meeting, and wait for so long; return whether all have come."""
         word = self._now().word()
-        code = lib.rmaext_team_meet(team.handle, word, value, ns, self._met)
+        code = lib.rmaext_node_barrier_meet(team.handle, word, value, ns, self._met)
         if code == -errno.ECANCELED:
             raise self._cancelled(team.given_up()[1])
         if code not in (0, lib.RMAEXT_PENDING):
@@ -516,7 +516,7 @@ class Meetings:
             for (_, window), why in self._left.items():
                 if late and window in self._windows:
                     raise self._given_up(why)
-        elif (said := lib.rmaext_team_said(self.team.handle)) != self._said:
+        elif (said := lib.rmaext_node_barrier_said(self.team.handle)) != self._said:
             for block in self._windows.values():
                 for rank in self._others:
                     if self._words(block, rank)[0]:
@@ -537,7 +537,7 @@ class Meetings:
     def missing(self, step: Step) -> list[int] | None:
         """Return the ranks that have not come to a step; None if that cannot be known."""
         if self.team is not None:
-            return [r for r in self._others if lib.rmaext_team_awaits(self.team.handle, r)]
+            return [r for r in self._others if lib.rmaext_node_barrier_awaits(self.team.handle, r)]
         block = self._first()
         if block is None:
             return None
@@ -591,13 +591,13 @@ class Meetings:
             if self.team is None:
                 self._tell(_ENDED, "")
             else:
-                lib.rmaext_team_end(self.team.handle)
+                lib.rmaext_node_barrier_end(self.team.handle)
         if self.team is None:
             self._hear_all()
             ended = self._ended_ranks
         else:
             handle = self.team.handle
-            ended = {r for r in range(self.size) if lib.rmaext_team_ended(handle, r)}
+            ended = {r for r in range(self.size) if lib.rmaext_node_barrier_ended(handle, r)}
         return ended | self._living.gone() | {self.rank} == set(range(self.size))
 
 

@@ -155,8 +155,8 @@ class Library:
 
     def survey(self, provider: str, mr_basic: bool) -> dict[str, Any]:
         """Return what a provider says of itself; it is opened for that."""
-        s = ffi.new("struct rmaext_survey *")
-        check(lib.rmaext_survey(self.handle, provider.encode(), mr_basic, s))
+        s = ffi.new("struct rmaext_providers *")
+        check(lib.rmaext_providers(self.handle, provider.encode(), mr_basic, s))
         counts = (
             *("key_size", "mr_count", "mr_iov_limit", "max_msg_size", "inject_size"),
             *("iov_limit", "rma_iov_limit", "tx_size"),

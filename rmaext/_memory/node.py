@@ -237,7 +237,7 @@ class Process:
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
-        reach = lib.rmaext_near_reach(handle)
+        reach = lib.rmaext_neighbour_reach(handle)
         self.can_map = bool(reach & lib.RMAEXT_CAN_MAP)
         self.can_copy = bool(reach & lib.RMAEXT_CAN_COPY)
 
@@ -247,16 +247,16 @@ class Process:
         known = cls._known.get(nonce)
         if known is not None:
             return known
-        near = ffi.new("rmaext_near **")
+        near = ffi.new("rmaext_neighbour **")
         process = ffi.new("struct rmaext_process *", [pid, address, nonce, first])
-        check(lib.rmaext_near_open(process, pidfd, near))
+        check(lib.rmaext_neighbour_open(process, pidfd, near))
         return cls._known.setdefault(nonce, cls(near[0]))
 
     def map(self, block: tuple[int, int, int, int], nbytes: int) -> Any:
         """Return the address of a block of its memory, mapped here."""
         address = ffi.new("void **")
         where = ffi.new("struct rmaext_block *", block)
-        check(lib.rmaext_near_map(self.handle, where, nbytes, address))
+        check(lib.rmaext_neighbour_map(self.handle, where, nbytes, address))
         return address[0]
 
 
@@ -269,17 +269,17 @@ class Team:
     _lock: ClassVar[Any] = locks.lock()
 
     def __init__(self, board: Any, rank: int, size: int, spin: float) -> None:
-        handle = ffi.new("rmaext_team **")
-        check(lib.rmaext_team_open(board, rank, size, int(spin * 1e9), handle))
+        handle = ffi.new("rmaext_node_barrier **")
+        check(lib.rmaext_node_barrier_open(board, rank, size, int(spin * 1e9), handle))
         self.handle = handle[0]
         self._size = size
 
     @classmethod
     def board(cls, size: int) -> Any:
         """Return memory for one, kept until its ranks have closed it."""
-        board = ffi.from_buffer(Arena.own().allocate(lib.rmaext_team_bytes(size)))
+        board = ffi.from_buffer(Arena.own().allocate(lib.rmaext_node_barrier_bytes(size)))
         with cls._lock:
-            used = [b for b in cls._boards if not lib.rmaext_team_deserted(*b)]
+            used = [b for b in cls._boards if not lib.rmaext_node_barrier_deserted(*b)]
             cls._boards = [*used, (board, size)]
         return board
 
@@ -291,28 +291,28 @@ class Team:
 
     def close(self) -> None:
         """After the last meeting; all ranks do."""
-        lib.rmaext_team_close(self.handle)
+        lib.rmaext_node_barrier_close(self.handle)
 
     def write(self, record: bytes) -> bool:
         """Leave a record for the next meeting; False if it is too long."""
-        return not lib.rmaext_team_write(self.handle, record, len(record))
+        return not lib.rmaext_node_barrier_write(self.handle, record, len(record))
 
     def read(self) -> tuple[Array, Array]:
         """Return all ranks' records of the meeting that was just left, and their lengths."""
-        data = np.empty(self._size * int(lib.RMAEXT_TEAM_SLOT), np.uint8)
+        data = np.empty(self._size * int(lib.RMAEXT_BARRIER_SLOT), np.uint8)
         lengths = np.empty(self._size, np.int32)
         where = ffi.from_buffer("uint8_t[]", data), ffi.from_buffer("int32_t[]", lengths)
-        return data[: lib.rmaext_team_read(self.handle, *where)], lengths
+        return data[: lib.rmaext_node_barrier_read(self.handle, *where)], lengths
 
     def explain(self, why: str) -> None:
         """Leave a text for those who will not be met."""
         text = why.encode(errors="backslashreplace")
-        lib.rmaext_team_explain(self.handle, text, len(text))
+        lib.rmaext_node_barrier_explain(self.handle, text, len(text))
 
     def reason(self, rank: int) -> str:
         """Return the text that a rank has left."""
-        data = ffi.new("uint8_t[]", int(lib.RMAEXT_TEAM_SLOT))
-        size = lib.rmaext_team_reason(self.handle, rank, data)
+        data = ffi.new("uint8_t[]", int(lib.RMAEXT_BARRIER_SLOT))
+        size = lib.rmaext_node_barrier_reason(self.handle, rank, data)
         return bytes(ffi.buffer(data, size)).decode(errors="replace")
 
     def give_up(self, why: str) -> None:
@@ -320,9 +320,9 @@ class Team:
         try:
             self.explain(why)
         finally:
-            lib.rmaext_team_give_up(self.handle)
+            lib.rmaext_node_barrier_give_up(self.handle)
 
     def given_up(self) -> tuple[int, str]:
         """Return the first rank that gave up, and what it has to say."""
-        rank = int(lib.rmaext_team_given_up(self.handle))
+        rank = int(lib.rmaext_node_barrier_given_up(self.handle))
         return rank, self.reason(rank)

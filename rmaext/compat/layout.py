@@ -291,7 +291,7 @@ def _strided(layout: Layout, base: int) -> NDArray[Any]:
 def _copy_runs(kind: int, layout: Layout, base: int, data: NDArray[np.uint8]) -> None:
     offsets, lengths = (np.ascontiguousarray(array) for array in layout.runs)
     longs = ffi.typeof("int64_t[]")
-    lib.rmaext_runs_copy(
+    lib.rmaext_pack(
         kind,
         ffi.cast("void *", base),
         ffi.from_buffer(longs, offsets),

@@ -30,7 +30,7 @@ struct lie { /* what the origin believes of the target */
 	uint8_t align;
 	uint8_t route;
 	const uint8_t *token;
-	struct rmaext_near *near;
+	struct rmaext_neighbour *neighbour;
 	double timeout;
 };
 
@@ -44,24 +44,24 @@ static inline rmaext_window *window_of(rmaext_fabric *f, rmaext_peer *peer,
 	uint8_t key[256] = {0};
 	rmaext_window *w = NULL;
 
-	OK(window_new(f,
-		      &(struct ranks){
-			      .count = 1,
-			      .token = lie.token ? lie.token : secret,
-			      .peer = &peer,
-			      .near = lie.near ? &lie.near : NULL,
-			      .map = &map,
-			      .address = &address,
-			      .size = &size,
-			      .base = &base,
-			      .access = &access,
-			      .align = &lie.align,
-			      .route = &lie.route,
-			      .keys = key,
-			      .key_len = r->key_len,
-		      },
-		      (int64_t)((lie.timeout > 0 ? lie.timeout : 10) * 1e9),
-		      &w));
+	OK(window_new(
+		f,
+		&(struct ranks){
+			.count = 1,
+			.token = lie.token ? lie.token : secret,
+			.peer = &peer,
+			.neighbour = lie.neighbour ? &lie.neighbour : NULL,
+			.map = &map,
+			.address = &address,
+			.size = &size,
+			.base = &base,
+			.access = &access,
+			.align = &lie.align,
+			.route = &lie.route,
+			.keys = key,
+			.key_len = r->key_len,
+		},
+		(int64_t)((lie.timeout > 0 ? lie.timeout : 10) * 1e9), &w));
 	return w;
 }
 

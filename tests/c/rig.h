@@ -88,7 +88,7 @@ struct ranks {
 	int64_t count, self;
 	const uint8_t *token;
 	rmaext_peer *const *peer;
-	rmaext_near *const *near;
+	rmaext_neighbour *const *neighbour;
 	void *const *map;
 	const uint64_t *address, *size, *base;
 	const uint8_t *access, *align, *route, *keys;
@@ -121,10 +121,10 @@ static inline int window_new(rmaext_fabric *f, const struct ranks *r,
 	uint8_t route[64] = {0};
 	int here = 0, ret;
 
-	OK(rmaext_members_new(r->count, r->self, r->peer, r->near, r->arena,
-			      &targets.members));
+	OK(rmaext_members_new(r->count, r->self, r->peer, r->neighbour,
+			      r->arena, &targets.members));
 	for (int64_t i = 0; i < r->count; i++) {
-		if (i != r->self && !(r->near && r->near[i]))
+		if (i != r->self && !(r->neighbour && r->neighbour[i]))
 			continue;
 		map[here] = r->map ? r->map[i] : NULL;
 		control[here] = r->control ? r->control[i] : NULL;

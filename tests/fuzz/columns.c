@@ -49,8 +49,8 @@ static void made_good(uint8_t *record, size_t len)
 static void ways(const uint8_t *records, const int32_t *lengths, int64_t count,
 		 unsigned int bits)
 {
-	static struct rmaext_near neighbour = {.reach = RMAEXT_CAN_COPY};
-	rmaext_near *near[RANKS] = {&neighbour};
+	static struct rmaext_neighbour it = {.reach = RMAEXT_CAN_COPY};
+	rmaext_neighbour *neighbours[RANKS] = {&it};
 	int64_t here[RANKS], n = 0;
 	struct rmaext_ways found;
 
@@ -60,7 +60,8 @@ static void ways(const uint8_t *records, const int32_t *lengths, int64_t count,
 	found.route = calloc((size_t)n, sizeof(*found.route));
 	found.map = calloc((size_t)n, sizeof(*found.map));
 	found.address = calloc((size_t)n, sizeof(*found.address));
-	if (rmaext_records_ways(records, lengths, here, n, near, &found) ||
+	if (rmaext_records_ways(records, lengths, here, n, neighbours,
+				&found) ||
 	    (n && found.route[0] != RMAEXT_CMA))
 		abort();
 	free(found.route);

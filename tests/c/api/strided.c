@@ -17,7 +17,7 @@ struct pair {
 
 static rmaext_window *window_of(rmaext_fabric *f, rmaext_peer *peer,
 				const struct rig *r, uint8_t route,
-				struct rmaext_near *near, int access)
+				struct rmaext_neighbour *neighbour, int access)
 {
 	uint64_t size = r->size, base = rmaext_memory_base(r->memory);
 	uint64_t address = (uintptr_t)r->window_memory;
@@ -30,7 +30,7 @@ static rmaext_window *window_of(rmaext_fabric *f, rmaext_peer *peer,
 			      .count = 1,
 			      .token = secret,
 			      .peer = &peer,
-			      .near = near ? &near : NULL,
+			      .neighbour = neighbour ? &neighbour : NULL,
 			      .map = &map,
 			      .address = &address,
 			      .size = &size,
@@ -212,7 +212,7 @@ static void by_memory(void)
 
 static void by_system_call(void)
 {
-	struct rmaext_near self = {.pid = getpid()};
+	struct rmaext_neighbour self = {.pid = getpid()};
 	rmaext_window *w;
 	struct pair p;
 

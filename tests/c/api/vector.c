@@ -149,20 +149,20 @@ static void by_memory(void)
 
 static void by_system_call(void)
 {
-	struct rmaext_near self = {.pid = getpid()};
+	struct rmaext_neighbour self = {.pid = getpid()};
 	rmaext_window *w;
 	struct pair p;
 
 	if (!has_copies())
 		return;
 	pair_open(&p, (struct rig_options){0});
-	w = here(&p, (struct lie){.route = RMAEXT_CMA, .near = &self});
+	w = here(&p, (struct lie){.route = RMAEXT_CMA, .neighbour = &self});
 	scaled(w, &p.r);
 	reference(w, &p.r); /* updates by message */
 	drop_window(w);
 	pair_close(&p);
 	pair_open(&p, (struct rig_options){.size = 120000});
-	w = here(&p, (struct lie){.route = RMAEXT_CMA, .near = &self});
+	w = here(&p, (struct lie){.route = RMAEXT_CMA, .neighbour = &self});
 	sizes(w, &p.r);
 	drop_window(w);
 	pair_close(&p);
@@ -281,7 +281,7 @@ static void changed(void)
 {
 	static int64_t offsets[N];
 	static uint64_t values[N], results[N];
-	struct rmaext_near self = {.pid = getpid()};
+	struct rmaext_neighbour self = {.pid = getpid()};
 	rmaext_window *windows[3];
 	const int routes = has_copies() ? 3 : 2;
 	atomic_bool stop;
@@ -292,7 +292,8 @@ static void changed(void)
 	pair_open(&p, (struct rig_options){0});
 	windows[0] = p.r.window;
 	windows[1] = p.there;
-	windows[2] = here(&p, (struct lie){.route = RMAEXT_CMA, .near = &self});
+	windows[2] =
+		here(&p, (struct lie){.route = RMAEXT_CMA, .neighbour = &self});
 	OK(pthread_create(&one.thread, NULL, shifter, &one));
 	for (int i = 0; i < 240; i++) {
 		int ret = many(windows[i % routes], i % 4, RMAEXT_UINT64, 8, N,

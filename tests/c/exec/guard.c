@@ -53,31 +53,31 @@ static int pidfd_of(pid_t pid)
 }
 
 /* One whose life only a pidfd tells; it stays until the process ends. */
-static rmaext_near *near_of(pid_t pid)
+static rmaext_neighbour *neighbour_of(pid_t pid)
 {
-	static struct rmaext_near nears[128];
+	static struct rmaext_neighbour neighbours[128];
 	static int n;
-	struct rmaext_near *near = &nears[n++];
+	struct rmaext_neighbour *neighbour = &neighbours[n++];
 
 	EQUAL(n <= 128, 1);
-	near->pid = pid;
-	near->pidfd = pidfd_of(pid);
-	near->reach = RMAEXT_CAN_MAP;
-	return near;
+	neighbour->pid = pid;
+	neighbour->pidfd = pidfd_of(pid);
+	neighbour->reach = RMAEXT_CAN_MAP;
+	return neighbour;
 }
 
 /* A rank's window; all memory is that of rank 0. others: all other ranks. */
 static rmaext_window *window_of(const struct shared *s, int64_t self,
-				rmaext_near *others, double timeout)
+				rmaext_neighbour *others, double timeout)
 {
-	rmaext_near *near[RANKS];
+	rmaext_neighbour *neighbour[RANKS];
 	void *maps[RANKS], *control[RANKS];
 	uint64_t size[RANKS];
 	uint8_t access[RANKS], align[RANKS], route[RANKS];
 	const struct ranks targets = {
 		.count = RANKS,
 		.self = self,
-		.near = near,
+		.neighbour = neighbour,
 		.map = maps,
 		.control = control,
 		.size = size,
@@ -88,7 +88,7 @@ static rmaext_window *window_of(const struct shared *s, int64_t self,
 	rmaext_window *w = NULL;
 
 	for (int i = 0; i < RANKS; i++) {
-		near[i] = i == self ? NULL : others;
+		neighbour[i] = i == self ? NULL : others;
 		maps[i] = s->cells;
 		control[i] = s->block;
 		size[i] = LONG * sizeof(uint64_t);
@@ -170,7 +170,7 @@ static void *mixer(void *window)
 static void threads(void)
 {
 	struct shared s = shared_open();
-	rmaext_near *alive = near_of(getpid());
+	rmaext_neighbour *alive = neighbour_of(getpid());
 	rmaext_window *w[RANKS];
 	pthread_t thread[RANKS + 1];
 
@@ -190,7 +190,7 @@ static void threads(void)
 static void processes(void)
 {
 	struct shared s = shared_open();
-	rmaext_near *alive = near_of(getpid());
+	rmaext_neighbour *alive = neighbour_of(getpid());
 	pid_t pid[RANKS];
 	int status;
 
@@ -273,7 +273,7 @@ static void operate(rmaext_window *w, const struct shared *s, int op, int type)
 static void operations(void)
 {
 	struct shared s = shared_open();
-	rmaext_window *w = window_of(&s, 0, near_of(getpid()), 20);
+	rmaext_window *w = window_of(&s, 0, neighbour_of(getpid()), 20);
 	int valid = 0;
 
 	for (int op = -2; op < RMX_OPS + 2; op++)
@@ -295,7 +295,7 @@ static void operations(void)
 static pid_t bear(const struct shared *s,
 		  void (*act)(rmaext_window *w, const struct shared *s))
 {
-	rmaext_near *parent = near_of(getpid());
+	rmaext_neighbour *parent = neighbour_of(getpid());
 	pid_t pid;
 	char ready;
 	int end[2];
@@ -348,15 +348,15 @@ static void killed_holder(void)
 	struct shared s = shared_open();
 	uint64_t *ones = calloc(LONG, 8), one = 1;
 	rmaext_window *w;
-	rmaext_near *near;
+	rmaext_neighbour *neighbour;
 	int64_t start;
 	pid_t pid;
 
 	CHECK(ones);
 	pid = bear(&s, hold);
-	near = near_of(pid);
+	neighbour = neighbour_of(pid);
 	await(&s, 1);
-	w = window_of(&s, 0, near, 0.2);
+	w = window_of(&s, 0, neighbour, 0.2);
 	for (int i = 0; i < 2; i++) {
 		start = now();
 		EQUAL(sum(w, 0, i ? ones : &one, NULL, i ? LONG : 1),
@@ -368,7 +368,7 @@ static void killed_holder(void)
 	EQUAL(s.cells[0], 0);
 	bury(pid);
 	window_drop(w);
-	w = window_of(&s, 0, near, LIMIT); /* which the alarm tells */
+	w = window_of(&s, 0, neighbour, LIMIT); /* which the alarm tells */
 	OK(sum(w, 0, &one, NULL, 1));
 	EQUAL(s.cells[0], 1);
 	EQUAL(atomic_load(&s.block->bulk), 0);
@@ -384,21 +384,21 @@ static void killed_announcer(void)
 	struct shared s = shared_open();
 	uint64_t *ones = calloc(LONG, 8), one = 1;
 	rmaext_window *w;
-	rmaext_near *near;
+	rmaext_neighbour *neighbour;
 	pid_t pid;
 
 	CHECK(ones);
 	pid = bear(&s, announce);
-	near = near_of(pid);
+	neighbour = neighbour_of(pid);
 	await(&s, 1);
-	w = window_of(&s, 0, near, 0.2);
+	w = window_of(&s, 0, neighbour, 0.2);
 	OK(sum(w, 0, &one, NULL, 1));
 	EQUAL(sum(w, 0, ones, NULL, LONG), -FI_ETIMEDOUT);
 	CHECK(!rmx_bulk_try(w, 0));
 	EQUAL(atomic_load(&s.block->bulk), 0); /* it has given it back */
 	bury(pid);
 	window_drop(w);
-	w = window_of(&s, 0, near, LIMIT);
+	w = window_of(&s, 0, neighbour, LIMIT);
 	for (int i = 0; i < 100; i++) {
 		OK(sum(w, 0, ones, NULL, LONG));
 		OK(sum(w, 0, &one, NULL, 1));
@@ -413,7 +413,7 @@ static void killed_announcer(void)
 static void not_its_own(void)
 {
 	struct shared s = shared_open();
-	rmaext_window *w = window_of(&s, 0, near_of(getpid()), 20);
+	rmaext_window *w = window_of(&s, 0, neighbour_of(getpid()), 20);
 
 	OK(rmx_bulk_enter(w, 0, SECOND));
 	atomic_store(&s.block->bulk, 3);
@@ -463,7 +463,7 @@ static void *adder(void *arg)
 }
 
 static void adding_start(struct adding *a, const struct shared *s, int64_t rank,
-			 rmaext_near *others, uint64_t n)
+			 rmaext_neighbour *others, uint64_t n)
 {
 	*a = (struct adding){
 		.window = window_of(s, rank, others, 20),
@@ -486,17 +486,17 @@ static void stopped_announcer(void)
 	struct shared s = shared_open();
 	pid_t pid = bear(&s, announce);
 	struct adding bulk[2], single;
-	rmaext_near *near;
+	rmaext_neighbour *neighbour;
 	uint64_t total = 0;
 
 	await(&s, 1);
 	kill(pid, SIGSTOP);
 	EQUAL(waitpid(pid, NULL, WUNTRACED), pid);
-	near = near_of(pid);
-	adding_start(&bulk[0], &s, 0, near, LONG);
-	adding_start(&bulk[1], &s, 2, near, LONG);
+	neighbour = neighbour_of(pid);
+	adding_start(&bulk[0], &s, 0, neighbour, LONG);
+	adding_start(&bulk[1], &s, 2, neighbour, LONG);
 	nap(0.01);
-	adding_start(&single, &s, 3, near, 1);
+	adding_start(&single, &s, 3, neighbour, 1);
 	while (atomic_load(&single.rounds) < 20000)
 		nap(1e-3);
 	for (int i = 0; i < 2; i++)
@@ -518,7 +518,7 @@ static void stopped_announcer(void)
 static void slices(void)
 {
 	struct shared s = shared_open();
-	rmaext_window *w = window_of(&s, 0, near_of(getpid()), 20);
+	rmaext_window *w = window_of(&s, 0, neighbour_of(getpid()), 20);
 	const int64_t rank = 0, zero = 0;
 	uint64_t *ones = calloc(LONG, 8), one = 1;
 	struct rmaext_many many;
@@ -606,7 +606,7 @@ static void starved_single(void)
 			 *)(void *)(unlucky.pages + unlucky.page -
 				    offsetof(struct rmx_control_block, guard));
 	unlucky.block = odd.block;
-	w = window_of(&odd, 0, near_of(getpid()), 20);
+	w = window_of(&odd, 0, neighbour_of(getpid()), 20);
 	OK(sigaction(SIGSEGV, &action, NULL));
 	OK(mprotect(unlucky.pages + unlucky.page, unlucky.page, PROT_READ));
 	for (int i = 0; i < 3; i++) {
@@ -634,8 +634,8 @@ static void killed_anywhere(void)
 	for (int round = 0; round < 12; round++) {
 		struct shared s = shared_open();
 		pid_t pid = bear(&s, loop);
-		rmaext_near *near = near_of(pid);
-		rmaext_window *w = window_of(&s, 0, near, LIMIT);
+		rmaext_neighbour *neighbour = neighbour_of(pid);
+		rmaext_window *w = window_of(&s, 0, neighbour, LIMIT);
 		uint64_t mine = 0, done;
 		int64_t end;
 
@@ -656,7 +656,7 @@ static void killed_anywhere(void)
 
 			CHECK(his == done || his == done + 1);
 		}
-		close(near->pidfd);
+		close(neighbour->pidfd);
 		window_drop(w);
 		shared_close(&s);
 	}

@@ -27,8 +27,8 @@ struct scene {
 static rmaext_window *window_of(const struct scene *s, rmaext_fabric *f,
 				int64_t self, double timeout)
 {
-	static struct rmaext_near stopped = {.pidfd = -1};
-	rmaext_near *near[RANKS] = {0};
+	static struct rmaext_neighbour stopped = {.pidfd = -1};
+	rmaext_neighbour *neighbour[RANKS] = {0};
 	rmaext_peer *peer[RANKS] = {0};
 	void *map[RANKS] = {0}, *control[RANKS] = {0};
 	uint64_t size[RANKS], base[RANKS] = {0};
@@ -51,7 +51,7 @@ static rmaext_window *window_of(const struct scene *s, rmaext_fabric *f,
 	} else {
 		peer[A] = peer_of(f, s->from[A]);
 		peer[B] = peer_of(f, s->from[B]);
-		near[STOPPED] = &stopped;
+		neighbour[STOPPED] = &stopped;
 		map[0] = s->cells;
 		control[0] = s->block;
 		route[0] = RMAEXT_DIRECT;
@@ -62,7 +62,7 @@ static rmaext_window *window_of(const struct scene *s, rmaext_fabric *f,
 			      .self = self,
 			      .token = secret,
 			      .peer = peer,
-			      .near = near,
+			      .neighbour = neighbour,
 			      .map = map,
 			      .control = control,
 			      .size = size,

@@ -237,19 +237,20 @@ static void places_of_a_neighbour(void)
 	rmaext_arena *a = arena_open();
 	struct rmaext_process process;
 	struct rmaext_block block;
-	rmaext_near *near;
+	rmaext_neighbour *neighbour;
 	char *addr;
 	void *seen;
 
 	rmaext_arena_describe(a, &process);
 	leaky(true);
-	OK(rmaext_near_open(&process, -1, &near));
+	OK(rmaext_neighbour_open(&process, -1, &neighbour));
 	leaky(false);
 	for (int round = 1; round < 4; round++) {
 		OK(place(a, 3 * rmx_page(), hole(MIB), RMAEXT_EXACTLY, &addr));
 		EQUAL(rmaext_arena_find(a, addr, 3 * rmx_page(), &block), 1);
 		leaky(true);
-		OK(rmaext_near_map(near, &block, 3 * rmx_page(), &seen));
+		OK(rmaext_neighbour_map(neighbour, &block, 3 * rmx_page(),
+					&seen));
 		leaky(false);
 		CHECK(zeros(seen, 3 * rmx_page()));
 		memset(addr, round, 3 * rmx_page());

@@ -155,21 +155,21 @@ static void bury(struct child *c)
 	close(c->answers);
 }
 
-static rmaext_near *near_open(const struct child *c,
-			      const struct rmaext_process *process)
+static rmaext_neighbour *neighbour_open(const struct child *c,
+					const struct rmaext_process *process)
 {
-	rmaext_near *near = NULL;
+	rmaext_neighbour *neighbour = NULL;
 
 	leaky(true);
-	OK(rmaext_near_open(process, c->pidfd, &near));
+	OK(rmaext_neighbour_open(process, c->pidfd, &neighbour));
 	leaky(false);
-	CHECK(near);
-	return near;
+	CHECK(neighbour);
+	return neighbour;
 }
 
 static int reach_of(const struct child *c, struct rmaext_process process)
 {
-	return rmaext_near_reach(near_open(c, &process));
+	return rmaext_neighbour_reach(neighbour_open(c, &process));
 }
 
 static int reach_by_block(const struct child *c, struct rmaext_block block)
@@ -277,15 +277,15 @@ static void claims(void)
 static void map_bounds(void)
 {
 	struct child c;
-	rmaext_near *near;
+	rmaext_neighbour *neighbour;
 	struct rmaext_block b;
 	uint64_t usable;
 	void *addr = NULL;
 
 	bear(&c, false);
-	near = near_open(&c, &c.process);
+	neighbour = neighbour_open(&c, &c.process);
 	usable = c.window.size - TAIL;
-	OK(rmaext_near_map(near, &c.window, SIZE, &addr));
+	OK(rmaext_neighbour_map(neighbour, &c.window, SIZE, &addr));
 	CHECK(filled(addr, SIZE, 1));
 	b = c.window;
 	for (int i = 0; i < 7; i++) {
@@ -302,35 +302,37 @@ static void map_bounds(void)
 		b.offset = cases[i].offset;
 		addr = NULL;
 		if (cases[i].good) {
-			OK(rmaext_near_map(near, &b, cases[i].len, &addr));
+			OK(rmaext_neighbour_map(neighbour, &b, cases[i].len,
+						&addr));
 			CHECK(addr);
 			continue;
 		}
-		CHECK(rmaext_near_map(near, &b, cases[i].len, &addr) < 0);
+		CHECK(rmaext_neighbour_map(neighbour, &b, cases[i].len, &addr) <
+		      0);
 		EQUAL(addr, NULL);
 	}
 	/* of a segment that is mapped: a size that it does not have */
 	b = c.window;
 	b.size *= 2;
 	b.offset = c.window.size;
-	CHECK(rmaext_near_map(near, &b, SIZE, &addr) < 0);
+	CHECK(rmaext_neighbour_map(neighbour, &b, SIZE, &addr) < 0);
 	EQUAL(addr, NULL);
 	tell(&c, UNSEALED);
-	CHECK(rmaext_near_map(near, &c.window, 64, &addr) < 0);
+	CHECK(rmaext_neighbour_map(neighbour, &c.window, 64, &addr) < 0);
 	tell(&c, GROW);
 	CHECK(c.window.inode != c.process.first.inode);
-	OK(rmaext_near_map(near, &c.window, SIZE, &addr));
+	OK(rmaext_neighbour_map(neighbour, &c.window, SIZE, &addr));
 	CHECK(filled(addr, SIZE, 2));
 	bury(&c);
 	CHECK(filled(addr, SIZE, 2)); /* stays mapped */
 }
 
 /* A window of two ranks: this process, and the child. */
-static rmaext_window *window_over(const struct child *c, rmaext_near *near,
-				  uint8_t route)
+static rmaext_window *window_over(const struct child *c,
+				  rmaext_neighbour *neighbour, uint8_t route)
 {
 	static char own[SIZE];
-	rmaext_near *nears[] = {NULL, near};
+	rmaext_neighbour *neighbours[] = {NULL, neighbour};
 	void *maps[] = {own, NULL};
 	uint64_t address[] = {(uintptr_t)own, c->address};
 	uint64_t bytes[] = {SIZE, SIZE}, base[] = {0, 0};
@@ -339,7 +341,7 @@ static rmaext_window *window_over(const struct child *c, rmaext_near *near,
 	uint8_t keys[16] = {0};
 	struct ranks targets = {
 		.count = 2,
-		.near = nears,
+		.neighbour = neighbours,
 		.map = maps,
 		.address = address,
 		.size = bytes,
@@ -353,7 +355,7 @@ static rmaext_window *window_over(const struct child *c, rmaext_near *near,
 	rmaext_window *w = NULL;
 
 	if (route == RMAEXT_DIRECT)
-		OK(rmaext_near_map(near, &c->window, SIZE, &maps[1]));
+		OK(rmaext_neighbour_map(neighbour, &c->window, SIZE, &maps[1]));
 	OK(window_new(NULL, &targets, SECOND, &w));
 	return w;
 }
@@ -420,7 +422,7 @@ static void one_end(enum end end, bool direct)
 	struct rmaext_process process;
 	struct child c;
 	struct pollfd gone;
-	rmaext_near *near;
+	rmaext_neighbour *neighbour;
 	rmaext_window *w;
 	uint64_t word;
 	rmaext_op *op;
@@ -431,16 +433,16 @@ static void one_end(enum end end, bool direct)
 	process = c.process;
 	if (end == UNMAPPED)
 		process.first.inode++;
-	near = near_open(&c, &process);
-	w = window_over(&c, near, direct ? RMAEXT_DIRECT : RMAEXT_CMA);
+	neighbour = neighbour_open(&c, &process);
+	w = window_over(&c, neighbour, direct ? RMAEXT_DIRECT : RMAEXT_CMA);
 	all_work(w, direct);
 #ifdef __GLIBC__ /* elsewhere nobody is in doubt */
-	EQUAL(rmx_near_doubtful(near),
+	EQUAL(rmx_neighbour_doubtful(neighbour),
 	      end == THREAD || end == RENEWED || end == UNMAPPED);
 #endif
 	if (end == RENEWED) {
 		tell(&c, RENEW);
-		EQUAL(rmx_near_doubtful(near), false);
+		EQUAL(rmx_neighbour_doubtful(neighbour), false);
 		all_work(w, direct);
 	}
 	if (end == LEAVES) {
@@ -478,12 +480,12 @@ static void child_of_the_owner_leaves(void)
 {
 	rmaext_arena *a = arena_open();
 	struct rmaext_process process;
-	rmaext_near *near = NULL;
+	rmaext_neighbour *neighbour = NULL;
 	pid_t pid;
 
 	rmaext_arena_describe(a, &process);
 	leaky(true);
-	OK(rmaext_near_open(&process, -1, &near));
+	OK(rmaext_neighbour_open(&process, -1, &neighbour));
 	leaky(false);
 	pid = fork_child();
 	CHECK(pid >= 0);
@@ -492,9 +494,9 @@ static void child_of_the_owner_leaves(void)
 		_exit(0);
 	}
 	waitpid(pid, NULL, 0);
-	EQUAL(rmx_near_doubtful(near), false);
+	EQUAL(rmx_neighbour_doubtful(neighbour), false);
 	rmaext_arena_leave(a);
-	EQUAL(rmx_near_doubtful(near), true);
+	EQUAL(rmx_neighbour_doubtful(neighbour), true);
 }
 
 static void owner_thread_ended(void)
@@ -524,7 +526,7 @@ static void number_is_reused(void)
 		process = c.process;
 		process.first.inode += !mapped[i];
 		c.address = (uintptr_t)&word;
-		w = window_over(&c, near_open(&c, &process), RMAEXT_CMA);
+		w = window_over(&c, neighbour_open(&c, &process), RMAEXT_CMA);
 		bury(&c);
 		pid = (pid_t)syscall(SYS_clone3, &args, sizeof(args));
 		if (!pid)
@@ -562,31 +564,32 @@ static void refuse_copies(void)
 /* As one is that has asked not to be traced any more: it lives all the same. */
 static void untraceable(void)
 {
-	rmaext_near *near;
+	rmaext_neighbour *neighbour;
 	struct child c;
 
 	if (!has_copies())
 		return;
 	bear(&c, true); /* the thread that held its life has ended */
-	near = near_open(&c, &c.process);
-	EQUAL(rmaext_near_reach(near), RMAEXT_CAN_MAP | RMAEXT_CAN_COPY);
-	CHECK(!rmx_near_gone(near));
+	neighbour = neighbour_open(&c, &c.process);
+	EQUAL(rmaext_neighbour_reach(neighbour),
+	      RMAEXT_CAN_MAP | RMAEXT_CAN_COPY);
+	CHECK(!rmx_neighbour_gone(neighbour));
 	refuse_copies();
-	CHECK(!rmx_near_gone(near));
+	CHECK(!rmx_neighbour_gone(neighbour));
 	bury(&c);
-	CHECK(rmx_near_gone(near));
+	CHECK(rmx_neighbour_gone(neighbour));
 }
 
 /* A descriptor that the program has closed says nothing of the process. */
 static void no_pidfd(void)
 {
-	rmaext_near *near;
+	rmaext_neighbour *neighbour;
 	struct child c;
 
 	bear(&c, false);
-	near = near_open(&c, &c.process);
+	neighbour = neighbour_open(&c, &c.process);
 	close(c.pidfd);
-	CHECK(!rmx_near_gone(near));
+	CHECK(!rmx_neighbour_gone(neighbour));
 	bury(&c);
 }
 

@@ -23,16 +23,17 @@ static unsigned int value_of(unsigned int round, int64_t rank)
 static void *meets(void *arg)
 {
 	const struct member *m = arg;
-	rmaext_team *team = NULL;
-	uint8_t *data = calloc((size_t)m->size, RMAEXT_TEAM_SLOT);
+	rmaext_node_barrier *team = NULL;
+	uint8_t *data = calloc((size_t)m->size, RMAEXT_BARRIER_SLOT);
 	int32_t *lengths = malloc((size_t)m->size * sizeof(*lengths));
 	unsigned int sent[2];
 
 	CHECK(data && lengths);
-	OK(rmaext_team_open(m->board, m->rank, m->size, m->spin, &team));
-	EQUAL(rmaext_team_write(team, data, RMAEXT_TEAM_SLOT - 1),
+	OK(rmaext_node_barrier_open(m->board, m->rank, m->size, m->spin,
+				    &team));
+	EQUAL(rmaext_node_barrier_write(team, data, RMAEXT_BARRIER_SLOT - 1),
 	      -FI_EMSGSIZE);
-	OK(rmaext_team_write(team, data, RMAEXT_TEAM_SLOT - 2));
+	OK(rmaext_node_barrier_write(team, data, RMAEXT_BARRIER_SLOT - 2));
 	for (unsigned int round = 0; round < m->rounds; round++) {
 		struct rmaext_met met = {.worst = 99, .differ = 99};
 		/* in some rounds one rank takes it for another step */
@@ -43,16 +44,16 @@ static void *meets(void *arg)
 
 		/* of two lengths, by turns */
 		sent[0] = sent[1] = round;
-		OK(rmaext_team_write(team, (uint8_t *)sent,
-				     (round + (unsigned int)m->rank) % 2 ? 4
-									 : 8));
+		OK(rmaext_node_barrier_write(
+			team, (uint8_t *)sent,
+			(round + (unsigned int)m->rank) % 2 ? 4 : 8));
 		do
-			ret = rmaext_team_meet(team, round + (odd && !m->rank),
-					       value_of(round, m->rank),
-					       RMX_SLICE, &met);
+			ret = rmaext_node_barrier_meet(
+				team, round + (odd && !m->rank),
+				value_of(round, m->rank), RMX_SLICE, &met);
 		while (ret == RMAEXT_PENDING);
 		OK(ret);
-		rmaext_team_read(team, data, lengths);
+		rmaext_node_barrier_read(team, data, lengths);
 		for (int64_t rank = 0; rank < m->size; rank++) {
 			unsigned int theirs;
 
@@ -67,8 +68,8 @@ static void *meets(void *arg)
 		EQUAL(met.worst, wanted);
 		EQUAL(!!met.differ, odd && m->size > 1);
 	}
-	CHECK(!rmaext_team_deserted(m->board, m->size));
-	rmaext_team_close(team);
+	CHECK(!rmaext_node_barrier_deserted(m->board, m->size));
+	rmaext_node_barrier_close(team);
 	free(data);
 	free(lengths);
 	return NULL;
@@ -77,8 +78,8 @@ static void *meets(void *arg)
 static void *board_new(int64_t size)
 {
 	void *board =
-		mmap(NULL, rmaext_team_bytes(size), PROT_READ | PROT_WRITE,
-		     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+		mmap(NULL, rmaext_node_barrier_bytes(size),
+		     PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
 	CHECK(board != MAP_FAILED);
 	return board;
@@ -98,7 +99,7 @@ static void team_threads(void)
 	}
 	for (int i = 0; i < MEMBERS; i++)
 		OK(pthread_join(threads[i], NULL));
-	CHECK(rmaext_team_deserted(board, MEMBERS));
+	CHECK(rmaext_node_barrier_deserted(board, MEMBERS));
 }
 
 static void team_processes(void)
@@ -122,7 +123,7 @@ static void team_processes(void)
 		EQUAL(waitpid(pids[i], &status, 0), pids[i]);
 		EQUAL(status, 0);
 	}
-	CHECK(rmaext_team_deserted(board, MEMBERS));
+	CHECK(rmaext_node_barrier_deserted(board, MEMBERS));
 }
 
 static void team_of_one(void)
@@ -130,7 +131,7 @@ static void team_of_one(void)
 	struct member m = {board_new(1), 0, 1, 50000, 1000};
 
 	meets(&m);
-	CHECK(rmaext_team_deserted(m.board, 1));
+	CHECK(rmaext_node_barrier_deserted(m.board, 1));
 }
 
 /* Killed in a meeting, and before it comes. */
@@ -140,32 +141,35 @@ static void team_killed(void)
 
 	for (int inside = 0; inside < 2; inside++) {
 		void *board = board_new(MEMBERS);
-		rmaext_team *team = NULL;
+		rmaext_node_barrier *team = NULL;
 		struct rmaext_met met = {.worst = 99};
 		int64_t start;
 		pid_t pid = fork_child();
 
 		if (!pid) {
-			OK(rmaext_team_open(board, 1, MEMBERS, 0, &team));
+			OK(rmaext_node_barrier_open(board, 1, MEMBERS, 0,
+						    &team));
 			while (inside)
-				rmaext_team_meet(team, 1, 1, RMX_SLICE, &met);
+				rmaext_node_barrier_meet(team, 1, 1, RMX_SLICE,
+							 &met);
 			for (;;)
 				pause();
 		}
 		nap(0.05);
 		kill(pid, SIGKILL);
 		EQUAL(waitpid(pid, NULL, 0), pid);
-		OK(rmaext_team_open(board, 0, MEMBERS, 1000, &team));
+		OK(rmaext_node_barrier_open(board, 0, MEMBERS, 1000, &team));
 		start = now();
 		for (int i = 0; i < 5; i++)
-			EQUAL(rmaext_team_meet(team, 1, 0, RMX_SLICE, &met),
+			EQUAL(rmaext_node_barrier_meet(team, 1, 0, RMX_SLICE,
+						       &met),
 			      RMAEXT_PENDING);
 		CHECK(now() - start > SECOND / 4);
 		EQUAL(met.worst, 99);
-		EQUAL(rmaext_team_awaits(team, 1), !inside);
-		EQUAL(rmaext_team_awaits(team, 2), 1);
-		rmaext_team_close(team);
-		CHECK(!rmaext_team_deserted(board, MEMBERS));
+		EQUAL(rmaext_node_barrier_awaits(team, 1), !inside);
+		EQUAL(rmaext_node_barrier_awaits(team, 2), 1);
+		rmaext_node_barrier_close(team);
+		CHECK(!rmaext_node_barrier_deserted(board, MEMBERS));
 	}
 }
 
@@ -183,21 +187,23 @@ static void *meets_or_quits(void *arg)
 {
 	struct quitter *q = arg;
 	struct rmaext_met met;
-	rmaext_team *team = NULL;
+	rmaext_node_barrier *team = NULL;
 	int64_t end = rmx_now() + q->after;
-	uint8_t why[RMAEXT_TEAM_SLOT];
+	uint8_t why[RMAEXT_BARRIER_SLOT];
 	int ret;
 
-	OK(rmaext_team_open(q->board, q->rank, q->size, 1000, &team));
+	OK(rmaext_node_barrier_open(q->board, q->rank, q->size, 1000, &team));
 	for (;;) {
 		do {
-			ret = rmaext_team_meet(team, 7, 0, 100000, &met);
+			ret = rmaext_node_barrier_meet(team, 7, 0, 100000,
+						       &met);
 			if (q->after && rmx_now() > end) {
 				if (!ret)
 					q->met++;
-				rmaext_team_explain(team, (uint8_t *)"why", 3);
-				rmaext_team_give_up(team);
-				rmaext_team_close(team);
+				rmaext_node_barrier_explain(
+					team, (uint8_t *)"why", 3);
+				rmaext_node_barrier_give_up(team);
+				rmaext_node_barrier_close(team);
 				return NULL;
 			}
 		} while (ret == RMAEXT_PENDING);
@@ -206,12 +212,13 @@ static void *meets_or_quits(void *arg)
 		q->met++;
 	}
 	EQUAL(ret, -FI_ECANCELED);
-	EQUAL(rmaext_team_given_up(team), q->size - 1);
-	EQUAL(rmaext_team_reason(team, q->size - 1, why), 3);
+	EQUAL(rmaext_node_barrier_given_up(team), q->size - 1);
+	EQUAL(rmaext_node_barrier_reason(team, q->size - 1, why), 3);
 	CHECK(!memcmp(why, "why", 3));
 	/* for ever */
-	EQUAL(rmaext_team_meet(team, 7, 0, 100000, &met), -FI_ECANCELED);
-	rmaext_team_close(team);
+	EQUAL(rmaext_node_barrier_meet(team, 7, 0, 100000, &met),
+	      -FI_ECANCELED);
+	rmaext_node_barrier_close(team);
 	return NULL;
 }
 
@@ -239,7 +246,7 @@ static void team_given_up(void)
 		/* it may have come to one that took place, and not looked */
 		CHECK(q[MEMBERS - 1].met == q[0].met ||
 		      q[MEMBERS - 1].met == q[0].met - 1);
-		munmap(board, rmaext_team_bytes(MEMBERS));
+		munmap(board, rmaext_node_barrier_bytes(MEMBERS));
 	}
 }
 
@@ -261,17 +268,17 @@ static void team_signals(void)
 				 .sigev_signo = SIGUSR1};
 	struct member m = {board_new(2), 0, 2, 0, 0};
 	int64_t start, shortest = SECOND;
-	rmaext_team *team = NULL;
+	rmaext_node_barrier *team = NULL;
 	struct rmaext_met met;
 	timer_t timer;
 
 	OK(sigaction(SIGUSR1, &action, NULL));
 	OK(timer_create(CLOCK_MONOTONIC, &event, &timer));
-	OK(rmaext_team_open(m.board, m.rank, m.size, 0, &team));
+	OK(rmaext_node_barrier_open(m.board, m.rank, m.size, 0, &team));
 	OK(timer_settime(timer, 0, &often, NULL));
 	for (int i = 0; i < 20; i++) {
 		start = now();
-		EQUAL(rmaext_team_meet(team, 1, 0, RMX_SLICE, &met),
+		EQUAL(rmaext_node_barrier_meet(team, 1, 0, RMX_SLICE, &met),
 		      RMAEXT_PENDING);
 		if (now() - start < shortest)
 			shortest = now() - start;
@@ -279,7 +286,7 @@ static void team_signals(void)
 	CHECK(shortest < SECOND / 20); /* it would sleep twice as long */
 	CHECK(alarms);
 	OK(timer_delete(timer));
-	rmaext_team_close(team);
+	rmaext_node_barrier_close(team);
 }
 
 const struct test tests[] = {
