@@ -12,8 +12,9 @@ import numpy as np
 from mpi4py import MPI
 
 from rmaext import Window
+from rmaext._comm.agreement import encode
 from rmaext._comm.group import Group
-from rmaext._comm.keys import WindowRecord, encode
+from rmaext._comm.window_record import WindowRecord
 from rmaext.bench.measure import Job, Samples
 from rmaext.bench.peers import RmaextAllocate
 

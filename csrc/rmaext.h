@@ -733,8 +733,8 @@ int rmaext_lock_pass(struct rmaext_lock *lock, struct rmaext_exchange *exchange,
 /*
  * Checks the records of all ranks, which lie one after another, of a window
  * whose elements have `itemsize` bytes. -FI_EINVAL, without a record of the
- * error: one is not valid, or they differ where they must not; keys.py says
- * what is wrong.
+ * error: one is not valid, or they differ where they must not; window_record.py
+ * says what is wrong.
  */
 int rmaext_records_check(const uint8_t *data, const int32_t *lengths,
 			 int64_t count, uint64_t itemsize,

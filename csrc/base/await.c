@@ -2,8 +2,10 @@
 /*
  * The one loop of all who wait for memory that others change, or for MPI. The
  * waiter looks, stays awake for a little, and then moves MPI and sleeps by
- * turns. Whoever waits for the network reads its completion queue meanwhile:
- * net/progress.c has that loop.
+ * turns. How it sleeps is its own: on a doorbell (api/wait.c), on a word of a
+ * lock (shm/ticket_lock.c) or of a node's barrier (shm/node_barrier.c). Whoever
+ * waits for the network reads its completion queue meanwhile: net/progress.c
+ * has that loop.
  */
 #define _GNU_SOURCE
 #include "base/await.h"

@@ -3,7 +3,7 @@
 #ifndef RMAEXT_GATHER_H
 #define RMAEXT_GATHER_H
 
-#include "dtype/element.h"
+#include "dtype/atomic_ops.h"
 
 #define RMX_CELLS 256 /* addresses computed at a time, then operated on */
 

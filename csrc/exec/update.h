@@ -3,7 +3,7 @@
 #ifndef RMAEXT_UPDATE_H
 #define RMAEXT_UPDATE_H
 
-#include "dtype/element.h"
+#include "dtype/atomic_ops.h"
 #include "win/window.h"
 
 /* An update of elements in a row, as rmaext_update() takes it. */

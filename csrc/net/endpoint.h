@@ -40,7 +40,7 @@ struct rmaext_library {
 	pthread_mutex_t lock; /* held around fi_getinfo and its setenv */
 };
 
-/* Asks whether anybody listens at a peer's address; see liveness_probe.c. */
+/* Asks whether anybody listens at a peer's address; see liveness.c. */
 struct rmx_probe {
 	pthread_mutex_t lock;
 	int fd;		     /* the connection that is tried, or -1 */
@@ -85,7 +85,7 @@ struct rmaext_fabric {
 	size_t least; /* bytes of one at least, unless it is empty */
 	struct rmx_doorbell *doorbell; /* of this process, or NULL */
 	struct rmx_progress progress;
-	pthread_mutex_t lock; /* guards the three lists, and key_map.c */
+	pthread_mutex_t lock; /* guards the three lists, and raw_key.c */
 	const struct rmx_hooks *hooks;
 	struct rmx_transfers *transfers; /* of xfer/ */
 	struct rmx_am *am;		 /* of am/ */
@@ -230,7 +230,7 @@ void *rmx_region_desc(const struct rmx_region *region);
  */
 void rmx_memories_close(struct rmaext_fabric *fabric, int *ret_p);
 
-/* -- liveness_probe.c */
+/* -- liveness.c */
 
 /*
  * Prepares the probe of a peer at that address, for providers whose address is

@@ -235,33 +235,6 @@ void rmaext_fabric_leave(rmaext_fabric *f)
 	rmx_fabric_leave(f);
 }
 
-int rmx_deadline(struct rmaext_peer *peer, int64_t rank, const char *call,
-		 int64_t timeout, int64_t *deadline, bool moved)
-{
-	int64_t now = rmx_now();
-
-	if (peer && peer->pidfd >= 0 && !atomic_load(&peer->gone)) {
-		struct pollfd fd = {.fd = peer->pidfd, .events = POLLIN};
-
-		if (poll(&fd, 1, 0) > 0 && fd.revents & POLLIN)
-			atomic_store(&peer->gone, true);
-	}
-	if (peer && !moved &&
-	    rmx_probe_ask(&peer->probe, now, *deadline - timeout))
-		atomic_store(&peer->gone, true);
-	if (peer && atomic_load(&peer->gone))
-		return rmx_fail(-FI_ENOTCONN, rank, call,
-				"the target process, or its endpoint, is gone");
-	if (moved)
-		*deadline = now + timeout;
-	if (now < *deadline)
-		return RMAEXT_PENDING;
-	return rmx_fail(-FI_ETIMEDOUT, rank, call,
-			"no progress for %.3g s: target stopped, or its "
-			"network is down",
-			(double)timeout / 1e9);
-}
-
 static enum rmx_step step_never(void *arg)
 {
 	(void)arg;

@@ -119,6 +119,26 @@ static inline bool py_is_plain_result(const struct py_window *w, PyObject *it)
 	       PyArray_ISWRITEABLE((PyArrayObject *)it);
 }
 
+static inline bool py_target_is_direct(const struct py_window *w, int64_t rank)
+{
+	return rmx_target_of(w->it.window, rank)->route == RMAEXT_DIRECT;
+}
+
+/* The same of a number that may be no rank. */
+static inline bool py_rank_is_direct(const struct py_window *w, int64_t rank)
+{
+	return rank < w->it.window->count && py_target_is_direct(w, rank);
+}
+
+static inline bool py_target_allows(const struct py_window *w, int64_t rank,
+				    uint64_t offset, uint64_t count, int access)
+{
+	uint64_t len;
+
+	return !__builtin_mul_overflow(count, w->it.unit, &len) &&
+	       rmx_passes(w->it.window, rank, offset, len, access);
+}
+
 /* A call of a method: its arguments, what the method does, what it returns. */
 #define PY_PARAMETERS 5
 struct py_call {
@@ -238,9 +258,9 @@ enum py_outcome py_transfer_run(struct py_window *w,
 				const struct py_transfer *r);
 
 /*
- * op.c: ranks and elements must not be negative; the window may be closed, and
- * all else is checked here. An operation that takes long releases the GIL, and
- * keeps its buffers alive as long as C may use them.
+ * put_get.c: ranks and elements must not be negative; the window may be closed,
+ * and all else is checked here. An operation that takes long releases the GIL,
+ * and keeps its buffers alive as long as C may use them.
  */
 enum py_outcome py_put(struct py_window *w, PyObject *origin, int64_t rank,
 		       int64_t index);
@@ -290,6 +310,10 @@ void py_count_turn(void);
 /* A method of Window, by METH_FASTCALL; the files below have the docstrings. */
 typedef PyObject *py_method(void *self, PyObject *const *args, Py_ssize_t n,
 			    PyObject *keywords);
+
+/* put_get.c */
+py_method py_window_put, py_window_get, py_window_flush;
+extern const char py_put_doc[], py_get_doc[], py_flush_doc[];
 
 /* many.c */
 py_method py_put_many, py_get_many, py_fetch_add_many, py_accumulate_many;

@@ -2,6 +2,163 @@
 /* Window's updates: their docstrings and arguments. */
 #include "python/cmethods.h"
 
+#define KEEP_GIL ((uint64_t)4 << 10) /* bytes updated with the GIL: 5 us */
+
+static PyArrayObject *array_of_cell(const struct py_window *w,
+				    const union py_cell *cell)
+{
+	PyArrayObject *array = py_new_array(w, 0, NULL);
+
+	if (array)
+		memcpy(PyArray_DATA(array), cell, w->it.unit);
+	return array;
+}
+
+static PyArrayObject *array_like(const struct py_window *w, PyArrayObject *it)
+{
+	return py_new_array(w, PyArray_NDIM(it), PyArray_DIMS(it));
+}
+
+/* The usual update: one element, on the direct route. */
+static enum py_outcome update_cell(struct py_window *w,
+				   const struct py_update *u,
+				   const union py_cell *operand, int64_t rank,
+				   uint64_t offset, PyObject **old_p)
+{
+	union py_cell old;
+	const struct rmx_update it = {
+		.op = u->op,
+		.type = w->it.type,
+		.operand = operand,
+		.result = u->result == PY_NOTHING ? NULL : &old,
+		.count = 1,
+	};
+
+	if (!rmx_update_direct(w->it.window, rank, offset, &it))
+		return PY_DECLINED;
+	py_count_turn();
+	if (u->result == PY_NOTHING)
+		return PY_DONE;
+	*old_p = PyArray_Scalar(&old, w->dtype, NULL);
+	return *old_p ? PY_DONE : PY_FAILED;
+}
+
+static enum py_outcome transfer_update(struct py_window *w,
+				       struct py_transfer *r)
+{
+	const struct rmx_update it = {
+		.op = r->op,
+		.type = w->it.type,
+		.operand = r->source,
+		.result = r->result,
+		.count = r->count,
+	};
+
+	if (py_target_is_direct(w, r->rank) &&
+	    r->count * w->it.unit <= KEEP_GIL)
+		return rmx_update_direct(w->it.window, r->rank, r->offset, &it)
+			       ? PY_DONE
+			       : PY_DECLINED;
+	if (!rmx_update_valid(r->op, w->it.type))
+		return PY_DECLINED;
+	return py_transfer_run(w, r);
+}
+
+static enum py_outcome transfer_fetch(struct py_window *w,
+				      struct py_transfer *r,
+				      PyArrayObject *like, bool scalar,
+				      PyObject **old_p)
+{
+	PyArrayObject *old = array_like(w, like);
+	enum py_outcome done;
+
+	if (!old)
+		return PY_FAILED;
+	r->buffer[1] = (PyObject *)old;
+	r->result = PyArray_DATA(old);
+	done = transfer_update(w, r);
+	if (done != PY_DONE) {
+		Py_DECREF(old);
+		return done;
+	}
+	/* PyArray_Return() takes the reference */
+	*old_p = scalar ? PyArray_Return(old) : (PyObject *)old;
+	return *old_p ? PY_DONE : PY_FAILED;
+}
+
+enum py_outcome py_update(struct py_window *w, const struct py_update *u,
+			  PyObject *value, int64_t rank, int64_t index,
+			  PyObject **old_p)
+{
+	const bool fetch = u->result != PY_NOTHING;
+	struct py_transfer r = {
+		.call = u->call,
+		.kind = RMX_UPDATE,
+		.op = u->op,
+		.rank = rank,
+		.count = 1,
+		.buffer = {value, Py_None},
+	};
+	PyArrayObject *operand;
+	enum py_outcome done;
+	union py_cell cell;
+
+	if (!py_is_open(w) || w->it.type < 0 ||
+	    !py_to_bytes(w, index, &r.offset))
+		return PY_DECLINED;
+	if (py_is_plain(w, value)) {
+		operand = (PyArrayObject *)Py_NewRef(value);
+		r.count = (uint64_t)PyArray_SIZE(operand);
+		if (u->result == PY_SCALAR && PyArray_NDIM(operand))
+			goto odd;
+	} else if (!py_pack(w, value, &cell)) {
+		return PY_DECLINED;
+	} else if (py_rank_is_direct(w, rank) && u->result != PY_ARRAY) {
+		return update_cell(w, u, &cell, rank, r.offset, old_p);
+	} else {
+		operand = array_of_cell(w, &cell); /* C may use it for long */
+		if (!operand)
+			return PY_FAILED;
+	}
+	r.buffer[0] = (PyObject *)operand;
+	r.source = PyArray_DATA(operand);
+	if (!py_target_allows(w, rank, r.offset, r.count,
+			      rmx_update_access(u->op, fetch)))
+		goto odd;
+	done = fetch ? transfer_fetch(w, &r, operand, u->result != PY_ARRAY,
+				      old_p)
+		     : transfer_update(w, &r);
+	Py_DECREF(operand);
+	return done;
+odd:
+	Py_DECREF(operand);
+	return PY_DECLINED;
+}
+
+enum py_outcome py_swap(struct py_window *w, PyObject *compare, PyObject *value,
+			int64_t rank, int64_t index, PyObject **old_p)
+{
+	union py_cell old, expected, swap;
+	const struct rmx_update it = {
+		.op = RMAEXT_CSWAP,
+		.type = w->it.type,
+		.operand = &swap,
+		.compare = &expected,
+		.result = &old,
+		.count = 1,
+	};
+	uint64_t offset;
+
+	if (!py_is_open(w) || !py_pack(w, compare, &expected) ||
+	    !py_pack(w, value, &swap) || !py_to_bytes(w, index, &offset) ||
+	    !rmx_update_direct(w->it.window, rank, offset, &it))
+		return PY_DECLINED;
+	*old_p = PyArray_Scalar(&old, w->dtype, NULL);
+	return *old_p ? PY_DONE : PY_FAILED;
+}
+
+/* -- the methods */
+
 const char py_accumulate_doc[] = PyDoc_STR(
 	"accumulate($self, /, origin, rank, offset=0, op='sum')\n--\n\n"
 	"Combine elements of a rank's window with others, atomically each.\n"

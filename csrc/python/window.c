@@ -1,192 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The type that rmaext.Window inherits from: its operations on one place. */
+/* The type that rmaext.Window inherits from, and the table of its methods. */
 #include "python/cmethods.h"
-
-PyDoc_STRVAR(
-	put_doc,
-	"put($self, /, origin, rank, offset=0)\n--\n\n"
-	"Write to a rank's window.\n"
-	"\n"
-	"Parameters\n"
-	"----------\n"
-	"origin : array_like\n"
-	"    Of the window's dtype, any shape; its elements go to consecutive\n"
-	"    positions in C order. It may be reused when the call returns.\n"
-	"    Nothing is cast: an array of another dtype is a TypeError, and so "
-	"is\n"
-	"    what offers one (memoryview, array.array, `__array__`). Only\n"
-	"    Python's numbers, alone or in lists, have no dtype: they are "
-	"taken\n"
-	"    if each fits the window's, as in an assignment to an array of "
-	"it;\n"
-	"    else TypeError or OverflowError. So it is with the values of all\n"
-	"    calls.\n"
-	"rank : int\n"
-	"    Target; for MPI.PROC_NULL see `Window`.\n"
-	"offset : int\n"
-	"    Element of the target's window to begin at.\n"
-	"\n"
-	"Raises\n"
-	"------\n"
-	"BoundsError, AccessError, TypeError, OverflowError\n"
-	"    Before anything is sent.\n"
-	"RmaTimeout, PeerLostError\n"
-	"    Here or in the next `flush`.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Local. Complete at the target after `flush`; corresponds to MPI_Put.\n"
-	"\n"
-	"Examples\n"
-	"--------\n"
-	">>> win.put([1.0, 2.0], rank=0, offset=4)\n"
-	">>> win.flush()\n"
-	">>> win.local[3:7]\n"
-	"array([0., 1., 2., 0.])");
-
-static enum py_outcome window_try_put(void *w, struct py_call *c)
-{
-	int64_t rank, index;
-
-	if (!py_to_place(c->got[1], c->got[2], &rank, &index))
-		return PY_DECLINED;
-	return py_put(w, c->got[0], rank, index);
-}
-
-static PY_METHOD(window_put, window_try_put, .slow = &py_names.put,
-		 .required = 2, .given = 3,
-		 .names = {&py_names.origin, &py_names.rank, &py_names.offset});
-
-PyDoc_STRVAR(
-	get_doc,
-	"get($self, /, rank, offset=0, count=None, out=None)\n--\n\n"
-	"Read from a rank's window.\n"
-	"\n"
-	"Parameters\n"
-	"----------\n"
-	"rank : int\n"
-	"    Target; for MPI.PROC_NULL see `Window`.\n"
-	"offset : int\n"
-	"    Element of the target's window to begin at.\n"
-	"count : int, optional\n"
-	"    Elements; by default out.size, else the rest of the window.\n"
-	"out : numpy.ndarray, optional\n"
-	"    C-contiguous and writeable, of the window's dtype, of `count`\n"
-	"    elements; by default a new 1-D array.\n"
-	"\n"
-	"Returns\n"
-	"-------\n"
-	"numpy.ndarray\n"
-	"    `out`, or the new array.\n"
-	"\n"
-	"Raises\n"
-	"------\n"
-	"BoundsError, AccessError, TypeError, ValueError\n"
-	"    Before anything is sent.\n"
-	"RmaTimeout, PeerLostError\n"
-	"    Then `out` is undefined, and kept until no late answer can come.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Local, blocking; corresponds to MPI_Get and MPI_Win_flush.\n"
-	"\n"
-	"Examples\n"
-	"--------\n"
-	">>> win.local[:] = np.arange(10)\n"
-	">>> win.get(0, offset=2, count=3)\n"
-	"array([2., 3., 4.])");
-
-static enum py_outcome window_try_get(void *w, struct py_call *c)
-{
-	PyObject *wanted = c->got[2], *out = c->got[3];
-	int64_t rank, index, count = -1;
-	enum py_outcome done;
-
-	if (!py_to_place(c->got[0], c->got[1], &rank, &index) ||
-	    (wanted && wanted != Py_None && !py_to_index(wanted, &count)))
-		return PY_DECLINED;
-	if (out && out != Py_None) {
-		if (!py_is_plain_result(w, out) ||
-		    (count >= 0 && count != PyArray_SIZE((PyArrayObject *)out)))
-			return PY_DECLINED;
-		Py_INCREF(out);
-	} else {
-		if ((count < 0 && !py_rest(w, rank, index, &count)) ||
-		    !py_could_get(w, rank, index, count))
-			return PY_DECLINED;
-		out = (PyObject *)py_new_array(w, 1, &(npy_intp){count});
-		if (!out)
-			return PY_FAILED;
-	}
-	done = py_get(w, (PyArrayObject *)out, rank, index);
-	if (done == PY_DONE)
-		c->result = out;
-	else
-		Py_DECREF(out);
-	return done;
-}
-
-static PY_METHOD(window_get, window_try_get, .slow = &py_names.get,
-		 .required = 1, .given = 4,
-		 .names = {&py_names.rank, &py_names.offset, &py_names.count,
-			   &py_names.out});
-
-PyDoc_STRVAR(
-	flush_doc,
-	"flush($self, /, rank=None, *, persist=False)\n--\n\n"
-	"Wait until every put to a rank, or to all, is applied there.\n"
-	"\n"
-	"After it the data is in the target's memory, and visible to any rank\n"
-	"that is told so. (`get` and the atomics are complete when they "
-	"return.)\n"
-	"\n"
-	"Parameters\n"
-	"----------\n"
-	"rank : int, optional\n"
-	"persist : bool, optional\n"
-	"    Wait until it is in the file, too, that the memory is mapped "
-	"from: of\n"
-	"    windows over np.memmap. A thread of the target writes it "
-	"there (msync),\n"
-	"    whatever its program does. What the target itself and other "
-	"ranks have\n"
-	"    written before is written with it.\n"
-	"\n"
-	"Raises\n"
-	"------\n"
-	"RmaTimeout, PeerLostError\n"
-	"    The fate of the operations in flight is unknown.\n"
-	"Unsupported\n"
-	"    persist, and that memory is not mapped from a file, or mapped "
-	"privately\n"
-	"    (mode \"c\").\n"
-	"RmaError\n"
-	"    persist, and the target's system could not write; errno says "
-	"why.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Local, blocking; corresponds to MPI_Win_flush and MPI_Win_flush_all.\n"
-	"Writing to a file has no time limit while the target lives.\n"
-	"\n"
-	"Examples\n"
-	"--------\n"
-	">>> win.put(1.0, 0)\n"
-	">>> win.flush(0)  # now rank 0 may be told of it\n"
-	">>> win.local[0]\n"
-	"np.float64(1.0)");
-
-static enum py_outcome window_try_flush(void *w, struct py_call *c)
-{
-	int64_t rank = -1;
-
-	if (c->got[0] && c->got[0] != Py_None && !py_to_index(c->got[0], &rank))
-		return PY_DECLINED;
-	return py_flush(w, rank);
-}
-
-static PY_METHOD(window_flush, window_try_flush, .slow = &py_names.flush,
-		 .given = 1, .names = {&py_names.rank});
 
 PyDoc_STRVAR(bind_doc,
 	     "_bind($self, handle, address, dtype, atomic_type, fabric, /)\n"
@@ -304,14 +118,14 @@ static void window_dealloc(struct py_window *w)
 }
 
 static PyMethodDef window_methods[] = {
-	PY_FASTCALL(window, put, put_doc),
-	PY_FASTCALL(window, get, get_doc),
+	PY_FASTCALL(py_window, put, py_put_doc),
+	PY_FASTCALL(py_window, get, py_get_doc),
 	PY_FASTCALL(py, fetch_add, py_fetch_add_doc),
 	PY_FASTCALL(py, compare_and_swap, py_compare_and_swap_doc),
 	PY_FASTCALL(py, accumulate, py_accumulate_doc),
 	PY_FASTCALL(py, get_accumulate, py_get_accumulate_doc),
 	PY_FASTCALL(py, fetch_op, py_fetch_op_doc),
-	PY_FASTCALL(window, flush, flush_doc),
+	PY_FASTCALL(py_window, flush, py_flush_doc),
 	PY_FASTCALL(py, put_many, py_put_many_doc),
 	PY_FASTCALL(py, get_many, py_get_many_doc),
 	PY_FASTCALL(py, fetch_add_many, py_fetch_add_many_doc),

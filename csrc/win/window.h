@@ -133,7 +133,7 @@ struct rmx_typed {
 int rmx_check(const struct rmaext_window *window, const char *call,
 	      int64_t rank, uint64_t offset, uint64_t len, int access);
 
-/* -- key_map.c */
+/* -- raw_key.c */
 
 /*
  * Maps the raw key of a rank before the first transfer to it; does nothing

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The records of all ranks of a window, as rmaext/_comm/keys.py packs them, are
- * read in one pass here, which finds out whether all are valid, and which
- * columns are the same on all ranks. Where one is not valid this file says no
- * more than that; keys.py, which reads one record at a time, says what is wrong
- * with it. Records come from other processes: nothing in them is taken for
- * granted.
+ * The records of all ranks of a window, as rmaext/_comm/window_record.py packs
+ * them, are read in one pass here, which finds out whether all are valid, and
+ * which columns are the same on all ranks. Where one is not valid this file
+ * says no more than that; window_record.py, which reads one record at a time,
+ * says what is wrong with it. Records come from other processes: nothing in
+ * them is taken for granted.
  */
 #include "win/window.h"
 

@@ -21,12 +21,12 @@ from .._runtime.config import Config
 from .._runtime.failures import check
 from ..errors import BusyError, PeerLostError, RmaError, SyncError
 from . import collective
+from .agreement import agree, parse_all
+from .columns import Columns, Told, Ways
 from .host import Beacon, Hello
-from .keys import agree, parse_all
 from .liveness import Watch
 from .meeting import Meetings
 from .network import Network, offers
-from .records import Columns, Told, Ways
 
 __all__ = ["Group"]
 

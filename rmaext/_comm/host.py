@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a rank tells of its host, and which endpoints a set of ranks should open."""
+"""What a rank tells of its host and process, and how others find it there."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import json
 import os
 import secrets
 import socket
-from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -18,17 +16,10 @@ from typing import Any
 from .._fabric.library import Candidate
 from .._native._lib import lib
 from .._runtime import lifetime
-from .._runtime.config import PROVIDERS, Config
-from .._runtime.failures import of_all
-from ..errors import KeyRecordError, NoProviderError
-from .keys import blame
+from .._runtime.config import Config
+from ..errors import KeyRecordError
 
-__all__ = [
-    *("Beacon", "Hello", "check_candidate", "check_types", "choose"),
-    *("open_pidfd", "pidfd_of", "usable", "wanted_interface"),
-]
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+__all__ = ["Beacon", "Hello", "check_candidate", "check_types", "open_pidfd", "pidfd_of"]
 
 
 def _boot_id() -> str:
@@ -216,124 +207,3 @@ def pidfd_of(own: Hello, peer: Hello) -> int:
         if known != fd:  # another thread was faster
             os.close(fd)
     return known
-
-
-# -- choice of endpoints: the same computation, on the same input, on every rank --
-
-
-def _ip(candidate: Candidate) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    return ipaddress.ip_address(candidate.address) if candidate.address else None
-
-
-def usable(candidate: Candidate) -> bool:
-    """Tell whether another host could reach the address: link-local needs more than that."""
-    ip = _ip(candidate)
-    return ip is None or not ip.is_link_local
-
-
-def wanted_interface(candidates: Sequence[Candidate], iface: str) -> list[Candidate]:
-    """Return the candidates on an interface, address or network (RMAEXT_IFACE)."""
-    if not iface:
-        return list(candidates)
-    try:
-        network: Network | None = ipaddress.ip_network(iface, strict=False)
-    except ValueError:
-        network = None
-    found = []
-    for candidate in candidates:
-        ip = _ip(candidate)
-        if iface in (candidate.iface, candidate.domain) or (
-            network and ip and ip.version == network.version and ip in network
-        ):
-            found.append(candidate)
-    if not found:
-        there = sorted({f"{c.iface or c.domain} {c.address}".strip() for c in candidates})
-        raise NoProviderError(
-            errno.ENODEV, f"RMAEXT_IFACE={iface}: no such interface among {', '.join(there)}"
-        )
-    return found
-
-
-def _order(hellos: Sequence[Hello]) -> list[str]:
-    """Return the providers that all ranks have, best first."""
-    names = [list(dict.fromkeys(c.provider for c in h.candidates)) for h in hellos]
-    common = set(names[0]).intersection(*names[1:])
-    wanted = hellos[0].wanted
-    odd = [rank for rank, hello in enumerate(hellos) if hello.wanted != wanted]
-    if odd:
-        text = f"RMAEXT_PROVIDER={hellos[odd[0]].wanted!r}, rank 0 has {wanted!r}"
-        raise blame(odd, NoProviderError, text)
-    odd = [rank for rank, hello in enumerate(hellos) if hello.mr_basic != hellos[0].mr_basic]
-    if odd:
-        raise blame(odd, ValueError, "RMAEXT_MR_MODE differs from that of rank 0")
-    if wanted:
-        return [wanted] if wanted in common else []
-    order = [name for name in PROVIDERS if name in common]
-    # the user's FI_PROVIDER names one that is none of these
-    if not order and hellos[0].filtered in common:
-        order = [hellos[0].filtered]
-    return order
-
-
-def _none(hellos: Sequence[Hello]) -> NoProviderError:
-    there = sorted({c.provider for h in hellos for c in h.candidates})
-    wanted = hellos[0].wanted
-    text = f"no provider {wanted!r}" if wanted else f"none of {', '.join(PROVIDERS)}"
-    text += f" on all ranks; libfabric {hellos[0].version} offers: {', '.join(there) or 'none'}"
-    if hellos[0].filtered:
-        text += f"; FI_PROVIDER={hellos[0].filtered} may hide it"
-    return of_all(NoProviderError(errno.ENODATA, text))
-
-
-def choose(hellos: Sequence[Hello], scope: str) -> list[Candidate]:
-    """Return the endpoint that each rank shall open.
-
-    Within one host the loopback interface; between hosts addresses on one
-    network that all ranks are on, else ("routed") the first that each has.
-    An address that two hosts have (docker0) leads nowhere.
-    """
-    for provider in _order(hellos):
-        mine = [
-            [h.opened[scope]]
-            if scope in h.opened and h.opened[scope].provider == provider
-            else [c for c in h.candidates if c.provider == provider]
-            for h in hellos
-        ]
-        chosen = (_loopback if scope == "host" else _network)(hellos, mine)
-        if chosen:
-            return chosen
-    raise _none(hellos)
-
-
-def _loopback(hellos: Sequence[Hello], mine: list[list[Candidate]]) -> list[Candidate]:
-    chosen = []
-    for candidates in mine:
-        ips = [(c, _ip(c)) for c in candidates]
-        loop = [c for c, ip in ips if ip and ip.is_loopback]
-        four = [c for c in loop if ":" not in c.address]
-        chosen.append((four or loop or candidates)[0])
-    return chosen
-
-
-def _network(hellos: Sequence[Hello], mine: list[list[Candidate]]) -> list[Candidate]:
-    hosts: defaultdict[str, set[str]] = defaultdict(set)
-    for hello, candidates in zip(hellos, mine, strict=True):
-        for candidate in candidates:
-            hosts[candidate.address].add(f"{hello.net} {hello.node}")
-    usable: list[dict[Network | None, Candidate]] = []
-    for candidates in mine:
-        by_network: dict[Network | None, Candidate] = {}
-        for c in candidates:
-            ip = _ip(c)
-            if ip is None:
-                by_network.setdefault(None, c)
-            elif not (ip.is_loopback or ip.is_link_local or len(hosts[c.address]) > 1):
-                network = ipaddress.ip_network(f"{c.address}/{c.prefix}", strict=False)
-                by_network.setdefault(network, c)
-        if not by_network:
-            return []
-        usable.append(by_network)
-    for shared in usable[0]:
-        if all(shared in each for each in usable):
-            return [each[shared] for each in usable]
-    return [next(iter(each.values())) for each in usable]

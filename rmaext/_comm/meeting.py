@@ -28,8 +28,8 @@ from .._runtime.failures import from_c, of_all
 from .._runtime.reports import Patience, described, numbers, site
 from ..errors import BusyError, KeyRecordError, PeerLostError, SyncError
 from . import collective
+from .columns import split
 from .liveness import Living
-from .records import split
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -19,9 +19,11 @@ from .._native._lib import ffi, lib
 from .._runtime.config import PROVIDERS, Config
 from .._runtime.failures import from_c, of_all
 from ..errors import KeyRecordError, PeerLostError
-from .host import Hello, choose, usable, wanted_interface
-from .keys import WindowRecord, agree, blame, parse_all
-from .records import Columns, Ways
+from .agreement import agree, blame, parse_all
+from .columns import Columns, Ways
+from .host import Hello
+from .provider_choice import choose, usable, wanted_interface
+from .window_record import WindowRecord
 
 if TYPE_CHECKING:
     from .group import Group

@@ -13,10 +13,10 @@ from .._fabric.registration import PLAIN
 from .._memory import arrays, node, pages
 from .._memory.node import NO_BLOCK
 from .._native._lib import ffi, lib
+from .columns import Column, Columns, Records, Told, Ways
 from .group import Group
-from .keys import WindowRecord, dtype_text
 from .network import check_keys
-from .records import Column, Columns, Records, Told, Ways
+from .window_record import WindowRecord, dtype_text
 
 __all__ = ["Region"]
 

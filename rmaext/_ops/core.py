@@ -27,9 +27,9 @@ from ..typing import Route, ScalarT
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    from .._comm.columns import Column, Records
     from .._comm.control import Block
     from .._comm.group import Group
-    from .._comm.records import Column, Records
     from .._comm.region import Region
     from .._fabric.endpoint import Endpoint
 

@@ -13,8 +13,8 @@ from .._memory import arrays
 from .._native._lib import ffi, lib
 from .._runtime.failures import from_c
 from ..typing import Operation, ScalarT
+from .atomic_ops import operation
 from .core import Array, Place
-from .operations import operation
 from .request import Request, done_at_once
 from .updates import UpdateOperations
 

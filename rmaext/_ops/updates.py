@@ -12,8 +12,8 @@ from .._memory import arrays
 from .._native._lib import ffi, lib
 from ..errors import Unsupported
 from ..typing import ScalarT
+from .atomic_ops import OPERATIONS, operation
 from .core import Array, Place, WindowCore, behind
-from .operations import OPERATIONS, operation
 
 __all__ = ["UpdateOperations"]
 

@@ -15,8 +15,8 @@ from .._native._lib import ffi, lib
 from .._runtime.failures import from_c
 from ..errors import BoundsError, Unsupported
 from ..typing import ScalarT
+from .atomic_ops import operation
 from .core import Array, Shape, WindowCore, behind
-from .operations import operation
 
 __all__ = ["GET", "PUT", "Call", "ManyOperations", "indices"]
 

@@ -9,8 +9,9 @@ import secrets
 from types import TracebackType
 from typing import Any, get_args
 
-from .._comm.host import Beacon, Hello, choose
+from .._comm.host import Beacon, Hello
 from .._comm.network import offers
+from .._comm.provider_choice import choose
 from .._fabric.endpoint import Endpoint
 from .._memory import arrays
 from .._native._lib import ffi, lib

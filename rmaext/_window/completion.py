@@ -9,7 +9,7 @@ import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .._comm.keys import failed, settle, succeeded
+from .._comm.agreement import failed, settle, succeeded
 from .._native._lib import ffi, lib
 from .._ops.core import WindowCore, behind
 from .._remote.grants import check_grants, end_grants

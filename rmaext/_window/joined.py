@@ -12,8 +12,8 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from .._comm.columns import Numbers, Some
 from .._comm.group import Group
-from .._comm.records import Numbers, Some
 from .._comm.region import Region
 from .._fabric.registration import How, one_part
 from .._memory.arrays import access_bits, address, part_of, window_array

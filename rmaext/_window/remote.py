@@ -9,10 +9,11 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from .._comm.host import Beacon, Hello, choose, pidfd_of
-from .._comm.keys import WindowRecord
+from .._comm.columns import Records, Same
+from .._comm.host import Beacon, Hello, pidfd_of
 from .._comm.network import offers
-from .._comm.records import Records, Same
+from .._comm.provider_choice import choose
+from .._comm.window_record import WindowRecord
 from .._fabric.endpoint import Endpoint
 from .._fabric.library import Candidate
 from .._memory import arrays

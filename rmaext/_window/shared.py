@@ -14,10 +14,11 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
+from .._comm.agreement import agree
+from .._comm.columns import Columns, Numbers, Told, Ways
 from .._comm.group import Group
-from .._comm.keys import WindowRecord, agree, dtype_text
-from .._comm.records import Columns, Numbers, Told, Ways
 from .._comm.region import Region
+from .._comm.window_record import WindowRecord, dtype_text
 from .._memory import arrays, node
 from .._native._lib import ffi, lib
 from .._ops.core import Array

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._comm.records import Column, Flat, Same, each, one_of
+from .._comm.columns import Column, Flat, Same, each, one_of
 from .._memory import arrays
 from .._native._lib import ffi, lib
 from .._ops.core import Array, Place

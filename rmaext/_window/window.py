@@ -13,9 +13,9 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
+from .._comm.columns import elements, one_of
 from .._comm.control import Block, Controls
 from .._comm.group import Group
-from .._comm.records import elements, one_of
 from .._comm.region import Region
 from .._fabric.fabric import Fabric
 from .._fabric.registration import How, Registration

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from .._memory import arrays
 from .._native._lib import lib
-from .._ops.operations import OPERATIONS
+from .._ops.atomic_ops import OPERATIONS
 from .._window.window import Window
 
 _COUNT = 1 << 16  # 512 KiB

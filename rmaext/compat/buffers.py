@@ -11,9 +11,9 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from .datatypes import is_basic, layout_of
 from .errors import error
 from .layout import Layout, memory_at, pack
-from .types import is_basic, layout_of
 
 __all__ = ["Part", "Target", "check_disp", "part_of", "target_of"]
 

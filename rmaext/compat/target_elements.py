@@ -11,7 +11,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from .._native._lib import ffi, lib
-from .._ops.operations import OPERATIONS
+from .._ops.atomic_ops import OPERATIONS
 from .._window.dynamic import DynamicWindow
 from ..errors import AlignmentError, Unsupported
 from .buffers import Target

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .._native import cmethods
 from .._native._lib import lib
-from .._ops.operations import OPERATIONS, operation
+from .._ops.atomic_ops import OPERATIONS, operation
 from .buffers import Part, check_disp, part_of, target_of
 from .errors import error
 from .layout import Basic, Layout, head, unpack

@@ -12,7 +12,7 @@ from support.collectives import fails_alike, names, works
 from support.guarded import descriptors, guarded, neighbour
 
 import rmaext
-from rmaext._comm import keys
+from rmaext._comm import agreement, window_record
 
 W, A = rmaext.Window, rmaext.Window.allocate
 
@@ -128,37 +128,37 @@ def test_hundred_failures_leave_nothing_behind(world):
     works(world)
 
 
-# What a rank sends instead of its record, whose frame keys.encode makes.
+# What a rank sends instead of its record, whose frame agreement.encode makes.
 MANGLED = {
     "nothing": lambda r: b"",
     "cut in the frame": lambda r: r[:7],
     "cut": lambda r: r[:-1],
     "too long": lambda r: r + b"x",
-    "oversized": lambda r: r + bytes(keys.LIMIT),
+    "oversized": lambda r: r + bytes(agreement.LIMIT),
     "not ours": lambda r: b"GET / HTTP/1.1\r\n\r\n",
     "magic": lambda r: b"rmx9" + r[4:],
     "byte order": lambda r: r[:4] + bytes([3 - r[4]]) + r[5:],
     "word size": lambda r: r[:5] + bytes([4]) + r[6:],
     "status": lambda r: r[:6] + bytes([77]) + r[7:],
-    "failed without words": lambda r: keys.encode(b"[]", failed=True),
+    "failed without words": lambda r: agreement.encode(b"[]", failed=True),
     "other payload": lambda r: r[:-1] + bytes([r[-1] ^ 1]),
-    "empty payload": lambda r: keys.encode(b""),
-    "noise": lambda r: keys.encode(np.random.default_rng(1).bytes(200)),
+    "empty payload": lambda r: agreement.encode(b""),
+    "noise": lambda r: agreement.encode(np.random.default_rng(1).bytes(200)),
 }
 
 
 @pytest.mark.parametrize("mangle", MANGLED.values(), ids=MANGLED)
 def test_malformed_record(world, monkeypatch, mangle):
     works(world)
-    real, odd = keys.encode, world.size - 1
+    real, odd = agreement.encode, world.size - 1
     if world.rank == odd:
 
         def encode(*args, **kwargs):
             with monkeypatch.context() as patch:
-                patch.setattr(keys, "encode", real)
+                patch.setattr(agreement, "encode", real)
                 return mangle(real(*args, **kwargs))
 
-        monkeypatch.setattr(keys, "encode", encode)
+        monkeypatch.setattr(agreement, "encode", encode)
     message = fails_alike(
         world,
         {odd},
@@ -173,9 +173,11 @@ def test_malformed_record(world, monkeypatch, mangle):
 
 def test_decoders_refuse_anything_else():
     """Mutations of a good record: the same record again, or KeyRecordError."""
-    record = keys.WindowRecord(800, 0, 3, "<f8", bytes(range(32)), 16, (100,), (5, 6, 7, 8))
-    good = keys.encode(record.pack())
-    assert keys.WindowRecord.unpack(keys.decode(good)[1]) == record
+    record = window_record.WindowRecord(
+        800, 0, 3, "<f8", bytes(range(32)), 16, (100,), (5, 6, 7, 8)
+    )
+    good = agreement.encode(record.pack())
+    assert window_record.WindowRecord.unpack(agreement.decode(good)[1]) == record
     rng, refused = np.random.default_rng(7), 0
     for i in range(4000):
         payload = bytearray(record.pack())
@@ -184,14 +186,14 @@ def test_decoders_refuse_anything_else():
         for _ in range(rng.integers(1, 4)):
             if payload:
                 payload[rng.integers(len(payload))] ^= 1 << rng.integers(8)
-        frame = bytearray(keys.encode(bytes(payload)) if i % 4 < 2 else good)
+        frame = bytearray(agreement.encode(bytes(payload)) if i % 4 < 2 else good)
         if i % 4 >= 2:
             frame[rng.integers(len(frame))] ^= 1 << rng.integers(8)
         try:
-            failed, inside = keys.decode(bytes(frame))
+            failed, inside = agreement.decode(bytes(frame))
             if i % 4 >= 2:
                 assert failed or inside == record.pack()  # only the pad or the status differ
-            keys.WindowRecord.unpack(inside)
+            window_record.WindowRecord.unpack(inside)
         except rmaext.KeyRecordError:
             refused += 1
     assert refused > 2000

@@ -17,10 +17,11 @@ import pytest
 
 import rmaext
 from rmaext._comm import collective
+from rmaext._comm.agreement import encode
+from rmaext._comm.columns import Told, Ways
 from rmaext._comm.group import Group
-from rmaext._comm.keys import WindowRecord, encode
 from rmaext._comm.meeting import Meetings
-from rmaext._comm.records import Told, Ways
+from rmaext._comm.window_record import WindowRecord
 from rmaext._native._lib import ffi, lib
 from rmaext._runtime import mpi_progress
 from rmaext.errors import KeyRecordError

@@ -10,8 +10,8 @@ from hypothesis import assume, given, note
 from hypothesis import strategies as st
 from mpi4py import MPI
 
+from rmaext.compat.datatypes import layout_of
 from rmaext.compat.layout import pack, unpack
-from rmaext.compat.types import layout_of
 
 
 def packed(datatype: MPI.Datatype, count: int, memory: np.ndarray) -> np.ndarray:
@@ -195,7 +195,7 @@ def test_before_mpi_is_initialised(run_python):
         import mpi4py
         mpi4py.rc.initialize = False
         from mpi4py import MPI
-        from rmaext.compat.types import layout_of
+        from rmaext.compat.datatypes import layout_of
         import rmaext.compat
         MPI.Init()
         vector = MPI.INT.Create_vector(2, 1, 2)

@@ -20,8 +20,8 @@ from support.updates import COMBINATIONS, MPI_OPERATIONS, apply, dtype_of, equal
 
 import rmaext
 from rmaext.compat import transfer
+from rmaext.compat.datatypes import layout_of
 from rmaext.compat.layout import pack, unpack
-from rmaext.compat.types import layout_of
 
 SIZE = 4096  # bytes of a rank's window
 UNITS = [1, 4, 8]

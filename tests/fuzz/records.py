@@ -29,14 +29,15 @@ with atheris.instrument_imports(
     include=[
         "rmaext._runtime.failures",
         "rmaext._comm.host",
-        "rmaext._comm.keys",
-        "rmaext._comm.records",
+        "rmaext._comm.agreement",
+        "rmaext._comm.window_record",
+        "rmaext._comm.columns",
     ]
 ):
     import rmaext
-    from rmaext._comm import keys
+    from rmaext._comm import agreement, window_record
+    from rmaext._comm.columns import Told
     from rmaext._comm.host import Hello, choose
-    from rmaext._comm.records import Told
 with atheris.instrument_imports(include=["rmaext._remote.ticket", "rmaext._window.remote"]):
     from rmaext._remote.ticket import Ticket
     from rmaext._window.remote import RemoteWindow
@@ -44,20 +45,20 @@ with atheris.instrument_imports(include=["rmaext._remote.ticket", "rmaext._windo
 
 def record(data: bytes) -> None:
     """Read a record of any sort."""
-    failed, payload = keys.decode(data)
+    failed, payload = agreement.decode(data)
     if failed:
-        keys.error_record(payload)
+        agreement.error_record(payload)
 
 
 def framed_record(data: bytes) -> None:
     """Read one whose lengths and checksum are right."""
-    record(keys.encode(data[1:], failed=bool(data[:1] > b"\x7f")))
+    record(agreement.encode(data[1:], failed=bool(data[:1] > b"\x7f")))
 
 
 def settled(data: bytes) -> None:
     """As all ranks do: what one of them says of its failure is raised."""
     try:
-        keys.settle([keys.encode(b""), keys.encode(data, failed=True)], None)
+        agreement.settle([agreement.encode(b""), agreement.encode(data, failed=True)], None)
     except rmaext.KeyRecordError:
         pass
     except Exception as exc:
@@ -67,8 +68,8 @@ def settled(data: bytes) -> None:
 
 def window(data: bytes) -> None:
     """Read what a window is on a rank."""
-    it = keys.WindowRecord.unpack(data)
-    if keys.WindowRecord.unpack(it.pack()) != it:
+    it = window_record.WindowRecord.unpack(data)
+    if window_record.WindowRecord.unpack(it.pack()) != it:
         raise RuntimeError(f"{it} is read as something else")
 
 
@@ -84,7 +85,7 @@ class _Ranks:
         return b"".join(records), np.array([len(it) for it in records], np.int32)
 
 
-_OWN = keys.WindowRecord(800, 16, 3, "<f8", bytes(8), 4096, (10, 10))
+_OWN = window_record.WindowRecord(800, 16, 3, "<f8", bytes(8), 4096, (10, 10))
 
 
 def columns(data: bytes) -> None:
@@ -93,7 +94,7 @@ def columns(data: bytes) -> None:
     if data[:1] < b"\x80" and len(data) > 1:  # with a byte changed
         k = 1 + data[0] % (len(data) - 1)
         payloads[1] = data[1:k] + bytes([data[k] ^ 1]) + data[k + 1 :]
-    records = [keys.encode(it, failed=it[:1] == b"{") for it in payloads]
+    records = [agreement.encode(it, failed=it[:1] == b"{") for it in payloads]
     try:
         told = Told.by(_Ranks(*records), lambda: (_OWN, 8))
     except Exception as exc:
@@ -103,7 +104,7 @@ def columns(data: bytes) -> None:
     found = told.records(0, 8)
     c = told.columns()
     for rank, payload in enumerate([_OWN.pack(), *payloads]):
-        one = keys.WindowRecord.unpack(payload)
+        one = window_record.WindowRecord.unpack(payload)
         at = 0 if told.all.same & rmaext._native._lib.lib.RMAEXT_SAME_KEY else rank * c.key_len
         if (
             (one.size, one.shape, one.access, one.parts, one.address % 64)

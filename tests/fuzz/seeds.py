@@ -13,7 +13,7 @@ import mpi4py
 
 mpi4py.rc.initialize = False
 
-from rmaext._comm import keys  # noqa: E402
+from rmaext._comm import agreement, window_record  # noqa: E402
 from rmaext._comm.host import Hello  # noqa: E402
 from rmaext._fabric.library import Candidate  # noqa: E402
 from rmaext._remote.ticket import ORDER, Ticket  # noqa: E402
@@ -87,10 +87,16 @@ def records() -> list[bytes]:
     made = Hello.make(Config.read(), "ab" * 16, candidates=[_LO, _ETH], version="1.17")
     dtypes = ("<f8", [["a", "<i4"], ["", "|V4"], ["b", "<f8", [2, 3]]], [[["t", "n"], "|u1"]])
     hello = made.pack()
-    window = keys.WindowRecord(800, 16, 3, "<f8", bytes(8), 4096, (10, 10), (5, 6, 7, 8), 2).pack()
+    window = window_record.WindowRecord(
+        800, 16, 3, "<f8", bytes(8), 4096, (10, 10), (5, 6, 7, 8), 2
+    ).pack()
     error = json.dumps({"type": "ValueError", "errno": 3, "text": "words"}).encode()
-    found = [b"\0" + keys.encode(window), b"\0" + keys.encode(error, True), b"\1\xff" + error]
-    alone = keys.WindowRecord(800, 16, 3, "<f8", bytes(8), 4096, (10, 10)).pack()
+    found = [
+        b"\0" + agreement.encode(window),
+        b"\0" + agreement.encode(error, True),
+        b"\1\xff" + error,
+    ]
+    alone = window_record.WindowRecord(800, 16, 3, "<f8", bytes(8), 4096, (10, 10)).pack()
     found += [b"\7" + bytes([k]) + alone for k in (200, 1, 9, 17, 57, 68, 80)]
     found += [b"\1\0" + window, b"\2" + error, b"\3" + window, b"\4" + hello]
     for dtype, unit in zip(dtypes, (8, 56, 1), strict=True):
@@ -121,10 +127,10 @@ def records() -> list[bytes]:
 
 def columns() -> list[bytes]:
     """Return inputs of columns.c."""
-    plain = keys.WindowRecord(800, 16, 3, "<f8", bytes(8), 4096, (10, 10), (5, 6, 7, 8), 2)
+    plain = window_record.WindowRecord(800, 16, 3, "<f8", bytes(8), 4096, (10, 10), (5, 6, 7, 8), 2)
     pair = plain, plain._replace(size=400, shape=(50,), key=b"other ky", access=1)
     none = plain._replace(size=0, shape=(0,), key=b"")
-    sent = [keys.encode(it.pack()) for it in (*pair, none)]
+    sent = [agreement.encode(it.pack()) for it in (*pair, none)]
     found = []
     # which ranks are neighbours: all, or the last
     all_, last = 4 + 8 + 64 + 128, 128

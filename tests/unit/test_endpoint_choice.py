@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rmaext
-from rmaext._comm.host import Beacon, Hello, choose, open_pidfd, wanted_interface
+from rmaext._comm.host import Beacon, Hello, open_pidfd
+from rmaext._comm.provider_choice import choose, wanted_interface
 from rmaext._fabric.library import Candidate
 from rmaext._runtime.config import PROVIDERS, Config
 

@@ -16,7 +16,7 @@ import rmaext
 import rmaext.compat
 import rmaext.typing
 from rmaext._memory import arrays
-from rmaext._ops.operations import OPERATIONS
+from rmaext._ops.atomic_ops import OPERATIONS
 from rmaext._sync.waiting import COMPARISONS
 
 ROOT = Path(rmaext.__file__).parent.parent

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The guard of updates: singles and bulk updates together, and the dead. */
 #include "rig.h"
-#include "dtype/element.h"
+#include "dtype/atomic_ops.h"
 #include "exec/guard.h"
 
 #include <pthread.h>

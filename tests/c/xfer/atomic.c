@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* fetch_add and compare_and_swap: all types, by the network and by the CPU. */
 #include "rig.h"
-#include "dtype/element.h"
+#include "dtype/atomic_ops.h"
 
 static const size_t units[] = {1, 1, 2, 2, 4, 4, 8, 8, 4, 8, 8};
 

@@ -14,15 +14,13 @@ import struct
 import sys
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn, TypeVar
-
-import numpy as np
+from typing import Any, NoReturn, TypeVar
 
 from .._runtime.failures import of_all, pack, unpack
 from .._runtime.reports import numbers
 from ..errors import KeyRecordError, RmaError
 
-__all__ = ["WindowRecord", "agree", "decode", "encode"]
+__all__ = ["agree", "decode", "encode", "settle"]
 
 MAGIC = b"rmx1"
 LIMIT = 1 << 16  # bytes of a record: more is an error, not an allocation
@@ -44,24 +42,24 @@ def encode(payload: bytes, failed: bool = False) -> bytes:
     return _FRAME.pack(*head) + payload
 
 
-def _malformed(what: str) -> NoReturn:
+def malformed(what: str) -> NoReturn:
     raise KeyRecordError(errno.EPROTO, f"malformed record: {what}")
 
 
 def decode(record: bytes) -> tuple[bool, bytes]:
     """Return whether the sender failed, and its payload; KeyRecordError if malformed."""
     if not _FRAME.size <= len(record) <= LIMIT:
-        _malformed(f"{len(record)} bytes")
+        malformed(f"{len(record)} bytes")
     magic, order, pointer, status, length, crc = _FRAME.unpack_from(record)
     payload = record[_FRAME.size :]
     if magic != MAGIC:
-        _malformed(f"begins with {magic!r}; do all ranks run the same version of rmaext?")
+        malformed(f"begins with {magic!r}; do all ranks run the same version of rmaext?")
     if (order, pointer) != (_ORDER, _POINTER):
-        _malformed("from a machine of another byte order or word size")
+        malformed("from a machine of another byte order or word size")
     if status not in (_OK, _FAILED):
-        _malformed(f"status {status}")
+        malformed(f"status {status}")
     if length != len(payload) or crc != zlib.crc32(payload):
-        _malformed("length or checksum do not match")
+        malformed("length or checksum do not match")
     return status == _FAILED, payload
 
 
@@ -144,66 +142,7 @@ def error_record(payload: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(payload)
     except (ValueError, RecursionError):
-        _malformed("no error in it")
+        malformed("no error in it")
     if not isinstance(fields, dict) or not isinstance(fields.get("text"), str):
-        _malformed("no error in it")
+        malformed("no error in it")
     return fields
-
-
-# size, base, address, block, access, lengths of shape, dtype and key, parts, fresh;
-# csrc/win/window_record.c reads them, too
-_HEAD = struct.Struct("<QQQqQQQBBHHIB")
-
-
-class WindowRecord(NamedTuple):
-    """What the others must know about one rank's part of a window."""
-
-    size: int  # bytes
-    base: int  # address the provider wants added to offsets
-    access: int
-    dtype: str  # as np.dtype.descr, in text
-    key: bytes
-    address: int = 0  # in its process
-    shape: tuple[int, ...] = ()
-    block: tuple[int, int, int, int] = (-1, 0, 0, 0)  # of its arena; -1: elsewhere
-    parts: int = 0  # arrays that the window has there, this being the first; 0: not a list
-    fresh: bool = False  # the first of this communicator in that part of the arena
-
-    def pack(self) -> bytes:
-        """Return the payload of a record."""
-        dtype = self.dtype.encode()
-        head = _HEAD.pack(
-            *(self.size, self.base, self.address, *self.block),
-            *(self.access, len(self.shape), len(dtype), len(self.key), self.parts, self.fresh),
-        )
-        shape = struct.pack(f"<{len(self.shape)}Q", *self.shape)
-        return head + shape + dtype + self.key
-
-    @classmethod
-    def unpack(cls, payload: bytes) -> WindowRecord:
-        """Decode a payload; KeyRecordError if malformed."""
-        if len(payload) < _HEAD.size:
-            _malformed(f"window record of {len(payload)} bytes")
-        fields = _HEAD.unpack_from(payload)
-        size, base, address, *block, access, n_shape, n_dtype, n_key, parts, fresh = fields
-        body = payload[_HEAD.size :]
-        if len(body) != 8 * n_shape + n_dtype + n_key:
-            _malformed("lengths inside the window record do not match")
-        if not access & 3 or access > 7 or fresh > 1:
-            _malformed("window record out of range")
-        if size + base >= 1 << 64 or size + address >= 1 << 64:
-            _malformed("window record out of range")
-        shape = struct.unpack_from(f"<{n_shape}Q", body)
-        if max(shape, default=0) >= 1 << 63:
-            _malformed("shape of the window")
-        try:
-            dtype = body[8 * n_shape : 8 * n_shape + n_dtype].decode()
-        except UnicodeDecodeError:
-            _malformed("dtype of the window")
-        key = body[8 * n_shape + n_dtype :]
-        return cls(size, base, access, dtype, key, address, shape, tuple(block), parts, bool(fresh))
-
-
-def dtype_text(dtype: np.dtype[Any]) -> str:
-    """Return a text that two dtypes share if and only if they are the same layout."""
-    return repr(dtype.descr) if dtype.fields else dtype.str

@@ -5,7 +5,7 @@
  * maximum of two numbers is NaN if one of them is, and a logical operation
  * gives 0 or 1.
  */
-#include "dtype/element.h"
+#include "dtype/atomic_ops.h"
 
 /* -O2 does not vectorise loops whose length it does not know. */
 #if defined(__GNUC__) && !defined(__clang__)

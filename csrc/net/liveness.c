@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Finds out whether there is still an endpoint at a peer's address. ofi_rxm
- * does not say so. While the peer refuses the connection, each post returns
+ * Finds out whether a peer is still there, for those who wait for it: whether
+ * its process has ended (its pidfd), it makes no progress until the time limit,
+ * or there is no endpoint at its address any more. Of the last ofi_rxm says
+ * nothing. While the peer refuses the connection, each post returns
  * -FI_EAGAIN and connects anew, and an atomic whose answer was lost with a
  * connection is forgotten (rxm_process_reject and rxm_close_conn, 1.17 to 2.5).
  * So this asks the kernel of the peer's node, by a TCP connection that carries
@@ -104,4 +106,31 @@ bool rmx_probe_ask(struct rmx_probe *p, int64_t now, int64_t since)
 	}
 	pthread_mutex_unlock(&p->lock);
 	return said == ECONNREFUSED;
+}
+
+int rmx_deadline(struct rmaext_peer *peer, int64_t rank, const char *call,
+		 int64_t timeout, int64_t *deadline, bool moved)
+{
+	int64_t now = rmx_now();
+
+	if (peer && peer->pidfd >= 0 && !atomic_load(&peer->gone)) {
+		struct pollfd fd = {.fd = peer->pidfd, .events = POLLIN};
+
+		if (poll(&fd, 1, 0) > 0 && fd.revents & POLLIN)
+			atomic_store(&peer->gone, true);
+	}
+	if (peer && !moved &&
+	    rmx_probe_ask(&peer->probe, now, *deadline - timeout))
+		atomic_store(&peer->gone, true);
+	if (peer && atomic_load(&peer->gone))
+		return rmx_fail(-FI_ENOTCONN, rank, call,
+				"the target process, or its endpoint, is gone");
+	if (moved)
+		*deadline = now + timeout;
+	if (now < *deadline)
+		return RMAEXT_PENDING;
+	return rmx_fail(-FI_ETIMEDOUT, rank, call,
+			"no progress for %.3g s: target stopped, or its "
+			"network is down",
+			(double)timeout / 1e9);
 }

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rmaext
-from rmaext._comm import keys
-from rmaext._comm.keys import WindowRecord
+from rmaext._comm import agreement, window_record
+from rmaext._comm.window_record import WindowRecord
 from rmaext._runtime import failures
 
 settings.register_profile("quick", deadline=None, derandomize=True, database=None)
@@ -32,28 +32,28 @@ RECORDS = st.builds(
     parts=st.integers(0, 2**32 - 1),
 ).filter(lambda record: record.dtype.isprintable())
 GOOD = WindowRecord(800, 4096, 3, "<f8", bytes(range(32)), 16, (10, 10), (5, 6, 7, 8), 2)
-FRAME = keys.encode(GOOD.pack())
+FRAME = agreement.encode(GOOD.pack())
 
 
 @given(RECORDS)
 def test_round_trip(record):
-    frame = keys.encode(record.pack())
-    assert keys.decode(frame) == (False, record.pack())
-    assert WindowRecord.unpack(keys.decode(frame)[1]) == record
+    frame = agreement.encode(record.pack())
+    assert agreement.decode(frame) == (False, record.pack())
+    assert WindowRecord.unpack(agreement.decode(frame)[1]) == record
 
 
 @given(st.binary(max_size=5000), st.booleans())
 def test_frame_round_trip(payload, failed):
-    assert keys.decode(keys.encode(payload, failed)) == (failed, payload)
+    assert agreement.decode(agreement.encode(payload, failed)) == (failed, payload)
 
 
 def test_largest_record():
-    room = keys.LIMIT - len(keys.encode(b""))
-    assert keys.decode(keys.encode(bytes(room))) == (False, bytes(room))
+    room = agreement.LIMIT - len(agreement.encode(b""))
+    assert agreement.decode(agreement.encode(bytes(room))) == (False, bytes(room))
     with pytest.raises(rmaext.KeyRecordError, match="too long"):
-        keys.encode(bytes(room + 1))
+        agreement.encode(bytes(room + 1))
     with pytest.raises(rmaext.KeyRecordError, match="bytes"):
-        keys.decode(keys.encode(bytes(room)) + b"x")
+        agreement.decode(agreement.encode(bytes(room)) + b"x")
 
 
 @pytest.mark.parametrize("dtype", ["i1", "<f8", ">f8", "c16", "M8[ns]", "i4,f8", "V7", "U3"])
@@ -61,15 +61,15 @@ def test_text_of_a_dtype(dtype):
     """Two dtypes share it if and only if they are one layout."""
     dtype = np.dtype(dtype)
     others = map(np.dtype, ["u1", "<f4", "<c8", "M8[us]", "i4,f4", "V8", "U4", "i4,i8"])
-    assert keys.dtype_text(dtype) == keys.dtype_text(
+    assert window_record.dtype_text(dtype) == window_record.dtype_text(
         np.dtype(dtype.descr if dtype.fields else dtype)
     )
-    assert keys.dtype_text(dtype) not in map(keys.dtype_text, others)
+    assert window_record.dtype_text(dtype) not in map(window_record.dtype_text, others)
 
 
 def outcome(record):
     try:
-        failed, payload = keys.decode(record)
+        failed, payload = agreement.decode(record)
         return "decoded" if failed else WindowRecord.unpack(payload)
     except rmaext.KeyRecordError:
         return "refused"
@@ -107,7 +107,7 @@ def test_ten_thousand_mutations():
                     raw[at:] = rng.bytes(len(raw) - at)
                 case _:
                     raw[at : at + 1] = rng.bytes(1)
-        results.append(outcome(keys.encode(bytes(raw)) if i % 2 else bytes(raw)))
+        results.append(outcome(agreement.encode(bytes(raw)) if i % 2 else bytes(raw)))
     assert results.count("refused") > 6000
     for result in results:
         if isinstance(result, WindowRecord):
@@ -137,8 +137,8 @@ def rank_of(rank, others):
 
 
 def test_agree_returns_everybody_s_payload():
-    others = [keys.succeeded(b"zero"), keys.succeeded(b"two")]
-    assert keys.agree(rank_of(1, others), lambda: b"one") == [b"zero", b"one", b"two"]
+    others = [agreement.succeeded(b"zero"), agreement.succeeded(b"two")]
+    assert agreement.agree(rank_of(1, others), lambda: b"one") == [b"zero", b"one", b"two"]
 
 
 def raise_(error):
@@ -151,29 +151,29 @@ def test_own_failure_is_sent_and_raised(cls):
 
     def gather(record):
         sent.append(record)
-        return [keys.succeeded(b""), record]
+        return [agreement.succeeded(b""), record]
 
     with pytest.raises(cls, match=r"^\W?rank 1: .*words") as caught:
-        keys.agree(gather, lambda: raise_(cls("words")))
+        agreement.agree(gather, lambda: raise_(cls("words")))
     assert isinstance(caught.value.__cause__, cls)
-    assert keys.decode(sent[0])[0]
+    assert agreement.decode(sent[0])[0]
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
 def test_interrupts_are_not_sent(interrupt):
     with pytest.raises(interrupt):
-        keys.agree(lambda record: pytest.fail("gathered"), lambda: raise_(interrupt()))
+        agreement.agree(lambda record: pytest.fail("gathered"), lambda: raise_(interrupt()))
 
 
 def test_same_error_on_all_ranks():
     """That of the lowest rank that failed, naming all; malformed records count."""
     errors_ = [None, TypeError("no array"), None, ValueError("other"), None]
-    sent = [keys.failed(e) if e else keys.succeeded(b"fine") for e in errors_]
+    sent = [agreement.failed(e) if e else agreement.succeeded(b"fine") for e in errors_]
     sent.append(b"GET / HTTP/1.1")
     texts = set()
     for own in [*errors_, None]:
         with pytest.raises(TypeError) as caught:
-            keys.settle(sent, own)
+            agreement.settle(sent, own)
         assert caught.value.__cause__ is own
         texts.add(str(caught.value))
     assert texts == {"ranks 1, 3, 5: no array"}
@@ -181,26 +181,26 @@ def test_same_error_on_all_ranks():
 
 def test_malformed_record_names_its_rank():
     with pytest.raises(rmaext.KeyRecordError, match=r"^rank 1: malformed record"):
-        keys.settle([keys.succeeded(b""), keys.succeeded(b"")[:-1] + b"x"], None)
+        agreement.settle([agreement.succeeded(b""), agreement.succeeded(b"")[:-1] + b"x"], None)
     with pytest.raises(rmaext.KeyRecordError, match=r"^ranks 0, .*, 15, \.\.\.: malformed"):
-        keys.settle([b""] * 40, None)
+        agreement.settle([b""] * 40, None)
 
 
 def test_record_too_long_is_an_error_everywhere():
     with pytest.raises(rmaext.KeyRecordError, match=r"rank 0: record of .* too long"):
-        keys.agree(rank_of(0, [keys.succeeded(b"")]), lambda: bytes(keys.LIMIT))
+        agreement.agree(rank_of(0, [agreement.succeeded(b"")]), lambda: bytes(agreement.LIMIT))
 
 
 def test_words_of_any_length_fit():
     for text in "x" * 10**6, "\u20ac" * 10**6, "\0" * 10**6:
         with pytest.raises(ValueError, match="rank 0: "):
-            keys.agree(rank_of(0, []), lambda text=text: raise_(ValueError(text)))
+            agreement.agree(rank_of(0, []), lambda text=text: raise_(ValueError(text)))
 
 
 def test_parse_all():
-    assert keys.parse_all(WindowRecord.unpack, [GOOD.pack()] * 3) == [GOOD] * 3
+    assert agreement.parse_all(WindowRecord.unpack, [GOOD.pack()] * 3) == [GOOD] * 3
     with pytest.raises(rmaext.KeyRecordError, match=r"^ranks 0, 2: .*malformed"):
-        keys.parse_all(WindowRecord.unpack, [b"", GOOD.pack(), GOOD.pack()[:-1]])
+        agreement.parse_all(WindowRecord.unpack, [b"", GOOD.pack(), GOOD.pack()[:-1]])
 
 
 # -- what a hostile rank sends as its error ----------------------------------------
@@ -225,7 +225,7 @@ HOSTILE = st.fixed_dictionaries(
 def settled(payload):
     """The error that a failed rank's payload becomes."""
     with pytest.raises(Exception) as caught:  # noqa: PT011
-        keys.settle([keys.encode(payload, failed=True)], None)
+        agreement.settle([agreement.encode(payload, failed=True)], None)
     assert type(caught.value) in CLASSES.values(), repr(caught.value)
     assert str(caught.value.args[-1]).startswith("rank 0: ")
     assert repr(caught.value)

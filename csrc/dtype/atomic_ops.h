@@ -2,11 +2,11 @@
 /*
  * Element types, and operations on one element by this CPU. An update without a
  * lock is sequentially consistent. What the loops over many elements inline is
- * here, all else in element.c. Any thread may call any of these functions; the
- * elements lie in memory that the caller has checked.
+ * here, all else in atomic_ops.c. Any thread may call any of these functions;
+ * the elements lie in memory that the caller has checked.
  */
-#ifndef RMAEXT_ELEMENT_H
-#define RMAEXT_ELEMENT_H
+#ifndef RMAEXT_ATOMIC_OPS_H
+#define RMAEXT_ATOMIC_OPS_H
 
 #include <float.h>
 #include <stdbool.h>
@@ -158,7 +158,7 @@ RMX_BY_FETCH(rmx_add_u8, uint64_t, __atomic_fetch_add)
 RMX_BY_SWAP(rmx_add_f4, float, uint32_t, RMX_PLUS)
 RMX_BY_SWAP(rmx_add_f8, double, uint64_t, RMX_PLUS)
 
-/* element.c */
+/* atomic_ops.c */
 struct rmx_element {
 	/*
 	 * Updates one aligned cell without a lock. A NULL result is not

@@ -19,7 +19,8 @@ from .._memory.node import NO_BLOCK
 from .._native._lib import ffi, lib
 from .._runtime.failures import check, of_all
 from ..errors import KeyRecordError
-from .keys import WindowRecord, attempt, blame, parse_all, settle
+from .agreement import attempt, blame, parse_all, settle
+from .window_record import WindowRecord
 
 __all__ = [
     *("Column", "Columns", "Flat", "Numbers", "Records", "Same", "Some", "Told", "Ways"),
