@@ -19,6 +19,7 @@ int rmaext_window_create(rmaext_fabric *f, const struct rmaext_targets *targets,
 
 int rmaext_window_shut(rmaext_window *w)
 {
+	struct rmaext_fabric *f = w->fabric; /* closing it sets this to NULL */
 	int ret = rmx_rundown_shut(&w->rundown);
 
 	if (ret)
@@ -27,8 +28,11 @@ int rmaext_window_shut(rmaext_window *w)
 				"for them, then close again",
 				atomic_load(&w->rundown.users));
 	/* copies that no flush has waited for use no memory of the caller */
-	if (w->fabric && rmaext_window_pending(w))
-		w->fabric->hooks->forget(w, -1);
+	if (f && rmaext_window_pending(w) &&
+	    !rmx_fabric_enter(f, "rmaext_window_shut")) {
+		f->hooks->forget(w, -1);
+		rmx_fabric_leave(f);
+	}
 	return 0;
 }
 

@@ -61,7 +61,7 @@ struct rmx_hooks {
 	void (*give_up)(struct rmaext_op *op);
 	/*
 	 * Drops what is to go to that rank (-1: to any), as nobody waits for
-	 * it any more. The caller holds fabric->lock.
+	 * it any more. The caller holds no lock of the fabric or of messages.
 	 */
 	void (*forget)(struct rmaext_window *window, int64_t rank);
 };

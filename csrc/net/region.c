@@ -216,6 +216,7 @@ int rmx_region_open(struct rmaext_fabric *f, struct fi_mr_attr *attr,
 	lazy = lazy && !(f->mr_mode & FI_MR_ALLOCATED);
 	if (system && !lazy &&
 	    f->mr_mode & (FI_MR_ALLOCATED | FI_MR_MMU_NOTIFY))
+		/* where there are no pages to be had, fi_mr_regattr says so */
 		for (size_t i = 0; i < attr->iov_count; i++)
 			(void)rmx_pages_populate(attr->mr_iov[i].iov_base,
 						 attr->mr_iov[i].iov_len,

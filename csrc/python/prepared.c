@@ -144,6 +144,13 @@ static PyObject *prepared_new(PyTypeObject *type, PyObject *args,
 	if (!PyArg_ParseTuple(args, "iO!O!OO", &kind, &py_window_type, &window,
 			      &PyArray_Type, &array, &rank, &offset))
 		return NULL;
+	if (kind != RMX_PUT && kind != RMX_GET && kind != RMX_UPDATE) {
+		PyErr_Format(PyExc_ValueError,
+			     "no operation %d: Window.prepare_put and its like "
+			     "make these",
+			     kind);
+		return NULL;
+	}
 	b = (struct bound *)type->tp_alloc(type, 0);
 	if (!b)
 		return NULL;

@@ -139,7 +139,7 @@ static struct rmx_context *context_find(struct rmaext_fabric *f, void *named)
 	const uintptr_t first = (uintptr_t)all, it = (uintptr_t)named;
 	struct rmx_context *context = named;
 
-	if (it < first || it >= (uintptr_t)(all + RMX_CONTEXTS) ||
+	if (!all || it < first || it >= (uintptr_t)(all + RMX_CONTEXTS) ||
 	    (it - first) % sizeof(*context) || !context->op) {
 		atomic_fetch_add(&f->failed, 1);
 		return NULL;

@@ -247,7 +247,11 @@ static enum rmx_step request_step(void *arg)
 	if (rmx_is_message(op)) /* it is in line: send() says how that goes */
 		return op->fabric->hooks->send(&op) == RMX_RETRY ? RMX_RETRY
 								 : RMX_SLEEP;
-	return atomic_load(&op->waits) ? RMX_RETRY : RMX_SLEEP;
+	/* else this thread may be the one that tries messages again */
+	return atomic_load(&op->waits) ||
+			       op->fabric->hooks->restless(op->fabric)
+		       ? RMX_RETRY
+		       : RMX_SLEEP;
 }
 
 /* A number that changes while operations to the same target complete. */

@@ -151,3 +151,12 @@ def test_a_subclass_is_put_and_got(windows):
     assert win.prepare_get(out, 0, 1)() is out
     assert win.register(out).get(0, 1) is out
     assert out.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", [-1, 2, 4, 7, 1 << 30])
+def test_no_such_operation(kind):
+    with (
+        rmaext.Window.allocate(MPI.COMM_SELF, 4) as win,
+        pytest.raises(ValueError, match="prepare_put"),
+    ):
+        rmaext.Prepared(kind, win, np.zeros(1), 0, 0)

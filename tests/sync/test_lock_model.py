@@ -61,8 +61,24 @@ class Lock:
         return self._call(lib.rmaext_lock_pass, rank, slot)
 
     def _call(self, function: Any, *arguments: int) -> Iterator[Any]:
-        steps = ticket_lock.steps(function, ticket_lock.exchange(), self.state, *arguments)
-        return singly(steps)
+        return singly(interrupted(function, ticket_lock.exchange(), self.state, *arguments))
+
+
+def interrupted(*call: Any) -> Iterator[Any]:
+    """The steps of a call that a signal ends before each of them, and that is made again."""
+    answers: list[Any] = []
+    while True:
+        steps = ticket_lock.steps(*call)
+        try:
+            step = next(steps)
+            for answer in answers:
+                assert step
+                step = steps.send(answer)
+        except StopIteration as end:
+            return end.value
+        again = ticket_lock.steps(*call)
+        assert [next(again), *map(again.send, answers)][-1] == step
+        answers.append((yield step))
 
 
 def client(rank: int, exclusive: bool, gives_up: bool) -> Iterator[Any]:
