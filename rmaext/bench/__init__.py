@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`python -m rmaext bench`: rmaext next to MPI.Win, measured by turns in one job."""
+"""`python -m rmaext bench`: rmaext next to MPI.Win, by turns in one job."""
