@@ -291,7 +291,7 @@ site: develop $(VENV)/.docs ## the site, in build/docs/html
 	LAUNCH="$(LAUNCH)" $(LIMIT) 900 $(PYTHON) -m sphinx -W -n --keep-going -q docs build/docs/html
 
 docs: site ## the site, and the programs and examples in documents and docstrings
-	$(LAUNCH) --sizes 0,1 tests/unit/test_documents.py tests/unit/test_docstrings.py
+	$(LAUNCH) --sizes 0 tests/unit/test_documents.py tests/unit/test_docstrings.py
 
 # -- style -----------------------------------------------------------------------
 
@@ -312,7 +312,7 @@ format: $(VENV)/.tests ## let ruff and clang-format change the files
 
 # For clangd: as the extension is compiled, and the tests in C as `make asan` does.
 compile_commands.json: $(VENV)/.runs ## how each C file is compiled, for editors
-	@$(PYTHON) .ci/compile_commands "$(C_FLAGS)" $(SOURCES) $(filter %.c,$(PYTHON_C)) \
+	@$(PYTHON) .ci/compile_commands "$(C_FLAGS) -Itests/c" $(SOURCES) $(filter %.c,$(PYTHON_C)) \
 		$(C_TESTS) $(DEMAND) $(SELF_TEST) >$@
 
 cover: develop ## which lines of Python the tests reach

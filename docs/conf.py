@@ -29,6 +29,7 @@ html_theme = "furo"
 html_title = f"rmaext {version}"
 
 myst_heading_anchors = 3
+default_role = "code"  # what docstrings have between single backticks
 
 autodoc_member_order = "groupwise"
 autodoc_typehints = "none"  # the docstrings have the types, and more than those

@@ -27,10 +27,19 @@ def _directive(value: Any) -> str:
     return "autofunction" if callable(value) else "autodata"
 
 
+def _arguments(value: Any) -> str:
+    """Return those of a window's creation: its class is called through a metaclass."""
+    if value is not rmaext.Window:
+        return ""
+    _, *own = inspect.signature(value.__init__).parameters.values()
+    empty = inspect.Parameter.empty
+    return str(inspect.Signature([parameter.replace(annotation=empty) for parameter in own]))
+
+
 def _entry(name: str) -> list[str]:
     """Return the directive that documents a public name."""
     value = getattr(rmaext, name)
-    lines = [f".. {_directive(value)}:: {name}"]
+    lines = [f".. {_directive(value)}:: {name}{_arguments(value)}"]
     if is_error(value):
         lines += ["   :show-inheritance:"]
     elif inspect.isclass(value):

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The order in which make does its work where nothing has been set up yet."""
 
+import json
 import re
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from launch import ROOT, environment
@@ -47,6 +50,18 @@ def test_whatever_is_compiled_waits_for_the_set_up():
     compiled = [name for name, (_, text) in rules.items() if re.search(r"\$\(C(C|LANG)\)", text)]
     assert len(compiled) > 150
     assert [name for name in compiled if not waits(name)] == []
+
+
+def test_an_editor_can_compile_a_file_of_each_folder():
+    venv = Path(sys.prefix)
+    command = ["make", "-o", f"{venv}/.runs", f"VENV={venv}", "compile_commands.json"]
+    subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60, check=True)
+    listed = json.loads((ROOT / "compile_commands.json").read_text())
+    folders = {Path(entry["file"]).parent: entry for entry in listed}
+    assert {Path("csrc/python"), Path("csrc/net"), Path("tests/c/net")} <= folders.keys()
+    for entry in folders.values():
+        command = [*entry["arguments"], "-fsyntax-only"]
+        subprocess.run(command, cwd=entry["directory"], timeout=60, check=True)
 
 
 def test_the_demo_installs_no_tools_of_ours():
