@@ -53,7 +53,7 @@ def test_provider_counts_each_violation(case: str, library: str, tmp_path: Path)
 
 def test_each_violation_has_a_case() -> None:
     kinds = re.search(
-        r"define DM_VIOLATIONS\(X\)(.*?)\n\n", (SOURCE / "demand.h").read_text(), re.S
+        r"define DM_VIOLATIONS\(X\)(.*?)\n\n", (SOURCE / "demand" / "demand.h").read_text(), re.S
     )
     assert kinds
     provoked = {kind for case in cases().values() for kind in case}
