@@ -17,7 +17,9 @@ from __future__ import annotations
 import faulthandler
 import os
 import re
+import shutil
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -43,6 +45,7 @@ class State:
     size = 1
     stderr = 2  # past pytest's capturing
     executed = 0
+    folder = ""  # what tmp_path is in
     timer: threading.Timer | None = None
 
 
@@ -87,6 +90,9 @@ def mpirun() -> Callable[..., Any]:
 def pytest_configure(config: pytest.Config) -> None:
     if UNDER_MPIEXEC:
         State.rank, State.size = _mpi().COMM_WORLD.rank, _mpi().COMM_WORLD.size
+        # In a folder of all ranks pytest's clean-up fails, if two come to it at once.
+        State.folder = tempfile.mkdtemp(prefix=f"rmaext-rank-{State.rank}-")
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = State.folder
         if launch.test_route() == "fabric":
             os.environ["RMAEXT_ROUTE"] = "fabric"
         elif launch.test_route() == "mixed":
@@ -152,6 +158,11 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if exitstatus == pytest.ExitCode.OK and not State.executed:
         # All of them skipped: that must not look like success.
         session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if State.folder:
+        shutil.rmtree(State.folder, ignore_errors=True)
 
 
 # -- ranks that fail together ------------------------------------------------
