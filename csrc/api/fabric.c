@@ -74,16 +74,14 @@ int rmaext_fabric_open(rmaext_library *lib,
 				"in libfabric 2.x; name a library of 1.x in "
 				"RMAEXT_LIBFABRIC",
 				options->provider);
-	f = fabric_new();
-	if (!f)
-		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "fabric");
 	/* the threads that start below inherit its mask */
 	signals = rmx_signals_hold();
-	if (!signals) {
-		free(f->transfers);
-		free(f->am);
-		free(f);
+	if (!signals)
 		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "malloc", "signals");
+	f = fabric_new();
+	if (!f) {
+		rmx_signals_give_back(signals, NULL);
+		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "fabric");
 	}
 	f->lib = lib;
 	f->doorbell = rmx_arena_doorbell(options->arena);

@@ -286,9 +286,6 @@ static int request_wait(struct rmaext_op *op, int64_t slice)
 {
 	struct rmaext_fabric *f = op->fabric;
 	int64_t now = rmx_now(), until = now + slice;
-	unsigned int spins =
-		1 + (unsigned int)((op->len < op->chunk ? op->len : op->chunk) /
-				   (64 << 10));
 
 	/* the limit counts anew where nobody has waited for a while */
 	if (!op->deadline || now > op->look + 5 * RMX_SLICE) {
@@ -302,7 +299,8 @@ static int request_wait(struct rmaext_op *op, int64_t slice)
 			return RMAEXT_PENDING;
 	} else {
 		rmx_wait(f, op->target->member->peer, request_step, op,
-			 until < op->deadline ? until : op->deadline, spins);
+			 until < op->deadline ? until : op->deadline,
+			 rmx_op_spins(op));
 	}
 	return request_has_ended(op) ? request_report(op)
 				     : request_overdue(op, now);

@@ -201,6 +201,16 @@ static inline uint64_t rmx_counts_as(const struct rmaext_op *op)
 }
 
 /*
+ * How many times as long as usual a wait for it spins: for as long as a chunk
+ * takes at 1 GB/s, where the usual time is 50 us.
+ */
+static inline unsigned int rmx_op_spins(const struct rmaext_op *op)
+{
+	return 1 + (unsigned int)(op->len < op->chunk ? op->len : op->chunk) /
+			   (64 << 10);
+}
+
+/*
  * post.c: only the owner posts, or for a request who holds backlog.lock. Posts
  * the next chunk. -FI_EAGAIN: the provider wants progress first; -FI_ENOSPC:
  * too many chunks are in flight; other codes are the provider's, without a

@@ -143,15 +143,6 @@ static enum rmx_step op_step(void *arg)
 }
 
 /*
- * Spins for as long as the bytes take at 1 GB/s, where the usual time is 50 us.
- */
-static unsigned int op_spins(const struct rmaext_op *op)
-{
-	return 1 + (unsigned int)(op->len < op->chunk ? op->len : op->chunk) /
-			   (64 << 10);
-}
-
-/*
  * Waits a slice for *op_p, which is NULL afterwards if the operation was a copy
  * that has been posted: then it is no longer the owner's.
  */
@@ -172,7 +163,7 @@ static int op_wait_slice(struct rmaext_op **op_p)
 		if (until > op->deadline)
 			until = op->deadline;
 		ret = rmx_wait(op->fabric, peer, op_step, op_p, until,
-			       op_spins(op));
+			       rmx_op_spins(op));
 	}
 	if (!ret) {
 		if (!*op_p)
