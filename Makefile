@@ -125,7 +125,8 @@ test-verbs: develop ## the RMA tests over verbs;ofi_rxm, in a virtual machine wi
 		$(or $(ARGS),$(RMA_TESTS) -k 'not GiB') || status=$$?; \
 	[ $$status = 77 ] || exit $$status
 
-# Downloads them into build/dropin. ARGS="--only nxtval --routes direct"
+# Downloads them into build/dropin, 600 MB. ARGS="--only nxtval --routes direct"; ARGS="--times 5"
+# for the times of docs/guides/adopters.md.
 test-dropin: ## programs of others that use MPI.Win, on rmaext, with both MPIs
 	$(MAKE) develop MPI=mpich
 	$(MAKE) develop MPI=openmpi

@@ -28,6 +28,7 @@ typedef struct rmaext_blocks rmaext_blocks;
 typedef struct rmaext_window rmaext_window;
 typedef struct rmaext_op rmaext_op;
 typedef struct rmaext_batch rmaext_batch;
+typedef struct rmaext_bundle rmaext_bundle;
 
 enum {
 	/* -EINPROGRESS: not an error, call the waiting function again */
@@ -70,7 +71,12 @@ enum {
 enum { RMAEXT_PUT = 0, RMAEXT_GET = 1, RMAEXT_UPDATE = 2 };
 
 /* arguments of rmaext_many() that have one element, which stands for all */
-enum { RMAEXT_ONE_RANK = 1, RMAEXT_ONE_OFFSET = 2, RMAEXT_ONE_VALUE = 4 };
+enum {
+	RMAEXT_ONE_RANK = 1,
+	RMAEXT_ONE_OFFSET = 2,
+	RMAEXT_ONE_VALUE = 4,
+	RMAEXT_ONE_COUNT = 8, /* of rmaext_bundle_begin() only */
+};
 
 /* element types */
 enum {
@@ -416,6 +422,34 @@ struct rmaext_wait {
 struct rmaext_many {
 	rmaext_batch *batch; /* NULL: nothing is left */
 	int64_t bad;	     /* index of the first element refused, or -1 */
+};
+
+/*
+ * What rmaext_bundle_begin() is to do: one operation on each of `count` places.
+ * Place i is counts[i] elements (counts NULL: one) of `unit` bytes, from
+ * element offsets[i] on, at ranks[i]. Values and results have those of place 0,
+ * then those of place 1, and so on: `elements` together. A value of
+ * RMAEXT_CSWAP is two elements, as in rmaext_many().
+ */
+struct rmaext_bundle_call {
+	int kind, op, type; /* as in rmaext_many() */
+	int ones;	    /* RMAEXT_ONE_VALUE without counts only */
+	uint64_t unit, count;
+	const int64_t *ranks, *offsets, *counts;
+	const void *values; /* NULL: a get */
+	void *results;	    /* NULL: a put, or they are not wanted */
+	uint64_t elements;
+	/*
+	 * Set to 0 at first, and to 1 once all is done or has ended. It must
+	 * live as long as values and results.
+	 */
+	int *ended;
+	/*
+	 * 1 + the slot of the target to count up once all of a put is in its
+	 * memory, where that is of one rank, reached over the network, and not
+	 * empty; 0: none.
+	 */
+	int notify;
 };
 
 struct rmaext_stats {
@@ -927,9 +961,11 @@ int rmaext_fabric_wait_ended(rmaext_fabric *fabric, uint64_t *seen,
  * are applied at their targets. After RMAEXT_PENDING the arrays are in use
  * until rmaext_many_wait() returns something else, or rmaext_many_release()
  * gives the rest up, which is harmless at any time. After an error, any of the
- * elements may have been done or not. `op` and `type` are those of an update;
- * RMAEXT_CSWAP is refused. A get has no values, a put no results, and an update
- * without results needs no right to read. One thread at a time may use many_p.
+ * elements may have been done or not. `op` and `type` are those of an update; a
+ * value of RMAEXT_CSWAP, which must have results, is two elements: that to
+ * compare with, and the new one. A get has no values, a put no results, and an
+ * update without results needs no right to read. One thread at a time may use
+ * many_p.
  */
 int rmaext_many(rmaext_window *window, int kind, int op, int type,
 		uint64_t unit, uint64_t count, int ones, const int64_t *ranks,
@@ -943,6 +979,26 @@ int rmaext_many_at(rmaext_window *window, int kind, int op, int type,
 		   struct rmaext_many *many_p);
 int rmaext_many_wait(struct rmaext_many *many);
 void rmaext_many_release(struct rmaext_many *many);
+
+/*
+ * Begins an operation on many places: puts and gets by memory are done at once,
+ * the rest goes on by itself, as requests do, and flush and close wait for it.
+ * All places are checked before anything is done; if one is refused, *bad_p is
+ * its index, else -1. Returns 0, with *bundle_p NULL, if all is done;
+ * RMAEXT_PENDING, with *bundle_p the caller's; or an error, after which
+ * *bundle_p may have what was begun. The arrays of places may be reused at
+ * once, values and results once the bundle is released. Updates of memory that
+ * is mapped here are checked, and left out: they are rmaext_many()'s.
+ */
+int rmaext_bundle_begin(rmaext_window *window,
+			const struct rmaext_bundle_call *call,
+			rmaext_bundle **bundle_p, int64_t *bad_p);
+/* As rmaext_op_wait_for(), until all have ended or one has failed. */
+int rmaext_bundle_wait_for(rmaext_bundle *bundle, int64_t slice);
+/* The rank of the first that is not known to have ended well, or -1. */
+int64_t rmaext_bundle_rank(const rmaext_bundle *bundle);
+/* As rmaext_op_release(): RMAEXT_PENDING, if values or results are in use. */
+int rmaext_bundle_release(rmaext_bundle **bundle);
 
 /*
  * Own memory that lies in `count` runs, each so many bytes long and so far from

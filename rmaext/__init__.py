@@ -24,11 +24,12 @@ if TYPE_CHECKING or sys.argv[:1] != ["-m"]:
     from ._remote.grants import Grant
     from ._sync.sync import LockGuard
     from ._window.dynamic import DynamicWindow
+    from ._window.fields import FieldView
     from ._window.joined import JoinedWindow
     from ._window.memory import Memory
     from ._window.remote import RemoteWindow
     from ._window.shared import SharedWindow
-    from ._window.views import FieldView, View
+    from ._window.views import View
     from ._window.window import Window
     from .errors import (
         AccessError,
@@ -37,6 +38,7 @@ if TYPE_CHECKING or sys.argv[:1] != ["-m"]:
         AttachError,
         BoundsError,
         BusyError,
+        CapacityError,
         ClosedError,
         FlagsError,
         GrantError,
@@ -64,6 +66,7 @@ __all__ = [
     "BoundsError",
     "Buffer",
     "BusyError",
+    "CapacityError",
     "ClosedError",
     "DynamicWindow",
     "ElementUpdates",
@@ -98,13 +101,13 @@ __all__ = [
     "zeros",
 ]
 
-_MODULES = ("compat", "errors", "jit", "typing")  # the public ones
+_MODULES = ("compat", "containers", "errors", "jit", "typing")  # the public ones
 _HOMES = dict.fromkeys(__all__, "errors") | {
     "Buffer": "_native.cmethods",
     "DynamicWindow": "_window.dynamic",
     "ElementUpdates": "_ops.indexing",
     "Fabric": "_fabric.fabric",
-    "FieldView": "_window.views",
+    "FieldView": "_window.fields",
     "Grant": "_remote.grants",
     "JoinedWindow": "_window.joined",
     "LockGuard": "_sync.sync",

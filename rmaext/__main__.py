@@ -18,9 +18,11 @@ def main() -> int:
     run.add(commands)
     info.add(commands)
     if sys.argv[1:2] != ["run"]:  # before whose program nothing may initialise MPI
+        from ._runtime.config import tell_of_unknown
         from .bench import command as bench
         from .cli import doctor
 
+        tell_of_unknown()  # here, and not in each job that these begin
         doctor.add(commands)
         bench.add(commands)
     options = parser.parse_args()

@@ -8,6 +8,7 @@ __all__ = [
     "AttachError",
     "BoundsError",
     "BusyError",
+    "CapacityError",
     "ClosedError",
     "FlagsError",
     "GrantError",
@@ -164,6 +165,13 @@ class TooSmallError(RmaError, ValueError):
 
 class BusyError(RmaError, RuntimeError):
     """Somebody else still uses what is to be given up (-FI_EBUSY)."""
+
+
+class CapacityError(RmaError, RuntimeError):
+    """A container is full, or a value is longer than it takes. Nothing was changed.
+
+    Make it with a larger `capacity`, or take something out first.
+    """
 
 
 class GrantError(BusyError):

@@ -54,10 +54,11 @@ static inline struct rmx_share rmx_share_of(int kind, int op, bool fetches,
 {
 	return (struct rmx_share){
 		.values = values,
-		.operands = kind != RMX_UPDATE	 ? 1
-			    : op == RMAEXT_NO_OP ? 0
-			    : op == RMAEXT_CSWAP ? 2
-						 : 1,
+		.operands = kind == RMX_MESSAGE_GET ? 0
+			    : kind != RMX_UPDATE    ? 1
+			    : op == RMAEXT_NO_OP    ? 0
+			    : op == RMAEXT_CSWAP    ? 2
+						    : 1,
 		.results = fetches,
 	};
 }

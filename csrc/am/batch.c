@@ -187,6 +187,7 @@ static size_t request_pack(const struct rmaext_batch *b,
 	struct rmx_request_header *q =
 		(struct rmx_request_header *)buffer->data;
 	const size_t loops = batch_loops_bytes(b, buffer->unit);
+	const size_t width = rmx_operands(b->op) * buffer->unit;
 	char *values = (char *)(q + 1);
 
 	q->form = loops ? RMX_LOOPS : RMX_ELEMENTS;
@@ -209,8 +210,8 @@ static size_t request_pack(const struct rmaext_batch *b,
 	for (uint32_t k = 0; k < buffer->count; k++) {
 		const uint64_t i = b->start + b->order[buffer->first + k];
 
-		memcpy(values, rmx_value_at(b, i) + buffer->part, buffer->unit);
-		values += buffer->unit;
+		memcpy(values, rmx_value_at(b, i) + buffer->part, width);
+		values += width;
 	}
 	return (size_t)(values - buffer->data);
 }
@@ -239,7 +240,7 @@ static int lane_send_next(struct rmaext_batch *b, struct rmx_lane *lane)
 	if (batch_loops_bytes(b, unit))
 		most = (RMX_ROOM - batch_loops_bytes(b, unit)) / unit;
 	else if (unit == b->unit)
-		most = RMX_ROOM / (sizeof(uint64_t) + unit);
+		most = RMX_ROOM / (sizeof(uint64_t) + b->width);
 	like.unit = (uint16_t)unit;
 	like.count = (uint16_t)(left < most ? left : most);
 	if (atomic_load(&b->unanswered) >= RMX_UNANSWERED)

@@ -142,27 +142,30 @@ static int elements_check(const struct rmaext_window *w,
 	const struct rmx_target *t = rmx_target_of(w, w->self);
 	const bool update = q->kind == RMAEXT_UPDATE;
 	const int access = rmx_cells_access(q->kind, q->op, q->fetch);
+	const bool swap = update && q->op == RMAEXT_CSWAP;
 	uint64_t low = 0, high = 0;
-	size_t values;
+	size_t values, at;
 
 	if (!rmx_cells_valid(q->kind, q->op, q->type, q->unit) ||
-	    (!update && (q->op || q->fetch)) || !q->count ||
-	    q->count > RMX_MESSAGE || q->unit > RMX_MESSAGE ||
+	    (!update && (q->op || q->fetch)) || (swap && !q->fetch) ||
+	    !q->count || q->count > RMX_MESSAGE || q->unit > RMX_MESSAGE ||
 	    !places_read(places, q, data, len - sizeof(*q)))
 		return -FI_EINVAL;
-	values = q->count * q->unit + places->bytes + sizeof(*q);
-	if (values > RMX_MESSAGE ||
-	    len != (q->kind == RMAEXT_GET ? values - q->count * q->unit
-					  : values))
+	values = q->count * q->unit;
+	if (swap)
+		values *= 2;
+	at = places->bytes + sizeof(*q);
+	if (at + values > RMX_MESSAGE ||
+	    len != (q->kind == RMAEXT_GET ? at : at + values))
 		return -FI_EINVAL;
 	if ((!w->own && !w->attached) || (t->access & access) != access)
 		return -FI_EACCES;
 	for (uint32_t i = 0; i < q->count; i++) {
-		const uint64_t at = places_at(places, i);
+		const uint64_t place = places_at(places, i);
 
-		low |= at;
-		high = at > high ? at : high;
-		if (w->attached && !rmx_has(w, at, q->unit))
+		low |= place;
+		high = place > high ? place : high;
+		if (w->attached && !rmx_has(w, place, q->unit))
 			return -ERANGE;
 	}
 	if (!rmx_has(w, high, q->unit))
@@ -175,19 +178,23 @@ static int elements_check(const struct rmaext_window *w,
 	return 0;
 }
 
-/* The results of a get or an update overwrite its values. */
+/*
+ * The results of a get or an update overwrite its values: no result reaches
+ * the value of a later element, also where values are twice as long.
+ */
 static int elements_apply(struct rmaext_window *w,
 			  const struct rmx_request_header *q,
 			  const struct places *places, char *values,
 			  uint32_t *done, int64_t ns)
 {
+	const size_t width = rmx_operands(q->op) * q->unit;
 	void *cells[RMX_CELLS];
 	int ret = 0;
 
 	for (uint32_t i = *done; !ret && i < q->count; i = *done) {
 		const uint32_t left = q->count - i;
 		const uint32_t n = left < RMX_CELLS ? left : RMX_CELLS;
-		char *at = values + i * q->unit;
+		char *at = values + i * width, *to = values + i * q->unit;
 
 		for (uint32_t k = 0; k < n; k++) {
 			cells[k] = rmx_own(w, places_at(places, i + k));
@@ -195,8 +202,8 @@ static int elements_apply(struct rmaext_window *w,
 		}
 		if (q->kind == RMAEXT_UPDATE)
 			ret = rmx_update_cells(w, w->self, q->op, q->type,
-					       cells, n, at, q->unit,
-					       q->fetch ? at : NULL, ns);
+					       cells, n, at, width,
+					       q->fetch ? to : NULL, ns);
 		else
 			rmx_cells_move(q->kind, q->unit, cells, n, at, q->unit,
 				       at);

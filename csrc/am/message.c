@@ -44,7 +44,8 @@ static struct rmx_send_buffer *send_buffer_take(struct rmaext_fabric *f)
 	buffer->state = RMX_ASKING;
 	buffer->batch = NULL;
 	buffer->op = NULL;
-	buffer->sent = buffer->ended = buffer->bulk = buffer->loaned = false;
+	buffer->sent = buffer->ended = buffer->loaned = false;
+	buffer->shared = buffer->bulk = false;
 	buffer->results = 0;
 	return buffer;
 }

@@ -34,9 +34,11 @@
 #define RMX_REPLY 0x32416d72   /* "rmA2" */
 
 enum rmx_form {
-	RMX_ELEMENTS = 1, /* `count` offsets in bytes, then the values */
-	RMX_RANGES = 2,	  /* `count` times a struct rmx_range with its values */
-	RMX_LOOPS = 3,	  /* as elements; rmx_loops_pack() wrote their places */
+	/* `count` offsets in bytes, then the values, each of them two elements
+	 * with RMAEXT_CSWAP: to compare with, and the new one */
+	RMX_ELEMENTS = 1,
+	RMX_RANGES = 2, /* `count` times a struct rmx_range with its values */
+	RMX_LOOPS = 3,	/* as elements; rmx_loops_pack() wrote their places */
 };
 
 /* The header of a request. */
@@ -83,7 +85,7 @@ struct rmx_range {
 	uint64_t offset; /* bytes */
 	uint64_t count;	 /* elements */
 	uint32_t unit;
-	uint8_t kind; /* as rmx_kind: RMX_UPDATE or RMX_MESSAGE_PUT */
+	uint8_t kind; /* as rmx_kind: RMX_UPDATE or one after it */
 	uint8_t op;
 	uint8_t type;
 	uint8_t flags;
@@ -112,6 +114,8 @@ struct rmx_reply_header {
 #define RMX_HEADERS \
 	(sizeof(struct rmx_request_header) + sizeof(struct rmx_range))
 #define RMX_LONGEST (RMX_HEADERS + RMX_MOST)
+/* The most bytes of a piece of an operation that has many, see rmx_pieces. */
+#define RMX_PIECE_MOST ((uint64_t)(RMX_MESSAGE - RMX_HEADERS))
 #define RMX_RECEIVE_BYTES (RMX_LONGEST + 128 + RMX_MOST)
 
 enum rmx_state {
@@ -129,18 +133,19 @@ struct rmx_send_buffer {
 	struct fi_context2 context; /* first: the CQ gives back its address */
 	/* it is the request of one of these; both NULL: it was given up */
 	struct rmaext_batch *batch;
-	struct rmaext_op *op;	  /* and, unless bulk, of those after it */
+	struct rmaext_op *op; /* and, unless it is shared, of those after it */
 	struct rmaext_peer *peer; /* the target */
 	/* among the free ones, or in peer->line->send_buffers */
 	struct rmx_send_buffer *next, **prev;
 	struct rmx_lane *lane; /* of the batch */
 	uint64_t part;	       /* first byte, of an element or an operation */
-	uint32_t first;	       /* the lane's first element in it */
+	uint32_t first;	       /* the first of the lane's, or pieces, in it */
 	uint32_t generation;   /* tells a late reply from the one awaited */
 	uint32_t results;      /* bytes of results that the reply must have */
-	uint16_t count, unit;  /* elements of the lane, and their bytes */
+	uint16_t count, unit;  /* of these, and the bytes of a lane's element */
 	uint8_t state;
-	bool bulk; /* it has a part of a bulk operation */
+	bool shared; /* it has a part of an operation, others have the rest */
+	bool bulk;   /* and that is a bulk operation */
 	bool loaned;
 	bool sent;  /* the provider is done with data and loaned values */
 	bool ended; /* it was answered before it was `sent` */

@@ -17,6 +17,14 @@ static int range_check_put(const struct rmx_range *r)
 	return 0;
 }
 
+static int range_check_get(const struct rmx_range *r)
+{
+	if (r->unit != 1 || r->op || r->type || !r->count ||
+	    r->flags != RMX_WITH_FETCH)
+		return -FI_EINVAL;
+	return 0;
+}
+
 static int range_check_update(const struct rmaext_window *w,
 			      const struct rmx_range *r)
 {
@@ -40,13 +48,15 @@ static int range_check(const struct rmaext_window *w, const struct rmx_range *r,
 {
 	const struct rmx_target *t = rmx_target_of(w, w->self);
 	const bool update = r->kind == RMX_UPDATE;
+	const bool get = r->kind == RMX_MESSAGE_GET;
 	const int access =
 		update	   ? rmx_update_access(r->op, r->flags & RMX_WITH_FETCH)
+		: get	   ? RMAEXT_READ
 		: r->count ? RMAEXT_WRITE
 			   : 0; /* it only notifies */
 	int ret;
 
-	if ((!update && r->kind != RMX_MESSAGE_PUT) ||
+	if ((!update && !get && r->kind != RMX_MESSAGE_PUT) ||
 	    (r->flags & ~(RMX_WITH_FETCH | RMX_WITH_NOTIFY)) || r->zero[0] ||
 	    r->zero[1] || r->zero[2])
 		return -FI_EINVAL;
@@ -55,7 +65,9 @@ static int range_check(const struct rmaext_window *w, const struct rmx_range *r,
 			      !rmx_control_block_of(w, w->self)
 		    : r->slot)
 		return -FI_EINVAL;
-	ret = update ? range_check_update(w, r) : range_check_put(r);
+	ret = update ? range_check_update(w, r)
+	      : get  ? range_check_get(r)
+		     : range_check_put(r);
 	if (ret)
 		return ret;
 	if ((access && !w->own && !w->attached) ||
@@ -119,6 +131,8 @@ static int range_apply(struct rmaext_window *w, const struct rmx_range *r,
 								       : NULL,
 					     r->count},
 			done, ns);
+	else if (r->kind == RMX_MESSAGE_GET)
+		rmx_copy(results, memory, r->count * r->unit);
 	else
 		rmx_copy(memory, operand, r->count * r->unit);
 	if (!ret && (r->flags & RMX_WITH_NOTIFY))

@@ -14,7 +14,9 @@
 
 static const char *op_call_name(const struct rmaext_op *op)
 {
-	return op->kind == RMX_UPDATE ? "update" : "put";
+	return op->kind == RMX_UPDATE	     ? "update"
+	       : op->kind == RMX_MESSAGE_GET ? "get"
+					     : "put";
 }
 
 static void ops_end(struct rmx_send_buffer *buffer,
@@ -31,8 +33,8 @@ static void ops_end(struct rmx_send_buffer *buffer,
 	}
 	buffer->op = NULL;
 	for (; op; op = next) {
-		/* op->next of a bulk operation may link the line */
-		next = buffer->bulk ? NULL : op->next;
+		/* op->next of an operation in parts may link the line */
+		next = buffer->shared ? NULL : op->next;
 		op->flying--;
 		if (failure)
 			rmx_op_failed(op, failure);
@@ -56,6 +58,21 @@ struct rmaext_error rmx_refusal(const struct rmaext_window *w, const char *call,
 	return record;
 }
 
+/* Each result begins at a multiple of RMX_ALIGN, see struct rmx_range. */
+static void pieces_take_results(const struct rmx_send_buffer *buffer,
+				const char *values)
+{
+	const struct rmx_piece *piece = &buffer->op->pieces->of[buffer->first];
+	size_t at = 0;
+
+	for (const struct rmx_piece *end = piece + buffer->count; piece < end;
+	     piece++) {
+		at = RMX_ALIGNED(at);
+		memcpy(piece->result, values + at, piece->len);
+		at += piece->len;
+	}
+}
+
 static bool ops_answer(struct rmx_send_buffer *buffer,
 		       const struct rmx_reply_header *reply, const char *values,
 		       size_t len)
@@ -72,6 +89,10 @@ static bool ops_answer(struct rmx_send_buffer *buffer,
 		return true;
 	}
 	for (struct rmaext_op *op = buffer->op; op && len; op = op->next) {
+		if (op->pieces) {
+			pieces_take_results(buffer, values);
+			break;
+		}
 		if (buffer->bulk) {
 			memcpy(op->local + buffer->part, values, len);
 			break;
@@ -159,13 +180,13 @@ static void buffer_take_out(struct rmx_am *am, struct rmx_send_buffer *buffer,
 {
 	struct rmaext_op **link = &buffer->op;
 
-	if (buffer->bulk && buffer->op != op)
-		return; /* op->next of a bulk one may link the line */
+	if (buffer->shared && buffer->op != op)
+		return; /* op->next of one in parts may link the line */
 	while (*link && *link != op)
 		link = &(*link)->next;
 	if (!*link || (buffer->loaned && !buffer->sent))
 		return;
-	*link = buffer->bulk ? NULL : op->next;
+	*link = buffer->shared ? NULL : op->next;
 	op->flying--;
 	if (!buffer->op)
 		rmx_message_free(am, buffer);
@@ -199,13 +220,13 @@ void rmx_message_give_up(struct rmaext_op *op)
 }
 
 /* The first operation in a list that nobody owns, from w to `target`. */
-static struct rmaext_op *list_find_unowned(struct rmaext_op *op, bool bulk,
+static struct rmaext_op *list_find_unowned(struct rmaext_op *op, bool shared,
 					   const struct rmaext_window *w,
 					   const struct rmx_target *target)
 {
 	while (op &&
 	       !(rmx_is_nobodys(op) && op->window == w && op->target == target))
-		op = bulk ? NULL : op->next;
+		op = shared ? NULL : op->next;
 	return op;
 }
 
@@ -222,7 +243,7 @@ static struct rmaext_op *sent_find_unowned(const struct rmaext_peer *peer,
 	for (const struct rmx_send_buffer *buffer = peer->line->send_buffers;
 	     buffer && !op; buffer = buffer->next)
 		if (!(buffer->loaned && !buffer->sent))
-			op = list_find_unowned(buffer->op, buffer->bulk, w,
+			op = list_find_unowned(buffer->op, buffer->shared, w,
 					       target);
 	return op;
 }

@@ -11,6 +11,9 @@
  * was sent after it: hence a bulk operation is alone on its way to its peer.
  * Its own parts are not ordered, as no two have a place in common.
  *
+ * An operation on many places goes in parts too, but in short messages, which
+ * are carried out in their order: others may follow at once.
+ *
  * am->lock is held wherever the line is used.
  */
 #include "am/wire.h"
@@ -59,7 +62,7 @@ static bool op_is_bulk(const struct rmaext_op *op)
 	const struct rmx_share s = op_share(op, op->len);
 	const uint64_t room = RMX_MESSAGE - RMX_HEADERS;
 
-	return s.values > room || s.values * s.operands > room;
+	return !op->pieces && (s.values > room || s.values * s.operands > room);
 }
 
 /* The most bytes of each operand in a message, and whether they are loaned. */
@@ -173,8 +176,9 @@ static int line_send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 		 * Only operations that the target accepts or refuses together
 		 * share a message.
 		 */
-	} while (op && op->window == last->window && !op->window->attached &&
-		 !announces && !op_is_announcement(op) && !op_is_bulk(op) &&
+	} while (op && !op->pieces && op->window == last->window &&
+		 !op->window->attached && !announces &&
+		 !op_is_announcement(op) && !op_is_bulk(op) &&
 		 message_has_room(buffer, end, op));
 	if (announces) { /* a guest's first message, alone in it */
 		q->visits = RMX_WITH_CARD;
@@ -232,7 +236,7 @@ static int line_send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	buffer = rmx_message_new(f, peer, op->window);
 	if (!buffer)
 		return -FI_EAGAIN;
-	buffer->bulk = true;
+	buffer->shared = buffer->bulk = true;
 	buffer->loaned = loaned;
 	peer->line->bulks++;
 	peer->line->bulk = op;
@@ -273,6 +277,94 @@ static int line_send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	return 0;
 }
 
+/* Appends a piece to a message; returns its new end, or 0: there is no room. */
+static size_t message_append_piece(struct rmx_send_buffer *buffer, size_t end,
+				   const struct rmaext_op *op,
+				   const struct rmx_piece *piece)
+{
+	const struct rmx_share s = op_share(op, piece->len);
+	/* the last one notifies: it is carried out after all others */
+	const bool notify = op_notifies(op) &&
+			    piece == &op->pieces->of[op->pieces->count - 1];
+	const struct rmx_range range = {
+		.offset = piece->offset,
+		.count = piece->len / op->unit,
+		.unit = (uint32_t)op->unit,
+		.kind = (uint8_t)op->kind,
+		.op = op->kind == RMX_UPDATE ? (uint8_t)op->op : 0,
+		.type = op->kind == RMX_UPDATE ? (uint8_t)op->type : 0,
+		.flags = (uint8_t)((s.results ? RMX_WITH_FETCH : 0) |
+				   (notify ? RMX_WITH_NOTIFY : 0)),
+		.slot = notify ? (uint16_t)op->notify : 0,
+	};
+	const size_t values = s.operands * piece->len;
+
+	end = RMX_ALIGNED(end);
+	if (end + sizeof(range) + values > RMX_MESSAGE ||
+	    (s.results &&
+	     RMX_ALIGNED(buffer->results) + piece->len > RMX_MESSAGE))
+		return 0;
+	memcpy(buffer->data + end, &range, sizeof(range));
+	if (values)
+		memcpy(buffer->data + end + sizeof(range), piece->value,
+		       values);
+	if (s.results)
+		buffer->results =
+			(uint32_t)RMX_ALIGNED(buffer->results) + piece->len;
+	return end + sizeof(range) + values;
+}
+
+/* Sends the next pieces of the first operation of the line. */
+static int line_send_pieces(struct rmaext_fabric *f, struct rmaext_peer *peer)
+{
+	struct rmaext_op *op = peer->line->queue;
+	struct rmx_pieces *pieces = op->pieces;
+	struct rmx_send_buffer *buffer = rmx_message_new(f, peer, op->window);
+	size_t end = sizeof(struct rmx_request_header), more = end;
+	struct rmx_request_header *q;
+	uint16_t n = 0;
+	int ret;
+
+	if (!buffer)
+		return -FI_EAGAIN;
+	while (more && pieces->sent + n < pieces->count && n < UINT16_MAX) {
+		more = message_append_piece(buffer, end, op,
+					    &pieces->of[pieces->sent + n]);
+		end = more ? more : end;
+		n += more != 0;
+	}
+	q = (struct rmx_request_header *)buffer->data;
+	q->form = RMX_RANGES;
+	q->count = n;
+	buffer->shared = true;
+	ret = rmx_message_send(f, buffer, &(struct iovec){buffer->data, end}, 1,
+			       NULL);
+	if (ret) {
+		rmx_message_drop(f->am, buffer);
+		return ret;
+	}
+	buffer->op = op;
+	buffer->first = (uint32_t)pieces->sent;
+	buffer->count = n;
+	pieces->sent += n;
+	op->flying++;
+	if (pieces->sent == pieces->count) {
+		op->posted = op->len;
+		rmx_op_unqueue(op);
+	}
+	return 0;
+}
+
+/* Sends something of the line. */
+static int line_send(struct rmaext_fabric *f, struct rmaext_peer *peer)
+{
+	const struct rmaext_op *op = peer->line->queue;
+
+	return op->pieces	? line_send_pieces(f, peer)
+	       : op_is_bulk(op) ? line_send_part(f, peer)
+				: line_send_short(f, peer);
+}
+
 static void op_post_failed(struct rmaext_fabric *f, struct rmaext_op *op,
 			   int code)
 {
@@ -311,8 +403,7 @@ void rmx_message_pump(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	int ret;
 
 	while (!am->mute && peer->line->queue && line_may_send(am, peer)) {
-		ret = op_is_bulk(peer->line->queue) ? line_send_part(f, peer)
-						    : line_send_short(f, peer);
+		ret = line_send(f, peer);
 		if (ret == -FI_EAGAIN) {
 			line_stall(am, peer);
 			return;

@@ -253,6 +253,7 @@ static struct rmaext_batch batch_make(const struct rmx_many *m)
 	const bool update = m->kind == RMAEXT_UPDATE;
 	const uint64_t usual = m->window->stride ? m->window->stride : m->unit;
 	const uint64_t scale = m->scale ? m->scale : usual;
+	const size_t width = update ? rmx_operands(m->op) * m->unit : m->unit;
 
 	return (struct rmaext_batch){
 		.window = m->window,
@@ -262,11 +263,12 @@ static struct rmaext_batch batch_make(const struct rmx_many *m)
 		.type = update ? m->type : 0,
 		.access = rmx_cells_access(m->kind, m->op, m->results),
 		.unit = m->unit,
+		.width = width,
 		.count = m->count,
 		.limit = (INT64_MAX - m->unit) / scale,
 		.rank_mask = m->ones & RMAEXT_ONE_RANK ? 0 : UINT64_MAX,
 		.offset_mask = m->ones & RMAEXT_ONE_OFFSET ? 0 : UINT64_MAX,
-		.step = m->ones & RMAEXT_ONE_VALUE ? 0 : m->unit,
+		.step = m->ones & RMAEXT_ONE_VALUE ? 0 : width,
 		.scale = scale,
 		.ranks = m->ranks,
 		.offsets = m->offsets,
@@ -289,7 +291,7 @@ bool rmx_many_direct(const struct rmx_many *m, int *ret_p)
 
 static int many_start(const struct rmx_many *m, struct rmaext_many *many_p)
 {
-	const char *call = rmx_many_name(m->kind, m->results);
+	const char *call = rmx_many_name(m->kind, m->op, m->results);
 	struct rmaext_batch b;
 	int ret;
 
@@ -304,7 +306,8 @@ static int many_start(const struct rmx_many *m, struct rmaext_many *many_p)
 				"cannot have %llu bytes; or ranks or offsets "
 				"are not aligned as int64",
 				m->kind, (unsigned long long)m->unit);
-	if (!rmx_cells_valid(m->kind, m->op, m->type, m->unit))
+	if (!rmx_cells_valid(m->kind, m->op, m->type, m->unit) ||
+	    (m->kind == RMAEXT_UPDATE && m->op == RMAEXT_CSWAP && !m->results))
 		return rmx_fail(-FI_EOPNOTSUPP, RMX_NO_RANK, call,
 				"there is no such operation on this dtype");
 	ret = rmx_window_enter(m->window, call);

@@ -70,7 +70,7 @@ bool rmx_cells_valid(int kind, int op, int type, size_t unit)
 	case RMAEXT_GET:
 		return unit > 0;
 	case RMAEXT_UPDATE:
-		return rmx_element_of(op, type) && unit == rmx_unit_of(type);
+		return rmx_update_valid(op, type) && unit == rmx_unit_of(type);
 	}
 	return false;
 }

@@ -132,11 +132,18 @@ bool rmx_update_direct(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	return true;
 }
 
-static void cells_singly(const struct rmx_element *e, size_t unit,
-			 void *const *cells, size_t n, const char *values,
-			 size_t step, char *results)
+void rmx_cells_update(int op, int type, void *const *cells, size_t n,
+		      const char *values, size_t step, char *results)
 {
-	if (results)
+	const struct rmx_element *e = rmx_element_of(op, type);
+	const size_t unit = rmx_unit_of(type);
+
+	if (op == RMAEXT_CSWAP)
+		for (size_t k = 0; k < n; k++)
+			rmx_swap_one(type, cells[k], values + k * step,
+				     values + k * step + unit,
+				     results + k * unit);
+	else if (results)
 		for (size_t k = 0; k < n; k++)
 			e->one(cells[k], values + k * step, results + k * unit);
 	else
@@ -144,15 +151,21 @@ static void cells_singly(const struct rmx_element *e, size_t unit,
 			e->one(cells[k], values + k * step, NULL);
 }
 
-static void cells_in_bulk(const struct rmx_element *e, size_t unit,
-			  void *const *cells, size_t n, const char *values,
-			  size_t step, char *results)
+static void cells_in_bulk(int op, int type, void *const *cells, size_t n,
+			  const char *values, size_t step, char *results)
 {
+	const struct rmx_element *e = rmx_element_of(op, type);
+	const size_t unit = rmx_unit_of(type);
 	char old[RMX_MOST_UNIT];
 
 	for (size_t k = 0; k < n; k++) {
+		const char *value = values + k * step;
+
 		memcpy(old, cells[k], unit);
-		e->row(cells[k], values + k * step, 1);
+		if (op == RMAEXT_CSWAP)
+			rmx_swap_row(type, cells[k], value, value + unit, 1);
+		else
+			e->row(cells[k], value, 1);
 		if (results)
 			memcpy(results + k * unit, old, unit);
 	}
@@ -162,7 +175,6 @@ int rmx_update_cells(struct rmaext_window *w, int64_t rank, int op, int type,
 		     void *const *cells, size_t n, const char *values,
 		     size_t step, char *results, int64_t ns)
 {
-	const struct rmx_element *e = rmx_element_of(op, type);
 	const bool bulk = rmx_wide(type);
 	int ret = bulk ? rmx_bulk_enter(w, rank, ns)
 		       : rmx_singles_enter(w, rank, ns);
@@ -170,12 +182,10 @@ int rmx_update_cells(struct rmaext_window *w, int64_t rank, int op, int type,
 	if (ret)
 		return ret;
 	if (bulk) {
-		cells_in_bulk(e, rmx_unit_of(type), cells, n, values, step,
-			      results);
+		cells_in_bulk(op, type, cells, n, values, step, results);
 		rmx_bulk_leave(w, rank);
 	} else {
-		cells_singly(e, rmx_unit_of(type), cells, n, values, step,
-			     results);
+		rmx_cells_update(op, type, cells, n, values, step, results);
 		rmx_singles_leave(w, rank);
 	}
 	return 0;

@@ -46,13 +46,22 @@ int rmx_update_apply(struct rmaext_window *window, int64_t rank, void *memory,
 		     int64_t ns);
 
 /*
- * Does the same for n cells anywhere in that memory, all or none of them, by
- * any operation but RMAEXT_CSWAP. `step` is the bytes from one value to the
- * next, 0 for one value for all. `results` may be NULL, or be `values`.
+ * Does the same for n cells anywhere in that memory, all or none of them. With
+ * RMAEXT_CSWAP a value is two elements: the one to compare with, and the new
+ * one. `step` is the bytes from one value to the next, 0 for one value for all.
+ * `results`, one element each, may be NULL but with RMAEXT_CSWAP, and may begin
+ * where `values` does.
  */
 int rmx_update_cells(struct rmaext_window *window, int64_t rank, int op,
 		     int type, void *const *cells, size_t n, const char *values,
 		     size_t step, char *results, int64_t ns);
+
+/*
+ * The same in a caller that has entered the guard for single updates, of a type
+ * that needs no lock.
+ */
+void rmx_cells_update(int op, int type, void *const *cells, size_t n,
+		      const char *values, size_t step, char *results);
 
 /*
  * Carries out an update at once, if that needs no waiting, no message and no

@@ -33,6 +33,7 @@ struct rmaext_batch {
 	struct rmaext_fabric *fabric; /* the struct stays when it is closed */
 	int kind, op, type, access;
 	size_t unit;
+	size_t width; /* bytes of a value: unit, or with CSWAP twice that */
 	uint64_t count;
 	uint64_t limit; /* offsets below it have bytes that fit 63 bits */
 	/* applied to the index; 0: one entry stands for all elements */
@@ -60,8 +61,10 @@ struct rmaext_batch {
 };
 
 /* Returns the name of the operation, for error records. */
-static inline const char *rmx_many_name(int kind, bool fetch)
+static inline const char *rmx_many_name(int kind, int op, bool fetch)
 {
+	if (kind == RMAEXT_UPDATE && op == RMAEXT_CSWAP)
+		return "compare_and_swap_many";
 	if (kind == RMAEXT_UPDATE)
 		return fetch ? "fetch_op_many" : "accumulate_many";
 	return kind == RMAEXT_PUT ? "put_many" : "get_many";
@@ -69,7 +72,7 @@ static inline const char *rmx_many_name(int kind, bool fetch)
 
 static inline const char *rmx_batch_name(const struct rmaext_batch *b)
 {
-	return rmx_many_name(b->kind, b->results);
+	return rmx_many_name(b->kind, b->op, b->results);
 }
 
 /*

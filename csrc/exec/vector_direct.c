@@ -204,20 +204,6 @@ batch_each(const struct rmaext_batch *b, const struct parts *p, uint64_t start,
 		       : batch_loop(b, p, start, end, unit, operation, true);
 }
 
-static void cells_update(const struct rmaext_batch *b, void *const *cells,
-			 size_t n, uint64_t i)
-{
-	const struct rmx_element *e = rmx_element_of(b->op, b->type);
-	const char *value = rmx_value_at(b, i);
-	char *result = rmx_result_at(b, i);
-
-	for (size_t k = 0; k < n; k++) {
-		e->one(cells[k], value, result);
-		value += b->step;
-		result += result ? b->unit : 0;
-	}
-}
-
 /* For units, types and operations that have no loop of their own. */
 static int batch_by_cells(const struct rmaext_batch *b, const struct parts *p,
 			  uint64_t start, uint64_t end)
@@ -234,7 +220,9 @@ static int batch_by_cells(const struct rmaext_batch *b, const struct parts *p,
 			cells[k] = p->map[rank] + offset * b->unit;
 		}
 		if (rmx_updates(b))
-			cells_update(b, cells, n, i);
+			rmx_cells_update(b->op, b->type, cells, n,
+					 rmx_value_at(b, i), b->step,
+					 rmx_result_at(b, i));
 		else
 			rmx_cells_move(b->kind, b->unit, cells, n,
 				       rmx_value_at(b, i), b->step,

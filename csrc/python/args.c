@@ -132,6 +132,19 @@ bool py_pack(const struct py_window *w, PyObject *it, union py_cell *cell)
 	return true;
 }
 
+PyArrayObject *py_packed(const struct py_window *w, PyObject *it, npy_intp most)
+{
+	PyArrayObject *array = (PyArrayObject *)it, *copy;
+
+	if (!PyArray_CheckExact(it) || PyArray_NBYTES(array) > most ||
+	    !PyArray_EquivTypes(PyArray_DESCR(array), w->dtype))
+		return NULL;
+	copy = (PyArrayObject *)PyArray_NewCopy(array, NPY_CORDER);
+	if (!copy)
+		PyErr_Clear();
+	return copy;
+}
+
 PyArrayObject *py_new_array(const struct py_window *w, int ndim,
 			    const npy_intp *shape)
 {

@@ -73,7 +73,7 @@ extern struct py_names {
 	PyObject *origin, *rank, *offset, *count, *out, *value, *compare;
 	PyObject *ranks, *offsets, *values, *op;
 	PyObject *put, *get, *fetch_add, *compare_and_swap, *flush;
-	PyObject *accumulate, *get_accumulate, *fetch_op;
+	PyObject *accumulate, *get_accumulate, *fetch_op, *load, *store;
 	PyObject *put_many, *get_many, *fetch_add_many, *accumulate_many;
 	PyObject *fetch_op_many;
 	PyObject *slot, *timeout, *put_notify, *wait_notify, *test_notify;
@@ -124,10 +124,16 @@ static inline bool py_target_is_direct(const struct py_window *w, int64_t rank)
 	return rmx_target_of(w->it.window, rank)->route == RMAEXT_DIRECT;
 }
 
-/* The same of a number that may be no rank. */
+/* Is a number, which may be any, a rank of the window? */
+static inline bool py_is_rank(const struct py_window *w, int64_t rank)
+{
+	return rank >= 0 && rank < w->it.window->count;
+}
+
+/* The same as py_target_is_direct() of a number that may be no rank. */
 static inline bool py_rank_is_direct(const struct py_window *w, int64_t rank)
 {
-	return rank < w->it.window->count && py_target_is_direct(w, rank);
+	return py_is_rank(w, rank) && py_target_is_direct(w, rank);
 }
 
 static inline bool py_target_allows(const struct py_window *w, int64_t rank,
@@ -178,6 +184,13 @@ bool py_to_place(PyObject *rank, PyObject *offset, int64_t *rank_p,
 bool py_to_op(PyObject *it, int *op_p);
 /* a number that fits the window's dtype, as one element of it */
 bool py_pack(const struct py_window *w, PyObject *it, union py_cell *cell);
+/*
+ * A copy, in one piece, of an array of the window's dtype that is not, and has
+ * `most` bytes at most. NULL: it is no such array, or there is no memory; no
+ * exception is set.
+ */
+PyArrayObject *py_packed(const struct py_window *w, PyObject *it,
+			 npy_intp most);
 /* A new array of the window's dtype; or NULL, with an exception. */
 PyArrayObject *py_new_array(const struct py_window *w, int ndim,
 			    const npy_intp *shape);
@@ -329,6 +342,10 @@ py_method py_compare_and_swap;
 extern const char py_accumulate_doc[], py_get_accumulate_doc[];
 extern const char py_fetch_op_doc[], py_fetch_add_doc[];
 extern const char py_compare_and_swap_doc[];
+
+/* load_store.c */
+py_method py_load, py_store;
+extern const char py_load_doc[], py_store_doc[];
 
 /* notify.c */
 py_method py_put_notify, py_wait_notify, py_test_notify;

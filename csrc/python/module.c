@@ -52,6 +52,8 @@ static bool names_intern(void)
 	       name_intern(&py_names.accumulate, "_accumulate") &&
 	       name_intern(&py_names.get_accumulate, "_get_accumulate") &&
 	       name_intern(&py_names.fetch_op, "_fetch_op") &&
+	       name_intern(&py_names.load, "_load") &&
+	       name_intern(&py_names.store, "_store") &&
 	       name_intern(&py_names.fetch_op_many, "_fetch_op_many") &&
 	       name_intern(&py_names.put_many, "_put_many") &&
 	       name_intern(&py_names.get_many, "_get_many") &&

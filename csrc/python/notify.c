@@ -64,37 +64,52 @@ static enum py_outcome put_by_message(struct py_window *w, int64_t rank,
 	return code ? PY_DECLINED : PY_DONE; /* errors come again */
 }
 
-static enum py_outcome notified_put(struct py_window *w, PyObject *origin,
-				    int64_t rank, int64_t index, int64_t slot)
+static enum py_outcome notified_bytes(struct py_window *w, const void *from,
+				      uint64_t len, int64_t rank,
+				      uint64_t offset, int slot)
 {
 	const struct rmx_target *t;
-	uint64_t offset, len;
-	union py_cell cell;
-	const void *from;
 
-	if (!py_is_open(w) || !py_to_bytes(w, index, &offset))
-		return PY_DECLINED;
-	if (py_is_plain(w, origin)) {
-		from = PyArray_DATA((PyArrayObject *)origin);
-		len = (uint64_t)PyArray_NBYTES((PyArrayObject *)origin);
-	} else if (py_pack(w, origin, &cell)) {
-		from = cell.bytes;
-		len = w->it.unit;
-	} else {
-		return PY_DECLINED;
-	}
 	if (len > KEEP_GIL || !rmx_passes(w->it.window, rank, offset, len,
 					  len ? RMAEXT_WRITE : 0))
 		return PY_DECLINED;
 	t = rmx_target_of(w->it.window, rank);
 	if (t->route == RMAEXT_FABRIC)
-		return put_by_message(w, rank, offset, from, len, (int)slot);
+		return put_by_message(w, rank, offset, from, len, slot);
 	if (t->route != RMAEXT_DIRECT ||
 	    !rmx_control_block_of(w->it.window, rank))
 		return PY_DECLINED;
 	rmx_copy(t->map + offset, from, len);
-	rmx_notify_add(w->it.window, rank, (int)slot, 1);
+	rmx_notify_add(w->it.window, rank, slot, 1);
 	return PY_DONE;
+}
+
+static enum py_outcome notified_put(struct py_window *w, PyObject *origin,
+				    int64_t rank, int64_t index, int slot)
+{
+	PyArrayObject *packed;
+	enum py_outcome done;
+	union py_cell cell;
+	uint64_t offset;
+
+	if (!py_is_open(w) || !py_to_bytes(w, index, &offset))
+		return PY_DECLINED;
+	if (py_is_plain(w, origin))
+		return notified_bytes(
+			w, PyArray_DATA((PyArrayObject *)origin),
+			(uint64_t)PyArray_NBYTES((PyArrayObject *)origin), rank,
+			offset, slot);
+	if (py_pack(w, origin, &cell))
+		return notified_bytes(w, cell.bytes, w->it.unit, rank, offset,
+				      slot);
+	packed = py_packed(w, origin, KEEP_GIL);
+	if (!packed)
+		return PY_DECLINED;
+	done = notified_bytes(w, PyArray_DATA(packed),
+			      (uint64_t)PyArray_NBYTES(packed), rank, offset,
+			      slot);
+	Py_DECREF(packed);
+	return done;
 }
 
 static enum py_outcome put_notify_try(void *w, struct py_call *c)
@@ -104,7 +119,7 @@ static enum py_outcome put_notify_try(void *w, struct py_call *c)
 	if (!py_to_place(c->got[1], c->got[2], &rank, &index) ||
 	    !slot_take(c->got[3], &slot))
 		return PY_DECLINED;
-	return notified_put(w, c->got[0], rank, index, slot);
+	return notified_put(w, c->got[0], rank, index, (int)slot);
 }
 
 PY_METHOD(py_put_notify, put_notify_try, .slow = &py_names.put_notify,

@@ -55,6 +55,8 @@ enum py_outcome py_put(struct py_window *w, PyObject *origin, int64_t rank,
 		.rank = rank,
 		.buffer = {Py_None, Py_None},
 	};
+	PyArrayObject *packed = NULL;
+	enum py_outcome done;
 	union py_cell cell;
 
 	if (!py_is_open(w) || !py_to_bytes(w, index, &r.offset))
@@ -68,9 +70,16 @@ enum py_outcome py_put(struct py_window *w, PyObject *origin, int64_t rank,
 		r.source = cell.bytes;
 		r.count = 1;
 	} else {
-		return PY_DECLINED;
+		packed = py_packed(w, origin, NPY_MAX_INTP);
+		if (!packed)
+			return PY_DECLINED;
+		r.source = PyArray_DATA(packed);
+		r.count = (uint64_t)PyArray_SIZE(packed);
+		r.buffer[0] = (PyObject *)packed;
 	}
-	return transfer_move(w, &r);
+	done = transfer_move(w, &r);
+	Py_XDECREF(packed);
+	return done;
 }
 
 enum py_outcome py_get(struct py_window *w, PyArrayObject *out, int64_t rank,

@@ -86,6 +86,24 @@ static enum py_outcome transfer_fetch(struct py_window *w,
 	return *old_p ? PY_DONE : PY_FAILED;
 }
 
+/*
+ * Tells once a process that updates over the route cma are messages. An
+ * exception is set where a handler of logging's has raised one.
+ */
+static bool update_hint(struct py_window *w, int64_t rank)
+{
+	static bool hinted;
+	PyObject *done;
+
+	if (hinted || !py_is_rank(w, rank) ||
+	    rmx_target_of(w->it.window, rank)->route != RMAEXT_CMA)
+		return true;
+	hinted = true;
+	done = PyObject_CallMethod((PyObject *)w, "_hint_updates", NULL);
+	Py_XDECREF(done);
+	return done;
+}
+
 enum py_outcome py_update(struct py_window *w, const struct py_update *u,
 			  PyObject *value, int64_t rank, int64_t index,
 			  PyObject **old_p)
@@ -106,13 +124,20 @@ enum py_outcome py_update(struct py_window *w, const struct py_update *u,
 	if (!py_is_open(w) || w->it.type < 0 ||
 	    !py_to_bytes(w, index, &r.offset))
 		return PY_DECLINED;
+	if (!py_rank_is_direct(w, rank) && !update_hint(w, rank))
+		return PY_FAILED;
 	if (py_is_plain(w, value)) {
 		operand = (PyArrayObject *)Py_NewRef(value);
 		r.count = (uint64_t)PyArray_SIZE(operand);
 		if (u->result == PY_SCALAR && PyArray_NDIM(operand))
 			goto odd;
 	} else if (!py_pack(w, value, &cell)) {
-		return PY_DECLINED;
+		operand = py_packed(w, value, NPY_MAX_INTP);
+		if (!operand)
+			return PY_DECLINED;
+		r.count = (uint64_t)PyArray_SIZE(operand);
+		if (u->result == PY_SCALAR && PyArray_NDIM(operand))
+			goto odd;
 	} else if (py_rank_is_direct(w, rank) && u->result != PY_ARRAY) {
 		return update_cell(w, u, &cell, rank, r.offset, old_p);
 	} else {

@@ -125,6 +125,8 @@ static PyMethodDef window_methods[] = {
 	PY_FASTCALL(py, accumulate, py_accumulate_doc),
 	PY_FASTCALL(py, get_accumulate, py_get_accumulate_doc),
 	PY_FASTCALL(py, fetch_op, py_fetch_op_doc),
+	PY_FASTCALL(py, load, py_load_doc),
+	PY_FASTCALL(py, store, py_store_doc),
 	PY_FASTCALL(py_window, flush, py_flush_doc),
 	PY_FASTCALL(py, put_many, py_put_many_doc),
 	PY_FASTCALL(py, get_many, py_get_many_doc),

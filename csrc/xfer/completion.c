@@ -83,6 +83,8 @@ void rmx_op_let_go(struct rmaext_op *op)
 	if (op->registered)
 		rmx_cache_put(op->fabric, op->registered);
 	op->registered = NULL;
+	free(op->pieces);
+	op->pieces = NULL;
 }
 
 void rmx_op_dispose(struct rmaext_op *op)

@@ -41,9 +41,19 @@ void rmx_request_release(struct rmaext_op *op)
 	if (op->result && !atomic_load(&op->error))
 		memcpy(op->result, op->local, op->len);
 	rmx_op_let_go(op);
+	if (op->siblings)
+		rmx_sibling_ended(op->siblings);
 	__atomic_store_n(op->ended, 1, __ATOMIC_RELEASE);
 	atomic_fetch_sub(&target->pending, RMX_A_PUT + 1);
 	atomic_fetch_add(&f->transfers->backlog.ended, 1);
+}
+
+void rmx_sibling_ended(struct rmx_siblings *siblings)
+{
+	int *ended = siblings->ended;
+
+	if (atomic_fetch_sub(&siblings->left, 1) == 1)
+		__atomic_store_n(ended, 1, __ATOMIC_RELEASE);
 }
 
 void rmx_request_failed(struct rmaext_op *op)

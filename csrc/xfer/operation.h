@@ -22,7 +22,7 @@
 #define RMX_COPY_MAX ((uint64_t)RMAEXT_COPIED)
 
 /*
- * The last two go as messages, see am/send_queue.c. RMX_LOCAL_UPDATE is an
+ * The last three go as messages, see am/send_queue.c. RMX_LOCAL_UPDATE is an
  * update of memory that is mapped here, which waits for the guard of updates;
  * see api/update.c. Every other update is an RMX_UPDATE.
  */
@@ -31,7 +31,28 @@ enum rmx_kind {
 	RMX_GET,
 	RMX_LOCAL_UPDATE,
 	RMX_UPDATE,
-	RMX_MESSAGE_PUT
+	RMX_MESSAGE_PUT,
+	RMX_MESSAGE_GET
+};
+
+/* Requests that are one for their owner. The last to end sets *ended. */
+struct rmx_siblings {
+	atomic_uint left;
+	int *ended;
+};
+
+/* A place of an operation that has many, and own memory for it. */
+struct rmx_piece {
+	uint64_t offset;   /* bytes, in the root window */
+	uint32_t len;	   /* bytes; with its values it fits into a message */
+	const char *value; /* NULL: a get; of CSWAP first what is compared */
+	char *result;	   /* NULL: there is none */
+};
+
+/* The places of an operation, which are at one target. */
+struct rmx_pieces {
+	uint64_t count, sent; /* am->lock guards `sent` */
+	struct rmx_piece of[];
 };
 
 struct rmaext_op {
@@ -47,6 +68,8 @@ struct rmaext_op {
 	size_t chunk; /* the most bytes of a chunk */
 	uint64_t offset, len, posted;
 	const struct rmx_strides *strides; /* the runs there; NULL: one run */
+	/* of a message operation on many places, from malloc(); NULL: on one */
+	struct rmx_pieces *pieces;
 	/*
 	 * The source of a put, the destination of a get, the result of an
 	 * update; NULL: the update has none.
@@ -88,7 +111,9 @@ struct rmaext_op {
 	 * The rest is a request's, see nonblocking.c. Its owner reads *ended,
 	 * which is set last: from then on the owner may free it.
 	 */
-	int *ended;	   /* NULL: it is no request */
+	int *ended; /* NULL: it is no request */
+	struct rmx_siblings
+		*siblings; /* they live as long as *ended; or NULL */
 	atomic_uint open;  /* chunks in flight, and 1 while in the backlog */
 	atomic_bool waits; /* it is in the backlog */
 	struct rmaext_op *behind; /* the next in the backlog */
@@ -184,10 +209,11 @@ static inline bool rmx_is_message(const struct rmaext_op *op)
 {
 	return op->kind >= RMX_UPDATE;
 }
-/* Does an update return what was there before? */
+/* Does a message operation return what is, or was, there? */
 static inline bool rmx_op_fetches(const struct rmaext_op *op)
 {
-	return op->kind == RMX_UPDATE && op->local;
+	return op->kind == RMX_MESSAGE_GET ||
+	       (op->kind == RMX_UPDATE && op->local);
 }
 /* Only a flush waits for it: a copy, or a request that its owner dropped. */
 static inline bool rmx_is_nobodys(const struct rmaext_op *op)
@@ -260,8 +286,8 @@ void rmx_op_failed(struct rmaext_op *op, const struct rmaext_error *record);
 void rmx_op_end(struct rmaext_op *op);
 /*
  * The owner frees an operation of which no chunk is in flight. let_go gives
- * back the registration of its origin buffer only, dispose the memory of one
- * that lies in no context.
+ * back the registration of its origin buffer and its pieces only, dispose the
+ * memory of one that lies in no context.
  */
 void rmx_op_free(struct rmaext_op *op);
 void rmx_op_let_go(struct rmaext_op *op);
@@ -278,9 +304,12 @@ void rmx_op_shut_all(struct rmaext_fabric *fabric);
  * nonblocking.c: makes a request of a new operation without a payload other
  * than a copy, and begins it. Returns RMAEXT_PENDING with *op_p, or -FI_ENOMEM
  * with a record and the operation gone. The caller is inside the window;
- * *ended is set when it ends, maybe before this returns.
+ * *ended is set when it ends, maybe before this returns. The caller may have
+ * set op->siblings.
  */
 int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p);
+/* One of the siblings has ended, or who counts as one is done. */
+void rmx_sibling_ended(struct rmx_siblings *siblings);
 /* Lets the next flush report a request's failure; takes window->lock. */
 void rmx_request_failed(struct rmaext_op *op);
 /* One of what holds a request open is over; the last one ends it. */

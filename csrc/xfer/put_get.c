@@ -92,7 +92,7 @@ int rmx_message_put(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	return ret ? ret : rmx_op_run(op, op_p);
 }
 
-/* What is too short for a read goes as an update that changes nothing. */
+/* What is too short for a read goes as a message. */
 int rmx_get_new(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		void *buf, uint64_t len, struct rmaext_op **op_p)
 {
@@ -100,12 +100,10 @@ int rmx_get_new(struct rmaext_window *w, int64_t rank, uint64_t offset,
 
 	if (!rmx_by_message(w, len))
 		return rmx_op_over(w, rank, RMX_GET, offset, buf, len, 0, op_p);
-	ret = rmx_op_new(w, rank, RMX_UPDATE, offset, len, 0, op_p);
+	ret = rmx_op_new(w, rank, RMX_MESSAGE_GET, offset, len, 0, op_p);
 	if (ret)
 		return ret;
 	(*op_p)->local = buf;
-	(*op_p)->op = RMAEXT_NO_OP;
-	(*op_p)->type = RMAEXT_UINT8;
 	(*op_p)->unit = 1;
 	return 0;
 }

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is public: what rmaext.__all__ names, and of its classes what has no underscore."""
+"""What is public: the names in __all__ of rmaext and rmaext.containers.
+
+Of their classes, what has no underscore.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import rmaext
+import rmaext.containers
 
 __all__ = ["is_error", "is_window", "public"]
 
@@ -29,8 +33,10 @@ def public() -> Iterator[tuple[str, Any]]:
     Kinds of windows have only what they define themselves; of exceptions, and fields that
     are parameters of their class, there is the class.
     """
-    for name in rmaext.__all__:
-        value = getattr(rmaext, name)
+    named = [(name, getattr(rmaext, name)) for name in rmaext.__all__]
+    containers = rmaext.containers
+    named += [(f"containers.{name}", getattr(containers, name)) for name in containers.__all__]
+    for name, value in named:
         yield name, value
         if not inspect.isclass(value) or is_error(value):
             continue

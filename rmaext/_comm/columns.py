@@ -134,6 +134,25 @@ class Flat(Column[tuple[int, ...]]):
         return (self._sizes[rank] // self.itemsize,)
 
 
+class Changed(Column[T]):
+    """What a function makes of another column."""
+
+    __slots__ = ("_change", "_column")
+
+    def __init__(self, column: Column[T], change: Callable[[T], T]) -> None:
+        self._count, self._column, self._change = len(column), column, change
+
+    def __getitem__(self, rank: int) -> T:
+        return self._change(self._column[rank])
+
+
+def changed(column: Column[T], change: Callable[[T], T]) -> Column[T]:
+    """Return what a function makes of each; it is called anew for each look."""
+    if isinstance(column, Same):
+        return Same(len(column), change(column.value))
+    return Changed(column, change)
+
+
 def elements(sizes: Column[int], itemsize: int) -> Column[int]:
     """Return sizes in elements."""
     if isinstance(sizes, Same):

@@ -17,7 +17,7 @@ from mpi4py import MPI
 from .._memory.node import NO_ARENA, NO_BLOCK, Arena, Block, Process, Team, allow_copies
 from .._native._lib import ffi, lib
 from .._runtime import lifetime, locks, mpi_progress
-from .._runtime.config import Config
+from .._runtime.config import Config, tell_of_unknown
 from .._runtime.failures import check
 from ..errors import BusyError, PeerLostError, RmaError, SyncError
 from . import collective
@@ -170,6 +170,8 @@ class Group:
     def _open(self) -> None:
         def hello() -> bytes:
             self._config = config = Config.read()
+            if MPI.COMM_WORLD.rank == 0:
+                tell_of_unknown()
             self.timeout = config.timeout
             mpi_progress.start_thread()
             if config.ptracer:

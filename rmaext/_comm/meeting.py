@@ -30,6 +30,7 @@ from ..errors import BusyError, KeyRecordError, PeerLostError, SyncError
 from . import collective
 from .columns import split
 from .liveness import Living
+from .network import during
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -275,8 +276,11 @@ class Meetings:
         self._cut = False
 
     def _refuse(self, call: str) -> None:
-        self._group.watch.look_for_the_dead()
-        self._group.watch.look_for_beacons()
+        try:
+            self._group.watch.look_for_the_dead()
+            self._group.watch.look_for_beacons()
+        except PeerLostError as exc:
+            raise during(call, exc) from None
         raise SyncError(errno.ECANCELED, f"{call}: {self.out or self._ended}", call=call)
 
     # -- steps -----------------------------------------------------------------
@@ -629,6 +633,6 @@ class Vigil:
             # it may have said why
             self._meetings.look_for_leavers(self._begun, late=True)
             # it may have come, and left, before the others
-            self._gone, self._deadline = exc, now + collective.GRACE
+            self._gone, self._deadline = during(str(self._step), exc), now + collective.GRACE
         if self._step.call != END:
             self._patience.look(str(self._step), lambda: self._meetings.missing(self._step))

@@ -183,6 +183,13 @@ class Network:
             raise lost([rank], f"no answer: {error}") from error
 
 
+def during(what: str, error: PeerLostError) -> PeerLostError:
+    """Return an error of lost ranks that also says which call they were waited for in."""
+    told = PeerLostError(errno.ENOTCONN, f"{what}: {error}", rank=error.rank)
+    told.call, told.ranks = what.partition(" ")[0], error.ranks
+    return told
+
+
 def lost(ranks: list[int], why: str) -> PeerLostError:
     """Return the error for ranks that will never come."""
     text = ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

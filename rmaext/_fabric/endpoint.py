@@ -37,6 +37,7 @@ __all__ = ["Endpoint"]
 _COUNTS = [name for name, _ in ffi.typeof("struct rmaext_stats").fields]
 _LOCAL, _RAW = 1 << 2, 1 << 3
 CONTROL_BYTES = 64
+_BUNDLE = ffi.typeof("rmaext_bundle **")
 _KEYS_TRIED = 257  # of one-byte keys, all
 # Buffers that only the network uses. Beyond these, the next request waits.
 _ORPHANS = 1024
@@ -308,7 +309,8 @@ class Endpoint:
     def hold(self, window: Any, buffers: tuple[Any, ...], many: Any = None) -> Any:
         """Return a C holder of an operation that keeps what it is about to use.
 
-        For an operation on many elements the holder is given, and `drop` ends it.
+        For an operation on many elements the holder is given, and `drop` ends it; for a
+        bundle it is given too.
 
         A signal may raise between any two lines of Python; an entry that is
         never released only costs memory, a missing one would corrupt it.
@@ -338,9 +340,10 @@ class Endpoint:
         token = id(op)
         if not op[0]:
             self._in_flight.pop(token, None)
-            self._spare.append(op)
+            if ffi.typeof(op) is not _BUNDLE:
+                self._spare.append(op)
         else:
-            if self.handle and lib.rmaext_op_release(op) == lib.RMAEXT_PENDING:
+            if self.handle and _release(op) == lib.RMAEXT_PENDING:
                 with self._lock:
                     self._orphans[token] = entry = self._in_flight[token]
                     self._orphan_bytes += _bytes(entry)
@@ -359,7 +362,7 @@ class Endpoint:
                 entry = orphans.get(token)  # __del__ of a request may come in between
                 if entry is None or not self.handle:
                     continue
-                if lib.rmaext_op_release(entry[0]) == lib.RMAEXT_PENDING:
+                if _release(entry[0]) == lib.RMAEXT_PENDING:
                     orphans.move_to_end(token)
                 elif orphans.pop(token, None) is not None:
                     self._orphan_bytes -= _bytes(entry)
@@ -415,6 +418,12 @@ class Endpoint:
         """After the end of MPI, or in a forked child: there is no endpoint to touch."""
         self._handle = ffi.new("rmaext_fabric **")
         self.watcher = None
+
+
+def _release(op: Any) -> int:
+    """Have C release an operation, or a bundle of them."""
+    bundle = ffi.typeof(op) is _BUNDLE
+    return int(lib.rmaext_bundle_release(op) if bundle else lib.rmaext_op_release(op))
 
 
 def _bytes(entry: tuple[Any, ...]) -> int:

@@ -8,10 +8,10 @@ use of each other is here, or a method of theirs that another one of them derive
 from __future__ import annotations
 
 import errno
+import math
 import operator
 from collections import Counter
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from .._runtime.failures import from_c
 from .._runtime.reports import Patience
 from ..errors import BoundsError, ClosedError
 from ..typing import Route, ScalarT
+from .arguments import no_integer
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from .._comm.region import Region
     from .._fabric.endpoint import Endpoint
 
-__all__ = ["ROUTES", "Array", "Place", "Shape", "WindowCore", "behind"]
+__all__ = ["ROUTES", "Array", "Place", "Shape", "WindowCore"]
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -43,13 +44,6 @@ ROUTES: dict[int, Route] = {
     lib.RMAEXT_CMA: "cma",
     lib.RMAEXT_FABRIC: "fabric",
 }
-_Method = TypeVar("_Method", bound=Callable[..., Any])
-
-
-def behind(method: _Method) -> _Method:
-    """Let messages on wrong arguments name the C method that calls this one."""
-    method.__qualname__ = "Window." + method.__name__.lstrip("_")
-    return method
 
 
 class WindowCore(cmethods.Window[ScalarT]):
@@ -73,7 +67,10 @@ class WindowCore(cmethods.Window[ScalarT]):
         The memory of this rank.
     _dtype : numpy.dtype
     _stride : int
-        Bytes from one element to the next: more than an element has in a field of records.
+        Bytes that C counts offsets in: an element's, or what divides all distances of the
+        elements of a field.
+    _gaps : bool
+        Whether something lies between the elements: those of a field.
     _sizes : Column of int
         Elements of each rank.
     _shapes : Column of tuple, tuple or None
@@ -112,6 +109,7 @@ class WindowCore(cmethods.Window[ScalarT]):
     _timeout: float
 
     _hint = "; if neighbours may be MPI.PROC_NULL, make the window with proc_null=True"
+    _gaps = False
     _in_pieces = False  # a rank has more than one array
     _divided = False  # one operation is several in C: fields, several arrays, what is attached
 
@@ -150,6 +148,24 @@ class WindowCore(cmethods.Window[ScalarT]):
         count = f"{self._group.size} rank" + "s" * (self._group.size != 1)
         return f"{count} ({', '.join(f'{n} {way}' for way, n in ways.items() if n)})"
 
+    # -- where elements are ------------------------------------------------------------
+
+    def _byte(self, index: int) -> int:
+        """Return where in a rank's memory an element begins."""
+        return index * self._stride
+
+    def _index(self, byte: int) -> int:
+        """Return which element begins there."""
+        return byte // self._stride
+
+    def _indices(self, offsets: Array) -> Array:
+        """Return which elements are at offsets as C counts them."""
+        return offsets
+
+    def _steps(self, shape: Shape) -> list[int]:
+        """Return the bytes from one element to the next along each dimension."""
+        return [self._stride * math.prod(shape[k + 1 :]) for k in range(len(shape))]
+
     # -- checks ----------------------------------------------------------------------
 
     def _check_open(self, call: str) -> None:
@@ -158,7 +174,10 @@ class WindowCore(cmethods.Window[ScalarT]):
 
     def _rank(self, rank: Any, call: str) -> int:
         """Return a rank as an int; BoundsError if the window does not have it."""
-        number = operator.index(rank)
+        try:
+            number = operator.index(rank)
+        except TypeError:
+            raise no_integer(rank=rank) from None
         if not 0 <= number < len(self._sizes):
             last = len(self._sizes) - 1
             text = f"{call}: window {self._name} has ranks 0 to {last}, not {number}"
@@ -171,7 +190,10 @@ class WindowCore(cmethods.Window[ScalarT]):
 
     def _place(self, call: str, rank: Any, offset: Any, count: int) -> Place | None:
         """Check rank, offset and count, integers of any size; None: no operation (proc_null)."""
-        number, first = operator.index(rank), operator.index(offset)
+        try:
+            number, first = operator.index(rank), operator.index(offset)
+        except TypeError:
+            raise no_integer(rank=rank, offset=offset) from None
         if not 0 <= number < len(self._sizes):
             if number == self._null:
                 return None
@@ -189,24 +211,31 @@ class WindowCore(cmethods.Window[ScalarT]):
         if out is not None:
             arrays.check_result(out, self._dtype)
         if count is None:
-            return self._rest(rank, offset) if out is None else out.size
-        count = operator.index(count)
+            return self._rest(call, rank, offset) if out is None else out.size
+        try:
+            count = operator.index(count)
+        except TypeError:
+            raise no_integer(count=count) from None
         if count < 0:
             raise ValueError(f"{call}: count {count} is negative")
         if out is not None and out.size != count:
             raise ValueError(f"{call}: out has {out.size} elements, count is {count}")
         return count
 
-    def _rest(self, rank: Any, offset: Any) -> int:
+    def _rest(self, call: str, rank: Any, offset: Any) -> int:
         """Return the number of elements from offset to the end."""
-        if operator.index(rank) == self._null:
+        try:
+            number, first = operator.index(rank), operator.index(offset)
+        except TypeError:
+            raise no_integer(rank=rank, offset=offset) from None
+        if number == self._null:
             return 0
-        return max(0, self._sizes[self._rank(rank, "size")] - operator.index(offset))
+        return max(0, self._sizes[self._rank(number, call)] - max(0, first))
 
     def _foresee(self, call: str, place: Place, access: int, number: int) -> None:
         """Raise what an operation would be refused for; `number`: of an atomic's type, or -1."""
         rank, first, count = place
-        first, nbytes = first * self._stride, count * self._dtype.itemsize
+        first, nbytes = self._byte(first), count * self._dtype.itemsize
         code = lib.rmaext_window_check(self._handle, rank, first, nbytes, access, number)
         if code:
             raise from_c(code, self._where(call, place))
@@ -233,7 +262,7 @@ class WindowCore(cmethods.Window[ScalarT]):
         """
         rank, first, _ = place
         fabric, handle = self._fabric, self._handle
-        first *= self._stride
+        first = self._byte(first)
         # without a fabric it may wait for nothing but the guard of updates
         op = ffi.new("rmaext_op **") if fabric is None else fabric.hold(handle, buffers)
         try:

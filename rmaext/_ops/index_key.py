@@ -72,7 +72,7 @@ class Part:
         Returns the bytes of an element, which divide all places.
         """
         run = unit
-        while len(self.shape) > self.at and (
+        while len(self.shape) > max(self.at, 0) and (
             self.shape[-1] == 1 or (self.shape[-1] and self.steps[-1] == run)
         ):
             run *= self.shape.pop()
@@ -107,10 +107,10 @@ def _item(given: Any) -> Any:
 class Parser:
     """Understands keys as numpy.ndarray.__getitem__ does."""
 
-    def __init__(self, shape: Shape, unit: int, where: str) -> None:
+    def __init__(self, shape: Shape, steps: list[int], where: str) -> None:
         self.shape = shape
         self.where = where
-        self.steps = [unit * math.prod(shape[k + 1 :]) for k in range(len(shape))]
+        self.steps = steps
         self.axis = 0
         self.part = Part()
         self.wrong: BoundsError | None = None

@@ -14,6 +14,7 @@ from .._memory import arrays
 from .._native._lib import ffi, lib
 from ..errors import Unsupported
 from ..typing import Operation, ScalarT
+from .arguments import behind, told, told_as
 from .core import Array, Shape
 from .index_key import Parser, Part
 from .vector import ManyOperations
@@ -21,7 +22,7 @@ from .vector import ManyOperations
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["ElementUpdates", "IndexOperations"]
+__all__ = ["ElementUpdates", "IndexOperations", "fit"]
 
 _PUT, _GET = lib.RMAEXT_PUT, lib.RMAEXT_GET
 _DIRECT = lib.RMAEXT_DIRECT
@@ -31,7 +32,7 @@ _LONGS = ffi.typeof("int64_t[]")
 _NAMES = {_PUT: "__setitem__", _GET: "__getitem__"}
 
 
-def _fit(values: Array, shape: Shape) -> Array:
+def fit(values: Array, shape: Shape) -> Array:
     """Return values as numpy.ndarray.__setitem__ takes them, without a copy."""
     given = values.shape
     while values.ndim > len(shape) and values.shape[0] == 1:
@@ -52,6 +53,7 @@ class IndexOperations(ManyOperations[ScalarT]):
 
     __iter__ = None  # else Python would iterate over window[0], window[1], ...
 
+    @told
     def at(self, rank: int) -> ElementUpdates:
         """Return what updates elements of a rank's window, each atomically.
 
@@ -83,6 +85,7 @@ class IndexOperations(ManyOperations[ScalarT]):
         known = number == self._null
         return ElementUpdates(self, number if known else self._rank(number, "at"))
 
+    @behind
     def _getitem(self, key: Any) -> Any:
         number, part = self._select("__getitem__", key)
         if part is None:
@@ -93,6 +96,7 @@ class IndexOperations(ManyOperations[ScalarT]):
         self._transfer(_GET, number, part.first, part.shape, part.steps, out)
         return out[()] if part.scalar else out
 
+    @behind
     def _setitem(self, key: Any, values: Any) -> None:
         number, part = self._select("__setitem__", key)
         if isinstance(values, np.ndarray) and values.dtype == self._dtype:
@@ -104,7 +108,7 @@ class IndexOperations(ManyOperations[ScalarT]):
         if part.indices:
             self._pick(_PUT, number, part, array)
         else:
-            array = _fit(array, tuple(part.shape))
+            array = fit(array, tuple(part.shape))
             self._transfer(_PUT, number, part.first, part.shape, part.steps, array)
 
     def _select(self, call: str, key: Any) -> tuple[int, Part | None]:
@@ -127,7 +131,7 @@ class IndexOperations(ManyOperations[ScalarT]):
         number = self._rank(rank, call)
         where = f"{call}: window {self._name}, rank {number}"
         shape = shapes if isinstance(shapes, tuple) else shapes[number]
-        return Parser(shape, self._stride, where).parse(key)
+        return Parser(shape, self._steps(shape), where).parse(key)
 
     def _transfer(
         self,
@@ -140,7 +144,7 @@ class IndexOperations(ManyOperations[ScalarT]):
     ) -> None:
         """Read or write a part whose elements are at the steps of slices, in bytes."""
         unit = self._dtype.itemsize
-        place = (rank, first // self._stride if array.size else 0, array.size)
+        place = (rank, self._index(first) if array.size else 0, array.size)
         direct = self._routes[rank] == _DIRECT
         if kind == _PUT:
             array = self._apart(rank, array)
@@ -175,12 +179,12 @@ class IndexOperations(ManyOperations[ScalarT]):
         """Read or write the elements that index arrays name."""
         shape = (*part.shape[: part.at], *part.picked, *part.shape[part.at :])
         if values is not None:
-            values = _fit(values, shape)
+            values = fit(values, shape)
         unit, ones = self._dtype.itemsize, _ONE_RANK
         if self._stride == unit:
             unit = part.take_runs(unit)
             offsets = part.offsets(unit)
-        else:  # a field of records
+        else:  # of a field, whose records C knows
             offsets = part.offsets(self._stride)
         out = np.empty(shape, self._dtype) if values is None else None
         if values is not None and unit == self._dtype.itemsize and not any(values.strides):
@@ -229,6 +233,7 @@ class ElementUpdates:
     def __repr__(self) -> str:
         return f"<rmaext.ElementUpdates of rank {self._rank} of {self._window!r}>"
 
+    @told_as("at")
     def add(self, index: Any, values: Any) -> None:
         """Add values to the elements of an index, each atomically.
 
@@ -252,6 +257,7 @@ class ElementUpdates:
         """
         self.update(index, values)
 
+    @told_as("at")
     def update(self, index: Any, values: Any, op: Operation | MPI.Op = "sum") -> None:
         """Update the elements of an index, each atomically.
 
@@ -289,6 +295,6 @@ class ElementUpdates:
         if rank == window._null:
             return
         part = window._parse("at", rank, index if isinstance(index, tuple) else (index,))
-        offsets = window._apart(rank, part.offsets(window._stride))
-        operand = window._apart(rank, np.asarray(_fit(operand, offsets.shape), order="C"))
+        offsets = window._apart(rank, window._indices(part.offsets(window._stride)))
+        operand = window._apart(rank, np.asarray(fit(operand, offsets.shape), order="C"))
         window.accumulate_many(rank, offsets, operand, op)

@@ -13,8 +13,10 @@ from .._memory import arrays
 from .._native._lib import ffi, lib
 from .._runtime.failures import from_c
 from ..typing import Operation, ScalarT
+from .arguments import no_integer, told
 from .atomic_ops import operation
 from .core import Array, Place
+from .keyed import KeyedRequests, check_alone
 from .request import Request, done_at_once
 from .updates import UpdateOperations
 
@@ -27,19 +29,26 @@ _FABRIC = lib.RMAEXT_FABRIC
 _PENDING = lib.RMAEXT_PENDING
 
 
-class NonblockingOperations(UpdateOperations[ScalarT]):
+class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
     """The operations of `Window` that return a `Request`.
 
     On the routes direct and cma the request is done when it is returned, and so it is where
     one operation is several in C.
     """
 
-    def rput(self, origin: Any, rank: int, offset: int = 0) -> Request:
+    @told
+    def rput(self, origin: Any, rank: int, offset: int = 0, *, key: Any = None) -> Request:
         """Begin a put.
 
-        Parameters are those of `put`. The origin is used where it lies, also if
-        it is small: it may not be changed before the request is done. One that is
-        a temporary is kept by the request.
+        Parameters
+        ----------
+        origin, rank, offset
+            As for `put`. The origin is used where it lies, also if it is small: it may not be
+            changed before the request is done. One that is a temporary is kept by the
+            request.
+        key : index, optional
+            In place of the offset: what `win[rank, key] = origin` takes. The origin is then
+            broadcast; one that lies in pieces is packed.
 
         Returns
         -------
@@ -65,6 +74,9 @@ class NonblockingOperations(UpdateOperations[ScalarT]):
         >>> win.local[4:6]
         array([1., 1.])
         """
+        if key is not None:
+            check_alone("rput", offset)
+            return self._rput_key("rput", origin, rank, key)
         if self._divided or self._by_memory(rank):
             self.put(origin, rank, offset)
             if self._divided:
@@ -77,13 +89,25 @@ class NonblockingOperations(UpdateOperations[ScalarT]):
             return done_at_once(None)
         return self._begin("rput", place, lib.RMAEXT_PUT, operand=array)
 
+    @told
     def rget(
-        self, rank: int, offset: int = 0, count: int | None = None, out: Array | None = None
+        self,
+        rank: int,
+        offset: int = 0,
+        count: int | None = None,
+        out: Array | None = None,
+        *,
+        key: Any = None,
     ) -> Request:
         """Begin a get.
 
-        Parameters are those of `get`; `out` may not be used before the request is
-        done.
+        Parameters
+        ----------
+        rank, offset, count, out
+            As for `get`; `out` may not be used before the request is done.
+        key : index, optional
+            In place of offset and count: what `win[rank, key]` takes. The result, and `out`,
+            have the shape that it selects.
 
         Returns
         -------
@@ -105,6 +129,9 @@ class NonblockingOperations(UpdateOperations[ScalarT]):
         >>> request.wait()
         array([0., 0.])
         """
+        if key is not None:
+            check_alone("rget", offset, count)
+            return self._rget_key("rget", rank, key, out)
         if self._divided or self._by_memory(rank):
             return done_at_once(self.get(rank, offset, count, out))
         self._check_open("rget")
@@ -116,6 +143,7 @@ class NonblockingOperations(UpdateOperations[ScalarT]):
             return done_at_once(out)
         return self._begin("rget", place, lib.RMAEXT_GET, result=out)
 
+    @told
     def raccumulate(
         self, origin: Any, rank: int, offset: int = 0, op: Operation | MPI.Op = "sum"
     ) -> Request:
@@ -156,6 +184,7 @@ class NonblockingOperations(UpdateOperations[ScalarT]):
         self._check_open("raccumulate")
         return self._begin_update("raccumulate", operation(op), origin, rank, offset, fetch=False)
 
+    @told
     def rget_accumulate(
         self, origin: Any, rank: int, offset: int = 0, op: Operation | MPI.Op = "sum"
     ) -> Request:
@@ -193,6 +222,7 @@ class NonblockingOperations(UpdateOperations[ScalarT]):
         self._check_open("rget_accumulate")
         return self._begin_update("rget_accumulate", operation(op), origin, rank, offset)
 
+    @told
     def rfetch_op(
         self, value: Any, rank: int, offset: int = 0, op: Operation | MPI.Op = "sum"
     ) -> Request:
@@ -231,6 +261,7 @@ class NonblockingOperations(UpdateOperations[ScalarT]):
             raise ValueError(f"rfetch_op: value has shape {np.shape(value)}; use rget_accumulate")
         return self._begin_update("rfetch_op", operation(op), value, rank, offset, scalar=True)
 
+    @told
     def rcompare_and_swap(self, compare: Any, value: Any, rank: int, offset: int = 0) -> Request:
         """Begin a compare_and_swap.
 
@@ -276,7 +307,10 @@ class NonblockingOperations(UpdateOperations[ScalarT]):
 
     def _by_memory(self, rank: Any) -> bool:
         """Whether a put or get to a rank is done when it returns. The bounds are checked later."""
-        return bool(self._routes[operator.index(rank)] != _FABRIC)
+        try:
+            return bool(self._routes[operator.index(rank)] != _FABRIC)
+        except TypeError:
+            raise no_integer(rank=rank) from None
 
     def _begin_update(
         self,

@@ -18,10 +18,12 @@ from .._runtime.failures import again, from_c
 from ..errors import ClosedError, PeerLostError, RmaTimeout, SyncError
 
 if TYPE_CHECKING:
+    from typing import Self  # Python 3.11
+
     from .._fabric.endpoint import Endpoint
     from .core import WindowCore
 
-__all__ = ["SLICE", "Request", "done_at_once", "look_at", "target_of"]
+__all__ = ["SLICE", "Request", "done_at_once", "look_at"]
 
 Place = tuple[int, int, int]
 
@@ -456,7 +458,7 @@ class Request:
     @classmethod
     def _begun(
         cls, window: WindowCore[Any], call: str, place: Place, result: Any, scalar: bool
-    ) -> Request:
+    ) -> Self:
         """Return a request for `NonblockingOperations._begin` to begin."""
         assert window._fabric is not None
         request = _new(cls)
@@ -492,6 +494,20 @@ class Request:
         if self._state == _FREED:
             raise SyncError(errno.EINVAL, f"{call}: the request was freed", call=call)
 
+    # What one operation has to say of itself; a bundle of them has its own.
+
+    def _wait_for(self, ns: int) -> int:
+        """Have C wait for so long; return its code."""
+        return int(lib.rmaext_op_wait_for(self._op[0], ns))
+
+    def _rank(self) -> int:
+        """Return the rank that it waits for."""
+        return self._place[0]
+
+    def _target(self) -> tuple[int, int]:
+        """Return what tells its target from others: a window and a rank."""
+        return id(self._window), self._place[0]
+
     def _where(self) -> str:
         return self._window._where(self._call, self._place)
 
@@ -522,7 +538,7 @@ class Request:
 
     def _too_late(self, timeout: float | None) -> RmaTimeout:
         text = f"{self._where()}: not done after {float(timeout or 0):g} s"
-        return RmaTimeout(errno.ETIMEDOUT, text, call=self._call, rank=self._place[0])
+        return RmaTimeout(errno.ETIMEDOUT, text, call=self._call, rank=self._rank())
 
     def _look(self) -> Exception | None:
         """Make progress. Return the RmaTimeout of a request that goes on, if it is time."""
@@ -539,7 +555,7 @@ class Request:
             text = f"{self._where()}: the window was closed before the request was done"
             self._end(_DONE, ClosedError(errno.ESHUTDOWN, text, call=self._call))
             return None
-        code = lib.rmaext_op_wait_for(self._op[0], ns)
+        code = self._wait_for(ns)
         if not code:
             self._end(_DONE)
         elif code == _PENDING:
@@ -560,7 +576,7 @@ class Request:
             return None
         self._next_look = now + SLICE
         try:
-            self._window._group.watch.check(self._place[0], self._where())
+            self._window._group.watch.check(self._rank(), self._where())
         except PeerLostError as exc:
             return exc
         return None
@@ -597,18 +613,13 @@ def _listed(call: str, requests: Iterable[Any]) -> list[Request]:
     return listed
 
 
-def target_of(request: Request) -> tuple[int, int]:
-    """Return what tells its target from others: a window and a rank."""
-    return id(request._window), request._place[0]
-
-
 def look_at(requests: Iterable[Request]) -> dict[tuple[int, int], Exception]:
     """Look for lost targets; return the RmaTimeout of those that do not move."""
     late = {}
     looked_at = set()
     for request in requests:
         if request._goes_on():
-            target = target_of(request)
+            target = request._target()
             if target in looked_at:
                 continue  # one look for each target is enough, as each calls C
             error = request._look()

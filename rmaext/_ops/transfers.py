@@ -13,7 +13,8 @@ from .._memory import arrays
 from .._native import cmethods
 from .._native._lib import lib
 from ..typing import ScalarT
-from .core import Array, behind
+from .arguments import behind, told
+from .core import Array
 from .updates import UpdateOperations
 
 __all__ = ["TransferOperations"]
@@ -62,6 +63,7 @@ class TransferOperations(UpdateOperations[ScalarT]):
 
     # -- operations that are repeated ----------------------------------------------
 
+    @told
     def register(self, array: NDArray[ScalarT]) -> cmethods.Buffer[ScalarT]:
         """Return a buffer object, for an array that is put or got often.
 
@@ -92,6 +94,7 @@ class TransferOperations(UpdateOperations[ScalarT]):
         self._check_open("register")
         return cmethods.Buffer(self, arrays.check_origin(array, self._dtype))
 
+    @told
     def prepare_put(
         self, origin: NDArray[ScalarT], rank: int, offset: int = 0
     ) -> cmethods.Prepared[ScalarT]:
@@ -125,6 +128,7 @@ class TransferOperations(UpdateOperations[ScalarT]):
         arrays.check_origin(origin, self._dtype)
         return self._prepare(cmethods.PUT, origin, rank, offset)
 
+    @told
     def prepare_get(
         self, out: NDArray[ScalarT], rank: int, offset: int = 0
     ) -> cmethods.Prepared[ScalarT]:
@@ -161,6 +165,7 @@ class TransferOperations(UpdateOperations[ScalarT]):
         arrays.check_result(out, self._dtype)
         return self._prepare(cmethods.GET, out, rank, offset)
 
+    @told
     def prepare_fetch_add(
         self, value: Any, rank: int, offset: int = 0
     ) -> cmethods.Prepared[ScalarT]:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import errno
+import logging
+import operator
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,9 @@ from .._memory import arrays
 from .._native._lib import ffi, lib
 from ..errors import Unsupported
 from ..typing import ScalarT
+from .arguments import behind, no_integer
 from .atomic_ops import OPERATIONS, operation
-from .core import Array, Place, WindowCore, behind
+from .core import Array, Place, WindowCore
 
 __all__ = ["UpdateOperations"]
 
@@ -25,8 +28,8 @@ class UpdateOperations(WindowCore[ScalarT]):
     """The atomic operations of `Window`.
 
     accumulate, get_accumulate, fetch_op, fetch_add and compare_and_swap are those of
-    csrc/python/update.c and csrc/python/window.c, which come here with all that is not plain: what
-    needs a conversion or another route, or an error.
+    csrc/python/update.c, load and store those of csrc/python/load_store.c, which come here with
+    all that is not plain: what needs a conversion or another route, or an error.
     """
 
     @behind
@@ -69,7 +72,48 @@ class UpdateOperations(WindowCore[ScalarT]):
         self._run_update(call, _CSWAP, place, new, wanted, old)
         return old[()]
 
+    @behind
+    def _load(self, rank: int, offset: int = 0, count: int | None = None) -> Any:
+        self._check_open("load")
+        number = 1 if count is None else operator.index(count)
+        if number < 0:
+            raise ValueError(f"load: count {count} is negative")
+        place = self._place("load", rank, offset, number)
+        if place is None:
+            return np.empty(0, self._dtype)
+        old = np.empty(() if count is None else number, self._dtype)
+        # an operand, as messages have one; nobody reads it
+        self._run_update("load", lib.RMAEXT_NO_OP, place, np.zeros_like(old), None, old)
+        return old[()]
+
+    @behind
+    def _store(self, value: Any, rank: int, offset: int = 0) -> None:
+        self._check_open("store")
+        # the previous values are the answer that the target has applied it
+        answer = self._may_be_read(rank)
+        self._update("store", lib.RMAEXT_REPLACE, value, rank, offset, fetch=answer)
+        if not answer:
+            self.flush(rank)
+
     # -- helpers -------------------------------------------------------------------
+
+    def _hint_updates(self) -> None:
+        """Say once a process how updates within the node would not be messages; C calls it."""
+        if self._group.rank:
+            return
+        text = "window %s: its updates reach ranks of this node by messages, in some 100 "
+        text += "microseconds each: over memory of Window.allocate, or an array of rmaext.zeros, "
+        text += "they take less than one"
+        logging.getLogger("rmaext").warning(text, self._name)
+
+    def _may_be_read(self, rank: Any) -> bool:
+        try:
+            number = operator.index(rank)
+        except TypeError:
+            raise no_integer(rank=rank) from None
+        if self._divided or not 0 <= number < len(self._sizes):
+            return False
+        return bool(self._records[number].access & lib.RMAEXT_READ)
 
     def _update(
         self, call: str, op: int, value: Any, rank: Any, offset: Any, fetch: bool = True

@@ -9,21 +9,24 @@ import operator
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._memory import arrays
 from .._native._lib import ffi, lib
 from .._runtime.failures import from_c
 from ..errors import BoundsError, Unsupported
 from ..typing import ScalarT
+from .arguments import behind, told
 from .atomic_ops import operation
-from .core import Array, Shape, WindowCore, behind
+from .core import Array, Shape, WindowCore
 
-__all__ = ["GET", "PUT", "Call", "ManyOperations", "indices"]
+__all__ = ["CSWAP", "GET", "PUT", "Call", "ManyOperations", "indices"]
 
 _INT64 = np.dtype(np.int64)
 _ONE_RANK, _ONE_OFFSET = lib.RMAEXT_ONE_RANK, lib.RMAEXT_ONE_OFFSET
 _ONE_VALUE = lib.RMAEXT_ONE_VALUE
 _PENDING = lib.RMAEXT_PENDING
+CSWAP = lib.RMAEXT_CSWAP
 _NULL = ffi.NULL
 _NDARRAY = np.ndarray
 _from_buffer = ffi.from_buffer
@@ -121,6 +124,50 @@ class ManyOperations(WindowCore[ScalarT]):
     def _fetch_add_many(self, ranks: Any, offsets: Any, values: Any) -> Any:
         return self._update_many("fetch_add_many", "sum", True, ranks, offsets, values)[()]
 
+    @told
+    def compare_and_swap_many(
+        self, ranks: Any, offsets: Any, compare: Any, values: Any
+    ) -> NDArray[ScalarT]:
+        """Replace elements that equal `compare`, each at a place of its own, atomically each.
+
+        Parameters
+        ----------
+        ranks, offsets : int or integer array
+            As in `put_many`. A place that is named twice is looked at twice, in that order.
+        compare, values : array_like
+            Of the window's dtype; broadcast against each other, and against the places.
+
+        Returns
+        -------
+        numpy.ndarray or NumPy scalar
+            The previous values, in the shape to which all arguments broadcast: those that
+            equal `compare` were replaced.
+
+        Raises
+        ------
+        Unsupported, AlignmentError, BoundsError, AccessError, TypeError, ValueError
+            Before anything is sent, as `fetch_op_many`.
+        RmaTimeout, PeerLostError
+            Any of the elements may have been replaced, or may be replaced yet.
+
+        Notes
+        -----
+        Local, blocking; corresponds to MPI_Compare_and_swap in a loop, and MPI_Win_flush. Bytes
+        are compared: 0.0 is not -0.0, and a NaN equals itself.
+
+        Examples
+        --------
+        >>> win.compare_and_swap_many(0, [2, 3, 2], 0.0, [5.0, 6.0, 7.0])
+        array([0., 0., 5.])
+        >>> win.local[:5]
+        array([0., 0., 5., 6., 0.])
+        """
+        call = Call("compare_and_swap_many", lib.RMAEXT_UPDATE, CSWAP, True)
+        self._check_open(call.name)
+        pairs, type_ = self._pairs(compare, values), self._type_for(call, "compare and swap")
+        result: NDArray[ScalarT] = self._many_or_none(call, type_, ranks, offsets, pairs, None)
+        return result[()]
+
     # -- helpers -------------------------------------------------------------------
 
     def _update_many(
@@ -129,12 +176,24 @@ class ManyOperations(WindowCore[ScalarT]):
         self._check_open(name)
         number = operation(op)
         values = arrays.origin(values, self._dtype)
-        type_ = self._atomic_type
-        if type_ is None or not lib.rmaext_update_valid(number, type_):
-            text = f"{name}: window {self._name}: no {op} on dtype {self._dtype}"
-            raise Unsupported(errno.EOPNOTSUPP, text, call=name)
         call = Call(name, lib.RMAEXT_UPDATE, number, fetch)
-        return self._many_or_none(call, type_, ranks, offsets, values, None)
+        return self._many_or_none(call, self._type_for(call, op), ranks, offsets, values, None)
+
+    def _type_for(self, call: Call, op: Any) -> int:
+        """Return C's number of the dtype, if there is such an update of it."""
+        type_ = self._atomic_type
+        if type_ is None or not lib.rmaext_update_valid(call.op, type_):
+            text = f"{call.name}: window {self._name}: no {op} on dtype {self._dtype}"
+            raise Unsupported(errno.EOPNOTSUPP, text, call=call.name)
+        return type_
+
+    def _pairs(self, compare: Any, values: Any) -> Array:
+        """Return what to compare with and the new values, as C takes them: in pairs."""
+        wanted = arrays.origin(compare, self._dtype)
+        new = arrays.origin(values, self._dtype)
+        pairs = np.empty((*np.broadcast_shapes(wanted.shape, new.shape), 2), self._dtype)
+        pairs[..., 0], pairs[..., 1] = wanted, new
+        return pairs.view(np.dtype((np.void, 2 * self._dtype.itemsize)))[..., 0]
 
     def _many_or_none(
         self,
@@ -266,12 +325,30 @@ class ManyOperations(WindowCore[ScalarT]):
     def _many_error(
         self, call: str, code: int, many: Any, shape: Shape, ranks: Array, offsets: Array
     ) -> Exception:
-        where = f"{call}: window {self._name}"
         if many.bad < 0:
-            return from_c(code, where)
+            return from_c(code, f"{call}: window {self._name}")
         at = np.unravel_index(many.bad, shape) if shape else ()
         rank = int(np.broadcast_to(ranks, shape)[at])
         offset = int(np.broadcast_to(offsets, shape)[at])
-        index = ", ".join(map(str, at))
-        where += f", element [{index}]: rank {rank}, offset {offset}, length 1"
-        return from_c(code, where + self._hint_for(rank))
+        where = self._where_of(call, at, rank, offset)
+        if code == -errno.ERANGE and self._is_outside(rank, offset):
+            return self._outside(call, at, rank, offset)
+        return from_c(code, where)
+
+    def _where_of(self, call: str, at: Any, rank: int, offset: int) -> str:
+        """As `_where`, of one element of many; `at` is its index in the arguments."""
+        index = f", element [{', '.join(map(str, at))}]" if at else ""
+        return f"{call}: window {self._name}{index}, rank {rank}, offset {offset}, length 1"
+
+    def _is_outside(self, rank: int, offset: int) -> bool:
+        return not 0 <= rank < len(self._sizes) or not 0 <= offset < self._sizes[rank]
+
+    def _outside(self, call: str, at: Any, rank: int, offset: int) -> BoundsError:
+        """Return the error for an element that is not there."""
+        where, last = self._where_of(call, at, rank, offset), len(self._sizes) - 1
+        if 0 <= rank <= last:
+            text = f"{where}: outside the {self._sizes[rank]} elements there"
+        else:
+            text = f"{where}: there are ranks 0 to {last}{self._hint_for(rank)}"
+        known = rank if 0 <= rank <= last else None
+        return BoundsError(errno.ERANGE, text, call=call, rank=known)

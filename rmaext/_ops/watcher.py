@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from .._native._lib import ffi, lib
 from .._runtime import locks
 from .._runtime.failures import again
-from .request import SLICE, Request, look_at, target_of
+from .request import SLICE, Request, look_at
 
 if TYPE_CHECKING:
     from .._fabric.endpoint import Endpoint
@@ -117,7 +117,7 @@ class Watcher:
         try:
             return look_at(requests)
         except Exception as exc:  # for those who wait
-            return {target_of(request): exc for request in requests}
+            return {request._target(): exc for request in requests}
 
     def _tell(self, late: dict[tuple[int, int], Exception]) -> None:
         """Complete the futures of what has ended, and of what is late."""
@@ -127,7 +127,7 @@ class Watcher:
             for request in list(self._awaited):
                 error = None
                 if request._goes_on():
-                    error = late.get(target_of(request))
+                    error = late.get(request._target())
                     if error is None:
                         continue
                 for awaiting in self._awaited.pop(request):

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import difflib
+import logging
 import math
 import numbers
 import operator
@@ -11,7 +13,27 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["PROVIDERS", "Config", "deadline", "reports_differences", "seconds", "timeout_seconds"]
+__all__ = [
+    "PROVIDERS",
+    "VARIABLES",
+    "Config",
+    "deadline",
+    "is_known",
+    "reports_differences",
+    "seconds",
+    "tell_of_unknown",
+    "timeout_seconds",
+]
+
+_log = logging.getLogger("rmaext")
+
+VARIABLES = (
+    *("RMAEXT_PROVIDER", "RMAEXT_LIBFABRIC", "RMAEXT_IFACE", "RMAEXT_TIMEOUT", "RMAEXT_ROUTE"),
+    *("RMAEXT_NODE", "RMAEXT_PTRACER", "RMAEXT_PROGRESS", "RMAEXT_MPI_PROGRESS", "RMAEXT_COMPAT"),
+    "RMAEXT_MR_MODE",
+)
+_OF_TESTS = tuple(f"RMAEXT_{name}" for name in ("TEST_", "EMULATED"))  # which the tests read
+_told = set[str]()
 
 # Best first; tcp by itself is for a libfabric whose ofi_rxm does not load (Intel MPI's,
 # where there is no libibverbs). Never by default: shm, sm2, lnx, sockets (FACTS: they
@@ -80,6 +102,22 @@ class Config:
             cache_bytes=_cache_limit("SIZE", _memory() // 4),
             timeout=timeout_seconds(None),
         )
+
+
+def is_known(name: str) -> bool:
+    """Tell whether a variable of the environment is none of ours, or one that is read."""
+    return not name.startswith("RMAEXT_") or name in VARIABLES or name.startswith(_OF_TESTS)
+
+
+def tell_of_unknown() -> None:
+    """Report variables that look like ours and are not: once each, to `logging`."""
+    for name in sorted(name for name in os.environ if not is_known(name)):
+        if name in _told:
+            continue
+        _told.add(name)
+        near = difflib.get_close_matches(name, VARIABLES, 1, 0.75)
+        text = f"did you mean {near[0]}?" if near else f"there are {', '.join(VARIABLES)}"
+        _log.warning("%s is set, which rmaext does not know: %s", name, text)
 
 
 def moves_mpi() -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 from mpi4py import MPI
 
 from .._native._lib import lib
+from .._ops.arguments import told
 from .._runtime.config import deadline
 from .._runtime.reports import Patience
 from ..errors import BoundsError, PeerLostError, RmaTimeout
@@ -28,6 +29,7 @@ _drain = deque[Any](maxlen=0).extend
 class Epochs(Synchronisation[ScalarT]):
     """`post`, `start`, `complete`, `wait` and `test` of `Window`."""
 
+    @told
     def post(self, group: MPI.Group | Iterable[int]) -> None:
         """Let the ranks of a group begin to access this rank's window.
 
@@ -60,6 +62,7 @@ class Epochs(Synchronisation[ScalarT]):
             self._misused("post", "the post before has no wait yet: call wait first")
         self._tell("post", state, state.places.posted, ranks, lambda: state.expose(ranks))
 
+    @told
     def start(self, group: MPI.Group | Iterable[int]) -> None:
         """Wait until all ranks of a group have called `post` with this one.
 

@@ -15,7 +15,10 @@ from numpy.typing import NDArray
 
 from .._memory import arrays
 from .._native._lib import ffi, lib
-from .._ops.core import Array, Place, behind
+from .._ops.arguments import behind, named, no_integer, told
+from .._ops.core import Array, Place
+from .._ops.keyed import KeyedRequests, check_alone
+from .._ops.request import Request, done_at_once
 from .._runtime.failures import from_c, not_for
 from ..errors import BoundsError, Unsupported
 from ..typing import Comparison, ScalarT
@@ -27,7 +30,7 @@ _SLOTS = int(lib.RMAEXT_NOTIFY)
 _MOST = 2**63 - 1
 
 
-class Notifications(Waits[ScalarT]):
+class Notifications(KeyedRequests[ScalarT], Waits[ScalarT]):
     """Notified access of `Window`.
 
     Each rank has 256 counters in each window. Origins count them up, each time
@@ -53,6 +56,84 @@ class Notifications(Waits[ScalarT]):
             array = np.empty(0, self._dtype)
         self._notify("put_notify", place, number, array)
 
+    @told
+    def rput_notify(
+        self, origin: Any, rank: int, offset: int = 0, slot: int = 0, *, key: Any = None
+    ) -> Request:
+        """Begin a put that notifies: `put_notify` of any length, without waiting.
+
+        Parameters
+        ----------
+        origin, rank, offset
+            As for `put`. The origin may not be changed before the request is done.
+        slot : int
+            0 to 255, of the target.
+        key : index, optional
+            In place of the offset: what `win[rank, key] = origin` takes. The origin is then
+            broadcast; one that lies in pieces is packed.
+
+        Returns
+        -------
+        Request
+            Done once the data is in the target's memory and the slot has counted. Its result
+            is None.
+
+        Raises
+        ------
+        BoundsError, IndexError, AccessError, TypeError, ValueError, PeerLostError, ClosedError
+            At once, if the operation can be refused; then nobody is notified.
+
+        Notes
+        -----
+        Local, not blocking; waits as `rput` does. The target, once it is told of the count,
+        finds all of the data. What is reached by memory is done when it returns. Over the
+        network it goes as messages, which the target's progress thread carries out in their
+        order: an element costs 32 bytes more where it lies by itself in the target's array,
+        long runs next to nothing. An empty origin only notifies. Corresponds to
+        gaspi_write_list_notify, and shmem_put_signal_nbi.
+
+        Examples
+        --------
+        >>> requests = [win.rput_notify(np.ones(2), 0, key=slice(4, 8, 2), slot=7)]
+        >>> win.wait_notify(7)  # the target does this
+        1
+        >>> win.local[3:8]
+        array([0., 1., 0., 1., 0.])
+        >>> requests[0].wait()
+        """
+        call = "rput_notify"
+        self._check_open(call)
+        number = self._slot(call, slot)
+        if key is not None:
+            check_alone(call, offset)
+            target, part, array = self._part_to_put(call, origin, rank, key)
+            if part is None:
+                return done_at_once(None)
+            if array.size and self._is_far(target):
+                return self._begin_part(call, lib.RMAEXT_PUT, target, part, array, number + 1)
+            if array.size:
+                self._put_part(target, part, array)
+        else:
+            array = arrays.origin(origin, self._dtype)
+            place = self._place(call, rank, offset, array.size)
+            if place is None:
+                return done_at_once(None)
+            target, first, _ = place
+            if array.size and self._is_far(target):
+                put, unit = lib.RMAEXT_PUT, self._dtype.itemsize
+                where = np.array([first])
+                return self._begin_runs(
+                    call, put, target, where, unit, array, number + 1, array.size
+                )
+            if array.size:
+                self.put(array, target, first)
+                self.flush(target)
+        self._notify(call, (target, 0, 0), number, np.empty(0, self._dtype))
+        if self._routes[target] == lib.RMAEXT_FABRIC:
+            self.flush(target)
+        return done_at_once(None)
+
+    @told
     def get_notify(
         self,
         rank: int,
@@ -111,12 +192,12 @@ class Notifications(Waits[ScalarT]):
 
     # -- the target ----------------------------------------------------------------
 
-    @behind
+    @named
     def _wait_notify(self, slot: int, count: int = 1, timeout: float | None = None) -> int:
         self._check_open("wait_notify")
         number = self._slot("wait_notify", slot)
-        wanted = _count("wait_notify", count)
         where = f"wait_notify: window {self._name}, slot {number}"
+        wanted = _count(where, count)
         wait = Wait(self, where, timeout, None)
         taking = _Taking(self)
         try:
@@ -127,11 +208,11 @@ class Notifications(Waits[ScalarT]):
             taking.give_back()
             raise
 
-    @behind
+    @named
     def _test_notify(self, slot: int, count: int = 1) -> bool:
         self._check_open("test_notify")
         number = self._slot("test_notify", slot)
-        wanted = _count("test_notify", count)
+        wanted = _count(f"test_notify: window {self._name}, slot {number}", count)
         if self._fabric is not None:
             self._fabric.serve(0)
         taking = _Taking(self)
@@ -270,6 +351,7 @@ class Notifications(Waits[ScalarT]):
             self._fabric.serve(0)
         return self._counters().copy()
 
+    @told
     def wait_until(
         self, offset: int, comparison: Comparison, value: Any, timeout: float | None = None
     ) -> Any:
@@ -334,7 +416,7 @@ class Notifications(Waits[ScalarT]):
         wanted = arrays.origin(value, dtype)
         if wanted.size != 1:
             raise ValueError(f"{where}: one value, not {wanted.size}")
-        first = place[1] * self._stride
+        first = self._byte(place[1])
         conditions = memory_word(first, comparison, wanted, type_)
         self._wait(where, conditions, timeout=timeout)
         raw = int(conditions[0].seen).to_bytes(8, sys.byteorder)
@@ -343,7 +425,10 @@ class Notifications(Waits[ScalarT]):
     # -- helpers -------------------------------------------------------------------
 
     def _slot(self, call: str, slot: Any) -> int:
-        number = operator.index(slot)
+        try:
+            number = operator.index(slot)
+        except TypeError:
+            raise TypeError(f"{call}: window {self._name}: {no_integer(slot=slot)}") from None
         if not 0 <= number < _SLOTS:
             text = f"{call}: window {self._name} has slots 0 to {_SLOTS - 1}, not {slot}"
             raise BoundsError(errno.ERANGE, text, call=call)
@@ -353,7 +438,7 @@ class Notifications(Waits[ScalarT]):
         self._check_open(call)
         numbers = [self._slot(call, slot) for slot in slots]
         if not numbers:
-            raise ValueError(f"{call}: no slots")
+            raise ValueError(f"{call}: window {self._name}: no slots")
         return numbers
 
     def _notify_place(self) -> int:
@@ -423,8 +508,11 @@ class _Taking:
         self._taken.clear()
 
 
-def _count(call: str, count: Any) -> int:
-    number = operator.index(count)
+def _count(where: str, count: Any) -> int:
+    try:
+        number = operator.index(count)
+    except TypeError:
+        raise TypeError(f"{where}: {no_integer(count=count)}") from None
     if not 0 < number <= _MOST:
-        raise ValueError(f"{call}: count {count} is not positive")
+        raise ValueError(f"{where}: count {count} is not positive")
     return number

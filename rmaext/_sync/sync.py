@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from .._comm.liveness import Living
 from .._native._lib import ffi, lib
 from .._native.cmethods import to_the_end
+from .._ops.arguments import told
 from .._ops.core import WindowCore
 from .._runtime import mpi_progress
 from .._runtime.config import deadline
@@ -149,6 +150,7 @@ class Synchronisation(WindowCore[ScalarT]):
         """
         self.flush()
 
+    @told
     def flush_local(self, rank: int | None = None) -> None:
         """Wait until this rank reads what it wrote to a rank, or to all.
 
@@ -288,6 +290,7 @@ class Synchronisation(WindowCore[ScalarT]):
         self._acquire("lock", state, lock, me, exclusive, end)
         return lock.guard if state.window is self else LockGuard(self, lock.rank)
 
+    @told
     def unlock(self, rank: int) -> None:
         """Flush to a rank, and release its lock.
 

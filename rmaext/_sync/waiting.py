@@ -134,7 +134,9 @@ class Wait:
         look: Callable[[], None] | None,
     ) -> None:
         self._where = where
-        self._limit = math.inf if timeout is None else seconds(timeout)
+        self._limit = (
+            math.inf if timeout is None else seconds(timeout, f"{where}: timeout={timeout!r}")
+        )
         self._start = time.monotonic()
         self._look = look or (lambda: window._look_out(self._start))
         self._end = self._start + self._limit

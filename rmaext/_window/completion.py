@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from .._comm.agreement import failed, settle, succeeded
 from .._native._lib import ffi, lib
-from .._ops.core import WindowCore, behind
+from .._ops.arguments import behind
+from .._ops.core import WindowCore
 from .._remote.grants import check_grants, end_grants
 from .._runtime.failures import from_c
 from .._runtime.reports import Patience
@@ -22,7 +23,7 @@ from ..typing import ScalarT
 from . import storage
 
 if TYPE_CHECKING:
-    from typing import Self  # Python 3.11
+    from typing_extensions import Self
 
 __all__ = ["Completion"]
 

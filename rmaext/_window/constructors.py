@@ -6,8 +6,11 @@ Each kind has a module of its own, which imports `Window`: so it is imported lat
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+import numpy as np
+
+from .._ops.arguments import told
 from .._ops.core import WindowCore
 from .._remote import grants as _grants
 from .._remote.grants import Grant
@@ -15,16 +18,18 @@ from .._runtime.failures import not_for
 from ..typing import Access, ScalarT, Scope
 
 if TYPE_CHECKING:
-    import numpy as np
     from mpi4py import MPI
     from numpy.typing import DTypeLike
 
     from .dynamic import DynamicWindow
+    from .fields import FieldView
     from .joined import JoinedWindow
     from .shared import SharedWindow
-    from .views import FieldView, View
+    from .views import View
 
 __all__ = ["RelatedWindows"]
+
+_OtherT = TypeVar("_OtherT", bound=np.generic)
 
 
 class RelatedWindows(WindowCore[ScalarT]):
@@ -179,6 +184,7 @@ class RelatedWindows(WindowCore[ScalarT]):
 
         return JoinedWindow
 
+    @told
     def subwindow(self, start: int, stop: int) -> View[ScalarT]:
         """Return a window over the elements [start, stop) of every rank.
 
@@ -221,6 +227,7 @@ class RelatedWindows(WindowCore[ScalarT]):
 
         return subwindow(self, start, stop)
 
+    @told
     def dup(self, access: Access | None = None, timeout: float | None = None) -> View[ScalarT]:
         """Return the same window with other hints.
 
@@ -254,19 +261,70 @@ class RelatedWindows(WindowCore[ScalarT]):
 
         return dup(self, access, timeout)
 
+    @overload
+    def view(self, dtype: type[_OtherT] | np.dtype[_OtherT]) -> View[_OtherT]: ...
+
+    @overload
+    def view(self, dtype: DTypeLike) -> View[Any]: ...
+
+    @told
+    def view(self, dtype: DTypeLike) -> View[Any]:
+        """Return the same memory as elements of another dtype.
+
+        Parameters
+        ----------
+        dtype : dtype_like
+            Without Python objects and dimensions.
+
+        Returns
+        -------
+        Window
+            Whose offsets count elements of that dtype. `local` is
+            `win.local.view(dtype)`, and so are the shapes of all ranks.
+
+        Raises
+        ------
+        ValueError
+            Naming a rank, the last dimension of whose shape is not a whole number of
+            the new elements; or the elements lie apart, as a field's do, and have another
+            size.
+        TypeError, ClosedError
+
+        Notes
+        -----
+        Local, and as `subwindow` in all else; corresponds to the datatypes that each call of
+        MPI names. Updates are atomic against those of the window and its other views if the
+        elements of both have the same size.
+
+        Examples
+        --------
+        >>> words = win.view("u8")  # the bits of floats
+        >>> words.put(0x3FF8000000000000, rank=0, offset=2)
+        >>> win.get(0, 2, 1)
+        array([1.5])
+        >>> win.view(np.uint8).size(0)
+        80
+        """
+        from .views import view
+
+        return view(self, dtype)
+
+    @told
     def field(self, name: str) -> FieldView[Any]:
         """Return a window over one field of a structured dtype.
 
         Parameters
         ----------
         name : str
-            Of a field without dimensions of its own.
+            Of a field.
 
         Returns
         -------
         Window
-            Of the field's dtype; an offset counts records. `local` is the field
-            of this rank's array.
+            Of the field's dtype; an offset counts records. Of a field with dimensions,
+            as ("x", "f8", 3), it counts the field's elements, all of a record before those of
+            the next: element k of record i is at 3 * i + k, and at `[rank, i, k]`. `local` is
+            the field of this rank's array.
 
         Raises
         ------
@@ -280,7 +338,8 @@ class RelatedWindows(WindowCore[ScalarT]):
         of the field's type. Operations on several records are carried
         out as many of one element each, so a put is complete when it returns.
         Atomics raise AlignmentError, before anything is sent, where the field is
-        not aligned to its size in every record: `np.dtype(..., align=True)`.
+        not aligned to its size in every record: `np.dtype(..., align=True)`. A field
+        with dimensions has no subwindow; a subwindow has fields.
 
         Examples
         --------
@@ -291,12 +350,13 @@ class RelatedWindows(WindowCore[ScalarT]):
         >>> records[2]
         np.void((0.0, 1), dtype=[('mass', '<f8'), ('count', '<i8')])
         """
-        from .views import field
+        from .fields import field
 
         return field(self, name)
 
     # -- for other jobs ------------------------------------------------------------
 
+    @told
     def export(self, access: Access | None = None, scope: Scope | None = None) -> bytes:
         """Return a ticket: with it any process can attach to this rank's memory.
 
@@ -344,6 +404,7 @@ class RelatedWindows(WindowCore[ScalarT]):
         self._one_array("export")
         return _grants.export(self, access, scope)
 
+    @told
     def grant(
         self, start: int, stop: int, access: Access | None = None, scope: Scope | None = None
     ) -> Grant:
@@ -392,5 +453,5 @@ class RelatedWindows(WindowCore[ScalarT]):
         return _grants.live_grants(self)
 
     def _one_array(self, call: str) -> None:
-        if self._in_pieces or self._stride != self._dtype.itemsize:
+        if self._in_pieces or self._gaps:
             raise not_for(self, call)

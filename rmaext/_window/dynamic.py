@@ -17,6 +17,7 @@ from .._comm.region import Region
 from .._comm.window_record import WindowRecord, dtype_text
 from .._memory import arrays, node
 from .._native._lib import ffi, lib
+from .._ops.arguments import told
 from .._ops.core import Array, Place
 from .._ops.vector import PUT
 from .._runtime.failures import from_c, not_for
@@ -26,7 +27,7 @@ from .refusals import SeveralArrays
 from .window import Window
 
 if TYPE_CHECKING:
-    from typing import Self  # Python 3.11
+    from typing_extensions import Self
 
 __all__ = ["DynamicWindow"]
 
@@ -112,6 +113,7 @@ class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
 
     # -- memory --------------------------------------------------------------------
 
+    @told
     def attach(self, array: NDArray[ScalarT]) -> int:
         """Let the other ranks reach an array.
 
@@ -164,6 +166,7 @@ class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         self._attached[address] = array, kept
         return address // self._dtype.itemsize
 
+    @told
     def detach(self, array: NDArray[ScalarT]) -> None:
         """Take an array from the other ranks' reach.
 
@@ -243,8 +246,8 @@ class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         """
         raise not_for(self, "size")
 
-    def _rest(self, rank: Any, offset: Any) -> int:
-        raise ValueError(f"get: window {self._name}: how many elements? Give count or out")
+    def _rest(self, call: str, rank: Any, offset: Any) -> int:
+        raise ValueError(f"{call}: window {self._name}: how many elements? Give count or out")
 
     # -- operations ----------------------------------------------------------------
 

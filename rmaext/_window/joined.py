@@ -21,14 +21,14 @@ from .._native._lib import lib
 from .._ops.core import Array, Place, WindowCore
 from .._ops.vector import Call, indices
 from .._runtime import lifetime
-from ..errors import BoundsError, KeyRejectedError
+from ..errors import KeyRejectedError
 from ..typing import Access, ScalarT
 from . import storage
 from .refusals import SeveralArrays
 from .window import Window
 
 if TYPE_CHECKING:
-    from typing import Unpack  # Python 3.11
+    from typing_extensions import Unpack
 
 __all__ = ["JoinedWindow"]
 
@@ -359,7 +359,7 @@ class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         elif out.shape != shape:
             raise ValueError(f"{call.name}: out has shape {out.shape}, the elements {shape}")
         flat = [np.broadcast_to(array, shape).reshape(-1) for array in arrays]
-        which, places = self._sort(flat[0], flat[1], shape)
+        which, places = self._sort(call.name, flat[0], flat[1], shape)
         access = (_READ if call.results else 0) | (_WRITE if call.kind != lib.RMAEXT_GET else 0)
         number = type_ if call.kind == lib.RMAEXT_UPDATE else -1
         lots = [(self._arrays[k], np.flatnonzero(which == k)) for k in np.unique(which)]
@@ -374,17 +374,16 @@ class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
                 results[lot] = got
         return out
 
-    def _sort(self, ranks: Array, offsets: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    def _sort(
+        self, call: str, ranks: Array, offsets: Array, shape: tuple[int, ...]
+    ) -> tuple[Array, Array]:
         """Return which array each element is in, and where there; BoundsError if in none."""
         known = np.where((ranks >= 0) & (ranks < len(self._sizes)), ranks, 0)
         sizes = self._bounds[known, -1]
         bad = np.flatnonzero((ranks != known) | (offsets < 0) | (offsets >= sizes))
         if bad.size:
-            rank, offset = int(ranks[bad[0]]), int(offsets[bad[0]])
-            index = ", ".join(map(str, np.unravel_index(bad[0], shape))) if shape else ""
-            text = f"window {self._name}, element [{index}]: rank {rank}, offset {offset}, "
-            text += f"length 1: outside the window{self._hint_for(rank)}"
-            raise BoundsError(errno.ERANGE, text, rank=rank)
+            at = np.unravel_index(bad[0], shape) if shape else ()
+            raise self._outside(call, at, int(ranks[bad[0]]), int(offsets[bad[0]]))
         which = np.zeros(ranks.size, np.int64)
         for k in range(1, len(self._arrays)):
             which += offsets >= self._bounds[known, k]

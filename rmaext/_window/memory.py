@@ -11,6 +11,7 @@ from .._fabric.registration import one_part
 from .._memory import arrays, pages
 from .._memory.pages import Wish
 from .._native._lib import ffi, lib
+from .._ops.arguments import told
 from .._ops.core import ROUTES, Array, WindowCore
 from ..errors import Unsupported
 from ..typing import Access, Advice, MemoryKind, Ordering, Route, ScalarT
@@ -193,6 +194,7 @@ class MemoryOperations(WindowCore[ScalarT]):
         place = (mine.key, mine.address, mine.size)
         return Memory(*place, access, how.kind, how.device, _window=self)
 
+    @told
     def route(self, rank: int) -> Route:
         """Return how a rank is reached: "direct", "cma" or "fabric". Local.
 
@@ -208,6 +210,7 @@ class MemoryOperations(WindowCore[ScalarT]):
         """
         return ROUTES[self._routes[self._rank(rank, "route")]]
 
+    @told
     def advise(self, advice: Advice, part: slice | None = None) -> bool:
         """Tell the system what is about to happen to this rank's memory.
 
@@ -250,13 +253,14 @@ class MemoryOperations(WindowCore[ScalarT]):
             raise ValueError(f"advise: {advice!r} must be {words}")
         start, stop = one_part("advise", part, self._array.size)
         array = self._array
-        unit, stride = self._dtype.itemsize, self._stride
         # Pages of a file are only read: writing to them would have all written back.
         write = array.flags.writeable and pages.mapped_file(array) is None
-        pointer = ffi.cast("char *", arrays.address(array)) + start * stride
-        nbytes = (stop - start - 1) * stride + unit if start < stop else 0
+        pointer = ffi.cast("char *", arrays.address(array)) + self._byte(start)
+        last = self._byte(stop - 1) + self._dtype.itemsize
+        nbytes = last - self._byte(start) if start < stop else 0
         return pages.advise(pointer, nbytes, advice == "willneed", write)
 
+    @told
     def refresh(self, part: slice | None = None) -> None:
         """Tell the provider that other pages than before back this rank's memory.
 

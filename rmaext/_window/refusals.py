@@ -40,6 +40,10 @@ class SeveralArrays(WindowCore[ScalarT]):
         """There are no views."""
         raise not_for(self, "field")
 
+    def view(self, dtype: Any) -> NoReturn:
+        """There are no views."""
+        raise not_for(self, "view")
+
 
 class NoRankHere(SeveralArrays[ScalarT]):
     """A window none of whose ranks is this process: it has no memory here, and no part in a call.

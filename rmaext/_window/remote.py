@@ -20,7 +20,7 @@ from .._memory import arrays
 from .._native._lib import ffi, lib
 from .._remote.ticket import Ticket
 from .._runtime import lifetime, mpi_progress
-from .._runtime.config import Config, timeout_seconds
+from .._runtime.config import Config, tell_of_unknown, timeout_seconds
 from .._runtime.failures import from_c
 from ..errors import NotLocalError, PeerLostError, RmaTimeout
 from ..typing import ScalarT
@@ -28,7 +28,7 @@ from .refusals import NoRankHere
 from .window import Window
 
 if TYPE_CHECKING:
-    from typing import Self  # Python 3.11
+    from typing_extensions import Self
 
 __all__ = ["RemoteWindow"]
 
@@ -134,6 +134,7 @@ class RemoteWindow(NoRankHere[ScalarT], Window[ScalarT]):
         self._timeout = timeout_seconds(timeout)
         it = Ticket.parse(ticket)
         mpi_progress.begin()
+        tell_of_unknown()
         own = Hello.make(config := Config.read(), Beacon.own().name)
         self._group = owner = _Owner(it, own)
         self._name = f"{it.name} of process {it.pid}"

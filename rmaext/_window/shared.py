@@ -28,7 +28,7 @@ from ..typing import ScalarT
 from .window import Window
 
 if TYPE_CHECKING:
-    from typing import Self  # Python 3.11
+    from typing_extensions import Self
 
 __all__ = ["SharedWindow"]
 

@@ -1,34 +1,71 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Windows that look at the memory of another: a part of it, a field, fewer rights."""
+"""Windows that look at the memory of another: a part of it, other elements, fewer rights."""
 
 from __future__ import annotations
 
 import errno
+import math
 import operator
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._comm.columns import Column, Flat, Same, each, one_of
+from .._comm.columns import Column, Flat, Same, changed, each, one_of
 from .._memory import arrays
 from .._native._lib import ffi, lib
-from .._ops.core import Array, Place
-from .._ops.vector import GET, PUT
+from .._ops.core import Array, Shape
 from .._runtime import lifetime
 from .._runtime.config import timeout_seconds
-from .._runtime.failures import from_c, not_for
-from ..errors import AccessError, AlignmentError, BoundsError
+from .._runtime.failures import from_c
+from ..errors import AccessError, BoundsError, Unsupported
 from ..typing import Access, ScalarT
 from .window import Window
 
 if TYPE_CHECKING:
-    from typing import Self  # Python 3.11
+    from typing_extensions import Self
 
-__all__ = ["FieldView", "View", "dup", "field", "subwindow"]
+__all__ = ["Layout", "View", "dup", "layout_of", "subwindow", "view"]
+
+
+class Layout(NamedTuple):
+    """Where the elements of a field are: in records, several in each if it has dimensions.
+
+    Attributes
+    ----------
+    record : int
+        Bytes from one record to the next.
+    shape, steps : tuple of int
+        The dimensions within a record, and the bytes from one element to the next along each.
+    """
+
+    record: int
+    shape: Shape = ()
+    steps: Shape = ()
+
+    def within(self) -> Array:
+        """Return where the elements of a record begin, in C order, from the first one on."""
+        places = np.zeros((), np.int64)
+        for count, step in zip(self.shape, self.steps, strict=True):
+            places = np.add.outer(places, np.arange(count, dtype=np.int64) * step)
+        return places.reshape(-1)
+
+    def dense(self, unit: int) -> bool:
+        """Whether elements of so many bytes follow each other without gaps."""
+        run = unit
+        for count, step in zip(self.shape[::-1], self.steps[::-1], strict=True):
+            if step != run:
+                return False
+            run *= count
+        return run == self.record
+
+
+def layout_of(parent: Window[Any], unit: int) -> Layout:
+    """Return where the elements of a window are; those of `unit` bytes, if without gaps."""
+    return parent._layout if isinstance(parent, View) and parent._gaps else Layout(unit)
 
 
 class View(Window[ScalarT]):
@@ -49,6 +86,7 @@ class View(Window[ScalarT]):
     _parent: Window[Any]
     _source: Window[Any]  # which is no view
     _cut: Callable[[Array], Array]  # from the whole of a rank's array to the part of it
+    _layout: Layout
 
     @property
     def _root(self) -> Any:
@@ -62,11 +100,16 @@ class View(Window[ScalarT]):
         *,
         first: int = 0,
         counts: Column[int] | None = None,
+        shape: Column[Shape] | None = None,
         dtype: np.dtype[Any] | None = None,
+        layout: Layout | None = None,
         access: int = lib.RMAEXT_READ | lib.RMAEXT_WRITE,
         timeout: float | None = None,
     ) -> Self:
-        """Make it. Byte `first` is where it begins; `counts`: elements, in one dimension."""
+        """Make it. Byte `first` is where it begins. What is not given is the parent's.
+
+        `counts` are elements, in one dimension unless a shape is given.
+        """
         self._closed = True  # until it is whole
         self._parent, self._name, self._cut = parent, name, cut
         self._source = root = parent._root
@@ -75,15 +118,20 @@ class View(Window[ScalarT]):
         self._timeout = parent._timeout if timeout is None else timeout
         self._null = parent._null
         self._dtype = parent._dtype if dtype is None else dtype
-        self._stride, unit = parent._stride, self._dtype.itemsize
+        unit = self._dtype.itemsize
+        self._layout = layout or layout_of(parent, unit)
+        self._gaps = not self._layout.dense(unit)
+        self._within = self._layout.within()
+        self._stride = math.gcd(self._layout.record, *self._layout.steps) if self._gaps else unit
         self._array = cut(parent._array)
         self._sizes = parent._sizes if counts is None else counts
         self._atomic_type = arrays.atomic_type(self._dtype)
-        sizes = each(self._sizes, lambda n: (n - 1) * self._stride + unit if n else 0)
+        sizes = each(self._sizes, lambda n: self._byte(n - 1) + unit if n else 0)
         self._handle = self._make(first, sizes, access)
-        shape = parent._records.shape if counts is None else Flat(counts, 1)
+        if shape is None:
+            shape = parent._records.shape if counts is None else Flat(counts, 1)
         self._records = parent._records.part(first, access, self._handle, sizes, shape)
-        if self._stride == unit:  # else all goes through the methods here
+        if not self._gaps:  # else all goes through the methods here
             self._bind_plain()
         else:
             self._shapes = one_of(self._records.shape)
@@ -200,69 +248,13 @@ class View(Window[ScalarT]):
         pass  # it may be forgotten: its memory is the window's
 
 
-class FieldView(View[ScalarT]):
-    """A window over one field of records; made by `Window.field`.
-
-    Notes
-    -----
-    An offset counts records. There are no functions for compiled code: these count elements
-    that follow each other.
-
-    Examples
-    --------
-    >>> records = np.zeros(3, [("mass", "f8"), ("count", "i8")])
-    >>> with rmaext.Window(MPI.COMM_SELF, records) as other:
-    ...     other.field("mass").get(0)
-    array([0., 0., 0.])
-    """
-
-    _divided = True
-
-    @property
-    def numba(self) -> int:
-        """There is none: compiled code counts elements that follow each other."""
-        raise not_for(self, "numba")
-
-    def _run(
-        self,
-        call: str,
-        place: Place,
-        buffers: tuple[Array, ...],
-        function: Any,
-        *arguments: Any,
-    ) -> None:
-        rank, first, count = place
-        if function == lib.rmaext_strided:  # which is told where the elements are
-            return super()._run(call, place, buffers, function, *arguments)
-        moves = (lib.rmaext_put, lib.rmaext_get)
-        if function not in moves:
-            self._check_aligned(call, place)
-        if count == 1:
-            super()._run(call, place, buffers, function, *arguments)
-        elif function in moves and count:
-            offsets, flat = np.arange(first, first + count), buffers[0].reshape(-1)
-            if function == lib.rmaext_put:
-                self._many(PUT, 0, rank, offsets, flat, None)
-            else:
-                self._many(GET, 0, rank, offsets, None, flat)
-        else:
-            for k in range(count):
-                one = arrays.part_of(arguments, k * self._dtype.itemsize, 1, count)
-                super()._run(call, (rank, first + k, 1), buffers, function, *one)
-
-    def _check_aligned(self, call: str, place: Place) -> None:
-        unit = self._dtype.itemsize
-        if unit > 8:  # longer ones are as C aligns them
-            unit = self._dtype.alignment
-        if (self._records[place[0]].address | self._stride) % unit:
-            text = f"{self._where(call, place)}: records of {self._stride} bytes are not all "
-            text += f"aligned to the {unit} of the field: numpy.dtype(..., align=True) aligns them"
-            raise AlignmentError(errno.EFAULT, text, call=call, rank=place[0])
-
-
 def subwindow(parent: Any, start: int, stop: int) -> View[Any]:
     """See `Window.subwindow`."""
     parent._check_open("subwindow")
+    if layout_of(parent, 1).shape:
+        text = f"subwindow: window {parent._name}: a field with dimensions has none: "
+        text += "take the field of a subwindow"
+        raise Unsupported(errno.EOPNOTSUPP, text, call="subwindow")
     start, stop = operator.index(start), operator.index(stop)
     name = f"{parent._name}[{start}:{stop}]"
     if not 0 <= start <= stop:
@@ -281,7 +273,7 @@ def subwindow(parent: Any, start: int, stop: int) -> View[Any]:
         parent,
         name,
         lambda array: array.reshape(-1)[start:stop],
-        first=start * parent._stride,
+        first=parent._byte(start),
         counts=counts,
     )
 
@@ -305,16 +297,38 @@ def dup(parent: Any, access: Access | None, timeout: float | None) -> View[Any]:
     return view._look(parent, parent._name, lambda a: a.view(), access=rights, timeout=limit)
 
 
-def field(parent: Any, name: str) -> FieldView[Any]:
-    """See `Window.field`."""
-    parent._check_open("field")
-    fields = parent._dtype.fields
-    if not fields:
-        raise TypeError(f"field: window {parent._name} has dtype {parent._dtype}, without fields")
-    if name not in fields:
-        raise KeyError(f"field: window {parent._name} has {', '.join(fields)}, not {name!r}")
-    dtype, at = fields[name][:2]
-    if dtype.shape or not dtype.itemsize:
-        raise TypeError(f"field {name!r} has elements of dtype {dtype}, not of one size")
-    view: FieldView[Any] = FieldView.__new__(FieldView)
-    return view._look(parent, f"{parent._name}.{name}", lambda a: a[name], first=at, dtype=dtype)
+def view(parent: Any, dtype: Any) -> View[Any]:
+    """See `Window.view`."""
+    parent._check_open("view")
+    old, new = parent._dtype, np.dtype(dtype)
+    where = f"view: window {parent._name} of dtype {old}"
+    arrays.check_dtype(new)
+    if new.subdtype is not None:
+        raise TypeError(f"{where}: {new} has dimensions: its elements are {new.base}")
+    name = f"{parent._name} as {new}"
+    kind = type(parent) if isinstance(parent, View) else View
+    made: View[Any] = kind.__new__(kind)
+    if new.itemsize == old.itemsize:
+        return made._look(parent, name, lambda a: a.view(new), dtype=new)
+    if parent._gaps:
+        text = f"{where}: elements that lie apart can only be seen as others of their size, "
+        raise ValueError(f"{text}{old.itemsize} bytes, not {new.itemsize}")
+    shapes = parent._records.shape
+    for rank, shape in enumerate([shapes.value] if isinstance(shapes, Same) else shapes):
+        if not shape or shape[-1] * old.itemsize % new.itemsize:
+            last = shape[-1] if shape else 1
+            text = f"{where}, rank {rank}: {last} x {old.itemsize} bytes of the last dimension "
+            raise ValueError(f"{text}of shape {shape} are no multiple of {new.itemsize}, or none")
+
+    def reshape(shape: Shape) -> Shape:
+        return (*shape[:-1], shape[-1] * old.itemsize // new.itemsize)
+
+    return made._look(
+        parent,
+        name,
+        lambda a: a.view(new),
+        counts=each(parent._sizes, lambda n: n * old.itemsize // new.itemsize),
+        shape=changed(shapes, reshape),
+        dtype=new,
+        layout=Layout(new.itemsize),
+    )

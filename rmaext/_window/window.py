@@ -22,8 +22,9 @@ from .._fabric.registration import How, Registration
 from .._memory import arrays, node
 from .._memory.pages import Wish
 from .._native._lib import ffi, lib
+from .._ops.arguments import told
 from .._ops.core import Array
-from .._ops.indexing import IndexOperations
+from .._ops.many_requests import ManyRequests
 from .._ops.nonblocking import NonblockingOperations
 from .._ops.transfers import TransferOperations
 from .._runtime import lifetime
@@ -38,7 +39,7 @@ from .constructors import RelatedWindows
 from .memory import MemoryOperations
 
 if TYPE_CHECKING:
-    from typing import Self, Unpack  # Python 3.11
+    from typing_extensions import Self, Unpack
 
 __all__ = ["Window"]
 
@@ -46,9 +47,9 @@ _PROC_NULL = int(MPI.PROC_NULL)
 
 
 class Window(
-    IndexOperations[ScalarT],
     TransferOperations[ScalarT],
     NonblockingOperations[ScalarT],
+    ManyRequests[ScalarT],
     Notifications[ScalarT],
     Completion[ScalarT],
     RelatedWindows[ScalarT],
@@ -355,6 +356,7 @@ class Window(
         """Whether operations raise ClosedError."""
         return self._closed
 
+    @told
     def size(self, rank: int) -> int:
         """Return the number of elements on a rank. Local.
 
@@ -379,6 +381,7 @@ class Window(
         """
         return self._sizes[self._rank(rank, "size")]
 
+    @told
     def peer_view(self, rank: int) -> NDArray[ScalarT]:
         """Return the memory of a rank of this node as an array, without a copy.
 
@@ -432,6 +435,7 @@ class Window(
         view.flags.writeable = writeable
         return view
 
+    @told
     def connect(self, ranks: Iterable[int] | None = None) -> None:
         """Connect to ranks ahead of time, to all by default.
 

@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from .._runtime import launcher
+from .._runtime.config import is_known
 
 TEARDOWN = 20  # seconds that a job has to end after its result is written
 
 # How to keep MPI off shared memory on one machine: arguments and environment.
-_TCP = {
+TCP = {
     "MPICH": (
         "",
-        "MPIR_CVAR_NOLOCAL=1 MPIR_CVAR_CH4_NETMOD=ofi FI_PROVIDER=tcp FI_TCP_IFACE=lo",
+        "MPIR_CVAR_NOLOCAL=1 MPIR_CVAR_CH4_NETMOD=ofi FI_PROVIDER=tcp FITCP_IFACE=lo",
     ),
-    "Intel MPI": ("", "I_MPI_FABRICS=ofi I_MPI_OFI_PROVIDER=tcp FI_TCP_IFACE=lo"),
+    "Intel MPI": ("", "I_MPI_FABRICS=ofi I_MPI_OFI_PROVIDER=tcp FITCP_IFACE=lo"),
     "Open MPI": (
         "--mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include lo --mca osc rdma",
         "",
@@ -147,18 +148,19 @@ def launch(
 def _command(mpi: Mpi, job: Job) -> list[str]:
     command = launcher.command(mpi.name.partition(",")[0], mpi.mpiexec, job.ranks)
     if job.route == "fabric":
-        command += _TCP[mpi.name][0].split()
+        command += TCP[mpi.name][0].split()
     return [*command, mpi.python, *job.program]
 
 
 def _environment(mpi: Mpi, job: Job) -> dict[str, str]:
-    env = launcher.environment()
+    # what looks like a variable of ours and is none has been reported by this process
+    env = {name: value for name, value in launcher.environment().items() if is_known(name)}
     # As many threads as cores in each rank would measure the scheduler.
     env.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
     env["MPI4PY_RC_THREAD_LEVEL"] = job.level
     if job.route == "fabric":
         env["RMAEXT_ROUTE"] = "fabric"
-        env.update(pair.partition("=")[::2] for pair in _TCP[mpi.name][1].split())
+        env.update(pair.partition("=")[::2] for pair in TCP[mpi.name][1].split())
     return env
 
 

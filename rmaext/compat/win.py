@@ -15,7 +15,7 @@ from .creation import State
 from .errors import RAISED, error, report, translated
 
 if TYPE_CHECKING:
-    from typing import Self  # Python 3.11
+    from typing_extensions import Self
 
 __all__ = ["WIN_NULL", "Win"]
 

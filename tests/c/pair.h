@@ -32,6 +32,7 @@ struct lie { /* what the origin believes of the target */
 	const uint8_t *token;
 	struct rmaext_neighbour *neighbour;
 	double timeout;
+	bool reads; /* it has the key and base of the target's memory */
 };
 
 static inline rmaext_window *window_of(rmaext_fabric *f, rmaext_peer *peer,
@@ -44,6 +45,10 @@ static inline rmaext_window *window_of(rmaext_fabric *f, rmaext_peer *peer,
 	uint8_t key[256] = {0};
 	rmaext_window *w = NULL;
 
+	if (lie.reads) {
+		memcpy(key, r->key, r->key_len);
+		base = rmaext_memory_base(r->memory);
+	}
 	OK(window_new(
 		f,
 		&(struct ranks){
@@ -119,8 +124,9 @@ static inline void serve_stop(struct pair *p)
 }
 
 /* One call on a window of one rank, to its end. */
-static int many(rmaext_window *w, int kind, int type, uint64_t unit, uint64_t n,
-		const int64_t *offsets, const void *values, void *results)
+static inline int many(rmaext_window *w, int kind, int type, uint64_t unit,
+		       uint64_t n, const int64_t *offsets, const void *values,
+		       void *results)
 {
 	const int64_t rank = 0;
 	struct rmaext_many state;
@@ -135,7 +141,7 @@ static int many(rmaext_window *w, int kind, int type, uint64_t unit, uint64_t n,
 	return ret;
 }
 
-static int add(rmaext_window *w, int64_t offset, uint64_t value)
+static inline int add(rmaext_window *w, int64_t offset, uint64_t value)
 {
 	return many(w, RMAEXT_UPDATE, RMAEXT_UINT64, 8, 1, &offset, &value,
 		    NULL);

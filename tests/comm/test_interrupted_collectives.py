@@ -254,7 +254,7 @@ def test_a_death_amid_a_fence():
         os._exit(0)
     """
     done = start(3, body, survive=True)
-    assert done.stdout.count("PeerLostError: rank 2") == 2, done.stdout + done.stderr
+    assert done.stdout.count("rank 2: the process is gone") == 2, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("env", [{}, {"RMAEXT_ROUTE": "fabric"}], ids=["direct", "fabric"])

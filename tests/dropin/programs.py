@@ -16,6 +16,7 @@ HERE = Path(__file__).resolve().parent
 FOLDER = HERE.parent.parent / "build" / "dropin"
 SITE = FOLDER / "site"
 MPI4PY = FOLDER / "mpi4py-4.1.2"
+CHANNELS = FOLDER / "mpi-channels-0.1.4"
 SPPY = SITE / "mpisppy" / "tests"
 
 
@@ -39,6 +40,13 @@ class Program:
     tries : int
         Above 1 for tests that sometimes fail with any windows, as they depend on
         which cylinder is faster.
+    types : str
+        What rank 0 reads from the standard input.
+    says : str
+        What rank 0 must write.
+    alone : bool
+        On route fabric MPI is kept off shared memory, too, which changes what its
+        Split_type and Allocate_shared do.
     """
 
     name: str
@@ -49,6 +57,7 @@ class Program:
     tries: int = 1
     types: str = ""
     says: str = ""
+    alone: bool = False
 
 
 def _suite(module: str, tests: int) -> Program:
@@ -60,6 +69,13 @@ def _suite(module: str, tests: int) -> Program:
 def _demo(path: str, types: str = "", says: str = "") -> Program:
     arguments = (str(MPI4PY / "demo" / f"{path}.py"),)
     return Program(f"mpi4py {path}", arguments, (2, 5), types=types, says=says)
+
+
+def _adopter(package: str, sizes: tuple[int, ...], *chosen: str) -> Program:
+    # ours: packages without tests that several ranks can run, or whose tests are for one MPI
+    script = str(HERE / "adopters" / f"use_{package.replace('-', '_')}.py")
+    name = " ".join((package, *chosen))
+    return Program(name, (script, *chosen), sizes, limit=180, says="took ", alone=True)
 
 
 def _sppy(module: str, size: int, tests: int | None, *chosen: str) -> Program:
@@ -83,6 +99,16 @@ FARMER_TESTS = (
 CG = ("cg_hub_runs", "xhatshuffler", "ph_xfeas_spoke", "subgradient_bounder")
 CG_TESTS = tuple(f"Test_farmer_with_cylinders.test_{name}" for name in CG)
 
+# Their scripts check results themselves, and say how long it took: --times N.
+ADOPTERS = (
+    _adopter("mpilock", (2, 4), "pump"),
+    _adopter("mpilock", (3,), "still"),
+    _adopter("bsb", (2, 4)),
+    _adopter("deephyper", (2, 3)),
+    _adopter("pyuvsim", (3,)),
+    _adopter("mpi-channels", (2, 4)),
+)
+
 PROGRAMS: Sequence[Program] = (
     _suite("test_win", 100),
     _suite("test_rma", 36),
@@ -104,12 +130,14 @@ PROGRAMS: Sequence[Program] = (
     _sppy("test_flexible_rank_xhat", 6, 1),
     _sppy("test_mrp_cylinders", 3, None),
     _sppy("test_xhat_file_multistage", 4, 1),
+    *ADOPTERS,
 )
 
 
 def install() -> None:
     """Download all of it into build/dropin, unless that is done; pip checks the sums."""
-    wanted = [HERE / "requirements.txt", HERE / "sdist.txt"]
+    names = ("requirements.txt", "adopters.txt", "sdist.txt")
+    wanted = [HERE / name for name in names]
     state = hashlib.sha256(b"".join(path.read_bytes() for path in wanted)).hexdigest()
     stamp = FOLDER / "installed"
     if stamp.exists() and stamp.read_text() == state:
@@ -119,9 +147,11 @@ def install() -> None:
     pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
     checked = ["--no-deps", "--require-hashes"]
     packages = ["install", *checked, "--only-binary", ":all:", "--target", str(SITE)]
-    subprocess.run([*pip, *packages, "-r", str(wanted[0])], check=True)
+    subprocess.run([*pip, *packages, "-r", str(wanted[0]), "-r", str(wanted[1])], check=True)
     sdist = ["download", *checked, "--no-binary", ":all:", "--no-build-isolation"]
-    subprocess.run([*pip, *sdist, "-d", str(FOLDER), "-r", str(wanted[1])], check=True)
-    with tarfile.open(f"{MPI4PY}.tar.gz") as archive:
-        archive.extractall(FOLDER, filter="data")
+    subprocess.run([*pip, *sdist, "-d", str(FOLDER), "-r", str(wanted[2])], check=True)
+    for folder in (MPI4PY, CHANNELS):
+        with tarfile.open(f"{folder}.tar.gz") as archive:
+            archive.extractall(FOLDER, filter="data")
+    shutil.copytree(CHANNELS / "mpi_channels", SITE / "mpi_channels")
     stamp.write_text(state)

@@ -269,6 +269,24 @@ def test_plain_many_do_without_python(monkeypatch, windows, count):
         win.put_many(ranks, offsets - 1, data)
 
 
+@pytest.mark.parametrize("name", ["put", "accumulate", "get_accumulate", "fetch_add", "put_notify"])
+@pytest.mark.parametrize("key", [np.s_[::2, 1], np.s_[1:, ::-1], np.s_[1]], ids=str)
+def test_origins_in_pieces_do_without_python(monkeypatch, windows, name, key):
+    """They are packed in C: there it costs what the copy costs."""
+    win = windows["f8", "rw"]
+    origin = np.asfortranarray(np.arange(12.0).reshape(3, 4))[key]
+    assert not origin.flags.c_contiguous
+    win.local[:] = 1
+    with monkeypatch.context() as only:
+        only.setattr(rmaext.Window, f"_{name}", None)
+        getattr(win, name)(origin, 0, 2)
+    want = np.ones(SIZE)
+    flat = np.ascontiguousarray(origin).reshape(-1)
+    want[2 : 2 + flat.size] = flat + (0 if name.startswith("put") else 1)
+    assert same(win.local, want)
+    assert name != "put_notify" or win.wait_notify(0, timeout=5) == 1
+
+
 @pytest.mark.parametrize("args", [(), (None,), (0,), (1,), (-1,), (MPI.PROC_NULL,), ("0",), (0, 0)])
 def test_flush_equals_the_slow_one(windows, args):
     compare(windows["d", "rw"], "flush", args, {})

@@ -508,6 +508,11 @@ def test_stopped_target(scenario):
     passes(2, "ops/programs/requests.py", scenario, oks=2, RMAEXT_ROUTE="fabric")
 
 
+@pytest.mark.parametrize("scenario", ["late", "interrupted", "awaited", "abandoned", "left"])
+def test_stopped_target_of_ranges(scenario):
+    passes(2, "ops/programs/requests.py", scenario, "ranges", oks=2, RMAEXT_ROUTE="fabric")
+
+
 MORE = [pytest.param(how, marks=pytest.mark.matrix) for how in ("test", "waitany", "waitall")]
 
 

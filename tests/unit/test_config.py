@@ -297,6 +297,39 @@ def test_route_node_and_interface(mpirun):
     effects(mpirun, body)
 
 
+def test_unknown_variables_are_reported_once(run_python):
+    """With the nearest name, if there is one."""
+    code = """
+        import numpy as np, rmaext
+        from mpi4py import MPI
+        for comm in MPI.COMM_SELF, MPI.COMM_WORLD:
+            with rmaext.Window(comm, np.zeros(3)) as win:
+                assert rmaext.RemoteWindow.attach(win.export()).get(0, 0, 1)[0] == 0
+    """
+    wrong = {"RMAEXT_TIMEOUTS": "5", "RMAEXT_ROUT": "fabric", "RMAEXT_XYZZY": "", "RMAEXTRA": "1"}
+    done = run_python(code, env=wrong)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("which rmaext does not know") == 3
+    assert "RMAEXT_TIMEOUTS is set, which rmaext does not know: did you mean RMAEXT_TIMEOUT?" in (
+        done.stderr
+    )
+    assert "did you mean RMAEXT_ROUTE?" in done.stderr
+    assert "RMAEXT_XYZZY is set, which rmaext does not know: there are RMAEXT_PROVIDER" in (
+        done.stderr
+    )
+
+
+def test_unknown_variables_are_not_reported_by_children(run_python):
+    """A job that a tool begins does not repeat what the tool has said."""
+    code = """
+        from rmaext.bench.run import Job, _environment, mpi_in_use
+        env = _environment(mpi_in_use(), Job("x", 1, ["x"]))
+        assert env["RMAEXT_TIMEOUT"] == "5" and "RMAEXT_TIMEOUTS" not in env
+    """
+    done = run_python(code, env={"RMAEXT_TIMEOUTS": "5", "RMAEXT_TIMEOUT": "5"})
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("iface", ["127.0.0.0/8", pytest.param("::1", marks=pytest.mark.matrix)])
 def test_interface(run_python, iface):
     code = """

@@ -45,6 +45,7 @@ MAP = {
     rmaext.TooSmallError: (ValueError, "FI_ETOOSMALL"),
     rmaext.BusyError: (RuntimeError, "EBUSY"),
     rmaext.GrantError: (RuntimeError, ""),
+    rmaext.CapacityError: (RuntimeError, ""),
     rmaext.AddressError: (ValueError, ""),
 }
 FI = {"FI_ETOOSMALL": 257, "FI_EBADFLAGS": 260, "FI_ENOKEY": 266}  # of libfabric itself

@@ -516,7 +516,7 @@ def test_bounds_of_fields(comm):
         with pytest.raises(TypeError):
             mass.field("mass")
         win.fence()
-    with guarded(comm, 3, [("v", "f8", (3,))]) as win:
+    with guarded(comm, 3, [("v", "f8", (0,)), ("w", "f8")]) as win:
         with pytest.raises(TypeError, match="'v'"):
             win.field("v")
         win.fence()

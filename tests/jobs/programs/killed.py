@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import os
+import re
 import signal
 import sys
 import threading
@@ -53,7 +54,7 @@ def die() -> NoReturn:
 
 
 def lost(what: str, action: Callable[[], object]) -> None:
-    """Require PeerLostError that names the victim, before long."""
+    """Require PeerLostError that names the victim, the call and the window, before long."""
     start = time.monotonic()
     try:
         action()
@@ -62,6 +63,7 @@ def lost(what: str, action: Callable[[], object]) -> None:
     else:
         raise AssertionError(f"{what}: succeeded on a lost rank")
     assert str(VICTIM) in text, text
+    assert re.match(r"(\w+: |[\w ]+ of )(a |new )*window", text), text
     slowest[:] = max(slowest, [time.monotonic() - start, what])
     assert slowest[0] < BOUND, f"{what} took {slowest[0]:.1f} s"
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Requests to a target that is stopped for a while.
 
-    mpiexec -n 2 python requests.py SCENARIO
+    mpiexec -n 2 python requests.py SCENARIO [ranges]
 
-Rank 0 stops rank 1, begins requests, and lets it run on.
+Rank 0 stops rank 1, begins requests, and lets it run on. With "ranges" the gets are of ranges.
 """
 
 from __future__ import annotations
@@ -43,10 +43,17 @@ def raises(error: type[BaseException], call, least: float = 0.0, most: float = 1
     return text
 
 
+def ten(win: rmaext.Window) -> Request:
+    """Begin a get of ten elements, all 7, from the second half."""
+    if "ranges" in sys.argv:
+        return win.rget_ranges(1, [N, 2 * N - 6], [4, 6])
+    return win.rget(1, N, 10)
+
+
 def late(win: rmaext.Window) -> None:
     """Time limits, the window's and one's own; afterwards it can be waited for again."""
     with stopped(pid):
-        put, get = win.rput(np.full(N, 3), 1), win.rget(1, N, 10)
+        put, get = win.rput(np.full(N, 3), 1), ten(win)
         assert not put.test()
         assert not get.test()
         assert not put.done
@@ -93,7 +100,7 @@ def interrupted(win: rmaext.Window) -> None:
 
     signal.signal(signal.SIGALRM, ring)
     with stopped(pid):
-        requests = [win.rput(np.full(N, 4), 1), win.rget(1, N, 10)]
+        requests = [win.rput(np.full(N, 4), 1), ten(win)]
         calls = (
             requests[0].wait,
             lambda: requests[1].wait(20),
@@ -139,7 +146,7 @@ def awaited(win: rmaext.Window) -> None:
 
         ticking = asyncio.create_task(tick())
         with stopped(pid):
-            put, get = win.rput(np.full(N, 5), 1), win.rget(1, N, 10)
+            put, get = win.rput(np.full(N, 5), 1), ten(win)
             used = time.process_time()
             start = time.monotonic()
             results = await asyncio.gather(put, get, return_exceptions=True)
@@ -183,6 +190,7 @@ def abandoned(win: rmaext.Window) -> None:
                 with other:
                     put = other.rput(np.full(N, 6), 1)
                     dropped = other.rget(1, 0, N)
+                    dropped = ten(other) if "ranges" in sys.argv else dropped
                     raise Ring
             except Ring:
                 pass
@@ -235,7 +243,7 @@ def left(win: rmaext.Window) -> None:
     if comm.rank:
         return
     os.kill(pid, signal.SIGSTOP)
-    left.kept = [win.rput(np.full(N, 8), 1), *(win.rget(1, 0, 8) for _ in range(2000))]
+    left.kept = [win.rput(np.full(N, 8), 1), *(ten(win) for _ in range(2000))]
 
     async def main() -> None:
         task = asyncio.ensure_future(wait(left.kept[0]))

@@ -144,8 +144,15 @@ def killed() -> None:
         threading.Timer(0.5, os.kill, (pids[TARGET], signal.SIGKILL)).start()
     survivors.Barrier()
     out = np.full(MANY, 3)
-    everywhere = [lambda: win.accumulate_many(everybody, AT, 0)]
-    for call in calls(win, out) + everywhere:
+    more = [
+        lambda: win.accumulate_many(everybody, AT, 0),
+        lambda: win.compare_and_swap_many(TARGET, AT, -1, -1),
+        lambda: win.get_ranges(everybody, AT // 2, 7),
+        lambda: win.put_ranges(TARGET, [0, 3], 2, [0] * 4),
+        lambda: win.rget_many(everybody, AT).wait(),
+        lambda: win.rfetch_op_many(TARGET, AT, 0).wait(),
+    ]
+    for call in calls(win, out) + more:
         start = time.monotonic()
         try:
             call()

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What a type checker knows of rmaext: for mypy, see tests/unit/test_public.py; it is not run."""
 
-from typing import Any, assert_type
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
+from typing_extensions import assert_type
 
 import rmaext
 from rmaext.typing import Access, Comparison, Operation, Route
@@ -28,12 +29,22 @@ assert_type(win.register(np.zeros(2)).get(0), NDArray[np.float64])
 assert_type(win.prepare_get(np.zeros(2), 0), rmaext.Prepared[np.float64])
 with win as same:
     assert_type(same, rmaext.Window[np.float64])
+with rmaext.Window.shared(comm, 4, np.int32) as node:
+    assert_type(node.whole, NDArray[np.int32])
+with rmaext.Window.dynamic(comm, np.int32) as open_:
+    assert_type(open_, rmaext.DynamicWindow[np.int32])
+    assert_type(open_.attach(np.zeros(2, np.int32)), int)
+with rmaext.RemoteWindow.attach(b"") as there, win.subwindow(0, 2) as part:
+    assert_type(there, rmaext.RemoteWindow[Any])
+    assert_type(part, rmaext.View[np.float64])
 
 # views, and windows of other kinds
 assert_type(win.subwindow(0, 2), rmaext.View[np.float64])
 assert_type(win.dup("r"), rmaext.View[np.float64])
 assert_type(win.subwindow(0, 2).get(0), NDArray[np.float64])
 assert_type(win.field("x"), rmaext.FieldView[Any])
+assert_type(win.view(np.uint8), rmaext.View[np.uint8])
+assert_type(win.view("u8").local, NDArray[Any])
 assert_type(rmaext.Window.allocate(comm, 4, np.int32), rmaext.Window[np.int32])
 assert_type(rmaext.Window.allocate(comm, 4, np.dtype(np.int8)).local, NDArray[np.int8])
 assert_type(rmaext.Window.allocate(comm, 4, "f8"), rmaext.Window[Any])
@@ -67,7 +78,15 @@ def until(window: rmaext.Window[Any], comparison: Comparison) -> None:
 # what is wrong is an error here, before it is one in a job
 bytes_ = np.zeros(2, np.int8)
 rmaext.Window(comm, np.zeros(4), "rx")  # type: ignore[arg-type]
-win.accumulate(1.0, 0, op="add")  # type: ignore[arg-type]
+win.accumulate(1.0, 0, op="summ")  # type: ignore[arg-type]
+win.get_accumulate(1.0, 0, op="summ")  # type: ignore[arg-type]
+win.fetch_op(1.0, 0, op="summ")  # type: ignore[arg-type]
+win.accumulate_many([0], [0], 1.0, op="summ")  # type: ignore[arg-type]
+win.fetch_op_many([0], [0], 1.0, op="summ")  # type: ignore[arg-type]
+win.raccumulate(1.0, 0, op="summ")  # type: ignore[arg-type]
+win.rget_accumulate(1.0, 0, op="summ")  # type: ignore[arg-type]
+win.rfetch_op(1.0, 0, op="summ")  # type: ignore[arg-type]
+win.at(0).update(0, 1.0, op="summ")  # type: ignore[arg-type]
 win.wait_until(0, "=>", 1)  # type: ignore[arg-type]
 win.get(0, out=bytes_)  # type: ignore[arg-type]
 win.register(bytes_)  # type: ignore[arg-type]

@@ -1,0 +1,565 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Bundles: one operation on each of many places, which all ranks of a window
+ * may have, as requests. What is reached by memory is done at once. The short
+ * ones of each other target are one operation, which goes as messages
+ * (am/send_queue.c); the long ones are a read or write each.
+ *
+ * All places are copied and checked before the first is touched: what another
+ * thread does to the caller's arrays of ranks, offsets and counts meanwhile
+ * changes nothing.
+ */
+#include "api/api.h"
+#include "exec/update.h"
+#include "win/notify.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BUNDLE_LONG ((uint64_t)8 << 10) /* bytes; a longer place goes alone */
+#define BUNDLE_PIECES 1024u		/* UIO_MAXIOV */
+#define BUNDLE_COPY ((size_t)64 << 10)	/* bytes copied by one system call */
+
+/* One place, and where its values and results are in own memory. */
+struct place {
+	const struct rmx_target *target;
+	int64_t rank;
+	uint64_t at, len, from; /* bytes */
+	bool near; /* it is mapped here; updates of such places are left out */
+};
+
+struct member {
+	rmaext_op *op;
+	int ended;
+};
+
+struct rmaext_bundle {
+	struct rmx_siblings siblings;
+	uint64_t count, at; /* those before `at` have ended well */
+	struct member of[];
+};
+
+/* A call while it begins. */
+struct begin {
+	struct rmaext_window *window;
+	const struct rmaext_bundle_call *call;
+	size_t width;	/* bytes of the value of an element */
+	uint64_t scale; /* bytes that an offset counts */
+	uint64_t limit; /* of offsets whose bytes fit 63 bits */
+	int access;
+	struct place *places;
+	uint64_t total;	 /* elements of all places */
+	uint64_t far;	 /* places that are not mapped here */
+	uint64_t *first; /* of each rank: its first in `order`; one more */
+	uint64_t *order; /* the far places by rank */
+};
+
+static const char *begin_name(const struct begin *b)
+{
+	return rmx_many_name(b->call->kind, b->call->op, b->call->results);
+}
+
+static const char *place_value(const struct begin *b, const struct place *p)
+{
+	const char *values = b->call->values;
+
+	if (b->call->ones & RMAEXT_ONE_VALUE)
+		return values;
+	return values ? values + p->from / b->call->unit * b->width : NULL;
+}
+
+static char *place_result(const struct begin *b, const struct place *p)
+{
+	char *results = b->call->results;
+
+	return results ? results + p->from : NULL;
+}
+
+/* -- checks */
+
+static int64_t place_number(const int64_t *numbers, bool one, uint64_t i)
+{
+	return __atomic_load_n(&numbers[one ? 0 : i], __ATOMIC_RELAXED);
+}
+
+/* Copies what the caller's arrays have; false: no window has such a place. */
+static bool place_read(struct begin *b, uint64_t i, struct place *p)
+{
+	const struct rmaext_bundle_call *c = b->call;
+	const int64_t offset =
+		place_number(c->offsets, c->ones & RMAEXT_ONE_OFFSET, i);
+	const int64_t count =
+		c->counts
+			? place_number(c->counts, c->ones & RMAEXT_ONE_COUNT, i)
+			: 1;
+
+	p->rank = place_number(c->ranks, c->ones & RMAEXT_ONE_RANK, i);
+	p->from = b->total * c->unit;
+	if (offset < 0 || count < 0 || (uint64_t)offset > b->limit ||
+	    (uint64_t)count > c->elements - b->total)
+		return false;
+	p->at = (uint64_t)offset * b->scale;
+	p->len = (uint64_t)count * c->unit;
+	b->total += (uint64_t)count;
+	return true;
+}
+
+static bool place_is_copied(const struct begin *b, const struct place *p)
+{
+	return p->target->route == RMAEXT_CMA && b->call->kind != RMAEXT_UPDATE;
+}
+
+/* Refuses an update that is not aligned, and what has no network to go by. */
+static int place_check_route(const struct begin *b, const struct place *p)
+{
+	const bool update = b->call->kind == RMAEXT_UPDATE;
+	const int type = b->call->type;
+
+	if (update && !rmx_update_aligned(p->target, p->at, type))
+		return rmx_fail(-FI_EFAULT, p->rank, begin_name(b),
+				"the memory there is not aligned to %u, as "
+				"updates of this dtype need it",
+				rmx_type_of(type).align);
+	if (!p->near && !place_is_copied(b, p) &&
+	    !(b->window->fabric && p->target->member->peer))
+		return rmx_fail(
+			-FI_EOPNOTSUPP, p->rank, begin_name(b),
+			"no route leads there: that rank has no network");
+	return 0;
+}
+
+static int place_check(const struct begin *b, struct place *p)
+{
+	const struct rmaext_window *w = b->window;
+	const bool update = b->call->kind == RMAEXT_UPDATE;
+	int ret;
+
+	if (!rmx_passes(w, p->rank, p->at, p->len, b->access)) {
+		ret = rmx_check(w, begin_name(b), p->rank, p->at, p->len,
+				b->access);
+		if (ret)
+			return ret;
+	}
+	p->target = rmx_target_of(b->window, p->rank);
+	p->near = update ? rmx_update_is_local(w, p->rank)
+			 : p->target->route == RMAEXT_DIRECT;
+	return p->near && !update ? 0 : place_check_route(b, p);
+}
+
+static int places_make(struct begin *b, int64_t *bad_p)
+{
+	const struct rmaext_bundle_call *c = b->call;
+
+	b->places = malloc(c->count * sizeof(*b->places));
+	if (!b->places)
+		return rmx_no_memory("the places of a call");
+	for (uint64_t i = 0; i < c->count; i++) {
+		struct place *p = &b->places[i];
+		int ret;
+
+		*bad_p = (int64_t)i;
+		if (!place_read(b, i, p))
+			return rmx_fail(-ERANGE, p->rank, begin_name(b),
+					"offset or count is negative, or too "
+					"large for any window");
+		ret = place_check(b, p);
+		if (ret)
+			return ret;
+		b->far += !p->near;
+	}
+	*bad_p = -1;
+	if (c->notify &&
+	    rmx_target_of(b->window, b->places->rank)->route != RMAEXT_FABRIC)
+		return rmx_fail(-FI_EINVAL, b->places->rank, begin_name(b),
+				"that rank is reached by memory: put, then "
+				"notify");
+	if (b->total != c->elements)
+		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, begin_name(b),
+				"the array of counts changed during the call");
+	return 0;
+}
+
+/* -- by memory */
+
+static void places_copy_near(const struct begin *b)
+{
+	for (uint64_t i = 0; i < b->call->count; i++) {
+		const struct place *p = &b->places[i];
+		char *there;
+
+		if (!p->len || !p->near)
+			continue;
+		there = p->target->map + p->at;
+		if (b->call->kind == RMAEXT_PUT)
+			rmx_copy(there, place_value(b, p), p->len);
+		else
+			rmx_copy(place_result(b, p), there, p->len);
+	}
+}
+
+/*
+ * Copies some far places of a rank by one system call, short ones by way of
+ * `buf`. Returns how many, or an error.
+ */
+static int64_t places_copy_some(const struct begin *b, const uint64_t *order,
+				uint64_t count, char *buf)
+{
+	const bool put = b->call->kind == RMAEXT_PUT;
+	const struct place *p = &b->places[*order];
+	const struct rmx_target *t = p->target;
+	const bool alone = p->len > BUNDLE_COPY;
+	struct iovec pieces[BUNDLE_PIECES];
+	char *local = buf;
+	size_t n = 0, len = 0;
+	int ret;
+
+	if (alone)
+		local = put ? (char *)(uintptr_t)place_value(b, p)
+			    : place_result(b, p);
+	do {
+		p = &b->places[order[n]];
+		pieces[n++] = (struct iovec){
+			(void *)(uintptr_t)(t->address + p->at), p->len};
+		if (put && !alone)
+			memcpy(buf + len, place_value(b, p), p->len);
+		len += p->len;
+	} while (n < count && n < BUNDLE_PIECES &&
+		 len + b->places[order[n]].len <= BUNDLE_COPY);
+	ret = rmx_cma_pieces(t->member->neighbour, p->rank, put, pieces, n,
+			     local, len);
+	if (ret)
+		return ret;
+	for (size_t k = 0, at = 0; !put && !alone && k < n; k++) {
+		p = &b->places[order[k]];
+		memcpy(place_result(b, p), buf + at, p->len);
+		at += p->len;
+	}
+	return (int64_t)n;
+}
+
+static int places_copy(const struct begin *b, int64_t rank)
+{
+	const uint64_t end = b->first[rank + 1];
+	char *buf = malloc(BUNDLE_COPY);
+	int64_t done = 0;
+
+	if (!buf)
+		return rmx_no_memory("a copy of places");
+	for (uint64_t k = b->first[rank]; k < end && done >= 0;
+	     k += (uint64_t)done)
+		done = places_copy_some(b, &b->order[k], end - k, buf);
+	free(buf);
+	return done < 0 ? (int)done : 0;
+}
+
+/* -- by the network */
+
+/* Sorts the far places by rank; they keep their order. */
+static int places_sort(struct begin *b)
+{
+	const uint64_t ranks = (uint64_t)b->window->count;
+	uint64_t at = 0;
+
+	b->first = calloc(ranks + 2, sizeof(*b->first));
+	b->order = malloc(b->far * sizeof(*b->order));
+	if (!b->first || !b->order)
+		return rmx_no_memory("the places of a call");
+	for (uint64_t i = 0; i < b->call->count; i++)
+		if (!b->places[i].near)
+			b->first[b->places[i].rank + 2]++;
+	for (uint64_t r = 0; r < ranks; r++)
+		b->first[r + 1] = at += b->first[r + 1];
+	for (uint64_t i = 0; i < b->call->count; i++)
+		if (!b->places[i].near)
+			b->order[b->first[b->places[i].rank + 1]++] = i;
+	return 0;
+}
+
+/* Is a place long enough for a read or write of its own? */
+static bool place_is_long(const struct begin *b, const struct place *p)
+{
+	const struct rmaext_window *w = b->window;
+
+	/* what is to notify goes as messages, which are in order */
+	return p->len > BUNDLE_LONG && b->call->kind != RMAEXT_UPDATE &&
+	       !b->call->notify && !w->root->attached &&
+	       !rmx_by_message(w, p->len);
+}
+
+/* How many pieces a place is: each has room in a message. */
+static uint64_t place_pieces(const struct begin *b, const struct place *p)
+{
+	if (b->call->kind == RMAEXT_UPDATE)
+		return 1;
+	return place_is_long(b, p)
+		       ? 0
+		       : (p->len + RMX_PIECE_MOST - 1) / RMX_PIECE_MOST;
+}
+
+static int pieces_new(const struct begin *b, int64_t rank, uint64_t count,
+		      struct rmx_pieces **pieces_p)
+{
+	const int kind = b->call->kind;
+	struct rmx_pieces *pieces =
+		malloc(sizeof(*pieces) + count * sizeof(*pieces->of));
+	uint64_t n = 0;
+
+	if (!pieces)
+		return rmx_no_memory("the places of a call");
+	for (uint64_t k = b->first[rank]; k < b->first[rank + 1]; k++) {
+		const struct place *p = &b->places[b->order[k]];
+		uint64_t some;
+
+		if (place_is_long(b, p))
+			continue;
+		for (uint64_t at = 0; at < p->len; at += some) {
+			some = p->len - at;
+			if (some > RMX_PIECE_MOST)
+				some = RMX_PIECE_MOST;
+			pieces->of[n++] = (struct rmx_piece){
+				.offset = b->window->first + p->at + at,
+				.len = (uint32_t)some,
+				.value = kind == RMAEXT_GET
+						 ? NULL
+						 : place_value(b, p) + at,
+				.result =
+					kind == RMAEXT_PUT || !b->call->results
+						? NULL
+						: place_result(b, p) + at,
+			};
+		}
+	}
+	pieces->count = n;
+	pieces->sent = 0;
+	*pieces_p = pieces;
+	return 0;
+}
+
+/* Begins an operation, as the next member of a bundle; 0, or -FI_ENOMEM. */
+static int member_begin(struct rmaext_bundle *g, struct rmaext_op *op)
+{
+	struct member *m = &g->of[g->count];
+	int ret;
+
+	op->siblings = &g->siblings;
+	atomic_fetch_add(&g->siblings.left, 1);
+	ret = rmx_begin(op, &m->ended, &m->op);
+	if (ret != RMAEXT_PENDING) {
+		rmx_sibling_ended(&g->siblings);
+		return ret;
+	}
+	g->count++;
+	return 0;
+}
+
+/* The short places of a rank, as one operation. */
+static int member_begin_short(const struct begin *b, int64_t rank,
+			      uint64_t count, struct rmaext_bundle *g)
+{
+	const struct rmaext_bundle_call *c = b->call;
+	const bool update = c->kind == RMAEXT_UPDATE;
+	struct rmx_pieces *pieces = NULL;
+	struct rmaext_op *op;
+	int ret = pieces_new(b, rank, count, &pieces);
+
+	if (ret)
+		return ret;
+	ret = rmx_op_new(b->window, rank,
+			 update			 ? RMX_UPDATE
+			 : c->kind == RMAEXT_PUT ? RMX_MESSAGE_PUT
+						 : RMX_MESSAGE_GET,
+			 0, 0, 0, &op);
+	if (ret) {
+		free(pieces);
+		return ret;
+	}
+	for (uint64_t k = 0; k < pieces->count; k++)
+		op->len += pieces->of[k].len;
+	op->pieces = pieces;
+	op->local = c->results;
+	op->op = c->op;
+	op->type = c->type;
+	op->unit = update ? c->unit : 1;
+	op->notify = c->notify - 1;
+	return member_begin(g, op);
+}
+
+static int member_begin_long(const struct begin *b, const struct place *p,
+			     struct rmaext_bundle *g)
+{
+	const bool put = b->call->kind == RMAEXT_PUT;
+	struct rmaext_op *op;
+	int ret = put ? rmx_put_new(b->window, p->rank, p->at,
+				    place_value(b, p), p->len, &op)
+		      : rmx_get_new(b->window, p->rank, p->at,
+				    place_result(b, p), p->len, &op);
+
+	return ret ? ret : member_begin(g, op);
+}
+
+static int rank_begin(const struct begin *b, int64_t rank,
+		      struct rmaext_bundle *g)
+{
+	const uint64_t start = b->first[rank], end = b->first[rank + 1];
+	uint64_t pieces = 0;
+	int ret = 0;
+
+	if (start == end)
+		return 0;
+	if (place_is_copied(b, &b->places[b->order[start]]))
+		return places_copy(b, rank);
+	for (uint64_t k = start; k < end && !ret; k++) {
+		const struct place *p = &b->places[b->order[k]];
+
+		pieces += place_pieces(b, p);
+		if (place_is_long(b, p))
+			ret = member_begin_long(b, p, g);
+	}
+	if (pieces && !ret)
+		ret = member_begin_short(b, rank, pieces, g);
+	return ret;
+}
+
+/* How many operations there are: of each rank one, and the long places. */
+static uint64_t begin_members(const struct begin *b)
+{
+	uint64_t n = 0;
+
+	for (int64_t rank = 0; rank < b->window->count; rank++)
+		n += b->first[rank] < b->first[rank + 1];
+	for (uint64_t k = 0; k < b->far; k++)
+		n += place_is_long(b, &b->places[b->order[k]]);
+	return n;
+}
+
+static int begin_far(struct begin *b, struct rmaext_bundle **bundle_p)
+{
+	struct rmaext_bundle *g;
+	uint64_t members;
+	int ret = places_sort(b);
+
+	if (ret)
+		return ret;
+	members = begin_members(b);
+	g = calloc(1, sizeof(*g) + members * sizeof(*g->of));
+	if (!g)
+		return rmx_no_memory("the requests of a call");
+	g->siblings.ended = b->call->ended;
+	atomic_store(&g->siblings.left, 1); /* this call */
+	for (int64_t rank = 0; rank < b->window->count && !ret; rank++)
+		ret = rank_begin(b, rank, g);
+	rmx_sibling_ended(&g->siblings);
+	if (g->count) {
+		*bundle_p = g;
+		return ret ? ret : RMAEXT_PENDING;
+	}
+	free(g);
+	return ret;
+}
+
+static int begin_check(const struct rmaext_window *w,
+		       const struct rmaext_bundle_call *c)
+{
+	if (c->kind < RMAEXT_PUT || c->kind > RMAEXT_UPDATE || !c->unit ||
+	    (c->counts &&
+	     (c->kind == RMAEXT_UPDATE || c->ones & RMAEXT_ONE_VALUE)) ||
+	    c->elements > INT64_MAX / c->unit / 2 || c->count > UINT32_MAX ||
+	    ((uintptr_t)c->ranks | (uintptr_t)c->offsets |
+	     (uintptr_t)c->counts) %
+		    sizeof(*c->ranks))
+		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "rmaext_bundle_begin",
+				"kind %d is no put, get or update, or has no "
+				"ranges; or there are too many elements; or "
+				"the arrays are not aligned as int64",
+				c->kind);
+	if (!rmx_cells_valid(c->kind, c->op, c->type, c->unit) ||
+	    (c->kind == RMAEXT_UPDATE && !c->results &&
+	     (c->op == RMAEXT_CSWAP || c->op == RMAEXT_NO_OP)))
+		return rmx_fail(-FI_EOPNOTSUPP, RMX_NO_RANK,
+				"rmaext_bundle_begin",
+				"there is no such operation on this dtype");
+	if (c->notify && (c->kind != RMAEXT_PUT || !c->elements ||
+			  !(c->ones & RMAEXT_ONE_RANK) || c->notify < 0 ||
+			  !rmx_notify_slot(c->notify - 1)))
+		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "rmaext_bundle_begin",
+				"only a put to one rank notifies, one of 0..%d",
+				RMAEXT_NOTIFY - 1);
+	if (c->counts && w->stride && w->stride != c->unit)
+		return rmx_fail(-FI_EOPNOTSUPP, RMX_NO_RANK,
+				"rmaext_bundle_begin",
+				"the elements of a field are not one after "
+				"another");
+	return 0;
+}
+
+int rmaext_bundle_begin(rmaext_window *w, const struct rmaext_bundle_call *call,
+			rmaext_bundle **bundle_p, int64_t *bad_p)
+{
+	struct begin b = {.window = w, .call = call};
+	int ret;
+
+	*bundle_p = NULL;
+	*bad_p = -1;
+	*call->ended = 0;
+	ret = begin_check(w, call);
+	if (ret || !call->count)
+		return ret;
+	b.width = call->unit;
+	b.scale = w->stride ? w->stride : call->unit;
+	b.limit = INT64_MAX / b.scale;
+	b.access = rmx_cells_access(call->kind, call->op, call->results);
+	if (call->kind == RMAEXT_UPDATE)
+		b.width *= rmx_operands(call->op);
+	ret = rmx_window_enter(w, begin_name(&b));
+	if (ret)
+		return ret;
+	ret = places_make(&b, bad_p);
+	if (!ret) {
+		if (call->kind != RMAEXT_UPDATE)
+			places_copy_near(&b);
+		if (b.far)
+			ret = begin_far(&b, bundle_p);
+	}
+	rmx_window_leave(w);
+	free(b.places);
+	free(b.first);
+	free(b.order);
+	return ret;
+}
+
+/* -- afterwards */
+
+int rmaext_bundle_wait_for(rmaext_bundle *g, int64_t slice)
+{
+	const int64_t until = rmx_now() + slice;
+	int ret = 0;
+
+	while (g->at < g->count && !ret) {
+		const int64_t left = slice ? until - rmx_now() : 0;
+
+		ret = rmaext_op_wait_for(g->of[g->at].op, left > 0 ? left : 0);
+		g->at += !ret;
+	}
+	return ret;
+}
+
+int64_t rmaext_bundle_rank(const rmaext_bundle *g)
+{
+	return g->at < g->count ? g->of[g->at].op->rank : RMX_NO_RANK;
+}
+
+int rmaext_bundle_release(rmaext_bundle **bundle_p)
+{
+	rmaext_bundle *g = *bundle_p;
+	int ret = 0;
+
+	for (uint64_t k = 0; g && k < g->count; k++)
+		if (rmaext_op_release(&g->of[k].op))
+			ret = RMAEXT_PENDING;
+	if (!ret) {
+		free(g);
+		*bundle_p = NULL;
+	}
+	return ret;
+}

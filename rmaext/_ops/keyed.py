@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Requests of parts of an array that a key of NumPy's indexing names."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from .._memory import arrays
+from .._native._lib import ffi, lib
+from .._runtime.failures import from_c
+from ..typing import ScalarT
+from .bundle_request import BundleRequest
+from .core import Array
+from .index_key import Part
+from .indexing import IndexOperations, fit
+from .request import Request, done_at_once
+
+__all__ = ["KeyedRequests", "check_alone"]
+
+_PUT, _GET = lib.RMAEXT_PUT, lib.RMAEXT_GET
+_ONE_RANK = lib.RMAEXT_ONE_RANK
+_LONGS = ffi.typeof("int64_t[]")
+
+
+def check_alone(call: str, offset: Any, count: Any = None) -> None:
+    """Refuse an offset beside a key."""
+    if offset != 0 or count is not None:
+        raise ValueError(f"{call}: the key says which elements: leave out offset and count")
+
+
+class KeyedRequests(IndexOperations[ScalarT]):
+    """What `rput`, `rget` and `rput_notify` have in common that are given a key."""
+
+    def _rput_key(self, call: str, values: Any, rank: Any, key: Any) -> Request:
+        """As `win[rank, key] = values`, begun; for one that notifies see `_put_part`."""
+        number, part, array = self._part_to_put(call, values, rank, key)
+        if part is None or not array.size:
+            return done_at_once(None)
+        if self._is_far(number):
+            return self._begin_part(call, _PUT, number, part, array)
+        self._put_part(number, part, array)
+        return done_at_once(None)
+
+    def _rget_key(self, call: str, rank: Any, key: Any, out: Array | None) -> Request:
+        """As `win[rank, key]`, begun."""
+        number, part = self._part_of(call, rank, key)
+        shape = (0,) if part is None else _shape(part)
+        if out is None:
+            out = np.empty(shape, self._dtype)
+        else:
+            arrays.check_result(out, self._dtype)
+            if part is not None and out.shape != shape:
+                raise ValueError(f"{call}: out has shape {out.shape}, the key {shape}")
+        if part is None or not out.size:
+            return done_at_once(out)
+        if self._is_far(number):
+            return self._begin_part(call, _GET, number, part, out)
+        out[...] = self._getitem((number, *_items(key)))
+        return done_at_once(out)
+
+    def _part_of(self, call: str, rank: Any, key: Any) -> tuple[int, Part | None]:
+        """Return the rank, and the part of its array; None if the rank is MPI.PROC_NULL."""
+        self._check_open(call)
+        number = operator.index(rank)
+        return number, None if number == self._null else self._parse(call, number, _items(key))
+
+    def _part_to_put(
+        self, call: str, values: Any, rank: Any, key: Any
+    ) -> tuple[int, Part | None, Array]:
+        """Return the same, and an array in the shape of the part."""
+        number, part = self._part_of(call, rank, key)
+        if isinstance(values, np.ndarray) and values.dtype == self._dtype:
+            array = np.asarray(values)
+        else:
+            array = arrays.origin(values, self._dtype)
+        return number, part, array if part is None else fit(array, _shape(part))
+
+    def _is_far(self, rank: int) -> bool:
+        """Whether a part of a rank's array is read or written by a request that goes on."""
+        return self._routes[rank] == lib.RMAEXT_FABRIC and not self._divided
+
+    def _put_part(self, rank: int, part: Part, array: Array) -> None:
+        """Write a part, all of it before this returns."""
+        if part.indices:
+            self._pick(_PUT, rank, part, array)
+        else:
+            self._transfer(_PUT, rank, part.first, part.shape, part.steps, array)
+        if self._divided:
+            self.flush(rank)
+
+    def _begin_part(
+        self, call: str, kind: int, rank: int, part: Part, array: Array, notify: int = 0
+    ) -> Request:
+        """Begin a put from an array, or a get into one, of the shape of the part."""
+        unit = part.take_runs(self._dtype.itemsize)
+        # an origin that lies in pieces is packed
+        local = np.ascontiguousarray(array) if kind == _PUT else array
+        return self._begin_runs(call, kind, rank, part.offsets(unit), unit, local, notify)
+
+    def _begin_runs(
+        self,
+        call: str,
+        kind: int,
+        rank: int,
+        offsets: Array,
+        unit: int,
+        local: Array,
+        notify: int = 0,
+        count: int = 1,
+    ) -> Request:
+        """Begin a put or get of runs of `count` times `unit` bytes of a rank that is far.
+
+        The offsets are multiples of the unit. `notify` is 1 + a slot of the target, or 0. The
+        request, or the fabric, keeps the arrays.
+        """
+        put = kind == _PUT
+        offsets, ranks = np.ascontiguousarray(offsets, np.int64), np.array([rank], np.int64)
+        counts = ffi.new(_LONGS, [count])
+        what = {
+            "kind": kind,
+            "ones": _ONE_RANK if count == 1 else _ONE_RANK | lib.RMAEXT_ONE_COUNT,
+            "unit": unit,
+            "count": offsets.size,
+            "ranks": ffi.from_buffer(_LONGS, ranks),
+            "offsets": ffi.from_buffer(_LONGS, offsets.reshape(-1)),
+            "counts": ffi.NULL if count == 1 else counts,
+            "elements": offsets.size * count,
+            "notify": notify,
+        }
+
+        def error(code: int, _bad: int) -> Exception:
+            at = self._index(int(offsets.flat[0]) * unit)
+            return from_c(code, self._where(call, (rank, at, local.size)))
+
+        values, result = (local, None) if put else (None, local)
+        return BundleRequest.begin(self, call, ranks, what, values, result, error)
+
+
+def _items(key: Any) -> tuple[Any, ...]:
+    return key if isinstance(key, tuple) else (key,)
+
+
+def _shape(part: Part) -> tuple[int, ...]:
+    """Return the shape of what a key selects, as NumPy has it."""
+    if not part.indices:
+        return tuple(part.shape)
+    return (*part.shape[: part.at], *part.picked, *part.shape[part.at :])

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The requests of operations on many elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .._memory import arrays
+from .._native._lib import lib
+from ..typing import Operation, ScalarT
+from .arguments import told
+from .atomic_ops import operation
+from .core import Array
+from .ranges import Places, RangeOperations
+from .request import Request, done_at_once
+from .vector import CSWAP, GET, PUT, Call, indices
+
+__all__ = ["ManyRequests"]
+
+
+class ManyRequests(RangeOperations[ScalarT]):
+    """The operations of `ManyOperations` that return a `Request`."""
+
+    @told
+    def rput_many(self, ranks: Any, offsets: Any, values: Any) -> Request:
+        """Begin a put_many.
+
+        Parameters
+        ----------
+        ranks, offsets, values
+            As for `put_many`; an array of values may not be changed before the request is done.
+
+        Returns
+        -------
+        Request
+            Done once all is in the targets' memory. Its result is None.
+
+        Raises
+        ------
+        BoundsError, AccessError, TypeError, ValueError, PeerLostError, ClosedError
+            At once, if the operation can be refused.
+
+        Notes
+        -----
+        Local, not blocking; waits as `rput` does. By memory it is done when it returns; over
+        the network `put_many` has more elements in a message.
+
+        Examples
+        --------
+        >>> win.rput_many(0, [3, 1], [5.0, 6.0]).wait()
+        >>> win.get(0, 0, 4)
+        array([0., 6., 0., 5.])
+        """
+        self._check_open("rput_many")
+        values = arrays.origin(values, self._dtype)
+        return self._begin_many(PUT._replace(name="rput_many"), 0, ranks, offsets, values)
+
+    @told
+    def rget_many(self, ranks: Any, offsets: Any, out: Array | None = None) -> Request:
+        """Begin a get_many.
+
+        Parameters
+        ----------
+        ranks, offsets, out
+            As for `get_many`; `out` may not be used before the request is done.
+
+        Returns
+        -------
+        Request
+            Its result is the array.
+
+        Raises
+        ------
+        BoundsError, AccessError, TypeError, ValueError, PeerLostError, ClosedError
+            At once, if the operation can be refused.
+
+        Notes
+        -----
+        Local, not blocking; waits as `rput` does. By memory it is done when it returns; over
+        the network `get_many` has more elements in a message.
+
+        Examples
+        --------
+        >>> win.rget_many(0, [[3, 1]]).wait()
+        array([[0., 0.]])
+        """
+        self._check_open("rget_many")
+        if out is not None:
+            arrays.check_result(out, self._dtype)
+        return self._begin_many(GET._replace(name="rget_many"), 0, ranks, offsets, None, out)
+
+    @told
+    def raccumulate_many(
+        self, ranks: Any, offsets: Any, values: Any, op: Operation = "sum"
+    ) -> Request:
+        """Begin an accumulate_many.
+
+        Parameters
+        ----------
+        ranks, offsets, values, op
+            As for `accumulate_many`; an array of values may not be changed before the request
+            is done.
+
+        Returns
+        -------
+        Request
+            Done once all updates are applied at the targets. Its result is None.
+
+        Raises
+        ------
+        Unsupported, AlignmentError, BoundsError, AccessError, TypeError, ValueError
+            At once, as `accumulate_many` would.
+        PeerLostError, ClosedError
+            At once, if the operation can be refused; else from the request.
+
+        Notes
+        -----
+        Local, not blocking; waits as `rput` does. By memory it is done when it returns.
+
+        Examples
+        --------
+        >>> win.raccumulate_many(0, [3, 3], [5.0, 6.0]).wait()
+        >>> win.get(0, 3, 1)
+        array([11.])
+        """
+        return self._begin_updates("raccumulate_many", op, False, ranks, offsets, values)
+
+    @told
+    def rfetch_op_many(
+        self, ranks: Any, offsets: Any, values: Any, op: Operation = "sum"
+    ) -> Request:
+        """Begin a fetch_op_many.
+
+        Parameters
+        ----------
+        ranks, offsets, values, op
+            As for `fetch_op_many`; an array of values may not be changed before the request is
+            done.
+
+        Returns
+        -------
+        Request
+            Its result is the previous values.
+
+        Raises
+        ------
+        Unsupported, AlignmentError, BoundsError, AccessError, TypeError, ValueError
+            At once, as `fetch_op_many` would.
+        PeerLostError, ClosedError
+            At once, if the operation can be refused; else from the request.
+
+        Notes
+        -----
+        Local, not blocking; waits as `rput` does. By memory it is done when it returns.
+
+        Examples
+        --------
+        >>> win.rfetch_op_many(0, [3, 3], [5.0, 6.0]).wait()
+        array([0., 5.])
+        """
+        return self._begin_updates("rfetch_op_many", op, True, ranks, offsets, values)
+
+    @told
+    def rcompare_and_swap_many(
+        self, ranks: Any, offsets: Any, compare: Any, values: Any
+    ) -> Request:
+        """Begin a compare_and_swap_many.
+
+        Parameters
+        ----------
+        ranks, offsets, compare, values
+            As for `compare_and_swap_many`.
+
+        Returns
+        -------
+        Request
+            Its result is the previous values: those that equal `compare` were replaced.
+
+        Raises
+        ------
+        Unsupported, AlignmentError, BoundsError, AccessError, TypeError, ValueError
+            At once, as `compare_and_swap_many` would.
+        PeerLostError, ClosedError
+            At once, if the operation can be refused; else from the request.
+
+        Notes
+        -----
+        Local, not blocking; waits as `rput` does. By memory it is done when it returns.
+
+        Examples
+        --------
+        >>> win.rcompare_and_swap_many(0, [3, 4], 0.0, 1.0).wait()
+        array([0., 0.])
+        """
+        call = Call("rcompare_and_swap_many", lib.RMAEXT_UPDATE, CSWAP, True)
+        self._check_open(call.name)
+        pairs, type_ = self._pairs(compare, values), self._type_for(call, "compare and swap")
+        return self._begin_many(call, type_, ranks, offsets, pairs)
+
+    # -- requests of many ------------------------------------------------------------
+
+    def _begin_updates(
+        self, name: str, op: Any, fetch: bool, ranks: Any, offsets: Any, values: Any
+    ) -> Request:
+        self._check_open(name)
+        call = Call(name, lib.RMAEXT_UPDATE, operation(op), fetch)
+        values = arrays.origin(values, self._dtype)
+        return self._begin_many(call, self._type_for(call, op), ranks, offsets, values)
+
+    def _begin_many(
+        self,
+        call: Call,
+        type_: int,
+        ranks: Any,
+        offsets: Any,
+        values: Array | None,
+        out: Array | None = None,
+    ) -> Request:
+        """Begin an operation on many elements; what goes by memory is done here."""
+        given = (ranks, offsets, values)
+        ranks, offsets = indices("ranks", ranks), indices("offsets", offsets)
+        far = self._far(call, ranks)
+        if self._divided or self._null is not None or not far.any():
+            got = self._many_or_none(call, type_, *given, out)
+            return done_at_once(got if call.kind == GET.kind or got is None else got[()])
+        arguments = [ranks, offsets] if values is None else [ranks, offsets, values]
+        shape = np.broadcast_shapes(*(array.shape for array in arguments))
+        if out is None:
+            out = np.empty(shape, self._dtype) if call.results else None
+        elif out.shape != shape:
+            raise ValueError(f"{call.name}: out has shape {out.shape}, the elements {shape}")
+        flat = [np.broadcast_to(array, shape).reshape(-1) for array in arguments]
+        places = Places(flat[0], flat[1], None, flat[0].size, flat[0].size)
+        request = self._begin_bundle(call, type_, places, flat[2] if flat[2:] else None, out)
+        near = ~np.broadcast_to(far, shape).reshape(-1)
+        if call.kind == lib.RMAEXT_UPDATE and near.any():  # C has checked them
+            own = [array[near] for array in flat]
+            got = self._many(call, type_, own[0], own[1], own[2], None)
+            if out is not None:
+                out.reshape(-1)[near] = got
+        return request
+
+    def _far(self, call: Call, ranks: Array) -> Array:
+        """Return which of these ranks a call reaches over the network."""
+        if self._fabric is None:
+            return np.zeros(ranks.shape, bool)
+        near = lib.RMAEXT_DIRECT if call.kind == lib.RMAEXT_UPDATE else lib.RMAEXT_CMA
+        known = np.where((ranks >= 0) & (ranks < len(self._sizes)), ranks, 0)
+        return np.array([self._routes[rank] > near for rank in range(len(self._sizes))])[known]

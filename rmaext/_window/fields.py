@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Windows over one field of the records of another."""
+
+from __future__ import annotations
+
+import errno
+import math
+from typing import Any
+
+import numpy as np
+
+from .._comm.columns import changed, each
+from .._memory import arrays
+from .._native._lib import lib
+from .._ops.core import Array, Place, Shape
+from .._ops.vector import GET, PUT, Call, indices
+from .._runtime.failures import not_for
+from ..errors import AlignmentError
+from ..typing import ScalarT
+from .views import Layout, View, layout_of
+
+__all__ = ["FieldView", "field"]
+
+
+class FieldView(View[ScalarT]):
+    """A window over one field of records; made by `Window.field`.
+
+    Notes
+    -----
+    An offset counts records; of a field with dimensions it counts elements of the field, all
+    those of a record before those of the next. There are no functions for compiled code: these
+    count elements that follow each other.
+
+    Examples
+    --------
+    >>> records = np.zeros(3, [("mass", "f8"), ("count", "i8")])
+    >>> with rmaext.Window(MPI.COMM_SELF, records) as other:
+    ...     other.field("mass").get(0)
+    array([0., 0., 0.])
+    """
+
+    _divided = True
+
+    @property
+    def numba(self) -> int:
+        """There is none: compiled code counts elements that follow each other."""
+        raise not_for(self, "numba")
+
+    def _byte(self, index: int) -> int:
+        record, inner = divmod(index, len(self._within))
+        return record * self._layout.record + int(self._within[inner])
+
+    def _index(self, byte: int) -> int:
+        record, rest = divmod(byte, self._layout.record)
+        return record * len(self._within) + int(np.searchsorted(self._within, rest))
+
+    def _indices(self, offsets: Array) -> Array:
+        if not self._layout.shape:
+            return offsets
+        records, rest = np.divmod(offsets * self._stride, self._layout.record)
+        return np.asarray(records * len(self._within) + np.searchsorted(self._within, rest))
+
+    def _steps(self, shape: Shape) -> list[int]:
+        _, inner, steps = self._layout
+        outer = shape[: len(shape) - len(inner)]
+        record = self._layout.record
+        return [record * math.prod(outer[k + 1 :]) for k in range(len(outer))] + list(steps)
+
+    def _many(
+        self,
+        call: Call,
+        type_: int,
+        ranks: Any,
+        offsets: Any,
+        values: Array | None,
+        out: Array | None,
+    ) -> Any:
+        if self._layout.shape:  # C counts offsets in the bytes that divide all distances
+            # what is in one piece and aligned does not come here again
+            ranks = np.require(indices("ranks", ranks), None, ["C", "A"])
+            records, inner = np.divmod(indices("offsets", offsets), len(self._within))
+            places = records * self._layout.record + self._within[inner]
+            offsets = np.require(places // self._stride, None, ["C", "A"])
+        return super()._many(call, type_, ranks, offsets, values, out)
+
+    def _many_error(
+        self, call: str, code: int, many: Any, shape: Shape, ranks: Array, offsets: Array
+    ) -> Exception:
+        return super()._many_error(call, code, many, shape, ranks, self._indices(offsets))
+
+    def _run(
+        self,
+        call: str,
+        place: Place,
+        buffers: tuple[Array, ...],
+        function: Any,
+        *arguments: Any,
+    ) -> None:
+        rank, first, count = place
+        if function == lib.rmaext_strided:  # which is told where the elements are
+            return super()._run(call, place, buffers, function, *arguments)
+        moves = (lib.rmaext_put, lib.rmaext_get)
+        if function not in moves:
+            self._check_aligned(call, place)
+        if count == 1:
+            super()._run(call, place, buffers, function, *arguments)
+        elif function in moves and count:
+            offsets, flat = np.arange(first, first + count), buffers[0].reshape(-1)
+            if function == lib.rmaext_put:
+                self._many(PUT, 0, rank, offsets, flat, None)
+            else:
+                self._many(GET, 0, rank, offsets, None, flat)
+        else:
+            for k in range(count):
+                one = arrays.part_of(arguments, k * self._dtype.itemsize, 1, count)
+                super()._run(call, (rank, first + k, 1), buffers, function, *one)
+
+    def _check_aligned(self, call: str, place: Place) -> None:
+        unit = self._dtype.itemsize
+        if unit > 8:  # longer ones are as C aligns them
+            unit = self._dtype.alignment
+        if (self._records[place[0]].address | self._stride) % unit:
+            record = self._layout.record
+            text = f"{self._where(call, place)}: records of {record} bytes are not all "
+            text += f"aligned to the {unit} of the field: numpy.dtype(..., align=True) aligns them"
+            raise AlignmentError(errno.EFAULT, text, call=call, rank=place[0])
+
+
+def field(parent: Any, name: str) -> FieldView[Any]:
+    """See `Window.field`."""
+    parent._check_open("field")
+    fields = parent._dtype.fields
+    if not fields:
+        raise TypeError(f"field: window {parent._name} has dtype {parent._dtype}, without fields")
+    if name not in fields:
+        raise KeyError(f"field: window {parent._name} has {', '.join(fields)}, not {name!r}")
+    whole, at = fields[name][:2]
+    if not whole.itemsize:
+        raise TypeError(f"field {name!r} has elements of dtype {whole}, which have no size")
+    dtype, inner = whole.base, whole.shape
+    steps = tuple(dtype.itemsize * math.prod(inner[k + 1 :]) for k in range(len(inner)))
+    record, shape, before = layout_of(parent, parent._dtype.itemsize)
+    layout = Layout(record, (*shape, *inner), (*before, *steps))
+    made: FieldView[Any] = FieldView.__new__(FieldView)
+    return made._look(
+        parent,
+        f"{parent._name}.{name}",
+        lambda a: a[name],
+        first=at,
+        counts=each(parent._sizes, lambda n: n * math.prod(inner)),
+        shape=changed(parent._records.shape, lambda outer: (*outer, *inner)),
+        dtype=dtype,
+        layout=layout,
+    )

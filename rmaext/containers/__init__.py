@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Structures over all ranks, built on windows: for programs that want no windows of their own.
+
+They use the public names of rmaext alone; import-linter holds them to it.
+"""
+
+from ._dict import Dict, Items
+from ._published import Published
+from ._store import Prefetch, Store
+from ._taskqueue import TaskQueue, TaskStats
+from ._torch import TorchDataset
+
+__all__ = [
+    "Dict",
+    "Items",
+    "Prefetch",
+    "Published",
+    "Store",
+    "TaskQueue",
+    "TaskStats",
+    "TorchDataset",
+]

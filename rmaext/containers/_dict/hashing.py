@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Keys of a `Dict` as words of 64 bits, and where they belong."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib import recfunctions
+from numpy.typing import DTypeLike, NDArray
+
+__all__ = ["BUSY", "FULL", "HASH", "Keys", "Query", "cast"]
+
+Array = NDArray[Any]
+Words = NDArray[np.uint64]
+
+# The tag of a slot. 0: it is free. Else, from the top: two bits of state, 24 bits of the key's
+# hash, 18 bits of version (sets of a wide value), 20 bits: the rank that works on it.
+FULL = 1 << 63  # the entry is there
+BUSY = 1 << 62  # a rank makes, changes or removes it
+HASH = 0xFFFFFF << 38
+
+_WORD = np.dtype(np.uint64)
+# NumPy takes its own integers faster than Python's.
+_HALF, _LOW, _FULL = np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(FULL)
+_WANTED = np.uint64(FULL | HASH)
+_ODD = np.uint64(0xD6E8FEB86659FD93)
+_MOST_KEY = 256  # bytes
+
+
+class Query(NamedTuple):
+    """Keys that are looked for, one a row."""
+
+    words: Words  # (n, words of a key)
+    hashes: Words
+    ranks: NDArray[np.int64]  # which rank has them
+    homes: NDArray[np.int64]  # the bucket there where the search begins
+    want: Words  # FULL with the bits of the hash: what their slots' tags are
+
+    def take(self, rows: Any) -> Query:
+        """Return some of them."""
+        return Query(*(column[rows] for column in self))
+
+
+class Keys:
+    """How keys of a dtype become words, and words homes: the same in all processes.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+        Of keys: native, and without padding, so that equal keys have equal bytes.
+    words : int
+        Of one key.
+    """
+
+    def __init__(self, dtype: DTypeLike) -> None:
+        given = np.dtype(dtype)
+        if given.names:
+            given = recfunctions.repack_fields(given, recurse=True)
+        if given.hasobject or given.kind not in "iubSUVMm" or given.subdtype:
+            text = f"key_dtype={given}: keys are integers, fixed bytes ('S16') or small structs"
+            raise TypeError(text + (": round floats to integers" if given.kind == "f" else ""))
+        if not 0 < given.itemsize <= _MOST_KEY:
+            text = f"key_dtype={given}: {given.itemsize} bytes; keys have 1 to {_MOST_KEY}"
+            raise ValueError(text)
+        self.dtype: np.dtype[Any] = given if given.names else given.newbyteorder("=")
+        self.words = -(-given.itemsize // 8)
+        # integers up to 8 bytes are words already, but for their width
+        self._unsigned = np.dtype(f"u{given.itemsize}") if given.kind in "iu" else None
+
+    def read(self, keys: Any) -> tuple[tuple[int, ...], Words]:
+        """Return the shape of what was given, and the keys as words."""
+        array = cast(keys, self.dtype, "key")
+        flat = np.ascontiguousarray(array).reshape(-1)
+        if self._unsigned is not None:
+            words = flat.view(self._unsigned).astype(_WORD, copy=False)
+            return array.shape, words[:, None]
+        padded = np.zeros((flat.size, 8 * self.words), np.uint8)
+        size = self.dtype.itemsize
+        padded[:, :size] = flat.view(np.uint8).reshape(flat.size, size)
+        return array.shape, padded.view(_WORD)
+
+    def back(self, words: Words) -> Array:
+        """Return words as keys."""
+        if self._unsigned is not None:
+            return words[:, 0].astype(self._unsigned).view(self.dtype)
+        size = self.dtype.itemsize
+        data = np.ascontiguousarray(words).view(np.uint8).reshape(len(words), 8 * self.words)
+        return np.ascontiguousarray(data[:, :size]).view(self.dtype)[:, 0]
+
+    def query(self, words: Words, ranks: int, buckets: int) -> Query:
+        """Tell where keys belong, on so many ranks with so many buckets each."""
+        x = _mixed(words[:, 0])
+        for column in range(1, self.words):
+            x = _mixed(x ^ words[:, column])
+        if ranks == 1:
+            rank = np.zeros(len(x), _WORD)
+        else:
+            rank = x >> _HALF
+            rank *= ranks
+            rank >>= _HALF
+        home = x & _LOW
+        home *= buckets
+        home >>= _HALF
+        want = x | _FULL
+        want &= _WANTED
+        return Query(words, x, rank.view(np.int64), home.view(np.int64), want)
+
+
+def _mixed(x: Words) -> Words:
+    """Return words of which every bit depends on all bits of x, the highest ones most.
+
+    Two rounds of an exclusive or and a multiplication by an odd number: no two words become
+    the same.
+    """
+    y = x >> _HALF
+    y ^= x
+    y *= _ODD
+    z = y >> _HALF
+    y ^= z
+    y *= _ODD
+    return y
+
+
+def cast(given: Any, dtype: np.dtype[Any], what: str) -> Array:
+    """Return keys or values in the table's dtype, or refuse what would become others.
+
+    Raises
+    ------
+    TypeError, OverflowError, ValueError
+    """
+    if isinstance(given, np.ndarray) and given.dtype == dtype:
+        return given
+    if dtype.names:
+        return _cast_records(given, dtype, what)
+    result: Array
+    array = np.asarray(given)
+    have = array.dtype
+    if have == dtype:
+        return array
+    if not array.size and not have.hasobject:
+        return np.empty(array.shape, dtype)
+    if have.kind in "iu" and dtype.kind in "iu":
+        result = array.astype(dtype)
+        if (result != array).any():
+            wrong = array[result != array].flat[0]
+            raise OverflowError(f"{what} {wrong} does not fit {dtype}")
+        return result
+    if have.kind == "O" and dtype.kind in "iu":  # Python integers beyond 64 bits
+        raise OverflowError(f"{what}: not all are integers that fit {dtype}")
+    if not np.can_cast(have, dtype, "same_kind") or (have.kind == "b") != (dtype.kind == "b"):
+        raise TypeError(f"{what}s of dtype {have} are none of {dtype}")
+    result = array.astype(dtype)
+    if have.kind in "SU" and (result != array).any():  # which leaves NULs at the end alone
+        text = f"{what} of {have.itemsize} bytes: this table takes {dtype.itemsize} ({dtype})"
+        raise ValueError(text)
+    return result
+
+
+def _cast_records(given: Any, dtype: np.dtype[Any], what: str) -> Array:
+    have = given.dtype if isinstance(given, (np.ndarray, np.void)) else None
+    if have is not None and have.names != dtype.names:
+        raise TypeError(f"{what}s have fields {have.names}, those of the table {dtype.names}")
+    try:
+        return np.asarray(given, dtype)
+    except (TypeError, ValueError) as exc:
+        raise TypeError(f"{what}: no record of {dtype}: {exc}") from None

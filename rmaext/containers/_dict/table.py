@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How a `Dict` is made and closed, and who may be inside it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import threading
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import DTypeLike, NDArray
+
+from ... import Window
+from ...errors import BusyError, ClosedError, Unsupported
+from .changes import Changes
+from .hashing import Query
+from .memory import SAID, Memory, agree, settings
+
+if TYPE_CHECKING:
+    from typing import Self  # Python 3.11
+
+__all__ = ["Table"]
+
+Array = NDArray[Any]
+
+
+class Table:
+    """What a `Dict` is, beside its operations."""
+
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        key_dtype: DTypeLike,
+        value_dtype: DTypeLike,
+        capacity: int,
+        *,
+        max_bytes: int | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        self._closed = True  # until it is whole
+        self._lock = threading.RLock()
+        self._inside = False
+        with contextlib.ExitStack() as stack:
+            # whatever the arguments are, the ranks meet here, and tell each other
+            gate = stack.enter_context(Window.allocate(comm, SAID, "u1", timeout=timeout))
+            mine, error = "", None
+            try:
+                keys, values, count = settings(key_dtype, value_dtype, capacity, max_bytes)
+                mine = f"{keys.dtype} -> {values.stored}, capacity {count}"
+            except (TypeError, ValueError, OverflowError) as exc:
+                error = exc
+            agree(gate, mine, error)
+            self._memory = memory = Memory(comm, keys, values, count, timeout)
+            memory.open(comm, gate, stack)
+            gate.fence()
+            self._windows = stack.pop_all()
+        self._comm, self._keys, self._values, self._capacity = comm, keys, values, count
+        self._slots = Changes(memory)
+        self._closed = False
+
+    def close(self) -> None:
+        """Free the memory. Twice is harmless.
+
+        Raises
+        ------
+        PeerLostError, SyncError
+            As `Window.close`; the table is closed all the same.
+
+        Notes
+        -----
+        Collective, blocking. `with` does it at the end of its block.
+
+        Examples
+        --------
+        >>> table = rmaext.containers.Dict(MPI.COMM_SELF, "i8", "i8", 100)
+        >>> table.close()
+        >>> table.closed
+        True
+        """
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._windows.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether operations raise ClosedError."""
+        return self._closed
+
+    @property
+    def comm(self) -> MPI.Comm:
+        """The communicator that was given."""
+        return self._comm
+
+    @property
+    def capacity(self) -> int:
+        """The entries that were asked for, of all ranks together."""
+        return self._capacity
+
+    @property
+    def key_dtype(self) -> np.dtype[Any]:
+        """Of keys: without padding, the same on all ranks."""
+        return self._keys.dtype
+
+    @property
+    def value_dtype(self) -> np.dtype[Any]:
+        """Of values, the same on all ranks."""
+        return self._values.dtype
+
+    def __repr__(self) -> str:
+        what = (
+            f"{self._keys.dtype} -> {self._values.dtype}" if hasattr(self, "_keys") else "not made"
+        )
+        state = (
+            "closed" if self._closed else f"capacity {self._capacity} over {self._comm.size} ranks"
+        )
+        return f"<rmaext.containers.Dict {what}, {state}>"
+
+    def __enter__(self) -> Self:
+        with self._turn("with"):
+            return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        elif not self._closed:
+            self._closed = True  # the other ranks may never come to a collective close
+            self._windows.__exit__(kind, error, trace)
+
+    # -- helpers -------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _turn(self, call: str) -> Iterator[None]:
+        """Let one thread of this rank in at a time."""
+        with self._lock:
+            if self._closed:
+                raise ClosedError(errno.EBADF, f"Dict.{call}: the table is closed", call=call)
+            if self._inside:
+                text = f"Dict.{call}: called from a signal handler within another call of the table"
+                raise BusyError(errno.EBUSY, text, call=call)
+            self._inside = True
+            try:
+                yield
+            finally:
+                self._inside = False
+
+    def _many(self, keys: Any) -> tuple[tuple[int, ...], Query]:
+        shape, words = self._keys.read(keys)
+        return shape, self._keys.query(words, self._memory.size, self._memory.buckets)
+
+    def _one(self, key: Any) -> Query:
+        shape, query = self._many(key)
+        if shape != ():
+            raise TypeError(
+                f"an array of shape {shape} is not one key: use get_many, set_many, ..."
+            )
+        return query
+
+    def _set(self, query: Query, values: Any, shape: tuple[int, ...] = ()) -> None:
+        stored = self._values.read(values, shape)
+        with self._turn("set"):
+            if len(query.ranks):
+                self._slots.change(query, stored, "replace")
+
+    def _add(self, query: Query, values: Any, shape: tuple[int, ...]) -> Array:
+        if not self._memory.sums:
+            text = f"Dict.add: no sums of {self._values.dtype}: numbers of up to 8 bytes have them"
+            raise Unsupported(errno.EOPNOTSUPP, text, call="add")
+        stored = self._values.read(values, shape)
+        with self._turn("add"):
+            if not len(query.ranks):
+                return np.zeros(shape, self._values.dtype)
+            before = self._slots.change(query, stored, "sum")
+        assert before is not None
+        return before.reshape(shape)

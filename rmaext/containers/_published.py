@@ -1,0 +1,456 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The newest complete version of an array of each rank.
+
+Each rank has several buffers, and these words, each of which one rank alone writes:
+
+- NEWEST: the version that was completed last, and its buffer.
+- BEGUN, of each buffer: the version that is in it, or is being copied into it.
+- WANTED, of each reader: the number of its request for a buffer to be kept; 0 for none.
+- KEPT, of each reader: as NEWEST, the version that is kept for it.
+
+A version's buffer is whole and as it was if BEGUN of that buffer is still that version after the
+data was read: that alone decides whether a read is good. Requests only let a reader succeed whose
+reads last longer than the owner takes to come round to a buffer again. The owner looks at them,
+but waits for nobody.
+
+Order. The owner stores BEGUN, then data, then NEWEST, with a full barrier (`sync`) between each
+two. A reader loads NEWEST by an atomic (an acquire, or a message that is answered), reads the data,
+passes a full barrier, and loads BEGUN. If it has read any of the data of a later version, it thus
+finds that version, or a later one, in BEGUN. The words are aligned and of 8 bytes, so that NumPy
+stores them in one instruction.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import math
+import operator
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any, Generic
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from .. import ClosedError, RmaError, RmaTimeout, SyncError, Window
+from ..typing import ScalarT
+from ._windows import Length, Pause, deadline, rank_of
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self  # Python 3.11
+
+    from mpi4py import MPI
+
+__all__ = ["Published"]
+
+_NEWEST, _BEGUN = 0, 1
+_BITS = 8  # of a word for the buffer, the rest are the version
+_MOST = 1 << _BITS
+_LEAST = 2
+_TRIES = 16  # reads for each request
+
+
+class Published(Generic[ScalarT]):
+    """The newest complete version of an array of each rank, without anybody waiting.
+
+    For asynchronous iterations: each rank publishes its part whenever it has a new one, and reads
+    the newest of the others whenever it wants to.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+        Intracommunicator whose ranks take part.
+    shape : int or tuple of int
+        Of the array, the same on all ranks; () and dimensions of 0 are shapes, too.
+    dtype : data-type, optional
+        Of the array, the same on all ranks; as for `rmaext.Window.allocate`.
+    buffers : int, optional
+        How many versions a rank has memory for: 2 to 256, the same on all ranks. With two
+        more than ranks read it at a time, no read begins anew more often than twice.
+    timeout : float, optional
+        Of the windows: see `rmaext.Window`.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        On every rank, if any rank's arguments do not fit.
+    SyncError
+        On every rank, if the ranks are in different collective calls.
+
+    Notes
+    -----
+    The constructor is collective and blocking, as is `close`; `publish` and `read` are local.
+
+    What is published is atomic as a whole: a read returns one version, never parts of two, and
+    versions count from 1. It is linearizable: a read returns the version that was the newest at
+    some moment during the call, so those that a rank reads of another never go back, also if
+    the ranks tell each other of versions.
+
+    Memory: `buffers` arrays on each rank, and two words a rank. Cost: `publish` is one copy and
+    about two microseconds, and reads nothing of another rank. `read` is a get between two
+    fetches of a word; a read that the owner has overtaken, by `buffers` - 1 versions, asks it to
+    keep a version, and begins anew.
+
+    Failure: a rank that is stopped, or dies in a read, holds up nobody. What a lost rank has
+    published cannot be read any more: PeerLostError.
+
+    Examples
+    --------
+    >>> from rmaext.containers import Published
+    >>> with Published(MPI.COMM_SELF, 3) as state:
+    ...     state.read(0)  # nothing is published yet
+    ...     state.publish([1.0, 2.0, 3.0])
+    ...     state.read(0)
+    (0, array([0., 0., 0.]))
+    1
+    (1, array([1., 2., 3.]))
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        shape: int | tuple[int, ...],
+        dtype: DTypeLike = float,
+        *,
+        buffers: int = 4,
+        timeout: float | None = None,
+    ) -> None:
+        size = comm.size
+
+        def elements() -> int:
+            count = operator.index(buffers)
+            if not _LEAST <= count <= _MOST:
+                raise ValueError(f"buffers={count}: there are {_LEAST} to {_MOST}")
+            dims = shape if isinstance(shape, tuple | list) else (shape,)
+            dims = tuple(map(operator.index, dims))
+            if min(dims, default=0) < 0:
+                raise ValueError(f"shape {dims} has a negative dimension")
+            return count * math.prod(dims)
+
+        def words() -> int:
+            return 1 + operator.index(buffers) + 2 * size
+
+        with ExitStack() as stack:
+            # What they are made of is checked in here, on all ranks at once.
+            length: Any = Length(elements)
+            data = stack.enter_context(Window.allocate(comm, length, dtype, timeout=timeout))
+            length = Length(words)
+            control = stack.enter_context(Window.allocate(comm, length, np.int64, timeout=timeout))
+            of_all = {(data.size(rank), control.size(rank)) for rank in range(size)}
+            if len(of_all) > 1:  # on all ranks, as all know the same
+                counts = ", ".join(str(data.size(rank)) for rank in range(size))
+                stack.close()
+                text = f"shape or buffers differ between ranks: elements of ranks 0 to {size - 1}"
+                raise ValueError(f"{text}, of all buffers together: {counts}")
+            self._closing = stack.pop_all()
+        self._comm, self._rank = comm, comm.rank
+        self._data, self._control = data, control
+        dims = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
+        self._shape = tuple(map(operator.index, dims)) + np.dtype(dtype).shape
+        self._size = math.prod(self._shape)
+        self._dtype: np.dtype[Any] = data.dtype
+        count = operator.index(buffers)
+        flat = data.local.reshape(-1)
+        self._slots = [
+            flat[number * self._size : (number + 1) * self._size].reshape(self._shape)
+            for number in range(count)
+        ]
+        self._wanted_at, self._kept_at = _BEGUN + count, _BEGUN + count + size
+        self._words = control.local
+        self._wanted = self._words[self._wanted_at : self._kept_at]
+        self._nobody = bytes(self._wanted.nbytes)
+        # of the owner
+        self._publishing = False
+        self._version = 0  # that was begun last
+        self._newest = 0  # its buffer
+        self._keeping: dict[int, tuple[int, int]] = {}  # reader: number of its request, buffer
+        # of the reader; the numbers of its requests
+        self._requests = itertools.count(1)
+
+    # -- what it is ------------------------------------------------------------------
+
+    @property
+    def comm(self) -> MPI.Comm:
+        """The communicator that was given."""
+        return self._comm
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the array."""
+        return self._shape
+
+    @property
+    def dtype(self) -> np.dtype[ScalarT]:
+        """Of the array's elements."""
+        return self._dtype
+
+    @property
+    def closed(self) -> bool:
+        """Whether calls raise ClosedError."""
+        return self._control.closed
+
+    def __repr__(self) -> str:
+        what = f"shape {self._shape}, {self._dtype}, {self._comm.size} ranks"
+        closed = ", closed" * self.closed
+        return f"<rmaext.containers.Published: {what}, {len(self._slots)} buffers{closed}>"
+
+    # -- the owner -------------------------------------------------------------------
+
+    def publish(self, array: Any) -> int:
+        """Make an array the newest version of this rank's.
+
+        Parameters
+        ----------
+        array : array_like
+            Of the shape and the dtype; it is copied. What may be put to a window is taken:
+            nothing is cast, but Python's numbers, alone or in lists, are taken if they fit.
+
+        Returns
+        -------
+        int
+            The number of the version: more than that of any before.
+
+        Raises
+        ------
+        TypeError, ValueError, OverflowError
+            The array does not fit; the newest version is as before.
+        SyncError
+            Another thread, or what a signal handler has interrupted, is in `publish`.
+        ClosedError
+
+        Notes
+        -----
+        Local, and wait-free: whatever readers do, it is one copy and a bounded number of steps.
+
+        Examples
+        --------
+        >>> from rmaext.containers import Published
+        >>> with Published(MPI.COMM_SELF, (), "i8") as state:
+        ...     state.publish(7), state.publish(8)
+        (1, 2)
+        """
+        if not isinstance(array, np.ndarray) or array.shape != self._shape:
+            shape = np.shape(array)
+            if shape != self._shape:
+                raise ValueError(f"publish: the array has shape {shape}, not {self._shape}")
+        elif array.dtype != self._dtype:
+            text = f"publish: the array is of {array.dtype}, not {self._dtype}, and nothing is cast"
+            raise TypeError(f"{text}: use array.astype({str(self._dtype)!r})")
+        if self._control.closed:
+            raise ClosedError(errno.ESHUTDOWN, "publish: it is closed", call="publish")
+        # Neither a signal handler nor, with the GIL, a thread comes in between these two lines;
+        # a lock that a handler has interrupted would stay locked.
+        if self._publishing:
+            raise SyncError(errno.EPERM, "publish: another call is in it already", call="publish")
+        self._publishing = True
+        try:
+            return self._publish(array)
+        finally:
+            self._publishing = False
+
+    def _publish(self, array: Any) -> int:
+        words, sync = self._words, self._control.sync
+        if self._keeping or self._wanted.tobytes() != self._nobody:
+            buffer = self._free(self._wanted.tolist())
+        else:
+            buffer = (self._newest + 1) % len(self._slots)
+        self._version = version = self._version + 1
+        words[_BEGUN + buffer] = version
+        sync()  # who reads any of the new data finds that it was begun
+        if isinstance(array, np.ndarray):
+            np.copyto(self._slots[buffer], array)
+        else:
+            self._data.put(array, self._rank, buffer * self._size)
+            self._data.flush(self._rank)
+        sync()  # who finds the version finds all of its data
+        words[_NEWEST] = word = version << _BITS | buffer
+        self._newest = buffer
+        if self._wanted.tobytes() != self._nobody:
+            self._keep(word, buffer)
+        return version
+
+    def _free(self, wanted: list[int]) -> int:
+        """Return the buffer for the next version: never the newest.
+
+        It is the next one in turn that is not kept for a reader; if all are, the one whose
+        version is the oldest, so that nobody ever waits for a reader.
+        """
+        count = len(self._slots)
+        turn = [(self._newest + step) % count for step in range(1, count)]
+        keeping = self._keeping
+        for reader, (number, _) in list(keeping.items()):
+            if wanted[reader] != number:
+                del keeping[reader]  # it has read, or asks anew
+        kept = {buffer for _, buffer in keeping.values()}
+        for buffer in turn:
+            if buffer not in kept:
+                return buffer
+        begun = self._words[_BEGUN : _BEGUN + count]
+        oldest = min(turn, key=begun.__getitem__)
+        for reader, (number, buffer) in keeping.items():
+            if buffer == oldest:
+                keeping[reader] = (number, -1)  # had its turn
+        return oldest
+
+    def _keep(self, word: int, buffer: int) -> None:
+        """Keep the newest version for those who have asked since the last one."""
+        for reader, number in enumerate(self._wanted.tolist()):
+            if number and self._keeping.get(reader, (0, 0))[0] != number:
+                self._keeping[reader] = (number, buffer)
+                self._words[self._kept_at + reader] = word
+
+    # -- the reader ------------------------------------------------------------------
+
+    def read(
+        self,
+        rank: int,
+        *,
+        newer_than: int | None = None,
+        timeout: float | None = None,
+        out: NDArray[ScalarT] | None = None,
+    ) -> tuple[int, NDArray[ScalarT]]:
+        """Return the newest version of a rank's array.
+
+        Parameters
+        ----------
+        rank : int
+            Whose; this rank is one, too.
+        newer_than : int, optional
+            Wait for a version with a higher number.
+        timeout : float, optional
+            Seconds to wait for that; by default there is no limit while the rank lives. 0
+            looks once.
+        out : numpy.ndarray, optional
+            To be filled, of the shape and the dtype, C-contiguous and writeable; by default a
+            new array.
+
+        Returns
+        -------
+        version : int
+            0, with an array of zeros, if the rank has published nothing.
+        array : numpy.ndarray
+            `out`, or the new array.
+
+        Raises
+        ------
+        BoundsError, TypeError, ValueError
+            Before anything is sent.
+        RmaTimeout
+            There is no such version in time, or the rank does not answer. Then `out` is
+            undefined.
+        PeerLostError
+            The rank is gone.
+        ClosedError
+
+        Notes
+        -----
+        Local. It never holds up the owner. Without `newer_than` it waits for nobody either: it
+        begins anew only if the owner has published several versions meanwhile. With it, it
+        looks again after pauses of up to a millisecond, in which MPI makes progress.
+
+        Examples
+        --------
+        >>> from rmaext.containers import Published
+        >>> with Published(MPI.COMM_SELF, 2) as state:
+        ...     version = state.publish(np.ones(2))
+        ...     state.read(0, newer_than=0)
+        (1, array([1., 1.]))
+        """
+        number = rank_of(self._comm, rank, "read")
+        if out is None:
+            out = np.empty(self._shape, self._dtype)
+        elif not isinstance(out, np.ndarray) or out.dtype != self._dtype:
+            raise TypeError(f"read: out must be an array of {self._dtype}")
+        elif out.shape != self._shape:
+            raise ValueError(f"read: out has shape {out.shape}, not {self._shape}")
+        if newer_than is None:
+            word = int(self._control.fetch_op(0, number, _NEWEST, "no_op"))
+        else:
+            word = self._await(number, operator.index(newer_than), timeout)
+        if self._get(number, word, out):
+            return word >> _BITS, out
+        return self._read_kept(number, word, out)
+
+    def _await(self, rank: int, newer_than: int, timeout: float | None) -> int:
+        """Return NEWEST of a rank once its version is a newer one."""
+        control, pause = self._control, Pause(self._control)
+        end = deadline(control, timeout)
+        while True:
+            own = self._words[_NEWEST]
+            word = int(control.fetch_op(0, rank, _NEWEST, "no_op"))
+            if word >> _BITS > newer_than:
+                return word
+            if math.isfinite(end) and pause.over(end):
+                text = f"read: rank {rank}: no version newer than {newer_than} within {timeout} s"
+                raise RmaTimeout(errno.ETIMEDOUT, text, call="read", rank=rank)
+            pause.wait(_NEWEST, own, end)
+
+    def _get(self, rank: int, word: int, out: NDArray[Any]) -> bool:
+        """Read the version that a word names; whether it was still there, and whole."""
+        version, buffer = word >> _BITS, word & (_MOST - 1)
+        if self._size:
+            self._data.get(rank, buffer * self._size, self._size, out)
+        self._control.sync()
+        return int(self._control.fetch_op(0, rank, _BEGUN + buffer, "no_op")) == version
+
+    def _read_kept(self, rank: int, word: int, out: NDArray[Any]) -> tuple[int, NDArray[Any]]:
+        """Read what the owner has overwritten once: ask it to keep a version meanwhile."""
+        control, floor, broken = self._control, word >> _BITS, word
+        wanted, kept = self._wanted_at + self._rank, self._kept_at + self._rank
+        places = np.array([_NEWEST, kept])
+        none = np.zeros(2, np.int64)
+        try:
+            while True:
+                # Anew each time: another thread of this rank may have ended its own read, and
+                # the request with it.
+                control.fetch_op(next(self._requests), rank, wanted, "replace")
+                for _ in range(_TRIES):
+                    word, keep = control.fetch_op_many(rank, places, none, "no_op").tolist()
+                    # What was kept for an earlier read may be older than what this rank has
+                    # seen, or overwritten by now.
+                    ours = keep >> _BITS >= floor and keep != broken
+                    word = keep if ours else word
+                    if self._get(rank, word, out):
+                        return word >> _BITS, out
+                    if ours:
+                        broken = keep
+                        break
+        finally:
+            with suppress(RmaError):  # then the rank is gone, or it is closed
+                control.accumulate(0, rank, wanted, "replace")
+
+    # -- the end ---------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Wait for all ranks, and free the memory. Twice is harmless.
+
+        Raises
+        ------
+        PeerLostError, SyncError
+            As `rmaext.Window.close`.
+
+        Notes
+        -----
+        Collective, blocking. `with` does it at the end of its block.
+
+        Examples
+        --------
+        >>> from rmaext.containers import Published
+        >>> state = Published(MPI.COMM_SELF, 3)
+        >>> state.close()
+        >>> state.closed
+        True
+        """
+        self._closing.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closing.__exit__(kind, error, trace)

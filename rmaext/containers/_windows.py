@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How containers make their windows, and how they wait."""
+
+from __future__ import annotations
+
+import errno
+import math
+import operator
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from .. import BoundsError, PeerLostError, RmaTimeout, Window
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+__all__ = ["Length", "Pause", "deadline", "rank_of"]
+
+_FIRST, _LONGEST = 5e-5, 1e-3  # seconds of a pause
+
+
+class Length:
+    """How many elements of a window a rank wants, worked out while the window is made.
+
+    A rank's arguments are checked there: so if those of one are wrong, the creation fails on all
+    ranks with the same error.
+    """
+
+    def __init__(self, work_out: Callable[[], int]) -> None:
+        self._work_out = work_out
+
+    def __index__(self) -> int:
+        return self._work_out()
+
+
+def rank_of(comm: MPI.Comm, rank: Any, call: str) -> int:
+    """Return a rank as an int; BoundsError if the communicator does not have it."""
+    number = operator.index(rank)
+    if not 0 <= number < comm.size:
+        text = f"{call}: there are ranks 0 to {comm.size - 1}, not {number}"
+        raise BoundsError(errno.ERANGE, text, call=call)
+    return number
+
+
+def deadline(window: Window[Any], timeout: Any) -> float:
+    """Return when a time limit ends, by time.monotonic(); inf if there is none.
+
+    What a time limit may be is the window's rule: it raises TypeError or ValueError.
+    """
+    if timeout is None:
+        return math.inf
+    window.wait_until(0, ">=", window.local[0], timeout=timeout)  # which holds
+    return time.monotonic() + min(float(min(timeout, 1e9)), 1e9)
+
+
+class Pause:
+    """Pauses of somebody who polls, each twice as long as the one before.
+
+    `longest` is a millisecond, or what its owner sets. MPI and the network make progress
+    meanwhile: a pause waits for a word of this rank's own window. A rank that is lost ends no
+    pause; who polls it learns so by the next operation.
+    """
+
+    def __init__(self, window: Window[Any]) -> None:
+        self._window, self.longest = window, _LONGEST
+        self._seconds = _FIRST
+
+    def over(self, end: float) -> bool:
+        """Whether a time limit has ended."""
+        return time.monotonic() >= end
+
+    def wait(self, offset: int, value: Any, end: float = math.inf) -> None:
+        """Pause, until `end` at most, or until an own word is no longer what it was."""
+        seconds = max(0.0, min(self._seconds, end - time.monotonic()))
+        self._seconds = min(2 * self._seconds, self.longest)
+        with suppress(RmaTimeout, PeerLostError):
+            self._window.wait_until(offset, "!=", value, timeout=seconds)

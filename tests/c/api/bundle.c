@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Operations on many places as one request: bundles. */
+#include "pair.h"
+
+#include <sched.h>
+
+enum {
+	PLACES = 300,
+	BUNDLE_LONG = 8192,
+	LONG = 20000,
+	BYTES = PLACES * 200 + 8 * LONG
+};
+
+static const int64_t rank_0;
+
+/* A bundle, and what it uses. */
+struct asked {
+	struct rmaext_bundle_call call;
+	rmaext_bundle *bundle;
+	int64_t bad;
+	int ended;
+	int64_t offsets[PLACES], counts[PLACES];
+};
+
+static int ask(struct asked *a, rmaext_window *w, int kind, uint64_t unit,
+	       uint64_t count, uint64_t elements, const void *values,
+	       void *results)
+{
+	a->call = (struct rmaext_bundle_call){
+		.kind = kind,
+		.op = RMAEXT_SUM,
+		.type = RMAEXT_UINT64,
+		.ones = RMAEXT_ONE_RANK,
+		.unit = unit,
+		.count = count,
+		.ranks = &rank_0,
+		.offsets = a->offsets,
+		.counts = kind == RMAEXT_UPDATE ? NULL : a->counts,
+		.values = values,
+		.results = results,
+		.elements = elements,
+		.ended = &a->ended,
+	};
+	a->bad = -2;
+	return rmaext_bundle_begin(w, &a->call, &a->bundle, &a->bad);
+}
+
+static int end(struct asked *a)
+{
+	int ret;
+
+	do
+		ret = rmaext_bundle_wait_for(a->bundle, SECOND / 10);
+	while (ret == RMAEXT_PENDING);
+	EQUAL(__atomic_load_n(&a->ended, __ATOMIC_ACQUIRE), 1);
+	EQUAL(rmaext_bundle_rank(a->bundle), ret ? 0 : -1);
+	while (rmaext_bundle_release(&a->bundle))
+		sched_yield();
+	EQUAL(a->bundle, NULL);
+	return ret;
+}
+
+/* Random ranges that do not overlap, every 40th of them the longest, each at
+ * most LONG bytes. Returns the bytes of all. */
+static uint64_t ranges_make(struct asked *a, int longest, uint32_t *seed)
+{
+	uint64_t at = 0, bytes = 0;
+
+	for (int i = 0; i < PLACES; i++) {
+		a->offsets[i] = (int64_t)at + noise(seed) % 9;
+		a->counts[i] =
+			i % 40 == 39 ? longest : (int)(noise(seed) % 150);
+		at = (uint64_t)(a->offsets[i] + a->counts[i]);
+		bytes += (uint64_t)a->counts[i];
+	}
+	CHECK(at <= BYTES);
+	return bytes;
+}
+
+static void ranges_with(int longest, bool waits)
+{
+	struct asked *a = calloc(1, sizeof(*a));
+	char *values = malloc(BYTES), *results = malloc(BYTES), *memory;
+	rmaext_window *w;
+	uint32_t seed = 7;
+	struct pair p;
+
+	CHECK(a && values && results);
+	pair_open(&p, (struct rig_options){.size = BYTES, .no_progress = true});
+	memory = p.r.window_memory;
+	w = here(&p, (struct lie){.reads = true});
+	serve_start(&p);
+	for (int round = 0; round < 20; round++) {
+		const uint64_t bytes = ranges_make(a, longest, &seed);
+		uint64_t at = 0;
+
+		for (uint64_t i = 0; i < bytes; i++)
+			values[i] = (char)noise(&seed);
+		EQUAL(ask(a, w, RMAEXT_PUT, 1, PLACES, bytes, values, NULL),
+		      RMAEXT_PENDING);
+		if (waits)
+			OK(end(a));
+		else
+			while (rmaext_bundle_release(&a->bundle))
+				sched_yield();
+		for (int i = 0; i < PLACES; i++) {
+			CHECK(!memcmp(memory + a->offsets[i], values + at,
+				      (size_t)a->counts[i]));
+			at += (uint64_t)a->counts[i];
+		}
+		memset(results, 0, bytes);
+		EQUAL(ask(a, w, RMAEXT_GET, 1, PLACES, bytes, NULL, results),
+		      RMAEXT_PENDING);
+		OK(end(a));
+		CHECK(!memcmp(results, values, bytes));
+	}
+	serve_stop(&p);
+	drop_window(w);
+	pair_close(&p);
+	free(results);
+	free(values);
+	free(a);
+}
+
+static void ranges_by_messages(void)
+{
+	ranges_with(BUNDLE_LONG, true);
+}
+
+static void ranges_by_reads(void)
+{
+	ranges_with(LONG, true);
+}
+
+static void ranges_dropped(void)
+{
+	ranges_with(LONG, false);
+}
+
+static void updates(void)
+{
+	struct asked a = {.bundle = NULL};
+	uint64_t values[PLACES], results[PLACES], pairs[PLACES][2], *memory;
+	struct pair p;
+
+	pair_open(&p, (struct rig_options){.size = PLACES * 8});
+	memory = (uint64_t *)p.r.window_memory;
+	memset(memory, 0, PLACES * 8);
+	serve_start(&p);
+	for (uint64_t i = 0; i < PLACES; i++) {
+		a.offsets[i] = (int64_t)(i / 2);
+		values[i] = i;
+	}
+	EQUAL(ask(&a, p.r.window, RMAEXT_UPDATE, 8, PLACES, PLACES, values,
+		  results),
+	      RMAEXT_PENDING);
+	OK(end(&a));
+	for (uint64_t i = 0; i < PLACES; i++)
+		EQUAL(results[i], i % 2 ? i - 1 : 0);
+	for (uint64_t i = 0; i < PLACES; i++) {
+		pairs[i][0] = i % 2 ? 1000 + i - 1 : 2 * i + 1;
+		pairs[i][1] = 1000 + i;
+	}
+	ask(&a, p.r.window, RMAEXT_UPDATE, 8, PLACES, PLACES, pairs, results);
+	while (rmaext_bundle_release(&a.bundle))
+		sched_yield();
+	a.call.op = RMAEXT_CSWAP;
+	memset(memory, 0, PLACES * 8);
+	for (uint64_t i = 0; i < PLACES; i += 2)
+		memory[i / 2] = 2 * i + 1;
+	EQUAL(rmaext_bundle_begin(p.r.window, &a.call, &a.bundle, &a.bad),
+	      RMAEXT_PENDING);
+	OK(end(&a));
+	for (uint64_t i = 0; i < PLACES; i++)
+		EQUAL(results[i], pairs[i][0]); /* all were replaced */
+	for (uint64_t i = 1; i < PLACES; i += 2)
+		EQUAL(memory[i / 2], 1000 + i);
+	serve_stop(&p);
+	pair_close(&p);
+}
+
+static void refused(void)
+{
+	struct asked a = {.bundle = NULL};
+	char buf[64] = {0};
+	struct pair p;
+	rmaext_window *reads;
+
+	pair_open(&p, (struct rig_options){.size = SIZE});
+	a.counts[0] = a.counts[1] = 8;
+	a.offsets[1] = SIZE - 7;
+	EQUAL(ask(&a, p.r.window, RMAEXT_GET, 1, 2, 16, NULL, buf), -ERANGE);
+	EQUAL(a.bad, 1);
+	EQUAL(a.bundle, NULL);
+	a.offsets[1] = -1;
+	EQUAL(ask(&a, p.r.window, RMAEXT_GET, 1, 2, 16, NULL, buf), -ERANGE);
+	a.offsets[1] = INT64_MAX;
+	EQUAL(ask(&a, p.r.window, RMAEXT_GET, 8, 2, 16, NULL, buf), -ERANGE);
+	a.offsets[1] = 0;
+	a.counts[1] = -1;
+	EQUAL(ask(&a, p.r.window, RMAEXT_PUT, 1, 2, 16, buf, NULL), -ERANGE);
+	a.counts[1] = 9; /* more than buf has */
+	EQUAL(ask(&a, p.r.window, RMAEXT_PUT, 1, 2, 16, buf, NULL), -ERANGE);
+	a.counts[1] = 7; /* fewer: it has changed */
+	EQUAL(ask(&a, p.r.window, RMAEXT_PUT, 1, 2, 16, buf, NULL), -FI_EINVAL);
+	EQUAL(ask(&a, p.r.window, 3, 1, 2, 16, buf, NULL), -FI_EINVAL);
+	EQUAL(ask(&a, p.r.window, RMAEXT_PUT, 0, 2, 16, buf, NULL), -FI_EINVAL);
+	EQUAL(ask(&a, p.r.window, RMAEXT_UPDATE, 4, 2, 2, buf, buf),
+	      -FI_EOPNOTSUPP);
+	a.offsets[1] = SIZE / 8;
+	EQUAL(ask(&a, p.r.window, RMAEXT_UPDATE, 8, 2, 2, buf, buf), -ERANGE);
+	EQUAL(a.bad, 1);
+	reads = here(&p, (struct lie){.access = RMAEXT_READ});
+	a.offsets[1] = 0;
+	a.counts[1] = 8;
+	EQUAL(ask(&a, reads, RMAEXT_PUT, 1, 2, 16, buf, NULL), -FI_EACCES);
+	EQUAL(ask(&a, reads, RMAEXT_UPDATE, 8, 2, 2, buf, buf), -FI_EACCES);
+	drop_window(reads);
+	OK(ask(&a, p.r.window, RMAEXT_GET, 1, 0, 0, NULL, buf));
+	EQUAL(rmaext_window_pending(p.r.window), 0);
+	pair_close(&p);
+}
+
+/* The target refuses a place that this rank takes for its own. */
+static void refused_there(void)
+{
+	struct asked a = {.bundle = NULL};
+	char buf[64] = {0};
+	struct pair p;
+	rmaext_window *w;
+
+	pair_open(&p, (struct rig_options){.size = SIZE});
+	w = here(&p, (struct lie){.size = 2 * SIZE});
+	serve_start(&p);
+	a.counts[0] = a.counts[1] = 8;
+	a.offsets[1] = SIZE;
+	for (int kind = RMAEXT_PUT; kind <= RMAEXT_GET; kind++) {
+		EQUAL(ask(&a, w, kind, 1, 2, 16, kind ? NULL : buf,
+			  kind ? buf : NULL),
+		      RMAEXT_PENDING);
+		EQUAL(end(&a), -ERANGE);
+	}
+	serve_stop(&p);
+	drop_window(w);
+	pair_close(&p);
+}
+
+/* Nobody serves: it times out, may be asked again, and goes on afterwards. */
+static void late(void)
+{
+	struct asked a = {.bundle = NULL};
+	char buf[64];
+	struct pair p;
+
+	pair_open(&p, (struct rig_options){.size = SIZE,
+					   .timeout = 0.3,
+					   .no_progress = true});
+	memset(p.r.window_memory, 5, SIZE);
+	a.counts[0] = a.counts[1] = 8;
+	a.offsets[1] = 100;
+	EQUAL(ask(&a, p.r.window, RMAEXT_GET, 1, 2, 16, NULL, buf),
+	      RMAEXT_PENDING);
+	for (int i = 0, ret = 0; i < 2; i++) {
+		do
+			ret = rmaext_bundle_wait_for(a.bundle, SECOND / 10);
+		while (ret == RMAEXT_PENDING);
+		EQUAL(ret, -FI_ETIMEDOUT);
+		EQUAL(a.ended, 0);
+	}
+	EQUAL(rmaext_bundle_wait_for(a.bundle, 0), RMAEXT_PENDING);
+	serve_start(&p);
+	while (rmaext_bundle_wait_for(a.bundle, SECOND / 10))
+		; /* late again, perhaps, where this machine is busy */
+	OK(end(&a));
+	EQUAL(buf[15], 5);
+	serve_stop(&p);
+	pair_close(&p);
+}
+
+/* The endpoint closes with a bundle on its way. */
+static void closed(void)
+{
+	struct asked a = {.bundle = NULL};
+	char buf[64];
+	struct pair p;
+
+	pair_open(&p, (struct rig_options){.size = SIZE, .no_progress = true});
+	a.counts[0] = a.counts[1] = 8;
+	EQUAL(ask(&a, p.r.window, RMAEXT_GET, 1, 2, 16, NULL, buf),
+	      RMAEXT_PENDING);
+	EQUAL(a.ended, 0);
+	OK(rmaext_fabric_close(&p.r.origin));
+	EQUAL(a.ended, 1);
+	EQUAL(end(&a), -FI_ESHUTDOWN);
+	EQUAL(ask(&a, p.r.window, RMAEXT_GET, 1, 2, 16, NULL, buf),
+	      -FI_ESHUTDOWN);
+	rmaext_window_free(p.r.window);
+	p.r.window = NULL;
+	pair_close(&p);
+}
+
+const struct test tests[] = {
+	{"ranges_by_messages", ranges_by_messages, NULL, NULL},
+	{"ranges_by_reads", ranges_by_reads, NULL, NULL},
+	{"ranges_dropped", ranges_dropped, NULL, NULL},
+	{"updates", updates, NULL, NULL},
+	{"refused", refused, NULL, NULL},
+	{"refused_there", refused_there, NULL, NULL},
+	{"late", late, NULL, NULL},
+	{"closed", closed, NULL, NULL},
+	{0},
+};

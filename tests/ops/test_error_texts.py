@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What errors of arguments say: the call, the window, the place in elements, and what to do."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from support.guarded import guarded, neighbour
+
+import rmaext
+
+SIZE = 10
+
+# Each takes a window, a value, a rank and an offset.
+CALLS = {
+    "put": lambda w, v, r, o: w.put(v, r, o),
+    "get": lambda w, v, r, o: w.get(r, o, np.size(v)),
+    "accumulate": lambda w, v, r, o: w.accumulate(v, r, o),
+    "get_accumulate": lambda w, v, r, o: w.get_accumulate(v, r, o),
+    "fetch_op": lambda w, v, r, o: w.fetch_op(v, r, o),
+    "fetch_add": lambda w, v, r, o: w.fetch_add(v, r, o),
+    "compare_and_swap": lambda w, v, r, o: w.compare_and_swap(v, v, r, o),
+    "load": lambda w, v, r, o: w.load(r, o),
+    "store": lambda w, v, r, o: w.store(v, r, o),
+    "put_many": lambda w, v, r, o: w.put_many(r, o, v),
+    "get_many": lambda w, v, r, o: w.get_many(r, o),
+    "accumulate_many": lambda w, v, r, o: w.accumulate_many(r, o, v),
+    "fetch_add_many": lambda w, v, r, o: w.fetch_add_many(r, o, v),
+    "fetch_op_many": lambda w, v, r, o: w.fetch_op_many(r, o, v),
+    "compare_and_swap_many": lambda w, v, r, o: w.compare_and_swap_many(r, o, v, v),
+    "rput": lambda w, v, r, o: w.rput(v, r, o),
+    "rget": lambda w, v, r, o: w.rget(r, o, np.size(v)),
+    "raccumulate": lambda w, v, r, o: w.raccumulate(v, r, o),
+    "rget_accumulate": lambda w, v, r, o: w.rget_accumulate(v, r, o),
+    "rfetch_op": lambda w, v, r, o: w.rfetch_op(v, r, o),
+    "rcompare_and_swap": lambda w, v, r, o: w.rcompare_and_swap(v, v, r, o),
+    "put_notify": lambda w, v, r, o: w.put_notify(v, r, o),
+    "get_notify": lambda w, v, r, o: w.get_notify(r, o, np.size(v)),
+    "prepare_put": lambda w, v, r, o: w.prepare_put(np.asarray(v), r, o),
+    "prepare_get": lambda w, v, r, o: w.prepare_get(np.asarray(v), r, o),
+    "prepare_fetch_add": lambda w, v, r, o: w.prepare_fetch_add(v, r, o),
+}
+WRITES = [*CALLS][:1] + ["accumulate", "store", "put_many", "rput", "put_notify", "prepare_put"]
+MANY = [name for name in CALLS if name.endswith("_many")]
+every_call = pytest.mark.parametrize("name", CALLS)
+
+
+def refused(error, call):
+    """Return what was raised says; nothing else may be raised."""
+    with pytest.raises(error) as info:
+        call()
+    return str(info.value)
+
+
+@every_call
+def test_ranks(comm, name):
+    call = CALLS[name]
+    with guarded(comm, SIZE) as win:
+        for wrong in (comm.size, comm.size + 98, -1):
+            text = refused(rmaext.BoundsError, lambda wrong=wrong: call(win, 1.0, wrong, 0))
+            assert text.startswith(f"{name}: window {win._name}"), text
+            assert f"ranks 0 to {comm.size - 1}" in text
+            assert str(wrong) in text
+            assert ("proc_null=True" in text) == (wrong < 0)
+        win.fence()
+
+
+@every_call
+@pytest.mark.parametrize("kind", ["window", "part", "field", "joined"])
+def test_offsets(comm, name, kind):
+    """The place is told in elements, as the caller gave it."""
+    call, peer = CALLS[name], neighbour(comm)
+    with guarded(comm, SIZE) as win, guarded(comm, SIZE, [("m", "f8"), ("k", "i8")]) as records:
+        arrays = [np.zeros(4), np.zeros(SIZE - 4)]
+        with rmaext.Window(comm, arrays) as joined:
+            windows = {"window": win, "part": win.subwindow(2, 6), "joined": joined}
+            it = windows.get(kind) or records.field("m")
+            size = it.size(peer)
+            for wrong in (size, size + 80, -1):
+                text = refused(rmaext.BoundsError, lambda wrong=wrong: call(it, 1.0, peer, wrong))
+                where = f"{name}: window {it._name}, rank {peer}, offset {wrong}, length 1"
+                assert text == f"{where}: outside the {size} elements there"
+            joined.fence()
+        records.fence()
+        win.fence()
+        assert not win.local.any()
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_one_of_many(comm, name):
+    """The first element at fault is named by its index, too."""
+    with guarded(comm, SIZE) as win:
+        offsets = np.array([[1, 2], [SIZE, 3], [-4, 5]])
+        text = refused(rmaext.BoundsError, lambda: CALLS[name](win, 1.0, comm.rank, offsets))
+        where = f"{name}: window {win._name}, element [1, 0], rank {comm.rank}, offset {SIZE}"
+        assert text == f"{where}, length 1: outside the {SIZE} elements there"
+        win.fence()
+
+
+@every_call
+def test_types(comm, name):
+    """What is no integer, and arguments in another order: the call is shown."""
+    call, peer = CALLS[name], neighbour(comm)
+    with guarded(comm, SIZE) as win:
+        for what, given in {
+            "rank": (1.0, peer + 0.5, 0),
+            "offset": (1.0, peer, 1.5),
+            "rank ": (float(peer), np.ones(2), 0),  # of put(1, array)
+        }.items():
+            if name.endswith("_many") and what == "rank ":
+                given = (1.0, ["a"], 0)
+            text = refused(TypeError, lambda given=given: call(win, *given))
+            assert text.startswith(f"{name}: window {win._name}: {what.strip()}"), text
+            assert re.search(rf"must be (an integer|integers), not .*; the call is {name}\(", text)
+            assert text.count(f"{name}(") == 1
+        win.fence()
+
+
+@pytest.mark.parametrize("name", [n for n in CALLS if "get" not in n[:4] and n != "load"])
+def test_values(comm, name):
+    call, peer = CALLS[name], neighbour(comm)
+    with guarded(comm, SIZE) as win:
+        for wrong in (np.ones((), "f4"), np.ones(2, "f4")):
+            if "fetch_op" in name and wrong.ndim:
+                continue
+            text = refused(TypeError, lambda wrong=wrong: call(win, wrong, peer, 0))
+            assert text.startswith(f"{name}: window {win._name}: "), text
+            assert "float32, the window float64" in text
+        win.fence()
+        assert not win.local.any()
+
+
+@every_call
+def test_rights_and_closed(comm, name):
+    call, peer = CALLS[name], neighbour(comm)
+    with guarded(comm, SIZE) as win:
+        view = win.dup("r" if name in WRITES or "get" not in name[:4] else "w")
+        if name == "load":
+            view = win.dup("w")
+        if "prepare_get" in name:
+            view = win.dup("w")
+        if name in ("get_accumulate", "rget_accumulate"):
+            view = win.dup("r")
+        text = refused(rmaext.AccessError, lambda: call(view, 1.0, peer, 3))
+        where = f"{name}: window {win._name}, rank {peer}, offset 3, length 1: "
+        assert text.startswith(where), text
+        assert "allows" in text
+        win.fence()
+    text = refused(rmaext.ClosedError, lambda: call(win, 1.0, peer, 0))
+    assert text == f"{name}: window {win._name} is closed"
+
+
+def test_what_is_not_read_to_the_end(comm):
+    """Without a count the rest is counted; the error is that of the call."""
+    with guarded(comm, SIZE) as win:
+        for name in ("get", "rget", "get_notify"):
+            text = refused(rmaext.BoundsError, lambda name=name: getattr(win, name)(99))
+            assert text == f"{name}: window {win._name} has ranks 0 to {comm.size - 1}, not 99"
+        win.fence()
+
+
+def test_others(comm):
+    """Each names its call and window, and says what would do."""
+    peer = neighbour(comm)
+    with guarded(comm, SIZE) as win, rmaext.Window.dynamic(comm) as dynamic:
+        f4 = np.ones(2, "f4")
+        calls = {
+            "accumulate": [(ValueError, lambda: win.accumulate(1.0, peer, 0, "summ"), "sum, prod")],
+            "accumulate_many": [
+                (ValueError, lambda: win.accumulate_many(peer, 0, 1.0, "no"), "sum")
+            ],
+            "put_notify": [
+                (rmaext.BoundsError, lambda: win.put_notify(1.0, peer, 0, 256), "slots 0 to 255"),
+                (TypeError, lambda: win.put_notify(1.0, peer, 0, 1.5), "slot must be an integer"),
+            ],
+            "wait_notify": [
+                (rmaext.BoundsError, lambda: win.wait_notify(300), "slots 0 to 255"),
+                (TypeError, lambda: win.wait_notify("a"), "slot must be an integer"),
+                (ValueError, lambda: win.wait_notify(3, 0), "count 0 is not positive"),
+                (TypeError, lambda: win.wait_notify(3, 1.5), "count must be an integer"),
+                (TypeError, lambda: win.wait_notify(3, 1, "a"), "timeout='a'"),
+            ],
+            "wait_any": [(ValueError, lambda: win.wait_any([]), "no slots")],
+            "wait_until": [
+                (rmaext.BoundsError, lambda: win.wait_until(99, "==", 1.0), "offset 99"),
+                (ValueError, lambda: win.wait_until(9, "=>", 1.0), "none of =="),
+                (TypeError, lambda: win.wait_until(9, "==", "a"), "str"),
+            ],
+            "get": [
+                (ValueError, lambda: win.get(peer, 0, -1), "count -1 is negative"),
+                (TypeError, lambda: win.get(peer, 0, 1.5), "count must be an integer"),
+                (TypeError, lambda: win.get(peer, 0, out=f4), "out has dtype float32"),
+                (ValueError, lambda: win.get(peer, 0, 3, out=np.ones(2)), "out has 2 elements"),
+            ],
+            "get_many": [
+                (ValueError, lambda: win.get_many(peer, [1, 2], np.ones(3)), "shape (3,)")
+            ],
+            "put_many": [(ValueError, lambda: win.put_many(peer, [1, 2], np.ones(3)), "broadcast")],
+            "register": [
+                (TypeError, lambda: win.register([1.0]), "NumPy array"),
+                (TypeError, lambda: win.register(f4), "float32"),
+                (ValueError, lambda: win.register(np.ones((4, 4))[:, 0]), "C-contiguous"),
+            ],
+            "flush": [
+                (rmaext.BoundsError, lambda: win.flush(99), "not 99"),
+                (TypeError, lambda: win.flush("a"), "as an integer; the call is flush(rank=None"),
+            ],
+            "size": [(rmaext.BoundsError, lambda: win.size(99), "not 99")],
+            "route": [(rmaext.BoundsError, lambda: win.route(99), "not 99")],
+            "peer_view": [(rmaext.BoundsError, lambda: win.peer_view(99), "not 99")],
+            "connect": [(rmaext.BoundsError, lambda: win.connect([99]), "not 99")],
+            "lock": [(rmaext.BoundsError, lambda: win.lock(99), "not 99")],
+            "unlock": [(rmaext.SyncError, lambda: win.unlock(0), "has not locked rank 0")],
+            "post": [(rmaext.BoundsError, lambda: win.post([99]), "99")],
+            "start": [(rmaext.BoundsError, lambda: win.start([99]), "99")],
+            "subwindow": [
+                (rmaext.BoundsError, lambda: win.subwindow(3, 99), f"outside the {SIZE} elements"),
+                (rmaext.BoundsError, lambda: win.subwindow(3, 1), "[3:1]: the bounds"),
+            ],
+            "dup": [(ValueError, lambda: win.dup("x"), "must be 'r', 'w', 'rw' or None")],
+            "field": [(TypeError, lambda: win.field("x"), "without fields")],
+            "view": [(TypeError, lambda: win.view("f16x"), "not understood")],
+            "export": [(ValueError, lambda: win.export("x"), "must be 'r', 'w', 'rw' or None")],
+            "grant": [(rmaext.BoundsError, lambda: win.grant(3, 99), f"[3:99] of the {SIZE} elem")],
+            "advise": [
+                (ValueError, lambda: win.advise("x"), "'willneed' or 'normal'"),
+                (TypeError, lambda: win.advise("normal", 3), "a slice, not int"),
+            ],
+            "at": [
+                (rmaext.BoundsError, lambda: win.at(99), "not 99"),
+                (rmaext.BoundsError, lambda: win.at(peer).add(SIZE, 1.0), "axis 0 with size 10"),
+                (TypeError, lambda: win.at(peer).add(0, f4), "float32"),
+            ],
+            "__getitem__": [
+                (IndexError, lambda: win[peer, "a"], "only integers"),
+                (TypeError, lambda: win["a"], "the first index is the rank"),
+            ],
+            "__setitem__": [
+                (TypeError, lambda: win.__setitem__((peer, slice(0, 2)), f4), "float32"),
+                (ValueError, lambda: win.__setitem__((peer, slice(0, 2)), np.ones(3)), "broadcast"),
+            ],
+            "compare_and_swap": [
+                (ValueError, lambda: win.compare_and_swap([1.0], 1.0, peer), "shapes (1,) and ()"),
+            ],
+            "fetch_op": [(ValueError, lambda: win.fetch_op([1.0, 2.0], peer), "get_accumulate")],
+            "attach": [
+                (TypeError, lambda: dynamic.attach([1.0]), "NumPy array"),
+                (TypeError, lambda: dynamic.attach(f4), "float32"),
+            ],
+            "detach": [(rmaext.AttachError, lambda: dynamic.detach(np.ones(2)), "not attached")],
+        }
+        for name, refusals in calls.items():
+            for error, call, words in refusals:
+                text = refused(error, call)
+                begin = rf"{name}: window ({win._name}|{dynamic._name})\b"
+                assert re.match(begin, text), text
+                assert words in text, text
+                assert text.count("window ") <= 2, text
+        dynamic.fence()
+        win.fence()
+        assert not win.local.any()
+
+
+def test_what_the_program_raises_stays_as_it_is(comm):
+    """Errors of functions of the program that a call has called."""
+
+    class Wrong:
+        def __index__(self):
+            raise ValueError("mine")
+
+    class Array:
+        def __array__(self, dtype=None, copy=None):
+            raise TypeError("mine")
+
+    with guarded(comm, SIZE) as win:
+        assert refused(ValueError, lambda: win.put(1.0, Wrong())) == "mine"
+        assert refused(ValueError, lambda: win.get(0, Wrong())) == "mine"
+        assert refused(TypeError, lambda: win.put(Array(), 0)) == "mine"
+        assert refused(TypeError, lambda: win.rput(1.0)).startswith("NonblockingOperations.rput()")
+        assert refused(TypeError, lambda: win.put(1.0)).startswith("Window.put() missing")
+        win.fence()

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""rput_notify, and rput and rget of what a key names."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from support.guarded import guarded, left_of, neighbour, same
+
+import rmaext
+
+SHAPE = (12, 9, 20)
+EVERYTHING = slice(None)
+KEYS = {
+    "plane": (3,),
+    "rows": (EVERYTHING, 2),
+    "column": (EVERYTHING, EVERYTHING, 5),
+    "element": (1, 2, 3),
+    "strided": (slice(1, None, 3), slice(None, None, -2), slice(2, 17, 5)),
+    "arrays": (np.array([4, 0, 11]), 2),
+    "broadcast": (EVERYTHING, np.array([[1], [3]]), np.array([0, 19])),
+    "mask": (np.arange(12) % 4 == 1,),
+    "all": (...,),
+    "nothing": (slice(0, 0),),
+}
+every_key = pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
+
+
+def values(rank, shape, seed):
+    return np.random.default_rng([rank, seed]).integers(1, 1 << 40, shape).astype(float)
+
+
+@every_key
+def test_rput_notify_of_a_key(comm, key):
+    """All of it is there once the slot has counted; nothing else is touched."""
+    want = np.zeros(SHAPE)
+    with guarded(comm, SHAPE) as win:
+        for seed in range(5):
+            given = values(comm.rank, want[key].shape, seed)
+            request = win.rput_notify(given, neighbour(comm), slot=7, key=key)
+            assert win.wait_notify(7, timeout=50) == 1
+            want[key] = values(left_of(comm), want[key].shape, seed)
+            assert same(win.local, want)
+            assert request.wait() is None
+            assert not win.notify_counts().any()
+            comm.Barrier()
+        win.fence()
+
+
+@pytest.mark.parametrize("count", [0, 1, 100, 4000, 16_193, 300_000])
+def test_rput_notify_in_one_piece(comm, count):
+    with guarded(comm, count + 2) as win:
+        for seed in range(4):
+            given = values(comm.rank, count, seed)
+            request = win.rput_notify(given, neighbour(comm), 1, slot=255)
+            assert win.wait_notify(255, timeout=50) == 1
+            assert same(win.local[1:-1], values(left_of(comm), count, seed))
+            request.wait()
+            comm.Barrier()
+        assert win.local[0] == win.local[-1] == 0
+        win.fence()
+
+
+def test_many_at_once(comm):
+    """To one target and slot; what was dropped goes on, and a flush waits for it."""
+    peer, plane = neighbour(comm), (9, 20)
+    with guarded(comm, SHAPE) as win:
+        for k in range(12):
+            win.rput_notify(np.full(plane, k + 1.0), peer, key=k, slot=1).free()
+        win.flush(peer)
+        assert win.wait_notify(1, count=12, timeout=50) >= 12
+        assert (win.local == np.arange(1.0, 13).reshape(12, 1, 1)).all()
+        win.fence()
+
+
+def test_origins_that_lie_in_pieces(comm):
+    """They are packed; a scalar is broadcast."""
+    peer = neighbour(comm)
+    field = values(comm.rank, (20, 9), 1)
+    with guarded(comm, SHAPE) as win:
+        requests = [
+            win.rput_notify(field.T, peer, key=2),
+            win.rput_notify(5.0, peer, key=(3, 4), slot=0),
+            win.rput_notify(field[::2, 3], peer, offset=11, slot=0),
+        ]
+        win.wait_notify(0, count=3, timeout=50)
+        there = values(left_of(comm), (20, 9), 1)
+        assert same(win.local[2], np.ascontiguousarray(there.T))
+        assert (win.local[3, 4] == 5).all()
+        assert same(win.local.reshape(-1)[11:21], there[::2, 3].copy())
+        rmaext.Request.waitall(requests)
+        win.fence()
+
+
+def test_refused(comm):
+    """Before anything is sent: nobody is notified."""
+    peer = neighbour(comm)
+    with guarded(comm, SHAPE, fill=1.0) as win:
+        reader = win.dup("r")
+        for error, call in (
+            (rmaext.BoundsError, lambda: win.rput_notify(np.ones(2), peer, 12 * 180 - 1)),
+            (rmaext.BoundsError, lambda: win.rput_notify(1.0, peer, key=12)),
+            (rmaext.BoundsError, lambda: win.rput_notify(1.0, comm.size, key=1)),
+            (rmaext.BoundsError, lambda: win.rput_notify(1.0, peer, slot=256)),
+            (rmaext.AccessError, lambda: reader.rput_notify(2.0, peer, key=1)),
+            (rmaext.AccessError, lambda: reader.rput_notify(np.ones(40_000)[:900], peer)),
+            (ValueError, lambda: win.rput_notify(np.ones(3), peer, key=1)),
+            (ValueError, lambda: win.rput_notify(1.0, peer, 3, key=1)),
+            (TypeError, lambda: win.rput_notify(np.ones(2, "f4"), peer)),
+            (IndexError, lambda: win.rput_notify(1.0, peer, key="a")),
+        ):
+            with pytest.raises(error, match=r"^rput_notify: window"):
+                call()
+        win.fence()
+        assert not win.notify_counts().any()
+        assert (win.local == 1).all()
+        win.fence()
+    with pytest.raises(rmaext.ClosedError, match="rput_notify"):
+        win.rput_notify(1.0, peer)
+
+
+def test_nobody(comm):
+    with guarded(comm, SHAPE, proc_null=True) as win:
+        nobody = MPI.PROC_NULL
+        assert win.rput_notify(1.0, nobody, 5).wait() is None
+        assert win.rput_notify(1.0, nobody, key=5).wait() is None
+        assert win.rput(1.0, nobody, key=5).wait() is None
+        assert win.rget(nobody, key=5).wait().size == 0
+        win.fence()
+        assert not win.local.any()
+
+
+def test_other_kinds_of_windows(comm):
+    """Where one operation is several in C it is done when it returns."""
+    peer = neighbour(comm)
+    with rmaext.Window(comm, [np.zeros(2), np.zeros(3)]) as win:
+        win.rput_notify(np.arange(1.0, 5), peer, 1, slot=2).wait()
+        win.wait_notify(2, timeout=50)
+        assert [array.tolist() for array in win.local] == [[0, 1], [2, 3, 4]]
+        win.fence()
+    with guarded(comm, 6, [("n", "i4"), ("x", "f8", 3)]) as win:
+        x = win.field("x")
+        request = x.rput_notify(np.arange(1.0, 4), peer, key=(slice(1, 6, 2), 2), slot=3)
+        x.wait_notify(3, timeout=50)
+        assert win.local["x"][1::2, 2].tolist() == [1, 2, 3]
+        assert win.local["x"].sum() == 6
+        request.wait()
+        assert x.rget(peer, key=(3,)).wait().tolist() == [0, 0, 2]
+        assert not win.local["n"].any()
+        win.fence()
+    with guarded(comm, SHAPE) as win:
+        part = win.subwindow(180, 360)
+        part.rput_notify(2.0, peer, key=slice(0, 180, 3), slot=4).wait()
+        win.wait_notify(4, timeout=50)
+        assert (win.local[1].reshape(-1)[::3] == 2).all()
+        assert win.local.sum() == 120
+        win.fence()
+
+
+@every_key
+def test_rput_and_rget_of_a_key(comm, key):
+    peer, want = neighbour(comm), np.zeros(SHAPE)
+    with guarded(comm, SHAPE) as win:
+        given = values(comm.rank, want[key].shape, 1)
+        win.rput(given, peer, key=key).wait()
+        assert same(np.asarray(win.rget(peer, key=key).wait()), given)
+        out = np.full(given.shape, -1.0)
+        assert win.rget(peer, key=key, out=out).wait() is out
+        assert same(out, given)
+        comm.Barrier()
+        want[key] = values(left_of(comm), want[key].shape, 1)
+        assert same(win.local, want)
+        for call in (
+            lambda: win.rget(peer, 3, key=key),
+            lambda: win.rget(peer, count=3, key=key),
+            lambda: win.rput(1.0, peer, 3, key=key),
+            lambda: win.rget(peer, key=key, out=np.zeros((7, 7, 7))),
+        ):
+            with pytest.raises(ValueError, match=r"^r(put|get): window"):
+                call()
+        win.fence()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_the_data_comes_first(world):
+    """A target that only looks at the slot never finds less than all of it."""
+    peer, rounds = neighbour(world), 60
+    face = (EVERYTHING, 4, EVERYTHING)
+    with guarded(world, (40, 9, 50)) as win:
+        requests = []
+        for k in range(rounds):
+            requests.append(win.rput_notify(np.full((40, 50), k + 1.0), peer, key=face, slot=k))
+            while not win.test_notify(k):
+                pass
+            assert (win.local[face] >= k + 1).all()
+            win.put_notify([], left_of(world), slot=200)  # it was looked at
+            win.wait_notify(200, timeout=50)
+        rmaext.Request.waitall(requests)
+        win.fence()
