@@ -2,11 +2,13 @@
 """One rank of a job: `python -m rmaext.bench.job SETTINGS FOLDER`, started by run.py.
 
 SETTINGS is JSON. Rank 0 writes how far it is to FOLDER/progress, and at the
-end the result to FOLDER/result. A rank that fails writes why to FOLDER/error.
+end the result to FOLDER/result. The first rank that fails writes why to
+FOLDER/error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import os
@@ -38,7 +40,7 @@ def main(cases: Mapping[str, Callable[[Job], None]]) -> None:
     try:
         cases[settings["case"]](job)
     except Exception as exc:
-        folder.joinpath("error").write_text(f"{type(exc).__name__}: {exc}")
+        write_first(folder / "error", f"{type(exc).__name__}: {exc}")
         # one write: those of several ranks must not mix
         text = f"rank {job.comm.rank}: {traceback.format_exc()}"
         os.write(2, text.encode())
@@ -52,6 +54,14 @@ def main(cases: Mapping[str, Callable[[Job], None]]) -> None:
     faulthandler.dump_traceback_later(TEARDOWN, exit=True)
     for window in job.windows:
         window.close()
+
+
+def write_first(path: Path, text: str) -> None:
+    """Write a file as a whole; if another rank has written it first, leave that one."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}")
+    partial.write_text(text)
+    with contextlib.suppress(FileExistsError):
+        path.hardlink_to(partial)
 
 
 def mpi_version() -> str:

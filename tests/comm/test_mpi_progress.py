@@ -191,8 +191,8 @@ def test_a_remote_window_needs_no_mpi(audit, counts, run_python, tmp_path):
             from mpi4py import MPI
             with rmaext.RemoteWindow.attach(bytes.fromhex(sys.argv[1])) as remote:
                 os.kill(os.getppid(), signal.SIGSTOP)
-                threading.Timer(0.4, os.kill, (os.getppid(), signal.SIGCONT)).start()
                 start = time.monotonic()
+                threading.Timer(0.4, os.kill, (os.getppid(), signal.SIGCONT)).start()
                 assert remote.get(0).tolist() == [3, 3, 3, 3]
                 assert time.monotonic() - start > 0.3
             assert not MPI.Is_initialized()
