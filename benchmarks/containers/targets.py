@@ -5,36 +5,127 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from targets import BOTH, MPI_ALLOCATE, MPI_CREATE, SPEED, Claim, Row, job
+from targets import (
+    BOTH,
+    MIB,
+    MPI_ALLOCATE,
+    MPI_CREATE,
+    MPICH,
+    OPENMPI,
+    SPEED,
+    TIME,
+    VALUE,
+    Claim,
+    Library,
+    Row,
+    job,
+)
 
 __all__ = ["CONTAINERS"]
 
 FOLDER = Path(__file__).resolve().parent
 
 
+STORE, DICT, QUEUE, STATE = (
+    f"rmaext.containers.{name}" for name in ("Store", "Dict", "TaskQueue", "Published")
+)
+
+
+def program(name: str) -> tuple[str, ...]:
+    """Return the arguments of Python for a program beside this."""
+    return (str(FOLDER / name),)
+
+
+def where(route: str) -> str:
+    """Return a route as the table says it."""
+    return "tcp" if route == "fabric" else "same node"
+
+
+def taken(route: str) -> str:
+    """Return by which route windows must have gone."""
+    return "fabric" if route == "fabric" else "direct"
+
+
 def store(route: str, forms: tuple[str, ...], loop: float, burst: float) -> Row:
     """Return the row of batches of a Store: how many times as fast as loops of MPI.Win."""
     peers = {"Lock, Get, Unlock": loop, "Lock_all, Get, Flush": burst}
     return Row(
-        f"Store, {'tcp' if route == 'fabric' else 'same node'}",
+        f"Store, {where(route)}",
         BOTH,
-        job("batches", forms, route, program=(str(FOLDER / "store.py"),)),
+        job("batches", forms, route, program=program("store.py")),
         tuple(
             Claim(
                 f"256 records of {size}",
                 SPEED,
                 target,
                 tuple(f"{form}: {how}" for form in forms),
-                "rmaext.containers.Store",
+                STORE,
             )
             for size in ("1 KiB", r"0\.75 to")
             for how, target in peers.items()
         ),
-        "fabric" if route == "fabric" else "direct",
+        taken(route),
     )
 
 
+def many_keys(route: str, forms: tuple[str, ...]) -> Row:
+    """Return the row of batches of a Dict beside a table over MPI.Win."""
+    claims = tuple(Claim(f"{call}_many", SPEED, 50, forms, DICT) for call in ("get", "add"))
+    case = job("many", forms, route, program=program("mapping.py"))
+    return Row(f"Dict, 1,024 keys, {where(route)}", BOTH, case, claims, taken(route))
+
+
+def one_key(route: str, libraries: tuple[Library, ...]) -> Row:
+    """Return the row of single items of a Dict beside deephyper's mapping."""
+    peers = ("deephyper's mapping",)
+    claims = tuple(Claim(f"{call} of an item", SPEED, 1000, peers, DICT) for call in ("get", "put"))
+    case = job("single", (), route, program=program("mapping.py"))
+    return Row(f"Dict, an item, {where(route)}", libraries, case, claims, taken(route))
+
+
+def tasks(route: str) -> Row:
+    """Return the row of a TaskQueue beside the ideal, and what is used today."""
+    case = job("tasks", (), route, program=program("taskqueue.py"))
+    others = ("MPI.Win: Fetch_and_op, Get", "mpi4py.futures")
+    claims = (
+        Claim(r"\d+ tasks", TIME, 1.05, ("by hand",), QUEUE),
+        *(Claim(r"\d+ tasks", SPEED, None, (other,), QUEUE) for other in others),
+        Claim("waits", VALUE, 1, (), QUEUE),
+    )
+    return Row(f"TaskQueue, {where(route)}", BOTH, case, claims)
+
+
+def newest(route: str) -> Row:
+    """Return the row of Published beside a copy and a get, and what is used today."""
+    case = job("vectors", (), route, program=program("published.py"), sizes=[MIB])
+    others = ("MPI.Win: sequence lock", "MPI.Comm.Bcast")
+    claims = tuple(
+        claim
+        for figure, target in (("publish", 1.2), ("read", 1.5))
+        for claim in (
+            Claim(figure, TIME, target, ("copy and get",), STATE),
+            *(Claim(figure, SPEED, None, (other,), STATE) for other in others),
+        )
+    )
+    return Row(f"Published, 1 MiB, {where(route)}", BOTH, case, claims)
+
+
+def million(route: str) -> Row:
+    """Return the row of reads of which none may be torn: that is a failure."""
+    case = job("million", (), route, program=program("published.py"), sizes=[1024])
+    claim = Claim(r"\d+ reads", VALUE, None, (), STATE)
+    return Row(f"Published, none is torn, {where(route)}", BOTH, case, (claim,))
+
+
+ROUTES = ("node", "fabric")
 CONTAINERS = (
     store("node", (MPI_ALLOCATE, MPI_CREATE), 20, 3),
     store("fabric", (MPI_CREATE,), 10, 2),
+    many_keys("node", (MPI_ALLOCATE, MPI_CREATE)),
+    many_keys("fabric", (MPI_CREATE,)),
+    # MPICH aborts the job: the package's Get on one node reads memory into itself
+    one_key("node", (OPENMPI,)),
+    one_key("fabric", (MPICH, OPENMPI)),
+    *(row(route) for row in (tasks, newest) for route in ROUTES),
+    million("node"),
 )

@@ -172,7 +172,9 @@ def tasks(job: Job) -> None:
     job.add(f"{count} tasks", job.alternate(rivals, turn, everywhere=True), "ms")
     ours = rivals[0]
     job.facts["seconds of a task"] = each
-    job.facts["waited"] = job.comm.gather(ours.waited / ours.took)
+    waits = job.comm.allgather(100 * ours.waited / ours.took)
+    thieves = [part for rank, part in enumerate(waits) if rank != ORIGIN]
+    job.add("waits of those who steal", {ours.name: [thieves]}, "%", percentile=100)
     for rival in rivals:
         rival.close()
 

@@ -39,6 +39,11 @@ def main(cases: Mapping[str, Callable[[Job], None]]) -> None:
     job = Job(settings, folder / "progress")
     try:
         cases[settings["case"]](job)
+        if job.is_origin:
+            facts = {"mpi": mpi_version(), "thread_level": thread_level()} | job.facts | fabric(job)
+            partial = folder / "result.part"
+            partial.write_text(json.dumps({"facts": facts, "figures": job.figures}))
+            partial.rename(folder / "result")
     except Exception as exc:
         write_first(folder / "error", f"{type(exc).__name__}: {exc}")
         # one write: those of several ranks must not mix
@@ -46,11 +51,6 @@ def main(cases: Mapping[str, Callable[[Job], None]]) -> None:
         os.write(2, text.encode())
         job.comm.Abort(1)  # may return
         os._exit(1)
-    if job.is_origin:
-        facts = {"mpi": mpi_version(), "thread_level": thread_level(), **job.facts, **fabric(job)}
-        partial = folder / "result.part"
-        partial.write_text(json.dumps({"facts": facts, "figures": job.figures}))
-        partial.rename(folder / "result")
     faulthandler.dump_traceback_later(TEARDOWN, exit=True)
     for window in job.windows:
         window.close()
@@ -83,7 +83,7 @@ def thread_level() -> str:
 def fabric(job: Job) -> dict[str, str]:
     """Return provider and version of libfabric, if one is in use."""
     for window in job.windows:
-        used = getattr(window.win, "fabric", None)
+        used = getattr(getattr(window, "win", None), "fabric", None)
         if used is not None:
             return {"provider": used.provider, "libfabric": str(used.version)}
     return {}

@@ -6,7 +6,8 @@ Each rank has several buffers, and these words, each of which one rank alone wri
 - NEWEST: the version that was completed last, and its buffer.
 - BEGUN, of each buffer: the version that is in it, or is being copied into it.
 - WANTED, of each reader: the number of its request for a buffer to be kept; 0 for none.
-- KEPT, of each reader: as NEWEST, the version that is kept for it.
+- KEPT, of each reader: as NEWEST, the version that is kept for it; above, the number of the
+  request, modulo NUMBERS.
 
 A version's buffer is whole and as it was if BEGUN of that buffer is still that version after the
 data was read: that alone decides whether a read is good. Requests only let a reader succeed whose
@@ -45,7 +46,8 @@ if TYPE_CHECKING:
 __all__ = ["Published"]
 
 _NEWEST, _BEGUN = 0, 1
-_BITS = 8  # of a word for the buffer, the rest are the version
+_BITS, _VERSIONS = 8, 52  # of a word: from which on it is the version, and the request's number
+_NUMBERS = 1 << 11
 _MOST = 1 << _BITS
 _LEAST = 2
 _TRIES = 16  # reads for each request
@@ -165,8 +167,11 @@ class Published(Generic[ScalarT]):
         self._version = 0  # that was begun last
         self._newest = 0  # its buffer
         self._keeping: dict[int, tuple[int, int]] = {}  # reader: number of its request, buffer
-        # of the reader; the numbers of its requests
-        self._requests = itertools.count(1)
+        # of the reader, for the ranks that it reads: the numbers of its requests, KEPT as it
+        # was seen last, and who publishes faster than it can read
+        self._requests: dict[int, itertools.count[int]] = {}
+        self._answers: dict[int, int] = {}
+        self._overtaken: set[int] = set()
 
     # -- what it is ------------------------------------------------------------------
 
@@ -298,7 +303,7 @@ class Published(Generic[ScalarT]):
         for reader, number in enumerate(self._wanted.tolist()):
             if number and self._keeping.get(reader, (0, 0))[0] != number:
                 self._keeping[reader] = (number, buffer)
-                self._words[self._kept_at + reader] = word
+                self._words[self._kept_at + reader] = number % _NUMBERS << _VERSIONS | word
 
     # -- the reader ------------------------------------------------------------------
 
@@ -346,8 +351,9 @@ class Published(Generic[ScalarT]):
         Notes
         -----
         Local. It never holds up the owner. Without `newer_than` it waits for nobody either: it
-        begins anew only if the owner has published several versions meanwhile. With it, it
-        looks again after pauses of up to a millisecond, in which MPI makes progress.
+        begins anew only if the owner has published several versions meanwhile; the reads after
+        that ask the owner beforehand to keep one. With it, it looks again after pauses of up
+        to a millisecond, in which MPI makes progress.
 
         Examples
         --------
@@ -364,13 +370,15 @@ class Published(Generic[ScalarT]):
             raise TypeError(f"read: out must be an array of {self._dtype}")
         elif out.shape != self._shape:
             raise ValueError(f"read: out has shape {out.shape}, not {self._shape}")
-        if newer_than is None:
-            word = int(self._control.fetch_op(0, number, _NEWEST, "no_op"))
-        else:
+        word = None
+        if newer_than is not None:
             word = self._await(number, operator.index(newer_than), timeout)
-        if self._get(number, word, out):
-            return word >> _BITS, out
-        return self._read_kept(number, word, out)
+        if number not in self._overtaken:
+            if word is None:
+                word = int(self._control.fetch_op(0, number, _NEWEST, "no_op"))
+            if self._get(number, word, out):
+                return word >> _BITS, out
+        return self._read_kept(number, out)
 
     def _await(self, rank: int, newer_than: int, timeout: float | None) -> int:
         """Return NEWEST of a rank once its version is a newer one."""
@@ -394,29 +402,35 @@ class Published(Generic[ScalarT]):
         self._control.sync()
         return int(self._control.fetch_op(0, rank, _BEGUN + buffer, "no_op")) == version
 
-    def _read_kept(self, rank: int, word: int, out: NDArray[Any]) -> tuple[int, NDArray[Any]]:
-        """Read what the owner has overwritten once: ask it to keep a version meanwhile."""
-        control, floor, broken = self._control, word >> _BITS, word
-        wanted, kept = self._wanted_at + self._rank, self._kept_at + self._rank
-        places = np.array([_NEWEST, kept])
+    def _read_kept(self, rank: int, out: NDArray[Any]) -> tuple[int, NDArray[Any]]:
+        """Ask a rank to keep a version, and read that one, or the newest if it lasts."""
+        control, wanted = self._control, self._wanted_at + self._rank
+        places = np.array([_NEWEST, self._kept_at + self._rank])
         none = np.zeros(2, np.int64)
+        # What was kept when this call began is no answer to its requests.
+        old = keep = self._answers.get(rank, 0)
+        numbers = self._requests.setdefault(rank, itertools.count(1))
         try:
             while True:
                 # Anew each time: another thread of this rank may have ended its own read, and
                 # the request with it.
-                control.fetch_op(next(self._requests), rank, wanted, "replace")
+                number = next(numbers)
+                control.accumulate(number, rank, wanted, "replace")
                 for _ in range(_TRIES):
                     word, keep = control.fetch_op_many(rank, places, none, "no_op").tolist()
-                    # What was kept for an earlier read may be older than what this rank has
-                    # seen, or overwritten by now.
-                    ours = keep >> _BITS >= floor and keep != broken
-                    word = keep if ours else word
+                    # Of this request, or of a later one by another thread. Late answers to
+                    # earlier ones may be older than this call.
+                    later = (keep >> _VERSIONS) - number & (_NUMBERS - 1)
+                    ours = keep != old and later < _NUMBERS // 2
+                    word = keep & (1 << _VERSIONS) - 1 if ours else word
                     if self._get(rank, word, out):
+                        (self._overtaken.add if ours else self._overtaken.discard)(rank)
                         return word >> _BITS, out
-                    if ours:
-                        broken = keep
+                    if ours:  # it was overwritten all the same
+                        old = keep
                         break
         finally:
+            self._answers[rank] = keep
             with suppress(RmaError):  # then the rank is gone, or it is closed
                 control.accumulate(0, rank, wanted, "replace")
 

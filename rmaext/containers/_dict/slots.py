@@ -53,6 +53,16 @@ class Found(NamedTuple):
         return Found(slots[rows], tags[rows], records[rows], places[rows], False)
 
 
+class Looked(NamedTuple):
+    """What is in one bucket for each key."""
+
+    lines: Words  # (n, words of a bucket)
+    places: Index  # in the line; 0 if there is no such tag
+    slots: Index
+    records: Words
+    same: NDArray[np.bool_]  # the key is there
+
+
 class Slots:
     """The slots of all ranks. One thread of a rank at a time, which the owner sees to."""
 
@@ -66,7 +76,36 @@ class Slots:
     def find(self, q: Query, need_tags: bool = True) -> Found:
         """Look for keys. The caller is in an active section."""
         n = len(q.ranks)
-        got = self._m.lines.get_many(q.ranks, q.homes).view(np.uint64)
+        home = self._look(q, q.homes)
+        slots, records, same = home.slots, home.records, home.same
+        if not need_tags and same.all():
+            return Found(slots, _NOTHING, records, _NOTHING.view(np.int64), True)
+        lines, places = home.lines, q.homes * _LINE
+        places += home.places
+        tags = lines[np.arange(n), home.places] if need_tags else np.zeros(n, np.uint64)
+        found = Found(slots, tags, records, places, True)
+        rows = (~same).nonzero()[0]
+        if rows.size > 1:  # nearly all that are not in their home are in the bucket after it
+            passed = rows[lines[rows, 0] >= PASSED]
+            if passed.size:
+                self._find_after_home(q.take(passed), passed, found, same)
+                rows = (~same).nonzero()[0]
+        if rows.size <= _FEW:
+            left = [
+                row
+                for row in rows.tolist()
+                if not self._find_one(q, row, lines[row].tolist(), found)
+            ]
+            return found._replace(whole=not left)
+        rest = self._find_in_chains(q.take(rows), lines[rows])
+        slots[rows], tags[rows], places[rows] = rest.slots, rest.tags, rest.places
+        records[rows] = rest.records
+        return found._replace(whole=rest.whole)
+
+    def _look(self, q: Query, buckets: Index) -> Looked:
+        """Look for keys in one bucket each."""
+        n = len(q.ranks)
+        got = self._m.lines.get_many(q.ranks, buckets).view(np.uint64)
         apart = got - q.want.repeat(_LINE)
         at = (apart < _BELOW_HASH).nonzero()[0]
         one_each = at.size == n
@@ -78,7 +117,7 @@ class Slots:
         if not one_each:
             place = np.zeros(n, np.int64)  # word 0 is no slot
             place[at >> 3] = at & 7
-        slots = q.homes * SLOTS
+        slots = buckets * SLOTS
         slots += place
         slots -= 1 if one_each else place != 0
         records = self.records(q.ranks, slots)
@@ -88,24 +127,20 @@ class Slots:
             same = (records[:, : self._keys] == q.words).all(axis=1)
         if not one_each:
             same &= place != 0
-        whole = bool(same.all())
-        if whole and not need_tags:
-            return Found(slots, _NOTHING, records, at, True)
-        lines = got.reshape(n, _LINE)
-        places = q.homes * _LINE
-        places += place
-        tags = lines[np.arange(n), place] if need_tags else np.zeros(n, np.uint64)
-        if whole:
-            return Found(slots, tags, records, places, True)
-        found = Found(slots, tags, records, places, True)
-        rows = (~same).nonzero()[0]
-        if rows.size <= _FEW:
-            left = [row for row in rows if not self._find_one(q, row, lines[row].tolist(), found)]
-            return found._replace(whole=not left)
-        rest = self._find_in_chains(q.take(rows), lines[rows])
-        slots[rows], tags[rows], places[rows] = rest.slots, rest.tags, rest.places
-        records[rows] = rest.records
-        return found._replace(whole=rest.whole)
+        return Looked(got.reshape(n, _LINE), place, slots, records, same)
+
+    def _find_after_home(
+        self, q: Query, rows: Index, found: Found, same: NDArray[np.bool_]
+    ) -> None:
+        """Look for the keys of some rows in the buckets after their homes; note what is there."""
+        buckets = q.homes + 1
+        buckets[buckets == self._m.buckets] = 0
+        looked = self._look(q, buckets)
+        k = looked.same.nonzero()[0]
+        rows, place = rows[k], looked.places[k]
+        same[rows] = True
+        found.slots[rows], found.records[rows] = looked.slots[k], looked.records[k]
+        found.tags[rows], found.places[rows] = looked.lines[k, place], buckets[k] * _LINE + place
 
     def _find_one(self, q: Query, row: int, line: list[int], found: Found) -> bool:
         """Do as `_find_in_chains` for one key, in a third of the time."""

@@ -30,4 +30,7 @@ with rmaext.Window.allocate(comm, 4) as win:
         text = f"rank {comm.rank}: SyncError: {exc}"
         if time.monotonic() - start < 8:
             print(text, flush=True)
+        # The launcher ends the job when the first of them has raised: all say it before.
+        for other in range(comm.size - 1):
+            comm.sendrecv(None, other, source=other)
         raise
