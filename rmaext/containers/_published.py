@@ -50,7 +50,8 @@ _BITS, _VERSIONS = 8, 52  # of a word: from which on it is the version, and the 
 _NUMBERS = 1 << 11
 _MOST = 1 << _BITS
 _LEAST = 2
-_TRIES = 16  # reads for each request
+_TRIES = 16  # for each request
+_LOOKS = 4  # of them for the answer alone, if the owner publishes faster than this rank can read
 
 
 class Published(Generic[ScalarT]):
@@ -416,12 +417,15 @@ class Published(Generic[ScalarT]):
                 # the request with it.
                 number = next(numbers)
                 control.accumulate(number, rank, wanted, "replace")
-                for _ in range(_TRIES):
+                looks = _LOOKS if rank in self._overtaken else 0
+                for step in range(_TRIES):
                     word, keep = control.fetch_op_many(rank, places, none, "no_op").tolist()
                     # Of this request, or of a later one by another thread. Late answers to
                     # earlier ones may be older than this call.
                     later = (keep >> _VERSIONS) - number & (_NUMBERS - 1)
                     ours = keep != old and later < _NUMBERS // 2
+                    if not ours and step < looks:
+                        continue  # rather than read the newest version in vain
                     word = keep & (1 << _VERSIONS) - 1 if ours else word
                     if self._get(rank, word, out):
                         (self._overtaken.add if ours else self._overtaken.discard)(rank)

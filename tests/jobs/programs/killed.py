@@ -159,7 +159,7 @@ def requests(win: rmaext.Window) -> None:
         request.wait()
 
     def any_of(some: list[rmaext.Request]) -> None:
-        assert good.test()
+        until_it_ends(good)
         some[rmaext.Request.waitany(some)].wait()
 
     if sys.argv[2] == "wait":
