@@ -69,7 +69,6 @@ class Slots:
     def __init__(self, memory: Memory) -> None:
         self._m = memory
         self._keys = memory.keys.words
-        self._starts = np.arange(0)  # words of the lines of a search; kept, as most have one size
 
     # -- search --------------------------------------------------------------------
 
@@ -106,27 +105,19 @@ class Slots:
         """Look for keys in one bucket each."""
         n = len(q.ranks)
         got = self._m.lines.get_many(q.ranks, buckets).view(np.uint64)
-        apart = got - q.want.repeat(_LINE)
-        at = (apart < _BELOW_HASH).nonzero()[0]
-        one_each = at.size == n
-        if one_each:
-            if self._starts.size != n:
-                self._starts = np.arange(0, _LINE * n, _LINE)
-            place = at - self._starts
-            one_each = not (place >> 3).any()
-        if not one_each:
-            place = np.zeros(n, np.int64)  # word 0 is no slot
-            place[at >> 3] = at & 7
+        # A tag that fits is less than one hash above what is looked for; word 0 never is.
+        fits = got - q.want.repeat(_LINE) < _BELOW_HASH
+        place = fits.reshape(n, _LINE).argmax(axis=1)  # the first; 0 if there is none
+        some = place != 0
         slots = buckets * SLOTS
         slots += place
-        slots -= 1 if one_each else place != 0
+        slots -= some
         records = self.records(q.ranks, slots)
         if self._keys == 1:
             same = records[:, 0] == q.words[:, 0]
         else:
             same = (records[:, : self._keys] == q.words).all(axis=1)
-        if not one_each:
-            same &= place != 0
+        same &= some
         return Looked(got.reshape(n, _LINE), place, slots, records, same)
 
     def _find_after_home(
