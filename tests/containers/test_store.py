@@ -572,22 +572,6 @@ def test_with_torch(world):
             TorchDataset(odd)
 
 
-# -- the example -------------------------------------------------------------------------
-
-
-def test_example(comm, monkeypatch):
-    """All ranks together find what one process does, which has all samples."""
-    monkeypatch.syspath_prepend(str(launch.ROOT / "examples"))
-    import samples
-
-    monkeypatch.setattr(samples, "EPOCHS", 1)
-    for mix in True, False:
-        found = samples.train(comm, mix)
-        assert len(found) == 1 + samples.EPOCHS * samples.COUNT * comm.size // samples.BATCH
-        assert np.allclose(found[-1], samples.serial(comm), rtol=1e-9) == mix
-        assert len(set(comm.allgather(found[-1].tobytes()))) == 1
-
-
 # -- many ranks --------------------------------------------------------------------------
 
 

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The examples that stand on containers: all ranks together do what one process does."""
+
+from __future__ import annotations
+
+import launch
+import numpy as np
+import pytest
+
+EXAMPLES = ["samples", "multistart", "quadrature", "diffusion"]
+
+
+@pytest.fixture(autouse=True)
+def examples(monkeypatch):
+    monkeypatch.syspath_prepend(str(launch.ROOT / "examples"))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_they_are_short(name):
+    """Who wants to know what a container is for reads one page."""
+    text = (launch.ROOT / "examples" / f"{name}.py").read_text()
+    assert "from rmaext.containers import" in text
+    assert len(text.splitlines()) < 60
+
+
+def test_samples(comm, monkeypatch):
+    """All ranks together find what one process does, which has all samples."""
+    import samples
+
+    monkeypatch.setattr(samples, "EPOCHS", 1)
+    for mix in True, False:
+        found = samples.train(comm, mix)
+        assert len(found) == 1 + samples.EPOCHS * samples.COUNT * comm.size // samples.BATCH
+        assert np.allclose(found[-1], samples.serial(comm), rtol=1e-9) == mix
+        assert len(set(comm.allgather(found[-1].tobytes()))) == 1
+
+
+def test_multistart(comm, monkeypatch):
+    """Each search goes its way, and no point is evaluated twice."""
+    import multistart
+
+    monkeypatch.setattr(multistart, "STARTS", multistart.STARTS[::4])
+    paths, done = map(comm.allreduce, multistart.fit(comm))  # lists of all ranks
+    asked = set()
+
+    def alone(points):
+        asked.update(points)
+        return map(multistart.error, points)
+
+    assert sorted(paths) == sorted(multistart.search(start, alone) for start in multistart.STARTS)
+    assert sorted(done) == sorted(asked)
+
+
+def test_quadrature(comm):
+    """Each cell is added up once, and no other."""
+    import quadrature
+
+    cells = sorted(comm.allreduce(quadrature.integrate(comm)))
+    assert cells == sorted(quadrature.serial())
+    assert np.isclose(sum(amount for _, amount in cells), quadrature.LIGHT, rtol=1e-9, atol=0)
+
+
+def test_diffusion(comm, monkeypatch):
+    """All ranks have the same answer, and it is the direct one."""
+    import diffusion
+
+    monkeypatch.setattr(diffusion, "DECAY", 1.0)  # fewer sweeps
+    found, sweeps = diffusion.solve(comm)
+    assert sweeps > 0
+    assert np.allclose(found, diffusion.direct(comm.size), rtol=0, atol=1e-9)
+    assert len(set(comm.allgather(found.tobytes()))) == 1
