@@ -1089,6 +1089,15 @@ int rmaext_nb_fetch_add_int64(uint64_t window, int64_t rank, int64_t index,
 			      int64_t value, uint64_t old);
 int rmaext_nb_fetch_add_float64(uint64_t window, int64_t rank, int64_t index,
 				double value, uint64_t old);
+/* compare and value are addresses, of an element each: for any type. */
+int rmaext_nb_compare_and_swap(uint64_t window, int64_t rank, int64_t index,
+			       uint64_t compare, uint64_t value, uint64_t old);
+int rmaext_nb_compare_and_swap_int64(uint64_t window, int64_t rank,
+				     int64_t index, int64_t compare,
+				     int64_t value, uint64_t old);
+int rmaext_nb_compare_and_swap_float64(uint64_t window, int64_t rank,
+				       int64_t index, double compare,
+				       double value, uint64_t old);
 int rmaext_nb_flush(uint64_t window, int64_t rank);
 /* cdef end */
 

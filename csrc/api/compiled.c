@@ -109,36 +109,68 @@ int rmaext_nb_get(uint64_t window, int64_t rank, int64_t index,
 	return ret;
 }
 
-static int typed_fetch_add(uint64_t window, int64_t rank, int64_t index,
-			   int type, const void *value, uint64_t old)
+/* An update of one element, and the type that the window must have for it. */
+struct typed_update {
+	const char *call;
+	int op, type;
+	const void *value, *compare; /* compare is of RMAEXT_CSWAP only */
+	uint64_t old;
+};
+
+/* What an update reads and writes; the network may keep it. */
+struct update_cells {
+	char value[RMX_MOST_UNIT], compare[RMX_MOST_UNIT], old[RMX_MOST_UNIT];
+};
+
+static int typed_update(uint64_t window, int64_t rank, int64_t index,
+			const struct typed_update *u)
 {
 	const struct rmx_typed *it = typed_of(window);
-	uint64_t offset, len, here[2], *cells = here; /* value, old */
+	/* 0 of a type without updates: rmaext_update() refuses it */
+	const size_t unit = rmx_unit_of(u->type);
+	struct update_cells here, *cells = &here;
+	uint64_t offset, len;
 	rmaext_op *op;
 	bool in_use;
 	int ret;
 
-	ret = typed_locate(it, "fetch_add", rank, index, 1,
+	ret = typed_locate(it, u->call, rank, index, 1,
 			   RMAEXT_READ | RMAEXT_WRITE, &offset, &len);
 	if (ret)
 		return ret;
-	if (it->type != type)
-		return rmx_fail(-FI_EINVAL, rank, "fetch_add",
+	if (it->type != u->type)
+		return rmx_fail(-FI_EINVAL, rank, u->call,
 				"the elements are of another type: a window of "
-				"int64 or float64 has its own fetch_add");
+				"int64 or float64 has its own %s",
+				u->call);
 	if (rmx_target_of(it->window, rank)->route != RMAEXT_DIRECT)
-		cells = malloc(sizeof(here));
+		cells = malloc(sizeof(*cells));
 	if (!cells)
-		return rmx_fail(-FI_ENOMEM, rank, "malloc", "fetch_add");
-	memcpy(&cells[0], value, sizeof(cells[0]));
-	ret = rmaext_update(it->window, rank, offset, RMAEXT_SUM, type,
-			    &cells[0], NULL, &cells[1], 1, &op);
+		return rmx_fail(-FI_ENOMEM, rank, "malloc", u->call);
+	memcpy(cells->value, u->value, unit);
+	if (u->compare)
+		memcpy(cells->compare, u->compare, unit);
+	ret = rmaext_update(it->window, rank, offset, u->op, u->type,
+			    cells->value, u->compare ? cells->compare : NULL,
+			    cells->old, 1, &op);
 	ret = op_finish(ret, op, &in_use);
-	if (!ret && old)
-		memcpy(address_pointer(old), &cells[1], sizeof(cells[1]));
-	if (cells != here && !in_use)
+	if (!ret && u->old)
+		memcpy(address_pointer(u->old), cells->old, unit);
+	if (cells != &here && !in_use)
 		free(cells);
 	return ret;
+}
+
+static int typed_fetch_add(uint64_t window, int64_t rank, int64_t index,
+			   int type, const void *value, uint64_t old)
+{
+	const struct typed_update add = {.call = "fetch_add",
+					 .op = RMAEXT_SUM,
+					 .type = type,
+					 .value = value,
+					 .old = old};
+
+	return typed_update(window, rank, index, &add);
 }
 
 int rmaext_nb_fetch_add_int64(uint64_t window, int64_t rank, int64_t index,
@@ -151,6 +183,43 @@ int rmaext_nb_fetch_add_float64(uint64_t window, int64_t rank, int64_t index,
 				double value, uint64_t old)
 {
 	return typed_fetch_add(window, rank, index, RMAEXT_DOUBLE, &value, old);
+}
+
+static int typed_swap(uint64_t window, int64_t rank, int64_t index, int type,
+		      const void *compare, const void *value, uint64_t old)
+{
+	const struct typed_update swap = {.call = "compare_and_swap",
+					  .op = RMAEXT_CSWAP,
+					  .type = type,
+					  .value = value,
+					  .compare = compare,
+					  .old = old};
+
+	return typed_update(window, rank, index, &swap);
+}
+
+int rmaext_nb_compare_and_swap(uint64_t window, int64_t rank, int64_t index,
+			       uint64_t compare, uint64_t value, uint64_t old)
+{
+	return typed_swap(window, rank, index, typed_of(window)->type,
+			  address_pointer(compare), address_pointer(value),
+			  old);
+}
+
+int rmaext_nb_compare_and_swap_int64(uint64_t window, int64_t rank,
+				     int64_t index, int64_t compare,
+				     int64_t value, uint64_t old)
+{
+	return typed_swap(window, rank, index, RMAEXT_INT64, &compare, &value,
+			  old);
+}
+
+int rmaext_nb_compare_and_swap_float64(uint64_t window, int64_t rank,
+				       int64_t index, double compare,
+				       double value, uint64_t old)
+{
+	return typed_swap(window, rank, index, RMAEXT_DOUBLE, &compare, &value,
+			  old);
 }
 
 int rmaext_nb_flush(uint64_t window, int64_t rank)

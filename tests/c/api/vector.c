@@ -259,6 +259,11 @@ static void closed_for_compiled_code(void)
 	EQUAL(rmaext_nb_put(number, 0, 0, (uintptr_t)&value, 1), -FI_ESHUTDOWN);
 	EQUAL(rmaext_nb_get(number, 0, 0, (uintptr_t)&value, 1), -FI_ESHUTDOWN);
 	EQUAL(rmaext_nb_fetch_add_int64(number, 0, 0, 1, 0), -FI_ESHUTDOWN);
+	EQUAL(rmaext_nb_compare_and_swap(number, 0, 0, (uintptr_t)&value,
+					 (uintptr_t)&value, 0),
+	      -FI_ESHUTDOWN);
+	EQUAL(rmaext_nb_compare_and_swap_int64(number, 0, 0, 0, 1, 0),
+	      -FI_ESHUTDOWN);
 }
 
 static void *shifter(void *arg)
