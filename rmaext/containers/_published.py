@@ -15,10 +15,10 @@ reads last longer than the owner takes to come round to a buffer again. The owne
 but waits for nobody.
 
 Order. The owner stores BEGUN, then data, then NEWEST, with a full barrier (`sync`) between each
-two. A reader loads NEWEST by an atomic (an acquire, or a message that is answered), reads the data,
-passes a full barrier, and loads BEGUN. If it has read any of the data of a later version, it thus
-finds that version, or a later one, in BEGUN. The words are aligned and of 8 bytes, so that NumPy
-stores them in one instruction.
+two. A reader loads NEWEST (an acquire, or a message that is answered), reads the data, passes a
+full barrier, and loads BEGUN. If it has read any of the data of a later version, it thus finds
+that version, or a later one, in BEGUN. The words are aligned and of 8 bytes, so that NumPy stores
+them in one instruction.
 """
 
 from __future__ import annotations
@@ -376,7 +376,7 @@ class Published(Generic[ScalarT]):
             word = self._await(number, operator.index(newer_than), timeout)
         if number not in self._overtaken:
             if word is None:
-                word = int(self._control.fetch_op(0, number, _NEWEST, "no_op"))
+                word = int(self._control.load(number, _NEWEST))
             if self._get(number, word, out):
                 return word >> _BITS, out
         return self._read_kept(number, out)
@@ -387,7 +387,7 @@ class Published(Generic[ScalarT]):
         end = deadline(control, timeout)
         while True:
             own = self._words[_NEWEST]
-            word = int(control.fetch_op(0, rank, _NEWEST, "no_op"))
+            word = int(control.load(rank, _NEWEST))
             if word >> _BITS > newer_than:
                 return word
             if math.isfinite(end) and pause.over(end):
@@ -401,7 +401,7 @@ class Published(Generic[ScalarT]):
         if self._size:
             self._data.get(rank, buffer * self._size, self._size, out)
         self._control.sync()
-        return int(self._control.fetch_op(0, rank, _BEGUN + buffer, "no_op")) == version
+        return int(self._control.load(rank, _BEGUN + buffer)) == version
 
     def _read_kept(self, rank: int, out: NDArray[Any]) -> tuple[int, NDArray[Any]]:
         """Ask a rank to keep a version, and read that one, or the newest if it lasts."""
