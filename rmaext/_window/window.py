@@ -352,6 +352,11 @@ class Window(
         return None if self._fabric is None else self._fabric.public
 
     @property
+    def timeout(self) -> float:
+        """Seconds without progress after which an operation raises RmaTimeout; 1e9 for no limit."""
+        return self._timeout
+
+    @property
     def closed(self) -> bool:
         """Whether operations raise ClosedError."""
         return self._closed

@@ -7,6 +7,7 @@ import pickle
 import random
 import signal
 import threading
+from collections import deque
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from mpi4py import MPI
 
 import rmaext
 from rmaext.containers import Dict
+from rmaext.containers._dict.memory import Wait
 
 RECORD = np.dtype([("a", "i4"), ("b", "S3"), ("c", "f8")])
 PADDED = np.dtype([("a", "i1"), ("b", "f8")], align=True)
@@ -406,6 +408,20 @@ def test_from_a_signal_handler():
             signal.signal(signal.SIGALRM, before)
         assert "signal handler" in caught[0]
         assert table[1] == 5
+
+
+@pytest.mark.parametrize("given", [None, 0.2])
+def test_time_limit(monkeypatch, given):
+    """It is that of its windows, whatever the environment says by now."""
+    comm = MPI.COMM_SELF.Dup()
+    monkeypatch.setenv("RMAEXT_TIMEOUT", "0.3")
+    with rmaext.Window.allocate(comm, 1):  # which is when the environment is read
+        monkeypatch.setenv("RMAEXT_TIMEOUT", "no number")
+        with Dict(comm, "i8", "i8", 10, timeout=given) as table:
+            wait = Wait(table._memory, "what never comes")
+            with pytest.raises(rmaext.RmaTimeout, match=f"not within {given or 0.3} s"):
+                deque(iter(lambda: wait.on([]), None), maxlen=0)
+    comm.Free()
 
 
 STEPS = ["find", "records", "hold", "write", "_lock", "_take_slots", "_fill", "_unlock", "_reserve"]

@@ -267,6 +267,7 @@ def test_progress_and_timeout(mpirun):
         assert win.fabric.stats["thread_wakeups"] == 0
         taken, error = absent(win)
         assert taken > 0.7 and error is None, (taken, error)
+        assert hasty.timeout == 0.3
         taken, error = absent(hasty)
         if world.rank == 0:
             assert isinstance(error, rmaext.RmaTimeout) and 0.3 < taken < 0.7, (taken, error)

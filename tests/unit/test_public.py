@@ -28,6 +28,7 @@ CLASSES = [cls for cls in CLASSES if isinstance(cls, type) and not issubclass(cl
 WINDOW = {
     *("allocate", "shared", "dynamic", "subwindow", "dup", "field", "view"),
     *("local", "comm", "dtype", "size", "memory", "route", "fabric", "closed", "peer_view"),
+    "timeout",
     *("put", "get", "accumulate", "get_accumulate", "fetch_op", "fetch_add", "compare_and_swap"),
     *("load", "store"),
     *("put_many", "get_many", "accumulate_many", "fetch_op_many", "fetch_add_many"),

@@ -366,8 +366,8 @@ def test_access_of_a_duplicate(comm):
 
 def test_timeout_of_a_duplicate(comm):
     with guarded(comm, 3) as win:
-        assert win.dup(timeout=1.5)._timeout == 1.5
-        assert win.dup(timeout=1.5).subwindow(0, 1).dup()._timeout == 1.5
+        assert win.dup(timeout=1.5).timeout == 1.5
+        assert win.dup(timeout=1.5).subwindow(0, 1).dup().timeout == 1.5
         with pytest.raises(ValueError, match="timeout"):
             win.dup(timeout=-1)
         win.fence()

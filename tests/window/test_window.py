@@ -15,6 +15,7 @@ from mpi4py import MPI
 from support.guarded import descriptors, guarded, neighbour, noise, same
 
 import rmaext
+from rmaext._runtime.config import timeout_seconds
 
 DTYPES = [
     *"?bBhHiIlLqQefdgFDG",
@@ -433,6 +434,19 @@ def test_local_of_an_allocated_window_outlives_it(comm):
         mine[:] = 2
         assert (other.local == 1).all()
         other.fence()
+
+
+def test_timeout(comm):
+    """The limit that holds: what was given, else the environment's, as the library's own does."""
+    with guarded(comm, 3) as usual, guarded(comm, 3, timeout=np.float32(2.5)) as short:
+        assert usual.timeout == timeout_seconds(None)
+        assert (type(short.timeout), short.timeout) == (float, 2.5)
+        assert short.subwindow(0, 1).timeout == 2.5
+        assert rmaext.RemoteWindow.attach(short.export(), timeout=3).timeout == 3
+        usual.fence()
+    assert short.timeout == 2.5  # of a closed one
+    with rmaext.Window.allocate(comm, 1, timeout=np.inf) as patient:
+        assert patient.timeout == 1e9
 
 
 def test_close_twice_and_with(comm):

@@ -7,7 +7,6 @@ import contextlib
 import errno
 import math
 import operator
-import os
 import random
 import time
 from collections.abc import Iterable
@@ -72,8 +71,6 @@ class Memory:
         self.rank, self.size = comm.rank, comm.size
         self.me = self.rank + 1
         self.timeout = timeout
-        # the windows' own limit, which they have checked
-        self.patience = float(os.environ.get("RMAEXT_TIMEOUT", 60) if timeout is None else timeout)
         each = capacity / self.size
         self.limit = min(capacity, math.ceil(each + 6 * math.sqrt(each) + 6))
         fill = FILL if values.record <= LONG else FILL_LONG
@@ -235,7 +232,7 @@ class Wait:
             return []
         self._looked = now
         dead = [rank for rank in set(ranks) if self._memory.is_gone(rank)]
-        limit = self._memory.patience
+        limit = self._memory.head.timeout
         if not dead and now > self._since + limit:
             text = f"Dict: {self._what}: not within {limit:g} s; a rank may be stopped"
             raise RmaTimeout(errno.ETIMEDOUT, text, call="Dict")
