@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import PeerLostError, Window
+from ._agreement import named
 from ._ring import CONTROL, EPOCHS, epoch_and_count
 from ._windows import Pause
 
@@ -213,8 +214,8 @@ class Ending:
         if not lost:
             return
         self._told.update(lost)
-        names = f"rank{'s' * (len(lost) > 1)} {', '.join(map(str, lost))}"
-        text = f"TaskQueue: {names} lost: so are the tasks that were there; all others are done"
+        text = f"TaskQueue: {named(lost)} lost: so are the tasks that were there; "
+        text += "all others are done"
         error = PeerLostError(errno.ENOTCONN, text, call="TaskQueue", rank=lost[0])
         error.ranks = tuple(lost)
         raise error

@@ -8,7 +8,7 @@ import errno
 import itertools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from .. import BoundsError, Request, Window
-from ._exchange import named
+from ._agreement import common
 from ._samples import Brought, Samples, Shape
 
 __all__ = ["Layout", "Places", "agreed", "checked", "out_of_range"]
@@ -171,8 +171,8 @@ def agreed(told: Sequence[Brought]) -> Layout:
     """Return the layout of what ranks have brought; all raise the same if it does not fit."""
     dtypes = [each.dtype for each in told]
     ndims = [each.ndim if each.records else None for each in told]
-    dtype = _one(dtypes, TypeError, "samples are of several dtypes", str)
-    ndim = _one(ndims, ValueError, "samples are of several kinds", "{} dimensions".format)
+    dtype = common(dtypes, TypeError, "samples are of several dtypes")
+    ndim = common(ndims, ValueError, "samples are of several kinds", "{} dimensions".format)
     # who has no records has a word in their shape only if nobody has any
     some = [each for each in told if each.records]
     shapes = {each.shape for each in some or told if each.dtype is not None}
@@ -185,20 +185,6 @@ def agreed(told: Sequence[Brought]) -> Layout:
         shape,
         tails.pop() if len(tails) == 1 else None if tails else (),
     )
-
-
-def _one(
-    values: Sequence[Any], error: type[Exception], what: str, text: Callable[[Any], str]
-) -> Any:
-    """Return what ranks have in common, None if no rank has any; else raise who has what."""
-    ranks: dict[Any, list[int]] = {}
-    for rank, value in enumerate(values):
-        if value is not None:
-            ranks.setdefault(value, []).append(rank)
-    if len(ranks) > 1:
-        who = "; ".join(f"{named(some)}: {text(value)}" for value, some in ranks.items())
-        raise error(f"{what} ({who}): all need the same")
-    return next(iter(ranks), None)
 
 
 # -- indices -------------------------------------------------------------------------

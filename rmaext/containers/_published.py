@@ -35,7 +35,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from .. import ClosedError, RmaError, RmaTimeout, SyncError, Window
 from ..typing import ScalarT
-from ._windows import Length, Pause, deadline, rank_of
+from ._agreement import common, exchange
+from ._windows import Pause, deadline, rank_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -119,9 +120,7 @@ class Published(Generic[ScalarT]):
         buffers: int = 4,
         timeout: float | None = None,
     ) -> None:
-        size = comm.size
-
-        def elements() -> int:
+        def tell() -> tuple[int, tuple[int, ...]]:
             count = operator.index(buffers)
             if not _LEAST <= count <= _MOST:
                 raise ValueError(f"buffers={count}: there are {_LEAST} to {_MOST}")
@@ -129,31 +128,22 @@ class Published(Generic[ScalarT]):
             dims = tuple(map(operator.index, dims))
             if min(dims, default=0) < 0:
                 raise ValueError(f"shape {dims} has a negative dimension")
-            return count * math.prod(dims)
+            return count, dims
 
-        def words() -> int:
-            return 1 + operator.index(buffers) + 2 * size
-
+        told = exchange(comm, "Published", tell, timeout)
+        common(told, ValueError, "arguments differ", "{0[0]} buffers of shape {0[1]}".format)
+        (count, dims), size = told[0], comm.size
         with ExitStack() as stack:
-            # What they are made of is checked in here, on all ranks at once.
-            length: Any = Length(elements)
-            data = stack.enter_context(Window.allocate(comm, length, dtype, timeout=timeout))
-            length = Length(words)
-            control = stack.enter_context(Window.allocate(comm, length, np.int64, timeout=timeout))
-            of_all = {(data.size(rank), control.size(rank)) for rank in range(size)}
-            if len(of_all) > 1:  # on all ranks, as all know the same
-                counts = ", ".join(str(data.size(rank)) for rank in range(size))
-                stack.close()
-                text = f"shape or buffers differ between ranks: elements of ranks 0 to {size - 1}"
-                raise ValueError(f"{text}, of all buffers together: {counts}")
+            enter = stack.enter_context
+            data = enter(Window.allocate(comm, count * math.prod(dims), dtype, timeout=timeout))
+            words = 1 + count + 2 * size
+            control = enter(Window.allocate(comm, words, np.int64, timeout=timeout))
             self._closing = stack.pop_all()
         self._comm, self._rank = comm, comm.rank
         self._data, self._control = data, control
-        dims = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
-        self._shape = tuple(map(operator.index, dims)) + np.dtype(dtype).shape
+        self._shape = dims + np.dtype(dtype).shape
         self._size = math.prod(self._shape)
         self._dtype: np.dtype[Any] = data.dtype
-        count = operator.index(buffers)
         flat = data.local.reshape(-1)
         self._slots = [
             flat[number * self._size : (number + 1) * self._size].reshape(self._shape)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import operator
-import pickle
 from collections.abc import Generator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, NoReturn, overload
@@ -16,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import Request, Window
 from ..typing import ScalarT
-from ._exchange import exchange
+from ._agreement import exchange
 from ._layout import Layout, Places, agreed, checked, out_of_range
 from ._samples import Brought, Samples
 
@@ -213,14 +212,13 @@ class Store(Generic[ScalarT]):
             raise RuntimeError("this store was made before; make another one")
         own = Samples()
 
-        def tell() -> bytes:
+        def tell() -> Brought:
             nonlocal own
             own = Samples(samples)
-            return pickle.dumps(own.brought)
+            return own.brought
 
-        told: list[Brought] = [pickle.loads(each) for each in exchange(comm, tell, timeout)]
         self._comm = comm
-        self._layout = layout = agreed(told)
+        self._layout = layout = agreed(exchange(comm, "Store", tell, timeout))
         layout.read_tables(comm, own, timeout)
         with contextlib.ExitStack() as stack:
             # All pages at once: so a lack of memory is an error, and not a signal.

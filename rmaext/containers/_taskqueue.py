@@ -17,9 +17,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from .. import CapacityError, ClosedError, PeerLostError, SyncError, Window
 from ..typing import ScalarT
+from ._agreement import exchange
 from ._ending import WORDS, Ending
 from ._ring import LARGEST, Ring
-from ._windows import Length
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -139,9 +139,8 @@ class TaskQueue(Generic[ScalarT]):
                 raise TypeError(text + f"as in [('task', {np.dtype(dtype).base}, ...)]")
             return 1 << (count - 1).bit_length()
 
+        length = exchange(comm, "TaskQueue", slots, timeout)[comm.rank]
         with ExitStack() as stack:
-            # What they are made of is checked in here, on all ranks at once.
-            length: Any = Length(slots)
             tasks = stack.enter_context(Window.allocate(comm, length, dtype, timeout=timeout))
             words = stack.enter_context(Window.allocate(comm, WORDS, np.int64, timeout=timeout))
             self._closing = stack.pop_all()

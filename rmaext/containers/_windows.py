@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How containers make their windows, and how they wait."""
+"""How containers name ranks of their windows, and how they wait."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import errno
 import math
 import operator
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,23 +15,9 @@ from .. import BoundsError, PeerLostError, RmaTimeout, Window
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["Length", "Pause", "deadline", "rank_of"]
+__all__ = ["Pause", "deadline", "rank_of"]
 
 _FIRST, _LONGEST = 5e-5, 1e-3  # seconds of a pause
-
-
-class Length:
-    """How many elements of a window a rank wants, worked out while the window is made.
-
-    A rank's arguments are checked there: so if those of one are wrong, the creation fails on all
-    ranks with the same error.
-    """
-
-    def __init__(self, work_out: Callable[[], int]) -> None:
-        self._work_out = work_out
-
-    def __index__(self) -> int:
-        return self._work_out()
 
 
 def rank_of(comm: MPI.Comm, rank: Any, call: str) -> int:

@@ -355,13 +355,6 @@ def test_tables_that_cannot_be(world, error, arguments):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_tables_that_differ(world):
-    capacity = 20 if world.rank == 1 else 10
-    with pytest.raises(ValueError, match=r"rank 0: .*capacity 10; rank 1: .* 20"):
-        Dict(world, "i8", "i8", capacity)
-
-
-@pytest.mark.mpi(min_size=2)
 def test_calls_that_do_not_match(world):
     """One rank is in another collective call: an error on all, and they may go on."""
     with Dict(world, "i8", "i8", 10) as table, Dict(world, "i8", "i8", 10) as other:

@@ -331,15 +331,6 @@ def test_bad_timeout_on_one_rank(world):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_another_call(world):
-    """One rank makes a store, the others close a window: the same error on all."""
-    win = rmaext.Window.allocate(world, 4)
-    with pytest.raises(rmaext.SyncError):
-        Store(world, np.zeros(2)) if world.rank else win.fence()
-    win.close()
-
-
-@pytest.mark.mpi(min_size=2)
 def test_ranks_without_records(world):
     """They need not know dtype nor shape, and read as others do."""
     for nothing in ([], np.zeros((0, 2), "f4"), np.zeros((0, 9), "f4"), np.zeros((0, 3, 4), "f4")):

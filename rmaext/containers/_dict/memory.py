@@ -21,7 +21,7 @@ from ...errors import PeerLostError, RmaTimeout, Unsupported
 from .hashing import Keys
 from .values import Values
 
-__all__ = ["ASIDE", "COUNT", "SAID", "SLOTS", "USED", "Memory", "Wait", "agree", "settings"]
+__all__ = ["ASIDE", "COUNT", "SLOTS", "USED", "Memory", "Wait", "settings"]
 
 Array = NDArray[Any]
 
@@ -32,7 +32,6 @@ FILL, FILL_LONG, LONG = 0.5, 0.7, 4  # words
 # words of the head, in cache lines of their own
 _ACTIVE, USED, COUNT, _NEVER, ASIDE = 0, 8, 9, 16, 24
 _WORD = np.dtype(np.uint64)
-SAID = 2048  # bytes in which ranks say what table they make
 _LINGER = 1.0  # s after a rank's death, until nothing of its is in the network any more
 _LOOK_EVERY = 0.01  # s
 
@@ -79,11 +78,11 @@ class Memory:
         self.values: Window[Any] | None = None
         self.sums = False
 
-    def open(self, comm: MPI.Comm, gate: Window[Any], stack: contextlib.ExitStack) -> None:
+    def open(self, comm: MPI.Comm, stack: contextlib.ExitStack) -> None:
         """Make the windows. Collective."""
         words, enter = self.buckets * (SLOTS + 1), stack.enter_context
         slots, record = self.buckets * SLOTS, self.format.record
-        self.gate = gate
+        self.gate = enter(Window.allocate(comm, 0, np.uint8, timeout=self.timeout))
         self.head = enter(Window.allocate(comm, ASIDE + comm.size, _WORD, timeout=self.timeout))
         self.words = enter(Window.allocate(comm, words, _WORD, timeout=self.timeout))
         memory = enter(Window.allocate(comm, slots * record, _WORD, timeout=self.timeout))
@@ -237,25 +236,3 @@ class Wait:
             text = f"Dict: {self._what}: not within {limit:g} s; a rank may be stopped"
             raise RmaTimeout(errno.ETIMEDOUT, text, call="Dict")
         return dead
-
-
-def agree(gate: Window[Any], mine: str, error: Exception | None) -> None:
-    """Raise on all ranks, if one of them has an error or says something else. Collective."""
-    said = f"!{type(error).__name__}: {error}" if error else mine
-    said = said.encode()[: SAID - 1].decode(errors="ignore")
-    data = said.encode()
-    gate.local[: len(data)] = np.frombuffer(data, np.uint8)
-    gate.fence()
-    all_said = []
-    for rank in range(gate.comm.size):
-        all_said.append(gate.get(rank, 0, SAID).tobytes().rstrip(b"\0").decode())
-    for rank, other in enumerate(all_said):
-        if other.startswith("!"):
-            name, _, text = other[1:].partition(": ")
-            kind = {"TypeError": TypeError, "OverflowError": OverflowError}.get(name, ValueError)
-            raise kind(f"rank {rank}: {text}")
-    different = [rank for rank, other in enumerate(all_said) if other != all_said[0]]
-    if different:
-        ranks = ", ".join(map(str, different))
-        text = f"Dict: the ranks make different tables: rank 0: {all_said[0]}; rank {ranks}: "
-        raise ValueError(text + all_said[different[0]])

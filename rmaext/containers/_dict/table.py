@@ -14,11 +14,11 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
-from ... import Window
 from ...errors import BusyError, ClosedError, Unsupported
+from .._agreement import common, exchange
 from .changes import Changes
 from .hashing import Query
-from .memory import SAID, Memory, agree, settings
+from .memory import Memory, settings
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
@@ -44,19 +44,18 @@ class Table:
         self._closed = True  # until it is whole
         self._lock = threading.RLock()
         self._inside = False
+
+        def tell() -> str:
+            keys, values, count = settings(key_dtype, value_dtype, capacity, max_bytes)
+            return f"{keys.dtype} -> {values.stored}, capacity {count}"
+
+        told = exchange(comm, "Dict", tell, timeout)
+        common(told, ValueError, "Dict: the ranks make different tables")
+        keys, values, count = settings(key_dtype, value_dtype, capacity, max_bytes)
+        self._memory = memory = Memory(comm, keys, values, count, timeout)
         with contextlib.ExitStack() as stack:
-            # whatever the arguments are, the ranks meet here, and tell each other
-            gate = stack.enter_context(Window.allocate(comm, SAID, "u1", timeout=timeout))
-            mine, error = "", None
-            try:
-                keys, values, count = settings(key_dtype, value_dtype, capacity, max_bytes)
-                mine = f"{keys.dtype} -> {values.stored}, capacity {count}"
-            except (TypeError, ValueError, OverflowError) as exc:
-                error = exc
-            agree(gate, mine, error)
-            self._memory = memory = Memory(comm, keys, values, count, timeout)
-            memory.open(comm, gate, stack)
-            gate.fence()
+            memory.open(comm, stack)
+            memory.gate.fence()
             self._windows = stack.pop_all()
         self._comm, self._keys, self._values, self._capacity = comm, keys, values, count
         self._slots = Changes(memory)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How ranks that make a container learn each other's arguments, and fail together."""
+
+from __future__ import annotations
+
+import errno
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from mpi4py import MPI
+
+from .. import Request, SyncError, Window
+
+__all__ = ["common", "exchange", "named"]
+
+_T = TypeVar("_T")
+
+
+class _Length:
+    """The length of a window, worked out while that is made: what this raises, all ranks raise."""
+
+    def __init__(self, call: str, tell: Callable[[], Any]) -> None:
+        self._call, self._tell = call, tell
+
+    def __index__(self) -> int:
+        self.mine = pickle.dumps((self._call, self._tell()))
+        return len(self.mine)
+
+
+def exchange(comm: MPI.Comm, call: str, tell: Callable[[], _T], timeout: float | None) -> list[_T]:
+    """Return what each rank has to tell; what `tell` raises on one, all raise. Collective.
+
+    By windows, and not by MPI: so a call that does not match, and a rank that is lost, are
+    errors on all ranks, within the time limit. Rank 0 collects, so that nobody else
+    connects to all ranks here.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+    call : str
+        The name of the container, which must be the same on all ranks.
+    tell : callable
+        It checks this rank's arguments. What it returns is pickled.
+    timeout : float or None
+        Of the windows.
+    """
+    length: Any = _Length(call, tell)  # whatever has __index__ is an integer to Window
+    with Window.allocate(comm, length, np.uint8, "r", timeout) as parts:
+        parts.local[:] = np.frombuffer(length.mine, np.uint8)
+        parts.fence()
+        sizes = [parts.size(rank) for rank in range(comm.size)]
+        ends = np.cumsum(sizes).tolist()
+        room = ends[-1] if comm.rank == 0 else 0
+        with Window.allocate(comm, room, np.uint8, "r", timeout) as whole:
+            if room:
+                places = np.split(whole.local, ends[:-1])
+                Request.waitall([parts.rget(rank, out=it) for rank, it in enumerate(places)])
+            whole.fence()
+            data = whole.get(0).tobytes()
+    told = [pickle.loads(data[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
+    calls = [name for name, _ in told]
+    if len(set(calls)) > 1:
+        text = f"the ranks make different containers ({_who_has(calls, str)})"
+        raise SyncError(errno.EINVAL, text, call=call)
+    return [mine for _, mine in told]
+
+
+def common(
+    values: Sequence[_T | None],
+    error: type[Exception],
+    what: str,
+    text: Callable[[_T], str] = str,
+) -> _T | None:
+    """Return what ranks have in common, None if no rank has any; else raise who has what."""
+    some = [value for value in values if value is not None]
+    if len(set(some)) > 1:
+        raise error(f"{what} ({_who_has(values, text)}): all need the same")
+    return some[0] if some else None
+
+
+def _who_has(values: Sequence[_T | None], text: Callable[[_T], str]) -> str:
+    ranks: dict[_T, list[int]] = {}
+    for rank, value in enumerate(values):
+        if value is not None:
+            ranks.setdefault(value, []).append(rank)
+    return "; ".join(f"{named(some)}: {text(value)}" for value, some in ranks.items())
+
+
+def named(ranks: Sequence[int]) -> str:
+    """Return "rank 3", or "ranks 0, 2"."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
