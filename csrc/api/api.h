@@ -35,6 +35,15 @@ int rmx_update_wait(struct rmaext_op *op);
 int rmx_notify_post(struct rmaext_window *window, int64_t rank, uint64_t offset,
 		    const void *buf, uint64_t len, int slot);
 
+/*
+ * vector.c: what rmx_check() does not look at: it refuses updates that are not
+ * aligned, and what has no route. The caller is inside the window, and has
+ * checked the rank. `type` is that of an update; of puts and gets, which are
+ * always aligned, it is not looked at.
+ */
+int rmx_many_check_route(const struct rmaext_window *window, const char *call,
+			 int64_t rank, int kind, int type, bool aligned);
+
 /* The arguments of rmaext_many(). The arrays are the caller's. */
 struct rmx_many {
 	struct rmaext_window *window;

@@ -110,25 +110,6 @@ static bool place_is_copied(const struct begin *b, const struct place *p)
 	return p->target->route == RMAEXT_CMA && b->call->kind != RMAEXT_UPDATE;
 }
 
-/* Refuses an update that is not aligned, and what has no network to go by. */
-static int place_check_route(const struct begin *b, const struct place *p)
-{
-	const bool update = b->call->kind == RMAEXT_UPDATE;
-	const int type = b->call->type;
-
-	if (update && !rmx_update_aligned(p->target, p->at, type))
-		return rmx_fail(-FI_EFAULT, p->rank, begin_name(b),
-				"the memory there is not aligned to %u, as "
-				"updates of this dtype need it",
-				rmx_type_of(type).align);
-	if (!p->near && !place_is_copied(b, p) &&
-	    !(b->window->fabric && p->target->member->peer))
-		return rmx_fail(
-			-FI_EOPNOTSUPP, p->rank, begin_name(b),
-			"no route leads there: that rank has no network");
-	return 0;
-}
-
 static int place_check(const struct begin *b, struct place *p)
 {
 	const struct rmaext_window *w = b->window;
@@ -142,9 +123,12 @@ static int place_check(const struct begin *b, struct place *p)
 			return ret;
 	}
 	p->target = rmx_target_of(b->window, p->rank);
-	p->near = update ? rmx_update_is_local(w, p->rank)
-			 : p->target->route == RMAEXT_DIRECT;
-	return p->near && !update ? 0 : place_check_route(b, p);
+	p->near = rmx_many_is_local(w, b->call->kind, p->rank);
+	if (p->near && !update)
+		return 0;
+	return rmx_many_check_route(
+		w, begin_name(b), p->rank, b->call->kind, b->call->type,
+		!update || rmx_update_aligned(p->target, p->at, b->call->type));
 }
 
 static int places_make(struct begin *b, int64_t *bad_p)

@@ -13,24 +13,29 @@
 
 /* -- checks, before anything is done */
 
-/* Checks what the target must have besides the place: alignment, a network. */
-static int batch_check_route(const struct rmaext_batch *b, int64_t rank)
+int rmx_many_check_route(const struct rmaext_window *w, const char *call,
+			 int64_t rank, int kind, int type, bool aligned)
 {
-	const struct rmx_target *t = rmx_target_of(b->window, rank);
+	const struct rmx_target *t = rmx_target_of(w, rank);
 
-	if (!rmx_batch_aligned(b, t))
-		return rmx_fail(-FI_EFAULT, rank, rmx_batch_name(b),
+	if (!aligned)
+		return rmx_fail(-FI_EFAULT, rank, call,
 				"the memory there is not aligned to %u, as "
 				"updates of this dtype need it",
-				rmx_type_of(b->type).align);
-	if (rmx_batch_is_local(b, rank) ||
-	    (t->route == RMAEXT_CMA && !rmx_updates(b)))
+				rmx_type_of(type).align);
+	if (rmx_many_is_local(w, kind, rank) ||
+	    (t->route == RMAEXT_CMA && kind != RMAEXT_UPDATE) ||
+	    (w->fabric && t->member->peer))
 		return 0;
-	if (!b->fabric || !t->member->peer)
-		return rmx_fail(
-			-FI_EOPNOTSUPP, rank, rmx_batch_name(b),
+	return rmx_fail(-FI_EOPNOTSUPP, rank, call,
 			"no route leads there: that rank has no network");
-	return 0;
+}
+
+static int batch_check_route(const struct rmaext_batch *b, int64_t rank)
+{
+	return rmx_many_check_route(
+		b->window, rmx_batch_name(b), rank, b->kind, b->type,
+		rmx_batch_aligned(b, rmx_target_of(b->window, rank)));
 }
 
 /* Records what is wrong with an element, if anything is. */

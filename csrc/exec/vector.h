@@ -144,13 +144,19 @@ static inline bool rmx_batch_aligned(const struct rmaext_batch *b,
 				   b->scale % rmx_type_of(b->type).align == 0);
 }
 
-/* Does this CPU carry out the elements of that rank? */
+/* Does this CPU carry out operations of that kind on a rank? */
+static inline bool rmx_many_is_local(const struct rmaext_window *w, int kind,
+				     int64_t rank)
+{
+	if (kind == RMAEXT_UPDATE)
+		return rmx_update_is_local(w, rank);
+	return rmx_target_of(w, rank)->route == RMAEXT_DIRECT;
+}
+
 static inline bool rmx_batch_is_local(const struct rmaext_batch *b,
 				      int64_t rank)
 {
-	if (rmx_updates(b))
-		return rmx_update_is_local(b->window, rank);
-	return rmx_target_of(b->window, rank)->route == RMAEXT_DIRECT;
+	return rmx_many_is_local(b->window, b->kind, rank);
 }
 
 /* -- vector_direct.c */

@@ -184,9 +184,11 @@ static void refused(void)
 	struct asked a = {.bundle = NULL};
 	char buf[64] = {0};
 	struct pair p;
-	rmaext_window *reads;
+	rmaext_window *reads, *odd, *lonely;
 
 	pair_open(&p, (struct rig_options){.size = SIZE});
+	lonely = window_of(p.r.origin, NULL, &p.r,
+			   (struct lie){.route = RMAEXT_FABRIC});
 	a.counts[0] = a.counts[1] = 8;
 	a.offsets[1] = SIZE - 7;
 	EQUAL(ask(&a, p.r.window, RMAEXT_GET, 1, 2, 16, NULL, buf), -ERANGE);
@@ -216,6 +218,17 @@ static void refused(void)
 	EQUAL(ask(&a, reads, RMAEXT_PUT, 1, 2, 16, buf, NULL), -FI_EACCES);
 	EQUAL(ask(&a, reads, RMAEXT_UPDATE, 8, 2, 2, buf, buf), -FI_EACCES);
 	drop_window(reads);
+	odd = here(&p, (struct lie){.align = 4});
+	EQUAL(ask(&a, odd, RMAEXT_UPDATE, 8, 2, 2, buf, buf), -FI_EFAULT);
+	EQUAL(a.bad, 0);
+	drop_window(odd);
+	for (int kind = RMAEXT_PUT; kind <= RMAEXT_UPDATE; kind++) {
+		EQUAL(ask(&a, lonely, kind, 8, 2,
+			  kind == RMAEXT_UPDATE ? 2 : 16, buf, buf),
+		      -FI_EOPNOTSUPP);
+		EQUAL(a.bad, 0);
+	}
+	drop_window(lonely);
 	OK(ask(&a, p.r.window, RMAEXT_GET, 1, 0, 0, NULL, buf));
 	EQUAL(rmaext_window_pending(p.r.window), 0);
 	pair_close(&p);

@@ -240,6 +240,15 @@ static void refused_here(void)
 	      -FI_EFAULT);
 	EQUAL(state.bad, 0);
 	drop_window(w);
+	w = window_of(p.r.origin, NULL, &p.r,
+		      (struct lie){.route = RMAEXT_FABRIC});
+	for (int kind = RMAEXT_PUT; kind <= RMAEXT_UPDATE; kind++) {
+		EQUAL(rmaext_many(w, kind, RMAEXT_SUM, RMAEXT_INT64, 8, 1, 0,
+				  &zero, &zero, &value, &value, &state),
+		      -FI_EOPNOTSUPP);
+		EQUAL(state.bad, 0);
+	}
+	drop_window(w);
 	OK(rmaext_window_close(p.r.window));
 	EQUAL(add(p.r.window, 0, 1), -FI_ESHUTDOWN);
 	rmaext_window_free(p.r.window);
