@@ -9,6 +9,24 @@
 
 #define RMX_PIECES 1024u /* UIO_MAXIOV, the most that process_vm_* take */
 
+/*
+ * The kernel takes 0.4 us for each piece that process_vm_* copy; a message
+ * takes 40 us and more to the progress thread of the target and back, then 0.02
+ * us each.
+ */
+#define RMX_MANY_PIECES 256u
+#define RMX_SHORT_PIECE 64u /* bytes */
+
+/* Do so many elements of a rank go by messages, and not by this CPU? */
+static bool lane_by_messages(const struct rmaext_batch *b,
+			     const struct rmx_target *t, uint32_t count)
+{
+	if (t->route == RMAEXT_FABRIC || rmx_updates(b))
+		return true;
+	return count >= RMX_MANY_PIECES && b->unit <= RMX_SHORT_PIECE &&
+	       b->fabric && b->fabric->progress.running && t->member->peer;
+}
+
 /* Makes a lane for each rank with elements that are not for this CPU. */
 static int lanes_make(struct rmaext_batch *b)
 {
@@ -41,7 +59,7 @@ static int lanes_make(struct rmaext_batch *b)
 			return rmx_check(w, rmx_batch_name(b), rank, 0, 0, 0);
 		lane->rank = rank;
 		lane->target = t;
-		lane->messages = t->route == RMAEXT_FABRIC || rmx_updates(b);
+		lane->messages = lane_by_messages(b, t, b->lane_of[rank]);
 		if (lane->messages && !(b->fabric && t->member->peer))
 			return rmx_changed(b);
 		lane->next = lane->end = at;

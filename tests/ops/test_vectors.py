@@ -80,6 +80,31 @@ def test_updates(comm, dtype):
             comm.Barrier()
 
 
+@pytest.mark.parametrize("count", [255, 256, 1000])
+@pytest.mark.parametrize("dtype", ["i8", "V64", "V65"])
+def test_short_and_long_elements_of_arrays(comm, dtype, count):
+    """Over any array few or long elements go by system calls, many short ones by messages."""
+    dtype = np.dtype(dtype)
+    memory = np.zeros(2 * count * dtype.itemsize, np.uint8).view(dtype)
+    with rmaext.Window(comm, memory) as win:
+        win.fence()
+        target = (comm.rank + 1) % comm.size
+        draw = np.random.default_rng(comm.rank)
+        places = draw.permutation(2 * count)[:count]
+        values = np.frombuffer(draw.bytes(count * dtype.itemsize), dtype)
+        win.put_many(target, places, values)
+        assert win.get_many(target, places).tobytes() == values.tobytes()
+        win.fence()
+        got = win.local.view(np.uint8).reshape(2 * count, -1)
+        win.fence()
+        owner = np.random.default_rng((comm.rank - 1) % comm.size)
+        places = owner.permutation(2 * count)[:count]
+        assert got[places].tobytes() == owner.bytes(count * dtype.itemsize)
+        got[places] = 0
+        assert not got.any()
+        win.fence()
+
+
 def test_results_of_fetch_add_are_in_order(comm):
     """One origin's additions to one place."""
     with guarded(comm, p := comm.size, "i8") as win:
