@@ -31,7 +31,7 @@ PY_FORMATTED = setup.py csrc/rooms.py rmaext tests examples benchmarks docs
 .DELETE_ON_ERROR:
 .PHONY: help demo build develop test test-serial test-scale test-matrix test-stress test-demanding
 .PHONY: test-dropin test-verbs test-fresh test-wheel test-recipes test-mpis test-aarch64 wheel
-.PHONY: bench check check-alone check-sizes docs site compile_commands.json
+.PHONY: bench check check-waiting check-alone check-sizes docs site compile_commands.json
 .PHONY: provider check-c fuzz asan tsan lint type cover format clean
 
 help: ## this list
@@ -171,21 +171,26 @@ bench: ## the table of targets, next to mpi4py's MPI.Win
 # The tests whose outcome the MPI has a say in: serial ones, and those at some sizes.
 MPI_SERIAL = tests/comm/test_collective_errors.py $(addprefix tests/jobs/test_,faults.py lifecycle.py)
 MPI_SIZES = $(wildcard tests/*/test_conformance_*.py) tests/comm/test_collective_errors.py \
-	tests/compat tests/ops/test_put_get.py $(addprefix tests/sync/test_,memory_model.py \
+	tests/compat tests/containers tests/ops/test_put_get.py $(addprefix tests/sync/test_,memory_model.py \
 	progress.py locks.py epochs.py lost_ranks.py signals.py) $(addprefix tests/window/test_, \
 	dynamic.py joined.py routes.py shared.py threads.py window.py)
 
-# Two chains at a time: most of the serial tests wait, and those at sizes do not.
+# Three chains at a time: most of the serial tests wait, and those at sizes do not.
+WAITING = jobs ops sync window containers remote
+
 check: lint type ## all that CI runs: lint, type, site, check-c, test with both MPIs
 	$(MAKE) develop MPI=mpich
 	$(MAKE) develop MPI=openmpi
 	$(MAKE) site
-	$(MAKE) -j2 -Otarget check-alone check-sizes
+	$(MAKE) -j3 -Otarget check-waiting check-alone check-sizes
+
+check-waiting:
+	$(MAKE) test-serial MPI=mpich ARGS="$(addprefix tests/,$(WAITING))"
 
 check-alone:
-	$(MAKE) test-serial MPI=mpich
-	$(MAKE) test-serial MPI=openmpi ARGS="$(MPI_SERIAL)"
 	$(MAKE) check-c
+	$(MAKE) test-serial MPI=mpich ARGS="$(addprefix --ignore=tests/,$(WAITING))"
+	$(MAKE) test-serial MPI=openmpi ARGS="$(MPI_SERIAL)"
 
 check-sizes:
 	$(MAKE) test MPI=mpich ARGS="--sizes 1,2:direct,2:fabric,3:mixed,4"
