@@ -29,6 +29,7 @@ with atheris.instrument_imports(
     include=[
         "rmaext._runtime.failures",
         "rmaext._comm.host",
+        "rmaext._comm.provider_choice",
         "rmaext._comm.agreement",
         "rmaext._comm.window_record",
         "rmaext._comm.columns",
@@ -37,7 +38,8 @@ with atheris.instrument_imports(
     import rmaext
     from rmaext._comm import agreement, window_record
     from rmaext._comm.columns import Told
-    from rmaext._comm.host import Hello, choose
+    from rmaext._comm.host import Hello
+    from rmaext._comm.provider_choice import choose
 with atheris.instrument_imports(include=["rmaext._remote.ticket", "rmaext._window.remote"]):
     from rmaext._remote.ticket import Ticket
     from rmaext._window.remote import RemoteWindow
