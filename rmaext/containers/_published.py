@@ -52,6 +52,7 @@ _NUMBERS = 1 << 11
 _MOST = 1 << _BITS
 _LEAST = 2
 _TRIES = 16  # for each request
+_LONG = 8  # reads for which an owner is taken for a fast one after it was seen to be
 _LOOKS = 4  # of them for the answer alone, if the owner publishes faster than this rank can read
 
 
@@ -162,7 +163,7 @@ class Published(Generic[ScalarT]):
         # was seen last, and who publishes faster than it can read
         self._requests: dict[int, itertools.count[int]] = {}
         self._answers: dict[int, int] = {}
-        self._overtaken: set[int] = set()
+        self._overtaken: dict[int, int] = {}  # for so many reads more
 
     # -- what it is ------------------------------------------------------------------
 
@@ -364,7 +365,7 @@ class Published(Generic[ScalarT]):
         word = None
         if newer_than is not None:
             word = self._await(number, operator.index(newer_than), timeout)
-        if number not in self._overtaken:
+        if not self._overtaken.get(number):
             if word is None:
                 word = int(self._control.load(number, _NEWEST))
             if self._get(number, word, out):
@@ -407,7 +408,7 @@ class Published(Generic[ScalarT]):
                 # the request with it.
                 number = next(numbers)
                 control.accumulate(number, rank, wanted, "replace")
-                looks = _LOOKS if rank in self._overtaken else 0
+                looks = _LOOKS if self._overtaken.get(rank) else 0
                 for step in range(_TRIES):
                     word, keep = control.fetch_op_many(rank, places, none, "no_op").tolist()
                     # Of this request, or of a later one by another thread. Late answers to
@@ -418,7 +419,7 @@ class Published(Generic[ScalarT]):
                         continue  # rather than read the newest version in vain
                     word = keep & (1 << _VERSIONS) - 1 if ours else word
                     if self._get(rank, word, out):
-                        (self._overtaken.add if ours else self._overtaken.discard)(rank)
+                        self._overtaken[rank] = _LONG if ours else self._overtaken.get(rank, 1) - 1
                         return word >> _BITS, out
                     if ours:  # it was overwritten all the same
                         old = keep
