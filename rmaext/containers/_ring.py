@@ -26,7 +26,7 @@ EPOCHS = 8  # epochs are counted modulo this: ranks differ by one at most
 LARGEST = (1 << 28) - 1  # tasks
 _COUNT, _HEAD = 28, 32  # bits
 _HEADS = (1 << _HEAD) - 1
-_STEAL = 1 << 16  # bytes that are stolen at once, at most: more is more often in vain
+_STEAL = 1 << 18  # bytes that are stolen at once, at most: more is more often in vain
 _TRIES = 8
 
 Array = NDArray[Any]
