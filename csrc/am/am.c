@@ -54,6 +54,11 @@ int rmaext_peer_add(rmaext_fabric *f, const void *address, size_t len,
 	return ret;
 }
 
+void rmaext_peer_serves(rmaext_peer *peer)
+{
+	atomic_store(&peer->serves, true);
+}
+
 static void *buffers_map(size_t len)
 {
 	void *at = mmap(NULL, len, PROT_READ | PROT_WRITE,

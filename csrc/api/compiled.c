@@ -5,6 +5,7 @@
  * of ours only, and the waits go on until the time limit.
  */
 #include "am/am.h"
+#include "exec/update.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -143,7 +144,7 @@ static int typed_update(uint64_t window, int64_t rank, int64_t index,
 				"the elements are of another type: a window of "
 				"int64 or float64 has its own %s",
 				u->call);
-	if (rmx_target_of(it->window, rank)->route != RMAEXT_DIRECT)
+	if (!rmx_update_is_local(it->window, rank))
 		cells = malloc(sizeof(*cells));
 	if (!cells)
 		return rmx_fail(-FI_ENOMEM, rank, "malloc", u->call);

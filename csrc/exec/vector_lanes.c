@@ -17,14 +17,18 @@
 #define RMX_MANY_PIECES 256u
 #define RMX_SHORT_PIECE 64u /* bytes */
 
-/* Do so many elements of a rank go by messages, and not by this CPU? */
+/*
+ * Do so many elements of a rank go by messages, and not by this CPU? Puts over
+ * cma never do: one that was given up could overwrite a later one by this CPU.
+ */
 static bool lane_by_messages(const struct rmaext_batch *b,
 			     const struct rmx_target *t, uint32_t count)
 {
 	if (t->route == RMAEXT_FABRIC || rmx_updates(b))
 		return true;
-	return count >= RMX_MANY_PIECES && b->unit <= RMX_SHORT_PIECE &&
-	       b->fabric && b->fabric->progress.running && t->member->peer;
+	return b->kind == RMAEXT_GET && count >= RMX_MANY_PIECES &&
+	       b->unit <= RMX_SHORT_PIECE && b->fabric && t->member->peer &&
+	       atomic_load(&t->member->peer->serves);
 }
 
 /* Makes a lane for each rank with elements that are not for this CPU. */

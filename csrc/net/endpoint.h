@@ -54,6 +54,7 @@ struct rmaext_peer {
 	fi_addr_t addr;
 	int pidfd;	  /* readable once the peer's process is gone; or -1 */
 	atomic_bool gone; /* the process or its endpoint was seen to be gone */
+	atomic_bool serves; /* a progress thread of it answers messages */
 	struct rmx_probe probe;
 	atomic_uint contexts; /* operations and chunks on their way to it */
 	uint64_t name;	      /* rmx_name of its address */

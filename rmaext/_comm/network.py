@@ -101,7 +101,9 @@ class Network:
             for rank, name in enumerate(names):
                 # a descriptor of its own: the peer may serve later groups too
                 fd = os.dup(pidfds[rank]) if rank in pidfds else -1
-                self.peers[rank] = self.fabric.peer(name, fd)
+                self.peers[rank] = peer = self.fabric.peer(name, fd)
+                if self._hellos[rank].progress:
+                    lib.rmaext_peer_serves(peer)
             ways = Ways(group.here)
             token = secrets.token_bytes(16)  # no message is meant for it
             columns = Columns.of(records, key_len)

@@ -193,7 +193,7 @@ class ManyOperations(WindowCore[ScalarT]):
         new = arrays.origin(values, self._dtype)
         pairs = np.empty((*np.broadcast_shapes(wanted.shape, new.shape), 2), self._dtype)
         pairs[..., 0], pairs[..., 1] = wanted, new
-        return pairs.view(np.dtype((np.void, 2 * self._dtype.itemsize)))[..., 0]
+        return pairs.view(f"V{2 * self._dtype.itemsize}")[..., 0]
 
     def _many_or_none(
         self,

@@ -105,6 +105,43 @@ def test_short_and_long_elements_of_arrays(comm, dtype, count):
         win.fence()
 
 
+@pytest.mark.parametrize("away", ["stopped", "no progress thread"])
+def test_many_elements_of_a_rank_that_is_away(mpirun, away):
+    """Over cma a put never depends on the target, and a get only on its progress thread."""
+    code = f"""
+        import os, signal, time
+        from mpi4py import MPI
+        comm = MPI.COMM_WORLD
+        away = {away!r}
+        if away == "no progress thread" and comm.rank:
+            os.environ["RMAEXT_PROGRESS"] = "0"
+        import numpy as np, rmaext
+        pids = comm.allgather(os.getpid())
+        win = rmaext.Window(comm, np.zeros(1000), timeout=10)
+        assert win.route(1 - comm.rank) == "cma"
+        win.get_many(1 - comm.rank, np.arange(1000))
+        win.fence()
+        if comm.rank:
+            time.sleep(2)
+        else:
+            if away == "stopped":
+                os.kill(pids[1], signal.SIGSTOP)
+            start = time.monotonic()
+            win.put_many(1, np.arange(1000), 5.0)
+            win.put(7.0, 1, 3)
+            if away != "stopped":
+                assert win.get_many(1, np.arange(1000)).sum() == 4995 + 7
+            assert time.monotonic() - start < 1
+            os.kill(pids[1], signal.SIGCONT)
+        win.fence()
+        assert not comm.rank or (win.local[3], win.local.sum()) == (7, 4995 + 7)
+        win.close()
+        print("ok", flush=True)
+    """
+    done = mpirun(2, code)
+    assert done.stdout.count("ok") == 2, done.stdout + done.stderr
+
+
 def test_results_of_fetch_add_are_in_order(comm):
     """One origin's additions to one place."""
     with guarded(comm, p := comm.size, "i8") as win:
