@@ -27,6 +27,7 @@ import errno
 import itertools
 import math
 import operator
+import threading
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -72,7 +73,8 @@ class Published(Generic[ScalarT]):
         Of the array, the same on all ranks; as for `rmaext.Window.allocate`.
     buffers : int, optional
         How many versions a rank has memory for: 2 to 256, the same on all ranks. With two
-        more than ranks read it at a time, no read begins anew more often than twice.
+        more than ranks read it at a time, no read begins anew more often than twice; threads
+        of a rank that are overtaken take turns.
     timeout : float, optional
         Of the windows: see `rmaext.Window`.
 
@@ -163,6 +165,7 @@ class Published(Generic[ScalarT]):
         # was seen last, and who publishes faster than it can read
         self._requests: dict[int, itertools.count[int]] = {}
         self._answers: dict[int, int] = {}
+        self._turns: dict[int, threading.RLock] = {}
         self._overtaken: dict[int, int] = {}  # for so many reads more
 
     # -- what it is ------------------------------------------------------------------
@@ -231,6 +234,8 @@ class Published(Generic[ScalarT]):
             shape = np.shape(array)
             if shape != self._shape:
                 raise ValueError(f"publish: the array has shape {shape}, not {self._shape}")
+        elif isinstance(array, np.ma.MaskedArray):
+            raise TypeError("publish: the mask would be lost: use filled()")
         elif array.dtype != self._dtype:
             text = f"publish: the array is of {array.dtype}, not {self._dtype}, and nothing is cast"
             raise TypeError(f"{text}: use array.astype({str(self._dtype)!r})")
@@ -395,39 +400,50 @@ class Published(Generic[ScalarT]):
         return int(self._control.load(rank, _BEGUN + buffer)) == version
 
     def _read_kept(self, rank: int, out: NDArray[Any]) -> tuple[int, NDArray[Any]]:
-        """Ask a rank to keep a version, and read that one, or the newest if it lasts."""
+        """Ask a rank to keep a version, and read that one, or the newest if it lasts.
+
+        There is one request of this rank, so one thread at a time; a signal handler that reads
+        takes the request of the read that it has interrupted away, which asks anew then.
+        """
+        with self._turns.setdefault(rank, threading.RLock()):
+            try:
+                try:
+                    return self._ask_and_read(rank, out)
+                finally:
+                    with suppress(RmaError):  # then the rank is gone, or it is closed
+                        wanted = self._wanted_at + self._rank
+                        self._control.accumulate(0, rank, wanted, "replace")
+            except BaseException:
+                self._overtaken[rank] = _LONG  # the next read comes here, and ends the request
+                raise
+
+    def _ask_and_read(self, rank: int, out: NDArray[Any]) -> tuple[int, NDArray[Any]]:
         control, wanted = self._control, self._wanted_at + self._rank
         places = np.array([_NEWEST, self._kept_at + self._rank])
         none = np.zeros(2, np.int64)
         # What was kept when this call began is no answer to its requests.
-        old = keep = self._answers.get(rank, 0)
+        old = self._answers.get(rank, 0)
         numbers = self._requests.setdefault(rank, itertools.count(1))
-        try:
-            while True:
-                # Anew each time: another thread of this rank may have ended its own read, and
-                # the request with it.
-                number = next(numbers)
-                control.accumulate(number, rank, wanted, "replace")
-                looks = _LOOKS if self._overtaken.get(rank) else 0
-                for step in range(_TRIES):
-                    word, keep = control.fetch_op_many(rank, places, none, "no_op").tolist()
-                    # Of this request, or of a later one by another thread. Late answers to
-                    # earlier ones may be older than this call.
-                    later = (keep >> _VERSIONS) - number & (_NUMBERS - 1)
-                    ours = keep != old and later < _NUMBERS // 2
-                    if not ours and step < looks:
-                        continue  # rather than read the newest version in vain
-                    word = keep & (1 << _VERSIONS) - 1 if ours else word
-                    if self._get(rank, word, out):
-                        self._overtaken[rank] = _LONG if ours else self._overtaken.get(rank, 1) - 1
-                        return word >> _BITS, out
-                    if ours:  # it was overwritten all the same
-                        old = keep
-                        break
-        finally:
-            self._answers[rank] = keep
-            with suppress(RmaError):  # then the rank is gone, or it is closed
-                control.accumulate(0, rank, wanted, "replace")
+        while True:
+            number = next(numbers)
+            control.accumulate(number, rank, wanted, "replace")
+            looks = _LOOKS if self._overtaken.get(rank) else 0
+            for step in range(_TRIES):
+                word, keep = control.fetch_op_many(rank, places, none, "no_op").tolist()
+                self._answers[rank] = keep
+                # Of this request, or of a later one by a signal handler. Late answers to
+                # earlier ones may be older than this call.
+                later = (keep >> _VERSIONS) - number & (_NUMBERS - 1)
+                ours = keep != old and later < _NUMBERS // 2
+                if not ours and step < looks:
+                    continue  # rather than read the newest version in vain
+                word = keep & (1 << _VERSIONS) - 1 if ours else word
+                if self._get(rank, word, out):
+                    self._overtaken[rank] = _LONG if ours else self._overtaken.get(rank, 1) - 1
+                    return word >> _BITS, out
+                if ours:  # it was overwritten all the same
+                    old = keep
+                    break
 
     # -- the end ---------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import random
 import signal
@@ -418,6 +419,44 @@ def test_time_limit(monkeypatch, given):
 
 
 STEPS = ["find", "records", "hold", "write", "_lock", "_take_slots", "_fill", "_unlock", "_reserve"]
+
+
+@pytest.mark.parametrize("call", ["accumulate_many", "fetch_add_many"])
+@pytest.mark.parametrize("number", [1, 2])
+def test_ctrl_c_between_updates_of_room(call, number):
+    """What was set aside, or not given back, is known: a full table is CapacityError."""
+    with Dict(MPI.COMM_SELF, "i8", "i8", 20) as table:
+        memory, window = table._memory, table._memory.head
+        left = [number]
+
+        class Head:
+            def __getattr__(self, name):
+                value = getattr(window, name)
+                if name != call:
+                    return value
+
+                def cut(*arguments):
+                    result = value(*arguments)
+                    left[0] -= 1
+                    if not left[0]:
+                        raise KeyboardInterrupt
+                    return result
+
+                return cut
+
+        memory.head = Head()
+        with contextlib.suppress(KeyboardInterrupt):
+            table[1] = 1
+        memory.head = window
+        full = None
+        for key in range(100):
+            try:
+                table[key] = key
+            except rmaext.CapacityError as exc:
+                full = exc
+                break
+        assert full
+        assert memory.limit - 1 <= len(table) <= memory.limit + 1
 
 
 @pytest.mark.parametrize("wide", [False, True], ids=["words", "records"])

@@ -18,6 +18,10 @@ def test_survivors_go_on(how):
     kill(1, *how)
 
 
+def test_room_that_was_set_aside():
+    passes(3, "containers/programs/dict_room.py", oks=2, survive=True)
+
+
 @pytest.mark.stress
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("how", [(), ("wide",), ("nodes",), ("nodes", "wide")], ids=" ".join)

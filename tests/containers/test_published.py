@@ -139,6 +139,12 @@ def test_wrong_arguments(alone):
     assert alone.read(0)[1].tolist() == [5, 6, 7, 8]
 
 
+def test_masked_arrays(alone):
+    with pytest.raises(TypeError, match="mask"):
+        alone.publish(np.ma.zeros(alone.shape, alone.dtype))
+    assert alone.read(0)[0] == 0
+
+
 def test_after_close(alone):
     alone.close()
     for call in lambda: alone.read(0), lambda: alone.publish([1, 2, 3, 4]):

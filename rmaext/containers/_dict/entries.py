@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from ...errors import CapacityError, PeerLostError, RmaError
 from .hashing import BUSY, FULL, Query, Words
-from .memory import ASIDE, SLOTS, USED, Wait
+from .memory import ASIDE, SLOTS, USED, Memory, Wait
 from .slots import LOCKED, MISSING, PASSED, UNDECIDED, Found, Index, Slots
 
 __all__ = ["Entries"]
@@ -22,8 +23,35 @@ _OTHER = np.uint64(FULL | BUSY)  # from FULL to BUSY, and back
 _VERSION_UNIT, _VERSIONS = 1 << 20, ((1 << 18) - 1) << 20
 
 
+@dataclass
+class Room:
+    """What a call has set aside at some ranks.
+
+    Attributes
+    ----------
+    ranks, counts : numpy.ndarray
+        Where, and for how many entries.
+    unused : numpy.ndarray
+        How many of these it has not made.
+    counted : bool
+        It is in the ranks' `USED`.
+    """
+
+    ranks: Index
+    counts: Index
+    unused: Index = field(init=False)
+    counted: bool = False
+
+    def __post_init__(self) -> None:
+        self.unused = self.counts
+
+
 class Entries(Slots):
     """What changes the slots of all ranks."""
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__(memory)
+        self._room: Room | None = None  # that the call under way has set aside
 
     # -- locks of home buckets -----------------------------------------------------
 
@@ -122,15 +150,17 @@ class Entries(Slots):
         """
         made = np.zeros(len(q.ranks), bool)
         ranks, counts = np.unique(q.ranks, return_counts=True)
+        self._give_back()  # what a call that was interrupted has left
+        self._room = room = Room(ranks, counts)
         there = False
         try:
-            there = self._reserve(ranks, counts)
+            there = self._reserve(room)
             rows = np.arange(len(q.ranks) if there else 0)
             while rows.size:
                 rows = self._insert_some(q, records, rows, made, wait)
         finally:
-            unused = np.bincount(q.ranks[~made], minlength=self._m.size)[ranks]
-            self._give_back(ranks, counts, unused)
+            room.unused = np.bincount(q.ranks[~made], minlength=self._m.size)[ranks]
+            self._give_back()
         if not there:
             self._wait_for_room(ranks, counts, wait)
         return made
@@ -165,18 +195,34 @@ class Entries(Slots):
     # changes first: if its rank dies in between, one entry too many is let in, and there are
     # more slots than entries.
 
-    def _reserve(self, ranks: Index, counts: Index) -> bool:
-        """Set room aside at ranks; return whether it was there. It is taken in any case."""
-        head = self._m.head
-        head.accumulate_many(ranks, ASIDE + self._m.rank, _word(counts))
-        before = head.fetch_add_many(ranks, USED, _word(counts)).astype(np.int64)
-        return bool((before + counts <= self._m.limit).all())
+    def _reserve(self, room: Room) -> bool:
+        """Set room aside; return whether it was there. It is taken in any case."""
+        counts = _word(room.counts)
+        self._set_aside(room, counts)
+        before = self._m.head.fetch_add_many(room.ranks, USED, counts).astype(np.int64)
+        room.counted = True
+        return bool((before + room.counts <= self._m.limit).all())
 
-    def _give_back(self, ranks: Index, counts: Index, unused: Index) -> None:
-        """End what `_reserve` did; so much of it was not used."""
+    def _give_back(self) -> None:
+        """End what `_reserve` has begun, at the ranks that live."""
+        room = self._room
+        if room is None:
+            return
+        living = [not self._m.is_gone(rank) for rank in room.ranks.tolist()]
+        if not all(living):
+            room.ranks, room.unused = room.ranks[living], room.unused[living]
+        # a rank that is lost amid an update keeps it from no other
+        if room.counted:
+            with contextlib.suppress(PeerLostError):
+                self._m.head.accumulate_many(room.ranks, USED, _word(-room.unused))
+            room.counted = False
         with contextlib.suppress(PeerLostError):
-            self._m.head.accumulate_many(ranks, USED, _word(-unused))
-            self._m.head.accumulate_many(ranks, ASIDE + self._m.rank, _word(-counts))
+            self._set_aside(room, np.zeros(len(room.ranks), np.uint64))
+        self._room = None
+
+    def _set_aside(self, room: Room, counts: Words) -> None:
+        """Say how much this rank has set aside: set, not added, so it may be said again."""
+        self._m.head.accumulate_many(room.ranks, ASIDE + self._m.rank, counts, "replace")
 
     def _wait_for_room(self, ranks: Index, counts: Index, wait: Wait) -> None:
         """Wait for those who have set room aside, or raise: there is none but for entries."""
