@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import pickle
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from mpi4py import MPI
 
 from .. import Request, SyncError, Window
 
-__all__ = ["common", "exchange", "named"]
+__all__ = ["Opening", "common", "exchange", "named"]
 
 _T = TypeVar("_T")
 
@@ -65,6 +66,19 @@ def exchange(comm: MPI.Comm, call: str, tell: Callable[[], _T], timeout: float |
         text = f"the ranks make different containers ({_who_has(calls, str)})"
         raise SyncError(errno.EINVAL, text, call=call)
     return [mine for _, mine in told]
+
+
+class Opening(ExitStack):
+    """Windows that are made one after another: what has no memory for one closes the others.
+
+    A lack of memory is an error of all ranks, so they can close them together. After other
+    errors some rank may never come to that.
+    """
+
+    def __exit__(self, *error: Any) -> bool | None:
+        if isinstance(error[1], MemoryError):
+            self.close()
+        return super().__exit__(*error)
 
 
 def common(

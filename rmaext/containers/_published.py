@@ -28,7 +28,7 @@ import itertools
 import math
 import operator
 import threading
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
@@ -36,7 +36,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from .. import ClosedError, RmaError, RmaTimeout, SyncError, Window
 from ..typing import ScalarT
-from ._agreement import common, exchange
+from ._agreement import Opening, common, exchange
 from ._windows import Pause, deadline, rank_of
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class Published(Generic[ScalarT]):
         told = exchange(comm, "Published", tell, timeout)
         common(told, ValueError, "arguments differ", "{0[0]} buffers of shape {0[1]}".format)
         (count, dims), size = told[0], comm.size
-        with ExitStack() as stack:
+        with Opening() as stack:
             enter = stack.enter_context
             data = enter(Window.allocate(comm, count * math.prod(dims), dtype, timeout=timeout))
             words = 1 + count + 2 * size

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import operator
 from collections.abc import Generator, Sequence
 from types import TracebackType
@@ -15,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import Request, Window
 from ..typing import ScalarT
-from ._agreement import exchange
+from ._agreement import Opening, exchange
 from ._layout import Layout, Places, agreed, checked, out_of_range
 from ._samples import Brought, Samples
 
@@ -220,7 +219,7 @@ class Store(Generic[ScalarT]):
         self._comm = comm
         self._layout = layout = agreed(exchange(comm, "Store", tell, timeout))
         layout.read_tables(comm, own, timeout)
-        with contextlib.ExitStack() as stack:
+        with Opening() as stack:
             # All pages at once: so a lack of memory is an error, and not a signal.
             win = Window.allocate(comm, own.nbytes, np.uint8, "r", timeout, lazy=False)
             stack.enter_context(win)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import operator
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import get_ident
 from time import perf_counter
@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from .. import CapacityError, ClosedError, PeerLostError, SyncError, Window
 from ..typing import ScalarT
-from ._agreement import exchange
+from ._agreement import Opening, exchange
 from ._ending import WORDS, Ending
 from ._ring import LARGEST, Ring
 
@@ -140,7 +140,7 @@ class TaskQueue(Generic[ScalarT]):
             return 1 << (count - 1).bit_length()
 
         length = exchange(comm, "TaskQueue", slots, timeout)[comm.rank]
-        with ExitStack() as stack:
+        with Opening() as stack:
             tasks = stack.enter_context(Window.allocate(comm, length, dtype, timeout=timeout))
             words = stack.enter_context(Window.allocate(comm, WORDS, np.int64, timeout=timeout))
             self._closing = stack.pop_all()

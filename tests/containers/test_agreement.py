@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import pickle
 
 import numpy as np
@@ -134,3 +136,16 @@ def test_what_is_common():
 def test_killed_in_the_constructor(name, where):
     program = "containers/programs/killed_in_constructor.py"
     passes(3, program, name, *where, oks=2, survive=True, timeout=50)
+
+
+def test_no_memory_leaves_no_windows(comm):
+    """Those that were made before it was seen are closed: whoever asks for less has all of it."""
+    counts = []
+    for _ in range(6):
+        with pytest.raises(MemoryError):
+            Dict(comm, "i8", "V100000", 1 << 31)  # 200 TB
+        gc.collect()
+        counts.append(len(os.listdir("/proc/self/fd")))
+    assert counts[-1] <= counts[1]
+    with Dict(comm, "i8", "i8", 10) as table:
+        assert table.add(comm.rank, 1) == 0

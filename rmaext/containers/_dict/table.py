@@ -15,7 +15,7 @@ from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
 from ...errors import BusyError, ClosedError, Unsupported
-from .._agreement import common, exchange
+from .._agreement import Opening, common, exchange
 from .changes import Changes
 from .hashing import Query
 from .memory import Memory, settings
@@ -53,7 +53,7 @@ class Table:
         common(told, ValueError, "Dict: the ranks make different tables")
         keys, values, count = settings(key_dtype, value_dtype, capacity, max_bytes)
         self._memory = memory = Memory(comm, keys, values, count, timeout)
-        with contextlib.ExitStack() as stack:
+        with Opening() as stack:
             memory.open(comm, stack)
             memory.gate.fence()
             self._windows = stack.pop_all()
