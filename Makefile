@@ -198,13 +198,13 @@ check-sizes:
 
 # -- C ---------------------------------------------------------------------------
 
-C_FLAGS = -std=c11 -Wall -Wextra -Wpedantic -fvisibility=hidden -ffp-contract=off -Icsrc
+C_FLAGS = -std=c11 -Wall -Wextra -Wpedantic -Wformat-security -fvisibility=hidden -ffp-contract=off -Icsrc
 ASAN_FLAGS = -fsanitize=address,undefined -fno-sanitize-recover=all
 TSAN_FLAGS = -fsanitize=thread
 
 # Warnings are errors here only: a user's compiler and headers may be newer than ours.
 check-c: $(VENV)/.tests ## the C side without warnings, its format, its tests
-	CFLAGS="-Wextra -Werror" $(PYTHON) setup.py -q build_ext --force \
+	CFLAGS="-Wextra -Wformat-security -Werror" $(PYTHON) setup.py -q build_ext --force \
 		--build-temp build/strict --build-lib build/strict
 	for file in $(SOURCES) $(DEMAND) $(SELF_TEST); do \
 		$(CC) $(C_FLAGS) -Werror -O2 -c $$file -o /dev/null || exit; done

@@ -147,7 +147,7 @@ static int typed_update(uint64_t window, int64_t rank, int64_t index,
 	if (!rmx_update_is_local(it->window, rank))
 		cells = malloc(sizeof(*cells));
 	if (!cells)
-		return rmx_fail(-FI_ENOMEM, rank, "malloc", u->call);
+		return rmx_fail(-FI_ENOMEM, rank, "malloc", "%s", u->call);
 	memcpy(cells->value, u->value, unit);
 	if (u->compare)
 		memcpy(cells->compare, u->compare, unit);
