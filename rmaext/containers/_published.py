@@ -74,7 +74,7 @@ class Published(Generic[ScalarT]):
     buffers : int, optional
         How many versions a rank has memory for: 2 to 256, the same on all ranks. With two
         more than ranks read it at a time, no read begins anew more often than twice; threads
-        of a rank that are overtaken take turns.
+        of a rank that are overtaken take turns. With 2 it may do so until the owner pauses.
     timeout : float, optional
         Of the windows: see `rmaext.Window`.
 

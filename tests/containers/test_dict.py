@@ -19,7 +19,8 @@ from mpi4py import MPI
 
 import rmaext
 from rmaext.containers import Dict
-from rmaext.containers._dict.memory import Wait
+from rmaext.containers._dict.hashing import BUSY, FULL
+from rmaext.containers._dict.memory import SLOTS, Wait
 
 RECORD = np.dtype([("a", "i4"), ("b", "S3"), ("c", "f8")])
 PADDED = np.dtype([("a", "i1"), ("b", "f8")], align=True)
@@ -255,6 +256,26 @@ def test_items(world):
         assert items[:3].key_array.tolist() == items.key_array[:3].tolist()
         assert repr(items[:1]).startswith("Items(array([")
         assert sum(len(part) for part in world.allgather(table.local_items())) == len(items)
+
+
+def test_an_entry_that_moves_is_there_once(monkeypatch):
+    """It is removed and made again, in another bucket, between two looks of local_items."""
+    with Dict(MPI.COMM_SELF, "i8", "i8", 100) as table:
+        table.set_many([1, 2, 3], [10, 20, 30])
+        memory = table._memory
+        words, records = memory.words.local, memory.records.local
+        taken = np.flatnonzero(words >= FULL)[0]
+        free = next(at for at in range(words.size) if at % 8 and at // 8 != taken // 8)
+        slot = [at // 8 * SLOTS + at % 8 - 1 for at in (taken, free)]
+        assert words[free] == 0
+        words[free] = BUSY | 1
+
+        def moves(*_):
+            records[slot[1]] = records[slot[0]]
+            words[free], words[taken] = words[taken], 0
+
+        monkeypatch.setattr(table._slots, "wait", moves)
+        assert sorted(table.local_items()) == [(1, 10), (2, 20), (3, 30)]
 
 
 def test_objects(comm):

@@ -91,7 +91,9 @@ def local_entries(memory: Memory, slots: Slots) -> tuple[Words, Words]:
             before = lines[rows]
             full = before[:, 1:] >= FULL
             i, j = full.nonzero()
+            memory.words.sync()  # first the tags, then the records, then the tags again
             got = records[rows[i] * SLOTS + j]
+            memory.words.sync()
             now = lines[rows]
         # a bucket where a value was written meanwhile is read again
         busy = (before & BUSY) != 0
@@ -102,7 +104,11 @@ def local_entries(memory: Memory, slots: Slots) -> tuple[Words, Words]:
             ranks = np.full(len(i), memory.rank)
             slots.wait(wait, ranks, rows[i] * (SLOTS + 1) + j, before[i, j])
         rows = rows[again]
-    return _unpack(memory, np.concatenate(kept))
+    words, found = _unpack(memory, np.concatenate(kept))
+    if len(kept) > 1:  # an entry may have been removed, and made again elsewhere: the last counts
+        last = len(words) - 1 - np.unique(words[::-1], axis=0, return_index=True)[1]
+        words, found = words[last], found[last]
+    return words, found
 
 
 def _unpack(memory: Memory, records: Array | None) -> tuple[Words, Words]:
