@@ -37,12 +37,9 @@ from numpy.typing import DTypeLike, NDArray
 from .. import ClosedError, RmaError, RmaTimeout, SyncError, Window
 from ..typing import ScalarT
 from ._agreement import Opening, common, exchange
-from ._windows import Pause, deadline, rank_of
+from ._windows import Closing, Pause, deadline, rank_of
 
 if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self  # Python 3.11
-
     from mpi4py import MPI
 
 __all__ = ["Published"]
@@ -57,7 +54,7 @@ _LONG = 8  # reads for which an owner is taken for a fast one after it was seen 
 _LOOKS = 4  # of them for the answer alone, if the owner publishes faster than this rank can read
 
 
-class Published(Generic[ScalarT]):
+class Published(Closing, Generic[ScalarT]):
     """The newest complete version of an array of each rank, without anybody waiting.
 
     For asynchronous iterations: each rank publishes its part whenever it has a new one, and reads
@@ -468,14 +465,3 @@ class Published(Generic[ScalarT]):
         True
         """
         self._closing.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._closing.__exit__(kind, error, trace)

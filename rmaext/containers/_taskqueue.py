@@ -20,11 +20,9 @@ from ..typing import ScalarT
 from ._agreement import Opening, exchange
 from ._ending import WORDS, Ending
 from ._ring import LARGEST, Ring
+from ._windows import Closing
 
 if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self  # Python 3.11
-
     from mpi4py import MPI
 
 __all__ = ["TaskQueue", "TaskStats"]
@@ -60,7 +58,7 @@ class TaskStats:
     waited: float
 
 
-class TaskQueue(Generic[ScalarT]):
+class TaskQueue(Closing, Generic[ScalarT]):
     """Tasks that all ranks share: who has none takes half of what another rank has.
 
     A loop over the queue gets tasks until none is left or running on any rank; its body may put
@@ -487,14 +485,3 @@ class TaskQueue(Generic[ScalarT]):
         True
         """
         self._closing.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._closing.__exit__(kind, error, trace)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How containers name ranks of their windows, and how they wait."""
+"""How containers name ranks of their windows, wait, and leave a `with`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import errno
 import math
 import operator
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from .. import BoundsError, PeerLostError, RmaTimeout, Window
 
 if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self  # Python 3.11
+
     from mpi4py import MPI
 
-__all__ = ["Pause", "deadline", "rank_of"]
+__all__ = ["Closing", "Pause", "deadline", "rank_of"]
 
 _FIRST, _LONGEST = 5e-5, 1e-3  # seconds of a pause
 
@@ -38,6 +41,23 @@ def deadline(window: Window[Any], timeout: Any) -> float:
         return math.inf
     window.wait_until(0, ">=", window.local[0], timeout=timeout)  # which holds
     return time.monotonic() + min(float(min(timeout, 1e9)), 1e9)
+
+
+class Closing:
+    """What `with` does with a container that has its windows in `_closing`."""
+
+    _closing: ExitStack
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closing.__exit__(kind, error, trace)
 
 
 class Pause:
