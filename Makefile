@@ -25,14 +25,15 @@ PYTHON_C = $(wildcard csrc/python/*.[ch])
 C_TESTS = $(wildcard tests/c/*/*.c)
 DEMAND = $(wildcard tests/provider/demand/*.c)
 SELF_TEST = $(wildcard tests/provider/selftest/*.c)
-C_FORMATTED = $(SOURCES) $(HEADERS) $(PYTHON_C) $(C_TESTS) $(wildcard tests/c/*.h tests/provider/*/*.[ch] tests/fuzz/*.c)
+C_FORMATTED = $(SOURCES) $(HEADERS) $(PYTHON_C) $(C_TESTS) \
+	$(wildcard tests/c/*.h tests/provider/*/*.[ch] tests/fuzz/*.c docs/contributing/libfabric/*.[ch])
 PY_FORMATTED = setup.py csrc/rooms.py rmaext tests examples benchmarks docs
 
 .DELETE_ON_ERROR:
 .PHONY: help demo build develop test test-serial test-scale test-matrix test-stress test-demanding
 .PHONY: test-dropin test-verbs test-fresh test-wheel test-recipes test-mpis test-aarch64 wheel
 .PHONY: bench check check-waiting check-alone check-sizes docs site compile_commands.json
-.PHONY: provider check-c fuzz asan tsan lint type cover format clean
+.PHONY: provider check-c fuzz fuzz-strangers asan tsan lint type cover format clean
 
 help: ## this list
 	@echo "On a fresh Debian or Ubuntu, make demo and make test do all their own set-up."
@@ -86,8 +87,10 @@ test-serial: develop ## the serial tests
 test-%: develop ## the tests at so many ranks: test-1, test-2, test-3, test-4, test-8
 	$(LAUNCH) --sizes $* $(ARGS)
 
-test-scale: develop ## the tests marked scale, at 16 and 64 ranks
+test-scale: develop ## the tests marked scale, at 16 and 64 ranks, some at 128 and 256
 	$(LAUNCH) --marks scale --sizes 16,64 --limit 900 $(ARGS)
+	$(LAUNCH) --marks scale --sizes 128,256 --limit 1800 tests/jobs/test_scale.py \
+		tests/comm/test_rank_table.py $(ARGS)
 
 test-matrix: develop ## every provider and version of libfabric
 	$(LAUNCH) --marks matrix --sizes 0,2,4 --limit 5400 $(ARGS)
@@ -176,7 +179,7 @@ MPI_SIZES = $(wildcard tests/*/test_conformance_*.py) tests/comm/test_collective
 	dynamic.py joined.py routes.py shared.py threads.py window.py)
 
 # Three chains at a time: most of the serial tests wait, and those at sizes do not.
-WAITING = jobs ops sync window containers remote
+WAITING = jobs ops sync window containers remote inside
 
 check: lint type ## all that CI runs: lint, type, site, check-c, test with both MPIs
 	$(MAKE) develop MPI=mpich
@@ -210,6 +213,8 @@ check-c: $(VENV)/.tests ## the C side without warnings, its format, its tests
 		$(CC) $(C_FLAGS) -Werror -O2 -c $$file -o /dev/null || exit; done
 	for file in $(HEADERS); do \
 		$(CC) $(C_FLAGS) -Werror -fsyntax-only -x c $$file || exit; done
+	for file in docs/contributing/libfabric/*.c; do \
+		$(CC) -std=gnu11 -Wall -Wextra -Werror -O1 $$file -o /dev/null -lfabric || exit; done
 	$(VENV)/bin/clang-format --dry-run --Werror $(C_FORMATTED)
 	$(MAKE) asan
 
@@ -286,6 +291,14 @@ fuzz: develop ## any bytes to the decoders of C and Python, RUNS=1000000 times e
 		build/fuzz/corpus/columns build/fuzz/seeds/columns
 	$(LIMIT) 3600 $(PYTHON) tests/fuzz/records.py $(FUZZ) \
 		build/fuzz/corpus/records build/fuzz/seeds/records
+
+# Needs root, for namespaces and other users. A failure is in build/fuzz/strangers.
+MINUTES = 30
+
+fuzz-strangers: develop ## wrong streams to a job's ports, from another user and another host, MINUTES=30 each
+	for library in system wheel; do for source in user host; do \
+		$(PYTHON) tests/fuzz/strangers.py --minutes $(MINUTES) --libfabric $$library \
+			--source $$source --refused $(ARGS) || exit; done; done
 
 # -- documents --------------------------------------------------------------------
 

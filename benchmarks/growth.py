@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How the creation of windows grows with the number of ranks."""
+"""How the creation of windows grows with the number of ranks, and what very many cost."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from rmaext import Window
 from rmaext._comm.agreement import encode
 from rmaext._comm.group import Group
 from rmaext._comm.window_record import WindowRecord
+from rmaext.bench import cases
 from rmaext.bench.measure import Job, Samples
-from rmaext.bench.peers import RmaextAllocate
+from rmaext.bench.peers import RmaextAllocate, Side
 
 
 class Alone:
@@ -112,3 +113,46 @@ def _growth(job: Job, comm: MPI.Comm, key: bytes) -> dict[str, Samples]:
     job.add(f"{comm.size} ranks, CPU a rank", cpu, "ms")
     job.add(f"{comm.size} ranks, CPU a rank but for its gather", rest, "ms")
     return {"CPU a rank": medians, "CPU a rank but for its gather": rest}
+
+
+class Fenced:
+    """Puts a number to the right neighbour, and a fence."""
+
+    def __init__(self, side: Side) -> None:
+        self.name, self.side, self.number = side.name, side, 0
+        self.enter = self.leave = side.comm.Barrier
+
+    def run(self) -> list[float]:
+        """Do it ten times; return the time of each in microseconds. Collective."""
+        win, comm, data = self.side.win, self.side.comm, np.empty(1, np.int64)
+        put, fence = (win.Put, win.Fence) if isinstance(win, MPI.Win) else (win.put, win.fence)
+        right, taken = (comm.rank + 1) % comm.size, []
+        for _ in range(10):
+            self.number += 1
+            data[0] = self.number * comm.size + comm.rank
+            start = time.perf_counter_ns()
+            put(data, right)
+            fence()
+            taken.append((time.perf_counter_ns() - start) * 1e-3)
+        return taken
+
+    def wrong(self) -> str | None:
+        """Say what is wrong with what came from the left."""
+        comm = self.side.comm
+        wanted = np.array([self.number * comm.size + (comm.rank - 1) % comm.size])
+        return cases.same(self.name, self.side.memory, wanted)
+
+
+def crowd(job: Job) -> None:
+    """Make a window of 1 MiB over very many ranks; then put to the right and fence."""
+    cases.creation(job)
+    sides = [Fenced(side) for side in cases.sides(job, 1)]
+    for each in sides:
+        each.enter()
+        if isinstance(each.side.win, MPI.Win):
+            each.side.win.Fence()
+        each.run()  # to warm up
+    samples = job.alternate(sides, lambda each: each.run(), everywhere=True)
+    for each in sides:
+        job.check(each.wrong())
+    job.add(f"put and fence, {job.comm.size} ranks", samples, "ms")

@@ -9,8 +9,13 @@ from typing import Any
 
 import baseline
 import numpy as np
-from growth import growth
+from away import away
+from connections import connections
+from costs import cpu
+from growth import crowd, growth
 from mpi4py import MPI
+from programs import programs
+from singles import singles
 
 from rmaext import compat
 from rmaext.bench import cases, peers
@@ -378,9 +383,12 @@ def locks(job: Job) -> None:
 
 
 CASES = {
+    "away": away,
     "calls": calls,
+    "connections": connections,
     "latency": cases.latency,
     "creation": cases.creation,
+    "cpu": cpu,
     "locks": locks,
     "prepared": prepared,
     "memcpy": memcpy,
@@ -391,7 +399,10 @@ CASES = {
     "sums": sums,
     "gets": gets,
     "growth": growth,
+    "crowd": crowd,
     "notify": notify,
+    "programs": programs,
+    "singles": singles,
 }
 
 if __name__ == "__main__":

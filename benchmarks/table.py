@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import baseline
+from beside import BESIDE
 from containers.targets import CONTAINERS
 from targets import OVER, SPEED, TABLE, VALUE, Claim, Library, Row
 
@@ -178,7 +179,7 @@ def main() -> int:
     options = parser.parse_args()
     baseline.build()
     results: list[dict[str, Any]] = []
-    for row in (*TABLE, *CONTAINERS):
+    for row in (*TABLE, *BESIDE, *CONTAINERS):
         for library in row.libraries:
             if not re.search(options.only, f"{row.title}, {library.title}"):
                 continue

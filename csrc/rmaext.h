@@ -22,6 +22,7 @@ typedef struct rmaext_neighbour rmaext_neighbour;
 typedef struct rmaext_storage rmaext_storage;
 typedef struct rmaext_file rmaext_file;
 typedef struct rmaext_node_barrier rmaext_node_barrier;
+typedef struct rmaext_network_barrier rmaext_network_barrier;
 typedef struct rmaext_memory rmaext_memory;
 typedef struct rmaext_members rmaext_members;
 typedef struct rmaext_blocks rmaext_blocks;
@@ -116,6 +117,14 @@ struct rmaext_error {
 	char detail[224]; /* words */
 };
 
+enum { RMAEXT_SECRET = 64 }; /* bytes; TCP-MD5 takes 80 at most */
+
+/* Addresses whose first bits are these, an IPv4 address mapped to IPv6. */
+struct rmaext_network {
+	uint8_t address[16];
+	uint32_t prefix; /* bits, 128 at most */
+};
+
 struct rmaext_fabric_options {
 	const char *provider; /* as fi_info prints it */
 	const char *domain;   /* NULL: the provider's first */
@@ -123,6 +132,7 @@ struct rmaext_fabric_options {
 	int mr_basic;	      /* ask for the deprecated FI_MR_BASIC */
 	int hmem;	      /* ask for FI_HMEM: memory of devices, too */
 	int progress;	      /* 0: no progress thread */
+	int processes;	      /* about how many it is opened for */
 	int64_t spin_ns;      /* how long a waiting origin spins */
 	rmaext_arena *arena;  /* whose doorbell it rings; NULL: none */
 	/*
@@ -130,6 +140,11 @@ struct rmaext_fabric_options {
 	 * the provider demands FI_MR_LOCAL.
 	 */
 	uint64_t cache_count, cache_bytes;
+	/* what may connect though no rank is there; or everyone, unchecked */
+	const struct rmaext_network *networks;
+	size_t network_count;
+	int everyone;
+	const uint8_t *secret; /* RMAEXT_SECRET bytes that sign; NULL: none */
 };
 
 struct rmaext_fabric_info {
@@ -143,6 +158,7 @@ struct rmaext_fabric_info {
 	size_t auth_key_size; /* 0: the provider has none */
 	size_t max_msg_size;
 	int wait_fd; /* the CQ has a descriptor to sleep on */
+	int guarded; /* connections of other users are closed unread */
 };
 
 /* What a provider says of itself when it is opened; sizes are bytes. */
@@ -279,6 +295,8 @@ struct rmaext_lock {
 	int64_t slots;	/* place of a word for each rank */
 	int64_t rank;	/* this rank */
 	uint64_t owner; /* thread that queues, or is inside as a writer, or 0 */
+	uint32_t window; /* for the record: the window's id there; 0: none */
+	int64_t target;
 	int64_t ticket;
 	int kind;
 	int inside; /* the owner has entered */
@@ -465,6 +483,9 @@ struct rmaext_stats {
 	uint64_t misses;
 	uint64_t evictions;
 	uint64_t bounced; /* short: copied to or from registered memory */
+	/* of connections that others have opened, where they are checked */
+	uint64_t admitted;
+	uint64_t refused;
 };
 
 /* A part of an arena, as other processes find it. */
@@ -601,6 +622,16 @@ void rmaext_storage_close(rmaext_storage **storage_p);
 int rmaext_storage_write(void *addr, uint64_t len);
 
 /*
+ * A beacon is an abstract socket, which processes of the same network namespace
+ * see until the caller closes its descriptor. `random` is 16 bytes; open writes
+ * a name of 64 digits that begins with them. visible writes for each of `count`
+ * names, one behind the other, whether that beacon is there: 1, 0, or -1: the
+ * kernel does not say.
+ */
+int rmaext_beacon_open(const uint8_t *random, char *name, int *fd_p);
+void rmaext_beacons_visible(const char *names, int64_t count, int8_t *seen);
+
+/*
  * A process that claims to be on this node. open finds out which ways to its
  * memory work, and reach returns these. The struct stays until this process
  * ends, as do pidfd and what was mapped.
@@ -608,9 +639,8 @@ int rmaext_storage_write(void *addr, uint64_t len);
 int rmaext_neighbour_open(const struct rmaext_process *process, int pidfd,
 			  rmaext_neighbour **neighbour_p);
 int rmaext_neighbour_reach(const rmaext_neighbour *neighbour);
-/* Returns 1 if a process of this network namespace has an abstract socket of
- * that name, else 0 or -errno. */
-int rmaext_neighbour_visible(const char *name);
+/* Returns 1 if its memory says that it takes no part any more, else 0. */
+int rmaext_neighbour_left(const rmaext_neighbour *neighbour);
 int rmaext_neighbour_map(rmaext_neighbour *neighbour,
 			 const struct rmaext_block *block, uint64_t len,
 			 void **addr_p);
@@ -661,6 +691,8 @@ int rmaext_mpi_wait(void *request, rmaext_fabric *fabric, int64_t *quiet,
 uint64_t rmaext_node_barrier_bytes(int64_t size);
 int rmaext_node_barrier_open(void *board, int64_t rank, int64_t size,
 			     int64_t spin, rmaext_node_barrier **team_p);
+/* Names the communicator, for the record; see rmaext_record_comm(). */
+void rmaext_node_barrier_name(rmaext_node_barrier *team, uint64_t id);
 /* Returns 0, or -FI_EMSGSIZE if it is too long for a slot; writes nothing then.
  */
 int rmaext_node_barrier_write(rmaext_node_barrier *team, const uint8_t *record,
@@ -693,6 +725,54 @@ void rmaext_node_barrier_give_up(rmaext_node_barrier *team);
 int64_t rmaext_node_barrier_given_up(const rmaext_node_barrier *team);
 void rmaext_node_barrier_close(rmaext_node_barrier *team);
 int rmaext_node_barrier_deserted(const void *board, int64_t size);
+
+/*
+ * The barrier of ranks that share no memory, over a window that reaches all of
+ * them by the network. Each has rmaext_network_barrier_bytes() zeros in it at
+ * byte `offset`, `own` on this rank. id names the communicator, for the record.
+ * meet waits as rmaext_node_barrier_meet(). A meeting to which this rank has
+ * come goes on after the call, too. Close it before the window.
+ */
+uint64_t rmaext_network_barrier_bytes(void);
+int rmaext_network_barrier_open(rmaext_window *window, void *own,
+				uint64_t offset, uint64_t id,
+				rmaext_network_barrier **barrier_p);
+int rmaext_network_barrier_meet(rmaext_network_barrier *barrier, uint64_t step,
+				unsigned int value, int64_t slice,
+				struct rmaext_met *met_p);
+/* Returns to how many meetings this rank has come. */
+uint64_t rmaext_network_barrier_came(const rmaext_network_barrier *barrier);
+/*
+ * What a connection that broke has swallowed: awaits returns the rank whose two
+ * words are missing, and the byte in the window where they are on that rank; or
+ * -1. heard takes them; others than those that are missing are ignored.
+ */
+int64_t rmaext_network_barrier_awaits(rmaext_network_barrier *barrier,
+				      uint64_t *offset_p);
+void rmaext_network_barrier_heard(rmaext_network_barrier *barrier,
+				  uint64_t offset, const uint64_t *words);
+void rmaext_network_barrier_close(rmaext_network_barrier *barrier);
+
+/*
+ * Where the ranks of a communicator meet, at one of the two, and how far they
+ * are. A rank that is alone has neither. Python owns it, and reads and writes
+ * it with the GIL held.
+ */
+struct rmaext_meetings {
+	rmaext_node_barrier *team;
+	rmaext_network_barrier *far;
+	struct rmaext_met met; /* what came of the last meeting */
+	int over;	       /* `met` is yet to be told: see rmaext_meet() */
+	int64_t number;	       /* of the last collective call */
+	int64_t begun;	       /* number of meetings */
+	uint64_t fence;	       /* the word of a fence, but for what changes */
+};
+/*
+ * Meets there, as rmaext_node_barrier_meet(). If a meeting is over already
+ * whose outcome its caller has left to another, it returns 0 at once.
+ */
+int rmaext_meet(struct rmaext_meetings *meetings, uint64_t step,
+		unsigned int value, int64_t slice);
 
 /*
  * Registers memory for other ranks. -FI_EINVAL: it has no bytes, no rights, or
@@ -821,6 +901,27 @@ int rmaext_members_new(int64_t count, int64_t self, rmaext_peer *const *peers,
 		       rmaext_neighbour *const *neighbours, rmaext_arena *arena,
 		       rmaext_members **members_p);
 void rmaext_members_release(rmaext_members *members);
+
+/*
+ * The addresses of a communicator's ranks, `len` bytes each, and whether a rank
+ * has a progress thread. pidfds are those of some ranks, in ascending order.
+ */
+struct rmaext_addresses {
+	const uint8_t *address;
+	size_t len;
+	const uint8_t *serves;
+	const int64_t *ranks;
+	const int32_t *pidfds;
+	int64_t pidfd_count;
+};
+/*
+ * Lets ranks be reached by the fabric; windows over the members come later. The
+ * addresses are copied, a peer is added when its rank is first used, and the
+ * pidfds, which are duplicated then, stay open. Returns an error if an address
+ * cannot be a peer's.
+ */
+int rmaext_members_connect(rmaext_members *members, rmaext_fabric *fabric,
+			   const struct rmaext_addresses *addresses);
 int rmaext_blocks_new(const rmaext_members *members, void *const *first,
 		      rmaext_blocks **blocks_p);
 void rmaext_blocks_release(rmaext_blocks *blocks);
@@ -1075,6 +1176,241 @@ int rmaext_flush(rmaext_window *window, int64_t rank, struct rmaext_wait *wait);
  */
 int rmaext_window_check(rmaext_window *window, int64_t rank, uint64_t offset,
 			uint64_t len, int access, int type);
+
+/*
+ * The record of a process: what it does and has done, in a file without a name
+ * that its windows' owner keeps open and other processes of the same user map
+ * (record/record.c). The whole layout is here. Whoever reads it takes no lock:
+ * an entry that has `seq` is whole if `seq` is the same, and even, before and
+ * after it was copied. Bytes that nothing has been written to are 0.
+ */
+enum {
+	RMAEXT_RECORD_LAYOUT = 1, /* changes with the layout */
+	RMAEXT_RECORD_EVENTS = 65536,
+	RMAEXT_RECORD_THREADS = 256,
+	RMAEXT_RECORD_WINDOWS = 4096,
+	RMAEXT_RECORD_COMMS = 1024,
+	RMAEXT_RECORD_LOCKS = 4096,
+	/* targets that are counted apart; the last one's are of all after it */
+	RMAEXT_RECORD_TARGETS = 4096,
+	RMAEXT_KINDS = 5,  /* kinds of operations that are counted */
+	RMAEXT_ROUTES = 4, /* RMAEXT_DIRECT, _CMA, _FABRIC, and _MESSAGE */
+};
+
+/* A route of records only: over the network, carried out by the target. */
+enum { RMAEXT_MESSAGE = 3 };
+
+/* What a thread is in, and what an event was. 0: in no call of rmaext. */
+enum {
+	/* operations, by origins; the first five, less 1, index counters */
+	RMAEXT_DID_PUT = 1,
+	RMAEXT_DID_GET = 2,
+	RMAEXT_DID_UPDATE = 3, /* without a result */
+	RMAEXT_DID_FETCH = 4,  /* an update with a result */
+	RMAEXT_DID_NOTIFY = 5, /* a put with a notification; offset: slot */
+	/* the same, carried out here for the rank `target` */
+	RMAEXT_SERVED_PUT = 6,
+	RMAEXT_SERVED_GET = 7,
+	RMAEXT_SERVED_UPDATE = 8,
+	RMAEXT_SERVED_FETCH = 9,
+	RMAEXT_SERVED_NOTIFY = 10,
+	/* waits */
+	RMAEXT_IN_FLUSH = 11,	/* target: -1 is all ranks */
+	RMAEXT_IN_REQUEST = 12, /* for a request, or several */
+	/* a meeting of all ranks; offset: the step; bytes: id of the comm */
+	RMAEXT_IN_MEETING = 13,
+	RMAEXT_IN_MPI = 14,    /* for a request of MPI; as a meeting */
+	RMAEXT_IN_LOCK = 15,   /* offset: 1 exclusive, 0 shared */
+	RMAEXT_IN_NOTIFY = 16, /* wait_notify; offset: slot; bytes: count */
+	RMAEXT_IN_UNTIL = 17,  /* wait_until; offset: of the first word */
+	RMAEXT_IN_EPOCH = 18,  /* start, wait: for post, complete */
+	RMAEXT_IN_GUARD = 19,  /* of updates, by another's bulk update */
+	/* others, in events only */
+	RMAEXT_DID_CREATE = 20,
+	RMAEXT_DID_CLOSE = 21,
+	RMAEXT_DID_UNLOCK = 22, /* begin: when the lock was taken */
+};
+
+struct rmaext_record_count {
+	uint64_t calls, bytes, errors;
+};
+
+/* Of one window and one target. A reader adds `plain` and `shared`. */
+struct rmaext_record_counts {
+	/* direct ones of threads that hold the GIL; `errors` is 0 */
+	struct rmaext_record_count plain[5];
+	struct rmaext_record_count shared[5][4]; /* by kind and route */
+};
+
+struct rmaext_record_event {
+	uint64_t seq;	    /* 2 * (its number + 1); odd: being written */
+	int64_t begin, end; /* CLOCK_MONOTONIC, ns */
+	uint64_t offset;    /* bytes in the target's memory; or see above */
+	uint64_t bytes;
+	uint32_t window; /* id of the window; 0: none */
+	int32_t target;	 /* its rank in the window; of SERVED, the origin */
+	uint32_t site;	 /* where the program was, of traces; 0: unknown */
+	int32_t outcome; /* 0, or a negative fi_errno */
+	uint8_t kind, route;
+	uint16_t thread; /* index in the table of threads */
+	uint32_t more;	 /* operations that this event stands for, besides */
+};
+
+struct rmaext_record_thread {
+	uint64_t seq;
+	int32_t tid;   /* of the kernel; 0: nobody's */
+	uint32_t kind; /* RMAEXT_IN_FLUSH and so on, RMAEXT_DID_PUT too; or 0 */
+	uint32_t window;
+	int32_t target; /* its rank in the window; -1: all; -2: none */
+	int64_t since;	/* ns */
+	uint64_t offset, bytes;
+	int64_t waited; /* ns in all waits before this one */
+	uint64_t waits; /* their number */
+	char name[16];	/* of the thread, as the kernel has it */
+	/* these two are filled in when a wait has lasted 0.1 s, else empty */
+	char site[128]; /* "path:line" of the program */
+	char text[64];	/* call, and whom it waits for */
+};
+
+enum { RMAEXT_WINDOW_OPEN = 1, RMAEXT_WINDOW_CLOSED = 2 };
+
+struct rmaext_record_window {
+	uint64_t seq;
+	uint32_t id; /* of this process, from 1 on; not that of other ranks */
+	uint32_t state;	 /* 0: free */
+	uint64_t comm;	 /* id of its communicator, the same on all ranks */
+	uint32_t number; /* of the communicator's windows, the same on all */
+	uint32_t hidden; /* 1: rmaext's own, for control blocks */
+	int64_t ranks, self;
+	uint64_t unit;	/* bytes of an element */
+	uint64_t bytes; /* of this rank's memory */
+	int64_t created, closed;
+	uint64_t counts; /* place in the file of counters; 0: it has none */
+	/*
+	 * Number of counters. The last are of calls on many elements of several
+	 * targets at a time, by memory.
+	 */
+	int64_t targets;
+	char dtype[24];
+	char kind[24]; /* "Window", "SharedWindow", ... */
+};
+
+struct rmaext_record_comm {
+	uint64_t seq;
+	uint64_t id; /* 0: free */
+	int64_t size, rank;
+	int64_t here;	    /* ranks that share this node's memory */
+	uint64_t step;	    /* of the last meeting that this rank came to */
+	uint64_t steps;	    /* number of meetings that it has left */
+	int64_t came, left; /* when it came to the last one, and left one */
+};
+
+/* A lock of a target that this rank holds. */
+struct rmaext_record_lock {
+	uint64_t seq;
+	uint32_t window; /* 0: free */
+	int32_t target;
+	int32_t tid;
+	uint32_t exclusive;
+	int64_t since;
+};
+
+enum { RMAEXT_RUNS = 1, RMAEXT_LEAVES = 2, RMAEXT_ENDED = 3 };
+
+struct rmaext_record_header {
+	char magic[8]; /* "rmaextR" */
+	uint32_t layout, header_bytes;
+	char version[24];   /* of rmaext */
+	uint64_t bytes;	    /* of the file */
+	int64_t pid;	    /* in its own namespace */
+	char job[96];	    /* the same for all ranks of a job on this node */
+	int64_t rank, size; /* in MPI_COMM_WORLD */
+	char host[64];
+	char program[256];
+	/* the same moment by CLOCK_MONOTONIC and by CLOCK_REALTIME, ns */
+	int64_t monotonic, realtime;
+	uint32_t state;	 /* RMAEXT_RUNS and so on */
+	uint32_t traced; /* 1: every event goes to a file, too */
+	/* places of the tables in the file */
+	uint64_t threads, windows, comms, locks, events, counters;
+	uint64_t next;	    /* number of the next event */
+	uint64_t lost;	    /* events that a trace could not take */
+	uint64_t uncounted; /* windows for which there was no room */
+	/*
+	 * Odd while a window's counters are added to `closed`: counters of
+	 * windows and `closed` belong together if it was the same, and even,
+	 * before and after.
+	 */
+	uint64_t folds;
+	/* of windows that are closed, all targets together */
+	struct rmaext_record_counts closed;
+};
+
+/*
+ * Opens this process's record. Called once, with what does not change; the
+ * tables are set here. -ENOMEM: there is none, and nothing is recorded.
+ */
+int rmaext_record_open(const struct rmaext_record_header *facts);
+/* The record, or NULL. */
+struct rmaext_record_header *rmaext_record_own(void);
+/* Says that this process leaves: RMAEXT_LEAVES, RMAEXT_ENDED. */
+void rmaext_record_leave(uint32_t state);
+/*
+ * Enters a window, of which rmaext_window_create() has made the C object; the
+ * facts that are not known to C are given. Views share their root's entry.
+ */
+void rmaext_record_window(rmaext_window *window,
+			  const struct rmaext_record_window *facts);
+/* The id of the window's entry; 0: it has none. */
+uint32_t rmaext_record_id(const rmaext_window *window);
+/* The window's counters, which stay readable; or NULL. */
+const struct rmaext_record_counts *
+rmaext_record_counters(const rmaext_window *window, int64_t *targets_p);
+/* This rank uses the window no more, though its memory stays. */
+void rmaext_record_abandon(rmaext_window *window);
+/*
+ * A communicator, by an id that is the same on all ranks, and the number of
+ * ranks that share this node's memory; and its end.
+ */
+void rmaext_record_comm(uint64_t id, int64_t size, int64_t rank, int64_t here);
+void rmaext_record_comm_gone(uint64_t id);
+/* The calling thread comes to a meeting by MPI, and leaves it. */
+void rmaext_record_meets(uint64_t comm, uint64_t step);
+void rmaext_record_met(int outcome);
+/*
+ * The calling thread waits in a loop of Python's: RMAEXT_IN_EPOCH and so on;
+ * target -2: none. It has ended, by an error or 0.
+ */
+void rmaext_record_waits(const rmaext_window *window, uint32_t kind,
+			 int64_t target, uint64_t offset);
+void rmaext_record_waited(uint32_t kind, int outcome);
+/*
+ * The calling thread's wait has lasted: where the program is, and what it waits
+ * for. Either may be NULL. It holds until the wait is over.
+ */
+void rmaext_record_tell(const char *site, const char *text);
+/* The calling thread is in no call any more, as an exception ends its wait. */
+void rmaext_record_quit(void);
+/*
+ * 1: the calling thread is said to be in the wait still that has ended just
+ * now, for those who are to find out why it has failed. 0: no longer, unless it
+ * is in that wait indeed. Returns for how many ns it has waited; 0: there was
+ * no wait.
+ */
+int64_t rmaext_record_again(int again);
+/*
+ * Writes all events from now on to files PATH.0.events, PATH.1.events and so
+ * on. A file has half of `most` bytes; the latest two are kept. 0 or -errno.
+ */
+int rmaext_record_trace(const char *path, uint64_t most);
+/*
+ * Says whether the trace is whole: 0, or the -errno of what could not be
+ * written; *lost_p is the number of events that are in no file, and *dropped_p
+ * that of files that were removed for want of room.
+ */
+int rmaext_record_traced(uint64_t *lost_p, uint64_t *dropped_p);
+/* The calling thread is in a public call, at that site; 0: no longer. */
+void rmaext_record_at(uint32_t site);
 
 /*
  * For compiled Python (numba), which knows integers and floats only, with or

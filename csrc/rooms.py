@@ -12,7 +12,10 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 # The lowest first.
-ROOMS = ["base", "dtype", "shm", "net", "win", "exec", "xfer", "am", "api", "python"]
+ROOMS = [
+    *("base", "record", "dtype", "shm", "admission", "net", "win", "exec", "xfer", "am", "api"),
+    "python",
+]
 CSRC = Path(__file__).resolve().parent
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')

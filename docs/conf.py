@@ -24,6 +24,7 @@ extensions = [
     "gallery",
     "public_names",
     "rooms",
+    "traced",
 ]
 html_theme = "furo"
 html_title = f"rmaext {version}"

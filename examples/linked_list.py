@@ -41,7 +41,7 @@ class List:
         """Hang in a node of this rank. Local."""
         node = np.array([value, -1])  # the window keeps it
         link = self.win.attach(node) * self.comm.size + self.comm.rank
-        first = int(self.win.get(0, self.head, 1)[0])
+        first = int(self.win.load(0, self.head))
         while True:
             node[NEXT] = first  # nobody can see it yet
             found = int(self.win.compare_and_swap(first, link, 0, self.head))

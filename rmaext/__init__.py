@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,9 @@ if TYPE_CHECKING or sys.argv[:1] != ["-m"]:
         TooSmallError,
         Unsupported,
     )
+
+    if os.environ.get("RMAEXT_CHECK"):
+        importlib.import_module("._check.install", __name__).install()
 
 __version__ = "0.1.0"
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from . import __version__
@@ -20,13 +21,21 @@ def main() -> int:
     if sys.argv[1:2] != ["run"]:  # before whose program nothing may initialise MPI
         from ._runtime.config import tell_of_unknown
         from .bench import command as bench
-        from .cli import doctor
+        from .cli import doctor, top, trace, why
 
         tell_of_unknown()  # here, and not in each job that these begin
         doctor.add(commands)
+        why.add(commands)
         bench.add(commands)
+        top.add(commands)
+        trace.add(commands)
     options = parser.parse_args()
-    status: int = options.function(options)
+    try:
+        status: int = options.function(options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # as of `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 1
     return status
 
 

@@ -5,7 +5,8 @@
  * endpoint, and has the memory of the buffers that they are sent from and
  * received into.
  *
- * At the origin, send_queue.c and batch.c write a request, message.c sends it,
+ * At the origin, send_queue.c, series.c and batch.c write a request, message.c
+ * sends it,
  * and replies.c and batch.c take its reply. At the target, receive.c posts the
  * receives, dispatch.c decides what becomes of a message that came and sends
  * the replies, and handlers.c carries out a request.
@@ -19,8 +20,8 @@
 #include <sys/mman.h>
 
 /* net/ gives a peer its address, this room its line. */
-int rmx_peer_add(struct rmaext_fabric *f, const void *address, size_t len,
-		 int pidfd, struct rmaext_peer **peer_p)
+static int peer_new(struct rmaext_fabric *f, const void *address, size_t len,
+		    int pidfd, bool guest, struct rmaext_peer **peer_p)
 {
 	struct rmaext_peer *peer = calloc(1, sizeof(*peer));
 	struct rmx_line *line = calloc(1, sizeof(*line));
@@ -29,6 +30,7 @@ int rmx_peer_add(struct rmaext_fabric *f, const void *address, size_t len,
 	if (peer && line) {
 		line->queue_end = &line->queue;
 		peer->line = line;
+		peer->guest = guest;
 		ret = rmx_peer_insert(f, address, len, pidfd, peer);
 	} else {
 		ret = rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "peer");
@@ -42,6 +44,25 @@ int rmx_peer_add(struct rmaext_fabric *f, const void *address, size_t len,
 	return 0;
 }
 
+int rmx_peer_add(struct rmaext_fabric *f, const void *address, size_t len,
+		 int pidfd, struct rmaext_peer **peer_p)
+{
+	return peer_new(f, address, len, pidfd, false, peer_p);
+}
+
+int rmx_guest_add(struct rmaext_fabric *f, const void *address, size_t len,
+		  struct rmaext_peer **peer_p)
+{
+	return peer_new(f, address, len, -1, true, peer_p);
+}
+
+void rmx_guest_remove(struct rmaext_fabric *f, struct rmaext_peer *peer)
+{
+	rmx_peer_remove(f, peer);
+	free(peer->line);
+	free(peer);
+}
+
 int rmaext_peer_add(rmaext_fabric *f, const void *address, size_t len,
 		    int pidfd, rmaext_peer **peer_p)
 {
@@ -49,7 +70,9 @@ int rmaext_peer_add(rmaext_fabric *f, const void *address, size_t len,
 
 	if (ret)
 		return ret;
-	ret = rmx_peer_add(f, address, len, pidfd, peer_p);
+	ret = rmx_admission_add(&f->admission, address, len, 1);
+	if (!ret)
+		ret = rmx_peer_add(f, address, len, pidfd, peer_p);
 	rmx_fabric_leave(f);
 	return ret;
 }
@@ -93,6 +116,7 @@ int rmx_am_start(struct rmaext_fabric *f)
 		return ret;
 	am->name = rmx_name(own, len);
 	am->tagged = rmx_has_rails(f->info->fabric_attr->prov_name);
+	am->puts = rmx_listens_on_tcp(f->info->fabric_attr->prov_name);
 	if (am->tagged) {
 		am->credits = 1;
 		am->bulk = RMX_MESSAGE - RMX_HEADERS;

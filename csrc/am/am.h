@@ -18,6 +18,13 @@
 int rmx_peer_add(struct rmaext_fabric *fabric, const void *address, size_t len,
 		 int pidfd, struct rmaext_peer **peer_p);
 /*
+ * The same for a guest, which the CQ's reader adds; and removes, when nothing
+ * is on its way to it.
+ */
+int rmx_guest_add(struct rmaext_fabric *fabric, const void *address, size_t len,
+		  struct rmaext_peer **peer_p);
+void rmx_guest_remove(struct rmaext_fabric *fabric, struct rmaext_peer *peer);
+/*
  * rmaext_fabric_open() and _close() call the next five, with no other thread
  * inside the fabric. start returns 0 or -fi_errno without a record. Closing
  * mutes, so that nothing is sent any more while owners may still give up;
@@ -82,6 +89,11 @@ int rmx_receive_post(struct rmaext_fabric *fabric,
 		     struct rmx_receive_buffer *message);
 /* A receive failed: the buffer is the last to be used again. */
 void rmx_receive_failed(struct rmx_am *am, struct rmx_receive_buffer *message);
+/*
+ * The provider has lost a receive, and does not say which: its buffer is used
+ * no more, and another is posted.
+ */
+void rmx_receive_lost(struct rmaext_fabric *fabric);
 /* Queues what the provider did not take, until the next read of the CQ. */
 void rmx_receive_enqueue(struct rmx_am *am, struct rmx_receive_buffer *message,
 			 enum rmx_state state);
@@ -116,6 +128,8 @@ bool rmx_same_token(const uint8_t *a, const uint8_t *b);
 enum rmx_served rmx_serve(struct rmaext_fabric *fabric,
 			  struct rmx_receive_buffer *message, bool may_wait,
 			  int64_t ns);
+/* Does the token name a grant that has not ended? Takes fabric->lock. */
+bool rmx_grant_lives(struct rmaext_fabric *fabric, const uint8_t *token);
 /*
  * Any thread inside the fabric makes a window a target of messages, which it is
  * until serve_no_more; that takes fabric->lock too, and the caller has ended
@@ -126,13 +140,25 @@ void rmx_serve_window(struct rmaext_fabric *fabric,
 void rmx_serve_no_more(struct rmaext_window *window);
 
 /*
- * guest.c: a guest writes its card to the end of a request and gets the bytes
- * written; whoever sends the request calls it.
+ * guest.c: a guest writes its card to the end of a request to a peer and gets
+ * the bytes written; whoever sends the request calls it, with am->lock held.
  */
-size_t rmx_card_write(const struct rmaext_window *window, char *at);
-/* Takes the card off a request, if it has one, and admits the guest. */
-void rmx_card_take(struct rmaext_fabric *fabric,
+size_t rmx_card_write(const struct rmaext_window *window,
+		      struct rmaext_peer *peer, char *at);
+/* Is a card to go ahead of the next request to that peer? am->lock is held. */
+bool rmx_card_due(const struct rmaext_window *window,
+		  const struct rmaext_peer *peer);
+/*
+ * Takes the card off a request, if it has one, and admits the guest, or notes
+ * what to answer it. Returns true if the message was nothing else.
+ */
+bool rmx_card_take(struct rmaext_fabric *fabric,
 		   struct rmx_receive_buffer *message);
+/*
+ * The provider did not take the reply to that peer, which waits since
+ * message->since: is it to be dropped?
+ */
+bool rmx_reply_is_overdue(const struct rmx_receive_buffer *message);
 
 /*
  * ranges.c: checks all ranges of a message, of which any byte may be wrong.
@@ -140,6 +166,8 @@ void rmx_card_take(struct rmaext_fabric *fabric,
  */
 int rmx_ranges_check(const struct rmaext_window *window, const char *data,
 		     size_t len, size_t *results_p);
+/* Returns the bytes there of all ranges of a message, which were checked. */
+uint64_t rmx_ranges_bytes(const char *data);
 /*
  * Carries out ranges that were checked, from `done` on, and counts there.
  * RMAEXT_PENDING: the guard was not free for about `ns`.
@@ -205,6 +233,11 @@ void rmx_message_retry(struct rmaext_fabric *fabric);
  * calls it. am->lock is held.
  */
 void rmx_message_pump(struct rmaext_fabric *fabric, struct rmaext_peer *peer);
+/*
+ * Puts a new operation at the end of its peer's line, where it counts as
+ * pending. am->lock is held.
+ */
+void rmx_line_join(struct rmaext_peer *peer, struct rmaext_op *op);
 /* Takes an operation out of the line, if it is in it. am->lock is held. */
 void rmx_op_unqueue(struct rmaext_op *op);
 

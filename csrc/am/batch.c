@@ -32,8 +32,10 @@ static struct rmx_send_buffer *request_new(struct rmaext_fabric *f,
 	struct rmx_send_buffer *buffer = NULL;
 
 	pthread_mutex_lock(&am->lock);
-	if (!like->lane->ticket)
+	if (!like->lane->ticket) {
 		like->lane->ticket = 1 + peer->line->came;
+		atomic_store(&peer->line->open, NULL);
+	}
 	if (peer->line->went + 1 >= like->lane->ticket && !peer->line->bulks &&
 	    peer->line->requests < am->credits)
 		buffer = rmx_message_new(f, peer, like->batch->window);

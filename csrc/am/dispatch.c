@@ -5,13 +5,24 @@
  * operations or the batch that asked. Only the CQ's reader runs this.
  */
 #include "exec/guard.h"
+#include "am/series.h"
 #include "am/wire.h"
+#include "xfer/network_barrier.h"
 
 /* ns that an early request waits for its window */
 #define RMX_EARLY_MAX ((int64_t)10 * 1000 * 1000 * 1000)
+/* ns that a reply to a rank waits, unless its window says twice its limit */
+#define RMX_REPLY_MAX ((int64_t)60 * 1000 * 1000 * 1000)
 #define RMX_TRIES 16u /* queued buffers that are tried at a time */
 
 /* -- replies */
+
+static void reply_end(struct rmaext_fabric *f,
+		      struct rmx_receive_buffer *message)
+{
+	message->peer->line->replies--;
+	rmx_receive_post(f, message);
+}
 
 static void reply_send(struct rmaext_fabric *f,
 		       struct rmx_receive_buffer *message)
@@ -21,6 +32,7 @@ static void reply_send(struct rmaext_fabric *f,
 	const struct iovec all = {reply, message->reply_len};
 	void *desc = rmx_region_desc(&message->region);
 	const fi_addr_t to = message->peer->addr;
+	const bool first = message->state != RMX_WAITING;
 	int ret = -FI_ENOTCONN;
 
 	if (!atomic_load(&message->peer->gone)) {
@@ -29,10 +41,13 @@ static void reply_send(struct rmaext_fabric *f,
 			    : rmx_wire_send(f, &all, &desc, 1, to,
 					    &message->context);
 	}
-	if (ret == -FI_EAGAIN)
+	message->peer->line->replies += first;
+	if (ret == -FI_EAGAIN && first)
+		message->since = rmx_now();
+	if (ret == -FI_EAGAIN && !rmx_reply_is_overdue(message))
 		rmx_receive_enqueue(f->am, message, RMX_WAITING);
 	else if (ret || brief) /* a lost reply: the origin will notice */
-		rmx_receive_post(f, message);
+		reply_end(f, message);
 }
 
 /*
@@ -173,8 +188,9 @@ static void request_dispatch(struct rmaext_fabric *f,
 			     struct rmx_receive_buffer *message, int64_t ns)
 {
 	struct rmx_am *am = f->am;
-	const bool may_wait = am->early_count < RMX_CREDITS * f->peer_count &&
-			      request_may_be_early(message);
+	const bool may_wait =
+		am->early_count < RMX_CREDITS * rmx_peers_expected(f) &&
+		request_may_be_early(message);
 	const bool notice = request_only_notifies(message);
 	enum rmx_served served = RMX_ANSWER;
 	unsigned int blocked = 0;
@@ -287,9 +303,13 @@ static void message_take(struct rmaext_fabric *f,
 		memcpy(&magic, message->data, sizeof(magic));
 	if (magic == RMX_REQUEST && len >= sizeof(struct rmx_request_header)) {
 		request_take_reply(f, message);
-		rmx_card_take(f, message);
 		message->since = rmx_now();
+		message->patience = RMX_REPLY_MAX;
 		message->done = (struct rmx_done){0};
+		if (rmx_card_take(f, message)) {
+			rmx_receive_post(f, message);
+			return;
+		}
 		request_dispatch(f, message, RMX_PATIENCE);
 		return;
 	}
@@ -315,7 +335,9 @@ void rmx_am_complete(struct rmaext_fabric *f, void *context, size_t len,
 	if (!address_within(context, am->receive_buffers,
 			    RMX_RECEIVE_BUFFERS *
 				    sizeof(*am->receive_buffers))) {
-		rmx_op_complete(f, context, failure);
+		if (!rmx_op_complete(f, context, failure) && failure &&
+		    context && am->puts)
+			rmx_receive_lost(f);
 		return;
 	}
 	at = (size_t)((char *)context - (char *)am->receive_buffers);
@@ -323,10 +345,10 @@ void rmx_am_complete(struct rmaext_fabric *f, void *context, size_t len,
 		return; /* no context of ours */
 	switch (message->state) {
 	case RMX_REPLYING: /* if it failed, the origin will notice */
-		rmx_receive_post(f, message);
+		reply_end(f, message);
 		break;
 	case RMX_RECEIVING:
-		am->receiving--;
+		am->receiving -= am->receiving > 0;
 		if (failure)
 			rmx_receive_failed(am, message);
 		else
@@ -344,12 +366,17 @@ static void hook_after_read(struct rmaext_fabric *f)
 		am_retry(f);
 	if (rmx_backlog_waits(f))
 		rmx_backlog_push(f);
+	if (rmx_meetings_wait(f))
+		rmx_meetings_advance(f);
 }
 
 static bool hook_restless(const struct rmaext_fabric *f)
 {
 	return am_has_retries(f->am) || rmx_reply_is_deferred(f) ||
-	       rmx_backlog_waits(f);
+	       rmx_backlog_waits(f) ||
+	       /* puts of RDMA leave no event at their target */
+	       (rmx_meetings_wait(f) &&
+		(!f->am->puts || rmx_meetings_retry(f)));
 }
 
 const struct rmx_hooks rmx_am_hooks = {
@@ -358,6 +385,8 @@ const struct rmx_hooks rmx_am_hooks = {
 	.after_read = hook_after_read,
 	.restless = hook_restless,
 	.send = rmx_message_step,
+	.add_peer = rmx_peer_add,
+	.push = rmx_series_push,
 	.give_up = rmx_message_give_up,
 	.forget = rmx_message_forget,
 };

@@ -63,6 +63,20 @@ static bool window_is_named(const struct rmaext_window *w, const uint8_t *token)
 	return !w->visits && rmx_same_token(w->token, token);
 }
 
+bool rmx_grant_lives(struct rmaext_fabric *f, const uint8_t *token)
+{
+	const struct rmaext_window *w;
+	bool lives;
+
+	pthread_mutex_lock(&f->lock);
+	w = f->windows;
+	while (w && !(w->invites && window_is_named(w, token)))
+		w = w->next;
+	lives = w && !atomic_load(&w->served.closed);
+	pthread_mutex_unlock(&f->lock);
+	return lives;
+}
+
 /*
  * Enters the window that has this token. -FI_ESHUTDOWN: it is closed;
  * -FI_ENOENT: there was none, or it was closed long ago.
@@ -90,18 +104,6 @@ static int window_enter_named(struct rmaext_fabric *f, const uint8_t *token,
 			ret = -FI_ESHUTDOWN;
 	pthread_mutex_unlock(&f->lock);
 	return ret;
-}
-
-/* The peer that a request claims to be from, or NULL: only for an error. */
-static struct rmaext_peer *peer_find(struct rmaext_fabric *f, uint64_t name)
-{
-	struct rmaext_peer *p;
-
-	pthread_mutex_lock(&f->lock);
-	for (p = f->peers; p && p->name != name;)
-		p = p->next;
-	pthread_mutex_unlock(&f->lock);
-	return p;
 }
 
 /* Where the elements of a request are. */
@@ -267,12 +269,63 @@ static int request_carry_out(struct rmaext_window *w,
 	return ret;
 }
 
+/* What was done first, and the bytes of all, of a request that was checked. */
+static void request_describe(const struct rmx_request_header *q,
+			     const struct rmx_receive_buffer *message,
+			     struct rmaext_record_event *event)
+{
+	const char *at = message->data + sizeof(*q);
+	unsigned int kind = rmx_counted_as(q->kind, q->fetch);
+	struct rmx_range range;
+
+	event->bytes = (uint64_t)q->count * q->unit;
+	if (q->form == RMX_ELEMENTS)
+		memcpy(&event->offset, at, sizeof(event->offset));
+	if (q->form == RMX_RANGES) {
+		memcpy(&range, at, sizeof(range));
+		kind = range.kind == RMX_MESSAGE_PUT   ? RMAEXT_DID_PUT
+		       : range.kind == RMX_MESSAGE_GET ? RMAEXT_DID_GET
+		       : range.flags & RMX_WITH_FETCH  ? RMAEXT_DID_FETCH
+						       : RMAEXT_DID_UPDATE;
+		if (range.flags & RMX_WITH_NOTIFY)
+			kind = RMAEXT_DID_NOTIFY;
+		event->offset = range.flags & RMX_WITH_NOTIFY ? range.slot
+							      : range.offset;
+		event->bytes = rmx_ranges_bytes(message->data);
+	}
+	event->kind = (uint8_t)(kind + RMAEXT_SERVED_PUT - RMAEXT_DID_PUT);
+}
+
+/* Adds the event of a request that was carried out here, or refused. */
+static void request_record(const struct rmaext_window *w,
+			   const struct rmx_request_header *q,
+			   const struct rmx_receive_buffer *message, int status)
+{
+	struct rmaext_record_event event = {
+		.begin = message->since,
+		.window = w->tally.id,
+		.target = (int32_t)q->rank,
+		.outcome = status,
+		.kind = RMAEXT_SERVED_PUT,
+		.route = RMAEXT_MESSAGE,
+		.more = q->count ? q->count - 1 : 0,
+	};
+
+	if (!w->tally.id) /* a grant, which guests use, has none */
+		return;
+	event.end = rmx_now();
+	event.thread = rmx_thread_index();
+	if (!status)
+		request_describe(q, message, &event);
+	rmx_event_write(&event);
+}
+
 enum rmx_served rmx_serve(struct rmaext_fabric *f,
 			  struct rmx_receive_buffer *message, bool may_wait,
 			  int64_t ns)
 {
 	struct rmx_reply_header reply = {.magic = RMX_REPLY};
-	struct rmaext_window *w;
+	struct rmaext_window *w = NULL;
 	struct rmx_request_header q;
 	bool late;
 
@@ -283,14 +336,21 @@ enum rmx_served rmx_serve(struct rmaext_fabric *f,
 	memcpy(reply.token, q.token, sizeof(reply.token));
 	message->reply = sizeof(q);
 	message->reply_len = 0;
-	reply.status = window_enter_named(f, q.token, &w);
+	reply.status = message->refusal;
+	if (!reply.status)
+		reply.status = window_enter_named(f, q.token, &w);
 	if (!reply.status) {
-		message->peer = w->invites ? peer_find(f, q.name)
+		message->patience = 2 * w->timeout;
+		message->peer = w->invites ? rmx_peer_find(f, q.name, true)
 				: q.rank < w->count
-					? w->members->of[q.rank].peer
+					? rmx_member_peer(w->members, q.rank)
 					: NULL;
-		if (message->peer)
+		if (message->peer) {
+			message->peer->line->heard = message->since;
 			reply.status = request_carry_out(w, &q, message, ns);
+			if (reply.status != RMAEXT_PENDING)
+				request_record(w, &q, message, reply.status);
+		}
 		late = reply.status == RMAEXT_PENDING &&
 		       rmx_now() - message->since > w->timeout;
 		rmx_rundown_leave(&w->served);
@@ -299,11 +359,12 @@ enum rmx_served rmx_serve(struct rmaext_fabric *f,
 		if (late)
 			reply.status = -FI_ETIMEDOUT;
 	} else {
-		message->peer = peer_find(f, q.name);
+		message->peer = rmx_origin_find(f, q.name, q.rank);
 		if (reply.status == -FI_ENOENT && message->peer && may_wait &&
 		    !q.visits)
 			return RMX_NO_WINDOW;
-		reply.status = -FI_ESHUTDOWN;
+		if (!message->refusal)
+			reply.status = -FI_ESHUTDOWN;
 	}
 	if (!message->peer)
 		return RMX_NOTHING;

@@ -85,9 +85,9 @@ void rmx_message_done(struct rmx_am *am, struct rmx_send_buffer *buffer)
 		send_buffer_free(am, buffer);
 }
 
-struct rmx_send_buffer *rmx_message_new(struct rmaext_fabric *f,
-					struct rmaext_peer *peer,
-					const struct rmaext_window *w)
+static struct rmx_send_buffer *message_new(struct rmaext_fabric *f,
+					   struct rmaext_peer *peer,
+					   const struct rmaext_window *w)
 {
 	struct rmx_send_buffer *buffer = send_buffer_take(f);
 	struct rmx_request_header *q;
@@ -112,6 +112,35 @@ struct rmx_send_buffer *rmx_message_new(struct rmaext_fabric *f,
 	};
 	memcpy(q->token, w->token, sizeof(q->token));
 	return buffer;
+}
+
+/* Nobody awaits an answer: the buffer is free once the card was sent. */
+static void card_send(struct rmaext_fabric *f, struct rmaext_peer *peer,
+		      const struct rmaext_window *w)
+{
+	struct rmx_send_buffer *buffer = message_new(f, peer, w);
+	struct rmx_request_header *q;
+	struct iovec all;
+
+	if (!buffer)
+		return;
+	q = (struct rmx_request_header *)buffer->data;
+	q->visits = RMX_CARD_ALONE;
+	all = (struct iovec){
+		buffer->data,
+		sizeof(*q) + rmx_card_write(w, peer, (char *)(q + 1)),
+	};
+	if (rmx_message_send(f, buffer, &all, 1, NULL))
+		rmx_message_drop(f->am, buffer);
+}
+
+struct rmx_send_buffer *rmx_message_new(struct rmaext_fabric *f,
+					struct rmaext_peer *peer,
+					const struct rmaext_window *w)
+{
+	if (w->visits && rmx_card_due(w, peer))
+		card_send(f, peer, w);
+	return message_new(f, peer, w);
 }
 
 void rmx_message_drop(struct rmx_am *am, struct rmx_send_buffer *buffer)

@@ -10,6 +10,8 @@
  * bulk: an operation too long for one send buffer. It goes in parts.
  * loaned: values that the provider sends from where their owner has them.
  * lane: the elements of a batch (rmaext_many) that go to one target.
+ * series: single short updates, or puts, that are one operation in the line;
+ *     see series.c.
  * early: a request to a window that this rank has not created yet. It waits.
  * blocked: a request whose guard of updates was not free, or one behind it from
  *     the same origin. It waits.
@@ -28,6 +30,9 @@
 #define RMX_RECEIVE_BUFFERS 2048     /* messages that came, at most */
 #define RMX_MOST ((size_t)512 << 10) /* bytes of values in one message */
 #define RMX_CREDITS 4u		     /* of a peer, at most */
+/* Bytes of copies that wait for a peer; a copy counts as so many more. */
+#define RMX_QUEUED ((size_t)256 << 10)
+#define RMX_OVERHEAD 64
 #define RMX_CLOSED 64	       /* closed windows whose tokens are remembered */
 #define RMX_CHAINS 256	       /* lists of requests that wait, by origin */
 #define RMX_REQUEST 0x32516d72 /* "rmQ2", in native byte order */
@@ -63,9 +68,15 @@ struct rmx_request_header {
 
 /*
  * Who sent a request: a rank, or a guest, which is a process of another job
- * (see guest.c); a guest's first one has its card at the end.
+ * (see guest.c); a guest's first one has its card at the end, and so has the
+ * message that only repeats it, which is not answered.
  */
-enum rmx_visitor { RMX_RANK = 0, RMX_GUEST = 1, RMX_WITH_CARD = 2 };
+enum rmx_visitor {
+	RMX_RANK = 0,
+	RMX_GUEST = 1,
+	RMX_WITH_CARD = 2,
+	RMX_CARD_ALONE = 3
+};
 
 struct rmx_card {
 	uint8_t door[RMX_TOKEN]; /* the secret of the receiver's endpoint */
@@ -168,7 +179,9 @@ struct rmx_receive_buffer {
 	struct rmx_receive_buffer *chain;
 	char *data;		  /* RMX_RECEIVE_BYTES; NULL: never used */
 	struct rmx_region region; /* of data, if it has to be registered */
-	int64_t since;		  /* when it came */
+	int64_t since;		  /* when it came, or its reply began to wait */
+	int64_t patience;	  /* ns that the reply to a rank waits */
+	int refusal;		  /* of the guest that sent it, or 0 */
 	struct rmx_done done;
 	size_t len;
 	size_t reply, reply_len; /* where the reply is in data */
@@ -185,9 +198,17 @@ struct rmx_line {
 	struct rmaext_op *queue, **queue_end; /* the line */
 	size_t queued;			      /* bytes of copies in the line */
 	uint64_t came, went; /* operations that joined and left it, ever */
+	/* the last in line, a series that may still grow; or NULL */
+	_Atomic(struct rmaext_op *) open;
+	atomic_uint singles; /* went by themselves since the last flush */
 	bool denied;	     /* a batch got no credit, since the last reply */
 	struct rmaext_peer *next_stalled;
 	bool stalled; /* the provider took nothing: it is in am->stalled */
+	int64_t card; /* when the own card last went there; 0: never */
+	/* the rest belongs to the CQ's reader */
+	unsigned int replies; /* that the provider sends, or did not take yet */
+	int64_t heard;	      /* a guest: when it last sent something */
+	bool turned;	      /* a guest that has no place, but is told so */
 };
 
 struct rmx_am {
@@ -207,6 +228,7 @@ struct rmx_am {
 	uint64_t name; /* of the own endpoint */
 	bool mute;     /* nothing is sent any more */
 	bool tagged;   /* messages are sent tagged, see quirks.h */
+	bool puts;     /* a put costs a CPU as much as a message: it joins */
 	/* peers to which the provider took no message */
 	_Atomic(struct rmaext_peer *) stalled;
 	/* a reply that may go with a request to that peer: see reply_defer() */
@@ -233,7 +255,8 @@ struct rmx_am {
 	uint8_t closed[RMX_CLOSED][RMX_TOKEN]; /* the last windows to go */
 	unsigned int closed_next;
 	uint8_t door[RMX_TOKEN]; /* guests must know it; zeros: none may come */
-	unsigned int guests;	 /* admitted so far; the CQ's reader's */
+	unsigned int guests;	 /* that have a place; the CQ's reader's */
+	unsigned int turned;	 /* that are told that they have none */
 };
 
 #endif

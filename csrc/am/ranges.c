@@ -81,6 +81,26 @@ static int range_check(const struct rmaext_window *w, const struct rmx_range *r,
 	return 0;
 }
 
+uint64_t rmx_ranges_bytes(const char *data)
+{
+	const struct rmx_request_header *q =
+		(const struct rmx_request_header *)data;
+	size_t at = sizeof(*q);
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < q->count; i++) {
+		struct rmx_share s;
+		struct rmx_range r;
+
+		memcpy(&r, data + at, sizeof(r));
+		s = rmx_share_of(r.kind, r.op, r.flags & RMX_WITH_FETCH,
+				 r.count * r.unit);
+		at = RMX_ALIGNED(at + sizeof(r) + s.operands * s.values);
+		bytes += r.count * r.unit;
+	}
+	return bytes;
+}
+
 int rmx_ranges_check(const struct rmaext_window *w, const char *data,
 		     size_t len, size_t *results_p)
 {

@@ -15,8 +15,9 @@
 #include <sys/mman.h>
 
 #define RMX_RECEIVES 4u		    /* posted at all times */
+#define RMX_RECEIVES_MOST 512u	    /* over tcp */
 #define RMX_THIN ((size_t)64 << 10) /* bytes of a buffer that stay */
-#define RMX_FAT 8u		    /* buffers that keep more */
+#define RMX_FAT 32u		    /* buffers that keep more */
 
 /* A buffer that was never used. NULL: there is none, or no memory for it. */
 static struct rmx_receive_buffer *receive_buffer_new(struct rmaext_fabric *f)
@@ -139,6 +140,27 @@ int rmx_receive_post(struct rmaext_fabric *f,
 	return ret;
 }
 
+/* Returns the messages that may be on their way here, and replies to them. */
+static unsigned int messages_most(const struct rmaext_fabric *f)
+{
+	return 2 * RMX_CREDITS * (rmx_peers_expected(f) + 1);
+}
+
+/*
+ * Returns how many receives are to be posted. Over tcp there is one for each
+ * message that may be on its way: if a message of more than 16 KiB came that
+ * none is posted for, and its sender died, ofi_rxm would later fetch it by a
+ * connection that it has freed (1.17 to 2.5.1).
+ */
+static unsigned int receives_wanted(const struct rmaext_fabric *f)
+{
+	const unsigned int all = messages_most(f);
+
+	if (!f->am->puts)
+		return RMX_RECEIVES;
+	return all < RMX_RECEIVES_MOST ? all : RMX_RECEIVES_MOST;
+}
+
 /*
  * Some receives are posted from the start, more when replies to a slow peer
  * keep buffers. A receive that fails may have met a message of a peer that is
@@ -146,13 +168,14 @@ int rmx_receive_post(struct rmaext_fabric *f,
  */
 int rmx_receive_more(struct rmaext_fabric *f)
 {
-	const unsigned int most = 2 * RMX_CREDITS * (f->peer_count + 1);
+	const unsigned int most = messages_most(f);
 	struct rmx_am *am = f->am;
 	struct rmx_receive_buffer *message;
+	const unsigned int wanted = receives_wanted(f);
 	unsigned int tries = most;
 	int ret = 0;
 
-	while (!am->mute && tries-- && am->receiving < RMX_RECEIVES &&
+	while (!am->mute && tries-- && am->receiving < wanted &&
 	       am->incoming < most) {
 		message = receive_buffer_take(f);
 		if (!message)
@@ -161,4 +184,16 @@ int rmx_receive_more(struct rmaext_fabric *f)
 		ret = rmx_receive_post(f, message);
 	}
 	return am->receiving ? 0 : ret;
+}
+
+/*
+ * If ofi_rxm cannot even begin to fetch a long message, as the sender is gone
+ * by then, it reports an error that names its own buffer in place of the
+ * receive (rxm_rndv_read, 1.17 to 2.5.1).
+ */
+void rmx_receive_lost(struct rmaext_fabric *f)
+{
+	f->am->receiving -= f->am->receiving > 0;
+	f->am->incoming -= f->am->incoming > 0;
+	rmx_receive_more(f);
 }

@@ -16,11 +16,8 @@
  *
  * am->lock is held wherever the line is used.
  */
+#include "am/series.h"
 #include "am/wire.h"
-
-/* Bytes of copies that wait for a peer; a copy counts as so many more. */
-#define RMX_QUEUED ((size_t)256 << 10)
-#define RMX_OVERHEAD 64
 
 /* -- the line */
 
@@ -29,8 +26,25 @@ static void line_left(struct rmaext_peer *peer, struct rmaext_op *op)
 {
 	op->queued = false;
 	peer->line->went++;
+	if (op == atomic_load(&peer->line->open))
+		atomic_store(&peer->line->open, NULL);
 	if (op->buffered)
 		peer->line->queued -= op->len + RMX_OVERHEAD;
+}
+
+void rmx_line_join(struct rmaext_peer *peer, struct rmaext_op *op)
+{
+	struct rmx_line *line = peer->line;
+
+	op->sent = 1;
+	op->queued = true;
+	if (op->buffered)
+		line->queued += op->len + RMX_OVERHEAD;
+	line->came++;
+	*line->queue_end = op;
+	line->queue_end = &op->next;
+	atomic_store(&line->open, op->series ? op : NULL);
+	atomic_fetch_add(&op->target->pending, rmx_counts_as(op));
 }
 
 void rmx_op_unqueue(struct rmaext_op *op)
@@ -62,10 +76,18 @@ static bool op_is_bulk(const struct rmaext_op *op)
 	const struct rmx_share s = op_share(op, op->len);
 	const uint64_t room = RMX_MESSAGE - RMX_HEADERS;
 
-	return !op->pieces && (s.values > room || s.values * s.operands > room);
+	return !op->pieces && !op->series &&
+	       (s.values > room || s.values * s.operands > room);
 }
 
-/* The most bytes of each operand in a message, and whether they are loaned. */
+/*
+ * The most bytes of each operand in a message, and whether they are loaned.
+ *
+ * ofi_rxm has a message of more than 16 KiB fetched by its receiver, and never
+ * gives up one whose receiver has died: its buffers stay, and if the fetching
+ * one closes its endpoint then, it crashes (1.17). Guests come and go while
+ * their owner lives on, so messages between them are short over tcp.
+ */
 static uint64_t op_bulk_most(const struct rmx_am *am,
 			     const struct rmaext_op *op, bool *loaned)
 {
@@ -74,7 +96,9 @@ static uint64_t op_bulk_most(const struct rmx_am *am,
 
 	*loaned = s.operands && am->iov > s.operands &&
 		  (!op->fabric->cache.demanded || op->desc);
-	if (s.operands && !*loaned && most > RMX_MESSAGE - RMX_HEADERS)
+	if (((s.operands && !*loaned) ||
+	     (op->window->root->visits && am->puts)) &&
+	    most > RMX_MESSAGE - RMX_HEADERS)
 		most = RMX_MESSAGE - RMX_HEADERS;
 	if (s.operands > 1)
 		most /= s.operands;
@@ -111,8 +135,13 @@ static size_t message_append(struct rmx_send_buffer *buffer, size_t end,
 {
 	const struct rmx_share s = op_share(op, op->len);
 	const struct rmx_range range = op_range(op, 0, &s);
+	struct rmx_request_header *q =
+		(struct rmx_request_header *)buffer->data;
 	char *at = buffer->data + RMX_ALIGNED(end);
 
+	if (op->series)
+		return rmx_series_append(buffer, end, op);
+	q->count++;
 	memcpy(at, &range, sizeof(range));
 	at += sizeof(range);
 	if (s.operands > 1) {
@@ -141,6 +170,8 @@ static bool message_has_room(const struct rmx_send_buffer *buffer, size_t end,
 {
 	const struct rmx_share s = op_share(op, op->len);
 
+	if (op->series)
+		return rmx_series_has_room(end, op);
 	return RMX_ALIGNED(end) + sizeof(struct rmx_range) +
 			       s.values * s.operands <=
 		       RMX_MESSAGE &&
@@ -169,7 +200,6 @@ static int line_send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	do {
 		end = message_append(buffer, end, op);
 		announces = op_is_announcement(op);
-		q->count++;
 		last = op;
 		op = op->next;
 		/*
@@ -182,7 +212,7 @@ static int line_send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 		 message_has_room(buffer, end, op));
 	if (announces) { /* a guest's first message, alone in it */
 		q->visits = RMX_WITH_CARD;
-		end += rmx_card_write(last->window, buffer->data + end);
+		end += rmx_card_write(last->window, peer, buffer->data + end);
 	}
 	with_reply = atomic_load(&f->am->deferred_to) == peer && !announces &&
 		     end <= RMX_MESSAGE - sizeof(f->am->deferred);
@@ -360,9 +390,10 @@ static int line_send(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
 	const struct rmaext_op *op = peer->line->queue;
 
-	return op->pieces	? line_send_pieces(f, peer)
-	       : op_is_bulk(op) ? line_send_part(f, peer)
-				: line_send_short(f, peer);
+	return op->pieces	    ? line_send_pieces(f, peer)
+	       : op_is_bulk(op)	    ? line_send_part(f, peer)
+	       : rmx_goes_alone(op) ? rmx_series_send(f, peer)
+				    : line_send_short(f, peer);
 }
 
 static void op_post_failed(struct rmaext_fabric *f, struct rmaext_op *op,
@@ -390,6 +421,8 @@ static bool line_may_send(const struct rmx_am *am,
 {
 	const struct rmaext_op *op = peer->line->queue;
 
+	if (op == atomic_load(&peer->line->open) && peer->line->requests)
+		return false;  /* it may grow until they are answered */
 	if (peer->line->bulks) /* the part that notifies goes alone */
 		return peer->line->bulk == op &&
 		       peer->line->bulks < RMX_CREDITS && !op_notifies(op);
@@ -464,14 +497,7 @@ enum rmx_step rmx_message_step(struct rmaext_op **op_p)
 			pthread_mutex_unlock(&am->lock);
 			return RMX_SLEEP;
 		}
-		op->sent = 1;
-		op->queued = true;
-		if (buffered)
-			peer->line->queued += op->len + RMX_OVERHEAD;
-		peer->line->came++;
-		*peer->line->queue_end = op;
-		peer->line->queue_end = &op->next;
-		atomic_fetch_add(&op->target->pending, rmx_counts_as(op));
+		rmx_line_join(peer, op);
 		rmx_message_pump(f, peer);
 		stalled = peer->line->stalled;
 		pthread_mutex_unlock(&am->lock);

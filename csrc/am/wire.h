@@ -42,10 +42,7 @@ static inline int rmx_wire_send(struct rmaext_fabric *f,
 
 	if (f->am->tagged)
 		return (int)fi_tsendmsg(f->ep, &tagged, FI_COMPLETION);
-	if (count > 1)
-		return (int)fi_sendmsg(f->ep, &message, FI_COMPLETION);
-	return (int)fi_send(f->ep, iov->iov_base, iov->iov_len, *descs, to,
-			    context);
+	return (int)fi_sendmsg(f->ep, &message, FI_COMPLETION);
 }
 
 static inline int rmx_wire_inject(struct rmaext_fabric *f, const void *buf,

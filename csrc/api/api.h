@@ -4,7 +4,7 @@
 #ifndef RMAEXT_API_H
 #define RMAEXT_API_H
 
-#include "am/am.h"
+#include "am/series.h"
 
 /*
  * put_get.c: checks a put or get of len bytes, and carries it out if it is by
@@ -55,6 +55,8 @@ struct rmx_many {
 	void *results;
 	/* bytes that an offset counts; 0: as the window has it */
 	uint64_t scale;
+	/* of a get by rmx_many_direct(): nobody sees the results if it fails */
+	bool fresh;
 };
 
 /*

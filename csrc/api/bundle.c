@@ -175,6 +175,9 @@ static void places_copy_near(const struct begin *b)
 		if (!p->len || !p->near)
 			continue;
 		there = p->target->map + p->at;
+		rmx_count_direct(&b->window->tally, p->rank,
+				 rmx_counted_as(b->call->kind, false), p->at,
+				 p->len, false);
 		if (b->call->kind == RMAEXT_PUT)
 			rmx_copy(there, place_value(b, p), p->len);
 		else

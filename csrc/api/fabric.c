@@ -27,6 +27,7 @@ static struct rmaext_fabric *fabric_new(void)
 	f->hooks = &rmx_am_hooks;
 	f->progress.cq_fd = f->progress.wake_fd = -1;
 	pthread_mutex_init(&f->lock, NULL);
+	pthread_mutex_init(&f->meetings.lock, NULL);
 	pthread_mutex_init(&f->transfers->backlog.lock, NULL);
 	pthread_mutex_init(&f->registrar.lock, NULL);
 	return f;
@@ -169,7 +170,7 @@ static bool fabric_is_sending(const struct rmaext_fabric *f)
  *
  * A provider may crash if an endpoint closes amid the answer to a read (tcp of
  * 1.17 frees it twice). Then the endpoint stays, and the memory that it writes
- * to.
+ * to. All stays as it is if a thread does not come back from the provider.
  */
 int rmaext_fabric_close(rmaext_fabric **fabric)
 {
@@ -184,7 +185,10 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 				"another thread does not leave a call: end "
 				"what it does, then close again");
 	*fabric = NULL;
-	rmx_progress_stop(f);
+	if (!rmx_progress_stop(f)) {
+		fabric_bury(f);
+		return RMAEXT_PENDING;
+	}
 	rmx_progress_settle(f, fabric_is_sending);
 	stays = rmx_op_reads(f);
 	rmx_am_mute(f);
@@ -230,5 +234,7 @@ void rmaext_fabric_stats(rmaext_fabric *f, struct rmaext_stats *stats_p)
 	stats_p->misses = f->cache.misses;
 	stats_p->evictions = f->cache.evictions;
 	stats_p->bounced = f->cache.bounced;
+	stats_p->admitted = f->admission.admitted;
+	stats_p->refused = f->admission.refused;
 	rmx_fabric_leave(f);
 }

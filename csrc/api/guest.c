@@ -31,6 +31,7 @@ int rmaext_grant_open(rmaext_fabric *f, rmaext_window *of,
 	ret = rmx_window_part(of, grant, &w);
 	if (!ret) {
 		w->invites = true;
+		rmx_admission_guests(&f->admission, 1);
 		rmx_serve_window(f, w);
 		*grant_p = w;
 	}

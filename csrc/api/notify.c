@@ -18,6 +18,10 @@ static int notified_put(struct rmaext_window *w, int64_t rank, uint64_t offset,
 			const void *buf, uint64_t len, int slot,
 			rmaext_op **op_p)
 {
+	const bool mapped = rmx_control_block_of(w, rank);
+	/* for the record: else the notification is another operation */
+	const unsigned int kind = mapped ? RMAEXT_DID_NOTIFY : RMAEXT_DID_PUT;
+	const uint64_t at = mapped ? (uint64_t)slot : offset;
 	struct rmx_target *t = rmx_target_of(w, rank);
 	int ret = 0;
 
@@ -31,11 +35,16 @@ static int notified_put(struct rmaext_window *w, int64_t rank, uint64_t offset,
 				(unsigned long long)len, RMAEXT_NOTIFY_MOST);
 		return rmx_message_put(w, rank, offset, buf, len, slot, op_p);
 	}
-	if (t->route == RMAEXT_DIRECT)
+	if (t->route == RMAEXT_DIRECT) {
 		rmx_copy(t->map + offset, buf, len);
-	else
+		if (mapped || len)
+			rmx_count_direct(&w->tally, rank, kind, at, len, false);
+	} else {
 		ret = rmx_target_write(t, rank, offset, buf, len);
-	if (!ret && !rmx_control_block_of(w, rank))
+		if (mapped || len)
+			rmx_count_copy(&w->tally, rank, kind, at, len, ret);
+	}
+	if (!ret && !mapped)
 		return rmx_message_put(w, rank, 0, NULL, 0, slot, op_p);
 	if (!ret)
 		rmx_notify_add(w, rank, slot, 1);
@@ -111,6 +120,8 @@ int rmaext_notify_wait(rmaext_window *w, int slot, int64_t count, int64_t slice,
 		ret = rmaext_wait_until(w, w->self, &c, 1, 1, slice);
 		slice = until - rmx_now();
 	}
+	if (ret != RMAEXT_PENDING) /* it may have come between two slices */
+		rmx_now_leave(RMAEXT_IN_NOTIFY, ret);
 	rmx_window_leave(w);
 	return ret;
 }

@@ -19,6 +19,7 @@ bool rmx_move_by_memory(struct rmaext_window *w, bool put, int64_t rank,
 			uint64_t offset, const void *buf, uint64_t len,
 			int *ret_p)
 {
+	const unsigned int kind = put ? RMAEXT_DID_PUT : RMAEXT_DID_GET;
 	void *to = (void *)(uintptr_t)buf; /* of a get */
 	struct rmx_target *t;
 
@@ -29,6 +30,7 @@ bool rmx_move_by_memory(struct rmaext_window *w, bool put, int64_t rank,
 	t = rmx_target_of(w, rank);
 	switch (t->route) {
 	case RMAEXT_DIRECT:
+		rmx_count_direct(&w->tally, rank, kind, offset, len, false);
 		if (put)
 			rmx_copy(t->map + offset, buf, len);
 		else
@@ -37,6 +39,7 @@ bool rmx_move_by_memory(struct rmaext_window *w, bool put, int64_t rank,
 	case RMAEXT_CMA:
 		*ret_p = put ? rmx_target_write(t, rank, offset, buf, len)
 			     : rmx_target_read(t, rank, offset, to, len);
+		rmx_count_copy(&w->tally, rank, kind, offset, len, *ret_p);
 		return true;
 	}
 	return false;
@@ -45,6 +48,14 @@ bool rmx_move_by_memory(struct rmaext_window *w, bool put, int64_t rank,
 int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 	       uint64_t len, rmaext_op **op_p)
 {
+	const struct rmx_single single = {
+		.kind = RMX_MESSAGE_PUT,
+		.rank = rank,
+		.offset = offset,
+		.unit = len,
+		.value = buf,
+	};
+	enum rmx_joined joined;
 	struct rmaext_op *op;
 	bool copy;
 	int ret = rmx_window_enter(w, "put");
@@ -55,6 +66,13 @@ int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 	if (rmx_move_by_memory(w, true, rank, offset, buf, len, &ret))
 		goto leave;
 	if (w->attached || rmx_by_message(w, len)) {
+		ret = rmx_message_put(w, rank, offset, buf, len, -1, op_p);
+		goto leave;
+	}
+	joined = rmx_series_add(w, &single);
+	if (joined == RMX_IN_LINE)
+		goto leave;
+	if (joined == RMX_LINE_FULL) {
 		ret = rmx_message_put(w, rank, offset, buf, len, -1, op_p);
 		goto leave;
 	}

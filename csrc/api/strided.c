@@ -125,6 +125,8 @@ int rmaext_strided(rmaext_window *w, int64_t rank, uint64_t offset, int kind,
 	} else if (rmx_target_of(w, rank)->route == RMAEXT_DIRECT) {
 		rmx_strides_copy(&s, put, rmx_target_of(w, rank)->map + offset,
 				 buf);
+		rmx_count_direct(&w->tally, rank, rmx_counted_as(kind, false),
+				 offset, s.run * s.runs, false);
 	} else if (s.ndim) {
 		ret = strided_post(w, kind, rank, offset, &s, buf, op_p);
 	}

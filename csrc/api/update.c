@@ -37,7 +37,7 @@ static int update_check(const struct rmaext_window *w, const char *call,
 				"there is no such operation on this dtype");
 	if (rmx_update_is_local(w, rank)
 		    ? rmx_wide(type) && !rmx_control_block_of(w, rank)
-		    : !w->fabric || !t->member->peer)
+		    : !w->fabric || !rmx_peer_of(w, rank))
 		return rmx_fail(-FI_EOPNOTSUPP, rank, call,
 				"no route leads to an update there: that rank "
 				"has no network, and no guard in memory");
@@ -81,6 +81,9 @@ static int update_local(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	int ret = rmx_update_apply(w, rank, target_memory(w, rank, offset), u,
 				   &done, slice);
 
+	rmx_count_direct(&w->tally, rank,
+			 rmx_counted_as(RMAEXT_UPDATE, u->result), offset,
+			 u->count * rmx_unit_of(u->type), false);
 	if (ret != RMAEXT_PENDING)
 		return ret;
 	op = calloc(1, sizeof(*op));
@@ -111,16 +114,21 @@ int rmx_update_wait(struct rmaext_op *op)
 	};
 	const int64_t left = op->deadline - rmx_now();
 	const uint64_t before = op->posted;
-	int ret = rmx_update_apply(
-		op->window, op->rank,
-		target_memory(op->window, op->rank, op->offset), &u,
-		&op->posted, left < RMX_SLICE ? left : RMX_SLICE);
+	int ret;
 
-	if (ret != RMAEXT_PENDING)
-		return ret;
-	if (op->posted != before)
-		op->deadline = 0;
-	return rmx_guard_overdue(op->rank, op->timeout, &op->deadline);
+	rmx_now_in(RMAEXT_IN_GUARD, op->window->tally.id, op->rank, op->offset,
+		   op->len);
+	ret = rmx_update_apply(op->window, op->rank,
+			       target_memory(op->window, op->rank, op->offset),
+			       &u, &op->posted,
+			       left < RMX_SLICE ? left : RMX_SLICE);
+	if (ret == RMAEXT_PENDING) {
+		if (op->posted != before)
+			op->deadline = 0;
+		ret = rmx_guard_overdue(op->rank, op->timeout, &op->deadline);
+	}
+	rmx_now_out(op->window->tally.id, ret, true);
+	return ret;
 }
 
 /* By message to the target's progress thread. */
@@ -131,10 +139,21 @@ static int update_remote(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	const size_t unit = rmx_unit_of(u->type);
 	const uint64_t len = u->count * unit;
 	const bool copy = !ended && !u->result && len <= RMX_COPY_MAX;
+	const struct rmx_single single = {
+		.kind = RMX_UPDATE,
+		.op = u->op,
+		.type = u->type,
+		.rank = rank,
+		.offset = offset,
+		.unit = unit,
+		.value = u->operand,
+	};
 	struct rmaext_op *op;
-	int ret = rmx_op_new(w, rank, RMX_UPDATE, offset, len, copy ? len : 0,
-			     &op);
+	int ret;
 
+	if (copy && u->count == 1 && rmx_series_add(w, &single) == RMX_IN_LINE)
+		return 0;
+	ret = rmx_op_new(w, rank, RMX_UPDATE, offset, len, copy ? len : 0, &op);
 	if (ret)
 		return ret;
 	op->op = u->op;

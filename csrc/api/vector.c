@@ -25,7 +25,7 @@ int rmx_many_check_route(const struct rmaext_window *w, const char *call,
 				rmx_type_of(type).align);
 	if (rmx_many_is_local(w, kind, rank) ||
 	    (t->route == RMAEXT_CMA && kind != RMAEXT_UPDATE) ||
-	    (w->fabric && t->member->peer))
+	    (w->fabric && rmx_peer_of(w, rank)))
 		return 0;
 	return rmx_fail(-FI_EOPNOTSUPP, rank, call,
 			"no route leads there: that rank has no network");
@@ -147,6 +147,27 @@ static int portion_next(struct rmaext_batch *b)
 	return ret;
 }
 
+/* Waits until all lanes of the block are done. */
+static int batch_wait(struct rmaext_batch *b, struct rmaext_peer *peer,
+		      int64_t until)
+{
+	int ret = 0;
+
+	if (rmx_batch_step(b) != RMX_DONE) {
+		rmx_now_in(rmx_batch_counts_as(b), b->window->tally.id,
+			   b->lane_count == 1 ? b->lanes->rank : -1, 0,
+			   b->count * b->unit);
+		if (rmx_wait(b->fabric, peer, rmx_batch_step, b, until, 1))
+			ret = rmx_batch_overdue(b);
+	}
+	if (!ret && atomic_load(&b->error))
+		ret = rmx_fail_record(&b->failure);
+	rmx_now_out(b->window->tally.id, ret, false);
+	if (ret != RMAEXT_PENDING)
+		rmx_lanes_record(b, ret);
+	return ret;
+}
+
 /* Goes on with the batch for a slice. */
 static int batch_run(struct rmaext_batch *b)
 {
@@ -165,11 +186,11 @@ static int batch_run(struct rmaext_batch *b)
 		/* a lone peer's loss is noticed at once, one of several soon */
 		peer = b->lane_count == 1 ? b->lanes->target->member->peer
 					  : NULL;
-		if (b->lane_count &&
-		    rmx_wait(b->fabric, peer, rmx_batch_step, b, until, 1))
-			return rmx_batch_overdue(b);
-		if (atomic_load(&b->error))
-			return rmx_fail_record(&b->failure);
+		if (b->lane_count) {
+			ret = batch_wait(b, peer, until);
+			if (ret)
+				return ret;
+		}
 		b->deadline = rmx_now() + b->window->timeout;
 		if (b->end == b->count)
 			return 0;
@@ -279,6 +300,7 @@ static struct rmaext_batch batch_make(const struct rmx_many *m)
 		.offsets = m->offsets,
 		.values = m->kind == RMAEXT_GET ? NULL : m->values,
 		.results = m->kind == RMAEXT_PUT ? NULL : m->results,
+		.fresh = m->fresh,
 	};
 }
 
@@ -330,9 +352,9 @@ int rmaext_many(rmaext_window *w, int kind, int op, int type, uint64_t unit,
 		const int64_t *offsets, const void *values, void *results,
 		struct rmaext_many *many_p)
 {
-	const struct rmx_many it = {w,	     kind,   op,      type,
-				    unit,    count,  ones,    ranks,
-				    offsets, values, results, 0};
+	const struct rmx_many it = {w,	     kind, op,	  type,	   unit,
+				    count,   ones, ranks, offsets, values,
+				    results, 0,	   false};
 
 	return many_start(&it, many_p);
 }
@@ -343,8 +365,8 @@ int rmaext_many_at(rmaext_window *w, int kind, int op, int type, uint64_t unit,
 		   struct rmaext_many *many_p)
 {
 	const struct rmx_many it = {
-		w,    kind,    op,     type,	unit, count, RMAEXT_ONE_RANK,
-		rank, offsets, values, results, scale};
+		w,    kind,    op,     type,	unit,  count, RMAEXT_ONE_RANK,
+		rank, offsets, values, results, scale, false};
 
 	if (scale - 1 >= INT64_MAX) {
 		many_p->batch = NULL;
@@ -391,6 +413,8 @@ int rmaext_many_wait(struct rmaext_many *many)
 	if (ret)
 		return ret;
 	ret = batch_run(b);
+	/* also if it has failed before it waited again */
+	rmx_now_out(b->window->tally.id, ret, false);
 	rmx_window_leave(b->window);
 	if (ret != RMAEXT_PENDING)
 		rmaext_many_release(many);

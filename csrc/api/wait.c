@@ -254,6 +254,20 @@ static int watch_sleep_as_reader(struct watch *w, int64_t until)
 	return RMAEXT_PENDING;
 }
 
+/* Notifications are counted in the control block. Returns the time. */
+static int64_t watch_record(const struct watch *w)
+{
+	const struct rmaext_condition *c = w->conditions;
+	const uint64_t notify = offsetof(struct rmx_control_block, notify);
+	const uint64_t slot = (c->offset - notify) / sizeof(int64_t);
+
+	if (w->count && c->block && slot < RMAEXT_NOTIFY)
+		return rmx_now_in(RMAEXT_IN_NOTIFY, w->window->tally.id,
+				  w->rank, slot, c->value);
+	return rmx_now_in(RMAEXT_IN_UNTIL, w->window->tally.id, w->rank,
+			  w->count ? c->offset : 0, 0);
+}
+
 static int watch_wait(struct watch *w, int64_t slice)
 {
 	struct rmaext_fabric *f = w->window->fabric;
@@ -274,7 +288,7 @@ static int watch_wait(struct watch *w, int64_t slice)
 		rmaext_mpi_glance();
 		return RMAEXT_PENDING;
 	}
-	until = rmx_now() + (slice < RMX_SLICE ? slice : RMX_SLICE - 1);
+	until = watch_record(w) + (slice < RMX_SLICE ? slice : RMX_SLICE - 1);
 	if (f && watch_spin(w, until))
 		return 0;
 	if (f && !f->progress.running)
@@ -305,8 +319,10 @@ int rmaext_wait_until(rmaext_window *window, int64_t rank,
 		ret = condition_check(window, rank, &conditions[i]);
 		w.rung = w.rung && conditions[i].block;
 	}
-	if (!ret)
+	if (!ret) {
 		ret = watch_wait(&w, slice);
+		rmx_now_out(window->tally.id, ret, true);
+	}
 	rmx_window_leave(window);
 	return ret;
 }
@@ -376,16 +392,18 @@ int rmaext_mpi_wait(void *request, rmaext_fabric *fabric, int64_t *quiet,
 	};
 	int ret;
 
+	rmx_now_in(RMAEXT_IN_MPI, 0, -2, 0, 0);
 	rmx_pace_begin(&pace, now);
 	if (*quiet)
 		pace.quiet = *quiet;
 	if (!fabric || rmx_fabric_enter(fabric, "wait")) {
 		ret = rmx_await(&wait, until, &pace);
 	} else {
-		ret = rmx_wait_at(fabric, mpi_request_step, &pace, until,
-				  &pace);
+		ret = rmx_wait_serving(fabric, mpi_request_step, &pace, until,
+				       &pace);
 		rmx_fabric_leave(fabric);
 	}
 	*quiet = pace.quiet;
+	rmx_now_out(0, ret, true);
 	return ret;
 }

@@ -55,8 +55,11 @@ int rmaext_window_close(rmaext_window *w)
 	if (f && !rmx_fabric_enter(f, "rmaext_window_close")) {
 		rmx_key_unmap_all(w);
 		rmx_serve_no_more(w);
+		if (w->invites)
+			rmx_admission_guests(&f->admission, -1);
 		w->fabric = NULL;
 		rmx_fabric_leave(f);
 	} /* else rmaext_fabric_close() does that */
+	rmx_record_close(&w->tally);
 	return 0;
 }

@@ -18,6 +18,8 @@ struct rmaext_fabric;
 struct rmx_pace {
 	int64_t next;	  /* time of the next call */
 	int64_t quiet;	  /* time since which MPI had nothing to do */
+	int64_t yields;	  /* until then a wait for the network yields its core
+			     instead of sleeping; 0 by default */
 	void *request;	  /* an MPI_Request, or NULL */
 	atomic_bool done; /* the request has completed */
 };

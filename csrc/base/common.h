@@ -149,6 +149,10 @@ static inline uint64_t rmx_page(void)
 	return (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
+/* copy.c: as memmove(), of RMX_LONG_COPY bytes or more. */
+#define RMX_LONG_COPY ((uint64_t)512 << 10)
+void rmx_copy_long(void *to, const void *from, uint64_t len);
+
 /*
  * Copies `len` bytes, which may overlap; nobody needs to hold a lock. An
  * aligned element of 1, 2, 4 or 8 bytes is read and written in one piece, as
@@ -188,7 +192,10 @@ static inline void rmx_copy(void *to, const void *from, uint64_t len)
 		RMX_COPY_AS(uint64_t);
 		break;
 	}
-	memmove(to, from, len);
+	if (len < RMX_LONG_COPY)
+		memmove(to, from, len);
+	else
+		rmx_copy_long(to, from, len);
 }
 
 /* Tells the CPU that the thread is in a loop that waits. */

@@ -13,19 +13,6 @@
 #endif
 
 /*
- * Loops over rows are compiled a second time, for the wider registers of AVX2,
- * and the dynamic linker takes what the CPU has. AVX-512 is left out, as it
- * brings instructions that round a product and a sum only once. So are builds
- * with sanitizers, which do not run yet when the linker asks.
- */
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && \
-	!defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-#define WIDER __attribute__((target_clones("avx2", "default")))
-#else
-#define WIDER
-#endif
-
-/*
  * Types are named as NumPy names them, by kind and bytes. In all expressions, a
  * is what is in the window, and b the operand.
  */
@@ -74,8 +61,8 @@ _Static_assert(sizeof(struct i2i4) == 8 && offsetof(struct i2i4, index) == 4 &&
 /* -- how an operation is made from an expression -- */
 
 #define ROW(op, name, type)                                                    \
-	WIDER static void row_##op##_##name(void *memory, const void *operand, \
-					    size_t n)                          \
+	RMX_WIDER static void row_##op##_##name(void *memory,                  \
+						const void *operand, size_t n) \
 	{                                                                      \
 		const char *from = operand;                                    \
 		type *m = memory, b;                                           \

@@ -86,6 +86,19 @@ static inline bool rmx_wide(int type)
 }
 
 /*
+ * A loop with it is compiled a second time, for the wider registers of AVX2,
+ * and the dynamic linker takes what the CPU has. AVX-512 is left out, as it
+ * brings instructions that round a product and a sum only once. So are builds
+ * with sanitizers, which do not run yet when the linker asks.
+ */
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && \
+	!defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+#define RMX_WIDER __attribute__((target_clones("avx2", "default")))
+#else
+#define RMX_WIDER
+#endif
+
+/*
  * rmx_put_<type>, rmx_get_<type>(cell, value, result) access an aligned cell in
  * one piece; value and result need not be aligned.
  */

@@ -123,12 +123,15 @@ bool rmx_update_direct(struct rmaext_window *w, int64_t rank, uint64_t offset,
 			return false;
 		update_singly(memory, u);
 		rmx_singles_leave(w, rank);
-		return true;
+	} else {
+		if (len > RMX_HOLD || !rmx_bulk_try(w, rank))
+			return false;
+		update_rows(memory, u, 0, u->count);
+		rmx_bulk_leave(w, rank);
 	}
-	if (len > RMX_HOLD || !rmx_bulk_try(w, rank))
-		return false;
-	update_rows(memory, u, 0, u->count);
-	rmx_bulk_leave(w, rank);
+	rmx_count_direct(&w->tally, rank,
+			 rmx_counted_as(RMAEXT_UPDATE, u->result), offset, len,
+			 true);
 	return true;
 }
 

@@ -44,6 +44,7 @@ struct rmaext_batch {
 	const int64_t *ranks, *offsets;
 	const char *values;
 	char *results;
+	bool fresh;		/* of a get: nobody sees results if it fails */
 	unsigned int routes;	/* a bit for each route of an element */
 	uint64_t start, end;	/* the block that is being carried out */
 	uint64_t at;		/* elements before it are done by memory */
@@ -58,7 +59,15 @@ struct rmaext_batch {
 	struct rmaext_error failure; /* written before error is set */
 	int64_t deadline;
 	unsigned int seen;
+	int64_t begun; /* when the lanes of the block were made, for the record
+			*/
 };
+
+/* What the record has of a batch: RMAEXT_DID_PUT and so on. */
+static inline unsigned int rmx_batch_counts_as(const struct rmaext_batch *b)
+{
+	return rmx_counted_as(b->kind, b->results);
+}
 
 /* Returns the name of the operation, for error records. */
 static inline const char *rmx_many_name(int kind, int op, bool fetch)
@@ -195,6 +204,9 @@ int rmx_cells_move_each(const struct rmaext_batch *batch, uint64_t start,
  * the batch owns. Returns 0, or an error with a record.
  */
 int rmx_lanes_make(struct rmaext_batch *batch);
+
+/* Adds the events of all lanes, which have ended by `ret`. */
+void rmx_lanes_record(const struct rmaext_batch *batch, int ret);
 
 /*
  * Copies the lanes that need no message by system calls. Returns 0 when all are

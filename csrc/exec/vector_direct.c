@@ -19,13 +19,67 @@
  */
 struct parts {
 	struct rmaext_window *window;
-	uint64_t ranks; /* 1 where one rank stands for all, as part 0 */
+	uint64_t ranks; /* 1 where all elements are of one rank, part 0 */
 	uint64_t least; /* elements of the smallest part */
+	bool one;	/* all elements are of one rank */
+	bool even;	/* all elements lie among the first `least` of a part */
 	bool aligned;	/* all parts are aligned to the unit */
 	int64_t first;	/* rank of part 0 */
 	char *map[RMX_PARTS];
 	uint64_t count[RMX_PARTS];
 };
+
+/* Four indices, for arithmetic on all at once, which gcc's -O2 does not find.
+ */
+typedef uint64_t four __attribute__((vector_size(32)));
+
+/*
+ * Another thread may change the indices meanwhile. This look at them says only
+ * that the call may begin; cursor_next() checks each index that is used.
+ */
+#define MAY_CHANGE __attribute__((no_sanitize("thread")))
+
+/*
+ * Are all indices `low` or more, and below `low + limit`? For one that is not,
+ * its distance from `low`, or from there to the last one, is negative.
+ */
+MAY_CHANGE RMX_WIDER static bool
+indices_within(const int64_t *index, uint64_t n, uint64_t low, uint64_t limit)
+{
+	const uint64_t last = limit - 1;
+	four a = {0}, b = {0}, c, d;
+	uint64_t i = 0, at;
+
+	if (!limit || limit > INT64_MAX)
+		return false;
+	for (; i + 8 <= n; i += 8) {
+		memcpy(&c, index + i, sizeof(c));
+		memcpy(&d, index + i + 4, sizeof(d));
+		c -= low;
+		d -= low;
+		a |= c | (last - c);
+		b |= d | (last - d);
+	}
+	for (; i < n; i++) {
+		at = (uint64_t)index[i] - low;
+		a[0] |= at | (last - at);
+	}
+	a |= b;
+	return !((a[0] | a[1] | a[2] | a[3]) >> 63);
+}
+
+/* Do the elements have that rank, all? Where they differ, the first ones do. */
+static bool ranks_are(const struct rmaext_batch *b, uint64_t start,
+		      uint64_t end, int64_t rank)
+{
+	const uint64_t n = end - start, some = n < 16 ? n : 16;
+	const int64_t *ranks = b->ranks + start;
+
+	if (!b->rank_mask)
+		return true;
+	return n && indices_within(ranks, some, (uint64_t)rank, 1) &&
+	       indices_within(ranks + some, n - some, (uint64_t)rank, 1);
+}
 
 static void part_add(struct parts *p, const struct rmaext_batch *b,
 		     int64_t rank, bool checked)
@@ -45,26 +99,30 @@ static void part_add(struct parts *p, const struct rmaext_batch *b,
 }
 
 /*
- * Returns false if there are more than `most` ranks, or if the only one does
- * not exist. `checked` says that ranks in doubt were found to live.
+ * Makes the parts for the elements from `start` to `end`. Returns false if
+ * there are more than `most` ranks, or if the only one does not exist.
+ * `checked` says that ranks in doubt were found to live.
  */
 static bool parts_make(struct parts *p, const struct rmaext_batch *b,
-		       uint64_t most, bool checked)
+		       uint64_t start, uint64_t end, uint64_t most,
+		       bool checked)
 {
 	const uint64_t ranks = (uint64_t)b->window->count;
+	const int64_t rank =
+		start < end || !b->rank_mask ? rmx_rank_at(b, start) : -1;
 
 	p->window = b->window;
 	p->first = 0;
 	p->ranks = 0;
 	p->least = UINT64_MAX;
 	p->aligned = true;
-	if (!b->rank_mask) {
-		const uint64_t rank = (uint64_t)rmx_rank_at(b, 0);
-
-		if (rank >= ranks)
+	p->even = false;
+	p->one = ranks_are(b, start, end, rank);
+	if (p->one) {
+		if ((uint64_t)rank >= ranks)
 			return false;
-		p->first = (int64_t)rank;
-		part_add(p, b, (int64_t)rank, checked);
+		p->first = rank;
+		part_add(p, b, rank, checked);
 		return true;
 	}
 	if (ranks > RMX_PARTS || ranks > most)
@@ -74,98 +132,74 @@ static bool parts_make(struct parts *p, const struct rmaext_batch *b,
 	return true;
 }
 
+/* What loops know of the parts, as constants. */
+enum how {
+	ONE,	/* all elements are of part 0 */
+	EVEN,	/* of several, and there is one limit for their offsets */
+	UNEVEN, /* each part has a limit of its own */
+};
+
 /*
  * A position in the arrays of ranks and offsets. It has copies of what the
- * batch has, as the compiler cannot know that the loops do not write to the
- * batch.
+ * batch and the parts have, as the compiler cannot know that the loops do not
+ * write to these.
  */
 struct cursor {
 	const int64_t *rank, *offset;
 	uint64_t offset_step; /* 0: one offset for all */
+	uint64_t ranks, least;
+	char *first;
+	char *const *map;
+	const uint64_t *count;
 };
 
-static inline struct cursor cursor_at(const struct rmaext_batch *b, uint64_t i)
+static inline struct cursor cursor_at(const struct rmaext_batch *b,
+				      const struct parts *p, uint64_t i)
 {
 	return (struct cursor){
 		b->ranks + (i & b->rank_mask),
 		b->offsets + (i & b->offset_mask),
 		b->offset_mask & 1,
+		p->ranks,
+		p->least,
+		p->map[0],
+		p->map,
+		p->count,
 	};
 }
 
-/* Returns the next element's part and offset; false: it is not in the window.
- */
-static inline __attribute__((always_inline)) bool
-cursor_next(struct cursor *at, const struct parts *p, uint64_t ranks, bool one,
-	    uint64_t *rank_p, uint64_t *offset_p)
+/* Returns the next element; or NULL, if it is not in the window. */
+static inline __attribute__((always_inline)) void *
+cursor_next(struct cursor *at, enum how how, size_t unit)
 {
-	*rank_p = one ? 0
-		      : (uint64_t)__atomic_load_n(at->rank++, __ATOMIC_RELAXED);
-	*offset_p = (uint64_t)__atomic_load_n(at->offset, __ATOMIC_RELAXED);
+	uint64_t rank = 0, offset;
+
+	offset = (uint64_t)__atomic_load_n(at->offset, __ATOMIC_RELAXED);
 	at->offset += at->offset_step;
-	return (one || *rank_p < ranks) && *offset_p < p->count[*rank_p];
+	if (how != ONE) {
+		rank = (uint64_t)__atomic_load_n(at->rank++, __ATOMIC_RELAXED);
+		if (rank >= at->ranks)
+			return NULL;
+	}
+	if (offset >= (how == UNEVEN ? at->count[rank] : at->least))
+		return NULL;
+	return (how == ONE ? at->first : at->map[rank]) + offset * unit;
 }
 
 /* -- checks */
 
-/* Two indices, for arithmetic on both at once, which gcc's -O2 does not find.
- */
-typedef uint64_t pair __attribute__((vector_size(16)));
-
-/*
- * Another thread may change the indices meanwhile. This look at them says only
- * that the call may begin; cursor_next() checks each index that is used.
- */
-#define MAY_CHANGE __attribute__((no_sanitize("thread")))
-
-MAY_CHANGE static inline pair pair_load(const int64_t *index)
+static bool batch_is_inside(const struct rmaext_batch *b, struct parts *p)
 {
-	pair two;
+	struct cursor at = cursor_at(b, p, 0);
 
-	memcpy(&two, index, sizeof(two));
-	return two;
-}
-
-/* If an index is not below the limit, it or `last - index` is negative. */
-MAY_CHANGE static bool indices_below(const int64_t *index, uint64_t n,
-				     uint64_t limit)
-{
-	const uint64_t last = limit - 1;
-	pair a = {0}, b = {0}, c, d;
-	uint64_t i = 0, at;
-
-	if (!limit || limit > INT64_MAX)
-		return false;
-	for (; i + 8 <= n; i += 8) {
-		c = pair_load(index + i);
-		d = pair_load(index + i + 2);
-		a |= c | (last - c);
-		b |= d | (last - d);
-		c = pair_load(index + i + 4);
-		d = pair_load(index + i + 6);
-		a |= c | (last - c);
-		b |= d | (last - d);
-	}
-	for (; i < n; i++) {
-		at = (uint64_t)index[i];
-		a[0] |= at | (last - at);
-	}
-	a |= b;
-	return !((a[0] | a[1]) >> 63);
-}
-
-static bool batch_is_inside(const struct rmaext_batch *b, const struct parts *p)
-{
-	const bool one = !b->rank_mask;
-	struct cursor at = cursor_at(b, 0);
-	uint64_t rank, offset;
-
-	if ((one || indices_below(b->ranks, b->count, p->ranks)) &&
-	    indices_below(b->offsets, b->offset_mask ? b->count : 1, p->least))
-		return true;
+	p->even = (p->one || indices_within(b->ranks, b->count, 0, p->ranks)) &&
+		  indices_within(b->offsets, b->offset_mask ? b->count : 1, 0,
+				 p->least);
+	if (p->even || p->one)
+		return p->even;
 	/* the parts may differ in size, so each element is checked */
 	for (uint64_t i = 0; i < b->count; i++)
-		if (!cursor_next(&at, p, p->ranks, one, &rank, &offset))
+		if (!cursor_next(&at, UNEVEN, 1))
 			return false;
 	return true;
 }
@@ -174,21 +208,23 @@ static bool batch_is_inside(const struct rmaext_batch *b, const struct parts *p)
 
 typedef void element(void *cell, const void *value, void *result);
 
-/* It is inlined for each unit, operation and `one`, which are constants. */
+/* It is inlined for each unit, operation and `how`, which are constants. */
 static inline __attribute__((always_inline)) int
 batch_loop(const struct rmaext_batch *b, const struct parts *p, uint64_t start,
-	   uint64_t end, size_t unit, element *operation, bool one)
+	   uint64_t end, size_t unit, element *operation, enum how how)
 {
-	const uint64_t ranks = p->ranks;
 	const char *value = rmx_value_at(b, start);
 	char *result = rmx_result_at(b, start);
 	const size_t step = value ? b->step : 0, room = result ? unit : 0;
-	struct cursor at = cursor_at(b, start);
+	struct cursor at = cursor_at(b, p, start);
 
-	for (uint64_t n = end - start, rank, offset; n; n--) {
-		if (!cursor_next(&at, p, ranks, one, &rank, &offset))
+#pragma GCC unroll 4
+	for (uint64_t n = end - start; n; n--) {
+		void *cell = cursor_next(&at, how, unit);
+
+		if (!cell)
 			return rmx_changed(b);
-		operation(p->map[rank] + offset * unit, value, result);
+		operation(cell, value, result);
 		value += step;
 		result += room;
 	}
@@ -199,25 +235,27 @@ static inline __attribute__((always_inline)) int
 batch_each(const struct rmaext_batch *b, const struct parts *p, uint64_t start,
 	   uint64_t end, size_t unit, element *operation)
 {
-	return b->rank_mask
-		       ? batch_loop(b, p, start, end, unit, operation, false)
-		       : batch_loop(b, p, start, end, unit, operation, true);
+	if (p->one)
+		return batch_loop(b, p, start, end, unit, operation, ONE);
+	if (p->even)
+		return batch_loop(b, p, start, end, unit, operation, EVEN);
+	return batch_loop(b, p, start, end, unit, operation, UNEVEN);
 }
 
 /* For units, types and operations that have no loop of their own. */
 static int batch_by_cells(const struct rmaext_batch *b, const struct parts *p,
 			  uint64_t start, uint64_t end)
 {
-	struct cursor at = cursor_at(b, start);
+	const enum how how = p->one ? ONE : UNEVEN;
+	struct cursor at = cursor_at(b, p, start);
 	void *cells[RMX_CELLS];
 
-	for (uint64_t i = start, n, rank, offset; i < end; i += n) {
+	for (uint64_t i = start, n; i < end; i += n) {
 		n = end - i < RMX_CELLS ? end - i : RMX_CELLS;
 		for (uint64_t k = 0; k < n; k++) {
-			if (!cursor_next(&at, p, p->ranks, !b->rank_mask, &rank,
-					 &offset))
+			cells[k] = cursor_next(&at, how, b->unit);
+			if (!cells[k])
 				return rmx_changed(b);
-			cells[k] = p->map[rank] + offset * b->unit;
 		}
 		if (rmx_updates(b))
 			rmx_cells_update(b->op, b->type, cells, n,
@@ -284,7 +322,7 @@ static void parts_drop_unused(struct parts *p, const struct rmaext_batch *b,
 {
 	bool used[RMX_PARTS] = {false};
 
-	if (!b->rank_mask || (end - start) / 16 > p->ranks)
+	if (p->one || (end - start) / 16 > p->ranks)
 		return;
 	for (uint64_t i = start; i < end; i++) {
 		const uint64_t rank = (uint64_t)rmx_rank_at(b, i);
@@ -344,6 +382,54 @@ static bool batch_is_odd(const struct rmaext_batch *b)
 	       b->scale != b->unit;
 }
 
+/* -- the record */
+
+static uint64_t elements_offset(const struct rmaext_batch *b, uint64_t i)
+{
+	return b->window->first + rmx_offset_at(b, i) * b->scale;
+}
+
+/* Traces have the elements of each target, if there are not too many. */
+static void parts_trace(const struct rmaext_batch *b, uint64_t start,
+			uint64_t end)
+{
+	const uint64_t ranks = (uint64_t)b->window->count;
+	uint64_t counts[RMX_PARTS] = {0};
+
+	for (uint64_t i = start; i < end; i++) {
+		const uint64_t rank = (uint64_t)rmx_rank_at(b, i);
+
+		if (rank < ranks)
+			counts[rank]++;
+	}
+	for (uint64_t rank = 0; rank < ranks; rank++)
+		if (counts[rank])
+			rmx_count_direct(&b->window->tally, (int64_t)rank,
+					 rmx_batch_counts_as(b), 0,
+					 counts[rank] * b->unit, false);
+}
+
+/*
+ * Counts elements that were carried out here, all on `rank`, or on
+ * RMX_SEVERAL: these are not counted one by one, which would take a good part
+ * of the time.
+ */
+static void elements_count(const struct rmaext_batch *b, int64_t rank,
+			   uint64_t start, uint64_t end)
+{
+	const bool one = rank != RMX_SEVERAL;
+
+	if (!b->window->tally.of || end == start)
+		return;
+	if (!one && rmx_record.traced && b->window->count <= RMX_PARTS)
+		parts_trace(b, start, end);
+	else
+		rmx_count_direct(&b->window->tally, rank,
+				 rmx_batch_counts_as(b),
+				 one ? elements_offset(b, start) : 0,
+				 (end - start) * b->unit, false);
+}
+
 bool rmx_direct_all(const struct rmaext_batch *b, int *ret_p, uint64_t *done_p)
 {
 	const uint64_t end = b->count < RMX_PORTION ? b->count : RMX_PORTION;
@@ -351,8 +437,8 @@ bool rmx_direct_all(const struct rmaext_batch *b, int *ret_p, uint64_t *done_p)
 	int64_t busy;
 
 	if (batch_is_odd(b) ||
-	    !parts_make(&p, b, b->count + RMX_SPARE, false) ||
-	    !batch_is_inside(b, &p))
+	    !parts_make(&p, b, 0, b->count, b->count + RMX_SPARE, false) ||
+	    (!b->fresh && !batch_is_inside(b, &p)))
 		return false;
 	if (rmx_updates(b)) {
 		parts_drop_unused(&p, b, 0, end);
@@ -362,6 +448,9 @@ bool rmx_direct_all(const struct rmaext_batch *b, int *ret_p, uint64_t *done_p)
 	*ret_p = batch_apply(b, &p, 0, end);
 	if (rmx_updates(b))
 		parts_leave_guards(&p, p.ranks);
+	if (b->fresh && *ret_p)
+		return false;
+	elements_count(b, p.one ? p.first : RMX_SEVERAL, 0, end);
 	*done_p = end;
 	return true;
 }
@@ -369,12 +458,18 @@ bool rmx_direct_all(const struct rmaext_batch *b, int *ret_p, uint64_t *done_p)
 int rmx_direct_portion(struct rmaext_batch *b, uint64_t end)
 {
 	const uint64_t start = b->at;
-	struct parts p;
+	int64_t rank = b->rank_mask && end - start > 1 ? RMX_SEVERAL
+						       : rmx_rank_at(b, start);
+	struct parts p = {.one = false};
 	int ret = 0;
 
-	if (batch_is_odd(b) || !parts_make(&p, b, end - start, true)) {
-		if (rmx_updates(b))
-			return rmx_cells_update_each(b, end);
+	if (batch_is_odd(b) ||
+	    !parts_make(&p, b, start, end, end - start, true)) {
+		if (rmx_updates(b)) {
+			ret = rmx_cells_update_each(b, end);
+			elements_count(b, rank, start, b->at);
+			return ret;
+		}
 		ret = rmx_cells_move_each(b, start, end);
 	} else if (!rmx_updates(b)) {
 		ret = batch_apply(b, &p, start, end);
@@ -386,6 +481,7 @@ int rmx_direct_portion(struct rmaext_batch *b, uint64_t end)
 		ret = batch_apply(b, &p, start, end);
 		parts_leave_guards(&p, p.ranks);
 	}
+	elements_count(b, p.one ? p.first : rank, start, end);
 	b->at = end;
 	return ret;
 }

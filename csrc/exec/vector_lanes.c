@@ -98,11 +98,55 @@ static int lanes_sort(struct rmaext_batch *b)
 	return 0;
 }
 
+static int lane_route(const struct rmx_lane *lane)
+{
+	return lane->messages ? RMAEXT_MESSAGE : RMAEXT_CMA;
+}
+
+/* `next` moves, but lanes lie one after another. */
+static uint64_t lane_bytes(const struct rmaext_batch *b,
+			   const struct rmx_lane *lane)
+{
+	const uint32_t first = lane == b->lanes ? 0 : lane[-1].end;
+
+	return (uint64_t)(lane->end - first) * b->unit;
+}
+
+void rmx_lanes_record(const struct rmaext_batch *b, int ret)
+{
+	for (size_t k = 0; k < b->lane_count; k++) {
+		const struct rmx_lane *lane = &b->lanes[k];
+
+		if (ret && lane->rank == b->failure.rank)
+			rmx_count_error(&b->window->tally, lane->rank,
+					rmx_batch_counts_as(b),
+					lane_route(lane));
+		if (lane->messages || rmx_record.traced)
+			rmx_event_add(&(struct rmaext_record_event){
+				.begin = b->begun,
+				.end = rmx_now(),
+				.bytes = lane_bytes(b, lane),
+				.window = b->window->tally.id,
+				.target = (int32_t)lane->rank,
+				.outcome = ret,
+				.kind = (uint8_t)rmx_batch_counts_as(b),
+				.route = (uint8_t)lane_route(lane),
+			});
+	}
+}
+
 int rmx_lanes_make(struct rmaext_batch *b)
 {
 	int ret = lanes_make(b);
 
-	return ret ? ret : lanes_sort(b);
+	if (!ret)
+		ret = lanes_sort(b);
+	b->begun = rmx_now();
+	for (size_t k = 0; !ret && k < b->lane_count; k++)
+		rmx_count(&b->window->tally, b->lanes[k].rank,
+			  rmx_batch_counts_as(b), lane_route(&b->lanes[k]), 1,
+			  lane_bytes(b, &b->lanes[k]));
+	return ret;
 }
 
 /* Copies some of a lane by one system call, short elements by a buffer. */

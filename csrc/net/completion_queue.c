@@ -45,7 +45,7 @@ static void cq_read_error(struct rmaext_fabric *f)
 /*
  * Wakes those who wait for this process's memory, which may have changed by
  * what was read. Transfers that other ranks began leave no completion here, so
- * the reader calls this before it sleeps, too.
+ * this comes before the reader sleeps, too.
  */
 void rmx_cq_wake_waiters(const struct rmaext_fabric *f)
 {
@@ -80,6 +80,7 @@ int rmx_cq_drain(struct rmaext_fabric *f)
 	} while (n == RMX_BATCH && total < RMX_READ_MOST);
 	f->hooks->after_read(f);
 	if (total) {
+		f->progress.signalled = true;
 		/* has a fence, too: followers look at what was counted */
 		rmx_cq_wake_waiters(f);
 		if (atomic_load(&f->progress.followers))
@@ -88,24 +89,38 @@ int rmx_cq_drain(struct rmaext_fabric *f)
 	return total;
 }
 
-int rmx_cq_doze(struct rmaext_fabric *f, int other_fd, int64_t ns, int64_t *nap)
+bool rmx_cq_arm(struct rmaext_fabric *f)
 {
 	struct fid *fid = &f->cq->fid;
+	bool quiet = true;
+
+	f->hooks->before_read(f);
+	if (f->progress.cq_fd >= 0) {
+		/* -FI_EAGAIN: something has come since the queue was read */
+		f->progress.signalled = false;
+		quiet = !fi_trywait(f->fabric, &fid, 1);
+		if (quiet) {
+			/* it may have moved data of which no event tells */
+			f->hooks->after_read(f);
+			f->hooks->before_read(f);
+		}
+	}
+	rmx_cq_wake_waiters(f);
+	return quiet;
+}
+
+int rmx_cq_doze(struct rmaext_fabric *f, int other_fd, int64_t ns, int64_t *nap)
+{
 	struct pollfd fds[2] = {
 		{.fd = f->progress.cq_fd, .events = POLLIN},
 		{.fd = other_fd, .events = POLLIN},
 	};
 	struct timespec t;
 
-	f->hooks->before_read(f);
 	/* no event tells when the provider takes what it did not take */
 	if (ns > RMX_NAP_MAX && f->hooks->restless(f))
 		ns = RMX_NAP_MAX;
-	if (fds[0].fd >= 0) {
-		/* -FI_EAGAIN: something has come since the queue was read */
-		if (fi_trywait(f->fabric, &fid, 1))
-			return RMX_BY_NETWORK;
-	} else {
+	if (fds[0].fd < 0) {
 		*nap = *nap ? *nap * 2 : 10000;
 		if (*nap > RMX_NAP_MAX)
 			*nap = RMX_NAP_MAX;
@@ -119,9 +134,23 @@ int rmx_cq_doze(struct rmaext_fabric *f, int other_fd, int64_t ns, int64_t *nap)
 	       (fds[1].revents ? RMX_BY_OTHER : 0);
 }
 
-bool rmx_cq_is_ready(const struct rmx_progress *p)
+/*
+ * What makes the descriptor readable may be a completion, or one between the
+ * provider's own layers. It stays so when that has been read, until fi_trywait.
+ */
+bool rmx_cq_is_ready(struct rmaext_fabric *f)
 {
+	struct rmx_progress *p = &f->progress;
 	struct pollfd fd = {.fd = p->cq_fd, .events = POLLIN};
+	struct fid *fid = &f->cq->fid;
 
-	return poll(&fd, 1, 0) > 0;
+	if (p->cq_fd < 0)
+		return false;
+	if (p->signalled) {
+		p->signalled = false;
+		if (fi_trywait(f->fabric, &fid, 1))
+			return true;
+	}
+	p->signalled = poll(&fd, 1, 0) > 0;
+	return p->signalled;
 }

@@ -4,9 +4,11 @@
 #include "net/endpoint.h"
 #include "net/quirks.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 /*
@@ -142,13 +144,102 @@ static void fabric_set_limits(struct rmaext_fabric *f)
 					lib->strerror(-ret));                 \
 	} while (0)
 
+/* Has the endpoint listen, and its connections checked from the first on. */
+static int endpoint_enable(struct rmaext_fabric *f)
+{
+	bool sees = rmx_redirect(RMX_ADDRESS(f->lib->getinfo)) &&
+		    !rmx_accepts_in_kernel();
+	int ret;
+
+	/* that of ofi_mrail is a list of its rails' */
+	f->admission.anywhere =
+		!rmx_takes_address(f->info->fabric_attr->prov_name);
+	rmx_admission_begin(&f->admission, sees);
+	ret = fi_enable(f->ep);
+	rmx_admission_end();
+	return ret;
+}
+
+static int endpoint_make(struct rmaext_fabric *f,
+			 const struct rmaext_fabric_options *options)
+{
+	struct fi_av_attr av_attr = {.type = FI_AV_UNSPEC};
+	struct rmaext_library *lib = f->lib;
+	int ret;
+
+	TRY("fi_fabric", lib->fabric(f->info->fabric_attr, &f->fabric, NULL));
+	TRY("fi_domain", fi_domain(f->fabric, f->info, &f->domain, NULL));
+	TRY("fi_av_open", fi_av_open(f->domain, &av_attr, &f->av, NULL));
+	TRY("fi_cq_open", cq_open(f));
+	TRY("fi_endpoint", fi_endpoint(f->domain, f->info, &f->ep, NULL));
+	TRY("fi_ep_bind", fi_ep_bind(f->ep, &f->av->fid, 0));
+	TRY("fi_ep_bind", fi_ep_bind(f->ep, &f->cq->fid, FI_RECV));
+	TRY("fi_ep_bind", fi_ep_bind(f->ep, &f->cq->fid,
+				     FI_TRANSMIT | FI_SELECTIVE_COMPLETION));
+	TRY("fi_enable", endpoint_enable(f));
+	return 0;
+}
+
+/*
+ * The tcp provider reads the request of a new connection by calls that block,
+ * with a lock held that all others need: who sends a header and not what it
+ * announces, as it has stopped or died, holds up this process and its peers. An
+ * accepted socket has the time limit of the one that listens. It is the
+ * shortest one, as a request comes in one piece, and counts no more once the
+ * connection stands: then its socket does not block.
+ */
+static void listener_limit(struct rmaext_fabric *f)
+{
+	const struct timeval limit = {.tv_usec = 1};
+	DIR *folder = opendir("/proc/self/fd");
+	struct sockaddr_storage own, address;
+	size_t own_len = sizeof(own);
+
+	if (folder && !fi_getname(&f->ep->fid, &own, &own_len))
+		for (struct dirent *entry; (entry = readdir(folder));) {
+			socklen_t len = sizeof(address), size = sizeof(int);
+			int fd = atoi(entry->d_name), listens = 0;
+
+			if (!getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens,
+					&size) &&
+			    listens &&
+			    !getsockname(fd, (struct sockaddr *)&address,
+					 &len) &&
+			    len == own_len && !memcmp(&own, &address, len))
+				setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit,
+					   sizeof(limit));
+		}
+	if (folder)
+		closedir(folder);
+}
+
+/*
+ * ofi_rxm of 2.5.1 frees the buffers of an endpoint that could not be enabled,
+ * and frees them again when it is closed (rxm_ep_ctrl, rxm_ep_close). So such
+ * an endpoint stays, with all that it was made of.
+ */
+static void endpoint_abandon(struct rmaext_fabric *f)
+{
+	f->ep = NULL;
+	f->av = NULL;
+	f->cq = NULL;
+	f->domain = NULL;
+	f->fabric = NULL;
+}
+
 int rmx_endpoint_open(struct rmaext_fabric *f,
 		      const struct rmaext_fabric_options *options,
 		      size_t least_message)
 {
-	struct fi_av_attr av_attr = {.type = FI_AV_UNSPEC};
+	enum { N = sizeof(rmx_rxm_over_tcp) / sizeof(*rmx_rxm_over_tcp) };
 	struct rmaext_library *lib = f->lib;
-	int ret = info_find(lib, options, &f->info);
+	bool ours[N];
+	size_t count;
+	int ret = rmx_admission_init(&f->admission, options);
+
+	if (ret)
+		return ret;
+	ret = info_find(lib, options, &f->info);
 
 	if (ret)
 		return ret;
@@ -160,15 +251,24 @@ int rmx_endpoint_open(struct rmaext_fabric *f,
 			options->provider, f->info->ep_attr->max_msg_size,
 			least_message);
 	fabric_set_limits(f);
-	TRY("fi_fabric", lib->fabric(f->info->fabric_attr, &f->fabric, NULL));
-	TRY("fi_domain", fi_domain(f->fabric, f->info, &f->domain, NULL));
-	TRY("fi_av_open", fi_av_open(f->domain, &av_attr, &f->av, NULL));
-	TRY("fi_cq_open", cq_open(f));
-	TRY("fi_endpoint", fi_endpoint(f->domain, f->info, &f->ep, NULL));
-	TRY("fi_ep_bind", fi_ep_bind(f->ep, &f->av->fid, 0));
-	TRY("fi_ep_bind",
-	    fi_ep_bind(f->ep, &f->cq->fid, FI_TRANSMIT | FI_RECV));
-	TRY("fi_enable", fi_enable(f->ep));
+	count = rmx_listens_on_tcp(options->provider) ? N : 0;
+	if (count && lib->shared && options->processes > RMX_UNSHARED_MOST)
+		count--; /* without FI_OFI_RXM_USE_SRX */
+	rmx_settings_hold(lib, rmx_rxm_over_tcp, count, ours);
+	ret = endpoint_make(f, options);
+	rmx_settings_give_back(lib, rmx_rxm_over_tcp, count, ours);
+	if (ret && f->ep)
+		endpoint_abandon(f);
+	if (ret)
+		return ret;
+	if (options->secret && !rmx_admission_signs(&f->admission))
+		return rmx_fail(-FI_ENOSYS, RMX_NO_RANK, "rmaext_fabric_open",
+				"provider %s: what it sends cannot be signed; "
+				"set RMAEXT_PROVIDER to \"tcp;ofi_rxm\", or "
+				"unset RMAEXT_SECRET",
+				options->provider);
+	if (rmx_listens_on_tcp(options->provider))
+		listener_limit(f);
 	return 0;
 }
 
@@ -197,6 +297,7 @@ void rmx_domain_close(struct rmaext_fabric *f, bool stays, int *ret_p)
 	fid_close(f->domain ? &f->domain->fid : NULL, code_p);
 	fid_close(eq ? &eq->fid : NULL, code_p);
 	fid_close(f->fabric ? &f->fabric->fid : NULL, code_p);
+	rmx_admission_close(&f->admission);
 }
 
 int rmx_fabric_enter(struct rmaext_fabric *f, const char *call)
@@ -231,6 +332,7 @@ void rmaext_fabric_describe(rmaext_fabric *f, struct rmaext_fabric_info *info_p)
 	info_p->auth_key_size = f->info->domain_attr->auth_key_size;
 	info_p->max_msg_size = f->info->ep_attr->max_msg_size;
 	info_p->wait_fd = f->progress.cq_fd >= 0;
+	info_p->guarded = rmx_admission_works(&f->admission);
 	rmx_fabric_leave(f);
 }
 
@@ -263,6 +365,16 @@ static bool address_is_like_own(struct rmaext_fabric *f, const void *address,
 	       (!ip || !memcmp(address, own, sizeof(sa_family_t)));
 }
 
+int rmx_address_check(struct rmaext_fabric *f, const void *address, size_t len)
+{
+	if (address_is_like_own(f, address, len))
+		return 0;
+	return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "fi_av_insert",
+			"a peer's address of %zu bytes is not of the own "
+			"endpoint's kind: all ranks need the same provider",
+			len);
+}
+
 /* The hash is FNV-1a. */
 uint64_t rmx_name(const void *address, size_t len)
 {
@@ -274,17 +386,27 @@ uint64_t rmx_name(const void *address, size_t len)
 	return name;
 }
 
+struct rmaext_peer *rmx_peer_find(struct rmaext_fabric *f, uint64_t name,
+				  bool guests)
+{
+	struct rmaext_peer *found = NULL;
+
+	pthread_mutex_lock(&f->lock);
+	for (struct rmaext_peer *p = f->named[name % RMX_NAMES]; p; p = p->same)
+		if (p->name == name && (guests || !p->guest) &&
+		    (!found || atomic_load(&found->gone)))
+			found = p;
+	pthread_mutex_unlock(&f->lock);
+	return found;
+}
+
 int rmx_peer_insert(struct rmaext_fabric *f, const void *address, size_t len,
 		    int pidfd, struct rmaext_peer *peer)
 {
-	int ret;
+	int ret = rmx_address_check(f, address, len);
 
-	if (!address_is_like_own(f, address, len))
-		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "fi_av_insert",
-				"a peer's address of %zu bytes is not of the "
-				"own endpoint's kind: all ranks need the same "
-				"provider",
-				len);
+	if (ret)
+		return ret;
 	ret = fi_av_insert(f->av, address, 1, &peer->addr, 0, NULL);
 	if (ret != 1)
 		return rmx_fail(ret < 0 ? ret : -FI_EADDRNOTAVAIL, RMX_NO_RANK,
@@ -298,7 +420,34 @@ int rmx_peer_insert(struct rmaext_fabric *f, const void *address, size_t len,
 	pthread_mutex_lock(&f->lock);
 	peer->next = f->peers;
 	f->peers = peer;
-	f->peer_count++;
+	peer->same = f->named[peer->name % RMX_NAMES];
+	f->named[peer->name % RMX_NAMES] = peer;
+	if (peer->guest)
+		f->guests++;
+	else if (++f->ranks_met > f->ranks)
+		f->ranks = f->ranks_met;
 	pthread_mutex_unlock(&f->lock);
 	return 0;
+}
+
+/*
+ * A connection to the address stays until that process ends it (ofi_rxm, unless
+ * FI_AV_REMOVE_CLEANUP is set).
+ */
+void rmx_peer_remove(struct rmaext_fabric *f, struct rmaext_peer *peer)
+{
+	struct rmaext_peer **link = &f->peers;
+	struct rmaext_peer **same = &f->named[peer->name % RMX_NAMES];
+
+	pthread_mutex_lock(&f->lock);
+	while (*link != peer)
+		link = &(*link)->next;
+	while (*same != peer)
+		same = &(*same)->same;
+	*link = peer->next;
+	*same = peer->same;
+	f->guests--;
+	pthread_mutex_unlock(&f->lock);
+	fi_av_remove(f->av, &peer->addr, 1, 0);
+	rmx_probe_end(&peer->probe);
 }

@@ -15,6 +15,7 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_rma.h>
 
+#include "admission/admission.h"
 #include "net/progress.h"
 #include "net/registration_cache.h"
 #include "shm/neighbour.h"
@@ -24,6 +25,7 @@
 #define RMX_RESULT (FI_RECV | FI_READ)
 #define RMX_COMPLETIONS 2048 /* that the CQ holds: of chunks, of messages */
 #define RMX_NAME 1024	     /* bytes of an address at most, which ucx has */
+#define RMX_NAMES 1024	     /* chains of peers, by rmx_name */
 
 /* libfabric's functions that are not inline, taken from one opened copy. */
 struct rmaext_library {
@@ -34,7 +36,8 @@ struct rmaext_library {
 	__typeof__(fi_fabric) *fabric;
 	__typeof__(fi_version) *version;
 	__typeof__(fi_strerror) *strerror;
-	bool tune;	      /* it is ours alone, and not initialised yet */
+	bool shared;	      /* MPI has initialised it */
+	atomic_bool tune;     /* it is ours alone, and not initialised yet */
 	char path[4096];      /* of the file, without links */
 	char plugins[4096];   /* folder that its providers are loaded from */
 	pthread_mutex_t lock; /* held around fi_getinfo and its setenv */
@@ -55,10 +58,11 @@ struct rmaext_peer {
 	int pidfd;	  /* readable once the peer's process is gone; or -1 */
 	atomic_bool gone; /* the process or its endpoint was seen to be gone */
 	atomic_bool serves; /* a progress thread of it answers messages */
+	bool guest; /* no rank: it is answered only, and may be removed */
 	struct rmx_probe probe;
 	atomic_uint contexts; /* operations and chunks on their way to it */
 	uint64_t name;	      /* rmx_name of its address */
-	struct rmaext_peer *next;
+	struct rmaext_peer *next, *same; /* in the list, in the chain */
 	atomic_uint answers;   /* number of its answers: it makes progress */
 	struct rmx_line *line; /* the messages to it, of am/ */
 };
@@ -70,6 +74,13 @@ struct rmx_registrar {
 	/* reports registrations, where the provider needs it; or NULL */
 	_Atomic(struct fid_eq *) eq;
 	atomic_uint_fast64_t opened, closed; /* numbers of registrations */
+};
+
+/* The barriers over the network; see xfer/network_barrier.c. */
+struct rmx_meetings {
+	pthread_mutex_t lock; /* guards the list */
+	struct rmaext_network_barrier *first;
+	atomic_uint inside; /* meetings that this rank waits in */
 };
 
 struct rmaext_fabric {
@@ -86,15 +97,19 @@ struct rmaext_fabric {
 	size_t least; /* bytes of one at least, unless it is empty */
 	struct rmx_doorbell *doorbell; /* of this process, or NULL */
 	struct rmx_progress progress;
-	pthread_mutex_t lock; /* guards the three lists, and raw_key.c */
+	pthread_mutex_t lock; /* guards the lists and chains, and raw_key.c */
 	const struct rmx_hooks *hooks;
 	struct rmx_transfers *transfers; /* of xfer/ */
 	struct rmx_am *am;		 /* of am/ */
-	struct rmaext_peer *peers;
+	struct rmx_meetings meetings;
+	struct rmaext_peer *peers, *named[RMX_NAMES];
+	struct rmaext_members *members; /* whose peers come on first use */
 	struct rmaext_memory *memories;
 	struct rmaext_window *windows;
-	atomic_uint links; /* number of windows that were ever linked */
-	atomic_uint peer_count;
+	atomic_uint links;	/* number of windows that were ever linked */
+	unsigned int ranks_met; /* that have a peer; guarded by `lock` */
+	atomic_uint ranks;	/* of the largest communicator, or ranks_met */
+	atomic_uint guests;	/* that have a peer */
 	struct rmx_rundown rundown;
 	struct rmaext_fabric *next; /* in the list of closed fabrics */
 	/* only the reader of the CQ changes these two */
@@ -102,6 +117,7 @@ struct rmaext_fabric {
 	atomic_uint_fast64_t wakeups;
 	struct rmx_registrar registrar;
 	struct rmx_registration_cache cache;
+	struct rmx_admission admission;
 };
 
 /* Registered memory of a window. */
@@ -129,6 +145,18 @@ void *rmx_symbol(void *handle, const char *name, const char *version);
  */
 int rmx_getinfo(struct rmaext_library *lib, const char *node, uint64_t flags,
 		const struct fi_info *hints, struct fi_info **info_p);
+
+/*
+ * Set those of `count` environment variables (name, value) that are not set, as
+ * ours[] notes, and unset them again. The lock of the library is held between
+ * the two calls.
+ */
+void rmx_settings_hold(struct rmaext_library *lib,
+		       const char *const (*settings)[2], size_t count,
+		       bool *ours);
+void rmx_settings_give_back(struct rmaext_library *lib,
+			    const char *const (*settings)[2], size_t count,
+			    const bool *ours);
 
 /* -- endpoint.c */
 
@@ -179,6 +207,33 @@ uint64_t rmx_name(const void *address, size_t len);
  */
 int rmx_peer_insert(struct rmaext_fabric *fabric, const void *address,
 		    size_t len, int pidfd, struct rmaext_peer *peer);
+
+/* Returns how many ranks and guests may send messages. */
+static inline unsigned int rmx_peers_expected(const struct rmaext_fabric *f)
+{
+	return atomic_load(&f->ranks) + atomic_load(&f->guests);
+}
+
+/*
+ * Removes a guest, to which nothing is on its way. Only the CQ's reader calls
+ * it, which then frees the peer.
+ */
+void rmx_peer_remove(struct rmaext_fabric *fabric, struct rmaext_peer *peer);
+
+/*
+ * Returns the peer of that name, the last one added that is not known to be
+ * gone if there are several, or NULL. Guests are found only by the CQ's reader,
+ * which asks for them: it alone keeps them. Takes the lock of the fabric.
+ */
+struct rmaext_peer *rmx_peer_find(struct rmaext_fabric *fabric, uint64_t name,
+				  bool guests);
+
+/*
+ * Returns 0 if a peer of the own endpoint can have this address, or -FI_EINVAL
+ * with a record.
+ */
+int rmx_address_check(struct rmaext_fabric *fabric, const void *address,
+		      size_t len);
 
 /*
  * Enters and leaves a call on the fabric, as each ABI function does. enter

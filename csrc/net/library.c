@@ -54,7 +54,8 @@ int rmaext_library_open(const char *path, int shared, rmaext_library **lib_p)
 	if (!lib)
 		return rmx_no_memory("an opened libfabric");
 	pthread_mutex_init(&lib->lock, NULL);
-	lib->tune = !shared;
+	lib->shared = shared;
+	atomic_init(&lib->tune, !shared);
 	signals = rmx_signals_hold();
 	lib->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	rmx_signals_give_back(
@@ -181,62 +182,81 @@ static int getinfo_unnamed(struct rmaext_library *lib, const char *node,
 	return ret;
 }
 
+void rmx_settings_hold(struct rmaext_library *lib,
+		       const char *const (*settings)[2], size_t count,
+		       bool *ours)
+{
+	pthread_mutex_lock(&lib->lock);
+	for (size_t i = 0; i < count; i++)
+		ours[i] = !getenv(settings[i][0]) &&
+			  !setenv(settings[i][0], settings[i][1], 0);
+}
+
+void rmx_settings_give_back(struct rmaext_library *lib,
+			    const char *const (*settings)[2], size_t count,
+			    const bool *ours)
+{
+	for (size_t i = 0; i < count; i++)
+		if (ours[i])
+			unsetenv(settings[i][0]);
+	pthread_mutex_unlock(&lib->lock);
+}
+
 /*
- * The providers read their environment in a copy's first fi_getinfo, so it is
- * set for that call, and then set back.
- *
  * FI_PROVIDER_PATH: by default 1.17 finds its plug-ins by soname and gets those
  * that MPI's copy has loaded. Both copies then free the same statics at exit
  * (double free, seen with both MPIs). A folder of its own, which need not
- * exist, keeps the copies apart.
+ * exist, keeps the copies apart. Returns what the variable was, which the
+ * caller frees, or NULL; *ours_p says whether it was changed.
+ */
+static char *plugins_set(const struct rmaext_library *lib, bool *ours_p)
+{
+	const char *value = lib->plugins, *users = getenv("FI_PROVIDER_PATH");
+	char *rest = NULL, *before = NULL;
+
+	*ours_p = false;
+	if (users) { /* the user's stays, but for others' plug-ins */
+		rest = path_without_others(lib, users);
+		if (!rest || !(before = strdup(users))) {
+			free(rest);
+			return NULL;
+		}
+		if (*rest)
+			value = rest;
+	}
+	if (*value)
+		*ours_p = !setenv("FI_PROVIDER_PATH", value, 1);
+	free(rest);
+	return before;
+}
+
+/*
+ * The providers read their environment in a copy's first fi_getinfo, so it is
+ * set for that call, and then set back.
  */
 int rmx_getinfo(struct rmaext_library *lib, const char *node, uint64_t flags,
 		const struct fi_info *hints, struct fi_info **info_p)
 {
-	enum { N = sizeof(rmx_tuning) / sizeof(*rmx_tuning), PATH = N };
-	char *before[N + 1] = {NULL};
-	bool ours[N + 1] = {false};
+	enum { N = sizeof(rmx_tuning) / sizeof(*rmx_tuning) };
 	struct rmx_signals *signals;
+	bool ours[N], plugins = false;
+	char *before = NULL;
+	const size_t count = atomic_exchange(&lib->tune, false) ? N : 0;
 	int ret;
 
-	pthread_mutex_lock(&lib->lock);
-	for (int i = 0; lib->tune && i <= PATH; i++) {
-		const char *name =
-			i == PATH ? "FI_PROVIDER_PATH" : rmx_tuning[i][0];
-		const char *value = i == PATH ? lib->plugins : rmx_tuning[i][1];
-		const char *users = getenv(name);
-		char *rest = NULL;
-
-		if (users) { /* the user's stays, but for others' plug-ins */
-			if (i < PATH ||
-			    !(rest = path_without_others(lib, users)) ||
-			    !(before[i] = strdup(users))) {
-				free(rest);
-				continue;
-			}
-			if (*rest)
-				value = rest;
-		}
-		if (*value)
-			ours[i] = !setenv(name, value, 1);
-		free(rest);
-	}
+	rmx_settings_hold(lib, rmx_tuning, count, ours);
+	if (count)
+		before = plugins_set(lib, &plugins);
 	signals = rmx_signals_hold();
 	ret = lib->getinfo(RMX_FI_VERSION, node, NULL, flags, hints, info_p);
 	if (ret == -FI_ENODATA)
 		ret = getinfo_unnamed(lib, node, flags, hints, info_p);
 	rmx_signals_give_back(signals, RMX_ADDRESS(lib->getinfo));
-	for (int i = 0; i <= PATH; i++) {
-		const char *name =
-			i == PATH ? "FI_PROVIDER_PATH" : rmx_tuning[i][0];
-
-		if (ours[i] && before[i])
-			setenv(name, before[i], 1);
-		else if (ours[i])
-			unsetenv(name);
-		free(before[i]);
-	}
-	lib->tune = false;
-	pthread_mutex_unlock(&lib->lock);
+	if (plugins && before)
+		setenv("FI_PROVIDER_PATH", before, 1);
+	else if (plugins)
+		unsetenv("FI_PROVIDER_PATH");
+	free(before);
+	rmx_settings_give_back(lib, rmx_tuning, count, ours);
 	return ret;
 }

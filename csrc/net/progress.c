@@ -14,12 +14,18 @@
  *   handing the queue over twice for each get would cost two context switches.
  *   When one and the same wait lasts, the thread sleeps longer, and the waiter
  *   wakes it on leaving.
+ * - The progress thread spins a little before it sleeps. It spins for as long
+ *   as an origin does if requests come so soon one after another that it would
+ *   sleep between any two of them, unless it is put off its core.
  */
 #define _GNU_SOURCE
 #include "net/endpoint.h"
+#include "record/record.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -27,8 +33,15 @@
 #define RMX_PARK_LONG ((int64_t)20 * 1000 * 1000) /* ns, in a long wait */
 #define RMX_SOON ((int64_t)200 * 1000) /* ns between tries after EAGAIN */
 #define RMX_SERVE_SPINS 5
+#define RMX_YIELDS ((int64_t)200 * 1000) /* ns, see wait_as_reader() */
+#define RMX_SERVES UINT_MAX /* instead of the spins of an operation */
+#define RMX_STOP_MOST 5	    /* s that the thread has to end */
 #define RMX_SETTLE ((int64_t)100 * 1000 * 1000) /* ns */
-#define RMX_THREAD_SPIN ((int64_t)10 * 1000)	/* ns at most */
+#define RMX_THREAD_SPIN ((int64_t)10 * 1000)	/* ns, for a lone request */
+
+/* One round of a loop takes so long only if the thread was put off its core. */
+#define RMX_LOST ((int64_t)1000 * 1000)		/* ns */
+#define RMX_CROWDED ((int64_t)50 * 1000 * 1000) /* ns */
 
 /* Returned by wait_as_reader(): another thread has taken the queue. */
 enum { RMX_READ_BY_ANOTHER = 2 };
@@ -73,15 +86,19 @@ void rmx_progress_call(struct rmaext_fabric *f)
  * A thread that waits for no operation of its own, as in a fence, spins on for
  * as long as requests come. If a target goes to sleep between two requests the
  * origin goes to sleep as well, and then both pay for waking up each time (70
- * us a get instead of 16).
+ * us a get instead of 16). After it has spun, a thread that waits for its
+ * operation yields its core for some time before it sleeps: where there are
+ * more ranks than cores, the target may need that core, and waking up takes far
+ * longer than a message does.
  */
 static int wait_as_reader(struct rmaext_fabric *f, struct rmaext_peer *peer,
 			  enum rmx_step (*step)(void *), void *arg,
 			  int64_t until, unsigned int spins,
 			  struct rmx_pace *pace)
 {
-	const int64_t spin = f->progress.spin * spins;
-	const bool serves = !arg || pace->request;
+	const bool serves = spins == RMX_SERVES;
+	const int64_t spin =
+		f->progress.spin * (serves ? RMX_SERVE_SPINS : spins);
 	int64_t now = rmx_now(), nap = 0;
 	int64_t spin_end = now + (serves ? f->progress.spin : spin);
 	int pidfd = peer ? peer->pidfd : -1;
@@ -89,8 +106,7 @@ static int wait_as_reader(struct rmaext_fabric *f, struct rmaext_peer *peer,
 	for (;;) {
 		/* it asks towards the end only, as asking delays answers */
 		bool active = serves && now < spin_end &&
-			      now > spin_end - spin / 4 &&
-			      rmx_cq_is_ready(&f->progress);
+			      now > spin_end - spin / 4 && rmx_cq_is_ready(f);
 		int n = rmx_cq_drain(f), woken;
 		enum rmx_step next = step(arg);
 
@@ -116,11 +132,21 @@ static int wait_as_reader(struct rmaext_fabric *f, struct rmaext_peer *peer,
 			rmx_relax();
 			continue;
 		}
-		now = (until < pace->next ? until : pace->next) - now;
-		if (next == RMX_RETRY && now > RMX_SOON)
-			now = RMX_SOON;
-		rmx_cq_wake_waiters(f);
-		woken = rmx_cq_doze(f, pidfd, now, &nap);
+		if (now < pace->yields && next == RMX_SLEEP) {
+			rmx_cq_wake_waiters(f);
+			sched_yield();
+			continue;
+		}
+		woken = RMX_BY_NETWORK;
+		if (rmx_cq_arm(f)) {
+			next = step(arg);
+			if (next == RMX_DONE)
+				return 0;
+			now = (until < pace->next ? until : pace->next) - now;
+			if (next == RMX_RETRY && now > RMX_SOON)
+				now = RMX_SOON;
+			woken = rmx_cq_doze(f, pidfd, now, &nap);
+		}
 		if (woken & RMX_INTERRUPTED)
 			return RMAEXT_PENDING;
 		/* its last answers are read above, once more */
@@ -210,15 +236,18 @@ int rmx_wait(struct rmaext_fabric *f, struct rmaext_peer *peer,
 	     unsigned int spins)
 {
 	struct rmx_pace pace = {0};
+	const int64_t now = rmx_now();
 
-	rmx_pace_begin(&pace, rmx_now());
+	rmx_pace_begin(&pace, now);
+	if (spins && spins != RMX_SERVES) /* for an operation, which is short */
+		pace.yields = now + RMX_YIELDS;
 	return wait_for_step(f, peer, step, arg, until, spins, &pace);
 }
 
-int rmx_wait_at(struct rmaext_fabric *f, enum rmx_step (*step)(void *),
-		void *arg, int64_t until, struct rmx_pace *pace)
+int rmx_wait_serving(struct rmaext_fabric *f, enum rmx_step (*step)(void *),
+		     void *arg, int64_t until, struct rmx_pace *pace)
 {
-	return wait_for_step(f, NULL, step, arg, until, RMX_SERVE_SPINS, pace);
+	return wait_for_step(f, NULL, step, arg, until, RMX_SERVES, pace);
 }
 
 void rmx_progress_hand_over(struct rmaext_fabric *f)
@@ -247,29 +276,59 @@ void rmaext_fabric_progress(rmaext_fabric *f, int64_t slice)
 		return;
 	rmx_wait(f, NULL, step_never, NULL,
 		 rmx_now() + (slice < RMX_SLICE ? slice : RMX_SLICE),
-		 RMX_SERVE_SPINS);
+		 RMX_SERVES);
 	rmx_fabric_leave(f);
 }
 
-/* One turn as the reader: it serves, spins after activity, and sleeps once. */
-static void thread_read(struct rmaext_fabric *f, int64_t *nap)
+/* What the progress thread keeps from turn to turn. */
+struct thread_turns {
+	int64_t nap;	 /* see rmx_cq_doze() */
+	int64_t slept;	 /* when it last went to sleep */
+	int64_t crowded; /* until then others need its core */
+};
+
+/*
+ * One turn as the reader: it serves, spins after activity, and sleeps once. A
+ * request that the provider serves gives no completion, so the thread asks for
+ * those in the second half of its spin.
+ *
+ * A thread that spins uses up its share of a core that others want. Then it
+ * waits for milliseconds at a time, where one that sleeps is woken at once.
+ */
+static void thread_read(struct rmaext_fabric *f, struct thread_turns *turns)
 {
 	struct rmx_progress *p = &f->progress;
-	const int64_t spin =
-		p->spin < RMX_THREAD_SPIN ? p->spin : RMX_THREAD_SPIN;
-	int64_t spin_end = rmx_now() + spin;
+	const int64_t most = p->spin;
+	const int64_t brief = most < RMX_THREAD_SPIN ? most : RMX_THREAD_SPIN;
+	int64_t last, now = rmx_now();
+	/* had it not slept it would have met what has woken it */
+	int64_t spin = now >= turns->crowded && now - turns->slept < most
+			       ? most
+			       : brief;
+	int64_t spin_end = now + spin;
 	uint64_t count;
 
 	do {
-		if (rmx_cq_drain(f)) {
+		bool active = now > spin_end - spin / 2 && rmx_cq_is_ready(f);
+
+		if (rmx_cq_drain(f) || active) {
 			spin_end = rmx_now() + spin;
-			*nap = 0;
+			turns->nap = 0;
 		}
 		if (atomic_load(&p->waiters) || atomic_load(&p->stop))
 			return;
-	} while (rmx_now() < spin_end);
-	rmx_cq_wake_waiters(f);
-	if ((rmx_cq_doze(f, p->wake_fd, 1000000000, nap) & RMX_BY_OTHER) &&
+		last = now;
+		now = rmx_now();
+		if (now - last > RMX_LOST) {
+			turns->crowded = now + RMX_CROWDED;
+			spin = brief;
+			spin_end = now + spin;
+		}
+	} while (now < spin_end);
+	turns->slept = now;
+	if (rmx_cq_arm(f) &&
+	    (rmx_cq_doze(f, p->wake_fd, 1000000000, &turns->nap) &
+	     RMX_BY_OTHER) &&
 	    read(p->wake_fd, &count, sizeof(count)) > 0)
 		atomic_fetch_add(&f->wakeups, 1);
 }
@@ -292,8 +351,9 @@ static void *thread_main(void *arg)
 	struct rmaext_fabric *f = arg;
 	struct rmx_progress *p = &f->progress;
 	unsigned int seen = atomic_load(&p->visits);
-	int64_t nap = 0;
+	struct thread_turns turns = {0};
 
+	rmx_thread_named("rmaext-progress");
 	while (!atomic_load(&p->stop)) {
 		unsigned int visits = atomic_load(&p->visits);
 
@@ -315,7 +375,7 @@ static void *thread_main(void *arg)
 		}
 		atomic_store(&p->thread_reads, true);
 		while (!atomic_load(&p->waiters) && !atomic_load(&p->stop))
-			thread_read(f, &nap);
+			thread_read(f, &turns);
 		atomic_store(&p->thread_reads, false);
 		queue_leave(p);
 	}
@@ -346,10 +406,11 @@ void rmx_progress_settle(struct rmaext_fabric *f,
 			rmx_relax();
 }
 
-void rmx_progress_stop(struct rmaext_fabric *f)
+bool rmx_progress_stop(struct rmaext_fabric *f)
 {
 	struct rmx_progress *p = &f->progress;
 	const uint64_t one = 1;
+	struct timespec until;
 
 	if (p->running) {
 		atomic_store(&p->stop, true);
@@ -357,10 +418,14 @@ void rmx_progress_stop(struct rmaext_fabric *f)
 		while (write(p->wake_fd, &one, sizeof(one)) < 0)
 			if (errno != EAGAIN && errno != EINTR)
 				break;
-		pthread_join(p->thread, NULL);
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_sec += RMX_STOP_MOST;
+		if (pthread_timedjoin_np(p->thread, NULL, &until))
+			return false;
 		p->running = false;
 	}
 	if (p->wake_fd >= 0)
 		close(p->wake_fd);
 	p->wake_fd = -1;
+	return true;
 }

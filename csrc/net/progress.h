@@ -32,7 +32,8 @@ struct rmx_progress {
 	int wake_fd;	       /* calls the progress thread out of poll */
 	pthread_t thread;
 	bool running;
-	int64_t spin; /* ns before a waiting origin sleeps */
+	int64_t spin;	/* ns before a waiting origin sleeps */
+	bool signalled; /* the reader's: cq_fd may be readable for no reason */
 };
 
 /*
@@ -46,7 +47,7 @@ struct rmx_hooks {
 	 */
 	void (*complete)(struct rmaext_fabric *fabric, void *context,
 			 size_t len, const struct rmaext_error *failure);
-	/* Comes before each read of the CQ. */
+	/* Comes before each read of the CQ, and before the reader sleeps. */
 	void (*before_read)(struct rmaext_fabric *fabric);
 	/* Tries again what the provider did not take before. */
 	void (*after_read)(struct rmaext_fabric *fabric);
@@ -57,6 +58,14 @@ struct rmx_hooks {
 	 * others. Whoever waits for the operation calls it.
 	 */
 	enum rmx_step (*send)(struct rmaext_op **op_p);
+	/* Adds the process at an address, as rmaext_peer_add() does. */
+	int (*add_peer)(struct rmaext_fabric *fabric, const void *address,
+			size_t len, int pidfd, struct rmaext_peer **peer_p);
+	/*
+	 * A flush of these ranks waits: what is to go to them goes as soon as
+	 * credits allow. The caller holds no lock.
+	 */
+	void (*push)(struct rmaext_window *window, int64_t first, int64_t end);
 	/* Ends such an operation, for which nobody waits any more. */
 	void (*give_up)(struct rmaext_op *op);
 	/*
@@ -78,10 +87,17 @@ int rmx_cq_drain(struct rmaext_fabric *fabric);
 void rmx_cq_wake_waiters(const struct rmaext_fabric *fabric);
 
 /*
- * Sleeps for `ns` at most, until the network has something or `other_fd` (-1:
- * none) is readable. *nap is the reader's, 0 at first and after activity: where
- * the CQ has no descriptor, the naps grow up to RMX_NAP_MAX. Returns the bits
- * of what has happened.
+ * Returns whether the reader may sleep now: the network wakes it by what comes
+ * from now on. What other ranks have put may be in memory since this call only,
+ * so the caller must look at what it waits for once more.
+ */
+bool rmx_cq_arm(struct rmaext_fabric *fabric);
+
+/*
+ * Comes after rmx_cq_arm(). Sleeps for `ns` at most, until the network has
+ * something or `other_fd` (-1: none) is readable. *nap is the reader's, 0 at
+ * first and after activity: where the CQ has no descriptor, the naps grow up to
+ * RMX_NAP_MAX. Returns the bits of what has happened.
  */
 enum { RMX_BY_NETWORK = 1, RMX_BY_OTHER = 2, RMX_INTERRUPTED = 4 };
 int rmx_cq_doze(struct rmaext_fabric *fabric, int other_fd, int64_t ns,
@@ -91,7 +107,7 @@ int rmx_cq_doze(struct rmaext_fabric *fabric, int other_fd, int64_t ns,
  * Says whether the network has something for this rank. That includes requests
  * of peers that the provider serves, which give no completion.
  */
-bool rmx_cq_is_ready(const struct rmx_progress *progress);
+bool rmx_cq_is_ready(struct rmaext_fabric *fabric);
 
 /* -- progress.c */
 
@@ -102,8 +118,12 @@ bool rmx_cq_is_ready(const struct rmx_progress *progress);
  */
 int rmx_progress_start(struct rmaext_fabric *fabric, int thread, int64_t spin);
 
-/* Ends the progress thread. No other thread is in a call on the fabric. */
-void rmx_progress_stop(struct rmaext_fabric *fabric);
+/*
+ * Ends the progress thread. No other thread is in a call on the fabric. Returns
+ * false if the thread has not ended after some seconds: it is in a call of the
+ * provider that does not return, and may hold any lock.
+ */
+bool rmx_progress_stop(struct rmaext_fabric *fabric);
 
 /*
  * Reads the CQ for up to 100 ms, until unsettled() says no. No other thread
@@ -131,11 +151,13 @@ int rmx_wait(struct rmaext_fabric *fabric, struct rmaext_peer *peer,
 	     unsigned int spins);
 
 /*
- * The same for a thread that waits for MPI, and serves the network meanwhile.
- * `pace` is the caller's, begun by rmx_pace_begin().
+ * The same for a thread that waits for no operation of its own, but for other
+ * ranks, and serves them meanwhile. `pace` is the caller's, begun by
+ * rmx_pace_begin().
  */
-int rmx_wait_at(struct rmaext_fabric *fabric, enum rmx_step (*step)(void *),
-		void *arg, int64_t until, struct rmx_pace *pace);
+int rmx_wait_serving(struct rmaext_fabric *fabric,
+		     enum rmx_step (*step)(void *), void *arg, int64_t until,
+		     struct rmx_pace *pace);
 
 /* Reads the queue once, unless another thread is its reader. */
 void rmx_look(struct rmaext_fabric *fabric);

@@ -4,6 +4,7 @@
 #define RMAEXT_QUIRKS_H
 
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <rdma/fabric.h>
@@ -32,17 +33,22 @@ _Static_assert(RMX_REG_MR == FI_REG_MR, "FI_REG_MR");
 #endif
 
 /*
- * FI_* settings for a copy of libfabric that nobody has initialised. With its
- * defaults rxm 2.x takes 138 MB for the first endpoint and 1 MB a peer, with
- * these 37 MB and 22 kB (measured).
+ * FI_* settings for a copy of libfabric that nobody has initialised. rxm then
+ * has 8 receive buffers a connection (see rmx_rxm_over_tcp), which take 0.19 MB
+ * with 1.17 and 0.35 MB with 2.5.1, where its default of 128 takes 2.2 and 4.3
+ * MB (measured). A peer has at most 4 requests and 4 replies on their way.
+ *
+ * rxm of 1.17 loses one of FI_OFI_RXM_RX_SIZE places for receives whenever the
+ * sender of a message of more than 16 KiB dies before it has been fetched.
  *
  * The registration cache of verbs (1.17) keeps what it has registered when that
  * memory is freed, at least beside MPI's hooks: peers then write to something
  * else than a new window at the same address (seen over soft-RoCE).
  */
 static const char *const rmx_tuning[][2] = {
-	{"FI_OFI_RXM_MSG_RX_SIZE", "128"},
+	{"FI_OFI_RXM_MSG_RX_SIZE", "8"},
 	{"FI_OFI_RXM_MSG_TX_SIZE", "128"},
+	{"FI_OFI_RXM_RX_SIZE", "16384"},
 	{"FI_MR_CACHE_MAX_COUNT", "0"},
 };
 
@@ -55,6 +61,61 @@ static inline bool rmx_listens_on_tcp(const char *provider)
 	return !strcmp(provider, "tcp;ofi_rxm") || !strcmp(provider, "tcp") ||
 	       !strcmp(provider, "net;ofi_rxm") || !strcmp(provider, "net");
 }
+
+/*
+ * Does an injected write crash this process when the connection ends before it
+ * has left? tcp reports it with a context of NULL, which rxm reads (1.17 to
+ * 2.5.1). A write of two pieces is copied by rxm, into a buffer that is its
+ * context.
+ */
+static inline bool rmx_forgets_injected(const char *provider)
+{
+	return !strcmp(provider, "tcp;ofi_rxm") ||
+	       !strcmp(provider, "net;ofi_rxm");
+}
+
+/* Has the user asked tcp, or net, to accept connections through io_uring? */
+static inline bool rmx_accepts_in_kernel(void)
+{
+	static const char *const names[] = {"FI_TCP_IO_URING",
+					    "FI_NET_IO_URING"};
+
+	for (size_t i = 0; i < 2; i++) {
+		const char *value = getenv(names[i]);
+
+		if (value && strcmp(value, "0") && strcmp(value, "no") &&
+		    strcmp(value, "false") && strcmp(value, "off"))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Settings that rxm reads while a domain and an endpoint over tcp open, whoever
+ * has initialised the copy (1.17 to 2.5.1).
+ *
+ * Where 1.17 receives into the caller's buffer at once (dynamic buffers), a cut
+ * message loses the place of its receive. And a message that is sent in
+ * segments (SAR), of which some are missing, is lost with its receive (1.17),
+ * or crashes the receiver, which takes a node of a list for something else
+ * (rxm_close_conn of 2.5.1). The sender chooses: this is set at all endpoints.
+ *
+ * With a shared receive context a buffer is lost for good when the message that
+ * it receives is cut short: rxm_handle_comp_error() frees it and nobody posts
+ * another, so that the endpoint takes no message any more after as many deaths
+ * of peers. Buffers of a connection of its own come and go with it.
+ */
+static const char *const rmx_rxm_over_tcp[][2] = {
+	{"FI_OFI_RXM_ENABLE_DYN_RBUF", "0"},
+	{"FI_OFI_RXM_SAR_LIMIT", "1"},
+	{"FI_OFI_RXM_USE_SRX", "0"}, /* the last one, see below */
+};
+
+/*
+ * A copy that MPI has initialised has 128 buffers a connection, and 4,096 in a
+ * shared context: the endpoint of more processes than these shares them.
+ */
+#define RMX_UNSHARED_MOST 32
 
 /*
  * Is it ofi_mrail, which sends over several rails? It marks every message as a

@@ -79,6 +79,8 @@ extern struct py_names {
 	PyObject *slot, *timeout, *put_notify, *wait_notify, *test_notify;
 	PyObject *getitem, *setitem, *shapes, *transfer;
 	PyObject *release, *reap, *zero;
+	PyObject *_group, *meetings, *address, *_name, *_turn, *_step, *_ended;
+	PyObject *thread, *_fence, *_fence_on, *desert;
 	PyObject *target_rank, *target, *target_disp, *result, *report;
 	PyObject *Put, *Get, *Accumulate, *Get_accumulate;
 	PyObject *Fetch_and_op, *Compare_and_swap, *Flush;
@@ -122,6 +124,11 @@ static inline bool py_is_plain_result(const struct py_window *w, PyObject *it)
 static inline bool py_target_is_direct(const struct py_window *w, int64_t rank)
 {
 	return rmx_target_of(w->it.window, rank)->route == RMAEXT_DIRECT;
+}
+
+static inline bool py_target_by_network(const struct py_window *w, int64_t rank)
+{
+	return rmx_target_of(w->it.window, rank)->route == RMAEXT_FABRIC;
 }
 
 /* Is a number, which may be any, a rank of the window? */
@@ -258,6 +265,7 @@ struct py_transfer {
 	PyObject
 		*buffer[PY_BUFFERS]; /* what C may use until the end; or None */
 	const void *source;	     /* of a put; operand of an update */
+	const void *compare;	     /* of compare-and-swap; else NULL */
 	void *result;
 };
 
@@ -269,6 +277,12 @@ struct py_transfer {
 bool py_find_ffi(void);
 enum py_outcome py_transfer_run(struct py_window *w,
 				const struct py_transfer *r);
+
+/*
+ * transfer.c: adds a single, which was checked, to others that wait for the
+ * same target. False: nothing was done.
+ */
+bool py_join(struct py_window *w, const struct rmx_single *single);
 
 /*
  * put_get.c: ranks and elements must not be negative; the window may be closed,
@@ -304,7 +318,7 @@ struct py_update {
 enum py_outcome py_update(struct py_window *w, const struct py_update *u,
 			  PyObject *operand, int64_t rank, int64_t index,
 			  PyObject **old_p);
-/* compare-and-swap of one element, by memory only */
+/* compare-and-swap of one element */
 enum py_outcome py_swap(struct py_window *w, PyObject *compare, PyObject *value,
 			int64_t rank, int64_t index, PyObject **old_p);
 /* rank -1: all ranks */
@@ -351,6 +365,10 @@ extern const char py_load_doc[], py_store_doc[];
 py_method py_put_notify, py_wait_notify, py_test_notify;
 extern const char py_put_notify_doc[], py_wait_notify_doc[];
 extern const char py_test_notify_doc[];
+
+/* fence.c */
+PyObject *py_fence(void *self, PyObject *unused);
+extern const char py_fence_doc[];
 
 /* end.c: functions of the module */
 extern PyMethodDef py_functions[];

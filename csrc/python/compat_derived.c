@@ -266,5 +266,8 @@ enum py_outcome py_move_derived(struct py_window *w, bool put,
 	walk_start(&own, here, data);
 	walk_start(&remote, there, rmx_target_of(it, rank)->map + offset);
 	walk_copy(put ? &remote : &own, put ? &own : &remote, here->bytes);
+	rmx_count_direct(&it->tally, rank,
+			 put ? RMAEXT_DID_PUT : RMAEXT_DID_GET, offset,
+			 here->bytes, true);
 	return PY_DONE;
 }

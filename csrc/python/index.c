@@ -202,6 +202,15 @@ static char *selection_memory(const struct py_window *w,
 	return rmx_target_of(w->it.window, s->rank)->map + s->offset;
 }
 
+static void selection_count(const struct py_window *w,
+			    const struct selection *s,
+			    const struct rmx_strides *strides,
+			    unsigned int kind)
+{
+	rmx_count_direct(&w->it.window->tally, s->rank, kind, s->offset,
+			 strides->run * strides->runs, true);
+}
+
 static PyObject *tuple_make(const int64_t *values, int n)
 {
 	PyObject *tuple = PyTuple_New(n);
@@ -252,6 +261,7 @@ static PyObject *window_subscript(struct py_window *w, PyObject *key)
 	if (selection_is_short(w, &s, NULL, &strides, RMAEXT_READ)) {
 		if (s.scalar && window_has_numbers(w)) {
 			rmx_copy(&cell, selection_memory(w, &s), w->it.unit);
+			selection_count(w, &s, &strides, RMAEXT_DID_GET);
 			py_count_turn();
 			return PyArray_Scalar(&cell, w->dtype, NULL);
 		}
@@ -260,6 +270,7 @@ static PyObject *window_subscript(struct py_window *w, PyObject *key)
 			return NULL;
 		rmx_strides_copy(&strides, false, selection_memory(w, &s),
 				 PyArray_DATA(out));
+		selection_count(w, &s, &strides, RMAEXT_DID_GET);
 	} else {
 		if (!py_could_get(w, s.rank, 0, 0))
 			return py_decide(w, py_names.getitem, &key, 1, NULL);
@@ -326,6 +337,7 @@ static enum py_outcome window_assign(struct py_window *w, PyObject *key,
 	if (selection_is_short(w, &s, locals, &strides, RMAEXT_WRITE) &&
 	    !rmx_strides_overlap(&strides, selection_memory(w, &s), from)) {
 		rmx_strides_copy(&strides, true, selection_memory(w, &s), from);
+		selection_count(w, &s, &strides, RMAEXT_DID_PUT);
 		py_count_turn();
 		return PY_DONE;
 	}

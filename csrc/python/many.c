@@ -161,6 +161,7 @@ static enum py_outcome many_attempt(struct py_window *w,
 	m->it.type = w->it.type;
 	m->it.unit = w->it.unit;
 	m->it.count = m->shaped ? (uint64_t)PyArray_SIZE(m->shaped) : 1;
+	m->it.fresh = it->kind == RMAEXT_GET && !third;
 	if (it->results)
 		m->it.results =
 			PyArray_DATA((PyArrayObject *)m->buffer[RESULT]);

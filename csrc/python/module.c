@@ -81,7 +81,18 @@ static bool names_intern(void)
 	       name_intern(&py_names.Compare_and_swap, "_Compare_and_swap") &&
 	       name_intern(&py_names.Flush, "_Flush") &&
 	       name_intern(&py_names.release, "release") &&
-	       name_intern(&py_names.reap, "reap");
+	       name_intern(&py_names.reap, "reap") &&
+	       name_intern(&py_names._group, "_group") &&
+	       name_intern(&py_names.meetings, "meetings") &&
+	       name_intern(&py_names.address, "address") &&
+	       name_intern(&py_names._name, "_name") &&
+	       name_intern(&py_names._turn, "_turn") &&
+	       name_intern(&py_names._step, "_step") &&
+	       name_intern(&py_names._ended, "_ended") &&
+	       name_intern(&py_names.thread, "thread") &&
+	       name_intern(&py_names._fence, "_fence") &&
+	       name_intern(&py_names._fence_on, "_fence_on") &&
+	       name_intern(&py_names.desert, "desert");
 }
 
 /*

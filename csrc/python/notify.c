@@ -80,6 +80,8 @@ static enum py_outcome notified_bytes(struct py_window *w, const void *from,
 	    !rmx_control_block_of(w->it.window, rank))
 		return PY_DECLINED;
 	rmx_copy(t->map + offset, from, len);
+	rmx_count_direct(&w->it.window->tally, rank, RMAEXT_DID_NOTIFY,
+			 (uint64_t)slot, len, true);
 	rmx_notify_add(w->it.window, rank, slot, 1);
 	return PY_DONE;
 }

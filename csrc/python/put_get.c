@@ -38,10 +38,22 @@ static enum py_outcome transfer_move(struct py_window *w,
 	if (!py_target_allows(w, r->rank, r->offset, r->count,
 			      put ? RMAEXT_WRITE : RMAEXT_READ))
 		return PY_DECLINED;
+	if (put && py_target_by_network(w, r->rank) &&
+	    py_join(w, &(struct rmx_single){
+			       .kind = RMX_MESSAGE_PUT,
+			       .rank = r->rank,
+			       .offset = r->offset,
+			       .unit = len,
+			       .value = r->source,
+		       }))
+		return PY_DONE;
 	if (!py_target_is_direct(w, r->rank) || len > KEEP_GIL)
 		return py_transfer_run(w, r);
 	there = target_memory(w, r->rank, r->offset);
 	rmx_copy(put ? there : r->result, put ? r->source : there, len);
+	rmx_count_direct(&w->it.window->tally, r->rank,
+			 put ? RMAEXT_DID_PUT : RMAEXT_DID_GET, r->offset, len,
+			 true);
 	py_count_turn();
 	return PY_DONE;
 }

@@ -119,6 +119,20 @@ static bool transfer_announce(struct py_window *w, const struct py_transfer *r)
 	return true;
 }
 
+bool py_join(struct py_window *w, const struct rmx_single *single)
+{
+	struct rmaext_window *it = w->it.window;
+	bool joined;
+
+	if (single->unit > RMX_SINGLE_MOST || rmx_window_enter(it, "join"))
+		return false;
+	joined = rmx_series_join(it, single);
+	rmx_window_leave(it);
+	if (joined)
+		py_count_turn();
+	return joined;
+}
+
 /*
  * The caller has references to the buffers; one more each makes NumPy's
  * resize() in another thread refuse to move them.
@@ -147,7 +161,8 @@ enum py_outcome py_transfer_run(struct py_window *w,
 		break;
 	default:
 		code = rmaext_update(it, r->rank, r->offset, r->op, w->it.type,
-				     r->source, NULL, r->result, r->count, &op);
+				     r->source, r->compare, r->result, r->count,
+				     &op);
 		break;
 	}
 	Py_END_ALLOW_THREADS

@@ -43,6 +43,30 @@ static enum py_outcome update_cell(struct py_window *w,
 	return *old_p ? PY_DONE : PY_FAILED;
 }
 
+/* The usual update by message: one element, behind others of a loop. */
+static bool update_join(struct py_window *w, const struct py_update *u,
+			const void *operand, int64_t rank, uint64_t offset)
+{
+	const int type = w->it.type;
+
+	return u->result == PY_NOTHING && u->op != RMAEXT_NO_OP &&
+	       rmx_update_valid(u->op, type) &&
+	       py_target_allows(w, rank, offset, 1,
+				rmx_update_access(u->op, false)) &&
+	       !rmx_update_is_local(w->it.window, rank) &&
+	       rmx_update_aligned(rmx_target_of(w->it.window, rank), offset,
+				  type) &&
+	       py_join(w, &(struct rmx_single){
+				  .kind = RMX_UPDATE,
+				  .op = u->op,
+				  .type = type,
+				  .rank = rank,
+				  .offset = offset,
+				  .unit = w->it.unit,
+				  .value = operand,
+			  });
+}
+
 static enum py_outcome transfer_update(struct py_window *w,
 				       struct py_transfer *r)
 {
@@ -50,6 +74,7 @@ static enum py_outcome transfer_update(struct py_window *w,
 		.op = r->op,
 		.type = w->it.type,
 		.operand = r->source,
+		.compare = r->compare,
 		.result = r->result,
 		.count = r->count,
 	};
@@ -64,12 +89,11 @@ static enum py_outcome transfer_update(struct py_window *w,
 	return py_transfer_run(w, r);
 }
 
+/* Takes `old`, which is to get what there was; NULL: an exception is set. */
 static enum py_outcome transfer_fetch(struct py_window *w,
-				      struct py_transfer *r,
-				      PyArrayObject *like, bool scalar,
-				      PyObject **old_p)
+				      struct py_transfer *r, PyArrayObject *old,
+				      bool scalar, PyObject **old_p)
 {
-	PyArrayObject *old = array_like(w, like);
 	enum py_outcome done;
 
 	if (!old)
@@ -131,6 +155,11 @@ enum py_outcome py_update(struct py_window *w, const struct py_update *u,
 		r.count = (uint64_t)PyArray_SIZE(operand);
 		if (u->result == PY_SCALAR && PyArray_NDIM(operand))
 			goto odd;
+		if (r.count == 1 && !py_rank_is_direct(w, rank) &&
+		    update_join(w, u, PyArray_DATA(operand), rank, r.offset)) {
+			Py_DECREF(operand);
+			return PY_DONE;
+		}
 	} else if (!py_pack(w, value, &cell)) {
 		operand = py_packed(w, value, NPY_MAX_INTP);
 		if (!operand)
@@ -140,6 +169,8 @@ enum py_outcome py_update(struct py_window *w, const struct py_update *u,
 			goto odd;
 	} else if (py_rank_is_direct(w, rank) && u->result != PY_ARRAY) {
 		return update_cell(w, u, &cell, rank, r.offset, old_p);
+	} else if (update_join(w, u, &cell, rank, r.offset)) {
+		return PY_DONE;
 	} else {
 		operand = array_of_cell(w, &cell); /* C may use it for long */
 		if (!operand)
@@ -150,14 +181,51 @@ enum py_outcome py_update(struct py_window *w, const struct py_update *u,
 	if (!py_target_allows(w, rank, r.offset, r.count,
 			      rmx_update_access(u->op, fetch)))
 		goto odd;
-	done = fetch ? transfer_fetch(w, &r, operand, u->result != PY_ARRAY,
-				      old_p)
+	done = fetch ? transfer_fetch(w, &r, array_like(w, operand),
+				      u->result != PY_ARRAY, old_p)
 		     : transfer_update(w, &r);
 	Py_DECREF(operand);
 	return done;
 odd:
 	Py_DECREF(operand);
 	return PY_DECLINED;
+}
+
+/* One element, by message: the operands lie in one array, which C may keep. */
+static enum py_outcome swap_far(struct py_window *w,
+				const union py_cell *expected,
+				const union py_cell *swap, int64_t rank,
+				uint64_t offset, PyObject **old_p)
+{
+	const npy_intp two = 2;
+	struct py_transfer r = {
+		.call = "compare_and_swap",
+		.kind = RMX_UPDATE,
+		.op = RMAEXT_CSWAP,
+		.rank = rank,
+		.offset = offset,
+		.count = 1,
+		.buffer = {NULL, Py_None},
+	};
+	PyArrayObject *operands;
+	enum py_outcome done;
+
+	if (!update_hint(w, rank))
+		return PY_FAILED;
+	if (!py_target_allows(w, rank, offset, 1,
+			      rmx_update_access(r.op, true)))
+		return PY_DECLINED;
+	operands = py_new_array(w, 1, &two);
+	if (!operands)
+		return PY_FAILED;
+	r.buffer[0] = (PyObject *)operands;
+	r.compare = PyArray_DATA(operands);
+	r.source = PyArray_BYTES(operands) + w->it.unit;
+	memcpy(PyArray_DATA(operands), expected, w->it.unit);
+	memcpy(PyArray_BYTES(operands) + w->it.unit, swap, w->it.unit);
+	done = transfer_fetch(w, &r, py_new_array(w, 0, NULL), true, old_p);
+	Py_DECREF(operands);
+	return done;
 }
 
 enum py_outcome py_swap(struct py_window *w, PyObject *compare, PyObject *value,
@@ -174,9 +242,13 @@ enum py_outcome py_swap(struct py_window *w, PyObject *compare, PyObject *value,
 	};
 	uint64_t offset;
 
-	if (!py_is_open(w) || !py_pack(w, compare, &expected) ||
-	    !py_pack(w, value, &swap) || !py_to_bytes(w, index, &offset) ||
-	    !rmx_update_direct(w->it.window, rank, offset, &it))
+	if (!py_is_open(w) || w->it.type < 0 ||
+	    !py_pack(w, compare, &expected) || !py_pack(w, value, &swap) ||
+	    !py_to_bytes(w, index, &offset))
+		return PY_DECLINED;
+	if (!py_rank_is_direct(w, rank))
+		return swap_far(w, &expected, &swap, rank, offset, old_p);
+	if (!rmx_update_direct(w->it.window, rank, offset, &it))
 		return PY_DECLINED;
 	*old_p = PyArray_Scalar(&old, w->dtype, NULL);
 	return *old_p ? PY_DONE : PY_FAILED;

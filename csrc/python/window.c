@@ -136,6 +136,7 @@ static PyMethodDef window_methods[] = {
 	PY_FASTCALL(py, put_notify, py_put_notify_doc),
 	PY_FASTCALL(py, wait_notify, py_wait_notify_doc),
 	PY_FASTCALL(py, test_notify, py_test_notify_doc),
+	{"fence", (PyCFunction)py_fence, METH_NOARGS, py_fence_doc},
 	{"_bind", (PyCFunction)window_bind, METH_VARARGS, bind_doc},
 	{"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
 	 "Window[numpy.float64]: for annotations, as numpy.ndarray has it."},

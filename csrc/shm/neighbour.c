@@ -14,15 +14,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 /* One segment of a peer, mapped here for as long as this process lives. */
@@ -192,24 +189,9 @@ int rmaext_neighbour_reach(const rmaext_neighbour *neighbour)
 	return neighbour->reach;
 }
 
-int rmaext_neighbour_visible(const char *name)
+int rmaext_neighbour_left(const rmaext_neighbour *neighbour)
 {
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	const size_t length = strlen(name);
-	int fd, ret;
-
-	if (length >= sizeof(address.sun_path))
-		return -ENAMETOOLONG;
-	/* an abstract name begins with a zero, and ends with its length */
-	memcpy(address.sun_path + 1, name, length);
-	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	if (fd < 0)
-		return -errno;
-	ret = !connect(fd, (const struct sockaddr *)&address,
-		       (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
-				   length));
-	close(fd);
-	return ret;
+	return neighbour->tail && atomic_load(&neighbour->tail->left);
 }
 
 bool rmx_neighbour_gone(struct rmaext_neighbour *neighbour)

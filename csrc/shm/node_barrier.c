@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "base/await.h"
+#include "record/record.h"
 
 /* In the word, the count of ranks lies below, and the generation above. */
 #define GIVEN_UP (UINT64_C(1) << 32)
@@ -57,6 +58,8 @@ struct rmaext_node_barrier {
 	struct rmx_board *board;
 	unsigned int rank, size;
 	int64_t spin;
+	uint64_t id; /* of the communicator, in records; or 0 */
+	struct rmaext_record_comm *comm; /* its entry; or NULL */
 	unsigned int generation; /* of the meeting that it came to last */
 	bool inside;		 /* it has arrived there, and not left */
 };
@@ -97,6 +100,12 @@ int rmaext_node_barrier_open(void *board, int64_t rank, int64_t size,
 	team->spin = spin;
 	*team_p = team;
 	return 0;
+}
+
+void rmaext_node_barrier_name(rmaext_node_barrier *team, uint64_t id)
+{
+	team->id = id;
+	team->comm = rmx_record_comm_find(id);
 }
 
 void rmaext_node_barrier_close(rmaext_node_barrier *team)
@@ -248,6 +257,7 @@ int rmaext_node_barrier_meet(rmaext_node_barrier *team, uint64_t step,
 	};
 	const struct rmx_brought *brought;
 
+	rmx_now_meets(team->comm, team->id, step); /* again, if interrupted */
 	if (!team->inside)
 		team_arrive(team, step, value);
 	if (slice > RMX_SLICE)
@@ -255,9 +265,12 @@ int rmaext_node_barrier_meet(rmaext_node_barrier *team, uint64_t step,
 	if (meeting_look(team) != RMX_DONE &&
 	    rmx_await(&wait, rmx_now() + slice, NULL))
 		return RMAEXT_PENDING; /* the slice is over, or a signal came */
-	if (!meeting_is_over(team, atomic_load(&team->board->word)))
+	if (!meeting_is_over(team, atomic_load(&team->board->word))) {
+		rmx_now_met(team->comm, -FI_ECANCELED);
 		return -FI_ECANCELED;
+	}
 	team->inside = false;
+	rmx_now_met(team->comm, 0);
 	brought = &team->board->brought[team->generation & 1];
 	met_p->worst = atomic_load(&brought->worst);
 	met_p->differ =

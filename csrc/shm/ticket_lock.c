@@ -14,6 +14,7 @@
  */
 #define _GNU_SOURCE
 #include "base/await.h"
+#include "record/record.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -344,6 +345,27 @@ static int owner_leave(struct rmaext_lock *l, struct rmaext_exchange *e)
 	return ret;
 }
 
+/*
+ * For the record: a step of taking the lock has returned `ret`, or a step of
+ * giving it back (`given`). Nothing is said before all answers have come.
+ */
+static int lock_record(const struct rmaext_lock *l, int exclusive, bool given,
+		       int ret)
+{
+	if (!l->window || ret == RMAEXT_PENDING)
+		return ret;
+	if (given) {
+		rmx_record_holds(l->window, l->target, exclusive, false);
+	} else if (ret == 0) {
+		rmx_now_enter(RMAEXT_IN_LOCK, l->window, l->target,
+			      (uint64_t)exclusive);
+	} else if (ret == 1) {
+		rmx_now_leave(RMAEXT_IN_LOCK, 0);
+		rmx_record_holds(l->window, l->target, exclusive, true);
+	}
+	return ret;
+}
+
 int rmaext_lock_take(struct rmaext_lock *l, struct rmaext_exchange *e,
 		     uint64_t thread, int exclusive)
 {
@@ -360,7 +382,7 @@ int rmaext_lock_take(struct rmaext_lock *l, struct rmaext_exchange *e,
 		ret = lock_try_enter(l, e, exclusive);
 	else
 		ret = lock_draw(l, e, exclusive);
-	return owner_end(l, e, ret);
+	return lock_record(l, exclusive, false, owner_end(l, e, ret));
 }
 
 int rmaext_lock_wait(struct rmaext_lock *l, struct rmaext_exchange *e,
@@ -372,7 +394,8 @@ int rmaext_lock_wait(struct rmaext_lock *l, struct rmaext_exchange *e,
 		rmaext_word_await(&l->block[l->words + SLEEPERS],
 				  &l->block[lock_turn(l, exclusive)], l->ticket,
 				  spin, sleep);
-	return owner_end(l, e, lock_try_enter(l, e, exclusive));
+	return lock_record(l, exclusive, false,
+			   owner_end(l, e, lock_try_enter(l, e, exclusive)));
 }
 
 /* The slot last, so that each ticket is always accounted for. */
@@ -397,21 +420,29 @@ int rmaext_lock_leave(struct rmaext_lock *l, struct rmaext_exchange *e,
 		owner_begin(l, e);
 	lock_leave(l, e, exclusive);
 	/* when a reader leaves, another thread may be the owner */
-	return exclusive ? owner_leave(l, e) : exchange_end(e, 0);
+	return lock_record(l, exclusive, true,
+			   exclusive ? owner_leave(l, e) : exchange_end(e, 0));
 }
 
 int rmaext_lock_undo(struct rmaext_lock *l, struct rmaext_exchange *e,
 		     uint64_t thread, int exclusive)
 {
+	bool inside;
+	int ret;
+
 	exchange_begin(e);
 	if (__atomic_load_n(&l->owner, __ATOMIC_SEQ_CST) != thread)
 		return exchange_end(e, 0);
 	owner_begin(l, e);
-	if (l->inside)
+	inside = l->inside;
+	if (inside)
 		lock_leave(l, e, exclusive);
 	else if (l->kind == RMAEXT_SLOT_QUEUED)
 		slot_change(l, e, RMAEXT_SLOT_ABANDONED, 0);
-	return owner_leave(l, e);
+	ret = owner_leave(l, e);
+	if (ret != RMAEXT_PENDING)
+		rmx_now_leave(RMAEXT_IN_LOCK, -FI_EINTR);
+	return inside ? lock_record(l, exclusive, true, ret) : ret;
 }
 
 int rmaext_lock_pass(struct rmaext_lock *l, struct rmaext_exchange *e,

@@ -189,18 +189,15 @@ static void view_set_target(struct rmaext_window *w, int64_t rank,
 			    const struct rmaext_window *of,
 			    const struct rmaext_view *view)
 {
-	const struct rmx_target *from = rmx_target_of(of, rank);
+	const struct rmx_target *from = &of->targets[rank];
 	const uint64_t len = view->size[view->same ? 0 : rank];
 	struct rmx_target *t = &w->targets[rank];
-	struct rmx_row row = {
-		.size = from->size,
-		.access = from->access & (RMAEXT_READ | RMAEXT_WRITE),
-		.align = from->align,
-	};
+	struct rmx_row row = rmx_target_row(of, rank);
 
 	row = view_row(&row, view, len);
 	rmx_target_set(w, rank, &row);
-	t->route = from->route;
+	if (rmx_filled(from)) /* else it is the fabric */
+		t->route = from->route;
 	if (t->route == RMAEXT_DIRECT)
 		t->map = from->map && len ? from->map + view->first : from->map;
 	else if (t->route == RMAEXT_CMA)
@@ -210,8 +207,7 @@ static void view_set_target(struct rmaext_window *w, int64_t rank,
 static int view_check(const struct rmaext_window *of,
 		      const struct rmaext_view *view, int64_t rank)
 {
-	const struct rmx_target *from = &of->targets[rank];
-	const uint64_t size = rmx_filled(from) ? from->size : of->row.size;
+	const uint64_t size = rmx_target_row(of, rank).size;
 	const uint64_t len = view->size[view->same ? 0 : rank];
 
 	if (!len || (view->first <= size && len <= size - view->first))
@@ -245,6 +241,7 @@ static struct rmaext_window *window_like(struct rmaext_window *of,
 	w->members = rmx_members_hold(of->members);
 	w->blocks = rmx_blocks_hold(of->blocks);
 	w->block_at = of->block_at;
+	w->tally = of->tally;
 	w->own = of->own;
 	if (w->own && view->size[view->same ? 0 : w->self])
 		w->own += view->first;
@@ -301,6 +298,7 @@ int rmx_window_part(struct rmaext_window *of, const struct rmaext_grant *grant,
 	if (w) {
 		w->root = w;
 		w->first = 0;
+		w->tally = (struct rmx_tally){0};
 		memcpy(w->token, grant->token, RMX_TOKEN);
 		view_set_target(w, w->self, of, &view);
 		*part_p = w;
@@ -321,6 +319,40 @@ int rmaext_window_view(rmaext_window *of, const struct rmaext_view *view,
 	ret = window_view(of, view, view_p);
 	rmx_window_leave(of);
 	return ret;
+}
+
+void rmaext_record_window(rmaext_window *w,
+			  const struct rmaext_record_window *facts)
+{
+	rmx_record_window(&w->tally, facts);
+}
+
+uint32_t rmaext_record_id(const rmaext_window *w)
+{
+	return w->tally.id;
+}
+
+const struct rmaext_record_counts *
+rmaext_record_counters(const rmaext_window *w, int64_t *targets_p)
+{
+	*targets_p = w->tally.of ? w->tally.last + 2 : 0;
+	return w->tally.of;
+}
+
+void rmaext_record_abandon(rmaext_window *w)
+{
+	rmx_record_abandon(&w->tally);
+}
+
+void rmaext_record_waits(const rmaext_window *w, uint32_t kind, int64_t target,
+			 uint64_t offset)
+{
+	rmx_now_enter(kind, w->tally.id, target, offset);
+}
+
+void rmaext_record_waited(uint32_t kind, int outcome)
+{
+	rmx_now_leave(kind, outcome);
 }
 
 int rmx_window_enter(struct rmaext_window *w, const char *call)

@@ -7,15 +7,22 @@
 #define RMAEXT_WINDOW_H
 
 #include "net/endpoint.h"
+#include "record/record.h"
 #include "shm/control_block.h"
 #include "shm/neighbour.h"
 
 /* What is known of a rank of a communicator, in all windows over it. */
 struct rmx_member {
-	struct rmaext_peer *peer; /* NULL: not reached by the fabric */
+	/* NULL: not reached by the fabric, not used yet, or not to be added */
+	struct rmaext_peer *_Atomic peer;
 	struct rmaext_neighbour
 		*neighbour;	       /* NULL: this rank, or another node's */
 	struct rmx_doorbell *doorbell; /* NULL: it is not mapped */
+};
+
+struct rmx_pidfd {
+	int64_t rank;
+	int fd;
 };
 
 /* The ranks of a communicator. Windows over it count as users. */
@@ -24,6 +31,19 @@ struct rmaext_members {
 	int64_t count, self; /* number of ranks, this rank */
 	int64_t here_count;
 	int64_t *here; /* this rank and those with a neighbour, ascending */
+	/*
+	 * With addresses peers are added on first use: the provider keeps much
+	 * more of a peer than an address.
+	 */
+	struct rmaext_fabric *fabric;	     /* NULL: there are no addresses */
+	pthread_mutex_t lock;		     /* guards adding peers */
+	struct rmaext_members *next, **prev; /* in fabric->members */
+	uint8_t *addresses;		     /* address_len bytes a rank */
+	uint8_t *serves;		     /* a rank has a progress thread */
+	size_t address_len;
+	struct rmx_pidfd *pidfds; /* ascending by rank */
+	int64_t pidfd_count;
+	pid_t owner; /* the process that has made it; not its children */
 	struct rmx_member of[];
 };
 
@@ -38,8 +58,9 @@ struct rmaext_blocks {
 
 /*
  * A rank of a window as a target, in one cache line. rmx_target_of() finds it.
- * Where the ranks of a window are all alike, a target is filled in on first
- * use. Until then it is zeros, in an untouched page where there are many ranks.
+ * A target is filled in on first use. Until then it has no more than its row,
+ * or where the ranks of a window are all alike it is zeros, in an untouched
+ * page where there are many ranks.
  */
 struct rmx_target {
 	const struct rmx_member *member;
@@ -98,8 +119,9 @@ struct rmaext_window {
 	struct rmaext_blocks *blocks; /* NULL: no control blocks */
 	uint64_t block_at;	      /* bytes to this window's block */
 	struct rmx_target *targets;
-	struct rmx_row row; /* of targets that are not filled yet */
-	bool uneven;	    /* ranks differ: all were filled at once */
+	struct rmx_tally tally; /* of a view: its root's */
+	struct rmx_row row;	/* of targets that are not filled yet */
+	bool uneven;		/* ranks differ: each target has its row */
 	struct rmx_attached *attached; /* of a dynamic window; else NULL */
 	bool invites; /* a grant: its origins are guests; see am/guest.c */
 	bool visits;  /* a guest's: another job has it, messages reach it */
@@ -148,6 +170,22 @@ void rmx_key_unmap_all(struct rmaext_window *window);
 /* -- rank_table.c */
 
 /*
+ * Returns the peer of a rank, which it adds if that was not used yet; or NULL
+ * if the rank has none. Any thread inside a call on the fabric or on a window
+ * may call it, and the reader of the CQ. Takes the locks of the members and the
+ * fabric.
+ */
+struct rmaext_peer *rmx_member_peer(struct rmaext_members *members,
+				    int64_t rank);
+
+/*
+ * Returns the peer of that name, which is that rank in a communicator; or NULL.
+ * As rmx_member_peer() in all else.
+ */
+struct rmaext_peer *rmx_origin_find(struct rmaext_fabric *fabric, uint64_t name,
+				    int64_t rank);
+
+/*
  * Add a user, which rmaext_members_release() or rmaext_blocks_release() ends,
  * and return their argument. Blocks may be NULL.
  */
@@ -162,14 +200,18 @@ struct rmx_target *rmx_targets_new(int64_t count);
 void rmx_targets_free(struct rmx_target *targets, int64_t count);
 
 /*
- * Sets all of a target but what another route than the fabric needs. Only one
- * thread sets a target, with window->lock held once others know the window.
+ * Sets all of a target but what another route than the fabric needs; and fills
+ * it if its rank is here or has its peer. Only one thread sets a target, with
+ * window->lock held once others know the window.
  */
 void rmx_target_set(struct rmaext_window *window, int64_t rank,
 		    const struct rmx_row *row);
 
-/* Sets a target that is not set yet from window->row; takes window->lock. */
+/* Fills a target that is not filled yet; takes window->lock. */
 void rmx_target_fill(const struct rmaext_window *window, int64_t rank);
+
+/* Returns what a target is or would be filled with; key and base are left. */
+struct rmx_row rmx_target_row(const struct rmaext_window *window, int64_t rank);
 
 /* -- window.c */
 
@@ -262,6 +304,18 @@ static inline struct rmx_target *rmx_target_of(const struct rmaext_window *w,
 	if (!rmx_filled(t))
 		rmx_target_fill(w, rank);
 	return t;
+}
+
+/*
+ * Returns the peer of a rank that has an endpoint, or NULL if it has none, or
+ * cannot be added now.
+ */
+static inline struct rmaext_peer *rmx_peer_of(const struct rmaext_window *w,
+					      int64_t rank)
+{
+	struct rmaext_peer *peer = rmx_target_of(w, rank)->member->peer;
+
+	return peer ? peer : rmx_member_peer(w->members, rank);
 }
 
 /* Returns a rank's control block of the window, or NULL if it is not mapped. */

@@ -37,6 +37,7 @@ void rmx_op_failed(struct rmaext_op *op, const struct rmaext_error *record)
 	if (!op->error) {
 		op->failure = *record;
 		op->failure.rank = op->rank;
+		op->outcome = record->code;
 		op->error = record->code;
 	}
 	pthread_mutex_unlock(&op->window->lock);
@@ -85,6 +86,8 @@ void rmx_op_let_go(struct rmaext_op *op)
 	op->registered = NULL;
 	free(op->pieces);
 	op->pieces = NULL;
+	free(op->series);
+	op->series = NULL;
 }
 
 void rmx_op_dispose(struct rmaext_op *op)
@@ -103,6 +106,7 @@ void rmx_op_free(struct rmaext_op *op)
 		op_leave_error(tail);
 		rmx_op_free(tail);
 	}
+	rmx_op_note_end(op);
 	rmx_op_let_go(op);
 	if (op->context)
 		rmx_context_give(op->fabric, op->target->member->peer,
@@ -149,7 +153,7 @@ static struct rmx_context *context_find(struct rmaext_fabric *f, void *named)
 	return context;
 }
 
-void rmx_op_complete(struct rmaext_fabric *f, void *named,
+bool rmx_op_complete(struct rmaext_fabric *f, void *named,
 		     const struct rmaext_error *failure)
 {
 	struct rmx_context *context = context_find(f, named);
@@ -158,7 +162,7 @@ void rmx_op_complete(struct rmaext_fabric *f, void *named,
 	uint64_t count;
 
 	if (!context)
-		return;
+		return false;
 	op = atomic_load(&context->op);
 	target = op->target;
 	count = rmx_counts_as(op);
@@ -178,6 +182,7 @@ void rmx_op_complete(struct rmaext_fabric *f, void *named,
 	if (context != op->context)
 		rmx_context_give(f, target->member->peer, context);
 	op_count_down(op, count);
+	return true;
 }
 
 void rmx_op_end(struct rmaext_op *op)

@@ -23,7 +23,7 @@ static int flush_wait(struct rmaext_window *w, int64_t rank, int64_t *until,
 
 	if (flush_step(t) == RMX_DONE)
 		return 0;
-	now = rmx_now();
+	now = rmx_now_in(RMAEXT_IN_FLUSH, w->tally.id, rank, 0, 0);
 	if (!*until)
 		*until = now + RMX_SLICE;
 	if (!wait->deadline || wait->rank != rank) {
@@ -32,12 +32,15 @@ static int flush_wait(struct rmaext_window *w, int64_t rank, int64_t *until,
 		wait->deadline = now + wait->timeout;
 	}
 	if (!rmx_wait(w->fabric, t->member->peer, flush_step, t,
-		      *until < wait->deadline ? *until : wait->deadline, 1))
+		      *until < wait->deadline ? *until : wait->deadline, 1)) {
+		rmx_now_out(w->tally.id, 0, true);
 		return 0;
+	}
 	finished = atomic_load(&t->finished);
 	ret = rmx_deadline(t->member->peer, rank, "flush", wait->timeout,
 			   &wait->deadline, finished != wait->seen);
 	wait->seen = finished;
+	rmx_now_out(w->tally.id, ret, true);
 	/*
 	 * The loss is reported now: what is still on its way to that rank must
 	 * not hold up what comes next.
@@ -89,6 +92,8 @@ int rmaext_flush(rmaext_window *w, int64_t rank, struct rmaext_wait *wait)
 	}
 	/* orders the stores of the direct route */
 	atomic_thread_fence(memory_order_seq_cst);
+	if (w->fabric)
+		w->fabric->hooks->push(w->root, first, end);
 	for (rank = first; rank < end; rank++) {
 		if (!rmx_filled(&w->root->targets[rank]))
 			continue; /* never used */
@@ -110,6 +115,9 @@ int rmaext_flush(rmaext_window *w, int64_t rank, struct rmaext_wait *wait)
 	}
 	ret = lost ? rmx_fail_record(&record) : 0;
 leave:
+	/* what an earlier slice has waited for may have ended since */
+	if (ret != RMAEXT_PENDING)
+		rmx_now_leave(RMAEXT_IN_FLUSH, ret);
 	rmx_window_leave(w);
 	return ret;
 }

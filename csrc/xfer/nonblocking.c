@@ -40,6 +40,7 @@ void rmx_request_release(struct rmaext_op *op)
 		return;
 	if (op->result && !atomic_load(&op->error))
 		memcpy(op->result, op->local, op->len);
+	rmx_op_note_end(op);
 	rmx_op_let_go(op);
 	if (op->siblings)
 		rmx_sibling_ended(op->siblings);
@@ -222,6 +223,8 @@ int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p)
 	if (!op)
 		return rmx_fail(-FI_ENOMEM, rank, "malloc", "request");
 	op->ended = ended;
+	rmx_op_note(op);
+	rmx_op_count(op);
 	atomic_store(&op->open, 1);
 	*op_p = op;
 	if (rmx_is_message(op)) {
@@ -296,6 +299,7 @@ static int request_wait(struct rmaext_op *op, int64_t slice)
 {
 	struct rmaext_fabric *f = op->fabric;
 	int64_t now = rmx_now(), until = now + slice;
+	int ret;
 
 	/* the limit counts anew where nobody has waited for a while */
 	if (!op->deadline || now > op->look + 5 * RMX_SLICE) {
@@ -308,12 +312,17 @@ static int request_wait(struct rmaext_op *op, int64_t slice)
 		if (!request_has_ended(op) && now < op->look)
 			return RMAEXT_PENDING;
 	} else {
+		rmx_now_in(RMAEXT_IN_REQUEST, op->window->tally.id, op->rank,
+			   op->offset, op->len);
 		rmx_wait(f, op->target->member->peer, request_step, op,
 			 until < op->deadline ? until : op->deadline,
 			 rmx_op_spins(op));
 	}
-	return request_has_ended(op) ? request_report(op)
-				     : request_overdue(op, now);
+	ret = request_has_ended(op) ? request_report(op)
+				    : request_overdue(op, now);
+	if (slice > 0)
+		rmx_now_out(op->window->tally.id, ret, true);
+	return ret;
 }
 
 int rmaext_op_wait_for(rmaext_op *op, int64_t slice)
@@ -321,8 +330,11 @@ int rmaext_op_wait_for(rmaext_op *op, int64_t slice)
 	struct rmaext_window *w = op->window;
 	int ret;
 
-	if (request_has_ended(op))
-		return request_report(op);
+	if (request_has_ended(op)) {
+		ret = request_report(op);
+		rmx_now_leave(RMAEXT_IN_REQUEST, ret); /* of the last slice */
+		return ret;
+	}
 	ret = rmx_window_enter(w, "wait");
 	if (ret)
 		return ret;

@@ -57,10 +57,15 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 			       "reached by messages only");
 	if (ret)
 		return ret;
-	if (!target->member->peer)
-		return rmx_fail(-FI_EOPNOTSUPP, rank, "operation",
-				"no route leads there: that rank has no "
-				"network");
+	if (!rmx_peer_of(root, rank))
+		return root->members->fabric
+			       ? rmx_fail(-FI_EAGAIN, rank, "operation",
+					  "the provider could not add that "
+					  "rank's address; try again, with "
+					  "more memory or descriptors")
+			       : rmx_fail(-FI_EOPNOTSUPP, rank, "operation",
+					  "no route leads there: that rank has "
+					  "no network");
 	if (payload <= RMX_INLINE)
 		context = rmx_context_take(f, target->member->peer);
 	if (context)
@@ -152,6 +157,71 @@ struct rmaext_op *rmx_op_apart(struct rmaext_op *op)
 		rmx_op_let_go(op);
 	rmx_context_give(op->fabric, op->target->member->peer, op->context);
 	return it;
+}
+
+unsigned int rmx_op_counts_as(const struct rmaext_op *op)
+{
+	switch (op->kind) {
+	case RMX_PUT:
+		return RMAEXT_DID_PUT;
+	case RMX_MESSAGE_PUT:
+		return op->notify < 0 ? RMAEXT_DID_PUT : RMAEXT_DID_NOTIFY;
+	case RMX_GET:
+	case RMX_MESSAGE_GET:
+		return RMAEXT_DID_GET;
+	case RMX_LOCAL_UPDATE:
+	case RMX_UPDATE:
+		break;
+	}
+	return op->local ? RMAEXT_DID_FETCH : RMAEXT_DID_UPDATE;
+}
+
+static uint8_t op_route(const struct rmaext_op *op)
+{
+	return rmx_is_message(op) ? RMAEXT_MESSAGE : RMAEXT_FABRIC;
+}
+
+void rmx_op_note(struct rmaext_op *op)
+{
+	if (!op->window->tally.id)
+		return;
+	op->begun = rmx_now();
+	op->whole = op->len + op->rest;
+	op->site = rmx_event_site();
+	op->thread = rmx_thread_index();
+}
+
+void rmx_op_count(const struct rmaext_op *op)
+{
+	rmx_count(&op->window->tally, op->rank, rmx_op_counts_as(op),
+		  op_route(op), 1, op->len + op->rest);
+}
+
+void rmx_op_note_end(const struct rmaext_op *op)
+{
+	const struct rmx_tally *tally = &op->window->tally;
+	const unsigned int kind = rmx_op_counts_as(op);
+	const uint32_t calls = op->series ? op->series->count : 1;
+
+	if (!op->begun)
+		return;
+	if (op->outcome)
+		rmx_count_errors(tally, op->rank, kind, op_route(op), calls);
+	rmx_event_write(&(struct rmaext_record_event){
+		.begin = op->begun,
+		.end = rmx_now(),
+		.offset = kind == RMAEXT_DID_NOTIFY ? (uint64_t)op->notify
+						    : op->offset,
+		.bytes = op->whole,
+		.window = tally->id,
+		.target = (int32_t)op->rank,
+		.site = op->site,
+		.outcome = op->outcome,
+		.kind = (uint8_t)kind,
+		.route = op_route(op),
+		.thread = op->thread,
+		.more = calls - 1,
+	});
 }
 
 void rmx_op_buffer(struct rmaext_op *op)

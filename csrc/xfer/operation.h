@@ -55,6 +55,13 @@ struct rmx_pieces {
 	struct rmx_piece of[];
 };
 
+/* Single updates or puts of one kind, in their order; see am/series.c. */
+struct rmx_series {
+	uint32_t count, room;
+	/* each: its offset in the root window, eight bytes; and its value */
+	char of[];
+};
+
 struct rmaext_op {
 	struct rmaext_fabric *fabric;
 	struct rmaext_window *window;
@@ -70,6 +77,8 @@ struct rmaext_op {
 	const struct rmx_strides *strides; /* the runs there; NULL: one run */
 	/* of a message operation on many places, from malloc(); NULL: on one */
 	struct rmx_pieces *pieces;
+	/* of a copy that stands for many, from malloc(); NULL: it is one */
+	struct rmx_series *series; /* am->lock guards it */
 	/*
 	 * The source of a put, the destination of a get, the result of an
 	 * update; NULL: the update has none.
@@ -105,6 +114,12 @@ struct rmaext_op {
 	atomic_bool left; /* by one of the two */
 	/* its owner has given up waiting, but still has it */
 	atomic_bool abandoned;
+	/* for the record: 0, or when it began; its bytes, site and thread */
+	int64_t begun;
+	uint64_t whole;
+	uint32_t site;
+	uint16_t thread;
+	int outcome;	   /* the error that it has ended with; or 0 */
 	unsigned int seen; /* progress at the last look; see rmx_deadline() */
 	int64_t timeout, deadline; /* deadline 0: not waited for yet */
 	/*
@@ -215,6 +230,16 @@ static inline bool rmx_op_fetches(const struct rmaext_op *op)
 	return op->kind == RMX_MESSAGE_GET ||
 	       (op->kind == RMX_UPDATE && op->local);
 }
+/*
+ * For the record: note() says that the operation begins, and end() that it has
+ * ended; an operation that was not noted has no event. count() counts it. The
+ * functions that carry operations out call these.
+ */
+void rmx_op_note(struct rmaext_op *op);
+void rmx_op_count(const struct rmaext_op *op);
+void rmx_op_note_end(const struct rmaext_op *op);
+/* What the record has of it: RMAEXT_DID_PUT and so on. */
+unsigned int rmx_op_counts_as(const struct rmaext_op *op);
 /* Only a flush waits for it: a copy, or a request that its owner dropped. */
 static inline bool rmx_is_nobodys(const struct rmaext_op *op)
 {
@@ -265,10 +290,10 @@ int rmx_op_wait(struct rmaext_op *op);
 /*
  * completion.c: the CQ's reader says that a call has completed, or failed
  * (failure, else NULL). `named` is the context that the provider names, which
- * may be none of ours: then it is counted as failed and ignored. The operation
- * may be freed by this.
+ * may be none of ours: then it is counted as failed and ignored, and false is
+ * returned. The operation may be freed by this.
  */
-void rmx_op_complete(struct rmaext_fabric *fabric, void *named,
+bool rmx_op_complete(struct rmaext_fabric *fabric, void *named,
 		     const struct rmaext_error *failure);
 /*
  * The error that the provider took no chunk or message to a rank. Unlike
@@ -356,5 +381,12 @@ int rmx_message_put(struct rmaext_window *window, int64_t rank, uint64_t offset,
  */
 int rmx_message_post(struct rmaext_window *window, int64_t rank,
 		     uint64_t offset, const void *buf, uint64_t len, int slot);
+/*
+ * Puts some bytes at a checked place, whose key is mapped. Nobody learns
+ * whether they arrive. Returns 0, or -FI_EAGAIN: nothing was done, try again;
+ * or another -fi_errno without a record.
+ */
+int rmx_put_small(struct rmaext_window *window, int64_t rank, uint64_t offset,
+		  const void *buf, uint64_t len);
 
 #endif

@@ -146,7 +146,7 @@ static enum rmx_step op_step(void *arg)
  * Waits a slice for *op_p, which is NULL afterwards if the operation was a copy
  * that has been posted: then it is no longer the owner's.
  */
-static int op_wait_slice(struct rmaext_op **op_p)
+static int op_wait(struct rmaext_op **op_p)
 {
 	struct rmaext_op *op = *op_p;
 	struct rmaext_peer *peer = op->target->member->peer;
@@ -156,7 +156,8 @@ static int op_wait_slice(struct rmaext_op **op_p)
 	int ret = 0;
 
 	if (op_step(op_p) != RMX_DONE) {
-		now = rmx_now();
+		now = rmx_now_in(rmx_op_counts_as(op), op->window->tally.id,
+				 op->rank, op->offset, op->len);
 		if (!op->deadline)
 			op->deadline = now + op->timeout;
 		until = now + RMX_SLICE;
@@ -185,6 +186,15 @@ static int op_wait_slice(struct rmaext_op **op_p)
 	return ret;
 }
 
+static int op_wait_slice(struct rmaext_op **op_p)
+{
+	const uint32_t window = (*op_p)->window->tally.id;
+	const int ret = op_wait(op_p);
+
+	rmx_now_out(window, ret, false); /* the operation's event has it */
+	return ret;
+}
+
 int rmx_op_wait(struct rmaext_op *op)
 {
 	return op_wait_slice(&op);
@@ -199,7 +209,11 @@ int rmx_op_begin(struct rmaext_op *op, struct rmaext_op **op_p)
 
 int rmx_op_run(struct rmaext_op *op, struct rmaext_op **op_p)
 {
-	int ret = op_wait_slice(&op);
+	int ret;
+
+	rmx_op_note(op);
+	rmx_op_count(op);
+	ret = op_wait_slice(&op);
 
 	if (!op)
 		return 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Puts and gets over the network: by the NIC, or by the target's process. */
 #include "xfer/operation.h"
+#include "net/quirks.h"
 
 /* Bytes from op->offset to where that byte of the operation lies there. */
 static uint64_t op_place(const struct rmaext_op *op, uint64_t offset)
@@ -11,14 +12,28 @@ static uint64_t op_place(const struct rmaext_op *op, uint64_t offset)
 		 : offset;
 }
 
+/*
+ * Byte `offset` of a target's memory, for fi_*: without virtual addresses a raw
+ * key was mapped with its base. Else it is added: the window's memory may begin
+ * amid the region.
+ */
+static uint64_t remote_address(const struct rmaext_fabric *f,
+			       const struct rmx_target *t, uint64_t offset)
+{
+	const bool relative =
+		f->mr_mode & FI_MR_RAW && !(f->mr_mode & FI_MR_VIRT_ADDR);
+
+	return offset + (relative ? 0 : t->base);
+}
+
 int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
 		 void *context)
 {
 	struct rmaext_fabric *f = op->window->fabric;
 	struct rmx_target *t = op->target;
 	struct iovec iov = {.iov_base = op->local + offset, .iov_len = len};
-	struct fi_rma_iov remote = {
-		.addr = op->offset + op_place(op, offset),
+	const struct fi_rma_iov remote = {
+		.addr = remote_address(f, t, op->offset + op_place(op, offset)),
 		.len = len,
 		.key = t->key,
 	};
@@ -32,17 +47,42 @@ int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
 		.context = context,
 	};
 
-	/*
-	 * Without virtual addresses a raw key was mapped with its base. Else it
-	 * is added: the window's memory may begin amid the region.
-	 */
-	if (f->mr_mode & FI_MR_VIRT_ADDR || !(f->mr_mode & FI_MR_RAW))
-		remote.addr += t->base;
 	if (op->kind == RMX_GET)
 		return (int)fi_readmsg(f->ep, &msg, FI_COMPLETION);
 	/* a completion must mean: in the target's memory */
 	return (int)fi_writemsg(f->ep, &msg,
 				FI_COMPLETION | FI_DELIVERY_COMPLETE);
+}
+
+int rmx_put_small(struct rmaext_window *w, int64_t rank, uint64_t offset,
+		  const void *buf, uint64_t len)
+{
+	const struct rmx_target *t = rmx_target_of(w, rank);
+	struct rmaext_fabric *f = w->fabric;
+	/* two, see rmx_forgets_injected() */
+	struct iovec iov[] = {
+		{.iov_base = (void *)buf, .iov_len = len / 2},
+		{.iov_base = (char *)buf + len / 2, .iov_len = len - len / 2},
+	};
+	const struct fi_rma_iov remote = {
+		.addr = remote_address(f, t, offset),
+		.len = len,
+		.key = t->key,
+	};
+	const struct fi_msg_rma msg = {
+		.msg_iov = iov,
+		.iov_count = 2,
+		.addr = t->member->peer->addr,
+		.rma_iov = &remote,
+		.rma_iov_count = 1,
+	};
+
+	if (len > f->info->tx_attr->inject_size || rmx_by_message(w, len))
+		return rmx_message_post(w, rank, offset, buf, len, -1);
+	if (rmx_forgets_injected(f->info->fabric_attr->prov_name))
+		return (int)fi_writemsg(f->ep, &msg, FI_INJECT);
+	return (int)fi_inject_write(f->ep, buf, len, msg.addr, remote.addr,
+				    remote.key);
 }
 
 /* Makes a put that the target's process carries out. */
@@ -69,14 +109,21 @@ static int message_put_new(struct rmaext_window *w, int64_t rank,
 int rmx_message_post(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		     const void *buf, uint64_t len, int slot)
 {
+	const unsigned int kind = slot < 0 ? RMAEXT_DID_PUT : RMAEXT_DID_NOTIFY;
 	struct rmaext_op *op;
 	int ret;
 
 	if (len > RMX_COPY_MAX)
 		return -FI_EAGAIN;
 	ret = message_put_new(w, rank, offset, buf, len, slot, &op);
-	if (ret || w->fabric->hooks->send(&op) == RMX_DONE)
+	if (ret)
 		return ret;
+	rmx_op_note(op);
+	if (w->fabric->hooks->send(&op) == RMX_DONE) {
+		rmx_count(&w->tally, rank, kind, RMAEXT_MESSAGE, 1, len);
+		return 0;
+	}
+	op->begun = 0; /* nothing was done */
 	rmaext_op_release(&op);
 	return -FI_EAGAIN;
 }

@@ -33,8 +33,10 @@ _C_WORDS = {
     "exec": "updates by this CPU: guard, loops, vectorised ones",
     "win": "the window: rank table, control block, checks, attachment",
     "net": "libfabric: provider, endpoint, regions and keys, progress",
+    "admission": "which connections libfabric gets to see",
     "shm": "one node: arena, neighbours, doorbell, barrier, ticket lock",
     "dtype": "types of elements, operations, gather and scatter",
+    "record": "what this process does and has done, for tools outside it",
     "base": "errors, waiting, rundown, signals, clock",
 }
 

@@ -89,17 +89,28 @@ def attempt(produce: Callable[[], bytes]) -> tuple[bytes, Exception | None]:
         return failed(exc), exc
 
 
-def settle(records: Sequence[bytes], own: Exception | None) -> list[bytes]:
+class Payloads(Sequence[bytes]):
+    """What is in records that are in order. There may be a million: each is cut out when asked."""
+
+    def __init__(self, records: Sequence[bytes]) -> None:
+        self._records = records
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, rank: Any) -> Any:
+        return self._records[rank][_FRAME.size :]
+
+
+def settle(records: Sequence[bytes], own: Exception | None) -> Sequence[bytes]:
     """Return all ranks' payloads, or raise the same error on all.
 
     It is that of the lowest rank that failed, in words that name all of them.
     """
-    payloads: list[bytes] = []
     failures: dict[int, dict[str, Any]] = {}
     for rank, record in enumerate(records):
         try:
             bad, payload = decode(record)
-            payloads.append(payload)
             if bad:
                 failures[rank] = error_record(payload)
         except KeyRecordError as exc:
@@ -108,10 +119,10 @@ def settle(records: Sequence[bytes], own: Exception | None) -> list[bytes]:
         first = failures[min(failures)]
         text = f"{numbers(sorted(failures))}: {first['text']}"
         raise of_all(unpack(first, text)) from own
-    return payloads
+    return Payloads(records)
 
 
-def agree(gather: Gather, produce: Callable[[], bytes]) -> list[bytes]:
+def agree(gather: Gather, produce: Callable[[], bytes]) -> Sequence[bytes]:
     """Run `produce` on every rank and return every rank's payload.
 
     Collective over `gather`. If it raises on some ranks, all raise.

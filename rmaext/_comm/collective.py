@@ -7,6 +7,7 @@ network meanwhile.
 
 from __future__ import annotations
 
+import errno
 import sys
 import threading
 import time
@@ -81,6 +82,9 @@ def complete(
             waiter.look()
             finish()
         request.Test()  # it is done, or raises MPI's error
+    except BaseException:
+        lib.rmaext_record_waited(lib.RMAEXT_IN_MPI, -errno.EINTR)
+        raise
     finally:
         if fabric:
             lib.rmaext_fabric_leave(fabric)

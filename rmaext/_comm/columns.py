@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import math
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
@@ -24,7 +25,7 @@ from .window_record import WindowRecord
 
 __all__ = [
     *("Column", "Columns", "Flat", "Numbers", "Records", "Same", "Some", "Told", "Ways"),
-    *("each", "elements", "one_of", "split"),
+    *("Split", "each", "elements", "one_of"),
 ]
 
 Array = NDArray[Any]
@@ -206,6 +207,8 @@ class Records(Column[WindowRecord]):
 
     def lie_in(self, window: Any) -> None:
         """Forget what C has by now, and read it there."""
+        if all(isinstance(it, Same) for it in (self.size, self.access, self.align)):
+            return
         rows = ffi.new("struct rmaext_rows *")
         lib.rmaext_window_rows(window, rows)
         if not rows.step:
@@ -350,7 +353,7 @@ class Told:
         all_ = ffi.new("struct rmaext_records *")
         where = (ffi.from_buffer("uint8_t[]", data), ffi.from_buffer("int32_t[]", lengths))
         if own is None or lib.rmaext_records_check(*where, len(lengths), itemsize, all_):
-            _complain(split(data, lengths), failure, itemsize)
+            _complain(Split(data, lengths), failure, itemsize)
         return cls(where, lengths, own, all_)
 
     def find(self, nears: Any, ways: Ways) -> None:
@@ -423,13 +426,23 @@ class Told:
         return ffi.from_buffer(kind, self._array(which))
 
 
-def split(data: Any, lengths: Array) -> list[bytes]:
-    """Return the records that lie one after another."""
-    ends = lengths.cumsum().tolist()
-    return [bytes(data[end - n : end]) for n, end in zip(lengths.tolist(), ends, strict=True)]
+class Split(Sequence[bytes]):
+    """The records that lie one after another, each cut out when asked."""
+
+    def __init__(self, data: Any, lengths: Array) -> None:
+        self._data = data
+        self._ends = array("q", lengths.cumsum(dtype=np.int64).tobytes() + bytes(8))
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, rank: Any) -> Any:
+        if not 0 <= rank < len(self):
+            raise IndexError(rank)
+        return bytes(self._data[self._ends[rank - 1] : self._ends[rank]])
 
 
-def _complain(records: list[bytes], own: Exception | None, itemsize: int) -> NoReturn:
+def _complain(records: Sequence[bytes], own: Exception | None, itemsize: int) -> NoReturn:
     """Raise what is wrong with them, on all ranks alike."""
     parsed = parse_all(WindowRecord.unpack, settle(records, own))
     same_dtype(parsed)

@@ -17,6 +17,7 @@ import numpy as np
 
 from .._memory import node
 from .._native._lib import ffi, lib
+from .network_barrier import NetworkBarrier
 from .region import Region
 
 if TYPE_CHECKING:
@@ -104,17 +105,29 @@ class Controls:
     def _grow(self) -> None:
         number = len(self._slabs)
         count = min(_FIRST << number, _MOST)
+        end = count * self._bytes  # of the blocks
+        more = 0 if number else NetworkBarrier.bytes()
         region = Region(self._group)
-        region.exchange(lambda: (node.empty(count * self._bytes // 8, np.int64), _ACCESS))
+        region.exchange(lambda: (node.empty((end + more) // 8, np.int64), _ACCESS))
         region.connect()
         here = self._group.here
         first = {rank: ffi.cast("char *", m) for rank in here if (m := region.maps[rank])}
         table = self._group.blocks([first.get(rank, ffi.NULL) for rank in here])
-        self._slabs.append(Slab(region, self._make_window(region, number), first, table))
+        window = self._make_window(region, number)
+        self._slabs.append(Slab(region, window, first, table))
+        apart = self._group.apart and self._group.size > 1
+        if not number and apart and region.fabric is not None:
+            own = region.array[end // 8 :]
+            barrier = NetworkBarrier(window, own, end, self._group.record_id)
+            self._group.meetings.meet_at(barrier)
         self._free = [(number, index) for index in range(count)]
 
     def close(self) -> None:
         """End of the communicator; the memory stays, as peers may be later to leave."""
+        far = self._group.meetings.far
+        if far is not None:
+            self._group.meetings.meet_at(None)
+            far.close()
         for slab in self._slabs:
             slab.window._closed = True
             lib.rmaext_window_close(slab.window._handle)

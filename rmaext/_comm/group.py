@@ -8,14 +8,20 @@ windows over it.
 from __future__ import annotations
 
 import errno
-import hashlib
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 from mpi4py import MPI
 
+try:  # hashlib loads OpenSSL besides
+    from _blake2 import blake2b
+except ImportError:
+    from hashlib import blake2b
+
 from .._memory.node import NO_ARENA, NO_BLOCK, Arena, Block, Process, Team, allow_copies
 from .._native._lib import ffi, lib
+from .._record import advice, writer
 from .._runtime import lifetime, locks, mpi_progress
 from .._runtime.config import Config, tell_of_unknown
 from .._runtime.failures import check
@@ -23,12 +29,15 @@ from ..errors import BusyError, PeerLostError, RmaError, SyncError
 from . import collective
 from .agreement import agree, parse_all
 from .columns import Columns, Told, Ways
-from .host import Beacon, Hello
+from .host import Beacon, Hello, Hellos
 from .liveness import Watch
 from .meeting import Meetings
 from .network import Network, offers
 
 __all__ = ["Group"]
+
+
+_log = logging.getLogger("rmaext")
 
 
 def check_comm(comm: Any) -> MPI.Comm:
@@ -59,8 +68,10 @@ class Group:
         Seconds that one who waits spins before it sleeps.
     timeout : float
         Seconds, of windows that say nothing else.
-    processes : list of Process or None
-        Proven to be on this node; None for the own rank and all others.
+    hellos : Hellos
+        What the ranks have told of themselves.
+    processes : dict of Process
+        Those proven to be on this node, but for the own, by rank.
     here : list of int
         The own rank and those with a process.
     watch : Watch
@@ -82,17 +93,21 @@ class Group:
         self._board: Any = None  # rank 0's
         self._segments: set[int] = set()  # of the own arena: mapped by all
         mpi_progress.begin()
+        writer.begin()
+        advice.install()
+        self.record_id = 0  # of the communicator, once its ranks have one
         self.comm = collective.duplicate(comm, self._interrupted)
         self.rank, self.size = self.comm.rank, self.comm.size
         self.meetings = meetings = Meetings(self, self.comm)
         self.gather, self.gather_whole = meetings.gather, meetings.gather_whole
         self.reduce, self.collective = meetings.reduce, meetings.collective
         self.watch = Watch()
-        self.processes: list[Process | None] = [None] * self.size
+        self.processes: dict[int, Process] = {}
         self.here = [self.rank]  # the own rank, and those with a process
         self._nears: Any = None  # C's handles of those
         self._members: dict[bool, Any] = {}  # C's table of the ranks; with a network, and without
         self.all_direct = self.one_host = self.size == 1
+        self.apart = False  # no two ranks share memory
         try:
             self._open()
             meetings.opened()
@@ -159,6 +174,7 @@ class Group:
             self.controls.close()
         if self.meetings.team is not None:
             self.meetings.team.close()
+        lib.rmaext_record_comm_gone(self.record_id)
         if self._network is not None:
             self._network.quit()
         mpi_progress.withdraw(self.comm)
@@ -170,6 +186,7 @@ class Group:
     def _open(self) -> None:
         def hello() -> bytes:
             self._config = config = Config.read()
+            writer.check()  # here, as the others wait for this rank already
             if MPI.COMM_WORLD.rank == 0:
                 tell_of_unknown()
             self.timeout = config.timeout
@@ -181,40 +198,51 @@ class Group:
                 if self.rank == 0 and self.size > 1:
                     self._board = board = Team.board(self.size)
                     process["board"] = list(Arena.find(board, len(board)))
-            except NO_ARENA:
+            except NO_ARENA as exc:
+                _log.info("no memory that other processes can map: %s", exc)
                 process = {}
-            return Hello.make(config, Beacon.own().name, **process).pack()
+            made.append(Hello.make(config, Beacon.own().name, **process))
+            return made[0].pack()
 
-        self.hellos = hellos = parse_all(Hello.parse, agree(self.gather, hello))
-        self._secret = bytes.fromhex(hellos[0].secret)
-        self.forced = any(h.forced for h in hellos)
-        own = hellos[self.rank]
-        crowding = sum(h.pids == own.pids for h in hellos) / own.cpus
+        made: list[Hello] = []
+        payloads = agree(self.gather, hello)
+        own = made[0]
+        self.hellos = hellos = Hellos(payloads, own)
+        del payloads
+        self._secret = bytes.fromhex(hellos.first.secret)
+        self.record_id = int.from_bytes(self._derive(b"record", 0, 8), "little") or 1
+        self.forced, self.apart = hellos.forced, hellos.apart
+        crowding = sum(h.pids == own.pids for h in hellos.near.values()) / own.cpus
         self.crowded = crowding > 1
         mpi_progress.offer(self.comm, crowding)
         # one that spins starves those it waits for when no core is idle
         self.spin = 2e-6 if self.crowded else 50e-6
         if self.size == 1:
+            writer.communicator(self.comm, self.record_id, 1)
             if self.forced:
                 self.all_direct = False
                 self.network()
             return
-        self.watch = Watch(hellos, self.rank)  # from here on the dead are noticed
-        self.processes = [self._find_process(rank) for rank in range(self.size)]
-        self.here = [r for r, p in enumerate(self.processes) if r == self.rank or p is not None]
+        self.watch = Watch(hellos)  # from here on the dead are noticed
+        self._find_processes()
+        writer.communicator(self.comm, self.record_id, len(self.watch.near))
         where = self._find_board()
-        alone = any(p is None or not p.can_map for p in self._others()) or not where
+        mapped = sum(process.can_map for process in self.processes.values())
+        alone = mapped < self.size - 1 or not where
         worst = self.reduce(2 if len(self.watch.near) < self.size else int(alone))
         self.one_host = worst < 2
         self.all_direct = worst == 0
         # without a progress thread somebody must serve the fabric meanwhile
-        if self.all_direct and all(h.progress for h in hellos):
+        if self.all_direct and hellos.progress.all():
             spin = 0 if self.crowded else 50e-6
-            self.meetings.team = Team(where, self.rank, self.size, spin)
+            team = Team(where, self.rank, self.size, spin, self.record_id)
+            self.meetings.meet_at(team)
         else:
             Team.discard(self._board)
         if not self.all_direct:
             self.network()
+        text = "communicator of %d ranks: this one maps the memory of %d others; %d on this host"
+        _log.info(text, self.size, mapped, len(self.watch.near))
 
     @staticmethod
     def _process_facts() -> dict[str, Any]:
@@ -222,29 +250,40 @@ class Group:
         address, first = arena.process()
         return {"nonce": arena.nonce.hex(), "address": address, "arena": list(first)}
 
-    def _others(self) -> list[Process | None]:
-        return [p for rank, p in enumerate(self.processes) if rank != self.rank]
+    def _find_processes(self) -> None:
+        """Find those that are on this node, which `here` then lists with this one."""
+        debug = _log.isEnabledFor(logging.DEBUG)
+        for rank in range(self.size) if debug else self.hellos.near:
+            if rank != self.rank and (process := self._find_process(rank)):
+                self.processes[rank] = process
+        self.watch.processes = self.processes
+        self.here = sorted([self.rank, *self.processes])
 
     def _find_process(self, rank: int) -> Process | None:
-        hello = self.hellos[rank]
+        hello = self.hellos.near.get(rank)
         # pid and namespace were checked for the pidfd; the nonce is the proof
-        if self.forced or rank not in self.watch.pidfds or not hello.nonce:
+        if self.forced or hello is None or rank not in self.watch.pidfds or not hello.nonce:
+            why = "RMAEXT_ROUTE is fabric" if self.forced else "it is on another host"
+            if rank in self.watch.near and not self.forced:
+                why = "it has no memory to map, or no process of this name is seen here"
+            _log.debug("rank %d is reached by the network: %s", rank, why)
             return None
         nonce, first = bytes.fromhex(hello.nonce), Block(*hello.arena)
         try:
             return Process.find(hello.pid, hello.address, nonce, first, self.watch.pidfds[rank])
-        except MemoryError:  # the fabric serves
+        except MemoryError as exc:  # the fabric serves
+            _log.info("rank %d is reached by the network: %s", rank, exc)
             return None
 
     def _find_board(self) -> Any:
         if self.rank == 0:
             return self._board
-        process = self.processes[0]
+        process = self.processes.get(0)
         if process is None or not process.can_map:
             return None
         try:
             return process.map(
-                Block(*self.hellos[0].board), lib.rmaext_node_barrier_bytes(self.size)
+                Block(*self.hellos.first.board), lib.rmaext_node_barrier_bytes(self.size)
             )
         except RmaError:
             return None
@@ -257,7 +296,13 @@ class Group:
             def hello() -> bytes:
                 return Hello.make(config, "", **offers(config)).pack()
 
-            hellos = parse_all(Hello.parse, agree(self.gather, hello))
+            alike: dict[Any, Hello] = {}
+
+            def parse(payload: bytes) -> Hello:
+                hello = Hello.parse(payload)
+                return alike.setdefault(hello.offer(), hello)
+
+            hellos = parse_all(parse, agree(self.gather, hello))
             self._network = Network(self, hellos, config)
         return self._network
 
@@ -279,7 +324,7 @@ class Group:
 
     def _derive(self, what: bytes, number: int, size: int) -> bytes:
         data = number.to_bytes(8, "little")
-        return hashlib.blake2b(data, key=self._secret, person=what, digest_size=size).digest()
+        return blake2b(data, key=self._secret, person=what, digest_size=size).digest()
 
     def fresh(self, block: Block) -> bool:
         """Whether no window of this communicator was in that segment of the own arena."""
@@ -301,32 +346,33 @@ class Group:
         """Return how to reach the ranks that are here; `own`: this rank's memory."""
         ways = Ways(self.here)
         if self._nears is None:
-            self._nears = self._handles(self.here)
+            self._nears = ffi.new("rmaext_neighbour *[]", len(self.here))
+            for i, rank in enumerate(self.here):
+                if rank != self.rank:
+                    self._nears[i] = self.processes[rank].handle
         told.find(self._nears, ways)
         ways.set(self.rank, lib.RMAEXT_FABRIC if self.forced else lib.RMAEXT_DIRECT, own)
         return ways
-
-    def _handles(self, ranks: Sequence[int]) -> Any:
-        processes = [self.processes[rank] for rank in ranks]
-        handles = [ffi.NULL if p is None else p.handle for p in processes]
-        return ffi.new("rmaext_neighbour *[]", handles)
 
     def members(self, network: Network | None) -> Any:
         """Return C's table of the ranks, which all windows share."""
         known = self._members.get(network is not None)
         if known is not None:
             return known
-        nears = self._handles(range(self.size))
-        peers = ffi.NULL if network is None else ffi.new("rmaext_peer *[]", network.peers)
+        nears = ffi.new("rmaext_neighbour *[]", self.size)
+        for rank, process in self.processes.items():
+            nears[rank] = process.handle
         made, arena = ffi.new("rmaext_members **"), Arena.own_handle()
-        check(lib.rmaext_members_new(self.size, self.rank, peers, nears, arena, made))
+        check(lib.rmaext_members_new(self.size, self.rank, ffi.NULL, nears, arena, made))
         members = ffi.gc(made[0], lib.rmaext_members_release)
+        if network is not None:
+            network.introduce(members)
         return self._members.setdefault(network is not None, members)
 
     def blocks(self, first: Sequence[Any]) -> Any:
         """Return C's table of control blocks; `first`: those of `here`, as mapped here."""
         made = ffi.new("rmaext_blocks **")
-        check(lib.rmaext_blocks_new(self.members(None), ffi.new("void *[]", first), made))
+        check(lib.rmaext_blocks_new(self.members(self._network), ffi.new("void *[]", first), made))
         return ffi.gc(made[0], lib.rmaext_blocks_release)
 
     def window(

@@ -4,26 +4,31 @@
 from __future__ import annotations
 
 import errno
+import functools
 import ipaddress
+import itertools
 import json
 import os
-import secrets
-import socket
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .._fabric.library import Candidate
-from .._native._lib import lib
+from .._native._lib import ffi, lib
 from .._runtime import lifetime
 from .._runtime.config import Config
+from .._runtime.failures import check
+from .._runtime.files import text_of
 from ..errors import KeyRecordError
+from .agreement import parse_all
 
-__all__ = ["Beacon", "Hello", "check_candidate", "check_types", "open_pidfd", "pidfd_of"]
+__all__ = ["Beacon", "Hello", "Hellos", "check_candidate", "check_types", "open_pidfd", "pidfd_of"]
 
 
 def _boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return text_of("/proc/sys/kernel/random/boot_id").strip()
 
 
 def _namespace(kind: str) -> str:
@@ -34,7 +39,7 @@ def _namespace(kind: str) -> str:
 def _start_time(pid: int | str) -> int:
     """Return when a process started, in clock ticks since boot."""
     # of its first thread: qemu-user makes up what a process reads at /proc/self/stat
-    text = Path(f"/proc/{pid}/task/{pid}/stat").read_text()
+    text = text_of(f"/proc/{pid}/task/{pid}/stat")
     return int(text.rpartition(")")[2].split()[19])  # field 22; the name may hold spaces
 
 
@@ -50,6 +55,11 @@ def check_types(thing: Any) -> None:
 
 def check_candidate(record: dict[str, Any]) -> Candidate:
     """Return the candidate that came over the wire; TypeError or ValueError if it is none."""
+    return _candidate(**record)
+
+
+@functools.lru_cache(4096, typed=True)  # the ranks of a node all have the same
+def _candidate(**record: Any) -> Candidate:
     candidate = Candidate(**record)
     check_types(candidate)
     if candidate.address:
@@ -76,6 +86,7 @@ class Hello:
     wanted: str  # RMAEXT_PROVIDER
     filtered: str  # FI_PROVIDER, which restricts what libfabric offers
     mr_basic: bool  # RMAEXT_MR_MODE=basic
+    signature: str  # digest of what RMAEXT_SECRET names
     progress: bool  # RMAEXT_PROGRESS
     version: str  # of libfabric
     cpus: int
@@ -99,11 +110,12 @@ class Hello:
             started=_start_time(os.readlink("/proc/self")),
             node=config.node,
             beacon=beacon,
-            secret=secrets.token_hex(16),
+            secret=os.urandom(16).hex(),
             forced=config.route == "fabric",
             wanted=config.provider,
             filtered=os.environ.get("FI_PROVIDER", ""),
             mr_basic=config.mr_basic,
+            signature=config.signature,
             progress=config.progress,
             cpus=len(os.sched_getaffinity(0)),
             **facts,
@@ -112,6 +124,11 @@ class Hello:
     def pack(self) -> bytes:
         """Return the payload of a record."""
         return json.dumps(asdict(self)).encode()
+
+    def offer(self) -> tuple[Any, ...]:
+        """Return what the choice of endpoints depends on, which the ranks of a node share."""
+        where = self.net, self.node, self.wanted, self.filtered, self.mr_basic, self.version
+        return self.signature, *where, *self.candidates, *sorted(self.opened.items())
 
     @classmethod
     def parse(cls, payload: bytes) -> Hello:
@@ -126,7 +143,7 @@ class Hello:
             check_types(hello)
             for name, sizes in (
                 (hello.secret, (16,)),
-                (hello.beacon, (0, 16)),
+                (hello.beacon, (0, 32)),
                 (hello.nonce, (0, 16)),
             ):
                 if len(bytes.fromhex(name)) not in sizes:
@@ -139,33 +156,87 @@ class Hello:
             raise KeyRecordError(errno.EPROTO, f"malformed record: hello: {exc}") from None
 
 
+class Hellos:
+    """What a communicator keeps of its ranks' hellos: all of few, and one byte of each.
+
+    Attributes
+    ----------
+    own, first : Hello
+        This rank's, and rank 0's.
+    near : dict
+        Rank to hello, of those that name the same network or pid namespace: all that may be
+        on this node, and this rank.
+    progress : numpy.ndarray of uint8
+        Whether a rank has a progress thread.
+    forced : bool
+        Some rank wants the fabric.
+    apart : bool
+        No two ranks share memory.
+    """
+
+    def __init__(self, payloads: Sequence[bytes], own: Hello) -> None:
+        self.own = own
+        self.progress = np.zeros(len(payloads), np.uint8)
+        self.near: dict[int, Hello] = {}
+        self.forced = False
+        places: set[tuple[str, str]] = set()
+        ranks = iter(range(len(payloads)))
+
+        def take(payload: bytes) -> None:
+            rank, hello = next(ranks), Hello.parse(payload)
+            self.progress[rank] = hello.progress
+            self.forced |= hello.forced
+            places.add((hello.pids, hello.node))
+            if hello.net == own.net or hello.pids == own.pids:
+                self.near[rank] = hello
+            if not rank:
+                self.first = hello
+
+        parse_all(take, payloads)
+        self.apart = self.forced or len(places) == len(payloads)
+
+
 class Beacon(lifetime.OfProcess):
     """An abstract socket that only processes of the same network namespace see.
 
     Boot id and namespace number are not proof: cloned virtual machines share
     both. A name of 128 random bits that can be connected to is. And it goes
-    when its owner leaves, also when that lives on in MPI_Finalize.
+    when its owner leaves, also when that lives on in MPI_Finalize. Whoever takes
+    the name then is another socket, which the name tells (csrc/shm/beacon.c).
     """
 
     def __init__(self) -> None:
-        self.name = secrets.token_hex(16)
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(f"\0rmaext-{self.name}")
+        name, opened = ffi.new("char[65]"), ffi.new("int *")
+        check(lib.rmaext_beacon_open(os.urandom(16), name, opened))
+        self.name = ffi.string(name).decode()
+        self._fd = int(opened[0])
+
+    @classmethod
+    def visible(cls, name: str) -> bool | None:
+        """Tell whether the owner of that name is in this network namespace; None: unknown."""
+        return cls.visible_of([name])[0]
 
     @staticmethod
-    def visible(name: str) -> bool | None:
-        """Tell whether the owner of that name is in this network namespace; None: unknown."""
+    def visible_of(names: Sequence[str]) -> list[bool | None]:
+        """Tell the same of many names, at about the price of one."""
+        proper = [name.isascii() and len(name) == 64 for name in names]
+        asked = list(itertools.compress(names, proper))
+        seen = ffi.new("int8_t[]", len(asked))
         # in C: no signal handler leaves a socket behind
-        seen = lib.rmaext_neighbour_visible(f"rmaext-{name}".encode())
-        return None if seen < 0 else bool(seen)
+        lib.rmaext_beacons_visible("".join(asked).encode(), len(asked), seen)
+        answers = iter(seen)
+        told = (next(answers) if one else 0 for one in proper)
+        return [None if one < 0 else bool(one) for one in told]
 
     def close(self) -> None:
         """Remove the name."""
-        self._socket.close()
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
 
     def _forget(self) -> None:
         """In a forked child: leave the name to the parent; it may begin one of its own."""
-        self._socket.close()
+        self.close()
         super()._forget()
 
 

@@ -6,14 +6,15 @@ from __future__ import annotations
 import errno
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..errors import PeerLostError
-from .host import Beacon, Hello, pidfd_of
+from .host import Beacon, Hellos, pidfd_of
 from .network import lost
 
 if TYPE_CHECKING:
+    from .._memory.node import Process
     from .group import Group
     from .network import Network
 
@@ -32,23 +33,31 @@ class Watch:
         Rank to descriptor.
     near : list of int
         Ranks whose beacons can be seen.
+    processes : dict of Process
+        Those proven to be on this node, by rank.
     """
 
-    def __init__(self, hellos: Sequence[Hello] = (), rank: int = 0) -> None:
-        self._hellos = hellos
+    def __init__(self, hellos: Hellos | None = None) -> None:
+        self._hellos = {} if hellos is None else hellos.near
         self.pidfds: dict[int, int] = {}
         self._poll = select.poll()
         self._next_look = self._next_probe = 0.0
-        for other, hello in enumerate(hellos):
-            fd = pidfd_of(hellos[rank], hello)
+        self.near: list[int] = []
+        self.processes: dict[int, Process] = {}
+        if hellos is None:
+            return
+        for other, hello in self._hellos.items():
+            fd = pidfd_of(hellos.own, hello)
             if fd >= 0:
                 self.pidfds[other] = fd
                 self._poll.register(fd, select.POLLIN)
-        self.near = [
-            other
-            for other, hello in enumerate(hellos)
-            if hello.net == hellos[rank].net and Beacon.visible(hello.beacon)
-        ]
+        ours = [rank for rank, hello in self._hellos.items() if hello.net == hellos.own.net]
+        seen = self._visible(ours)
+        self.near = [rank for rank in ours if seen[rank]]
+
+    def _visible(self, ranks: list[int]) -> dict[int, bool | None]:
+        beacons = [self._hellos[rank].beacon for rank in ranks]
+        return dict(zip(ranks, Beacon.visible_of(beacons), strict=True))
 
     def look(self, network: Network | None, beacons: bool = True) -> None:
         """Raise if a peer is gone, as far as it is time to look."""
@@ -94,9 +103,18 @@ class Watch:
         """Return those of this host that live but have left.
 
         An exception took them out of the program, and they wait in
-        MPI_Finalize: their endpoints are closed, and their beacons.
+        MPI_Finalize: their endpoints are closed, and their beacons. Their own
+        mark says so too, where their memory is mapped.
         """
-        return [r for r in self.near if Beacon.visible(self._hellos[r].beacon) is False]
+        return self._left_of(self.near)
+
+    def _left_of(self, ranks: list[int]) -> list[int]:
+        seen = self._visible(ranks)
+        return [rank for rank in ranks if seen[rank] is False or self._marked_left(rank)]
+
+    def _marked_left(self, rank: int) -> bool:
+        process = self.processes.get(rank)
+        return process is not None and process.left()
 
     def look_for_beacons(self) -> None:
         """Raise if one has left."""
@@ -106,7 +124,7 @@ class Watch:
 
     def check(self, rank: int, where: str) -> None:
         """Raise if a rank has left without dying, which C does not notice."""
-        if rank in self.near and Beacon.visible(self._hellos[rank].beacon) is False:
+        if rank in self.near and self._left_of([rank]):
             raise PeerLostError(errno.ENOTCONN, f"{where}: the rank has left", rank=rank)
 
 

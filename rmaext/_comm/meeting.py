@@ -6,7 +6,9 @@ Where these differ, the call fails on all ranks, which then tell one another wha
 called; nothing else has happened, and they may go on. A rank that gives a call up tells
 the others, whose calls fail from then on: nobody could know any more who is where.
 
-The ranks of one node meet in shared memory (csrc/shm/node_barrier.c), others by MPI's collectives.
+The ranks of one node meet in shared memory (csrc/shm/node_barrier.c), those that share none by
+puts over the network (csrc/xfer/network_barrier.c) once they have a window, others by MPI's
+collectives.
 """
 
 from __future__ import annotations
@@ -16,52 +18,39 @@ import json
 import sys
 import threading
 import time
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
 
+from .._memory.node import Team
 from .._native._lib import ffi, lib
 from .._runtime import lifetime
 from .._runtime.failures import from_c, of_all
 from .._runtime.reports import Patience, described, numbers, site
+from .._runtime.steps import END, EXPLAIN, FIRST, Step
 from ..errors import BusyError, KeyRecordError, PeerLostError, SyncError
 from . import collective
-from .columns import split
+from .columns import Split
 from .liveness import Living
 from .network import during
+from .network_barrier import NetworkBarrier
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from .._memory.node import Team
     from .control import Block
     from .group import Group
 
 __all__ = ["Meetings"]
 
-END = "end of the program"
-_EXPLAIN = "explanation"
-_CALLS = {
-    name: number
-    for number, name in enumerate(
-        (
-            _EXPLAIN,
-            "creation of the communicator's first window",
-            "creation of a window",
-            "creation of a shared window",
-            "creation of a dynamic window",
-            "creation of a compat.Win",
-            "fence",
-            "close",
-            END,
-        )
-    )
-}
+_PENDING = lib.RMAEXT_PENDING
 _TAG = 1  # of what ranks tell the others besides; collectives have a space of their own
 _LOST = "lost: "  # begins what a rank says that gives up since others are gone
 _ENDED = -1  # in the place of a window: the rank's program has come to its end
+_ASK_MOST = 1.0  # seconds between questions for what a broken connection may have lost
 _MOST = 400  # characters of a text: a slot of a team has 510 bytes
 
 
@@ -86,39 +75,18 @@ def _lost(reason: PeerLostError) -> str:
     return said
 
 
-class Step(NamedTuple):
-    """What a rank takes a meeting for."""
-
-    call: str
-    window: int  # its number; 0: of none
-    number: int  # in the sequence of the communicator's calls
-    left: int = 0  # how many windows the rank has left by exceptions
-
-    def word(self) -> int:
-        """Return all of it in 62 bits."""
-        number, window, left = self.number % (1 << 24), self.window % (1 << 24), self.left % 256
-        return _CALLS[self.call] << 56 | left << 48 | window << 24 | number
-
-    def __str__(self) -> str:
-        if not self.window:
-            return self.call
-        if self.call.startswith("creation"):
-            return f"{self.call.replace('of a ', 'of ')} {self.window}"
-        return f"{self.call} of window {self.window}"
-
-
 class _Bracket:
     """Brackets a collective call; see `Meetings.collective`."""
 
-    __slots__ = ("_call", "_inside", "_meetings", "_window")
+    __slots__ = ("_call", "_handed", "_inside", "_meetings", "_window")
 
-    def __init__(self, meetings: Meetings, call: str, window: Any) -> None:
+    def __init__(self, meetings: Meetings, call: str, window: Any, handed: bool) -> None:
         self._meetings, self._call, self._window = meetings, call, window
-        self._inside = False
+        self._handed, self._inside = handed, False
 
     def __enter__(self) -> None:
         self._inside = True
-        self._meetings.begin(self._call, self._window, id(self))
+        self._meetings.begin(self._call, self._window, id(self), self._handed)
 
     def __del__(self) -> None:
         # a signal handler has raised where __exit__ was about to begin
@@ -142,18 +110,27 @@ class Meetings:
     ----------
     out : SyncError or PeerLostError, or None
         Why there can be none any more, as far as this rank knows.
+    place : Team or NetworkBarrier or None
+        Where they meet; None: by MPI's collectives.
+    team, far
+        The same, if it is that.
     """
 
     def __init__(self, group: Group, comm: MPI.Comm) -> None:
         self._group, self.comm = group, comm
         self.rank, self.size = comm.rank, comm.size
-        self._others = [rank for rank in range(self.size) if rank != self.rank]
         self.team: Team | None = None
+        self.far: NetworkBarrier | None = None
+        self.place: Team | NetworkBarrier | None = None
+        # C's fence makes a call of its own while this is an address, and nothing is refused;
+        # it reads out, _ended, _turn and _step, too
+        self.address = 0
         self.out: Exception | None = None
         self._out_begun = -1  # MPI's collectives that the one has begun who gave up
         self._turn: dict[str, int] = {}  # the thread that is in a collective call
-        self._number = 0
-        self._step: Step | None = Step("creation of the communicator's first window", 0, 0)
+        self._numbers = ffi.new("struct rmaext_meetings *")  # their numbers are there
+        self._met = self._numbers.met
+        self._step: Step | None = Step(FIRST, 0, 0)
         self._owner = 0  # of that call: who brackets it,
         self._frame: Any = None  # and where
         self._announced = True  # to duplicate the communicator was a collective of MPI
@@ -161,7 +138,7 @@ class Meetings:
         # when all have come: an error then is this rank's alone.
         self._cut = False
         self._stepped = False  # in the call that it is in
-        self._begun = 0  # MPI's collectives
+        self._has_come = False  # to the next meeting of that call
         self._windows: dict[int, Block] = {}  # those that are open here
         self._leaves = 0  # windows that this rank has left by exceptions
         self._why = ""  # the last one
@@ -169,7 +146,6 @@ class Meetings:
         self._left: dict[tuple[int, int], str] = {}  # other rank, window: why it left that
         self._said = 0  # by the ranks of the team, as far as this one has looked
         self._sent: list[Any] = []  # requests and their buffers
-        self._met = ffi.new("struct rmaext_met *")
         places = ffi.new("struct rmaext_places *")
         lib.rmaext_block_places(self.size, places)
         self._calls = int(places.calls)  # the place of those words in a block
@@ -180,24 +156,45 @@ class Meetings:
         # of MPI's reductions: whose buffers they stay if one is interrupted, which is the last
         self._own, self._largest = np.zeros(3, np.int64), np.zeros(3, np.int64)
         self._end: Any = None  # the request of the reduction at the end
+        self.meet_at(None)
+
+    def meet_at(self, place: Team | NetworkBarrier | None) -> None:
+        """Meet there from the next meeting on; all ranks do."""
+        self.place, calls = place, self._numbers
+        self.team = place if isinstance(place, Team) else None
+        self.far = place if isinstance(place, NetworkBarrier) else None
+        calls.team = ffi.NULL if self.team is None else self.team.handle
+        calls.far = ffi.NULL if self.far is None else self.far.handle
+        calls.fence = Step("fence", 0, 0, self._leaves).word()
+        somewhere = place is not None or self.size == 1
+        self.address = int(ffi.cast("uintptr_t", calls)) if somewhere else 0
+
+    @property
+    def _others(self) -> Iterator[int]:
+        return (rank for rank in range(self.size) if rank != self.rank)
 
     # -- calls -----------------------------------------------------------------
 
-    def collective(self, call: str, window: Any = 0) -> _Bracket:
-        """Bracket a collective call, from before it does anything.
+    def collective(self, call: str, window: Any = 0, handed: bool = False) -> _Bracket:
+        """Bracket a collective call, from before it does anything; `window`: its number.
+
+        `handed`: C has begun it in this thread, and has come to its meeting.
 
         If it ends by an error that is this rank's alone (a signal, a lost peer), this
         rank no longer knows which call the others are in: all later ones fail, on all
         ranks. Nothing orders the calls of two threads in the same way on all ranks: the
         second one is refused.
         """
-        return _Bracket(self, call, window)
+        return _Bracket(self, call, window, handed)
 
-    def begin(self, call: str, window: Any, owner: int = 0) -> None:
-        """Begin a collective call; `owner`: of the bracket, a number of its own."""
+    def begin(self, call: str, window: Any, owner: int = 0, handed: bool = False) -> None:
+        """Begin a collective call; `owner`: of the bracket, a number of its own.
+
+        Of one that C has handed over the turn stays C's until the call has a step.
+        """
         me = threading.get_ident()
-        if self._turn.get("thread") == me and self._step is not None:
-            if self._is_inside():
+        if self._turn.get("thread") == me and not handed:
+            if self._step is None or self._is_inside():
                 text = f"{call}: inside another collective call, in a signal handler for example"
                 raise SyncError(errno.EDEADLK, text, call=call)
             self.abandon(self._owner)
@@ -209,14 +206,15 @@ class Meetings:
             if self.out is not None or (self._ended and call != END):
                 self._refuse(call)
             number = window if isinstance(window, int) else 0
-            step = Step(call, number, self._number + 1, self._leaves)
+            step = Step(call, number, self._numbers.number + 1, self._leaves)
             self._frame, self._owner = sys._getframe(2), owner
         except BaseException:
-            if self._turn.get("thread") == me:
+            if self._turn.get("thread") == me and not handed:
                 self._turn.clear()
             raise
         # no signal handler runs between these lines
-        self._announced = self._stepped = False
+        self._announced = False
+        self._stepped = self._cut = self._has_come = handed
         self._step = step
 
     def finish(self, error: BaseException | None) -> None:
@@ -242,6 +240,11 @@ class Meetings:
         if self._step is not None and self._owner == owner:
             self._cut = True
             self.finish(InterruptedError(errno.EINTR, "an exception of a signal handler"))
+
+    def desert(self, window: Any) -> None:
+        """Give up a fence that C has begun, as it cannot hand it over: a signal handler raised."""
+        self._step = Step("fence", window._name, self._numbers.number + 1, self._leaves)
+        self.abandon(self._owner)
 
     @property
     def over(self) -> bool:
@@ -290,20 +293,17 @@ class Meetings:
         if self.size == 1:
             return value
         self._cut = True
-        if self.team is not None:
-            worst, differ = self._meet(self.team, value)
-        else:
-            worst, differ = self._announce(value)
+        worst, differ = self._announce(value) if self.place is None else self._meet(value)
         self._cut = False
         if differ:
             self._explain()
         return worst
 
-    def gather(self, record: bytes) -> list[bytes]:
+    def gather(self, record: bytes) -> Sequence[bytes]:
         """Return every rank's record. Collective."""
         whole = self.gather_whole(record)
         self._cut = True
-        records = split(*whole)
+        records = Split(*whole)
         self._cut = False
         return records
 
@@ -314,14 +314,16 @@ class Meetings:
         self._cut = True
         whole: tuple[Any, Any] | None = None
         if self.team is not None:
-            too_long, differ = self._meet(self.team, not self.team.write(record))
+            too_long, differ = self._meet(not self.team.write(record))
             whole = None if too_long or differ else self.team.read()
         else:
-            differ = not self._announced and self._announce(0)[1]
+            meet = self._announce if self.place is None else self._meet
+            differ = not self._announced and meet(0)[1]
         if whole is None and not differ:
-            self._begun += 1
+            self._numbers.begun += 1
             self._vigil = None
-            whole = collective.allgather(self.comm, record, self)
+            with self._recorded(self._now()):
+                whole = collective.allgather(self.comm, record, self)
         self._cut = False
         if differ:
             self._explain()
@@ -336,14 +338,26 @@ class Meetings:
             self._words(first)[1] = step.number
         buffers = self._reduction(step, value)
         self._vigil = None
-        collective.complete(self.comm.Iallreduce, self, *buffers, MPI.MAX)
+        with self._recorded(step):
+            collective.complete(self.comm.Iallreduce, self, *buffers, MPI.MAX)
         return self._reduced()
+
+    @contextmanager
+    def _recorded(self, step: Step) -> Iterator[None]:
+        """Have the record say that this rank is in a meeting by MPI."""
+        lib.rmaext_record_meets(self._group.record_id, step.word())
+        try:
+            yield
+        except BaseException:
+            lib.rmaext_record_met(-errno.ECANCELED)
+            raise
+        lib.rmaext_record_met(0)
 
     def _reduction(self, step: Step, value: int) -> tuple[Any, Any]:
         """Return the buffers of a reduction by MPI, which is about to begin."""
         own, word = self._own, step.word()
         own[0], own[1], own[2] = value, word, -word
-        self._begun += 1
+        self._numbers.begun += 1
         return own, self._largest
 
     def _reduced(self) -> tuple[int, bool]:
@@ -352,28 +366,40 @@ class Meetings:
         worst, most, least = map(int, self._largest)
         return worst, most != -least
 
-    def _meet(self, team: Team, value: int) -> tuple[int, bool]:
-        """As `_announce`, in shared memory."""
-        self._vigil = None
-        while not self._come(team, value, collective.SLICE):
-            self.look()
-        return int(self._met.worst), bool(self._met.differ)
+    def _meet(self, value: int) -> tuple[int, bool]:
+        """As `_announce`, where the ranks have a place to meet."""
+        self._vigil, met = None, self._met
+        if not self._has_come:
+            self._numbers.begun += 1
+        self._has_come = False
+        try:
+            while not self._come(value, collective.SLICE):
+                self.look()
+        except BaseException:
+            lib.rmaext_record_quit()
+            raise
+        self._announced = True
+        return met.worst, met.differ != 0
 
-    def _come(self, team: Team, value: int, ns: int) -> bool:
+    def _come(self, value: int, ns: int) -> bool:
         """Come to a meeting, and wait for so long; return whether all have come."""
-        word = self._now().word()
-        code = lib.rmaext_node_barrier_meet(team.handle, word, value, ns, self._met)
-        if code == -errno.ECANCELED:
-            raise self._cancelled(team.given_up()[1])
-        if code not in (0, lib.RMAEXT_PENDING):
+        code = lib.rmaext_meet(self._numbers, self._now().word(), value, ns)
+        if not code:
+            if self.far is not None:
+                self.far.settle()
+            return True
+        if code == -errno.ECANCELED and self.team is not None:
+            raise self._cancelled(self.team.given_up()[1])
+        if code != _PENDING:
             raise from_c(code)
-        return not code
+        return False
 
     def _now(self) -> Step:
         step = self._step
         if step is None:
             raise RuntimeError("a step outside of a collective call")
-        self._number = max(self._number, step.number)  # a call without steps does not count
+        if step.number > self._numbers.number:  # a call without steps does not count
+            self._numbers.number = step.number
         self._stepped = True
         return step
 
@@ -387,7 +413,7 @@ class Meetings:
     def look(self) -> None:
         """Look whether all others can still come."""
         if self._vigil is None:
-            self._vigil = Vigil(self, self._group, self._now(), self._begun)
+            self._vigil = Vigil(self, self._group, self._now(), self._numbers.begun)
         self._vigil.look()
 
     # -- what does not match ---------------------------------------------------
@@ -396,7 +422,7 @@ class Meetings:
         """Raise the error of calls that do not match; all ranks do."""
         mine = self._now()
         said = f"{mine} ({at})" if (at := site()) else str(mine)
-        self._step = Step(_EXPLAIN, 0, 0)
+        self._step = Step(EXPLAIN, 0, 0)
         told = self.gather(json.dumps([said[:_MOST], mine.left, self._why[:_MOST]]).encode())
         by_text: dict[str, list[int]] = {}
         last: tuple[int, str] = (0, "")
@@ -455,6 +481,7 @@ class Meetings:
         if block is None or self.size == 1 or self.out is not None or lifetime.ending():
             return
         self._leaves += 1
+        self._numbers.fence = Step("fence", 0, 0, self._leaves).word()
         self._why = f"rank {self.rank} has left window {window} ({described(reason)})"
         if self.team is None:
             self._tell(window, self._why)
@@ -465,7 +492,7 @@ class Meetings:
     def _tell(self, window: int, why: str) -> None:
         """Send a message to all others; nobody waits for it to arrive."""
         self._sent = [sent for sent in self._sent if not sent[0].Test()]
-        message = json.dumps([self._begun, window, why[:_MOST]]).encode()
+        message = json.dumps([self._numbers.begun, window, why[:_MOST]]).encode()
         for rank in self._others:
             self._sent.append((self.comm.Isend([message, MPI.BYTE], rank, _TAG), message))
 
@@ -542,6 +569,8 @@ class Meetings:
         """Return the ranks that have not come to a step; None if that cannot be known."""
         if self.team is not None:
             return [r for r in self._others if lib.rmaext_node_barrier_awaits(self.team.handle, r)]
+        if self.far is not None:
+            return self.far.missing(self._others)
         block = self._first()
         if block is None:
             return None
@@ -567,21 +596,28 @@ class Meetings:
             self.begin(END, 0)
             self._ending = True
             self._vigil = None
-            if self.team is None:
+            if self.place is None:
+                lib.rmaext_record_meets(self._group.record_id, self._now().word())
                 buffers = self._reduction(self._now(), 0)
                 self._end = self.comm.Iallreduce(*buffers, MPI.MAX)
+            else:
+                self._numbers.begun += 1
         try:
             self._cut = True
-            team = self.team
-            if not (self._end.Test() if team is None else self._come(team, 0, 0)):
+            by_mpi = self.place is None
+            if not (self._end.Test() if by_mpi else self._come(0, 0)):
                 self.look()
                 return False
-            differ = self._reduced()[1] if team is None else self._met.differ
+            differ = self._reduced()[1] if by_mpi else self._met.differ
+            self._announced = True
+            if by_mpi:
+                lib.rmaext_record_met(0)
             self._cut = False
             if differ:
                 self._explain()
         except BaseException as exc:
             self._ending = False
+            lib.rmaext_record_quit()
             self.finish(exc)
             raise
         self._ending = False
@@ -614,6 +650,8 @@ class Vigil:
         self._gone: Exception | None = None
         self._patience = Patience()
         self._deadline = 0.0
+        # when to ask for what may have been lost; at the end the other one may be about to close
+        self._ask = time.monotonic() + collective.GRACE if step.call == END else 0.0
 
     def look(self) -> None:
         """Look whether all others can still come; warn once if it takes long."""
@@ -629,6 +667,9 @@ class Vigil:
             elif self._meetings.team is None:
                 self._meetings.look_for_leavers(self._begun, late=False)
             self._group.watch.look(self._group._network)
+            if self._meetings.far is not None and now > self._ask:
+                self._ask = now + min(now - self._patience.since, _ASK_MOST)
+                self._meetings.far.ask()
         except PeerLostError as exc:
             # it may have said why
             self._meetings.look_for_leavers(self._begun, late=True)

@@ -5,19 +5,22 @@ from __future__ import annotations
 
 import errno
 import itertools
+import logging
 import os
-import secrets
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from mpi4py import MPI
 
 from .._fabric.endpoint import CONTROL_BYTES, Endpoint
 from .._fabric.library import Candidate, open_library
 from .._memory.arrays import address
 from .._native._lib import ffi, lib
 from .._runtime.config import PROVIDERS, Config
-from .._runtime.failures import from_c, of_all
+from .._runtime.failures import check, from_c, of_all
+from .._runtime.reports import numbers
 from ..errors import KeyRecordError, PeerLostError
 from .agreement import agree, blame, parse_all
 from .columns import Columns, Ways
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Network", "check_keys", "offers"]
 
+_log = logging.getLogger("rmaext")
 _PROBES = 4  # peers read at a time: all p are covered in p/4 seconds
 
 
@@ -63,25 +67,24 @@ class Network:
     ----------
     fabric : Endpoint
         This process's endpoint.
-    peers : list
-        The C handle of each rank.
     """
 
-    def __init__(self, group: Group, hellos: list[Hello], config: Config) -> None:
+    def __init__(self, group: Group, hellos: Sequence[Hello], config: Config) -> None:
         self._group = group
-        self._hellos = hellos
         # no lock, as a signal handler that raises would leave it taken: whoever takes a
         # probe out of here looks at it, and puts it back
         self._probes: deque[tuple[int, Any, Any]] = deque()
-        far = [rank for rank in range(group.size) if rank not in group.watch.near]
-        self._far = itertools.cycle(far)
+        self._far = itertools.count()
         scope = "host" if group.one_host else "network"
         chosen = choose(hellos, scope)[group.rank]
-        self.peers: list[Any] = [ffi.NULL] * group.size
+        where = f"{chosen.iface or chosen.domain} {chosen.address}".strip()
+        _log.info("endpoint for one %s: provider %s, %s", scope, chosen.provider, where)
         self._connect(scope, chosen, config)
 
     def _open(self, scope: str, chosen: Candidate, config: Config) -> Endpoint:
-        fabric = Endpoint.open(scope, chosen, config, self._group.spin)
+        # later communicators use it, too
+        most = max(self._group.size, MPI.COMM_WORLD.size)
+        fabric = Endpoint.open(scope, chosen, config, self._group.spin, most)
         fabric.serve(0)
         return fabric
 
@@ -97,15 +100,11 @@ class Network:
             return len(name).to_bytes(2, "little") + name + record.pack()
 
         def theirs() -> bytes:
-            pidfds = group.watch.pidfds
-            for rank, name in enumerate(names):
-                # a descriptor of its own: the peer may serve later groups too
-                fd = os.dup(pidfds[rank]) if rank in pidfds else -1
-                self.peers[rank] = peer = self.fabric.peer(name, fd)
-                if self._hellos[rank].progress:
-                    lib.rmaext_peer_serves(peer)
+            if odd := next((name for name in names if len(name) != len(names[0])), None):
+                self.fabric.peer(odd, -1)  # which says what is wrong with it
+            self._addresses = b"".join(names), len(names[0])
             ways = Ways(group.here)
-            token = secrets.token_bytes(16)  # no message is meant for it
+            token = os.urandom(16)  # no message is meant for it
             columns = Columns.of(records, key_len)
             self.control_window = group.window(self, columns, ways, config.timeout, token)
             return b""
@@ -123,6 +122,23 @@ class Network:
             raise blame(odd, KeyRecordError, "remote keys of different lengths")
         check_keys(self.fabric, key_len)
         agree(group.gather, theirs)
+        del self._addresses  # C has them
+
+    def introduce(self, members: Any) -> None:
+        """Tell C the addresses of a communicator's ranks, for its table of them."""
+        group = self._group
+        addresses, length = self._addresses
+        pidfds = group.watch.pidfds
+        keep = (
+            ffi.from_buffer("uint8_t[]", addresses),
+            ffi.from_buffer("uint8_t[]", group.hellos.progress),
+            ffi.new("int64_t[]", sorted(pidfds)),
+            ffi.new("int32_t[]", [pidfds[rank] for rank in sorted(pidfds)]),
+        )
+        told = ffi.new("struct rmaext_addresses *")
+        told.address, told.serves, told.ranks, told.pidfds = keep
+        told.len, told.pidfd_count = length, len(pidfds)
+        check(lib.rmaext_members_connect(members, self.fabric.live(), told))
 
     def quit(self) -> None:
         """End of the communicator."""
@@ -157,7 +173,11 @@ class Network:
         """
         self.fabric.live()
         group = self._group
-        for rank in itertools.islice(self._far, min(_PROBES, group.size - len(group.watch.near))):
+        far = group.size - len(group.watch.near)
+        for turn in itertools.islice(self._far, min(_PROBES, far)):
+            rank = turn % far
+            for near in group.watch.near:  # in order
+                rank += near <= rank
             if not any(rank == other for other, *_ in list(self._probes)):
                 self._start_probe(rank)
         for _ in range(len(self._probes)):
@@ -180,7 +200,7 @@ class Network:
         error = from_c(code) if code else None
         self.fabric.release(op)
         # without its thread it answers only when it calls the library itself
-        watched = rank in self._group.watch.pidfds or not self._hellos[rank].progress
+        watched = rank in self._group.watch.pidfds or not self._group.hellos.progress[rank]
         if error is not None and not (watched and isinstance(error, TimeoutError)):
             raise lost([rank], f"no answer: {error}") from error
 
@@ -194,6 +214,7 @@ def during(what: str, error: PeerLostError) -> PeerLostError:
 
 def lost(ranks: list[int], why: str) -> PeerLostError:
     """Return the error for ranks that will never come."""
+    _log.info("lost: %s: %s", numbers(ranks), why)
     text = ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
     error = PeerLostError(errno.ENOTCONN, f"{text}: {why}", rank=ranks[0])
     error.ranks = tuple(ranks)

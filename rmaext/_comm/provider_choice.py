@@ -65,6 +65,9 @@ def _order(hellos: Sequence[Hello]) -> list[str]:
     odd = [rank for rank, hello in enumerate(hellos) if hello.mr_basic != hellos[0].mr_basic]
     if odd:
         raise blame(odd, ValueError, "RMAEXT_MR_MODE differs from that of rank 0")
+    odd = [rank for rank, hello in enumerate(hellos) if hello.signature != hellos[0].signature]
+    if odd:
+        raise blame(odd, ValueError, "RMAEXT_SECRET names another secret than that of rank 0")
     if wanted:
         return [wanted] if wanted in common else []
     order = [name for name in PROVIDERS if name in common]

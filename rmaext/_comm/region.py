@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from .window_record import WindowRecord, dtype_text
 __all__ = ["Region"]
 
 Array = NDArray[Any]
+_log = logging.getLogger("rmaext")
 
 
 class Region:
@@ -122,7 +124,25 @@ class Region:
         what = (self.columns(), self.ways, timeout, token if network else bytes(16))
         handle = self.group.window(network, *what, block, self.dynamic)
         self.records.lie_in(handle)
+        if _log.isEnabledFor(logging.DEBUG):
+            self._report_routes()
         return handle
+
+    def _report_routes(self) -> None:
+        """Say how the ranks that are here are reached, and why not directly."""
+        group = self.group
+        for rank in group.here:
+            process = group.processes.get(rank)
+            route = self.routes[rank]
+            if rank == group.rank or process is None or route == lib.RMAEXT_DIRECT:
+                continue
+            if not process.can_map:
+                why = "its memory cannot be mapped"
+            else:
+                why = "its array is not in memory that can be mapped: use Window.allocate, "
+                why += "rmaext.empty or rmaext.zeros"
+            name = "cma" if route == lib.RMAEXT_CMA else "fabric"
+            _log.debug("route to rank %d is %s, not direct: %s", rank, name, why)
 
     def release(self) -> None:
         """Deregister. No peer uses the memory any more."""
@@ -143,7 +163,7 @@ class Region:
         text = dtype_text(array.dtype)
         where = (key, start, array.shape, block, self.parts, self.group.fresh(block))
         access = self._access
-        if self.registration.persistent or pages.is_a_file(array):
+        if self.registration.persistent or (block is NO_BLOCK and pages.is_a_file(array)):
             access |= int(lib.RMAEXT_STORED)
         return WindowRecord(array.nbytes, base, access, text, *where)
 

@@ -12,7 +12,6 @@ import ctypes
 import errno
 import os
 import resource
-import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -37,6 +36,7 @@ __all__ = ["Endpoint"]
 _COUNTS = [name for name, _ in ffi.typeof("struct rmaext_stats").fields]
 _LOCAL, _RAW = 1 << 2, 1 << 3
 CONTROL_BYTES = 64
+GUESTS = 1024  # of other jobs that an endpoint answers at a time, see csrc/am/guest.c
 _BUNDLE = ffi.typeof("rmaext_bundle **")
 _KEYS_TRIED = 257  # of one-byte keys, all
 # Buffers that only the network uses. Beyond these, the next request waits.
@@ -64,6 +64,8 @@ class Endpoint:
         Pieces of memory that may be registered as one region.
     mr_bits, capabilities : int
         As libfabric has them.
+    guarded : bool
+        Connections of other users, and from other hosts, are closed unread.
     mr_mode : str
         What the provider demands of registrations, e.g. "VIRT_ADDR|PROV_KEY".
     """
@@ -71,7 +73,7 @@ class Endpoint:
     _opened: ClassVar[dict[str, Endpoint]] = {}
     _opening: ClassVar[Any] = locks.lock()
 
-    def __init__(self, chosen: Candidate, config: Config, spin: float) -> None:
+    def __init__(self, chosen: Candidate, config: Config, spin: float, processes: int) -> None:
         library = open_library(config.library)
         self.candidate = chosen
         options = ffi.new("struct rmaext_fabric_options *")
@@ -86,9 +88,14 @@ class Endpoint:
             setattr(options, name, text)
         options.mr_basic, options.hmem = config.mr_basic, config.hmem
         options.cache_count, options.cache_bytes = config.cache_count, config.cache_bytes
-        options.progress = config.progress
+        options.progress, options.processes = config.progress, processes
         options.spin_ns = int(spin * 1e9)
         options.arena = Arena.own_handle()
+        networks = ffi.new("struct rmaext_network[]", config.admit or ())
+        options.networks, options.network_count = networks, len(networks)
+        options.everyone = config.admit is None
+        secret = ffi.from_buffer("uint8_t[]", config.secret)
+        options.secret = secret if config.secret else ffi.NULL
         self._handle = ffi.new("rmaext_fabric **")
         check(lib.rmaext_fabric_open(library.handle, options, self._handle))
 
@@ -105,6 +112,7 @@ class Endpoint:
         # a raw key has one base
         self.iov_limit = 1 if self.raw_keys else int(info.mr_iov_limit)
         self.key_size = int(info.key_size)
+        self.guarded = bool(info.guarded)
 
         # arrays that C may keep registered; None where the provider does not want it
         self.origins = Origins(self) if self.mr_bits & _LOCAL else None
@@ -127,7 +135,7 @@ class Endpoint:
         # a word that peers read for a sign of life, until the endpoint is closed
         word = np.ones(CONTROL_BYTES, np.uint8)
         pieces = [(ffi.from_buffer(word), CONTROL_BYTES)]
-        held = self.register(pieces, lib.RMAEXT_READ, secrets.randbits(64))
+        held = self.register(pieces, lib.RMAEXT_READ, _random_key())
         self.keep(held, word)
         self.control_key = self.key(held)
 
@@ -158,7 +166,7 @@ class Endpoint:
         Of operations: posted, completed, failed. Of the progress thread:
         thread_wakeups. Of memory: registrations, deregistrations. Of origins, where
         the provider demands that they are registered (FI_MR_LOCAL): hits, misses,
-        evictions, bounced.
+        evictions, bounced. Of connections: admitted, refused.
         """
         stats = ffi.new("struct rmaext_stats *")
         handle = self.handle
@@ -173,12 +181,14 @@ class Endpoint:
         return fabric if fabric is not None and fabric.handle else None
 
     @classmethod
-    def open(cls, scope: str, chosen: Candidate, config: Config, spin: float) -> Endpoint:
-        """Open the endpoint of a scope, or return the one that is open."""
+    def open(
+        cls, scope: str, chosen: Candidate, config: Config, spin: float, processes: int
+    ) -> Endpoint:
+        """Open the endpoint of a scope, for about so many, or return the one that is open."""
         with cls._opening:
             fabric = cls.get(scope)
             if fabric is None:
-                made = cls(chosen, config, spin)
+                made = cls(chosen, config, spin, processes)
                 fabric = cls.get(scope)
                 if fabric is None:
                     fabric = cls._opened[scope] = made
@@ -199,7 +209,7 @@ class Endpoint:
         """Return the secret that processes of other jobs need; the door is open from then on."""
         with self._lock:
             if self._door is None:
-                secret = secrets.token_bytes(16)
+                secret = os.urandom(16)
                 check(lib.rmaext_door_open(self.live(), secret))
                 self._door = secret
             return self._door
@@ -254,9 +264,7 @@ class Endpoint:
             code = lib.rmaext_memory_register(self.live(), options, memory)
             if code != -lib.RMAEXT_ENOKEY or how.key is not None:
                 break
-            options.requested_key = (
-                (options.requested_key + 1) % 2**64 if i else secrets.randbits(64)
-            )
+            options.requested_key = (options.requested_key + 1) % 2**64 if i else _random_key()
         if code == -errno.ENOMEM:
             raise MemoryError(f"{from_c(code)}; of locked memory there may be {_lockable()}")
         check(code, "" if how.key is None else f"key={how.key:#x}")
@@ -282,6 +290,8 @@ class Endpoint:
         """Deregister; harmless when the fabric is closed or it was done before."""
         if self.handle and memory[0]:
             check(lib.rmaext_memory_close(memory))
+        if self._stuck:
+            return  # a thread that is still inside the provider may write there
         self._kept.pop(id(memory), None)
 
     def key(self, memory: Any) -> tuple[bytes, int]:
@@ -418,6 +428,10 @@ class Endpoint:
         """After the end of MPI, or in a forked child: there is no endpoint to touch."""
         self._handle = ffi.new("rmaext_fabric **")
         self.watcher = None
+
+
+def _random_key() -> int:
+    return int.from_bytes(os.urandom(8), "little")
 
 
 def _release(op: Any) -> int:

@@ -96,12 +96,24 @@ class Fabric:
         return self._endpoint.mr_mode
 
     @property
+    def guarded(self) -> bool:
+        """Whether connections of other users, and from other hosts, are closed unread.
+
+        False where the provider does not listen on TCP sockets, or is ofi_mrail (other users of
+        the host are refused there, too), the kernel does not tell who owns a socket
+        (sock_diag(7)), or RMAEXT_ADMIT is "everyone". Guests may come from other hosts while
+        there is a grant for the network, unless RMAEXT_ADMIT names networks.
+        """
+        return self._endpoint.guarded
+
+    @property
     def stats(self) -> dict[str, int]:
         """Counts since the endpoint was opened; zeros once it is closed.
 
         Of operations: posted, completed, failed. Of the progress thread:
         thread_wakeups. Of memory: registrations, deregistrations. Of origins, where
         the provider demands that they are registered (FI_MR_LOCAL): hits, misses,
-        evictions, bounced.
+        evictions, bounced. Of connections that others have opened, where they are
+        checked: admitted, refused.
         """
         return self._endpoint.stats

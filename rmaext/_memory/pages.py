@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import mmap
 import operator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from .._native._lib import ffi, lib
 from .._runtime.failures import check
+from .._runtime.files import text_of
 from ..errors import AddressError, RmaError
 from ..typing import HugePages
 
@@ -25,8 +25,8 @@ __all__ = ["HUGE_PAGE", "Wish", "advise", "facts", "is_a_file", "mapped_file", "
 Array = NDArray[Any]
 
 HUGE_PAGE = 2 << 20
-_POOL = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
-_MAPPINGS = Path("/proc/self/smaps")
+_POOL = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"
+_MAPPINGS = "/proc/self/smaps"
 
 
 class Wish(NamedTuple):
@@ -51,6 +51,9 @@ class Wish(NamedTuple):
 
     def checked(self) -> Wish:
         """Return it with plain numbers; TypeError or ValueError where it makes no sense."""
+        plain = self.lazy is True and self.hugepages is False
+        if plain and self.hint is None and self.fixed_address is None:
+            return self
         hint, fixed = (
             _an_address("hint", self.hint),
             _an_address("fixed_address", self.fixed_address),
@@ -122,7 +125,7 @@ def _an_address(name: str, value: Any) -> int | None:
 
 def _huge_pages(nbytes: int) -> str:
     try:
-        free = int(_POOL.read_text())
+        free = int(text_of(_POOL))
     except (OSError, ValueError):
         return "no huge pages of 2 MiB on this system"
     wanted = nbytes // HUGE_PAGE + 1
@@ -159,7 +162,7 @@ def facts(address: int) -> dict[str, Any]:
     found: dict[str, Any] = {"page_size": mmap.PAGESIZE, "huge": 0, "file": "", "shared": False}
     inside = False
     try:
-        lines = _MAPPINGS.read_text(errors="replace").splitlines()
+        lines = text_of(_MAPPINGS, "replace").splitlines()
     except OSError:
         return found
     for line in lines:

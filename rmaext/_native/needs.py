@@ -10,8 +10,6 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-import sysconfig
-from pathlib import Path
 
 # Module, package and lowest version: those of setup.cfg.
 _PACKAGES = (
@@ -42,6 +40,9 @@ def check_packages() -> None:
     try:
         importlib.import_module("rmaext._native._lib")
     except ImportError as exc:
+        import sysconfig
+        from pathlib import Path
+
         suffix = sysconfig.get_config_var("EXT_SUFFIX")
         others = sorted(path.name for path in Path(__file__).parent.glob("_lib.*.so"))
         why = str(exc)

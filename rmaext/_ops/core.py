@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from .._memory import arrays
 from .._native import cmethods
 from .._native._lib import ffi, lib
+from .._record import tracing
 from .._runtime.failures import from_c
 from .._runtime.reports import Patience
 from ..errors import BoundsError, ClosedError
@@ -88,6 +89,10 @@ class WindowCore(cmethods.Window[ScalarT]):
     _null : int or None
         MPI.PROC_NULL, where that is taken as a rank.
     """
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        tracing.follow(cls)
 
     _array: Array
     _atomic_type: int | None
@@ -279,10 +284,14 @@ class WindowCore(cmethods.Window[ScalarT]):
 
     def _continue(self, call: str, place: Place, code: int, op: Any) -> None:
         """Wait until an operation has ended, or raise its error. The caller releases it."""
-        where, patience = self._where(call, place), Patience()
-        while code == lib.RMAEXT_PENDING:
-            self._group.watch.check(place[0], where)
-            patience.look(where, lambda: None)  # which names the rank
-            code = lib.rmaext_op_wait(op[0])
+        where = self._where(call, place)
+        with Patience() as patience:
+            while code == lib.RMAEXT_PENDING:
+                self._group.watch.check(place[0], where)
+                patience.look(where, lambda: None)  # which names the rank
+                code = lib.rmaext_op_wait(op[0])
         if code:
             raise from_c(code, where)
+
+
+tracing.follow(WindowCore, cmethods.Window)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._native._lib import ffi, lib
+from .._record import tracing
 from .._runtime import locks, mpi_progress
 from .._runtime.config import deadline
 from .._runtime.failures import again, from_c
@@ -60,6 +61,10 @@ class Request:
     >>> request.done
     True
     """
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        tracing.follow(cls)
 
     __slots__ = (
         "__weakref__",
@@ -533,6 +538,9 @@ class Request:
                         raise late
                 elif time.monotonic() >= end:
                     raise self._too_late(timeout)
+        except BaseException:
+            lib.rmaext_record_quit()
+            raise
         finally:
             self._lock.release()
 
@@ -561,6 +569,7 @@ class Request:
         elif code == _PENDING:
             error = self._lost()
             if error is not None:
+                lib.rmaext_record_quit()
                 self._end(_DONE, error)
         else:
             error = from_c(code, self._where())
@@ -628,3 +637,6 @@ def look_at(requests: Iterable[Request]) -> dict[tuple[int, int], Exception]:
             if request._state == _GOES_ON:
                 looked_at.add(target)
     return late
+
+
+tracing.follow(Request)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from .._memory import arrays
 from .._native._lib import ffi, lib
 from .._runtime.failures import from_c
+from .._runtime.reports import Patience
 from ..errors import BoundsError, Unsupported
 from ..typing import ScalarT
 from .arguments import behind, told
@@ -303,9 +304,12 @@ class ManyOperations(WindowCore[ScalarT]):
             fabric.hold(self._handle, buffers, many)
         try:
             code: int = function(*arguments, many)
-            while code == _PENDING:
-                self._check_ranks(call, ranks)
-                code = lib.rmaext_many_wait(many)
+            if code == _PENDING:
+                with Patience() as patience:
+                    while code == _PENDING:
+                        self._check_ranks(call, ranks)
+                        patience.look(f"{call}: window {self._name}", lambda: None)
+                        code = lib.rmaext_many_wait(many)
         finally:
             if many.batch:
                 lib.rmaext_many_release(many)

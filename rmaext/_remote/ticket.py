@@ -27,7 +27,7 @@ from ..errors import KeyRecordError
 __all__ = ["ORDER", "Ticket", "describe_dtype"]
 
 MAGIC = b"rmxT"
-VERSION = 1
+VERSION = 2
 LIMIT = 1 << 16  # bytes
 ORDER = sys.byteorder
 _HEAD = struct.Struct("<4sII")  # magic, version, bytes of the payload
@@ -94,7 +94,7 @@ class Ticket:
         for text, sizes in (
             (self.door, (16,)),
             (self.token, (16,)),
-            (self.beacon, (16,)),
+            (self.beacon, (32,)),
             (self.address, range(1, 239)),
         ):
             if len(bytes.fromhex(text)) not in sizes:

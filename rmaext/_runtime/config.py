@@ -3,26 +3,28 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import math
 import numbers
 import operator
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = [
     "PROVIDERS",
     "VARIABLES",
     "Config",
+    "checks",
     "deadline",
     "is_known",
+    "records",
     "reports_differences",
     "seconds",
     "tell_of_unknown",
     "timeout_seconds",
+    "trace_bytes",
 ]
 
 _log = logging.getLogger("rmaext")
@@ -30,7 +32,8 @@ _log = logging.getLogger("rmaext")
 VARIABLES = (
     *("RMAEXT_PROVIDER", "RMAEXT_LIBFABRIC", "RMAEXT_IFACE", "RMAEXT_TIMEOUT", "RMAEXT_ROUTE"),
     *("RMAEXT_NODE", "RMAEXT_PTRACER", "RMAEXT_PROGRESS", "RMAEXT_MPI_PROGRESS", "RMAEXT_COMPAT"),
-    "RMAEXT_MR_MODE",
+    *("RMAEXT_MR_MODE", "RMAEXT_RECORD", "RMAEXT_TRACE", "RMAEXT_TRACE_SIZE", "RMAEXT_CHECK"),
+    *("RMAEXT_ADMIT", "RMAEXT_SECRET"),
 )
 _OF_TESTS = tuple(f"RMAEXT_{name}" for name in ("TEST_", "EMULATED"))  # which the tests read
 _told = set[str]()
@@ -83,6 +86,8 @@ class Config:
     cache_count: int  # origins that stay registered, where FI_MR_LOCAL is demanded
     cache_bytes: int  # of these
     timeout: float  # seconds, of windows that say nothing else
+    admit: tuple[tuple[bytes, int], ...] | None  # networks let in, `networks`; None: everyone
+    secret: bytes = field(repr=False)  # that connections between hosts are signed with; b"": none
 
     @classmethod
     def read(cls) -> Config:
@@ -101,7 +106,63 @@ class Config:
             cache_count=_cache_limit("COUNT", 1024),
             cache_bytes=_cache_limit("SIZE", _memory() // 4),
             timeout=timeout_seconds(None),
+            admit=networks(),
+            secret=secret(),
         )
+
+    @property
+    def signature(self) -> str:
+        """Tell whether another rank has the same secret, without telling the secret."""
+        if not self.secret:
+            return ""
+        from hashlib import blake2b
+
+        return blake2b(self.secret, digest_size=8).hexdigest()
+
+
+def networks() -> tuple[tuple[bytes, int], ...] | None:
+    """Return what may connect though no rank is there; None: everyone, unchecked.
+
+    Each is an address of 16 bytes, an IPv4 address mapped to IPv6, and the number of its bits
+    that count.
+    """
+    text = os.environ.get("RMAEXT_ADMIT", "")
+    if text == "everyone":
+        return None
+    found = []
+    for word in text.replace(",", " ").split():
+        import ipaddress
+
+        try:
+            it = ipaddress.ip_network(word, strict=False)
+        except ValueError:
+            raise ValueError(
+                f"RMAEXT_ADMIT={text!r}: must be addresses or networks (10.0.0.0/8) with commas "
+                'between them, or "everyone"'
+            ) from None
+        mapped = b"" if it.version == 6 else bytes(10) + b"\xff\xff"
+        found.append((mapped + it.network_address.packed, 8 * len(mapped) + it.prefixlen))
+    return tuple(found)
+
+
+def secret() -> bytes:
+    """Return 64 bytes made of the file that RMAEXT_SECRET names; b"" if it names none."""
+    path = os.environ.get("RMAEXT_SECRET", "")
+    if not path:
+        return b""
+    try:
+        with open(path, "rb") as file:
+            mode, text = os.fstat(file.fileno()).st_mode, file.read()
+    except OSError as exc:
+        raise ValueError(f"RMAEXT_SECRET={path!r}: {exc.strerror}") from None
+    if len(text) < 16 or mode & 0o077:
+        raise ValueError(
+            f"RMAEXT_SECRET={path!r}: must be a file of 16 bytes or more that only its owner may "
+            "read: (umask 077; head -c 32 /dev/urandom > FILE)"
+        )
+    from hashlib import blake2b
+
+    return blake2b(text, person=b"rmaext signature").digest()
 
 
 def is_known(name: str) -> bool:
@@ -114,6 +175,8 @@ def tell_of_unknown() -> None:
     for name in sorted(name for name in os.environ if not is_known(name)):
         if name in _told:
             continue
+        import difflib
+
         _told.add(name)
         near = difflib.get_close_matches(name, VARIABLES, 1, 0.75)
         text = f"did you mean {near[0]}?" if near else f"there are {', '.join(VARIABLES)}"
@@ -123,6 +186,29 @@ def tell_of_unknown() -> None:
 def moves_mpi() -> bool:
     """Tell whether a thread shall move MPI while the program computes."""
     return _choice("RMAEXT_MPI_PROGRESS", ("0", "1")) == "1"
+
+
+def records() -> bool:
+    """Tell whether this process shall keep a record of what it does."""
+    return _choice("RMAEXT_RECORD", ("0", "1")) != "0"
+
+
+def trace_bytes() -> int:
+    """Return the bytes that a rank's trace may take."""
+    text = os.environ.get("RMAEXT_TRACE_SIZE", "1024")
+    try:
+        value = int(float(text) * (1 << 20))
+    except (ValueError, OverflowError):
+        value = 0
+    if value < 1 << 16:
+        raise ValueError(f"RMAEXT_TRACE_SIZE={text!r}: must be a number of MiB, at least 0.0625")
+    return value
+
+
+def checks() -> str:
+    """Return whether the program's own mistakes shall be looked for: "" if not."""
+    value = _choice("RMAEXT_CHECK", ("0", "1", "error"))
+    return "" if value == "0" else value
 
 
 def reports_differences() -> bool:

@@ -9,6 +9,7 @@ import copy
 import errno
 import operator
 import os
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from .. import errors
@@ -32,7 +33,17 @@ from ..errors import (
     Unsupported,
 )
 
-__all__ = ["again", "check", "from_c", "from_code", "not_for", "of_all", "pack", "unpack"]
+__all__ = [
+    "advised",
+    "again",
+    "check",
+    "from_c",
+    "from_code",
+    "not_for",
+    "of_all",
+    "pack",
+    "unpack",
+]
 
 _E = TypeVar("_E", bound=BaseException)
 
@@ -113,6 +124,16 @@ def _class_of(number: int, call: str) -> type[RmaError]:
     return _CLASSES.get(number, RmaError)
 
 
+# What the error of a wait says of its cause, see _record/advice.py, which takes this place.
+advise: Callable[[], str] = str
+
+
+def advised(text: str) -> str:
+    """Return the text of the error of a wait with the cause, as far as this rank knows it."""
+    why = advise()
+    return f"{text}. {why[0].upper()}{why[1:]}" if why else text
+
+
 def from_c(code: int, where: str = "") -> Exception:
     """Return the exception for a code that the C side has just returned.
 
@@ -133,6 +154,8 @@ def from_c(code: int, where: str = "") -> Exception:
     if call.startswith("fi_") and where:
         message += f" ({call})"
     cls = _class_of(-code, call)
+    if issubclass(cls, (RmaTimeout, PeerLostError)):
+        message = advised(message)
     rank = record.rank if record.rank >= 0 else None
     return cls(-code, message, call=call, rank=rank, detail=detail)
 

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, TypeVar
 
 from mpi4py import MPI
 
+from .._native._lib import lib
 from ..errors import ClosedError
 from . import locks, mpi_progress
 
@@ -51,6 +52,7 @@ def check(call: str) -> None:
 def _run() -> None:
     if os.getpid() != _state["pid"]:
         return  # a forked child: the endpoints are its parent's
+    lib.rmaext_record_leave(lib.RMAEXT_LEAVES)
     try:
         if not _state["ending"] and not MPI.Is_finalized() and not _raised():
             for farewell in _farewells:

@@ -9,13 +9,15 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-__all__ = ["Patience", "described", "numbers", "site"]
+from .._native._lib import lib
+
+__all__ = ["Patience", "described", "numbers", "place", "site"]
 
 WARN_AFTER = 10.0  # seconds
-_HERE = f"{Path(__file__).parent.parent}{os.sep}"
+_RECORD_EVERY = 0.1
+_HERE = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}{os.sep}"
 _log = logging.getLogger("rmaext")
 
 
@@ -25,15 +27,28 @@ def numbers(ranks: Sequence[int]) -> str:
     return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
 
 
-def site() -> str:
-    """Return where the program is, outside of this package: "app.py:41"; "" if nowhere."""
-    frame: Any = sys._getframe(1)
+def place(frame: Any = None) -> tuple[str, int]:
+    """Return where the program is, outside of this package: path and line; "" if nowhere."""
+    frame = frame or sys._getframe(1)
     while frame is not None:
         path, module = frame.f_code.co_filename, frame.f_globals.get("__name__")
         if not path.startswith((_HERE, "<frozen")) and module != "contextlib":
-            return f"{Path(path).name}:{frame.f_lineno}"
+            return path, frame.f_lineno
         frame = frame.f_back
-    return ""
+    return "", 0
+
+
+def site() -> str:
+    """Return the same as "app.py:41"."""
+    path, line = place()
+    return f"{os.path.basename(path)}:{line}" if path else ""
+
+
+def record(what: str) -> None:
+    """Have the record of a wait that lasts say what it is, and where the program is."""
+    path, line = place()
+    at = f"{path}:{line}".encode(errors="replace") if path else b""
+    lib.rmaext_record_tell(at[-127:], what.encode(errors="replace")[:63])
 
 
 def _raised_at(error: BaseException) -> str:
@@ -42,7 +57,7 @@ def _raised_at(error: BaseException) -> str:
     while trace is not None:
         path = trace.tb_frame.f_code.co_filename
         if not path.startswith(_HERE):
-            found = f"{Path(path).name}:{trace.tb_lineno}"
+            found = f"{os.path.basename(path)}:{trace.tb_lineno}"
         trace = trace.tb_next
     return found
 
@@ -57,16 +72,32 @@ def described(error: BaseException) -> str:
 
 
 class Patience:
-    """Of one wait: it is reported once, to `logging`, when it has lasted long."""
+    """Of one wait: once it lasts, the record says where the program is.
 
-    __slots__ = ("_told", "since")
+    When it has lasted long it is reported once, to `logging`. As a context it has the record
+    say that the wait is over, if an exception ends it outside of C.
+    """
+
+    __slots__ = ("_next", "_told", "since")
 
     def __init__(self) -> None:
-        self.since, self._told = time.monotonic(), False
+        self.since = self._next = time.monotonic()
+        self._told = False
+
+    def __enter__(self) -> Patience:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            lib.rmaext_record_quit()
 
     def look(self, what: str, whom: Callable[[], Sequence[int] | None]) -> None:
         """Report it, if it is time: the call and its window, and the ranks waited for."""
-        if self._told or time.monotonic() - self.since < WARN_AFTER:
+        now = time.monotonic()
+        if now >= self._next:  # again: it may be another rank now that is waited for
+            self._next = now + _RECORD_EVERY
+            record(what)
+        if self._told or now - self.since < WARN_AFTER:
             return
         self._told = True
         ranks = whom()

@@ -274,27 +274,43 @@ class Epochs(Synchronisation[ScalarT]):
         me = self._group.rank
         sleepers = state.words(me, state.places.sleepers)
         end = deadline(timeout)
-        patience, what = Patience(), f"{call}: window {self._name}"
-        for rank in ranks:
-            word, least, spin = state.words(me, place + rank), counts.get(rank, 0) + 1, state.spin
-            while True:
-                nap = state.nap
-                if end is not None:
-                    nap = min(nap, int((end - time.monotonic()) * NS))
-                if lib.rmaext_word_await(sleepers, word, least, spin if nap > 0 else 0, nap):
-                    break
-                self._check_open(call)
-                spin = 0
-                self._serve()
-                patience.look(what, functools.partial(self._behind, state, place, counts, ranks))
-                for other in state.living.gone().intersection(ranks):
-                    # The lost rank may have raised its word before.
-                    its, wanted = state.words(me, place + other), counts.get(other, 0) + 1
-                    if not lib.rmaext_word_await(sleepers, its, wanted, 0, 0):
-                        self._raise_lost(call, other, "the rank is gone")
-                if end is not None and time.monotonic() >= end:
-                    self._timed_out(call, rank)
+        what, root = f"{call}: window {self._name}", self._root._handle
+        behind = functools.partial(self._behind, state, place, counts, ranks)
+        with Patience() as patience:
+            for rank in ranks:
+                word, least, spin = (
+                    state.words(me, place + rank),
+                    counts.get(rank, 0) + 1,
+                    state.spin,
+                )
+                while True:
+                    nap = state.nap
+                    if end is not None:
+                        nap = min(nap, int((end - time.monotonic()) * NS))
+                    if lib.rmaext_word_await(sleepers, word, least, spin if nap > 0 else 0, nap):
+                        break
+                    lib.rmaext_record_waits(root, lib.RMAEXT_IN_EPOCH, rank, 0)
+                    self._check_open(call)
+                    spin = 0
+                    self._serve()
+                    patience.look(what, behind)
+                    self._look_for_lost(call, state, place, counts, ranks)
+                    if end is not None and time.monotonic() >= end:
+                        self._timed_out(call, rank)
+                lib.rmaext_record_waited(lib.RMAEXT_IN_EPOCH, 0)
         return counts | {rank: counts.get(rank, 0) + 1 for rank in ranks}
+
+    def _look_for_lost(
+        self, call: str, state: State, place: int, counts: dict[int, int], ranks: list[int]
+    ) -> None:
+        """Raise if a rank is gone that has not raised its word."""
+        me = self._group.rank
+        sleepers = state.words(me, state.places.sleepers)
+        for other in state.living.gone().intersection(ranks):
+            # The lost rank may have raised its word before.
+            its, wanted = state.words(me, place + other), counts.get(other, 0) + 1
+            if not lib.rmaext_word_await(sleepers, its, wanted, 0, 0):
+                self._raise_lost(call, other, "the rank is gone")
 
     def _behind(
         self, state: State, place: int, counts: dict[int, int], ranks: list[int]

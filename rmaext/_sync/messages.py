@@ -13,6 +13,7 @@ from .._memory.arrays import address
 from .._native._lib import ffi, lib
 from .._native.cmethods import to_the_end
 from .._runtime.failures import from_c
+from .._runtime.reports import Patience
 from ..errors import RmaError
 
 if TYPE_CHECKING:
@@ -104,18 +105,22 @@ class _Message:
         """Return the previous values."""
         where = f"synchronisation with rank {', '.join(map(str, self._ranks))}"
         code = _PENDING if self._begun else self._begin()
-        while code == _PENDING:
-            for rank in self._ranks:
-                group.watch.check(int(rank), where)
-            if self._swap:
-                pending = self._op and self._op[0]
-                code = lib.rmaext_op_wait(self._op[0]) if pending else 0
-            else:
-                code = lib.rmaext_many_wait(self._many) if self._many.batch else 0
+        if code == _PENDING:
+            with Patience():
+                while code == _PENDING:
+                    for rank in self._ranks:
+                        group.watch.check(int(rank), where)
+                    code = self._go_on()
         if code:
             raise from_c(code, where)
         self.release()
         return [int(value) for value in self._old]
+
+    def _go_on(self) -> int:
+        """Wait for a slice; return C's code."""
+        if self._swap:
+            return int(lib.rmaext_op_wait(self._op[0])) if self._op and self._op[0] else 0
+        return int(lib.rmaext_many_wait(self._many)) if self._many.batch else 0
 
     def release(self) -> None:
         """Let go of the buffers, now or when they are not in use any more."""

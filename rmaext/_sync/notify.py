@@ -201,9 +201,10 @@ class Notifications(KeyedRequests[ScalarT], Waits[ScalarT]):
         wait = Wait(self, where, timeout, None)
         taking = _Taking(self)
         try:
-            while not taking.take(number, wanted, wait.slice()):
-                wait.go_on(lib.RMAEXT_PENDING)
-            return taking.seen()
+            with wait.patience:
+                while not taking.take(number, wanted, wait.slice()):
+                    wait.go_on(lib.RMAEXT_PENDING)
+                return taking.seen()
         except BaseException:
             taking.give_back()
             raise

@@ -16,8 +16,10 @@ from .._native._lib import ffi, lib
 from .._native.cmethods import to_the_end
 from .._ops.arguments import told
 from .._ops.core import WindowCore
+from .._record import tracing
 from .._runtime import mpi_progress
 from .._runtime.config import deadline
+from .._runtime.failures import advised
 from .._runtime.reports import Patience
 from ..errors import PeerLostError, RmaTimeout, SyncError
 from ..typing import ScalarT
@@ -69,6 +71,9 @@ class LockGuard:
             self._window.unlock_all()
         else:
             self._window.unlock(self._rank)
+
+
+tracing.follow(LockGuard)
 
 
 class State:
@@ -493,19 +498,24 @@ class Synchronisation(WindowCore[ScalarT]):
     ) -> int:
         """Wait for this rank's other threads, then draw a ticket; return what `take` does."""
         place = lock.join()
+        where = self._root._handle, lib.RMAEXT_IN_LOCK, lock.rank, exclusive
+        what = f"{call}: window {self._name}, rank {lock.rank}"
         try:
-            while True:
-                if lock.threads and lock.threads[0] is place:
-                    code = lock.take(me, exclusive)
-                    if code != -errno.EBUSY:
-                        return code
-                turn = time.monotonic() + _TURN
-                if mpi_progress.acquire(place, turn if end is None else min(turn, end)):
-                    lock.threads.appendleft(place)  # others may be faster
-                    continue
-                self._check_open(call)
-                if end is not None and end <= turn:
-                    self._timed_out(call, lock.rank)
+            with Patience() as patience:
+                while True:
+                    if lock.threads and lock.threads[0] is place:
+                        code = lock.take(me, exclusive)
+                        if code != -errno.EBUSY:
+                            return code
+                    lib.rmaext_record_waits(*where)
+                    turn = time.monotonic() + _TURN
+                    if mpi_progress.acquire(place, turn if end is None else min(turn, end)):
+                        lock.threads.appendleft(place)  # others may be faster
+                        continue
+                    self._check_open(call)
+                    if end is not None and end <= turn:
+                        self._timed_out(call, lock.rank)
+                    patience.look(what, lambda: [self._group.rank])
         finally:
             try:
                 lock.threads.remove(place)
@@ -515,7 +525,18 @@ class Synchronisation(WindowCore[ScalarT]):
     def _await_turn(
         self, call: str, lock: NearLock | FarLock, exclusive: bool, end: float | None
     ) -> None:
-        state, ticket, patience = self._state(call), lock.state.ticket, Patience()
+        with Patience() as patience:
+            self._await_turn_patiently(call, lock, exclusive, end, patience)
+
+    def _await_turn_patiently(
+        self,
+        call: str,
+        lock: NearLock | FarLock,
+        exclusive: bool,
+        end: float | None,
+        patience: Patience,
+    ) -> None:
+        state, ticket = self._state(call), lock.state.ticket
         start = moved = time.monotonic()
         spin, looked, turns, before = state.spin, 0.0, (-1, -1), 1
         while True:
@@ -559,7 +580,7 @@ class Synchronisation(WindowCore[ScalarT]):
 
     def _serve(self) -> None:
         """Read the network, if no thread does."""
-        if not self._group.all_direct and not self._group.hellos[self._group.rank].progress:
+        if not self._group.all_direct and not self._group.hellos.own.progress:
             self._group.network().fabric.serve(0)
 
     def _state(self, call: str) -> State:
@@ -591,6 +612,8 @@ class Synchronisation(WindowCore[ScalarT]):
                 lock = NearLock(*made, block.maps[number], block.base)
             else:
                 lock = FarLock(*made, state.messages)
+            lock.state.window = lib.rmaext_record_id(state.window._root._handle)
+            lock.state.target = number
             lock = state.locks.setdefault(number, lock)
         return lock
 
@@ -624,9 +647,10 @@ class Synchronisation(WindowCore[ScalarT]):
         raise self._sync_error(call, text)
 
     def _raise_lost(self, call: str, rank: int, why: str) -> NoReturn:
-        text = f"{call}: window {self._name}: rank {rank}: {why}"
+        text = advised(f"{call}: window {self._name}: rank {rank}: {why}")
         raise PeerLostError(errno.ENOTCONN, text, call=call, rank=rank)
 
     def _timed_out(self, call: str, rank: int) -> NoReturn:
         text = f"{call}: window {self._name}, rank {rank}: not within the time limit given"
+        text = advised(text)
         raise RmaTimeout(errno.ETIMEDOUT, text, call=call, rank=rank)

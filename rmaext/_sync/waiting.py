@@ -16,7 +16,7 @@ from .._comm import collective
 from .._native._lib import ffi, lib
 from .._ops.core import WindowCore
 from .._runtime.config import seconds
-from .._runtime.failures import from_c
+from .._runtime.failures import advised, from_c
 from .._runtime.reports import Patience
 from ..errors import PeerLostError, RmaTimeout
 from ..typing import Comparison, ScalarT
@@ -102,11 +102,9 @@ class Waits(WindowCore[ScalarT]):
         target = self._group.rank if rank is None else rank
         count = len(conditions)
         call = lib.rmaext_wait_until
-        while True:
-            code = call(self._handle, target, conditions, count, every, wait.slice())
-            if not code:
-                return
-            wait.go_on(code)
+        with wait.patience:
+            while code := call(self._handle, target, conditions, count, every, wait.slice()):
+                wait.go_on(code)
 
     def _look_out(self, since: float) -> None:
         """Raise PeerLostError once for each rank that is found lost.
@@ -141,7 +139,7 @@ class Wait:
         self._look = look or (lambda: window._look_out(self._start))
         self._end = self._start + self._limit
         self._gone: PeerLostError | None = None
-        self._patience = Patience()
+        self.patience = Patience()
 
     def slice(self) -> int:
         """Return the nanoseconds that C may wait now."""
@@ -154,7 +152,7 @@ class Wait:
         if code != lib.RMAEXT_PENDING:
             raise from_c(code, self._where)
         now = time.monotonic()
-        self._patience.look(self._where, lambda: None)
+        self.patience.look(self._where, lambda: None)
         if self._gone is None:
             try:
                 self._look()
@@ -164,9 +162,9 @@ class Wait:
         if now < self._end:
             return
         if self._gone is not None:
-            text = f"{self._where}: {self._gone}"
+            text = f"{self._where}: {self._gone}"  # which has the advice
             raise PeerLostError(
                 self._gone.errno or errno.ENOTCONN, text, rank=self._gone.rank
             ) from self._gone
-        text = f"{self._where}: not within {self._limit:g} s"
+        text = advised(f"{self._where}: not within {self._limit:g} s")
         raise RmaTimeout(errno.ETIMEDOUT, text, call=self._where.partition(":")[0])

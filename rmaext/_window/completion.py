@@ -31,7 +31,7 @@ __all__ = ["Completion"]
 class Completion(Epochs[ScalarT], Waits[ScalarT]):
     """`flush`, `fence` and `close` of `Window`.
 
-    flush is that of csrc/python/window.c, which comes here with all that is not plain.
+    flush and fence are those of csrc/python, which come here with all that is not plain.
     fence and close are collective: no rank raises before all ranks know of the error, and
     no rank frees memory before all have said that they do not write to it any more.
     """
@@ -46,14 +46,11 @@ class Completion(Epochs[ScalarT], Waits[ScalarT]):
             return
         target = -1 if rank is None else self._rank(rank, "flush")
         wait = ffi.new("struct rmaext_wait *", [int(self._timeout * 1e9), 0, 0, 0])
-        patience = Patience()
-        while True:
-            code = lib.rmaext_flush(self._handle, target, wait)
-            if not code:
-                break
-            if code != lib.RMAEXT_PENDING:
-                self._flush_failed(code, target)
-            patience.look(f"flush: window {self._name}", lambda: [int(wait.rank)])
+        with Patience() as patience:
+            while code := lib.rmaext_flush(self._handle, target, wait):
+                if code != lib.RMAEXT_PENDING:
+                    self._flush_failed(code, target)
+                patience.look(f"flush: window {self._name}", lambda: [int(wait.rank)])
         if persist:
             storage.persist(self, None if rank is None else target)
 
@@ -61,35 +58,19 @@ class Completion(Epochs[ScalarT], Waits[ScalarT]):
         whom = "all ranks" if target < 0 else f"rank {target}"
         raise from_c(code, f"flush: window {self._name}, {whom}")
 
-    def fence(self) -> None:
-        """Flush to all ranks, and wait until all have done so.
-
-        After it every rank sees, in its own memory too, what any rank put before.
-
-        Raises
-        ------
-        RmaTimeout, PeerLostError
-            As `flush`. If it fails on one rank, it raises the same error on all. If a rank is
-            lost, or a signal interrupts it, the window is closed on this rank.
-        SyncError
-            On all ranks, if they are in different collective calls; nothing else has happened
-            then. And if a rank has given up a call of this communicator.
-
-        Notes
-        -----
-        Collective, blocking; corresponds to MPI_Win_fence.
-
-        Examples
-        --------
-        >>> win.put([1.0, 2.0], 0)
-        >>> win.fence()  # all ranks come here
-        >>> win.local[:3]
-        array([1., 2., 0.])
-        """
+    @behind
+    def _fence(self) -> None:
         self._check_open("fence")
         with self._group.collective("fence", self._name):
             self._check_open("fence")
             failure, _ = self._meet(self._try_flush())
+        if failure is not None:
+            raise failure
+
+    def _fence_on(self, failure: Exception | None) -> None:
+        """Go on with a fence of C: its flush has failed, or it has come to the meeting."""
+        with self._group.collective("fence", self._name, failure is None):
+            failure, _ = self._meet(failure)
         if failure is not None:
             raise failure
 
@@ -212,6 +193,8 @@ class Completion(Epochs[ScalarT], Waits[ScalarT]):
         self._group.meetings.close(self._name)
         ended = end_grants(self)
         if keep:
+            for part in self._parts():
+                lib.rmaext_record_abandon(part._handle)
             return
         file, self._file = self._file, None
         storage.end(file)

@@ -14,14 +14,16 @@ from .._comm.host import Beacon, Hello, pidfd_of
 from .._comm.network import offers
 from .._comm.provider_choice import choose
 from .._comm.window_record import WindowRecord
-from .._fabric.endpoint import Endpoint
+from .._fabric.endpoint import GUESTS, Endpoint
 from .._fabric.library import Candidate
 from .._memory import arrays
 from .._native._lib import ffi, lib
+from .._record import writer
 from .._remote.ticket import Ticket
 from .._runtime import lifetime, mpi_progress
 from .._runtime.config import Config, tell_of_unknown, timeout_seconds
 from .._runtime.failures import from_c
+from .._runtime.reports import Patience
 from ..errors import NotLocalError, PeerLostError, RmaTimeout
 from ..typing import ScalarT
 from .refusals import NoRankHere
@@ -39,6 +41,7 @@ class _Owner:
     """The process that owns the memory, in place of the group of a window: this one is no rank."""
 
     rank, size, spin = -1, 1, _SPIN
+    record_id = 0  # it has no communicator
 
     def __init__(self, ticket: Ticket, own: Hello) -> None:
         self.here = ticket.net == own.net  # likely; its beacon proves it
@@ -111,6 +114,8 @@ class RemoteWindow(NoRankHere[ScalarT], Window[ScalarT]):
             The owner is gone.
         RmaTimeout
             It does not answer, or is another process by now.
+        BusyError
+            1,024 other guests have sent it something in the last seconds: try again later.
         NotLocalError
             The ticket is for the owner's host only, and this is another one.
         NoProviderError
@@ -182,6 +187,8 @@ class RemoteWindow(NoRankHere[ScalarT], Window[ScalarT]):
         if code:
             raise from_c(code, f"attach: window {self._name}")
         self._handle = ffi.gc(handle[0], lib.rmaext_window_free)
+        writer.begin()
+        writer.window(self)
 
     def _announce(self, where: str) -> None:
         """Ask the owner whether what the ticket says still holds."""
@@ -189,13 +196,16 @@ class RemoteWindow(NoRankHere[ScalarT], Window[ScalarT]):
         if code:
             raise from_c(code, where)
         wait = ffi.new("struct rmaext_wait *", [int(self._timeout * 1e9), 0, 0, 0])
-        while (code := lib.rmaext_flush(self._handle, 0, wait)) == lib.RMAEXT_PENDING:
-            self._group.watch.check(0, where)
+        with Patience() as patience:
+            while (code := lib.rmaext_flush(self._handle, 0, wait)) == lib.RMAEXT_PENDING:
+                self._group.watch.check(0, where)
+                patience.look(where, lambda: None)
         if code == -errno.ETIMEDOUT:
-            text = f"{where}: no answer within {self._timeout:g} s: the owner is stopped, or "
-            raise RmaTimeout(
-                errno.ETIMEDOUT, f"{text}another process by now", call="attach", rank=0
+            text = (
+                f"{where}: no answer within {self._timeout:g} s: the owner is stopped, or another "
+                "process by now, or has turned many away: ask it for a new ticket, or try again"
             )
+            raise RmaTimeout(errno.ETIMEDOUT, text, call="attach", rank=0)
         if code:
             raise from_c(code, where)
 
@@ -274,4 +284,4 @@ def _endpoint(it: Ticket, own: Hello, config: Config) -> Endpoint:
     there: dict[str, Candidate] = {it.scope: it.endpoint}
     mine = replace(own, wanted=it.endpoint.provider, **offers(config))
     theirs = replace(mine, net=it.net, node=it.node, candidates=[it.endpoint], opened=there)
-    return Endpoint.open(it.scope, choose([mine, theirs], it.scope)[0], config, _SPIN)
+    return Endpoint.open(it.scope, choose([mine, theirs], it.scope)[0], config, _SPIN, GUESTS)

@@ -91,7 +91,7 @@ class SharedRegion(Region):
         return _BLOCK.pack(*block)
 
     def _follow(self, block: node.Block, nbytes: int) -> bytes:
-        process = self.group.processes[0]
+        process = self.group.processes.get(0)
         if process is not None and nbytes:
             data = ffi.buffer(ffi.cast("char *", process.map(block, nbytes)), nbytes)
             self.whole = np.frombuffer(data, np.uint8)

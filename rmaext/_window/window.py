@@ -27,6 +27,7 @@ from .._ops.core import Array
 from .._ops.many_requests import ManyRequests
 from .._ops.nonblocking import NonblockingOperations
 from .._ops.transfers import TransferOperations
+from .._record import writer
 from .._runtime import lifetime
 from .._runtime.config import timeout_seconds
 from .._runtime.failures import from_code
@@ -37,6 +38,7 @@ from . import storage
 from .completion import Completion
 from .constructors import RelatedWindows
 from .memory import MemoryOperations
+from .statistics import Statistics
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["Window"]
 
 _PROC_NULL = int(MPI.PROC_NULL)
+_NO_TOKEN = bytes(16)
 
 
 class Window(
@@ -54,6 +57,7 @@ class Window(
     Completion[ScalarT],
     RelatedWindows[ScalarT],
     MemoryOperations[ScalarT],
+    Statistics[ScalarT],
 ):
     """One-sided access to an array of every rank (MPI-4.1, chapter 12).
 
@@ -295,7 +299,8 @@ class Window(
             group.meetings.alone()
             self._name = group.next_name()
             region.connect()
-            self._adopt(group.token(self._name), block)
+            far = region.fabric is not None  # else no message names it
+            self._adopt(group.token(self._name) if far else _NO_TOKEN, block)
             self._file = storage.begin(self)
             group.join()
             group.meetings.open(self._name, block)
@@ -317,6 +322,7 @@ class Window(
         self._stride = self._dtype.itemsize
         self._sizes = elements(self._records.size, self._dtype.itemsize)
         self._atomic_type = arrays.atomic_type(self._dtype)
+        writer.window(self)
         self._bind_plain()
 
     def _bind_plain(self) -> None:

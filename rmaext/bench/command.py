@@ -26,6 +26,8 @@ RANKS = {
     "random": (2,),
     "progress": (2,),
     "creation": (2, 8),
+    "fence": (2, 8),
+    "start": (1,),  # which begins jobs of its own
 }
 SUFFIXES = {"": 1, "B": 1, "KI": KIB, "KIB": KIB, "MI": MIB, "MIB": MIB}
 LARGEST = 64 * MIB

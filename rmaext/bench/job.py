@@ -19,7 +19,8 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from .cases import CASES
+from . import cases, starts
+from .fences import fences
 from .measure import Job
 
 # Seconds. Open MPI 5.0.11 over UCX 1.20.1 by tcp (UCX_TLS=tcp,self) hangs in MPI_Win_free or
@@ -29,7 +30,7 @@ from .measure import Job
 TEARDOWN = 10
 
 
-def main(cases: Mapping[str, Callable[[Job], None]]) -> None:
+def main(known: Mapping[str, Callable[[Job], None]]) -> None:
     """Run the case that the command line names. Collective over MPI.COMM_WORLD."""
     settings, folder = json.loads(sys.argv[1]), Path(sys.argv[2])
     faulthandler.dump_traceback_later(settings["limit"], exit=True)
@@ -38,7 +39,7 @@ def main(cases: Mapping[str, Callable[[Job], None]]) -> None:
         os.environ.pop(name, None)
     job = Job(settings, folder / "progress")
     try:
-        cases[settings["case"]](job)
+        known[settings["case"]](job)
         if job.is_origin:
             facts = {"mpi": mpi_version(), "thread_level": thread_level()} | job.facts | fabric(job)
             partial = folder / "result.part"
@@ -90,4 +91,4 @@ def fabric(job: Job) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    main(CASES)
+    main({**cases.CASES, **starts.CASES, "fence": fences})

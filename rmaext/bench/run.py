@@ -22,9 +22,9 @@ TEARDOWN = 20  # seconds that a job has to end after its result is written
 TCP = {
     "MPICH": (
         "",
-        "MPIR_CVAR_NOLOCAL=1 MPIR_CVAR_CH4_NETMOD=ofi FI_PROVIDER=tcp FITCP_IFACE=lo",
+        "MPIR_CVAR_NOLOCAL=1 MPIR_CVAR_CH4_NETMOD=ofi FI_PROVIDER=tcp FI_TCP_IFACE=lo",
     ),
-    "Intel MPI": ("", "I_MPI_FABRICS=ofi I_MPI_OFI_PROVIDER=tcp FITCP_IFACE=lo"),
+    "Intel MPI": ("", "I_MPI_FABRICS=ofi I_MPI_OFI_PROVIDER=tcp FI_TCP_IFACE=lo"),
     "Open MPI": (
         "--mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include lo --mca osc rdma",
         "",

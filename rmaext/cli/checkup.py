@@ -68,6 +68,7 @@ def _examine(provider: str, patience: float, sign: Path) -> dict[str, Any]:
     if plain.fabric is not None:
         fabric = plain.fabric
         result |= {"mr_mode": fabric.mr_mode, "key_size": fabric.key_size}
+        result["guarded"] = fabric.guarded
     if world.rank == 0:
         _transfers(plain)
         result["updates"] = _updates(mixed, reference)

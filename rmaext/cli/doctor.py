@@ -19,6 +19,7 @@ from . import info
 
 __all__ = ["add"]
 
+_LISTENING = ("tcp;ofi_rxm", "tcp", "net;ofi_rxm", "net")  # on TCP sockets
 _COLOURS = {"ok": "32", "fails": "31", "?": "33"}
 _NODE = ""  # in place of a provider: the routes within this machine
 
@@ -121,6 +122,8 @@ def _examine(mpi: Mpi, name: str, end: float, patience: float) -> Finding:
     what = f"put, get, {result['updates']} kinds of update, {absent}, teardown"
     routes = " and ".join(dict.fromkeys(result["routes"]))
     how = f"mr_mode {result['mr_mode']}" if name else f"routes {routes}"
+    if name in _LISTENING and not result["guarded"]:
+        how += "; connections of other users are NOT refused: see win.fabric.guarded"
     return Finding(title, True, f"{what}; {how}")
 
 

@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from typing import Any
 
+from .._runtime import config
+
 __all__ = ["add", "replace_at_import"]
 
 MPI = "mpi4py.MPI"
@@ -141,9 +143,15 @@ def replace_at_import() -> None:
     The import initialises MPI, as mpi4py.rc says then.
     """
     if MPI in sys.modules:
-        importlib.import_module("rmaext.compat.auto")
+        _replace()
     else:
         sys.meta_path.insert(0, _Watch())
+
+
+def _replace() -> None:
+    importlib.import_module("rmaext.compat.auto")
+    if config.checks():
+        importlib.import_module("rmaext._check.install").install()
 
 
 class _Watch:
@@ -165,6 +173,6 @@ def _and_replace(loader: Any) -> Callable[[types.ModuleType], None]:
     def exec_module(module: types.ModuleType) -> None:
         del loader.exec_module
         original(module)
-        importlib.import_module("rmaext.compat.auto")
+        _replace()
 
     return exec_module

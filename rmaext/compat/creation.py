@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import operator
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -155,7 +155,7 @@ def _agree(
         own = exc
         code = exc.error_class if isinstance(exc, MPI.Exception) else MPI.ERR_ARG
 
-    def gather() -> list[bytes]:
+    def gather() -> Sequence[bytes]:
         group = Group.of(comm)
         with group.collective("creation of a compat.Win"):
             return group.gather(_ARGUMENTS.pack(given, code))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from mpi4py import MPI
 
 from .._native import cmethods
+from .._record import tracing
 from . import attributes, creation, requests, transfer
 from .creation import State
 from .errors import RAISED, error, report, translated
@@ -580,3 +581,6 @@ class Win(cmethods.Win):
 
 
 WIN_NULL = Win()
+
+
+tracing.follow(Win, cmethods.Win)

@@ -72,7 +72,7 @@ def check_image(path: Path) -> None:
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("cases", ["latency,bandwidth,creation,progress", "rate,random"])
+@pytest.mark.parametrize("cases", ["latency,bandwidth,creation,progress", "rate,random,fence"])
 def test_quick(cases: str, tmp_path: Path) -> None:
     file, plots = tmp_path / "figures.json", tmp_path / "plots"
     options = ["--json", str(file), "--plot", str(plots)]
@@ -89,6 +89,20 @@ def test_quick(cases: str, tmp_path: Path) -> None:
         assert f"\n{case}: " in "\n" + done.stdout
     for form in FORMS:
         assert f" = {form}" in done.stdout
+
+
+@pytest.mark.timeout(200)
+def test_start(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    done = bench("--quick", "--cases", "start", "--json", str(file), limit=180)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    (job,) = json.loads(file.read_text())["jobs"]
+    assert job["error"] is None
+    imports, window = job["figures"]
+    assert list(imports["values"])[:2] == ["import rmaext", "import mpi4py.MPI"]
+    assert [window["operation"], *window["values"]] == ["first window", *FORMS]
+    for figure in job["figures"]:
+        assert all(0 < entry["value"] < 1e5 for entry in figure["values"].values())
 
 
 def test_sizes_and_level(tmp_path: Path) -> None:
@@ -180,9 +194,10 @@ def test_under_mpiexec(mpirun: Any) -> None:
 @pytest.mark.parametrize("case", ["latency", "bandwidth"])
 def test_wrong_data_is_a_failure(case: str, mpirun: Any, tmp_path: Path) -> None:
     code = """
-        import rmaext, rmaext.bench.job as job
+        import rmaext
+        from rmaext.bench import cases, job
         rmaext.Window.put = lambda *arguments: None
-        job.main(job.CASES)
+        job.main(cases.CASES)
     """
     settings = json.dumps({**JOB, "case": case})
     done = mpirun(2, code, settings, str(tmp_path))

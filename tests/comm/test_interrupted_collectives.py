@@ -46,6 +46,61 @@ def start(size, body, env=None, before="", **options):
 ENTRIES = ["__enter__", "begin", "reduce", "_meet", "_announce", "complete", "finish", "__exit__"]
 
 
+HANDED = ["_fence_on", "collective", "__enter__", "begin", "reduce", "_meet", "_come", "_now"]
+
+
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", "TimeoutError"])
+@pytest.mark.parametrize("route", ["direct", "fabric"])
+def test_a_signal_while_python_goes_on_with_a_fence_of_c(route, error):
+    """This rank has come to the meeting by then; the call is given up, and the other one learns."""
+    body = f"""
+        for name in {HANDED!r}:
+            comm = world.Dup()
+            win = rmaext.Window.allocate(comm, 4)
+            win.fence()
+            if rank:
+                sys.setprofile(at(name, {error}))
+            else:
+                time.sleep(0.1)
+            first = raising(win.fence)
+            sys.setprofile(None)
+            assert first.startswith("{error}" if rank else ("passed", "SyncError")), (name, first)
+            second = raising(win.fence)
+            closed = "ClosedError" if rank else "SyncError"  # an interrupted fence may close it
+            assert second.startswith(("SyncError", closed)), (name, second)
+        print("end", flush=True)
+        """
+    done = start(2, body, {"RMAEXT_ROUTE": "fabric" if route == "fabric" else None})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("end") == 2
+
+
+def test_no_exception_of_a_signal_handler_is_lost_in_a_fence():
+    """However often it comes, and whichever line it meets."""
+    body = """
+        win = rmaext.Window.allocate(MPI.COMM_SELF, 4)
+        sent = 0
+        def handler(*_):
+            global sent
+            sent += 1
+            raise TimeoutError
+        signal.signal(signal.SIGALRM, handler)
+        caught = 0
+        while caught < 500:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-4 + caught % 50 * 1e-6)
+                while True:
+                    win.fence()
+            except TimeoutError:
+                caught += 1
+        assert caught == sent, (caught, sent)
+        print("end", flush=True)
+        """
+    done = start(1, body)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "end" in done.stdout
+
+
 @pytest.mark.parametrize("error", ["KeyboardInterrupt", "TimeoutError"])
 @pytest.mark.parametrize("route", ["direct", "fabric"])
 def test_a_signal_at_any_entry(route, error):
@@ -57,7 +112,7 @@ def test_a_signal_at_any_entry(route, error):
             win.fence()
             if rank:
                 sys.setprofile(at(name, {error}))
-            first = raising(win.fence)
+            first = raising(win._fence)  # C's runs no line of Python meanwhile
             sys.setprofile(None)
             interrupted = first.startswith("{error}")
             if interrupted and not win._group.meetings.over:
@@ -97,13 +152,13 @@ def test_a_signal_at_any_stage_of_a_creation(route, error):
             first = rmaext.Window.allocate(comm, 4)
             create = lambda: rmaext.Window.allocate(comm, 4)
             meetings = first._group.meetings
-            number = meetings._number
+            number = meetings._numbers.number
             if rank:
                 sys.setprofile(at(name, {error}))
             said = [raising(create)]
             sys.setprofile(None)
             assert said[0].startswith("{error}") or not rank, (name, said)
-            if rank and meetings._number == number and not meetings.over:
+            if rank and meetings._numbers.number == number and not meetings.over:
                 raising(create)  # it had not begun, and the other rank waits for it
             said += [raising(create), raising(create)]
             told = world.allgather([text.split(":")[0] for text in said])
@@ -139,7 +194,7 @@ def test_others_go_on_after_a_refused_call():
                     sys.setprofile(None)
                     raise TimeoutError
         sys.setprofile(profile)
-        first = raising(win.fence)
+        first = raising(win._fence)  # C's runs no line of Python meanwhile
         sys.setprofile(None)
         assert first.startswith("TimeoutError"), first
         assert in_a_thread() == "passed"

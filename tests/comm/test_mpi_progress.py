@@ -11,6 +11,7 @@ import os
 import subprocess
 
 import case_table
+import launch
 import numpy as np
 import pytest
 
@@ -189,8 +190,9 @@ def test_a_remote_window_needs_no_mpi(audit, counts, run_python, tmp_path):
             mpi4py.rc.initialize = False
             import rmaext
             from mpi4py import MPI
+            from support.processes import stop
             with rmaext.RemoteWindow.attach(bytes.fromhex(sys.argv[1])) as remote:
-                os.kill(os.getppid(), signal.SIGSTOP)
+                stop(os.getppid())
                 start = time.monotonic()
                 threading.Timer(0.4, os.kill, (os.getppid(), signal.SIGCONT)).start()
                 assert remote.get(0).tolist() == [3, 3, 3, 3]
@@ -203,7 +205,8 @@ def test_a_remote_window_needs_no_mpi(audit, counts, run_python, tmp_path):
         subprocess.run([sys.executable, "-c", guest, win.export().hex()], check=True)
     """
     env = {f"MY_{name}": value for name, value in audited(audit, counts).items()}
-    done = run_python(code, env=env | {"RMAEXT_ROUTE": "fabric"})
+    env |= {"RMAEXT_ROUTE": "fabric", "PYTHONPATH": launch.PYTHONPATH}
+    done = run_python(code, env=env)
     assert done.returncode == 0, done.stderr
     assert "end" in done.stdout
     assert rows(counts) == []

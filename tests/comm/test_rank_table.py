@@ -39,7 +39,7 @@ class Exchange(Group):
 
     def __init__(self, records: bytes, lengths: np.ndarray) -> None:
         self.rank, self.size, self.here = 0, len(lengths), [0]
-        self.processes = [None] * self.size
+        self.processes = {}
         self.forced = True
         self.spin = 0.0
         self._members = {}

@@ -93,9 +93,12 @@ def test_an_exception_where_others_requests_are_completed():
             Watcher._tell = lambda self, late: (
                 real(self, late) if threading.current_thread() is main else None
             )
-            first = win.Rput(data, 1)
-            watcher = next(f.watcher for f in Endpoint._opened.values() if f.watcher)
-            below = next(iter(watcher._awaited))
+            fabric, = Endpoint._opened.values()
+            below = None
+            while below is None:  # perhaps it has ended already
+                first = win.Rput(data, 1)
+                below = next(iter(fabric.watcher._awaited if fabric.watcher else ()), None)
+            watcher = fabric.watcher
             while not below.done:
                 time.sleep(0.01)
             def trace(frame, event, _):

@@ -84,7 +84,7 @@ def messages() -> list[bytes]:
 
 def records() -> list[bytes]:
     """Return inputs of records.py; the first byte is the decoder's number."""
-    made = Hello.make(Config.read(), "ab" * 16, candidates=[_LO, _ETH], version="1.17")
+    made = Hello.make(Config.read(), "ab" * 32, candidates=[_LO, _ETH], version="1.17")
     dtypes = ("<f8", [["a", "<i4"], ["", "|V4"], ["b", "<f8", [2, 3]]], [[["t", "n"], "|u1"]])
     hello = made.pack()
     window = window_record.WindowRecord(
@@ -108,7 +108,7 @@ def records() -> list[bytes]:
             pids=made.pids,
             pid=made.pid,
             started=made.started,
-            beacon="ab" * 16,
+            beacon="ab" * 32,
             endpoint=_LO,
             address="02000000" * 4,
             door="cd" * 16,

@@ -101,6 +101,12 @@ def test_killed_rank(scenario, library):
     kill(scenario, library=library, RMAEXT_ROUTE="fabric")
 
 
+@pytest.mark.parametrize("library", BOTH)
+def test_killed_rank_while_words_wait_behind_puts(library):
+    """Of 1.17 to 2.5.1 rxm crashes when an injected write fails."""
+    kill("fence_behind", library=library, RMAEXT_ROUTE="fabric")
+
+
 @pytest.mark.parametrize(
     ("scenario", "memory"),
     [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Many more ranks than cores: make test-scale runs these at 16 and 64 ranks."""
+"""Many more ranks than cores: make test-scale runs these at 16 to 256 ranks."""
 
 from __future__ import annotations
 

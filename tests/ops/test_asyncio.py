@@ -7,6 +7,7 @@ import asyncio
 import gc
 import threading
 
+import launch
 import numpy as np
 import pytest
 from support.guarded import guarded, neighbour
@@ -101,12 +102,15 @@ def test_several_loops(comm):
 
 # -- targets that do not answer --------------------------------------------------------
 
+FABRIC = {"RMAEXT_ROUTE": "fabric", "PYTHONPATH": launch.PYTHONPATH}
+
 # Rank 1 is stopped for a while, or dies.
 STOPPED = """
     import asyncio, gc, os, signal, threading, time, traceback, weakref
     from mpi4py import MPI
     import numpy as np
     import rmaext
+    from support.processes import stop
 
     comm = MPI.COMM_WORLD
     win = rmaext.Window(comm, np.arange(1000))
@@ -135,14 +139,14 @@ def test_function_that_raises_in_the_watcher(mpirun):
             win.rget(1)._then(fails)
             later.start()
             return await asyncio.gather(other, win.rget(1, 8, 1))
-        os.kill(pids[1], signal.SIGSTOP)
+        stop(pids[1])
         assert [int(one[0]) for one in asyncio.run(main())] == [7, 8]
         end = time.monotonic() + 10
         while not reports:
             assert time.monotonic() < end
             time.sleep(0.01)
         assert isinstance(reports[0], ZeroDivisionError)
-        os.kill(pids[1], signal.SIGSTOP)
+        stop(pids[1])
         again = threading.Timer(0.5, os.kill, (pids[1], signal.SIGCONT))
         again.start()
         assert asyncio.run(asyncio.wait_for(waiting(win.rget(1, 9, 1)), 10))[0] == 9
@@ -154,7 +158,7 @@ def test_function_that_raises_in_the_watcher(mpirun):
     win.close()
     """
     )
-    done = mpirun(2, code, env={"RMAEXT_ROUTE": "fabric"}, timeout=40)
+    done = mpirun(2, code, env=FABRIC, timeout=40)
     assert done.returncode == 0, done.stderr
 
 
@@ -189,7 +193,7 @@ def test_error_that_is_raised_again(mpirun):
     os._exit(0)
     """
     )
-    done = mpirun(2, code, env={"RMAEXT_ROUTE": "fabric"}, timeout=40, survive=True)
+    done = mpirun(2, code, env=FABRIC, timeout=40, survive=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -205,7 +209,7 @@ def test_late_request_of_several_coroutines(mpirun):
             errors = await asyncio.gather(*tasks, return_exceptions=True)
             assert all(isinstance(error, rmaext.RmaTimeout) for error in errors), errors
             assert len({id(error) for error in errors}) == 3
-        os.kill(pids[1], signal.SIGSTOP)
+        stop(pids[1])
         later.interval = 2
         later.start()
         asyncio.run(main())
@@ -214,5 +218,5 @@ def test_late_request_of_several_coroutines(mpirun):
     win.close()
     """
     )
-    done = mpirun(2, code, env={"RMAEXT_ROUTE": "fabric"}, timeout=40)
+    done = mpirun(2, code, env=FABRIC, timeout=40)
     assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ import pytest
 from mpi4py import MPI
 from support.guarded import PATTERN, guarded, neighbour, noise, same
 
-from rmaext import BoundsError
+from rmaext import BoundsError, Window
 
 
 def plan(seed, ranks, limit):
@@ -433,3 +433,27 @@ def test_own_rank_through_the_fabric(mpirun):
         ]
         done = mpirun(size, code, *files, env={"RMAEXT_ROUTE": "fabric"}, timeout=240)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.mpi(min_size=1)
+@pytest.mark.parametrize("shift", [-100_000, -1, 1, 100_000])
+def test_long_copies_that_overlap(world, monkeypatch, shift):
+    """A put and a get of 1 MiB within the window itself move it, as memmove() does."""
+    monkeypatch.delenv("RMAEXT_ROUTE", raising=False)  # by network their order is nobody's
+    comm = world.Dup()
+    count, first = 1 << 17, max(shift, 0)
+    with Window.allocate(comm, count + abs(shift), "i8") as win:
+        for call in ("put", "get"):
+            win.local[:] = np.arange(win.local.size)
+            source = win.local[first : first + count]
+            there = first - shift
+            if call == "put":
+                win.put(source, comm.rank, there)
+                win.flush()
+            else:
+                win.get(comm.rank, first, out=win.local[there : there + count])
+            moved = np.arange(win.local.size)
+            moved[there : there + count] = np.arange(first, first + count)
+            assert same(win.local, moved)
+        win.fence()
+    comm.Free()

@@ -217,3 +217,18 @@ def test_outside_the_communicator(world):
         world.send("done", last)
     alone.Free()
     world.Barrier()
+
+
+def test_stats(comm, win):
+    """What a guest does is counted there, apart from what the window's ranks do."""
+    with rmaext.RemoteWindow.attach(win.export()) as far:
+        before = far.stats["calls"].sum()
+        far.put([1.0, 2.0], 0)
+        far.fetch_add(1.0, 0, 3)
+        far.flush()
+        rows = {str(row["kind"]): row for row in far.stats}
+        assert far.stats["calls"].sum() == before + 2
+        assert (rows["put"]["target"], rows["put"]["elements"]) == (0, 2)
+        assert (rows["fetch"]["route"], rows["fetch"]["bytes"]) == ("message", 8)
+    assert not len(win.stats)
+    comm.Barrier()

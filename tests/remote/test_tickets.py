@@ -17,7 +17,7 @@ from rmaext import RemoteWindow
 from rmaext._remote.ticket import Ticket
 
 
-def frame(payload: bytes, magic=b"rmxT", version=1, length=None) -> bytes:
+def frame(payload: bytes, magic=b"rmxT", version=2, length=None) -> bytes:
     body = struct.pack("<4sII", magic, version, len(payload) if length is None else length)
     return body + payload + struct.pack("<I", zlib.crc32(body + payload))
 
@@ -51,7 +51,7 @@ def test_other_versions(alone):
     payload = alone.export()[12:-4]
     assert Ticket.parse(frame(payload)).size == 64
     for bad, why in (
-        (frame(payload, version=2), "version 2"),
+        (frame(payload, version=3), "version 3"),
         (frame(payload, magic=b"rmx1"), "begins with"),
         (frame(payload, length=3), "length"),
         (frame(payload.replace(b'"little"', b'"big"')), "byte order"),
@@ -120,5 +120,5 @@ def test_forged_tickets(alone):
     refuses(lambda: RemoteWindow.attach(forge(it, net="elsewhere")), rmaext.NotLocalError)
     none = replace(it.endpoint, provider="none")
     refuses(lambda: RemoteWindow.attach(forge(it, endpoint=none)), rmaext.NoProviderError)
-    lost = forge(it, beacon="ab" * 16)
+    lost = forge(it, beacon="ab" * 32)
     refuses(lambda: RemoteWindow.attach(lost), rmaext.PeerLostError, "has left")

@@ -142,6 +142,18 @@ def test_connect_reads_from_each_rank_once(fabric_route):
         win.connect()
 
 
+@pytest.mark.mpi(min_size=2)
+def test_fences_are_no_failures(fabric_route):
+    """What tells the others of a fence completes without an operation."""
+    with rmaext.Window(fabric_route, np.zeros(1, "i8")) as win:
+        before = win.fabric.stats
+        for _ in range(100):
+            win.fence()
+        after = win.fabric.stats
+        assert after["failed"] == before["failed"]
+        assert after["completed"] == before["completed"]
+
+
 def test_connect_without_a_fabric():
     with rmaext.Window(MPI.COMM_SELF, np.zeros(1)) as win:
         win.connect()
@@ -162,6 +174,22 @@ def test_an_idle_window_costs_nothing(fabric_route, used):
         used_up = time.process_time() - start
         win.fence()
     assert used_up < 0.1
+
+
+@pytest.mark.mpi(min_size=2, max_size=2)
+def test_a_rank_in_a_fence_sleeps_although_it_had_completions(fabric_route):
+    """Their queue's descriptor stays readable: it is no sign of requests that come."""
+    comm = fabric_route
+    with rmaext.Window(comm, np.zeros(SIZE, "i8")) as win:
+        for _ in range(2):
+            win.get(1 - comm.rank, SMALL, 1)
+            comm.Barrier()
+        if comm.rank == 0:
+            time.sleep(1)
+        start = time.thread_time()
+        win.fence()
+        used_up = time.thread_time() - start
+    assert used_up < 0.7  # s; moving MPI takes 0.2 to 0.4
 
 
 def test_script_prints_a_table_and_fails_when_late(mpirun, tmp_path):

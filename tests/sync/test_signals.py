@@ -215,7 +215,7 @@ def test_a_signal_anywhere_in_a_look_for_the_dead():
     beacon = Beacon()
     watch = Watch()
     watch.pidfds, watch.near = {1: fd}, [0]
-    watch._hellos = [SimpleNamespace(beacon=beacon.name)]
+    watch._hellos = {0: SimpleNamespace(beacon=beacon.name)}
     living, hits = Living(SimpleNamespace(watch=watch, size=2, _network=None)), 0
     with shooter(1) as (arm, disarm):
         end = time.monotonic() + 1

@@ -46,6 +46,8 @@ VARIABLES = (
     "MR_MODE",
     "TIMEOUT",
     "PTRACER",
+    "ADMIT",
+    "SECRET",
 )
 
 
@@ -102,6 +104,43 @@ def test_wrong_value(monkeypatch, name, value):
     monkeypatch.setenv(f"RMAEXT_{name}", value)
     with pytest.raises(ValueError, match=f"RMAEXT_{name}={value!r}: must be one of"):
         Config.read()
+
+
+def test_networks(monkeypatch):
+    four = bytes(10) + b"\xff\xff"
+    for text, read in (
+        ("", ()),
+        ("10.1.2.3", ((four + bytes([10, 1, 2, 3]), 128),)),
+        ("10.1.2.3/8,", ((four + bytes([10, 0, 0, 0]), 104),)),
+        ("fe80::/10, 0.0.0.0/0", ((b"\xfe\x80" + bytes(14), 10), (four + bytes(4), 96))),
+        ("everyone", None),
+    ):
+        monkeypatch.setenv("RMAEXT_ADMIT", text)
+        assert Config.read().admit == read
+    for text in ("nobody", "10.0.0.0/33", "10.0.0", "everyone,10.0.0.1"):
+        monkeypatch.setenv("RMAEXT_ADMIT", text)
+        with pytest.raises(ValueError, match=f"RMAEXT_ADMIT='{text}': must be addresses"):
+            Config.read()
+
+
+def test_secret(monkeypatch, tmp_path):
+    path = tmp_path / "secret"
+    monkeypatch.setenv("RMAEXT_SECRET", str(path))
+    for text, mode in ((None, 0), (b"too short", 0o600), (bytes(32), 0o644)):
+        if text:
+            path.write_bytes(text)
+            path.chmod(mode)
+        with pytest.raises(ValueError, match="RMAEXT_SECRET"):
+            Config.read()
+    path.chmod(0o600)
+    config = Config.read()
+    assert len(config.secret) == 64
+    assert str(config.secret) not in repr(config)
+    assert config.signature
+    path.write_bytes(bytes(33))
+    assert Config.read().signature != config.signature
+    monkeypatch.delenv("RMAEXT_SECRET")
+    assert not Config.read().signature
 
 
 @pytest.mark.parametrize(("what", "field"), [("COUNT", "cache_count"), ("SIZE", "cache_bytes")])

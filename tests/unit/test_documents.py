@@ -5,23 +5,11 @@ import re
 
 import pytest
 from launch import ROOT
+from support.documents import programs
 
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGES.md")]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
 REGISTRATION = ROOT / "docs" / "reference" / "registration.md"
-# A comment is what a reader need not see of a page's program.
-BLOCK = re.compile(r"^(?:```python|<!-- python)\n(.*?)^(?:```|-->)$", re.DOTALL | re.MULTILINE)
-
-
-def programs(page):
-    """Return the page's programs: each begins with a block that begins with an import."""
-    found = []
-    for block in BLOCK.findall(page.read_text()):
-        if re.match(r"(import|from) ", block):
-            found.append("")
-        assert found, f"{page}: no import before:\n{block}"
-        found[-1] += block
-    return found
 
 
 def slug(heading):

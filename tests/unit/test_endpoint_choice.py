@@ -54,7 +54,7 @@ def hello(candidates, number=0, **changes):
         "pid": 100,
         "started": 5,
         "node": "",
-        "beacon": "ab" * 16,
+        "beacon": "ab" * 32,
         "nonce": "cd" * 16,
         "address": 4096,
         "arena": [5, 6, 7, 0],
@@ -64,6 +64,7 @@ def hello(candidates, number=0, **changes):
         "wanted": "",
         "filtered": "",
         "mr_basic": False,
+        "signature": "",
         "progress": True,
         "version": "1.17",
         "cpus": 2,
@@ -200,6 +201,13 @@ def test_wanted_provider_must_be_the_same():
         choose(ranks, "network")
 
 
+def test_secret_must_be_the_same():
+    """Else the kernels of two hosts would drop each other's connections without a word."""
+    ranks = [hello(LO, i, signature=of) for i, of in enumerate(["ab", "ab", ""])]
+    with pytest.raises(ValueError, match=r"^rank 2: .*RMAEXT_SECRET"):
+        choose(ranks, "network")
+
+
 @pytest.mark.parametrize("scope", ["host", "network"])
 def test_none_in_common(scope):
     ranks = [hello(addresses("10.0.0.1")), hello(addresses("10.0.0.2", provider="sockets"), 1)]
@@ -258,9 +266,9 @@ GOOD = hello(LO + addresses("10.0.0.1", "fd00::1/64"), opened={"host": LO[0]})
 
 def test_own_hello():
     config = Config.read()
-    mine = Hello.make(config, "ab" * 16, version="1.17", candidates=LO, opened={})
+    mine = Hello.make(config, "ab" * 32, version="1.17", candidates=LO, opened={})
     assert Hello.parse(mine.pack()) == mine
-    again = Hello.make(config, "ab" * 16, version="1.17", candidates=LO, opened={})
+    again = Hello.make(config, "ab" * 32, version="1.17", candidates=LO, opened={})
     assert again.secret != mine.secret
     assert Hello.parse(GOOD.pack()) == GOOD
 
@@ -350,7 +358,7 @@ def test_hostile_hello(changes):
 def test_beacon():
     beacon = Beacon()
     assert Beacon.visible(beacon.name)
-    assert not Beacon.visible("00" * 16)
+    assert not Beacon.visible("00" * 32)
     code = "import mpi4py; mpi4py.rc.initialize = False; from rmaext._comm.host import Beacon; "
     code += f"print(Beacon.visible({beacon.name!r}))"
     for command, seen in ([], "True"), (["unshare", "-n"], "False"):
@@ -365,6 +373,25 @@ def test_beacon():
     assert not Beacon.visible(beacon.name)
 
 
+def test_many_beacons():
+    """They are asked for at once, and each answer is that of its own question."""
+    beacons = [Beacon() for _ in range(500)]
+    names = [beacon.name for beacon in beacons]
+    try:
+        assert all(Beacon.visible_of(names))
+        gone = range(0, 500, 7)
+        for i in gone:
+            beacons[i].close()
+        assert [i for i, there in enumerate(Beacon.visible_of(names)) if not there] == [*gone]
+        odd = ["", "\u00e9" * 64, names[1][:-1], names[1] + "0", "00" * 32]
+        assert Beacon.visible_of([*odd, names[1], *odd]) == [False] * 5 + [True] + [False] * 5
+        assert Beacon.visible_of([names[1]] * 3 + [names[0]]) == [True] * 3 + [False]
+        assert Beacon.visible_of([]) == []
+    finally:
+        for beacon in beacons:
+            beacon.close()
+
+
 def test_beacon_goes_with_its_process(run_python):
     """Not with a child of it."""
     code = """
@@ -373,7 +400,7 @@ def test_beacon_goes_with_its_process(run_python):
         beacon = Beacon.own()
         assert Beacon.own() is beacon and Beacon.visible(beacon.name)
         if not os.fork():
-            os._exit(0 if beacon._socket.fileno() == -1 else 1)
+            os._exit(0 if beacon._fd == -1 else 1)
         assert os.wait()[1] == 0 and Beacon.visible(beacon.name)
         print(beacon.name)
     """

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
+import subprocess
+import sys
 
 import launch
 import pytest
@@ -43,3 +46,23 @@ def test_what_is_imported_is_there(path):
                 if alias.name.partition(".")[0] == "rmaext":
                     importlib.import_module(alias.name)
     assert not missing
+
+
+LATE = """
+import sys
+import mpi4py.MPI, numpy
+before = set(sys.modules)
+import rmaext
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+def test_what_few_programs_need_is_imported_late():
+    """Each of these takes a millisecond or more, of which the first window needs nothing."""
+    env = {**os.environ, "MPI4PY_RC_INITIALIZE": "0"}
+    command = [sys.executable, "-c", LATE]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=True)
+    found = set(done.stdout.split())
+    assert "rmaext._window.window" in found
+    assert not found & {"asyncio", "difflib", "pathlib", "secrets", "socket", "urllib", "_hashlib"}
+    assert not found & {"rmaext._record.snapshot", "rmaext._record.verdict", "rmaext.compat"}

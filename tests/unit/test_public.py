@@ -28,7 +28,7 @@ CLASSES = [cls for cls in CLASSES if isinstance(cls, type) and not issubclass(cl
 WINDOW = {
     *("allocate", "shared", "dynamic", "subwindow", "dup", "field", "view"),
     *("local", "comm", "dtype", "size", "memory", "route", "fabric", "closed", "peer_view"),
-    "timeout",
+    *("timeout", "stats"),
     *("put", "get", "accumulate", "get_accumulate", "fetch_op", "fetch_add", "compare_and_swap"),
     *("load", "store"),
     *("put_many", "get_many", "accumulate_many", "fetch_op_many", "fetch_add_many"),
@@ -63,7 +63,7 @@ NAMES = {
     "Memory": {"describe", "kind", "device", "ordering"},
     "Fabric": {
         *("provider", "domain", "address", "version", "library", "key_size", "auth_key_size"),
-        *("iov_limit", "capabilities", "mr_bits", "mr_mode", "stats"),
+        *("iov_limit", "capabilities", "mr_bits", "mr_mode", "guarded", "stats"),
     },
     "Registration": {
         *("key", "auth_key", "ordering", "kind", "device", "persistent", "counts_writes"),

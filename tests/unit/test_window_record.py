@@ -138,7 +138,8 @@ def rank_of(rank, others):
 
 def test_agree_returns_everybody_s_payload():
     others = [agreement.succeeded(b"zero"), agreement.succeeded(b"two")]
-    assert agreement.agree(rank_of(1, others), lambda: b"one") == [b"zero", b"one", b"two"]
+    agreed = agreement.agree(rank_of(1, others), lambda: b"one")
+    assert list(agreed) == [b"zero", b"one", b"two"]
 
 
 def raise_(error):

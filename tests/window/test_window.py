@@ -8,6 +8,7 @@ import gc
 import mmap
 import random
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -606,6 +607,42 @@ def test_collective_in_another_thread(world, call):
 
 
 @pytest.mark.mpi(min_size=2)
+def test_fence_in_another_thread_while_this_one_waits_in_one(world):
+    """Whether C still waits, which is so for 20 ms, or Python does again."""
+    win, told = (rmaext.Window.allocate(world, 4, "i8") for _ in range(2))
+    refused, begins = [], threading.Event()
+
+    def work():
+        begins.wait()
+        for _ in range(2):
+            time.sleep(0.005 if not refused else 0.1)
+            try:
+                win.fence()
+            except rmaext.RmaError as exc:
+                refused.append(exc.errno)
+        for rank in range(1, world.size):
+            told.put(round + 1, rank)
+        told.flush()
+
+    for round in range(3):
+        refused.clear()
+        begins.clear()
+        world.Barrier()
+        if world.rank:
+            told.wait_until(0, "==", round + 1, timeout=20)
+            win.fence()
+        else:
+            thread = threading.Thread(target=work)
+            thread.start()
+            begins.set()
+            win.fence()
+            thread.join()
+            assert refused == [errno.EBUSY] * 2
+    win.close()
+    told.close()
+
+
+@pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("call", ["fence", "close"])
 def test_collective_in_another_thread_meanwhile(world, monkeypatch, call):
     """The other one begins while this one flushes: it is that which is refused."""
@@ -626,7 +663,7 @@ def test_collective_in_another_thread_meanwhile(world, monkeypatch, call):
         return win._try_flush()
 
     monkeypatch.setattr(win, "_try_flush", flush)
-    getattr(win, call)()
+    getattr(win, "_fence" if call == "fence" else call)()
     assert refused == [errno.EBUSY]
     if call == "fence":
         win.put(5, neighbour(world))

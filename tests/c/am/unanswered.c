@@ -327,6 +327,8 @@ static void sender_killed(void)
 	const int64_t end = now() + 10 * SECOND;
 	char name[256], byte;
 	size_t len = sizeof(name);
+	bool posted[RMX_RECEIVE_BUFFERS];
+	unsigned int failed;
 	struct rmx_am *ex;
 	struct pair p;
 	pid_t child;
@@ -346,15 +348,20 @@ static void sender_killed(void)
 	OK(add(p.r.window, 0, 1));
 	CHECK(read(from[0], &byte, 1) == 1);
 	serve_stop(&p);
+	for (unsigned int i = 0; i < RMX_RECEIVE_BUFFERS; i++)
+		posted[i] = ex->receive_buffers[i].state == RMX_RECEIVING;
 	CHECK(write(to[1], "g", 1) == 1 && read(from[0], &byte, 1) == 1);
 	kill(child, SIGKILL);
 	waitpid(child, &status, 0);
 	leaky(true); /* the registrations for those reads */
-	for (unsigned int i = 0; i < RMX_CREDITS; i++)
-		while (ex->receive_buffers[i].state == RMX_RECEIVING) {
-			CHECK(now() < end);
-			rmaext_fabric_progress(p.r.target, 1000000);
-		}
+	do {
+		CHECK(now() < end);
+		rmaext_fabric_progress(p.r.target, 1000000);
+		failed = 0;
+		for (unsigned int i = 0; i < RMX_RECEIVE_BUFFERS; i++)
+			failed += posted[i] &&
+				  ex->receive_buffers[i].state != RMX_RECEIVING;
+	} while (failed < RMX_CREDITS);
 	leaky(false);
 	serve_start(&p);
 	for (int i = 0; i < 20; i++) {

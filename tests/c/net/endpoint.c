@@ -195,6 +195,7 @@ static void leaves_alone(void)
 	pthread_sigmask(SIG_SETMASK, NULL, &after);
 	CHECK(!memcmp(&before, &after, sizeof(before)));
 	CHECK(!getenv("FI_OFI_RXM_MSG_RX_SIZE"));
+	CHECK(!getenv("FI_OFI_RXM_USE_SRX"));
 	CHECK(!getenv("FI_PROVIDER_PATH"));
 	CHECK(!strcmp(getenv("FI_OFI_RXM_MSG_TX_SIZE"), "256"));
 	/* SIGINT must go to no thread but this */
@@ -231,6 +232,39 @@ static void handlers_of_others(void)
 	CHECK(is.sa_handler == SIG_DFL);
 }
 
+static atomic_bool held, inside;
+
+static void hold(struct rmaext_fabric *f)
+{
+	(void)f;
+	atomic_store(&inside, true);
+	while (atomic_load(&held))
+		nap(0.01);
+}
+
+/* Closing is bounded, though the progress thread does not come back. */
+static void held_for_ever(void)
+{
+	rmaext_fabric *f = fabric_open(false, false), *left = f;
+	struct rmx_hooks hooks = *f->hooks;
+	int64_t begun;
+
+	close(f->progress.wake_fd);
+	hooks.before_read = hold;
+	f->hooks = &hooks;
+	atomic_store(&held, true);
+	OK(rmx_progress_start(f, 1, 20000));
+	while (!atomic_load(&inside))
+		nap(0.01);
+	begun = rmx_now();
+	EQUAL(rmaext_fabric_close(&f), RMAEXT_PENDING);
+	EQUAL(f, NULL);
+	CHECK(rmx_now() - begun < (int64_t)8 * 1000 * 1000 * 1000);
+	EQUAL(rmx_fabric_enter(left, "test"), -FI_ESHUTDOWN);
+	atomic_store(&held, false);
+	EQUAL(pthread_join(left->progress.thread, NULL), 0);
+}
+
 const struct test tests[] = {
 	{"bad_library", bad_library, NULL, NULL},
 	{"candidates", candidates, NULL, NULL},
@@ -238,5 +272,6 @@ const struct test tests[] = {
 	{"repeat", repeat, NULL, NULL},
 	{"leaves_alone", leaves_alone, NULL, NULL},
 	{"handlers_of_others", handlers_of_others, NULL, NULL},
+	{"held_for_ever", held_for_ever, NULL, NULL},
 	{0},
 };

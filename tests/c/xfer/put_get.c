@@ -212,20 +212,22 @@ static void refusals_by_memory(void)
 /* More puts than slots, none waited for but by the flush. */
 static void in_flight(void)
 {
-	enum { N = 6000 };
+	enum { N = 6000, WORDS = 18 }; /* too long to join others */
 	struct rmaext_stats stats;
-	uint32_t *values = malloc(N * sizeof(*values));
+	uint32_t *values = malloc(N * WORDS * sizeof(*values));
 	struct rig r;
 
 	CHECK(values);
-	rig_open(&r, (struct rig_options){.size = N * 4, .two = true});
+	rig_open(&r, (struct rig_options){.size = N * WORDS * 4, .two = true});
 	for (unsigned int round = 1; round < 5; round++) {
 		for (unsigned int i = 0; i < N; i++) {
-			values[i] = i * round;
-			OK(put(r.window, i * 4, &values[i], 4));
+			for (unsigned int k = 0; k < WORDS; k++)
+				values[i * WORDS + k] = i * round + k;
+			OK(put(r.window, i * WORDS * 4, &values[i * WORDS],
+			       WORDS * 4));
 		}
 		OK(round % 2 ? flush(r.window) : flush_for(r.window, 0, 10));
-		CHECK(!memcmp(r.window_memory, values, N * 4));
+		CHECK(!memcmp(r.window_memory, values, N * WORDS * 4));
 		rmaext_fabric_stats(r.origin, &stats);
 		EQUAL(stats.posted, round * N);
 		EQUAL(stats.completed, round * N);

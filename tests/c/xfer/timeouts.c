@@ -6,6 +6,8 @@
 #include <stdatomic.h>
 #include <sys/time.h>
 
+#define LONG_PUT 72 /* bytes: more than RMX_SINGLE_MOST, so it is a write */
+
 static atomic_bool connected;
 
 static void *serve_until_connected(void *target)
@@ -164,13 +166,17 @@ static void late_update(void)
 
 static void flush_limit(void)
 {
+	char values[LONG_PUT];
 	rmaext_op *op;
 	struct rig r;
 	int64_t start;
 
-	rig_deaf(&r, 4096, 0.2);
-	for (uint64_t i = 0; i < 100; i++)
-		OK(rmaext_put(r.window, 0, i * 8, &i, 8, &op));
+	rig_deaf(&r, 100 * LONG_PUT, 0.2);
+	for (unsigned int i = 0; i < 100; i++) {
+		memset(values, (int)i, sizeof(values));
+		OK(rmaext_put(r.window, 0, i * LONG_PUT, values, LONG_PUT,
+			      &op));
+	}
 	for (int round = 0; round < 2; round++) {
 		start = now();
 		EQUAL(flush_for(r.window, round - 1, 0.2), -FI_ETIMEDOUT);
@@ -181,8 +187,8 @@ static void flush_limit(void)
 	for (int i = 0; i < 20; i++)
 		rmaext_fabric_progress(r.target, 5000000);
 	OK(rmaext_window_close(r.window));
-	for (uint64_t i = 0; i < 100; i++)
-		CHECK(!memcmp(r.window_memory + i * 8, &i, 8));
+	for (unsigned int i = 0; i < 100 * LONG_PUT; i++)
+		EQUAL(r.window_memory[i], i / LONG_PUT);
 	rig_close(&r);
 }
 
@@ -190,12 +196,13 @@ static void flush_limit(void)
 static void release_last(void)
 {
 	static char buf[64]; /* kept for the endpoint, which stays */
+	static const char x[LONG_PUT];
 	rmaext_window *w;
 	rmaext_op *op;
 	struct rig r;
 
 	/* after the window: the answer comes, and only then it is closed */
-	rig_deaf(&r, 64, 0.1);
+	rig_deaf(&r, LONG_PUT, 0.1);
 	EQUAL(wait_out(rmaext_get(r.window, 0, 0, buf, 64, &op), &op),
 	      -FI_ETIMEDOUT);
 	EQUAL(rmaext_op_release(&op), RMAEXT_PENDING);
@@ -204,10 +211,10 @@ static void release_last(void)
 	OK(rmaext_window_close(r.window));
 	EQUAL(rmaext_op_wait(op), -FI_ESHUTDOWN);
 	rig_window(&r, &(struct rig_options){0}, &w);
-	OK(put(w, 0, "x", 1)); /* a neighbour in the fabric's list */
+	OK(put(w, 0, x, sizeof(x))); /* a neighbour in the fabric's list */
 	OK(rmaext_op_release(&op));
 	EQUAL(op, NULL);
-	OK(put(w, 0, "x", 1));
+	OK(put(w, 0, x, sizeof(x)));
 	for (int i = 0; i < 20; i++)
 		rmaext_fabric_progress(r.target, 5000000);
 	OK(flush(w));
@@ -335,6 +342,7 @@ static void target_closes(void)
 /* A peer that is stuck must not keep us from the others. */
 static void others_work(void)
 {
+	char values[LONG_PUT] = {0};
 	rmaext_op *op = NULL;
 	uint64_t i = 0;
 	struct rig r, other;
@@ -342,7 +350,7 @@ static void others_work(void)
 
 	rig_deaf(&r, 4096, 0.3);
 	do
-		ret = rmaext_put(r.window, 0, 0, &i, 8, &op);
+		ret = rmaext_put(r.window, 0, 0, values, LONG_PUT, &op);
 	while (!ret && ++i < 20000);
 	EQUAL(ret, RMAEXT_PENDING);
 	CHECK(i >= 256);

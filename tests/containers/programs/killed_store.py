@@ -99,6 +99,7 @@ def main() -> None:
     assert even.closed
     lost("Store", lambda: Store(comm, np.zeros((2, 3))))
     os.write(1, f"rank {comm.rank}: OK\n".encode())
+    survivors.Barrier()  # one that had left would be a lost rank too
 
 
 survivors = comm.Split(comm.rank != VICTIM, comm.rank)

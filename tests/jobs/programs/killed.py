@@ -24,9 +24,12 @@ from collections.abc import Callable
 from typing import NoReturn
 
 import numpy as np
-from mpi4py import MPI
-from support import netns
-from support.processes import stop
+
+faulthandler.dump_traceback_later(25, exit=True)  # also of a rank that hangs in MPI_Init
+
+from mpi4py import MPI  # noqa: E402
+from support import netns  # noqa: E402
+from support.processes import stop  # noqa: E402
 
 comm = MPI.COMM_WORLD
 scenario, several = sys.argv[1], "nodes" in sys.argv
@@ -51,6 +54,19 @@ slowest = [0.0, ""]
 def die() -> NoReturn:
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("alive")
+
+
+def stop_victim() -> None:
+    """All survivors call it."""
+    SURVIVORS.Barrier()
+    if comm.rank == 0:
+        stop(pids[VICTIM])
+    SURVIVORS.Barrier()
+
+
+def kill_victim_soon() -> None:
+    if comm.rank == 0:
+        threading.Timer(0.5, os.kill, (pids[VICTIM], signal.SIGKILL)).start()
 
 
 def lost(what: str, action: Callable[[], object]) -> None:
@@ -118,12 +134,8 @@ def in_flight(win: rmaext.Window) -> None:
     kind = what[(2 * comm.rank + int(sys.argv[2])) % 4]
     action = operations(win)[kind]
     action()  # connected
-    SURVIVORS.Barrier()
-    if comm.rank == 0:
-        stop(pids[VICTIM])
-    SURVIVORS.Barrier()
-    if comm.rank == 0:
-        threading.Timer(0.5, os.kill, (pids[VICTIM], signal.SIGKILL)).start()
+    stop_victim()
+    kill_victim_soon()
     start = time.monotonic()
     lost(f"{kind}, in flight", action)
     assert time.monotonic() - start > 0.3, "not in flight: lost before it was killed"
@@ -135,12 +147,8 @@ def requests(win: rmaext.Window) -> None:
         time.sleep(600)
     for rank in range(comm.size):
         win.fetch_add(0, rank)  # connected
-    SURVIVORS.Barrier()
-    if comm.rank == 0:
-        stop(pids[VICTIM])
-    SURVIVORS.Barrier()
-    if comm.rank == 0:
-        threading.Timer(0.5, os.kill, (pids[VICTIM], signal.SIGKILL)).start()
+    stop_victim()
+    kill_victim_soon()
     good = win.rget(1 - comm.rank, 0, 5)
     bad = [
         win.rget(VICTIM, 0, LARGE),
@@ -195,6 +203,19 @@ def fence(win: rmaext.Window) -> None:
     win.close()  # harmless
 
 
+def fence_behind(win: rmaext.Window) -> None:
+    """The victim is stopped, and killed while what a fence tells it is behind many puts."""
+    fenced = rmaext.Window.allocate(comm, 1)
+    if comm.rank == VICTIM:
+        time.sleep(600)
+    stop_victim()
+    puts = [win.rput(np.ones(LARGE, "i8"), VICTIM) for _ in range(16)]
+    kill_victim_soon()
+    lost("fence", fenced.fence)
+    for put in puts:
+        lost("wait", put.wait)
+
+
 def close(win: rmaext.Window) -> None:
     if comm.rank == VICTIM:
         die()
@@ -216,7 +237,7 @@ def main() -> None:
     for rank in range(comm.size):
         win.get(rank, 0, 1)
     comm.Barrier()
-    scenarios = (new_operations, in_flight, requests, fence, close, create)
+    scenarios = (new_operations, in_flight, requests, fence, fence_behind, close, create)
     {f.__name__: f for f in scenarios}[scenario](used)
     survivors_go_on(win, SURVIVORS)
     text = f"rank {comm.rank}, {scenario}: slowest {slowest[1]}, {slowest[0]:.2f} s, OK\n"
@@ -224,7 +245,6 @@ def main() -> None:
 
 
 SURVIVORS = comm.Split(comm.rank != VICTIM, comm.rank)
-faulthandler.dump_traceback_later(25, exit=True)
 try:
     main()
 except BaseException:

@@ -19,7 +19,7 @@ import traceback
 
 import numpy as np
 from mpi4py import MPI
-from support.processes import stopped
+from support.processes import stop, stopped
 
 import rmaext
 from rmaext import Request
@@ -242,7 +242,7 @@ def left(win: rmaext.Window) -> None:
     """The process leaves while requests are on their way, and a coroutine waits."""
     if comm.rank:
         return
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     left.kept = [win.rput(np.full(N, 8), 1), *(ten(win) for _ in range(2000))]
 
     async def main() -> None:

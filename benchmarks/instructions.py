@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Instructions of this process for each operation on the same node, by valgrind's callgrind.
+
+    python benchmarks/instructions.py [--python PATH]
+
+They do not depend on what else the machine does. What is counted is a call from Python, without
+the loop around it, on a window of the own rank, which goes the way of all mapped memory. Calls on
+many elements are divided by their number. It takes half a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+FEW, MANY, WORDS = 100, 600, 4096
+CALLS = {  # method, arguments, number of elements
+    "put, 8 B": ("put", "one, 0, 0", 1),
+    "get, 8 B": ("get", "0, 0, out=out", 1),
+    "fetch_add, 8 B": ("fetch_add", "1, 0, 0", 1),
+    "flush": ("flush", "0", 1),
+    "put_many, each element": ("put_many", "ranks, offsets, values", WORDS),
+    "get_many, each element": ("get_many", "ranks, offsets, out=fetched", WORDS),
+}
+LOOP = "def loop(n):\n    for _ in repeat(None, n):\n        {}\n"
+
+
+def loops() -> None:
+    """Call each a few times, then many times, between calls of getppid. Under callgrind."""
+    from itertools import repeat
+
+    import numpy as np
+    from mpi4py import MPI
+
+    import rmaext
+
+    draw = np.random.default_rng(1)
+    with rmaext.Window.allocate(MPI.COMM_SELF, 1 << 17, np.int64) as win:
+        names = {
+            "repeat": repeat,
+            "one": np.array([1]),
+            "out": np.zeros(1, np.int64),
+            "ranks": np.zeros(WORDS, np.int64),
+            "offsets": draw.integers(win.local.size, size=WORDS),
+            "values": np.arange(WORDS),
+            "fetched": np.zeros(WORDS, np.int64),
+        }
+        texts = [(method, f"call({arguments})") for method, arguments, _ in CALLS.values()]
+        for method, text in [*texts, ("put", "pass")]:
+            names["call"] = getattr(win, method)
+            exec(LOOP.format(text), names)
+            names["loop"](FEW)  # to warm up
+            for number in (FEW, MANY):
+                os.getppid()
+                names["loop"](number)
+                os.getppid()
+
+
+def main() -> int:
+    """Run the loops under callgrind, and print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--python", default=sys.executable, help="whose rmaext is measured")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.inside:
+        loops()
+        return 0
+    with tempfile.TemporaryDirectory(prefix="rmaext-callgrind-") as name:
+        command = ["valgrind", "--tool=callgrind", "--dump-before=getppid", "-q"]
+        command += [f"--callgrind-out-file={name}/out", options.python, __file__, "--inside"]
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=600, check=False)
+        dumps = sorted(Path(name).glob("out.*"), key=lambda path: int(path.suffix[1:]))
+        text = "\n".join(path.read_text() for path in dumps)
+    # what is counted up to each getppid: a loop, or what is between two
+    counts = [int(count) for count in re.findall(r"^totals: (\d+)", text, re.MULTILINE)]
+    if done.returncode or len(counts) < 4 * (len(CALLS) + 1):
+        print(f"valgrind ended with {done.returncode}: {done.stderr}", file=sys.stderr)
+        return 1
+    pairs = zip(counts[1::4], counts[3::4], strict=False)
+    each = [(many - few) / (MANY - FEW) for few, many in pairs]
+    for title, (_, _, elements), count in zip(CALLS, CALLS.values(), each, strict=False):
+        print(f"{title:24}{(count - each[len(CALLS)]) / elements:10,.1f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

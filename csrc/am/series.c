@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * A loop of single updates or puts. The first ones to an idle peer go at once,
+ * each by itself. While these are on their way, more of the same kind to the
+ * same target form a series, which is one operation in the line: it is counted,
+ * sent, answered and given up as one. It grows as long as it is the last in the
+ * line and open. It is sent when the requests before it are answered, so each
+ * message has what has come in a round trip. It is closed, so that it goes as
+ * soon as credits allow, when it fills a message, when another operation joins
+ * the line, and by a flush.
+ *
+ * Only providers whose writes cost the CPUs as much as messages have series of
+ * puts, see am->puts.
+ */
+#include "am/series.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define ROOM_FIRST 16u /* elements, before a series grows */
+#define FEW 16u	       /* elements that may share a message with operations */
+
+static size_t single_bytes(size_t unit)
+{
+	return sizeof(uint64_t) + unit;
+}
+
+/* The most elements of a series. */
+static uint32_t series_most(size_t unit)
+{
+	return (uint32_t)((RMX_MESSAGE - sizeof(struct rmx_request_header)) /
+			  single_bytes(unit));
+}
+
+static bool series_takes(const struct rmaext_op *op,
+			 const struct rmaext_window *root,
+			 const struct rmx_single *it)
+{
+	return op && op->window == root && op->rank == it->rank &&
+	       op->kind == it->kind && op->unit == it->unit &&
+	       op->op == it->op && op->type == it->type &&
+	       op->site == rmx_event_site();
+}
+
+/* There is room, and the line has counted the value. */
+static void series_append(struct rmaext_op *op, uint64_t offset,
+			  const void *value)
+{
+	struct rmx_series *s = op->series;
+	char *at = s->of + s->count++ * single_bytes(op->unit);
+
+	memcpy(at, &offset, sizeof(offset));
+	memcpy(at + sizeof(offset), value, op->unit);
+}
+
+static void series_count(const struct rmaext_window *root,
+			 const struct rmx_single *it)
+{
+	rmx_count(&root->tally, it->rank,
+		  it->kind == RMX_UPDATE ? RMAEXT_DID_UPDATE : RMAEXT_DID_PUT,
+		  RMAEXT_MESSAGE, 1, it->unit);
+}
+
+static void series_grow_by(struct rmx_line *line, struct rmaext_op *op,
+			   const struct rmaext_window *w,
+			   const struct rmx_single *it)
+{
+	series_append(op, w->first + it->offset, it->value);
+	op->len += it->unit;
+	op->whole += it->unit;
+	line->queued += it->unit;
+}
+
+bool rmx_series_join(struct rmaext_window *w, const struct rmx_single *it)
+{
+	struct rmaext_window *root = w->root;
+	struct rmaext_peer *peer = rmx_target_of(root, it->rank)->member->peer;
+	struct rmx_line *line = peer ? peer->line : NULL;
+	struct rmaext_op *op;
+	bool joins;
+
+	if (!line || !atomic_load_explicit(&line->open, memory_order_relaxed))
+		return false;
+	if (pthread_mutex_trylock(&root->fabric->am->lock))
+		return false;
+	op = atomic_load(&line->open);
+	joins = series_takes(op, root, it) && line->queued < RMX_QUEUED &&
+		op->series->count < op->series->room;
+	if (joins)
+		series_grow_by(line, op, w, it);
+	pthread_mutex_unlock(&root->fabric->am->lock);
+	if (joins)
+		series_count(root, it);
+	return joins;
+}
+
+/* Makes room for one more. False: it is full, or there is no memory. */
+static bool series_make_room(struct rmaext_op *op)
+{
+	const uint32_t most = series_most(op->unit);
+	struct rmx_series *s = op->series;
+	uint32_t room = s ? 2 * s->room : ROOM_FIRST;
+
+	if (s && s->count < s->room)
+		return true;
+	if (room > most)
+		room = most;
+	if (s && s->room == room)
+		return false;
+	s = realloc(s, sizeof(*s) + room * single_bytes(op->unit));
+	if (!s)
+		return false;
+	if (!op->series)
+		s->count = 0;
+	s->room = room;
+	op->series = s;
+	return true;
+}
+
+static bool series_begin(struct rmaext_window *w, const struct rmx_single *it)
+{
+	struct rmaext_op *op;
+
+	if (rmx_op_new(w, it->rank, it->kind, it->offset, it->unit, 0, &op))
+		return false;
+	op->op = it->op;
+	op->type = it->type;
+	op->unit = it->unit;
+	op->notify = -1;
+	if (!series_make_room(op)) {
+		rmx_op_free(op);
+		return false;
+	}
+	series_append(op, op->offset, it->value);
+	op->buffered = true; /* nobody waits for it */
+	atomic_store_explicit(&op->left, true, memory_order_relaxed);
+	rmx_op_note(op);
+	rmx_line_join(op->target->member->peer, op);
+	return true;
+}
+
+/*
+ * After a flush, or with nothing on its way, as many as there are credits go by
+ * themselves, since they may be all that comes; updates only if they go at
+ * once. Such a put is a write, whose loss with its connection the provider
+ * tells at once, where that of a message shows at the time limit.
+ */
+static bool single_goes_alone(const struct rmx_am *am, struct rmx_line *line,
+			      const struct rmx_single *it,
+			      const atomic_uint_fast64_t *pending)
+{
+	if (atomic_load(pending) < RMX_A_PUT)
+		atomic_store(&line->singles, 0);
+	if (atomic_load(&line->singles) >= am->credits ||
+	    (it->kind == RMX_UPDATE &&
+	     (line->queue || line->requests >= am->credits)))
+		return false;
+	atomic_fetch_add(&line->singles, 1);
+	return true;
+}
+
+enum rmx_joined rmx_series_add(struct rmaext_window *w,
+			       const struct rmx_single *it)
+{
+	struct rmaext_window *root = w->root;
+	struct rmaext_fabric *f = root->fabric;
+	struct rmaext_peer *peer = rmx_target_of(root, it->rank)->member->peer;
+	struct rmaext_op *op;
+	struct rmx_line *line;
+	enum rmx_joined joined = RMX_ALONE;
+	bool stalled;
+
+	/* what the target may accept in part is not a series */
+	if (!peer || it->unit > RMX_SINGLE_MOST || root->attached ||
+	    root->visits || (it->kind != RMX_UPDATE && !f->am->puts))
+		return RMX_ALONE;
+	line = peer->line;
+	pthread_mutex_lock(&f->am->lock);
+	op = atomic_load(&line->open);
+	if (line->queued >= RMX_QUEUED) {
+		joined = RMX_LINE_FULL;
+	} else if (series_takes(op, root, it) && series_make_room(op)) {
+		series_grow_by(line, op, w, it);
+		if (op->series->count == series_most(op->unit))
+			atomic_store(&line->open, NULL);
+		joined = RMX_IN_LINE;
+	} else if (!single_goes_alone(
+			   f->am, line, it,
+			   &rmx_target_of(root, it->rank)->pending) &&
+		   series_begin(w, it)) {
+		joined = RMX_IN_LINE;
+	}
+	if (joined == RMX_IN_LINE)
+		rmx_message_pump(f, peer);
+	stalled = line->stalled;
+	pthread_mutex_unlock(&f->am->lock);
+	if (joined != RMX_IN_LINE)
+		return joined;
+	series_count(root, it);
+	if (stalled)
+		rmx_progress_call(f);
+	return joined;
+}
+
+void rmx_series_push(struct rmaext_window *w, int64_t first, int64_t end)
+{
+	struct rmaext_fabric *f = w->fabric;
+
+	for (int64_t k = first; k < end; k++) {
+		struct rmaext_peer *peer = rmx_filled(&w->targets[k])
+						   ? w->members->of[k].peer
+						   : NULL;
+
+		if (!peer)
+			continue;
+		atomic_store(&peer->line->singles, 0);
+		if (!atomic_load(&peer->line->open))
+			continue;
+		pthread_mutex_lock(&f->am->lock);
+		atomic_store(&peer->line->open, NULL);
+		rmx_message_pump(f, peer);
+		pthread_mutex_unlock(&f->am->lock);
+	}
+}
+
+/* -- sending */
+
+bool rmx_goes_alone(const struct rmaext_op *op)
+{
+	return op->series && (!op->next || op->series->count > FEW);
+}
+
+int rmx_series_send(struct rmaext_fabric *f, struct rmaext_peer *peer)
+{
+	struct rmaext_op *op = peer->line->queue;
+	const struct rmx_series *s = op->series;
+	struct rmx_send_buffer *buffer = rmx_message_new(f, peer, op->window);
+	const char *from = s->of;
+	struct rmx_request_header *q;
+	char *offsets, *values;
+	int ret;
+
+	if (!buffer)
+		return -FI_EAGAIN;
+	q = (struct rmx_request_header *)buffer->data;
+	q->form = RMX_ELEMENTS;
+	q->kind = op->kind == RMX_UPDATE ? RMAEXT_UPDATE : RMAEXT_PUT;
+	q->op = (uint8_t)op->op;
+	q->type = (uint8_t)op->type;
+	q->count = s->count;
+	q->unit = op->unit;
+	offsets = (char *)(q + 1);
+	values = offsets + s->count * sizeof(uint64_t);
+	for (uint32_t i = 0; i < s->count; i++) {
+		memcpy(offsets, from, sizeof(uint64_t));
+		memcpy(values, from + sizeof(uint64_t), op->unit);
+		offsets += sizeof(uint64_t);
+		values += op->unit;
+		from += single_bytes(op->unit);
+	}
+	ret = rmx_message_send(f, buffer,
+			       &(struct iovec){
+				       buffer->data,
+				       (size_t)(values - buffer->data),
+			       },
+			       1, NULL);
+	if (ret) {
+		rmx_message_drop(f->am, buffer);
+		return ret;
+	}
+	rmx_op_unqueue(op);
+	buffer->op = op;
+	op->posted = op->len;
+	op->flying = 1;
+	return 0;
+}
+
+static size_t range_bytes(size_t unit)
+{
+	return RMX_ALIGNED(sizeof(struct rmx_range) + unit);
+}
+
+bool rmx_series_has_room(size_t end, const struct rmaext_op *op)
+{
+	const uint32_t n = op->series->count;
+
+	return n <= FEW &&
+	       RMX_ALIGNED(end) + n * range_bytes(op->unit) <= RMX_MESSAGE;
+}
+
+size_t rmx_series_append(struct rmx_send_buffer *buffer, size_t end,
+			 const struct rmaext_op *op)
+{
+	const bool update = op->kind == RMX_UPDATE;
+	struct rmx_range range = {
+		.count = update ? 1 : op->unit,
+		.unit = update ? (uint32_t)op->unit : 1,
+		.kind = (uint8_t)op->kind,
+		.op = (uint8_t)op->op,
+		.type = (uint8_t)op->type,
+	};
+	struct rmx_request_header *q =
+		(struct rmx_request_header *)buffer->data;
+	const char *from = op->series->of;
+
+	for (uint32_t i = 0; i < op->series->count; i++) {
+		char *at = buffer->data + RMX_ALIGNED(end);
+
+		memcpy(&range.offset, from, sizeof(range.offset));
+		memcpy(at, &range, sizeof(range));
+		memcpy(at + sizeof(range), from + sizeof(range.offset),
+		       op->unit);
+		end = RMX_ALIGNED(end) + sizeof(range) + op->unit;
+		from += single_bytes(op->unit);
+	}
+	q->count += op->series->count;
+	return end;
+}

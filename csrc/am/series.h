@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Single short updates and puts that join each other; see series.c. */
+#ifndef RMAEXT_SERIES_H
+#define RMAEXT_SERIES_H
+
+#include "am/am.h"
+
+#define RMX_SINGLE_MOST 64u /* bytes of a value that joins others */
+
+/* An update of one element without a result, or a put; it was checked. */
+struct rmx_single {
+	enum rmx_kind kind; /* RMX_UPDATE, RMX_MESSAGE_PUT */
+	int op, type;	    /* of an update */
+	int64_t rank;
+	uint64_t offset; /* bytes */
+	size_t unit;	 /* bytes of the value */
+	const void *value;
+};
+
+/* What became of a single; it was counted only if it is IN_LINE, as a copy. */
+enum rmx_joined { RMX_IN_LINE, RMX_ALONE, RMX_LINE_FULL };
+
+/*
+ * The caller is inside the window, and any thread without a lock. Unless the
+ * single is in its target's line now, nothing was done: it is to go by itself,
+ * or by a message that waits until the line takes it. join only adds to a
+ * series that is there, and neither waits nor sends: the interpreter's lock may
+ * be held. False: nothing was done.
+ */
+enum rmx_joined rmx_series_add(struct rmaext_window *window,
+			       const struct rmx_single *it);
+bool rmx_series_join(struct rmaext_window *window, const struct rmx_single *it);
+
+/* The hook `push` of struct rmx_hooks; takes am->lock. */
+void rmx_series_push(struct rmaext_window *window, int64_t first, int64_t end);
+
+/*
+ * What sends from a line calls the rest, with am->lock held. Is the operation a
+ * series that shares no message? send sends that, the first of the line, and
+ * returns what the provider does. A short one goes with other operations:
+ * append returns the new end of their message, where it has_room.
+ */
+bool rmx_goes_alone(const struct rmaext_op *op);
+int rmx_series_send(struct rmaext_fabric *fabric, struct rmaext_peer *peer);
+bool rmx_series_has_room(size_t end, const struct rmaext_op *op);
+size_t rmx_series_append(struct rmx_send_buffer *buffer, size_t end,
+			 const struct rmaext_op *op);
+
+#endif

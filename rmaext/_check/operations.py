@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The operations of a window, each of which is noted and then carried out."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .._memory import arrays
+from .._runtime.reports import site
+from . import memory as requests
+from .clock import BUSY, clock
+from .memory import Begun, memory
+from .races import FLUSH, READ, REQUEST, RETURN, UPDATE, WRITE
+from .shadow import Rows, Shadow
+from .spans import Spans, runs, span, strided
+
+__all__ = ["OPERATIONS", "followed", "of_range", "plain", "shadow_of"]
+
+_DEFAULTS = {"offset": 0, "op": "sum", "count": None, "out": None, "key": None, "slot": 0}
+_ORIGINS = ("origin", "value", "values", "compare")
+Place = tuple[int, Spans]  # a rank, and bytes of its memory
+_ONE_WORD = 8  # bytes of a put that wait_until may wait for
+
+
+@dataclass(frozen=True)
+class Operation:
+    """How an operation is called, and what it does."""
+
+    parameters: tuple[str, ...]
+    kind: int
+    ends: int
+
+    def bind(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments by name."""
+        given = dict(zip(self.parameters, args, strict=False)) | keywords
+        return {name: _DEFAULTS.get(name) for name in self.parameters} | given
+
+
+def _table() -> dict[str, Operation]:
+    said = {
+        "put": ("origin rank offset", WRITE, FLUSH),
+        "get": ("rank offset count out", READ, RETURN),
+        "accumulate": ("origin rank offset op", UPDATE, FLUSH),
+        "get_accumulate": ("origin rank offset op", UPDATE, RETURN),
+        "fetch_op": ("value rank offset op", UPDATE, RETURN),
+        "fetch_add": ("value rank offset", UPDATE, RETURN),
+        "compare_and_swap": ("compare value rank offset", UPDATE, RETURN),
+        "load": ("rank offset count", UPDATE | READ, RETURN),
+        "store": ("value rank offset", UPDATE, RETURN),
+        "put_notify": ("origin rank offset slot", WRITE, FLUSH),
+        "get_notify": ("rank offset count slot out", READ, RETURN),
+        "put_many": ("ranks offsets values", WRITE, RETURN),
+        "get_many": ("ranks offsets out", READ, RETURN),
+        "accumulate_many": ("ranks offsets values op", UPDATE, RETURN),
+        "fetch_op_many": ("ranks offsets values op", UPDATE, RETURN),
+        "fetch_add_many": ("ranks offsets values", UPDATE, RETURN),
+        "compare_and_swap_many": ("ranks offsets compare values", UPDATE, RETURN),
+        "put_ranges": ("ranks offsets counts values", WRITE, RETURN),
+        "get_ranges": ("ranks offsets counts out", READ, RETURN),
+        "rput": ("origin rank offset key", WRITE, REQUEST),
+        "rget": ("rank offset count out key", READ, REQUEST),
+        "raccumulate": ("origin rank offset op", UPDATE, REQUEST),
+        "rget_accumulate": ("origin rank offset op", UPDATE, REQUEST),
+        "rfetch_op": ("value rank offset op", UPDATE, REQUEST),
+        "rcompare_and_swap": ("compare value rank offset", UPDATE, REQUEST),
+        "rput_notify": ("origin rank offset slot key", WRITE, REQUEST),
+        "rput_many": ("ranks offsets values", WRITE, REQUEST),
+        "rget_many": ("ranks offsets out", READ, REQUEST),
+        "raccumulate_many": ("ranks offsets values op", UPDATE, REQUEST),
+        "rfetch_op_many": ("ranks offsets values op", UPDATE, REQUEST),
+        "rcompare_and_swap_many": ("ranks offsets compare values", UPDATE, REQUEST),
+        "rput_ranges": ("ranks offsets counts values", WRITE, REQUEST),
+        "rget_ranges": ("ranks offsets counts out", READ, REQUEST),
+        "__getitem__": ("key", READ, RETURN),
+        "__setitem__": ("key values", WRITE, FLUSH),
+    }
+    return {name: Operation(tuple(words.split()), *rest) for name, (words, *rest) in said.items()}
+
+
+OPERATIONS = _table()
+_FETCH = ("fetch", "get_accumulate", "compare_and_swap")  # returns what was there
+
+
+def shadow_of(window: Any) -> Shadow | None:
+    """Return what is kept of a window; None: it is not followed, or this call is not."""
+    if BUSY.now:
+        return None
+    try:
+        found: Shadow | None = window._root.__dict__.get("_shadow")
+    except AttributeError:  # it is not made yet
+        return None
+    return found
+
+
+def plain(value: Any) -> Any:
+    """Return a followed array as an ordinary one."""
+    return value.view(np.ndarray) if type(value).__name__ == "FollowedArray" else value
+
+
+def followed(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that notes the operation."""
+    operation = OPERATIONS[name]
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **keywords: Any) -> Any:
+        shadow = None if BUSY.noted else shadow_of(self)
+        if shadow is None:
+            return original(self, *args, **keywords)
+        BUSY.now = True
+        try:
+            return operation_on(shadow, self, name, operation, original, args, keywords)
+        finally:
+            BUSY.now = False
+
+    return method
+
+
+def operation_on(
+    shadow: Shadow,
+    window: Any,
+    name: str,
+    operation: Operation,
+    original: Callable[..., Any],
+    args: tuple[Any, ...],
+    keywords: dict[str, Any],
+) -> Any:
+    """Carry out an operation and note it. What is wrong with its arguments is the original's."""
+    given = operation.bind(args, keywords)
+    own = [array for word in _ORIGINS if isinstance(array := given.get(word), np.ndarray)]
+    given["out"] = out = plain(given.get("out"))
+    args = tuple(map(plain, args))
+    keywords = {word: plain(value) for word, value in keywords.items()}
+    kind, reads = operation.kind, False
+    if kind == UPDATE:
+        reads = any(word in name for word in _FETCH)
+        if _only_reads(given.get("op")):
+            kind |= READ
+    since = (clock().now, clock().part)
+    if not shadow.quiet:  # the own memory, before it is written to
+        begun = Begun(shadow, (name, site()), reads or kind == READ)
+        if operation.ends != REQUEST:
+            for array in own:
+                memory.touch(array, False, name)
+    rows = _rows(shadow, window, name, kind, given)
+    shadow.publish(rows)
+    result = original(window, *args, **keywords)
+    if reads or name == "load":
+        shadow.learn(rows)
+    if shadow.quiet:
+        return result
+    dtype = str(window._dtype) if kind & UPDATE else ""
+    accesses = []
+    for rank, spans in _places(window, name, given, result):
+        access = shadow.note(
+            rank,
+            kind,
+            spans,
+            name if not name.startswith("__") else _index(name),
+            ends=REQUEST if name.endswith("put_notify") else operation.ends,
+            dtype=dtype,
+            since=since,
+        )
+        if access is not None:
+            accesses.append(access)
+    if operation.ends == REQUEST:
+        begun.accesses, begun.remote = [*accesses], accesses
+        requests.begin(result, begun)
+        for array in own:
+            begun.use(array, False)
+        if isinstance(out, np.ndarray):
+            begun.use(out, True)
+    elif isinstance(out, np.ndarray):
+        memory.touch(out, True, name)
+    if name.endswith("put_notify"):  # who waits for the notification finds the data
+        for access in accesses:
+            access.done = int(since[0][access.origin])
+    return result
+
+
+def _index(name: str) -> str:
+    return "win[rank, key]" if name == "__getitem__" else "win[rank, key] = ..."
+
+
+def _only_reads(op: Any) -> bool:
+    from mpi4py import MPI
+
+    return op == "no_op" or (isinstance(op, MPI.Op) and op == MPI.NO_OP)
+
+
+def _places(window: Any, name: str, given: dict[str, Any], result: Any) -> list[Place]:
+    """Return what an operation touches; it was carried out, so its arguments are right."""
+    if "ranks" in given:
+        return of_many(window, given["ranks"], given["offsets"], given.get("counts", 1))
+    if "rank" not in given:  # brackets
+        key = given["key"] if isinstance(given["key"], tuple) else (given["key"],)
+        return of_key(window, key[0], key[1:])
+    if given.get("key") is not None:
+        key = given["key"] if isinstance(given["key"], tuple) else (given["key"],)
+        return of_key(window, given["rank"], key)
+    return of_range(window, given["rank"], given["offset"], _count(window, name, given))
+
+
+def _count(window: Any, name: str, given: dict[str, Any]) -> int:
+    if "count" in given:
+        if name == "load" and given["count"] is None:
+            return 1
+        count: int = window._count(
+            name, given["rank"], given["offset"], given["count"], given["out"]
+        )
+        return count
+    value = plain(given.get("origin", given.get("value")))
+    return int(arrays.origin(value, window._dtype).size)
+
+
+def _rows(
+    shadow: Shadow, window: Any, name: str, kind: int, given: dict[str, Any]
+) -> list[tuple[int, int]]:
+    """Return where to leave the clock before an operation that others may learn from."""
+    if shadow.rows is None or (kind == READ and "notify" not in name):
+        return []
+    found: list[tuple[int, int]] = []
+    with suppress(Exception):  # the original says what is wrong
+        if "notify" in name:
+            rank = window._rank(given["rank"], name)
+            found.append((rank, Rows.SLOT + window._slot(name, given["slot"])))
+        for rank, spans in _places(window, name, given, None) if name != "get_notify" else ():
+            lone = len(spans) == 1 and spans[0, 1] - spans[0, 0] <= _ONE_WORD
+            if kind & UPDATE or lone:
+                rank = window._rank(rank, name)
+                found += [(rank, row) for row in shadow.words(spans)]
+    return found
+
+
+# -- which bytes the arguments mean ----------------------------------------------------
+
+
+def _start(window: Any, rank: int) -> int:
+    """Return where in a rank's memory a view begins."""
+    root = window._root
+    if root is window:
+        return 0
+    return int(window._records[rank].address - root._records[rank].address)
+
+
+def of_range(window: Any, rank: Any, offset: Any, count: int) -> list[Place]:
+    """Return elements that follow each other."""
+    rank, offset = operator.index(rank), operator.index(offset)
+    if rank == window._null:
+        return []
+    base, unit = _start(window, rank), window._dtype.itemsize
+    if not window._gaps:
+        return [(rank, span(base + offset * window._stride, count * unit))]
+    places = [base + window._byte(index) for index in range(offset, offset + count)]
+    return [(rank, runs(places, unit))]
+
+
+def of_key(window: Any, rank: Any, key: tuple[Any, ...]) -> list[Place]:
+    """Return what a key of NumPy's indexing means."""
+    rank = operator.index(rank)
+    if rank == window._null:
+        return []
+    part = window._parse("check", rank, key)
+    base, unit = _start(window, rank), window._dtype.itemsize
+    if part.indices:
+        return [(rank, runs(base + part.offsets(1), unit))]
+    return [(rank, strided(base + part.first, part.shape, part.steps, unit))]
+
+
+def of_many(window: Any, ranks: Any, offsets: Any, counts: Any = 1) -> list[Place]:
+    """Return many ranges of elements, by rank."""
+    whose, first, count = (
+        it.reshape(-1) for it in np.broadcast_arrays(*map(np.asarray, (ranks, offsets, counts)))
+    )
+    found = []
+    unit = window._dtype.itemsize
+    for rank in sorted({int(it) for it in whose} - {window._null}):
+        mine = whose == rank
+        base = _start(window, rank)
+        if window._gaps:
+            pairs = zip(first[mine], count[mine], strict=True)
+            places = [window._byte(int(i) + k) for i, n in pairs for k in range(int(n))]
+            found.append((rank, runs(base + np.asarray(places, np.int64), unit)))
+        else:
+            places = base + first[mine].astype(np.int64) * window._stride
+            found.append((rank, runs(places, count[mine].astype(np.int64) * unit)))
+    return found

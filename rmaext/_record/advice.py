@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the errors of waits say: why nothing came, as far as this rank can know it.
+
+It is the verdict of `python -m rmaext why`, of this node's ranks, at the moment of the error.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+
+from .._native._lib import lib
+from .._runtime import failures
+
+__all__ = ["install"]
+
+_MOST = 16  # ranks that are looked at: each of them may do so at the same time
+_log = logging.getLogger("rmaext")
+_HINT = "python -m rmaext why"
+
+
+def install() -> None:
+    """Have the errors of waits say it."""
+    failures.advise = _advice
+
+
+def _advice() -> str:
+    """Return the findings that are about the calling thread's last wait; "" if there are none."""
+    try:
+        from .job import LONG  # here: few programs ever need it, and its import takes long
+
+        # no verdict is of shorter waits, and to look at all ranks takes a while
+        if lib.rmaext_record_again(1) < LONG * 1e9:
+            return ""
+        return "; ".join(_findings())
+    except Exception:  # whatever is wrong here, the error that is being made is of something else
+        _log.debug("no advice", exc_info=True)
+        return ""
+    finally:
+        lib.rmaext_record_again(0)
+
+
+def _findings() -> Iterator[str]:
+    from .job import jobs
+    from .record import find
+    from .verdict import verdict
+
+    records, _ = find([os.getpid()], whole_jobs=True)
+    try:
+        if len(records) > _MOST:
+            yield f"`{_HINT}` tells who waits for whom"
+            return
+        for job in jobs([record.snapshot() for record in records]):
+            for me in (one for one in job.members if one.pid == os.getpid()):
+                for finding in verdict(job):
+                    if me.rank in finding.waiting and finding.kind != "unclear":
+                        yield finding.text
+    finally:
+        for record in records:
+            record.close()

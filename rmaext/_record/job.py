@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The processes of a job, and what each of their waits is for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from .._runtime.reports import numbers
+from .._runtime.steps import END, Step
+from .snapshot import Comm, Snapshot, Thread, Window
+
+__all__ = ["LONG", "Absent", "Job", "Wait", "jobs"]
+
+LONG = 1.0  # seconds: who has waited for less may well go on by itself
+_MEETINGS = ("meeting", "mpi")
+_OF_ANY = ("notify wait", "until")  # whom any rank can end
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A rank of a communicator that none of the processes here is."""
+
+    name: str
+    elsewhere: bool  # it may be on another node; else it has ended
+
+
+@dataclass(eq=False)
+class Wait:
+    """A wait of a thread, and the processes that it needs: all of them, or any."""
+
+    of: Snapshot
+    thread: Thread
+    what: str
+    seconds: float
+    needs: list[Snapshot | Absent] = field(default_factory=list)
+    any: bool = False
+    held: dict[int, tuple[int, float]] = field(default_factory=dict)  # by pid: tid and seconds
+    blames: bool = True  # what it needs is known to be missing
+
+
+class Job:
+    """The processes of one job, of all nodes that were looked at."""
+
+    def __init__(self, members: Iterable[Snapshot]) -> None:
+        self.members = sorted(members, key=lambda one: (one.rank, one.host, one.pid))
+        self._by_comm: dict[int, dict[int, Snapshot]] = {}
+        self._comms: dict[int, list[tuple[Snapshot, Comm]]] = {}
+        for one in self.members:
+            for comm in one.comms:
+                self._by_comm.setdefault(comm.id, {})[comm.rank] = one
+                self._comms.setdefault(comm.id, []).append((one, comm))
+        used = {w.comm for one in self.members for w in one.windows if not w.hidden and w.open}
+        self._several = len(used) > 1
+        self._missing: dict[tuple[int, int], list[Snapshot | Absent]] = {}
+        self._waits: dict[tuple[str, int], list[Wait]] = {}
+        for one in self.members:
+            live = (t for t in one.threads if t.kind and not t.ended)
+            waits = (self._wait(one, thread) for thread in live)
+            self._waits[one.host, one.pid] = sorted(
+                waits, key=lambda wait: (wait.thread.tid != wait.of.own, -wait.seconds)
+            )
+
+    # -- who ------------------------------------------------------------------------
+
+    def waits(self, one: Snapshot) -> list[Wait]:
+        """Return a process's waits, the main thread's first, then the longest."""
+        return self._waits[one.host, one.pid]
+
+    def long(self) -> list[Wait]:
+        """Return the waits that have lasted."""
+        return [wait for own in self._waits.values() for wait in own if wait.seconds >= LONG]
+
+    def blocked(self, one: Snapshot, tid: int = 0) -> Wait | None:
+        """Return the wait that keeps a process from what others need of it.
+
+        That of a thread if one is given, else of the main thread, or one that this waits
+        for, perhaps: but not one that may wait for ever, as that of a server.
+        """
+        if not runs(one):
+            return None
+        for wait in self.waits(one):
+            if wait.seconds < LONG or (tid and wait.thread.tid != tid):
+                continue
+            if tid or wait.thread.tid == one.own or not wait.any:
+                return wait
+        return None
+
+    def rank(self, comm: int, rank: int) -> Snapshot | Absent:
+        """Return the process that has a rank in a communicator."""
+        found = self._by_comm.get(comm, {}).get(rank)
+        if found is not None:
+            return found
+        there = self._comms.get(comm, [])
+        size = max((c.size for _, c in there), default=0)
+        same = all(one.rank == c.rank for one, c in there) and size == self.members[0].size
+        name = f"rank {rank}" if same else f"rank {rank} of communicator {_hex(comm)}"
+        here: dict[str, int] = {}
+        for one, c in there:
+            here[one.host] = max(here.get(one.host, 0), c.here)
+        # If all that share this node's memory are there, others are on other nodes.
+        expected = sum(here.values())
+        return Absent(name, elsewhere=not there or expected < size)
+
+    def others(self, comm: int, rank: int) -> list[Snapshot | Absent]:
+        """Return all ranks of a communicator but one."""
+        size = max((c.size for _, c in self._comms.get(comm, [])), default=0)
+        return [self.rank(comm, r) for r in range(size) if r != rank]
+
+    def gone(self) -> list[Absent]:
+        """Return the ranks that have no process any more, as far as that is known."""
+        found: dict[str, Absent] = {}
+        for comm, there in self._by_comm.items():
+            size = max(c.size for _, c in self._comms[comm])
+            if len(there) < size:
+                lost = (self.rank(comm, rank) for rank in range(size) if rank not in there)
+                found |= {one.name: one for one in lost if isinstance(one, Absent)}
+        return [one for one in found.values() if not one.elsewhere]
+
+    # -- waits ----------------------------------------------------------------------
+
+    def window(self, one: Snapshot, number: int) -> Window | None:
+        """Return a window by its number in that process."""
+        return next((window for window in one.windows if window.id == number), None)
+
+    def _of_window(self, window: Window | None) -> str:
+        if window is None or (not window.number and window.hidden):
+            return ""
+        return f" of window {window.number}{self._of_comm(window.comm)}"
+
+    def _of_comm(self, comm: int) -> str:
+        return f" (communicator {_hex(comm)})" if self._several else ""
+
+    def _target(self, one: Snapshot, thread: Thread, window: Window | None) -> str:
+        """Return the name of whom an operation is for."""
+        if window is None or thread.target < 0:
+            return f"rank {thread.target}" if thread.target >= 0 else "all ranks"
+        there = self.rank(window.comm, thread.target)
+        return there.name if isinstance(there, Absent) else f"rank {there.rank}"
+
+    def _wait(self, one: Snapshot, thread: Thread) -> Wait:
+        seconds = max(one.now - thread.since, 0) / 1e9
+        window = self.window(one, thread.window)
+        kind = f"{thread.kind} wait" if thread.wait and thread.kind == "notify" else thread.kind
+        if kind in _MEETINGS:
+            return self._meeting(one, thread, seconds)
+        place, target = self._of_window(window), self._target(one, thread, window)
+        what = {
+            "flush": f"in a flush of {target}{place}",
+            "request": f"for requests to {target}{place}",
+            "lock": f"for the {'' if thread.offset else 'shared '}lock of {target}{place}",
+            "notify wait": f"in wait_notify, slot {thread.offset}, count {thread.bytes},{place}",
+            "until": f"in wait_until{place}",
+            "epoch": f"in an epoch{place} for {target}",
+            "guard": f"in an update of {target}{place}, which another's bulk update holds up",
+            "put": f"in a put to {target}{place}",
+            "get": f"in a get from {target}{place}",
+            "notify": f"in a put with a notification to {target}{place}",
+        }.get(kind, f"in an update of {target}{place}")
+        wait = Wait(one, thread, what, seconds, any=kind in _OF_ANY)
+        if window is None:
+            wait.blames = False
+        elif wait.any:
+            wait.needs = self.others(window.comm, window.self)
+        elif thread.target >= 0:
+            wait.needs = [self.rank(window.comm, thread.target)]
+        elif thread.target == -1:
+            wait.needs = self.others(window.comm, window.self)
+        if kind == "lock" and window is not None:
+            self._holders(wait, window)
+        elif not wait.any and kind != "epoch":
+            # these need no call of the target: only that its process can answer
+            wait.needs = [need for need in wait.needs if not runs(need)] or wait.needs
+            wait.blames = any(not runs(need) for need in wait.needs)
+        return wait
+
+    def _meeting(self, one: Snapshot, thread: Thread, seconds: float) -> Wait:
+        step = Step.of(thread.offset)
+        named = f"in {str(step).replace(step.call, f'{step.call} #{step.number}')}"
+        what = "at the end of the program" if step.call == END else named
+        what += self._of_comm(thread.bytes)
+        wait = Wait(one, thread, what, seconds)
+        mine = next((comm for comm in one.comms if comm.id == thread.bytes), None)
+        if mine is not None:
+            missing = self._missing.get((mine.id, mine.steps))
+            if missing is None:
+                all_ranks = (self.rank(mine.id, rank) for rank in range(mine.size))
+                missing = [other for other in all_ranks if not _has_come(other, mine)]
+                self._missing[mine.id, mine.steps] = missing
+            wait.needs = missing
+        wait.blames = bool(wait.needs)
+        return wait
+
+    def _holders(self, wait: Wait, window: Window) -> None:
+        """Let it need those who hold the lock; the target, if that is it."""
+        found: list[Snapshot | Absent] = []
+        for other in self.members:
+            for lock in other.locks:
+                its = self.window(other, lock.window)
+                same = its and (its.comm, its.number) == (window.comm, window.number)
+                if same and lock.target == wait.thread.target:
+                    seconds = max(other.now - lock.since, 0) / 1e9
+                    found.append(other)
+                    wait.held[other.pid] = lock.tid, seconds
+        if found:
+            wait.needs = found
+        else:
+            others = self.others(window.comm, window.self)
+            target = [need for need in wait.needs if not runs(need)]
+            wait.needs = target or [need for need in others if isinstance(need, Absent)]
+            wait.blames = bool(wait.needs)
+
+
+def _hex(comm: int) -> str:
+    return f"{comm & 0xFFFF:04x}"
+
+
+def runs(one: Snapshot | Absent) -> bool:
+    """Tell whether a process is there, and not stopped."""
+    return isinstance(one, Snapshot) and one.process not in ("", "T", "t")
+
+
+def _has_come(other: Snapshot | Absent, mine: Comm) -> bool:
+    """Tell whether another rank has come to the meeting that this rank is in."""
+    if isinstance(other, Absent):
+        return False
+    its = next(comm for comm in other.comms if comm.id == mine.id)
+    if its.steps != mine.steps:
+        return its.steps > mine.steps
+    inside = (t for t in other.threads if t.kind in _MEETINGS and t.bytes == mine.id)
+    return any(inside)
+
+
+def names(ones: Sequence[Snapshot | Absent]) -> str:
+    """Return ranks in words."""
+    known = sorted({one.rank for one in ones if isinstance(one, Snapshot)})
+    parts = [numbers(known)] if known else []
+    absent = list(dict.fromkeys(one.name for one in ones if isinstance(one, Absent)))
+    if all(name.removeprefix("rank ").isdigit() for name in absent):
+        ranks = sorted({*known, *(int(name.removeprefix("rank ")) for name in absent)})
+        return numbers(ranks)
+    return " and ".join(parts + absent)
+
+
+def jobs(snapshots: Iterable[Snapshot]) -> list[Job]:
+    """Return the jobs: ranks with the same name of it on a node, and those that they meet."""
+    groups: list[list[Snapshot]] = []
+    by_job: dict[tuple[str, str], list[Snapshot]] = {}
+    for one in snapshots:
+        group = by_job.setdefault((one.host, one.job), [])
+        if not group:
+            groups.append(group)
+        group.append(one)
+    merged: list[list[Snapshot]] = []
+    for group in groups:
+        for before in merged:
+            if _same_job(before, group):
+                before += group
+                break
+        else:
+            merged.append(list(group))
+    return [Job(group) for group in merged]
+
+
+def _same_job(some: Sequence[Snapshot], others: Sequence[Snapshot]) -> bool:
+    """Tell whether processes of two nodes have one MPI_COMM_WORLD."""
+    comms = {comm.id for one in some for comm in one.comms if comm.size > 1}
+    meet = any(comm.id in comms for one in others for comm in one.comms)
+    apart = not {one.rank for one in some} & {one.rank for one in others}
+    return meet and apart and some[0].size == others[0].size

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What one process said of itself at one moment, as plain data that JSON can carry."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+__all__ = ["Comm", "Lock", "Notified", "Snapshot", "Thread", "Window"]
+
+
+@dataclass
+class Thread:
+    """A thread that has been in rmaext; `kind` is the call or wait that it is in, or ""."""
+
+    tid: int  # in the process's own namespace
+    kind: str = ""  # "flush", "lock", ..., see `layout.kinds`
+    wait: bool = False  # a wait, and not an operation
+    window: int = 0
+    target: int = -2
+    since: int = 0
+    offset: int = 0
+    bytes: int = 0
+    waited: int = 0
+    waits: int = 0
+    name: str = ""
+    site: str = ""
+    text: str = ""
+    ended: bool = False  # as far as that is known
+
+
+@dataclass
+class Window:
+    """A window; (comm, number) is the same on all ranks, `id` is local to the process."""
+
+    id: int
+    comm: int
+    number: int
+    open: bool = True
+    hidden: bool = False
+    ranks: int = 1
+    self: int = 0
+    unit: int = 1
+    bytes: int = 0
+    created: int = 0
+    closed: int = 0
+    counts: int = 0
+    targets: int = 0
+    dtype: str = ""
+    kind: str = "Window"
+
+
+@dataclass
+class Comm:
+    """A communicator, and how far this rank is in the sequence of its meetings."""
+
+    id: int
+    size: int
+    rank: int
+    here: int = 1
+    step: int = 0
+    steps: int = 0
+    came: int = 0
+    left: int = 0
+
+
+@dataclass
+class Lock:
+    """A lock of a target that this rank holds."""
+
+    window: int
+    target: int
+    tid: int = 0
+    exclusive: bool = True
+    since: int = 0
+
+
+@dataclass
+class Notified:
+    """How many puts with a notification this rank has made to a target that waits for one."""
+
+    comm: int
+    number: int
+    target: int
+    calls: int
+
+
+@dataclass
+class Snapshot:
+    """A process at one moment. Times are CLOCK_MONOTONIC of its node, in ns."""
+
+    pid: int  # as this node's tools know it
+    job: str
+    rank: int
+    size: int
+    host: str = ""
+    program: str = ""
+    state: str = "runs"  # "runs", "leaves" or "ended", as it says itself
+    process: str = "S"  # the kernel's letter for its state; "": there is none any more
+    now: int = 0
+    version: str = ""
+    own: int = 0  # its pid in its own namespace, which is the main thread's tid
+    traced: bool = False
+    next: int = 0  # number of the next event
+    lost: int = 0
+    uncounted: int = 0
+    unclear: int = 0  # entries that were being written each time they were read
+    threads: list[Thread] = field(default_factory=list)
+    windows: list[Window] = field(default_factory=list)
+    comms: list[Comm] = field(default_factory=list)
+    locks: list[Lock] = field(default_factory=list)
+    notified: list[Notified] = field(default_factory=list)
+    line: str = ""  # where its main thread is in the program, if something could tell
+    called: bool = False  # and whether it is in a call of rmaext there
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as what JSON knows."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Snapshot:
+        """Return what `to_json` was given; TypeError or KeyError for anything else."""
+        parts = {"threads": Thread, "windows": Window, "comms": Comm, "locks": Lock}
+        lists = {
+            name: [kind(**one) for one in data[name]]
+            for name, kind in {**parts, "notified": Notified}.items()
+        }
+        return Snapshot(**data | lists)

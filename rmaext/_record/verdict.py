@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Who waits for whom: the cycle, or the rank that others wait for, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+
+from .job import LONG, Absent, Job, Wait, names, runs
+from .snapshot import Snapshot
+
+__all__ = ["Finding", "idle", "span", "verdict"]
+
+
+_ORDER = ("cycle", "missing", "nobody", "unclear", "turn", "fine")
+
+
+@dataclass
+class Finding:
+    """One sentence of a verdict.
+
+    `kind` is "cycle", "missing" (ranks that others wait for), "nobody" (a wait for what any
+    rank could send), "unclear", "turn" (who waits for ranks of an earlier finding) or "fine".
+    """
+
+    kind: str
+    text: str
+    waiting: list[int] = field(default_factory=list)  # ranks in MPI_COMM_WORLD
+    culprits: list[int] = field(default_factory=list)
+
+
+@dataclass
+class _Group:
+    """Waits for the same, by the same ranks."""
+
+    waits: list[Wait]
+
+    @property
+    def first(self) -> Wait:
+        return self.waits[0]
+
+    @property
+    def ranks(self) -> list[int]:
+        return sorted({wait.of.rank for wait in self.waits})
+
+    def says(self, all_others: bool = False) -> str:
+        """Return who waits where, and since when."""
+        who = names([wait.of for wait in self.waits])
+        if all_others:
+            who = "all other ranks" if len(self.ranks) > 1 else f"the other rank ({self.ranks[0]})"
+        wait = "waits" if len(self.ranks) == 1 else "wait"
+        return f"{who} {wait} {self.first.what} since {span(max(w.seconds for w in self.waits))}"
+
+
+def span(seconds: float) -> str:
+    """Return a time in words: "0.3 s", "12 s", "5 min"."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 300:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def idle(one: Snapshot | Absent) -> str:
+    """Return what a rank does that is in no wait: "is stopped", "is in user code at ..."."""
+    if isinstance(one, Absent):
+        if one.elsewhere:
+            return "is on another node or has ended: look there, too (--launcher)"
+        return "has ended: it has no process any more"
+    if not one.process:
+        return "has ended: its process is gone"
+    if one.process == "T":
+        return f"is stopped by a signal (kill -CONT {one.pid} lets it go on)"
+    if one.process == "t":
+        return "is stopped by a debugger"
+    at = f" at {one.line}" if one.line else ""
+    if one.state != "runs":
+        return f"is at the end of its program{at}"
+    if one.process == "D":
+        return f"is in a system call that cannot be interrupted{at}"
+    if at:
+        return f"is in {'a call of rmaext' if one.called else 'user code'}{at}"
+    return "is in no call of rmaext: it computes, or waits elsewhere (MPI, a file)"
+
+
+def _condition(job: Job, wait: Wait, one: Snapshot | Absent) -> str:
+    """Return what a rank does that another waits for."""
+    blocker = _blocker(job, wait, one)
+    if blocker is not None:
+        return f"waits {blocker.what}"
+    tid = _holder(wait, one) if isinstance(one, Snapshot) and runs(one) else 0
+    if tid and isinstance(one, Snapshot) and tid != one.own:
+        return f"is in no call of rmaext in the thread that holds it, {tid}"
+    return idle(one)
+
+
+def verdict(job: Job) -> list[Finding]:
+    """Return what keeps a job from going on; a finding of kind "fine" if nothing does."""
+    waits = [wait for wait in job.long() if runs(wait.of)]
+    groups = _groups(waits)
+    needs = {i: _blockers(job, groups, group) for i, group in enumerate(groups)}
+    findings: list[Finding] = []
+    done: set[int] = set()
+    while cycle := _cycle({i: js for i, js in needs.items() if i not in done}):
+        done |= set(cycle)
+        findings.append(_of_cycle(job, [groups[i] for i in cycle]))
+    for i, group in enumerate(groups):
+        if i in done:
+            continue
+        if group.first.any:
+            findings.append(_of_any(job, group))
+        elif not group.first.blames:
+            findings.append(_unclear(job, group))
+        elif _is_in_turn(job, group, needs[i]):
+            findings.append(_of_turn(group))
+        else:
+            findings.append(_of_missing(job, group))
+    findings.sort(key=lambda finding: _ORDER.index(finding.kind))
+    return findings or [_fine(job)]
+
+
+# -- the graph -----------------------------------------------------------------------
+
+
+def _groups(waits: Iterable[Wait]) -> list[_Group]:
+    """Return the waits that have the same words and needs together."""
+    found: dict[object, _Group] = {}
+    for wait in waits:
+        needs = (
+            (n.host, n.pid) if isinstance(n, Snapshot) else (n.name, n.elsewhere)
+            for n in wait.needs
+        )
+        key = wait.what, None if wait.any else tuple(needs)
+        found.setdefault(key, _Group([])).waits.append(wait)
+    return list(found.values())
+
+
+def _blockers(job: Job, groups: Sequence[_Group], group: _Group) -> set[int]:
+    """Return the groups that a group waits for in turn: nobody, if any rank may end it."""
+    if group.first.any or not group.first.blames:
+        return set()
+    index = {id(wait): i for i, one in enumerate(groups) for wait in one.waits}
+    blockers = (_blocker(job, group.first, need) for need in group.first.needs)
+    return {index[id(wait)] for wait in blockers if wait is not None}
+
+
+def _blocker(job: Job, wait: Wait, need: Snapshot | Absent) -> Wait | None:
+    if isinstance(need, Absent):
+        return None
+    return job.blocked(need, _holder(wait, need))
+
+
+def _holder(wait: Wait, need: Snapshot) -> int:
+    """Return the thread that holds the lock; 0 if it has ended, or there is no lock."""
+    tid = wait.held.get(need.pid, (0, 0.0))[0]
+    return tid if any(t.tid == tid and not t.ended for t in need.threads) else 0
+
+
+def _cycle(graph: dict[int, set[int]]) -> list[int]:
+    try:
+        TopologicalSorter({i: js & set(graph) for i, js in graph.items()}).prepare()
+    except CycleError as exc:
+        found: list[int] = exc.args[1][:0:-1]
+        return found[found.index(min(found)) :] + found[: found.index(min(found))]
+    return []
+
+
+def _is_in_turn(job: Job, group: _Group, blockers: set[int]) -> bool:
+    """Tell whether all that it waits for wait themselves."""
+    return bool(blockers) and all(_blocker(job, group.first, n) for n in group.first.needs)
+
+
+# -- sentences ------------------------------------------------------------------------
+
+
+def _begun(sentence: str) -> str:
+    return sentence[0].upper() + sentence[1:]
+
+
+def _ranks(ones: Iterable[Snapshot | Absent]) -> list[int]:
+    found = set()
+    for one in ones:
+        if isinstance(one, Snapshot):
+            found.add(one.rank)
+        elif one.name.removeprefix("rank ").isdigit():
+            found.add(int(one.name.removeprefix("rank ")))
+    return sorted(found)
+
+
+def _holders(group: _Group) -> str:
+    """Return who holds the lock that it waits for."""
+    held = group.first.held
+    holders = [n for n in group.first.needs if isinstance(n, Snapshot) and n.pid in held]
+    since = max(held[one.pid][1] for one in holders)
+    return f"held by {names(holders)} since {span(since)}"
+
+
+def _of_cycle(job: Job, groups: Sequence[_Group]) -> Finding:
+    parts, waiting, culprits = [], set(), set()
+    for before, group in zip([groups[-1], *groups], groups, strict=False):
+        waiting |= set(group.ranks)
+        held_up = (_blocker(job, before.first, need) for need in before.first.needs)
+        culprits |= {wait.of.rank for wait in held_up if wait in group.waits}
+        if group.first.held:
+            parts.append(f"{group.says()}, {_holders(group)}")
+        else:
+            verb = "has" if len(group.first.needs) == 1 else "have"
+            parts.append(f"{group.says()}, to which {names(group.first.needs)} {verb} not come")
+    text = "a cycle, which nothing will end: " + "; ".join(parts)
+    collective = all(group.first.thread.kind in ("meeting", "mpi") for group in groups)
+    if collective and len(groups) == 2:
+        fewer, more = sorted(groups, key=lambda group: len(group.waits))
+        if len(fewer.waits) < len(more.waits):
+            culprits = set(fewer.ranks)
+            there = names([wait.of for wait in fewer.waits])
+            text += f". {_begun(there)} called another collective than the others"
+        else:
+            text += ". They called different collectives"
+    return Finding("cycle", text, sorted(waiting), sorted(culprits))
+
+
+def _of_missing(job: Job, group: _Group) -> Finding:
+    wait = group.first
+    missing = [need for need in wait.needs if _blocker(job, wait, need) is None]
+    members = {one.rank for one in job.members}
+    everyone = set(group.ranks) | set(_ranks(missing)) >= members and len(group.ranks) > 1
+    text = group.says(everyone)
+    if wait.held:
+        text += f", {_holders(group)}; " + _conditions(job, wait, missing, "it")
+    elif wait.thread.kind in ("meeting", "mpi", "epoch"):
+        text += " for " + _conditions(job, wait, missing)
+    else:
+        text += ": " + _conditions(job, wait, missing, "it")
+    return Finding("missing", text, group.ranks, _ranks(missing))
+
+
+def _conditions(
+    job: Job, wait: Wait | None, ones: Sequence[Snapshot | Absent], it: str = ""
+) -> str:
+    """Return ranks and what each does, those that do the same together."""
+    found: dict[str, list[Snapshot | Absent]] = {}
+    for one in ones:
+        found.setdefault(_condition(job, wait, one) if wait else idle(one), []).append(one)
+    link = " " if it else ", which "
+    parts = []
+    for words, who in list(found.items())[:8]:
+        if len(who) > 1:
+            words = _plural(words)
+        parts.append(f"{names(who)}{link}{words}")
+    if len(found) > 8:
+        parts.append(f"{len(found) - 8} more")
+    return ("; " if it else ", and for ").join(parts)
+
+
+def _plural(words: str) -> str:
+    verb, _, rest = words.partition(" ")
+    verb = {"is": "are", "has": "have", "waits": "wait"}[verb]
+    for one, more in (("its process is", "their processes are"), ("it has no", "they have no")):
+        rest = rest.replace(one, more)
+    return f"{verb} {rest.replace('it computes, or waits', 'they compute, or wait')}"
+
+
+def _of_any(job: Job, group: _Group) -> Finding:
+    wait = group.first
+    text = group.says()
+    if wait.thread.kind == "notify":
+        text += f": {_notified(job, wait)}"
+    else:
+        text += ": no rank has written there what it waits for"
+    needs = {id(need): need for one in group.waits for need in one.needs}
+    others: list[Snapshot | Absent] = list(needs.values())
+    ready = [one for one in others if runs(one) and isinstance(one, Snapshot)]
+    if others and not any(job.blocked(one) is None for one in ready):
+        text += "; no rank is left that could"
+    if others:
+        text += f". {_begun(_conditions(job, wait, others, 'it'))}"
+    return Finding("nobody", text, group.ranks, group.ranks)
+
+
+def _notified(job: Job, wait: Wait) -> str:
+    window = job.window(wait.of, wait.thread.window)
+    if window is None:
+        return "its window is not known"
+    calls = sum(
+        one.calls
+        for member in job.members
+        for one in member.notified
+        if (one.comm, one.number, one.target) == (window.comm, window.number, window.self)
+    )
+    if not calls:
+        return "no rank has put anything there with a notification"
+    puts = f"{calls} puts with notifications" if calls > 1 else "1 put with a notification"
+    return f"the ranks have made {puts} to it in all, of whatever slot"
+
+
+def _of_turn(group: _Group) -> Finding:
+    held = f", {_holders(group)}" if group.first.held else f" for {names(group.first.needs)}"
+    return Finding("turn", f"in turn, {group.says()}{held}", group.ranks)
+
+
+def _unclear(job: Job, group: _Group) -> Finding:
+    wait = group.first
+    if wait.thread.kind in ("meeting", "mpi"):
+        words = "all ranks have come, so that MPI or the network is slow"
+    elif wait.thread.kind == "lock":
+        words = "no process here holds it"
+    elif wait.needs:
+        words = f"{_conditions(job, wait, wait.needs, 'it')}. Its progress thread should answer"
+        words += " meanwhile, unless RMAEXT_PROGRESS=0 is set or the network fails"
+    else:
+        words = "nothing more is known of it"
+    return Finding("unclear", f"{group.says()}: {words}", group.ranks, _ranks(wait.needs))
+
+
+def _fine(job: Job) -> Finding:
+    text = f"no rank waits longer than {LONG:g} s"
+    halted: list[Snapshot | Absent] = [*(one for one in job.members if not runs(one)), *job.gone()]
+    if halted:
+        text += f"; {_conditions(job, None, halted, 'it')}"
+    return Finding("fine", text)

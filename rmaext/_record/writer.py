@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""This process's record, which tools in other processes read (csrc/record/).
+
+It is opened before the first window is made. RMAEXT_RECORD=0: there is none, and whatever
+is called here does nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from .._native._lib import ffi, lib
+from .._runtime import lifetime
+from .._runtime.config import records
+from .._runtime.files import text_of
+from . import layout, tracing
+
+__all__ = ["begin", "check", "communicator", "job", "window"]
+
+_log = logging.getLogger("rmaext")
+_state: dict[str, Any] = {"begun": False, "wrong": None}
+
+
+def begin() -> None:
+    """Open the record, once. Local; a guest may be without MPI. Its error is for `check`."""
+    world = MPI.COMM_WORLD if MPI.Is_initialized() and not MPI.Is_finalized() else None
+    if _state["begun"]:
+        if world and (own := lib.rmaext_record_own()):
+            own.rank, own.size = world.rank, world.size
+        return
+    _state["begun"] = True
+    try:
+        _begin(world)
+    except ValueError as exc:
+        _state["wrong"] = exc
+
+
+def check() -> None:
+    """Raise ValueError if this process was told to keep a record or trace that it cannot keep."""
+    if _state["wrong"] is not None:
+        raise ValueError(str(_state["wrong"]))
+
+
+def _begin(world: MPI.Comm | None) -> None:
+    if not records():
+        return
+    facts = ffi.new("struct rmaext_record_header *")
+    facts.pid = os.getpid()
+    facts.rank, facts.size = (world.rank, world.size) if world else (0, 1)
+    facts.monotonic, facts.realtime = time.monotonic_ns(), time.time_ns()
+    _set(facts, "version", layout.version())
+    _set(facts, "job", job(os.environ))
+    _set(facts, "host", os.uname().nodename)
+    _set(facts, "program", " ".join(sys.argv))
+    code = lib.rmaext_record_open(facts)
+    if code:
+        level = logging.WARNING if tracing.wanted() else logging.INFO
+        _log.log(level, "this process keeps no record, and no trace: %s", os.strerror(-code))
+        return
+    lifetime.on_exit(_end)
+    tracing.begin(ffi.string(facts.job).decode(), facts.rank)
+
+
+def _end() -> None:
+    lib.rmaext_record_leave(lib.RMAEXT_ENDED)
+    tracing.end()
+
+
+def _set(struct: Any, name: str, text: str) -> None:
+    field = getattr(struct, name)
+    data = text.encode(errors="backslashreplace")[: len(field) - 1]
+    ffi.memmove(field, data, len(data))
+
+
+def job(environ: Any) -> str:
+    """Return a name that all ranks of a job on this node have in common."""
+    if "PMIX_NAMESPACE" in environ:
+        return str(environ["PMIX_NAMESPACE"])
+    if "SLURM_JOB_ID" in environ and "SLURM_STEP_ID" in environ:
+        return f"slurm {environ['SLURM_JOB_ID']}.{environ['SLURM_STEP_ID']}"
+    if "PMI_RANK" in environ:
+        pid = os.getppid()
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            for above in _ancestors(pid):
+                if "pmi" in text_of(f"/proc/{above}/comm"):
+                    return f"mpiexec {above}"
+        return f"mpiexec {pid}"
+    return f"process {os.getpid()}"
+
+
+def _ancestors(pid: int) -> Iterator[int]:
+    while pid > 1:
+        yield pid
+        stat = text_of(f"/proc/{pid}/stat")
+        pid = int(stat.rpartition(")")[2].split()[1])
+
+
+@functools.lru_cache(256)
+def _words(dtype: np.dtype[Any], kind: str) -> dict[str, bytes]:
+    """Return what the record says of all windows of a kind, cut to what there is room for."""
+    facts = ffi.new("struct rmaext_record_window *")
+    _set(facts, "dtype", str(dtype))
+    _set(facts, "kind", kind)
+    return {"dtype": ffi.string(facts.dtype), "kind": ffi.string(facts.kind)}
+
+
+def window(made: Any) -> None:
+    """Enter a window of which the C object was made."""
+    if not lib.rmaext_record_own():
+        return
+    group, number, dtype = made._group, made._name, made._dtype
+    if not isinstance(number, int):
+        name = number.partition(",")[0]  # of an array of several, the window's
+        number = int(name) if name.isdigit() else 0  # another job's has none
+    nbytes = 0 if group.rank < 0 else made._array.nbytes  # of this process
+    facts = ffi.new(
+        "struct rmaext_record_window *",
+        {
+            **{"comm": group.record_id, "number": max(number, 0), "hidden": number < 0},
+            **{"ranks": group.size, "self": max(group.rank, 0)},
+            **{"unit": dtype.itemsize, "bytes": nbytes},
+            **_words(dtype, type(made).__name__),
+        },
+    )
+    lib.rmaext_record_window(made._handle, facts)
+    if tracing.on():
+        tracing.name(
+            window=int(lib.rmaext_record_id(made._handle)),
+            comm=f"{group.record_id:x}",
+            number=facts.number,
+            hidden=facts.hidden,
+            kind=type(made).__name__,
+            dtype=made._dtype.str,
+            ranks=group.size,
+            bytes=nbytes,
+            unit=made._dtype.itemsize,
+        )
+
+
+def communicator(comm: MPI.Comm, number: int, here: int) -> None:
+    """Enter a communicator, by a number that is the same on all ranks."""
+    lib.rmaext_record_comm(number, comm.size, comm.rank, here)
+    if tracing.on():
+        ranks = range(min(comm.size, 4096))
+        own, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+        translated = [int(rank) for rank in own.Translate_ranks([*ranks], world)]
+        own.Free()
+        world.Free()
+        tracing.name(comm=f"{number:x}", size=comm.size, rank=comm.rank, world=translated)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`win.stats`: how often this rank has used which target, and how (csrc/record/)."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._native._lib import ffi, lib
+from .._ops.core import WindowCore
+from .._record import layout
+from ..errors import Unsupported
+from ..typing import ScalarT
+
+__all__ = ["Statistics"]
+
+_KINDS = [kind for _, kind in sorted(layout.kinds("DID").items())]  # those counted come first
+_ROW = np.dtype(
+    [("target", "i8"), ("kind", "U8"), ("route", "U8")]
+    + [(name, "u8") for name in ("calls", "elements", "bytes", "errors")]
+)
+
+
+class Statistics(WindowCore[ScalarT]):
+    """The counters of `Window`."""
+
+    @property
+    def stats(self) -> NDArray[Any]:
+        """What this rank has done with each target so far. Local.
+
+        Returns
+        -------
+        numpy.ndarray
+            A copy: a structured array, with a row for each target, kind and route that
+            was used, in this order. Its fields:
+
+            target : int64
+                Rank in the window's communicator; -1: calls on many elements that went to
+                several targets at once, by memory. From 4095 on all targets share a row.
+            kind : str
+                "put", "get", "update" (without a result: `accumulate`), "fetch" (with one:
+                `fetch_add`, `compare_and_swap`, `load`, ...), "notify" (`put_notify`).
+            route : str
+                "direct" and "cma": by memory, see `route`; "fabric": by the provider's
+                reads and writes; "message": by messages that the target's process carries
+                out.
+            calls : uint64
+                Operations; a call on many elements is one for each target, or several if it
+                is long, or some targets are reached by memory and others are not.
+            elements, bytes : uint64
+                At the target, in elements of this window's dtype and in bytes.
+            errors : uint64
+                Operations that have failed after they were begun. Arguments that were refused
+                are not counted.
+
+        Raises
+        ------
+        ClosedError
+        Unsupported
+            RMAEXT_RECORD is 0, or there was no room for this window's counters.
+
+        Notes
+        -----
+        A put is counted when it is begun. Views have the counters of their window. The sums are
+        those of a trace (RMAEXT_TRACE), and `python -m rmaext top` shows them.
+
+        Examples
+        --------
+        >>> other = rmaext.Window.allocate(MPI.COMM_SELF, 10)
+        >>> other.put([1.0, 2.0], 0)
+        >>> other.put(3.0, 0)
+        >>> row = other.stats[0]
+        >>> print(row["target"], row["kind"], row["route"], row["calls"], row["elements"])
+        0 put direct 2 3
+        >>> other.close()
+        """
+        self._check_open("stats")
+        found: dict[tuple[int, int, int], NDArray[Any]] = {}
+        for part in self._parts():
+            for key, row in _read(part._handle):
+                found[key] = found.get(key, 0) + row
+        unit = self._dtype.itemsize
+        rows = [
+            (target, _KINDS[kind], layout.ROUTES[route], calls, nbytes // unit, nbytes, errors)
+            for (target, kind, route), (calls, nbytes, errors) in sorted(found.items())
+        ]
+        return np.array(rows, _ROW)
+
+
+def _read(handle: Any) -> list[tuple[tuple[int, int, int], NDArray[Any]]]:
+    """Return a C window's counters, but for zeros: target, kind, route; calls, bytes, errors."""
+    targets = ffi.new("int64_t *")
+    counters = lib.rmaext_record_counters(handle, targets)
+    if counters == ffi.NULL:
+        text = "stats: this window is not counted: RMAEXT_RECORD is 0, or too many windows are open"
+        raise Unsupported(errno.EOPNOTSUPP, text, call="stats")
+    size = int(targets[0]) * layout.COUNTS.itemsize
+    counts = np.frombuffer(ffi.buffer(counters, size), layout.COUNTS).copy()
+    shared = counts["shared"]
+    for field in shared.dtype.names or ():
+        shared[:, :, lib.RMAEXT_DIRECT][field] += counts["plain"][field]
+    used = np.argwhere((shared["calls"] != 0) | (shared["errors"] != 0))
+    rows = []
+    for target, kind, route in used.tolist():
+        row = np.array(shared[target, kind, route].tolist(), np.uint64)
+        rows.append(((-1 if target == len(counts) - 1 else target, kind, route), row))
+    return rows

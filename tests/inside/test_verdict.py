@@ -1,0 +1,411 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Verdicts, from what processes have said: no process is needed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rmaext._record.job import Job, jobs
+from rmaext._record.snapshot import Comm, Lock, Notified, Snapshot, Thread, Window
+from rmaext._record.verdict import span, verdict
+from rmaext._runtime.steps import Step
+
+NOW = 100_000_000_000
+SINCE = NOW - 12_000_000_000
+COMM = 0xABCD
+FENCE = Step("fence", 2, 17).word()
+
+
+def member(rank, size, waits=None, *, steps=0, here=None, comm=COMM, **facts):
+    """A rank whose main thread waits as said, in window 2 of a communicator of all ranks."""
+    thread = Thread(tid=1, since=SINCE, window=7, target=-2)
+    for name, value in (waits or {}).items():
+        setattr(thread, name, value)
+    thread.wait = bool(thread.kind)
+    usual = {
+        "pid": 1000 + rank,
+        "job": "job",
+        "host": "node",
+        "own": 1,
+        "now": NOW,
+        "threads": [thread],
+        "windows": [Window(7, comm, 2, ranks=size, self=rank)],
+        "comms": [Comm(comm, size, rank, here=here or size, step=FENCE, steps=steps)],
+    }
+    return Snapshot(rank=rank, size=size, **usual | facts)
+
+
+def fence(comm=COMM, word=FENCE):
+    return {"kind": "meeting", "offset": word, "bytes": comm}
+
+
+def lock(target, exclusive=1):
+    return {"kind": "lock", "target": target, "offset": exclusive}
+
+
+def holds(target, **facts):
+    return [Lock(7, target, tid=1, since=SINCE, **facts)]
+
+
+def found(*members):
+    """Return the verdict on one job, and that it survives the way between nodes."""
+    again = [Snapshot.from_json(json.loads(json.dumps(one.to_json()))) for one in members]
+    assert again == list(members)
+    (job,) = jobs(members)
+    return verdict(job)
+
+
+def one(*members):
+    (finding,) = found(*members)
+    return finding
+
+
+def test_nobody_waits():
+    assert one(member(0, 2), member(1, 2)).text == "no rank waits longer than 1 s"
+    short = member(0, 2, fence() | {"since": NOW - 900_000_000})
+    assert one(short, member(1, 2)).kind == "fine"
+    stopped = one(member(0, 2), member(1, 2, process="T"))
+    assert "rank 1 is stopped by a signal (kill -CONT 1001 lets it go on)" in stopped.text
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"process": "T"}, "is stopped by a signal"),
+        ({"process": "t"}, "is stopped by a debugger"),
+        ({"process": ""}, "has ended"),
+        ({"process": "D"}, "is in a system call that cannot be interrupted"),
+        ({"state": "leaves"}, "is at the end of its program"),
+        ({"line": "app.py:9 (step)"}, "is in user code at app.py:9 (step)"),
+        ({}, "is in no call of rmaext"),
+    ],
+)
+def test_who_misses_a_fence(facts, words):
+    finding = one(member(0, 3, fence()), member(1, 3, **facts), member(2, 3, fence()))
+    assert finding.kind == "missing"
+    assert (finding.waiting, finding.culprits) == ([0, 2], [1])
+    start = f"all other ranks wait in fence #17 of window 2 since 12 s for rank 1, which {words}"
+    assert finding.text.startswith(start)
+
+
+def test_a_stopped_rank_that_has_come_is_not_to_blame():
+    finding = one(
+        member(0, 3, fence()), member(1, 3, fence(), process="T"), member(2, 3, line="app.py:1")
+    )
+    assert finding.culprits == [2]
+    assert finding.waiting == [0]
+
+
+def test_who_has_left_already_is_not_to_blame():
+    """Rank 1 is one meeting ahead, and computes."""
+    finding = one(member(0, 3, fence()), member(1, 3, steps=1), member(2, 3))
+    assert finding.culprits == [2]
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (Step("close", 3, 4), "in close #4 of window 3"),
+        (Step("creation of a shared window", 5, 9), "in creation of shared window 5"),
+        (Step("creation of the communicator's first window", 0, 0), "in creation of the comm"),
+        (Step("end of the program", 0, 7), "at the end of the program since"),
+    ],
+)
+def test_collective_calls_in_words(step, words):
+    finding = one(member(0, 2, fence(word=step.word())), member(1, 2))
+    assert finding.text.startswith(f"rank 0 waits {words}")
+
+
+def test_all_have_come():
+    finding = one(member(0, 2, fence()), member(1, 2, fence()))
+    assert finding.kind == "unclear"
+    assert "all ranks have come" in finding.text
+
+
+def test_many_that_miss_it():
+    members = [member(rank, 40) for rank in range(1, 40)]
+    finding = one(member(0, 40, fence()), *members)
+    assert finding.culprits == list(range(1, 40))
+    assert "for ranks 1, 2, 3" in finding.text
+    assert "which are in no call of rmaext: they compute, or wait elsewhere" in finding.text
+    assert len(finding.text) < 300
+
+
+def test_a_rank_that_has_ended():
+    finding = one(member(0, 3, fence()), member(2, 3, fence()))
+    assert finding.culprits == [1]
+    assert "for rank 1, which has ended: it has no process any more" in finding.text
+
+
+def test_a_rank_on_another_node():
+    finding = one(member(0, 2, fence(), here=1))
+    assert "for rank 1, which is on another node or has ended: look there" in finding.text
+
+
+def test_two_nodes():
+    """What was said on one and the other is one job, whatever each launcher calls it."""
+    there = member(1, 2, here=1, host="other", job="another", process="T")
+    finding = one(member(0, 2, fence(), here=1), there)
+    assert finding.culprits == [1]
+    assert "is stopped" in finding.text
+
+
+def test_jobs_are_kept_apart():
+    members = [
+        *(member(0, 2, fence()), member(1, 2)),
+        *(member(0, 1, comm=5, job="b", pid=1), member(0, 1, comm=6, job="c", pid=2)),
+    ]
+    assert [len(job.members) for job in jobs(members)] == [2, 1, 1]
+
+
+def test_two_locks():
+    finding = one(
+        member(0, 3, lock(1), locks=holds(0)),
+        member(1, 3, lock(0), locks=holds(1)),
+        member(2, 3),
+    )
+    assert finding.kind == "cycle"
+    assert finding.culprits == [0, 1]
+    assert finding.text.endswith(
+        "rank 0 waits for the lock of rank 1 of window 2 since 12 s, held by rank 1 since 12 s; "
+        "rank 1 waits for the lock of rank 0 of window 2 since 12 s, held by rank 0 since 12 s"
+    )
+
+
+def test_a_lock_against_a_fence():
+    finding = one(
+        member(0, 3, lock(1)), member(1, 3, lock(1)), member(2, 3, fence(), locks=holds(1))
+    )
+    assert finding.kind == "cycle"
+    assert finding.culprits == [0, 1, 2]
+    assert "ranks 0, 1 wait for the lock of rank 1" in finding.text
+    assert "to which ranks 0, 1 have not come" in finding.text
+
+
+def test_a_lock_whose_holder_computes():
+    finding = one(
+        member(0, 3, lock(0)), member(1, 3, line="app.py:5", locks=holds(0)), member(2, 3, lock(0))
+    )
+    assert finding.kind == "missing"
+    assert finding.culprits == [1]
+    assert "held by rank 1 since 12 s; rank 1 is in user code at app.py:5" in finding.text
+
+
+def test_a_lock_that_several_share():
+    finding = one(
+        member(0, 3, lock(0)),
+        member(1, 3, locks=holds(0, exclusive=False)),
+        member(2, 3, process="T", locks=holds(0, exclusive=False)),
+    )
+    assert finding.culprits == [1, 2]
+    assert "held by ranks 1, 2" in finding.text
+
+
+def test_a_lock_that_nobody_holds():
+    assert "no process here holds it" in one(member(0, 2, lock(1)), member(1, 2)).text
+    gone = one(member(0, 3, lock(1)), member(1, 3))
+    assert gone.culprits == [2]
+    stopped = one(member(0, 2, lock(1)), member(1, 2, process="T"))
+    assert stopped.culprits == [1]
+
+
+def test_a_lock_of_another_window_is_not_it():
+    other = Window(8, COMM, 3, ranks=2, self=1)
+    windows = [Window(7, COMM, 2, ranks=2, self=1), other]
+    held = [Lock(8, 1, tid=1, since=SINCE)]
+    finding = one(member(0, 2, lock(1)), member(1, 2, windows=windows, locks=held))
+    assert "no process here holds it" in finding.text
+
+
+def test_the_thread_that_holds_a_lock_counts():
+    """It waits itself, in a cycle, while the main thread computes."""
+    two = [Thread(tid=1), Thread(2, "lock", True, 7, 0, SINCE, 1)]
+    held = [Lock(7, 1, tid=2, since=SINCE)]
+    finding = one(member(0, 2, lock(1), locks=holds(0)), member(1, 2, threads=two, locks=held))
+    assert finding.kind == "cycle"
+
+
+def test_two_threads_of_a_rank():
+    """The main thread waits for a lock that another thread has, which computes: no cycle."""
+    waits, other = Thread(1, "lock", True, 7, 1, SINCE, 1), Thread(tid=2)
+    held = [Lock(7, 1, tid=2, since=SINCE)]
+    finding = one(member(0, 2, threads=[waits, other], locks=held), member(1, 2))
+    assert (finding.kind, finding.culprits) == ("missing", [0])
+    assert "held by rank 0 since 12 s" in finding.text
+    assert finding.text.endswith("is in no call of rmaext in the thread that holds it, 2")
+    other.ended = True  # with the lock, which nobody will give back: the rank waits for itself
+    finding = one(member(0, 2, threads=[waits, other], locks=held), member(1, 2))
+    assert (finding.kind, finding.culprits) == ("cycle", [0])
+
+
+def test_different_collectives():
+    """Each of another communicator: rmaext cannot tell the ranks that they differ."""
+
+    def rank(r, comm, size=3):
+        comms = [Comm(c, size, r, here=size) for c in (COMM, 5)]
+        windows = [Window(7 + i, c, 2, ranks=size, self=r) for i, c in enumerate((COMM, 5))]
+        return member(r, size, fence(comm), comms=comms, windows=windows)
+
+    finding = one(rank(0, COMM), rank(1, 5), rank(2, COMM))
+    assert finding.kind == "cycle"
+    assert finding.culprits == [1]
+    assert "fence #17 of window 2 (communicator abcd)" in finding.text
+    assert "fence #17 of window 2 (communicator 0005)" in finding.text
+    assert finding.text.endswith(". Rank 1 called another collective than the others")
+    pair = one(rank(0, COMM, 2), rank(1, 5, 2))
+    assert pair.culprits == [0, 1]
+    assert pair.text.endswith(". They called different collectives")
+
+
+def notify(**facts):
+    return {"kind": "notify", "offset": 3, "bytes": 2} | facts
+
+
+def test_a_notification_that_nobody_sends():
+    finding, turn = found(member(0, 3, fence()), member(1, 3, notify()), member(2, 3, fence()))
+    assert (finding.kind, turn.kind) == ("nobody", "turn")
+    assert finding.culprits == [1]
+    assert finding.text == (
+        "rank 1 waits in wait_notify, slot 3, count 2, of window 2 since 12 s: no rank has put "
+        "anything there with a notification; no rank is left that could. "
+        "Ranks 0, 2 wait in fence #17 of window 2"
+    )
+    assert turn.waiting == [0, 2]
+
+
+def test_notifications_that_were_sent():
+    sent = [Notified(COMM, 2, 1, 5), Notified(COMM, 2, 2, 9), Notified(5, 2, 1, 9)]
+    finding = one(member(0, 2, notified=sent, line="app.py:1"), member(1, 2, notify()))
+    assert "have made 5 puts with notifications to it in all" in finding.text
+    assert "no rank is left" not in finding.text
+    assert "Rank 0 is in user code at app.py:1" in finding.text
+
+
+def test_wait_until():
+    finding = one(member(0, 2, {"kind": "until"}), member(1, 2))
+    assert finding.kind == "nobody"
+    assert "no rank has written there what it waits for" in finding.text
+
+
+@pytest.mark.parametrize("kind", ["put", "get", "flush", "request", "update", "guard"])
+def test_a_target_that_is_stopped_or_answers(kind):
+    waits = {"kind": kind, "target": 1}
+    finding = one(member(0, 3, waits), member(1, 3, process="T"), member(2, 3))
+    assert (finding.kind, finding.culprits) == ("missing", [1])
+    assert "rank 1 of window 2" in finding.text
+    assert finding.text.endswith("rank 1 is stopped by a signal (kill -CONT 1001 lets it go on)")
+    finding = one(member(0, 3, waits), member(1, 3), member(2, 3))
+    assert finding.kind == "unclear"
+    assert "progress thread" in finding.text
+
+
+def test_a_flush_of_all():
+    waits = {"kind": "flush", "target": -1}
+    finding = one(member(0, 3, waits), member(1, 3), member(2, 3, process="T"))
+    assert finding.culprits == [2]
+    assert "a flush of all ranks of window 2" in finding.text
+
+
+def test_an_epoch():
+    finding = one(member(0, 2, {"kind": "epoch", "target": 1}), member(1, 2, line="app.py:3"))
+    assert finding.culprits == [1]
+    assert "for rank 1" in finding.text
+
+
+def test_ranks_of_another_communicator_have_their_own_numbers():
+    """Rank 0 of the communicator is rank 5 of MPI_COMM_WORLD."""
+    members = [
+        member(5, 8, comms=[Comm(COMM, 2, 0, here=2)]),
+        member(3, 8, fence(), comms=[Comm(COMM, 2, 1, here=2)]),
+    ]
+    finding = one(*members)
+    assert (finding.waiting, finding.culprits) == ([3], [5])
+    finding = one(members[1])
+    assert "rank 0 of communicator abcd, which has ended" in finding.text
+
+
+def test_what_is_not_known_is_left_open():
+    """A window or a communicator that has no entry."""
+    bare = member(0, 2, lock(1), windows=[])
+    assert one(bare, member(1, 2)).kind == "unclear"
+    assert one(member(0, 2, fence(), comms=[]), member(1, 2)).kind == "unclear"
+
+
+def test_times_in_words():
+    assert [span(s) for s in (0.31, 12, 400, 9000)] == ["0.3 s", "12 s", "7 min", "2.5 h"]
+
+
+# -- any job ---------------------------------------------------------------------------
+
+
+def ring(targets):
+    """Return who is in a cycle, where each rank waits for the lock of one other, or computes."""
+    inside = set()
+    for rank in range(len(targets)):
+        seen, at = [], rank
+        while at is not None and at not in seen:
+            seen.append(at)
+            at = targets[at]
+        if at is not None:
+            inside |= set(seen[seen.index(at) :])
+    return inside
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_locks_in_any_order(data):
+    """Each rank holds its own lock. Who is in a cycle is told, and nobody else."""
+    size = data.draw(st.integers(2, 9))
+    others = [st.sampled_from([None, *(t for t in range(size) if t != r)]) for r in range(size)]
+    targets = [data.draw(other) for other in others]
+    members = [
+        member(r, size, None if t is None else lock(t), locks=holds(r))
+        for r, t in enumerate(targets)
+    ]
+    findings = found(*members)
+    cycles = [finding for finding in findings if finding.kind == "cycle"]
+    assert sorted(rank for cycle in cycles for rank in cycle.culprits) == sorted(ring(targets))
+    assert {rank for finding in findings for rank in finding.waiting} == {
+        r for r, t in enumerate(targets) if t is not None
+    }
+    idle = {t for t in targets if t is not None and targets[t] is None}
+    blamed = {rank for f in findings if f.kind == "missing" for rank in f.culprits}
+    assert blamed == idle
+
+
+KINDS = ["", "meeting", "mpi", "lock", "notify", "until", "flush", "get", "epoch", "guard"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(KINDS),
+            st.integers(-2, 4),
+            st.integers(0, 2),
+            st.sampled_from(["R", "T", "", "D"]),
+            st.lists(st.integers(-1, 5), max_size=2),
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_any_state_has_a_verdict(states):
+    """Whatever the ranks say, there are sentences, and each long wait is in one."""
+    members = [
+        member(
+            *(rank, 5, {"kind": kind, "target": target, "offset": FENCE, "bytes": COMM}),
+            steps=steps,
+            process=process,
+            locks=[Lock(7, held) for held in locks],
+        )
+        for rank, (kind, target, steps, process, locks) in enumerate(states)
+    ]
+    findings = found(*members)
+    assert all(finding.text for finding in findings)
+    long = {w.of.rank for w in Job(members).long() if w.of.process in ("R", "D")}
+    assert {rank for finding in findings for rank in finding.waiting} == long

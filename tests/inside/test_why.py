@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""python -m rmaext why, on jobs that hang: it names the rank, the call and the line."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+
+import launch
+import pytest
+from support.hung import job, line, looked_at, why
+from support.processes import stopped
+
+ROUTES = {"direct": {}, "fabric": {"RMAEXT_ROUTE": "fabric"}}
+LIMIT = 2.0  # seconds of the whole command
+SPY = pytest.mark.skipif(
+    not shutil.which("py-spy", path=os.path.dirname(sys.executable)),
+    reason="py-spy is not installed",
+)
+
+
+def asked(pids):
+    """Return the job as `why` sees it, which takes no more than two seconds."""
+    for _ in range(3):  # other programs run on this machine, too
+        start = time.monotonic()
+        done = why("--json", str(pids[0]))
+        took = time.monotonic() - start
+        if took < LIMIT:
+            break
+    assert took < LIMIT
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = job(done.stdout, pids)
+    assert found["size"] == 3
+    return found
+
+
+@pytest.fixture(params=ROUTES)
+def route(request):
+    return ROUTES[request.param]
+
+
+def rank(found, number):
+    return next(one for one in found["ranks"] if one["rank"] == number)
+
+
+def verdict(found, kind, waiting, culprits):
+    """Require that the first finding is this one, and return its text."""
+    first = found["verdict"][0]
+    assert (first["kind"], first["waiting"], first["culprits"]) == (kind, waiting, culprits), found
+    return first["text"]
+
+
+# -- the six -----------------------------------------------------------------------------
+
+
+def test_a_cycle_of_locks(route):
+    found = looked_at("locks", 3, asked, **route)
+    text = verdict(found, "cycle", [0, 1, 2], [0, 1, 2])
+    for r in range(3):
+        other = (r + 1) % 3
+        words = rf"rank {r} waits for the lock of rank {other} of window 1 since \d\.\d s, held by "
+        assert re.search(rf"{words}rank {other} since \d\.\d s", text)
+        assert rank(found, r)["at"] == line("second lock")
+
+
+@SPY
+def test_a_rank_that_leaves_a_loop_early(route):
+    found = looked_at("early", 3, asked, **route)
+    text = verdict(found, "missing", [0, 2], [1])
+    assert "all other ranks wait in fence #8 of window 1 since" in text
+    assert f"for rank 1, which is in user code at {line('barrier')} (early)" in text
+    assert rank(found, 0)["at"] == rank(found, 2)["at"] == line("loop's fence")
+
+
+def test_a_stopped_rank(route):
+    found = looked_at("stops", 3, asked, **route)
+    text = verdict(found, "missing", [0, 1], [2])
+    pid = rank(found, 2)["pid"]
+    assert f"for rank 2, which is stopped by a signal (kill -CONT {pid} lets it go on)" in text
+    assert rank(found, 0)["at"] == line("all's fence")
+    assert rank(found, 2)["process"] == "T"
+
+
+@SPY
+def test_an_endless_loop_of_user_code(route):
+    found = looked_at("endless", 3, asked, **route)
+    text = verdict(found, "missing", [0, 2], [1])
+    lines = [line("loop").rpartition(":")[2], line("endless").rpartition(":")[2]]
+    assert re.search(rf"for rank 1, which is in user code at \S+hung.py:({'|'.join(lines)}) ", text)
+    assert rank(found, 0)["at"] == line("others' fence")
+
+
+def test_different_collectives(route):
+    found = looked_at("mismatch", 3, asked, **route)
+    text = verdict(found, "cycle", [0, 1, 2], [1])
+    assert "Rank 1 called another collective than the others" in text
+    assert len(set(re.findall(r"\(communicator (\w{4})\)", text))) == 2
+    assert [rank(found, r)["at"] for r in range(3)] == [
+        line(f"{name} fence") for name in ("right", "another", "right")
+    ]
+
+
+@pytest.mark.parametrize(("how", "sent"), [("notify", "no rank has put"), ("slots", "1 put ")])
+def test_a_notification_that_is_never_sent(route, how, sent):
+    found = looked_at(how, 3, asked, **route)
+    text = verdict(found, "nobody", [1], [1])
+    assert "rank 1 waits in wait_notify, slot 3, count 1, of window 1 since" in text
+    assert sent in text
+    assert "no rank is left that could. Ranks 0, 2 wait in fence #3 of window 1" in text
+    assert rank(found, 1)["at"] == line("notify")
+
+
+# -- others ------------------------------------------------------------------------------
+
+
+def test_a_word_that_nobody_writes(route):
+    found = looked_at("until", 3, asked, **route)
+    text = verdict(found, "nobody", [1], [1])
+    assert "wait_until of window 1" in text
+    assert rank(found, 1)["at"] == line("until")
+
+
+@SPY
+def test_a_lock_that_is_never_given_back(route):
+    found = looked_at("holder", 3, asked, **route)
+    text = verdict(found, "missing", [0, 2], [1])
+    assert "all other ranks wait for the lock of rank 0 of window 1" in text
+    assert "held by rank 1 since" in text
+    assert line("holds") in text
+    assert rank(found, 0)["at"] == line("wanted")
+
+
+def test_a_target_that_is_stopped():
+    """Over the network a put needs the target's progress thread; in memory it does not."""
+    found = looked_at("flush", 3, asked, **ROUTES["fabric"])
+    text = verdict(found, "missing", [0], [1])
+    assert "rank 1 is stopped" in text
+    found = looked_at("flush", 3, asked, **ROUTES["direct"])
+    assert "rank 1 is stopped" in verdict(found, "fine", [], [])
+
+
+def test_a_rank_that_has_ended():
+    found = looked_at("gone", 3, asked)
+    assert "rank 1 has ended" in verdict(found, "fine", [], [])
+
+
+def test_a_thread_that_is_not_the_main_one(route):
+    found = looked_at("thread", 3, asked, **route)
+    text = verdict(found, "missing", [1], [0])
+    assert "rank 1 waits for the lock of rank 1 of window 1" in text
+    assert "held by rank 0 since" in text
+    assert "the thread that holds it" not in text  # that has ended
+    said = looked_at("thread", 3, lambda pids: why(str(pids[0])).stdout, **route)
+    waits = rf"\n +thread \d+ \(.*\) waits for the lock of rank 1 .*, at {line('in a thread')}\n"
+    assert re.search(waits, said), said
+
+
+def test_a_job_that_is_fine(route):
+    found = looked_at("fine", 3, asked, **route)
+    assert verdict(found, "fine", [], []) == "no rank waits longer than 1 s"
+
+
+@SPY
+def test_the_end_of_a_program(route):
+    """Ranks that have come to it serve their windows until all have."""
+    found = looked_at("ends", 3, asked, **route)
+    text = verdict(found, "missing", [0, 2], [1])
+    assert text.startswith("all other ranks wait at the end of the program since")
+    assert line("goes on") in text
+
+
+def test_for_people():
+    """One line a rank, then the verdict; the launcher's PID stands for the job."""
+
+    def look(pids):
+        with open(f"/proc/{pids[0]}/stat") as file:
+            parent = file.read().rpartition(")")[2].split()[1]
+        return why(str(pids[2])).stdout, why(parent).stdout, pids
+
+    one, same, pids = looked_at("stops", 3, look)
+    lines = one.splitlines()
+    assert re.match(r"\S+hung.py stops \S+: 3 ranks, on \S+$", lines[0])
+    assert re.match(rf"  rank 0 +pid {pids[0]} +waits in fence #3 of window 1 since ", lines[1])
+    assert re.match(rf"  rank 2 +pid {pids[2]} +is stopped by a signal", lines[3])
+    assert lines[4] == "verdict:"
+    assert "rank 2, which is stopped" in lines[5]
+    assert [text.split(" since ")[0] for text in same.splitlines()[1:4]] == [
+        text.split(" since ")[0] for text in lines[1:4]
+    ]
+
+
+def test_a_rank_that_is_stopped_in_a_wait():
+    """From outside, in the midst of it: who has come is not to blame."""
+
+    def look(pids):
+        with stopped(pids[0]):
+            return asked({0: pids[1]})
+
+    text = verdict(looked_at("endless", 3, look), "missing", [2], [1])
+    assert text.startswith("rank 2 waits in fence #3")
+
+
+def test_without_py_spy(tmp_path):
+    """The verdict is the same but for the line, and it says what to install."""
+    code = """
+        import sys
+        sys.argv = ["-m", "why", sys.argv[1]]
+        from rmaext.inside import lines
+        lines.spy = lambda: None
+        from rmaext.__main__ import main
+        sys.exit(main())
+    """
+
+    def look(pids):
+        return launch.run_python(code, str(pids[0]))
+
+    done = looked_at("endless", 3, look)
+    assert (
+        "for rank 1, which is in no call of rmaext: it computes, or waits elsewhere" in done.stdout
+    )
+    assert f"{sys.executable} -m pip install py-spy" in done.stdout
+
+
+# -- several jobs, and none ----------------------------------------------------------------
+
+
+def test_several_jobs_at_once():
+    def outer(pids):
+        return looked_at("stops", 2, lambda others: (why("--json"), pids, others))
+
+    done, pids, others = looked_at("fine", 3, outer)
+    assert job(done.stdout, pids)["size"] == 3
+    first, second = job(done.stdout, pids), job(done.stdout, others)
+    assert first["verdict"][0]["kind"] == "fine"
+    assert first["job"] != second["job"]
+    assert {one["pid"] for one in second["ranks"]} == set(others.values())
+
+
+def test_several_nodes():
+    """Each process of the launcher sees this node: what they say is one job, told once."""
+
+    def look(pids):
+        command = shlex.join(launch.mpi_command(2))
+        done = why("--json", "--launcher", command)  # it may meet jobs of other tests, too
+        found = job(done.stdout, pids)
+        assert sorted(one["pid"] for one in found["ranks"]) == sorted(pids.values())
+        return verdict(found, "missing", [0, 1], [2])
+
+    assert "is stopped" in looked_at("stops", 3, look)
+
+
+def test_a_launcher_that_fails():
+    done = why("--launcher", "false")
+    assert done.returncode == 1
+    assert "false " in done.stdout
+    assert "status 1" in done.stdout
+    assert "/nonexistent" in why("--launcher", "/nonexistent").stdout
+    done = why("--launcher", "mpiexec", "12")
+    assert done.returncode == 2
+    assert "leave out the PIDs" in done.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be a user who has no processes")
+def test_nothing_to_see():
+    done = as_nobody("why")
+    assert done.returncode == 1
+    assert done.stdout == "no process of this user on this node uses windows of rmaext\n"
+
+
+def as_nobody(*args):
+    """Run a command of rmaext as another user."""
+    code = f"""
+        import argparse, os, sys
+        sys.argv[:1] = ["-m"]
+        from rmaext.cli import why  # all of it: that user may not read the installation
+        parser = argparse.ArgumentParser()
+        why.add(parser.add_subparsers())
+        options = parser.parse_args({args!r})
+        os.setgroups([]), os.setgid(65534), os.setuid(65534)
+        sys.exit(options.function(options))
+    """
+    return launch.run_python(code)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_job_of_another_user():
+    def look(pids):
+        return as_nobody("why", str(pids[0])), pids[0]
+
+    done, pid = looked_at("fine", 2, look)
+    assert done.returncode == 1
+    assert done.stdout == f"process {pid} belongs to user root: run this as that user\n"
+
+
+def test_a_process_that_does_not_exist():
+    done = why(str(1 << 22))
+    assert done.returncode == 1
+    assert done.stdout == f"there is no process {1 << 22} on this node\n"
+
+
+BROKEN = """
+import os, sys, time
+sys.argv[0] = "-m"  # without MPI
+from support.records import Written
+how = sys.argv[1]
+if how == "nonsense":
+    fd = os.memfd_create("rmaext-record")
+    os.write(fd, bytes(range(256)) * 100)
+elif how == "version":
+    one = Written(version=b"77.0")
+elif how == "truncated":
+    one = Written()
+    os.ftruncate(one.fd, 5000)
+elif how == "entry":
+    one = Written()
+    one.entry("threads", 0, tid=1, kind=99)
+print("ready", flush=True)
+time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("nonsense", "the record of process {} is corrupt: it does not begin as one"),
+        ("version", "process {} runs rmaext 77.0, this is .*: use that one's python -m rmaext"),
+        ("truncated", "the record of process {} is truncated: it has 5000 of"),
+        ("entry", "the record of process {} is corrupt: thread 1 is in a call 99"),
+    ],
+)
+def test_a_record_that_is_broken(how, words):
+    """It is told, whether it was asked for or met on the way; what else there is is shown."""
+    env = launch.environment({"PYTHONPATH": launch.PYTHONPATH})
+    line = [sys.executable, "-c", BROKEN, how]
+    with subprocess.Popen(line, env=env, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout.readline() == b"ready\n"
+            asked_for, met = why(str(process.pid)), why()
+        finally:
+            process.kill()
+    words = words.format(process.pid)
+    assert re.match(words, asked_for.stdout), asked_for.stdout
+    assert re.search(f"^{words}", met.stdout, re.MULTILINE)
+    assert asked_for.returncode == met.returncode == 1
+    assert not asked_for.stderr
+
+
+def test_mpi_is_not_initialised(run_python):
+    code = """
+        import sys
+        sys.argv[:1] = ["-m"]
+        from rmaext.inside import why
+        why.look()
+        assert "mpi4py.MPI" not in sys.modules
+    """
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Ranks that write to each other while strangers come to their ports.
+
+    mpiexec -n 2 python victim.py FOLDER PIDS [DESCRIPTORS]
+
+Rank i enters the network namespace of the i-th pid and opens a window. Rank 0 leaves the
+addresses of the endpoints in FOLDER/addresses, and all go on until FOLDER/stop is there.
+Each value that is read must be the one that was written; no operation may take 2 s; the
+program itself opens a file now and then. Rank 0 grants memory to guests from other hosts once
+FOLDER/grant is there, and takes that back when it is gone: FOLDER/granted says which. At the
+end each rank prints OK and rank 0 what it counted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+from support import netns
+
+world = MPI.COMM_WORLD
+folder, pids = Path(sys.argv[1]), [int(pid) for pid in sys.argv[2].split(",")]
+netns.enter(pids[world.rank])
+os.environ["RMAEXT_NODE"] = f"host{pids.index(pids[world.rank])}"
+os.environ["RMAEXT_ROUTE"] = "fabric"
+if len(sys.argv) > 3:
+    limit = int(sys.argv[3])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+
+import rmaext  # noqa: E402
+
+win = rmaext.Window.allocate(world, 8, "i8", timeout=5)
+peer = 1 - world.rank
+assert win.fabric is not None
+addresses = world.gather(win.fabric.address)
+world.Barrier()
+if world.rank == 0:
+    (folder / "part").write_text(json.dumps(addresses))
+    (folder / "part").rename(folder / "addresses")
+grant, granted = None, folder / "granted"
+count, longest, begun = 0, 0.0, time.monotonic()
+value = np.zeros(1, "i8")
+while not (folder / "stop").exists():
+    for _ in range(50):
+        start = time.monotonic()
+        value[0] = count = count + 1
+        win.put(value, peer, 1)
+        win.flush()
+        assert win.get(peer, 1, 1)[0] == count
+        longest = max(longest, time.monotonic() - start)
+    with open("/dev/null"):
+        pass
+    if world.rank == 0 and (folder / "grant").exists() != granted.exists():
+        if grant is None:
+            grant = win.grant(0, 1, scope="network")
+            granted.touch()
+        else:
+            grant.revoke()
+            grant = None
+            granted.unlink()
+took = time.monotonic() - begun
+if grant is not None:
+    grant.revoke()
+assert longest < 2, f"an operation took {longest:.1f} s"
+win.fence()
+if world.rank == 0:
+    stats = win.fabric.stats
+    print(f"operations {count / took:.0f}, longest {longest:.4f} s", flush=True)
+    print(f"admitted {stats['admitted']}, refused {stats['refused']}", flush=True)
+win.close()
+print("OK", flush=True)

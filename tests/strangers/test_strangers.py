@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Other users of the host, and other hosts, that come to the port of a rank.
+
+Each attack is what a process of another user tried successfully before connections were
+checked: csrc/admission. The ranks run in a network namespace of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import attacks
+import pytest
+from attacks import NOBODY, Address, Stranger
+from support import netns
+from support.jobs import passes
+from support.libraries import BOTH
+
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+
+
+class Job:
+    """A running victim.py; `addresses` of its ranks, `said` at its end."""
+
+    addresses: list[Address]
+    said = ""
+
+    def counted(self, what: str) -> int:
+        """Return a number that rank 0 said at the end: of operations a second, refused ..."""
+        found = re.search(rf"{what} (\d+)", self.said)
+        assert found, self.said
+        return int(found[1])
+
+
+@contextmanager
+def job(folder: Path, pids: str, library: str, *args: str, **env: str) -> Iterator[Job]:
+    """Run victim.py meanwhile; it must end well."""
+    it, failed = Job(), list[BaseException]()
+
+    def run() -> None:
+        try:
+            program = "strangers/programs/victim.py"
+            it.said = passes(2, program, str(folder), pids, *args, oks=2, library=library, **env)
+        except BaseException as exc:
+            failed.append(exc)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        while not (folder / "addresses").exists() and thread.is_alive():
+            time.sleep(0.02)
+        if thread.is_alive():
+            texts = json.loads((folder / "addresses").read_text())
+            parts = [text.split("://")[1].rsplit(":", 1) for text in texts]
+            it.addresses = [(host, int(port)) for host, port in parts]
+            yield it
+    finally:
+        (folder / "stop").touch()
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+@pytest.fixture
+def host() -> Iterator[netns.Namespace]:
+    if netns.missing():
+        pytest.skip(f"no network namespaces: {netns.missing()}")
+    with netns.namespaces(1) as (it,):
+        yield it
+
+
+ATTACKS = {
+    "hijack": lambda zero, one: (attacks.hijack, zero, one),
+    "acknowledgement": lambda zero, one: (attacks.say, zero, 9, attacks.ack()),
+    "type 1": lambda zero, one: (attacks.say, zero, 9, attacks.wild(1)),
+    "type 3": lambda zero, one: (attacks.say, zero, 9, attacks.wild(3)),
+    "type 7": lambda zero, one: (attacks.say, zero, 9, attacks.wild(7)),
+    "promise": lambda zero, one: (attacks.promise, zero, 4),
+}
+
+
+@pytest.mark.parametrize("library", BOTH)
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_another_user_gets_no_answer(host, tmp_path, library, attack):
+    """Neither rank crashes, stalls, or reads what it did not write."""
+    with job(tmp_path, f"{host.pid},{host.pid}", library) as it:
+        assert Stranger(host.pid, NOBODY, *ATTACKS[attack](*it.addresses)).result() == 0
+
+
+@pytest.mark.parametrize("library", BOTH)
+def test_ten_thousand_idle_connections_of_another_user(host, tmp_path, library):
+    with job(tmp_path, f"{host.pid},{host.pid}", library) as it:
+        victim = it.addresses[0]
+        assert Stranger(host.pid, NOBODY, attacks.idle, victim, 10_000, 3).result() == 0
+        time.sleep(1)
+    assert it.counted("operations") > 500, it.said
+
+
+@pytest.mark.parametrize("library", BOTH)
+def test_the_program_keeps_its_descriptors(host, tmp_path, library):
+    with job(tmp_path, f"{host.pid},{host.pid}", library, "256") as it:
+        victim = it.addresses[0]
+        assert Stranger(host.pid, NOBODY, attacks.idle, victim, 400, 2).result() == 0
+
+
+def test_the_attacks_are_what_would_work(host, tmp_path):
+    """Without the check a hello gets its answer: that the tests above get none says something."""
+    pids = f"{host.pid},{host.pid}"
+    with job(tmp_path, pids, "", RMAEXT_ADMIT="everyone") as it:
+        assert Stranger(host.pid, NOBODY, attacks.say, it.addresses[0], 9).result() == 10
+
+
+@pytest.mark.parametrize("library", BOTH)
+def test_another_user_who_is_gone_already(host, tmp_path, library):
+    """What it sent is there still, and its socket has no owner any more: to the kernel, root."""
+    with job(tmp_path, f"{host.pid},{host.pid}", library) as it:
+        for reset in (False, True):
+            args = (it.addresses[0], reset, attacks.hello(9), attacks.ack())
+            assert Stranger(host.pid, NOBODY, attacks.leave, *args).result() == 50
+        time.sleep(0.2)
+    # Both ranks may connect at once: the one whose connection is not used closes it, perhaps
+    # before the other has asked whose it is.
+    assert it.counted("refused") >= 100, it.said
+    assert it.counted("admitted") + it.counted("refused") <= 102, it.said
+
+
+@pytest.mark.parametrize("library", BOTH)
+def test_this_user_gets_an_answer(host, tmp_path, library):
+    with job(tmp_path, f"{host.pid},{host.pid}", library) as it:
+        assert Stranger(host.pid, 0, attacks.say, it.addresses[0], 9).result() == 10
+
+
+# -- between hosts ----------------------------------------------------------------
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[netns.Namespace]]:
+    """Three hosts: the ranks are on the first two, and the third reaches the first."""
+    if netns.missing():
+        pytest.skip(f"no network namespaces: {netns.missing()}")
+    with netns.namespaces(3) as (first, second, third):
+        netns.join("cable", [(first, "10.77.0.1/24"), (second, "10.77.0.2/24")])
+        netns.join("other", [(first, "10.79.0.1/24"), (third, "10.79.0.3/24")])
+        third.run("ip", "route", "add", "10.77.0.0/24", "via", "10.79.0.1")
+        yield [first, second, third]
+
+
+def ranks_on(hosts: list[netns.Namespace]) -> str:
+    return f"{hosts[0].pid},{hosts[1].pid}"
+
+
+@pytest.mark.parametrize("library", BOTH)
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_address_that_is_no_ranks(hosts, tmp_path, library, attack):
+    """Whoever it is: root here, as the ranks."""
+    with job(tmp_path, ranks_on(hosts), library) as it:
+        assert it.addresses[0][0] == "10.77.0.1"
+        assert Stranger(hosts[2].pid, 0, *ATTACKS[attack](*it.addresses)).result() == 0
+    assert it.counted("refused") == 10, it.said
+
+
+@pytest.mark.parametrize("library", BOTH)
+def test_another_user_of_a_ranks_own_host(hosts, tmp_path, library):
+    with job(tmp_path, ranks_on(hosts), library) as it:
+        victim = it.addresses[0]
+        assert Stranger(hosts[0].pid, NOBODY, attacks.say, victim, 9).result() == 0
+        assert Stranger(hosts[0].pid, 0, attacks.say, victim, 9).result() == 10
+
+
+@pytest.mark.parametrize(("networks", "answers"), [("10.79.0.0/24", 10), ("10.80.0.0/16", 0)])
+def test_networks_that_the_user_names(hosts, tmp_path, networks, answers):
+    with job(tmp_path, ranks_on(hosts), "", RMAEXT_ADMIT=networks) as it:
+        assert Stranger(hosts[2].pid, 0, attacks.say, it.addresses[0], 9).result() == answers
+
+
+@pytest.mark.parametrize("library", BOTH)
+def test_hosts_of_guests(hosts, tmp_path, library):
+    """They may come while there is a grant, and not after the last is revoked."""
+    grant, granted = tmp_path / "grant", tmp_path / "granted"
+    with job(tmp_path, ranks_on(hosts), library) as it:
+        for wanted, answers in ((False, 0), (True, 10), (False, 0), (True, 10)):
+            grant.touch() if wanted else grant.unlink(missing_ok=True)
+            end = time.monotonic() + 20
+            while granted.exists() != wanted:
+                assert time.monotonic() < end
+                time.sleep(0.02)
+            stranger = Stranger(hosts[2].pid, 0, attacks.say, it.addresses[0], 9)
+            assert stranger.result() == answers
+
+
+@pytest.mark.parametrize("library", BOTH)
+def test_half_a_request_from_a_ranks_address(hosts, tmp_path, library):
+    """No rank waits for the rest of it."""
+    with job(tmp_path, ranks_on(hosts), library) as it:
+        Stranger(hosts[1].pid, NOBODY, attacks.promise, it.addresses[0], 4).result()
+
+
+@pytest.mark.parametrize("library", BOTH)
+def test_idle_connections_from_a_ranks_address(hosts, tmp_path, library):
+    """They are limited in number, so that the program has descriptors, and in time."""
+    with job(tmp_path, ranks_on(hosts), library, "256") as it:
+        victim, other = it.addresses[0], hosts[1].pid
+        assert Stranger(other, NOBODY, attacks.idle, victim, 400, 1, "").result() <= 32
+        first = Stranger(other, NOBODY, attacks.idle, victim, 400, 7, "")
+        time.sleep(6)  # the first have had their time once somebody comes
+        assert Stranger(other, NOBODY, attacks.idle, victim, 1, 0.5, "").result() == 1
+        assert first.result() == 0
+
+
+@pytest.mark.parametrize("library", BOTH)
+def test_signed_between_hosts(hosts, tmp_path, library):
+    """Who has not the secret cannot even connect, from a rank's address and as the same user."""
+    secret = tmp_path / "secret"
+    secret.touch(0o600)
+    secret.write_bytes(os.urandom(32))
+    with job(tmp_path, ranks_on(hosts), library, RMAEXT_SECRET=str(secret)) as it:
+        assert Stranger(hosts[1].pid, 0, attacks.try_once, it.addresses[0]).result() == 0
+    assert it.counted("operations") > 500, it.said
