@@ -4,7 +4,8 @@
 mpiexec -n 2 env LD_AUDIT=audit.so AUDIT_FILE=... python mpi_callers.py LEVEL CELL,CELL,...
 
 The auditor (mpi_audit.c) counts all calls, with the thread and whether it holds the GIL.
-Rank 0 keeps rank 1 waiting for a moment, in each cell.
+Rank 0 keeps rank 1 waiting in each cell: for a moment, and where rank 1 is to call MPI until
+the auditor has seen it do so, as a busy machine may let it begin late.
 """
 
 from __future__ import annotations
@@ -29,17 +30,20 @@ import rmaext  # noqa: E402
 PROBES = (0, 6)  # MPI_Iprobe, MPI_Improbe: what a wait in C uses to move MPI
 MOVES = (0, 1, 2, 3, 6)  # and the tests of requests that a collective call waits for
 MOMENT = 0.2  # seconds
+LIMIT = 5.0  # seconds; after them rank 0 lets rank 1 go, whose cell then fails
 world = MPI.COMM_WORLD
 rank = world.rank
 table = np.memmap(os.environ["AUDIT_FILE"], "i8", "r").reshape(-1, 8)
 me = threading.get_native_id()
+
+peer = world.sendrecv(os.getpid(), 1 - rank, source=1 - rank)
 
 win = rmaext.Window.allocate(world, 8)
 ticket = world.bcast(win.export() if rank == 0 else None)
 
 
 def calls(functions=PROBES, column=6, **where):
-    """Return the calls of this process so far, by thread; `where`: gil, pid."""
+    """Return the calls of a process so far, by thread; `where`: gil, pid (this one's)."""
     found = {}
     for row in table[table[:, 0] == 2].tolist():
         state = {"pid": row[2], "gil": row[4]}
@@ -49,8 +53,19 @@ def calls(functions=PROBES, column=6, **where):
     return found
 
 
+def keep_waiting(functions):
+    """Rank 0: let a moment pass, and then wait until rank 1 has called one of `functions`."""
+    before = sum(calls(functions, pid=peer).values())
+    end = time.monotonic() + LIMIT
+    time.sleep(MOMENT)
+    while functions and time.monotonic() < end:
+        if sum(calls(functions, pid=peer).values()) > before:
+            break
+        time.sleep(0.01)
+
+
 def during(function, functions=PROBES):
-    """Return the calls of these functions while `function` runs, by thread."""
+    """Return the calls of these functions while `function()` runs, by thread."""
     before = calls(functions)
     function()
     return {
@@ -60,36 +75,37 @@ def during(function, functions=PROBES):
     }
 
 
-def notified():
+def notified(until=()):
     if rank:
         win.wait_notify(1)
     else:
-        time.sleep(MOMENT)
+        keep_waiting(until)
         win.put_notify(np.ones(1), 1, 0, 1)
         win.flush()
 
 
-def locked():
+def locked(until=()):
     if rank == 0:
         win.lock(0, exclusive=True)
     world.Barrier()
     if rank == 0:
-        time.sleep(MOMENT)
+        keep_waiting(until)
         win.unlock(0)
     else:
         with win.lock(0, exclusive=True):
             pass
 
 
-def fenced():
-    time.sleep(0 if rank else MOMENT)
+def fenced(until=()):
+    if rank == 0:
+        keep_waiting(until)
     win.fence()
 
 
-def in_thread(wait, meanwhile):
+def in_thread(wait, meanwhile, until):
     """Let a second thread of rank 1 wait; return its number, and the probes."""
     if rank == 0:
-        wait()
+        wait(until)
         meanwhile()
         return 0, {}
     number = []
@@ -128,7 +144,7 @@ def receive():
 
 def wait_in_main(wait):
     def cell():
-        probes = during(wait, MOVES)
+        probes = during(lambda: wait(MOVES), MOVES)
         if rank and not probes.get(me):
             return "the thread that waits does not call MPI"
         others = {thread: n for thread, n in probes.items() if thread != me}
@@ -141,7 +157,7 @@ def wait_in_main(wait):
 
 def second_thread(wait, meanwhile):
     def cell():
-        thread, probes = in_thread(wait, meanwhile)
+        thread, probes = in_thread(wait, meanwhile, PROBES if LEVEL == "multiple" else ())
         if rank == 0:
             return ""
         if LEVEL == "multiple":
@@ -157,7 +173,7 @@ def main_waits_beside_another():
     done = threading.Event()
     thread = threading.Thread(target=done.wait)
     thread.start()
-    probes = during(notified)
+    probes = during(lambda: notified(PROBES if LEVEL != "serialized" else ()))
     done.set()
     thread.join()
     if rank == 0:
@@ -169,7 +185,7 @@ def main_waits_beside_another():
 
 def alone_again():
     """Once the other thread has ended, the main thread moves MPI again."""
-    probes = during(notified)
+    probes = during(lambda: notified(PROBES))
     return "" if rank == 0 or probes.get(me) else "the main thread does not call MPI any more"
 
 
