@@ -22,6 +22,23 @@ def stop(pid: int) -> None:
             time.sleep(0.0005)
 
 
+def alive(pid: int) -> bool:
+    """Tell whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_for_end(pid: int) -> None:
+    """Wait until a process has ended, whether its parent has noticed that or not."""
+    end = time.monotonic() + 10
+    while alive(pid):
+        if time.monotonic() > end:
+            raise TimeoutError(f"process {pid} does not end")
+        time.sleep(0.01)
+
+
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
     """Stop a process for a while."""

@@ -8,6 +8,7 @@ import re
 import subprocess
 import textwrap
 
+import launch
 import numpy as np
 import pytest
 from support.guarded import neighbour
@@ -242,12 +243,15 @@ def test_the_target_is_away(mpirun, tmp_path, how, route):
 
 KILLED = """
     import os, signal, sys
+    from support.processes import wait_for_end
+    pids = world.allgather(os.getpid())
     array = np.memmap(sys.argv[1] + str(rank), "i8", "w+", shape=100)
     win = rmaext.Window(world, array, timeout=5)
     win.fence()
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(0.5)
+    wait_for_end(pids[1])
+    time.sleep(0.3)
     start = time.monotonic()
     refuses(lambda: win.flush(1, persist=True), rmaext.PeerLostError)
     assert time.monotonic() - start < 20
@@ -257,6 +261,6 @@ KILLED = """
 
 @pytest.mark.parametrize("route", ["cma", "fabric"])
 def test_the_target_is_killed(mpirun, tmp_path, route):
-    env = {"RMAEXT_ROUTE": route if route == "fabric" else None}
+    env = {"RMAEXT_ROUTE": route if route == "fabric" else None, "PYTHONPATH": launch.PYTHONPATH}
     done = mpirun(2, PRELUDE + textwrap.dedent(KILLED), str(tmp_path) + "/", env=env, survive=True)
     assert done.returncode == 0, done.stderr

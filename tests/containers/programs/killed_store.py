@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 from mpi4py import MPI
-from support.processes import stop
+from support.processes import stop, wait_for_end
 
 comm = MPI.COMM_WORLD
 if "nodes" in sys.argv:
@@ -83,7 +83,8 @@ def main() -> None:
         with contextlib.suppress(rmaext.PeerLostError):  # by memory it was done at once
             right(even, [-1, 0, 1, -2], future.result())
     assert time.monotonic() - begun < BOUND
-    time.sleep(0.5)
+    wait_for_end(pids[VICTIM])
+    time.sleep(0.3)
     here = [0, 1, COUNT, COUNT + 1, 2 * COUNT - 1, 0]
     for store in even, uneven:
         for _ in range(2):

@@ -38,7 +38,7 @@ def times_out(action: Callable[[], object]) -> None:
         raise AssertionError("an operation on a stopped target succeeded")
     took = time.monotonic() - start
     assert rank == 1
-    assert LIMIT - 0.01 <= took < 2 * LIMIT, f"raised after {took:.2f} s"
+    assert LIMIT - 0.01 <= took < LIMIT + 3, f"raised after {took:.2f} s"
 
 
 def reuse(size: int) -> list[np.ndarray]:

@@ -25,6 +25,8 @@ kind = sys.argv[1]
 if kind == "nodes":
     os.environ["RMAEXT_NODE"] = f"node{comm.rank}"
 
+from support.processes import alive  # noqa: E402
+
 import rmaext  # noqa: E402
 
 VICTIM, TARGET = comm.size - 1, 0
@@ -74,14 +76,6 @@ def survivor(win: rmaext.Window, pid: int) -> None:
         assert singles.sum() == 2 * sum(totals)
     assert slowest < LONGEST, slowest
     os.write(1, f"rank {comm.rank}, {kind}: slowest {slowest:.2f} s, OK\n".encode())
-
-
-def alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 survivors = comm.Split(comm.rank != VICTIM, comm.rank)

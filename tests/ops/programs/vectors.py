@@ -24,7 +24,7 @@ from collections.abc import Callable
 
 import numpy as np
 from mpi4py import MPI
-from support.processes import stop, stopped, times_out
+from support.processes import stop, stopped, times_out, wait_for_end
 
 import rmaext
 
@@ -136,6 +136,7 @@ def killed() -> None:
         time.sleep(600)
     survivors.Barrier()  # both have left the other one
     if sys.argv[2] == "before":
+        wait_for_end(pids[TARGET])
         time.sleep(0.3)
     elif sys.argv[2] == "leaving":
         comm.Barrier()
