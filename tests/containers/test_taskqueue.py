@@ -68,6 +68,8 @@ def test_everybody_gets_some(world):
         mine = []
         for task in queue:
             mine.append(task)
+            if len(mine) == 1:
+                world.Barrier()  # one that never gets any keeps all others here
             time.sleep(0.002)
         once(world, mine, range(400))
         stats = queue.stats()
@@ -79,14 +81,18 @@ def test_everybody_gets_some(world):
 @pytest.mark.mpi(min_size=2)
 def test_long_tasks_do_not_wait_for_each_other(world):
     """Those that a rank has in hand are few, if they take long."""
-    with TaskQueue(world, "i8", 100) as queue:
+    with TaskQueue(world, "i8", 100) as queue, rmaext.Window.allocate(world, 1, "i8") as taken:
         if not world.rank:
             queue.put(range(world.size))
         world.Barrier()
         mine = []
         for task in queue:
             mine.append(task)
-            time.sleep(0.4)
+            taken.fetch_add(1, 0)
+            # until all are in somebody's hands; a rank may come late
+            late = time.monotonic() + 3
+            while taken.get(0)[0] < world.size and time.monotonic() < late:
+                time.sleep(0.01)
         once(world, mine, range(world.size))
         assert len(mine) <= (1 if world.size == 2 else 2)
 
