@@ -203,6 +203,7 @@ def test_others_go_on_after_a_refused_call():
         def handler(*_):
             inner.append(raising(win.fence))
             inner.append(in_a_thread())
+            world.send(None, 1)
         signal.signal(signal.SIGALRM, handler)
         if rank == 0:
             signal.setitimer(signal.ITIMER_REAL, 0.3)
@@ -210,7 +211,7 @@ def test_others_go_on_after_a_refused_call():
             assert inner[0].startswith("SyncError"), inner
             assert inner[1].startswith("BusyError"), inner
         else:
-            time.sleep(1)
+            world.recv(source=0)  # it has been in the fence, and still is
             win.fence()
         win.fence()
         print("end", flush=True)
@@ -341,8 +342,8 @@ def test_an_exit_from_a_signal_handler_at_the_end():
     body = """
         win = rmaext.Window.allocate(world, 4)
         win.fence()
-        pid = world.bcast(os.getpid())
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+        pid = world.bcast(os.getpid())
         if rank:
             time.sleep(1)
             os.kill(pid, signal.SIGTERM)

@@ -172,11 +172,15 @@ def test_three_end_in_turn(order):
         second = rmaext.Window.allocate(pair, 4)
         second.local[:] = rank
         world.Barrier()
-        time.sleep(0.5 * turn)
+        if turn:
+            world.recv(source=int({order!r}[turn - 1]))
+            time.sleep(0.5)  # it comes to its end
         for other in map(int, {order!r}[:turn]):
             use(win, other, float(other))
             if 1 not in (rank, other):
                 assert (second.get(int(other == 2)) == other).all()
+        if turn < 2:
+            world.send(None, int({order!r}[turn + 1]))
         print("end", flush=True)
         if turn == 1:
             MPI.Finalize()

@@ -381,8 +381,9 @@ WAITS = {
         for call in fenced.fence, closed.close:
             if rank == 0:
                 interrupted(call)
+                world.send(None, 1)
             else:
-                time.sleep(0.7)
+                world.recv(source=0)
                 call()
             world.Barrier()
         if rank == 0:  # out of step with the others
@@ -396,9 +397,10 @@ WAITS = {
         win = window()
         if rank == 0:
             interrupted(window)
+            world.send(None, 1)
             refuses(window, rmaext.SyncError)
         else:
-            time.sleep(0.7)
+            world.recv(source=0)
             refuses(window, rmaext.SyncError)
         exercise(win)
         with rmaext.Window(world.Dup(), np.zeros(1000)) as another:
@@ -407,8 +409,9 @@ WAITS = {
     "first window creation": """
         if rank == 0:
             interrupted(window)
+            world.send(None, 1)
         else:
-            time.sleep(0.7)
+            world.recv(source=0)
             refuses(window, rmaext.SyncError)
         world.Barrier()
     """,

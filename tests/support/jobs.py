@@ -37,7 +37,7 @@ def refuses(call, error=rmaext.ClosedError):
         return str(caught)
     raise AssertionError(f"{call} did not raise {error}")
 
-def interrupted(call, most=0.5):
+def interrupted(call, most=2):
     "call() is ended by a SIGINT that comes 0.3 s later, within so many seconds"
     sent = []
     def send():

@@ -290,13 +290,17 @@ def given_up(cell):
     else:
         do, first = (lambda: interrupted(CALLS[why])), True
     result, took = None, 0.0
+    # rank 0 of three is in the same call, which the interrupted one has entered
+    waiting = range(0 if why in REASONS or size < 3 else 1, last)
     if rank == last:
         with contextlib.suppress(Mine, KeyboardInterrupt, SystemExit):
             do()
+        if first:
+            for other in waiting:
+                world.send(None, other)
     else:
-        # rank 0 of three is in the same call, which the interrupted one has entered
-        if first and (why in REASONS or size < 3 or rank):
-            time.sleep(0.5)
+        if first and rank in waiting:
+            world.recv(source=last)
         result, took = attempt(CALLS[following])
     # the one that gave up calls nothing before all others have been told
     caught, longest = everywhere(result, took)
@@ -348,8 +352,10 @@ def first_creation():
     result, took = None, 0.0
     if rank == last:
         interrupted(CALLS["allocate"])
+        for other in range(last):
+            world.send(None, other)
     else:
-        time.sleep(0.5)
+        world.recv(source=last)
         result, took = attempt(CALLS["allocate"])
     caught, longest = everywhere(result, took)
     if any(name != "SyncError" for name, _ in caught[:-1]) or longest > LIMIT:
