@@ -606,13 +606,14 @@ def test_epochs_go_on_after_a_lost_rank(mpirun, route, call):
             w.Post(own)
         comm.Barrier()
         if comm.rank:
-            time.sleep(0.3)
+            comm.recv(source=0)
             os.kill(os.getpid(), signal.SIGKILL)
         if call in ("Wait", "Test"):
             w.Post(peer)
         if call == "Complete":
             w.Start(peer)
             w.Put(np.ones(1), 1)
+        comm.send(None, 1)
         time.sleep(0.6)
 
         def fails(use):
