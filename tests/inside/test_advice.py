@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import launch
 import pytest
 from support.jobs import PRELUDE, start
 
 CODE = (
     PRELUDE
     + """
+from support.processes import stopped
+
 win = rmaext.Window.allocate(world, 10, timeout=4)
 win.fence()
 
@@ -31,16 +34,13 @@ world.Barrier()
 if rank == 0:
     win.unlock(1)
 world.Barrier()
-if rank == 1:
-    pid = os.getpid()
-    waker = subprocess.Popen(["sh", "-c", f"sleep 9; kill -CONT {pid}"])
-    os.kill(pid, signal.SIGSTOP)
-    waker.wait()
-elif os.environ.get("RMAEXT_ROUTE"):
-    time.sleep(0.5)
-    win.put(np.ones(4), 1)
-    text = text_of(win.flush)
+pids = world.allgather(os.getpid())
+if rank == 0 and os.environ.get("RMAEXT_ROUTE"):
+    with stopped(pids[1]):
+        win.put(np.ones(4), 1)
+        text = text_of(win.flush)
     assert "rank 1 is stopped by a signal" in text, text
+world.Barrier()
 print("end", flush=True)
 os._exit(0)
 """
@@ -49,7 +49,8 @@ os._exit(0)
 
 @pytest.mark.parametrize("route", ["", "fabric"])
 def test_timeouts_say_who_is_waited_for(route):
-    done = start(2, CODE, env={"RMAEXT_ROUTE": route}, survive=True, timeout=40)
+    env = {"RMAEXT_ROUTE": route, "PYTHONPATH": launch.PYTHONPATH}
+    done = start(2, CODE, env=env, survive=True, timeout=40)
     assert done.stdout.count("end") == 2, done.stderr
 
 

@@ -86,12 +86,16 @@ def test_what_an_exception_ends(win, wait, interrupted):
 
 def test_the_lock_of_another_thread(win, interrupted):
     there, done, seen, me = threading.Event(), threading.Event(), [], threading.get_native_id()
+    signal.setitimer(signal.ITIMER_REAL, 0)  # the holder rings once it has seen the wait
 
     def hold():
         with win.lock(0):
             there.set()
-            time.sleep(0.05)
-            seen.append(state(me))
+            end = time.monotonic() + 10
+            while not (now := state(me)) and time.monotonic() < end:
+                time.sleep(0.01)
+            seen.append(now)
+            os.kill(os.getpid(), signal.SIGALRM)
             done.wait()
 
     other = threading.Thread(target=hold)
