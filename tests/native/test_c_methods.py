@@ -611,10 +611,16 @@ INTERRUPTED = """
     win.fence()
     comm.Barrier()
     if comm.rank:
-        time.sleep(0.5)
+        while not comm.iprobe(source=0):  # absent again
+            time.sleep(0.01)
+        comm.recv(source=0)
     else:  # with a handler that returns
         rings = []
-        signal.signal(signal.SIGALRM, lambda *_: rings.append(1))
+        def ring_on(*_):
+            if not rings:
+                comm.send(0, 1)
+            rings.append(1)
+        signal.signal(signal.SIGALRM, ring_on)
         signal.setitimer(signal.ITIMER_REAL, 0.1, 0.05)
         assert win.get(1, 1, 1)[0] == big[1]
         signal.setitimer(signal.ITIMER_REAL, 0)

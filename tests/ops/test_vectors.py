@@ -122,7 +122,7 @@ def test_many_elements_of_a_rank_that_is_away(mpirun, away):
         win.get_many(1 - comm.rank, np.arange(1000))
         win.fence()
         if comm.rank:
-            time.sleep(2)
+            time.sleep(4)
         else:
             if away == "stopped":
                 os.kill(pids[1], signal.SIGSTOP)
@@ -131,7 +131,7 @@ def test_many_elements_of_a_rank_that_is_away(mpirun, away):
             win.put(7.0, 1, 3)
             if away != "stopped":
                 assert win.get_many(1, np.arange(1000)).sum() == 4995 + 7
-            assert time.monotonic() - start < 1
+            assert time.monotonic() - start < 3
             os.kill(pids[1], signal.SIGCONT)
         win.fence()
         assert not comm.rank or (win.local[3], win.local.sum()) == (7, 4995 + 7)
