@@ -39,14 +39,13 @@ class Interrupt(Exception):
 
 @pytest.fixture
 def interrupted():
-    """Raise an exception in a wait that has lasted."""
+    """Return what has an exception raised in a wait that has lasted; in the test, not before."""
 
     def handler(*_):
         raise Interrupt
 
     before = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.15)
-    yield
+    yield lambda: signal.setitimer(signal.ITIMER_REAL, 0.15)
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
 
@@ -76,6 +75,7 @@ def test_what_ends_between_two_slices(win, monkeypatch):
     ids=["notify", "any", "until"],
 )
 def test_what_an_exception_ends(win, wait, interrupted):
+    interrupted()
     with pytest.raises(Interrupt):
         wait(win)
     assert state() == ""
@@ -86,7 +86,6 @@ def test_what_an_exception_ends(win, wait, interrupted):
 
 def test_the_lock_of_another_thread(win, interrupted):
     there, done, seen, me = threading.Event(), threading.Event(), [], threading.get_native_id()
-    signal.setitimer(signal.ITIMER_REAL, 0)  # the holder rings once it has seen the wait
 
     def hold():
         with win.lock(0):
@@ -95,7 +94,7 @@ def test_the_lock_of_another_thread(win, interrupted):
             while not (now := state(me)) and time.monotonic() < end:
                 time.sleep(0.01)
             seen.append(now)
-            os.kill(os.getpid(), signal.SIGALRM)
+            interrupted()
             done.wait()
 
     other = threading.Thread(target=hold)
