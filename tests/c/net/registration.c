@@ -191,7 +191,7 @@ static void after_close(void)
 	char name[256], word[8];
 	size_t len = sizeof(name);
 	rmaext_peer *peer = NULL;
-	int64_t start;
+	int64_t start, shortest = INT64_MAX;
 
 	OK(rmaext_fabric_address(f, name, &len));
 	OK(memory_register(f, word, sizeof(word), 3, 1, &m));
@@ -203,10 +203,14 @@ static void after_close(void)
 	EQUAL(peer, NULL);
 	EQUAL(rmaext_fabric_address(stale, name, &len), -FI_ESHUTDOWN);
 	EQUAL(rmaext_memory_key(m, name, &len), -FI_ESHUTDOWN);
-	start = now();
-	rmaext_fabric_progress(stale, SECOND);
-	rmaext_fabric_leave(stale);
-	CHECK(now() - start < SECOND / 20);
+	for (int i = 0; i < 5; i++) { /* others use this machine, too */
+		start = now();
+		rmaext_fabric_progress(stale, SECOND);
+		rmaext_fabric_leave(stale);
+		start = now() - start;
+		shortest = start < shortest ? start : shortest;
+	}
+	CHECK(shortest < SECOND / 20);
 	OK(rmaext_memory_close(&m));
 	EQUAL(m, NULL);
 }

@@ -84,7 +84,7 @@ static void late_answer(void)
 	EQUAL(wait_out(rmaext_get(r.window, 0, 0, buf, r.size, &op), &op),
 	      -FI_ETIMEDOUT);
 	CHECK(now() - start > SECOND * 18 / 100);
-	CHECK(now() - start < SECOND);
+	CHECK(now() - start < 3 * SECOND);
 	rmaext_error_last(&e);
 	CHECK(e.code == -FI_ETIMEDOUT && e.rank == 0);
 	for (int i = 0; i < 3; i++)
@@ -181,7 +181,7 @@ static void flush_limit(void)
 		start = now();
 		EQUAL(flush_for(r.window, round - 1, 0.2), -FI_ETIMEDOUT);
 		CHECK(now() - start > SECOND * 18 / 100);
-		CHECK(now() - start < SECOND);
+		CHECK(now() - start < 3 * SECOND);
 	}
 	EQUAL(rmaext_window_close(r.window), -FI_EBUSY);
 	for (int i = 0; i < 20; i++)
@@ -376,14 +376,54 @@ static void on_signal(int n)
 	(void)n;
 }
 
+#define TRIES 5 /* others use this machine, too */
+
+static rmaext_op *gets[TRIES];
+static uint64_t got;
+
+static void slice_of_get(struct rig *r, int turn)
+{
+	EQUAL(rmaext_get(r->window, 0, 0, &got, 8, &gets[turn]),
+	      RMAEXT_PENDING);
+}
+
+static void slice_of_flush(struct rig *r, int turn)
+{
+	struct rmaext_wait wait = {.timeout = 5 * SECOND};
+
+	(void)turn;
+	EQUAL(rmaext_flush(r->window, 0, &wait), RMAEXT_PENDING);
+}
+
+static void slice_of_progress(struct rig *r, int turn)
+{
+	(void)turn;
+	rmaext_fabric_progress(r->origin, SECOND / 10);
+}
+
+/* A signal comes 20 ms after the begin of a slice, which has 100. */
+static void ends_early(struct rig *r, void (*slice)(struct rig *r, int turn))
+{
+	struct itimerval soon = {.it_value = {.tv_usec = 20000}};
+	int64_t start, took, shortest = INT64_MAX;
+
+	for (int i = 0; i < TRIES; i++) {
+		start = now();
+		setitimer(ITIMER_REAL, &soon, NULL);
+		slice(r, i);
+		took = now() - start;
+		CHECK(took > SECOND / 100);
+		shortest = took < shortest ? took : shortest;
+	}
+	CHECK(shortest < SECOND * 8 / 100);
+}
+
 /* A signal ends a slice: Python's handler must run, and may raise. */
 static void interrupted(void)
 {
 	struct sigaction act = {.sa_handler = on_signal};
-	struct itimerval soon = {.it_value = {.tv_usec = 20000}};
 	struct rmaext_wait wait = {.timeout = 5 * SECOND};
-	rmaext_op *op, *late;
-	uint64_t word;
+	rmaext_op *late;
 	struct rig r;
 	int64_t start;
 
@@ -392,26 +432,17 @@ static void interrupted(void)
 	sigaction(SIGPROF, &act, NULL);
 	alarm(0);
 	sigaction(SIGALRM, &act, NULL);
-	setitimer(ITIMER_REAL, &soon, NULL);
-	start = now();
-	EQUAL(rmaext_get(r.window, 0, 0, &word, 8, &op), RMAEXT_PENDING);
-	CHECK(now() - start > SECOND / 100);
-	CHECK(now() - start < SECOND * 8 / 100);
+	ends_early(&r, slice_of_get);
 	OK(rmaext_put(r.window, 0, 0, "late", 4, &late));
-	setitimer(ITIMER_REAL, &soon, NULL);
-	start = now();
-	EQUAL(rmaext_flush(r.window, 0, &wait), RMAEXT_PENDING);
-	CHECK(now() - start < SECOND * 8 / 100);
-	setitimer(ITIMER_REAL, &soon, NULL);
-	start = now();
-	rmaext_fabric_progress(r.origin, SECOND / 10);
-	CHECK(now() - start < SECOND * 8 / 100);
+	ends_early(&r, slice_of_flush);
+	ends_early(&r, slice_of_progress);
 	/* without one: a slice */
 	start = now();
-	EQUAL(rmaext_op_wait(op), RMAEXT_PENDING);
+	EQUAL(rmaext_op_wait(gets[0]), RMAEXT_PENDING);
 	CHECK(now() - start > SECOND * 8 / 100);
-	CHECK(now() - start < SECOND / 2);
-	serve_until_free(&r, &op);
+	CHECK(now() - start < 3 * SECOND);
+	for (int i = 0; i < TRIES; i++)
+		serve_until_free(&r, &gets[i]);
 	do
 		rmaext_fabric_progress(r.target, 1000000);
 	while (rmaext_flush(r.window, 0, &wait) == RMAEXT_PENDING);

@@ -22,6 +22,7 @@ from contextlib import suppress
 
 import numpy as np
 from mpi4py import MPI
+from support.processes import wait_for_end
 
 comm = MPI.COMM_WORLD
 if "nodes" in sys.argv:
@@ -34,6 +35,7 @@ COUNT = 600  # tasks that each rank begins with
 PER_TASK = 1e-3  # seconds
 BOUND = 15.0
 VICTIM = comm.size - 1
+pids = comm.allgather(os.getpid())
 
 
 def die() -> None:
@@ -55,6 +57,8 @@ def work(queue: TaskQueue, journal: rmaext.Window, scenario: str) -> bool:
                     die()
                 if scenario == "away" and got == 20:
                     break
+            elif scenario == "working" and got == COUNT // 2:
+                wait_for_end(pids[VICTIM])  # a late victim finds tasks yet
             time.sleep(PER_TASK)
     except rmaext.PeerLostError as exc:
         lost, said = exc.ranks, str(exc)
