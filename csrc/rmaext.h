@@ -144,6 +144,7 @@ struct rmaext_fabric_options {
 	const struct rmaext_network *networks;
 	size_t network_count;
 	int everyone;
+	int one_host;	       /* its guests are processes of this host only */
 	const uint8_t *secret; /* RMAEXT_SECRET bytes that sign; NULL: none */
 };
 

@@ -3,22 +3,23 @@
  * The rules. A connection within this host is let in if a process of this user
  * has its other end; ranks are alike in that. One from another host is let in
  * if it is from the address of a rank, of a network that the user has named,
- * or, while a grant lives and no network is named, from anywhere.
+ * or, while a grant for the network lives and no network is named, from
+ * anywhere.
  *
  * Ranks tell each other their addresses, and have added them, before any of
  * them connects.
  *
- * ofi_rxm reads the request of a connection with calls that block, if only a
- * part of it is there. So the sockets that it gets from other hosts do not
- * block. And it keeps a connection without a request for ever: the number and
- * the time of those from other hosts is limited here.
+ * The tcp provider reads the request of a connection with calls that block,
+ * with a lock held that all others need, and keeps a connection without a
+ * request for ever. So a request that is there in part is none; and of
+ * connections from other hosts that have sent nothing there are few, and not
+ * for long.
  */
 #define _GNU_SOURCE
 #include "admission/admission.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <ifaddrs.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
@@ -45,6 +46,7 @@ int rmx_admission_init(struct rmx_admission *a,
 	pthread_mutex_init(&a->lock, NULL);
 	a->diag = -1;
 	a->everyone = options->everyone;
+	a->one_host = options->one_host;
 	a->has_secret = options->secret;
 	if (options->secret)
 		memcpy(a->secret, options->secret, sizeof(a->secret));
@@ -65,7 +67,7 @@ int rmx_admission_init(struct rmx_admission *a,
 void rmx_admission_begin(struct rmx_admission *a, bool sees)
 {
 	a->sees = sees;
-	opening = a->everyone && !a->has_secret ? NULL : a;
+	opening = a;
 }
 
 void rmx_admission_end(void)
@@ -130,6 +132,21 @@ int rmx_admission_add(struct rmx_admission *a, const void *addresses,
 	return enough ? 0 : rmx_no_memory("the addresses that are admitted");
 }
 
+bool rmx_admission_is_here(struct rmx_admission *a,
+			   const struct sockaddr *address)
+{
+	struct rmx_ip ip;
+	bool here;
+
+	if (!rmx_ip_of(address, &ip))
+		return false;
+	ip = rmx_ip_without_port(ip);
+	pthread_mutex_lock(&a->lock);
+	here = rmx_ip_is_loopback(&ip) || rmx_ips_have(&a->own, &ip);
+	pthread_mutex_unlock(&a->lock);
+	return here;
+}
+
 void rmx_admission_guests(struct rmx_admission *a, int more)
 {
 	pthread_mutex_lock(&a->lock);
@@ -139,19 +156,21 @@ void rmx_admission_guests(struct rmx_admission *a, int more)
 
 /* -- what listens */
 
-static void own_addresses(struct rmx_ips *ips)
+static bool own_addresses(struct rmx_ips *ips)
 {
 	struct ifaddrs *all = NULL;
+	bool enough = true;
 	struct rmx_ip ip;
 
 	if (getifaddrs(&all))
-		return;
+		return false;
 	for (const struct ifaddrs *i = all; i; i = i->ifa_next)
 		if (i->ifa_addr && rmx_ip_of(i->ifa_addr, &ip)) {
 			ip = rmx_ip_without_port(ip);
-			rmx_ips_add(ips, &ip);
+			enough = enough && rmx_ips_add(ips, &ip);
 		}
 	freeifaddrs(all);
+	return enough;
 }
 
 static void admission_watch(struct rmx_admission *a, int fd)
@@ -173,9 +192,10 @@ static void admission_watch(struct rmx_admission *a, int fd)
 	if (!n) {
 		a->uid = st.st_uid;
 		a->diag = rmx_owner_open(fd);
-		own_addresses(&a->own);
+		a->sees = own_addresses(&a->own) && a->sees;
 	}
 	a->inodes[n] = st.st_ino;
+	memcpy(a->ports[n], ip.port, sizeof(ip.port));
 	atomic_store(&a->listeners, n + 1);
 	if (n)
 		return;
@@ -231,10 +251,12 @@ int rmx_admission_listen(int fd, int backlog)
 {
 	int ret;
 
-	if (opening && opening->has_secret && admission_sign(opening, fd, NULL))
+	if (!opening)
+		return listen(fd, backlog);
+	if (opening->has_secret && admission_sign(opening, fd, NULL))
 		return -1;
 	ret = listen(fd, backlog);
-	if (!ret && opening)
+	if (!ret)
 		admission_watch(opening, fd);
 	return ret;
 }
@@ -305,7 +327,7 @@ static bool waiting_add(struct rmx_admission *a, int fd)
 		.inode = st.st_ino,
 		.since = now,
 	};
-	return !fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+	return true;
 }
 
 /* Does the address alone admit? */
@@ -313,7 +335,7 @@ static bool admission_knows(const struct rmx_admission *a,
 			    const struct rmx_ip *ip)
 {
 	if (a->anywhere || rmx_ips_have(&a->ranks, ip) ||
-	    (a->guests && !a->network_count))
+	    (a->guests && !a->one_host && !a->network_count))
 		return true;
 	for (size_t i = 0; i < a->network_count; i++)
 		if (rmx_ip_is_within(ip, &a->networks[i]))
@@ -390,4 +412,44 @@ int rmx_admission_accept(int fd, struct sockaddr *address, socklen_t *len)
 	}
 	errno = EAGAIN; /* the provider comes again */
 	return -1;
+}
+
+/* Does an endpoint of ours listen on the port that this is a connection to? */
+static bool connection_is_ours(int fd)
+{
+	struct sockaddr_storage own;
+	socklen_t len = sizeof(own);
+	struct rmx_ip ip;
+
+	if (getsockname(fd, (struct sockaddr *)&own, &len) ||
+	    !rmx_ip_of((struct sockaddr *)&own, &ip))
+		return false;
+	for (int i = 0; i < RMX_ADMISSIONS; i++) {
+		const struct rmx_admission *a = atomic_load(&admissions[i]);
+
+		if (!a || !a->requests)
+			continue;
+		for (unsigned int k = atomic_load(&a->listeners); k--;)
+			if (!memcmp(a->ports[k], ip.port, sizeof(ip.port)))
+				return true;
+	}
+	return false;
+}
+
+/*
+ * The tcp provider reads requests and their answers without flags, once it was
+ * told of them, and a stream of messages with some. Either comes in one
+ * segment. It gives up a connection where only a part is there, unless errno is
+ * EAGAIN: then it waits for more, 1.17 also where recv() has set no errno,
+ * and 2.5.1 without ever being told.
+ */
+ssize_t rmx_admission_recv(int fd, void *buf, size_t len, int flags)
+{
+	const bool ours = !flags && connection_is_ours(fd);
+	const ssize_t got = recv(fd, buf, len, ours ? MSG_DONTWAIT : flags);
+
+	if (!flags && ((ours && got < 0 && errno == EAGAIN) ||
+		       (got >= 0 && (size_t)got < len)))
+		errno = ECONNRESET;
+	return got;
 }

@@ -12,7 +12,7 @@
 #include "base/common.h"
 
 #define RMX_LISTENERS 8	 /* sockets of one endpoint: one a rail */
-#define RMX_UNPROVEN 128 /* connections whose request is not complete */
+#define RMX_UNPROVEN 128 /* connections whose request is not there */
 
 /* An address of either family, an IPv4 address mapped to IPv6. */
 struct rmx_ip {
@@ -37,14 +37,17 @@ struct rmx_waiting {
 struct rmx_admission {
 	pthread_mutex_t lock;  /* guards all that has no lock of its own */
 	atomic_uint listeners; /* sockets that listen */
-	ino_t inodes[RMX_LISTENERS]; /* of these */
-	uid_t uid;		     /* their owner */
-	bool sees;		     /* no connection is accepted past us */
-	int diag;	 /* asks the kernel who owns a socket; or -1 */
-	uint32_t asked;	 /* number of the last question */
-	bool everyone;	 /* the user wants no check */
-	int guests;	 /* grants, whose guests may come from anywhere */
-	bool anywhere;	 /* the addresses of ranks cannot be read */
+	ino_t inodes[RMX_LISTENERS];	 /* of these */
+	uint8_t ports[RMX_LISTENERS][2]; /* as in rmx_ip */
+	uid_t uid;			 /* their owner */
+	bool sees;			 /* no connection is accepted past us */
+	bool requests;	/* its connections begin with a request that it reads */
+	int diag;	/* asks the kernel who owns a socket; or -1 */
+	uint32_t asked; /* number of the last question */
+	bool everyone;	/* the user wants no check */
+	bool one_host;	/* its guests are of this host */
+	int guests;	/* grants that live */
+	bool anywhere;	/* the addresses of ranks cannot be read */
 	bool has_secret; /* with which segments are signed */
 	uint8_t secret[RMAEXT_SECRET];
 	struct rmx_ips own, ranks;
@@ -59,8 +62,8 @@ struct rmx_admission {
 /* -- redirect.c */
 
 /*
- * Has the calls of listen(), connect() and accept() that a libfabric and its
- * loaded plug-ins make come here; `inside` is the address of one of its
+ * Has the calls of listen(), connect(), accept() and recv() that a libfabric
+ * and its loaded plug-ins make come here; `inside` is the address of one of its
  * functions. Any thread may call it, again, too: calls of others than our
  * endpoints pass through. What has an unknown layout is left as it is. Returns
  * false if some object would listen through us and accept or connect by itself,
@@ -72,6 +75,7 @@ bool rmx_redirect(const void *inside);
 int rmx_admission_listen(int fd, int backlog);
 int rmx_admission_connect(int fd, const struct sockaddr *to, socklen_t len);
 int rmx_admission_accept(int fd, struct sockaddr *address, socklen_t *len);
+ssize_t rmx_admission_recv(int fd, void *buf, size_t len, int flags);
 
 /* -- owner.c: who owns the other end of a connection */
 
@@ -152,6 +156,10 @@ bool rmx_admission_signs(const struct rmx_admission *a);
  */
 int rmx_admission_add(struct rmx_admission *a, const void *addresses,
 		      size_t len, size_t count);
+
+/* Is that an address of this host's own? */
+bool rmx_admission_is_here(struct rmx_admission *a,
+			   const struct sockaddr *address);
 
 /* Adds to the grants that there are, or takes from them. */
 void rmx_admission_guests(struct rmx_admission *a, int more);

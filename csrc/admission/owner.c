@@ -154,7 +154,8 @@ enum rmx_owner rmx_owner_ask(struct rmx_admission *a,
 	if (a->diag < 0)
 		return RMX_OWNER_UNKNOWN;
 	ret = owner_find(a->diag, ++a->asked, there, here, &found);
-	if (ret == -ENOENT)
+	/* the kernel also finds who listens on that port, for any address */
+	if (ret == -ENOENT || (!ret && found.idiag_state == TCP_IS_LISTENING))
 		return RMX_OWNER_AWAY;
 	if (ret)
 		return RMX_OWNER_OTHER; /* memory is short: it comes again */

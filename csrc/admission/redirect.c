@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * A libfabric finds listen(), connect() and accept() of the C library in slots
- * of its own memory, which the loader has filled. This puts our functions
- * there. The tables are those of the ELF gABI; a slot is written only if it
- * lies in a segment of that object which the loader could write, and names an
- * undefined symbol.
+ * A libfabric finds listen(), connect(), accept() and recv() of the C library
+ * in slots of its own memory, which the loader has filled. This puts our
+ * functions there. The tables are those of the ELF gABI; a slot is written only
+ * if it lies in a segment of that object which the loader could write, and
+ * names an undefined symbol.
  */
 #define _GNU_SOURCE
 #include "admission/admission.h"
@@ -154,6 +154,8 @@ static void object_redirect(const struct object *o, const Elf64_Rela *r,
 	else if (!strcmp(name, "connect"))
 		done->connect = slot_write(o, r->r_offset,
 					   (uintptr_t)rmx_admission_connect);
+	else if (!strcmp(name, "recv"))
+		slot_write(o, r->r_offset, (uintptr_t)rmx_admission_recv);
 }
 
 /* A libfabric loads its plug-ins by the name of their files. */

@@ -54,14 +54,15 @@ static void reply_send(struct rmaext_fabric *f,
  * A rank that is notified was often waiting for it, and answers with a
  * notification of its own. So the reply to a notification is deferred: it goes
  * with the next message to that peer, or when the CQ is read next. That is
- * before the reader sleeps, and soon where there is a progress thread.
+ * before the reader sleeps, and soon where there is a progress thread. Guests,
+ * who may be nobody, do not notify.
  */
 static bool reply_defer(struct rmaext_fabric *f,
 			const struct rmx_receive_buffer *message)
 {
 	struct rmx_am *am = f->am;
 
-	if (!f->progress.running ||
+	if (!f->progress.running || message->peer->guest ||
 	    message->reply_len != sizeof(am->deferred) ||
 	    f->info->tx_attr->inject_size < sizeof(am->deferred))
 		return false;
@@ -71,6 +72,7 @@ static bool reply_defer(struct rmaext_fabric *f,
 	pthread_mutex_lock(&am->lock);
 	memcpy(&am->deferred, message->data + message->reply,
 	       sizeof(am->deferred));
+	am->deferred_until = message->since + message->patience;
 	atomic_store(&am->deferred_to, message->peer);
 	pthread_mutex_unlock(&am->lock);
 	return true;
@@ -88,7 +90,8 @@ void rmx_reply_send_deferred(struct rmaext_fabric *f)
 	/* after another error it is lost, and the origin will notice */
 	if (peer && (atomic_load(&peer->gone) ||
 		     rmx_wire_inject(f, &am->deferred, sizeof(am->deferred),
-				     peer->addr) != -FI_EAGAIN))
+				     peer->addr) != -FI_EAGAIN ||
+		     rmx_now() > am->deferred_until))
 		atomic_store(&am->deferred_to, NULL);
 	pthread_mutex_unlock(&am->lock);
 }

@@ -26,7 +26,6 @@
  */
 #include "am/am.h"
 
-#include <arpa/inet.h>
 #include <netinet/in.h>
 
 #define RMX_SECOND ((int64_t)1000 * 1000 * 1000)
@@ -62,40 +61,36 @@ bool rmx_card_due(const struct rmaext_window *w, const struct rmaext_peer *peer)
 
 /* -- owner */
 
-static bool is_loopback(const void *address)
+/*
+ * A guest of this host cannot send the owner to other hosts. Nor has an address
+ * bytes of no meaning, by which it could get the name of another guest's.
+ */
+static bool card_is_good(struct rmaext_fabric *f, const struct rmx_card *card)
 {
-	const struct sockaddr_in *in = address;
-	const struct sockaddr_in6 *in6 = address;
+	static const struct sockaddr_in zeros;
+	struct sockaddr_storage it = {0};
+	const struct sockaddr_in *in = (const void *)&it;
+	const struct sockaddr_in6 *in6 = (const void *)&it;
 
-	if (in->sin_family == AF_INET)
-		return ntohl(in->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
-	return in->sin_family == AF_INET6 &&
-	       IN6_IS_ADDR_LOOPBACK(&in6->sin6_addr);
-}
-
-/* A guest of this host's alone cannot send the owner to other hosts. */
-static bool card_is_near(const struct rmaext_fabric *f,
-			 const struct rmx_card *card)
-{
-	struct sockaddr_storage own = {0}, other = {0};
-	size_t len = sizeof(own);
-
-	if (fi_getname(&f->ep->fid, &own, &len) || !is_loopback(&own))
-		return true;
-	memcpy(&other, card->address,
-	       card->len < sizeof(other) ? card->len : sizeof(other));
-	return is_loopback(&other);
+	memcpy(&it, card->address,
+	       card->len < sizeof(it) ? card->len : sizeof(it));
+	if ((it.ss_family == AF_INET &&
+	     memcmp(in->sin_zero, zeros.sin_zero, sizeof(zeros.sin_zero))) ||
+	    (it.ss_family == AF_INET6 &&
+	     (in6->sin6_flowinfo ||
+	      (in6->sin6_scope_id && !IN6_IS_ADDR_LINKLOCAL(&in6->sin6_addr)))))
+		return false;
+	return !f->admission.one_host ||
+	       rmx_admission_is_here(&f->admission, (struct sockaddr *)&it);
 }
 
 /* Does nothing wait for the guest, and may its place be another's? */
-static bool place_is_idle(const struct rmaext_fabric *f,
-			  const struct rmaext_peer *peer, int64_t now)
+static bool place_is_idle(const struct rmaext_peer *peer, int64_t now)
 {
 	const int64_t silent = now - peer->line->heard;
 	const bool gone = atomic_load(&peer->gone);
 
-	if (!peer->guest || peer->line->replies ||
-	    atomic_load(&f->am->deferred_to) == peer)
+	if (!peer->guest || peer->line->replies)
 		return false;
 	return peer->line->turned ? !gone || silent > RMX_UNHEARD
 				  : gone || silent > RMX_SILENT;
@@ -108,7 +103,7 @@ static void place_clear(struct rmaext_fabric *f, bool turned, int64_t now)
 
 	pthread_mutex_lock(&f->lock);
 	for (struct rmaext_peer *p = f->peers; p; p = p->next)
-		if (place_is_idle(f, p, now) && p->line->turned == turned &&
+		if (place_is_idle(p, now) && p->line->turned == turned &&
 		    (!found || p->line->heard < found->line->heard))
 			found = p;
 	pthread_mutex_unlock(&f->lock);
@@ -133,7 +128,7 @@ static bool place_give(struct rmaext_fabric *f, const struct rmx_card *card,
 {
 	struct rmaext_peer *peer;
 
-	if (!place_is_free(f, turned, now) || !card_is_near(f, card) ||
+	if (!card_is_good(f, card) || !place_is_free(f, turned, now) ||
 	    rmx_guest_add(f, card->address, card->len, &peer))
 		return false;
 	peer->line->turned = turned;

@@ -234,6 +234,7 @@ struct rmx_am {
 	/* a reply that may go with a request to that peer: see reply_defer() */
 	_Atomic(struct rmaext_peer *) deferred_to;
 	struct rmx_reply_header deferred;
+	int64_t deferred_until; /* when it is dropped */
 	/* the rest belongs to the CQ's reader */
 	struct rmx_receive_buffer *receive_buffers; /* RMX_RECEIVE_BUFFERS */
 	/* those whose receives failed, the oldest first */

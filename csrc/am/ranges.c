@@ -60,6 +60,8 @@ static int range_check(const struct rmaext_window *w, const struct rmx_range *r,
 	    (r->flags & ~(RMX_WITH_FETCH | RMX_WITH_NOTIFY)) || r->zero[0] ||
 	    r->zero[1] || r->zero[2])
 		return -FI_EINVAL;
+	if (w->invites && (r->flags & RMX_WITH_NOTIFY))
+		return -FI_EACCES; /* a grant is of memory */
 	if (r->flags & RMX_WITH_NOTIFY
 		    ? r->slot >= RMAEXT_NOTIFY ||
 			      !rmx_control_block_of(w, w->self)

@@ -44,6 +44,10 @@ int rmaext_window_close(rmaext_window *w)
 
 	if (w->root != w)
 		return ret; /* a view has nothing else to close */
+	/* no guest comes for it any more, whether or not one is still served */
+	if (!ret && f && w->invites &&
+	    !atomic_exchange(&w->served.closed, true))
+		rmx_admission_guests(&f->admission, -1);
 	if (!ret)
 		ret = rmx_rundown_shut(&w->served);
 	if (ret || pending)
@@ -55,8 +59,6 @@ int rmaext_window_close(rmaext_window *w)
 	if (f && !rmx_fabric_enter(f, "rmaext_window_close")) {
 		rmx_key_unmap_all(w);
 		rmx_serve_no_more(w);
-		if (w->invites)
-			rmx_admission_guests(&f->admission, -1);
 		w->fabric = NULL;
 		rmx_fabric_leave(f);
 	} /* else rmaext_fabric_close() does that */

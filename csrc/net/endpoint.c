@@ -4,11 +4,9 @@
 #include "net/endpoint.h"
 #include "net/quirks.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 /*
@@ -154,6 +152,8 @@ static int endpoint_enable(struct rmaext_fabric *f)
 	/* that of ofi_mrail is a list of its rails' */
 	f->admission.anywhere =
 		!rmx_takes_address(f->info->fabric_attr->prov_name);
+	f->admission.requests =
+		rmx_listens_on_tcp(f->info->fabric_attr->prov_name);
 	rmx_admission_begin(&f->admission, sees);
 	ret = fi_enable(f->ep);
 	rmx_admission_end();
@@ -178,39 +178,6 @@ static int endpoint_make(struct rmaext_fabric *f,
 				     FI_TRANSMIT | FI_SELECTIVE_COMPLETION));
 	TRY("fi_enable", endpoint_enable(f));
 	return 0;
-}
-
-/*
- * The tcp provider reads the request of a new connection by calls that block,
- * with a lock held that all others need: who sends a header and not what it
- * announces, as it has stopped or died, holds up this process and its peers. An
- * accepted socket has the time limit of the one that listens. It is the
- * shortest one, as a request comes in one piece, and counts no more once the
- * connection stands: then its socket does not block.
- */
-static void listener_limit(struct rmaext_fabric *f)
-{
-	const struct timeval limit = {.tv_usec = 1};
-	DIR *folder = opendir("/proc/self/fd");
-	struct sockaddr_storage own, address;
-	size_t own_len = sizeof(own);
-
-	if (folder && !fi_getname(&f->ep->fid, &own, &own_len))
-		for (struct dirent *entry; (entry = readdir(folder));) {
-			socklen_t len = sizeof(address), size = sizeof(int);
-			int fd = atoi(entry->d_name), listens = 0;
-
-			if (!getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens,
-					&size) &&
-			    listens &&
-			    !getsockname(fd, (struct sockaddr *)&address,
-					 &len) &&
-			    len == own_len && !memcmp(&own, &address, len))
-				setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit,
-					   sizeof(limit));
-		}
-	if (folder)
-		closedir(folder);
 }
 
 /*
@@ -267,8 +234,6 @@ int rmx_endpoint_open(struct rmaext_fabric *f,
 				"set RMAEXT_PROVIDER to \"tcp;ofi_rxm\", or "
 				"unset RMAEXT_SECRET",
 				options->provider);
-	if (rmx_listens_on_tcp(options->provider))
-		listener_limit(f);
 	return 0;
 }
 

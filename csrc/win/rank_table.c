@@ -135,8 +135,9 @@ int rmaext_members_connect(rmaext_members *m, rmaext_fabric *f,
 	return ret;
 }
 
-/* Returns a descriptor that is the caller's, or -1. */
-static int member_pidfd(const struct rmaext_members *m, int64_t rank)
+/* Returns a descriptor that is the caller's; or -1, and whether that is due. */
+static int member_pidfd(const struct rmaext_members *m, int64_t rank,
+			bool *failed_p)
 {
 	int64_t low = 0, high = m->pidfd_count;
 
@@ -148,9 +149,12 @@ static int member_pidfd(const struct rmaext_members *m, int64_t rank)
 		else
 			high = middle;
 	}
+	*failed_p = false;
 	if (low == m->pidfd_count || m->pidfds[low].rank != rank)
 		return -1;
-	return fcntl(m->pidfds[low].fd, F_DUPFD_CLOEXEC, 0);
+	low = fcntl(m->pidfds[low].fd, F_DUPFD_CLOEXEC, 0);
+	*failed_p = low < 0;
+	return (int)low;
 }
 
 /* Communicators share the peers that are known to be alike. */
@@ -161,8 +165,14 @@ static struct rmaext_peer *member_add(const struct rmaext_members *m,
 	struct rmaext_fabric *f = m->fabric;
 	struct rmaext_peer *peer =
 		rmx_peer_find(f, rmx_name(address, m->address_len), false);
-	const int fd = member_pidfd(m, rank);
+	bool failed;
+	const int fd = member_pidfd(m, rank, &failed);
 
+	if (failed) {
+		rmx_fail(-errno, rank, "fcntl",
+			 "no descriptor is free to watch its process");
+		return NULL;
+	}
 	if (peer && !atomic_load(&peer->gone) &&
 	    (peer->pidfd >= 0) == (fd >= 0)) {
 		if (fd >= 0)

@@ -51,6 +51,8 @@ enum { AWAY, INSIDE, OVER };
 
 struct rmaext_network_barrier {
 	struct rmaext_network_barrier *next; /* of its fabric */
+	struct rmaext_fabric
+		*fabric; /* is never freed; the window forgets it */
 	struct rmaext_window *window;
 	uint64_t at; /* bytes to the memory of each rank */
 	struct memory *own;
@@ -159,7 +161,7 @@ static bool barrier_try(struct rmaext_network_barrier *b)
 	barrier_advance(b);
 	if (atomic_load(&b->state) != OVER)
 		return false;
-	atomic_fetch_sub(&b->window->fabric->meetings.inside, 1);
+	atomic_fetch_sub(&b->fabric->meetings.inside, 1);
 	return true;
 }
 
@@ -212,6 +214,7 @@ int rmaext_network_barrier_open(rmaext_window *window, void *own,
 
 	if (!b)
 		return rmx_no_memory("the ranks of a communicator");
+	b->fabric = f;
 	b->window = window;
 	b->at = offset;
 	b->own = own;
@@ -240,7 +243,7 @@ int rmaext_network_barrier_open(rmaext_window *window, void *own,
 
 void rmaext_network_barrier_close(rmaext_network_barrier *b)
 {
-	struct rmx_meetings *all = &b->window->fabric->meetings;
+	struct rmx_meetings *all = &b->fabric->meetings;
 	struct rmaext_network_barrier **p;
 
 	pthread_mutex_lock(&all->lock);
@@ -257,7 +260,7 @@ void rmaext_network_barrier_close(rmaext_network_barrier *b)
 static void barrier_come(struct rmaext_network_barrier *b, uint64_t step,
 			 unsigned int value)
 {
-	struct rmx_meetings *all = &b->window->fabric->meetings;
+	struct rmx_meetings *all = &b->fabric->meetings;
 
 	pthread_mutex_lock(&all->lock);
 	b->number++;
@@ -278,7 +281,7 @@ static enum rmx_step barrier_step(void *arg)
 	struct rmaext_network_barrier *b = arg;
 
 	if (atomic_load(&b->unsent)) /* the queue may be another thread's */
-		rmx_meetings_advance(b->window->fabric);
+		rmx_meetings_advance(b->fabric);
 	if (atomic_load(&b->state) == OVER)
 		return RMX_DONE;
 	return atomic_load(&b->unsent) ? RMX_RETRY : RMX_SLEEP;
@@ -302,7 +305,7 @@ int rmaext_network_barrier_meet(rmaext_network_barrier *b, uint64_t step,
 	}
 	rmx_pace_begin(&pace, now);
 	pace.yields = b->since + AWAKE;
-	ret = rmx_wait_serving(b->window->fabric, barrier_step, b,
+	ret = rmx_wait_serving(b->fabric, barrier_step, b,
 			       now + (slice < RMX_SLICE ? slice : RMX_SLICE),
 			       &pace);
 	if (!ret) {
@@ -318,7 +321,7 @@ int rmaext_network_barrier_meet(rmaext_network_barrier *b, uint64_t step,
 int64_t rmaext_network_barrier_awaits(rmaext_network_barrier *b,
 				      uint64_t *offset_p)
 {
-	struct rmx_meetings *all = &b->window->fabric->meetings;
+	struct rmx_meetings *all = &b->fabric->meetings;
 	int64_t from = -1;
 
 	pthread_mutex_lock(&all->lock);
@@ -333,7 +336,7 @@ int64_t rmaext_network_barrier_awaits(rmaext_network_barrier *b,
 void rmaext_network_barrier_heard(rmaext_network_barrier *b, uint64_t offset,
 				  const uint64_t *words)
 {
-	struct rmx_meetings *all = &b->window->fabric->meetings;
+	struct rmx_meetings *all = &b->fabric->meetings;
 	const uint64_t number = words_number(b->number);
 	struct words *heard;
 

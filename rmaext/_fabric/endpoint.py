@@ -73,7 +73,9 @@ class Endpoint:
     _opened: ClassVar[dict[str, Endpoint]] = {}
     _opening: ClassVar[Any] = locks.lock()
 
-    def __init__(self, chosen: Candidate, config: Config, spin: float, processes: int) -> None:
+    def __init__(
+        self, scope: str, chosen: Candidate, config: Config, spin: float, processes: int
+    ) -> None:
         library = open_library(config.library)
         self.candidate = chosen
         options = ffi.new("struct rmaext_fabric_options *")
@@ -94,6 +96,7 @@ class Endpoint:
         networks = ffi.new("struct rmaext_network[]", config.admit or ())
         options.networks, options.network_count = networks, len(networks)
         options.everyone = config.admit is None
+        options.one_host = scope == "host"
         secret = ffi.from_buffer("uint8_t[]", config.secret)
         options.secret = secret if config.secret else ffi.NULL
         self._handle = ffi.new("rmaext_fabric **")
@@ -188,7 +191,7 @@ class Endpoint:
         with cls._opening:
             fabric = cls.get(scope)
             if fabric is None:
-                made = cls(chosen, config, spin, processes)
+                made = cls(scope, chosen, config, spin, processes)
                 fabric = cls.get(scope)
                 if fabric is None:
                     fabric = cls._opened[scope] = made

@@ -15,6 +15,7 @@ import resource
 import select
 import socket
 import struct
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -51,12 +52,12 @@ def wild(kind: int) -> bytes:
     return BASE.pack(3, 0, 0, 0, 0, 16, 0, 16 + len(packet)) + packet
 
 
-def connection(to: Address, first: bytes, source: str = "") -> socket.socket:
+def connection(to: Address, first: bytes, source: str = "", port: int = 0) -> socket.socket:
     """Connect, and send something at once."""
     it = socket.socket()
     it.settimeout(3)
-    if source:
-        it.bind((source, 0))
+    if source or port:
+        it.bind((source, port))
     it.connect(to)
     if first:
         it.sendall(first)
@@ -72,10 +73,12 @@ def answer(it: socket.socket, seconds: float = 2) -> int:
 
 
 def is_open(it: socket.socket) -> bool:
-    """Tell whether the rank has not hung up."""
+    """Tell whether the rank has not hung up, whatever it has said before."""
     it.setblocking(False)
     try:
-        return it.recv(1, socket.MSG_PEEK) != b""
+        while it.recv(1 << 16):
+            pass
+        return False
     except BlockingIOError:
         return True
     except OSError:
@@ -104,7 +107,7 @@ def say(victim: Address, port: int, *messages: bytes) -> int:
     for _ in range(10):
         try:
             it = connection(victim, hello(port))
-            taken += answer(it, 0.5) > 0
+            taken += answer(it, 5) > 0
             for message in messages:
                 it.sendall(message)
             answer(it, 0.1)
@@ -114,12 +117,39 @@ def say(victim: Address, port: int, *messages: bytes) -> int:
     return taken
 
 
-def try_once(victim: Address) -> int:
-    """Connect, and say hello."""
+def try_once(victim: Address, port: int = 0) -> int:
+    """Connect, from a port, and say hello."""
     try:
-        return int(answer(connection(victim, hello(9))) > 0)
-    except TimeoutError:
+        return int(answer(connection(victim, hello(9), port=port), 5) > 0)
+    except (TimeoutError, ConnectionError):
         return 0
+
+
+def come_and_go(victim: Address) -> int:
+    """Open idle connections, more than may be, and close them; one has promised data."""
+    for _ in range(3):
+        held = [connection(victim, header(24))]
+        for _ in range(140):
+            held.append(connection(victim, b""))
+        select.select([], [], [], 0.2)
+        for it in held[::-1]:
+            it.close()
+        select.select([], [], [], 0.5)
+    return 0
+
+
+def promise_twice(victim: Address, count: int, seconds: float) -> int:
+    """Hold connections with two headers that promise data; return how many are open at the end."""
+    held = []
+    for _ in range(count):
+        with contextlib.suppress(OSError):
+            held.append(connection(victim, header(24)))
+    select.select([], [], [], 0.3)
+    for it in held:
+        with contextlib.suppress(OSError):
+            it.sendall(header(24))
+    select.select([], [], [], seconds)
+    return sum(map(is_open, held))
 
 
 def promise(victim: Address, seconds: float) -> int:
@@ -159,6 +189,17 @@ def idle(victim: Address, count: int, seconds: float, sources: str = "127.0.{}.1
             continue
     select.select([], [], [], seconds)
     return sum(map(is_open, held))
+
+
+def listen(port: int, until: str) -> int:
+    """Listen at a port, for any address, until a file is there, for a minute at most."""
+    end = time.monotonic() + 60
+    with socket.socket() as it:
+        it.bind(("", port))
+        it.listen()
+        while not os.path.exists(until) and time.monotonic() < end:
+            time.sleep(0.05)
+    return 0
 
 
 # -- who attacks ------------------------------------------------------------------

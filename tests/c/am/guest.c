@@ -12,6 +12,7 @@ static const uint8_t token[RMX_TOKEN] = "another fifteen";
 struct visit {
 	rmaext_fabric *fabric;
 	rmaext_window *window;
+	uint64_t size; /* 0: PART */
 };
 
 /* What the announcement comes to. */
@@ -21,7 +22,7 @@ static int visit(struct visit *v, const struct rig *r, const uint8_t *door,
 	struct rmaext_visit it = {
 		.token = token,
 		.door = door,
-		.size = PART,
+		.size = v->size ? v->size : PART,
 		.access = RMAEXT_READ | RMAEXT_WRITE,
 		.align = 0,
 		.timeout = (int64_t)(seconds * 1e9),
@@ -43,14 +44,20 @@ static void leave(struct visit *v, bool ends)
 		OK(rmaext_fabric_close(&v->fabric));
 }
 
-static rmaext_window *grant(const struct rig *r)
+static rmaext_window *grant_of(const struct rig *r, uint64_t first,
+			       uint64_t size)
 {
-	const struct rmaext_grant it = {token, FIRST, PART,
+	const struct rmaext_grant it = {token, first, size,
 					RMAEXT_READ | RMAEXT_WRITE};
 	rmaext_window *granted;
 
 	OK(rmaext_grant_open(r->target, r->there, &it, &granted));
 	return granted;
+}
+
+static rmaext_window *grant(const struct rig *r)
+{
+	return grant_of(r, FIRST, PART);
 }
 
 static void end(rmaext_window *granted)
@@ -68,7 +75,8 @@ static void door(void)
 	rig_open(&r, (struct rig_options){
 			     .size = SIZE, .two = true, .served = true});
 	granted = grant(&r);
-	EQUAL(visit(&v, &r, secret, 0.3), -FI_ETIMEDOUT); /* it is closed */
+	/* it is closed; a wrong one, as it may arrive when it is open */
+	EQUAL(visit(&v, &r, wrong, 0.3), -FI_ETIMEDOUT);
 	leave(&v, false);
 	OK(rmaext_door_open(r.target, secret));
 	EQUAL(visit(&v, &r, wrong, 0.3), -FI_ETIMEDOUT);
@@ -149,6 +157,43 @@ static void operations(void)
 	rig_close(&r);
 }
 
+/* What a guest of ours never asks for, and another might. */
+static void refusals(void)
+{
+	enum { LONG = 100000 };
+	static char in[LONG];
+	rmaext_window *granted;
+	struct visit v = {0};
+	struct rig r;
+	rmaext_op *op;
+	int ret;
+
+	rig_open(&r, (struct rig_options){
+			     .size = 2 * LONG, .two = true, .served = true});
+	granted = grant_of(&r, 0, LONG);
+	OK(rmaext_door_open(r.target, secret));
+	v.size = LONG;
+	OK(visit(&v, &r, secret, 10));
+	/* a grant is of memory, and of no notifications */
+	ret = rmx_message_put(v.window, 0, 0, NULL, 0, 3, &op);
+	while (ret == RMAEXT_PENDING)
+		ret = rmaext_op_wait(op);
+	OK(ret);
+	if (op)
+		OK(rmaext_op_release(&op));
+	EQUAL(flush(v.window), -FI_EACCES);
+	/* an answer that it might never fetch */
+	OK(get(v.window, 0, in, LONG));
+	CHECK(v.fabric->am->puts);
+	v.fabric->am->puts = false;
+	EQUAL(get(v.window, 0, in, LONG), -FI_EINVAL);
+	v.fabric->am->puts = true;
+	OK(get(v.window, 0, in, LONG));
+	leave(&v, true);
+	end(granted);
+	rig_close(&r);
+}
+
 /* Attached to in its own process: the guest's window is no target. */
 static void own(void)
 {
@@ -175,6 +220,7 @@ const struct test tests[] = {
 	{"door", door, NULL, NULL},
 	{"full", full, NULL, NULL},
 	{"operations", operations, NULL, NULL},
+	{"refusals", refusals, NULL, NULL},
 	{"own", own, NULL, NULL},
 	{0},
 };

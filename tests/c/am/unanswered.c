@@ -26,9 +26,10 @@ static void late(void)
 	serve_stop(&p);
 	memset(results, 0x77, sizeof(results));
 	for (int i = 0; i < 5; i++) {
-		ret = rmaext_many(p.r.window, RMAEXT_UPDATE, RMAEXT_SUM,
-				  RMAEXT_UINT64, 8, MANY, RMAEXT_ONE_RANK,
-				  &rank, offsets, values, results, &state);
+		ret = rmaext_many(i % 2 ? patient : p.r.window, RMAEXT_UPDATE,
+				  RMAEXT_SUM, RMAEXT_UINT64, 8, MANY,
+				  RMAEXT_ONE_RANK, &rank, offsets, values,
+				  results, &state);
 		if (i % 2) { /* given up */
 			EQUAL(ret, RMAEXT_PENDING);
 		} else {
@@ -111,7 +112,7 @@ static void drop_boxes(struct pair *p, struct rmx_send_buffer **boxes, int n)
 
 /*
  * Copies that nobody answers are given up, many in a message, in time however
- * many messages there once were: the alarm tells otherwise.
+ * many messages there once were: cpu_limit() tells otherwise.
  */
 static void forgotten(void)
 {
@@ -122,6 +123,7 @@ static void forgotten(void)
 	rmaext_op *op;
 	struct pair p;
 
+	cpu_limit();
 	pair_open(&p, (struct rig_options){.no_progress = true});
 	patient = here(&p, (struct lie){0});
 	take_boxes(&p, boxes, MADE);
@@ -211,7 +213,6 @@ static void unanswered(void)
 
 	CHECK(values && old);
 	pair_open(&p, (struct rig_options){.no_progress = true,
-					   .timeout = 0.3,
 					   .size = LONG * 8 + 8});
 	patient = here(&p, (struct lie){0});
 	serve_start(&p);
