@@ -24,6 +24,10 @@ _EVERYONE = (
 )
 _FROM_ROOT = "Bcast Scatter Scatterv bcast scatter"
 _TO_ROOT = "Gather Gatherv Reduce gather reduce"
+_TO_NEIGHBOURS = (
+    "Neighbor_allgather Neighbor_allgatherv Neighbor_alltoall Neighbor_alltoallv "
+    "Neighbor_alltoallw neighbor_allgather neighbor_alltoall"
+)
 _BEGUN = "Ibarrier Iallgather Iallgatherv Ialltoall Ialltoallv Iallreduce"
 _SENDS = "Send Bsend Ssend Rsend Isend Ibsend Issend Irsend send bsend ssend isend ibsend issend"
 _RECEIVES = "Recv recv"
@@ -67,6 +71,8 @@ def _exchanged(comm: Any, name: str, args: Sequence[Any], keywords: dict[str, An
     elif name in _TO_ROOT.split():
         if comm.rank == _root(name, args, keywords):
             clock().acquire(*everyone)
+    elif name in _TO_NEIGHBOURS.split():
+        clock().acquire(*(everyone[rank] for rank in comm.inedges if rank != MPI.PROC_NULL))
     elif "scan" in name.lower():
         clock().acquire(*everyone[: comm.rank + 1])
     else:
@@ -246,6 +252,7 @@ def follow() -> None:
     world()
     _replace(MPI.Comm, f"{_EVERYONE} {_FROM_ROOT} {_TO_ROOT}", _collective)
     _replace(MPI.Intracomm, "Scan Exscan scan exscan", _collective)
+    _replace(MPI.Topocomm, _TO_NEIGHBOURS, _collective)
     _replace(MPI.Comm, _BEGUN, _begun)
     _replace(MPI.Comm, _SENDS, _send)
     _replace(MPI.Comm, _RECEIVES, _receive)

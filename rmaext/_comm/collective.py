@@ -11,7 +11,8 @@ import errno
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import starmap
 from typing import Any, Protocol
 
@@ -20,8 +21,10 @@ from mpi4py import MPI
 
 from .._native._lib import ffi, lib
 from .._runtime import lifetime, locks, mpi_progress
+from .._runtime.reports import Patience
+from .._runtime.steps import FIRST, Step
 
-__all__ = ["allgather", "complete", "duplicate", "finish"]
+__all__ = ["allgather", "complete", "duplicate", "finish", "recorded"]
 
 
 class Waiter(Protocol):
@@ -50,14 +53,30 @@ _finishing = locks.lock()
 
 
 class Nobody:
-    """Looks for nothing."""
+    """Looks for nothing; says that it waits."""
+
+    def __init__(self) -> None:
+        self._patience = Patience()
 
     def fabric(self) -> Any:
         """There is none."""
         return ffi.NULL
 
     def look(self) -> None:
-        """Do nothing."""
+        """Tell where the program is, of a wait that lasts."""
+        self._patience.look(FIRST, lambda: None)
+
+
+@contextmanager
+def recorded(comm: int, step: Step) -> Iterator[None]:
+    """Have the record say that this rank is in a meeting by MPI; `comm`: a `Group.record_id`."""
+    lib.rmaext_record_meets(comm, step.word())
+    try:
+        yield
+    except BaseException:
+        lib.rmaext_record_met(-errno.ECANCELED)
+        raise
+    lib.rmaext_record_met(0)
 
 
 def complete(
@@ -119,7 +138,8 @@ def duplicate(comm: MPI.Comm, late: Callable[[MPI.Comm, BaseException], None]) -
     """
     entry: list[Any] = []
     try:
-        dup: MPI.Comm = complete(comm.Idup, Nobody(), entry=entry)[0]
+        with recorded(comm.size, Step(FIRST, 0, 0)):  # the ranks have no name for it yet
+            dup: MPI.Comm = complete(comm.Idup, Nobody(), entry=entry)[0]
     except BaseException as exc:
         if len(entry) > 1:
             _late.append((*entry[1], late, exc))

@@ -95,7 +95,7 @@ class Group:
         mpi_progress.begin()
         writer.begin()
         advice.install()
-        self.record_id = 0  # of the communicator, once its ranks have one
+        self.record_id = comm.size  # of the communicator, until its ranks have agreed on one
         self.comm = collective.duplicate(comm, self._interrupted)
         self.rank, self.size = self.comm.rank, self.comm.size
         self.meetings = meetings = Meetings(self, self.comm)

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from mpi4py import MPI
 from .._memory.node import Team
 from .._native._lib import ffi, lib
 from .._runtime import lifetime
-from .._runtime.failures import from_c, of_all
+from .._runtime.failures import advised, from_c, of_all
 from .._runtime.reports import Patience, described, numbers, site
 from .._runtime.steps import END, EXPLAIN, FIRST, Step
 from ..errors import BusyError, KeyRecordError, PeerLostError, SyncError
@@ -322,7 +322,7 @@ class Meetings:
         if whole is None and not differ:
             self._numbers.begun += 1
             self._vigil = None
-            with self._recorded(self._now()):
+            with collective.recorded(self._group.record_id, self._now()):
                 whole = collective.allgather(self.comm, record, self)
         self._cut = False
         if differ:
@@ -338,20 +338,9 @@ class Meetings:
             self._words(first)[1] = step.number
         buffers = self._reduction(step, value)
         self._vigil = None
-        with self._recorded(step):
+        with collective.recorded(self._group.record_id, step):
             collective.complete(self.comm.Iallreduce, self, *buffers, MPI.MAX)
         return self._reduced()
-
-    @contextmanager
-    def _recorded(self, step: Step) -> Iterator[None]:
-        """Have the record say that this rank is in a meeting by MPI."""
-        lib.rmaext_record_meets(self._group.record_id, step.word())
-        try:
-            yield
-        except BaseException:
-            lib.rmaext_record_met(-errno.ECANCELED)
-            raise
-        lib.rmaext_record_met(0)
 
     def _reduction(self, step: Step, value: int) -> tuple[Any, Any]:
         """Return the buffers of a reduction by MPI, which is about to begin."""
@@ -647,7 +636,7 @@ class Vigil:
     def __init__(self, meetings: Meetings, group: Group, step: Step, begun: int) -> None:
         self._meetings, self._group, self._step = meetings, group, step
         self._begun = begun
-        self._gone: Exception | None = None
+        self._gone: PeerLostError | None = None
         self._patience = Patience()
         self._deadline = 0.0
         # when to ask for what may have been lost; at the end the other one may be about to close
@@ -658,7 +647,7 @@ class Vigil:
         now = time.monotonic()
         if self._gone is not None:
             if now > self._deadline:
-                raise self._gone
+                raise during(str(self._step), self._gone, advised)
             return
         try:
             # those who have left a window may yet come, to find that the calls differ
@@ -674,6 +663,6 @@ class Vigil:
             # it may have said why
             self._meetings.look_for_leavers(self._begun, late=True)
             # it may have come, and left, before the others
-            self._gone, self._deadline = during(str(self._step), exc), now + collective.GRACE
+            self._gone, self._deadline = exc, now + collective.GRACE
         if self._step.call != END:
             self._patience.look(str(self._step), lambda: self._meetings.missing(self._step))

@@ -8,7 +8,7 @@ import itertools
 import logging
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -205,9 +205,12 @@ class Network:
             raise lost([rank], f"no answer: {error}") from error
 
 
-def during(what: str, error: PeerLostError) -> PeerLostError:
-    """Return an error of lost ranks that also says which call they were waited for in."""
-    told = PeerLostError(errno.ENOTCONN, f"{what}: {error}", rank=error.rank)
+def during(what: str, error: PeerLostError, worded: Callable[[str], str] = str) -> PeerLostError:
+    """Return an error of lost ranks that also says which call they were waited for in.
+
+    `worded` is what its text is put through: `advised`, where the call has waited.
+    """
+    told = PeerLostError(errno.ENOTCONN, worded(f"{what}: {error}"), rank=error.rank)
     told.call, told.ranks = what.partition(" ")[0], error.ranks
     return told
 

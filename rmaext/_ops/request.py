@@ -15,7 +15,7 @@ from .._native._lib import ffi, lib
 from .._record import tracing
 from .._runtime import locks, mpi_progress
 from .._runtime.config import deadline
-from .._runtime.failures import again, from_c
+from .._runtime.failures import advised, again, from_c
 from ..errors import ClosedError, PeerLostError, RmaTimeout, SyncError
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ Place = tuple[int, int, int]
 
 _PENDING = lib.RMAEXT_PENDING
 SLICE = 0.1  # seconds between looks for signals and lost peers
+_KNOWN = 0.2  # seconds after which the record says this wait, and no longer the one before
 _NS = int(SLICE * 1e9)
 
 # states of a request
@@ -388,27 +389,30 @@ class Request:
         # For each endpoint, of which a process has two at most: how many requests have ended.
         seen: dict[Endpoint, Any] = {}
         look = time.monotonic() + SLICE
-        while True:
-            for index, request in enumerate(requests):
-                if request.done:
-                    return index
-            now = time.monotonic()
-            if now >= look:
-                look = now + SLICE
-                late = look_at(requests)
-                if late and end is None:
-                    raise next(iter(late.values()))
-            if end is not None and now >= end:
-                after = f"after {float(timeout or 0):g} s"
-                text = f"waitany: none of {len(requests)} requests is done {after}"
-                raise RmaTimeout(errno.ETIMEDOUT, text, call="waitany")
-            left = SLICE if end is None else min(SLICE, end - now)
-            for request in requests:
-                seen.setdefault(request._fabric, ffi.new("uint64_t *"))
-            if len(seen) > 1:
-                left = min(left, 0.001)
-            for fabric, counted in seen.items():
-                lib.rmaext_fabric_wait_ended(fabric.live(), counted, int(left * 1e9))
+        try:
+            while True:
+                for index, request in enumerate(requests):
+                    if request.done:
+                        return index
+                now = time.monotonic()
+                if now >= look:
+                    look = now + SLICE
+                    _say_of(requests)
+                    late = look_at(requests)
+                    if late and end is None:
+                        raise next(iter(late.values()))
+                if end is not None and now >= end:
+                    text = _late(f"waitany: none of {len(requests)} requests is done", timeout)
+                    raise RmaTimeout(errno.ETIMEDOUT, text, call="waitany")
+                left = SLICE if end is None else min(SLICE, end - now)
+                for request in requests:
+                    seen.setdefault(request._fabric, ffi.new("uint64_t *"))
+                if len(seen) > 1:
+                    left = min(left, 0.001)
+                for fabric, counted in seen.items():
+                    lib.rmaext_fabric_wait_ended(fabric.live(), counted, int(left * 1e9))
+        finally:
+            lib.rmaext_record_waited(lib.RMAEXT_IN_REQUEST, 0)
 
     @staticmethod
     def testall(requests: Iterable[Request]) -> bool:
@@ -545,7 +549,7 @@ class Request:
             self._lock.release()
 
     def _too_late(self, timeout: float | None) -> RmaTimeout:
-        text = f"{self._where()}: not done after {float(timeout or 0):g} s"
+        text = _late(f"{self._where()}: not done", timeout)
         return RmaTimeout(errno.ETIMEDOUT, text, call=self._call, rank=self._rank())
 
     def _look(self) -> Exception | None:
@@ -620,6 +624,21 @@ def _listed(call: str, requests: Iterable[Any]) -> list[Request]:
         if not isinstance(request, Request):
             raise TypeError(f"{call}: {request!r} is no request")
     return listed
+
+
+def _say_of(requests: Iterable[Request]) -> None:
+    """Have the record say that this thread waits for the first of them that goes on."""
+    one = next((request for request in requests if request._goes_on()), None)
+    if one is not None:
+        where = one._window._handle, lib.RMAEXT_IN_REQUEST
+        lib.rmaext_record_waits(*where, one._rank(), 0)
+
+
+def _late(what: str, timeout: float | None) -> str:
+    """Return the text of a wait that was too short."""
+    limit = float(timeout or 0)
+    text = f"{what} after {limit:g} s"
+    return advised(text) if limit > _KNOWN else text
 
 
 def look_at(requests: Iterable[Request]) -> dict[tuple[int, int], Exception]:

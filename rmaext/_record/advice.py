@@ -43,7 +43,7 @@ def _advice() -> str:
 
 def _findings() -> Iterator[str]:
     from .job import jobs
-    from .record import find
+    from .record import count_notifications, find
     from .verdict import verdict
 
     records, _ = find([os.getpid()], whole_jobs=True)
@@ -51,7 +51,9 @@ def _findings() -> Iterator[str]:
         if len(records) > _MOST:
             yield f"`{_HINT}` tells who waits for whom"
             return
-        for job in jobs([record.snapshot() for record in records]):
+        snapshots = [record.snapshot() for record in records]
+        count_notifications(snapshots, records)
+        for job in jobs(snapshots):
             for me in (one for one in job.members if one.pid == os.getpid()):
                 for finding in verdict(job):
                     if me.rank in finding.waiting and finding.kind != "unclear":

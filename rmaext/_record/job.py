@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from .._runtime.reports import numbers
-from .._runtime.steps import END, Step
+from .._runtime.steps import END, FIRST, Step
 from .snapshot import Comm, Snapshot, Thread, Window
 
 __all__ = ["LONG", "Absent", "Job", "Wait", "jobs"]
@@ -17,12 +18,19 @@ _MEETINGS = ("meeting", "mpi")
 _OF_ANY = ("notify wait", "until")  # whom any rank can end
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Absent:
-    """A rank of a communicator that none of the processes here is."""
+    """Ranks that none of the processes here is: one of a communicator, or all of them."""
 
-    name: str
-    elsewhere: bool  # it may be on another node; else it has ended
+    ranks: Sequence[int]
+    comm: str = ""  # whose numbers these are; "": MPI_COMM_WORLD's
+    elsewhere: bool = False  # they may be on another node
+    met: bool = True  # they are known to have made a window
+
+    @property
+    def name(self) -> str:
+        """Return them in words."""
+        return numbers(self.ranks) + (f" of communicator {self.comm}" if self.comm else "")
 
 
 @dataclass(eq=False)
@@ -37,6 +45,36 @@ class Wait:
     any: bool = False
     held: dict[int, tuple[int, float]] = field(default_factory=dict)  # by pid: tid and seconds
     blames: bool = True  # what it needs is known to be missing
+    all_come: bool = False  # of a meeting: nobody is missing
+
+
+class _Ranks:
+    """The ranks of a communicator: those that are here, and the others together."""
+
+    def __init__(self, here: dict[int, Snapshot], size: int, **absent: Any) -> None:
+        self._here, self._size, self._facts = here, size, absent
+        self._absent: dict[int | None, Absent] = {}  # None: all of them
+
+    def rank(self, rank: int) -> Snapshot | Absent:
+        """Return the process that has this rank."""
+        return self._here.get(rank) or self._absence(rank)
+
+    def absent(self) -> list[Absent]:
+        """Return those that no process here is, as one, if there are any."""
+        return [self._absence(None)] if len(self._here) < self._size else []
+
+    def all(self, but: int = -1) -> list[Snapshot | Absent]:
+        """Return all of them, or all but one that is here."""
+        return [*(one for rank, one in self._here.items() if rank != but), *self.absent()]
+
+    def _absence(self, rank: int | None) -> Absent:
+        if rank not in self._absent:
+            ranks = (rank,) if rank is not None else self._missing()
+            self._absent[rank] = Absent(ranks, **self._facts)
+        return self._absent[rank]
+
+    def _missing(self) -> tuple[int, ...]:
+        return tuple(rank for rank in range(self._size) if rank not in self._here)
 
 
 class Job:
@@ -44,12 +82,31 @@ class Job:
 
     def __init__(self, members: Iterable[Snapshot]) -> None:
         self.members = sorted(members, key=lambda one: (one.rank, one.host, one.pid))
-        self._by_comm: dict[int, dict[int, Snapshot]] = {}
-        self._comms: dict[int, list[tuple[Snapshot, Comm]]] = {}
+        self.size = max(one.size for one in self.members)
+        comms: dict[int, list[tuple[Snapshot, Comm]]] = {}
         for one in self.members:
             for comm in one.comms:
-                self._by_comm.setdefault(comm.id, {})[comm.rank] = one
-                self._comms.setdefault(comm.id, []).append((one, comm))
+                comms.setdefault(comm.id, []).append((one, comm))
+        elsewhere, met = False, False  # of MPI_COMM_WORLD's ranks that are not here
+        self._comms: dict[int, _Ranks] = {}
+        for number, there in comms.items():
+            size = max(comm.size for _, comm in there)
+            same = size == self.size and all(one.rank == comm.rank for one, comm in there)
+            shared: dict[str, int] = {}
+            for one, comm in there:
+                shared[one.host] = max(shared.get(one.host, 0), comm.here)
+            # If all that share this node's memory are there, others are on other nodes.
+            afar = sum(shared.values()) < size
+            if same:
+                elsewhere, met = afar, True
+            self._comms[number] = _Ranks(
+                {comm.rank: one for one, comm in there},
+                size,
+                comm="" if same else _hex(number),
+                elsewhere=afar,
+            )
+        world = {one.rank: one for one in self.members}
+        self._world = _Ranks(world, self.size, elsewhere=elsewhere, met=met)
         used = {w.comm for one in self.members for w in one.windows if not w.hidden and w.open}
         self._several = len(used) > 1
         self._missing: dict[tuple[int, int], list[Snapshot | Absent]] = {}
@@ -88,34 +145,20 @@ class Job:
 
     def rank(self, comm: int, rank: int) -> Snapshot | Absent:
         """Return the process that has a rank in a communicator."""
-        found = self._by_comm.get(comm, {}).get(rank)
-        if found is not None:
-            return found
-        there = self._comms.get(comm, [])
-        size = max((c.size for _, c in there), default=0)
-        same = all(one.rank == c.rank for one, c in there) and size == self.members[0].size
-        name = f"rank {rank}" if same else f"rank {rank} of communicator {_hex(comm)}"
-        here: dict[str, int] = {}
-        for one, c in there:
-            here[one.host] = max(here.get(one.host, 0), c.here)
-        # If all that share this node's memory are there, others are on other nodes.
-        expected = sum(here.values())
-        return Absent(name, elsewhere=not there or expected < size)
+        return self._ranks(comm).rank(rank)
 
     def others(self, comm: int, rank: int) -> list[Snapshot | Absent]:
         """Return all ranks of a communicator but one."""
-        size = max((c.size for _, c in self._comms.get(comm, [])), default=0)
-        return [self.rank(comm, r) for r in range(size) if r != rank]
+        return self._ranks(comm).all(but=rank)
+
+    def _ranks(self, comm: int) -> _Ranks:
+        if comm not in self._comms:  # no process here has an entry of it
+            self._comms[comm] = _Ranks({}, 0, comm=_hex(comm), elsewhere=True)
+        return self._comms[comm]
 
     def gone(self) -> list[Absent]:
-        """Return the ranks that have no process any more, as far as that is known."""
-        found: dict[str, Absent] = {}
-        for comm, there in self._by_comm.items():
-            size = max(c.size for _, c in self._comms[comm])
-            if len(there) < size:
-                lost = (self.rank(comm, rank) for rank in range(size) if rank not in there)
-                found |= {one.name: one for one in lost if isinstance(one, Absent)}
-        return [one for one in found.values() if not one.elsewhere]
+        """Return the ranks of the job that no process here is, if they should be here."""
+        return [one for one in self._world.absent() if not one.elsewhere]
 
     # -- waits ----------------------------------------------------------------------
 
@@ -176,18 +219,27 @@ class Job:
 
     def _meeting(self, one: Snapshot, thread: Thread, seconds: float) -> Wait:
         step = Step.of(thread.offset)
-        named = f"in {str(step).replace(step.call, f'{step.call} #{step.number}')}"
-        what = "at the end of the program" if step.call == END else named
-        what += self._of_comm(thread.bytes)
-        wait = Wait(one, thread, what, seconds)
         mine = next((comm for comm in one.comms if comm.id == thread.bytes), None)
+        first = mine is None and thread.kind == "meeting" and step.call == FIRST
+        if first:  # its ranks have no name for it yet: the size stands there
+            what = f"in {step}" + (f" ({thread.bytes} ranks)" if thread.bytes != self.size else "")
+        elif thread.kind == "mpi":
+            what = "in a collective call of MPI, made by rmaext"
+        else:
+            numbered = f"{step.call} #{step.number}" if step.number else step.call
+            named = f"in {str(step).replace(step.call, numbered)}"
+            what = "at the end of the program" if step.call == END else named
+            what += self._of_comm(thread.bytes)
+        wait = Wait(one, thread, what, seconds)
         if mine is not None:
             missing = self._missing.get((mine.id, mine.steps))
             if missing is None:
-                all_ranks = (self.rank(mine.id, rank) for rank in range(mine.size))
+                all_ranks = self._ranks(mine.id).all()
                 missing = [other for other in all_ranks if not _has_come(other, mine)]
                 self._missing[mine.id, mine.steps] = missing
-            wait.needs = missing
+            wait.needs, wait.all_come = missing, not missing
+        elif first and thread.bytes == self.size:
+            wait.needs = [r for r in self._world.all() if not _has_come_first(r, thread.bytes)]
         wait.blames = bool(wait.needs)
         return wait
 
@@ -231,15 +283,29 @@ def _has_come(other: Snapshot | Absent, mine: Comm) -> bool:
     return any(inside)
 
 
+def _has_come_first(other: Snapshot | Absent, size: int) -> bool:
+    """Tell whether another rank makes the first window of a communicator of that size."""
+    return isinstance(other, Snapshot) and any(
+        (t.kind, Step.of(t.offset).call, t.bytes) == ("meeting", FIRST, size) for t in other.threads
+    )
+
+
 def names(ones: Sequence[Snapshot | Absent]) -> str:
     """Return ranks in words."""
-    known = sorted({one.rank for one in ones if isinstance(one, Snapshot)})
-    parts = [numbers(known)] if known else []
-    absent = list(dict.fromkeys(one.name for one in ones if isinstance(one, Absent)))
-    if all(name.removeprefix("rank ").isdigit() for name in absent):
-        ranks = sorted({*known, *(int(name.removeprefix("rank ")) for name in absent)})
-        return numbers(ranks)
-    return " and ".join(parts + absent)
+    known = world_ranks(ones)
+    others = [one.name for one in ones if isinstance(one, Absent) and one.comm]
+    return " and ".join([*([numbers(known)] if known else []), *dict.fromkeys(others)])
+
+
+def world_ranks(ones: Iterable[Snapshot | Absent]) -> list[int]:
+    """Return the ranks in MPI_COMM_WORLD, of those for which they are known."""
+    found: set[int] = set()
+    for one in ones:
+        if isinstance(one, Snapshot):
+            found.add(one.rank)
+        elif not one.comm:
+            found.update(one.ranks)
+    return sorted(found)
 
 
 def jobs(snapshots: Iterable[Snapshot]) -> list[Job]:

@@ -21,6 +21,7 @@ __all__ = [
     "THREAD",
     "WINDOW",
     "kinds",
+    "printable",
     "text",
     "version",
 ]
@@ -84,4 +85,11 @@ def kinds(*prefixes: str) -> dict[int, str]:
 
 def text(field: bytes) -> str:
     """Return the text of an array of characters: what is before the first NUL."""
-    return field.split(b"\0")[0].decode(errors="replace")
+    return printable(field.split(b"\0")[0].decode(errors="replace"))
+
+
+def printable(words: str) -> str:
+    """Return a text of another process as a terminal may show it: in one line, no commands."""
+    if words.isprintable():
+        return words
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in words)

@@ -20,9 +20,9 @@ from .._native._lib import lib
 from . import layout
 from .layout import text
 from .processes import descendants, processes, stat, status, user, user_of
-from .snapshot import Comm, Lock, Snapshot, Thread, Window
+from .snapshot import Comm, Lock, Notified, Snapshot, Thread, Window
 
-__all__ = ["Record", "RecordError", "find"]
+__all__ = ["Record", "RecordError", "count_notifications", "find"]
 
 _LINK = f"/memfd:{layout.NAME}"
 _TRIES = 20  # reads of an entry that is being written
@@ -36,7 +36,8 @@ _TABLES = {
     "events": (layout.EVENT, lib.RMAEXT_RECORD_EVENTS),
 }
 _STATES = {lib.RMAEXT_RUNS: "runs", lib.RMAEXT_LEAVES: "leaves", lib.RMAEXT_ENDED: "ended"}
-_RANKS = 1 << 22  # of a communicator, at most
+_RANKS = 1 << 22  # of a job, at most
+_OTHERS = 1 << 16  # of a communicator: several jobs may have one together
 _WAITS = layout.kinds("IN")
 _KINDS = layout.kinds("DID") | _WAITS | {0: ""}
 
@@ -57,7 +58,8 @@ def _plain(row: Any) -> dict[str, Any]:
 def _denied(pid: int) -> RecordError:
     uid = user_of(pid)
     if uid in (-1, os.geteuid()):
-        words = "the kernel does not let its own user look into it: run this as root"
+        words = "the kernel does not let its own user look into it"
+        words += ": run this as root" if os.geteuid() else ""
         return RecordError(f"process {pid}: {words}")
     return RecordError(f"process {pid} belongs to user {user(uid)}: run this as that user")
 
@@ -166,6 +168,8 @@ class Record:
         The same in its own namespace.
     job : str
         The same for all ranks of a job on this node.
+    inode : int
+        Of its memory.
     """
 
     def __init__(self, pid: int, path: str) -> None:
@@ -176,6 +180,7 @@ class Record:
         try:
             if not os.readlink(f"/proc/self/fd/{self._fd}").startswith(_LINK):
                 raise FileNotFoundError(path)
+            self.inode = os.fstat(self._fd).st_ino
             self._places: dict[str, int] = {}
             self._check()
         except BaseException:
@@ -239,7 +244,7 @@ class Record:
         if there < size:
             raise self._error(f"truncated: it has {there} of {size} bytes")
         first = layout.HEADER.itemsize
-        if header["header_bytes"] != first or not 0 <= header["rank"] < header["size"]:
+        if header["header_bytes"] != first or not 0 <= header["rank"] < header["size"] <= _RANKS:
             raise self._error("corrupt: its header is not one")
         self.own, self.job = int(header["pid"]), text(header["job"])
         for name, (dtype, count) in _TABLES.items():
@@ -274,6 +279,7 @@ class Record:
             The record has become shorter, or has what no rmaext writes.
         """
         header, process = self._header(), self.process()
+        size = int(header["size"])
         tables = {name: self._table(name) for name in _TABLES if name != "events"}
         state = _STATES.get(int(header["state"]))
         if state is None:
@@ -282,7 +288,7 @@ class Record:
             pid=self.pid,
             job=text(header["job"]),
             rank=int(header["rank"]),
-            size=int(header["size"]),
+            size=size,
             host=text(header["host"]),
             program=text(header["program"]),
             state=state,
@@ -297,7 +303,7 @@ class Record:
             unclear=sum(unclear for _, unclear in tables.values()),
             threads=list(self._threads(tables["threads"][0])),
             windows=list(self._windows(tables["windows"][0])),
-            comms=list(self._comms(tables["comms"][0])),
+            comms=list(self._comms(tables["comms"][0], size)),
             locks=list(self._locks(tables["locks"][0])),
         )
 
@@ -333,10 +339,11 @@ class Record:
                 raise self._error(f"corrupt: the counters of window {window.id} are not within it")
             yield window
 
-    def _comms(self, table: Any) -> Iterator[Comm]:
+    def _comms(self, table: Any, size: int) -> Iterator[Comm]:
+        most = max(size, _OTHERS)
         for row in table[table["id"] != 0]:
             comm = Comm(**_plain(row))
-            if not 0 <= comm.rank < comm.size <= _RANKS or not 0 <= comm.here <= comm.size:
+            if not 0 <= comm.rank < comm.size <= most or not 0 <= comm.here <= comm.size:
                 raise self._error(f"corrupt: rank {comm.rank} of {comm.size} in a communicator")
             yield comm
 
@@ -399,3 +406,30 @@ class Record:
             parts.append(now[whole])
             first += count
         return np.concatenate(parts), until
+
+
+def count_notifications(snapshots: Sequence[Snapshot], records: Sequence[Record]) -> list[str]:
+    """Note what each process has put with notifications to those that wait for some.
+
+    Returns why that is not known of some.
+    """
+    waited = set()
+    for one in snapshots:
+        windows = {window.id: window for window in one.windows}
+        for thread in one.threads:
+            if thread.wait and thread.kind == "notify" and thread.window in windows:
+                window = windows[thread.window]
+                waited.add((window.comm, window.number, window.self))
+    kind, refused = lib.RMAEXT_DID_NOTIFY - 1, []
+    for one, record in zip(snapshots, records, strict=True):
+        try:
+            for window in one.windows:
+                for comm, number, target in waited:
+                    if (window.comm, window.number) == (comm, number):
+                        (counts,) = record.counts(window, target)
+                        calls = counts["plain"][kind]["calls"]
+                        calls += counts["shared"][kind]["calls"].sum()
+                        one.notified.append(Notified(comm, number, target, int(calls)))
+        except RecordError as exc:
+            refused.append(str(exc))
+    return refused

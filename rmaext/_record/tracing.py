@@ -8,6 +8,7 @@ the places of the program, the windows, the communicators and the threads.
 from __future__ import annotations
 
 import functools
+import glob
 import json
 import logging
 import os
@@ -21,6 +22,7 @@ from .._native._lib import ffi, lib
 from .._runtime import locks
 from .._runtime.config import trace_bytes
 from .._runtime.reports import place
+from . import layout
 
 __all__ = ["begin", "end", "follow", "name", "wanted"]
 
@@ -52,6 +54,8 @@ def begin(job: str, rank: int) -> None:
         os.makedirs(folder, exist_ok=True)
         path = os.path.join(os.path.abspath(folder), f"rank-{rank:05d}")
         most = trace_bytes()
+        for old in glob.glob(f"{glob.escape(path)}.*.events"):
+            os.remove(old)  # of an earlier job of that name
         _names = open(f"{path}.names.jsonl", "wb", buffering=0)  # noqa: SIM115
         code = lib.rmaext_record_trace(os.fsencode(path), most)
         if code:
@@ -86,7 +90,7 @@ def end() -> None:
     base = ffi.cast("char *", header) + header.threads
     threads = ffi.cast("struct rmaext_record_thread *", base)
     for index in range(lib.RMAEXT_RECORD_THREADS):
-        tid, title = int(threads[index].tid), ffi.string(threads[index].name).decode()
+        tid, title = int(threads[index].tid), layout.text(ffi.string(threads[index].name))
         if title:  # that of a thread that has ended stays
             name(thread=index, tid=tid, name="main" if tid == os.getpid() else title)
     lost, dropped = ffi.new("uint64_t *"), ffi.new("uint64_t *")
@@ -120,13 +124,13 @@ def _followed(function: Callable[..., Any], call: str) -> Callable[..., Any]:
     def followed(*args: Any, **keywords: Any) -> Any:
         if getattr(_inside, "call", False):
             return function(*args, **keywords)
-        _inside.call = True
-        lib.rmaext_record_at(_site(call))
         try:
+            _inside.call = True
+            lib.rmaext_record_at(_site(call))
             return function(*args, **keywords)
         finally:
+            _inside.call = False  # first: a signal handler may raise between the two
             lib.rmaext_record_at(0)
-            _inside.call = False
 
     return followed
 
@@ -139,8 +143,8 @@ def follow(kind: type, base: type | None = None) -> None:
     for attribute, what in found.items():
         if attribute.startswith("_") and attribute not in _OPERATORS:
             continue
-        if isinstance(what, classmethod):
-            setattr(kind, attribute, classmethod(_followed(what.__func__, attribute)))
+        if isinstance(what, classmethod | staticmethod):
+            setattr(kind, attribute, type(what)(_followed(what.__func__, attribute)))
         elif callable(what) and not isinstance(what, type):
             setattr(kind, attribute, _followed(what, attribute))
 

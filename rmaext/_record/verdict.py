@@ -7,13 +7,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
-from .job import LONG, Absent, Job, Wait, names, runs
+from .job import LONG, Absent, Job, Wait, names, runs, world_ranks
 from .snapshot import Snapshot
 
 __all__ = ["Finding", "idle", "span", "verdict"]
 
 
 _ORDER = ("cycle", "missing", "nobody", "unclear", "turn", "fine")
+_PLURALS = (
+    ("its process is", "their processes are"),
+    ("it computes, or waits", "they compute, or wait"),
+    ("or has no record", "or have no record"),
+    ("it has", "they have"),
+    ("yet, is on another node", "yet, are on another node"),
+    ("keeps none", "keep none"),
+    ("its record", "their records"),
+)
 
 
 @dataclass
@@ -64,10 +73,17 @@ def span(seconds: float) -> str:
 
 def idle(one: Snapshot | Absent) -> str:
     """Return what a rank does that is in no wait: "is stopped", "is in user code at ..."."""
+    return _numbered(_idle(one), [one])
+
+
+def _idle(one: Snapshot | Absent) -> str:
     if isinstance(one, Absent):
         if one.elsewhere:
-            return "is on another node or has ended: look there, too (--launcher)"
-        return "has ended: it has no process any more"
+            return "is on another node, or has no record here: look there, too (--launcher)"
+        why = "has ended, keeps none (RMAEXT_RECORD=0), or its record could not be read"
+        if not one.met:
+            why = f"has made no window yet, is on another node, {why}"
+        return f"has no record here: it {why}"
     if not one.process:
         return "has ended: its process is gone"
     if one.process == "T":
@@ -92,7 +108,7 @@ def _condition(job: Job, wait: Wait, one: Snapshot | Absent) -> str:
     tid = _holder(wait, one) if isinstance(one, Snapshot) and runs(one) else 0
     if tid and isinstance(one, Snapshot) and tid != one.own:
         return f"is in no call of rmaext in the thread that holds it, {tid}"
-    return idle(one)
+    return _idle(one)
 
 
 def verdict(job: Job) -> list[Finding]:
@@ -127,10 +143,7 @@ def _groups(waits: Iterable[Wait]) -> list[_Group]:
     """Return the waits that have the same words and needs together."""
     found: dict[object, _Group] = {}
     for wait in waits:
-        needs = (
-            (n.host, n.pid) if isinstance(n, Snapshot) else (n.name, n.elsewhere)
-            for n in wait.needs
-        )
+        needs = ((n.host, n.pid) if isinstance(n, Snapshot) else n for n in wait.needs)
         key = wait.what, None if wait.any else tuple(needs)
         found.setdefault(key, _Group([])).waits.append(wait)
     return list(found.values())
@@ -178,16 +191,6 @@ def _begun(sentence: str) -> str:
     return sentence[0].upper() + sentence[1:]
 
 
-def _ranks(ones: Iterable[Snapshot | Absent]) -> list[int]:
-    found = set()
-    for one in ones:
-        if isinstance(one, Snapshot):
-            found.add(one.rank)
-        elif one.name.removeprefix("rank ").isdigit():
-            found.add(int(one.name.removeprefix("rank ")))
-    return sorted(found)
-
-
 def _holders(group: _Group) -> str:
     """Return who holds the lock that it waits for."""
     held = group.first.held
@@ -205,8 +208,8 @@ def _of_cycle(job: Job, groups: Sequence[_Group]) -> Finding:
         if group.first.held:
             parts.append(f"{group.says()}, {_holders(group)}")
         else:
-            verb = "has" if len(group.first.needs) == 1 else "have"
-            parts.append(f"{group.says()}, to which {names(group.first.needs)} {verb} not come")
+            come = _numbered("has not come", group.first.needs)
+            parts.append(f"{group.says()}, to which {names(group.first.needs)} {come}")
     text = "a cycle, which nothing will end: " + "; ".join(parts)
     collective = all(group.first.thread.kind in ("meeting", "mpi") for group in groups)
     if collective and len(groups) == 2:
@@ -224,7 +227,7 @@ def _of_missing(job: Job, group: _Group) -> Finding:
     wait = group.first
     missing = [need for need in wait.needs if _blocker(job, wait, need) is None]
     members = {one.rank for one in job.members}
-    everyone = set(group.ranks) | set(_ranks(missing)) >= members and len(group.ranks) > 1
+    everyone = set(group.ranks) | set(world_ranks(missing)) >= members and len(group.ranks) > 1
     text = group.says(everyone)
     if wait.held:
         text += f", {_holders(group)}; " + _conditions(job, wait, missing, "it")
@@ -232,7 +235,7 @@ def _of_missing(job: Job, group: _Group) -> Finding:
         text += " for " + _conditions(job, wait, missing)
     else:
         text += ": " + _conditions(job, wait, missing, "it")
-    return Finding("missing", text, group.ranks, _ranks(missing))
+    return Finding("missing", text, group.ranks, world_ranks(missing))
 
 
 def _conditions(
@@ -241,24 +244,25 @@ def _conditions(
     """Return ranks and what each does, those that do the same together."""
     found: dict[str, list[Snapshot | Absent]] = {}
     for one in ones:
-        found.setdefault(_condition(job, wait, one) if wait else idle(one), []).append(one)
+        found.setdefault(_condition(job, wait, one) if wait else _idle(one), []).append(one)
     link = " " if it else ", which "
     parts = []
     for words, who in list(found.items())[:8]:
-        if len(who) > 1:
-            words = _plural(words)
-        parts.append(f"{names(who)}{link}{words}")
+        parts.append(f"{names(who)}{link}{_numbered(words, who)}")
     if len(found) > 8:
         parts.append(f"{len(found) - 8} more")
     return ("; " if it else ", and for ").join(parts)
 
 
-def _plural(words: str) -> str:
+def _numbered(words: str, ones: Sequence[Snapshot | Absent]) -> str:
+    """Return what a rank does in the plural, if these are several."""
+    if sum(len(one.ranks) if isinstance(one, Absent) else 1 for one in ones) == 1:
+        return words
     verb, _, rest = words.partition(" ")
     verb = {"is": "are", "has": "have", "waits": "wait"}[verb]
-    for one, more in (("its process is", "their processes are"), ("it has no", "they have no")):
+    for one, more in _PLURALS:
         rest = rest.replace(one, more)
-    return f"{verb} {rest.replace('it computes, or waits', 'they compute, or wait')}"
+    return f"{verb} {rest}"
 
 
 def _of_any(job: Job, group: _Group) -> Finding:
@@ -300,9 +304,16 @@ def _of_turn(group: _Group) -> Finding:
 
 
 def _unclear(job: Job, group: _Group) -> Finding:
-    wait = group.first
-    if wait.thread.kind in ("meeting", "mpi"):
+    wait, suspects = group.first, group.first.needs
+    if wait.all_come:
         words = "all ranks have come, so that MPI or the network is slow"
+    elif wait.thread.kind in ("meeting", "mpi"):
+        words = "its communicator is not known yet"
+        suspects = [*(one for one in job.members if job.blocked(one) is None), *job.gone()]
+        if suspects:
+            words += f"; {_conditions(job, None, suspects, 'it')}"
+        else:
+            words += "; all ranks here wait in rmaext, perhaps over different communicators"
     elif wait.thread.kind == "lock":
         words = "no process here holds it"
     elif wait.needs:
@@ -310,7 +321,7 @@ def _unclear(job: Job, group: _Group) -> Finding:
         words += " meanwhile, unless RMAEXT_PROGRESS=0 is set or the network fails"
     else:
         words = "nothing more is known of it"
-    return Finding("unclear", f"{group.says()}: {words}", group.ranks, _ranks(wait.needs))
+    return Finding("unclear", f"{group.says()}: {words}", group.ranks, world_ranks(suspects))
 
 
 def _fine(job: Job) -> Finding:

@@ -52,11 +52,14 @@ def check() -> None:
 
 
 def _begin(world: MPI.Comm | None) -> None:
+    rank, size = (world.rank, world.size) if world else (0, 1)
     if not records():
+        if os.environ.get("RMAEXT_TRACE") and rank == 0:
+            _log.warning("RMAEXT_TRACE is set, and RMAEXT_RECORD=0: without a record, no trace")
         return
     facts = ffi.new("struct rmaext_record_header *")
     facts.pid = os.getpid()
-    facts.rank, facts.size = (world.rank, world.size) if world else (0, 1)
+    facts.rank, facts.size = rank, size
     facts.monotonic, facts.realtime = time.monotonic_ns(), time.time_ns()
     _set(facts, "version", layout.version())
     _set(facts, "job", job(os.environ))
@@ -68,12 +71,15 @@ def _begin(world: MPI.Comm | None) -> None:
         _log.log(level, "this process keeps no record, and no trace: %s", os.strerror(-code))
         return
     lifetime.on_exit(_end)
-    tracing.begin(ffi.string(facts.job).decode(), facts.rank)
+    tracing.begin(layout.text(ffi.string(facts.job)), rank)
 
 
 def _end() -> None:
     lib.rmaext_record_leave(lib.RMAEXT_ENDED)
-    tracing.end()
+    try:
+        tracing.end()
+    except Exception as exc:  # what else the process does at its exit is more important
+        _log.warning("the end of the trace could not be written: %r", exc)
 
 
 def _set(struct: Any, name: str, text: str) -> None:

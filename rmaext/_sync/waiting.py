@@ -162,7 +162,7 @@ class Wait:
         if now < self._end:
             return
         if self._gone is not None:
-            text = f"{self._where}: {self._gone}"  # which has the advice
+            text = advised(f"{self._where}: {self._gone}")
             raise PeerLostError(
                 self._gone.errno or errno.ENOTCONN, text, rank=self._gone.rank
             ) from self._gone

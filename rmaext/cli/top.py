@@ -42,9 +42,12 @@ def add(commands: Any) -> None:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 0.05 <= value <= 3600:
-        raise argparse.ArgumentTypeError(f"{text}: from 0.05 to 3600 seconds")
+        raise argparse.ArgumentTypeError(f"{text!r}: must be from 0.05 to 3600 seconds")
     return value
 
 

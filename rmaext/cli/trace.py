@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..inside.trace.merge import merge
-from ..inside.trace.reading import TraceError, find
+from ..inside.trace.reading import Job, TraceError, find
 
 __all__ = ["add"]
 
@@ -41,21 +41,30 @@ def add(commands: Any) -> None:
         metavar=("A", "B"),
         help="seconds after the first event: only these come into the timeline",
     )
-    parser.set_defaults(function=trace)
+    parser.set_defaults(function=trace, parser=parser)
 
 
 def trace(options: argparse.Namespace) -> int:
-    """Merge all jobs that are there; print a summary of each."""
+    """Merge all jobs that are there; print a summary of each. The status is 1 if one is bad."""
+    between = tuple(options.between) if options.between else None
+    if between and not 0 <= between[0] < between[1]:
+        options.parser.error("--between: A must be 0 or more, and less than B")
+    errors: list[Exception] = []
+    jobs: list[Job] = []
     try:
-        jobs = find(options.folders)
-        if options.output and len(jobs) > 1:
-            names = ", ".join(str(job.folder) for job in jobs)
-            raise TraceError(f"--output is for one job, and there are {len(jobs)}: {names}")
-        for job in jobs:
-            between = tuple(options.between) if options.between else None
+        found = find(options.folders, errors.append)
+        if options.output and len(found) > 1:
+            names = ", ".join(str(job.folder) for job in found)
+            raise TraceError(f"--output is for one job, and there are {len(found)}: {names}")
+        jobs = found
+    except (TraceError, OSError) as exc:
+        errors.append(exc)
+    for job in jobs:
+        try:
             print(f"job {job.folder.name}: {len(job.ranks)} of {job.size} ranks")
             print(merge(job, options.output or job.folder, between), flush=True)
-    except (TraceError, OSError) as exc:
-        print(f"python -m rmaext trace: {exc}", file=sys.stderr)
-        return 1
-    return 0
+        except OSError as exc:
+            errors.append(exc)
+    for error in errors:
+        print(f"python -m rmaext trace: {error}", file=sys.stderr)
+    return 1 if errors else 0

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -14,10 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from .._record.layout import printable
+
 __all__ = ["INSTALL", "lines", "spy"]
 
 INSTALL = f"{sys.executable} -m pip install py-spy"
-_HERE = str(Path(__file__).parent.parent) + os.sep
+_PARTS = {path.name for path in Path(__file__).parent.parent.iterdir()}  # of rmaext
+_QUIET = ("RUST_BACKTRACE", "RUST_LIB_BACKTRACE")  # py-spy's errors are to be short
 _NOWHERE = ("", False)
 _LIBRARIES = f"{os.sep}site-packages{os.sep}", f"{os.sep}lib{os.sep}python"
 
@@ -67,7 +71,12 @@ def _dump(path: str, pid: int, until: float) -> tuple[tuple[str, bool], str]:
     command = [path, "dump", "--nonblocking", "--json", "--pid", str(pid)]
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=left
+            command,
+            env={name: value for name, value in os.environ.items() if name not in _QUIET},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=left,
         )
         threads = json.loads(done.stdout) if not done.returncode else None
     except subprocess.TimeoutExpired:
@@ -76,16 +85,24 @@ def _dump(path: str, pid: int, until: float) -> tuple[tuple[str, bool], str]:
         return _NOWHERE, f"py-spy: {exc}"
     if threads is None:
         words = done.stderr.strip().splitlines() or ["no answer"]
-        return _NOWHERE, f"py-spy: {words[-1] if 'Reason' not in done.stderr else words[0]}"
+        error = next((line for line in words if line.startswith("Error:")), words[-1])
+        return _NOWHERE, f"py-spy: {printable(error)}"
     main = [t for t in threads if t.get("thread_name") == "MainThread"] or threads[-1:]
     return (_of_program(main[0]["frames"]) if main else _NOWHERE), ""
 
 
 def _of_program(frames: Sequence[dict[str, Any]]) -> tuple[str, bool]:
     """Return the program's innermost frame, else that of a library, and whether it is in rmaext."""
-    called = bool(frames) and frames[0]["filename"].startswith(_HERE)
-    outside = [f for f in frames if not f["filename"].startswith((_HERE, "<frozen"))]
+    called = bool(frames) and _is_ours(frames[0]["filename"])
+    outside = [f for f in frames if not f["filename"].startswith("<frozen")]
+    outside = [f for f in outside if not _is_ours(f["filename"])]
     own = [f for f in outside if not any(part in f["filename"] for part in _LIBRARIES)]
     for frame in own or outside:
-        return f"{frame['filename']}:{frame['line']} ({frame['name']})", called
+        return printable(f"{frame['filename']}:{frame['line']} ({frame['name']})"), called
     return _NOWHERE
+
+
+def _is_ours(path: str) -> bool:
+    """Tell whether a file is one of an rmaext, which need not be this one."""
+    parts = path.split(os.sep)
+    return any(a == "rmaext" and b in _PARTS for a, b in itertools.pairwise(parts))

@@ -16,7 +16,6 @@ from .._runtime.steps import Step
 __all__ = ["FORMAT", "Rank", "Sample", "Sampler"]
 
 FORMAT = 1  # of the JSON
-_MEETINGS = ("meeting", "mpi")
 
 
 @dataclass
@@ -119,10 +118,10 @@ class Sampler:
 
     def _keep(self, record: Record) -> None:
         known = self._records.get(record.pid)
-        if known is not None and known.process():
+        if known is not None and known.process() and known.inode == record.inode:
             record.close()
             return
-        if known is not None:  # another process has its number now
+        if known is not None:  # of another process, or of another program: it has called execve
             self._drop(record.pid)
         self._records[record.pid] = record
 
@@ -173,7 +172,7 @@ def _state(one: Snapshot, thread: Thread) -> str:
 
 def _window(one: Snapshot, thread: Thread) -> int | None:
     """Return the number of the window that a thread's call is of."""
-    if thread.kind in _MEETINGS:
+    if thread.kind == "meeting":
         return Step.of(thread.offset).window or None
     numbers = (w.number for w in one.windows if w.id == thread.window and not w.hidden)
     return next(numbers, None) if thread.kind else None
@@ -181,6 +180,6 @@ def _window(one: Snapshot, thread: Thread) -> int | None:
 
 def _call(thread: Thread) -> str:
     """Return the call that a thread is in, as a program would name it."""
-    if thread.kind in _MEETINGS:
+    if thread.kind == "meeting":
         return Step.of(thread.offset).call
     return thread.kind

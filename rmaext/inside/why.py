@@ -19,10 +19,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .. import __version__
-from .._native._lib import lib
 from .._record.job import LONG, Job, Wait, jobs, runs
-from .._record.record import Record, RecordError, find
-from .._record.snapshot import Notified, Snapshot
+from .._record.record import Record, RecordError, count_notifications, find
+from .._record.snapshot import Snapshot
 from .._record.verdict import idle, span, verdict
 from .._runtime import launcher
 from .lines import lines
@@ -63,7 +62,7 @@ def look(pids: Sequence[int] = ()) -> Seen:
                 kept.append(record)
             except RecordError as exc:
                 seen.refused.append(str(exc))
-        _count_notifications(seen, kept)
+        seen.refused += count_notifications(seen.snapshots, kept)
         wanted = _without_line(seen.snapshots)
         found, why_not = lines(wanted, began + _SPY)
         for one in seen.snapshots:
@@ -71,25 +70,6 @@ def look(pids: Sequence[int] = ()) -> Seen:
         seen.notes += [why_not] if why_not else []
         _confirm(seen, kept)
     return seen
-
-
-def _count_notifications(seen: Seen, records: Sequence[Record]) -> None:
-    """Note what each process has put with notifications to those that wait for some."""
-    waited = set()
-    for one in seen.snapshots:
-        windows = {window.id: window for window in one.windows}
-        for thread in one.threads:
-            if thread.wait and thread.kind == "notify" and thread.window in windows:
-                window = windows[thread.window]
-                waited.add((window.comm, window.number, window.self))
-    kind = lib.RMAEXT_DID_NOTIFY - 1
-    for one, record in zip(seen.snapshots, records, strict=True):
-        for window in one.windows:
-            for comm, number, target in waited:
-                if (window.comm, window.number) == (comm, number):
-                    (counts,) = record.counts(window, target)
-                    calls = counts["plain"][kind]["calls"] + counts["shared"][kind]["calls"].sum()
-                    one.notified.append(Notified(comm, number, target, int(calls)))
 
 
 def _without_line(snapshots: Sequence[Snapshot]) -> list[int]:

@@ -21,7 +21,8 @@ from support.records import TABLES, Written
 import rmaext
 from rmaext._native._lib import lib
 from rmaext._record import layout
-from rmaext._record.record import Record, RecordError, find
+from rmaext._record import record as record_module
+from rmaext._record.record import Record, RecordError, count_notifications, find
 from rmaext._record.snapshot import Snapshot
 
 ME = os.getpid()
@@ -118,6 +119,7 @@ def test_counters(write):
         ({"header_bytes": 8}, "corrupt: its header"),
         ({"rank": 4}, "corrupt: its header"),
         ({"rank": -1}, "corrupt: its header"),
+        ({"size": 1 << 40}, "corrupt: its header"),
         ({"events": 1 << 40}, "corrupt: its table of events"),
         ({"events": (1 << 64) - 8}, "corrupt: its table of events"),
         ({"threads": 0}, "corrupt: its table of threads"),
@@ -142,6 +144,7 @@ def test_a_header_that_is_wrong(write, facts, words):
         ("windows", {"state": 1, "id": 7, "ranks": 2, "counts": 1 << 50}, "counters"),
         ("comms", {"id": 5, "size": 2, "rank": 2}, "rank 2 of 2"),
         ("comms", {"id": 5, "size": 2, "here": 3}, "rank 0 of 2"),
+        ("comms", {"id": 5, "size": 1 << 22}, "rank 0 of 4194304"),
     ],
 )
 def test_an_entry_that_is_wrong(write, table, facts, words):
@@ -162,6 +165,34 @@ def test_a_record_that_becomes_shorter(write):
     os.ftruncate(one.fd, 10)
     with pytest.raises(RecordError, match="truncated: it ends at byte 10"):
         opened(one)
+
+
+def test_one_that_becomes_shorter_while_it_is_looked_at(write):
+    """Its counters cannot be read any more: that is told, and the rest stays."""
+    one = write(pid=ME)
+    counters = {"counts": one.places["counters"], "targets": 2}
+    one.entry("windows", 0, id=2, state=1, comm=9, number=4, ranks=4, **counters)
+    one.entry("threads", 0, tid=ME, kind=lib.RMAEXT_IN_NOTIFY, window=2)
+    with opened(one) as record:
+        taken = record.snapshot()
+        assert count_notifications([taken], [record]) == []
+        assert [counted.calls for counted in taken.notified] == [0]
+        os.ftruncate(one.fd, one.places["counters"])
+        (words,) = count_notifications([taken], [record])
+    assert "truncated: it ends at byte" in words
+
+
+def test_a_text_is_of_one_line_and_no_command(write):
+    one = write(program="app\x1b[2J\nrank 0 é".encode())
+    assert snapshot(one).program == "app\ufffd[2J\ufffdrank 0 é"
+
+
+@pytest.mark.parametrize("uid", [0, 1000])
+def test_what_the_kernel_refuses(monkeypatch, uid):
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    words = str(record_module._denied(1 << 22))  # which user's is not known
+    assert "does not let its own user look into it" in words
+    assert ("run this as root" in words) == (uid != 0)
 
 
 @settings(

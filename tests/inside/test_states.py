@@ -75,9 +75,8 @@ def test_what_ends_between_two_slices(win, monkeypatch):
     ids=["notify", "any", "until"],
 )
 def test_what_an_exception_ends(win, wait, interrupted):
-    interrupted()
     with pytest.raises(Interrupt):
-        wait(win)
+        (interrupted(), wait(win))
     assert state() == ""
     with pytest.raises(rmaext.RmaTimeout):
         wait(win, timeout=0.15)

@@ -83,6 +83,7 @@ def test_rates_and_sums(record, sampler):
     os.pwrite(record.fd, closed.tobytes(), layout.HEADER.fields["closed"][1])
     record.entry("threads", 0, tid=record.pid, waited=10**9)
     count(record, 50, 400)
+    start = time.monotonic_ns()
     first = only(sampler.sample())
     assert (first.operations, first.bytes, first.window_bytes) == (1050, 400, 800)
     assert (first.operations_per_second, first.bytes_per_second, first.wait_share) == (0, 0, 0)
@@ -96,10 +97,10 @@ def test_rates_and_sums(record, sampler):
     )  # fmt: skip
     time.sleep(0.2)
     second = only(sampler.sample())
-    passed = (time.monotonic_ns() - begin) / 1e9
-    assert 100 / passed * 0.9 < second.operations_per_second < 100 / 0.2
+    passed = (time.monotonic_ns() - start) / 1e9  # no less than between the two
+    assert 100 / passed < second.operations_per_second < 100 / 0.2
     assert second.bytes_per_second == pytest.approx(80 * second.operations_per_second)
-    assert 0.5 < second.wait_share <= 1
+    assert 0.2 / passed < second.wait_share <= 1
     assert (second.state, second.call, second.window) == ("waits", "fence", 7)
     assert second.at == "app.py:3"
     text = table(Sample(1.0, [second], ["process 1 is refused"])).splitlines()
@@ -125,6 +126,27 @@ def test_a_record_that_breaks(record, sampler):
     sample = sampler.sample()
     assert not [one for one in sample.ranks if one.pid == record.pid]
     assert any(str(record.pid) in words and "truncated" in words for words in sample.refused)
+
+
+def test_a_process_that_becomes_another_program():
+    """As by os.execv: it has its number, its start and a new record."""
+    first, second = Written(), Written()
+    code = f"read x; exec {first.fd}>&-; echo; read x"
+    files = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    fds = [first.fd, second.fd]
+    with subprocess.Popen(["bash", "-c", code], pass_fds=fds, **files) as process:
+        for record, name in (first, b"before"), (second, b"after"):
+            record.set(pid=process.pid, job=f"job {process.pid}".encode(), program=name)
+        sampler = Sampler([process.pid])
+        assert only(sampler.sample()).program == "before"
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        assert only(sampler.sample()).program == "after"
+        sampler.close()
+        process.kill()
+    first.close()
+    second.close()
 
 
 def test_no_process_and_another_ones():
@@ -316,14 +338,17 @@ def test_once(tmp_path):
         return [one for one in found["ranks"] if "watched.py" in one["program"]]
 
     with Watched(tmp_path) as job:
+        # it sleeps 1 ms each time; what looks at it may be held up
         found = eventually(
-            ranks, lambda found: len(found) == 2 and all(r["operations_per_second"] for r in found)
+            ranks,
+            lambda found: (
+                len(found) == 2 and all(0 < r["operations_per_second"] < 1100 for r in found)
+            ),
         )
         assert [(one["rank"], one["size"]) for one in found] == [(0, 2), (1, 2)]
         for one in found:
             assert one["bytes_per_second"] == pytest.approx(800 * one["operations_per_second"])
             assert one["window_bytes"] == 8000
-            assert one["operations_per_second"] < 1100  # it sleeps 1 ms each time
         pid = str(found[1]["pid"])
         text = once(pid, "--interval", "0.1").splitlines()
         assert len(text) == 4  # of one of its ranks' PIDs: the headline, the titles and both
@@ -351,6 +376,10 @@ def test_what_the_command_refuses():
     done = once_status()
     assert done.returncode == 2
     assert "this is no terminal" in done.stderr
+    for interval in ("abc", "0", "nan"):
+        done = once_status("--once", "--interval", interval)
+        assert done.returncode == 2
+        assert f"'{interval}': must be from 0.05 to 3600 seconds" in done.stderr
     done = once_status("--once", str(2**22 + 5))
     assert done.returncode == 1
     assert "there is no process" in done.stdout
@@ -412,7 +441,7 @@ def test_it_follows_a_job(tmp_path):
         eventually(terminal.lines, lambda lines: any("quit" in line for line in lines))
         with Watched(tmp_path) as job:
             eventually(terminal.lines, lambda lines: "watched.py" in lines[0])
-            found = json.loads(once("--json"))["ranks"]
+            found = json.loads(once("--json", status=None))["ranks"]  # others may be broken
             terminal.pids = [str(r["pid"]) for r in found if "watched.py" in r["program"]]
             assert len(terminal.pids) == 2
             rows = eventually(terminal.rows, lambda rows: len(rows) == 2)
@@ -430,4 +459,4 @@ def test_it_follows_a_job(tmp_path):
         eventually(terminal.lines, lambda lines: "watched.py" not in lines[0])
         assert terminal.rows() == []
         terminal.press("q")
-        assert terminal.process.wait(10) == 0
+        assert terminal.process.wait(30) == 0

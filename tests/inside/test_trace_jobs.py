@@ -10,6 +10,7 @@ import pytest
 from launch import ROOT, mpirun
 from support.timelines import arrows, reads, rows, timeline
 
+from rmaext._record import tracing
 from rmaext.inside.trace.merge import merge
 from rmaext.inside.trace.reading import find
 
@@ -165,3 +166,110 @@ win.close()
     assert job.problems == []
     assert {call for _, call in job.ranks[0].sites.values()} >= {"put", "close"}
     assert "get" not in {call for _, call in job.ranks[0].sites.values()}
+
+
+def test_a_job_that_slurm_starts_again(tmp_path):
+    """Its trace has nothing of the first one, which was longer than RMAEXT_TRACE_SIZE."""
+    code = """
+import os, sys
+from mpi4py import MPI
+os.environ.pop("PMIX_NAMESPACE", None)
+os.environ.update(SLURM_JOB_ID="4711", SLURM_STEP_ID="0")
+import rmaext
+with rmaext.Window.allocate(MPI.COMM_WORLD, 8) as win:
+    for _ in range(int(sys.argv[1])):
+        win.put([1.0], 0)
+"""
+    env = {"RMAEXT_TRACE": str(tmp_path), "RMAEXT_TRACE_SIZE": "0.4"}
+    for puts in (30_000, 100):
+        done = mpirun(2, code, str(puts), env=env)
+        assert done.returncode == 0, done.stdout + done.stderr
+    (job,) = find([tmp_path])
+    assert job.folder.name == "slurm-4711.0"
+    assert job.problems == []
+    merge(job, tmp_path)
+    assert json.loads((tmp_path / "summary.json").read_text())["operations"] == 200
+
+
+def test_names_that_are_not_utf_8(tmp_path):
+    """That of a thread, and that of the job where the record has cut it."""
+    code = r"""
+import ctypes, os, threading
+from mpi4py import MPI
+os.environ["PMIX_NAMESPACE"] = "x" + 500 * "\u00e9"
+import rmaext
+win = rmaext.Window.allocate(MPI.COMM_WORLD, 8)
+def put():
+    ctypes.CDLL(None).prctl(15, b"ab\xff\xc3", 0, 0, 0)  # PR_SET_NAME
+    win.put([1.0], 0)
+thread = threading.Thread(target=put)
+thread.start()
+thread.join()
+win.close()
+"""
+    done = mpirun(1, code, env={"RMAEXT_TRACE": str(tmp_path)})
+    assert (done.returncode, done.stderr) == (0, "")
+    (job,) = find([tmp_path])
+    assert job.problems == []
+    assert any(name.startswith("ab") for name in job.ranks[0].threads.values())
+
+
+def test_an_error_of_the_trace_does_not_stop_the_exit(tmp_path):
+    code = """
+from mpi4py import MPI
+import rmaext
+from rmaext._record import tracing
+from rmaext._runtime import lifetime
+lifetime.on_exit(lambda: print("the last of all"))
+rmaext.Window.allocate(MPI.COMM_WORLD, 8).close()
+tracing.name = None
+"""
+    done = mpirun(1, code, env={"RMAEXT_TRACE": str(tmp_path)})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the last of all" in done.stdout
+    assert "the end of the trace could not be written: TypeError" in done.stderr
+
+
+def test_no_trace_without_a_record(tmp_path):
+    """One rank says so, once."""
+    code = """
+from mpi4py import MPI
+import rmaext
+for _ in range(2):
+    rmaext.Window.allocate(MPI.COMM_WORLD, 8).close()
+"""
+    done = mpirun(2, code, env={"RMAEXT_TRACE": str(tmp_path), "RMAEXT_RECORD": "0"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr.count("RMAEXT_TRACE is set, and RMAEXT_RECORD=0") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_static_methods_of_an_object(tmp_path):
+    code = """
+from mpi4py import MPI
+import rmaext
+win = rmaext.Window.allocate(MPI.COMM_WORLD, 8)
+request = win.rput([1.0], 0)
+request.waitall([request])
+win.close()
+"""
+    done = mpirun(1, code, env={"RMAEXT_TRACE": str(tmp_path)})
+    assert done.returncode == 0, done.stdout + done.stderr
+    (job,) = find([tmp_path])
+    assert "waitall" in {call for _, call in job.ranks[0].sites.values()}
+
+
+def test_a_signal_that_raises_where_a_call_begins(monkeypatch):
+    """The calls after it are followed as before."""
+    followed = tracing._followed(lambda: None, "put")
+    seen = []
+
+    def site(call):
+        seen.append(call)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tracing, "_site", site)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            followed()
+    assert seen == ["put", "put"]

@@ -90,6 +90,65 @@ def test_the_command_says_so(tmp_path, capsys, monkeypatch):
     assert "has no trace" in capsys.readouterr().err
 
 
+def test_the_command_goes_on_after_a_job_that_is_bad(tmp_path, capsys, monkeypatch):
+    good = traces.write(tmp_path / "of", {0: traces.events([PUT])}).rename(tmp_path / "good")
+    bad = tmp_path / "bad" / "rank-00000.0.events"
+    bad.parent.mkdir()
+    bad.write_bytes(b"garbage")
+    unwritable = traces.write(tmp_path / "of", {0: traces.events([PUT])}).rename(tmp_path / "dir")
+    (unwritable / "trace.json.gz").mkdir()
+    monkeypatch.setattr("sys.argv", ["rmaext", "trace", str(tmp_path)])
+    assert main() == 1
+    done = capsys.readouterr()
+    assert "job good: 1 of 1 ranks" in done.out
+    assert (good / "summary.json").exists()
+    assert f"{bad} is no trace of rmaext" in done.err
+    assert f"Is a directory: '{unwritable / 'trace.json.gz'}'" in done.err
+
+
+@pytest.mark.parametrize("between", ["5 1", "1 1", "nan 2", "1 nan"])
+def test_a_part_of_the_timeline_that_is_none(folder, capsys, monkeypatch, between):
+    monkeypatch.setattr("sys.argv", ["rmaext", "trace", str(folder), "--between", *between.split()])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    assert "A must be 0 or more, and less than B" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("fact", ["pid", "monotonic", "realtime"])
+def test_files_of_an_earlier_job_are_refused(folder, fact):
+    """Those of a rank, of which the job that began last is meant."""
+    other = traces.header(0, 2, **{"realtime": 2 * 10**18, fact: 10**6})
+    (folder / "rank-00000.7.events").write_bytes(other)
+    earlier = "rank-00000.7.events" if fact == "realtime" else "rank-00000.0.events"
+    text = refused(folder, "several jobs", "remove")
+    assert text.endswith(f": {earlier}")
+
+
+def test_ranks_of_a_larger_job_before_are_refused(tmp_path):
+    traces.write(tmp_path, {rank: traces.events([PUT]) for rank in range(4)})
+    rank = {0: traces.events([PUT])}
+    folder = traces.write(tmp_path, rank, size=1, realtime=10**18 + 10**9)
+    text = refused(folder, "several jobs", "Rank 0 began last")
+    assert text.endswith("of another job: 1, 2, 3")
+
+
+def test_a_rank_of_a_job_before_is_told(tmp_path):
+    """The job has as many ranks as the one now, of which rank 1 has written no trace."""
+    events = {rank: traces.events([PUT]) for rank in (0, 1)}
+    folder = traces.write(tmp_path, events, monotonic=0)
+    names = folder / "rank-00000.names.jsonl"
+    names.write_text(names.read_text().replace(traces.COMM, "decaf"))
+    assert read(folder).problems == []
+    now = traces.header(0, 2, monotonic=PUT["end"] + 1, realtime=10**18 + PUT["end"] + 1)
+    change(folder / "rank-00000.0.events", 0, now)
+    (problem,) = read(folder).problems
+    assert "when rank 0 began, these had ended" in problem
+    assert "share no communicator with it: 1. If" in problem
+    names.write_text(names.read_text().replace("decaf", traces.COMM))
+    assert read(folder).problems == []
+
+
 def test_a_file_cut_off_in_an_event(folder):
     path = folder / "rank-00000.0.events"
     path.write_bytes(path.read_bytes()[:-20])

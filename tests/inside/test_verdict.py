@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -138,12 +139,19 @@ def test_many_that_miss_it():
 def test_a_rank_that_has_ended():
     finding = one(member(0, 3, fence()), member(2, 3, fence()))
     assert finding.culprits == [1]
-    assert "for rank 1, which has ended: it has no process any more" in finding.text
+    assert finding.text.endswith(
+        "for rank 1, which has no record here: it has ended, keeps none (RMAEXT_RECORD=0), or its "
+        "record could not be read"
+    )
+    two = one(member(0, 3, fence()))
+    assert "for ranks 1, 2, which have no record here: they have ended, keep none (" in two.text
+    gone = one(member(0, 2, fence()), member(1, 2, process=""))
+    assert gone.text.endswith("for rank 1, which has ended: its process is gone")
 
 
 def test_a_rank_on_another_node():
     finding = one(member(0, 2, fence(), here=1))
-    assert "for rank 1, which is on another node or has ended: look there" in finding.text
+    assert "for rank 1, which is on another node, or has no record here: look " in finding.text
 
 
 def test_two_nodes():
@@ -325,14 +333,75 @@ def test_ranks_of_another_communicator_have_their_own_numbers():
     finding = one(*members)
     assert (finding.waiting, finding.culprits) == ([3], [5])
     finding = one(members[1])
-    assert "rank 0 of communicator abcd, which has ended" in finding.text
+    assert "rank 0 of communicator abcd, which has no record here: it has ended" in finding.text
 
 
 def test_what_is_not_known_is_left_open():
     """A window or a communicator that has no entry."""
     bare = member(0, 2, lock(1), windows=[])
-    assert one(bare, member(1, 2)).kind == "unclear"
-    assert one(member(0, 2, fence(), comms=[]), member(1, 2)).kind == "unclear"
+    finding = one(bare, member(1, 2))
+    assert (finding.kind, finding.text.rpartition(": ")[2]) == (
+        "unclear",
+        "no process here holds it",
+    )
+    finding = one(member(0, 2, fence(), comms=[]), member(1, 2, line="app.py:5 (step)"))
+    assert (finding.kind, finding.culprits) == ("unclear", [1])
+    assert finding.text == (
+        "rank 0 waits in fence #17 of window 2 since 12 s: its communicator is not known yet; "
+        "rank 1 is in user code at app.py:5 (step)"
+    )
+    mpi = one(member(0, 2, {"kind": "mpi"}), member(1, 2, {"kind": "mpi"}))
+    assert mpi.text.startswith("ranks 0, 1 wait in a collective call of MPI, made by rmaext since")
+    assert "all ranks here wait in rmaext, perhaps over different communicators" in mpi.text
+
+
+def first(size):
+    """A wait for the others to come to a communicator's first window: it has no entry yet."""
+    return fence(size, Step("creation of the communicator's first window", 0, 0).word())
+
+
+def test_a_communicators_first_window():
+    others = {"windows": [], "comms": []}
+    members = [member(0, 3, first(3), **others), member(2, 3, first(3), **others)]
+    finding = one(*members)  # rank 1 has made no window, so it has no record
+    assert (finding.kind, finding.waiting, finding.culprits) == ("missing", [0, 2], [1])
+    assert finding.text == (
+        "all other ranks wait in creation of the communicator's first window since 12 s for "
+        "rank 1, which has no record here: it has made no window yet, is on another node, has "
+        "ended, keeps none (RMAEXT_RECORD=0), or its record could not be read"
+    )
+    finding = one(*members, member(1, 3, line="app.py:5 (step)", **others))
+    assert (finding.kind, finding.culprits) == ("missing", [1])
+    assert finding.text.endswith("for rank 1, which is in user code at app.py:5 (step)")
+    finding = one(*members, member(1, 3, first(3), **others))
+    assert (finding.kind, finding.culprits) == ("unclear", [])
+    assert "all ranks have come" not in finding.text
+    cycle = one(*(member(r, 3, fence() if r == 1 else first(3)) for r in range(3)))
+    assert (cycle.kind, cycle.culprits) == ("cycle", [1])
+
+
+def test_the_first_window_of_some_ranks():
+    """Which these are is not known."""
+    finding = one(member(0, 3, first(2)), member(1, 3, line="app.py:5 (step)"), member(2, 3))
+    assert (finding.kind, finding.waiting, finding.culprits) == ("unclear", [0], [1, 2])
+    assert finding.text == (
+        "rank 0 waits in creation of the communicator's first window (2 ranks) since 12 s: its "
+        "communicator is not known yet; rank 1 is in user code at app.py:5 (step); rank 2 is in "
+        "no call of rmaext: it computes, or waits elsewhere (MPI, a file)"
+    )
+
+
+@pytest.mark.parametrize("kind", ["flush", "lock", "meeting", "until"])
+def test_many_ranks_take_no_long_time(kind):
+    """64 of them are here, as on one of 64 nodes."""
+    waits = {"kind": kind, "target": -1 if kind == "flush" else 0, "offset": FENCE, "bytes": COMM}
+    members = [member(rank, 4096, waits, here=64) for rank in range(64)]
+    start = time.process_time()
+    (job,) = jobs(members)
+    findings = verdict(job)
+    assert time.process_time() - start < 2
+    assert {rank for finding in findings for rank in finding.waiting} == set(range(64))
+    assert all(len(finding.text) < 1000 for finding in findings)
 
 
 def test_times_in_words():

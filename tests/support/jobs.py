@@ -38,12 +38,22 @@ def refuses(call, error=rmaext.ClosedError):
     raise AssertionError(f"{call} did not raise {error}")
 
 def interrupted(call, most=2):
-    "call() is ended by a SIGINT that comes 0.3 s later, within so many seconds"
-    sent = []
+    "call() is ended within so many seconds by a SIGINT, which comes once it has waited for 0.3 s"
+    from rmaext._record.record import find
+    sent, end = [], time.monotonic() + 8
+    def waits():
+        records, _ = find([os.getpid()])
+        threads = [thread for record in records for thread in record.snapshot().threads]
+        for record in records:
+            record.close()
+        return any(thread.kind for thread in threads if thread.tid == os.getpid())
     def send():
+        while not waits() and time.monotonic() < end:
+            time.sleep(0.01)
+        time.sleep(0.3)
         sent.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
-    timer = threading.Timer(0.3, send)
+    timer = threading.Thread(target=send)
     timer.start()
     try:
         call()
@@ -96,4 +106,4 @@ def passes(
 def kill(scenario: str, *args: str, **options: Any) -> None:
     """Run jobs/programs/killed.py: the last of three ranks is lost, the others go on."""
     args = (*scenario.split(), *args)
-    passes(3, "jobs/programs/killed.py", *args, oks=2, survive=True, timeout=30, **options)
+    passes(3, "jobs/programs/killed.py", *args, oks=2, survive=True, timeout=45, **options)

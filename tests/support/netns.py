@@ -49,7 +49,7 @@ class Namespace:
         except FileNotFoundError as exc:
             raise Unavailable(str(exc)) from None
         self.pid = self._process.pid
-        end = time.monotonic() + 5
+        end = time.monotonic() + 20
         while _inode(self.pid) == _OWN:
             if self._process.poll() is not None or time.monotonic() > end:
                 assert self._process.stderr is not None
@@ -69,7 +69,7 @@ class Namespace:
         if _inode(self.pid) == _OWN:
             raise RuntimeError("that would be the machine's own namespace")
         enter = ["nsenter", f"--net=/proc/{self.pid}/ns/net"]
-        done = subprocess.run([*enter, *command], capture_output=True, text=True, timeout=10)
+        done = subprocess.run([*enter, *command], capture_output=True, text=True, timeout=30)
         if done.returncode:
             raise Unavailable(f"{' '.join(command)}: {done.stderr.strip()}")
         return done.stdout
@@ -102,7 +102,7 @@ def join(name: str, ends: list[tuple[Namespace, str]]) -> None:
     for namespace, address in ends:
         namespace.run("ip", "addr", "add", address, "dev", name)
         namespace.run("ip", "link", "set", name, "up")
-    end = time.monotonic() + 5
+    end = time.monotonic() + 20
     for namespace, _ in ends:  # the kernel may take a second to say so
         while "state UP" not in namespace.run("ip", "link", "show", name):
             if time.monotonic() > end:
@@ -152,7 +152,7 @@ def cut() -> int:
     if os.stat("/proc/thread-self/ns/net").st_ino == _OWN:
         raise RuntimeError("that would be the machine's own namespace")
     command = ["ss", "--kill", "--tcp", "--no-header", "--numeric", "state", "established"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     if done.returncode or done.stderr:
         print(done.stderr, file=sys.stderr)
     return len(done.stdout.splitlines())

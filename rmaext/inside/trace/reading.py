@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,18 @@ class Rank:
         """The name of its machine."""
         return layout.text(self.header["host"])
 
+    @property
+    def began(self) -> int:
+        """When its trace began, in ns by the time of day."""
+        return int(self.header["realtime"])
+
+    @property
+    def ended(self) -> int:
+        """When its last event was over."""
+        if not len(self.events):
+            return self.began
+        return self.began + int(self.events["end"][-1]) - int(self.header["monotonic"])
+
     def targets(self, job: Job) -> NDArray[np.int64]:
         """Return the rank in MPI_COMM_WORLD that each event names; -1: none, or unknown."""
         events = self.events
@@ -110,16 +122,21 @@ def is_kind(events: NDArray[Any], first: str, last: str) -> NDArray[np.bool_]:
     return found
 
 
-def find(paths: Iterable[Path]) -> list[Job]:
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def find(paths: Iterable[Path], fail: Callable[[Exception], None] = _raise) -> list[Job]:
     """Return the jobs whose traces are in the folders.
 
     A path is what RMAEXT_TRACE was, or one of the folders in it. A job over several nodes
-    has a folder for each, with the same communicators.
+    has a folder for each, with the same communicators. `fail` takes the error of each folder
+    whose traces cannot be read; by default it is raised.
 
     Raises
     ------
     TraceError
-        There is none, or one cannot be read.
+        A path has no traces.
     """
     folders: list[Path] = []
     for path in paths:
@@ -134,7 +151,11 @@ def find(paths: Iterable[Path]) -> list[Job]:
         folders += (folder for folder in found if folder not in folders)
     jobs: list[Job] = []
     for folder in folders:
-        job = _read(folder)
+        try:
+            job = _read(folder)
+        except (TraceError, OSError) as exc:
+            fail(exc)
+            continue
         comms = {comm for rank in job.ranks for comm in rank.comms}
         for other in jobs:
             apart = {r.rank for r in other.ranks}.isdisjoint(r.rank for r in job.ranks)
@@ -161,11 +182,18 @@ def _read(folder: Path) -> Job:
         parts.setdefault(number, []).append((part, path))
     problems: list[str] = []
     ranks = [_rank(number, sorted(parts[number]), problems) for number in sorted(parts)]
-    sizes = {int(rank.header["size"]) for rank in ranks}
-    names = {bytes(rank.header["job"]) for rank in ranks}
-    if len(sizes) > 1 or len(names) > 1:
-        raise TraceError(f"{folder} has the traces of several jobs: keep those of one")
-    return Job(folder, sizes.pop(), ranks, problems)
+    latest = max(ranks, key=lambda rank: rank.began)
+    same = ["job", "size"]
+    if others := [rank.rank for rank in ranks if rank.header[same] != latest.header[same]]:
+        raise TraceError(
+            f"{folder} has the traces of several jobs: keep those of one. Rank {latest.rank} began "
+            f"last; of another job: {_some(others)}"
+        )
+    return Job(folder, int(latest.header["size"]), ranks, problems)
+
+
+def _some(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks[:10])) + (", ..." if len(ranks) > 10 else "")
 
 
 def _complete(job: Job) -> None:
@@ -173,10 +201,16 @@ def _complete(job: Job) -> None:
     job.ranks.sort(key=lambda rank: rank.rank)
     missing = sorted(set(range(job.size)) - {rank.rank for rank in job.ranks})
     if missing:
-        some = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
         job.problems.append(
-            f"{len(missing)} of {job.size} ranks have no trace: {some}. If they ran on other "
-            "nodes, name their folders, too"
+            f"{len(missing)} of {job.size} ranks have no trace: {_some(missing)}. If they ran on "
+            "other nodes, name their folders, too"
+        )
+    latest = max(job.ranks, key=lambda rank: rank.began)
+    before = [rank for rank in job.ranks if rank.ended < latest.began]
+    if alone := [rank.rank for rank in before if not rank.comms.keys() & latest.comms.keys()]:
+        job.problems.append(
+            f"when rank {latest.rank} began, these had ended, and they share no communicator with "
+            f"it: {_some(alone)}. If they are of an earlier job, remove their files"
         )
     for rank in job.ranks:
         for comm, (size, own, world) in rank.comms.items():
@@ -192,6 +226,14 @@ def _rank(number: int, parts: list[tuple[int, Path]], problems: list[str]) -> Ra
         headers.append(_header(path, number))
         pieces.append(_events(path, problems))
     name = parts[0][1].name.split(".")[0]
+    same = ["pid", "monotonic", "realtime"]
+    latest = max(headers, key=lambda header: int(header["realtime"]))
+    pairs = zip(parts, headers, strict=True)
+    if old := [path.name for (_, path), header in pairs if header[same] != latest[same]]:
+        raise TraceError(
+            f"{parts[0][1].parent} has the traces of several jobs: remove what is of an earlier "
+            f"one: {', '.join(old)}"
+        )
     rank = Rank(number, headers[0], pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
     _names(rank, parts[0][1].with_name(f"{name}.names.jsonl"), problems)
     if len(rank.events):

@@ -442,3 +442,40 @@ def told_by_allreduce(win: Any) -> None:
     win.comm.allreduce(7)
     if win.comm.rank == 1:
         assert win.local[0] == 1
+
+
+def exchange_with_neighbours(win: Any) -> None:
+    """Let rank 0 put to rank 1; then ranks 0 and 1, and 1 and 2, exchange numbers."""
+    line = win.comm.Create_cart([3])
+    if win.comm.rank == 0:
+        win.put([1], 1)
+        win.flush(1)
+    line.Neighbor_allgather(np.zeros(1), np.zeros(2))
+    line.Free()
+
+
+@has_none("a Neighbor_allgather tells a neighbour")
+def told_by_neighbour(win: Any) -> None:
+    exchange_with_neighbours(win)
+    if win.comm.rank == 1:
+        assert win.local[0] == 1
+
+
+@has_race("a Neighbor_allgather tells nobody but the neighbours")
+def not_a_neighbour(win: Any) -> None:
+    exchange_with_neighbours(win)
+    if win.comm.rank == 2:
+        win.get(1, 0, 1)
+
+
+@has_none("a neighbor_alltoall of a graph tells whom its edges lead to")
+def told_along_an_edge(win: Any) -> None:
+    sources, targets = {0: ([], [1]), 1: ([0], []), 2: ([], [])}[win.comm.rank]
+    graph = win.comm.Create_dist_graph_adjacent(sources, targets)
+    if win.comm.rank == 0:
+        win.put([1], 1)
+        win.flush(1)
+    graph.neighbor_alltoall([7] * len(targets))
+    graph.Free()
+    if win.comm.rank == 1:
+        assert win.local[0] == 1

@@ -19,9 +19,12 @@ import rmaext
 how, folder = sys.argv[1], Path(sys.argv[2])
 world = MPI.COMM_WORLD
 rank, size = world.rank, world.size
-win = rmaext.Window.allocate(world, 100)
+if how == "unrecorded" and rank == 1:
+    os.environ["RMAEXT_RECORD"] = "0"
+win = None if how == "first" else rmaext.Window.allocate(world, 100)
 other = rmaext.Window.allocate(world.Dup(), 100) if how == "mismatch" else win
-win.fence()
+if win:
+    win.fence()
 world.Barrier()
 
 
@@ -119,6 +122,24 @@ def gone():
     if rank == 1:
         os._exit(0)
     time.sleep(1000)
+
+
+def first(comm=world):
+    hangs()
+    if rank == 1:
+        world.recv(source=0)  # no window
+    rmaext.Window.allocate(comm, 8)  # first window
+
+
+def again():
+    first(world.Dup())
+
+
+def unrecorded():
+    hangs()
+    if rank == 1:
+        world.recv(source=0)
+    win.fence()
 
 
 def thread():
