@@ -40,6 +40,7 @@ def table(
     rest of the table is left out.
     """
     left, results = list(cells), dict[str, str]()
+    env = {"PYTHONPATH": launch.PYTHONPATH} | dict(env or {})
     for _ in range(jobs):
         words = ""
         try:

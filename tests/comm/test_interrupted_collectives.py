@@ -14,6 +14,7 @@ from mpi4py import MPI
 world = MPI.COMM_WORLD
 rank, last = world.rank, world.size - 1
 import numpy as np
+from support.processes import ring_in_wait, waits
 import rmaext
 
 def raising(call):
@@ -39,6 +40,7 @@ def at(name, error):
 
 def start(size, body, env=None, before="", **options):
     code = before + PRELUDE + AT + textwrap.dedent(body)
+    env = {"PYTHONPATH": launch.PYTHONPATH} | (env or {})
     return launch.mpirun(size, code, env=env, timeout=45, **options)
 
 
@@ -61,9 +63,11 @@ def test_a_signal_while_python_goes_on_with_a_fence_of_c(route, error):
             if rank:
                 sys.setprofile(at(name, {error}))
             else:
-                time.sleep(0.1)
+                world.recv(source=1)  # it waited in C before it went on in Python
             first = raising(win.fence)
             sys.setprofile(None)
+            if rank:
+                world.send(None, 0)
             assert first.startswith("{error}" if rank else ("passed", "SyncError")), (name, first)
             second = raising(win.fence)
             closed = "ClosedError" if rank else "SyncError"  # an interrupted fence may close it
@@ -204,9 +208,8 @@ def test_others_go_on_after_a_refused_call():
             inner.append(raising(win.fence))
             inner.append(in_a_thread())
             world.send(None, 1)
-        signal.signal(signal.SIGALRM, handler)
         if rank == 0:
-            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            ring_in_wait(lambda *_: handler())
             win.fence()
             assert inner[0].startswith("SyncError"), inner
             assert inner[1].startswith("BusyError"), inner
@@ -246,8 +249,7 @@ def test_a_first_creation_interrupted_below_thread_multiple():
         comm, beside = world.Dup(), world.Dup()
         create = lambda: rmaext.Window.allocate(comm, 4)
         if rank:
-            signal.signal(signal.SIGALRM, signal.default_int_handler)
-            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            ring_in_wait(signal.default_int_handler)
             said = raising(create)
             assert said.startswith("KeyboardInterrupt"), said
             world.Barrier()
@@ -298,6 +300,7 @@ def test_a_signal_after_a_flush_that_failed():
 def test_a_death_amid_a_fence():
     """One that comes later learns the same as the one that was there: all, or none."""
     body = """
+        survivors = world.Split(rank == last)
         win = rmaext.Window.allocate(world, 4)
         win.fence()
         if rank == last:
@@ -306,7 +309,7 @@ def test_a_death_amid_a_fence():
         if rank == 1:
             time.sleep(3)
         os.write(1, (raising(win.fence) + "\\n").encode())
-        time.sleep(4 if rank == 0 else 0)
+        survivors.Barrier()  # one that had left would be lost, too
         os._exit(0)
     """
     done = start(3, body, survive=True)
@@ -345,7 +348,9 @@ def test_an_exit_from_a_signal_handler_at_the_end():
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
         pid = world.bcast(os.getpid())
         if rank:
-            time.sleep(1)
+            while waits(pid) != "meeting":  # with which it ends
+                time.sleep(0.01)
+            time.sleep(0.3)
             os.kill(pid, signal.SIGTERM)
             start = time.monotonic()
             while raising(lambda: (win.put(1.0, 0), win.flush())) == "passed":

@@ -21,6 +21,7 @@ def run(run_python: Any, count: int, timeout: float, *how: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.timeout(240)
 def test_no_object_for_a_rank(run_python):
     """Eight times as many ranks, as many objects."""
     few, many = (run(run_python, n, 100, "traced") for n in (FEW, 8 * FEW))

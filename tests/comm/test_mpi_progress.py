@@ -217,15 +217,20 @@ import sys, time
 from mpi4py import MPI
 import numpy as np, rmaext
 comm = MPI.COMM_WORLD
-win = rmaext.Window.allocate(comm, 1, "i8")
+win = rmaext.Window.allocate(comm, 2, "i8")
+win.local[:] = 0
+comm.Barrier()
 data = np.zeros(1)
 seen = True
 if comm.rank == 0:
+    while not win.get(1, 1, 1)[0]:  # a message before that would need no more of its MPI
+        time.sleep(0.01)
     comm.Ssend(data, 1)
     win.put(1, 1)
     win.flush(1)
 else:
     request = comm.Irecv(data, 0)
+    win.local[1] = 1
     end = time.monotonic() + (10 if sys.argv[1] == "1" else 1)
     while not win.local[0] and time.monotonic() < end:  # no call of MPI, none of rmaext
         time.sleep(0.01)

@@ -110,6 +110,7 @@ def test_a_thread_pumps_until_python_ends(env: dict[str, str]) -> None:
     code = """
         import atexit
         import threading
+        import time
         import numpy as np
         from mpi4py import MPI
 
@@ -136,7 +137,7 @@ def test_a_thread_pumps_until_python_ends(env: dict[str, str]) -> None:
             @atexit.register
             def end():
                 stop.set()
-                thread.join(timeout=5)
+                thread.join(timeout=20)
                 assert not thread.is_alive() and turns
                 print("stopped", flush=True)
 
@@ -144,6 +145,8 @@ def test_a_thread_pumps_until_python_ends(env: dict[str, str]) -> None:
             win.Lock(0)
             win.Accumulate([np.ones(1, np.int64), MPI.INT64_T], 0)
             win.Unlock(0)
+        while comm.rank == 0 and not turns:
+            time.sleep(0.01)  # the thread may begin late
         comm.Barrier()
         assert comm.rank or counts[0] == 50 * comm.size
         comm.Barrier()

@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 
+import launch
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -329,7 +330,6 @@ def test_a_lock_waits_for_the_holder():
     with window(comm) as win:
         window_ = win._window
         window_.lock(0, exclusive=True)
-        window_._holder = lambda: 2
         taken = threading.Event()
 
         def take():
@@ -337,13 +337,12 @@ def test_a_lock_waits_for_the_holder():
             taken.set()
             win.Unlock(0)
 
-        thread = threading.Thread(target=take)
+        thread, own = threading.Thread(target=take), window_._holder
+        window_._holder = lambda: 2 if threading.current_thread() is thread else own()
         thread.start()
         time.sleep(0.05)
         assert not taken.is_set()
-        window_._holder = lambda: 1
         window_.unlock(0)
-        window_._holder = lambda: 2
         thread.join(20)
         assert taken.is_set()
 
@@ -598,7 +597,9 @@ def test_epochs_go_on_after_a_lost_rank(mpirun, route, call):
         import numpy as np
         from mpi4py import MPI
         from rmaext.compat import Win
+        from support.processes import wait_for_end
         comm, call = MPI.COMM_WORLD, sys.argv[1]
+        pids = comm.allgather(os.getpid())
         w = Win.Allocate(64, 8, comm=comm)
         w.Fence(MPI.MODE_NOSUCCEED)
         own, peer = w.group.Incl([0]), w.group.Incl([1])
@@ -614,6 +615,7 @@ def test_epochs_go_on_after_a_lost_rank(mpirun, route, call):
             w.Start(peer)
             w.Put(np.ones(1), 1)
         comm.send(None, 1)
+        wait_for_end(pids[1])
         time.sleep(0.6)
 
         def fails(use):
@@ -648,7 +650,8 @@ def test_epochs_go_on_after_a_lost_rank(mpirun, route, call):
         w._epochs.may_free()
         os._exit(0)
     """
-    done = mpirun(2, code, call, env={"RMAEXT_ROUTE": route}, survive=True)
+    env = {"RMAEXT_ROUTE": route, "PYTHONPATH": launch.PYTHONPATH}
+    done = mpirun(2, code, call, env=env, survive=True)
     assert not done.returncode, done.stderr
 
 

@@ -17,6 +17,7 @@ import asyncio, errno, faulthandler, gc, os, signal, sys, threading, time, weakr
 faulthandler.dump_traceback_later(25, exit=True)
 import numpy as np
 from mpi4py import MPI
+from support.processes import ring_in_wait
 import rmaext
 from rmaext.compat import Win
 world = MPI.COMM_WORLD
@@ -43,6 +44,7 @@ FABRIC = {"RMAEXT_ROUTE": "fabric"}
 def start(body, ends, env=None, **options):
     """Run it with two ranks; as many of them say "end" as are left."""
     code = PRELUDE + textwrap.dedent(body)
+    env = {"PYTHONPATH": launch.PYTHONPATH} | (env or {})
     done = launch.mpirun(2, code, env=env, timeout=50, **options)
     assert done.stdout.count("end\n") == ends, f"{done.returncode}\n{done.stdout}{done.stderr}"
     return done
@@ -199,14 +201,16 @@ def test_an_operation_in_a_handler_while_its_lock_is_taken():
         if rank == 0:
             win.Lock(0, MPI.LOCK_EXCLUSIVE)
             world.Barrier()
-            time.sleep(2)
+            world.recv(source=1)
             win.Unlock(0)
         else:
             world.Barrier()
             said = []
-            signal.signal(signal.SIGALRM, lambda *_: said.append(fails(win.Put, data, 0)))
+            def handler(*_):
+                said.append(fails(win.Put, data, 0))
+                world.send(None, 0)
             win.Lock_all()
-            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            ring_in_wait(handler)
             win.Put(data, 0)
             assert "this thread holds the lock" in said[0], said
             win.Unlock_all()
@@ -232,11 +236,11 @@ def test_ctrl_c_in_unlock_all():
         request = win.Rput(data, 1)
         def flush(rank=None, real=win._window.flush):
             flushed.append(rank)
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
             real(rank)
         flushed = []
         win._window.flush = flush
         signal.signal(signal.SIGALRM, signal.default_int_handler)
-        signal.setitimer(signal.ITIMER_REAL, 0.5)
         try:
             win.Unlock_all()
         except KeyboardInterrupt:
@@ -246,7 +250,7 @@ def test_ctrl_c_in_unlock_all():
         os._exit(7)
         """,
         1,
-        FABRIC | {"RMAEXT_TIMEOUT": "3"},
+        FABRIC | {"RMAEXT_TIMEOUT": "5"},
     )
 
 

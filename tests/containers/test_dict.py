@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import pickle
 import random
 import signal
@@ -522,12 +523,12 @@ def test_threads(world):
 
     def work():
         try:
-            for i in range(100_000):
+            for i in itertools.count():
                 table.add(i % 50, 1)
         except rmaext.ClosedError:
             ended.append(1)
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
     for thread in threads:
         thread.start()
     while table.get(5, 0) < 3:

@@ -25,7 +25,7 @@ PRELUDE = (
     jobs.PRELUDE
     + """
 import faulthandler
-faulthandler.dump_traceback_later(20, exit=True)
+faulthandler.dump_traceback_later(40, exit=True)
 warnings.simplefilter("ignore", ResourceWarning)
 from rmaext.compat import Win
 
@@ -366,11 +366,16 @@ def test_ctrl_c_at_the_end():
     """It ends the wait of the one that has come to its end; that is lost then."""
     body = """
         win, use = made("allocate")
+        from rmaext._record.record import find
         pid = world.bcast(os.getpid())
         world.Barrier()
         if rank == 1:
             time.sleep(1)
             use(win, 0, 0.0)
+            (record,), _ = find([pid])
+            while record.snapshot().state != "leaves":
+                time.sleep(0.01)
+            time.sleep(0.5)
             os.kill(pid, signal.SIGINT)
             end = time.monotonic() + 10
             try:

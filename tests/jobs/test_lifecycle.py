@@ -358,7 +358,7 @@ def test_fork(size, make, env):
 
 # -- Ctrl-C ----------------------------------------------------------------------
 
-PIDS = "pids = world.allgather(os.getpid())\n"
+PIDS = "from support.processes import stop\npids = world.allgather(os.getpid())\n"
 
 WAITS = {
     "get of a stopped peer, fence, close": """
@@ -366,8 +366,7 @@ WAITS = {
         exercise(win)
         out = np.zeros(1000)
         if rank == 0:
-            os.kill(pids[1], signal.SIGSTOP)
-            time.sleep(0.1)  # it may still answer what comes at once
+            stop(pids[1])
             interrupted(lambda: win.get(1, out=out))
             interrupted(lambda: win.fetch_add(1.0, 1))
             interrupted(lambda: win.put(np.ones(900), 1) or win.flush())
@@ -421,7 +420,7 @@ WAITS = {
 @pytest.mark.parametrize("name", WAITS)
 def test_interrupted_wait(name):
     body = PIDS + textwrap.dedent(WAITS[name]) + "\nprint('end')"
-    done = start(2, body, FABRIC)
+    done = start(2, body, FABRIC | {"PYTHONPATH": launch.PYTHONPATH})
     # the duplicate of the communicator that was never made
     done.stderr = re.sub("MPICH: .* pending 1 references.\n", "", done.stderr)
     clean(done, 2)

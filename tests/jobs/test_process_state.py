@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import textwrap
 
+import launch
 import pytest
 
 # each(work): what eight threads get that call work(i) at once
@@ -176,7 +177,7 @@ def test_child_of_a_process_with_locks_taken(run_python):
         pid = os.fork()
         if not pid:
             import faulthandler
-            faulthandler.dump_traceback_later(5, exit=True)
+            faulthandler.dump_traceback_later(20, exit=True)
             more = rmaext.zeros(100)
             more[:] = 1
             del array
@@ -196,6 +197,7 @@ def test_child_of_a_process_that_waits(mpirun):
         from mpi4py import MPI
         import numpy as np
         import rmaext
+        from support.processes import stop
 
         comm = MPI.COMM_WORLD
         win = rmaext.Window(comm, np.zeros(1000))
@@ -212,7 +214,7 @@ def test_child_of_a_process_that_waits(mpirun):
             return await request
 
         if comm.rank == 0:
-            os.kill(pids[1], signal.SIGSTOP)
+            stop(pids[1])
             requests = [win.rget(1) for _ in range(5)]
             threads = [threading.Thread(target=request.wait) for request in requests]
             [thread.start() for thread in threads]
@@ -220,7 +222,7 @@ def test_child_of_a_process_that_waits(mpirun):
             pid = os.fork()
             if not pid:
                 import faulthandler
-                faulthandler.dump_traceback_later(10, exit=True)
+                faulthandler.dump_traceback_later(20, exit=True)
                 refused(lambda: asyncio.run(awaits(requests[0])))
                 refused(requests[1].wait)
                 while not requests[2].test():
@@ -236,5 +238,6 @@ def test_child_of_a_process_that_waits(mpirun):
         win.fence()
         win.close()
     """
-    done = mpirun(2, code, env={"RMAEXT_ROUTE": "fabric"}, timeout=40)
+    env = {"RMAEXT_ROUTE": "fabric", "PYTHONPATH": launch.PYTHONPATH}
+    done = mpirun(2, code, env=env, timeout=50)
     assert done.returncode == 0, done.stderr

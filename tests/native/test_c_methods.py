@@ -12,6 +12,7 @@ import warnings
 import weakref
 from typing import Any
 
+import launch
 import numpy as np
 import numpy.ma  # else by numpy.unique, the first time that a call waits
 import pytest
@@ -560,6 +561,7 @@ INTERRUPTED = """
     import numpy as np
     import rmaext
     from mpi4py import MPI
+    from support.processes import ring_in_wait
 
     class Ring(Exception):
         pass
@@ -577,7 +579,6 @@ INTERRUPTED = """
             time.sleep(0.01)
         comm.recv(source=0)
     else:
-        signal.signal(signal.SIGALRM, ring)
         fabric, big = win._fabric, np.ones(200_000, int)
         references = sys.getrefcount(big)
         calls = [
@@ -589,7 +590,7 @@ INTERRUPTED = """
         ]
         held = sys.getrefcount(big) - references
         for call in calls:
-            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            ring_in_wait(ring, 0.3)
             try:
                 call()
             except Ring:
@@ -634,7 +635,7 @@ def test_a_signal_while_an_operation_is_on_its_way(mpirun, tmp_path):
     """C keeps its buffers, and lets go of them when it is done."""
     program = tmp_path / "interrupted.py"
     program.write_text(textwrap.dedent(INTERRUPTED))
-    env = {"RMAEXT_ROUTE": "fabric", "RMAEXT_PROGRESS": "0"}
+    env = {"RMAEXT_ROUTE": "fabric", "RMAEXT_PROGRESS": "0", "PYTHONPATH": launch.PYTHONPATH}
     done = mpirun(2, str(program), env=env)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("well") == 2

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -119,14 +120,22 @@ def test_owner_gone(owner, how):
     assert far.closed
 
 
+def at_last(call):
+    """What a call returns, though the owner may be late for the time limit now and then."""
+    for _ in range(9):
+        with contextlib.suppress(rmaext.RmaTimeout):
+            return call()
+    return call()
+
+
 def test_owner_stopped(owner):
-    far = RemoteWindow.attach(owner.blob, timeout=1)
+    far = at_last(lambda: RemoteWindow.attach(owner.blob, timeout=1))
     with stopped(owner.pid):
         start = time.monotonic()
         refuses(lambda: far.get(0), rmaext.RmaTimeout)
         refuses(lambda: RemoteWindow.attach(owner.blob, timeout=1), rmaext.RmaTimeout, "no answer")
         assert time.monotonic() - start < 10
-    assert far.get(0, 3, 1)[0] == 0
+    assert at_last(lambda: far.get(0, 3, 1))[0] == 0
     far.close()
 
 
@@ -236,13 +245,15 @@ def test_another_job(mpirun):
     blobs = world.gather(win.export().hex())
     if not rank:
         print(" ".join(blobs), flush=True)
-    while win.local[0] != 2:
-        time.sleep(0.01)
+        sys.stdin.read()  # until the guests have left
+    world.Barrier()
+    assert win.local[0] == 2
     win.close()
     """.replace("\n    ", "\n")
     )
     with subprocess.Popen(
         [*launch.mpi_command(2), sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env=launch.environment(),
@@ -262,6 +273,7 @@ for text in sys.argv[1:]:
                 *tickets,
             )
             assert sorted(done.stdout.split()) == ["0", "0", "1", "1"], done
+            owners.stdin.close()
             assert owners.wait(20) == 0
         finally:
             owners.kill()

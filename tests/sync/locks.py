@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
+
+from rmaext._record.record import find
 
 
 def until(condition, limit=20):
@@ -11,6 +16,33 @@ def until(condition, limit=20):
     while not condition():
         assert time.monotonic() < end, "never"
         time.sleep(0.001)
+
+
+def interrupted(call):
+    """Require that Ctrl-C ends call(); it comes once this thread, the main one, has waited."""
+    main, over = threading.get_native_id(), threading.Event()
+
+    def waits():
+        (record,), _ = find([os.getpid()])
+        with record:
+            return any(one.kind for one in record.snapshot().threads if one.tid == main)
+
+    def ring():
+        while not waits() and not over.wait(0.01):
+            pass
+        if not over.wait(0.1):
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    thread = threading.Thread(target=ring)
+    try:
+        thread.start()
+        call()
+    except KeyboardInterrupt:
+        return
+    finally:
+        over.set()
+        thread.join()
+    raise AssertionError("not interrupted")
 
 
 def add_one(win, rank):

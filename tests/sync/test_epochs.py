@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 
 import numpy as np
 import pytest
-from locks import add_one, until
+from locks import add_one, interrupted, until
 from mpi4py import MPI
 from support.guarded import guarded
 
@@ -146,15 +144,6 @@ def test_kinds_of_epochs_one_after_another(comm):
 def test_ctrl_c_in_start_and_wait(world):
     """Nothing is used up: the same call again succeeds."""
     with guarded(world, 1, "i8") as win:
-        main = threading.get_ident()
-
-        def interrupted(call):
-            timer = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT))
-            timer.start()
-            with pytest.raises(KeyboardInterrupt):
-                call()
-            timer.join()
-
         others = range(1, world.size)
         if world.rank == 0:
             world.Barrier()  # they were interrupted

@@ -77,8 +77,8 @@ print("end")
 def test_no_message_that_was_given_up_reaches_another_window(mpirun):
     """What it may still change, the control block, is not used again."""
     code = "from functools import partial\n" + PRELUDE + GIVE_UP
-    env = {"RMAEXT_TIMEOUT": "1", "RMAEXT_ROUTE": "fabric", "PYTHONPATH": launch.PYTHONPATH}
-    done = mpirun(2, code, env=env)
+    env = {"RMAEXT_TIMEOUT": "2.5", "RMAEXT_ROUTE": "fabric", "PYTHONPATH": launch.PYTHONPATH}
+    done = mpirun(2, code, env=env, timeout=50)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("end") == 2, done.stderr
 

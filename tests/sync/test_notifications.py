@@ -304,6 +304,7 @@ def test_a_signal_that_comes_with_a_notification(comm, count):
             try:
                 go.set()
                 got = win.wait_notify(0, count)
+                thread.join()  # it has rung
                 time.sleep(1)
             except RingError:
                 pass
@@ -624,8 +625,8 @@ with window() as win:
     ):
         if rank:
             start, used = time.monotonic(), time.process_time()
-            threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
             try:
+                threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
                 wait()
             except KeyboardInterrupt:
                 pass

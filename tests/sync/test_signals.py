@@ -265,7 +265,7 @@ def test_what_a_function_raises_itself(run_python, error):
         raise AssertionError("no error")
     assert len(calls) == 2, calls
     """
-    done = run_python(END + code, timeout=10)
+    done = run_python(END + code)
     assert done.returncode == 0, done.stderr
 
 
@@ -290,5 +290,5 @@ def test_handlers_that_raise_while_a_function_ends(run_python):
     assert isinstance(ring, ZeroDivisionError)
     assert calls == [6, 6, "ended"]
     """
-    done = run_python(END + code, timeout=10)
+    done = run_python(END + code)
     assert done.returncode == 0, done.stderr

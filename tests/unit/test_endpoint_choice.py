@@ -365,7 +365,7 @@ def test_beacon():
         if command and os.geteuid():
             continue  # needs root
         shown = subprocess.run(
-            [*command, sys.executable, "-c", code], capture_output=True, text=True, timeout=20
+            [*command, sys.executable, "-c", code], capture_output=True, text=True, timeout=50
         )
         assert shown.stdout.strip() == seen, shown.stderr
     beacon.close()

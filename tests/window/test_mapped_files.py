@@ -217,17 +217,23 @@ def test_whoever_waits_is_held_up_by_nobody(world, tmp_path):
 ABSENT = """
     import ctypes, mmap, os, re, sys, time
     array = np.memmap(sys.argv[1] + str(rank), "i8", "w+", shape=1 << 16)
-    with rmaext.Window(world, array) as win:
+    if rank == 0:
+        os.mkfifo(sys.argv[1] + "fifo")
+    world.Barrier()
+    fifo = os.open(sys.argv[1] + "fifo", os.O_RDWR)
+    with rmaext.Window(world, array, timeout=15) as win:
         win.fence()
         if rank == 1:
-            # in C, with the GIL
-            ctypes.PyDLL(None).usleep(2_000_000) if sys.argv[2] == "C" else time.sleep(2)
+            held, libc = ctypes.create_string_buffer(1), ctypes.PyDLL(None)
+            world.send(None, 0)
+            # until rank 0 is done; in C, with the GIL
+            libc.read(fifo, held, 1) if sys.argv[2] == "C" else os.read(fifo, 1)
         if rank == 0:
-            time.sleep(0.1)
-            start = time.monotonic()
+            world.recv(source=1)
             win.put(np.arange(1 << 16), 1)
             win.flush(1, persist=True)
-            print("away", time.monotonic() - start < 1.5)
+            print("done", flush=True)
+            os.write(fifo, b"x")
         win.fence()
 """
 
@@ -238,7 +244,7 @@ def test_the_target_is_away(mpirun, tmp_path, how, route):
     code = PRELUDE + textwrap.dedent(ABSENT)
     done = mpirun(2, code, str(tmp_path) + "/", how, env=env)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "away True"
+    assert done.stdout.strip() == "done"
 
 
 KILLED = """

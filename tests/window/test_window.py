@@ -661,7 +661,7 @@ def test_collective_in_another_thread_meanwhile(world, monkeypatch, call):
         monkeypatch.undo()
         thread = threading.Thread(target=work)
         thread.start()
-        thread.join(2)
+        thread.join(20)
         return win._try_flush()
 
     monkeypatch.setattr(win, "_try_flush", flush)

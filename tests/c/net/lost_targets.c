@@ -10,7 +10,7 @@
  * Time as this process gets some: a thread counts how often it has slept a
  * millisecond, which takes longer where many run.
  */
-#define BACKSTOP (10 * LIMIT) /* seconds, should nothing go on at all */
+#define BACKSTOP 300 /* seconds, should nothing go on at all */
 
 static atomic_uint ticks;
 

@@ -115,11 +115,14 @@ static void test_many_windows(void)
 
 /* -- events */
 
+static atomic_bool stalled; /* a writer for a second, which is too long */
+
 static void *write_events(void *arg)
 {
 	const uint32_t me = (uint32_t)(uintptr_t)arg;
+	int64_t last = now(), next;
 
-	for (int64_t i = 1; i <= ROUNDS; i++)
+	for (int64_t i = 1; i <= ROUNDS; i++, last = next) {
 		rmx_event_add(&(struct rmaext_record_event){
 			.begin = i * me,
 			.end = i * me,
@@ -128,6 +131,10 @@ static void *write_events(void *arg)
 			.window = me,
 			.kind = RMAEXT_DID_PUT,
 		});
+		next = now();
+		if (next - last > SECOND * 8 / 10)
+			atomic_store(&stalled, true);
+	}
 	return NULL;
 }
 
@@ -167,7 +174,9 @@ static void read_while_they_write(int fd, uint64_t bytes)
 	seen = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
 	CHECK(seen != MAP_FAILED);
 
-	for (int64_t end = now() + SECOND; now() < end;) {
+	/* longer if the writers, or this one, come later */
+	for (int64_t end = now() + SECOND, last = end + 20 * SECOND;
+	     now() < end || (!found && now() < last);) {
 		next = __atomic_load_n(&seen->next, __ATOMIC_ACQUIRE);
 		for (uint64_t n = next > 1000 ? next - 1000 : 0; n < next; n++)
 			if (read_event(n, &e)) {
@@ -443,9 +452,10 @@ static void test_trace(void)
 	run_writers();
 	rmaext_record_leave(RMAEXT_ENDED);
 	OK(rmaext_record_traced(&lost, &dropped));
-	EQUAL(lost, 0);
+	if (!atomic_load(&stalled)) /* nobody is waited for for ever */
+		EQUAL(lost, 0);
 	EQUAL(dropped, 0);
-	EQUAL(check_file(0, &first), WRITERS * ROUNDS);
+	EQUAL(check_file(0, &first) + lost, WRITERS * ROUNDS);
 	rmdir(folder);
 }
 

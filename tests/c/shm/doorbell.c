@@ -13,6 +13,7 @@ enum { ROUNDS = 20000, WORDS = 4, ADDS = 3000, MEMORY = 64 };
 
 /* Sleeping out a slice, for which nobody rang, takes longer. */
 #define LATE (SECOND * 8 / 100)
+#define TRIES 5 /* others use this machine, too */
 
 /* A window of one rank, by memory, whose words lie in its control block. */
 struct bed {
@@ -285,7 +286,8 @@ struct side {
 	pthread_t thread;
 	struct bed *bed;
 	int number;
-	int64_t rung; /* when, the last time */
+	int64_t rung;  /* when, the last time */
+	int64_t least; /* of all slices */
 	int late;
 	atomic_int slices;
 	int ret;
@@ -315,12 +317,11 @@ static void *turns(void *arg)
 	return NULL;
 }
 
-static void take_turns(int64_t spin)
+static int try_turns(int64_t spin)
 {
 	struct side sides[2] = {{0}};
 	struct bed b;
 
-	arena_make();
 	bed_make(&b, spin);
 	for (int i = 0; i < 2; i++) {
 		sides[i].bed = &b;
@@ -329,9 +330,19 @@ static void take_turns(int64_t spin)
 	}
 	for (int i = 0; i < 2; i++)
 		pthread_join(sides[i].thread, NULL);
-	/* a machine may stand still for that long once */
-	CHECK(sides[0].late + sides[1].late <= 1);
 	bed_end(&b);
+	return sides[0].late + sides[1].late;
+}
+
+static void take_turns(int64_t spin)
+{
+	int late = 2;
+
+	arena_make();
+	/* a machine may stand still for that long once */
+	for (int i = 0; late > 1 && i < TRIES; i++)
+		late = try_turns(spin);
+	CHECK(late <= 1);
 }
 
 static void no_wake_up_is_lost(void)
@@ -385,13 +396,13 @@ static void *waiter(void *arg)
 	return NULL;
 }
 
-static void many_at_once(void)
+/* Returns how long after the last change all are awake. */
+static int64_t try_many(void)
 {
 	struct side adders[WORDS] = {{0}}, waiters[2] = {{0}};
 	int64_t last = 0;
 	struct bed b;
 
-	arena_make();
 	bed_make(&b, 0);
 	for (int i = 0; i < 2; i++) {
 		waiters[i].bed = &b;
@@ -410,19 +421,28 @@ static void many_at_once(void)
 	}
 	for (int i = 0; i < 2; i++)
 		pthread_join(waiters[i].thread, NULL);
-	CHECK(now() - last < SECOND); /* and not by luck, slices later */
 	bed_end(&b);
+	return now() - last;
 }
 
-/* The arena is shared with the child. */
-static void between_processes(void)
+static void many_at_once(void)
+{
+	int64_t took = SECOND;
+
+	arena_make();
+	for (int i = 0; took >= SECOND && i < TRIES; i++)
+		took = try_many();
+	CHECK(took < SECOND); /* and not by luck, slices later */
+}
+
+/* The arena is shared with the child. Returns how often a turn was late. */
+static int try_processes(void)
 {
 	struct rmaext_condition c;
 	struct bed b;
 	pid_t child;
 	int late = 0;
 
-	arena_make();
 	bed_make(&b, 0);
 	child = fork_child();
 	if (!child) {
@@ -444,8 +464,18 @@ static void between_processes(void)
 		late += now() - start > LATE;
 	}
 	EQUAL(waitpid(child, NULL, 0), child);
-	CHECK(late <= 2);
 	bed_end(&b);
+	return late;
+}
+
+static void between_processes(void)
+{
+	int late = 3;
+
+	arena_make();
+	for (int i = 0; late > 2 && i < TRIES; i++)
+		late = try_processes();
+	CHECK(late <= 2);
 }
 
 static void *sleeper(void *arg)
@@ -455,11 +485,14 @@ static void *sleeper(void *arg)
 
 	do {
 		const int64_t start = now();
+		int64_t took;
 
 		me->ret =
 			rmaext_wait_until(me->bed->window, 0, &c, 1, 1, SECOND);
+		took = now() - start;
+		if (took < me->least)
+			__atomic_store_n(&me->least, took, __ATOMIC_RELEASE);
 		atomic_fetch_add(&me->slices, 1);
-		me->late += now() - start > SECOND / 2;
 	} while (me->ret == RMAEXT_PENDING);
 	__atomic_store_n(&me->rung, now(), __ATOMIC_RELEASE);
 	return NULL;
@@ -468,33 +501,47 @@ static void *sleeper(void *arg)
 static void sleep_begins(struct side *me, struct bed *b)
 {
 	me->bed = b;
+	me->least = SECOND;
 	OK(pthread_create(&me->thread, NULL, sleeper, me));
 	while (!atomic_load(&me->slices)) /* it has been asleep */
 		nap(0.001);
 }
 
+static int64_t cpu_time(pthread_t thread)
+{
+	struct timespec used = {0};
+	clockid_t clock;
+
+	OK(pthread_getcpuclockid(thread, &clock));
+	OK(clock_gettime(clock, &used));
+	return (int64_t)used.tv_sec * SECOND + used.tv_nsec;
+}
+
 /* It comes up in slices; a signal ends one; closing ends the wait. */
 static void slices(void)
 {
-	struct timespec used = {0};
+	int64_t used, least = SECOND;
 	struct side me = {0};
 	struct bed b;
-	clockid_t clock;
-	int before;
 
 	arena_make();
 	bed_make(&b, 1000);
 	sleep_begins(&me, &b);
-	nap(0.5);
-	before = atomic_load(&me.slices);
-	CHECK(before >= 3 && before <= 7);
-	OK(pthread_getcpuclockid(me.thread, &clock));
-	clock_gettime(clock, &used);
-	CHECK(used.tv_sec == 0 && used.tv_nsec < SECOND / 10);
+	for (int i = 0; i < TRIES; i++) {
+		const int before = atomic_load(&me.slices);
+
+		used = cpu_time(me.thread);
+		while (atomic_load(&me.slices) == before)
+			nap(0.001);
+		used = cpu_time(me.thread) - used;
+		least = used < least ? used : least;
+	}
+	CHECK(least < SECOND / 50);
+	least = __atomic_load_n(&me.least, __ATOMIC_ACQUIRE);
+	CHECK(least > LATE && least < SECOND * 15 / 100);
 	OK(rmaext_window_shut(b.window));
 	pthread_join(me.thread, NULL);
 	EQUAL(me.ret, -FI_ESHUTDOWN);
-	EQUAL(me.late, 0);
 	bed_end(&b);
 }
 
@@ -508,18 +555,24 @@ static void signals(void)
 	struct sigaction act = {.sa_handler = handler};
 	struct side me = {0};
 	struct bed b;
-	int before;
+	int soon = 0;
 
 	arena_make();
 	bed_make(&b, 0);
 	sigaction(SIGUSR1, &act, NULL);
 	sleep_begins(&me, &b);
-	before = atomic_load(&me.slices);
 	for (int i = 0; i < 50; i++) {
+		const int before = atomic_load(&me.slices);
+		int64_t start;
+
+		nap(0.002); /* asleep again */
+		start = now();
 		pthread_kill(me.thread, SIGUSR1);
-		nap(0.002);
+		while (atomic_load(&me.slices) == before)
+			nap(1e-4);
+		soon += now() - start < SECOND / 20;
 	}
-	CHECK(atomic_load(&me.slices) - before >= 25);
+	CHECK(soon >= 25);
 	add(&b, 0);
 	pthread_join(me.thread, NULL);
 	OK(me.ret);
@@ -531,18 +584,25 @@ static void signals(void)
  */
 static void no_bell(void)
 {
-	struct side me = {0};
+	int64_t start, shortest = LATE;
+	uint64_t *word;
 	struct bed b;
-	int64_t start;
 
 	bed_make(&b, 0);
-	sleep_begins(&me, &b);
-	start = now();
-	__atomic_store_n((uint64_t *)b.block + b.places.notify, 1,
-			 __ATOMIC_RELEASE);
-	pthread_join(me.thread, NULL);
-	OK(me.ret);
-	CHECK(me.rung - start < LATE);
+	word = (uint64_t *)b.block + b.places.notify;
+	for (int i = 0; shortest >= LATE && i < TRIES; i++) {
+		struct side me = {0};
+
+		__atomic_store_n(word, 0, __ATOMIC_RELEASE);
+		sleep_begins(&me, &b);
+		start = now();
+		__atomic_store_n(word, 1, __ATOMIC_RELEASE);
+		pthread_join(me.thread, NULL);
+		OK(me.ret);
+		if (me.rung - start < shortest)
+			shortest = me.rung - start;
+	}
+	CHECK(shortest < LATE);
 	bed_end(&b);
 }
 

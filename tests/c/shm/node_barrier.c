@@ -144,20 +144,30 @@ static void team_killed(void)
 		rmaext_node_barrier *team = NULL;
 		struct rmaext_met met = {.worst = 99};
 		int64_t start;
-		pid_t pid = fork_child();
+		int end[2];
+		char byte;
+		pid_t pid;
 
+		OK(pipe(end));
+		pid = fork_child();
 		if (!pid) {
 			OK(rmaext_node_barrier_open(board, 1, MEMBERS, 0,
 						    &team));
+			if (inside) /* it has come */
+				rmaext_node_barrier_meet(team, 1, 1, 0, &met);
+			EQUAL(write(end[1], "", 1), 1);
 			while (inside)
 				rmaext_node_barrier_meet(team, 1, 1, RMX_SLICE,
 							 &met);
 			for (;;)
 				pause();
 		}
+		EQUAL(read(end[0], &byte, 1), 1);
 		nap(0.05);
 		kill(pid, SIGKILL);
 		EQUAL(waitpid(pid, NULL, 0), pid);
+		close(end[0]);
+		close(end[1]);
 		OK(rmaext_node_barrier_open(board, 0, MEMBERS, 1000, &team));
 		start = now();
 		for (int i = 0; i < 5; i++)

@@ -309,9 +309,10 @@ static void loop(struct shared *s, int64_t rank)
 
 static bool wait_until(struct rmaext_lock *l, int64_t end)
 {
-	while (now() < end)
+	do /* once in any case */
 		if (rmaext_lock_wait(l, NULL, 1, 0, SECOND / 1000))
 			return true;
+	while (now() < end);
 	return false;
 }
 

@@ -114,9 +114,10 @@ static void ranks_close(void)
 
 static int meet(struct rank *r, uint64_t step, unsigned int value)
 {
+	const int64_t end = now() + 20 * SECOND;
 	int ret = RMAEXT_PENDING;
 
-	for (int i = 0; i < 500 && ret == RMAEXT_PENDING; i++)
+	while (ret == RMAEXT_PENDING && now() < end)
 		ret = rmaext_network_barrier_meet(r->barrier, step, value,
 						  SLICE, &r->met);
 	return ret;
@@ -220,6 +221,8 @@ static void meet_without_completions(void)
 
 /* -- a rank that has come is needed no more */
 
+static atomic_bool given_up;
+
 static void *gives_up(void *arg)
 {
 	struct rank *r = arg;
@@ -227,9 +230,11 @@ static void *gives_up(void *arg)
 	if (r->number == 0) { /* comes, and is never in it again */
 		EQUAL(rmaext_network_barrier_meet(r->barrier, 5, 1, 0, &r->met),
 		      RMAEXT_PENDING);
+		atomic_store(&given_up, true);
 		return NULL;
 	}
-	nap(0.2);
+	while (!atomic_load(&given_up))
+		nap(1e-3);
 	OK(meet(r, 5, 0));
 	EQUAL(r->met.worst, 1);
 	return NULL;
@@ -247,11 +252,12 @@ static void others_meet(void)
 static void *asks(void *arg)
 {
 	const size_t there = SHIFT + rmaext_network_barrier_bytes();
+	const int64_t end = now() + 20 * SECOND;
 	struct rank *r = arg;
 	int ret = RMAEXT_PENDING;
 	uint64_t words[2], at = 0;
 
-	for (int i = 0; i < 500 && ret == RMAEXT_PENDING; i++) {
+	while (ret == RMAEXT_PENDING && now() < end) {
 		const int64_t from =
 			rmaext_network_barrier_awaits(r->barrier, &at);
 

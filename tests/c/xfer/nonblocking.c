@@ -223,6 +223,7 @@ static void late(void)
 	enum { SIZE = 20 << 20 };
 	struct request put, get;
 	char *buf = malloc(SIZE);
+	rmaext_window *patient;
 	struct rig r;
 	int ret;
 
@@ -242,7 +243,8 @@ static void late(void)
 	}
 	EQUAL(flush_for(r.window, 0, 0.1), -FI_ETIMEDOUT);
 	/* a slice as short as that */
-	EQUAL(begin(r.window, RMAEXT_GET, 0, buf, 1, &get), RMAEXT_PENDING);
+	rig_window(&r, &(struct rig_options){0}, &patient);
+	EQUAL(begin(patient, RMAEXT_GET, 0, buf, 1, &get), RMAEXT_PENDING);
 	EQUAL(rmaext_op_wait_for(get.op, 1000000), RMAEXT_PENDING);
 	while (rmaext_op_test(put.op) || rmaext_op_test(get.op))
 		rmaext_fabric_progress(r.target, 1000000);
@@ -250,6 +252,8 @@ static void late(void)
 	OK(end(&put));
 	CHECK(!memcmp(r.window_memory + 1, buf + 1, SIZE - 1));
 	OK(flush(r.window));
+	OK(rmaext_window_close(patient));
+	rmaext_window_free(patient);
 	rig_close(&r);
 	free(buf);
 }

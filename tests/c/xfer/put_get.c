@@ -271,7 +271,7 @@ static void wrong_key(void)
 	OK(rmaext_window_close(w));
 	rmaext_window_free(w);
 	/* the connection may have gone with it; it must come back */
-	for (int i = 0; i < 50; i++) {
+	for (int64_t end = now() + 10 * SECOND; now() < end;) {
 		if (!put(r.window, 0, "abcdefgh", 8) && !flush(r.window) &&
 		    !get(r.window, 0, &word, 8))
 			break;

@@ -57,6 +57,18 @@ static void serve_until_free(struct rig *r, rmaext_op **op)
 	EQUAL(*op, NULL);
 }
 
+static void serve_until_closed(struct rig *r)
+{
+	int64_t end = now() + 10 * SECOND;
+	int ret;
+
+	while ((ret = rmaext_window_close(r->window)) == -FI_EBUSY) {
+		CHECK(now() < end);
+		rmaext_fabric_progress(r->target, 5000000);
+	}
+	OK(ret);
+}
+
 static int wait_out(int ret, rmaext_op **op)
 {
 	while (ret == RMAEXT_PENDING)
@@ -153,6 +165,8 @@ static void late_update(void)
 	OK(rmaext_op_release(&op));
 	OK(rmaext_op_release(&second));
 	EQUAL(rmaext_window_pending(r.window), 0);
+	while (!*r.window_memory)
+		rmaext_fabric_progress(r.target, 1000000);
 	for (int i = 0; i < 20; i++) {
 		rmaext_fabric_progress(r.target, 1000000);
 		rmaext_fabric_progress(r.origin, 1000000);
@@ -184,9 +198,7 @@ static void flush_limit(void)
 		CHECK(now() - start < 3 * SECOND);
 	}
 	EQUAL(rmaext_window_close(r.window), -FI_EBUSY);
-	for (int i = 0; i < 20; i++)
-		rmaext_fabric_progress(r.target, 5000000);
-	OK(rmaext_window_close(r.window));
+	serve_until_closed(&r);
 	for (unsigned int i = 0; i < 100 * LONG_PUT; i++)
 		EQUAL(r.window_memory[i], i / LONG_PUT);
 	rig_close(&r);
@@ -206,16 +218,14 @@ static void release_last(void)
 	EQUAL(wait_out(rmaext_get(r.window, 0, 0, buf, 64, &op), &op),
 	      -FI_ETIMEDOUT);
 	EQUAL(rmaext_op_release(&op), RMAEXT_PENDING);
-	for (int i = 0; i < 20; i++)
-		rmaext_fabric_progress(r.target, 5000000);
-	OK(rmaext_window_close(r.window));
+	serve_until_closed(&r);
 	EQUAL(rmaext_op_wait(op), -FI_ESHUTDOWN);
 	rig_window(&r, &(struct rig_options){0}, &w);
 	OK(put(w, 0, x, sizeof(x))); /* a neighbour in the fabric's list */
 	OK(rmaext_op_release(&op));
 	EQUAL(op, NULL);
 	OK(put(w, 0, x, sizeof(x)));
-	for (int i = 0; i < 20; i++)
+	while (rmaext_window_pending(w))
 		rmaext_fabric_progress(r.target, 5000000);
 	OK(flush(w));
 	OK(rmaext_window_close(w));
@@ -302,7 +312,7 @@ static void left_to_flush(void)
 			rmaext_fabric_stats(r.origin, &stats);
 		} while (stats.completed < stats.posted);
 		CHECK(stats.failed);
-		OK(rmaext_op_release(&op));
+		serve_until_free(&r, &op); /* it is counted before that */
 		CHECK(flush(w) < 0);
 		OK(flush(w));
 		OK(rmaext_window_close(w));
@@ -348,7 +358,7 @@ static void others_work(void)
 	struct rig r, other;
 	int ret;
 
-	rig_deaf(&r, 4096, 0.3);
+	rig_deaf(&r, 4096, 10);
 	do
 		ret = rmaext_put(r.window, 0, 0, values, LONG_PUT, &op);
 	while (!ret && ++i < 20000);
@@ -427,7 +437,7 @@ static void interrupted(void)
 	struct rig r;
 	int64_t start;
 
-	rig_deaf(&r, 4096, 5);
+	rig_deaf(&r, 4096, 20);
 	sigaction(SIGVTALRM, &act, NULL);
 	sigaction(SIGPROF, &act, NULL);
 	alarm(0);
@@ -455,6 +465,7 @@ static void served_by_thread(void)
 	struct rmaext_stats before, after;
 	uint64_t one = 1, old = 0;
 	struct rig r;
+	int slow = 0;
 
 	rig_open(&r, (struct rig_options){.size = 4 << 20,
 					  .two = true,
@@ -471,8 +482,9 @@ static void served_by_thread(void)
 		EQUAL(old, i);
 		OK(fetch_add(r.window, 0, RMAEXT_UINT64, &one, &old, 1));
 		EQUAL(old, i);
-		CHECK(now() - start < SECOND);
+		slow += now() - start >= SECOND;
 	}
+	CHECK(slow < 5); /* others use this machine, too */
 	rmaext_fabric_stats(r.target, &after);
 	EQUAL(after.posted, before.posted);
 	rig_close(&r);

@@ -28,6 +28,7 @@ mpi4py.rc.thread_level = "multiple"
 
 import numpy as np  # noqa: E402
 from mpi4py import MPI  # noqa: E402
+from support.processes import ring_in_wait  # noqa: E402
 
 import rmaext  # noqa: E402
 from rmaext.compat import Win  # noqa: E402
@@ -227,15 +228,14 @@ def mismatch(cell, may_pass=False):
 # -- ranks that give up ------------------------------------------------------------------
 
 
-def interrupted(function, seconds=0.2):
-    """Call it, and be interrupted by Ctrl-C."""
-    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+def interrupted(function):
+    """Call it, and be interrupted by Ctrl-C once it waits for the others."""
+    ring_in_wait(lambda *_: os.kill(os.getpid(), signal.SIGINT))
     try:
         function()
     except KeyboardInterrupt:
         return
-    timer.cancel()
+    signal.setitimer(signal.ITIMER_REAL, 0)
     raise AssertionError("it was not interrupted")
 
 
@@ -252,8 +252,8 @@ def in_with_late():
 
 def ctrl_c_in_with():
     with A:
-        interrupted(lambda: time.sleep(5))
-        raise KeyboardInterrupt
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        time.sleep(7)
 
 
 def leaves():

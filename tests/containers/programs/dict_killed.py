@@ -29,6 +29,7 @@ if "nodes" in sys.argv:
     os.environ["RMAEXT_NODE"] = f"node{comm.rank}"
 
 from support.linearizable import Call, entry, linearizable  # noqa: E402
+from support.processes import wait_for_end  # noqa: E402
 from support.tables import Recorder, dawdling  # noqa: E402
 
 import rmaext  # noqa: E402
@@ -86,6 +87,7 @@ def main() -> None:
         work(table, keys, Recorder(table, pack, unpack), time.monotonic() + 60)
     before = Recorder(table, pack, unpack)
     slowest, lost = work(table, keys, before, time.monotonic() + SECONDS)
+    wait_for_end(pids[VICTIM])  # it may be late
     end = time.monotonic() + 2 * BOUND
     # On its node what it held may be read until its death is noticed.
     while "nodes" in sys.argv and not lost:
@@ -137,6 +139,7 @@ def check(histories: list[list[tuple[int, Call]]], keys: list[int]) -> None:
 
 
 SURVIVORS = comm.Split(comm.rank != VICTIM, comm.rank)
+pids = comm.allgather(os.getpid())
 faulthandler.dump_traceback_later(40, exit=True)
 try:
     main()

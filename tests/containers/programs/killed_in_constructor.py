@@ -68,6 +68,7 @@ def main() -> None:
     with make(survivors) as new:
         assert not new.closed
     os.write(1, f"rank {comm.rank}: OK\n".encode())
+    survivors.Barrier()  # one that had left would be a lost rank too
 
 
 survivors = comm.Split(comm.rank != VICTIM, comm.rank)

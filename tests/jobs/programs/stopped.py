@@ -22,7 +22,7 @@ from support.processes import stopped
 import rmaext
 
 SIZES = (8, 100_000)  # elements: of malloc's small blocks, of pages of their own
-LIMIT = 1.0
+LIMIT = 2.0
 PATTERN, SECRET, SENT = 0x5A5A5A5A5A5A5A5A, 7777, 4242
 N = max(SIZES)
 COUNTER = N

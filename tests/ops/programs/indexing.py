@@ -64,18 +64,23 @@ def threads() -> None:
         win.fence()
 
 
-def with_stopped(error: type[BaseException], least: float, prepare: Callable[[], object]) -> None:
-    with rmaext.Window.allocate(comm, SHAPE, timeout=1.0) as win:
+def with_stopped(
+    error: type[BaseException], least: float, limit: float, prepare: Callable[[], object]
+) -> None:
+    with rmaext.Window.allocate(comm, SHAPE, timeout=20) as win:
+        hasty = win.dup(timeout=limit)
         win.fence()
         if comm.rank == 0:
             model = np.zeros(SHAPE)
             for key in KEYS:
                 win[(TARGET, *key)]
+                calls = (
+                    lambda key=key: hasty[(TARGET, *key)],
+                    lambda key=key: hasty.__setitem__((TARGET, *key), 1.0),
+                )
                 with stopped(pids[TARGET]):
-                    prepare()
-                    times_out(error, least, lambda key=key: win[(TARGET, *key)])
-                    prepare()
-                    times_out(error, least, lambda key=key: win.__setitem__((TARGET, *key), 1.0))
+                    for call in calls:
+                        times_out(error, least, lambda call=call: (prepare(), call()))
                 # the target runs on, and all works again
                 time.sleep(0.3)
                 values = np.random.default_rng(1).random(model[key].shape)
@@ -94,11 +99,11 @@ def interrupt() -> None:
     def prepare() -> None:
         threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 
-    with_stopped(KeyboardInterrupt, 0.25, prepare)
+    with_stopped(KeyboardInterrupt, 0.25, 20, prepare)
 
 
 def stopped_target() -> None:
-    with_stopped(rmaext.RmaTimeout, 0.99, lambda: None)
+    with_stopped(rmaext.RmaTimeout, 0.99, 1.0, lambda: None)
 
 
 faulthandler.dump_traceback_later(35, exit=True)

@@ -4,11 +4,13 @@
     mpiexec -n 2 python requests.py SCENARIO [ranges]
 
 Rank 0 stops rank 1, begins requests, and lets it run on. With "ranges" the gets are of ranges.
+What waits for a stopped rank goes by `hasty`, a view with a short time limit.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -54,10 +56,10 @@ def ten(win: rmaext.Window) -> Request:
     return win.rget(1, N, 10)
 
 
-def late(win: rmaext.Window) -> None:
+def late(win: rmaext.Window, hasty: rmaext.Window) -> None:
     """Time limits, the window's and one's own; afterwards it can be waited for again."""
     with stopped(pid):
-        put, get = win.rput(np.full(N, 3), 1), ten(win)
+        put, get = hasty.rput(np.full(N, 3), 1), ten(hasty)
         assert not put.test()
         assert not get.test()
         assert not put.done
@@ -67,7 +69,7 @@ def late(win: rmaext.Window) -> None:
             text = raises(rmaext.RmaTimeout, call, LIMIT, 2 * LIMIT)
             assert "rank 1" in text, text
         raises(rmaext.RmaTimeout, lambda: Request.waitany([put, get]), LIMIT, 2 * LIMIT)
-        raises(rmaext.RmaTimeout, lambda: win.flush(1), LIMIT, 2 * LIMIT)
+        raises(rmaext.RmaTimeout, lambda: hasty.flush(1), LIMIT, 2 * LIMIT)
         for limit in (0, 0.02, 0.3, 1.5):
             raises(rmaext.RmaTimeout, lambda limit=limit: get.wait(limit), limit, limit + 0.3)
             some = [put, get]
@@ -80,14 +82,16 @@ def late(win: rmaext.Window) -> None:
             target=lambda: raises(rmaext.RmaTimeout, lambda: put.wait(3 * LIMIT), 3 * LIMIT, 20)
         )
         thread.start()
-        time.sleep(0.1)
+        while put._lock.acquire(blocking=False):  # it does not wait yet
+            put._lock.release()
+            time.sleep(0.001)
         assert not put.test()
         raises(rmaext.RmaTimeout, lambda: put.wait(0.2), 0.2, 0.5)
         raises(rmaext.SyncError, put.free)
         assert not put.cancel()
         thread.join()
     assert put.wait(20) is None
-    assert get.wait().tolist() == [7] * 10
+    assert get.wait(20).tolist() == [7] * 10
     assert (win.get(1, 0, N) == 3).all()
 
 
@@ -95,12 +99,16 @@ class Ring(Exception):
     pass
 
 
-def interrupted(win: rmaext.Window) -> None:
+def interrupted(win: rmaext.Window, hasty: rmaext.Window) -> None:
     """Ctrl-C in a wait: the request goes on."""
 
     def ring(*_) -> None:
         assert not requests[0].test()  # it may look at what it interrupts
         raise Ring
+
+    def rings_in(call) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        call()
 
     signal.signal(signal.SIGALRM, ring)
     with stopped(pid):
@@ -112,14 +120,13 @@ def interrupted(win: rmaext.Window) -> None:
             lambda: Request.waitany(requests),
         )
         for call in calls:
-            signal.setitimer(signal.ITIMER_REAL, 0.2)
-            raises(Ring, call, 0.2, 5)
+            raises(Ring, lambda call=call: rings_in(call), 0.2, 5)
             assert not requests[0].done
     Request.waitall(requests, 20)
     assert (win.get(1, 0, N) == 4).all()
 
 
-def cancelled(win: rmaext.Window) -> None:
+def cancelled(win: rmaext.Window, hasty: rmaext.Window) -> None:
     """What the network has not taken can be cancelled."""
     with stopped(pid):
         requests = [win.rput(i, 1, i) for i in range(1, 3000)]
@@ -136,7 +143,7 @@ def cancelled(win: rmaext.Window) -> None:
     assert (win.get(1, 0, 3000) == want).all()
 
 
-def awaited(win: rmaext.Window) -> None:
+def awaited(win: rmaext.Window, hasty: rmaext.Window) -> None:
     """The loop runs on; the time limit counts; tasks can be cancelled."""
 
     async def main() -> None:
@@ -150,41 +157,50 @@ def awaited(win: rmaext.Window) -> None:
 
         ticking = asyncio.create_task(tick())
         with stopped(pid):
-            put, get = win.rput(np.full(N, 5), 1), ten(win)
-            used = time.process_time()
-            start = time.monotonic()
-            results = await asyncio.gather(put, get, return_exceptions=True)
-            took, used = time.monotonic() - start, time.process_time() - used
-            assert all(isinstance(one, rmaext.RmaTimeout) for one in results), results
-            assert LIMIT - 0.01 <= took < 2.5 * LIMIT, took
-            assert ticks > 20, ticks
-            assert used < took / 2, f"busy: {used:.2f} of {took:.2f} s"
+            put, get = hasty.rput(np.full(N, 5), 1), ten(hasty)
+            for _ in range(3):  # others use this machine, too
+                ticks, used = 0, time.process_time()
+                start = time.monotonic()
+                results = await asyncio.gather(put, get, return_exceptions=True)
+                took, used = time.monotonic() - start, time.process_time() - used
+                assert all(isinstance(one, rmaext.RmaTimeout) for one in results), results
+                assert took >= LIMIT - 0.01, took
+                if took < 2.5 * LIMIT and ticks > 20 and used < took / 2:
+                    break
+            else:
+                raise AssertionError(f"{ticks} ticks, busy: {used:.2f} of {took:.2f} s")
             for _ in range(3):
                 try:
                     await asyncio.wait_for(asyncio.shield(asyncio.ensure_future(wait(put))), 0.05)
                 except asyncio.TimeoutError:
                     continue
                 raise AssertionError("done")
-            tasks = [asyncio.ensure_future(wait(win.rget(1, N, 1))) for _ in range(100)]
+            tasks = [asyncio.ensure_future(wait(hasty.rget(1, N, 1))) for _ in range(100)]
             await asyncio.sleep(0)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            later = asyncio.ensure_future(wait(get))
+            later = asyncio.ensure_future(at_last(get))
         assert (await later).tolist() == [7] * 10
-        assert await put is None
+        assert await at_last(put) is None
         ticking.cancel()
 
     async def wait(request: Request) -> object:
         return await request
 
+    async def at_last(request: Request) -> object:
+        for _ in range(20):
+            with contextlib.suppress(rmaext.RmaTimeout):
+                return await request
+        raise AssertionError("not done")
+
     asyncio.run(main())
     assert (win.get(1, 0, N) == 5).all()
 
 
-def abandoned(win: rmaext.Window) -> None:
+def abandoned(win: rmaext.Window, hasty: rmaext.Window) -> None:
     """An error ends the `with` of a window: what was not done raises ClosedError."""
-    other = rmaext.Window(comm, np.full(2 * N, 7), timeout=LIMIT)
+    other = rmaext.Window(comm, np.full(2 * N, 7), timeout=20)
     put, freed = np.full(N, 6), np.ones(N)
     if comm.rank == 0:
         other.get(1, 0, 1)
@@ -218,17 +234,18 @@ def abandoned(win: rmaext.Window) -> None:
         assert all((one == 9).all() for one in freed)
 
 
-def dropped(win: rmaext.Window) -> None:
+def dropped(win: rmaext.Window, hasty: rmaext.Window) -> None:
     """Too many that nobody waits for: the next one waits, but not for ever."""
     most = 0
     fabric = win._fabric
+    allowed = fabric._orphans_most
     rmaext._fabric.endpoint._PATIENCE = 2.0
     with stopped(pid):
         start = time.monotonic()
         for i in range(3000):
             win.rput(np.full(100, i), 1)
             if i == 1000:
-                assert time.monotonic() - start < 1.9
+                assert fabric._orphans_most == allowed, "it has waited already"
             most = max(most, len(fabric._orphans))
         assert most > 2000
         assert 3.9 < time.monotonic() - start < 12, time.monotonic() - start
@@ -242,7 +259,7 @@ def dropped(win: rmaext.Window) -> None:
     assert (win.get(1, 0, 100)[1:] == 2999).any()
 
 
-def left(win: rmaext.Window) -> None:
+def left(win: rmaext.Window, hasty: rmaext.Window) -> None:
     """The process leaves while requests are on their way, and a coroutine waits."""
     if comm.rank:
         return
@@ -264,13 +281,14 @@ def left(win: rmaext.Window) -> None:
 
 def main() -> None:
     scenario = globals()[sys.argv[1]]
-    win = rmaext.Window(comm, np.full(2 * N, 7), timeout=LIMIT)
+    win = rmaext.Window(comm, np.full(2 * N, 7), timeout=20)
+    hasty = win.dup(timeout=LIMIT)
     win.fence()
     if comm.rank == 0:
         win.get(1, 0, 1)
     comm.Barrier()
     if comm.rank == 0 or scenario in (abandoned, left):
-        scenario(win)
+        scenario(win, hasty)
     if scenario is not left:
         comm.Barrier()
         win.close()

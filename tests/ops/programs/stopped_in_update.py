@@ -53,12 +53,13 @@ def flush(win: rmaext.Window) -> None:
 def far(win: rmaext.Window, other: rmaext.Window, pid: int) -> int:
     """Stop it until that was in the middle often enough; return how often it was stopped."""
     times = hits = 0
+    hasty = win.dup(timeout=LIMIT)
     end = time.monotonic() + 30
     while hits < HITS:
         assert time.monotonic() < end, f"{hits} of {times} stops in a bulk update"
         with stopped(pid):
             try:
-                win.fetch_add(1, TARGET, SINGLE)
+                hasty.fetch_add(1, TARGET, SINGLE)
             except rmaext.RmaTimeout:
                 hits += 1
             times += 1
@@ -68,7 +69,7 @@ def far(win: rmaext.Window, other: rmaext.Window, pid: int) -> int:
             other.flush(TARGET)
             assert other.get(TARGET, 0, 2).tolist() == [times, times]
             assert win.get(TARGET, PLAIN, 1)[0] == 7
-        flush(win)
+        flush(hasty)
         assert win.get(TARGET, SINGLE, 1)[0] == times
     comm.send(None, NEAR)
     return times
@@ -76,9 +77,8 @@ def far(win: rmaext.Window, other: rmaext.Window, pid: int) -> int:
 
 def main() -> None:
     pid = comm.bcast(os.getpid(), NEAR)
-    limit = LIMIT if comm.rank == FAR else 20
     with (
-        rmaext.Window(comm, rmaext.zeros(COUNT + 2, "i8"), timeout=limit) as win,
+        rmaext.Window(comm, rmaext.zeros(COUNT + 2, "i8"), timeout=20) as win,
         rmaext.Window(comm, rmaext.zeros(2, "i8"), timeout=20) as other,
     ):
         win.local[PLAIN] = 7

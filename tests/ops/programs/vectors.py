@@ -82,8 +82,11 @@ def settle(win: rmaext.Window, arrays: list[np.ndarray]) -> None:
     assert (old == np.arange(old[0], old[0] + 3000)).all()
 
 
-def with_stopped(error: type[BaseException], least: float, prepare: Callable[[], object]) -> None:
-    with rmaext.Window.allocate(comm, N, "i8", timeout=1.0) as win:
+def with_stopped(
+    error: type[BaseException], least: float, limit: float, prepare: Callable[[], object]
+) -> None:
+    with rmaext.Window.allocate(comm, N, "i8", timeout=20) as win:
+        hasty = win.dup(timeout=limit)
         win.fence()
         if comm.rank == 0:
             win.get_many(TARGET, AT)
@@ -92,8 +95,8 @@ def with_stopped(error: type[BaseException], least: float, prepare: Callable[[],
                 for k in range(4):
                     out = np.full(MANY, PATTERN)
                     arrays.append(out)
-                    prepare()
-                    times_out(error, least, calls(win, out)[k])
+                    call = calls(hasty, out)[k]
+                    times_out(error, least, lambda call=call: (prepare(), call()))
             settle(win, arrays)
         comm.Barrier()
 
@@ -102,11 +105,11 @@ def interrupt() -> None:
     def prepare() -> None:
         threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 
-    with_stopped(KeyboardInterrupt, 0.25, prepare)
+    with_stopped(KeyboardInterrupt, 0.25, 20, prepare)
 
 
 def stopped_target() -> None:
-    with_stopped(rmaext.RmaTimeout, 0.99, lambda: None)
+    with_stopped(rmaext.RmaTimeout, 0.99, 1.0, lambda: None)
 
 
 def leave() -> None:

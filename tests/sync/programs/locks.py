@@ -22,6 +22,7 @@ from typing import NoReturn
 
 import numpy as np
 from mpi4py import MPI
+from support.processes import wait_for_end
 
 comm = MPI.COMM_WORLD
 scenario = sys.argv[1]
@@ -122,13 +123,14 @@ def killed_in_the_queue(win: rmaext.Window) -> None:
         win.lock(0, exclusive=True)
     comm.Barrier()
     if comm.rank == VICTIM:
-        threading.Timer(0.2, die).start()
         win.lock(0, exclusive=True)
     if comm.rank == 0:
         until(lambda: drawn(win) == 2)
+        threading.Timer(0.2, os.kill, (pids[VICTIM], signal.SIGKILL)).start()
         survivors.Barrier()
         until(lambda: drawn(win) == 4)
-        time.sleep(0.5)
+        wait_for_end(pids[VICTIM])
+        time.sleep(0.3)
         win.unlock(0)
     else:
         survivors.Barrier()
@@ -156,7 +158,7 @@ def killed_in_a_loop(win: rmaext.Window) -> None:
     if comm.rank == VICTIM:
         threading.Timer(0.3 + random.Random(seed).random() * 0.3, die).start()
     end = time.monotonic() + 3
-    while time.monotonic() < end:
+    while comm.rank == VICTIM or time.monotonic() < end:
         start = time.monotonic()
         try:
             with win.lock(0, exclusive=random.random() < 0.5):
@@ -173,14 +175,17 @@ def interrupted_in_the_queue(win: rmaext.Window) -> None:
         win.lock(0, exclusive=True)
     comm.Barrier()
     if comm.rank == VICTIM:
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
             win.lock(0, exclusive=True)
         except KeyboardInterrupt:
             die()
     if comm.rank == 0:
+        until(lambda: drawn(win) >= 2)  # the victim is the first to queue up
+        time.sleep(0.2)
+        os.kill(pids[VICTIM], signal.SIGINT)
         until(lambda: drawn(win) == 4)
-        time.sleep(0.5)
+        wait_for_end(pids[VICTIM])
+        time.sleep(0.3)
         win.unlock(0)
     else:
         until(lambda: drawn(win) >= 2)
