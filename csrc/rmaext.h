@@ -1392,6 +1392,8 @@ void rmaext_record_waited(uint32_t kind, int outcome);
 void rmaext_record_tell(const char *site, const char *text);
 /* The calling thread is in no call any more, as an exception ends its wait. */
 void rmaext_record_quit(void);
+/* The same of an operation or flush; a meeting, lock or epoch goes on. */
+void rmaext_record_give_up(void);
 /*
  * 1: the calling thread is said to be in the wait still that has ended just
  * now, for those who are to find out why it has failed. 0: no longer, unless it

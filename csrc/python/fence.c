@@ -210,6 +210,8 @@ PyObject *py_fence(void *self, PyObject *unused)
 	case PY_DECLINED: /* it takes long: Python flushes on */
 		PyDict_Clear(c.turn);
 		result = PyObject_CallMethodNoArgs(self, py_names._fence);
+		if (!result)
+			rmaext_record_give_up();
 		break;
 	case PY_FAILED:
 		result = flush_failed(w, &c);

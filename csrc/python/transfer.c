@@ -74,7 +74,8 @@ static bool holder_release(struct py_window *w, PyObject *holder, rmaext_op *op)
 
 /*
  * Has Python wait on, or raise the error. The operation is released afterwards
- * in any case, also if a signal handler raises before Python's first line.
+ * in any case, and the record says that the wait is over, also if a signal
+ * handler raises before Python's first line.
  */
 static enum py_outcome transfer_continue(struct py_window *w,
 					 const struct py_transfer *r, int code,
@@ -89,6 +90,8 @@ static enum py_outcome transfer_continue(struct py_window *w,
 				     r->call, (long long)r->rank,
 				     (long long)(r->offset / w->it.unit),
 				     (long long)r->count, code, holder);
+	if (!result)
+		rmaext_record_give_up();
 	Py_XDECREF(result);
 	PyErr_Fetch(&type, &value, &trace);
 	if (op && !holder_release(w, holder, op)) {

@@ -283,6 +283,14 @@ void rmaext_record_quit(void)
 		entry_out(t, -FI_EINTR, true);
 }
 
+void rmaext_record_give_up(void)
+{
+	struct rmaext_record_thread *t = thread_entry();
+
+	if (entry_is_own(t) && t->kind && !entry_brackets(t))
+		entry_out(t, -FI_EINTR, true);
+}
+
 int64_t rmaext_record_again(int again)
 {
 	struct rmaext_record_thread *t = thread_entry();

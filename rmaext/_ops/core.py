@@ -274,6 +274,9 @@ class WindowCore(cmethods.Window[ScalarT]):
             code = function(handle, rank, first, *arguments, op)
             if code:
                 self._continue(call, place, code, op)
+        except BaseException:
+            lib.rmaext_record_give_up()  # a signal handler may have raised before its first line
+            raise
         finally:
             if fabric is None:
                 lib.rmaext_op_release(op)

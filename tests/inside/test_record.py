@@ -362,3 +362,58 @@ def test_the_names_and_the_version():
     assert layout.text(b"\xff") == "\ufffd"
     assert rmaext.__version__
     assert all(dtype.itemsize == 64 for name, (dtype, _) in TABLES.items() if name == "events")
+
+
+def test_no_operation_that_a_signal_handler_has_ended(mpirun):
+    """Also where the handler raises before the first line of Python that waits on."""
+    code = """
+        import os, signal, threading
+        import numpy as np, rmaext
+        from mpi4py import MPI
+        from rmaext._record.record import find
+
+        comm = MPI.COMM_WORLD
+        win = rmaext.Window.allocate(comm, 1000)
+        out = np.zeros(1000)
+        win.fence()
+
+        class Ring(Exception):
+            pass
+
+        def handler(*_):
+            raise Ring
+
+        def state():
+            (record,), _ = find([os.getpid()])
+            with record:
+                mine = [t for t in record.snapshot().threads if t.tid == threading.get_native_id()]
+            return mine[0].kind
+
+        signal.signal(signal.SIGALRM, handler)
+        calls = [
+            lambda: win.get(1, out=out),
+            lambda: win.fetch_add(1.0, 1),
+            lambda: [win.put(out, 1), win.flush()],
+            lambda: win.get(1, 0, 5),
+        ]
+        if comm.rank == 0:
+            comm.recv(source=1)  # it has left the fence
+            for i in range(6):
+                for call in calls:
+                    try:
+                        signal.setitimer(signal.ITIMER_REAL, 0.05 + 0.01 * i)
+                        call()
+                    except Ring:
+                        assert state() == "", (i, state())
+                    else:
+                        raise AssertionError("not interrupted")
+            comm.send(None, 1)
+        else:
+            comm.send(None, 0)
+            comm.recv(source=0)  # nobody serves the network meanwhile
+        win.fence()
+        win.close()
+    """
+    env = {"RMAEXT_ROUTE": "fabric", "RMAEXT_PROGRESS": "0"}
+    done = mpirun(2, code, env=env)
+    assert done.returncode == 0, done.stderr
