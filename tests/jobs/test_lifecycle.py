@@ -420,7 +420,7 @@ WAITS = {
 @pytest.mark.parametrize("name", WAITS)
 def test_interrupted_wait(name):
     body = PIDS + textwrap.dedent(WAITS[name]) + "\nprint('end')"
-    done = start(2, body, FABRIC | {"PYTHONPATH": launch.PYTHONPATH})
+    done = start(2, body, FABRIC)
     # the duplicate of the communicator that was never made
     done.stderr = re.sub("MPICH: .* pending 1 references.\n", "", done.stderr)
     clean(done, 2)

@@ -39,16 +39,10 @@ def refuses(call, error=rmaext.ClosedError):
 
 def interrupted(call, most=2):
     "call() is ended within so many seconds by a SIGINT, which comes once it has waited for 0.3 s"
-    from rmaext._record.record import find
+    from support.processes import waits
     sent, end = [], time.monotonic() + 8
-    def waits():
-        records, _ = find([os.getpid()])
-        threads = [thread for record in records for thread in record.snapshot().threads]
-        for record in records:
-            record.close()
-        return any(thread.kind for thread in threads if thread.tid == os.getpid())
     def send():
-        while not waits() and time.monotonic() < end:
+        while not waits(os.getpid()) and time.monotonic() < end:
             time.sleep(0.01)
         time.sleep(0.3)
         sent.append(time.monotonic())
@@ -69,6 +63,7 @@ def interrupted(call, most=2):
 
 def start(size: int, code: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a program on that many ranks; size 0 is one process without mpiexec."""
+    options["env"] = {"PYTHONPATH": launch.PYTHONPATH} | (options.get("env") or {})
     if size:
         return launch.mpirun(size, code, **options)
     return launch.run_python(code, **options)

@@ -67,11 +67,8 @@ def times_out(error: type[BaseException], least: float, call: Callable[[], objec
     assert least <= took < least + 3, f"raised after {took:.2f} s"
 
 
-def waits(pid: int, since: int = 0) -> str:
-    """Return what the main thread of a process waits for in rmaext, as its record says, or "".
-
-    Only what it began after `since`, in ns: an operation stays there that an exception ended.
-    """
+def waits(pid: int) -> str:
+    """Return what the main thread of a process waits for in rmaext, as its record says, or ""."""
     from rmaext._record.record import find
 
     records, _ = find([pid])
@@ -79,16 +76,15 @@ def waits(pid: int, since: int = 0) -> str:
     for record in records:
         with record:
             threads = record.snapshot().threads
-            kind = next((t.kind for t in threads if t.tid == pid and t.since >= since), "")
+            kind = next((thread.kind for thread in threads if thread.tid == pid), "")
     return kind
 
 
 def ring_in_wait(handler: Callable[..., object], soon: float = 0.2) -> None:
     """Have a handler of SIGALRM called once the main thread of this process waits in rmaext."""
-    start = time.monotonic_ns()
 
     def look(number: int, frame: FrameType | None) -> None:
-        if waits(os.getpid(), start):
+        if waits(os.getpid()):
             handler(number, frame)
         else:  # this process was held up, and has not come to its wait yet
             signal.setitimer(signal.ITIMER_REAL, soon)

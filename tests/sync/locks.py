@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 
-from rmaext._record.record import find
+from support.processes import waits
 
 
 def until(condition, limit=20):
@@ -20,15 +20,10 @@ def until(condition, limit=20):
 
 def interrupted(call):
     """Require that Ctrl-C ends call(); it comes once this thread, the main one, has waited."""
-    main, over = threading.get_native_id(), threading.Event()
-
-    def waits():
-        (record,), _ = find([os.getpid()])
-        with record:
-            return any(one.kind for one in record.snapshot().threads if one.tid == main)
+    over = threading.Event()
 
     def ring():
-        while not waits() and not over.wait(0.01):
+        while not waits(os.getpid()) and not over.wait(0.01):
             pass
         if not over.wait(0.1):
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
