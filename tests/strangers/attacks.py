@@ -125,6 +125,15 @@ def try_once(victim: Address, port: int = 0) -> int:
         return 0
 
 
+def say_often(victim: Address, seconds: float) -> int:
+    """Say hello all the time; return how often that was answered."""
+    taken, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError), connection(victim, hello(9)) as it:
+            taken += answer(it, 0.5) > 0
+    return taken
+
+
 def come_and_go(victim: Address) -> int:
     """Open idle connections, more than may be, and close them; one has promised data."""
     for _ in range(3):

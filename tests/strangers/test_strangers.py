@@ -235,8 +235,13 @@ def test_a_ranks_port_that_is_a_listeners_here(hosts, tmp_path, library):
 def test_connections_that_come_and_go(hosts, tmp_path, library):
     """None stays open here: 1.17 kept those that ended before they had sent a request."""
     (tmp_path / "attack").touch()
+    (tmp_path / "sleep").touch()
     with job(tmp_path, ranks_on(hosts), library) as it:
-        assert Stranger(hosts[1].pid, NOBODY, attacks.come_and_go, it.addresses[0]).result() == 0
+        victim = it.addresses[0]
+        guest = Stranger(hosts[1].pid, NOBODY, attacks.come_and_go, victim)
+        # of an address that is no rank's: what is refused leaves EAGAIN in errno
+        assert Stranger(hosts[2].pid, NOBODY, attacks.say_often, victim, 3).result() == 0
+        assert guest.result() == 0
     assert it.counted("descriptors") == 0, it.said
     assert it.counted("admitted") + it.counted("refused") > 400, it.said
 

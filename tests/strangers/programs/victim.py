@@ -9,9 +9,9 @@ Each value that is read must be the one that was written; no operation may take 
 program itself opens a file now and then. How many operations it makes in a second is said of the
 quickest ten, while FOLDER/attack is there if it ever was: others use the cores, too. Rank 0
 grants memory to guests once FOLDER/grant is there, which says from where they may come, and takes
-that back when it is gone: FOLDER/granted says which. At the end each rank prints OK and rank 0
-what it counted; if FOLDER/attack is there, how many descriptors it has more than at the beginning,
-once it has given strangers 10 s to be closed.
+that back when it is gone: FOLDER/granted says which. While FOLDER/sleep is there all ranks sleep.
+At the end each rank prints OK and rank 0 what it counted; if FOLDER/attack is there, how many
+descriptors it has more than at the beginning, once it has given strangers 10 s to be closed.
 """
 
 from __future__ import annotations
@@ -58,6 +58,9 @@ grant, granted, before = None, folder / "granted", descriptors()
 count, longest, quickest = 0, 0.0, {True: 1e9, False: 1e9}
 value = np.zeros(1, "i8")
 while not (folder / "stop").exists():
+    if (folder / "sleep").exists():  # its thread is alone with the strangers
+        time.sleep(0.05)
+        continue
     attacked, begun = (folder / "attack").exists(), time.monotonic()
     for _ in range(10):
         start = time.monotonic()
