@@ -257,7 +257,7 @@ def main() -> int:
     parser.add_argument("--run", type=int, metavar="SIZE", help="run this program, not the suite")
     parser.add_argument("--marks", help="as pytest's -m; default: all but scale, matrix and stress")
     parser.add_argument("--sizes", default="0,1,2:direct,2:fabric,3:mixed,4")
-    parser.add_argument("--limit", type=float, default=1800, help="seconds a run")
+    parser.add_argument("--limit", type=float, default=2700, help="seconds a run")
     parser.add_argument("--cover", action="store_true")
     options, own = parser.parse_known_args()
     wanted = options.marks or QUICK
