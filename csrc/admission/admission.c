@@ -132,6 +132,13 @@ int rmx_admission_add(struct rmx_admission *a, const void *addresses,
 	return enough ? 0 : rmx_no_memory("the addresses that are admitted");
 }
 
+/* Is that, without its port, this host's? The caller holds the lock. */
+static bool admission_is_own(const struct rmx_admission *a,
+			     const struct rmx_ip *ip)
+{
+	return rmx_ip_is_loopback(ip) || rmx_ips_have(&a->own, ip);
+}
+
 bool rmx_admission_is_here(struct rmx_admission *a,
 			   const struct sockaddr *address)
 {
@@ -142,7 +149,7 @@ bool rmx_admission_is_here(struct rmx_admission *a,
 		return false;
 	ip = rmx_ip_without_port(ip);
 	pthread_mutex_lock(&a->lock);
-	here = rmx_ip_is_loopback(&ip) || rmx_ips_have(&a->own, &ip);
+	here = admission_is_own(a, &ip);
 	pthread_mutex_unlock(&a->lock);
 	return here;
 }
@@ -358,7 +365,7 @@ static bool admission_welcomes(struct rmx_admission *a, int fd)
 		return false;
 	ip = rmx_ip_without_port(ip);
 	pthread_mutex_lock(&a->lock);
-	is_here = rmx_ip_is_loopback(&ip) || rmx_ips_have(&a->own, &ip);
+	is_here = admission_is_own(a, &ip);
 	switch (rmx_owner_ask(a, (struct sockaddr *)&here,
 			      (struct sockaddr *)&there)) {
 	case RMX_OWNER_SAME:

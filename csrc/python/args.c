@@ -161,8 +161,7 @@ PyObject *py_decide(void *self, PyObject *name, PyObject *const *args,
 	if (!method)
 		return NULL;
 	result = PyObject_Vectorcall(method, args, (size_t)n, keywords);
-	if (!result) /* a signal handler may have raised before its first line
-		      */
+	if (!result) /* perhaps a signal handler's, before its first line */
 		rmaext_record_give_up();
 	Py_DECREF(method);
 	return result;

@@ -201,7 +201,7 @@ PyObject *py_fence(void *self, PyObject *unused)
 	if (!py_is_open(w) || !call_find(w, &c) || !turn_take(&c)) {
 		PyErr_Clear();
 		call_forget(&c);
-		return PyObject_CallMethodNoArgs(self, py_names._fence);
+		return py_decide(self, py_names._fence, NULL, 0, NULL);
 	}
 	switch (py_flush(w, -1)) {
 	case PY_DONE:
@@ -209,9 +209,7 @@ PyObject *py_fence(void *self, PyObject *unused)
 		break;
 	case PY_DECLINED: /* it takes long: Python flushes on */
 		PyDict_Clear(c.turn);
-		result = PyObject_CallMethodNoArgs(self, py_names._fence);
-		if (!result)
-			rmaext_record_give_up();
+		result = py_decide(self, py_names._fence, NULL, 0, NULL);
 		break;
 	case PY_FAILED:
 		result = flush_failed(w, &c);

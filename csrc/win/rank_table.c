@@ -140,6 +140,7 @@ static int member_pidfd(const struct rmaext_members *m, int64_t rank,
 			bool *failed_p)
 {
 	int64_t low = 0, high = m->pidfd_count;
+	int fd;
 
 	while (low < high) {
 		const int64_t middle = low + (high - low) / 2;
@@ -152,9 +153,9 @@ static int member_pidfd(const struct rmaext_members *m, int64_t rank,
 	*failed_p = false;
 	if (low == m->pidfd_count || m->pidfds[low].rank != rank)
 		return -1;
-	low = fcntl(m->pidfds[low].fd, F_DUPFD_CLOEXEC, 0);
-	*failed_p = low < 0;
-	return (int)low;
+	fd = fcntl(m->pidfds[low].fd, F_DUPFD_CLOEXEC, 0);
+	*failed_p = fd < 0;
+	return fd;
 }
 
 /* Communicators share the peers that are known to be alike. */

@@ -51,8 +51,7 @@ enum { AWAY, INSIDE, OVER };
 
 struct rmaext_network_barrier {
 	struct rmaext_network_barrier *next; /* of its fabric */
-	struct rmaext_fabric
-		*fabric; /* is never freed; the window forgets it */
+	struct rmaext_fabric *fabric; /* stays; the window may forget it */
 	struct rmaext_window *window;
 	uint64_t at; /* bytes to the memory of each rank */
 	struct memory *own;
