@@ -16,7 +16,8 @@
  * before its flush, through a view, by the network.
  */
 #define RMX_LOOK ((int64_t)1000 * 1000)
-#define RMX_READER_SPIN 5 /* times as long as an origin spins */
+#define RMX_READER_SPINS 5 /* times as long as an origin spins */
+#define RMX_READER_AWAKE ((int64_t)250 * 1000) /* ns, reading the queue */
 
 /* One call's wait. */
 struct watch {
@@ -225,14 +226,14 @@ static bool watch_sleep(void *arg, int64_t ns)
 	       errno != EINTR;
 }
 
-/* Looks without sleeping, and serves the network, for a while. */
-static bool watch_spin(struct watch *w, int64_t until)
+/* Looks, and serves the network, for so long that an answer may come. */
+static bool watch_awake(struct watch *w, int64_t until)
 {
 	struct rmaext_fabric *f = w->window->fabric;
-	const int64_t end = rmx_now() + RMX_READER_SPIN * f->progress.spin;
+	const int64_t end = rmx_now() + RMX_READER_AWAKE;
 
 	return !rmx_wait(f, NULL, watch_step, w, end < until ? end : until,
-			 RMX_READER_SPIN);
+			 RMX_READER_SPINS);
 }
 
 /* Without a progress thread, the waiter reads the completion queue. */
@@ -289,7 +290,7 @@ static int watch_wait(struct watch *w, int64_t slice)
 		return RMAEXT_PENDING;
 	}
 	until = watch_record(w) + (slice < RMX_SLICE ? slice : RMX_SLICE - 1);
-	if (f && watch_spin(w, until))
+	if (f && watch_awake(w, until))
 		return 0;
 	if (f && !f->progress.running)
 		return watch_sleep_as_reader(w, until);

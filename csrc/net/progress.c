@@ -86,10 +86,11 @@ void rmx_progress_call(struct rmaext_fabric *f)
  * A thread that waits for no operation of its own, as in a fence, spins on for
  * as long as requests come. If a target goes to sleep between two requests the
  * origin goes to sleep as well, and then both pay for waking up each time (70
- * us a get instead of 16). After it has spun, a thread that waits for its
- * operation yields its core for some time before it sleeps: where there are
- * more ranks than cores, the target may need that core, and waking up takes far
- * longer than a message does.
+ * us a get instead of 16). After it has spun, a thread yields its core for some
+ * time before it sleeps: where there are more ranks than cores, the one that it
+ * waits for may need that core, and waking up takes far longer than a message
+ * does. There the usual time of a spin is 0: one that spins takes the core from
+ * those that it waits for.
  */
 static int wait_as_reader(struct rmaext_fabric *f, struct rmaext_peer *peer,
 			  enum rmx_step (*step)(void *), void *arg,
@@ -104,8 +105,11 @@ static int wait_as_reader(struct rmaext_fabric *f, struct rmaext_peer *peer,
 	int pidfd = peer ? peer->pidfd : -1;
 
 	for (;;) {
-		/* it asks towards the end only, as asking delays answers */
-		bool active = serves && now < spin_end &&
+		/*
+		 * Asking delays answers: it asks towards the end only, and only
+		 * if it would sleep then.
+		 */
+		bool active = serves && now < spin_end && now >= pace->yields &&
 			      now > spin_end - spin / 4 && rmx_cq_is_ready(f);
 		int n = rmx_cq_drain(f), woken;
 		enum rmx_step next = step(arg);

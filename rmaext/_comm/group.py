@@ -65,7 +65,7 @@ class Group:
     crowded : bool
         More ranks than cores.
     spin : float
-        Seconds that one who waits spins before it sleeps.
+        Seconds that one who waits spins before it yields its core, or sleeps.
     timeout : float
         Seconds, of windows that say nothing else.
     hellos : Hellos
@@ -216,7 +216,7 @@ class Group:
         self.crowded = crowding > 1
         mpi_progress.offer(self.comm, crowding)
         # one that spins starves those it waits for when no core is idle
-        self.spin = 2e-6 if self.crowded else 50e-6
+        self.spin = 0.0 if self.crowded else 50e-6
         if self.size == 1:
             writer.communicator(self.comm, self.record_id, 1)
             if self.forced:
@@ -234,8 +234,7 @@ class Group:
         self.all_direct = worst == 0
         # without a progress thread somebody must serve the fabric meanwhile
         if self.all_direct and hellos.progress.all():
-            spin = 0 if self.crowded else 50e-6
-            team = Team(where, self.rank, self.size, spin, self.record_id)
+            team = Team(where, self.rank, self.size, self.spin, self.record_id)
             self.meetings.meet_at(team)
         else:
             Team.discard(self._board)
