@@ -2,7 +2,7 @@
 """System calls and context switches of an operation over tcp, on rmaext and on MPI.Win.
 
     MPIR_CVAR_NOLOCAL=1 MPIR_CVAR_CH4_NETMOD=ofi FI_PROVIDER=tcp FI_TCP_IFACE=lo \
-        RMAEXT_ROUTE=fabric mpiexec -n 2 python benchmarks/system_calls.py
+        RMAEXT_ROUTE=fabric timeout 60 mpiexec -n 2 python -m mpi4py benchmarks/system_calls.py
 
 All ranks work at once: each one's operations go to the next rank. Figures are per rank and
 operation. The kernel counts, asked by perf, whose user must be allowed to (root is). It counts for
@@ -23,7 +23,6 @@ import rmaext
 
 SECONDS, AT_ONCE = 1, 100
 CALLS = "sendto sendmsg recvfrom recvmsg write read epoll_wait poll ppoll futex sched_yield"
-
 
 Operations = dict[str, dict[str, Callable[[], Any]]]
 
@@ -95,6 +94,7 @@ def main() -> None:
     """Print a line for each operation and side."""
     comm = MPI.COMM_WORLD
     win = rmaext.Window(comm, np.zeros(64, np.int64))
+    # MPI has fences and locks in no window at once
     other, fenced = (MPI.Win.Create(np.zeros(64, np.int64), 8, comm=comm) for _ in range(2))
     other.Lock_all()
     for operation, sides in operations(comm, win, other, fenced).items():
