@@ -2,11 +2,17 @@
 """The table of targets: what was promised, what is measured, met or missed.
 
     python benchmarks/table.py [--only REGEX] [--quick]         (make bench)
+    python benchmarks/table.py --before TREE [--turns 3]
 
 Runs with both MPIs (.venv and .venv-openmpi), each line from one job in which
 the libraries are measured by turns. A job that fails or takes too long is
 reported in its lines, and the table goes on. Writes a markdown table, for
 RESULTS.md, and all figures as JSON beside it.
+
+With --before each job takes turns with the same job on the rmaext of another
+checkout, whose extension is built (`python setup.py build_ext --inplace` there).
+So the two meet the same machine, which no two runs of the table do. A line then
+shows the medians of both.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ import argparse
 import json
 import os
 import re
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -130,28 +137,69 @@ def measure(row: Row, library: Library, options: argparse.Namespace) -> dict[str
     return result
 
 
+def by_turns(row: Row, library: Library, options: argparse.Namespace) -> dict[str, Any]:
+    """Run a row's job in both trees, as often as wanted; the result is this tree's.
+
+    A line is that of the run with the median number, its "before" the other tree's.
+    """
+    runs: dict[Path | None, list[dict[str, Any]]] = {None: [], options.before: []}
+    for turn in range(options.turns):
+        for tree in list(runs)[:: -1 if turn % 2 else 1]:
+            if tree:  # Python looks for a module in the working directory, then in PYTHONPATH
+                os.chdir(tree)
+                os.environ["PYTHONPATH"] = str(tree)
+            runs[tree].append(measure(row, library, options))
+            os.environ.pop("PYTHONPATH", None)
+            os.chdir(HERE.parent)
+    result = runs[None][0]
+    result["runs"], result["runs before"] = (
+        [[line.get("measured") for line in run["lines"]] for run in side] for side in runs.values()
+    )
+    lines, before = ([middle(same) for same in each_line(side)] for side in runs.values())
+    result["lines"] = [{**line, "before": other} for line, other in zip(lines, before, strict=True)]
+    return result
+
+
+def each_line(runs: list[dict[str, Any]]) -> list[tuple[dict[str, Any], ...]]:
+    """Return, for each line of a row, that line of each run."""
+    return list(zip(*(run["lines"] for run in runs), strict=True))
+
+
+def middle(lines: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+    """Return the line with the median number, or a failed one."""
+    if any("measured" not in line for line in lines):
+        return next(line for line in lines if "measured" not in line)
+    median = statistics.median_low(line["measured"] for line in lines)
+    return next(line for line in lines if line["measured"] == median)
+
+
+def measured(line: dict[str, Any]) -> str:
+    """Return a line's number with its unit, as text."""
+    return report.number(line["measured"], line["unit"]) if "measured" in line else "failed"
+
+
 def show(line: dict[str, Any]) -> str:
     """Return a line of the table on the terminal."""
-    measured = report.number(line["measured"], line["unit"]) if "measured" in line else "failed"
     text = f"  {line['operation'][:44]:46}{line.get('mine', ''):>13}"
-    text += f"  {line.get('peer', ''):34}{measured:>10}  {line['target']:12}"
-    return text + line["verdict"].strip("*")
+    text += f"  {line.get('peer', ''):34}{measured(line):>10}  {line['target']:12}"
+    text += line["verdict"].strip("*")
+    return f"{text}  (before: {measured(line['before'])})" if "before" in line else text
 
 
 def markdown(results: list[dict[str, Any]]) -> str:
     """Return the table for RESULTS.md."""
-    lines = [
-        "| what | MPI | rmaext | measured against | number | target | |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    columns = ["what", "MPI", "rmaext", "measured against", "number", "target", ""]
+    if any("before" in line for result in results for line in result["lines"]):
+        columns.insert(5, "before")
+    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     for result in results:
         for line in result["lines"]:
             what = f"{result['row']}: {line['operation']}".replace("|", "/")
-            number = "failed"
-            if "measured" in line:
-                number = report.number(line["measured"], line["unit"])
             cells = [what, result["library"], line.get("mine", "-"), line.get("peer", "-")]
-            cells += [number, line["target"], line["verdict"]]
+            cells.append(measured(line))
+            if "before" in line:
+                cells.append(measured(line["before"]))
+            cells += [line["target"], line["verdict"]]
             lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
@@ -176,7 +224,19 @@ def main() -> int:
     parser.add_argument("--markdown", type=Path, default=folder / "table.md")
     parser.add_argument("--json", type=Path, default=folder / "table.json")
     parser.add_argument("--venvs", type=Path, default=HERE.parent, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--before", type=Path, metavar="TREE", help="a checkout to take turns with, as it was"
+    )
+    parser.add_argument("--turns", type=int, default=1, help="with --before: jobs of each tree")
     options = parser.parse_args()
+    if options.before:
+        options.before, options.json, options.markdown = (
+            path.resolve() for path in (options.before, options.json, options.markdown)
+        )
+        if not any(options.before.glob("rmaext/_native/_lib*.so")):
+            parser.error(f"no extension in {options.before}: python setup.py build_ext --inplace")
+        if options.turns < 1:
+            parser.error("--turns: at least 1")
     baseline.build()
     results: list[dict[str, Any]] = []
     for row in (*TABLE, *BESIDE, *CONTAINERS):
@@ -184,7 +244,7 @@ def main() -> int:
             if not re.search(options.only, f"{row.title}, {library.title}"):
                 continue
             print(f"{row.title}; {library.title}", flush=True)
-            result = measure(row, library, options)
+            result = (by_turns if options.before else measure)(row, library, options)
             results.append(result)
             for line in result["lines"]:
                 print(show(line), flush=True)

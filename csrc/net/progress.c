@@ -138,7 +138,8 @@ static int wait_as_reader(struct rmaext_fabric *f, struct rmaext_peer *peer,
 		}
 		if (now < pace->yields && next == RMX_SLEEP) {
 			rmx_cq_wake_waiters(f);
-			sched_yield();
+			if (!n) /* what has just come may not be all */
+				sched_yield();
 			continue;
 		}
 		woken = RMX_BY_NETWORK;
