@@ -21,7 +21,6 @@ import argparse
 import json
 import os
 import re
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -145,32 +144,31 @@ def by_turns(row: Row, library: Library, options: argparse.Namespace) -> dict[st
     runs: dict[Path | None, list[dict[str, Any]]] = {None: [], options.before: []}
     for turn in range(options.turns):
         for tree in list(runs)[:: -1 if turn % 2 else 1]:
-            if tree:  # Python looks for a module in the working directory, then in PYTHONPATH
-                os.chdir(tree)
+            # Python looks for a module in the working directory, then in PYTHONPATH
+            os.chdir(tree or HERE.parent)
+            if tree:
                 os.environ["PYTHONPATH"] = str(tree)
             runs[tree].append(measure(row, library, options))
             os.environ.pop("PYTHONPATH", None)
-            os.chdir(HERE.parent)
     result = runs[None][0]
+    errors = [run["error"] for side in runs.values() for run in side if run["error"]]
+    result["error"] = errors[0] if errors else None
     result["runs"], result["runs before"] = (
         [[line.get("measured") for line in run["lines"]] for run in side] for side in runs.values()
     )
-    lines, before = ([middle(same) for same in each_line(side)] for side in runs.values())
-    result["lines"] = [{**line, "before": other} for line, other in zip(lines, before, strict=True)]
+    mine, before = (zip(*(run["lines"] for run in side), strict=True) for side in runs.values())
+    result["lines"] = [
+        {**middle(lines), "before": middle(others)}
+        for lines, others in zip(mine, before, strict=True)
+    ]
     return result
-
-
-def each_line(runs: list[dict[str, Any]]) -> list[tuple[dict[str, Any], ...]]:
-    """Return, for each line of a row, that line of each run."""
-    return list(zip(*(run["lines"] for run in runs), strict=True))
 
 
 def middle(lines: tuple[dict[str, Any], ...]) -> dict[str, Any]:
     """Return the line with the median number, or a failed one."""
-    if any("measured" not in line for line in lines):
-        return next(line for line in lines if "measured" not in line)
-    median = statistics.median_low(line["measured"] for line in lines)
-    return next(line for line in lines if line["measured"] == median)
+    failed = [line for line in lines if "measured" not in line]
+    ordered = failed or sorted(lines, key=lambda line: line["measured"])
+    return ordered[(len(ordered) - 1) // 2]
 
 
 def measured(line: dict[str, Any]) -> str:

@@ -137,9 +137,10 @@ static int wait_as_reader(struct rmaext_fabric *f, struct rmaext_peer *peer,
 			continue;
 		}
 		if (now < pace->yields && next == RMX_SLEEP) {
-			rmx_cq_wake_waiters(f);
-			if (!n) /* what has just come may not be all */
+			if (!n) { /* else it may not be all that comes */
+				rmx_cq_wake_waiters(f);
 				sched_yield();
+			}
 			continue;
 		}
 		woken = RMX_BY_NETWORK;
