@@ -20,6 +20,7 @@ struct rmx_pace {
 	int64_t quiet;	  /* time since which MPI had nothing to do */
 	int64_t yields;	  /* until then a wait for the network yields its core
 			     instead of sleeping; 0 by default */
+	int64_t awake;	  /* ns for which it does so after each request */
 	void *request;	  /* an MPI_Request, or NULL */
 	atomic_bool done; /* the request has completed */
 };

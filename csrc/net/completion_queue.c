@@ -109,25 +109,29 @@ bool rmx_cq_arm(struct rmaext_fabric *f)
 	return quiet;
 }
 
-int rmx_cq_doze(struct rmaext_fabric *f, int other_fd, int64_t ns, int64_t *nap)
+int64_t rmx_cq_nap(struct rmaext_fabric *f, int64_t ns, int64_t *nap)
 {
-	struct pollfd fds[2] = {
-		{.fd = f->progress.cq_fd, .events = POLLIN},
-		{.fd = other_fd, .events = POLLIN},
-	};
-	struct timespec t;
-
 	/* no event tells when the provider takes what it did not take */
 	if (ns > RMX_NAP_MAX && f->hooks->restless(f))
 		ns = RMX_NAP_MAX;
-	if (fds[0].fd < 0) {
+	if (f->progress.cq_fd < 0) {
 		*nap = *nap ? *nap * 2 : 10000;
 		if (*nap > RMX_NAP_MAX)
 			*nap = RMX_NAP_MAX;
 		if (ns > *nap)
 			ns = *nap;
 	}
-	t = rmx_timespec(ns);
+	return ns;
+}
+
+int rmx_cq_sleep(const struct rmaext_fabric *f, int other_fd, int64_t ns)
+{
+	struct pollfd fds[2] = {
+		{.fd = f->progress.cq_fd, .events = POLLIN},
+		{.fd = other_fd, .events = POLLIN},
+	};
+	const struct timespec t = rmx_timespec(ns);
+
 	if (ppoll(fds, 2, &t, NULL) < 0)
 		return errno == EINTR ? RMX_INTERRUPTED : 0;
 	return (fds[0].revents ? RMX_BY_NETWORK : 0) |

@@ -8,12 +8,13 @@
  * - The reader is an application thread that waits, if there is one. Others
  *   that wait meanwhile are followers. They sleep on `turn`, which the reader
  *   counts up after each batch that it has dispatched, and when it leaves.
- * - Else the progress thread reads. An application thread that wants to read
- *   calls it out of its sleep through wake_fd. The progress thread then stays
- *   away ("parked") until no application thread has come for a while, as
- *   handing the queue over twice for each get would cost two context switches.
- *   When one and the same wait lasts, the thread sleeps longer, and the waiter
- *   wakes it on leaving.
+ * - Else the progress thread reads. An application thread that waits takes the
+ *   queue from it, at once if it sleeps: waking up takes it longer than most
+ *   gets do. It finds that out when the network wakes it, or the waiter, which
+ *   leaves. Then it stays away ("parked") until no application thread has come
+ *   for a while, as handing the queue over twice for each get would cost two
+ *   context switches. When one and the same wait lasts, the thread sleeps
+ *   longer, and the waiter wakes it on leaving.
  * - The progress thread spins a little before it sleeps. It spins for as long
  *   as an origin does if requests come so soon one after another that it would
  *   sleep between any two of them, unless it is put off its core.
@@ -38,6 +39,8 @@
 #define RMX_STOP_MOST 5	    /* s that the thread has to end */
 #define RMX_SETTLE ((int64_t)100 * 1000 * 1000) /* ns */
 #define RMX_THREAD_SPIN ((int64_t)10 * 1000)	/* ns, for a lone request */
+#define RMX_THREAD_NAP ((int64_t)1000 * 1000 * 1000) /* ns at most */
+#define RMX_HAND_OVER ((int64_t)20 * 1000) /* ns, by a thread that is awake */
 
 /* One round of a loop takes so long only if the thread was put off its core. */
 #define RMX_LOST ((int64_t)1000 * 1000)		/* ns */
@@ -51,10 +54,23 @@ static bool queue_take(struct rmx_progress *p)
 	return !atomic_exchange(&p->reader, true);
 }
 
-/* Gives the queue up, and wakes the followers, of which one may take it. */
+static void thread_wake(const struct rmx_progress *p)
+{
+	const uint64_t one = 1;
+
+	if (write(p->wake_fd, &one, sizeof(one)) < 0)
+		rmx_relax(); /* its counter is full: it is awake already */
+}
+
+/*
+ * Gives the queue up, and wakes the followers, of which one may take it. The
+ * progress thread must not sleep on: the network does not wake it any more.
+ */
 static void queue_leave(struct rmx_progress *p)
 {
 	atomic_store(&p->reader, false);
+	if (atomic_load(&p->sleep) == RMX_TAKEN_FROM)
+		thread_wake(p);
 	if (atomic_load(&p->followers))
 		rmx_futex_wake(&p->turn);
 }
@@ -69,11 +85,40 @@ void rmx_look(struct rmaext_fabric *f)
 
 void rmx_progress_call(struct rmaext_fabric *f)
 {
-	const uint64_t one = 1;
+	if (atomic_load(&f->progress.thread_reads))
+		thread_wake(&f->progress);
+}
 
-	if (atomic_load(&f->progress.thread_reads) &&
-	    write(f->progress.wake_fd, &one, sizeof(one)) < 0)
-		rmx_relax(); /* its counter is full: it is awake already */
+/*
+ * Takes the queue from the progress thread, which does nothing to it while it
+ * sleeps, and gives it up soon while it is awake. The caller has been counted
+ * as a waiter.
+ */
+static bool queue_take_over(struct rmx_progress *p)
+{
+	const int64_t now = rmx_now();
+	const int64_t end =
+		now + (p->spin < RMX_HAND_OVER ? p->spin : RMX_HAND_OVER);
+
+	while (atomic_load(&p->thread_reads)) {
+		int asleep = RMX_ASLEEP;
+
+		if (atomic_compare_exchange_strong(&p->sleep, &asleep,
+						   RMX_TAKEN_FROM)) {
+			atomic_store(&p->thread_reads, false);
+			return true;
+		}
+		if (rmx_now() >= end)
+			return false;
+		rmx_relax();
+	}
+	return queue_take(p);
+}
+
+static void pace_stay_awake(struct rmx_pace *pace, int64_t now)
+{
+	if (pace->yields < now + pace->awake)
+		pace->yields = now + pace->awake;
 }
 
 /*
@@ -105,12 +150,9 @@ static int wait_as_reader(struct rmaext_fabric *f, struct rmaext_peer *peer,
 	int pidfd = peer ? peer->pidfd : -1;
 
 	for (;;) {
-		/*
-		 * Asking delays answers: it asks towards the end only, and only
-		 * if it would sleep then.
-		 */
-		bool active = serves && now < spin_end && now >= pace->yields &&
-			      now > spin_end - spin / 4 && rmx_cq_is_ready(f);
+		/* asking delays answers: it asks towards the end only */
+		bool active = serves && spin && now > spin_end - spin / 4 &&
+			      rmx_cq_is_ready(f);
 		int n = rmx_cq_drain(f), woken;
 		enum rmx_step next = step(arg);
 
@@ -122,6 +164,7 @@ static int wait_as_reader(struct rmaext_fabric *f, struct rmaext_peer *peer,
 		if (n || active) {
 			spin_end = now + spin;
 			nap = 0;
+			pace_stay_awake(pace, now);
 		}
 		if (rmx_pace_due(pace, now)) {
 			/* MPI may take long, and call the program */
@@ -151,7 +194,8 @@ static int wait_as_reader(struct rmaext_fabric *f, struct rmaext_peer *peer,
 			now = (until < pace->next ? until : pace->next) - now;
 			if (next == RMX_RETRY && now > RMX_SOON)
 				now = RMX_SOON;
-			woken = rmx_cq_doze(f, pidfd, now, &nap);
+			now = rmx_cq_nap(f, now, &nap);
+			woken = rmx_cq_sleep(f, pidfd, now);
 		}
 		if (woken & RMX_INTERRUPTED)
 			return RMAEXT_PENDING;
@@ -159,8 +203,10 @@ static int wait_as_reader(struct rmaext_fabric *f, struct rmaext_peer *peer,
 		if (woken & RMX_BY_OTHER)
 			atomic_store(&peer->gone, true);
 		now = rmx_now();
-		if (woken & RMX_BY_NETWORK)
+		if (woken & RMX_BY_NETWORK) {
 			spin_end = now + spin;
+			pace_stay_awake(pace, now);
+		}
 	}
 }
 
@@ -217,7 +263,7 @@ static int wait_for_step(struct rmaext_fabric *f, struct rmaext_peer *peer,
 		atomic_load_explicit(&p->visits, memory_order_relaxed) + 1,
 		memory_order_relaxed);
 	for (;;) {
-		if (queue_take(p)) {
+		if (queue_take(p) || queue_take_over(p)) {
 			ret = wait_as_reader(f, peer, step, arg, until, spins,
 					     pace);
 			if (ret != RMX_READ_BY_ANOTHER) {
@@ -288,20 +334,37 @@ void rmaext_fabric_progress(rmaext_fabric *f, int64_t slice)
 
 /* What the progress thread keeps from turn to turn. */
 struct thread_turns {
-	int64_t nap;	 /* see rmx_cq_doze() */
+	int64_t nap;	 /* see rmx_cq_nap() */
 	int64_t slept;	 /* when it last went to sleep */
 	int64_t crowded; /* until then others need its core */
 };
 
+/* Sleeps; false: another has taken the queue meanwhile. */
+static bool thread_sleep(struct rmaext_fabric *f, struct thread_turns *turns)
+{
+	struct rmx_progress *p = &f->progress;
+	const int64_t ns = rmx_cq_nap(f, RMX_THREAD_NAP, &turns->nap);
+	uint64_t count;
+	int woken;
+
+	atomic_store(&p->sleep, RMX_ASLEEP);
+	woken = rmx_cq_sleep(f, p->wake_fd, ns);
+	if ((woken & RMX_BY_OTHER) &&
+	    read(p->wake_fd, &count, sizeof(count)) > 0)
+		atomic_fetch_add(&f->wakeups, 1);
+	return atomic_exchange(&p->sleep, RMX_AWAKE) == RMX_ASLEEP;
+}
+
 /*
  * One turn as the reader: it serves, spins after activity, and sleeps once. A
  * request that the provider serves gives no completion, so the thread asks for
- * those in the second half of its spin.
+ * those in the second half of its spin. Returns false if another has taken the
+ * queue.
  *
  * A thread that spins uses up its share of a core that others want. Then it
  * waits for milliseconds at a time, where one that sleeps is woken at once.
  */
-static void thread_read(struct rmaext_fabric *f, struct thread_turns *turns)
+static bool thread_read(struct rmaext_fabric *f, struct thread_turns *turns)
 {
 	struct rmx_progress *p = &f->progress;
 	const int64_t most = p->spin;
@@ -312,7 +375,6 @@ static void thread_read(struct rmaext_fabric *f, struct thread_turns *turns)
 			       ? most
 			       : brief;
 	int64_t spin_end = now + spin;
-	uint64_t count;
 
 	do {
 		bool active = now > spin_end - spin / 2 && rmx_cq_is_ready(f);
@@ -322,7 +384,7 @@ static void thread_read(struct rmaext_fabric *f, struct thread_turns *turns)
 			turns->nap = 0;
 		}
 		if (atomic_load(&p->waiters) || atomic_load(&p->stop))
-			return;
+			return true;
 		last = now;
 		now = rmx_now();
 		if (now - last > RMX_LOST) {
@@ -332,11 +394,7 @@ static void thread_read(struct rmaext_fabric *f, struct thread_turns *turns)
 		}
 	} while (now < spin_end);
 	turns->slept = now;
-	if (rmx_cq_arm(f) &&
-	    (rmx_cq_doze(f, p->wake_fd, 1000000000, &turns->nap) &
-	     RMX_BY_OTHER) &&
-	    read(p->wake_fd, &count, sizeof(count)) > 0)
-		atomic_fetch_add(&f->wakeups, 1);
+	return !rmx_cq_arm(f) || thread_sleep(f, turns);
 }
 
 static void thread_park(struct rmx_progress *p, bool same_wait)
@@ -358,6 +416,7 @@ static void *thread_main(void *arg)
 	struct rmx_progress *p = &f->progress;
 	unsigned int seen = atomic_load(&p->visits);
 	struct thread_turns turns = {0};
+	bool reads;
 
 	rmx_thread_named("rmaext-progress");
 	while (!atomic_load(&p->stop)) {
@@ -379,9 +438,13 @@ static void *thread_main(void *arg)
 			thread_park(p, false); /* a waiter is about to leave */
 			continue;
 		}
+		reads = true;
 		atomic_store(&p->thread_reads, true);
-		while (!atomic_load(&p->waiters) && !atomic_load(&p->stop))
-			thread_read(f, &turns);
+		while (reads && !atomic_load(&p->waiters) &&
+		       !atomic_load(&p->stop))
+			reads = thread_read(f, &turns);
+		if (!reads)
+			continue;
 		atomic_store(&p->thread_reads, false);
 		queue_leave(p);
 	}

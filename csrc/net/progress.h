@@ -17,6 +17,9 @@ struct rmaext_window;
 	((int64_t)1000 * 1000) /* ns between looks, without a fd \
 				*/
 
+/* A sleeping thread that reads the queue may have it taken from it meanwhile. */
+enum rmx_sleep { RMX_AWAKE, RMX_ASLEEP, RMX_TAKEN_FROM };
+
 /* Who reads the completion queue, and who sleeps; see progress.c. */
 struct rmx_progress {
 	atomic_bool reader;   /* held by the one reader of the CQ */
@@ -25,6 +28,7 @@ struct rmx_progress {
 	atomic_int followers; /* waiters that do not read: they sleep on turn */
 	atomic_uint turn;     /* futex: something has changed for followers */
 	atomic_bool thread_reads;
+	atomic_int sleep; /* enum rmx_sleep, of the progress thread */
 	atomic_bool stop;
 	atomic_uint unpark; /* futex: the parked progress thread sleeps on it */
 	atomic_bool long_park; /* it has parked for RMX_PARK_LONG */
@@ -94,14 +98,19 @@ void rmx_cq_wake_waiters(const struct rmaext_fabric *fabric);
 bool rmx_cq_arm(struct rmaext_fabric *fabric);
 
 /*
- * Comes after rmx_cq_arm(). Sleeps for `ns` at most, until the network has
- * something or `other_fd` (-1: none) is readable. *nap is the reader's, 0 at
- * first and after activity: where the CQ has no descriptor, the naps grow up to
- * RMX_NAP_MAX. Returns the bits of what has happened.
+ * Comes after rmx_cq_arm(). Returns for how long the reader may sleep, `ns` at
+ * most. *nap is the reader's, 0 at first and after activity: where the CQ has
+ * no descriptor, the naps grow up to RMX_NAP_MAX.
+ */
+int64_t rmx_cq_nap(struct rmaext_fabric *fabric, int64_t ns, int64_t *nap);
+
+/*
+ * Sleeps for `ns` at most, until the network has something or `other_fd` (-1:
+ * none) is readable. Returns the bits of what has happened. It touches nothing
+ * of the queue, which another thread may read meanwhile.
  */
 enum { RMX_BY_NETWORK = 1, RMX_BY_OTHER = 2, RMX_INTERRUPTED = 4 };
-int rmx_cq_doze(struct rmaext_fabric *fabric, int other_fd, int64_t ns,
-		int64_t *nap);
+int rmx_cq_sleep(const struct rmaext_fabric *fabric, int other_fd, int64_t ns);
 
 /*
  * Says whether the network has something for this rank. That includes requests

@@ -22,7 +22,10 @@
 #include <stdlib.h>
 
 #define ROUNDS 32 /* for 2^32 ranks */
-/* ns from the begin of a meeting until a rank that waits may sleep */
+/*
+ * ns from the begin of a meeting, or from the last request of a peer, until a
+ * rank that waits may sleep
+ */
 #define AWAKE ((int64_t)5000 * 1000)
 
 /*
@@ -303,6 +306,8 @@ int rmaext_network_barrier_meet(rmaext_network_barrier *b, uint64_t step,
 		barrier_come(b, step, value);
 	}
 	rmx_pace_begin(&pace, now);
+	if (b->fabric->progress.spin) /* no rank wants this core */
+		pace.awake = AWAKE;
 	pace.yields = b->since + AWAKE;
 	ret = rmx_wait_serving(b->fabric, barrier_step, b,
 			       now + (slice < RMX_SLICE ? slice : RMX_SLICE),
