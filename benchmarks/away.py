@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Single operations by what their target does meanwhile; for table.py."""
+"""Single operations by what their target or their origin does meanwhile; for table.py."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from collections.abc import Callable
 import numpy as np
 
 from rmaext.bench import cases
-from rmaext.bench.measure import Job, per_call
+from rmaext.bench.measure import Job, once, per_call
 from rmaext.bench.peers import Side
 
 TARGET = 1
+PAUSES = {"0.1 ms": 1e-4, "1 ms": 1e-3}  # between two operations, in seconds
 FENCE, ASLEEP, BARRIER = "target in a fence", "rmaext, target asleep", "rmaext, in MPI_Barrier"
 
 
@@ -56,3 +57,37 @@ def away(job: Job) -> None:
     job.check(cases.same("get", got, sent) if job.is_origin else None)
     added = job.comm.bcast(side.added, 0)
     cases.check(job, side, "put and fetch_add", sent + added)
+
+
+def pauses(job: Job) -> None:
+    """Get, put + flush and fetch_add of 8 B, each after the origin has computed for a while.
+
+    The targets wait as the library lets them: in a fence, or in MPI_Barrier.
+    """
+    sides = cases.sides(job, 2)
+    sent, got = np.array([42]), np.zeros(1, np.int64)
+    calls: dict[str, Callable[[Side], None]] = {
+        "put + flush": lambda side: side.put_flush(1, sent, TARGET, 1),
+        "get": lambda side: side.get(1, got, TARGET, 0),
+        "fetch_add": lambda side: side.fetch_add(1, TARGET, 0),
+    }
+    times = 3 if job.quick else 40
+    job.expect(len(PAUSES) * len(calls) * job.rounds * len(sides))
+    for what, seconds in PAUSES.items():
+        for name, call in calls.items():
+
+            def turn(
+                side: Side, call: Callable[[Side], None] = call, seconds: float = seconds
+            ) -> list[float]:
+                taken = []
+                for _ in range(times):
+                    end = time.perf_counter() + seconds
+                    while time.perf_counter() < end:
+                        pass
+                    taken.append(once(lambda: call(side)))
+                return taken[1:]
+
+            job.add(f"{name}, {what} after the last", job.alternate(sides, turn), "us", 8)
+    for side in sides:
+        added = job.comm.bcast(side.added, 0)
+        cases.check(job, side, "put and fetch_add", np.array([added, *sent]))

@@ -9,7 +9,7 @@ from typing import Any
 
 import baseline
 import numpy as np
-from away import away
+from away import away, pauses
 from connections import connections
 from costs import cpu
 from growth import crowd, growth
@@ -384,6 +384,7 @@ def locks(job: Job) -> None:
 
 CASES = {
     "away": away,
+    "pauses": pauses,
     "calls": calls,
     "connections": connections,
     "latency": cases.latency,

@@ -319,6 +319,17 @@ TABLE = (
         "fabric",
     ),
     Row(
+        "tcp;ofi_rxm, 8 B, the origin computes before each",
+        (MPICH, WHEEL, OPENMPI),
+        job("pauses", (CREATE, MPI_CREATE), "fabric", program=ROWS),
+        tuple(
+            Claim(f"{name}, {pause}", TIME, None, mine=CREATE)
+            for name in EACH
+            for pause in ("0.1 ms", "1 ms")
+        ),
+        "fabric",
+    ),
+    Row(
         "tcp;ofi_rxm, with the check of who connects, over without",
         (MPICH, WHEEL),
         job("connections", (CREATE,), "fabric", 3, ROWS, rounds=16),

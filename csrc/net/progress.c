@@ -152,6 +152,7 @@ static int wait_as_reader(struct rmaext_fabric *f, struct rmaext_peer *peer,
 	for (;;) {
 		/* asking delays answers: it asks towards the end only */
 		bool active = serves && spin && now > spin_end - spin / 4 &&
+			      now > pace->yields - pace->awake / 2 &&
 			      rmx_cq_is_ready(f);
 		int n = rmx_cq_drain(f), woken;
 		enum rmx_step next = step(arg);
@@ -337,6 +338,9 @@ struct thread_turns {
 	int64_t nap;	 /* see rmx_cq_nap() */
 	int64_t slept;	 /* when it last went to sleep */
 	int64_t crowded; /* until then others need its core */
+	/* p->unpark when it went to sleep: who takes the queue may hand it
+	 * over before the thread is awake */
+	unsigned int unpark;
 };
 
 /* Sleeps; false: another has taken the queue meanwhile. */
@@ -347,6 +351,7 @@ static bool thread_sleep(struct rmaext_fabric *f, struct thread_turns *turns)
 	uint64_t count;
 	int woken;
 
+	turns->unpark = atomic_load(&p->unpark);
 	atomic_store(&p->sleep, RMX_ASLEEP);
 	woken = rmx_cq_sleep(f, p->wake_fd, ns);
 	if ((woken & RMX_BY_OTHER) &&
@@ -397,10 +402,9 @@ static bool thread_read(struct rmaext_fabric *f, struct thread_turns *turns)
 	return !rmx_cq_arm(f) || thread_sleep(f, turns);
 }
 
-static void thread_park(struct rmx_progress *p, bool same_wait)
+static void thread_park(struct rmx_progress *p, bool same_wait,
+			unsigned int unpark)
 {
-	unsigned int unpark = atomic_load(&p->unpark);
-
 	atomic_store(&p->long_park, same_wait);
 	/* the waiter that would end this may have left before that store */
 	if (atomic_load(&p->stop) || (same_wait && !atomic_load(&p->waiters)))
@@ -416,17 +420,20 @@ static void *thread_main(void *arg)
 	struct rmx_progress *p = &f->progress;
 	unsigned int seen = atomic_load(&p->visits);
 	struct thread_turns turns = {0};
-	bool reads;
+	bool taken = false;
 
 	rmx_thread_named("rmaext-progress");
 	while (!atomic_load(&p->stop)) {
+		unsigned int unpark = taken ? turns.unpark
+					    : atomic_load(&p->unpark);
 		unsigned int visits = atomic_load(&p->visits);
 
+		taken = false;
 		if (atomic_load(&p->waiters) || visits != seen) {
 			bool same = visits == seen;
 
 			seen = visits;
-			thread_park(p, same);
+			thread_park(p, same, unpark);
 			/* the waiter may be inside MPI, and for long */
 			if (!atomic_load(&p->stop) && queue_take(p)) {
 				rmx_cq_drain(f);
@@ -435,15 +442,14 @@ static void *thread_main(void *arg)
 			continue;
 		}
 		if (!queue_take(p)) {
-			thread_park(p, false); /* a waiter is about to leave */
+			thread_park(p, false, unpark); /* a waiter is about to leave */
 			continue;
 		}
-		reads = true;
 		atomic_store(&p->thread_reads, true);
-		while (reads && !atomic_load(&p->waiters) &&
+		while (!taken && !atomic_load(&p->waiters) &&
 		       !atomic_load(&p->stop))
-			reads = thread_read(f, &turns);
-		if (!reads)
+			taken = !thread_read(f, &turns);
+		if (taken)
 			continue;
 		atomic_store(&p->thread_reads, false);
 		queue_leave(p);

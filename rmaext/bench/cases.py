@@ -27,7 +27,7 @@ def sides(job: Job, count: int, own: int | None = None, **more: Any) -> list[Sid
     for side in made:
         side.memory[:] = 0
         if hasattr(side.win, "route"):
-            job.facts.setdefault("routes", {})[side.name] = side.win.route(side.targets[0])
+            job.facts.setdefault("routes", {})[side.name] = side.win.route(side.targets[-1])
     return made
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import pathlib
 import time
@@ -183,6 +184,31 @@ def test_fences_are_no_failures(fabric_route):
 def test_connect_without_a_fabric():
     with rmaext.Window(MPI.COMM_SELF, np.zeros(1)) as win:
         win.connect()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_operations_after_pauses_of_any_length(fabric_route):
+    """The progress thread reads by then, sleeps, or is about to; several threads come."""
+    comm, threads, times = fabric_route, 3, 60
+    right = (comm.rank + 1) % comm.size
+    with rmaext.Window(comm, np.zeros(SIZE, "i8")) as win:
+
+        def work(thread: int) -> int:
+            draw = np.random.default_rng([comm.rank, thread])
+            for k in range(times):
+                time.sleep(draw.choice([0, 2e-5, 2e-4, 6e-4, 2e-3]))
+                word = comm.rank << 20 | thread << 10 | k
+                win.put(word, right, thread)
+                win.flush(right)
+                assert win.get(right, thread, 1) == word
+                win.fetch_add(1, right, COUNTER)
+            return times
+
+        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+            assert sum(pool.map(work, range(threads))) == threads * times
+        win.fence()
+        assert win.local[COUNTER] == threads * times
+        win.fence()
 
 
 @pytest.mark.mpi(min_size=2)
