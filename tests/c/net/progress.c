@@ -45,6 +45,29 @@ static void await_sleep(struct rmaext_fabric *f, int state)
 		CHECK(now() < end);
 }
 
+/* The state of the progress thread, as the kernel has it. */
+static char thread_state(void)
+{
+	char path[300], line[300] = "", state = '?';
+	DIR *tasks = opendir("/proc/self/task");
+	struct dirent *d;
+
+	CHECK(tasks);
+	while (state == '?' && (d = readdir(tasks))) {
+		FILE *file;
+
+		snprintf(path, sizeof(path), "/proc/self/task/%s/stat",
+			 d->d_name);
+		file = fopen(path, "r");
+		if (file && fgets(line, sizeof(line), file))
+			sscanf(line, "%*d (rmaext-progress) %c", &state);
+		if (file)
+			fclose(file);
+	}
+	closedir(tasks);
+	return state;
+}
+
 /* Nothing wakes the thread, and yet there is a reader. */
 static void taken_from_a_sleeper(void)
 {
@@ -56,6 +79,9 @@ static void taken_from_a_sleeper(void)
 
 	CHECK(asleep_on >= 0 && other >= 0);
 	await_sleep(f, RMX_ASLEEP);
+	for (int64_t end = now() + 20 * SECOND; thread_state() != 'S';
+	     nap(1e-4))
+		CHECK(now() < end);
 	EQUAL(dup2(other, fd), fd);
 	rmaext_fabric_progress(f, 1000000);
 	CHECK(reads > before);
