@@ -424,8 +424,8 @@ static void *thread_main(void *arg)
 
 	rmx_thread_named("rmaext-progress");
 	while (!atomic_load(&p->stop)) {
-		unsigned int unpark = taken ? turns.unpark
-					    : atomic_load(&p->unpark);
+		unsigned int unpark =
+			taken ? turns.unpark : atomic_load(&p->unpark);
 		unsigned int visits = atomic_load(&p->visits);
 
 		taken = false;
@@ -442,7 +442,8 @@ static void *thread_main(void *arg)
 			continue;
 		}
 		if (!queue_take(p)) {
-			thread_park(p, false, unpark); /* a waiter is about to leave */
+			/* a waiter is about to leave */
+			thread_park(p, false, unpark);
 			continue;
 		}
 		atomic_store(&p->thread_reads, true);

@@ -17,7 +17,7 @@ struct rmaext_window;
 	((int64_t)1000 * 1000) /* ns between looks, without a fd \
 				*/
 
-/* A sleeping thread that reads the queue may have it taken from it meanwhile. */
+/* The queue may be taken from the progress thread while that sleeps. */
 enum rmx_sleep { RMX_AWAKE, RMX_ASLEEP, RMX_TAKEN_FROM };
 
 /* Who reads the completion queue, and who sleeps; see progress.c. */

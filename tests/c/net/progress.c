@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* One thread at a time reads the completion queue: the progress thread, or who
- * takes the queue from it. */
+/*
+ * One thread at a time reads the completion queue: the progress thread, or who
+ * takes the queue from it.
+ */
 #include "rig.h"
 #include "am/am.h"
 
@@ -102,7 +104,7 @@ static void taken_from_a_sleeper(void)
 	OK(rmaext_fabric_close(&f));
 }
 
-/* The queue is handed over to a thread that has not seen yet that it lost it. */
+/* It is handed over to a thread that has not seen yet that it lost it. */
 static void handed_over_to_a_sleeper(void)
 {
 	struct rmx_hooks hooks;
