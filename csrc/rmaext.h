@@ -1120,8 +1120,9 @@ void rmaext_pack(int kind, void *base, const int64_t *offsets,
  * rmaext_strided() does it, and is continued as rmaext_put() or rmaext_get();
  * else rmaext_strided_many() does, and is continued as rmaext_many().
  */
-int rmaext_strided_whole(rmaext_window *window, int64_t rank, uint64_t unit,
-			 int ndim, const int64_t *shape, const int64_t *steps);
+int rmaext_strided_whole(rmaext_window *window, int64_t rank, int kind,
+			 uint64_t unit, int ndim, const int64_t *shape,
+			 const int64_t *steps);
 int rmaext_strided(rmaext_window *window, int64_t rank, uint64_t offset,
 		   int kind, uint64_t unit, int ndim, const int64_t *shape,
 		   const int64_t *steps, const int64_t *locals, void *buf,

@@ -11,8 +11,9 @@
  * was sent after it: hence a bulk operation is alone on its way to its peer.
  * Its own parts are not ordered, as no two have a place in common.
  *
- * An operation on many places goes in parts too, but in short messages, which
- * are carried out in their order: others may follow at once.
+ * An operation on many places, in pieces or in loops, goes in parts too, but in
+ * short messages, which are carried out in their order: others may follow at
+ * once.
  *
  * am->lock is held wherever the line is used.
  */
@@ -70,13 +71,18 @@ static struct rmx_share op_share(const struct rmaext_op *op, uint64_t values)
 	return rmx_share_of(op->kind, op->op, rmx_op_fetches(op), values);
 }
 
+static bool op_has_places(const struct rmaext_op *op)
+{
+	return op->pieces || op->strides;
+}
+
 /* The operands or the results are too long for a send buffer. */
 static bool op_is_bulk(const struct rmaext_op *op)
 {
 	const struct rmx_share s = op_share(op, op->len);
 	const uint64_t room = RMX_MESSAGE - RMX_HEADERS;
 
-	return !op->pieces && !op->series &&
+	return !op_has_places(op) && !op->series &&
 	       (s.values > room || s.values * s.operands > room);
 }
 
@@ -206,7 +212,7 @@ static int line_send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 		 * Only operations that the target accepts or refuses together
 		 * share a message.
 		 */
-	} while (op && !op->pieces && op->window == last->window &&
+	} while (op && !op_has_places(op) && op->window == last->window &&
 		 !op->window->attached && !announces &&
 		 !op_is_announcement(op) && !op_is_bulk(op) &&
 		 message_has_room(buffer, end, op));
@@ -385,12 +391,52 @@ static int line_send_pieces(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	return 0;
 }
 
+/* Sends the next runs of the first operation of the line, a put in loops. */
+static int line_send_runs(struct rmaext_fabric *f, struct rmaext_peer *peer)
+{
+	struct rmaext_op *op = peer->line->queue;
+	const struct rmx_strides *s = op->strides;
+	const size_t ahead =
+		sizeof(struct rmx_request_header) + rmx_loops_bytes(s);
+	const uint64_t first = op->posted / s->run, left = s->runs - first;
+	const uint64_t most = (RMX_MESSAGE - ahead) / s->run;
+	const uint64_t count = left < most ? left : most;
+	struct rmx_send_buffer *buffer = rmx_message_new(f, peer, op->window);
+	struct rmx_request_header *q;
+	int ret;
+
+	if (!buffer)
+		return -FI_EAGAIN;
+	q = (struct rmx_request_header *)buffer->data;
+	q->form = RMX_LOOPS;
+	q->kind = RMAEXT_PUT;
+	q->count = (uint32_t)count;
+	q->unit = s->run;
+	rmx_loops_pack(s, op->offset, first, q + 1);
+	memcpy(buffer->data + ahead, op->operand + op->posted, count * s->run);
+	buffer->shared = true;
+	ret = rmx_message_send(
+		f, buffer,
+		&(struct iovec){buffer->data, ahead + count * s->run}, 1, NULL);
+	if (ret) {
+		rmx_message_drop(f->am, buffer);
+		return ret;
+	}
+	buffer->op = op;
+	op->posted += count * s->run;
+	op->flying++;
+	if (op->posted == op->len)
+		rmx_op_unqueue(op);
+	return 0;
+}
+
 /* Sends something of the line. */
 static int line_send(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
 	const struct rmaext_op *op = peer->line->queue;
 
 	return op->pieces	    ? line_send_pieces(f, peer)
+	       : op->strides	    ? line_send_runs(f, peer)
 	       : op_is_bulk(op)	    ? line_send_part(f, peer)
 	       : rmx_goes_alone(op) ? rmx_series_send(f, peer)
 				    : line_send_short(f, peer);

@@ -5,8 +5,9 @@
  *
  * On the direct route the loops are carried out at once, and own memory may be
  * in pieces as well. Over the network long runs are reads and writes, the
- * chunks of one operation (xfer/post.c); short ones are elements of a message
- * (am/batch.c), or pieces of a system call (exec/vector_lanes.c).
+ * chunks of one operation (xfer/post.c); short ones are elements of a message,
+ * of a copy that nobody waits for if it is a short put (am/send_queue.c), else
+ * of a batch (am/batch.c); or pieces of a system call (exec/vector_lanes.c).
  */
 #include "api/api.h"
 
@@ -62,17 +63,26 @@ static int strided_begin(struct rmaext_window *w, int kind, int64_t rank,
 	return ret;
 }
 
-static bool strided_is_whole(const struct rmaext_window *w, int64_t rank,
-			     const struct rmx_strides *s)
+/* Is it a put that goes as a copy, in messages with its loops? */
+static bool strided_is_copy(int kind, const struct rmx_strides *s)
+{
+	return kind == RMAEXT_PUT && s->run < RMX_LONG_RUN &&
+	       s->run * s->runs <= RMX_COPY_MAX && rmx_loops_bytes(s);
+}
+
+static bool strided_is_whole(const struct rmaext_window *w, int kind,
+			     int64_t rank, const struct rmx_strides *s)
 {
 	const int route = rmx_target_of(w, rank)->route;
 
 	return !s->ndim || route == RMAEXT_DIRECT ||
-	       (route == RMAEXT_FABRIC && !w->visits && s->run >= RMX_LONG_RUN);
+	       (route == RMAEXT_FABRIC && !w->visits &&
+		(s->run >= RMX_LONG_RUN || strided_is_copy(kind, s)));
 }
 
-int rmaext_strided_whole(rmaext_window *w, int64_t rank, uint64_t unit,
-			 int ndim, const int64_t *shape, const int64_t *steps)
+int rmaext_strided_whole(rmaext_window *w, int64_t rank, int kind,
+			 uint64_t unit, int ndim, const int64_t *shape,
+			 const int64_t *steps)
 {
 	struct rmx_strides s;
 
@@ -80,7 +90,7 @@ int rmaext_strided_whole(rmaext_window *w, int64_t rank, uint64_t unit,
 	    !rmx_strides_make(&s, &(struct rmx_part){unit, ndim, shape, steps},
 			      NULL))
 		return 1; /* rmaext_strided() refuses it */
-	return strided_is_whole(w, rank, &s);
+	return strided_is_whole(w, kind, rank, &s);
 }
 
 /* Long runs are the chunks of one operation, several in flight at a time. */
@@ -100,6 +110,30 @@ static int strided_post(struct rmaext_window *w, int kind, int64_t rank,
 	return rmx_op_run(op, op_p);
 }
 
+/* The loops and the values are copied, so the call need not wait. */
+static int strided_put_copy(struct rmaext_window *w, int64_t rank,
+			    uint64_t offset, struct rmx_strides *s,
+			    const void *buf, rmaext_op **op_p)
+{
+	const uint64_t len = s->run * s->runs;
+	const size_t bytes = rmx_strides_bytes(s);
+	struct rmaext_op *op;
+	int ret = rmx_op_new(w, rank, RMX_MESSAGE_PUT, offset, len, bytes + len,
+			     &op);
+
+	if (ret)
+		return ret;
+	s->first = 0; /* op->offset has it */
+	memcpy(rmx_op_payload(op), s, bytes);
+	op->strides = (struct rmx_strides *)(void *)rmx_op_payload(op);
+	op->unit = 1;
+	op->notify = -1;
+	op->local += bytes;
+	op->operand = buf;
+	rmx_op_buffer(op);
+	return rmx_op_run(op, op_p);
+}
+
 int rmaext_strided(rmaext_window *w, int64_t rank, uint64_t offset, int kind,
 		   uint64_t unit, int ndim, const int64_t *shape,
 		   const int64_t *steps, const int64_t *locals, void *buf,
@@ -115,7 +149,7 @@ int rmaext_strided(rmaext_window *w, int64_t rank, uint64_t offset, int kind,
 			    locals, &s);
 	if (ret)
 		return ret;
-	if (!strided_is_whole(w, rank, &s) ||
+	if (!strided_is_whole(w, kind, rank, &s) ||
 	    (locals && s.ndim &&
 	     rmx_target_of(w, rank)->route != RMAEXT_DIRECT)) {
 		ret = rmx_fail(-FI_EINVAL, rank, "rmaext_strided",
@@ -127,6 +161,8 @@ int rmaext_strided(rmaext_window *w, int64_t rank, uint64_t offset, int kind,
 				 buf);
 		rmx_count_direct(&w->tally, rank, rmx_counted_as(kind, false),
 				 offset, s.run * s.runs, false);
+	} else if (s.ndim && strided_is_copy(kind, &s)) {
+		ret = strided_put_copy(w, rank, offset, &s, buf, op_p);
 	} else if (s.ndim) {
 		ret = strided_post(w, kind, rank, offset, &s, buf, op_p);
 	}

@@ -151,7 +151,7 @@ class IndexOperations(ManyOperations[ScalarT]):
         if not direct:
             array = np.asarray(array, order="C")
         data, ndim = arrays.address(array), len(shape)
-        if direct or lib.rmaext_strided_whole(self._handle, rank, unit, ndim, shape, steps):
+        if direct or lib.rmaext_strided_whole(self._handle, rank, kind, unit, ndim, shape, steps):
             own = array.strides if direct else _NULL
             arguments = (kind, unit, ndim, shape, steps, own, data)
             return self._run(_NAMES[kind], place, (array,), lib.rmaext_strided, *arguments)

@@ -119,7 +119,7 @@ class TargetElements:
         unit = int(layout.lengths[0])
         loops = layout.c_loops
         pointer = ffi.from_buffer(data)
-        if lib.rmaext_strided_whole(window._handle, self.rank, unit, *loops):
+        if lib.rmaext_strided_whole(window._handle, self.rank, kind, unit, *loops):
             arguments = (kind, unit, *loops, _NULL, pointer)
             window._run(self.call, self.where(), (data,), lib.rmaext_strided, *arguments)
             return True

@@ -92,7 +92,8 @@ static int move(rmaext_window *w, int kind, const struct part *p, void *buf)
 {
 	rmaext_op *op = NULL;
 
-	if (rmaext_strided_whole(w, 0, p->unit, p->ndim, p->shape, p->steps))
+	if (rmaext_strided_whole(w, 0, kind, p->unit, p->ndim, p->shape,
+				 p->steps))
 		return finish(rmaext_strided(w, 0, p->offset, kind, p->unit,
 					     p->ndim, p->shape, p->steps, NULL,
 					     buf, &op),
