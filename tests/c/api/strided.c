@@ -243,6 +243,68 @@ static void by_network(void)
 	pair_close(&p);
 }
 
+/* Puts that nobody waits for, more of them than the line of a peer takes. */
+static void copies(void)
+{
+	enum { ROWS = 700, PUTS = 2 * RMX_QUEUED / (8 * ROWS) };
+	const uint64_t size = 8 * ROWS * PUTS;
+	struct part p = {.unit = 8, .ndim = 1, .shape = {ROWS}};
+	uint64_t row[ROWS], *there;
+	rmaext_window *w;
+	struct pair pair;
+
+	pair_open(&pair, size);
+	w = window_of(pair.r.origin, pair.r.peer, &pair.r, RMAEXT_FABRIC, NULL,
+		      3);
+	there = (uint64_t *)(void *)pair.r.window_memory;
+	p.steps[0] = 8 * PUTS;
+	for (uint64_t k = 0; k < PUTS; k++) {
+		rmaext_op *op = NULL;
+
+		for (uint64_t i = 0; i < ROWS; i++)
+			row[i] = k << 32 | i;
+		p.offset = 8 * k;
+		CHECK(rmaext_strided_whole(w, 0, RMAEXT_PUT, p.unit, p.ndim,
+					   p.shape, p.steps));
+		CHECK(!rmaext_strided_whole(w, 0, RMAEXT_GET, p.unit, p.ndim,
+					    p.shape, p.steps));
+		OK(finish(rmaext_strided(w, 0, p.offset, RMAEXT_PUT, p.unit,
+					 p.ndim, p.shape, p.steps, NULL, row,
+					 &op),
+			  &op));
+		memset(row, 0xff, sizeof(row)); /* the origin may be reused */
+	}
+	OK(flush(w));
+	for (uint64_t k = 0; k < PUTS; k++)
+		for (uint64_t i = 0; i < ROWS; i++)
+			EQUAL(there[i * PUTS + k], k << 32 | i);
+	drop(w);
+	pair_close(&pair);
+}
+
+/* The window there has been closed: the flush says so, once. */
+static void closed_there(void)
+{
+	const struct part p = {
+		.unit = 8, .ndim = 1, .shape = {3000}, .steps = {16}};
+	static uint64_t row[3000];
+	rmaext_window *w;
+	struct pair pair;
+
+	pair_open(&pair, 48000);
+	w = window_of(pair.r.origin, pair.r.peer, &pair.r, RMAEXT_FABRIC, NULL,
+		      3);
+	OK(move(w, RMAEXT_PUT, &p, row));
+	OK(flush(w));
+	drop(pair.there);
+	for (int i = 0; i < 20; i++)
+		OK(move(w, RMAEXT_PUT, &p, row));
+	EQUAL(flush(w), -FI_ESHUTDOWN);
+	OK(flush(w));
+	drop(w);
+	rig_close(&pair.r);
+}
+
 /* More loops than a message has room for. */
 static void many_loops(void)
 {
@@ -463,6 +525,8 @@ const struct test tests[] = {
 	{.name = "by_memory", .run = by_memory},
 	{.name = "by_system_call", .run = by_system_call},
 	{.name = "by_network", .run = by_network},
+	{.name = "copies", .run = copies},
+	{.name = "closed_there", .run = closed_there},
 	{.name = "many_loops", .run = many_loops},
 	{.name = "long_rows", .run = long_rows},
 	{.name = "short_rows_here", .run = short_rows_here},
