@@ -336,7 +336,8 @@ class RelatedWindows(WindowCore[ScalarT]):
         -----
         Local, and as `subwindow` in all else; corresponds to MPI_Type_create_resized
         of the field's type. Operations on several records are carried
-        out as many of one element each, so a put is complete when it returns.
+        out as many of one element each, so `put` is complete when it returns;
+        what `win[rank, key] = values` writes is after a flush, as ever.
         Atomics raise AlignmentError, before anything is sent, where the field is
         not aligned to its size in every record: `np.dtype(..., align=True)`. A field
         with dimensions has no subwindow; a subwindow has fields.

@@ -89,12 +89,18 @@ def put_flush(win: rmaext.Window, data: np.ndarray) -> None:
     win.flush(VICTIM)
 
 
+def put_part_flush(win: rmaext.Window) -> None:
+    win[VICTIM, :6000:2] = np.zeros(3000, "i8")
+    win.flush(VICTIM)
+
+
 def operations(win: rmaext.Window) -> dict[str, Callable[[], object]]:
     return {
         "get": lambda: win.get(VICTIM, 0, 1),
         "get 1 MiB": lambda: win.get(VICTIM, 0, LARGE),
         "put, flush": lambda: put_flush(win, np.zeros(1, "i8")),
         "put 1 MiB, flush": lambda: put_flush(win, np.zeros(LARGE, "i8")),
+        "put of a part, flush": lambda: put_part_flush(win),
         "fetch_add": lambda: win.fetch_add(1, VICTIM),
         "compare_and_swap": lambda: win.compare_and_swap(0, 1, VICTIM),
     }

@@ -69,6 +69,7 @@ def origin(win: rmaext.Window, pid: int) -> None:
         del data
         arrays += reuse(N)
         win.put(np.full(1000, SENT, "i8"), 1)  # copied
+        win[1, 1:6001:2] = np.full(3000, SENT, "i8")  # copied, too
         times_out(lambda: win.flush(1))
         assert intact(arrays)
     end = time.monotonic() + 0.5
