@@ -276,7 +276,7 @@ struct rmaext_targets {
  * or was.
  */
 enum {
-	RMAEXT_SLOT_ACTIVE = 1, /* draws a ticket, or is inside as a writer */
+	RMAEXT_SLOT_ACTIVE = 1, /* draws a ticket, enters, or is a writer */
 	RMAEXT_SLOT_QUEUED = 2,
 	RMAEXT_SLOT_ABANDONED = 3, /* a rank without a ticket has 0 */
 	RMAEXT_SLOT_KINDS = 3,
@@ -291,8 +291,8 @@ enum {
  */
 struct rmaext_lock {
 	int64_t *block; /* what the places count from, or NULL: not mapped */
-	int64_t words;	/* place of: next ticket, turns of readers, of writers;
-			   sleepers */
+	int64_t words;	/* place of: next ticket, turn, who is inside; sleepers
+			 */
 	int64_t slots;	/* place of a word for each rank */
 	int64_t rank;	/* this rank */
 	uint64_t owner; /* thread that queues, or is inside as a writer, or 0 */
@@ -300,8 +300,11 @@ struct rmaext_lock {
 	int64_t target;
 	int64_t ticket;
 	int kind;
-	int inside; /* the owner has entered */
+	int inside; /* the owner has entered, or RMAEXT_LOCK_JOINS */
 };
+
+/* It is counted as a reader, and waits for a writer that is inside. */
+enum { RMAEXT_LOCK_JOINS = 2 };
 
 struct rmaext_change {
 	int64_t place, value;
@@ -317,7 +320,7 @@ struct rmaext_change {
 struct rmaext_exchange {
 	const int64_t *answers;
 	uint64_t answered, used;
-	struct rmaext_change changes[3];
+	struct rmaext_change changes[4];
 	uint64_t count;
 	int64_t to;
 	int swap, complete;
@@ -835,6 +838,14 @@ void rmaext_barrier(void);
  */
 int rmaext_lock_take(struct rmaext_lock *lock, struct rmaext_exchange *exchange,
 		     uint64_t thread, int exclusive);
+/*
+ * A reader enters without a ticket, past those who are queued. The caller alone
+ * uses the lock, whose kind is 0: a rank has another one for each thread that
+ * joins. Returns as take does, but never -FI_EBUSY. Its ticket is the turn of a
+ * waiter that it has passed, or -1.
+ */
+int rmaext_lock_join(struct rmaext_lock *lock, struct rmaext_exchange *exchange,
+		     uint64_t thread);
 /* Waits so many ns, spinning first; with an exchange it only looks. */
 int rmaext_lock_wait(struct rmaext_lock *lock, struct rmaext_exchange *exchange,
 		     int exclusive, int64_t spin, int64_t sleep);

@@ -386,5 +386,6 @@ void py_numba_close(struct py_window *w);
 /* The types: window.c, prepared.c, compat_win.c. */
 extern PyTypeObject py_window_type, py_buffer_type, py_prepared_type;
 extern PyTypeObject py_win_type;
+extern PyTypeObject py_guard_type;
 
 #endif

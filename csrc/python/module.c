@@ -128,6 +128,7 @@ static int module_exec(PyObject *module)
 	    PyModule_AddType(module, &py_buffer_type) ||
 	    PyModule_AddType(module, &py_prepared_type) ||
 	    PyModule_AddType(module, &py_win_type) ||
+	    PyModule_AddType(module, &py_guard_type) ||
 	    PyModule_AddIntConstant(module, "PUT", RMX_PUT) ||
 	    PyModule_AddIntConstant(module, "GET", RMX_GET) ||
 	    PyModule_AddIntConstant(module, "FETCH_ADD", RMX_UPDATE))

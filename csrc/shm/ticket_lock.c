@@ -1,16 +1,28 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The lock of a target: a ticket lock for readers and writers in its control
- * block. Whoever comes draws a ticket. A reader enters when all
- * with earlier tickets have entered as readers or left as writers; a writer
- * enters when all of them have left. rmaext/_sync/ticket_lock.py
- * decides what to do about ranks that died in the queue, and sends the messages
- * where the block is not mapped here.
+ * The lock of a target: a fair queue for readers and writers in its control
+ * block, and behind it a count of those who are inside. Whoever comes draws a
+ * ticket and waits for its turn. A reader adds itself to the count then, and
+ * lets the next one have its turn. A writer waits until nobody is inside, and
+ * gives its turn back as it leaves.
+ *
+ * A thread that holds another lock already does not queue: it joins. It adds
+ * itself to the count of readers at once, and waits for nobody but a writer
+ * that is inside. So nobody who waits in the queue is ever waited for by one
+ * that holds something, but for the locks that it holds itself: a circle of
+ * waiters has a writer that is inside, or that waits while it holds another
+ * lock, as in any lock without a queue. rmaext/_sync/sync.py decides who joins
+ * and how often.
+ *
+ * rmaext/_sync/ticket_lock.py decides what to do about ranks that died in the
+ * queue, and sends the messages where the block is not mapped here.
  *
  * Each rank's slot says which ticket it has, from before it draws the ticket
- * until after it has given it back. So a ticket that is in no slot of a living
- * rank is a dead rank's. All changes of a slot are additions, as the threads of
- * a rank that leave as readers share it with the thread that queues.
+ * until after it has given it back, and how many of its threads are inside as
+ * readers: who joins says so before it is counted, and takes it back after. So
+ * a ticket that is in no slot of a living rank is a dead rank's, and so is a
+ * reader. All changes of a slot are additions, as several threads of a rank
+ * share it.
  */
 #define _GNU_SOURCE
 #include "base/await.h"
@@ -22,7 +34,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { NEXT, READERS, WRITERS, SLEEPERS }; /* in rmaext_lock.words */
+enum { NEXT, TURN, INSIDE, SLEEPERS }; /* in rmaext_lock.words */
+
+/*
+ * INSIDE counts readers in its low half, those who join and still wait for a
+ * writer included, and in its high half the writer that is inside and those
+ * that try to be: they add themselves, and were alone or take it back.
+ */
+#define WRITER (INT64_C(1) << 32)
 
 static int64_t word_add(int64_t *word, int64_t value)
 {
@@ -42,11 +61,11 @@ static bool word_swap(int64_t *word, int64_t old, int64_t new)
 
 /* -- words that others wait for -------------------------------------------- */
 
-/* The half of a word that changes, as a futex has 32 bits. */
-static const uint32_t *word_futex(const int64_t *word)
+/* A futex has 32 bits: the low half of a word, or the high one. */
+static const uint32_t *word_futex(const int64_t *word, bool high)
 {
 	return (const uint32_t *)word +
-	       (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? 1 : 0);
+	       (high == (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__));
 }
 
 /* A wake-up reaches those who wait for a value with the same bit only. */
@@ -55,72 +74,91 @@ static uint32_t value_bit(int64_t value)
 	return UINT32_C(1) << (value & 31);
 }
 
-static void word_wake(const int64_t *sleepers, const int64_t *word,
-		      int64_t value)
+static void word_wake(const int64_t *sleepers, const int64_t *word, bool high,
+		      uint32_t bits)
 {
 	if (word_load(sleepers))
-		syscall(SYS_futex, word_futex(word), FUTEX_WAKE_BITSET, INT_MAX,
-			NULL, NULL, value_bit(value));
+		syscall(SYS_futex, word_futex(word, high), FUTEX_WAKE_BITSET,
+			INT_MAX, NULL, NULL, bits);
 }
 
 void rmaext_word_raise(int64_t *sleepers, int64_t *word)
 {
 	const int64_t value = word_add(word, 1) + 1;
 
-	word_wake(sleepers, word, value);
+	word_wake(sleepers, word, false, value_bit(value));
 }
 
+/* Waits until word & mask is at least `least`, or at most `most`. */
 struct word {
 	int64_t *sleepers;
 	const int64_t *word;
-	int64_t least;
+	int64_t mask, least, most;
 };
 
-static enum rmx_step word_has_grown(void *arg)
+static bool word_is_there(const struct word *w, int64_t value)
+{
+	value &= w->mask;
+	return value >= w->least && value <= w->most;
+}
+
+static enum rmx_step word_look(void *arg)
 {
 	const struct word *w = arg;
 
-	return word_load(w->word) >= w->least ? RMX_DONE : RMX_SLEEP;
+	return word_is_there(w, word_load(w->word)) ? RMX_DONE : RMX_SLEEP;
 }
 
 static bool word_sleep(void *arg, int64_t ns)
 {
 	const struct word *w = arg;
 	const struct timespec end = rmx_timespec(rmx_now() + ns);
-	bool slept = true;
+	const bool grows = w->most == INT64_MAX;
+	bool slept = true, high;
 	int64_t value;
 
 	word_add(w->sleepers, 1);
 	value = word_load(w->word);
+	/* of a count of readers and writers, the half that keeps us out */
+	high = !grows && (!(uint32_t)value || !(w->mask & UINT32_MAX));
 	/* a rank killed here leaves a sleeper too many: idle system calls */
-	if (value < w->least)
-		slept = !syscall(SYS_futex, word_futex(w->word),
-				 FUTEX_WAIT_BITSET, (uint32_t)value, &end, NULL,
-				 value_bit(w->least)) ||
+	if (!word_is_there(w, value))
+		slept = !syscall(SYS_futex, word_futex(w->word, high),
+				 FUTEX_WAIT_BITSET,
+				 (uint32_t)(high ? value >> 32 : value), &end,
+				 NULL,
+				 grows ? value_bit(w->least)
+				       : FUTEX_BITSET_MATCH_ANY) ||
 			errno != EINTR;
 	word_add(w->sleepers, -1);
 	return slept;
 }
 
-int rmaext_word_await(int64_t *sleepers, const int64_t *word, int64_t least,
-		      int64_t spin, int64_t sleep)
+static bool word_await(struct word *w, int64_t spin, int64_t sleep)
 {
-	struct word w = {sleepers, word, least};
 	const struct rmx_await wait = {
-		.look = word_has_grown,
+		.look = word_look,
 		.sleep = word_sleep,
-		.arg = &w,
+		.arg = w,
 		.spin = spin,
 		.nap = sleep,
 	};
 
-	if (word_has_grown(&w) == RMX_DONE)
-		return 1;
+	if (word_look(w) == RMX_DONE)
+		return true;
 	if (spin + sleep <= 0) {
 		rmaext_mpi_glance();
-		return 0;
+		return false;
 	}
 	return !rmx_await(&wait, rmx_now() + spin + sleep, NULL);
+}
+
+int rmaext_word_await(int64_t *sleepers, const int64_t *word, int64_t least,
+		      int64_t spin, int64_t sleep)
+{
+	struct word w = {sleepers, word, -1, least, INT64_MAX};
+
+	return word_await(&w, spin, sleep);
 }
 
 void rmaext_barrier(void)
@@ -183,12 +221,23 @@ static int64_t block_load(const struct rmaext_lock *l,
 	return value;
 }
 
-static void turn_wake(const struct rmaext_lock *l, int64_t place, int64_t value)
+/* Wakes those who wait for what has become of a word of the lock. */
+static void lock_wake(const struct rmaext_lock *l, int64_t place, int64_t more,
+		      int64_t value)
 {
 	const int64_t *words = l->block + l->words;
 
-	if (place == l->words + READERS || place == l->words + WRITERS)
-		word_wake(&words[SLEEPERS], &l->block[place], value);
+	if (place == l->words + TURN)
+		word_wake(&words[SLEEPERS], &words[TURN], false,
+			  value_bit(value));
+	else if (place != l->words + INSIDE)
+		return;
+	else if (more == -1 && !(uint32_t)value)
+		word_wake(&words[SLEEPERS], &words[INSIDE], false,
+			  FUTEX_BITSET_MATCH_ANY);
+	else if (more == -WRITER && value < WRITER)
+		word_wake(&words[SLEEPERS], &words[INSIDE], true,
+			  FUTEX_BITSET_MATCH_ANY);
 }
 
 static int64_t block_add(const struct rmaext_lock *l, struct rmaext_exchange *e,
@@ -200,7 +249,7 @@ static int64_t block_add(const struct rmaext_lock *l, struct rmaext_exchange *e,
 		exchange_ask(e, place, more, &old);
 	} else {
 		old = word_add(&l->block[place], more);
-		turn_wake(l, place, old + more);
+		lock_wake(l, place, more, old + more);
 	}
 	return old;
 }
@@ -214,7 +263,7 @@ static bool block_swap(const struct rmaext_lock *l, struct rmaext_exchange *e,
 	if (!e) {
 		if (!word_swap(&l->block[place], from, to))
 			return false;
-		turn_wake(l, place, to);
+		lock_wake(l, place, to - from, to);
 		return true;
 	}
 	if (!exchange_is_answered(e))
@@ -244,36 +293,44 @@ static void slot_change(struct rmaext_lock *l, struct rmaext_exchange *e,
 	block_add(l, e, l->slots + l->rank, slot_content(l, kind) + more - old);
 }
 
-static int64_t lock_turn(const struct rmaext_lock *l, int exclusive)
+/* A reader that has the turn: no writer is inside, nor can be before it. */
+static int reader_enter(struct rmaext_lock *l, struct rmaext_exchange *e)
 {
-	return l->words + (exclusive ? WRITERS : READERS);
+	block_add(l, e, l->words + INSIDE, 1);
+	block_add(l, e, l->words + TURN, 1);
+	slot_change(l, e, 0, RMAEXT_SLOT_READER);
+	l->inside = 1;
+	return 1;
 }
 
-static void lock_enter(struct rmaext_lock *l, struct rmaext_exchange *e,
-		       int exclusive)
+/* `old` is what the count was before the writer was added to it. */
+static int writer_entered(struct rmaext_lock *l, struct rmaext_exchange *e,
+			  int64_t turn, int64_t old)
 {
-	l->inside = 1;
-	if (exclusive) {
-		if (l->kind != RMAEXT_SLOT_ACTIVE)
-			slot_change(l, e, RMAEXT_SLOT_ACTIVE, 0);
-		return;
+	if (turn == l->ticket && !old) {
+		l->inside = 1;
+		return 1;
 	}
-	if (l->kind == RMAEXT_SLOT_ACTIVE)
-		block_add(l, e, lock_turn(l, 0), 1);
-	else /* no addition: who finds a queued rank dead may do it for it */
-		block_swap(l, e, lock_turn(l, 0), l->ticket, l->ticket + 1);
-	slot_change(l, e, 0, RMAEXT_SLOT_READER);
+	block_add(l, e, l->words + INSIDE, -WRITER);
+	slot_change(l, e, RMAEXT_SLOT_QUEUED, 0);
+	return 0;
 }
 
 static int lock_try_enter(struct rmaext_lock *l, struct rmaext_exchange *e,
 			  int exclusive)
 {
-	const int64_t now = block_load(l, e, lock_turn(l, exclusive));
+	const int64_t turn = block_load(l, e, l->words + TURN);
+	int64_t inside = block_load(l, e, l->words + INSIDE);
 
-	if (!exchange_is_answered(e) || now != l->ticket)
+	if (!exchange_is_answered(e) || turn != l->ticket ||
+	    (exclusive && inside))
 		return 0;
-	lock_enter(l, e, exclusive);
-	return 1;
+	/* from here on a death is told from one in the queue */
+	slot_change(l, e, RMAEXT_SLOT_ACTIVE, 0);
+	if (!exclusive)
+		return reader_enter(l, e);
+	inside = block_add(l, e, l->words + INSIDE, WRITER);
+	return exchange_is_answered(e) ? writer_entered(l, e, turn, inside) : 0;
 }
 
 /* Takes up an abandoned ticket of its own, unless another has passed it on. */
@@ -299,15 +356,22 @@ static bool lock_resume(struct rmaext_lock *l, struct rmaext_exchange *e)
 static int lock_draw(struct rmaext_lock *l, struct rmaext_exchange *e,
 		     int exclusive)
 {
-	int64_t now;
+	int64_t turn, inside = 0;
+	bool tries;
 
 	slot_change(l, e, RMAEXT_SLOT_ACTIVE, 0);
 	l->ticket = block_add(l, e, l->words + NEXT, 1);
-	now = block_load(l, e, lock_turn(l, exclusive));
-	if (exchange_is_answered(e) && now == l->ticket) {
-		lock_enter(l, e, exclusive);
-		return 1;
-	}
+	turn = block_load(l, e, l->words + TURN);
+	/* in the same message, before the answer: most locks are free */
+	tries = exclusive && (e || turn == l->ticket);
+	if (tries)
+		inside = block_add(l, e, l->words + INSIDE, WRITER);
+	if (!exchange_is_answered(e))
+		return 0;
+	if (tries)
+		return writer_entered(l, e, turn, inside);
+	if (!exclusive && turn == l->ticket)
+		return reader_enter(l, e);
 	slot_change(l, e, RMAEXT_SLOT_QUEUED, 0);
 	return 0;
 }
@@ -385,31 +449,73 @@ int rmaext_lock_take(struct rmaext_lock *l, struct rmaext_exchange *e,
 	return lock_record(l, exclusive, false, owner_end(l, e, ret));
 }
 
+/* Waits until it is worth a try. The block is mapped. */
+static void lock_await(const struct rmaext_lock *l, bool joins, int exclusive,
+		       int64_t spin, int64_t sleep)
+{
+	int64_t *words = l->block + l->words;
+	struct word turn = {&words[SLEEPERS], &words[TURN], -1, l->ticket,
+			    INT64_MAX};
+	struct word left = {&words[SLEEPERS], &words[INSIDE], -1, 0, 0};
+
+	if (joins)
+		left.mask = -WRITER;
+	if (!joins && word_look(&turn) != RMX_DONE)
+		word_await(&turn, spin, sleep);
+	else if (joins || exclusive)
+		word_await(&left, spin, sleep);
+}
+
+int rmaext_lock_join(struct rmaext_lock *l, struct rmaext_exchange *e,
+		     uint64_t thread)
+{
+	int64_t inside, turn, next;
+
+	exchange_begin(e);
+	__atomic_store_n(&l->owner, thread, __ATOMIC_SEQ_CST);
+	owner_begin(l, e);
+	block_add(l, e, l->slots + l->rank, RMAEXT_SLOT_READER);
+	inside = block_add(l, e, l->words + INSIDE, 1);
+	turn = block_load(l, e, l->words + TURN);
+	next = block_load(l, e, l->words + NEXT);
+	if (exchange_is_answered(e)) {
+		l->inside = inside < WRITER ? 1 : RMAEXT_LOCK_JOINS;
+		l->ticket = inside < WRITER && turn < next ? turn : -1;
+	}
+	return lock_record(l, 0, false, owner_end(l, e, l->inside == 1));
+}
+
 int rmaext_lock_wait(struct rmaext_lock *l, struct rmaext_exchange *e,
 		     int exclusive, int64_t spin, int64_t sleep)
 {
+	const bool joins = l->inside == RMAEXT_LOCK_JOINS;
+	int ret = 0;
+
 	exchange_begin(e);
 	owner_begin(l, e);
 	if (!e)
-		rmaext_word_await(&l->block[l->words + SLEEPERS],
-				  &l->block[lock_turn(l, exclusive)], l->ticket,
-				  spin, sleep);
-	return lock_record(l, exclusive, false,
-			   owner_end(l, e, lock_try_enter(l, e, exclusive)));
+		lock_await(l, joins, exclusive, spin, sleep);
+	if (joins) {
+		if (block_load(l, e, l->words + INSIDE) < WRITER)
+			l->inside = ret = 1;
+	} else {
+		ret = lock_try_enter(l, e, exclusive);
+	}
+	return lock_record(l, exclusive, false, owner_end(l, e, ret));
 }
 
-/* The slot last, so that each ticket is always accounted for. */
+/* The slot last, so that each ticket and each reader is accounted for. */
 static void lock_leave(struct rmaext_lock *l, struct rmaext_exchange *e,
 		       int exclusive)
 {
-	if (exclusive)
-		block_add(l, e, lock_turn(l, 0), 1);
-	block_add(l, e, lock_turn(l, 1), 1);
-	if (exclusive)
-		slot_change(l, e, 0, 0);
-	else
+	block_add(l, e, l->words + INSIDE, exclusive ? -WRITER : -1);
+	if (!exclusive) {
 		block_add(l, e, l->slots + l->rank,
 			  -(int64_t)RMAEXT_SLOT_READER);
+		return;
+	}
+	block_add(l, e, l->words + TURN, 1);
+	slot_change(l, e, 0, 0);
 }
 
 int rmaext_lock_leave(struct rmaext_lock *l, struct rmaext_exchange *e,
@@ -427,8 +533,7 @@ int rmaext_lock_leave(struct rmaext_lock *l, struct rmaext_exchange *e,
 int rmaext_lock_undo(struct rmaext_lock *l, struct rmaext_exchange *e,
 		     uint64_t thread, int exclusive)
 {
-	bool inside;
-	int ret;
+	int inside, ret;
 
 	exchange_begin(e);
 	if (__atomic_load_n(&l->owner, __ATOMIC_SEQ_CST) != thread)
@@ -442,7 +547,7 @@ int rmaext_lock_undo(struct rmaext_lock *l, struct rmaext_exchange *e,
 	ret = owner_leave(l, e);
 	if (ret != RMAEXT_PENDING)
 		rmx_now_leave(RMAEXT_IN_LOCK, -FI_EINTR);
-	return inside ? lock_record(l, exclusive, true, ret) : ret;
+	return inside == 1 ? lock_record(l, exclusive, true, ret) : ret;
 }
 
 int rmaext_lock_pass(struct rmaext_lock *l, struct rmaext_exchange *e,
@@ -459,7 +564,6 @@ int rmaext_lock_pass(struct rmaext_lock *l, struct rmaext_exchange *e,
 		    (value ^ seen) & ~RMAEXT_SLOT_READERS)
 			return exchange_end(e, 0);
 	} while (!block_swap(l, e, slot, value, value & RMAEXT_SLOT_READERS));
-	block_swap(l, e, lock_turn(l, 0), ticket, ticket + 1);
-	block_add(l, e, lock_turn(l, 1), 1);
+	block_swap(l, e, l->words + TURN, ticket, ticket + 1);
 	return exchange_end(e, 1);
 }

@@ -44,6 +44,11 @@ def to_the_end(
     *arguments: Any,
 ) -> tuple[_T, BaseException | None]: ...
 
+class Guard:
+    _window: Any
+    def __enter__(self) -> Any: ...
+    def __exit__(self, *error: object) -> None: ...
+
 class Window(Generic[ScalarT]):
     _closed: bool
     @property

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from .._comm.liveness import Living
 from .._native._lib import ffi, lib
-from .._native.cmethods import to_the_end
+from .._native.cmethods import Guard, to_the_end
 from .._ops.arguments import told
 from .._ops.core import WindowCore
 from .._record import tracing
@@ -24,7 +24,7 @@ from .._runtime.reports import Patience
 from ..errors import PeerLostError, RmaTimeout, SyncError
 from ..typing import ScalarT
 from .messages import FAILURES, Messages
-from .ticket_lock import FarLock, Look, NearLock, Places, judge
+from .ticket_lock import WRITER, FarLock, Look, NearLock, Places, judge
 
 if TYPE_CHECKING:
     from .._comm.control import Block
@@ -39,9 +39,15 @@ _NAP_FAR = 1_000_000  # the same, where the network may bring what is waited for
 _FAR_STEP, _FAR_MOST = 2e-4, 1e-2  # seconds between questions: for each ticket before, at most
 _TURN = 0.001  # seconds between looks of a thread behind others of its rank
 _LOOK_EVERY = 0.01  # seconds without a turn until a waiter looks for the reason
+_STUCK = 1.0  # seconds without a change until a reader does not queue any more
+_GIVE_WAY = 1e-4  # seconds, the first time
+
+# The locks that a thread holds or asks for; 1 stands for the process, in the drop-in.
+_held: dict[int, set[tuple[int, int]]] = {}
+_PROCESS = 1
 
 
-class LockGuard:
+class LockGuard(Guard):
     """The end of a lock: what `Window.lock` and `Window.lock_all` return.
 
     The lock is held already. `with` gives the window, and releases the lock at the end of the
@@ -54,7 +60,8 @@ class LockGuard:
     True
     """
 
-    __slots__ = ("_rank", "_window")
+    __slots__ = ("_rank",)
+    _window: Synchronisation[Any]
 
     def __init__(self, window: Synchronisation[Any], rank: int | None) -> None:
         self._window, self._rank = window, rank
@@ -63,14 +70,15 @@ class LockGuard:
         whose = "all ranks" if self._rank is None else f"rank {self._rank}"
         return f"<rmaext.LockGuard of {whose} of {self._window!r}>"
 
-    def __enter__(self) -> Any:
-        return self._window
-
-    def __exit__(self, *error: object) -> None:
-        if self._rank is None:
-            self._window.unlock_all()
+    def _leave(self, again: bool) -> None:
+        """Release the lock; `again`: if a call before, which a handler ended, has not."""
+        window, rank = self._window, self._rank
+        if again and not window._has_lock(rank):
+            return
+        if rank is None:
+            window.unlock_all()
         else:
-            self._window.unlock(self._rank)
+            window.unlock(rank)
 
 
 tracing.follow(LockGuard)
@@ -85,6 +93,8 @@ class State:
         Of the targets that were locked before.
     readers : dict
         Thread and rank of each shared lock that is held.
+    joiners : dict
+        Of threads that enter a lock past its queue.
     everywhere : set
         Threads that hold all.
     access, exposure : list of int or None
@@ -100,6 +110,7 @@ class State:
         self.messages = Messages(group, block.window)
         self.locks: dict[int, NearLock | FarLock] = {}
         self.readers: dict[tuple[int, int], bool] = {}
+        self.joiners: dict[int, NearLock | FarLock] = {}
         self.everywhere: set[int] = set()
         self.access: list[int] | None = None
         self.exposure: list[int] | None = None
@@ -122,15 +133,26 @@ class State:
         return ffi.cast("int64_t *", block) + (place - self.block.base) if block else None
 
 
-def _holders(look: Look, ticket: int) -> list[int]:
-    """Return the ranks that have a lock, or wait for it before a ticket."""
-    before = []
-    for rank, slot in enumerate(look.slots):
-        kind, its = slot & lib.RMAEXT_SLOT_KINDS, slot >> lib.RMAEXT_SLOT_TICKET
-        inside = slot & lib.RMAEXT_SLOT_READERS or kind == lib.RMAEXT_SLOT_ACTIVE
-        if inside or (kind == lib.RMAEXT_SLOT_QUEUED and its < ticket):
-            before.append(rank)
-    return before
+class _Stuck(Exception):  # noqa: N818 (no error: the reader joins)
+    """A queue does not move, as a writer waits for readers in it."""
+
+
+class _Still:
+    """For how long nothing has changed in a lock, as far as was looked."""
+
+    def __init__(self) -> None:
+        self._last, self._since = (-1, -1), time.monotonic()
+
+    def seconds(self, look: Look | None, now: float) -> float:
+        """Return it, after one more look; None: it moves."""
+        if look is None or look[:2] != self._last:
+            self._last, self._since = (-1, -1) if look is None else look[:2], now
+        return now - self._since
+
+
+def _holds(me: int) -> bool:
+    """Return whether this thread holds a lock, of any window."""
+    return bool(_held.get(me) or _held.get(_PROCESS) or _held.get(get_ident()))
 
 
 class Synchronisation(WindowCore[ScalarT]):
@@ -268,8 +290,12 @@ class Synchronisation(WindowCore[ScalarT]):
 
         Locks are fair: ranks get it in the order in which they asked, and so do
         readers and writers. Threads hold it each for themselves; those of one
-        rank queue up as one. Several targets may be locked one after another:
-        who does so in different orders may wait for each other for ever.
+        rank queue up as one. Who holds a lock already and asks for a shared one
+        does not queue behind writers that wait, but gives way to one that it has
+        passed before, each time for twice as long. So several targets may be
+        locked one after another: only who asks for an exclusive lock while it
+        holds another one, or for any while it holds an exclusive one, may wait
+        in a circle for ever.
 
         A rank that is reached by memory waits asleep, and is woken. Others ask
         the target by messages, at most every 0.2 ms for each one before them and
@@ -292,8 +318,9 @@ class Synchronisation(WindowCore[ScalarT]):
         me = self._holder()
         if lock.state.owner == me or (state.readers and (me, lock.rank) in state.readers):
             self._misused("lock", f"this thread holds the lock of rank {lock.rank}")
+        guard = lock.guard if state.window is self else LockGuard(self, lock.rank)
         self._acquire("lock", state, lock, me, exclusive, end)
-        return lock.guard if state.window is self else LockGuard(self, lock.rank)
+        return guard
 
     @told
     def unlock(self, rank: int) -> None:
@@ -451,6 +478,8 @@ class Synchronisation(WindowCore[ScalarT]):
             finally:
                 if done[0] and not exclusive:
                     state.readers.pop((me, lock.rank), None)
+        if held := _held.get(me):
+            held.discard(lock.key)
         if lock.threads:
             lock.next_thread()
 
@@ -463,8 +492,32 @@ class Synchronisation(WindowCore[ScalarT]):
         exclusive: bool,
         end: float | None,
     ) -> None:
+        """Enter a lock, through its queue; a reader that holds a lock already joins."""
+        try:
+            if not exclusive and _holds(me):
+                self._join(call, state, lock, me, end)
+                return
+            try:
+                self._enter_in_turn(call, state, lock, me, exclusive, end)
+            except _Stuck:
+                self._join(call, state, lock, me, end)
+        except BaseException:
+            # a signal handler may have raised after the lock was had
+            self._release(state, lock, me, exclusive)
+            raise
+
+    def _enter_in_turn(
+        self,
+        call: str,
+        state: State,
+        lock: NearLock | FarLock,
+        me: int,
+        exclusive: bool,
+        end: float | None,
+    ) -> None:
         cell = lock.state
         try:
+            (_held.get(me) or _held.setdefault(me, set())).add(lock.key)
             code = -errno.EBUSY if lock.threads else lock.take(me, exclusive)
             if code == -errno.EBUSY:
                 code = self._after_threads(call, lock, me, exclusive, end)
@@ -483,6 +536,54 @@ class Synchronisation(WindowCore[ScalarT]):
         if not exclusive and lock.threads:
             lock.next_thread()
 
+    def _join(
+        self, call: str, state: State, lock: NearLock | FarLock, me: int, end: float | None
+    ) -> None:
+        """Enter as a reader without queueing: only a writer that is inside is waited for."""
+        self._give_way(call, lock, end)
+        joiner = lock.joiner()
+        cell, key = joiner.state, id(joiner)
+        state.joiners[key] = joiner
+        try:
+            (_held.get(me) or _held.setdefault(me, set())).add(lock.key)
+            if joiner.join(me) != 1:
+                self._await_turn(call, joiner, False, end)
+            # no signal handler runs between these lines
+            state.readers[me, lock.rank] = True
+            cell.inside = 0
+            cell.owner = 0
+        except BaseException:
+            _, again = to_the_end(FAILURES, self._undo, state, joiner, me, False)
+            if again is not None:
+                raise again from None
+            raise
+        finally:
+            lock.broken = lock.broken or joiner.broken
+            del state.joiners[key]
+        if cell.ticket >= 0:  # the turn of one who waits on
+            turn, pause = lock.passed or (-1, 0.0)
+            lock.passed = cell.ticket, 2 * pause if turn == cell.ticket else _GIVE_WAY
+
+    def _give_way(self, call: str, lock: NearLock | FarLock, end: float | None) -> None:
+        """Let one who waits go first, if this rank has passed it before."""
+        if lock.passed is None:
+            return
+        turn, pause = lock.passed
+        until = time.monotonic() + pause
+        if end is not None:
+            until = min(until, end)
+        what = f"{call}: window {self._name}, rank {lock.rank}"
+        with Patience() as patience:
+            while (look := lock.look()) is None or look.turn == turn:
+                left = until - time.monotonic()
+                if left <= 0:
+                    return
+                lib.rmaext_record_waits(self._root._handle, lib.RMAEXT_IN_LOCK, lock.rank, 0)
+                mpi_progress.nap(min(left, _TURN))
+                self._check_open(call)
+                if look is not None:
+                    patience.look(what, functools.partial(look.holders, turn + 1))
+
     def _undo(self, state: State, lock: NearLock | FarLock, me: int, exclusive: bool) -> None:
         """End an `_acquire` that failed, wherever it was."""
         if lock.state.owner == me:
@@ -491,13 +592,15 @@ class Synchronisation(WindowCore[ScalarT]):
             finally:
                 if lock.state.owner != me:
                     state.readers.pop((me, lock.rank), None)
+        if held := _held.get(me):
+            held.discard(lock.key)
         lock.next_thread()
 
     def _after_threads(
         self, call: str, lock: NearLock | FarLock, me: int, exclusive: bool, end: float | None
     ) -> int:
         """Wait for this rank's other threads, then draw a ticket; return what `take` does."""
-        place = lock.join()
+        place, still, looked = lock.queue(), _Still(), time.monotonic()
         where = self._root._handle, lib.RMAEXT_IN_LOCK, lock.rank, exclusive
         what = f"{call}: window {self._name}, rank {lock.rank}"
         try:
@@ -516,6 +619,11 @@ class Synchronisation(WindowCore[ScalarT]):
                     if end is not None and end <= turn:
                         self._timed_out(call, lock.rank)
                     patience.look(what, lambda: [self._group.rank])
+                    if not exclusive and turn > looked + _LOOK_EVERY:
+                        looked, look = turn, lock.look()
+                        quiet = still.seconds(look, turn)
+                        if look is not None and look.inside < WRITER and quiet > _STUCK:
+                            raise _Stuck
         finally:
             try:
                 lock.threads.remove(place)
@@ -536,9 +644,9 @@ class Synchronisation(WindowCore[ScalarT]):
         end: float | None,
         patience: Patience,
     ) -> None:
-        state, ticket = self._state(call), lock.state.ticket
-        start = moved = time.monotonic()
-        spin, looked, turns, before = state.spin, 0.0, (-1, -1), 1
+        state, ticket = self._state(call), lock.ticket
+        start, still = time.monotonic(), _Still()
+        spin, looked, before = state.spin, 0.0, 1
         while True:
             now = time.monotonic()
             nap = state.nap if end is None else min(state.nap, int((end - now) * NS))
@@ -557,26 +665,37 @@ class Synchronisation(WindowCore[ScalarT]):
             looked = now
             gone = state.living.gone()
             look = lock.look()
-            if look is None or (look.readers, look.writers) != turns:
-                moved = now
+            quiet = still.seconds(look, now)
             if look is None:
                 continue
-            turns = look.readers, look.writers
-            before = max(1, ticket - look.writers)
+            if ticket is not None:
+                before = max(1, ticket - look.turn)
             if lock.rank in gone:
                 self._raise_lost(call, lock.rank, "the target is gone")
             action, rank = judge(ticket, exclusive, self._group.rank, look, gone)
             what = f"{call}: window {self._name}, rank {lock.rank}"
-            patience.look(what, functools.partial(_holders, look, ticket))
+            patience.look(what, functools.partial(look.holders, ticket))
             if action == "pass":
                 lock.pass_on(rank, look.slots[rank])
                 looked = 0.0
             elif action == "lost":
                 self._raise_lost(call, rank, f"lost while it had the lock of rank {lock.rank}")
-            elif action == "unknown" and gone and now - moved > self._timeout:
+            elif action == "unknown" and gone and quiet > self._timeout:
                 self._raise_lost(call, min(gone), f"nobody has the lock of rank {lock.rank}")
+            elif not exclusive and ticket is not None and quiet > _STUCK and look.inside < WRITER:
+                raise _Stuck
 
     # -- helpers ---------------------------------------------------------------------
+
+    def _has_lock(self, rank: int | None) -> bool:
+        """Return whether this thread holds a lock, or with None those of lock_all."""
+        state, me = self._sync, self._holder()
+        if state is None or self._closed:
+            return False
+        if rank is None:
+            return me in state.everywhere
+        lock = state.locks.get(rank)
+        return lock is not None and (lock.state.owner == me or (me, rank) in state.readers)
 
     def _serve(self) -> None:
         """Read the network, if no thread does."""
@@ -614,6 +733,7 @@ class Synchronisation(WindowCore[ScalarT]):
                 lock = FarLock(*made, state.messages)
             lock.state.window = lib.rmaext_record_id(state.window._root._handle)
             lock.state.target = number
+            lock.key = id(state), number
             lock = state.locks.setdefault(number, lock)
         return lock
 
@@ -625,6 +745,8 @@ class Synchronisation(WindowCore[ScalarT]):
         open_ = [lock.rank for lock in state.locks.values() if lock.state.inside]
         open_ += [rank for _, rank in state.readers]
         if open_:
+            for held in list(_held.values()):
+                held.difference_update([lock.key for lock in state.locks.values()])
             what = f"locks are held, of rank {', '.join(map(str, sorted(set(open_))))}: unlock them"
         elif state.access is not None:
             what = "a start has no complete yet: call complete first"
@@ -637,7 +759,7 @@ class Synchronisation(WindowCore[ScalarT]):
     def _in_doubt(self) -> bool:
         """Whether this rank may still change control blocks of others."""
         state = self._sync
-        locks = [] if state is None else list(state.locks.values())
+        locks = [] if state is None else [*state.locks.values(), *state.joiners.values()]
         return any(lock.state.owner or lock.broken for lock in locks)
 
     def _sync_error(self, call: str, text: str) -> SyncError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The lock of one target: a ticket lock for readers and writers in its control block.
+"""The lock of one target: a fair queue for readers and writers in its control block.
 
 Its steps are in csrc/shm/ticket_lock.c, which takes them by itself where the block is mapped
 here. Here are the messages that take them elsewhere, and what a waiter does when the queue
@@ -20,9 +20,13 @@ from ..errors import RmaError
 from .messages import FAILURES, Add, Messages, Swap
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from .._comm.group import Group
 
-__all__ = ["FarLock", "Look", "NearLock", "Places", "exchange", "judge", "steps"]
+__all__ = ["WRITER", "FarLock", "Look", "NearLock", "Places", "exchange", "judge", "steps"]
+
+WRITER = 1 << 32  # what a writer adds to the count of those inside, which readers add 1 to
 
 _ACTIVE, _QUEUED = lib.RMAEXT_SLOT_ACTIVE, lib.RMAEXT_SLOT_QUEUED
 _ABANDONED, _KINDS = lib.RMAEXT_SLOT_ABANDONED, lib.RMAEXT_SLOT_KINDS
@@ -37,8 +41,8 @@ class Places(NamedTuple):
     """Where things are in the hidden window, for one user window."""
 
     next: int
-    readers: int
-    writers: int
+    turn: int
+    inside: int
     sleepers: int
     slots: int
     posted: int
@@ -55,26 +59,36 @@ class Places(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What a waiter sees of a lock."""
+    """What a waiter sees of a lock: whose turn it is, and the count of those inside."""
 
-    readers: int
-    writers: int
+    turn: int
+    inside: int
     slots: Sequence[int]
+
+    def holders(self, ticket: int | None) -> list[int]:
+        """Return the ranks that have the lock, or wait for it before a ticket; None: writers."""
+        before = []
+        for rank, slot in enumerate(self.slots):
+            kind, its = slot & _KINDS, slot >> _SHIFT
+            inside = kind == _ACTIVE or (ticket is not None and slot & _READERS)
+            if inside or (ticket is not None and kind == _QUEUED and its < ticket):
+                before.append(rank)
+        return before
 
 
 def judge(
-    ticket: int, exclusive: bool, me: int, look: Look, gone: Container[int]
+    ticket: int | None, exclusive: bool, me: int, look: Look, gone: Container[int]
 ) -> tuple[str, int]:
-    """Say what to do when the queue does not move.
+    """Say what to do when the lock does not move.
 
     Parameters
     ----------
-    ticket, exclusive : int, bool
-        The waiter's.
+    ticket, exclusive : int or None, bool
+        The waiter's; None if it joins.
     me : int
         Its rank.
     look : Look
-        Taken while the turns did not change, and after `gone` was.
+        Taken while the lock did not change, and after `gone` was.
     gone : container of int
         Ranks that will do nothing more.
 
@@ -86,28 +100,26 @@ def judge(
         and nobody dead accounts for the ticket whose turn it is.
     rank : int
     """
-    serving = look.readers
+    ours = ticket is None or ticket == look.turn
     busy = False  # somebody alive may have the ticket, and not say so yet
     for rank, slot in enumerate(look.slots):
         kind = slot & _KINDS
         if kind == _ACTIVE:
             busy = busy or rank not in gone
-        elif kind and slot >> _SHIFT == serving and serving != ticket:
+        elif kind and slot >> _SHIFT == look.turn and not ours:
             if kind == _ABANDONED or rank in gone:
                 return "pass", rank
             return "wait", rank
-    dead = [rank for rank, slot in enumerate(look.slots) if slot and rank in gone]
-    if serving == ticket:
-        # all before have entered: a writer waits for readers to leave
-        alive = [s for rank, s in enumerate(look.slots) if rank not in gone]
-        inside = serving - look.writers
-        readers = sum((s & _READERS) // _READER for s in alive)
-        if busy or not exclusive or readers >= inside:
-            return "wait", me
-        return ("lost", dead[0]) if dead else ("unknown", me)
     if busy:
         return "wait", me
-    dead = [rank for rank in dead if look.slots[rank] & _KINDS == _ACTIVE]
+    dead = [rank for rank, slot in enumerate(look.slots) if slot and rank in gone]
+    if not ours or ticket is None or look.inside >= WRITER:
+        dead = [rank for rank in dead if look.slots[rank] & _KINDS == _ACTIVE]
+    else:
+        # a writer that has its turn, and waits for readers to leave
+        alive = [s for rank, s in enumerate(look.slots) if rank not in gone]
+        if not exclusive or sum((s & _READERS) // _READER for s in alive) >= look.inside:
+            return "wait", me
     return ("lost", dead[0]) if dead else ("unknown", me)
 
 
@@ -122,9 +134,14 @@ class _TargetLock:
         struct rmaext_lock; `owner` is the thread that queues or is inside alone.
     threads : deque
         Those of this rank that wait for the owner to be done, each with a lock.
+    passed : tuple of int and float, or None
+        The turn of the last waiter that this rank passed, and for how many seconds it gives
+        way to that one before it does so again.
     """
 
     near: bool
+    key: tuple[int, int]  # of what synchronises its window, and the target
+    _again: tuple[Any, ...]  # the arguments that made it
 
     def __init__(self, group: Group, rank: int, places: Places, guard: Any) -> None:
         self.rank, self.guard = rank, guard
@@ -132,9 +149,22 @@ class _TargetLock:
         self.state = ffi.new("struct rmaext_lock *")
         self.state.rank = group.rank
         self.threads: deque[Any] = deque()
+        self.passed: tuple[int, float] | None = None
         self.broken: tuple[type[RmaError], int, str] | None = None
 
-    def join(self) -> Any:
+    @property
+    def ticket(self) -> int | None:
+        """The ticket of the owner; None if it joins."""
+        return None if self.state.inside == lib.RMAEXT_LOCK_JOINS else int(self.state.ticket)
+
+    def joiner(self) -> Self:
+        """Return this rank's part of one thread that joins, and joins alone."""
+        other = type(self)(*self._again)
+        other.state.window, other.state.target = self.state.window, self.state.target
+        other.broken, other.key = self.broken, self.key
+        return other
+
+    def queue(self) -> Any:
         """Queue up among the threads of this rank; return what to acquire."""
         place = Lock()
         place.acquire()
@@ -168,6 +198,11 @@ class NearLock(_TargetLock):
         self.state.block = ffi.cast("int64_t *", block)
         self.state.words, self.state.slots = places.next - base, places.slots - base
         self.take = functools.partial(lib.rmaext_lock_take, self.state, _NULL)
+        self._again = group, rank, places, guard, block, base
+
+    def join(self, thread: int) -> int:
+        """Enter as a reader, past those who are queued: 1 if inside, 0 if a writer is."""
+        return int(lib.rmaext_lock_join(self.state, _NULL, thread))
 
     def wait(self, exclusive: bool, spin: int, sleep: int) -> int:
         """Wait for the turn, for so many ns, spinning and asleep; 1 if inside."""
@@ -210,14 +245,23 @@ class FarLock(_TargetLock):
         super().__init__(group, rank, places, guard)
         self.state.words, self.state.slots = places.next, places.slots
         self._messages = messages
+        self._again = group, rank, places, guard, messages
 
     def take(self, thread: int, exclusive: bool) -> int:
         """As NearLock.take."""
+        self._check()
+        return self._run(lib.rmaext_lock_take, thread, exclusive)
+
+    def join(self, thread: int) -> int:
+        """As NearLock.join."""
+        self._check()
+        return self._run(lib.rmaext_lock_join, thread)
+
+    def _check(self) -> None:
         if self.broken is not None:
             kind, number, why = self.broken
             text = f"lock: rank {self.rank}: an earlier call failed halfway: {why}"
             raise kind(number, text, call="lock", rank=self.rank)
-        return self._run(lib.rmaext_lock_take, thread, exclusive)
 
     def wait(self, exclusive: bool, spin: int, sleep: int) -> int:
         """Look once whether it is this one's turn. The caller sleeps."""
@@ -259,7 +303,7 @@ class FarLock(_TargetLock):
     def look(self) -> Look | None:
         """As NearLock.look."""
         p = self._places
-        turns = [p.readers, p.writers]
+        turns = [p.turn, p.inside]
         places = [*turns, *range(p.slots, p.slots + self._size), *turns]
         found, interrupt = self._messages.run([self.rank], lambda: _look_steps(places))
         if interrupt is not None:

@@ -458,7 +458,7 @@ def test_lock_whose_message_has_no_memory():
             raise MemoryError("no buffers")
 
     group = SimpleNamespace(rank=0, size=2)
-    places = SimpleNamespace(next=0, readers=1, writers=2, sleepers=3, slots=4)
+    places = SimpleNamespace(next=0, turn=1, inside=2, sleepers=3, slots=4)
     lock = FarLock(group, 1, places, None, NoMemory())
     lock.state.owner, lock.state.inside, lock.state.kind = 7, 1, 1
     done = [False]

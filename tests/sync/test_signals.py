@@ -24,6 +24,7 @@ import rmaext
 from rmaext._comm.host import Beacon
 from rmaext._comm.liveness import Living, Watch
 from rmaext._native._lib import ffi
+from rmaext._sync.ticket_lock import WRITER
 
 
 class RingError(Exception):
@@ -82,8 +83,9 @@ def test_signals_leave_no_lock_behind(comm, two_signals, exclusive, free):
         cell = win._target("test", target).state
         win.fence()
         for step in range(1, 80, 2):
-            if not free:  # somebody has drawn a ticket and is inside
+            if not free:  # a writer has drawn a ticket and is inside
                 words[0] += 1
+                words[2] += WRITER
             comm.Barrier()
             try:
                 try:
@@ -104,7 +106,7 @@ def test_signals_leave_no_lock_behind(comm, two_signals, exclusive, free):
             comm.Barrier()
             if not free:
                 words[1] += 1
-                words[2] += 1
+                words[2] -= WRITER
             comm.Barrier()
             with win.lock(target, True, timeout=20):
                 pass

@@ -12,7 +12,8 @@
 #define TURNS 2000
 #define ASLEEP (10 * SECOND) /* not woken, a test exceeds its limit */
 
-enum { NEXT, READERS, WRITERS, SLEEPERS };
+enum { NEXT, TURN, INSIDE, SLEEPERS };
+#define WRITER (INT64_C(1) << 32)
 
 /* What all ranks, threads or processes, have in common. */
 struct shared {
@@ -74,8 +75,8 @@ static void at_rest(const struct shared *s, int64_t tickets, int64_t value)
 {
 	EQUAL(s->value, value);
 	EQUAL(s->words[NEXT], tickets);
-	EQUAL(s->words[READERS], tickets);
-	EQUAL(s->words[WRITERS], tickets);
+	EQUAL(s->words[TURN], tickets);
+	EQUAL(s->words[INSIDE], 0);
 	EQUAL(s->words[SLEEPERS], 0);
 	for (int r = 0; r < RANKS; r++)
 		EQUAL(s->slots[r], 0);
@@ -220,6 +221,103 @@ static void in_turn(void)
 	shared_close(s);
 }
 
+/* Who holds another lock passes a writer that waits, but not one inside. */
+static void joins(void)
+{
+	struct shared *s = shared_open();
+	struct rmaext_lock a = lock_of(s, 0), b = lock_of(s, 1),
+			   c = lock_of(s, 2), d = lock_of(s, 2);
+
+	EQUAL(rmaext_lock_join(&c, NULL, 1), 1); /* nobody is there */
+	EQUAL(c.ticket, -1);
+	c.owner = c.inside = 0;
+	rmaext_lock_leave(&c, NULL, 0);
+	lock(&a, 1, 0, 0);
+	EQUAL(rmaext_lock_take(&b, NULL, 1, 1), 0);
+	EQUAL(rmaext_lock_join(&c, NULL, 1), 1);
+	EQUAL(c.ticket, 1); /* of whom it has passed */
+	c.owner = c.inside = 0;
+	EQUAL(s->words[INSIDE], 2);
+	EQUAL(s->slots[2], RMAEXT_SLOT_READER);
+	rmaext_lock_leave(&a, NULL, 0);
+	EQUAL(rmaext_lock_wait(&b, NULL, 1, 0, 1000), 0);
+	rmaext_lock_leave(&c, NULL, 0);
+	EQUAL(rmaext_lock_wait(&b, NULL, 1, 0, 0), 1);
+	EQUAL(s->words[INSIDE], WRITER);
+	EQUAL(rmaext_lock_take(&a, NULL, 1, 1), 0);
+	EQUAL(rmaext_lock_join(&c, NULL, 1), 0);
+	EQUAL(c.inside, RMAEXT_LOCK_JOINS);
+	EQUAL(rmaext_lock_wait(&c, NULL, 0, 0, 1000), 0);
+	EQUAL(rmaext_lock_join(&d, NULL, 2), 0); /* another thread */
+	rmaext_lock_undo(&d, NULL, 2, 0);	 /* which gives up */
+	EQUAL(d.owner, 0);
+	EQUAL(s->words[INSIDE], WRITER + 1);
+	rmaext_lock_leave(&b, NULL, 1);
+	EQUAL(rmaext_lock_wait(&a, NULL, 1, 0, 1000), 0);
+	EQUAL(kind_of(s, 0), RMAEXT_SLOT_QUEUED);
+	EQUAL(rmaext_lock_wait(&c, NULL, 0, 0, 0), 1); /* before that writer */
+	rmaext_lock_undo(&c, NULL, 1, 0);
+	EQUAL(rmaext_lock_wait(&a, NULL, 1, 0, 0), 1);
+	rmaext_lock_leave(&a, NULL, 1);
+	at_rest(s, 3, 0);
+	shared_close(s);
+}
+
+/* Two locks in both orders beside writers: nobody waits in a circle. */
+struct nester {
+	pthread_t thread;
+	struct shared *of[2];
+	int64_t rank;
+};
+
+static void *nest(void *arg)
+{
+	struct nester *n = arg;
+	struct shared *first = n->of[n->rank % 2],
+		      *then = n->of[!(n->rank % 2)];
+	struct rmaext_lock outer = lock_of(first, n->rank),
+			   writer = lock_of(then, n->rank);
+
+	for (uint64_t i = 0; i < TURNS; i++) {
+		struct rmaext_lock inner = lock_of(then, n->rank);
+		int ret;
+
+		lock(&outer, 1, 0, i % 2 ? 0 : 20000);
+		ret = rmaext_lock_join(&inner, NULL, 1);
+		while (!ret)
+			ret = rmaext_lock_wait(&inner, NULL, 0, 0, ASLEEP);
+		atomic_fetch_add(&then->readers, 1);
+		EQUAL(atomic_load(&then->writers), 0);
+		atomic_fetch_sub(&then->readers, 1);
+		rmaext_lock_leave(&inner, NULL, 0);
+		rmaext_lock_leave(&outer, NULL, 0);
+		lock(&writer, 1, 1, 0);
+		EQUAL(atomic_fetch_add(&then->writers, 1), 0);
+		EQUAL(atomic_load(&then->readers), 0);
+		then->value++;
+		atomic_fetch_sub(&then->writers, 1);
+		rmaext_lock_leave(&writer, NULL, 1);
+	}
+	return NULL;
+}
+
+static void nested(void)
+{
+	struct shared *s[2] = {shared_open(), shared_open()};
+	struct nester all[RANKS];
+
+	for (int i = 0; i < RANKS; i++) {
+		all[i] = (struct nester){.of = {s[0], s[1]}, .rank = i};
+		OK(pthread_create(&all[i].thread, NULL, nest, &all[i]));
+	}
+	for (int i = 0; i < RANKS; i++)
+		OK(pthread_join(all[i].thread, NULL));
+	for (int i = 0; i < 2; i++) {
+		at_rest(s[i], RANKS * TURNS, RANKS / 2 * TURNS);
+		shared_close(s[i]);
+	}
+}
+
 /* Who gives up is passed by those behind, or takes its ticket up again. */
 static void abandoned(void)
 {
@@ -348,7 +446,7 @@ static void killed_in_queue(void)
 	rmaext_lock_leave(&a, NULL, 1);
 	CHECK(!wait_until(&b, now() + SECOND / 20));
 	EQUAL(kind_of(s, 1), RMAEXT_SLOT_QUEUED);
-	EQUAL(s->slots[1] >> RMAEXT_SLOT_TICKET, s->words[READERS]);
+	EQUAL(s->slots[1] >> RMAEXT_SLOT_TICKET, s->words[TURN]);
 	EQUAL(rmaext_lock_pass(&b, NULL, 1, s->slots[1]), 1);
 	EQUAL(rmaext_lock_wait(&b, NULL, 1, 0, 0), 1);
 	rmaext_lock_leave(&b, NULL, 1);
@@ -444,6 +542,8 @@ const struct test tests[] = {
 	{"threads", threads, NULL, NULL},
 	{"processes", processes, NULL, NULL},
 	{"in_turn", in_turn, NULL, NULL},
+	{"joins", joins, NULL, NULL},
+	{"nested", nested, NULL, NULL},
 	{"abandoned", abandoned, NULL, NULL},
 	{"killed_holder", killed_holder, NULL, NULL},
 	{"killed_in_queue", killed_in_queue, NULL, NULL},
