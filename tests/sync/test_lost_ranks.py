@@ -16,7 +16,14 @@ PROGRAM = Path(__file__).parent / "programs" / "locks.py"
 
 SCENARIOS = [
     *("killed_writer", "killed_reader", "killed_in_the_queue", "killed_unrelated"),
-    *("killed_in_a_loop", "interrupted_in_the_queue", "left", "start", "wait"),
+    *(
+        "killed_in_a_loop",
+        "killed_in_a_program",
+        "interrupted_in_the_queue",
+        "left",
+        "start",
+        "wait",
+    ),
 ]
 
 
@@ -89,3 +96,4 @@ def test_no_message_that_was_given_up_reaches_another_window(mpirun):
 def test_many_ranks_lost_at_any_moment(mpirun, route):
     for seed in range(15):
         lose(mpirun, "killed_in_a_loop", f"seed={seed}", RMAEXT_ROUTE=route)
+        lose(mpirun, "killed_in_a_program", f"seed={seed}", RMAEXT_ROUTE=route)

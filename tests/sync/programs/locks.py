@@ -9,6 +9,7 @@ lets the survivors run. They leave by os._exit: MPI_Finalize would wait.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import random
@@ -22,6 +23,7 @@ from typing import NoReturn
 
 import numpy as np
 from mpi4py import MPI
+from support import lock_programs
 from support.processes import wait_for_end
 
 comm = MPI.COMM_WORLD
@@ -167,6 +169,52 @@ def killed_in_a_loop(win: rmaext.Window) -> None:
             if exc.rank != VICTIM:
                 raise
         assert time.monotonic() - start < BOUND
+
+
+def killed_in_a_program(win: rmaext.Window) -> None:
+    """At any moment of random programs that hold several locks at once."""
+    if comm.rank == VICTIM:
+        threading.Timer(0.3 + random.Random(seed).random() * 0.3, die).start()
+    wins = [win, rmaext.Window.allocate(comm, 1)]
+    end, number = time.monotonic() + 3, 1000 * seed
+    while comm.rank == VICTIM or time.monotonic() < end:
+        number += 1
+        held: list[lock_programs.Step] = []
+        for step in lock_programs.make(number, comm.size, comm.size)[comm.rank]:
+            start = time.monotonic()
+            try:
+                if step.take:
+                    take(wins[step.window], step)
+                    held.append(step._replace(take=False))
+                else:
+                    drop(wins[step.window], step)
+                    held.remove(step)
+            except rmaext.RmaTimeout:
+                break
+            except rmaext.PeerLostError as exc:
+                if exc.rank != VICTIM:
+                    raise
+                if not step.take:  # it is released all the same
+                    held.remove(step)
+                break
+            assert time.monotonic() - start < BOUND
+        for step in held:
+            with contextlib.suppress(rmaext.PeerLostError):
+                drop(wins[step.window], step)
+
+
+def take(win: rmaext.Window, step: lock_programs.Step) -> None:
+    if step.rank is None:
+        win.lock_all(timeout=0.2)
+    else:
+        win.lock(step.rank, step.exclusive, timeout=0.2)
+
+
+def drop(win: rmaext.Window, step: lock_programs.Step) -> None:
+    if step.rank is None:
+        win.unlock_all()
+    else:
+        win.unlock(step.rank)
 
 
 def interrupted_in_the_queue(win: rmaext.Window) -> None:
