@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* to_the_end(): calls that must end although signal handlers raise. */
+/* Calls that signal handlers, which may raise, do not divide. */
 #include "python/cmethods.h"
 
 static PyObject *exception_taken(void)
@@ -106,6 +106,51 @@ static PyObject *to_the_end(PyObject *module, PyObject *const *args,
 	return both;
 }
 
+/* The same from the start, for what cannot be begun again. */
+static PyObject *apart(PyObject *module, PyObject *const *args, Py_ssize_t n)
+{
+	struct second s = {.args = args, .n = (size_t)n - 1};
+
+	(void)module;
+	if (n < 1) {
+		PyErr_SetString(PyExc_TypeError, "apart() takes a function");
+		return NULL;
+	}
+	second_make(&s);
+	if (s.error)
+		PyErr_SetObject((PyObject *)Py_TYPE(s.error), s.error);
+	Py_XDECREF(s.error);
+	return s.result;
+}
+
+/*
+ * In Python, a handler may raise between the end of a `with` block and the
+ * release of its lock, or on the way into it; here there is no such place.
+ */
+static PyObject *locked(PyObject *module, PyObject *const *args, Py_ssize_t n)
+{
+	PyObject *got, *result, *type, *value, *trace;
+
+	(void)module;
+	if (n < 2) {
+		PyErr_SetString(PyExc_TypeError,
+				"locked() takes a lock and a function");
+		return NULL;
+	}
+	got = PyObject_CallMethodNoArgs(args[0], py_names.acquire);
+	if (!got)
+		return NULL;
+	Py_DECREF(got);
+	result = PyObject_Vectorcall(args[1], args + 2, (size_t)n - 2, NULL);
+	PyErr_Fetch(&type, &value, &trace);
+	got = PyObject_CallMethodNoArgs(args[0], py_names.release);
+	if (!got) /* renewed: this is a child that the function has forked */
+		PyErr_Clear();
+	Py_XDECREF(got);
+	PyErr_Restore(type, value, trace);
+	return result;
+}
+
 PyMethodDef py_functions[] = {
 	{"to_the_end", (PyCFunction)(void (*)(void))to_the_end, METH_FASTCALL,
 	 PyDoc_STR("to_the_end($module, failures, function, /, "
@@ -119,5 +164,15 @@ PyMethodDef py_functions[] = {
 		   "first exception or None. After one of `failures`, which "
 		   "it raises\n"
 		   "itself, it is not called again.")},
+	{"apart", (PyCFunction)(void (*)(void))apart, METH_FASTCALL,
+	 PyDoc_STR("apart($module, function, /, *arguments)\n--\n\n"
+		   "Call a function in another thread, and wait for it.\n"
+		   "\n"
+		   "No signal handler raises there, nor while this one waits.")},
+	{"locked", (PyCFunction)(void (*)(void))locked, METH_FASTCALL,
+	 PyDoc_STR("locked($module, lock, function, /, *arguments)\n--\n\n"
+		   "Call a function with a lock held.\n"
+		   "\n"
+		   "Wherever a signal handler raises, it is released.")},
 	{NULL, NULL, 0, NULL},
 };

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from threading import RLock
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -43,6 +44,8 @@ def to_the_end(
     /,
     *arguments: Any,
 ) -> tuple[_T, BaseException | None]: ...
+def apart(function: Callable[..., _T], /, *arguments: Any) -> _T: ...
+def locked(lock: RLock, function: Callable[..., _T], /, *arguments: Any) -> _T: ...
 
 class Window(Generic[ScalarT]):
     _closed: bool

@@ -7,12 +7,19 @@ this nobody would ever release it there.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-__all__ = ["forks", "lock"]
+from .._native.cmethods import locked
+from ..errors import BusyError
+
+__all__ = ["alone", "forks", "lock"]
+
+_T = TypeVar("_T")
 
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 _forks = [0]
@@ -23,6 +30,21 @@ def lock() -> threading.RLock:
     made = threading.RLock()
     _locks.add(made)
     return made
+
+
+def alone(
+    lock: threading.RLock, call: str, function: Callable[..., _T], *arguments: Any
+) -> _T:
+    """Call a function, one thread at a time. No interruption leaves the lock locked.
+
+    In a signal handler that has interrupted such a call, of the same lock, it is BusyError:
+    what the function changes may be changed halfway.
+    """
+    if lock._is_owned():  # type: ignore[attr-defined]
+        text = f"{call}: called in a signal handler within another call of the same object: "
+        text += "note there what is to be done, and do it outside"
+        raise BusyError(errno.EBUSY, text, call=call)
+    return locked(lock, function, *arguments)
 
 
 def forks() -> int:
