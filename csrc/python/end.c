@@ -123,30 +123,46 @@ static PyObject *apart(PyObject *module, PyObject *const *args, Py_ssize_t n)
 	return s.result;
 }
 
+static bool lock_is_ours(PyObject *lock, bool *ours_p)
+{
+	PyObject *ours = PyObject_CallMethod(lock, "_is_owned", NULL);
+
+	if (!ours)
+		return false;
+	*ours_p = ours == Py_True;
+	Py_DECREF(ours);
+	return true;
+}
+
 /*
  * In Python, a handler may raise between the end of a `with` block and the
  * release of its lock, or on the way into it; here there is no such place.
  */
 static PyObject *locked(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
-	PyObject *got, *result, *type, *value, *trace;
+	PyObject *lock = args[0], *done, *result, *type, *value, *trace;
+	bool ours;
 
 	(void)module;
-	if (n < 2) {
+	if (n < 3) {
 		PyErr_SetString(PyExc_TypeError,
-				"locked() takes a lock and a function");
+				"locked() takes a lock and two functions");
 		return NULL;
 	}
-	got = PyObject_CallMethodNoArgs(args[0], py_names.acquire);
-	if (!got)
+	if (!lock_is_ours(lock, &ours))
 		return NULL;
-	Py_DECREF(got);
-	result = PyObject_Vectorcall(args[1], args + 2, (size_t)n - 2, NULL);
+	if (ours)
+		return PyObject_CallNoArgs(args[1]);
+	done = PyObject_CallMethodNoArgs(lock, py_names.acquire);
+	if (!done)
+		return NULL;
+	Py_DECREF(done);
+	result = PyObject_Vectorcall(args[2], args + 3, (size_t)n - 3, NULL);
 	PyErr_Fetch(&type, &value, &trace);
-	got = PyObject_CallMethodNoArgs(args[0], py_names.release);
-	if (!got) /* renewed: this is a child that the function has forked */
+	done = PyObject_CallMethodNoArgs(lock, py_names.release);
+	if (!done) /* renewed: this is a child that the function has forked */
 		PyErr_Clear();
-	Py_XDECREF(got);
+	Py_XDECREF(done);
 	PyErr_Restore(type, value, trace);
 	return result;
 }
@@ -170,9 +186,12 @@ PyMethodDef py_functions[] = {
 		   "\n"
 		   "No signal handler raises there, nor while this one waits.")},
 	{"locked", (PyCFunction)(void (*)(void))locked, METH_FASTCALL,
-	 PyDoc_STR("locked($module, lock, function, /, *arguments)\n--\n\n"
-		   "Call a function with a lock held.\n"
+	 PyDoc_STR("locked($module, lock, nested, function, /, "
+		   "*arguments)\n--\n\n"
+		   "Call a function with an RLock held.\n"
 		   "\n"
-		   "Wherever a signal handler raises, it is released.")},
+		   "Wherever a signal handler raises, it is released. "
+		   "Where this thread\n"
+		   "holds it already, `nested` is called instead.")},
 	{NULL, NULL, 0, NULL},
 };

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from ..typing import Operation, ScalarT
 
+_S = TypeVar("_S")
 _T = TypeVar("_T")
 
 PUT: int
@@ -45,7 +46,9 @@ def to_the_end(
     *arguments: Any,
 ) -> tuple[_T, BaseException | None]: ...
 def apart(function: Callable[..., _T], /, *arguments: Any) -> _T: ...
-def locked(lock: RLock, function: Callable[..., _T], /, *arguments: Any) -> _T: ...
+def locked(
+    lock: RLock, nested: Callable[[], _S], function: Callable[..., _T], /, *arguments: Any
+) -> _S | _T: ...
 
 class Window(Generic[ScalarT]):
     _closed: bool

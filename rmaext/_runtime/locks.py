@@ -12,7 +12,8 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, NoReturn, TypeVar
 
 from .._native.cmethods import locked
 from ..errors import BusyError
@@ -40,11 +41,13 @@ def alone(
     In a signal handler that has interrupted such a call, of the same lock, it is BusyError:
     what the function changes may be changed halfway.
     """
-    if lock._is_owned():  # type: ignore[attr-defined]
-        text = f"{call}: called in a signal handler within another call of the same object: "
-        text += "note there what is to be done, and do it outside"
-        raise BusyError(errno.EBUSY, text, call=call)
-    return locked(lock, function, *arguments)
+    return locked(lock, partial(_busy, call), function, *arguments)
+
+
+def _busy(call: str) -> NoReturn:
+    text = f"{call}: called in a signal handler within another call of the same object: "
+    text += "note there what is to be done, and do it outside"
+    raise BusyError(errno.EBUSY, text, call=call)
 
 
 def forks() -> int:
