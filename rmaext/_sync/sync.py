@@ -19,6 +19,7 @@ from .._ops.core import WindowCore
 from .._record import tracing
 from .._runtime import mpi_progress
 from .._runtime.config import deadline
+from .._runtime.copies import Unique
 from .._runtime.failures import advised
 from .._runtime.reports import Patience
 from ..errors import PeerLostError, RmaTimeout, SyncError
@@ -41,7 +42,7 @@ _TURN = 0.001  # seconds between looks of a thread behind others of its rank
 _LOOK_EVERY = 0.01  # seconds without a turn until a waiter looks for the reason
 
 
-class LockGuard:
+class LockGuard(Unique):
     """The end of a lock: what `Window.lock` and `Window.lock_all` return.
 
     The lock is held already. `with` gives the window, and releases the lock at the end of the

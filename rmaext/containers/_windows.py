@@ -11,6 +11,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from .. import BoundsError, PeerLostError, RmaTimeout, Window
+from .._runtime.copies import Unique
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -43,7 +44,7 @@ def deadline(window: Window[Any], timeout: Any) -> float:
     return time.monotonic() + min(float(min(timeout, 1e9)), 1e9)
 
 
-class Closing:
+class Closing(Unique):
     """What `with` does with a container that has its windows in `_closing`."""
 
     _closing: ExitStack
