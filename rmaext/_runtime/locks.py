@@ -2,7 +2,8 @@
 """Locks that a signal handler may take again, and that are free in a forked child.
 
 The thread that holds a lock when another one forks is not there in the child: without
-this nobody would ever release it there.
+this nobody would ever release it there. And calls that no signal handler divides, though it
+raises: see `rmaext._native.cmethods`.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from .._native.cmethods import locked
+from .._native.cmethods import apart, locked, to_the_end
 from ..errors import BusyError
 
-__all__ = ["alone", "forks", "lock"]
+__all__ = ["alone", "apart", "forks", "lock", "locked", "to_the_end"]
 
 _T = TypeVar("_T")
 

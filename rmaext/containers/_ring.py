@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import Window
-from .._native.cmethods import apart
+from .._runtime.locks import apart
 
 __all__ = ["CONTROL", "EPOCHS", "LARGEST", "Held", "Ring", "epoch_and_count"]
 

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .. import CapacityError, ClosedError, PeerLostError, RmaError, SyncError, Window
-from .._native.cmethods import locked, to_the_end
 from .._runtime import locks
+from .._runtime.locks import locked, to_the_end
 from ..typing import ScalarT
 from ._agreement import Opening, exchange
 from ._ending import WORDS, Ending

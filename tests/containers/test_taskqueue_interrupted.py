@@ -11,69 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from mpi4py import MPI
+from support.bytecodes import Interrupt, Tracing, interrupt, places
 
 import rmaext
-from rmaext.containers import TaskQueue, _ending, _ring, _taskqueue
 from rmaext._runtime import locks
+from rmaext.containers import TaskQueue, _ending, _ring, _taskqueue
 
-FILES = {module.__file__ for module in (_taskqueue, _ring, _ending, locks)}
-
-
-class Interrupt(BaseException):
-    """As KeyboardInterrupt: a signal handler raises it."""
-
-
-class Tracing:
-    """Calls a function before the k-th bytecode of the queue's, once."""
-
-    def __init__(self, at, act):
-        self.left, self.act = at, act
-        self.acted = False
-        self.depth = 0
-
-    def without(self, function):
-        """Call a function whose bytecodes do not count."""
-        depth, self.depth = self.depth, -99
-        try:
-            return function()
-        finally:
-            self.depth = depth
-
-    def __enter__(self):
-        self.depth += 1
-        sys.settrace(self._trace)
-        return self
-
-    def __exit__(self, *error):
-        self.depth -= 1
-        if not self.depth:
-            sys.settrace(None)
-
-    def _trace(self, frame, event, argument, files=frozenset(FILES)):
-        if frame.f_code.co_filename not in files or self.depth < 1:
-            return None
-        frame.f_trace_opcodes = True
-        frame.f_trace_lines = False
-        if event == "opcode" and not self.acted:
-            self.left -= 1
-            if self.left <= 0:
-                self.acted = True
-                self.act()
-        return self._trace
-
-
-def interrupt():
-    raise Interrupt
-
-
-def places(scenario, stride):
-    """Call scenario(k) for each stride-th k until it says that there are no more bytecodes."""
-    k, tried = 1, 0
-    while scenario(k):
-        k += stride
-        tried += 1
-    return tried
-
+MODULES = _taskqueue, _ring, _ending, locks
 
 def got_by(queue, tracing, mine):
     """Run a loop, with a task that puts; again if it is interrupted."""
@@ -110,7 +54,7 @@ def every_place(stride):
     with TaskQueue(MPI.COMM_SELF, "i8", 40) as queue:
 
         def scenario(k):
-            tracing, mine, before = Tracing(k, interrupt), [], queue.stats()
+            tracing, mine, before = Tracing(MODULES, k, interrupt), [], queue.stats()
             put(queue, range(8), tracing)
             got_by(queue, tracing, mine)
             got_by(queue, tracing, mine)
@@ -138,7 +82,7 @@ def others_go_on(world, stride):
     with TaskQueue(world, "i8", 100) as queue:
 
         def scenario(k):
-            tracing, mine, ended = Tracing(k, interrupt), [], False
+            tracing, mine, ended = Tracing(MODULES, k, interrupt), [], False
             queue.put([world.rank * 1000 + i for i in range(4 if world.rank else 12)])
             world.Barrier()
             try:
@@ -188,7 +132,7 @@ def test_a_handler_that_puts(comm):
                 except rmaext.BusyError:
                     refused += 1
 
-            tracing = Tracing(k, handler)
+            tracing = Tracing(MODULES, k, handler)
             with tracing:
                 queue.put(range(8))
                 for task in queue:
