@@ -181,10 +181,11 @@ PyMethodDef py_functions[] = {
 		   "it raises\n"
 		   "itself, it is not called again.")},
 	{"apart", (PyCFunction)(void (*)(void))apart, METH_FASTCALL,
-	 PyDoc_STR("apart($module, function, /, *arguments)\n--\n\n"
-		   "Call a function in another thread, and wait for it.\n"
-		   "\n"
-		   "No signal handler raises there, nor while this one waits.")},
+	 PyDoc_STR(
+		 "apart($module, function, /, *arguments)\n--\n\n"
+		 "Call a function in another thread, and wait for it.\n"
+		 "\n"
+		 "No signal handler raises there, nor while this one waits.")},
 	{"locked", (PyCFunction)(void (*)(void))locked, METH_FASTCALL,
 	 PyDoc_STR("locked($module, lock, nested, function, /, "
 		   "*arguments)\n--\n\n"

@@ -34,9 +34,7 @@ def lock() -> threading.RLock:
     return made
 
 
-def alone(
-    lock: threading.RLock, call: str, function: Callable[..., _T], *arguments: Any
-) -> _T:
+def alone(lock: threading.RLock, call: str, function: Callable[..., _T], *arguments: Any) -> _T:
     """Call a function, one thread at a time. No interruption leaves the lock locked.
 
     In a signal handler that has interrupted such a call, of the same lock, it is BusyError:

@@ -150,31 +150,32 @@ class Published(Closing, Generic[ScalarT]):
             data = enter(Window.allocate(comm, count * math.prod(dims), dtype, timeout=timeout))
             words = 1 + count + 2 * size
             control = enter(Window.allocate(comm, words, np.int64, timeout=timeout))
-            self._closing = stack.pop_all()
-        self._comm, self._rank = comm, comm.rank
-        self._data, self._control = data, control
-        self._shape = dims + np.dtype(dtype).shape
-        self._size = math.prod(self._shape)
-        self._dtype: np.dtype[Any] = data.dtype
-        flat = data.local.reshape(-1)
-        self._slots = [
-            flat[number * self._size : (number + 1) * self._size].reshape(self._shape)
-            for number in range(count)
-        ]
-        self._wanted_at, self._kept_at = _BEGUN + count, _BEGUN + count + size
-        self._words = control.local
-        self._wanted = self._words[self._wanted_at : self._kept_at]
-        self._nobody = bytes(self._wanted.nbytes)
-        # of the owner
-        self._lock = locks.lock()
-        self._version = 0  # that was begun last
-        self._keeping: dict[int, tuple[int, int]] = {}  # reader: number of its request, buffer
-        # of the reader, for the ranks that it reads: the numbers of its requests, KEPT as it
-        # was seen last, and who publishes faster than it can read
-        self._requests: dict[int, itertools.count[int]] = {}
-        self._answers: dict[int, int] = {}
-        self._turns: dict[int, threading.RLock] = {}
-        self._overtaken: dict[int, int] = {}  # for so many reads more
+            self._windows = (control, data)
+            self._comm, self._rank = comm, comm.rank
+            self._data, self._control = data, control
+            self._shape = dims + np.dtype(dtype).shape
+            self._size = math.prod(self._shape)
+            self._dtype: np.dtype[Any] = data.dtype
+            flat = data.local.reshape(-1)
+            self._slots = [
+                flat[number * self._size : (number + 1) * self._size].reshape(self._shape)
+                for number in range(count)
+            ]
+            self._wanted_at, self._kept_at = _BEGUN + count, _BEGUN + count + size
+            self._words = control.local
+            self._wanted = self._words[self._wanted_at : self._kept_at]
+            self._nobody = bytes(self._wanted.nbytes)
+            # of the owner
+            self._lock = locks.lock()
+            self._version = 0  # that was begun last
+            self._keeping: dict[int, tuple[int, int]] = {}  # reader: number of its request, buffer
+            # of the reader, for the ranks that it reads: the numbers of its requests, KEPT as it
+            # was seen last, and who publishes faster than it can read
+            self._requests: dict[int, itertools.count[int]] = {}
+            self._answers: dict[int, int] = {}
+            self._turns: dict[int, threading.RLock] = {}
+            self._overtaken: dict[int, int] = {}  # for so many reads more
+            stack.pop_all()  # it is whole
 
     # -- what it is ------------------------------------------------------------------
 
@@ -477,4 +478,4 @@ class Published(Closing, Generic[ScalarT]):
         >>> state.closed
         True
         """
-        self._closing.close()
+        self._close()

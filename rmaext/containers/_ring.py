@@ -113,9 +113,7 @@ class Ring:
         How many tasks this rank holds at most.
     """
 
-    def __init__(
-        self, words: Window[Any], tasks: Window[Any], rank: int, capacity: int
-    ) -> None:
+    def __init__(self, words: Window[Any], tasks: Window[Any], rank: int, capacity: int) -> None:
         self._words, self._tasks, self._rank = words, tasks, rank
         self._own, self._memory = words.local, tasks.local
         self._capacity = capacity

@@ -179,9 +179,12 @@ class Store(Unique, Generic[ScalarT]):
     dimension; where all are equal, there is none. Creation copies the samples once, and reads
     the tables of all ranks.
 
+    **Threads and signal handlers.** Any may read at once, and wait for any `Prefetch`: nothing
+    of a store changes until `close`. A read that is interrupted (Ctrl-C) can be made again.
+
     **Failure.** A batch with records of a rank that is lost is PeerLostError; others go on.
-    A store cannot be pickled, nor used in a forked process, as a DataLoader's workers are:
-    ClosedError there. Use `prefetch` instead.
+    A store cannot be pickled or copied, nor used in a forked process, as a DataLoader's workers
+    are: ClosedError there. Use `prefetch` instead.
 
     What is used today is MPI_Win_lock, MPI_Get and MPI_Win_unlock for each record (ORNL's
     DDStore).

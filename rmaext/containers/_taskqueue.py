@@ -182,19 +182,20 @@ class TaskQueue(Closing, Generic[ScalarT]):
         with Opening() as stack:
             tasks = stack.enter_context(Window.allocate(comm, length, dtype, timeout=timeout))
             words = stack.enter_context(Window.allocate(comm, WORDS, np.int64, timeout=timeout))
-            self._closing = stack.pop_all()
-        self._comm, self._words = comm, words
-        self._dtype: np.dtype[Any] = tasks.dtype
-        self._capacity = operator.index(capacity)
-        self._ring = Ring(words, tasks, comm.rank, self._capacity)
-        self._ending = Ending(words, comm)
-        self._lock = locks.lock()
-        self._grain = 1  # how many tasks are to be in hand
-        self._loop: _Loop | None = None
-        # Not empty: a loop has ended, but an exception came instead of its end. The next one
-        # ends at once.
-        self._untold: list[bool] = []
-        self._waited = 0.0
+            self._windows = (words, tasks)
+            self._comm, self._words = comm, words
+            self._dtype: np.dtype[Any] = tasks.dtype
+            self._capacity = operator.index(capacity)
+            self._ring = Ring(words, tasks, comm.rank, self._capacity)
+            self._ending = Ending(words, comm)
+            self._lock = locks.lock()
+            self._grain = 1  # how many tasks are to be in hand
+            self._loop: _Loop | None = None
+            # Not empty: a loop has ended, but an exception came instead of its end. The next one
+            # ends at once.
+            self._untold: list[bool] = []
+            self._waited = 0.0
+            stack.pop_all()  # it is whole
 
     # -- what it is ------------------------------------------------------------------
 
@@ -393,9 +394,9 @@ class TaskQueue(Closing, Generic[ScalarT]):
         except BaseException as exc:
             if came is None:
                 came = locked(self._lock, loop.leave, to_the_end, _FAILURES, self._end, loop)
-            if came is not None and came[1] is not None:
-                if isinstance(exc, Exception | GeneratorExit):
-                    raise came[1] from exc  # Ctrl-C outweighs an error
+            again = None if came is None else came[1]
+            if again is not None and isinstance(exc, Exception | GeneratorExit):
+                raise again from exc  # Ctrl-C outweighs an error
             raise
         if came is not None and came[1] is not None:
             raise came[1]
@@ -519,4 +520,4 @@ class TaskQueue(Closing, Generic[ScalarT]):
         >>> queue.closed
         True
         """
-        self._closing.close()
+        self._close()

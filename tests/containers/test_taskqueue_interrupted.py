@@ -19,6 +19,7 @@ from rmaext.containers import TaskQueue, _ending, _ring, _taskqueue
 
 MODULES = _taskqueue, _ring, _ending, locks
 
+
 def got_by(queue, tracing, mine):
     """Run a loop, with a task that puts; again if it is interrupted."""
     ended = False

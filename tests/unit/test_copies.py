@@ -52,9 +52,8 @@ def granted():
 
 @contextlib.contextmanager
 def remote():
-    with window() as win, win.grant(0, 4) as grant:
-        with rmaext.RemoteWindow.attach(grant.export()) as far:
-            yield far
+    with granted() as grant, rmaext.RemoteWindow.attach(grant.export()) as far:
+        yield far
 
 
 @contextlib.contextmanager
