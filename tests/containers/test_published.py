@@ -413,7 +413,7 @@ def test_interrupted_at_any_bytecode(comm):
                 for rank in range(comm.size):
                     version, got = other.submit(state.read, rank).result()
                     assert (got == got[0]).all()
-                    assert abs(got[0]) == k or not version
+                    assert abs(got[0]) <= k  # of the round before, if that rank is behind
                     assert rank != comm.rank or version == newer
             comm.Barrier()
             return comm.allreduce(tracing.acted, MPI.MIN)

@@ -322,6 +322,7 @@ def test_tasks_of_a_left_loop_are_still_counted(alone):
     assert sorted([*mine, *alone]) == list(range(9))
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in finalizers
 def test_signals(alone):
     """A handler that raises anywhere loses no task and gets none twice."""
 
