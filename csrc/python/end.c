@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What must come to its end although signal handlers raise: the calls of
- * to_the_end(), and `with`.
+ * Calls that signal handlers, which may raise, do not divide; and what `with`
+ * enters and leaves.
  */
 #include "python/cmethods.h"
 
@@ -111,6 +111,67 @@ static PyObject *to_the_end(PyObject *module, PyObject *const *args,
 	return both;
 }
 
+/* The same from the start, for what cannot be begun again. */
+static PyObject *apart(PyObject *module, PyObject *const *args, Py_ssize_t n)
+{
+	struct second s = {.args = args, .n = (size_t)n - 1};
+
+	(void)module;
+	if (n < 1) {
+		PyErr_SetString(PyExc_TypeError, "apart() takes a function");
+		return NULL;
+	}
+	second_make(&s);
+	if (s.error)
+		PyErr_SetObject((PyObject *)Py_TYPE(s.error), s.error);
+	Py_XDECREF(s.error);
+	return s.result;
+}
+
+static bool lock_is_ours(PyObject *lock, bool *ours_p)
+{
+	PyObject *ours = PyObject_CallMethod(lock, "_is_owned", NULL);
+
+	if (!ours)
+		return false;
+	*ours_p = ours == Py_True;
+	Py_DECREF(ours);
+	return true;
+}
+
+/*
+ * In Python, a handler may raise between the end of a `with` block and the
+ * release of its lock, or on the way into it; here there is no such place.
+ */
+static PyObject *locked(PyObject *module, PyObject *const *args, Py_ssize_t n)
+{
+	PyObject *lock = args[0], *done, *result, *type, *value, *trace;
+	bool ours;
+
+	(void)module;
+	if (n < 3) {
+		PyErr_SetString(PyExc_TypeError,
+				"locked() takes a lock and two functions");
+		return NULL;
+	}
+	if (!lock_is_ours(lock, &ours))
+		return NULL;
+	if (ours)
+		return PyObject_CallNoArgs(args[1]);
+	done = PyObject_CallMethodNoArgs(lock, py_names.acquire);
+	if (!done)
+		return NULL;
+	Py_DECREF(done);
+	result = PyObject_Vectorcall(args[2], args + 3, (size_t)n - 3, NULL);
+	PyErr_Fetch(&type, &value, &trace);
+	done = PyObject_CallMethodNoArgs(lock, py_names.release);
+	if (!done) /* renewed: this is a child that the function has forked */
+		PyErr_Clear();
+	Py_XDECREF(done);
+	PyErr_Restore(type, value, trace);
+	return result;
+}
+
 PyMethodDef py_functions[] = {
 	{"to_the_end", (PyCFunction)(void (*)(void))to_the_end, METH_FASTCALL,
 	 PyDoc_STR("to_the_end($module, failures, function, /, "
@@ -124,6 +185,20 @@ PyMethodDef py_functions[] = {
 		   "first exception or None. After one of `failures`, which "
 		   "it raises\n"
 		   "itself, it is not called again.")},
+	{"apart", (PyCFunction)(void (*)(void))apart, METH_FASTCALL,
+	 PyDoc_STR(
+		 "apart($module, function, /, *arguments)\n--\n\n"
+		 "Call a function in another thread, and wait for it.\n"
+		 "\n"
+		 "No signal handler raises there, nor while this one waits.")},
+	{"locked", (PyCFunction)(void (*)(void))locked, METH_FASTCALL,
+	 PyDoc_STR("locked($module, lock, nested, function, /, "
+		   "*arguments)\n--\n\n"
+		   "Call a function with an RLock held.\n"
+		   "\n"
+		   "Wherever a signal handler raises, it is released. "
+		   "Where this thread\n"
+		   "holds it already, `nested` is called instead.")},
 	{NULL, NULL, 0, NULL},
 };
 

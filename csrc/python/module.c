@@ -80,6 +80,7 @@ static bool names_intern(void)
 	       name_intern(&py_names.Fetch_and_op, "_Fetch_and_op") &&
 	       name_intern(&py_names.Compare_and_swap, "_Compare_and_swap") &&
 	       name_intern(&py_names.Flush, "_Flush") &&
+	       name_intern(&py_names.acquire, "acquire") &&
 	       name_intern(&py_names.release, "release") &&
 	       name_intern(&py_names.reap, "reap") &&
 	       name_intern(&py_names._group, "_group") &&

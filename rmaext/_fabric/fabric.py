@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .._runtime.copies import Unique
+
 if TYPE_CHECKING:
     from .endpoint import Endpoint
 
 __all__ = ["Fabric"]
 
 
-class Fabric:
+class Fabric(Unique):
     """What there is to know of this process's endpoint of libfabric: `win.fabric`.
 
     A process has at most two endpoints, which all its windows share: one for communicators

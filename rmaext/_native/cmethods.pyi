@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from threading import RLock
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -7,6 +8,7 @@ from numpy.typing import NDArray
 
 from ..typing import Operation, ScalarT
 
+_S = TypeVar("_S")
 _T = TypeVar("_T")
 
 PUT: int
@@ -43,6 +45,10 @@ def to_the_end(
     /,
     *arguments: Any,
 ) -> tuple[_T, BaseException | None]: ...
+def apart(function: Callable[..., _T], /, *arguments: Any) -> _T: ...
+def locked(
+    lock: RLock, nested: Callable[[], _S], function: Callable[..., _T], /, *arguments: Any
+) -> _S | _T: ...
 
 class Guard:
     _window: Any

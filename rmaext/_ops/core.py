@@ -20,6 +20,7 @@ from .._memory import arrays
 from .._native import cmethods
 from .._native._lib import ffi, lib
 from .._record import tracing
+from .._runtime.copies import Unique
 from .._runtime.failures import from_c
 from .._runtime.reports import Patience
 from ..errors import BoundsError, ClosedError
@@ -47,7 +48,7 @@ ROUTES: dict[int, Route] = {
 }
 
 
-class WindowCore(cmethods.Window[ScalarT]):
+class WindowCore(Unique, cmethods.Window[ScalarT]):
     """The state of a window, and what its operations have in common.
 
     The C type it derives from carries out what is plain: put, get, updates, many elements,

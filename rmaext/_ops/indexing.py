@@ -12,6 +12,7 @@ from numpy.lib.array_utils import byte_bounds
 
 from .._memory import arrays
 from .._native._lib import ffi, lib
+from .._runtime.copies import Unique
 from ..errors import Unsupported
 from ..typing import Operation, ScalarT
 from .arguments import behind, told, told_as
@@ -213,7 +214,7 @@ class IndexOperations(ManyOperations[ScalarT]):
         return offsets if out is None else out
 
 
-class ElementUpdates:
+class ElementUpdates(Unique):
     """Atomic updates of elements of a rank's window; made by `Window.at`.
 
     Examples

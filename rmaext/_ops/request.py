@@ -15,6 +15,7 @@ from .._native._lib import ffi, lib
 from .._record import tracing
 from .._runtime import locks, mpi_progress
 from .._runtime.config import deadline
+from .._runtime.copies import Unique
 from .._runtime.failures import advised, again, from_c
 from ..errors import ClosedError, PeerLostError, RmaTimeout, SyncError
 
@@ -37,7 +38,7 @@ _NS = int(SLICE * 1e9)
 _GOES_ON, _DONE, _CANCELLED, _FREED = range(4)
 
 
-class Request:
+class Request(Unique):
     """An operation that was begun: `win.rput`, `win.rget` and so on return it.
 
     It is done once the operation is applied at the target, and its result is

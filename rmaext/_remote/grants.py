@@ -18,6 +18,7 @@ from .._native._lib import ffi, lib
 from .._ops.core import WindowCore
 from .._runtime import lifetime
 from .._runtime.config import Config
+from .._runtime.copies import Unique
 from .._runtime.failures import from_c
 from ..errors import AccessError, BoundsError, BusyError, ClosedError, GrantError
 from ..typing import Access, Scope
@@ -26,7 +27,7 @@ from .ticket import ORDER, Ticket, describe_dtype
 __all__ = ["Grant", "check_grants", "end_grants", "export", "grant", "live_grants"]
 
 
-class Grant:
+class Grant(Unique):
     """Some of this rank's memory in a window, for whoever has a ticket; made by `Window.grant`.
 
     It ends with `revoke`, or with the block of `with`.

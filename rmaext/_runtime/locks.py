@@ -2,17 +2,26 @@
 """Locks that a signal handler may take again, and that are free in a forked child.
 
 The thread that holds a lock when another one forks is not there in the child: without
-this nobody would ever release it there.
+this nobody would ever release it there. And calls that no signal handler divides, though it
+raises: see `rmaext._native.cmethods`.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import weakref
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NoReturn, TypeVar
 
-__all__ = ["forks", "lock"]
+from .._native.cmethods import apart, locked, to_the_end
+from ..errors import BusyError
+
+__all__ = ["alone", "apart", "forks", "lock", "locked", "to_the_end"]
+
+_T = TypeVar("_T")
 
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 _forks = [0]
@@ -23,6 +32,21 @@ def lock() -> threading.RLock:
     made = threading.RLock()
     _locks.add(made)
     return made
+
+
+def alone(lock: threading.RLock, call: str, function: Callable[..., _T], *arguments: Any) -> _T:
+    """Call a function, one thread at a time. No interruption leaves the lock locked.
+
+    In a signal handler that has interrupted such a call, of the same lock, it is BusyError:
+    what the function changes may be changed halfway.
+    """
+    return locked(lock, partial(_busy, call), function, *arguments)
+
+
+def _busy(call: str) -> NoReturn:
+    text = f"{call}: called in a signal handler within another call of the same object: "
+    text += "note there what is to be done, and do it outside"
+    raise BusyError(errno.EBUSY, text, call=call)
 
 
 def forks() -> int:

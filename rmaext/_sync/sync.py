@@ -19,6 +19,7 @@ from .._ops.core import WindowCore
 from .._record import tracing
 from .._runtime import mpi_progress
 from .._runtime.config import deadline
+from .._runtime.copies import Unique
 from .._runtime.failures import advised
 from .._runtime.reports import Patience
 from ..errors import PeerLostError, RmaTimeout, SyncError
@@ -47,7 +48,7 @@ _held: dict[int, set[tuple[int, int]]] = {}
 _PROCESS = 1
 
 
-class LockGuard(Guard):
+class LockGuard(Guard, Unique):
     """The end of a lock: what `Window.lock` and `Window.lock_all` return.
 
     The lock is held already. `with` gives the window, and releases the lock at the end of the

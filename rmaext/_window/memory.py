@@ -13,6 +13,7 @@ from .._memory.pages import Wish
 from .._native._lib import ffi, lib
 from .._ops.arguments import told
 from .._ops.core import ROUTES, Array, WindowCore
+from .._runtime.copies import Unique
 from ..errors import Unsupported
 from ..typing import Access, Advice, MemoryKind, Ordering, Route, ScalarT
 
@@ -43,7 +44,7 @@ def _text(name: str, value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Memory:
+class Memory(Unique):
     """The memory of one rank in a window: what `win.memory` returns.
 
     Attributes

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Structures over all ranks, built on windows: for programs that want no windows of their own.
 
-They use the public names of rmaext alone; import-linter holds them to it.
+They use the public names of rmaext, and its locks; import-linter holds them to it.
 """
 
 from ._dict import Dict, Items

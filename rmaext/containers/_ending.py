@@ -20,7 +20,7 @@ import errno
 import random
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,26 @@ _LONGEST, _SLOWEST = 1e-3, 0.1  # seconds of a pause, and if looks are slow
 _LOST = 32  # bits of DONE for the number of a lost rank + 1; above is the epoch that has begun
 
 Array = NDArray[Any]
+Places = tuple[Array, Array, Array]
+
+
+def _places(ranks: list[int]) -> Places:
+    """Return ranks and offsets of state and control words, and operands for them."""
+    both = np.array([[_STATE, CONTROL]] * len(ranks)).reshape(-1)
+    return np.repeat(np.array(ranks), 2), both, np.zeros_like(both)
+
+
+class _Ranks(NamedTuple):
+    """Which ranks are lost, which are not, and the places of these: changed by one store."""
+
+    lost: frozenset[int]
+    living: list[int]
+    places: Places
+
+    @classmethod
+    def without(cls, lost: frozenset[int], size: int) -> _Ranks:
+        living = [rank for rank in range(size) if rank not in lost]
+        return cls(lost, living, _places(living))
 
 
 class Ending:
@@ -59,43 +79,35 @@ class Ending:
     ----------
     epoch : int
         How many have ended before this one.
-    idle : bool
+    told : frozenset of int
+        The lost ranks that `report` has told of.
     """
 
     def __init__(self, words: Window[Any], comm: MPI.Comm) -> None:
         self._words, self._own = words, words.local
         self._rank, self._size = comm.rank, comm.size
-        self._generation = self.epoch = 0
-        self.idle = False
-        self._lost: set[int] = set()
-        self._told: set[int] = set()
+        self.epoch = 0
+        self.told: frozenset[int] = frozenset()
         self._looked = 0.0
         self._wide = False
-        self._set_living()
-
-    def _set_living(self) -> None:
-        living = [rank for rank in range(self._size) if rank not in self._lost]
-        self._living = living
-        self._places = self._places_of(living)
-
-    @staticmethod
-    def _places_of(ranks: list[int]) -> tuple[Array, Array, Array]:
-        """Return ranks and offsets of state and control words, and operands for them."""
-        both = np.array([[_STATE, CONTROL]] * len(ranks)).reshape(-1)
-        return np.repeat(np.array(ranks), 2), both, np.zeros_like(both)
+        self._ranks = _Ranks.without(frozenset(), self._size)
 
     # -- the own state ---------------------------------------------------------------
 
+    @property
+    def idle(self) -> bool:
+        """What the others see."""
+        return bool(self._own[_STATE] & 1)
+
     def be(self, idle: bool) -> None:
         """Become idle, or busy, for all to see before anything that follows."""
-        self._generation += not idle
-        self.idle = idle
-        self._own[_STATE] = self._generation << 4 | (self.epoch % EPOCHS) << 1 | idle
+        generation = (int(self._own[_STATE]) >> 4) + (not idle)
+        self._own[_STATE] = generation << 4 | (self.epoch % EPOCHS) << 1 | idle
         self._words.sync()
 
-    def begin_next(self) -> None:
-        """Go over to the next epoch, busy until the loop begins."""
-        self.epoch += 1
+    def begin(self, epoch: int) -> None:
+        """Go over to an epoch, busy until the loop begins."""
+        self.epoch = epoch
         self.be(idle=False)
 
     def over(self) -> bool:
@@ -115,9 +127,10 @@ class Ending:
             Ranks that have tasks to steal, and their control words, in random order.
         """
         self.look_for_lost()
-        wide, places = self._wide or len(self._living) <= _SAMPLE, self._places
+        living, places = self._ranks.living, self._ranks.places
+        wide = self._wide or len(living) <= _SAMPLE
         if not wide:
-            places = self._places_of(random.sample(self._living, _SAMPLE))
+            places = _places(random.sample(living, _SAMPLE))
         words = self._fetch(places)
         if words is None:
             return False, []
@@ -140,7 +153,7 @@ class Ending:
         ranks = places[0][::2]
         return False, [(int(ranks[i]), int(controls[i])) for i in full if ranks[i] != self._rank]
 
-    def _fetch(self, places: tuple[Array, Array, Array]) -> Array | None:
+    def _fetch(self, places: Places) -> Array | None:
         """Return the words at some places; None if a rank of them is lost, who is left out now."""
         try:
             words: Array = self._words.fetch_op_many(*places, "no_op")
@@ -154,12 +167,12 @@ class Ending:
 
         It waits for nobody: whom the message does not reach finds out by itself.
         """
-        news = min(self._lost - self._told, default=-1) + 1
+        news = min(self._ranks.lost - self.told, default=-1) + 1
         value = self.epoch + 1 << _LOST | news
         try:
-            self._words.accumulate_many(self._living, _DONE, value, "max")
+            self._words.accumulate_many(self._ranks.living, _DONE, value, "max")
         except PeerLostError:
-            for rank in self._living:
+            for rank in self._ranks.living:
                 with suppress(PeerLostError):
                     self._words.accumulate(value, rank, _DONE, "max")
 
@@ -180,11 +193,11 @@ class Ending:
         if now < self._looked + _LOOK_EVERY * max(1, self._size / 16):
             return
         self._looked = now
-        if not self._lost:
+        if not self._ranks.lost:
             with suppress(PeerLostError):
                 self._words.flush_local()  # raises if any is known to be gone
                 return
-        for rank in self._living:
+        for rank in self._ranks.living:
             if rank != self._rank:
                 try:
                     self._words.flush_local(rank)
@@ -193,29 +206,27 @@ class Ending:
 
     def lose(self, error: PeerLostError) -> None:
         """Leave out those that are gone, after an operation has failed."""
-        before = len(self._lost)
+        before = len(self._ranks.lost)
         self._looked = 0.0
         self.look_for_lost()
-        if len(self._lost) == before:
-            if error.rank is None or error.rank in self._lost or error.rank == self._rank:
+        if len(self._ranks.lost) == before:
+            if error.rank is None or error.rank in self._ranks.lost or error.rank == self._rank:
                 raise error
             self._leave_out(error.rank)
 
     def _leave_out(self, rank: int) -> None:
-        self._lost.add(rank)
-        self._set_living()
+        self._ranks = _Ranks.without(self._ranks.lost | {rank}, self._size)
 
-    def report(self) -> None:
-        """Raise PeerLostError for the ranks that were lost since the last report."""
+    def report(self) -> PeerLostError | None:
+        """Return an error for the ranks that were lost since the last one that was raised."""
         news = int(self._own[_DONE]) & ((1 << _LOST) - 1)
-        if news and news - 1 not in self._lost:
+        if news and news - 1 not in self._ranks.lost:
             self._leave_out(news - 1)
-        lost = sorted(self._lost - self._told)
+        lost = sorted(self._ranks.lost - self.told)
         if not lost:
-            return
-        self._told.update(lost)
+            return None
         text = f"TaskQueue: {named(lost)} lost: so are the tasks that were there; "
         text += "all others are done"
         error = PeerLostError(errno.ENOTCONN, text, call="TaskQueue", rank=lost[0])
         error.ranks = tuple(lost)
-        raise error
+        return error

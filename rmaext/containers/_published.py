@@ -29,12 +29,14 @@ import math
 import operator
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, NoReturn
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .. import ClosedError, RmaError, RmaTimeout, SyncError, Window
+from .._runtime import locks
 from ..typing import ScalarT
 from ._agreement import Opening, common, exchange
 from ._windows import Closing, Pause, deadline, rank_of
@@ -52,6 +54,11 @@ _LEAST = 2
 _TRIES = 16  # for each request
 _LONG = 8  # reads for which an owner is taken for a fast one after it was seen to be
 _LOOKS = 4  # of them for the answer alone, if the owner publishes faster than this rank can read
+
+
+def _nested() -> NoReturn:
+    text = "publish: another call is in it already, which this signal handler has interrupted"
+    raise SyncError(errno.EPERM, text, call="publish")
 
 
 class Published(Closing, Generic[ScalarT]):
@@ -90,6 +97,11 @@ class Published(Closing, Generic[ScalarT]):
     versions count from 1. It is linearizable: a read returns the version that was the newest at
     some moment during the call, so those that a rank reads of another never go back, also if
     the ranks tell each other of versions.
+
+    Threads and signal handlers: any threads may read, and publish, at once; versions of several
+    threads come one after the other. A signal handler may read at any time, and publish unless it
+    has interrupted `publish`. A `publish` that is interrupted by an exception (Ctrl-C) is done or
+    is not: `read(comm.rank)` tells. Nobody waits for it.
 
     Memory: `buffers` arrays on each rank, and two words a rank. Cost: `publish` is one copy and
     about two microseconds, and reads nothing of another rank. `read` is a get between two
@@ -138,32 +150,32 @@ class Published(Closing, Generic[ScalarT]):
             data = enter(Window.allocate(comm, count * math.prod(dims), dtype, timeout=timeout))
             words = 1 + count + 2 * size
             control = enter(Window.allocate(comm, words, np.int64, timeout=timeout))
-            self._closing = stack.pop_all()
-        self._comm, self._rank = comm, comm.rank
-        self._data, self._control = data, control
-        self._shape = dims + np.dtype(dtype).shape
-        self._size = math.prod(self._shape)
-        self._dtype: np.dtype[Any] = data.dtype
-        flat = data.local.reshape(-1)
-        self._slots = [
-            flat[number * self._size : (number + 1) * self._size].reshape(self._shape)
-            for number in range(count)
-        ]
-        self._wanted_at, self._kept_at = _BEGUN + count, _BEGUN + count + size
-        self._words = control.local
-        self._wanted = self._words[self._wanted_at : self._kept_at]
-        self._nobody = bytes(self._wanted.nbytes)
-        # of the owner
-        self._publishing = False
-        self._version = 0  # that was begun last
-        self._newest = 0  # its buffer
-        self._keeping: dict[int, tuple[int, int]] = {}  # reader: number of its request, buffer
-        # of the reader, for the ranks that it reads: the numbers of its requests, KEPT as it
-        # was seen last, and who publishes faster than it can read
-        self._requests: dict[int, itertools.count[int]] = {}
-        self._answers: dict[int, int] = {}
-        self._turns: dict[int, threading.RLock] = {}
-        self._overtaken: dict[int, int] = {}  # for so many reads more
+            self._windows = (control, data)
+            self._comm, self._rank = comm, comm.rank
+            self._data, self._control = data, control
+            self._shape = dims + np.dtype(dtype).shape
+            self._size = math.prod(self._shape)
+            self._dtype: np.dtype[Any] = data.dtype
+            flat = data.local.reshape(-1)
+            self._slots = [
+                flat[number * self._size : (number + 1) * self._size].reshape(self._shape)
+                for number in range(count)
+            ]
+            self._wanted_at, self._kept_at = _BEGUN + count, _BEGUN + count + size
+            self._words = control.local
+            self._wanted = self._words[self._wanted_at : self._kept_at]
+            self._nobody = bytes(self._wanted.nbytes)
+            # of the owner
+            self._lock = locks.lock()
+            self._version = 0  # that was begun last
+            self._keeping: dict[int, tuple[int, int]] = {}  # reader: number of its request, buffer
+            # of the reader, for the ranks that it reads: the numbers of its requests, KEPT as it
+            # was seen last, and who publishes faster than it can read
+            self._requests: dict[int, itertools.count[int]] = {}
+            self._answers: dict[int, int] = {}
+            self._turns: dict[int, threading.RLock] = {}
+            self._overtaken: dict[int, int] = {}  # for so many reads more
+            stack.pop_all()  # it is whole
 
     # -- what it is ------------------------------------------------------------------
 
@@ -213,12 +225,13 @@ class Published(Closing, Generic[ScalarT]):
         TypeError, ValueError, OverflowError
             The array does not fit; the newest version is as before.
         SyncError
-            Another thread, or what a signal handler has interrupted, is in `publish`.
+            This is a signal handler, which has interrupted `publish`.
         ClosedError
 
         Notes
         -----
-        Local, and wait-free: whatever readers do, it is one copy and a bounded number of steps.
+        Local, and wait-free: whatever readers do, it is one copy and a bounded number of steps,
+        behind those of other threads of this rank.
 
         Examples
         --------
@@ -238,22 +251,14 @@ class Published(Closing, Generic[ScalarT]):
             raise TypeError(f"{text}: use array.astype({str(self._dtype)!r})")
         if self._control.closed:
             raise ClosedError(errno.ESHUTDOWN, "publish: it is closed", call="publish")
-        # Neither a signal handler nor, with the GIL, a thread comes in between these two lines;
-        # a lock that a handler has interrupted would stay locked.
-        if self._publishing:
-            raise SyncError(errno.EPERM, "publish: another call is in it already", call="publish")
-        self._publishing = True
-        try:
-            return self._publish(array)
-        finally:
-            self._publishing = False
+        return locks.locked(self._lock, _nested, self._publish, array)
 
     def _publish(self, array: Any) -> int:
         words, sync = self._words, self._control.sync
         if self._keeping or self._wanted.tobytes() != self._nobody:
             buffer = self._free(self._wanted.tolist())
         else:
-            buffer = (self._newest + 1) % len(self._slots)
+            buffer = (self._newest() + 1) % len(self._slots)
         self._version = version = self._version + 1
         words[_BEGUN + buffer] = version
         sync()  # who reads any of the new data finds that it was begun
@@ -263,11 +268,15 @@ class Published(Closing, Generic[ScalarT]):
             self._data.put(array, self._rank, buffer * self._size)
             self._data.flush(self._rank)
         sync()  # who finds the version finds all of its data
+        # By this store it is published, for this rank too: a signal handler raises before or after.
         words[_NEWEST] = word = version << _BITS | buffer
-        self._newest = buffer
         if self._wanted.tobytes() != self._nobody:
             self._keep(word, buffer)
         return version
+
+    def _newest(self) -> int:
+        """Return the buffer of the newest version."""
+        return int(self._words[_NEWEST]) & (_MOST - 1)
 
     def _free(self, wanted: list[int]) -> int:
         """Return the buffer for the next version: never the newest.
@@ -276,7 +285,8 @@ class Published(Closing, Generic[ScalarT]):
         version is the oldest, so that nobody ever waits for a reader.
         """
         count = len(self._slots)
-        turn = [(self._newest + step) % count for step in range(1, count)]
+        newest = self._newest()
+        turn = [(newest + step) % count for step in range(1, count)]
         keeping = self._keeping
         for reader, (number, _) in list(keeping.items()):
             if wanted[reader] != number:
@@ -402,17 +412,21 @@ class Published(Closing, Generic[ScalarT]):
         There is one request of this rank, so one thread at a time; a signal handler that reads
         takes the request of the read that it has interrupted away, which asks anew then.
         """
-        with self._turns.setdefault(rank, threading.RLock()):
+        turn = self._turns.get(rank) or self._turns.setdefault(rank, locks.lock())
+        ask = partial(self._ask_in_turn, rank, out)
+        return locks.locked(turn, ask, ask)
+
+    def _ask_in_turn(self, rank: int, out: NDArray[Any]) -> tuple[int, NDArray[Any]]:
+        try:
             try:
-                try:
-                    return self._ask_and_read(rank, out)
-                finally:
-                    with suppress(RmaError):  # then the rank is gone, or it is closed
-                        wanted = self._wanted_at + self._rank
-                        self._control.accumulate(0, rank, wanted, "replace")
-            except BaseException:
-                self._overtaken[rank] = _LONG  # the next read comes here, and ends the request
-                raise
+                return self._ask_and_read(rank, out)
+            finally:
+                with suppress(RmaError):  # then the rank is gone, or it is closed
+                    wanted = self._wanted_at + self._rank
+                    self._control.accumulate(0, rank, wanted, "replace")
+        except BaseException:
+            self._overtaken[rank] = _LONG  # the next read comes here, and ends the request
+            raise
 
     def _ask_and_read(self, rank: int, out: NDArray[Any]) -> tuple[int, NDArray[Any]]:
         control, wanted = self._control, self._wanted_at + self._rank
@@ -464,4 +478,4 @@ class Published(Closing, Generic[ScalarT]):
         >>> state.closed
         True
         """
-        self._closing.close()
+        self._close()

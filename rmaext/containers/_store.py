@@ -6,13 +6,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Generator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, NoReturn, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, overload
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike, NDArray
 
 from .. import Request, Window
+from .._runtime.copies import Unique
 from ..typing import ScalarT
 from ._agreement import Opening, exchange
 from ._layout import Layout, Places, agreed, checked, out_of_range
@@ -49,7 +50,7 @@ class Batch(NamedTuple):
         return *self.places[:3], self.values.view(np.uint8)
 
 
-class Prefetch:
+class Prefetch(Unique):
     """Records that are on their way: `Store.prefetch` returns it.
 
     The operation goes on by itself, also when this object is dropped. The batch is kept until
@@ -137,7 +138,7 @@ class Prefetch:
         return self._batch.result(self._layout)
 
 
-class Store(Generic[ScalarT]):
+class Store(Unique, Generic[ScalarT]):
     """Records of all ranks, which any rank reads by their global indices.
 
     Parameters
@@ -178,9 +179,12 @@ class Store(Generic[ScalarT]):
     dimension; where all are equal, there is none. Creation copies the samples once, and reads
     the tables of all ranks.
 
+    **Threads and signal handlers.** Any may read at once, and wait for any `Prefetch`: nothing
+    of a store changes until `close`. A read that is interrupted (Ctrl-C) can be made again.
+
     **Failure.** A batch with records of a rank that is lost is PeerLostError; others go on.
-    A store cannot be pickled, nor used in a forked process, as a DataLoader's workers are:
-    ClosedError there. Use `prefetch` instead.
+    A store cannot be pickled or copied, nor used in a forked process, as a DataLoader's workers
+    are: ClosedError there. Use `prefetch` instead.
 
     What is used today is MPI_Win_lock, MPI_Get and MPI_Win_unlock for each record (ORNL's
     DDStore).
@@ -243,9 +247,6 @@ class Store(Generic[ScalarT]):
 
     def __len__(self) -> int:
         return self._layout.count
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a Store cannot be pickled: each process of the job makes it, collectively")
 
     @property
     def comm(self) -> MPI.Comm:

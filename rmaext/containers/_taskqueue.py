@@ -5,17 +5,20 @@ from __future__ import annotations
 
 import errno
 import operator
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from threading import get_ident
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .. import CapacityError, ClosedError, PeerLostError, SyncError, Window
+from .. import CapacityError, ClosedError, PeerLostError, RmaError, SyncError, Window
+from .._runtime import locks
+from .._runtime.locks import locked, to_the_end
 from ..typing import ScalarT
 from ._agreement import Opening, exchange
 from ._ending import WORDS, Ending
@@ -31,6 +34,8 @@ _CHUNK = 1e-3  # seconds that the tasks take which a rank has in hand, about
 _WORTH, _LONGEST = 20, 0.05  # but so many times what it takes to get them, up to so many seconds
 _MOST = 1024  # tasks in hand
 _NUMBERS = "biufc"
+_FAILURES = RmaError, MemoryError  # of windows: other exceptions are signal handlers'
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,8 @@ class TaskStats:
         Tasks that it took from other ranks.
     waited : float
         Seconds in which its loops had no task.
+    put : int
+        Tasks that were put here: so after Ctrl-C in a `put` one sees whether it was done.
 
     Examples
     --------
@@ -56,6 +63,31 @@ class TaskStats:
     done: int
     stolen: int
     waited: float
+    put: int = 0
+
+
+class _Loop:
+    """A loop of this rank's.
+
+    Attributes
+    ----------
+    thread, epoch : int
+        The thread that is in it, and how many epochs had ended when it began.
+    ended : bool
+        Whether its own has ended.
+    left : bool
+        It was left within a step of the queue: by a signal handler, or the garbage collector.
+    """
+
+    __slots__ = ("ended", "epoch", "left", "thread")
+
+    def __init__(self) -> None:
+        self.thread, self.epoch = get_ident(), 0
+        self.ended = self.left = False
+
+    def leave(self) -> None:
+        """Have the next step of the queue end it."""
+        self.left = True
 
 
 class TaskQueue(Closing, Generic[ScalarT]):
@@ -102,9 +134,18 @@ class TaskQueue(Closing, Generic[ScalarT]):
     more. It has to go on, by another loop, which ends at once if the others have done the rest
     meanwhile.
 
+    **Ctrl-C**, or any exception of a signal handler: wherever it comes, no task is lost or got
+    twice, and no other rank waits for this one. What it has interrupted, `put` or a step of a
+    loop, is done or is not: `stats` tells. A loop that it has ended is left as by **break**; that
+    goes for its last step, too, so that another loop, which ends at once, has to follow.
+
+    **Threads and signal handlers.** Any threads of a rank may put at once, as long as none of
+    them is in a loop; then only that one may. A rank is in one loop at a time. A signal handler
+    may put within a loop of the main thread. In one that has interrupted `put`, or the loop while
+    that moves tasks, it is BusyError, and nothing was put: note the tasks, and put them later.
+
     **A rank that is lost** takes the tasks with it that it held. The others do the rest; then
-    each gets PeerLostError at the end of its loop, once, and may use the queue further. Ctrl-C
-    loses no task, unless it interrupts a message to another rank.
+    each gets PeerLostError at the end of its loop, once, and may use the queue further.
 
     Memory: three times `capacity` tasks a rank at most. Cost: 0.2 microseconds for each task
     that a loop gets, and some for each call of `put`, so put arrays. A rank without tasks takes
@@ -141,22 +182,20 @@ class TaskQueue(Closing, Generic[ScalarT]):
         with Opening() as stack:
             tasks = stack.enter_context(Window.allocate(comm, length, dtype, timeout=timeout))
             words = stack.enter_context(Window.allocate(comm, WORDS, np.int64, timeout=timeout))
-            self._closing = stack.pop_all()
-        self._comm, self._words = comm, words
-        self._dtype: np.dtype[Any] = tasks.dtype
-        self._capacity = operator.index(capacity)
-        self._ring = Ring(words, tasks, comm.rank)
-        self._ending = Ending(words, comm)
-        # Tasks that only this rank's loop can take: those between low and high, the oldest first.
-        self._stack: NDArray[Any] = np.empty(0, self._dtype)
-        self._low = self._high = 0
-        # Those in hand, which the loop gets next.
-        self._chunk: NDArray[Any] = self._stack
-        self._left: Iterator[Any] = iter(())
-        self._grain = 1  # how many these are to be
-        self._thread = 0  # that is in a loop
-        self._done = self._stolen = 0
-        self._waited = 0.0
+            self._windows = (words, tasks)
+            self._comm, self._words = comm, words
+            self._dtype: np.dtype[Any] = tasks.dtype
+            self._capacity = operator.index(capacity)
+            self._ring = Ring(words, tasks, comm.rank, self._capacity)
+            self._ending = Ending(words, comm)
+            self._lock = locks.lock()
+            self._grain = 1  # how many tasks are to be in hand
+            self._loop: _Loop | None = None
+            # Not empty: a loop has ended, but an exception came instead of its end. The next one
+            # ends at once.
+            self._untold: list[bool] = []
+            self._waited = 0.0
+            stack.pop_all()  # it is whole
 
     # -- what it is ------------------------------------------------------------------
 
@@ -181,14 +220,9 @@ class TaskQueue(Closing, Generic[ScalarT]):
         return self._words.closed
 
     def __repr__(self) -> str:
-        what = f"{self._dtype}, {self._held()} of {self._capacity} tasks here"
+        what = f"{self._dtype}, {self._ring.holds()} of {self._capacity} tasks here"
         closed = ", closed" * self.closed
         return f"<rmaext.containers.TaskQueue: {what}, {self._comm.size} ranks{closed}>"
-
-    def _held(self) -> int:
-        """Return how many tasks this rank holds: others may take some of them meanwhile."""
-        in_hand = operator.length_hint(self._left)
-        return self._ring.count() + self._high - self._low + in_hand
 
     def stats(self) -> TaskStats:
         """Return what this rank has done so far.
@@ -196,11 +230,11 @@ class TaskQueue(Closing, Generic[ScalarT]):
         Returns
         -------
         TaskStats
-            done, stolen, waited.
+            done, stolen, waited, put.
 
         Notes
         -----
-        Local, not blocking.
+        Local, not blocking; any thread, and any signal handler, may call it at any time.
 
         Examples
         --------
@@ -212,7 +246,8 @@ class TaskQueue(Closing, Generic[ScalarT]):
         ...     queue.stats().done
         10
         """
-        return TaskStats(self._done - operator.length_hint(self._left), self._stolen, self._waited)
+        held = self._ring.now()
+        return TaskStats(held.done - held.in_hand, held.stolen, self._waited, held.put)
 
     # -- putting ---------------------------------------------------------------------
 
@@ -233,6 +268,8 @@ class TaskQueue(Closing, Generic[ScalarT]):
             This rank cannot hold so many. None of them was put.
         SyncError
             Another thread of this rank is in a loop over the queue.
+        BusyError
+            This is a signal handler, which has interrupted a step of the queue. Nothing was put.
         ClosedError
 
         Notes
@@ -251,27 +288,29 @@ class TaskQueue(Closing, Generic[ScalarT]):
         ...     len(list(queue))
         4
         """
-        array = self._array(tasks)
-        count = array.size
+        locks.alone(self._lock, "put", self._put, self._array(tasks))
+
+    def _put(self, array: NDArray[Any]) -> None:
+        self._end_left()
+        loop, count, held = self._loop, array.size, self._ring.holds()
         if self._words.closed:
             raise ClosedError(errno.ESHUTDOWN, "put: the queue is closed", call="put")
-        if self._thread and self._thread != get_ident():
+        if loop is not None and loop.thread != get_ident():
             text = "put: another thread is in a loop over the queue: let it put them"
             raise SyncError(errno.EPERM, text, call="put")
-        held = self._held()
         if held + count > self._capacity:
             text = f"put: {count} tasks beside the {held} that this rank holds: more than its "
             text += f"capacity={self._capacity}; make the queue with a larger one"
             raise CapacityError(errno.ENOSPC, text, call="put")
-        if not self._thread:
-            if count:
-                self._ring.push(array)
+        if not count:
+            return
+        if loop is None:
+            self._ring.put(array)
             return
         if self._ending.idle:  # in a signal handler
             self._ending.be(idle=False)
-        self._append(array)
-        if self._comm.size > 1:
-            self._share(0)
+        self._ring.append(array)
+        self._share(0)
 
     def _array(self, tasks: Any) -> NDArray[Any]:
         """Return tasks as an array of one dimension, by the rules of what is put to windows."""
@@ -290,40 +329,16 @@ class TaskQueue(Closing, Generic[ScalarT]):
             raise TypeError(f"put: {tasks!r} is no task of {dtype}")
         return np.array(tasks, dtype).reshape(-1)
 
-    def _append(self, array: NDArray[Any]) -> None:
-        """Add the newest tasks of this rank's own; what was claimed in a ring is among them."""
-        count, low, high = array.size, self._low, self._high
-        if high + count > self._stack.size:
-            there = high - low
-            least = there + count
-            room = max(64, least, min(2 * least, self._capacity))
-            larger = np.empty(room, self._dtype)
-            larger[:there] = self._stack[low:high]
-            self._stack, self._low, self._high = larger, 0, there
-            high = there
-        self._stack[high : high + count] = array
-        self._high = high + count
-        self._ring.claim = None
-
     def _share(self, keep: int) -> None:
         """Put the oldest of this rank's own tasks where others can take them.
 
         As many are to lie there as here, and enough for each rank to get some. `keep` stay here.
         """
-        own, there = self._high - self._low, self._ring.count()
-        few = self._comm.size
-        if there >= few and there >= own // 2:
+        held, few = self._ring.now(), self._comm.size
+        own, there = held.high - held.low, self._ring.count()
+        if few == 1 or (there >= few and there >= own // 2):
             return
-        count = min(own - keep, max((own - there) // 2, 2 * few - there))
-        if count <= 0:
-            return
-        try:
-            self._ring.push(self._stack[self._low : self._low + count])
-        except BaseException:  # a signal handler's, too
-            if self._ring.swapped():
-                self._low += count
-            raise
-        self._low += count
+        self._ring.share(min(own - keep, max((own - there) // 2, 2 * few - there)))
 
     # -- getting ---------------------------------------------------------------------
 
@@ -341,71 +356,89 @@ class TaskQueue(Closing, Generic[ScalarT]):
             At the end: a rank was lost, and the tasks that it held.
         SyncError
             This rank is in a loop over the queue already.
+        BusyError
+            It begins in a signal handler, which has interrupted a step of the queue.
         RmaTimeout
             A rank that has tasks to be stolen does not answer.
         ClosedError
         """
-        return self._tasks()
+        # No step of Python's lies between a task's going out of hand and the body, nor between
+        # the end of the loop and what notes that it was told.
+        told: Any = iter(self._untold.clear, None)
+        return chain(chain.from_iterable(self._chunks()), told)
 
-    def _tasks(self) -> Generator[ScalarT, None, None]:
-        ending, ended = self._ending, False
-        # No signal handler and, with the GIL, no thread comes in between these two lines.
-        if self._thread:
+    def _chunks(self) -> Generator[Iterator[ScalarT], None, None]:
+        """Yield what is left in hand, again and again."""
+        loop, came = _Loop(), None
+        try:
+            try:
+                self._step(self._enter, loop)
+                while not loop.ended:
+                    began = perf_counter()
+                    left = self._step(self._take)
+                    if left is None:
+                        loop.ended = self._search()
+                        continue
+                    count, start = operator.length_hint(left), perf_counter()
+                    yield left
+                    took = perf_counter() - start
+                    # Where even the own memory is reached by the network, more at a time.
+                    aim = min(max(_CHUNK, _WORTH * (start - began)), _LONGEST)
+                    if took > 2 * aim:
+                        self._grain = max(1, int(self._grain * aim / took))
+                    elif took < aim / 2 and count == self._grain:
+                        self._grain = min(2 * self._grain, _MOST)
+            finally:
+                # Whatever signal handlers raise meanwhile: none comes in between before it.
+                came = locked(self._lock, loop.leave, to_the_end, _FAILURES, self._end, loop)
+        except BaseException as exc:
+            if came is None:
+                came = locked(self._lock, loop.leave, to_the_end, _FAILURES, self._end, loop)
+            again = None if came is None else came[1]
+            if again is not None and isinstance(exc, Exception | GeneratorExit):
+                raise again from exc  # Ctrl-C outweighs an error
+            raise
+        if came is not None and came[1] is not None:
+            raise came[1]
+        error = self._ending.report()
+        if error is not None:
+            # No signal handler is called between these lines.
+            self._ending.told |= {*error.ranks}
+            del self._untold[:]
+            raise error
+
+    def _step(self, function: Callable[..., _T], *arguments: Any) -> _T:
+        return locks.alone(self._lock, "TaskQueue", function, *arguments)
+
+    def _enter(self, loop: _Loop) -> None:
+        if self._words.closed:
+            raise ClosedError(errno.ESHUTDOWN, "the queue is closed", call="TaskQueue")
+        self._end_left()
+        if self._loop is not None:
             text = "a loop over the queue is under way on this rank: end it first"
             raise SyncError(errno.EPERM, text, call="TaskQueue")
-        self._thread = get_ident()
-        try:
-            ended = ending.over()  # while this rank had left the loop
-            if not ended:
-                ending.be(idle=False)
-            while not ended:
-                began = perf_counter()
-                chunk, own = self._next()
-                if chunk is None:
-                    ended = self._search()
-                    continue
-                left, count, start = iter(chunk), chunk.size, perf_counter()
-                # Between these lines no signal handler is called: each task is in one place.
-                self._left, self._chunk = left, chunk
-                self._high -= own
-                self._ring.claim = None
-                self._done += count
-                yield from left
-                took = perf_counter() - start
-                # Where even the own memory is reached by the network, more at a time.
-                aim = min(max(_CHUNK, _WORTH * (start - began)), _LONGEST)
-                if took > 2 * aim:
-                    self._grain = max(1, int(self._grain * aim / took))
-                elif took < aim / 2 and count == self._grain:
-                    self._grain = min(2 * self._grain, _MOST)
-        finally:
-            try:
-                self._leave(ended)
-            finally:
-                self._thread = 0
-        ending.report()
+        ending = self._ending
+        loop.epoch = ending.epoch
+        self._loop = loop
+        # It may have ended while this rank had left the loop.
+        loop.ended = bool(self._untold) or ending.over()
+        if not loop.ended:
+            ending.be(idle=False)
 
-    def _next(self) -> tuple[NDArray[Any] | None, int]:
-        """Return some of the tasks that this rank holds, or None, and how many are its own.
-
-        The caller takes these off. Others are claimed in the ring.
-        """
-        size = self._comm.size
-        own = self._high - self._low
-        if not own:
-            return self._ring.take(self._grain, size), 0
-        # The newest first, but few: their bodies may put newer ones.
-        count = min(self._grain, (own + 3) // 4)
-        if size > 1:
-            self._share(count)
-        return self._stack[self._high - count : self._high][::-1].copy(), count
+    def _take(self) -> Iterator[Any] | None:
+        """Take in hand some of the tasks that this rank has; idle if it has none."""
+        held = self._ring.now()
+        self._share(min(self._grain, (held.high - held.low + 3) // 4))
+        left = self._ring.take(self._grain, self._comm.size)
+        if left is None:
+            self._ending.be(idle=True)
+        return left
 
     def _search(self) -> bool:
         """Wait until this rank has tasks again; return whether the epoch has ended instead."""
         ending = self._ending
         start = perf_counter()
         pause = ending.pause()
-        ending.be(idle=True)
         try:
             while not ending.over():
                 began = perf_counter()
@@ -424,42 +457,45 @@ class TaskQueue(Closing, Generic[ScalarT]):
             self._waited += perf_counter() - start
 
     def _steal(self, victim: int, word: int) -> bool:
-        """Take tasks of another rank; whether there were any left."""
-        ending = self._ending
+        """Take tasks of another rank; whether this one has any now."""
         try:
-            tasks = self._ring.steal(victim, word, self._capacity, lambda: ending.be(idle=False))
+            return self._step(self._claim, victim, word, self._ring.read(victim, word))
         except PeerLostError as exc:
-            self._ring.claim = None
-            ending.lose(exc)
-            tasks = None
-        if tasks is None:
-            if not self._high - self._low:
-                ending.be(idle=True)
+            self._ending.lose(exc)
             return False
-        self._append(tasks)  # whose last step takes them over
-        self._stolen += tasks.size
-        return True
 
-    def _leave(self, ended: bool) -> None:
-        """End a loop: this rank's tasks come to where others can take them."""
-        claimed = self._ring.claimed()  # if an exception has come in between
-        left = operator.length_hint(self._left)
-        if left:
-            self._append(self._chunk[self._chunk.size - left :])
-            self._done -= left
-        self._left = iter(())
-        if claimed is not None:
-            self._append(claimed)
-        with suppress(ClosedError):  # by the body
-            if ended:
-                self._ending.begin_next()
-                self._ring.begin(self._ending.epoch)
-            own = self._stack[self._low : self._high]
-            if own.size:
-                self._ring.push(own)
-                self._low = self._high = 0
-            if not ended:
+    def _claim(self, victim: int, word: int, tasks: NDArray[Any]) -> bool:
+        if self._ring.holds():  # a signal handler has put some
+            return True
+        self._ending.be(idle=False)
+        try:
+            return self._ring.steal(victim, word, tasks)
+        finally:
+            if not self._ring.holds():
                 self._ending.be(idle=True)
+
+    def _end_left(self) -> None:
+        if self._loop is not None and self._loop.left:
+            self._end(self._loop)
+
+    def _end(self, loop: _Loop) -> None:
+        """Bring this rank's tasks to where others can take them. It may be gone through twice."""
+        if self._loop is not loop:
+            return
+        if not self._untold:
+            ring, ending = self._ring, self._ending
+            ring.put_back()
+            with suppress(ClosedError):  # by the body
+                if loop.ended:
+                    ending.begin(loop.epoch + 1)
+                    ring.begin(loop.epoch + 1)
+                held = ring.now()
+                ring.share(held.high - held.low)
+                if loop.ended:
+                    self._untold.append(True)
+                else:
+                    ending.be(idle=True)
+        self._loop = None
 
     # -- the end ---------------------------------------------------------------------
 
@@ -484,4 +520,4 @@ class TaskQueue(Closing, Generic[ScalarT]):
         >>> queue.closed
         True
         """
-        self._closing.close()
+        self._close()

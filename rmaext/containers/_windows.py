@@ -7,10 +7,11 @@ import errno
 import math
 import operator
 import time
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from .. import BoundsError, PeerLostError, RmaTimeout, Window
+from .._runtime.copies import Unique
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -43,10 +44,24 @@ def deadline(window: Window[Any], timeout: Any) -> float:
     return time.monotonic() + min(float(min(timeout, 1e9)), 1e9)
 
 
-class Closing:
-    """What `with` does with a container that has its windows in `_closing`."""
+class Closing(Unique):
+    """What `close` and `with` do with a container of several windows.
 
-    _closing: ExitStack
+    They are closed in the same order on all ranks, each collectively. After an exception (Ctrl-C)
+    before the first is closed all are open. After one between them this rank's part of all the
+    others ends: no rank waits for it there.
+    """
+
+    _windows: tuple[Window[Any], ...]
+
+    def _close(self) -> None:
+        try:
+            for window in self._windows:
+                window.close()
+        except BaseException as exc:
+            if any(window.closed for window in self._windows):
+                self.__exit__(type(exc), exc, None)
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -57,7 +72,11 @@ class Closing:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._closing.__exit__(kind, error, trace)
+        if kind is None:
+            self._close()
+        else:
+            for window in self._windows:
+                window.__exit__(kind, error, trace)
 
 
 class Pause:

@@ -6,17 +6,20 @@ from __future__ import annotations
 import errno
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
+from support.bytecodes import Interrupt, Tracing, interrupt, places
 from support.guarded import noise, same
 from support.jobs import passes
 
 import rmaext
-from rmaext.containers import Published
+from rmaext._runtime import locks
+from rmaext.containers import Published, _published
 
 RECORD = np.dtype([("mass", "f8"), ("count", "i4"), ("name", "S5")])
 SECONDS = 0.4  # of reading and publishing at full speed
@@ -362,6 +365,60 @@ def test_threads_that_read(world):
                 state.publish(np.full(500, version))
         assert not wrong
         world.Barrier()
+
+
+def test_eight_threads(comm):
+    """Any publish and read at once: versions come one after the other, and whole."""
+    with Published(comm, 300, "i8") as state, ThreadPoolExecutor(8) as pool:
+
+        def work(thread):
+            seen = 0
+            for turn in range(30):
+                number = state.publish(np.full(300, 1000 * thread + turn))
+                for rank in range(comm.size):
+                    version, got = state.read(rank)
+                    assert (got == got[0]).all()
+                    if rank == comm.rank:
+                        assert version >= number > seen
+                        seen = number
+            return seen
+
+        assert max(pool.map(work, range(8))) == 8 * 30
+        comm.Barrier()
+
+
+# -- interruptions -------------------------------------------------------------------------
+
+
+def test_interrupted_at_any_bytecode(comm):
+    """A publish is done or not, a read is whole, and nobody waits for a rank that was in one."""
+    with Published(comm, 8, "i8", buffers=2) as state:
+
+        def scenario(k):
+            tracing = Tracing((_published, locks), k, interrupt)
+            before, _ = state.read(comm.rank)
+            state._overtaken[0] = 1  # so that a read asks rank 0 to keep a version
+            try:
+                with tracing:
+                    state.publish(np.full(8, k))
+                    state.read(0)
+            except Interrupt:
+                pass
+            comm.Barrier()
+            after, got = state.read(comm.rank)
+            assert after == before or (got == k).all()
+            with ThreadPoolExecutor(1) as other:  # no lock is left locked
+                newer = other.submit(state.publish, np.full(8, -k)).result()
+                assert newer > after
+                for rank in range(comm.size):
+                    version, got = other.submit(state.read, rank).result()
+                    assert (got == got[0]).all()
+                    assert abs(got[0]) <= k  # of the round before, if that rank is behind
+                    assert rank != comm.rank or version == newer
+            comm.Barrier()
+            return comm.allreduce(tracing.acted, MPI.MIN)
+
+        assert places(scenario, 3) > 30
 
 
 # -- ranks that are stopped or lost -----------------------------------------------------

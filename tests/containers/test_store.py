@@ -9,6 +9,7 @@ import pickle
 import random
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import launch
 import numpy as np
@@ -584,3 +585,22 @@ def test_of_many_ranks(world, make):
     wrong = world.size // 2
     with pytest.raises(TypeError, match=f"rank {wrong}"):
         Store(world, None if world.rank == wrong else [1])
+
+
+def test_eight_threads(comm):
+    """Any read at once, and wait for what others have begun."""
+    with several(comm) as store, ThreadPoolExecutor(8) as pool:
+
+        def work(thread):
+            dice, futures = np.random.default_rng(thread), []
+            for _ in range(20):
+                indices = dice.integers(0, len(store), 5)
+                assert right(store.get(indices), indices)
+                assert right([store[indices[0]]], indices[:1])
+                futures.append((store.prefetch(indices), indices))
+            return futures
+
+        begun = list(pool.map(work, range(8)))
+        for futures in pool.map(lambda thread: begun[thread - 1], range(8)):
+            assert all(right(future.result(), indices) for future, indices in futures)
+        comm.Barrier()

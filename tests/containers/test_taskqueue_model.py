@@ -114,6 +114,9 @@ class Model:
     def size(self, rank):
         return self._arrays[rank].size
 
+    def route(self, rank):
+        return "direct"
+
     def get(self, rank, offset, count, out):
         for index in range(count):
             out[index] = self._step(rank)[offset + index]
@@ -258,10 +261,11 @@ class AnyEpoch:
     __hash__ = None
 
 
-def late(self, victim, word, room, ready, steal=_ring.Ring.steal):
-    tasks = steal(self, victim, word, room, lambda: None)
-    ready()
-    return tasks
+def late(self, victim, word, tasks):
+    got = not self._ring.holds() and self._ring.steal(victim, word, tasks)
+    if got:
+        self._ending.be(idle=False)
+    return got
 
 
 @DYING
@@ -269,7 +273,7 @@ def late(self, victim, word, room, ready, steal=_ring.Ring.steal):
     ("where", "name", "broken"),
     [
         pytest.param(np, "array_equal", lambda *words: True, id="one look instead of two"),
-        pytest.param(_ring.Ring, "steal", late, id="busy only after the steal"),
+        pytest.param(TaskQueue, "_claim", late, id="busy only after the steal"),
         pytest.param(
             _ending,
             "epoch_and_count",

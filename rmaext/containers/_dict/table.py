@@ -14,6 +14,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
+from ..._runtime.copies import Unique
 from ...errors import BusyError, ClosedError, Unsupported
 from .._agreement import Opening, common, exchange
 from .changes import Changes
@@ -28,7 +29,7 @@ __all__ = ["Table"]
 Array = NDArray[Any]
 
 
-class Table:
+class Table(Unique):
     """What a `Dict` is, beside its operations."""
 
     def __init__(
