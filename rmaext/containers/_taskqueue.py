@@ -20,6 +20,7 @@ from ..typing import ScalarT
 from ._agreement import Opening, exchange
 from ._ending import WORDS, Ending
 from ._ring import LARGEST, Ring
+from ._values import taken
 from ._windows import Closing
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ __all__ = ["TaskQueue", "TaskStats"]
 _CHUNK = 1e-3  # seconds that the tasks take which a rank has in hand, about
 _WORTH, _LONGEST = 20, 0.05  # but so many times what it takes to get them, up to so many seconds
 _MOST = 1024  # tasks in hand
-_NUMBERS = "biufc"
 
 
 @dataclass(frozen=True)
@@ -222,8 +222,8 @@ class TaskQueue(Closing, Generic[ScalarT]):
         Parameters
         ----------
         tasks : array_like
-            Of the dtype, any shape. Nothing is cast, but Python's numbers, alone or in lists,
-            are taken if they fit.
+            Of the dtype, any shape; scalars and tuples as `rmaext.elements` takes them. Nothing
+            is cast.
 
         Raises
         ------
@@ -251,7 +251,7 @@ class TaskQueue(Closing, Generic[ScalarT]):
         ...     len(list(queue))
         4
         """
-        array = self._array(tasks)
+        array = taken(tasks, self._dtype, "put").reshape(-1)
         count = array.size
         if self._words.closed:
             raise ClosedError(errno.ESHUTDOWN, "put: the queue is closed", call="put")
@@ -272,23 +272,6 @@ class TaskQueue(Closing, Generic[ScalarT]):
         self._append(array)
         if self._comm.size > 1:
             self._share(0)
-
-    def _array(self, tasks: Any) -> NDArray[Any]:
-        """Return tasks as an array of one dimension, by the rules of what is put to windows."""
-        dtype = self._dtype
-        if isinstance(tasks, np.ndarray | np.generic):
-            if tasks.dtype != dtype:
-                text = f"put: tasks of {tasks.dtype}, not {dtype}, and nothing is cast"
-                raise TypeError(f"{text}: use tasks.astype({str(dtype)!r})")
-            return np.asarray(tasks).reshape(-1)
-        if dtype.kind in _NUMBERS and not isinstance(tasks, int | float):
-            kind = np.array(tasks).dtype.kind
-            fits = kind in _NUMBERS and _NUMBERS.index(kind) <= _NUMBERS.index(dtype.kind)
-            if not (fits or (kind in "iu" and dtype.kind in "iu")) and np.size(tasks):
-                raise TypeError(f"put: {str(tasks)[:60]} is no task of {dtype}")
-        elif isinstance(tasks, float) and dtype.kind not in "fc":
-            raise TypeError(f"put: {tasks!r} is no task of {dtype}")
-        return np.array(tasks, dtype).reshape(-1)
 
     def _append(self, array: NDArray[Any]) -> None:
         """Add the newest tasks of this rank's own; what was claimed in a ring is among them."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .hashing import cast
+from .._values import taken
 from .items import Items, collect, local_entries
 from .memory import ASIDE, COUNT, USED, Wait
 from .table import Table
@@ -327,7 +327,7 @@ class Dict(Table):
             for row in np.flatnonzero(missing):
                 values[row] = default
         elif missing.any():
-            given = np.broadcast_to(cast(default, values.dtype, "default"), shape)
+            given = np.broadcast_to(taken(default, values.dtype, "default", convert=True), shape)
             values[missing] = given.reshape(-1)[missing]
         return values.reshape(shape)
 
