@@ -69,9 +69,16 @@ def window_array(array: Any) -> Array:
     if not isinstance(array, np.ndarray):
         raise _no_array(array)
     check_dtype(array.dtype)
+    _check_mask(array)
     if not array.flags.c_contiguous:
         raise ValueError("a window needs a C-contiguous array")
     return array
+
+
+def _check_mask(array: Array) -> None:
+    """Refuse a masked array that is to be used where it lies, as `elements` refuses its values."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError("a masked array, whose mask nobody would see: use its data, or filled()")
 
 
 # of __dlpack_device__; None: the host's
@@ -107,8 +114,7 @@ def check_origin(array: Any, dtype: np.dtype[Any], what: str = "array") -> Array
         raise TypeError(f"{what} must be a NumPy array, not {type(array).__name__}")
     if array.dtype != dtype:
         raise TypeError(f"{what} has dtype {array.dtype}, the window {dtype}")
-    if type(array) is not np.ndarray:
-        elements(array, dtype)  # refuses masks
+    _check_mask(array)
     if not array.flags.c_contiguous:
         raise ValueError(f"{what} must be C-contiguous")
     return array
@@ -175,7 +181,9 @@ def no_update(op: str, dtype: np.dtype[Any]) -> str:
     """Return the words for an operation that elements of a dtype do not have."""
     if op not in ("minloc", "maxloc"):
         return f"no {op} on dtype {dtype}"
-    names = ", ".join(",".join(dtype[name].str[1:] for name in dtype.names or ()) for dtype in _PAIRS)
+    names = ", ".join(
+        ",".join(dtype[name].str[1:] for name in dtype.names or ()) for dtype in _PAIRS
+    )
     return f"no {op} on dtype {dtype}: it is for pairs, numpy.dtype('f8,i8', align=True) or {names}"
 
 

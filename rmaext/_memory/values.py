@@ -92,7 +92,7 @@ def _made(value: Any, dtype: np.dtype[Any], exact: bool, convert: bool, depth: i
             raise ValueError(f"{value!r:.60} has shape {made.shape}, not {shape}")
         return made
     if isinstance(value, tuple) and dtype.names is not None:
-        return _record(value, dtype, exact, convert, depth)
+        return _record(value, dtype, exact, depth)
     if isinstance(value, _SEQUENCES):
         return _listed(value, dtype, exact, convert, depth)
     if isinstance(value, _SCALARS):
@@ -193,7 +193,7 @@ def _check_float(value: Any, made: Array, exact: bool) -> None:
                 raise _rounded(value, made.dtype)
         elif np.isinf(part) and not np.isinf(given):
             raise _outside(value, made.dtype)
-        elif exact and part != given and given == given:
+        elif exact and part.item() != given and given == given:
             raise _rounded(value, made.dtype)
 
 
@@ -230,9 +230,7 @@ def _date(value: Any, dtype: np.dtype[Any]) -> Array:
     return _converted(np.asarray(given), dtype, False)
 
 
-def _record(
-    value: tuple[Any, ...], dtype: np.dtype[Any], exact: bool, convert: bool, depth: int
-) -> Array:
+def _record(value: tuple[Any, ...], dtype: np.dtype[Any], exact: bool, depth: int) -> Array:
     """Return a tuple as a record."""
     names = dtype.names or ()
     if len(value) != len(names):
@@ -240,7 +238,7 @@ def _record(
     made = np.zeros((), dtype)
     for name, part in zip(names, value, strict=True):
         try:
-            made[name] = _made(part, dtype[name], exact, convert, depth)
+            made[name] = _made(part, dtype[name], exact, False, depth)
         except _ERRORS as exc:
             raise _within(exc, f"field {name!r}") from None
     return made
