@@ -82,9 +82,9 @@ class Dict(Table):
 
     Keys and values are taken as `rmaext.elements` does, keys with `exact`; also arrays of other
     dtypes whose elements would be. Keys are compared by their bytes: in structs 0.0 and -0.0
-    differ, and NaN equals itself. NULs at the end of fixed bytes do not count, as in NumPy. Values of `value_dtype=object` are
-    unpickled from what other ranks have written: the ranks must trust each other, as those of a
-    job do.
+    differ, and NaN equals itself. NULs at the end of fixed bytes do not count, as in NumPy.
+    Values of `value_dtype=object` are unpickled from what other ranks have written: the ranks
+    must trust each other, as those of a job do.
 
     Examples
     --------
