@@ -127,7 +127,7 @@ def test_values(comm, name):
                 continue
             text = refused(TypeError, lambda wrong=wrong: call(win, wrong, peer, 0))
             assert text.startswith(f"{name}: window {win._name}: "), text
-            assert re.search(f"dtype {wrong.dtype} .* (of|dtype|window) float64", text), text
+            assert re.search(rf"dtype {wrong.dtype}\b.* (of|dtype|window) float64", text), text
         win.fence()
         assert not win.local.any()
 
