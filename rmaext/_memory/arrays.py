@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._native._lib import ffi, lib
-from ..errors import AccessError, Unsupported
+from ..errors import AccessError
 from ..typing import Access
-from .values import elements
+from .values import elements, refuse_device
 
 __all__ = [
     "access_bits",
@@ -67,6 +67,7 @@ def check_dtype(dtype: np.dtype[Any]) -> None:
 def window_array(array: Any) -> Array:
     """Check the array that the caller offers as window memory."""
     if not isinstance(array, np.ndarray):
+        refuse_device(array)
         raise _no_array(array)
     check_dtype(array.dtype)
     _check_mask(array)
@@ -81,26 +82,12 @@ def _check_mask(array: Array) -> None:
         raise TypeError("a masked array, whose mask nobody would see: use its data, or filled()")
 
 
-# of __dlpack_device__; None: the host's
-_DEVICES = {1: None, 2: "cuda", 3: None, 10: "rocr", 11: None, 13: None, 14: "ze"}
-
-
 def _no_array(array: Any) -> Exception:
     """Return the error for what is no NumPy array: what could be one, and what cannot."""
-    name = f"{type(array).__module__}.{type(array).__qualname__}"
-    kind: str | None = None
-    if hasattr(type(array), "__cuda_array_interface__"):
-        kind = "cuda"
-    elif hasattr(type(array), "__dlpack_device__"):
-        number = int(array.__dlpack_device__()[0])
-        kind = _DEVICES.get(number, f"DLPack's number {number}")
-        if kind is None:
-            return TypeError(f"a window needs a NumPy array: numpy.from_dlpack(...) of the {name}")
-    else:
-        return TypeError(f"a window needs a NumPy array, not {type(array).__name__}")
-    text = f"a {name} lies in the memory of a device ({kind}), which the processes of a node do "
-    text += "not reach: copy it to the host, or take memory that the host can access, too"
-    return Unsupported(errno.EOPNOTSUPP, text)
+    if hasattr(type(array), "__dlpack_device__"):
+        name = f"{type(array).__module__}.{type(array).__qualname__}"
+        return TypeError(f"a window needs a NumPy array: numpy.from_dlpack(...) of the {name}")
+    return TypeError(f"a window needs a NumPy array, not {type(array).__name__}")
 
 
 def origin(value: Any, dtype: np.dtype[Any]) -> Array:

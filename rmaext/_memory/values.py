@@ -10,13 +10,16 @@ it is taken as it is, or not at all. The table of it is docs/reference/values.md
 from __future__ import annotations
 
 import datetime
+import errno
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-__all__ = ["elements"]
+from ..errors import Unsupported
+
+__all__ = ["elements", "refuse_device"]
 
 Array = NDArray[Any]
 
@@ -63,6 +66,8 @@ def elements(
         A number is outside the range of the dtype.
     ValueError
         It would be cut or rounded, or has another shape.
+    Unsupported
+        It lies in the memory of a device.
 
     Notes
     -----
@@ -101,10 +106,31 @@ def _made(value: Any, dtype: np.dtype[Any], exact: bool, convert: bool, depth: i
         return _text(value, dtype)
     if isinstance(value, (datetime.date, datetime.timedelta)):
         return _date(value, dtype)
+    refuse_device(value)
     array = np.asarray(value)
     if array.dtype.kind == "O":
         raise _no_value(value, dtype)
     return _of_array(array, dtype, exact, convert)
+
+
+# of __dlpack_device__; None: the host's
+_DEVICES = {1: None, 2: "cuda", 3: None, 10: "rocr", 11: None, 13: None, 14: "ze"}
+
+
+def refuse_device(value: Any) -> None:
+    """Refuse an array in the memory of a device, and say how to go on."""
+    kind: str | None = None
+    if hasattr(type(value), "__cuda_array_interface__"):
+        kind = "cuda"
+    elif hasattr(type(value), "__dlpack_device__"):
+        number = int(value.__dlpack_device__()[0])
+        kind = _DEVICES.get(number, f"DLPack's number {number}")
+    if kind is None:
+        return
+    text = f"a {type(value).__module__}.{type(value).__qualname__} lies in the memory of a device "
+    text += f"({kind}), which the processes of a node do not reach: copy it to the host, or take "
+    text += "memory that the host can access, too"
+    raise Unsupported(errno.EOPNOTSUPP, text)
 
 
 # -- words ---------------------------------------------------------------------------

@@ -385,6 +385,23 @@ def test_arrays_are_not_cast(comm):
         rmaext.Window(comm, np.ma.ones(2))
 
 
+class OnDevice:
+    """As arrays of libraries for GPUs are."""
+
+    @property
+    def __cuda_array_interface__(self):
+        raise AssertionError("nobody needs to look")
+
+
+def test_memory_of_a_device(world):
+    """The words say how to go on, from all that take values."""
+    with rmaext.Window.allocate(world, 2) as win, TaskQueue(world, "f8", 9) as queue:
+        calls = [lambda: win.put(OnDevice(), 0), lambda: win.at(0).add(0, OnDevice())]
+        for call in (*calls, lambda: queue.put([OnDevice()])):
+            with pytest.raises(rmaext.Unsupported, match=r"\(cuda\).*: copy it to the host"):
+                call()
+
+
 def test_what_is_no_list():
     for wrong in ([[1], [1, 2]], [1, [2]], [[1, 2], 3]):
         assert "inhomogeneous" in refused(ValueError, rmaext.elements, wrong, "i4")
