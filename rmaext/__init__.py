@@ -19,6 +19,7 @@ if TYPE_CHECKING or sys.argv[:1] != ["-m"]:
     from ._fabric.fabric import Fabric
     from ._fabric.registration import Registration
     from ._memory.node import empty, zeros
+    from ._memory.values import elements
     from ._native.cmethods import Buffer, Prepared
     from ._ops.indexing import ElementUpdates
     from ._ops.request import Request
@@ -101,6 +102,7 @@ __all__ = [
     "Unsupported",
     "View",
     "Window",
+    "elements",
     "empty",
     "zeros",
 ]
@@ -123,6 +125,7 @@ _HOMES = dict.fromkeys(__all__, "errors") | {
     "SharedWindow": "_window.shared",
     "View": "_window.views",
     "Window": "_window.window",
+    "elements": "_memory.values",
     "empty": "_memory.node",
     "zeros": "_memory.node",
 }

@@ -52,9 +52,13 @@ PAIR(i8i4, int64_t, int32_t);
 PAIR(f8i8, double, int64_t);
 PAIR(i8i8, int64_t, int64_t);
 PAIR(long_double_i4, long double, int32_t);
+PAIR(f4i8, float, int64_t);
+PAIR(i4i8, int32_t, int64_t);
+PAIR(u8i8, uint64_t, int64_t);
 
 _Static_assert(sizeof(struct i2i4) == 8 && offsetof(struct i2i4, index) == 4 &&
 		       sizeof(struct f8i4) == 16 && sizeof(struct i8i4) == 16 &&
+		       sizeof(struct f4i8) == 16 && sizeof(struct i4i8) == 16 &&
 		       sizeof(struct long_double_i4) == RMX_MOST_UNIT,
 	       "as rmx_type_of() says");
 
@@ -218,6 +222,9 @@ LOC(WIDE, struct f8i4, f8i4, struct f8i4)
 LOC(WIDE, struct i8i4, i8i4, struct i8i4)
 LOC(WIDE, struct f8i8, f8i8, struct f8i8)
 LOC(WIDE, struct i8i8, i8i8, struct i8i8)
+LOC(WIDE, struct f4i8, f4i8, struct f4i8)
+LOC(WIDE, struct i4i8, i4i8, struct i4i8)
+LOC(WIDE, struct u8i8, u8i8, struct u8i8)
 LOC(WIDE, struct long_double_i4, long_double_i4, struct long_double_i4)
 
 /* -- the table of all operations that there are -- */
@@ -252,6 +259,9 @@ LOC(WIDE, struct long_double_i4, long_double_i4, struct long_double_i4)
 	[RMAEXT_INT64_INT32] = LONG(op, i8i4),  \
 	[RMAEXT_DOUBLE_INT64] = LONG(op, f8i8), \
 	[RMAEXT_INT64_INT64] = LONG(op, i8i8),  \
+	[RMAEXT_FLOAT_INT64] = LONG(op, f4i8),  \
+	[RMAEXT_INT32_INT64] = LONG(op, i4i8),  \
+	[RMAEXT_UINT64_INT64] = LONG(op, u8i8), \
 	[RMAEXT_LONG_DOUBLE_INT32] = LONG(op, long_double_i4)
 
 /* an operation of all types */
@@ -270,6 +280,9 @@ LOC(WIDE, struct long_double_i4, long_double_i4, struct long_double_i4)
 		  [RMAEXT_INT64_INT32] = LONG(op, c16),                 \
 		  [RMAEXT_DOUBLE_INT64] = LONG(op, c16),                \
 		  [RMAEXT_INT64_INT64] = LONG(op, c16),                 \
+		  [RMAEXT_FLOAT_INT64] = LONG(op, c16),                 \
+		  [RMAEXT_INT32_INT64] = LONG(op, c16),                 \
+		  [RMAEXT_UINT64_INT64] = LONG(op, c16),                \
 		  [RMAEXT_LONG_DOUBLE_INT32] = LONG(op, c_long_double), \
 		  [RMAEXT_LONG_DOUBLE_COMPLEX] = LONG(op, c_long_double)
 
@@ -362,6 +375,9 @@ static bool element_equal(int type, const char *a, const char *b)
 	if (type == RMAEXT_INT16_INT32) {
 		second = offsetof(struct i2i4, index);
 		bytes = sizeof(int32_t);
+	} else if (type == RMAEXT_FLOAT_INT64 || type == RMAEXT_INT32_INT64) {
+		second = offsetof(struct f4i8, index);
+		bytes = sizeof(int64_t);
 	} else if (type == RMAEXT_LONG_DOUBLE_INT32) {
 		second = offsetof(struct long_double_i4, index);
 		bytes = sizeof(int32_t);

@@ -16,7 +16,7 @@
 
 #include "rmaext.h"
 
-#define RMX_TYPES (RMAEXT_LONG_DOUBLE_COMPLEX + 1)
+#define RMX_TYPES (RMAEXT_UINT64_INT64 + 1)
 #define RMX_OPS (RMAEXT_MAXLOC + 1)
 
 /* bytes of a long double that are no padding */
@@ -67,6 +67,9 @@ static inline struct rmx_type rmx_type_of(int type)
 		[RMAEXT_INT64_INT32] = {16, 8, 12},
 		[RMAEXT_DOUBLE_INT64] = {16, 8, 16},
 		[RMAEXT_INT64_INT64] = {16, 8, 16},
+		[RMAEXT_FLOAT_INT64] = {16, 8, 4},
+		[RMAEXT_INT32_INT64] = {16, 8, 4},
+		[RMAEXT_UINT64_INT64] = {16, 8, 16},
 	};
 
 	return (unsigned int)type < RMX_TYPES ? types[type]

@@ -53,6 +53,10 @@ bool py_to_place(PyObject *rank, PyObject *offset, int64_t *rank_p,
 	       (!offset || py_to_index(offset, index_p));
 }
 
+/* Integers that are not larger are numbers of these types, none is rounded. */
+#define MOST_IN_DOUBLE (1LL << 53)
+#define MOST_IN_FLOAT (1LL << 24)
+
 static bool cell_pack_float(int type, double value, union py_cell *cell)
 {
 	if (type == RMAEXT_DOUBLE) {
@@ -72,7 +76,7 @@ static bool cell_pack_float(int type, double value, union py_cell *cell)
 static bool cell_pack_int(int type, PyObject *it, union py_cell *cell)
 {
 	int overflow;
-	long long value = PyLong_AsLongLongAndOverflow(it, &overflow);
+	long long value = PyLong_AsLongLongAndOverflow(it, &overflow), most;
 
 	if (overflow)
 		return false;
@@ -95,6 +99,9 @@ static bool cell_pack_int(int type, PyObject *it, union py_cell *cell)
 		cell->i8 = value;
 		return value >= 0;
 	}
+	most = type == RMAEXT_DOUBLE ? MOST_IN_DOUBLE : MOST_IN_FLOAT;
+	if (value > most || value < -most)
+		return false;
 	return cell_pack_float(type, (double)value, cell);
 }
 

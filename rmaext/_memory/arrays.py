@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 import errno
-import math
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .._native._lib import ffi, lib
-from ..errors import AccessError, Unsupported
+from ..errors import AccessError
 from ..typing import Access
+from .values import elements, refuse_device
 
 __all__ = [
     "access_bits",
@@ -68,140 +67,32 @@ def check_dtype(dtype: np.dtype[Any]) -> None:
 def window_array(array: Any) -> Array:
     """Check the array that the caller offers as window memory."""
     if not isinstance(array, np.ndarray):
+        refuse_device(array)
         raise _no_array(array)
     check_dtype(array.dtype)
+    _check_mask(array)
     if not array.flags.c_contiguous:
         raise ValueError("a window needs a C-contiguous array")
     return array
 
 
-# of __dlpack_device__; None: the host's
-_DEVICES = {1: None, 2: "cuda", 3: None, 10: "rocr", 11: None, 13: None, 14: "ze"}
+def _check_mask(array: Array) -> None:
+    """Refuse a masked array that is to be used where it lies, as `elements` refuses its values."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError("a masked array, whose mask nobody would see: use its data, or filled()")
 
 
 def _no_array(array: Any) -> Exception:
     """Return the error for what is no NumPy array: what could be one, and what cannot."""
-    name = f"{type(array).__module__}.{type(array).__qualname__}"
-    kind: str | None = None
-    if hasattr(type(array), "__cuda_array_interface__"):
-        kind = "cuda"
-    elif hasattr(type(array), "__dlpack_device__"):
-        number = int(array.__dlpack_device__()[0])
-        kind = _DEVICES.get(number, f"DLPack's number {number}")
-        if kind is None:
-            return TypeError(f"a window needs a NumPy array: numpy.from_dlpack(...) of the {name}")
-    else:
-        return TypeError(f"a window needs a NumPy array, not {type(array).__name__}")
-    text = f"a {name} lies in the memory of a device ({kind}), which the processes of a node do "
-    text += "not reach: copy it to the host, or take memory that the host can access, too"
-    return Unsupported(errno.EOPNOTSUPP, text)
-
-
-# isinstance is faster with a tuple than with a union made on each call
-_ARRAYS = (np.ndarray, np.generic)
-_SCALARS = (int, float, complex)
-
-# What Python numbers a dtype kind takes.
-_NUMBERS: dict[str, Any] = {
-    "b": bool,
-    "i": int,
-    "u": int,
-    "f": (int, float),
-    "c": (int, float, complex),
-}
-
-
-@cache
-def _range(dtype: np.dtype[Any]) -> tuple[int, int]:
-    info = np.iinfo(dtype)
-    return int(info.min), int(info.max)
-
-
-def _scalar(value: Any, dtype: np.dtype[Any]) -> Array:
-    """Return a Python number as an array of no dimensions, if it fits."""
-    kind = dtype.kind
-    if not isinstance(value, _NUMBERS.get(kind, ())):
-        raise TypeError(f"{type(value).__name__} {value!r} is no value for dtype {dtype}")
-    if kind in "iu":
-        lowest, highest = _range(dtype)
-        if not lowest <= value <= highest:
-            raise OverflowError(f"{value} does not fit dtype {dtype}")
-        return np.array(value, dtype)
-    with np.errstate(over="ignore"):
-        array = np.array(value, dtype)
-    if kind in "fc" and not np.isfinite(array):
-        parts = (value.real, value.imag)
-        if all(isinstance(part, int) or math.isfinite(part) for part in parts):
-            raise OverflowError(f"{value} does not fit dtype {dtype}")
-    return array
-
-
-def _check_numbers(values: Any) -> None:
-    """Refuse lists of anything but Python's numbers and such lists."""
-    for value in values:
-        if isinstance(value, (list, tuple)):
-            _check_numbers(value)
-        elif not isinstance(value, _SCALARS) or isinstance(value, np.generic):
-            raise TypeError(f"a list with a {type(value).__name__}: no origin; use numpy.array")
-
-
-def _listed(values: Any, dtype: np.dtype[Any]) -> Array:
-    """Return lists of Python's numbers as an array, if each fits as `_scalar` has it."""
-    array = np.asarray(values)
-    if array.dtype == dtype:
-        return np.asarray(array, order="C")
-    _check_numbers(values)
-    if not array.size:  # [] has no dtype of its own
-        return np.empty(array.shape, dtype)
-    if array.dtype.kind == "O":  # integers that no other dtype holds
-        for item in array.flat:
-            _scalar(item, dtype)
-        return array.astype(dtype)
-    # all are of one type by now
-    for one in (array.min(), array.max()) if dtype.kind in "iu" else (array.flat[0],):
-        _scalar(one.item(), dtype)
-    with np.errstate(over="ignore"):
-        made = array.astype(dtype)
-    if dtype.kind in "fc" and (np.isfinite(array) & ~np.isfinite(made)).any():
-        raise OverflowError(f"not all of the list fits dtype {dtype}")
-    return made
-
-
-def _other_dtype(given: np.dtype[Any], dtype: np.dtype[Any]) -> TypeError:
-    return TypeError(f"origin has dtype {given}, the window {dtype}; convert it with astype")
-
-
-def _alike_array(value: Any, dtype: np.dtype[Any]) -> Array:
-    """Return what is no NumPy array, but could be one."""
-    if isinstance(value, (list, tuple)):
-        return _listed(value, dtype)
-    array = np.asarray(value)
-    if array.dtype.kind == "O" or isinstance(value, (str, bytes)):
-        raise TypeError(f"{type(value).__name__} is no array and no number: no origin")
-    if array.dtype != dtype:
-        raise _other_dtype(array.dtype, dtype)
-    return np.asarray(array, order="C")
+    if hasattr(type(array), "__dlpack_device__"):
+        name = f"{type(array).__module__}.{type(array).__qualname__}"
+        return TypeError(f"a window needs a NumPy array: numpy.from_dlpack(...) of the {name}")
+    return TypeError(f"a window needs a NumPy array, not {type(array).__name__}")
 
 
 def origin(value: Any, dtype: np.dtype[Any]) -> Array:
-    """Return a contiguous array of the window's dtype: no silent casts.
-
-    Parameters
-    ----------
-    value : array_like
-        What is an array, or offers one (buffers, `__array__`), is of the window's dtype; a
-        strided or Fortran-ordered one is packed. Python numbers, also in lists, are taken
-        if they fit.
-    """
-    if isinstance(value, _ARRAYS):
-        if value.dtype != dtype:
-            raise _other_dtype(value.dtype, dtype)
-        if isinstance(value, np.ndarray) and value.flags.c_contiguous:
-            return value
-        return np.asarray(value, order="C")
-    if isinstance(value, _SCALARS):
-        return _scalar(value, dtype)
-    return _alike_array(value, dtype)
+    """Return a value as elements of the window's dtype, in one piece; see `values.elements`."""
+    return np.asarray(elements(value, dtype), order="C")
 
 
 def check_origin(array: Any, dtype: np.dtype[Any], what: str = "array") -> Array:
@@ -210,6 +101,7 @@ def check_origin(array: Any, dtype: np.dtype[Any], what: str = "array") -> Array
         raise TypeError(f"{what} must be a NumPy array, not {type(array).__name__}")
     if array.dtype != dtype:
         raise TypeError(f"{what} has dtype {array.dtype}, the window {dtype}")
+    _check_mask(array)
     if not array.flags.c_contiguous:
         raise ValueError(f"{what} must be C-contiguous")
     return array
@@ -265,8 +157,21 @@ _PAIRS = {  # a value and its index, laid out as C structs are
         ("f8", "i8", lib.RMAEXT_DOUBLE_INT64),
         ("i8", "i8", lib.RMAEXT_INT64_INT64),
         ("g", "i4", lib.RMAEXT_LONG_DOUBLE_INT32),
+        ("f4", "i8", lib.RMAEXT_FLOAT_INT64),
+        ("i4", "i8", lib.RMAEXT_INT32_INT64),
+        ("u8", "i8", lib.RMAEXT_UINT64_INT64),
     )
 }
+
+
+def no_update(op: str, dtype: np.dtype[Any]) -> str:
+    """Return the words for an operation that elements of a dtype do not have."""
+    if op not in ("minloc", "maxloc"):
+        return f"no {op} on dtype {dtype}"
+    names = ", ".join(
+        ",".join(dtype[name].str[1:] for name in dtype.names or ()) for dtype in _PAIRS
+    )
+    return f"no {op} on dtype {dtype}: it is for pairs, numpy.dtype('f8,i8', align=True) or {names}"
 
 
 def atomic_dtypes() -> list[np.dtype[Any]]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from .._memory import arrays
+from .._memory.values import elements
 from .._native._lib import ffi, lib
 from .._runtime.copies import Unique
 from ..errors import Unsupported
@@ -100,10 +101,7 @@ class IndexOperations(ManyOperations[ScalarT]):
     @behind
     def _setitem(self, key: Any, values: Any) -> None:
         number, part = self._select("__setitem__", key)
-        if isinstance(values, np.ndarray) and values.dtype == self._dtype:
-            array = np.asarray(values)
-        else:
-            array = arrays.origin(values, self._dtype)
+        array = np.asarray(elements(values, self._dtype))
         if part is None:
             return
         if part.indices:

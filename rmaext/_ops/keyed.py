@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._memory import arrays
+from .._memory.values import elements
 from .._native._lib import ffi, lib
 from .._runtime.failures import from_c
 from ..typing import ScalarT
@@ -72,10 +73,7 @@ class KeyedRequests(IndexOperations[ScalarT]):
     ) -> tuple[int, Part | None, Array]:
         """Return the same, and an array in the shape of the part."""
         number, part = self._part_of(call, rank, key)
-        if isinstance(values, np.ndarray) and values.dtype == self._dtype:
-            array = np.asarray(values)
-        else:
-            array = arrays.origin(values, self._dtype)
+        array = np.asarray(elements(values, self._dtype))
         return number, part, array if part is None else fit(array, _shape(part))
 
     def _is_far(self, rank: int) -> bool:

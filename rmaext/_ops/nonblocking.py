@@ -257,8 +257,9 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
         if self._fabric is None or self._divided:
             return done_at_once(self.fetch_op(value, rank, offset, op))
         self._check_open("rfetch_op")
-        if np.ndim(value):
-            raise ValueError(f"rfetch_op: value has shape {np.shape(value)}; use rget_accumulate")
+        value = arrays.origin(value, self._dtype)
+        if value.ndim:
+            raise ValueError(f"rfetch_op: value has shape {value.shape}; use rget_accumulate")
         return self._begin_update("rfetch_op", operation(op), value, rank, offset, scalar=True)
 
     @told

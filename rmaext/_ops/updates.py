@@ -46,8 +46,9 @@ class UpdateOperations(WindowCore[ScalarT]):
     @behind
     def _fetch_op(self, value: Any, rank: int, offset: int = 0, op: Any = "sum") -> Any:
         self._check_open("fetch_op")
-        if np.ndim(value):
-            raise ValueError(f"fetch_op: value has shape {np.shape(value)}; use get_accumulate")
+        value = arrays.origin(value, self._dtype)
+        if value.ndim:
+            raise ValueError(f"fetch_op: value has shape {value.shape}; use get_accumulate")
         old = self._update("fetch_op", operation(op), value, rank, offset)
         return np.empty(0, self._dtype) if old is None else old[()]
 
@@ -146,6 +147,7 @@ class UpdateOperations(WindowCore[ScalarT]):
         """Return C's number of the dtype, if it has such an operation."""
         number = self._atomic_type
         if number is None or not lib.rmaext_update_valid(op, number):
-            text = f"{self._where(call, place)}: no {_NAMES.get(op, call)} on dtype {self._dtype}"
+            what = arrays.no_update(_NAMES.get(op, call), self._dtype)
+            text = f"{self._where(call, place)}: {what}"
             raise Unsupported(errno.EOPNOTSUPP, text, call=call, rank=place[0])
         return number

@@ -184,7 +184,7 @@ class ManyOperations(WindowCore[ScalarT]):
         """Return C's number of the dtype, if there is such an update of it."""
         type_ = self._atomic_type
         if type_ is None or not lib.rmaext_update_valid(call.op, type_):
-            text = f"{call.name}: window {self._name}: no {op} on dtype {self._dtype}"
+            text = f"{call.name}: window {self._name}: {arrays.no_update(op, self._dtype)}"
             raise Unsupported(errno.EOPNOTSUPP, text, call=call.name)
         return type_
 

@@ -39,6 +39,7 @@ from .. import ClosedError, RmaError, RmaTimeout, SyncError, Window
 from .._runtime import locks
 from ..typing import ScalarT
 from ._agreement import Opening, common, exchange
+from ._values import taken
 from ._windows import Closing, Pause, deadline, rank_of
 
 if TYPE_CHECKING:
@@ -212,8 +213,8 @@ class Published(Closing, Generic[ScalarT]):
         Parameters
         ----------
         array : array_like
-            Of the shape and the dtype; it is copied. What may be put to a window is taken:
-            nothing is cast, but Python's numbers, alone or in lists, are taken if they fit.
+            Of the shape and the dtype; it is copied. Nothing is cast; scalars, tuples and lists
+            of them are taken as `rmaext.elements` does.
 
         Returns
         -------
@@ -240,15 +241,9 @@ class Published(Closing, Generic[ScalarT]):
         ...     state.publish(7), state.publish(8)
         (1, 2)
         """
-        if not isinstance(array, np.ndarray) or array.shape != self._shape:
-            shape = np.shape(array)
-            if shape != self._shape:
-                raise ValueError(f"publish: the array has shape {shape}, not {self._shape}")
-        elif isinstance(array, np.ma.MaskedArray):
-            raise TypeError("publish: the mask would be lost: use filled()")
-        elif array.dtype != self._dtype:
-            text = f"publish: the array is of {array.dtype}, not {self._dtype}, and nothing is cast"
-            raise TypeError(f"{text}: use array.astype({str(self._dtype)!r})")
+        array = taken(array, self._dtype, "publish")
+        if array.shape != self._shape:
+            raise ValueError(f"publish: the array has shape {array.shape}, not {self._shape}")
         if self._control.closed:
             raise ClosedError(errno.ESHUTDOWN, "publish: it is closed", call="publish")
         return locks.locked(self._lock, _nested, self._publish, array)
@@ -262,11 +257,7 @@ class Published(Closing, Generic[ScalarT]):
         self._version = version = self._version + 1
         words[_BEGUN + buffer] = version
         sync()  # who reads any of the new data finds that it was begun
-        if isinstance(array, np.ndarray):
-            np.copyto(self._slots[buffer], array)
-        else:
-            self._data.put(array, self._rank, buffer * self._size)
-            self._data.flush(self._rank)
+        np.copyto(self._slots[buffer], array)
         sync()  # who finds the version finds all of its data
         # By this store it is published, for this rank too: a signal handler raises before or after.
         words[_NEWEST] = word = version << _BITS | buffer

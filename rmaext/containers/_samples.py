@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ._values import taken
+
 __all__ = ["Brought", "Samples"]
 
 Array = NDArray[Any]
@@ -96,11 +98,19 @@ def _some(things: set[Any]) -> str:
 
 def _plain(given: Any) -> Array:
     """Return an array that other ranks can read, or raise."""
-    if isinstance(given, np.ma.MaskedArray):
+    if _is_masked(given):
         raise TypeError("samples are masked arrays, whose masks would be lost: use filled()")
     array = np.asarray(given)
     if array.dtype.hasobject:
         raise TypeError(f"samples of dtype {array.dtype} hold Python objects: convert them")
     if not array.dtype.itemsize:
         raise TypeError(f"samples of dtype {array.dtype!r} have no bytes")
+    if isinstance(given, (list, tuple)) and array.size:  # NumPy has chosen a dtype for all
+        taken(given, array.dtype, "samples", convert=True)
     return array
+
+
+def _is_masked(given: Any) -> bool:
+    if isinstance(given, (list, tuple)):
+        return any(map(_is_masked, given))
+    return isinstance(given, np.ma.MaskedArray)

@@ -23,6 +23,7 @@ from ..typing import ScalarT
 from ._agreement import Opening, exchange
 from ._ending import WORDS, Ending
 from ._ring import LARGEST, Ring
+from ._values import taken
 from ._windows import Closing
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ __all__ = ["TaskQueue", "TaskStats"]
 _CHUNK = 1e-3  # seconds that the tasks take which a rank has in hand, about
 _WORTH, _LONGEST = 20, 0.05  # but so many times what it takes to get them, up to so many seconds
 _MOST = 1024  # tasks in hand
-_NUMBERS = "biufc"
 _FAILURES = RmaError, MemoryError  # of windows: other exceptions are signal handlers'
 _T = TypeVar("_T")
 
@@ -257,8 +257,8 @@ class TaskQueue(Closing, Generic[ScalarT]):
         Parameters
         ----------
         tasks : array_like
-            Of the dtype, any shape. Nothing is cast, but Python's numbers, alone or in lists,
-            are taken if they fit.
+            Of the dtype, any shape; scalars and tuples as `rmaext.elements` takes them. Nothing
+            is cast.
 
         Raises
         ------
@@ -288,7 +288,8 @@ class TaskQueue(Closing, Generic[ScalarT]):
         ...     len(list(queue))
         4
         """
-        locks.alone(self._lock, "put", self._put, self._array(tasks))
+        array = taken(tasks, self._dtype, "put").reshape(-1)
+        locks.alone(self._lock, "put", self._put, array)
 
     def _put(self, array: NDArray[Any]) -> None:
         self._end_left()
@@ -311,23 +312,6 @@ class TaskQueue(Closing, Generic[ScalarT]):
             self._ending.be(idle=False)
         self._ring.append(array)
         self._share(0)
-
-    def _array(self, tasks: Any) -> NDArray[Any]:
-        """Return tasks as an array of one dimension, by the rules of what is put to windows."""
-        dtype = self._dtype
-        if isinstance(tasks, np.ndarray | np.generic):
-            if tasks.dtype != dtype:
-                text = f"put: tasks of {tasks.dtype}, not {dtype}, and nothing is cast"
-                raise TypeError(f"{text}: use tasks.astype({str(dtype)!r})")
-            return np.asarray(tasks).reshape(-1)
-        if dtype.kind in _NUMBERS and not isinstance(tasks, int | float):
-            kind = np.array(tasks).dtype.kind
-            fits = kind in _NUMBERS and _NUMBERS.index(kind) <= _NUMBERS.index(dtype.kind)
-            if not (fits or (kind in "iu" and dtype.kind in "iu")) and np.size(tasks):
-                raise TypeError(f"put: {str(tasks)[:60]} is no task of {dtype}")
-        elif isinstance(tasks, float) and dtype.kind not in "fc":
-            raise TypeError(f"put: {tasks!r} is no task of {dtype}")
-        return np.array(tasks, dtype).reshape(-1)
 
     def _share(self, keep: int) -> None:
         """Put the oldest of this rank's own tasks where others can take them.

@@ -320,14 +320,14 @@ def test_array_likes_are_origins(comm, dtype):
 
 NO_ORIGINS = {
     "i4": [
-        *([1.5], [1, 2.0], [2j], ["1"], [None], [[1], [2, 3]], [np.int64(1)], [np.ones(1, "i8")]),
+        *([1.5], [1, 2.0], [2j], ["1"], [None], [[1], [2, 3]], [np.float64(1)], [np.ones(1, "i8")]),
         *({1, 2}, {1: 2}, range(3).__iter__(), object(), b"abcd", "abcd", None, Index(3)),
         *(memoryview(np.ones(2)), array.array("d", [1]), Offers([1], "i8"), Interface([1], "f8")),
     ],
     "?": [[1], [1.0], [2], array.array("b", [1])],
-    "f4": [[1j], [np.float64(1)], Offers([1], "f8"), [b"1"], memoryview(b"1234")],
+    "f4": [[1j], [np.float64(0.1)], Offers([1], "f8"), [b"1"], memoryview(b"1234")],
     "M8[s]": [[1], [1.0]],
-    "i4,i4": [[(1, 2)], [1]],
+    "i4,i4": [[(1, 2.0)], [(1,)], [1], 1],
 }
 TOO_LARGE = {
     "i4": [[2**31], [0, -(2**31) - 1], [10**30], [[1], [2**40]]],

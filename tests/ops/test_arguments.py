@@ -94,7 +94,7 @@ ARGUMENTS = [
     bad("put bytes", TypeError, lambda w, t: w.put(b"abcd", t)),
     bad("put float", TypeError, lambda w, t: w.put(1.5, t)),
     bad("put np.float64", TypeError, lambda w, t: w.put(np.float64(1), t)),
-    bad("put np.int64", TypeError, lambda w, t: w.put(np.int64(1), t)),
+    bad("put np.int64", OverflowError, lambda w, t: w.put(np.int64(2**31), t)),
     bad("put complex", TypeError, lambda w, t: w.put(1j, t)),
     bad("add f8", TypeError, lambda w, t: w.fetch_add(np.ones(4), t)),
     bad("add i8", TypeError, lambda w, t: w.fetch_add(np.ones(4, "i8"), t)),

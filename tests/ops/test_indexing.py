@@ -471,7 +471,7 @@ REFUSED = [
     (TypeError, lambda w, t: w.__setitem__((t, 0), np.ones(6, "f4"))),
     (TypeError, lambda w, t: w.__setitem__((t, 0), np.ones(6, int))),
     (TypeError, lambda w, t: w.__setitem__((t, 0), np.ones(6, ">f8"))),
-    (TypeError, lambda w, t: w.__setitem__((t, 0), np.int64(1))),
+    (TypeError, lambda w, t: w.__setitem__((t, 0), np.complex64(1))),
     (TypeError, lambda w, t: w.__setitem__((t, 0), ["1.0"] * 6)),
     (TypeError, lambda w, t: w.__setitem__((t, 0), "text")),
     (TypeError, lambda w, t: w.__setitem__((t, 0), None)),

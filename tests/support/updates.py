@@ -16,6 +16,7 @@ FLOATS = ["f2", "f4", "f8", "g"]
 COMPLEX = ["c8", "c16", "G"]
 SCALARS = [*BOOL, *INTEGERS, *FLOATS, *COMPLEX]
 PAIRS = ["f4,i4", "f8,i4", "i2,i4", "i4,i4", "i8,i4", "f8,i8", "i8,i8", "g,i4"]
+PAIRS += ["f4,i8", "i4,i8", "u8,i8"]
 
 ANY = ("replace", "no_op")
 LOC = {"minloc": operator.lt, "maxloc": operator.gt}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .hashing import cast
+from .._values import taken
 from .items import Items, collect, local_entries
 from .memory import ASIDE, COUNT, USED, Wait
 from .table import Table
@@ -80,10 +80,11 @@ class Dict(Table):
     make, to remove, or (of more than 8 bytes) to set is removed. `len`, `items` and
     `clear` need all ranks, and raise PeerLostError from then on.
 
-    Keys are compared by their bytes: in structs 0.0 and -0.0 differ, and NaN equals itself.
-    NULs at the end of fixed bytes do not count, as in NumPy. Values of `value_dtype=object` are
-    unpickled from what other ranks have written: the ranks must trust each other, as those of a
-    job do.
+    Keys and values are taken as `rmaext.elements` does, keys with `exact`; also arrays of other
+    dtypes whose elements would be. Keys are compared by their bytes: in structs 0.0 and -0.0
+    differ, and NaN equals itself. NULs at the end of fixed bytes do not count, as in NumPy.
+    Values of `value_dtype=object` are unpickled from what other ranks have written: the ranks
+    must trust each other, as those of a job do.
 
     Examples
     --------
@@ -327,7 +328,7 @@ class Dict(Table):
             for row in np.flatnonzero(missing):
                 values[row] = default
         elif missing.any():
-            given = np.broadcast_to(cast(default, values.dtype, "default"), shape)
+            given = np.broadcast_to(taken(default, values.dtype, "default", convert=True), shape)
             values[missing] = given.reshape(-1)[missing]
         return values.reshape(shape)
 

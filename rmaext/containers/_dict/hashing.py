@@ -9,7 +9,9 @@ import numpy as np
 from numpy.lib import recfunctions
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["BUSY", "FULL", "HASH", "Keys", "Query", "cast"]
+from .._values import taken
+
+__all__ = ["BUSY", "FULL", "HASH", "Keys", "Query"]
 
 Array = NDArray[Any]
 Words = NDArray[np.uint64]
@@ -70,7 +72,7 @@ class Keys:
 
     def read(self, keys: Any) -> tuple[tuple[int, ...], Words]:
         """Return the shape of what was given, and the keys as words."""
-        array = cast(keys, self.dtype, "key")
+        array = taken(keys, self.dtype, "key", exact=True, convert=True)
         flat = np.ascontiguousarray(array).reshape(-1)
         if self._unsigned is not None:
             words = flat.view(self._unsigned).astype(_WORD, copy=False)
@@ -120,48 +122,3 @@ def _mixed(x: Words) -> Words:
     y ^= z
     y *= _ODD
     return y
-
-
-def cast(given: Any, dtype: np.dtype[Any], what: str) -> Array:
-    """Return keys or values in the table's dtype, or refuse what would become others.
-
-    Raises
-    ------
-    TypeError, OverflowError, ValueError
-    """
-    if isinstance(given, np.ndarray) and given.dtype == dtype:
-        return given
-    if dtype.names:
-        return _cast_records(given, dtype, what)
-    result: Array
-    array = np.asarray(given)
-    have = array.dtype
-    if have == dtype:
-        return array
-    if not array.size and not have.hasobject:
-        return np.empty(array.shape, dtype)
-    if have.kind in "iu" and dtype.kind in "iu":
-        result = array.astype(dtype)
-        if (result != array).any():
-            wrong = array[result != array].flat[0]
-            raise OverflowError(f"{what} {wrong} does not fit {dtype}")
-        return result
-    if have.kind == "O" and dtype.kind in "iu":  # Python integers beyond 64 bits
-        raise OverflowError(f"{what}: not all are integers that fit {dtype}")
-    if not np.can_cast(have, dtype, "same_kind") or (have.kind == "b") != (dtype.kind == "b"):
-        raise TypeError(f"{what}s of dtype {have} are none of {dtype}")
-    result = array.astype(dtype)
-    if have.kind in "SU" and (result != array).any():  # which leaves NULs at the end alone
-        text = f"{what} of {have.itemsize} bytes: this table takes {dtype.itemsize} ({dtype})"
-        raise ValueError(text)
-    return result
-
-
-def _cast_records(given: Any, dtype: np.dtype[Any], what: str) -> Array:
-    have = given.dtype if isinstance(given, (np.ndarray, np.void)) else None
-    if have is not None and have.names != dtype.names:
-        raise TypeError(f"{what}s have fields {have.names}, those of the table {dtype.names}")
-    try:
-        return np.asarray(given, dtype)
-    except (TypeError, ValueError) as exc:
-        raise TypeError(f"{what}: no record of {dtype}: {exc}") from None

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ...errors import CapacityError
-from .hashing import cast
+from .._values import taken
 
 __all__ = ["Values"]
 
@@ -81,7 +81,7 @@ class Values:
         """
         if self.pickled:
             return self._pickle(values, shape)
-        array = cast(values, self.dtype, "value")
+        array = taken(values, self.dtype, "value", convert=True)
         if array.shape != shape:
             array = np.broadcast_to(array, shape)
         return np.ascontiguousarray(array).reshape(-1)

@@ -284,7 +284,7 @@ static void operations(void)
 			valid++;
 		}
 	/* sum .. lxor of 16 and 13 types, bits of 9, pairs, and any three */
-	EQUAL(valid, 5 * 16 + 2 * 13 + 3 * 9 + 2 * 8 + 3 * 24);
+	EQUAL(valid, 5 * 16 + 2 * 13 + 3 * 9 + 2 * 11 + 3 * 27);
 	window_drop(w);
 	shared_close(&s);
 }
