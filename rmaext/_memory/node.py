@@ -26,7 +26,7 @@ from .pages import Wish
 
 __all__ = [
     *("NO_ARENA", "NO_BLOCK", "Arena", "Block", "Process", "Team"),
-    *("empty", "keep", "let_go", "zeros"),
+    *("aligned", "empty", "keep", "let_go", "zeros"),
 ]
 
 Array = NDArray[Any]
@@ -188,6 +188,13 @@ def empty(
 
 
 zeros = empty  # fresh and returned memory are zeros alike
+
+
+def aligned(nbytes: int, alignment: int) -> Array:
+    """Return bytes as `empty` does, at a multiple of `alignment`; one at least is there."""
+    room = empty(max(nbytes, 1) + alignment - 1, np.uint8)
+    skip = -int(room.__array_interface__["data"][0]) % alignment
+    return np.ndarray(nbytes, np.uint8, room, skip)
 
 
 # -- memory that peers may still write -----------------------------------------
