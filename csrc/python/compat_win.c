@@ -8,9 +8,8 @@
 #include "python/compat.h"
 
 struct win {
-	PyObject_HEAD void *base;
-	Py_ssize_t size;
-	bool open; /* else it is MPI.WIN_NULL */
+	PyObject_HEAD bool open; /* else it is MPI.WIN_NULL */
+	PyObject *memory;	 /* a weak reference to the array; or NULL */
 	struct py_window *window;
 	PyObject *units;   /* each rank's displacement unit */
 	PyObject *access;  /* a set of the ranks that may be accessed */
@@ -19,33 +18,34 @@ struct win {
 
 PyDoc_STRVAR(
 	be_doc,
-	"_be($self, address, size, window, units, access, passive, /)\n"
+	"_be($self, memory, window, units, access, passive, /)\n"
 	"--\n\n"
-	"Stand for a window of bytes, and show so many bytes at an address. "
-	"The sets\n"
-	"are those of ranks that may be accessed, and are locked.");
+	"Stand for a window of bytes, and show an array, which the window keeps, "
+	"or None.\n"
+	"The sets are those of ranks that may be accessed, and are locked.");
 
 static PyObject *win_be(struct win *w, PyObject *args)
 {
-	PyObject *window, *units, *access, *passive;
-	unsigned long long address;
-	Py_ssize_t size;
+	PyObject *memory, *window, *units, *access, *passive;
 
-	if (!PyArg_ParseTuple(args, "KnO!OO!O!:_be", &address, &size,
-			      &py_window_type, &window, &units, &PySet_Type,
-			      &access, &PySet_Type, &passive))
+	if (!PyArg_ParseTuple(args, "OO!OO!O!:_be", &memory, &py_window_type,
+			      &window, &units, &PySet_Type, &access,
+			      &PySet_Type, &passive))
 		return NULL;
 	if (w->window) {
 		PyErr_SetString(PyExc_ValueError,
 				"this Win stands for a window already");
 		return NULL;
 	}
+	if (memory != Py_None) {
+		w->memory = PyWeakref_NewRef(memory, NULL);
+		if (!w->memory)
+			return NULL;
+	}
 	w->window = (struct py_window *)Py_NewRef(window);
 	w->units = Py_NewRef(units);
 	w->access = Py_NewRef(access);
 	w->passive = Py_NewRef(passive);
-	w->base = (void *)(uintptr_t)address;
-	w->size = size;
 	w->open = true;
 	Py_RETURN_NONE;
 }
@@ -57,15 +57,34 @@ static PyObject *win_end(struct win *w, PyObject *args)
 {
 	(void)args;
 	w->open = false;
-	w->base = NULL;
-	w->size = 0;
+	Py_CLEAR(w->memory);
 	Py_RETURN_NONE;
 }
 
+/*
+ * The buffer is the array's: who has it keeps the memory, and not this object,
+ * nor this object the memory, which goes when the window is freed.
+ */
 static int win_get_buffer(struct win *w, Py_buffer *view, int flags)
 {
-	return PyBuffer_FillInfo(view, (PyObject *)w, w->base, w->size, 0,
-				 flags);
+	PyObject *array;
+	int ret;
+
+	if (!w->memory)
+		return PyBuffer_FillInfo(view, (PyObject *)w, NULL, 0, 0,
+					 flags);
+	array = PyObject_CallNoArgs(w->memory);
+	if (!array)
+		return -1;
+	if (array == Py_None) {
+		PyErr_SetString(PyExc_BufferError,
+				"the window was freed: its memory is gone");
+		ret = -1;
+	} else {
+		ret = PyObject_GetBuffer(array, view, flags);
+	}
+	Py_DECREF(array);
+	return ret;
 }
 
 /* Is the rank in the set? */
@@ -254,6 +273,7 @@ static WIN_METHOD(Flush, flush_try, .slow = &py_names.Flush, .required = 1,
 
 static int win_traverse(struct win *w, visitproc visit, void *arg)
 {
+	Py_VISIT(w->memory);
 	Py_VISIT(w->window);
 	Py_VISIT(w->units);
 	Py_VISIT(w->access);
@@ -263,6 +283,7 @@ static int win_traverse(struct win *w, visitproc visit, void *arg)
 
 static int win_clear(struct win *w)
 {
+	Py_CLEAR(w->memory);
 	Py_CLEAR(w->window);
 	Py_CLEAR(w->units);
 	Py_CLEAR(w->access);

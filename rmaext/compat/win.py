@@ -86,10 +86,9 @@ class Win(cmethods.Win):
             return
         self._window, self._units = state.window, state.units
         self._epochs, self._attributes = state.epochs, state.attributes
-        epochs, fixed = state.epochs, state.attributes.fixed
+        epochs = state.epochs
         self._bytes, self._near = (state.window, state.units), state.near
-        memory = (fixed[MPI.WIN_BASE], fixed[MPI.WIN_SIZE])
-        self._be(*memory, state.window, state.units, epochs.access, epochs.passive)
+        self._be(state.memory(), state.window, state.units, epochs.access, epochs.passive)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Win):
