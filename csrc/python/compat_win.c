@@ -9,7 +9,7 @@
 
 struct win {
 	PyObject_HEAD bool open; /* else it is MPI.WIN_NULL */
-	PyObject *memory;	 /* a weak reference to the array; or NULL */
+	bool shows;		 /* the window's memory, as a buffer */
 	struct py_window *window;
 	PyObject *units;   /* each rank's displacement unit */
 	PyObject *access;  /* a set of the ranks that may be accessed */
@@ -18,17 +18,18 @@ struct win {
 
 PyDoc_STRVAR(
 	be_doc,
-	"_be($self, memory, window, units, access, passive, /)\n"
+	"_be($self, shows, window, units, access, passive, /)\n"
 	"--\n\n"
-	"Stand for a window of bytes, and show an array, which the window keeps, "
-	"or None.\n"
-	"The sets are those of ranks that may be accessed, and are locked.");
+	"Stand for a window of bytes; does it show its memory as a buffer? The "
+	"sets are\n"
+	"those of ranks that may be accessed, and are locked.");
 
 static PyObject *win_be(struct win *w, PyObject *args)
 {
-	PyObject *memory, *window, *units, *access, *passive;
+	PyObject *window, *units, *access, *passive;
+	int shows;
 
-	if (!PyArg_ParseTuple(args, "OO!OO!O!:_be", &memory, &py_window_type,
+	if (!PyArg_ParseTuple(args, "pO!OO!O!:_be", &shows, &py_window_type,
 			      &window, &units, &PySet_Type, &access,
 			      &PySet_Type, &passive))
 		return NULL;
@@ -37,16 +38,12 @@ static PyObject *win_be(struct win *w, PyObject *args)
 				"this Win stands for a window already");
 		return NULL;
 	}
-	if (memory != Py_None) {
-		w->memory = PyWeakref_NewRef(memory, NULL);
-		if (!w->memory)
-			return NULL;
-	}
 	w->window = (struct py_window *)Py_NewRef(window);
 	w->units = Py_NewRef(units);
 	w->access = Py_NewRef(access);
 	w->passive = Py_NewRef(passive);
 	w->open = true;
+	w->shows = shows;
 	Py_RETURN_NONE;
 }
 
@@ -57,7 +54,7 @@ static PyObject *win_end(struct win *w, PyObject *args)
 {
 	(void)args;
 	w->open = false;
-	Py_CLEAR(w->memory);
+	w->shows = false;
 	Py_RETURN_NONE;
 }
 
@@ -70,19 +67,13 @@ static int win_get_buffer(struct win *w, Py_buffer *view, int flags)
 	PyObject *array;
 	int ret;
 
-	if (!w->memory)
+	if (!w->shows)
 		return PyBuffer_FillInfo(view, (PyObject *)w, NULL, 0, 0,
 					 flags);
-	array = PyObject_CallNoArgs(w->memory);
+	array = PyObject_GetAttrString((PyObject *)w->window, "local");
 	if (!array)
 		return -1;
-	if (array == Py_None) {
-		PyErr_SetString(PyExc_BufferError,
-				"the window was freed: its memory is gone");
-		ret = -1;
-	} else {
-		ret = PyObject_GetBuffer(array, view, flags);
-	}
+	ret = PyObject_GetBuffer(array, view, flags);
 	Py_DECREF(array);
 	return ret;
 }
@@ -273,7 +264,6 @@ static WIN_METHOD(Flush, flush_try, .slow = &py_names.Flush, .required = 1,
 
 static int win_traverse(struct win *w, visitproc visit, void *arg)
 {
-	Py_VISIT(w->memory);
 	Py_VISIT(w->window);
 	Py_VISIT(w->units);
 	Py_VISIT(w->access);
@@ -283,7 +273,6 @@ static int win_traverse(struct win *w, visitproc visit, void *arg)
 
 static int win_clear(struct win *w)
 {
-	Py_CLEAR(w->memory);
 	Py_CLEAR(w->window);
 	Py_CLEAR(w->units);
 	Py_CLEAR(w->access);

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from .datatypes import is_basic, layout_of
 from .errors import error
 from .layout import Layout, memory_at, pack
+from .numbers import integer, is_integral
 
 __all__ = ["Part", "Target", "check_disp", "part_of", "target_of"]
 
@@ -244,7 +245,7 @@ def _check_length(owner: Any, length: int, count: int, datatype: MPI.Datatype) -
 
 def check_disp(disp: Any) -> int:
     """Return a displacement of a target; ERR_DISP if it is negative."""
-    number = operator.index(disp)
+    number = integer(disp, 64)
     if number < 0:
         raise error(MPI.ERR_DISP, f"target: displacement {number} is negative")
     return number
@@ -272,7 +273,7 @@ def target_of(given: Any, origin: Part) -> Target:
     datatype: Any = origin.datatype
     if given is None:
         pass
-    elif hasattr(given, "__index__"):
+    elif is_integral(given):
         disp = given
     elif isinstance(given, list | tuple):
         if len(given) > 3:
@@ -280,7 +281,7 @@ def target_of(given: Any, origin: Part) -> Target:
         disp, count, datatype = list(given) + [disp, count, datatype][len(given) :]
     else:
         raise ValueError("target: expecting integral or list/tuple")
-    disp, count = check_disp(disp), operator.index(count)
+    disp, count = check_disp(operator.index(disp)), operator.index(count)
     if count < 0:
         raise error(MPI.ERR_COUNT, f"target: count {count} is negative")
     return Target(disp, count, _datatype(datatype))

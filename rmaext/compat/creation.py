@@ -76,11 +76,6 @@ class State:
         self.over = False
         lifetime.on_end(self)
 
-    def memory(self) -> Bytes | None:
-        """Return this rank's memory, which nobody but the window keeps; None if it has none."""
-        array: Bytes = self.window._array
-        return array if self.attributes.fixed[MPI.WIN_BASE] else None
-
     def _forget(self) -> None:
         """After the end of MPI, or in a forked child."""
         self.over = True

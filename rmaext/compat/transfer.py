@@ -199,7 +199,7 @@ def _accumulate(
 
 
 def _fetch_and_op(win: Any, origin: Any, result: Any, rank: int, disp: int, op: MPI.Op) -> None:
-    check_disp(disp)
+    disp = check_disp(disp)
     if rank == _PROC_NULL:
         return
     number = _operation("fetch_and_op", op)
@@ -214,7 +214,7 @@ def _fetch_and_op(win: Any, origin: Any, result: Any, rank: int, disp: int, op: 
 def _compare_and_swap(
     win: Any, origin: Any, compare: Any, result: Any, rank: int, disp: int
 ) -> None:
-    check_disp(disp)
+    disp = check_disp(disp)
     if rank == _PROC_NULL:
         return
     part, wanted = part_of(origin), part_of(compare)
