@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._native._lib import ffi, lib
-from ..errors import AccessError, Unsupported
+from ..errors import AccessError
 from ..typing import Access
+from .devices import check_reachable
 
 __all__ = [
     "access_bits",
@@ -68,6 +69,7 @@ def check_dtype(dtype: np.dtype[Any]) -> None:
 def window_array(array: Any) -> Array:
     """Check the array that the caller offers as window memory."""
     if not isinstance(array, np.ndarray):
+        check_reachable(array)
         raise _no_array(array)
     check_dtype(array.dtype)
     if not array.flags.c_contiguous:
@@ -75,26 +77,12 @@ def window_array(array: Any) -> Array:
     return array
 
 
-# of __dlpack_device__; None: the host's
-_DEVICES = {1: None, 2: "cuda", 3: None, 10: "rocr", 11: None, 13: None, 14: "ze"}
-
-
 def _no_array(array: Any) -> Exception:
-    """Return the error for what is no NumPy array: what could be one, and what cannot."""
-    name = f"{type(array).__module__}.{type(array).__qualname__}"
-    kind: str | None = None
-    if hasattr(type(array), "__cuda_array_interface__"):
-        kind = "cuda"
-    elif hasattr(type(array), "__dlpack_device__"):
-        number = int(array.__dlpack_device__()[0])
-        kind = _DEVICES.get(number, f"DLPack's number {number}")
-        if kind is None:
-            return TypeError(f"a window needs a NumPy array: numpy.from_dlpack(...) of the {name}")
-    else:
-        return TypeError(f"a window needs a NumPy array, not {type(array).__name__}")
-    text = f"a {name} lies in the memory of a device ({kind}), which the processes of a node do "
-    text += "not reach: copy it to the host, or take memory that the host can access, too"
-    return Unsupported(errno.EOPNOTSUPP, text)
+    """Return the error for what is no NumPy array, but for what lies on a device."""
+    if hasattr(type(array), "__dlpack_device__"):
+        name = f"{type(array).__module__}.{type(array).__qualname__}"
+        return TypeError(f"a window needs a NumPy array: numpy.from_dlpack(...) of the {name}")
+    return TypeError(f"a window needs a NumPy array, not {type(array).__name__}")
 
 
 # isinstance is faster with a tuple than with a union made on each call
@@ -175,6 +163,7 @@ def _alike_array(value: Any, dtype: np.dtype[Any]) -> Array:
     """Return what is no NumPy array, but could be one."""
     if isinstance(value, (list, tuple)):
         return _listed(value, dtype)
+    check_reachable(value)
     array = np.asarray(value)
     if array.dtype.kind == "O" or isinstance(value, (str, bytes)):
         raise TypeError(f"{type(value).__name__} is no array and no number: no origin")
@@ -207,6 +196,7 @@ def origin(value: Any, dtype: np.dtype[Any]) -> Array:
 def check_origin(array: Any, dtype: np.dtype[Any], what: str = "array") -> Array:
     """Check an array that is used where it lies, now and later."""
     if not isinstance(array, np.ndarray):
+        check_reachable(array)
         raise TypeError(f"{what} must be a NumPy array, not {type(array).__name__}")
     if array.dtype != dtype:
         raise TypeError(f"{what} has dtype {array.dtype}, the window {dtype}")

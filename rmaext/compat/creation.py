@@ -22,6 +22,7 @@ from .._window.shared import SharedWindow
 from .._window.window import Window
 from ..errors import NotLocalError
 from .attributes import Attributes, MpiWin
+from .buffers import memory_of
 from .epochs import Epochs
 from .errors import RAISED, error, translation
 from .first_locks import FirstLocks
@@ -270,7 +271,7 @@ def bytes_of(memory: Any) -> Bytes:
     """Return memory that somebody gave as bytes; it must be writeable."""
     if memory is None or isinstance(memory, MPI.BottomType):
         return _NOTHING
-    buffer = MPI.buffer.frombuffer(memory, readonly=False)
+    buffer = memory_of(memory, readonly=False)
     return _bytes(buffer) if len(buffer) else _NOTHING
 
 
