@@ -179,9 +179,7 @@ def _size(size: int) -> int:
     return number
 
 
-def _agree(
-    comm: MPI.Intracomm, info: MPI.Info, unit: int, prepare: Callable[[], T]
-) -> Given[T]:
+def _agree(comm: MPI.Intracomm, info: MPI.Info, unit: int, prepare: Callable[[], T]) -> Given[T]:
     """Check what each rank has given; return the own, and what all have to know.
 
     Collective. If anything is wrong on one rank, all ranks raise.

@@ -253,7 +253,6 @@ class Win(cmethods.Win):
         state = self._state
         return state is not None and state.over and self._finalizing()
 
-
     # -- memory ----------------------------------------------------------------------
 
     @translated

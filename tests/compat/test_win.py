@@ -327,7 +327,7 @@ def test_query_of_parts_without_memory(comm):
             assert places[0]
             assert np.diff(places).tolist() == nbytes[:-1]
         assert w.Get_attr(MPI.WIN_BASE) == w.tomemory().address == places[node.rank]
-        memory, unit = w.Shared_query(MPI.PROC_NULL)
+        memory, _ = w.Shared_query(MPI.PROC_NULL)
         assert len(memory) == next(filter(None, nbytes), 0)
         node.Barrier()
         w.Free()

@@ -27,9 +27,7 @@ RECORD = [("mass", "f8"), ("count", "i8")]
 def counters() -> dict[str, int]:
     """Return what this process has at the moment."""
     gc.collect()
-    status = dict(
-        line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines()
-    )
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     maps = Path("/proc/self/maps").read_text().splitlines()
     endpoints = [it for it in gc.get_objects() if isinstance(it, Endpoint)]
     stats = [it.stats for it in endpoints]
@@ -128,9 +126,6 @@ WINDOWS = {
     "Allocate": lambda comm: dropin(Win.Allocate(SIZE, comm=comm)),
     "Create_dynamic": attached,
     "Store": lambda comm: (containers.Store(comm, own().reshape(-1, 1000)), None),
-    "TaskQueue": lambda comm: (containers.TaskQueue(comm, "V4000", 9999), None),
-    "Published": lambda comm: (containers.Published(comm, SIZE // 16, buffers=2), None),
-    "Dict": lambda comm: (containers.Dict(comm, "i8", "V1000", 20_000), None),
 }
 SHARED = {
     "shared": lambda comm: (filled(rmaext.Window.shared(comm, SIZE // 8)), None),
@@ -180,3 +175,26 @@ def test_close_of_shared(world, kind):
         pytest.skip("the routes are by network")
     finally:
         near.Free()
+
+
+@pytest.mark.mpi
+def test_what_the_program_holds_stays(world):
+    """Arrays outlive the window, with what was in them, whoever gets memory next."""
+    win = rmaext.Window.allocate(world, 1000)
+    local, part, near = win.local, win.local[5:9], win.subwindow(0, 10).peer_view(world.rank)
+    shown = Win.Allocate(8000, comm=world)
+    buffers = [np.frombuffer(shown), np.frombuffer(shown.tomemory()), memoryview(shown)]
+    local[:] = buffers[0][:] = 7
+    world.Barrier()
+    win.close()
+    shown.Free()
+    more = [filled(rmaext.Window.allocate(world, 1000)) for _ in range(8)]
+    assert win.local is local
+    for array in local, part, near, *buffers:
+        assert (np.asarray(array).view("f8") == 7).all()
+    for other in more:
+        other.close()
+    del local, part, near, buffers, array
+    with pytest.raises(rmaext.ClosedError, match="keeps no memory"):
+        _ = win.local
+    assert len(memoryview(shown)) == 0
