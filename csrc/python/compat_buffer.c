@@ -298,6 +298,8 @@ bool py_target_take(struct py_window *w, PyObject *units, PyObject *rank,
 				return false;
 		}
 		target = sequence_item(target, 0);
+		if (target == Py_None) /* no number, once it is given */
+			return false;
 	}
 	return target_take_offset(w, units, rank, target, rank_p, offset_p);
 }
@@ -342,6 +344,8 @@ bool py_target_take_sides(struct py_window *w, PyObject *units, PyObject *rank,
 			unit = other ? other->unit : 1;
 		}
 		target = sequence_item(target, 0);
+		if (target == Py_None) /* no number, once it is given */
+			return false;
 	}
 	return side_make(there, type, unit, count) &&
 	       target_take_offset(w, units, rank, target, rank_p, offset_p);

@@ -8,9 +8,8 @@
 #include "python/compat.h"
 
 struct win {
-	PyObject_HEAD void *base;
-	Py_ssize_t size;
-	bool open; /* else it is MPI.WIN_NULL */
+	PyObject_HEAD bool open; /* else it is MPI.WIN_NULL */
+	bool shows;		 /* the window's memory, as a buffer */
 	struct py_window *window;
 	PyObject *units;   /* each rank's displacement unit */
 	PyObject *access;  /* a set of the ranks that may be accessed */
@@ -19,21 +18,20 @@ struct win {
 
 PyDoc_STRVAR(
 	be_doc,
-	"_be($self, address, size, window, units, access, passive, /)\n"
+	"_be($self, shows, window, units, access, passive, /)\n"
 	"--\n\n"
-	"Stand for a window of bytes, and show so many bytes at an address. "
-	"The sets\n"
-	"are those of ranks that may be accessed, and are locked.");
+	"Stand for a window of bytes; does it show its memory as a buffer? The "
+	"sets are\n"
+	"those of ranks that may be accessed, and are locked.");
 
 static PyObject *win_be(struct win *w, PyObject *args)
 {
 	PyObject *window, *units, *access, *passive;
-	unsigned long long address;
-	Py_ssize_t size;
+	int shows;
 
-	if (!PyArg_ParseTuple(args, "KnO!OO!O!:_be", &address, &size,
-			      &py_window_type, &window, &units, &PySet_Type,
-			      &access, &PySet_Type, &passive))
+	if (!PyArg_ParseTuple(args, "pO!OO!O!:_be", &shows, &py_window_type,
+			      &window, &units, &PySet_Type, &access,
+			      &PySet_Type, &passive))
 		return NULL;
 	if (w->window) {
 		PyErr_SetString(PyExc_ValueError,
@@ -44,9 +42,8 @@ static PyObject *win_be(struct win *w, PyObject *args)
 	w->units = Py_NewRef(units);
 	w->access = Py_NewRef(access);
 	w->passive = Py_NewRef(passive);
-	w->base = (void *)(uintptr_t)address;
-	w->size = size;
 	w->open = true;
+	w->shows = shows;
 	Py_RETURN_NONE;
 }
 
@@ -57,15 +54,28 @@ static PyObject *win_end(struct win *w, PyObject *args)
 {
 	(void)args;
 	w->open = false;
-	w->base = NULL;
-	w->size = 0;
+	w->shows = false;
 	Py_RETURN_NONE;
 }
 
+/*
+ * The buffer is the array's: who has it keeps the memory, and not this object,
+ * nor this object the memory, which goes when the window is freed.
+ */
 static int win_get_buffer(struct win *w, Py_buffer *view, int flags)
 {
-	return PyBuffer_FillInfo(view, (PyObject *)w, w->base, w->size, 0,
-				 flags);
+	PyObject *array;
+	int ret;
+
+	if (!w->shows)
+		return PyBuffer_FillInfo(view, (PyObject *)w, NULL, 0, 0,
+					 flags);
+	array = PyObject_GetAttrString((PyObject *)w->window, "local");
+	if (!array)
+		return -1;
+	ret = PyObject_GetBuffer(array, view, flags);
+	Py_DECREF(array);
+	return ret;
 }
 
 /* Is the rank in the set? */

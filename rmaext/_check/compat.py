@@ -10,7 +10,7 @@ from typing import Any
 from mpi4py import MPI
 
 from .._memory import arrays
-from ..compat.buffers import part_of, target_of
+from ..compat.buffers import check_disp, part_of, target_of
 from ..compat.target_elements import TargetElements
 from ..compat.win import Win
 from . import memory as requests
@@ -69,7 +69,7 @@ def _noting(name: str, original: Callable[..., Any]) -> Any:
             rank = keywords.get("target_rank", args[at - 1] if len(args) >= at else None)
             target = args[at] if len(args) > at else None
             target = keywords.get("target_disp" if lone else "target", target)
-            target = (target or 0, 1) if lone else target
+            target = (check_disp(target or 0), 1) if lone else target
             if rank is None or rank == MPI.PROC_NULL:
                 return result
             op = keywords.get("op", args[-1] if args else None)

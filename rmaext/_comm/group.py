@@ -21,6 +21,7 @@ except ImportError:
 
 from .._memory.node import NO_ARENA, NO_BLOCK, Arena, Block, Process, Team, allow_copies
 from .._native._lib import ffi, lib
+from .._native.owned import owned
 from .._record import advice, writer
 from .._runtime import lifetime, locks, mpi_progress
 from .._runtime.config import Config, tell_of_unknown
@@ -363,7 +364,7 @@ class Group:
             nears[rank] = process.handle
         made, arena = ffi.new("rmaext_members **"), Arena.own_handle()
         check(lib.rmaext_members_new(self.size, self.rank, ffi.NULL, nears, arena, made))
-        members = ffi.gc(made[0], lib.rmaext_members_release)
+        members = owned(made[0], lib.rmaext_members_release)
         if network is not None:
             network.introduce(members)
         return self._members.setdefault(network is not None, members)
@@ -372,7 +373,7 @@ class Group:
         """Return C's table of control blocks; `first`: those of `here`, as mapped here."""
         made = ffi.new("rmaext_blocks **")
         check(lib.rmaext_blocks_new(self.members(self._network), ffi.new("void *[]", first), made))
-        return ffi.gc(made[0], lib.rmaext_blocks_release)
+        return owned(made[0], lib.rmaext_blocks_release)
 
     def window(
         self,
@@ -398,7 +399,7 @@ class Group:
         own = network.fabric.live() if network else ffi.NULL
         check(lib.rmaext_window_create(own, targets, int(timeout * 1e9), handle))
         # the struct outlives close: another thread may still be inside a call
-        return ffi.gc(handle[0], lib.rmaext_window_free)
+        return owned(handle[0], lib.rmaext_window_free)
 
 
 _UNFINISHED = object()  # in place of a group whose creation was interrupted

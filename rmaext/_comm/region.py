@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from .._fabric.endpoint import Endpoint
@@ -23,6 +24,7 @@ __all__ = ["Region"]
 
 Array = NDArray[Any]
 _log = logging.getLogger("rmaext")
+_NOTHING = np.empty(0, np.uint8)
 
 
 class Region:
@@ -145,10 +147,11 @@ class Region:
             _log.debug("route to rank %d is %s, not direct: %s", rank, name, why)
 
     def release(self) -> None:
-        """Deregister. No peer uses the memory any more."""
+        """Deregister, and let go of the memory. No peer uses it any more."""
         if self.registered is not None:
             self.group.network().fabric.deregister(self.registered)
         node.let_go(self._kept)
+        self.array = _NOTHING
 
     def _record(self, network: bool) -> WindowRecord:
         """Describe the own array; registered, if it can be reached by the network."""

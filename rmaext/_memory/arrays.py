@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from .._native._lib import ffi, lib
 from ..errors import AccessError
 from ..typing import Access
-from .values import elements, refuse_device
+from .devices import check_reachable
+from .values import elements
 
 __all__ = [
     "access_bits",
@@ -67,7 +68,7 @@ def check_dtype(dtype: np.dtype[Any]) -> None:
 def window_array(array: Any) -> Array:
     """Check the array that the caller offers as window memory."""
     if not isinstance(array, np.ndarray):
-        refuse_device(array)
+        check_reachable(array)
         raise _no_array(array)
     check_dtype(array.dtype)
     _check_mask(array)
@@ -83,7 +84,7 @@ def _check_mask(array: Array) -> None:
 
 
 def _no_array(array: Any) -> Exception:
-    """Return the error for what is no NumPy array: what could be one, and what cannot."""
+    """Return the error for what is no NumPy array, but for what lies on a device."""
     if hasattr(type(array), "__dlpack_device__"):
         name = f"{type(array).__module__}.{type(array).__qualname__}"
         return TypeError(f"a window needs a NumPy array: numpy.from_dlpack(...) of the {name}")
@@ -98,6 +99,7 @@ def origin(value: Any, dtype: np.dtype[Any]) -> Array:
 def check_origin(array: Any, dtype: np.dtype[Any], what: str = "array") -> Array:
     """Check an array that is used where it lies, now and later."""
     if not isinstance(array, np.ndarray):
+        check_reachable(array)
         raise TypeError(f"{what} must be a NumPy array, not {type(array).__name__}")
     if array.dtype != dtype:
         raise TypeError(f"{what} has dtype {array.dtype}, the window {dtype}")

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .._native._lib import ffi, lib
+from .._native.owned import owned
 from .._runtime import lifetime, locks
 from .._runtime.failures import check
 from .._runtime.files import text_of
@@ -26,7 +27,7 @@ from .pages import Wish
 
 __all__ = [
     *("NO_ARENA", "NO_BLOCK", "Arena", "Block", "Process", "Team"),
-    *("empty", "keep", "let_go", "zeros"),
+    *("aligned", "empty", "keep", "let_go", "zeros"),
 ]
 
 Array = NDArray[Any]
@@ -82,13 +83,13 @@ class Arena(lifetime.OfProcess):
         """Return so many zero bytes, freed when the last array over them goes."""
         address = ffi.new("void **")
         check(lib.rmaext_arena_allocate(self.handle, nbytes, address))
-        return ffi.buffer(ffi.gc(address[0], self._free), nbytes)
+        return ffi.buffer(owned(address[0], self._free), nbytes)
 
     def place(self, nbytes: int, wanted: int, how: int) -> Any:
         """As `allocate`, at an address, or of huge pages."""
         address = ffi.new("void **")
         check(lib.rmaext_arena_place(self.handle, nbytes, wanted, how, address))
-        return ffi.buffer(ffi.gc(address[0], self._free), nbytes)
+        return ffi.buffer(owned(address[0], self._free), nbytes)
 
     @classmethod
     def find(cls, pointer: Any, nbytes: int) -> Block:
@@ -188,6 +189,13 @@ def empty(
 
 
 zeros = empty  # fresh and returned memory are zeros alike
+
+
+def aligned(nbytes: int, alignment: int) -> Array:
+    """Return bytes as `empty` does, at a multiple of `alignment`; one at least is there."""
+    room = empty(max(nbytes, 1) + alignment - 1, np.uint8)
+    skip = -int(room.__array_interface__["data"][0]) % alignment
+    return np.ndarray(nbytes, np.uint8, room, skip)
 
 
 # -- memory that peers may still write -----------------------------------------

@@ -10,16 +10,15 @@ it is taken as it is, or not at all. The table of it is docs/reference/values.md
 from __future__ import annotations
 
 import datetime
-import errno
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from ..errors import Unsupported
+from .devices import check_reachable
 
-__all__ = ["elements", "refuse_device"]
+__all__ = ["elements"]
 
 Array = NDArray[Any]
 
@@ -106,31 +105,11 @@ def _made(value: Any, dtype: np.dtype[Any], exact: bool, convert: bool, depth: i
         return _text(value, dtype)
     if isinstance(value, (datetime.date, datetime.timedelta)):
         return _date(value, dtype)
-    refuse_device(value)
+    check_reachable(value)
     array = np.asarray(value)
     if array.dtype.kind == "O":
         raise _no_value(value, dtype)
     return _of_array(array, dtype, exact, convert)
-
-
-# of __dlpack_device__; None: the host's
-_DEVICES = {1: None, 2: "cuda", 3: None, 10: "rocr", 11: None, 13: None, 14: "ze"}
-
-
-def refuse_device(value: Any) -> None:
-    """Refuse an array in the memory of a device, and say how to go on."""
-    kind: str | None = None
-    if hasattr(type(value), "__cuda_array_interface__"):
-        kind = "cuda"
-    elif hasattr(type(value), "__dlpack_device__"):
-        number = int(value.__dlpack_device__()[0])
-        kind = _DEVICES.get(number, f"DLPack's number {number}")
-    if kind is None:
-        return
-    text = f"a {type(value).__module__}.{type(value).__qualname__} lies in the memory of a device "
-    text += f"({kind}), which the processes of a node do not reach: copy it to the host, or take "
-    text += "memory that the host can access, too"
-    raise Unsupported(errno.EOPNOTSUPP, text)
 
 
 # -- words ---------------------------------------------------------------------------

@@ -152,8 +152,7 @@ class Win:
     def Flush(self, rank: int) -> None: ...
     def _be(
         self,
-        address: int,
-        size: int,
+        shows: bool,
         window: Window[Any],
         units: Any,
         access: set[int],

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import math
 import operator
+import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +67,9 @@ class WindowCore(Unique, cmethods.Window[ScalarT]):
     _region : Region
         The registered memory of all ranks; `_records`, `_routes` and `_maps` are its.
     _array : numpy.ndarray
-        The memory of this rank.
+        The memory of this rank; once the window has let go of it, one element in that shape.
+    _left : weakref of numpy.ndarray or None
+        To the memory that the window has let go of.
     _dtype : numpy.dtype
     _stride : int
         Bytes that C counts offsets in: an element's, or what divides all distances of the
@@ -103,6 +106,7 @@ class WindowCore(Unique, cmethods.Window[ScalarT]):
     _fabric: Endpoint | None
     _group: Group
     _handle: Any
+    _left: weakref.ref[Array] | None = None
     _maps: Column[Any]
     _name: int | str
     _null: int | None = None
@@ -127,6 +131,12 @@ class WindowCore(Unique, cmethods.Window[ScalarT]):
     def _parts(self) -> list[WindowCore[ScalarT]]:
         """Return those whose C windows this one has."""
         return [self]
+
+    def _let_go(self) -> None:
+        """Keep this rank's memory no longer: it stays for as long as the program holds it."""
+        array = self._array
+        self._left = weakref.ref(array)  # before the other, see `Window.local`
+        self._array = np.broadcast_to(np.zeros((), array.dtype), array.shape)
 
     def __repr__(self) -> str:
         kind = type(self)

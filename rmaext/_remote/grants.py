@@ -15,6 +15,7 @@ from .._comm.provider_choice import choose
 from .._fabric.endpoint import GUESTS, Endpoint
 from .._memory import arrays
 from .._native._lib import ffi, lib
+from .._native.owned import owned
 from .._ops.core import WindowCore
 from .._runtime import lifetime
 from .._runtime.config import Config
@@ -75,7 +76,7 @@ class Grant(Unique):
         code = lib.rmaext_grant_open(self._fabric.live(), window._handle, what, handle)
         if code:
             raise from_c(code, f"{call}: {name}")
-        self._handle = ffi.gc(handle[0], lib.rmaext_window_free)
+        self._handle = owned(handle[0], lib.rmaext_window_free)
         lifetime.on_end(self)
 
     def __repr__(self) -> str:

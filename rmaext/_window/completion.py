@@ -203,6 +203,8 @@ class Completion(Epochs[ScalarT], Waits[ScalarT]):
         codes = [lib.rmaext_window_close(part._handle) for part in self._parts()]
         if ended and not any(codes):
             self._region.release()
+            for window in self._family():
+                window._let_go()
             self._group.quit()
 
     def __enter__(self) -> Self:

@@ -122,9 +122,12 @@ class JoinedRegion(Region):
             region.connect()
 
     def release(self) -> None:
-        """Deregister. No peer uses the memory any more."""
+        """Deregister, and let go of the memory. No peer uses it any more."""
         for region in self.regions:
             region.release()
+        super().release()
+        self.arrays = ()
+        self.held.clear()
 
 
 class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
@@ -192,7 +195,7 @@ class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         self._create(comm, first, access, timeout, how, proc_null)
 
     def _new_region(self, group: Group) -> Region:
-        return JoinedRegion(group, *self._given)
+        return JoinedRegion(group, *vars(self).pop("_given"))
 
     def _adopt(self, token: bytes, block: Any) -> None:
         """Make a C window for each array."""

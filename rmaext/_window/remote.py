@@ -18,6 +18,7 @@ from .._fabric.endpoint import GUESTS, Endpoint
 from .._fabric.library import Candidate
 from .._memory import arrays
 from .._native._lib import ffi, lib
+from .._native.owned import owned
 from .._record import writer
 from .._remote.ticket import Ticket
 from .._runtime import lifetime, mpi_progress
@@ -186,7 +187,7 @@ class RemoteWindow(NoRankHere[ScalarT], Window[ScalarT]):
         code = lib.rmaext_visit_open(self._fabric.live(), visit, handle)
         if code:
             raise from_c(code, f"attach: window {self._name}")
-        self._handle = ffi.gc(handle[0], lib.rmaext_window_free)
+        self._handle = owned(handle[0], lib.rmaext_window_free)
         writer.begin()
         writer.window(self)
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["SharedWindow"]
 
 _BLOCK = struct.Struct("<4Q")
+_LINE = 64  # bytes of a line of cache
 
 
 class SharedRegion(Region):
@@ -47,6 +48,11 @@ class SharedRegion(Region):
     whole: Array  # of bytes
     _starts: list[Any]  # of the parts, as mapped here
     _aligns: Any
+
+    def __init__(self, group: Group, alignment: int, gaps: bool) -> None:
+        super().__init__(group)
+        self._alignment = max(alignment, _LINE)  # of the first part, with gaps of all
+        self._unit = self._alignment if gaps else 1
 
     def exchange(self, make: Callable[[], tuple[Array, int]]) -> None:
         """Make the memory, for arrays like those that `make` returns. Collective."""
@@ -65,38 +71,38 @@ class SharedRegion(Region):
 
         self.told = told = Told.by(group, mine)
         self.records = records = told.records(group.rank, self.array.itemsize)
-        starts = [0, *itertools.accumulate(records.size)]
-        block = node.Block(*_BLOCK.unpack(agree(group.gather, lambda: self._lead(starts[-1]))[0]))
-        agree(group.gather, lambda: self._follow(block, starts[-1]))
+        unit = self._unit
+        sizes = (-(-size // unit) * unit for size in records.size)
+        *starts, nbytes = [0, *itertools.accumulate(sizes)]
+        block = node.Block(*_BLOCK.unpack(agree(group.gather, lambda: self._lead(nbytes))[0]))
+        agree(group.gather, lambda: self._follow(block, nbytes))
         own = arrays.address(self.whole)
-        self._starts = [own + start for start in starts[:-1]]
+        self._starts = [own + start for start in starts]
         # Mapped addresses differ between ranks, but not modulo 64, and only that is used.
         first = int(ffi.cast("uintptr_t", own))
         records.own = records.own._replace(address=first + starts[group.rank])
-        aligns = [(first + start) % 64 for start in starts[:-1]]
+        aligns = [(first + start) % 64 for start in starts]
         self._aligns = ffi.new("uint8_t[]", aligns)
         records.align = Numbers(np.array(aligns, np.uint8))
-        part = self.whole[starts[group.rank] : starts[group.rank + 1]]
-        self.array = part.view(self.array.dtype).reshape(self.array.shape)
+        # a part without elements, too, is where its rank's memory would lie
+        like, start = self.array, starts[group.rank]
+        self.array = np.ndarray(like.shape, like.dtype, self.whole, start)
 
     def _lead(self, nbytes: int) -> bytes:
         if self.group.rank:
             return b""
-        self.whole = node.empty(nbytes, np.uint8)
+        self.whole = node.aligned(nbytes, self._alignment)
         self._kept = node.keep(self.whole)
-        pointer = arrays.address(self.whole)
-        block = node.Arena.find(pointer, nbytes) if nbytes else node.Block(0, 0, 0, 0)
+        block = node.Arena.find(arrays.address(self.whole), nbytes or 1)
         if block == node.NO_BLOCK:
             raise MemoryError(f"no shared memory of {nbytes} bytes")
         return _BLOCK.pack(*block)
 
     def _follow(self, block: node.Block, nbytes: int) -> bytes:
         process = self.group.processes.get(0)
-        if process is not None and nbytes:
-            data = ffi.buffer(ffi.cast("char *", process.map(block, nbytes)), nbytes)
-            self.whole = np.frombuffer(data, np.uint8)
-        elif self.group.rank:
-            self.whole = np.empty(0, np.uint8)
+        if process is not None:
+            data = ffi.buffer(ffi.cast("char *", process.map(block, nbytes or 1)), nbytes)
+            self.whole = np.ndarray(nbytes, np.uint8, data)
         return b""
 
     def connect(self) -> None:
@@ -105,6 +111,11 @@ class SharedRegion(Region):
         for rank, start in enumerate(self._starts):
             ways.set(rank, lib.RMAEXT_DIRECT, start)
         self.reach(ways)
+
+    def release(self) -> None:
+        """Let go of the memory. No peer uses it any more."""
+        super().release()
+        self.whole = self.array
 
     def columns(self) -> Columns:
         """Return what C needs of the records, with each part's alignment."""
@@ -128,6 +139,7 @@ class SharedWindow(Window[ScalarT]):
     array([0., 1., 0.])
     """
 
+    _lies: tuple[int, bool]
     _region: SharedRegion
 
     @classmethod
@@ -138,14 +150,17 @@ class SharedWindow(Window[ScalarT]):
         dtype: DTypeLike,
         timeout: float | None,
         proc_null: bool,
+        alignment: int = 1,
+        gaps: bool = False,
     ) -> Self:
-        """See `Window.shared`."""
+        """See `Window.shared`; `alignment` is that of the first part, with gaps of all parts."""
         self = cls.__new__(cls)
+        self._lies = alignment, gaps
         self._create(comm, lambda: _like(shape, dtype), None, timeout, None, proc_null)
         return self
 
     def _new_region(self, group: Group) -> Region:
-        return SharedRegion(group)
+        return SharedRegion(group, *self._lies)
 
     @property
     def whole(self) -> NDArray[ScalarT]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from .._comm.columns import Column, Flat, Same, changed, each, one_of
 from .._memory import arrays
 from .._native._lib import ffi, lib
+from .._native.owned import owned
 from .._ops.core import Array, Shape
 from .._runtime import lifetime
 from .._runtime.config import timeout_seconds
@@ -155,7 +156,7 @@ class View(Window[ScalarT]):
         code = lib.rmaext_window_view(self._parent._handle, view, handle)
         if code:
             raise from_c(code, f"window {self._name}")
-        return ffi.gc(handle[0], lib.rmaext_window_free)
+        return owned(handle[0], lib.rmaext_window_free)
 
     def peer_view(self, rank: int) -> NDArray[ScalarT]:
         """Return that part of the memory of a rank of this node as an array, without a copy.

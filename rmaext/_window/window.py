@@ -32,7 +32,7 @@ from .._runtime import lifetime
 from .._runtime.config import timeout_seconds
 from .._runtime.failures import from_code
 from .._sync.notify import Notifications
-from ..errors import AccessError, NotLocalError
+from ..errors import AccessError, ClosedError, NotLocalError
 from ..typing import Access, HugePages, ScalarT
 from . import storage
 from .completion import Completion
@@ -339,8 +339,19 @@ class Window(
 
         `win.local[i] += 1` is an ordinary access: for an update that is atomic
         against the other ranks', use `win.fetch_add(1, rank, i)` on the own rank.
+
+        A window that is closed keeps no memory: this is then the array for as long as the
+        program itself holds it, and raises ClosedError after that.
         """
-        return self._array
+        array, left = self._array, self._left
+        if left is None:
+            return array
+        there = left()
+        if there is None:
+            text = f"local: window {self._name} is closed and keeps no memory: take the array, "
+            text += "`array = win.local`, before"
+            raise ClosedError(errno.ESHUTDOWN, text, call="local")
+        return there
 
     @property
     def comm(self) -> MPI.Comm:
@@ -407,7 +418,7 @@ class Window(
         Raises
         ------
         NotLocalError
-            The route to that rank is not "direct".
+            The route to that rank is not "direct", and it is another one.
         AccessError
             The window allows origins no reading.
 
@@ -427,7 +438,7 @@ class Window(
         self._check_open("peer_view")
         number = self._rank(rank, "peer_view")
         where = f"peer_view: window {self._name}, rank {number}"
-        if self._routes[number] != lib.RMAEXT_DIRECT:
+        if number != self._group.rank and self._routes[number] != lib.RMAEXT_DIRECT:
             text = f"{where}: its route is {self.route(number)}, not direct: use get, "
             text += "or memory of Window.allocate or rmaext.empty, for ranks of this node"
             raise NotLocalError(errno.EREMOTE, text, call="peer_view", rank=number)
@@ -436,13 +447,15 @@ class Window(
             text = f"{where}: the window there allows no reading: make it with access='rw'"
             raise AccessError(errno.EACCES, text, call="peer_view", rank=number)
         writeable = bool(record.access & lib.RMAEXT_WRITE)
-        if number == self._group.rank or not record.size:
-            view = self._array.view() if record.size else np.empty(record.shape, self._dtype)
+        if number == self._group.rank:
+            view = self._array.view()
+        elif not self._maps[number]:
+            view = np.empty(record.shape, self._dtype)
         else:
             # stays mapped until the process ends
             data = memoryview(ffi.buffer(ffi.cast("char *", self._maps[number]), record.size))
             data = data if writeable else data.toreadonly()  # which NumPy cannot undo
-            view = np.frombuffer(data, self._dtype).reshape(record.shape)
+            view = np.ndarray(record.shape, self._dtype, data)
         view.flags.writeable = writeable
         return view
 

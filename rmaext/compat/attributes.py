@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import operator
 import sys
 import threading
 import traceback
@@ -14,6 +13,7 @@ import mpi4py
 from mpi4py import MPI
 
 from .errors import Error, error
+from .numbers import integer
 
 if TYPE_CHECKING:
     from .win import Win
@@ -61,13 +61,14 @@ def create_keyval(delete: Callable[[Win, int, Any], object] | None, nopython: bo
 
 def free_keyval(keyval: int) -> int:
     """Forget a key; attributes with it stay until they are deleted."""
-    _keyval(keyval)
-    del _keyvals[keyval]
-    return MpiWin.Free_keyval(keyval)
+    number = integer(keyval)
+    _keyval(number)
+    del _keyvals[number]
+    return MpiWin.Free_keyval(number)
 
 
 def _keyval(keyval: int) -> Keyval:
-    found = _keyvals.get(operator.index(keyval))
+    found = _keyvals.get(integer(keyval))
     if found is None:
         raise error(MPI.ERR_KEYVAL, f"{keyval} is no key of a window's attributes")
     return found
@@ -118,7 +119,7 @@ class Attributes:
 
     def get(self, keyval: int) -> Any:
         """Return an attribute; None: not set."""
-        number = operator.index(keyval)
+        number = integer(keyval)
         if number in self.fixed:
             return self.fixed[number]
         if number not in self._values:
@@ -128,15 +129,16 @@ class Attributes:
 
     def set(self, win: Win, keyval: int, value: Any) -> None:
         """Set an attribute."""
-        record = _keyval(keyval)
-        if record.nopython:
-            value = operator.index(value)
+        keyval, record = integer(keyval), _keyval(keyval)
+        if record.nopython and not isinstance(value, int):
+            raise TypeError(f"an integer is required, not {value!r}")
         if keyval in self._values:
             self.delete(win, keyval)
         self._values[keyval] = record, value
 
     def delete(self, win: Win, keyval: int) -> None:
         """Delete an attribute; it is gone even if that fails."""
+        keyval = integer(keyval)
         if keyval not in self._values:
             _keyval(keyval)
             raise error(MPI.ERR_OTHER, f"there is no attribute with key {keyval}")

@@ -11,11 +11,13 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from .._memory.devices import out_of_reach
 from .datatypes import is_basic, layout_of
 from .errors import error
 from .layout import Layout, memory_at, pack
+from .numbers import integer, is_integral
 
-__all__ = ["Part", "Target", "check_disp", "part_of", "target_of"]
+__all__ = ["Part", "Target", "check_disp", "memory_of", "part_of", "target_of"]
 
 _CODES: dict[str, MPI.Datatype] = MPI._typedict
 _NO_FORMAT = "B"
@@ -107,19 +109,29 @@ def _format(it: Any) -> str:
         return memoryview(it).format
     except TypeError:
         pass
-    if hasattr(it, "__cuda_array_interface__"):
-        dtype = np.dtype(it.__cuda_array_interface__["typestr"])
-    else:
-        dtype = np.from_dlpack(it).dtype
-    return str(dtype.char)
+    return str(np.from_dlpack(it).dtype.char)
+
+
+def memory_of(it: Any, readonly: bool) -> MPI.buffer:
+    """Return the memory of what exports a buffer, or is an array of DLPack's on the host.
+
+    Raises
+    ------
+    BufferError, TypeError
+        It is read-only or in pieces; it is no buffer. As mpi4py does.
+    MPI.Exception
+        It lies on a device (ERR_BUFFER).
+    """
+    if text := out_of_reach(it):
+        raise error(MPI.ERR_BUFFER, f"message: {text}")
+    return MPI.buffer.frombuffer(it, readonly)
 
 
 def _memory(it: Any, readonly: bool) -> MPI.buffer:
     """Return the memory of a buffer."""
     if isinstance(it, np.ndarray) and not it.flags.c_contiguous and it.flags.f_contiguous:
         it = it.T
-    # which raises for what is read-only or in pieces, and knows DLPack and CAI
-    return MPI.buffer.frombuffer(it, readonly)
+    return memory_of(it, readonly)
 
 
 def _is_buffer(it: Any) -> bool:
@@ -244,7 +256,7 @@ def _check_length(owner: Any, length: int, count: int, datatype: MPI.Datatype) -
 
 def check_disp(disp: Any) -> int:
     """Return a displacement of a target; ERR_DISP if it is negative."""
-    number = operator.index(disp)
+    number = integer(disp, 64)
     if number < 0:
         raise error(MPI.ERR_DISP, f"target: displacement {number} is negative")
     return number
@@ -272,7 +284,7 @@ def target_of(given: Any, origin: Part) -> Target:
     datatype: Any = origin.datatype
     if given is None:
         pass
-    elif hasattr(given, "__index__"):
+    elif is_integral(given):
         disp = given
     elif isinstance(given, list | tuple):
         if len(given) > 3:
@@ -280,7 +292,7 @@ def target_of(given: Any, origin: Part) -> Target:
         disp, count, datatype = list(given) + [disp, count, datatype][len(given) :]
     else:
         raise ValueError("target: expecting integral or list/tuple")
-    disp, count = check_disp(disp), operator.index(count)
+    disp, count = check_disp(operator.index(disp)), operator.index(count)
     if count < 0:
         raise error(MPI.ERR_COUNT, f"target: count {count} is negative")
     return Target(disp, count, _datatype(datatype))

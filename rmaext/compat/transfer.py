@@ -90,7 +90,7 @@ def fetch_and_op(
 ) -> None:
     """Carry out MPI_Fetch_and_op; complete when it returns."""
     number = _numbers.get(id(op), -1)
-    target = (target_disp, 1)
+    target = (check_disp(target_disp), 1)
     if not _mpi_update(win._window, win._units, origin, result, target_rank, target, number):
         _fetch_and_op(win, origin, result, target_rank, target_disp, op)
 
@@ -99,7 +99,7 @@ def compare_and_swap(
     win: Any, origin: Any, compare: Any, result: Any, target_rank: int, target_disp: int = 0
 ) -> None:
     """Carry out MPI_Compare_and_swap; complete when it returns."""
-    where = (target_rank, target_disp)
+    where = (target_rank, check_disp(target_disp))
     if not _mpi_swap(win._window, win._units, origin, compare, result, *where):
         _compare_and_swap(win, origin, compare, result, *where)
 
@@ -199,7 +199,6 @@ def _accumulate(
 
 
 def _fetch_and_op(win: Any, origin: Any, result: Any, rank: int, disp: int, op: MPI.Op) -> None:
-    check_disp(disp)
     if rank == _PROC_NULL:
         return
     number = _operation("fetch_and_op", op)
@@ -214,7 +213,6 @@ def _fetch_and_op(win: Any, origin: Any, result: Any, rank: int, disp: int, op: 
 def _compare_and_swap(
     win: Any, origin: Any, compare: Any, result: Any, rank: int, disp: int
 ) -> None:
-    check_disp(disp)
     if rank == _PROC_NULL:
         return
     part, wanted = part_of(origin), part_of(compare)

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-import operator
+import functools
+import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec
 
 from mpi4py import MPI
 
@@ -14,11 +15,14 @@ from .._record import tracing
 from . import attributes, creation, requests, transfer
 from .creation import State
 from .errors import RAISED, error, report, translated
+from .numbers import integer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["WIN_NULL", "Win"]
+
+P = ParamSpec("P")
 
 _NULL = attributes.MpiWin()
 _FLAVORS = {
@@ -34,6 +38,24 @@ class _Nothing:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise error(MPI.ERR_WIN, "the window is MPI.WIN_NULL, or was freed")
+
+
+def ending(
+    method: Callable[Concatenate[Win, P], None],
+) -> Callable[Concatenate[Win, P], None]:
+    """Let a method that ends something do nothing once the interpreter itself ends.
+
+    Programs call these in `__del__`: so late that modules have lost their names, and all ranks
+    have come to their end.
+    """
+    call = translated(method)
+
+    @functools.wraps(method)
+    def unless_over(self: Win, /, *args: P.args, **keywords: P.kwargs) -> None:
+        if not self._is_over():
+            call(self, *args, **keywords)
+
+    return unless_over
 
 
 class Win(cmethods.Win):
@@ -67,6 +89,7 @@ class Win(cmethods.Win):
     _attributes: Any
     _bytes: tuple[Any, Any]
     _near: frozenset[int]
+    _finalizing = staticmethod(sys.is_finalizing)
 
     def __new__(cls, win: Any = None) -> Self:
         """Return another object of a window."""
@@ -86,10 +109,11 @@ class Win(cmethods.Win):
             return
         self._window, self._units = state.window, state.units
         self._epochs, self._attributes = state.epochs, state.attributes
-        epochs, fixed = state.epochs, state.attributes.fixed
+        epochs = state.epochs
         self._bytes, self._near = (state.window, state.units), state.near
-        memory = (fixed[MPI.WIN_BASE], fixed[MPI.WIN_SIZE])
-        self._be(*memory, state.window, state.units, epochs.access, epochs.passive)
+        # what is nowhere cannot be shown; a dynamic window has no memory of its own
+        shows = bool(state.attributes.fixed[MPI.WIN_BASE])
+        self._be(shows, state.window, state.units, epochs.access, epochs.passive)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Win):
@@ -132,7 +156,7 @@ class Win(cmethods.Win):
     def fromhandle(cls, handle: int) -> Win:
         """Create object from handle."""
         win = Win()
-        win._adopt(State.of(operator.index(handle)))
+        win._adopt(State.of(integer(handle, 64)))
         return win
 
     def toint(self) -> int:
@@ -142,7 +166,7 @@ class Win(cmethods.Win):
     @classmethod
     def fromint(cls, arg: int, /) -> Win:
         """Translate integer handle to object."""
-        return Win() if arg == _NULL.toint() else cls.fromhandle(arg)
+        return Win() if integer(arg, 64) == _NULL.toint() else cls.fromhandle(arg)
 
     def py2f(self) -> int:
         """Return what `f2py` takes; Fortran does not know it."""
@@ -151,7 +175,7 @@ class Win(cmethods.Win):
     @classmethod
     def f2py(cls, arg: int) -> Win:
         """Return the window of which `py2f` returned a number."""
-        return Win() if arg == _NULL.py2f() else cls.fromhandle(arg)
+        return Win() if integer(arg, 64) == _NULL.py2f() else cls.fromhandle(arg)
 
     # -- creation --------------------------------------------------------------------
 
@@ -204,10 +228,14 @@ class Win(cmethods.Win):
     @translated
     def Free(self) -> None:
         """Free the window."""
+        state = self._state
+        if state is not None and state.over:
+            return
         self._epochs.may_free()
         self._attributes.end(self)
-        state = self._state
         assert state is not None
+        if state.window.closed:
+            raise error(MPI.ERR_WIN, "the window was freed by another object of it")
         try:
             state.window.close()
         finally:
@@ -217,8 +245,13 @@ class Win(cmethods.Win):
 
     def free(self) -> None:
         """Call `Free` if not null."""
-        if self and not MPI.Is_finalized():
+        if self:
             self.Free()
+
+    def _is_over(self) -> bool:
+        """Whether the interpreter ends, and with it all that is open. No name may be needed."""
+        state = self._state
+        return state is not None and state.over and self._finalizing()
 
     # -- memory ----------------------------------------------------------------------
 
@@ -237,6 +270,7 @@ class Win(cmethods.Win):
         """Return a rank's memory, where it is mapped here, and its displacement unit."""
         return creation.shared_query(self._the_state(), rank)
 
+    @translated
     def tomemory(self) -> MPI.buffer:
         """Return this rank's memory."""
         self._the_state()
@@ -338,12 +372,14 @@ class Win(cmethods.Win):
 
     @translated
     def _Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
+        target_rank = integer(target_rank)
         self._epochs.enter("Put", target_rank)
         transfer.put(self, origin, target_rank, target)
         self._reach_self(target_rank)
 
     @translated
     def _Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
+        target_rank = integer(target_rank)
         self._epochs.enter("Get", target_rank)
         transfer.get(self, origin, target_rank, target)
 
@@ -351,6 +387,7 @@ class Win(cmethods.Win):
     def _Accumulate(
         self, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM
     ) -> None:
+        target_rank = integer(target_rank)
         self._epochs.enter("Accumulate", target_rank)
         transfer.accumulate(self, origin, target_rank, target, op)
         self._reach_self(target_rank)
@@ -369,6 +406,7 @@ class Win(cmethods.Win):
         target: Any = None,
         op: MPI.Op = MPI.SUM,
     ) -> None:
+        target_rank = integer(target_rank)
         self._epochs.enter("Get_accumulate", target_rank)
         transfer.get_accumulate(self, origin, result, target_rank, target, op)
 
@@ -381,6 +419,7 @@ class Win(cmethods.Win):
         target_disp: int = 0,
         op: MPI.Op = MPI.SUM,
     ) -> None:
+        target_rank = integer(target_rank)
         self._epochs.enter("Fetch_and_op", target_rank)
         transfer.fetch_and_op(self, origin, result, target_rank, target_disp, op)
 
@@ -393,6 +432,7 @@ class Win(cmethods.Win):
         target_rank: int,
         target_disp: int = 0,
     ) -> None:
+        target_rank = integer(target_rank)
         self._epochs.enter("Compare_and_swap", target_rank)
         transfer.compare_and_swap(self, origin, compare, result, target_rank, target_disp)
 
@@ -405,6 +445,7 @@ class Win(cmethods.Win):
     def Rput(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
         """As `Put`, with a request."""
         try:
+            target_rank = integer(target_rank)
             self._epochs.enter_passive("Rput", target_rank)
             if target_rank in self._near and cmethods.mpi_put(
                 *self._bytes, origin, target_rank, target
@@ -417,6 +458,7 @@ class Win(cmethods.Win):
     def Rget(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
         """As `Get`, with a request."""
         try:
+            target_rank = integer(target_rank)
             self._epochs.enter_passive("Rget", target_rank)
             if target_rank in self._near and cmethods.mpi_get(
                 *self._bytes, origin, target_rank, target
@@ -431,6 +473,7 @@ class Win(cmethods.Win):
         self, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM
     ) -> MPI.Request:
         """As `Accumulate`, with a request."""
+        target_rank = integer(target_rank)
         self._epochs.enter_passive("Raccumulate", target_rank)
         begun = transfer.begin_accumulate(self, origin, target_rank, target, op)
         return requests.begun(begun)
@@ -445,21 +488,22 @@ class Win(cmethods.Win):
         op: MPI.Op = MPI.SUM,
     ) -> MPI.Request:
         """As `Get_accumulate`, with a request."""
+        target_rank = integer(target_rank)
         self._epochs.enter_passive("Rget_accumulate", target_rank)
         begun = transfer.begin_get_accumulate(self, origin, result, target_rank, target, op)
         return requests.begun(begun)
 
     # -- epochs ----------------------------------------------------------------------
 
-    @translated
+    @ending
     def Fence(self, assertion: int = 0) -> None:
         """End an epoch of all ranks, and begin one. Collective."""
-        self._epochs.fence(assertion)
+        self._epochs.fence(integer(assertion))
 
     @translated
     def Start(self, group: MPI.Group, assertion: int = 0) -> None:
         """Begin to access the ranks of a group."""
-        self._epochs.start(group, assertion)
+        self._epochs.start(group, integer(assertion))
 
     @translated
     def Complete(self) -> None:
@@ -469,7 +513,7 @@ class Win(cmethods.Win):
     @translated
     def Post(self, group: MPI.Group, assertion: int = 0) -> None:
         """Let the ranks of a group access this one."""
-        self._epochs.post(group, assertion)
+        self._epochs.post(group, integer(assertion))
 
     @translated
     def Wait(self) -> Literal[True]:
@@ -487,51 +531,57 @@ class Win(cmethods.Win):
     def Lock(self, rank: int, lock_type: int = MPI.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
         """Begin to access a rank."""
         try:
+            if not (type(rank) is type(lock_type) is type(assertion) is int):
+                rank, lock_type, assertion = map(integer, (rank, lock_type, assertion))
             self._epochs.lock(rank, lock_type, assertion)
         except RAISED as exc:
             report(self, exc)
 
     def Unlock(self, rank: int) -> None:
         """End what `Lock` began."""
+        if self._is_over():
+            return
         try:
-            self._epochs.unlock(rank)
+            self._epochs.unlock(rank if type(rank) is int else integer(rank))
         except RAISED as exc:
             report(self, exc)
 
     @translated
     def Lock_all(self, assertion: int = 0) -> None:
         """Begin to access all ranks, together with others."""
-        self._epochs.lock_all(assertion)
+        self._epochs.lock_all(integer(assertion))
 
-    @translated
+    @ending
     def Unlock_all(self) -> None:
         """End what `Lock_all` began."""
         self._epochs.unlock_all()
 
-    @translated
+    @ending
     def _Flush(self, rank: int) -> None:
+        rank = integer(rank)
         self._epochs.enter_passive("Flush", rank)
         self._window.flush(rank)
 
-    @translated
+    @ending
     def Flush_all(self) -> None:
         """Wait until all operations are complete at their targets."""
         self._epochs.enter_passive_all("Flush_all")
         self._window.flush()
 
-    @translated
+    @ending
     def Flush_local(self, rank: int) -> None:
         """Wait until the buffers of all operations on a rank may be used again."""
+        rank = integer(rank)
         self._epochs.enter_passive("Flush_local", rank)
         self._window.flush_local(rank)
 
-    @translated
+    @ending
     def Flush_local_all(self) -> None:
         """Wait until the buffers of all operations may be used again."""
         self._epochs.enter_passive_all("Flush_local_all")
         self._window.flush_local()
 
-    @translated
+    @ending
     def Sync(self) -> None:
         """Order accesses to this rank's memory."""
         self._window.sync()
@@ -556,7 +606,7 @@ class Win(cmethods.Win):
 
     def Call_errhandler(self, errorcode: int) -> None:
         """Call the error handler."""
-        self._attributes.handle(self, errorcode)
+        self._attributes.handle(self, integer(errorcode))
 
     # -- name ------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import pickle
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, TypeVar
@@ -74,6 +75,13 @@ class Opening(ExitStack):
     A lack of memory is an error of all ranks, so they can close them together. After other
     errors some rank may never come to that.
     """
+
+    _finalizing = staticmethod(sys.is_finalizing)
+
+    def close(self) -> None:
+        """Close the windows; at the interpreter's end, when contextlib has no names, they are."""
+        if not self._finalizing():
+            super().close()
 
     def __exit__(self, *error: Any) -> bool | None:
         if isinstance(error[1], MemoryError):

@@ -203,7 +203,6 @@ class Store(Unique, Generic[ScalarT]):
 
     _layout: Layout
     _win: Window[np.uint8]
-    _local: Array
 
     def __init__(
         self,
@@ -227,9 +226,7 @@ class Store(Unique, Generic[ScalarT]):
             # All pages at once: so a lack of memory is an error, and not a signal.
             win = Window.allocate(comm, own.nbytes, np.uint8, "r", timeout, lazy=False)
             stack.enter_context(win)
-            self._local = win.local.view(layout.dtype)
-            own.copy_to(self._local)
-            self._local.flags.writeable = False
+            own.copy_to(win.local.view(layout.dtype))
             win.fence()
             stack.pop_all()
         self._win = win
@@ -271,8 +268,10 @@ class Store(Unique, Generic[ScalarT]):
     @property
     def local(self) -> Any:
         """This rank's records, as `get` returns a batch, but read-only and not copied. Local."""
-        own = self.local_indices
-        return self._layout.cut(self._local, self._layout.places(np.arange(own.start, own.stop)))
+        own, layout = self.local_indices, self._layout
+        array = self._win.local.view(layout.dtype)
+        array.flags.writeable = False
+        return layout.cut(array, layout.places(np.arange(own.start, own.stop)))
 
     @property
     def local_indices(self) -> range:
@@ -443,7 +442,7 @@ class Store(Unique, Generic[ScalarT]):
         Notes
         -----
         Collective, blocking. `with` does it at the end of its block. Batches that were read, and
-        `local`, stay.
+        what was taken of `local`, stay; `local` itself then raises ClosedError.
 
         Examples
         --------

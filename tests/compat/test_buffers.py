@@ -20,16 +20,6 @@ def address(it: Any) -> int:
     return int(it.__array_interface__["data"][0])
 
 
-class Cuda:
-    """A buffer that is known by CUDA's array interface only; in CPU memory."""
-
-    def __init__(self, numbers: np.ndarray) -> None:
-        interface = dict(numbers.__array_interface__)
-        del interface["descr"]
-        self.numbers = numbers
-        self.__cuda_array_interface__ = {**interface, "version": 0}
-
-
 class Dlpack:
     """A buffer that is known by DLPack only."""
 
@@ -61,7 +51,6 @@ class Dlpack:
         ([NUMBERS, 0, MPI.INT], 0, 0, MPI.INT),
         ([NUMBERS, MPI.TWOINT], 6, 0, MPI.TWOINT),
         (NUMBERS[2:4], 2, 8, MPI.INT),
-        (Cuda(NUMBERS), 12, 0, MPI.INT),
         (Dlpack(NUMBERS), 12, 0, MPI.INT),
         ([Dlpack(NUMBERS), (2, 1), MPI.LONG], 2, 8, MPI.LONG),
         (memoryview(NUMBERS), 12, 0, MPI.INT),

@@ -315,19 +315,63 @@ def test_shared(comm):
 
 
 def test_query_of_parts_without_memory(comm):
-    """Have no address, as in MPICH."""
+    """They are where their memory would lie, as in Open MPI: programs compute from that."""
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     last = node.size - 1
-    for most in (0, 16):
-        w = Win.Allocate_shared(most if node.rank == last else 0, 2, comm=node)
-        for rank in range(node.size):
-            memory, unit = w.Shared_query(rank)
-            nbytes = most if rank == last else 0
-            assert (bool(memory.address), len(memory), unit) == (nbytes > 0, nbytes, 2)
-        memory, unit = w.Shared_query(MPI.PROC_NULL)
-        assert (bool(memory.address), len(memory)) == (most > 0, most)
+    for nbytes in ([0] * last + [16], [24] + [0] * last, [8 * (r % 2) for r in range(node.size)]):
+        w = Win.Allocate_shared(nbytes[node.rank], 2, comm=node)
+        parts = [w.Shared_query(rank) for rank in range(node.size)]
+        assert [(len(part), unit) for part, unit in parts] == [(size, 2) for size in nbytes]
+        places = [part.address for part, _ in parts]
+        if any(nbytes):
+            assert places[0]
+            assert np.diff(places).tolist() == nbytes[:-1]
+        assert w.Get_attr(MPI.WIN_BASE) == w.tomemory().address == places[node.rank]
+        memory, _ = w.Shared_query(MPI.PROC_NULL)
+        assert len(memory) == next(filter(None, nbytes), 0)
         node.Barrier()
         w.Free()
+    node.Free()
+
+
+HINTS = [
+    {"alloc_shared_noncontig": "true"},
+    {"mpi_minimum_memory_alignment": "16384"},
+    {"alloc_shared_noncontig": "true", "mpi_minimum_memory_alignment": "16384"},
+    {"alloc_shared_noncontig": "false", "mpi_minimum_memory_alignment": "twelve"},
+]
+
+
+@pytest.mark.parametrize("hints", HINTS, ids=str)
+@pytest.mark.parametrize("shared", [False, True])
+def test_alignment(comm, shared, hints):
+    """What rank r has of odd sizes takes updates of doubles, if a hint asks for that."""
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    info = MPI.Info.Create(hints)
+    make = Win.Allocate_shared if shared else Win.Allocate
+    w = make(40 if node.rank else 3, 8, info, node)
+    info.Free()
+    asked = hints.get("mpi_minimum_memory_alignment", "1")
+    own = shared and hints.get("alloc_shared_noncontig") == "true"
+    unit = max(int(asked) if asked.isdigit() else 1, 4096 if own else 1)
+    network = any(w._window.route(rank) == "fabric" for rank in range(node.size))
+    if shared and node.rank:
+        unit = min(unit, 4096)  # others map it at whole pages
+    if not (shared and network):  # else it is MPI's own memory
+        first = not shared or own or not node.rank
+        assert w.Get_attr(MPI.WIN_BASE) % (unit if first else 1) == 0
+    if own or not shared:
+        w.Fence()
+        for rank in range(1, node.size):
+            w.Accumulate(np.ones(5), rank)
+        w.Fence()
+        if node.rank:
+            assert np.frombuffer(w).tolist() == [node.size] * 5
+    elif node.rank > 0:
+        parts = [w.Shared_query(rank)[0].address for rank in range(2)]
+        assert parts[1] - parts[0] == 3
+    node.Barrier()
+    w.Free()
     node.Free()
 
 
@@ -350,7 +394,7 @@ def test_query_of_other_windows(comm):
 CREATIONS = {
     "size": (lambda c: Win.Allocate(-1, comm=c), MPI.Exception, MPI.ERR_SIZE),
     "unit": (lambda c: Win.Allocate(8, 0, comm=c), MPI.Exception, MPI.ERR_DISP),
-    "type of size": (lambda c: Win.Allocate(8.0, comm=c), TypeError, MPI.ERR_ARG),
+    "type of size": (lambda c: Win.Allocate("8", comm=c), TypeError, MPI.ERR_ARG),
     "type of info": (lambda c: Win.Allocate(8, info={}, comm=c), TypeError, MPI.ERR_ARG),
     "memory": (lambda c: Win.Create(7, comm=c), TypeError, MPI.ERR_ARG),
     "read-only": (lambda c: Win.Create(b"12", comm=c), BufferError, MPI.ERR_ARG),

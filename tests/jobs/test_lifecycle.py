@@ -73,9 +73,11 @@ EXITS = {
         closed.close()
         MPI.Finalize()
         for w in win, closed:
-            assert w.closed and w.local.shape == (1000,)
+            assert w.closed
             for call in every_use(w): refuses(call)
             w.close()
+        assert win.local.shape == (1000,)
+        refuses(lambda: closed.local)  # nobody holds its memory any more
         refuses(window)
         refuses(lambda: rmaext.Window.allocate(MPI.COMM_SELF, 3))
         """,

@@ -248,10 +248,10 @@ def test_close(comm):
     win = rmaext.Window(comm, array=[np.zeros(3), np.zeros(4)])
     put = win.prepare_put(np.ones(7), neighbour(comm))
     put()
+    arrays = win.local
     win.close()
     win.close()
-    assert win.local[0].all()
-    assert win.local[1].all()
+    assert [array.all() for array in arrays] == [True, True]
     for call in (
         put,
         win.flush,

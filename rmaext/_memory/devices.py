@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Objects whose elements lie in the memory of a device, which no process reads or writes."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import numpy as np
+
+from ..errors import Unsupported
+
+__all__ = ["check_reachable", "device_of", "out_of_reach"]
+
+_CUDA = "__cuda_array_interface__"
+# of __dlpack_device__; None: the host can access it
+_DEVICES = {1: None, 2: "cuda", 3: None, 10: "rocr", 11: None, 13: None, 14: "ze"}
+
+
+def device_of(it: Any) -> str | None:
+    """Return whose memory an object lies in; None: the host's, or it is no array.
+
+    Only attributes are looked at, the memory is not: what a device has behind an address is
+    something else of this process, or nothing, and reading it ends the process.
+    """
+    if isinstance(it, (np.ndarray, np.generic)):
+        return None
+    if hasattr(type(it), "__dlpack_device__"):  # first: PyTorch's arrays on the host have both
+        number = int(it.__dlpack_device__()[0])
+        return _DEVICES.get(number, f"DLPack's number {number}")
+    has = hasattr(type(it), _CUDA) or hasattr(it, _CUDA)  # asked of the object only if need be
+    return "cuda" if has else None
+
+
+def out_of_reach(it: Any) -> str:
+    """Return why an object cannot be used that lies on a device, and how to go on; or ""."""
+    kind = device_of(it)
+    if kind is None:
+        return ""
+    name = f"{type(it).__module__}.{type(it).__qualname__}"
+    text = f"a {name} lies in the memory of a device ({kind}), which the processes of a node do "
+    text += "not reach: copy it to the host (cupy.asnumpy(a), a.get(), a.cpu()), or take memory "
+    return text + "that the host can access, too"
+
+
+def check_reachable(it: Any) -> None:
+    """Raise Unsupported for what lies on a device."""
+    if text := out_of_reach(it):
+        raise Unsupported(errno.EOPNOTSUPP, text)
