@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* to_the_end(): calls that must end although signal handlers raise. */
+/*
+ * Calls that must end although signal handlers raise: to_the_end() goes on with
+ * them, within() puts right what they have begun, apart() lets none in.
+ */
 #include "python/cmethods.h"
 
 static PyObject *exception_taken(void)
@@ -106,6 +109,76 @@ static PyObject *to_the_end(PyObject *module, PyObject *const *args,
 	return both;
 }
 
+static PyObject *apart(PyObject *module, PyObject *const *args, Py_ssize_t n)
+{
+	struct second s = {.args = args, .n = (size_t)n - 1};
+
+	(void)module;
+	if (n < 1) {
+		PyErr_SetString(PyExc_TypeError, "apart() takes a function");
+		return NULL;
+	}
+	second_make(&s);
+	if (s.error)
+		PyErr_SetObject((PyObject *)Py_TYPE(s.error), s.error);
+	Py_XDECREF(s.error);
+	return s.result;
+}
+
+/* Puts right what the function has begun that raised the current exception. */
+static void call_settle(PyObject *const *end, size_t n)
+{
+	struct second s = {.args = end, .n = n};
+	PyObject *first = exception_taken();
+
+	second_make(&s);
+	if (s.error) {
+		PyErr_SetObject((PyObject *)Py_TYPE(s.error), s.error);
+		PyErr_WriteUnraisable(end[0]);
+	}
+	Py_XDECREF(s.result);
+	Py_XDECREF(s.error);
+	PyErr_SetObject((PyObject *)Py_TYPE(first), first);
+	Py_DECREF(first);
+}
+
+static void lock_release(PyObject *lock)
+{
+	PyObject *type, *value, *trace, *done;
+
+	PyErr_Fetch(&type, &value, &trace);
+	done = PyObject_CallMethod(lock, "release", NULL);
+	if (!done) /* this process was forked within the call */
+		PyErr_Clear();
+	Py_XDECREF(done);
+	PyErr_Restore(type, value, trace);
+}
+
+/*
+ * No bytecode runs between the lock, the two calls, and its end: so no handler
+ * comes between.
+ */
+static PyObject *within(PyObject *module, PyObject *const *args, Py_ssize_t n)
+{
+	PyObject *result;
+
+	(void)module;
+	if (n < 3) {
+		PyErr_SetString(PyExc_TypeError,
+				"within() takes a lock and two functions");
+		return NULL;
+	}
+	result = PyObject_CallMethod(args[0], "acquire", NULL);
+	if (!result)
+		return NULL;
+	Py_DECREF(result);
+	result = PyObject_Vectorcall(args[1], args + 3, (size_t)n - 3, NULL);
+	if (!result)
+		call_settle(args + 2, (size_t)n - 3);
+	lock_release(args[0]);
+	return result;
+}
+
 PyMethodDef py_functions[] = {
 	{"to_the_end", (PyCFunction)(void (*)(void))to_the_end, METH_FASTCALL,
 	 PyDoc_STR("to_the_end($module, failures, function, /, "
@@ -119,5 +192,20 @@ PyMethodDef py_functions[] = {
 		   "first exception or None. After one of `failures`, which "
 		   "it raises\n"
 		   "itself, it is not called again.")},
+	{"within", (PyCFunction)(void (*)(void))within, METH_FASTCALL,
+	 PyDoc_STR("within($module, lock, function, end, /, "
+		   "*arguments)\n--\n\n"
+		   "Call a function with a lock held; if it raises, call "
+		   "`end`.\n"
+		   "\n"
+		   "Both get the arguments. `end` runs in another thread, where "
+		   "no\n"
+		   "signal handler raises, before the lock is given back and "
+		   "the\n"
+		   "exception goes on.")},
+	{"apart", (PyCFunction)(void (*)(void))apart, METH_FASTCALL,
+	 PyDoc_STR("apart($module, function, /, *arguments)\n--\n\n"
+		   "Call a function in another thread, where no signal handler "
+		   "raises.")},
 	{NULL, NULL, 0, NULL},
 };

@@ -43,6 +43,10 @@ def to_the_end(
     /,
     *arguments: Any,
 ) -> tuple[_T, BaseException | None]: ...
+def within(
+    lock: Any, function: Callable[..., _T], end: Callable[..., object], /, *arguments: Any
+) -> _T: ...
+def apart(function: Callable[..., _T], /, *arguments: Any) -> _T: ...
 
 class Window(Generic[ScalarT]):
     _closed: bool

@@ -2,7 +2,8 @@
 """Locks that a signal handler may take again, and that are free in a forked child.
 
 The thread that holds a lock when another one forks is not there in the child: without
-this nobody would ever release it there.
+this nobody would ever release it there. `within` and `apart` are for what a signal handler's
+exception must not leave half done.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import threading
 import weakref
 from typing import Any
 
-__all__ = ["forks", "lock"]
+from .._native.cmethods import apart, within
+
+__all__ = ["apart", "forks", "lock", "within"]
 
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 _forks = [0]

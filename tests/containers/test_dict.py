@@ -177,7 +177,8 @@ class Machine(RuleBasedStateMachine):
         assert items == self.model
         lines = self.table._memory.words.local.reshape(-1, 8)
         assert not (lines[:, 0] & 0xFFFFFFFF).any(), "a lock is left"
-        assert self.table._memory.head.local[8] == len(self.model)
+        entries, aside = entries_and_aside(self.table._memory.head.local[ROOM:])
+        assert (entries.sum(), aside.any()) == (len(self.model), False)
 
 
 PAIRS = [("i8", "i8"), ("u4", "f8"), ("i1", "i2"), ("S16", "record"), ("pair", "object")]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .hashing import cast
 from .items import Items, collect, local_entries
-from .memory import ASIDE, COUNT, USED, Wait
+from .memory import COUNT, ROOM
 from .table import Table
 
 __all__ = ["Dict"]
@@ -147,8 +147,7 @@ class Dict(Table):
         >>> table.close()
         """
         query = self._one(key)
-        with self._turn("get"):
-            records, there = self._slots.read(query)
+        records, there = self._turn("get", self._slots.read, query)
         return self._values.of(records)[0] if there is None else default
 
     def setdefault(self, key: Any, value: Any) -> Any:
@@ -185,14 +184,8 @@ class Dict(Table):
         query = self._one(key)
         stored = self._values.read(value, ())
         record = self._values.records(query.words, stored)
-        with self._turn("setdefault"):
-            wait = Wait(self._memory, "room for a new key")
-            while True:
-                found, there = self._slots.read(query)
-                if there is None:
-                    return self._values.of(found)[0]
-                if self._slots.insert(query, record, wait)[0]:
-                    return self._values.of(record)[0]
+        record = self._turn("setdefault", self._slots.read_or_insert, query, record)
+        return self._values.of(record)[0]
 
     def pop(self, key: Any, default: Any = _NO_DEFAULT) -> Any:
         """Remove a key and return its value.
@@ -229,8 +222,7 @@ class Dict(Table):
         >>> table.close()
         """
         query = self._one(key)
-        with self._turn("pop"):
-            record = self._slots.remove(query)
+        record = self._turn("pop", self._slots.remove, query)
         if record is not None:
             return self._values.of(record)[0]
         if default is _NO_DEFAULT:
@@ -311,8 +303,7 @@ class Dict(Table):
         >>> table.close()
         """
         shape, query = self._many(keys)
-        with self._turn("get_many"):
-            records, there = self._slots.read(query)
+        records, there = self._turn("get_many", self._slots.read, query)
         if there is None:
             return self._values.of(records).reshape(shape)
         missing = ~there
@@ -431,14 +422,15 @@ class Dict(Table):
 
     def __len__(self) -> int:
         """Return the number of entries of all ranks. Collective, blocking."""
-        with self._turn("len"):
-            memory = self._memory
-            memory.together("len")
-            memory.head.local[COUNT] = len(local_entries(memory, self._slots)[0])
-            memory.together("len")
-            ranks = np.arange(memory.size)
-            total = int(memory.head.get_many(ranks, COUNT).sum())
-            memory.together("len")
+        return self._turn("len", self._len)
+
+    def _len(self) -> int:
+        memory = self._memory
+        memory.together("len")
+        memory.head.local[COUNT] = len(local_entries(memory, self._slots)[0])
+        memory.together("len")
+        total = int(memory.head.get_many(np.arange(memory.size), COUNT).sum())
+        memory.together("len")
         return total
 
     def items(self) -> Items:
@@ -470,11 +462,14 @@ class Dict(Table):
         ...     list(table.items()), table.items().value_array.sum()
         ([(np.int64(4), np.float64(0.5))], np.float64(0.5))
         """
-        with self._turn("items"):
-            self._memory.together("items")
-            words, records = collect(self._memory)
-            self._memory.together("items")
+        words, records = self._turn("items", self._items)
         return Items(self._keys.back(words), self._values.of(records))
+
+    def _items(self) -> tuple[Array, Array]:
+        self._memory.together("items")
+        found = collect(self._memory)
+        self._memory.together("items")
+        return found
 
     def local_items(self) -> Items:
         """Return the entries that this rank holds.
@@ -500,8 +495,7 @@ class Dict(Table):
         ...     sorted(table.local_items())
         [(np.int64(1), np.int64(10)), (np.int64(2), np.int64(20))]
         """
-        with self._turn("local_items"):
-            words, records = local_entries(self._memory, self._slots)
+        words, records = self._turn("local_items", local_entries, self._memory, self._slots)
         return Items(self._keys.back(words), self._values.of(records))
 
     def clear(self) -> None:
@@ -524,8 +518,11 @@ class Dict(Table):
         ...     len(table)
         0
         """
-        with self._turn("clear"):
-            self._memory.together("clear")
-            self._memory.words.local[:] = 0
-            self._memory.head.local[[USED, *range(ASIDE, ASIDE + self._memory.size)]] = 0
-            self._memory.together("clear")
+        self._turn("clear", self._clear)
+
+    def _clear(self) -> None:
+        self._memory.together("clear")
+        self._memory.words.local[:] = 0
+        self._memory.head.local[ROOM:] = 0
+        self._slots.cleared()
+        self._memory.together("clear")

@@ -21,7 +21,7 @@ from ...errors import PeerLostError, RmaTimeout, Unsupported
 from .hashing import Keys
 from .values import Values
 
-__all__ = ["ASIDE", "COUNT", "SLOTS", "USED", "Memory", "Wait", "settings"]
+__all__ = ["ACTIVE", "COUNT", "ROOM", "SLOTS", "Memory", "Wait", "settings"]
 
 Array = NDArray[Any]
 
@@ -30,7 +30,7 @@ SLOTS = 7  # of a bucket, which is a cache line: a word of its own, and their ta
 # entries are in their home buckets.
 FILL, FILL_LONG, LONG = 0.5, 0.7, 4  # words
 # words of the head, in cache lines of their own
-_ACTIVE, USED, COUNT, _NEVER, ASIDE = 0, 8, 9, 16, 24
+ACTIVE, COUNT, _NEVER, ROOM = 0, 8, 16, 24
 _WORD = np.dtype(np.uint64)
 _LINGER = 1.0  # s after a rank's death, until nothing of its is in the network any more
 _LOOK_EVERY = 0.01  # s
@@ -46,9 +46,10 @@ class Memory:
     gate : Window
         For fences only: when a rank is lost it closes, and the others stay open.
     head : Window
-        A few words of each rank: the count of its active sections, odd within one; the count
-        of its entries and of the room set aside for new ones; and for each rank what that has
-        set aside.
+        A few words of each rank: the count of its active sections, odd within one; and for each
+        rank what that has there, see state.py.
+    rooms : Window
+        The last of them, in one element.
     words, lines : Window
         The buckets, as words and as elements of 64 bytes. Word 0 of a bucket: from bit 32,
         how many entries passed it on the way to a later bucket, as it was full; below, the
@@ -83,7 +84,9 @@ class Memory:
         words, enter = self.buckets * (SLOTS + 1), stack.enter_context
         slots, record = self.buckets * SLOTS, self.format.record
         self.gate = enter(Window.allocate(comm, 0, np.uint8, timeout=self.timeout))
-        self.head = enter(Window.allocate(comm, ASIDE + comm.size, _WORD, timeout=self.timeout))
+        end = ROOM + comm.size
+        self.head = enter(Window.allocate(comm, end, _WORD, timeout=self.timeout))
+        self.rooms = self.head.subwindow(ROOM, end).view(f"V{8 * comm.size}")
         self.words = enter(Window.allocate(comm, words, _WORD, timeout=self.timeout))
         memory = enter(Window.allocate(comm, slots * record, _WORD, timeout=self.timeout))
         self.lines = self.words.view("V64")
@@ -104,11 +107,16 @@ class Memory:
     # as BUSY sees this section and waits for its end, or the section sees the mark.
 
     def __enter__(self) -> None:
-        if not self._own[_ACTIVE] & 1:  # else a signal has kept this rank from leaving the last
-            self._add(1, self.rank, _ACTIVE)
+        self._add(1, self.rank, ACTIVE)
 
-    def __exit__(self, *_: object) -> None:
-        self._add(1, self.rank, _ACTIVE)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:  # else `Entries.settle` leaves it, when nothing is on its way any more
+            self._add(1, self.rank, ACTIVE)
+
+    def leave(self) -> None:
+        """End the section that an exception has ended."""
+        if self._own[ACTIVE] & 1:
+            self._add(1, self.rank, ACTIVE)
 
     def grace(self) -> None:
         """Wait until all sections have ended that were active when it was called.
@@ -124,7 +132,7 @@ class Memory:
         before: Array | None = None
         while ranks.size:
             try:
-                now = self.head.get_many(ranks, _ACTIVE)
+                now = self.head.get_many(ranks, ACTIVE)
             except PeerLostError as exc:
                 self._find_gone(exc, ranks)
             else:

@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
+from ..._runtime import locks
 from ...errors import BusyError, ClosedError, Unsupported
 from .._agreement import Opening, common, exchange
 from .changes import Changes
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Table"]
 
 Array = NDArray[Any]
+_T = TypeVar("_T")
 
 
 class Table:
@@ -42,8 +42,8 @@ class Table:
         timeout: float | None = None,
     ) -> None:
         self._closed = True  # until it is whole
-        self._lock = threading.RLock()
-        self._inside = False
+        self._lock = locks.lock()
+        self._inside: object = None  # the call of this rank that is under way
 
         def tell() -> str:
             keys, values, count = settings(key_dtype, value_dtype, capacity, max_bytes)
@@ -120,8 +120,8 @@ class Table:
         return f"<rmaext.containers.Dict {what}, {state}>"
 
     def __enter__(self) -> Self:
-        with self._turn("with"):
-            return self
+        self._turn("with", lambda: None)
+        return self
 
     def __exit__(
         self,
@@ -137,20 +137,31 @@ class Table:
 
     # -- helpers -------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def _turn(self, call: str) -> Iterator[None]:
-        """Let one thread of this rank in at a time."""
-        with self._lock:
-            if self._closed:
-                raise ClosedError(errno.EBADF, f"Dict.{call}: the table is closed", call=call)
-            if self._inside:
-                text = f"Dict.{call}: called from a signal handler within another call of the table"
-                raise BusyError(errno.EBUSY, text, call=call)
-            self._inside = True
-            try:
-                yield
-            finally:
-                self._inside = False
+    def _turn(self, call: str, work: Callable[..., _T], *arguments: Any) -> _T:
+        """Let one thread of this rank in at a time, and leave nothing half done.
+
+        Whatever `work` raises, and wherever a signal handler does, `_settle` comes after it
+        before the lock is free.
+        """
+        turn = object(), call, work, arguments
+        result: _T = locks.within(self._lock, self._work, self._settle, *turn)
+        return result
+
+    def _work(self, turn: object, call: str, work: Callable[..., _T], arguments: Any) -> _T:
+        if self._closed or self._memory.head.closed:
+            raise ClosedError(errno.EBADF, f"Dict.{call}: the table is closed", call=call)
+        if self._inside is not None:
+            text = f"Dict.{call}: called from a signal handler within another call of the table"
+            raise BusyError(errno.EBUSY, text, call=call)
+        self._inside = turn
+        result = work(*arguments)
+        self._inside = None
+        return result
+
+    def _settle(self, turn: object, *_: object) -> None:
+        if self._inside is turn:
+            self._slots.settle()
+            self._inside = None
 
     def _many(self, keys: Any) -> tuple[tuple[int, ...], Query]:
         shape, words = self._keys.read(keys)
@@ -166,18 +177,13 @@ class Table:
 
     def _set(self, query: Query, values: Any, shape: tuple[int, ...] = ()) -> None:
         stored = self._values.read(values, shape)
-        with self._turn("set"):
-            if len(query.ranks):
-                self._slots.change(query, stored, "replace")
+        self._turn("set", self._slots.change, query, stored, "replace")
 
     def _add(self, query: Query, values: Any, shape: tuple[int, ...]) -> Array:
         if not self._memory.sums:
             text = f"Dict.add: no sums of {self._values.dtype}: numbers of up to 8 bytes have them"
             raise Unsupported(errno.EOPNOTSUPP, text, call="add")
         stored = self._values.read(values, shape)
-        with self._turn("add"):
-            if not len(query.ranks):
-                return np.zeros(shape, self._values.dtype)
-            before = self._slots.change(query, stored, "sum")
+        before = self._turn("add", self._slots.change, query, stored, "sum")
         assert before is not None
         return before.reshape(shape)
