@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .. import ClosedError, RmaError, RmaTimeout, SyncError, Window
+from .._runtime import locks
 from ..typing import ScalarT
 from ._agreement import Opening, common, exchange
 from ._windows import Closing, Pause, deadline, rank_of
@@ -402,7 +403,7 @@ class Published(Closing, Generic[ScalarT]):
         There is one request of this rank, so one thread at a time; a signal handler that reads
         takes the request of the read that it has interrupted away, which asks anew then.
         """
-        with self._turns.setdefault(rank, threading.RLock()):
+        with self._turns.setdefault(rank, locks.lock()):
             try:
                 try:
                     return self._ask_and_read(rank, out)

@@ -55,6 +55,12 @@ class Dict(Table):
     batch; it is not atomic as a whole. `add` is atomic: no sum is lost, while others remove the
     entry too. Values longer than 8 bytes are never torn.
 
+    **Threads and signals.** Threads of a rank may make any calls at once, but collective ones: they
+    take turns, one call after another. A call within a signal handler that has interrupted one of
+    the same table is BusyError. What a handler raises, as Ctrl-C does, ends a call that is done
+    then or not done (of many keys: for each), and of which no other rank waits for anything. In
+    a forked child all calls are ClosedError.
+
     **Waiting.** Readers, `add` and sets of keys that are there wait for nobody, but for a rank
     that is just removing that key or, if values are longer than 8 bytes, writing it. Making
     an entry waits for others that make or remove entries of its bucket; removing one waits

@@ -89,6 +89,7 @@ class Memory:
         self.rooms = self.head.subwindow(ROOM, end).view(f"V{8 * comm.size}")
         self.words = enter(Window.allocate(comm, words, _WORD, timeout=self.timeout))
         memory = enter(Window.allocate(comm, slots * record, _WORD, timeout=self.timeout))
+        self._memory = memory
         self.lines = self.words.view("V64")
         self.records = memory.view(f"V{8 * record}")
         if self.format.unit is not None:
@@ -100,6 +101,10 @@ class Memory:
                 pass
         self._own = self.head.local
         self._add = self.head.fetch_add
+
+    def windows(self) -> list[Window[Any]]:
+        """Return those to close, in the order for that."""
+        return [self._memory, self.words, self.head, self.gate]
 
     # -- active sections -----------------------------------------------------------
     # Whoever looks at a slot and then uses it does so in one. The count is an update of the

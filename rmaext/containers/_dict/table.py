@@ -13,7 +13,7 @@ from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
 from ..._runtime import locks
-from ...errors import BusyError, ClosedError, Unsupported
+from ...errors import BusyError, ClosedError, RmaError, Unsupported
 from .._agreement import Opening, common, exchange
 from .changes import Changes
 from .hashing import Query
@@ -52,11 +52,12 @@ class Table:
         told = exchange(comm, "Dict", tell, timeout)
         common(told, ValueError, "Dict: the ranks make different tables")
         keys, values, count = settings(key_dtype, value_dtype, capacity, max_bytes)
-        self._memory = memory = Memory(comm, keys, values, count, timeout)
+        memory = Memory(comm, keys, values, count, timeout)
         with Opening() as stack:
             memory.open(comm, stack)
             memory.gate.fence()
-            self._windows = stack.pop_all()
+            stack.pop_all()
+        self._memory = memory
         self._comm, self._keys, self._values, self._capacity = comm, keys, values, count
         self._slots = Changes(memory)
         self._closed = False
@@ -67,7 +68,8 @@ class Table:
         Raises
         ------
         PeerLostError, SyncError
-            As `Window.close`; the table is closed all the same.
+            As `Window.close`; the table is closed all the same. After any other exception, as
+            of Ctrl-C, call it again: the other ranks may wait in it.
 
         Notes
         -----
@@ -80,10 +82,19 @@ class Table:
         >>> table.closed
         True
         """
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._windows.close()
+        if hasattr(self, "_memory"):
+            locks.within(self._lock, self._close, lambda: None)
+
+    def _close(self) -> None:
+        self._closed = True
+        failure = None
+        for window in self._memory.windows():
+            try:
+                window.close()
+            except RmaError as exc:
+                failure = exc
+        if failure is not None:
+            raise failure
 
     @property
     def closed(self) -> bool:
@@ -133,7 +144,8 @@ class Table:
             self.close()
         elif not self._closed:
             self._closed = True  # the other ranks may never come to a collective close
-            self._windows.__exit__(kind, error, trace)
+            for window in self._memory.windows():
+                window.__exit__(kind, error, trace)
 
     # -- helpers -------------------------------------------------------------------
 
