@@ -193,16 +193,17 @@ PyMethodDef py_functions[] = {
 		   "it raises\n"
 		   "itself, it is not called again.")},
 	{"within", (PyCFunction)(void (*)(void))within, METH_FASTCALL,
-	 PyDoc_STR("within($module, lock, function, end, /, "
-		   "*arguments)\n--\n\n"
-		   "Call a function with a lock held; if it raises, call "
-		   "`end`.\n"
-		   "\n"
-		   "Both get the arguments. `end` runs in another thread, where "
-		   "no\n"
-		   "signal handler raises, before the lock is given back and "
-		   "the\n"
-		   "exception goes on.")},
+	 PyDoc_STR(
+		 "within($module, lock, function, end, /, "
+		 "*arguments)\n--\n\n"
+		 "Call a function with a lock held; if it raises, call "
+		 "`end`.\n"
+		 "\n"
+		 "Both get the arguments. `end` runs in another thread, where "
+		 "no\n"
+		 "signal handler raises, before the lock is given back and "
+		 "the\n"
+		 "exception goes on.")},
 	{"apart", (PyCFunction)(void (*)(void))apart, METH_FASTCALL,
 	 PyDoc_STR("apart($module, function, /, *arguments)\n--\n\n"
 		   "Call a function in another thread, where no signal handler "

@@ -10,7 +10,6 @@ import time
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import rmaext
 from rmaext.containers import Dict
@@ -173,12 +172,12 @@ BROAD = [name for name in CALLS if not name.startswith("add")]
 
 @pytest.mark.parametrize("name", NARROW)
 def test_words(world, name):
-    every(world, name, "i8", 24)
+    every(world, name, "i8", 10)
 
 
 @pytest.mark.parametrize("name", BROAD)
 def test_records(world, name):
-    every(world, name, WIDE, 16)
+    every(world, name, WIDE, 8)
 
 
 @pytest.mark.stress

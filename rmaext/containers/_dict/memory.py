@@ -17,6 +17,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from ... import Window
+from ..._runtime.reports import Waiting
 from ...errors import PeerLostError, RmaTimeout, Unsupported
 from .hashing import Keys
 from .values import Values
@@ -60,6 +61,8 @@ class Memory:
         The same memory, in elements of the values, for atomic updates.
     sums : bool
         Whether values can be added to.
+    call : str
+        The one under way.
     gone : dict
         Ranks that are dead, and when that was noticed.
     """
@@ -75,6 +78,7 @@ class Memory:
         self.limit = min(capacity, math.ceil(each + 6 * math.sqrt(each) + 6))
         fill = FILL if values.record <= LONG else FILL_LONG
         self.buckets = math.ceil(self.limit / (fill * SLOTS))
+        self.call = ""
         self.gone: dict[int, float] = {}
         self.values: Window[Any] | None = None
         self.sums = False
@@ -221,6 +225,7 @@ class Wait:
 
     def __init__(self, memory: Memory, what: str) -> None:
         self._memory, self._what = memory, what
+        self._waiting: Waiting | None = None
         self._turns = 0
         self._since = self._looked = time.monotonic()
 
@@ -236,6 +241,11 @@ class Wait:
         if self._turns <= 3:
             time.sleep(0)
             return []
+        if self._waiting is None:
+            text = f"Dict.{self._memory.call}, for {self._what}"
+            self._waiting = Waiting(self._memory.head, text)
+        ranks = list(set(ranks))
+        self._waiting.goes_on(ranks)
         # of random length: so two that are in each other's way come apart
         longest = min(20e-6 * 2 ** min(self._turns - 3, 8), 2e-3)
         self._memory.nap(longest * random.uniform(0.5, 1))
@@ -243,7 +253,7 @@ class Wait:
         if now < self._looked + _LOOK_EVERY:
             return []
         self._looked = now
-        dead = [rank for rank in set(ranks) if self._memory.is_gone(rank)]
+        dead = [rank for rank in ranks if self._memory.is_gone(rank)]
         limit = self._memory.head.timeout
         if not dead and now > self._since + limit:
             text = f"Dict: {self._what}: not within {limit:g} s; a rank may be stopped"

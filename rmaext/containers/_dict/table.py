@@ -13,6 +13,7 @@ from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
 from ..._runtime import locks
+from ..._runtime.reports import waited
 from ...errors import BusyError, ClosedError, RmaError, Unsupported
 from .._agreement import Opening, common, exchange
 from .changes import Changes
@@ -156,8 +157,11 @@ class Table:
         before the lock is free.
         """
         turn = object(), call, work, arguments
-        result: _T = locks.within(self._lock, self._work, self._settle, *turn)
-        return result
+        try:
+            result: _T = locks.within(self._lock, self._work, self._settle, *turn)
+            return result
+        finally:
+            waited()
 
     def _work(self, turn: object, call: str, work: Callable[..., _T], arguments: Any) -> _T:
         if self._closed or self._memory.head.closed:
@@ -166,6 +170,7 @@ class Table:
             text = f"Dict.{call}: called from a signal handler within another call of the table"
             raise BusyError(errno.EBUSY, text, call=call)
         self._inside = turn
+        self._memory.call = call
         result = work(*arguments)
         self._inside = None
         return result
