@@ -194,7 +194,7 @@ class Job:
             "lock": f"for the {'' if thread.offset else 'shared '}lock of {target}{place}",
             "notify wait": f"in wait_notify, slot {thread.offset}, count {thread.bytes},{place}",
             "until": f"in wait_until{place}",
-            "container": f"in {thread.text or 'a call of a container'}{self._of_comm(window.comm) if window else ''}",
+            "container": f"in {thread.text or 'a call of a container'}",
             "epoch": f"in an epoch{place} for {target}",
             "guard": f"in an update of {target}{place}, which another's bulk update holds up",
             "put": f"in a put to {target}{place}",

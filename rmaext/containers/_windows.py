@@ -65,9 +65,9 @@ class Pause:
     """Pauses of somebody who polls, each twice as long as the one before.
 
     `longest` is a millisecond, or what its owner sets. All of them are one wait in the record,
-    which says `what`, for these ranks, from the first one to the end of the context. MPI and the network make progress
-    meanwhile: a pause waits for a word of this rank's own window. A rank that is lost ends no
-    pause; who polls it learns so by the next operation.
+    which says `what`, for these ranks, from the first one to the end of the context. MPI and the
+    network make progress meanwhile: a pause waits for a word of this rank's own window. A rank
+    that is lost ends no pause; who polls it learns so by the next operation.
     """
 
     def __init__(self, window: Window[Any], what: str, *ranks: int) -> None:

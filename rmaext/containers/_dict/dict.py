@@ -111,7 +111,7 @@ class Dict(Table):
         return value
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._set(self._one(key), value)
+        self._set("set", self._one(key), value)
 
     def __delitem__(self, key: Any) -> None:
         self.pop(key)
@@ -268,7 +268,7 @@ class Dict(Table):
         (np.int64(0), np.int64(2), np.int64(4))
         >>> table.close()
         """
-        return self._add(self._one(key), value, ())[()]
+        return self._add("add", self._one(key), value, ())[()]
 
     # -- many keys -----------------------------------------------------------------
 
@@ -357,7 +357,7 @@ class Dict(Table):
         >>> table.close()
         """
         shape, query = self._many(keys)
-        self._set(query, values, shape)
+        self._set("set_many", query, values, shape)
 
     def add_many(self, keys: Any, values: Any) -> Array:
         """Add to the values of many keys, which are made where they are not there.
@@ -394,7 +394,7 @@ class Dict(Table):
         >>> table.close()
         """
         shape, query = self._many(keys)
-        return self._add(query, values, shape)
+        return self._add("add_many", query, values, shape)
 
     def rank_of(self, keys: Any) -> Any:
         """Return which rank holds keys, there or not. Local, not blocking.

@@ -192,15 +192,15 @@ class Table:
             )
         return query
 
-    def _set(self, query: Query, values: Any, shape: tuple[int, ...] = ()) -> None:
+    def _set(self, call: str, query: Query, values: Any, shape: tuple[int, ...] = ()) -> None:
         stored = self._values.read(values, shape)
-        self._turn("set", self._slots.change, query, stored, "replace")
+        self._turn(call, self._slots.change, query, stored, "replace")
 
-    def _add(self, query: Query, values: Any, shape: tuple[int, ...]) -> Array:
+    def _add(self, call: str, query: Query, values: Any, shape: tuple[int, ...]) -> Array:
         if not self._memory.sums:
             text = f"Dict.add: no sums of {self._values.dtype}: numbers of up to 8 bytes have them"
             raise Unsupported(errno.EOPNOTSUPP, text, call="add")
         stored = self._values.read(values, shape)
-        before = self._turn("add", self._slots.change, query, stored, "sum")
+        before = self._turn(call, self._slots.change, query, stored, "sum")
         assert before is not None
         return before.reshape(shape)
