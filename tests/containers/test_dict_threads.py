@@ -9,6 +9,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pytest
 
 import rmaext
 from rmaext.containers import Dict
@@ -45,6 +46,7 @@ def test_eight_threads_of_each_rank(world):
         assert len(set(items.key_array.tolist())) == len(items)
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_fork_while_another_thread_calls(world):
     """The child has ClosedError at once, whatever the thread was at."""
     with Dict(world, "i8", "i8", 200) as table:
