@@ -1245,6 +1245,8 @@ enum {
 	RMAEXT_DID_CREATE = 20,
 	RMAEXT_DID_CLOSE = 21,
 	RMAEXT_DID_UNLOCK = 22, /* begin: when the lock was taken */
+	/* a container's wait, in its own words; target: -1 is any rank */
+	RMAEXT_IN_CONTAINER = 23,
 };
 
 struct rmaext_record_count {
@@ -1402,10 +1404,14 @@ void rmaext_record_waits(const rmaext_window *window, uint32_t kind,
 void rmaext_record_waited(uint32_t kind, int outcome);
 /*
  * The calling thread's wait has lasted: where the program is, and what it waits
- * for. Either may be NULL. It holds until the wait is over.
+ * for. Either may be NULL. It holds until the wait is over; of a container's
+ * wait the first text does, as steps of it may be waits that last.
  */
 void rmaext_record_tell(const char *site, const char *text);
-/* The calling thread is in no call any more, as an exception ends its wait. */
+/*
+ * The calling thread is in no call any more, as an exception ends its wait. A
+ * container's goes on, until rmaext_record_waited().
+ */
 void rmaext_record_quit(void);
 /* The same of an operation or flush; a meeting, lock or epoch goes on. */
 void rmaext_record_give_up(void);

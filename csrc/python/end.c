@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Calls that signal handlers, which may raise, do not divide; and what `with`
- * enters and leaves.
+ * Calls that must end although signal handlers raise: to_the_end() goes on with
+ * them, within() puts right what they have begun, apart() lets none in, and no
+ * handler comes between locked() and its lock. And what `with` enters and
+ * leaves.
  */
 #include "python/cmethods.h"
 
@@ -128,6 +130,26 @@ static PyObject *apart(PyObject *module, PyObject *const *args, Py_ssize_t n)
 	return s.result;
 }
 
+static bool lock_acquire(PyObject *lock)
+{
+	PyObject *done = PyObject_CallMethodNoArgs(lock, py_names.acquire);
+
+	Py_XDECREF(done);
+	return done;
+}
+
+static void lock_release(PyObject *lock)
+{
+	PyObject *type, *value, *trace, *done;
+
+	PyErr_Fetch(&type, &value, &trace);
+	done = PyObject_CallMethodNoArgs(lock, py_names.release);
+	if (!done) /* renewed: this is a child that the function has forked */
+		PyErr_Clear();
+	Py_XDECREF(done);
+	PyErr_Restore(type, value, trace);
+}
+
 static bool lock_is_ours(PyObject *lock, bool *ours_p)
 {
 	PyObject *ours = PyObject_CallMethod(lock, "_is_owned", NULL);
@@ -145,7 +167,7 @@ static bool lock_is_ours(PyObject *lock, bool *ours_p)
  */
 static PyObject *locked(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
-	PyObject *lock = args[0], *done, *result, *type, *value, *trace;
+	PyObject *result;
 	bool ours;
 
 	(void)module;
@@ -154,21 +176,50 @@ static PyObject *locked(PyObject *module, PyObject *const *args, Py_ssize_t n)
 				"locked() takes a lock and two functions");
 		return NULL;
 	}
-	if (!lock_is_ours(lock, &ours))
+	if (!lock_is_ours(args[0], &ours))
 		return NULL;
 	if (ours)
 		return PyObject_CallNoArgs(args[1]);
-	done = PyObject_CallMethodNoArgs(lock, py_names.acquire);
-	if (!done)
+	if (!lock_acquire(args[0]))
 		return NULL;
-	Py_DECREF(done);
 	result = PyObject_Vectorcall(args[2], args + 3, (size_t)n - 3, NULL);
-	PyErr_Fetch(&type, &value, &trace);
-	done = PyObject_CallMethodNoArgs(lock, py_names.release);
-	if (!done) /* renewed: this is a child that the function has forked */
-		PyErr_Clear();
-	Py_XDECREF(done);
-	PyErr_Restore(type, value, trace);
+	lock_release(args[0]);
+	return result;
+}
+
+/* Puts right what the function has begun that raised the current exception. */
+static void call_settle(PyObject *const *end, size_t n)
+{
+	struct second s = {.args = end, .n = n};
+	PyObject *first = exception_taken();
+
+	second_make(&s);
+	if (s.error) {
+		PyErr_SetObject((PyObject *)Py_TYPE(s.error), s.error);
+		PyErr_WriteUnraisable(end[0]);
+	}
+	Py_XDECREF(s.result);
+	Py_XDECREF(s.error);
+	PyErr_SetObject((PyObject *)Py_TYPE(first), first);
+	Py_DECREF(first);
+}
+
+static PyObject *within(PyObject *module, PyObject *const *args, Py_ssize_t n)
+{
+	PyObject *result;
+
+	(void)module;
+	if (n < 3) {
+		PyErr_SetString(PyExc_TypeError,
+				"within() takes a lock and two functions");
+		return NULL;
+	}
+	if (!lock_acquire(args[0]))
+		return NULL;
+	result = PyObject_Vectorcall(args[1], args + 3, (size_t)n - 3, NULL);
+	if (!result)
+		call_settle(args + 2, (size_t)n - 3);
+	lock_release(args[0]);
 	return result;
 }
 
@@ -199,6 +250,18 @@ PyMethodDef py_functions[] = {
 		   "Wherever a signal handler raises, it is released. "
 		   "Where this thread\n"
 		   "holds it already, `nested` is called instead.")},
+	{"within", (PyCFunction)(void (*)(void))within, METH_FASTCALL,
+	 PyDoc_STR(
+		 "within($module, lock, function, end, /, "
+		 "*arguments)\n--\n\n"
+		 "Call a function with a lock held; if it raises, call "
+		 "`end`.\n"
+		 "\n"
+		 "Both get the arguments. `end` runs in another thread, where "
+		 "no\n"
+		 "signal handler raises, before the lock is given back and "
+		 "the\n"
+		 "exception goes on.")},
 	{NULL, NULL, 0, NULL},
 };
 

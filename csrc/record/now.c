@@ -108,7 +108,7 @@ static bool entry_is_own(const struct rmaext_record_thread *t)
 static bool entry_brackets(const struct rmaext_record_thread *t)
 {
 	return t->kind == RMAEXT_IN_MEETING || t->kind == RMAEXT_IN_LOCK ||
-	       t->kind == RMAEXT_IN_EPOCH;
+	       t->kind == RMAEXT_IN_EPOCH || t->kind == RMAEXT_IN_CONTAINER;
 }
 
 /* Operations of rmaext's own, which a wait makes between its slices. */
@@ -267,7 +267,8 @@ void rmaext_record_tell(const char *site, const char *text)
 {
 	struct rmaext_record_thread *t = thread_entry();
 
-	if (!entry_is_own(t) || !t->kind)
+	if (!entry_is_own(t) || !t->kind ||
+	    (t->kind == RMAEXT_IN_CONTAINER && t->text[0]))
 		return;
 	rmx_entry_begin(&t->seq);
 	text_set(t->site, sizeof(t->site), site);
@@ -279,7 +280,7 @@ void rmaext_record_quit(void)
 {
 	struct rmaext_record_thread *t = thread_entry();
 
-	if (entry_is_own(t) && t->kind)
+	if (entry_is_own(t) && t->kind && t->kind != RMAEXT_IN_CONTAINER)
 		entry_out(t, -FI_EINTR, true);
 }
 

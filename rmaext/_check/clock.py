@@ -12,6 +12,8 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from .._runtime import locks
+
 __all__ = ["BUSY", "NEVER", "Clock", "Times", "alone", "clock"]
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -46,7 +48,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.me = MPI.COMM_WORLD.rank
-        self.lock = threading.RLock()
+        self.lock = locks.lock()
         self.part = 0
         self.now: Times = np.zeros(MPI.COMM_WORLD.size, np.int64)
         self.tick()

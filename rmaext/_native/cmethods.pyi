@@ -49,6 +49,9 @@ def apart(function: Callable[..., _T], /, *arguments: Any) -> _T: ...
 def locked(
     lock: RLock, nested: Callable[[], _S], function: Callable[..., _T], /, *arguments: Any
 ) -> _S | _T: ...
+def within(
+    lock: Any, function: Callable[..., _T], end: Callable[..., object], /, *arguments: Any
+) -> _T: ...
 
 class Guard:
     _window: Any

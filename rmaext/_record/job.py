@@ -194,13 +194,15 @@ class Job:
             "lock": f"for the {'' if thread.offset else 'shared '}lock of {target}{place}",
             "notify wait": f"in wait_notify, slot {thread.offset}, count {thread.bytes},{place}",
             "until": f"in wait_until{place}",
+            "container": f"in {thread.text or 'a call of a container'}",
             "epoch": f"in an epoch{place} for {target}",
             "guard": f"in an update of {target}{place}, which another's bulk update holds up",
             "put": f"in a put to {target}{place}",
             "get": f"in a get from {target}{place}",
             "notify": f"in a put with a notification to {target}{place}",
         }.get(kind, f"in an update of {target}{place}")
-        wait = Wait(one, thread, what, seconds, any=kind in _OF_ANY)
+        free = kind in _OF_ANY or (kind == "container" and thread.target < 0)
+        wait = Wait(one, thread, what, seconds, any=free)
         if window is None:
             wait.blames = False
         elif wait.any:
@@ -211,7 +213,7 @@ class Job:
             wait.needs = self.others(window.comm, window.self)
         if kind == "lock" and window is not None:
             self._holders(wait, window)
-        elif not wait.any and kind != "epoch":
+        elif not wait.any and kind not in ("epoch", "container"):
             # these need no call of the target: only that its process can answer
             wait.needs = [need for need in wait.needs if not runs(need)] or wait.needs
             wait.blames = any(not runs(need) for need in wait.needs)

@@ -270,6 +270,8 @@ def _of_any(job: Job, group: _Group) -> Finding:
     text = group.says()
     if wait.thread.kind == "notify":
         text += f": {_notified(job, wait)}"
+    elif wait.thread.kind == "container":
+        text += ": any other rank may end that"
     else:
         text += ": no rank has written there what it waits for"
     needs = {id(need): need for one in group.waits for need in one.needs}

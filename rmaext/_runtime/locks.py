@@ -2,8 +2,8 @@
 """Locks that a signal handler may take again, and that are free in a forked child.
 
 The thread that holds a lock when another one forks is not there in the child: without
-this nobody would ever release it there. And calls that no signal handler divides, though it
-raises: see `rmaext._native.cmethods`.
+this nobody would ever release it there. And calls that a signal handler's exception must not
+leave half done: see `rmaext._native.cmethods`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from .._native.cmethods import apart, locked, to_the_end
+from .._native.cmethods import apart, locked, to_the_end, within
 from ..errors import BusyError
 
-__all__ = ["alone", "apart", "forks", "lock", "locked", "to_the_end"]
+__all__ = ["alone", "apart", "forks", "lock", "locked", "to_the_end", "within"]
 
 _T = TypeVar("_T")
 

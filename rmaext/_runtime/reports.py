@@ -13,7 +13,7 @@ from typing import Any
 
 from .._native._lib import lib
 
-__all__ = ["Patience", "described", "numbers", "place", "site"]
+__all__ = ["Patience", "Waiting", "described", "numbers", "place", "site", "waited"]
 
 WARN_AFTER = 10.0  # seconds
 _RECORD_EVERY = 0.1
@@ -104,3 +104,32 @@ class Patience:
         text = f"{what}: has waited {WARN_AFTER:g} s"
         text += f" for {numbers(ranks)}" if ranks else ""
         _log.warning("%s", f"{text} at {at}" if (at := site()) else text)
+
+
+class Waiting(Patience):
+    """A container's wait of many steps, in its own words: one wait in the record, until `waited`.
+
+    Parameters
+    ----------
+    window : Window
+        One of the container's.
+    what : str
+        "TaskQueue loop", "Dict.pop, for ...".
+    """
+
+    __slots__ = ("_what", "_where")
+
+    def __init__(self, window: Any, what: str) -> None:
+        super().__init__()
+        self._what, self._where = what, window._root._handle
+
+    def goes_on(self, ranks: Sequence[int] = ()) -> None:
+        """Say so, before the next step; for a rank if it is one, else for any."""
+        rank = ranks[0] if len(ranks) == 1 else -1
+        lib.rmaext_record_waits(self._where, lib.RMAEXT_IN_CONTAINER, rank, 0)
+        self.look(self._what, lambda: ranks)
+
+
+def waited() -> None:
+    """End the container's wait that this thread is in, if any."""
+    lib.rmaext_record_waited(lib.RMAEXT_IN_CONTAINER, 0)

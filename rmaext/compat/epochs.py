@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from mpi4py import MPI
 
-from .._runtime import mpi_progress
+from .._runtime import locks, mpi_progress
 from .errors import error
 
 if TYPE_CHECKING:
@@ -291,7 +291,7 @@ class Epochs:
         """Take a shared lock, if it was asked for and is not taken yet."""
         if rank not in self._untaken:
             return
-        taking = self._taking.setdefault(rank, threading.RLock())
+        taking = self._taking.setdefault(rank, locks.lock())
         try:
             mpi_progress.acquire(taking, None)
             if rank not in self._untaken:

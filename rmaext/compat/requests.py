@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
 
 from .._native import cmethods
+from .._runtime import locks
 from .errors import checked, code_of, library
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class _Several:
         self._requests = requests
         self._error: Exception | None = None
         self._left = len(pending)
-        self._lock = threading.Lock()
+        self._lock = locks.lock()
         self._state = cmethods.mpi_request_new(how.status)
         self.made = MPI.Grequest()
         at = ctypes.c_void_p(MPI._addressof(self.made))

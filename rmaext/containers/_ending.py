@@ -178,7 +178,7 @@ class Ending:
 
     def pause(self) -> Pause:
         """Return pauses between looks, which end when this rank is told."""
-        return Pause(self._words)
+        return Pause(self._words, "TaskQueue loop")
 
     def wait(self, pause: Pause, took: float) -> None:
         """Pause after a look that took so many seconds: the more ranks, the longer."""

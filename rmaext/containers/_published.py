@@ -377,8 +377,15 @@ class Published(Closing, Generic[ScalarT]):
 
     def _await(self, rank: int, newer_than: int, timeout: float | None) -> int:
         """Return NEWEST of a rank once its version is a newer one."""
-        control, pause = self._control, Pause(self._control)
+        control = self._control
         end = deadline(control, timeout)
+        with Pause(control, "Published.read", rank) as pause:
+            return self._await_paused(rank, newer_than, timeout, end, pause)
+
+    def _await_paused(
+        self, rank: int, newer_than: int, timeout: float | None, end: float, pause: Pause
+    ) -> int:
+        control = self._control
         while True:
             own = self._words[_NEWEST]
             word = int(control.load(rank, _NEWEST))

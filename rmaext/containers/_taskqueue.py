@@ -438,6 +438,7 @@ class TaskQueue(Closing, Generic[ScalarT]):
                     return False
             return True
         finally:
+            pause.__exit__()
             self._waited += perf_counter() - start
 
     def _steal(self, victim: int, word: int) -> bool:

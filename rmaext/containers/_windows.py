@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import BoundsError, PeerLostError, RmaTimeout, Window
 from .._runtime.copies import Unique
+from .._runtime.reports import Waiting, waited
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -82,14 +83,22 @@ class Closing(Unique):
 class Pause:
     """Pauses of somebody who polls, each twice as long as the one before.
 
-    `longest` is a millisecond, or what its owner sets. MPI and the network make progress
-    meanwhile: a pause waits for a word of this rank's own window. A rank that is lost ends no
-    pause; who polls it learns so by the next operation.
+    `longest` is a millisecond, or what its owner sets. All of them are one wait in the record,
+    which says `what`, for these ranks, from the first one to the end of the context. MPI and the
+    network make progress meanwhile: a pause waits for a word of this rank's own window. A rank
+    that is lost ends no pause; who polls it learns so by the next operation.
     """
 
-    def __init__(self, window: Window[Any]) -> None:
+    def __init__(self, window: Window[Any], what: str, *ranks: int) -> None:
         self._window, self.longest = window, _LONGEST
+        self._waiting, self._ranks = Waiting(window, what), ranks
         self._seconds = _FIRST
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        waited()
 
     def over(self, end: float) -> bool:
         """Whether a time limit has ended."""
@@ -99,5 +108,6 @@ class Pause:
         """Pause, until `end` at most, or until an own word is no longer what it was."""
         seconds = max(0.0, min(self._seconds, end - time.monotonic()))
         self._seconds = min(2 * self._seconds, self.longest)
+        self._waiting.goes_on(self._ranks)
         with suppress(RmaTimeout, PeerLostError):
             self._window.wait_until(offset, "!=", value, timeout=seconds)

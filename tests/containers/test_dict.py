@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import pickle
 import random
@@ -21,7 +20,8 @@ from mpi4py import MPI
 import rmaext
 from rmaext.containers import Dict
 from rmaext.containers._dict.hashing import BUSY, FULL
-from rmaext.containers._dict.memory import SLOTS, Wait
+from rmaext.containers._dict.memory import ROOM, SLOTS, Wait
+from rmaext.containers._dict.state import entries_and_aside
 
 RECORD = np.dtype([("a", "i4"), ("b", "S3"), ("c", "f8")])
 PADDED = np.dtype([("a", "i1"), ("b", "f8")], align=True)
@@ -177,7 +177,8 @@ class Machine(RuleBasedStateMachine):
         assert items == self.model
         lines = self.table._memory.words.local.reshape(-1, 8)
         assert not (lines[:, 0] & 0xFFFFFFFF).any(), "a lock is left"
-        assert self.table._memory.head.local[8] == len(self.model)
+        entries, aside = entries_and_aside(self.table._memory.head.local[ROOM:])
+        assert (entries.sum(), aside.any()) == (len(self.model), False)
 
 
 PAIRS = [("i8", "i8"), ("u4", "f8"), ("i1", "i2"), ("S16", "record"), ("pair", "object")]
@@ -438,82 +439,6 @@ def test_time_limit(monkeypatch, given):
             with pytest.raises(rmaext.RmaTimeout, match=f"not within {given or 0.3} s"):
                 deque(iter(lambda: wait.on([]), None), maxlen=0)
     comm.Free()
-
-
-STEPS = ["find", "records", "hold", "write", "_lock", "_take_slots", "_fill", "_unlock", "_reserve"]
-
-
-@pytest.mark.parametrize("call", ["accumulate_many", "fetch_add_many"])
-@pytest.mark.parametrize("number", [1, 2])
-def test_ctrl_c_between_updates_of_room(call, number):
-    """What was set aside, or not given back, is known: a full table is CapacityError."""
-    with Dict(MPI.COMM_SELF, "i8", "i8", 20) as table:
-        memory, window = table._memory, table._memory.head
-        left = [number]
-
-        class Head:
-            def __getattr__(self, name):
-                value = getattr(window, name)
-                if name != call:
-                    return value
-
-                def cut(*arguments):
-                    result = value(*arguments)
-                    left[0] -= 1
-                    if not left[0]:
-                        raise KeyboardInterrupt
-                    return result
-
-                return cut
-
-        memory.head = Head()
-        with contextlib.suppress(KeyboardInterrupt):
-            table[1] = 1
-        memory.head = window
-        full = None
-        for key in range(100):
-            try:
-                table[key] = key
-            except rmaext.CapacityError as exc:
-                full = exc
-                break
-        assert full
-        assert memory.limit - 1 <= len(table) <= memory.limit + 1
-
-
-@pytest.mark.parametrize("wide", [False, True], ids=["words", "records"])
-@pytest.mark.parametrize("step", STEPS)
-def test_ctrl_c_in_any_step(step, wide):
-    """The call is cut off after a step: nothing is left locked or half made."""
-    dtype = RECORD if wide else "i8"
-    value = np.zeros(1, dtype)[0]
-    with Dict(MPI.COMM_SELF, "i8", dtype, 10) as table:
-        table[1] = value
-        plain_step = getattr(table._slots, step)
-
-        def cut(*arguments):
-            plain_step(*arguments)
-            delattr(table._slots, step)  # it is needed to clean up
-            raise KeyboardInterrupt
-
-        for call in (
-            lambda: table.set_many([1, 2, 3], value),
-            lambda: table.pop(1),
-            lambda: table.get(1),
-        ):
-            setattr(table._slots, step, cut)
-            try:
-                call()
-            except KeyboardInterrupt:
-                pass
-            else:
-                vars(table._slots).pop(step, None)
-        for key in (1, 2, 3):
-            table[key] = value
-            table.pop(key)
-        assert len(table) == 0
-        assert not (table._memory.words.local.reshape(-1, 8)[:, 0] & 0xFFFFFFFF).any()
-        assert table._memory.head.local[0] % 2 == 0
 
 
 def test_threads(world):

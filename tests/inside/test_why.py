@@ -407,3 +407,19 @@ def test_mpi_is_not_initialised(run_python):
     """
     done = run_python(code)
     assert done.returncode == 0, done.stderr
+
+
+def test_each_wait_of_a_container():
+    """One wait each, in the container's words, with the rank that it is for if that is one."""
+    found = looked_at("containers", 3, asked)
+    texts = [finding["text"] for finding in found["verdict"]]
+    calls = ["get", "get_many", "set", "set_many", "setdefault", "pop", "local_items"]
+    for call in [f"Dict.{name}, for [^:]*" for name in [*calls, "add", "add_many"]]:
+        words = rf"rank 0 waits in {call} since \d.* s: rank 1 is in "
+        assert sum(bool(re.match(words, text)) for text in texts) == 1, (call, texts)
+    assert any(
+        re.match(r"rank 0 waits in Published.read since \d.* s: rank 1 is", t) for t in texts
+    )
+    words = r"rank 2 waits in TaskQueue loop since \d.* s: any other rank may end that"
+    assert any(re.match(words, text) for text in texts), texts
+    assert rank(found, 2)["at"] == line("queue's loop")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .entries import Entries
 from .hashing import Query
 from .memory import Wait
-from .slots import MISSING, UNDECIDED, Found, Index
+from .state import MISSING, UNDECIDED, Found, Index, Writing
 
 __all__ = ["Changes"]
 
@@ -36,6 +36,8 @@ class Changes(Entries):
         numpy.ndarray or None
             The previous values, 0 where an entry was made; None for those that are no words.
         """
+        if not len(q.ranks):
+            return stored
         if self._m.values is None:
             self._change_wide(q, stored)
             return None
@@ -61,6 +63,7 @@ class Changes(Entries):
         assert values is not None
         assert form.unit is not None
         unit = stored.view(form.unit)
+        self._sent = q.ranks
         before = values.fetch_op_many(q.ranks, form.offset(found.slots), unit, op)
         result: Array = np.asarray(before).view(stored.dtype)
         return result
@@ -68,25 +71,22 @@ class Changes(Entries):
     def _change_wide(self, q: Query, stored: Array) -> None:
         """Set values that no update can replace: their slots are held meanwhile."""
         rows, wait = np.arange(len(q.ranks)), Wait(self._m, "those who change or remove a key")
-        held = records = None
         while rows.size:
             some = q.take(rows)
-            try:
-                with self._m:
-                    found = self.find(some)
-                    ready = _ready(some, found)
-                    # of several for one key the last is written
-                    place = (some.ranks * self._m.buckets * 8 + found.places)[ready][::-1]
-                    last = ready[::-1][np.unique(place, return_index=True)[1]]
-                    held, part = found.take(last), some.take(last)
-                    records = self._m.format.records(part.words, stored[rows[last]])
-                    got = np.flatnonzero(self.hold(part, held)) if last.size else last
-                if got.size:
-                    self.write(part.take(got), held.take(got), records[got])
-            except BaseException:
-                if records is not None and held is not None:
-                    self.finish(part, held, records)
-                raise
+            with self._m:
+                found = self.find(some)
+                ready = _ready(some, found)
+                # of several for one key the last is written
+                place = (some.ranks * self._m.buckets * 8 + found.places)[ready][::-1]
+                last = got = ready[::-1][np.unique(place, return_index=True)[1]]
+                if last.size:
+                    records = self._m.format.records(some.words[last], stored[rows[last]])
+                    writing = Writing(some.take(last), found.take(last), records)
+                    self._now = self._now._replace(writing=writing)
+                    got = np.flatnonzero(self.hold(writing.q, writing.found))
+            if got.size:
+                self.write(writing, got)
+            self._now = self._now._replace(writing=None)
             failed = np.setdiff1d(last, last[got])  # others were faster
             done = np.setdiff1d(ready, failed)
             if failed.size:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .._values import taken
 from .items import Items, collect, local_entries
-from .memory import ASIDE, COUNT, USED, Wait
+from .memory import COUNT, ROOM
 from .table import Table
 
 __all__ = ["Dict"]
@@ -54,6 +54,12 @@ class Dict(Table):
     one operation for each key, and those on the same key take effect in the order of the
     batch; it is not atomic as a whole. `add` is atomic: no sum is lost, while others remove the
     entry too. Values longer than 8 bytes are never torn.
+
+    **Threads and signals.** Threads of a rank may make any calls at once, but collective ones: they
+    take turns, one call after another. A call within a signal handler that has interrupted one of
+    the same table is BusyError. What a handler raises, as Ctrl-C does, ends a call that is done
+    then or not done (of many keys: for each), and of which no other rank waits for anything. In
+    a forked child all calls are ClosedError.
 
     **Waiting.** Readers, `add` and sets of keys that are there wait for nobody, but for a rank
     that is just removing that key or, if values are longer than 8 bytes, writing it. Making
@@ -106,7 +112,7 @@ class Dict(Table):
         return value
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._set(self._one(key), value)
+        self._set("set", self._one(key), value)
 
     def __delitem__(self, key: Any) -> None:
         self.pop(key)
@@ -148,8 +154,7 @@ class Dict(Table):
         >>> table.close()
         """
         query = self._one(key)
-        with self._turn("get"):
-            records, there = self._slots.read(query)
+        records, there = self._turn("get", self._slots.read, query)
         return self._values.of(records)[0] if there is None else default
 
     def setdefault(self, key: Any, value: Any) -> Any:
@@ -186,14 +191,8 @@ class Dict(Table):
         query = self._one(key)
         stored = self._values.read(value, ())
         record = self._values.records(query.words, stored)
-        with self._turn("setdefault"):
-            wait = Wait(self._memory, "room for a new key")
-            while True:
-                found, there = self._slots.read(query)
-                if there is None:
-                    return self._values.of(found)[0]
-                if self._slots.insert(query, record, wait)[0]:
-                    return self._values.of(record)[0]
+        record = self._turn("setdefault", self._slots.read_or_insert, query, record)
+        return self._values.of(record)[0]
 
     def pop(self, key: Any, default: Any = _NO_DEFAULT) -> Any:
         """Remove a key and return its value.
@@ -230,8 +229,7 @@ class Dict(Table):
         >>> table.close()
         """
         query = self._one(key)
-        with self._turn("pop"):
-            record = self._slots.remove(query)
+        record = self._turn("pop", self._slots.remove, query)
         if record is not None:
             return self._values.of(record)[0]
         if default is _NO_DEFAULT:
@@ -271,7 +269,7 @@ class Dict(Table):
         (np.int64(0), np.int64(2), np.int64(4))
         >>> table.close()
         """
-        return self._add(self._one(key), value, ())[()]
+        return self._add("add", self._one(key), value, ())[()]
 
     # -- many keys -----------------------------------------------------------------
 
@@ -312,8 +310,7 @@ class Dict(Table):
         >>> table.close()
         """
         shape, query = self._many(keys)
-        with self._turn("get_many"):
-            records, there = self._slots.read(query)
+        records, there = self._turn("get_many", self._slots.read, query)
         if there is None:
             return self._values.of(records).reshape(shape)
         missing = ~there
@@ -361,7 +358,7 @@ class Dict(Table):
         >>> table.close()
         """
         shape, query = self._many(keys)
-        self._set(query, values, shape)
+        self._set("set_many", query, values, shape)
 
     def add_many(self, keys: Any, values: Any) -> Array:
         """Add to the values of many keys, which are made where they are not there.
@@ -398,7 +395,7 @@ class Dict(Table):
         >>> table.close()
         """
         shape, query = self._many(keys)
-        return self._add(query, values, shape)
+        return self._add("add_many", query, values, shape)
 
     def rank_of(self, keys: Any) -> Any:
         """Return which rank holds keys, there or not. Local, not blocking.
@@ -432,14 +429,15 @@ class Dict(Table):
 
     def __len__(self) -> int:
         """Return the number of entries of all ranks. Collective, blocking."""
-        with self._turn("len"):
-            memory = self._memory
-            memory.together("len")
-            memory.head.local[COUNT] = len(local_entries(memory, self._slots)[0])
-            memory.together("len")
-            ranks = np.arange(memory.size)
-            total = int(memory.head.get_many(ranks, COUNT).sum())
-            memory.together("len")
+        return self._turn("len", self._len)
+
+    def _len(self) -> int:
+        memory = self._memory
+        memory.together("len")
+        memory.head.local[COUNT] = len(local_entries(memory, self._slots)[0])
+        memory.together("len")
+        total = int(memory.head.get_many(np.arange(memory.size), COUNT).sum())
+        memory.together("len")
         return total
 
     def items(self) -> Items:
@@ -471,11 +469,14 @@ class Dict(Table):
         ...     list(table.items()), table.items().value_array.sum()
         ([(np.int64(4), np.float64(0.5))], np.float64(0.5))
         """
-        with self._turn("items"):
-            self._memory.together("items")
-            words, records = collect(self._memory)
-            self._memory.together("items")
+        words, records = self._turn("items", self._items)
         return Items(self._keys.back(words), self._values.of(records))
+
+    def _items(self) -> tuple[Array, Array]:
+        self._memory.together("items")
+        found = collect(self._memory)
+        self._memory.together("items")
+        return found
 
     def local_items(self) -> Items:
         """Return the entries that this rank holds.
@@ -501,8 +502,7 @@ class Dict(Table):
         ...     sorted(table.local_items())
         [(np.int64(1), np.int64(10)), (np.int64(2), np.int64(20))]
         """
-        with self._turn("local_items"):
-            words, records = local_entries(self._memory, self._slots)
+        words, records = self._turn("local_items", local_entries, self._memory, self._slots)
         return Items(self._keys.back(words), self._values.of(records))
 
     def clear(self) -> None:
@@ -525,8 +525,11 @@ class Dict(Table):
         ...     len(table)
         0
         """
-        with self._turn("clear"):
-            self._memory.together("clear")
-            self._memory.words.local[:] = 0
-            self._memory.head.local[[USED, *range(ASIDE, ASIDE + self._memory.size)]] = 0
-            self._memory.together("clear")
+        self._turn("clear", self._clear)
+
+    def _clear(self) -> None:
+        self._memory.together("clear")
+        self._memory.words.local[:] = 0
+        self._memory.head.local[ROOM:] = 0
+        self._slots.cleared()
+        self._memory.together("clear")

@@ -5,45 +5,35 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..._runtime.locks import apart
 from ...errors import CapacityError, PeerLostError, RmaError
 from .hashing import BUSY, FULL, Query, Words
-from .memory import ASIDE, SLOTS, USED, Memory, Wait
-from .slots import LOCKED, MISSING, PASSED, UNDECIDED, Found, Index, Slots
+from .memory import ROOM, SLOTS, Memory, Wait
+from .slots import LOCKED, PASSED, Slots
+from .state import (
+    MISSING,
+    UNDECIDED,
+    Filling,
+    Found,
+    Index,
+    Now,
+    Removing,
+    Room,
+    Writing,
+    entries_and_aside,
+    room_words,
+)
 
 __all__ = ["Entries"]
 
 _OTHER = np.uint64(FULL | BUSY)  # from FULL to BUSY, and back
 _VERSION_UNIT, _VERSIONS = 1 << 20, ((1 << 18) - 1) << 20
-
-
-@dataclass
-class Room:
-    """What a call has set aside at some ranks.
-
-    Attributes
-    ----------
-    ranks, counts : numpy.ndarray
-        Where, and for how many entries.
-    unused : numpy.ndarray
-        How many of these it has not made.
-    counted : bool
-        It is in the ranks' `USED`.
-    """
-
-    ranks: Index
-    counts: Index
-    unused: Index = field(init=False)
-    counted: bool = False
-
-    def __post_init__(self) -> None:
-        self.unused = self.counts
+_MOST = 1 << 30  # new entries of one call at a rank, see state.py
 
 
 class Entries(Slots):
@@ -51,7 +41,55 @@ class Entries(Slots):
 
     def __init__(self, memory: Memory) -> None:
         super().__init__(memory)
-        self._room: Room | None = None  # that the call under way has set aside
+        self._sent: Index | None = None  # ranks where values were changed, in the section
+
+    def cleared(self) -> None:
+        """There are no entries any more."""
+        self._now = Now(np.zeros(self._m.size, np.int64))
+
+    # -- after an exception --------------------------------------------------------
+
+    def settle(self) -> None:
+        """Carry to its end what the call has begun, or undo it. No signal handler raises here.
+
+        At a rank that does not answer, or is lost, it is left.
+        """
+        sent = [] if self._sent is None else self._sent.tolist()
+        for rank in (self._now.ranks() | set(sent)) - set(self._m.gone):
+            with contextlib.suppress(RmaError):
+                # messages to a rank arrive in their order: what was on its way has come
+                self._m.words.get_many(rank, [0])
+                self._settle_at(rank)
+        with contextlib.suppress(RmaError):
+            self._m.leave()
+            self._give_back()
+        self._now, self._sent = Now(self._now.entries), None
+
+    def _settle_at(self, rank: int) -> None:
+        now = self._now
+        if now.writing is not None:
+            self._finish(now.writing, np.flatnonzero(now.writing.q.ranks == rank))
+        if now.filling is not None:
+            self._settle_filling(now.filling, np.flatnonzero(now.filling.q.ranks == rank))
+        if now.removing is not None and rank == now.removing.q.ranks[0]:
+            if now.removing.free:
+                self._free(now.removing)
+            else:  # it stays
+                self._swap_one(rank, now.removing.place, now.removing.busy, now.removing.tag)
+        if now.locks is not None:
+            self._unlock(now.locks.take(now.locks.ranks == rank))
+
+    def _settle_filling(self, it: Filling, rows: Index) -> None:
+        """Make the entries at a rank if all have their slots, else free these."""
+        q = it.q.take(rows)
+        if not it.taken:
+            self._swap(q.ranks, it.places[rows], it.busy[rows], 0)
+            return
+        if not it.counted:
+            self.count_passing(q, it.steps[rows], PASSED)
+        now = self._m.words.get_many(q.ranks, it.places[rows])
+        self._publish(it, rows[now == it.busy[rows]])
+        it.made[it.rows[rows]] = True  # before, or now
 
     # -- locks of home buckets -----------------------------------------------------
 
@@ -90,37 +128,6 @@ class Entries(Slots):
             old[rows] = before
             rows = rows[again]
 
-    @contextlib.contextmanager
-    def _locked(self, q: Query) -> Iterator[None]:
-        """Give the locks back at the end, whatever happens, and slots that are still BUSY."""
-        try:
-            yield
-        except BaseException:
-            for rank in set(q.ranks.tolist()) - set(self._m.gone):
-                some = q.take(q.ranks == rank)
-                with contextlib.suppress(RmaError):
-                    self._drop(some)
-                    self._unlock(some)
-            raise
-        self._unlock(q)
-
-    def _drop(self, q: Query) -> None:
-        """Free the slots that this rank was about to fill when it was interrupted."""
-        rows, there = np.arange(len(q.ranks)), q.homes
-        for step in range(1, self._m.buckets + 1):
-            lines = self._lines(q.ranks[rows], there)
-            mine = (
-                lines & ~np.uint64(_VERSIONS) == (q.want[rows, None] ^ (FULL | BUSY)) | self._m.me
-            )
-            for i, j in zip(*mine.nonzero(), strict=True):
-                place = int(there[i]) * 8 + int(j)
-                self._swap_one(int(q.ranks[rows[i]]), place, int(lines[i, j]), 0)
-            on = lines[:, 0] >= PASSED
-            rows = rows[on]
-            if not rows.size:
-                return
-            there = (q.homes[rows] + step) % self._m.buckets
-
     # -- new entries ---------------------------------------------------------------
 
     def insert(self, q: Query, records: Words, wait: Wait) -> NDArray[np.bool_]:
@@ -150,20 +157,26 @@ class Entries(Slots):
         """
         made = np.zeros(len(q.ranks), bool)
         ranks, counts = np.unique(q.ranks, return_counts=True)
-        self._give_back()  # what a call that was interrupted has left
-        self._room = room = Room(ranks, counts)
-        there = False
-        try:
-            there = self._reserve(room)
-            rows = np.arange(len(q.ranks) if there else 0)
-            while rows.size:
-                rows = self._insert_some(q, records, rows, made, wait)
-        finally:
-            room.unused = np.bincount(q.ranks[~made], minlength=self._m.size)[ranks]
-            self._give_back()
+        room = Room(q, ranks, counts, made)
+        self._now = self._now._replace(room=room)
+        there = self._reserve(room)
+        rows = np.arange(len(q.ranks) if there else 0)
+        while rows.size:
+            rows = self._insert_some(q, records, rows, made, wait)
+        self._give_back()
         if not there:
             self._wait_for_room(ranks, counts, wait)
         return made
+
+    def read_or_insert(self, q: Query, record: Words) -> Words:
+        """Return the record of a key that is there, or make the entry with this one."""
+        wait = Wait(self._m, "room for a new key")
+        while True:
+            found, there = self.read(q)
+            if there is None:
+                return found
+            if self.insert(q, record, wait)[0]:
+                return record
 
     def _insert_some(
         self, q: Query, records: Words, rows: Index, made: NDArray[np.bool_], wait: Wait
@@ -171,16 +184,19 @@ class Entries(Slots):
         """Make entries where the locks are free; return the rows that have to wait."""
         homes = q.ranks[rows] * self._m.buckets + q.homes[rows]
         first = rows[np.unique(homes, return_index=True)[1]]
-        with self._locked(q.take(first)):
-            got, holders = self._lock(q.take(first))
-            mine = first[got]
-            if mine.size:
-                here = q.take(mine)
-                with self._m:
-                    found = self.find(here)
-                new = mine[found.slots == MISSING]
-                if new.size:
-                    made[new] = self._fill(q.take(new), records[new])
+        locks = q.take(first)
+        self._now = self._now._replace(locks=locks)
+        got, holders = self._lock(locks)
+        mine = first[got]
+        if mine.size:
+            here = q.take(mine)
+            with self._m:
+                found = self.find(here)
+            new = mine[found.slots == MISSING]
+            if new.size:
+                self._fill(q.take(new), records[new], new, made)
+        self._unlock(locks)
+        self._now = self._now._replace(locks=None)
         if not mine.size:
             wait.on(holders)
             return rows
@@ -190,51 +206,43 @@ class Entries(Slots):
         done[mine[found.slots >= 0]] = True
         return rows[~done[rows]]
 
-    # The word `USED` of a rank counts its entries, and what ranks have set aside; the latter
-    # also stands in a word for each, so that it can be told from entries. This word
-    # changes first: if its rank dies in between, one entry too many is let in, and there are
-    # more slots than entries.
+    # A rank first says what it sets aside, and then looks at what all have said: of two that
+    # do so at a time, one at least sees the other.
 
     def _reserve(self, room: Room) -> bool:
         """Set room aside; return whether it was there. It is taken in any case."""
-        counts = _word(room.counts)
-        self._set_aside(room, counts)
-        before = self._m.head.fetch_add_many(room.ranks, USED, counts).astype(np.int64)
-        room.counted = True
-        return bool((before + room.counts <= self._m.limit).all())
+        if room.counts.max() >= _MOST:
+            raise CapacityError(errno.ENOSPC, f"Dict: {room.counts.max()} new keys in one call")
+        self._tell_room(room.ranks, self._now.entries)
+        entries, aside = self._look_at_room(room.ranks)
+        return bool(((entries + aside).sum(axis=1) <= self._m.limit).all())
+
+    def _look_at_room(self, ranks: Index) -> tuple[Index, Index]:
+        """Return what all ranks have at some: a row for each of these."""
+        words = self._m.rooms.get_many(ranks, 0).view(np.uint64)
+        return entries_and_aside(words.reshape(len(ranks), -1))
 
     def _give_back(self) -> None:
-        """End what `_reserve` has begun, at the ranks that live."""
-        room = self._room
+        """End what `_reserve` has begun, at the ranks that live; again, if that was broken off."""
+        room = self._now.room
         if room is None:
             return
-        living = [not self._m.is_gone(rank) for rank in room.ranks.tolist()]
-        if not all(living):
-            room.ranks, room.unused = room.ranks[living], room.unused[living]
+        made = np.bincount(room.q.ranks[room.made], minlength=self._m.size)
+        after = self._now._replace(entries=self._now.entries + made, room=None)
+        living = room.ranks[[not self._m.is_gone(rank) for rank in room.ranks.tolist()]]
         # a rank that is lost amid an update keeps it from no other
-        if room.counted:
-            with contextlib.suppress(PeerLostError):
-                self._m.head.accumulate_many(room.ranks, USED, _word(-room.unused))
-            room.counted = False
         with contextlib.suppress(PeerLostError):
-            self._set_aside(room, np.zeros(len(room.ranks), np.uint64))
-        self._room = None
-
-    def _set_aside(self, room: Room, counts: Words) -> None:
-        """Say how much this rank has set aside: set, not added, so it may be said again."""
-        self._m.head.accumulate_many(room.ranks, ASIDE + self._m.rank, counts, "replace")
+            self._tell_room(living, after.entries, given_back=True)
+        self._now = after
 
     def _wait_for_room(self, ranks: Index, counts: Index, wait: Wait) -> None:
         """Wait for those who have set room aside, or raise: there is none but for entries."""
-        head, full = self._m.head, None
-        for _ in range(3):  # the words do not change at once
-            aside = [head.get(rank, ASIDE, self._m.size) for rank in ranks.tolist()]
-            used = head.get_many(ranks, USED).astype(np.int64)
-            entries = used - [int(words.sum()) for words in aside]
-            over = np.flatnonzero(entries + counts > self._m.limit)
+        full = None
+        for _ in range(3):  # the words are not looked at all at once
+            entries, aside = self._look_at_room(ranks)
+            over = np.flatnonzero(entries.sum(axis=1) + counts > self._m.limit)
             if not over.size:
-                holders = {int(k) for words in aside for k in words.nonzero()[0]}
-                for dead in wait.on(holders):
+                for dead in wait.on(np.flatnonzero(aside.any(axis=0)).tolist()):
                     self._take_back(ranks, dead)
                 return
             full = int(ranks[over[0]])
@@ -244,53 +252,54 @@ class Entries(Slots):
 
     def _take_back(self, ranks: Index, dead: int) -> None:
         """Free what a dead rank had set aside."""
-        head = self._m.head
-        for rank in ranks.tolist():
-            count = int(head.get(rank, ASIDE + dead, 1)[0])
-            if count and int(head.compare_and_swap(count, 0, rank, ASIDE + dead)) == count:
-                head.fetch_add(-count % (1 << 64), rank, USED)
+        words = self._m.head.get_many(ranks, ROOM + dead)
+        entries, aside = entries_and_aside(words)
+        some = np.flatnonzero(aside)
+        kept = room_words(entries[some], 0 * some)
+        self._m.head.compare_and_swap_many(ranks[some], ROOM + dead, words[some], kept)
 
-    def _fill(self, q: Query, records: Words) -> NDArray[np.bool_]:
-        """Write new entries, whose locks this rank has; return which are there then."""
+    def _fill(self, q: Query, records: Words, rows: Index, made: NDArray[np.bool_]) -> None:
+        """Write new entries, whose locks this rank has, and note which are there then."""
         busy = (q.want ^ _OTHER) | np.uint64(self._m.me)
-        steps, places = self._take_slots(q, busy)
-        passed = np.flatnonzero(steps)
-        if passed.size:  # before anybody can look for it there
-            self._count_passing(q.take(passed), steps[passed], PASSED)
-        slots = (places >> 3) * SLOTS + (places & 7) - 1
-        self._m.records.put_many(q.ranks, slots, _opaque(records))
-        # this fails where others take this rank for dead
-        made: NDArray[np.bool_] = self._swap(q.ranks, places, busy, q.want) == busy
-        return made
+        it = Filling(q, records, busy, np.zeros(len(rows), np.int64), q.homes * 8, rows, made)
+        self._now = self._now._replace(filling=it)
+        self._take_slots(it)
+        it.taken = True
+        if it.steps.any():  # before anybody can look for it there
+            apart(self._count, it)
+        self._publish(it, np.arange(len(rows)))
+        self._now = self._now._replace(filling=None)
 
-    def _take_slots(self, q: Query, busy: Words) -> tuple[Index, Index]:
-        """Take a free slot for each; return how many buckets it is from home, and its tag."""
-        n = len(q.ranks)
-        steps, places = np.zeros(n, np.int64), np.zeros(n, np.int64)
-        rows = np.arange(n)
+    def _count(self, it: Filling) -> None:
+        self.count_passing(it.q, it.steps, PASSED)
+        it.counted = True
+
+    def _publish(self, it: Filling, rows: Index) -> None:
+        """Let all see new entries, or those of them that they do not see yet."""
+        q, places, busy = it.q.take(rows), it.places[rows], it.busy[rows]
+        slots = (places >> 3) * SLOTS + (places & 7) - 1
+        self._m.records.put_many(q.ranks, slots, _opaque(it.records[rows]))
+        # this fails where others take this rank for dead
+        it.made[it.rows[rows]] = self._swap(q.ranks, places, busy, q.want) == busy
+
+    def _take_slots(self, it: Filling) -> None:
+        """Take a free slot for each; note how many buckets it is from home, and its tag."""
+        q, steps = it.q, it.steps
+        rows = np.arange(len(q.ranks))
         while rows.size:
             there = (q.homes[rows] + steps[rows]) % self._m.buckets
             free = self._lines(q.ranks[rows], there)[:, 1:] == 0
             some = free.any(axis=1)
-            place = there * 8 + 1 + free.argmax(axis=1)
+            it.places[rows] = place = there * 8 + 1 + free.argmax(axis=1)
             taken = np.zeros(len(rows), bool)
             k = np.flatnonzero(some)
-            taken[k] = self._swap(q.ranks[rows[k]], place[k], 0, busy[rows[k]]) == 0
-            places[rows[taken]] = place[taken]
+            taken[k] = self._swap(q.ranks[rows[k]], place[k], 0, it.busy[rows[k]]) == 0
             steps[rows[~some]] += 1
             if steps.max() >= self._m.buckets:  # dead ranks have kept what they did not fill
                 rank = int(q.ranks[steps.argmax()])
                 text = f"Dict: rank {rank} has no free slot: what dead ranks had taken is lost"
                 raise CapacityError(errno.ENOSPC, text, rank=rank)
             rows = rows[~taken]
-        return steps, places
-
-    def _count_passing(self, q: Query, steps: Index, by: int) -> None:
-        """Count entries in the buckets that they have passed."""
-        each = np.repeat(np.arange(len(steps)), steps)
-        step = np.arange(each.size) - np.repeat(np.cumsum(steps) - steps, steps)
-        places = (q.homes[each] + step) % self._m.buckets * 8
-        self._m.words.accumulate_many(q.ranks[each], places, np.uint64(by % (1 << 64)))
 
     # -- changes -------------------------------------------------------------------
 
@@ -300,21 +309,18 @@ class Entries(Slots):
         held: NDArray[np.bool_] = before == found.tags
         return held
 
-    def write(self, q: Query, found: Found, records: Words) -> None:
+    def write(self, it: Writing, rows: Index) -> None:
         """Write the values of slots that this rank holds, and let go of them."""
+        q, found = it.q.take(rows), it.found.take(rows)
         version = (found.tags + np.uint64(_VERSION_UNIT)) & _VERSIONS
         new = (found.tags & ~np.uint64(_VERSIONS)) | version
-        self._m.records.put_many(q.ranks, found.slots, _opaque(records))
+        self._m.records.put_many(q.ranks, found.slots, _opaque(it.records[rows]))
         self._swap(q.ranks, found.places, self._held(found), new)
 
-    def finish(self, q: Query, found: Found, records: Words) -> None:
-        """After an interruption: write the values of those slots that this rank still holds."""
-        for rank in set(q.ranks.tolist()) - set(self._m.gone):
-            rows = np.flatnonzero(q.ranks == rank)
-            with contextlib.suppress(RmaError):
-                now = self._m.words.get_many(q.ranks[rows], found.places[rows])
-                rows = rows[now == self._held(found)[rows]]
-                self.write(q.take(rows), found.take(rows), records[rows])
+    def _finish(self, it: Writing, rows: Index) -> None:
+        """After an exception: write the values of those slots that this rank still holds."""
+        now = self._m.words.get_many(it.q.ranks[rows], it.found.places[rows])
+        self.write(it, rows[now == self._held(it.found)[rows]])
 
     def _held(self, found: Found) -> Words:
         return (found.tags ^ _OTHER) | np.uint64(self._m.me)
@@ -332,9 +338,11 @@ class Entries(Slots):
             if found.slots[0] == UNDECIDED:
                 self.wait_for(wait, q, found)
                 continue
-            with self._locked(q):
-                got, holders = self._lock(q)
-                record = self._remove_locked(q) if got[0] else None
+            self._now = self._now._replace(locks=q)
+            got, holders = self._lock(q)
+            record = self._remove_locked(q) if got[0] else None
+            self._unlock(q)
+            self._now = self._now._replace(locks=None)
             if record is not None:
                 return record
             wait.on(holders)
@@ -345,28 +353,19 @@ class Entries(Slots):
             found = self.find(q)
         if not found.whole and found.slots[0] < 0:
             return None
-        rank, place, tag = int(q.ranks[0]), int(found.places[0]), int(found.tags[0])
-        busy = (tag ^ (FULL | BUSY)) | self._m.me
-        try:
-            if self._swap_one(rank, place, tag, busy) != tag:
-                return None
-            self._m.grace()
-            record = self.records(q.ranks, found.slots)
-        except BaseException:
-            self._swap_one(rank, place, busy, tag)  # it stays
-            raise
+        tag = int(found.tags[0])
         steps = (found.slots // SLOTS - q.homes) % self._m.buckets
-        self._free(rank, place, busy)
-        if steps[0]:
-            self._count_passing(q, steps, -PASSED)
+        busy = (tag ^ (FULL | BUSY)) | self._m.me
+        removing = Removing(q, int(found.places[0]), tag, busy, steps)
+        if not self._hold_to_remove(removing):
+            return None
+        self._m.grace()
+        record = self.records(q.ranks, found.slots)
+        removing.free = True
+        self._free(removing)
         return record
 
 
 def _opaque(records: Words) -> NDArray[Any]:
     """Return records as elements of their window."""
     return records.view(f"V{8 * records.shape[1]}")[:, 0]
-
-
-def _word(counts: Index) -> Words:
-    """Return signed counts as words that are added."""
-    return counts.astype(np.int64).view(np.uint64)

@@ -17,11 +17,12 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from ... import Window
+from ..._runtime.reports import Waiting
 from ...errors import PeerLostError, RmaTimeout, Unsupported
 from .hashing import Keys
 from .values import Values
 
-__all__ = ["ASIDE", "COUNT", "SLOTS", "USED", "Memory", "Wait", "settings"]
+__all__ = ["ACTIVE", "COUNT", "ROOM", "SLOTS", "Memory", "Wait", "settings"]
 
 Array = NDArray[Any]
 
@@ -30,7 +31,7 @@ SLOTS = 7  # of a bucket, which is a cache line: a word of its own, and their ta
 # entries are in their home buckets.
 FILL, FILL_LONG, LONG = 0.5, 0.7, 4  # words
 # words of the head, in cache lines of their own
-_ACTIVE, USED, COUNT, _NEVER, ASIDE = 0, 8, 9, 16, 24
+ACTIVE, COUNT, _NEVER, ROOM = 0, 8, 16, 24
 _WORD = np.dtype(np.uint64)
 _LINGER = 1.0  # s after a rank's death, until nothing of its is in the network any more
 _LOOK_EVERY = 0.01  # s
@@ -46,9 +47,10 @@ class Memory:
     gate : Window
         For fences only: when a rank is lost it closes, and the others stay open.
     head : Window
-        A few words of each rank: the count of its active sections, odd within one; the count
-        of its entries and of the room set aside for new ones; and for each rank what that has
-        set aside.
+        A few words of each rank: the count of its active sections, odd within one; and for each
+        rank what that has there, see state.py.
+    rooms : Window
+        The last of them, in one element.
     words, lines : Window
         The buckets, as words and as elements of 64 bytes. Word 0 of a bucket: from bit 32,
         how many entries passed it on the way to a later bucket, as it was full; below, the
@@ -59,6 +61,8 @@ class Memory:
         The same memory, in elements of the values, for atomic updates.
     sums : bool
         Whether values can be added to.
+    call : str
+        The one under way.
     gone : dict
         Ranks that are dead, and when that was noticed.
     """
@@ -74,6 +78,7 @@ class Memory:
         self.limit = min(capacity, math.ceil(each + 6 * math.sqrt(each) + 6))
         fill = FILL if values.record <= LONG else FILL_LONG
         self.buckets = math.ceil(self.limit / (fill * SLOTS))
+        self.call = ""
         self.gone: dict[int, float] = {}
         self.values: Window[Any] | None = None
         self.sums = False
@@ -83,9 +88,12 @@ class Memory:
         words, enter = self.buckets * (SLOTS + 1), stack.enter_context
         slots, record = self.buckets * SLOTS, self.format.record
         self.gate = enter(Window.allocate(comm, 0, np.uint8, timeout=self.timeout))
-        self.head = enter(Window.allocate(comm, ASIDE + comm.size, _WORD, timeout=self.timeout))
+        end = ROOM + comm.size
+        self.head = enter(Window.allocate(comm, end, _WORD, timeout=self.timeout))
+        self.rooms = self.head.subwindow(ROOM, end).view(f"V{8 * comm.size}")
         self.words = enter(Window.allocate(comm, words, _WORD, timeout=self.timeout))
         memory = enter(Window.allocate(comm, slots * record, _WORD, timeout=self.timeout))
+        self._memory = memory
         self.lines = self.words.view("V64")
         self.records = memory.view(f"V{8 * record}")
         if self.format.unit is not None:
@@ -98,17 +106,26 @@ class Memory:
         self._own = self.head.local
         self._add = self.head.fetch_add
 
+    def windows(self) -> list[Window[Any]]:
+        """Return those to close, in the order for that."""
+        return [self._memory, self.words, self.head, self.gate]
+
     # -- active sections -----------------------------------------------------------
     # Whoever looks at a slot and then uses it does so in one. The count is an update of the
     # rank's own memory, which no later access overtakes: either a rank that has marked a slot
     # as BUSY sees this section and waits for its end, or the section sees the mark.
 
     def __enter__(self) -> None:
-        if not self._own[_ACTIVE] & 1:  # else a signal has kept this rank from leaving the last
-            self._add(1, self.rank, _ACTIVE)
+        self._add(1, self.rank, ACTIVE)
 
-    def __exit__(self, *_: object) -> None:
-        self._add(1, self.rank, _ACTIVE)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:  # else `Entries.settle` leaves it, when nothing is on its way any more
+            self._add(1, self.rank, ACTIVE)
+
+    def leave(self) -> None:
+        """End the section that an exception has ended."""
+        if self._own[ACTIVE] & 1:
+            self._add(1, self.rank, ACTIVE)
 
     def grace(self) -> None:
         """Wait until all sections have ended that were active when it was called.
@@ -124,7 +141,7 @@ class Memory:
         before: Array | None = None
         while ranks.size:
             try:
-                now = self.head.get_many(ranks, _ACTIVE)
+                now = self.head.get_many(ranks, ACTIVE)
             except PeerLostError as exc:
                 self._find_gone(exc, ranks)
             else:
@@ -208,6 +225,7 @@ class Wait:
 
     def __init__(self, memory: Memory, what: str) -> None:
         self._memory, self._what = memory, what
+        self._waiting: Waiting | None = None
         self._turns = 0
         self._since = self._looked = time.monotonic()
 
@@ -223,6 +241,11 @@ class Wait:
         if self._turns <= 3:
             time.sleep(0)
             return []
+        if self._waiting is None:
+            text = f"Dict.{self._memory.call}, for {self._what}"
+            self._waiting = Waiting(self._memory.head, text)
+        ranks = list(set(ranks))
+        self._waiting.goes_on(ranks)
         # of random length: so two that are in each other's way come apart
         longest = min(20e-6 * 2 ** min(self._turns - 3, 8), 2e-3)
         self._memory.nap(longest * random.uniform(0.5, 1))
@@ -230,7 +253,7 @@ class Wait:
         if now < self._looked + _LOOK_EVERY:
             return []
         self._looked = now
-        dead = [rank for rank in set(ranks) if self._memory.is_gone(rank)]
+        dead = [rank for rank in ranks if self._memory.is_gone(rank)]
         limit = self._memory.head.timeout
         if not dead and now > self._since + limit:
             text = f"Dict: {self._what}: not within {limit:g} s; a rank may be stopped"

@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..._runtime.locks import apart
 from .hashing import BUSY, FULL, HASH, Query, Words
-from .memory import SLOTS, USED, Memory, Wait
+from .memory import ROOM, SLOTS, Memory, Wait
+from .state import MISSING, UNDECIDED, Found, Index, Now, Removing, room_words
 
-__all__ = ["LOCKED", "MISSING", "OWNER", "PASSED", "UNDECIDED", "Found", "Index", "Slots"]
+__all__ = ["LOCKED", "OWNER", "PASSED", "Slots"]
 
 Array = NDArray[Any]
-Index = NDArray[np.int64]
 
-MISSING, UNDECIDED = -1, -2
 _MATCH = FULL | BUSY | HASH
 OWNER = (1 << 20) - 1
 PASSED = 1 << 32
@@ -32,25 +32,6 @@ _HASH_UNIT = 1 << 38
 _BELOW_HASH = np.uint64(_HASH_UNIT)
 _FEW = 8  # keys that are faster looked for one by one
 _NOTHING = np.zeros(0, np.uint64)
-
-
-class Found(NamedTuple):
-    """What a search has found, a row for each key."""
-
-    slots: Index  # on the key's rank; or MISSING, or UNDECIDED: a rank is at work on it
-    tags: Words  # as they were seen; of an undecided key, that of its BUSY slot
-    records: Words
-    places: Index  # words of the tags
-    whole: bool  # all were found; tags and places are left out then, if not needed
-
-    def undecided(self) -> Index:
-        """Return the rows of keys on whose slots a rank is at work."""
-        return np.flatnonzero(self.slots == UNDECIDED)
-
-    def take(self, rows: Index) -> Found:
-        """Return some of the rows."""
-        slots, tags, records, places, _ = self
-        return Found(slots[rows], tags[rows], records[rows], places[rows], False)
 
 
 class Looked(NamedTuple):
@@ -69,6 +50,7 @@ class Slots:
     def __init__(self, memory: Memory) -> None:
         self._m = memory
         self._keys = memory.keys.words
+        self._now = Now(np.zeros(memory.size, np.int64))
 
     # -- search --------------------------------------------------------------------
 
@@ -241,26 +223,57 @@ class Slots:
         """
         owners = (tags & OWNER).astype(np.int64) - 1
         dead = set(wait.on(owners[owners >= 0].tolist()))
-        dead.add(self._m.rank)  # a signal has kept it from going on
         for rank, place, tag, owner in zip(ranks, places, tags, owners, strict=True):
             if int(owner) in dead:
                 self._reclaim(int(rank), int(place), int(tag))
 
     def _reclaim(self, rank: int, place: int, tag: int) -> None:
         """Free a slot that a rank was at work on when it died: its entry is lost."""
-        mine = (tag & ~OWNER) | self._m.me
-        if self._swap_one(rank, place, tag, mine) != tag:
-            return
-        try:
+        q = Query(_NOTHING, _NOTHING, np.array([rank]), np.zeros(1, np.int64), _NOTHING)
+        removing = Removing(q, place, tag, (tag & ~OWNER) | self._m.me, np.zeros(1, np.int64))
+        if self._hold_to_remove(removing):
             self._m.grace()
-        except BaseException:
-            self._swap_one(rank, place, mine, tag)
-            raise
-        self._free(rank, place, mine)
+            removing.free = True
+            self._free(removing)
 
-    def _free(self, rank: int, place: int, tag: int) -> None:
-        if self._swap_one(rank, place, tag, 0) == tag:
-            self._m.head.fetch_add(-1 % (1 << 64), rank, USED)
+    # -- removal -------------------------------------------------------------------
+
+    def _hold_to_remove(self, it: Removing) -> bool:
+        self._now = self._now._replace(removing=it)
+        if self._swap_one(int(it.q.ranks[0]), it.place, it.tag, it.busy) == it.tag:
+            return True
+        self._now = self._now._replace(removing=None)
+        return False
+
+    def _free(self, it: Removing) -> None:
+        """Free a slot, and count one entry less: again, if that was broken off."""
+        rank = it.q.ranks
+        self._swap_one(int(rank[0]), it.place, it.busy, 0)
+        entries = self._now.entries.copy()
+        entries[rank] -= 1
+        self._tell_room(rank, entries)
+        if it.steps[0] and not it.counted:
+            apart(self._uncount, it)
+        self._now = self._now._replace(entries=entries, removing=None)
+
+    def _uncount(self, it: Removing) -> None:
+        self.count_passing(it.q, it.steps, -PASSED)
+        it.counted = True
+
+    def count_passing(self, q: Query, steps: Index, by: int) -> None:
+        """Count entries in the buckets that they have passed. Not for a handler to divide."""
+        each = np.repeat(np.arange(len(steps)), steps)
+        step = np.arange(each.size) - np.repeat(np.cumsum(steps) - steps, steps)
+        places = (q.homes[each] + step) % self._m.buckets * 8
+        self._m.words.accumulate_many(q.ranks[each], places, np.uint64(by % (1 << 64)))
+
+    def _tell_room(self, ranks: Index, entries: Index, given_back: bool = False) -> None:
+        """Write this rank's words of room at some ranks."""
+        aside, room = np.zeros(self._m.size, np.int64), self._now.room
+        if room is not None and not given_back:
+            aside[room.ranks] = room.counts
+        words = room_words(entries[ranks], aside[ranks])
+        self._m.head.accumulate_many(ranks, ROOM + self._m.rank, words, "replace")
 
     def _swap_one(self, rank: int, place: int, old: int, new: int) -> int:
         return int(self._m.words.compare_and_swap(old, new, rank, place))

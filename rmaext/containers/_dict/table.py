@@ -3,19 +3,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
+from ..._runtime import locks
 from ..._runtime.copies import Unique
-from ...errors import BusyError, ClosedError, Unsupported
+from ..._runtime.reports import waited
+from ...errors import BusyError, ClosedError, RmaError, Unsupported
 from .._agreement import Opening, common, exchange
 from .changes import Changes
 from .hashing import Query
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Table"]
 
 Array = NDArray[Any]
+_T = TypeVar("_T")
 
 
 class Table(Unique):
@@ -43,8 +44,8 @@ class Table(Unique):
         timeout: float | None = None,
     ) -> None:
         self._closed = True  # until it is whole
-        self._lock = threading.RLock()
-        self._inside = False
+        self._lock = locks.lock()
+        self._inside: object = None  # the call of this rank that is under way
 
         def tell() -> str:
             keys, values, count = settings(key_dtype, value_dtype, capacity, max_bytes)
@@ -53,11 +54,12 @@ class Table(Unique):
         told = exchange(comm, "Dict", tell, timeout)
         common(told, ValueError, "Dict: the ranks make different tables")
         keys, values, count = settings(key_dtype, value_dtype, capacity, max_bytes)
-        self._memory = memory = Memory(comm, keys, values, count, timeout)
+        memory = Memory(comm, keys, values, count, timeout)
         with Opening() as stack:
             memory.open(comm, stack)
             memory.gate.fence()
-            self._windows = stack.pop_all()
+            stack.pop_all()
+        self._memory = memory
         self._comm, self._keys, self._values, self._capacity = comm, keys, values, count
         self._slots = Changes(memory)
         self._closed = False
@@ -68,7 +70,8 @@ class Table(Unique):
         Raises
         ------
         PeerLostError, SyncError
-            As `Window.close`; the table is closed all the same.
+            As `Window.close`; the table is closed all the same. After any other exception, as
+            of Ctrl-C, call it again: the other ranks may wait in it.
 
         Notes
         -----
@@ -81,10 +84,19 @@ class Table(Unique):
         >>> table.closed
         True
         """
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._windows.close()
+        if hasattr(self, "_memory"):
+            locks.within(self._lock, self._close, lambda: None)
+
+    def _close(self) -> None:
+        self._closed = True
+        failure = None
+        for window in self._memory.windows():
+            try:
+                window.close()
+            except RmaError as exc:
+                failure = exc
+        if failure is not None:
+            raise failure
 
     @property
     def closed(self) -> bool:
@@ -121,8 +133,8 @@ class Table(Unique):
         return f"<rmaext.containers.Dict {what}, {state}>"
 
     def __enter__(self) -> Self:
-        with self._turn("with"):
-            return self
+        self._turn("with", lambda: None)
+        return self
 
     def __exit__(
         self,
@@ -134,24 +146,40 @@ class Table(Unique):
             self.close()
         elif not self._closed:
             self._closed = True  # the other ranks may never come to a collective close
-            self._windows.__exit__(kind, error, trace)
+            for window in self._memory.windows():
+                window.__exit__(kind, error, trace)
 
     # -- helpers -------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def _turn(self, call: str) -> Iterator[None]:
-        """Let one thread of this rank in at a time."""
-        with self._lock:
-            if self._closed:
-                raise ClosedError(errno.EBADF, f"Dict.{call}: the table is closed", call=call)
-            if self._inside:
-                text = f"Dict.{call}: called from a signal handler within another call of the table"
-                raise BusyError(errno.EBUSY, text, call=call)
-            self._inside = True
-            try:
-                yield
-            finally:
-                self._inside = False
+    def _turn(self, call: str, work: Callable[..., _T], *arguments: Any) -> _T:
+        """Let one thread of this rank in at a time, and leave nothing half done.
+
+        Whatever `work` raises, and wherever a signal handler does, `_settle` comes after it
+        before the lock is free.
+        """
+        turn = object(), call, work, arguments
+        try:
+            result: _T = locks.within(self._lock, self._work, self._settle, *turn)
+            return result
+        finally:
+            waited()
+
+    def _work(self, turn: object, call: str, work: Callable[..., _T], arguments: Any) -> _T:
+        if self._closed or self._memory.head.closed:
+            raise ClosedError(errno.EBADF, f"Dict.{call}: the table is closed", call=call)
+        if self._inside is not None:
+            text = f"Dict.{call}: called from a signal handler within another call of the table"
+            raise BusyError(errno.EBUSY, text, call=call)
+        self._inside = turn
+        self._memory.call = call
+        result = work(*arguments)
+        self._inside = None
+        return result
+
+    def _settle(self, turn: object, *_: object) -> None:
+        if self._inside is turn:
+            self._slots.settle()
+            self._inside = None
 
     def _many(self, keys: Any) -> tuple[tuple[int, ...], Query]:
         shape, words = self._keys.read(keys)
@@ -165,20 +193,15 @@ class Table(Unique):
             )
         return query
 
-    def _set(self, query: Query, values: Any, shape: tuple[int, ...] = ()) -> None:
+    def _set(self, call: str, query: Query, values: Any, shape: tuple[int, ...] = ()) -> None:
         stored = self._values.read(values, shape)
-        with self._turn("set"):
-            if len(query.ranks):
-                self._slots.change(query, stored, "replace")
+        self._turn(call, self._slots.change, query, stored, "replace")
 
-    def _add(self, query: Query, values: Any, shape: tuple[int, ...]) -> Array:
+    def _add(self, call: str, query: Query, values: Any, shape: tuple[int, ...]) -> Array:
         if not self._memory.sums:
             text = f"Dict.add: no sums of {self._values.dtype}: numbers of up to 8 bytes have them"
             raise Unsupported(errno.EOPNOTSUPP, text, call="add")
         stored = self._values.read(values, shape)
-        with self._turn("add"):
-            if not len(query.ranks):
-                return np.zeros(shape, self._values.dtype)
-            before = self._slots.change(query, stored, "sum")
+        before = self._turn(call, self._slots.change, query, stored, "sum")
         assert before is not None
         return before.reshape(shape)

@@ -17,6 +17,7 @@ from mpi4py import MPI
 
 import rmaext
 from rmaext.containers import Dict
+from rmaext.containers._dict.memory import ROOM
 
 comm = MPI.COMM_WORLD
 VICTIM = comm.size - 1
@@ -57,7 +58,7 @@ if comm.rank == 0:
     comm.send(None, 1)
 else:
     comm.recv(source=0)
-    assert table._memory.head.local[table._memory.me + 23] == 0
+    assert table._memory.head.local[ROOM + table._memory.rank] >> 34 == 0
     table[next(key for key in range(1000) if table.rank_of(key) == 1)] = 5
 print("OK", flush=True)
 os._exit(0)

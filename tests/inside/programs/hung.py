@@ -170,5 +170,45 @@ def fine():
         time.sleep(0.01)
 
 
+def containers():
+    """Rank 1 has a bucket, a slot and a section of each table; rank 0 waits for it in threads."""
+    from rmaext.containers import Dict, Published, TaskQueue  # no other job needs them
+
+    wide = {
+        "get": lambda table: table.get(there),
+        "get_many": lambda table: table.get_many([there]),
+        "set": lambda table: table.__setitem__(there, 1j),
+        "set_many": lambda table: table.set_many([new], 1j),
+        "setdefault": lambda table: table.setdefault(new, 1j),
+        "pop": lambda table: table.pop(there),
+        "local_items": lambda table: table.local_items(),
+    }
+    narrow = {
+        "add": lambda table: table.add(new, 1),
+        "add_many": lambda table: table.add_many([new], 1),
+    }
+    tables = {name: Dict(world, "i8", "c16" if name in wide else "i8", 3) for name in wide | narrow}
+    queue, published = TaskQueue(world, "i8", 10), Published(world, (1,), "f8")
+    one = tables["get"]
+    there, new = [key for key in range(1000) if one.rank_of(key) == 0][:2]
+    if rank == 1:
+        for table in tables.values():
+            table[there] = 1
+            table._slots._lock(table._one(new))
+            table._slots._lock(table._one(there))
+            query = table._one(there)
+            table._slots.hold(query, table._slots.find(query))
+    world.Barrier()
+    if rank == 0:
+        waits = [lambda: published.read(1, newer_than=0)]
+        waits += [lambda call=c, name=n: call(tables[name]) for n, c in (wide | narrow).items()]
+        for wait in waits:
+            threading.Thread(target=wait, daemon=True).start()
+    hangs()
+    if rank == 2:
+        for _ in queue:  # queue's loop
+            pass
+
+
 globals()[how]()
 time.sleep(1000)

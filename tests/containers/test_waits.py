@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A container's wait that lasts is one wait, and one warning, in the container's words."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import rmaext
+from rmaext._runtime import reports
+from rmaext.containers import Dict, Published, TaskQueue
+
+
+@pytest.fixture
+def warnings(monkeypatch, caplog):
+    """Return what is logged after waits of 0.3 s."""
+    monkeypatch.setattr(reports, "WARN_AFTER", 0.3)
+    return lambda: [one.getMessage() for one in caplog.records if "has waited" in one.getMessage()]
+
+
+def test_dict(warnings):
+    with Dict(MPI.COMM_SELF, "i8", "c16", 10, timeout=1) as table:
+        table[1] = 1
+        query = table._one(1)
+        found = table._slots.find(query)
+        table._slots.hold(query, found)
+        with pytest.raises(rmaext.RmaTimeout):
+            table.get(1)
+        (warning,) = warnings()
+        assert warning.startswith(
+            "Dict.get, for those who change or remove a key: has waited 0.3 s"
+        )
+        assert "for rank 0" in warning
+        assert "test_waits.py" in warning
+
+
+def test_published(warnings):
+    with Published(MPI.COMM_SELF, (1,), "f8") as published:
+        published.publish(np.zeros(1))
+        with pytest.raises(rmaext.RmaTimeout):
+            published.read(0, newer_than=1, timeout=1)
+        (warning,) = warnings()
+        assert warning.startswith("Published.read: has waited 0.3 s for rank 0 at test_waits.py")
+
+
+@pytest.mark.mpi(min_size=2)
+def test_taskqueue(world, warnings):
+    with TaskQueue(world, "i8", 10) as queue:
+        if world.rank:
+            time.sleep(1.5)
+        assert not list(queue)
+        if not world.rank:
+            (warning,) = warnings()
+            assert warning.startswith("TaskQueue loop: has waited 0.3 s at test_waits.py")
