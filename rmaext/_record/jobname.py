@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 
 from .._runtime.files import text_of
 from .processes import processes, stat
@@ -36,7 +37,7 @@ def _named(environ: Mapping[str, str]) -> tuple[str, int]:
     if "PMIX_NAMESPACE" in environ:
         return str(environ["PMIX_NAMESPACE"]), 0
     above = [*_ancestors(os.getpid())]
-    for below, pid in zip(above, above[1:], strict=False):
+    for below, pid in pairwise(above):
         if "PMI_RANK" in environ and "pmi" in _program(pid):
             if "PMI_SPAWNED" not in environ:
                 return f"mpiexec {pid}", pid

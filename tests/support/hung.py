@@ -24,13 +24,12 @@ def looked_at(
     size: int,
     look: Callable[[dict[int, int]], T],
     program: Path = PROGRAM,
-    says: int | None = None,
     **env: str,
 ) -> T:
     """Start a job that hangs in this way, return what `look` does, and end the job.
 
-    `look` gets the pids of the processes, by default as many as there are ranks, that said
-    that they are about to hang.
+    `look` gets the pids of the processes that said that they are about to hang, as many as
+    there are ranks.
     """
     found: list[T] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -38,7 +37,7 @@ def looked_at(
 
         def watch() -> float:
             told = list(Path(folder).glob("[0-9]*"))
-            if len(told) < (says or size):
+            if len(told) < size:
                 return 40.0
             since[0] = since[0] or time.monotonic()
             if time.monotonic() < since[0] + LASTS:

@@ -24,7 +24,7 @@ with rmaext.Window.allocate(world, 10) as win:  # of each world, the rank's own 
     if parent == MPI.COMM_NULL:
         arguments = [__file__, how, str(folder)]
         inters = [
-            world.Spawn(sys.executable, arguments, maxprocs=world.size),
+            world.Spawn(sys.executable, arguments, maxprocs=1),
             world.Spawn_multiple([sys.executable] * 2, [arguments, [*arguments, "x"]], [1, 1]),
         ]
     else:
