@@ -164,8 +164,7 @@ class Begun:
         self.remote: list[Access] = []
         self.waited = self.done = False
         self._buffers: list[Buffer] = []
-        self._origin: NDArray[Any] | None = None
-        self._copy: NDArray[Any] | None = None
+        self._origins: list[tuple[NDArray[Any], bytes]] = []  # and what was in them
 
     def __str__(self) -> str:
         call, site = self.words
@@ -177,8 +176,11 @@ class Begun:
         buffer = Buffer(of_array(array), writes, self)
         memory.use(buffer)
         self._buffers.append(buffer)
-        if not writes and array.nbytes <= _COPIED and self._origin is None:
-            self._origin, self._copy = array, array.copy()
+        if not writes and array.nbytes <= _COPIED:
+            # An ordinary array, which notes nothing, of bytes without fields: NumPy's copies
+            # of records leave out what lies between those, and a NaN is not equal to itself.
+            origin = array.view(np.ndarray).view(f"V{array.itemsize}")
+            self._origins.append((origin, origin.tobytes()))
 
     @alone
     def end(self) -> None:
@@ -192,9 +194,8 @@ class Begun:
         for buffer in self._buffers:
             memory.let_go(buffer)
         self._buffers = []
-        before, self._copy = self._copy, None
-        origin, self._origin = self._origin, None
-        if origin is not None and before is not None and origin.tobytes() != before.tobytes():
+        origins, self._origins = self._origins, []
+        if any(origin.tobytes() != before for origin, before in origins):
             text = f"rmaext check: the origin of the {self} was changed before the request was done"
             report.tell(
                 [Finding("buffer", f"origin {self}", f"{text}: wait for the request first")]

@@ -241,12 +241,15 @@ def _rows(
 # -- which bytes the arguments mean ----------------------------------------------------
 
 
-def _start(window: Any, rank: int) -> int:
-    """Return where in a rank's memory a view begins."""
+def _start(window: Any) -> int:
+    """Return where in a rank's memory a view begins: at the same byte on all ranks.
+
+    Of other ranks the records have addresses modulo 64 only.
+    """
     root = window._root
     if root is window:
         return 0
-    return int(window._records[rank].address - root._records[rank].address)
+    return int(window._records.own.address - root._records.own.address)
 
 
 def of_range(window: Any, rank: Any, offset: Any, count: int) -> list[Place]:
@@ -254,7 +257,7 @@ def of_range(window: Any, rank: Any, offset: Any, count: int) -> list[Place]:
     rank, offset = operator.index(rank), operator.index(offset)
     if rank == window._null:
         return []
-    base, unit = _start(window, rank), window._dtype.itemsize
+    base, unit = _start(window), window._dtype.itemsize
     if not window._gaps:
         return [(rank, span(base + offset * window._stride, count * unit))]
     places = [base + window._byte(index) for index in range(offset, offset + count)]
@@ -267,7 +270,7 @@ def of_key(window: Any, rank: Any, key: tuple[Any, ...]) -> list[Place]:
     if rank == window._null:
         return []
     part = window._parse("check", rank, key)
-    base, unit = _start(window, rank), window._dtype.itemsize
+    base, unit = _start(window), window._dtype.itemsize
     if part.indices:
         return [(rank, runs(base + part.offsets(1), unit))]
     return [(rank, strided(base + part.first, part.shape, part.steps, unit))]
@@ -279,10 +282,9 @@ def of_many(window: Any, ranks: Any, offsets: Any, counts: Any = 1) -> list[Plac
         it.reshape(-1) for it in np.broadcast_arrays(*map(np.asarray, (ranks, offsets, counts)))
     )
     found = []
-    unit = window._dtype.itemsize
+    base, unit = _start(window), window._dtype.itemsize
     for rank in sorted({int(it) for it in whose} - {window._null}):
         mine = whose == rank
-        base = _start(window, rank)
         if window._gaps:
             pairs = zip(first[mine], count[mine], strict=True)
             places = [window._byte(int(i) + k) for i, n in pairs for k in range(int(n))]

@@ -52,6 +52,12 @@ _late: list[tuple[MPI.Comm, MPI.Request, Callable[..., None], BaseException]] = 
 _finishing = locks.lock()
 
 
+_COME = (
+    "for ranks that have not come. Do all ranks of the communicator make this window, and run "
+    "under `python -m rmaext run`, or import rmaext? `python -m rmaext why` names those that do not"
+)
+
+
 class Nobody:
     """Looks for nothing; says that it waits."""
 
@@ -64,7 +70,7 @@ class Nobody:
 
     def look(self) -> None:
         """Tell where the program is, of a wait that lasts."""
-        self._patience.look(FIRST, lambda: None)
+        self._patience.look(FIRST, lambda: None, hint=_COME)
 
 
 @contextmanager

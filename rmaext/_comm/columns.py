@@ -126,13 +126,13 @@ class Shapes(Column[tuple[int, ...]]):
 class Flat(Column[tuple[int, ...]]):
     """Shapes of one dimension, of sizes in bytes."""
 
-    __slots__ = ("_sizes", "itemsize")
+    __slots__ = ("itemsize", "sizes")
 
     def __init__(self, sizes: Column[int], itemsize: int) -> None:
-        self._count, self._sizes, self.itemsize = len(sizes), sizes, itemsize
+        self._count, self.sizes, self.itemsize = len(sizes), sizes, itemsize
 
     def __getitem__(self, rank: int) -> tuple[int, ...]:
-        return (self._sizes[rank] // self.itemsize,)
+        return (self.sizes[rank] // self.itemsize,)
 
 
 class Changed(Column[T]):
@@ -215,8 +215,8 @@ class Records(Column[WindowRecord]):
             return
         self._keep = window
         if isinstance(self.size, Numbers):
-            self.size = Numbers(self._row(rows, rows.size, np.uint64))
-            if isinstance(self.shape, Flat):
+            sizes, self.size = self.size, Numbers(self._row(rows, rows.size, np.uint64))
+            if isinstance(self.shape, Flat) and self.shape.sizes is sizes:
                 self.shape = Flat(self.size, self.shape.itemsize)
         if isinstance(self.access, Numbers):
             self.access = Rights(self._row(rows, rows.access, np.uint8))

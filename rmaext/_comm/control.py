@@ -123,11 +123,12 @@ class Controls:
         self._free = [(number, index) for index in range(count)]
 
     def close(self) -> None:
-        """End of the communicator; the memory stays, as peers may be later to leave."""
+        """End of the communicator, to which all ranks have come."""
         far = self._group.meetings.far
         if far is not None:
             self._group.meetings.meet_at(None)
             far.close()
         for slab in self._slabs:
             slab.window._closed = True
-            lib.rmaext_window_close(slab.window._handle)
+            if not lib.rmaext_window_close(slab.window._handle):
+                slab.region.release()

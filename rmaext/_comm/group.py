@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from mpi4py import MPI
@@ -87,6 +88,7 @@ class Group:
 
     def __init__(self, comm: MPI.Comm) -> None:
         self._users = 1  # the attribute
+        self._left: list[Any] = []  # windows that this rank has left by itself
         self._keys = 0
         self.windows = 0  # made so far
         self._network: Network | None = None
@@ -146,6 +148,7 @@ class Group:
         if not isinstance(group, Group):
             # stays there when a signal interrupts what follows
             comm.Set_attr(cls._keyval, _UNFINISHED)
+            _let_go()
             group = cls.__new__(cls)
             try:
                 cls.__init__(group, comm)
@@ -166,11 +169,36 @@ class Group:
         """Count a window in."""
         self._users += 1
 
-    def quit(self) -> None:
-        """Count a window, or the communicator, out; the last frees the duplicate."""
+    def quit(self, left: Any = None) -> None:
+        """Count a window, or the communicator, out; after the last the ranks meet once more.
+
+        `left`: a window that this rank has left without the others.
+        """
+        if left is not None:
+            self._left.append(left)
         self._users -= 1
-        if self._users or lifetime.ending():
+        if not self._users and not lifetime.ending():
+            _leaving.append(self)
+            _let_go()
+
+    def _part(self) -> None:
+        """End, once all ranks have counted out. Not waiting.
+
+        A rank that has counted out may still be in the last meeting, look at what others have
+        told there, and ask for words that a broken connection has lost; and of a window that
+        it has left others may know nothing yet. So all memory stays until all have come here.
+        """
+        if any(window._may_write() for window in self._left):
+            return  # the others keep theirs, too
+        if not self.meetings.at_end_of_comm():
             return
+        if self in _leaving:  # else a signal handler was faster
+            _leaving.remove(self)
+            self._end()
+
+    def _end(self) -> None:
+        for window in self._left:
+            window._free_left()
         if self.controls is not None:
             self.controls.close()
         if self.meetings.team is not None:
@@ -411,6 +439,22 @@ _OPENING = "the creation of the communicator's first window"
 # ranks. No weak references: ranks would collect theirs at different times, and wait for others
 # that do not know of the group any more.
 _groups: set[Group] = set()
+_leaving: list[Group] = []  # those of them that have ended here, but perhaps not elsewhere
+
+
+_letting_go = locks.lock()
+
+
+def _let_go() -> None:
+    """End the groups to whose end all ranks have come by now. Local, not blocking."""
+    if not _leaving or not _letting_go.acquire(blocking=False):
+        return
+    try:
+        for group in [*_leaving]:
+            with suppress(RmaError):  # lost ranks, a window left by some only: all stays as it is
+                group._part()
+    finally:
+        _letting_go.release()
 
 
 def _farewell() -> None:
@@ -419,7 +463,8 @@ def _farewell() -> None:
     Until then they may use this rank's memory. The communicators' ranks meet at the same
     time: in which order others come to which does not matter. Ctrl-C ends the wait.
     """
-    left = [group for group in _groups if group.size > 1]
+    _let_go()
+    left = [group for group in _groups if group.size > 1 and group not in _leaving]
     nap = 1e-5
     while left:
         for group in list(left):

@@ -613,6 +613,19 @@ class Meetings:
         self.finish(None)
         return True
 
+    def at_end_of_comm(self) -> bool:
+        """Come to the end of the communicator, which is that of the program for it; as `at_end`.
+
+        The program goes on meanwhile, and so waits in nothing between the calls.
+        """
+        if self.size == 1:
+            return True
+        try:
+            return self.at_end()
+        finally:
+            self._vigil = None
+            lib.rmaext_record_quit()
+
     def _at_end_apart(self) -> bool:
         """As `at_end`, where the ranks can meet no more: each tells that it has ended."""
         if self._living is None:

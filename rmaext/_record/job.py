@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from os.path import basename
 from typing import Any
 
 from .._runtime.reports import numbers
 from .._runtime.steps import END, FIRST, Step
 from .snapshot import Comm, Snapshot, Thread, Window
 
-__all__ = ["LONG", "Absent", "Job", "Wait", "jobs"]
+__all__ = ["LONG", "Absent", "Foreign", "Job", "Wait", "jobs"]
 
 LONG = 1.0  # seconds: who has waited for less may well go on by itself
 _MEETINGS = ("meeting", "mpi")
@@ -31,6 +32,22 @@ class Absent:
     def name(self) -> str:
         """Return them in words."""
         return numbers(self.ranks) + (f" of communicator {self.comm}" if self.comm else "")
+
+
+@dataclass
+class Foreign(Snapshot):
+    """A process of another job, spawned or connected, that shares a communicator with this one."""
+
+    @property
+    def where(self) -> str:
+        """Return its job in words."""
+        words = self.program.split()
+        return f"{basename(words[0]) if words else 'a program'} (job {self.job})"
+
+    @property
+    def name(self) -> str:
+        """Return it in words."""
+        return f"rank {self.rank} of {self.where}"
 
 
 @dataclass(eq=False)
@@ -78,25 +95,35 @@ class _Ranks:
 
 
 class Job:
-    """The processes of one job, of all nodes that were looked at."""
+    """The processes of one job, of all nodes that were looked at.
 
-    def __init__(self, members: Iterable[Snapshot]) -> None:
+    Attributes
+    ----------
+    foreign : list of Foreign
+        Those of other jobs that share communicators with it.
+    """
+
+    def __init__(self, members: Iterable[Snapshot], others: Iterable[Snapshot] = ()) -> None:
         self.members = sorted(members, key=lambda one: (one.rank, one.host, one.pid))
         self.size = max(one.size for one in self.members)
+        shared = _shared(self.members)
+        self.foreign = [Foreign(**vars(one)) for one in others if shared & _shared([one])]
         comms: dict[int, list[tuple[Snapshot, Comm]]] = {}
-        for one in self.members:
+        for one in [*self.members, *self.foreign]:
             for comm in one.comms:
                 comms.setdefault(comm.id, []).append((one, comm))
         elsewhere, met = False, False  # of MPI_COMM_WORLD's ranks that are not here
         self._comms: dict[int, _Ranks] = {}
         for number, there in comms.items():
             size = max(comm.size for _, comm in there)
-            same = size == self.size and all(one.rank == comm.rank for one, comm in there)
-            shared: dict[str, int] = {}
+            same = size == self.size and all(
+                one.rank == comm.rank and not isinstance(one, Foreign) for one, comm in there
+            )
+            near: dict[str, int] = {}
             for one, comm in there:
-                shared[one.host] = max(shared.get(one.host, 0), comm.here)
+                near[one.host] = max(near.get(one.host, 0), comm.here)
             # If all that share this node's memory are there, others are on other nodes.
-            afar = sum(shared.values()) < size
+            afar = sum(near.values()) < size
             if same:
                 elsewhere, met = afar, True
             self._comms[number] = _Ranks(
@@ -111,7 +138,7 @@ class Job:
         self._several = len(used) > 1
         self._missing: dict[tuple[int, int], list[Snapshot | Absent]] = {}
         self._waits: dict[tuple[str, int], list[Wait]] = {}
-        for one in self.members:
+        for one in [*self.members, *self.foreign]:
             live = (t for t in one.threads if t.kind and not t.ended)
             waits = (self._wait(one, thread) for thread in live)
             self._waits[one.host, one.pid] = sorted(
@@ -125,7 +152,7 @@ class Job:
         return self._waits[one.host, one.pid]
 
     def long(self) -> list[Wait]:
-        """Return the waits that have lasted."""
+        """Return the waits that have lasted, those of other jobs' processes included."""
         return [wait for own in self._waits.values() for wait in own if wait.seconds >= LONG]
 
     def blocked(self, one: Snapshot, tid: int = 0) -> Wait | None:
@@ -179,7 +206,7 @@ class Job:
         if window is None or thread.target < 0:
             return f"rank {thread.target}" if thread.target >= 0 else "all ranks"
         there = self.rank(window.comm, thread.target)
-        return there.name if isinstance(there, Absent) else f"rank {there.rank}"
+        return there.name if isinstance(there, (Absent, Foreign)) else f"rank {there.rank}"
 
     def _wait(self, one: Snapshot, thread: Thread) -> Wait:
         seconds = max(one.now - thread.since, 0) / 1e9
@@ -248,7 +275,7 @@ class Job:
     def _holders(self, wait: Wait, window: Window) -> None:
         """Let it need those who hold the lock; the target, if that is it."""
         found: list[Snapshot | Absent] = []
-        for other in self.members:
+        for other in [*self.members, *self.foreign]:
             for lock in other.locks:
                 its = self.window(other, lock.window)
                 same = its and (its.comm, its.number) == (window.comm, window.number)
@@ -296,13 +323,20 @@ def names(ones: Sequence[Snapshot | Absent]) -> str:
     """Return ranks in words."""
     known = world_ranks(ones)
     others = [one.name for one in ones if isinstance(one, Absent) and one.comm]
+    foreign: dict[str, list[int]] = {}
+    for one in ones:
+        if isinstance(one, Foreign):
+            foreign.setdefault(one.where, []).append(one.rank)
+    others += [f"{numbers(sorted(set(ranks)))} of {where}" for where, ranks in foreign.items()]
     return " and ".join([*([numbers(known)] if known else []), *dict.fromkeys(others)])
 
 
 def world_ranks(ones: Iterable[Snapshot | Absent]) -> list[int]:
-    """Return the ranks in MPI_COMM_WORLD, of those for which they are known."""
+    """Return the ranks in MPI_COMM_WORLD, of those of the job for which they are known."""
     found: set[int] = set()
     for one in ones:
+        if isinstance(one, Foreign):
+            continue
         if isinstance(one, Snapshot):
             found.add(one.rank)
         elif not one.comm:
@@ -327,12 +361,20 @@ def jobs(snapshots: Iterable[Snapshot]) -> list[Job]:
                 break
         else:
             merged.append(list(group))
-    return [Job(group) for group in merged]
+    return [
+        Job(group, [one for other in merged if other is not group for one in other])
+        for group in merged
+    ]
+
+
+def _shared(ones: Iterable[Snapshot]) -> set[int]:
+    """Return the communicators that processes share with others."""
+    return {comm.id for one in ones for comm in one.comms if comm.size > 1}
 
 
 def _same_job(some: Sequence[Snapshot], others: Sequence[Snapshot]) -> bool:
     """Tell whether processes of two nodes have one MPI_COMM_WORLD."""
-    comms = {comm.id for one in some for comm in one.comms if comm.size > 1}
-    meet = any(comm.id in comms for one in others for comm in one.comms)
     apart = not {one.rank for one in some} & {one.rank for one in others}
-    return meet and apart and some[0].size == others[0].size
+    nodes = not {one.host for one in some} & {one.host for one in others}  # else spawned
+    meet = bool(_shared(some) & _shared(others))
+    return meet and apart and nodes and some[0].size == others[0].size

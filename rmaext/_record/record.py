@@ -99,17 +99,24 @@ def find(
 
 
 def _siblings(records: Sequence[Record]) -> dict[int, Record]:
-    """Open the records of all others that are in the same jobs."""
-    there, found = {record.pid for record in records}, {}
-    jobs = {record.job for record in records}
+    """Open the records of all others in the same jobs, and in those that these meet."""
+    there = {record.pid for record in records}
+    found: dict[int, Record] = {}
     users = {user_of(record.pid) for record in records}
+    rest = []
     for pid in processes(users):
         with contextlib.suppress(RecordError):  # of whatever job that is
             if pid not in there and (record := _open(pid, False)):
-                if record.job in jobs:
-                    found[pid] = record
-                else:
-                    record.close()
+                rest.append(record)
+    more = [*records]
+    while more:
+        jobs = {record.job for record in more}
+        comms: set[int] = set().union(*(record.shared() for record in more))
+        more = [one for one in rest if one.job in jobs or one.shared() & comms]
+        rest = [one for one in rest if one not in more]
+        found |= {one.pid: one for one in more}
+    for record in rest:
+        record.close()
     return found
 
 
@@ -351,6 +358,14 @@ class Record:
         for row in table[table["window"] != 0]:
             facts = _plain(row)
             yield Lock(exclusive=bool(facts.pop("exclusive")), **facts)
+
+    def shared(self) -> set[int]:
+        """Return the communicators that it shares with others; none if they cannot be read."""
+        try:
+            table, _ = self._table("comms")
+        except RecordError:
+            return set()
+        return {int(row["id"]) for row in table if row["id"] and row["size"] > 1}
 
     def counts(self, window: Window, target: int | None = None) -> Any:
         """Return a window's counters: an array of `layout.COUNTS`, by target, or one target's.

@@ -12,7 +12,6 @@ import glob
 import json
 import logging
 import os
-import re
 import sys
 import threading
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from .._native._lib import ffi, lib
 from .._runtime import locks
 from .._runtime.config import trace_bytes
 from .._runtime.reports import place
-from . import layout
+from . import jobname, layout
 
 __all__ = ["begin", "end", "follow", "name", "wanted"]
 
@@ -44,12 +43,12 @@ def on() -> bool:
     return _names is not None
 
 
-def begin(job: str, rank: int) -> None:
+def begin(rank: int) -> None:
     """Begin to write, if that is wanted. Local; the record is open."""
     global _names
     if not wanted():
         return
-    folder = os.path.join(os.environ["RMAEXT_TRACE"], re.sub(r"[^\w.@-]+", "-", job))
+    folder = os.path.join(os.environ["RMAEXT_TRACE"], jobname.folder(os.environ))
     try:
         os.makedirs(folder, exist_ok=True)
         path = os.path.join(os.path.abspath(folder), f"rank-{rank:05d}")

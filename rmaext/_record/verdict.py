@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
-from .job import LONG, Absent, Job, Wait, names, runs, world_ranks
+from .job import LONG, Absent, Foreign, Job, Wait, names, runs, world_ranks
 from .snapshot import Snapshot
 
 __all__ = ["Finding", "idle", "span", "verdict"]
@@ -51,14 +51,15 @@ class _Group:
 
     @property
     def ranks(self) -> list[int]:
-        return sorted({wait.of.rank for wait in self.waits})
+        """Those of the job; none if all are another's."""
+        return world_ranks([wait.of for wait in self.waits])
 
     def says(self, all_others: bool = False) -> str:
         """Return who waits where, and since when."""
         who = names([wait.of for wait in self.waits])
         if all_others:
             who = "all other ranks" if len(self.ranks) > 1 else f"the other rank ({self.ranks[0]})"
-        wait = "waits" if len(self.ranks) == 1 else "wait"
+        wait = "waits" if len({(wait.of.host, wait.of.pid) for wait in self.waits}) == 1 else "wait"
         return f"{who} {wait} {self.first.what} since {span(max(w.seconds for w in self.waits))}"
 
 
@@ -120,9 +121,10 @@ def verdict(job: Job) -> list[Finding]:
     done: set[int] = set()
     while cycle := _cycle({i: js for i, js in needs.items() if i not in done}):
         done |= set(cycle)
-        findings.append(_of_cycle(job, [groups[i] for i in cycle]))
+        if any(groups[i].ranks for i in cycle):
+            findings.append(_of_cycle(job, [groups[i] for i in cycle]))
     for i, group in enumerate(groups):
-        if i in done:
+        if i in done or not group.ranks:  # or another job's, whose verdict has it
             continue
         if group.first.any:
             findings.append(_of_any(job, group))
@@ -204,7 +206,7 @@ def _of_cycle(job: Job, groups: Sequence[_Group]) -> Finding:
     for before, group in zip([groups[-1], *groups], groups, strict=False):
         waiting |= set(group.ranks)
         held_up = (_blocker(job, before.first, need) for need in before.first.needs)
-        culprits |= {wait.of.rank for wait in held_up if wait in group.waits}
+        culprits |= set(world_ranks(w.of for w in held_up if w in group.waits))
         if group.first.held:
             parts.append(f"{group.says()}, {_holders(group)}")
         else:
@@ -228,6 +230,9 @@ def _of_missing(job: Job, group: _Group) -> Finding:
     missing = [need for need in wait.needs if _blocker(job, wait, need) is None]
     members = {one.rank for one in job.members}
     everyone = set(group.ranks) | set(world_ranks(missing)) >= members and len(group.ranks) > 1
+    everyone &= not any(
+        isinstance(one, Foreign) for one in [*missing, *(w.of for w in group.waits)]
+    )
     text = group.says(everyone)
     if wait.held:
         text += f", {_holders(group)}; " + _conditions(job, wait, missing, "it")

@@ -7,13 +7,11 @@ is called here does nothing.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import os
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,10 +20,9 @@ from mpi4py import MPI
 from .._native._lib import ffi, lib
 from .._runtime import lifetime
 from .._runtime.config import records
-from .._runtime.files import text_of
-from . import layout, tracing
+from . import jobname, layout, tracing
 
-__all__ = ["begin", "check", "communicator", "job", "window"]
+__all__ = ["begin", "check", "communicator", "window"]
 
 _log = logging.getLogger("rmaext")
 _state: dict[str, Any] = {"begun": False, "wrong": None}
@@ -62,7 +59,7 @@ def _begin(world: MPI.Comm | None) -> None:
     facts.rank, facts.size = rank, size
     facts.monotonic, facts.realtime = time.monotonic_ns(), time.time_ns()
     _set(facts, "version", layout.version())
-    _set(facts, "job", job(os.environ))
+    _set(facts, "job", jobname.job(os.environ))
     _set(facts, "host", os.uname().nodename)
     _set(facts, "program", " ".join(sys.argv))
     code = lib.rmaext_record_open(facts)
@@ -71,7 +68,7 @@ def _begin(world: MPI.Comm | None) -> None:
         _log.log(level, "this process keeps no record, and no trace: %s", os.strerror(-code))
         return
     lifetime.on_exit(_end)
-    tracing.begin(layout.text(ffi.string(facts.job)), rank)
+    tracing.begin(rank)
 
 
 def _end() -> None:
@@ -86,29 +83,6 @@ def _set(struct: Any, name: str, text: str) -> None:
     field = getattr(struct, name)
     data = text.encode(errors="backslashreplace")[: len(field) - 1]
     ffi.memmove(field, data, len(data))
-
-
-def job(environ: Any) -> str:
-    """Return a name that all ranks of a job on this node have in common."""
-    if "PMIX_NAMESPACE" in environ:
-        return str(environ["PMIX_NAMESPACE"])
-    if "SLURM_JOB_ID" in environ and "SLURM_STEP_ID" in environ:
-        return f"slurm {environ['SLURM_JOB_ID']}.{environ['SLURM_STEP_ID']}"
-    if "PMI_RANK" in environ:
-        pid = os.getppid()
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            for above in _ancestors(pid):
-                if "pmi" in text_of(f"/proc/{above}/comm"):
-                    return f"mpiexec {above}"
-        return f"mpiexec {pid}"
-    return f"process {os.getpid()}"
-
-
-def _ancestors(pid: int) -> Iterator[int]:
-    while pid > 1:
-        yield pid
-        stat = text_of(f"/proc/{pid}/stat")
-        pid = int(stat.rpartition(")")[2].split()[1])
 
 
 @functools.lru_cache(256)
@@ -159,7 +133,8 @@ def communicator(comm: MPI.Comm, number: int, here: int) -> None:
     if tracing.on():
         ranks = range(min(comm.size, 4096))
         own, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
-        translated = [int(rank) for rank in own.Translate_ranks([*ranks], world)]
+        # processes of another world, spawned or connected, have no rank in this one
+        translated = [max(int(rank), -1) for rank in own.Translate_ranks([*ranks], world)]
         own.Free()
         world.Free()
         tracing.name(comm=f"{number:x}", size=comm.size, rank=comm.rank, world=translated)

@@ -23,9 +23,10 @@ from .._native._lib import lib
 from ..errors import ClosedError
 from . import locks, mpi_progress
 
-__all__ = ["OfProcess", "check", "ending", "on_end", "on_exit", "on_farewell"]
+__all__ = ["OfProcess", "check", "ending", "mortal", "on_end", "on_exit", "on_farewell"]
 
 T = TypeVar("T", bound="OfProcess")
+M = TypeVar("M")
 
 _at_exit: list[Callable[[], None]] = []
 _mortal: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -99,15 +100,23 @@ def on_exit(function: Callable[[], None]) -> None:
     _at_exit.append(function)
 
 
-def on_farewell(function: Callable[[], None]) -> None:
-    """Run a function at the end of the program, before all others; not after an exception."""
-    _farewells.append(function)
+def on_farewell(function: Callable[[], None], first: bool = False) -> None:
+    """Run a function at the end of the program, before all others; not after an exception.
+
+    `first`: before those that wait for other ranks.
+    """
+    _farewells.insert(0 if first else len(_farewells), function)
 
 
 def on_end(thing: Any) -> None:
     """Call thing._forget() after those functions, and in forked children."""
     _hook()
     _mortal.add(thing)
+
+
+def mortal(kind: type[M]) -> list[M]:
+    """Return the things of a kind that `on_end` was called with, and that are still there."""
+    return [thing for thing in list(_mortal) if isinstance(thing, kind)]
 
 
 class OfProcess:

@@ -91,8 +91,11 @@ class Patience:
         if kind is not None:
             lib.rmaext_record_quit()
 
-    def look(self, what: str, whom: Callable[[], Sequence[int] | None]) -> None:
-        """Report it, if it is time: the call and its window, and the ranks waited for."""
+    def look(self, what: str, whom: Callable[[], Sequence[int] | None], hint: str = "") -> None:
+        """Report it, if it is time: the call and its window, and the ranks waited for.
+
+        `hint` says more, where these cannot be known.
+        """
         now = time.monotonic()
         if now >= self._next:  # again: it may be another rank now that is waited for
             self._next = now + _RECORD_EVERY
@@ -103,7 +106,8 @@ class Patience:
         ranks = whom()
         text = f"{what}: has waited {WARN_AFTER:g} s"
         text += f" for {numbers(ranks)}" if ranks else ""
-        _log.warning("%s", f"{text} at {at}" if (at := site()) else text)
+        text += f" at {at}" if (at := site()) else ""
+        _log.warning("%s", f"{text} {hint}" if hint else text)
 
 
 class Waiting(Patience):

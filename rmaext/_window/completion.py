@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import logging
 import operator
+import threading
 import warnings
 import weakref
 from types import TracebackType
@@ -14,6 +16,7 @@ from .._native._lib import ffi, lib
 from .._ops.arguments import behind
 from .._ops.core import WindowCore
 from .._remote.grants import check_grants, end_grants
+from .._runtime import lifetime
 from .._runtime.failures import from_c
 from .._runtime.reports import Patience
 from .._sync.epochs import Epochs
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Completion"]
 
+_log = logging.getLogger("rmaext")
+
 
 class Completion(Epochs[ScalarT], Waits[ScalarT]):
     """`flush`, `fence` and `close` of `Window`.
@@ -37,6 +42,7 @@ class Completion(Epochs[ScalarT], Waits[ScalarT]):
     """
 
     _views: weakref.WeakValueDictionary[int, WindowCore[Any]] | None = None  # that may be open
+    _left = False  # by this rank, without the others
     _file: storage.File | None = None  # who writes it, if this rank's memory is a file's
 
     @behind
@@ -195,6 +201,9 @@ class Completion(Epochs[ScalarT], Waits[ScalarT]):
         if keep:
             for part in self._parts():
                 lib.rmaext_record_abandon(part._handle)
+            if not self._left:
+                self._left = True
+                self._group.quit(self)
             return
         file, self._file = self._file, None
         storage.end(file)
@@ -206,6 +215,20 @@ class Completion(Epochs[ScalarT], Waits[ScalarT]):
             for window in self._family():
                 window._let_go()
             self._group.quit()
+
+    # When all ranks have closed or left all windows of the communicator, and freed that, nobody
+    # writes to a window's memory any more but for what is still under way.
+
+    def _may_write(self) -> bool:
+        """Tell whether this rank, which has left the window, may still write to others'."""
+        busy = self._shut_calls() or self._in_doubt() or not end_grants(self)
+        return busy or any(lib.rmaext_window_pending(part._handle) for part in self._parts())
+
+    def _free_left(self) -> None:
+        """Free the memory of a window that all ranks have left."""
+        codes = [lib.rmaext_window_close(part._handle) for part in self._parts()]
+        if not any(codes):
+            self._region.release()
 
     def __enter__(self) -> Self:
         self._check_open("with")
@@ -225,10 +248,22 @@ class Completion(Epochs[ScalarT], Waits[ScalarT]):
                 self._group.meetings.leave(self._name, error)
             self._shut(keep=True)
 
+    def _undone(self) -> str:
+        """Say what was begun and never ended, as far as others may suffer from it; or ""."""
+        words = []
+        if (open_ := self._unfinished()) is not None:
+            words.append(str(open_).removeprefix(f"close: window {self._name}: "))
+        pending = sum(lib.rmaext_window_pending(part._handle) for part in self._parts())
+        if pending and threading.active_count() == 1:  # else a thread may be about to wait
+            words.append(f"{pending} operations were never flushed, and may be lost: call flush")
+        return "; ".join(words)
+
     def __del__(self) -> None:
         if self._block is not None and not getattr(self, "_closed", True):
+            undone = self._undone()
             warnings.warn(
-                f"{self!r} was not closed; its memory is kept until the process ends",
+                f"{self!r} was not closed; its memory is kept until the process ends"
+                f"{undone and f'; {undone}'}",
                 ResourceWarning,
                 stacklevel=2,
                 source=self,
@@ -237,6 +272,25 @@ class Completion(Epochs[ScalarT], Waits[ScalarT]):
     def _forget(self) -> None:
         """After the end of MPI, or in a forked child: there is no window."""
         self._closed = True
+
+
+def _last_words() -> None:
+    """At the end of the program, before it waits for others: name what was never ended.
+
+    Another rank may wait for the lock, and a put that no flush has waited for may be lost.
+    """
+    found = []
+    for window in lifetime.mortal(Completion):
+        if window._block is not None and window._root is window and not window._closed:
+            undone = window._undone()
+            if undone:
+                found.append((window._group.rank, f"window {window._name}: {undone}"))
+    if found:
+        text = "; ".join(words for _, words in sorted(found))
+        _log.warning("rank %d has come to the end of its program: %s", found[0][0], text)
+
+
+lifetime.on_farewell(_last_words, first=True)
 
 
 def _reopen(windows: list[WindowCore[Any]]) -> None:

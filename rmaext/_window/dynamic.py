@@ -214,9 +214,16 @@ class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
     def _shut(self, keep: bool) -> None:
         super()._shut(keep)
         if not keep:
-            for _, kept in self._attached.values():
-                node.let_go(kept)
-            self._attached.clear()
+            self._let_go()
+
+    def _free_left(self) -> None:
+        super()._free_left()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        for _, kept in self._attached.values():
+            node.let_go(kept)
+        self._attached.clear()
 
     # -- what it is ----------------------------------------------------------------
 

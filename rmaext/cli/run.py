@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
+import functools
+import gc
 import importlib.util
 import io
 import os
 import pkgutil
+import re
 import runpy
 import sys
 import types
@@ -20,6 +24,7 @@ from .._runtime import config
 __all__ = ["add", "replace_at_import"]
 
 MPI = "mpi4py.MPI"
+_PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 
 
 def add(commands: Any) -> None:
@@ -150,8 +155,53 @@ def replace_at_import() -> None:
 
 def _replace() -> None:
     importlib.import_module("rmaext.compat.auto")
+    hand_on()
     if config.checks():
         importlib.import_module("rmaext._check.install").install()
+
+
+# -- programs that this one spawns ---------------------------------------------------
+
+
+def hand_on() -> None:
+    """Let Spawn and Spawn_multiple start Python programs by `python -m rmaext run`, too.
+
+    The windows of a program and of those that it spawns would else be of two kinds, and each
+    side would wait for the other.
+    """
+    from mpi4py import MPI
+
+    kind = MPI.Intracomm
+    members = gc.get_referents(kind.__dict__)[0]  # an extension type takes no assignments
+    spawn, several = members["Spawn"], members["Spawn_multiple"]
+
+    @functools.wraps(spawn)
+    def one(self: Any, command: Any, args: Any = None, *more: Any, **keywords: Any) -> Any:
+        return spawn(self, command, handed_on(command, args), *more, **keywords)
+
+    @functools.wraps(several)
+    def many(self: Any, command: Any, args: Any = None, *more: Any, **keywords: Any) -> Any:
+        commands = list(command)
+        each = [None] * len(commands) if args is None else list(args)
+        if len(each) == len(commands):
+            args = [handed_on(it, its) or [] for it, its in zip(commands, each, strict=True)]
+        return several(self, commands, args, *more, **keywords)
+
+    members["Spawn"], members["Spawn_multiple"] = one, many
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
+
+
+def handed_on(command: Any, args: Any) -> Any:
+    """Return the arguments of a command, with `-m rmaext run` before a program of Python."""
+    if not isinstance(command, str) or not _PYTHON.fullmatch(os.path.basename(command)):
+        return args
+    words = [args] if isinstance(args, str) else list(args or ())
+    at = 0
+    while at < len(words) and words[at].startswith("-") and words[at][:2] not in ("-m", "-c"):
+        at += 2 if words[at] in ("-W", "-X") else 1  # those of the interpreter
+    if at >= len(words) or words[at:][:3] == ["-m", "rmaext", "run"]:
+        return args
+    return [*words[:at], "-m", "rmaext", "run", *words[at:]]
 
 
 class _Watch:

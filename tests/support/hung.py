@@ -19,10 +19,17 @@ LASTS = 2.5  # seconds until its waits are long ones, though a rank is late
 T = TypeVar("T")
 
 
-def looked_at(how: str, size: int, look: Callable[[dict[int, int]], T], **env: str) -> T:
+def looked_at(
+    how: str,
+    size: int,
+    look: Callable[[dict[int, int]], T],
+    program: Path = PROGRAM,
+    **env: str,
+) -> T:
     """Start a job that hangs in this way, return what `look` does, and end the job.
 
-    `look` gets the pids of the ranks that said that they are about to hang.
+    `look` gets the pids of the processes that said that they are about to hang, as many as
+    there are ranks.
     """
     found: list[T] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -38,7 +45,7 @@ def looked_at(how: str, size: int, look: Callable[[dict[int, int]], T], **env: s
             found.append(look({int(path.name): int(path.read_text()) for path in told}))
             return 0.0
 
-        command = [*launch.mpi_command(size, survive=True), sys.executable, str(PROGRAM), how]
+        command = [*launch.mpi_command(size, survive=True), sys.executable, str(program), how]
         with open(Path(folder, "output"), "wb") as output:
             changes = {"RMAEXT_TIMEOUT": "100", "PYTHONPATH": launch.PYTHONPATH} | env
             code = launch.supervise(

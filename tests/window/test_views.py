@@ -50,6 +50,23 @@ def test_put_and_get(comm, dtype):
         win.fence()
 
 
+def test_indexing_where_sizes_differ(comm):
+    """The shape of a part is that of its elements on each rank, which may have other ones."""
+    peer, sizes = neighbour(comm), [9 + rank for rank in range(comm.size)]
+    with rmaext.Window.allocate(comm, sizes[comm.rank], "i4,f8") as win:
+        win.local["f1"] = np.arange(sizes[comm.rank])
+        win.fence()
+        part = win.subwindow(2, 7)
+        values = np.arange(2, 7)
+        for view in (part, part.dup()):
+            assert view[peer]["f1"].tolist() == values.tolist()
+            assert view.field("f1")[peer, 1:4].tolist() == [3, 4, 5]
+            assert view.field("f1").subwindow(1, 4).dup()[peer].tolist() == [3, 4, 5]
+        assert win.dup()[peer].shape == win[peer].shape == (sizes[peer],)
+        assert win.field("f0").subwindow(0, 9).view("f4")[peer].shape == (9,)
+        win.fence()
+
+
 def test_long_transfers(comm):
     """Such as take more than one piece on each route."""
     count, peer = 300_000, neighbour(comm)

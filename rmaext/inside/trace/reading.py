@@ -159,7 +159,12 @@ def find(paths: Iterable[Path], fail: Callable[[Exception], None] = _raise) -> l
         comms = {comm for rank in job.ranks for comm in rank.comms}
         for other in jobs:
             apart = {r.rank for r in other.ranks}.isdisjoint(r.rank for r in job.ranks)
-            if apart and comms & {comm for rank in other.ranks for comm in rank.comms}:
+            # a spawned job has communicators in common with its parent, too
+            if (
+                apart
+                and other.size == job.size
+                and comms & {comm for rank in other.ranks for comm in rank.comms}
+            ):
                 other.ranks += job.ranks
                 other.problems += job.problems
                 break

@@ -10,6 +10,7 @@ import conflicts
 import nesting
 import numpy as np
 import orders
+import parts
 import updates
 from cases import CASES
 from mpi4py import MPI
@@ -31,7 +32,7 @@ class Found(logging.Handler):
 found = Found()
 logging.getLogger("rmaext.check").addHandler(found)
 world = MPI.COMM_WORLD
-assert all([conflicts, nesting, orders, updates])  # their import fills the table
+assert all([conflicts, nesting, orders, parts, updates])  # their import fills the table
 results = []
 for case in CASES:
     with rmaext.Window.allocate(world, 16, np.int64) as win:
