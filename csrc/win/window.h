@@ -248,10 +248,23 @@ static inline const char *rmx_closed_there(const struct rmaext_window *w)
 			 : "the window there is closed";
 }
 
-/* Do puts and gets of so many bytes go as messages? */
-static inline bool rmx_by_message(const struct rmaext_window *w, uint64_t len)
+/*
+ * Are puts and gets there copied by the kernel? It may have refused one since
+ * the window was made: then they go as messages, if there is a network.
+ */
+static inline bool rmx_copies(const struct rmx_target *t)
 {
-	return w->visits || len < w->fabric->least;
+	return t->route == RMAEXT_CMA &&
+	       !(atomic_load_explicit(&t->member->neighbour->refuses,
+				      memory_order_relaxed) &&
+		 t->member->peer);
+}
+
+/* Do puts and gets of so many bytes go as messages? */
+static inline bool rmx_by_message(const struct rmaext_window *w,
+				  const struct rmx_target *t, uint64_t len)
+{
+	return w->visits || len < w->fabric->least || t->route == RMAEXT_CMA;
 }
 
 /* Copy from and to a target whose route is RMAEXT_CMA; see rmx_cma_write(). */

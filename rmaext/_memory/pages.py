@@ -78,9 +78,10 @@ class Wish(NamedTuple):
     def obtain(self, arena: Arena, nbytes: int) -> Any:
         """Return a buffer of so many zero bytes; MemoryError, AddressError."""
         data = self._huge(arena, nbytes) if self.hugepages else None
-        if data is None:
-            wanted = self.fixed_address or self.hint
-            data = self._at(arena, nbytes, 0) if wanted else arena.allocate(nbytes)
+        if data is not None:  # the pages of the pool are there
+            return data
+        wanted = self.fixed_address or self.hint
+        data = self._at(arena, nbytes, 0) if wanted else arena.allocate(nbytes)
         if not self.lazy:
             check(lib.rmaext_pages_populate(ffi.from_buffer(data), nbytes, True))
         return data
