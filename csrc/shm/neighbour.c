@@ -128,7 +128,7 @@ int rmaext_neighbour_map(rmaext_neighbour *neighbour,
 		pthread_mutex_unlock(&neighbour->lock);
 	}
 	if (ret)
-		return rmx_fail(is_refusal(-ret) ? -EACCES : ret, RMX_NO_RANK,
+		return rmx_fail(is_refusal(-ret) ? -EREMOTE : ret, RMX_NO_RANK,
 				"mmap", "cannot map memory of process %d: %s%s",
 				(int)neighbour->pid, strerror(-ret),
 				is_refusal(-ret) ? REFUSED : "");
@@ -242,7 +242,7 @@ static int copy_failed(struct rmaext_neighbour *neighbour, int64_t rank,
 	if (is_refusal(code))
 		atomic_store(&neighbour->refuses, true);
 	return rmx_fail(code == ESRCH	   ? -FI_ENOTCONN
-			: is_refusal(code) ? -EACCES
+			: is_refusal(code) ? -EREMOTE
 					   : -code,
 			rank, call, "cannot reach memory of process %d: %s%s",
 			(int)neighbour->pid, strerror(code),

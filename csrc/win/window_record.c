@@ -253,7 +253,7 @@ int rmaext_records_ways(const uint8_t *data, const int32_t *lengths,
 			ret = rmaext_neighbour_map(neighbour[i], &h.block,
 						   h.size, &ways->map[i]);
 			/* with a key there is another way */
-			if (ret && !(ret == -EACCES && h.key_len))
+			if (ret && !(ret == -EREMOTE && h.key_len))
 				return ret;
 			if (!ret)
 				ways->route[i] = RMAEXT_DIRECT;

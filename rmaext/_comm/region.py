@@ -15,7 +15,7 @@ from .._fabric.registration import PLAIN
 from .._memory import arrays, node, pages
 from .._memory.node import NO_BLOCK
 from .._native._lib import ffi, lib
-from ..errors import AccessError
+from ..errors import NotLocalError
 from .columns import Column, Columns, Records, Told, Ways
 from .group import Group
 from .network import check_keys
@@ -88,7 +88,7 @@ class Region:
             alone = group.size == 1 and not self.registration._needs_network
             if alone or not told.all.elsewhere:
                 # not so where a rank has made itself not dumpable: then by the network
-                with contextlib.suppress(AccessError):
+                with contextlib.suppress(NotLocalError):
                     self._settle(told)
                     return
             # somebody's own array, which needs a key for atomics at least, or one that
