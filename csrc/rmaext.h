@@ -441,6 +441,7 @@ struct rmaext_wait {
 	int64_t deadline;
 	int64_t rank;
 	uint64_t seen;
+	uint64_t begun;
 };
 
 /* What rmaext_many() leaves to be continued by rmaext_many_wait(). */
@@ -1181,7 +1182,8 @@ int rmaext_notify_wait(rmaext_window *window, int slot, int64_t count,
 		       int64_t slice, int64_t *seen_p);
 
 /*
- * Waits until every put and request to rank (-1: to all) is applied there. It
+ * Waits until every put and request to rank (-1: to all) that has begun before
+ * is applied there, and for none that other threads begin for ever after. It
  * reports, once, errors of those that nobody waited for. RMAEXT_PENDING after a
  * slice: call it again with the same *wait, which the caller zeroes at first.
  */

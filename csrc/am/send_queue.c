@@ -45,7 +45,7 @@ void rmx_line_join(struct rmaext_peer *peer, struct rmaext_op *op)
 	*line->queue_end = op;
 	line->queue_end = &op->next;
 	atomic_store(&line->open, op->series ? op : NULL);
-	atomic_fetch_add(&op->target->pending, rmx_counts_as(op));
+	rmx_pending_add(op);
 }
 
 void rmx_op_unqueue(struct rmaext_op *op)

@@ -147,9 +147,9 @@ static bool series_begin(struct rmaext_window *w, const struct rmx_single *it)
  */
 static bool single_goes_alone(const struct rmx_am *am, struct rmx_line *line,
 			      const struct rmx_single *it,
-			      const atomic_uint_fast64_t *pending)
+			      const rmx_pending *pending)
 {
-	if (atomic_load(pending) < RMX_A_PUT)
+	if (!rmx_counted(atomic_load(pending)))
 		atomic_store(&line->singles, 0);
 	if (atomic_load(&line->singles) >= am->credits ||
 	    (it->kind == RMX_UPDATE &&

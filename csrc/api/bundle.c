@@ -107,7 +107,7 @@ static bool place_read(struct begin *b, uint64_t i, struct place *p)
 
 static bool place_is_copied(const struct begin *b, const struct place *p)
 {
-	return p->target->route == RMAEXT_CMA && b->call->kind != RMAEXT_UPDATE;
+	return rmx_copies(p->target) && b->call->kind != RMAEXT_UPDATE;
 }
 
 static int place_check(const struct begin *b, struct place *p)
@@ -271,7 +271,7 @@ static bool place_is_long(const struct begin *b, const struct place *p)
 	/* what is to notify goes as messages, which are in order */
 	return p->len > BUNDLE_LONG && b->call->kind != RMAEXT_UPDATE &&
 	       !b->call->notify && !w->root->attached &&
-	       !rmx_by_message(w, p->len);
+	       !rmx_by_message(w, p->target, p->len);
 }
 
 /* How many pieces a place is: each has room in a message. */
@@ -389,13 +389,19 @@ static int rank_begin(const struct begin *b, int64_t rank,
 		      struct rmaext_bundle *g)
 {
 	const uint64_t start = b->first[rank], end = b->first[rank + 1];
+	const struct place *first;
 	uint64_t pieces = 0;
 	int ret = 0;
 
 	if (start == end)
 		return 0;
-	if (place_is_copied(b, &b->places[b->order[start]]))
-		return places_copy(b, rank);
+	first = &b->places[b->order[start]];
+	if (place_is_copied(b, first)) {
+		ret = places_copy(b, rank);
+		if (!ret || place_is_copied(b, first))
+			return ret;
+		ret = 0; /* refused: by messages */
+	}
 	for (uint64_t k = start; k < end && !ret; k++) {
 		const struct place *p = &b->places[b->order[k]];
 

@@ -25,7 +25,8 @@ static int notified_put(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	struct rmx_target *t = rmx_target_of(w, rank);
 	int ret = 0;
 
-	if (t->route == RMAEXT_FABRIC) {
+	if (t->route == RMAEXT_FABRIC ||
+	    (t->route == RMAEXT_CMA && !rmx_copies(t))) {
 		if (len > RMAEXT_NOTIFY_MOST)
 			return rmx_fail(
 				-FI_EMSGSIZE, rank, "put_notify",
@@ -41,6 +42,9 @@ static int notified_put(struct rmaext_window *w, int64_t rank, uint64_t offset,
 			rmx_count_direct(&w->tally, rank, kind, at, len, false);
 	} else {
 		ret = rmx_target_write(t, rank, offset, buf, len);
+		if (ret && !rmx_copies(t)) /* refused: by message */
+			return notified_put(w, rank, offset, buf, len, slot,
+					    op_p);
 		if (mapped || len)
 			rmx_count_copy(&w->tally, rank, kind, at, len, ret);
 	}

@@ -37,8 +37,12 @@ bool rmx_move_by_memory(struct rmaext_window *w, bool put, int64_t rank,
 			rmx_copy(to, t->map + offset, len);
 		return true;
 	case RMAEXT_CMA:
+		if (!rmx_copies(t))
+			return false;
 		*ret_p = put ? rmx_target_write(t, rank, offset, buf, len)
 			     : rmx_target_read(t, rank, offset, to, len);
+		if (*ret_p && !rmx_copies(t))
+			return false;
 		rmx_count_copy(&w->tally, rank, kind, offset, len, *ret_p);
 		return true;
 	}
@@ -65,7 +69,7 @@ int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 		return ret;
 	if (rmx_move_by_memory(w, true, rank, offset, buf, len, &ret))
 		goto leave;
-	if (w->attached || rmx_by_message(w, len)) {
+	if (w->attached || rmx_by_message(w, rmx_target_of(w, rank), len)) {
 		ret = rmx_message_put(w, rank, offset, buf, len, -1, op_p);
 		goto leave;
 	}

@@ -174,46 +174,90 @@ static void row_no_op(void *memory, const void *operand, size_t n)
 
 /* -- floats -- */
 
-/* FORM is NARROW or WIDE; what follows are its arguments: name, type[, bits] */
-#define FLOAT(FORM, ...)                                    \
-	FORM(sum, __VA_ARGS__, a + b)                       \
-	FORM(prod, __VA_ARGS__, a *b)                       \
-	FORM(min, __VA_ARGS__, (a <= b) | (a != a) ? a : b) \
-	FORM(max, __VA_ARGS__, (a >= b) | (a != a) ? a : b) \
-	FORM(land, __VA_ARGS__, (a != 0) & (b != 0))        \
-	FORM(lor, __VA_ARGS__, (a != 0) | (b != 0))         \
+/*
+ * FORM is NARROW or WIDE; what follows are its arguments: name, type[, bits].
+ * Of two zeros min and max take what NumPy takes on x86: b, as its instructions
+ * do, for float and double, and a for the others.
+ */
+#define FLOAT(FORM, BELOW, ABOVE, ...)                         \
+	FORM(sum, __VA_ARGS__, a + b)                          \
+	FORM(prod, __VA_ARGS__, a *b)                          \
+	FORM(min, __VA_ARGS__, (a BELOW b) | (a != a) ? a : b) \
+	FORM(max, __VA_ARGS__, (a ABOVE b) | (a != a) ? a : b) \
+	FORM(land, __VA_ARGS__, (a != 0) & (b != 0))           \
+	FORM(lor, __VA_ARGS__, (a != 0) | (b != 0))            \
 	FORM(lxor, __VA_ARGS__, (a != 0) ^ (b != 0))
 
-HALF(FLOAT(NARROW, f2, f2, uint16_t))
-FLOAT(NARROW, f4, float, uint32_t)
-FLOAT(NARROW, f8, double, uint64_t)
-FLOAT(WIDE, long_double, long double)
+HALF(FLOAT(NARROW, <=, >=, f2, f2, uint16_t))
+FLOAT(NARROW, <, >, f4, float, uint32_t)
+FLOAT(NARROW, <, >, f8, double, uint64_t)
+FLOAT(WIDE, <=, >=, long_double, long double)
 
-/* C's complex product looks for infinities behind a NaN; NumPy's does not. */
+/*
+ * C's complex product looks for infinities behind a NaN; NumPy's does not.
+ * Where the CPU can, NumPy rounds one product of each pair only with the sum
+ * (FMA), in arrays, and its scalars and longdouble round each by itself. Ours
+ * are the arrays'.
+ */
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+#define FUSED
+#define FUSES true
+#elif defined(__x86_64__)
+#define FUSED __attribute__((target("fma")))
+#define FUSES (__builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2"))
+#endif
+
+#define PRODUCT(type) \
+	((type){a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re})
+#ifdef FUSED
+#define PRODUCT_FUSED(type, fma)                                            \
+	FUSED static struct type fused_##type(struct type a, struct type b) \
+	{                                                                   \
+		return (struct type){                                       \
+			fma(a.re, b.re, -(a.im * b.im)),                    \
+			fma(a.re, b.im, a.im * b.re),                       \
+		};                                                          \
+	}
+
+PRODUCT_FUSED(c8, __builtin_fmaf)
+PRODUCT_FUSED(c16, __builtin_fma)
+#define PRODUCT_OR_FUSED(type) \
+	(FUSES ? fused_##type(a, b) : PRODUCT(struct type))
+#else
+#define PRODUCT_OR_FUSED(type) PRODUCT(struct type)
+#endif
+
+NARROW(prod, c8, struct c8, uint64_t, PRODUCT_OR_FUSED(c8))
+WIDE(prod, c16, struct c16, PRODUCT_OR_FUSED(c16))
+WIDE(prod, c_long_double, struct c_long_double, PRODUCT(struct c_long_double))
+
 #define TRUTH(z) ((z.re != 0) | (z.im != 0))
-#define COMPLEX(FORM, type, ...)                                             \
-	FORM(sum, __VA_ARGS__, ((type){a.re + b.re, a.im + b.im}))           \
-	FORM(prod, __VA_ARGS__,                                              \
-	     ((type){a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re})) \
-	FORM(land, __VA_ARGS__, ((type){TRUTH(a) & TRUTH(b), 0}))            \
-	FORM(lor, __VA_ARGS__, ((type){TRUTH(a) | TRUTH(b), 0}))             \
+#define COMPLEX(FORM, type, ...)                                   \
+	FORM(sum, __VA_ARGS__, ((type){a.re + b.re, a.im + b.im})) \
+	FORM(land, __VA_ARGS__, ((type){TRUTH(a) & TRUTH(b), 0}))  \
+	FORM(lor, __VA_ARGS__, ((type){TRUTH(a) | TRUTH(b), 0}))   \
 	FORM(lxor, __VA_ARGS__, ((type){TRUTH(a) ^ TRUTH(b), 0}))
 
 COMPLEX(NARROW, struct c8, c8, struct c8, uint64_t)
 COMPLEX(WIDE, struct c16, c16, struct c16)
 COMPLEX(WIDE, struct c_long_double, c_long_double, struct c_long_double)
 
-/* -- values with an index: of two equal values the smaller index counts -- */
+/*
+ * -- values with an index: of two equal values the smaller index counts, and
+ * NaN is less and more than all numbers, as in NumPy's argmin and argmax --
+ */
 
-#define LOC(FORM, type, ...)                                                \
-	FORM(minloc, __VA_ARGS__,                                           \
-	     b.value < a.value || (b.value == a.value && b.index < a.index) \
-		     ? b                                                    \
-		     : a)                                                   \
-	FORM(maxloc, __VA_ARGS__,                                           \
-	     b.value > a.value || (b.value == a.value && b.index < a.index) \
-		     ? b                                                    \
-		     : a)
+#define IS_NAN(z) ((z).value != (z).value)
+#define LOC_BY(BEFORE)                                                       \
+	(IS_NAN(a) != IS_NAN(b)                                              \
+		 ? IS_NAN(b)                                                 \
+		 : b.value BEFORE a.value ||                                 \
+			   (!(a.value BEFORE b.value) && b.index < a.index)) \
+		? b                                                          \
+		: a
+#define LOC(FORM, type, ...)                 \
+	FORM(minloc, __VA_ARGS__, LOC_BY(<)) \
+	FORM(maxloc, __VA_ARGS__, LOC_BY(>))
 
 LOC(NARROW, struct f4i4, f4i4, struct f4i4, uint64_t)
 LOC(NARROW, struct i2i4, i2i4, struct i2i4, uint64_t)

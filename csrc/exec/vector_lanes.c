@@ -24,7 +24,8 @@
 static bool lane_by_messages(const struct rmaext_batch *b,
 			     const struct rmx_target *t, uint32_t count)
 {
-	if (t->route == RMAEXT_FABRIC || rmx_updates(b))
+	if (t->route == RMAEXT_FABRIC || rmx_updates(b) ||
+	    (t->route == RMAEXT_CMA && !rmx_copies(t)))
 		return true;
 	return b->kind == RMAEXT_GET && count >= RMX_MANY_PIECES &&
 	       b->unit <= RMX_SHORT_PIECE && b->fabric && t->member->peer &&
@@ -195,7 +196,14 @@ int rmx_lanes_copy(struct rmaext_batch *b, int64_t until)
 		struct rmx_lane *lane = &b->lanes[k];
 
 		while (!lane->messages && lane->next < lane->end && !ret) {
+			const uint32_t next = lane->next;
+
 			ret = lane_copy_pieces(b, lane);
+			if (ret && !rmx_copies(lane->target)) {
+				lane->messages = true;
+				lane->next = next;
+				ret = 0;
+			}
 			if (!ret && rmx_now() > until)
 				ret = RMAEXT_PENDING;
 		}

@@ -216,11 +216,16 @@ int rmx_region_open(struct rmaext_fabric *f, struct fi_mr_attr *attr,
 	lazy = lazy && !(f->mr_mode & FI_MR_ALLOCATED);
 	if (system && !lazy &&
 	    f->mr_mode & (FI_MR_ALLOCATED | FI_MR_MMU_NOTIFY))
-		/* where there are no pages to be had, fi_mr_regattr says so */
+		/*
+		 * where there are no pages to be had, fi_mr_regattr says so;
+		 * where there is no room, somebody would be killed
+		 */
 		for (size_t i = 0; i < attr->iov_count; i++)
-			(void)rmx_pages_populate(attr->mr_iov[i].iov_base,
-						 attr->mr_iov[i].iov_len,
-						 writable);
+			if (rmx_pages_populate(attr->mr_iov[i].iov_base,
+					       attr->mr_iov[i].iov_len,
+					       writable) == -ENOSPC)
+				return region_failed(f, -FI_ENOMEM, "madvise",
+						     attr);
 	if (f->mr_mode & FI_MR_COLLECTIVE)
 		attr->access |=
 			FI_COLLECTIVE | FI_SEND | (writable ? FI_RECV : 0);

@@ -29,6 +29,17 @@ struct rmx_mapping {
 	struct rmx_mapping *next;
 };
 
+#define REFUSED                                                             \
+	": it is not dumpable any more, or has another user: make its "     \
+	"windows before prctl(PR_SET_DUMPABLE) or setuid, or give the job " \
+	"CAP_SYS_PTRACE"
+
+/* The kernel does not allow it, or no such system call. */
+static bool is_refusal(int code)
+{
+	return code == EPERM || code == EACCES || code == ENOSYS;
+}
+
 static int neighbour_map_segment(struct rmaext_neighbour *neighbour,
 				 const struct rmaext_block *block,
 				 char **base_p)
@@ -117,9 +128,10 @@ int rmaext_neighbour_map(rmaext_neighbour *neighbour,
 		pthread_mutex_unlock(&neighbour->lock);
 	}
 	if (ret)
-		return rmx_fail(ret, RMX_NO_RANK, "mmap",
-				"cannot map memory of process %d: %s",
-				(int)neighbour->pid, strerror(-ret));
+		return rmx_fail(is_refusal(-ret) ? -EREMOTE : ret, RMX_NO_RANK,
+				"mmap", "cannot map memory of process %d: %s%s",
+				(int)neighbour->pid, strerror(-ret),
+				is_refusal(-ret) ? REFUSED : "");
 	*addr_p = base + block->offset;
 	return 0;
 }
@@ -157,6 +169,15 @@ static bool neighbour_is_another(const struct rmaext_neighbour *neighbour)
 	const int code = neighbour_read_nonce(neighbour);
 
 	return code == ESRCH || code == ESTALE || code == EFAULT;
+}
+
+bool rmx_neighbour_copies(struct rmaext_neighbour *neighbour)
+{
+	if (!(neighbour->reach & RMAEXT_CAN_COPY))
+		return false;
+	if (is_refusal(neighbour_read_nonce(neighbour)))
+		atomic_store(&neighbour->refuses, true);
+	return !atomic_load(&neighbour->refuses);
 }
 
 int rmaext_neighbour_open(const struct rmaext_process *process, int pidfd,
@@ -215,12 +236,17 @@ bool rmx_neighbour_gone(struct rmaext_neighbour *neighbour)
 typedef ssize_t (*copy_fn)(pid_t, const struct iovec *, unsigned long,
 			   const struct iovec *, unsigned long, unsigned long);
 
-static int copy_refused(const struct rmaext_neighbour *neighbour, int64_t rank,
-			const char *call, int code)
+static int copy_failed(struct rmaext_neighbour *neighbour, int64_t rank,
+		       const char *call, int code)
 {
-	return rmx_fail(code == ESRCH ? -FI_ENOTCONN : -code, rank, call,
-			"cannot reach memory of process %d: %s",
-			(int)neighbour->pid, strerror(code));
+	if (is_refusal(code))
+		atomic_store(&neighbour->refuses, true);
+	return rmx_fail(code == ESRCH	   ? -FI_ENOTCONN
+			: is_refusal(code) ? -EREMOTE
+					   : -code,
+			rank, call, "cannot reach memory of process %d: %s%s",
+			(int)neighbour->pid, strerror(code),
+			is_refusal(code) ? REFUSED : "");
 }
 
 /* A call copies 2 GiB at most, and may stop early at a signal. */
@@ -237,8 +263,8 @@ static int neighbour_copy(copy_fn fn, const char *call,
 		ssize_t n = fn(neighbour->pid, &local, 1, &remote, 1, 0);
 
 		if (n <= 0)
-			return copy_refused(neighbour, rank, call,
-					    n ? errno : EIO);
+			return copy_failed(neighbour, rank, call,
+					   n ? errno : EIO);
 		done += (uint64_t)n;
 	}
 	return 0;
@@ -270,10 +296,10 @@ int rmx_cma_pieces(struct rmaext_neighbour *neighbour, int64_t rank, bool write,
 		size_t left = done > 0 ? (size_t)done : 0;
 
 		if (done <= 0)
-			return copy_refused(neighbour, rank,
-					    write ? "process_vm_writev"
-						  : "process_vm_readv",
-					    done ? errno : EIO);
+			return copy_failed(neighbour, rank,
+					   write ? "process_vm_writev"
+						 : "process_vm_readv",
+					   done ? errno : EIO);
 		local.iov_base = (char *)local.iov_base + left;
 		local.iov_len -= left;
 		for (; left && left >= pieces->iov_len; pieces++, n--)

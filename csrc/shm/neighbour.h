@@ -33,6 +33,12 @@ struct rmaext_neighbour {
 	uint64_t address; /* of the nonce, in that process */
 	int reach;	  /* RMAEXT_CAN_MAP, RMAEXT_CAN_COPY */
 	atomic_bool gone; /* it was found to have ended */
+	/*
+	 * The kernel has refused a copy although the process lives: it has made
+	 * itself not dumpable, or changed its user. No copy is tried again, so
+	 * that what goes by the network instead stays in order.
+	 */
+	atomic_bool refuses;
 	uint8_t nonce[RMX_TOKEN];
 	struct rmx_segment_tail *tail; /* NULL: cannot be mapped */
 	pthread_mutex_t lock;	       /* guards mappings */
@@ -45,10 +51,16 @@ struct rmaext_neighbour {
 bool rmx_neighbour_gone(struct rmaext_neighbour *neighbour);
 
 /*
+ * Does the kernel still allow copies to and from that process? Asked for each
+ * window that is made.
+ */
+bool rmx_neighbour_copies(struct rmaext_neighbour *neighbour);
+
+/*
  * Copy to or from an address in that process by a system call, and block as
  * long as that takes. `rank` is for the error record. Return 0, -FI_ENOTCONN if
  * the process has ended, or -errno; part of the bytes may have been copied
- * then.
+ * then. Where the kernel refuses, neighbour->refuses is set.
  */
 int rmx_cma_write(struct rmaext_neighbour *neighbour, int64_t rank,
 		  uint64_t address, const void *buf, uint64_t len);

@@ -14,6 +14,12 @@
 #endif
 #define PAGES_ASKED 4096 /* pages that one mincore() asks about */
 
+/* So many processes may populate at once and stay within the room. */
+#define POPULATERS 256
+#define POPULATE_LEAST ((uint64_t)2 << 20) /* bytes, between two looks */
+#define POPULATE_MOST ((uint64_t)256 << 20)
+#define SPARE 256 /* of the bytes; a table of pages takes a 512th */
+
 /* Returns the start of the first page, and adds the bytes before addr to *len.
  */
 static char *span_of_pages(const void *addr, uint64_t *len)
@@ -65,17 +71,46 @@ static void pages_touch(char *addr, uint64_t len, bool write)
 	}
 }
 
+/* Have what is missing of these bytes, and tables of pages for them, room? */
+static bool pages_fit(const void *addr, uint64_t len, uint64_t room)
+{
+	const uint64_t spare = len / SPARE + POPULATE_LEAST;
+	const uint64_t all = (uint64_t)sysconf(_SC_PHYS_PAGES) * rmx_page();
+	uint64_t there = 0;
+
+	if (len + spare <= room)
+		return true;
+	if (len > all && len - all > room) /* however many are there */
+		return false;
+	return !rmaext_pages_resident(addr, len, &there) &&
+	       (there >= len || len - there + spare <= room);
+}
+
 int rmx_pages_populate(void *addr, uint64_t len, bool write)
 {
-	uint64_t whole = len;
-	char *at = span_of_pages(addr, &whole);
+	const int advice = write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
+	char *at = span_of_pages(addr, &len);
+	uint64_t step;
 
-	if (!madvise(at, whole,
-		     write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ))
-		return 0;
-	if (errno != EINVAL)
-		return -errno;
-	pages_touch(addr, len, write);
+	for (const char *end = at + len; at < end; at += step) {
+		const uint64_t left = (uint64_t)(end - at);
+		const uint64_t room = rmx_room("");
+
+		if (!pages_fit(at, left, room))
+			return -ENOSPC;
+		step = room / POPULATERS / POPULATE_LEAST * POPULATE_LEAST;
+		if (step < POPULATE_LEAST)
+			step = POPULATE_LEAST;
+		if (step > POPULATE_MOST)
+			step = POPULATE_MOST;
+		if (step > left)
+			step = left;
+		if (!madvise(at, step, advice))
+			continue;
+		if (errno != EINVAL)
+			return -errno;
+		pages_touch(at, step, write);
+	}
 	return 0;
 }
 
@@ -83,6 +118,15 @@ int rmaext_pages_populate(void *addr, uint64_t len, int write)
 {
 	const int ret = rmx_pages_populate(addr, len, write);
 
+	if (ret == -ENOSPC)
+		return rmx_fail(-ENOMEM, RMX_NO_RANK, "allocate",
+				"no room for the pages of %llu bytes: this "
+				"machine, or the job's memory cgroup, has "
+				"%llu left: ask for less, give the job more "
+				"memory, or let pages come on first touch "
+				"(lazy=True)",
+				(unsigned long long)len,
+				(unsigned long long)rmx_room(""));
 	return ret ? rmx_fail(-ENOMEM, RMX_NO_RANK, "madvise",
 			      "cannot have %llu bytes in memory: %s",
 			      (unsigned long long)len, strerror(-ret))

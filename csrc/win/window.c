@@ -379,8 +379,12 @@ int64_t rmaext_window_pending(rmaext_window *w)
 {
 	int64_t pending = 0;
 
-	for (int64_t rank = 0; rank < w->count; rank++)
-		pending += (uint32_t)atomic_load(&w->targets[rank].pending);
+	for (int64_t rank = 0; rank < w->count; rank++) {
+		struct rmx_target *t = &w->targets[rank];
+
+		pending += (int64_t)rmx_counted(atomic_load(&t->pending)) +
+			   atomic_load(&t->gets);
+	}
 	return pending;
 }
 

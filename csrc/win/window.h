@@ -10,6 +10,7 @@
 #include "record/record.h"
 #include "shm/control_block.h"
 #include "shm/neighbour.h"
+#include "win/pending.h"
 
 /* What is known of a rank of a communicator, in all windows over it. */
 struct rmx_member {
@@ -53,7 +54,6 @@ struct rmaext_blocks {
 	char *first[]; /* a rank's first block, if it is mapped here; or NULL */
 };
 
-#define RMX_A_PUT ((uint64_t)1 << 32) /* one put, in rmx_target.pending */
 #define RMX_FILLED 0x80 /* in rmx_target.access: the target has been set */
 
 /*
@@ -72,13 +72,14 @@ struct rmx_target {
 	uint64_t size; /* bytes */
 	uint64_t key;
 	/*
-	 * The number of chunks that are posted and not completed; in the upper
-	 * half, those of puts. It is one word, as the window may be freed once
-	 * it is 0.
+	 * What a flush waits for, and the chunks of gets that are on their way.
+	 * Who completes one changes one of these, last: the window may be freed
+	 * once both are 0.
 	 */
-	atomic_uint_fast64_t pending;
+	rmx_pending pending;
 	struct rmx_queue *queue; /* of nonblocking.c; guarded by backlog.lock */
-	atomic_uint finished;	 /* number of completions; shows progress */
+	atomic_ushort gets;
+	atomic_ushort finished; /* number of completions; shows progress */
 	/*
 	 * Of failed puts that no thread waits for: how many there are, their
 	 * error, and how often flush has reported it.
@@ -247,10 +248,23 @@ static inline const char *rmx_closed_there(const struct rmaext_window *w)
 			 : "the window there is closed";
 }
 
-/* Do puts and gets of so many bytes go as messages? */
-static inline bool rmx_by_message(const struct rmaext_window *w, uint64_t len)
+/*
+ * Are puts and gets there copied by the kernel? It may have refused one since
+ * the window was made: then they go as messages, if there is a network.
+ */
+static inline bool rmx_copies(const struct rmx_target *t)
 {
-	return w->visits || len < w->fabric->least;
+	return t->route == RMAEXT_CMA &&
+	       !(atomic_load_explicit(&t->member->neighbour->refuses,
+				      memory_order_relaxed) &&
+		 t->member->peer);
+}
+
+/* Do puts and gets of so many bytes go as messages? */
+static inline bool rmx_by_message(const struct rmaext_window *w,
+				  const struct rmx_target *t, uint64_t len)
+{
+	return w->visits || len < w->fabric->least || t->route == RMAEXT_CMA;
 }
 
 /* Copy from and to a target whose route is RMAEXT_CMA; see rmx_cma_write(). */
@@ -376,7 +390,7 @@ static inline bool rmx_flushed(const struct rmaext_window *w, int64_t rank)
 			continue;
 		rmx_wake_waiters(t->member->doorbell);
 		/* pending comes first: an error is set before it goes down */
-		if (atomic_load(&t->pending) >= RMX_A_PUT ||
+		if (rmx_counted(atomic_load(&t->pending)) ||
 		    atomic_load(&t->error))
 			return false;
 	}

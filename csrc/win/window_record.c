@@ -9,6 +9,8 @@
  */
 #include "win/window.h"
 
+#include <errno.h>
+
 #define FRAME 16 /* magic, byte order, pointer size, status, 0, length, crc */
 #define HEAD 67	 /* bytes of what head_read() reads */
 #define MOST (1 << 16)	/* bytes of a record */
@@ -250,12 +252,14 @@ int rmaext_records_ways(const uint8_t *data, const int32_t *lengths,
 		if (reach & RMAEXT_CAN_MAP && h.block.fd >= 0) {
 			ret = rmaext_neighbour_map(neighbour[i], &h.block,
 						   h.size, &ways->map[i]);
-			if (ret)
+			/* with a key there is another way */
+			if (ret && !(ret == -EREMOTE && h.key_len))
 				return ret;
-			ways->route[i] = RMAEXT_DIRECT;
+			if (!ret)
+				ways->route[i] = RMAEXT_DIRECT;
 		} else if (reach & RMAEXT_CAN_MAP && !h.size) {
 			ways->route[i] = RMAEXT_DIRECT; /* nothing to reach */
-		} else if (reach & RMAEXT_CAN_COPY) {
+		} else if (rmx_neighbour_copies(neighbour[i])) {
 			ways->route[i] = RMAEXT_CMA;
 			ways->address[i] = h.address;
 		}

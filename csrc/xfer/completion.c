@@ -119,9 +119,10 @@ void rmx_op_free(struct rmaext_op *op)
  * A flush waits for target->pending, an owner for op->completed. These are
  * changed last: at once the waiter may close and free the window.
  */
-static void op_count_down(struct rmaext_op *op, uint64_t count)
+static void op_count_down(struct rmaext_op *op)
 {
 	struct rmx_target *target = op->target;
+	const uint64_t share = op->share;
 
 	if (op->ended) {
 		COUNT(&op->completed);
@@ -131,9 +132,9 @@ static void op_count_down(struct rmaext_op *op, uint64_t count)
 			op_leave_error(op);
 			rmx_op_free(op);
 		}
-		atomic_fetch_sub(&target->pending, count);
+		rmx_pending_sub(target, share);
 	} else {
-		atomic_fetch_sub(&target->pending, count);
+		rmx_pending_sub(target, share);
 		COUNT(&op->completed);
 	}
 }
@@ -159,13 +160,11 @@ bool rmx_op_complete(struct rmaext_fabric *f, void *named,
 	struct rmx_context *context = context_find(f, named);
 	struct rmx_target *target;
 	struct rmaext_op *op;
-	uint64_t count;
 
 	if (!context)
 		return false;
 	op = atomic_load(&context->op);
 	target = op->target;
-	count = rmx_counts_as(op);
 	if (failure) {
 		rmx_op_failed(op, failure);
 		/*
@@ -181,7 +180,7 @@ bool rmx_op_complete(struct rmaext_fabric *f, void *named,
 	atomic_store_explicit(&context->op, NULL, memory_order_relaxed);
 	if (context != op->context)
 		rmx_context_give(f, target->member->peer, context);
-	op_count_down(op, count);
+	op_count_down(op);
 	return true;
 }
 
@@ -190,7 +189,7 @@ void rmx_op_end(struct rmaext_op *op)
 	atomic_fetch_add(&op->target->finished, 1);
 	if (atomic_load(&op->abandoned))
 		op_leave_error(op);
-	op_count_down(op, rmx_counts_as(op));
+	op_count_down(op);
 }
 
 int rmaext_op_release(rmaext_op **op)

@@ -1,12 +1,21 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Waiting until the puts and updates of a target have been applied there. */
+/*
+ * Waiting until the puts and updates of a target have been applied there, those
+ * that were on their way at the beginning; see win/pending.h.
+ */
 #include "xfer/operation.h"
+
+struct flush {
+	struct rmx_target *target;
+	uint64_t begun; /* in that round */
+};
 
 static enum rmx_step flush_step(void *arg)
 {
-	struct rmx_target *target = arg;
+	const struct flush *f = arg;
 
-	return atomic_load(&target->pending) < RMX_A_PUT ? RMX_DONE : RMX_SLEEP;
+	return rmx_completed_since(&f->target->pending, f->begun) ? RMX_DONE
+								  : RMX_SLEEP;
 }
 
 /*
@@ -17,22 +26,32 @@ static int flush_wait(struct rmaext_window *w, int64_t rank, int64_t *until,
 		      struct rmaext_wait *wait)
 {
 	struct rmx_target *t = rmx_target_of(w, rank);
+	const bool goes_on = wait->deadline && wait->rank == rank;
+	struct flush it = {
+		.target = t,
+		.begun = goes_on ? wait->begun
+				 : rmx_round_of(atomic_load(&t->pending)),
+	};
 	unsigned int finished;
 	int64_t now;
 	int ret;
 
-	if (flush_step(t) == RMX_DONE)
+	if (flush_step(&it) == RMX_DONE) {
+		wait->deadline = 0; /* the next rank has its own */
 		return 0;
+	}
 	now = rmx_now_in(RMAEXT_IN_FLUSH, w->tally.id, rank, 0, 0);
 	if (!*until)
 		*until = now + RMX_SLICE;
-	if (!wait->deadline || wait->rank != rank) {
+	if (!goes_on) {
 		wait->rank = rank;
+		wait->begun = it.begun;
 		wait->seen = atomic_load(&t->finished);
 		wait->deadline = now + wait->timeout;
 	}
-	if (!rmx_wait(w->fabric, t->member->peer, flush_step, t,
+	if (!rmx_wait(w->fabric, t->member->peer, flush_step, &it,
 		      *until < wait->deadline ? *until : wait->deadline, 1)) {
+		wait->deadline = 0;
 		rmx_now_out(w->tally.id, 0, true);
 		return 0;
 	}
@@ -45,9 +64,25 @@ static int flush_wait(struct rmaext_window *w, int64_t rank, int64_t *until,
 	 * The loss is reported now: what is still on its way to that rank must
 	 * not hold up what comes next.
 	 */
-	if (ret != RMAEXT_PENDING)
+	if (ret != RMAEXT_PENDING) {
+		wait->deadline = 0;
 		w->fabric->hooks->forget(w, rank);
+	}
 	return ret;
+}
+
+/* The caller will not report that a rank is lost: a later slice, or flush, is
+ * to. */
+static void flush_leave_error(struct rmaext_window *w,
+			      const struct rmaext_error *record)
+{
+	struct rmx_target *t = rmx_target_of(w, record->rank);
+
+	pthread_mutex_lock(&w->lock);
+	w->failure = *record;
+	t->error = (short)record->code;
+	t->unseen++;
+	pthread_mutex_unlock(&w->lock);
 }
 
 /* Reports the error of puts that nobody waited for, once. */
@@ -94,13 +129,17 @@ int rmaext_flush(rmaext_window *w, int64_t rank, struct rmaext_wait *wait)
 	atomic_thread_fence(memory_order_seq_cst);
 	if (w->fabric)
 		w->fabric->hooks->push(w->root, first, end);
-	for (rank = first; rank < end; rank++) {
+	/* earlier slices have flushed those before the one they left at */
+	for (rank = wait->deadline ? wait->rank : first; rank < end; rank++) {
 		if (!rmx_filled(&w->root->targets[rank]))
 			continue; /* never used */
 		rmx_wake_waiters(w->members->of[rank].doorbell);
 		ret = flush_wait(w->root, rank, &until, wait);
-		if (ret == RMAEXT_PENDING || ret == -FI_ETIMEDOUT)
+		if (ret == RMAEXT_PENDING || ret == -FI_ETIMEDOUT) {
+			if (lost)
+				flush_leave_error(w->root, &record);
 			goto leave;
+		}
 		if (ret && !lost) { /* it is gone; the others are flushed */
 			lost = ret;
 			rmaext_error_last(&record);

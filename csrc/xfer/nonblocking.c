@@ -35,6 +35,7 @@ void rmx_request_release(struct rmaext_op *op)
 {
 	struct rmx_target *target = op->target;
 	struct rmaext_fabric *f = op->fabric;
+	const uint64_t share = op->share;
 
 	if (atomic_fetch_sub(&op->open, 1) > 1)
 		return;
@@ -45,7 +46,7 @@ void rmx_request_release(struct rmaext_op *op)
 	if (op->siblings)
 		rmx_sibling_ended(op->siblings);
 	__atomic_store_n(op->ended, 1, __ATOMIC_RELEASE);
-	atomic_fetch_sub(&target->pending, RMX_A_PUT + 1);
+	rmx_pending_sub(target, share);
 	atomic_fetch_add(&f->transfers->backlog.ended, 1);
 }
 
@@ -231,7 +232,7 @@ int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p)
 		f->hooks->send(&op); /* counts it in pending */
 		return RMAEXT_PENDING;
 	}
-	atomic_fetch_add(&t->pending, RMX_A_PUT + 1);
+	rmx_pending_add(op);
 	pthread_mutex_lock(&f->transfers->backlog.lock);
 	first = !t->queue;
 	done = first && request_post(op);

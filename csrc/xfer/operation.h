@@ -112,6 +112,8 @@ struct rmaext_op {
 	 */
 	bool buffered;
 	atomic_bool left; /* by one of the two */
+	/* of target->pending, see there; 0: not counted yet, or in `gets` */
+	uint64_t share;
 	/* its owner has given up waiting, but still has it */
 	atomic_bool abandoned;
 	/* for the record: 0, or when it began; its bytes, site and thread */
@@ -245,10 +247,30 @@ static inline bool rmx_is_nobodys(const struct rmaext_op *op)
 {
 	return op->buffered || (op->ended && atomic_load(&op->abandoned));
 }
-/* What a chunk adds to target->pending: a flush waits for all but gets. */
-static inline uint64_t rmx_counts_as(const struct rmaext_op *op)
+/*
+ * Counts an operation, or a chunk of one that is no request, as on its way. All
+ * chunks have the share of the first: a flush waits for the whole, but not for
+ * chunks of gets.
+ */
+static inline void rmx_pending_add(struct rmaext_op *op)
 {
-	return op->kind != RMX_GET ? RMX_A_PUT + 1 : 1;
+	struct rmx_target *t = op->target;
+
+	if (op->kind == RMX_GET && !op->ended) {
+		atomic_fetch_add(&t->gets, 1);
+		return;
+	}
+	if (!op->share)
+		op->share = rmx_share_now(&t->pending);
+	atomic_fetch_add(&t->pending, op->share);
+}
+/* It has completed. The operation may be gone, and then the window may be. */
+static inline void rmx_pending_sub(struct rmx_target *t, uint64_t share)
+{
+	if (share)
+		atomic_fetch_sub(&t->pending, share);
+	else
+		atomic_fetch_sub(&t->gets, 1);
 }
 
 /*

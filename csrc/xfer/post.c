@@ -10,14 +10,22 @@
 /* Chunks in flight, so that one operation cannot take all contexts. */
 #define RMX_OP_CHUNKS 16u
 
-/* Counts a chunk that is in flight (by: 1), or was not posted (-1). */
-static void op_count(struct rmaext_op *op, int by)
+/* Counts a chunk that is in flight. */
+static void op_count(struct rmaext_op *op)
 {
 	if (op->ended) /* rmx_begin() counts a request as a whole */
-		atomic_fetch_add(&op->open, (unsigned int)by);
+		atomic_fetch_add(&op->open, 1);
 	else
-		atomic_fetch_add(&op->target->pending,
-				 (uint64_t)by * rmx_counts_as(op));
+		rmx_pending_add(op);
+}
+
+/* It was not posted. */
+static void op_count_down(struct rmaext_op *op)
+{
+	if (op->ended)
+		atomic_fetch_sub(&op->open, 1);
+	else
+		rmx_pending_sub(op->target, op->share);
 }
 
 int rmx_op_post_chunk(struct rmaext_op *op)
@@ -44,13 +52,13 @@ int rmx_op_post_chunk(struct rmaext_op *op)
 	/* a chunk is counted before it is posted: it may complete at once */
 	op->posted += len;
 	op->sent++;
-	op_count(op, 1);
+	op_count(op);
 	atomic_store_explicit(&context->op, op, memory_order_release);
 	ret = rmx_rma_post(op, at, len, &context->fi);
 	if (!ret)
 		return 0;
 	atomic_store_explicit(&context->op, NULL, memory_order_relaxed);
-	op_count(op, -1);
+	op_count_down(op);
 	op->sent--;
 	op->posted = at;
 	if (context != op->context)

@@ -77,7 +77,7 @@ int rmx_put_small(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		.rma_iov_count = 1,
 	};
 
-	if (len > f->info->tx_attr->inject_size || rmx_by_message(w, len))
+	if (len > f->info->tx_attr->inject_size || rmx_by_message(w, t, len))
 		return rmx_message_post(w, rank, offset, buf, len, -1);
 	if (rmx_forgets_injected(f->info->fabric_attr->prov_name))
 		return (int)fi_writemsg(f->ep, &msg, FI_INJECT);
@@ -145,7 +145,7 @@ int rmx_get_new(struct rmaext_window *w, int64_t rank, uint64_t offset,
 {
 	int ret;
 
-	if (!rmx_by_message(w, len))
+	if (!rmx_by_message(w, rmx_target_of(w, rank), len))
 		return rmx_op_over(w, rank, RMX_GET, offset, buf, len, 0, op_p);
 	ret = rmx_op_new(w, rank, RMX_MESSAGE_GET, offset, len, 0, op_p);
 	if (ret)
@@ -161,7 +161,7 @@ int rmx_put_new(struct rmaext_window *w, int64_t rank, uint64_t offset,
 {
 	int ret;
 
-	if (!rmx_by_message(w, len))
+	if (!rmx_by_message(w, rmx_target_of(w, rank), len))
 		return rmx_op_over(w, rank, RMX_PUT, offset, buf, len, 0, op_p);
 	ret = rmx_op_new(w, rank, RMX_MESSAGE_PUT, offset, len, 0, op_p);
 	if (ret)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from .._fabric.registration import PLAIN
 from .._memory import arrays, node, pages
 from .._memory.node import NO_BLOCK
 from .._native._lib import ffi, lib
+from ..errors import NotLocalError
 from .columns import Column, Columns, Records, Told, Ways
 from .group import Group
 from .network import check_keys
@@ -87,8 +89,10 @@ class Region:
         if group.all_direct:
             alone = group.size == 1 and not self.registration._needs_network
             if alone or not told.all.elsewhere:
-                self._settle(told)
-                return
+                # not so where a rank has made itself not dumpable: then by the network
+                with contextlib.suppress(NotLocalError):
+                    self._settle(told)
+                    return
             # somebody's own array, which needs a key for atomics at least, or one that
             # is to be registered
             group.network()

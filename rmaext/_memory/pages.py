@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._native._lib import ffi, lib
-from .._runtime.failures import check
+from .._runtime.failures import check, from_c
 from .._runtime.files import text_of
 from ..errors import AddressError, RmaError
 from ..typing import HugePages
@@ -78,11 +78,15 @@ class Wish(NamedTuple):
     def obtain(self, arena: Arena, nbytes: int) -> Any:
         """Return a buffer of so many zero bytes; MemoryError, AddressError."""
         data = self._huge(arena, nbytes) if self.hugepages else None
-        if data is None:
-            wanted = self.fixed_address or self.hint
-            data = self._at(arena, nbytes, 0) if wanted else arena.allocate(nbytes)
+        if data is not None:  # the pages of the pool are there
+            return data
+        wanted = self.fixed_address or self.hint
+        data = self._at(arena, nbytes, 0) if wanted else arena.allocate(nbytes)
         if not self.lazy:
-            check(lib.rmaext_pages_populate(ffi.from_buffer(data), nbytes, True))
+            code = lib.rmaext_pages_populate(ffi.from_buffer(data), nbytes, True)
+            if code:
+                del data  # at once: the error's traceback would keep it
+                raise from_c(code)
         return data
 
     def refuse(self) -> None:

@@ -221,7 +221,8 @@ class Window(
             nothing else is, up to the end of the last page. Ranks may differ.
         lazy : bool, optional
             Pages come on first touch, as far as the provider lets them. False: all
-            are there from the start, or MemoryError is raised.
+            are there from the start, or MemoryError is raised, if the machine or a
+            memory cgroup of the job (Slurm, docker) has no room for them.
         hugepages : bool or "require", optional
             Huge pages from the system's pool, all there from the start and one more
             than the memory fills; if there are too few, ordinary memory, or with
