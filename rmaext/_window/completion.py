@@ -42,7 +42,7 @@ class Completion(Epochs[ScalarT], Waits[ScalarT]):
     """
 
     _views: weakref.WeakValueDictionary[int, WindowCore[Any]] | None = None  # that may be open
-    _left = False  # by this rank, without the others
+    _left_alone = False  # by this rank, without the others
     _file: storage.File | None = None  # who writes it, if this rank's memory is a file's
 
     @behind
@@ -201,8 +201,8 @@ class Completion(Epochs[ScalarT], Waits[ScalarT]):
         if keep:
             for part in self._parts():
                 lib.rmaext_record_abandon(part._handle)
-            if not self._left:
-                self._left = True
+            if not self._left_alone:
+                self._left_alone = True
                 self._group.quit(self)
             return
         file, self._file = self._file, None
