@@ -1,9 +1,11 @@
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from ..typing import Operation, ScalarT
 
@@ -43,6 +45,16 @@ def to_the_end(
     /,
     *arguments: Any,
 ) -> tuple[_T, BaseException | None]: ...
+
+class With:
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
 
 class Window(Generic[ScalarT]):
     _closed: bool

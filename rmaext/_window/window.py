@@ -304,8 +304,8 @@ class Window(
             self._file = storage.begin(self)
             group.join()
             group.meetings.open(self._name, block)
+            lifetime.on_end(self)
             group.meetings.together()
-        lifetime.on_end(self)
         self._closed = False
 
     def _new_region(self, group: Group) -> Region:

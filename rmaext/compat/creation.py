@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from .._comm.group import Group
 from .._native._lib import lib
 from .._window.window import Window
-from ..errors import NotLocalError
+from ..errors import NotLocalError, RmaError
 from .attributes import Attributes, MpiWin
 from .epochs import Epochs
 from .errors import RAISED, error, translation
@@ -77,9 +77,9 @@ class State:
 
     def end(self) -> None:
         """Let go of what the window has, which is closed."""
-        del self._live[self.handle]
+        self._live.pop(self.handle, None)  # it may go on where a signal has ended it
         self.attributes.release()
-        if isinstance(self.keep, MpiWin):
+        if isinstance(self.keep, MpiWin) and self.keep:
             self.keep.Free()
         self.keep = None
 
@@ -220,8 +220,17 @@ def attach(state: State, memory: Any) -> None:
     kept = _attached(state)
     array = bytes_of(memory)
     if array.size:
-        state.window.attach(array)
-        kept[address_of(array)] = array
+        address = address_of(array)
+        before = kept.get(address)
+        kept[address] = array  # first: what is attached can be detached, whatever signals come
+        try:
+            state.window.attach(array)
+        except RmaError:
+            if before is None:
+                del kept[address]
+            else:
+                kept[address] = before
+            raise
 
 
 def detach(state: State, memory: Any) -> None:

@@ -79,11 +79,14 @@ class Win(cmethods.Win):
 
     def _adopt(self, state: State | None) -> None:
         """Be the window of a state; of None, be null."""
-        self._state = state
         if state is None:
-            self._window = self._units = self._epochs = self._attributes = _Nothing()
+            nothing = _Nothing()
+            # no signal handler runs between these lines: else `Free` could not be called again
+            self._state = None
+            self._window = self._units = self._epochs = self._attributes = nothing
             self._end()
             return
+        self._state = state
         self._window, self._units = state.window, state.units
         self._epochs, self._attributes = state.epochs, state.attributes
         epochs, fixed = state.epochs, state.attributes.fixed

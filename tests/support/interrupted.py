@@ -276,7 +276,7 @@ class Ring:
 
     def get_on(self, case: Case) -> bool:
         """Whether the others get on with a collective call that has been interrupted here."""
-        begun = case.begun()
+        begun = self.bell.of_all or case.begun()
         if begun is not None:
             return begun
         return all(wire.comes(0.5) for wire in self.wires)
@@ -358,10 +358,12 @@ def main(cases: list[Case], known: dict[str, str]) -> None:
         if case.name in known and not options.known:
             skipped.append(case.name)
             continue
-        before, failed = ring.tried, len(ring.failures)
+        before, failed, start = ring.tried, len(ring.failures), time.monotonic()
         ring.run(case, options.every, options.first, options.most, options.at)
         bad = len(ring.failures) - failed
-        print(f"{case.name}: {ring.tried - before} places" + f", {bad} FAILED" * bool(bad))
+        took = time.monotonic() - start
+        text = f"{case.name}: {ring.tried - before} places in {took:.2f} s"
+        print(text + f", {bad} FAILED" * bool(bad))
         sys.stdout.flush()
     for name, place, text in ring.failures:
         print(f"FAILED {name} at {place}\n    {text}")

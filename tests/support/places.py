@@ -56,6 +56,8 @@ class Bell:
         How many places of the call have been met.
     place : str
         Where the handler has raised: function, file and line; "" if it has not.
+    of_all : bool
+        All ranks raise that, as rmaext says of it.
     """
 
     def __init__(self) -> None:
@@ -65,6 +67,7 @@ class Bell:
         self._inside = True
         self._ours: dict[CodeType, bool] = {}
         self.count, self.place = 0, ""
+        self.of_all = False
         signal.signal(_SIGNAL, self._handle)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
@@ -103,6 +106,7 @@ class Bell:
         is such a place; in a finalizer the error is lost, and the call goes on.
         """
         self.count, self.place, self._error, self._inside = 0, "", error, inside
+        self.of_all = False
         gc.disable()  # it would come at other places each time
         try:
             self._at = at
@@ -114,6 +118,7 @@ class Bell:
             self._at = 0
             if "of the bell" not in str(caught):  # all ranks may raise it in other words
                 raise
+            self.of_all = "of_all_ranks" in caught.__dict__
             return True, None
         finally:
             self._at = 0

@@ -210,6 +210,7 @@ class Collective(Case):
     """
 
     collective, alone, fresh = True, False, True
+    strict = False  # the program cannot repeat it
     errors = rmaext.RmaError, ValueError, TimeoutError, MPI.Exception
 
     def __init__(
@@ -243,6 +244,7 @@ class Collective(Case):
         self.comm.Free()
 
     def ready(self, k: int) -> None:
+        self.number = 0
         if self.base is not None:
             self.number = self.base._group.meetings._numbers.number
 
@@ -250,10 +252,17 @@ class Collective(Case):
         return self._call(self)
 
     def begun(self) -> bool | None:
-        if self.base is None:
-            return None
-        meetings = self.base._group.meetings
-        return meetings.over or meetings._numbers.number != self.number
+        if self.strict:
+            return True
+        if self.base is None:  # MPI's duplication is the first that others count on
+            from rmaext._comm.group import Group
+
+            group = self.comm.Get_attr(Group._keyval)
+            if not isinstance(group, Group):
+                return group is not None
+        else:
+            group = self.base._group
+        return group.meetings.over or group.meetings._numbers.number != self.number
 
     def theirs(self) -> Any:
         return self.outcome(self._call)
@@ -277,6 +286,20 @@ def left(case: Collective) -> None:
     with case.it as win:
         win.put(1, 0)
     case.it = None
+
+
+def failing(case: Collective) -> None:
+    """One rank leaves the block by an exception."""
+    with suppress(OSError), case.it as win:
+        if world.rank == 0:
+            raise OSError
+    assert win.closed
+
+
+class Within(Collective):
+    """The end of a `with`, which nobody can repeat."""
+
+    strict = True
 
 
 def made(call: Callable[[Any], Any]) -> Callable[[Collective], None]:
@@ -313,7 +336,8 @@ def collectives() -> Iterator[Case]:
     yield Collective("wait fence", fence, new, waits=True)
     yield Collective("fence of a view", fence, part)
     yield Collective("wait close", close, new, waits=True)
-    yield Collective("with", left, new)
+    yield Within("with", left, new)
+    yield Within("with and an exception", failing, new)
     for name, make in CREATIONS.items():
         yield Collective(name, made(make))
         yield Collective(f"close of {name}", close, make)
