@@ -129,10 +129,9 @@ class Group:
         """Return the communicator's group, made on first use. Collective."""
         lifetime.check("window")
         collective.finish()
-        if cls._keyval != MPI.KEYVAL_INVALID and isinstance(comm, MPI.Comm) and comm:
-            known = comm.Get_attr(cls._keyval)
-            if isinstance(known, Group):
-                return known
+        known = cls.known(comm)
+        if known is not None:
+            return known
         check_comm(comm)
         with cls._lock:
             if cls._keyval == MPI.KEYVAL_INVALID:
@@ -165,6 +164,15 @@ class Group:
             self.meetings.give_up(error, _OPENING)
         elif hasattr(self, "comm"):
             self._interrupted(self.comm, error)
+
+    @classmethod
+    def known(cls, comm: Any) -> Group | None:
+        """Return the communicator's group, if it has one."""
+        if cls._keyval != MPI.KEYVAL_INVALID and isinstance(comm, MPI.Comm) and comm:
+            known = comm.Get_attr(cls._keyval)
+            if isinstance(known, Group):
+                return known
+        return None
 
     @staticmethod
     def _comm_freed(_comm: MPI.Comm, _keyval: int, group: Any) -> None:

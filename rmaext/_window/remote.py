@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .._comm.columns import Records, Same

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from .._comm.group import Group
 from .._native._lib import lib
+from .._runtime.failures import of_all
 from .._window.window import Window
 from ..errors import NotLocalError, RmaError
 from .attributes import Attributes, MpiWin
@@ -22,7 +23,7 @@ from .epochs import Epochs
 from .errors import RAISED, error, translation
 from .first_locks import FirstLocks
 
-__all__ = ["State", "allocate", "allocate_shared", "create", "create_dynamic"]
+__all__ = ["State", "allocate", "allocate_shared", "create", "create_dynamic", "together"]
 
 Bytes = NDArray[np.uint8]
 T = TypeVar("T")
@@ -82,6 +83,21 @@ class State:
         if isinstance(self.keep, MpiWin) and self.keep:
             self.keep.Free()
         self.keep = None
+
+
+def together(comm: MPI.Intracomm, make: Callable[[], T]) -> T:
+    """Bracket a creation, which is several collective calls.
+
+    What only this rank raises between them, as a signal handler does, is told to the others.
+    """
+    try:
+        return make()
+    except BaseException as exc:
+        group = Group.known(comm)
+        agreed = isinstance(exc, MPI.Exception) or "of_all_ranks" in exc.__dict__
+        if group is not None and not agreed:
+            group.meetings.give_up(exc, "creation of a compat.Win")
+        raise
 
 
 def create(memory: Any, unit: int, info: MPI.Info, comm: MPI.Intracomm) -> State:
@@ -162,7 +178,7 @@ def _agree(
 
     received = [_ARGUMENTS.unpack(record) for record in _translate(gather)]
     if own is not None:
-        raise own
+        raise of_all(own)  # each in its own words
     for rank, (_, other) in enumerate(received):
         if other:
             raise error(other, f"rank {rank}: wrong arguments")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import itertools
 import os
 import pickle
 import select
@@ -21,13 +22,13 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from mpi4py import MPI
 from support.places import Bell, ring_in_c
 
-__all__ = ["Case", "LeftWaiting", "Many", "main"]
+__all__ = ["Case", "LeftWaiting", "main"]
 
 world = MPI.COMM_WORLD
 _SIZE = struct.Struct("q")
@@ -94,9 +95,6 @@ class Case:
 
     def agree(self, results: list[Any]) -> None:
         """Check what `again` has returned, on rank 0; its own comes first."""
-
-
-Many = Callable[[], Iterable[Case]]
 
 
 def timed(seconds: float, function: Callable[..., Any], *args: Any) -> Any:
@@ -198,6 +196,16 @@ def serve(cases: dict[str, Case], wire: Wire, limit: float) -> None:
 # -- rank 0 ---------------------------------------------------------------------------------
 
 
+_NEVER = 1 << 30  # there is no such place
+
+
+def spread(count: int, share: int) -> Iterator[int]:
+    """Return so many numbers from 1 to `count`, first and last included; or all of them."""
+    if count <= share:
+        return iter(range(1, count + 1))
+    return iter(range(1, count + 1, (count - 1) // (share - 1)))
+
+
 class FailedError(Exception):
     """A trial went wrong; its words say how."""
 
@@ -241,7 +249,7 @@ class Ring:
         return [self.own(case, step, *args), *self.hear()]
 
     def trial(self, case: Case, k: int, error: type[BaseException]) -> bool:
-        """Interrupt the call at place k, 0 for asleep in C; return whether there is such a place."""
+        """Interrupt the call at place k, 0: asleep in C; return whether there is such a place."""
         if case.fresh:
             self.together(case, "open")
         self.together(case, "ready", k)
@@ -256,9 +264,7 @@ class Ring:
             ended = self.own_call(case, lambda: ring_in_c(case.call, error))
         done = not ended
         self.own(case, "settle", done)
-        if not case.collective:
-            self.tell(case, "theirs")
-        elif case.waits:
+        if not case.collective or case.waits:
             self.tell(case, "theirs")
         if case.collective and not done and not self.get_on(case):
             # nobody knows of it: it is repeated, as a program would
@@ -289,22 +295,31 @@ class Ring:
         except Exception as error:
             raise FailedError(f"the call raises {words(error)}") from None
 
-    def run(self, case: Case, step: int, first: int, most: int, only: int | None) -> None:
-        """Try every step-th place of a call; give up after `most` that failed."""
+    def run(self, case: Case, places: Iterator[int], share: int, most: int) -> None:
+        """Try places of a call; give up after `most` that failed.
+
+        `share`: so many of them all, spread over the call; 0: those given.
+        """
         self.calls += 1
         failures = 0
         errors = (KeyboardInterrupt, TimeoutError)
-        places = iter(range(first, 1 << 30, step)) if only is None else iter([only])
         opened = False
-        if case.waits and only is None:
-            places = iter([0, *range(first, case.most + 1, step)])
-        for turn, k in enumerate(places):
+        if share:
+            places = spread(case.most, share) if case.waits else iter([_NEVER])
+        if case.waits:
+            places = itertools.chain([0], itertools.takewhile(lambda k: k <= case.most, places))
+        turn = 0
+        while (k := next(places, None)) is not None:
+            turn += 1
             self.bell.place = ""
             try:
                 if not opened and not case.fresh:
                     self.together(case, "open")
                 opened = True
-                if not self.trial(case, k, errors[turn % 2]):
+                more = self.trial(case, k, errors[turn % 2])
+                if k == _NEVER:
+                    places = spread(self.bell.count, share)
+                elif not more:
                     break
             except (FailedError, AssertionError) as error:
                 text = str(error) if isinstance(error, FailedError) else f"rank 0: {words(error)}"
@@ -326,7 +341,7 @@ class Ring:
 
 
 def main(cases: list[Case], known: dict[str, str]) -> None:
-    """Run the cases: `program [--every N] [--most FAILURES] [--within S] [--at K] [NAME ...]`.
+    """Run the cases: `program [--share N] [--most FAILURES] [--within S] [--at K] [NAME ...]`.
 
     `known` are those that fail today, and why; they are run only if they are named.
     """
@@ -335,6 +350,7 @@ def main(cases: list[Case], known: dict[str, str]) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--share", type=int, default=0, help="so many places of each call")
     parser.add_argument("--most", type=int, default=3)
     parser.add_argument("--within", type=float, default=10)
     parser.add_argument("--at", type=int)
@@ -359,7 +375,8 @@ def main(cases: list[Case], known: dict[str, str]) -> None:
             skipped.append(case.name)
             continue
         before, failed, start = ring.tried, len(ring.failures), time.monotonic()
-        ring.run(case, options.every, options.first, options.most, options.at)
+        places = itertools.count(options.first, options.every)
+        ring.run(case, iter([options.at]) if options.at else places, options.share, options.most)
         bad = len(ring.failures) - failed
         took = time.monotonic() - start
         text = f"{case.name}: {ring.tried - before} places in {took:.2f} s"

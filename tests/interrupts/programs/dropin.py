@@ -231,10 +231,22 @@ def passive() -> Iterator[Case]:
     yield op("Put strided", lambda w: w.Put(UP[:4], 1, [0, 1, strided]), [1, 0, 2, 0, 3, 0, 4, 0])
     yield op("Get", lambda w: w.Get(got, 1, 0), ZERO)
     yield op("Accumulate", lambda w: w.Accumulate(one, 1, 0), eight, [2] * 8)
-    yield op("Accumulate strided", lambda w: w.Accumulate(one[:4], 1, [0, 1, strided]), [1, 0] * 4, [2, 0] * 4)
+    yield op(
+        "Accumulate strided",
+        lambda w: w.Accumulate(one[:4], 1, [0, 1, strided]),
+        [1, 0] * 4,
+        [2, 0] * 4,
+    )
     yield op("Get_accumulate", lambda w: w.Get_accumulate(one, got, 1, 0), eight, [2] * 8)
-    yield op("Fetch_and_op", lambda w: w.Fetch_and_op(one[:1], got[:1], 1, 0), [1, *ZERO[1:]], [2, *ZERO[1:]])
-    yield op("Compare_and_swap", lambda w: w.Compare_and_swap(five, zero, got[:1], 1, 0), [5, *ZERO[1:]])
+    yield op(
+        "Fetch_and_op",
+        lambda w: w.Fetch_and_op(one[:1], got[:1], 1, 0),
+        [1, *ZERO[1:]],
+        [2, *ZERO[1:]],
+    )
+    yield op(
+        "Compare_and_swap", lambda w: w.Compare_and_swap(five, zero, got[:1], 1, 0), [5, *ZERO[1:]]
+    )
     yield op("Rput", lambda w: w.Rput(UP, 1, 0).Wait(), UP)
     yield op("Rget", lambda w: w.Rget(got, 1, 0).Wait(), ZERO)
     yield op("Raccumulate", lambda w: w.Raccumulate(one, 1, 0).Wait(), eight, [2] * 8)

@@ -198,7 +198,9 @@ def operations() -> Iterator[Case]:
         "rcompare_and_swap_many", lambda w: waits(w.rcompare_and_swap_many(1, EIGHT, 0, 5)), [5] * 8
     )
     yield op("rput_ranges", lambda w: waits(w.rput_ranges(1, [0, 4], [4, 4], up)), UP)
-    yield op("rget_ranges", lambda w: waits(w.rget_ranges(1, [0, 4], [4, 4])), [], result=np.zeros(8))
+    yield op(
+        "rget_ranges", lambda w: waits(w.rget_ranges(1, [0, 4], [4, 4])), [], result=np.zeros(8)
+    )
     yield op("Request.waitall waitany", awaited, UP, parts=True)
     yield op("Request.testall testany", polled, UP, parts=True)
     yield op("Request.free", freed, UP)
@@ -243,7 +245,7 @@ class Notify(OnWindow):
         return count, self.win.local[:8].tolist()
 
     def agree(self, results: list[Any]) -> None:
-        count, data = results[1]
+        count, _ = results[1]
         assert count <= 1, results
 
 
@@ -432,7 +434,9 @@ class Record(Operation):
 def records() -> Iterator[Case]:
     up = np.array(UP)
     yield Record("field put", lambda c: c.other.field("a").put(up, 1), UP)
-    yield Record("field accumulate", lambda c: c.other.field("a").accumulate(ONES, 1), [1] * 8, [2] * 8)
+    yield Record(
+        "field accumulate", lambda c: c.other.field("a").accumulate(ONES, 1), [1] * 8, [2] * 8
+    )
     yield Record("joined put", lambda c: c.joined.put(up, 1), UP)
     yield Record("joined get", lambda c: c.joined.get(1), [], result=np.zeros(8))
     yield Record("joined accumulate", lambda c: c.joined.accumulate(ONES, 1), [1] * 8, [2] * 8)
