@@ -81,6 +81,7 @@ extern struct py_names {
 	PyObject *acquire, *release, *reap, *zero;
 	PyObject *_group, *meetings, *address, *_name, *_turn, *_step, *_ended;
 	PyObject *thread, *_fence, *_fence_on, *desert;
+	PyObject *_enter, *_exit, *_forsake;
 	PyObject *target_rank, *target, *target_disp, *result, *report;
 	PyObject *Put, *Get, *Accumulate, *Get_accumulate;
 	PyObject *Fetch_and_op, *Compare_and_swap, *Flush;
@@ -383,9 +384,9 @@ extern PyMappingMethods py_index_methods;
 PyObject *py_numba(struct py_window *w, void *closure);
 void py_numba_close(struct py_window *w);
 
-/* The types: window.c, prepared.c, compat_win.c. */
+/* The types: window.c, prepared.c, compat_win.c, with.c. */
 extern PyTypeObject py_window_type, py_buffer_type, py_prepared_type;
 extern PyTypeObject py_win_type;
-extern PyTypeObject py_guard_type;
+extern PyType_Spec py_with_spec;
 
 #endif

@@ -2,12 +2,9 @@
 /*
  * Calls that must end although signal handlers raise: to_the_end() goes on with
  * them, within() puts right what they have begun, apart() lets none in, and no
- * handler comes between locked() and its lock. And what `with` enters and
- * leaves.
+ * handler comes between locked() and its lock.
  */
 #include "python/cmethods.h"
-
-#include <structmember.h>
 
 static PyObject *exception_taken(void)
 {
@@ -263,93 +260,4 @@ PyMethodDef py_functions[] = {
 		 "the\n"
 		 "exception goes on.")},
 	{NULL, NULL, 0, NULL},
-};
-
-/* -- with ------------------------------------------------------------------ */
-
-/*
- * What `with` enters and leaves. Python runs signal handlers as each of its own
- * functions begins, so an __enter__ of Python could end before it began, with
- * nobody to call __exit__; and so could an __exit__. Those of C do not.
- */
-struct guard {
-	PyObject_HEAD PyObject *window;
-};
-
-static PyObject *guard_enter(struct guard *g, PyObject *none)
-{
-	(void)none;
-	return Py_NewRef(g->window ? g->window : Py_None);
-}
-
-/*
- * Calls _leave(False), and _leave(True) for as long as signal handlers raise in
- * it: it releases what is still held.
- */
-static PyObject *guard_exit(PyObject *self, PyObject *error)
-{
-	PyObject *first = NULL, *done;
-	bool again = false;
-
-	(void)error;
-	while (!(done = PyObject_CallMethod(self, "_leave", "i", again))) {
-		if (first)
-			PyErr_Clear();
-		else
-			first = exception_taken();
-		again = true;
-	}
-	if (!first)
-		return done;
-	Py_DECREF(done);
-	PyErr_SetObject((PyObject *)Py_TYPE(first), first);
-	Py_DECREF(first);
-	return NULL;
-}
-
-static int guard_traverse(struct guard *g, visitproc visit, void *arg)
-{
-	Py_VISIT(g->window);
-	return 0;
-}
-
-static int guard_clear(struct guard *g)
-{
-	Py_CLEAR(g->window);
-	return 0;
-}
-
-static void guard_dealloc(struct guard *g)
-{
-	PyObject_GC_UnTrack(g);
-	guard_clear(g);
-	Py_TYPE(g)->tp_free(g);
-}
-
-static PyMethodDef guard_methods[] = {
-	{"__enter__", (PyCFunction)guard_enter, METH_NOARGS,
-	 PyDoc_STR("Return the window, whose lock is held.")},
-	{"__exit__", (PyCFunction)guard_exit, METH_VARARGS,
-	 PyDoc_STR("Release the lock.")},
-	{NULL, NULL, 0, NULL},
-};
-
-static PyMemberDef guard_members[] = {
-	{"_window", T_OBJECT, offsetof(struct guard, window), 0, NULL},
-	{NULL, 0, 0, 0, NULL},
-};
-
-PyTypeObject py_guard_type = {
-	PyVarObject_HEAD_INIT(NULL, 0).tp_name =
-		"rmaext._native.cmethods.Guard",
-	.tp_doc = "What `with` enters and leaves, whatever handlers raise.",
-	.tp_basicsize = sizeof(struct guard),
-	.tp_flags =
-		Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-	.tp_new = PyType_GenericNew,
-	.tp_dealloc = (destructor)guard_dealloc,
-	.tp_traverse = (traverseproc)guard_traverse,
-	.tp_clear = (inquiry)guard_clear,
-	.tp_methods = guard_methods,
-	.tp_members = guard_members,
 };

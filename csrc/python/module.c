@@ -93,7 +93,10 @@ static bool names_intern(void)
 	       name_intern(&py_names.thread, "thread") &&
 	       name_intern(&py_names._fence, "_fence") &&
 	       name_intern(&py_names._fence_on, "_fence_on") &&
-	       name_intern(&py_names.desert, "desert");
+	       name_intern(&py_names.desert, "desert") &&
+	       name_intern(&py_names._enter, "_enter") &&
+	       name_intern(&py_names._exit, "_exit") &&
+	       name_intern(&py_names._forsake, "_forsake");
 }
 
 /*
@@ -120,6 +123,16 @@ static bool thread_may_call_mpi(bool alone)
 	return others <= 0;
 }
 
+static bool module_add_made(PyObject *module, const char *name,
+			    PyType_Spec *spec)
+{
+	PyObject *type = PyType_FromSpec(spec);
+	const bool added = type && !PyModule_AddObjectRef(module, name, type);
+
+	Py_XDECREF(type);
+	return added;
+}
+
 static int module_exec(PyObject *module)
 {
 	rmx_mpi_asks(thread_may_call_mpi);
@@ -129,7 +142,7 @@ static int module_exec(PyObject *module)
 	    PyModule_AddType(module, &py_buffer_type) ||
 	    PyModule_AddType(module, &py_prepared_type) ||
 	    PyModule_AddType(module, &py_win_type) ||
-	    PyModule_AddType(module, &py_guard_type) ||
+	    !module_add_made(module, "With", &py_with_spec) ||
 	    PyModule_AddIntConstant(module, "PUT", RMX_PUT) ||
 	    PyModule_AddIntConstant(module, "GET", RMX_GET) ||
 	    PyModule_AddIntConstant(module, "FETCH_ADD", RMX_UPDATE))

@@ -136,25 +136,31 @@ def allgather(comm: MPI.Comm, record: bytes, waiter: Waiter) -> tuple[Any, Any]:
     return everything, lengths
 
 
-def duplicate(comm: MPI.Comm, late: Callable[[MPI.Comm, BaseException], None]) -> MPI.Comm:
-    """Return a private duplicate, whose errors are raised. Collective.
+def has_begun(entry: list[Any]) -> bool:
+    """Whether `complete` has begun the collective that it was to enter there."""
+    return len(entry) > 1
+
+
+def duplicate(
+    comm: MPI.Comm, late: Callable[[MPI.Comm, BaseException], None], entry: list[Any]
+) -> MPI.Comm:
+    """Return a private duplicate, whose errors are raised. Collective; `entry`: as of `complete`.
 
     If a signal interrupts this, the others may wait for this rank on the duplicate: `late`
     is called with it once it is there, by a thread where threads may call MPI.
     """
-    entry: list[Any] = []
     try:
         with recorded(comm.size, Step(FIRST, 0, 0)):  # the ranks have no name for it yet
             dup: MPI.Comm = complete(comm.Idup, Nobody(), entry=entry)[0]
+        dup.Set_errhandler(MPI.ERRORS_RETURN)
     except BaseException as exc:
-        if len(entry) > 1:
+        if has_begun(entry):
             _late.append((*entry[1], late, exc))
             if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
                 threading.Thread(target=_finish_all, daemon=True).start()
             else:
                 lifetime.on_exit(finish)
         raise
-    dup.Set_errhandler(MPI.ERRORS_RETURN)
     return dup
 
 

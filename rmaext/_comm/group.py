@@ -84,6 +84,7 @@ class Group:
     _lock = locks.lock()  # with two keys a group would be found by half its users
 
     timeout: float
+    _opening: list[Any]
     failed_everywhere = False  # the opening, by the same error
 
     def __init__(self, comm: MPI.Comm) -> None:
@@ -99,7 +100,7 @@ class Group:
         writer.begin()
         advice.install()
         self.record_id = comm.size  # of the communicator, until its ranks have agreed on one
-        self.comm = collective.duplicate(comm, self._interrupted)
+        self.comm = collective.duplicate(comm, self._interrupted, self._opening)
         self.rank, self.size = self.comm.rank, self.comm.size
         self.meetings = meetings = Meetings(self, self.comm)
         self.gather, self.gather_whole = meetings.gather, meetings.gather_whole
@@ -120,8 +121,6 @@ class Group:
             if meetings.all_have(exc):
                 self.failed_everywhere = True
                 self.comm.Free()
-            else:
-                meetings.give_up(exc, _OPENING)
             raise
 
     def _interrupted(self, comm: MPI.Comm, error: BaseException) -> None:
@@ -133,10 +132,9 @@ class Group:
         """Return the communicator's group, made on first use. Collective."""
         lifetime.check("window")
         collective.finish()
-        if cls._keyval != MPI.KEYVAL_INVALID and isinstance(comm, MPI.Comm) and comm:
-            known = comm.Get_attr(cls._keyval)
-            if isinstance(known, Group):
-                return known
+        known = cls.known(comm)
+        if known is not None:
+            return known
         check_comm(comm)
         with cls._lock:
             if cls._keyval == MPI.KEYVAL_INVALID:
@@ -146,19 +144,39 @@ class Group:
             text = f"{_OPENING} was interrupted, here or on another rank: use a duplicate of it"
             raise SyncError(errno.ECANCELED, text)
         if not isinstance(group, Group):
-            # stays there when a signal interrupts what follows
-            comm.Set_attr(cls._keyval, _UNFINISHED)
-            _let_go()
             group = cls.__new__(cls)
+            group._opening = []  # of MPI's duplication, which is the first that others count on
             try:
+                # stays there when a signal interrupts what follows
+                comm.Set_attr(cls._keyval, _UNFINISHED)
+                _let_go()
                 cls.__init__(group, comm)
-            except BaseException:
-                if group.failed_everywhere:  # else the ranks are not where this one is
-                    comm.Delete_attr(cls._keyval)
+                _groups.add(group)
+                comm.Set_attr(cls._keyval, group)
+            except BaseException as exc:
+                group._end_unfinished(comm, exc)
                 raise
-            comm.Set_attr(cls._keyval, group)
-            _groups.add(group)
         return group
+
+    def _end_unfinished(self, comm: MPI.Comm, error: BaseException) -> None:
+        """End the creation of the group by an error, perhaps of a signal handler."""
+        if comm.Get_attr(self._keyval) is self:
+            return  # it was done
+        if self.failed_everywhere or not collective.has_begun(self._opening):
+            comm.Delete_attr(self._keyval)  # the ranks are where this one is
+        elif hasattr(self, "meetings"):
+            self.meetings.give_up(error, _OPENING)
+        elif hasattr(self, "comm"):
+            self._interrupted(self.comm, error)
+
+    @classmethod
+    def known(cls, comm: Any) -> Group | None:
+        """Return the communicator's group, if it has one."""
+        if cls._keyval != MPI.KEYVAL_INVALID and isinstance(comm, MPI.Comm) and comm:
+            known = comm.Get_attr(cls._keyval)
+            if isinstance(known, Group):
+                return known
+        return None
 
     @staticmethod
     def _comm_freed(_comm: MPI.Comm, _keyval: int, group: Any) -> None:

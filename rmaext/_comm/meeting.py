@@ -137,10 +137,11 @@ class Meetings:
         # In a step, between the moment when the others may count on this rank and that
         # when all have come: an error then is this rank's alone.
         self._cut = False
-        self._stepped = False  # in the call that it is in
+        self._stepped = True  # in the call that it is in: the duplication was a step
         self._has_come = False  # to the next meeting of that call
         self._windows: dict[int, Block] = {}  # those that are open here
         self._leaves = 0  # windows that this rank has left by exceptions
+        self._leaving = 0  # the last one
         self._why = ""  # the last one
         self._ended = ""  # ranks that have come to their end: they are in no other call any more
         self._left: dict[tuple[int, int], str] = {}  # other rank, window: why it left that
@@ -323,7 +324,8 @@ class Meetings:
             self._numbers.begun += 1
             self._vigil = None
             with collective.recorded(self._group.record_id, self._now()):
-                whole = collective.allgather(self.comm, record, self)
+                waiter = self if self.team is None else _BesideTeam(self, self.team)
+                whole = collective.allgather(self.comm, record, waiter)
         self._cut = False
         if differ:
             self._explain()
@@ -378,7 +380,7 @@ class Meetings:
                 self.far.settle()
             return True
         if code == -errno.ECANCELED and self.team is not None:
-            raise self._cancelled(self.team.given_up()[1])
+            raise self._cancelled(self.team.given_up() or "")
         if code != _PENDING:
             raise from_c(code)
         return False
@@ -466,17 +468,23 @@ class Meetings:
     def leave(self, window: Any, reason: BaseException) -> None:
         """Tell those who have not that this rank has left a window by an exception."""
         block = self._windows.get(window)
-        self.close(window)
         if block is None or self.size == 1 or self.out is not None or lifetime.ending():
+            self.close(window)
             return
-        self._leaves += 1
-        self._numbers.fence = Step("fence", 0, 0, self._leaves).word()
-        self._why = f"rank {self.rank} has left window {window} ({described(reason)})"
+        if self._leaving != window:  # else a signal has ended this before
+            why = f"rank {self.rank} has left window {window} ({described(reason)})"
+            fence = Step("fence", 0, 0, self._leaves + 1).word()
+            words = None if self.team is None else self._words(block)
+            # no signal handler runs between these lines
+            self._leaves += 1
+            self._leaving, self._why, self._numbers.fence = window, why, fence
+            if words is not None:
+                words[0] = 1
         if self.team is None:
             self._tell(window, self._why)
         else:
-            self._words(block)[0] = 1
             self.team.explain(self._why[:_MOST])
+        self.close(window)
 
     def _tell(self, window: int, why: str) -> None:
         """Send a message to all others; nobody waits for it to arrive."""
@@ -528,7 +536,8 @@ class Meetings:
 
     def look_for_leavers(self, begun: int, late: bool) -> None:
         """Raise if some rank will not come to this step."""
-        if self.team is None:
+        # one that gave up before it had its place in the team has sent a message
+        if self.team is None or late:
             self._hear_all()
             # what it has begun before ends yet, if all others come
             if self.out is not None and (begun > self._out_begun or late):
@@ -536,7 +545,9 @@ class Meetings:
             for (_, window), why in self._left.items():
                 if late and window in self._windows:
                     raise self._given_up(why)
-        elif (said := lib.rmaext_node_barrier_said(self.team.handle)) != self._said:
+        if self.team is None:
+            return
+        if (said := lib.rmaext_node_barrier_said(self.team.handle)) != self._said:
             for block in self._windows.values():
                 for rank in self._others:
                     if self._words(block, rank)[0]:
@@ -641,6 +652,23 @@ class Meetings:
             handle = self.team.handle
             ended = {r for r in range(self.size) if lib.rmaext_node_barrier_ended(handle, r)}
         return ended | self._living.gone() | {self.rank} == set(range(self.size))
+
+
+class _BesideTeam:
+    """Looks as `Meetings` does, while a team waits in a collective of MPI's.
+
+    Who gave up before it began that has told the team so, which does not meet meanwhile.
+    """
+
+    def __init__(self, meetings: Meetings, team: Team) -> None:
+        self._meetings, self._team = meetings, team
+        self.fabric = meetings.fabric
+
+    def look(self) -> None:
+        """Look whether all others can still come."""
+        if (why := self._team.given_up()) is not None:
+            raise self._meetings._cancelled(why)
+        self._meetings.look()
 
 
 class Vigil:

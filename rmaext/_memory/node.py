@@ -335,7 +335,7 @@ class Team:
         finally:
             lib.rmaext_node_barrier_give_up(self.handle)
 
-    def given_up(self) -> tuple[int, str]:
-        """Return the first rank that gave up, and what it has to say."""
+    def given_up(self) -> str | None:
+        """Return what the first rank that gave up has to say; None if none has."""
         rank = int(lib.rmaext_node_barrier_given_up(self.handle))
-        return rank, self.reason(rank)
+        return None if rank < 0 else self.reason(rank)

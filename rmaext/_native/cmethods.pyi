@@ -1,10 +1,12 @@
 from collections.abc import Callable
 from threading import RLock
+from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from ..typing import Operation, ScalarT
 
@@ -53,10 +55,15 @@ def within(
     lock: Any, function: Callable[..., _T], end: Callable[..., object], /, *arguments: Any
 ) -> _T: ...
 
-class Guard:
-    _window: Any
-    def __enter__(self) -> Any: ...
-    def __exit__(self, *error: object) -> None: ...
+class With:
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
 
 class Window(Generic[ScalarT]):
     _closed: bool

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from .._comm.liveness import Living
 from .._native._lib import ffi, lib
-from .._native.cmethods import Guard, to_the_end
+from .._native.cmethods import With, to_the_end
 from .._ops.arguments import told
 from .._ops.core import WindowCore
 from .._record import tracing
@@ -48,7 +48,7 @@ _held: dict[int, set[tuple[int, int]]] = {}
 _PROCESS = 1
 
 
-class LockGuard(Guard, Unique):
+class LockGuard(With, Unique):
     """The end of a lock: what `Window.lock` and `Window.lock_all` return.
 
     The lock is held already. `with` gives the window, and releases the lock at the end of the
@@ -61,8 +61,7 @@ class LockGuard(Guard, Unique):
     True
     """
 
-    __slots__ = ("_rank",)
-    _window: Synchronisation[Any]
+    __slots__ = ("_rank", "_window")
 
     def __init__(self, window: Synchronisation[Any], rank: int | None) -> None:
         self._window, self._rank = window, rank
@@ -71,15 +70,21 @@ class LockGuard(Guard, Unique):
         whose = "all ranks" if self._rank is None else f"rank {self._rank}"
         return f"<rmaext.LockGuard of {whose} of {self._window!r}>"
 
-    def _leave(self, again: bool) -> None:
-        """Release the lock; `again`: if a call before, which a handler ended, has not."""
-        window, rank = self._window, self._rank
-        if again and not window._has_lock(rank):
-            return
-        if rank is None:
-            window.unlock_all()
+    # What `with` calls, see csrc/python/with.c.
+
+    def _enter(self) -> Any:
+        return self._window
+
+    def _exit(self, *_: object) -> None:
+        if self._rank is None:
+            self._window.unlock_all()
         else:
-            window.unlock(rank)
+            self._window.unlock(self._rank)
+
+    def _forsake(self, _: BaseException) -> None:
+        """After an exception of the two: one of a signal handler may have come too early."""
+        if self._window._has_lock(self._rank):
+            self._exit()
 
 
 tracing.follow(LockGuard)

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .._comm.agreement import failed, settle, succeeded
+from .._native import cmethods
 from .._native._lib import ffi, lib
 from .._ops.arguments import behind
 from .._ops.core import WindowCore
@@ -33,7 +34,7 @@ __all__ = ["Completion"]
 _log = logging.getLogger("rmaext")
 
 
-class Completion(Epochs[ScalarT], Waits[ScalarT]):
+class Completion(cmethods.With, Epochs[ScalarT], Waits[ScalarT]):
     """`flush`, `fence` and `close` of `Window`.
 
     flush and fence are those of csrc/python, which come here with all that is not plain.
@@ -121,7 +122,7 @@ class Completion(Epochs[ScalarT], Waits[ScalarT]):
             if self._closed:  # another thread was faster
                 return
             failure = self._unfinished() or self._try_flush() or check_grants(self)
-            was_open = [window for window in self._family() if not window._closed]
+            was_open = [window for window in (self, *self._family()) if not window._closed]
             # Memory is freed once all ranks have met. So this rank's threads must have stopped
             # writing before it meets the others; if an operation that was given up may still
             # reach its target, this rank is busy, and all ranks keep their memory.
@@ -230,19 +231,31 @@ class Completion(Epochs[ScalarT], Waits[ScalarT]):
         if not any(codes):
             self._region.release()
 
-    def __enter__(self) -> Self:
+    # What `with` calls, see csrc/python/with.c: an exception that is this rank's ends the
+    # window here, whether it comes within the block or at its ends.
+
+    def _enter(self) -> Self:
         self._check_open("with")
         return self
 
-    def __exit__(
+    def _exit(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        _trace: TracebackType | None,
     ) -> None:
         if kind is None:
             self.close()
-        elif not self._closed:
+        else:
+            self._leave_by(error)
+
+    def _forsake(self, error: BaseException) -> None:
+        """After an exception of the two: one of all ranks says what becomes of the window."""
+        if "of_all_ranks" not in error.__dict__:
+            self._leave_by(error)
+
+    def _leave_by(self, error: BaseException | None) -> None:
+        if not self._closed:
             # Not a collective close: the other ranks may never come to it.
             if error is not None:
                 self._group.meetings.leave(self._name, error)

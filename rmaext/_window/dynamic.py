@@ -157,14 +157,26 @@ class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
             text = f"attach: window {self._name}: address {address:#x} is no multiple of the "
             text += f"{self._dtype.itemsize} bytes of an element"
             raise AlignmentError(errno.EFAULT, text, call="attach")
-        kept = node.keep(array)  # while others may write there, nobody else gets the memory
+        # While others may write there nobody else gets the memory. Noted first: so what C has
+        # attached is known here, whatever a signal handler raises.
+        before, kept = self._attached.get(address), node.keep(array)
+        self._attached[address] = array, kept
         try:
             self._change("attach", lib.rmaext_attach, array)
-        except Exception:
-            node.let_go(kept)
+        except Exception as exc:
+            if isinstance(exc, RmaError):  # C has not: a signal handler's may come after it
+                self._restore(address, before)
+                node.let_go(kept)
             raise
-        self._attached[address] = array, kept
+        if before is not None:  # of a `detach` that a signal has ended
+            node.let_go(before[1])
         return address // self._dtype.itemsize
+
+    def _restore(self, address: int, before: tuple[Array, int] | None) -> None:
+        if before is None:
+            del self._attached[address]
+        else:
+            self._attached[address] = before
 
     @told
     def detach(self, array: NDArray[ScalarT]) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .._comm.columns import Records, Same
@@ -260,15 +259,8 @@ class RemoteWindow(NoRankHere[ScalarT], Window[ScalarT]):
         self._closed = True
         lib.rmaext_window_close(self._handle)  # C keeps it while transfers are in flight
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        elif not self._closed:
+    def _leave_by(self, error: BaseException | None) -> None:
+        if not self._closed:
             self._end()
 
     def __del__(self) -> None:

@@ -8,7 +8,6 @@ import math
 import operator
 import weakref
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -235,14 +234,7 @@ class View(Window[ScalarT]):
         finally:
             self._closed = True
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
+    def _leave_by(self, error: BaseException | None) -> None:
         self._closed = True
 
     def __del__(self) -> None:

@@ -284,30 +284,34 @@ class Window(
             return array, arrays.access_bits(access, array.flags.writeable)
 
         self._name = "not made"  # until all agree
-        with group.collective(region.creation, group.windows + 1):
-            if group.controls is None:
-                group.controls = Controls(group, _hidden_window)
-            try:
-                region.exchange(mine)
-                self._block = block = group.controls.take()
-            except Exception as exc:
-                # if all ranks have failed, no rank has a window with our key in it
-                if group.meetings.all_have(exc):
-                    region.release()
-                raise
-            # What fails from here on (no memory is left) fails on this rank only. The others
-            # may write to its memory, so that stays registered.
-            group.meetings.alone()
-            self._name = group.next_name()
-            region.connect()
-            far = region.fabric is not None  # else no message names it
-            self._adopt(group.token(self._name) if far else _NO_TOKEN, block)
-            self._file = storage.begin(self)
-            group.join()
-            group.meetings.open(self._name, block)
-            group.meetings.together()
-        lifetime.on_end(self)
-        self._closed = False
+        try:
+            with group.collective(region.creation, group.windows + 1):
+                if group.controls is None:
+                    group.controls = Controls(group, _hidden_window)
+                try:
+                    region.exchange(mine)
+                    self._block = block = group.controls.take()
+                except Exception as exc:
+                    # if all ranks have failed, no rank has a window with our key in it
+                    if group.meetings.all_have(exc):
+                        region.release()
+                    raise
+                # What fails from here on (no memory is left) fails on this rank only. The others
+                # may write to its memory, so that stays registered.
+                group.meetings.alone()
+                self._name = group.next_name()
+                region.connect()
+                far = region.fabric is not None  # else no message names it
+                self._adopt(group.token(self._name) if far else _NO_TOKEN, block)
+                self._file = storage.begin(self)
+                group.join()
+                group.meetings.open(self._name, block)
+                lifetime.on_end(self)
+                group.meetings.together()
+            self._closed = False
+        except BaseException as exc:
+            group.meetings.leave(self._name, exc)  # if the other ranks have it
+            raise
 
     def _new_region(self, group: Group) -> Region:
         return Region(group)

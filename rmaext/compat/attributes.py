@@ -111,8 +111,9 @@ class Attributes:
 
     def release(self) -> None:
         """Let go of what MPI has."""
-        self.group.Free()
-        if not _predefined(self._handler):
+        if self.group:
+            self.group.Free()
+        if self._handler and not _predefined(self._handler):
             self._handler.Free()
 
     # -- attributes --------------------------------------------------------------------

@@ -18,9 +18,10 @@ from .._comm.group import Group
 from .._memory import node
 from .._native._lib import lib
 from .._runtime import lifetime
+from .._runtime.failures import of_all
 from .._window.shared import SharedWindow
 from .._window.window import Window
-from ..errors import NotLocalError
+from ..errors import NotLocalError, RmaError
 from .attributes import Attributes, MpiWin
 from .buffers import memory_of
 from .epochs import Epochs
@@ -28,7 +29,7 @@ from .errors import RAISED, error, translation
 from .first_locks import FirstLocks
 from .numbers import integer
 
-__all__ = ["State", "allocate", "allocate_shared", "create", "create_dynamic"]
+__all__ = ["State", "allocate", "allocate_shared", "create", "create_dynamic", "together"]
 
 Bytes = NDArray[np.uint8]
 T = TypeVar("T")
@@ -93,9 +94,9 @@ class State:
 
     def end(self) -> None:
         """Let go of what the window has, which is closed."""
-        del self._live[self.handle]
+        self._live.pop(self.handle, None)  # it may go on where a signal has ended it
         self.attributes.release()
-        if isinstance(self.keep, MpiWin):
+        if isinstance(self.keep, MpiWin) and self.keep:
             self.keep.Free()
         self.keep = None
 
@@ -107,6 +108,21 @@ class Given(NamedTuple, Generic[T]):
     units: list[int]
     alignment: int  # that a hint asks for, the largest
     gaps: bool  # a hint lets parts be where each rank likes them
+
+
+def together(comm: MPI.Intracomm, make: Callable[[], T]) -> T:
+    """Bracket a creation, which is several collective calls.
+
+    What only this rank raises between them, as a signal handler does, is told to the others.
+    """
+    try:
+        return make()
+    except BaseException as exc:
+        group = Group.known(comm)
+        agreed = isinstance(exc, MPI.Exception) or "of_all_ranks" in exc.__dict__
+        if group is not None and not agreed:
+            group.meetings.give_up(exc, "creation of a compat.Win")
+        raise
 
 
 def create(memory: Any, unit: int, info: MPI.Info, comm: MPI.Intracomm) -> State:
@@ -210,7 +226,7 @@ def _agree(comm: MPI.Intracomm, info: MPI.Info, unit: int, prepare: Callable[[],
 
     received = [_ARGUMENTS.unpack(record) for record in _translate(gather)]
     if own is not None:
-        raise own
+        raise of_all(own)  # each in its own words
     for rank, (*_, other) in enumerate(received):
         if other:
             raise error(other, f"rank {rank}: wrong arguments")
@@ -287,8 +303,17 @@ def attach(state: State, memory: Any) -> None:
     kept = _attached(state)
     array = bytes_of(memory)
     if array.size:
-        state.window.attach(array)
-        kept[address_of(array)] = array
+        address = address_of(array)
+        before = kept.get(address)
+        kept[address] = array  # first: what is attached can be detached, whatever signals come
+        try:
+            state.window.attach(array)
+        except RmaError:
+            if before is None:
+                del kept[address]
+            else:
+                kept[address] = before
+            raise
 
 
 def detach(state: State, memory: Any) -> None:

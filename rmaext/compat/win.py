@@ -102,11 +102,14 @@ class Win(cmethods.Win):
 
     def _adopt(self, state: State | None) -> None:
         """Be the window of a state; of None, be null."""
-        self._state = state
         if state is None:
-            self._window = self._units = self._epochs = self._attributes = _Nothing()
+            nothing = _Nothing()
+            # no signal handler runs between these lines: else `Free` could not be called again
+            self._state = None
+            self._window = self._units = self._epochs = self._attributes = nothing
             self._end()
             return
+        self._state = state
         self._window, self._units = state.window, state.units
         self._epochs, self._attributes = state.epochs, state.attributes
         epochs = state.epochs
@@ -180,10 +183,14 @@ class Win(cmethods.Win):
     # -- creation --------------------------------------------------------------------
 
     @classmethod
-    def _make(cls, state: State) -> Self:
-        self = cls.__new__(cls)
-        self._adopt(state)
-        return self
+    def _make(cls, comm: MPI.Intracomm, make: Callable[[], State]) -> Self:
+        def made() -> Any:
+            self = cls.__new__(cls)
+            self._adopt(make())
+            return self
+
+        win: Self = creation.together(comm, made)
+        return win
 
     @classmethod
     def Create(
@@ -194,7 +201,7 @@ class Win(cmethods.Win):
         comm: MPI.Intracomm = MPI.COMM_SELF,
     ) -> Self:
         """Create a window over memory of this rank's, None or MPI.BOTTOM for none."""
-        return cls._make(creation.create(memory, disp_unit, info, comm))
+        return cls._make(comm, lambda: creation.create(memory, disp_unit, info, comm))
 
     @classmethod
     def Allocate(
@@ -205,7 +212,7 @@ class Win(cmethods.Win):
         comm: MPI.Intracomm = MPI.COMM_SELF,
     ) -> Self:
         """Create a window over new memory."""
-        return cls._make(creation.allocate(size, disp_unit, info, comm))
+        return cls._make(comm, lambda: creation.allocate(size, disp_unit, info, comm))
 
     @classmethod
     def Allocate_shared(
@@ -216,14 +223,14 @@ class Win(cmethods.Win):
         comm: MPI.Intracomm = MPI.COMM_SELF,
     ) -> Self:
         """Create a window over new memory that all ranks have mapped."""
-        return cls._make(creation.allocate_shared(size, disp_unit, info, comm))
+        return cls._make(comm, lambda: creation.allocate_shared(size, disp_unit, info, comm))
 
     @classmethod
     def Create_dynamic(
         cls, info: MPI.Info = MPI.INFO_NULL, comm: MPI.Intracomm = MPI.COMM_SELF
     ) -> Self:
         """Create a window to which memory is attached later."""
-        return cls._make(creation.create_dynamic(info, comm))
+        return cls._make(comm, lambda: creation.create_dynamic(info, comm))
 
     @translated
     def Free(self) -> None:

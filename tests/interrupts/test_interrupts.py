@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Every public call, ended by a signal handler's exception at every place where that may be.
+
+What is done or not done, who gets on meanwhile, and how the places are found:
+support/places.py and support/interrupted.py. `rx run 2 tests/interrupts/programs/calls.py NAME`
+runs single calls, with all their places.
+"""
+
+from __future__ import annotations
+
+import re
+
+import launch
+import pytest
+
+PROGRAM = "tests/interrupts/programs/calls.py"
+SUMMARY = re.compile(
+    r"(\d+) calls, (\d+) places tried, (\d+) left somebody waiting, (\d+) wrong otherwise"
+)
+
+
+def run(size, route, *arguments, timeout):
+    env = {"PYTHONPATH": launch.PYTHONPATH, "RMAEXT_ROUTE": route or None}
+    arguments = map(str, arguments)
+    done = launch.mpirun(size, launch.ROOT / PROGRAM, *arguments, env=env, timeout=timeout)
+    print(done.stdout)
+    found = SUMMARY.search(done.stdout)
+    assert found, done.stdout + done.stderr
+    calls, places, waiting, wrong = map(int, found.groups())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not waiting + wrong, done.stdout
+    return calls, places
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("route", ["", "fabric"], ids=["direct", "fabric"])
+def test_some_places_of_each_call(route):
+    """Few of each, spread over the call."""
+    calls, places = run(2, route, "--share", 4, timeout=110)
+    assert calls > 150
+    assert places > 4 * calls
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(3700)
+@pytest.mark.parametrize("route", ["", "fabric"], ids=["direct", "fabric"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_every_place(size, route):
+    """All of them, with two kinds of exceptions in turn."""
+    run(size, route, timeout=3600)
