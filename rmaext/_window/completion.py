@@ -225,7 +225,7 @@ class Completion(cmethods.With, Epochs[ScalarT], Waits[ScalarT]):
             self._leave_by(error)
 
     def _forsake(self, error: BaseException) -> None:
-        """After an exception of the two: one of all ranks says itself what becomes of the window."""
+        """After an exception of the two. One of all ranks says what becomes of the window."""
         if "of_all_ranks" not in error.__dict__:
             self._leave_by(error)
 

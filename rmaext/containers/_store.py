@@ -13,7 +13,6 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike, NDArray
 
 from .. import Request, Window
-from .._native.cmethods import With
 from ..typing import ScalarT
 from ._agreement import Opening, exchange
 from ._layout import Layout, Places, agreed, checked, out_of_range
@@ -138,7 +137,7 @@ class Prefetch:
         return self._batch.result(self._layout)
 
 
-class Store(With, Generic[ScalarT]):
+class Store(Generic[ScalarT]):
     """Records of all ranks, which any rank reads by their global indices.
 
     Parameters
@@ -455,17 +454,14 @@ class Store(With, Generic[ScalarT]):
         """
         self._win.close()
 
-    def _enter(self) -> Self:
-        self._win._enter()
+    def __enter__(self) -> Self:
+        self._win.__enter__()
         return self
 
-    def _exit(
+    def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._win._exit(kind, error, trace)
-
-    def _forsake(self, error: BaseException) -> None:
-        self._win._forsake(error)
+        self._win.__exit__(kind, error, trace)
