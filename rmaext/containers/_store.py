@@ -13,7 +13,6 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike, NDArray
 
 from .. import Request, Window
-from .._native.cmethods import With
 from .._runtime.copies import Unique
 from ..typing import ScalarT
 from ._agreement import Opening, exchange
@@ -139,7 +138,7 @@ class Prefetch(Unique):
         return self._batch.result(self._layout)
 
 
-class Store(With, Unique, Generic[ScalarT]):
+class Store(Unique, Generic[ScalarT]):
     """Records of all ranks, which any rank reads by their global indices.
 
     Parameters
@@ -455,17 +454,14 @@ class Store(With, Unique, Generic[ScalarT]):
         """
         self._win.close()
 
-    def _enter(self) -> Self:
-        self._win._enter()
+    def __enter__(self) -> Self:
+        self._win.__enter__()
         return self
 
-    def _exit(
+    def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._win._exit(kind, error, trace)
-
-    def _forsake(self, error: BaseException) -> None:
-        self._win._forsake(error)
+        self._win.__exit__(kind, error, trace)

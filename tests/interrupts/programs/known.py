@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The calls that fail today in some place, and why: to be taken off this list when mended.
 
-`calls.py --known` runs them all the same.
+`calls.py --known` runs them all the same. Not on it, and not run: Win.Allocate_shared where the
+route is forced to be fabric. It calls MPI's, and whoever is in that waits for a rank that an
+exception has ended before it came there.
 """
 
 _UNLOCK = "at its beginning: `finally: unlock` leaves the lock held"
