@@ -423,7 +423,7 @@ class Window(
         Raises
         ------
         NotLocalError
-            The route to that rank is not "direct", and it is another one.
+            The route to that rank is not "direct".
         AccessError
             The window allows origins no reading.
 
@@ -443,7 +443,7 @@ class Window(
         self._check_open("peer_view")
         number = self._rank(rank, "peer_view")
         where = f"peer_view: window {self._name}, rank {number}"
-        if number != self._group.rank and self._routes[number] != lib.RMAEXT_DIRECT:
+        if self._routes[number] != lib.RMAEXT_DIRECT:
             text = f"{where}: its route is {self.route(number)}, not direct: use get, "
             text += "or memory of Window.allocate or rmaext.empty, for ranks of this node"
             raise NotLocalError(errno.EREMOTE, text, call="peer_view", rank=number)
@@ -460,7 +460,7 @@ class Window(
             # stays mapped until the process ends
             data = memoryview(ffi.buffer(ffi.cast("char *", self._maps[number]), record.size))
             data = data if writeable else data.toreadonly()  # which NumPy cannot undo
-            view = np.ndarray(record.shape, self._dtype, data)
+            view = np.frombuffer(data, self._dtype).reshape(record.shape)
         view.flags.writeable = writeable
         return view
 

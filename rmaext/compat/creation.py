@@ -348,6 +348,9 @@ def shared_query(state: State, rank: int) -> tuple[MPI.buffer, int]:
     unit = state.units[number]
     if isinstance(state.keep, MpiWin):
         return _of_mpi(state.keep, number, sizes[number]), unit
+    own = number == state.window._group.rank and state.attributes.fixed[MPI.WIN_BASE]
+    if own:  # by whatever route it is reached
+        return MPI.buffer.frombuffer(state.window.local), unit
     try:
         return MPI.buffer.frombuffer(state.window.peer_view(number)), unit
     except NotLocalError:

@@ -78,7 +78,7 @@ def with_views(comm):
     win = filled(rmaext.Window.allocate(comm, SIZE // 16, RECORD))
     part = win.subwindow(0, 10)
     views = [part, part.dup(), win.dup("r"), win.field("mass"), win.view("V16")]
-    places = [view.peer_view(comm.rank)[:1].copy() for view in views]
+    places = [view.local[:1].copy() for view in views]
     return win, [views, places, win.stats]
 
 
@@ -181,7 +181,7 @@ def test_close_of_shared(world, kind):
 def test_what_the_program_holds_stays(world):
     """Arrays outlive the window, with what was in them, whoever gets memory next."""
     win = rmaext.Window.allocate(world, 1000)
-    local, part, near = win.local, win.local[5:9], win.subwindow(0, 10).peer_view(world.rank)
+    local, part, near = win.local, win.local[5:9], win.subwindow(0, 10).local
     shown = Win.Allocate(8000, comm=world)
     buffers = [np.frombuffer(shown), np.frombuffer(shown.tomemory()), memoryview(shown)]
     local[:] = buffers[0][:] = 7
