@@ -82,6 +82,8 @@ extern struct py_names {
 	PyObject *_group, *meetings, *address, *_name, *_turn, *_step, *_ended;
 	PyObject *thread, *_fence, *_fence_on, *desert;
 	PyObject *_enter, *_exit, *_forsake;
+	PyObject *_unlock, *_unlock_all, *_release_anyway;
+	PyObject *_Unlock, *_Unlock_all, *_unlock_anyway;
 	PyObject *target_rank, *target, *target_disp, *result, *report;
 	PyObject *Put, *Get, *Accumulate, *Get_accumulate;
 	PyObject *Fetch_and_op, *Compare_and_swap, *Flush;
@@ -387,6 +389,14 @@ void py_numba_close(struct py_window *w);
 /* The types: window.c, prepared.c, compat_win.c, with.c. */
 extern PyTypeObject py_window_type, py_buffer_type, py_prepared_type;
 extern PyTypeObject py_win_type;
-extern PyType_Spec py_with_spec;
+extern PyType_Spec py_with_spec, py_locks_spec;
+
+/*
+ * Calls a method of `self` and, if it raises, another one with the same
+ * arguments, which undoes what may not stay; a second time if that raises, as a
+ * signal handler may.
+ */
+PyObject *py_surely(PyObject *self, PyObject *name, PyObject *otherwise,
+		    PyObject *const *args, Py_ssize_t n, PyObject *names);
 
 #endif

@@ -287,6 +287,26 @@ static void win_dealloc(struct win *w)
 	Py_TYPE(w)->tp_free(w);
 }
 
+PyDoc_STRVAR(Unlock_doc,
+	     "Unlock($self, /, rank)\n--\n\nEnd what `Lock` began.");
+
+static PyObject *win_Unlock(PyObject *self, PyObject *const *args, Py_ssize_t n,
+			    PyObject *names)
+{
+	return py_surely(self, py_names._Unlock, py_names._unlock_anyway, args,
+			 n, names);
+}
+
+PyDoc_STRVAR(Unlock_all_doc,
+	     "Unlock_all($self, /)\n--\n\nEnd what `Lock_all` began.");
+
+static PyObject *win_Unlock_all(PyObject *self, PyObject *const *args,
+				Py_ssize_t n, PyObject *names)
+{
+	return py_surely(self, py_names._Unlock_all, py_names._unlock_anyway,
+			 args, n, names);
+}
+
 static PyMethodDef win_methods[] = {
 	PY_FASTCALL(win, Put, Put_doc),
 	PY_FASTCALL(win, Get, Get_doc),
@@ -295,6 +315,10 @@ static PyMethodDef win_methods[] = {
 	PY_FASTCALL(win, Fetch_and_op, Fetch_and_op_doc),
 	PY_FASTCALL(win, Compare_and_swap, Compare_and_swap_doc),
 	PY_FASTCALL(win, Flush, Flush_doc),
+	{"Unlock", (PyCFunction)(void (*)(void))win_Unlock,
+	 METH_FASTCALL | METH_KEYWORDS, Unlock_doc},
+	{"Unlock_all", (PyCFunction)(void (*)(void))win_Unlock_all,
+	 METH_FASTCALL | METH_KEYWORDS, Unlock_all_doc},
 	{"_be", (PyCFunction)win_be, METH_VARARGS, be_doc},
 	{"_end", (PyCFunction)win_end, METH_NOARGS, end_doc},
 	{NULL, NULL, 0, NULL},

@@ -94,6 +94,12 @@ static bool names_intern(void)
 	       name_intern(&py_names._fence, "_fence") &&
 	       name_intern(&py_names._fence_on, "_fence_on") &&
 	       name_intern(&py_names.desert, "desert") &&
+	       name_intern(&py_names._unlock, "_unlock") &&
+	       name_intern(&py_names._unlock_all, "_unlock_all") &&
+	       name_intern(&py_names._release_anyway, "_release_anyway") &&
+	       name_intern(&py_names._Unlock, "_Unlock") &&
+	       name_intern(&py_names._Unlock_all, "_Unlock_all") &&
+	       name_intern(&py_names._unlock_anyway, "_unlock_anyway") &&
 	       name_intern(&py_names._enter, "_enter") &&
 	       name_intern(&py_names._exit, "_exit") &&
 	       name_intern(&py_names._forsake, "_forsake");
@@ -143,6 +149,7 @@ static int module_exec(PyObject *module)
 	    PyModule_AddType(module, &py_prepared_type) ||
 	    PyModule_AddType(module, &py_win_type) ||
 	    !module_add_made(module, "With", &py_with_spec) ||
+	    !module_add_made(module, "Locks", &py_locks_spec) ||
 	    PyModule_AddIntConstant(module, "PUT", RMX_PUT) ||
 	    PyModule_AddIntConstant(module, "GET", RMX_GET) ||
 	    PyModule_AddIntConstant(module, "FETCH_ADD", RMX_UPDATE))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * What `with` calls: With, a base of the classes that have to do with others at
- * the end of a block.
+ * the end of a block. And what releases locks: Locks, a base of windows.
  *
  * A signal handler may raise where a function of Python's begins. Raised at the
  * beginning of an __enter__ or __exit__ in Python, its exception would leave
@@ -10,9 +10,11 @@
  */
 #include "python/cmethods.h"
 
-/* Tell of the current exception, which goes on. A second signal may divide the
- * first attempt; what a third one does is told to nobody. */
-static PyObject *with_forsake(PyObject *self)
+/* Calls a method because of the current exception, which goes on. A second
+ * signal may divide the first attempt; what a third one does is told to nobody.
+ */
+static PyObject *because(PyObject *method, PyObject *const *args, size_t n,
+			 PyObject *names)
 {
 	PyObject *type, *error, *trace, *done = NULL;
 
@@ -20,16 +22,43 @@ static PyObject *with_forsake(PyObject *self)
 	PyErr_NormalizeException(&type, &error, &trace);
 	if (trace)
 		PyException_SetTraceback(error, trace);
-	for (int tries = 0; !done && tries < 2; tries++) {
+	for (int tries = 0; method && !done && tries < 2; tries++) {
 		PyErr_Clear();
-		done = PyObject_CallMethodOneArg(self, py_names._forsake,
-						 error);
+		done = args ? PyObject_Vectorcall(method, args, n, names)
+			    : PyObject_CallOneArg(method, error);
 	}
 	if (!done)
-		PyErr_WriteUnraisable(self);
+		PyErr_WriteUnraisable(method);
 	Py_XDECREF(done);
+	Py_XDECREF(method);
 	PyErr_Restore(type, error, trace);
 	return NULL;
+}
+
+static PyObject *with_forsake(PyObject *self)
+{
+	PyObject *type, *error, *trace, *forsake;
+
+	PyErr_Fetch(&type, &error, &trace);
+	forsake = PyObject_GetAttr(self, py_names._forsake);
+	PyErr_Restore(type, error, trace);
+	return because(forsake, NULL, 0, NULL);
+}
+
+PyObject *py_surely(PyObject *self, PyObject *name, PyObject *otherwise,
+		    PyObject *const *args, Py_ssize_t n, PyObject *names)
+{
+	PyObject *first = PyObject_GetAttr(self, name);
+	PyObject *second = PyObject_GetAttr(self, otherwise), *result = NULL;
+
+	if (first && second)
+		result = PyObject_Vectorcall(first, args, (size_t)n, names);
+	Py_XDECREF(first);
+	if (result || !second) {
+		Py_XDECREF(second);
+		return result;
+	}
+	return because(second, args, (size_t)n, names);
 }
 
 static PyObject *with_enter(PyObject *self, PyObject *none)
@@ -74,4 +103,86 @@ PyType_Spec py_with_spec = {
 	.name = "rmaext._native.cmethods.With",
 	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
 	.slots = with_slots,
+};
+
+PyDoc_STRVAR(unlock_doc,
+	     "unlock($self, /, rank)\n--\n\n"
+	     "Flush to a rank, and release its lock.\n"
+	     "\n"
+	     "The lock is released even if the flush fails, or is interrupted, "
+	     "wherever\n"
+	     "that is.\n"
+	     "\n"
+	     "Raises\n"
+	     "------\n"
+	     "SyncError\n"
+	     "    This thread does not hold that lock, or holds it by "
+	     "`lock_all`.\n"
+	     "RmaTimeout, PeerLostError\n"
+	     "    As `flush`.\n"
+	     "\n"
+	     "Notes\n"
+	     "-----\n"
+	     "Local, blocking; corresponds to MPI_Win_unlock.\n"
+	     "\n"
+	     "Examples\n"
+	     "--------\n"
+	     ">>> guard = win.lock(0, exclusive=False)\n"
+	     ">>> win.unlock(0)");
+
+static PyObject *locks_unlock(PyObject *self, PyObject *const *args,
+			      Py_ssize_t n, PyObject *names)
+{
+	return py_surely(self, py_names._unlock, py_names._release_anyway, args,
+			 n, names);
+}
+
+PyDoc_STRVAR(unlock_all_doc,
+	     "unlock_all($self, /)\n--\n\n"
+	     "Flush to all ranks, and release what `lock_all` took.\n"
+	     "\n"
+	     "Raises\n"
+	     "------\n"
+	     "SyncError\n"
+	     "    This thread has not called `lock_all`.\n"
+	     "RmaTimeout, PeerLostError\n"
+	     "    As `flush`; the locks are released all the same, as `unlock` "
+	     "does.\n"
+	     "\n"
+	     "Notes\n"
+	     "-----\n"
+	     "Local, blocking; corresponds to MPI_Win_unlock_all.\n"
+	     "\n"
+	     "Examples\n"
+	     "--------\n"
+	     ">>> guard = win.lock_all()\n"
+	     ">>> win.put(1.0, 0)\n"
+	     ">>> win.unlock_all()");
+
+static PyObject *locks_unlock_all(PyObject *self, PyObject *const *args,
+				  Py_ssize_t n, PyObject *names)
+{
+	return py_surely(self, py_names._unlock_all, py_names._release_anyway,
+			 args, n, names);
+}
+
+static PyMethodDef locks_methods[] = {
+	{"unlock", (PyCFunction)(void (*)(void))locks_unlock,
+	 METH_FASTCALL | METH_KEYWORDS, unlock_doc},
+	{"unlock_all", (PyCFunction)(void (*)(void))locks_unlock_all,
+	 METH_FASTCALL | METH_KEYWORDS, unlock_all_doc},
+	{NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot locks_slots[] = {
+	{Py_tp_methods, locks_methods},
+	{Py_tp_doc, (void *)"Calls _unlock() and _unlock_all(), and "
+			    "_release_anyway() if one raises."},
+	{0, NULL},
+};
+
+PyType_Spec py_locks_spec = {
+	.name = "rmaext._native.cmethods.Locks",
+	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+	.slots = locks_slots,
 };

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from .._comm.liveness import Living
 from .._native._lib import ffi, lib
-from .._native.cmethods import With, to_the_end
-from .._ops.arguments import told
+from .._native.cmethods import Locks, With, to_the_end
+from .._ops.arguments import behind, told
 from .._ops.core import WindowCore
 from .._record import tracing
 from .._runtime import mpi_progress
@@ -161,7 +161,7 @@ def _holds(me: int) -> bool:
     return bool(_held.get(me) or _held.get(_PROCESS) or _held.get(get_ident()))
 
 
-class Synchronisation(WindowCore[ScalarT]):
+class Synchronisation(Locks, WindowCore[ScalarT]):
     """The synchronisation of `Window`, besides `flush` and `fence`."""
 
     _sync: State | None = None
@@ -328,28 +328,10 @@ class Synchronisation(WindowCore[ScalarT]):
         self._acquire("lock", state, lock, me, exclusive, end)
         return guard
 
-    @told
-    def unlock(self, rank: int) -> None:
-        """Flush to a rank, and release its lock.
+    # unlock and unlock_all are those of csrc/python/with.c, which calls these.
 
-        The lock is released even if the flush fails, or is interrupted.
-
-        Raises
-        ------
-        SyncError
-            This thread does not hold that lock, or holds it by `lock_all`.
-        RmaTimeout, PeerLostError
-            As `flush`.
-
-        Notes
-        -----
-        Local, blocking; corresponds to MPI_Win_unlock.
-
-        Examples
-        --------
-        >>> guard = win.lock(0, exclusive=False)
-        >>> win.unlock(0)
-        """
+    @behind
+    def _unlock(self, rank: int) -> None:
         state = self._sync
         lock = state.locks.get(rank) if state is not None and type(rank) is int else None
         if state is None or lock is None or self._closed:
@@ -403,7 +385,7 @@ class Synchronisation(WindowCore[ScalarT]):
         locks = [self._target("lock_all", rank) for rank in ranks]
         if any(lock.state.owner == me or (me, lock.rank) in state.readers for lock in locks):
             self._misused("lock_all", "this thread holds a lock")
-        end = deadline(timeout)
+        end, guard = deadline(timeout), LockGuard(self, None)
         try:
             for lock in locks:
                 self._acquire("lock_all", state, lock, me, False, end)
@@ -413,32 +395,26 @@ class Synchronisation(WindowCore[ScalarT]):
             if again is not None:
                 raise again from None
             raise
-        return LockGuard(self, None)
+        return guard
 
-    def unlock_all(self) -> None:
-        """Flush to all ranks, and release what `lock_all` took.
-
-        Raises
-        ------
-        SyncError
-            This thread has not called `lock_all`.
-        RmaTimeout, PeerLostError
-            As `flush`; the locks are released all the same.
-
-        Notes
-        -----
-        Local, blocking; corresponds to MPI_Win_unlock_all.
-
-        Examples
-        --------
-        >>> guard = win.lock_all()
-        >>> win.put(1.0, 0)
-        >>> win.unlock_all()
-        """
+    @behind
+    def _unlock_all(self) -> None:
         self._check_open("unlock_all")
         if self._holder() not in self._state("unlock_all").everywhere:
             self._misused("unlock_all", "this thread has not called lock_all")
         self._flush_and_release_all("unlock_all")
+
+    def _release_anyway(self, rank: Any = None, **_: Any) -> None:
+        """Release what unlock(rank), or unlock_all(), was to release, if it is still held."""
+        state, me = self._sync, self._holder()
+        if state is None or self._closed:
+            return
+        if rank is None:
+            if me in state.everywhere or me == _PROCESS:
+                to_the_end(FAILURES, self._release_all, state, me)
+        elif self._has_lock(rank) and me not in state.everywhere:
+            lock = state.locks[rank]
+            to_the_end(FAILURES, self._leave, state, lock, me, lock.state.owner == me)
 
     def _flush_and_release_all(self, call: str) -> None:
         """Release the shared locks that this thread holds; also if the flush fails."""
@@ -700,7 +676,7 @@ class Synchronisation(WindowCore[ScalarT]):
             return False
         if rank is None:
             return me in state.everywhere
-        lock = state.locks.get(rank)
+        lock = state.locks.get(rank) if type(rank) is int else None
         return lock is not None and (lock.state.owner == me or (me, rank) in state.readers)
 
     def _serve(self) -> None:

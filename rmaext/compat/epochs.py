@@ -227,17 +227,17 @@ class Epochs:
         if self._first_locks is not None:
             self._begin_to_use([] if later else [rank])
         locks[rank] = real and exclusive  # from here on other threads are refused
-        if later:
-            self._untaken.add(rank)
-            return
-        if real:
-            try:
+        try:
+            if later:
+                self._untaken.add(rank)
+                return
+            if real:
                 self._window.lock(rank, exclusive)
-            except BaseException:
-                del locks[rank]
-                raise
-        self.passive.add(rank)
-        self.access.add(rank)
+            self.passive.add(rank)
+            self.access.add(rank)
+        except BaseException:
+            self.unlock_anyway(rank)
+            raise
 
     def unlock(self, rank: Any) -> None:
         """Unlock."""
@@ -248,13 +248,11 @@ class Epochs:
         self.access.discard(rank)
         self.passive.discard(rank)
         self._untaken.discard(rank)
-        try:
-            if exclusive or self._holds(rank):
-                self._window.unlock(rank)
-            else:
-                self._window.flush(rank)
-        finally:
-            del self._locks[rank]
+        if exclusive or self._holds(rank):
+            self._window.unlock(rank)
+        else:
+            self._window.flush(rank)
+        del self._locks[rank]
 
     def lock_all(self, assertion: int) -> None:
         """Lock_all."""
@@ -268,12 +266,12 @@ class Epochs:
         try:
             for rank in [] if assertion else now:
                 self._window.lock(rank, False)
+            self.passive.update(now)
+            self.access.update(now)
+            self._untaken = later
         except BaseException:
-            self.unlock_all()
+            self.unlock_anyway(None)
             raise
-        self.passive.update(now)
-        self.access.update(now)
-        self._untaken = later
 
     def unlock_all(self) -> None:
         """Unlock_all."""
@@ -282,10 +280,22 @@ class Epochs:
         self.access.clear()
         self.passive.clear()
         self._untaken.clear()
-        try:
-            self._window._flush_and_release_all("unlock_all")
-        finally:
-            self._all = False
+        self._window._flush_and_release_all("unlock_all")
+        self._all = False
+
+    def unlock_anyway(self, rank: Any) -> None:
+        """End what unlock(rank), or unlock_all() with None, was to end, if it still goes on."""
+        if rank is None:
+            if self._all:
+                self._window._release_anyway()
+                for ranks in (self.access, self.passive, self._untaken):
+                    ranks.clear()
+                self._all = False
+        elif type(rank) is int and rank in self._locks:
+            self._window._release_anyway(rank)
+            for ranks in (self.access, self.passive, self._untaken):
+                ranks.discard(rank)
+            self._locks.pop(rank, None)
 
     def _take(self, rank: int) -> None:
         """Take a shared lock, if it was asked for and is not taken yet."""

@@ -14,6 +14,7 @@ from .._native import cmethods
 from .._record import tracing
 from . import attributes, creation, requests, transfer
 from .creation import State
+from .epochs import Epochs
 from .errors import RAISED, error, report, translated
 from .numbers import integer
 
@@ -533,7 +534,8 @@ class Win(cmethods.Win):
         """Return whether what `Post` began was ended by all; then it is over."""
         return bool(self._epochs.test())
 
-    # what `translated` does, without the time that its call takes
+    # what `translated` does, without the time that its call takes; nor may a handler raise
+    # after it, when the lock is taken
 
     def Lock(self, rank: int, lock_type: int = MPI.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
         """Begin to access a rank."""
@@ -544,8 +546,9 @@ class Win(cmethods.Win):
         except RAISED as exc:
             report(self, exc)
 
-    def Unlock(self, rank: int) -> None:
-        """End what `Lock` began."""
+    # Unlock and Unlock_all are those of csrc/python/compat_win.c, which calls these.
+
+    def _Unlock(self, rank: int) -> None:
         if self._is_over():
             return
         try:
@@ -553,15 +556,21 @@ class Win(cmethods.Win):
         except RAISED as exc:
             report(self, exc)
 
-    @translated
     def Lock_all(self, assertion: int = 0) -> None:
         """Begin to access all ranks, together with others."""
-        self._epochs.lock_all(integer(assertion))
+        try:
+            self._epochs.lock_all(integer(assertion))
+        except RAISED as exc:
+            report(self, exc)
 
     @ending
-    def Unlock_all(self) -> None:
-        """End what `Lock_all` began."""
+    def _Unlock_all(self) -> None:
         self._epochs.unlock_all()
+
+    def _unlock_anyway(self, rank: Any = None, **_: Any) -> None:
+        """End what Unlock(rank), or Unlock_all(), was to end, if it still goes on."""
+        if isinstance(self._epochs, Epochs) and not self._is_over():
+            self._epochs.unlock_anyway(rank)
 
     @ending
     def _Flush(self, rank: int) -> None:
