@@ -13,6 +13,8 @@ from .processes import processes, stat
 
 __all__ = ["folder", "job"]
 
+_LONGEST = 200  # bytes: file systems take 255
+
 
 def job(environ: Mapping[str, str]) -> str:
     """Return the name, which no other job that runs on this node has. Local.
@@ -29,7 +31,8 @@ def folder(environ: Mapping[str, str]) -> str:
     container, when the process began follows.
     """
     name, pid = _named(environ)
-    return re.sub(r"[^\w.@-]+", "-", f"{name} {stat(pid)[2]}" if pid else name)
+    whole = re.sub(r"[^\w.@-]+", "-", f"{name} {stat(pid)[2]}" if pid else name)
+    return whole.encode(errors="replace")[:_LONGEST].decode(errors="ignore")
 
 
 def _named(environ: Mapping[str, str]) -> tuple[str, int]:

@@ -88,8 +88,8 @@ class Completion(cmethods.With, Epochs[ScalarT], Waits[ScalarT]):
         ------
         RmaTimeout, PeerLostError
             As `flush`. If it fails on one rank, it raises the same error on all; the window is
-            closed all the same, but its memory is kept until the process ends, since peers may
-            still write there.
+            closed all the same, but its memory is kept until all ranks have freed the
+            communicator, since peers may still write there.
         SyncError
             A lock is held, or an epoch is open. And on all ranks, if they are in different
             collective calls: the window stays open. If a rank has given up a call of this
