@@ -102,7 +102,7 @@ static void slurm(void)
 	tree_drop();
 }
 
-static void swap(void)
+static void with_swap(void)
 {
 	tree_new();
 	write_file("/proc/meminfo", "MemAvailable:   1048576 kB\n"
@@ -206,7 +206,7 @@ static void populate(void)
 }
 
 const struct test tests[] = {
-	{"slurm", slurm, NULL, NULL},	    {"swap", swap, NULL, NULL},
+	{"slurm", slurm, NULL, NULL},	    {"with_swap", with_swap, NULL, NULL},
 	{"docker", docker, NULL, NULL},	    {"nothing", nothing, NULL, NULL},
 	{"populate", populate, NULL, NULL}, {0},
 };
