@@ -185,7 +185,7 @@ static void nothing(void)
 /* Pages that are there already need no room; what no machine has is refused. */
 static void populate(void)
 {
-	const uint64_t len = 8 * MIB, huge = (uint64_t)1 << 42;
+	const uint64_t len = 8 * MIB, huge = 3 * rmx_room("");
 	char *it = mmap(NULL, len, PROT_READ | PROT_WRITE,
 			MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	uint64_t there = 0;
