@@ -21,6 +21,7 @@ from .._runtime import lifetime
 from .._runtime.failures import from_c
 from .._runtime.reports import Patience
 from .._sync.epochs import Epochs
+from .._sync.messages import FAILURES
 from .._sync.waiting import Waits
 from ..errors import GrantError, SyncError
 from ..typing import ScalarT
@@ -163,7 +164,7 @@ class Completion(cmethods.With, Epochs[ScalarT], Waits[ScalarT]):
     def _try_flush(self) -> Exception | None:
         try:
             self.flush()
-        except Exception as exc:
+        except FAILURES as exc:  # not a signal handler's, which ends the call
             return exc
         return None
 

@@ -74,7 +74,7 @@ class Bell:
         if not self._at:
             return
         self._once.clear()
-        if not self._inside or self._is_inside(frame):
+        if not _is_lost(frame) and (not self._inside or self._is_inside(frame)):
             self.count += 1
             if self.count == self._at:
                 self._at = 0
@@ -127,6 +127,11 @@ class Bell:
 
 
 _CALL = Bell.call.__code__
+
+
+def _is_lost(frame: FrameType | None) -> bool:
+    """Whether the frame is that of a callback of weakref's, which loses what is raised in it."""
+    return frame is not None and "weakref" in frame.f_code.co_filename
 
 
 def _where(frame: FrameType | None) -> str:
