@@ -328,8 +328,8 @@ def test_kept_requests_let_go_of_their_buffers(comm):
 
 
 def test_dropped_requests_count_for_flush_fence_and_close(comm):
-    big = np.arange(200_000)
-    win = rmaext.Window(comm, np.zeros(600_000, int))
+    big, mine = np.arange(200_000), np.zeros(600_000, int)
+    win = rmaext.Window(comm, mine)
     win.rput(big, neighbour(comm))
     win.flush(neighbour(comm))
     comm.Barrier()
@@ -340,7 +340,7 @@ def test_dropped_requests_count_for_flush_fence_and_close(comm):
     for i in range(100):
         win.rput(big[i * 2000 : i * 2000 + 2000], neighbour(comm), 400_000 + i * 2000)
     win.close()
-    assert (win.local[400_000:] == big).all()
+    assert (mine[400_000:] == big).all()
 
 
 # -- the end of a request --------------------------------------------------------------

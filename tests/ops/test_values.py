@@ -275,7 +275,7 @@ def test_containers(world, dtype):
             assert "publish" in refused(error, state.publish, value)
             for tasks in (value, [value]):
                 assert "put" in refused(error, queue.put, tasks)
-        assert not queue._held()
+        assert not queue._ring.holds()
         if world.size == 1:
             for value, wanted in pairs(dtype):
                 queue.put(value)
