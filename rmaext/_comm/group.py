@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from mpi4py import MPI
 
@@ -26,7 +26,7 @@ from .._native.owned import owned
 from .._record import advice, writer
 from .._runtime import lifetime, locks, mpi_progress
 from .._runtime.config import Config, tell_of_unknown
-from .._runtime.failures import check
+from .._runtime.failures import check, is_of_all
 from ..errors import BusyError, PeerLostError, RmaError, SyncError
 from . import collective
 from .agreement import agree, parse_all
@@ -36,10 +36,11 @@ from .liveness import Watch
 from .meeting import Meetings
 from .network import Network, offers
 
-__all__ = ["Group"]
+__all__ = ["Group", "together"]
 
 
 _log = logging.getLogger("rmaext")
+_T = TypeVar("_T")
 
 
 def check_comm(comm: Any) -> MPI.Comm:
@@ -461,6 +462,23 @@ _leaving: list[Group] = []  # those of them that have ended here, but perhaps no
 
 
 _letting_go = locks.lock()
+
+
+def together(
+    comm: Any, what: str, make: Callable[[], _T], agreed: type[Exception] = RmaError
+) -> _T:
+    """Bracket what is several collective calls.
+
+    What only this rank raises between them, as a signal handler does, is told to the others.
+    Errors of the kind `agreed` are known to them.
+    """
+    try:
+        return make()
+    except BaseException as exc:
+        group = Group.known(comm)
+        if group is not None and not isinstance(exc, agreed) and not is_of_all(exc):
+            group.meetings.give_up(exc, what)
+        raise
 
 
 def _let_go() -> None:

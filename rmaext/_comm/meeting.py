@@ -28,7 +28,7 @@ from mpi4py import MPI
 from .._memory.node import Team
 from .._native._lib import ffi, lib
 from .._runtime import lifetime
-from .._runtime.failures import advised, from_c, of_all
+from .._runtime.failures import advised, from_c, is_of_all, of_all
 from .._runtime.reports import Patience, described, numbers, site
 from .._runtime.steps import END, EXPLAIN, FIRST, Step
 from ..errors import BusyError, KeyRecordError, PeerLostError, SyncError
@@ -264,7 +264,7 @@ class Meetings:
         """
         if self._cut or not isinstance(error, Exception):
             return self.size == 1
-        return not self._stepped or "of_all_ranks" in error.__dict__ or self.size == 1
+        return not self._stepped or is_of_all(error) or self.size == 1
 
     def opened(self) -> None:
         """End the opening of the group, which is a call without a bracket."""

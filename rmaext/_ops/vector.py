@@ -300,9 +300,9 @@ class ManyOperations(WindowCore[ScalarT]):
             many = _spare.pop()
         except IndexError:
             many = ffi.new("struct rmaext_many *")
-        if fabric is not None:
-            fabric.hold(self._handle, buffers, many)
         try:
+            if fabric is not None:
+                fabric.hold(self._handle, buffers, many)
             code: int = function(*arguments, many)
             if code == _PENDING:
                 with Patience() as patience:

@@ -39,6 +39,7 @@ __all__ = [
     "check",
     "from_c",
     "from_code",
+    "is_of_all",
     "not_for",
     "of_all",
     "pack",
@@ -52,6 +53,11 @@ def of_all(error: _E) -> _E:
     """Mark an error that all ranks raise in a collective call; return it."""
     error.__dict__["of_all_ranks"] = True
     return error
+
+
+def is_of_all(error: BaseException) -> bool:
+    """Return whether all ranks raise it."""
+    return "of_all_ranks" in error.__dict__
 
 
 _LOST = (

@@ -18,7 +18,7 @@ from .._ops.arguments import behind
 from .._ops.core import WindowCore
 from .._remote.grants import check_grants, end_grants
 from .._runtime import lifetime
-from .._runtime.failures import from_c
+from .._runtime.failures import from_c, is_of_all
 from .._runtime.reports import Patience
 from .._sync.epochs import Epochs
 from .._sync.messages import FAILURES
@@ -252,7 +252,7 @@ class Completion(cmethods.With, Epochs[ScalarT], Waits[ScalarT]):
 
     def _forsake(self, error: BaseException) -> None:
         """After an exception of the two: one of all ranks says what becomes of the window."""
-        if "of_all_ranks" not in error.__dict__:
+        if not is_of_all(error):
             self._leave_by(error)
 
     def _leave_by(self, error: BaseException | None) -> None:

@@ -29,7 +29,7 @@ from .errors import RAISED, error, translation
 from .first_locks import FirstLocks
 from .numbers import integer
 
-__all__ = ["State", "allocate", "allocate_shared", "create", "create_dynamic", "together"]
+__all__ = ["State", "allocate", "allocate_shared", "create", "create_dynamic"]
 
 Bytes = NDArray[np.uint8]
 T = TypeVar("T")
@@ -108,21 +108,6 @@ class Given(NamedTuple, Generic[T]):
     units: list[int]
     alignment: int  # that a hint asks for, the largest
     gaps: bool  # a hint lets parts be where each rank likes them
-
-
-def together(comm: MPI.Intracomm, make: Callable[[], T]) -> T:
-    """Bracket a creation, which is several collective calls.
-
-    What only this rank raises between them, as a signal handler does, is told to the others.
-    """
-    try:
-        return make()
-    except BaseException as exc:
-        group = Group.known(comm)
-        agreed = isinstance(exc, MPI.Exception) or "of_all_ranks" in exc.__dict__
-        if group is not None and not agreed:
-            group.meetings.give_up(exc, "creation of a compat.Win")
-        raise
 
 
 def create(memory: Any, unit: int, info: MPI.Info, comm: MPI.Intracomm) -> State:

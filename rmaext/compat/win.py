@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec
 
 from mpi4py import MPI
 
+from .._comm.group import together
 from .._native import cmethods
 from .._record import tracing
 from . import attributes, creation, requests, transfer
@@ -190,7 +191,7 @@ class Win(cmethods.Win):
             self._adopt(make())
             return self
 
-        win: Self = creation.together(comm, made)
+        win: Self = together(comm, "creation of a compat.Win", made, MPI.Exception)
         return win
 
     @classmethod

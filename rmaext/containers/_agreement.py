@@ -4,20 +4,24 @@
 from __future__ import annotations
 
 import errno
+import functools
 import pickle
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from mpi4py import MPI
 
 from .. import Request, SyncError, Window
+from .._comm.group import together
+from .._runtime.failures import of_all
 
-__all__ = ["Opening", "common", "exchange", "named"]
+__all__ = ["Opening", "bracketed", "common", "exchange", "named"]
 
 _T = TypeVar("_T")
+_Init = TypeVar("_Init", bound=Callable[..., None])
 
 
 class _Length:
@@ -65,7 +69,7 @@ def exchange(comm: MPI.Comm, call: str, tell: Callable[[], _T], timeout: float |
     calls = [name for name, _ in told]
     if len(set(calls)) > 1:
         text = f"the ranks make different containers ({_who_has(calls, str)})"
-        raise SyncError(errno.EINVAL, text, call=call)
+        raise of_all(SyncError(errno.EINVAL, text, call=call))
     return [mine for _, mine in told]
 
 
@@ -89,6 +93,21 @@ class Opening(ExitStack):
         return super().__exit__(*error)
 
 
+def bracketed(init: _Init) -> _Init:
+    """Let the others know if an exception, as of a signal handler, ends an __init__ on this rank.
+
+    It is several collective calls, and they may wait in the next one.
+    """
+
+    @functools.wraps(init)
+    def made(self: Any, *args: Any, **keywords: Any) -> None:
+        comm = args[0] if args else keywords.get("comm")
+        what = f"the creation of a {type(self).__name__}"
+        together(comm, what, lambda: init(self, *args, **keywords))
+
+    return cast(_Init, made)
+
+
 def common(
     values: Sequence[_T | None],
     error: type[Exception],
@@ -98,7 +117,7 @@ def common(
     """Return what ranks have in common, None if no rank has any; else raise who has what."""
     some = [value for value in values if value is not None]
     if len(set(some)) > 1:
-        raise error(f"{what} ({_who_has(values, text)}): all need the same")
+        raise of_all(error(f"{what} ({_who_has(values, text)}): all need the same"))
     return some[0] if some else None
 
 

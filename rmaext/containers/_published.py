@@ -38,7 +38,7 @@ from numpy.typing import DTypeLike, NDArray
 from .. import ClosedError, RmaError, RmaTimeout, SyncError, Window
 from .._runtime import locks
 from ..typing import ScalarT
-from ._agreement import Opening, common, exchange
+from ._agreement import Opening, bracketed, common, exchange
 from ._values import taken
 from ._windows import Closing, Pause, deadline, rank_of
 
@@ -124,6 +124,7 @@ class Published(Closing, Generic[ScalarT]):
     (1, array([1., 2., 3.]))
     """
 
+    @bracketed
     def __init__(
         self,
         comm: MPI.Comm,

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from .. import Request, Window
 from .._runtime.copies import Unique
 from ..typing import ScalarT
-from ._agreement import Opening, exchange
+from ._agreement import Opening, bracketed, exchange
 from ._layout import Layout, Places, agreed, checked, out_of_range
 from ._samples import Brought, Samples
 
@@ -204,6 +204,7 @@ class Store(Unique, Generic[ScalarT]):
     _layout: Layout
     _win: Window[np.uint8]
 
+    @bracketed
     def __init__(
         self,
         comm: MPI.Comm,

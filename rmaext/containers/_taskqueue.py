@@ -20,7 +20,7 @@ from .. import CapacityError, ClosedError, PeerLostError, RmaError, SyncError, W
 from .._runtime import locks
 from .._runtime.locks import locked, to_the_end
 from ..typing import ScalarT
-from ._agreement import Opening, exchange
+from ._agreement import Opening, bracketed, exchange
 from ._ending import WORDS, Ending
 from ._ring import LARGEST, Ring
 from ._values import taken
@@ -166,6 +166,7 @@ class TaskQueue(Closing, Generic[ScalarT]):
     np.True_
     """
 
+    @bracketed
     def __init__(
         self, comm: MPI.Comm, dtype: DTypeLike, capacity: int, *, timeout: float | None = None
     ) -> None:

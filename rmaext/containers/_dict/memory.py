@@ -196,7 +196,8 @@ class Memory:
         PeerLostError, SyncError
         """
         if self.gate.closed:
-            text = f"Dict.{call}: a rank was lost, and all have to call this: the rest goes on"
+            text = f"Dict.{call}: a rank was lost, or an exception ended such a call on one: "
+            text += "all have to come to it; the calls that are not collective go on"
             raise PeerLostError(errno.ENOTCONN, text, call=call)
         self.gate.fence()
 

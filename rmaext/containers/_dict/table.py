@@ -15,8 +15,8 @@ from numpy.typing import DTypeLike, NDArray
 from ..._runtime import locks
 from ..._runtime.copies import Unique
 from ..._runtime.reports import waited
-from ...errors import BusyError, ClosedError, RmaError, Unsupported
-from .._agreement import Opening, common, exchange
+from ...errors import BusyError, ClosedError, RmaError, SyncError, Unsupported
+from .._agreement import Opening, bracketed, common, exchange
 from .changes import Changes
 from .hashing import Query
 from .memory import Memory, settings
@@ -28,11 +28,13 @@ __all__ = ["Table"]
 
 Array = NDArray[Any]
 _T = TypeVar("_T")
+_COLLECTIVE = ("len", "items", "clear")
 
 
 class Table(Unique):
     """What a `Dict` is, beside its operations."""
 
+    @bracketed
     def __init__(
         self,
         comm: MPI.Comm,
@@ -46,6 +48,7 @@ class Table(Unique):
         self._closed = True  # until it is whole
         self._lock = locks.lock()
         self._inside: object = None  # the call of this rank that is under way
+        self._failed: object = None  # the last one with an error that all ranks learn of
 
         def tell() -> str:
             keys, values, count = settings(key_dtype, value_dtype, capacity, max_bytes)
@@ -90,11 +93,19 @@ class Table(Unique):
     def _close(self) -> None:
         self._closed = True
         failure = None
-        for window in self._memory.windows():
-            try:
-                window.close()
-            except RmaError as exc:
-                failure = exc
+        windows = self._memory.windows()
+        try:
+            for window in windows:
+                try:
+                    window.close()
+                except RmaError as exc:
+                    failure = exc
+        except BaseException as exc:
+            if any(window.closed for window in windows):
+                # as `Closing` has it: nobody waits for this rank at the others
+                for window in windows:
+                    window.__exit__(type(exc), exc, None)
+            raise
         if failure is not None:
             raise failure
 
@@ -172,13 +183,22 @@ class Table(Unique):
             raise BusyError(errno.EBUSY, text, call=call)
         self._inside = turn
         self._memory.call = call
-        result = work(*arguments)
+        try:
+            result = work(*arguments)
+        except RmaError:
+            self._failed = turn
+            raise
         self._inside = None
         return result
 
-    def _settle(self, turn: object, *_: object) -> None:
+    def _settle(self, turn: object, call: str, *_: object) -> None:
         if self._inside is turn:
             self._slots.settle()
+            if call in _COLLECTIVE and self._failed is not turn:
+                # The gate is a window of its own: what is not collective goes on.
+                text = f"Dict.{call} was ended by an exception, as of a signal handler"
+                error = SyncError(errno.EINTR, text, call=call)
+                self._memory.gate.__exit__(SyncError, error, None)
             self._inside = None
 
     def _many(self, keys: Any) -> tuple[tuple[int, ...], Query]:
