@@ -158,11 +158,7 @@ class Published(Closing, Generic[ScalarT]):
             self._shape = dims + np.dtype(dtype).shape
             self._size = math.prod(self._shape)
             self._dtype: np.dtype[Any] = data.dtype
-            flat = data.local.reshape(-1)
-            self._slots = [
-                flat[number * self._size : (number + 1) * self._size].reshape(self._shape)
-                for number in range(count)
-            ]
+            self._buffers = count
             self._wanted_at, self._kept_at = _BEGUN + count, _BEGUN + count + size
             self._words = control.local
             self._wanted = self._words[self._wanted_at : self._kept_at]
@@ -204,7 +200,7 @@ class Published(Closing, Generic[ScalarT]):
     def __repr__(self) -> str:
         what = f"shape {self._shape}, {self._dtype}, {self._comm.size} ranks"
         closed = ", closed" * self.closed
-        return f"<rmaext.containers.Published: {what}, {len(self._slots)} buffers{closed}>"
+        return f"<rmaext.containers.Published: {what}, {self._buffers} buffers{closed}>"
 
     # -- the owner -------------------------------------------------------------------
 
@@ -254,17 +250,23 @@ class Published(Closing, Generic[ScalarT]):
         if self._keeping or self._wanted.tobytes() != self._nobody:
             buffer = self._free(self._wanted.tolist())
         else:
-            buffer = (self._newest() + 1) % len(self._slots)
+            buffer = (self._newest() + 1) % self._buffers
         self._version = version = self._version + 1
         words[_BEGUN + buffer] = version
         sync()  # who reads any of the new data finds that it was begun
-        np.copyto(self._slots[buffer], array)
+        np.copyto(self._slot(buffer), array)
         sync()  # who finds the version finds all of its data
         # By this store it is published, for this rank too: a signal handler raises before or after.
         words[_NEWEST] = word = version << _BITS | buffer
         if self._wanted.tobytes() != self._nobody:
             self._keep(word, buffer)
         return version
+
+    def _slot(self, buffer: int) -> NDArray[ScalarT]:
+        """Return this rank's memory of a version; of a closed window there is none."""
+        first = buffer * self._size
+        flat: NDArray[ScalarT] = self._data.local.reshape(-1)
+        return flat[first : first + self._size].reshape(self._shape)
 
     def _newest(self) -> int:
         """Return the buffer of the newest version."""
@@ -276,7 +278,7 @@ class Published(Closing, Generic[ScalarT]):
         It is the next one in turn that is not kept for a reader; if all are, the one whose
         version is the oldest, so that nobody ever waits for a reader.
         """
-        count = len(self._slots)
+        count = self._buffers
         newest = self._newest()
         turn = [(newest + step) % count for step in range(1, count)]
         keeping = self._keeping

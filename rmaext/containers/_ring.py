@@ -115,7 +115,7 @@ class Ring:
 
     def __init__(self, words: Window[Any], tasks: Window[Any], rank: int, capacity: int) -> None:
         self._words, self._tasks, self._rank = words, tasks, rank
-        self._own, self._memory = words.local, tasks.local
+        self._own = words.local  # the tasks' memory is asked for: a closed window keeps none
         self._capacity = capacity
         self._most = max(1, _STEAL // max(1, tasks.dtype.itemsize))
         none = np.empty(0, tasks.dtype)
@@ -178,11 +178,12 @@ class Ring:
         """Add tasks to the own ring."""
         word = int(self._own[CONTROL])
         _, head, count = _unpack(word)
-        size, left = self._memory.size, tasks.size
+        memory, left = self._tasks.local, tasks.size
+        size = memory.size
         place = (head + count) & (size - 1)  # thieves do not move the end
         first = min(left, size - place)
-        self._memory[place : place + first] = tasks[:first]
-        self._memory[: left - first] = tasks[first:]
+        memory[place : place + first] = tasks[:first]
+        memory[: left - first] = tasks[first:]
         # The swap orders the tasks before the word.
         while (old := self._swap(self._rank, word, word + left, after)) != word:
             word = old
@@ -229,10 +230,11 @@ class Ring:
 
     def _copy(self, head: int, count: int) -> Array:
         """Return a copy of tasks of the own ring."""
-        place = head & (self._memory.size - 1)
-        tasks = self._memory[place : place + count].copy()
+        memory = self._tasks.local
+        place = head & (memory.size - 1)
+        tasks = memory[place : place + count].copy()
         if tasks.size < count:
-            tasks = np.concatenate((tasks, self._memory[: count - tasks.size]))
+            tasks = np.concatenate((tasks, memory[: count - tasks.size]))
         return tasks
 
     def read(self, victim: int, word: int) -> Array:

@@ -112,6 +112,26 @@ def attached(comm):
     return win, None
 
 
+def queue(comm):
+    made = containers.TaskQueue(comm, "f8", SIZE // 8)
+    made._windows[1].local[:] = 1
+    return made, None
+
+
+def published(comm):
+    made = containers.Published(comm, SIZE // 16, buffers=2)
+    for _ in range(2):
+        made.publish(own(SIZE // 2))
+    return made, None
+
+
+def table(comm):
+    made = containers.Dict(comm, "i8", "V1000", SIZE // 1000 * comm.size)
+    for window in made._memory.windows():
+        fill(window.local)
+    return made, None
+
+
 WINDOWS = {
     "allocate": lambda comm: (filled(rmaext.Window.allocate(comm, SIZE // 8)), None),
     "hint": lambda comm: (filled(rmaext.Window.allocate(comm, SIZE, "u1", hint=1 << 44)), None),
@@ -126,6 +146,9 @@ WINDOWS = {
     "Allocate": lambda comm: dropin(Win.Allocate(SIZE, comm=comm)),
     "Create_dynamic": attached,
     "Store": lambda comm: (containers.Store(comm, own().reshape(-1, 1000)), None),
+    "TaskQueue": queue,
+    "Published": published,
+    "Dict": table,
 }
 SHARED = {
     "shared": lambda comm: (filled(rmaext.Window.shared(comm, SIZE // 8)), None),
