@@ -117,6 +117,13 @@ class Window(
     have it from their window. `size`, `route`, `peer_view` and compiled code
     (`rmaext.jit`) know no such rank.
 
+    Threads: any number of them may call the methods of one window at once, collective
+    ones apart: of these a communicator takes one at a time, and refuses another thread's by
+    BusyError. A lock is held by the thread that took it; epochs (`post`, `start`) belong to
+    the process. `flush` waits for what all threads have sent before it. Prepared operations,
+    registered buffers and requests may be used by several threads, too; what an origin has
+    while another thread changes it is what may be sent.
+
     Ranks, offsets, counts and slots are whatever has `__index__`: of Python, NumPy or
     others, but no floats.
 
