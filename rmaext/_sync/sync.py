@@ -522,7 +522,7 @@ class Synchronisation(Locks, WindowCore[ScalarT]):
         self, call: str, state: State, lock: NearLock | FarLock, me: int, end: float | None
     ) -> None:
         """Enter as a reader without queueing: only a writer that is inside is waited for."""
-        self._give_way(call, lock, end)
+        self._give_way(call, state, lock, end)
         joiner = lock.joiner()
         cell, key = joiner.state, id(joiner)
         state.joiners[key] = joiner
@@ -546,7 +546,9 @@ class Synchronisation(Locks, WindowCore[ScalarT]):
             turn, pause = lock.passed or (-1, 0.0)
             lock.passed = cell.ticket, 2 * pause if turn == cell.ticket else _GIVE_WAY
 
-    def _give_way(self, call: str, lock: NearLock | FarLock, end: float | None) -> None:
+    def _give_way(
+        self, call: str, state: State, lock: NearLock | FarLock, end: float | None
+    ) -> None:
         """Let one who waits go first, if this rank has passed it before."""
         if lock.passed is None:
             return
@@ -560,6 +562,13 @@ class Synchronisation(Locks, WindowCore[ScalarT]):
                 left = until - time.monotonic()
                 if left <= 0:
                     return
+                if look is not None:
+                    gone = state.living.gone()
+                    action, rank = judge(turn + 1, False, self._group.rank, look, gone)
+                    if action == "pass":  # it has given up, or is dead
+                        lock.pass_on(rank, look.slots[rank])
+                    if action != "wait":
+                        return
                 lib.rmaext_record_waits(self._root._handle, lib.RMAEXT_IN_LOCK, lock.rank, 0)
                 mpi_progress.nap(min(left, _TURN))
                 self._check_open(call)

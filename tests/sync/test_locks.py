@@ -244,6 +244,26 @@ def test_timeout_leaves_the_lock_to_others(comm):
         win.fence()
 
 
+@pytest.mark.mpi(min_size=2)
+def test_nobody_gives_way_to_one_who_gave_up(world):
+    """It would be for twice as long each time."""
+    last = world.size - 1
+    with guarded(world, 1, "i8") as win:
+        if world.rank == 0:
+            win.lock(last, exclusive=False)
+        world.Barrier()
+        if world.rank == 1:
+            locked_out(win, last)
+        world.Barrier()
+        if world.rank == 0:
+            win.unlock(last)
+            with win.lock(0, exclusive=False):
+                for _ in range(30):
+                    with win.lock(last, exclusive=False):
+                        pass
+        win.fence()
+
+
 def test_exception_releases(comm):
     with guarded(comm, 1, "i8") as win:
         for exclusive in (True, False):
