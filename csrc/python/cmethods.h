@@ -82,8 +82,8 @@ extern struct py_names {
 	PyObject *_group, *meetings, *address, *_name, *_turn, *_step, *_ended;
 	PyObject *thread, *_fence, *_fence_on, *desert;
 	PyObject *_enter, *_exit, *_forsake;
-	PyObject *_unlock, *_unlock_all, *_release_anyway;
-	PyObject *_Unlock, *_Unlock_all, *_unlock_anyway;
+	PyObject *_unlock, *_unlock_all, *_release_anyway, *_release_all_anyway;
+	PyObject *_Unlock, *_Unlock_all, *_unlock_anyway, *_unlock_all_anyway;
 	PyObject *target_rank, *target, *target_disp, *result, *report;
 	PyObject *Put, *Get, *Accumulate, *Get_accumulate;
 	PyObject *Fetch_and_op, *Compare_and_swap, *Flush;

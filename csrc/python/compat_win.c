@@ -273,6 +273,7 @@ static int win_traverse(struct win *w, visitproc visit, void *arg)
 
 static int win_clear(struct win *w)
 {
+	w->open = w->shows = false;
 	Py_CLEAR(w->window);
 	Py_CLEAR(w->units);
 	Py_CLEAR(w->access);
@@ -303,8 +304,8 @@ PyDoc_STRVAR(Unlock_all_doc,
 static PyObject *win_Unlock_all(PyObject *self, PyObject *const *args,
 				Py_ssize_t n, PyObject *names)
 {
-	return py_surely(self, py_names._Unlock_all, py_names._unlock_anyway,
-			 args, n, names);
+	return py_surely(self, py_names._Unlock_all,
+			 py_names._unlock_all_anyway, args, n, names);
 }
 
 static PyMethodDef win_methods[] = {

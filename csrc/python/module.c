@@ -97,9 +97,13 @@ static bool names_intern(void)
 	       name_intern(&py_names._unlock, "_unlock") &&
 	       name_intern(&py_names._unlock_all, "_unlock_all") &&
 	       name_intern(&py_names._release_anyway, "_release_anyway") &&
+	       name_intern(&py_names._release_all_anyway,
+			   "_release_all_anyway") &&
 	       name_intern(&py_names._Unlock, "_Unlock") &&
 	       name_intern(&py_names._Unlock_all, "_Unlock_all") &&
 	       name_intern(&py_names._unlock_anyway, "_unlock_anyway") &&
+	       name_intern(&py_names._unlock_all_anyway,
+			   "_unlock_all_anyway") &&
 	       name_intern(&py_names._enter, "_enter") &&
 	       name_intern(&py_names._exit, "_exit") &&
 	       name_intern(&py_names._forsake, "_forsake");

@@ -162,8 +162,8 @@ PyDoc_STRVAR(unlock_all_doc,
 static PyObject *locks_unlock_all(PyObject *self, PyObject *const *args,
 				  Py_ssize_t n, PyObject *names)
 {
-	return py_surely(self, py_names._unlock_all, py_names._release_anyway,
-			 args, n, names);
+	return py_surely(self, py_names._unlock_all,
+			 py_names._release_all_anyway, args, n, names);
 }
 
 static PyMethodDef locks_methods[] = {

@@ -105,8 +105,9 @@ static uint64_t hierarchy_room(const char *prefix, const struct hierarchy *h,
 			       uint64_t swap)
 {
 	const size_t skip = strcmp(h->root, "/") ? strlen(h->root) : 0;
-	const bool below =
-		!strncmp(h->path, h->root, skip) && !strstr(h->path, "/..");
+	const bool below = !strncmp(h->path, h->root, skip) &&
+			   (!skip || !h->path[skip] || h->path[skip] == '/') &&
+			   !strstr(h->path, "/..");
 	char dir[3 * PATH_MAX];
 	uint64_t room = UINT64_MAX;
 	size_t top;

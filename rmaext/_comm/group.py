@@ -211,9 +211,9 @@ class Group:
             return  # the others keep theirs, too
         if not self.meetings.at_end_of_comm():
             return
-        if self in _leaving:  # else a signal handler was faster
-            _leaving.remove(self)
-            self._end()
+        _groups.discard(self)  # first: what has begun to end meets no more
+        _leaving.remove(self)
+        self._end()
 
     def _end(self) -> None:
         for window in self._left:
@@ -227,7 +227,6 @@ class Group:
             self._network.quit()
         mpi_progress.withdraw(self.comm)
         self.comm.Free()
-        _groups.discard(self)
 
     # -- set-up ----------------------------------------------------------------
 
@@ -472,25 +471,30 @@ def together(
     What only this rank raises between them, as a signal handler does, is told to the others.
     Errors of the kind `agreed` are known to them.
     """
+    group = Group.known(comm)
+    before = None if group is None else group.meetings.number
     try:
         return make()
     except BaseException as exc:
         group = Group.known(comm)
-        if group is not None and not isinstance(exc, agreed) and not is_of_all(exc):
+        # before the first meeting nobody counts on this rank
+        begun = group is not None and group.meetings.number != before
+        if group is not None and begun and not isinstance(exc, agreed) and not is_of_all(exc):
             group.meetings.give_up(exc, what)
         raise
 
 
 def _let_go() -> None:
     """End the groups to whose end all ranks have come by now. Local, not blocking."""
-    if not _leaving or not _letting_go.acquire(blocking=False):
-        return
-    try:
-        for group in [*_leaving]:
-            with suppress(RmaError):  # lost ranks, a window left by some only: all stays as it is
-                group._part()
-    finally:
-        _letting_go.release()
+    if _leaving:
+        # what a signal handler within it would do, the call goes on to do
+        locks.locked(_letting_go, lambda: None, _part_all)
+
+
+def _part_all() -> None:
+    for group in [*_leaving]:
+        with suppress(RmaError):  # lost ranks, a window left by some only: all stays as it is
+            group._part()
 
 
 def _farewell() -> None:

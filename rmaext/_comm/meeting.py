@@ -434,6 +434,11 @@ class Meetings:
         text += "communicator must make the same calls in the same order; nothing was done"
         raise of_all(SyncError(errno.EINVAL, text, call=mine.call))
 
+    @property
+    def number(self) -> int:
+        """Of the last collective call over this communicator."""
+        return int(self._numbers.number)
+
     def give_up(self, reason: BaseException, where: str) -> None:
         """Tell the others that no collective call over this communicator is possible any more.
 

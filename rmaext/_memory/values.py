@@ -256,13 +256,15 @@ def _listed(values: Any, dtype: np.dtype[Any], exact: bool, convert: bool, depth
     """Return a list of values, each by itself, so that none is cast to the dtype of another."""
     if depth == _MOST_NESTED:
         raise ValueError(f"lists within lists, {depth} deep and more")
+    if dtype.kind in _KINDS and dtype.isnative and set(map(type, values)) == {dtype.type}:
+        return np.array(values, dtype)
     made = _plain(values, dtype, exact)
     if made is not None:
         return made
     parts = []
     for number, value in enumerate(values):
         try:
-            parts.append(_made(value, dtype, exact, convert, depth + 1))
+            parts.append(_made(value, dtype, exact, True, depth + 1))
         except _ERRORS as exc:
             raise _within(exc, f"item {number} of a list") from None
     shapes = {part.shape for part in parts}
@@ -292,7 +294,10 @@ def _plain(values: Any, dtype: np.dtype[Any], exact: bool) -> Array | None:
             return None
     with np.errstate(over="ignore", under="ignore"):
         made = np.array(values, dtype)
-    return made if kind == 1 or np.isfinite(made).all() else None
+    if kind == 1:
+        return made
+    bad = ~np.isfinite(made)  # given so, or too large
+    return None if np.isfinite(np.asarray(values)[bad]).any() else made
 
 
 # -- arrays, and scalars of NumPy's --------------------------------------------------

@@ -12,6 +12,7 @@ import math
 import operator
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -106,7 +107,7 @@ class WindowCore(Unique, cmethods.Window[ScalarT]):
     _fabric: Endpoint | None
     _group: Group
     _handle: Any
-    _left: weakref.ref[Array] | None = None
+    _left: Callable[[], Array | None] | None = None
     _maps: Column[Any]
     _name: int | str
     _null: int | None = None

@@ -8,6 +8,7 @@ import functools
 import operator
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -41,7 +42,7 @@ _FAR_STEP, _FAR_MOST = 2e-4, 1e-2  # seconds between questions: for each ticket 
 _TURN = 0.001  # seconds between looks of a thread behind others of its rank
 _LOOK_EVERY = 0.01  # seconds without a turn until a waiter looks for the reason
 _STUCK = 1.0  # seconds without a change until a reader does not queue any more
-_GIVE_WAY = 1e-4  # seconds, the first time
+_GIVE_WAY, _GIVE_WAY_MOST = 1e-4, 1e-2  # seconds, the first time, and any
 
 # The locks that a thread holds or asks for; 1 stands for the process, in the drop-in.
 _held: dict[int, set[tuple[int, int]]] = {}
@@ -298,7 +299,7 @@ class Synchronisation(Locks, WindowCore[ScalarT]):
         readers and writers. Threads hold it each for themselves; those of one
         rank queue up as one. Who holds a lock already and asks for a shared one
         does not queue behind writers that wait, but gives way to one that it has
-        passed before, each time for twice as long. So several targets may be
+        passed before, for 10 ms at most. So several targets may be
         locked one after another: only who asks for an exclusive lock while it
         holds another one, or for any while it holds an exclusive one, may wait
         in a circle for ever.
@@ -404,17 +405,25 @@ class Synchronisation(Locks, WindowCore[ScalarT]):
             self._misused("unlock_all", "this thread has not called lock_all")
         self._flush_and_release_all("unlock_all")
 
-    def _release_anyway(self, rank: Any = None, **_: Any) -> None:
-        """Release what unlock(rank), or unlock_all(), was to release, if it is still held."""
+    def _release_anyway(self, *args: Any, **keywords: Any) -> None:
+        """Release what unlock(rank) was to release, if it is still held."""
         state, me = self._sync, self._holder()
-        if state is None or self._closed:
+        given = [*args, *keywords.values()]
+        if state is None or len(given) != 1 or me in state.everywhere:
             return
-        if rank is None:
-            if me in state.everywhere or me == _PROCESS:
-                to_the_end(FAILURES, self._release_all, state, me)
-        elif self._has_lock(rank) and me not in state.everywhere:
-            lock = state.locks[rank]
-            to_the_end(FAILURES, self._leave, state, lock, me, lock.state.owner == me)
+        with suppress(TypeError):
+            rank = operator.index(given[0])
+            if self._has_lock(rank):
+                lock = state.locks[rank]
+                to_the_end(FAILURES, self._leave, state, lock, me, lock.state.owner == me)
+
+    def _release_all_anyway(self, *args: Any, **keywords: Any) -> None:
+        """Release what unlock_all() was to release, if it is still held."""
+        state, me = self._sync, self._holder()
+        if state is None or self._closed or args or keywords:
+            return
+        if me in state.everywhere or me == _PROCESS:
+            to_the_end(FAILURES, self._release_all, state, me)
 
     def _flush_and_release_all(self, call: str) -> None:
         """Release the shared locks that this thread holds; also if the flush fails."""
@@ -460,6 +469,11 @@ class Synchronisation(Locks, WindowCore[ScalarT]):
             finally:
                 if done[0] and not exclusive:
                     state.readers.pop((me, lock.rank), None)
+                self._left_lock(lock, me)
+        else:  # it was done before a handler raised
+            self._left_lock(lock, me)
+
+    def _left_lock(self, lock: NearLock | FarLock, me: int) -> None:
         if held := _held.get(me):
             held.discard(lock.key)
         if lock.threads:
@@ -485,7 +499,8 @@ class Synchronisation(Locks, WindowCore[ScalarT]):
                 self._join(call, state, lock, me, end)
         except BaseException:
             # a signal handler may have raised after the lock was had
-            self._release(state, lock, me, exclusive)
+            with suppress(*FAILURES):
+                self._release(state, lock, me, exclusive)
             raise
 
     def _enter_in_turn(
@@ -544,7 +559,8 @@ class Synchronisation(Locks, WindowCore[ScalarT]):
             del state.joiners[key]
         if cell.ticket >= 0:  # the turn of one who waits on
             turn, pause = lock.passed or (-1, 0.0)
-            lock.passed = cell.ticket, 2 * pause if turn == cell.ticket else _GIVE_WAY
+            pause = min(2 * pause, _GIVE_WAY_MOST) if turn == cell.ticket else _GIVE_WAY
+            lock.passed = cell.ticket, pause
 
     def _give_way(
         self, call: str, state: State, lock: NearLock | FarLock, end: float | None
@@ -736,8 +752,6 @@ class Synchronisation(Locks, WindowCore[ScalarT]):
         open_ = [lock.rank for lock in state.locks.values() if lock.state.inside]
         open_ += [rank for _, rank in state.readers]
         if open_:
-            for held in list(_held.values()):
-                held.difference_update([lock.key for lock in state.locks.values()])
             what = f"locks are held, of rank {', '.join(map(str, sorted(set(open_))))}: unlock them"
         elif state.access is not None:
             what = "a start has no complete yet: call complete first"
@@ -746,6 +760,13 @@ class Synchronisation(Locks, WindowCore[ScalarT]):
         else:
             return None
         return self._sync_error("close", what)
+
+    def _forget_locks(self) -> None:
+        """Hold none any more, as the window is closed."""
+        state = self._sync
+        keys = [] if state is None else [lock.key for lock in state.locks.values()]
+        for held in list(_held.values()):
+            held.difference_update(keys)
 
     def _in_doubt(self) -> bool:
         """Whether this rank may still change control blocks of others."""

@@ -120,6 +120,11 @@ def judge(
         alive = [s for rank, s in enumerate(look.slots) if rank not in gone]
         if not exclusive or sum((s & _READERS) // _READER for s in alive) >= look.inside:
             return "wait", me
+        dead = [
+            rank
+            for rank in dead
+            if look.slots[rank] & _READERS or look.slots[rank] & _KINDS == _ACTIVE
+        ]
     return ("lost", dead[0]) if dead else ("unknown", me)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import operator
 import threading
+import time
 import warnings
 import weakref
 from types import TracebackType
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Completion"]
 
 _log = logging.getLogger("rmaext")
+_ANSWERS = 0.1  # seconds at the end of a program, in which answers may come that nobody has read
 
 
 class Completion(cmethods.With, Epochs[ScalarT], Waits[ScalarT]):
@@ -198,6 +200,7 @@ class Completion(cmethods.With, Epochs[ScalarT], Waits[ScalarT]):
     def _shut(self, keep: bool) -> None:
         """End this rank's part. Without `keep`, to which all ranks agree, free the memory too."""
         self._mark_closed()
+        self._forget_locks()
         self._group.meetings.close(self._name)
         ended = end_grants(self)
         if keep:
@@ -231,6 +234,8 @@ class Completion(cmethods.With, Epochs[ScalarT], Waits[ScalarT]):
         codes = [lib.rmaext_window_close(part._handle) for part in self._parts()]
         if not any(codes):
             self._region.release()
+            for window in self._family():
+                window._let_go()
 
     # What `with` calls, see csrc/python/with.c: an exception that is this rank's ends the
     # window here, whether it comes within the block or at its ends.
@@ -261,6 +266,9 @@ class Completion(cmethods.With, Epochs[ScalarT], Waits[ScalarT]):
             if error is not None:
                 self._group.meetings.leave(self._name, error)
             self._shut(keep=True)
+
+    def _is_pending(self) -> bool:
+        return any(lib.rmaext_window_pending(part._handle) for part in self._parts())
 
     def _undone(self) -> str:
         """Say what was begun and never ended, as far as others may suffer from it; or ""."""
@@ -294,11 +302,16 @@ def _last_words() -> None:
     Another rank may wait for the lock, and a put that no flush has waited for may be lost.
     """
     found = []
-    for window in lifetime.mortal(Completion):
-        if window._block is not None and window._root is window and not window._closed:
-            undone = window._undone()
-            if undone:
-                found.append((window._group.rank, f"window {window._name}: {undone}"))
+    open_ = [window for window in lifetime.mortal(Completion) if window._block is not None]
+    open_ = [window for window in open_ if window._root is window and not window._closed]
+    end = time.monotonic() + _ANSWERS
+    for window in open_:
+        while window._is_pending() and time.monotonic() < end:
+            window._serve()
+            time.sleep(1e-4)
+        undone = window._undone()
+        if undone:
+            found.append((window._group.rank, f"window {window._name}: {undone}"))
     if found:
         text = "; ".join(words for _, words in sorted(found))
         _log.warning("rank %d has come to the end of its program: %s", found[0][0], text)

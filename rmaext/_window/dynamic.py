@@ -223,19 +223,10 @@ class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
                 error = AttachError(-code, str(error), call=call)
             raise error
 
-    def _shut(self, keep: bool) -> None:
-        super()._shut(keep)
-        if not keep:
-            self._let_go()
-
-    def _free_left(self) -> None:
-        super()._free_left()
-        self._let_go()
-
     def _let_go(self) -> None:
-        for _, kept in self._attached.values():
-            node.let_go(kept)
-        self._attached.clear()
+        super()._let_go()
+        while self._attached:
+            node.let_go(self._attached.popitem()[1][1])
 
     # -- what it is ----------------------------------------------------------------
 

@@ -142,6 +142,11 @@ class SharedWindow(Window[ScalarT]):
     _lies: tuple[int, bool]
     _region: SharedRegion
 
+    def _let_go(self) -> None:
+        super()._let_go()
+        if self._group.rank:  # all of it is rank 0's, which may use it again for another window
+            self._left = lambda: None
+
     @classmethod
     def _make(
         cls,

@@ -353,7 +353,8 @@ class Window(
         against the other ranks', use `win.fetch_add(1, rank, i)` on the own rank.
 
         A window that is closed keeps no memory: this is then the array for as long as the
-        program itself holds it, and raises ClosedError after that.
+        program itself holds it, and raises ClosedError after that. Of a shared window only rank
+        0 has it then: the other ranks' arrays end with the window.
         """
         array, left = self._array, self._left
         if left is None:

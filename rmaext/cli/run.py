@@ -13,6 +13,7 @@ import os
 import pkgutil
 import re
 import runpy
+import shutil
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from .._runtime import config
 __all__ = ["add", "replace_at_import"]
 
 MPI = "mpi4py.MPI"
+_OPTION = re.compile(r"-[bBdEiIOPqsSuvx]+|-[WX].*")  # of Python, before a program
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 
 
@@ -195,11 +197,16 @@ def handed_on(command: Any, args: Any) -> Any:
     """Return the arguments of a command, with `-m rmaext run` before a program of Python."""
     if not isinstance(command, str) or not _PYTHON.fullmatch(os.path.basename(command)):
         return args
+    found = shutil.which(command)  # of another installation, which may have no rmaext: not so
+    if found is None or os.path.dirname(os.path.abspath(found)) != os.path.dirname(sys.executable):
+        return args
     words = [args] if isinstance(args, str) else list(args or ())
     at = 0
-    while at < len(words) and words[at].startswith("-") and words[at][:2] not in ("-m", "-c"):
+    while at < len(words) and _OPTION.fullmatch(words[at]):
         at += 2 if words[at] in ("-W", "-X") else 1  # those of the interpreter
-    if at >= len(words) or words[at:][:3] == ["-m", "rmaext", "run"]:
+    rest = words[at:]
+    unknown = not rest or (rest[0].startswith("-") and rest[0] not in ("-m", "-c"))
+    if unknown or rest[:3] == ["-m", "rmaext", "run"]:
         return args
     return [*words[:at], "-m", "rmaext", "run", *words[at:]]
 

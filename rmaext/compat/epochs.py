@@ -270,7 +270,7 @@ class Epochs:
             self.access.update(now)
             self._untaken = later
         except BaseException:
-            self.unlock_anyway(None)
+            self.unlock_all_anyway()
             raise
 
     def unlock_all(self) -> None:
@@ -284,18 +284,20 @@ class Epochs:
         self._all = False
 
     def unlock_anyway(self, rank: Any) -> None:
-        """End what unlock(rank), or unlock_all() with None, was to end, if it still goes on."""
-        if rank is None:
-            if self._all:
-                self._window._release_anyway()
-                for ranks in (self.access, self.passive, self._untaken):
-                    ranks.clear()
-                self._all = False
-        elif type(rank) is int and rank in self._locks:
+        """End what unlock(rank) was to end, if it still goes on."""
+        if type(rank) is int and rank in self._locks:
             self._window._release_anyway(rank)
             for ranks in (self.access, self.passive, self._untaken):
                 ranks.discard(rank)
             self._locks.pop(rank, None)
+
+    def unlock_all_anyway(self) -> None:
+        """End what unlock_all() was to end, if it still goes on."""
+        if self._all:
+            self._window._release_all_anyway()
+            for ranks in (self.access, self.passive, self._untaken):
+                ranks.clear()
+            self._all = False
 
     def _take(self, rank: int) -> None:
         """Take a shared lock, if it was asked for and is not taken yet."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec
 
 from mpi4py import MPI
@@ -568,10 +569,18 @@ class Win(cmethods.Win):
     def _Unlock_all(self) -> None:
         self._epochs.unlock_all()
 
-    def _unlock_anyway(self, rank: Any = None, **_: Any) -> None:
-        """End what Unlock(rank), or Unlock_all(), was to end, if it still goes on."""
-        if isinstance(self._epochs, Epochs) and not self._is_over():
-            self._epochs.unlock_anyway(rank)
+    def _unlock_anyway(self, *args: Any, **keywords: Any) -> None:
+        """End what Unlock(rank) was to end, if it still goes on."""
+        given = [*args, *keywords.values()]
+        if len(given) == 1 and isinstance(self._epochs, Epochs) and not self._is_over():
+            with suppress(TypeError, ValueError, OverflowError):
+                self._epochs.unlock_anyway(integer(given[0]))
+
+    def _unlock_all_anyway(self, *args: Any, **keywords: Any) -> None:
+        """End what Unlock_all() was to end, if it still goes on."""
+        wrong = args or keywords
+        if not wrong and isinstance(self._epochs, Epochs) and not self._is_over():
+            self._epochs.unlock_all_anyway()
 
     @ending
     def _Flush(self, rank: int) -> None:
