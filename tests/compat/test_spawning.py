@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import launch
 import pytest
 
 from rmaext.cli.run import handed_on
 
 RUN = ["-m", "rmaext", "run"]
+PYTHON = sys.executable
 PROGRAM = """
 import sys
 import numpy as np
@@ -48,14 +51,16 @@ def test_a_window_of_parent_and_children(how):
 @pytest.mark.parametrize(
     ("command", "given", "becomes"),
     [
-        ("/usr/bin/python3", ["a.py", "-m"], [*RUN, "a.py", "-m"]),
-        ("python3.11", ["-u", "-X", "dev", "a.py"], ["-u", "-X", "dev", *RUN, "a.py"]),
-        ("python", ["-m", "mpi4py", "a.py"], [*RUN, "-m", "mpi4py", "a.py"]),
-        ("python", ["-c", "pass"], [*RUN, "-c", "pass"]),
-        ("python", "a.py", [*RUN, "a.py"]),
-        ("python", [*RUN, "a.py"], [*RUN, "a.py"]),
-        ("python", ["-V"], ["-V"]),
-        ("python", None, None),
+        (PYTHON, ["a.py", "-m"], [*RUN, "a.py", "-m"]),
+        (PYTHON, ["-u", "-X", "dev", "a.py"], ["-u", "-X", "dev", *RUN, "a.py"]),
+        (PYTHON, ["-m", "mpi4py", "a.py"], [*RUN, "-m", "mpi4py", "a.py"]),
+        (PYTHON, ["-c", "pass"], [*RUN, "-c", "pass"]),
+        (PYTHON, "a.py", [*RUN, "a.py"]),
+        (PYTHON, [*RUN, "a.py"], [*RUN, "a.py"]),
+        (PYTHON, ["-um", "child"], ["-um", "child"]),  # not understood: left alone
+        (PYTHON, ["-V"], ["-V"]),
+        (PYTHON, None, None),
+        ("/elsewhere/bin/python3", ["a.py"], ["a.py"]),
         ("./solver", ["a.py"], ["a.py"]),
         (None, None, None),
     ],

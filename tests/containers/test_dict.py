@@ -242,6 +242,7 @@ def test_every_rank_finds_what_others_have_set(comm, key, value):
         table.clear()
         assert len(table) == 0
         assert keys[0] not in table
+        assert 2**70 not in table  # nor can it be
 
 
 def test_items(world):

@@ -375,6 +375,14 @@ def test_one_joins(words):
         assert check(words, None, who) <= {"done", f"lost {who}"}
 
 
+def test_the_holder_is_named():
+    """And not somebody who was lost in the queue behind it."""
+    slots = [5 << 16 | QUEUED, 6 << 16 | QUEUED, lib.RMAEXT_SLOT_READER]
+    look = ticket_lock.Look(5, 1, slots)
+    assert ticket_lock.judge(5, True, 0, look, {1, 2}) == ("lost", 2)
+    assert ticket_lock.judge(5, True, 0, look, {1}) == ("wait", 0)
+
+
 # -- circles
 
 LETTERS = {target: (target, target.upper()) for target in "ab"}

@@ -184,8 +184,9 @@ def test_lock_all_is_shared(comm):
                 win.put(np.int64(comm.rank), rank, comm.rank)
             with pytest.raises(rmaext.SyncError, match="holds"):
                 win.lock(0, exclusive=False)
-            with pytest.raises(rmaext.SyncError):
-                win.unlock(0)
+            for call, wrong in ((win.unlock, (0,)), (win.unlock, ()), (win.unlock_all, (0,))):
+                with pytest.raises((rmaext.SyncError, TypeError)):
+                    call(*wrong)  # which releases nothing
             comm.Barrier()
         comm.Barrier()
         assert win.local.tolist() == list(range(comm.size))
