@@ -264,7 +264,7 @@ def _listed(values: Any, dtype: np.dtype[Any], exact: bool, convert: bool, depth
     parts = []
     for number, value in enumerate(values):
         try:
-            parts.append(_made(value, dtype, exact, True, depth + 1))
+            parts.append(_made(value, dtype, exact, convert, depth + 1))
         except _ERRORS as exc:
             raise _within(exc, f"item {number} of a list") from None
     shapes = {part.shape for part in parts}
