@@ -90,9 +90,9 @@ def fetch_and_op(
 ) -> None:
     """Carry out MPI_Fetch_and_op; complete when it returns."""
     number = _numbers.get(id(op), -1)
-    target = (check_disp(target_disp), 1)
-    if not _mpi_update(win._window, win._units, origin, result, target_rank, target, number):
-        _fetch_and_op(win, origin, result, target_rank, target_disp, op)
+    disp = check_disp(target_disp)
+    if not _mpi_update(win._window, win._units, origin, result, target_rank, (disp, 1), number):
+        _fetch_and_op(win, origin, result, target_rank, disp, op)
 
 
 def compare_and_swap(

@@ -244,14 +244,6 @@ def test_every_rank_finds_what_others_have_set(comm, key, value):
         assert keys[0] not in table
 
 
-def test_what_can_be_no_key_is_not_in_it(comm):
-    with Dict(comm, "i8", "i8", 10) as table, Dict(comm, "U3", "i8", 10) as words:
-        assert 2**70 not in table
-        assert "xxxx" not in words
-        with pytest.raises(TypeError):
-            assert "x" not in table
-
-
 def test_items(world):
     """They are the same on all ranks, as pairs and as arrays."""
     with Dict(world, "i8", "f8", 1000) as table:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import RmaError
 from .._values import taken
 from .items import Items, collect, local_entries
 from .memory import COUNT, ROOM
@@ -119,12 +118,7 @@ class Dict(Table):
         self.pop(key)
 
     def __contains__(self, key: Any) -> bool:
-        try:
-            return self.get(key, _NO_DEFAULT) is not _NO_DEFAULT
-        except (OverflowError, ValueError) as exc:
-            if isinstance(exc, RmaError):
-                raise
-            return False  # no key of this table is so large, or so long
+        return self.get(key, _NO_DEFAULT) is not _NO_DEFAULT
 
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the value of a key, or the default.
