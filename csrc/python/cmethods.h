@@ -375,6 +375,8 @@ extern const char py_fence_doc[];
 
 /* end.c: functions of the module */
 extern PyMethodDef py_functions[];
+/* Clears the current exception, and returns it with its traceback. */
+PyObject *py_exception_taken(void);
 
 /* index.c: win[rank, key] */
 extern PyMappingMethods py_index_methods;

@@ -6,7 +6,7 @@
  */
 #include "python/cmethods.h"
 
-static PyObject *exception_taken(void)
+PyObject *py_exception_taken(void)
 {
 	PyObject *type, *value, *trace;
 
@@ -31,7 +31,7 @@ static void second_call(struct second *s)
 {
 	s->result = PyObject_Vectorcall(s->args[0], s->args + 1, s->n, NULL);
 	if (!s->result)
-		s->error = exception_taken();
+		s->error = py_exception_taken();
 }
 
 static void second_run(void *argument)
@@ -99,7 +99,7 @@ static PyObject *to_the_end(PyObject *module, PyObject *const *args,
 	}
 	if (PyErr_ExceptionMatches(args[0]))
 		return NULL;
-	first = exception_taken();
+	first = py_exception_taken();
 	second_make(&s);
 	both = s.result ? PyTuple_Pack(2, s.result, first) : NULL;
 	if (s.error)
@@ -188,7 +188,7 @@ static PyObject *locked(PyObject *module, PyObject *const *args, Py_ssize_t n)
 static void call_settle(PyObject *const *end, size_t n)
 {
 	struct second s = {.args = end, .n = n};
-	PyObject *first = exception_taken();
+	PyObject *first = py_exception_taken();
 
 	second_make(&s);
 	if (s.error) {

@@ -10,55 +10,46 @@
  */
 #include "python/cmethods.h"
 
-/* Calls a method because of the current exception, which goes on. A second
- * signal may divide the first attempt; what a third one does is told to nobody.
- */
-static PyObject *because(PyObject *method, PyObject *const *args, size_t n,
-			 PyObject *names)
+/* Calls a method of `self` because of the current exception, which goes on:
+ * with that, or with `args`. A second signal may divide the first attempt; of a
+ * third one Python tells on stderr. */
+static PyObject *because(PyObject *self, PyObject *name, PyObject *const *args,
+			 Py_ssize_t n, PyObject *names)
 {
-	PyObject *type, *error, *trace, *done = NULL;
+	PyObject *error = py_exception_taken();
+	PyObject *method = PyObject_GetAttr(self, name), *done = NULL;
 
-	PyErr_Fetch(&type, &error, &trace);
-	PyErr_NormalizeException(&type, &error, &trace);
-	if (trace)
-		PyException_SetTraceback(error, trace);
 	for (int tries = 0; method && !done && tries < 2; tries++) {
 		PyErr_Clear();
-		done = args ? PyObject_Vectorcall(method, args, n, names)
+		done = args ? PyObject_Vectorcall(method, args, (size_t)n,
+						  names)
 			    : PyObject_CallOneArg(method, error);
 	}
 	if (!done)
-		PyErr_WriteUnraisable(method);
+		PyErr_WriteUnraisable(self);
 	Py_XDECREF(done);
 	Py_XDECREF(method);
-	PyErr_Restore(type, error, trace);
+	/* as it was: its context too */
+	PyErr_Restore(Py_NewRef(Py_TYPE(error)), error,
+		      PyException_GetTraceback(error));
 	return NULL;
 }
 
 static PyObject *with_forsake(PyObject *self)
 {
-	PyObject *type, *error, *trace, *forsake;
-
-	PyErr_Fetch(&type, &error, &trace);
-	forsake = PyObject_GetAttr(self, py_names._forsake);
-	PyErr_Restore(type, error, trace);
-	return because(forsake, NULL, 0, NULL);
+	return because(self, py_names._forsake, NULL, 0, NULL);
 }
 
 PyObject *py_surely(PyObject *self, PyObject *name, PyObject *otherwise,
 		    PyObject *const *args, Py_ssize_t n, PyObject *names)
 {
-	PyObject *first = PyObject_GetAttr(self, name);
-	PyObject *second = PyObject_GetAttr(self, otherwise), *result = NULL;
+	PyObject *method = PyObject_GetAttr(self, name), *result;
 
-	if (first && second)
-		result = PyObject_Vectorcall(first, args, (size_t)n, names);
-	Py_XDECREF(first);
-	if (result || !second) {
-		Py_XDECREF(second);
-		return result;
-	}
-	return because(second, args, (size_t)n, names);
+	if (!method)
+		return NULL;
+	result = PyObject_Vectorcall(method, args, (size_t)n, names);
+	Py_DECREF(method);
+	return result ? result : because(self, otherwise, args, n, names);
 }
 
 static PyObject *with_enter(PyObject *self, PyObject *none)

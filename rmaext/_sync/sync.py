@@ -494,7 +494,7 @@ class Synchronisation(Locks, WindowCore[ScalarT]):
                 self._join(call, state, lock, me, end)
                 return
             try:
-                self._enter_in_turn(call, state, lock, me, exclusive, end)
+                self._enter_lock(call, state, lock, me, exclusive, end)
             except _Stuck:
                 self._join(call, state, lock, me, end)
         except BaseException:
@@ -503,7 +503,7 @@ class Synchronisation(Locks, WindowCore[ScalarT]):
                 self._release(state, lock, me, exclusive)
             raise
 
-    def _enter_in_turn(
+    def _enter_lock(
         self,
         call: str,
         state: State,
@@ -511,13 +511,18 @@ class Synchronisation(Locks, WindowCore[ScalarT]):
         me: int,
         exclusive: bool,
         end: float | None,
+        joins: bool = False,
     ) -> None:
+        """Enter a lock in turn, or a joiner past its queue; undo it after an exception."""
         cell = lock.state
         try:
             (_held.get(me) or _held.setdefault(me, set())).add(lock.key)
-            code = -errno.EBUSY if lock.threads else lock.take(me, exclusive)
-            if code == -errno.EBUSY:
-                code = self._after_threads(call, lock, me, exclusive, end)
+            if joins:
+                code = lock.join(me)
+            else:
+                code = -errno.EBUSY if lock.threads else lock.take(me, exclusive)
+                if code == -errno.EBUSY:
+                    code = self._after_threads(call, lock, me, exclusive, end)
             if code != 1:
                 self._await_turn(call, lock, exclusive, end)
             if not exclusive:
@@ -539,28 +544,18 @@ class Synchronisation(Locks, WindowCore[ScalarT]):
         """Enter as a reader without queueing: only a writer that is inside is waited for."""
         self._give_way(call, state, lock, end)
         joiner = lock.joiner()
-        cell, key = joiner.state, id(joiner)
+        key = id(joiner)
         state.joiners[key] = joiner
         try:
-            (_held.get(me) or _held.setdefault(me, set())).add(lock.key)
-            if joiner.join(me) != 1:
-                self._await_turn(call, joiner, False, end)
-            # no signal handler runs between these lines
-            state.readers[me, lock.rank] = True
-            cell.inside = 0
-            cell.owner = 0
-        except BaseException:
-            _, again = to_the_end(FAILURES, self._undo, state, joiner, me, False)
-            if again is not None:
-                raise again from None
-            raise
+            self._enter_lock(call, state, joiner, me, False, end, True)
         finally:
             lock.broken = lock.broken or joiner.broken
             del state.joiners[key]
-        if cell.ticket >= 0:  # the turn of one who waits on
+        passed = joiner.state.ticket
+        if passed >= 0:  # the turn of one who waits on
             turn, pause = lock.passed or (-1, 0.0)
-            pause = min(2 * pause, _GIVE_WAY_MOST) if turn == cell.ticket else _GIVE_WAY
-            lock.passed = cell.ticket, pause
+            pause = min(2 * pause, _GIVE_WAY_MOST) if turn == passed else _GIVE_WAY
+            lock.passed = passed, pause
 
     def _give_way(
         self, call: str, state: State, lock: NearLock | FarLock, end: float | None
