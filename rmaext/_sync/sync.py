@@ -44,7 +44,7 @@ _LOOK_EVERY = 0.01  # seconds without a turn until a waiter looks for the reason
 _STUCK = 1.0  # seconds without a change until a reader does not queue any more
 _GIVE_WAY, _GIVE_WAY_MOST = 1e-4, 1e-2  # seconds, the first time, and any
 
-# The locks that a thread holds or asks for; 1 stands for the process, in the drop-in.
+# The locks that a thread holds or asks for, each once; 1 stands for the process, in the drop-in.
 _held: dict[int, set[tuple[int, int]]] = {}
 _PROCESS = 1
 
@@ -322,11 +322,8 @@ class Synchronisation(Locks, WindowCore[ScalarT]):
             if self._nobody("lock", rank):
                 return LockGuard(self, rank)
             lock = self._target("lock", rank)
-        me = self._holder()
-        if lock.state.owner == me or (state.readers and (me, lock.rank) in state.readers):
-            self._misused("lock", f"this thread holds the lock of rank {lock.rank}")
         guard = lock.guard if state.window is self else LockGuard(self, lock.rank)
-        self._acquire("lock", state, lock, me, exclusive, end)
+        self._acquire("lock", state, lock, self._holder(), exclusive, end)
         return guard
 
     # unlock and unlock_all are those of csrc/python/with.c, which calls these.
@@ -382,9 +379,8 @@ class Synchronisation(Locks, WindowCore[ScalarT]):
         self._check_open("lock_all")
         state = self._state("lock_all")
         me = self._holder()
-        ranks = range(self._group.size)
-        locks = [self._target("lock_all", rank) for rank in ranks]
-        if any(lock.state.owner == me or (me, lock.rank) in state.readers for lock in locks):
+        locks = [self._target("lock_all", rank) for rank in range(self._group.size)]
+        if any(lock.key in _held.get(me, ()) for lock in locks):
             self._misused("lock_all", "this thread holds a lock")
         end, guard = deadline(timeout), LockGuard(self, None)
         try:
@@ -489,8 +485,14 @@ class Synchronisation(Locks, WindowCore[ScalarT]):
         end: float | None,
     ) -> None:
         """Enter a lock, through its queue; a reader that holds a lock already joins."""
+        joins = not exclusive and _holds(me)
+        held = _held.get(me) or _held.setdefault(me, set())
+        if lock.key in held:
+            # or asks for it, and this is a signal handler
+            self._misused(call, f"this thread holds the lock of rank {lock.rank}")
+        held.add(lock.key)  # no signal handler runs between these lines
         try:
-            if not exclusive and _holds(me):
+            if joins:
                 self._join(call, state, lock, me, end)
                 return
             try:
@@ -499,8 +501,12 @@ class Synchronisation(Locks, WindowCore[ScalarT]):
                 self._join(call, state, lock, me, end)
         except BaseException:
             # a signal handler may have raised after the lock was had
-            with suppress(*FAILURES):
-                self._release(state, lock, me, exclusive)
+            try:
+                _, again = to_the_end(FAILURES, self._leave, state, lock, me, exclusive)
+            except FAILURES:
+                again = None
+            if again is not None:
+                raise again from None
             raise
 
     def _enter_lock(
@@ -516,7 +522,6 @@ class Synchronisation(Locks, WindowCore[ScalarT]):
         """Enter a lock in turn, or a joiner past its queue; undo it after an exception."""
         cell = lock.state
         try:
-            (_held.get(me) or _held.setdefault(me, set())).add(lock.key)
             if joins:
                 code = lock.join(me)
             else:
@@ -587,15 +592,13 @@ class Synchronisation(Locks, WindowCore[ScalarT]):
                     patience.look(what, functools.partial(look.holders, turn + 1))
 
     def _undo(self, state: State, lock: NearLock | FarLock, me: int, exclusive: bool) -> None:
-        """End an `_acquire` that failed, wherever it was."""
+        """End an `_enter_lock` that failed, wherever it was."""
         if lock.state.owner == me:
             try:
                 lock.undo(me, exclusive)
             finally:
                 if lock.state.owner != me:
                     state.readers.pop((me, lock.rank), None)
-        if held := _held.get(me):
-            held.discard(lock.key)
         lock.next_thread()
 
     def _after_threads(

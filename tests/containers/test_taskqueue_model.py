@@ -149,15 +149,24 @@ class Model:
     def sync(self):
         self._comm.schedule.step(self._comm.rank)
 
-    def wait_until(self, offset, comparison, value, timeout):
-        self._comm.schedule.step(self._comm.rank)
-        raise rmaext.RmaTimeout(110, "it is a short one")
-
     def __enter__(self):
         return self
 
     def __exit__(self, *error):
         self.closed = True
+
+
+class Pause:
+    """One step of the others', at least."""
+
+    def __init__(self, window, what):
+        self._window = window
+
+    def __exit__(self, *error):
+        pass
+
+    def wait(self, offset, value):
+        self._window.sync()
 
 
 class Comm:
@@ -169,6 +178,7 @@ class Comm:
 def modelled(monkeypatch):
     monkeypatch.setattr(_taskqueue, "exchange", lambda comm, call, tell, _: [tell()] * comm.size)
     monkeypatch.setattr(_taskqueue, "Window", Model)
+    monkeypatch.setattr(_ending, "Pause", Pause)
     monkeypatch.setattr(_ending, "_LOOK_EVERY", 0)
     monkeypatch.setattr(_ring, "_STEAL", 64)
 

@@ -340,7 +340,8 @@ def test_another_provider_later(run_python):
         import os
         import numpy as np, rmaext
         from mpi4py import MPI
-        win = rmaext.Window(MPI.COMM_SELF, np.zeros(3))
+        memory = np.zeros(3)
+        win = rmaext.Window(MPI.COMM_SELF, memory)
         os.environ["RMAEXT_PROVIDER"] = "udp;ofi_rxd"
         try:
             rmaext.Window(MPI.COMM_SELF.Dup(), np.zeros(3))
@@ -348,7 +349,7 @@ def test_another_provider_later(run_python):
             print(error)
         win.put(1.0, 0)
         win.close()
-        assert win.local[0] == 1
+        assert memory[0] == 1
     """
     done = run_python(code, env={"RMAEXT_ROUTE": "fabric"})
     assert done.returncode == 0, done.stderr

@@ -87,7 +87,7 @@ class Table(Unique):
         >>> table.closed
         True
         """
-        if hasattr(self, "_memory"):
+        if hasattr(self, "_memory") and not self._memory.gate.closed:  # which is the last one
             locks.within(self._lock, self._close, lambda: None)
 
     def _close(self) -> None:
