@@ -837,8 +837,7 @@ void rmaext_barrier(void);
  * The lock of a target; see shm/ticket_lock.c. `exchange` is NULL where the
  * block is mapped. take returns 1 if the thread is inside, 0 if it is queued
  * and must call wait, or -FI_EBUSY if another thread of this rank is the owner.
- * A reader gives the ownership up itself, by owner = inside = 0, once it has
- * noted that it is inside.
+ * A reader gives the ownership up once it has noted that it is inside.
  */
 int rmaext_lock_take(struct rmaext_lock *lock, struct rmaext_exchange *exchange,
 		     uint64_t thread, int exclusive);
@@ -853,6 +852,8 @@ int rmaext_lock_join(struct rmaext_lock *lock, struct rmaext_exchange *exchange,
 /* Waits so many ns, spinning first; with an exchange it only looks. */
 int rmaext_lock_wait(struct rmaext_lock *lock, struct rmaext_exchange *exchange,
 		     int exclusive, int64_t spin, int64_t sleep);
+/* A reader that is inside lets other threads of its rank be the owner. */
+void rmaext_lock_disown(struct rmaext_lock *lock);
 int rmaext_lock_leave(struct rmaext_lock *lock,
 		      struct rmaext_exchange *exchange, int exclusive);
 /* Undoes what the owner has done, queued or inside; other threads nothing. */

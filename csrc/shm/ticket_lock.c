@@ -397,6 +397,12 @@ static int owner_end(struct rmaext_lock *l, struct rmaext_exchange *e, int ret)
 	return ret;
 }
 
+void rmaext_lock_disown(struct rmaext_lock *l)
+{
+	l->inside = 0;
+	__atomic_store_n(&l->owner, 0, __ATOMIC_SEQ_CST);
+}
+
 /* After it another thread may be the owner. */
 static int owner_leave(struct rmaext_lock *l, struct rmaext_exchange *e)
 {

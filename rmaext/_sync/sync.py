@@ -490,8 +490,8 @@ class Synchronisation(Locks, WindowCore[ScalarT]):
         if lock.key in held:
             # or asks for it, and this is a signal handler
             self._misused(call, f"this thread holds the lock of rank {lock.rank}")
-        held.add(lock.key)  # no signal handler runs between these lines
         try:
+            held.add(lock.key)  # no signal handler runs between these lines
             if joins:
                 self._join(call, state, lock, me, end)
                 return
@@ -520,7 +520,6 @@ class Synchronisation(Locks, WindowCore[ScalarT]):
         joins: bool = False,
     ) -> None:
         """Enter a lock in turn, or a joiner past its queue; undo it after an exception."""
-        cell = lock.state
         try:
             if joins:
                 code = lock.join(me)
@@ -533,8 +532,7 @@ class Synchronisation(Locks, WindowCore[ScalarT]):
             if not exclusive:
                 # no signal handler runs between these lines
                 state.readers[me, lock.rank] = True
-                cell.inside = 0
-                cell.owner = 0
+                lib.rmaext_lock_disown(lock.state)
         except BaseException:
             _, again = to_the_end(FAILURES, self._undo, state, lock, me, exclusive)
             if again is not None:

@@ -52,6 +52,8 @@ class TaskStats:
         Seconds in which its loops had no task.
     put : int
         Tasks that were put here: so after Ctrl-C in a `put` one sees whether it was done.
+    loops : int
+        Loops that came to their end here: so after Ctrl-C one sees whether another has to follow.
 
     Examples
     --------
@@ -64,6 +66,7 @@ class TaskStats:
     stolen: int
     waited: float
     put: int = 0
+    loops: int = 0
 
 
 class _Loop:
@@ -137,7 +140,7 @@ class TaskQueue(Closing, Generic[ScalarT]):
     **Ctrl-C**, or any exception of a signal handler: wherever it comes, no task is lost or got
     twice, and no other rank waits for this one. What it has interrupted, `put` or a step of a
     loop, is done or is not: `stats` tells. A loop that it has ended is left as by **break**; that
-    goes for its last step, too, so that another loop, which ends at once, has to follow.
+    goes for its last step, too: unless `stats().loops` has grown, another loop has to follow.
 
     **Threads and signal handlers.** Any threads of a rank may put at once, as long as none of
     them is in a loop; then only that one may. A rank is in one loop at a time. A signal handler
@@ -231,7 +234,7 @@ class TaskQueue(Closing, Generic[ScalarT]):
         Returns
         -------
         TaskStats
-            done, stolen, waited, put.
+            done, stolen, waited, put, loops.
 
         Notes
         -----
@@ -247,8 +250,8 @@ class TaskQueue(Closing, Generic[ScalarT]):
         ...     queue.stats().done
         10
         """
-        held = self._ring.now()
-        return TaskStats(held.done - held.in_hand, held.stolen, self._waited, held.put)
+        held, loops = self._ring.now(), self._ending.epoch - len(self._untold)
+        return TaskStats(held.done - held.in_hand, held.stolen, self._waited, held.put, loops)
 
     # -- putting ---------------------------------------------------------------------
 

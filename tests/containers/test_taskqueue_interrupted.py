@@ -21,16 +21,16 @@ MODULES = _taskqueue, _ring, _ending, locks
 
 
 def got_by(queue, tracing, mine):
-    """Run a loop, with a task that puts; again if it is interrupted."""
-    ended = False
-    while not ended:
+    """Run a loop, with a task that puts; again if it is interrupted before its end."""
+    ended = queue.stats().loops + 1
+    while queue.stats().loops < ended:
         try:
             with tracing:
                 for task in queue:
                     mine.append(int(task))
                     if task < 4:
                         put(queue, [10 * task + 100, 10 * task + 101], tracing)
-                ended = True
+                assert queue.stats().loops == ended
         except Interrupt:
             pass
 

@@ -2,8 +2,9 @@
 """Every public call, ended by a signal handler's exception at every place where that may be.
 
 What is done or not done, who gets on meanwhile, and how the places are found:
-support/places.py and support/interrupted.py. `rx run 2 tests/interrupts/programs/calls.py NAME`
-runs single calls, with all their places.
+support/places.py and support/interrupted.py. For single calls, with all their places:
+
+    python tests/launch.py --run 2 tests/interrupts/programs/calls.py NAME
 """
 
 from __future__ import annotations

@@ -117,8 +117,13 @@ class Shot(Exception):
     """From a signal handler."""
 
 
+def shoot():
+    """Raise from a signal handler."""
+    raise Shot
+
+
 @contextlib.contextmanager
-def shooter(seed):
+def shooter(seed, does=shoot):
     """A function that lets a signal interrupt this thread within 2 ms; and one that disarms it."""
     random = np.random.default_rng(seed)
     main, before = threading.get_ident(), None
@@ -127,7 +132,7 @@ def shooter(seed):
     def handler(*_):
         if state["armed"]:
             state["armed"] = False
-            raise Shot
+            does()
 
     def arm():
         state["armed"] = True
@@ -174,6 +179,44 @@ def test_a_signal_anywhere_in_a_lock(comm, exclusive, seconds):
         comm.Barrier()
         assert comm.rank or win.local[0] == comm.size
         assert hits > 20
+        win.fence()
+
+
+@pytest.mark.parametrize("joins", [False, True])
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("seconds", [1.0, pytest.param(20.0, marks=pytest.mark.stress)])
+@pytest.mark.timeout(60)
+def test_a_handler_asks_for_the_lock_anywhere_in_a_lock(comm, exclusive, joins, seconds):
+    """Of the two, one gets it, once; the other is refused, and does not wait for itself."""
+    got, interrupted = [], comm.rank % 2 == 0
+
+    def asks():
+        with contextlib.suppress(rmaext.SyncError, rmaext.RmaTimeout):
+            win.lock(0, exclusive, timeout=0.01)
+            got.append("handler")
+
+    with guarded(comm, 1, "i8") as win, guarded(comm, 1, "i8") as other:
+        with shooter(comm.rank, asks) as (arm, disarm):
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                if joins:
+                    other.lock(0, exclusive=False)
+                if interrupted:
+                    arm()
+                with contextlib.suppress(rmaext.SyncError, rmaext.RmaTimeout):
+                    win.lock(0, exclusive, timeout=5)
+                    got.append("lock")
+                disarm()
+                assert len(got) == 1, got
+                got.clear()
+                win.unlock(0)
+                with pytest.raises(rmaext.SyncError):
+                    win.unlock(0)
+                if joins:
+                    other.unlock(0)
+        comm.Barrier()
+        assert win.lock(0, exclusive=True, timeout=10)
+        win.unlock(0)
         win.fence()
 
 

@@ -65,10 +65,8 @@ static void lock(struct rmaext_lock *l, uint64_t thread, int exclusive,
 	while (!ret)
 		ret = rmaext_lock_wait(l, NULL, exclusive, spin, ASLEEP);
 	EQUAL(ret, 1);
-	if (!exclusive) {
-		l->inside = 0;
-		__atomic_store_n(&l->owner, 0, __ATOMIC_SEQ_CST);
-	}
+	if (!exclusive)
+		rmaext_lock_disown(l);
 }
 
 static void at_rest(const struct shared *s, int64_t tickets, int64_t value)
