@@ -515,7 +515,7 @@ class Win(cmethods.Win):
         """Begin to access the ranks of a group."""
         self._epochs.start(group, integer(assertion))
 
-    @translated
+    @ending
     def Complete(self) -> None:
         """End what `Start` began."""
         self._epochs.complete()
@@ -528,13 +528,14 @@ class Win(cmethods.Win):
     @translated
     def Wait(self) -> Literal[True]:
         """Wait until what `Post` began was ended by all."""
-        self._epochs.wait()
+        if not self._is_over():
+            self._epochs.wait()
         return True
 
     @translated
     def Test(self) -> bool:
         """Return whether what `Post` began was ended by all; then it is over."""
-        return bool(self._epochs.test())
+        return self._is_over() or bool(self._epochs.test())
 
     # what `translated` does, without the time that its call takes; nor may a handler raise
     # after it, when the lock is taken
