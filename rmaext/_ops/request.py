@@ -17,6 +17,7 @@ from .._runtime import locks, mpi_progress
 from .._runtime.config import deadline
 from .._runtime.copies import Unique
 from .._runtime.failures import advised, again, from_c
+from .._runtime.reports import Patience
 from ..errors import ClosedError, PeerLostError, RmaTimeout, SyncError
 
 if TYPE_CHECKING:
@@ -389,7 +390,7 @@ class Request(Unique):
         end = deadline(timeout)
         # For each endpoint, of which a process has two at most: how many requests have ended.
         seen: dict[Endpoint, Any] = {}
-        look = time.monotonic() + SLICE
+        look, patience = time.monotonic() + SLICE, Patience()
         try:
             while True:
                 for index, request in enumerate(requests):
@@ -399,6 +400,7 @@ class Request(Unique):
                 if now >= look:
                     look = now + SLICE
                     _say_of(requests)
+                    patience.look("waitany", lambda: [one._rank() for one in requests])
                     late = look_at(requests)
                     if late and end is None:
                         raise next(iter(late.values()))
@@ -531,21 +533,20 @@ class Request(Unique):
         if not mpi_progress.acquire(self._lock, end):
             raise self._too_late(timeout)
         try:
-            left = _NS
-            while self._state == _GOES_ON:
-                if end is not None:
-                    left = min(_NS, max(0, int((end - time.monotonic()) * 1e9)))
-                late = self._go_on(left)
-                if self._state != _GOES_ON:
-                    break
-                if end is None:
-                    if late is not None:
-                        raise late
-                elif time.monotonic() >= end:
-                    raise self._too_late(timeout)
-        except BaseException:
-            lib.rmaext_record_quit()
-            raise
+            with Patience() as patience:
+                left = _NS
+                while self._state == _GOES_ON:
+                    if end is not None:
+                        left = min(_NS, max(0, int((end - time.monotonic()) * 1e9)))
+                    late = self._go_on(left)
+                    if self._state != _GOES_ON:
+                        break
+                    if end is None:
+                        if late is not None:
+                            raise late
+                    elif time.monotonic() >= end:
+                        raise self._too_late(timeout)
+                    patience.look(self._where(), lambda: [self._rank()])
         finally:
             self._lock.release()
 

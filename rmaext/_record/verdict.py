@@ -236,7 +236,7 @@ def _of_missing(job: Job, group: _Group) -> Finding:
     text = group.says(everyone)
     if wait.held:
         text += f", {_holders(group)}; " + _conditions(job, wait, missing, "it")
-    elif wait.thread.kind in ("meeting", "mpi", "epoch"):
+    elif wait.thread.kind in ("meeting", "mpi"):
         text += " for " + _conditions(job, wait, missing)
     else:
         text += ": " + _conditions(job, wait, missing, "it")

@@ -106,10 +106,11 @@ class _Message:
         where = f"synchronisation with rank {', '.join(map(str, self._ranks))}"
         code = _PENDING if self._begun else self._begin()
         if code == _PENDING:
-            with Patience():
+            with Patience() as patience:
                 while code == _PENDING:
                     for rank in self._ranks:
                         group.watch.check(int(rank), where)
+                    patience.look(where, self._ranks.tolist)
                     code = self._go_on()
         if code:
             raise from_c(code, where)

@@ -520,6 +520,9 @@ class Synchronisation(Locks, WindowCore[ScalarT]):
         joins: bool = False,
     ) -> None:
         """Enter a lock in turn, or a joiner past its queue; undo it after an exception."""
+        if not lock.near:  # each message may be a wait
+            where = self._root._handle, lib.RMAEXT_IN_LOCK, lock.rank, exclusive
+            lib.rmaext_record_waits(*where)
         try:
             if joins:
                 code = lock.join(me)
@@ -535,6 +538,7 @@ class Synchronisation(Locks, WindowCore[ScalarT]):
                 lib.rmaext_lock_disown(lock.state)
         except BaseException:
             _, again = to_the_end(FAILURES, self._undo, state, lock, me, exclusive)
+            lib.rmaext_record_quit()
             if again is not None:
                 raise again from None
             raise

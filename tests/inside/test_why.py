@@ -423,3 +423,51 @@ def test_each_wait_of_a_container():
     words = r"rank 2 waits in TaskQueue loop since \d.* s: any other rank may end that"
     assert any(re.match(words, text) for text in texts), texts
     assert rank(found, 2)["at"] == line("queue's loop")
+
+
+# What each call of `calls` in hung.py waits in; those of the second group by network only.
+CREATES, FENCES = "in creation of window 2", r"in fence #\d+ of window \d"
+CALLS = dict.fromkeys(("Window", "allocate", "Dict", "TaskQueue", "Published", "Store"), CREATES)
+CALLS |= dict.fromkeys(("fence", "Dict.len", "Dict.items", "Dict.clear"), FENCES)
+CALLS |= {
+    "lock": "for the lock of rank 1 of window 1",
+    "lock_all": "for the shared lock of rank 1 of window 1",
+    "wait_notify": "in wait_notify, slot 1, count 1, of window 1",
+    "wait_until": "in wait_until of window 1",
+    "start": "in an epoch of window 1",
+    "wait": "in an epoch of window 1",
+    "close": "in close #2 of window 1",
+    "dynamic": "in creation of dynamic window 2",
+}
+BY_NETWORK = dict.fromkeys(("get", "get_many", "index"), "in a get from rank 1 of window 1")
+for calls, words in {
+    "flush flush_all flush_local unlock unlock_all complete": "in a flush of rank 1 of window 1",
+    "fetch_add compare_and_swap get_accumulate": "in an update of rank 1 of window 1",
+    "wait_of_request waitall waitany": "for requests to rank 1 of window 1",
+}.items():
+    BY_NETWORK |= dict.fromkeys(calls.split(), words)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_each_call_that_waits(route):
+    """In its words, with its line, and the rank that it waits for."""
+    calls = CALLS | (BY_NETWORK if route == "fabric" else {})
+    waits = {
+        call: rf"\n +thread .* waits {words} .*since [\d.]+ s, at {line(f'in {call}')}\n"
+        for call, words in calls.items()
+    }
+
+    def look(pids):
+        for _ in range(5):  # so many threads may be late
+            said = why(str(pids[0])).stdout
+            missing = [call for call, wait in waits.items() if not re.search(wait, said)]
+            if not missing:
+                break
+        return said, missing
+
+    said, missing = looked_at("calls", 3, look, **ROUTES[route])
+    assert not missing, said
+    findings = said.partition("verdict:\n")[2].partition("\n\n")[0].splitlines()
+    for finding in findings:
+        assert re.search(r"[Rr]ank 1(, which)? is stopped by a signal", finding), said
+    assert len(findings) == len(calls), said

@@ -210,5 +210,86 @@ def containers():
             pass
 
 
+def calls():
+    """Rank 1 is stopped; rank 0 waits for it in each call that can, in a thread and window each."""
+    from rmaext.containers import Dict, Published, Store, TaskQueue
+
+    one, network = np.ones(1), win.route(1) != "direct"
+    tables = {name: Dict(world.Dup(), "i8", "i8", 10) for name in ("len", "items", "clear")}
+    waits = {
+        "lock": lambda w: w.lock(1),  # in lock
+        "lock_all": lambda w: w.lock_all(),  # in lock_all
+        "wait_notify": lambda w: w.wait_notify(1),  # in wait_notify
+        "wait_until": lambda w: w.wait_until(0, ">", 5),  # in wait_until
+        "start": lambda w: w.start([1]),  # in start
+        "wait": lambda w: w.wait(),  # in wait
+        "fence": lambda w: w.fence(),  # in fence
+        "close": lambda w: w.close(),  # in close
+        "Window": lambda w: rmaext.Window(w.comm, np.zeros(3)),  # in Window
+        "allocate": lambda w: rmaext.Window.allocate(w.comm, 3),  # in allocate
+        "dynamic": lambda w: rmaext.Window.dynamic(w.comm),  # in dynamic
+        "Dict": lambda w: Dict(w.comm, "i8", "i8", 10),  # in Dict
+        "TaskQueue": lambda w: TaskQueue(w.comm, "i8", 10),  # in TaskQueue
+        "Published": lambda w: Published(w.comm, 3),  # in Published
+        "Store": lambda w: Store(w.comm, one),  # in Store
+        "Dict.len": lambda w: len(tables["len"]),  # in Dict.len
+        "Dict.items": lambda w: list(tables["items"].items()),  # in Dict.items
+        "Dict.clear": lambda w: tables["clear"].clear(),  # in Dict.clear
+    }
+    by_network = {  # where there is no memory to do it by
+        "flush": lambda w: w.flush(1),  # in flush
+        "flush_all": lambda w: w.flush_all(),  # in flush_all
+        "flush_local": lambda w: w.flush_local(1),  # in flush_local
+        "unlock": lambda w: w.unlock(1),  # in unlock
+        "unlock_all": lambda w: w.unlock_all(),  # in unlock_all
+        "complete": lambda w: w.complete(),  # in complete
+        "get": lambda w: w.get(1, 0, 1),  # in get
+        "get_many": lambda w: w.get_many([1, 1], [0, 1]),  # in get_many
+        "index": lambda w: w[1, :2],  # in index
+        "fetch_add": lambda w: w.fetch_add(1, 1),  # in fetch_add
+        "compare_and_swap": lambda w: w.compare_and_swap(0, 1, 1),  # in compare_and_swap
+        "get_accumulate": lambda w: w.get_accumulate(one, 1),  # in get_accumulate
+        "wait_of_request": lambda w: w.rget(1, 0, 1).wait(),  # in wait_of_request
+        "waitany": lambda w: rmaext.Request.waitany([w.rget(1)]),  # in waitany
+        "waitall": lambda w: rmaext.Request.waitall([w.rget(1, 0, 1), w.rget(1)]),  # in waitall
+    }
+    waits |= by_network if network else {}
+    before = {
+        "unlock": lambda w: w.lock(1),
+        "unlock_all": lambda w: w.lock_all(),
+        "complete": lambda w: w.start([1]),
+        "wait": lambda w: w.post([1]),
+    }
+    windows = {name: rmaext.Window.allocate(world.Dup(), 4) for name in waits}
+    pid, ready = world.bcast(os.getpid(), 1), threading.Barrier(1 + len(waits))
+
+    def run(name):
+        before.get(name, id)(windows[name])
+        ready.wait()
+        ready.wait()
+        if name.startswith(("flush", "unlock", "complete")):
+            windows[name].put(one, 1)
+        waits[name](windows[name])
+
+    if rank == 1:
+        windows["lock"].lock(1)
+        windows["lock_all"].lock(1)
+        if network:
+            windows["complete"].post([0])
+    world.Barrier()
+    if rank == 0:
+        for name in waits:
+            threading.Thread(target=run, args=(name,), daemon=True).start()
+        ready.wait()
+    world.Barrier()
+    hangs()
+    if rank == 1:
+        os.kill(pid, signal.SIGSTOP)
+    if rank == 0:
+        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.01)
+        ready.wait()
+
+
 globals()[how]()
 time.sleep(1000)
