@@ -72,6 +72,33 @@ win.close()
     assert lines[1] == "rmaext check: 1 race"
 
 
+READS = """
+    print(it, file=io.StringIO())
+    str(it)
+    repr(it)
+    f"{it}"
+    np.save(io.BytesIO(), it)
+    np.savez(io.BytesIO(), it)
+    np.savetxt(io.StringIO(), it)
+    it.tofile("/dev/null")
+    pickle.dumps(it)
+    pickle.dumps(it, 5)
+    copy.copy(it)
+    copy.deepcopy(it)
+    bytes(it)
+    list(it)
+    3.0 in it
+    it == 3.0
+"""
+
+
+def test_what_shows_or_saves_an_array_reads_it():
+    code = "import copy, io, pickle\nit = win.local\n"
+    code += "if comm.rank == 0:\n    win.put(np.ones(3), 1)\n"
+    lines = found(2, f"{code}else:{READS}win.close()")
+    assert lines[-1] == f"rmaext check: {READS.count(chr(10)) - 1} races", lines
+
+
 def test_a_request_never_waited_for_is_named():
     code = """
 if comm.rank == 0:

@@ -3,6 +3,7 @@
 
 import re
 
+import launch
 import pytest
 from launch import ROOT
 from support.documents import programs
@@ -38,6 +39,35 @@ PROGRAMS = [
 def test_program(program, mpirun):
     done = mpirun(4, program, timeout=50)
     assert done.returncode == 0, done.stderr
+
+
+REPEATED = """
+import builtins, sys
+from mpi4py import MPI
+from support.documents import programs
+from pathlib import Path
+comm, shown = MPI.COMM_WORLD, set()
+(text,) = programs(Path(sys.argv[1]))
+for _ in range(50):
+    said = []
+    exec(text, {"print": lambda rank, array, *ticket: said.append((rank, str(array), *ticket))})
+    everything = sorted(comm.allgather(*said))
+    tickets = [it[2] for it in everything if len(it) > 2]
+    assert sorted(tickets) in ([], [0, 1, 2, 3]), tickets
+    shown.add(str([it[:2] for it in everything]))
+if not comm.rank:
+    print(*shown, sep="\\n")
+"""
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_what_the_first_program_prints_is_the_same_each_time(page, mpirun):
+    env = {"PYTHONPATH": launch.PYTHONPATH}
+    done = mpirun(4, REPEATED, str(ROOT / page), env=env, timeout=50)
+    assert done.returncode == 0, done.stderr
+    first = "4" if page == "README.md" else "0"
+    want = [f"[{first}. 3. 3. 3.]", *(f"[0. {n}. {n}. {n}.]" for n in range(3))]
+    assert done.stdout.strip() == str(list(enumerate(want)))
 
 
 def test_there_are_programs():
