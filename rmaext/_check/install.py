@@ -149,7 +149,7 @@ def _property(original: Any) -> Any:
             return found
         return followed_array(found)
 
-    return property(get, doc=original.__doc__)
+    return property(get, original.fset, doc=original.__doc__)
 
 
 def _viewing(original: Any) -> Any:

@@ -20,6 +20,7 @@ __all__ = [
     "address",
     "check_origin",
     "check_result",
+    "only_itself",
     "origin",
     "part_of",
     "window_array",
@@ -42,6 +43,15 @@ def access_bits(access: Access | None, writeable: bool) -> int:
     if "w" in access and not writeable:
         raise AccessError(errno.EACCES, f"access={access!r} over a read-only array")
     return int(_ACCESS[access])
+
+
+def only_itself(given: Any, array: Array, name: str) -> None:
+    """Let an attribute's `+=` come to its end, which assigns the array; refuse all else."""
+    if getattr(given, "__array_interface__", None) != array.__array_interface__:
+        text = (
+            f"{name} is the window's memory, and stays so: to fill it, `win.{name}[...] = values`"
+        )
+        raise AttributeError(text)
 
 
 def access_name(bits: int) -> Access:

@@ -234,7 +234,7 @@ class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         count = len(self._attached)
         return f"{count} array{'s' * (count != 1)} attached"
 
-    @property
+    @property  # type: ignore[misc]  # a list, made anew: nothing may be assigned
     def local(self) -> Any:
         """The arrays of this rank that are attached, as a list. Local."""
         return [array for array, _ in self._attached.values()]

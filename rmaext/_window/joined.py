@@ -243,7 +243,7 @@ class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         """Return the windows of the arrays that this rank has; others may have more."""
         return self._arrays[: self._region.regions[0].records.own.parts]
 
-    @property
+    @property  # type: ignore[misc]  # a list, made anew: nothing may be assigned
     def local(self) -> Any:
         """The arrays of this rank, as a list. Local."""
         return [window.local for window in self._mine()]

@@ -67,7 +67,7 @@ class _Owner:
         return os.dup(fd) if fd >= 0 else -1
 
 
-class RemoteWindow(NoRankHere[ScalarT], Window[ScalarT]):
+class RemoteWindow(NoRankHere[ScalarT], Window[ScalarT]):  # type: ignore[override]
     """Memory that a process of another job has exported; made by `RemoteWindow.attach`.
 
     It has one rank, 0: its owner. put, get, accumulate and all other updates, those

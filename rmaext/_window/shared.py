@@ -177,6 +177,10 @@ class SharedWindow(Window[ScalarT]):
         self._check_open("whole")
         return self._region.whole.view(self._dtype)
 
+    @whole.setter
+    def whole(self, array: NDArray[ScalarT]) -> None:
+        arrays.only_itself(array, self.whole, "whole")
+
 
 def _like(shape: int | tuple[int, ...], dtype: DTypeLike) -> Array:
     """Return an array of a shape and dtype that takes no memory: all its elements are one."""

@@ -38,6 +38,7 @@ from . import storage
 from .completion import Completion
 from .constructors import RelatedWindows
 from .memory import MemoryOperations
+from .misnamed import Misnamed
 from .statistics import Statistics
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Window(
     RelatedWindows[ScalarT],
     MemoryOperations[ScalarT],
     Statistics[ScalarT],
+    Misnamed,
 ):
     """One-sided access to an array of every rank (MPI-4.1, chapter 12).
 
@@ -96,6 +98,9 @@ class Window(
     -----
     Collective, blocking; corresponds to MPI_Win_create. Offsets everywhere are
     elements of the dtype, counted in C order from the start of the array.
+
+    Ranks of the same node map memory of `Window.allocate` and `rmaext.zeros`. Any other array
+    they read and write by calls of the system, 1 or 2 us each, and update by messages, some 10.
 
     `win[rank, key]` reads and assigns what `key` means in the array of that
     rank, as NumPy has it: integers, slices, None, ..., index arrays and masks.
@@ -365,6 +370,10 @@ class Window(
             text += "`array = win.local`, before"
             raise ClosedError(errno.ESHUTDOWN, text, call="local")
         return there
+
+    @local.setter
+    def local(self, array: NDArray[ScalarT]) -> None:
+        arrays.only_itself(array, self.local, "local")
 
     @property
     def comm(self) -> MPI.Comm:

@@ -10,7 +10,9 @@ import sys
 import typing
 from pathlib import Path
 
+import numpy as np
 import pytest
+from mpi4py import MPI
 
 import rmaext
 import rmaext.compat
@@ -148,3 +150,35 @@ def test_what_a_type_checker_knows(where, tmp_path):
     folder = ROOT if where == "tree" else tmp_path
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=390)
     assert not done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["Create", "create", "Allocate", "Free", "free", "Put", "Fetch_and_op"]
+)
+def test_a_name_of_mpi4py_says_what_it_is_here(name):
+    with rmaext.Window.allocate(MPI.COMM_SELF, 3) as win:
+        for owner in (win, rmaext.Window):
+            assert name not in dir(owner)
+            with pytest.raises(AttributeError, match=f"no {name}: it is .* here") as info:
+                getattr(owner, name)
+            there = re.search(r"it is (?:Window\.)?(\w+)", str(info.value))[1]
+            assert hasattr(rmaext if there == "Window" else rmaext.Window, there)
+        assert "local" in dir(win)
+
+
+def test_the_memory_of_a_window_is_updated_in_place_and_not_replaced():
+    with rmaext.Window.allocate(MPI.COMM_SELF, 3) as win:
+        win.local += 2
+        win.local *= 3
+        assert win.get(0).tolist() == [6, 6, 6]
+        for other in (np.ones(3), win.local[:2], win.local.view("i8"), 7):
+            with pytest.raises(AttributeError, match=r"win\.local\[\.\.\.\] = values"):
+                win.local = other
+        win.close()
+        with pytest.raises(rmaext.ClosedError):
+            win.local += 1
+    with rmaext.Window.shared(MPI.COMM_SELF, 3) as win:
+        win.whole += 1
+        with pytest.raises(AttributeError, match="whole"):
+            win.whole = np.ones(3)
+        assert win.local.tolist() == [1, 1, 1]
