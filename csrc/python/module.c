@@ -156,7 +156,8 @@ static int module_exec(PyObject *module)
 	    !module_add_made(module, "Locks", &py_locks_spec) ||
 	    PyModule_AddIntConstant(module, "PUT", RMX_PUT) ||
 	    PyModule_AddIntConstant(module, "GET", RMX_GET) ||
-	    PyModule_AddIntConstant(module, "FETCH_ADD", RMX_UPDATE))
+	    PyModule_AddIntConstant(module, "FETCH_ADD", RMX_UPDATE) ||
+	    PyModule_AddIntConstant(module, "BUILD", RMX_BUILD))
 		return -1;
 	return 0;
 }

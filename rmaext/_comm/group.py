@@ -25,7 +25,7 @@ from .._native._lib import ffi, lib
 from .._native.owned import owned
 from .._record import advice, writer
 from .._runtime import lifetime, locks, mpi_progress
-from .._runtime.config import Config, tell_of_unknown
+from .._runtime.config import Config, tell_of_launcher, tell_of_unknown
 from .._runtime.failures import check, is_of_all
 from ..errors import BusyError, PeerLostError, RmaError, SyncError
 from . import collective
@@ -236,6 +236,8 @@ class Group:
             writer.check()  # here, as the others wait for this rank already
             if MPI.COMM_WORLD.rank == 0:
                 tell_of_unknown()
+            if MPI.COMM_WORLD.size == 1 and MPI.Comm.Get_parent() == MPI.COMM_NULL:
+                tell_of_launcher()
             self.timeout = config.timeout
             mpi_progress.start_thread()
             if config.ptracer:

@@ -9,6 +9,7 @@ import ipaddress
 import itertools
 import json
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from .._fabric.library import Candidate
+from .._native import cmethods
 from .._native._lib import ffi, lib
 from .._runtime import lifetime
 from .._runtime.config import Config
@@ -25,6 +27,14 @@ from ..errors import KeyRecordError
 from .agreement import parse_all
 
 __all__ = ["Beacon", "Hello", "Hellos", "check_candidate", "check_types", "open_pidfd", "pidfd_of"]
+
+
+_HERE = os.path.dirname(os.path.dirname(__file__))
+
+
+def _build() -> str:
+    """Return what tells this rmaext from others: between them nothing is understood."""
+    return f"{sys.modules['rmaext'].__version__}-{cmethods.BUILD:08x}"
 
 
 def _boot_id() -> str:
@@ -71,6 +81,7 @@ def _candidate(**record: Any) -> Candidate:
 class Hello:
     """One rank's part of the first exchange on a communicator."""
 
+    build: str  # of rmaext
     net: str  # network namespace
     pids: str  # pid namespace
     pid: int
@@ -103,6 +114,7 @@ class Hello:
             **given,
         }
         return cls(
+            build=_build(),
             net=_namespace("net"),
             pids=_namespace("pid"),
             pid=os.getpid(),
@@ -135,8 +147,12 @@ class Hello:
         """Check a record from another rank; KeyRecordError if malformed."""
         try:
             record = json.loads(payload)
+            theirs = record.get("build", _build())
+            if theirs != _build() and type(theirs) is str:
+                text = f"runs rmaext {theirs[:40]}, this rank {_build()} at {_HERE}: "
+                raise KeyRecordError(errno.EPROTO, text + "install the same one for all ranks")
             if set(record) != {field.name for field in fields(cls)}:
-                raise ValueError("other fields")
+                raise ValueError("other fields; do all ranks run the same rmaext?")
             record["candidates"] = [check_candidate(c) for c in record["candidates"]]
             record["opened"] = {k: check_candidate(c) for k, c in record["opened"].items()}
             hello = cls(**record)
@@ -152,6 +168,8 @@ class Hello:
                 if len(block) != 4 or not all(type(n) is int and -1 <= n < 1 << 63 for n in block):
                     raise ValueError("block")
             return hello
+        except KeyRecordError:
+            raise
         except (TypeError, ValueError, AttributeError, RecursionError) as exc:
             raise KeyRecordError(errno.EPROTO, f"malformed record: hello: {exc}") from None
 

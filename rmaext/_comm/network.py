@@ -77,6 +77,12 @@ class Network:
         self._far = itertools.count()
         scope = "host" if group.one_host else "network"
         chosen = choose(hellos, scope)[group.rank]
+        others = [rank for rank, it in enumerate(hellos) if it.version != hellos[0].version]
+        if others and not group.rank:
+            text = "rank 0 has libfabric %s, but %s another, such as %s: let RMAEXT_LIBFABRIC name "
+            text += "the same one everywhere, if anything is strange"
+            version = hellos[others[0]].version
+            _log.warning(text, hellos[0].version, numbers(others), version)
         where = f"{chosen.iface or chosen.domain} {chosen.address}".strip()
         _log.info("endpoint for one %s: provider %s, %s", scope, chosen.provider, where)
         self._connect(scope, chosen, config)

@@ -4,6 +4,7 @@
 The same shared object holds `rmaext._native.cmethods`, so that both share the C code.
 """
 
+import zlib
 from pathlib import Path
 
 import numpy
@@ -26,6 +27,14 @@ def declarations() -> str:
     return text.split("/* cdef begin */")[1].split("/* cdef end */")[0]
 
 
+def number() -> int:
+    """Return what tells this build from others: a checksum of all that it is made of."""
+    total = 0
+    for path in [*SOURCES, *HEADERS, *sorted((ROOT / "rmaext").rglob("*.py"))]:
+        total = zlib.crc32(path.read_bytes(), total)
+    return total
+
+
 ffibuilder = FFI()
 ffibuilder.cdef(declarations())
 ffibuilder.set_source(
@@ -36,7 +45,7 @@ ffibuilder.set_source(
     include_dirs=[relative(CSRC), numpy.get_include()],
     py_limited_api=False,  # csrc/python/ needs more
     # A CFLAGS of the user's takes the place of Python's own flags, NDEBUG among them.
-    define_macros=[("NDEBUG", None)],
+    define_macros=[("NDEBUG", None), ("RMX_BUILD", str(number()))],
     # A product and a sum are rounded each, as NumPy's are: clang fuses them on aarch64.
     extra_compile_args=[
         *("-std=c11", "-O2", "-g", "-Wall", "-fvisibility=hidden", "-ffp-contract=off"),

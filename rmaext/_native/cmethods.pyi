@@ -16,6 +16,7 @@ _T = TypeVar("_T")
 PUT: int
 GET: int
 FETCH_ADD: int
+BUILD: int
 
 def mpi_types(types: list[Any], /) -> None: ...
 def mpi_ops(ops: list[Any], /) -> None: ...

@@ -22,6 +22,7 @@ __all__ = [
     "records",
     "reports_differences",
     "seconds",
+    "tell_of_launcher",
     "tell_of_unknown",
     "timeout_seconds",
     "trace_bytes",
@@ -37,6 +38,12 @@ VARIABLES = (
 )
 _OF_TESTS = tuple(f"RMAEXT_{name}" for name in ("TEST_", "EMULATED"))  # which the tests read
 _told = set[str]()
+# Of launchers: how many processes they have started, and which this is.
+_LAUNCHERS = {
+    "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK",
+    "PMI_SIZE": "PMI_RANK",
+    "SLURM_STEP_NUM_TASKS": "SLURM_PROCID",
+}
 
 # Best first; tcp by itself is for a libfabric whose ofi_rxm does not load (Intel MPI's,
 # where there is no libibverbs). Never by default: shm, sm2, lnx, sockets (FACTS: they
@@ -181,6 +188,17 @@ def tell_of_unknown() -> None:
         near = difflib.get_close_matches(name, VARIABLES, 1, 0.75)
         text = f"did you mean {near[0]}?" if near else f"there are {', '.join(VARIABLES)}"
         _log.warning("%s is set, which rmaext does not know: %s", name, text)
+
+
+def tell_of_launcher() -> None:
+    """Report that MPI knows of no other process, but a launcher does: once, and by its first."""
+    for size, rank in _LAUNCHERS.items():
+        first = os.environ.get(size, "1") != "1" and os.environ.get(rank) == "0"
+        if first and size not in _told:
+            from .launcher import misfit
+
+            _told.add(size)
+            _log.warning("%s", misfit(size))
 
 
 def moves_mpi() -> bool:

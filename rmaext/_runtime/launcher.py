@@ -20,7 +20,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-__all__ = ["LauncherError", "command", "environment", "find", "supervise", "under_mpiexec"]
+__all__ = [
+    *("LauncherError", "command", "environment", "find", "misfit", "supervise", "under_mpiexec"),
+]
 
 # What a launcher tells its ranks: a job of one's own must not inherit it.
 _JOB_VARIABLES = (
@@ -42,6 +44,22 @@ class LauncherError(Exception):
 def under_mpiexec() -> bool:
     """Tell whether a launcher started this process; does not need MPI."""
     return "PMI_RANK" in os.environ or "PMIX_RANK" in os.environ
+
+
+def misfit(size: str) -> str:
+    """Return what to say of a process that MPI has alone, but a launcher with others.
+
+    `size` is the variable in which it says so.
+    """
+    from mpi4py import MPI
+
+    name, version = MPI.get_vendor()
+    text = f"each process is rank 0 of 1, though a launcher has started {os.environ[size]} "
+    text += f"({size}): not that of {name} {'.'.join(map(str, version))}, which mpi4py uses"
+    try:
+        return f"{text}. Start the program by {find()[0]}"
+    except LauncherError as exc:
+        return f"{text}. There is {exc}"
 
 
 def environment() -> dict[str, str]:

@@ -277,6 +277,29 @@ def test_fabric_that_opens_on_one_rank_only(mpirun, name, value, error):
     assert done.stdout.count("works") == 2
 
 
+def test_another_build_of_rmaext(mpirun):
+    """All ranks are told, at the first window."""
+    code = """
+        from mpi4py import MPI
+        from rmaext._native import cmethods
+        import rmaext
+        if MPI.COMM_WORLD.rank == 1:
+            cmethods.BUILD ^= 1
+        try:
+            rmaext.Window.allocate(MPI.COMM_WORLD, 3)
+        except rmaext.KeyRecordError as error:
+            print(error, flush=True)
+    """
+    done = mpirun(3, code)
+    assert done.returncode == 0, done.stderr
+    told = sorted(done.stdout.splitlines())
+    assert len(told) == 3, done.stdout
+    version = re.escape(rmaext.__version__)
+    words = rf"runs rmaext {version}-\w+, this rank {version}-\w+ at /.*: install the same one"
+    assert re.search(f"rank 1: {words}", told[1]), told
+    assert re.search(f"ranks 0, 2: {words}", told[2]), told
+
+
 @pytest.mark.parametrize("size", [1, 2])
 def test_unknown_provider_lists_those_there_are(mpirun, size):
     code = """

@@ -393,3 +393,23 @@ def test_interface(run_python, iface):
     done = run_python(code, env={"RMAEXT_ROUTE": "fabric", "RMAEXT_IFACE": iface})
     assert done.returncode == 0, done.stderr
     assert ("[::1]" if ":" in iface else "127.0.0.1") in done.stdout
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(
+    "mpi", ["OMPI_COMM_WORLD_SIZE=3 OMPI_COMM_WORLD_RANK", "PMI_SIZE=3 PMI_RANK"]
+)
+def test_a_launcher_of_another_mpi_is_told_once(run_python, mpi, first):
+    """By the first of the processes that it has started, each of which is alone."""
+    code = """
+        import rmaext
+        from mpi4py import MPI
+        for comm in MPI.COMM_SELF, MPI.COMM_WORLD:
+            rmaext.Window.allocate(comm, 3).close()
+    """
+    size, rank = mpi.split()
+    done = run_python(code, env=dict([size.split("="), (rank, "0" if first else "1")]))
+    assert done.returncode == 0, done.stderr
+    words = "each process is rank 0 of 1, though a launcher has started 3"
+    assert done.stderr.count(words) == first, done.stderr
+    assert not first or re.search(r"Start the program by /.*mpiexec", done.stderr), done.stderr

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rmaext
+from rmaext._comm import host
 from rmaext._comm.host import Beacon, Hello, open_pidfd
 from rmaext._comm.provider_choice import choose, wanted_interface
 from rmaext._fabric.library import Candidate
@@ -49,6 +50,7 @@ LO = addresses("127.0.0.1/8@lo")
 def hello(candidates, number=0, **changes):
     """A rank; each number is a host of its own."""
     fields = {
+        "build": host._build(),
         "net": f"boot {number}/net:[1]",
         "pids": f"boot {number}/pid:[1]",
         "pid": 100,

@@ -96,7 +96,7 @@ def simulate(_: Meetings, record: bytes) -> tuple[Any, Any]:
     """Stand in for `Meetings.gather_whole`."""
     failed, payload = agreement.decode(record)
     assert not failed, payload
-    if payload.startswith(b'{"net"'):
+    if payload.startswith(b'{"build"'):
         of = hello_of(payload)
     elif payload[:4] == b"\x10\0\x02\0":  # an address of IPv4, by its length and family
         of = address_of(payload)
