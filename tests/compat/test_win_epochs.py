@@ -243,7 +243,7 @@ def test_wrong_arguments(comm, what):
 @pytest.mark.parametrize(
     "call",
     [
-        lambda win: win.Lock(0.0),
+        lambda win: win.Lock(None),
         lambda win: win.Lock("0"),
         lambda win: win.Fence(None),
         lambda win: win.Start([0]),
