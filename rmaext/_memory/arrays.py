@@ -83,7 +83,7 @@ def window_array(array: Any) -> Array:
     check_dtype(array.dtype)
     _check_mask(array)
     if not array.flags.c_contiguous:
-        raise ValueError("a window needs a C-contiguous array")
+        raise ValueError("a window needs a C-contiguous array: np.ascontiguousarray(...) of it")
     return array
 
 
@@ -115,7 +115,7 @@ def check_origin(array: Any, dtype: np.dtype[Any], what: str = "array") -> Array
         raise TypeError(f"{what} has dtype {array.dtype}, the window {dtype}")
     _check_mask(array)
     if not array.flags.c_contiguous:
-        raise ValueError(f"{what} must be C-contiguous")
+        raise ValueError(f"{what} must be C-contiguous: np.ascontiguousarray(...) is")
     return array
 
 

@@ -81,7 +81,7 @@ def elements(
     >>> rmaext.elements("abcd", "U3")
     Traceback (most recent call last):
         ...
-    ValueError: 'abcd' has a length of 4: dtype <U3 takes 3
+    ValueError: 'abcd' has a length of 4: dtype U3 takes 3
     """
     return _made(value, np.dtype(dtype), exact, convert, 0)
 
@@ -102,34 +102,56 @@ def _made(value: Any, dtype: np.dtype[Any], exact: bool, convert: bool, depth: i
     if isinstance(value, _SCALARS):
         return _number(value, dtype, exact)
     if isinstance(value, _TEXTS):
+        if isinstance(value, bytes) and dtype.kind in "iu" and dtype.itemsize == 1 and not exact:
+            return np.frombuffer(value, dtype)  # a buffer of these
         return _text(value, dtype)
     if isinstance(value, (datetime.date, datetime.timedelta)):
         return _date(value, dtype)
     check_reachable(value)
     array = np.asarray(value)
     if array.dtype.kind == "O":
-        raise _no_value(value, dtype)
+        if not hasattr(type(value), "__dlpack__"):
+            raise _no_value(value, dtype)
+        array = np.from_dlpack(value)
     return _of_array(array, dtype, exact, convert)
 
 
 # -- words ---------------------------------------------------------------------------
 
 
+def _name(dtype: np.dtype[Any]) -> str:
+    """Return what a program calls a dtype: U8, not <U8."""
+    plain = dtype.kind in "SUV" and dtype.names is None and dtype.subdtype is None
+    return dtype.str[1:] if plain and dtype.isnative else str(dtype)
+
+
 def _no_value(value: Any, dtype: np.dtype[Any]) -> TypeError:
-    text = f"{type(value).__name__} {value!r:.60} is no value of dtype {dtype}"
-    return TypeError(text if dtype.names is None else f"{text}: give a tuple of {len(dtype.names)}")
+    text = f"{type(value).__name__} {value!r:.60} is no value of dtype {_name(dtype)}"
+    if dtype.names is not None:
+        text += f": give a tuple of {len(dtype.names)}"
+    elif isinstance(value, _TEXTS):
+        text += _text_hint("U" if isinstance(value, str) else "S", dtype)
+    return TypeError(text)
+
+
+def _text_hint(kind: str, dtype: np.dtype[Any]) -> str:
+    if kind == "U" and dtype.kind == "S":
+        return ", which is bytes: encode the text, or let the dtype be such as U8"
+    if kind == "S" and dtype.kind == "U":
+        return ", which is text: decode the bytes, or let the dtype be such as S8"
+    return ""
 
 
 def _outside(value: Any, dtype: np.dtype[Any]) -> OverflowError:
-    return OverflowError(f"{value!r:.60} does not fit dtype {dtype}")
+    return OverflowError(f"{value!r:.60} does not fit dtype {_name(dtype)}")
 
 
 def _rounded(value: Any, dtype: np.dtype[Any]) -> ValueError:
-    return ValueError(f"{value!r:.60} would be rounded in dtype {dtype}; round it yourself")
+    return ValueError(f"{value!r:.60} would be rounded in dtype {_name(dtype)}; round it yourself")
 
 
 def _too_long(value: Any, length: int, dtype: np.dtype[Any], most: int) -> ValueError:
-    return ValueError(f"{value!r:.60} has a length of {length}: dtype {dtype} takes {most}")
+    return ValueError(f"{value!r:.60} has a length of {length}: dtype {_name(dtype)} takes {most}")
 
 
 def _within(error: Exception, where: str) -> Exception:
@@ -316,8 +338,9 @@ def _of_array(value: Any, dtype: np.dtype[Any], exact: bool, convert: bool) -> A
     if value.dtype == dtype:
         return value if isinstance(value, np.ndarray) else np.asarray(value)
     if value.ndim and not convert:
-        text = f"an array of dtype {value.dtype} for elements of {dtype}, and nothing is cast"
-        raise TypeError(f"{text}: convert it with astype({str(dtype)!r})")
+        names = _name(value.dtype), _name(dtype)
+        text = "an array of dtype {} for elements of {}, and nothing is cast".format(*names)
+        raise TypeError(f"{text}: convert it with astype({names[1]!r})")
     if isinstance(value, bytes) and dtype.kind == "V":
         return _text(bytes(value), dtype)
     if not value.ndim and value.dtype.kind in "biu":
@@ -333,7 +356,8 @@ def _converted(array: Array, dtype: np.dtype[Any], exact: bool) -> Array:
     if have.names is not None or dtype.names is not None:
         return _records(array, dtype, exact)
     if not _may_become(have, dtype, exact):
-        raise TypeError(f"{_some(array)} of dtype {have} is no value of dtype {dtype}")
+        text = f"{_some(array)} of dtype {_name(have)} is no value of dtype {_name(dtype)}"
+        raise TypeError(text + _text_hint(have.kind, dtype))
     with np.errstate(all="ignore"):
         made = array.astype(dtype)
         same = _equal(array, made)

@@ -203,6 +203,10 @@ class WindowCore(Unique, cmethods.Window[ScalarT]):
 
     def _hint_for(self, rank: int) -> str:
         """Return what to say of a rank that the window does not have."""
+        from mpi4py import MPI  # here: `python -m rmaext` reads this file without
+
+        if len(self._sizes) <= rank < MPI.COMM_WORLD.size:
+            return ", which is a rank of MPI.COMM_WORLD, not of the window's communicator"
         return self._hint if rank < 0 and self._null is None else ""
 
     def _place(self, call: str, rank: Any, offset: Any, count: int) -> Place | None:
