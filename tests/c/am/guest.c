@@ -173,6 +173,7 @@ static void refusals(void)
 	granted = grant_of(&r, 0, LONG);
 	OK(rmaext_door_open(r.target, secret));
 	v.size = LONG;
+	v.fabric = fabric_open(false, false); /* whose `puts` no thread reads */
 	OK(visit(&v, &r, secret, 10));
 	/* a grant is of memory, and of no notifications */
 	ret = rmx_message_put(v.window, 0, 0, NULL, 0, 3, &op);
