@@ -357,7 +357,7 @@ def main(cases: list[Case], known: dict[str, str]) -> None:
     parser.add_argument("--known", action="store_true", help="run those that fail today, too")
     parser.add_argument("names", nargs="*", help="prefixes of the calls to be run")
     options = parser.parse_args()
-    faulthandler.dump_traceback_later(1000, exit=True)
+    faulthandler.dump_traceback_later(3500, exit=True)
     sys.unraisablehook = lambda _: None  # what is raised in a finalizer is lost, as it must be
     table = {case.name: case for case in cases}
     assert len(table) == len(cases), "two have the same name"
