@@ -256,6 +256,8 @@ class Collective(Case):
         if self.base is None:  # MPI's duplication is the first that others count on
             from rmaext._comm.group import Group
 
+            if Group._keyval == MPI.KEYVAL_INVALID:
+                return False
             group = self.comm.Get_attr(Group._keyval)
             if not isinstance(group, Group):
                 return group is not None
