@@ -31,7 +31,7 @@ PY_FORMATTED = setup.py csrc/rooms.py rmaext tests examples benchmarks docs
 
 .DELETE_ON_ERROR:
 .PHONY: help demo build develop test test-serial test-scale test-matrix test-stress test-demanding
-.PHONY: test-dropin test-verbs test-fresh test-wheel test-recipes test-mpis test-aarch64 wheel
+.PHONY: test-dropin test-verbs test-fresh test-wheel test-recipes test-mpis test-aarch64 wheel wheels
 .PHONY: bench check check-waiting check-alone check-sizes docs site compile_commands.json
 .PHONY: provider check-c fuzz fuzz-strangers asan tsan lint type cover format clean
 
@@ -142,11 +142,18 @@ test-dropin: ## programs of others that use MPI.Win, on rmaext, with both MPIs
 test-fresh: ## both commands of README where nothing of ours has ever run
 	tests/fresh/run.py $(ARGS)
 
-# Wheels for each Python found, and an sdist, in dist/.
-wheel: ## wheels and sdist in dist/
-	tests/fresh/wheel
+# For this machine and its python3; build/pip is a virtual environment that has pip.
+wheel: ## a wheel for this machine's python3, in dist/
+	.ci/packages
+	python3 -m venv build/pip
+	build/pip/bin/pip wheel -q --no-deps -w dist .
+	ls -l dist
 
-# What is in dist/ (make wheel), where there is neither compiler nor libfabric: each Python
+# Wheels for each Python found, on any Linux of glibc 2.28 or later, and an sdist, in dist/.
+wheels: ## the release: wheels for all Pythons, and an sdist, in dist/
+	tests/fresh/wheels
+
+# What is in dist/ (make wheels), where there is neither compiler nor libfabric: each Python
 # with each MPI that is a wheel; the sdist, where what it needs is missing; and the
 # oldest NumPy, mpi4py and cffi that it takes. `test-wheel -r ROOT` is for other Debians.
 test-wheel: ## what is in dist/, on machines without a compiler
