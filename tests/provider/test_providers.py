@@ -334,6 +334,24 @@ def test_refused_on_all_ranks(mpirun, env, filtered, words):
     assert re.match(words, done.stdout), done.stdout
 
 
+@pytest.mark.skipif(not os.path.exists(WHEEL), reason="no libfabric 2.x")
+def test_ranks_with_different_libfabrics_are_told(mpirun):
+    code = """
+        import os, sys
+        from mpi4py import MPI
+        comm = MPI.COMM_WORLD
+        os.environ["RMAEXT_LIBFABRIC"] = sys.argv[1 + comm.rank]
+        import rmaext
+        with rmaext.Window.allocate(comm, 3) as win:
+            win.put(1.0, 1 - comm.rank)
+            win.fence()
+            assert win.local[0] == 1
+    """
+    done = mpirun(2, code, SYSTEM, WHEEL, env={"RMAEXT_ROUTE": "fabric"})
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"rank 0 has libfabric 1\.\S+, but rank 1 another", done.stderr), done.stderr
+
+
 def test_another_provider_later(run_python):
     """One process has one endpoint of a kind: it says so, and goes on."""
     code = """
