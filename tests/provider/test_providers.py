@@ -349,7 +349,7 @@ def test_ranks_with_different_libfabrics_are_told(mpirun):
     """
     done = mpirun(2, code, SYSTEM, WHEEL, env={"RMAEXT_ROUTE": "fabric"})
     assert done.returncode == 0, done.stderr
-    assert re.findall(r"rank 0 has libfabric 1\.\S+, but rank 1 another", done.stderr), done.stderr
+    assert re.findall(r"rank 0 has libfabric \S+, but rank 1 another", done.stderr), done.stderr
 
 
 def test_another_provider_later(run_python):
