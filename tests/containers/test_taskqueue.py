@@ -17,7 +17,7 @@ from mpi4py import MPI
 from support.jobs import passes
 
 import rmaext
-from rmaext.containers import TaskQueue, TaskStats
+from rmaext.containers import TaskQueue
 from rmaext.containers._ring import CONTROL, EPOCHS, LARGEST, Ring
 
 EDGE = np.dtype([("node", "i8"), ("cost", "f4"), ("name", "S3")])
