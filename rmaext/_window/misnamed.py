@@ -45,6 +45,8 @@ class _Name:
 
 
 class WindowType(type):
+    """Of windows: their `dir` is without the names that they do not have."""
+
     def __dir__(cls) -> list[str]:
         return [name for name in super().__dir__() if name not in _CALLED]
 

@@ -42,7 +42,7 @@ def test_program(program, mpirun):
 
 
 REPEATED = """
-import builtins, sys
+import sys
 from mpi4py import MPI
 from support.documents import programs
 from pathlib import Path
