@@ -20,16 +20,15 @@ MPICH = launch.launcher()[1] == "mpich"
 # -- what is used ----------------------------------------------------------------------
 
 
-def test_direct_windows_use_nothing_else():
+def test_direct_windows_use_nothing_else(tmp_path):
     """No thread, no listening socket, no second libfabric, no named file."""
     body = """
         from support import netns
-        def named():  # by others, too
-            names = (name for f in ("/dev/shm", "/tmp") for name in os.listdir(f))
-            # those of other tests that run meanwhile are of tests/conftest.py
-            return {name for name in names if "rmaext" in name and "rmaext-rank-" not in name}
+        def named():
+            "what of ours has a name; no other test of ours names memory, and TMPDIR is our own"
+            shared = {name for name in os.listdir("/dev/shm") if "rmaext" in name}
+            return shared | set(os.listdir(os.environ["TMPDIR"]))
 
-        known = named()
         allocate().close()
         world.Barrier()
         before = mapped(), len(os.listdir("/proc/self/task")), set(netns.listening())
@@ -44,12 +43,13 @@ def test_direct_windows_use_nothing_else():
         assert set(netns.listening()) == before[2]
         loaded = {path for path in mapped() if "/libfabric" in path and ".so.1" in path}
         assert len(loaded) <= 1, loaded  # MPI's own, if it has one
-        assert named() <= known
+        assert not named(), named()
         for win in wins:
             win.close()
         print("end")
     """
-    clean(start(2, body, env={"PYTHONPATH": launch.PYTHONPATH}), 2)
+    env = {"PYTHONPATH": launch.PYTHONPATH, "TMPDIR": str(tmp_path)}
+    clean(start(2, body, env=env), 2)
 
 
 def test_three_thousand_windows_at_once():

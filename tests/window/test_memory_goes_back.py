@@ -7,6 +7,7 @@ By the system's own counters of this process; only arrays that the program itsel
 from __future__ import annotations
 
 import gc
+import mmap
 import os
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from rmaext import containers
 from rmaext._fabric.endpoint import Endpoint
 from rmaext.compat import Win
 
-SIZE = 40_000_000  # malloc keeps what is shorter than 32 MiB
+SIZE = 40_000_000
 SLACK = SIZE // 8  # of MPI, and of the interpreter
 RECORD = [("mass", "f8"), ("count", "i8")]
 
@@ -71,7 +72,10 @@ def filled(win: rmaext.Window) -> rmaext.Window:
 
 
 def own(nbytes: int = SIZE) -> np.ndarray:
-    return np.ones(nbytes // 8)
+    """Return an array that the system gives and takes; malloc may have some left of earlier tests."""
+    array = np.frombuffer(mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    array[:] = 1
+    return array
 
 
 def with_views(comm):
