@@ -72,7 +72,7 @@ def filled(win: rmaext.Window) -> rmaext.Window:
 
 
 def own(nbytes: int = SIZE) -> np.ndarray:
-    """Return an array that the system gives and takes; malloc may have some left of earlier tests."""
+    """Return an array of the system: malloc may still have memory of earlier tests."""
     array = np.frombuffer(mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
     array[:] = 1
     return array
