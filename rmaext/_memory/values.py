@@ -150,8 +150,9 @@ def _rounded(value: Any, dtype: np.dtype[Any]) -> ValueError:
     return ValueError(f"{value!r:.60} would be rounded in dtype {_name(dtype)}; round it yourself")
 
 
-def _too_long(value: Any, length: int, dtype: np.dtype[Any], most: int) -> ValueError:
-    return ValueError(f"{value!r:.60} has a length of {length}: dtype {_name(dtype)} takes {most}")
+def _too_long(value: Any, length: int, dtype: np.dtype[Any]) -> ValueError:
+    text = f"{value!r:.60} has a length of {length}: dtype {_name(dtype)} takes {_most(dtype)}"
+    return ValueError(text)
 
 
 def _within(error: Exception, where: str) -> Exception:
@@ -228,15 +229,19 @@ def _text(value: Any, dtype: np.dtype[Any]) -> Array:
     """Return a string, or bytes, if it is short enough; NULs at its end do not count."""
     if dtype.names is None and dtype.kind == "V" and isinstance(value, bytes):
         if len(value) != dtype.itemsize:
-            raise _too_long(value, len(value), dtype, dtype.itemsize)
+            raise _too_long(value, len(value), dtype)
         return np.array(np.void(value))
     if dtype.kind != ("U" if isinstance(value, str) else "S"):
         raise _no_value(value, dtype)
     text = value.rstrip("\0" if isinstance(value, str) else b"\0")
-    most = dtype.itemsize // (4 if dtype.kind == "U" else 1)
-    if len(text) > most:
-        raise _too_long(value, len(text), dtype, most)
+    if len(text) > _most(dtype):
+        raise _too_long(value, len(text), dtype)
     return np.array(text, dtype)
+
+
+def _most(dtype: np.dtype[Any]) -> int:
+    """Return how long a text, or bytes, of a dtype may be."""
+    return dtype.itemsize // (4 if dtype.kind == "U" else 1)
 
 
 def _date(value: Any, dtype: np.dtype[Any]) -> Array:
@@ -300,8 +305,10 @@ def _listed(values: Any, dtype: np.dtype[Any], exact: bool, convert: bool, depth
 
 
 def _plain(values: Any, dtype: np.dtype[Any], exact: bool) -> Array | None:
-    """Return a list of numbers of Python's that all fit for certain; else None."""
+    """Return a list of numbers or texts of Python's that all fit for certain; else None."""
     types = set(map(type, values))
+    if (dtype.kind == "U" and types == {str}) or (dtype.kind == "S" and types == {bytes}):
+        return np.array(values, dtype) if max(map(len, values)) <= _most(dtype) else None
     kind = _KINDS.get(dtype.kind, -1)
     if not types or not all(_NUMBERS.get(one, 4) <= kind for one in types):
         return None
@@ -364,8 +371,7 @@ def _converted(array: Array, dtype: np.dtype[Any], exact: bool) -> Array:
     if not np.all(same):
         wrong = array[~same].flat[0]
         if dtype.kind in "SU":
-            most = dtype.itemsize // (4 if dtype.kind == "U" else 1)
-            raise _too_long(wrong, len(wrong), dtype, most)
+            raise _too_long(wrong, len(wrong), dtype)
         lost = made[~same].flat[0]
         integral = dtype.kind in "iu" or (dtype.kind == "m" and have.kind in "iu")
         if integral or (dtype.kind in "fc" and np.isfinite(wrong) and not np.isfinite(lost)):
