@@ -52,6 +52,10 @@ def both(name: str, *options: str, base: str = "", before: str = "") -> list[Cas
 COMPILER = "gcc gcc-[0-9]* cpp cpp-[0-9]* g++ g++-[0-9]* libc6-dev linux-libc-dev"
 # A bare Debian has neither make nor a Python.
 MAKE = "apt-get -q update && apt-get -qy install --no-install-recommends make && "
+PYTHON_315 = (
+    "apt-get -qy install --no-install-recommends python3.15-venv python3.15-dev && "
+    "ln -s /usr/bin/python3.15 /usr/local/bin/python3 && python3 --version && "
+)
 RUN_PROGRAM = (
     "python3 tests/fresh/program.py >example.py && "
     "timeout 60 .venv/bin/mpiexec -n 4 .venv/bin/python example.py"
@@ -110,6 +114,8 @@ CASES = [
         Case(f"{release}-test", MAKE + NEWER, base=release, limit=1200)
         for release in ("trixie", "forky")
     ),
+    # A Python newer than Debian's own.
+    Case("forky-python3.15", MAKE + PYTHON_315 + NEWER, base="forky", limit=1200),
     Case("test-mpich", "make test", limit=5400),
     Case("test-openmpi", "make test MPI=openmpi", limit=5400),
 ]
