@@ -42,8 +42,8 @@ help: ## this list
 	@echo
 	@sed -nE 's/^([a-z][a-z0-9%_.-]*):.*## (.*)/\1\t\2/p' Makefile | expand -t 24
 
-demo: build ## examples/demo.py on 4 ranks, by memory and over libfabric
-	$(LAUNCH) --run 4 examples/demo.py $(ARGS)
+demo: build ## examples/demo.py: two programs, and the same work on MPI.Win and on rmaext
+	@$(LAUNCH) --run 0 examples/demo.py $(ARGS)
 
 # -- set-up ----------------------------------------------------------------------
 # Whatever is compiled waits for the set-up, which installs the compiler and

@@ -116,10 +116,7 @@ def _shared_memory() -> int:
 def mpi_command(size: int, extra_args: Sequence[str] = (), survive: bool = False) -> list[str]:
     """Return the start of a command that launches `size` ranks."""
     path, mpi = _found()
-    command = _launcher.command(mpi, path, size)
-    if survive:
-        command.append("--continuous" if mpi == "Open MPI" else "-disable-auto-cleanup")
-    return command + list(extra_args)
+    return [*_launcher.command(mpi, path, size, survive), *extra_args]
 
 
 def run_python(
@@ -254,7 +251,7 @@ def main() -> int:
     """Run the test suite, or one program."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--run", type=int, metavar="SIZE", help="run this program, not the suite")
+    parser.add_argument("--run", type=int, metavar="SIZE", help="run this program; 0: no job")
     parser.add_argument("--marks", help="as pytest's -m; default: all but scale, matrix and stress")
     parser.add_argument("--sizes", default="0,1,2:direct,2:fabric,3:mixed,4")
     parser.add_argument("--limit", type=float, default=2700, help="seconds a run")
@@ -266,9 +263,10 @@ def main() -> int:
         sys.exit(128 + signum)
 
     signal.signal(signal.SIGTERM, interrupted)
-    if options.run:
-        command = [*mpi_command(options.run), sys.executable, *own]
-        print(*command, flush=True)
+    if options.run is not None:
+        command = [*(mpi_command(options.run) if options.run else []), sys.executable, *own]
+        if options.run:
+            print(*command, flush=True)
         code = supervise(command, environment(), options.limit)
         return 124 if code is None else code  # as timeout(1)
     # Open MPI gives its ranks a terminal, but nobody may be watching it.

@@ -70,16 +70,22 @@ def environment() -> dict[str, str]:
     return env
 
 
-def command(mpi: str, path: str, ranks: int) -> list[str]:
-    """Return the start of a command that launches so many ranks of an MPI."""
+def command(mpi: str, path: str, ranks: int, survive: bool = False) -> list[str]:
+    """Return the start of a command that launches so many ranks of an MPI.
+
+    With `survive` the others live on when one dies.
+    """
     if os.path.basename(path) == "srun":
         # On this node, where the job's files are. It must not wait for other steps, nor be
         # refused for want of tasks.
         step = ["-N", "1", "-w", os.environ["SLURMD_NODENAME"], "--overlap", "--overcommit"]
+        step += ["--no-kill"] if survive else []
         return [path, f"--mpi={_SRUN[mpi]}", *step, "-n", str(ranks)]
     start = [path, "-n", str(ranks)]
     if mpi == "Open MPI":
         start += ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
+    if survive:
+        start.append("--continuous" if mpi == "Open MPI" else "-disable-auto-cleanup")
     return start
 
 
