@@ -179,7 +179,7 @@ bench: ## the table of targets, next to mpi4py's MPI.Win
 	$(LIMIT) 5400 $(PYTHON) benchmarks/table.py $(ARGS)
 
 # The tests whose outcome the MPI has a say in: serial ones, and those at some sizes.
-MPI_SERIAL = tests/comm/test_collective_errors.py $(addprefix tests/jobs/test_,faults.py lifecycle.py)
+MPI_SERIAL = tests/comm/test_collective_errors.py $(addprefix tests/jobs/test_,demo.py faults.py lifecycle.py)
 MPI_SIZES = $(wildcard tests/*/test_conformance_*.py) tests/comm/test_collective_errors.py \
 	tests/compat tests/containers tests/ops/test_put_get.py $(addprefix tests/sync/test_,memory_model.py \
 	progress.py locks.py epochs.py lost_ranks.py signals.py) $(addprefix tests/window/test_, \

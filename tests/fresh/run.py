@@ -36,15 +36,21 @@ class Case:
     command: str
     options: tuple[str, ...] = ()
     sentence: str = ""  # a regular expression
+    says: tuple[str, ...] = ()  # regular expressions for lines, where it is to succeed
     base: str = ""  # a release of Debian, else this machine
     limit: float = 600
 
 
+# Each step of the set-up with its seconds; then what tests/jobs/test_demo.py knows more of.
+STEPS = ("making", "pip .* numpy", "compiling", "the set-up is done")
+DEMO = (*(rf"rmaext: +\d+ s  {step}" for step in STEPS), "    MPI.Win ", "demo: OK")
+
+
 def both(name: str, *options: str, base: str = "", before: str = "") -> list[Case]:
     """Return the demo with both MPIs, and a second time, which is to start at once."""
-    twice = "make {0} demo && timeout 20 make {0} demo"
+    twice = "make {0} demo && timeout 60 make {0} demo"
     return [
-        Case(f"{name}-{mpi}", before + twice.format(f"MPI={mpi}"), options, base=base)
+        Case(f"{name}-{mpi}", before + twice.format(f"MPI={mpi}"), options, "", DEMO, base)
         for mpi in ("mpich", "openmpi")
     ]
 
@@ -155,6 +161,9 @@ def base(release: str) -> Path:
 def judge(case: Case, status: int, said: str) -> str:
     """Return what is wrong with the outcome of a case; "" if nothing is."""
     if not case.sentence:
+        missing = [line for line in case.says if not re.search(f"(?m)^{line}", said)]
+        if status == 0 and missing:
+            return f"it does not say {missing[0]}"
         return "" if status == 0 else f"status {status}"
     if status == 0:
         return "status 0, where it should fail"

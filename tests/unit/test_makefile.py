@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,41 @@ def test_an_editor_can_compile_a_file_of_each_folder():
     for entry in folders.values():
         command = [*entry["arguments"], "-fsyntax-only"]
         subprocess.run(command, cwd=entry["directory"], timeout=60, check=True)
+
+
+PIP = """\
+Looking in indexes: https://pypi.org/simple
+Processing /opt/wheels/cffi-2.1.1-cp311-cp311-manylinux_2_17_x86_64.whl
+Collecting numpy>=2
+  Downloading numpy-2.5.0-cp311-cp311-manylinux_2_27_x86_64.whl.metadata (62 kB)
+  Downloading numpy-2.5.0-cp311-cp311-manylinux_2_27_x86_64.whl (16.9 MB)
+  Downloading https://files.pythonhosted.org/packages/ab/mpich-5.0.2-py3-none-any.whl (13.3 MB)
+  Using cached mpi4py-4.1.2-cp311-cp311-manylinux_2_5_x86_64.whl (1.4 MB)
+  Downloading old-1.0.tar.gz (3 kB)
+  Building editable for rmaext (pyproject.toml): started
+  Building editable for rmaext (pyproject.toml): finished with status 'done'
+Installing collected packages: numpy, cffi
+"""
+STEPS = """\
+pip has cffi 2.1.1
+pip downloads numpy 2.5.0 (16.9 MB)
+pip downloads mpich 5.0.2 (13.3 MB)
+pip has mpi4py 4.1.2
+pip downloads old 1.0 (3 kB)
+compiling the extension, which takes half a minute
+pip installs numpy, cffi
+"""
+
+
+def test_the_set_up_shows_the_steps_of_pip():
+    """A line each, with the seconds since the set-up began."""
+    start = int(time.time()) - 61
+    command = [ROOT / ".ci" / "progress", str(start)]
+    said = subprocess.check_output(command, input=PIP, text=True, timeout=30)
+    found = [re.fullmatch(r"rmaext: +(\d+) s  (.*)", line) for line in said.splitlines()]
+    assert all(found), said
+    assert "".join(f"{match[2]}\n" for match in found) == STEPS
+    assert all(int(match[1]) >= 61 for match in found)
 
 
 def test_the_demo_installs_no_tools_of_ours():
