@@ -22,7 +22,7 @@ import textwrap
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import IO, Any, NamedTuple, NoReturn
 
 import beside_mpi
 from mpi4py import MPI
@@ -44,6 +44,7 @@ class Outcome(NamedTuple):
     facts: list[dict[str, Any]]
     status: int | None  # of mpiexec; None: this program ended the job
     waited: float  # seconds after which it did so
+    said: str = ""  # on stdout and stderr
 
     def of(self, case: str) -> dict[str, Any]:
         """Return what was told of a case; nothing, if the job did not get so far."""
@@ -67,17 +68,17 @@ def run(ranks: int, command: Sequence[str], **how: Any) -> int | None:
 
 def beside(library: str, *cases: str) -> Outcome:
     """Run cases of beside_mpi.py on two ranks. With MPI.Win the job may die of them."""
-    with tempfile.TemporaryDirectory() as name, open(os.devnull, "wb") as null:
+    with tempfile.TemporaryDirectory() as name, open(Path(name, "said"), "w+b") as said:
         told = Path(name, "told")
         told.touch()
         command = [sys.executable, str(BESIDE), library, *cases, "--to", str(told)]
-        status = run(2, command, out=null, err=null)
-        return Outcome(read(told), status, LIMIT)
+        status = run(2, command, out=said, err=said)
+        return Outcome(read(told), status, LIMIT, text(said))
 
 
 def beside_killed(library: str, patience: float) -> Outcome:
     """Run the case `killed`, where the survivors have `patience` seconds for their fence."""
-    with tempfile.TemporaryDirectory() as name, open(os.devnull, "wb") as null:
+    with tempfile.TemporaryDirectory() as name, open(Path(name, "said"), "w+b") as said:
         told = Path(name, "told")
         told.touch()
         since = math.inf
@@ -95,12 +96,18 @@ def beside_killed(library: str, patience: float) -> Outcome:
         # Even so MPICH's launcher may end the job when it sees a process die: it sees a shell.
         command = ["sh", "-c", '"$@"; exec sleep "$0"', str(LIMIT)]
         command += [sys.executable, str(BESIDE), library, "killed", "--to", str(told)]
-        status = run(SURVIVORS + 1, command, out=null, err=null, watch=watch)
+        status = run(SURVIVORS + 1, command, out=said, err=said, watch=watch)
         facts = read(told)
         for path in {path for fact in facts for path in fact.get("memory", ())}:
             Path(path).unlink(missing_ok=True)
         ends = [fact for fact in facts if "seconds" in fact]
-        return Outcome(ends, status, LIMIT if since == math.inf else patience)
+        return Outcome(ends, status, LIMIT if since == math.inf else patience, text(said))
+
+
+def text(said: IO[bytes]) -> str:
+    """Return what a job printed."""
+    said.seek(0)
+    return said.read().decode(errors="replace")
 
 
 def read(told: Path) -> list[dict[str, Any]]:
@@ -114,17 +121,9 @@ def read(told: Path) -> list[dict[str, Any]]:
 
 def say(library: str, text: str) -> None:
     """Print what a library did, in two lines at most."""
-    indent = " " * 14
     text = f"    {library:<10}" + " ".join(text.split())
-    wrapped = textwrap.wrap(
-        text,
-        WIDTH,
-        subsequent_indent=indent,
-        max_lines=2,
-        placeholder=" ...",
-        drop_whitespace=True,
-        break_long_words=True,
-    )
+    shape = {"max_lines": 2, "placeholder": " ...", "subsequent_indent": " " * 14}
+    wrapped = textwrap.wrap(text, WIDTH, **shape)
     print(*wrapped, sep="\n", flush=True)
 
 
@@ -223,6 +222,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     say("rmaext", of_killed(our_end))
 
     wrong = ([] if right else ["both_routes.py"]) + faults(ours, our_end)
+    if wrong:  # as nobody could tell else why
+        print(ours.said, our_end.said, sep="\n", file=sys.stderr)
     mpiexec = f"{short(launcher.find()[0])} -n 4 {short(sys.executable)}"
     print("\nNext: docs/start.md is a first program, docs/mpi-win.md each call of MPI.Win;")
     print("a program that uses MPI.Win already runs on rmaext as it is by")
@@ -239,6 +240,7 @@ def short(path: str) -> str:
 
 def terminated(signum: int, frame: object) -> NoReturn:
     """Leave in order, so that the job that runs is ended, too."""
+    signal.signal(signum, signal.SIG_IGN)  # timeout(1) may send two
     sys.exit(128 + signum)
 
 

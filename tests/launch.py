@@ -260,6 +260,8 @@ def main() -> int:
     wanted = options.marks or QUICK
 
     def interrupted(signum: int, frame: object) -> NoReturn:
+        # make and timeout(1) send one each, and the second would cut the ending short
+        signal.signal(signum, signal.SIG_IGN)
         sys.exit(128 + signum)
 
     signal.signal(signal.SIGTERM, interrupted)
