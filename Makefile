@@ -173,10 +173,11 @@ test-mpis: ## what the MPI has a say in, with Intel MPI and Debian's MPIs
 test-aarch64: ## the C tests and a job on another processor, which QEMU plays
 	tests/fresh/aarch64 $(ARGS)
 
-bench: ## the table of targets, next to mpi4py's MPI.Win
+bench: ## the table of targets, next to mpi4py's MPI.Win, and its picture
 	$(MAKE) develop MPI=mpich
 	$(MAKE) develop MPI=openmpi
 	$(LIMIT) 5400 $(PYTHON) benchmarks/table.py $(ARGS)
+	$(PYTHON) benchmarks/picture.py build/bench/table.md build/bench/speed.svg
 
 # The tests whose outcome the MPI has a say in: serial ones, and those at some sizes.
 MPI_SERIAL = tests/comm/test_collective_errors.py $(addprefix tests/jobs/test_,demo.py faults.py lifecycle.py)

@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from targets import SPEED, TABLE
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 PICTURE = ROOT / "docs" / "pictures" / "speed.svg"
@@ -59,20 +61,30 @@ class Bar(NamedTuple):
     @property
     def text(self) -> str:
         """Return the number as the picture shows it."""
-        return f"{self.speed:.0f}" if self.speed >= 10 else f"{self.speed:.2g}"
+        digits = 0 if self.speed >= 10 else 1 if self.speed >= 2 else 2
+        return f"{self.speed:.{digits}f}"
+
+
+def is_speed(what: str, peer: str) -> bool:
+    """Tell whether a line's number is a multiple of a speed; else it is one of a time."""
+    for row in TABLE:
+        for claim in row.claims if what.startswith(f"{row.title}: ") else ():
+            if peer in claim.peers and re.match(claim.figure, what[len(row.title) + 2 :]):
+                return claim.kind == SPEED
+    raise ValueError(f"targets.py has no line {what!r}, measured against {peer}")
 
 
 def bars(table: str) -> list[Bar]:
     """Return the chosen lines of a table, as table.py writes it."""
-    speeds = {}
+    speeds, wanted = {}, {name for lines in CHOSEN.values() for name in lines.values()}
     for line in table.splitlines():
         cells = [cell.strip() for cell in line.strip("| ").split(" | ")]
-        if not line.startswith("| ") or len(cells) < 5 or not cells[3].startswith("MPI.Win"):
+        if len(cells) < 5 or cells[0] not in wanted or not cells[3].startswith("MPI.Win"):
             continue
         if number := re.fullmatch(r"([\d.,]+) x", cells[4]):
             ratio = float(number[1].replace(",", ""))
-            # what is measured in M/s or GB/s is a speed already, else it is a time
-            speeds[cells[0], cells[1]] = ratio if cells[2].endswith("/s") else 1 / ratio
+            peer = cells[3].partition(":")[0]
+            speeds[cells[0], cells[1]] = ratio if is_speed(cells[0], peer) else 1 / ratio
     return [
         Bar(group, words, mpi, speeds[name, mpi])
         for group, lines in CHOSEN.items()
@@ -142,7 +154,7 @@ def draw(chosen: list[Bar], path: Path) -> None:
         axes.text(1.07, -0.95, "rmaext is faster", ha="left", va="center", fontsize=9)
         axes.set_xlabel("speed of rmaext as a multiple of MPI.Win's")
         handles = [pyplot.Rectangle((0, 0), 1, 1, color=colour) for colour in COLOURS.values()]
-        axes.legend(handles, list(COLOURS), loc="lower right", frameon=False)
+        axes.legend(handles, list(COLOURS), loc="center right", bbox_to_anchor=(1, 0.28), frameon=False)
         figure.savefig(path, transparent=True, metadata={"Date": None, "Creator": None})
         pyplot.close(figure)
 

@@ -2,9 +2,12 @@
 """The site: `make docs` builds it, strictly, in build/docs/html."""
 
 import builtins
+import shutil
 import sys
 import urllib.request
 from pathlib import Path
+
+from sphinx.application import Sphinx
 
 sys.path.insert(0, str(Path(__file__).parent / "extensions"))
 
@@ -28,6 +31,9 @@ extensions = [
 ]
 html_theme = "furo"
 html_title = f"rmaext {version}"
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
+html_extra_path = ["llms.txt"]
 
 myst_heading_anchors = 3
 default_role = "code"  # what docstrings have between single backticks
@@ -64,3 +70,16 @@ for _name, (_site, _roots) in _OTHERS.items():
         intersphinx_mapping[_name] = (_site, None)
     else:
         nitpick_ignore_regex.append((r"py:.*", rf"({'|'.join(sorted(_roots))})(\..*)?"))
+
+
+def _copy_sources(app: Sphinx, failed: Exception | None) -> None:
+    """Lay each page's source beside it, where llms.txt says."""
+    for name in app.env.found_docs if not failed else ():
+        target = Path(app.outdir, f"{name}.md")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(app.env.doc2path(name), target)
+
+
+def setup(app: Sphinx) -> None:
+    """Connect the above."""
+    app.connect("build-finished", _copy_sources)

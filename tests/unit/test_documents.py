@@ -2,11 +2,15 @@
 """What the documents say: their programs run, and what they name is there."""
 
 import re
+import sys
 
 import launch
 import pytest
 from launch import ROOT
 from support.documents import programs
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import picture
 
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGES.md")]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
@@ -94,6 +98,23 @@ def test_links(page):
         if anchor:
             headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
             assert anchor in map(slug, headings), f"{path}#{anchor}"
+
+
+def test_llms_txt_leads_to_pages():
+    """And to each folder of them."""
+    page = ROOT / "docs" / "llms.txt"
+    links = re.findall(r"\]\(([^)]*)\)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []
+    assert {"guides", "gallery", "containers", "reference"} < {it.split("/")[0] for it in links}
+
+
+def test_the_picture_is_of_the_table_of_results():
+    bars = picture.bars(picture.RESULTS.read_text())
+    chosen = sum(map(len, picture.CHOSEN.values()))
+    assert len(bars) == chosen * len(picture.COLOURS)
+    assert any(bar.speed < 1 for bar in bars)
+    drawn = re.findall(r"<text [^>]*>([^<]*)</text>", picture.PICTURE.read_text())
+    assert [it for bar in bars for it in (bar.words, bar.text) if it not in drawn] == []
 
 
 def test_files_that_are_named_exist():
