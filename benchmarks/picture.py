@@ -154,7 +154,8 @@ def draw(chosen: list[Bar], path: Path) -> None:
         axes.text(1.07, -0.95, "rmaext is faster", ha="left", va="center", fontsize=9)
         axes.set_xlabel("speed of rmaext as a multiple of MPI.Win's")
         handles = [pyplot.Rectangle((0, 0), 1, 1, color=colour) for colour in COLOURS.values()]
-        axes.legend(handles, list(COLOURS), loc="center right", bbox_to_anchor=(1, 0.28), frameon=False)
+        place = {"loc": "center right", "bbox_to_anchor": (1, 0.28)}
+        axes.legend(handles, list(COLOURS), frameon=False, **place)
         figure.savefig(path, transparent=True, metadata={"Date": None, "Creator": None})
         pyplot.close(figure)
 

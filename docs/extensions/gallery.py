@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The gallery: `example` runs a program of examples/ under mpiexec, and shows all of it.
 
+`thumbnails` shows the pictures of several, each a link to its page.
+
 For examples/NAME.py there is docs/gallery/draw_NAME.py, which runs it on each rank, checks
 the answer, prints what the page shows, and has rank 0 save the picture that it is given
 the path of. A job that fails is an error of the page, and so of the build.
@@ -8,6 +10,7 @@ the path of. A job that fails is an error of the page, and so of the build.
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import subprocess
@@ -39,36 +42,70 @@ class Example(SphinxDirective):
         drawing = ROOT / "docs" / "gallery" / f"draw_{name}.py"
         for path in (source, drawing):
             self.env.note_dependency(str(path))
-        picture = PICTURES / f"{name}.png"
-        output = self._job(ranks, drawing, picture)
-        folder = Path(self.env.doc2path(self.env.docname)).parent
-        image = nodes.image(
-            uri=os.path.relpath(picture, folder), alt=self.options["alt"], width="100%"
-        )
+        try:
+            output = job(ranks, name)
+        except RuntimeError as exc:
+            raise self.error(str(exc)) from None
+        image = nodes.image(uri=relative(self, name), alt=self.options["alt"], width="100%")
         code = nodes.literal_block(text=source.read_text(), language="python")
         return [image, nodes.literal_block(text=output, language="text"), code]
 
-    def _job(self, ranks: int, program: Path, picture: Path) -> str:
-        """Run a program on so many ranks; return what it printed."""
-        PICTURES.mkdir(parents=True, exist_ok=True)
-        picture.unlink(missing_ok=True)
-        # `make docs` says how the tests launch jobs.
-        launch = [*shlex.split(os.environ["LAUNCH"]), "--run", str(ranks), "--limit", "120"]
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "examples")])}
-        done = subprocess.run(
-            [*launch, str(program), str(picture)],
-            cwd=ROOT,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode or not picture.exists():
-            raise self.error(f"{program.name} on {ranks} ranks: {done.stdout}{done.stderr}")
-        return done.stdout.partition("\n")[2]  # behind the line with the command
+
+class Thumbnails(SphinxDirective):
+    """The pictures of examples; each line is PAGE EXAMPLE: words."""
+
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        """Return a grid of pictures."""
+        grid = nodes.container(classes=["thumbnails"])
+        for line in self.content:
+            names, _, words = line.partition(": ")
+            page, example = names.split()
+            try:
+                job(4, example)
+            except RuntimeError as exc:
+                raise self.error(str(exc)) from None
+            link = nodes.reference(refuri=f"{page}.html", internal=True)
+            link += nodes.image(uri=relative(self, example), alt=words)
+            text = nodes.reference(text=words, refuri=f"{page}.html", internal=True)
+            paragraph = nodes.paragraph()
+            paragraph += [link, text]
+            grid += paragraph
+        return [grid]
+
+
+def relative(directive: SphinxDirective, name: str) -> str:
+    """Return where an example's picture lies, seen from the page."""
+    folder = Path(directive.env.doc2path(directive.env.docname)).parent
+    return os.path.relpath(PICTURES / f"{name}.png", folder)
+
+
+@functools.cache
+def job(ranks: int, name: str) -> str:
+    """Have an example's picture drawn on so many ranks, once; return what it printed."""
+    program, picture = ROOT / "docs" / "gallery" / f"draw_{name}.py", PICTURES / f"{name}.png"
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    picture.unlink(missing_ok=True)
+    # `make docs` says how the tests launch jobs.
+    launch = [*shlex.split(os.environ["LAUNCH"]), "--run", str(ranks), "--limit", "120"]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "examples")])}
+    env["MATPLOTLIBRC"] = str(ROOT / "docs" / "gallery")
+    done = subprocess.run(
+        [*launch, str(program), str(picture)],
+        cwd=ROOT,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode or not picture.exists():
+        raise RuntimeError(f"{program.name} on {ranks} ranks: {done.stdout}{done.stderr}")
+    return done.stdout.partition("\n")[2]  # behind the line with the command
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Add the directive."""
+    """Add the directives."""
     app.add_directive("example", Example)
+    app.add_directive("thumbnails", Thumbnails)
     return {"parallel_read_safe": True}

@@ -7,6 +7,7 @@ import inspect
 from typing import Any
 
 from docutils import nodes
+from names import SECTIONS, directive, members, named
 from public import is_error, is_window, public
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
@@ -16,15 +17,6 @@ from sphinx.util.docutils import SphinxDirective
 import rmaext
 
 logger = logging.getLogger(__name__)
-
-
-def _directive(value: Any) -> str:
-    """Return what autodoc calls such a thing."""
-    if is_error(value):
-        return "autoexception"
-    if inspect.isclass(value):
-        return "autoclass"
-    return "autofunction" if callable(value) else "autodata"
 
 
 def _arguments(value: Any) -> str:
@@ -39,29 +31,41 @@ def _arguments(value: Any) -> str:
 def _entry(name: str) -> list[str]:
     """Return the directive that documents a public name."""
     value = getattr(rmaext, name)
-    lines = [f".. {_directive(value)}:: {name}{_arguments(value)}"]
+    lines = [f".. {directive(value)}:: {name}{_arguments(value)}"]
     if is_error(value):
         lines += ["   :show-inheritance:"]
-    elif inspect.isclass(value):
+    elif inspect.isclass(value) and value is not rmaext.Window:
         lines += ["   :members:"]
         if not is_window(value):
             lines += ["   :inherited-members: object"]
     return [*lines, ""]
 
 
+def _member(name: str, value: Any) -> list[str]:
+    """Return the directive that documents a name of a window."""
+    if isinstance(value, property):
+        return [f".. autoproperty:: {name}", ""]
+    if callable(value) or isinstance(value, classmethod):
+        return [f".. automethod:: {name}", ""]
+    return [f".. autoattribute:: {name}", ""]
+
+
 class PublicNames(SphinxDirective):
-    """Those that autodoc documents as `autoclass`, `autoexception` ..., or one by its name."""
+    """Those that autodoc documents as `autoclass` ..., of a section of Window, or one by name."""
 
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
         """Return what autodoc makes of them."""
         wanted = self.arguments[0]
-        names = [name for name in rmaext.__all__ if _directive(getattr(rmaext, name)) == wanted]
-        names = [wanted] if wanted in rmaext.__all__ else [n for n in names if n != "Window"]
+        lines = [".. currentmodule:: rmaext", ""]
+        if wanted in SECTIONS:
+            for name, value in members(wanted).items():
+                lines += _member(name, value)
+            return self.parse_text_to_nodes("\n".join(lines))
+        names = [wanted] if wanted in rmaext.__all__ else list(named(wanted))
         if not names:
             raise self.error(f"rmaext has no public name of the kind {wanted}")
-        lines = [".. currentmodule:: rmaext", ""]
         for name in names:
             lines += _entry(name)
         return self.parse_text_to_nodes("\n".join(lines))

@@ -18,6 +18,7 @@ from sphinx.util.docutils import SphinxDirective
 
 ROOT = Path(__file__).resolve().parents[2]
 MADE = ROOT / "build" / "docs" / "traces"
+RC = str(ROOT / "docs" / "gallery")  # the folder of a matplotlibrc
 
 
 class Traced(SphinxDirective):
@@ -51,7 +52,7 @@ class Traced(SphinxDirective):
         done = subprocess.run(
             command,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "MATPLOTLIBRC": RC, **env},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -19,10 +19,10 @@ if comm.rank == 0:
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 4), layout="constrained")
     for rank, part in enumerate(parts):
         left.plot(*part[::4].T, ".", ms=2, alpha=0.6, label=f"measured by rank {rank}")
-    for (name, weights), style in zip(runs.items(), ("k-", "k:"), strict=True):
+    for (name, weights), style in zip(runs.items(), ("-", ":"), strict=True):
         errors = [np.mean((samples.features(x) @ each - y) ** 2) for each in weights]
-        left.plot(np.sort(x), samples.features(np.sort(x)) @ weights[-1], style, label=name)
-        right.semilogy(errors, style, label=name)
+        left.plot(np.sort(x), samples.features(np.sort(x)) @ weights[-1], style, color="gray", label=name)
+        right.semilogy(errors, style, color="gray", label=name)
         print(f"{name}: mean squared error {errors[-1]:.3f}")
     left.set(xlabel="x", ylabel="y")
     right.set(xlabel=f"step, of {samples.BATCH} samples", ylabel="mean squared error")

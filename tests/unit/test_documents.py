@@ -10,7 +10,11 @@ from launch import ROOT
 from support.documents import programs
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.insert(0, str(ROOT / "docs" / "extensions"))
+import names
 import picture
+
+import rmaext
 
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGES.md")]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
@@ -115,6 +119,24 @@ def test_the_picture_is_of_the_table_of_results():
     assert any(bar.speed < 1 for bar in bars)
     drawn = re.findall(r"<text [^>]*>([^<]*)</text>", picture.PICTURE.read_text())
     assert [it for bar in bars for it in (bar.words, bar.text) if it not in drawn] == []
+
+
+REFERENCE = sorted((ROOT / "docs" / "reference").rglob("*.md"))
+
+
+@pytest.mark.parametrize("page", REFERENCE, ids=lambda page: page.stem)
+def test_lists_of_names_are_up_to_date(page):
+    assert names.renewed(page.read_text()) == page.read_text(), (
+        "python docs/extensions/names.py writes them"
+    )
+
+
+def test_each_public_name_is_in_a_list():
+    text = "".join(page.read_text() for page in REFERENCE)
+    assert set(re.findall("<!-- names (.*) -->", text)) == {
+        *names.SECTIONS,
+        *(names.directive(getattr(rmaext, name)) for name in rmaext.__all__),
+    }
 
 
 def test_files_that_are_named_exist():
