@@ -21,7 +21,9 @@ if comm.rank == 0:
         left.plot(*part[::4].T, ".", ms=2, alpha=0.6, label=f"measured by rank {rank}")
     for (name, weights), style in zip(runs.items(), ("-", ":"), strict=True):
         errors = [np.mean((samples.features(x) @ each - y) ** 2) for each in weights]
-        left.plot(np.sort(x), samples.features(np.sort(x)) @ weights[-1], style, color="gray", label=name)
+        left.plot(
+            np.sort(x), samples.features(np.sort(x)) @ weights[-1], style, color="gray", label=name
+        )
         right.semilogy(errors, style, color="gray", label=name)
         print(f"{name}: mean squared error {errors[-1]:.3f}")
     left.set(xlabel="x", ylabel="y")
