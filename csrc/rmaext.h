@@ -1204,7 +1204,7 @@ int rmaext_window_check(rmaext_window *window, int64_t rank, uint64_t offset,
  * after it was copied. Bytes that nothing has been written to are 0.
  */
 enum {
-	RMAEXT_RECORD_LAYOUT = 1, /* changes with the layout */
+	RMAEXT_RECORD_LAYOUT = 2, /* changes with the layout */
 	RMAEXT_RECORD_EVENTS = 65536,
 	RMAEXT_RECORD_THREADS = 256,
 	RMAEXT_RECORD_WINDOWS = 4096,
@@ -1261,6 +1261,11 @@ struct rmaext_record_counts {
 	/* direct ones of threads that hold the GIL; `errors` is 0 */
 	struct rmaext_record_count plain[5];
 	struct rmaext_record_count shared[5][4]; /* by kind and route */
+	/*
+	 * From how many updates by message on a hint is due, as the target's
+	 * memory could be mapped here if it were rmaext's; 0: none.
+	 */
+	uint64_t hint_from;
 };
 
 struct rmaext_record_event {
@@ -1314,6 +1319,7 @@ struct rmaext_record_window {
 	int64_t targets;
 	char dtype[24];
 	char kind[24]; /* "Window", "SharedWindow", ... */
+	char site[64]; /* "app.py:12": where the program has made it */
 };
 
 struct rmaext_record_comm {
@@ -1385,7 +1391,7 @@ void rmaext_record_window(rmaext_window *window,
 /* The id of the window's entry; 0: it has none. */
 uint32_t rmaext_record_id(const rmaext_window *window);
 /* The window's counters, which stay readable; or NULL. */
-const struct rmaext_record_counts *
+struct rmaext_record_counts *
 rmaext_record_counters(const rmaext_window *window, int64_t *targets_p);
 /* This rank uses the window no more, though its memory stays. */
 void rmaext_record_abandon(rmaext_window *window);

@@ -110,24 +110,6 @@ static enum py_outcome transfer_fetch(struct py_window *w,
 	return *old_p ? PY_DONE : PY_FAILED;
 }
 
-/*
- * Tells once a process that updates over the route cma are messages. An
- * exception is set where a handler of logging's has raised one.
- */
-static bool update_hint(struct py_window *w, int64_t rank)
-{
-	static bool hinted;
-	PyObject *done;
-
-	if (hinted || !py_is_rank(w, rank) ||
-	    rmx_target_of(w->it.window, rank)->route != RMAEXT_CMA)
-		return true;
-	hinted = true;
-	done = PyObject_CallMethod((PyObject *)w, "_hint_updates", NULL);
-	Py_XDECREF(done);
-	return done;
-}
-
 enum py_outcome py_update(struct py_window *w, const struct py_update *u,
 			  PyObject *value, int64_t rank, int64_t index,
 			  PyObject **old_p)
@@ -148,8 +130,6 @@ enum py_outcome py_update(struct py_window *w, const struct py_update *u,
 	if (!py_is_open(w) || w->it.type < 0 ||
 	    !py_to_bytes(w, index, &r.offset))
 		return PY_DECLINED;
-	if (!py_rank_is_direct(w, rank) && !update_hint(w, rank))
-		return PY_FAILED;
 	if (py_is_plain(w, value)) {
 		operand = (PyArrayObject *)Py_NewRef(value);
 		r.count = (uint64_t)PyArray_SIZE(operand);
@@ -210,8 +190,6 @@ static enum py_outcome swap_far(struct py_window *w,
 	PyArrayObject *operands;
 	enum py_outcome done;
 
-	if (!update_hint(w, rank))
-		return PY_FAILED;
 	if (!py_target_allows(w, rank, offset, 1,
 			      rmx_update_access(r.op, true)))
 		return PY_DECLINED;

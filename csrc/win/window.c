@@ -332,7 +332,7 @@ uint32_t rmaext_record_id(const rmaext_window *w)
 	return w->tally.id;
 }
 
-const struct rmaext_record_counts *
+struct rmaext_record_counts *
 rmaext_record_counters(const rmaext_window *w, int64_t *targets_p)
 {
 	*targets_p = w->tally.of ? w->tally.last + 2 : 0;

@@ -71,6 +71,10 @@ class Group:
         Seconds that one who waits spins before it yields its core, or sleeps.
     timeout : float
         Seconds, of windows that say nothing else.
+    hints_from : int
+        Updates by message of which a hint is given; 0: none.
+    last_hints : list of str
+        To be given at the end of the program, by one rank.
     hellos : Hellos
         What the ranks have told of themselves.
     processes : dict of Process
@@ -85,6 +89,7 @@ class Group:
     _lock = locks.lock()  # with two keys a group would be found by half its users
 
     timeout: float
+    hints_from: int
     _opening: list[Any]
     failed_everywhere = False  # the opening, by the same error
 
@@ -93,6 +98,7 @@ class Group:
         self._left: list[Any] = []  # windows that this rank has left by itself
         self._keys = 0
         self.windows = 0  # made so far
+        self.last_hints: list[str] = []
         self._network: Network | None = None
         self.controls: Any = None  # set by the first window: control.Controls
         self._board: Any = None  # rank 0's
@@ -238,7 +244,7 @@ class Group:
                 tell_of_unknown()
             if MPI.COMM_WORLD.size == 1 and MPI.Comm.Get_parent() == MPI.COMM_NULL:
                 tell_of_launcher()
-            self.timeout = config.timeout
+            self.timeout, self.hints_from = config.timeout, config.hints_from
             mpi_progress.start_thread()
             if config.ptracer:
                 allow_copies()

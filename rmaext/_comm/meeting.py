@@ -29,7 +29,7 @@ from .._memory.node import Team
 from .._native._lib import ffi, lib
 from .._runtime import lifetime
 from .._runtime.failures import advised, from_c, is_of_all, of_all
-from .._runtime.reports import Patience, described, numbers, site
+from .._runtime.reports import Patience, described, numbers, site, tell
 from .._runtime.steps import END, EXPLAIN, FIRST, Step
 from ..errors import BusyError, KeyRecordError, PeerLostError, SyncError
 from . import collective
@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from .control import Block
     from .group import Group
 
-__all__ = ["Meetings"]
+__all__ = ["BID_BITS", "Meetings"]
 
+BID_BITS = 28  # of a value: see Meetings.bid
 _PENDING = lib.RMAEXT_PENDING
 _TAG = 1  # of what ranks tell the others besides; collectives have a space of their own
 _LOST = "lost: "  # begins what a rank says that gives up since others are gone
@@ -156,6 +157,7 @@ class Meetings:
         self._vigil: Vigil | None = None  # of the wait that goes on, once it lasts
         # of MPI's reductions: whose buffers they stay if one is interrupted, which is the last
         self._own, self._largest = np.zeros(3, np.int64), np.zeros(3, np.int64)
+        self._bid = 0  # at the end
         self._end: Any = None  # the request of the reduction at the end
         self.meet_at(None)
 
@@ -299,6 +301,10 @@ class Meetings:
         if differ:
             self._explain()
         return worst
+
+    def bid(self, wants: bool) -> int:
+        """Return what makes the largest value that of the first rank that wants to speak."""
+        return self.size - self.rank if wants and self.size < 1 << BID_BITS else 0
 
     def gather(self, record: bytes) -> Sequence[bytes]:
         """Return every rank's record. Collective."""
@@ -597,23 +603,26 @@ class Meetings:
         """
         if self.out is not None:
             return self._at_end_apart()
+        hints = self._group.last_hints
         if not self._ending:
+            self._bid = self.bid(bool(hints))
             self.begin(END, 0)
             self._ending = True
             self._vigil = None
             if self.place is None:
                 lib.rmaext_record_meets(self._group.record_id, self._now().word())
-                buffers = self._reduction(self._now(), 0)
+                buffers = self._reduction(self._now(), self._bid)
                 self._end = self.comm.Iallreduce(*buffers, MPI.MAX)
             else:
                 self._numbers.begun += 1
         try:
             self._cut = True
             by_mpi = self.place is None
-            if not (self._end.Test() if by_mpi else self._come(0, 0)):
+            if not (self._end.Test() if by_mpi else self._come(self._bid, 0)):
                 self.look()
                 return False
-            differ = self._reduced()[1] if by_mpi else self._met.differ
+            met = self._met
+            most, differ = self._reduced() if by_mpi else (met.worst, met.differ)
             self._announced = True
             if by_mpi:
                 lib.rmaext_record_met(0)
@@ -627,6 +636,8 @@ class Meetings:
             raise
         self._ending = False
         self.finish(None)
+        if self._bid and self._bid == most:
+            tell(hints)
         return True
 
     def at_end_of_comm(self) -> bool:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import operator
 from typing import Any
 
@@ -97,15 +96,6 @@ class UpdateOperations(WindowCore[ScalarT]):
             self.flush(rank)
 
     # -- helpers -------------------------------------------------------------------
-
-    def _hint_updates(self) -> None:
-        """Say once a process how updates within the node would not be messages; C calls it."""
-        if self._group.rank:
-            return
-        text = "window %s: its updates reach ranks of this node by messages, in some 100 "
-        text += "microseconds each: over memory of Window.allocate, or an array of rmaext.zeros, "
-        text += "they take less than one"
-        logging.getLogger("rmaext").warning(text, self._name)
 
     def _may_be_read(self, rank: Any) -> bool:
         try:

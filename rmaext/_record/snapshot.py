@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["Comm", "Lock", "Notified", "Snapshot", "Thread", "Window"]
+__all__ = ["Comm", "Lock", "Notified", "Slow", "Snapshot", "Thread", "Window"]
 
 
 @dataclass
@@ -48,6 +48,7 @@ class Window:
     targets: int = 0
     dtype: str = ""
     kind: str = "Window"
+    site: str = ""  # where the program has made it
 
 
 @dataclass
@@ -86,6 +87,19 @@ class Notified:
 
 
 @dataclass
+class Slow:
+    """Updates by message that this rank has made in a window, so many that a hint is due."""
+
+    comm: int
+    number: int
+    kind: str
+    site: str
+    calls: int
+    bytes: int
+    ns: float  # that one of them has taken; 0: unknown
+
+
+@dataclass
 class Snapshot:
     """A process at one moment. Times are CLOCK_MONOTONIC of its node, in ns."""
 
@@ -110,6 +124,7 @@ class Snapshot:
     comms: list[Comm] = field(default_factory=list)
     locks: list[Lock] = field(default_factory=list)
     notified: list[Notified] = field(default_factory=list)
+    slow: list[Slow] = field(default_factory=list)  # what `hints.look` has found
     line: str = ""  # where its main thread is in the program, if something could tell
     called: bool = False  # and whether it is in a call of rmaext there
 
@@ -123,6 +138,6 @@ class Snapshot:
         parts = {"threads": Thread, "windows": Window, "comms": Comm, "locks": Lock}
         lists = {
             name: [kind(**one) for one in data[name]]
-            for name, kind in {**parts, "notified": Notified}.items()
+            for name, kind in {**parts, "notified": Notified, "slow": Slow}.items()
         }
         return Snapshot(**data | lists)

@@ -20,6 +20,7 @@ from mpi4py import MPI
 from .._native._lib import ffi, lib
 from .._runtime import lifetime
 from .._runtime.config import records
+from .._runtime.reports import site
 from . import jobname, layout, tracing
 
 __all__ = ["begin", "check", "communicator", "window"]
@@ -112,6 +113,8 @@ def window(made: Any) -> None:
             **_words(dtype, type(made).__name__),
         },
     )
+    if number >= 0:
+        _set(facts, "site", site())
     lib.rmaext_record_window(made._handle, facts)
     if tracing.on():
         tracing.name(

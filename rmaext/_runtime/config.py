@@ -18,6 +18,7 @@ __all__ = [
     "Config",
     "checks",
     "deadline",
+    "hints_from",
     "is_known",
     "records",
     "reports_differences",
@@ -34,7 +35,7 @@ VARIABLES = (
     *("RMAEXT_PROVIDER", "RMAEXT_LIBFABRIC", "RMAEXT_IFACE", "RMAEXT_TIMEOUT", "RMAEXT_ROUTE"),
     *("RMAEXT_NODE", "RMAEXT_PTRACER", "RMAEXT_PROGRESS", "RMAEXT_MPI_PROGRESS", "RMAEXT_COMPAT"),
     *("RMAEXT_MR_MODE", "RMAEXT_RECORD", "RMAEXT_TRACE", "RMAEXT_TRACE_SIZE", "RMAEXT_CHECK"),
-    *("RMAEXT_ADMIT", "RMAEXT_SECRET"),
+    *("RMAEXT_ADMIT", "RMAEXT_SECRET", "RMAEXT_HINTS"),
 )
 _OF_TESTS = tuple(f"RMAEXT_{name}" for name in ("TEST_", "EMULATED"))  # which the tests read
 _told = set[str]()
@@ -93,6 +94,7 @@ class Config:
     cache_count: int  # origins that stay registered, where FI_MR_LOCAL is demanded
     cache_bytes: int  # of these
     timeout: float  # seconds, of windows that say nothing else
+    hints_from: int  # updates by message
     admit: tuple[tuple[bytes, int], ...] | None  # networks let in, `networks`; None: everyone
     secret: bytes = field(repr=False)  # that connections between hosts are signed with; b"": none
 
@@ -113,6 +115,7 @@ class Config:
             cache_count=_cache_limit("COUNT", 1024),
             cache_bytes=_cache_limit("SIZE", _memory() // 4),
             timeout=timeout_seconds(None),
+            hints_from=hints_from(),
             admit=networks(),
             secret=secret(),
         )
@@ -221,6 +224,14 @@ def trace_bytes() -> int:
     if value < 1 << 16:
         raise ValueError(f"RMAEXT_TRACE_SIZE={text!r}: must be a number of MiB, at least 0.0625")
     return value
+
+
+def hints_from() -> int:
+    """Return from how many operations on a hint is given that others would be faster; 0: none."""
+    text = os.environ.get("RMAEXT_HINTS", "100000")
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"RMAEXT_HINTS={text!r}: must be a number of operations, or 0")
+    return min(int(text), 1 << 62)
 
 
 def checks() -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from .._native._lib import lib
 
-__all__ = ["Patience", "Waiting", "described", "numbers", "place", "site", "waited"]
+__all__ = ["Patience", "Waiting", "described", "numbers", "place", "site", "tell", "waited"]
 
 WARN_AFTER = 10.0  # seconds
 _RECORD_EVERY = 0.1
@@ -49,6 +49,13 @@ def record(what: str) -> None:
     path, line = place()
     at = f"{path}:{line}".encode(errors="replace") if path else b""
     lib.rmaext_record_tell(at[-127:], what.encode(errors="replace")[:63])
+
+
+def tell(hints: Sequence[str]) -> None:
+    """Log hints, which are not worth an error where stderr is closed."""
+    if not getattr(sys.stderr, "closed", True):
+        for hint in hints:
+            _log.warning("rmaext: %s (RMAEXT_HINTS=0: no hints)", hint)
 
 
 def _raised_at(error: BaseException) -> str:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .._comm.agreement import failed, settle, succeeded
+from .._comm.meeting import BID_BITS
 from .._native import cmethods
 from .._native._lib import ffi, lib
 from .._ops.arguments import behind
@@ -20,7 +21,7 @@ from .._ops.core import WindowCore
 from .._remote.grants import check_grants, end_grants
 from .._runtime import lifetime
 from .._runtime.failures import from_c, is_of_all
-from .._runtime.reports import Patience
+from .._runtime.reports import Patience, tell
 from .._sync.epochs import Epochs
 from .._sync.messages import FAILURES
 from .._sync.waiting import Waits
@@ -73,14 +74,14 @@ class Completion(cmethods.With, Epochs[ScalarT], Waits[ScalarT]):
         self._check_open("fence")
         with self._group.collective("fence", self._name):
             self._check_open("fence")
-            failure, _ = self._meet(self._try_flush())
+            failure, *_ = self._meet(self._try_flush())
         if failure is not None:
             raise failure
 
     def _fence_on(self, failure: Exception | None) -> None:
         """Go on with a fence of C: its flush has failed, or it has come to the meeting."""
         with self._group.collective("fence", self._name, failure is None):
-            failure, _ = self._meet(failure)
+            failure, *_ = self._meet(failure)
         if failure is not None:
             raise failure
 
@@ -121,6 +122,7 @@ class Completion(cmethods.With, Epochs[ScalarT], Waits[ScalarT]):
             raise
 
     def _close(self) -> None:
+        hint = self._advised()
         with self._group.collective("close", self._name):
             if self._closed:  # another thread was faster
                 return
@@ -132,7 +134,7 @@ class Completion(cmethods.With, Epochs[ScalarT], Waits[ScalarT]):
             try:
                 busy = self._shut_calls() or self._in_doubt()
                 busy = any(lib.rmaext_window_pending(w._handle) for w in self._parts()) or busy
-                failure, keep = self._meet(failure, busy)
+                failure, keep, speaks = self._meet(failure, busy, bool(hint))
             except BaseException as exc:
                 # The ranks are in different calls, or this rank has not met any: nothing is closed.
                 if self._group.meetings.all_have(exc) and not self._group.meetings.over:
@@ -144,6 +146,8 @@ class Completion(cmethods.With, Epochs[ScalarT], Waits[ScalarT]):
                 self._shut(keep)
         if failure is not None:
             raise failure
+        if speaks:
+            tell([hint])
 
     def _shut_calls(self) -> bool:
         """Let no thread of this rank begin an operation; return whether one does not end."""
@@ -170,16 +174,21 @@ class Completion(cmethods.With, Epochs[ScalarT], Waits[ScalarT]):
             return exc
         return None
 
-    def _meet(self, failure: Exception | None, busy: bool = False) -> tuple[Exception | None, bool]:
+    def _meet(
+        self, failure: Exception | None, busy: bool = False, wants: bool = False
+    ) -> tuple[Exception | None, bool, bool]:
         """Wait for all ranks. Collective.
 
         Return the error that one of them brings, and whether any has an error
         or is busy: then no rank may free memory. A GrantError only if there is no other.
+        And whether this rank is to say what it wants to, as none before it wants to.
         """
         group = self._group
         level = 0 if failure is None else 2 if isinstance(failure, GrantError) else 3
         try:
-            worst = group.reduce(level or int(busy))
+            bid = group.meetings.bid(wants)
+            most = group.reduce((level or int(busy)) << BID_BITS | bid)
+            worst, speaks = most >> BID_BITS, wants and most & (1 << BID_BITS) - 1 == bid
             if worst >= 2:
                 record = failed(failure) if failure and level == worst else succeeded()
                 received = group.gather(record)
@@ -190,12 +199,12 @@ class Completion(cmethods.With, Epochs[ScalarT], Waits[ScalarT]):
                 self._shut(keep=True)  # this rank is out of step with the others
             raise
         if worst < 2:
-            return None, worst == 1
+            return None, worst == 1, speaks
         try:
             settle(received, failure if level == worst else None)
         except Exception as exc:
-            return exc, True
-        return None, True
+            return exc, True, False
+        return None, True, False
 
     def _shut(self, keep: bool) -> None:
         """End this rank's part. Without `keep`, to which all ranks agree, free the memory too."""
@@ -309,6 +318,8 @@ def _last_words() -> None:
         while window._is_pending() and time.monotonic() < end:
             window._serve()
             time.sleep(1e-4)
+        if hint := window._advised():
+            window._group.last_hints.append(hint)
         undone = window._undone()
         if undone:
             found.append((window._group.rank, f"window {window._name}: {undone}"))

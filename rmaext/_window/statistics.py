@@ -27,6 +27,34 @@ _ROW = np.dtype(
 class Statistics(WindowCore[ScalarT]):
     """The counters of `Window`."""
 
+    def _mark_slow(self) -> None:
+        """Mark the targets whose updates are messages only as their memory is the program's.
+
+        Ranks of this node could map memory of `Window.allocate`. Who has mapped a file wants that.
+        """
+        group, targets = self._group, ffi.new("int64_t *")
+        if not group.hints_from or self._region.dynamic:
+            return
+        counters = lib.rmaext_record_counters(self._handle, targets)
+        own = min(targets[0], lib.RMAEXT_RECORD_TARGETS) - 1  # targets that share none
+        for rank, process in group.processes.items():
+            by_message = self._routes[rank] != lib.RMAEXT_DIRECT
+            stored = self._records.access[rank] & lib.RMAEXT_STORED
+            if rank < own and by_message and process.can_map and not stored:
+                counters[rank].hint_from = group.hints_from
+                self._may_hint = True
+
+    def _advised(self) -> str:
+        """Say how so many updates as were made would have been faster; or "". Local."""
+        parts = [part for part in self._parts() if part._may_hint]
+        if not parts:
+            return ""
+        from .._record import hints  # here: few programs ever need it
+
+        if not any(hints.is_due(_counts(part._handle)) for part in parts):
+            return ""
+        return hints.of_window(self._group.record_id, int(self._name))
+
     @property
     def stats(self) -> NDArray[Any]:
         """What this rank has done with each target so far. Local.
@@ -90,15 +118,20 @@ class Statistics(WindowCore[ScalarT]):
         return np.array(rows, _ROW)
 
 
-def _read(handle: Any) -> list[tuple[tuple[int, int, int], NDArray[Any]]]:
-    """Return a C window's counters, but for zeros: target, kind, route; calls, bytes, errors."""
+def _counts(handle: Any) -> NDArray[Any]:
+    """Return a copy of a C window's counters; none if it has none."""
     targets = ffi.new("int64_t *")
     counters = lib.rmaext_record_counters(handle, targets)
-    if counters == ffi.NULL:
+    size = int(targets[0]) * layout.COUNTS.itemsize
+    return np.frombuffer(ffi.buffer(counters, size), layout.COUNTS).copy()
+
+
+def _read(handle: Any) -> list[tuple[tuple[int, int, int], NDArray[Any]]]:
+    """Return a C window's counters, but for zeros: target, kind, route; calls, bytes, errors."""
+    counts = _counts(handle)
+    if not counts.size:
         text = "stats: this window is not counted: RMAEXT_RECORD is 0, or too many windows are open"
         raise Unsupported(errno.EOPNOTSUPP, text, call="stats")
-    size = int(targets[0]) * layout.COUNTS.itemsize
-    counts = np.frombuffer(ffi.buffer(counters, size), layout.COUNTS).copy()
     shared = counts["shared"]
     for field in shared.dtype.names or ():
         shared[:, :, lib.RMAEXT_DIRECT][field] += counts["plain"][field]

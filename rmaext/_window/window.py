@@ -340,6 +340,7 @@ class Window(
         self._sizes = elements(self._records.size, self._dtype.itemsize)
         self._atomic_type = arrays.atomic_type(self._dtype)
         writer.window(self)
+        self._mark_slow()
         self._bind_plain()
 
     def _bind_plain(self) -> None:

@@ -42,6 +42,10 @@ _LEAST_ALIGNED, _MOST_ALIGNED = 64, 1 << 30
 _NOTHING: Bytes = np.empty(0, np.uint8)  # memory that has no address
 
 
+class CreatedWindow(Window[Any]):
+    """One over memory of the program's: a kind of its own in the record, for its hints."""
+
+
 class State:
     """What all the objects of one window share.
 
@@ -113,7 +117,7 @@ class Given(NamedTuple, Generic[T]):
 def create(memory: Any, unit: int, info: MPI.Info, comm: MPI.Intracomm) -> State:
     """Return a window over memory of this rank's."""
     given = _agree(comm, info, unit, lambda: bytes_of(memory))
-    window = _translate(lambda: Window(comm, given.own, proc_null=True))
+    window = _translate(lambda: CreatedWindow(comm, given.own, proc_null=True))
     return _state(window, MPI.WIN_FLAVOR_CREATE, given.units, info, comm, memory)
 
 

@@ -69,4 +69,4 @@ def table(sample: Sample) -> str:
     if rows:
         titles = [column.title for column in COLUMNS]
         lines.append(aligned(titles, rows, left=[i for i, c in enumerate(COLUMNS) if c.left]))
-    return "\n".join(lines + sample.refused)
+    return "\n".join([*lines, *(f"hint: {text}" for text in sample.hints), *sample.refused])

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .. import __version__
+from .._record import hints
 from .._record.record import Record, RecordError, find
 from .._record.snapshot import Snapshot, Thread
 from .._runtime.steps import Step
@@ -47,11 +48,12 @@ class Sample:
     seconds: float = 0.0
     ranks: list[Rank] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    hints: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON has it."""
         facts = {"format": FORMAT, "version": __version__, "seconds": self.seconds}
-        return facts | {"ranks": [asdict(r) for r in self.ranks], "refused": self.refused}
+        return facts | {"ranks": [asdict(r) for r in self.ranks], "refused": self.refused} | {"hints": self.hints}
 
 
 @dataclass
@@ -89,9 +91,13 @@ class Sampler:
         sample = Sample(now - self._last, refused=refused)
         self._last = now
         found: dict[int, Rank] = {}
+        snapshots = []
         for pid, record in list(self._records.items()):
             try:
-                found[pid] = self._look(record)
+                one, operations, size = record.counted()
+                hints.look(one, record)
+                found[pid] = self._look(one, operations, size)
+                snapshots.append(one)
             except RecordError as exc:
                 sample.refused.append(str(exc))
                 self._drop(pid)
@@ -101,6 +107,7 @@ class Sampler:
                 sample.ranks.append(one)
             else:
                 self._drop(pid)
+        sample.hints = hints.texts(one for one in snapshots if one.job in alive)
         sample.ranks.sort(key=lambda one: (one.job, one.rank, one.pid))
         return sample
 
@@ -125,8 +132,7 @@ class Sampler:
             self._drop(record.pid)
         self._records[record.pid] = record
 
-    def _look(self, record: Record) -> Rank:
-        one, operations, size = record.counted()
+    def _look(self, one: Snapshot, operations: int, size: int) -> Rank:
         thread = _main(one)
         waited = thread.waited
         if thread.wait:

@@ -66,7 +66,8 @@ class Top(App[None]):
 
     def _show(self) -> None:
         self.query_one("#head", Static).update(Text(headline(self._sample)))
-        self.query_one("#refused", Static).update(Text("\n".join(self._sample.refused)))
+        below = [*(f"hint: {text}" for text in self._sample.hints), *self._sample.refused]
+        self.query_one("#refused", Static).update(Text("\n".join(below)))
         table = self.query_one(DataTable)
         cursor, scrolled = table.cursor_row, table.scroll_y
         table.clear(columns=True)

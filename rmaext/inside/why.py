@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .. import __version__
+from .._record import hints
 from .._record.job import LONG, Job, Wait, jobs, runs
 from .._record.record import Record, RecordError, count_notifications, find
 from .._record.snapshot import Snapshot
@@ -58,7 +59,9 @@ def look(pids: Sequence[int] = ()) -> Seen:
         seen, kept = Seen(refused=refused), []
         for record in records:
             try:
-                seen.snapshots.append(record.snapshot())
+                one = record.snapshot()
+                hints.look(one, record)
+                seen.snapshots.append(one)
                 kept.append(record)
             except RecordError as exc:
                 seen.refused.append(str(exc))
@@ -199,6 +202,7 @@ def to_json(seen: Seen) -> dict[str, Any]:
                     for one in job.members
                 ],
                 "verdict": [asdict(finding) for finding in verdict(job)],
+                "hints": hints.texts(job.members),
             }
             for job in jobs(seen.snapshots)
         ],
@@ -240,6 +244,7 @@ def report(seen: Seen) -> Iterator[str]:
         yield "verdict:"
         for finding in verdict(job):
             yield f"  {finding.text}"
+        yield from (f"hint: {text}" for text in hints.texts(job.members))
         yield ""
     yield from [*seen.refused, *seen.notes]
     if not seen.snapshots and not seen.refused:
