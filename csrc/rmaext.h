@@ -1391,8 +1391,8 @@ void rmaext_record_window(rmaext_window *window,
 /* The id of the window's entry; 0: it has none. */
 uint32_t rmaext_record_id(const rmaext_window *window);
 /* The window's counters, which stay readable; or NULL. */
-struct rmaext_record_counts *
-rmaext_record_counters(const rmaext_window *window, int64_t *targets_p);
+struct rmaext_record_counts *rmaext_record_counters(const rmaext_window *window,
+						    int64_t *targets_p);
 /* This rank uses the window no more, though its memory stays. */
 void rmaext_record_abandon(rmaext_window *window);
 /*

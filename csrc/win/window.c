@@ -332,8 +332,8 @@ uint32_t rmaext_record_id(const rmaext_window *w)
 	return w->tally.id;
 }
 
-struct rmaext_record_counts *
-rmaext_record_counters(const rmaext_window *w, int64_t *targets_p)
+struct rmaext_record_counts *rmaext_record_counters(const rmaext_window *w,
+						    int64_t *targets_p)
 {
 	*targets_p = w->tally.of ? w->tally.last + 2 : 0;
 	return w->tally.of;

@@ -134,6 +134,10 @@ class WindowCore(Unique, cmethods.Window[ScalarT]):
         """Return those whose C windows this one has."""
         return [self]
 
+    def _advised(self) -> str:
+        """Return the hint that is due about this window; "" if none is, see `Statistics`."""
+        return ""
+
     def _let_go(self) -> None:
         """Keep this rank's memory no longer: it stays for as long as the program holds it."""
         array = self._array

@@ -17,7 +17,6 @@ import numpy as np
 
 from .._native._lib import lib
 from .._runtime.reports import numbers
-from . import layout
 from .record import Record, RecordError, find
 from .snapshot import Slow, Snapshot, Window
 
@@ -115,4 +114,4 @@ def _each(events: Any, window: int, targets: Any) -> float:
     ends = np.maximum.accumulate(timed["end"])
     idle = np.maximum(timed["begin"][1:] - ends[:-1], 0).sum()
     calls = timed.size + int(timed["more"].sum())
-    return max(float(ends[-1] - timed["begin"][0] - idle), 1.0) / calls
+    return float(max(ends[-1] - timed["begin"][0] - idle, 1) / calls)

@@ -53,7 +53,11 @@ class Sample:
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON has it."""
         facts = {"format": FORMAT, "version": __version__, "seconds": self.seconds}
-        return facts | {"ranks": [asdict(r) for r in self.ranks], "refused": self.refused} | {"hints": self.hints}
+        return (
+            facts
+            | {"ranks": [asdict(r) for r in self.ranks], "refused": self.refused}
+            | {"hints": self.hints}
+        )
 
 
 @dataclass
@@ -94,10 +98,10 @@ class Sampler:
         snapshots = []
         for pid, record in list(self._records.items()):
             try:
-                one, operations, size = record.counted()
-                hints.look(one, record)
-                found[pid] = self._look(one, operations, size)
-                snapshots.append(one)
+                snapshot, operations, size = record.counted()
+                hints.look(snapshot, record)
+                found[pid] = self._look(snapshot, operations, size)
+                snapshots.append(snapshot)
             except RecordError as exc:
                 sample.refused.append(str(exc))
                 self._drop(pid)
@@ -107,7 +111,7 @@ class Sampler:
                 sample.ranks.append(one)
             else:
                 self._drop(pid)
-        sample.hints = hints.texts(one for one in snapshots if one.job in alive)
+        sample.hints = hints.texts(it for it in snapshots if it.job in alive)
         sample.ranks.sort(key=lambda one: (one.job, one.rank, one.pid))
         return sample
 

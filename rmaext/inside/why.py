@@ -59,10 +59,9 @@ def look(pids: Sequence[int] = ()) -> Seen:
         seen, kept = Seen(refused=refused), []
         for record in records:
             try:
-                one = record.snapshot()
-                hints.look(one, record)
-                seen.snapshots.append(one)
+                seen.snapshots.append(record.snapshot())
                 kept.append(record)
+                hints.look(seen.snapshots[-1], record)
             except RecordError as exc:
                 seen.refused.append(str(exc))
         seen.refused += count_notifications(seen.snapshots, kept)

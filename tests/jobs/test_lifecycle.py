@@ -107,9 +107,6 @@ def leave(name, size, env):
     body, status, words = EXITS[name]
     code = "win = window()\nexercise(win)\nprint('end', flush=True)\n" + textwrap.dedent(body)
     done = start(size, code, env)
-    # what the windows of these programs, which go by cma, are told once
-    hint = "its updates reach ranks of this node by messages"
-    done.stderr = "".join(line for line in done.stderr.splitlines(True) if hint not in line)
     if size and status:  # the launchers have opinions and words of their own
         assert done.returncode, done.stdout + done.stderr
     else:

@@ -679,12 +679,3 @@ def test_a_rank_is_stopped_in_a_bulk_update(mpirun):
     done = mpirun(3, program, env={"PYTHONPATH": launch.PYTHONPATH}, timeout=55)
     assert done.returncode == 0, done.stderr + done.stdout
     assert done.stdout.count("OK") == 3, done.stderr + done.stdout
-
-
-def test_updates_by_message_within_a_node_are_reported_once(mpirun):
-    """With what would be faster; those of mapped memory are not."""
-    done = mpirun(2, launch.ROOT / "tests/ops/programs/hint.py", env={"RMAEXT_ROUTE": None})
-    assert not done.returncode, done.stderr
-    assert done.stdout == "before\n"
-    assert done.stderr.count("its updates reach ranks of this node by messages") == 1
-    assert "Window.allocate" in done.stderr
