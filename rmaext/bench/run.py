@@ -81,12 +81,10 @@ class JobError(Exception):
     """A job that brought no result, and why.
 
     The text is why, and the end of `said`, which is all that its ranks printed.
-    `slow` is true if it was ended as its time was up: it hangs, or had too little.
     """
 
-    def __init__(self, why: str, said: str = "", slow: bool = False) -> None:
+    def __init__(self, why: str, said: str = "") -> None:
         super().__init__(f"{why}\n{_tail(said)}".strip())
-        self.why, self.said, self.slow = why, said, slow
 
 
 def mpi_in_use() -> Mpi:
@@ -104,14 +102,13 @@ def launch(
     limit: float,
     tick: Callable[[float], None] | None = None,
     grace: float = 5,
-    to_the_end: bool = False,
 ) -> dict[str, Any]:
     """Run a job and return its result: "facts" and "figures", and "note" if its end was odd.
 
     `tick` is called now and then with the fraction that is done. Raises
     JobError if the job fails, or is not done within `limit` seconds; then the ranks
     have `grace` more to say where they are. It never takes much longer, whatever
-    they do. With `to_the_end` it also fails if its end is odd.
+    they do.
     """
     with tempfile.TemporaryDirectory(prefix="rmaext-bench-") as name:
         folder, result = Path(name), Path(name, "result")
@@ -135,13 +132,11 @@ def launch(
             why = f"not done after {limit:.3g} s" if status is None else f"status {status}"
             with contextlib.suppress(FileNotFoundError):
                 why = (folder / "error").read_text()
-            raise JobError(why, said, slow=status is None)
+            raise JobError(why, said)
         found: dict[str, Any] = json.loads(result.read_text())
     if status != 0:
         how = "did not end" if status is None else f"ended with status {status}"
         found["note"] = f"the job {how} after its result was written"
-        if to_the_end:
-            raise JobError(found["note"], said, slow=status is None)
     return found
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One of two ranks of a job: `python -m rmaext.cli.checkup SETTINGS FOLDER`, started by doctor.py.
+"""One of two ranks of a job: `python -m rmaext.cli.checkup SETTINGS FOLDER`, see probe.py.
 
-SETTINGS is JSON: "provider", or "" for the routes within a node, and "patience", the
-seconds that each operation may take. Rank 0 prints each step as it begins, and leaves
-FOLDER/result if all went well; who fails first, FOLDER/error.
+SETTINGS is JSON: "providers", of which "" stands for the routes within a node, and
+"patience", the seconds that each operation may take. Each rank leaves FOLDER/pid-PID. Rank 0
+adds lines of JSON to FOLDER/log: each step as it begins, and what came of each provider; who
+fails first leaves FOLDER/error.
 """
 
 from __future__ import annotations
@@ -30,38 +31,46 @@ _COUNT = 1 << 16  # 512 KiB
 _FLAG = _COUNT - 1
 
 
+class _Log:
+    """What rank 0 says of its way; rank 1 says nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path, self.name = folder / "log", ""
+
+    def add(self, **what: Any) -> None:
+        if MPI.COMM_WORLD.rank == 0:
+            with open(self._path, "a") as file:
+                file.write(f"{json.dumps({'name': self.name} | what)}\n")
+
+
 def main() -> None:
     """Go through the steps; an exception on either rank ends the job."""
     settings, folder = json.loads(sys.argv[1]), Path(sys.argv[2])
     faulthandler.enable()  # a launcher may not tell that a rank crashed
+    (folder / f"pid-{os.getpid()}").touch()
+    log = _Log(folder)
     try:
-        result = _examine(settings["provider"], settings["patience"], folder / "absent")
+        for number, name in enumerate(settings["providers"]):
+            log.name = name
+            sign = folder / f"absent-{number}"
+            log.add(result=_examine(name, settings["patience"], sign, log))
     except BaseException as exc:
         # the first to fail knows why; then it is gone, as the other may say
         with contextlib.suppress(FileExistsError), open(folder / "error", "x") as file:
             file.write(f"{type(exc).__name__}: {exc}")
         MPI.COMM_WORLD.Abort(1)
         os._exit(1)
-    if MPI.COMM_WORLD.rank == 0:
-        partial = folder / "result.part"
-        partial.write_text(json.dumps(result))
-        partial.rename(folder / "result")
 
 
-def _step(name: str) -> None:
-    if MPI.COMM_WORLD.rank == 0:
-        os.write(1, f"step {name}\n".encode())
-
-
-def _examine(provider: str, patience: float, sign: Path) -> dict[str, Any]:
+def _examine(provider: str, patience: float, sign: Path, log: _Log) -> dict[str, Any]:
     world = MPI.COMM_WORLD
     record = np.dtype([(f"f{i}", t) for i, t in enumerate(arrays.atomic_dtypes())], align=True)
-    _step("reference")
+    log.add(step="reference")
     # by memory: what the provider must give, too
     reference = Window(MPI.COMM_SELF, np.zeros(1, record))
     if provider:
         os.environ.update(RMAEXT_PROVIDER=provider, RMAEXT_ROUTE="fabric")
-    _step("open")
+    log.add(step="open")
     plain = Window.allocate(world, _COUNT, "i8", timeout=patience)
     mixed = Window(world, np.zeros(1, record), timeout=patience)
     result: dict[str, Any] = {"routes": [plain.route(1 - world.rank), mixed.route(1 - world.rank)]}
@@ -70,53 +79,56 @@ def _examine(provider: str, patience: float, sign: Path) -> dict[str, Any]:
         result |= {"mr_mode": fabric.mr_mode, "key_size": fabric.key_size}
         result["guarded"] = fabric.guarded
     if world.rank == 0:
-        _transfers(plain)
-        result["updates"] = _updates(mixed, reference)
+        _transfers(plain, log)
+        result["updates"] = _updates(mixed, reference, log)
     plain.fence()
     if world.rank == 0:
-        _step("progress")
+        log.add(step="progress")
         while not sign.exists():  # the other may be in the fence still
             time.sleep(0.002)
         result["absent"] = _absence(plain)
     else:
         sign.touch()
         _be_absent(plain.local, patience)
-    _step("teardown")
+    log.add(step="teardown")
     reference.close()
     mixed.close()
     plain.close()
     return result
 
 
-def _transfers(win: Window) -> None:
+def _transfers(win: Window, log: _Log) -> None:
     data = np.random.default_rng(1).integers(-(2**62), 2**62, _COUNT - 1)
     for n in (1, 1000, data.size):
-        _step(f"put of {8 * n} bytes")
+        log.add(step=f"put of {8 * n} bytes")
         win.put(data[:n], 1)
         win.flush(1)
-        _step(f"get of {8 * n} bytes")
+        log.add(step=f"get of {8 * n} bytes")
         _same(win.get(1, 0, n), data[:n], "the data is not what was put there")
 
 
-def _updates(win: Window, reference: Window) -> int:
-    """Make each update there is of each type, here by memory and there; return how many."""
+def _updates(win: Window, reference: Window, log: _Log) -> int:
+    """Make each update there is of each type, here by memory and there; return how many.
+
+    Those of a type are under way together: on a busy machine each answer may take long.
+    """
     done = 0
     for name, dtype in ((name, win.dtype[name]) for name in win.dtype.names or ()):
+        log.add(step=f"updates of {dtype}")
         here, there = reference.field(name), win.field(name)
         number = arrays.atomic_type(dtype)
         three, one = _value(3, dtype), _value(1, dtype)
-        for op, code in OPERATIONS.items():
-            if lib.rmaext_update_valid(code, number):
-                _step(f"{op} of {dtype}")
-                mine = here.get_accumulate(three, 0, op=op)
-                theirs = there.get_accumulate(three, 1, op=op)
-                _same(theirs, mine, f"finds {theirs}, not {mine}")
-                done += 1
+        ops = [o for o, code in OPERATIONS.items() if lib.rmaext_update_valid(code, number)]
+        theirs = [there.rget_accumulate(three, 1, op=op) for op in ops]
+        for op, request in zip(ops, theirs, strict=True):
+            mine, other = here.get_accumulate(three, 0, op=op), request.wait()
+            _same(other, mine, f"{op} finds {other}, not {mine}")
+        done += len(ops)
         if lib.rmaext_update_valid(lib.RMAEXT_CSWAP, number):
-            _step(f"compare_and_swap of {dtype}")
             there.accumulate(three, 1, op="replace")
-            _same(np.atleast_1d(there.compare_and_swap(three[0], one[0], 1)), three, "finds other")
-            _same(there.get(1, 0, 1), one, "does not swap")
+            found = np.atleast_1d(there.compare_and_swap(three[0], one[0], 1))
+            _same(found, three, "compare_and_swap finds other")
+            _same(there.get(1, 0, 1), one, "compare_and_swap does not swap")
             done += 1
         here.close()
         there.close()
