@@ -1210,6 +1210,8 @@ enum {
 	RMAEXT_RECORD_WINDOWS = 4096,
 	RMAEXT_RECORD_COMMS = 1024,
 	RMAEXT_RECORD_LOCKS = 4096,
+	RMAEXT_RECORD_SENT = 8192,
+	RMAEXT_RECORD_SITES = 256,
 	/* targets that are counted apart; the last one's are of all after it */
 	RMAEXT_RECORD_TARGETS = 4096,
 	RMAEXT_KINDS = 5,  /* kinds of operations that are counted */
@@ -1342,6 +1344,24 @@ struct rmaext_record_lock {
 	int64_t since;
 };
 
+/*
+ * Notifications of one window, target and slot, which the key names: the
+ * window's id times 2^32, the target times 2^8, and the slot; 0: free. The key
+ * is that of a whole entry if it was the same before and after.
+ */
+struct rmaext_record_sent {
+	uint64_t key;
+	uint64_t plain, shared; /* how many: as in rmaext_record_counts */
+	int64_t last;		/* when the last one was, to some ms */
+	uint32_t site;	/* 1 + index of where the first one was; 0: not told */
+	uint32_t unused;
+};
+
+/* "path:line" of the program; the last one stands for all others, and is "". */
+struct rmaext_record_site {
+	char at[128];
+};
+
 enum { RMAEXT_RUNS = 1, RMAEXT_LEAVES = 2, RMAEXT_ENDED = 3 };
 
 struct rmaext_record_header {
@@ -1359,7 +1379,7 @@ struct rmaext_record_header {
 	uint32_t state;	 /* RMAEXT_RUNS and so on */
 	uint32_t traced; /* 1: every event goes to a file, too */
 	/* places of the tables in the file */
-	uint64_t threads, windows, comms, locks, events, counters;
+	uint64_t threads, windows, comms, locks, sent, sites, events, counters;
 	uint64_t next;	    /* number of the next event */
 	uint64_t lost;	    /* events that a trace could not take */
 	uint64_t uncounted; /* windows for which there was no room */
@@ -1404,6 +1424,12 @@ void rmaext_record_comm_gone(uint64_t id);
 /* The calling thread comes to a meeting by MPI, and leaves it. */
 void rmaext_record_meets(uint64_t comm, uint64_t step);
 void rmaext_record_met(int outcome);
+/*
+ * Says from where a rank's slot is notified first, unless `site` is NULL.
+ * Returns whether that has not been said yet.
+ */
+int rmaext_record_sends(const rmaext_window *window, int64_t rank, int slot,
+			const char *site);
 /*
  * The calling thread waits in a loop of Python's: RMAEXT_IN_EPOCH and so on;
  * target -2: none. It has ended, by an error or 0.

@@ -50,9 +50,11 @@ static int notified_put(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	}
 	if (!ret && !mapped)
 		return rmx_message_put(w, rank, 0, NULL, 0, slot, op_p);
-	if (!ret)
-		rmx_notify_add(w, rank, slot, 1);
-	return ret;
+	if (ret)
+		return ret;
+	rmx_sent_count(rmx_sent(&w->tally, rank, slot), false);
+	rmx_notify_add(w, rank, slot, 1);
+	return 0;
 }
 
 int rmaext_put_notify(rmaext_window *w, int64_t rank, uint64_t offset,

@@ -16,6 +16,14 @@ int64_t rmx_now(void)
 	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+int64_t rmx_now_about(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
 void rmx_futex_sleep(atomic_uint *word, unsigned int value, int64_t ns)
 {
 	struct timespec t = rmx_timespec(ns);

@@ -68,11 +68,15 @@ static enum py_outcome notified_bytes(struct py_window *w, const void *from,
 				      uint64_t len, int64_t rank,
 				      uint64_t offset, int slot)
 {
+	struct rmaext_record_sent *sent;
 	const struct rmx_target *t;
 
 	if (len > KEEP_GIL || !rmx_passes(w->it.window, rank, offset, len,
 					  len ? RMAEXT_WRITE : 0))
 		return PY_DECLINED;
+	sent = rmx_sent(&w->it.window->tally, rank, slot);
+	if (sent && !sent->site)
+		return PY_DECLINED; /* Python says where the program is */
 	t = rmx_target_of(w->it.window, rank);
 	if (t->route == RMAEXT_FABRIC)
 		return put_by_message(w, rank, offset, from, len, slot);
@@ -82,6 +86,7 @@ static enum py_outcome notified_bytes(struct py_window *w, const void *from,
 	rmx_copy(t->map + offset, from, len);
 	rmx_count_direct(&w->it.window->tally, rank, RMAEXT_DID_NOTIFY,
 			 (uint64_t)slot, len, true);
+	rmx_sent_count(sent, true);
 	rmx_notify_add(w->it.window, rank, slot, 1);
 	return PY_DONE;
 }

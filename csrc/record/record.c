@@ -56,6 +56,10 @@ static uint64_t header_lay_out(struct rmaext_record_header *h)
 			       RMAEXT_RECORD_COMMS * sizeof(*rmx_record.comms));
 	h->locks = place_after(&at,
 			       RMAEXT_RECORD_LOCKS * sizeof(*rmx_record.locks));
+	h->sent = place_after(&at,
+			      RMAEXT_RECORD_SENT * sizeof(*rmx_record.sent));
+	h->sites = place_after(&at,
+			       RMAEXT_RECORD_SITES * sizeof(*rmx_record.sites));
 	h->events = place_after(&at, RMAEXT_RECORD_EVENTS *
 					     sizeof(*rmx_record.events));
 	h->counters = place_after(&at, COUNTERS);
@@ -130,6 +134,8 @@ int rmaext_record_open(const struct rmaext_record_header *facts)
 	rmx_record.windows = (void *)(base + h.windows);
 	rmx_record.comms = (void *)(base + h.comms);
 	rmx_record.locks = (void *)(base + h.locks);
+	rmx_record.sent = (void *)(base + h.sent);
+	rmx_record.sites = (void *)(base + h.sites);
 	rmx_record.events = (void *)(base + h.events);
 	rmx_record.header = at;
 	memcpy(at, &h, sizeof(h));
@@ -419,6 +425,7 @@ void rmx_record_close(struct rmx_tally *tally)
 	if (!rmx_record.header || !was.id)
 		return;
 	rmx_record_abandon(&was);
+	rmx_sent_forget(&was);
 	pthread_mutex_lock(&rmx_record.lock);
 	w = window_close(&was, 0);
 	if (w && w->counts) {

@@ -2,8 +2,9 @@
 /*
  * The record: what this process does and has done, for itself and for tools in
  * other processes. rmaext.h has its layout. record.c makes it and enters
- * windows and communicators; now.c says what each thread is in; events.c keeps
- * the latest events; trace.c writes all of them to files.
+ * windows and communicators; now.c says what each thread is in; sent.c, what
+ * slots were notified; events.c keeps the latest events; trace.c writes all of
+ * them to files.
  *
  * Writers take no lock. An entry belongs to one writer at a time: a thread's to
  * that thread, an event to the thread that drew its number, all others to who
@@ -31,6 +32,8 @@ struct rmx_record {
 	struct rmaext_record_window *windows;
 	struct rmaext_record_comm *comms;
 	struct rmaext_record_lock *locks;
+	struct rmaext_record_sent *sent;
+	struct rmaext_record_site *sites;
 	struct rmaext_record_event *events;
 	pthread_mutex_t lock; /* guards all but events and threads */
 	int fd;
@@ -115,6 +118,50 @@ static inline unsigned int rmx_counted_as(int kind, bool fetch)
 	if (kind == RMAEXT_GET)
 		return RMAEXT_DID_GET;
 	return fetch ? RMAEXT_DID_FETCH : RMAEXT_DID_UPDATE;
+}
+
+/* -- sent.c: what slots were notified; any thread, without a lock */
+
+/* Finds an entry, or makes it; NULL if there is no room, or no record. */
+struct rmaext_record_sent *rmx_sent_enter(const struct rmx_tally *tally,
+					  uint64_t key);
+/* See rmaext_record_sends(). */
+int rmx_sent_from(const struct rmx_tally *tally, int64_t rank, int slot,
+		  const char *site);
+/* The entries of a window that is closed are free again. */
+void rmx_sent_forget(const struct rmx_tally *tally);
+
+static inline uint64_t rmx_sent_place(uint64_t key)
+{
+	return (key * 0x9e3779b97f4a7c15) >> 51; /* of 2^13, see rmaext.h */
+}
+
+/* Returns the entry of a target's slot, or NULL. */
+static inline struct rmaext_record_sent *
+rmx_sent(const struct rmx_tally *tally, int64_t rank, int slot)
+{
+	const uint64_t key = (uint64_t)tally->id << 32 | (uint64_t)rank << 8 |
+			     (uint64_t)slot;
+	struct rmaext_record_sent *sent;
+
+	if (!tally->id || (uint64_t)rank >> 24)
+		return NULL;
+	sent = &rmx_record.sent[rmx_sent_place(key)];
+	if (__atomic_load_n(&sent->key, __ATOMIC_ACQUIRE) == key)
+		return sent;
+	return rmx_sent_enter(tally, key);
+}
+
+/* Counts a notification; `held`: see rmx_count_direct(). */
+static inline void rmx_sent_count(struct rmaext_record_sent *sent, bool held)
+{
+	if (!sent)
+		return;
+	if (held)
+		sent->plain++;
+	else
+		__atomic_fetch_add(&sent->shared, 1, __ATOMIC_RELAXED);
+	__atomic_store_n(&sent->last, rmx_now_about(), __ATOMIC_RELAXED);
 }
 
 /* -- now.c: what the calling thread is in */

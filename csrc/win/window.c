@@ -344,6 +344,12 @@ void rmaext_record_abandon(rmaext_window *w)
 	rmx_record_abandon(&w->tally);
 }
 
+int rmaext_record_sends(const rmaext_window *w, int64_t rank, int slot,
+			const char *site)
+{
+	return rmx_sent_from(&w->tally, rank, slot, site);
+}
+
 void rmaext_record_waits(const rmaext_window *w, uint32_t kind, int64_t target,
 			 uint64_t offset)
 {

@@ -193,8 +193,12 @@ void rmx_op_note(struct rmaext_op *op)
 
 void rmx_op_count(const struct rmaext_op *op)
 {
-	rmx_count(&op->window->tally, op->rank, rmx_op_counts_as(op),
-		  op_route(op), 1, op->len + op->rest);
+	const unsigned int kind = rmx_op_counts_as(op);
+	const struct rmx_tally *tally = &op->window->tally;
+
+	rmx_count(tally, op->rank, kind, op_route(op), 1, op->len + op->rest);
+	if (kind == RMAEXT_DID_NOTIFY)
+		rmx_sent_count(rmx_sent(tally, op->rank, op->notify), false);
 }
 
 void rmx_op_note_end(const struct rmaext_op *op)

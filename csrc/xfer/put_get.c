@@ -121,6 +121,8 @@ int rmx_message_post(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	rmx_op_note(op);
 	if (w->fabric->hooks->send(&op) == RMX_DONE) {
 		rmx_count(&w->tally, rank, kind, RMAEXT_MESSAGE, 1, len);
+		if (slot >= 0)
+			rmx_sent_count(rmx_sent(&w->tally, rank, slot), false);
 		return 0;
 	}
 	op->begun = 0; /* nothing was done */

@@ -18,6 +18,8 @@ __all__ = [
     "LOCK",
     "NAME",
     "ROUTES",
+    "SENT",
+    "SITE",
     "THREAD",
     "WINDOW",
     "kinds",
@@ -57,6 +59,7 @@ def _struct(name: str) -> np.dtype[Any]:
 HEADER, EVENT, COUNTS = _struct("header"), _struct("event"), _struct("counts")
 THREAD, WINDOW = _struct("thread"), _struct("window")
 COMM, LOCK = _struct("comm"), _struct("lock")
+SENT, SITE = _struct("sent"), _struct("site")
 
 
 def version() -> str:

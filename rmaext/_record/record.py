@@ -33,8 +33,11 @@ _TABLES = {
     "windows": (layout.WINDOW, lib.RMAEXT_RECORD_WINDOWS),
     "comms": (layout.COMM, lib.RMAEXT_RECORD_COMMS),
     "locks": (layout.LOCK, lib.RMAEXT_RECORD_LOCKS),
+    "sent": (layout.SENT, lib.RMAEXT_RECORD_SENT),
+    "sites": (layout.SITE, lib.RMAEXT_RECORD_SITES),
     "events": (layout.EVENT, lib.RMAEXT_RECORD_EVENTS),
 }
+_SMALL = ("threads", "windows", "comms", "locks")  # what each snapshot has
 _STATES = {lib.RMAEXT_RUNS: "runs", lib.RMAEXT_LEAVES: "leaves", lib.RMAEXT_ENDED: "ended"}
 _RANKS = 1 << 22  # of a job, at most
 _OTHERS = 1 << 16  # of a communicator: several jobs may have one together
@@ -287,7 +290,7 @@ class Record:
         """
         header, process = self._header(), self.process()
         size = int(header["size"])
-        tables = {name: self._table(name) for name in _TABLES if name != "events"}
+        tables = {name: self._table(name) for name in _SMALL}
         state = _STATES.get(int(header["state"]))
         if state is None:
             raise self._error(f"corrupt: it is in state {header['state']}")
@@ -381,6 +384,27 @@ class Record:
         place = window.counts + target * layout.COUNTS.itemsize
         return self._read(place, layout.COUNTS, 1)
 
+    def notified(self, window: Window, targets: Sequence[int]) -> Iterator[Notified]:
+        """Yield what was sent to each slot of some targets, and the rest of what was counted."""
+        dtype, count = _TABLES["sent"]
+        before, now, after = (self._read(self._places["sent"], dtype, count) for _ in range(3))
+        whole = (before["key"] == now["key"]) & (now["key"] == after["key"])
+        own = now[whole & (now["key"] >> np.uint64(32) == window.id)]
+        sites = self._read(self._places["sites"], *_TABLES["sites"])
+        kind, name = lib.RMAEXT_DID_NOTIFY - 1, (window.comm, window.number)
+        for target in targets:
+            (counts,) = self.counts(window, target)
+            rest = int(counts["plain"][kind]["calls"] + counts["shared"][kind]["calls"].sum())
+            for row in own[own["key"] >> np.uint64(8) & np.uint64(0xFFFFFF) == target]:
+                calls, site = int(row["plain"] + row["shared"]), int(row["site"])
+                at = text(sites[site - 1]["at"]) if 0 < site <= len(sites) else ""
+                rest -= calls
+                if calls:
+                    slot = int(row["key"]) & 0xFF
+                    yield Notified(*name, target, calls, slot, int(row["last"]), at)
+            if rest > 0:
+                yield Notified(*name, target, rest)
+
     def closed(self) -> Any:
         """Return the counters of windows that are closed, all targets together."""
         return self._header()["closed"]
@@ -424,7 +448,7 @@ class Record:
 
 
 def count_notifications(snapshots: Sequence[Snapshot], records: Sequence[Record]) -> list[str]:
-    """Note what each process has put with notifications to those that wait for some.
+    """Note what each process has sent to those that wait for notifications.
 
     Returns why that is not known of some.
     """
@@ -435,16 +459,13 @@ def count_notifications(snapshots: Sequence[Snapshot], records: Sequence[Record]
             if thread.wait and thread.kind == "notify" and thread.window in windows:
                 window = windows[thread.window]
                 waited.add((window.comm, window.number, window.self))
-    kind, refused = lib.RMAEXT_DID_NOTIFY - 1, []
+    refused = []
     for one, record in zip(snapshots, records, strict=True):
         try:
             for window in one.windows:
-                for comm, number, target in waited:
-                    if (window.comm, window.number) == (comm, number):
-                        (counts,) = record.counts(window, target)
-                        calls = counts["plain"][kind]["calls"]
-                        calls += counts["shared"][kind]["calls"].sum()
-                        one.notified.append(Notified(comm, number, target, int(calls)))
+                targets = [t for *name, t in waited if name == [window.comm, window.number]]
+                if targets:
+                    one.notified += record.notified(window, targets)
         except RecordError as exc:
             refused.append(str(exc))
     return refused

@@ -78,12 +78,15 @@ class Lock:
 
 @dataclass
 class Notified:
-    """How many puts with a notification this rank has made to a target that waits for one."""
+    """What this rank has sent to one slot of a target that waits for a notification."""
 
     comm: int
     number: int
     target: int
     calls: int
+    slot: int = -1  # -1: of those for which there was no room, all together
+    last: int = 0  # when; 0: not known
+    site: str = ""  # where the first one was; "": not known
 
 
 @dataclass

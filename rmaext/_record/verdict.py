@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
 from .job import LONG, Absent, Foreign, Job, Wait, names, runs, world_ranks
-from .snapshot import Snapshot
+from .snapshot import Notified, Snapshot
 
 __all__ = ["Finding", "idle", "span", "verdict"]
 
 
+_MOST = 8  # ranks that are told apart in a sentence
 _ORDER = ("cycle", "missing", "nobody", "unclear", "turn", "fine")
 _PLURALS = (
     ("its process is", "their processes are"),
@@ -252,10 +253,10 @@ def _conditions(
         found.setdefault(_condition(job, wait, one) if wait else _idle(one), []).append(one)
     link = " " if it else ", which "
     parts = []
-    for words, who in list(found.items())[:8]:
+    for words, who in list(found.items())[:_MOST]:
         parts.append(f"{names(who)}{link}{_numbered(words, who)}")
-    if len(found) > 8:
-        parts.append(f"{len(found) - 8} more")
+    if len(found) > _MOST:
+        parts.append(f"{len(found) - _MOST} more")
     return ("; " if it else ", and for ").join(parts)
 
 
@@ -290,19 +291,49 @@ def _of_any(job: Job, group: _Group) -> Finding:
 
 
 def _notified(job: Job, wait: Wait) -> str:
-    window = job.window(wait.of, wait.thread.window)
+    """Return who has sent to the slot, who has sent to others, and who to none."""
+    window, slot = job.window(wait.of, wait.thread.window), wait.thread.offset
     if window is None:
         return "its window is not known"
-    calls = sum(
-        one.calls
-        for member in job.members
-        for one in member.notified
-        if (one.comm, one.number, one.target) == (window.comm, window.number, window.self)
-    )
-    if not calls:
-        return "no rank has put anything there with a notification"
-    puts = f"{calls} puts with notifications" if calls > 1 else "1 put with a notification"
-    return f"the ranks have made {puts} to it in all, of whatever slot"
+    name = window.comm, window.number, window.self
+    sent = [
+        (one, note)
+        for one in [*job.members, *job.foreign]
+        for note in one.notified
+        if (note.comm, note.number, note.target) == name
+    ]
+    sent.sort(key=lambda pair: pair[0].now - pair[1].last)
+    here = [pair for pair in sent if pair[1].slot == slot]
+    senders = [one for one, _ in here]
+    parts = [f"{names([one])} has notified it {_often(one, note)}" for one, note in here[:_MOST]]
+    if len(here) > _MOST:
+        parts.append(f"{len(here) - _MOST} more before")
+    never = [one for one in wait.needs if isinstance(one, Snapshot) and one not in senders]
+    never += [wait.of] if wait.of not in senders and not wait.needs else []
+    if here:
+        parts[0] = parts[0].replace("has notified it", "was the last to notify it,", 1)
+        parts += [f"{names(never)} never did"] if never else []
+    else:
+        parts.append("no rank has notified it")
+    latest: dict[int, tuple[Snapshot, Notified]] = {}  # of each rank, of other slots
+    for one, note in sent:
+        if one in never:
+            latest.setdefault(id(one), (one, note))
+    for one, note in [*latest.values()][:_MOST]:
+        which = f"slot {note.slot}" if note.slot >= 0 else "slots that are not known"
+        parts.append(f"{names([one])} has notified {which} instead, {_often(one, note)}")
+    return "; ".join(parts)
+
+
+def _often(one: Snapshot, note: Notified) -> str:
+    """Return how often, when last and from where a rank has notified a slot."""
+    parts = ["once" if note.calls == 1 else f"{note.calls} times"]
+    if note.last:
+        ago = f"{span(max(one.now - note.last, 0) / 1e9)} ago"
+        parts.append(ago if note.calls == 1 else f"the last one {ago}")
+    if note.site:
+        parts.append(f"{'' if note.calls == 1 else 'first '}at {note.site}")
+    return ", ".join(parts)
 
 
 def _of_turn(group: _Group) -> Finding:

@@ -13,7 +13,10 @@ from typing import Any
 
 from .._native._lib import lib
 
-__all__ = ["Patience", "Waiting", "described", "numbers", "place", "site", "tell", "waited"]
+__all__ = [
+    *("Patience", "Waiting", "described", "numbers", "place", "recorded_site", "site", "tell"),
+    "waited",
+]
 
 WARN_AFTER = 10.0  # seconds
 _RECORD_EVERY = 0.1
@@ -44,11 +47,15 @@ def site() -> str:
     return f"{os.path.basename(path)}:{line}" if path else ""
 
 
+def recorded_site() -> bytes:
+    """Return where the program is, as records have room for: "/home/you/app.py:41"."""
+    path, line = place()
+    return f"{path}:{line}".encode(errors="replace")[-127:] if path else b""
+
+
 def record(what: str) -> None:
     """Have the record of a wait that lasts say what it is, and where the program is."""
-    path, line = place()
-    at = f"{path}:{line}".encode(errors="replace") if path else b""
-    lib.rmaext_record_tell(at[-127:], what.encode(errors="replace")[:63])
+    lib.rmaext_record_tell(recorded_site(), what.encode(errors="replace")[:63])
 
 
 def tell(hints: Sequence[str]) -> None:

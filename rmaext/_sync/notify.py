@@ -20,6 +20,7 @@ from .._ops.core import Array, Place
 from .._ops.keyed import KeyedRequests, check_alone
 from .._ops.request import Request, done_at_once
 from .._runtime.failures import from_c, not_for
+from .._runtime.reports import recorded_site
 from ..errors import BoundsError, Unsupported
 from ..typing import Comparison, ScalarT
 from .waiting import COMPARISONS, Wait, Waits, block_words, memory_word
@@ -109,6 +110,7 @@ class Notifications(KeyedRequests[ScalarT], Waits[ScalarT]):
             target, part, array = self._part_to_put(call, origin, rank, key)
             if part is None:
                 return done_at_once(None)
+            self._sends(target, number)
             if array.size and self._is_far(target):
                 return self._begin_part(call, lib.RMAEXT_PUT, target, part, array, number + 1)
             if array.size:
@@ -119,6 +121,7 @@ class Notifications(KeyedRequests[ScalarT], Waits[ScalarT]):
             if place is None:
                 return done_at_once(None)
             target, first, _ = place
+            self._sends(target, number)
             if array.size and self._is_far(target):
                 put, unit = lib.RMAEXT_PUT, self._dtype.itemsize
                 where = np.array([first])
@@ -183,10 +186,16 @@ class Notifications(KeyedRequests[ScalarT], Waits[ScalarT]):
             self._notify("get_notify", place, number, np.empty(0, self._dtype))
         return result
 
+    def _sends(self, rank: int, slot: int) -> None:
+        """Have the record say from where a slot is notified first. What comes later is C's."""
+        if lib.rmaext_record_sends(self._handle, rank, slot, ffi.NULL):
+            lib.rmaext_record_sends(self._handle, rank, slot, recorded_site())
+
     def _notify(self, call: str, place: Place, slot: int, array: Array) -> None:
         """Put the array, if it has elements, and count one up."""
         if not array.size:
             place = (place[0], 0, 0)  # a notification alone needs no place
+        self._sends(place[0], slot)
         arguments = (arrays.address(array), array.nbytes, slot)
         self._run_whole(call, place, (array,), lib.rmaext_put_notify, *arguments)
 

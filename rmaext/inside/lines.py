@@ -54,7 +54,7 @@ def lines(pids: Iterable[int], until: float) -> tuple[dict[int, tuple[str, bool]
         return {}, ""
     path = spy()
     if path is None:
-        return {}, f"lines of user code need py-spy: {INSTALL}"
+        return {}, f"py-spy is not installed, which tells the lines of user code: {INSTALL}"
     with ThreadPoolExecutor(max(os.cpu_count() or 1, 2)) as pool:
         answers = list(pool.map(lambda pid: _dump(path, pid, until), wanted))
     found = {pid: at for pid, (at, _) in zip(wanted, answers, strict=True) if at[0]}

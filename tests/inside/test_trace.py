@@ -15,9 +15,11 @@ from support.timelines import US, arrows, nested, reads, rows, timeline
 
 from rmaext.__main__ import main
 from rmaext.inside.trace import clocks, lanes
-from rmaext.inside.trace.arrows import _in_order
+from rmaext.inside.trace.arrows import Arrows, _in_order
 from rmaext.inside.trace.merge import merge
+from rmaext.inside.trace.pictures import figures
 from rmaext.inside.trace.reading import find
+from rmaext.inside.trace.sums import Sums
 
 BEGIN = 5 * 10**9
 FENCE = 6 << 56 | 7 << 24 | 3  # the third call: a fence of window 7
@@ -101,6 +103,19 @@ def test_the_sums(folder):
             assert float(row["from_us"]) <= 10 < float(row["to_us"])
     for name in ("matrix.png", "latency.png"):
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_pictures_have_a_legend(folder):
+    (job,) = find([folder])
+    made = figures(job, Sums.of(job, Arrows(job, clocks.offsets(job))))
+    assert made.keys() == {"matrix.png", "latency.png"}
+    matrix, latency = made.values()
+    assert "row: the rank that operates; column: the rank whose memory" in matrix.get_supxlabel()
+    (legend,) = latency.legends
+    said = {text.get_text(): handle for text, handle in zip(legend.texts, legend.legend_handles)}
+    assert [words.partition(":")[0] for words in said] == ["direct", "message", "a wait"]
+    filled = {words: handle.get_fill() for words, handle in said.items()}
+    assert [words for words, fill in filled.items() if fill] == ["a wait"]
 
 
 def test_perfetto_reads_it(folder):

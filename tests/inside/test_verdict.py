@@ -278,19 +278,56 @@ def test_a_notification_that_nobody_sends():
     assert (finding.kind, turn.kind) == ("nobody", "turn")
     assert finding.culprits == [1]
     assert finding.text == (
-        "rank 1 waits in wait_notify, slot 3, count 2, of window 2 since 12 s: no rank has put "
-        "anything there with a notification; no rank is left that could. "
-        "Ranks 0, 2 wait in fence #17 of window 2"
+        "rank 1 waits in wait_notify, slot 3, count 2, of window 2 since 12 s: no rank has "
+        "notified it; no rank is left that could. Ranks 0, 2 wait in fence #17 of window 2"
     )
     assert turn.waiting == [0, 2]
 
 
-def test_notifications_that_were_sent():
-    sent = [Notified(COMM, 2, 1, 5), Notified(COMM, 2, 2, 9), Notified(5, 2, 1, 9)]
-    finding = one(member(0, 2, notified=sent, line="app.py:1"), member(1, 2, notify()))
-    assert "have made 5 puts with notifications to it in all" in finding.text
+def sent(rank, calls, ago, slot=3, site="", **facts):
+    """Return what a rank has sent to rank 1, so many seconds ago."""
+    note = {"comm": COMM, "number": 2, "target": 1} | facts
+    return Notified(calls=calls, slot=slot, last=NOW - int(ago * 1e9), site=site, **note)
+
+
+def test_who_was_the_last_to_notify_a_slot():
+    finding = one(
+        member(0, 5, notified=[sent(0, 7, 14, site="app.py:17"), sent(0, 1, 2, slot=4)]),
+        member(1, 5, notify()),
+        member(2, 5, notified=[sent(2, 6, 15.2), sent(2, 9, 3, target=0)]),
+        *(member(3, 5, line="app.py:1"), member(4, 5, line="app.py:1")),
+    )
+    assert finding.text == (
+        "rank 1 waits in wait_notify, slot 3, count 2, of window 2 since 12 s: rank 0 was the "
+        "last to notify it, 7 times, the last one 14 s ago, first at app.py:17; rank 2 has "
+        "notified it 6 times, the last one 15 s ago; ranks 3, 4 never did. Ranks 0, 2 are in no "
+        "call of rmaext: they compute, or wait elsewhere (MPI, a file); ranks 3, 4 are in user "
+        "code at app.py:1"
+    )
+
+
+def test_who_has_notified_another_slot():
+    elsewhere = [sent(0, 1, 5, number=3), sent(0, 4, 5, comm=5), sent(0, 2, 5, target=2)]
+    finding = one(
+        member(0, 4, notified=[*elsewhere, sent(0, 1, 2, slot=2, site="app.py:9")]),
+        member(1, 4, notify()),
+        member(2, 4, notified=[sent(2, 2, 9, slot=5), sent(2, 3, 4, slot=7)]),
+        member(3, 4, notified=[Notified(COMM, 2, 1, 8)]),
+    )
+    assert (
+        ": no rank has notified it; rank 0 has notified slot 2 instead, once, 2.0 s ago, at "
+        "app.py:9; rank 2 has notified slot 7 instead, 3 times, the last one 4.0 s ago; rank 3 "
+        "has notified slots that are not known instead, 8 times. Ranks 0"
+    ) in finding.text
     assert "no rank is left" not in finding.text
-    assert "Rank 0 is in user code at app.py:1" in finding.text
+
+
+def test_many_that_notify():
+    members = [member(r, 40, notified=[sent(r, 1, 20 - r / 10)]) for r in range(2, 40)]
+    finding = one(member(0, 40), member(1, 40, notify()), *members)
+    assert "rank 39 was the last to notify it, once, 16 s ago; rank 38 has" in finding.text
+    assert "30 more before; rank 0 never did" in finding.text
+    assert len(finding.text) < 900
 
 
 def test_wait_until():

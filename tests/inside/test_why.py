@@ -108,14 +108,28 @@ def test_different_collectives(route):
     ]
 
 
-@pytest.mark.parametrize(("how", "sent"), [("notify", "no rank has put"), ("slots", "1 put ")])
-def test_a_notification_that_is_never_sent(route, how, sent):
+@pytest.mark.parametrize("how", ["notify", "slots"])
+def test_a_notification_that_is_never_sent(route, how):
     found = looked_at(how, 3, asked, **route)
     text = verdict(found, "nobody", [1], [1])
     assert "rank 1 waits in wait_notify, slot 3, count 1, of window 1 since" in text
-    assert sent in text
-    assert "no rank is left that could. Ranks 0, 2 wait in fence #3 of window 1" in text
+    assert ": no rank has notified it; " in text
+    other = rf"; rank 0 has notified slot 2 instead, once, \d\S* s ago, at {line('wrong slot')}; "
+    assert bool(re.search(other, text)) == (how == "slots"), text
+    assert "; no rank is left that could. Ranks 0, 2 wait in fence #3 of window 1" in text
     assert rank(found, 1)["at"] == line("notify")
+
+
+def test_a_notification_that_one_rank_has_not_sent(route):
+    found = looked_at("rounds", 3, asked, **route)
+    text = verdict(found, "nobody", [1], [1])
+    at = line("right slot")
+    assert re.search(rf"rank 0 \D*it,? 2 times, the last one \d\S* s ago, first at {at}", text)
+    assert re.search(rf"rank 2 \D*it,? once, \d\S* s ago, at {at}", text)
+    assert text.count("was the last to notify it") == 1
+    assert "never" not in text
+    assert "instead" not in text
+    assert rank(found, 1)["at"] == line("third")
 
 
 # -- others ------------------------------------------------------------------------------
@@ -263,7 +277,9 @@ def test_without_py_spy(tmp_path):
     assert (
         "for rank 1, which is in no call of rmaext: it computes, or waits elsewhere" in done.stdout
     )
-    assert f"{sys.executable} -m pip install py-spy" in done.stdout
+    install = f"{sys.executable} -m pip install py-spy"
+    words = f"py-spy is not installed, which tells the lines of user code: {install}"
+    assert done.stdout.splitlines()[-1] == words
 
 
 # -- several jobs, and none ----------------------------------------------------------------

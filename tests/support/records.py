@@ -18,6 +18,8 @@ TABLES = {
     "windows": (layout.WINDOW, lib.RMAEXT_RECORD_WINDOWS),
     "comms": (layout.COMM, lib.RMAEXT_RECORD_COMMS),
     "locks": (layout.LOCK, lib.RMAEXT_RECORD_LOCKS),
+    "sent": (layout.SENT, lib.RMAEXT_RECORD_SENT),
+    "sites": (layout.SITE, lib.RMAEXT_RECORD_SITES),
     "events": (layout.EVENT, lib.RMAEXT_RECORD_EVENTS),
 }
 

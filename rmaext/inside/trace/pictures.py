@@ -12,12 +12,19 @@ from ..tables import quantity
 from .reading import OPERATIONS, ROUTES, Job
 from .sums import EDGES, Sums
 
-__all__ = ["MOST", "draw"]
+__all__ = ["MOST", "draw", "figures"]
 
 MOST = 2048  # ranks in a picture
 _COLOURS = {"": "#7a7a7a"} | dict(
     zip(ROUTES, ("#0b6e4f", "#6bbf59", "#b23a48", "#f4a259"), strict=True)
 )
+_LEGEND = {
+    "direct": "direct: by this CPU, in mapped memory",
+    "cma": "cma: copied by the kernel",
+    "fabric": "fabric: over the network",
+    "message": "message: carried out by the target",
+    "": "a wait",
+}
 
 
 def draw(job: Job, sums: Sums, folder: Path) -> list[Path]:
@@ -28,15 +35,22 @@ def draw(job: Job, sums: Sums, folder: Path) -> list[Path]:
     ImportError
         There is no matplotlib.
     """
+    made = []
+    for name, figure in figures(job, sums).items():
+        made.append(folder / name)
+        figure.savefig(made[-1], dpi=120)
+    return made
+
+
+def figures(job: Job, sums: Sums) -> dict[str, Any]:
+    """Return matplotlib's figures, by the names of their files."""
     from matplotlib.figure import Figure
 
-    made = []
+    made = {}
     if job.size <= MOST:
-        made.append(folder / "matrix.png")
-        _matrix(job, sums, Figure).savefig(made[-1], dpi=120)
+        made["matrix.png"] = _matrix(job, sums, Figure)
     if sums.latencies:
-        made.append(folder / "latency.png")
-        _latencies(sums, Figure).savefig(made[-1], dpi=120)
+        made["latency.png"] = _latencies(sums, Figure)
     return made
 
 
@@ -58,6 +72,8 @@ def _matrix(job: Job, sums: Sums, figure_class: Any) -> Any:
                 text = str(quantity(table[origin, target]) if i else int(table[origin, target]))
                 colour = "w" if table[origin, target] < np.nanmax(table) / 2 else "k"
                 axes[i].text(target, origin, text, color=colour, ha="center", va="center", size=8)
+    words = "row: the rank that operates; column: the rank whose memory it is; white: nothing"
+    figure.supxlabel(words, fontsize=10)
     return figure
 
 
@@ -70,12 +86,11 @@ def _latencies(sums: Sums, figure_class: Any) -> Any:
     figure = figure_class(figsize=(4.2 * columns, 2.6 * rows), layout="constrained")
     panels = list(figure.subplots(rows, columns, squeeze=False, sharex=True).flat)
     edges = np.append(EDGES, EDGES[-1] * 10) / 1e3
+    drawn: dict[str, Any] = {}
     for axes, kind in zip(panels, kinds, strict=False):
         for route, colour in _COLOURS.items():
             if (counts := sums.latencies.get((kind, route))) is not None:
-                axes.stairs(counts, edges, color=colour, fill=not route, label=route or None)
-        if kind in OPERATIONS.values():
-            axes.legend(fontsize=8)
+                drawn[route] = axes.stairs(counts, edges, color=colour, fill=not route)
         axes.set_title(kind if kind in OPERATIONS.values() else f"wait: {kind}", fontsize=10)
         axes.set(xscale="log", yscale="symlog", ylim=(0, max(10, 2 * axes.dataLim.ymax)))
         axes.tick_params(labelbottom=True)
@@ -87,4 +102,12 @@ def _latencies(sums: Sums, figure_class: Any) -> Any:
     panels[0].set_xlim(edges[max(used[0] - 2, 0)], edges[min(used[-1] + 3, len(edges) - 1)])
     figure.supxlabel("duration, µs", fontsize=10)
     figure.supylabel("events", fontsize=10)
+    shown = [route for route in _LEGEND if route in drawn]
+    figure.legend(
+        [drawn[route] for route in shown],
+        [_LEGEND[route] for route in shown],
+        loc="outside upper center",
+        ncols=min(columns, len(shown)),
+        fontsize=8,
+    )
     return figure

@@ -80,8 +80,26 @@ def notify():
 
 def slots():
     if rank == 0:
-        win.put_notify(np.ones(1), 1, slot=2)
+        win.put_notify(np.ones(1), 1, slot=2)  # wrong slot
     notify()
+
+
+def rounds():
+    """Rank 0 has sent twice, rank 2 once."""
+    for _ in range(2):
+        if rank != 1:
+            win.put_notify(np.ones(1), 1, slot=3)  # right slot
+        if rank == 2:
+            break
+    if rank == 2:
+        win.rput_notify(np.ones(1), 1, slot=4).wait()  # request's slot
+    world.Barrier()
+    if rank == 1:
+        win.wait_notify(3, count=3)
+    hangs()
+    if rank == 1:
+        win.wait_notify(3)  # third
+    win.fence()
 
 
 def until():

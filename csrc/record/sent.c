@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Which slots of which ranks this process has notified: how often, when last,
+ * and from where first. A table without order, in which an entry lies at one of
+ * a few places. It stays there until its window is closed, so that who has
+ * found it may count without a lock.
+ */
+#include "record/record.h"
+
+#define PLACES 16 /* of a key */
+
+_Static_assert(RMAEXT_RECORD_SENT == 1 << 13, "as rmx_sent_place() has it");
+
+static bool notifies[RMAEXT_RECORD_WINDOWS]; /* has it had any? */
+
+static struct rmaext_record_sent *place_of(uint64_t key, uint64_t i)
+{
+	return &rmx_record
+			.sent[(rmx_sent_place(key) + i) % RMAEXT_RECORD_SENT];
+}
+
+/* Returns the entry with one key, of those where another may be; or NULL. */
+static struct rmaext_record_sent *sent_find(uint64_t key, uint64_t with)
+{
+	for (uint64_t i = 0; i < PLACES; i++) {
+		struct rmaext_record_sent *s = place_of(key, i);
+
+		if (__atomic_load_n(&s->key, __ATOMIC_ACQUIRE) == with)
+			return s;
+	}
+	return NULL;
+}
+
+struct rmaext_record_sent *rmx_sent_enter(const struct rmx_tally *tally,
+					  uint64_t key)
+{
+	struct rmaext_record_sent *s;
+
+	if (!rmx_record.header)
+		return NULL;
+	s = sent_find(key, key);
+	if (s || !sent_find(key, 0))
+		return s;
+	pthread_mutex_lock(&rmx_record.lock);
+	s = sent_find(key, key); /* another thread may have made it */
+	if (!s) {
+		s = sent_find(key, 0);
+		if (s) {
+			s->plain = s->shared = 0;
+			s->last = 0;
+			s->site = 0;
+			notifies[tally->entry - rmx_record.windows] = true;
+			__atomic_store_n(&s->key, key, __ATOMIC_RELEASE);
+		}
+	}
+	pthread_mutex_unlock(&rmx_record.lock);
+	return s;
+}
+
+void rmx_sent_forget(const struct rmx_tally *tally)
+{
+	bool *any = &notifies[tally->entry - rmx_record.windows];
+	struct rmaext_record_sent *s = rmx_record.sent;
+
+	pthread_mutex_lock(&rmx_record.lock);
+	for (int i = 0; *any && i < RMAEXT_RECORD_SENT; i++, s++)
+		if (s->key >> 32 == tally->id)
+			__atomic_store_n(&s->key, 0, __ATOMIC_RELEASE);
+	*any = false;
+	pthread_mutex_unlock(&rmx_record.lock);
+}
+
+/* Returns 1 + the index of a place of the program. */
+static uint32_t site_enter(const char *at)
+{
+	const uint32_t last = RMAEXT_RECORD_SITES - 1;
+	uint32_t i = at[0] ? 0 : last;
+
+	while (i < last && rmx_record.sites[i].at[0] &&
+	       strncmp(rmx_record.sites[i].at, at, sizeof(*rmx_record.sites)))
+		i++;
+	if (i < last && !rmx_record.sites[i].at[0])
+		memcpy(rmx_record.sites[i].at, at,
+		       strnlen(at, sizeof(*rmx_record.sites) - 1));
+	return i + 1;
+}
+
+int rmx_sent_from(const struct rmx_tally *tally, int64_t rank, int slot,
+		  const char *site)
+{
+	struct rmaext_record_sent *s = rmx_sent(tally, rank, slot);
+	const bool untold = s && !__atomic_load_n(&s->site, __ATOMIC_RELAXED);
+
+	if (untold && site) {
+		pthread_mutex_lock(&rmx_record.lock);
+		__atomic_store_n(&s->site, site_enter(site), __ATOMIC_RELEASE);
+		pthread_mutex_unlock(&rmx_record.lock);
+	}
+	return untold;
+}
