@@ -1353,7 +1353,7 @@ struct rmaext_record_sent {
 	uint64_t key;
 	uint64_t plain, shared; /* how many: as in rmaext_record_counts */
 	int64_t last;		/* when the last one was, to some ms */
-	uint32_t site;	/* 1 + index of where the first one was; 0: not told */
+	uint32_t site; /* 1 + index of where the first one was; 0: not told */
 	uint32_t unused;
 };
 

@@ -56,8 +56,8 @@ static uint64_t header_lay_out(struct rmaext_record_header *h)
 			       RMAEXT_RECORD_COMMS * sizeof(*rmx_record.comms));
 	h->locks = place_after(&at,
 			       RMAEXT_RECORD_LOCKS * sizeof(*rmx_record.locks));
-	h->sent = place_after(&at,
-			      RMAEXT_RECORD_SENT * sizeof(*rmx_record.sent));
+	h->sent =
+		place_after(&at, RMAEXT_RECORD_SENT * sizeof(*rmx_record.sent));
 	h->sites = place_after(&at,
 			       RMAEXT_RECORD_SITES * sizeof(*rmx_record.sites));
 	h->events = place_after(&at, RMAEXT_RECORD_EVENTS *

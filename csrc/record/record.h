@@ -137,8 +137,8 @@ static inline uint64_t rmx_sent_place(uint64_t key)
 }
 
 /* Returns the entry of a target's slot, or NULL. */
-static inline struct rmaext_record_sent *
-rmx_sent(const struct rmx_tally *tally, int64_t rank, int slot)
+static inline struct rmaext_record_sent *rmx_sent(const struct rmx_tally *tally,
+						  int64_t rank, int slot)
 {
 	const uint64_t key = (uint64_t)tally->id << 32 | (uint64_t)rank << 8 |
 			     (uint64_t)slot;

@@ -15,8 +15,7 @@ static bool notifies[RMAEXT_RECORD_WINDOWS]; /* has it had any? */
 
 static struct rmaext_record_sent *place_of(uint64_t key, uint64_t i)
 {
-	return &rmx_record
-			.sent[(rmx_sent_place(key) + i) % RMAEXT_RECORD_SENT];
+	return &rmx_record.sent[(rmx_sent_place(key) + i) % RMAEXT_RECORD_SENT];
 }
 
 /* Returns the entry with one key, of those where another may be; or NULL. */

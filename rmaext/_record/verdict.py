@@ -315,13 +315,16 @@ def _notified(job: Job, wait: Wait) -> str:
         parts += [f"{names(never)} never did"] if never else []
     else:
         parts.append("no rank has notified it")
+    most = max((note.calls for _, note in here), default=0)
+    behind = [one for one, note in here if note.calls < most]
     latest: dict[int, tuple[Snapshot, Notified]] = {}  # of each rank, of other slots
     for one, note in sent:
-        if one in never:
+        if note.slot != slot and (one in never or one in behind):
             latest.setdefault(id(one), (one, note))
     for one, note in [*latest.values()][:_MOST]:
         which = f"slot {note.slot}" if note.slot >= 0 else "slots that are not known"
-        parts.append(f"{names([one])} has notified {which} instead, {_often(one, note)}")
+        also = "instead" if one in never else "too"
+        parts.append(f"{names([one])} has notified {which} {also}, {_often(one, note)}")
     return "; ".join(parts)
 
 

@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def _examine(provider: str, patience: float, sign: Path, log: _Log) -> dict[str, Any]:
-    world = MPI.COMM_WORLD
+    world = MPI.COMM_WORLD.Dup()  # as a communicator's routes are found once
     record = np.dtype([(f"f{i}", t) for i, t in enumerate(arrays.atomic_dtypes())], align=True)
     log.add(step="reference")
     # by memory: what the provider must give, too
@@ -94,6 +94,7 @@ def _examine(provider: str, patience: float, sign: Path, log: _Log) -> dict[str,
     reference.close()
     mixed.close()
     plain.close()
+    world.Free()
     return result
 
 

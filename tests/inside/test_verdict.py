@@ -294,15 +294,15 @@ def test_who_was_the_last_to_notify_a_slot():
     finding = one(
         member(0, 5, notified=[sent(0, 7, 14, site="app.py:17"), sent(0, 1, 2, slot=4)]),
         member(1, 5, notify()),
-        member(2, 5, notified=[sent(2, 6, 15.2), sent(2, 9, 3, target=0)]),
+        member(2, 5, notified=[sent(2, 6, 15.2), sent(2, 1, 16, 5), sent(2, 9, 3, target=0)]),
         *(member(3, 5, line="app.py:1"), member(4, 5, line="app.py:1")),
     )
     assert finding.text == (
         "rank 1 waits in wait_notify, slot 3, count 2, of window 2 since 12 s: rank 0 was the "
         "last to notify it, 7 times, the last one 14 s ago, first at app.py:17; rank 2 has "
-        "notified it 6 times, the last one 15 s ago; ranks 3, 4 never did. Ranks 0, 2 are in no "
-        "call of rmaext: they compute, or wait elsewhere (MPI, a file); ranks 3, 4 are in user "
-        "code at app.py:1"
+        "notified it 6 times, the last one 15 s ago; ranks 3, 4 never did; rank 2 has notified "
+        "slot 5 too, once, 16 s ago. Ranks 0, 2 are in no call of rmaext: they "
+        "compute, or wait elsewhere (MPI, a file); ranks 3, 4 are in user code at app.py:1"
     )
 
 
