@@ -22,6 +22,7 @@ FEW, MANY, WORDS = 100, 600, 4096
 CALLS = {  # method, arguments, number of elements
     "put, 8 B": ("put", "one, 0, 0", 1),
     "get, 8 B": ("get", "0, 0, out=out", 1),
+    "put_notify, 8 B": ("put_notify", "one, 0, 0, 7", 1),
     "fetch_add, 8 B": ("fetch_add", "1, 0, 0", 1),
     "flush": ("flush", "0", 1),
     "put_many, each element": ("put_many", "ranks, offsets, values", WORDS),
