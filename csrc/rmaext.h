@@ -1378,6 +1378,8 @@ struct rmaext_record_header {
 	int64_t monotonic, realtime;
 	uint32_t state;	 /* RMAEXT_RUNS and so on */
 	uint32_t traced; /* 1: every event goes to a file, too */
+	/* the exception that ends the program, set before `state`; or empty */
+	char raised[256];
 	/* places of the tables in the file */
 	uint64_t threads, windows, comms, locks, sent, sites, events, counters;
 	uint64_t next;	    /* number of the next event */

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from ._native import gil as _gil  # noqa: F401 (before anything that needs it)
 from ._native import needs as _needs
+from ._runtime import tracebacks as _tracebacks
+
+_tracebacks.install()
 
 # All of it at once, so that nothing is missing after a fork, or without descriptors. But
 # the import of mpi4py.MPI initialises MPI: `python -m rmaext run` leaves that to the program.
@@ -60,6 +63,7 @@ if TYPE_CHECKING or sys.argv[:1] != ["-m"]:
 
     if os.environ.get("RMAEXT_CHECK"):
         importlib.import_module("._check.install", __name__).install()
+    _tracebacks.hide()
 
 __version__ = "0.1.0"
 

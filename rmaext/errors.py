@@ -126,6 +126,7 @@ class PeerLostError(RmaError, ConnectionError):
     """
 
     ranks: tuple[int, ...] = ()
+    _explained = False  # the text has what ended them
 
 
 class KeyRecordError(RmaError, ValueError):

@@ -31,6 +31,7 @@ from typing import Any, NoReturn
 import launch
 import pytest
 
+os.environ.setdefault("RMAEXT_TRACEBACK", "full")  # whoever tests rmaext wants its frames
 UNDER_MPIEXEC = launch.under_mpiexec()
 GRACE = 5.0  # seconds that a rank which failed waits for the others
 

@@ -5,6 +5,7 @@
  * a few places. It stays there until its window is closed, so that who has
  * found it may count without a lock.
  */
+#define _GNU_SOURCE /* strnlen */
 #include "record/record.h"
 
 #define PLACES 16 /* of a key */

@@ -10,12 +10,15 @@
  */
 #define _GNU_SOURCE
 #include "shm/arena.h"
+#include "shm/pages.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -243,6 +246,28 @@ void rmaext_arena_describe(rmaext_arena *a, struct rmaext_process *process_p)
 	process_p->first = s->block;
 }
 
+/* Records that there are no `len` bytes, how many there are, and what to do. */
+static int no_memory(uint64_t len, int ret)
+{
+	const double gib = 1 << 30;
+	const uint64_t room = rmx_room("");
+	char there[64] = "", limited[64] = "";
+	struct rlimit limit;
+
+	if (room != UINT64_MAX)
+		snprintf(there, sizeof(there),
+			 ". This machine, or the job, has %.1f GiB left",
+			 (double)room / gib);
+	if (!getrlimit(RLIMIT_AS, &limit) && limit.rlim_cur != RLIM_INFINITY)
+		snprintf(limited, sizeof(limited), " (ulimit -v: %.1f GiB)",
+			 (double)limit.rlim_cur / gib);
+	return rmx_fail(-ENOMEM, RMX_NO_RANK, "allocate",
+			"no %llu bytes (%.1f GiB) of shared memory: %s%s%s: "
+			"ask for less, or spread the ranks over more nodes",
+			(unsigned long long)len, (double)len / gib,
+			strerror(-ret), there, limited);
+}
+
 int rmaext_arena_allocate(rmaext_arena *a, uint64_t len, void **addr_p)
 {
 	const uint64_t page = rmx_page();
@@ -253,9 +278,7 @@ int rmaext_arena_allocate(rmaext_arena *a, uint64_t len, void **addr_p)
 	int ret = 0;
 
 	if (!len || len > UINT64_MAX / 4)
-		return rmx_fail(-ENOMEM, RMX_NO_RANK, "arena",
-				"no block can have %llu bytes",
-				(unsigned long long)len);
+		return no_memory(len, -ENOMEM);
 	len = rmx_up(len, RMX_LINE);
 	pthread_mutex_lock(&a->lock);
 	addr = rmx_extent_take(&a->extents, len, align);
@@ -266,10 +289,7 @@ int rmaext_arena_allocate(rmaext_arena *a, uint64_t len, void **addr_p)
 	}
 	pthread_mutex_unlock(&a->lock);
 	if (!addr)
-		return rmx_fail(-ENOMEM, RMX_NO_RANK, "memfd_create",
-				"no %llu bytes of shared memory: %s",
-				(unsigned long long)len,
-				strerror(ret ? -ret : ENOMEM));
+		return no_memory(len, ret ? ret : -ENOMEM);
 	*addr_p = addr;
 	return 0;
 }

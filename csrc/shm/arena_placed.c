@@ -133,12 +133,16 @@ int rmaext_arena_place(rmaext_arena *a, uint64_t len, uint64_t wanted, int how,
 				  &addr);
 		pthread_mutex_unlock(&a->lock);
 	}
-	if (ret)
+	if (ret && wanted)
 		return rmx_fail(ret, RMX_NO_RANK, "mmap",
 				"no %llu bytes%s at address %#llx: %s",
 				(unsigned long long)len,
 				huge ? " of huge pages" : "",
 				(unsigned long long)wanted, strerror(-ret));
+	if (ret)
+		return rmx_fail(ret, RMX_NO_RANK, "mmap", "no %llu bytes%s: %s",
+				(unsigned long long)len,
+				huge ? " of huge pages" : "", strerror(-ret));
 	*addr_p = addr;
 	return 0;
 }

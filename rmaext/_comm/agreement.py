@@ -114,10 +114,12 @@ def settle(records: Sequence[bytes], own: Exception | None) -> Sequence[bytes]:
             if bad:
                 failures[rank] = error_record(payload)
         except KeyRecordError as exc:
-            failures[rank] = pack(exc)
+            failures[rank] = pack(exc) | {"at": ""}  # found here, as by all others: no line of its
     if failures:
         first = failures[min(failures)]
         text = f"{numbers(sorted(failures))}: {first['text']}"
+        if (at := first.get("at")) and isinstance(at, str):  # where the first was called
+            text += f" ({at[:200]})"
         raise of_all(unpack(first, text)) from own
     return Payloads(records)
 

@@ -279,6 +279,7 @@ class Group:
                 self.network()
             return
         self.watch = Watch(hellos)  # from here on the dead are noticed
+        self.watch.told = self.meetings.last_words
         self._find_processes()
         writer.communicator(self.comm, self.record_id, len(self.watch.near))
         where = self._find_board()
@@ -505,6 +506,13 @@ def _part_all() -> None:
             group._part()
 
 
+def _raised(error: BaseException) -> None:
+    """Tell the other ranks of all communicators which exception ends this one's program."""
+    for group in list(_groups):
+        with suppress(Exception):  # of one where MPI can send no more
+            group.meetings.end_by(error)
+
+
 def _farewell() -> None:
     """Wait until the ranks of all communicators have come to their end, too.
 
@@ -530,3 +538,4 @@ def _farewell() -> None:
 
 
 lifetime.on_farewell(_farewell)
+lifetime.on_raised(_raised)

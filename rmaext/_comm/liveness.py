@@ -22,6 +22,7 @@ __all__ = ["LOOK_EVERY", "Living", "Watch"]
 
 LOOK_EVERY = 0.01  # seconds between looks at the pidfds
 PROBE_EVERY = 1.0  # seconds between looks for those that live but have left
+_MOST = 4  # lost ranks of which a text says what ended them
 
 
 class Watch:
@@ -35,6 +36,8 @@ class Watch:
         Ranks whose beacons can be seen.
     processes : dict of Process
         Those proven to be on this node, by rank.
+    told : callable
+        What a rank has told of its end; "" if nothing.
     """
 
     def __init__(self, hellos: Hellos | None = None) -> None:
@@ -43,6 +46,7 @@ class Watch:
         self._poll = select.poll()
         self._next_look = self._next_probe = 0.0
         self.near: list[int] = []
+        self.told: Callable[[int], str] = lambda rank: ""
         self.processes: dict[int, Process] = {}
         if hellos is None:
             return
@@ -97,7 +101,7 @@ class Watch:
             return
         if gone:
             ranks = [rank for rank, fd in self.pidfds.items() if fd in gone]
-            raise lost(sorted(ranks), "the process is gone")
+            raise self.explained(lost(sorted(ranks), "the process is gone"))
 
     def left(self) -> list[int]:
         """Return those of this host that live but have left.
@@ -120,12 +124,24 @@ class Watch:
         """Raise if one has left."""
         left = self.left()
         if left:
-            raise lost(left, "has left")
+            raise self.explained(lost(left, "has left"))
+
+    def explained(self, error: PeerLostError) -> PeerLostError:
+        """Return the error of lost ranks with what ended them, as far as they have told."""
+        ranks = error.ranks or ([] if error.rank is None else [error.rank])
+        words = [f"rank {rank} {told}" for rank in ranks[:_MOST] if (told := self.told(rank))]
+        if error._explained or not words:
+            return error
+        text = "; ".join(words) if len(words) == len(ranks) else f"{error}; {'; '.join(words)}"
+        found = PeerLostError(error.errno or errno.ENOTCONN, text, rank=error.rank)
+        found.ranks, found._explained = error.ranks, True
+        return found
 
     def check(self, rank: int, where: str) -> None:
         """Raise if a rank has left without dying, which C does not notice."""
         if rank in self.near and self._left_of([rank]):
-            raise PeerLostError(errno.ENOTCONN, f"{where}: the rank has left", rank=rank)
+            text = f"{where}: the rank {self.told(rank) or 'has left'}"
+            raise PeerLostError(errno.ENOTCONN, text, rank=rank)
 
 
 class Living:

@@ -51,6 +51,8 @@ _PENDING = lib.RMAEXT_PENDING
 _TAG = 1  # of what ranks tell the others besides; collectives have a space of their own
 _LOST = "lost: "  # begins what a rank says that gives up since others are gone
 _ENDED = -1  # in the place of a window: the rank's program has come to its end
+_RAISED = -2  # the same, by an exception
+_BY = "ended by "  # begins what a rank says then
 _ASK_MOST = 1.0  # seconds between questions for what a broken connection may have lost
 _MOST = 400  # characters of a text: a slot of a team has 510 bytes
 
@@ -153,6 +155,7 @@ class Meetings:
         self._calls = int(places.calls)  # the place of those words in a block
         self._ending = False
         self._ended_ranks: set[int] = set()  # of those that can meet no more
+        self._raised: dict[int, str] = {}  # others that an exception has ended, as they have told
         self._living: Living | None = None  # once this rank has told that it has ended
         self._vigil: Vigil | None = None  # of the wait that goes on, once it lasts
         # of MPI's reductions: whose buffers they stay if one is interrupted, which is the last
@@ -497,6 +500,24 @@ class Meetings:
             self.team.explain(self._why[:_MOST])
         self.close(window)
 
+    def end_by(self, error: BaseException) -> None:
+        """Tell the others which exception ends this rank; they find by themselves that it does."""
+        if self.size == 1 or self.out is not None or self._leaves:
+            return  # they know more: who gives up a call, or a window, says why
+        why = _BY + described(error)
+        if self.team is None:
+            self._tell(_RAISED, why)
+        else:
+            self.team.explain(why[:_MOST])
+
+    def last_words(self, rank: int) -> str:
+        """Return which exception has ended another rank, if it has told that and this rank knows.
+
+        What comes by messages is known once they were heard, which `Vigil` does.
+        """
+        said = self._raised.get(rank, "") if self.team is None else self.team.reason(rank)
+        return said if said.startswith(_BY) else ""
+
     def _tell(self, window: int, why: str) -> None:
         """Send a message to all others; nobody waits for it to arrive."""
         self._sent = [sent for sent in self._sent if not sent[0].Test()]
@@ -540,6 +561,8 @@ class Meetings:
             rank, its, window, why = heard
             if window == _ENDED:
                 self._ended_ranks.add(rank)
+            elif window == _RAISED:
+                self._raised[rank] = why
             elif window:
                 self._left[rank, window] = why
             elif self.out is None:
@@ -704,7 +727,8 @@ class Vigil:
         now = time.monotonic()
         if self._gone is not None:
             if now > self._deadline:
-                raise during(str(self._step), self._gone, advised)
+                worded = str if self._gone._explained else advised
+                raise during(str(self._step), self._gone, worded)
             return
         try:
             # those who have left a window may yet come, to find that the calls differ
@@ -720,6 +744,7 @@ class Vigil:
             # it may have said why
             self._meetings.look_for_leavers(self._begun, late=True)
             # it may have come, and left, before the others
-            self._gone, self._deadline = exc, now + collective.GRACE
+            self._gone = self._group.watch.explained(exc)
+            self._deadline = now + collective.GRACE
         if self._step.call != END:
             self._patience.look(str(self._step), lambda: self._meetings.missing(self._step))

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._native._lib import ffi, lib
+from .._runtime.reports import dtype_name
 from ..errors import AccessError
 from ..typing import Access
 from .devices import check_reachable
@@ -70,9 +71,11 @@ def address(array: Array) -> Any:
 def check_dtype(dtype: np.dtype[Any]) -> None:
     """Refuse elements that are pointers into one process."""
     if dtype.hasobject:
-        raise TypeError(f"dtype {dtype}: Python objects cannot be shared with other processes")
+        raise TypeError(
+            f"dtype {dtype_name(dtype)}: Python objects cannot be shared with other processes"
+        )
     if dtype.itemsize == 0:
-        raise TypeError(f"dtype {dtype} has elements of no size")
+        raise TypeError(f"dtype {dtype_name(dtype)} has elements of no size")
 
 
 def window_array(array: Any) -> Array:
@@ -112,7 +115,8 @@ def check_origin(array: Any, dtype: np.dtype[Any], what: str = "array") -> Array
         check_reachable(array)
         raise TypeError(f"{what} must be a NumPy array, not {type(array).__name__}")
     if array.dtype != dtype:
-        raise TypeError(f"{what} has dtype {array.dtype}, the window {dtype}")
+        names = dtype_name(array.dtype), dtype_name(dtype)
+        raise TypeError("{} has dtype {}, the window {}".format(what, *names))
     _check_mask(array)
     if not array.flags.c_contiguous:
         raise ValueError(f"{what} must be C-contiguous: np.ascontiguousarray(...) is")
@@ -179,11 +183,12 @@ _PAIRS = {  # a value and its index, laid out as C structs are
 def no_update(op: str, dtype: np.dtype[Any]) -> str:
     """Return the words for an operation that elements of a dtype do not have."""
     if op not in ("minloc", "maxloc"):
-        return f"no {op} on dtype {dtype}"
+        return f"no {op} on dtype {dtype_name(dtype)}"
     names = ", ".join(
         ",".join(dtype[name].str[1:] for name in dtype.names or ()) for dtype in _PAIRS
     )
-    return f"no {op} on dtype {dtype}: it is for pairs, numpy.dtype('f8,i8', align=True) or {names}"
+    text = f"no {op} on dtype {dtype_name(dtype)}: it is for pairs"
+    return f"{text}, numpy.dtype('f8,i8', align=True) or {names}"
 
 
 def atomic_dtypes() -> list[np.dtype[Any]]:

@@ -179,7 +179,7 @@ def empty(
     if not nbytes:
         return np.zeros(dims, dtype)
     if nbytes >> 62:
-        raise MemoryError(f"cannot map {nbytes} bytes")
+        raise MemoryError(f"no {nbytes} bytes: no machine has as many; is shape={dims} meant?")
     try:
         arena = Arena.own()
     except NO_ARENA:

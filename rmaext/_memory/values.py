@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from .._runtime.reports import dtype_name
 from .devices import check_reachable
 
 __all__ = ["elements"]
@@ -119,14 +120,8 @@ def _made(value: Any, dtype: np.dtype[Any], exact: bool, convert: bool, depth: i
 # -- words ---------------------------------------------------------------------------
 
 
-def _name(dtype: np.dtype[Any]) -> str:
-    """Return what a program calls a dtype: U8, not <U8."""
-    plain = dtype.kind in "SUV" and dtype.names is None and dtype.subdtype is None
-    return dtype.str[1:] if plain and dtype.isnative else str(dtype)
-
-
 def _no_value(value: Any, dtype: np.dtype[Any]) -> TypeError:
-    text = f"{type(value).__name__} {value!r:.60} is no value of dtype {_name(dtype)}"
+    text = f"{type(value).__name__} {value!r:.60} is no value of dtype {dtype_name(dtype)}"
     if dtype.names is not None:
         text += f": give a tuple of {len(dtype.names)}"
     elif isinstance(value, _TEXTS):
@@ -136,23 +131,24 @@ def _no_value(value: Any, dtype: np.dtype[Any]) -> TypeError:
 
 def _text_hint(kind: str, dtype: np.dtype[Any]) -> str:
     if kind == "U" and dtype.kind == "S":
-        return ", which is bytes: encode the text, or let the dtype be such as U8"
+        return ", which is bytes: encode the text, or use a dtype of text, as 'U24'"
     if kind == "S" and dtype.kind == "U":
-        return ", which is text: decode the bytes, or let the dtype be such as S8"
+        return ", which is text: decode the bytes, or use a dtype of bytes, as 'S24'"
     return ""
 
 
 def _outside(value: Any, dtype: np.dtype[Any]) -> OverflowError:
-    return OverflowError(f"{value!r:.60} does not fit dtype {_name(dtype)}")
+    return OverflowError(f"{value!r:.60} does not fit dtype {dtype_name(dtype)}")
 
 
 def _rounded(value: Any, dtype: np.dtype[Any]) -> ValueError:
-    return ValueError(f"{value!r:.60} would be rounded in dtype {_name(dtype)}; round it yourself")
+    text = f"{value!r:.60} would be rounded in dtype {dtype_name(dtype)}"
+    return ValueError(f"{text}; round it yourself")
 
 
 def _too_long(value: Any, length: int, dtype: np.dtype[Any]) -> ValueError:
-    text = f"{value!r:.60} has a length of {length}: dtype {_name(dtype)} takes {_most(dtype)}"
-    return ValueError(text)
+    text = f"{value!r:.60} has a length of {length}"
+    return ValueError(f"{text}: dtype {dtype_name(dtype)} takes {_most(dtype)}")
 
 
 def _within(error: Exception, where: str) -> Exception:
@@ -249,7 +245,7 @@ def _date(value: Any, dtype: np.dtype[Any]) -> Array:
     given: Any
     if type(value) in _DATES and dtype.kind == "M":
         if getattr(value, "tzinfo", None) is not None:
-            text = f"{value!r:.60} has a time zone, which dtype {dtype} has not"
+            text = f"{value!r:.60} has a time zone, which dtype {dtype_name(dtype)} has not"
             raise TypeError(f"{text}: convert it to UTC and leave out tzinfo")
         given = np.datetime64(value)
     elif type(value) is datetime.timedelta and dtype.kind == "m":
@@ -266,7 +262,8 @@ def _record(value: tuple[Any, ...], dtype: np.dtype[Any], exact: bool, depth: in
     """Return a tuple as a record."""
     names = dtype.names or ()
     if len(value) != len(names):
-        raise ValueError(f"a tuple of {len(value)} for a record of {len(names)}: dtype {dtype}")
+        text = f"a tuple of {len(value)} for a record of {len(names)}"
+        raise ValueError(f"{text}: dtype {dtype_name(dtype)}")
     made = np.zeros((), dtype)
     for name, part in zip(names, value, strict=True):
         try:
@@ -345,9 +342,10 @@ def _of_array(value: Any, dtype: np.dtype[Any], exact: bool, convert: bool) -> A
     if value.dtype == dtype:
         return value if isinstance(value, np.ndarray) else np.asarray(value)
     if value.ndim and not convert:
-        names = _name(value.dtype), _name(dtype)
+        names = dtype_name(value.dtype), dtype_name(dtype)
         text = "an array of dtype {} for elements of {}, and nothing is cast".format(*names)
-        raise TypeError(f"{text}: convert it with astype({names[1]!r})")
+        how = repr(names[1] if dtype.isnative else dtype.str) if dtype.names is None else "dtype"
+        raise TypeError(f"{text}: convert it with astype({how})")
     if isinstance(value, bytes) and dtype.kind == "V":
         return _text(bytes(value), dtype)
     if not value.ndim and value.dtype.kind in "biu":
@@ -363,7 +361,9 @@ def _converted(array: Array, dtype: np.dtype[Any], exact: bool) -> Array:
     if have.names is not None or dtype.names is not None:
         return _records(array, dtype, exact)
     if not _may_become(have, dtype, exact):
-        text = f"{_some(array)} of dtype {_name(have)} is no value of dtype {_name(dtype)}"
+        text = (
+            f"{_some(array)} of dtype {dtype_name(have)} is no value of dtype {dtype_name(dtype)}"
+        )
         raise TypeError(text + _text_hint(have.kind, dtype))
     with np.errstate(all="ignore"):
         made = array.astype(dtype)
@@ -418,7 +418,8 @@ def _records(array: Array, dtype: np.dtype[Any], exact: bool) -> Array:
     """Return records with the same fields, field by field."""
     have = array.dtype
     if have.names is None or have.names != dtype.names:
-        raise TypeError(f"{_some(array)} of dtype {have} is no record of dtype {dtype}")
+        names = dtype_name(have), dtype_name(dtype)
+        raise TypeError("{} of dtype {} is no value of dtype {}".format(_some(array), *names))
     made = np.zeros(array.shape, dtype)
     for name in dtype.names:
         if have[name].shape != dtype[name].shape:

@@ -17,7 +17,7 @@ from .._runtime import locks, mpi_progress
 from .._runtime.config import deadline
 from .._runtime.copies import Unique
 from .._runtime.failures import advised, again, from_c
-from .._runtime.reports import Patience
+from .._runtime.reports import Patience, numbers
 from ..errors import ClosedError, PeerLostError, RmaTimeout, SyncError
 
 if TYPE_CHECKING:
@@ -405,7 +405,9 @@ class Request(Unique):
                     if late and end is None:
                         raise next(iter(late.values()))
                 if end is not None and now >= end:
-                    text = _late(f"waitany: none of {len(requests)} requests is done", timeout)
+                    ranks = numbers(sorted({one._rank() for one in requests}))
+                    text = f"waitany: none of {len(requests)} requests, to {ranks}, is done"
+                    text = _late(text, timeout)
                     raise RmaTimeout(errno.ETIMEDOUT, text, call="waitany")
                 left = SLICE if end is None else min(SLICE, end - now)
                 for request in requests:
@@ -640,7 +642,7 @@ def _late(what: str, timeout: float | None) -> str:
     """Return the text of a wait that was too short."""
     limit = float(timeout or 0)
     text = f"{what} after {limit:g} s"
-    return advised(text) if limit > _KNOWN else text
+    return advised(text, late=True) if limit > _KNOWN else text
 
 
 def look_at(requests: Iterable[Request]) -> dict[tuple[int, int], Exception]:

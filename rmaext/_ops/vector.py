@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from .._memory import arrays
 from .._native._lib import ffi, lib
 from .._runtime.failures import from_c
-from .._runtime.reports import Patience
+from .._runtime.reports import Patience, dtype_name
 from ..errors import BoundsError, Unsupported
 from ..typing import ScalarT
 from .arguments import behind, told
@@ -71,7 +71,7 @@ def indices(what: str, given: Any) -> Array:
                 return np.array(numbers, _INT64).reshape(array.shape)
             except OverflowError:
                 raise BoundsError(errno.ERANGE, f"{what}: outside any window") from None
-        raise TypeError(f"{what} must be integers, not {array.dtype}")
+        raise TypeError(f"{what} must be integers, not {dtype_name(array.dtype)}")
     if array.dtype == np.uint64 and array.size and array.max() >= 2**63:
         raise BoundsError(errno.ERANGE, f"{what}: {array.max()} is outside any window")
     return array.astype(_INT64)

@@ -17,7 +17,7 @@ __all__ = ["install"]
 
 _MOST = 16  # ranks that are looked at: each of them may do so at the same time
 _log = logging.getLogger("rmaext")
-_HINT = "python -m rmaext why"
+_COMMAND = "`python -m rmaext why`"
 
 
 def install() -> None:
@@ -25,7 +25,7 @@ def install() -> None:
     failures.advise = _advice
 
 
-def _advice() -> str:
+def _advice(late: bool) -> str:
     """Return the findings that are about the calling thread's last wait; "" if there are none."""
     try:
         from .job import LONG  # here: few programs ever need it, and its import takes long
@@ -33,7 +33,10 @@ def _advice() -> str:
         # no verdict is of shorter waits, and to look at all ranks takes a while
         if lib.rmaext_record_again(1) < LONG * 1e9:
             return ""
-        return "; ".join(_findings())
+        found = "; ".join(_findings())
+        if late and _COMMAND not in found:
+            found += f"{found and '. '}{_COMMAND}, while it waits, shows the line of each rank"
+        return found
     except Exception:  # whatever is wrong here, the error that is being made is of something else
         _log.debug("no advice", exc_info=True)
         return ""
@@ -49,7 +52,7 @@ def _findings() -> Iterator[str]:
     records, _ = find([os.getpid()], whole_jobs=True)
     try:
         if len(records) > _MOST:
-            yield f"`{_HINT}` tells who waits for whom"
+            yield f"{_COMMAND} tells who waits for whom"
             return
         snapshots = [record.snapshot() for record in records]
         count_notifications(snapshots, records)

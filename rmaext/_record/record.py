@@ -302,6 +302,7 @@ class Record:
             host=text(header["host"]),
             program=text(header["program"]),
             state=state,
+            raised=text(header["raised"]),
             process=process,
             now=time.monotonic_ns(),
             version=text(header["version"]),

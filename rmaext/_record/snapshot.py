@@ -113,6 +113,7 @@ class Snapshot:
     host: str = ""
     program: str = ""
     state: str = "runs"  # "runs", "leaves" or "ended", as it says itself
+    raised: str = ""  # the exception that has ended its program
     process: str = "S"  # the kernel's letter for its state; "": there is none any more
     now: int = 0
     version: str = ""

@@ -86,6 +86,8 @@ def _idle(one: Snapshot | Absent) -> str:
         if not one.met:
             why = f"has made no window yet, is on another node, {why}"
         return f"has no record here: it {why}"
+    if one.raised:
+        return f"has ended by {one.raised}"
     if not one.process:
         return "has ended: its process is gone"
     if one.process == "T":
@@ -106,7 +108,8 @@ def _condition(job: Job, wait: Wait, one: Snapshot | Absent) -> str:
     """Return what a rank does that another waits for."""
     blocker = _blocker(job, wait, one)
     if blocker is not None:
-        return f"waits {blocker.what}"
+        site = blocker.thread.site
+        return f"waits {blocker.what}" + (f" at {site}" if site else "")
     tid = _holder(wait, one) if isinstance(one, Snapshot) and runs(one) else 0
     if tid and isinstance(one, Snapshot) and tid != one.own:
         return f"is in no call of rmaext in the thread that holds it, {tid}"
@@ -132,7 +135,7 @@ def verdict(job: Job) -> list[Finding]:
         elif not group.first.blames:
             findings.append(_unclear(job, group))
         elif _is_in_turn(job, group, needs[i]):
-            findings.append(_of_turn(group))
+            findings.append(_of_turn(job, group))
         else:
             findings.append(_of_missing(job, group))
     findings.sort(key=lambda finding: _ORDER.index(finding.kind))
@@ -339,9 +342,11 @@ def _often(one: Snapshot, note: Notified) -> str:
     return ", ".join(parts)
 
 
-def _of_turn(group: _Group) -> Finding:
-    held = f", {_holders(group)}" if group.first.held else f" for {names(group.first.needs)}"
-    return Finding("turn", f"in turn, {group.says()}{held}", group.ranks)
+def _of_turn(job: Job, group: _Group) -> Finding:
+    wait = group.first
+    held = f", {_holders(group)}" if wait.held else f" for {names(wait.needs)}"
+    text = f"in turn, {group.says()}{held}: {_conditions(job, wait, wait.needs, 'it')}"
+    return Finding("turn", text, group.ranks)
 
 
 def _unclear(job: Job, group: _Group) -> Finding:

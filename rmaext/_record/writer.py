@@ -20,7 +20,7 @@ from mpi4py import MPI
 from .._native._lib import ffi, lib
 from .._runtime import lifetime
 from .._runtime.config import records
-from .._runtime.reports import site
+from .._runtime.reports import described, site
 from . import jobname, layout, tracing
 
 __all__ = ["begin", "check", "communicator", "window"]
@@ -69,7 +69,13 @@ def _begin(world: MPI.Comm | None) -> None:
         _log.log(level, "this process keeps no record, and no trace: %s", os.strerror(-code))
         return
     lifetime.on_exit(_end)
+    lifetime.on_raised(_raised)
     tracing.begin(rank)
+
+
+def _raised(error: BaseException) -> None:
+    if own := lib.rmaext_record_own():
+        _set(own, "raised", described(error))
 
 
 def _end() -> None:

@@ -22,6 +22,7 @@ import numpy as np
 from .._comm.host import check_candidate, check_types
 from .._fabric.library import Candidate
 from .._memory.arrays import check_dtype
+from .._runtime.reports import dtype_name
 from ..errors import KeyRecordError
 
 __all__ = ["ORDER", "Ticket", "describe_dtype"]
@@ -145,7 +146,7 @@ def describe_dtype(dtype: np.dtype[Any]) -> Any:
     """Return a dtype as JSON has it: a text, or lists of fields; TypeError if it cannot be."""
     found = np.lib.format.dtype_to_descr(dtype)
     if np.lib.format.descr_to_dtype(found) != dtype:
-        raise TypeError(f"dtype {dtype} cannot be described to others")
+        raise TypeError(f"dtype {dtype_name(dtype)} cannot be described to others")
     return json.loads(json.dumps(found))
 
 

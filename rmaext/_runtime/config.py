@@ -27,6 +27,7 @@ __all__ = [
     "tell_of_unknown",
     "timeout_seconds",
     "trace_bytes",
+    "whole_tracebacks",
 ]
 
 _log = logging.getLogger("rmaext")
@@ -35,7 +36,7 @@ VARIABLES = (
     *("RMAEXT_PROVIDER", "RMAEXT_LIBFABRIC", "RMAEXT_IFACE", "RMAEXT_TIMEOUT", "RMAEXT_ROUTE"),
     *("RMAEXT_NODE", "RMAEXT_PTRACER", "RMAEXT_PROGRESS", "RMAEXT_MPI_PROGRESS", "RMAEXT_COMPAT"),
     *("RMAEXT_MR_MODE", "RMAEXT_RECORD", "RMAEXT_TRACE", "RMAEXT_TRACE_SIZE", "RMAEXT_CHECK"),
-    *("RMAEXT_ADMIT", "RMAEXT_SECRET", "RMAEXT_HINTS"),
+    *("RMAEXT_ADMIT", "RMAEXT_SECRET", "RMAEXT_HINTS", "RMAEXT_TRACEBACK"),
 )
 _OF_TESTS = tuple(f"RMAEXT_{name}" for name in ("TEST_", "EMULATED"))  # which the tests read
 _told = set[str]()
@@ -238,6 +239,11 @@ def checks() -> str:
     """Return whether the program's own mistakes shall be looked for: "" if not."""
     value = _choice("RMAEXT_CHECK", ("0", "1", "error"))
     return "" if value == "0" else value
+
+
+def whole_tracebacks() -> bool:
+    """Tell whether tracebacks shall show all frames of rmaext."""
+    return _choice("RMAEXT_TRACEBACK", ("full",)) == "full"
 
 
 def reports_differences() -> bool:

@@ -9,7 +9,6 @@ import copy
 import errno
 import operator
 import os
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 from .. import errors
@@ -32,6 +31,7 @@ from ..errors import (
     TooSmallError,
     Unsupported,
 )
+from .reports import site
 
 __all__ = [
     "advised",
@@ -131,12 +131,17 @@ def _class_of(number: int, call: str) -> type[RmaError]:
 
 
 # What the error of a wait says of its cause, see _record/advice.py, which takes this place.
-advise: Callable[[], str] = str
+def advise(late: bool) -> str:
+    """Return what is known of the cause: nothing, until there is a record."""
+    return ""
 
 
-def advised(text: str) -> str:
-    """Return the text of the error of a wait with the cause, as far as this rank knows it."""
-    why = advise()
+def advised(text: str, late: bool = False) -> str:
+    """Return the text of the error of a wait with the cause, as far as this rank knows it.
+
+    `late`: a time limit is over, and the others may still be asked what they do.
+    """
+    why = advise(late)
     return f"{text}. {why[0].upper()}{why[1:]}" if why else text
 
 
@@ -161,7 +166,7 @@ def from_c(code: int, where: str = "") -> Exception:
         message += f" ({call})"
     cls = _class_of(-code, call)
     if issubclass(cls, (RmaTimeout, PeerLostError)):
-        message = advised(message)
+        message = advised(message, issubclass(cls, RmaTimeout))
     rank = record.rank if record.rank >= 0 else None
     return cls(-code, message, call=call, rank=rank, detail=detail)
 
@@ -206,6 +211,7 @@ def pack(exc: BaseException) -> dict[str, Any]:
         "errno": code if isinstance(code, int) else 0,
         "call": call[:100] if isinstance(call, str) else "",
         "text": text[:2000],
+        "at": site(),
     }
     if isinstance(exc, RmaError):
         record["rank"] = _ranks([getattr(exc, "rank", None)])

@@ -15,6 +15,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
 
 from mpi4py import MPI
@@ -23,7 +24,9 @@ from .._native._lib import lib
 from ..errors import ClosedError
 from . import locks, mpi_progress
 
-__all__ = ["OfProcess", "check", "ending", "mortal", "on_end", "on_exit", "on_farewell"]
+__all__ = [
+    *("OfProcess", "check", "ending", "mortal", "on_end", "on_exit", "on_farewell", "on_raised"),
+]
 
 T = TypeVar("T", bound="OfProcess")
 M = TypeVar("M")
@@ -31,6 +34,7 @@ M = TypeVar("M")
 _at_exit: list[Callable[[], None]] = []
 _mortal: weakref.WeakSet[Any] = weakref.WeakSet()
 _farewells: list[Callable[[], None]] = []
+_last_words: list[Callable[[BaseException], None]] = []
 _state = {"keyval": MPI.KEYVAL_INVALID, "pid": os.getpid(), "ending": 0, "child": 0}
 
 
@@ -53,9 +57,15 @@ def check(call: str) -> None:
 def _run() -> None:
     if os.getpid() != _state["pid"]:
         return  # a forked child: the endpoints are its parent's
-    lib.rmaext_record_leave(lib.RMAEXT_LEAVES)
+    live = not _state["ending"] and not MPI.Is_finalized()
+    raised = _raised() if live else None
     try:
-        if not _state["ending"] and not MPI.Is_finalized() and not _raised():
+        if raised is not None:
+            for tell in _last_words:
+                with suppress(Exception):  # what ended the program is more important
+                    tell(raised)
+        lib.rmaext_record_leave(lib.RMAEXT_LEAVES)
+        if live and raised is None:
             for farewell in _farewells:
                 farewell()
     except KeyboardInterrupt:
@@ -76,10 +86,10 @@ def _shut_down() -> None:
     _forget()
 
 
-def _raised() -> bool:
-    """Tell whether an exception ends this program; pytest leaves traces of others."""
-    last = getattr(sys, "last_value", None)
-    return last is not None and not isinstance(last, SystemExit)
+def _raised() -> BaseException | None:
+    """Return the exception that ends this program, if one does; pytest leaves traces of others."""
+    last: BaseException | None = getattr(sys, "last_value", None)
+    return None if isinstance(last, SystemExit) else last
 
 
 def _forget() -> None:
@@ -106,6 +116,11 @@ def on_farewell(function: Callable[[], None], first: bool = False) -> None:
     `first`: before those that wait for other ranks.
     """
     _farewells.insert(0 if first else len(_farewells), function)
+
+
+def on_raised(function: Callable[[BaseException], None]) -> None:
+    """Run a function with the exception that ends the program, before others lose this rank."""
+    _last_words.append(function)
 
 
 def on_end(thing: Any) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a wait says of itself: where the program is, and that it has lasted long."""
+"""Words of messages; and what a wait says: where the program is, and that it has lasted long."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
 from .._native._lib import lib
 
 __all__ = [
-    *("Patience", "Waiting", "described", "numbers", "place", "recorded_site", "site", "tell"),
-    "waited",
+    *("Patience", "Waiting", "described", "dtype_name", "numbers", "place", "raised_by"),
+    *("recorded_site", "site", "tell", "waited"),
 ]
 
 WARN_AFTER = 10.0  # seconds
@@ -28,6 +30,20 @@ def numbers(ranks: Sequence[int]) -> str:
     """Return ranks in words."""
     shown = ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")
     return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
+
+
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """Return what a program calls a dtype: int64, not <i8; U8; record (x: float64; 8 bytes)."""
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return f"{dtype_name(base)}{list(shape)}"
+    if dtype.names is not None:
+        fields = ", ".join(f"{name}: {dtype_name(dtype[name])}" for name in dtype.names)
+        return f"record ({fields}; {dtype.itemsize} bytes)"
+    if not dtype.isnative:
+        order = "big" if sys.byteorder == "little" else "little"
+        return f"{order}-endian {dtype_name(dtype.newbyteorder('='))} ({dtype.str!r})"
+    return dtype.str[1:] if dtype.kind in "SUV" else str(dtype)
 
 
 def place(frame: Any = None) -> tuple[str, int]:

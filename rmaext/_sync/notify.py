@@ -20,7 +20,7 @@ from .._ops.core import Array, Place
 from .._ops.keyed import KeyedRequests, check_alone
 from .._ops.request import Request, done_at_once
 from .._runtime.failures import from_c, not_for
-from .._runtime.reports import recorded_site
+from .._runtime.reports import dtype_name, recorded_site
 from ..errors import BoundsError, Unsupported
 from ..typing import Comparison, ScalarT
 from .waiting import COMPARISONS, Wait, Waits, block_words, memory_word
@@ -422,7 +422,7 @@ class Notifications(KeyedRequests[ScalarT], Waits[ScalarT]):
         dtype = self._dtype
         type_ = arrays.atomic_type(dtype)
         if type_ is None or dtype.kind not in "biuf" or dtype.itemsize > 8:
-            raise Unsupported(errno.EOPNOTSUPP, f"{where}: no word of dtype {dtype}")
+            raise Unsupported(errno.EOPNOTSUPP, f"{where}: no word of dtype {dtype_name(dtype)}")
         wanted = arrays.origin(value, dtype)
         if wanted.size != 1:
             raise ValueError(f"{where}: one value, not {wanted.size}")

@@ -786,5 +786,5 @@ class Synchronisation(Locks, WindowCore[ScalarT]):
 
     def _timed_out(self, call: str, rank: int) -> NoReturn:
         text = f"{call}: window {self._name}, rank {rank}: not within the time limit given"
-        text = advised(text)
+        text = advised(text, late=True)
         raise RmaTimeout(errno.ETIMEDOUT, text, call=call, rank=rank)

@@ -162,9 +162,10 @@ class Wait:
         if now < self._end:
             return
         if self._gone is not None:
-            text = advised(f"{self._where}: {self._gone}")
+            text = f"{self._where}: {self._gone}"
+            text = text if self._gone._explained else advised(text)
             raise PeerLostError(
                 self._gone.errno or errno.ENOTCONN, text, rank=self._gone.rank
             ) from self._gone
-        text = advised(f"{self._where}: not within {self._limit:g} s")
+        text = advised(f"{self._where}: not within {self._limit:g} s", late=True)
         raise RmaTimeout(errno.ETIMEDOUT, text, call=self._where.partition(":")[0])

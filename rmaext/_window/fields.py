@@ -15,6 +15,7 @@ from .._native._lib import lib
 from .._ops.core import Array, Place, Shape
 from .._ops.vector import GET, PUT, Call, indices
 from .._runtime.failures import not_for
+from .._runtime.reports import dtype_name
 from ..errors import AlignmentError
 from ..typing import ScalarT
 from .views import Layout, View, layout_of
@@ -131,12 +132,16 @@ def field(parent: Any, name: str) -> FieldView[Any]:
     parent._check_open("field")
     fields = parent._dtype.fields
     if not fields:
-        raise TypeError(f"field: window {parent._name} has dtype {parent._dtype}, without fields")
+        raise TypeError(
+            f"field: window {parent._name} has dtype {dtype_name(parent._dtype)}, without fields"
+        )
     if name not in fields:
         raise KeyError(f"field: window {parent._name} has {', '.join(fields)}, not {name!r}")
     whole, at = fields[name][:2]
     if not whole.itemsize:
-        raise TypeError(f"field {name!r} has elements of dtype {whole}, which have no size")
+        raise TypeError(
+            f"field {name!r} has elements of dtype {dtype_name(whole)}, which have no size"
+        )
     dtype, inner = whole.base, whole.shape
     steps = tuple(dtype.itemsize * math.prod(inner[k + 1 :]) for k in range(len(inner)))
     record, shape, before = layout_of(parent, parent._dtype.itemsize)

@@ -21,6 +21,7 @@ from .._native._lib import lib
 from .._ops.core import Array, Place, WindowCore
 from .._ops.vector import Call, indices
 from .._runtime import lifetime
+from .._runtime.reports import dtype_name
 from ..errors import KeyRejectedError
 from ..typing import Access, ScalarT
 from . import storage
@@ -188,7 +189,8 @@ class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
             for array in checked:
                 access_bits(access, array.flags.writeable)
                 if array.dtype != checked[0].dtype:
-                    text = f"the arrays have dtypes {checked[0].dtype} and {array.dtype}"
+                    names = dtype_name(checked[0].dtype), dtype_name(array.dtype)
+                    text = "the arrays have dtypes {} and {}".format(*names)
                     raise TypeError(text)
             return checked[0]
 

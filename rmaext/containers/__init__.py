@@ -4,6 +4,7 @@
 They use the public names of rmaext, and its locks; import-linter holds them to it.
 """
 
+from .._runtime import tracebacks as _tracebacks
 from ._dict import Dict, Items
 from ._published import Published
 from ._store import Prefetch, Store
@@ -20,3 +21,5 @@ __all__ = [
     "TaskStats",
     "TorchDataset",
 ]
+
+_tracebacks.hide()

@@ -16,6 +16,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from .. import BoundsError, Request, Window
+from .._runtime.reports import dtype_name
 from ._agreement import common
 from ._samples import Brought, Samples, Shape
 
@@ -246,7 +247,7 @@ def _integers(call: str, given: Any, count: int) -> Longs:
                 raise _wrong(call, number, at, count)
         return np.array(numbers, np.int64)
     if array.dtype.kind not in "iu":
-        raise TypeError(f"{call}: indices must be integers, not {array.dtype}")
+        raise TypeError(f"{call}: indices must be integers, not {dtype_name(array.dtype)}")
     if array.dtype == np.uint64 and array.size and array.max() >= 2**63:
         at = int(array.argmax())
         raise _wrong(call, int(array[at]), at, count)

@@ -37,6 +37,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from .. import ClosedError, RmaError, RmaTimeout, SyncError, Window
 from .._runtime import locks
+from .._runtime.failures import advised
+from .._runtime.reports import dtype_name
 from ..typing import ScalarT
 from ._agreement import Opening, bracketed, common, exchange
 from ._values import taken
@@ -365,7 +367,7 @@ class Published(Closing, Generic[ScalarT]):
         if out is None:
             out = np.empty(self._shape, self._dtype)
         elif not isinstance(out, np.ndarray) or out.dtype != self._dtype:
-            raise TypeError(f"read: out must be an array of {self._dtype}")
+            raise TypeError(f"read: out must be an array of {dtype_name(self._dtype)}")
         elif out.shape != self._shape:
             raise ValueError(f"read: out has shape {out.shape}, not {self._shape}")
         word = None
@@ -396,6 +398,7 @@ class Published(Closing, Generic[ScalarT]):
                 return word
             if math.isfinite(end) and pause.over(end):
                 text = f"read: rank {rank}: no version newer than {newer_than} within {timeout} s"
+                text = advised(text, late=True)
                 raise RmaTimeout(errno.ETIMEDOUT, text, call="read", rank=rank)
             pause.wait(_NEWEST, own, end)
 

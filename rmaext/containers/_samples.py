@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .._runtime.reports import dtype_name
 from ._values import taken
 
 __all__ = ["Brought", "Samples"]
@@ -102,9 +103,11 @@ def _plain(given: Any) -> Array:
         raise TypeError("samples are masked arrays, whose masks would be lost: use filled()")
     array = np.asarray(given)
     if array.dtype.hasobject:
-        raise TypeError(f"samples of dtype {array.dtype} hold Python objects: convert them")
+        raise TypeError(
+            f"samples of dtype {dtype_name(array.dtype)} hold Python objects: convert them"
+        )
     if not array.dtype.itemsize:
-        raise TypeError(f"samples of dtype {array.dtype!r} have no bytes")
+        raise TypeError(f"samples of dtype {dtype_name(array.dtype)} have no bytes")
     if isinstance(given, (list, tuple)) and array.size:  # NumPy has chosen a dtype for all
         taken(given, array.dtype, "samples", convert=True)
     return array

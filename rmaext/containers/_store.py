@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import Request, Window
 from .._runtime.copies import Unique
+from .._runtime.reports import dtype_name
 from ..typing import ScalarT
 from ._agreement import Opening, bracketed, exchange
 from ._layout import Layout, Places, agreed, checked, out_of_range
@@ -420,8 +421,10 @@ class Store(Unique, Generic[ScalarT]):
         if layout.shape is not None and exact:
             shape = (len(places.ranks), *layout.shape)
         if not isinstance(out, np.ndarray) or out.dtype != layout.dtype:
-            what = getattr(out, "dtype", type(out).__name__)
-            raise TypeError(f"{call}: out must be an array of {layout.dtype}, not {what}")
+            what = dtype_name(out.dtype) if isinstance(out, np.ndarray) else type(out).__name__
+            raise TypeError(
+                f"{call}: out must be an array of {dtype_name(layout.dtype)}, not {what}"
+            )
         if out.shape != shape and (exact or out.ndim != 1 or out.size < count):
             least = "" if exact else ", or longer"
             raise ValueError(f"{call}: out has shape {out.shape}, and must have {shape}{least}")

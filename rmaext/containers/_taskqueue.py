@@ -19,6 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 from .. import CapacityError, ClosedError, PeerLostError, RmaError, SyncError, Window
 from .._runtime import locks
 from .._runtime.locks import locked, to_the_end
+from .._runtime.reports import dtype_name
 from ..typing import ScalarT
 from ._agreement import Opening, bracketed, exchange
 from ._ending import WORDS, Ending
@@ -178,7 +179,7 @@ class TaskQueue(Closing, Generic[ScalarT]):
             if not 1 <= count <= LARGEST:
                 raise ValueError(f"capacity={count}: a rank holds 1 to {LARGEST} tasks")
             if np.dtype(dtype).shape:
-                text = f"dtype {np.dtype(dtype)} has dimensions: make it a field, "
+                text = f"dtype {dtype_name(np.dtype(dtype))} has dimensions: make it a field, "
                 raise TypeError(text + f"as in [('task', {np.dtype(dtype).base}, ...)]")
             return 1 << (count - 1).bit_length()
 

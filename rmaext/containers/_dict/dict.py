@@ -27,7 +27,8 @@ class Dict(Table):
     comm : mpi4py.MPI.Comm
         Intracommunicator whose ranks hold the entries.
     key_dtype : data-type
-        Integers, fixed bytes ("S16") or a small struct, up to 256 bytes.
+        Integers, text of a fixed length ("U24": up to 24 characters, which take 4 bytes each),
+        bytes ("S16") or a small struct, up to 256 bytes.
     value_dtype : data-type
         Any without Python objects; or `object`: pickled values of at most `max_bytes`.
     capacity : int

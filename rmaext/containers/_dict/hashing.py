@@ -9,6 +9,7 @@ import numpy as np
 from numpy.lib import recfunctions
 from numpy.typing import DTypeLike, NDArray
 
+from ..._runtime.reports import dtype_name
 from .._values import taken
 
 __all__ = ["BUSY", "FULL", "HASH", "Keys", "Query"]
@@ -60,10 +61,17 @@ class Keys:
         if given.names:
             given = recfunctions.repack_fields(given, recurse=True)
         if given.hasobject or given.kind not in "iubSUVMm" or given.subdtype:
-            text = f"key_dtype={given}: keys are integers, fixed bytes ('S16') or small structs"
+            text = (
+                f"key_dtype={dtype_name(given)}: keys are integers, text ('U24') or bytes ('S16') "
+            )
+            text += "of a fixed length, or small structs"
             raise TypeError(text + (": round floats to integers" if given.kind == "f" else ""))
         if not 0 < given.itemsize <= _MOST_KEY:
-            text = f"key_dtype={given}: {given.itemsize} bytes; keys have 1 to {_MOST_KEY}"
+            text = (
+                f"key_dtype={dtype_name(given)}: {given.itemsize} bytes; keys have 1 to {_MOST_KEY}"
+            )
+            if not given.itemsize:
+                text += ": say how long the longest is, as in key_dtype='U24' or 'S16'"
             raise ValueError(text)
         self.dtype: np.dtype[Any] = given if given.names else given.newbyteorder("=")
         self.words = -(-given.itemsize // 8)
@@ -72,7 +80,12 @@ class Keys:
 
     def read(self, keys: Any) -> tuple[tuple[int, ...], Words]:
         """Return the shape of what was given, and the keys as words."""
-        array = taken(keys, self.dtype, "key", exact=True, convert=True)
+        try:
+            array = taken(keys, self.dtype, "key", exact=True, convert=True)
+        except (TypeError, ValueError) as exc:
+            if self.dtype.kind not in "SU":
+                raise
+            raise type(exc)(f"{exc} (the table's key_dtype)") from None
         flat = np.ascontiguousarray(array).reshape(-1)
         if self._unsigned is not None:
             words = flat.view(self._unsigned).astype(_WORD, copy=False)

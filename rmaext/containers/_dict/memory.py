@@ -17,7 +17,8 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from ... import Window
-from ..._runtime.reports import Waiting
+from ..._runtime.failures import advised
+from ..._runtime.reports import Waiting, numbers
 from ...errors import PeerLostError, RmaTimeout, Unsupported
 from .hashing import Keys
 from .values import Values
@@ -257,6 +258,8 @@ class Wait:
         dead = [rank for rank in ranks if self._memory.is_gone(rank)]
         limit = self._memory.head.timeout
         if not dead and now > self._since + limit:
-            text = f"Dict: {self._what}: not within {limit:g} s; a rank may be stopped"
+            text = f"Dict: {self._what}: not within {limit:g} s"
+            text += f"; {numbers(sorted(ranks))} may be stopped" if ranks else ""
+            text = advised(text, late=True)
             raise RmaTimeout(errno.ETIMEDOUT, text, call="Dict")
         return dead

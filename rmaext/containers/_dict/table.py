@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..._runtime import locks
 from ..._runtime.copies import Unique
-from ..._runtime.reports import waited
+from ..._runtime.reports import dtype_name, waited
 from ...errors import BusyError, ClosedError, RmaError, SyncError, Unsupported
 from .._agreement import Opening, bracketed, common, exchange
 from .changes import Changes
@@ -219,7 +219,8 @@ class Table(Unique):
 
     def _add(self, call: str, query: Query, values: Any, shape: tuple[int, ...]) -> Array:
         if not self._memory.sums:
-            text = f"Dict.add: no sums of {self._values.dtype}: numbers of up to 8 bytes have them"
+            text = f"Dict.add: no sums of {dtype_name(self._values.dtype)}"
+            text += ": numbers of up to 8 bytes have them"
             raise Unsupported(errno.EOPNOTSUPP, text, call="add")
         stored = self._values.read(values, shape)
         before = self._turn(call, self._slots.change, query, stored, "sum")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from ..._runtime.reports import dtype_name
 from ...errors import CapacityError
 from .._values import taken
 
@@ -52,10 +53,15 @@ class Values:
         elif max_bytes is not None:
             raise TypeError("max_bytes is for value_dtype=object")
         if not self.pickled and (self.dtype.hasobject or self.dtype.subdtype):
-            raise TypeError(f"value_dtype={self.dtype}: no objects within structs, no subarrays")
+            raise TypeError(
+                f"value_dtype={dtype_name(self.dtype)}: no objects within structs, no subarrays"
+            )
         size = self.stored.itemsize
         if not size:
-            raise ValueError(f"value_dtype={self.dtype}: values without bytes")
+            text = f"value_dtype={dtype_name(self.dtype)}: values without bytes"
+            raise ValueError(
+                text + (": say how many, as 'U24'" if self.dtype.kind in "SUV" else "")
+            )
         self.unit: np.dtype[Any] | None = None
         if size in (1, 2, 4, 8):
             plain = self.dtype.kind in "iufb" and self.dtype.isnative
