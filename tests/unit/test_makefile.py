@@ -77,7 +77,8 @@ Collecting numpy>=2
   Building editable for rmaext (pyproject.toml): started
   Building editable for rmaext (pyproject.toml): finished with status 'done'
 Installing collected packages: numpy, cffi
-"""
+Installing collected packages: {}
+""".format(", ".join(f"package{i}" for i in range(30)))
 STEPS = """\
 pip has cffi 2.1.1
 pip downloads numpy 2.5.0 (16.9 MB)
@@ -86,6 +87,7 @@ pip has mpi4py 4.1.2
 pip downloads old 1.0 (3 kB)
 compiling the extension, which takes half a minute
 pip installs numpy, cffi
+pip installs 30 packages
 """
 
 
