@@ -1430,7 +1430,7 @@ void rmaext_record_met(int outcome);
  * Says from where a rank's slot is notified first, unless `site` is NULL.
  * Returns whether that has not been said yet.
  */
-int rmaext_record_sends(const rmaext_window *window, int64_t rank, int slot,
+int rmaext_record_sends(rmaext_window *window, int64_t rank, int slot,
 			const char *site);
 /*
  * The calling thread waits in a loop of Python's: RMAEXT_IN_EPOCH and so on;

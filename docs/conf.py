@@ -2,7 +2,7 @@
 """The site: `make docs` builds it, strictly, in build/docs/html."""
 
 import builtins
-import shutil
+import re
 import sys
 import urllib.request
 from pathlib import Path
@@ -74,10 +74,13 @@ for _name, (_site, _roots) in _OTHERS.items():
 
 def _copy_sources(app: Sphinx, failed: Exception | None) -> None:
     """Lay each page's source beside it, where llms.txt says."""
-    for name in app.env.found_docs if not failed else ():
-        target = Path(app.outdir, f"{name}.md")
+    for name in app.env.found_docs if app.builder.name == "html" and not failed else ():
+        source, target = Path(app.env.doc2path(name)), Path(app.outdir, f"{name}.md")
+        text = source.read_text()
+        if included := re.match(r"```{include} (\S+)", text):  # a page of its own elsewhere
+            text = (source.parent / included[1]).read_text()
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(app.env.doc2path(name), target)
+        target.write_text(text)
 
 
 def setup(app: Sphinx) -> None:

@@ -196,8 +196,10 @@ def outcome(call: Any) -> str | None:
 def memory() -> list[str]:
     """Return MPI's files of shared memory, which it leaves behind when a rank is killed."""
     with open("/proc/self/maps") as maps:
-        paths = {line.split(maxsplit=5)[-1].strip() for line in maps if "/dev/shm/" in line}
-    return sorted(path for path in paths if not path.endswith("(deleted)"))
+        fields = [line.split(maxsplit=5) for line in maps]
+    # programs and libraries that lie there are mapped as private
+    shared = {it[5].strip() for it in fields if len(it) > 5 and it[1] == "rw-s"}
+    return sorted(it for it in shared if it.startswith("/dev/shm/") and not it.endswith(")"))
 
 
 LIBRARIES = {"MPI.Win": MpiWin, "rmaext": Rmaext}

@@ -21,6 +21,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn
 
@@ -99,7 +100,8 @@ def beside_killed(library: str, patience: float) -> Outcome:
         status = run(SURVIVORS + 1, command, out=said, err=said, watch=watch)
         facts = read(told)
         for path in {path for fact in facts for path in fact.get("memory", ())}:
-            Path(path).unlink(missing_ok=True)
+            with suppress(OSError):
+                Path(path).unlink()
         ends = [fact for fact in facts if "seconds" in fact]
         return Outcome(ends, status, LIMIT if since == math.inf else patience, text(said))
 

@@ -182,7 +182,7 @@ static PyObject *fence_meet(struct py_window *w, const struct call *c)
 	code = rmaext_meet(all, c->step, 0, SLICE);
 	Py_END_ALLOW_THREADS
 	all->begun++;
-	if (!code && !all->met.differ && all->met.worst < 2) {
+	if (!code && !all->met.differ && !all->met.worst) {
 		all->number++;
 		PyDict_Clear(c->turn);
 		Py_RETURN_NONE;

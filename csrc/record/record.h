@@ -123,8 +123,7 @@ static inline unsigned int rmx_counted_as(int kind, bool fetch)
 /* -- sent.c: what slots were notified; any thread, without a lock */
 
 /* Finds an entry, or makes it; NULL if there is no room, or no record. */
-struct rmaext_record_sent *rmx_sent_enter(const struct rmx_tally *tally,
-					  uint64_t key);
+struct rmaext_record_sent *rmx_sent_enter(uint64_t key);
 /* See rmaext_record_sends(). */
 int rmx_sent_from(const struct rmx_tally *tally, int64_t rank, int slot,
 		  const char *site);
@@ -149,7 +148,7 @@ static inline struct rmaext_record_sent *rmx_sent(const struct rmx_tally *tally,
 	sent = &rmx_record.sent[rmx_sent_place(key)];
 	if (__atomic_load_n(&sent->key, __ATOMIC_ACQUIRE) == key)
 		return sent;
-	return rmx_sent_enter(tally, key);
+	return rmx_sent_enter(key);
 }
 
 /* Counts a notification; `held`: see rmx_count_direct(). */

@@ -2,8 +2,9 @@
 /*
  * Which slots of which ranks this process has notified: how often, when last,
  * and from where first. A table without order, in which an entry lies at one of
- * a few places. It stays there until its window is closed, so that who has
- * found it may count without a lock.
+ * a few places. It stays there until its window is closed: who is within the
+ * window's rundown, or holds the GIL and has seen it open, counts without a
+ * lock.
  */
 #define _GNU_SOURCE /* strnlen */
 #include "record/record.h"
@@ -12,46 +13,47 @@
 
 _Static_assert(RMAEXT_RECORD_SENT == 1 << 13, "as rmx_sent_place() has it");
 
-static bool notifies[RMAEXT_RECORD_WINDOWS]; /* has it had any? */
+static int64_t taken; /* entries; under the lock */
 
-static struct rmaext_record_sent *place_of(uint64_t key, uint64_t i)
+/* Returns the entry with a key; or NULL, and a place for it, or NULL. */
+static struct rmaext_record_sent *sent_find(uint64_t key,
+					    struct rmaext_record_sent **room_p)
 {
-	return &rmx_record.sent[(rmx_sent_place(key) + i) % RMAEXT_RECORD_SENT];
-}
+	const uint64_t first = rmx_sent_place(key);
 
-/* Returns the entry with one key, of those where another may be; or NULL. */
-static struct rmaext_record_sent *sent_find(uint64_t key, uint64_t with)
-{
-	for (uint64_t i = 0; i < PLACES; i++) {
-		struct rmaext_record_sent *s = place_of(key, i);
+	*room_p = NULL;
+	for (uint64_t i = first; i < first + PLACES; i++) {
+		struct rmaext_record_sent *s =
+			&rmx_record.sent[i % RMAEXT_RECORD_SENT];
+		const uint64_t found =
+			__atomic_load_n(&s->key, __ATOMIC_ACQUIRE);
 
-		if (__atomic_load_n(&s->key, __ATOMIC_ACQUIRE) == with)
+		if (found == key)
 			return s;
+		if (!found && !*room_p)
+			*room_p = s;
 	}
 	return NULL;
 }
 
-struct rmaext_record_sent *rmx_sent_enter(const struct rmx_tally *tally,
-					  uint64_t key)
+struct rmaext_record_sent *rmx_sent_enter(uint64_t key)
 {
-	struct rmaext_record_sent *s;
+	struct rmaext_record_sent *s, *room;
 
 	if (!rmx_record.header)
 		return NULL;
-	s = sent_find(key, key);
-	if (s || !sent_find(key, 0))
+	s = sent_find(key, &room);
+	if (s || !room)
 		return s;
 	pthread_mutex_lock(&rmx_record.lock);
-	s = sent_find(key, key); /* another thread may have made it */
-	if (!s) {
-		s = sent_find(key, 0);
-		if (s) {
-			s->plain = s->shared = 0;
-			s->last = 0;
-			s->site = 0;
-			notifies[tally->entry - rmx_record.windows] = true;
-			__atomic_store_n(&s->key, key, __ATOMIC_RELEASE);
-		}
+	s = sent_find(key, &room); /* another thread may have made it */
+	if (!s && room) {
+		s = room;
+		s->plain = s->shared = 0;
+		s->last = 0;
+		s->site = 0;
+		taken++;
+		__atomic_store_n(&s->key, key, __ATOMIC_RELEASE);
 	}
 	pthread_mutex_unlock(&rmx_record.lock);
 	return s;
@@ -59,14 +61,15 @@ struct rmaext_record_sent *rmx_sent_enter(const struct rmx_tally *tally,
 
 void rmx_sent_forget(const struct rmx_tally *tally)
 {
-	bool *any = &notifies[tally->entry - rmx_record.windows];
 	struct rmaext_record_sent *s = rmx_record.sent;
 
 	pthread_mutex_lock(&rmx_record.lock);
-	for (int i = 0; *any && i < RMAEXT_RECORD_SENT; i++, s++)
-		if (s->key >> 32 == tally->id)
+	for (int i = 0; taken && i < RMAEXT_RECORD_SENT; i++, s++) {
+		if (s->key >> 32 == tally->id) {
 			__atomic_store_n(&s->key, 0, __ATOMIC_RELEASE);
-	*any = false;
+			taken--;
+		}
+	}
 	pthread_mutex_unlock(&rmx_record.lock);
 }
 

@@ -344,10 +344,16 @@ void rmaext_record_abandon(rmaext_window *w)
 	rmx_record_abandon(&w->tally);
 }
 
-int rmaext_record_sends(const rmaext_window *w, int64_t rank, int slot,
+int rmaext_record_sends(rmaext_window *w, int64_t rank, int slot,
 			const char *site)
 {
-	return rmx_sent_from(&w->tally, rank, slot, site);
+	int ret = rmx_window_enter(w, "put_notify");
+
+	if (ret)
+		return 0; /* what comes next says so */
+	ret = rmx_sent_from(&w->tally, rank, slot, site);
+	rmx_window_leave(w);
+	return ret;
 }
 
 void rmaext_record_waits(const rmaext_window *w, uint32_t kind, int64_t target,

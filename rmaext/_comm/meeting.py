@@ -53,6 +53,7 @@ _LOST = "lost: "  # begins what a rank says that gives up since others are gone
 _ENDED = -1  # in the place of a window: the rank's program has come to its end
 _RAISED = -2  # the same, by an exception
 _BY = "ended by "  # begins what a rank says then
+_TOLD = 64  # ranks that it says it to, by message: all of them may end so at once
 _ASK_MOST = 1.0  # seconds between questions for what a broken connection may have lost
 _MOST = 400  # characters of a text: a slot of a team has 510 bytes
 
@@ -504,11 +505,15 @@ class Meetings:
         """Tell the others which exception ends this rank; they find by themselves that it does."""
         if self.size == 1 or self.out is not None or self._leaves:
             return  # they know more: who gives up a call, or a window, says why
+        if isinstance(error, PeerLostError):
+            return  # nor is a message to the dead of use to anybody
         why = _BY + described(error)
-        if self.team is None:
-            self._tell(_RAISED, why)
-        else:
+        if self.team is not None:
             self.team.explain(why[:_MOST])
+            return
+        steps = range(1, self.size // 2 + 1)
+        near = (rank % self.size for step in steps for rank in (self.rank + step, self.rank - step))
+        self._tell(_RAISED, why, list(dict.fromkeys(near))[:_TOLD])
 
     def last_words(self, rank: int) -> str:
         """Return which exception has ended another rank, if it has told that and this rank knows.
@@ -518,11 +523,11 @@ class Meetings:
         said = self._raised.get(rank, "") if self.team is None else self.team.reason(rank)
         return said if said.startswith(_BY) else ""
 
-    def _tell(self, window: int, why: str) -> None:
-        """Send a message to all others; nobody waits for it to arrive."""
+    def _tell(self, window: int, why: str, ranks: Sequence[int] | None = None) -> None:
+        """Send a message to all others, or some; nobody waits for it to arrive."""
         self._sent = [sent for sent in self._sent if not sent[0].Test()]
         message = json.dumps([self._numbers.begun, window, why[:_MOST]]).encode()
-        for rank in self._others:
+        for rank in self._others if ranks is None else ranks:
             self._sent.append((self.comm.Isend([message, MPI.BYTE], rank, _TAG), message))
 
     def hear(self) -> tuple[int, int, int, str] | None:
@@ -727,8 +732,10 @@ class Vigil:
         now = time.monotonic()
         if self._gone is not None:
             if now > self._deadline:
-                worded = str if self._gone._explained else advised
-                raise during(str(self._step), self._gone, worded)
+                # it may have said why meanwhile
+                self._meetings.look_for_leavers(self._begun, late=True)
+                gone = self._group.watch.explained(self._gone)
+                raise during(str(self._step), gone, str if gone._explained else advised)
             return
         try:
             # those who have left a window may yet come, to find that the calls differ

@@ -387,15 +387,18 @@ class Record:
 
     def notified(self, window: Window, targets: Sequence[int]) -> Iterator[Notified]:
         """Yield what was sent to each slot of some targets, and the rest of what was counted."""
+        kind, name = lib.RMAEXT_DID_NOTIFY - 1, (window.comm, window.number)
+        counted = {}  # before the table, which is counted after them
+        for target in targets:
+            (counts,) = self.counts(window, target)
+            calls = counts["plain"][kind]["calls"] + counts["shared"][kind]["calls"].sum()
+            counted[target] = int(calls)
         dtype, count = _TABLES["sent"]
         before, now, after = (self._read(self._places["sent"], dtype, count) for _ in range(3))
         whole = (before["key"] == now["key"]) & (now["key"] == after["key"])
         own = now[whole & (now["key"] >> np.uint64(32) == window.id)]
         sites = self._read(self._places["sites"], *_TABLES["sites"])
-        kind, name = lib.RMAEXT_DID_NOTIFY - 1, (window.comm, window.number)
-        for target in targets:
-            (counts,) = self.counts(window, target)
-            rest = int(counts["plain"][kind]["calls"] + counts["shared"][kind]["calls"].sum())
+        for target, rest in counted.items():
             for row in own[own["key"] >> np.uint64(8) & np.uint64(0xFFFFFF) == target]:
                 calls, site = int(row["plain"] + row["shared"]), int(row["site"])
                 at = text(sites[site - 1]["at"]) if 0 < site <= len(sites) else ""
@@ -403,7 +406,7 @@ class Record:
                 if calls:
                     slot = int(row["key"]) & 0xFF
                     yield Notified(*name, target, calls, slot, int(row["last"]), at)
-            if rest > 0:
+            if rest > 0 and target < lib.RMAEXT_RECORD_TARGETS - 1:  # others share the last one
                 yield Notified(*name, target, rest)
 
     def closed(self) -> Any:

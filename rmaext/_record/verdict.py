@@ -307,26 +307,27 @@ def _notified(job: Job, wait: Wait) -> str:
     ]
     sent.sort(key=lambda pair: pair[0].now - pair[1].last)
     here = [pair for pair in sent if pair[1].slot == slot]
-    senders = [one for one, _ in here]
+    senders = {id(one) for one, _ in here}
     parts = [f"{names([one])} has notified it {_often(one, note)}" for one, note in here[:_MOST]]
     if len(here) > _MOST:
         parts.append(f"{len(here) - _MOST} more before")
-    never = [one for one in wait.needs if isinstance(one, Snapshot) and one not in senders]
-    never += [wait.of] if wait.of not in senders and not wait.needs else []
+    never = [one for one in wait.needs if isinstance(one, Snapshot) and id(one) not in senders]
+    never += [wait.of] if id(wait.of) not in senders and not wait.needs else []
     if here:
         parts[0] = parts[0].replace("has notified it", "was the last to notify it,", 1)
         parts += [f"{names(never)} never did"] if never else []
     else:
         parts.append("no rank has notified it")
     most = max((note.calls for _, note in here), default=0)
-    behind = [one for one, note in here if note.calls < most]
+    silent = {id(one) for one in never}
+    behind = {id(one) for one, note in here if note.calls < most}
     latest: dict[int, tuple[Snapshot, Notified]] = {}  # of each rank, of other slots
     for one, note in sent:
-        if note.slot != slot and (one in never or one in behind):
+        if note.slot != slot and (id(one) in silent or id(one) in behind):
             latest.setdefault(id(one), (one, note))
     for one, note in [*latest.values()][:_MOST]:
         which = f"slot {note.slot}" if note.slot >= 0 else "slots that are not known"
-        also = "instead" if one in never else "too"
+        also = "instead" if id(one) in silent else "too"
         parts.append(f"{names([one])} has notified {which} {also}, {_often(one, note)}")
     return "; ".join(parts)
 

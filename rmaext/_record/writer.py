@@ -69,7 +69,7 @@ def _begin(world: MPI.Comm | None) -> None:
         _log.log(level, "this process keeps no record, and no trace: %s", os.strerror(-code))
         return
     lifetime.on_exit(_end)
-    lifetime.on_raised(_raised)
+    lifetime.on_raised(_raised, first=True)  # what the group does with it may take a while
     tracing.begin(rank)
 
 

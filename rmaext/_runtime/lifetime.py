@@ -60,7 +60,7 @@ def _run() -> None:
     live = not _state["ending"] and not MPI.Is_finalized()
     raised = _raised() if live else None
     try:
-        if raised is not None:
+        if raised is not None and not _is_interactive():
             for tell in _last_words:
                 with suppress(Exception):  # what ended the program is more important
                     tell(raised)
@@ -92,6 +92,11 @@ def _raised() -> BaseException | None:
     return None if isinstance(last, SystemExit) else last
 
 
+def _is_interactive() -> bool:
+    """Tell whether the last exception may be one that a session went on after."""
+    return bool(sys.flags.interactive) or hasattr(sys, "ps1")
+
+
 def _forget() -> None:
     for thing in list(_mortal):
         thing._forget()
@@ -118,9 +123,9 @@ def on_farewell(function: Callable[[], None], first: bool = False) -> None:
     _farewells.insert(0 if first else len(_farewells), function)
 
 
-def on_raised(function: Callable[[BaseException], None]) -> None:
+def on_raised(function: Callable[[BaseException], None], first: bool = False) -> None:
     """Run a function with the exception that ends the program, before others lose this rank."""
-    _last_words.append(function)
+    _last_words.insert(0 if first else len(_last_words), function)
 
 
 def on_end(thing: Any) -> None:

@@ -16,8 +16,8 @@ import numpy as np
 from .._native._lib import lib
 
 __all__ = [
-    *("Patience", "Waiting", "described", "dtype_name", "numbers", "place", "raised_by"),
-    *("recorded_site", "site", "tell", "waited"),
+    *("Patience", "Waiting", "described", "dtype_name", "numbers", "place", "site"),
+    *("recorded_site", "tell", "waited"),
 ]
 
 WARN_AFTER = 10.0  # seconds
@@ -33,13 +33,20 @@ def numbers(ranks: Sequence[int]) -> str:
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """Return what a program calls a dtype: int64, not <i8; U8; record (x: float64; 8 bytes)."""
+    """Return what a program calls a dtype: int64, not <i8; U8; record (x: float64; 8 bytes).
+
+    Fields have their places where these are others than one after another.
+    """
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
         return f"{dtype_name(base)}{list(shape)}"
-    if dtype.names is not None:
-        fields = ", ".join(f"{name}: {dtype_name(dtype[name])}" for name in dtype.names)
-        return f"record ({fields}; {dtype.itemsize} bytes)"
+    if dtype.fields is not None:
+        parts, end = [], 0
+        for name in dtype.names or ():
+            field, offset = dtype.fields[name][:2]
+            parts.append(f"{name}: {dtype_name(field)}" + (f" at {offset}" * (offset != end)))
+            end = offset + field.itemsize
+        return f"record ({', '.join(parts)}; {dtype.itemsize} bytes)"
     if not dtype.isnative:
         order = "big" if sys.byteorder == "little" else "little"
         return f"{order}-endian {dtype_name(dtype.newbyteorder('='))} ({dtype.str!r})"

@@ -2,8 +2,9 @@
 """What is shown of an error: the program's frames, and at most two of rmaext's at a time.
 
 Nothing is done where exceptions are raised or caught: they are as Python made them, for debuggers
-and for whoever logs them. Only the two hooks by which Python shows an exception that ends the
-program, or a thread, show less of it, and pytest is told which frames to hide, by its own protocol.
+and for whoever logs them. Only the two hooks by which Python itself prints an exception that ends
+the program, or a thread, show less of it, and pytest is told which frames to hide, by its own
+protocol. A hook that the program has set is the program's.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ import itertools
 import os
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -23,33 +23,74 @@ from .config import whole_tracebacks
 __all__ = ["hide", "install"]
 
 _HERE = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}{os.sep}"
+_LIBRARY = os.path.dirname(os.__file__)
+_PACKAGES = tuple(f"{os.sep}{it}-packages{os.sep}" for it in ("site", "dist"))
 _RAISE = dis.opmap["RAISE_VARARGS"]
 _MOST = 2  # frames of ours in a row
 _HINT = "(frames of rmaext are left out: RMAEXT_TRACEBACK=full shows them)"
+_cutting = threading.Lock()  # exceptions that have fewer frames for a moment are of one thread
 
 
 def install() -> None:
-    """Have the hooks of Python, and those that the program has set by now, show less."""
+    """Have Python's own hooks show less."""
     if whole_tracebacks():
         return
-    shown, shown_of_thread = sys.excepthook, threading.excepthook
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _show
+    if threading.excepthook is threading.__excepthook__:
+        threading.excepthook = _show_of_thread
 
-    def excepthook(
-        kind: type[BaseException], value: BaseException, trace: TracebackType | None
-    ) -> None:
-        with _cut(value) as hint:
-            shown(kind, value, None if value is None else value.__traceback__)
-        _tell(hint)
 
-    def thread_excepthook(report: Any) -> None:
-        value = report.exc_value
-        with _cut(value) as hint:
-            trace = None if value is None else value.__traceback__
-            report = (report.exc_type, value, trace, report.thread)
-            shown_of_thread(threading.ExceptHookArgs(report))
-        _tell(hint)
+def _show(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+    _show_less(value, trace, lambda shown: sys.__excepthook__(kind, value, shown))
 
-    sys.excepthook, threading.excepthook = excepthook, thread_excepthook
+
+def _show_of_thread(report: Any) -> None:
+    kind, value, trace, thread = report
+
+    def show(shown: TracebackType | None) -> None:
+        threading.__excepthook__(threading.ExceptHookArgs((kind, value, shown, thread)))
+
+    _show_less(value, trace, show)
+
+
+def _show_less(
+    value: BaseException | None,
+    trace: TracebackType | None,
+    show: Callable[[TracebackType | None], None],
+) -> None:
+    """Show an exception, once, while it and those that it comes from have fewer frames.
+
+    As it is, where another thread shows one, where its frames are not those that shall be shown,
+    and where it is too odd to be looked into.
+    """
+    if value is None or trace is not value.__traceback__ or not _cutting.acquire(blocking=False):
+        show(trace)
+        return
+    whole: list[tuple[BaseException, TracebackType | None]] = []
+    hint = False
+    try:
+        try:
+            for one in _related(value):
+                frames, hides = _shown(one, one is not value)
+                cut = _linked(frames)
+                whole.append((one, one.__traceback__))
+                one.__traceback__ = cut
+                hint |= hides
+        except Exception:
+            hint = False
+            _restore(whole)
+        show(value.__traceback__)
+    finally:
+        _restore(whole)
+        _cutting.release()
+    if hint and sys.stderr is not None:
+        print(_HINT, file=sys.stderr)
+
+
+def _restore(whole: list[tuple[BaseException, TracebackType | None]]) -> None:
+    for one, trace in whole:
+        one.__traceback__ = trace
 
 
 def hide() -> None:
@@ -66,31 +107,6 @@ def _hidden(excinfo: Any) -> bool:
     return not all(map(_is_ours, frames)) and _is_raised(frames[-1])
 
 
-def _tell(hint: bool) -> None:
-    if hint and sys.stderr is not None:
-        print(_HINT, file=sys.stderr)
-
-
-@contextmanager
-def _cut(error: BaseException | None) -> Iterator[bool]:
-    """Let an exception, and those that it comes from, have fewer frames.
-
-    Gives whether that hides where something has failed that we do not raise ourselves.
-    """
-    whole: list[tuple[BaseException, TracebackType | None]] = []
-    hint = False
-    try:
-        for one in _related(error):
-            whole.append((one, one.__traceback__))
-            shown, hides = _shown(one, one is not error)
-            one.__traceback__ = _linked(shown)
-            hint |= hides
-        yield hint
-    finally:
-        for one, trace in whole:
-            one.__traceback__ = trace
-
-
 def _related(error: BaseException | None) -> Iterator[BaseException]:
     """Return an exception, its causes, and those of a group."""
     seen: set[int] = set()
@@ -100,26 +116,28 @@ def _related(error: BaseException | None) -> Iterator[BaseException]:
         if one is not None and id(one) not in seen:
             seen.add(id(one))
             left += [one.__cause__, one.__context__]
-            left += [it for it in getattr(one, "exceptions", ()) if isinstance(it, BaseException)]
+            group = getattr(one, "exceptions", ())  # of a group; or anything of that name
+            left += [it for it in group if isinstance(it, BaseException)]
             yield one
 
 
 def _shown(error: BaseException, related: bool) -> tuple[list[TracebackType], bool]:
     """Return the frames to show of an exception, and whether some would be asked for."""
     frames = list(_frames(error))
-    if all(map(_is_ours, frames)) and not related:  # a command of ours, which has failed
+    if not related and not any(map(_is_of_program, frames)):  # a command or a thread of ours
         return frames, False
     shown: list[TracebackType] = []
     hides = False
     ours = _of_ours(frames)
     for mine, run in itertools.groupby(frames, key=lambda frame: ours[id(frame)]):
         part = list(run)
-        at_end = part[-1] is frames[-1]
-        if mine and at_end and shown and _is_raised(part[-1]):
+        raised = part[-1] is frames[-1] and _is_raised(part[-1])
+        if mine and raised and any(map(_is_of_program, shown)):
             break  # the program's line, and our words for what is wrong in it
-        hides |= mine and at_end and len(part) > _MOST and not _is_raised(part[-1])
+        hides |= mine and len(part) > _MOST
         shown += part[-_MOST:] if mine else part
-    return shown, hides
+    # who has written the last line shown has no use for what lies between
+    return shown, hides and not _is_of_program(frames[-1])
 
 
 def _of_ours(frames: list[TracebackType]) -> dict[int, bool]:
@@ -144,6 +162,14 @@ def _is_ours(frame: TracebackType) -> bool:
     return frame.tb_frame.f_code.co_filename.startswith(_HERE)
 
 
+def _is_of_program(frame: TracebackType) -> bool:
+    """Tell whether a frame is neither ours, nor Python's, nor of a package."""
+    path = frame.tb_frame.f_code.co_filename
+    packaged = path.startswith(("<frozen", _LIBRARY)) or any(it in path for it in _PACKAGES)
+    compiled = path.endswith((".pyx", ".pxi", ".pyd"))
+    return not (packaged or compiled or _is_ours(frame))
+
+
 def _is_raised(frame: TracebackType) -> bool:
     """Tell whether we have raised an error here, by the statement, and not met it."""
     return _is_ours(frame) and frame.tb_frame.f_code.co_code[frame.tb_lasti] == _RAISE
@@ -152,5 +178,6 @@ def _is_raised(frame: TracebackType) -> bool:
 def _linked(frames: list[TracebackType]) -> TracebackType | None:
     trace: TracebackType | None = None
     for frame in reversed(frames):
-        trace = TracebackType(trace, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+        line = -1 if frame.tb_lineno is None else frame.tb_lineno
+        trace = TracebackType(trace, frame.tb_frame, frame.tb_lasti, line)
     return trace

@@ -188,7 +188,8 @@ class Completion(cmethods.With, Epochs[ScalarT], Waits[ScalarT]):
         try:
             bid = group.meetings.bid(wants)
             most = group.reduce((level or int(busy)) << BID_BITS | bid)
-            worst, speaks = most >> BID_BITS, wants and most & (1 << BID_BITS) - 1 == bid
+            worst, said = most >> BID_BITS, most & (1 << BID_BITS) - 1
+            speaks = wants and bid > 0 and said == bid
             if worst >= 2:
                 record = failed(failure) if failure and level == worst else succeeded()
                 received = group.gather(record)

@@ -31,6 +31,8 @@ HANGS = 2.0  # seconds
 _HELD = 0.2  # the part of a moment for which a thread may wait for a CPU all the same
 _LATE = 0.3  # seconds between two looks, of 0.05 each: this process was held up itself
 _AGAIN = 1.0  # seconds between searches for new processes
+_STOPPED = 5  # looks in a row: a tracer stops a process for a moment each time
+_COUNTED = os.path.exists("/proc/self/schedstat")
 
 
 @dataclass
@@ -56,15 +58,17 @@ class Watch:
     waited: float = 0.0  # the same, for a CPU
     _then: float = field(default_factory=time.monotonic)
     _before: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _stopped: dict[int, int] = field(default_factory=dict)  # looks in a row
 
     def look(self, step: object) -> None:
         """Look at them, at one moment of a step."""
         now = time.monotonic()
         spent, self._then = now - self._then, now
-        held, self.halted = spent > _LATE, 0
+        held, self.halted = spent > _LATE or not _COUNTED, 0
         for pid in self.pids:
-            state = stat(pid)[0]
-            if state in ("T", "t"):
+            looks = self._stopped.get(pid, 0) + 1 if stat(pid)[0] in ("T", "t") else 0
+            self._stopped[pid] = looks
+            if looks >= _STOPPED:
                 self.halted = pid
             held |= self._held(pid, spent)
         if step != self.step:
@@ -73,10 +77,15 @@ class Watch:
             self.free += spent
 
     def _held(self, pid: int, spent: float) -> bool:
-        """Tell whether one of its threads would have run, or done more, if it could."""
-        held = False
+        """Tell whether one of its threads would have run, or done more, if it could.
+
+        So it may be with one that cannot be seen from here.
+        """
+        held = True
         with contextlib.suppress(OSError, ValueError):
-            for tid in os.listdir(f"/proc/{pid}/task"):
+            tids = os.listdir(f"/proc/{pid}/task")
+            held = False
+            for tid in tids:
                 place = f"/proc/{pid}/task/{tid}"
                 with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                     with open(f"{place}/stat") as file:
@@ -107,19 +116,19 @@ def probe(mpi: Mpi, names: Sequence[str], end: float) -> list[Outcome]:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rmaext-doctor-") as place:
         folder, watch = Path(place), Watch()
-        sought = -math.inf
+        sought, hangs = -math.inf, False
 
         def look() -> float:
-            nonlocal sought
+            nonlocal sought, hangs
             if time.monotonic() > sought + _AGAIN:
                 sought = time.monotonic()
-                watch.pids = descendants(os.getpid())
+                watch.pids = _of_job(place)
             ranks = [int(path.name[4:]) for path in folder.glob("pid-*")]
             known = [*watch.pids, *(pid for pid in ranks if pid not in watch.pids)]
             watch.pids = known
             watch.look(_last(folder))
             # until its ranks are known it may start where nobody sees it, as by srun
-            hangs = len(ranks) == 2 and (watch.free > HANGS or watch.halted)
+            hangs = len(ranks) == 2 and (watch.free > HANGS or watch.halted != 0)
             return 0.0 if hangs else math.inf
 
         settings = {"providers": list(names), "patience": 10 + 10 * (end - began)}
@@ -144,7 +153,7 @@ def probe(mpi: Mpi, names: Sequence[str], end: float) -> list[Outcome]:
             last.verdict = "fails"
             last.why = error.read_text() if error.exists() else f"status {status}"
             last.why = _crash(said, not error.exists()) or last.why
-        elif watch.halted or watch.free > HANGS:
+        elif hangs:
             last.verdict = "hangs"
             last.why = f"nothing came of it in {watch.free:.1f} s in which all could run"
             if watch.halted:
@@ -154,6 +163,16 @@ def probe(mpi: Mpi, names: Sequence[str], end: float) -> list[Outcome]:
             last.why = f"{time.monotonic() - began:.1f} s were not enough: its processes ran for "
             last.why += f"{watch.ran:.1f} s, and waited {watch.waited:.1f} s for a CPU"
         return outcomes
+
+
+def _of_job(place: str) -> list[int]:
+    """Return the processes of one job: other threads try other providers."""
+    found = []
+    for pid in descendants(os.getpid()):
+        with contextlib.suppress(OSError):
+            if os.fsencode(place) in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
 
 
 def _log(folder: Path) -> list[dict[str, Any]]:
