@@ -303,6 +303,48 @@ def test_a_launcher_stands_for_its_descendants(holder):
     assert process.poll() is None
 
 
+def test_more_notifications_than_there_is_room_for(run_python):
+    """What has no entry is counted all the same; entries of closed windows are had again."""
+    done = run_python(
+        """
+        import os
+        import numpy as np
+        from mpi4py import MPI
+        import rmaext
+        from rmaext._record.record import find
+
+        def notify(win):
+            for slot in range(256):
+                for _ in range(2):
+                    win.put_notify(np.ones(1), 0, 0, slot)
+
+        def notes():
+            (record,), _ = find([os.getpid()])
+            with record:
+                open_ = [it for it in record.snapshot().windows if it.open and not it.hidden]
+                return [list(record.notified(window, [0])) for window in open_]
+
+        wins = [rmaext.Window.allocate(MPI.COMM_SELF, 1) for _ in range(40)]
+        for win in wins:
+            notify(win)
+        found = notes()
+        assert [sum(note.calls for note in one) for one in found] == [512] * 40
+        told = [note for one in found for note in one if note.slot >= 0]
+        assert all(note.calls == 2 and note.site for note in told), told[:3]
+        unknown = [note.calls for one in found for note in one if note.slot < 0]
+        assert sum(unknown) >= 2 * (40 * 256 - 8192), unknown
+        for win in wins:
+            win.close()
+        with rmaext.Window.allocate(MPI.COMM_SELF, 1) as win:
+            notify(win)
+            (one,) = notes()
+            assert sorted(note.slot for note in one) == list(range(256))
+        print("end")
+        """
+    )
+    assert done.stdout == "end\n", done.stderr
+
+
 def test_a_forked_child_has_no_record_of_its_own(holder):
     process = holder("fork")
     (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()

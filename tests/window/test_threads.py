@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import threading
 import time
@@ -172,10 +173,10 @@ def test_everything_at_once(comm):
         win.fence()
 
 
-@pytest.mark.parametrize("what", ["put", "get", "fetch_add", "many", "flush", "long"])
+@pytest.mark.parametrize("what", ["put", "get", "fetch_add", "many", "flush", "long", "notify"])
 def test_close_while_others_are_inside(comm, what):
     """They get ClosedError; nothing waits for ever, and nothing crashes."""
-    peer = neighbour(comm)
+    peer, slots = neighbour(comm), itertools.count()
     for _ in range(3):
         win = rmaext.Window(comm, np.zeros(300_000))
         calls = {
@@ -185,6 +186,7 @@ def test_close_while_others_are_inside(comm, what):
             "many": lambda win=win: win.accumulate_many(peer, [1, 2, 3], 1.0),
             "flush": lambda win=win: (win.put(1.0, peer), win.flush()),
             "long": lambda win=win: win.put(np.ones(300_000), peer),
+            "notify": lambda win=win: win.put_notify(np.ones(2), peer, 0, next(slots) % 256),
         }
         started, ends = threading.Barrier(THREADS, timeout=30), []
 
