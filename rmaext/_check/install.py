@@ -14,6 +14,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from .._comm.group import has_lost_any
 from .._memory import node
 from .._native import cmethods
 from .._ops import indexing, request
@@ -279,7 +280,7 @@ def _all_are_there(comm: Any) -> bool:
     """Wait until all ranks are here, for a while."""
     request, end = comm.Ibarrier(), time.monotonic() + _PATIENCE
     while not request.Test():
-        if time.monotonic() > end:
+        if time.monotonic() > end or has_lost_any():  # who ends by an error does not come
             report.note("not all ranks have come to the end of the program: some is not compared")
             return False
         mpi_progress.nap(1e-4)

@@ -500,6 +500,16 @@ def _let_go() -> None:
         locks.locked(_letting_go, lambda: None, _part_all)
 
 
+def has_lost_any() -> bool:
+    """Tell whether a rank of some communicator that has windows is gone, or has left. Local."""
+    for group in list(_groups):
+        try:
+            group.watch.look(group._network)
+        except PeerLostError:
+            return True
+    return False
+
+
 def _part_all() -> None:
     for group in [*_leaving]:
         with suppress(RmaError):  # lost ranks, a window left by some only: all stays as it is

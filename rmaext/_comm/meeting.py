@@ -748,10 +748,14 @@ class Vigil:
                 self._ask = now + min(now - self._patience.since, _ASK_MOST)
                 self._meetings.far.ask()
         except PeerLostError as exc:
+            lost: PeerLostError | None = exc
+        else:
+            lost = None
+        if lost is not None:  # here, as an error that follows is not of the other one's making
             # it may have said why
             self._meetings.look_for_leavers(self._begun, late=True)
             # it may have come, and left, before the others
-            self._gone = self._group.watch.explained(exc)
+            self._gone = self._group.watch.explained(lost)
             self._deadline = now + collective.GRACE
         if self._step.call != END:
             self._patience.look(str(self._step), lambda: self._meetings.missing(self._step))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+from pathlib import Path
 
 # Module, package and lowest version: those of setup.cfg.
 _PACKAGES = (
@@ -21,6 +22,15 @@ _PACKAGES = (
 
 def _version(text: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", text)[:2]))
+
+
+def _installed(library: str, here: Path) -> str:
+    """Return the folder of an rmaext that is installed elsewhere; "" if there is none."""
+    for name in sys.path:
+        folder = Path(name or ".").resolve()
+        if folder != here and (folder / "rmaext" / "_native" / library).exists():
+            return str(folder)
+    return ""
 
 
 def check_packages() -> None:
@@ -41,7 +51,6 @@ def check_packages() -> None:
         importlib.import_module("rmaext._native._lib")
     except ImportError as exc:
         import sysconfig
-        from pathlib import Path
 
         suffix = sysconfig.get_config_var("EXT_SUFFIX")
         others = sorted(path.name for path in Path(__file__).parent.glob("_lib.*.so"))
@@ -49,6 +58,12 @@ def check_packages() -> None:
         if f"_lib{suffix}" not in others:
             there = ", ".join(others) or "its source"
             why = f"there is none for this Python (_lib{suffix}), only {there}"
+            here = Path(__file__).parent.parent.parent
+            if installed := _installed(f"_lib{suffix}", here):
+                raise ImportError(
+                    f"rmaext's source in {here} is not compiled, and hides the package that is "
+                    f"installed in {installed}: start Python in another folder"
+                ) from None
         raise ImportError(
             f"rmaext's compiled part does not load, {why}: install rmaext again with "
             f"{sys.executable} -m pip install, in its source folder with a dot after that"

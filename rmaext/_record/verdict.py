@@ -373,7 +373,12 @@ def _unclear(job: Job, group: _Group) -> Finding:
 
 def _fine(job: Job) -> Finding:
     text = f"no rank waits longer than {LONG:g} s"
-    halted: list[Snapshot | Absent] = [*(one for one in job.members if not runs(one)), *job.gone()]
+    raised = [one for one in job.members if one.raised]
+    halted: list[Snapshot | Absent] = [one for one in job.members if not runs(one)]
+    halted = [*raised, *(one for one in halted if one not in raised), *job.gone()]
     if halted:
         text += f"; {_conditions(job, None, halted, 'it')}"
+    if raised and len(raised) < len(job.members):
+        text += ". Calls of MPI that wait for such a rank never end: python -m mpi4py PROGRAM.py "
+        text += "ends the job with its first error"
     return Finding("fine", text)

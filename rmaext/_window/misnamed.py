@@ -41,7 +41,8 @@ class _Name:
     def __get__(self, instance: Any, owner: type) -> NoReturn:
         text = f"{owner.__name__} has no {self._name}: it is {_CALLED[self._name]} here. "
         text += "rmaext.compat.Win has mpi4py's names"
-        raise AttributeError(text, name=self._name, obj=owner if instance is None else instance)
+        # Python itself would suggest names that are like it, and ours that are private
+        raise AttributeError(text, name=self._name, obj=None)
 
 
 class WindowType(type):

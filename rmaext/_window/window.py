@@ -7,7 +7,7 @@ import errno
 import functools
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import numpy as np
 from mpi4py import MPI
@@ -350,6 +350,11 @@ class Window(
         self._bind(self._handle, address, self._dtype, self._atomic_type, self._fabric)
 
     # -- what it is ----------------------------------------------------------------
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse: NumPy would make an array of one Python object of it."""
+        text = f"window {self._name} is no array: win.local is this rank's memory, and win[rank] a"
+        raise TypeError(f"{text} copy of a rank's")
 
     @property
     def local(self) -> NDArray[ScalarT]:

@@ -167,7 +167,7 @@ def _say(finding: Finding, default: str = "", working: Sequence[str] = ()) -> No
     name = finding.name + (" (default)" if finding.name == default else "")
     advice = ""
     if mark == "no time":
-        advice = "Give it more time: --limit."
+        advice = "Give it more time: --limit 30."
     elif mark != "ok":
         advice = _advice(finding.name, finding.text, working)
     shown = f"\033[{_COLOURS[mark]}m{mark:<8}\033[m" if sys.stdout.isatty() else f"{mark:<8}"

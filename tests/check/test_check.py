@@ -53,6 +53,23 @@ def test_races_of_the_table_are_found_and_no_others(route):
     assert not wrong, [it for it in results if it["name"] in wrong]
 
 
+@pytest.mark.parametrize(
+    "ends",
+    ["assert comm.rank, 'late'", "if comm.rank: win.close()"],
+    ids=["an error", "a window that one does not close"],
+)
+def test_the_end_does_not_wait_for_who_has_ended(ends):
+    code = f"""
+from rmaext._check import install
+install._PATIENCE = 600
+{BEGIN}
+win.fence()
+{ends}
+"""
+    done = checked(3, code, survive=True, timeout=100)
+    assert "not all ranks have come to the end of the program" in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("route", ROUTES)
 def test_both_places_are_named(route):
     code = """

@@ -69,6 +69,8 @@ def test_nobody_waits():
     assert one(member(0, 2), member(1, 2)).text == "no rank waits longer than 1 s"
     short = member(0, 2, fence() | {"since": NOW - 900_000_000})
     assert one(short, member(1, 2)).kind == "fine"
+    ended = one(member(0, 2), member(1, 2, state="leaves", raised="ValueError: no data, app.py:3"))
+    assert "; rank 1 has ended by ValueError: no data, app.py:3. Calls of MPI" in ended.text
     stopped = one(member(0, 2), member(1, 2, process="T"))
     assert "rank 1 is stopped by a signal (kill -CONT 1001 lets it go on)" in stopped.text
 

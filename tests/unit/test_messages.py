@@ -47,6 +47,17 @@ def of(use, **options):
 
 # what is said, of which type, and what says it
 NAMES = [
+    (
+        r"win\.local is this rank's memory",
+        TypeError,
+        on(INT, lambda win: np.asarray(win)),
+    ),
+    (r"not iterable: items\(\)", TypeError, of(list)),
+    (
+        r"it is Window\(comm, array\) here\. rmaext\.compat\.Win has mpi4py's names$",
+        AttributeError,
+        lambda: rmaext.Window.create,
+    ),
     # dtypes, as a program calls them
     (
         r"an array of dtype float64 for elements of int64, .*astype\('int64'\)",

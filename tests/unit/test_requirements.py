@@ -58,8 +58,11 @@ def another(tmp_path):
     return tmp_path
 
 
-# `pip install -e` finds modules of the package for whoever lacks them.
-NO_OTHER = "sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in f.__module__.lower()]"
+# `pip install -e` finds modules of the package for whoever lacks them, or is in the path.
+NO_OTHER = (
+    "sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in f.__module__.lower()]; "
+    f"sys.path[:] = [it for it in sys.path if it not in ('', {str(launch.ROOT)!r})]"
+)
 
 
 def test_the_extension_of_another_python(another):
@@ -71,6 +74,15 @@ def test_the_extension_of_another_python(another):
     assert f"only {other}" in says(NO_OTHER, another)
     (another / "rmaext" / "_native" / f"_lib{sysconfig.get_config_var('EXT_SUFFIX')}").touch()
     assert "file too short" in says(NO_OTHER, another)
+
+
+def test_a_source_that_hides_the_package(another, tmp_path_factory):
+    """As in a checkout after `pip install .`."""
+    installed = tmp_path_factory.mktemp("site")
+    shutil.copytree(HERE, installed / "rmaext", ignore=shutil.ignore_patterns("bench"))
+    last = says(NO_OTHER, another, PYTHONPATH=str(installed))
+    assert f"source in {another} is not compiled" in last
+    assert f"installed in {installed}: start Python in another folder" in last
 
 
 def test_without_an_mpi(tmp_path):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -427,6 +427,11 @@ class Dict(Table):
         return query.ranks.reshape(shape)[()]
 
     # -- all of it -----------------------------------------------------------------
+
+    def __iter__(self) -> NoReturn:
+        """Refuse: entries come and go, and iterating would look like a local call."""
+        text = "a Dict is not iterable: items() has all entries (collective), local_items() "
+        raise TypeError(text + "those of this rank; len() is collective, too")
 
     def __len__(self) -> int:
         """Return the number of entries of all ranks. Collective, blocking."""
