@@ -25,11 +25,11 @@ if rank == 1:
     text = text_of(lambda: win.lock(1, timeout=1.5))
     assert "held by rank 0" in text and "rank 0 is in no call of rmaext" in text, text
     text = text_of(lambda: win.wait_notify(3, timeout=1.5))
-    assert "no rank has put anything there with a notification" in text, text
+    assert "count 1, of window 1 since" in text and ": no rank has notified it. " in text, text
     world.send(None, 0)
     world.recv(source=0)
     text = text_of(lambda: win.wait_notify(3, timeout=1.5))
-    assert "the ranks have made 1 put with a notification to it in all" in text, text
+    assert "no rank has notified it; rank 0 has notified slot 2 instead, once" in text, text
     # a limit that is over at once, and a wait that was another one's, have no cause to tell
     assert "held by" not in text_of(lambda: win.test_notify(3) or win.wait_notify(3, timeout=0))
 else:
@@ -91,7 +91,7 @@ if os.environ["CALL"] == "fence":
 else:
     text = refuses(lambda: win.wait_notify(3), rmaext.PeerLostError)
     wait = "Rank 0 waits in wait_notify, slot 3, count 1, of window 1 since "
-    cause = ": no rank has put anything there with a notification; no rank is left that could"
+    cause = ": no rank has notified it; no rank is left that could"
 assert wait in text and cause in text.partition(wait)[2], text
 assert text.count("Rank 0 waits") == 1, text
 print("end", flush=True)
