@@ -280,6 +280,9 @@ def test_origins_in_pieces_do_without_python(monkeypatch, windows, name, key):
     win = windows["f8", "rw"]
     origin = np.asfortranarray(np.arange(12.0).reshape(3, 4))[key]
     assert not origin.flags.c_contiguous
+    if name == "put_notify":  # the first to a slot says from where
+        win.put_notify([], 0)
+        assert win.wait_notify(0, timeout=5) == 1
     win.local[:] = 1
     with monkeypatch.context() as only:
         only.setattr(rmaext.Window, f"_{name}", None)
