@@ -187,7 +187,7 @@ MPI_SIZES = $(wildcard tests/*/test_conformance_*.py) tests/comm/test_collective
 	dynamic.py joined.py routes.py shared.py threads.py window.py)
 
 # Three chains at a time: most of the serial tests wait, and those at sizes do not.
-WAITING = jobs ops sync window containers remote inside
+WAITING = jobs ops sync window containers remote
 
 check: lint type ## all that CI runs: lint, type, site, check-c, test with both MPIs
 	$(MAKE) develop MPI=mpich
@@ -196,11 +196,11 @@ check: lint type ## all that CI runs: lint, type, site, check-c, test with both 
 	$(MAKE) -j3 -Otarget check-waiting check-alone check-sizes
 
 check-waiting:
-	$(MAKE) test-serial MPI=mpich ARGS="$(addprefix tests/,$(WAITING))"
+	$(MAKE) test-serial MPI=mpich ARGS="--limit 4000 $(addprefix tests/,$(WAITING))"
 
 check-alone:
 	$(MAKE) check-c
-	$(MAKE) test-serial MPI=mpich ARGS="$(addprefix --ignore=tests/,$(WAITING))"
+	$(MAKE) test-serial MPI=mpich ARGS="--limit 4000 $(addprefix --ignore=tests/,$(WAITING))"
 	$(MAKE) test-serial MPI=openmpi ARGS="$(MPI_SERIAL)"
 
 check-sizes:
