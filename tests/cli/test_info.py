@@ -252,7 +252,7 @@ def test_doctor_is_in_time():
     assert code == 3
     mark, words = lines["set-up"]
     assert mark == "no time"
-    assert words == "no answer within 0.1 s. Give it more time: --limit."
+    assert words == "no answer within 0.1 s. Give it more time: --limit 30."
 
 
 @pytest.mark.parametrize(
