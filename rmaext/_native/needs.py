@@ -8,9 +8,9 @@ than that a name is missing.
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
-from pathlib import Path
 
 # Module, package and lowest version: those of setup.cfg.
 _PACKAGES = (
@@ -24,12 +24,12 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", text)[:2]))
 
 
-def _installed(library: str, here: Path) -> str:
+def _installed(library: str, here: str) -> str:
     """Return the folder of an rmaext that is installed elsewhere; "" if there is none."""
     for name in sys.path:
-        folder = Path(name or ".").resolve()
-        if folder != here and (folder / "rmaext" / "_native" / library).exists():
-            return str(folder)
+        folder = os.path.realpath(name or ".")
+        if folder != here and os.path.exists(f"{folder}/rmaext/_native/{library}"):
+            return folder
     return ""
 
 
@@ -51,6 +51,7 @@ def check_packages() -> None:
         importlib.import_module("rmaext._native._lib")
     except ImportError as exc:
         import sysconfig
+        from pathlib import Path
 
         suffix = sysconfig.get_config_var("EXT_SUFFIX")
         others = sorted(path.name for path in Path(__file__).parent.glob("_lib.*.so"))
@@ -58,8 +59,8 @@ def check_packages() -> None:
         if f"_lib{suffix}" not in others:
             there = ", ".join(others) or "its source"
             why = f"there is none for this Python (_lib{suffix}), only {there}"
-            here = Path(__file__).parent.parent.parent
-            if installed := _installed(f"_lib{suffix}", here):
+            here = Path(__file__).resolve().parent.parent.parent
+            if installed := _installed(f"_lib{suffix}", str(here)):
                 raise ImportError(
                     f"rmaext's source in {here} is not compiled, and hides the package that is "
                     f"installed in {installed}: start Python in another folder"
