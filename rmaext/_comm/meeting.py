@@ -511,9 +511,9 @@ class Meetings:
         if self.team is not None:
             self.team.explain(why[:_MOST])
             return
-        steps = range(1, self.size // 2 + 1)
-        near = (rank % self.size for step in steps for rank in (self.rank + step, self.rank - step))
-        self._tell(_RAISED, why, list(dict.fromkeys(near))[:_TOLD])
+        steps = range(1, min(self.size, _TOLD) // 2 + 1)
+        near = {(self.rank + sign * step) % self.size for step in steps for sign in (1, -1)}
+        self._tell(_RAISED, why, sorted(near))
 
     def last_words(self, rank: int) -> str:
         """Return which exception has ended another rank, if it has told that and this rank knows.
@@ -737,6 +737,7 @@ class Vigil:
                 gone = self._group.watch.explained(self._gone)
                 raise during(str(self._step), gone, str if gone._explained else advised)
             return
+        lost: PeerLostError | None = None
         try:
             # those who have left a window may yet come, to find that the calls differ
             if now > self._patience.since + collective.GRACE:
@@ -748,9 +749,7 @@ class Vigil:
                 self._ask = now + min(now - self._patience.since, _ASK_MOST)
                 self._meetings.far.ask()
         except PeerLostError as exc:
-            lost: PeerLostError | None = exc
-        else:
-            lost = None
+            lost = exc
         if lost is not None:  # here, as an error that follows is not of the other one's making
             # it may have said why
             self._meetings.look_for_leavers(self._begun, late=True)

@@ -374,8 +374,8 @@ def _unclear(job: Job, group: _Group) -> Finding:
 def _fine(job: Job) -> Finding:
     text = f"no rank waits longer than {LONG:g} s"
     raised = [one for one in job.members if one.raised]
-    halted: list[Snapshot | Absent] = [one for one in job.members if not runs(one)]
-    halted = [*raised, *(one for one in halted if one not in raised), *job.gone()]
+    others = [one for one in job.members if not one.raised and not runs(one)]
+    halted: list[Snapshot | Absent] = [*raised, *others, *job.gone()]
     if halted:
         text += f"; {_conditions(job, None, halted, 'it')}"
     if raised and len(raised) < len(job.members):

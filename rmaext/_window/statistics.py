@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from ..errors import Unsupported
 from ..typing import ScalarT
 
 __all__ = ["Statistics"]
+
+_log = logging.getLogger("rmaext")
 
 _KINDS = [kind for _, kind in sorted(layout.kinds("DID").items())]  # those counted come first
 _ROW = np.dtype(
@@ -56,6 +59,7 @@ class Statistics(WindowCore[ScalarT]):
                 return ""
             return hints.of_window(self._group.record_id, int(self._name))
         except Exception:  # without descriptors, say: the others wait for this rank
+            _log.debug("no hint", exc_info=True)
             return ""
 
     @property

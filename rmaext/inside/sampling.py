@@ -53,11 +53,8 @@ class Sample:
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON has it."""
         facts = {"format": FORMAT, "version": __version__, "seconds": self.seconds}
-        return (
-            facts
-            | {"ranks": [asdict(r) for r in self.ranks], "refused": self.refused}
-            | {"hints": self.hints}
-        )
+        ranks = [asdict(one) for one in self.ranks]
+        return facts | {"ranks": ranks, "refused": self.refused, "hints": self.hints}
 
 
 @dataclass
