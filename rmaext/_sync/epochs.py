@@ -19,7 +19,8 @@ from .._runtime.config import deadline
 from .._runtime.reports import Patience
 from ..errors import BoundsError, PeerLostError, RmaTimeout
 from ..typing import ScalarT
-from .sync import NS, State, Synchronisation
+from .entering import NS, State
+from .sync import Synchronisation
 
 __all__ = ["Epochs"]
 
