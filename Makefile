@@ -204,7 +204,7 @@ check-alone:
 	$(MAKE) test-serial MPI=openmpi ARGS="$(MPI_SERIAL)"
 
 check-sizes:
-	$(MAKE) test MPI=mpich ARGS="--sizes 1,2:direct,2:fabric,3:mixed,4"
+	$(MAKE) test MPI=mpich ARGS="--sizes 1:fabric,2:direct,2:fabric,3:mixed,4"
 	$(MAKE) test MPI=openmpi ARGS="--sizes 2:direct,3:mixed $(MPI_SIZES)"
 
 # -- C ---------------------------------------------------------------------------

@@ -90,6 +90,7 @@ def environment(changes: Mapping[str, str | None] | None = None) -> dict[str, st
     """Return an environment for a job of one's own; None among the changes removes a variable."""
     env = _launcher.environment()
     env.pop("PYTHONUNBUFFERED", None)  # a print in pieces mixes with those of other ranks
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # each process would compile all of rmaext
     env["PYTHONFAULTHANDLER"] = "1"
     env.setdefault("OPENBLAS_NUM_THREADS", "1")  # else two threads a rank, on two cores
     if _shared_memory() < 256 << 20:
@@ -253,7 +254,7 @@ def main() -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--run", type=int, metavar="SIZE", help="run this program; 0: no job")
     parser.add_argument("--marks", help="as pytest's -m; default: all but scale, matrix and stress")
-    parser.add_argument("--sizes", default="0,1,2:direct,2:fabric,3:mixed,4")
+    parser.add_argument("--sizes", default="0,1:fabric,2:direct,2:fabric,3:mixed,4")
     parser.add_argument("--limit", type=float, default=2700, help="seconds a run")
     parser.add_argument("--cover", action="store_true")
     options, own = parser.parse_known_args()

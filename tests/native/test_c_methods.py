@@ -25,6 +25,8 @@ from support.guarded import guarded, neighbour, noise, same
 import rmaext
 from rmaext._ops.vector import ManyOperations
 
+pytestmark = pytest.mark.pair
+
 DTYPES = [*"?bBhHiIlLqQefdgFDG", "S5", "U3", "M8[s]", "m8[us]", ">i4", ">f8", "i4,f8"]
 
 

@@ -22,6 +22,8 @@ from support.guarded import guarded, neighbour, same
 import rmaext
 from rmaext._memory.arrays import atomic_dtypes
 
+pytestmark = pytest.mark.pair
+
 # -- numba -------------------------------------------------------------------------
 
 

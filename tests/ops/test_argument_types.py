@@ -12,6 +12,8 @@ from support.guarded import guarded, neighbour
 
 import rmaext
 
+pytestmark = pytest.mark.pair
+
 SIZE = 10
 START = np.arange(SIZE, dtype="i4") + 100
 I4 = np.ones(4, "i4")

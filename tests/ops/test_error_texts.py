@@ -11,6 +11,8 @@ from support.guarded import guarded, neighbour
 
 import rmaext
 
+pytestmark = pytest.mark.pair
+
 SIZE = 10
 
 # Each takes a window, a value, a rank and an offset.

@@ -23,11 +23,9 @@ from support.jobs import passes
 
 import rmaext
 
-# A key and a value are made of one number that hypothesis draws. Examples a shape: with the 16
-# parameters of test_keys and test_add_at, on both of COMM_SELF and COMM_WORLD, 11,200 keys
-# at size 2:direct, and half of them at size 1.
-FEW = launch.test_route() in ("fabric", "mixed") or MPI.COMM_WORLD.size > 2
-EXAMPLES = 100 if FEW else 350
+# A key and a value are made of one number that hypothesis draws: 100 a shape by either route,
+# and ten times as many in test-stress.
+COUNTS = [100, pytest.param(1000, marks=pytest.mark.stress)]
 
 SHAPES = [
     ((), "f8"),
@@ -132,10 +130,10 @@ def agree(mine, reference, key):
     return None
 
 
-def examples(function):
-    """Run a function with generators of random numbers, the same each time."""
+def examples(function, count):
+    """Run a function with so many generators of random numbers, the same each time."""
     run = settings(
-        max_examples=EXAMPLES,
+        max_examples=count,
         derandomize=True,
         deadline=None,
         database=None,
@@ -147,8 +145,10 @@ def examples(function):
 # -- agreement with NumPy ------------------------------------------------------------
 
 
+@pytest.mark.pair
+@pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize(("shape", "dtype"), SHAPES, ids=str)
-def test_keys(comm, shape, dtype):
+def test_keys(comm, shape, dtype, count):
     """Each rank has its neighbour's window for itself."""
     dtype, to = np.dtype(dtype), neighbour(comm)
     with guarded(comm, shape, dtype) as win:
@@ -176,12 +176,14 @@ def test_keys(comm, shape, dtype):
             win.flush(to)
             assert same(win[to, ...], model[...]), key
 
-        examples(one)
+        examples(one, count)
         win.fence()
 
 
+@pytest.mark.pair
+@pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize(("shape", "dtype"), NUMBERS, ids=str)
-def test_add_at(comm, shape, dtype):
+def test_add_at(comm, shape, dtype, count):
     """As numpy.add.at: what is named twice is added to twice."""
     dtype, to = np.dtype(dtype), neighbour(comm)
     with guarded(comm, shape, dtype) as win:
@@ -203,7 +205,7 @@ def test_add_at(comm, shape, dtype):
                     at.add(key, values)
             assert same(win[to, ...], model[...]), key
 
-        examples(one)
+        examples(one, count)
         win.fence()
 
 

@@ -17,6 +17,8 @@ from support.guarded import neighbour
 import rmaext
 from rmaext.containers import Dict, Published, Store, TaskQueue
 
+pytestmark = pytest.mark.pair
+
 PARTS = np.dtype([("n", "i1"), ("in", [("name", "S3"), ("x", "f4", 2)])])
 LAID_OUT = np.dtype({"names": ["f0", "f1"], "formats": ["<i8", ">f8"], "offsets": [0, 16]})
 UTC = datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc)

@@ -9,7 +9,7 @@ import pytest
 import rmaext
 import rmaext.compat
 
-pytestmark = pytest.mark.mpi(min_size=1)
+pytestmark = [pytest.mark.mpi, pytest.mark.pair]
 
 RECORD = np.dtype([("a", "i4"), ("b", "f8")])
 

@@ -11,6 +11,8 @@ from support.guarded import guarded, neighbour, same
 
 import rmaext
 
+pytestmark = pytest.mark.pair
+
 PART = np.dtype([("a", "f4"), ("b", "i2", 2)], align=True)
 RECORD = np.dtype(
     [("id", "i4"), ("x", "f8", (2, 3)), ("parts", PART, 2), ("k", "i8", 4)], align=True
