@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import errno
+import math
 from typing import Any
 
 import numpy as np
 
 from ..errors import Unsupported
 
-__all__ = ["check_reachable", "device_of", "out_of_reach"]
+__all__ = ["check_reachable", "device_of", "is_mapped", "out_of_reach"]
 
 _CUDA = "__cuda_array_interface__"
 # of __dlpack_device__; None: the host can access it
@@ -30,6 +31,28 @@ def device_of(it: Any) -> str | None:
         return _DEVICES.get(number, f"DLPack's number {number}")
     has = hasattr(type(it), _CUDA) or hasattr(it, _CUDA)  # asked of the object only if need be
     return "cuda" if has else None
+
+
+def is_mapped(it: Any) -> bool:
+    """Return whether this process can read an array that is said to be on a device.
+
+    So it is with CUDA's managed memory. What cudaMalloc returns is none of this process's
+    mappings, or one that may not be read.
+    """
+    facts = getattr(it, _CUDA, None)
+    if not isinstance(facts, dict):
+        return False
+    start = facts["data"][0]
+    end = start + np.dtype(facts["typestr"]).itemsize * math.prod(facts["shape"])
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            where, rights, _ = line.split(maxsplit=2)
+            first, last = (int(part, 16) for part in where.split("-"))
+            if first <= start < last and rights[0] == "r":
+                start = last
+            if first >= end:
+                break
+    return bool(start >= end)
 
 
 def out_of_reach(it: Any) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from .._memory.devices import out_of_reach
+from .._memory.devices import is_mapped, out_of_reach
 from .datatypes import is_basic, layout_of
 from .errors import error
 from .layout import Layout, memory_at, pack
@@ -109,11 +109,13 @@ def _format(it: Any) -> str:
         return memoryview(it).format
     except TypeError:
         pass
+    if hasattr(it, "__cuda_array_interface__"):
+        return str(np.dtype(it.__cuda_array_interface__["typestr"]).char)
     return str(np.from_dlpack(it).dtype.char)
 
 
 def memory_of(it: Any, readonly: bool) -> MPI.buffer:
-    """Return the memory of what exports a buffer, or is an array of DLPack's on the host.
+    """Return the memory of what exports a buffer, or is an array that this process can read.
 
     Raises
     ------
@@ -122,7 +124,7 @@ def memory_of(it: Any, readonly: bool) -> MPI.buffer:
     MPI.Exception
         It lies on a device (ERR_BUFFER).
     """
-    if text := out_of_reach(it):
+    if (text := out_of_reach(it)) and not is_mapped(it):
         raise error(MPI.ERR_BUFFER, f"message: {text}")
     return MPI.buffer.frombuffer(it, readonly)
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 from typing import Any
 
 import numpy as np
@@ -134,4 +136,43 @@ def test_arrays_of_the_host():
     w.Put(ONE.view(Host), 0)
     w.Unlock(0)
     assert np.frombuffer(w, "i8")[0] == 1
+    w.Free()
+
+
+class Managed:
+    """As CUDA's managed memory: of a device, and mapped here."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+        self.__cuda_array_interface__ = array.__array_interface__
+
+
+@pytest.mark.mpi
+def test_managed_memory():
+    """Programs with such arrays run unchanged, as with MPI's windows."""
+    w, got = Win.Allocate(16, 8), Managed(np.zeros(2, "i8"))
+    w.Lock(0)
+    w.Put(Managed(np.array([3, 4], "i8")), 0)
+    w.Accumulate([Managed(ONE), MPI.INT64_T], 0)
+    w.Get(got, 0)
+    w.Unlock(0)
+    w.Free()
+    assert got._array.tolist() == [4, 4]
+
+
+@pytest.mark.mpi
+def test_partly_mapped_memory():
+    """What goes on behind the last readable page is refused."""
+    pages = mmap.mmap(-1, 3 * mmap.PAGESIZE)
+    start = np.frombuffer(pages, "u1").ctypes.data
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mprotect(ctypes.c_void_p(start + mmap.PAGESIZE), mmap.PAGESIZE, 0) == 0
+    it = Managed(ONE)
+    w = Win.Allocate(16, 8)
+    w.Lock(0)
+    for shift in -1, 0:
+        it.__cuda_array_interface__ |= {"data": (start + mmap.PAGESIZE + shift * 8 + 1, False)}
+        with pytest.raises(MPI.Exception, match=WORDS):
+            w.Put(it, 0)
+    w.Unlock(0)
     w.Free()
