@@ -65,7 +65,7 @@ if TYPE_CHECKING or sys.argv[:1] != ["-m"]:
         importlib.import_module("._check.install", __name__).install()
     _tracebacks.hide()
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AccessError",
