@@ -219,7 +219,7 @@ class Job:
             "flush": f"in a flush of {target}{place}",
             "request": f"for requests to {target}{place}",
             "lock": f"for the {'' if thread.offset else 'shared '}lock of {target}{place}",
-            "notify wait": f"in wait_notify, slot {thread.offset}, count {thread.bytes},{place}",
+            "notify wait": f"in {_notifications(thread)},{place}",
             "until": f"in wait_until{place}",
             "container": f"in {thread.text or 'a call of a container'}",
             "epoch": f"in an epoch{place} for {target}",
@@ -294,6 +294,14 @@ class Job:
 
 def _hex(comm: int) -> str:
     return f"{comm & 0xFFFF:04x}"
+
+
+def _notifications(thread: Thread) -> str:
+    """Return the wait for notifications that a thread is in."""
+    call, slots = thread.slots()
+    if len(slots) == 1:
+        return f"{call}, slot {slots[0]}, count {thread.bytes}"
+    return f"{call}, slots {', '.join(map(str, slots))}"
 
 
 def runs(one: Snapshot | Absent) -> bool:

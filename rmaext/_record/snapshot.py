@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -27,6 +28,16 @@ class Thread:
     site: str = ""
     text: str = ""
     ended: bool = False  # as far as that is known
+
+    def slots(self) -> tuple[str, list[int]]:
+        """Return the call and the slots of a wait for notifications.
+
+        The words of a wait for several name them; the record cuts words at 63 bytes.
+        """
+        call = self.text.partition(": ")[0]
+        whole = self.text + "," * (len(self.text) < 63)
+        named = re.findall(r"\d+(?=,)", whole.partition(", slots ")[2])
+        return (call, [*map(int, named)]) if named else ("wait_notify", [self.offset])
 
 
 @dataclass

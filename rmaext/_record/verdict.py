@@ -294,8 +294,8 @@ def _of_any(job: Job, group: _Group) -> Finding:
 
 
 def _notified(job: Job, wait: Wait) -> str:
-    """Return who has sent to the slot, who has sent to others, and who to none."""
-    window, slot = job.window(wait.of, wait.thread.window), wait.thread.offset
+    """Return who has sent to the slots, who has sent to others, and who to none."""
+    window, (_, slots) = job.window(wait.of, wait.thread.window), wait.thread.slots()
     if window is None:
         return "its window is not known"
     name = window.comm, window.number, window.self
@@ -306,30 +306,40 @@ def _notified(job: Job, wait: Wait) -> str:
         if (note.comm, note.number, note.target) == name
     ]
     sent.sort(key=lambda pair: pair[0].now - pair[1].last)
-    here = [pair for pair in sent if pair[1].slot == slot]
+    here = [pair for pair in sent if pair[1].slot in slots]
     senders = {id(one) for one, _ in here}
-    parts = [f"{names([one])} has notified it {_often(one, note)}" for one, note in here[:_MOST]]
+    parts = [
+        f"{names([one])} has notified {_which(note, slots)} {_often(one, note)}"
+        for one, note in here[:_MOST]
+    ]
     if len(here) > _MOST:
         parts.append(f"{len(here) - _MOST} more before")
     never = [one for one in wait.needs if isinstance(one, Snapshot) and id(one) not in senders]
     never += [wait.of] if id(wait.of) not in senders and not wait.needs else []
     if here:
-        parts[0] = parts[0].replace("has notified it", "was the last to notify it,", 1)
+        said = _which(here[0][1], slots)
+        parts[0] = parts[0].replace(f"has notified {said}", f"was the last to notify {said},", 1)
         parts += [f"{names(never)} never did"] if never else []
     else:
-        parts.append("no rank has notified it")
+        parts.append(f"no rank has notified {'it' if len(slots) == 1 else 'any of them'}")
     most = max((note.calls for _, note in here), default=0)
     silent = {id(one) for one in never}
     behind = {id(one) for one, note in here if note.calls < most}
     latest: dict[int, tuple[Snapshot, Notified]] = {}  # of each rank, of other slots
     for one, note in sent:
-        if note.slot != slot and (id(one) in silent or id(one) in behind):
+        if note.slot not in slots and (id(one) in silent or id(one) in behind):
             latest.setdefault(id(one), (one, note))
     for one, note in [*latest.values()][:_MOST]:
-        which = f"slot {note.slot}" if note.slot >= 0 else "slots that are not known"
         also = "instead" if id(one) in silent else "too"
-        parts.append(f"{names([one])} has notified {which} {also}, {_often(one, note)}")
+        parts.append(f"{names([one])} has notified {_which(note)} {also}, {_often(one, note)}")
     return "; ".join(parts)
+
+
+def _which(note: Notified, slots: Sequence[int] = ()) -> str:
+    """Return the slot that was notified, beside those that are waited for."""
+    if len(slots) == 1:
+        return "it"
+    return f"slot {note.slot}" if note.slot >= 0 else "slots that are not known"
 
 
 def _often(one: Snapshot, note: Notified) -> str:

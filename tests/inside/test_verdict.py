@@ -324,6 +324,23 @@ def test_who_has_notified_another_slot():
     assert "no rank is left" not in finding.text
 
 
+def test_a_wait_for_several_slots():
+    """A number that the record has cut off is none."""
+    several = "wait_any: window 2, slots 3, 5"
+    sends = [sent(0, 1, 4, slot=5), sent(0, 1, 2, slot=35)]
+    finding = one(
+        member(0, 3, notified=sends), member(1, 3, notify() | {"text": several}), member(2, 3)
+    )
+    assert "waits in wait_any, slots 3, 5, of window 2 since" in finding.text
+    said = "rank 0 was the last to notify slot 5, once, 4.0 s ago; rank 2 never did. Ranks"
+    assert said in finding.text
+    many = "wait_all: window 2, slots " + ", ".join(map(str, range(1, 300)))
+    wait = notify() | {"text": many[:63]}
+    finding = one(member(0, 3), member(1, 3, wait), member(2, 3))
+    assert "in wait_all, slots 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, of window" in finding.text
+    assert "no rank has notified any of them" in finding.text
+
+
 def test_many_that_notify():
     members = [member(r, 40, notified=[sent(r, 1, 20 - r / 10)]) for r in range(2, 40)]
     finding = one(member(0, 40), member(1, 40, notify()), *members)

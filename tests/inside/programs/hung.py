@@ -238,6 +238,9 @@ def calls():
         "lock": lambda w: w.lock(1),  # in lock
         "lock_all": lambda w: w.lock_all(),  # in lock_all
         "wait_notify": lambda w: w.wait_notify(1),  # in wait_notify
+        "wait_any": lambda w: w.wait_any([1, 2]),  # in wait_any
+        "wait_some": lambda w: w.wait_some([1, 2]),  # in wait_some
+        "wait_all": lambda w: w.wait_all([1, 2]),  # in wait_all
         "wait_until": lambda w: w.wait_until(0, ">", 5),  # in wait_until
         "start": lambda w: w.start([1]),  # in start
         "wait": lambda w: w.wait(),  # in wait
