@@ -29,7 +29,7 @@ from .._memory.node import Team
 from .._native._lib import ffi, lib
 from .._runtime import lifetime
 from .._runtime.failures import advised, from_c, is_of_all, of_all
-from .._runtime.reports import Patience, described, numbers, site, tell
+from .._runtime.reports import Patience, container_call, described, numbers, site, tell
 from .._runtime.steps import END, EXPLAIN, FIRST, Step
 from ..errors import BusyError, KeyRecordError, PeerLostError, SyncError
 from . import collective
@@ -422,7 +422,8 @@ class Meetings:
     def _explain(self) -> None:
         """Raise the error of calls that do not match; all ranks do."""
         mine = self._now()
-        said = f"{mine} ({at})" if (at := site()) else str(mine)
+        at = [text for text in (container_call(), site()) if text]
+        said = f"{mine} ({', '.join(at)})" if at else str(mine)
         self._step = Step(EXPLAIN, 0, 0)
         told = self.gather(json.dumps([said[:_MOST], mine.left, self._why[:_MOST]]).encode())
         by_text: dict[str, list[int]] = {}

@@ -17,12 +17,13 @@ from .._native._lib import lib
 
 __all__ = [
     *("Patience", "Waiting", "described", "dtype_name", "numbers", "place", "site"),
-    *("recorded_site", "tell", "waited"),
+    *("container_call", "recorded_site", "tell", "waited"),
 ]
 
 WARN_AFTER = 10.0  # seconds
 _RECORD_EVERY = 0.1
 _HERE = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}{os.sep}"
+_CONTAINERS = "rmaext.containers."
 _log = logging.getLogger("rmaext")
 
 
@@ -68,6 +69,19 @@ def site() -> str:
     """Return the same as "app.py:41"."""
     path, line = place()
     return f"{os.path.basename(path)}:{line}" if path else ""
+
+
+def container_call() -> str:
+    """Return the call of a container that the program is in, as "Dict.len"; "" if it is in none."""
+    frame: Any = sys._getframe(1)
+    found = ""
+    while frame is not None and frame.f_code.co_filename.startswith(_HERE):
+        kind = type(frame.f_locals.get("self"))
+        if kind.__module__.startswith(_CONTAINERS) and not kind.__name__.startswith("_"):
+            call = frame.f_code.co_name.strip("_")
+            found = f"{kind.__name__}.{call}" if call != "init" else kind.__name__
+        frame = frame.f_back
+    return found
 
 
 def recorded_site() -> bytes:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -121,6 +122,18 @@ def test_arguments_that_differ(world, first, second, texts):
     assert f"rank 1: {texts[1]}" in text
     others = [str(rank) for rank in range(world.size) if rank != 1]
     assert f"rank{'s' * (len(others) > 1)} {', '.join(others)}: {texts[0]}" in text
+
+
+@pytest.mark.mpi(min_size=2)
+def test_calls_that_differ(world):
+    """The call of the container is named, and not only the windows that it is made of."""
+    table = Dict(world, "i8", "f8", 10)
+    calls = [lambda: len(table), lambda: rmaext.Window.allocate(world, 3)]
+    text = errors(world, rmaext.SyncError, calls[world.rank == 0])
+    assert re.search(r"rank 0: creation of window \d+ \(test_agreement.py:\d+\)", text)
+    assert re.search(r"ranks? 1.*: fence of window \d+ \(Dict.len, test_agreement.py:\d+\)", text)
+    assert len(table) == 0
+    table.close()
 
 
 def test_what_is_common():
