@@ -97,15 +97,19 @@ class _Stuck(Exception):  # noqa: N818 (no error: the reader joins)
 
 
 class _Still:
-    """For how long nothing has changed in a lock, as far as was looked."""
+    """For how long a lock's queue has not moved, as far as was looked.
+
+    Who passes the queue comes and goes meanwhile, so how many are inside tells nothing.
+    """
 
     def __init__(self) -> None:
-        self._last, self._since = (-1, -1), time.monotonic()
+        self._turn, self._since = -1, time.monotonic()
 
     def seconds(self, look: Look | None, now: float) -> float:
         """Return it, after one more look; None: it moves."""
-        if look is None or look[:2] != self._last:
-            self._last, self._since = (-1, -1) if look is None else look[:2], now
+        turn = -1 if look is None else look.turn
+        if look is None or turn != self._turn:
+            self._turn, self._since = turn, now
         return now - self._since
 
 

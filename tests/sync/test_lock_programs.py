@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import time
+
 import launch
 import numpy as np
 import pytest
@@ -177,6 +179,41 @@ HOW = [(Native, 1), (Native, 2), (DropIn, 1)]
 @pytest.mark.parametrize(("make", "threads"), HOW)
 def test_all_end(world, make, threads):
     all_end(world, make, SHARE[launch.test_route()], threads, 0)
+
+
+@pytest.mark.mpi(min_size=4, max_size=4)
+@pytest.mark.parametrize("make", [Native, DropIn])
+def test_a_reader_passes_a_queue_that_others_pass_all_the_time(world, make):
+    """Rank 0, inside, waits for rank 1, a reader behind the writer 3; rank 2 comes and goes."""
+    windows, rank = make(world), world.rank
+    shared, exclusive = (lock_programs.Step(True, 0, 2, how) for how in (False, True))
+    other = lock_programs.Step(True, 1, 0)  # who holds it passes the queue
+    windows.take(shared if rank == 0 else other, None)
+    if rank == 3:
+        windows.drop(other)
+    world.Barrier()
+    if rank == 0:
+        world.recv(source=1)
+        windows.drop(shared)
+        world.send(0, 2)
+    elif rank == 1:
+        windows.drop(other)
+        time.sleep(0.2)  # behind the writer, or the test shows nothing
+        windows.take(shared, None)
+        windows.drop(shared)
+        world.send(0, 0)
+    elif rank == 2:
+        while not world.iprobe(source=0):
+            windows.take(shared, None)
+            time.sleep(0.01)  # so that looks find now one inside, now two
+            windows.drop(shared)
+        world.recv(source=0)
+        windows.drop(other)
+    else:
+        windows.take(exclusive, None)
+        windows.drop(exclusive)
+    world.Barrier()
+    windows.close()
 
 
 @pytest.mark.stress
