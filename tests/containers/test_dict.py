@@ -462,3 +462,15 @@ def test_threads(world):
     for thread in threads:
         thread.join(20)
     assert sum(ended) == 3
+
+
+@pytest.mark.mpi
+def test_what_would_look_local(world):
+    """Iterating and `if table:` are refused on each rank by itself; nobody waits."""
+    with Dict(world, "i8", "f8", 10) as table:
+        if world.rank == 0:
+            with pytest.raises(TypeError, match=r"local_items\(\)"):
+                list(table)
+            with pytest.raises(TypeError, match=r"len\(table\) > 0 on all ranks"):
+                bool(table)
+        assert len(table) == 0

@@ -433,6 +433,11 @@ class Dict(Table):
         text = "a Dict is not iterable: items() has all entries (collective), local_items() "
         raise TypeError(text + "those of this rank; len() is collective, too")
 
+    def __bool__(self) -> NoReturn:
+        """Refuse: `if table:` on one rank would wait for the others."""
+        text = "whether a Dict is empty is a collective question: len(table) > 0 on all ranks; "
+        raise TypeError(text + "or, for whether there is one, table is not None")
+
     def __len__(self) -> int:
         """Return the number of entries of all ranks. Collective, blocking."""
         return self._turn("len", self._len)
