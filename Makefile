@@ -32,7 +32,8 @@ PY_FORMATTED = setup.py csrc/rooms.py rmaext tests examples benchmarks docs
 .DELETE_ON_ERROR:
 .PHONY: help demo build develop test test-serial test-scale test-matrix test-stress test-demanding
 .PHONY: test-dropin test-verbs test-fresh test-wheel test-recipes test-mpis test-aarch64 wheel wheels
-.PHONY: bench check check-waiting check-alone check-sizes docs site compile_commands.json
+.PHONY: bench check check-first check-tests check-waiting check-alone check-sizes
+.PHONY: docs site compile_commands.json
 .PHONY: provider check-c fuzz fuzz-strangers asan tsan lint type cover format clean
 
 help: ## this list
@@ -189,10 +190,14 @@ MPI_SIZES = $(wildcard tests/*/test_conformance_*.py) tests/comm/test_collective
 # Three chains at a time: most of the serial tests wait, and those at sizes do not.
 WAITING = jobs ops sync window containers remote
 
-check: lint type ## all that CI runs: lint, type, site, check-c, test with both MPIs
+check: check-first check-tests ## all that CI runs: lint, type, site, check-c, test with both MPIs
+
+check-first: lint type
 	$(MAKE) develop MPI=mpich
 	$(MAKE) develop MPI=openmpi
 	$(MAKE) site
+
+check-tests:
 	$(MAKE) -j3 -Otarget check-waiting check-alone check-sizes
 
 check-waiting:
