@@ -219,7 +219,8 @@ class Dict(Table):
         Notes
         -----
         Local, blocking: it waits for ranks that are reading the table, see `Dict`. Of several
-        ranks one gets the value. `del table[key]` is the same without the value.
+        ranks one gets the value. `del table[key]` is the same without the value. An object whose
+        unpickling raises is removed all the same: `get` leaves it.
 
         Examples
         --------
