@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 import time
@@ -125,15 +126,16 @@ def described(error: BaseException) -> str:
 class Patience:
     """Of one wait: once it lasts, the record says where the program is.
 
-    When it has lasted long it is reported once, to `logging`. As a context it has the record
-    say that the wait is over, if an exception ends it outside of C.
+    When it has lasted long it is reported once, to `logging`, unless its limit is shorter: then
+    only this process was held up. As a context it has the record say that the wait is over, if
+    an exception ends it outside of C.
     """
 
     __slots__ = ("_next", "_told", "since")
 
-    def __init__(self) -> None:
+    def __init__(self, limit: float = math.inf) -> None:
         self.since = self._next = time.monotonic()
-        self._told = False
+        self._told = limit < WARN_AFTER
 
     def __enter__(self) -> Patience:
         return self

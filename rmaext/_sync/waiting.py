@@ -139,7 +139,7 @@ class Wait:
         self._look = look or (lambda: window._look_out(self._start))
         self._end = self._start + self._limit
         self._gone: PeerLostError | None = None
-        self.patience = Patience()
+        self.patience = Patience(self._limit)
 
     def slice(self) -> int:
         """Return the nanoseconds that C may wait now."""

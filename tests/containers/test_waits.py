@@ -22,7 +22,7 @@ def warnings(monkeypatch, caplog):
 
 
 def test_dict(warnings):
-    with Dict(MPI.COMM_SELF, "i8", "c16", 10, timeout=1) as table:
+    with Dict(MPI.COMM_SELF, "i8", "c16", 10, timeout=2.5) as table:
         table[1] = 1
         query = table._one(1)
         found = table._slots.find(query)
@@ -41,9 +41,18 @@ def test_published(warnings):
     with Published(MPI.COMM_SELF, (1,), "f8") as published:
         published.publish(np.zeros(1))
         with pytest.raises(rmaext.RmaTimeout):
-            published.read(0, newer_than=1, timeout=1)
+            published.read(0, newer_than=1, timeout=2.5)
         (warning,) = warnings()
         assert warning.startswith("Published.read: has waited 0.3 s for rank 0 at test_waits.py")
+
+
+def test_a_step_of_a_wait_that_is_held_up(warnings):
+    """Its own limit is shorter than what is reported: the process did not run."""
+    for limit, many in (0.01, 0), (5, 1):
+        step = reports.Patience(limit)
+        step.since -= 1
+        step.look("wait_until", lambda: None)
+        assert len(warnings()) == many
 
 
 @pytest.mark.mpi(min_size=2)
