@@ -188,7 +188,7 @@ MPI_SIZES = $(wildcard tests/*/test_conformance_*.py) tests/comm/test_collective
 	dynamic.py joined.py routes.py shared.py threads.py window.py)
 
 # Three chains at a time: most of the serial tests wait, and those at sizes do not.
-WAITING = jobs ops sync window containers remote
+WAITING = jobs ops sync window containers remote inside
 
 check: check-first check-tests ## all that CI runs: lint, type, site, check-c, test with both MPIs
 
