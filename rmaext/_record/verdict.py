@@ -308,17 +308,16 @@ def _notified(job: Job, wait: Wait) -> str:
     sent.sort(key=lambda pair: pair[0].now - pair[1].last)
     here = [pair for pair in sent if pair[1].slot in slots]
     senders = {id(one) for one, _ in here}
-    parts = [
-        f"{names([one])} has notified {_which(note, slots)} {_often(one, note)}"
-        for one, note in here[:_MOST]
-    ]
+    parts: list[str] = []
+    for one, note in here[:_MOST]:
+        which = _which(note, slots)
+        did = f"has notified {which}" if parts else f"was the last to notify {which},"
+        parts.append(f"{names([one])} {did} {_often(one, note)}")
     if len(here) > _MOST:
         parts.append(f"{len(here) - _MOST} more before")
     never = [one for one in wait.needs if isinstance(one, Snapshot) and id(one) not in senders]
     never += [wait.of] if id(wait.of) not in senders and not wait.needs else []
     if here:
-        said = _which(here[0][1], slots)
-        parts[0] = parts[0].replace(f"has notified {said}", f"was the last to notify {said},", 1)
         parts += [f"{names(never)} never did"] if never else []
     else:
         parts.append(f"no rank has notified {'it' if len(slots) == 1 else 'any of them'}")

@@ -249,7 +249,7 @@ class Entering(WindowCore[ScalarT]):
         if end is not None:
             until = min(until, end)
         what = f"{call}: window {self._name}, rank {lock.rank}"
-        with Patience() as patience:
+        with Patience(pause) as patience:
             while (look := lock.look()) is None or look.turn == turn:
                 left = until - time.monotonic()
                 if left <= 0:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._native._lib import lib
 from .._native.cmethods import Locks, With, to_the_end
@@ -22,9 +22,6 @@ from ..typing import ScalarT
 from .entering import PROCESS, Entering, State, held_locks
 from .messages import FAILURES
 from .ticket_lock import FarLock, NearLock
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["LockGuard", "Synchronisation"]
 
