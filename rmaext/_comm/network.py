@@ -39,7 +39,7 @@ _PROBES = 4  # peers read at a time: all p are covered in p/4 seconds
 
 def offers(config: Config) -> dict[str, Any]:
     """Return what this process could open, for its `Hello`."""
-    library = open_library(config.library)
+    library = open_library(config.library, config.provider)
     found = library.candidates(config.provider, config.mr_basic)
     # what there is instead, for the error message
     found = found or library.candidates("", config.mr_basic)

@@ -71,6 +71,10 @@ def _order(hellos: Sequence[Hello]) -> list[str]:
     if wanted:
         return [wanted] if wanted in common else []
     order = [name for name in PROVIDERS if name in common]
+    if any(hello.version.startswith("1.") for hello in hellos) and "tcp" in order:
+        # there tcp alone is young: it is for a libfabric whose ofi_rxm does not load
+        # (Intel MPI's, where there is no libibverbs)
+        order.append(order.pop(order.index("tcp")))
     # the user's FI_PROVIDER names one that is none of these
     if not order and hellos[0].filtered in common:
         order = [hellos[0].filtered]

@@ -76,7 +76,7 @@ class Endpoint:
     def __init__(
         self, scope: str, chosen: Candidate, config: Config, spin: float, processes: int
     ) -> None:
-        library = open_library(config.library)
+        library = open_library(config.library, config.provider)
         self.candidate = chosen
         options = ffi.new("struct rmaext_fabric_options *")
         texts = {

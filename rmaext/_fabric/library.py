@@ -7,6 +7,7 @@ import contextlib
 import errno
 import glob
 import logging
+import mmap
 import os
 import re
 import site
@@ -17,6 +18,7 @@ from typing import Any
 
 from .._native._lib import ffi, lib
 from .._runtime import locks
+from .._runtime.config import RDMA
 from .._runtime.failures import check
 from ..errors import LibraryError
 
@@ -24,6 +26,10 @@ __all__ = ["Candidate", "Library", "mr_mode_text", "open_library", "places"]
 
 _SONAME = "libfabric.so.1"
 _OLDEST = (1, 17)
+_SYSTEM = "the system's"
+_WHEEL = "an MPI wheel's"
+_ELSE = "loaded from elsewhere"
+_RDMA_DEVICES = ("/dev/infiniband/uverbs*", "/dev/cxi*")  # what verbs, efa and cxi open
 _USUAL = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib64", "/usr/local/lib")
 _MR_MODES = {
     1 << 0: "BASIC",
@@ -86,9 +92,12 @@ def places() -> Iterator[tuple[str, str]]:
        the copy that knows its network by itself.
     4. The system's, in the loader's order: /etc/ld.so.conf, where EFA's installer adds
        its own, then the usual folders.
-    5. Those inside MPI wheels, last though they are newer: MPI has set such a copy up
-       and it reads the environment no more, where a copy of our own heeds FI_*.
+    5. Those inside MPI wheels, last: MPI has set such a copy up and it reads the
+       environment no more, where a copy of our own heeds FI_*.
        Then whatever else is loaded.
+
+    Of places 4 and 5, `open_library` passes over a libfabric 1.x without an RDMA
+    provider for this machine where there is a 2.x: native tcp of that is faster.
     """
     for folder in filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")):
         yield from _in(os.path.abspath(folder), "in LD_LIBRARY_PATH")
@@ -99,16 +108,16 @@ def places() -> Iterator[tuple[str, str]]:
     system = [*_configured(), *_USUAL, f"/usr/lib/{os.uname().machine}-linux-gnu"]
     # /lib is a link to /usr/lib
     system = list(dict.fromkeys(os.path.realpath(folder) for folder in system))
-    loaded = [(path, "what MPI has loaded") for path in _loaded()]
+    loaded = _loaded()
     others = {*system, *map(os.path.realpath, wheels)}
-    for path, place in loaded:
+    for path in loaded:
         if os.path.dirname(os.path.realpath(path)) not in others:
-            yield path, place
+            yield path, "what MPI has loaded"
     for folder in system:
-        yield from _in(folder, "the system's")
+        yield from _in(folder, _SYSTEM)
     for folder in wheels:
-        yield from _in(folder, "an MPI wheel's, as the system has none")
-    yield from loaded
+        yield from _in(folder, _WHEEL)
+    yield from ((path, _ELSE) for path in loaded)
 
 
 def _in(folder: str, place: str) -> Iterator[tuple[str, str]]:
@@ -204,32 +213,61 @@ def mr_mode_text(bits: int) -> str:
     return "|".join(name for bit, name in _MR_MODES.items() if bits & bit) or "none"
 
 
-_opened: dict[str, Library] = {}
+_opened: dict[tuple[str, str], Library] = {}
 _log = logging.getLogger("rmaext")
 _opening = locks.lock()  # two of one libfabric would not know of each other
 
 
-def open_library(wanted: str) -> Library:
-    """Open the libfabric at a path, or ("") the best that can be used; once a process."""
+def open_library(wanted: str, provider: str = "") -> Library:
+    """Open the libfabric at a path, or ("") the best that has a provider; once a process."""
     with _opening:
-        known = _opened.get(wanted)
+        known = _opened.get((wanted, provider))
         # a signal handler may be faster
-        return known or _opened.setdefault(wanted, _open(wanted))
+        return known or _opened.setdefault((wanted, provider), _open(wanted, provider))
 
 
-def _open(wanted: str) -> Library:
-    wrong: list[str] = []
-    for path in [wanted] if wanted else [path for path, _ in places()]:
-        try:
-            found = Library(path)
-        except LibraryError as exc:
-            wrong.append(str(exc))
-            _log.debug("not used: %s", wrong[-1])
-            continue
+def _of_2(path: str) -> bool:
+    """Tell, without loading it, whether a libfabric is 2.0 or later."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
+        return data.find(b"\0FABRIC_1.8\0") >= 0  # a version of its symbols, fi_guide(7)
+
+
+def _usable(path: str, wrong: list[str]) -> Library | None:
+    try:
+        found = Library(path)
+    except LibraryError as exc:
+        wrong.append(str(exc))
+    else:
         if tuple(map(int, found.version.split("."))) >= _OLDEST:
             _log.info("libfabric %s: %s", found.version, path)
             return found
         wrong.append(f"libfabric {path} is {found.version}, and must be 1.17 or later")
+    _log.debug("not used: %s", wrong[-1])
+    return None
+
+
+def _open(wanted: str, provider: str) -> Library:
+    wrong: list[str] = []
+    passed_over = []
+    for path, place in [(wanted, "")] if wanted else places():
+        old = place in (_SYSTEM, _WHEEL, _ELSE) and not _of_2(path)
+        if old and not provider and not any(map(glob.glob, _RDMA_DEVICES)):
+            # to load Debian's 1.17 and to ask it takes half a second
+            passed_over.append(path)
+            continue
+        found = _usable(path, wrong)
+        if not found:
+            continue
+        if wanted or not (old or provider):
+            return found
+        offered = {c.provider for c in found.candidates(provider, False)}
+        if offered.intersection([provider] if provider else RDMA):
+            return found
+        passed_over.append(path)
+    for path in passed_over:
+        found = _usable(path, wrong)
+        if found:
+            return found
     raise LibraryError(
         errno.ENOENT,
         "; ".join(dict.fromkeys(wrong or ["no libfabric found"]))

@@ -14,6 +14,7 @@ from typing import Any
 
 __all__ = [
     "PROVIDERS",
+    "RDMA",
     "VARIABLES",
     "Config",
     "checks",
@@ -47,10 +48,10 @@ _LAUNCHERS = {
     "SLURM_STEP_NUM_TASKS": "SLURM_PROCID",
 }
 
-# Best first; tcp by itself is for a libfabric whose ofi_rxm does not load (Intel MPI's,
-# where there is no libibverbs). Never by default: shm, sm2, lnx, sockets (FACTS: they
-# hang, stall or take over signal handlers).
-PROVIDERS = ("cxi", "efa", "verbs;ofi_rxm", "tcp;ofi_rxm", "tcp")
+# Best first. Never by default: shm, sm2, lnx, sockets (FACTS: they hang, stall or take over
+# signal handlers).
+RDMA = ("cxi", "efa", "verbs;ofi_rxm")
+PROVIDERS = (*RDMA, "tcp", "tcp;ofi_rxm")
 
 
 def _choice(name: str, allowed: tuple[str, ...]) -> str:

@@ -155,7 +155,7 @@ def library_in_use() -> dict[str, Any]:
         answer["mpi_error"] = str(exc)
     try:
         places = list(library.places())
-        opened = library.open_library(config.library)
+        opened = library.open_library(config.library, config.provider)
         # the one that windows are to take may answer only to its name
         names = dict.fromkeys(("", config.provider))
         found = [c for name in names for c in opened.candidates(name, config.mr_basic)]
@@ -203,7 +203,7 @@ def _survey(name: str) -> dict[str, Any]:
     from .._runtime.config import Config
 
     config = Config.read()
-    return open_library(config.library).survey(name, config.mr_basic)
+    return open_library(config.library, config.provider).survey(name, config.mr_basic)
 
 
 # -- the machine -------------------------------------------------------------------

@@ -184,7 +184,15 @@ def test_order_of_providers(provider):
     worse = PROVIDERS[PROVIDERS.index(provider) :]
     there = [c for p in reversed(worse) for c in addresses("10.0.0.1", provider=p)]
     there = addresses("10.0.0.1", provider="sockets") + there
-    assert choose([hello(there)] * 2, "network")[0].provider == provider
+    assert choose([hello(there, version="2.5")] * 2, "network")[0].provider == provider
+
+
+def test_native_tcp_of_1x_is_the_last():
+    """Where one rank has an old one: all choose the same. Without ofi_rxm it must do."""
+    both = addresses("10.0.0.1", provider="tcp") + addresses("10.0.0.1")
+    ranks = [hello(both, version=version) for version in ("2.5", "1.22")]
+    assert choose(ranks, "network")[0].provider == TCP
+    assert choose([hello(both[:1], version="1.22")] * 2, "network")[0].provider == "tcp"
 
 
 def test_wanted_provider():

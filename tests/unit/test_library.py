@@ -10,6 +10,7 @@ from pathlib import Path
 
 import launch
 import pytest
+from support.libraries import SYSTEM
 
 from rmaext._fabric import library
 from rmaext._native import _lib
@@ -31,11 +32,12 @@ FIND = """
         library._configured = lambda: changes["configured"]
         library._USUAL = ()
         library.os.uname = lambda: type("Uname", (), {"machine": "none"})
+    library._RDMA_DEVICES = changes.get("devices", library._RDMA_DEVICES)
     if "load" in changes:
         import ctypes
         ctypes.CDLL(changes["load"])
     try:
-        path = library.open_library("").path
+        path = library.open_library("", changes.get("provider", "")).path
         print(json.dumps([path, dict(reversed(list(library.places())))[path]]))
     except errors.LibraryError as error:
         print(json.dumps(["", str(error)]))
@@ -101,15 +103,36 @@ def test_mpi_wheels_come_last(folder, name):
     wheel = str(folder / "venv" / name / "libfabric.so.1")
     shutil.copy(REAL, wheel)
     venv = {"sys": {"prefix": str(folder / "venv")}}
-    words = "an MPI wheel's, as the system has none"
+    words = "an MPI wheel's"
     assert find(**venv, configured=[]) == [wheel, words]
     system = str(folder / "lib" / "libfabric.so.1")
     for loaded in ({}, {"load": wheel}):
         found = find(**venv, configured=[f"{folder}/lib"], **loaded)
-        assert found == [system, "the system's"]
+        assert found == [system, "the system's"]  # of the same version
     # as `pip install --user` leaves it
     user = {"PYTHONUSERBASE": str(folder / "venv")}
     assert find(user, configured=[], sys={"prefix": "/nonexistent"}) == [wheel, words]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "devices"), [("", []), ("", ["/dev/null"]), ("tcp", []), ("tcp;ofi_rxm", [])]
+)
+def test_a_systems_1x_gives_way_to_a_wheels_2x(folder, wanted, devices):
+    """Where it has no RDMA provider, or not the one that is asked for."""
+    if not library._of_2(launch.wheel() or SYSTEM) or library._of_2(SYSTEM):
+        pytest.skip("no libfabric 1.x in the system, or no MPI wheel with 2.x")
+    (folder / "lib" / "libfabric.so.1").write_bytes(Path(SYSTEM).read_bytes())
+    where = {"configured": [f"{folder}/lib"], "devices": devices, "provider": wanted}
+    path, place = find(**where)
+    assert place == ("the system's" if wanted == "tcp;ofi_rxm" else "an MPI wheel's")
+    assert library._of_2(path) == (place != "the system's")
+    # what somebody has put first, stays first
+    env = {"LD_LIBRARY_PATH": f"{folder}/lib"}
+    if wanted != "tcp":
+        assert find(env, **where)[1] == "in LD_LIBRARY_PATH"
+    # without another it serves
+    path, place = find(**where, sys={"prefix": "/nonexistent"})
+    assert place == "the system's"
 
 
 def test_what_cannot_be_used_is_passed_over(tmp_path):
@@ -195,7 +218,7 @@ def test_another_copys_plug_ins_are_not_loaded(folder, below, run_python):
 
 
 def test_the_mpi_wheels_copy_serves(mpirun):
-    """Intel MPI's offers tcp;ofi_rxm only to who does not ask for it by name."""
+    """Its own tcp, but for Intel MPI's, whose 1.x has tcp;ofi_rxm for who does not name it."""
     if not launch.wheel():
         pytest.skip("MPI is from no wheel")
     code = """
@@ -206,9 +229,9 @@ def test_the_mpi_wheels_copy_serves(mpirun):
             win.put(world.rank + 1, 1 - world.rank)
             win.fence()
             assert win.local[0] == 2 - world.rank
-            assert win.fabric.provider == "tcp;ofi_rxm"
+            assert win.fabric.provider == ("tcp" if NEW else "tcp;ofi_rxm")
             print("end")
-    """
+    """.replace("NEW", str(library._of_2(launch.wheel())))
     env = {"RMAEXT_ROUTE": "fabric", "RMAEXT_LIBFABRIC": launch.wheel()}
     done = mpirun(2, code, env=env, timeout=60)
     assert done.returncode == 0, done.stderr
