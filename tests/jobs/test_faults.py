@@ -13,7 +13,7 @@ import launch
 import pytest
 from support import netns
 from support.jobs import kill, passes
-from support.libraries import BOTH, BOTH_IN_MATRIX, PREFERRED, WHEEL
+from support.libraries import BOTH, BOTH_IN_MATRIX
 
 
 @pytest.fixture
@@ -49,20 +49,15 @@ def cut(library, scenarios, pids, timeout=55):
     assert "'lost': " in said, "no cut hit anything"
 
 
-# It takes seconds for each, and up to 0.1 s for an operation ever after.
-INTEL = pytest.mark.skipif(
-    launch.launcher()[1] == "intelmpi", reason="Intel MPI's libfabric is slow after a cut"
-)
-CUTS = [PREFERRED, pytest.param(WHEEL, id="wheel", marks=INTEL)]
 FAST = ("idle", "between", "stopped", "race", "get")
 
 
-@pytest.mark.parametrize("library", CUTS)
+@pytest.mark.parametrize("library", BOTH)
 def test_cut_connection_is_an_error_or_new_data(one_network, library):
     cut(library, dict.fromkeys(FAST, 30), [one_network])
 
 
-@pytest.mark.parametrize("library", CUTS)
+@pytest.mark.parametrize("library", BOTH)
 def test_cut_of_a_slow_connection_is_an_error_or_new_data(slow_cable, library):
     cut(library, {"slow small": 30, "slow large": 6}, slow_cable)
 

@@ -15,10 +15,10 @@ import launch
 import pytest
 from support import jobs
 from support.jobs import clean
+from support.libraries import SYSTEM
 
 FABRIC = {"RMAEXT_ROUTE": "fabric"}
-WHEEL = {"RMAEXT_LIBFABRIC": launch.wheel()}
-LIBRARIES = {"system": {}, "wheel": WHEEL}
+SYSTEMS = {"RMAEXT_LIBFABRIC": SYSTEM}
 
 PRELUDE = (
     jobs.PRELUDE
@@ -133,17 +133,17 @@ def test_exit_of_two_ranks(name):
     leave(name, 2, FABRIC)
 
 
-def test_exit_with_the_libfabric_of_mpi():
-    leave("forgotten, unflushed", 2, FABRIC | WHEEL)
+def test_exit_with_a_libfabric_of_our_own():
+    leave("forgotten, unflushed", 2, FABRIC | SYSTEMS)
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("env", [{}, FABRIC], ids=["direct", "fabric"])
 @pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("library", [{}, SYSTEMS], ids=["preferred", "system"])
 @pytest.mark.parametrize("name", EXITS)
 def test_every_exit(name, library, size, env):
-    leave(name, size, env | LIBRARIES[library])
+    leave(name, size, env | library)
 
 
 @pytest.mark.matrix
@@ -348,7 +348,7 @@ FORK = """
         (2, "array", FABRIC),
         pytest.param(0, "allocate", FABRIC, marks=pytest.mark.matrix),
         pytest.param(0, "array", {}, marks=pytest.mark.matrix),
-        pytest.param(2, "allocate", FABRIC | WHEEL, marks=pytest.mark.matrix),
+        pytest.param(2, "allocate", FABRIC | SYSTEMS, marks=pytest.mark.matrix),
     ],
 )
 def test_fork(size, make, env):

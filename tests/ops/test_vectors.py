@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support.guarded import guarded, neighbour, noise, same
 from support.jobs import passes
-from support.libraries import BOTH_IN_MATRIX, WHEEL
+from support.libraries import BOTH_IN_MATRIX, SYSTEM
 
 import rmaext
 
@@ -488,8 +488,8 @@ def test_closed(comm):
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize(
     ("library", "size"),
-    [pytest.param("", 3, marks=pytest.mark.matrix), (WHEEL, 2)],
-    ids=["preferred", "wheel"],
+    [pytest.param("", 3, marks=pytest.mark.matrix), (SYSTEM, 2)],
+    ids=["preferred", "system"],
 )
 def test_by_message(mpirun, library, size):
     """This file again, on the fabric route; 2:fabric has it by the preferred library, too."""

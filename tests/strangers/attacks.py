@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a stranger sends to the port of a rank: the hello of ofi_rxm over tcp, and what harms.
+"""What a stranger sends to the port of a rank: a hello over tcp, and what harms.
+
+The hello is that of tcp by itself, or of ofi_rxm over it.
 
 A stranger is a child of the test's process, which enters the network namespace of a job,
 becomes another user, and returns what its attack gave. It executes no other program: that
@@ -18,15 +20,23 @@ import struct
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from support import netns
 
 NOBODY = 65534
 HEADER = struct.Struct("<BBHIQQQ")  # version, type, bytes that follow (big endian), ...
 CONNECT = struct.Struct("<BBBBHBBIIQ")  # of ofi_rxm
+NATIVE = struct.Struct(">BBHI")  # of tcp by itself: version, features, port, process
 BASE = struct.Struct("<BBHBBBBQ")  # version, operation, flags, data, pieces, header's bytes, 0, all
-Address = tuple[str, int]
+
+
+class Address(NamedTuple):
+    """Where a rank listens, and whether for tcp by itself."""
+
+    host: str
+    port: int
+    native: bool
 
 
 def header(promised: int) -> bytes:
@@ -34,9 +44,12 @@ def header(promised: int) -> bytes:
     return HEADER.pack(3, 0, socket.htons(promised), 0, 0, 0, 1)
 
 
-def hello(port: int) -> bytes:
-    """Return the request of an endpoint that listens at a port."""
-    data = CONNECT.pack(1, 1, 4, 3, port, 0, 0, 16384, 128, 77 << 32)
+def hello(to: Address, port: int) -> bytes:
+    """Return the request, to a rank, of an endpoint that listens at a port."""
+    if to.native:
+        data = NATIVE.pack(1, 0, port, 77)
+    else:
+        data = CONNECT.pack(1, 1, 4, 3, port, 0, 0, 16384, 128, 77 << 32)
     return header(len(data)) + data
 
 
@@ -52,13 +65,18 @@ def wild(kind: int) -> bytes:
     return BASE.pack(3, 0, 0, 0, 0, 16, 0, 16 + len(packet)) + packet
 
 
+def stray(operation: int) -> bytes:
+    """Return a message of tcp that names what is not there: 3 to 7 answer what nobody asked."""
+    return BASE.pack(3, operation, 0, 0, 0, 32, 7, 64) + bytes(48)
+
+
 def connection(to: Address, first: bytes, source: str = "", port: int = 0) -> socket.socket:
     """Connect, and send something at once."""
     it = socket.socket()
     it.settimeout(3)
     if source or port:
         it.bind((source, port))
-    it.connect(to)
+    it.connect(to[:2])
     if first:
         it.sendall(first)
     return it
@@ -93,7 +111,7 @@ def hijack(victim: Address, other: Address) -> int:
     taken = 0
     for _ in range(10):
         try:
-            it = connection(victim, hello(other[1]))
+            it = connection(victim, hello(victim, other.port))
         except OSError:
             continue
         taken += answer(it, 0.5) > 0
@@ -106,7 +124,7 @@ def say(victim: Address, port: int, *messages: bytes) -> int:
     taken = 0
     for _ in range(10):
         try:
-            it = connection(victim, hello(port))
+            it = connection(victim, hello(victim, port))
             taken += answer(it, 5) > 0
             for message in messages:
                 it.sendall(message)
@@ -120,7 +138,7 @@ def say(victim: Address, port: int, *messages: bytes) -> int:
 def try_once(victim: Address, port: int = 0) -> int:
     """Connect, from a port, and say hello."""
     try:
-        return int(answer(connection(victim, hello(9), port=port), 5) > 0)
+        return int(answer(connection(victim, hello(victim, 9), port=port), 5) > 0)
     except (TimeoutError, ConnectionError):
         return 0
 
@@ -129,7 +147,7 @@ def say_often(victim: Address, seconds: float) -> int:
     """Say hello all the time; return how often that was answered."""
     taken, end = 0, time.monotonic() + seconds
     while time.monotonic() < end:
-        with contextlib.suppress(OSError), connection(victim, hello(9)) as it:
+        with contextlib.suppress(OSError), connection(victim, hello(victim, 9)) as it:
             taken += answer(it, 0.5) > 0
     return taken
 
@@ -178,7 +196,7 @@ def leave(victim: Address, reset: bool, *messages: bytes) -> int:
     done = 0
     for _ in range(50):
         with socket.socket() as it, contextlib.suppress(ConnectionError):
-            it.connect(victim)
+            it.connect(victim[:2])
             it.sendall(b"".join(messages))
             if reset:
                 it.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

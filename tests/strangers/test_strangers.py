@@ -29,8 +29,10 @@ pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can be anoth
 class Job:
     """A running victim.py; `addresses` of its ranks, `said` at its end."""
 
-    addresses: list[Address]
     said = ""
+
+    def __init__(self) -> None:
+        self.addresses = list[Address]()
 
     def counted(self, what: str) -> int:
         """Return a number that rank 0 said at the end: of operations a second, refused ..."""
@@ -58,9 +60,9 @@ def job(folder: Path, pids: str, library: str, *args: str, **env: str) -> Iterat
         while not (folder / "addresses").exists() and thread.is_alive():
             time.sleep(0.02)
         if thread.is_alive():
-            texts = json.loads((folder / "addresses").read_text())
-            parts = [text.split("://")[1].rsplit(":", 1) for text in texts]
-            it.addresses = [(host, int(port)) for host, port in parts]
+            for text, provider in json.loads((folder / "addresses").read_text()):
+                host, port = text.split("://")[1].rsplit(":", 1)
+                it.addresses.append(Address(host, int(port), provider == "tcp"))
             yield it
     finally:
         (folder / "stop").touch()
@@ -83,6 +85,7 @@ ATTACKS = {
     "type 1": lambda zero, one: (attacks.say, zero, 9, attacks.wild(1)),
     "type 3": lambda zero, one: (attacks.say, zero, 9, attacks.wild(3)),
     "type 7": lambda zero, one: (attacks.say, zero, 9, attacks.wild(7)),
+    "answers": lambda zero, one: (attacks.say, zero, 9, *map(attacks.stray, range(3, 8))),
     "promise": lambda zero, one: (attacks.promise, zero, 4),
 }
 
@@ -135,7 +138,7 @@ def test_another_user_who_is_gone_already(host, tmp_path, library):
     """What it sent is there still, and its socket has no owner any more: to the kernel, root."""
     with job(tmp_path, f"{host.pid},{host.pid}", library) as it:
         for reset in (False, True):
-            args = (it.addresses[0], reset, attacks.hello(9), attacks.ack())
+            args = (it.addresses[0], reset, attacks.hello(it.addresses[0], 9), attacks.ack())
             assert Stranger(host.pid, NOBODY, attacks.leave, *args).result() == 50
         time.sleep(1.5)  # for all to be looked at, though a rank is late
     refused_all(it, 100)

@@ -15,10 +15,15 @@ SYSTEM = next(
 WHEEL = launch.wheel()
 LIBRARIES = {"system": SYSTEM, "wheel": WHEEL}
 
-# Parameters: the one that rmaext prefers, and the wheel's; that with `make test-matrix` only.
+# Parameters: the one that rmaext prefers (a wheel's 2.x, with native tcp), and the system's
+# (1.x, with tcp;ofi_rxm); that with `make test-matrix` only.
+_THERE = pytest.mark.skipif(not Path(SYSTEM).exists(), reason=f"no {SYSTEM}")
 PREFERRED = pytest.param("", id="preferred")
-BOTH = [PREFERRED, pytest.param(WHEEL, id="wheel")]
-BOTH_IN_MATRIX = [PREFERRED, pytest.param(WHEEL, id="wheel", marks=pytest.mark.matrix)]
+BOTH = [PREFERRED, pytest.param(SYSTEM, id="system", marks=_THERE)]
+BOTH_IN_MATRIX = [
+    PREFERRED,
+    pytest.param(SYSTEM, id="system", marks=(_THERE, pytest.mark.matrix)),
+]
 
 MRAIL = {
     "FI_PROVIDER": "tcp;ofi_rxm;ofi_mrail",

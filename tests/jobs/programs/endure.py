@@ -52,7 +52,8 @@ import rmaext
 from rmaext._fabric.library import open_library
 from rmaext._runtime.config import Config
 # once for all: Debian's 1.17 takes 0.2 s to load, and 0.15 s for its first list of providers
-open_library(Config.read().library).candidates("tcp;ofi_rxm", False)
+config = Config.read()
+open_library(config.library, config.provider).candidates("", False)
 blob, ones = sys.stdin.buffer.read(), np.ones(%d)
 for number in range(%d):
     heard, said = os.pipe()

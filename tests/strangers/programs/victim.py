@@ -49,7 +49,7 @@ peer = 1 - world.rank
 assert win.fabric is not None
 win.put(np.zeros(1, "i8"), peer, 1)
 win.fence()  # both have connected
-addresses = world.gather(win.fabric.address)
+addresses = world.gather((win.fabric.address, win.fabric.provider))
 world.Barrier()
 if world.rank == 0:
     (folder / "part").write_text(json.dumps(addresses))
