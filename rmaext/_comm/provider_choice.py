@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from .._fabric.library import Candidate
-from .._runtime.config import PROVIDERS
+from .._runtime.config import PROVIDERS, preferred
 from .._runtime.failures import of_all
 from ..errors import NoProviderError
 from .agreement import blame
@@ -70,11 +70,7 @@ def _order(hellos: Sequence[Hello]) -> list[str]:
         raise blame(odd, ValueError, "RMAEXT_SECRET names another secret than that of rank 0")
     if wanted:
         return [wanted] if wanted in common else []
-    order = [name for name in PROVIDERS if name in common]
-    if any(hello.version.startswith("1.") for hello in hellos) and "tcp" in order:
-        # there tcp alone is young: it is for a libfabric whose ofi_rxm does not load
-        # (Intel MPI's, where there is no libibverbs)
-        order.append(order.pop(order.index("tcp")))
+    order = [name for name in preferred(hello.version for hello in hellos) if name in common]
     # the user's FI_PROVIDER names one that is none of these
     if not order and hellos[0].filtered in common:
         order = [hellos[0].filtered]

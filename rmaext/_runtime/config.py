@@ -9,6 +9,7 @@ import numbers
 import operator
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ __all__ = [
     "deadline",
     "hints_from",
     "is_known",
+    "preferred",
     "records",
     "reports_differences",
     "seconds",
@@ -52,6 +54,16 @@ _LAUNCHERS = {
 # signal handlers).
 RDMA = ("cxi", "efa", "verbs;ofi_rxm")
 PROVIDERS = (*RDMA, "tcp", "tcp;ofi_rxm")
+
+
+def preferred(versions: Iterable[str]) -> list[str]:
+    """Return the providers, best first, where ranks have these versions of libfabric."""
+    found = list(PROVIDERS)
+    if any(version.startswith("1.") for version in versions):
+        # there tcp alone is young: it is for where ofi_rxm does not load (Intel MPI's
+        # libfabric, without a libibverbs)
+        found.append(found.pop(found.index("tcp")))
+    return found
 
 
 def _choice(name: str, allowed: tuple[str, ...]) -> str:

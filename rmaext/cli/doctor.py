@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._runtime import launcher
-from .._runtime.config import PROVIDERS
+from .._runtime.config import PROVIDERS, preferred
 from ..bench.run import JobError, Mpi, mpi_in_use
 from . import info
 from .probe import Outcome, probe
@@ -76,7 +76,7 @@ def doctor(options: argparse.Namespace) -> int:
         return 3 if slow else 1
     mpi = mpi_in_use()
     names = list(dict.fromkeys(c["provider"] for c in library["candidates"]))
-    default = _default(names)
+    default = _default(names, library["version"])
     rest = [name for name in names if name != default]
     findings = list(_examine(mpi, [_NODE, *({default} & {*names})], began + limit))
     if options.all:
@@ -106,10 +106,10 @@ def _mpi_problem() -> str:
     return ""
 
 
-def _default(names: list[str]) -> str:
+def _default(names: list[str], version: str) -> str:
     """Return the provider that windows would take; it need not be there."""
     wanted = os.environ.get("RMAEXT_PROVIDER", "")
-    order = [wanted] if wanted else [*PROVIDERS, os.environ.get("FI_PROVIDER", "")]
+    order = [wanted] if wanted else [*preferred([version]), os.environ.get("FI_PROVIDER", "")]
     return next((name for name in order if name in names), wanted or PROVIDERS[-1])
 
 

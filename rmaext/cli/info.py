@@ -60,7 +60,7 @@ def collect() -> dict[str, Any]:
             **{k: v for k, v in library.items() if k not in ("candidates", "settings")},
             "copies": [{"path": path, **apart(_version_of, path)} for path in _copies()],
         },
-        "providers": [_provider(name, library["candidates"]) for name in names],
+        "providers": [_provider(name, library) for name in names],
         "routes": _routes(),
         "cache": {name: v for name, v in library.get("settings", {}).items() if _CACHE in name},
         "limits": _limits(),
@@ -189,12 +189,13 @@ def _version_of(path: str) -> dict[str, str]:
     return {"version": Library(path).version}
 
 
-def _provider(name: str, candidates: list[dict[str, Any]]) -> dict[str, Any]:
-    from .._runtime.config import PROVIDERS
+def _provider(name: str, library: dict[str, Any]) -> dict[str, Any]:
+    from .._runtime.config import preferred
 
-    own = [c for c in candidates if c["provider"] == name]
+    own = [c for c in library["candidates"] if c["provider"] == name]
     places = [{k: c[k] for k in ("domain", "iface", "address", "prefix")} for c in own]
-    preference = PROVIDERS.index(name) if name in PROVIDERS else None
+    order = preferred([library["version"]])
+    preference = order.index(name) if name in order else None
     return {"name": name, "preference": preference, **apart(_survey, name), "endpoints": places}
 
 

@@ -4,7 +4,7 @@
     python tests/fuzz/strangers.py --minutes 30 [--libfabric wheel] [--source host] [--seed 1]
 
 A job of three ranks in a network namespace of its own puts, gets, updates and fences over
-tcp;ofi_rxm and checks its data (attacked.py). Processes of another user play the cases of
+tcp or tcp;ofi_rxm and checks its data (attacked.py). Processes of another user play the cases of
 streams.py against its ports: in the same namespace, or with `--source host` in one whose
 address is no rank's, while the ranks are on two hosts. A failure is a rank that crashes, data
 that are wrong, another error, ranks without a round for --patience seconds, or an exit that
@@ -39,7 +39,7 @@ import launch
 from board import RANKS, STRANGERS, Board
 from streams import Case, Maker
 from support import netns
-from support.libraries import LIBRARIES
+from support.libraries import LIBRARIES, SYSTEM
 
 HELD = 64  # connections that a stranger keeps open at once
 CASES, ANSWERED, REFUSED, ERRORS = range(4)  # columns of the counts
@@ -49,21 +49,27 @@ FOLDER = launch.ROOT / "build" / "fuzz" / "strangers"
 # -- a stranger --------------------------------------------------------------------
 
 
-def stranger(number: int, board: Board, seed: str, uid: int, pid: int, pace: float) -> None:
+def cases(options: argparse.Namespace, job: int, number: int, board: Board) -> Maker:
+    """Return what makes the cases of one stranger in one job."""
+    return Maker(f"{options.seed}/{job}/{number}", board.peers, options.provider == "tcp")
+
+
+def stranger(number: int, board: Board, options: argparse.Namespace, pid: int) -> None:
     """Play cases for as long as there is a job; ends with the parent."""
+    uid, pace = options.uid, STRANGERS / options.rate
     netns.enter(pid)
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
     counts, held, job = board.counts[number], deque[socket.socket](), 0
-    parent, maker = os.getppid(), Maker("", [])
+    parent = os.getppid()
     while os.getppid() == parent:
         if not board.attack:
             time.sleep(0.02)
             continue
         if board.attack != job:
             job = board.attack
-            maker = Maker(f"{seed}/{job}/{number}", board.peers)
+            maker = cases(options, job, number, board)
             counts[CASES] = 0
         begin = time.monotonic()
         play(maker.case(), counts, held)
@@ -109,12 +115,14 @@ def play(case: Case, counts: Any, held: deque[socket.socket]) -> None:
 class Job:
     """A job under attack."""
 
-    def __init__(self, board: Board, path: str, pids: str, library: str, limit: float) -> None:
+    def __init__(
+        self, board: Board, path: str, pids: str, library: str, provider: str, limit: float
+    ) -> None:
         self._board = board
         board.clear()
         program = str(Path(__file__).with_name("attacked.py"))
         env = {"PYTHONPATH": launch.PYTHONPATH, "RMAEXT_LIBFABRIC": library}
-        env |= {"RMAEXT_ROUTE": "fabric", "RMAEXT_PROVIDER": "tcp;ofi_rxm"}
+        env |= {"RMAEXT_ROUTE": "fabric", "RMAEXT_PROVIDER": provider}
         command = launch.mpi_command(RANKS)
         self._output = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
@@ -215,8 +223,7 @@ def fork(board: Board, options: argparse.Namespace, pid: int) -> list[int]:
         child = os.fork()
         if not child:
             try:
-                pace = STRANGERS / options.rate
-                stranger(number, board, str(options.seed), options.uid, pid, pace)
+                stranger(number, board, options, pid)
             finally:
                 os._exit(1)
         made.append(child)
@@ -229,7 +236,7 @@ def save(found: str, board: Board, job: int, options: argparse.Namespace, text: 
     last: dict[int, list[Any]] = {}
     for number in range(STRANGERS):
         count = int(board.counts[number, CASES])
-        maker = Maker(f"{options.seed}/{job}/{number}", board.peers)
+        maker = cases(options, job, number, board)
         made = [maker.case() for _ in range(count + 1)][-5:]
         last[number] = [asdict(it) | {"pieces": [p.hex() for p in it.pieces]} for it in made]
     it = vars(options) | {"found": found, "job": job, "cases": board.counts[:, CASES].tolist()}
@@ -246,6 +253,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--uid", type=int, default=65534, help="whose the strangers are")
     parser.add_argument("--libfabric", default="system", help="system, wheel or a path")
+    parser.add_argument("--provider", choices=("tcp", "tcp;ofi_rxm"), help="the one it prefers")
     parser.add_argument("--source", choices=("user", "host"), default="user")
     parser.add_argument("--rate", type=float, default=100, help="cases a second at most")
     parser.add_argument("--patience", type=float, default=8, help="seconds of a stall")
@@ -257,7 +265,9 @@ def main() -> int:
         print(f"no network namespaces: {netns.missing()}")
         return 77
     library = LIBRARIES.get(options.libfabric, options.libfabric)
-    print(f"{library}, seed {options.seed}, user {options.uid}, from another {options.source}")
+    options.provider = options.provider or ("tcp;ofi_rxm" if library == SYSTEM else "tcp")
+    print(f"{options.provider} of {library}, seed {options.seed}, user {options.uid},", end=" ")
+    print(f"from another {options.source}")
     with tempfile.TemporaryDirectory() as folder, hosts(options.source) as (pids, pid):
         path = f"{folder}/board"
         board = Board(path)
@@ -281,11 +291,11 @@ def attack(
     """Run jobs until the time is over; returns the status."""
     begin = said = time.monotonic()
     end = begin + 60 * options.minutes
-    found, cases, job = Counter[str](), 0, options.job - 1
+    found, played, job = Counter[str](), 0, options.job - 1
     slowest, usual = math.inf, 0.0
     while time.monotonic() < end and (not options.failures or found.total() < options.failures):
         job += 1
-        it = Job(board, path, pids, library, end - time.monotonic() + 90)
+        it = Job(board, path, pids, library, options.provider, end - time.monotonic() + 90)
         if not it.started(30):
             print(it.text())
             it.end()
@@ -297,7 +307,7 @@ def attack(
             wrong = it.failure(options.patience)
             if time.monotonic() - said > 5:
                 said = time.monotonic()
-                report(said - begin, cases, board, found, slowest, usual)
+                report(said - begin, played, board, found, slowest, usual)
             for child in children:
                 if os.waitpid(child, os.WNOHANG)[0]:
                     raise SystemExit("a stranger failed")
@@ -308,12 +318,12 @@ def attack(
             found[wrong] += 1
             print(f"  {wrong} after {board.counts[:, CASES].sum()} cases:", end=" ")
             print(save(wrong, board, job, options, it.text()))
-        cases += int(board.counts[:, CASES].sum())
+        played += int(board.counts[:, CASES].sum())
         board.counts[:, CASES] = 0
         it.end()
-    report(time.monotonic() - begin, cases, board, found, slowest, usual)
+    report(time.monotonic() - begin, played, board, found, slowest, usual)
     answered = int(board.counts[:, ANSWERED].sum())
-    return int(bool(found) or (options.refused and answered > 0) or not cases)
+    return int(bool(found) or (options.refused and answered > 0) or not played)
 
 
 def report(

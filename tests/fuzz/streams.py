@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a stranger sends to the port of a rank over tcp;ofi_rxm: streams that are wrong.
+"""What a stranger sends to the port of a rank over tcp: streams that are wrong.
 
-A stream begins with the connection header of libfabric's tcp provider and, as its data, the
-hello of ofi_rxm (which port and process it claims to come from). Messages follow, each with
-a header of tcp, and within plain ones a packet of ofi_rxm.
+A stream begins with the connection header of libfabric's tcp provider and, as its data, a
+hello (which port and process it claims to come from): that of tcp by itself, or of ofi_rxm
+over it. Messages follow, each with a header of tcp, and within plain ones a packet of ofi_rxm,
+which is any message to tcp by itself.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from random import Random
 
 EAGER = 16384  # ofi_rxm refuses another limit than its own
 LITTLE = 2  # endianness, as the hello has it
-MESSAGE, TAGGED, READ, ANSWER, WRITE = range(5)  # operations of tcp
+MESSAGE, TAGGED, READ, ANSWER, WRITE = range(5)  # operations of tcp; 5 to 7: its rendezvous
 ACK = 2
 PORTS = (0, 1, 65535)
 
@@ -46,11 +47,12 @@ class Case:
 
 
 class Maker:
-    """Makes the cases of one seed, in turn."""
+    """Makes the cases of one seed, in turn; for tcp by itself, or for ofi_rxm."""
 
-    def __init__(self, seed: str, peers: list[Peer]) -> None:
+    def __init__(self, seed: str, peers: list[Peer], native: bool) -> None:
         self.rng = Random(seed)
         self.peers = peers
+        self.native = native
 
     def case(self) -> Case:
         """Return a case."""
@@ -125,13 +127,23 @@ class Maker:
         return wild & ((1 << 8 * size) - 1)
 
     def _hello(self, target: Peer, claimed: Peer | None = None, pid: int | None = None) -> bytes:
-        """Return a connection header with the hello of ofi_rxm."""
+        """Return a connection header with a hello."""
         rng, few = self.rng, 0.02
         port = claimed.port if claimed else rng.choice((*PORTS, rng.randrange(1024, 65536)))
         if rng.random() < 0.1:
             port = target.port
         pid = rng.getrandbits(31) if pid is None else pid
-        hello = struct.pack(
+        if self.native:
+            hello = struct.pack(">BBHI", self._bits(1, 1), self._bits(0, 1, few), port, pid)
+        else:
+            hello = self._rxm_hello(port, pid)
+        size = self._bits(len(hello), 2, few)
+        head = (self._bits(3, 1, few), self._bits(0, 1, few), socket.htons(size), 0, 0, 0)
+        return struct.pack("=BBHIQQQ", *head, self._bits(1, 8, few)) + hello
+
+    def _rxm_hello(self, port: int, pid: int) -> bytes:
+        rng, few = self.rng, 0.02
+        return struct.pack(
             "=BBBBHBBIIQ",
             *(self._bits(good, 1, few) for good in (1, LITTLE, 4, 3)),
             port,
@@ -141,16 +153,11 @@ class Maker:
             self._bits(128, 4),
             pid << 32 | self._bits(rng.randrange(4), 4),
         )
-        size = self._bits(len(hello), 2, few)
-        head = (self._bits(3, 1, few), self._bits(0, 1, few), socket.htons(size), 0, 0, 0)
-        return struct.pack("=BBHIQQQ", *head, self._bits(1, 8, few)) + hello
 
     def _message(self) -> bytes:
         """Return one of any sort."""
         rng = self.rng
-        op = self._bits(
-            rng.choice((MESSAGE, MESSAGE, MESSAGE, TAGGED, READ, ANSWER, WRITE)), 1, 0.05
-        )
+        op = self._bits(rng.choice((MESSAGE, MESSAGE, MESSAGE, *range(8))), 1, 0.05)
         if op in (READ, WRITE):
             count = self._bits(rng.randrange(1, 5), 1)
             places = [self._place() for _ in range(min(count, 4))]
