@@ -79,12 +79,18 @@ for number in range(%d):
 def hello(number: int) -> bytes:
     """Return the request of an endpoint of a process of that number for a connection."""
     port, pid = 1 + number % 60000, 100000 + number
-    data = struct.pack("=BBBBHBBIIQ", 1, 2, 4, 3, port, 2, 0, 16384, 128, pid << 32)
+    if win.fabric.provider == "tcp":
+        data = struct.pack(">BBHI", 1, 0, port, pid)
+    else:
+        data = struct.pack("=BBBBHBBIIQ", 1, 2, 4, 3, port, 2, 0, 16384, 128, pid << 32)
     return struct.pack("=BBHIQQQ", 3, 0, socket.htons(len(data)), 0, 0, 0, 1) + data
 
 
 def message(form: int, size: int, data: bytes) -> bytes:
-    """Return a message of ofi_rxm: form 0 has its data, form 2 says where they are."""
+    """Return a message of ofi_rxm: form 0 has its data, form 2 says where they are.
+
+    To tcp by itself it is one of any bytes.
+    """
     packet = struct.pack("=BBHIQQQ", 4, form, 0, 0, 0, 9, 0)
     packet += struct.pack("=BBBBIQQQ", 3, 0, 0, 0, 0, size, 0, 0) + data
     return struct.pack("=BBHBBBBQ", 3, 0, 0, 0, 0, 16, 0, 16 + len(packet)) + packet
