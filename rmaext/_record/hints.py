@@ -4,6 +4,9 @@
 There is one. Updates (accumulate, fetch_add, ...) of an array of the program's own go by message
 within a node, too; of memory that ranks of the node can map they are atomics of this CPU. As a
 window is made its counters say for which targets that holds; nothing is done in an update.
+
+It is due of so many updates (RMAEXT_HINTS), or of fewer that took long: the counters have their
+number, and the latest events how long one takes.
 """
 
 from __future__ import annotations
@@ -16,14 +19,17 @@ from typing import Any
 import numpy as np
 
 from .._native._lib import lib
+from .._runtime.config import hints_from
 from .._runtime.reports import numbers
 from .record import Record, RecordError, find
 from .snapshot import Slow, Snapshot, Window
 
-__all__ = ["is_due", "look", "of_window", "texts"]
+__all__ = ["lines", "look", "may_be_due", "of_window", "texts"]
 
 _UPDATES = (lib.RMAEXT_DID_UPDATE, lib.RMAEXT_DID_FETCH)
 _LEAST = 1000.0  # ns of an update: those that share messages take less, and that is well
+_LONG = 1e9  # ns of all updates together: a hint is due of fewer, too,
+_PART = 100  # if they are at least this part of those of which it is due anyway
 _FEW = 64  # bytes of an update that takes as long as that of one element
 _EVENTS = 8192  # the latest, of which the time of an update is known
 _DROP_IN = "CreatedWindow"  # rmaext/compat/creation.py
@@ -49,13 +55,18 @@ def look(one: Snapshot, record: Record) -> None:
 
 def texts(snapshots: Iterable[Snapshot]) -> list[str]:
     """Return the hints about what `look` has noted: one for each window, of all its ranks."""
-    if os.environ.get("RMAEXT_HINTS") == "0":
+    if not hints_from():
         return []
     found: dict[tuple[str, int, int], list[tuple[int, Slow]]] = {}
     for one in snapshots:
         for slow in one.slow:
             found.setdefault((one.job, slow.comm, slow.number), []).append((one.rank, slow))
     return [_text(by_rank) for _, by_rank in sorted(found.items())]
+
+
+def lines(hints: Iterable[str]) -> list[str]:
+    """Return hints as commands show them."""
+    return [f"hint: {text}" for text in hints]
 
 
 def _text(by_rank: list[tuple[int, Slow]]) -> str:
@@ -82,22 +93,22 @@ def _by_message(counts: Any) -> tuple[int, int]:
     return int(mine["calls"].sum()), int(mine["bytes"].sum())
 
 
-def is_due(counts: Any) -> bool:
-    """Tell whether a hint may be due of a window, by its counters."""
+def may_be_due(counts: Any) -> bool:
+    """Tell whether a hint may be due of a window, by its counters alone."""
     least = int(counts["hint_from"].max(initial=0))
-    return bool(least) and _by_message(counts)[0] >= least
+    return bool(least) and _by_message(counts)[0] * _PART >= least
 
 
 def _slow(one: Snapshot, record: Record, window: Window) -> Slow | None:
     counts = record.counts(window)
-    if not is_due(counts):
+    if not may_be_due(counts):
         return None
+    calls, size = _by_message(counts)
     targets = np.flatnonzero(counts["hint_from"])
     ns = _each(record.events(max(one.next - _EVENTS, 0))[0], window.id, targets)
-    if 0 < ns < _LEAST:
+    if 0 < ns < _LEAST or (calls < counts["hint_from"].max() and calls * ns < _LONG):
         return None
-    facts = (window.comm, window.number, window.kind, window.site)
-    return Slow(*facts, *_by_message(counts), ns)
+    return Slow(window.comm, window.number, window.kind, window.site, calls, size, ns)
 
 
 def _each(events: Any, window: int, targets: Any) -> float:

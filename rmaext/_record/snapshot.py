@@ -102,7 +102,7 @@ class Notified:
 
 @dataclass
 class Slow:
-    """Updates by message that this rank has made in a window, so many that a hint is due."""
+    """Updates by message that this rank has made in a window, of which a hint is due."""
 
     comm: int
     number: int

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .._record import hints
 from .sampling import Rank, Sample
 from .tables import aligned, quantity
 
-__all__ = ["COLUMNS", "Column", "headline", "table"]
+__all__ = ["COLUMNS", "Column", "below", "headline", "table"]
 
 
 class Column(NamedTuple):
@@ -62,6 +63,11 @@ def headline(sample: Sample) -> str:
     )
 
 
+def below(sample: Sample) -> list[str]:
+    """Return what there is to say below the table."""
+    return [*hints.lines(sample.hints), *sample.refused]
+
+
 def table(sample: Sample) -> str:
     """Return all of it as text."""
     rows = [[column.shown(rank) for column in COLUMNS] for rank in sample.ranks]
@@ -69,4 +75,4 @@ def table(sample: Sample) -> str:
     if rows:
         titles = [column.title for column in COLUMNS]
         lines.append(aligned(titles, rows, left=[i for i, c in enumerate(COLUMNS) if c.left]))
-    return "\n".join([*lines, *(f"hint: {text}" for text in sample.hints), *sample.refused])
+    return "\n".join([*lines, *below(sample)])

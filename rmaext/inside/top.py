@@ -11,7 +11,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Static
 
-from .columns import COLUMNS, headline
+from .columns import COLUMNS, below, headline
 from .sampling import Sample, Sampler
 
 __all__ = ["Top"]
@@ -66,8 +66,7 @@ class Top(App[None]):
 
     def _show(self) -> None:
         self.query_one("#head", Static).update(Text(headline(self._sample)))
-        below = [*(f"hint: {text}" for text in self._sample.hints), *self._sample.refused]
-        self.query_one("#refused", Static).update(Text("\n".join(below)))
+        self.query_one("#refused", Static).update(Text("\n".join(below(self._sample))))
         table = self.query_one(DataTable)
         cursor, scrolled = table.cursor_row, table.scroll_y
         table.clear(columns=True)

@@ -243,7 +243,7 @@ def report(seen: Seen) -> Iterator[str]:
         yield "verdict:"
         for finding in verdict(job):
             yield f"  {finding.text}"
-        yield from (f"hint: {text}" for text in hints.texts(job.members))
+        yield from hints.lines(hints.texts(job.members))
         yield ""
     yield from [*seen.refused, *seen.notes]
     if not seen.snapshots and not seen.refused:

@@ -59,7 +59,7 @@ def test_by_the_drop_in_it_names_the_call_of_mpi4py(tmp_path):
 
 
 def test_who_does_what_is_right_is_told_nothing(tmp_path):
-    """Memory that is mapped, a file, a few updates, a dynamic window; and stderr is closed."""
+    """Memory that is mapped, a file, a dynamic window; and stderr is closed."""
     clean(run("silent", tmp_path), ends=2)
 
 
@@ -148,8 +148,26 @@ def test_it_takes_as_many_as_were_said():
     assert slow((0, 10, 1, 0), least=0).slow == []
 
 
+def test_or_fewer_that_took_a_second():
+    """But a hundredth of them at least: of a few, one may just have been held up."""
+    long, short = (0, 11_000, 1, 0), (0, 9_000, 1, 0)  # of 100 such: 1.1 s, 0.9 s
+    (found,) = slow(long, least=10_000).slow
+    assert (found.calls, found.ns) == (100, 11_000 * US)
+    assert slow(short, least=10_000).slow == []
+    assert slow(long, least=10_001).slow == []
+
+
 def test_nothing_is_said_that_is_not_known():
     """No event of these updates is left; and of long ones nobody knows what they would take."""
     (text,) = hints.texts([slow(size=100_000)])
     words = "rank 0: 100 updates of window 7 (app.py:3) went by messages, as the memory is your own"
     assert text == f"{words}: in that of Window.allocate or rmaext.zeros they need none"
+
+
+def test_0_is_0_however_it_is_written(monkeypatch):
+    """The job and what looks at it have the same rule."""
+    seen = slow()
+    monkeypatch.setenv("RMAEXT_HINTS", "1")
+    assert hints.texts([seen])
+    monkeypatch.setenv("RMAEXT_HINTS", "00")
+    assert hints.texts([seen]) == []
