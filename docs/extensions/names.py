@@ -5,8 +5,9 @@
     python docs/extensions/names.py --check    tells whether all of them are up to date
 
 A list stands in a page between `<!-- names KIND -->` and `<!-- end -->`. KIND is a section of
-Window (SECTIONS), or what autodoc calls such names: autoclass, autofunction, autoexception. So
-a page is of use where it lies, on a forge, too; the site has all of each docstring below the list.
+Window (SECTIONS), what autodoc calls such names (autoclass, autofunction, autoexception), or the
+names of containers; a class is followed by its members. So a page is of use where it lies, on a
+forge, too; the site has all of each docstring below the list.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ from typing import Any
 from public import is_error, public
 
 import rmaext
+import rmaext.containers
 
 DOCS = Path(__file__).resolve().parents[1]
+
+PAGES = sorted([*DOCS.glob("reference/**/*.md"), *DOCS.glob("containers/*.md")])
 
 # The sections of the reference of Window: a page each.
 SECTIONS = {
@@ -64,8 +68,17 @@ def named(kind: str) -> dict[str, Any]:
     """Return names and values of a kind."""
     if kind in SECTIONS:
         return members(kind)
-    found = {name: getattr(rmaext, name) for name in rmaext.__all__}
-    return {name: it for name, it in found.items() if directive(it) == kind and name != "Window"}
+    names = [f"containers.{name}" for name in kind.split()]
+    if kind.startswith("auto"):
+        found = {name: getattr(rmaext, name) for name in rmaext.__all__}
+        names = [name for name, it in found.items() if directive(it) == kind and name != "Window"]
+    every = dict(public())
+    return {
+        name.removeprefix("containers."): value
+        for one in names
+        for name, value in every.items()
+        if f"{name}.".startswith(f"{one}.")
+    }
 
 
 def sentence(value: Any) -> str:
@@ -91,6 +104,7 @@ def arguments(value: Any) -> str:
     own = [it for it in own if it.name not in ("self", "cls")]
     kept = signature.replace(parameters=own, return_annotation=empty)
     text = re.sub(r"<class '(\w+)'>", r"\1", str(kept))
+    text = re.sub(r"<object object at \w+>", "...", text)
     return re.sub(r"\*, |/, |, /|/", "", text)
 
 
@@ -98,7 +112,8 @@ def listing(kind: str) -> str:
     """Return the list of a kind, as Markdown."""
     lines = []
     for name, value in named(kind).items():
-        call = name.replace("Window.", "win.", 1) if not isinstance(value, classmethod) else name
+        own = name.startswith("Window.") and not isinstance(value, classmethod)
+        call = name.replace("Window", "win") if own else name
         for first, text in (("- ", f"`{call}{arguments(value)}`\\"), ("  ", sentence(value))):
             lines += textwrap.wrap(text, 99, initial_indent=first, subsequent_indent="  ")
     return "\n".join(lines)
@@ -106,7 +121,7 @@ def listing(kind: str) -> str:
 
 def renewed(text: str) -> str:
     """Return a page with its lists as they should be."""
-    pattern = r"(<!-- names (\w+) -->\n).*?(<!-- end -->)"
+    pattern = r"(<!-- names ([\w ]+) -->\n).*?(<!-- end -->)"
     return re.sub(
         pattern, lambda it: f"{it[1]}\n{listing(it[2])}\n\n{it[3]}", text, flags=re.DOTALL
     )
@@ -115,7 +130,7 @@ def renewed(text: str) -> str:
 def main() -> int:
     """Write the lists, or look at them."""
     stale = []
-    for page in sorted((DOCS / "reference").rglob("*.md")):
+    for page in PAGES:
         if (new := renewed(text := page.read_text())) != text:
             stale.append(page)
             if "--check" not in sys.argv:

@@ -13,6 +13,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 sys.path.insert(0, str(ROOT / "docs" / "extensions"))
 import names
 import picture
+from public import public
 
 import rmaext
 
@@ -121,10 +122,7 @@ def test_the_picture_is_of_the_table_of_results():
     assert [it for bar in bars for it in (bar.words, bar.text) if it not in drawn] == []
 
 
-REFERENCE = sorted((ROOT / "docs" / "reference").rglob("*.md"))
-
-
-@pytest.mark.parametrize("page", REFERENCE, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", names.PAGES, ids=lambda page: page.stem)
 def test_lists_of_names_are_up_to_date(page):
     assert names.renewed(page.read_text()) == page.read_text(), (
         "python docs/extensions/names.py writes them"
@@ -132,11 +130,15 @@ def test_lists_of_names_are_up_to_date(page):
 
 
 def test_each_public_name_is_in_a_list():
-    text = "".join(page.read_text() for page in REFERENCE)
-    assert set(re.findall("<!-- names (.*) -->", text)) == {
+    text = "".join(page.read_text() for page in names.PAGES)
+    assert set(" ".join(re.findall("<!-- names (.*) -->", text)).split()) == {
         *names.SECTIONS,
         *(names.directive(getattr(rmaext, name)) for name in rmaext.__all__),
+        *rmaext.containers.__all__,
     }
+    shown = re.sub("`win[.]", "`Window.", text)
+    every = [name.removeprefix("containers.") for name, _ in public() if name != "Window"]
+    assert [it for it in every if not re.search(rf"^- `{re.escape(it)}[`(]", shown, re.M)] == []
 
 
 def test_files_that_are_named_exist():
