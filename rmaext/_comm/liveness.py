@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import PeerLostError
@@ -126,10 +126,14 @@ class Watch:
         if left:
             raise self.explained(lost(left, "has left"))
 
+    def last_words(self, ranks: Sequence[int]) -> list[str]:
+        """Return what has ended ranks, as far as they have told: "rank 3 ended by ..."."""
+        return [f"rank {rank} {told}" for rank in ranks[:_MOST] if (told := self.told(rank))]
+
     def explained(self, error: PeerLostError) -> PeerLostError:
         """Return the error of lost ranks with what ended them, as far as they have told."""
         ranks = error.ranks or ([] if error.rank is None else [error.rank])
-        words = [f"rank {rank} {told}" for rank in ranks[:_MOST] if (told := self.told(rank))]
+        words = self.last_words(ranks)
         if error._explained or not words:
             return error
         text = "; ".join(words) if len(words) == len(ranks) else f"{error}; {'; '.join(words)}"

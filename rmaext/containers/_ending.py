@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import PeerLostError, Window
+from .._comm.group import Group
 from ._agreement import named
 from ._ring import CONTROL, EPOCHS, epoch_and_count
 from ._windows import Pause
@@ -85,7 +86,7 @@ class Ending:
 
     def __init__(self, words: Window[Any], comm: MPI.Comm) -> None:
         self._words, self._own = words, words.local
-        self._rank, self._size = comm.rank, comm.size
+        self._comm, self._rank, self._size = comm, comm.rank, comm.size
         self.epoch = 0
         self.told: frozenset[int] = frozenset()
         self._looked = 0.0
@@ -227,6 +228,8 @@ class Ending:
             return None
         text = f"TaskQueue: {named(lost)} lost: so are the tasks that were there; "
         text += "all others are done"
+        if (group := Group.known(self._comm)) is not None:
+            text = "; ".join([text, *group.watch.last_words(lost)])
         error = PeerLostError(errno.ENOTCONN, text, call="TaskQueue", rank=lost[0])
         error.ranks = tuple(lost)
         return error

@@ -414,12 +414,14 @@ ENDED = (
     "import atexit, os; atexit.register(os._exit, 0)\n"
     + jobs.PRELUDE
     + """
+from rmaext.containers import TaskQueue
 win = rmaext.Window.allocate(world, 8)
+queue = TaskQueue(world, int, 8)
 win.fence()
 if rank == 1:
     raise ValueError("no data file")  # the line
-call = win.fence if os.environ["CALL"] == "fence" else lambda: win.wait_notify(0)
-text = refuses(call, rmaext.PeerLostError)
+calls = {"fence": win.fence, "wait_notify": lambda: win.wait_notify(0), "loop": lambda: list(queue)}
+text = refuses(calls[os.environ["CALL"]], rmaext.PeerLostError)
 line = open(__file__).read().split("# the line")[0].count("\\n") + 1
 assert f"rank 1 ended by ValueError: no data file, program.py:{line}" in text, text
 assert "end of its program" not in text, text
@@ -430,7 +432,7 @@ os._exit(0)
 
 
 @pytest.mark.parametrize(
-    ("call", "route"), [("fence", ""), ("fence", "nodes"), ("wait_notify", "")]
+    ("call", "route"), [("fence", ""), ("fence", "nodes"), ("wait_notify", ""), ("loop", "")]
 )
 def test_who_has_ended_by_an_exception(call, route):
     """Peers read which, and where; "nodes": the ranks pretend to be on two."""
