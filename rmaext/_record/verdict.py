@@ -82,7 +82,8 @@ def _idle(one: Snapshot | Absent) -> str:
     if isinstance(one, Absent):
         if one.elsewhere:
             return "is on another node, or has no record here: look there, too (--launcher)"
-        why = "has ended, keeps none (RMAEXT_RECORD=0), or its record could not be read"
+        why = "has ended, keeps none (RMAEXT_RECORD=0), or its record could not be read "
+        why += "(`python -m rmaext why PID`, of that process, says why)"
         if not one.met:
             why = f"has made no window yet, is on another node, {why}"
         return f"has no record here: it {why}"

@@ -143,7 +143,7 @@ def test_a_rank_that_has_ended():
     assert finding.culprits == [1]
     assert finding.text.endswith(
         "for rank 1, which has no record here: it has ended, keeps none (RMAEXT_RECORD=0), or its "
-        "record could not be read"
+        "record could not be read (`python -m rmaext why PID`, of that process, says why)"
     )
     two = one(member(0, 3, fence()))
     assert "for ranks 1, 2, which have no record here: they have ended, keep none (" in two.text
@@ -424,7 +424,8 @@ def test_a_communicators_first_window():
     assert finding.text == (
         "all other ranks wait in creation of the communicator's first window since 12 s for "
         "rank 1, which has no record here: it has made no window yet, is on another node, has "
-        "ended, keeps none (RMAEXT_RECORD=0), or its record could not be read"
+        "ended, keeps none (RMAEXT_RECORD=0), or its record could not be read (`python -m rmaext "
+        "why PID`, of that process, says why)"
     )
     finding = one(*members, member(1, 3, line="app.py:5 (step)", **others))
     assert (finding.kind, finding.culprits) == ("missing", [1])
