@@ -288,8 +288,9 @@ def _advice(race: Race) -> str:
         return f"updates as {one.dtype} and as {other.dtype} are not atomic against each other"
     open_ = [it for it in (one, other) if it.done == NEVER]
     if open_:
-        text = f"{open_[0].what} at {open_[0].site} is not complete before a flush, a fence or an "
-        return f"{text}unlock, and then the other rank must be told"
+        text = "let a fence come between them; or complete what rank "
+        text += f"{open_[0].rank} began (flush or unlock after {open_[0].what} at {open_[0].site}) "
+        return f"{text}and then tell the other rank, by a notification, a lock or a message"
     return "let a fence, a lock, a notification or a message come between them"
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import launch
 import pytest
@@ -114,6 +115,14 @@ def test_what_shows_or_saves_an_array_reads_it():
     code += "if comm.rank == 0:\n    win.put(np.ones(3), 1)\n"
     lines = found(2, f"{code}else:{READS}win.close()")
     assert lines[-1] == f"rmaext check: {READS.count(chr(10)) - 1} races", lines
+
+
+def test_what_is_to_be_done_is_said_whole():
+    """After what the text names first the program is right: with a flush alone it was not."""
+    lines = found(2, "win.put(np.ones(3), 1 - comm.rank)\nit = win.local.sum()\nwin.close()\n")
+    assert "are not ordered: let a fence come between them; or " in lines[0], lines
+    assert re.search(r"complete what rank \d began \(flush or unlock after put at \S+\)", lines[0])
+    assert lines[0].endswith("then tell the other rank, by a notification, a lock or a message")
 
 
 def test_a_request_never_waited_for_is_named():
