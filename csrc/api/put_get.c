@@ -7,14 +7,6 @@
 
 #include <string.h>
 
-/*
- * The last RMX_REST bytes of a put of RMX_LONG or more go as a copy, in one
- * chunk, which is on its way while the caller prepares its next put; see
- * op_put_rest().
- */
-#define RMX_LONG ((uint64_t)256 << 10)
-#define RMX_REST ((uint64_t)32 << 10)
-
 bool rmx_move_by_memory(struct rmaext_window *w, bool put, int64_t rank,
 			uint64_t offset, const void *buf, uint64_t len,
 			int *ret_p)
@@ -93,10 +85,6 @@ int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 		memcpy(op->local, buf, len);
 		if (w->fabric->cache.demanded)
 			atomic_fetch_add(&w->fabric->cache.bounced, 1);
-	} else {
-		if (len >= RMX_LONG && RMX_REST <= op->chunk)
-			op->rest = RMX_REST;
-		op->len -= op->rest;
 	}
 	ret = rmx_op_run(op, op_p);
 leave:

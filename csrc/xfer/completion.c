@@ -100,12 +100,6 @@ void rmx_op_dispose(struct rmaext_op *op)
 
 void rmx_op_free(struct rmaext_op *op)
 {
-	struct rmaext_op *tail = op->tail;
-
-	if (tail && (!tail->posted || op_leave(tail))) {
-		op_leave_error(tail);
-		rmx_op_free(tail);
-	}
 	rmx_op_note_end(op);
 	rmx_op_let_go(op);
 	if (op->context)
@@ -215,12 +209,10 @@ int rmaext_op_release(rmaext_op **op)
 		return 0;
 	}
 	atomic_store(&it->abandoned, true);
-	if (!rmx_is_message(it)) {
+	if (!rmx_is_message(it))
 		it->len = it->posted; /* only the owner posts */
-		it->rest = 0;
-	} else if (it->sent) {
+	else if (it->sent)
 		it->fabric->hooks->give_up(it);
-	}
 	op_leave_error(it); /* an error since the last wait */
 	if (atomic_load(&it->completed) < it->sent)
 		return RMAEXT_PENDING;

@@ -186,7 +186,7 @@ void rmx_op_note(struct rmaext_op *op)
 	if (!op->window->tally.id)
 		return;
 	op->begun = rmx_now();
-	op->whole = op->len + op->rest;
+	op->whole = op->len;
 	op->site = rmx_event_site();
 	op->thread = rmx_thread_index();
 }
@@ -196,7 +196,7 @@ void rmx_op_count(const struct rmaext_op *op)
 	const unsigned int kind = rmx_op_counts_as(op);
 	const struct rmx_tally *tally = &op->window->tally;
 
-	rmx_count(tally, op->rank, kind, op_route(op), 1, op->len + op->rest);
+	rmx_count(tally, op->rank, kind, op_route(op), 1, op->len);
 	if (kind == RMAEXT_DID_NOTIFY)
 		rmx_sent_count(rmx_sent(tally, op->rank, op->notify), false);
 }

@@ -101,10 +101,8 @@ struct rmaext_op {
 	unsigned int flying;
 	uint32_t results_at;
 	bool queued;
-	uint64_t rest;		/* bytes after len, to be put as a copy */
-	struct rmaext_op *tail; /* the operation that puts them */
-	unsigned int sent;	/* chunks */
-	atomic_uint completed;	/* of these; only the CQ's reader counts */
+	unsigned int sent;     /* chunks */
+	atomic_uint completed; /* of these; only the CQ's reader counts */
 	atomic_int error;
 	/*
 	 * Its data is a copy: nobody waits for it once it has been posted, and

@@ -79,45 +79,12 @@ static int op_take_error(struct rmaext_op *op)
 	return code;
 }
 
-static enum rmx_step op_step(void *arg);
-
-/* Copies the rest of a long put while its first part is sent, and posts it. */
-static enum rmx_step op_put_rest(struct rmaext_op *op)
-{
-	struct rmaext_op *tail = op->tail;
-	struct rmaext_error record;
-	enum rmx_step next;
-
-	if (!tail) {
-		if (rmx_op_new(op->window, op->rank, RMX_PUT,
-			       op->offset + op->len, op->rest, op->rest,
-			       &tail)) {
-			rmaext_error_last(&record);
-			rmx_op_failed(op, &record);
-			return RMX_DONE;
-		}
-		memcpy(tail->local, op->local + op->len, op->rest);
-		tail->buffered = true;
-		op->tail = tail;
-	}
-	next = op_step(&tail);
-	if (next != RMX_DONE)
-		return next;
-	if (tail) { /* it could not be posted */
-		rmx_op_failed(op, &tail->failure);
-		op_take_error(tail);
-	}
-	op->rest = 0;
-	return RMX_DONE;
-}
-
 /* arg: a pointer to the operation, set to NULL once the CQ's reader has it */
 static enum rmx_step op_step(void *arg)
 {
 	struct rmaext_op **op_p = arg, *op = *op_p;
 	const bool buffered = op->buffered;
 	struct rmaext_error record;
-	enum rmx_step next;
 	int ret;
 
 	if (rmx_is_message(op))
@@ -136,18 +103,7 @@ static enum rmx_step op_step(void *arg)
 			return RMX_DONE;
 		}
 	}
-	if (op->rest && !atomic_load(&op->error)) {
-		next = op_put_rest(op);
-		if (next != RMX_DONE)
-			return next;
-	}
-	if (atomic_load(&op->completed) < op->sent)
-		return RMX_SLEEP;
-	/* the tail is a part of this put, so is its error: wait for it too */
-	if (atomic_load(&op->error) && op->tail && op->tail->posted &&
-	    !atomic_load(&op->tail->left))
-		return RMX_SLEEP;
-	return RMX_DONE;
+	return atomic_load(&op->completed) < op->sent ? RMX_SLEEP : RMX_DONE;
 }
 
 /*
@@ -182,8 +138,6 @@ static int op_wait(struct rmaext_op **op_p)
 				memcpy(op->result, op->local, op->len);
 			return 0;
 		}
-		if (op->tail)
-			op_take_error(op->tail);
 		return op_take_error(op);
 	}
 	/* for an operation in line, answers to those before it count too */
