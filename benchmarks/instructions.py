@@ -18,15 +18,25 @@ import sys
 import tempfile
 from pathlib import Path
 
-FEW, MANY, WORDS = 100, 600, 4096
-CALLS = {  # method, arguments, number of elements
-    "put, 8 B": ("put", "one, 0, 0", 1),
-    "get, 8 B": ("get", "0, 0, out=out", 1),
-    "put_notify, 8 B": ("put_notify", "one, 0, 0, 7", 1),
-    "fetch_add, 8 B": ("fetch_add", "1, 0, 0", 1),
-    "flush": ("flush", "0", 1),
-    "put_many, each element": ("put_many", "ranks, offsets, values", WORDS),
-    "get_many, each element": ("get_many", "ranks, offsets, out=fetched", WORDS),
+FEW, MANY, WORDS, ROW = 100, 600, 4096, 128
+CALLS = {  # method, statement, number of elements
+    "put, 8 B": ("put", "call(one, 0, 0)", 1),
+    "the same, rput and wait": ("rput", "call(one, 0, 0).wait()", 1),
+    "get, 8 B": ("get", "call(0, 0, out=out)", 1),
+    "the same, rget and wait": ("rget", "call(0, 0, out=out).wait()", 1),
+    "put a row, win[rank, key]": ("put", "win[0, 3] = row", 1),
+    "the same, rput and wait, key": ("rput", "call(row, 0, key=3).wait()", 1),
+    "get a row, win[rank, key]": ("get", "win[0, 3]", 1),
+    "the same, rget and wait, key": ("rget", "call(0, key=3).wait()", 1),
+    "put_notify, 8 B": ("put_notify", "call(one, 0, 0, 7)", 1),
+    "the same, rput_notify, wait": ("rput_notify", "call(one, 0, 0, 7).wait()", 1),
+    "put_notify a row by its key": ("put_notify", "call(row, 0, key=3, slot=7)", 1),
+    "the same, rput_notify, wait, key": ("rput_notify", "call(row, 0, key=3, slot=7).wait()", 1),
+    "put_notify, nothing": ("put_notify", "call([], 0, slot=7)", 1),
+    "fetch_add, 8 B": ("fetch_add", "call(1, 0, 0)", 1),
+    "flush": ("flush", "call(0)", 1),
+    "put_many, each element": ("put_many", "call(ranks, offsets, values)", WORDS),
+    "get_many, each element": ("get_many", "call(ranks, offsets, out=fetched)", WORDS),
 }
 LOOP = "def loop(n):\n    for _ in repeat(None, n):\n        {}\n"
 
@@ -41,17 +51,19 @@ def loops() -> None:
     import rmaext
 
     draw = np.random.default_rng(1)
-    with rmaext.Window.allocate(MPI.COMM_SELF, 1 << 17, np.int64) as win:
+    with rmaext.Window.allocate(MPI.COMM_SELF, (1024, ROW), np.int64) as win:
         names = {
             "repeat": repeat,
+            "win": win,
             "one": np.array([1]),
+            "row": np.ones(ROW, np.int64),
             "out": np.zeros(1, np.int64),
             "ranks": np.zeros(WORDS, np.int64),
-            "offsets": draw.integers(win.local.size, size=WORDS),
+            "offsets": draw.integers(1024 * ROW, size=WORDS),
             "values": np.arange(WORDS),
             "fetched": np.zeros(WORDS, np.int64),
         }
-        texts = [(method, f"call({arguments})") for method, arguments, _ in CALLS.values()]
+        texts = [(method, statement) for method, statement, _ in CALLS.values()]
         for method, text in [*texts, ("put", "pass")]:
             names["call"] = getattr(win, method)
             exec(LOOP.format(text), names)
@@ -87,7 +99,7 @@ def main() -> int:
     pairs = zip(counts[1::4], counts[3::4], strict=False)
     each = [(many - few) / (MANY - FEW) for few, many in pairs]
     for title, (_, _, elements), count in zip(CALLS, CALLS.values(), each, strict=False):
-        print(f"{title:24}{(count - each[len(CALLS)]) / elements:10,.1f}")
+        print(f"{title:33}{(count - each[len(CALLS)]) / elements:10,.1f}")
     return 0
 
 
