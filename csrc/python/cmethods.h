@@ -78,6 +78,7 @@ extern struct py_names {
 	PyObject *fetch_op_many;
 	PyObject *slot, *timeout, *put_notify, *wait_notify, *test_notify;
 	PyObject *getitem, *setitem, *shapes, *transfer;
+	PyObject *key, *rput, *rget, *rput_notify, *drop;
 	PyObject *acquire, *release, *reap, *zero;
 	PyObject *_group, *meetings, *address, *_name, *_turn, *_step, *_ended;
 	PyObject *thread, *_fence, *_fence_on, *desert;
@@ -172,6 +173,7 @@ struct py_signature {
 	PyObject *(*failed)(void *self);
 	PyObject **slow;     /* the name of the Python method */
 	int required, given; /* parameters: the first so many, and all */
+	int named;	     /* the last so many are given by name only */
 	PyObject *const *names[PY_PARAMETERS];
 };
 
@@ -217,7 +219,7 @@ __attribute__((always_inline)) static inline bool
 py_take(const struct py_signature *s, PyObject **slots, PyObject *const *args,
 	Py_ssize_t n, PyObject *keywords)
 {
-	if (n > s->given)
+	if (n > s->given - s->named)
 		return false;
 	for (Py_ssize_t i = 0; i < n; i++)
 		slots[i] = args[i];
@@ -304,6 +306,14 @@ enum py_outcome py_get(struct py_window *w, PyArrayObject *out, int64_t rank,
 enum py_outcome py_move(struct py_window *w, bool put, PyObject *owner,
 			void *data, uint64_t len, int64_t rank,
 			uint64_t offset);
+/*
+ * index.c: puts to, or gets, what a key means at a rank, if that is short and
+ * by memory. `out`, if there is one, is plain and writeable.
+ */
+enum py_outcome py_put_part(struct py_window *w, int64_t rank, PyObject *key,
+			    PyObject *value);
+enum py_outcome py_get_part(struct py_window *w, int64_t rank, PyObject *key,
+			    PyArrayObject *out, PyObject **result_p);
 /* How many elements there are from index on. False: there is no such place. */
 bool py_rest(const struct py_window *w, int64_t rank, int64_t index,
 	     int64_t *count_p);
@@ -341,7 +351,22 @@ void py_count_turn(void);
 typedef PyObject *py_method(void *self, PyObject *const *args, Py_ssize_t n,
 			    PyObject *keywords);
 
+/*
+ * request.c: Request; those that end at once. In place of the result of a call
+ * that is done comes a request that is done, with that result.
+ */
+extern PyType_Spec py_request_spec;
+enum py_outcome py_request_done(struct py_call *c);
+/* The key of a call, which leaves no room for an offset; NULL: it has none. */
+static inline PyObject *py_key_of(PyObject *key)
+{
+	return key == Py_None ? NULL : key;
+}
+py_method py_rput, py_rget;
+extern const char py_rput_doc[], py_rget_doc[];
+
 /* put_get.c */
+py_attempt py_try_get;
 py_method py_window_put, py_window_get, py_window_flush;
 extern const char py_put_doc[], py_get_doc[], py_flush_doc[];
 
@@ -365,9 +390,9 @@ py_method py_load, py_store;
 extern const char py_load_doc[], py_store_doc[];
 
 /* notify.c */
-py_method py_put_notify, py_wait_notify, py_test_notify;
-extern const char py_put_notify_doc[], py_wait_notify_doc[];
-extern const char py_test_notify_doc[];
+py_method py_put_notify, py_rput_notify, py_wait_notify, py_test_notify;
+extern const char py_put_notify_doc[], py_rput_notify_doc[];
+extern const char py_wait_notify_doc[], py_test_notify_doc[];
 
 /* fence.c */
 PyObject *py_fence(void *self, PyObject *unused);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * win[rank, key] with integers, slices, None and ...; what is short and by
- * memory is done here.
+ * memory is done here, for calls that are given such a key as well.
  */
 #include "python/cmethods.h"
 
@@ -120,10 +120,12 @@ static bool selection_take_integer(struct selection *s, struct axes *axes,
 	return true;
 }
 
-/* Finds what a plain key means. False: Python does it, or knows what is wrong.
+/*
+ * Finds what a plain key means, behind its `first` items. False: Python does
+ * it, or knows what is wrong.
  */
-static bool selection_make(struct py_window *w, PyObject *key,
-			   struct selection *s)
+static bool selection_make(struct py_window *w, int64_t rank, PyObject *key,
+			   Py_ssize_t first, struct selection *s)
 {
 	const bool several = PyTuple_CheckExact(key);
 	const Py_ssize_t n = several ? PyTuple_GET_SIZE(key) : 1;
@@ -132,12 +134,12 @@ static bool selection_make(struct py_window *w, PyObject *key,
 	struct axes axes;
 
 #define ITEM(i) (several ? PyTuple_GET_ITEM(key, i) : key)
-	if (!n || !py_is_open(w) || !py_to_index(ITEM(0), &s->rank) ||
-	    !axes_make(w, s->rank, &axes))
+	if (!py_is_open(w) || !axes_make(w, rank, &axes))
 		return false;
+	s->rank = rank;
 	s->offset = 0;
 	s->ndim = 0;
-	for (Py_ssize_t i = 1; i < n; i++) {
+	for (Py_ssize_t i = first; i < n; i++) {
 		if (ITEM(i) == Py_Ellipsis && dots)
 			return false;
 		dots = dots || ITEM(i) == Py_Ellipsis;
@@ -146,7 +148,7 @@ static bool selection_make(struct py_window *w, PyObject *key,
 	whole = axes.ndim - whole;
 	if (whole < 0)
 		return false;
-	for (Py_ssize_t i = 1; i <= n; i++) {
+	for (Py_ssize_t i = first; i <= n; i++) {
 		PyObject *it = i < n ? ITEM(i) : dots ? NULL : Py_Ellipsis;
 		bool taken = true;
 
@@ -169,6 +171,18 @@ static bool selection_make(struct py_window *w, PyObject *key,
 #undef ITEM
 	s->scalar = !s->ndim && !dots;
 	return true;
+}
+
+/* The same of what stands in brackets, the rank first. */
+static bool selection_make_in_brackets(struct py_window *w, PyObject *key,
+				       struct selection *s)
+{
+	PyObject *first = key;
+	int64_t rank;
+
+	if (PyTuple_CheckExact(key) && PyTuple_GET_SIZE(key))
+		first = PyTuple_GET_ITEM(key, 0);
+	return py_to_index(first, &rank) && selection_make(w, rank, key, 1, s);
 }
 
 /* May it be done at once, with the GIL? Then *strides describes it. */
@@ -249,38 +263,78 @@ static bool selection_transfer(struct py_window *w, int kind,
 	return result;
 }
 
-static PyObject *window_subscript(struct py_window *w, PyObject *key)
+static bool selection_has_shape(const struct selection *s,
+				PyArrayObject *values)
+{
+	return PyArray_NDIM(values) == s->ndim &&
+	       PyArray_CompareLists(PyArray_DIMS(values), s->shape, s->ndim);
+}
+
+/*
+ * Reads what is short: into `out`, which is plain, writeable and of the
+ * selection's shape, or, if that is NULL, to what NumPy would return.
+ */
+static enum py_outcome selection_get(struct py_window *w,
+				     const struct selection *s,
+				     PyArrayObject *out, PyObject **result_p)
 {
 	struct rmx_strides strides;
+	char *there;
+
+	if (!selection_is_short(w, s, NULL, &strides, RMAEXT_READ))
+		return PY_DECLINED;
+	there = selection_memory(w, s);
+	if (!out && s->scalar && window_has_numbers(w)) {
+		union py_cell cell;
+
+		rmx_copy(&cell, there, w->it.unit);
+		*result_p = PyArray_Scalar(&cell, w->dtype, NULL);
+	} else if (out) {
+		if (rmx_strides_overlap(&strides, there, PyArray_BYTES(out)))
+			return PY_DECLINED;
+		rmx_strides_copy(&strides, false, there, PyArray_BYTES(out));
+		*result_p = Py_NewRef((PyObject *)out);
+	} else {
+		out = py_new_array(w, s->ndim, s->shape);
+		if (!out)
+			return PY_FAILED;
+		rmx_strides_copy(&strides, false, there, PyArray_BYTES(out));
+		*result_p = s->scalar ? PyArray_Return(out) : (PyObject *)out;
+	}
+	selection_count(w, s, &strides, RMAEXT_DID_GET);
+	py_count_turn();
+	return *result_p ? PY_DONE : PY_FAILED;
+}
+
+enum py_outcome py_get_part(struct py_window *w, int64_t rank, PyObject *key,
+			    PyArrayObject *out, PyObject **result_p)
+{
 	struct selection s;
-	union py_cell cell;
+
+	if (!selection_make(w, rank, key, 0, &s) ||
+	    (out && !selection_has_shape(&s, out)))
+		return PY_DECLINED;
+	return selection_get(w, &s, out, result_p);
+}
+
+static PyObject *window_subscript(struct py_window *w, PyObject *key)
+{
+	PyObject *result = NULL;
+	struct selection s;
 	PyArrayObject *out;
 
-	if (!selection_make(w, key, &s))
+	if (!selection_make_in_brackets(w, key, &s))
 		return py_decide(w, py_names.getitem, &key, 1, NULL);
-	if (selection_is_short(w, &s, NULL, &strides, RMAEXT_READ)) {
-		if (s.scalar && window_has_numbers(w)) {
-			rmx_copy(&cell, selection_memory(w, &s), w->it.unit);
-			selection_count(w, &s, &strides, RMAEXT_DID_GET);
-			py_count_turn();
-			return PyArray_Scalar(&cell, w->dtype, NULL);
-		}
-		out = py_new_array(w, s.ndim, s.shape);
-		if (!out)
-			return NULL;
-		rmx_strides_copy(&strides, false, selection_memory(w, &s),
-				 PyArray_DATA(out));
-		selection_count(w, &s, &strides, RMAEXT_DID_GET);
-	} else {
-		if (!py_could_get(w, s.rank, 0, 0))
-			return py_decide(w, py_names.getitem, &key, 1, NULL);
-		out = py_new_array(w, s.ndim, s.shape);
-		if (!out)
-			return NULL;
-		if (!selection_transfer(w, RMAEXT_GET, &s, out)) {
-			Py_DECREF(out);
-			return NULL;
-		}
+	if (selection_get(w, &s, NULL, &result) != PY_DECLINED)
+		return result;
+	if (!py_could_get(w, s.rank, 0, 0))
+		return py_decide(w, py_names.getitem, &key, 1, NULL);
+	out = py_new_array(w, s.ndim, s.shape);
+	if (!out)
+		return NULL;
+	if (!selection_transfer(w, RMAEXT_GET, &s, out)) {
+		Py_DECREF(out);
+		return NULL;
 	}
 	py_count_turn();
 	return s.scalar ? PyArray_Return(out) : (PyObject *)out;
@@ -306,43 +360,56 @@ static bool selection_broadcast(const struct selection *s,
 	return true;
 }
 
-static bool selection_has_shape(const struct selection *s,
-				PyArrayObject *values)
+/* Writes what is short. */
+static enum py_outcome selection_put(struct py_window *w,
+				     const struct selection *s, PyObject *value)
 {
-	return PyArray_NDIM(values) == s->ndim &&
-	       PyArray_CompareLists(PyArray_DIMS(values), s->shape, s->ndim);
+	PyArrayObject *values = (PyArrayObject *)value;
+	int64_t locals[RMX_DIMS] = {0};
+	struct rmx_strides strides;
+	union py_cell cell;
+	char *from = cell.bytes;
+
+	if (PyArray_CheckExact(value)) {
+		if (!PyArray_EquivTypes(PyArray_DESCR(values), w->dtype) ||
+		    !selection_broadcast(s, values, locals))
+			return PY_DECLINED;
+		from = PyArray_BYTES(values);
+	} else if (!py_pack(w, value, &cell)) {
+		return PY_DECLINED;
+	}
+	if (!selection_is_short(w, s, locals, &strides, RMAEXT_WRITE) ||
+	    rmx_strides_overlap(&strides, selection_memory(w, s), from))
+		return PY_DECLINED;
+	rmx_strides_copy(&strides, true, selection_memory(w, s), from);
+	selection_count(w, s, &strides, RMAEXT_DID_PUT);
+	py_count_turn();
+	return PY_DONE;
+}
+
+enum py_outcome py_put_part(struct py_window *w, int64_t rank, PyObject *key,
+			    PyObject *value)
+{
+	struct selection s;
+
+	return selection_make(w, rank, key, 0, &s) ? selection_put(w, &s, value)
+						   : PY_DECLINED;
 }
 
 static enum py_outcome window_assign(struct py_window *w, PyObject *key,
 				     PyObject *value)
 {
 	PyArrayObject *values = (PyArrayObject *)value;
-	const bool array = PyArray_CheckExact(value);
-	int64_t locals[RMX_DIMS] = {0};
-	struct rmx_strides strides;
 	struct selection s;
-	union py_cell cell;
-	char *from = cell.bytes;
+	enum py_outcome done;
 
-	if (!selection_make(w, key, &s))
+	if (!selection_make_in_brackets(w, key, &s))
 		return PY_DECLINED;
-	if (array) {
-		if (!PyArray_EquivTypes(PyArray_DESCR(values), w->dtype) ||
-		    !selection_broadcast(&s, values, locals))
-			return PY_DECLINED;
-		from = PyArray_BYTES(values);
-	} else if (!py_pack(w, value, &cell)) {
-		return PY_DECLINED;
-	}
-	if (selection_is_short(w, &s, locals, &strides, RMAEXT_WRITE) &&
-	    !rmx_strides_overlap(&strides, selection_memory(w, &s), from)) {
-		rmx_strides_copy(&strides, true, selection_memory(w, &s), from);
-		selection_count(w, &s, &strides, RMAEXT_DID_PUT);
-		py_count_turn();
-		return PY_DONE;
-	}
-	if (!array || !selection_has_shape(&s, values))
-		return PY_DECLINED;
+	done = selection_put(w, &s, value);
+	if (done != PY_DECLINED || !PyArray_CheckExact(value) ||
+	    !PyArray_EquivTypes(PyArray_DESCR(values), w->dtype) ||
+	    !selection_has_shape(&s, values))
+		return done;
 	return selection_transfer(w, RMAEXT_PUT, &s, values) ? PY_DONE
 							     : PY_FAILED;
 }

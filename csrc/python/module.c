@@ -66,6 +66,11 @@ static bool names_intern(void)
 	       name_intern(&py_names.test_notify, "_test_notify") &&
 	       name_intern(&py_names.getitem, "_getitem") &&
 	       name_intern(&py_names.setitem, "_setitem") &&
+	       name_intern(&py_names.key, "key") &&
+	       name_intern(&py_names.rput, "_rput") &&
+	       name_intern(&py_names.rget, "_rget") &&
+	       name_intern(&py_names.rput_notify, "_rput_notify") &&
+	       name_intern(&py_names.drop, "_drop") &&
 	       name_intern(&py_names.shapes, "_shapes") &&
 	       name_intern(&py_names.transfer, "_transfer") &&
 	       name_intern(&py_names.target_rank, "target_rank") &&
@@ -154,6 +159,7 @@ static int module_exec(PyObject *module)
 	    PyModule_AddType(module, &py_win_type) ||
 	    !module_add_made(module, "With", &py_with_spec) ||
 	    !module_add_made(module, "Locks", &py_locks_spec) ||
+	    !module_add_made(module, "Request", &py_request_spec) ||
 	    PyModule_AddIntConstant(module, "PUT", RMX_PUT) ||
 	    PyModule_AddIntConstant(module, "GET", RMX_GET) ||
 	    PyModule_AddIntConstant(module, "FETCH_ADD", RMX_UPDATE) ||

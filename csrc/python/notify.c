@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* put_notify, wait_notify and test_notify, where they do not wait for long. */
+/*
+ * put_notify, rput_notify, wait_notify and test_notify, where they do not wait
+ * for long.
+ */
 #include "python/cmethods.h"
 
 #include "win/notify.h"
@@ -14,7 +17,8 @@ static bool slot_take(PyObject *it, int64_t *slot_p)
 }
 
 const char py_put_notify_doc[] = PyDoc_STR(
-	"put_notify($self, /, origin, rank, offset=0, slot=0)\n--\n\n"
+	"put_notify($self, /, origin, rank, offset=0, slot=0, *, "
+	"key=None)\n--\n\n"
 	"Write to a rank's window, then count one up in one of its slots.\n"
 	"\n"
 	"The target, once `wait_notify` or the like tells it of the count,\n"
@@ -29,10 +33,17 @@ const char py_put_notify_doc[] = PyDoc_STR(
 	"    As for `put`.\n"
 	"slot : int\n"
 	"    0 to 255; each rank has so many counters in each window.\n"
+	"key : index, optional\n"
+	"    In place of the offset: what `win[rank, key] = origin` takes, "
+	"which\n"
+	"    comes first. Over the network this waits until the data is "
+	"there;\n"
+	"    `rput_notify` does not.\n"
 	"\n"
 	"Raises\n"
 	"------\n"
-	"BoundsError, AccessError, TypeError, OverflowError\n"
+	"BoundsError, IndexError, AccessError, TypeError, ValueError, "
+	"OverflowError\n"
 	"    Before anything is sent.\n"
 	"RmaTimeout, PeerLostError\n"
 	"    Here or in the next `flush`.\n"
@@ -101,6 +112,8 @@ static enum py_outcome notified_put(struct py_window *w, PyObject *origin,
 
 	if (!py_is_open(w) || !py_to_bytes(w, index, &offset))
 		return PY_DECLINED;
+	if (PyList_CheckExact(origin) && !PyList_GET_SIZE(origin))
+		return notified_bytes(w, cell.bytes, 0, rank, offset, slot);
 	if (py_is_plain(w, origin))
 		return notified_bytes(
 			w, PyArray_DATA((PyArrayObject *)origin),
@@ -119,20 +132,116 @@ static enum py_outcome notified_put(struct py_window *w, PyObject *origin,
 	return done;
 }
 
-static enum py_outcome put_notify_try(void *w, struct py_call *c)
+/* Would a notification alone, to a rank of the window, be done by memory? */
+static bool slot_is_here(const struct py_window *w, int64_t rank, int slot)
 {
+	const struct rmaext_record_sent *sent;
+
+	if (!rmx_passes(w->it.window, rank, 0, 0, 0) ||
+	    !py_target_is_direct(w, rank) ||
+	    !rmx_control_block_of(w->it.window, rank))
+		return false;
+	sent = rmx_sent(&w->it.window->tally, rank, slot);
+	return !sent || sent->site;
+}
+
+static enum py_outcome put_notify_try(void *self, struct py_call *c)
+{
+	PyObject *key = py_key_of(c->got[4]);
+	struct py_window *w = self;
 	int64_t rank, index, slot;
+	enum py_outcome done;
 
 	if (!py_to_place(c->got[1], c->got[2], &rank, &index) ||
 	    !slot_take(c->got[3], &slot))
 		return PY_DECLINED;
-	return notified_put(w, c->got[0], rank, index, (int)slot);
+	if (!key)
+		return notified_put(w, c->got[0], rank, index, (int)slot);
+	if (index || !py_is_open(w) || !slot_is_here(w, rank, (int)slot))
+		return PY_DECLINED;
+	done = py_put_part(w, rank, key, c->got[0]);
+	return done == PY_DONE ? notified_bytes(w, key, 0, rank, 0, (int)slot)
+			       : done;
 }
 
+#define NOTIFIED                                                      \
+	.required = 2, .given = 5, .named = 1,                        \
+	.names = {&py_names.origin, &py_names.rank, &py_names.offset, \
+		  &py_names.slot, &py_names.key}
+
 PY_METHOD(py_put_notify, put_notify_try, .slow = &py_names.put_notify,
-	  .required = 2, .given = 4,
-	  .names = {&py_names.origin, &py_names.rank, &py_names.offset,
-		    &py_names.slot});
+	  NOTIFIED);
+
+const char py_rput_notify_doc[] =
+	PyDoc_STR("rput_notify($self, /, origin, rank, offset=0, slot=0, *, "
+		  "key=None)\n--\n\n"
+		  "Begin a put that notifies: `put_notify` of any length, "
+		  "without waiting.\n"
+		  "\n"
+		  "Parameters\n"
+		  "----------\n"
+		  "origin, rank, offset\n"
+		  "    As for `put`. The origin may not be changed before the "
+		  "request is done.\n"
+		  "slot : int\n"
+		  "    0 to 255, of the target.\n"
+		  "key : index, optional\n"
+		  "    In place of the offset: what `win[rank, key] = origin` "
+		  "takes. The origin is then\n"
+		  "    broadcast; one that lies in pieces is packed.\n"
+		  "\n"
+		  "Returns\n"
+		  "-------\n"
+		  "Request\n"
+		  "    Done once the data is in the target's memory and the "
+		  "slot has counted. Its result\n"
+		  "    is None.\n"
+		  "\n"
+		  "Raises\n"
+		  "------\n"
+		  "BoundsError, IndexError, AccessError, TypeError, "
+		  "ValueError, PeerLostError, ClosedError\n"
+		  "    At once, if the operation can be refused; then nobody "
+		  "is notified.\n"
+		  "\n"
+		  "Notes\n"
+		  "-----\n"
+		  "Local, not blocking; waits as `rput` does. The target, once "
+		  "it is told of the count,\n"
+		  "finds all of the data. What is reached by memory is done "
+		  "when it returns. Over the\n"
+		  "network it goes as messages, which the target's progress "
+		  "thread carries out in their\n"
+		  "order: an element costs 32 bytes more where it lies by "
+		  "itself in the target's array,\n"
+		  "long runs next to nothing. An empty origin only notifies. "
+		  "Corresponds to\n"
+		  "gaspi_write_list_notify, and shmem_put_signal_nbi.\n"
+		  "\n"
+		  "Examples\n"
+		  "--------\n"
+		  ">>> requests = [win.rput_notify(np.ones(2), 0, key=slice(4, "
+		  "8, 2), slot=7)]\n"
+		  ">>> win.wait_notify(7)  # the target does this\n"
+		  "1\n"
+		  ">>> win.local[3:8]\n"
+		  "array([0., 1., 0., 1., 0.])\n"
+		  ">>> requests[0].wait()");
+
+static enum py_outcome rput_notify_try(void *w, struct py_call *c)
+{
+	enum py_outcome done;
+	int64_t rank;
+
+	if (!py_is_open(w) || !py_to_index(c->got[1], &rank) ||
+	    !py_rank_is_direct(w, rank))
+		return PY_DECLINED;
+	done = put_notify_try(w, c);
+	return done == PY_DONE ? py_request_done(c) : done;
+}
+
+PY_METHOD(py_rput_notify, rput_notify_try, .slow = &py_names.rput_notify,
+	  NOTIFIED);
 
 /* The control block of this rank, if the arguments are plain; else NULL. */
 static struct rmx_control_block *own_control_block(struct py_window *w,

@@ -271,7 +271,7 @@ const char py_get_doc[] = PyDoc_STR(
 	">>> win.get(0, offset=2, count=3)\n"
 	"array([2., 3., 4.])");
 
-static enum py_outcome try_get(void *w, struct py_call *c)
+enum py_outcome py_try_get(void *w, struct py_call *c)
 {
 	PyObject *wanted = c->got[2], *out = c->got[3];
 	int64_t rank, index, count = -1;
@@ -301,7 +301,7 @@ static enum py_outcome try_get(void *w, struct py_call *c)
 	return done;
 }
 
-PY_METHOD(py_window_get, try_get, .slow = &py_names.get, .required = 1,
+PY_METHOD(py_window_get, py_try_get, .slow = &py_names.get, .required = 1,
 	  .given = 4,
 	  .names = {&py_names.rank, &py_names.offset, &py_names.count,
 		    &py_names.out});

@@ -54,7 +54,7 @@ def _table() -> dict[str, Operation]:
         "compare_and_swap": ("compare value rank offset", UPDATE, RETURN),
         "load": ("rank offset count", UPDATE | READ, RETURN),
         "store": ("value rank offset", UPDATE, RETURN),
-        "put_notify": ("origin rank offset slot", WRITE, FLUSH),
+        "put_notify": ("origin rank offset slot key", WRITE, FLUSH),
         "get_notify": ("rank offset count slot out", READ, RETURN),
         "put_many": ("ranks offsets values", WRITE, RETURN),
         "get_many": ("ranks offsets out", READ, RETURN),

@@ -8,6 +8,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 from typing_extensions import Self
 
+from .._ops import request
 from ..typing import Operation, ScalarT
 
 _S = TypeVar("_S")
@@ -55,6 +56,12 @@ def locked(
 def within(
     lock: Any, function: Callable[..., _T], end: Callable[..., object], /, *arguments: Any
 ) -> _T: ...
+
+class Request:
+    _error: Exception | None
+    _op: Any
+    _result: Any
+    _state: int
 
 class Locks:
     def unlock(self, rank: int) -> None: ...
@@ -108,7 +115,24 @@ class Window(Generic[ScalarT]):
     def fetch_op_many(
         self, ranks: Any, offsets: Any, values: Any, op: Operation | MPI.Op = "sum"
     ) -> Any: ...
-    def put_notify(self, origin: Any, rank: int, offset: int = 0, slot: int = 0) -> None: ...
+    def rput(
+        self, origin: Any, rank: int, offset: int = 0, *, key: Any = None
+    ) -> request.Request: ...
+    def rget(
+        self,
+        rank: int,
+        offset: int = 0,
+        count: int | None = None,
+        out: NDArray[Any] | None = None,
+        *,
+        key: Any = None,
+    ) -> request.Request: ...
+    def put_notify(
+        self, origin: Any, rank: int, offset: int = 0, slot: int = 0, *, key: Any = None
+    ) -> None: ...
+    def rput_notify(
+        self, origin: Any, rank: int, offset: int = 0, slot: int = 0, *, key: Any = None
+    ) -> request.Request: ...
     def wait_notify(self, slot: int, count: int = 1, timeout: float | None = None) -> int: ...
     def test_notify(self, slot: int, count: int = 1) -> bool: ...
     def __getitem__(self, key: Any) -> Any: ...

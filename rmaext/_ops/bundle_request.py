@@ -34,6 +34,7 @@ class BundleRequest(Request):
         values: Array | None,
         result: Array | None,
         error: Callable[[int, int], Exception],
+        scalar: bool = False,
     ) -> Request:
         """Begin a bundle. The request, or the fabric, keeps values and result.
 
@@ -45,7 +46,7 @@ class BundleRequest(Request):
         request = None
         if fabric is not None:
             fabric.settle()
-            request = cls._begun(window, call, (-1, 0, 0), result, scalar=False)
+            request = cls._begun(window, call, (-1, 0, 0), result, scalar)
             request._ranks = ranks
         ended = ffi.new("int *") if request is None else request._flag
         given = {
@@ -64,7 +65,7 @@ class BundleRequest(Request):
             request._end()
         if code:
             raise error(code, bad[0])
-        return done_at_once(result)
+        return done_at_once(result[()] if scalar and result is not None else result)
 
     def cancel(self) -> bool:
         """Return False: some of it may have been sent, so it is done or goes on."""

@@ -89,7 +89,10 @@ class IndexOperations(ManyOperations[ScalarT]):
 
     @behind
     def _getitem(self, key: Any) -> Any:
-        number, part = self._select("__getitem__", key)
+        return self._get_part(*self._select("__getitem__", key))
+
+    def _get_part(self, number: int, part: Part | None) -> Any:
+        """Return a part of a rank's array; an empty array for MPI.PROC_NULL."""
         if part is None:
             return np.empty(0, self._dtype)
         if part.indices:

@@ -49,17 +49,19 @@ class KeyedRequests(IndexOperations[ScalarT]):
         """As `win[rank, key]`, begun."""
         number, part = self._part_of(call, rank, key)
         shape = (0,) if part is None else _shape(part)
-        if out is None:
-            out = np.empty(shape, self._dtype)
-        else:
+        if out is not None:
             arrays.check_result(out, self._dtype)
             if part is not None and out.shape != shape:
                 raise ValueError(f"{call}: out has shape {out.shape}, the key {shape}")
-        if part is None or not out.size:
-            return done_at_once(out)
-        if self._is_far(number):
-            return self._begin_part(call, _GET, number, part, out)
-        out[...] = self._getitem((number, *_items(key)))
+        if part is not None and 0 not in shape and self._is_far(number):
+            scalar = part.scalar and out is None
+            out = np.empty(shape, self._dtype) if out is None else out
+            return self._begin_part(call, _GET, number, part, out, scalar=scalar)
+        got = self._get_part(number, part)
+        if out is None:
+            return done_at_once(got)
+        if part is not None:
+            out[...] = got
         return done_at_once(out)
 
     def _part_of(self, call: str, rank: Any, key: Any) -> tuple[int, Part | None]:
@@ -90,13 +92,23 @@ class KeyedRequests(IndexOperations[ScalarT]):
             self.flush(rank)
 
     def _begin_part(
-        self, call: str, kind: int, rank: int, part: Part, array: Array, notify: int = 0
+        self,
+        call: str,
+        kind: int,
+        rank: int,
+        part: Part,
+        array: Array,
+        notify: int = 0,
+        *,
+        scalar: bool = False,
     ) -> Request:
         """Begin a put from an array, or a get into one, of the shape of the part."""
         unit = part.take_runs(self._dtype.itemsize)
         # an origin that lies in pieces is packed
         local = np.ascontiguousarray(array) if kind == _PUT else array
-        return self._begin_runs(call, kind, rank, part.offsets(unit), unit, local, notify)
+        return self._begin_runs(
+            call, kind, rank, part.offsets(unit), unit, local, notify, scalar=scalar
+        )
 
     def _begin_runs(
         self,
@@ -108,6 +120,8 @@ class KeyedRequests(IndexOperations[ScalarT]):
         local: Array,
         notify: int = 0,
         count: int = 1,
+        *,
+        scalar: bool = False,
     ) -> Request:
         """Begin a put or get of runs of `count` times `unit` bytes of a rank that is far.
 
@@ -134,7 +148,7 @@ class KeyedRequests(IndexOperations[ScalarT]):
             return from_c(code, self._where(call, (rank, at, local.size)))
 
         values, result = (local, None) if put else (None, local)
-        return BundleRequest.begin(self, call, ranks, what, values, result, error)
+        return BundleRequest.begin(self, call, ranks, what, values, result, error, scalar)
 
 
 def _items(key: Any) -> tuple[Any, ...]:

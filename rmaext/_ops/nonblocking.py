@@ -13,7 +13,7 @@ from .._memory import arrays
 from .._native._lib import ffi, lib
 from .._runtime.failures import from_c
 from ..typing import Operation, ScalarT
-from .arguments import no_integer, told
+from .arguments import behind, no_integer, told
 from .atomic_ops import operation
 from .core import Array, Place
 from .keyed import KeyedRequests, check_alone
@@ -33,47 +33,12 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
     """The operations of `Window` that return a `Request`.
 
     On the routes direct and cma the request is done when it is returned, and so it is where
-    one operation is several in C.
+    one operation is several in C. rput and rget are those of csrc/python/request.c, which come
+    here with all that is not plain, short and by memory.
     """
 
-    @told
-    def rput(self, origin: Any, rank: int, offset: int = 0, *, key: Any = None) -> Request:
-        """Begin a put.
-
-        Parameters
-        ----------
-        origin, rank, offset
-            As for `put`. The origin is used where it lies, also if it is small: it may not be
-            changed before the request is done. One that is a temporary is kept by the
-            request.
-        key : index, optional
-            In place of the offset: what `win[rank, key] = origin` takes. The origin is then
-            broadcast; one that lies in pieces is packed.
-
-        Returns
-        -------
-        Request
-            Done once the data is in the target's memory. Its result is None.
-
-        Raises
-        ------
-        BoundsError, AccessError, TypeError, ValueError, PeerLostError, ClosedError
-            At once, if the operation can be refused.
-
-        Notes
-        -----
-        Local. Does not wait, but for this: while a thousand requests, or 64 MiB, that
-        were dropped (`del`, `free`) are on their way, the next one waits for some of
-        them. Corresponds to MPI_Rput, whose completion only says that the origin
-        may be used again.
-
-        Examples
-        --------
-        >>> request = win.rput(np.ones(2), rank=0, offset=4)
-        >>> request.wait()  # the data is in the target's memory
-        >>> win.local[4:6]
-        array([1., 1.])
-        """
+    @behind
+    def _rput(self, origin: Any, rank: int, offset: int = 0, *, key: Any = None) -> Request:
         if key is not None:
             check_alone("rput", offset)
             return self._rput_key("rput", origin, rank, key)
@@ -89,8 +54,8 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
             return done_at_once(None)
         return self._begin("rput", place, lib.RMAEXT_PUT, operand=array)
 
-    @told
-    def rget(
+    @behind
+    def _rget(
         self,
         rank: int,
         offset: int = 0,
@@ -99,36 +64,6 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
         *,
         key: Any = None,
     ) -> Request:
-        """Begin a get.
-
-        Parameters
-        ----------
-        rank, offset, count, out
-            As for `get`; `out` may not be used before the request is done.
-        key : index, optional
-            In place of offset and count: what `win[rank, key]` takes. The result, and `out`,
-            have the shape that it selects.
-
-        Returns
-        -------
-        Request
-            Its result is the array: `out`, if that was given.
-
-        Raises
-        ------
-        BoundsError, AccessError, TypeError, ValueError, PeerLostError, ClosedError
-            At once, if the operation can be refused.
-
-        Notes
-        -----
-        Local; waits as `rput` does. Corresponds to MPI_Rget.
-
-        Examples
-        --------
-        >>> request = win.rget(rank=0, offset=0, count=2)
-        >>> request.wait()
-        array([0., 0.])
-        """
         if key is not None:
             check_alone("rget", offset, count)
             return self._rget_key("rget", rank, key, out)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._native import cmethods
 from .._native._lib import ffi, lib
 from .._record import tracing
 from .._runtime import locks, mpi_progress
@@ -35,11 +36,11 @@ SLICE = 0.1  # seconds between looks for signals and lost peers
 _KNOWN = 0.2  # seconds after which the record says this wait, and no longer the one before
 _NS = int(SLICE * 1e9)
 
-# states of a request
-_GOES_ON, _DONE, _CANCELLED, _FREED = range(4)
+# states of a request, as C makes it and after that
+_DONE, _GOES_ON, _CANCELLED, _FREED = range(4)
 
 
-class Request(Unique):
+class Request(Unique, cmethods.Request):
     """An operation that was begun: `win.rput`, `win.rget` and so on return it.
 
     It is done once the operation is applied at the target, and its result is
@@ -73,48 +74,35 @@ class Request(Unique):
         "__weakref__",
         "_born",
         "_call",
-        "_error",
         "_fabric",
         "_flag",
         "_lock",
         "_next_look",
-        "_op",
         "_place",
-        "_result",
         "_scalar",
-        "_state",
         "_window",
     )
 
     _born: int  # how many forks lie between the first process and the one that began it
     _call: str
-    _error: Exception | None
     _fabric: Endpoint
     _flag: Any
     _lock: threading.RLock
     _next_look: float
-    _op: Any
     _place: Place
-    _result: Any
     _scalar: bool
-    _state: int
     _window: WindowCore[Any]
 
     def __new__(cls) -> Request:
         raise TypeError("requests are made by Window.rput, Window.rget and so on")
 
-    def __del__(self) -> None:
-        # None: the operation was done at once, or C has released it
-        if self._op is not None:
-            self._fabric.release(self._op)
-
     def __repr__(self) -> str:
-        state = ("goes on", "done", "cancelled", "freed")[self._state]
+        state = ("done", "goes on", "cancelled", "freed")[self._state]
         if self._state == _DONE and self._error is not None:
             state = f"failed: {self._error}"
         # a request that was done at once does not know its operation
         what = f" {self._where()}" if hasattr(self, "_call") else ""
-        result = getattr(self, "_result", None)
+        result = self._result
         if isinstance(result, (np.ndarray, np.generic)):
             state += f", result of shape {result.shape}, {result.dtype}"
         return f"<rmaext.Request{what}: {state}>"
@@ -194,6 +182,8 @@ class Request(Unique):
         >>> win.rget(0, 0, 3).wait(timeout=10)
         array([0., 0., 0.])
         """
+        if self._state == _DONE and self._error is None and timeout is None:
+            return self._result
         if self._state == _GOES_ON:
             self._wait(timeout)
         elif timeout is not None:
@@ -476,17 +466,20 @@ class Request(Unique):
         """Return a request for `NonblockingOperations._begin` to begin."""
         assert window._fabric is not None
         request = _new(cls)
-        request._op = None
+        request._op = request._error = None
         request._born = locks.forks()
         request._state = _GOES_ON
         request._window, request._call, request._place = window, call, place
         request._result, request._scalar = result, scalar
-        request._error = None
         request._fabric = window._fabric
         request._flag = ffi.new("int *")
         request._lock = threading.RLock()  # as a signal handler may wait for the same request
         request._next_look = 0.0
         return request
+
+    def _drop(self) -> None:
+        """Release the operation of a request that nobody has any more. C calls it."""
+        self._fabric.release(self._op)
 
     def _goes_on(self) -> bool:
         """Return whether nothing has ended it; makes no progress, and never raises."""
@@ -662,4 +655,4 @@ def look_at(requests: Iterable[Request]) -> dict[tuple[int, int], Exception]:
     return late
 
 
-tracing.follow(Request)
+tracing.follow(Request, cmethods.Request)

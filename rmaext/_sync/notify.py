@@ -17,6 +17,7 @@ from .._memory import arrays
 from .._native._lib import ffi, lib
 from .._ops.arguments import behind, named, no_integer, told
 from .._ops.core import Array, Place
+from .._ops.index_key import Part
 from .._ops.keyed import KeyedRequests, check_alone
 from .._ops.request import Request, done_at_once
 from .._runtime.failures import from_c, not_for
@@ -43,98 +44,63 @@ class Notifications(KeyedRequests[ScalarT], Waits[ScalarT]):
     # -- origins -------------------------------------------------------------------
 
     @behind
-    def _put_notify(self, origin: Any, rank: int, offset: int = 0, slot: int = 0) -> None:
-        self._check_open("put_notify")
-        number = self._slot("put_notify", slot)
-        array = arrays.origin(origin, self._dtype)
-        place = self._place("put_notify", rank, offset, array.size)
-        if place is None:
-            return
-        far = self._routes[place[0]] == lib.RMAEXT_FABRIC
-        if array.size and (self._divided or (far and array.nbytes > lib.RMAEXT_NOTIFY_MOST)):
-            self.put(array, rank, offset)
-            self.flush(place[0])
-            array = np.empty(0, self._dtype)
-        self._notify("put_notify", place, number, array)
+    def _put_notify(
+        self, origin: Any, rank: int, offset: int = 0, slot: int = 0, *, key: Any = None
+    ) -> None:
+        notified = self._notified("put_notify", origin, rank, offset, slot, key)
+        if notified is not None:
+            self._put_then_notify("put_notify", *notified)
 
-    @told
-    def rput_notify(
+    @behind
+    def _rput_notify(
         self, origin: Any, rank: int, offset: int = 0, slot: int = 0, *, key: Any = None
     ) -> Request:
-        """Begin a put that notifies: `put_notify` of any length, without waiting.
-
-        Parameters
-        ----------
-        origin, rank, offset
-            As for `put`. The origin may not be changed before the request is done.
-        slot : int
-            0 to 255, of the target.
-        key : index, optional
-            In place of the offset: what `win[rank, key] = origin` takes. The origin is then
-            broadcast; one that lies in pieces is packed.
-
-        Returns
-        -------
-        Request
-            Done once the data is in the target's memory and the slot has counted. Its result
-            is None.
-
-        Raises
-        ------
-        BoundsError, IndexError, AccessError, TypeError, ValueError, PeerLostError, ClosedError
-            At once, if the operation can be refused; then nobody is notified.
-
-        Notes
-        -----
-        Local, not blocking; waits as `rput` does. The target, once it is told of the count,
-        finds all of the data. What is reached by memory is done when it returns. Over the
-        network it goes as messages, which the target's progress thread carries out in their
-        order: an element costs 32 bytes more where it lies by itself in the target's array,
-        long runs next to nothing. An empty origin only notifies. Corresponds to
-        gaspi_write_list_notify, and shmem_put_signal_nbi.
-
-        Examples
-        --------
-        >>> requests = [win.rput_notify(np.ones(2), 0, key=slice(4, 8, 2), slot=7)]
-        >>> win.wait_notify(7)  # the target does this
-        1
-        >>> win.local[3:8]
-        array([0., 1., 0., 1., 0.])
-        >>> requests[0].wait()
-        """
         call = "rput_notify"
+        notified = self._notified(call, origin, rank, offset, slot, key)
+        if notified is None:
+            return done_at_once(None)
+        (target, first, count), part, array, number = notified
+        if not count or not self._is_far(target):
+            self._put_then_notify(call, *notified)
+            if self._routes[target] == lib.RMAEXT_FABRIC:
+                self.flush(target)
+            return done_at_once(None)
+        self._sends(target, number)
+        if part is not None:
+            return self._begin_part(call, lib.RMAEXT_PUT, target, part, array, number + 1)
+        where, unit = np.array([first]), self._dtype.itemsize
+        return self._begin_runs(call, lib.RMAEXT_PUT, target, where, unit, array, number + 1, count)
+
+    def _notified(
+        self, call: str, origin: Any, rank: Any, offset: Any, slot: Any, key: Any
+    ) -> tuple[Place, Part | None, Array, int] | None:
+        """Check the arguments of a put that notifies; None: nobody is to be notified.
+
+        Returns the place, or the part that a key names, what goes there, and the slot.
+        """
         self._check_open(call)
         number = self._slot(call, slot)
-        if key is not None:
-            check_alone(call, offset)
-            target, part, array = self._part_to_put(call, origin, rank, key)
-            if part is None:
-                return done_at_once(None)
-            self._sends(target, number)
-            if array.size and self._is_far(target):
-                return self._begin_part(call, lib.RMAEXT_PUT, target, part, array, number + 1)
-            if array.size:
-                self._put_part(target, part, array)
-        else:
+        if key is None:
             array = arrays.origin(origin, self._dtype)
             place = self._place(call, rank, offset, array.size)
-            if place is None:
-                return done_at_once(None)
-            target, first, _ = place
-            self._sends(target, number)
-            if array.size and self._is_far(target):
-                put, unit = lib.RMAEXT_PUT, self._dtype.itemsize
-                where = np.array([first])
-                return self._begin_runs(
-                    call, put, target, where, unit, array, number + 1, array.size
-                )
-            if array.size:
-                self.put(array, target, first)
-                self.flush(target)
-        self._notify(call, (target, 0, 0), number, np.empty(0, self._dtype))
-        if self._routes[target] == lib.RMAEXT_FABRIC:
+            return None if place is None else (place, None, array, number)
+        check_alone(call, offset)
+        target, part, array = self._part_to_put(call, origin, rank, key)
+        return None if part is None else ((target, 0, array.size), part, array, number)
+
+    def _put_then_notify(
+        self, call: str, place: Place, part: Part | None, array: Array, slot: int
+    ) -> None:
+        """Put, and notify in the same step if one can do both, else once the data is there."""
+        target, first, count = place
+        long = self._routes[target] == lib.RMAEXT_FABRIC and array.nbytes > lib.RMAEXT_NOTIFY_MOST
+        alone = part is not None or self._divided or long
+        if count and part is not None:
+            self._put_part(target, part, array)
+        elif count and alone:
+            self.put(array, target, first)
             self.flush(target)
-        return done_at_once(None)
+        self._notify(call, place, slot, np.empty(0, self._dtype) if alone else array)
 
     @told
     def get_notify(

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Request, as it is made when it is done at once; rput and rget by memory. */
+#include "python/cmethods.h"
+
+#include <stddef.h>
+#include <structmember.h>
+
+/*
+ * What a request has that was done at once. CPython reads members of this kind,
+ * T_OBJECT_EX, as fast as slots.
+ */
+struct request {
+	PyObject_HEAD PyObject *op; /* what C is to release; or None */
+	PyObject *error, *result;
+	PyObject *state; /* 0: done; see rmaext/_ops/request.py */
+};
+
+enum py_outcome py_request_done(struct py_call *c)
+{
+	static PyTypeObject *kind; /* rmaext's, which derives from this one */
+	struct request *r;
+
+	if (!kind) {
+		PyObject *module = PyImport_ImportModule("rmaext._ops.request");
+
+		if (module)
+			kind = (PyTypeObject *)PyObject_GetAttrString(
+				module, "Request");
+		Py_XDECREF(module);
+	}
+	r = kind ? (struct request *)kind->tp_alloc(kind, 0) : NULL;
+	if (!r) {
+		Py_CLEAR(c->result);
+		return PY_FAILED;
+	}
+	r->op = Py_NewRef(Py_None);
+	r->error = Py_NewRef(Py_None);
+	r->state = Py_NewRef(py_names.zero);
+	r->result = c->result ? c->result : Py_NewRef(Py_None);
+	c->result = (PyObject *)r;
+	return PY_DONE;
+}
+
+static int request_traverse(struct request *r, visitproc visit, void *arg)
+{
+	Py_VISIT(Py_TYPE(r));
+	Py_VISIT(r->op);
+	Py_VISIT(r->error);
+	Py_VISIT(r->result);
+	Py_VISIT(r->state);
+	return 0;
+}
+
+static int request_clear(struct request *r)
+{
+	Py_CLEAR(r->op);
+	Py_CLEAR(r->error);
+	Py_CLEAR(r->result);
+	Py_CLEAR(r->state);
+	return 0;
+}
+
+/* Has Python release what goes on, or has not been released. */
+static void request_finalize(struct request *r)
+{
+	PyObject *type, *value, *trace, *done;
+
+	if (!r->op || r->op == Py_None)
+		return;
+	PyErr_Fetch(&type, &value, &trace);
+	done = PyObject_CallMethodNoArgs((PyObject *)r, py_names.drop);
+	if (!done)
+		PyErr_WriteUnraisable((PyObject *)r);
+	Py_XDECREF(done);
+	PyErr_Restore(type, value, trace);
+}
+
+static void request_dealloc(struct request *r)
+{
+	PyTypeObject *type = Py_TYPE(r);
+
+	PyObject_GC_UnTrack(r);
+	request_clear(r);
+	type->tp_free(r);
+	Py_DECREF(type);
+}
+
+static PyMemberDef request_members[] = {
+	{"_op", T_OBJECT_EX, offsetof(struct request, op), 0, NULL},
+	{"_error", T_OBJECT_EX, offsetof(struct request, error), 0, NULL},
+	{"_result", T_OBJECT_EX, offsetof(struct request, result), 0, NULL},
+	{"_state", T_OBJECT_EX, offsetof(struct request, state), 0, NULL},
+	{NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot request_slots[] = {
+	{Py_tp_members, request_members},
+	{Py_tp_traverse, (void *)request_traverse},
+	{Py_tp_clear, (void *)request_clear},
+	{Py_tp_finalize, (void *)request_finalize},
+	{Py_tp_dealloc, (void *)request_dealloc},
+	{Py_tp_doc, (void *)"A request that is done, until Python says else."},
+	{0, NULL},
+};
+
+PyType_Spec py_request_spec = {
+	.name = "rmaext._native.cmethods.Request",
+	.basicsize = sizeof(struct request),
+	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+	.slots = request_slots,
+};
+
+const char py_rput_doc[] =
+	PyDoc_STR("rput($self, /, origin, rank, offset=0, *, key=None)\n--\n\n"
+		  "Begin a put.\n"
+		  "\n"
+		  "Parameters\n"
+		  "----------\n"
+		  "origin, rank, offset\n"
+		  "    As for `put`. The origin is used where it lies, also if "
+		  "it is small: it may not be\n"
+		  "    changed before the request is done. One that is a "
+		  "temporary is kept by the\n"
+		  "    request.\n"
+		  "key : index, optional\n"
+		  "    In place of the offset: what `win[rank, key] = origin` "
+		  "takes. The origin is then\n"
+		  "    broadcast; one that lies in pieces is packed.\n"
+		  "\n"
+		  "Returns\n"
+		  "-------\n"
+		  "Request\n"
+		  "    Done once the data is in the target's memory. Its "
+		  "result is None.\n"
+		  "\n"
+		  "Raises\n"
+		  "------\n"
+		  "BoundsError, AccessError, TypeError, ValueError, "
+		  "PeerLostError, ClosedError\n"
+		  "    At once, if the operation can be refused.\n"
+		  "\n"
+		  "Notes\n"
+		  "-----\n"
+		  "Local. Does not wait, but for this: while a thousand "
+		  "requests, or 64 MiB, that\n"
+		  "were dropped (`del`, `free`) are on their way, the next one "
+		  "waits for some of\n"
+		  "them. Corresponds to MPI_Rput, whose completion only says "
+		  "that the origin\n"
+		  "may be used again.\n"
+		  "\n"
+		  "Examples\n"
+		  "--------\n"
+		  ">>> request = win.rput(np.ones(2), rank=0, offset=4)\n"
+		  ">>> request.wait()  # the data is in the target's memory\n"
+		  ">>> win.local[4:6]\n"
+		  "array([1., 1.])");
+
+static enum py_outcome rput_try(void *self, struct py_call *c)
+{
+	PyObject *key = py_key_of(c->got[3]);
+	struct py_window *w = self;
+	enum py_outcome done;
+	int64_t rank, index;
+
+	if (!py_is_open(w) ||
+	    !py_to_place(c->got[1], c->got[2], &rank, &index) ||
+	    !py_rank_is_direct(w, rank) || (key && index))
+		return PY_DECLINED;
+	done = key ? py_put_part(w, rank, key, c->got[0])
+		   : py_put(w, c->got[0], rank, index);
+	return done == PY_DONE ? py_request_done(c) : done;
+}
+
+PY_METHOD(py_rput, rput_try, .slow = &py_names.rput, .required = 2, .given = 4,
+	  .named = 1,
+	  .names = {&py_names.origin, &py_names.rank, &py_names.offset,
+		    &py_names.key});
+
+const char py_rget_doc[] = PyDoc_STR(
+	"rget($self, /, rank, offset=0, count=None, out=None, *, "
+	"key=None)\n--\n\n"
+	"Begin a get.\n"
+	"\n"
+	"Parameters\n"
+	"----------\n"
+	"rank, offset, count, out\n"
+	"    As for `get`; `out` may not be used before the request is done.\n"
+	"key : index, optional\n"
+	"    In place of offset and count: what `win[rank, key]` takes. The "
+	"result, and `out`,\n"
+	"    have the shape that it selects.\n"
+	"\n"
+	"Returns\n"
+	"-------\n"
+	"Request\n"
+	"    Its result is the array: `out`, if that was given.\n"
+	"\n"
+	"Raises\n"
+	"------\n"
+	"BoundsError, AccessError, TypeError, ValueError, PeerLostError, "
+	"ClosedError\n"
+	"    At once, if the operation can be refused.\n"
+	"\n"
+	"Notes\n"
+	"-----\n"
+	"Local; waits as `rput` does. Corresponds to MPI_Rget.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> request = win.rget(rank=0, offset=0, count=2)\n"
+	">>> request.wait()\n"
+	"array([0., 0.])");
+
+/* What is read into; NULL: an array that is to be made. */
+static bool out_take(const struct py_window *w, PyObject *it,
+		     PyArrayObject **out_p)
+{
+	*out_p = it == Py_None ? NULL : (PyArrayObject *)it;
+	return !*out_p || py_is_plain_result(w, it);
+}
+
+static enum py_outcome rget_try(void *self, struct py_call *c)
+{
+	PyObject *count = c->got[2], *key = py_key_of(c->got[4]);
+	struct py_window *w = self;
+	enum py_outcome done;
+	PyArrayObject *out;
+	int64_t rank, index;
+
+	if (!py_is_open(w) ||
+	    !py_to_place(c->got[0], c->got[1], &rank, &index) ||
+	    !py_rank_is_direct(w, rank))
+		return PY_DECLINED;
+	if (!key)
+		done = py_try_get(w, c);
+	else if (index || (count && count != Py_None) ||
+		 !out_take(w, c->got[3], &out))
+		return PY_DECLINED;
+	else
+		done = py_get_part(w, rank, key, out, &c->result);
+	return done == PY_DONE ? py_request_done(c) : done;
+}
+
+PY_METHOD(py_rget, rget_try, .slow = &py_names.rget, .required = 1, .given = 5,
+	  .named = 1,
+	  .names = {&py_names.rank, &py_names.offset, &py_names.count,
+		    &py_names.out, &py_names.key});
