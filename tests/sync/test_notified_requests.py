@@ -198,3 +198,52 @@ def test_the_data_comes_first(world):
             win.wait_notify(200, timeout=50)
         rmaext.Request.waitall(requests)
         win.fence()
+
+
+@every_key
+def test_the_blocking_forms_do_the_same(comm, key):
+    """put_notify of a key, and what rget returns: an element where brackets return one."""
+    peer, want = neighbour(comm), np.zeros(SHAPE)
+    with guarded(comm, SHAPE) as win:
+        given = values(comm.rank, want[key].shape, 3)
+        assert win.put_notify(given, peer, key=key, slot=9) is None
+        assert win.wait_notify(9, timeout=50) == 1
+        want[key] = values(left_of(comm), want[key].shape, 3)
+        assert same(win.local, want)
+        blocking, got = win[(peer, *key)], win.rget(peer, key=key).wait()
+        assert type(got) is type(blocking)
+        assert same(np.asarray(got), np.asarray(blocking))
+        win.fence()
+
+
+@pytest.mark.parametrize(
+    "key", [12, -13, (0, 9), "a", (0, 0, 0, 0), (..., ...), 1.5, [0, 12]], ids=str
+)
+def test_bad_keys_are_the_same_error(comm, key):
+    """Of all forms; nobody is notified, nothing is written."""
+    peer = neighbour(comm)
+    with guarded(comm, SHAPE, fill=1.0) as win:
+        items = key if isinstance(key, tuple) else (key,)
+        with pytest.raises(IndexError) as wanted:
+            win[(peer, *items)]
+        for call in (
+            lambda: win.rget(peer, key=key),
+            lambda: win.rput(2.0, peer, key=key),
+            lambda: win.put_notify(2.0, peer, key=key),
+            lambda: win.rput_notify(2.0, peer, key=key),
+        ):
+            with pytest.raises(wanted.type, match=r"^r?(get|put)(_notify)?: window") as found:
+                call()
+            assert type(found.value) is wanted.type
+        for call in (
+            lambda: win.put_notify(1.0, peer, 3, key=1),
+            lambda: win.put_notify(np.ones(3), peer, key=1),
+        ):
+            with pytest.raises(ValueError, match=r"^put_notify: window"):
+                call()
+        with pytest.raises(TypeError):
+            win.put_notify(1.0, peer, 0, 0, 1)  # the key is given by its name
+        win.fence()
+        assert not win.notify_counts().any()
+        assert (win.local == 1).all()
+        win.fence()

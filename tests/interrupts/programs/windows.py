@@ -318,6 +318,7 @@ class AwaitNotify(OnWindow):
 def notifications() -> Iterator[Case]:
     up = np.array(UP)
     yield NotifyOnce("put_notify", lambda w: w.put_notify(up, 1, 0, slot=3))
+    yield NotifyOnce("put_notify key", lambda w: w.put_notify(5, 1, slot=3, key=slice(0, 8, 2)))
     yield NotifyOnce("put_notify alone", lambda w: w.put_notify([], 1, slot=3))
     yield NotifyOnce("rput_notify", lambda w: w.rput_notify(up, 1, 0, slot=3).wait())
     yield NotifyOnce(
