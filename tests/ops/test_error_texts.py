@@ -280,6 +280,6 @@ def test_what_the_program_raises_stays_as_it_is(comm):
         assert refused(ValueError, lambda: win.put(1.0, Wrong())) == "mine"
         assert refused(ValueError, lambda: win.get(0, Wrong())) == "mine"
         assert refused(TypeError, lambda: win.put(Array(), 0)) == "mine"
-        assert refused(TypeError, lambda: win.rput(1.0)).startswith("NonblockingOperations.rput()")
+        assert refused(TypeError, lambda: win.rput(1.0)).startswith("Window.rput()")
         assert refused(TypeError, lambda: win.put(1.0)).startswith("Window.put() missing")
         win.fence()
