@@ -72,7 +72,7 @@ def test_many_cuts(one_network, slow_cable, library):
 
 def test_cut_connection_and_fetch_add(one_network):
     """It fails in time, at the time limit at the latest, and flush works again."""
-    cut("", {"fetch_add": 40}, [one_network])
+    cut("", {"fetch_add": 25}, [one_network])
 
 
 # -- a target is stopped -------------------------------------------------------------
