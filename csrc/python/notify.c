@@ -160,8 +160,11 @@ static enum py_outcome put_notify_try(void *self, struct py_call *c)
 	if (index || !py_is_open(w) || !slot_is_here(w, rank, (int)slot))
 		return PY_DECLINED;
 	done = py_put_part(w, rank, key, c->got[0]);
-	return done == PY_DONE ? notified_bytes(w, key, 0, rank, 0, (int)slot)
-			       : done;
+	if (done != PY_DONE)
+		return done;
+	/* a turn of other threads may have closed it */
+	return py_is_open(w) ? notified_bytes(w, key, 0, rank, 0, (int)slot)
+			     : PY_DECLINED;
 }
 
 #define NOTIFIED                                                      \

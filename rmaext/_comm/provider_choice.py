@@ -94,7 +94,9 @@ def choose(hellos: Sequence[Hello], scope: str) -> list[Candidate]:
     network that all ranks are on, else ("routed") the first that each has.
     An address that two hosts have (docker0) leads nowhere.
     """
-    for provider in _order(hellos):
+    opened = {h.opened[scope].provider for h in hellos if scope in h.opened}
+    # first what some have open: a process has one endpoint of a kind
+    for provider in sorted(_order(hellos), key=lambda name: name not in opened):
         mine = [
             [h.opened[scope]]
             if scope in h.opened and h.opened[scope].provider == provider

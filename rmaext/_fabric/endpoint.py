@@ -372,7 +372,7 @@ class Endpoint:
         with self._lock:
             orphans = self._orphans
             for token in list(islice(orphans, most)):
-                entry = orphans.get(token)  # __del__ of a request may come in between
+                entry = orphans.get(token)  # the end of a request may come in between
                 if entry is None or not self.handle:
                     continue
                 if _release(entry[0]) == lib.RMAEXT_PENDING:

@@ -17,7 +17,7 @@ from typing import Any
 
 from .._native._lib import ffi, lib
 from .._runtime import locks
-from .._runtime.config import RDMA
+from .._runtime.config import PROVIDERS, RDMA
 from .._runtime.failures import check
 from ..errors import LibraryError
 
@@ -213,12 +213,19 @@ def mr_mode_text(bits: int) -> str:
 
 
 _opened: dict[tuple[str, str], Library] = {}
+_made: dict[str, Library] = {}  # by path
 _log = logging.getLogger("rmaext")
 _opening = locks.lock()  # two of one libfabric would not know of each other
 
 
 def open_library(wanted: str, provider: str = "") -> Library:
-    """Open the libfabric at a path, or ("") the best that has a provider; once a process."""
+    """Open the libfabric at a path, or ("") the best that has a provider; each once a process.
+
+    Without a provider: the one that FI_PROVIDER names, if windows would not take it by default.
+    """
+    filtered = os.environ.get("FI_PROVIDER", "")
+    if filtered not in PROVIDERS and not set("^,").intersection(filtered):
+        provider = provider or filtered
     with _opening:
         known = _opened.get((wanted, provider))
         # a signal handler may be faster
@@ -227,13 +234,17 @@ def open_library(wanted: str, provider: str = "") -> Library:
 
 def _of_2(path: str) -> bool:
     """Tell, without loading it, whether a libfabric is 2.0 or later."""
-    with open(path, "rb") as file:
-        return b"\0FABRIC_1.8\0" in file.read()  # a version of its symbols
+    try:
+        with open(path, "rb") as file:
+            return b"\0FABRIC_1.8\0" in file.read()  # a version of its symbols
+    except OSError:  # what is loaded may have been removed
+        return False
 
 
 def _usable(path: str, wrong: list[str]) -> Library | None:
     try:
-        found = Library(path)
+        # opened again, it would seem to be one that MPI has loaded
+        found = _made.get(path) or _made.setdefault(path, Library(path))
     except LibraryError as exc:
         wrong.append(str(exc))
     else:

@@ -56,7 +56,7 @@ class BundleRequest(Request):
         }
         asked = ffi.new("struct rmaext_bundle_call *", what | given)
         if fabric is not None and request is not None:
-            # From here on the request's __del__ releases the buffers, whatever exception comes.
+            # From here on the request releases the buffers, whatever exception comes.
             request._op = bundle = fabric.hold(window._handle, (values, result, ended), bundle)
         code = lib.rmaext_bundle_begin(window._handle, asked, bundle, bad)
         if code == lib.RMAEXT_PENDING and request is not None:

@@ -33,7 +33,7 @@ def check_alone(call: str, offset: Any, count: Any = None) -> None:
 
 
 class KeyedRequests(IndexOperations[ScalarT]):
-    """What `rput`, `rget` and `rput_notify` have in common that are given a key."""
+    """What `rput`, `rget`, `put_notify` and `rput_notify` have in common, given a key."""
 
     def _rput_key(self, call: str, values: Any, rank: Any, key: Any) -> Request:
         """As `win[rank, key] = values`, begun; for one that notifies see `_put_part`."""

@@ -307,7 +307,7 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
         fabric.settle()
         request = Request._begun(self, call, place, result, scalar)
         what.ended = flag = request._flag
-        # From here on the request's __del__ releases the buffers, whatever exception comes.
+        # From here on the request releases the buffers, whatever exception comes.
         request._op = fabric.hold(self._handle, (operand, compare, result, flag))
         code = lib.rmaext_begin(self._handle, what, request._op)
         if code == -errno.EAGAIN and request._op[0]:

@@ -62,7 +62,7 @@ class Notifications(KeyedRequests[ScalarT], Waits[ScalarT]):
         (target, first, count), part, array, number = notified
         if not count or not self._is_far(target):
             self._put_then_notify(call, *notified)
-            if self._routes[target] == lib.RMAEXT_FABRIC:
+            if self._routes[target] != lib.RMAEXT_DIRECT:
                 self.flush(target)
             return done_at_once(None)
         self._sends(target, number)
@@ -93,13 +93,14 @@ class Notifications(KeyedRequests[ScalarT], Waits[ScalarT]):
     ) -> None:
         """Put, and notify in the same step if one can do both, else once the data is there."""
         target, first, count = place
-        long = self._routes[target] == lib.RMAEXT_FABRIC and array.nbytes > lib.RMAEXT_NOTIFY_MOST
+        long = self._routes[target] != lib.RMAEXT_DIRECT and array.nbytes > lib.RMAEXT_NOTIFY_MOST
         alone = part is not None or self._divided or long
         if count and part is not None:
             self._put_part(target, part, array)
         elif count and alone:
             self.put(array, target, first)
-            self.flush(target)
+        if count and alone:
+            self.flush(target)  # a notification by itself could overtake it
         self._notify(call, place, slot, np.empty(0, self._dtype) if alone else array)
 
     @told

@@ -273,6 +273,7 @@ def _endpoint(it: Ticket, own: Hello, config: Config) -> Endpoint:
     fabric = Endpoint.get(it.scope)
     if fabric is not None and fabric.provider == it.endpoint.provider:
         return fabric
+    config = replace(config, provider=it.endpoint.provider)
     # The provider is chosen as if the two processes were a communicator.
     there: dict[str, Candidate] = {it.scope: it.endpoint}
     mine = replace(own, wanted=it.endpoint.provider, **offers(config))

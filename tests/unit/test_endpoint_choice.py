@@ -195,6 +195,14 @@ def test_native_tcp_of_1x_is_the_last():
     assert choose([hello(both[:1], version="1.22")] * 2, "network")[0].provider == "tcp"
 
 
+def test_the_provider_that_some_have_open_is_chosen_first():
+    """A process has one endpoint of a kind; a communicator with an older libfabric comes later."""
+    both = addresses("10.0.0.1", provider="tcp") + addresses("10.0.0.1")
+    have = {"network": both[0]}
+    ranks = [hello(both, version="2.5", opened=have), hello(both, version="1.22")]
+    assert choose(ranks, "network")[0].provider == "tcp"
+
+
 def test_wanted_provider():
     there = [*addresses("10.0.0.1"), *addresses("10.0.0.1", provider="sockets")]
     picked = choose([hello(there, wanted="sockets")] * 2, "network")

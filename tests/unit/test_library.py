@@ -10,7 +10,7 @@ from pathlib import Path
 
 import launch
 import pytest
-from support.libraries import SYSTEM
+from support.libraries import MRAIL, SYSTEM
 
 from rmaext._fabric import library
 from rmaext._native import _lib
@@ -130,6 +130,9 @@ def test_a_systems_1x_gives_way_to_a_wheels_2x(folder, wanted, devices):
     env = {"LD_LIBRARY_PATH": f"{folder}/lib"}
     if wanted != "tcp":
         assert find(env, **where)[1] == "in LD_LIBRARY_PATH"
+    # who names rails means a libfabric that has them
+    if not wanted:
+        assert find(MRAIL, **where)[1] == "the system's"
     # without another it serves
     path, place = find(**where, sys={"prefix": "/nonexistent"})
     assert place == "the system's"
