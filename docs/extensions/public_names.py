@@ -63,7 +63,8 @@ class PublicNames(SphinxDirective):
             for name, value in members(wanted).items():
                 lines += _member(name, value)
             return self.parse_text_to_nodes("\n".join(lines))
-        names = [wanted] if wanted in rmaext.__all__ else [it for it in named(wanted) if "." not in it]
+        classes = [name for name in named(wanted) if "." not in name]
+        names = [wanted] if wanted in rmaext.__all__ else classes
         if not names:
             raise self.error(f"rmaext has no public name of the kind {wanted}")
         for name in names:
