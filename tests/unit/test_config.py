@@ -17,7 +17,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rmaext._runtime.config import PROVIDERS, Config, deadline, seconds, timeout_seconds
+from rmaext._runtime.config import (
+    PROVIDERS,
+    Config,
+    deadline,
+    preferred,
+    seconds,
+    timeout_seconds,
+)
 
 ROOT = Path(__file__).parents[2]
 DEFAULT = {
@@ -208,7 +215,8 @@ def test_timeout_argument(rule):
 
 
 def test_default_order_avoids_what_hangs():
-    assert PROVIDERS[-2:] == ("tcp;ofi_rxm", "tcp")
+    assert PROVIDERS[-2:] == ("tcp", "tcp;ofi_rxm")
+    assert preferred(["2.5", "1.17"])[-2:] == ["tcp;ofi_rxm", "tcp"]
     assert not {"shm", "sm2", "lnx", "sockets"} & set(PROVIDERS)
 
 
