@@ -248,11 +248,11 @@ def test_doctor_without_a_libfabric():
 
 def test_doctor_is_in_time():
     """What does not fit into the limit is said, not waited for."""
-    code, lines = doctor(limit=0.1)
+    code, lines = doctor(limit=0.01)
     assert code == 3
     mark, words = lines["set-up"]
     assert mark == "no time"
-    assert words == "no answer within 0.1 s. Give it more time: --limit 30."
+    assert words == "no answer within 0.01 s. Give it more time: --limit 30."
 
 
 @pytest.mark.parametrize(
