@@ -261,8 +261,8 @@ def _open(wanted: str, provider: str) -> Library:
     passed_over = []
     for path, place in [(wanted, "")] if wanted else places():
         old = place in (_SYSTEM, _WHEEL, _ELSE) and not _of_2(path)
-        if old and not provider and not any(map(glob.glob, _RDMA_DEVICES)):
-            # to load Debian's 1.17 and to ask it takes half a second
+        if old and provider in ("", "tcp") and not any(map(glob.glob, _RDMA_DEVICES)):
+            # it is the last choice: to load Debian's 1.17 and to ask it takes half a second
             passed_over.append(path)
             continue
         found = _usable(path, wrong)

@@ -655,4 +655,4 @@ def look_at(requests: Iterable[Request]) -> dict[tuple[int, int], Exception]:
     return late
 
 
-tracing.follow(Request, cmethods.Request)
+tracing.follow(Request)

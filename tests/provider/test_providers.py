@@ -149,8 +149,8 @@ QUICK = {("default", "system"), ("default", "wheel"), ("mrail", "system")}
     ],
 )
 def test_provider(name, library):
-    env, *expected = CASES["tcp" if (name, library) == ("default", "wheel") else name]
-    assert list(work(library, {} if name == "default" else env)) == expected
+    _, *expected = CASES["tcp" if (name, library) == ("default", "wheel") else name]
+    assert list(work(library, CASES[name][0])) == expected
 
 
 @pytest.mark.matrix
