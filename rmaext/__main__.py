@@ -33,6 +33,10 @@ def main() -> int:
     try:
         status: int = options.function(options)
         sys.stdout.flush()
+    except ValueError as exc:
+        if not str(exc).startswith("RMAEXT_"):  # a setting, see _runtime/config.py
+            raise
+        parser.error(str(exc))
     except BrokenPipeError:  # as of `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1

@@ -163,8 +163,12 @@ PyArrayObject *py_new_array(const struct py_window *w, int ndim,
 PyObject *py_decide(void *self, PyObject *name, PyObject *const *args,
 		    Py_ssize_t n, PyObject *keywords)
 {
-	PyObject *method = PyObject_GetAttr(self, name), *result;
+	PyObject *method, *result;
 
+	if (PyErr_Occurred()) /* a signal handler's, in what the attempt asked
+			       */
+		return NULL;
+	method = PyObject_GetAttr(self, name);
 	if (!method)
 		return NULL;
 	result = PyObject_Vectorcall(method, args, (size_t)n, keywords);

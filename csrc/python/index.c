@@ -28,6 +28,10 @@ struct axes {
 	int64_t shape[RMX_DIMS], steps[RMX_DIMS];
 };
 
+/*
+ * Where the ranks' shapes differ, Python code says which it is: a thread may
+ * have closed the window then. An exception is a signal handler's, and is left.
+ */
 static bool axes_make(struct py_window *w, int64_t rank, struct axes *axes)
 {
 	PyObject *shapes = PyObject_GetAttr((PyObject *)w, py_names.shapes);
@@ -41,9 +45,8 @@ static bool axes_make(struct py_window *w, int64_t rank, struct axes *axes)
 		else if (PySequence_Check(shapes))
 			shape = PySequence_GetItem(shapes, (Py_ssize_t)rank);
 	}
-	PyErr_Clear();
 	axes->axis = axes->ndim = 0;
-	known = shape && PyTuple_CheckExact(shape) &&
+	known = shape && py_is_open(w) && PyTuple_CheckExact(shape) &&
 		PyTuple_GET_SIZE(shape) <= RMX_DIMS;
 	if (known) {
 		axes->ndim = (int)PyTuple_GET_SIZE(shape);

@@ -200,7 +200,7 @@ def pack(exc: BaseException) -> dict[str, Any]:
     code, call = getattr(exc, "errno", None), getattr(exc, "call", "")
     names = (cls.__name__ for cls in type(exc).__mro__ if cls is _NAMED.get(cls.__name__))
     try:
-        text = str(exc)
+        text = str(exc) or type(exc).__name__
         if isinstance(exc, OSError) and not isinstance(exc, RmaError) and exc.strerror:
             # str() has the number in front, which the exception there would add again
             text = ": ".join([exc.strerror, *(repr(f) for f in [exc.filename] if f is not None)])

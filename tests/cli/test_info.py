@@ -238,6 +238,15 @@ def test_doctor_with_a_broken_setting():
     assert "RMAEXT_PROVIDER='tcp;ofi_rxm' works" in lines["nonsense (default)"][1]
 
 
+@pytest.mark.parametrize("command", ["why", "top --once"])
+def test_a_broken_setting_is_told_in_a_line(run_python, command):
+    code = "import sys, rmaext.__main__ as m; sys.argv[1:] = {!r}; sys.exit(m.main())"
+    done = run_python(code.format(command.split()), env={"RMAEXT_HINTS": "many"})
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "RMAEXT_HINTS='many': must be a number of operations, or 0" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_doctor_without_a_libfabric():
     code, lines = doctor(RMAEXT_LIBFABRIC=MISSING)
     assert code == 1

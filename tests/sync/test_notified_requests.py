@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -246,4 +248,92 @@ def test_bad_keys_are_the_same_error(comm, key):
         win.fence()
         assert not win.notify_counts().any()
         assert (win.local == 1).all()
+        win.fence()
+
+
+FORMS = {
+    "put": lambda win, value, rank, key: win.__setitem__((rank, key), value),
+    "rput": lambda win, value, rank, key: win.rput(value, rank, key=key).wait(),
+    "put_notify": lambda win, value, rank, key: win.put_notify(value, rank, key=key, slot=3),
+    "rput_notify": lambda win, value, rank, key: win.rput_notify(
+        value, rank, key=key, slot=3
+    ).wait(),
+}
+every_form = pytest.mark.parametrize("form", FORMS)
+RECORD = np.dtype([("a", "<i4"), ("b", ">f8")])
+
+
+@every_form
+@pytest.mark.parametrize("dtype", ["<f8", ">f8", "<i2", "S5", RECORD], ids=str)
+def test_a_key_of_any_dtype(comm, form, dtype):
+    peer = neighbour(comm)
+    given = np.zeros(4, dtype)
+    given[:] = (7, 2.5) if given.dtype == RECORD else 7
+    with rmaext.Window.allocate(comm, (6, 4), dtype=dtype) as win:
+        win.fence()
+        FORMS[form](win, given, peer, 2)
+        if "notify" in form:
+            win.wait_notify(3, timeout=50)
+        win.fence()
+        assert (win.local[2] == given).all()
+        assert same(np.asarray(win.rget(peer, key=2).wait()), given)
+        out = np.zeros(4, given.dtype.newbyteorder())
+        for wrong in (out, np.zeros(4, "i8")):
+            if wrong.dtype != win.dtype:
+                with pytest.raises((TypeError, ValueError), match=r"^rget: window"):
+                    win.rget(peer, key=2, out=wrong)
+        out = np.zeros(4, dtype)
+        out.flags.writeable = False
+        with pytest.raises(ValueError, match=r"^rget: window"):
+            win.rget(peer, key=2, out=out)
+        win.fence()
+
+
+@every_form
+def test_a_key_with_odd_ranks(comm, form):
+    """Nothing is done of those that are none, and by those of other types what they mean."""
+    peer = neighbour(comm)
+    with guarded(comm, SHAPE, fill=1.0) as win:
+        for rank in (None, "0", 0.0, comm.size, -7, MPI.PROC_NULL):
+            with pytest.raises((TypeError, IndexError, ValueError, rmaext.BoundsError)):
+                FORMS[form](win, 2.0, rank, 1)
+        win.fence()
+        assert (win.local == 1).all()
+        assert not win.notify_counts().any()
+        win.fence()
+        FORMS[form](win, 2.0, np.uint8(peer), 1)
+        if "notify" in form:
+            win.wait_notify(3, timeout=50)
+        win.fence()
+        assert (win.local[1] == 2).all()
+        assert win.local.sum() == 2 * win.local[1].size + win.local[2:].size + win.local[0].size
+        win.fence()
+    with pytest.raises(rmaext.ClosedError):
+        FORMS[form](win, 2.0, peer, 1)
+
+
+class Handlers(Exception):
+    """What a signal's handler raises."""
+
+
+@every_form
+def test_what_a_handler_raises_while_a_key_is_looked_at(comm, form):
+    """Where the ranks' shapes differ, Python says which it is: nothing there swallows it."""
+
+    def raises(frame, event, _):
+        if frame.f_globals["__name__"] == "rmaext._comm.columns":
+            sys.settrace(None)
+            raise Handlers
+
+    with rmaext.Window.allocate(comm, (5 + comm.rank, 4)) as win:
+        win.fence()
+        known = isinstance(win._shapes, tuple)  # of one rank, they do not differ
+        sys.settrace(raises)
+        try:
+            FORMS[form](win, 2.0, neighbour(comm), 1)
+        except Handlers:
+            known = True
+        finally:
+            sys.settrace(None)
+        assert known
         win.fence()

@@ -252,6 +252,11 @@ def test_whatever_a_user_made_of_it_can_be_sent():
     assert failures.unpack(json.loads(json.dumps(failures.pack(error))), "text").rank == 3
 
 
+def test_who_has_no_words_is_told_by_its_name():
+    for error in (MemoryError(), KeyboardInterrupt(), ValueError()):
+        assert failures.pack(error)["text"] == type(error).__name__
+
+
 class Odd(Exception):
     """As a user's __index__ or __array_interface__ may raise."""
 
