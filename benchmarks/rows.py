@@ -14,6 +14,7 @@ from connections import connections
 from costs import cpu
 from growth import crowd, growth
 from mpi4py import MPI
+from places import places
 from programs import programs
 from singles import singles
 
@@ -402,6 +403,7 @@ CASES = {
     "growth": growth,
     "crowd": crowd,
     "notify": notify,
+    "places": places,
     "programs": programs,
     "singles": singles,
 }

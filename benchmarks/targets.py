@@ -277,6 +277,26 @@ TABLE = (
         ),
     ),
     Row(
+        "same node, allocate: 512 places, 8 B apart",
+        BOTH,
+        job(
+            "places",
+            (ALLOCATE, MPI_ALLOCATE),
+            program=ROWS,
+            sizes=[2 << 10, 64 << 10, 256 << 10, 4 * MIB],
+            rounds=3,
+        ),
+        tuple(
+            Claim(f"{re.escape(name)}, {figure}", kind, most, peers, size=size)
+            for size in (2 << 10, 64 << 10, 256 << 10, 4 * MIB)
+            for name in ("put + flush", "get")
+            for figure, kind, most, peers in (
+                ("slowest over", VALUE, 1.3, ()),
+                ("the slowest", TIME, 1.0, ("np.copyto", MPI_ALLOCATE)),
+            )
+        ),
+    ),
+    Row(
         "same node, own arrays (cma): bare process_vm_writev, readv",
         BOTH,
         job("bare", (CREATE, MPI_CREATE), program=ROWS, sizes=[8, 4 * MIB], operations=ATOM[:2]),

@@ -152,8 +152,17 @@ static inline uint64_t rmx_page(void)
 }
 
 /* copy.c: as memmove(), of RMX_LONG_COPY bytes or more. */
-#define RMX_LONG_COPY ((uint64_t)512 << 10)
+#define RMX_LONG_COPY ((uint64_t)2 << 10)
 void rmx_copy_long(void *to, const void *from, uint64_t len);
+
+/* As memmove(), without its slow places. */
+static inline void rmx_move(void *to, const void *from, uint64_t len)
+{
+	if (len < RMX_LONG_COPY)
+		memmove(to, from, len);
+	else
+		rmx_copy_long(to, from, len);
+}
 
 /*
  * Copies `len` bytes, which may overlap; nobody needs to hold a lock. An
@@ -194,10 +203,7 @@ static inline void rmx_copy(void *to, const void *from, uint64_t len)
 		RMX_COPY_AS(uint64_t);
 		break;
 	}
-	if (len < RMX_LONG_COPY)
-		memmove(to, from, len);
-	else
-		rmx_copy_long(to, from, len);
+	rmx_move(to, from, len);
 }
 
 /* Tells the CPU that the thread is in a loop that waits. */

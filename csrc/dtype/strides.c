@@ -169,7 +169,7 @@ static void runs_copy(struct side to, struct side from, uint64_t n,
 		break;
 	default:
 		for (; n; n--, to.at += to.step, from.at += from.step)
-			memcpy(to.at, from.at, run);
+			rmx_move(to.at, from.at, run);
 	}
 }
 
