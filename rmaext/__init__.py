@@ -14,8 +14,17 @@ from ._runtime import tracebacks as _tracebacks
 
 _tracebacks.install()
 
-# All of it at once, so that nothing is missing after a fork, or without descriptors. But
-# the import of mpi4py.MPI initialises MPI: `python -m rmaext run` leaves that to the program.
+# What every window needs at once, so that nothing is missing after a fork, or without
+# descriptors; the rarer kinds of windows as they are asked for. But the import of mpi4py.MPI
+# initialises MPI: `python -m rmaext run` leaves that to the program.
+if TYPE_CHECKING:
+    from ._window.dynamic import DynamicWindow
+    from ._window.fields import FieldView
+    from ._window.joined import JoinedWindow
+    from ._window.remote import RemoteWindow
+    from ._window.shared import SharedWindow
+    from ._window.views import View
+
 if TYPE_CHECKING or sys.argv[:1] != ["-m"]:
     _needs.check_mpi()
     from . import errors, typing  # noqa: F401 (attributes)
@@ -28,13 +37,7 @@ if TYPE_CHECKING or sys.argv[:1] != ["-m"]:
     from ._ops.request import Request
     from ._remote.grants import Grant
     from ._sync.sync import LockGuard
-    from ._window.dynamic import DynamicWindow
-    from ._window.fields import FieldView
-    from ._window.joined import JoinedWindow
     from ._window.memory import Memory
-    from ._window.remote import RemoteWindow
-    from ._window.shared import SharedWindow
-    from ._window.views import View
     from ._window.window import Window
     from .errors import (
         AccessError,
@@ -136,7 +139,7 @@ _HOMES = dict.fromkeys(__all__, "errors") | {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for when it is, under `python -m rmaext`."""
+    """Import what is asked for when it is."""
     home = _HOMES.get(name)
     if home is None and name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -41,19 +41,17 @@ _Static_assert(RMX_REG_MR == FI_REG_MR, "FI_REG_MR");
  * rxm of 1.17 loses one of FI_OFI_RXM_RX_SIZE places for receives whenever the
  * sender of a message of more than 16 KiB dies before it has been fetched.
  *
- * Native tcp sets 1,024 entries for messages to zero as the first one is needed:
- * with its default of 16 KiB for tagged messages in each, of which rmaext has
- * none, that is 16 MB and half of an endpoint's time.
+ * Native tcp sets 1,024 entries for messages to zero as the first one is
+ * needed: with its default of 16 KiB for tagged messages in each, of which
+ * rmaext has none, that is 16 MB and half of an endpoint's time.
  *
  * The registration cache of verbs (1.17) keeps what it has registered when that
  * memory is freed, at least beside MPI's hooks: peers then write to something
  * else than a new window at the same address (seen over soft-RoCE).
  */
 static const char *const rmx_tuning[][2] = {
-	{"FI_OFI_RXM_MSG_RX_SIZE", "8"},
-	{"FI_OFI_RXM_MSG_TX_SIZE", "128"},
-	{"FI_OFI_RXM_RX_SIZE", "16384"},
-	{"FI_TCP_MAX_RX_SIZE", "512"},
+	{"FI_OFI_RXM_MSG_RX_SIZE", "8"}, {"FI_OFI_RXM_MSG_TX_SIZE", "128"},
+	{"FI_OFI_RXM_RX_SIZE", "16384"}, {"FI_TCP_MAX_RX_SIZE", "512"},
 	{"FI_MR_CACHE_MAX_COUNT", "0"},
 };
 

@@ -8,7 +8,6 @@ windows over it.
 from __future__ import annotations
 
 import errno
-import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -27,6 +26,7 @@ from .._record import advice, writer
 from .._runtime import lifetime, locks, mpi_progress
 from .._runtime.config import Config, tell_of_launcher, tell_of_unknown
 from .._runtime.failures import check, is_of_all
+from .._runtime.log import log
 from ..errors import BusyError, PeerLostError, RmaError, SyncError
 from . import collective
 from .agreement import agree, parse_all
@@ -39,7 +39,6 @@ from .network import Network, offers
 __all__ = ["Group", "together"]
 
 
-_log = logging.getLogger("rmaext")
 _T = TypeVar("_T")
 
 
@@ -254,7 +253,7 @@ class Group:
                     self._board = board = Team.board(self.size)
                     process["board"] = list(Arena.find(board, len(board)))
             except NO_ARENA as exc:
-                _log.info("no memory that other processes can map: %s", exc)
+                log.info("no memory that other processes can map: %s", exc)
                 process = {}
             made.append(Hello.make(config, Beacon.own().name, **process))
             return made[0].pack()
@@ -297,7 +296,7 @@ class Group:
         if not self.all_direct:
             self.network()
         text = "communicator of %d ranks: this one maps the memory of %d others; %d on this host"
-        _log.info(text, self.size, mapped, len(self.watch.near))
+        log.info(text, self.size, mapped, len(self.watch.near))
 
     @staticmethod
     def _process_facts() -> dict[str, Any]:
@@ -307,7 +306,7 @@ class Group:
 
     def _find_processes(self) -> None:
         """Find those that are on this node, which `here` then lists with this one."""
-        debug = _log.isEnabledFor(logging.DEBUG)
+        debug = log.debugs()
         for rank in range(self.size) if debug else self.hellos.near:
             if rank != self.rank and (process := self._find_process(rank)):
                 self.processes[rank] = process
@@ -321,13 +320,13 @@ class Group:
             why = "RMAEXT_ROUTE is fabric" if self.forced else "it is on another host"
             if rank in self.watch.near and not self.forced:
                 why = "it has no memory to map, or no process of this name is seen here"
-            _log.debug("rank %d is reached by the network: %s", rank, why)
+            log.debug("rank %d is reached by the network: %s", rank, why)
             return None
         nonce, first = bytes.fromhex(hello.nonce), Block(*hello.arena)
         try:
             return Process.find(hello.pid, hello.address, nonce, first, self.watch.pidfds[rank])
         except MemoryError as exc:  # the fabric serves
-            _log.info("rank %d is reached by the network: %s", rank, exc)
+            log.info("rank %d is reached by the network: %s", rank, exc)
             return None
 
     def _find_board(self) -> Any:

@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import errno
 import functools
-import ipaddress
 import itertools
-import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +21,7 @@ from .._runtime.config import Config
 from .._runtime.failures import check
 from .._runtime.files import text_of
 from ..errors import KeyRecordError
-from .agreement import parse_all
+from .agreement import from_json, parse_all, to_json
 
 __all__ = ["Beacon", "Hello", "Hellos", "check_candidate", "check_types", "open_pidfd", "pidfd_of"]
 
@@ -56,11 +53,11 @@ def _start_time(pid: int | str) -> int:
 def check_types(thing: Any) -> None:
     """Raise ValueError where a field that came over the wire is not what it should be."""
     types = {"str": str, "int": int, "bool": bool}
-    for field in fields(thing):
-        value = getattr(thing, field.name)
+    for (name, hint), value in zip(thing.__annotations__.items(), thing, strict=True):
+        wanted = types.get(getattr(hint, "__forward_arg__", ""), type(value))
         in_range = not isinstance(value, int) or 0 <= value < 1 << 63
-        if not in_range or type(value) is not types.get(str(field.type), type(value)):
-            raise ValueError(field.name)
+        if not in_range or type(value) is not wanted:
+            raise ValueError(name)
 
 
 def check_candidate(record: dict[str, Any]) -> Candidate:
@@ -73,12 +70,13 @@ def _candidate(**record: Any) -> Candidate:
     candidate = Candidate(**record)
     check_types(candidate)
     if candidate.address:
+        import ipaddress
+
         ipaddress.ip_network(f"{candidate.address}/{candidate.prefix}", strict=False)
     return candidate
 
 
-@dataclass(frozen=True)
-class Hello:
+class Hello(NamedTuple):
     """One rank's part of the first exchange on a communicator."""
 
     build: str  # of rmaext
@@ -133,9 +131,15 @@ class Hello:
             **facts,
         )
 
+    def facts(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        candidates = [one._asdict() for one in self.candidates]
+        opened = {scope: one._asdict() for scope, one in self.opened.items()}
+        return self._asdict() | {"candidates": candidates, "opened": opened}
+
     def pack(self) -> bytes:
         """Return the payload of a record."""
-        return json.dumps(asdict(self)).encode()
+        return to_json(self.facts())
 
     def offer(self) -> tuple[Any, ...]:
         """Return what the choice of endpoints depends on, which the ranks of a node share."""
@@ -146,12 +150,12 @@ class Hello:
     def parse(cls, payload: bytes) -> Hello:
         """Check a record from another rank; KeyRecordError if malformed."""
         try:
-            record = json.loads(payload)
+            record = from_json(payload)
             theirs = record.get("build", _build())
             if theirs != _build() and type(theirs) is str:
                 text = f"runs rmaext {theirs[:40]}, this rank {_build()} at {_HERE}: "
                 raise KeyRecordError(errno.EPROTO, text + "install the same one for all ranks")
-            if set(record) != {field.name for field in fields(cls)}:
+            if set(record) != set(cls._fields):
                 raise ValueError("other fields; do all ranks run the same rmaext?")
             record["candidates"] = [check_candidate(c) for c in record["candidates"]]
             record["opened"] = {k: check_candidate(c) for k, c in record["opened"].items()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import logging
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from .._memory.arrays import address
 from .._native._lib import ffi, lib
 from .._runtime.config import PROVIDERS, Config
 from .._runtime.failures import check, from_c, of_all
+from .._runtime.log import log
 from .._runtime.reports import numbers
 from ..errors import KeyRecordError, PeerLostError
 from .agreement import agree, blame, parse_all
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Network", "check_keys", "offers"]
 
-_log = logging.getLogger("rmaext")
 _PROBES = 4  # peers read at a time: all p are covered in p/4 seconds
 
 
@@ -82,9 +81,9 @@ class Network:
             text = "rank 0 has libfabric %s, but %s another, such as %s: let RMAEXT_LIBFABRIC name "
             text += "the same one everywhere, if anything is strange"
             version = hellos[others[0]].version
-            _log.warning(text, hellos[0].version, numbers(others), version)
+            log.warning(text, hellos[0].version, numbers(others), version)
         where = f"{chosen.iface or chosen.domain} {chosen.address}".strip()
-        _log.info("endpoint for one %s: provider %s, %s", scope, chosen.provider, where)
+        log.info("endpoint for one %s: provider %s, %s", scope, chosen.provider, where)
         self._connect(scope, chosen, config)
 
     def _open(self, scope: str, chosen: Candidate, config: Config) -> Endpoint:
@@ -223,7 +222,7 @@ def during(what: str, error: PeerLostError, worded: Callable[[str], str] = str) 
 
 def lost(ranks: list[int], why: str) -> PeerLostError:
     """Return the error for ranks that will never come."""
-    _log.info("lost: %s: %s", numbers(ranks), why)
+    log.info("lost: %s: %s", numbers(ranks), why)
     text = ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
     error = PeerLostError(errno.ENOTCONN, f"{text}: {why}", rank=ranks[0])
     error.ranks = tuple(ranks)

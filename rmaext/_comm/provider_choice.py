@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from .._fabric.library import Candidate
 from .._runtime.config import PROVIDERS, preferred
@@ -17,10 +17,15 @@ from .host import Hello
 
 __all__ = ["choose", "usable", "wanted_interface"]
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+if TYPE_CHECKING:
+    from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+
+    Network = IPv4Network | IPv6Network
 
 
-def _ip(candidate: Candidate) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _ip(candidate: Candidate) -> IPv4Address | IPv6Address | None:
+    import ipaddress  # a job without a network needs none
+
     return ipaddress.ip_address(candidate.address) if candidate.address else None
 
 
@@ -34,6 +39,8 @@ def wanted_interface(candidates: Sequence[Candidate], iface: str) -> list[Candid
     """Return the candidates on an interface, address or network (RMAEXT_IFACE)."""
     if not iface:
         return list(candidates)
+    import ipaddress
+
     try:
         network: Network | None = ipaddress.ip_network(iface, strict=False)
     except ValueError:
@@ -120,6 +127,8 @@ def _loopback(hellos: Sequence[Hello], mine: list[list[Candidate]]) -> list[Cand
 
 
 def _network(hellos: Sequence[Hello], mine: list[list[Candidate]]) -> list[Candidate]:
+    import ipaddress
+
     hosts: defaultdict[str, set[str]] = defaultdict(set)
     for hello, candidates in zip(hellos, mine, strict=True):
         for candidate in candidates:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ from .._fabric.registration import PLAIN
 from .._memory import arrays, node, pages
 from .._memory.node import NO_BLOCK
 from .._native._lib import ffi, lib
+from .._runtime.log import log
 from ..errors import NotLocalError
 from .columns import Column, Columns, Records, Told, Ways
 from .group import Group
@@ -25,7 +25,6 @@ from .window_record import WindowRecord, dtype_text
 __all__ = ["Region"]
 
 Array = NDArray[Any]
-_log = logging.getLogger("rmaext")
 _NOTHING = np.empty(0, np.uint8)
 
 
@@ -130,7 +129,7 @@ class Region:
         what = (self.columns(), self.ways, timeout, token if network else bytes(16))
         handle = self.group.window(network, *what, block, self.dynamic)
         self.records.lie_in(handle)
-        if _log.isEnabledFor(logging.DEBUG):
+        if log.debugs():
             self._report_routes()
         return handle
 
@@ -148,7 +147,7 @@ class Region:
                 why = "its array is not in memory that can be mapped: use Window.allocate, "
                 why += "rmaext.empty or rmaext.zeros"
             name = "cma" if route == lib.RMAEXT_CMA else "fabric"
-            _log.debug("route to rank %d is %s, not direct: %s", rank, name, why)
+            log.debug("route to rank %d is %s, not direct: %s", rank, name, why)
 
     def release(self) -> None:
         """Deregister, and let go of the memory. No peer uses it any more."""

@@ -5,20 +5,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import glob
-import logging
 import os
 import re
 import site
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._native._lib import ffi, lib
 from .._runtime import locks
 from .._runtime.config import PROVIDERS, RDMA
 from .._runtime.failures import check
+from .._runtime.log import log
 from ..errors import LibraryError
 
 __all__ = ["Candidate", "Library", "mr_mode_text", "open_library", "places"]
@@ -54,6 +52,8 @@ def _loaded() -> list[str]:
 
 def _configured(path: str = "/etc/ld.so.conf") -> Iterator[str]:
     """Yield the folders that the loader's configuration names, in its order."""
+    import glob
+
     with contextlib.suppress(OSError), open(path) as lines:
         for line in lines:
             words = re.split(r"[\s:,]+", line.partition("#")[0].strip())
@@ -125,8 +125,7 @@ def _in(folder: str, place: str) -> Iterator[tuple[str, str]]:
         yield path, place
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """An endpoint that could be opened here."""
 
     provider: str
@@ -214,7 +213,6 @@ def mr_mode_text(bits: int) -> str:
 
 _opened: dict[tuple[str, str], Library] = {}
 _made: dict[str, Library] = {}  # by path
-_log = logging.getLogger("rmaext")
 _opening = locks.lock()  # two of one libfabric would not know of each other
 
 
@@ -249,14 +247,16 @@ def _usable(path: str, wrong: list[str]) -> Library | None:
         wrong.append(str(exc))
     else:
         if tuple(map(int, found.version.split("."))) >= _OLDEST:
-            _log.info("libfabric %s: %s", found.version, path)
+            log.info("libfabric %s: %s", found.version, path)
             return found
         wrong.append(f"libfabric {path} is {found.version}, and must be 1.17 or later")
-    _log.debug("not used: %s", wrong[-1])
+    log.debug("not used: %s", wrong[-1])
     return None
 
 
 def _open(wanted: str, provider: str) -> Library:
+    import glob
+
     wrong: list[str] = []
     passed_over = []
     for path, place in [(wanted, "")] if wanted else places():

@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import math
 import operator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from .vector import indices
 __all__ = ["Parser", "Part"]
 
 
-@dataclass
 class Part:
     """The part of an array that a key means, in bytes.
 
@@ -40,14 +38,13 @@ class Part:
         NumPy returns an element, not an array.
     """
 
-    first: int = 0
-    shape: list[int] = field(default_factory=list)
-    steps: list[int] = field(default_factory=list)
-    indices: list[Array] = field(default_factory=list)
-    grains: list[int] = field(default_factory=list)
-    picked: Shape = ()
-    at: int = -1
-    scalar: bool = False
+    def __init__(self) -> None:
+        self.first, self.at, self.scalar = 0, -1, False
+        self.shape: list[int] = []
+        self.steps: list[int] = []
+        self.indices: list[Array] = []
+        self.grains: list[int] = []
+        self.picked: Shape = ()
 
     def offsets(self, unit: int) -> Array:
         """Return where each element is: int64, in the shape of NumPy's result."""

@@ -6,17 +6,16 @@ It is the verdict of `python -m rmaext why`, of this node's ranks, at the moment
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator
 
 from .._native._lib import lib
 from .._runtime import failures
+from .._runtime.log import log
 
 __all__ = ["install"]
 
 _MOST = 16  # ranks that are looked at: each of them may do so at the same time
-_log = logging.getLogger("rmaext")
 _COMMAND = "`python -m rmaext why`"
 
 
@@ -38,7 +37,7 @@ def _advice(late: bool) -> str:
             found += f"{found and '. '}{_COMMAND}, while it waits, shows the line of each rank"
         return found
     except Exception:  # whatever is wrong here, the error that is being made is of something else
-        _log.debug("no advice", exc_info=True)
+        log.debug("no advice", exc_info=True)
         return ""
     finally:
         lib.rmaext_record_again(0)

@@ -8,9 +8,6 @@ the places of the program, the windows, the communicators and the threads.
 from __future__ import annotations
 
 import functools
-import glob
-import json
-import logging
 import os
 import sys
 import threading
@@ -20,12 +17,12 @@ from typing import Any
 from .._native._lib import ffi, lib
 from .._runtime import locks
 from .._runtime.config import trace_bytes
+from .._runtime.log import log
 from .._runtime.reports import place
 from . import jobname, layout
 
 __all__ = ["begin", "end", "follow", "name", "wanted"]
 
-_log = logging.getLogger("rmaext")
 _OPERATORS = ("__exit__", "__getitem__", "__init__", "__setitem__")
 _names: Any = None  # the file of this process
 _lock = locks.lock()
@@ -53,6 +50,9 @@ def begin(rank: int) -> None:
         os.makedirs(folder, exist_ok=True)
         path = os.path.join(os.path.abspath(folder), f"rank-{rank:05d}")
         most = trace_bytes()
+        import glob
+        import json  # noqa: F401 (`name` may not fail)
+
         for old in glob.glob(f"{glob.escape(path)}.*.events"):
             os.remove(old)  # of an earlier job of that name
         _names = open(f"{path}.names.jsonl", "wb", buffering=0)  # noqa: SIM115
@@ -75,10 +75,12 @@ def name(**what: Any) -> None:
         return
     try:
         with _lock:
+            import json
+
             file.write(f"{json.dumps(what)}\n".encode())
     except OSError as exc:
         _names = None
-        _log.warning("the names of the trace cannot be written any more: %s", exc)
+        log.warning("the names of the trace cannot be written any more: %s", exc)
 
 
 def end() -> None:
@@ -99,7 +101,7 @@ def end() -> None:
         why = f": {os.strerror(-error)}" if error else ""
         text = "the trace lacks %d events that were not written%s, and %d of files that were "
         text += "removed as the trace was longer than RMAEXT_TRACE_SIZE"
-        _log.warning(text, int(lost[0]), why, int(dropped[0]))
+        log.warning(text, int(lost[0]), why, int(dropped[0]))
     name(end=True)
 
 

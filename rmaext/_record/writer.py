@@ -8,7 +8,6 @@ is called here does nothing.
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import sys
 import time
@@ -20,12 +19,12 @@ from mpi4py import MPI
 from .._native._lib import ffi, lib
 from .._runtime import lifetime
 from .._runtime.config import records
+from .._runtime.log import log
 from .._runtime.reports import described, site
 from . import jobname, layout, tracing
 
 __all__ = ["begin", "check", "communicator", "window"]
 
-_log = logging.getLogger("rmaext")
 _state: dict[str, Any] = {"begun": False, "wrong": None}
 
 
@@ -53,7 +52,7 @@ def _begin(world: MPI.Comm | None) -> None:
     rank, size = (world.rank, world.size) if world else (0, 1)
     if not records():
         if os.environ.get("RMAEXT_TRACE") and rank == 0:
-            _log.warning("RMAEXT_TRACE is set, and RMAEXT_RECORD=0: without a record, no trace")
+            log.warning("RMAEXT_TRACE is set, and RMAEXT_RECORD=0: without a record, no trace")
         return
     facts = ffi.new("struct rmaext_record_header *")
     facts.pid = os.getpid()
@@ -65,8 +64,8 @@ def _begin(world: MPI.Comm | None) -> None:
     _set(facts, "program", " ".join(sys.argv))
     code = lib.rmaext_record_open(facts)
     if code:
-        level = logging.WARNING if tracing.wanted() else logging.INFO
-        _log.log(level, "this process keeps no record, and no trace: %s", os.strerror(-code))
+        tell = log.warning if tracing.wanted() else log.info
+        tell("this process keeps no record, and no trace: %s", os.strerror(-code))
         return
     lifetime.on_exit(_end)
     lifetime.on_raised(_raised, first=True)  # what the group does with it may take a while
@@ -83,7 +82,7 @@ def _end() -> None:
     try:
         tracing.end()
     except Exception as exc:  # what else the process does at its exit is more important
-        _log.warning("the end of the trace could not be written: %r", exc)
+        log.warning("the end of the trace could not be written: %r", exc)
 
 
 def _set(struct: Any, name: str, text: str) -> None:

@@ -9,16 +9,15 @@ arrives is checked in full before it is used.
 from __future__ import annotations
 
 import errno
-import json
 import math
 import struct
 import sys
 import zlib
-from dataclasses import asdict, dataclass, fields
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from .._comm.agreement import from_json, to_json
 from .._comm.host import check_candidate, check_types
 from .._fabric.library import Candidate
 from .._memory.arrays import check_dtype
@@ -39,8 +38,7 @@ def _malformed(what: str) -> NoReturn:
     raise KeyRecordError(errno.EPROTO, f"malformed ticket: {what}")
 
 
-@dataclass(frozen=True)
-class Ticket:
+class Ticket(NamedTuple):
     """A part of a process's memory, for processes of other jobs."""
 
     order: str  # of the owner's bytes: of messages too
@@ -64,7 +62,8 @@ class Ticket:
 
     def pack(self) -> bytes:
         """Return it as bytes."""
-        payload = json.dumps(asdict(self)).encode()
+        facts = self._asdict() | {"endpoint": self.endpoint._asdict()}
+        payload = to_json(facts)
         body = _HEAD.pack(MAGIC, VERSION, len(payload)) + payload
         if len(body) + _CRC.size > LIMIT:
             raise KeyRecordError(errno.EMSGSIZE, f"ticket of {len(body)} bytes is too long")
@@ -75,8 +74,8 @@ class Ticket:
         """Check what claims to be a ticket; KeyRecordError if it is none."""
         payload = _open(blob)
         try:
-            record = json.loads(payload)
-            if set(record) != {field.name for field in fields(cls)}:
+            record = from_json(payload)
+            if set(record) != set(cls._fields):
                 raise ValueError("other fields")
             record["endpoint"] = check_candidate(record["endpoint"])
             ticket = cls(**record)
@@ -147,7 +146,7 @@ def describe_dtype(dtype: np.dtype[Any]) -> Any:
     found = np.lib.format.dtype_to_descr(dtype)
     if np.lib.format.descr_to_dtype(found) != dtype:
         raise TypeError(f"dtype {dtype_name(dtype)} cannot be described to others")
-    return json.loads(json.dumps(found))
+    return from_json(to_json(found))
 
 
 def _tuples(it: Any) -> Any:

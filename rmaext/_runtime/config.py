@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import numbers
 import operator
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+
+from .log import log
 
 __all__ = [
     "PROVIDERS",
@@ -33,7 +33,6 @@ __all__ = [
     "whole_tracebacks",
 ]
 
-_log = logging.getLogger("rmaext")
 
 VARIABLES = (
     *("RMAEXT_PROVIDER", "RMAEXT_LIBFABRIC", "RMAEXT_IFACE", "RMAEXT_TIMEOUT", "RMAEXT_ROUTE"),
@@ -92,8 +91,7 @@ def _memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(NamedTuple):
     """What the environment of this rank asks for."""
 
     provider: str  # exact libfabric name, "" for the default order
@@ -110,7 +108,7 @@ class Config:
     timeout: float  # seconds, of windows that say nothing else
     hints_from: int  # updates by message
     admit: tuple[tuple[bytes, int], ...] | None  # networks let in, `networks`; None: everyone
-    secret: bytes = field(repr=False)  # that connections between hosts are signed with; b"": none
+    secret: bytes  # that connections between hosts are signed with; b"": none
 
     @classmethod
     def read(cls) -> Config:
@@ -133,6 +131,10 @@ class Config:
             admit=networks(),
             secret=secret(),
         )
+
+    def __repr__(self) -> str:
+        shown = (f"{name}={it!r}" for name, it in self._asdict().items() if name != "secret")
+        return f"Config({', '.join(shown)})"
 
     @property
     def signature(self) -> str:
@@ -204,7 +206,7 @@ def tell_of_unknown() -> None:
         _told.add(name)
         near = difflib.get_close_matches(name, VARIABLES, 1, 0.75)
         text = f"did you mean {near[0]}?" if near else f"there are {', '.join(VARIABLES)}"
-        _log.warning("%s is set, which rmaext does not know: %s", name, text)
+        log.warning("%s is set, which rmaext does not know: %s", name, text)
 
 
 def tell_of_launcher() -> None:
@@ -215,7 +217,7 @@ def tell_of_launcher() -> None:
             from .launcher import misfit
 
             _told.add(size)
-            _log.warning("%s", misfit(size))
+            log.warning("%s", misfit(size))
 
 
 def moves_mpi() -> bool:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .._native._lib import lib
+from .log import log
 
 __all__ = [
     *("Patience", "Waiting", "described", "dtype_name", "numbers", "place", "site"),
@@ -25,7 +25,6 @@ WARN_AFTER = 10.0  # seconds
 _RECORD_EVERY = 0.1
 _HERE = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}{os.sep}"
 _CONTAINERS = "rmaext.containers."
-_log = logging.getLogger("rmaext")
 
 
 def numbers(ranks: Sequence[int]) -> str:
@@ -100,7 +99,7 @@ def tell(hints: Sequence[str]) -> None:
     """Log hints, which are not worth an error where stderr is closed."""
     if not getattr(sys.stderr, "closed", True):
         for hint in hints:
-            _log.warning("rmaext: %s (RMAEXT_HINTS=0: no hints)", hint)
+            log.warning("rmaext: %s (RMAEXT_HINTS=0: no hints)", hint)
 
 
 def _raised_at(error: BaseException) -> str:
@@ -160,7 +159,7 @@ class Patience:
         text = f"{what}: has waited {WARN_AFTER:g} s"
         text += f" for {numbers(ranks)}" if ranks else ""
         text += f" at {at}" if (at := site()) else ""
-        _log.warning("%s", f"{text} {hint}" if hint else text)
+        log.warning("%s", f"{text} {hint}" if hint else text)
 
 
 class Waiting(Patience):

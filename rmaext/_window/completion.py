@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 import operator
 import threading
 import time
@@ -21,6 +20,7 @@ from .._ops.core import WindowCore
 from .._remote.grants import check_grants, end_grants
 from .._runtime import lifetime
 from .._runtime.failures import from_c, is_of_all
+from .._runtime.log import log
 from .._runtime.reports import Patience, tell
 from .._sync.epochs import Epochs
 from .._sync.messages import FAILURES
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Completion"]
 
-_log = logging.getLogger("rmaext")
 _ANSWERS = 0.1  # seconds at the end of a program, in which answers may come that nobody has read
 
 
@@ -326,7 +325,7 @@ def _last_words() -> None:
             found.append((window._group.rank, f"window {window._name}: {undone}"))
     if found:
         text = "; ".join(words for _, words in sorted(found))
-        _log.warning("rank %d has come to the end of its program: %s", found[0][0], text)
+        log.warning("rank %d has come to the end of its program: %s", found[0][0], text)
 
 
 lifetime.on_farewell(_last_words, first=True)

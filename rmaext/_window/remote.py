@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .._comm.columns import Records, Same
@@ -47,8 +46,8 @@ class _Owner:
         self.here = ticket.net == own.net  # likely; its beacon proves it
         self._beacon = ticket.beacon
         # so that pidfd_of finds the very process that the ticket names, if it lives
-        alike = replace(own, pids=ticket.pids, pid=ticket.pid, started=ticket.started)
-        self._alike = replace(alike, node=ticket.node)
+        alike = own._replace(pids=ticket.pids, pid=ticket.pid, started=ticket.started)
+        self._alike = alike._replace(node=ticket.node)
         self._own = own
 
     @property
@@ -273,9 +272,9 @@ def _endpoint(it: Ticket, own: Hello, config: Config) -> Endpoint:
     fabric = Endpoint.get(it.scope)
     if fabric is not None and fabric.provider == it.endpoint.provider:
         return fabric
-    config = replace(config, provider=it.endpoint.provider)
+    config = config._replace(provider=it.endpoint.provider)
     # The provider is chosen as if the two processes were a communicator.
     there: dict[str, Candidate] = {it.scope: it.endpoint}
-    mine = replace(own, wanted=it.endpoint.provider, **offers(config))
-    theirs = replace(mine, net=it.net, node=it.node, candidates=[it.endpoint], opened=there)
+    mine = own._replace(wanted=it.endpoint.provider, **offers(config))
+    theirs = mine._replace(net=it.net, node=it.node, candidates=[it.endpoint], opened=there)
     return Endpoint.open(it.scope, choose([mine, theirs], it.scope)[0], config, _SPIN, GUESTS)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,12 @@ from numpy.typing import NDArray
 from .._native._lib import ffi, lib
 from .._ops.core import WindowCore
 from .._record import layout
+from .._runtime.log import log
 from ..errors import Unsupported
 from ..typing import ScalarT
 
 __all__ = ["Statistics"]
 
-_log = logging.getLogger("rmaext")
 
 _KINDS = [kind for _, kind in sorted(layout.kinds("DID").items())]  # those counted come first
 _ROW = np.dtype(
@@ -59,7 +58,7 @@ class Statistics(WindowCore[ScalarT]):
                 return ""
             return hints.of_window(self._group.record_id, int(self._name))
         except Exception:  # without descriptors, say: the others wait for this rank
-            _log.debug("no hint", exc_info=True)
+            log.debug("no hint", exc_info=True)
             return ""
 
     @property

@@ -12,7 +12,6 @@ import re
 import resource
 import signal
 from collections.abc import Callable
-from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -164,7 +163,7 @@ def library_in_use() -> dict[str, Any]:
             "version": opened.version,
             "why": "RMAEXT_LIBFABRIC" if config.library else dict(reversed(places))[opened.path],
             "shared_with_mpi": opened.shared,
-            "candidates": [asdict(c) for c in dict.fromkeys(found)],
+            "candidates": [c._asdict() for c in dict.fromkeys(found)],
             "settings": opened.settings(),
         }
     except Exception as exc:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import struct
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import mpi4py
@@ -16,6 +15,7 @@ mpi4py.rc.initialize = False
 from rmaext._comm import agreement, window_record  # noqa: E402
 from rmaext._comm.host import Hello  # noqa: E402
 from rmaext._fabric.library import Candidate  # noqa: E402
+from rmaext._remote import ticket  # noqa: E402
 from rmaext._remote.ticket import ORDER, Ticket  # noqa: E402
 from rmaext._runtime.config import Config  # noqa: E402
 
@@ -120,8 +120,7 @@ def records() -> list[bytes]:
             dtype=dtype,
             shape=[2, 3],
         )
-        payload = json.dumps(asdict(it)).encode()
-        found += [b"\5" + it.pack(), b"\6" + payload]
+        found += [b"\5" + it.pack(), b"\6" + ticket._open(it.pack())]
     return found
 
 

@@ -59,13 +59,12 @@ FIRST = {
     """,
     "pidfds": """
         import os, subprocess
-        from dataclasses import replace
         from rmaext._runtime.config import Config
         from rmaext._comm.host import Hello, pidfd_of
         own = Hello.make(Config.read(), "")
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
         stat = open(f"/proc/{child.pid}/stat").read().rpartition(")")[2].split()
-        peer = replace(own, pid=child.pid, started=int(stat[19]))
+        peer = own._replace(pid=child.pid, started=int(stat[19]))
         before = len(os.listdir("/proc/self/fd"))
         assert len(set(each(lambda i: pidfd_of(own, peer)))) == 1
         assert len(os.listdir("/proc/self/fd")) == before + 1, "descriptors leak"

@@ -9,7 +9,6 @@ import os
 import re
 import textwrap
 import time
-from dataclasses import asdict
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -67,7 +66,7 @@ def no_variables(monkeypatch):
 
 
 def fields(config):
-    return {name: value for name, value in asdict(config).items() if name in DEFAULT}
+    return {name: value for name, value in config._asdict().items() if name in DEFAULT}
 
 
 def test_defaults():
