@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -118,7 +117,7 @@ def test_forged_tickets(alone):
     refuses(lambda: RemoteWindow.attach(forge(it, address="ab" * 16)), rmaext.RmaError)
     refuses(lambda: RemoteWindow.attach(forge(it, address="ab" * 15)), rmaext.RmaError)
     refuses(lambda: RemoteWindow.attach(forge(it, net="elsewhere")), rmaext.NotLocalError)
-    none = replace(it.endpoint, provider="none")
+    none = it.endpoint._replace(provider="none")
     refuses(lambda: RemoteWindow.attach(forge(it, endpoint=none)), rmaext.NoProviderError)
     lost = forge(it, beacon="ab" * 32)
     refuses(lambda: RemoteWindow.attach(lost), rmaext.PeerLostError, "has left")
