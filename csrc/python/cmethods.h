@@ -78,7 +78,7 @@ extern struct py_names {
 	PyObject *fetch_op_many;
 	PyObject *slot, *timeout, *put_notify, *wait_notify, *test_notify;
 	PyObject *getitem, *setitem, *shapes, *transfer;
-	PyObject *key, *rput, *rget, *rput_notify, *drop;
+	PyObject *key, *rput, *rget, *rput_notify, *drop, *wait;
 	PyObject *acquire, *release, *reap, *zero;
 	PyObject *_group, *meetings, *address, *_name, *_turn, *_step, *_ended;
 	PyObject *thread, *_fence, *_fence_on, *desert;

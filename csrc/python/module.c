@@ -71,6 +71,7 @@ static bool names_intern(void)
 	       name_intern(&py_names.rget, "_rget") &&
 	       name_intern(&py_names.rput_notify, "_rput_notify") &&
 	       name_intern(&py_names.drop, "_drop") &&
+	       name_intern(&py_names.wait, "_wait") &&
 	       name_intern(&py_names.shapes, "_shapes") &&
 	       name_intern(&py_names.transfer, "_transfer") &&
 	       name_intern(&py_names.target_rank, "target_rank") &&

@@ -85,6 +85,61 @@ static void request_dealloc(struct request *r)
 	Py_DECREF(type);
 }
 
+static const char wait_doc[] = PyDoc_STR(
+	"wait($self, /, timeout=None)\n--\n\n"
+	"Wait until it is done, and return the result.\n"
+	"\n"
+	"Parameters\n"
+	"----------\n"
+	"timeout : float, optional\n"
+	"    Seconds to wait, 0 included. By default the time limit of the "
+	"window,\n"
+	"    which counts from the last progress.\n"
+	"\n"
+	"Returns\n"
+	"-------\n"
+	"numpy.ndarray, scalar or None\n"
+	"    What the operation without r returns.\n"
+	"\n"
+	"Raises\n"
+	"------\n"
+	"RmaTimeout\n"
+	"    It is not done yet, goes on, and may be waited for again.\n"
+	"PeerLostError, RmaError\n"
+	"    The operation failed.\n"
+	"SyncError\n"
+	"    The request was cancelled or freed.\n"
+	"ClosedError\n"
+	"    The window was closed before it was done, after an error.\n"
+	"\n"
+	"Notes\n"
+	"-----\n"
+	"Local, blocking; corresponds to MPI_Wait. May be called again.\n"
+	"\n"
+	"Examples\n"
+	"--------\n"
+	">>> win.rget(0, 0, 3).wait(timeout=10)\n"
+	"array([0., 0., 0.])");
+
+static enum py_outcome wait_try(void *self, struct py_call *c)
+{
+	const struct request *r = self;
+
+	if (r->state != py_names.zero || r->error != Py_None || !r->result ||
+	    (c->got[0] && c->got[0] != Py_None))
+		return PY_DECLINED;
+	c->result = Py_NewRef(r->result);
+	return PY_DONE;
+}
+
+static PY_METHOD(request_wait, wait_try, .slow = &py_names.wait, .given = 1,
+		 .names = {&py_names.timeout});
+
+static PyMethodDef request_methods[] = {
+	PY_FASTCALL(request, wait, wait_doc),
+	{NULL, NULL, 0, NULL},
+};
+
 static PyMemberDef request_members[] = {
 	{"_op", T_OBJECT_EX, offsetof(struct request, op), 0, NULL},
 	{"_error", T_OBJECT_EX, offsetof(struct request, error), 0, NULL},
@@ -95,6 +150,7 @@ static PyMemberDef request_members[] = {
 
 static PyType_Slot request_slots[] = {
 	{Py_tp_members, request_members},
+	{Py_tp_methods, request_methods},
 	{Py_tp_traverse, (void *)request_traverse},
 	{Py_tp_clear, (void *)request_clear},
 	{Py_tp_finalize, (void *)request_finalize},

@@ -62,6 +62,7 @@ class Request:
     _op: Any
     _result: Any
     _state: int
+    def wait(self, timeout: float | None = None) -> Any: ...
 
 class Locks:
     def unlock(self, rank: int) -> None: ...

@@ -148,44 +148,10 @@ class Request(Unique, cmethods.Request):
             self._look()
         return self._state != _GOES_ON
 
-    def wait(self, timeout: float | None = None) -> Any:
-        """Wait until it is done, and return the result.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            Seconds to wait, 0 included. By default the time limit of the window,
-            which counts from the last progress.
-
-        Returns
-        -------
-        numpy.ndarray, scalar or None
-            What the operation without r returns.
-
-        Raises
-        ------
-        RmaTimeout
-            It is not done yet, goes on, and may be waited for again.
-        PeerLostError, RmaError
-            The operation failed.
-        SyncError
-            The request was cancelled or freed.
-        ClosedError
-            The window was closed before it was done, after an error.
-
-        Notes
-        -----
-        Local, blocking; corresponds to MPI_Wait. May be called again.
-
-        Examples
-        --------
-        >>> win.rget(0, 0, 3).wait(timeout=10)
-        array([0., 0., 0.])
-        """
-        if self._state == _DONE and self._error is None and timeout is None:
-            return self._result
+    def _wait(self, timeout: float | None = None) -> Any:
+        """Do what `wait` does where C has no result."""
         if self._state == _GOES_ON:
-            self._wait(timeout)
+            self._look_until(timeout)
         elif timeout is not None:
             deadline(timeout)  # which raises if it is no number of seconds
         self._check_not_freed("wait")
@@ -521,7 +487,7 @@ class Request(Unique, cmethods.Request):
     # Whoever uses the C object holds the lock, through a whole wait too: C frees the object
     # when the operation has ended. `_flag` belongs to the request, and needs no lock.
 
-    def _wait(self, timeout: float | None) -> None:
+    def _look_until(self, timeout: float | None) -> None:
         end = deadline(timeout)
         if self._is_inherited():
             return
@@ -655,4 +621,4 @@ def look_at(requests: Iterable[Request]) -> dict[tuple[int, int], Exception]:
     return late
 
 
-tracing.follow(Request)
+tracing.follow(Request, cmethods.Request)
