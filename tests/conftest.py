@@ -74,6 +74,19 @@ def comm(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture
+def node(world: Any, monkeypatch: pytest.MonkeyPatch) -> Generator[Any, None, None]:
+    """A communicator whose ranks share this node, whatever the run pretends."""
+    from rmaext._comm.group import Group
+
+    Group.of(world)  # other tests' windows over it are to be as the run has them
+    monkeypatch.delenv("RMAEXT_ROUTE", raising=False)
+    monkeypatch.delenv("RMAEXT_NODE", raising=False)
+    comm = world.Dup()  # routes are chosen once a communicator
+    yield comm
+    comm.Free()
+
+
+@pytest.fixture
 def run_python() -> Callable[..., Any]:
     """launch.run_python: a Python process of its own, under a time limit."""
     return launch.run_python

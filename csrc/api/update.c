@@ -191,8 +191,12 @@ static int update_start(struct rmaext_window *w, int64_t rank, uint64_t offset,
 				   u->count);
 	if (ret || !u->count || (u->op == RMAEXT_NO_OP && !u->result))
 		return ret;
-	if (!rmx_update_is_local(w, rank))
-		return update_remote(w, rank, offset, u, ended, op_p);
+	if (!rmx_update_is_local(w, rank)) {
+		ret = rmx_update_copied(w, rank, offset, u);
+		return ret != RMAEXT_PENDING
+			       ? ret
+			       : update_remote(w, rank, offset, u, ended, op_p);
+	}
 	ret = update_local(w, rank, offset, u, op_p);
 	/* what waits for the guard does not go on by itself: no request yet */
 	return ret == RMAEXT_PENDING && ended ? -FI_EAGAIN : ret;

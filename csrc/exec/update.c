@@ -104,6 +104,39 @@ int rmx_update_apply(struct rmaext_window *w, int64_t rank, void *memory,
 	return 0;
 }
 
+int rmx_update_copied(struct rmaext_window *w, int64_t rank, uint64_t offset,
+		      const struct rmx_update *u)
+{
+	const struct rmx_target *t = rmx_target_of(w, rank);
+	const size_t len = u->count * rmx_unit_of(u->type);
+	_Alignas(max_align_t) char cells[RMX_OLD];
+	char old[RMX_OLD];
+	int ret;
+
+	if ((!u->result && u->count == 1) || len > RMX_OLD || !rmx_copies(t) ||
+	    !rmx_control_block_of(w, rank) ||
+	    rmx_counted(atomic_load(&rmx_target_of(w->root, rank)->pending)) ||
+	    rmx_bulk_enter(w, rank, RMX_PATIENCE))
+		return RMAEXT_PENDING;
+	ret = rmx_target_read(t, rank, offset, cells, len);
+	if (ret) { /* the message finds out why */
+		rmx_bulk_leave(w, rank);
+		return RMAEXT_PENDING;
+	}
+	memcpy(old, cells, len);
+	if (u->op != RMAEXT_NO_OP) {
+		update_row(cells, u, 0, u->count);
+		ret = rmx_target_write(t, rank, offset, cells, len);
+	}
+	rmx_bulk_leave(w, rank);
+	if (u->result)
+		memcpy(u->result, old, len);
+	rmx_count_copy(&w->tally, rank,
+		       rmx_counted_as(RMAEXT_UPDATE, u->result), offset, len,
+		       ret);
+	return ret;
+}
+
 bool rmx_update_direct(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		       const struct rmx_update *u)
 {

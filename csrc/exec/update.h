@@ -46,11 +46,22 @@ int rmx_update_apply(struct rmaext_window *window, int64_t rank, void *memory,
 		     int64_t ns);
 
 /*
- * Does the same for n cells anywhere in that memory, all or none of them. With
- * RMAEXT_CSWAP a value is two elements: the one to compare with, and the new
- * one. `step` is the bytes from one value to the next, 0 for one value for all.
- * `results`, one element each, may be NULL but with RMAEXT_CSWAP, and may begin
- * where `values` does.
+ * Carries out an update of memory that this process can only copy: in bulk it
+ * is read, updated here and written back. Returns 0, an error, or
+ * RMAEXT_PENDING if nothing was done and a message is to do it: for one element
+ * without a result, as many share a message; for more than some KiB; if the
+ * guard takes long; or if earlier operations, behind which it belongs, are on
+ * their way.
+ */
+int rmx_update_copied(struct rmaext_window *window, int64_t rank,
+		      uint64_t offset, const struct rmx_update *update);
+
+/*
+ * Does what rmx_update_apply() does for n cells anywhere in that memory, all or
+ * none of them. With RMAEXT_CSWAP a value is two elements: the one to compare
+ * with, and the new one. `step` is the bytes from one value to the next, 0 for
+ * one value for all. `results`, one element each, may be NULL but with
+ * RMAEXT_CSWAP, and may begin where `values` does.
  */
 int rmx_update_cells(struct rmaext_window *window, int64_t rank, int op,
 		     int type, void *const *cells, size_t n, const char *values,

@@ -29,16 +29,6 @@ def fabric_route(world, monkeypatch):
     comm.Free()
 
 
-@pytest.fixture
-def one_node(world, monkeypatch):
-    """Same-node targets are reached as such."""
-    monkeypatch.delenv("RMAEXT_ROUTE", raising=False)
-    monkeypatch.delenv("RMAEXT_NODE", raising=False)
-    comm = world.Dup()
-    yield comm
-    comm.Free()
-
-
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("kind", ABSENCES)
 @pytest.mark.parametrize("make", [np.zeros, rmaext.zeros], ids=["array", "arena"])
@@ -52,9 +42,9 @@ def test_operations_complete_while_the_target_is_absent(fabric_route, kind, make
 @pytest.mark.parametrize(
     ("make", "route"), [(np.zeros, "cma"), (rmaext.zeros, "direct")], ids=["cma", "direct"]
 )
-def test_operations_complete_on_an_absent_target_of_this_node(one_node, kind, make, route):
-    """Atomics too, which on the route cma are for its progress thread."""
-    operate_into_absence(one_node, kind, make, route)
+def test_operations_complete_on_an_absent_target_of_this_node(node, kind, make, route):
+    """Atomics too, of which on the route cma some are for its progress thread."""
+    operate_into_absence(node, kind, make, route)
 
 
 def afresh(win):

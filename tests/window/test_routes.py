@@ -19,17 +19,6 @@ from rmaext._memory.node import Arena, Block, Team
 
 
 @pytest.fixture
-def node(world, monkeypatch):
-    """A communicator whose ranks share this node, whatever the run pretends."""
-    Group.of(world)  # other tests' windows over it are to be as the run has them
-    monkeypatch.delenv("RMAEXT_ROUTE", raising=False)
-    monkeypatch.delenv("RMAEXT_NODE", raising=False)
-    comm = world.Dup()  # routes are chosen once a communicator
-    yield comm
-    comm.Free()
-
-
-@pytest.fixture
 def two_nodes(node, monkeypatch):
     """Even ranks on one node, odd ones on another."""
     monkeypatch.setenv("RMAEXT_NODE", f"node {node.rank % 2}")
