@@ -30,7 +30,7 @@ C_FORMATTED = $(SOURCES) $(HEADERS) $(PYTHON_C) $(C_TESTS) \
 PY_FORMATTED = setup.py csrc/rooms.py rmaext tests examples benchmarks docs
 
 .DELETE_ON_ERROR:
-.PHONY: help demo build develop test test-serial test-scale test-matrix test-stress test-demanding
+.PHONY: help demo build develop test test-serial test-scale test-matrix test-stress test-interrupts test-demanding
 .PHONY: test-dropin test-verbs test-fresh test-wheel test-recipes test-mpis test-aarch64 wheel wheels
 .PHONY: bench check check-first check-tests check-waiting check-alone check-sizes
 .PHONY: docs site compile_commands.json
@@ -97,7 +97,10 @@ test-matrix: develop ## every provider and version of libfabric
 	$(LAUNCH) --marks matrix --sizes 0,2,4 --limit 5400 $(ARGS)
 
 test-stress: develop ## minutes of load
-	$(LAUNCH) --marks stress --sizes 0,4 --limit 5400 $(ARGS)
+	$(LAUNCH) --marks stress --sizes 0,4 --limit 5400 --ignore=tests/interrupts $(ARGS)
+
+test-interrupts: develop ## hours: each call, ended at every place where that may be
+	$(LAUNCH) --marks stress --sizes 0 --limit 14800 tests/interrupts $(ARGS)
 
 # What goes by network: all modes at 1 rank and at 2, what real providers demand at 3 too,
 # then some with the MPI's libfabric.

@@ -309,6 +309,13 @@ TABLE = (
         "cma",
     ),
     Row(
+        "same node, own arrays (cma): updates",
+        BOTH,
+        job("latency", (CREATE, MPI_CREATE), sizes=[8], operations=ATOM[2:]),
+        (Claim("fetch_add", TIME, 3, (MPI_CREATE,), CREATE, 8),),
+        "cma",
+    ),
+    Row(
         "tcp;ofi_rxm, 8 B",
         (MPICH, WHEEL, OPENMPI, UCX),
         job("latency", (CREATE, MPI_CREATE), "fabric", sizes=[8]),
