@@ -104,11 +104,41 @@ int rmx_update_apply(struct rmaext_window *w, int64_t rank, void *memory,
 	return 0;
 }
 
+/*
+ * Writes the elements that an update has changed: what it leaves alone others
+ * may put meanwhile. Returns as rmx_update_copied().
+ */
+static int changes_write(const struct rmx_target *t, int64_t rank,
+			 uint64_t offset, const char *cells, const char *old,
+			 size_t unit, size_t len)
+{
+	bool written = false;
+	size_t at = 0, end;
+	int ret = 0;
+
+	for (; !ret && at < len; at = end) {
+		for (end = at;
+		     end < len && memcmp(cells + end, old + end, unit);
+		     end += unit)
+			;
+		if (end == at) {
+			end += unit;
+			continue;
+		}
+		ret = rmx_target_write(t, rank, offset + at, cells + at,
+				       end - at);
+		if (ret && !written && !rmx_copies(t))
+			return RMAEXT_PENDING; /* it refuses copies by now */
+		written = true;
+	}
+	return ret;
+}
+
 int rmx_update_copied(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		      const struct rmx_update *u)
 {
 	const struct rmx_target *t = rmx_target_of(w, rank);
-	const size_t len = u->count * rmx_unit_of(u->type);
+	const size_t unit = rmx_unit_of(u->type), len = u->count * unit;
 	_Alignas(max_align_t) char cells[RMX_OLD];
 	char old[RMX_OLD];
 	int ret;
@@ -118,18 +148,18 @@ int rmx_update_copied(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	    rmx_counted(atomic_load(&rmx_target_of(w->root, rank)->pending)) ||
 	    rmx_bulk_enter(w, rank, RMX_PATIENCE))
 		return RMAEXT_PENDING;
-	ret = rmx_target_read(t, rank, offset, cells, len);
+	ret = rmx_target_read(t, rank, offset, old, len);
 	if (ret) { /* the message finds out why */
-		rmx_bulk_leave(w, rank);
-		return RMAEXT_PENDING;
-	}
-	memcpy(old, cells, len);
-	if (u->op != RMAEXT_NO_OP) {
+		ret = RMAEXT_PENDING;
+	} else if (u->op != RMAEXT_NO_OP) {
+		memcpy(cells, old, len);
 		update_row(cells, u, 0, u->count);
-		ret = rmx_target_write(t, rank, offset, cells, len);
+		ret = changes_write(t, rank, offset, cells, old, unit, len);
 	}
 	rmx_bulk_leave(w, rank);
-	if (u->result)
+	if (ret == RMAEXT_PENDING)
+		return ret;
+	if (u->result && !ret)
 		memcpy(u->result, old, len);
 	rmx_count_copy(&w->tally, rank,
 		       rmx_counted_as(RMAEXT_UPDATE, u->result), offset, len,

@@ -9,6 +9,7 @@ around a payload; whatever arrives is checked in full before it is used.
 from __future__ import annotations
 
 import errno
+import json
 import struct
 import sys
 import zlib
@@ -34,15 +35,11 @@ Gather = Callable[[bytes], Sequence[bytes]]
 
 def to_json(it: Any) -> bytes:
     """Return what JSON has a notation for."""
-    import json  # a job without windows needs none
-
     return json.dumps(it).encode()
 
 
 def from_json(data: bytes | bytearray | str) -> Any:
     """Return what was written; ValueError, RecursionError if it is no JSON."""
-    import json
-
     return json.loads(data)
 
 

@@ -23,7 +23,7 @@ from .._memory.node import NO_ARENA, NO_BLOCK, Arena, Block, Process, Team, allo
 from .._native._lib import ffi, lib
 from .._native.owned import owned
 from .._record import advice, writer
-from .._runtime import lifetime, locks, mpi_progress
+from .._runtime import late, lifetime, locks, mpi_progress
 from .._runtime.config import Config, tell_of_launcher, tell_of_unknown
 from .._runtime.failures import check, is_of_all
 from .._runtime.log import log
@@ -238,6 +238,7 @@ class Group:
     def _open(self) -> None:
         def hello() -> bytes:
             self._config = config = Config.read()
+            late.load()
             writer.check()  # here, as the others wait for this rank already
             if MPI.COMM_WORLD.rank == 0:
                 tell_of_unknown()

@@ -52,9 +52,9 @@ def _start_time(pid: int | str) -> int:
 
 def check_types(thing: Any) -> None:
     """Raise ValueError where a field that came over the wire is not what it should be."""
-    types = {"str": str, "int": int, "bool": bool}
-    for (name, hint), value in zip(thing.__annotations__.items(), thing, strict=True):
-        wanted = types.get(getattr(hint, "__forward_arg__", ""), type(value))
+    types: dict[Any, type] = {"str": str, "int": int, "bool": bool}
+    for (name, hint), value in zip(type(thing).__annotations__.items(), thing, strict=True):
+        wanted = types.get(getattr(hint, "__forward_arg__", hint), type(value))
         in_range = not isinstance(value, int) or 0 <= value < 1 << 63
         if not in_range or type(value) is not wanted:
             raise ValueError(name)

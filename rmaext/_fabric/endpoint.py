@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import resource
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -450,8 +451,6 @@ def _bytes(entry: tuple[Any, ...]) -> int:
 
 def _lockable() -> str:
     """Return how much memory a provider may lock for this process."""
-    import resource
-
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     most = "any number of" if limit == resource.RLIM_INFINITY else str(limit)
     return f"{most} bytes (ulimit -l)"

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 __all__ = ["log"]
@@ -33,16 +35,17 @@ class Log:
 
     def debugs(self) -> bool:
         """Tell whether anybody debugs."""
-        return "logging" in sys.modules and self._logger().isEnabledFor(10)
+        logging: Any = sys.modules.get("logging")
+        return hasattr(logging, "getLogger") and logging.getLogger("rmaext").isEnabledFor(10)
 
     def _tell(self, level: int, text: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        if level >= 30 or "logging" in sys.modules:
-            self._logger().log(level, text, *args, stacklevel=3, **options)
-
-    def _logger(self) -> Any:
-        import logging
-
-        return logging.getLogger("rmaext")
+        logging: Any = sys.modules.get("logging")
+        if level >= 30 and not hasattr(logging, "getLogger"):
+            # where that is not possible any more, nobody is to be disturbed by it
+            with suppress(ImportError, OSError):
+                logging = import_module("logging")
+        if hasattr(logging, "getLogger"):
+            logging.getLogger("rmaext").log(level, text, *args, stacklevel=3, **options)
 
 
 log = Log()

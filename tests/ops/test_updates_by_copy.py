@@ -167,3 +167,29 @@ def test_a_rank_that_dies_in_one(mpirun):
     """The others go on, and the elements are whole."""
     done = mpirun(3, KILLED, timeout=50, survive=True)
     assert done.stdout.split().count("ok") == 2, done.stdout + done.stderr
+
+
+@pytest.mark.mpi(min_size=2)
+def test_what_it_does_not_change_is_not_written(node):
+    """Else a lock that is taken by compare_and_swap, and left by a put, would be lost."""
+    with rmaext.Window(node, np.zeros(3, "i8")) as win:
+        win.fence()
+        for _ in range(300):
+            while win.compare_and_swap(0, node.rank + 1, 0, 0) != 0:
+                pass
+            win.fetch_add(1, 0, 1)
+            win.put(0, 0, 0)
+            win.flush(0)
+        win.fence()
+        if not node.rank:
+            assert win.local.tolist() == [0, 300 * node.size, 0]
+        win.fence()
+        if node.rank:
+            for _ in range(5000):
+                win.compare_and_swap(-5, -6, 0, 2)
+                win.get_accumulate(np.array([0, 0, -1]), 0, op="max")
+        else:
+            for k in range(1, 5000):
+                win.local[2] = k
+                assert win.local[2] == k
+        win.fence()
