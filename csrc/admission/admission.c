@@ -421,26 +421,60 @@ int rmx_admission_accept(int fd, struct sockaddr *address, socklen_t *len)
 	return -1;
 }
 
-/* Does an endpoint of ours listen on the port that this is a connection to? */
-static bool connection_is_ours(int fd)
+/* Which endpoint of ours listens on a port, and reads requests? NULL: none. */
+static const struct rmx_admission *admission_at(const void *port)
 {
-	struct sockaddr_storage own;
-	socklen_t len = sizeof(own);
-	struct rmx_ip ip;
-
-	if (getsockname(fd, (struct sockaddr *)&own, &len) ||
-	    !rmx_ip_of((struct sockaddr *)&own, &ip))
-		return false;
 	for (int i = 0; i < RMX_ADMISSIONS; i++) {
 		const struct rmx_admission *a = atomic_load(&admissions[i]);
 
 		if (!a || !a->requests)
 			continue;
 		for (unsigned int k = atomic_load(&a->listeners); k--;)
-			if (!memcmp(a->ports[k], ip.port, sizeof(ip.port)))
-				return true;
+			if (!memcmp(a->ports[k], port, sizeof(a->ports[k])))
+				return a;
 	}
-	return false;
+	return NULL;
+}
+
+/* Is this a connection to such an endpoint? */
+static const struct rmx_admission *connection_owner(int fd)
+{
+	struct sockaddr_storage own;
+	socklen_t len = sizeof(own);
+	struct rmx_ip ip;
+
+	return getsockname(fd, (struct sockaddr *)&own, &len) ||
+			       !rmx_ip_of((struct sockaddr *)&own, &ip)
+		       ? NULL
+		       : admission_at(ip.port);
+}
+
+/*
+ * What a request of native tcp says of its sender, and its answer repeats, but
+ * for the process: there it is that of the one who answers.
+ */
+struct native_request {
+	uint8_t version, features;
+	uint8_t port[2]; /* where the sender of the request listens */
+	uint32_t pid;
+};
+
+/*
+ * When two ranks connect to each other at once, native tcp refuses the second
+ * request if it comes from the process that it knows of the first connection.
+ * But of one that it has accepted it knows its own process, and of one that is
+ * not established yet that of an earlier connection, whose memory it uses again
+ * (2.5.1). Then it closes the good connection, with what is on its way. So all
+ * processes are told to be its own. `owner` has accepted the connection; NULL:
+ * this is an answer.
+ */
+static void request_rename(const struct rmx_admission *owner,
+			   struct native_request *request)
+{
+	if (!owner)
+		owner = admission_at(request->port);
+	if (owner && owner->native)
+		request->pid = htonl((uint32_t)getpid());
 }
 
 /*
@@ -452,11 +486,15 @@ static bool connection_is_ours(int fd)
  */
 ssize_t rmx_admission_recv(int fd, void *buf, size_t len, int flags)
 {
-	const bool ours = !flags && connection_is_ours(fd);
+	const struct rmx_admission *owner = flags ? NULL : connection_owner(fd);
+	const bool ours = owner;
 	const ssize_t got = recv(fd, buf, len, ours ? MSG_DONTWAIT : flags);
 
 	if (!flags && ((ours && got < 0 && errno == EAGAIN) ||
 		       (got >= 0 && (size_t)got < len)))
 		errno = ECONNRESET;
+	if (!flags && got == sizeof(struct native_request) &&
+	    len == sizeof(struct native_request))
+		request_rename(owner, buf);
 	return got;
 }

@@ -42,6 +42,7 @@ struct rmx_admission {
 	uid_t uid;			 /* their owner */
 	bool sees;			 /* no connection is accepted past us */
 	bool requests;	/* its connections begin with a request that it reads */
+	bool native;	/* these are native tcp's */
 	int diag;	/* asks the kernel who owns a socket; or -1 */
 	uint32_t asked; /* number of the last question */
 	bool everyone;	/* the user wants no check */

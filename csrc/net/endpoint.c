@@ -154,6 +154,8 @@ static int endpoint_enable(struct rmaext_fabric *f)
 		!rmx_takes_address(f->info->fabric_attr->prov_name);
 	f->admission.requests =
 		rmx_listens_on_tcp(f->info->fabric_attr->prov_name);
+	f->admission.native = f->admission.requests &&
+			      !strchr(f->info->fabric_attr->prov_name, ';');
 	rmx_admission_begin(&f->admission, sees);
 	ret = fi_enable(f->ep);
 	rmx_admission_end();
