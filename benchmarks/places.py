@@ -23,8 +23,7 @@ class Timed:
     """The best times of one side at each place, 8 bytes apart."""
 
     def __init__(self, side: Any, put: bool, size: int) -> None:
-        self.name, self.side = side.name, side
-        self.enter, self.leave = side.enter, side.leave
+        self.name, self.enter, self.leave = side.name, side.enter, side.leave
         self.call = side.put_flush if put else side.get
         self.wanted = cases.pattern(size, size // 8)
         self.array = self.wanted if put else np.zeros_like(self.wanted)

@@ -487,10 +487,9 @@ static void request_rename(const struct rmx_admission *owner,
 ssize_t rmx_admission_recv(int fd, void *buf, size_t len, int flags)
 {
 	const struct rmx_admission *owner = flags ? NULL : connection_owner(fd);
-	const bool ours = owner;
-	const ssize_t got = recv(fd, buf, len, ours ? MSG_DONTWAIT : flags);
+	const ssize_t got = recv(fd, buf, len, owner ? MSG_DONTWAIT : flags);
 
-	if (!flags && ((ours && got < 0 && errno == EAGAIN) ||
+	if (!flags && ((owner && got < 0 && errno == EAGAIN) ||
 		       (got >= 0 && (size_t)got < len)))
 		errno = ECONNRESET;
 	if (!flags && got == sizeof(struct native_request) &&

@@ -79,7 +79,7 @@ void rmx_copy_long(void *to, const void *from, uint64_t len)
 	int known = atomic_load_explicit(&strings, memory_order_relaxed);
 	bool slow;
 
-	if (!known) {
+	if (known == UNKNOWN) {
 		known = cpu_strings();
 		atomic_store_explicit(&strings, known, memory_order_relaxed);
 	}

@@ -113,25 +113,22 @@ static int changes_write(const struct rmx_target *t, int64_t rank,
 			 size_t unit, size_t len)
 {
 	bool written = false;
-	size_t at = 0, end;
-	int ret = 0;
 
-	for (; !ret && at < len; at = end) {
-		for (end = at;
-		     end < len && memcmp(cells + end, old + end, unit);
-		     end += unit)
-			;
-		if (end == at) {
-			end += unit;
+	for (size_t at = 0, end; at < len; at = end) {
+		int ret;
+
+		end = at + unit;
+		if (!memcmp(cells + at, old + at, unit))
 			continue;
-		}
+		while (end < len && memcmp(cells + end, old + end, unit))
+			end += unit;
 		ret = rmx_target_write(t, rank, offset + at, cells + at,
 				       end - at);
-		if (ret && !written && !rmx_copies(t))
-			return RMAEXT_PENDING; /* it refuses copies by now */
+		if (ret) /* or does it refuse copies by now? */
+			return written || rmx_copies(t) ? ret : RMAEXT_PENDING;
 		written = true;
 	}
-	return ret;
+	return 0;
 }
 
 int rmx_update_copied(struct rmaext_window *w, int64_t rank, uint64_t offset,

@@ -20,7 +20,7 @@ from .._runtime.failures import of_all, pack, unpack
 from .._runtime.reports import numbers
 from ..errors import KeyRecordError, RmaError
 
-__all__ = ["agree", "decode", "encode", "from_json", "settle", "to_json"]
+__all__ = ["agree", "decode", "encode", "settle"]
 
 MAGIC = b"rmx1"
 LIMIT = 1 << 16  # bytes of a record: more is an error, not an allocation
@@ -31,16 +31,6 @@ _POINTER = struct.calcsize("P")
 _OK, _FAILED = 0, 1
 
 Gather = Callable[[bytes], Sequence[bytes]]
-
-
-def to_json(it: Any) -> bytes:
-    """Return what JSON has a notation for."""
-    return json.dumps(it).encode()
-
-
-def from_json(data: bytes | bytearray | str) -> Any:
-    """Return what was written; ValueError, RecursionError if it is no JSON."""
-    return json.loads(data)
 
 
 def encode(payload: bytes, failed: bool = False) -> bytes:
@@ -88,7 +78,7 @@ def succeeded(payload: bytes = b"") -> bytes:
 
 def failed(error: Exception) -> bytes:
     """Return the record of a rank that has failed."""
-    return encode(to_json(pack(error)), failed=True)
+    return encode(json.dumps(pack(error)).encode(), failed=True)
 
 
 def attempt(produce: Callable[[], bytes]) -> tuple[bytes, Exception | None]:
@@ -163,7 +153,7 @@ def parse_all(parse: Callable[[bytes], T], payloads: Sequence[bytes]) -> list[T]
 def error_record(payload: bytes) -> dict[str, Any]:
     """Decode the payload of a rank that failed."""
     try:
-        fields = from_json(payload)
+        fields = json.loads(payload)
     except (ValueError, RecursionError):
         malformed("no error in it")
     if not isinstance(fields, dict) or not isinstance(fields.get("text"), str):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import functools
 import itertools
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from .._runtime.config import Config
 from .._runtime.failures import check
 from .._runtime.files import text_of
 from ..errors import KeyRecordError
-from .agreement import from_json, parse_all, to_json
+from .agreement import parse_all
 
 __all__ = ["Beacon", "Hello", "Hellos", "check_candidate", "check_types", "open_pidfd", "pidfd_of"]
 
@@ -139,7 +140,7 @@ class Hello(NamedTuple):
 
     def pack(self) -> bytes:
         """Return the payload of a record."""
-        return to_json(self.facts())
+        return json.dumps(self.facts()).encode()
 
     def offer(self) -> tuple[Any, ...]:
         """Return what the choice of endpoints depends on, which the ranks of a node share."""
@@ -150,7 +151,7 @@ class Hello(NamedTuple):
     def parse(cls, payload: bytes) -> Hello:
         """Check a record from another rank; KeyRecordError if malformed."""
         try:
-            record = from_json(payload)
+            record = json.loads(payload)
             theirs = record.get("build", _build())
             if theirs != _build() and type(theirs) is str:
                 text = f"runs rmaext {theirs[:40]}, this rank {_build()} at {_HERE}: "

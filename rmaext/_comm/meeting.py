@@ -14,6 +14,7 @@ collectives.
 from __future__ import annotations
 
 import errno
+import json
 import sys
 import threading
 import time
@@ -32,7 +33,6 @@ from .._runtime.reports import Patience, container_call, described, numbers, sit
 from .._runtime.steps import END, EXPLAIN, FIRST, Step
 from ..errors import BusyError, KeyRecordError, PeerLostError, SyncError
 from . import collective
-from .agreement import from_json, to_json
 from .columns import Split
 from .liveness import Living
 from .network import during
@@ -61,7 +61,7 @@ _MOST = 400  # characters of a text: a slot of a team has 510 bytes
 def _three(rank: int, record: bytes) -> tuple[str, int, str]:
     """Decode what a rank has told of its call."""
     try:
-        text, left, why = from_json(record)
+        text, left, why = json.loads(record)
         return str(text), int(left), str(why)
     except (ValueError, TypeError):
         error = KeyRecordError(errno.EPROTO, f"malformed record of rank {rank}")
@@ -71,7 +71,7 @@ def _three(rank: int, record: bytes) -> tuple[str, int, str]:
 def _lost(reason: PeerLostError) -> str:
     """Return what a rank says that gives up since others are gone: as many as there is room for."""
     ranks, text = list(reason.ranks), str(reason)
-    while len(said := _LOST + to_json([ranks, text]).decode()) > _MOST:
+    while len(said := _LOST + json.dumps([ranks, text])) > _MOST:
         if text:
             text = text[: -(len(said) - _MOST)]
         else:
@@ -425,7 +425,7 @@ class Meetings:
         at = [text for text in (container_call(), site()) if text]
         said = f"{mine} ({', '.join(at)})" if at else str(mine)
         self._step = Step(EXPLAIN, 0, 0)
-        told = self.gather(to_json([said[:_MOST], mine.left, self._why[:_MOST]]))
+        told = self.gather(json.dumps([said[:_MOST], mine.left, self._why[:_MOST]]).encode())
         by_text: dict[str, list[int]] = {}
         last: tuple[int, str] = (0, "")
         lefts = set()
@@ -527,7 +527,7 @@ class Meetings:
     def _tell(self, window: int, why: str, ranks: Sequence[int] | None = None) -> None:
         """Send a message to all others, or some; nobody waits for it to arrive."""
         self._sent = [sent for sent in self._sent if not sent[0].Test()]
-        message = to_json([self._numbers.begun, window, why[:_MOST]])
+        message = json.dumps([self._numbers.begun, window, why[:_MOST]]).encode()
         for rank in self._others if ranks is None else ranks:
             self._sent.append((self.comm.Isend([message, MPI.BYTE], rank, _TAG), message))
 
@@ -539,7 +539,7 @@ class Meetings:
         data = bytearray(status.Get_count(MPI.BYTE))
         self.comm.Recv([data, MPI.BYTE], status.source, _TAG)
         try:
-            begun, window, why = from_json(data)
+            begun, window, why = json.loads(data)
             return status.source, int(begun), int(window), str(why)
         except (ValueError, TypeError):
             raise KeyRecordError(errno.EPROTO, f"malformed message of {status.source}") from None
@@ -550,7 +550,7 @@ class Meetings:
             return self._given_up(why)
         ranks, text = [], "a rank is lost"
         with suppress(ValueError, TypeError):
-            ranks, text = from_json(why[len(_LOST) :])
+            ranks, text = json.loads(why[len(_LOST) :])
         lost = PeerLostError(errno.ENOTCONN, str(text), rank=ranks[0] if ranks else None)
         lost.ranks = tuple(int(rank) for rank in ranks)
         return lost

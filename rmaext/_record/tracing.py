@@ -8,6 +8,7 @@ the places of the program, the windows, the communicators and the threads.
 from __future__ import annotations
 
 import functools
+import json
 import os
 import sys
 import threading
@@ -51,7 +52,6 @@ def begin(rank: int) -> None:
         path = os.path.join(os.path.abspath(folder), f"rank-{rank:05d}")
         most = trace_bytes()
         import glob
-        import json  # noqa: F401 (`name` may not fail)
 
         for old in glob.glob(f"{glob.escape(path)}.*.events"):
             os.remove(old)  # of an earlier job of that name
@@ -75,8 +75,6 @@ def name(**what: Any) -> None:
         return
     try:
         with _lock:
-            import json
-
             file.write(f"{json.dumps(what)}\n".encode())
     except OSError as exc:
         _names = None

@@ -9,6 +9,7 @@ arrives is checked in full before it is used.
 from __future__ import annotations
 
 import errno
+import json
 import math
 import struct
 import sys
@@ -17,7 +18,6 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from .._comm.agreement import from_json, to_json
 from .._comm.host import check_candidate, check_types
 from .._fabric.library import Candidate
 from .._memory.arrays import check_dtype
@@ -63,7 +63,7 @@ class Ticket(NamedTuple):
     def pack(self) -> bytes:
         """Return it as bytes."""
         facts = self._asdict() | {"endpoint": self.endpoint._asdict()}
-        payload = to_json(facts)
+        payload = json.dumps(facts).encode()
         body = _HEAD.pack(MAGIC, VERSION, len(payload)) + payload
         if len(body) + _CRC.size > LIMIT:
             raise KeyRecordError(errno.EMSGSIZE, f"ticket of {len(body)} bytes is too long")
@@ -74,7 +74,7 @@ class Ticket(NamedTuple):
         """Check what claims to be a ticket; KeyRecordError if it is none."""
         payload = _open(blob)
         try:
-            record = from_json(payload)
+            record = json.loads(payload)
             if set(record) != set(cls._fields):
                 raise ValueError("other fields")
             record["endpoint"] = check_candidate(record["endpoint"])
@@ -146,7 +146,7 @@ def describe_dtype(dtype: np.dtype[Any]) -> Any:
     found = np.lib.format.dtype_to_descr(dtype)
     if np.lib.format.descr_to_dtype(found) != dtype:
         raise TypeError(f"dtype {dtype_name(dtype)} cannot be described to others")
-    return from_json(to_json(found))
+    return json.loads(json.dumps(found))
 
 
 def _tuples(it: Any) -> Any:

@@ -35,17 +35,23 @@ class Log:
 
     def debugs(self) -> bool:
         """Tell whether anybody debugs."""
-        logging: Any = sys.modules.get("logging")
-        return hasattr(logging, "getLogger") and logging.getLogger("rmaext").isEnabledFor(10)
+        logger = self._logger()
+        return logger is not None and logger.isEnabledFor(10)
 
     def _tell(self, level: int, text: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        logging: Any = sys.modules.get("logging")
-        if level >= 30 and not hasattr(logging, "getLogger"):
+        logger = self._logger()
+        if logger is None and level >= 30:
             # where that is not possible any more, nobody is to be disturbed by it
             with suppress(ImportError, OSError):
-                logging = import_module("logging")
-        if hasattr(logging, "getLogger"):
-            logging.getLogger("rmaext").log(level, text, *args, stacklevel=3, **options)
+                import_module("logging")
+            logger = self._logger()
+        if logger is not None:
+            logger.log(level, text, *args, stacklevel=3, **options)
+
+    def _logger(self) -> Any:
+        """Return it; None if `logging` is not imported, or not to its end."""
+        logging: Any = sys.modules.get("logging")
+        return logging.getLogger("rmaext") if hasattr(logging, "getLogger") else None
 
 
 log = Log()

@@ -18,7 +18,6 @@ from ..typing import ScalarT
 
 __all__ = ["Statistics"]
 
-
 _KINDS = [kind for _, kind in sorted(layout.kinds("DID").items())]  # those counted come first
 _ROW = np.dtype(
     [("target", "i8"), ("kind", "U8"), ("route", "U8")]

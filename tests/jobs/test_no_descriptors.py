@@ -5,13 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-STARVED = """
+FULL = """
 import os, resource, sys
-import numpy as np
-from mpi4py import MPI
-import rmaext
-comm = MPI.COMM_WORLD
-before, after = sys.argv[1:]
 def full():
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
     held = []
@@ -20,6 +15,15 @@ def full():
             held.append(os.dup(0))
     except OSError:
         return held
+"""
+STARVED = (
+    FULL
+    + """
+import numpy as np
+from mpi4py import MPI
+import rmaext
+comm = MPI.COMM_WORLD
+before, after = sys.argv[1:]
 held = []
 if comm.rank and before == "first":
     held = full()
@@ -39,6 +43,23 @@ except (rmaext.RmaError, OSError) as exc:
         os.close(fd)
 print(comm.rank, text, flush=True)
 """
+)
+
+WARNS = (
+    FULL
+    + """
+from mpi4py import MPI
+import rmaext
+from rmaext._runtime.log import log
+assert "logging" not in sys.modules
+held = full()
+log.warning("%s", "words")
+log.info("%s", "words")
+for fd in held:
+    os.close(fd)
+log.warning("%s", "more words")
+"""
+)
 
 
 @pytest.mark.parametrize("after", ["dup", "subwindow"])
@@ -57,25 +78,6 @@ def test_before_the_first_window(mpirun):
 
 def test_a_warning_disturbs_nobody(run_python):
     """Though `logging` is not imported yet, and cannot be."""
-    done = run_python("""
-        import os, sys
-        from mpi4py import MPI
-        import rmaext
-        from rmaext._runtime.log import log
-        assert "logging" not in sys.modules
-        import resource
-        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-        held = []
-        try:
-            while True:
-                held.append(os.dup(0))
-        except OSError:
-            pass
-        log.warning("%s", "words")
-        log.info("%s", "words")
-        for fd in held:
-            os.close(fd)
-        log.warning("%s", "more words")
-        """)
+    done = run_python(WARNS)
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.strip() == "more words"
