@@ -137,17 +137,33 @@ static void call_desert(struct py_window *w, const struct call *c)
 }
 
 /*
+ * Has Python not taken the call that was handed to it? It has once Meetings has
+ * a step. The exception that is set stays: it is put aside, since a look-up of
+ * an attribute may lose it.
+ */
+static bool call_is_ours(const struct call *c)
+{
+	PyObject *type, *value, *trace;
+	bool ours;
+
+	PyErr_Fetch(&type, &value, &trace);
+	ours = PyDict_GET_SIZE(c->turn) &&
+	       attribute_is(c->meetings, py_names._step, Py_None);
+	PyErr_Restore(type, value, trace);
+	return ours;
+}
+
+/*
  * Hands the call over to Python after this rank has come to the meeting. Python
- * has taken it once Meetings has a step, and gives the turn back in the end. A
- * signal handler may raise before that.
+ * gives the turn back in the end. A signal handler may raise before it takes
+ * the call.
  */
 static PyObject *call_hand_over(struct py_window *w, const struct call *c)
 {
 	PyObject *result = PyObject_CallMethodOneArg(
 		(PyObject *)w, py_names._fence_on, Py_None);
 
-	if (!result && PyDict_GET_SIZE(c->turn) &&
-	    attribute_is(c->meetings, py_names._step, Py_None))
+	if (!result && call_is_ours(c))
 		call_desert(w, c);
 	return result;
 }

@@ -33,6 +33,7 @@ def at(name, error):
         code = frame.f_code
         if event == "call" and code.co_name == name and "/rmaext/" in code.co_filename:
             sys.setprofile(None)
+            sys._clear_type_cache()  # a look-up that goes on from here may lose what is raised
             raise error
     return profile
 """
