@@ -953,6 +953,11 @@ int rmaext_window_create(rmaext_fabric *fabric,
 			 const struct rmaext_targets *targets, int64_t timeout,
 			 rmaext_window **window_p);
 /*
+ * Lets others on the node update this rank's memory by copies, if it is in no
+ * other window; after all windows are made that share its control block.
+ */
+void rmaext_window_open(rmaext_window *window);
+/*
  * Makes a view: a window over a part of another's memory, without a
  * registration of its own. Its operations are the other's, whose flush and
  * close they need. A view must be shut before the other window is closed, and

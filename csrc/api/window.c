@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Windows are created and closed by their owner. */
 #include "api/api.h"
+#include "exec/overlap.h"
 
 int rmaext_window_create(rmaext_fabric *f, const struct rmaext_targets *targets,
 			 int64_t timeout, rmaext_window **window_p)
@@ -10,11 +11,38 @@ int rmaext_window_create(rmaext_fabric *f, const struct rmaext_targets *targets,
 	if (ret)
 		return ret;
 	ret = rmx_window_new(f, targets, timeout, window_p);
+	if (!ret) {
+		ret = rmx_overlap_begin(*window_p);
+		if (ret)
+			rmx_window_free(*window_p);
+	}
 	if (!ret && f)
 		rmx_serve_window(f, *window_p);
 	if (f)
 		rmx_fabric_leave(f);
 	return ret;
+}
+
+void rmaext_window_open(rmaext_window *w)
+{
+	rmx_overlap_open(w);
+}
+
+int rmaext_attach(rmaext_window *w, const void *addr, uint64_t len)
+{
+	int ret = rmx_attached_change(w, true, addr, len);
+
+	if (ret)
+		return ret;
+	ret = rmx_overlap_attached(w, addr, len);
+	if (ret)
+		rmx_attached_change(w, false, addr, len);
+	return ret;
+}
+
+int rmaext_detach(rmaext_window *w, const void *addr, uint64_t len)
+{
+	return rmx_attached_change(w, false, addr, len);
 }
 
 int rmaext_window_shut(rmaext_window *w)
@@ -62,6 +90,18 @@ int rmaext_window_close(rmaext_window *w)
 		w->fabric = NULL;
 		rmx_fabric_leave(f);
 	} /* else rmaext_fabric_close() does that */
+	rmx_overlap_end(w);
 	rmx_record_close(&w->tally);
 	return 0;
+}
+
+void rmaext_window_free(rmaext_window *w)
+{
+	/* of a view only the address of its root is used: it may be freed */
+	const bool view = w->root != w;
+
+	if ((w->fabric && !view) || w->rundown.users || w->served.users)
+		return; /* still in use: a leak is better than corruption */
+	rmx_overlap_end(w);
+	rmx_window_free(w);
 }

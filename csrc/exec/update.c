@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Updates of memory that is mapped here, by this CPU. */
 #include "exec/update.h"
-#include "exec/guard.h"
+#include "exec/overlap.h"
 
 #define RMX_BULK 1024 /* bytes from which an update is made in bulk */
 #define RMX_HOLD ((uint64_t)256 << 10) /* bytes a hold of the guard: 20 us */
@@ -131,28 +131,46 @@ static int changes_write(const struct rmx_target *t, int64_t rank,
 	return 0;
 }
 
+/* In the guard it is the answer; without it, most often. */
+static bool copies_are_made(const struct rmaext_window *w, int64_t rank)
+{
+	struct rmx_control_block *b = rmx_control_block_of(w, rank);
+
+	return b && atomic_load(&b->copies) == RMX_COPIES_MADE;
+}
+
+/* The caller is in bulk there. Returns as rmx_update_copied(). */
+static int copies_make(struct rmaext_window *w, int64_t rank, uint64_t offset,
+		       const struct rmx_update *u, char *old)
+{
+	const size_t unit = rmx_unit_of(u->type), len = u->count * unit;
+	const struct rmx_target *t = rmx_target_of(w, rank);
+	_Alignas(max_align_t) char cells[RMX_OLD];
+
+	if (!copies_are_made(w, rank) ||
+	    rmx_target_read(t, rank, offset, old, len))
+		return RMAEXT_PENDING; /* the message finds out why */
+	if (u->op == RMAEXT_NO_OP)
+		return 0;
+	memcpy(cells, old, len);
+	update_row(cells, u, 0, u->count);
+	return changes_write(t, rank, offset, cells, old, unit, len);
+}
+
 int rmx_update_copied(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		      const struct rmx_update *u)
 {
 	const struct rmx_target *t = rmx_target_of(w, rank);
-	const size_t unit = rmx_unit_of(u->type), len = u->count * unit;
-	_Alignas(max_align_t) char cells[RMX_OLD];
+	const size_t len = u->count * rmx_unit_of(u->type);
 	char old[RMX_OLD];
 	int ret;
 
 	if ((!u->result && u->count == 1) || len > RMX_OLD || !rmx_copies(t) ||
-	    !rmx_control_block_of(w, rank) ||
+	    !copies_are_made(w, rank) ||
 	    rmx_counted(atomic_load(&rmx_target_of(w->root, rank)->pending)) ||
 	    rmx_bulk_enter(w, rank, RMX_PATIENCE))
 		return RMAEXT_PENDING;
-	ret = rmx_target_read(t, rank, offset, old, len);
-	if (ret) { /* the message finds out why */
-		ret = RMAEXT_PENDING;
-	} else if (u->op != RMAEXT_NO_OP) {
-		memcpy(cells, old, len);
-		update_row(cells, u, 0, u->count);
-		ret = changes_write(t, rank, offset, cells, old, unit, len);
-	}
+	ret = copies_make(w, rank, offset, u, old);
 	rmx_bulk_leave(w, rank);
 	if (ret == RMAEXT_PENDING)
 		return ret;

@@ -50,8 +50,8 @@ int rmx_update_apply(struct rmaext_window *window, int64_t rank, void *memory,
  * is read, updated here and written back. Returns 0, an error, or
  * RMAEXT_PENDING if nothing was done and a message is to do it: for one element
  * without a result, as many share a message; for more than some KiB; if the
- * guard takes long; or if earlier operations, behind which it belongs, are on
- * their way.
+ * owner refuses copies (overlap.h); if the guard takes long; or if earlier
+ * operations, behind which it belongs, are on their way.
  */
 int rmx_update_copied(struct rmaext_window *window, int64_t rank,
 		      uint64_t offset, const struct rmx_update *update);

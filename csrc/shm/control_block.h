@@ -24,12 +24,20 @@ struct rmx_storage_words {
 	atomic_int_fast64_t error;  /* its error */
 };
 
+/* May others update the memory by copies? The owner says so. */
+enum {
+	RMX_COPIES_UNTOLD, /* not yet */
+	RMX_COPIES_MADE,
+	RMX_COPIES_REFUSED, /* for good: another window has some of it, too */
+};
+
 struct rmx_control_block {
 	_Alignas(RMX_LINE)
 		atomic_uint bulk; /* 1 + rank that is in bulk, or 0 */
 	atomic_uint waiters;	  /* ranks that wait for it to be 0, about */
 	/* time before which no rank claims `bulk`: one has given way */
 	atomic_int_fast64_t pause;
+	atomic_uint copies; /* RMX_COPIES_...; see exec/overlap.h */
 	_Alignas(RMX_LINE) atomic_int_fast64_t lock[4]; /* ticket_lock.c */
 	struct rmx_storage_words storage;
 	atomic_int_fast64_t calls[2]; /* of rmaext/_comm/meeting.py */

@@ -123,11 +123,24 @@ static int attached_remove(struct rmx_attached *a, uintptr_t start,
 	return 0;
 }
 
-static int attached_change(struct rmaext_window *w, const char *call,
-			   const void *addr, uint64_t len,
-			   int (*how)(struct rmx_attached *, uintptr_t,
-				      uintptr_t))
+bool rmx_attached_meets(struct rmx_attached *a, uintptr_t start, uintptr_t end)
 {
+	size_t at;
+	bool meets;
+
+	rmx_attached_lock(a);
+	at = attached_find(a, start);
+	meets = (at && a->ranges[at - 1].end > start) ||
+		(at < a->count && a->ranges[at].start < end);
+	rmx_attached_unlock(a);
+	return meets;
+}
+
+int rmx_attached_change(struct rmaext_window *w, bool attach, const void *addr,
+			uint64_t len)
+{
+	const uintptr_t start = (uintptr_t)addr;
+	const char *call = attach ? "attach" : "detach";
 	int ret = rmx_window_enter(w, call);
 
 	if (ret)
@@ -139,19 +152,10 @@ static int attached_change(struct rmaext_window *w, const char *call,
 			"bytes");
 	} else {
 		rmx_attached_lock(w->attached);
-		ret = how(w->attached, (uintptr_t)addr, (uintptr_t)addr + len);
+		ret = attach ? attached_insert(w->attached, start, start + len)
+			     : attached_remove(w->attached, start, start + len);
 		rmx_attached_unlock(w->attached);
 	}
 	rmx_window_leave(w);
 	return ret;
-}
-
-int rmaext_attach(rmaext_window *w, const void *addr, uint64_t len)
-{
-	return attached_change(w, "attach", addr, len, attached_insert);
-}
-
-int rmaext_detach(rmaext_window *w, const void *addr, uint64_t len)
-{
-	return attached_change(w, "detach", addr, len, attached_remove);
 }

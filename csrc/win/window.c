@@ -407,13 +407,8 @@ void rmaext_window_reopen(rmaext_window *w)
 		atomic_store(&w->rundown.closed, false);
 }
 
-void rmaext_window_free(rmaext_window *w)
+void rmx_window_free(struct rmaext_window *w)
 {
-	/* of a view only the address of its root is used: it may be freed */
-	const bool view = w->root != w;
-
-	if ((w->fabric && !view) || w->rundown.users || w->served.users)
-		return; /* still in use: a leak is better than corruption */
 	pthread_mutex_destroy(&w->lock);
 	window_drop(w);
 }

@@ -135,6 +135,8 @@ struct rmaext_window {
 	pthread_mutex_t lock;	     /* guards failure, and filling targets */
 	struct rmaext_error failure; /* the record of target->error */
 	struct rmaext_window *next, **prev;
+	/* others of this process that have memory; guarded in exec/overlap.c */
+	struct rmaext_window *beside, **beside_of;
 };
 
 /* A window and its element type, for the C methods and compiled Python. */
@@ -241,6 +243,9 @@ int rmx_window_new(struct rmaext_fabric *fabric,
 int rmx_window_part(struct rmaext_window *of, const struct rmaext_grant *grant,
 		    struct rmaext_window **part_p);
 
+/* Frees a window, or a view, that nobody uses any more. */
+void rmx_window_free(struct rmaext_window *window);
+
 /* Returns the words for an answer that says that the window is closed there. */
 static inline const char *rmx_closed_there(const struct rmaext_window *w)
 {
@@ -301,6 +306,14 @@ void rmx_attached_unlock(struct rmx_attached *attached);
 /* Are all of these bytes attached? The caller holds the lock. */
 bool rmx_attached_has(const struct rmx_attached *attached, uint64_t address,
 		      uint64_t len);
+
+/* Is one of the bytes from start to end attached? Takes the lock. */
+bool rmx_attached_meets(struct rmx_attached *attached, uintptr_t start,
+			uintptr_t end);
+
+/* Add a range to a dynamic window's list and take one from it. */
+int rmx_attached_change(struct rmaext_window *window, bool attach,
+			const void *addr, uint64_t len);
 
 /* Has the target been set? If so, the caller sees all of it: acquire order. */
 static inline bool rmx_filled(const struct rmx_target *t)

@@ -315,6 +315,7 @@ class Window(
                 region.connect()
                 far = region.fabric is not None  # else no message names it
                 self._adopt(group.token(self._name) if far else _NO_TOKEN, block)
+                lib.rmaext_window_open(self._handle)
                 self._file = storage.begin(self)
                 group.join()
                 group.meetings.open(self._name, block)

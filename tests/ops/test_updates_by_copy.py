@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
+from mpi4py import MPI
 from support.guarded import neighbour
 from support.updates import COMBINATIONS, dtype_of, sample
 
@@ -92,6 +95,49 @@ def test_counters_are_whole(node):
                 value = int(win.local[0])
                 assert value >> 32 == value & 0xFFFFFFFF
         win.fence()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("other", ["window", "own", "joined", "dynamic", "drop-in"])
+def test_memory_that_two_windows_have(node, other):
+    """Single updates are atomic by whichever window: the memory is not copied then."""
+    rounds, cells = 1500, np.zeros(600, "i8")
+    with rmaext.Window(node, cells) as whole, contextlib.ExitStack() as stack:
+        whole.fence()
+        whole.fetch_add(0, neighbour(node))
+        assert by_route(whole, "fetch") == {"cma": 1}
+        whole.fence()
+        part, at, comm = cells[100:500], 50, node
+        if other == "own":
+            comm = MPI.COMM_SELF
+        if other == "dynamic":
+            there = stack.enter_context(rmaext.Window.dynamic(comm, "i8"))
+            at += there.attach(part)
+            at = comm.bcast(at)
+        elif other == "joined":
+            parts = [np.zeros(30, "i8"), part[:90], part[50:]]  # two of them have cells in common
+            there = stack.enter_context(rmaext.JoinedWindow(comm, parts))
+            at += 30
+        elif other == "drop-in":
+            there = rmaext.compat.Win.Create(part, part.itemsize, comm=comm)
+            stack.callback(there.Free)
+            there.Lock_all()
+            stack.callback(there.Unlock_all)
+        else:
+            there = stack.enter_context(rmaext.Window(comm, part))
+        whole.fence()
+        old, one = np.zeros(1, "i8"), np.ones(1, "i8")
+        for _ in range(rounds):
+            whole.fetch_add(1, 0, 150)
+            if other == "drop-in":
+                there.Fetch_and_op(one, old, 0, at)
+            elif other != "own" or node.rank == 0:
+                there.fetch_add(1, 0, at)
+        whole.fence()
+        if node.rank == 0:
+            assert cells[150] == rounds * (node.size + (1 if other == "own" else node.size))
+        assert by_route(whole, "fetch").get("cma", 0) <= 1 or node.rank == 0
+        whole.fence()
 
 
 AWAY = """
