@@ -349,6 +349,7 @@ struct rmaext_places {
 	uint64_t lock;	  /* 4 of them */
 	uint64_t storage; /* asked, done, failed, error */
 	uint64_t calls;	  /* has left the window, number of the last call */
+	uint64_t wakeups; /* how often this rank was told to look at a lock */
 	uint64_t notify;
 	uint64_t slots, posted, completed; /* a word a rank each */
 };
@@ -957,6 +958,16 @@ int rmaext_window_create(rmaext_fabric *fabric,
  * other window; after all windows are made that share its control block.
  */
 void rmaext_window_open(rmaext_window *window);
+/*
+ * Says that the window is over control blocks, that many. Ranks that wait for a
+ * lock in one of them are told when to look, if that is mapped here: told by
+ * the reader of the completion queue of a change that came as a message, and by
+ * rmaext_lock_tell() of one that the caller has made, in the block that is
+ * mapped there, and is so many bytes from the window's start.
+ */
+void rmaext_window_controls(rmaext_window *window, uint64_t blocks);
+void rmaext_lock_tell(rmaext_window *controls, const void *at, uint64_t block,
+		      int exclusive);
 /*
  * Makes a view: a window over a part of another's memory, without a
  * registration of its own. Its operations are the other's, whose flush and

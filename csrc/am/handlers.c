@@ -4,7 +4,7 @@
  * so it is believed only if it has the secret token of a window, and even then
  * everything in it is checked before memory is touched.
  */
-#include "am/am.h"
+#include "am/wakeups.h"
 #include "exec/update.h"
 
 #include <errno.h>
@@ -220,14 +220,21 @@ static int elements_serve(struct rmaext_window *w,
 			  struct rmx_receive_buffer *message, int64_t ns)
 {
 	char *values = message->data + sizeof(*q);
+	struct rmx_lock_update lock = {0};
 	struct places places;
 	int ret = elements_check(w, q, message->len, values, &places);
 
 	if (ret)
 		return ret;
 	values += places.bytes;
+	if (w->control_end && q->kind == RMAEXT_UPDATE && q->op == RMAEXT_SUM &&
+	    q->unit == sizeof(int64_t) && places.offsets)
+		lock = rmx_lock_update_find(w, places.offsets, values,
+					    q->count);
 	ret = elements_apply(w, q, &places, values, &message->done.parts, ns);
 	atomic_thread_fence(memory_order_seq_cst);
+	if (!ret)
+		rmx_lock_update_tell(w, &lock);
 	if (!ret && (q->fetch || q->kind == RMAEXT_GET)) {
 		message->reply = (size_t)(values - message->data);
 		message->reply_len = q->count * q->unit;

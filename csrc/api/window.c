@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Windows are created and closed by their owner. */
 #include "api/api.h"
+#include "am/wakeups.h"
 #include "exec/overlap.h"
+#include "shm/ticket_lock.h"
 
 int rmaext_window_create(rmaext_fabric *f, const struct rmaext_targets *targets,
 			 int64_t timeout, rmaext_window **window_p)
@@ -26,6 +28,23 @@ int rmaext_window_create(rmaext_fabric *f, const struct rmaext_targets *targets,
 void rmaext_window_open(rmaext_window *w)
 {
 	rmx_overlap_open(w);
+}
+
+void rmaext_window_controls(rmaext_window *w, uint64_t blocks)
+{
+	w->control_end = blocks * rmaext_block_bytes(w->count);
+}
+
+void rmaext_lock_tell(rmaext_window *w, const void *at, uint64_t block,
+		      int exclusive)
+{
+	const unsigned int changes =
+		RMX_LOCK_TURN | (exclusive ? RMX_LOCK_WRITER : 0);
+
+	if (rmx_window_enter(w, "unlock"))
+		return;
+	rmx_wakeups_send(w, at, block, changes);
+	rmx_window_leave(w);
 }
 
 int rmaext_attach(rmaext_window *w, const void *addr, uint64_t len)

@@ -25,6 +25,8 @@
  * share it.
  */
 #define _GNU_SOURCE
+#include "shm/ticket_lock.h"
+
 #include "base/await.h"
 #include "record/record.h"
 
@@ -35,6 +37,8 @@
 #include <unistd.h>
 
 enum { NEXT, TURN, INSIDE, SLEEPERS }; /* in rmaext_lock.words */
+
+_Static_assert(SLEEPERS + 1 == RMX_LOCK_WORDS, "as others count them");
 
 /*
  * INSIDE counts readers in its low half, those who join and still wait for a
@@ -221,23 +225,48 @@ static int64_t block_load(const struct rmaext_lock *l,
 	return value;
 }
 
-/* Wakes those who wait for what has become of a word of the lock. */
-static void lock_wake(const struct rmaext_lock *l, int64_t place, int64_t more,
-		      int64_t value)
+unsigned int rmx_lock_changed(int64_t *words, uint64_t word, int64_t more,
+			      int64_t value)
 {
-	const int64_t *words = l->block + l->words;
-
-	if (place == l->words + TURN)
+	if (word == TURN && more) {
 		word_wake(&words[SLEEPERS], &words[TURN], false,
 			  value_bit(value));
-	else if (place != l->words + INSIDE)
-		return;
-	else if (more == -1 && !(uint32_t)value)
-		word_wake(&words[SLEEPERS], &words[INSIDE], false,
-			  FUTEX_BITSET_MATCH_ANY);
-	else if (more == -WRITER && value < WRITER)
+		return RMX_LOCK_TURN;
+	}
+	if (word != INSIDE || more >= 0)
+		return 0;
+	if (more > -WRITER) {
+		if (!(uint32_t)value)
+			word_wake(&words[SLEEPERS], &words[INSIDE], false,
+				  FUTEX_BITSET_MATCH_ANY);
+		return RMX_LOCK_READER;
+	}
+	if (value < WRITER)
 		word_wake(&words[SLEEPERS], &words[INSIDE], true,
 			  FUTEX_BITSET_MATCH_ANY);
+	return RMX_LOCK_WRITER;
+}
+
+bool rmx_lock_calls(const int64_t *words, int64_t slot, unsigned int changes)
+{
+	const int64_t inside = word_load(&words[INSIDE]);
+
+	/* one that joins: while the writer was inside no other reader was */
+	if (changes & RMX_LOCK_WRITER && slot & RMAEXT_SLOT_READERS &&
+	    inside < WRITER)
+		return true;
+	return (slot & RMAEXT_SLOT_KINDS) == RMAEXT_SLOT_QUEUED &&
+	       slot >> RMAEXT_SLOT_TICKET == word_load(&words[TURN]) &&
+	       (changes & RMX_LOCK_TURN || !inside);
+}
+
+static void lock_changed(const struct rmaext_lock *l, int64_t place,
+			 int64_t more, int64_t value)
+{
+	const uint64_t word = (uint64_t)(place - l->words);
+
+	if (word < RMX_LOCK_WORDS)
+		rmx_lock_changed(l->block + l->words, word, more, value);
 }
 
 static int64_t block_add(const struct rmaext_lock *l, struct rmaext_exchange *e,
@@ -249,7 +278,7 @@ static int64_t block_add(const struct rmaext_lock *l, struct rmaext_exchange *e,
 		exchange_ask(e, place, more, &old);
 	} else {
 		old = word_add(&l->block[place], more);
-		lock_wake(l, place, more, old + more);
+		lock_changed(l, place, more, old + more);
 	}
 	return old;
 }
@@ -263,7 +292,7 @@ static bool block_swap(const struct rmaext_lock *l, struct rmaext_exchange *e,
 	if (!e) {
 		if (!word_swap(&l->block[place], from, to))
 			return false;
-		lock_wake(l, place, to - from, to);
+		lock_changed(l, place, to - from, to);
 		return true;
 	}
 	if (!exchange_is_answered(e))

@@ -27,6 +27,7 @@ void rmaext_block_places(int64_t count, struct rmaext_places *places_p)
 		.lock = offsetof(struct rmx_control_block, lock) / word,
 		.storage = offsetof(struct rmx_control_block, storage) / word,
 		.calls = offsetof(struct rmx_control_block, calls) / word,
+		.wakeups = offsetof(struct rmx_control_block, wakeups) / word,
 		.notify = offsetof(struct rmx_control_block, notify) / word,
 		.slots = after / word,
 		.posted = after / word + n,

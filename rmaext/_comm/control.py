@@ -114,6 +114,7 @@ class Controls:
         first = {rank: ffi.cast("char *", m) for rank in here if (m := region.maps[rank])}
         table = self._group.blocks([first.get(rank, ffi.NULL) for rank in here])
         window = self._make_window(region, number)
+        lib.rmaext_window_controls(window._handle, count)
         self._slabs.append(Slab(region, window, first, table))
         apart = self._group.apart and self._group.size > 1
         if not number and apart and region.fabric is not None:

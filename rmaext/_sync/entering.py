@@ -21,6 +21,7 @@ from ..errors import PeerLostError, RmaTimeout, SyncError
 from ..typing import ScalarT
 from .messages import FAILURES, Messages
 from .ticket_lock import WRITER, FarLock, Look, NearLock, Places, judge
+from .waiting import block_words
 
 if TYPE_CHECKING:
     from .._comm.control import Block
@@ -30,9 +31,10 @@ __all__ = ["NS", "PROCESS", "Entering", "State", "held_locks"]
 
 NS = 1_000_000_000
 _SPIN, _SPIN_CROWDED = 30_000, 2_000  # ns awake before sleeping
-_NAP = 10_000_000  # ns asleep, where all who could wake this rank do so
-_NAP_FAR = 1_000_000  # the same, where the network may bring what is waited for
-_FAR_STEP, _FAR_MOST = 2e-4, 1e-2  # seconds between questions: for each ticket before, at most
+_NAP = 10_000_000  # ns asleep, until one looks whether others have died
+_NAP_FAR = 1_000_000  # the same, for a word of an epoch that a message may raise
+# seconds until one asks whom another node's ranks tell when to: for each before it, at most
+_FAR_STEP, _FAR_MOST = 0.02, 0.1
 _TURN = 0.001  # seconds between looks of a thread behind others of its rank
 _LOOK_EVERY = 0.01  # seconds without a turn until a waiter looks for the reason
 _STUCK = 1.0  # seconds without a change until a reader does not queue any more
@@ -60,10 +62,12 @@ class State:
         Ranks of the epochs that `start` and `post` began.
     started, waited : dict
         How many epochs were counted, of each rank.
+    apart : bool
+        Whether some ranks do not map each other's blocks.
     """
 
     def __init__(self, group: Group, block: Block) -> None:
-        self.block = block
+        self.block, self._me = block, group.rank
         self.places = Places.of(block.base, group.size)
         self.living = Living(group)
         self.messages = Messages(group, block.window)
@@ -77,6 +81,7 @@ class State:
         self.waited: dict[int, int] = {}
         self.spin = _SPIN_CROWDED if group.crowded else _SPIN
         self.nap = _NAP if group.all_direct else _NAP_FAR
+        self.apart = sum(1 for rank in group.here if block.maps[rank]) < group.size
 
     def expose(self, ranks: list[int]) -> None:
         """Begin the epoch of `post`."""
@@ -85,6 +90,10 @@ class State:
     def end_access(self) -> None:
         """End the epoch of `start`."""
         self.access = None
+
+    def wakeups(self) -> int:
+        """Return how often this rank was told to look at a lock."""
+        return int(self.words(self._me, self.places.wakeups)[0])
 
     def words(self, rank: int, place: int) -> Any:
         """Return a pointer to a word of a rank's block; None if it is not mapped here."""
@@ -325,15 +334,16 @@ class Entering(WindowCore[ScalarT]):
         end: float | None,
         patience: Patience,
     ) -> None:
-        state, ticket = self._state(call), lock.ticket
-        start, still = time.monotonic(), _Still()
-        spin, looked, before = state.spin, 0.0, 1
+        state, ticket, still = self._state(call), lock.ticket, _Still()
+        spin, looked, told, before = state.spin, 0.0, None, 1
         while True:
             now = time.monotonic()
-            nap = state.nap if end is None else min(state.nap, int((end - now) * NS))
+            nap = _NAP if end is None else min(_NAP, int((end - now) * NS))
             if not lock.near:
-                pause = min((now - start) / 4, before * _FAR_STEP, _FAR_MOST, nap / 1e6)
-                mpi_progress.nap(pause if end is None else min(pause, end - now))
+                if told is not None:
+                    pause = min(before * _FAR_STEP, _FAR_MOST)
+                    self._await_wakeup(state, told, pause if end is None else min(pause, end - now))
+                told = state.wakeups()
             if lock.wait(exclusive, spin, max(0, nap)):
                 return
             spin = 0
@@ -365,6 +375,13 @@ class Entering(WindowCore[ScalarT]):
                 self._raise_lost(call, min(gone), f"nobody has the lock of rank {lock.rank}")
             elif not exclusive and ticket is not None and quiet > _STUCK and look.inside < WRITER:
                 raise _Stuck
+
+    def _await_wakeup(self, state: State, told: int, seconds: float) -> None:
+        """Wait until another node's rank says that a lock is to be looked at, or for so long."""
+        place = state.places.wakeups - state.block.base
+        changed = block_words([(place, "!=", told)])
+        root, rank = self._root._handle, self._group.rank
+        lib.rmaext_wait_until(root, rank, changed, 1, True, max(0, int(seconds * NS)))
 
     # -- state and errors ----------------------------------------------------------------
 

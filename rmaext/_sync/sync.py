@@ -21,7 +21,7 @@ from ..errors import SyncError
 from ..typing import ScalarT
 from .entering import PROCESS, Entering, State, held_locks
 from .messages import FAILURES
-from .ticket_lock import FarLock, NearLock
+from .ticket_lock import FarLock, NearLock, NodeLock
 
 __all__ = ["LockGuard", "Synchronisation"]
 
@@ -381,10 +381,12 @@ class Synchronisation(Locks, Entering[ScalarT]):
         if lock is None:
             block, guard = state.block, LockGuard(self._root, number)
             made = self._group, number, state.places, guard
-            if block.maps[number]:
-                lock = NearLock(*made, block.maps[number], block.base)
-            else:
+            if not block.maps[number]:
                 lock = FarLock(*made, state.messages)
+            elif state.apart:
+                lock = NodeLock(*made, block)
+            else:
+                lock = NearLock(*made, block.maps[number], block.base)
             lock.state.window = lib.rmaext_record_id(self._root._handle)
             lock.state.target = number
             lock.key = id(state), number

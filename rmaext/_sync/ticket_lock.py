@@ -22,9 +22,20 @@ from .messages import FAILURES, Add, Messages, Swap
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from .._comm.control import Block
     from .._comm.group import Group
 
-__all__ = ["WRITER", "FarLock", "Look", "NearLock", "Places", "exchange", "judge", "steps"]
+__all__ = [
+    "WRITER",
+    "FarLock",
+    "Look",
+    "NearLock",
+    "NodeLock",
+    "Places",
+    "exchange",
+    "judge",
+    "steps",
+]
 
 WRITER = 1 << 32  # what a writer adds to the count of those inside, which readers add 1 to
 
@@ -44,6 +55,7 @@ class Places(NamedTuple):
     turn: int
     inside: int
     sleepers: int
+    wakeups: int
     slots: int
     posted: int
     completed: int
@@ -54,8 +66,8 @@ class Places(NamedTuple):
         found = ffi.new("struct rmaext_places *")
         lib.rmaext_block_places(size, found)
         lock = base + int(found.lock)
-        rest = (base + int(n) for n in (found.slots, found.posted, found.completed))
-        return cls(lock, lock + 1, lock + 2, lock + 3, *rest)
+        rest = (found.wakeups, found.slots, found.posted, found.completed)
+        return cls(lock, lock + 1, lock + 2, lock + 3, *(base + int(n) for n in rest))
 
 
 class Look(NamedTuple):
@@ -233,6 +245,49 @@ class NearLock(_TargetLock):
         turns = words[1], words[2]
         found = slots[0 : self._size]
         return Look(*turns, list(found)) if (words[1], words[2]) == turns else None
+
+
+class NodeLock(NearLock):
+    """Where the control block is mapped here, but not on all ranks: this one tells the others."""
+
+    def __init__(self, group: Group, rank: int, places: Places, guard: Any, block: Block) -> None:
+        super().__init__(group, rank, places, guard, block.maps[rank], block.base)
+        self._controls, self._at = block.window._handle, 8 * block.base
+        self._block = block.maps[rank]
+        self._draw, self.take = self.take, self._take
+        self._again = group, rank, places, guard, block
+
+    def _tell(self, exclusive: bool = False) -> None:
+        """Others may enter by now."""
+        lib.rmaext_lock_tell(self._controls, self._block, self._at, exclusive)
+
+    def _take(self, thread: int, exclusive: bool) -> int:
+        code = int(self._draw(thread, exclusive))
+        if code == 1 and not exclusive:
+            self._tell()
+        return code
+
+    def wait(self, exclusive: bool, spin: int, sleep: int) -> int:
+        """As NearLock.wait."""
+        code = super().wait(exclusive, spin, sleep)
+        if code and not exclusive:
+            self._tell()
+        return code
+
+    def leave(self, exclusive: bool, done: list[bool]) -> None:
+        """As NearLock.leave."""
+        super().leave(exclusive, done)
+        self._tell(exclusive)
+
+    def undo(self, thread: int, exclusive: bool) -> None:
+        """As NearLock.undo."""
+        super().undo(thread, exclusive)
+        self._tell(exclusive)
+
+    def pass_on(self, rank: int, slot: int) -> None:
+        """As NearLock.pass_on."""
+        super().pass_on(rank, slot)
+        self._tell()
 
 
 class FarLock(_TargetLock):

@@ -20,8 +20,8 @@ from rmaext._native._lib import ffi, lib
 from rmaext._sync import ticket_lock
 
 SIZE = 3
-PLACES = ticket_lock.Places(0, 1, 2, 3, 4, 4 + SIZE, 4 + 2 * SIZE)
-WORDS = 4 + SIZE
+PLACES = ticket_lock.Places(0, 1, 2, 3, 4, 5, 5 + SIZE, 5 + 2 * SIZE)
+WORDS = PLACES.slots + SIZE
 QUEUED, READERS = lib.RMAEXT_SLOT_QUEUED, lib.RMAEXT_SLOT_READERS
 
 

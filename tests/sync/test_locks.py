@@ -17,7 +17,9 @@ from mpi4py import MPI
 from support.guarded import guarded, in_threads
 
 import rmaext
-from rmaext._sync.ticket_lock import FarLock, NearLock
+from rmaext._sync import entering
+from rmaext._sync.entering import NS
+from rmaext._sync.ticket_lock import FarLock, NearLock, NodeLock
 
 
 def drawn(win, rank):
@@ -46,6 +48,42 @@ def test_exclusive_lock_makes_updates_atomic(comm, threads):
     count(comm, 60 // threads, threads)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.timeout(120)
+def test_waiters_are_told(comm, threads, monkeypatch):
+    """Of any node: none has to look by itself, which takes it longer than all of this does."""
+    late, once = 40, entering.Entering._await_wakeup
+
+    def until_told(self, state, told, _):
+        end = time.monotonic() + late
+        while state.wakeups() == told and time.monotonic() < end:
+            once(self, state, told, 0.1)
+
+    monkeypatch.setattr(entering.Entering, "_await_wakeup", until_told)
+    monkeypatch.setattr(entering, "_NAP", late * NS)
+    with guarded(comm, 2, "i8") as win, guarded(comm, 1, "i8") as other:
+        start = time.monotonic()
+
+        def work(thread):
+            for k in range(30):
+                with win.lock(0, exclusive=True):
+                    add_one(win, 0)
+                with win.lock(0, exclusive=False):
+                    seen = int(win.get(0, 0, 1)[0])
+                    with other.lock(comm.size - 1, exclusive=False):
+                        assert int(win.get(0, 0, 1)[0]) == seen
+                with other.lock(comm.size - 1, exclusive=k % 3 == thread):
+                    with win.lock(0, exclusive=False):  # joins
+                        pass
+
+        in_threads(threads, work)
+        assert time.monotonic() - start < late
+        win.fence()
+        if comm.rank == 0:
+            assert win.local[0] == 30 * threads * comm.size
+        win.fence()
+
+
 @pytest.mark.stress
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("threads", [1, 4])
@@ -58,8 +96,9 @@ def test_route_of_the_lock(comm):
     with rmaext.Window(comm, np.zeros(1)) as win:
         for rank in range(comm.size):
             lock = win._target("test", rank)
-            mapped = bool(win._block.maps[rank])
-            assert type(lock) is (NearLock if mapped else FarLock)
+            mapped = [bool(win._block.maps[other]) for other in range(comm.size)]
+            near = NearLock if all(mapped) else NodeLock
+            assert type(lock) is (near if mapped[rank] else FarLock)
             if rank == comm.rank or launch.test_route() in ("", "direct"):
                 assert mapped
 

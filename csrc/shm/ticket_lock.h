@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What others are to know of a change to a lock; see ticket_lock.c. */
+#ifndef RMAEXT_TICKET_LOCK_H
+#define RMAEXT_TICKET_LOCK_H
+
+#include "base/common.h"
+
+enum { RMX_LOCK_WORDS = 4 };
+
+/* What has changed: it is another's turn; a reader, or a writer, has left. */
+enum { RMX_LOCK_TURN = 1, RMX_LOCK_READER = 2, RMX_LOCK_WRITER = 4 };
+
+/*
+ * After `more` was added to a word of a lock, which is `value` now: wakes the
+ * ranks that sleep on it, and returns what has changed, for those that cannot.
+ */
+unsigned int rmx_lock_changed(int64_t *words, uint64_t word, int64_t more,
+			      int64_t value);
+
+/* May the rank of that slot, which waited, enter the lock by now? */
+bool rmx_lock_calls(const int64_t *words, int64_t slot, unsigned int changes);
+
+#endif
