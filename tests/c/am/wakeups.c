@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Who waits for a lock over the network is told when it may enter. */
+#include "rig.h"
+#include "am/message.h"
+
+#define WRITER (INT64_C(1) << 32)
+#define BLOCKS 2
+
+enum { TURN = 1, INSIDE = 2 };
+
+/* A window over control blocks of one rank, which is origin, target, waiter. */
+struct locks {
+	struct rig r;
+	struct rmaext_places at;
+	int64_t *block; /* the last one */
+	uint64_t first; /* its first word in the window */
+	uint64_t bytes; /* of a block */
+};
+
+static void locks_open(struct locks *l)
+{
+	const uint64_t bytes = rmaext_block_bytes(1);
+
+	/* there is something behind the blocks */
+	rig_open(&l->r, (struct rig_options){.size = BLOCKS * bytes + 256});
+	rmaext_window_controls(l->r.window, BLOCKS);
+	rmaext_block_places(1, &l->at);
+	l->bytes = bytes;
+	l->first = (BLOCKS - 1) * bytes / sizeof(int64_t);
+	l->block = (int64_t *)(void *)l->r.window_memory + l->first;
+}
+
+static int64_t word(const int64_t *at)
+{
+	return __atomic_load_n(at, __ATOMIC_SEQ_CST);
+}
+
+/* Adds to a word of the lock, as its owners do. */
+static void lock_add(const struct locks *l, int place, int64_t more)
+{
+	const int64_t rank = 0;
+	const int64_t at = (int64_t)(l->first + l->at.lock) + place;
+	struct rmaext_many state;
+	int64_t old;
+	int ret = rmaext_many(l->r.window, RMAEXT_UPDATE, RMAEXT_SUM,
+			      RMAEXT_INT64, sizeof(more), 1, RMAEXT_ONE_RANK,
+			      &rank, &at, &more, &old, &state);
+
+	while (ret == RMAEXT_PENDING)
+		ret = rmaext_many_wait(&state);
+	OK(ret);
+}
+
+/* How often was the rank told? What was sent is there after a flush. */
+static int64_t told(struct locks *l)
+{
+	OK(flush(l->r.window));
+	return word(&l->block[l->at.wakeups]);
+}
+
+static void turns(void)
+{
+	struct locks l;
+	int64_t *slot;
+
+	locks_open(&l);
+	slot = &l.block[l.at.slots];
+	*slot = INT64_C(2) << RMAEXT_SLOT_TICKET | RMAEXT_SLOT_QUEUED;
+	lock_add(&l, TURN, 1);
+	EQUAL(told(&l), 0);
+	lock_add(&l, TURN, 0); /* one that only looks */
+	EQUAL(told(&l), 0);
+	lock_add(&l, TURN, 1);
+	EQUAL(told(&l), 1);
+	/* a writer at its turn waits for readers */
+	lock_add(&l, INSIDE, 2);
+	lock_add(&l, INSIDE, -1);
+	EQUAL(told(&l), 1);
+	lock_add(&l, INSIDE, -1);
+	EQUAL(told(&l), 2);
+	/* one that joins waits for a writer */
+	*slot = RMAEXT_SLOT_READER;
+	lock_add(&l, INSIDE, WRITER + 1);
+	EQUAL(told(&l), 2);
+	lock_add(&l, INSIDE, -WRITER);
+	EQUAL(told(&l), 3);
+	lock_add(&l, TURN, 1);
+	EQUAL(told(&l), 3);
+	/* the other block has another lock */
+	EQUAL(word(l.block - l.bytes / sizeof(int64_t) + l.at.wakeups), 0);
+	rig_close(&l.r);
+}
+
+/* Any update of any byte is an update, and nothing else. */
+static void other_types(void)
+{
+	enum { MOST = 8192 };
+	static const struct {
+		int type;
+		int64_t unit;
+	} types[] = {
+		{RMAEXT_INT8, 1},   {RMAEXT_UINT16, 2}, {RMAEXT_FLOAT, 4},
+		{RMAEXT_DOUBLE, 8}, {RMAEXT_INT64, 8},
+	};
+	static int64_t at[MOST];
+	static char values[8 * MOST];
+	const int64_t rank = 0;
+	struct rmaext_many state;
+	struct locks l;
+
+	locks_open(&l);
+	for (size_t t = 0; t < sizeof(types) / sizeof(types[0]); t++) {
+		const int64_t unit = types[t].unit;
+		const int64_t n = (int64_t)l.r.size / unit;
+		int ret;
+
+		CHECK(n <= MOST);
+		memset(values, 0, sizeof(values));
+		for (int64_t i = 0; i < n; i++) {
+			at[i] = i;
+			values[i * unit] = 1;
+		}
+		ret = rmaext_many(l.r.window, RMAEXT_UPDATE, RMAEXT_SUM,
+				  types[t].type, (uint64_t)unit, (uint64_t)n,
+				  RMAEXT_ONE_RANK, &rank, at, values, NULL,
+				  &state);
+		while (ret == RMAEXT_PENDING)
+			ret = rmaext_many_wait(&state);
+		OK(ret);
+	}
+	OK(flush(l.r.window));
+	rig_close(&l.r);
+}
+
+const struct test tests[] = {
+	{"turns", turns, NULL, NULL},
+	{"other_types", other_types, NULL, NULL},
+	{0},
+};
