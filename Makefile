@@ -121,7 +121,7 @@ DEMANDING = --limit 1200 $(RMA_TESTS) -k 'not GiB' $(ARGS)
 
 test-demanding: develop ## the RMA tests over a provider that demands what NICs do
 	$(LAUNCH) --sizes $(call sizes,$(MODES),1 2) $(DEMANDING)
-	$(LAUNCH) --sizes $(call sizes,$(REAL_MODES),2 3) --limit 600 tests/containers $(ARGS)
+	$(LAUNCH) --sizes $(call sizes,$(REAL_MODES),2 3) --limit 1200 tests/containers -k 'not GiB' $(ARGS)
 	$(LAUNCH) --sizes $(call sizes,$(REAL_MODES),3) $(DEMANDING)
 	RMAEXT_LIBFABRIC=$(VENV)/lib/$(MPI)/libfabric.so.1 \
 	$(LAUNCH) --sizes $(call sizes,$(WHEEL_MODES),1 2) $(DEMANDING)

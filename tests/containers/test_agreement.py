@@ -151,7 +151,7 @@ def test_killed_in_the_constructor(name, where):
     passes(3, program, name, *where, oks=2, survive=True, timeout=50)
 
 
-def test_no_memory_leaves_no_windows(comm):
+def test_no_memory_for_many_GiB_leaves_no_windows(comm):
     """Those that were made before it was seen are closed: whoever asks for less has all of it."""
     counts = []
     for _ in range(6):
