@@ -284,8 +284,9 @@ enum {
 	RMAEXT_SLOT_ABANDONED = 3, /* a rank without a ticket has 0 */
 	RMAEXT_SLOT_KINDS = 3,
 	RMAEXT_SLOT_READER = 4,
-	RMAEXT_SLOT_READERS = 0xfffc,
-	RMAEXT_SLOT_TICKET = 16, /* bits to its right */
+	RMAEXT_SLOT_READERS = 0x7ffc,
+	RMAEXT_SLOT_FAR = 0x8000, /* with a ticket: is told of its turn */
+	RMAEXT_SLOT_TICKET = 16,  /* bits to its right */
 };
 
 /*
@@ -298,6 +299,7 @@ struct rmaext_lock {
 			 */
 	int64_t slots;	/* place of a word for each rank */
 	int64_t rank;	/* this rank */
+	int64_t far;	/* RMAEXT_SLOT_FAR, or 0: it sleeps on the words */
 	uint64_t owner; /* thread that queues, or is inside as a writer, or 0 */
 	uint32_t window; /* for the record: the window's id there; 0: none */
 	int64_t target;
@@ -966,7 +968,7 @@ void rmaext_window_open(rmaext_window *window);
  * mapped there, and is so many bytes from the window's start.
  */
 void rmaext_window_controls(rmaext_window *window, uint64_t blocks);
-void rmaext_lock_tell(rmaext_window *controls, const void *at, uint64_t block,
+void rmaext_lock_tell(rmaext_window *controls, void *at, uint64_t block,
 		      int exclusive);
 /*
  * Makes a view: a window over a part of another's memory, without a

@@ -227,8 +227,8 @@ static int elements_serve(struct rmaext_window *w,
 	if (ret)
 		return ret;
 	values += places.bytes;
-	if (w->control_end && q->kind == RMAEXT_UPDATE && q->op == RMAEXT_SUM &&
-	    q->unit == sizeof(int64_t) && places.offsets)
+	if (atomic_load(&w->control_end) && q->kind == RMAEXT_UPDATE &&
+	    q->op == RMAEXT_SUM && q->unit == sizeof(int64_t) && places.offsets)
 		lock = rmx_lock_update_find(w, places.offsets, values,
 					    q->count);
 	ret = elements_apply(w, q, &places, values, &message->done.parts, ns);
@@ -245,6 +245,7 @@ static int elements_serve(struct rmaext_window *w,
 static int ranges_serve(struct rmaext_window *w,
 			struct rmx_receive_buffer *message, int64_t ns)
 {
+	struct rmx_range first;
 	size_t results;
 	int ret = rmx_ranges_check(w, message->data, message->len, &results);
 
@@ -257,9 +258,16 @@ static int ranges_serve(struct rmaext_window *w,
 	message->reply = (message->len + sizeof(struct rmx_reply_header) + 63) &
 			 ~(size_t)63;
 	message->reply_len = results;
-	return rmx_ranges_apply(w, message->data,
-				message->data + message->reply, &message->done,
-				ns);
+	ret = rmx_ranges_apply(w, message->data, message->data + message->reply,
+			       &message->done, ns);
+	if (!ret && atomic_load(&w->control_end)) {
+		memcpy(&first,
+		       message->data + sizeof(struct rmx_request_header),
+		       sizeof(first));
+		if (first.kind == RMX_UPDATE && first.op == RMAEXT_CSWAP)
+			rmx_lock_swap_tell(w, first.offset);
+	}
+	return ret;
 }
 
 static int request_carry_out(struct rmaext_window *w,

@@ -3,11 +3,18 @@
 #include "am/wakeups.h"
 #include "shm/ticket_lock.h"
 
+static int64_t *lock_words(char *block)
+{
+	return (int64_t *)(void *)(block +
+				   offsetof(struct rmx_control_block, lock));
+}
+
 struct rmx_lock_update rmx_lock_update_find(struct rmaext_window *w,
 					    const uint64_t *offsets,
 					    const void *values, uint32_t n)
 {
 	const uint64_t bytes = rmaext_block_bytes(w->count);
+	const uint64_t end = atomic_load(&w->control_end);
 	struct rmx_lock_update found = {0};
 
 	for (uint32_t i = 0; i < n; i++) {
@@ -16,16 +23,18 @@ struct rmx_lock_update rmx_lock_update_find(struct rmaext_window *w,
 			(offsets[i] - block -
 			 offsetof(struct rmx_control_block, lock)) /
 			sizeof(int64_t);
+		int64_t more;
 
-		if (offsets[i] >= w->control_end || word >= RMX_LOCK_WORDS)
+		if (offsets[i] >= end || word >= RMX_LOCK_WORDS)
 			continue;
-		found.block = block;
-		found.words =
-			(int64_t *)(w->own + block +
-				    offsetof(struct rmx_control_block, lock));
-		memcpy(&found.more[word],
-		       (const char *)values + i * sizeof(int64_t),
-		       sizeof(int64_t));
+		if (!found.words || found.block != block)
+			found = (struct rmx_lock_update){
+				.words = lock_words(w->own + block),
+				.block = block,
+			};
+		memcpy(&more, (const char *)values + i * sizeof(more),
+		       sizeof(more));
+		found.more[word] += more;
 	}
 	return found;
 }
@@ -45,6 +54,15 @@ void rmx_lock_update_tell(struct rmaext_window *w,
 		rmx_wakeups_send(w, w->own + u->block, u->block, changes);
 }
 
+void rmx_lock_swap_tell(struct rmaext_window *w, uint64_t offset)
+{
+	struct rmx_lock_update u;
+	const int64_t one = 1;
+
+	u = rmx_lock_update_find(w, &offset, &one, 1);
+	rmx_lock_update_tell(w, &u);
+}
+
 /* Adds 1 to a rank's word; if it cannot now, that rank looks by itself. */
 static void wakeup_send(struct rmaext_window *w, int64_t rank, uint64_t offset)
 {
@@ -54,35 +72,30 @@ static void wakeup_send(struct rmaext_window *w, int64_t rank, uint64_t offset)
 	if (!rmx_peer_of(w, rank) || rmx_op_new(w, rank, RMX_UPDATE, offset,
 						sizeof(one), sizeof(one), &op))
 		return;
+	op->hint = true;
 	op->op = RMAEXT_SUM;
 	op->type = RMAEXT_INT64;
 	op->unit = sizeof(one);
 	op->operand = (const char *)&one;
 	rmx_op_buffer(op);
-	rmx_op_note(op);
-	if (w->fabric->hooks->send(&op) == RMX_DONE)
-		return;
-	op->begun = 0; /* nothing was done */
-	rmaext_op_release(&op);
+	if (w->fabric->hooks->send(&op) != RMX_DONE)
+		rmaext_op_release(&op); /* nothing was done */
 }
 
-void rmx_wakeups_send(struct rmaext_window *w, const char *at, uint64_t block,
+void rmx_wakeups_send(struct rmaext_window *w, char *at, uint64_t block,
 		      unsigned int changes)
 {
-	const int64_t *words =
-		(const int64_t *)(at +
-				  offsetof(struct rmx_control_block, lock));
+	const int64_t *words = lock_words(at);
 	struct rmaext_places places;
 	const int64_t *slots;
 
 	rmaext_block_places(w->count, &places);
-	slots = (const int64_t *)at + places.slots;
+	slots = (const int64_t *)(void *)at + places.slots;
 	for (int64_t r = 0; r < w->count; r++) {
 		const int64_t slot =
 			__atomic_load_n(&slots[r], __ATOMIC_SEQ_CST);
 
-		if (slot && rmx_target_of(w, r)->route != RMAEXT_DIRECT &&
-		    rmx_lock_calls(words, slot, changes))
+		if (slot && rmx_lock_calls(words, slot, changes))
 			wakeup_send(w, r,
 				    block + places.wakeups * sizeof(int64_t));
 	}

@@ -28,13 +28,16 @@ struct rmx_lock_update rmx_lock_update_find(struct rmaext_window *window,
 /* After that: wakes ranks that sleep here, and tells the others. */
 void rmx_lock_update_tell(struct rmaext_window *window,
 			  const struct rmx_lock_update *update);
+/* The same after a word may have been changed from a value to another. */
+void rmx_lock_swap_tell(struct rmaext_window *window, uint64_t offset);
 
 /*
- * Tells the ranks that wait for a lock, and do not map its block, what has
- * changed. `at` is the block, as mapped here. Any thread inside the window that
- * holds no lock may call it, and the reader of the CQ; it never waits.
+ * Tells the ranks that wait for a lock, whose slots say that they do not map
+ * its block, what has changed. `at` is the block, as mapped here. Any thread
+ * inside the window that holds no lock may call it, and the reader of the CQ;
+ * it never waits.
  */
-void rmx_wakeups_send(struct rmaext_window *window, const char *at,
-		      uint64_t block, unsigned int changes);
+void rmx_wakeups_send(struct rmaext_window *window, char *at, uint64_t block,
+		      unsigned int changes);
 
 #endif

@@ -13,11 +13,8 @@ int rmaext_window_create(rmaext_fabric *f, const struct rmaext_targets *targets,
 	if (ret)
 		return ret;
 	ret = rmx_window_new(f, targets, timeout, window_p);
-	if (!ret) {
-		ret = rmx_overlap_begin(*window_p);
-		if (ret)
-			rmx_window_free(*window_p);
-	}
+	if (!ret)
+		rmx_overlap_begin(*window_p);
 	if (!ret && f)
 		rmx_serve_window(f, *window_p);
 	if (f)
@@ -32,30 +29,26 @@ void rmaext_window_open(rmaext_window *w)
 
 void rmaext_window_controls(rmaext_window *w, uint64_t blocks)
 {
-	w->control_end = blocks * rmaext_block_bytes(w->count);
+	atomic_store(&w->control_end, blocks * rmaext_block_bytes(w->count));
 }
 
-void rmaext_lock_tell(rmaext_window *w, const void *at, uint64_t block,
-		      int exclusive)
+void rmaext_lock_tell(rmaext_window *w, void *at, uint64_t block, int exclusive)
 {
 	const unsigned int changes =
-		RMX_LOCK_TURN | (exclusive ? RMX_LOCK_WRITER : 0);
+		RMX_LOCK_TURN | (exclusive ? RMX_LOCK_LEFT : 0);
 
-	if (rmx_window_enter(w, "unlock"))
+	if (!rmx_rundown_try(&w->rundown))
 		return;
 	rmx_wakeups_send(w, at, block, changes);
-	rmx_window_leave(w);
+	rmx_rundown_leave(&w->rundown);
 }
 
 int rmaext_attach(rmaext_window *w, const void *addr, uint64_t len)
 {
 	int ret = rmx_attached_change(w, true, addr, len);
 
-	if (ret)
-		return ret;
-	ret = rmx_overlap_attached(w, addr, len);
-	if (ret)
-		rmx_attached_change(w, false, addr, len);
+	if (!ret)
+		rmx_overlap_attached(w, addr, len);
 	return ret;
 }
 
@@ -64,9 +57,20 @@ int rmaext_detach(rmaext_window *w, const void *addr, uint64_t len)
 	return rmx_attached_change(w, false, addr, len);
 }
 
-int rmaext_window_shut(rmaext_window *w)
+/* Copies that no flush has waited for use no memory of the caller. */
+static void copies_forget(rmaext_window *w)
 {
 	struct rmaext_fabric *f = w->fabric; /* closing it sets this to NULL */
+
+	if (f && rmaext_window_pending(w) &&
+	    !rmx_fabric_enter(f, "rmaext_window_shut")) {
+		f->hooks->forget(w, -1);
+		rmx_fabric_leave(f);
+	}
+}
+
+int rmaext_window_shut(rmaext_window *w)
+{
 	int ret = rmx_rundown_shut(&w->rundown);
 
 	if (ret)
@@ -74,12 +78,7 @@ int rmaext_window_shut(rmaext_window *w)
 				"%d calls of other threads are in flight: wait "
 				"for them, then close again",
 				atomic_load(&w->rundown.users));
-	/* copies that no flush has waited for use no memory of the caller */
-	if (f && rmaext_window_pending(w) &&
-	    !rmx_fabric_enter(f, "rmaext_window_shut")) {
-		f->hooks->forget(w, -1);
-		rmx_fabric_leave(f);
-	}
+	copies_forget(w);
 	return 0;
 }
 
@@ -87,16 +86,20 @@ int rmaext_window_close(rmaext_window *w)
 {
 	struct rmaext_fabric *f = w->fabric;
 	int ret = rmaext_window_shut(w);
-	int64_t pending = rmaext_window_pending(w);
+	int64_t pending;
 
 	if (w->root != w)
 		return ret; /* a view has nothing else to close */
+	rmx_overlap_end(w);
 	/* no guest comes for it any more, whether or not one is still served */
 	if (!ret && f && w->invites &&
 	    !atomic_exchange(&w->served.closed, true))
 		rmx_admission_guests(&f->admission, -1);
 	if (!ret)
 		ret = rmx_rundown_shut(&w->served);
+	if (!ret) /* who serves may have told waiters of a lock */
+		copies_forget(w);
+	pending = rmaext_window_pending(w);
 	if (ret || pending)
 		return rmx_fail(-FI_EBUSY, RMX_NO_RANK, "rmaext_window_close",
 				"%lld transfers and %d calls are in flight: "
@@ -109,7 +112,6 @@ int rmaext_window_close(rmaext_window *w)
 		w->fabric = NULL;
 		rmx_fabric_leave(f);
 	} /* else rmaext_fabric_close() does that */
-	rmx_overlap_end(w);
 	rmx_record_close(&w->tally);
 	return 0;
 }

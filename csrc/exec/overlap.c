@@ -2,26 +2,40 @@
 /* Memory that several windows of this process have; see overlap.h. */
 #include "exec/overlap.h"
 
-/* A child may be forked while another thread of its parent holds the lock. */
+#define RMX_COPY_MOST ((int64_t)1000 * 1000 * 1000) /* ns of a copy */
+
+/* In a forked child the list is as another thread of its parent has left it. */
 static struct {
 	pthread_once_t once;
 	pthread_mutex_t lock;
 	struct rmaext_window *first;
+	bool forked;
 } listed = {.once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER};
 
-static void listed_lock(void)
+static void listed_forked(void)
 {
+	pthread_mutex_init(&listed.lock, NULL);
+	listed.forked = true;
+}
+
+static void listed_prepare(void)
+{
+	pthread_atfork(NULL, NULL, listed_forked);
+}
+
+/* False in a forked child, whose windows nobody uses. */
+static bool listed_lock(void)
+{
+	pthread_once(&listed.once, listed_prepare);
 	pthread_mutex_lock(&listed.lock);
+	if (listed.forked)
+		pthread_mutex_unlock(&listed.lock);
+	return !listed.forked;
 }
 
 static void listed_unlock(void)
 {
 	pthread_mutex_unlock(&listed.lock);
-}
-
-static void listed_prepare(void)
-{
-	pthread_atfork(listed_lock, listed_unlock, listed_unlock);
 }
 
 static struct rmx_control_block *block_of(const struct rmaext_window *w)
@@ -42,37 +56,60 @@ static bool overlaps(const struct rmaext_window *w, uintptr_t start,
 	return (uintptr_t)w->own < end && start < own_end(w);
 }
 
-/* Refuses copies in a window, and waits for those that are under way. */
-static int copies_refuse(struct rmaext_window *w)
+/*
+ * Finds a window that has some of these bytes and has not refused copies yet,
+ * but none of one control block, whose guard is the same; has it refuse them,
+ * and enters it. The caller has the lock. *found_p: there is such a window,
+ * whether or not it has refused before.
+ */
+static struct rmaext_window *refuse_next(const struct rmx_control_block *mine,
+					 uintptr_t start, uintptr_t end,
+					 bool *found_p)
 {
-	int64_t deadline = 0;
-	int ret;
+	for (struct rmaext_window *w = listed.first; w; w = w->beside) {
+		struct rmx_control_block *b = block_of(w);
 
-	atomic_store(&block_of(w)->copies, RMX_COPIES_REFUSED);
-	do {
-		ret = rmx_bulk_await(w, w->self, RMX_SLICE);
-		if (ret == RMAEXT_PENDING)
-			ret = rmx_guard_overdue(w->self, w->timeout, &deadline);
-	} while (ret == RMAEXT_PENDING);
-	return ret;
+		if (b == mine || !overlaps(w, start, end))
+			continue;
+		*found_p = true;
+		if (atomic_exchange(&b->copies, RMX_COPIES_REFUSED) !=
+			    RMX_COPIES_REFUSED &&
+		    rmx_rundown_try(&w->rundown))
+			return w;
+	}
+	return NULL;
 }
 
 /*
- * Refuses copies in all windows that have some of these bytes, but in those of
- * one control block, whose guard is the same. *found_p: there are such windows.
- * The caller has the lock.
+ * Waits for a copy that is under way, which takes microseconds. Of a process
+ * that was stopped in the middle of one it gives up: it may undo one update
+ * when it goes on. Each wait is so short that MPI is not called.
  */
-static int refuse_others(const struct rmx_control_block *mine, uintptr_t start,
-			 uintptr_t end, bool *found_p)
+static void copy_await(struct rmaext_window *w)
 {
-	int ret = 0;
+	const int64_t end = rmx_now() + RMX_COPY_MOST;
 
-	for (struct rmaext_window *w = listed.first; w && !ret; w = w->beside)
-		if (block_of(w) != mine && overlaps(w, start, end)) {
-			*found_p = true;
-			ret = copies_refuse(w);
-		}
-	return ret;
+	while (rmx_bulk_await(w, w->self, RMX_PATIENCE) && rmx_now() < end)
+		;
+	rmx_rundown_leave(&w->rundown);
+}
+
+/* Refuses copies in all others that have some of these bytes; are there any? */
+static bool refuse_others(const struct rmx_control_block *mine, uintptr_t start,
+			  uintptr_t end)
+{
+	struct rmaext_window *w = NULL;
+	bool found = false;
+
+	do {
+		if (!listed_lock())
+			return false;
+		w = refuse_next(mine, start, end, &found);
+		listed_unlock();
+		if (w)
+			copy_await(w);
+	} while (w);
+	return found;
 }
 
 static void list(struct rmaext_window *w)
@@ -84,29 +121,25 @@ static void list(struct rmaext_window *w)
 	listed.first = w;
 }
 
-int rmx_overlap_begin(struct rmaext_window *w)
+void rmx_overlap_begin(struct rmaext_window *w)
 {
 	struct rmx_control_block *b = block_of(w);
-	bool found = false;
-	int ret = 0;
 
 	if (!b || !(w->attached || (w->own && rmx_target_of(w, w->self)->size)))
-		return 0;
-	pthread_once(&listed.once, listed_prepare);
-	listed_lock();
-	if (!w->attached)
-		ret = refuse_others(b, (uintptr_t)w->own, own_end(w), &found);
-	if (found) /* a block may be of several windows */
-		atomic_store(&b->copies, RMX_COPIES_REFUSED);
-	if (!ret)
-		list(w);
+		return;
+	/* listed first: of two that begin at once, the later one finds both */
+	if (!listed_lock())
+		return;
+	list(w);
 	listed_unlock();
-	return ret;
+	if (!w->attached && refuse_others(b, (uintptr_t)w->own, own_end(w)))
+		atomic_store(&b->copies, RMX_COPIES_REFUSED);
 }
 
 void rmx_overlap_end(struct rmaext_window *w)
 {
-	listed_lock();
+	if (!listed_lock())
+		return;
 	if (w->beside_of) {
 		*w->beside_of = w->beside;
 		if (w->beside)
@@ -116,17 +149,12 @@ void rmx_overlap_end(struct rmaext_window *w)
 	listed_unlock();
 }
 
-int rmx_overlap_attached(const struct rmaext_window *w, const void *addr,
-			 uint64_t len)
+void rmx_overlap_attached(const struct rmaext_window *w, const void *addr,
+			  uint64_t len)
 {
 	const uintptr_t start = (uintptr_t)addr;
-	bool found = false;
-	int ret;
 
-	listed_lock();
-	ret = refuse_others(block_of(w), start, start + len, &found);
-	listed_unlock();
-	return ret;
+	refuse_others(block_of(w), start, start + len);
 }
 
 void rmx_overlap_open(struct rmaext_window *w)

@@ -15,16 +15,15 @@
 
 /*
  * Lists a window that has memory of this rank, until rmx_overlap_end(). It and
- * the others that have some of it refuse copies from then on, and none is under
- * way when it returns. Returns 0, or -FI_ETIMEDOUT with a record: a rank that
- * lives has not ended one.
+ * the others that have some of it refuse copies from then on, for good, and
+ * none is under way when it returns.
  */
-int rmx_overlap_begin(struct rmaext_window *window);
+void rmx_overlap_begin(struct rmaext_window *window);
 void rmx_overlap_end(struct rmaext_window *window);
 
 /* Does the same for memory that has just been attached to a window. */
-int rmx_overlap_attached(const struct rmaext_window *window, const void *addr,
-			 uint64_t len);
+void rmx_overlap_attached(const struct rmaext_window *window, const void *addr,
+			  uint64_t len);
 
 /* Lets others make copies, unless the window refuses them. */
 void rmx_overlap_open(struct rmaext_window *window);

@@ -235,27 +235,26 @@ unsigned int rmx_lock_changed(int64_t *words, uint64_t word, int64_t more,
 	}
 	if (word != INSIDE || more >= 0)
 		return 0;
-	if (more > -WRITER) {
-		if (!(uint32_t)value)
-			word_wake(&words[SLEEPERS], &words[INSIDE], false,
-				  FUTEX_BITSET_MATCH_ANY);
-		return RMX_LOCK_READER;
-	}
-	if (value < WRITER)
-		word_wake(&words[SLEEPERS], &words[INSIDE], true,
+	if (more > -WRITER ? !(uint32_t)value : value < WRITER)
+		word_wake(&words[SLEEPERS], &words[INSIDE], more <= -WRITER,
 			  FUTEX_BITSET_MATCH_ANY);
-	return RMX_LOCK_WRITER;
+	return RMX_LOCK_LEFT;
 }
 
 bool rmx_lock_calls(const int64_t *words, int64_t slot, unsigned int changes)
 {
 	const int64_t inside = word_load(&words[INSIDE]);
+	const unsigned int left = RMX_LOCK_TURN | RMX_LOCK_LEFT;
 
-	/* one that joins: while the writer was inside no other reader was */
-	if (changes & RMX_LOCK_WRITER && slot & RMAEXT_SLOT_READERS &&
+	/*
+	 * After a writer all readers are ones that join, and wait. One that
+	 * only tries to enter, and takes that back, tells none of them.
+	 */
+	if (slot & RMAEXT_SLOT_READERS && (changes & left) == left &&
 	    inside < WRITER)
 		return true;
-	return (slot & RMAEXT_SLOT_KINDS) == RMAEXT_SLOT_QUEUED &&
+	return slot & RMAEXT_SLOT_FAR &&
+	       (slot & RMAEXT_SLOT_KINDS) == RMAEXT_SLOT_QUEUED &&
 	       slot >> RMAEXT_SLOT_TICKET == word_load(&words[TURN]) &&
 	       (changes & RMX_LOCK_TURN || !inside);
 }
@@ -310,7 +309,7 @@ static int64_t slot_content(const struct rmaext_lock *l, int kind)
 {
 	if (kind == 0 || kind == RMAEXT_SLOT_ACTIVE)
 		return kind;
-	return l->ticket << RMAEXT_SLOT_TICKET | kind;
+	return l->ticket << RMAEXT_SLOT_TICKET | l->far | kind;
 }
 
 static void slot_change(struct rmaext_lock *l, struct rmaext_exchange *e,

@@ -7,8 +7,8 @@
 
 enum { RMX_LOCK_WORDS = 4 };
 
-/* What has changed: it is another's turn; a reader, or a writer, has left. */
-enum { RMX_LOCK_TURN = 1, RMX_LOCK_READER = 2, RMX_LOCK_WRITER = 4 };
+/* What has changed: it is another's turn; fewer are inside. */
+enum { RMX_LOCK_TURN = 1, RMX_LOCK_LEFT = 2 };
 
 /*
  * After `more` was added to a word of a lock, which is `value` now: wakes the

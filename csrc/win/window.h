@@ -124,8 +124,8 @@ struct rmaext_window {
 	struct rmx_row row;	/* of targets that are not filled yet */
 	bool uneven;		/* ranks differ: each target has its row */
 	struct rmx_attached *attached; /* of a dynamic window; else NULL */
-	uint64_t control_end; /* bytes of a rank's control blocks, if the window
-				 is over such; else 0 */
+	/* bytes of a rank's control blocks, if the window is over such; or 0 */
+	atomic_uint_fast64_t control_end;
 	bool invites; /* a grant: its origins are guests; see am/guest.c */
 	bool visits;  /* a guest's: another job has it, messages reach it */
 	uint8_t door[RMX_TOKEN]; /* of the owner's endpoint, if it visits */

@@ -58,7 +58,7 @@ static bool op_has_no_result(const struct rmaext_op *op)
  */
 static void op_leave_error(struct rmaext_op *op)
 {
-	if (!atomic_load(&op->error) || op->ended)
+	if (!atomic_load(&op->error) || op->ended || op->hint)
 		return;
 	pthread_mutex_lock(&op->window->lock);
 	if (op->error && op_has_no_result(op)) {

@@ -109,6 +109,7 @@ struct rmaext_op {
 	 * the owner and the CQ's reader each leave it; the second frees it.
 	 */
 	bool buffered;
+	bool hint;	  /* nobody learns whether it arrives */
 	atomic_bool left; /* by one of the two */
 	/* of target->pending, see there; 0: not counted yet, or in `gets` */
 	uint64_t share;

@@ -33,8 +33,9 @@ NS = 1_000_000_000
 _SPIN, _SPIN_CROWDED = 30_000, 2_000  # ns awake before sleeping
 _NAP = 10_000_000  # ns asleep, until one looks whether others have died
 _NAP_FAR = 1_000_000  # the same, for a word of an epoch that a message may raise
-# seconds until one asks whom another node's ranks tell when to: for each before it, at most
-_FAR_STEP, _FAR_MOST = 0.02, 0.1
+# Who waits for a lock over the network is told when to look. Seconds until it looks by itself:
+# for each ticket before its own, at most, and without a ticket.
+_FAR_STEP, _FAR_MOST, _FAR_JOINS = 0.02, 0.1, 0.002
 _TURN = 0.001  # seconds between looks of a thread behind others of its rank
 _LOOK_EVERY = 0.01  # seconds without a turn until a waiter looks for the reason
 _STUCK = 1.0  # seconds without a change until a reader does not queue any more
@@ -62,8 +63,6 @@ class State:
         Ranks of the epochs that `start` and `post` began.
     started, waited : dict
         How many epochs were counted, of each rank.
-    apart : bool
-        Whether some ranks do not map each other's blocks.
     """
 
     def __init__(self, group: Group, block: Block) -> None:
@@ -81,7 +80,6 @@ class State:
         self.waited: dict[int, int] = {}
         self.spin = _SPIN_CROWDED if group.crowded else _SPIN
         self.nap = _NAP if group.all_direct else _NAP_FAR
-        self.apart = sum(1 for rank in group.here if block.maps[rank]) < group.size
 
     def expose(self, ranks: list[int]) -> None:
         """Begin the epoch of `post`."""
@@ -341,7 +339,7 @@ class Entering(WindowCore[ScalarT]):
             nap = _NAP if end is None else min(_NAP, int((end - now) * NS))
             if not lock.near:
                 if told is not None:
-                    pause = min(before * _FAR_STEP, _FAR_MOST)
+                    pause = min(before * _FAR_STEP, _FAR_MOST) if ticket is not None else _FAR_JOINS
                     self._await_wakeup(state, told, pause if end is None else min(pause, end - now))
                 told = state.wakeups()
             if lock.wait(exclusive, spin, max(0, nap)):
@@ -368,7 +366,7 @@ class Entering(WindowCore[ScalarT]):
             patience.look(what, functools.partial(look.holders, ticket))
             if action == "pass":
                 lock.pass_on(rank, look.slots[rank])
-                looked = 0.0
+                looked, told = 0.0, None
             elif action == "lost":
                 self._raise_lost(call, rank, f"lost while it had the lock of rank {lock.rank}")
             elif action == "unknown" and gone and quiet > self._timeout:

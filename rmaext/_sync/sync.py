@@ -383,10 +383,10 @@ class Synchronisation(Locks, Entering[ScalarT]):
             made = self._group, number, state.places, guard
             if not block.maps[number]:
                 lock = FarLock(*made, state.messages)
-            elif state.apart:
-                lock = NodeLock(*made, block)
-            else:
+            elif self._group.all_direct:
                 lock = NearLock(*made, block.maps[number], block.base)
+            else:
+                lock = NodeLock(*made, block)
             lock.state.window = lib.rmaext_record_id(self._root._handle)
             lock.state.target = number
             lock.key = id(state), number

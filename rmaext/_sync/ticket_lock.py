@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import functools
 from collections import deque
-from collections.abc import Container, Generator, Sequence
+from collections.abc import Callable, Container, Generator, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -207,6 +207,7 @@ class NearLock(_TargetLock):
     """
 
     near = True
+    take: Callable[[int, bool], int]
 
     def __init__(
         self, group: Group, rank: int, places: Places, guard: Any, block: Any, base: int
@@ -248,7 +249,7 @@ class NearLock(_TargetLock):
 
 
 class NodeLock(NearLock):
-    """Where the control block is mapped here, but not on all ranks: this one tells the others."""
+    """Where the control block is mapped here, and others may not map it: this rank tells them."""
 
     def __init__(self, group: Group, rank: int, places: Places, guard: Any, block: Block) -> None:
         super().__init__(group, rank, places, guard, block.maps[rank], block.base)
@@ -304,6 +305,7 @@ class FarLock(_TargetLock):
     ) -> None:
         super().__init__(group, rank, places, guard)
         self.state.words, self.state.slots = places.next, places.slots
+        self.state.far = lib.RMAEXT_SLOT_FAR
         self._messages = messages
         self._again = group, rank, places, guard, messages
 

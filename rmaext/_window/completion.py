@@ -221,9 +221,9 @@ class Completion(cmethods.With, Epochs[ScalarT], Waits[ScalarT]):
             return
         file, self._file = self._file, None
         storage.end(file)
+        codes = [lib.rmaext_window_close(part._handle) for part in self._parts()]
         if self._block is not None:
             self._group.controls.give(self._block)
-        codes = [lib.rmaext_window_close(part._handle) for part in self._parts()]
         if ended and not any(codes):
             self._region.release()
             for window in self._family():

@@ -35,16 +35,17 @@ static int64_t word(const int64_t *at)
 	return __atomic_load_n(at, __ATOMIC_SEQ_CST);
 }
 
-/* Adds to a word of the lock, as its owners do. */
-static void lock_add(const struct locks *l, int place, int64_t more)
+/* Adds to the turn, and to those inside, in one message as their owners do. */
+static void lock_add(const struct locks *l, int64_t turn, int64_t inside)
 {
-	const int64_t rank = 0;
-	const int64_t at = (int64_t)(l->first + l->at.lock) + place;
+	const int64_t rank = 0, words = (int64_t)(l->first + l->at.lock);
+	const int64_t at[] = {words + INSIDE, words + TURN};
+	const int64_t more[] = {inside, turn};
 	struct rmaext_many state;
-	int64_t old;
+	int64_t old[2];
 	int ret = rmaext_many(l->r.window, RMAEXT_UPDATE, RMAEXT_SUM,
-			      RMAEXT_INT64, sizeof(more), 1, RMAEXT_ONE_RANK,
-			      &rank, &at, &more, &old, &state);
+			      RMAEXT_INT64, sizeof(rank), 2, RMAEXT_ONE_RANK,
+			      &rank, at, more, old, &state);
 
 	while (ret == RMAEXT_PENDING)
 		ret = rmaext_many_wait(&state);
@@ -61,31 +62,46 @@ static int64_t told(struct locks *l)
 static void turns(void)
 {
 	struct locks l;
-	int64_t *slot;
+	int64_t *slot, old;
 
 	locks_open(&l);
 	slot = &l.block[l.at.slots];
-	*slot = INT64_C(2) << RMAEXT_SLOT_TICKET | RMAEXT_SLOT_QUEUED;
-	lock_add(&l, TURN, 1);
+	*slot = INT64_C(2) << RMAEXT_SLOT_TICKET | RMAEXT_SLOT_FAR |
+		RMAEXT_SLOT_QUEUED;
+	lock_add(&l, 1, 0);
 	EQUAL(told(&l), 0);
-	lock_add(&l, TURN, 0); /* one that only looks */
+	lock_add(&l, 0, 0); /* one that only looks */
 	EQUAL(told(&l), 0);
-	lock_add(&l, TURN, 1);
+	lock_add(&l, 1, 0);
 	EQUAL(told(&l), 1);
 	/* a writer at its turn waits for readers */
-	lock_add(&l, INSIDE, 2);
-	lock_add(&l, INSIDE, -1);
+	lock_add(&l, 0, 2);
+	lock_add(&l, 0, -1);
 	EQUAL(told(&l), 1);
-	lock_add(&l, INSIDE, -1);
+	lock_add(&l, 0, -1);
 	EQUAL(told(&l), 2);
-	/* one that joins waits for a writer */
+	/* another has passed a ticket on */
+	OK(swap(l.r.window, 8 * (l.first + l.at.lock + TURN), RMAEXT_INT64,
+		&(int64_t){2}, &(int64_t){1}, &old, 1));
+	EQUAL(told(&l), 2);
+	OK(swap(l.r.window, 8 * (l.first + l.at.lock + TURN), RMAEXT_INT64,
+		&(int64_t){1}, &(int64_t){2}, &old, 1));
+	EQUAL(told(&l), 3);
+	/* it sleeps on the words themselves */
+	*slot -= RMAEXT_SLOT_FAR;
+	lock_add(&l, -1, 0);
+	lock_add(&l, 1, 0);
+	EQUAL(told(&l), 3);
+	/* one that joins waits for a writer, which may only try */
 	*slot = RMAEXT_SLOT_READER;
-	lock_add(&l, INSIDE, WRITER + 1);
-	EQUAL(told(&l), 2);
-	lock_add(&l, INSIDE, -WRITER);
+	lock_add(&l, 0, WRITER + 1);
+	lock_add(&l, 0, -WRITER);
+	lock_add(&l, 0, WRITER);
 	EQUAL(told(&l), 3);
-	lock_add(&l, TURN, 1);
-	EQUAL(told(&l), 3);
+	lock_add(&l, 1, -WRITER);
+	EQUAL(told(&l), 4);
+	lock_add(&l, 1, 0);
+	EQUAL(told(&l), 4);
 	/* the other block has another lock */
 	EQUAL(word(l.block - l.bytes / sizeof(int64_t) + l.at.wakeups), 0);
 	rig_close(&l.r);
