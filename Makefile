@@ -96,8 +96,8 @@ test-scale: develop ## the tests marked scale, at 16 and 64 ranks, some at 128 a
 test-matrix: develop ## every provider and version of libfabric
 	$(LAUNCH) --marks matrix --sizes 0,2,4 --limit 5400 $(ARGS)
 
-test-stress: develop ## minutes of load
-	$(LAUNCH) --marks stress --sizes 0,4 --limit 5400 --ignore=tests/interrupts $(ARGS)
+test-stress: develop ## hours of load
+	$(LAUNCH) --marks stress --sizes 0,4 --limit 14800 --ignore=tests/interrupts $(ARGS)
 
 test-interrupts: develop ## hours: each call, ended at every place where that may be
 	$(LAUNCH) --marks stress --sizes 0 --limit 14800 tests/interrupts $(ARGS)

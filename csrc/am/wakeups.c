@@ -34,7 +34,9 @@ struct rmx_lock_update rmx_lock_update_find(struct rmaext_window *w,
 			};
 		memcpy(&more, (const char *)values + i * sizeof(more),
 		       sizeof(more));
-		found.more[word] += more;
+		/* any sum may come: it is taken as what a word holds */
+		found.more[word] =
+			(int64_t)((uint64_t)found.more[word] + (uint64_t)more);
 	}
 	return found;
 }

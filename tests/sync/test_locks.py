@@ -15,10 +15,9 @@ import pytest
 from locks import add_one, interrupted, until
 from mpi4py import MPI
 from support.guarded import guarded, in_threads
+from support.wakeups import LATE, only_told
 
 import rmaext
-from rmaext._sync import entering
-from rmaext._sync.entering import NS
 from rmaext._sync.ticket_lock import FarLock, NearLock, NodeLock
 
 
@@ -52,17 +51,7 @@ def test_exclusive_lock_makes_updates_atomic(comm, threads):
 @pytest.mark.timeout(120)
 def test_waiters_are_told(comm, threads, monkeypatch):
     """Of any node: none has to look by itself, which takes it longer than all of this does."""
-    late, once = 40, entering.Entering._await_wakeup
-
-    def until_told(self, state, told, seconds):
-        if seconds == entering._FAR_JOINS:  # a writer that only tries keeps it out for a moment
-            return once(self, state, told, seconds)
-        end = time.monotonic() + late
-        while state.wakeups() == told and time.monotonic() < end:
-            once(self, state, told, 0.1)
-
-    monkeypatch.setattr(entering.Entering, "_await_wakeup", until_told)
-    monkeypatch.setattr(entering, "_NAP", late * NS)
+    only_told(monkeypatch.setattr)
     with guarded(comm, 2, "i8") as win, guarded(comm, 1, "i8") as other:
         start = time.monotonic()
 
@@ -79,7 +68,7 @@ def test_waiters_are_told(comm, threads, monkeypatch):
                     other.unlock(comm.size - 1)
 
         in_threads(threads, work)
-        assert time.monotonic() - start < late
+        assert time.monotonic() - start < LATE
         win.fence()
         if comm.rank == 0:
             assert win.local[0] == 30 * threads * comm.size

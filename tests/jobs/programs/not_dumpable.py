@@ -6,9 +6,11 @@ The kernel then copies nothing to them or from them, and does not let them be ma
 
 import ctypes
 import sys
+import time
 
 import numpy as np
 from mpi4py import MPI
+from support.wakeups import LATE, only_told
 
 import rmaext
 
@@ -50,6 +52,20 @@ def use(win: rmaext.Window) -> None:
         win.fence()
 
 
+def lock(win: rmaext.Window) -> None:
+    """All ranks at once; one of two ranks may map the other's control block, and not vice versa."""
+    start = time.monotonic()
+    win.local[0] = 0
+    win.fence()
+    for _ in range(20):
+        for rank in range(comm.size):
+            with win.lock(rank):
+                win.put(win.get(rank, 0, 1) + 1, rank)
+    win.fence()
+    assert win.local[0] == 20 * comm.size
+    assert time.monotonic() - start < LATE
+
+
 comm = MPI.COMM_WORLD
 me, right = comm.rank, (comm.rank + 1) % comm.size
 when = sys.argv[1]
@@ -67,6 +83,8 @@ with rmaext.Window(comm, np.zeros(1000)) as later:
     if comm.size > 1 and when != "one rank":
         assert later.route(right) == "fabric", later.route(right)
     use(later)
+    only_told(setattr)
+    lock(later)
 with rmaext.Window.allocate(comm, 30_000_000) as large:  # in a new segment
     use(large)
 first.close()
