@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Ranks of other nodes that wait for a lock are told to look; see wakeups.h. */
 #include "am/wakeups.h"
-#include "shm/ticket_lock.h"
 
 static int64_t *lock_words(char *block)
 {

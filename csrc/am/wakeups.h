@@ -13,12 +13,13 @@
 #define RMAEXT_WAKEUPS_H
 
 #include "am/am.h"
+#include "shm/ticket_lock.h"
 
 /* What a request is about to change: of one lock, as its origin sends them. */
 struct rmx_lock_update {
 	int64_t *words; /* NULL: no lock is changed */
 	uint64_t block; /* bytes from the window's start */
-	int64_t more[4];
+	int64_t more[RMX_LOCK_WORDS];
 };
 
 /* Looks for it in additions to `n` places, before they are made. */

@@ -3,7 +3,6 @@
 #include "api/api.h"
 #include "am/wakeups.h"
 #include "exec/overlap.h"
-#include "shm/ticket_lock.h"
 
 int rmaext_window_create(rmaext_fabric *f, const struct rmaext_targets *targets,
 			 int64_t timeout, rmaext_window **window_p)

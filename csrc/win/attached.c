@@ -81,14 +81,21 @@ bool rmx_attached_has(const struct rmx_attached *a, uint64_t address,
 	return len <= end - address;
 }
 
+/* Is some of it attached? `at` is what attached_find() says of its start. */
+static bool attached_meets(const struct rmx_attached *a, size_t at,
+			   uintptr_t start, uintptr_t end)
+{
+	return (at && a->ranges[at - 1].end > start) ||
+	       (at < a->count && a->ranges[at].start < end);
+}
+
 static int attached_insert(struct rmx_attached *a, uintptr_t start,
 			   uintptr_t end)
 {
 	const size_t at = attached_find(a, start);
 	struct range *ranges = a->ranges;
 
-	if ((at && ranges[at - 1].end > start) ||
-	    (at < a->count && ranges[at].start < end))
+	if (attached_meets(a, at, start, end))
 		return rmx_fail(-EEXIST, RMX_NO_RANK, "attach",
 				"the memory overlaps memory that is attached");
 	if (a->count == a->room) {
@@ -125,13 +132,10 @@ static int attached_remove(struct rmx_attached *a, uintptr_t start,
 
 bool rmx_attached_meets(struct rmx_attached *a, uintptr_t start, uintptr_t end)
 {
-	size_t at;
 	bool meets;
 
 	rmx_attached_lock(a);
-	at = attached_find(a, start);
-	meets = (at && a->ranges[at - 1].end > start) ||
-		(at < a->count && a->ranges[at].start < end);
+	meets = attached_meets(a, attached_find(a, start), start, end);
 	rmx_attached_unlock(a);
 	return meets;
 }

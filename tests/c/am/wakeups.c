@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Who waits for a lock over the network is told when it may enter. */
 #include "rig.h"
-#include "am/message.h"
 
 #define WRITER (INT64_C(1) << 32)
 #define BLOCKS 2
