@@ -50,7 +50,7 @@ TAKEN = {
     "m8[s]": [
         np.timedelta64(2, "m"),
         np.timedelta64(3000, "ms"),
-        np.timedelta64("NaT"),
+        np.timedelta64("NaT", "s"),
         datetime.timedelta(days=1, seconds=2),
         5,
     ],
