@@ -522,12 +522,18 @@ enum { RMAEXT_BARRIER_SLOT = 512 }; /* bytes of a rank's record or reason */
 void rmaext_error_last(struct rmaext_error *error_p);
 const char *rmaext_strerror(const rmaext_library *lib, int code);
 
+enum {
+	RMAEXT_LIBRARY_SHARED = 1, /* others in this process use this copy */
+	RMAEXT_LIBRARY_THEIRS =
+		2,		 /* and are to find no settings of ours in it */
+	RMAEXT_LIBRARY_BARE = 4, /* none of its plug-ins has a device here */
+};
+
 /*
- * Opens the libfabric at that path. shared: others in this process use this
- * copy, which has read its environment already. close frees the struct; the
- * code stays loaded.
+ * Opens the libfabric at that path. flags: RMAEXT_LIBRARY_*. close frees the
+ * struct; the code stays loaded.
  */
-int rmaext_library_open(const char *path, int shared, rmaext_library **lib_p);
+int rmaext_library_open(const char *path, int flags, rmaext_library **lib_p);
 uint32_t rmaext_library_version(const rmaext_library *lib);
 void rmaext_library_close(rmaext_library *lib);
 

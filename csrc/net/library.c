@@ -44,7 +44,7 @@ static int symbol_take(struct rmaext_library *lib, const char *name,
 	return 0;
 }
 
-int rmaext_library_open(const char *path, int shared, rmaext_library **lib_p)
+int rmaext_library_open(const char *path, int flags, rmaext_library **lib_p)
 {
 	struct rmaext_library *lib = calloc(1, sizeof(*lib));
 	struct rmx_signals *signals;
@@ -54,8 +54,8 @@ int rmaext_library_open(const char *path, int shared, rmaext_library **lib_p)
 	if (!lib)
 		return rmx_no_memory("an opened libfabric");
 	pthread_mutex_init(&lib->lock, NULL);
-	lib->shared = shared;
-	atomic_init(&lib->tune, !shared);
+	lib->shared = flags & RMAEXT_LIBRARY_SHARED;
+	atomic_init(&lib->tune, !(flags & RMAEXT_LIBRARY_THEIRS));
 	signals = rmx_signals_hold();
 	lib->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	rmx_signals_give_back(
@@ -78,7 +78,9 @@ int rmaext_library_open(const char *path, int shared, rmaext_library **lib_p)
 			       &lib->strerror)))
 		goto close_handle;
 	slash = strrchr(path, '/');
-	if (slash)
+	if (flags & RMAEXT_LIBRARY_BARE) /* there is nothing below a file */
+		snprintf(lib->plugins, sizeof(lib->plugins), "%s/none", path);
+	else if (slash && !lib->shared)
 		snprintf(lib->plugins, sizeof(lib->plugins), "%.*s/libfabric",
 			 (int)(slash - path), path);
 	if (!realpath(path, lib->path))
@@ -206,8 +208,10 @@ void rmx_settings_give_back(struct rmaext_library *lib,
  * FI_PROVIDER_PATH: by default 1.17 finds its plug-ins by soname and gets those
  * that MPI's copy has loaded. Both copies then free the same statics at exit
  * (double free, seen with both MPIs). A folder of its own, which need not
- * exist, keeps the copies apart. Returns what the variable was, which the
- * caller frees, or NULL; *ours_p says whether it was changed.
+ * exist, keeps the copies apart. Nor are plug-ins loaded that have no device
+ * here: those for verbs and efa read /proc/kallsyms, 30 ms each. Returns what
+ * the variable was, which the caller frees, or NULL; *ours_p says whether it
+ * was changed.
  */
 static char *plugins_set(const struct rmaext_library *lib, bool *ours_p)
 {

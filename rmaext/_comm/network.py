@@ -38,6 +38,8 @@ _PROBES = 4  # peers read at a time: all p are covered in p/4 seconds
 
 def offers(config: Config) -> dict[str, Any]:
     """Return what this process could open, for its `Hello`."""
+    import ipaddress  # noqa: F401 - here, where all fail if one does; others' offers need it
+
     library = open_library(config.library, config.provider)
     found = library.candidates(config.provider, config.mr_basic)
     # what there is instead, for the error message

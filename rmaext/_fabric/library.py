@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import re
 import site
@@ -27,6 +28,8 @@ _SYSTEM = "the system's"
 _WHEEL = "an MPI wheel's"
 _ELSE = "loaded from elsewhere"
 _RDMA_DEVICES = ("/dev/infiniband/uverbs*", "/dev/cxi*")  # what verbs, efa and cxi open
+_OMNI_PATH = "/dev/hfi1*"  # what psm2 opens
+_OF_DEVICES = {f"lib{name}-fi.so" for name in ("verbs", "efa", "cxi", "psmx2")}  # and nothing else
 _USUAL = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib64", "/usr/local/lib")
 _MR_MODES = {
     1 << 0: "BASIC",
@@ -76,6 +79,21 @@ def _fits(path: str) -> bool:
             return False
     theirs, ours = ((head[:5], head[18:]) for head in heads)  # magic and class, machine
     return theirs == ours
+
+
+def _any_device(*patterns: str) -> bool:
+    import glob
+
+    return any(map(glob.glob, patterns))
+
+
+def _bare(path: str) -> bool:
+    """Tell whether all plug-ins of a libfabric are for devices that are not here."""
+    try:
+        plugins = os.listdir(f"{os.path.dirname(path)}/libfabric")
+    except OSError:
+        return False
+    return _OF_DEVICES.issuperset(plugins) and not _any_device(*_RDMA_DEVICES, _OMNI_PATH)
 
 
 def places() -> Iterator[tuple[str, str]]:
@@ -140,13 +158,19 @@ class Library:
 
     def __init__(self, path: str) -> None:
         real = os.path.realpath(path)
-        # MPI has set that copy up: it will not read the environment again
+        flags = lib.RMAEXT_LIBRARY_BARE if _bare(real) else 0
         self.shared = any(
             real == os.path.realpath(p) or path == os.path.basename(p) for p in _loaded()
         )
+        if self.shared:
+            flags |= lib.RMAEXT_LIBRARY_SHARED
+            # once MPI is initialised, it has read what it wants of that copy's settings
+            mpi = sys.modules.get("mpi4py.MPI")
+            if not (mpi and mpi.Is_initialized()):
+                flags |= lib.RMAEXT_LIBRARY_THEIRS
         self.path = path
         handle = ffi.new("rmaext_library **")
-        code = lib.rmaext_library_open(os.fsencode(path), self.shared, handle)
+        code = lib.rmaext_library_open(os.fsencode(path), flags, handle)
         check(code, f"libfabric {path}")
         self.handle: Any = handle[0]
         number = lib.rmaext_library_version(self.handle)
@@ -233,9 +257,9 @@ def open_library(wanted: str, provider: str = "") -> Library:
 def _of_2(path: str) -> bool:
     """Tell, without loading it, whether a libfabric is 2.0 or later."""
     try:
-        with open(path, "rb") as file:
-            return b"\0FABRIC_1.8\0" in file.read()  # a version of its symbols
-    except OSError:  # what is loaded may have been removed
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as whole:
+            return whole.find(b"\0FABRIC_1.8\0") >= 0  # a version of its symbols
+    except (OSError, ValueError):  # what is loaded may have been removed; or it is empty
         return False
 
 
@@ -255,13 +279,11 @@ def _usable(path: str, wrong: list[str]) -> Library | None:
 
 
 def _open(wanted: str, provider: str) -> Library:
-    import glob
-
     wrong: list[str] = []
     passed_over = []
     for path, place in [(wanted, "")] if wanted else places():
         old = place in (_SYSTEM, _WHEEL, _ELSE) and not _of_2(path)
-        if old and provider in ("", "tcp") and not any(map(glob.glob, _RDMA_DEVICES)):
+        if old and provider in ("", "tcp") and not _any_device(*_RDMA_DEVICES):
             # it is the last choice: to load Debian's 1.17 and to ask it takes half a second
             passed_over.append(path)
             continue

@@ -7,7 +7,6 @@ from importlib import import_module
 
 __all__ = ["load"]
 
-_MODULES = ("glob", "ipaddress", "logging")
 _KINDS = ("dynamic", "fields", "joined", "remote", "shared", "views")
 
 
@@ -16,7 +15,5 @@ def load() -> None:
 
     Later there may be no descriptor left, or a peer may wait.
     """
-    for name in _MODULES:
-        import_module(name)
     for name in _KINDS:
         import_module(f"rmaext._window.{name}")

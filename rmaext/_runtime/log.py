@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -41,9 +40,10 @@ class Log:
     def _tell(self, level: int, text: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         logger = self._logger()
         if logger is None and level >= 30:
-            # where that is not possible any more, nobody is to be disturbed by it
-            with suppress(ImportError, OSError):
+            try:
                 import_module("logging")
+            except (ImportError, OSError):  # no descriptor may be left
+                sys.stderr.write(f"{text % args}\n")
             logger = self._logger()
         if logger is not None:
             logger.log(level, text, *args, stacklevel=3, **options)

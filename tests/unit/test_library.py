@@ -194,7 +194,7 @@ PLUGINS = """
     from mpi4py import MPI
     with rmaext.Window.allocate(MPI.COMM_WORLD, 8, "i8"):
         lines = {line.split()[-1] for line in open("/proc/self/maps") if "-fi.so" in line}
-    print(sorted(lines), os.environ["FI_PROVIDER_PATH"])
+    print(sorted(lines), os.environ.get("FI_PROVIDER_PATH"))
 """
 
 
@@ -218,6 +218,24 @@ def test_another_copys_plug_ins_are_not_loaded(folder, below, run_python):
     done = launch.run_python(PLUGINS, env=env)
     assert done.returncode == 0, done.stderr
     assert name in done.stdout  # the user's own folder
+
+
+@pytest.mark.parametrize(("name", "loaded"), [("demand", True), ("verbs", False)])
+def test_plug_ins_without_a_device_are_not_loaded(folder, name, loaded, run_python):
+    """They take 60 ms of the first window, and offer nothing."""
+    if library._any_device(*library._RDMA_DEVICES, library._OMNI_PATH):
+        pytest.skip("there is such a device")
+    provider = Path(launch.ROOT, "build", "provider", "demand-fi.so")
+    if not provider.exists():
+        pytest.skip(f"no {provider}: make provider")
+    (folder / "lib" / "libfabric").mkdir()
+    shutil.copy(provider, folder / "lib" / "libfabric" / f"lib{name}-fi.so")
+    copy = str(folder / "lib" / "libfabric.so.1")
+    env = {"RMAEXT_ROUTE": "fabric", "RMAEXT_LIBFABRIC": copy}
+    done = run_python(PLUGINS, env=env)
+    assert done.returncode == 0, done.stderr
+    assert (str(folder) in done.stdout) == loaded
+    assert done.stdout.endswith("] None\n")
 
 
 def test_the_mpi_wheels_copy_serves(mpirun):
