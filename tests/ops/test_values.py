@@ -58,7 +58,7 @@ TAKEN = {
         np.datetime64("2020-01-02"),
         np.datetime64("2020-01-02T00:00"),
         np.datetime64("2020-02"),
-        np.datetime64("NaT"),
+        np.datetime64("NaT", "s"),
         datetime.date(2020, 1, 2),
         datetime.datetime(2020, 1, 2),
     ],
