@@ -7,9 +7,6 @@ import itertools
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from .._memory.arrays import address
 from .._native._lib import ffi, lib
 from .._native.cmethods import to_the_end
 from .._runtime.failures import from_c
@@ -89,33 +86,32 @@ class _Message:
     """One message, which can be waited for again after an exception."""
 
     def __init__(self, window: Any, ranks: Sequence[int], step: Add | Swap) -> None:
-        self._window = window
-        self._ranks = np.array(ranks, np.int64)
+        self._window, self._ranks = window, ranks
         self._swap = isinstance(step, tuple)
-        if isinstance(step, tuple):
-            self._places, self._values = np.array(step[:1]), np.array(step[1:])
-        else:
-            self._places, self._values = np.array(step, np.int64).T.copy()
-        self._old = np.zeros(self._places.size, np.int64)
-        self._begun = False
+        places, values = ([step[0]], step[1:]) if self._swap else zip(*step, strict=True)
+        self._count, at = len(places), len(ranks)
+        # in one piece: what C reads of ranks, places and values; and the previous values
+        words = ffi.new("int64_t[]", [*ranks, *places, *values, *itertools.repeat(0, len(places))])
+        self._words, self._places, self._values = words, words + at, words + at + self._count
+        self._old = self._values + len(values)
         self._many = ffi.new("struct rmaext_many *")
-        self._op = ffi.NULL
+        self._begun, self._op = False, ffi.NULL
 
     def finish(self, group: Group) -> list[int]:
         """Return the previous values."""
-        where = f"synchronisation with rank {', '.join(map(str, self._ranks))}"
         code = _PENDING if self._begun else self._begin()
-        if code == _PENDING:
+        if code:
+            where = f"synchronisation with rank {', '.join(map(str, self._ranks))}"
             with Patience() as patience:
                 while code == _PENDING:
                     for rank in self._ranks:
-                        group.watch.check(int(rank), where)
-                    patience.look(where, self._ranks.tolist)
+                        group.watch.check(rank, where)
+                    patience.look(where, lambda: list(self._ranks))
                     code = self._go_on()
-        if code:
-            raise from_c(code, where)
+            if code:
+                raise from_c(code, where)
         self.release()
-        return [int(value) for value in self._old]
+        return list(ffi.unpack(self._old, self._count))
 
     def _go_on(self) -> int:
         """Wait for a slice; return C's code."""
@@ -138,19 +134,17 @@ class _Message:
         fabric.drop(self._many)
 
     def _begin(self) -> int:
-        window, fabric = self._window, self._window._fabric
-        handle, kept = window._handle, (self._ranks, self._places, self._values, self._old)
-        ranks, places, values, old = map(address, kept)
-        type_ = lib.RMAEXT_INT64
+        window, fabric, kept = self._window, self._window._fabric, (self._words,)
+        handle, type_ = window._handle, lib.RMAEXT_INT64
         if self._swap:
             self._op = fabric.hold(handle, kept)
-            at = int(self._ranks[0]), int(self._places[0]) * 8
-            arguments = (lib.RMAEXT_CSWAP, type_, values + 8, values, old, 1)
+            at = self._ranks[0], self._places[0] * 8, lib.RMAEXT_CSWAP, type_
             self._begun = True
-            return int(lib.rmaext_update(handle, *at, *arguments, self._op))
+            old, new = self._values, self._values + 1
+            return int(lib.rmaext_update(handle, *at, new, old, self._old, 1, self._op))
         fabric.hold(handle, kept, self._many)
-        ones = lib.RMAEXT_ONE_RANK if self._ranks.size == 1 else 0
-        where = ffi.cast("int64_t *", ranks), ffi.cast("int64_t *", places)
-        what = (handle, lib.RMAEXT_UPDATE, lib.RMAEXT_SUM, type_, 8, self._old.size, ones)
+        ones = lib.RMAEXT_ONE_RANK if len(self._ranks) == 1 else 0
+        what = handle, lib.RMAEXT_UPDATE, lib.RMAEXT_SUM, type_, 8, self._count, ones
         self._begun = True
-        return int(lib.rmaext_many(*what, *where, values, old, self._many))
+        where = self._words, self._places, self._values, self._old
+        return int(lib.rmaext_many(*what, *where, self._many))
