@@ -232,9 +232,8 @@ def _rows(
             found.append((rank, Rows.SLOT + window._slot(name, given["slot"])))
         for rank, spans in _places(window, name, given, None) if name != "get_notify" else ():
             lone = len(spans) == 1 and spans[0, 1] - spans[0, 0] <= _ONE_WORD
-            if kind & UPDATE or lone:
-                rank = window._rank(rank, name)
-                found += [(rank, row) for row in shadow.words(spans)]
+            rank = window._rank(rank, name)
+            found += [(rank, row) for row in shadow.words(spans) if kind & UPDATE or lone]
     return found
 
 

@@ -103,7 +103,9 @@ def complete(
     request = started[1] if isinstance(started, tuple) else started
     where, quiet, fabric = mpi_progress.address_of(request), ffi.new("int64_t *"), waiter.fabric()
     try:
-        while lib.rmaext_mpi_wait(where, fabric, quiet, SLICE):
+        while True:
+            if not lib.rmaext_mpi_wait(where, fabric, quiet, SLICE):
+                break
             waiter.look()
             finish()
         request.Test()  # it is done, or raises MPI's error
@@ -170,10 +172,14 @@ def finish() -> None:
         return
     with _finishing:
         for entry in list(_late):
-            dup, request, late, error = entry
-            if request.Test():
-                _late.remove(entry)
-                late(dup, error)
+            _try_to_finish(entry)
+
+
+def _try_to_finish(entry: Any) -> None:
+    dup, request, late, error = entry
+    if request.Test():
+        _late.remove(entry)
+        late(dup, error)
 
 
 def _finish_all() -> None:

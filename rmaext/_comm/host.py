@@ -162,16 +162,15 @@ class Hello(NamedTuple):
             record["opened"] = {k: check_candidate(c) for k, c in record["opened"].items()}
             hello = cls(**record)
             check_types(hello)
-            for name, sizes in (
-                (hello.secret, (16,)),
-                (hello.beacon, (0, 32)),
-                (hello.nonce, (0, 16)),
+            numbers = (hello.secret, (16,)), (hello.beacon, (0, 32)), (hello.nonce, (0, 16))
+            if not all(len(bytes.fromhex(name)) in sizes for name, sizes in numbers):
+                raise ValueError("random number")
+            blocks = hello.arena, hello.board
+            words = [*hello.arena, *hello.board]
+            if not all(len(block) == 4 for block in blocks) or not all(
+                type(n) is int and -1 <= n < 1 << 63 for n in words
             ):
-                if len(bytes.fromhex(name)) not in sizes:
-                    raise ValueError("random number")
-            for block in hello.arena, hello.board:
-                if len(block) != 4 or not all(type(n) is int and -1 <= n < 1 << 63 for n in block):
-                    raise ValueError("block")
+                raise ValueError("block")
             return hello
         except KeyRecordError:
             raise

@@ -374,7 +374,9 @@ class Meetings:
             self._numbers.begun += 1
         self._has_come = False
         try:
-            while not self._come(value, collective.SLICE):
+            while True:
+                if self._come(value, collective.SLICE):
+                    break
                 self.look()
         except BaseException:
             lib.rmaext_record_quit()

@@ -161,14 +161,17 @@ class Network:
                 op = fabric.hold(window, ())
                 begun.append((rank, op, lib.rmaext_connect(window, rank, op)))
             for rank, op, code in begun:
-                while code == lib.RMAEXT_PENDING:
-                    self._group.watch.check(rank, f"connect: rank {rank}")
-                    code = lib.rmaext_op_wait(op[0])
-                if code:
-                    raise from_c(code, f"connect: rank {rank}")
+                self._await(rank, op, code)
         finally:
             for _, op, _ in begun:
                 fabric.release(op)
+
+    def _await(self, rank: int, op: Any, code: int) -> None:
+        while code == lib.RMAEXT_PENDING:
+            self._group.watch.check(rank, f"connect: rank {rank}")
+            code = lib.rmaext_op_wait(op[0])
+        if code:
+            raise from_c(code, f"connect: rank {rank}")
 
     # -- signs of life ---------------------------------------------------------
 

@@ -372,16 +372,20 @@ class Endpoint:
         with self._lock:
             orphans = self._orphans
             for token in list(islice(orphans, most)):
-                entry = orphans.get(token)  # the end of a request may come in between
-                if entry is None or not self.handle:
-                    continue
-                if _release(entry[0]) == lib.RMAEXT_PENDING:
-                    orphans.move_to_end(token)
-                elif orphans.pop(token, None) is not None:
-                    self._orphan_bytes -= _bytes(entry)
+                self._reap_one(token)
             if not orphans:
                 self._orphan_bytes = 0
                 self._orphans_most, self._orphan_bytes_most = _ORPHANS, _ORPHAN_BYTES
+
+    def _reap_one(self, token: int) -> None:
+        orphans = self._orphans
+        entry = orphans.get(token)  # the end of a request may come in between
+        if entry is None or not self.handle:
+            return
+        if _release(entry[0]) == lib.RMAEXT_PENDING:
+            orphans.move_to_end(token)
+        elif orphans.pop(token, None) is not None:
+            self._orphan_bytes -= _bytes(entry)
 
     def settle(self) -> None:
         """Wait while too much is on its way that nobody waits for.

@@ -57,15 +57,17 @@ def _configured(path: str = "/etc/ld.so.conf") -> Iterator[str]:
     """Yield the folders that the loader's configuration names, in its order."""
     import glob
 
-    with contextlib.suppress(OSError), open(path) as lines:
-        for line in lines:
-            words = re.split(r"[\s:,]+", line.partition("#")[0].strip())
-            if words[0] == "include":
-                for pattern in words[1:]:
-                    for name in sorted(glob.glob(os.path.join(os.path.dirname(path), pattern))):
-                        yield from _configured(name)
-            elif words[0] != "hwcap":
-                yield from filter(None, words)
+    lines = []
+    with contextlib.suppress(OSError), open(path) as file:
+        lines = file.readlines()
+    for line in lines:
+        words = re.split(r"[\s:,]+", line.partition("#")[0].strip())
+        if words[0] == "include":
+            for pattern in words[1:]:
+                for name in sorted(glob.glob(os.path.join(os.path.dirname(path), pattern))):
+                    yield from _configured(name)
+        elif words[0] != "hwcap":
+            yield from filter(None, words)
 
 
 def _fits(path: str) -> bool:

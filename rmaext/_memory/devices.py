@@ -45,13 +45,14 @@ def is_mapped(it: Any) -> bool:
     start = facts["data"][0]
     end = start + np.dtype(facts["typestr"]).itemsize * math.prod(facts["shape"])
     with open("/proc/self/maps") as maps:
-        for line in maps:
-            where, rights, _ = line.split(maxsplit=2)
-            first, last = (int(part, 16) for part in where.split("-"))
-            if first <= start < last and rights[0] == "r":
-                start = last
-            if first >= end:
-                break
+        lines = maps.readlines()
+    for line in lines:
+        where, rights, _ = line.split(maxsplit=2)
+        first, last = (int(part, 16) for part in where.split("-"))
+        if first <= start < last and rights[0] == "r":
+            start = last
+        if first >= end:
+            break
     return bool(start >= end)
 
 

@@ -310,7 +310,9 @@ class WindowCore(Unique, cmethods.Window[ScalarT]):
         """Wait until an operation has ended, or raise its error. The caller releases it."""
         where = self._where(call, place)
         with Patience() as patience:
-            while code == lib.RMAEXT_PENDING:
+            while True:
+                if code != lib.RMAEXT_PENDING:
+                    break
                 self._group.watch.check(place[0], where)
                 patience.look(where, lambda: None)  # which names the rank
                 code = lib.rmaext_op_wait(op[0])

@@ -349,9 +349,9 @@ class Request(Unique, cmethods.Request):
         look, patience = time.monotonic() + SLICE, Patience()
         try:
             while True:
-                for index, request in enumerate(requests):
-                    if request.done:
-                        return index
+                index = _first_done(requests)
+                if index is not None:
+                    return index
                 now = time.monotonic()
                 if now >= look:
                     look = now + SLICE
@@ -496,7 +496,9 @@ class Request(Unique, cmethods.Request):
         try:
             with Patience() as patience:
                 left = _NS
-                while self._state == _GOES_ON:
+                while True:
+                    if self._state != _GOES_ON:
+                        break
                     if end is not None:
                         left = min(_NS, max(0, int((end - time.monotonic()) * 1e9)))
                     late = self._go_on(left)
@@ -579,6 +581,13 @@ def done_at_once(result: Any) -> Request:
     request._state = _DONE
     request._result = result
     return request
+
+
+def _first_done(requests: list[Request]) -> int | None:
+    for index, request in enumerate(requests):
+        if request.done:
+            return index
+    return None
 
 
 def _listed(call: str, requests: Iterable[Any]) -> list[Request]:

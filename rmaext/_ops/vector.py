@@ -306,7 +306,9 @@ class ManyOperations(WindowCore[ScalarT]):
             code: int = function(*arguments, many)
             if code == _PENDING:
                 with Patience() as patience:
-                    while code == _PENDING:
+                    while True:
+                        if code != _PENDING:
+                            break
                         self._check_ranks(call, ranks)
                         patience.look(f"{call}: window {self._name}", lambda: None)
                         code = lib.rmaext_many_wait(many)

@@ -55,11 +55,14 @@ def _findings() -> Iterator[str]:
             return
         snapshots = [record.snapshot() for record in records]
         count_notifications(snapshots, records)
-        for job in jobs(snapshots):
-            for me in (one for one in job.members if one.pid == os.getpid()):
-                for finding in verdict(job):
-                    if me.rank in finding.waiting and finding.kind != "unclear":
-                        yield finding.text
+        yield from (
+            finding.text
+            for job in jobs(snapshots)
+            for me in job.members
+            if me.pid == os.getpid()
+            for finding in verdict(job)
+            if me.rank in finding.waiting and finding.kind != "unclear"
+        )
     finally:
         for record in records:
             record.close()

@@ -468,8 +468,7 @@ def count_notifications(snapshots: Sequence[Snapshot], records: Sequence[Record]
         try:
             for window in one.windows:
                 targets = [t for *name, t in waited if name == [window.comm, window.number]]
-                if targets:
-                    one.notified += record.notified(window, targets)
+                one.notified += record.notified(window, targets) if targets else []
         except RecordError as exc:
             refused.append(str(exc))
     return refused

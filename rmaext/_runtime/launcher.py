@@ -177,12 +177,13 @@ def supervise(
         command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
     )
     try:
-        while (left := until - time.monotonic()) > 0:
+        while True:
+            left = until - time.monotonic()
+            if left <= 0:
+                return None
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.wait(min(left, 0.05) if watch else left)
-            if watch:
-                until = min(until, time.monotonic() + watch())
-        return None
+            until = min(until, time.monotonic() + watch()) if watch else until
     finally:
         if process.returncode is None:
             _end(process)

@@ -78,7 +78,9 @@ def _shut_down() -> None:
     _state["ending"] = 1
     mpi_progress.end()
     try:
-        while _at_exit:
+        while True:
+            if not _at_exit:
+                break
             _at_exit.pop()()
     finally:  # Ctrl-C in one of them
         if _at_exit:

@@ -255,24 +255,35 @@ class Entering(WindowCore[ScalarT]):
         until = time.monotonic() + pause
         if end is not None:
             until = min(until, end)
-        what = f"{call}: window {self._name}, rank {lock.rank}"
         with Patience(pause) as patience:
-            while (look := lock.look()) is None or look.turn == turn:
-                left = until - time.monotonic()
-                if left <= 0:
+            self._await_other(call, state, lock, turn, until, patience)
+
+    def _await_other(
+        self,
+        call: str,
+        state: State,
+        lock: NearLock | FarLock,
+        turn: int,
+        until: float,
+        patience: Patience,
+    ) -> None:
+        what = f"{call}: window {self._name}, rank {lock.rank}"
+        while (look := lock.look()) is None or look.turn == turn:
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            if look is not None:
+                gone = state.living.gone()
+                action, rank = judge(turn + 1, False, self._group.rank, look, gone)
+                if action == "pass":  # it has given up, or is dead
+                    lock.pass_on(rank, look.slots[rank])
+                if action != "wait":
                     return
-                if look is not None:
-                    gone = state.living.gone()
-                    action, rank = judge(turn + 1, False, self._group.rank, look, gone)
-                    if action == "pass":  # it has given up, or is dead
-                        lock.pass_on(rank, look.slots[rank])
-                    if action != "wait":
-                        return
-                lib.rmaext_record_waits(self._root._handle, lib.RMAEXT_IN_LOCK, lock.rank, 0)
-                mpi_progress.nap(min(left, _TURN))
-                self._check_open(call)
-                if look is not None:
-                    patience.look(what, functools.partial(look.holders, turn + 1))
+            lib.rmaext_record_waits(self._root._handle, lib.RMAEXT_IN_LOCK, lock.rank, 0)
+            mpi_progress.nap(min(left, _TURN))
+            self._check_open(call)
+            if look is not None:
+                patience.look(what, functools.partial(look.holders, turn + 1))
 
     def _undo(self, state: State, lock: NearLock | FarLock, me: int, exclusive: bool) -> None:
         """End an `_enter_lock` that failed, wherever it was."""

@@ -103,7 +103,9 @@ class _Message:
         if code:
             where = f"synchronisation with rank {', '.join(map(str, self._ranks))}"
             with Patience() as patience:
-                while code == _PENDING:
+                while True:
+                    if code != _PENDING:
+                        break
                     for rank in self._ranks:
                         group.watch.check(rank, where)
                     patience.look(where, lambda: list(self._ranks))

@@ -178,9 +178,10 @@ class Notifications(KeyedRequests[ScalarT], Waits[ScalarT]):
         taking = _Taking(self)
         try:
             with wait.patience:
-                while not taking.take(number, wanted, wait.slice()):
+                while True:
+                    if taking.take(number, wanted, wait.slice()):
+                        return taking.seen()
                     wait.go_on(lib.RMAEXT_PENDING)
-                return taking.seen()
         except BaseException:
             taking.give_back()
             raise
@@ -235,9 +236,9 @@ class Notifications(KeyedRequests[ScalarT], Waits[ScalarT]):
         taking = _Taking(self)
         try:
             while True:
-                for slot in wanted:
-                    if taking.take(slot, 1):
-                        return slot
+                found = taking.take_any(wanted)
+                if found is not None:
+                    return found
                 wait(False)
         except BaseException:
             taking.give_back()
@@ -298,7 +299,9 @@ class Notifications(KeyedRequests[ScalarT], Waits[ScalarT]):
         taking = _Taking(self)
         try:
             # Another thread may have taken some meanwhile: then wait again for all.
-            while not all(taking.take(slot, n) for slot, n in Counter(wanted).items()):
+            while True:
+                if all(taking.take(slot, n) for slot, n in Counter(wanted).items()):
+                    return
                 taking.give_back()
                 wait(True)
         except BaseException:
@@ -466,6 +469,13 @@ class _Taking:
         if code != lib.RMAEXT_PENDING:
             raise from_c(code, f"notifications of window {self._name}, slot {slot}")
         return False
+
+    def take_any(self, slots: Iterable[int]) -> int | None:
+        """Take one off the first slot that has any, and return that slot."""
+        for slot in slots:  # no generator, in whose end a signal handler's exception is lost
+            if self.take(slot, 1):
+                return slot
+        return None
 
     def seen(self) -> int:
         """Return what the slot had that was taken from last."""

@@ -103,7 +103,10 @@ class Waits(WindowCore[ScalarT]):
         count = len(conditions)
         call = lib.rmaext_wait_until
         with wait.patience:
-            while code := call(self._handle, target, conditions, count, every, wait.slice()):
+            while True:
+                code = call(self._handle, target, conditions, count, every, wait.slice())
+                if not code:
+                    break
                 wait.go_on(code)
 
     def _look_out(self, since: float) -> None:

@@ -57,7 +57,10 @@ class Completion(cmethods.With, Epochs[ScalarT], Waits[ScalarT]):
         target = -1 if rank is None else self._rank(rank, "flush")
         wait = ffi.new("struct rmaext_wait *", [int(self._timeout * 1e9), 0, 0, 0])
         with Patience() as patience:
-            while code := lib.rmaext_flush(self._handle, target, wait):
+            while True:
+                code = lib.rmaext_flush(self._handle, target, wait)
+                if not code:
+                    break
                 if code != lib.RMAEXT_PENDING:
                     self._flush_failed(code, target)
                 patience.look(f"flush: window {self._name}", lambda: [int(wait.rank)])

@@ -196,7 +196,10 @@ class RemoteWindow(NoRankHere[ScalarT], Window[ScalarT]):  # type: ignore[overri
             raise from_c(code, where)
         wait = ffi.new("struct rmaext_wait *", [int(self._timeout * 1e9), 0, 0, 0])
         with Patience() as patience:
-            while (code := lib.rmaext_flush(self._handle, 0, wait)) == lib.RMAEXT_PENDING:
+            while True:
+                code = lib.rmaext_flush(self._handle, 0, wait)
+                if code != lib.RMAEXT_PENDING:
+                    break
                 self._group.watch.check(0, where)
                 patience.look(where, lambda: None)
         if code == -errno.ETIMEDOUT:

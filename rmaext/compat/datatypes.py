@@ -211,9 +211,13 @@ def _flatten(datatype: MPI.Datatype, whole: bool) -> Layout:
             layout = _derive(combiner, _flatten(old, whole), given)
     finally:
         for part in parts:
-            if not part.is_predefined:
-                part.Free()  # MPI gave handles of its own
+            _free(part)
     return replace(layout, extent=datatype.Get_extent()[1])
+
+
+def _free(part: MPI.Datatype) -> None:
+    if not part.is_predefined:
+        part.Free()  # MPI gave a handle of its own
 
 
 # -- those that are known --------------------------------------------------------------

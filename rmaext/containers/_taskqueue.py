@@ -362,7 +362,9 @@ class TaskQueue(Closing, Generic[ScalarT]):
         try:
             try:
                 self._step(self._enter, loop)
-                while not loop.ended:
+                while True:
+                    if loop.ended:
+                        break
                     began = perf_counter()
                     left = self._step(self._take)
                     if left is None:
@@ -370,13 +372,7 @@ class TaskQueue(Closing, Generic[ScalarT]):
                         continue
                     count, start = operator.length_hint(left), perf_counter()
                     yield left
-                    took = perf_counter() - start
-                    # Where even the own memory is reached by the network, more at a time.
-                    aim = min(max(_CHUNK, _WORTH * (start - began)), _LONGEST)
-                    if took > 2 * aim:
-                        self._grain = max(1, int(self._grain * aim / took))
-                    elif took < aim / 2 and count == self._grain:
-                        self._grain = min(2 * self._grain, _MOST)
+                    self._adapt(count, start - began, perf_counter() - start)
             finally:
                 # Whatever signal handlers raise meanwhile: none comes in between before it.
                 came = locked(self._lock, loop.leave, to_the_end, _FAILURES, self._end, loop)
@@ -395,6 +391,15 @@ class TaskQueue(Closing, Generic[ScalarT]):
             self._ending.told |= {*error.ranks}
             del self._untold[:]
             raise error
+
+    def _adapt(self, count: int, getting: float, doing: float) -> None:
+        """Choose how many tasks are to be in hand, by what the last ones took, in seconds."""
+        # Where even the own memory is reached by the network, more at a time.
+        aim = min(max(_CHUNK, _WORTH * getting), _LONGEST)
+        if doing > 2 * aim:
+            self._grain = max(1, int(self._grain * aim / doing))
+        elif doing < aim / 2 and count == self._grain:
+            self._grain = min(2 * self._grain, _MOST)
 
     def _step(self, function: Callable[..., _T], *arguments: Any) -> _T:
         return locks.alone(self._lock, "TaskQueue", function, *arguments)
@@ -425,26 +430,29 @@ class TaskQueue(Closing, Generic[ScalarT]):
 
     def _search(self) -> bool:
         """Wait until this rank has tasks again; return whether the epoch has ended instead."""
-        ending = self._ending
         start = perf_counter()
-        pause = ending.pause()
+        pause = self._ending.pause()
         try:
-            while not ending.over():
-                began = perf_counter()
-                ended, victims = ending.look()
-                if ended:
-                    return True
-                for victim, word in victims:
-                    if self._steal(victim, word):
-                        return False
-                if not victims:
-                    ending.wait(pause, perf_counter() - began)
-                if not ending.idle:  # a signal handler has put some
-                    return False
-            return True
+            return self._look_for_tasks(pause)
         finally:
             pause.__exit__()
             self._waited += perf_counter() - start
+
+    def _look_for_tasks(self, pause: Any) -> bool:
+        ending = self._ending
+        while not ending.over():
+            began = perf_counter()
+            ended, victims = ending.look()
+            if ended:
+                return True
+            for victim, word in victims:
+                if self._steal(victim, word):
+                    return False
+            if not victims:
+                ending.wait(pause, perf_counter() - began)
+            if not ending.idle:  # a signal handler has put some
+                return False
+        return True
 
     def _steal(self, victim: int, word: int) -> bool:
         """Take tasks of another rank; whether this one has any now."""
