@@ -27,8 +27,8 @@ _OLDEST = (1, 17)
 _SYSTEM = "the system's"
 _WHEEL = "an MPI wheel's"
 _ELSE = "loaded from elsewhere"
-_RDMA_DEVICES = ("/dev/infiniband/uverbs*", "/dev/cxi*")  # what verbs, efa and cxi open
-_OMNI_PATH = "/dev/hfi1*"  # what psm2 opens
+_RDMA_DEVICES = ("/dev/infiniband/uverbs", "/dev/cxi")  # what verbs, efa and cxi open; a number
+_OMNI_PATH = "/dev/hfi1"  # what psm2 opens
 _OF_DEVICES = {f"lib{name}-fi.so" for name in ("verbs", "efa", "cxi", "psmx2")}  # and nothing else
 _USUAL = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib64", "/usr/local/lib")
 _MR_MODES = {
@@ -83,10 +83,13 @@ def _fits(path: str) -> bool:
     return theirs == ours
 
 
-def _any_device(*patterns: str) -> bool:
-    import glob
-
-    return any(map(glob.glob, patterns))
+def _any_device(*paths: str) -> bool:
+    """Tell whether there is a device whose path begins so."""
+    for folder, name in map(os.path.split, paths):
+        with contextlib.suppress(OSError):
+            if any(one.startswith(name) for one in os.listdir(folder)):
+                return True
+    return False
 
 
 def _bare(path: str) -> bool:
