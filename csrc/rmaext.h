@@ -524,9 +524,8 @@ const char *rmaext_strerror(const rmaext_library *lib, int code);
 
 enum {
 	RMAEXT_LIBRARY_SHARED = 1, /* others in this process use this copy */
-	RMAEXT_LIBRARY_THEIRS =
-		2,		 /* and are to find no settings of ours in it */
-	RMAEXT_LIBRARY_BARE = 4, /* none of its plug-ins has a device here */
+	RMAEXT_LIBRARY_THEIRS = 2, /* it is to have no settings of ours */
+	RMAEXT_LIBRARY_BARE = 4,   /* none of its plug-ins has a device here */
 };
 
 /*

@@ -93,7 +93,8 @@ def environment(changes: Mapping[str, str | None] | None = None) -> dict[str, st
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # each process would compile all of rmaext
     env["PYTHONFAULTHANDLER"] = "1"
     # CPython 3.12 and later say it to those that fork beside a progress thread
-    env["PYTHONWARNINGS"] = "ignore:This process (pid=:DeprecationWarning"
+    forks = "ignore:This process (pid=:DeprecationWarning"
+    env["PYTHONWARNINGS"] = ",".join(filter(None, [env.get("PYTHONWARNINGS"), forks]))
     env.setdefault("OPENBLAS_NUM_THREADS", "1")  # else two threads a rank, on two cores
     if _shared_memory() < 256 << 20:
         # As in many containers. MPICH would be killed by SIGBUS, even at size 4.

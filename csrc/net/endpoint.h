@@ -36,7 +36,7 @@ struct rmaext_library {
 	__typeof__(fi_fabric) *fabric;
 	__typeof__(fi_version) *version;
 	__typeof__(fi_strerror) *strerror;
-	bool shared;	      /* MPI may have initialised it */
+	bool shared;	      /* others may have initialised it */
 	atomic_bool tune;     /* its next fi_getinfo has settings of ours */
 	char path[4096];      /* of the file, without links */
 	char plugins[4200];   /* folder that its providers are loaded from */

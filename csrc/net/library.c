@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Opens a libfabric at run time. A linked extension would silently get MPI's
- * copy, which has the same soname and has read its environment; and a copy of
+ * copy, which has the same soname and may have read its environment; a copy of
  * our own lets the user choose the version. The versions of the symbols are
  * those of the structures in the headers of 1.17; libfabric keeps them in later
  * releases.
@@ -245,10 +245,11 @@ int rmx_getinfo(struct rmaext_library *lib, const char *node, uint64_t flags,
 	struct rmx_signals *signals;
 	bool ours[N], plugins = false;
 	char *before = NULL;
-	const size_t count = atomic_exchange(&lib->tune, false) ? N : 0;
+	const size_t first = lib->shared ? RMX_TUNING_OF_RXM : 0;
+	const size_t count = atomic_exchange(&lib->tune, false) ? N - first : 0;
 	int ret;
 
-	rmx_settings_hold(lib, rmx_tuning, count, ours);
+	rmx_settings_hold(lib, rmx_tuning + first, count, ours);
 	if (count)
 		before = plugins_set(lib, &plugins);
 	signals = rmx_signals_hold();
@@ -261,6 +262,6 @@ int rmx_getinfo(struct rmaext_library *lib, const char *node, uint64_t flags,
 	else if (plugins)
 		unsetenv("FI_PROVIDER_PATH");
 	free(before);
-	rmx_settings_give_back(lib, rmx_tuning, count, ours);
+	rmx_settings_give_back(lib, rmx_tuning + first, count, ours);
 	return ret;
 }

@@ -33,7 +33,8 @@ _Static_assert(RMX_REG_MR == FI_REG_MR, "FI_REG_MR");
 #endif
 
 /*
- * FI_* settings for a copy of libfabric that nobody has initialised. rxm then
+ * FI_* settings for a copy of libfabric that nobody has initialised. A copy
+ * that others may use, too, has the last ones only. With the first ones, rxm
  * has 8 receive buffers a connection (see rmx_rxm_over_tcp), which take 0.19 MB
  * with 1.17 and 0.35 MB with 2.5.1, where its default of 128 takes 2.2 and 4.3
  * MB (measured). A peer has at most 4 requests and 4 replies on their way.
@@ -54,6 +55,7 @@ static const char *const rmx_tuning[][2] = {
 	{"FI_OFI_RXM_RX_SIZE", "16384"}, {"FI_TCP_MAX_RX_SIZE", "512"},
 	{"FI_MR_CACHE_MAX_COUNT", "0"},
 };
+#define RMX_TUNING_OF_RXM 3 /* first ones */
 
 /*
  * Is the address of such an endpoint that of a listening TCP socket? These
@@ -115,7 +117,7 @@ static const char *const rmx_rxm_over_tcp[][2] = {
 };
 
 /*
- * A copy that MPI has initialised has 128 buffers a connection, and 4,096 in a
+ * A copy that MPI has loaded has 128 buffers a connection, and 4,096 in a
  * shared context: the endpoint of more processes than these shares them.
  */
 #define RMX_UNSHARED_MOST 32

@@ -233,7 +233,7 @@ def _rows(
         for rank, spans in _places(window, name, given, None) if name != "get_notify" else ():
             lone = len(spans) == 1 and spans[0, 1] - spans[0, 0] <= _ONE_WORD
             rank = window._rank(rank, name)
-            found += [(rank, row) for row in shadow.words(spans) if kind & UPDATE or lone]
+            found += [(rank, row) for row in (shadow.words(spans) if kind & UPDATE or lone else ())]
     return found
 
 

@@ -49,8 +49,9 @@ _MR_MODES = {
 def _loaded() -> list[str]:
     """Return the copies that this process has mapped."""
     with open("/proc/self/maps") as maps:
-        lines = [line.split(maxsplit=5)[-1].strip() for line in maps if "libfabric.so" in line]
-    return list(dict.fromkeys(lines))
+        lines = maps.readlines()
+    found = [line.split(maxsplit=5)[-1].strip() for line in lines if "libfabric.so" in line]
+    return list(dict.fromkeys(found))
 
 
 def _configured(path: str = "/etc/ld.so.conf") -> Iterator[str]:
@@ -94,11 +95,11 @@ def _any_device(*paths: str) -> bool:
 
 def _bare(path: str) -> bool:
     """Tell whether all plug-ins of a libfabric are for devices that are not here."""
-    try:
-        plugins = os.listdir(f"{os.path.dirname(path)}/libfabric")
-    except OSError:
-        return False
-    return _OF_DEVICES.issuperset(plugins) and not _any_device(*_RDMA_DEVICES, _OMNI_PATH)
+    plugins = set()
+    for folder in {os.path.dirname(path), os.path.dirname(os.path.realpath(path))}:
+        with contextlib.suppress(OSError):
+            plugins.update(os.listdir(f"{folder}/libfabric"))
+    return bool(plugins) and plugins <= _OF_DEVICES and not _any_device(*_RDMA_DEVICES, _OMNI_PATH)
 
 
 def places() -> Iterator[tuple[str, str]]:
@@ -114,7 +115,7 @@ def places() -> Iterator[tuple[str, str]]:
        the copy that knows its network by itself.
     4. The system's, in the loader's order: /etc/ld.so.conf, where EFA's installer adds
        its own, then the usual folders.
-    5. Those inside MPI wheels, last: MPI has set such a copy up and it reads the
+    5. Those inside MPI wheels, last: where MPI has set such a copy up, it reads the
        environment no more, where a copy of our own heeds FI_*.
        Then whatever else is loaded.
 
@@ -163,13 +164,14 @@ class Library:
 
     def __init__(self, path: str) -> None:
         real = os.path.realpath(path)
-        flags = lib.RMAEXT_LIBRARY_BARE if _bare(real) else 0
+        flags = lib.RMAEXT_LIBRARY_BARE if _bare(path) else 0
         self.shared = any(
             real == os.path.realpath(p) or path == os.path.basename(p) for p in _loaded()
         )
         if self.shared:
             flags |= lib.RMAEXT_LIBRARY_SHARED
-            # once MPI is initialised, it has read what it wants of that copy's settings
+            # Once MPI is initialised, it has read what it wants of that copy's settings: MPICH's
+            # network by default is UCX, so that nobody has started the copy that it has loaded.
             mpi = sys.modules.get("mpi4py.MPI")
             if not (mpi and mpi.Is_initialized()):
                 flags |= lib.RMAEXT_LIBRARY_THEIRS

@@ -292,7 +292,7 @@ class Team:
         """Return memory for one, kept until its ranks have closed it."""
         board = ffi.from_buffer(Arena.own().allocate(lib.rmaext_node_barrier_bytes(size)))
         with cls._lock:
-            used = [b for b in cls._boards if not lib.rmaext_node_barrier_deserted(*b)]
+            used = filter(lambda b: not lib.rmaext_node_barrier_deserted(*b), cls._boards)
             cls._boards = [*used, (board, size)]
         return board
 
@@ -300,7 +300,7 @@ class Team:
     def discard(cls, board: Any) -> None:
         """Free a board that no rank has used."""
         with cls._lock:
-            cls._boards = [b for b in cls._boards if b[0] is not board]
+            cls._boards = list(filter(lambda b: b[0] is not board, cls._boards))
 
     def close(self) -> None:
         """After the last meeting; all ranks do."""

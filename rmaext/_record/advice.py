@@ -7,11 +7,15 @@ It is the verdict of `python -m rmaext why`, of this node's ranks, at the moment
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from .._native._lib import lib
 from .._runtime import failures
 from .._runtime.log import log
+
+if TYPE_CHECKING:
+    from .snapshot import Snapshot
 
 __all__ = ["install"]
 
@@ -43,26 +47,30 @@ def _advice(late: bool) -> str:
         lib.rmaext_record_again(0)
 
 
-def _findings() -> Iterator[str]:
-    from .job import jobs
+def _findings() -> list[str]:
     from .record import count_notifications, find
-    from .verdict import verdict
 
     records, _ = find([os.getpid()], whole_jobs=True)
     try:
         if len(records) > _MOST:
-            yield f"{_COMMAND} tells who waits for whom"
-            return
+            return [f"{_COMMAND} tells who waits for whom"]
         snapshots = [record.snapshot() for record in records]
         count_notifications(snapshots, records)
-        yield from (
-            finding.text
-            for job in jobs(snapshots)
-            for me in job.members
-            if me.pid == os.getpid()
-            for finding in verdict(job)
-            if me.rank in finding.waiting and finding.kind != "unclear"
-        )
+        return _of_this_process(snapshots)
     finally:
         for record in records:
             record.close()
+
+
+def _of_this_process(snapshots: Sequence[Snapshot]) -> list[str]:
+    from .job import jobs
+    from .verdict import verdict
+
+    return [
+        finding.text
+        for job in jobs(snapshots)
+        for me in job.members
+        if me.pid == os.getpid()
+        for finding in verdict(job)
+        if me.rank in finding.waiting and finding.kind != "unclear"
+    ]

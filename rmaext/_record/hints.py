@@ -41,7 +41,8 @@ def of_window(comm: int, number: int) -> str:
     for record in records:
         with record, suppress(RecordError):  # what cannot be read is not important
             one = record.snapshot()
-            one.windows = [w for w in one.windows if (w.comm, w.number) == (comm, number)]
+            wanted = filter(lambda w: (w.comm, w.number) == (comm, number), one.windows)
+            one.windows = list(wanted)
             look(one, record)
             return "".join(texts([one]))
     return ""

@@ -467,7 +467,8 @@ def count_notifications(snapshots: Sequence[Snapshot], records: Sequence[Record]
     for one, record in zip(snapshots, records, strict=True):
         try:
             for window in one.windows:
-                targets = [t for *name, t in waited if name == [window.comm, window.number]]
+                its = filter(lambda it: it[:2] == (window.comm, window.number), waited)
+                targets = [target for *_, target in its]
                 one.notified += record.notified(window, targets) if targets else []
         except RecordError as exc:
             refused.append(str(exc))

@@ -122,7 +122,8 @@ def find() -> tuple[str, str]:
 def _launchers() -> Iterator[str]:
     """Yield the launchers that there are, each file once."""
     with open("/proc/self/maps") as maps:
-        libraries = [line.split(maxsplit=5)[-1].strip() for line in maps if "/libmpi" in line]
+        lines = maps.readlines()
+    libraries = [line.split(maxsplit=5)[-1].strip() for line in lines if "/libmpi" in line]
     # lib/libmpi.so, lib/mpich/libmpi.so or lib/x86_64-linux-gnu/libmpi.so
     beside = [str(folder / "bin") for path in libraries for folder in Path(path).parents[:4]]
     seen = set()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -43,7 +44,8 @@ class Log:
             try:
                 import_module("logging")
             except (ImportError, OSError):  # no descriptor may be left
-                sys.stderr.write(f"{text % args}\n")
+                with suppress(AttributeError, OSError, ValueError):  # nor a stderr
+                    sys.stderr.write((text % args if args else text) + "\n")
             logger = self._logger()
         if logger is not None:
             logger.log(level, text, *args, stacklevel=3, **options)

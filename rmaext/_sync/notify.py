@@ -270,7 +270,7 @@ class Notifications(KeyedRequests[ScalarT], Waits[ScalarT]):
         taking = _Taking(self)
         try:
             while True:
-                taken = [slot for slot in wanted if taking.take(slot, 1)]
+                taken = taking.take_some(wanted)
                 if taken:
                     return taken
                 wait(False)
@@ -472,10 +472,14 @@ class _Taking:
 
     def take_any(self, slots: Iterable[int]) -> int | None:
         """Take one off the first slot that has any, and return that slot."""
-        for slot in slots:  # no generator, in whose end a signal handler's exception is lost
+        for slot in slots:
             if self.take(slot, 1):
                 return slot
         return None
+
+    def take_some(self, slots: Iterable[int]) -> list[int]:
+        """Take one off each slot that has any, and return those slots."""
+        return [slot for slot in slots if self.take(slot, 1)]
 
     def seen(self) -> int:
         """Return what the slot had that was taken from last."""

@@ -129,7 +129,7 @@ class Completion(cmethods.With, Epochs[ScalarT], Waits[ScalarT]):
             if self._closed:  # another thread was faster
                 return
             failure = self._unfinished() or self._try_flush() or check_grants(self)
-            was_open = [window for window in (self, *self._family()) if not window._closed]
+            was_open = list(filter(lambda window: not window._closed, (self, *self._family())))
             # Memory is freed once all ranks have met. So this rank's threads must have stopped
             # writing before it meets the others; if an operation that was given up may still
             # reach its target, this rank is busy, and all ranks keep their memory.

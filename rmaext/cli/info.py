@@ -373,7 +373,8 @@ def _library_lines(library: dict[str, Any]) -> list[str]:
     if "path" in library:
         lines += [f"  used: {library['path']}, {library['version']}: {library['why']}"]
         lines += [
-            "  shared with MPI: FI_* in the environment counts as it was when MPI began"
+            "  shared with MPI: FI_* in the environment counts as it was when MPI began, if MPI "
+            "uses it, else when the first window is made"
             if library["shared_with_mpi"]
             else "  a copy of its own, apart from MPI's: FI_* is read when the first window is made"
         ]

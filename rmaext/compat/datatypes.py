@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -203,16 +204,20 @@ def _flatten(datatype: MPI.Datatype, whole: bool) -> Layout:
     parts = given.get("datatypes", [old])
     try:
         if combiner == "STRUCT":
-            blocks = zip(given["blocklengths"], given["displacements"], parts, strict=True)
-            layout = join(
-                [shift(_flatten(part, whole).repeat(n), at) for n, at, part in blocks if n]
-            )
+            layout = _struct(given["blocklengths"], given["displacements"], parts, whole)
         else:
             layout = _derive(combiner, _flatten(old, whole), given)
     finally:
         for part in parts:
             _free(part)
     return replace(layout, extent=datatype.Get_extent()[1])
+
+
+def _struct(
+    lengths: Sequence[int], places: Sequence[int], parts: Sequence[MPI.Datatype], whole: bool
+) -> Layout:
+    blocks = zip(lengths, places, parts, strict=True)
+    return join([shift(_flatten(part, whole).repeat(n), at) for n, at, part in blocks if n])
 
 
 def _free(part: MPI.Datatype) -> None:

@@ -69,10 +69,11 @@ def _dump(path: str, pid: int, until: float) -> tuple[tuple[str, bool], str]:
     if left <= 0:
         return _NOWHERE, late
     command = [path, "dump", "--nonblocking", "--json", "--pid", str(pid)]
+    env = {name: value for name, value in os.environ.items() if name not in _QUIET}
     try:
         done = subprocess.run(
             command,
-            env={name: value for name, value in os.environ.items() if name not in _QUIET},
+            env=env,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

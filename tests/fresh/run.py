@@ -73,7 +73,9 @@ RUN_PROGRAM = (
 # What newer compilers, headers and Pythons have a say in.
 NEWER = (
     "make -j4 develop && make test-2 "
-    "ARGS='tests/ops/test_put_get.py tests/ops/test_atomic.py tests/native/test_c_methods.py'"
+    "ARGS='tests/ops/test_put_get.py tests/ops/test_atomic.py tests/native/test_c_methods.py' && "
+    "make test-serial ARGS='tests/unit/test_try_blocks.py tests/ops/test_values.py "
+    "tests/containers/test_taskqueue_interrupted.py'"
 )
 
 CASES = [

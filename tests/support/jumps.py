@@ -3,9 +3,10 @@
 
     python jumps.py FOLDER
 
-CPython 3.12 and 3.13 end a loop with a jump of its own behind a conditional one, which they
-leave out of the exception table. Signal handlers are called at such a jump: after an exception
-of theirs neither `finally` nor `with` ends the block. 3.11 and 3.14 do not do so.
+CPython 3.12 and 3.13 end a loop, a comprehension's too, with a jump of its own behind a
+conditional one, which they leave out of the exception table. Signal handlers are called at such
+a jump, and with 3.13 neither `finally` nor `with` ends the block after an exception of theirs.
+(3.12 looks up another place of the table then.) 3.11 and 3.14 have no such jumps.
 """
 
 from __future__ import annotations
@@ -14,12 +15,10 @@ import dis
 import sys
 import types
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
-# The compiler's own handlers: of generators and of comprehensions.
+# What the compiler's own handlers begin with: of generators and of comprehensions.
 _OWN = "CALL_INTRINSIC_1", "SWAP"
-_NOT_LOOKED_AT = "EXTENDED_ARG", "CACHE", "NOT_TAKEN"
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -33,20 +32,21 @@ def unguarded(text: str, name: str) -> Iterator[str]:
     """Yield where they are in a program, as "name:line function"."""
     for code in _codes(compile(text, name, "exec", dont_inherit=True)):
         table = dis._parse_exception_table(code)
-        instructions = [i for i in dis.get_instructions(code) if i.opname not in _NOT_LOOKED_AT]
-        at = {i.offset: i.opname for i in instructions}
+        instructions = list(dis.get_instructions(code))
+        begins = {i.offset: i.opname for i in instructions}
 
-        def handler(offset: int, table=table) -> int | None:
-            found = [entry.target for entry in table if entry.start <= offset < entry.end]
-            return found[-1] if found else None
+        def handlers(offset: int, table=table, begins=begins) -> set[int]:
+            """The handlers that an exception comes through, one after another."""
+            chain: dict[int, str] = {}
+            while True:
+                found = [entry.target for entry in table if entry.start <= offset < entry.end]
+                if not found or found[-1] in chain:
+                    return {at for at, begin in chain.items() if begin not in _OWN}
+                offset = found[-1]
+                chain[offset] = begins[offset]
 
-        for before, jump in pairwise(instructions):
-            if jump.opname != "JUMP_BACKWARD" or not before.opname.startswith("POP_JUMP"):
-                continue
-            guard = handler(before.offset)
-            if guard is None or handler(jump.offset) == guard or handler(jump.argval) != guard:
-                continue
-            if at.get(guard) not in _OWN:
+        for jump in instructions:
+            if jump.opname == "JUMP_BACKWARD" and handlers(jump.argval) - handlers(jump.offset):
                 yield f"{name}:{jump.positions.lineno} {code.co_qualname}"
 
 

@@ -238,6 +238,18 @@ def test_plug_ins_without_a_device_are_not_loaded(folder, name, loaded, run_pyth
     assert done.stdout.endswith("] None\n")
 
 
+def test_settings_of_a_copy_that_mpi_has_not_started(run_python):
+    """As MPICH's wheel has it. Of a copy that others may use, too, rxm's are left alone."""
+    if not launch.wheel() or "/mpich/" not in launch.wheel():
+        pytest.skip("MPI is not from MPICH's wheel")
+    env = {"RMAEXT_ROUTE": "fabric", "RMAEXT_LIBFABRIC": launch.wheel(), "FI_LOG_LEVEL": "debug"}
+    done = run_python(PLUGINS, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "max_rx_size=512" in done.stderr
+    assert "mr_cache_max_count=0" in done.stderr
+    assert "msg_rx_size=<not set>" in done.stderr
+
+
 def test_the_mpi_wheels_copy_serves(mpirun):
     """Its own tcp, but for Intel MPI's, whose 1.x has tcp;ofi_rxm for who does not name it."""
     if not launch.wheel():

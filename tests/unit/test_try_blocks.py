@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""No loop of a try block ends with a conditional jump: what the handlers guard, see jumps.py.
+"""No loop of a try block ends with a jump that its handlers do not guard; see jumps.py.
 
 Where this fails, let the loop be `while True` with its `if ...: break` at the start and a plain
-statement at its end, or give it a function of its own.
+statement at its end, or give the loop or the comprehension a function of its own.
 """
 
 from __future__ import annotations
 
 import glob
+import json
 import os
 import shutil
 import subprocess
@@ -20,14 +21,20 @@ from support import jumps
 import rmaext
 
 PRODUCT = os.path.dirname(rmaext.__file__)
-LOOP = """
-def f(wait, look, end):
-    try:
-        while wait():
-            look()
-    finally:
-        end()
-"""
+SHAPES = {
+    "while": "while wait():\n            look()",
+    "for": "for i in wait():\n            if i:\n                look()",
+    "chained": "for i in wait():\n            if 1 < i < 3:\n                look()",
+    "yield": "for i in wait():\n            if i:\n                yield i",
+    "comprehension": "x = [i for i in wait() if i]",
+}
+# That the loop ends as a call does, on all releases.
+GUARDED = "while True:\n            if wait():\n                break\n            look()"
+
+
+def program(shape: str) -> str:
+    text = f"def f(wait, look, end):\n    {{}}\n        {shape}\n"
+    return text.format("with end:") + text.format("try:") + "    finally:\n        end()\n"
 
 
 def pythons() -> list[str]:
@@ -38,8 +45,11 @@ def pythons() -> list[str]:
     return known + [path for v in versions if (path := shutil.which(f"python{v}"))]
 
 
-def test_it_is_seen():
-    assert len([*jumps.unguarded(LOOP, "loop")]) == (sys.version_info[:2] in ((3, 12), (3, 13)))
+@pytest.mark.parametrize("shape", SHAPES)
+def test_it_is_seen(shape):
+    found = [*jumps.unguarded(program(SHAPES[shape]), "it")]
+    assert bool(found) == (sys.version_info[:2] in ((3, 12), (3, 13))), found
+    assert not [*jumps.unguarded(program(GUARDED), "it")]
 
 
 def test_this_python():
@@ -55,8 +65,14 @@ def test_others():
         if "pyenv: " in done.stderr:  # a shim of one that is not chosen
             continue
         assert done.returncode == 0, f"{python}\n{done.stdout}{done.stderr}"
-        code = f"from support.jumps import unguarded; print(len([*unguarded({LOOP!r}, 'x')]))"
+        shapes = [program(shape) for shape in (*SHAPES.values(), GUARDED)]
+        code = (
+            f"from support.jumps import unguarded as u; print([len([*u(s, '')]) for s in {shapes}])"
+        )
         done = subprocess.run(
             [python, "-c", code], capture_output=True, text=True, cwd=launch.ROOT / "tests"
         )
-        assert done.stdout == "1\n", f"{python} {done.stderr}"
+        assert not done.returncode, f"{python} {done.stderr}"
+        *counts, guarded = json.loads(done.stdout)
+        assert all(counts), (python, counts)
+        assert not guarded
