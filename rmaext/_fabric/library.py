@@ -30,6 +30,8 @@ _ELSE = "loaded from elsewhere"
 _RDMA_DEVICES = ("/dev/infiniband/uverbs", "/dev/cxi")  # what verbs, efa and cxi open; a number
 _OMNI_PATH = "/dev/hfi1"  # what psm2 opens
 _OF_DEVICES = {f"lib{name}-fi.so" for name in ("verbs", "efa", "cxi", "psmx2")}  # and nothing else
+# Where no descriptor is left, it is no other libfabric that is taken, but an error.
+_ABSENT = FileNotFoundError, NotADirectoryError, PermissionError
 _USUAL = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib64", "/usr/local/lib")
 _MR_MODES = {
     1 << 0: "BASIC",
@@ -59,7 +61,7 @@ def _configured(path: str = "/etc/ld.so.conf") -> Iterator[str]:
     import glob
 
     lines = []
-    with contextlib.suppress(OSError), open(path) as file:
+    with contextlib.suppress(*_ABSENT), open(path) as file:
         lines = file.readlines()
     for line in lines:
         words = re.split(r"[\s:,]+", line.partition("#")[0].strip())
@@ -78,7 +80,7 @@ def _fits(path: str) -> bool:
         try:
             with open(name, "rb") as file:
                 heads.append(file.read(20))
-        except OSError:
+        except _ABSENT:
             return False
     theirs, ours = ((head[:5], head[18:]) for head in heads)  # magic and class, machine
     return theirs == ours
@@ -87,7 +89,7 @@ def _fits(path: str) -> bool:
 def _any_device(*paths: str) -> bool:
     """Tell whether there is a device whose path begins so."""
     for folder, name in map(os.path.split, paths):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(*_ABSENT):
             if any(one.startswith(name) for one in os.listdir(folder)):
                 return True
     return False
@@ -97,7 +99,7 @@ def _bare(path: str) -> bool:
     """Tell whether all plug-ins of a libfabric are for devices that are not here."""
     plugins = set()
     for folder in {os.path.dirname(path), os.path.dirname(os.path.realpath(path))}:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(*_ABSENT):
             plugins.update(os.listdir(f"{folder}/libfabric"))
     return bool(plugins) and plugins <= _OF_DEVICES and not _any_device(*_RDMA_DEVICES, _OMNI_PATH)
 
@@ -266,7 +268,7 @@ def _of_2(path: str) -> bool:
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as whole:
             return whole.find(b"\0FABRIC_1.8\0") >= 0  # a version of its symbols
-    except (OSError, ValueError):  # what is loaded may have been removed; or it is empty
+    except (*_ABSENT, ValueError):  # what is loaded may have been removed; an empty file
         return False
 
 
