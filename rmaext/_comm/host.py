@@ -162,20 +162,21 @@ class Hello(NamedTuple):
             record["opened"] = {k: check_candidate(c) for k, c in record["opened"].items()}
             hello = cls(**record)
             check_types(hello)
-            numbers = (hello.secret, (16,)), (hello.beacon, (0, 32)), (hello.nonce, (0, 16))
-            if not all(len(bytes.fromhex(name)) in sizes for name, sizes in numbers):
-                raise ValueError("random number")
-            blocks = hello.arena, hello.board
-            words = [*hello.arena, *hello.board]
-            if not all(len(block) == 4 for block in blocks) or not all(
-                type(n) is int and -1 <= n < 1 << 63 for n in words
-            ):
-                raise ValueError("block")
+            hello._check()
             return hello
         except KeyRecordError:
             raise
         except (TypeError, ValueError, AttributeError, RecursionError) as exc:
             raise KeyRecordError(errno.EPROTO, f"malformed record: hello: {exc}") from None
+
+    def _check(self) -> None:
+        """Raise ValueError, or TypeError, for what cannot be."""
+        for name, sizes in (self.secret, (16,)), (self.beacon, (0, 32)), (self.nonce, (0, 16)):
+            if len(bytes.fromhex(name)) not in sizes:
+                raise ValueError("random number")
+        for block in self.arena, self.board:
+            if len(block) != 4 or not all(type(n) is int and -1 <= n < 1 << 63 for n in block):
+                raise ValueError("block")
 
 
 class Hellos:

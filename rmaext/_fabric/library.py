@@ -89,9 +89,11 @@ def _fits(path: str) -> bool:
 def _any_device(*paths: str) -> bool:
     """Tell whether there is a device whose path begins so."""
     for folder, name in map(os.path.split, paths):
+        there: list[str] = []
         with contextlib.suppress(*_ABSENT):
-            if any(one.startswith(name) for one in os.listdir(folder)):
-                return True
+            there = os.listdir(folder)
+        if any(one.startswith(name) for one in there):
+            return True
     return False
 
 

@@ -299,35 +299,48 @@ class Entering(WindowCore[ScalarT]):
         self, call: str, lock: NearLock | FarLock, me: int, exclusive: bool, end: float | None
     ) -> int:
         """Wait for this rank's other threads, then draw a ticket; return what `take` does."""
-        place, still, looked = lock.queue(), _Still(), time.monotonic()
-        where = self._root._handle, lib.RMAEXT_IN_LOCK, lock.rank, exclusive
-        what = f"{call}: window {self._name}, rank {lock.rank}"
+        place = lock.queue()
         try:
             with Patience() as patience:
-                while True:
-                    if lock.threads and lock.threads[0] is place:
-                        code = lock.take(me, exclusive)
-                        if code != -errno.EBUSY:
-                            return code
-                    lib.rmaext_record_waits(*where)
-                    turn = time.monotonic() + _TURN
-                    if mpi_progress.acquire(place, turn if end is None else min(turn, end)):
-                        lock.threads.appendleft(place)  # others may be faster
-                        continue
-                    self._check_open(call)
-                    if end is not None and end <= turn:
-                        self._timed_out(call, lock.rank)
-                    patience.look(what, lambda: [self._group.rank])
-                    if not exclusive and turn > looked + _LOOK_EVERY:
-                        looked, look = turn, lock.look()
-                        quiet = still.seconds(look, turn)
-                        if look is not None and look.inside < WRITER and quiet > _STUCK:
-                            raise _Stuck
+                return self._await_threads(call, lock, me, exclusive, end, place, patience)
         finally:
             try:
                 lock.threads.remove(place)
             except ValueError:  # woken in vain
                 lock.next_thread()
+
+    def _await_threads(
+        self,
+        call: str,
+        lock: NearLock | FarLock,
+        me: int,
+        exclusive: bool,
+        end: float | None,
+        place: Any,
+        patience: Patience,
+    ) -> int:
+        still, looked = _Still(), time.monotonic()
+        where = self._root._handle, lib.RMAEXT_IN_LOCK, lock.rank, exclusive
+        what = f"{call}: window {self._name}, rank {lock.rank}"
+        while True:
+            if lock.threads and lock.threads[0] is place:
+                code = lock.take(me, exclusive)
+                if code != -errno.EBUSY:
+                    return code
+            lib.rmaext_record_waits(*where)
+            turn = time.monotonic() + _TURN
+            if mpi_progress.acquire(place, turn if end is None else min(turn, end)):
+                lock.threads.appendleft(place)  # others may be faster
+                continue
+            self._check_open(call)
+            if end is not None and end <= turn:
+                self._timed_out(call, lock.rank)
+            patience.look(what, lambda: [self._group.rank])
+            if not exclusive and turn > looked + _LOOK_EVERY:
+                looked, look = turn, lock.look()
+                quiet = still.seconds(look, turn)
+                if look is not None and look.inside < WRITER and quiet > _STUCK:
+                    raise _Stuck
 
     def _await_turn(
         self, call: str, lock: NearLock | FarLock, exclusive: bool, end: float | None

@@ -296,10 +296,13 @@ class Epochs(Synchronisation[ScalarT]):
                     self._serve()
                     patience.look(what, behind)
                     self._look_for_lost(call, state, place, counts, ranks)
-                    if end is not None and time.monotonic() >= end:
-                        self._timed_out(call, rank)
+                    self._check_time(call, rank, end)
                 lib.rmaext_record_waited(lib.RMAEXT_IN_EPOCH, 0)
         return counts | {rank: counts.get(rank, 0) + 1 for rank in ranks}
+
+    def _check_time(self, call: str, rank: int, end: float | None) -> None:
+        if end is not None and time.monotonic() >= end:
+            self._timed_out(call, rank)
 
     def _look_for_lost(
         self, call: str, state: State, place: int, counts: dict[int, int], ranks: list[int]

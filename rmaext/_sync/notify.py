@@ -300,7 +300,7 @@ class Notifications(KeyedRequests[ScalarT], Waits[ScalarT]):
         try:
             # Another thread may have taken some meanwhile: then wait again for all.
             while True:
-                if all(taking.take(slot, n) for slot, n in Counter(wanted).items()):
+                if taking.take_all(wanted):
                     return
                 taking.give_back()
                 wait(True)
@@ -480,6 +480,10 @@ class _Taking:
     def take_some(self, slots: Iterable[int]) -> list[int]:
         """Take one off each slot that has any, and return those slots."""
         return [slot for slot in slots if self.take(slot, 1)]
+
+    def take_all(self, slots: Iterable[int]) -> bool:
+        """Take one off each slot; return whether all had one. If not, some may be taken."""
+        return all(self.take(slot, n) for slot, n in Counter(slots).items())
 
     def seen(self) -> int:
         """Return what the slot had that was taken from last."""

@@ -53,7 +53,7 @@ class Statistics(WindowCore[ScalarT]):
         try:
             from .._record import hints  # here: few programs ever need it
 
-            if not any(hints.may_be_due(_counts(part._handle)) for part in parts):
+            if not any(map(hints.may_be_due, [_counts(part._handle) for part in parts])):
                 return ""
             return hints.of_window(self._group.record_id, int(self._name))
         except Exception:  # without descriptors, say: the others wait for this rank

@@ -60,7 +60,7 @@ class Closing(Unique):
             for window in self._windows:
                 window.close()
         except BaseException as exc:
-            if any(window.closed for window in self._windows):
+            if any(map(operator.attrgetter("closed"), self._windows)):
                 self.__exit__(type(exc), exc, None)
             raise
 

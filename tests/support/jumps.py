@@ -3,10 +3,11 @@
 
     python jumps.py FOLDER
 
-CPython 3.12 and 3.13 end a loop, a comprehension's too, with a jump of its own behind a
-conditional one, which they leave out of the exception table. Signal handlers are called at such
-a jump, and with 3.13 neither `finally` nor `with` ends the block after an exception of theirs.
-(3.12 looks up another place of the table then.) 3.11 and 3.14 have no such jumps.
+Since 3.12 CPython makes two of a conditional jump back: the second is a jump of its own, which
+is left out of the exception table. So end `for` loops whose last statement is an `if`, filtered
+comprehensions and `any(... for ...)`; with 3.12 and 3.13 `while` loops, too. Signal handlers are
+called at such a jump, and neither `finally` nor `with` ends the block after an exception of
+theirs (seen with 3.13; 3.12 looks up another place of the table).
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -101,7 +102,7 @@ class Table(Unique):
                 except RmaError as exc:
                     failure = exc
         except BaseException as exc:
-            if any(window.closed for window in windows):
+            if any(map(attrgetter("closed"), windows)):
                 # as `Closing` has it: nobody waits for this rank at the others
                 for window in windows:
                     window.__exit__(type(exc), exc, None)
