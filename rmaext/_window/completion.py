@@ -135,7 +135,8 @@ class Completion(cmethods.With, Epochs[ScalarT], Waits[ScalarT]):
             # reach its target, this rank is busy, and all ranks keep their memory.
             try:
                 busy = self._shut_calls() or self._in_doubt()
-                busy = any([lib.rmaext_window_pending(w._handle) for w in self._parts()]) or busy
+                pending = [lib.rmaext_window_pending(part._handle) for part in self._parts()]
+                busy = any(pending) or busy
                 failure, keep, speaks = self._meet(failure, busy, bool(hint))
             except BaseException as exc:
                 # The ranks are in different calls, or this rank has not met any: nothing is closed.
