@@ -15,6 +15,7 @@ from support.guarded import neighbour
 from support.libraries import MRAIL, SYSTEM, WHEEL
 
 import rmaext
+from rmaext._fabric.library import _of_2
 
 W, A = rmaext.Window, rmaext.Window.allocate
 KEY = 0x1234_5678_9ABC_DE00
@@ -165,10 +166,11 @@ def test_providers_that_choose_keys(run_python):
     assert (kind, call) == ("KeyRejectedError", "fi_mr_regattr")
     assert int(code) == errno.EKEYREJECTED
     assert "key=0x5" in words
-    assert "tcp;ofi_rxm chooses the keys" in words
+    assert f"{'tcp' if _of_2(SYSTEM) else 'tcp;ofi_rxm'} chooses the keys" in words
     assert "PROV_KEY" in words
 
 
+@pytest.mark.skipif(_of_2(SYSTEM), reason="mrail takes no messages in 2.x")
 def test_raw_keys_cannot_be_chosen(run_python):
     kind, _, _, words = refused(run_python, "key=5", MRAIL)
     assert kind == "KeyRejectedError"
