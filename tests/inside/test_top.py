@@ -295,7 +295,7 @@ class Watched:
         self.thread = threading.Thread(target=self.run)
 
     def run(self):
-        self.done.append(mpirun(2, self.program, str(self.stop), timeout=55))
+        self.done.append(mpirun(2, self.program, str(self.stop), timeout=110))
 
     def say(self, word):
         self.stop.with_suffix(".new").write_text(word)
@@ -323,7 +323,7 @@ def once(*arguments, status=0):
     return done.stdout
 
 
-def eventually(look, wanted, limit=25):
+def eventually(look, wanted, limit=50):
     """Return the first that is as wanted of what `look` returns again and again."""
     end = time.monotonic() + limit
     while not wanted(found := look()):
@@ -435,6 +435,7 @@ class Terminal:
         os.write(self.master, keys.encode())
 
 
+@pytest.mark.timeout(150)  # a job of many ranks may start beside it
 def test_it_follows_a_job(tmp_path):
     """One that starts, works, waits, is stopped, goes on and ends."""
     with Terminal("--interval", "0.2") as terminal:
