@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What `import rmaext` leaves out: a third of its time, and a job without windows needs none."""
+"""What `import rmaext` leaves out: the rarer kinds of windows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _KINDS = ("dynamic", "fields", "joined", "remote", "shared", "views")
 
 
 def load() -> None:
-    """Import it; in the first window's creation, which fails on all ranks or on none.
+    """Import them; in the first window's creation, which fails on all ranks or on none.
 
     Later there may be no descriptor left, or a peer may wait.
     """

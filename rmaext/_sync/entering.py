@@ -267,6 +267,7 @@ class Entering(WindowCore[ScalarT]):
         until: float,
         patience: Patience,
     ) -> None:
+        """Wait until that turn is over, its holder has given up, or for so long."""
         what = f"{call}: window {self._name}, rank {lock.rank}"
         while (look := lock.look()) is None or look.turn == turn:
             left = until - time.monotonic()
@@ -319,6 +320,7 @@ class Entering(WindowCore[ScalarT]):
         place: Any,
         patience: Patience,
     ) -> int:
+        """Wait until that place is the first, and draw a ticket; return what `take` does."""
         still, looked = _Still(), time.monotonic()
         where = self._root._handle, lib.RMAEXT_IN_LOCK, lock.rank, exclusive
         what = f"{call}: window {self._name}, rank {lock.rank}"

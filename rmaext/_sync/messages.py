@@ -91,7 +91,7 @@ class _Message:
         places, values = ([step[0]], step[1:]) if self._swap else zip(*step, strict=True)
         self._count, at = len(places), len(ranks)
         # in one piece: what C reads of ranks, places and values; and the previous values
-        words = ffi.new("int64_t[]", [*ranks, *places, *values, *itertools.repeat(0, len(places))])
+        words = ffi.new("int64_t[]", [*ranks, *places, *values, *[0] * self._count])
         self._words, self._places, self._values = words, words + at, words + at + self._count
         self._old = self._values + len(values)
         self._many = ffi.new("struct rmaext_many *")
@@ -108,7 +108,7 @@ class _Message:
                         break
                     for rank in self._ranks:
                         group.watch.check(rank, where)
-                    patience.look(where, lambda: list(self._ranks))
+                    patience.look(where, lambda: self._ranks)
                     code = self._go_on()
             if code:
                 raise from_c(code, where)

@@ -198,16 +198,22 @@ PLUGINS = """
 """
 
 
+@pytest.fixture
+def demand():
+    """A plug-in: that of the provider of our own."""
+    path = Path(launch.ROOT, "build", "provider", "demand-fi.so")
+    if not path.exists():
+        pytest.skip(f"no {path}: make provider")
+    return path
+
+
 @pytest.mark.parametrize("below", ["", "/prov"])
-def test_another_copys_plug_ins_are_not_loaded(folder, below, run_python):
+def test_another_copys_plug_ins_are_not_loaded(folder, below, demand, run_python):
     """As mpi4py, or Intel's scripts, would have it: FI_PROVIDER_PATH is not the user's."""
     plugins = Path(f"{folder}/lib{below}")
     plugins.mkdir(exist_ok=True)
     name = "libdemand-fi.so"
-    provider = Path(launch.ROOT, "build", "provider", "demand-fi.so")
-    if not provider.exists():
-        pytest.skip(f"no {provider}: make provider")
-    shutil.copy(provider, plugins / name)
+    shutil.copy(demand, plugins / name)
     env = {"RMAEXT_ROUTE": "fabric", "RMAEXT_LIBFABRIC": REAL, "FI_PROVIDER_PATH": str(plugins)}
     # MPI's own copy must not load them either; Open MPI's would, if its parts start it
     env |= {"FI_PROVIDER": "tcp;ofi_rxm", "OMPI_MCA_mtl": "^ofi", "OMPI_MCA_btl": "^ofi"}
@@ -221,15 +227,12 @@ def test_another_copys_plug_ins_are_not_loaded(folder, below, run_python):
 
 
 @pytest.mark.parametrize(("name", "loaded"), [("demand", True), ("verbs", False)])
-def test_plug_ins_without_a_device_are_not_loaded(folder, name, loaded, run_python):
+def test_plug_ins_without_a_device_are_not_loaded(folder, name, loaded, demand, run_python):
     """They take 60 ms of the first window, and offer nothing."""
     if library._any_device(*library._RDMA_DEVICES, library._OMNI_PATH):
         pytest.skip("there is such a device")
-    provider = Path(launch.ROOT, "build", "provider", "demand-fi.so")
-    if not provider.exists():
-        pytest.skip(f"no {provider}: make provider")
     (folder / "lib" / "libfabric").mkdir()
-    shutil.copy(provider, folder / "lib" / "libfabric" / f"lib{name}-fi.so")
+    shutil.copy(demand, folder / "lib" / "libfabric" / f"lib{name}-fi.so")
     copy = str(folder / "lib" / "libfabric.so.1")
     env = {"RMAEXT_ROUTE": "fabric", "RMAEXT_LIBFABRIC": copy}
     done = run_python(PLUGINS, env=env)
