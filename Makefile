@@ -206,11 +206,11 @@ check-tests:
 	$(MAKE) -j3 -Otarget check-waiting check-alone check-sizes
 
 check-waiting:
-	$(MAKE) test-serial MPI=mpich ARGS="--limit 4000 $(addprefix tests/,$(WAITING))"
+	$(MAKE) test-serial MPI=mpich ARGS="--limit 4000 --durations 12 $(addprefix tests/,$(WAITING))"
 
 check-alone:
 	$(MAKE) check-c
-	$(MAKE) test-serial MPI=mpich ARGS="--limit 4000 $(addprefix --ignore=tests/,$(WAITING))"
+	$(MAKE) test-serial MPI=mpich ARGS="--limit 4000 --durations 12 $(addprefix --ignore=tests/,$(WAITING))"
 	$(MAKE) test-serial MPI=openmpi ARGS="$(MPI_SERIAL)"
 
 check-sizes:

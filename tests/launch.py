@@ -126,7 +126,7 @@ def mpi_command(size: int, extra_args: Sequence[str] = (), survive: bool = False
 def run_python(
     code: str,
     *args: str,
-    timeout: float = 30,
+    timeout: float = 60,
     env: Mapping[str, str | None] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run `code` in a Python process of its own, without mpiexec.
@@ -153,7 +153,7 @@ def mpirun(
     size: int,
     code: str | Path,
     *args: str,
-    timeout: float = 30,
+    timeout: float = 60,
     env: Mapping[str, str | None] | None = None,
     extra_args: Sequence[str] = (),
     survive: bool = False,

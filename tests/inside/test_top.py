@@ -295,7 +295,7 @@ class Watched:
         self.thread = threading.Thread(target=self.run)
 
     def run(self):
-        self.done.append(mpirun(2, self.program, str(self.stop), timeout=110))
+        self.done.append(mpirun(2, self.program, str(self.stop), timeout=280))
 
     def say(self, word):
         self.stop.with_suffix(".new").write_text(word)
@@ -317,7 +317,7 @@ def once(*arguments, status=0):
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=100,
     )
     assert status in (None, done.returncode), done.stdout + done.stderr
     return done.stdout
@@ -331,6 +331,7 @@ def eventually(look, wanted, limit=50):
     return found
 
 
+@pytest.mark.timeout(300)  # it starts some ten processes, beside jobs of many ranks
 def test_once(tmp_path):
     def ranks():
         found = json.loads(once("--json", "--interval", "0.3", status=None))
@@ -365,7 +366,7 @@ def test_once(tmp_path):
 
 def once_status(*arguments):
     return subprocess.run(
-        [*COMMAND, *arguments], env=environment(), capture_output=True, text=True, timeout=30
+        [*COMMAND, *arguments], env=environment(), capture_output=True, text=True, timeout=100
     )
 
 
@@ -435,7 +436,7 @@ class Terminal:
         os.write(self.master, keys.encode())
 
 
-@pytest.mark.timeout(150)  # a job of many ranks may start beside it
+@pytest.mark.timeout(300)  # a job of many ranks may start beside it
 def test_it_follows_a_job(tmp_path):
     """One that starts, works, waits, is stopped, goes on and ends."""
     with Terminal("--interval", "0.2") as terminal:
