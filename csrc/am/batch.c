@@ -164,7 +164,8 @@ static size_t request_pack_places(const struct rmaext_batch *b,
 	const uint64_t first = b->window->first;
 
 	if (loops) { /* there is one lane, with the elements in order */
-		rmx_loops_pack(b->strides, first, b->start + *order, offsets);
+		rmx_loops_pack(b->strides, first + b->strides->first,
+			       b->start + *order, offsets);
 		return loops;
 	}
 	for (uint32_t k = 0; k < buffer->count; k++)

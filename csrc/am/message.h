@@ -20,6 +20,7 @@
 #ifndef RMAEXT_MESSAGE_H
 #define RMAEXT_MESSAGE_H
 
+#include "dtype/places.h"
 #include "net/endpoint.h"
 
 #define RMX_SEND_BUFFERS 4096 /* requests of this rank, at most */
@@ -38,15 +39,13 @@
 #define RMX_REQUEST 0x32516d72 /* "rmQ2", in native byte order */
 #define RMX_REPLY 0x32416d72   /* "rmA2" */
 
-enum rmx_form {
-	/* `count` offsets in bytes, then the values, each of them two elements
-	 * with RMAEXT_CSWAP: to compare with, and the new one */
-	RMX_ELEMENTS = 1,
-	RMX_RANGES = 2, /* `count` times a struct rmx_range with its values */
-	RMX_LOOPS = 3,	/* as elements; rmx_loops_pack() wrote their places */
-};
-
-/* The header of a request. */
+/*
+ * The header of a request. What follows is, by its form:
+ * RMX_ELEMENTS: `count` offsets in bytes, then the values, each of them two
+ *     elements with RMAEXT_CSWAP: to compare with, and the new one.
+ * RMX_RANGES: `count` times a struct rmx_range with its values.
+ * RMX_LOOPS: as elements, with places that rmx_loops_pack() wrote.
+ */
 struct rmx_request_header {
 	uint32_t magic;
 	/* these, and unit, are of elements and loops; 0 with ranges */
@@ -125,7 +124,7 @@ struct rmx_reply_header {
 #define RMX_HEADERS \
 	(sizeof(struct rmx_request_header) + sizeof(struct rmx_range))
 #define RMX_LONGEST (RMX_HEADERS + RMX_MOST)
-/* The most bytes of a piece of an operation that has many, see rmx_pieces. */
+/* The most bytes of a piece of an operation that has many, see places.h. */
 #define RMX_PIECE_MOST ((uint64_t)(RMX_MESSAGE - RMX_HEADERS))
 #define RMX_RECEIVE_BYTES (RMX_LONGEST + 128 + RMX_MOST)
 
@@ -149,13 +148,14 @@ struct rmx_send_buffer {
 	/* among the free ones, or in peer->line->send_buffers */
 	struct rmx_send_buffer *next, **prev;
 	struct rmx_lane *lane; /* of the batch */
-	uint64_t part;	       /* first byte, of an element or an operation */
-	uint32_t first;	       /* the first of the lane's, or pieces, in it */
+	uint64_t part;	       /* first byte, of an element */
+	uint32_t first;	       /* the first of the lane's in it */
 	uint32_t generation;   /* tells a late reply from the one awaited */
 	uint32_t results;      /* bytes of results that the reply must have */
 	uint16_t count, unit;  /* of these, and the bytes of a lane's element */
+	struct rmx_some some;  /* if shared: the places; if bulk: the part */
 	uint8_t state;
-	bool shared; /* it has a part of an operation, others have the rest */
+	bool shared; /* it has a part of an operation, others may have more */
 	bool bulk;   /* and that is a bulk operation */
 	bool loaned;
 	bool sent;  /* the provider is done with data and loaned values */

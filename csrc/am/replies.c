@@ -6,7 +6,7 @@
  *
  * am->lock is held wherever an operation or a send buffer is changed.
  */
-#include "am/am.h"
+#include "am/pack.h"
 
 #include <stdio.h>
 
@@ -60,21 +60,6 @@ struct rmaext_error rmx_refusal(const struct rmaext_window *w, const char *call,
 	return record;
 }
 
-/* Each result begins at a multiple of RMX_ALIGN, see struct rmx_range. */
-static void pieces_take_results(const struct rmx_send_buffer *buffer,
-				const char *values)
-{
-	const struct rmx_piece *piece = &buffer->op->pieces->of[buffer->first];
-	size_t at = 0;
-
-	for (const struct rmx_piece *end = piece + buffer->count; piece < end;
-	     piece++) {
-		at = RMX_ALIGNED(at);
-		memcpy(piece->result, values + at, piece->len);
-		at += piece->len;
-	}
-}
-
 static bool ops_answer(struct rmx_send_buffer *buffer,
 		       const struct rmx_reply_header *reply, const char *values,
 		       size_t len)
@@ -90,18 +75,8 @@ static bool ops_answer(struct rmx_send_buffer *buffer,
 		ops_end(buffer, &record);
 		return true;
 	}
-	for (struct rmaext_op *op = buffer->op; op && len; op = op->next) {
-		if (op->pieces) {
-			pieces_take_results(buffer, values);
-			break;
-		}
-		if (buffer->bulk) {
-			memcpy(op->local + buffer->part, values, len);
-			break;
-		}
-		if (rmx_op_fetches(op))
-			memcpy(op->local, values + op->results_at, op->len);
-	}
+	if (len)
+		rmx_unpack(buffer, values);
 	ops_end(buffer, NULL);
 	return true;
 }

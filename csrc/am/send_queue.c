@@ -17,7 +17,7 @@
  *
  * am->lock is held wherever the line is used.
  */
-#include "am/series.h"
+#include "am/pack.h"
 #include "am/wire.h"
 
 /* -- the line */
@@ -44,7 +44,7 @@ void rmx_line_join(struct rmaext_peer *peer, struct rmaext_op *op)
 	line->came++;
 	*line->queue_end = op;
 	line->queue_end = &op->next;
-	atomic_store(&line->open, op->series ? op : NULL);
+	atomic_store(&line->open, rmx_is_series(op) ? op : NULL);
 	rmx_pending_add(op);
 }
 
@@ -64,27 +64,7 @@ void rmx_op_unqueue(struct rmaext_op *op)
 	line_left(peer, op);
 }
 
-/* -- what a message has of operations */
-
-static struct rmx_share op_share(const struct rmaext_op *op, uint64_t values)
-{
-	return rmx_share_of(op->kind, op->op, rmx_op_fetches(op), values);
-}
-
-static bool op_has_places(const struct rmaext_op *op)
-{
-	return op->pieces || op->strides;
-}
-
-/* The operands or the results are too long for a send buffer. */
-static bool op_is_bulk(const struct rmaext_op *op)
-{
-	const struct rmx_share s = op_share(op, op->len);
-	const uint64_t room = RMX_MESSAGE - RMX_HEADERS;
-
-	return !op_has_places(op) && !op->series &&
-	       (s.values > room || s.values * s.operands > room);
-}
+/* -- sending */
 
 /*
  * The most bytes of each operand in a message, and whether they are loaned.
@@ -97,7 +77,7 @@ static bool op_is_bulk(const struct rmaext_op *op)
 static uint64_t op_bulk_most(const struct rmx_am *am,
 			     const struct rmaext_op *op, bool *loaned)
 {
-	const struct rmx_share s = op_share(op, op->len);
+	const struct rmx_share s = rmx_op_share(op, op->len);
 	uint64_t most = am->bulk;
 
 	*loaned = s.operands && am->iov > s.operands &&
@@ -111,114 +91,59 @@ static uint64_t op_bulk_most(const struct rmx_am *am,
 	return most - most % op->unit;
 }
 
-static bool op_notifies(const struct rmaext_op *op)
+/* Some places of the first operation are in a message now. */
+static void line_sent_some(const struct rmx_send_buffer *buffer)
 {
-	return op->kind == RMX_MESSAGE_PUT && op->notify >= 0;
+	struct rmaext_op *op = buffer->op;
+
+	rmx_places_advance(op->places, &buffer->some);
+	op->flying++;
+	if (op->places->next < op->places->count)
+		return;
+	op->posted = op->len;
+	rmx_op_unqueue(op);
 }
-
-/* The last part of an operation notifies. */
-static struct rmx_range op_range(const struct rmaext_op *op, uint64_t at,
-				 const struct rmx_share *s)
-{
-	const bool notify = op_notifies(op) && at + s->values == op->len;
-
-	return (struct rmx_range){
-		.offset = op->offset + at,
-		.count = s->values / op->unit,
-		.unit = (uint32_t)op->unit,
-		.kind = (uint8_t)op->kind,
-		.op = op->kind == RMX_UPDATE ? (uint8_t)op->op : 0,
-		.type = op->kind == RMX_UPDATE ? (uint8_t)op->type : 0,
-		.flags = (uint8_t)((s->results ? RMX_WITH_FETCH : 0) |
-				   (notify ? RMX_WITH_NOTIFY : 0)),
-		.slot = notify ? (uint16_t)op->notify : 0,
-	};
-}
-
-/* Appends an operation to a message; returns the message's new end. */
-static size_t message_append(struct rmx_send_buffer *buffer, size_t end,
-			     struct rmaext_op *op)
-{
-	const struct rmx_share s = op_share(op, op->len);
-	const struct rmx_range range = op_range(op, 0, &s);
-	struct rmx_request_header *q =
-		(struct rmx_request_header *)buffer->data;
-	char *at = buffer->data + RMX_ALIGNED(end);
-
-	if (op->series)
-		return rmx_series_append(buffer, end, op);
-	q->count++;
-	memcpy(at, &range, sizeof(range));
-	at += sizeof(range);
-	if (s.operands > 1) {
-		memcpy(at, op->compare, s.values);
-		at += s.values;
-	}
-	if (s.operands && s.values) {
-		memcpy(at, op->operand, s.values);
-		at += s.values;
-	}
-	if (s.results) {
-		op->results_at = (uint32_t)RMX_ALIGNED(buffer->results);
-		buffer->results = op->results_at + (uint32_t)s.values;
-	}
-	return (size_t)(at - buffer->data);
-}
-
-/* A put of nothing to another job announces a guest: its card takes room. */
-static bool op_is_announcement(const struct rmaext_op *op)
-{
-	return op->window->visits && !op->len;
-}
-
-static bool message_has_room(const struct rmx_send_buffer *buffer, size_t end,
-			     const struct rmaext_op *op)
-{
-	const struct rmx_share s = op_share(op, op->len);
-
-	if (op->series)
-		return rmx_series_has_room(end, op);
-	return RMX_ALIGNED(end) + sizeof(struct rmx_range) +
-			       s.values * s.operands <=
-		       RMX_MESSAGE &&
-	       RMX_ALIGNED(buffer->results) + s.values <= RMX_MESSAGE;
-}
-
-/* -- sending */
 
 /*
- * Sends the first operation of the line, with those behind it that have room in
- * its message.
+ * The operations up to `last` leave the line for a message: op->next now links
+ * those of its buffer.
+ */
+static void line_sent_whole(struct rmaext_peer *peer,
+			    const struct rmx_send_buffer *buffer,
+			    struct rmaext_op *last)
+{
+	peer->line->queue = last->next;
+	if (!last->next)
+		peer->line->queue_end = &peer->line->queue;
+	last->next = NULL;
+	for (struct rmaext_op *op = buffer->op; op; op = op->next) {
+		op->posted = op->len;
+		op->flying = 1;
+		line_left(peer, op);
+	}
+}
+
+/*
+ * Sends the first operation of the line, or some of its places, with those
+ * behind it that share its message.
  */
 static int line_send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
 	struct rmaext_op *op = peer->line->queue, *last;
+	const bool announces = rmx_op_is_announcement(op);
 	struct rmx_send_buffer *buffer = rmx_message_new(f, peer, op->window);
-	size_t end = sizeof(struct rmx_request_header);
 	struct rmx_request_header *q;
-	bool announces, with_reply;
+	bool with_reply;
+	size_t end;
 	int ret;
 
 	if (!buffer)
 		return -FI_EAGAIN;
 	q = (struct rmx_request_header *)buffer->data;
-	q->form = RMX_RANGES;
-	do {
-		end = message_append(buffer, end, op);
-		announces = op_is_announcement(op);
-		last = op;
-		op = op->next;
-		/*
-		 * Only operations that the target accepts or refuses together
-		 * share a message.
-		 */
-	} while (op && !op_has_places(op) && op->window == last->window &&
-		 !op->window->attached && !announces &&
-		 !op_is_announcement(op) && !op_is_bulk(op) &&
-		 message_has_room(buffer, end, op));
+	end = rmx_pack(buffer, op, &last);
 	if (announces) { /* a guest's first message, alone in it */
 		q->visits = RMX_WITH_CARD;
-		end += rmx_card_write(last->window, peer, buffer->data + end);
+		end += rmx_card_write(op->window, peer, buffer->data + end);
 	}
 	with_reply = atomic_load(&f->am->deferred_to) == peer && !announces &&
 		     end <= RMX_MESSAGE - sizeof(f->am->deferred);
@@ -236,17 +161,11 @@ static int line_send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	}
 	if (with_reply)
 		atomic_store(&f->am->deferred_to, NULL);
-	/* the operations leave the line; op->next now links the buffer's */
-	buffer->op = peer->line->queue;
-	peer->line->queue = op;
-	if (!op)
-		peer->line->queue_end = &peer->line->queue;
-	last->next = NULL;
-	for (op = buffer->op; op; op = op->next) {
-		op->posted = op->len;
-		op->flying = 1;
-		line_left(peer, op);
-	}
+	buffer->op = op;
+	if (buffer->shared)
+		line_sent_some(buffer);
+	else
+		line_sent_whole(peer, buffer, last);
 	return 0;
 }
 
@@ -264,7 +183,7 @@ static int line_send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	bool loaned;
 	int ret;
 
-	s = op_share(op, op_bulk_most(am, op, &loaned));
+	s = rmx_op_share(op, op_bulk_most(am, op, &loaned));
 	if (!s.values)
 		return -FI_EMSGSIZE;
 	if (s.values > op->len - op->posted)
@@ -279,7 +198,10 @@ static int line_send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	q = (struct rmx_request_header *)buffer->data;
 	q->form = RMX_RANGES;
 	q->count = 1;
-	range = op_range(op, op->posted, &s);
+	/* the last part of an operation notifies */
+	range = rmx_range_of(op, op->offset + op->posted, &s,
+			     rmx_op_notifies(op) &&
+				     op->posted + s.values == op->len);
 	memcpy(q + 1, &range, sizeof(range));
 	iov[0] = (struct iovec){buffer->data, RMX_HEADERS};
 	for (unsigned int i = 0; i < s.operands; i++) {
@@ -304,126 +226,9 @@ static int line_send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
 		return ret;
 	}
 	buffer->op = op;
-	buffer->part = op->posted;
+	buffer->some.part = op->posted;
 	buffer->results = s.results ? (uint32_t)s.values : 0;
 	op->posted += s.values;
-	op->flying++;
-	if (op->posted == op->len)
-		rmx_op_unqueue(op);
-	return 0;
-}
-
-/* Appends a piece to a message; returns its new end, or 0: there is no room. */
-static size_t message_append_piece(struct rmx_send_buffer *buffer, size_t end,
-				   const struct rmaext_op *op,
-				   const struct rmx_piece *piece)
-{
-	const struct rmx_share s = op_share(op, piece->len);
-	/* the last one notifies: it is carried out after all others */
-	const bool notify = op_notifies(op) &&
-			    piece == &op->pieces->of[op->pieces->count - 1];
-	const struct rmx_range range = {
-		.offset = piece->offset,
-		.count = piece->len / op->unit,
-		.unit = (uint32_t)op->unit,
-		.kind = (uint8_t)op->kind,
-		.op = op->kind == RMX_UPDATE ? (uint8_t)op->op : 0,
-		.type = op->kind == RMX_UPDATE ? (uint8_t)op->type : 0,
-		.flags = (uint8_t)((s.results ? RMX_WITH_FETCH : 0) |
-				   (notify ? RMX_WITH_NOTIFY : 0)),
-		.slot = notify ? (uint16_t)op->notify : 0,
-	};
-	const size_t values = s.operands * piece->len;
-
-	end = RMX_ALIGNED(end);
-	if (end + sizeof(range) + values > RMX_MESSAGE ||
-	    (s.results &&
-	     RMX_ALIGNED(buffer->results) + piece->len > RMX_MESSAGE))
-		return 0;
-	memcpy(buffer->data + end, &range, sizeof(range));
-	if (values)
-		memcpy(buffer->data + end + sizeof(range), piece->value,
-		       values);
-	if (s.results)
-		buffer->results =
-			(uint32_t)RMX_ALIGNED(buffer->results) + piece->len;
-	return end + sizeof(range) + values;
-}
-
-/* Sends the next pieces of the first operation of the line. */
-static int line_send_pieces(struct rmaext_fabric *f, struct rmaext_peer *peer)
-{
-	struct rmaext_op *op = peer->line->queue;
-	struct rmx_pieces *pieces = op->pieces;
-	struct rmx_send_buffer *buffer = rmx_message_new(f, peer, op->window);
-	size_t end = sizeof(struct rmx_request_header), more = end;
-	struct rmx_request_header *q;
-	uint16_t n = 0;
-	int ret;
-
-	if (!buffer)
-		return -FI_EAGAIN;
-	while (more && pieces->sent + n < pieces->count && n < UINT16_MAX) {
-		more = message_append_piece(buffer, end, op,
-					    &pieces->of[pieces->sent + n]);
-		end = more ? more : end;
-		n += more != 0;
-	}
-	q = (struct rmx_request_header *)buffer->data;
-	q->form = RMX_RANGES;
-	q->count = n;
-	buffer->shared = true;
-	ret = rmx_message_send(f, buffer, &(struct iovec){buffer->data, end}, 1,
-			       NULL);
-	if (ret) {
-		rmx_message_drop(f->am, buffer);
-		return ret;
-	}
-	buffer->op = op;
-	buffer->first = (uint32_t)pieces->sent;
-	buffer->count = n;
-	pieces->sent += n;
-	op->flying++;
-	if (pieces->sent == pieces->count) {
-		op->posted = op->len;
-		rmx_op_unqueue(op);
-	}
-	return 0;
-}
-
-/* Sends the next runs of the first operation of the line, a put in loops. */
-static int line_send_runs(struct rmaext_fabric *f, struct rmaext_peer *peer)
-{
-	struct rmaext_op *op = peer->line->queue;
-	const struct rmx_strides *s = op->strides;
-	const size_t ahead =
-		sizeof(struct rmx_request_header) + rmx_loops_bytes(s);
-	const uint64_t first = op->posted / s->run, left = s->runs - first;
-	const uint64_t most = (RMX_MESSAGE - ahead) / s->run;
-	const uint64_t count = left < most ? left : most;
-	struct rmx_send_buffer *buffer = rmx_message_new(f, peer, op->window);
-	struct rmx_request_header *q;
-	int ret;
-
-	if (!buffer)
-		return -FI_EAGAIN;
-	q = (struct rmx_request_header *)buffer->data;
-	q->form = RMX_LOOPS;
-	q->kind = RMAEXT_PUT;
-	q->count = (uint32_t)count;
-	q->unit = s->run;
-	rmx_loops_pack(s, op->offset, first, q + 1);
-	memcpy(buffer->data + ahead, op->operand + op->posted, count * s->run);
-	buffer->shared = true;
-	ret = rmx_message_send(
-		f, buffer,
-		&(struct iovec){buffer->data, ahead + count * s->run}, 1, NULL);
-	if (ret) {
-		rmx_message_drop(f->am, buffer);
-		return ret;
-	}
-	buffer->op = op;
-	op->posted += count * s->run;
 	op->flying++;
 	if (op->posted == op->len)
 		rmx_op_unqueue(op);
@@ -435,11 +240,8 @@ static int line_send(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
 	const struct rmaext_op *op = peer->line->queue;
 
-	return op->pieces	    ? line_send_pieces(f, peer)
-	       : op->strides	    ? line_send_runs(f, peer)
-	       : op_is_bulk(op)	    ? line_send_part(f, peer)
-	       : rmx_goes_alone(op) ? rmx_series_send(f, peer)
-				    : line_send_short(f, peer);
+	return rmx_op_is_bulk(op) ? line_send_part(f, peer)
+				  : line_send_short(f, peer);
 }
 
 static void op_post_failed(struct rmaext_fabric *f, struct rmaext_op *op,
@@ -471,9 +273,9 @@ static bool line_may_send(const struct rmx_am *am,
 		return false;  /* it may grow until they are answered */
 	if (peer->line->bulks) /* the part that notifies goes alone */
 		return peer->line->bulk == op &&
-		       peer->line->bulks < RMX_CREDITS && !op_notifies(op);
-	return op_is_bulk(op) ? !peer->line->requests
-			      : peer->line->requests < am->credits;
+		       peer->line->bulks < RMX_CREDITS && !rmx_op_notifies(op);
+	return rmx_op_is_bulk(op) ? !peer->line->requests
+				  : peer->line->requests < am->credits;
 }
 
 void rmx_message_pump(struct rmaext_fabric *f, struct rmaext_peer *peer)
@@ -516,8 +318,8 @@ static void op_lend(struct rmaext_op *op)
 {
 	struct rmaext_fabric *f = op->fabric;
 
-	if (!f->cache.demanded || op->desc || !op_is_bulk(op) ||
-	    op_share(op, op->len).operands != 1)
+	if (!f->cache.demanded || op->desc || !rmx_op_is_bulk(op) ||
+	    rmx_op_share(op, op->len).operands != 1)
 		return;
 	if (!rmx_cache_get(f, op->operand, op->len, false, &op->registered))
 		op->desc = rmx_region_desc(&op->registered->region);

@@ -18,7 +18,6 @@
 #include <string.h>
 
 #define ROOM_FIRST 16u /* elements, before a series grows */
-#define FEW 16u	       /* elements that may share a message with operations */
 
 static size_t single_bytes(size_t unit)
 {
@@ -46,8 +45,8 @@ static bool series_takes(const struct rmaext_op *op,
 static void series_append(struct rmaext_op *op, uint64_t offset,
 			  const void *value)
 {
-	struct rmx_series *s = op->series;
-	char *at = s->of + s->count++ * single_bytes(op->unit);
+	struct rmx_places *s = op->places;
+	char *at = (char *)(s + 1) + s->count++ * single_bytes(op->unit);
 
 	memcpy(at, &offset, sizeof(offset));
 	memcpy(at + sizeof(offset), value, op->unit);
@@ -85,7 +84,7 @@ bool rmx_series_join(struct rmaext_window *w, const struct rmx_single *it)
 		return false;
 	op = atomic_load(&line->open);
 	joins = series_takes(op, root, it) && line->queued < RMX_QUEUED &&
-		op->series->count < op->series->room;
+		op->places->count < op->places->room;
 	if (joins)
 		series_grow_by(line, op, w, it);
 	pthread_mutex_unlock(&root->fabric->am->lock);
@@ -97,9 +96,11 @@ bool rmx_series_join(struct rmaext_window *w, const struct rmx_single *it)
 /* Makes room for one more. False: it is full, or there is no memory. */
 static bool series_make_room(struct rmaext_op *op)
 {
+	const size_t each = single_bytes(op->unit);
 	const uint32_t most = series_most(op->unit);
-	struct rmx_series *s = op->series;
+	struct rmx_places *s = op->places;
 	uint32_t room = s ? 2 * s->room : ROOM_FIRST;
+	const uint64_t count = s ? s->count : 0;
 
 	if (s && s->count < s->room)
 		return true;
@@ -107,13 +108,22 @@ static bool series_make_room(struct rmaext_op *op)
 		room = most;
 	if (s && s->room == room)
 		return false;
-	s = realloc(s, sizeof(*s) + room * single_bytes(op->unit));
+	s = realloc(s, sizeof(*s) + room * each);
 	if (!s)
 		return false;
-	if (!op->series)
-		s->count = 0;
-	s->room = room;
-	op->series = s;
+	*s = (struct rmx_places){
+		.count = count,
+		.owned = true,
+		.room = room,
+		.unit = op->unit,
+		.width = op->unit,
+		.offsets = (char *)(s + 1),
+		.scale = 1,
+		.values = (char *)(s + 1) + sizeof(uint64_t),
+		.offset_step = each,
+		.value_step = each,
+	};
+	op->places = s;
 	return true;
 }
 
@@ -181,7 +191,7 @@ enum rmx_joined rmx_series_add(struct rmaext_window *w,
 		joined = RMX_LINE_FULL;
 	} else if (series_takes(op, root, it) && series_make_room(op)) {
 		series_grow_by(line, op, w, it);
-		if (op->series->count == series_most(op->unit))
+		if (op->places->count == series_most(op->unit))
 			atomic_store(&line->open, NULL);
 		joined = RMX_IN_LINE;
 	} else if (!single_goes_alone(
@@ -221,98 +231,4 @@ void rmx_series_push(struct rmaext_window *w, int64_t first, int64_t end)
 		rmx_message_pump(f, peer);
 		pthread_mutex_unlock(&f->am->lock);
 	}
-}
-
-/* -- sending */
-
-bool rmx_goes_alone(const struct rmaext_op *op)
-{
-	return op->series && (!op->next || op->series->count > FEW);
-}
-
-int rmx_series_send(struct rmaext_fabric *f, struct rmaext_peer *peer)
-{
-	struct rmaext_op *op = peer->line->queue;
-	const struct rmx_series *s = op->series;
-	struct rmx_send_buffer *buffer = rmx_message_new(f, peer, op->window);
-	const char *from = s->of;
-	struct rmx_request_header *q;
-	char *offsets, *values;
-	int ret;
-
-	if (!buffer)
-		return -FI_EAGAIN;
-	q = (struct rmx_request_header *)buffer->data;
-	q->form = RMX_ELEMENTS;
-	q->kind = op->kind == RMX_UPDATE ? RMAEXT_UPDATE : RMAEXT_PUT;
-	q->op = (uint8_t)op->op;
-	q->type = (uint8_t)op->type;
-	q->count = s->count;
-	q->unit = op->unit;
-	offsets = (char *)(q + 1);
-	values = offsets + s->count * sizeof(uint64_t);
-	for (uint32_t i = 0; i < s->count; i++) {
-		memcpy(offsets, from, sizeof(uint64_t));
-		memcpy(values, from + sizeof(uint64_t), op->unit);
-		offsets += sizeof(uint64_t);
-		values += op->unit;
-		from += single_bytes(op->unit);
-	}
-	ret = rmx_message_send(f, buffer,
-			       &(struct iovec){
-				       buffer->data,
-				       (size_t)(values - buffer->data),
-			       },
-			       1, NULL);
-	if (ret) {
-		rmx_message_drop(f->am, buffer);
-		return ret;
-	}
-	rmx_op_unqueue(op);
-	buffer->op = op;
-	op->posted = op->len;
-	op->flying = 1;
-	return 0;
-}
-
-static size_t range_bytes(size_t unit)
-{
-	return RMX_ALIGNED(sizeof(struct rmx_range) + unit);
-}
-
-bool rmx_series_has_room(size_t end, const struct rmaext_op *op)
-{
-	const uint32_t n = op->series->count;
-
-	return n <= FEW &&
-	       RMX_ALIGNED(end) + n * range_bytes(op->unit) <= RMX_MESSAGE;
-}
-
-size_t rmx_series_append(struct rmx_send_buffer *buffer, size_t end,
-			 const struct rmaext_op *op)
-{
-	const bool update = op->kind == RMX_UPDATE;
-	struct rmx_range range = {
-		.count = update ? 1 : op->unit,
-		.unit = update ? (uint32_t)op->unit : 1,
-		.kind = (uint8_t)op->kind,
-		.op = (uint8_t)op->op,
-		.type = (uint8_t)op->type,
-	};
-	struct rmx_request_header *q =
-		(struct rmx_request_header *)buffer->data;
-	const char *from = op->series->of;
-
-	for (uint32_t i = 0; i < op->series->count; i++) {
-		char *at = buffer->data + RMX_ALIGNED(end);
-
-		memcpy(&range.offset, from, sizeof(range.offset));
-		memcpy(at, &range, sizeof(range));
-		memcpy(at + sizeof(range), from + sizeof(range.offset),
-		       op->unit);
-		end = RMX_ALIGNED(end) + sizeof(range) + op->unit;
-		from += single_bytes(op->unit);
-	}
-	q->count += op->series->count;
-	return end;
 }

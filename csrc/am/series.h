@@ -34,16 +34,4 @@ bool rmx_series_join(struct rmaext_window *window, const struct rmx_single *it);
 /* The hook `push` of struct rmx_hooks; takes am->lock. */
 void rmx_series_push(struct rmaext_window *window, int64_t first, int64_t end);
 
-/*
- * What sends from a line calls the rest, with am->lock held. Is the operation a
- * series that shares no message? send sends that, the first of the line, and
- * returns what the provider does. A short one goes with other operations:
- * append returns the new end of their message, where it has_room.
- */
-bool rmx_goes_alone(const struct rmaext_op *op);
-int rmx_series_send(struct rmaext_fabric *fabric, struct rmaext_peer *peer);
-bool rmx_series_has_room(size_t end, const struct rmaext_op *op);
-size_t rmx_series_append(struct rmx_send_buffer *buffer, size_t end,
-			 const struct rmaext_op *op);
-
 #endif

@@ -284,16 +284,19 @@ static uint64_t place_pieces(const struct begin *b, const struct place *p)
 		       : (p->len + RMX_PIECE_MOST - 1) / RMX_PIECE_MOST;
 }
 
-static int pieces_new(const struct begin *b, int64_t rank, uint64_t count,
-		      struct rmx_pieces **pieces_p)
+static struct rmx_places *pieces_new(const struct begin *b, int64_t rank,
+				     uint64_t count)
 {
 	const int kind = b->call->kind;
-	struct rmx_pieces *pieces =
-		malloc(sizeof(*pieces) + count * sizeof(*pieces->of));
+	const size_t compare = b->width - b->call->unit;
+	struct rmx_piece *pieces;
+	struct rmx_places *places =
+		malloc(sizeof(*places) + count * sizeof(*pieces));
 	uint64_t n = 0;
 
-	if (!pieces)
-		return rmx_no_memory("the places of a call");
+	if (!places)
+		return NULL;
+	pieces = (struct rmx_piece *)(places + 1);
 	for (uint64_t k = b->first[rank]; k < b->first[rank + 1]; k++) {
 		const struct place *p = &b->places[b->order[k]];
 		uint64_t some;
@@ -301,26 +304,29 @@ static int pieces_new(const struct begin *b, int64_t rank, uint64_t count,
 		if (place_is_long(b, p))
 			continue;
 		for (uint64_t at = 0; at < p->len; at += some) {
+			struct rmx_piece *it = &pieces[n++];
+
 			some = p->len - at;
 			if (some > RMX_PIECE_MOST)
 				some = RMX_PIECE_MOST;
-			pieces->of[n++] = (struct rmx_piece){
+			*it = (struct rmx_piece){
 				.offset = b->window->first + p->at + at,
-				.len = (uint32_t)some,
-				.value = kind == RMAEXT_GET
-						 ? NULL
-						 : place_value(b, p) + at,
-				.result =
-					kind == RMAEXT_PUT || !b->call->results
-						? NULL
-						: place_result(b, p) + at,
+				.len = some,
 			};
+			if (kind != RMAEXT_GET) {
+				it->compare = place_value(b, p) + at;
+				it->value = it->compare + compare;
+			}
+			if (kind != RMAEXT_PUT && b->call->results)
+				it->result = place_result(b, p) + at;
 		}
 	}
-	pieces->count = n;
-	pieces->sent = 0;
-	*pieces_p = pieces;
-	return 0;
+	*places = (struct rmx_places){
+		.count = n,
+		.owned = true,
+		.pieces = pieces,
+	};
+	return places;
 }
 
 /* Begins an operation, as the next member of a bundle; 0, or -FI_ENOMEM. */
@@ -346,24 +352,24 @@ static int member_begin_short(const struct begin *b, int64_t rank,
 {
 	const struct rmaext_bundle_call *c = b->call;
 	const bool update = c->kind == RMAEXT_UPDATE;
-	struct rmx_pieces *pieces = NULL;
+	struct rmx_places *places = pieces_new(b, rank, count);
 	struct rmaext_op *op;
-	int ret = pieces_new(b, rank, count, &pieces);
+	int ret;
 
-	if (ret)
-		return ret;
+	if (!places)
+		return rmx_no_memory("the places of a call");
 	ret = rmx_op_new(b->window, rank,
 			 update			 ? RMX_UPDATE
 			 : c->kind == RMAEXT_PUT ? RMX_MESSAGE_PUT
 						 : RMX_MESSAGE_GET,
 			 0, 0, 0, &op);
 	if (ret) {
-		free(pieces);
+		free(places);
 		return ret;
 	}
-	for (uint64_t k = 0; k < pieces->count; k++)
-		op->len += pieces->of[k].len;
-	op->pieces = pieces;
+	for (uint64_t k = 0; k < places->count; k++)
+		op->len += places->pieces[k].len;
+	op->places = places;
 	op->local = c->results;
 	op->op = c->op;
 	op->type = c->type;

@@ -93,44 +93,66 @@ int rmaext_strided_whole(rmaext_window *w, int64_t rank, int kind,
 	return strided_is_whole(w, kind, rank, &s);
 }
 
+/* Room for the loops of an operation, as its places. */
+static size_t loops_bytes(const struct rmx_strides *s)
+{
+	return sizeof(struct rmx_places) + rmx_strides_bytes(s);
+}
+
+/* Copies the loops to `room`; the values are `values`, one after another. */
+static struct rmx_places *loops_copy(void *room, const struct rmx_strides *s,
+				     uint64_t offset, const char *values)
+{
+	struct rmx_places *p = room;
+
+	memcpy(p + 1, s, rmx_strides_bytes(s));
+	*p = (struct rmx_places){
+		.count = s->runs,
+		.unit = s->run,
+		.width = s->run,
+		.first = offset,
+		.strides = (struct rmx_strides *)(p + 1),
+		.values = values,
+		.value_step = s->run,
+	};
+	return p;
+}
+
 /* Long runs are the chunks of one operation, several in flight at a time. */
 static int strided_post(struct rmaext_window *w, int kind, int64_t rank,
 			uint64_t offset, const struct rmx_strides *s, char *buf,
 			rmaext_op **op_p)
 {
-	const size_t bytes = rmx_strides_bytes(s);
 	struct rmaext_op *op;
-	int ret = rmx_op_over(w, rank, kind == RMAEXT_PUT ? RMX_PUT : RMX_GET,
-			      offset, buf, s->run * s->runs, bytes, &op);
+	int ret =
+		rmx_op_over(w, rank, kind == RMAEXT_PUT ? RMX_PUT : RMX_GET,
+			    offset, buf, s->run * s->runs, loops_bytes(s), &op);
 
 	if (ret)
 		return ret;
-	memcpy(rmx_op_payload(op), s, bytes);
-	op->strides = (struct rmx_strides *)(void *)rmx_op_payload(op);
+	op->places = loops_copy(rmx_op_payload(op), s, op->offset, NULL);
 	return rmx_op_run(op, op_p);
 }
 
 /* The loops and the values are copied, so the call need not wait. */
 static int strided_put_copy(struct rmaext_window *w, int64_t rank,
-			    uint64_t offset, struct rmx_strides *s,
+			    uint64_t offset, const struct rmx_strides *s,
 			    const void *buf, rmaext_op **op_p)
 {
 	const uint64_t len = s->run * s->runs;
-	const size_t bytes = rmx_strides_bytes(s);
+	const size_t bytes = loops_bytes(s);
 	struct rmaext_op *op;
 	int ret = rmx_op_new(w, rank, RMX_MESSAGE_PUT, offset, len, bytes + len,
 			     &op);
 
 	if (ret)
 		return ret;
-	s->first = 0; /* op->offset has it */
-	memcpy(rmx_op_payload(op), s, bytes);
-	op->strides = (struct rmx_strides *)(void *)rmx_op_payload(op);
 	op->unit = 1;
 	op->notify = -1;
 	op->local += bytes;
 	op->operand = buf;
 	rmx_op_buffer(op);
+	op->places = loops_copy(rmx_op_payload(op), s, op->offset, op->operand);
 	return rmx_op_run(op, op_p);
 }
 

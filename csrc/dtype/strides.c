@@ -101,7 +101,7 @@ size_t rmx_loops_bytes(const struct rmx_strides *s)
 void rmx_loops_pack(const struct rmx_strides *s, uint64_t first, uint64_t start,
 		    void *buf)
 {
-	const struct head head = {s->ndim, first + s->first, start};
+	const struct head head = {s->ndim, first, start};
 	char *at = (char *)buf + sizeof(head);
 
 	memcpy(buf, &head, sizeof(head));

@@ -84,10 +84,9 @@ void rmx_op_let_go(struct rmaext_op *op)
 	if (op->registered)
 		rmx_cache_put(op->fabric, op->registered);
 	op->registered = NULL;
-	free(op->pieces);
-	op->pieces = NULL;
-	free(op->series);
-	op->series = NULL;
+	if (op->places && op->places->owned)
+		free(op->places);
+	op->places = NULL;
 }
 
 void rmx_op_dispose(struct rmaext_op *op)

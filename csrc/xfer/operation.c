@@ -205,7 +205,7 @@ void rmx_op_note_end(const struct rmaext_op *op)
 {
 	const struct rmx_tally *tally = &op->window->tally;
 	const unsigned int kind = rmx_op_counts_as(op);
-	const uint32_t calls = op->series ? op->series->count : 1;
+	const uint64_t calls = rmx_is_series(op) ? op->places->count : 1;
 
 	if (!op->begun)
 		return;
@@ -224,7 +224,7 @@ void rmx_op_note_end(const struct rmaext_op *op)
 		.kind = (uint8_t)kind,
 		.route = op_route(op),
 		.thread = op->thread,
-		.more = calls - 1,
+		.more = (uint32_t)calls - 1,
 	});
 }
 

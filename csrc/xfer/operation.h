@@ -8,7 +8,7 @@
 #ifndef RMAEXT_OPERATION_H
 #define RMAEXT_OPERATION_H
 
-#include "dtype/strides.h"
+#include "dtype/places.h"
 #include "win/window.h"
 
 #define RMX_CONTEXTS 1024 /* chunks in flight */
@@ -41,27 +41,6 @@ struct rmx_siblings {
 	int *ended;
 };
 
-/* A place of an operation that has many, and own memory for it. */
-struct rmx_piece {
-	uint64_t offset;   /* bytes, in the root window */
-	uint32_t len;	   /* bytes; with its values it fits into a message */
-	const char *value; /* NULL: a get; of CSWAP first what is compared */
-	char *result;	   /* NULL: there is none */
-};
-
-/* The places of an operation, which are at one target. */
-struct rmx_pieces {
-	uint64_t count, sent; /* am->lock guards `sent` */
-	struct rmx_piece of[];
-};
-
-/* Single updates or puts of one kind, in their order; see am/series.c. */
-struct rmx_series {
-	uint32_t count, room;
-	/* each: its offset in the root window, eight bytes; and its value */
-	char of[];
-};
-
 struct rmaext_op {
 	struct rmaext_fabric *fabric;
 	struct rmaext_window *window;
@@ -74,11 +53,11 @@ struct rmaext_op {
 	size_t unit;  /* bytes of an element; chunks are multiples of it */
 	size_t chunk; /* the most bytes of a chunk */
 	uint64_t offset, len, posted;
-	const struct rmx_strides *strides; /* the runs there; NULL: one run */
-	/* of a message operation on many places, from malloc(); NULL: on one */
-	struct rmx_pieces *pieces;
-	/* of a copy that stands for many, from malloc(); NULL: it is one */
-	struct rmx_series *series; /* am->lock guards it */
+	/*
+	 * NULL: one range, of len bytes at offset. In messages am->lock guards
+	 * them. Of a read or write they are loops.
+	 */
+	struct rmx_places *places;
 	/*
 	 * The source of a put, the destination of a get, the result of an
 	 * update; NULL: the update has none.
@@ -225,6 +204,11 @@ static inline bool rmx_is_message(const struct rmaext_op *op)
 {
 	return op->kind >= RMX_UPDATE;
 }
+/* Is it a copy that stands for many, see am/series.c? */
+static inline bool rmx_is_series(const struct rmaext_op *op)
+{
+	return op->places && op->places->room;
+}
 /* Does a message operation return what is, or was, there? */
 static inline bool rmx_op_fetches(const struct rmaext_op *op)
 {
@@ -332,7 +316,7 @@ void rmx_op_failed(struct rmaext_op *op, const struct rmaext_error *record);
 void rmx_op_end(struct rmaext_op *op);
 /*
  * The owner frees an operation of which no chunk is in flight. let_go gives
- * back the registration of its origin buffer and its pieces only, dispose the
+ * back the registration of its origin buffer and its places only, dispose the
  * memory of one that lies in no context.
  */
 void rmx_op_free(struct rmaext_op *op);

@@ -34,7 +34,7 @@ int rmx_op_post_chunk(struct rmaext_op *op)
 	struct rmaext_peer *peer = op->target->member->peer;
 	const uint64_t at = op->posted, left = op->len - at;
 	const uint64_t run =
-		op->strides ? op->strides->run - at % op->strides->run : left;
+		op->places ? op->places->unit - at % op->places->unit : left;
 	const size_t most = left < op->chunk ? left : op->chunk;
 	size_t len = run < most ? run : most;
 	struct rmx_context *context = op->context;

@@ -3,13 +3,13 @@
 #include "xfer/operation.h"
 #include "net/quirks.h"
 
-/* Bytes from op->offset to where that byte of the operation lies there. */
+/* The byte of the root window where that byte of the operation lies. */
 static uint64_t op_place(const struct rmaext_op *op, uint64_t offset)
 {
-	const struct rmx_strides *s = op->strides;
+	const struct rmx_places *p = op->places;
 
-	return s ? rmx_strides_at(s, offset / s->run) + offset % s->run
-		 : offset;
+	return p ? rmx_place_at(p, offset / p->unit).offset + offset % p->unit
+		 : op->offset + offset;
 }
 
 /*
@@ -33,7 +33,7 @@ int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
 	struct rmx_target *t = op->target;
 	struct iovec iov = {.iov_base = op->local + offset, .iov_len = len};
 	const struct fi_rma_iov remote = {
-		.addr = remote_address(f, t, op->offset + op_place(op, offset)),
+		.addr = remote_address(f, t, op_place(op, offset)),
 		.len = len,
 		.key = t->key,
 	};

@@ -491,8 +491,8 @@ static void refused(void)
 /* What a stranger says of loops. */
 static void strange_loops(void)
 {
-	const struct rmx_strides good = {
-		.first = 8, .ndim = 2, .dim = {{3, 16, 0}, {4, -8, 0}}};
+	const struct rmx_strides good = {.ndim = 2,
+					 .dim = {{3, 16, 0}, {4, -8, 0}}};
 	uint64_t words[3 + 2 * 16], start = 0;
 	struct rmx_strides s;
 
@@ -500,7 +500,7 @@ static void strange_loops(void)
 	rmx_loops_pack(&good, 100, 5, words);
 	CHECK(rmx_loops_unpack(&s, words, 56, &start));
 	EQUAL(start, 5);
-	EQUAL(s.first, 108);
+	EQUAL(s.first, 100);
 	for (uint64_t i = 0; i < 12; i++)
 		EQUAL(rmx_strides_at(&s, i), rmx_strides_at(&good, i));
 	CHECK(!rmx_loops_unpack(&s, words, 55, &start));

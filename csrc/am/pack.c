@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Operations in messages: how their places and values are written, and their
+ * results read. The target's side of it is in ranges.c and handlers.c.
+ */
+#include "am/pack.h"
+
+#define FEW 16u /* elements of a series that may share a message */
+
+/* Bytes of a message behind its header. */
+#define ROOM (RMX_MESSAGE - sizeof(struct rmx_request_header))
+
+static struct rmx_request_header *header_of(struct rmx_send_buffer *buffer)
+{
+	return (struct rmx_request_header *)buffer->data;
+}
+
+/* -- ranges */
+
+struct rmx_range rmx_range_of(const struct rmaext_op *op, uint64_t offset,
+			      const struct rmx_share *s, bool notify)
+{
+	const bool update = op->kind == RMX_UPDATE;
+
+	return (struct rmx_range){
+		.offset = offset,
+		.count = s->values / (update ? op->unit : 1),
+		.unit = update ? (uint32_t)op->unit : 1,
+		.kind = (uint8_t)op->kind,
+		.op = update ? (uint8_t)op->op : 0,
+		.type = update ? (uint8_t)op->type : 0,
+		.flags = (uint8_t)((s->results ? RMX_WITH_FETCH : 0) |
+				   (notify ? RMX_WITH_NOTIFY : 0)),
+		.slot = notify ? (uint16_t)op->notify : 0,
+	};
+}
+
+static bool range_has_room(const struct rmx_send_buffer *buffer, size_t end,
+			   const struct rmx_share *s)
+{
+	return RMX_ALIGNED(end) + sizeof(struct rmx_range) +
+			       s->values * s->operands <=
+		       RMX_MESSAGE &&
+	       (!s->results ||
+		RMX_ALIGNED(buffer->results) + s->values <= RMX_MESSAGE);
+}
+
+/* Appends a range, for which there is room; returns the message's new end. */
+static size_t range_append(struct rmx_send_buffer *buffer, size_t end,
+			   const struct rmaext_op *op,
+			   const struct rmx_piece *it, bool notify)
+{
+	const struct rmx_share s = rmx_op_share(op, it->len);
+	const struct rmx_range range = rmx_range_of(op, it->offset, &s, notify);
+	char *at = buffer->data + RMX_ALIGNED(end);
+
+	header_of(buffer)->count++;
+	memcpy(at, &range, sizeof(range));
+	at += sizeof(range);
+	if (s.operands > 1) {
+		memcpy(at, it->compare, s.values);
+		at += s.values;
+	}
+	if (s.operands && s.values) {
+		memcpy(at, it->value, s.values);
+		at += s.values;
+	}
+	if (s.results)
+		buffer->results =
+			(uint32_t)(RMX_ALIGNED(buffer->results) + s.values);
+	return (size_t)(at - buffer->data);
+}
+
+/*
+ * Appends as many places of an operation, from the first that is in no message
+ * yet, as there is room for. The last of all notifies: it is carried out after
+ * the others.
+ */
+static size_t places_append(struct rmx_send_buffer *buffer, size_t end,
+			    const struct rmaext_op *op)
+{
+	const struct rmx_places *p = op->places;
+	uint64_t i = p->next;
+
+	for (; i < p->count && i - p->next < UINT16_MAX; i++) {
+		const struct rmx_piece it = rmx_place_at(p, i);
+		const struct rmx_share s = rmx_op_share(op, it.len);
+
+		if (!range_has_room(buffer, end, &s))
+			break;
+		end = range_append(buffer, end, op, &it,
+				   rmx_op_notifies(op) && i + 1 == p->count);
+	}
+	buffer->some.first = p->next;
+	buffer->some.count = (uint32_t)(i - p->next);
+	return end;
+}
+
+static size_t op_append(struct rmx_send_buffer *buffer, size_t end,
+			struct rmaext_op *op)
+{
+	const struct rmx_piece all = {op->offset, op->len, op->compare,
+				      op->operand, op->local};
+
+	if (op->places)
+		return places_append(buffer, end, op);
+	op->results_at = (uint32_t)RMX_ALIGNED(buffer->results);
+	return range_append(buffer, end, op, &all, rmx_op_notifies(op));
+}
+
+/* -- which operations share a message */
+
+static bool op_has_room(const struct rmx_send_buffer *buffer, size_t end,
+			const struct rmaext_op *op)
+{
+	const struct rmx_share s = rmx_op_share(op, op->len);
+	const size_t each = RMX_ALIGNED(sizeof(struct rmx_range) + op->unit);
+
+	if (!op->places)
+		return range_has_room(buffer, end, &s);
+	return op->places->count <= FEW &&
+	       RMX_ALIGNED(end) + op->places->count * each <= RMX_MESSAGE;
+}
+
+/* Only operations that the target accepts or refuses together. */
+static bool ops_may_share(const struct rmaext_op *op,
+			  const struct rmaext_op *next)
+{
+	return next->window == op->window && !op->window->attached &&
+	       (!next->places || rmx_is_series(next)) &&
+	       !rmx_op_is_announcement(op) && !rmx_op_is_announcement(next) &&
+	       !rmx_op_is_bulk(next);
+}
+
+/* A short series goes with other operations, if there are some. */
+static bool op_goes_alone(const struct rmaext_op *op)
+{
+	return op->places &&
+	       !(rmx_is_series(op) && op->next && op->places->count <= FEW);
+}
+
+/* -- elements */
+
+static size_t elements_pack(struct rmx_send_buffer *buffer,
+			    const struct rmaext_op *op)
+{
+	const bool update = op->kind == RMX_UPDATE;
+	struct rmx_request_header *q = header_of(buffer);
+
+	buffer->some = rmx_places_some(op->places, ROOM);
+	q->form = (uint8_t)rmx_places_form(op->places, ROOM);
+	q->kind = update			? RMAEXT_UPDATE
+		  : op->kind == RMX_MESSAGE_PUT ? RMAEXT_PUT
+						: RMAEXT_GET;
+	q->op = update ? (uint8_t)op->op : 0;
+	q->type = update ? (uint8_t)op->type : 0;
+	q->fetch = update && rmx_op_fetches(op);
+	q->count = buffer->some.count;
+	q->unit = buffer->some.unit;
+	if (rmx_op_fetches(op))
+		buffer->results = q->count * (uint32_t)q->unit;
+	return sizeof(*q) + rmx_places_pack(op->places, &buffer->some, ROOM,
+					    (char *)(q + 1));
+}
+
+/* -- messages */
+
+size_t rmx_pack(struct rmx_send_buffer *buffer, struct rmaext_op *op,
+		struct rmaext_op **last_p)
+{
+	size_t end = sizeof(struct rmx_request_header);
+
+	*last_p = op;
+	buffer->shared = op_goes_alone(op);
+	if (buffer->shared && !op->places->pieces)
+		return elements_pack(buffer, op);
+	header_of(buffer)->form = RMX_RANGES;
+	end = op_append(buffer, end, op);
+	while (!buffer->shared && op->next && ops_may_share(op, op->next) &&
+	       op_has_room(buffer, end, op->next)) {
+		op = op->next;
+		end = op_append(buffer, end, op);
+	}
+	*last_p = op;
+	return end;
+}
+
+/* Each result begins at a multiple of RMX_ALIGN, see struct rmx_range. */
+static void pieces_unpack(const struct rmx_send_buffer *buffer,
+			  const char *results)
+{
+	const struct rmx_piece *it =
+		buffer->op->places->pieces + buffer->some.first;
+	size_t at = 0;
+
+	for (uint32_t i = 0; i < buffer->some.count; i++, it++) {
+		at = RMX_ALIGNED(at);
+		memcpy(it->result, results + at, it->len);
+		at += it->len;
+	}
+}
+
+void rmx_unpack(const struct rmx_send_buffer *buffer, const char *results)
+{
+	struct rmaext_op *op = buffer->op;
+
+	if (buffer->bulk)
+		memcpy(op->local + buffer->some.part, results, buffer->results);
+	else if (buffer->shared && op->places->pieces)
+		pieces_unpack(buffer, results);
+	else if (buffer->shared)
+		rmx_places_unpack(op->places, &buffer->some, results);
+	for (; op && !buffer->shared; op = op->next)
+		if (rmx_op_fetches(op))
+			memcpy(op->local, results + op->results_at, op->len);
+}

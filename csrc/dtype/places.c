@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The walk over the places of an operation, as messages tell them: elements go
+ * as a list of offsets, or as loops (strides.c) if these are few; then come
+ * their values, in the same order, without gaps. An element that is too long
+ * for a message goes in parts, each alone in its message.
+ */
+#include "dtype/places.h"
+
+enum rmx_form rmx_places_form(const struct rmx_places *p, size_t room)
+{
+	const size_t loops = p->strides ? rmx_loops_bytes(p->strides) : 0;
+
+	if (p->pieces)
+		return RMX_RANGES;
+	return loops && loops + p->unit <= room ? RMX_LOOPS : RMX_ELEMENTS;
+}
+
+struct rmx_some rmx_places_some(const struct rmx_places *p, size_t room)
+{
+	struct rmx_some some = {p->next, p->part, 1, (uint32_t)p->unit};
+	const size_t longest = room - sizeof(uint64_t);
+	uint64_t most = room / (sizeof(uint64_t) + p->width);
+
+	if (rmx_places_form(p, room) == RMX_LOOPS) {
+		most = (room - rmx_loops_bytes(p->strides)) / p->unit;
+	} else if (p->unit > longest) {
+		some.unit = (uint32_t)(p->unit - p->part < longest
+					       ? p->unit - p->part
+					       : longest);
+		return some;
+	}
+	if (most > UINT16_MAX)
+		most = UINT16_MAX;
+	some.count = (uint32_t)(p->count - p->next < most ? p->count - p->next
+							  : most);
+	return some;
+}
+
+/* Do the elements' values, or results, lie one after another? */
+static bool places_in_a_row(const struct rmx_places *p, size_t step)
+{
+	return !p->order && step == p->width;
+}
+
+static size_t places_pack_values(const struct rmx_places *p,
+				 const struct rmx_some *some, char *to)
+{
+	const size_t width = p->width / p->unit * some->unit;
+
+	if (places_in_a_row(p, p->value_step) && some->unit == p->unit) {
+		memcpy(to, p->values + some->first * width,
+		       some->count * width);
+		return some->count * width;
+	}
+	for (uint64_t i = 0; i < some->count; i++) {
+		const uint64_t n = rmx_place_number(p, some->first + i);
+
+		memcpy(to + i * width,
+		       p->values + n * p->value_step + some->part, width);
+	}
+	return some->count * width;
+}
+
+size_t rmx_places_pack(const struct rmx_places *p, const struct rmx_some *some,
+		       size_t room, char *to)
+{
+	char *at = to;
+
+	if (rmx_places_form(p, room) == RMX_LOOPS) {
+		rmx_loops_pack(p->strides, p->first,
+			       rmx_place_number(p, some->first), at);
+		at += rmx_loops_bytes(p->strides);
+	} else {
+		for (uint64_t i = 0; i < some->count; i++) {
+			const uint64_t offset =
+				rmx_place_at(p, some->first + i).offset +
+				some->part;
+
+			memcpy(at, &offset, sizeof(offset));
+			at += sizeof(offset);
+		}
+	}
+	if (p->values)
+		at += places_pack_values(p, some, at);
+	return (size_t)(at - to);
+}
+
+void rmx_places_unpack(const struct rmx_places *p, const struct rmx_some *some,
+		       const char *from)
+{
+	if (places_in_a_row(p, p->unit) && some->unit == p->unit) {
+		memcpy(p->results + some->first * p->unit, from,
+		       some->count * p->unit);
+		return;
+	}
+	for (uint64_t i = 0; i < some->count; i++) {
+		const uint64_t n = rmx_place_number(p, some->first + i);
+
+		memcpy(p->results + n * p->unit + some->part,
+		       from + i * some->unit, some->unit);
+	}
+}

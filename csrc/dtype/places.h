@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Places: where the data of an operation lies, at its target and in own memory.
+ * One range needs none of this; see places.c for the others.
+ */
+#ifndef RMAEXT_PLACES_H
+#define RMAEXT_PLACES_H
+
+#include "dtype/strides.h"
+
+/* How the places of a message are told; am/message.h says how each looks. */
+enum rmx_form { RMX_ELEMENTS = 1, RMX_RANGES = 2, RMX_LOOPS = 3 };
+
+/* Bytes that lie in one piece at both ends. */
+struct rmx_piece {
+	uint64_t offset; /* bytes, in the root window */
+	uint64_t len;	 /* bytes of each of these */
+	const char *compare, *value;
+	char *result; /* each may be NULL: there is none */
+};
+
+/*
+ * Pieces of any lengths, or elements, which all have the same. The arrays are
+ * the maker's, and stay until the operation has ended.
+ */
+struct rmx_places {
+	uint64_t count;
+	/* those before `next` are in messages, and `part` bytes of that one */
+	uint64_t next, part;
+	bool owned; /* the struct is from malloc(), and ends with the operation
+		     */
+	uint32_t room; /* of a series, which grows: see am/series.c; else 0 */
+	/* each fits into a message; NULL: elements, which the rest describes */
+	const struct rmx_piece *pieces;
+	uint64_t unit;	/* bytes of an element */
+	uint64_t width; /* of its value: unit, or twice that: first compare */
+	/* numbers of the elements in the arrays, less `start`; NULL: 0, 1 ...
+	 */
+	const uint32_t *order;
+	uint64_t start;
+	uint64_t first; /* byte in the root window that offsets count from */
+	/* the offsets, which count `scale` bytes; or the loops that say them */
+	const char *offsets;
+	uint64_t scale;
+	const struct rmx_strides *strides;
+	const char *values; /* NULL: there are none */
+	char *results;
+	/* bytes from one to the next; 0: one stands for all */
+	size_t offset_step, value_step;
+};
+
+/* What goes into one message: elements, or, of a long one, `unit` bytes. */
+struct rmx_some {
+	uint64_t first, part;
+	uint32_t count;
+	uint32_t unit; /* bytes of each */
+};
+
+/* The number of element i in the caller's arrays. */
+static inline uint64_t rmx_place_number(const struct rmx_places *p, uint64_t i)
+{
+	return p->order ? p->start + p->order[i] : i;
+}
+
+/* Returns place number i. The arrays of offsets may change meanwhile. */
+static inline struct rmx_piece rmx_place_at(const struct rmx_places *p,
+					    uint64_t i)
+{
+	const uint64_t n = p->pieces ? i : rmx_place_number(p, i);
+	struct rmx_piece it = {.len = p->unit};
+
+	if (p->pieces)
+		return p->pieces[i];
+	if (p->strides) {
+		it.offset = rmx_strides_at(p->strides, n);
+	} else {
+		memcpy(&it.offset, p->offsets + n * p->offset_step,
+		       sizeof(it.offset));
+		it.offset *= p->scale;
+	}
+	it.offset += p->first;
+	if (p->values)
+		it.value = p->values + n * p->value_step;
+	if (it.value && p->width > p->unit) {
+		it.compare = it.value;
+		it.value += p->unit;
+	}
+	if (p->results)
+		it.result = p->results + n * p->unit;
+	return it;
+}
+
+/* How elements are told in messages of `room` bytes. */
+enum rmx_form rmx_places_form(const struct rmx_places *places, size_t room);
+
+/* Returns what goes next into a message of `room` bytes; some is left. */
+struct rmx_some rmx_places_some(const struct rmx_places *places, size_t room);
+
+/*
+ * Writes where these elements are, and their values if there are any; returns
+ * the bytes.
+ */
+size_t rmx_places_pack(const struct rmx_places *places,
+		       const struct rmx_some *some, size_t room, char *to);
+
+/* Reads the results of these elements, which lie one after another. */
+void rmx_places_unpack(const struct rmx_places *places,
+		       const struct rmx_some *some, const char *from);
+
+/* They are in a message now. */
+static inline void rmx_places_advance(struct rmx_places *p,
+				      const struct rmx_some *some)
+{
+	p->part += some->unit;
+	p->next += some->count;
+	if (p->pieces || p->part == p->unit)
+		p->part = 0;
+	else
+		p->next--; /* more of this long one is to come */
+}
+
+#endif

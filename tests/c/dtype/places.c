@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Places in messages: whatever their shape, the messages tell each byte once,
+ * in order, with its value; and results come back to where they belong.
+ */
+#include "check.h"
+#include "dtype/places.h"
+
+enum { MOST = 400, ROOM = 1000, LONGEST = 3000 };
+
+static char values[MOST * 2 * LONGEST], results[MOST * LONGEST];
+
+static uint32_t dice(uint32_t *seed)
+{
+	*seed = *seed * 1664525 + 1013904223;
+	return *seed >> 8;
+}
+
+/* What a message said: it must be the next bytes of element i. */
+struct reader {
+	const struct rmx_places *places;
+	uint64_t element, part;
+};
+
+static void expect(struct reader *r, uint64_t offset, uint64_t unit,
+		   const char *value)
+{
+	const struct rmx_piece it = rmx_place_at(r->places, r->element);
+	const size_t operands = r->places->width / r->places->unit;
+
+	EQUAL(offset, it.offset + r->part);
+	if (it.value && operands == 2)
+		CHECK(!memcmp(value, it.compare, unit));
+	if (it.value)
+		CHECK(!memcmp(value + (operands - 1) * unit, it.value + r->part,
+			      unit));
+	r->part += unit;
+	if (r->part == it.len) {
+		r->part = 0;
+		r->element++;
+	}
+}
+
+static void read_message(struct reader *r, const struct rmx_some *some,
+			 const char *data, size_t len)
+{
+	const struct rmx_places *p = r->places;
+	const size_t width = p->width / p->unit * some->unit;
+	struct rmx_strides loops;
+	uint64_t start, offset;
+	size_t told = some->count * sizeof(offset);
+
+	if (rmx_places_form(p, ROOM) == RMX_LOOPS) {
+		CHECK(rmx_loops_unpack(&loops, data, len, &start));
+		told = rmx_loops_bytes(&loops);
+	}
+	EQUAL(len, told + (p->values ? some->count * width : 0));
+	for (uint64_t i = 0; i < some->count; i++) {
+		memcpy(&offset, data + i * sizeof(offset), sizeof(offset));
+		if (rmx_places_form(p, ROOM) == RMX_LOOPS)
+			offset =
+				loops.first + rmx_strides_at(&loops, start + i);
+		expect(r, offset, some->unit, data + told + i * width);
+	}
+}
+
+/* Sends all, and answers with what tells each byte from its neighbours. */
+static void walk(struct rmx_places *p)
+{
+	struct reader r = {.places = p};
+	char message[ROOM], answer[ROOM];
+
+	while (p->next < p->count) {
+		const struct rmx_some some = rmx_places_some(p, ROOM);
+		size_t len;
+
+		CHECK(some.count && some.unit);
+		len = rmx_places_pack(p, &some, ROOM, message);
+		CHECK(len <= ROOM);
+		for (uint64_t i = 0; i < some.count; i++)
+			for (uint64_t k = 0; k < some.unit; k++)
+				answer[i * some.unit + k] =
+					(char)((some.first + i) * 7 +
+					       some.part + k);
+		read_message(&r, &some, message, len);
+		if (p->results)
+			rmx_places_unpack(p, &some, answer);
+		rmx_places_advance(p, &some);
+	}
+	EQUAL(r.element, p->count);
+	EQUAL(r.part, 0);
+	for (uint64_t i = 0; p->results && i < p->count; i++)
+		for (uint64_t k = 0; k < p->unit; k++)
+			EQUAL(rmx_place_at(p, i).result[k], (char)(i * 7 + k));
+}
+
+/* Elements by offsets: as a batch has them, and as a series does. */
+static void elements(void)
+{
+	static const uint64_t units[] = {1,   4,   8,	24,	491,
+					 496, 992, 993, LONGEST};
+	int64_t offsets[MOST];
+	uint32_t order[MOST], seed = 1;
+
+	for (size_t k = 0; k < sizeof(values); k++)
+		values[k] = (char)dice(&seed);
+	for (int round = 0; round < 3000; round++) {
+		const uint64_t unit = units[dice(&seed) % COUNT(units)];
+		const bool pairs = unit <= 8 && dice(&seed) % 3 == 0;
+		const bool fetches = dice(&seed) % 2, sorted = dice(&seed) % 2;
+		struct rmx_places p = {
+			.count = 1 + dice(&seed) % MOST,
+			.unit = unit,
+			.width = pairs ? 2 * unit : unit,
+			.start = sorted ? 3 : 0,
+			.first = dice(&seed),
+			.offsets = (char *)offsets,
+			.scale = 1 + dice(&seed) % 16,
+			.values = dice(&seed) % 3 ? values : NULL,
+			.results = fetches ? results : NULL,
+			.offset_step = dice(&seed) % 4 ? sizeof(*offsets) : 0,
+		};
+
+		p.value_step = dice(&seed) % 4 ? p.width : 0;
+		for (uint64_t i = 0; i < MOST; i++) {
+			offsets[i] = (int64_t)dice(&seed);
+			order[i] = (uint32_t)i;
+		}
+		if (sorted) { /* some numbers of elements, each once */
+			p.count = 1 + p.count % (MOST / 2 - 1);
+			for (uint64_t i = 0; i < p.count; i++)
+				order[i] = (uint32_t)(2 * (p.count - i) - 2);
+			p.order = order;
+		}
+		walk(&p);
+	}
+}
+
+static void loops(void)
+{
+	uint32_t seed = 7;
+
+	for (int round = 0; round < 2000; round++) {
+		const uint64_t unit = 1 + dice(&seed) % 1200;
+		struct rmx_strides s = {.run = unit, .runs = 1};
+		struct rmx_places p = {
+			.unit = unit,
+			.width = unit,
+			.first = 1 << 20,
+			.strides = &s,
+			.values = values,
+			.value_step = unit,
+		};
+
+		s.ndim = 1 + dice(&seed) % (dice(&seed) % 10 ? 3 : 20);
+		for (uint32_t d = 0; d < s.ndim; d++) {
+			const uint64_t turns = d < 3 ? 1 + dice(&seed) % 7 : 1;
+
+			s.dim[d] = (struct rmx_dim){
+				turns, (int64_t)(dice(&seed) % 999) - 499, 0};
+			s.runs *= turns;
+		}
+		p.count = s.runs;
+		if (dice(&seed) % 2) {
+			p.values = NULL;
+			p.results = results;
+		}
+		walk(&p);
+	}
+}
+
+/* Pieces have no message of their own here: they are walked one by one. */
+static void pieces(void)
+{
+	const struct rmx_piece of[] = {{5, 3, NULL, values, NULL},
+				       {100, 0, NULL, values + 3, NULL},
+				       {7, 9, NULL, values + 3, NULL}};
+	struct rmx_places p = {.count = COUNT(of), .pieces = of};
+
+	EQUAL(rmx_places_form(&p, ROOM), RMX_RANGES);
+	for (uint64_t i = 0; i < p.count; i++)
+		EQUAL(rmx_place_at(&p, i).offset, of[i].offset);
+	rmx_places_advance(&p, &(struct rmx_some){.first = 0, .count = 2});
+	EQUAL(p.next, 2);
+	EQUAL(p.part, 0);
+}
+
+const struct test tests[] = {
+	{.name = "elements", .run = elements},
+	{.name = "loops", .run = loops},
+	{.name = "pieces", .run = pieces},
+	{0},
+};
