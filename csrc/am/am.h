@@ -7,7 +7,6 @@
 #define RMAEXT_AM_H
 
 #include "am/message.h"
-#include "exec/vector.h"
 #include "xfer/operation.h"
 
 /*
@@ -175,25 +174,7 @@ uint64_t rmx_ranges_bytes(const char *data);
 int rmx_ranges_apply(struct rmaext_window *window, const char *data,
 		     char *results, struct rmx_done *done, int64_t ns);
 
-/*
- * The origin's side. batch.c: the thread that carries out an rmaext_many owns
- * the batch; it is inside the window, and holds no lock. step sends what may be
- * sent (for rmx_wait()); overdue is asked when a wait has ended without it, and
- * returns RMAEXT_PENDING or the error; give_up ends the batch before all is
- * answered, so that nothing refers to it any more.
- */
-enum rmx_step rmx_batch_step(void *batch);
-int rmx_batch_overdue(struct rmaext_batch *batch);
-void rmx_batch_give_up(struct rmaext_batch *batch);
-/*
- * With am->lock held: the request of a batch has failed; or was answered.
- * Answer returns false if the reply is not from that window.
- */
-void rmx_batch_fail(struct rmx_send_buffer *buffer,
-		    const struct rmaext_error *record);
-bool rmx_batch_answer(struct rmx_send_buffer *buffer,
-		      const struct rmx_reply_header *reply, const char *values,
-		      size_t len);
+/* The origin's side. */
 
 /*
  * message.c: all but send are called with am->lock held. new takes a send

@@ -2,7 +2,7 @@
 /*
  * What becomes of a message that came. A request is carried out and replied to,
  * or waits for its window or for the guard of updates. A reply is handed to the
- * operations or the batch that asked. Only the CQ's reader runs this.
+ * operations that asked. Only the CQ's reader runs this.
  */
 #include "exec/guard.h"
 #include "am/series.h"

@@ -5,6 +5,7 @@
  * everything in it is checked before memory is touched.
  */
 #include "am/wakeups.h"
+#include "dtype/gather.h"
 #include "exec/update.h"
 
 #include <errno.h>

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * The send buffers of requests. Each request takes a buffer, and one of its
- * peer's credits until it is answered or given up. Others write what is in it:
- * operations (send_queue.c, replies.c), or elements of a batch (batch.c).
+ * peer's credits until it is answered or given up. pack.c writes what is in it.
  *
  * am->lock is held while operations are handed to the provider, so that those
  * to one peer stay in order.
@@ -42,7 +41,6 @@ static struct rmx_send_buffer *send_buffer_take(struct rmaext_fabric *f)
 	if (!buffer)
 		return NULL;
 	buffer->state = RMX_ASKING;
-	buffer->batch = NULL;
 	buffer->op = NULL;
 	buffer->sent = buffer->ended = buffer->loaned = false;
 	buffer->shared = buffer->bulk = false;

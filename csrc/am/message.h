@@ -9,7 +9,6 @@
  *     the order in which they were begun.
  * bulk: an operation too long for one send buffer. It goes in parts.
  * loaned: values that the provider sends from where their owner has them.
- * lane: the elements of a batch (rmaext_many) that go to one target.
  * series: single short updates, or puts, that are one operation in the line;
  *     see series.c.
  * early: a request to a window that this rank has not created yet. It waits.
@@ -141,19 +140,14 @@ enum rmx_state {
 /* A request of ours: the context of its fi_send. */
 struct rmx_send_buffer {
 	struct fi_context2 context; /* first: the CQ gives back its address */
-	/* it is the request of one of these; both NULL: it was given up */
-	struct rmaext_batch *batch;
-	struct rmaext_op *op; /* and, unless it is shared, of those after it */
+	/* NULL: it was given up; unless it is shared, of those after it too */
+	struct rmaext_op *op;
 	struct rmaext_peer *peer; /* the target */
 	/* among the free ones, or in peer->line->send_buffers */
 	struct rmx_send_buffer *next, **prev;
-	struct rmx_lane *lane; /* of the batch */
-	uint64_t part;	       /* first byte, of an element */
-	uint32_t first;	       /* the first of the lane's in it */
-	uint32_t generation;   /* tells a late reply from the one awaited */
-	uint32_t results;      /* bytes of results that the reply must have */
-	uint16_t count, unit;  /* of these, and the bytes of a lane's element */
-	struct rmx_some some;  /* if shared: the places; if bulk: the part */
+	uint32_t generation;  /* tells a late reply from the one awaited */
+	uint32_t results;     /* bytes of results that the reply must have */
+	struct rmx_some some; /* if shared: the places; if bulk: the part */
 	uint8_t state;
 	bool shared; /* it has a part of an operation, others may have more */
 	bool bulk;   /* and that is a bulk operation */
@@ -201,7 +195,6 @@ struct rmx_line {
 	/* the last in line, a series that may still grow; or NULL */
 	_Atomic(struct rmaext_op *) open;
 	atomic_uint singles; /* went by themselves since the last flush */
-	bool denied;	     /* a batch got no credit, since the last reply */
 	struct rmaext_peer *next_stalled;
 	bool stalled; /* the provider took nothing: it is in am->stalled */
 	int64_t card; /* when the own card last went there; 0: never */
@@ -213,8 +206,8 @@ struct rmx_line {
 
 struct rmx_am {
 	/*
-	 * Guards the send buffers, mute, each peer's line, and operations and
-	 * batches as far as replies change them.
+	 * Guards the send buffers, mute, each peer's line, and operations as
+	 * far as replies change them.
 	 */
 	pthread_mutex_t lock;
 	/* RMX_SEND_BUFFERS, whose pages come as they are used */

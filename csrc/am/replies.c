@@ -2,7 +2,7 @@
 /*
  * What becomes of requests, and of the operations in them: they are sent,
  * answered, or fail; their owner gives them up, nobody waits for them any more,
- * or the endpoint closes. What becomes of a batch's requests is in batch.c.
+ * or the endpoint closes.
  *
  * am->lock is held wherever an operation or a send buffer is changed.
  */
@@ -90,32 +90,16 @@ void rmx_message_sent(struct rmaext_fabric *f, struct rmx_send_buffer *buffer,
 	pthread_mutex_lock(&am->lock);
 	peer = buffer->peer;
 	buffer->sent = true;
-	if (failure && (buffer->batch || buffer->op))
+	if (failure && buffer->op)
 		atomic_fetch_add(&f->failed, 1);
-	if (failure && buffer->batch)
-		rmx_batch_fail(buffer, failure);
 	if (buffer->op && (failure || buffer->ended))
 		ops_end(buffer, buffer->ended ? NULL : failure);
-	if (!buffer->batch && !buffer->op) { /* answered, given up or failed */
+	if (!buffer->op) { /* answered, given up or failed */
 		rmx_message_free(am, buffer);
 		if (peer)
 			rmx_message_pump(f, peer);
 	}
 	pthread_mutex_unlock(&am->lock);
-}
-
-/*
- * The line gets the credit, unless a batch was denied one since the last reply:
- * then that has it, if another reply is to come that sends from the line.
- */
-static void line_after_answer(struct rmaext_fabric *f, struct rmaext_peer *peer)
-{
-	const bool pass = peer->line->denied && peer->line->requests &&
-			  !peer->line->bulks;
-
-	peer->line->denied = false;
-	if (!pass)
-		rmx_message_pump(f, peer);
 }
 
 void rmx_message_answered(struct rmaext_fabric *f, const char *data, size_t len)
@@ -136,15 +120,13 @@ void rmx_message_answered(struct rmaext_fabric *f, const char *data, size_t len)
 	buffer = &am->send_buffers[(uint32_t)reply.id];
 	pthread_mutex_lock(&am->lock);
 	peer = buffer->peer;
-	ours = peer && buffer->state == RMX_ASKING &&
-	       (buffer->batch || buffer->op) &&
+	ours = peer && buffer->state == RMX_ASKING && buffer->op &&
 	       buffer->generation == reply.id >> 32;
-	if (ours && (buffer->batch ? rmx_batch_answer(buffer, &reply, data, len)
-				   : ops_answer(buffer, &reply, data, len))) {
+	if (ours && ops_answer(buffer, &reply, data, len)) {
 		atomic_fetch_add(&f->completed, 1);
 		atomic_fetch_add(&peer->answers, 1);
 		rmx_message_done(am, buffer);
-		line_after_answer(f, peer);
+		rmx_message_pump(f, peer);
 	}
 	pthread_mutex_unlock(&am->lock);
 }
@@ -259,8 +241,6 @@ void rmx_message_fail_all(struct rmaext_fabric *f,
 		struct rmx_send_buffer *buffer = &am->send_buffers[i];
 
 		buffer->sent = true; /* the endpoint is gone */
-		if (buffer->batch)
-			rmx_batch_fail(buffer, record);
 		if (buffer->op)
 			ops_end(buffer, record);
 	}

@@ -68,15 +68,6 @@ struct rmx_many {
 bool rmx_many_direct(const struct rmx_many *many, int *ret_p);
 
 /*
- * An rmaext_many() whose elements are the runs of strides, at one rank. The
- * caller is inside the window and has checked the place; strides, from
- * malloc(), are this function's in any case. Returns as rmaext_many().
- */
-int rmx_many_strided(struct rmaext_window *window, int kind,
-		     struct rmx_strides *strides, void *buf,
-		     struct rmaext_many *many_p);
-
-/*
  * strided.c: rmx_check() of all bytes that strides reach from offset on. The
  * window is kept open by the caller.
  */

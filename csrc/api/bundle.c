@@ -10,8 +10,9 @@
  * changes nothing.
  */
 #include "api/api.h"
-#include "exec/update.h"
+#include "exec/vector.h"
 #include "win/notify.h"
+#include "xfer/bundle.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -27,17 +28,6 @@ struct place {
 	int64_t rank;
 	uint64_t at, len, from; /* bytes */
 	bool near; /* it is mapped here; updates of such places are left out */
-};
-
-struct member {
-	rmaext_op *op;
-	int ended;
-};
-
-struct rmaext_bundle {
-	struct rmx_siblings siblings;
-	uint64_t count, at; /* those before `at` have ended well */
-	struct member of[];
 };
 
 /* A call while it begins. */
@@ -329,23 +319,6 @@ static struct rmx_places *pieces_new(const struct begin *b, int64_t rank,
 	return places;
 }
 
-/* Begins an operation, as the next member of a bundle; 0, or -FI_ENOMEM. */
-static int member_begin(struct rmaext_bundle *g, struct rmaext_op *op)
-{
-	struct member *m = &g->of[g->count];
-	int ret;
-
-	op->siblings = &g->siblings;
-	atomic_fetch_add(&g->siblings.left, 1);
-	ret = rmx_begin(op, &m->ended, &m->op);
-	if (ret != RMAEXT_PENDING) {
-		rmx_sibling_ended(&g->siblings);
-		return ret;
-	}
-	g->count++;
-	return 0;
-}
-
 /* The short places of a rank, as one operation. */
 static int member_begin_short(const struct begin *b, int64_t rank,
 			      uint64_t count, struct rmaext_bundle *g)
@@ -375,7 +348,7 @@ static int member_begin_short(const struct begin *b, int64_t rank,
 	op->type = c->type;
 	op->unit = update ? c->unit : 1;
 	op->notify = c->notify - 1;
-	return member_begin(g, op);
+	return rmx_bundle_begin(g, op);
 }
 
 static int member_begin_long(const struct begin *b, const struct place *p,
@@ -388,7 +361,7 @@ static int member_begin_long(const struct begin *b, const struct place *p,
 		      : rmx_get_new(b->window, p->rank, p->at,
 				    place_result(b, p), p->len, &op);
 
-	return ret ? ret : member_begin(g, op);
+	return ret ? ret : rmx_bundle_begin(g, op);
 }
 
 static int rank_begin(const struct begin *b, int64_t rank,
@@ -441,14 +414,12 @@ static int begin_far(struct begin *b, struct rmaext_bundle **bundle_p)
 	if (ret)
 		return ret;
 	members = begin_members(b);
-	g = calloc(1, sizeof(*g) + members * sizeof(*g->of));
+	g = rmx_bundle_new(members, b->call->ended);
 	if (!g)
 		return rmx_no_memory("the requests of a call");
-	g->siblings.ended = b->call->ended;
-	atomic_store(&g->siblings.left, 1); /* this call */
 	for (int64_t rank = 0; rank < b->window->count && !ret; rank++)
 		ret = rank_begin(b, rank, g);
-	rmx_sibling_ended(&g->siblings);
+	rmx_bundle_begun(g);
 	if (g->count) {
 		*bundle_p = g;
 		return ret ? ret : RMAEXT_PENDING;
@@ -524,41 +495,5 @@ int rmaext_bundle_begin(rmaext_window *w, const struct rmaext_bundle_call *call,
 	free(b.places);
 	free(b.first);
 	free(b.order);
-	return ret;
-}
-
-/* -- afterwards */
-
-int rmaext_bundle_wait_for(rmaext_bundle *g, int64_t slice)
-{
-	const int64_t until = rmx_now() + slice;
-	int ret = 0;
-
-	while (g->at < g->count && !ret) {
-		const int64_t left = slice ? until - rmx_now() : 0;
-
-		ret = rmaext_op_wait_for(g->of[g->at].op, left > 0 ? left : 0);
-		g->at += !ret;
-	}
-	return ret;
-}
-
-int64_t rmaext_bundle_rank(const rmaext_bundle *g)
-{
-	return g->at < g->count ? g->of[g->at].op->rank : RMX_NO_RANK;
-}
-
-int rmaext_bundle_release(rmaext_bundle **bundle_p)
-{
-	rmaext_bundle *g = *bundle_p;
-	int ret = 0;
-
-	for (uint64_t k = 0; g && k < g->count; k++)
-		if (rmaext_op_release(&g->of[k].op))
-			ret = RMAEXT_PENDING;
-	if (!ret) {
-		free(g);
-		*bundle_p = NULL;
-	}
 	return ret;
 }

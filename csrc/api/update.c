@@ -5,6 +5,7 @@
  */
 #include "api/api.h"
 #include "exec/guard.h"
+#include "exec/update.h"
 
 #include <stdlib.h>
 

@@ -2,11 +2,14 @@
 /*
  * rmaext_many: operations on elements all over the window. Where every target
  * is mapped here, exec/vector_direct.c does them. Else a block of the elements
- * after another is sorted by target; the elements of each target, a lane, go
- * many to a message, and several lanes at a time.
+ * after another is sorted by target; those of each target, a lane, are copied
+ * by system calls, or are one request, and the requests of a block are a
+ * bundle.
  */
 #include "api/api.h"
 #include "exec/guard.h"
+#include "exec/vector.h"
+#include "xfer/bundle.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -132,65 +135,94 @@ static int portion_by_memory(struct rmaext_batch *b)
 		       : ret;
 }
 
+/* Begins a request for a lane that goes by messages. */
+static int lane_begin(struct rmaext_batch *b, struct rmx_lane *lane)
+{
+	const uint64_t left = lane->places.count - lane->places.next;
+	struct rmaext_op *op;
+	int ret = rmx_op_new(b->window, lane->rank,
+			     rmx_updates(b)	     ? RMX_UPDATE
+			     : b->kind == RMAEXT_PUT ? RMX_MESSAGE_PUT
+						     : RMX_MESSAGE_GET,
+			     0, left * b->unit, 0, &op);
+
+	if (ret)
+		return ret;
+	op->places = &lane->places;
+	op->op = b->op;
+	op->type = b->type;
+	op->unit = b->unit;
+	op->notify = -1;
+	op->local = b->results;
+	lane->begun = true;
+	return rmx_bundle_begin(b->bundle, op);
+}
+
+static int lanes_begin(struct rmaext_batch *b)
+{
+	int ret = 0;
+
+	for (size_t k = 0; k < b->lane_count && !ret; k++)
+		if (b->lanes[k].messages && !b->lanes[k].begun)
+			ret = lane_begin(b, &b->lanes[k]);
+	return ret;
+}
+
+/* Nothing refers to the lanes of the last block any more. */
+static void lanes_end(struct rmaext_batch *b)
+{
+	rmx_bundle_end(b->bundle);
+	b->bundle = NULL;
+}
+
 static int portion_next(struct rmaext_batch *b)
 {
 	int ret;
 
+	lanes_end(b);
 	b->start = b->at = b->end;
 	b->end = b->count - b->start < RMX_PORTION ? b->count
 						   : b->start + RMX_PORTION;
 	if (b->routes == RMX_ONLY_DIRECT)
 		return 0;
 	ret = rmx_lanes_make(b);
-	if (!ret)
-		rmx_batch_step(b); /* others are done here meanwhile */
-	return ret;
+	if (ret)
+		return ret;
+	b->bundle = rmx_bundle_new(b->lane_count, NULL);
+	if (!b->bundle)
+		return rmx_no_memory("the requests of a batch");
+	return lanes_begin(b); /* others are done here meanwhile */
 }
 
-/* Waits until all lanes of the block are done. */
-static int batch_wait(struct rmaext_batch *b, struct rmaext_peer *peer,
-		      int64_t until)
+/* Waits until the requests of the block's lanes have ended. */
+static int lanes_wait(struct rmaext_batch *b, int64_t until)
 {
-	int ret = 0;
+	const int64_t rank = b->lane_count == 1 ? b->lanes->rank : -1;
+	int ret = lanes_begin(b);
 
-	if (rmx_batch_step(b) != RMX_DONE) {
-		rmx_now_in(rmx_batch_counts_as(b), b->window->tally.id,
-			   b->lane_count == 1 ? b->lanes->rank : -1, 0,
-			   b->count * b->unit);
-		if (rmx_wait(b->fabric, peer, rmx_batch_step, b, until, 1))
-			ret = rmx_batch_overdue(b);
-	}
-	if (!ret && atomic_load(&b->error))
-		ret = rmx_fail_record(&b->failure);
+	if (ret || !b->bundle->count)
+		return ret;
+	rmx_now_in(rmx_batch_counts_as(b), b->window->tally.id, rank, 0,
+		   b->count * b->unit);
+	ret = rmx_bundle_wait(b->bundle, until);
 	rmx_now_out(b->window->tally.id, ret, false);
-	if (ret != RMAEXT_PENDING)
-		rmx_lanes_record(b, ret);
 	return ret;
 }
 
 /* Goes on with the batch for a slice. */
 static int batch_run(struct rmaext_batch *b)
 {
-	int64_t until = rmx_now() + RMX_SLICE;
-	struct rmaext_peer *peer;
+	const int64_t until = rmx_now() + RMX_SLICE;
 	int ret = 0;
 
 	for (;;) {
 		ret = portion_by_memory(b);
 		if (!ret)
 			ret = rmx_lanes_copy(b, until);
+		if (!ret && b->bundle)
+			ret = lanes_wait(b, until);
 		if (ret)
 			return ret;
-		if (until > b->deadline)
-			until = b->deadline;
-		/* a lone peer's loss is noticed at once, one of several soon */
-		peer = b->lane_count == 1 ? b->lanes->target->member->peer
-					  : NULL;
-		if (b->lane_count) {
-			ret = batch_wait(b, peer, until);
-			if (ret)
-				return ret;
-		}
 		b->deadline = rmx_now() + b->window->timeout;
 		if (b->end == b->count)
 			return 0;
@@ -204,13 +236,10 @@ static int batch_run(struct rmaext_batch *b)
 
 static void batch_free(struct rmaext_batch *b)
 {
-	if (atomic_load(&b->unanswered))
-		rmx_batch_give_up(b);
-	free(b->pieces);
+	lanes_end(b);
 	free(b->lanes);
 	free(b->lane_of);
 	free(b->order);
-	free(b->strides);
 	free(b);
 }
 
@@ -222,17 +251,14 @@ static struct rmaext_batch *batch_copy(const struct rmaext_batch *from)
 		from->count < RMX_PORTION ? from->count : RMX_PORTION;
 	struct rmaext_batch *b = malloc(sizeof(*b));
 
-	if (!b) {
-		free(from->strides);
+	if (!b)
 		return NULL;
-	}
 	*b = *from;
 	if (!lanes)
 		return b;
 	b->order = malloc(n * sizeof(*b->order));
 	b->lane_of = malloc((size_t)b->window->count * sizeof(*b->lane_of));
-	b->pieces = malloc(RMX_PIECES_BYTES);
-	if (b->order && b->lane_of && b->pieces)
+	if (b->order && b->lane_of)
 		return b;
 	batch_free(b);
 	return NULL;
@@ -376,33 +402,6 @@ int rmaext_many_at(rmaext_window *w, int kind, int op, int type, uint64_t unit,
 				(unsigned long long)scale);
 	}
 	return many_start(&it, many_p);
-}
-
-int rmx_many_strided(struct rmaext_window *w, int kind,
-		     struct rmx_strides *strides, void *buf,
-		     struct rmaext_many *many_p)
-{
-	struct rmaext_batch b = batch_make(&(struct rmx_many){
-		.window = w,
-		.kind = kind,
-		.unit = strides->run,
-		.count = strides->runs,
-		.ones = RMAEXT_ONE_RANK,
-		.ranks = &strides->rank,
-		.values = buf,
-		.results = kind == RMAEXT_GET ? buf : NULL,
-	});
-	int ret = batch_check_route(&b, strides->rank);
-
-	if (ret) {
-		free(strides);
-		return ret;
-	}
-	b.routes = 1u << rmx_target_of(w, strides->rank)->route;
-	b.scale = 1;
-	b.limit = INT64_MAX;
-	b.strides = strides;
-	return batch_carry_out(&b, many_p);
 }
 
 int rmaext_many_wait(struct rmaext_many *many)

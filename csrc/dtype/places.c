@@ -37,19 +37,13 @@ struct rmx_some rmx_places_some(const struct rmx_places *p, size_t room)
 	return some;
 }
 
-/* Do the elements' values, or results, lie one after another? */
-static bool places_in_a_row(const struct rmx_places *p, size_t step)
-{
-	return !p->order && step == p->width;
-}
-
 static size_t places_pack_values(const struct rmx_places *p,
 				 const struct rmx_some *some, char *to)
 {
 	const size_t width = p->width / p->unit * some->unit;
 
-	if (places_in_a_row(p, p->value_step) && some->unit == p->unit) {
-		memcpy(to, p->values + some->first * width,
+	if (!p->order && p->value_step == p->width && some->unit == p->unit) {
+		memcpy(to, p->values + rmx_place_number(p, some->first) * width,
 		       some->count * width);
 		return some->count * width;
 	}
@@ -89,9 +83,9 @@ size_t rmx_places_pack(const struct rmx_places *p, const struct rmx_some *some,
 void rmx_places_unpack(const struct rmx_places *p, const struct rmx_some *some,
 		       const char *from)
 {
-	if (places_in_a_row(p, p->unit) && some->unit == p->unit) {
-		memcpy(p->results + some->first * p->unit, from,
-		       some->count * p->unit);
+	if (!p->order && some->unit == p->unit) {
+		memcpy(p->results + rmx_place_number(p, some->first) * p->unit,
+		       from, some->count * p->unit);
 		return;
 	}
 	for (uint64_t i = 0; i < some->count; i++) {

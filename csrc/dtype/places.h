@@ -34,7 +34,7 @@ struct rmx_places {
 	const struct rmx_piece *pieces;
 	uint64_t unit;	/* bytes of an element */
 	uint64_t width; /* of its value: unit, or twice that: first compare */
-	/* numbers of the elements in the arrays, less `start`; NULL: 0, 1 ...
+	/* numbers of the elements in the arrays, less `start`; NULL: in order
 	 */
 	const uint32_t *order;
 	uint64_t start;
@@ -59,7 +59,7 @@ struct rmx_some {
 /* The number of element i in the caller's arrays. */
 static inline uint64_t rmx_place_number(const struct rmx_places *p, uint64_t i)
 {
-	return p->order ? p->start + p->order[i] : i;
+	return p->start + (p->order ? p->order[i] : i);
 }
 
 /* Returns place number i. The arrays of offsets may change meanwhile. */

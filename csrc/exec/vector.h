@@ -2,30 +2,28 @@
 /*
  * A batch: one operation on many elements, as rmaext_many() begins it.
  * api/vector.c checks it, vector_direct.c and vector_lanes.c carry out what
- * needs no message, and am/batch.c sends the rest.
+ * needs no message; the rest are requests, of a bundle for each block.
  */
 #ifndef RMAEXT_VECTOR_H
 #define RMAEXT_VECTOR_H
 
 #include "dtype/gather.h"
-#include "dtype/strides.h"
+#include "dtype/places.h"
 #include "exec/update.h"
 
 #include <string.h>
 
 #define RMX_PORTION ((uint64_t)1 << 18)	    /* elements of a block */
-#define RMX_PIECES_BYTES ((size_t)64 << 10) /* bytes of a copy */
 #define RMX_ONLY_DIRECT (1u << RMAEXT_DIRECT)
 
-/* The elements of a block that go to one target: order[next..end). */
+/* The elements of a block that go to one target: order[first..end). */
 struct rmx_lane {
 	int64_t rank;
 	struct rmx_target *target;
-	uint32_t next, end;
-	uint64_t part;	 /* bytes done of a long element */
-	bool messages;	 /* they go by messages, else by system call */
-	uint64_t ticket; /* turn in the line of messages there; 0: none yet */
-	atomic_uint unanswered;
+	uint32_t first, end;
+	bool messages; /* they go by messages, else by system call */
+	bool begun;    /* a request has these places */
+	struct rmx_places places;
 };
 
 struct rmaext_batch {
@@ -40,7 +38,6 @@ struct rmaext_batch {
 	uint64_t rank_mask, offset_mask;
 	size_t step;		     /* bytes from value to value */
 	size_t scale;		     /* bytes that an offset counts */
-	struct rmx_strides *strides; /* instead of offsets; or NULL */
 	const int64_t *ranks, *offsets;
 	const char *values;
 	char *results;
@@ -52,15 +49,10 @@ struct rmaext_batch {
 	uint32_t *order;	/* the block's elements by lane, from start */
 	uint32_t *lane_of;	/* of a rank: 1 + its lane's index */
 	struct rmx_lane *lanes; /* with an empty one at the end */
-	size_t lane_count, turn;
-	char *pieces; /* RMX_PIECES_BYTES, to copy short elements */
-	atomic_uint unanswered, answers;
-	atomic_int error;
-	struct rmaext_error failure; /* written before error is set */
-	int64_t deadline;
-	unsigned int seen;
-	int64_t begun; /* when the lanes of the block were made, for the record
-			*/
+	size_t lane_count;
+	struct rmaext_bundle *bundle; /* of the lanes; or NULL */
+	int64_t deadline; /* of the wait for a guard */
+	int64_t begun;	  /* when the block's lanes were made, for the record */
 };
 
 /* What the record has of a batch: RMAEXT_DID_PUT and so on. */
@@ -95,8 +87,6 @@ static inline int64_t rmx_rank_at(const struct rmaext_batch *b, uint64_t i)
 
 static inline uint64_t rmx_offset_at(const struct rmaext_batch *b, uint64_t i)
 {
-	if (b->strides)
-		return b->strides->first + rmx_strides_at(b->strides, i);
 	return (uint64_t)__atomic_load_n(&b->offsets[i & b->offset_mask],
 					 __ATOMIC_RELAXED);
 }
@@ -204,9 +194,6 @@ int rmx_cells_move_each(const struct rmaext_batch *batch, uint64_t start,
  * the batch owns. Returns 0, or an error with a record.
  */
 int rmx_lanes_make(struct rmaext_batch *batch);
-
-/* Adds the events of all lanes, which have ended by `ret`. */
-void rmx_lanes_record(const struct rmaext_batch *batch, int ret);
 
 /*
  * Copies the lanes that need no message by system calls. Returns 0 when all are

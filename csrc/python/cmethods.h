@@ -35,6 +35,7 @@
 #include <numpy/arrayscalars.h>
 
 #include "api/api.h"
+#include "exec/update.h"
 
 struct py_window {
 	PyObject_HEAD struct rmx_typed it;

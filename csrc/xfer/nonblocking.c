@@ -21,11 +21,6 @@
 
 #include <stdlib.h>
 
-static bool request_has_ended(const struct rmaext_op *op)
-{
-	return __atomic_load_n(op->ended, __ATOMIC_ACQUIRE);
-}
-
 /*
  * `ended` is set before `pending` is counted down: what a flush has waited for
  * has ended. The owner may free the request at once, but nobody frees the
@@ -72,20 +67,22 @@ void rmx_request_failed(struct rmaext_op *op)
 	pthread_mutex_unlock(&w->lock);
 }
 
-/* Returns what came of a request; a flush need not report it any more. */
-static int request_report(struct rmaext_op *op)
+void rmx_request_told(struct rmaext_op *op)
 {
 	struct rmx_target *t = op->target;
-	int code;
 
 	pthread_mutex_lock(&op->window->lock);
-	code = op->error ? rmx_fail_record(&op->failure) : 0;
 	op->told = true;
 	if (op->shown == t->reports + 1u && !--t->unseen)
 		t->error = 0;
 	op->shown = 0;
 	pthread_mutex_unlock(&op->window->lock);
-	return code;
+}
+
+int rmx_request_report(struct rmaext_op *op)
+{
+	rmx_request_told(op);
+	return op->error ? rmx_fail_record(&op->failure) : 0;
 }
 
 void rmx_request_free(struct rmaext_op *op)
@@ -252,11 +249,11 @@ int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p)
 
 /* -- test, wait */
 
-static enum rmx_step request_step(void *arg)
+enum rmx_step rmx_request_step(void *arg)
 {
 	struct rmaext_op *op = arg;
 
-	if (request_has_ended(op))
+	if (rmx_request_has_ended(op))
 		return RMX_DONE;
 	if (rmx_is_message(op)) /* it is in line: send() says how that goes */
 		return op->fabric->hooks->send(&op) == RMX_RETRY ? RMX_RETRY
@@ -276,8 +273,7 @@ static unsigned int request_moves(const struct rmaext_op *op)
 		       : atomic_load(&op->target->finished);
 }
 
-/* The request has not ended: does its peer live, and does it move? */
-static int request_overdue(struct rmaext_op *op, int64_t now)
+int rmx_request_overdue(struct rmaext_op *op, int64_t now)
 {
 	unsigned int moves = request_moves(op);
 	int ret;
@@ -296,31 +292,36 @@ static int request_overdue(struct rmaext_op *op, int64_t now)
 	return ret;
 }
 
+void rmx_request_waits(struct rmaext_op *op, int64_t now)
+{
+	/* the limit counts anew where nobody has waited for a while */
+	if (op->deadline && now <= op->look + 5 * RMX_SLICE)
+		return;
+	op->seen = request_moves(op);
+	op->deadline = now + op->timeout;
+}
+
 static int request_wait(struct rmaext_op *op, int64_t slice)
 {
 	struct rmaext_fabric *f = op->fabric;
 	int64_t now = rmx_now(), until = now + slice;
 	int ret;
 
-	/* the limit counts anew where nobody has waited for a while */
-	if (!op->deadline || now > op->look + 5 * RMX_SLICE) {
-		op->seen = request_moves(op);
-		op->deadline = now + op->timeout;
-	}
+	rmx_request_waits(op, now);
 	if (slice <= 0) {
 		rmx_look(f);
 		rmaext_mpi_glance();
-		if (!request_has_ended(op) && now < op->look)
+		if (!rmx_request_has_ended(op) && now < op->look)
 			return RMAEXT_PENDING;
 	} else {
 		rmx_now_in(RMAEXT_IN_REQUEST, op->window->tally.id, op->rank,
 			   op->offset, op->len);
-		rmx_wait(f, op->target->member->peer, request_step, op,
+		rmx_wait(f, op->target->member->peer, rmx_request_step, op,
 			 until < op->deadline ? until : op->deadline,
 			 rmx_op_spins(op));
 	}
-	ret = request_has_ended(op) ? request_report(op)
-				    : request_overdue(op, now);
+	ret = rmx_request_has_ended(op) ? rmx_request_report(op)
+					: rmx_request_overdue(op, now);
 	if (slice > 0)
 		rmx_now_out(op->window->tally.id, ret, true);
 	return ret;
@@ -331,8 +332,8 @@ int rmaext_op_wait_for(rmaext_op *op, int64_t slice)
 	struct rmaext_window *w = op->window;
 	int ret;
 
-	if (request_has_ended(op)) {
-		ret = request_report(op);
+	if (rmx_request_has_ended(op)) {
+		ret = rmx_request_report(op);
 		rmx_now_leave(RMAEXT_IN_REQUEST, ret); /* of the last slice */
 		return ret;
 	}
@@ -363,7 +364,7 @@ int rmaext_op_cancel(rmaext_op *op)
 	pthread_mutex_lock(&f->transfers->backlog.lock);
 	unsent = atomic_load(&op->waits) && !op->sent;
 	if (unsent) {
-		request_report(op);
+		rmx_request_report(op);
 		rmx_op_failed(op, &record);
 		op_p = &op->target->queue->first;
 		while (*op_p != op)

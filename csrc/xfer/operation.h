@@ -344,6 +344,22 @@ void rmx_sibling_ended(struct rmx_siblings *siblings);
 void rmx_request_failed(struct rmaext_op *op);
 /* One of what holds a request open is over; the last one ends it. */
 void rmx_request_release(struct rmaext_op *op);
+/*
+ * For its owner, inside the window. waits: the time limit counts from now on,
+ * unless the owner has waited just before. step is for rmx_wait(). overdue, of
+ * one that has not ended: does its peer live, and do its answers come? It
+ * returns RMAEXT_PENDING, or the error with a record. report returns what came
+ * of one that has ended; after that, or told, no flush says it any more.
+ */
+static inline bool rmx_request_has_ended(const struct rmaext_op *op)
+{
+	return __atomic_load_n(op->ended, __ATOMIC_ACQUIRE);
+}
+void rmx_request_waits(struct rmaext_op *op, int64_t now);
+enum rmx_step rmx_request_step(void *op);
+int rmx_request_overdue(struct rmaext_op *op, int64_t now);
+int rmx_request_report(struct rmaext_op *op);
+void rmx_request_told(struct rmaext_op *op);
 /* The owner frees a request that has ended. */
 void rmx_request_free(struct rmaext_op *op);
 /* The CQ's reader posts what waits in the backlog; takes backlog.lock. */

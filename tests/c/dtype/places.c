@@ -8,7 +8,7 @@
 
 enum { MOST = 400, ROOM = 1000, LONGEST = 3000 };
 
-static char values[MOST * 2 * LONGEST], results[MOST * LONGEST];
+static char values[(MOST + 3) * 2 * LONGEST], results[(MOST + 3) * LONGEST];
 
 static uint32_t dice(uint32_t *seed)
 {
@@ -99,7 +99,7 @@ static void elements(void)
 {
 	static const uint64_t units[] = {1,   4,   8,	24,	491,
 					 496, 992, 993, LONGEST};
-	int64_t offsets[MOST];
+	int64_t offsets[MOST + 3];
 	uint32_t order[MOST], seed = 1;
 
 	for (size_t k = 0; k < sizeof(values); k++)
@@ -112,7 +112,7 @@ static void elements(void)
 			.count = 1 + dice(&seed) % MOST,
 			.unit = unit,
 			.width = pairs ? 2 * unit : unit,
-			.start = sorted ? 3 : 0,
+			.start = dice(&seed) % 3,
 			.first = dice(&seed),
 			.offsets = (char *)offsets,
 			.scale = 1 + dice(&seed) % 16,
@@ -122,10 +122,8 @@ static void elements(void)
 		};
 
 		p.value_step = dice(&seed) % 4 ? p.width : 0;
-		for (uint64_t i = 0; i < MOST; i++) {
+		for (uint64_t i = 0; i < MOST + 3; i++)
 			offsets[i] = (int64_t)dice(&seed);
-			order[i] = (uint32_t)i;
-		}
 		if (sorted) { /* some numbers of elements, each once */
 			p.count = 1 + p.count % (MOST / 2 - 1);
 			for (uint64_t i = 0; i < p.count; i++)

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Bundles: how an owner begins several requests, and waits for all of them, or
+ * for the first failure. Each member has its own time limit: for how long its
+ * target has answered nothing.
+ */
+#include "xfer/bundle.h"
+
+#include <stdlib.h>
+
+struct rmaext_bundle *rmx_bundle_new(uint64_t members, int *ended)
+{
+	struct rmaext_bundle *g =
+		calloc(1, sizeof(*g) + members * sizeof(*g->of));
+
+	if (!g)
+		return NULL;
+	g->siblings.ended = ended;
+	atomic_store(&g->siblings.left, 1); /* the owner, while it begins */
+	return g;
+}
+
+int rmx_bundle_begin(struct rmaext_bundle *g, struct rmaext_op *op)
+{
+	struct rmx_bundled *m = &g->of[g->count];
+	int ret;
+
+	op->siblings = &g->siblings;
+	atomic_fetch_add(&g->siblings.left, 1);
+	ret = rmx_begin(op, &m->ended, &m->op);
+	if (ret != RMAEXT_PENDING) {
+		rmx_sibling_ended(&g->siblings);
+		return ret;
+	}
+	g->count++;
+	return 0;
+}
+
+/* Goes past those that have ended well; returns the next, or NULL. */
+static struct rmaext_op *bundle_next(struct rmaext_bundle *g)
+{
+	struct rmaext_op *op;
+
+	for (; g->at < g->count; g->at++) {
+		op = g->of[g->at].op;
+		if (!rmx_request_has_ended(op) || atomic_load(&op->error))
+			return op;
+	}
+	return NULL;
+}
+
+static enum rmx_step bundle_step(void *arg)
+{
+	struct rmaext_op *op = bundle_next(arg);
+
+	return op ? rmx_request_step(op) : RMX_DONE;
+}
+
+/* The error of a member, of which others are told no more; or how it goes on.
+ */
+static int bundle_look(struct rmaext_bundle *g, int64_t now)
+{
+	int ret = RMAEXT_PENDING;
+
+	for (uint64_t k = g->at; k < g->count && ret == RMAEXT_PENDING; k++) {
+		struct rmaext_op *op = g->of[k].op;
+
+		if (!rmx_request_has_ended(op))
+			ret = rmx_request_overdue(op, now);
+		else if (atomic_load(&op->error))
+			ret = rmx_request_report(op);
+	}
+	for (uint64_t k = g->at; k < g->count && ret != RMAEXT_PENDING; k++)
+		rmx_request_told(g->of[k].op);
+	return ret;
+}
+
+int rmx_bundle_wait(struct rmaext_bundle *g, int64_t until)
+{
+	const int64_t now = rmx_now();
+	struct rmaext_op *op = bundle_next(g);
+
+	if (!op)
+		return 0;
+	for (uint64_t k = g->at; k < g->count; k++)
+		rmx_request_waits(g->of[k].op, now);
+	if (until > op->deadline)
+		until = op->deadline;
+	/* a lone peer's loss is noticed at once, one of several soon */
+	if (until > now &&
+	    !rmx_wait(op->fabric,
+		      g->at + 1 == g->count ? op->target->member->peer : NULL,
+		      bundle_step, g, until, rmx_op_spins(op)) &&
+	    !bundle_next(g))
+		return 0;
+	return bundle_look(g, now);
+}
+
+void rmx_bundle_end(struct rmaext_bundle *g)
+{
+	for (uint64_t k = 0; g && k < g->count; k++) {
+		struct rmaext_op *op = g->of[k].op;
+
+		if (!rmx_request_has_ended(op)) {
+			rmx_request_told(op);
+			op->fabric->hooks->give_up(op);
+		}
+		rmx_request_free(op);
+	}
+	free(g);
+}
+
+int rmaext_bundle_wait_for(rmaext_bundle *g, int64_t slice)
+{
+	const int64_t until = rmx_now() + slice;
+	int ret = 0;
+
+	while (g->at < g->count && !ret) {
+		const int64_t left = slice ? until - rmx_now() : 0;
+
+		ret = rmaext_op_wait_for(g->of[g->at].op, left > 0 ? left : 0);
+		g->at += !ret;
+	}
+	return ret;
+}
+
+int64_t rmaext_bundle_rank(const rmaext_bundle *g)
+{
+	return g->at < g->count ? g->of[g->at].op->rank : RMX_NO_RANK;
+}
+
+int rmaext_bundle_release(rmaext_bundle **bundle_p)
+{
+	rmaext_bundle *g = *bundle_p;
+	int ret = 0;
+
+	for (uint64_t k = 0; g && k < g->count; k++)
+		if (rmaext_op_release(&g->of[k].op))
+			ret = RMAEXT_PENDING;
+	if (!ret) {
+		free(g);
+		*bundle_p = NULL;
+	}
+	return ret;
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Bundles: requests that are one for their owner. Only the owner uses one; it
+ * is inside the window but for release and free.
+ */
+#ifndef RMAEXT_BUNDLE_H
+#define RMAEXT_BUNDLE_H
+
+#include "xfer/operation.h"
+
+struct rmx_bundled {
+	struct rmaext_op *op;
+	int ended;
+};
+
+struct rmaext_bundle {
+	struct rmx_siblings siblings;
+	uint64_t count, at; /* those before `at` have ended well */
+	struct rmx_bundled of[];
+};
+
+/*
+ * Returns a bundle with room for so many members, none of which it has; or
+ * NULL. *ended, unless it is NULL, is set once all members have ended and the
+ * owner has said, by one call of begun, that there are no more; it lives as
+ * long as the bundle.
+ */
+struct rmaext_bundle *rmx_bundle_new(uint64_t members, int *ended);
+static inline void rmx_bundle_begun(struct rmaext_bundle *bundle)
+{
+	rmx_sibling_ended(&bundle->siblings);
+}
+/*
+ * Begins a new operation as the next member; 0, or -FI_ENOMEM with a record and
+ * the operation gone.
+ */
+int rmx_bundle_begin(struct rmaext_bundle *bundle, struct rmaext_op *op);
+/*
+ * Waits until all members have ended, or one has failed, or the time `until`.
+ * Returns 0, the error with a record, or RMAEXT_PENDING. What failed is not
+ * told by a flush any more.
+ */
+int rmx_bundle_wait(struct rmaext_bundle *bundle, int64_t until);
+/*
+ * Ends all members, which go as messages: nothing refers to their buffers any
+ * more. The bundle is gone, and may be NULL.
+ */
+void rmx_bundle_end(struct rmaext_bundle *bundle);
+
+#endif
