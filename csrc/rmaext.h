@@ -1155,21 +1155,13 @@ void rmaext_pack(int kind, void *base, const int64_t *offsets,
  * `offset`: shape[k] elements of `unit` bytes, steps[k] bytes apart in the
  * window and locals[k] bytes apart in own memory, which is one piece in C order
  * if locals is NULL. Own memory may be in pieces on the direct route only, and
- * must not overlap the window there. If rmaext_strided_whole() returns 1,
- * rmaext_strided() does it, and is continued as rmaext_put() or rmaext_get();
- * else rmaext_strided_many() does, and is continued as rmaext_many().
+ * must not overlap the window there. It is continued as rmaext_put() and
+ * rmaext_get() are.
  */
-int rmaext_strided_whole(rmaext_window *window, int64_t rank, int kind,
-			 uint64_t unit, int ndim, const int64_t *shape,
-			 const int64_t *steps);
 int rmaext_strided(rmaext_window *window, int64_t rank, uint64_t offset,
 		   int kind, uint64_t unit, int ndim, const int64_t *shape,
 		   const int64_t *steps, const int64_t *locals, void *buf,
 		   rmaext_op **op_p);
-int rmaext_strided_many(rmaext_window *window, int64_t rank, uint64_t offset,
-			int kind, uint64_t unit, int ndim, const int64_t *shape,
-			const int64_t *steps, void *buf,
-			struct rmaext_many *many_p);
 
 /*
  * Waits until any, or every, condition holds of a rank's memory, which must be

@@ -68,6 +68,12 @@ struct rmx_many {
 bool rmx_many_direct(const struct rmx_many *many, int *ret_p);
 
 /*
+ * strided.c: the owner of an RMX_LOCAL_COPY goes on with it for a slice, inside
+ * the window. Returns as rmaext_op_wait(); the operation stays the owner's.
+ */
+int rmx_strided_wait(struct rmaext_op *op);
+
+/*
  * strided.c: rmx_check() of all bytes that strides reach from offset on. The
  * window is kept open by the caller.
  */

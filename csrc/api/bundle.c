@@ -10,6 +10,7 @@
  * changes nothing.
  */
 #include "api/api.h"
+#include "exec/copy_places.h"
 #include "exec/vector.h"
 #include "win/notify.h"
 #include "xfer/bundle.h"
@@ -19,8 +20,6 @@
 #include <string.h>
 
 #define BUNDLE_LONG ((uint64_t)8 << 10) /* bytes; a longer place goes alone */
-#define BUNDLE_PIECES 1024u		/* UIO_MAXIOV */
-#define BUNDLE_COPY ((size_t)64 << 10)	/* bytes copied by one system call */
 
 /* One place, and where its values and results are in own memory. */
 struct place {
@@ -175,61 +174,6 @@ static void places_copy_near(const struct begin *b)
 	}
 }
 
-/*
- * Copies some far places of a rank by one system call, short ones by way of
- * `buf`. Returns how many, or an error.
- */
-static int64_t places_copy_some(const struct begin *b, const uint64_t *order,
-				uint64_t count, char *buf)
-{
-	const bool put = b->call->kind == RMAEXT_PUT;
-	const struct place *p = &b->places[*order];
-	const struct rmx_target *t = p->target;
-	const bool alone = p->len > BUNDLE_COPY;
-	struct iovec pieces[BUNDLE_PIECES];
-	char *local = buf;
-	size_t n = 0, len = 0;
-	int ret;
-
-	if (alone)
-		local = put ? (char *)(uintptr_t)place_value(b, p)
-			    : place_result(b, p);
-	do {
-		p = &b->places[order[n]];
-		pieces[n++] = (struct iovec){
-			(void *)(uintptr_t)(t->address + p->at), p->len};
-		if (put && !alone)
-			memcpy(buf + len, place_value(b, p), p->len);
-		len += p->len;
-	} while (n < count && n < BUNDLE_PIECES &&
-		 len + b->places[order[n]].len <= BUNDLE_COPY);
-	ret = rmx_cma_pieces(t->member->neighbour, p->rank, put, pieces, n,
-			     local, len);
-	if (ret)
-		return ret;
-	for (size_t k = 0, at = 0; !put && !alone && k < n; k++) {
-		p = &b->places[order[k]];
-		memcpy(place_result(b, p), buf + at, p->len);
-		at += p->len;
-	}
-	return (int64_t)n;
-}
-
-static int places_copy(const struct begin *b, int64_t rank)
-{
-	const uint64_t end = b->first[rank + 1];
-	char *buf = malloc(BUNDLE_COPY);
-	int64_t done = 0;
-
-	if (!buf)
-		return rmx_no_memory("a copy of places");
-	for (uint64_t k = b->first[rank]; k < end && done >= 0;
-	     k += (uint64_t)done)
-		done = places_copy_some(b, &b->order[k], end - k, buf);
-	free(buf);
-	return done < 0 ? (int)done : 0;
-}
-
 /* -- by the network */
 
 /* Sorts the far places by rank; they keep their order. */
@@ -274,8 +218,9 @@ static uint64_t place_pieces(const struct begin *b, const struct place *p)
 		       : (p->len + RMX_PIECE_MOST - 1) / RMX_PIECE_MOST;
 }
 
+/* The places of a rank: all, each whole; or the short ones, for messages. */
 static struct rmx_places *pieces_new(const struct begin *b, int64_t rank,
-				     uint64_t count)
+				     uint64_t count, bool all)
 {
 	const int kind = b->call->kind;
 	const size_t compare = b->width - b->call->unit;
@@ -291,13 +236,13 @@ static struct rmx_places *pieces_new(const struct begin *b, int64_t rank,
 		const struct place *p = &b->places[b->order[k]];
 		uint64_t some;
 
-		if (place_is_long(b, p))
+		if (!all && place_is_long(b, p))
 			continue;
 		for (uint64_t at = 0; at < p->len; at += some) {
 			struct rmx_piece *it = &pieces[n++];
 
 			some = p->len - at;
-			if (some > RMX_PIECE_MOST)
+			if (!all && some > RMX_PIECE_MOST)
 				some = RMX_PIECE_MOST;
 			*it = (struct rmx_piece){
 				.offset = b->window->first + p->at + at,
@@ -319,13 +264,28 @@ static struct rmx_places *pieces_new(const struct begin *b, int64_t rank,
 	return places;
 }
 
+/* By the kernel. */
+static int places_copy(const struct begin *b, int64_t rank)
+{
+	struct rmx_places *places =
+		pieces_new(b, rank, b->first[rank + 1] - b->first[rank], true);
+	int ret;
+
+	if (!places)
+		return rmx_no_memory("the places of a call");
+	ret = rmx_places_copy(b->window, rank, b->call->kind == RMAEXT_PUT,
+			      places, INT64_MAX);
+	free(places);
+	return ret;
+}
+
 /* The short places of a rank, as one operation. */
 static int member_begin_short(const struct begin *b, int64_t rank,
 			      uint64_t count, struct rmaext_bundle *g)
 {
 	const struct rmaext_bundle_call *c = b->call;
 	const bool update = c->kind == RMAEXT_UPDATE;
-	struct rmx_places *places = pieces_new(b, rank, count);
+	struct rmx_places *places = pieces_new(b, rank, count, false);
 	struct rmaext_op *op;
 	int ret;
 

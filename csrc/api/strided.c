@@ -5,11 +5,12 @@
  *
  * On the direct route the loops are carried out at once, and own memory may be
  * in pieces as well. Over the network long runs are reads and writes, the
- * chunks of one operation (xfer/post.c); short ones are elements of a message,
- * of a copy that nobody waits for if it is a short put (am/send_queue.c), else
- * of a batch (am/batch.c); or pieces of a system call (exec/vector_lanes.c).
+ * chunks of one operation (xfer/post.c); short ones go in messages with their
+ * loops (am/pack.c), as a copy that nobody waits for if it is a short put; or
+ * they are copied by system calls (exec/copy_places.c).
  */
 #include "api/api.h"
+#include "exec/copy_places.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -30,67 +31,9 @@ int rmx_strides_check(const struct rmx_strides *s,
 			 access);
 }
 
-static const char *strided_call_name(int kind)
+static const char *strided_call_name(bool put)
 {
-	return kind == RMAEXT_PUT ? "put" : "get";
-}
-
-static int strided_begin(struct rmaext_window *w, int kind, int64_t rank,
-			 uint64_t offset, const struct rmx_part *part,
-			 const int64_t *locals, struct rmx_strides *s)
-{
-	int ret;
-
-	if ((kind != RMAEXT_PUT && kind != RMAEXT_GET) ||
-	    !rmx_strides_make(s, part, locals))
-		return rmx_fail(-FI_EINVAL, rank, "rmaext_strided",
-				"kind %d is no put or get, or shape and steps "
-				"are not those of a part of an array",
-				kind);
-	if (w->attached)
-		return rmx_fail(
-			-FI_EOPNOTSUPP, rank, strided_call_name(kind),
-			"a dynamic window is no array: put or get at an "
-			"address");
-	ret = rmx_window_enter(w, strided_call_name(kind));
-	if (ret)
-		return ret;
-	ret = rmx_strides_check(s, w, strided_call_name(kind), rank, offset,
-				kind == RMAEXT_PUT ? RMAEXT_WRITE
-						   : RMAEXT_READ);
-	if (ret)
-		rmx_window_leave(w);
-	return ret;
-}
-
-/* Is it a put that goes as a copy, in messages with its loops? */
-static bool strided_is_copy(int kind, const struct rmx_strides *s)
-{
-	return kind == RMAEXT_PUT && s->run < RMX_LONG_RUN &&
-	       s->run * s->runs <= RMX_COPY_MAX && rmx_loops_bytes(s);
-}
-
-static bool strided_is_whole(const struct rmaext_window *w, int kind,
-			     int64_t rank, const struct rmx_strides *s)
-{
-	const int route = rmx_target_of(w, rank)->route;
-
-	return !s->ndim || route == RMAEXT_DIRECT ||
-	       (route == RMAEXT_FABRIC && !w->visits &&
-		(s->run >= RMX_LONG_RUN || strided_is_copy(kind, s)));
-}
-
-int rmaext_strided_whole(rmaext_window *w, int64_t rank, int kind,
-			 uint64_t unit, int ndim, const int64_t *shape,
-			 const int64_t *steps)
-{
-	struct rmx_strides s;
-
-	if (rank < 0 || rank >= w->count ||
-	    !rmx_strides_make(&s, &(struct rmx_part){unit, ndim, shape, steps},
-			      NULL))
-		return 1; /* rmaext_strided() refuses it */
-	return strided_is_whole(w, kind, rank, &s);
+	return put ? "put" : "get";
 }
 
 /* Room for the loops of an operation, as its places. */
@@ -99,9 +42,11 @@ static size_t loops_bytes(const struct rmx_strides *s)
 	return sizeof(struct rmx_places) + rmx_strides_bytes(s);
 }
 
-/* Copies the loops to `room`; the values are `values`, one after another. */
+/* Copies the loops to `room`. Own memory, of a put or a get, is in one piece.
+ */
 static struct rmx_places *loops_copy(void *room, const struct rmx_strides *s,
-				     uint64_t offset, const char *values)
+				     uint64_t offset, const char *values,
+				     char *results)
 {
 	struct rmx_places *p = room;
 
@@ -114,46 +59,124 @@ static struct rmx_places *loops_copy(void *room, const struct rmx_strides *s,
 		.strides = (struct rmx_strides *)(p + 1),
 		.values = values,
 		.value_step = s->run,
+		.results = results,
 	};
 	return p;
 }
 
 /* Long runs are the chunks of one operation, several in flight at a time. */
-static int strided_post(struct rmaext_window *w, int kind, int64_t rank,
-			uint64_t offset, const struct rmx_strides *s, char *buf,
+static int strided_post(struct rmaext_window *w, int64_t rank, uint64_t offset,
+			bool put, const struct rmx_strides *s, char *buf,
 			rmaext_op **op_p)
 {
 	struct rmaext_op *op;
-	int ret =
-		rmx_op_over(w, rank, kind == RMAEXT_PUT ? RMX_PUT : RMX_GET,
-			    offset, buf, s->run * s->runs, loops_bytes(s), &op);
+	int ret = rmx_op_over(w, rank, put ? RMX_PUT : RMX_GET, offset, buf,
+			      s->run * s->runs, loops_bytes(s), &op);
 
 	if (ret)
 		return ret;
-	op->places = loops_copy(rmx_op_payload(op), s, op->offset, NULL);
+	op->places = loops_copy(rmx_op_payload(op), s, op->offset, NULL, NULL);
 	return rmx_op_run(op, op_p);
 }
 
-/* The loops and the values are copied, so the call need not wait. */
-static int strided_put_copy(struct rmaext_window *w, int64_t rank,
-			    uint64_t offset, const struct rmx_strides *s,
-			    const void *buf, rmaext_op **op_p)
+/* Short runs go in messages; of a short put they are copied. */
+static int strided_send(struct rmaext_window *w, int64_t rank, uint64_t offset,
+			bool put, const struct rmx_strides *s, char *buf,
+			rmaext_op **op_p)
 {
 	const uint64_t len = s->run * s->runs;
 	const size_t bytes = loops_bytes(s);
+	const bool copy = put && len <= RMX_COPY_MAX && !w->visits;
 	struct rmaext_op *op;
-	int ret = rmx_op_new(w, rank, RMX_MESSAGE_PUT, offset, len, bytes + len,
-			     &op);
+	int ret = rmx_op_new(w, rank, put ? RMX_MESSAGE_PUT : RMX_MESSAGE_GET,
+			     offset, len, bytes + (copy ? len : 0), &op);
 
 	if (ret)
 		return ret;
 	op->unit = 1;
 	op->notify = -1;
-	op->local += bytes;
 	op->operand = buf;
-	rmx_op_buffer(op);
-	op->places = loops_copy(rmx_op_payload(op), s, op->offset, op->operand);
+	if (copy) {
+		op->local += bytes;
+		rmx_op_buffer(op);
+	} else {
+		op->local = put ? NULL : buf;
+	}
+	op->places = loops_copy(rmx_op_payload(op), s, op->offset,
+				put ? op->operand : NULL, op->local);
 	return rmx_op_run(op, op_p);
+}
+
+int rmx_strided_wait(struct rmaext_op *op)
+{
+	const bool put = op->places->values;
+	const struct rmx_target *t = rmx_target_of(op->window, op->rank);
+	int ret;
+
+	if (op->behind)
+		return rmx_op_wait(op->behind);
+	ret = rmx_places_copy(op->window, op->rank, put, op->places,
+			      rmx_now() + RMX_SLICE);
+	if (ret == RMAEXT_PENDING)
+		return ret;
+	if (ret && !rmx_copies(t)) /* refused: all of it, by messages */
+		return strided_send(op->window, op->rank, op->offset, put,
+				    op->places->strides, op->local,
+				    &op->behind);
+	rmx_count_copy(&op->window->tally, op->rank,
+		       put ? RMAEXT_DID_PUT : RMAEXT_DID_GET, op->offset,
+		       op->len, ret);
+	return ret;
+}
+
+/* The kernel copies them. There is an operation only if that takes long. */
+static int strided_copy(struct rmaext_window *w, int64_t rank, uint64_t offset,
+			bool put, const struct rmx_strides *s, char *buf,
+			rmaext_op **op_p)
+{
+	struct rmaext_op *op = calloc(1, sizeof(*op) + loops_bytes(s));
+	int ret;
+
+	if (!op)
+		return rmx_fail(-FI_ENOMEM, rank, "malloc", "operation");
+	op->window = w;
+	op->rank = rank;
+	op->kind = RMX_LOCAL_COPY;
+	op->offset = offset;
+	op->len = s->run * s->runs;
+	op->local = buf;
+	op->places = loops_copy(op + 1, s, w->first + offset, put ? buf : NULL,
+				put ? NULL : buf);
+	ret = rmx_strided_wait(op);
+	if (ret == RMAEXT_PENDING)
+		*op_p = op;
+	else
+		rmaext_op_release(&op);
+	return ret;
+}
+
+static int strided_run(struct rmaext_window *w, int64_t rank, uint64_t offset,
+		       bool put, const struct rmx_strides *s,
+		       const int64_t *locals, char *buf, rmaext_op **op_p)
+{
+	const struct rmx_target *t = rmx_target_of(w, rank);
+
+	if (t->route == RMAEXT_DIRECT) {
+		rmx_strides_copy(s, put, t->map + offset, buf);
+		rmx_count_direct(&w->tally, rank,
+				 put ? RMAEXT_DID_PUT : RMAEXT_DID_GET, offset,
+				 s->run * s->runs, false);
+		return 0;
+	}
+	if (locals)
+		return rmx_fail(-FI_EINVAL, rank, strided_call_name(put),
+				"own memory in pieces: copy it first");
+	if (rmx_copies(t) &&
+	    (put || !rmx_places_by_messages(w, t, s->runs, s->run)))
+		return strided_copy(w, rank, offset, put, s, buf, op_p);
+	if (t->route == RMAEXT_FABRIC && !w->visits && s->run >= RMX_LONG_RUN)
+		return strided_post(w, rank, offset, put, s, buf, op_p);
+	return strided_send(w, rank, offset, put, s, buf, op_p);
 }
 
 int rmaext_strided(rmaext_window *w, int64_t rank, uint64_t offset, int kind,
@@ -161,67 +184,34 @@ int rmaext_strided(rmaext_window *w, int64_t rank, uint64_t offset, int kind,
 		   const int64_t *steps, const int64_t *locals, void *buf,
 		   rmaext_op **op_p)
 {
+	const struct rmx_part part = {unit, ndim, shape, steps};
 	const bool put = kind == RMAEXT_PUT;
+	const char *call = strided_call_name(put);
 	struct rmx_strides s;
 	int ret;
 
 	*op_p = NULL;
-	ret = strided_begin(w, kind, rank, offset,
-			    &(struct rmx_part){unit, ndim, shape, steps},
-			    locals, &s);
+	if ((!put && kind != RMAEXT_GET) ||
+	    !rmx_strides_make(&s, &part, locals))
+		return rmx_fail(-FI_EINVAL, rank, "rmaext_strided",
+				"kind %d is no put or get, or shape and steps "
+				"are not those of a part of an array",
+				kind);
+	if (w->attached)
+		return rmx_fail(
+			-FI_EOPNOTSUPP, rank, call,
+			"a dynamic window is no array: put or get at an "
+			"address");
+	if (s.runs && !s.ndim)
+		return put ? rmaext_put(w, rank, offset, buf, s.run, op_p)
+			   : rmaext_get(w, rank, offset, buf, s.run, op_p);
+	ret = rmx_window_enter(w, call);
 	if (ret)
 		return ret;
-	if (!strided_is_whole(w, kind, rank, &s) ||
-	    (locals && s.ndim &&
-	     rmx_target_of(w, rank)->route != RMAEXT_DIRECT)) {
-		ret = rmx_fail(-FI_EINVAL, rank, "rmaext_strided",
-			       "runs of %llu bytes, or own memory in pieces: "
-			       "call rmaext_strided_many(), or copy",
-			       (unsigned long long)s.run);
-	} else if (rmx_target_of(w, rank)->route == RMAEXT_DIRECT) {
-		rmx_strides_copy(&s, put, rmx_target_of(w, rank)->map + offset,
-				 buf);
-		rmx_count_direct(&w->tally, rank, rmx_counted_as(kind, false),
-				 offset, s.run * s.runs, false);
-	} else if (s.ndim && strided_is_copy(kind, &s)) {
-		ret = strided_put_copy(w, rank, offset, &s, buf, op_p);
-	} else if (s.ndim) {
-		ret = strided_post(w, kind, rank, offset, &s, buf, op_p);
-	}
-	rmx_window_leave(w);
-	if (ret || s.ndim || !s.runs ||
-	    rmx_target_of(w, rank)->route == RMAEXT_DIRECT)
-		return ret;
-	return put ? rmaext_put(w, rank, offset, buf, s.run, op_p)
-		   : rmaext_get(w, rank, offset, buf, s.run, op_p);
-}
-
-int rmaext_strided_many(rmaext_window *w, int64_t rank, uint64_t offset,
-			int kind, uint64_t unit, int ndim, const int64_t *shape,
-			const int64_t *steps, void *buf,
-			struct rmaext_many *many_p)
-{
-	struct rmx_strides s, *kept;
-	size_t bytes;
-	int ret;
-
-	many_p->batch = NULL;
-	many_p->bad = -1;
-	ret = strided_begin(w, kind, rank, offset,
-			    &(struct rmx_part){unit, ndim, shape, steps}, NULL,
-			    &s);
-	if (ret)
-		return ret;
-	bytes = rmx_strides_bytes(&s);
-	s.rank = rank;
-	s.first = offset;
-	kept = s.runs ? malloc(bytes) : NULL;
-	if (kept) {
-		memcpy(kept, &s, bytes);
-		ret = rmx_many_strided(w, kind, kept, buf, many_p);
-	} else if (s.runs) {
-		ret = rmx_fail(-FI_ENOMEM, rank, "malloc", "strides");
-	}
+	ret = rmx_strides_check(&s, w, call, rank, offset,
+				put ? RMAEXT_WRITE : RMAEXT_READ);
+	if (!ret && s.runs)
+		ret = strided_run(w, rank, offset, put, &s, locals, buf, op_p);
 	rmx_window_leave(w);
 	return ret;
 }

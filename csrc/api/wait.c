@@ -341,6 +341,7 @@ int rmaext_op_wait(rmaext_op *op)
 	if (ret)
 		return ret;
 	ret = op->kind == RMX_LOCAL_UPDATE ? rmx_update_wait(op)
+	      : op->kind == RMX_LOCAL_COPY ? rmx_strided_wait(op)
 					   : rmx_op_wait(op);
 	rmx_window_leave(w);
 	return ret;

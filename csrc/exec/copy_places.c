@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#define MOST_PIECES 1024u	/* UIO_MAXIOV, the most that process_vm_* take */
+#define MOST_PIECES 1024u /* UIO_MAXIOV, the most that process_vm_* take */
 #define BUFFER ((size_t)64 << 10) /* bytes of the buffer */
 
 /*
@@ -27,8 +27,8 @@ bool rmx_places_by_messages(const struct rmaext_window *w,
 			    const struct rmx_target *t, uint64_t count,
 			    uint64_t unit)
 {
-	return count >= MANY && unit <= SHORT && w->fabric &&
-	       t->member->peer && atomic_load(&t->member->peer->serves);
+	return count >= MANY && unit <= SHORT && w->fabric && t->member->peer &&
+	       atomic_load(&t->member->peer->serves);
 }
 
 static bool place_is_inside(const struct rmaext_window *w,

@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-#define RMX_PORTION ((uint64_t)1 << 18)	    /* elements of a block */
+#define RMX_PORTION ((uint64_t)1 << 18) /* elements of a block */
 #define RMX_ONLY_DIRECT (1u << RMAEXT_DIRECT)
 
 /* The elements of a block that go to one target: order[first..end). */
@@ -36,8 +36,8 @@ struct rmaext_batch {
 	uint64_t limit; /* offsets below it have bytes that fit 63 bits */
 	/* applied to the index; 0: one entry stands for all elements */
 	uint64_t rank_mask, offset_mask;
-	size_t step;		     /* bytes from value to value */
-	size_t scale;		     /* bytes that an offset counts */
+	size_t step;  /* bytes from value to value */
+	size_t scale; /* bytes that an offset counts */
 	const int64_t *ranks, *offsets;
 	const char *values;
 	char *results;
@@ -51,8 +51,8 @@ struct rmaext_batch {
 	struct rmx_lane *lanes; /* with an empty one at the end */
 	size_t lane_count;
 	struct rmaext_bundle *bundle; /* of the lanes; or NULL */
-	int64_t deadline; /* of the wait for a guard */
-	int64_t begun;	  /* when the block's lanes were made, for the record */
+	int64_t deadline;	      /* of the wait for a guard */
+	int64_t begun; /* when the block's lanes were made, for the record */
 };
 
 /* What the record has of a batch: RMAEXT_DID_PUT and so on. */

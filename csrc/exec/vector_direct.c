@@ -378,8 +378,7 @@ static int parts_enter_guards(const struct parts *p, int64_t *busy_p)
  */
 static bool batch_is_odd(const struct rmaext_batch *b)
 {
-	return (rmx_updates(b) && rmx_wide(b->type)) || b->strides ||
-	       b->scale != b->unit;
+	return (rmx_updates(b) && rmx_wide(b->type)) || b->scale != b->unit;
 }
 
 /* -- the record */

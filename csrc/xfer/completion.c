@@ -191,9 +191,11 @@ int rmaext_op_release(rmaext_op **op)
 
 	if (!it)
 		return 0;
-	if (it->kind == RMX_LOCAL_UPDATE) {
+	if (it->kind == RMX_LOCAL_UPDATE || it->kind == RMX_LOCAL_COPY) {
+		if (rmaext_op_release(&it->behind))
+			return RMAEXT_PENDING;
 		*op = NULL;
-		free(it); /* only its owner knows of it */
+		free(it);
 		return 0;
 	}
 	if (it->ended) { /* a request goes on by itself */

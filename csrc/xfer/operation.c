@@ -170,6 +170,7 @@ unsigned int rmx_op_counts_as(const struct rmaext_op *op)
 	case RMX_MESSAGE_GET:
 		return RMAEXT_DID_GET;
 	case RMX_LOCAL_UPDATE:
+	case RMX_LOCAL_COPY:
 	case RMX_UPDATE:
 		break;
 	}

@@ -23,13 +23,15 @@
 
 /*
  * The last three go as messages, see am/send_queue.c. RMX_LOCAL_UPDATE is an
- * update of memory that is mapped here, which waits for the guard of updates;
- * see api/update.c. Every other update is an RMX_UPDATE.
+ * update of memory that is mapped here, which waits for the guard of updates
+ * (api/update.c), and every other update is an RMX_UPDATE. RMX_LOCAL_COPY is
+ * copied by system calls (api/strided.c). Of these two only the owner knows.
  */
 enum rmx_kind {
 	RMX_PUT,
 	RMX_GET,
 	RMX_LOCAL_UPDATE,
+	RMX_LOCAL_COPY,
 	RMX_UPDATE,
 	RMX_MESSAGE_PUT,
 	RMX_MESSAGE_GET

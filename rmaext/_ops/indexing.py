@@ -152,17 +152,9 @@ class IndexOperations(ManyOperations[ScalarT]):
             array = self._apart(rank, array)
         if not direct:
             array = np.asarray(array, order="C")
-        data, ndim = arrays.address(array), len(shape)
-        if direct or lib.rmaext_strided_whole(self._handle, rank, kind, unit, ndim, shape, steps):
-            own = array.strides if direct else _NULL
-            arguments = (kind, unit, ndim, shape, steps, own, data)
-            return self._run(_NAMES[kind], place, (array,), lib.rmaext_strided, *arguments)
-        more = (self._handle, rank, first, kind, unit, ndim, shape, steps, data)
-        ranks = np.array(rank)
-        name = _NAMES[kind]
-        code, _ = self._run_many(name, ranks, more, (array,), lib.rmaext_strided_many)
-        if code:
-            self._many_failed(name, code)
+        own = array.strides if direct else _NULL
+        arguments = (kind, unit, len(shape), shape, steps, own, arrays.address(array))
+        self._run(_NAMES[kind], place, (array,), lib.rmaext_strided, *arguments)
 
     def _apart(self, rank: int, array: Array) -> Array:
         """Return the array, or a copy if it overlaps the memory that is written to."""

@@ -118,13 +118,8 @@ class TargetElements:
             return False
         unit = int(layout.lengths[0])
         loops = layout.c_loops
-        pointer = ffi.from_buffer(data)
-        if lib.rmaext_strided_whole(window._handle, self.rank, kind, unit, *loops):
-            arguments = (kind, unit, *loops, _NULL, pointer)
-            window._run(self.call, self.where(), (data,), lib.rmaext_strided, *arguments)
-            return True
-        there = (window._handle, self.rank, self.first)
-        self._run_many((data,), lib.rmaext_strided_many, (*there, kind, unit, *loops, pointer))
+        arguments = (kind, unit, *loops, _NULL, ffi.from_buffer(data))
+        window._run(self.call, self.where(), (data,), lib.rmaext_strided, *arguments)
         return True
 
     def _runs(self, kind: int, data: Bytes) -> None:

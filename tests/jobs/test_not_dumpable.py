@@ -7,6 +7,9 @@ import pytest
 from support.jobs import passes
 
 
-@pytest.mark.parametrize("when", ["before a put", "after a put", "one rank"])
+WHEN = ["before a put", "before a part", "before many", "before ranges", "after a put", "one rank"]
+
+
+@pytest.mark.parametrize("when", WHEN)
 def test_goes_on(when):
     passes(3, "jobs/programs/not_dumpable.py", when, oks=3)

@@ -74,34 +74,13 @@ struct part {
 	int64_t shape[MOST], steps[MOST], locals[MOST];
 };
 
-static int move_many(rmaext_window *w, int kind, const struct part *p,
-		     void *buf)
-{
-	struct rmaext_many state;
-	int ret = rmaext_strided_many(w, 0, p->offset, kind, p->unit, p->ndim,
-				      p->shape, p->steps, buf, &state);
-
-	while (ret == RMAEXT_PENDING)
-		ret = rmaext_many_wait(&state);
-	rmaext_many_release(&state);
-	return ret;
-}
-
-/* To its end, by whichever of the two does it. */
 static int move(rmaext_window *w, int kind, const struct part *p, void *buf)
 {
 	rmaext_op *op = NULL;
 
-	if (rmaext_strided_whole(w, 0, kind, p->unit, p->ndim, p->shape,
-				 p->steps))
-		return finish(rmaext_strided(w, 0, p->offset, kind, p->unit,
-					     p->ndim, p->shape, p->steps, NULL,
-					     buf, &op),
-			      &op);
-	/* not that one */
-	CHECK(rmaext_strided(w, 0, p->offset, kind, p->unit, p->ndim, p->shape,
-			     p->steps, NULL, buf, &op));
-	return move_many(w, kind, p, buf);
+	return finish(rmaext_strided(w, 0, p->offset, kind, p->unit, p->ndim,
+				     p->shape, p->steps, NULL, buf, &op),
+		      &op);
 }
 
 static uint32_t noise(uint32_t *seed)
@@ -226,6 +205,20 @@ static void by_system_call(void)
 	pair_close(&p);
 }
 
+/* The kernel refuses to copy: all goes by messages, long runs too. */
+static void by_messages(void)
+{
+	struct rmaext_neighbour self = {.pid = getpid(), .refuses = true};
+	rmaext_window *w;
+	struct pair p;
+
+	pair_open(&p, 60000);
+	w = window_of(p.r.origin, p.r.peer, &p.r, RMAEXT_CMA, &self, 3);
+	compare(w, &p.r, 300);
+	drop(w);
+	pair_close(&p);
+}
+
 static void by_network(void)
 {
 	rmaext_window *w;
@@ -264,10 +257,6 @@ static void copies(void)
 		for (uint64_t i = 0; i < ROWS; i++)
 			row[i] = k << 32 | i;
 		p.offset = 8 * k;
-		CHECK(rmaext_strided_whole(w, 0, RMAEXT_PUT, p.unit, p.ndim,
-					   p.shape, p.steps));
-		CHECK(!rmaext_strided_whole(w, 0, RMAEXT_GET, p.unit, p.ndim,
-					    p.shape, p.steps));
 		OK(finish(rmaext_strided(w, 0, p.offset, RMAEXT_PUT, p.unit,
 					 p.ndim, p.shape, p.steps, NULL, row,
 					 &op),
@@ -335,7 +324,7 @@ static void many_loops(void)
 	pair_close(&pair);
 }
 
-/* Two rows, as messages or as one by one: what they leave between is kept. */
+/* Two rows: what they leave between is kept. */
 static void rows(rmaext_window *w, const struct rig *r, uint64_t unit)
 {
 	const struct part p = {.unit = unit,
@@ -347,13 +336,13 @@ static void rows(rmaext_window *w, const struct rig *r, uint64_t unit)
 	CHECK(out && in);
 	fill(out, 2 * unit, (unsigned int)unit);
 	memset(r->window_memory, 0x77, r->size);
-	OK(move_many(w, RMAEXT_PUT, &p, out));
+	OK(move(w, RMAEXT_PUT, &p, out));
 	OK(flush(w));
 	CHECK(!memcmp(r->window_memory, out, unit));
 	CHECK(!memcmp(r->window_memory + unit + 8, out + unit, unit));
 	for (int i = 0; i < 8; i++)
 		EQUAL(r->window_memory[unit + (uint64_t)i], 0x77);
-	OK(move_many(w, RMAEXT_GET, &p, in));
+	OK(move(w, RMAEXT_GET, &p, in));
 	CHECK(!memcmp(in, out, 2 * unit));
 	free(out);
 	free(in);
@@ -363,11 +352,12 @@ static void rows(rmaext_window *w, const struct rig *r, uint64_t unit)
 static void long_rows(void)
 {
 	const uint64_t room = RMX_MESSAGE - sizeof(struct rmx_request_header);
+	struct rmaext_neighbour self = {.pid = getpid(), .refuses = true};
 	rmaext_window *w;
 	struct pair pair;
 
 	pair_open(&pair, 2 * room + 64);
-	w = window_of(pair.r.origin, pair.r.peer, &pair.r, RMAEXT_FABRIC, NULL,
+	w = window_of(pair.r.origin, pair.r.peer, &pair.r, RMAEXT_CMA, &self,
 		      3);
 	for (uint64_t unit = room - 48; unit <= room + 8; unit++)
 		rows(w, &pair.r, unit);
@@ -459,7 +449,6 @@ static void refused(void)
 			 NULL, 3);
 	for (size_t i = 0; i < COUNT(bad); i++)
 		for (int k = 0; k < 4; k++) {
-			struct rmaext_many state;
 			const struct part *p = &bad[i].p;
 			rmaext_op *op = NULL;
 
@@ -468,11 +457,6 @@ static void refused(void)
 					     p->steps, NULL, buf, &op),
 			      bad[i].code);
 			EQUAL(op, NULL);
-			EQUAL(rmaext_strided_many(w[k / 2], 0, p->offset, k % 2,
-						  p->unit, p->ndim, p->shape,
-						  p->steps, buf, &state),
-			      bad[i].code);
-			EQUAL(state.batch, NULL);
 		}
 	for (size_t i = 0; i < pair.r.size; i++)
 		EQUAL(pair.r.window_memory[i], 0);
@@ -524,6 +508,7 @@ static void strange_loops(void)
 const struct test tests[] = {
 	{.name = "by_memory", .run = by_memory},
 	{.name = "by_system_call", .run = by_system_call},
+	{.name = "by_messages", .run = by_messages},
 	{.name = "by_network", .run = by_network},
 	{.name = "copies", .run = copies},
 	{.name = "closed_there", .run = closed_there},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Ranks that make themselves not dumpable: between windows, before a put, between two puts.
+"""Ranks that make themselves not dumpable: between windows, before some call, between two puts.
 
 The kernel then copies nothing to them or from them, and does not let them be mapped.
 """
@@ -36,6 +36,13 @@ def use(win: rmaext.Window) -> None:
     n = win.local.size
     for turn in range(2):
         values = np.arange(n) + 100.0 * me + turn
+        if when == "before a part":
+            win[right, 40:70:3] = values[40:70:3]
+            assert (win[right, 67:37:-3] == values[67:37:-3]).all()
+        if when == "before many":
+            win.put_many(right, [1, 3], [8.0, 9.0])
+        if when == "before ranges":
+            win.put_ranges(right, [50, 60], [2, 3], values[:5])
         win.put(values, right)
         win.flush(right)
         assert (win.get(right) == values).all()
@@ -43,7 +50,9 @@ def use(win: rmaext.Window) -> None:
         win.put_many(right, [1, 3], [8.0, 9.0])
         win.rput(values[:2] * 2, right, n - 2).wait()
         win.accumulate(1.0, right, 5)
+        win[right, 30:40:2] = -values[:5]
         win.flush(right)
+        assert (win[right, 30:40:2] == -values[:5]).all()
         assert win.get_many(right, [1, 3, 5]).tolist() == [8, 9, 8]
         assert (win.rget(right, n - 2).wait() == values[:2] * 2).all()
         win.put_notify(np.full(3, turn + 1.0), right, 20, 4)
@@ -74,7 +83,7 @@ allocated = rmaext.Window.allocate(comm, 100)
 comm.Barrier()
 if when == "after a put":
     use(first)
-if when in ("after a put", "before a put") or me == 0:
+if when != "one rank" or me == 0:
     hide()
 comm.Barrier()
 use(first)
