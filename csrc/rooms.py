@@ -3,7 +3,8 @@
 """Check that no arrow between the rooms of csrc points upwards (`make lint`).
 
 A file includes headers of its own room and of those below it, and uses functions and
-variables that such rooms define. No headers include each other in a circle.
+variables that such rooms define. No headers include each other in a circle, and the files of a
+room use each other in one direction, but for arrows that are known and are to go.
 """
 
 import re
@@ -16,6 +17,19 @@ ROOMS = [
     *("base", "record", "dtype", "shm", "admission", "net", "win", "exec", "xfer", "am", "api"),
     "python",
 ]
+# Without them no files of a room use each other in a circle. The list may only shrink.
+KNOWN = {
+    ("record/now.c", "record/events.c"),
+    ("record/record.c", "record/events.c"),
+    ("record/record.c", "record/now.c"),
+    ("record/record.c", "record/sent.c"),
+    ("record/record.c", "record/trace.c"),
+    ("shm/arena.c", "shm/arena_placed.c"),
+    ("win/attached.c", "win/window.c"),
+    ("xfer/completion.c", "xfer/nonblocking.c"),
+    ("xfer/operation.c", "xfer/completion.c"),
+    ("xfer/post.c", "xfer/put_get.c"),
+}
 CSRC = Path(__file__).resolve().parent
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
@@ -30,24 +44,53 @@ DEFINED = re.compile(
 )
 
 
-def arrows_upwards(texts: dict[str, str]) -> list[str]:
-    """Say which files include, or use, what is in a room above theirs."""
-    level = {file: ROOMS.index(file.split("/")[0]) for file in texts}
-    code = {file: TAG.sub(" ", STRING.sub('""', text)) for file, text in texts.items()}
+def uses(texts: dict[str, str]) -> dict[str, dict[str, str]]:
+    """Return what each file uses of other files: a name, by the file that defines it."""
     home = {
         name: file
         for file in texts
         if file.endswith(".c")
         for name in DEFINED.findall(STRING.sub('""', texts[file]))
     }
-    found = []
+    found: dict[str, dict[str, str]] = {}
     for file, text in texts.items():
-        for name in INCLUDE.findall(text):
+        names = sorted(set(NAME.findall(TAG.sub(" ", STRING.sub('""', text)))) & home.keys())
+        found[file] = {home[name]: name for name in names if home[name] != file}
+    return found
+
+
+def arrows_upwards(texts: dict[str, str]) -> list[str]:
+    """Say which files include, or use, what is in a room above theirs."""
+    level = {file: ROOMS.index(file.split("/")[0]) for file in texts}
+    found = []
+    for file, used in uses(texts).items():
+        for name in INCLUDE.findall(texts[file]):
             if level.get(name, -1) > level[file]:
                 found.append(f"csrc/{file} includes {name}, of a room above it")
-        for name in sorted(set(NAME.findall(code[file])) & home.keys()):
-            if level[home[name]] > level[file]:
-                found.append(f"csrc/{file} uses {name}, which csrc/{home[name]} above it defines")
+        for other, name in used.items():
+            if level[other] > level[file]:
+                found.append(f"csrc/{file} uses {name}, which csrc/{other} above it defines")
+    return found
+
+
+def circles_within(texts: dict[str, str], known: set[tuple[str, str]]) -> list[str]:
+    """Say which files of a room use each other in a circle, or are said to, and do not."""
+    arrows = {
+        (file, other): name
+        for file, used in uses(texts).items()
+        for other, name in used.items()
+        if file.endswith(".c") and file.split("/")[0] == other.split("/")[0]
+    }
+    found = [f"KNOWN has {a} -> {b}, which is no more" for a, b in sorted(known - arrows.keys())]
+    graph: dict[str, list[str]] = {}
+    for file, other in sorted(arrows.keys() - known):
+        graph.setdefault(file, []).append(other)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as exc:
+        files = exc.args[1][::-1]
+        steps = [f"{a} uses {arrows[a, b]} of {b}" for a, b in zip(files, files[1:])]
+        found.append("a circle within a room: " + ", ".join(steps))
     return found
 
 
@@ -66,7 +109,7 @@ def main() -> int:
         str(path.relative_to(CSRC)): COMMENT.sub(" ", path.read_text())
         for path in sorted(CSRC.glob("*/*.[ch]"))
     }
-    found = arrows_upwards(texts) + circle(texts)
+    found = arrows_upwards(texts) + circle(texts) + circles_within(texts, KNOWN)
     for line in found:
         print(line)
     return min(len(found), 1)

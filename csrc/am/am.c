@@ -18,69 +18,6 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-/* net/ gives a peer its address, this room its line. */
-static int peer_new(struct rmaext_fabric *f, const void *address, size_t len,
-		    int pidfd, bool guest, struct rmaext_peer **peer_p)
-{
-	struct rmaext_peer *peer = calloc(1, sizeof(*peer));
-	struct rmx_line *line = calloc(1, sizeof(*line));
-	int ret;
-
-	if (peer && line) {
-		line->queue_end = &line->queue;
-		peer->line = line;
-		peer->guest = guest;
-		ret = rmx_peer_insert(f, address, len, pidfd, peer);
-	} else {
-		ret = rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "peer");
-	}
-	if (ret) {
-		free(line);
-		free(peer);
-		return ret;
-	}
-	*peer_p = peer;
-	return 0;
-}
-
-int rmx_peer_add(struct rmaext_fabric *f, const void *address, size_t len,
-		 int pidfd, struct rmaext_peer **peer_p)
-{
-	return peer_new(f, address, len, pidfd, false, peer_p);
-}
-
-int rmx_guest_add(struct rmaext_fabric *f, const void *address, size_t len,
-		  struct rmaext_peer **peer_p)
-{
-	return peer_new(f, address, len, -1, true, peer_p);
-}
-
-void rmx_guest_remove(struct rmaext_fabric *f, struct rmaext_peer *peer)
-{
-	rmx_peer_remove(f, peer);
-	free(peer->line);
-	free(peer);
-}
-
-int rmaext_peer_add(rmaext_fabric *f, const void *address, size_t len,
-		    int pidfd, rmaext_peer **peer_p)
-{
-	int ret = rmx_fabric_enter(f, "rmaext_peer_add");
-
-	if (ret)
-		return ret;
-	ret = rmx_admission_add(&f->admission, address, len, 1);
-	if (!ret)
-		ret = rmx_peer_add(f, address, len, pidfd, peer_p);
-	rmx_fabric_leave(f);
-	return ret;
-}
-
-void rmaext_peer_serves(rmaext_peer *peer)
-{
-	atomic_store(&peer->serves, true);
-}
-
 static void *buffers_map(size_t len)
 {
 	void *at = mmap(NULL, len, PROT_READ | PROT_WRITE,

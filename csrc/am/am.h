@@ -10,9 +10,9 @@
 #include "xfer/operation.h"
 
 /*
- * am.c: a peer for an address, with its line of messages. Any thread inside the
- * fabric may call it; the fabric owns the peer. Returns 0 or -fi_errno with a
- * record. pidfd is as in rmaext_peer_add().
+ * peers.c: a peer for an address, with its line of messages. Any thread inside
+ * the fabric may call it; the fabric owns the peer. Returns 0 or -fi_errno with
+ * a record. pidfd is as in rmaext_peer_add().
  */
 int rmx_peer_add(struct rmaext_fabric *fabric, const void *address, size_t len,
 		 int pidfd, struct rmaext_peer **peer_p);
@@ -24,10 +24,10 @@ int rmx_guest_add(struct rmaext_fabric *fabric, const void *address, size_t len,
 		  struct rmaext_peer **peer_p);
 void rmx_guest_remove(struct rmaext_fabric *fabric, struct rmaext_peer *peer);
 /*
- * rmaext_fabric_open() and _close() call the next five, with no other thread
- * inside the fabric. start returns 0 or -fi_errno without a record. Closing
- * mutes, so that nothing is sent any more while owners may still give up;
- * cancels, where the endpoint's regions must close before it; closes the
+ * am.c: rmaext_fabric_open() and _close() call the next five, with no other
+ * thread inside the fabric. start returns 0 or -fi_errno without a record.
+ * Closing mutes, so that nothing is sent any more while owners may still give
+ * up; cancels, where the endpoint's regions must close before it; closes the
  * regions (0, or the first code of fi_close(); it may be called again); and
  * stops, which fails all that is not answered. stays: the endpoint is not
  * closed, and keeps the memory that it may still write to.

@@ -6,7 +6,6 @@ from __future__ import annotations
 import pytest
 from support.jobs import passes
 
-
 WHEN = ["before a put", "before a part", "before many", "before ranges", "after a put", "one rank"]
 
 

@@ -84,3 +84,24 @@ def test_every_function_has_a_home(rooms: ModuleType) -> None:
     }
     assert len(declared) > 80
     assert declared <= homes
+
+
+ROOM = {
+    "net/a.c": "int rmx_a(void)\n{\n\treturn rmx_b();\n}\n",
+    "net/b.c": "int rmx_b(void)\n{\n\treturn rmx_c();\n}\n",
+    "net/c.c": "int rmx_c(void)\n{\n\treturn 0;\n}\n",
+}
+
+
+def test_circle_within_a_room(rooms: ModuleType) -> None:
+    assert rooms.circles_within(ROOM, set()) == []
+    round_ = ROOM | {"net/c.c": "int rmx_c(void)\n{\n\treturn rmx_a();\n}\n"}
+    (found,) = rooms.circles_within(round_, set())
+    assert found.startswith("a circle within a room: ")
+    assert "net/b.c uses rmx_c of net/c.c" in found
+    assert rooms.circles_within(round_, {("net/c.c", "net/a.c")}) == []
+
+
+def test_a_known_arrow_that_has_gone(rooms: ModuleType) -> None:
+    (found,) = rooms.circles_within(ROOM, {("net/c.c", "net/a.c")})
+    assert "net/c.c -> net/a.c" in found
