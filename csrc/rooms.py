@@ -25,10 +25,6 @@ KNOWN = {
     ("record/record.c", "record/sent.c"),
     ("record/record.c", "record/trace.c"),
     ("shm/arena.c", "shm/arena_placed.c"),
-    ("win/attached.c", "win/window.c"),
-    ("xfer/completion.c", "xfer/nonblocking.c"),
-    ("xfer/operation.c", "xfer/completion.c"),
-    ("xfer/post.c", "xfer/put_get.c"),
 }
 CSRC = Path(__file__).resolve().parent
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)

@@ -174,6 +174,11 @@ static bool fabric_is_sending(const struct rmaext_fabric *f)
  */
 int rmaext_fabric_close(rmaext_fabric **fabric)
 {
+	const struct rmaext_error shut = {
+		.code = -FI_ESHUTDOWN,
+		.call = "rmaext_fabric_close",
+		.detail = "the endpoint was closed",
+	};
 	struct rmaext_fabric *f = *fabric;
 	int ret = 0, ignored = 0;
 	bool stays;
@@ -199,7 +204,8 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 		fabric_close_endpoint(f, &ret);
 
 	rmx_am_stop(f, stays);
-	rmx_op_shut_all(f);
+	rmx_backlog_shut(f, &shut);
+	rmx_op_shut_all(f, &shut);
 	if (!stays)
 		rmx_cache_free(f);
 	for (struct rmaext_window *w; (w = f->windows);) {

@@ -4,6 +4,26 @@
 
 #include <errno.h>
 
+int rmx_window_enter(struct rmaext_window *w, const char *call)
+{
+	int ret = rmx_rundown_enter(&w->rundown, call, "the window is closed");
+
+	if (ret || w->root == w)
+		return ret;
+	ret = rmx_rundown_enter(&w->root->rundown, call,
+				"the window is closed");
+	if (ret)
+		rmx_rundown_leave(&w->rundown);
+	return ret;
+}
+
+void rmx_window_leave(struct rmaext_window *w)
+{
+	if (w->root != w)
+		rmx_rundown_leave(&w->root->rundown);
+	rmx_rundown_leave(&w->rundown);
+}
+
 static bool target_is_gone(const struct rmx_target *t)
 {
 	return (t->member->peer && atomic_load(&t->member->peer->gone)) ||

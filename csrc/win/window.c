@@ -368,26 +368,6 @@ void rmaext_record_waited(uint32_t kind, int outcome)
 	rmx_now_leave(kind, outcome);
 }
 
-int rmx_window_enter(struct rmaext_window *w, const char *call)
-{
-	int ret = rmx_rundown_enter(&w->rundown, call, "the window is closed");
-
-	if (ret || w->root == w)
-		return ret;
-	ret = rmx_rundown_enter(&w->root->rundown, call,
-				"the window is closed");
-	if (ret)
-		rmx_rundown_leave(&w->rundown);
-	return ret;
-}
-
-void rmx_window_leave(struct rmaext_window *w)
-{
-	if (w->root != w)
-		rmx_rundown_leave(&w->root->rundown);
-	rmx_rundown_leave(&w->rundown);
-}
-
 int64_t rmaext_window_pending(rmaext_window *w)
 {
 	int64_t pending = 0;

@@ -218,7 +218,7 @@ void rmx_target_fill(const struct rmaext_window *window, int64_t rank);
 /* Returns what a target is or would be filled with; key and base are left. */
 struct rmx_row rmx_target_row(const struct rmaext_window *window, int64_t rank);
 
-/* -- window.c */
+/* -- check.c */
 
 /*
  * Enters and leaves a call on a window and on its root. Any thread may call
@@ -227,6 +227,8 @@ struct rmx_row rmx_target_row(const struct rmaext_window *window, int64_t rank);
  */
 int rmx_window_enter(struct rmaext_window *window, const char *call);
 void rmx_window_leave(struct rmaext_window *window);
+
+/* -- window.c */
 
 /*
  * Makes a window; messages find it after rmx_serve_window() only. What

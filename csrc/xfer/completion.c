@@ -79,35 +79,6 @@ static bool op_leave(struct rmaext_op *op)
 	return atomic_load(&op->left) || atomic_exchange(&op->left, true);
 }
 
-void rmx_op_let_go(struct rmaext_op *op)
-{
-	if (op->registered)
-		rmx_cache_put(op->fabric, op->registered);
-	op->registered = NULL;
-	if (op->places && op->places->owned)
-		free(op->places);
-	op->places = NULL;
-}
-
-void rmx_op_dispose(struct rmaext_op *op)
-{
-	if (op->bounce)
-		rmx_bounce_give(op->fabric, op);
-	else
-		free(op);
-}
-
-void rmx_op_free(struct rmaext_op *op)
-{
-	rmx_op_note_end(op);
-	rmx_op_let_go(op);
-	if (op->context)
-		rmx_context_give(op->fabric, op->target->member->peer,
-				 op->context);
-	else
-		rmx_op_dispose(op);
-}
-
 /*
  * A flush waits for target->pending, an owner for op->completed. These are
  * changed last: at once the waiter may close and free the window.
@@ -226,21 +197,14 @@ int rmaext_op_release(rmaext_op **op)
  * Nothing is in flight any more. An owner may release its operation now or
  * later: until the last has, the contexts stay.
  */
-void rmx_op_shut_all(struct rmaext_fabric *f)
+void rmx_op_shut_all(struct rmaext_fabric *f, const struct rmaext_error *record)
 {
-	const struct rmaext_error shut = {
-		.code = -FI_ESHUTDOWN,
-		.call = "rmaext_fabric_close",
-		.detail = "the endpoint was closed",
-	};
-
-	rmx_backlog_shut(f, &shut);
 	for (int i = 0; f->transfers->contexts && i < RMX_CONTEXTS; i++) {
 		struct rmaext_op *op =
 			atomic_load(&f->transfers->contexts[i].op);
 
 		if (op && op->ended) {
-			rmx_op_failed(op, &shut);
+			rmx_op_failed(op, record);
 			rmx_request_release(op);
 		} else if (op && !op->buffered)
 			COUNT(&op->completed);

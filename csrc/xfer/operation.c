@@ -133,6 +133,24 @@ int rmx_op_over(struct rmaext_window *w, int64_t rank, enum rmx_kind kind,
 	return 0;
 }
 
+void rmx_op_let_go(struct rmaext_op *op)
+{
+	if (op->registered)
+		rmx_cache_put(op->fabric, op->registered);
+	op->registered = NULL;
+	if (op->places && op->places->owned)
+		free(op->places);
+	op->places = NULL;
+}
+
+void rmx_op_dispose(struct rmaext_op *op)
+{
+	if (op->bounce)
+		rmx_bounce_give(op->fabric, op);
+	else
+		free(op);
+}
+
 struct rmaext_op *rmx_op_apart(struct rmaext_op *op)
 {
 	/* with a copy, op->local points into it; nothing else does */
@@ -237,4 +255,15 @@ void rmx_op_buffer(struct rmaext_op *op)
 	op->local = NULL;
 	op->buffered = true;
 	atomic_store_explicit(&op->left, true, memory_order_relaxed);
+}
+
+void rmx_op_free(struct rmaext_op *op)
+{
+	rmx_op_note_end(op);
+	rmx_op_let_go(op);
+	if (op->context)
+		rmx_context_give(op->fabric, op->target->member->peer,
+				 op->context);
+	else
+		rmx_op_dispose(op);
 }

@@ -193,6 +193,14 @@ int rmx_op_over(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 		struct rmaext_op **op_p);
 char *rmx_op_payload(struct rmaext_op *op);
 /*
+ * The owner frees an operation of which no chunk is in flight. let_go gives
+ * back the registration of its origin buffer and its places only, dispose the
+ * memory of one that lies in no context.
+ */
+void rmx_op_free(struct rmaext_op *op);
+void rmx_op_let_go(struct rmaext_op *op);
+void rmx_op_dispose(struct rmaext_op *op);
+/*
  * Moves a new operation out of its context, if it lies in one, and returns it.
  * NULL: there is no memory, and the operation is gone. No error record.
  */
@@ -316,21 +324,15 @@ void rmx_op_failed(struct rmaext_op *op, const struct rmaext_error *record);
  * given up. The caller holds am->lock; the operation may be freed by this.
  */
 void rmx_op_end(struct rmaext_op *op);
-/*
- * The owner frees an operation of which no chunk is in flight. let_go gives
- * back the registration of its origin buffer and its places only, dispose the
- * memory of one that lies in no context.
- */
-void rmx_op_free(struct rmaext_op *op);
-void rmx_op_let_go(struct rmaext_op *op);
-void rmx_op_dispose(struct rmaext_op *op);
 /* Is the answer to a read on its way? Asked while the fabric closes. */
 bool rmx_op_reads(const struct rmaext_fabric *fabric);
 /*
- * rmaext_fabric_close() ends all operations, with -FI_ESHUTDOWN, once the
- * endpoint is closed or stays unused. Owners may release theirs meanwhile.
+ * rmaext_fabric_close() ends all operations once the endpoint is closed or
+ * stays unused; before it, rmx_backlog_shut(). Owners may release theirs
+ * meanwhile.
  */
-void rmx_op_shut_all(struct rmaext_fabric *fabric);
+void rmx_op_shut_all(struct rmaext_fabric *fabric,
+		     const struct rmaext_error *record);
 
 /*
  * nonblocking.c: makes a request of a new operation without a payload other
@@ -340,30 +342,32 @@ void rmx_op_shut_all(struct rmaext_fabric *fabric);
  * set op->siblings.
  */
 int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p);
-/* One of the siblings has ended, or who counts as one is done. */
+/* requests.c: one of the siblings has ended, or who counts as one is done. */
 void rmx_sibling_ended(struct rmx_siblings *siblings);
 /* Lets the next flush report a request's failure; takes window->lock. */
 void rmx_request_failed(struct rmaext_op *op);
 /* One of what holds a request open is over; the last one ends it. */
 void rmx_request_release(struct rmaext_op *op);
-/*
- * For its owner, inside the window. waits: the time limit counts from now on,
- * unless the owner has waited just before. step is for rmx_wait(). overdue, of
- * one that has not ended: does its peer live, and do its answers come? It
- * returns RMAEXT_PENDING, or the error with a record. report returns what came
- * of one that has ended; after that, or told, no flush says it any more.
- */
+/* The owner frees a request that has ended. */
+void rmx_request_free(struct rmaext_op *op);
+/* Returns what came of one that has ended; no flush says it any more. */
+int rmx_request_report(struct rmaext_op *op);
+/* Its owner knows of its failure, or will not ask: nor does a flush say it. */
+void rmx_request_told(struct rmaext_op *op);
 static inline bool rmx_request_has_ended(const struct rmaext_op *op)
 {
 	return __atomic_load_n(op->ended, __ATOMIC_ACQUIRE);
 }
+
+/*
+ * nonblocking.c: for the owner of a request, inside the window. waits: the time
+ * limit counts from now on, unless the owner has waited just before. step is
+ * for rmx_wait(). overdue, of one that has not ended: does its peer live, and
+ * do its answers come? It returns RMAEXT_PENDING, or the error with a record.
+ */
 void rmx_request_waits(struct rmaext_op *op, int64_t now);
 enum rmx_step rmx_request_step(void *op);
 int rmx_request_overdue(struct rmaext_op *op, int64_t now);
-int rmx_request_report(struct rmaext_op *op);
-void rmx_request_told(struct rmaext_op *op);
-/* The owner frees a request that has ended. */
-void rmx_request_free(struct rmaext_op *op);
 /* The CQ's reader posts what waits in the backlog; takes backlog.lock. */
 void rmx_backlog_push(struct rmaext_fabric *fabric);
 /* Fails all that waits in the backlog: the endpoint is gone. */
@@ -375,6 +379,17 @@ static inline bool rmx_backlog_waits(const struct rmaext_fabric *fabric)
 }
 
 /*
+ * rma.c: post hands len bytes, from `offset` within the operation on, to the
+ * provider; inject so few bytes that it copies them, for a put that nobody
+ * hears of. They return what fi_writemsg() and its kin do.
+ */
+int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
+		 void *context);
+int rmx_rma_inject(struct rmaext_window *window,
+		   const struct rmx_target *target, uint64_t offset,
+		   const void *buf, uint64_t len);
+
+/*
  * put_get.c: the callers are inside the window and have checked the place.
  * put_new and get_new make the operation of a put or a get, by the NIC or,
  * where it is too short for that or the window is another job's, by message.
@@ -384,12 +399,6 @@ int rmx_put_new(struct rmaext_window *window, int64_t rank, uint64_t offset,
 		const void *buf, uint64_t len, struct rmaext_op **op_p);
 int rmx_get_new(struct rmaext_window *window, int64_t rank, uint64_t offset,
 		void *buf, uint64_t len, struct rmaext_op **op_p);
-/*
- * Hands len bytes, from `offset` within the operation on, to the provider.
- * Returns what fi_writemsg() or fi_readmsg() does.
- */
-int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
-		 void *context);
 /*
  * As rmaext_put(), but carried out by the target's process, which then adds one
  * to the notification slot, unless that is -1. It is in order with the updates
