@@ -152,6 +152,14 @@ struct rmx_typed {
 /* -- check.c */
 
 /*
+ * Enters and leaves a call on a window and on its root. Any thread may call
+ * enter, as the struct stays until rmaext_window_free(). It returns 0, or
+ * -FI_ESHUTDOWN with a record of `call` once the window is closed.
+ */
+int rmx_window_enter(struct rmaext_window *window, const char *call);
+void rmx_window_leave(struct rmaext_window *window);
+
+/*
  * Checks rank, bounds and rights of an operation, and that the target is not
  * known to be gone. Any thread inside a call on the window may call it, before
  * anything is sent. Returns 0, or -ERANGE, -FI_EACCES or -FI_ENOTCONN with a
@@ -217,16 +225,6 @@ void rmx_target_fill(const struct rmaext_window *window, int64_t rank);
 
 /* Returns what a target is or would be filled with; key and base are left. */
 struct rmx_row rmx_target_row(const struct rmaext_window *window, int64_t rank);
-
-/* -- check.c */
-
-/*
- * Enters and leaves a call on a window and on its root. Any thread may call
- * enter, as the struct stays until rmaext_window_free(). It returns 0, or
- * -FI_ESHUTDOWN with a record of `call` once the window is closed.
- */
-int rmx_window_enter(struct rmaext_window *window, const char *call);
-void rmx_window_leave(struct rmaext_window *window);
 
 /* -- window.c */
 
