@@ -44,6 +44,14 @@ int rmx_notify_post(struct rmaext_window *window, int64_t rank, uint64_t offset,
 int rmx_many_check_route(const struct rmaext_window *window, const char *call,
 			 int64_t rank, int kind, int type, bool aligned);
 
+/*
+ * vector.c: rmaext_bundle_begin() of elements of one length. The caller is
+ * inside the window and has checked the call, but for the places.
+ */
+int rmx_batch_begin(struct rmaext_window *window,
+		    const struct rmaext_bundle_call *call,
+		    struct rmaext_bundle **bundle_p, int64_t *bad_p);
+
 /* The arguments of rmaext_many(). The arrays are the caller's. */
 struct rmx_many {
 	struct rmaext_window *window;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Bundles: one operation on each of many places, which all ranks of a window
- * may have, as requests. What is reached by memory is done at once. The short
- * ones of each other target are one operation, which goes as messages
- * (am/send_queue.c); the long ones are a read or write each.
+ * Bundles of the program: one operation on each of many places, which all ranks
+ * of a window may have, as requests. Short elements of one length are a batch
+ * that is begun (api/vector.c). Else what is reached by memory is done at once;
+ * the short places of each other target are one operation, which goes as
+ * messages; the long ones are a read or write each.
  *
  * All places are copied and checked before the first is touched: what another
  * thread does to the caller's arrays of ranks, offsets and counts meanwhile
@@ -26,14 +27,13 @@ struct place {
 	const struct rmx_target *target;
 	int64_t rank;
 	uint64_t at, len, from; /* bytes */
-	bool near; /* it is mapped here; updates of such places are left out */
+	bool near;		/* it is mapped here */
 };
 
 /* A call while it begins. */
 struct begin {
 	struct rmaext_window *window;
 	const struct rmaext_bundle_call *call;
-	size_t width;	/* bytes of the value of an element */
 	uint64_t scale; /* bytes that an offset counts */
 	uint64_t limit; /* of offsets whose bytes fit 63 bits */
 	int access;
@@ -46,23 +46,17 @@ struct begin {
 
 static const char *begin_name(const struct begin *b)
 {
-	return rmx_many_name(b->call->kind, b->call->op, b->call->results);
+	return rmx_many_name(b->call->kind, 0, false);
 }
 
 static const char *place_value(const struct begin *b, const struct place *p)
 {
-	const char *values = b->call->values;
-
-	if (b->call->ones & RMAEXT_ONE_VALUE)
-		return values;
-	return values ? values + p->from / b->call->unit * b->width : NULL;
+	return (const char *)b->call->values + p->from;
 }
 
 static char *place_result(const struct begin *b, const struct place *p)
 {
-	char *results = b->call->results;
-
-	return results ? results + p->from : NULL;
+	return (char *)b->call->results + p->from;
 }
 
 /* -- checks */
@@ -94,15 +88,9 @@ static bool place_read(struct begin *b, uint64_t i, struct place *p)
 	return true;
 }
 
-static bool place_is_copied(const struct begin *b, const struct place *p)
-{
-	return rmx_copies(p->target) && b->call->kind != RMAEXT_UPDATE;
-}
-
 static int place_check(const struct begin *b, struct place *p)
 {
 	const struct rmaext_window *w = b->window;
-	const bool update = b->call->kind == RMAEXT_UPDATE;
 	int ret;
 
 	if (!rmx_passes(w, p->rank, p->at, p->len, b->access)) {
@@ -113,11 +101,8 @@ static int place_check(const struct begin *b, struct place *p)
 	}
 	p->target = rmx_target_of(b->window, p->rank);
 	p->near = rmx_many_is_local(w, b->call->kind, p->rank);
-	if (p->near && !update)
-		return 0;
-	return rmx_many_check_route(
-		w, begin_name(b), p->rank, b->call->kind, b->call->type,
-		!update || rmx_update_aligned(p->target, p->at, b->call->type));
+	return rmx_many_check_route(w, begin_name(b), p->rank, b->call->kind,
+				    b->call->type, true);
 }
 
 static int places_make(struct begin *b, int64_t *bad_p)
@@ -203,16 +188,13 @@ static bool place_is_long(const struct begin *b, const struct place *p)
 	const struct rmaext_window *w = b->window;
 
 	/* what is to notify goes as messages, which are in order */
-	return p->len > BUNDLE_LONG && b->call->kind != RMAEXT_UPDATE &&
-	       !b->call->notify && !w->root->attached &&
+	return p->len > BUNDLE_LONG && !b->call->notify && !w->root->attached &&
 	       !rmx_by_message(w, p->target, p->len);
 }
 
 /* How many pieces a place is: each has room in a message. */
 static uint64_t place_pieces(const struct begin *b, const struct place *p)
 {
-	if (b->call->kind == RMAEXT_UPDATE)
-		return 1;
 	return place_is_long(b, p)
 		       ? 0
 		       : (p->len + RMX_PIECE_MOST - 1) / RMX_PIECE_MOST;
@@ -222,8 +204,7 @@ static uint64_t place_pieces(const struct begin *b, const struct place *p)
 static struct rmx_places *pieces_new(const struct begin *b, int64_t rank,
 				     uint64_t count, bool all)
 {
-	const int kind = b->call->kind;
-	const size_t compare = b->width - b->call->unit;
+	const bool put = b->call->kind == RMAEXT_PUT;
 	struct rmx_piece *pieces;
 	struct rmx_places *places =
 		malloc(sizeof(*places) + count * sizeof(*pieces));
@@ -247,13 +228,9 @@ static struct rmx_places *pieces_new(const struct begin *b, int64_t rank,
 			*it = (struct rmx_piece){
 				.offset = b->window->first + p->at + at,
 				.len = some,
+				.value = put ? place_value(b, p) + at : NULL,
+				.result = put ? NULL : place_result(b, p) + at,
 			};
-			if (kind != RMAEXT_GET) {
-				it->compare = place_value(b, p) + at;
-				it->value = it->compare + compare;
-			}
-			if (kind != RMAEXT_PUT && b->call->results)
-				it->result = place_result(b, p) + at;
 		}
 	}
 	*places = (struct rmx_places){
@@ -284,7 +261,6 @@ static int member_begin_short(const struct begin *b, int64_t rank,
 			      uint64_t count, struct rmaext_bundle *g)
 {
 	const struct rmaext_bundle_call *c = b->call;
-	const bool update = c->kind == RMAEXT_UPDATE;
 	struct rmx_places *places = pieces_new(b, rank, count, false);
 	struct rmaext_op *op;
 	int ret;
@@ -292,9 +268,8 @@ static int member_begin_short(const struct begin *b, int64_t rank,
 	if (!places)
 		return rmx_no_memory("the places of a call");
 	ret = rmx_op_new(b->window, rank,
-			 update			 ? RMX_UPDATE
-			 : c->kind == RMAEXT_PUT ? RMX_MESSAGE_PUT
-						 : RMX_MESSAGE_GET,
+			 c->kind == RMAEXT_PUT ? RMX_MESSAGE_PUT
+					       : RMX_MESSAGE_GET,
 			 0, 0, 0, &op);
 	if (ret) {
 		free(places);
@@ -304,9 +279,7 @@ static int member_begin_short(const struct begin *b, int64_t rank,
 		op->len += places->pieces[k].len;
 	op->places = places;
 	op->local = c->results;
-	op->op = c->op;
-	op->type = c->type;
-	op->unit = update ? c->unit : 1;
+	op->unit = 1;
 	op->notify = c->notify - 1;
 	return rmx_bundle_begin(g, op);
 }
@@ -335,9 +308,9 @@ static int rank_begin(const struct begin *b, int64_t rank,
 	if (start == end)
 		return 0;
 	first = &b->places[b->order[start]];
-	if (place_is_copied(b, first)) {
+	if (rmx_copies(first->target)) {
 		ret = places_copy(b, rank);
-		if (!ret || place_is_copied(b, first))
+		if (!ret || rmx_copies(first->target))
 			return ret;
 		ret = 0; /* refused: by messages */
 	}
@@ -384,7 +357,28 @@ static int begin_far(struct begin *b, struct rmaext_bundle **bundle_p)
 		*bundle_p = g;
 		return ret ? ret : RMAEXT_PENDING;
 	}
-	free(g);
+	rmx_bundle_end(g);
+	return ret;
+}
+
+static int begin_places(struct rmaext_window *w,
+			const struct rmaext_bundle_call *call,
+			rmaext_bundle **bundle_p, int64_t *bad_p)
+{
+	struct begin b = {.window = w, .call = call};
+	int ret;
+
+	b.scale = w->stride ? w->stride : call->unit;
+	b.limit = INT64_MAX / b.scale;
+	b.access = call->kind == RMAEXT_PUT ? RMAEXT_WRITE : RMAEXT_READ;
+	ret = places_make(&b, bad_p);
+	if (!ret)
+		places_copy_near(&b);
+	if (!ret && b.far)
+		ret = begin_far(&b, bundle_p);
+	free(b.places);
+	free(b.first);
+	free(b.order);
 	return ret;
 }
 
@@ -415,6 +409,11 @@ static int begin_check(const struct rmaext_window *w,
 		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "rmaext_bundle_begin",
 				"only a put to one rank notifies, one of 0..%d",
 				RMAEXT_NOTIFY - 1);
+	if (!c->counts && c->elements != c->count)
+		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "rmaext_bundle_begin",
+				"%llu elements at %llu places",
+				(unsigned long long)c->elements,
+				(unsigned long long)c->count);
 	if (c->counts && w->stride && w->stride != c->unit)
 		return rmx_fail(-FI_EOPNOTSUPP, RMX_NO_RANK,
 				"rmaext_bundle_begin",
@@ -423,10 +422,16 @@ static int begin_check(const struct rmaext_window *w,
 	return 0;
 }
 
+/* Is it a batch, whose elements are packed tightly into messages? */
+static bool is_batch(const struct rmaext_bundle_call *c)
+{
+	return !c->counts && !c->notify &&
+	       (c->unit <= BUNDLE_LONG || c->kind == RMAEXT_UPDATE);
+}
+
 int rmaext_bundle_begin(rmaext_window *w, const struct rmaext_bundle_call *call,
 			rmaext_bundle **bundle_p, int64_t *bad_p)
 {
-	struct begin b = {.window = w, .call = call};
 	int ret;
 
 	*bundle_p = NULL;
@@ -435,25 +440,12 @@ int rmaext_bundle_begin(rmaext_window *w, const struct rmaext_bundle_call *call,
 	ret = begin_check(w, call);
 	if (ret || !call->count)
 		return ret;
-	b.width = call->unit;
-	b.scale = w->stride ? w->stride : call->unit;
-	b.limit = INT64_MAX / b.scale;
-	b.access = rmx_cells_access(call->kind, call->op, call->results);
-	if (call->kind == RMAEXT_UPDATE)
-		b.width *= rmx_operands(call->op);
-	ret = rmx_window_enter(w, begin_name(&b));
+	ret = rmx_window_enter(
+		w, rmx_many_name(call->kind, call->op, call->results));
 	if (ret)
 		return ret;
-	ret = places_make(&b, bad_p);
-	if (!ret) {
-		if (call->kind != RMAEXT_UPDATE)
-			places_copy_near(&b);
-		if (b.far)
-			ret = begin_far(&b, bundle_p);
-	}
+	ret = is_batch(call) ? rmx_batch_begin(w, call, bundle_p, bad_p)
+			     : begin_places(w, call, bundle_p, bad_p);
 	rmx_window_leave(w);
-	free(b.places);
-	free(b.first);
-	free(b.order);
 	return ret;
 }

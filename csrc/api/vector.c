@@ -240,15 +240,19 @@ static void batch_free(struct rmaext_batch *b)
 	free(b->lanes);
 	free(b->lane_of);
 	free(b->order);
+	free(b->copies);
 	free(b);
 }
 
-/* A batch that may be continued, or that has lanes, lies on the heap. */
-static struct rmaext_batch *batch_copy(const struct rmaext_batch *from)
+/*
+ * A batch that may be continued, or that has lanes, lies on the heap. Its
+ * blocks have `most` elements at most.
+ */
+static struct rmaext_batch *batch_copy(const struct rmaext_batch *from,
+				       uint64_t most)
 {
 	const bool lanes = from->routes != RMX_ONLY_DIRECT;
-	const uint64_t n =
-		from->count < RMX_PORTION ? from->count : RMX_PORTION;
+	const uint64_t n = from->count < most ? from->count : most;
 	struct rmaext_batch *b = malloc(sizeof(*b));
 
 	if (!b)
@@ -268,7 +272,7 @@ static struct rmaext_batch *batch_copy(const struct rmaext_batch *from)
 static int batch_carry_out(const struct rmaext_batch *on_stack,
 			   struct rmaext_many *many_p)
 {
-	struct rmaext_batch *b = batch_copy(on_stack);
+	struct rmaext_batch *b = batch_copy(on_stack, RMX_PORTION);
 	int ret;
 
 	if (!b)
@@ -328,6 +332,88 @@ static struct rmaext_batch batch_make(const struct rmx_many *m)
 		.results = m->kind == RMAEXT_PUT ? NULL : m->results,
 		.fresh = m->fresh,
 	};
+}
+
+/* Copies ranks and offsets, which the caller may change after the call. */
+static int batch_own_arrays(struct rmaext_batch *b)
+{
+	const uint64_t ranks = b->rank_mask ? b->count : 1;
+	const uint64_t offsets = b->offset_mask ? b->count : 1;
+	int64_t *copies = malloc((ranks + offsets) * sizeof(*copies));
+
+	if (!copies)
+		return rmx_no_memory("the places of a call");
+	memcpy(copies, b->ranks, ranks * sizeof(*copies));
+	memcpy(copies + ranks, b->offsets, offsets * sizeof(*copies));
+	b->copies = copies;
+	b->ranks = copies;
+	b->offsets = copies + ranks;
+	return 0;
+}
+
+/* Begins what is not done at once; all is one block. */
+static int batch_begin_far(struct rmaext_batch *b, int *ended)
+{
+	int ret = rmx_lanes_make(b);
+
+	if (!ret)
+		ret = rmx_lanes_copy(b, INT64_MAX);
+	if (ret)
+		return ret;
+	b->bundle = rmx_bundle_new(b->lane_count, ended);
+	return b->bundle ? lanes_begin(b) : rmx_no_memory("requests");
+}
+
+static void batch_dispose(void *batch)
+{
+	batch_free(batch);
+}
+
+int rmx_batch_begin(struct rmaext_window *w, const struct rmaext_bundle_call *c,
+		    struct rmaext_bundle **bundle_p, int64_t *bad_p)
+{
+	struct rmaext_batch *b = NULL, on_stack = batch_make(&(struct rmx_many){
+					       .window = w,
+					       .kind = c->kind,
+					       .op = c->op,
+					       .type = c->type,
+					       .unit = c->unit,
+					       .count = c->count,
+					       .ones = c->ones,
+					       .ranks = c->ranks,
+					       .offsets = c->offsets,
+					       .values = c->values,
+					       .results = c->results,
+				       });
+	struct rmaext_bundle *g;
+	int ret = batch_own_arrays(&on_stack);
+
+	if (!ret)
+		ret = batch_check_all(&on_stack, bad_p);
+	if (!ret) {
+		b = batch_copy(&on_stack, on_stack.count);
+		ret = b ? 0 : rmx_no_memory("a batch");
+	}
+	if (ret) {
+		free(on_stack.copies);
+		return ret;
+	}
+	b->end = b->count;
+	if (!rmx_updates(b)) /* the caller makes those of memory here */
+		ret = portion_by_memory(b);
+	if (!ret && b->routes != RMX_ONLY_DIRECT)
+		ret = batch_begin_far(b, c->ended);
+	g = b->bundle;
+	if (!g || !g->count) {
+		batch_free(b);
+		return ret;
+	}
+	b->bundle = NULL; /* it owns the batch, and not the other way round */
+	g->owned = b;
+	g->dispose = batch_dispose;
+	rmx_bundle_begun(g);
+	*bundle_p = g;
+	return ret ? ret : RMAEXT_PENDING;
 }
 
 bool rmx_many_direct(const struct rmx_many *m, int *ret_p)

@@ -39,6 +39,7 @@ struct rmaext_batch {
 	size_t step;  /* bytes from value to value */
 	size_t scale; /* bytes that an offset counts */
 	const int64_t *ranks, *offsets;
+	int64_t *copies; /* these two, from malloc(); NULL: the caller's */
 	const char *values;
 	char *results;
 	bool fresh;		/* of a get: nobody sees results if it fails */

@@ -96,6 +96,13 @@ int rmx_bundle_wait(struct rmaext_bundle *g, int64_t until)
 	return bundle_look(g, now);
 }
 
+static void bundle_free(struct rmaext_bundle *g)
+{
+	if (g && g->dispose)
+		g->dispose(g->owned);
+	free(g);
+}
+
 void rmx_bundle_end(struct rmaext_bundle *g)
 {
 	for (uint64_t k = 0; g && k < g->count; k++) {
@@ -107,7 +114,7 @@ void rmx_bundle_end(struct rmaext_bundle *g)
 		}
 		rmx_request_free(op);
 	}
-	free(g);
+	bundle_free(g);
 }
 
 int rmaext_bundle_wait_for(rmaext_bundle *g, int64_t slice)
@@ -138,7 +145,7 @@ int rmaext_bundle_release(rmaext_bundle **bundle_p)
 		if (rmaext_op_release(&g->of[k].op))
 			ret = RMAEXT_PENDING;
 	if (!ret) {
-		free(g);
+		bundle_free(g);
 		*bundle_p = NULL;
 	}
 	return ret;

@@ -15,6 +15,9 @@ struct rmx_bundled {
 
 struct rmaext_bundle {
 	struct rmx_siblings siblings;
+	/* ends with it: what the members' places are in; may be NULL */
+	void *owned;
+	void (*dispose)(void *owned);
 	uint64_t count, at; /* those before `at` have ended well */
 	struct rmx_bundled of[];
 };

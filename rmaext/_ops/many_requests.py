@@ -44,8 +44,7 @@ class ManyRequests(RangeOperations[ScalarT]):
 
         Notes
         -----
-        Local, not blocking; waits as `rput` does. By memory it is done when it returns; over
-        the network `put_many` has more elements in a message.
+        Local, not blocking; waits as `rput` does. By memory it is done when it returns.
 
         Examples
         --------
@@ -78,8 +77,7 @@ class ManyRequests(RangeOperations[ScalarT]):
 
         Notes
         -----
-        Local, not blocking; waits as `rput` does. By memory it is done when it returns; over
-        the network `get_many` has more elements in a message.
+        Local, not blocking; waits as `rput` does. By memory it is done when it returns.
 
         Examples
         --------
