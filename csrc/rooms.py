@@ -10,6 +10,7 @@ room use each other in one direction, but for arrows that are known and are to g
 import re
 import sys
 from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 
 # The lowest first.
@@ -85,7 +86,7 @@ def circles_within(texts: dict[str, str], known: set[tuple[str, str]]) -> list[s
         TopologicalSorter(graph).prepare()
     except CycleError as exc:
         files = exc.args[1][::-1]
-        steps = [f"{a} uses {arrows[a, b]} of {b}" for a, b in zip(files, files[1:])]
+        steps = [f"{a} uses {arrows[a, b]} of {b}" for a, b in pairwise(files)]
         found.append("a circle within a room: " + ", ".join(steps))
     return found
 
