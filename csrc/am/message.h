@@ -191,7 +191,6 @@ struct rmx_line {
 	struct rmx_send_buffer *send_buffers; /* of the requests */
 	struct rmaext_op *queue, **queue_end; /* the line */
 	size_t queued;			      /* bytes of copies in the line */
-	uint64_t came, went; /* operations that joined and left it, ever */
 	/* the last in line, a series that may still grow; or NULL */
 	_Atomic(struct rmaext_op *) open;
 	atomic_uint singles; /* went by themselves since the last flush */

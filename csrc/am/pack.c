@@ -91,8 +91,10 @@ static size_t places_append(struct rmx_send_buffer *buffer, size_t end,
 		end = range_append(buffer, end, op, &it,
 				   rmx_op_notifies(op) && i + 1 == p->count);
 	}
-	buffer->some.first = p->next;
-	buffer->some.count = (uint32_t)(i - p->next);
+	buffer->some = (struct rmx_some){
+		.first = p->next,
+		.count = (uint32_t)(i - p->next),
+	};
 	return end;
 }
 

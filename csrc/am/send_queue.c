@@ -26,7 +26,6 @@
 static void line_left(struct rmaext_peer *peer, struct rmaext_op *op)
 {
 	op->queued = false;
-	peer->line->went++;
 	if (op == atomic_load(&peer->line->open))
 		atomic_store(&peer->line->open, NULL);
 	if (op->buffered)
@@ -41,7 +40,6 @@ void rmx_line_join(struct rmaext_peer *peer, struct rmaext_op *op)
 	op->queued = true;
 	if (op->buffered)
 		line->queued += op->len + RMX_OVERHEAD;
-	line->came++;
 	*line->queue_end = op;
 	line->queue_end = &op->next;
 	atomic_store(&line->open, rmx_is_series(op) ? op : NULL);

@@ -51,7 +51,9 @@ static const char *begin_name(const struct begin *b)
 
 static const char *place_value(const struct begin *b, const struct place *p)
 {
-	return (const char *)b->call->values + p->from;
+	const bool one = b->call->ones & RMAEXT_ONE_VALUE;
+
+	return (const char *)b->call->values + (one ? 0 : p->from);
 }
 
 static char *place_result(const struct begin *b, const struct place *p)

@@ -12,7 +12,10 @@
 #include "xfer/bundle.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+
+#define PORTION_BYTES ((uint64_t)8 << 20) /* bytes of a block, about */
 
 /* -- checks, before anything is done */
 
@@ -154,6 +157,8 @@ static int lane_begin(struct rmaext_batch *b, struct rmx_lane *lane)
 	op->unit = b->unit;
 	op->notify = -1;
 	op->local = b->results;
+	/* who waits for it always learns of its failure, and no flush does */
+	op->told = !b->copies;
 	lane->begun = true;
 	return rmx_bundle_begin(b->bundle, op);
 }
@@ -175,14 +180,27 @@ static void lanes_end(struct rmaext_batch *b)
 	b->bundle = NULL;
 }
 
+/*
+ * How many elements the next block has: others wait behind it in the line of a
+ * peer.
+ */
+static uint64_t portion_count(const struct rmaext_batch *b)
+{
+	const uint64_t left = b->count - b->start;
+	uint64_t most = RMX_PORTION;
+
+	if (b->routes != RMX_ONLY_DIRECT && b->unit > PORTION_BYTES / most)
+		most = 1 + PORTION_BYTES / b->unit;
+	return left < most ? left : most;
+}
+
 static int portion_next(struct rmaext_batch *b)
 {
 	int ret;
 
 	lanes_end(b);
 	b->start = b->at = b->end;
-	b->end = b->count - b->start < RMX_PORTION ? b->count
-						   : b->start + RMX_PORTION;
+	b->end = b->start + portion_count(b);
 	if (b->routes == RMX_ONLY_DIRECT)
 		return 0;
 	ret = rmx_lanes_make(b);
@@ -209,8 +227,21 @@ static int lanes_wait(struct rmaext_batch *b, int64_t until)
 	return ret;
 }
 
-/* Goes on with the batch for a slice. */
-static int batch_run(struct rmaext_batch *b)
+/* The error of an operation by its own name is one of this call. */
+static int batch_failed(const struct rmaext_batch *b)
+{
+	static const char *const own[] = {"wait", "put", "get", "update"};
+	struct rmaext_error record;
+
+	rmaext_error_last(&record);
+	for (size_t k = 0; k < sizeof(own) / sizeof(*own); k++)
+		if (!strcmp(record.call, own[k]))
+			snprintf(record.call, sizeof(record.call), "%s",
+				 rmx_batch_name(b));
+	return rmx_fail_record(&record);
+}
+
+static int batch_go_on(struct rmaext_batch *b)
 {
 	const int64_t until = rmx_now() + RMX_SLICE;
 	int ret = 0;
@@ -232,6 +263,14 @@ static int batch_run(struct rmaext_batch *b)
 		if (ret)
 			return ret;
 	}
+}
+
+/* Goes on with the batch for a slice. */
+static int batch_run(struct rmaext_batch *b)
+{
+	const int ret = batch_go_on(b);
+
+	return ret && ret != RMAEXT_PENDING ? batch_failed(b) : ret;
 }
 
 static void batch_free(struct rmaext_batch *b)
@@ -335,7 +374,7 @@ static struct rmaext_batch batch_make(const struct rmx_many *m)
 }
 
 /* Copies ranks and offsets, which the caller may change after the call. */
-static int batch_own_arrays(struct rmaext_batch *b)
+static int batch_own_arrays(struct rmaext_batch *b, int64_t **copies_p)
 {
 	const uint64_t ranks = b->rank_mask ? b->count : 1;
 	const uint64_t offsets = b->offset_mask ? b->count : 1;
@@ -345,7 +384,7 @@ static int batch_own_arrays(struct rmaext_batch *b)
 		return rmx_no_memory("the places of a call");
 	memcpy(copies, b->ranks, ranks * sizeof(*copies));
 	memcpy(copies + ranks, b->offsets, offsets * sizeof(*copies));
-	b->copies = copies;
+	*copies_p = copies;
 	b->ranks = copies;
 	b->offsets = copies + ranks;
 	return 0;
@@ -386,7 +425,8 @@ int rmx_batch_begin(struct rmaext_window *w, const struct rmaext_bundle_call *c,
 					       .results = c->results,
 				       });
 	struct rmaext_bundle *g;
-	int ret = batch_own_arrays(&on_stack);
+	int64_t *copies = NULL;
+	int ret = batch_own_arrays(&on_stack, &copies);
 
 	if (!ret)
 		ret = batch_check_all(&on_stack, bad_p);
@@ -395,9 +435,10 @@ int rmx_batch_begin(struct rmaext_window *w, const struct rmaext_bundle_call *c,
 		ret = b ? 0 : rmx_no_memory("a batch");
 	}
 	if (ret) {
-		free(on_stack.copies);
+		free(copies);
 		return ret;
 	}
+	b->copies = copies;
 	b->end = b->count;
 	if (!rmx_updates(b)) /* the caller makes those of memory here */
 		ret = portion_by_memory(b);

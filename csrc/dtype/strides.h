@@ -16,11 +16,11 @@ struct rmx_dim { /* the innermost first */
 };
 
 struct rmx_strides {
-	int64_t rank;	/* target; of a batch only, as is `first` */
-	uint64_t first; /* byte of the window where the slice begins */
-	uint64_t run;	/* bytes in one piece on both sides */
-	uint64_t runs;	/* their number */
-	uint32_t ndim;	/* number of loops */
+	uint64_t
+		first; /* byte of the window; of loops that came in a message */
+	uint64_t run;  /* bytes in one piece on both sides */
+	uint64_t runs; /* their number */
+	uint32_t ndim; /* number of loops */
 	struct rmx_dim dim[RMX_DIMS]; /* a copy may end after ndim of them */
 };
 

@@ -50,7 +50,8 @@ static int lanes_make(struct rmaext_batch *b)
 		lane->rank = rank;
 		lane->target = t;
 		lane->messages = lane_by_messages(b, t, b->lane_of[rank]);
-		if (lane->messages && !(b->fabric && t->member->peer))
+		if ((lane->messages && !(b->fabric && t->member->peer)) ||
+		    (t->access & b->access) != b->access)
 			return rmx_changed(b);
 		lane->first = lane->end = at;
 		at += b->lane_of[rank];
@@ -115,14 +116,17 @@ int rmx_lanes_make(struct rmaext_batch *b)
 	return ret;
 }
 
-/* All of a lane was copied. */
+/* A lane was copied, or has failed. */
 static void lane_record(const struct rmaext_batch *b,
-			const struct rmx_lane *lane)
+			const struct rmx_lane *lane, int ret)
 {
 	const uint64_t bytes = lane->places.count * b->unit;
 	const unsigned int kind = rmx_batch_counts_as(b);
 
 	rmx_count(&b->window->tally, lane->rank, kind, RMAEXT_CMA, 1, bytes);
+	if (ret)
+		rmx_count_error(&b->window->tally, lane->rank, kind,
+				RMAEXT_CMA);
 	if (rmx_record.traced)
 		rmx_event_add(&(struct rmaext_record_event){
 			.begin = b->begun,
@@ -130,6 +134,7 @@ static void lane_record(const struct rmaext_batch *b,
 			.bytes = bytes,
 			.window = b->window->tally.id,
 			.target = (int32_t)lane->rank,
+			.outcome = ret,
 			.kind = (uint8_t)kind,
 			.route = RMAEXT_CMA,
 		});
@@ -148,10 +153,12 @@ int rmx_lanes_copy(struct rmaext_batch *b, int64_t until)
 				      b->kind == RMAEXT_PUT, &lane->places,
 				      until);
 		if (!ret) {
-			lane_record(b, lane);
+			lane_record(b, lane, 0);
 		} else if (!rmx_copies(lane->target)) {
 			lane->messages = true; /* what is left of it */
 			ret = 0;
+		} else if (ret != RMAEXT_PENDING) {
+			lane_record(b, lane, ret);
 		}
 	}
 	return ret;

@@ -51,13 +51,14 @@ static struct rmaext_op *bundle_next(struct rmaext_bundle *g)
 
 static enum rmx_step bundle_step(void *arg)
 {
-	struct rmaext_op *op = bundle_next(arg);
+	struct rmaext_bundle *g = arg;
+	struct rmaext_op *op = bundle_next(g);
 
-	return op ? rmx_request_step(op) : RMX_DONE;
+	return !op || atomic_load(&g->siblings.failed) ? RMX_DONE
+						       : rmx_request_step(op);
 }
 
-/* The error of a member, of which others are told no more; or how it goes on.
- */
+/* The error of a member, or how they go on. */
 static int bundle_look(struct rmaext_bundle *g, int64_t now)
 {
 	int ret = RMAEXT_PENDING;
@@ -65,13 +66,11 @@ static int bundle_look(struct rmaext_bundle *g, int64_t now)
 	for (uint64_t k = g->at; k < g->count && ret == RMAEXT_PENDING; k++) {
 		struct rmaext_op *op = g->of[k].op;
 
-		if (!rmx_request_has_ended(op))
-			ret = rmx_request_overdue(op, now);
-		else if (atomic_load(&op->error))
+		if (atomic_load(&op->error))
 			ret = rmx_request_report(op);
+		else if (!rmx_request_has_ended(op))
+			ret = rmx_request_overdue(op, now);
 	}
-	for (uint64_t k = g->at; k < g->count && ret != RMAEXT_PENDING; k++)
-		rmx_request_told(g->of[k].op);
 	return ret;
 }
 
@@ -105,11 +104,18 @@ static void bundle_free(struct rmaext_bundle *g)
 
 void rmx_bundle_end(struct rmaext_bundle *g)
 {
+	const struct rmaext_error given_up = {
+		.code = -FI_ECANCELED,
+		.call = "wait",
+		.detail = "the call that waited for it has ended",
+	};
+
 	for (uint64_t k = 0; g && k < g->count; k++) {
 		struct rmaext_op *op = g->of[k].op;
 
+		rmx_request_told(op);
 		if (!rmx_request_has_ended(op)) {
-			rmx_request_told(op);
+			rmx_op_failed(op, &given_up);
 			op->fabric->hooks->give_up(op);
 		}
 		rmx_request_free(op);

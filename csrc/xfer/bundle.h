@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Bundles: requests that are one for their owner. Only the owner uses one; it
- * is inside the window but for release and free.
+ * Bundles: requests that are one for their owner. Only the owner uses one, and
+ * is inside the window when it begins and waits.
  */
 #ifndef RMAEXT_BUNDLE_H
 #define RMAEXT_BUNDLE_H
@@ -24,9 +24,9 @@ struct rmaext_bundle {
 
 /*
  * Returns a bundle with room for so many members, none of which it has; or
- * NULL. *ended, unless it is NULL, is set once all members have ended and the
- * owner has said, by one call of begun, that there are no more; it lives as
- * long as the bundle.
+ * NULL. *ended is set once all members have ended and the owner has said, by
+ * one call of begun, that there are no more; it lives as long as the bundle.
+ * Who does not need it gives NULL, and does not call begun.
  */
 struct rmaext_bundle *rmx_bundle_new(uint64_t members, int *ended);
 static inline void rmx_bundle_begun(struct rmaext_bundle *bundle)
@@ -40,8 +40,7 @@ static inline void rmx_bundle_begun(struct rmaext_bundle *bundle)
 int rmx_bundle_begin(struct rmaext_bundle *bundle, struct rmaext_op *op);
 /*
  * Waits until all members have ended, or one has failed, or the time `until`.
- * Returns 0, the error with a record, or RMAEXT_PENDING. What failed is not
- * told by a flush any more.
+ * Returns 0, the error with a record, or RMAEXT_PENDING.
  */
 int rmx_bundle_wait(struct rmaext_bundle *bundle, int64_t until);
 /*

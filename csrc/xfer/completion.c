@@ -41,6 +41,8 @@ void rmx_op_failed(struct rmaext_op *op, const struct rmaext_error *record)
 		op->error = record->code;
 	}
 	pthread_mutex_unlock(&op->window->lock);
+	if (op->siblings)
+		atomic_store(&op->siblings->failed, true);
 	if (op->ended)
 		rmx_request_failed(op);
 }

@@ -40,6 +40,7 @@ enum rmx_kind {
 /* Requests that are one for their owner. The last to end sets *ended. */
 struct rmx_siblings {
 	atomic_uint left;
+	atomic_bool failed; /* one of them */
 	int *ended;
 };
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import launch
 import numpy as np
@@ -470,6 +471,34 @@ def test_no_updates_on_this_dtype(comm, dtype):
             with pytest.raises(rmaext.Unsupported):
                 call(neighbour(comm), [0, 1], np.zeros(2, dtype))
         win.fence()
+
+
+def test_the_caller_alone_learns_of_a_failure(comm):
+    """And not a flush of another thread, which waits for the same elements."""
+    right = (comm.rank + 1) % comm.size
+    with rmaext.Window.dynamic(comm) as win:
+        memory = np.ones(1000)
+        where = comm.allgather(win.attach(memory))[right] + 8 * np.arange(500)
+        win.fence()
+        win.detach(memory)
+        win.fence()
+        stop = threading.Event()
+
+        def flush():
+            while not stop.is_set():
+                win.flush(right)
+
+        with ThreadPoolExecutor(1) as pool:
+            flushed = pool.submit(flush)
+            try:
+                for _ in range(30):
+                    with pytest.raises(rmaext.BoundsError) as caught:
+                        win.get_many(right, where)
+                    assert caught.value.call == "get_many"
+            finally:
+                stop.set()
+            flushed.result()
+        win.flush()
 
 
 def test_closed(comm):

@@ -137,6 +137,52 @@ static void ranges_dropped(void)
 	ranges_with(LONG, false);
 }
 
+/* One value for all places: of short elements, and of those that go alone. */
+static void one_value(void)
+{
+	static const uint64_t units[] = {8, BUNDLE_LONG + 8};
+	struct asked a = {.bundle = NULL};
+	char *value = malloc(BUNDLE_LONG + 8), *memory;
+	rmaext_window *w;
+	struct pair p;
+
+	CHECK(value);
+	fill(value, BUNDLE_LONG + 8, 3); /* no more than one is there */
+	pair_open(&p, (struct rig_options){.size = BYTES, .no_progress = true});
+	memory = p.r.window_memory;
+	w = here(&p, (struct lie){.reads = true});
+	serve_start(&p);
+	for (size_t k = 0; k < COUNT(units); k++) {
+		const uint64_t unit = units[k];
+
+		for (int i = 0; i < 3; i++)
+			a.offsets[i] = 2 * i;
+		a.call = (struct rmaext_bundle_call){
+			.kind = RMAEXT_PUT,
+			.ones = RMAEXT_ONE_RANK | RMAEXT_ONE_VALUE,
+			.unit = unit,
+			.count = 3,
+			.ranks = &rank_0,
+			.offsets = a.offsets,
+			.values = value,
+			.elements = 3,
+			.ended = &a.ended,
+		};
+		memset(memory, 0, BYTES);
+		EQUAL(rmaext_bundle_begin(w, &a.call, &a.bundle, &a.bad),
+		      RMAEXT_PENDING);
+		a.offsets[1] = 0; /* it has been copied */
+		OK(end(&a));
+		for (uint64_t i = 0; i < 3; i++)
+			CHECK(!memcmp(memory + 2 * i * unit, value, unit));
+		EQUAL(memory[unit], 0);
+	}
+	serve_stop(&p);
+	drop_window(w);
+	pair_close(&p);
+	free(value);
+}
+
 static void updates(void)
 {
 	struct asked a = {.bundle = NULL};
@@ -316,6 +362,7 @@ const struct test tests[] = {
 	{"ranges_by_messages", ranges_by_messages, NULL, NULL},
 	{"ranges_by_reads", ranges_by_reads, NULL, NULL},
 	{"ranges_dropped", ranges_dropped, NULL, NULL},
+	{"one_value", one_value, NULL, NULL},
 	{"updates", updates, NULL, NULL},
 	{"refused", refused, NULL, NULL},
 	{"refused_there", refused_there, NULL, NULL},
