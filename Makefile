@@ -231,6 +231,8 @@ check-c: $(VENV)/.tests ## the C side without warnings, its format, its tests
 		$(CC) $(C_FLAGS) -Werror -O2 -c $$file -o /dev/null || exit; done
 	for file in $(HEADERS); do \
 		$(CC) $(C_FLAGS) -Werror -fsyntax-only -x c $$file || exit; done
+	for file in tests/fuzz/*.c; do \
+		$(CC) $(C_FLAGS) -w -fsyntax-only $$file || exit; done
 	for file in docs/contributing/libfabric/*.c; do \
 		$(CC) -std=gnu11 -Wall -Wextra -Werror -O1 $$file -o /dev/null -lfabric || exit; done
 	$(VENV)/bin/clang-format --dry-run --Werror $(C_FORMATTED)

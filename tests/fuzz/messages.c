@@ -345,7 +345,7 @@ static uint64_t id_of(uint8_t number)
 
 	for (unsigned int i = 0; i < ex->sends_made;
 	     i++, n = (n + 1) % ex->sends_made)
-		if (ex->send_buffers[n].batch || ex->send_buffers[n].op)
+		if (ex->send_buffers[n].op)
 			return (uint64_t)ex->send_buffers[n].generation << 32 |
 			       n;
 	return number;

@@ -5,7 +5,7 @@
  * and that waits, in order, and is not lost.
  */
 #include "rig.h"
-#include "dtype/atomic_ops.h"
+#include "dtype/gather.h"
 #include "am/am.h"
 
 #include <sched.h>
