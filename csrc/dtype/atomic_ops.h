@@ -94,8 +94,16 @@ static inline bool rmx_wide(int type)
  * brings instructions that round a product and a sum only once. So are builds
  * with sanitizers, which do not run yet when the linker asks.
  */
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define RMX_SANITIZED 1
+#elif defined(__has_feature) /* clang */
+#define RMX_SANITIZED \
+	(__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
+#else
+#define RMX_SANITIZED 0
+#endif
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && \
-	!defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+	!RMX_SANITIZED
 #define RMX_WIDER __attribute__((target_clones("avx2", "default")))
 #else
 #define RMX_WIDER

@@ -37,7 +37,11 @@ typedef uint64_t four __attribute__((vector_size(32)));
  * Another thread may change the indices meanwhile. This look at them says only
  * that the call may begin; cursor_next() checks each index that is used.
  */
+#if RMX_SANITIZED /* clang does not take it beside target_clones */
 #define MAY_CHANGE __attribute__((no_sanitize("thread")))
+#else
+#define MAY_CHANGE
+#endif
 
 /*
  * Are all indices `low` or more, and below `low + limit`? For one that is not,
