@@ -93,6 +93,16 @@ static int insert(struct fid_av *av, const void *address, size_t count,
 	return 1;
 }
 
+static int take_out(struct fid_av *av, fi_addr_t *address, size_t count,
+		    uint64_t flags)
+{
+	(void)av;
+	(void)address;
+	(void)count;
+	(void)flags;
+	return 0;
+}
+
 static ssize_t completions(struct fid_cq *cq, void *buf, size_t count)
 {
 	struct fi_cq_msg_entry *entries = buf;
@@ -139,8 +149,8 @@ static void endpoint(void)
 		.inject = inject,
 	};
 	static struct fi_ops_cm cm = {.size = sizeof(cm), .getname = name_of};
-	static struct fi_ops_av av_ops = {.size = sizeof(av_ops),
-					  .insert = insert};
+	static struct fi_ops_av av_ops = {
+		.size = sizeof(av_ops), .insert = insert, .remove = take_out};
 	static struct fi_ops_cq cq_ops = {.size = sizeof(cq_ops),
 					  .read = completions};
 	static struct fid_ep ep = {.msg = &msg, .cm = &cm};
