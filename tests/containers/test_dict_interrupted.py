@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from support.bytecodes import is_place
 
 import rmaext
 from rmaext.containers import Dict
@@ -34,7 +35,7 @@ def cut(call, step=0):
         if not frame.f_code.co_filename.startswith(HERE):
             return None
         frame.f_trace_opcodes = True
-        if event == "opcode":
+        if event == "opcode" and is_place(frame):
             left -= 1
             if left == 0:
                 raise Cut

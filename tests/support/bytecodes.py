@@ -3,7 +3,25 @@
 
 from __future__ import annotations
 
+import dis
 import sys
+from functools import lru_cache
+
+_NOP = dis.opmap["NOP"]
+
+
+@lru_cache(maxsize=1000)
+def _bytecodes(code):
+    return code.co_code
+
+
+def is_place(frame):
+    """Whether a signal handler may be called about here: never where the bytecode does nothing.
+
+    The compiler leaves a NOP for a `break` that ends what a `try` has in it, and behind what the
+    `try` protects.
+    """
+    return _bytecodes(frame.f_code)[frame.f_lasti] != _NOP
 
 
 class Interrupt(BaseException):
@@ -46,7 +64,7 @@ class Tracing:
             return None
         frame.f_trace_opcodes = True
         frame.f_trace_lines = False
-        if event == "opcode" and not self.acted:
+        if event == "opcode" and not self.acted and is_place(frame):
             self.left -= 1
             if self.left <= 0:
                 self.acted = True
