@@ -28,10 +28,10 @@
  * copied by system calls (api/strided.c). Of these two only the owner knows.
  */
 enum rmx_kind {
+	RMX_LOCAL_COPY = -1, /* so that the numbers in messages stay */
 	RMX_PUT,
 	RMX_GET,
 	RMX_LOCAL_UPDATE,
-	RMX_LOCAL_COPY,
 	RMX_UPDATE,
 	RMX_MESSAGE_PUT,
 	RMX_MESSAGE_GET
