@@ -62,7 +62,22 @@ static inline uint64_t rmx_place_number(const struct rmx_places *p, uint64_t i)
 	return p->start + (p->order ? p->order[i] : i);
 }
 
-/* Returns place number i. The arrays of offsets may change meanwhile. */
+/*
+ * Reads an offset in one piece, as another thread may change the caller's
+ * arrays. Those of a series nobody else has, and they may lie anywhere.
+ */
+static inline uint64_t rmx_offset_number(const struct rmx_places *p, uint64_t n)
+{
+	const void *at = p->offsets + n * p->offset_step;
+	uint64_t offset;
+
+	if (!p->room)
+		return __atomic_load_n((const uint64_t *)at, __ATOMIC_RELAXED);
+	memcpy(&offset, at, sizeof(offset));
+	return offset;
+}
+
+/* Returns place number i. */
 static inline struct rmx_piece rmx_place_at(const struct rmx_places *p,
 					    uint64_t i)
 {
@@ -74,9 +89,7 @@ static inline struct rmx_piece rmx_place_at(const struct rmx_places *p,
 	if (p->strides) {
 		it.offset = rmx_strides_at(p->strides, n);
 	} else {
-		memcpy(&it.offset, p->offsets + n * p->offset_step,
-		       sizeof(it.offset));
-		it.offset *= p->scale;
+		it.offset = rmx_offset_number(p, n) * p->scale;
 	}
 	it.offset += p->first;
 	if (p->values)
