@@ -323,7 +323,7 @@ def once(*arguments, status=0):
     return done.stdout
 
 
-def eventually(look, wanted, limit=50):
+def eventually(look, wanted, limit=100):
     """Return the first that is as wanted of what `look` returns again and again."""
     end = time.monotonic() + limit
     while not wanted(found := look()):
