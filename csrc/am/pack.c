@@ -150,7 +150,7 @@ static size_t elements_pack(struct rmx_send_buffer *buffer,
 	struct rmx_request_header *q = header_of(buffer);
 
 	buffer->some = rmx_places_some(op->places, ROOM);
-	q->form = (uint8_t)rmx_places_form(op->places, ROOM);
+	q->form = (uint8_t)buffer->some.form;
 	q->kind = update			? RMAEXT_UPDATE
 		  : op->kind == RMX_MESSAGE_PUT ? RMAEXT_PUT
 						: RMAEXT_GET;
@@ -161,8 +161,8 @@ static size_t elements_pack(struct rmx_send_buffer *buffer,
 	q->unit = buffer->some.unit;
 	if (rmx_op_fetches(op))
 		buffer->results = q->count * (uint32_t)q->unit;
-	return sizeof(*q) + rmx_places_pack(op->places, &buffer->some, ROOM,
-					    (char *)(q + 1));
+	return sizeof(*q) +
+	       rmx_places_pack(op->places, &buffer->some, (char *)(q + 1));
 }
 
 /* -- messages */

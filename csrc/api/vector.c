@@ -173,6 +173,14 @@ static int lanes_begin(struct rmaext_batch *b)
 	return ret;
 }
 
+/* Begins the requests of a block, whose lanes are made. */
+static int lanes_start(struct rmaext_batch *b, int *ended)
+{
+	b->bundle = rmx_bundle_new(b->lane_count, ended);
+	return b->bundle ? lanes_begin(b)
+			 : rmx_no_memory("the requests of a batch");
+}
+
 /* Nothing refers to the lanes of the last block any more. */
 static void lanes_end(struct rmaext_batch *b)
 {
@@ -204,12 +212,7 @@ static int portion_next(struct rmaext_batch *b)
 	if (b->routes == RMX_ONLY_DIRECT)
 		return 0;
 	ret = rmx_lanes_make(b);
-	if (ret)
-		return ret;
-	b->bundle = rmx_bundle_new(b->lane_count, NULL);
-	if (!b->bundle)
-		return rmx_no_memory("the requests of a batch");
-	return lanes_begin(b); /* others are done here meanwhile */
+	return ret ? ret : lanes_start(b, NULL); /* others are done meanwhile */
 }
 
 /* Waits until the requests of the block's lanes have ended. */
@@ -397,10 +400,7 @@ static int batch_begin_far(struct rmaext_batch *b, int *ended)
 
 	if (!ret)
 		ret = rmx_lanes_copy(b, INT64_MAX);
-	if (ret)
-		return ret;
-	b->bundle = rmx_bundle_new(b->lane_count, ended);
-	return b->bundle ? lanes_begin(b) : rmx_no_memory("requests");
+	return ret ? ret : lanes_start(b, ended);
 }
 
 static void batch_dispose(void *batch)

@@ -18,11 +18,12 @@ enum rmx_form rmx_places_form(const struct rmx_places *p, size_t room)
 
 struct rmx_some rmx_places_some(const struct rmx_places *p, size_t room)
 {
-	struct rmx_some some = {p->next, p->part, 1, (uint32_t)p->unit};
+	struct rmx_some some = {p->next, p->part, 1, (uint32_t)p->unit,
+				rmx_places_form(p, room)};
 	const size_t longest = room - sizeof(uint64_t);
 	uint64_t most = room / (sizeof(uint64_t) + p->width);
 
-	if (rmx_places_form(p, room) == RMX_LOOPS) {
+	if (some.form == RMX_LOOPS) {
 		most = (room - rmx_loops_bytes(p->strides)) / p->unit;
 	} else if (p->unit > longest) {
 		some.unit = (uint32_t)(p->unit - p->part < longest
@@ -57,11 +58,11 @@ static size_t places_pack_values(const struct rmx_places *p,
 }
 
 size_t rmx_places_pack(const struct rmx_places *p, const struct rmx_some *some,
-		       size_t room, char *to)
+		       char *to)
 {
 	char *at = to;
 
-	if (rmx_places_form(p, room) == RMX_LOOPS) {
+	if (some->form == RMX_LOOPS) {
 		rmx_loops_pack(p->strides, p->first,
 			       rmx_place_number(p, some->first), at);
 		at += rmx_loops_bytes(p->strides);

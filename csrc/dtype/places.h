@@ -54,6 +54,7 @@ struct rmx_some {
 	uint64_t first, part;
 	uint32_t count;
 	uint32_t unit; /* bytes of each */
+	enum rmx_form form;
 };
 
 /* The number of element i in the caller's arrays. */
@@ -114,7 +115,7 @@ struct rmx_some rmx_places_some(const struct rmx_places *places, size_t room);
  * the bytes.
  */
 size_t rmx_places_pack(const struct rmx_places *places,
-		       const struct rmx_some *some, size_t room, char *to);
+		       const struct rmx_some *some, char *to);
 
 /* Reads the results of these elements, which lie one after another. */
 void rmx_places_unpack(const struct rmx_places *places,

@@ -167,13 +167,8 @@ class TargetElements:
             _NULL if values is None else ffi.from_buffer(values),
             _NULL if results is None else ffi.from_buffer(results),
         )
-        self._run_many((ranks, places, values, results), lib.rmaext_many_at, arguments)
-
-    def _run_many(
-        self, buffers: tuple[Any, ...], function: Any, arguments: tuple[Any, ...]
-    ) -> None:
-        ranks = np.array([self.rank])
-        code, _ = self.window._run_many(self.call, ranks, arguments, buffers, function)
+        buffers = (ranks, places, values, results)
+        code, _ = self.window._run_many(self.call, ranks, arguments, buffers, lib.rmaext_many_at)
         if code:
             self.window._many_failed(self.call, code)
 

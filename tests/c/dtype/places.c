@@ -75,7 +75,7 @@ static void walk(struct rmx_places *p)
 		size_t len;
 
 		CHECK(some.count && some.unit);
-		len = rmx_places_pack(p, &some, ROOM, message);
+		len = rmx_places_pack(p, &some, message);
 		CHECK(len <= ROOM);
 		for (uint64_t i = 0; i < some.count; i++)
 			for (uint64_t k = 0; k < some.unit; k++)
