@@ -531,19 +531,22 @@ int rmaext_many_at(rmaext_window *w, int kind, int op, int type, uint64_t unit,
 	return many_start(&it, many_p);
 }
 
+/* What is over is released before the window is left, which may be closed then. */
 int rmaext_many_wait(struct rmaext_many *many)
 {
-	struct rmaext_batch *b = many->batch;
-	int ret = rmx_window_enter(b->window, rmx_batch_name(b));
+	struct rmaext_window *w = many->batch->window;
+	int ret = rmx_window_enter(w, rmx_batch_name(many->batch));
+	const bool entered = !ret;
 
-	if (ret)
-		return ret;
-	ret = batch_run(b);
-	/* also if it has failed before it waited again */
-	rmx_now_out(b->window->tally.id, ret, false);
-	rmx_window_leave(b->window);
+	if (entered) {
+		ret = batch_run(many->batch);
+		/* also if it has failed before it waited again */
+		rmx_now_out(w->tally.id, ret, false);
+	}
 	if (ret != RMAEXT_PENDING)
 		rmaext_many_release(many);
+	if (entered)
+		rmx_window_leave(w);
 	return ret;
 }
 
