@@ -1144,13 +1144,6 @@ int64_t rmaext_bundle_rank(const rmaext_bundle *bundle);
 int rmaext_bundle_release(rmaext_bundle **bundle);
 
 /*
- * Own memory that lies in `count` runs, each so many bytes long and so far from
- * base, to one piece (kind RMAEXT_PUT), or from it (RMAEXT_GET).
- */
-void rmaext_pack(int kind, void *base, const int64_t *offsets,
-		 const int64_t *lengths, uint64_t count, void *piece);
-
-/*
  * A put or get (RMAEXT_PUT, RMAEXT_GET) of a part of an array that begins at
  * `offset`: shape[k] elements of `unit` bytes, steps[k] bytes apart in the
  * window and locals[k] bytes apart in own memory, which is one piece in C order

@@ -531,7 +531,7 @@ int rmaext_many_at(rmaext_window *w, int kind, int op, int type, uint64_t unit,
 	return many_start(&it, many_p);
 }
 
-/* What is over is released before the window is left, which may be closed then. */
+/* What is over is released before the window is left: it may be closed then. */
 int rmaext_many_wait(struct rmaext_many *many)
 {
 	struct rmaext_window *w = many->batch->window;

@@ -7,12 +7,17 @@
 #define RMX_HOLD ((uint64_t)256 << 10) /* bytes a hold of the guard: 20 us */
 #define RMX_OLD 4096		       /* bytes of old values at a time */
 
+static bool is_bulk(const struct rmaext_window *w, int64_t rank, int type,
+		    uint64_t bytes)
+{
+	return rmx_wide(type) ||
+	       (rmx_control_block_of(w, rank) && bytes >= RMX_BULK);
+}
+
 static bool update_is_bulk(const struct rmaext_window *w, int64_t rank,
 			   const struct rmx_update *u)
 {
-	return rmx_wide(u->type) ||
-	       (rmx_control_block_of(w, rank) &&
-		u->count * rmx_unit_of(u->type) >= RMX_BULK);
+	return is_bulk(w, rank, u->type, u->count * rmx_unit_of(u->type));
 }
 
 /* Updates each element by itself, without a lock. */
@@ -100,6 +105,61 @@ int rmx_update_apply(struct rmaext_window *w, int64_t rank, void *memory,
 			return ret;
 		update_rows(memory, u, *done, n);
 		rmx_bulk_leave(w, rank);
+	}
+	return 0;
+}
+
+/* Takes the next row, of so many bytes at most; returns where it is. */
+static char *rows_take(struct rmx_rows *r, uint64_t most, struct rmx_update *u)
+{
+	char *memory = r->memory.at;
+	uint64_t n = r->memory.left < most ? r->memory.left : most;
+
+	*u = (struct rmx_update){.op = r->op, .type = r->type};
+	if (r->with_operand) {
+		n = r->operand.left < n ? r->operand.left : n;
+		u->operand = r->operand.at;
+	}
+	if (r->with_result) {
+		n = r->result.left < n ? r->result.left : n;
+		u->result = r->result.at;
+		rmx_walk_on(&r->result, n);
+	}
+	if (r->with_operand)
+		rmx_walk_on(&r->operand, n);
+	rmx_walk_on(&r->memory, n);
+	u->count = n / rmx_unit_of(r->type);
+	r->left -= n;
+	return memory;
+}
+
+int rmx_update_rows(struct rmaext_window *w, int64_t rank, struct rmx_rows *r,
+		    int64_t ns)
+{
+	const uint64_t most = RMX_HOLD - RMX_HOLD % rmx_unit_of(r->type);
+	const bool bulk = is_bulk(w, rank, r->type, r->left);
+	struct rmx_update u;
+	char *memory;
+	int ret;
+
+	while (r->left) {
+		const uint64_t end = r->left < most ? 0 : r->left - most;
+
+		ret = bulk ? rmx_bulk_enter(w, rank, ns)
+			   : rmx_singles_enter(w, rank, ns);
+		if (ret)
+			return ret;
+		while (r->left > end) {
+			memory = rows_take(r, r->left - end, &u);
+			if (bulk)
+				update_rows(memory, &u, 0, u.count);
+			else
+				update_singly(memory, &u);
+		}
+		if (bulk)
+			rmx_bulk_leave(w, rank);
+		else
+			rmx_singles_leave(w, rank);
 	}
 	return 0;
 }

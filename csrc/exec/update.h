@@ -4,6 +4,7 @@
 #define RMAEXT_UPDATE_H
 
 #include "dtype/atomic_ops.h"
+#include "dtype/layout.h"
 #include "win/window.h"
 
 /* An update of elements in a row, as rmaext_update() takes it. */
@@ -44,6 +45,21 @@ static inline bool rmx_update_aligned(const struct rmx_target *t,
 int rmx_update_apply(struct rmaext_window *window, int64_t rank, void *memory,
 		     const struct rmx_update *update, uint64_t *done,
 		     int64_t ns);
+
+/* An update of elements anywhere in memory that is mapped here. */
+struct rmx_rows {
+	int op, type;
+	uint64_t left; /* bytes at each of these, which are whole elements */
+	struct rmx_walk memory, operand, result;
+	bool with_operand, with_result;
+};
+
+/*
+ * Does the same for rows: what is done is gone from them. The caller has
+ * checked all, alignment too.
+ */
+int rmx_update_rows(struct rmaext_window *window, int64_t rank,
+		    struct rmx_rows *rows, int64_t ns);
 
 /*
  * Carries out an update of memory that this process can only copy: in bulk it

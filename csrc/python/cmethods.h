@@ -283,6 +283,10 @@ struct py_transfer {
 bool py_find_ffi(void);
 enum py_outcome py_transfer_run(struct py_window *w,
 				const struct py_transfer *r);
+/* Raises the error of an operation on bytes, which has a record. */
+enum py_outcome py_raise_code(struct py_window *w, const char *call,
+			      int64_t rank, uint64_t offset, uint64_t len,
+			      int code);
 
 /*
  * transfer.c: adds a single, which was checked, to others that wait for the

@@ -31,21 +31,20 @@ enum py_outcome py_mpi_move(struct py_window *w, PyObject *units,
 			    bool put)
 {
 	enum py_outcome done = PY_DECLINED;
-	struct py_side here, there;
+	struct py_target t = {0};
 	struct py_part p = {0};
-	uint64_t offset;
-	int64_t number;
 
-	if (!py_part_take(&p, buffer, !put) || p.gaps)
+	if (!py_part_take(&p, buffer, !put) ||
+	    !py_target_take(w, units, rank, target, &p, &t) ||
+	    p.side.bytes != t.part.side.bytes)
 		; /* Python does it */
-	else if (py_target_take(w, units, rank, target, &p, &number, &offset))
-		done = py_move(w, put, p.owner, p.data, p.count * p.unit,
-			       number, offset);
-	else if (py_target_take_sides(w, units, rank, target, &p, &here, &there,
-				      &number, &offset))
-		done = py_move_derived(w, put, &here, p.data, &there, number,
-				       offset);
+	else if (p.layout || t.part.layout)
+		done = py_move_sides(w, put, &p, &t);
+	else if (!p.basic.gaps && !t.part.basic.gaps)
+		done = py_move(w, put, p.owner, p.data, p.side.bytes, t.rank,
+			       t.offset);
 	py_part_drop(&p);
+	py_part_drop(&t.part);
 	return done;
 }
 
@@ -79,26 +78,44 @@ static PyObject *mpi_get(PyObject *module, PyObject *const *args, Py_ssize_t n)
 	return mpi_move(args, n, false);
 }
 
+/* Are these elements of the same type, which has updates? */
+static bool parts_agree(const struct py_part *a, const struct py_part *b)
+{
+	return a->basic.type >= 0 && a->basic.type == b->basic.type &&
+	       a->side.bytes == b->side.bytes;
+}
+
 static enum py_outcome part_update(struct py_window *w,
 				   const struct py_part *origin,
 				   const struct py_part *compare,
 				   const struct py_part *result, int op,
-				   int64_t rank, uint64_t offset)
+				   const struct py_target *t)
 {
 	const struct rmx_update it = {
 		.op = op,
-		.type = origin->number,
+		.type = origin->basic.type,
 		.operand = origin->data,
 		.compare = compare ? compare->data : NULL,
 		.result = result ? result->data : NULL,
 		.count = origin->count,
 	};
 
-	if (origin->number < 0 ||
-	    origin->count * origin->unit > KEEP_GIL_ATOMIC ||
-	    !rmx_update_direct(w->it.window, rank, offset, &it))
+	if (!parts_agree(origin, &t->part) ||
+	    (compare && !parts_agree(origin, compare)) ||
+	    (result && !parts_agree(origin, result)))
 		return PY_DECLINED;
-	return PY_DONE;
+	if (origin->layout || t->part.layout || (result && result->layout) ||
+	    origin->side.bytes > KEEP_GIL_ATOMIC)
+		return py_update_sides(w, op, origin, result, t);
+	return rmx_update_direct(w->it.window, t->rank, t->offset, &it)
+		       ? PY_DONE
+		       : PY_DECLINED;
+}
+
+/* Is it one element of a predefined type? */
+static bool part_is_single(const struct py_part *p)
+{
+	return p->count == 1 && !p->layout;
 }
 
 enum py_outcome py_mpi_update(struct py_window *w, PyObject *units,
@@ -107,17 +124,17 @@ enum py_outcome py_mpi_update(struct py_window *w, PyObject *units,
 {
 	struct py_part origin = {0}, result = {0};
 	enum py_outcome done = PY_DECLINED;
-	uint64_t offset;
-	int64_t number;
+	struct py_target t = {0};
 
 	if (py_part_take(&origin, buffer, false) &&
-	    (!single || origin.count == 1) &&
-	    (!old || py_part_take_like(&result, old, true, &origin)) &&
-	    py_target_take(w, units, rank, target, &origin, &number, &offset))
+	    (!single || part_is_single(&origin)) &&
+	    (!old || py_part_take(&result, old, true)) &&
+	    py_target_take(w, units, rank, target, &origin, &t))
 		done = part_update(w, &origin, NULL, old ? &result : NULL, op,
-				   number, offset);
+				   &t);
 	py_part_drop(&origin);
 	py_part_drop(&result);
+	py_part_drop(&t.part);
 	return done;
 }
 
@@ -127,18 +144,18 @@ enum py_outcome py_mpi_swap(struct py_window *w, PyObject *units,
 {
 	struct py_part origin = {0}, compare = {0}, result = {0};
 	enum py_outcome done = PY_DECLINED;
-	uint64_t offset;
-	int64_t number;
+	struct py_target t = {0};
 
-	if (py_part_take(&origin, buffer, false) && origin.count == 1 &&
-	    py_part_take_like(&compare, wanted, false, &origin) &&
-	    py_part_take_like(&result, old, true, &origin) &&
-	    py_target_take(w, units, rank, disp, &origin, &number, &offset))
+	if (py_part_take(&origin, buffer, false) && part_is_single(&origin) &&
+	    py_part_take(&compare, wanted, false) && part_is_single(&compare) &&
+	    py_part_take(&result, old, true) && part_is_single(&result) &&
+	    py_target_take(w, units, rank, disp, &origin, &t))
 		done = part_update(w, &origin, &compare, &result, RMAEXT_CSWAP,
-				   number, offset);
+				   &t);
 	py_part_drop(&origin);
 	py_part_drop(&compare);
 	py_part_drop(&result);
+	py_part_drop(&t.part);
 	return done;
 }
 
@@ -187,10 +204,9 @@ static PyObject *mpi_swap(PyObject *module, PyObject *const *args, Py_ssize_t n)
 	{#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, name##_doc}
 
 PyMethodDef py_compat_methods[] = {
-	{"mpi_types", py_mpi_types, METH_O, py_mpi_types_doc},
+	{"mpi_types", py_mpi_types, METH_VARARGS, py_mpi_types_doc},
+	{"mpi_layout", py_mpi_layout, METH_O, py_mpi_layout_doc},
 	{"mpi_ops", py_mpi_ops, METH_O, py_mpi_ops_doc},
-	{"mpi_derived", py_mpi_derived, METH_VARARGS, py_mpi_derived_doc},
-	{"mpi_forget", py_mpi_forget, METH_NOARGS, py_mpi_forget_doc},
 	{"mpi_request_functions", py_mpi_request_functions, METH_NOARGS,
 	 py_mpi_request_functions_doc},
 	{"mpi_request_new", py_mpi_request_new, METH_O, py_mpi_request_new_doc},

@@ -8,29 +8,29 @@
 
 #include "python/cmethods.h"
 
-/*
- * compat_derived.c: MPI's derived datatypes, and so many elements of one (type
- * NULL: bytes in one piece). find returns NULL where the type is not known;
- * then Python does it. What find returns is valid until Python runs.
- */
-struct py_derived;
-struct py_side {
-	const struct py_derived *type;
-	int64_t count;
-	uint64_t bytes; /* of all elements */
+/* layout.c: the type Layout; `it` is its own. */
+struct py_layout {
+	PyObject_HEAD struct rmx_layout *it;
 };
+extern PyTypeObject py_layout_type;
+/* Takes over what rmx_layout_new() and its kin return, or raises why. */
+PyObject *py_layout_new(struct rmx_layout *it, int why);
 
-const struct py_derived *py_find_derived(PyObject *object);
-uint64_t py_derived_bytes(const struct py_derived *type);
-int64_t py_derived_extent(const struct py_derived *type);
-enum py_outcome py_move_derived(struct py_window *w, bool put,
-				const struct py_side *here, char *data,
-				const struct py_side *there, int64_t rank,
-				uint64_t offset);
+/* compat_types.c: a predefined datatype */
+struct py_named {
+	PyObject *object;
+	struct rmx_basic basic;
+};
+const struct py_named *py_find_named(PyObject *datatype);
+/* The Layout of any datatype, a new reference; it may run Python. */
+PyObject *py_layout_of(PyObject *datatype);
+/* The number of an MPI.Op; NULL is the sum. False: it is not known. */
+bool py_mpi_op(PyObject *object, int *op_p);
 /* functions of the module */
-PyObject *py_mpi_derived(PyObject *module, PyObject *args);
-PyObject *py_mpi_forget(PyObject *module, PyObject *ignored);
-extern const char py_mpi_derived_doc[], py_mpi_forget_doc[];
+PyObject *py_mpi_types(PyObject *module, PyObject *args);
+PyObject *py_mpi_layout(PyObject *module, PyObject *datatype);
+PyObject *py_mpi_ops(PyObject *module, PyObject *list);
+extern const char py_mpi_types_doc[], py_mpi_layout_doc[], py_mpi_ops_doc[];
 
 /* compat_request.c: functions of the module, for generalized requests of MPI */
 PyObject *py_mpi_request_functions(PyObject *module, PyObject *ignored);
@@ -39,40 +39,49 @@ PyObject *py_mpi_request_end(PyObject *module, PyObject *args);
 extern const char py_mpi_request_functions_doc[], py_mpi_request_new_doc[],
 	py_mpi_request_end_doc[];
 
-/* A buffer that a caller gave: count elements of `unit` bytes each. */
+/*
+ * Elements in a buffer that a caller gave, or in a window. They are of a
+ * predefined type unless there is a layout. Zeros at first; py_part_drop() ends
+ * one, whether or not it was taken.
+ */
 struct py_part {
 	char *data;
-	uint64_t count, unit;
-	int number;
-	bool gaps;
-	const struct py_derived *derived; /* of such elements; or NULL */
+	uint64_t count;
+	struct rmx_basic basic; /* unit 0: of several types */
+	struct py_layout *layout;
+	struct rmx_side side;
 	PyObject *owner; /* keeps data alive; NULL: only `view` does */
 	Py_buffer view;
 };
+struct py_target {
+	struct py_part part; /* without data */
+	int64_t rank;
+	uint64_t offset;
+};
 
 /*
- * compat_buffer.c: takes a buffer, or one of the same elements as the origin's;
- * and the place at the target, where a derived type is on neither side, or on
- * any. False: Python does it, or knows what is wrong. Whether or not it was
- * taken, the caller drops each part, which is zeros before.
+ * compat_buffer.c: takes a buffer; and a place at the target, which is a
+ * displacement, or (displacement, count, type), by default of the same elements
+ * as the origin's. False: Python does it, or knows what is wrong.
  */
 bool py_part_take(struct py_part *p, PyObject *it, bool write);
-bool py_part_take_like(struct py_part *p, PyObject *it, bool write,
-		       const struct py_part *origin);
-void py_part_drop(struct py_part *p);
 bool py_target_take(struct py_window *w, PyObject *units, PyObject *rank,
-		    PyObject *target, const struct py_part *p, int64_t *rank_p,
-		    uint64_t *offset_p);
-bool py_target_take_sides(struct py_window *w, PyObject *units, PyObject *rank,
-			  PyObject *target, const struct py_part *p,
-			  struct py_side *here, struct py_side *there,
-			  int64_t *rank_p, uint64_t *offset_p);
-/* The number of an MPI.Op; NULL is the sum. False: it is not known. */
-bool py_mpi_op(PyObject *object, int *op_p);
-/* functions of the module */
-PyObject *py_mpi_types(PyObject *module, PyObject *list);
-PyObject *py_mpi_ops(PyObject *module, PyObject *list);
-extern const char py_mpi_types_doc[], py_mpi_ops_doc[];
+		    PyObject *target, const struct py_part *origin,
+		    struct py_target *t);
+void py_part_drop(struct py_part *p);
+
+/*
+ * compat_sides.c: operations by memory on elements that lie anywhere at either
+ * side, as many bytes on each. Long ones release the GIL.
+ */
+enum py_outcome py_move_sides(struct py_window *w, bool put,
+			      const struct py_part *own,
+			      const struct py_target *t);
+/* result: NULL, or elements for what there was */
+enum py_outcome py_update_sides(struct py_window *w, int op,
+				const struct py_part *origin,
+				const struct py_part *result,
+				const struct py_target *t);
 
 /*
  * compat.c: operations of MPI.Win, in bytes of a window. units has each rank's

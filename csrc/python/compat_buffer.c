@@ -1,106 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * The buffers and targets of MPI.Win's operations, as mpi4py's callers write
- * them: a buffer, or a list of it with a count and a datatype. Python tells of
- * the predefined datatypes and operations, which are known here by the objects
- * of mpi4py that stand for them.
+ * them: a buffer, or a list of it with a count and a datatype.
  */
 #include "python/compat.h"
-
-#define MOST_TYPES 128
-
-/* A predefined type. */
-struct named {
-	PyObject *object;
-	int number;    /* RMAEXT_INT8 and so on, or -1: no updates */
-	uint64_t unit; /* bytes from one element to the next */
-	bool gaps;     /* between elements, or in them */
-};
-
-static struct named named[MOST_TYPES];
-static int named_count;
-
-const char py_mpi_types_doc[] =
-	PyDoc_STR("mpi_types(types, /)\n--\n\n"
-		  "Tell of predefined types: a list of (Datatype, number of an "
-		  "update's type or -1,\nextent, whether it has gaps).");
-
-PyObject *py_mpi_types(PyObject *module, PyObject *list)
-{
-	(void)module;
-	if (!PyList_Check(list) || PyList_GET_SIZE(list) > MOST_TYPES) {
-		PyErr_Format(PyExc_ValueError,
-			     "mpi_types() takes a list of at most %d types",
-			     MOST_TYPES);
-		return NULL;
-	}
-	named_count = 0;
-	for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
-		struct named *it = &named[i];
-		unsigned long long unit;
-		int gaps;
-
-		if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "OiKp",
-				      &it->object, &it->number, &unit, &gaps))
-			return NULL;
-		Py_INCREF(it->object);
-		it->unit = unit;
-		it->gaps = gaps;
-		named_count++;
-	}
-	Py_RETURN_NONE;
-}
-
-static struct {
-	PyObject *object;
-	int number;
-} ops[RMX_OPS];
-static int ops_count;
-
-const char py_mpi_ops_doc[] =
-	PyDoc_STR("mpi_ops(ops, /)\n--\n\n"
-		  "Tell of operations: a list of (Op, its number).");
-
-PyObject *py_mpi_ops(PyObject *module, PyObject *list)
-{
-	(void)module;
-	if (!PyList_Check(list) || PyList_GET_SIZE(list) > RMX_OPS) {
-		PyErr_Format(PyExc_ValueError,
-			     "mpi_ops() takes a list of at most %d operations",
-			     (int)RMX_OPS);
-		return NULL;
-	}
-	ops_count = 0;
-	for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
-		if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "Oi",
-				      &ops[i].object, &ops[i].number))
-			return NULL;
-		Py_INCREF(ops[i].object);
-		ops_count++;
-	}
-	Py_RETURN_NONE;
-}
-
-bool py_mpi_op(PyObject *object, int *op_p)
-{
-	*op_p = RMAEXT_SUM;
-	if (!object)
-		return true;
-	for (int i = 0; i < ops_count; i++) {
-		*op_p = ops[i].number;
-		if (ops[i].object == object)
-			return true;
-	}
-	return false;
-}
-
-static const struct named *named_find(PyObject *object)
-{
-	for (int i = 0; i < named_count; i++)
-		if (named[i].object == object)
-			return &named[i];
-	return NULL;
-}
 
 static int type_number(int type_num)
 {
@@ -159,14 +62,14 @@ static bool part_take_memory(struct py_part *p, PyObject *it, bool write,
 		    (write && !PyArray_ISWRITEABLE(array)))
 			return false;
 		p->data = PyArray_DATA(array);
-		p->owner = it;
+		p->owner = Py_NewRef(it);
 		p->count = (uint64_t)PyArray_NBYTES(array);
 		if (!typed)
 			return !PyDataType_REFCHK(PyArray_DESCR(array));
-		p->number = type_number(PyArray_TYPE(array));
-		p->unit = (uint64_t)PyArray_ITEMSIZE(array);
+		p->basic.type = type_number(PyArray_TYPE(array));
+		p->basic.unit = (uint64_t)PyArray_ITEMSIZE(array);
 		p->count = (uint64_t)PyArray_SIZE(array);
-		return p->number >= 0 &&
+		return p->basic.type >= 0 &&
 		       PyArray_ISNBO(PyArray_DESCR(array)->byteorder);
 	}
 	if (!PyObject_CheckBuffer(it))
@@ -181,11 +84,11 @@ static bool part_take_memory(struct py_part *p, PyObject *it, bool write,
 	p->count = (uint64_t)p->view.len;
 	if (!typed)
 		return true;
-	p->number = format_number(p->view.format);
-	p->unit = (uint64_t)p->view.itemsize;
-	if (p->number < 0 || !p->unit)
+	p->basic.type = format_number(p->view.format);
+	p->basic.unit = (uint64_t)p->view.itemsize;
+	if (p->basic.type < 0 || !p->basic.unit)
 		return false;
-	p->count /= p->unit;
+	p->count /= p->basic.unit;
 	return true;
 }
 
@@ -193,7 +96,7 @@ static bool part_take_memory(struct py_part *p, PyObject *it, bool write,
 static bool part_take_count(struct py_part *p, PyObject *wanted, uint64_t bytes)
 {
 	const int64_t extent =
-		p->derived ? py_derived_extent(p->derived) : (int64_t)p->unit;
+		p->layout ? p->layout->it->extent : (int64_t)p->basic.unit;
 	int64_t count;
 
 	if (!wanted) {
@@ -206,42 +109,39 @@ static bool part_take_count(struct py_part *p, PyObject *wanted, uint64_t bytes)
 		return false;
 	p->count = (uint64_t)count;
 	/* a derived type may well lead out of the buffer */
-	return p->derived || p->count <= bytes / p->unit;
+	return p->layout || p->count <= bytes / p->basic.unit;
 }
 
-/* Takes buffer, [buffer, type] or [buffer, count, type]. */
-bool py_part_take(struct py_part *p, PyObject *it, bool write)
+/* Takes a datatype: a predefined one, or its layout. */
+static bool type_take(PyObject *it, struct rmx_basic *basic_p,
+		      struct py_layout **layout_p)
 {
-	const struct named *type;
-	PyObject **items;
-	Py_ssize_t n;
+	const struct py_named *type = py_find_named(it);
 
-	p->unit = 1;
-	p->number = -1;
-	if (!PyList_CheckExact(it) && !PyTuple_CheckExact(it))
-		return part_take_memory(p, it, write, true);
-	n = PySequence_Fast_GET_SIZE(it);
-	items = PySequence_Fast_ITEMS(it);
-	if (n != 2 && n != 3)
-		return false;
-	type = named_find(items[n - 1]);
-	if (!type)
-		p->derived = py_find_derived(items[n - 1]);
-	if ((!type && !p->derived) ||
-	    !part_take_memory(p, items[0], write, false))
-		return false;
 	if (type) {
-		p->number = type->number;
-		p->unit = type->unit;
-		p->gaps = type->gaps;
+		*basic_p = type->basic;
+		return true;
 	}
-	return part_take_count(p, n == 3 ? items[1] : NULL, p->count);
+	Py_INCREF(it); /* Python, which may run, could drop it */
+	*layout_p = (struct py_layout *)py_layout_of(it);
+	Py_DECREF(it);
+	if (!*layout_p) {
+		PyErr_Clear();
+		return false;
+	}
+	*basic_p = (*layout_p)->it->basic;
+	return true;
 }
 
-void py_part_drop(struct py_part *p)
+static bool part_make_side(struct py_part *p)
 {
-	if (p->view.obj)
-		PyBuffer_Release(&p->view);
+	const struct rmx_layout *l = p->layout ? p->layout->it : NULL;
+
+	p->side.layout = l;
+	p->side.count = (int64_t)p->count;
+	return !__builtin_mul_overflow(p->count, l ? l->bytes : p->basic.unit,
+				       &p->side.bytes) &&
+	       p->side.bytes <= INT64_MAX;
 }
 
 /* An item of a tuple or list; NULL: there is none. */
@@ -253,108 +153,76 @@ static PyObject *sequence_item(PyObject *of, int64_t at)
 	return PySequence_Fast_ITEMS(of)[at];
 }
 
+/* Takes buffer, [buffer, type] or [buffer, count, type]. */
+bool py_part_take(struct py_part *p, PyObject *it, bool write)
+{
+	Py_ssize_t n;
+
+	p->basic = (struct rmx_basic){.type = -1, .unit = 1};
+	if (!PyList_CheckExact(it) && !PyTuple_CheckExact(it))
+		return part_take_memory(p, it, write, true) &&
+		       part_make_side(p);
+	n = PySequence_Fast_GET_SIZE(it);
+	/* after the type's layout was asked for the list may be another */
+	return (n == 2 || n == 3) &&
+	       type_take(sequence_item(it, n - 1), &p->basic, &p->layout) &&
+	       n == PySequence_Fast_GET_SIZE(it) &&
+	       part_take_memory(p, sequence_item(it, 0), write, false) &&
+	       part_take_count(p, n == 3 ? sequence_item(it, 1) : NULL,
+			       p->count) &&
+	       part_make_side(p);
+}
+
+void py_part_drop(struct py_part *p)
+{
+	if (p->view.obj)
+		PyBuffer_Release(&p->view);
+	Py_XDECREF(p->owner);
+	Py_XDECREF(p->layout);
+}
+
 /* Takes a rank, and a displacement as bytes. */
-static bool target_take_offset(struct py_window *w, PyObject *units,
-			       PyObject *rank, PyObject *it, int64_t *rank_p,
-			       uint64_t *offset_p)
+static bool place_take(struct py_window *w, PyObject *units, PyObject *rank,
+		       PyObject *it, struct py_target *t)
 {
 	int64_t disp = 0, unit;
 	PyObject *other;
 
-	if (!py_is_open(w) || w->it.unit != 1 || !py_to_index(rank, rank_p) ||
+	if (!py_is_open(w) || w->it.unit != 1 || !py_to_index(rank, &t->rank) ||
 	    (it != Py_None && !py_to_index(it, &disp)))
 		return false;
-	other = sequence_item(units, *rank_p);
+	other = sequence_item(units, t->rank);
 	return other && py_to_index(other, &unit) &&
 	       !__builtin_mul_overflow((uint64_t)disp, (uint64_t)unit,
-				       offset_p);
+				       &t->offset);
 }
 
-/*
- * Takes the place at the target: a displacement, or (displacement, count, type)
- * of the same elements as the origin's.
- */
 bool py_target_take(struct py_window *w, PyObject *units, PyObject *rank,
-		    PyObject *target, const struct py_part *p, int64_t *rank_p,
-		    uint64_t *offset_p)
+		    PyObject *target, const struct py_part *origin,
+		    struct py_target *t)
 {
-	int64_t count;
+	int64_t count = (int64_t)origin->count;
+	struct py_part *p = &t->part;
+	Py_ssize_t n;
 
-	if (p->derived)
-		return false;
+	p->basic = origin->basic;
+	p->layout = (struct py_layout *)Py_XNewRef(origin->layout);
 	if (PyTuple_CheckExact(target) || PyList_CheckExact(target)) {
-		const Py_ssize_t n = PySequence_Fast_GET_SIZE(target);
-
-		if (n < 1 || n > 3)
-			return false;
-		if (n > 1 && (!py_to_index(sequence_item(target, 1), &count) ||
-			      (uint64_t)count != p->count))
-			return false;
-		if (n > 2) {
-			const struct named *type =
-				named_find(sequence_item(target, 2));
-
-			if (!type || type->number != p->number || p->number < 0)
-				return false;
-		}
-		target = sequence_item(target, 0);
-		if (target == Py_None) /* no number, once it is given */
-			return false;
-	}
-	return target_take_offset(w, units, rank, target, rank_p, offset_p);
-}
-
-static bool side_make(struct py_side *side, const struct py_derived *type,
-		      uint64_t unit, int64_t count)
-{
-	side->type = type;
-	side->count = count;
-	return !__builtin_mul_overflow((uint64_t)count,
-				       type ? py_derived_bytes(type) : unit,
-				       &side->bytes);
-}
-
-/* The same where origin or target, or both, are of a derived type. */
-bool py_target_take_sides(struct py_window *w, PyObject *units, PyObject *rank,
-			  PyObject *target, const struct py_part *p,
-			  struct py_side *here, struct py_side *there,
-			  int64_t *rank_p, uint64_t *offset_p)
-{
-	const struct py_derived *type = p->derived;
-	int64_t count = (int64_t)p->count;
-	uint64_t unit = p->unit;
-
-	if (!side_make(here, type, unit, count))
-		return false;
-	if (PyTuple_CheckExact(target) || PyList_CheckExact(target)) {
-		const Py_ssize_t n = PySequence_Fast_GET_SIZE(target);
-
+		n = PySequence_Fast_GET_SIZE(target);
 		if (n < 1 || n > 3 ||
 		    (n > 1 && !py_to_index(sequence_item(target, 1), &count)))
 			return false;
 		if (n > 2) {
-			const struct named *other =
-				named_find(sequence_item(target, 2));
-
-			type = other ? NULL
-				     : py_find_derived(
-					       sequence_item(target, 2));
-			if ((!other && !type) || (other && other->gaps))
+			Py_CLEAR(p->layout);
+			if (!type_take(sequence_item(target, 2), &p->basic,
+				       &p->layout))
 				return false;
-			unit = other ? other->unit : 1;
 		}
 		target = sequence_item(target, 0);
-		if (target == Py_None) /* no number, once it is given */
+		/* None is no number, once it is given */
+		if (!target || target == Py_None)
 			return false;
 	}
-	return side_make(there, type, unit, count) &&
-	       target_take_offset(w, units, rank, target, rank_p, offset_p);
-}
-
-/* Takes a buffer of the same elements as the origin's. */
-bool py_part_take_like(struct py_part *p, PyObject *it, bool write,
-		       const struct py_part *origin)
-{
-	return py_part_take(p, it, write) && p->count == origin->count &&
-	       p->number == origin->number;
+	p->count = (uint64_t)count;
+	return part_make_side(p) && place_take(w, units, rank, target, t);
 }

@@ -158,6 +158,7 @@ static int module_exec(PyObject *module)
 	    PyModule_AddType(module, &py_buffer_type) ||
 	    PyModule_AddType(module, &py_prepared_type) ||
 	    PyModule_AddType(module, &py_win_type) ||
+	    PyModule_AddType(module, &py_layout_type) ||
 	    !module_add_made(module, "With", &py_with_spec) ||
 	    !module_add_made(module, "Locks", &py_locks_spec) ||
 	    !module_add_made(module, "Request", &py_request_spec) ||

@@ -107,6 +107,20 @@ static enum py_outcome transfer_continue(struct py_window *w,
 	return result ? PY_DONE : PY_FAILED;
 }
 
+enum py_outcome py_raise_code(struct py_window *w, const char *call,
+			      int64_t rank, uint64_t offset, uint64_t len,
+			      int code)
+{
+	const struct py_transfer r = {
+		.call = call,
+		.rank = rank,
+		.offset = offset,
+		.count = len / w->it.unit,
+	};
+
+	return transfer_continue(w, &r, code, NULL);
+}
+
 /* Announces long buffers to the registration cache, as Endpoint.hold() does. */
 static bool transfer_announce(struct py_window *w, const struct py_transfer *r)
 {

@@ -10,7 +10,7 @@ from typing import Any
 from mpi4py import MPI
 
 from .._memory import arrays
-from ..compat.buffers import check_disp, part_of, target_of
+from ..compat.buffers import check_disp, part_of, runs_of, target_of
 from ..compat.target_elements import TargetElements
 from ..compat.win import Win
 from . import memory as requests
@@ -43,11 +43,9 @@ def _elements(win: Any, origin: Any, rank: int, target: Any, kind: int) -> tuple
     part = part_of(origin)
     given = part.layout().nbytes if kind == WRITE else None
     place = TargetElements(win, "check", rank, target_of(target, part), given=given)
-    offsets, lengths = place.layout.runs
+    offsets, lengths = runs_of(place.layout)
     basic = place.layout.basic
-    return runs(place.base + offsets, lengths), _TYPES.get(
-        basic.number, str(basic)
-    ) if basic else ""
+    return runs(place.base + offsets, lengths), _TYPES.get(basic[0], str(basic)) if basic else ""
 
 
 def _noting(name: str, original: Callable[..., Any]) -> Any:

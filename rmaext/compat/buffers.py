@@ -12,16 +12,60 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from .._memory.devices import is_mapped, out_of_reach
+from .._native._lib import ffi
+from .._native.cmethods import Layout
 from .datatypes import is_basic, layout_of
 from .errors import error
-from .layout import Layout, memory_at, pack
 from .numbers import integer, is_integral
 
-__all__ = ["Part", "Target", "check_disp", "memory_of", "part_of", "target_of"]
+__all__ = [
+    "Part",
+    "Target",
+    "check_disp",
+    "memory_of",
+    "pack",
+    "part_of",
+    "runs_of",
+    "target_of",
+    "unpack",
+]
 
 _CODES: dict[str, MPI.Datatype] = MPI._typedict
 _NO_FORMAT = "B"
 _NONE = np.empty(0, np.uint8)
+
+
+def _memory_at(address: int, nbytes: int) -> NDArray[np.uint8]:
+    """Return memory of this process, which the caller keeps, as an array."""
+    return np.frombuffer(ffi.buffer(ffi.cast("char *", address), nbytes), np.uint8)
+
+
+def pack(layout: Layout, base: int) -> NDArray[np.uint8]:
+    """Return the data at an address in one piece; a copy, unless it is in one there.
+
+    Corresponds to MPI_Pack.
+    """
+    if not layout.nbytes:
+        return _NONE
+    if layout.whole:
+        return _memory_at(base + layout.first, layout.nbytes)
+    data = np.empty(layout.nbytes, np.uint8)
+    layout.copy(base, data, True)
+    return data
+
+
+def runs_of(layout: Layout) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return offset and length of each run of bytes."""
+    offsets, lengths = layout.runs()
+    return np.frombuffer(offsets, np.int64), np.frombuffer(lengths, np.int64)
+
+
+def unpack(layout: Layout, base: int, data: NDArray[np.uint8]) -> None:
+    """Write data in one piece to where the layout at an address has it.
+
+    Corresponds to MPI_Unpack.
+    """
+    layout.copy(base, data, False)
 
 
 @dataclass(frozen=True)
@@ -51,12 +95,12 @@ class Part:
         """Return the bytes of a layout in one piece: a copy, unless they are in one."""
         if not layout.whole:
             return pack(layout, self.address)
+        if not layout.nbytes:
+            return _NONE
         start, owner = self.address + layout.first, self.owner
         low = 0 if owner is None else start - owner.address
         if owner is None or low < 0 or low + layout.nbytes > owner.nbytes:
-            return memory_at(start, layout.nbytes)
-        if not layout.nbytes:
-            return _NONE
+            return _memory_at(start, layout.nbytes)
         kept: Any = owner
         return np.frombuffer(kept, np.uint8, layout.nbytes, low)
 

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What MPI's datatypes are: layouts, in the order of the type map."""
+"""What MPI's datatypes are: layouts, in the order of the type map; see csrc/dtype/layout.c."""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -14,8 +13,8 @@ from mpi4py import MPI
 
 from .._memory.arrays import atomic_type
 from .._native import cmethods
+from .._native.cmethods import Layout
 from ..errors import Unsupported
-from .layout import NOTHING, Basic, Layout, Longs, blocks, join, loop, place, shift
 
 __all__ = ["is_basic", "layout_of"]
 
@@ -62,28 +61,33 @@ def _number(dtype: np.dtype[Any] | str) -> int:
     return -1 if number is None else number
 
 
-def _pair(value: Any, index: Any) -> Basic:
+def _pair(value: Any, index: Any) -> Layout:
     dtype = np.dtype([("value", value), ("index", index)], align=True)
-    fields = [dtype[name] for name in ("value", "index")]
-    assert dtype.fields is not None
-    second = dtype.fields["index"][1]
-    pieces: tuple[tuple[int, int], ...] = ((0, fields[0].itemsize), (second, fields[1].itemsize))
-    if second == fields[0].itemsize:
-        pieces = ((0, second + fields[1].itemsize),)
-    return Basic(_number(dtype), dtype.itemsize, pieces)
+    fields = dtype.fields
+    assert fields is not None
+    offsets = [fields[name][1] for name in ("value", "index")]
+    lengths = [dtype[name].itemsize for name in ("value", "index")]
+    gaps = sum(lengths) < dtype.itemsize
+    return Layout(offsets, lengths, _number(dtype), dtype.itemsize, gaps)
 
 
-def _plain(kind: str, size: int) -> Basic:
-    return Basic(_number(kind if len(kind) > 1 else f"{kind}{size}"), size, ((0, size),))
+def _plain(kind: str, size: int) -> Layout:
+    if not size:
+        return _NOTHING
+    number = _number(kind if len(kind) > 1 else f"{kind}{size}") if kind else -1
+    return Layout([0], [size], number, size, False)
+
+
+_NOTHING = Layout([], [], -1, 0, False)
 
 
 @cache
-def _basics() -> dict[int, Basic]:
+def _basics() -> dict[int, Layout]:
     """Return what is known of each predefined type, by handle; and tell C of them.
 
     MPI must be initialised: until then, nobody has a window or needs them.
     """
-    found: dict[int, Basic] = {}
+    found: dict[int, Layout] = {}
     told = []
     for name in (*_KINDS, *_PAIRS):
         datatype = getattr(MPI, name, MPI.DATATYPE_NULL)
@@ -92,19 +96,21 @@ def _basics() -> dict[int, Basic]:
         if not known or datatype.Get_size() <= 0:  # Fortran's, in an MPI without Fortran
             continue
         size = datatype.Get_size()
-        basic = _pair(*_PAIRS[name]) if name in _PAIRS else _plain(_KINDS[name], size)
-        found[datatype.handle] = basic
-        told.append((datatype, basic.number, basic.unit, basic.gaps))
+        layout = _pair(*_PAIRS[name]) if name in _PAIRS else _plain(_KINDS[name], size)
+        found[datatype.handle] = layout
+        assert layout.basic is not None
+        told.append((datatype, *layout.basic))
     often = (MPI.DOUBLE, MPI.INT, MPI.LONG, MPI.INT64_T, MPI.FLOAT, MPI.BYTE)
     told.sort(key=lambda entry: entry[0] not in often)  # C looks at them in this order
-    cmethods.mpi_types(told)
+    at = MPI._addressof(MPI.BYTE) - id(MPI.BYTE)
+    cmethods.mpi_types(told, MPI.Datatype, at, MPI._sizeof(MPI.Datatype), _made)
     return found
 
 
-def _basic_layout(basic: Basic, whole: bool) -> Layout:
-    pieces = ((0, basic.unit),) if whole else basic.pieces
-    offsets, lengths = (np.array(column, np.int64) for column in zip(*pieces, strict=True))
-    return Layout((), offsets, lengths, basic, basic.unit)
+def _as_a_whole(layout: Layout) -> Layout:
+    """Return the layout of a predefined type with its gaps."""
+    number, unit, gaps = layout.basic or (-1, 0, False)
+    return Layout([0], [unit], number, unit, gaps)
 
 
 # -- derived types -------------------------------------------------------------------
@@ -114,7 +120,7 @@ def _block_size(length: int, processes: int, argument: int) -> int:
     return -(-length // processes) if argument == MPI.DISTRIBUTE_DFLT_DARG else argument
 
 
-def _share(length: int, how: int, argument: int, processes: int, place: int) -> Longs:
+def _share(length: int, how: int, argument: int, processes: int, place: int) -> Any:
     """Return the indices of a dimension that one of so many processes has."""
     if how == MPI.DISTRIBUTE_NONE:
         return np.arange(length, dtype=np.int64)
@@ -142,7 +148,7 @@ def _darray(layout: Layout, given: dict[str, Any]) -> Layout:
     dims = list(columns)
     step = layout.extent
     for dim in reversed(dims) if given["order"] == MPI.ORDER_C else dims:
-        layout = place(layout, _share(*dim) * step)
+        layout = layout.blocks([1], (_share(*dim) * step).tolist())
         step *= dim[0]
     return layout
 
@@ -151,39 +157,38 @@ def _subarray(layout: Layout, given: dict[str, Any]) -> Layout:
     dims = list(zip(given["sizes"], given["subsizes"], given["starts"], strict=True))
     step, first = layout.extent, 0
     for size, count, start in reversed(dims) if given["order"] == MPI.ORDER_C else dims:
-        layout = loop(layout, count, step)
+        layout = layout.loop(count, step)
         first += start * step
         step *= size
-    return shift(layout, first)
+    return layout.shift(first)
 
 
 def _derive(combiner: str, old: Layout, given: dict[str, Any]) -> Layout:
     """Return the layout of a type that is made of one other."""
-    extent = old.extent
     if combiner in ("DUP", "RESIZED"):
         return old
     if combiner == "CONTIGUOUS":
         return old.repeat(given["count"])
     if combiner in ("VECTOR", "HVECTOR"):
-        step = given["stride"] * (extent if combiner == "VECTOR" else 1)
-        return loop(old.repeat(given["blocklength"]), given["count"], step)
+        step = given["stride"] * (old.extent if combiner == "VECTOR" else 1)
+        return old.repeat(given["blocklength"]).loop(given["count"], step)
     if combiner == "SUBARRAY":
         return _subarray(old, given)
     if combiner == "DARRAY":
         return _darray(old, given)
-    places = np.array(given["displacements"], np.int64)
+    places = given["displacements"]
     if not combiner.startswith("H"):
-        places *= extent
+        places = [place * old.extent for place in places]
     if combiner.endswith("BLOCK"):
-        return place(old.repeat(given["blocklength"]), places)
-    return blocks(old, given["blocklengths"], places.tolist())
+        return old.blocks([given["blocklength"]], places)
+    return old.blocks(given["blocklengths"], places)
 
 
-def _f90(combiner: str, size: int) -> Basic:
+def _f90(combiner: str, size: int) -> Layout:
     if combiner == "F90_COMPLEX":
-        return _plain("c" if size <= 16 else "V", size)
+        return _plain("c" if size <= 16 else "", size)
     if combiner == "F90_REAL":
-        return _plain("f" if size <= 8 else "V", size)
+        return _plain("f" if size <= 8 else "", size)
     return _plain("i", size)
 
 
@@ -191,16 +196,15 @@ def _flatten(datatype: MPI.Datatype, whole: bool) -> Layout:
     basic = _basics().get(datatype.handle)
     if basic is None:
         old, combiner, given = datatype.decode()
-        size = datatype.Get_size()
         if combiner == "NAMED":
-            basic = Basic(-1, size, ((0, size),))
+            basic = _plain("", datatype.Get_size())
         elif combiner.startswith("F90"):
-            basic = _f90(combiner, size)
+            basic = _f90(combiner, datatype.Get_size())
         elif combiner == "VALUE_INDEX":
             text = f"pairs of MPI_Type_get_value_index: {datatype.Get_name()}"
             raise Unsupported(errno.EOPNOTSUPP, text)
     if basic is not None:
-        return _basic_layout(basic, whole) if basic.unit else NOTHING
+        return _as_a_whole(basic) if whole else basic
     parts = given.get("datatypes", [old])
     try:
         if combiner == "STRUCT":
@@ -210,14 +214,14 @@ def _flatten(datatype: MPI.Datatype, whole: bool) -> Layout:
     finally:
         for part in parts:
             _free(part)
-    return replace(layout, extent=datatype.Get_extent()[1])
+    return layout.resize(datatype.Get_extent()[1])
 
 
 def _struct(
     lengths: Sequence[int], places: Sequence[int], parts: Sequence[MPI.Datatype], whole: bool
 ) -> Layout:
     blocks = zip(lengths, places, parts, strict=True)
-    return join([shift(_flatten(part, whole).repeat(n), at) for n, at, part in blocks if n])
+    return Layout.join([_flatten(part, whole).blocks([n], [at]) for n, at, part in blocks if n])
 
 
 def _free(part: MPI.Datatype) -> None:
@@ -227,19 +231,28 @@ def _free(part: MPI.Datatype) -> None:
 
 # -- those that are known --------------------------------------------------------------
 
-_MOST_TOLD = 1 << 12  # runs of a datatype that C knows too
-
-_known: dict[tuple[int, bool], Layout] = {}
+_MANY = 1 << 12  # runs, above which C does not keep a layout: it is kept with the datatype
 
 
 @cache
-def _keyvals() -> tuple[int, int]:
-    """Return what layouts of derived types are kept by.
+def _keyval() -> int:
+    """Return what long layouts are kept by. MPI deletes attributes with the datatype."""
+    return MPI.Datatype.Create_keyval()
 
-    MPI deletes attributes with the datatype: a later one with its handle has none.
-    """
-    create = MPI.Datatype.Create_keyval
-    return create(None, _forget), create()
+
+def _made(datatype: MPI.Datatype) -> Layout:
+    """Return the layout of a datatype that C does not know."""
+    if datatype == MPI.DATATYPE_NULL:
+        raise ValueError("MPI.DATATYPE_NULL, or a datatype that was freed, has no layout")
+    if (basic := _basics().get(datatype.handle)) is not None:
+        return basic
+    kept: Any = datatype.Get_attr(_keyval())
+    if isinstance(kept, Layout):
+        return kept
+    layout = _flatten(datatype, False)
+    if layout.number > _MANY:
+        datatype.Set_attr(_keyval(), layout)
+    return layout
 
 
 def layout_of(datatype: MPI.Datatype, whole: bool = False) -> Layout:
@@ -255,42 +268,13 @@ def layout_of(datatype: MPI.Datatype, whole: bool = False) -> Layout:
 
     Notes
     -----
-    Corresponds to MPI_Type_get_envelope and MPI_Type_get_contents. It is computed
-    once for each datatype.
+    Corresponds to MPI_Type_get_envelope and MPI_Type_get_contents.
     """
-    layout = _layout_of(datatype, False)
-    if whole and (layout.basic is None or layout.basic.gaps):
-        layout = _layout_of(datatype, True)
+    _basics()
+    layout = cmethods.mpi_layout(datatype)
+    if whole and (layout.basic is None or layout.basic[2]):
+        layout = _flatten(datatype, True)
     return layout
-
-
-def _layout_of(datatype: MPI.Datatype, whole: bool) -> Layout:
-    handle = datatype.handle
-    layout = _known.get((handle, whole))
-    if layout is None and handle in _basics():
-        layout = _known[handle, whole] = _flatten(datatype, whole)
-    if layout is not None:
-        return layout
-    kept: Any = datatype.Get_attr(_keyvals()[whole])
-    layout = kept
-    if layout is None:
-        layout = _flatten(datatype, whole)
-        datatype.Set_attr(_keyvals()[whole], layout)
-    if not whole and 0 < layout.lengths.size <= _MOST_TOLD:
-        _tell(datatype, layout)
-    return layout
-
-
-def _tell(datatype: MPI.Datatype, layout: Layout) -> None:
-    """Let C put and get elements of it."""
-    runs = [array.astype(np.int64).tobytes() for array in (layout.offsets, layout.lengths)]
-    known = (layout.extent, layout.nbytes, layout.span, layout.loops)
-    cmethods.mpi_derived(datatype, *known, *runs)
-
-
-def _forget(datatype: MPI.Datatype, keyval: int, layout: Layout) -> None:
-    """Let C forget its object: the datatype was freed."""
-    cmethods.mpi_forget()
 
 
 def is_basic(datatype: MPI.Datatype) -> bool:

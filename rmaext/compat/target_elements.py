@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,9 +15,8 @@ from .._native._lib import ffi, lib
 from .._ops.atomic_ops import OPERATIONS
 from .._window.dynamic import DynamicWindow
 from ..errors import AlignmentError, Unsupported
-from .buffers import Target
+from .buffers import Target, runs_of
 from .errors import error
-from .layout import Basic, head
 
 if TYPE_CHECKING:
     from .._ops.request import Request
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["TargetElements", "unless_done"]
 
 Bytes = NDArray[np.uint8]
+Basic = tuple[int, int, bool]  # see `Layout.basic`
 
 _PUT, _GET, _UPDATE = lib.RMAEXT_PUT, lib.RMAEXT_GET, lib.RMAEXT_UPDATE
 _NULL = ffi.NULL
 _LONGS = ffi.typeof("int64_t[]")
-_MOST_LOOPS = 16  # of one call of C; more are sent as offsets
 _LONG_RUN = 4096  # bytes: worth a call of its own
 _LONG_UPDATE = 1024
 _NAMES = {number: name for name, number in OPERATIONS.items()}
@@ -61,7 +61,7 @@ class TargetElements:
         self.layout = target.layout(whole)
         if given is not None:
             self.check_fits("the target", given, self.layout.nbytes)
-            self.layout = head(self.layout, given)
+            self.layout = self.layout.head(given)
         layout = self.layout
         self.base: int = target.disp * win._units[number]
         low, high = layout.span
@@ -113,30 +113,33 @@ class TargetElements:
 
     def _loops(self, kind: int, data: Bytes) -> bool:
         """Carry it out as a part of an array, if it is one."""
-        layout, window = self.layout, self.window
-        if self.dynamic or not layout.regular or len(layout.loops) > _MOST_LOOPS:
+        loops = self.layout.loops
+        if self.dynamic or loops is None:
             return False
-        unit = int(layout.lengths[0])
-        loops = layout.c_loops
-        arguments = (kind, unit, *loops, _NULL, ffi.from_buffer(data))
-        window._run(self.call, self.where(), (data,), lib.rmaext_strided, *arguments)
+        unit, *dims = loops
+        turns, steps = (ffi.from_buffer(_LONGS, it) for it in dims)
+        arguments = (kind, unit, len(turns), turns, steps, _NULL, ffi.from_buffer(data))
+        self.window._run(self.call, self.where(), (data,), lib.rmaext_strided, *arguments)
         return True
 
     def _runs(self, kind: int, data: Bytes) -> None:
         """Carry it out run by run."""
         layout = self.layout
-        if not self.dynamic and data.size >= _LONG_RUN * layout.lengths.size * layout.turns:
-            offsets, lengths = layout.runs
+        if not self.dynamic and data.size >= _LONG_RUN * layout.number:
             at = 0
-            for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True):
+            for offset, length in self._each_run():
                 piece, at = data[at : at + length], at + length
                 if kind == _PUT:
                     self.window.put(piece, self.rank, self.base + offset)
                 else:
                     self.window.get(self.rank, self.base + offset, out=piece)
             return
-        unit = int(np.gcd.reduce(layout.runs[1]))
+        unit = int(np.gcd.reduce(runs_of(layout)[1]))
         self._many(kind, unit, data if kind == _PUT else None, data if kind == _GET else None)
+
+    def _each_run(self) -> Iterator[tuple[int, int]]:
+        """Return the offset from the base and the length of each run."""
+        return zip(*(it.tolist() for it in runs_of(self.layout)), strict=True)
 
     def _many(
         self,
@@ -152,7 +155,7 @@ class TargetElements:
         layout = self.layout
         if not (layout.grain % unit or self.first % unit):
             scale = unit  # which C has loops for
-        places = np.ascontiguousarray((layout.cells(unit) + self.base) // scale)
+        places = layout.cells(unit, self.base, scale)
         ranks = np.array([self.rank], np.int64)
         arguments = (
             self.window._handle,
@@ -161,7 +164,7 @@ class TargetElements:
             number,
             unit,
             scale,
-            places.size,
+            layout.nbytes // unit,
             ffi.from_buffer(_LONGS, ranks),
             ffi.from_buffer(_LONGS, places),
             _NULL if values is None else ffi.from_buffer(values),
@@ -178,10 +181,10 @@ class TargetElements:
         """Return of what type the elements are, if it has such an operation."""
         basic = self.layout.basic
         if basic is None:
-            if self.layout.lengths.size:
+            if self.layout.nbytes:
                 raise error(MPI.ERR_TYPE, f"{self.call}: the target is not all of one type")
-            return Basic(lib.RMAEXT_UINT8, 1, ((0, 1),))
-        if basic.number < 0 or not lib.rmaext_update_valid(op, basic.number):
+            return lib.RMAEXT_UINT8, 1, False
+        if basic[0] < 0 or not lib.rmaext_update_valid(op, basic[0]):
             text = f"{self.call}: no {_NAMES.get(op, 'compare_and_swap')} on such a datatype"
             raise Unsupported(errno.EOPNOTSUPP, text, call=self.call, rank=self.rank)
         return basic
@@ -197,26 +200,27 @@ class TargetElements:
     ) -> list[Request]:
         """Update the elements there; `old` gets what they were."""
         layout, window = self.layout, self.window
-        if not layout.lengths.size or (operand is None and old is None):
+        number, unit, _ = basic
+        if not layout.nbytes or (operand is None and old is None):
             return []
         if operand is None:
             operand = old  # of no meaning; C wants memory
         assert operand is not None
-        runs = layout.lengths.size * layout.turns
+        runs = layout.number
         at_once = window._fabric is None or window._divided
         if begin and runs == 1 and not at_once:
             return unless_done(
                 window._begin(
                     f"r{self.call}",
-                    (self.rank, self.first, operand.size // basic.unit),
+                    (self.rank, self.first, operand.size // unit),
                     _UPDATE,
                     op,
-                    basic.number,
+                    number,
                     operand=operand,
                     result=old,
                 )
             )
-        align = lib.rmaext_type_align(basic.number)
+        align = lib.rmaext_type_align(number)
         address: int = window._records[self.rank].address
         if layout.grain % align or (address + self.first) % align:
             where = window._where(self.call, self.where())
@@ -225,7 +229,7 @@ class TargetElements:
         if runs == 1 or layout.nbytes >= _LONG_UPDATE * runs or address % align:
             self._update_runs(op, basic, operand, old, compare)
         else:
-            self._many(_UPDATE, basic.unit, operand, old, op, basic.number, align)
+            self._many(_UPDATE, unit, operand, old, op, number, align)
         return []
 
     def _update_runs(
@@ -236,15 +240,15 @@ class TargetElements:
         old: Bytes | None,
         compare: Bytes | None,
     ) -> None:
-        offsets, lengths = self.layout.runs
+        number, unit, _ = basic
         at = 0
-        for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True):
+        for offset, length in self._each_run():
             stop = at + length
-            count = length // basic.unit
+            count = length // unit
             given = [None if it is None else it[at:stop] for it in (operand, compare, old)]
             data = [_NULL if it is None else ffi.from_buffer(it) for it in given]
             place = (self.rank, self.base + offset, count)
             buffers = tuple(it for it in given if it is not None)
-            arguments = (op, basic.number, *data, count)
+            arguments = (op, number, *data, count)
             self.window._run(self.call, place, buffers, lib.rmaext_update, *arguments)
             at = stop

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from .._native import cmethods
 from .._native._lib import lib
+from .._native.cmethods import Layout
 from .._ops.atomic_ops import OPERATIONS, operation
-from .buffers import Part, check_disp, part_of, target_of
+from .buffers import Part, check_disp, part_of, target_of, unpack
 from .errors import error
-from .layout import Basic, Layout, head, unpack
-from .target_elements import TargetElements, unless_done
+from .target_elements import Basic, TargetElements, unless_done
 
 if TYPE_CHECKING:
     from .._ops.request import Request
@@ -36,6 +36,7 @@ __all__ = [
     "get",
     "get_accumulate",
     "put",
+    "update_at_once",
 ]
 
 Bytes = NDArray[np.uint8]
@@ -67,12 +68,20 @@ def get(win: Any, origin: Any, target_rank: int, target: Any = None) -> None:
         _get(win, origin, target_rank, target)
 
 
+def update_at_once(
+    win: Any, origin: Any, result: Any, target_rank: int, target: Any, op: MPI.Op
+) -> bool:
+    """Carry out an update in C, if it is plain or by memory; return whether it was."""
+    number = _numbers.get(id(op), -1)
+    window, units = win._window, win._units
+    return _mpi_update(window, units, origin, result, target_rank, target, number)
+
+
 def accumulate(
     win: Any, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = _SUM
 ) -> None:
     """Carry out MPI_Accumulate; the origin may be used again at once."""
-    number = _numbers.get(id(op), -1)
-    if not _mpi_update(win._window, win._units, origin, None, target_rank, target, number):
+    if not update_at_once(win, origin, None, target_rank, target, op):
         _accumulate(win, origin, None, target_rank, target, op)
 
 
@@ -80,8 +89,7 @@ def get_accumulate(
     win: Any, origin: Any, result: Any, target_rank: int, target: Any = None, op: MPI.Op = _SUM
 ) -> None:
     """Carry out MPI_Get_accumulate; complete when it returns."""
-    number = _numbers.get(id(op), -1)
-    if not _mpi_update(win._window, win._units, origin, result, target_rank, target, number):
+    if not update_at_once(win, origin, result, target_rank, target, op):
         _accumulate(win, origin, result, target_rank, target, op, True)
 
 
@@ -151,7 +159,7 @@ def _get(win: Any, origin: Any, rank: int, target: Any, begin: bool = False) -> 
     place = TargetElements(win, "get", rank, target_of(target, part))
     here = part.layout()
     place.check_fits("the origin", place.layout.nbytes, here.nbytes)
-    here = head(here, place.layout.nbytes)
+    here = here.head(place.layout.nbytes)
     if not here.whole:
         data = np.empty(here.nbytes, np.uint8)
         place.read(data)
@@ -251,7 +259,7 @@ def _check_single(**parts: Part) -> None:
 
 def _check_like(place: TargetElements, what: str, layout: Layout, basic: Basic) -> None:
     """Refuse other elements than those of the target."""
-    if layout.lengths.size and layout.basic != basic:
+    if layout.nbytes and layout.basic != basic:
         raise error(MPI.ERR_TYPE, f"{place.call}: {what} and target are of different types")
     place.check_size(what, layout.nbytes)
 

@@ -485,6 +485,10 @@ class Win(cmethods.Win):
         """As `Accumulate`, with a request."""
         target_rank = integer(target_rank)
         self._epochs.enter_passive("Raccumulate", target_rank)
+        if target_rank in self._near and transfer.update_at_once(
+            self, origin, None, target_rank, target, op
+        ):
+            return requests.done()
         begun = transfer.begin_accumulate(self, origin, target_rank, target, op)
         return requests.begun(begun)
 
@@ -500,6 +504,10 @@ class Win(cmethods.Win):
         """As `Get_accumulate`, with a request."""
         target_rank = integer(target_rank)
         self._epochs.enter_passive("Rget_accumulate", target_rank)
+        if target_rank in self._near and transfer.update_at_once(
+            self, origin, result, target_rank, target, op
+        ):
+            return requests.done()
         begun = transfer.begin_get_accumulate(self, origin, result, target_rank, target, op)
         return requests.begun(begun)
 

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
 
-from rmaext.compat.layout import Layout
+from rmaext._native.cmethods import Layout
+from rmaext.compat.buffers import runs_of
 
 BASIC = [MPI.BYTE, MPI.SHORT, MPI.INT, MPI.DOUBLE, MPI.C_DOUBLE_COMPLEX]
 PAIRS = [MPI.FLOAT_INT, MPI.DOUBLE_INT, MPI.SHORT_INT, MPI.LONG_INT, MPI.TWOINT]
@@ -121,6 +122,6 @@ def described(datatype: MPI.Datatype) -> str:
 
 
 def overlaps(layout: Layout) -> bool:
-    offsets, lengths = layout.runs
+    offsets, lengths = runs_of(layout)
     order = np.argsort(offsets, kind="stable")
     return bool((offsets[order][1:] < (offsets + lengths)[order][:-1]).any())

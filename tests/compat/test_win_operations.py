@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -20,8 +21,8 @@ from support.updates import COMBINATIONS, MPI_OPERATIONS, apply, dtype_of, equal
 
 import rmaext
 from rmaext.compat import transfer
+from rmaext.compat.buffers import pack, unpack
 from rmaext.compat.datatypes import layout_of
-from rmaext.compat.layout import pack, unpack
 
 SIZE = 4096  # bytes of a rank's window
 UNITS = [1, 4, 8]
@@ -228,6 +229,76 @@ def test_accumulate_layouts(comm, name, op):
         assert (contents(win, rank).view(float) == want).all()
     origin.Free()
     target.Free()
+
+
+@pytest.mark.parametrize(
+    ("op", "name"), sparse([*itertools.product(("sum", "replace", "max", "no_op"), ALIGNED)])
+)
+@pytest.mark.parametrize("times", [1, 200])
+def test_updates_by_memory_stay_in_c(comm, name, op, times):
+    """Long and short ones, of derived types on any side: Python would take tens of us."""
+    rank, (target, tcount, _), (origin, ocount, _) = (
+        neighbour(comm),
+        layout_named(name),
+        layout_named("indexed"),
+    )
+    tcount, ocount = tcount * times, ocount * times
+    tlayout, olayout = layout_of(target).repeat(tcount), layout_of(origin).repeat(ocount)
+    low, high = (f(f(layout.span) for layout in (tlayout, olayout)) for f in (min, max))
+    size = (high - low) // 8 + 2
+    start = np.arange(size, dtype=float)
+    with window(comm, size * 8, start.view("u1")) as win:
+        if not comm.allreduce(win._window.route(rank) == "direct", MPI.LAND):
+            pytest.skip("not by memory")
+        win._units = [8] * comm.size
+        comm.Barrier()
+        first, where = -(low // 8), (-(low // 8), tcount, target)
+        source, into = np.random.default_rng(5).random(size), np.zeros(size)
+        spec, old = ([memory[first:], ocount, origin] for memory in (source, into))
+        want, overlapping = start.copy(), overlaps(tlayout)
+        places = pack(tlayout, start_of(start.view("u1"), 8 * first)).view(float).astype(int)
+        operand = pack(olayout, start_of(source.view("u1"), 8 * first)).view(float)
+        for given in (None, old):
+            assert transfer.update_at_once(win, spec, given, rank, where, MPI_OPERATIONS[op])
+            before = want[places]
+            want[places] = UPDATES[op](before, operand)
+            assert overlapping or (contents(win, rank).view(float) == want).all()
+        got = pack(olayout, start_of(into.view("u1"), 8 * first)).view(float)
+        assert overlapping or overlaps(olayout) or (got == before).all()
+        comm.Barrier()
+    origin.Free()
+    target.Free()
+
+
+def test_datatypes_of_threads(comm):
+    """Made, used and freed by each of several threads, while another changes what they give."""
+    rank, doubles = neighbour(comm), 3000  # so many that the GIL is released
+    with window(comm, 4 * 2 * doubles * 8) as win:
+        comm.Barrier()
+
+        def work(number: int) -> None:
+            data = np.full(doubles, number + 1.0)
+            for _ in range(20):
+                vector = MPI.DOUBLE.Create_vector(doubles, 1, 2).Commit()
+                spec = [data, doubles, MPI.DOUBLE]
+                changer = threading.Thread(target=spec.clear)
+                changer.start()
+                at = number * 2 * doubles * 8 // win._units[rank]
+                with contextlib.suppress(ValueError, TypeError):  # it was cleared before
+                    transfer.put(win, spec, rank, (at, 1, vector))
+                transfer.put(win, data, rank, (at, 1, vector))
+                got = np.zeros(doubles)
+                transfer.get(win, got, rank, (at, 1, vector))
+                assert (got == data).all()
+                transfer.accumulate(win, data, rank, (at, 1, vector))
+                transfer.get(win, got, rank, (at, 1, vector))
+                assert (got == 2 * data).all()
+                changer.join()
+                vector.Free()
+
+        in_threads(4, work)
+        win._window.flush()
+        comm.Barrier()
 
 
 PAIR_TYPES = {
@@ -602,6 +673,33 @@ def test_atomic(comm):
         win._window.flush()
         comm.Barrier()
         assert (contents(win, 0).view(float)[0:12:3] == 200 * comm.size).all()
+        comm.Barrier()
+    vector.Free()
+
+
+@pytest.mark.parametrize("n", [50, 600, 40_000])
+def test_atomic_long(comm, n):
+    """The same in bulk, with and without the GIL, beside those in one piece."""
+    vector = MPI.DOUBLE.Create_vector(n, 1, 3).Commit()
+    with window(comm, 3 * n * 8) as win:
+        comm.Barrier()
+
+        def work(number: int) -> None:
+            ones, old = np.ones(3 * n), np.zeros(3 * n)
+            for turn in range(20):
+                where = (0, 1, vector) if number % 2 else None
+                operand = ones[:n] if number % 2 else ones
+                if turn % 2:
+                    transfer.accumulate(win, operand, 0, where)
+                else:
+                    transfer.get_accumulate(win, operand, old[: operand.size], 0, where)
+
+        in_threads(2, work)
+        win._window.flush()
+        comm.Barrier()
+        got = contents(win, 0).view(float)
+        assert (got[::3] == 40 * comm.size).all()
+        assert (got[1::3] == 20 * comm.size).all()
         comm.Barrier()
     vector.Free()
 

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Operations by memory on elements of MPI's derived datatypes, or on many of a
+ * predefined one. Short ones keep the GIL; others enter the window, and release
+ * it.
+ */
+#include "python/compat.h"
+
+#include "exec/guard.h"
+
+#define KEEP_GIL ((uint64_t)16 << 10) /* bytes: 10 us, if in short runs */
+
+/* Is it memory here, with the right, and not past the ends of the window? */
+static bool target_is_near(const struct rmaext_window *w,
+			   const struct py_target *t, int access)
+{
+	int64_t low, high, first;
+
+	return t->rank < w->count &&
+	       rmx_target_of(w, t->rank)->route == RMAEXT_DIRECT &&
+	       rmx_side_span(&t->part.side, &low, &high) &&
+	       !__builtin_add_overflow(t->offset, low, &first) && first >= 0 &&
+	       rmx_passes(w, t->rank, (uint64_t)first, (uint64_t)(high - low),
+			  access);
+}
+
+static char *target_memory(const struct rmaext_window *w,
+			   const struct py_target *t)
+{
+	return rmx_target_of(w, t->rank)->map + t->offset;
+}
+
+/* Are there bytes between the elements that only a layout tells? */
+static bool part_has_gaps(const struct py_part *p)
+{
+	return !p->layout && p->basic.gaps;
+}
+
+static void sides_copy(struct rmaext_window *w, bool put,
+		       const struct py_part *own, const struct py_target *t)
+{
+	struct rmx_walk here, there;
+
+	rmx_walk_start(&here, &own->side, own->data);
+	rmx_walk_start(&there, &t->part.side, target_memory(w, t));
+	rmx_walk_copy(put ? &there : &here, put ? &here : &there,
+		      own->side.bytes);
+}
+
+enum py_outcome py_move_sides(struct py_window *w, bool put,
+			      const struct py_part *own,
+			      const struct py_target *t)
+{
+	struct rmaext_window *it = w->it.window;
+	const uint64_t bytes = own->side.bytes;
+
+	if (!bytes || part_has_gaps(own) || part_has_gaps(&t->part) ||
+	    !target_is_near(it, t, put ? RMAEXT_WRITE : RMAEXT_READ))
+		return PY_DECLINED;
+	if (bytes <= KEEP_GIL) {
+		sides_copy(it, put, own, t);
+	} else {
+		if (rmx_window_enter(it, put ? "put" : "get"))
+			return PY_DECLINED;
+		Py_BEGIN_ALLOW_THREADS
+		sides_copy(it, put, own, t);
+		Py_END_ALLOW_THREADS
+		rmx_window_leave(it);
+	}
+	rmx_count_direct(&it->tally, t->rank,
+			 put ? RMAEXT_DID_PUT : RMAEXT_DID_GET, t->offset,
+			 bytes, true);
+	py_count_turn();
+	return PY_DONE;
+}
+
+/* -- updates */
+
+static bool is_aligned(const struct rmaext_window *w, const struct py_target *t,
+		       int type)
+{
+	const struct rmx_layout *l = t->part.side.layout;
+	const uint64_t align = rmx_type_of(type).align;
+	const int64_t first = l ? l->run->offset : 0;
+
+	return rmx_update_aligned(rmx_target_of(w, t->rank),
+				  t->offset + (uint64_t)first, type) &&
+	       (!l || !(l->grain % align || (t->part.side.count > 1 &&
+					     l->extent % (int64_t)align)));
+}
+
+/*
+ * Goes on until all rows are done, without the GIL. Returns 0, an error with a
+ * record, or RMAEXT_PENDING with an exception of a signal handler's.
+ */
+static int rows_finish(struct rmaext_window *w, const struct py_target *t,
+		       struct rmx_rows *rows)
+{
+	const uint32_t window = w->tally.id;
+	bool waits = false; /* for the guard: else it is no wait */
+	int64_t deadline = 0;
+	int ret;
+
+	for (;;) {
+		const uint64_t before = rows->left;
+
+		Py_BEGIN_ALLOW_THREADS
+		if (waits)
+			rmx_now_in(RMAEXT_IN_GUARD, window, t->rank, t->offset,
+				   before);
+		ret = rmx_update_rows(w, t->rank, rows, RMX_SLICE);
+		if (ret == RMAEXT_PENDING) {
+			if (rows->left != before)
+				deadline = 0;
+			ret = rmx_guard_overdue(t->rank, w->timeout, &deadline);
+		}
+		if (waits)
+			rmx_now_out(window, ret, true);
+		Py_END_ALLOW_THREADS
+		if (ret != RMAEXT_PENDING)
+			return ret;
+		waits = true;
+		if (PyErr_CheckSignals()) {
+			rmaext_record_give_up();
+			return ret;
+		}
+	}
+}
+
+enum py_outcome py_update_sides(struct py_window *w, int op,
+				const struct py_part *origin,
+				const struct py_part *result,
+				const struct py_target *t)
+{
+	struct rmaext_window *it = w->it.window;
+	const int type = origin->basic.type;
+	const uint64_t bytes = origin->side.bytes;
+	struct rmx_rows rows = {
+		.op = op,
+		.type = type,
+		.left = bytes,
+		.with_operand = op != RMAEXT_NO_OP,
+		.with_result = result,
+	};
+	int ret;
+
+	if (!bytes || origin->basic.gaps || !rmx_update_valid(op, type) ||
+	    op == RMAEXT_CSWAP ||
+	    !target_is_near(it, t, rmx_update_access(op, result)) ||
+	    !rmx_update_is_local(it, t->rank) || !is_aligned(it, t, type) ||
+	    (rmx_wide(type) && !rmx_control_block_of(it, t->rank)))
+		return PY_DECLINED;
+	rmx_walk_start(&rows.memory, &t->part.side, target_memory(it, t));
+	rmx_walk_start(&rows.operand, &origin->side, origin->data);
+	if (result)
+		rmx_walk_start(&rows.result, &result->side, result->data);
+	ret = bytes <= KEEP_GIL ? rmx_update_rows(it, t->rank, &rows, 0)
+				: RMAEXT_PENDING;
+	if (ret == RMAEXT_PENDING) {
+		if (rmx_window_enter(it, "accumulate"))
+			return PY_DECLINED;
+		ret = rows_finish(it, t, &rows);
+		rmx_window_leave(it);
+	}
+	if (ret == RMAEXT_PENDING)
+		return PY_FAILED;
+	rmx_count_direct(&it->tally, t->rank,
+			 rmx_counted_as(RMAEXT_UPDATE, result), t->offset,
+			 bytes, true);
+	py_count_turn();
+	return ret ? py_raise_code(w, result ? "get_accumulate" : "accumulate",
+				   t->rank, t->offset, bytes, ret)
+		   : PY_DONE;
+}

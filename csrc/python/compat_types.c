@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * MPI's datatypes and operations. Python tells of the predefined ones, which
+ * are known here by the objects of mpi4py that stand for them. The layout of
+ * any other datatype is asked of Python once, and kept for as long as its
+ * object has the same handle: MPI may give that of a freed type to a new one,
+ * whose object is another.
+ */
+#include "python/compat.h"
+
+#define MOST_TYPES 128
+#define KNOWN 256
+#define KNOWN_RUNS 4096 /* of a layout, at most */
+
+static struct py_named named[MOST_TYPES];
+static int named_count;
+
+/* Of mpi4py's Datatype: the type, and where an object has the handle. */
+static PyTypeObject *datatype_type;
+static size_t handle_at, handle_bytes;
+static PyObject *make_layout;
+
+const char py_mpi_types_doc[] = PyDoc_STR(
+	"mpi_types(types, datatype, at, nbytes, make, /)\n--\n\n"
+	"Tell of predefined types: a list of (Datatype, number of an update's "
+	"type or -1,\nextent, whether it has gaps). And of the class Datatype, "
+	"where its objects have\ntheir handle, and how the Layout of one is "
+	"made.");
+
+PyObject *py_mpi_types(PyObject *module, PyObject *args)
+{
+	PyObject *list, *type, *make;
+	Py_ssize_t at, bytes;
+
+	(void)module;
+	if (!PyArg_ParseTuple(args, "O!O!nnO:mpi_types", &PyList_Type, &list,
+			      &PyType_Type, &type, &at, &bytes, &make))
+		return NULL;
+	if (PyList_GET_SIZE(list) > MOST_TYPES || at <= 0 || bytes <= 0 ||
+	    bytes > (Py_ssize_t)sizeof(uint64_t)) {
+		PyErr_Format(PyExc_ValueError,
+			     "mpi_types() takes a list of at most %d types, "
+			     "and handles of at most %zu bytes",
+			     MOST_TYPES, sizeof(uint64_t));
+		return NULL;
+	}
+	named_count = 0;
+	for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
+		struct py_named *it = &named[i];
+		unsigned long long unit;
+		int gaps;
+
+		if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "OiKp",
+				      &it->object, &it->basic.type, &unit,
+				      &gaps))
+			return NULL;
+		Py_INCREF(it->object);
+		it->basic.unit = unit;
+		it->basic.gaps = gaps;
+		named_count++;
+	}
+	handle_at = (size_t)at;
+	handle_bytes = (size_t)bytes;
+	datatype_type = (PyTypeObject *)Py_NewRef(type);
+	make_layout = Py_NewRef(make);
+	Py_RETURN_NONE;
+}
+
+const struct py_named *py_find_named(PyObject *object)
+{
+	for (int i = 0; i < named_count; i++)
+		if (named[i].object == object)
+			return &named[i];
+	return NULL;
+}
+
+/* -- layouts */
+
+struct known {
+	PyObject *object; /* a reference, so that its address stays its own */
+	PyObject *layout;
+	uint64_t handle;
+};
+
+static struct known known[KNOWN];
+
+static uint64_t handle_of(PyObject *datatype)
+{
+	uint64_t handle = 0;
+
+	memcpy(&handle, (char *)datatype + handle_at, handle_bytes);
+	return handle;
+}
+
+static struct known *known_slot(PyObject *object)
+{
+	const uintptr_t bits = (uintptr_t)object >> 4;
+
+	return &known[(bits ^ bits >> 8) % KNOWN];
+}
+
+PyObject *py_layout_of(PyObject *datatype)
+{
+	struct known *it = known_slot(datatype), old;
+	PyObject *layout;
+	uint64_t handle;
+
+	if (!make_layout || !PyObject_TypeCheck(datatype, datatype_type)) {
+		PyErr_SetString(PyExc_TypeError, "no datatype of MPI");
+		return NULL;
+	}
+	handle = handle_of(datatype);
+	if (it->object == datatype && it->handle == handle)
+		return Py_NewRef(it->layout);
+	layout = PyObject_CallOneArg(make_layout, datatype);
+	if (!layout)
+		return NULL;
+	if (!PyObject_TypeCheck(layout, &py_layout_type)) {
+		PyErr_SetString(PyExc_TypeError, "no Layout");
+		Py_DECREF(layout);
+		return NULL;
+	}
+	if (((struct py_layout *)layout)->it->runs > KNOWN_RUNS)
+		return layout; /* Python keeps it, as long as the datatype */
+	old = *it;
+	*it = (struct known){Py_NewRef(datatype), Py_NewRef(layout), handle};
+	Py_XDECREF(old.object); /* these may run Python, which may come here */
+	Py_XDECREF(old.layout);
+	return layout;
+}
+
+const char py_mpi_layout_doc[] =
+	PyDoc_STR("mpi_layout(datatype, /)\n--\n\n"
+		  "Return the Layout of a datatype, which is made once.");
+
+PyObject *py_mpi_layout(PyObject *module, PyObject *datatype)
+{
+	(void)module;
+	return py_layout_of(datatype);
+}
+
+/* -- operations */
+
+static struct {
+	PyObject *object;
+	int number;
+} ops[RMX_OPS];
+static int ops_count;
+
+const char py_mpi_ops_doc[] =
+	PyDoc_STR("mpi_ops(ops, /)\n--\n\n"
+		  "Tell of operations: a list of (Op, its number).");
+
+PyObject *py_mpi_ops(PyObject *module, PyObject *list)
+{
+	(void)module;
+	if (!PyList_Check(list) || PyList_GET_SIZE(list) > RMX_OPS) {
+		PyErr_Format(PyExc_ValueError,
+			     "mpi_ops() takes a list of at most %d operations",
+			     (int)RMX_OPS);
+		return NULL;
+	}
+	ops_count = 0;
+	for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
+		if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "Oi",
+				      &ops[i].object, &ops[i].number))
+			return NULL;
+		Py_INCREF(ops[i].object);
+		ops_count++;
+	}
+	Py_RETURN_NONE;
+}
+
+bool py_mpi_op(PyObject *object, int *op_p)
+{
+	*op_p = RMAEXT_SUM;
+	if (!object)
+		return true;
+	for (int i = 0; i < ops_count; i++) {
+		*op_p = ops[i].number;
+		if (ops[i].object == object)
+			return true;
+	}
+	return false;
+}
