@@ -53,6 +53,38 @@ bool py_to_place(PyObject *rank, PyObject *offset, int64_t *rank_p,
 	       (!offset || py_to_index(offset, index_p));
 }
 
+/* Goes on to the array that has an element; false: none has it. */
+static bool array_find(struct py_window **w_p, int64_t rank, int64_t *index_p)
+{
+	const struct py_window *w = *w_p;
+	const int64_t *bounds;
+	Py_ssize_t low = 0, high = PyTuple_GET_SIZE(w->arrays);
+
+	if (w->it.closed || rank >= PyArray_DIM(w->bounds, 0))
+		return false;
+	bounds = PyArray_GETPTR2(w->bounds, rank, 0);
+	if (*index_p >= bounds[high])
+		return false;
+	while (high - low > 1) { /* bounds[low] <= index < bounds[high] */
+		const Py_ssize_t middle = (low + high) / 2;
+
+		if (*index_p >= bounds[middle])
+			low = middle;
+		else
+			high = middle;
+	}
+	*index_p -= bounds[low];
+	*w_p = (struct py_window *)PyTuple_GET_ITEM(w->arrays, low);
+	return true;
+}
+
+bool py_find_place(struct py_window **w_p, PyObject *rank, PyObject *offset,
+		   int64_t *rank_p, int64_t *index_p)
+{
+	return py_to_place(rank, offset, rank_p, index_p) &&
+	       (!(*w_p)->arrays || array_find(w_p, *rank_p, index_p));
+}
+
 /* Integers that are not larger are numbers of these types, none is rounded. */
 #define MOST_IN_DOUBLE (1LL << 53)
 #define MOST_IN_FLOAT (1LL << 24)

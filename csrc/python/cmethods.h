@@ -46,6 +46,13 @@ struct py_window {
 	PyObject *in_flight; /* the fabric's dictionaries of operations */
 	PyObject *orphans;
 	PyObject *know; /* to be called with long buffers; or NULL */
+	/*
+	 * Of a window over several arrays, which has no C window itself: their
+	 * windows, a tuple, and at [r, k] the offset at which array k of rank r
+	 * begins, where the last k is the end; else NULL.
+	 */
+	PyObject *arrays;
+	PyArrayObject *bounds;
 };
 
 /* What came of an attempt to do it in C. */
@@ -193,6 +200,12 @@ bool py_to_index(PyObject *it, int64_t *index_p);
 /* a rank, and an offset that may be NULL, for 0 */
 bool py_to_place(PyObject *rank, PyObject *offset, int64_t *rank_p,
 		 int64_t *index_p);
+/*
+ * The same in a window; in one of several arrays *w_p becomes the window of the
+ * array that the element is in, and *index_p is counted there.
+ */
+bool py_find_place(struct py_window **w_p, PyObject *rank, PyObject *offset,
+		   int64_t *rank_p, int64_t *index_p);
 /* an operation by its name; NULL is the sum */
 bool py_to_op(PyObject *it, int *op_p);
 /* a number that fits the window's dtype, as one element of it */

@@ -63,8 +63,9 @@ static enum py_outcome load_try(void *self, struct py_call *c)
 	int64_t rank, index;
 	PyObject *unread;
 
-	if ((c->got[2] && c->got[2] != Py_None) || !py_is_open(w) ||
-	    !py_to_place(c->got[0], c->got[1], &rank, &index))
+	if ((c->got[2] && c->got[2] != Py_None) ||
+	    !py_find_place(&w, c->got[0], c->got[1], &rank, &index) ||
+	    !py_is_open(w))
 		return PY_DECLINED;
 	unread = w->it.type == RMAEXT_BOOL ? Py_False : py_names.zero;
 	return py_update(w, &load, unread, rank, index, &c->result);
@@ -107,8 +108,9 @@ const char py_store_doc[] = PyDoc_STR(
 	">>> win.local[3:7]\n"
 	"array([0., 1., 2., 0.])");
 
-static enum py_outcome store_try(void *w, struct py_call *c)
+static enum py_outcome store_try(void *self, struct py_call *c)
 {
+	struct py_window *w = self;
 	struct py_update store = {
 		.call = "store",
 		.op = RMAEXT_REPLACE,
@@ -118,7 +120,8 @@ static enum py_outcome store_try(void *w, struct py_call *c)
 	enum py_outcome done;
 	int64_t rank, index;
 
-	if (!py_is_open(w) || !py_to_place(c->got[1], c->got[2], &rank, &index))
+	if (!py_find_place(&w, c->got[1], c->got[2], &rank, &index) ||
+	    !py_is_open(w))
 		return PY_DECLINED;
 	/* the previous values are the answer that it has been applied */
 	if (!py_rank_is_direct(w, rank))

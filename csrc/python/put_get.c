@@ -219,11 +219,12 @@ const char py_put_doc[] = PyDoc_STR(
 	">>> win.local[3:7]\n"
 	"array([0., 1., 2., 0.])");
 
-static enum py_outcome try_put(void *w, struct py_call *c)
+static enum py_outcome try_put(void *self, struct py_call *c)
 {
+	struct py_window *w = self;
 	int64_t rank, index;
 
-	if (!py_to_place(c->got[1], c->got[2], &rank, &index))
+	if (!py_find_place(&w, c->got[1], c->got[2], &rank, &index))
 		return PY_DECLINED;
 	return py_put(w, c->got[0], rank, index);
 }
@@ -271,13 +272,14 @@ const char py_get_doc[] = PyDoc_STR(
 	">>> win.get(0, offset=2, count=3)\n"
 	"array([2., 3., 4.])");
 
-enum py_outcome py_try_get(void *w, struct py_call *c)
+enum py_outcome py_try_get(void *self, struct py_call *c)
 {
 	PyObject *wanted = c->got[2], *out = c->got[3];
 	int64_t rank, index, count = -1;
+	struct py_window *w = self;
 	enum py_outcome done;
 
-	if (!py_to_place(c->got[0], c->got[1], &rank, &index) ||
+	if (!py_find_place(&w, c->got[0], c->got[1], &rank, &index) ||
 	    (wanted && wanted != Py_None && !py_to_index(wanted, &count)))
 		return PY_DECLINED;
 	if (out && out != Py_None) {
@@ -286,7 +288,9 @@ enum py_outcome py_try_get(void *w, struct py_call *c)
 			return PY_DECLINED;
 		Py_INCREF(out);
 	} else {
-		if ((count < 0 && !py_rest(w, rank, index, &count)) ||
+		/* the rest of an array is not that of all */
+		if ((count < 0 &&
+		     (w != self || !py_rest(w, rank, index, &count))) ||
 		    !py_could_get(w, rank, index, count))
 			return PY_DECLINED;
 		out = (PyObject *)py_new_array(w, 1, &(npy_intp){count});

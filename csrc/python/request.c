@@ -219,9 +219,9 @@ static enum py_outcome rput_try(void *self, struct py_call *c)
 	enum py_outcome done;
 	int64_t rank, index;
 
-	if (!py_is_open(w) ||
-	    !py_to_place(c->got[1], c->got[2], &rank, &index) ||
-	    !py_rank_is_direct(w, rank) || (key && index))
+	if (!py_find_place(&w, c->got[1], c->got[2], &rank, &index) ||
+	    !py_is_open(w) || !py_rank_is_direct(w, rank) ||
+	    (key && (index || w != self)))
 		return PY_DECLINED;
 	done = key ? py_put_part(w, rank, key, c->got[0])
 		   : py_put(w, c->got[0], rank, index);
@@ -284,13 +284,12 @@ static enum py_outcome rget_try(void *self, struct py_call *c)
 	PyArrayObject *out;
 	int64_t rank, index;
 
-	if (!py_is_open(w) ||
-	    !py_to_place(c->got[0], c->got[1], &rank, &index) ||
-	    !py_rank_is_direct(w, rank))
+	if (!py_find_place(&w, c->got[0], c->got[1], &rank, &index) ||
+	    !py_is_open(w) || !py_rank_is_direct(w, rank))
 		return PY_DECLINED;
 	if (!key)
-		done = py_try_get(w, c);
-	else if (index || (count && count != Py_None) ||
+		done = py_try_get(self, c);
+	else if (index || w != self || (count && count != Py_None) ||
 		 !out_take(w, c->got[3], &out))
 		return PY_DECLINED;
 	else

@@ -295,12 +295,13 @@ const char py_accumulate_doc[] = PyDoc_STR(
 	">>> win.local[8:]\n"
 	"array([3., 5.])");
 
-static enum py_outcome update_try(void *w, struct py_call *c)
+static enum py_outcome update_try(void *self, struct py_call *c)
 {
 	struct py_update u = *(const struct py_update *)c->how;
+	struct py_window *w = self;
 	int64_t rank, index;
 
-	if (!py_to_place(c->got[1], c->got[2], &rank, &index) ||
+	if (!py_find_place(&w, c->got[1], c->got[2], &rank, &index) ||
 	    !py_to_op(c->got[3], &u.op))
 		return PY_DECLINED;
 	return py_update(w, &u, c->got[0], rank, index, &c->result);
@@ -444,11 +445,12 @@ const struct py_update py_sum = {
 	.result = PY_SCALAR_OR_ARRAY,
 };
 
-static enum py_outcome fetch_add_try(void *w, struct py_call *c)
+static enum py_outcome fetch_add_try(void *self, struct py_call *c)
 {
+	struct py_window *w = self;
 	int64_t rank, index;
 
-	if (!py_to_place(c->got[1], c->got[2], &rank, &index))
+	if (!py_find_place(&w, c->got[1], c->got[2], &rank, &index))
 		return PY_DECLINED;
 	return py_update(w, &py_sum, c->got[0], rank, index, &c->result);
 }
@@ -492,11 +494,12 @@ const char py_compare_and_swap_doc[] = PyDoc_STR(
 	">>> win.compare_and_swap(0.0, 7.0, rank=0)  # it is 5.0 by now\n"
 	"np.float64(5.0)");
 
-static enum py_outcome compare_and_swap_try(void *w, struct py_call *c)
+static enum py_outcome compare_and_swap_try(void *self, struct py_call *c)
 {
+	struct py_window *w = self;
 	int64_t rank, index;
 
-	if (!py_to_place(c->got[2], c->got[3], &rank, &index))
+	if (!py_find_place(&w, c->got[2], c->got[3], &rank, &index))
 		return PY_DECLINED;
 	return py_swap(w, c->got[0], c->got[1], rank, index, &c->result);
 }

@@ -55,6 +55,38 @@ static PyObject *window_bind(struct py_window *w, PyObject *args)
 	Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(bind_arrays_doc,
+	     "_bind_arrays($self, arrays, bounds, /)\n--\n\n"
+	     "Be the windows of several arrays; bounds[r, k] is the offset at "
+	     "which array k of\nrank r begins, int64 in C order, and its last "
+	     "column the end.");
+
+static PyObject *window_bind_arrays(struct py_window *w, PyObject *args)
+{
+	PyArrayObject *bounds;
+	PyObject *arrays;
+
+	if (!PyArg_ParseTuple(args, "O!O!:_bind_arrays", &PyTuple_Type, &arrays,
+			      &PyArray_Type, &bounds))
+		return NULL;
+	for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(arrays); k++)
+		if (!PyObject_TypeCheck(PyTuple_GET_ITEM(arrays, k),
+					&py_window_type))
+			return PyErr_Format(PyExc_TypeError,
+					    "_bind_arrays() takes Windows");
+	if (w->handle || w->arrays || !PyTuple_GET_SIZE(arrays) ||
+	    PyArray_TYPE(bounds) != NPY_INT64 || !PyArray_ISCARRAY(bounds) ||
+	    PyArray_NDIM(bounds) != 2 ||
+	    PyArray_DIM(bounds, 1) != PyTuple_GET_SIZE(arrays) + 1)
+		return PyErr_Format(
+			PyExc_ValueError,
+			"_bind_arrays() takes bounds for as many arrays, "
+			"once");
+	w->arrays = Py_NewRef(arrays);
+	w->bounds = (PyArrayObject *)Py_NewRef((PyObject *)bounds);
+	Py_RETURN_NONE;
+}
+
 static PyObject *window_get_closed(struct py_window *w, void *closure)
 {
 	(void)closure;
@@ -94,6 +126,8 @@ static int window_traverse(struct py_window *w, visitproc visit, void *arg)
 	Py_VISIT(w->in_flight);
 	Py_VISIT(w->orphans);
 	Py_VISIT(w->know);
+	Py_VISIT(w->arrays);
+	Py_VISIT(w->bounds);
 	return 0;
 }
 
@@ -107,6 +141,8 @@ static int window_clear(struct py_window *w)
 	Py_CLEAR(w->in_flight);
 	Py_CLEAR(w->orphans);
 	Py_CLEAR(w->know);
+	Py_CLEAR(w->arrays);
+	Py_CLEAR(w->bounds);
 	return 0;
 }
 
@@ -141,6 +177,8 @@ static PyMethodDef window_methods[] = {
 	PY_FASTCALL(py, test_notify, py_test_notify_doc),
 	{"fence", (PyCFunction)py_fence, METH_NOARGS, py_fence_doc},
 	{"_bind", (PyCFunction)window_bind, METH_VARARGS, bind_doc},
+	{"_bind_arrays", (PyCFunction)window_bind_arrays, METH_VARARGS,
+	 bind_arrays_doc},
 	{"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
 	 "Window[numpy.float64]: for annotations, as numpy.ndarray has it."},
 	{NULL, NULL, 0, NULL},

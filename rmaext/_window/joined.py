@@ -222,6 +222,7 @@ class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
             [np.zeros((group.size, 1), np.int64), sizes.cumsum(axis=1)], axis=1
         )
         self._sizes = Numbers(self._bounds[:, -1])
+        self._bind_arrays(tuple(self._arrays), np.ascontiguousarray(self._bounds))
         routes = {
             r: max((w._routes[r] for w in self._arrays if w._sizes[r]), default=first._routes[r])
             for r in group.here

@@ -8,6 +8,7 @@ import gc
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 from support.guarded import Guarded, neighbour, noise, same
 
 import rmaext
@@ -53,6 +54,31 @@ def test_put_and_get(comm, dtype):
         out = np.zeros((2, 5), dtype)
         assert win.get(comm.rank, 4, out=out) is out
         assert same(out.reshape(-1), mine[4:14])
+        win.fence()
+
+
+def test_within_an_array_nothing_is_done_in_python(comm, monkeypatch):
+    """A call that crosses no seam goes straight to the array's window, in C."""
+    peer, ends = comm.rank, np.cumsum(SIZES)
+    with joined(comm, dtype="i8") as win:
+        if not comm.allreduce(win.route(peer) == "direct", MPI.LAND):
+            pytest.skip("not by memory")
+        for name in ("put", "get", "fetch_add", "compare_and_swap", "accumulate", "store", "load"):
+            monkeypatch.setattr(type(win), f"_{name}", None)
+        for at in range(TOTAL):
+            win.put(at + 1, peer, at)
+            win.flush(peer)
+            assert win.get(peer, at, 1) == at + 1
+            assert win.fetch_add(5, peer, at) == at + 1
+            assert win.compare_and_swap(at + 6, -at, peer, at) == at + 6
+            win.accumulate(1, peer, at)
+            win.flush(peer)
+            assert win.load(peer, at) == 1 - at
+            win.store(at, peer, at)
+        for first, end in zip([0, *ends[:-1]], ends, strict=True):
+            assert win.get(peer, first, end - first).tolist() == [*range(first, end)]
+        with pytest.raises(TypeError):  # the last of the array and the first of the next
+            win.get(peer, ends[0] - 1, 2)
         win.fence()
 
 
