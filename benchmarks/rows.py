@@ -12,6 +12,7 @@ import numpy as np
 from away import away, pauses
 from connections import connections
 from costs import cpu
+from derived import derived
 from growth import crowd, growth
 from mpi4py import MPI
 from places import places
@@ -391,6 +392,7 @@ CASES = {
     "latency": cases.latency,
     "creation": cases.creation,
     "cpu": cpu,
+    "derived": derived,
     "locks": locks,
     "prepared": prepared,
     "memcpy": memcpy,

@@ -458,6 +458,28 @@ TABLE = (
         tuple(Claim(name, TIME, 1.0, mine=COMPAT) for name in EACH),
     ),
     Row(
+        "compat.Win, same node, beyond one element: MPI.Win",
+        BOTH,
+        job("derived", (COMPAT, MPI_ALLOCATE), program=ROWS, rounds=6),
+        tuple(
+            Claim(re.escape(name), TIME, most, (MPI_ALLOCATE,), COMPAT)
+            for name, most in (
+                ("Put + Flush, 16 x 16, a datatype made for it", 4.0),
+                ("Put + Flush, 512 x 512", 1.0),
+                ("Accumulate + Flush, 16 x 16", 2.0),
+                ("Get_accumulate + Flush, 16 x 16", 2.0),
+                ("Accumulate + Flush, 512 x 512", 1.0),
+                ("Get_accumulate + Flush, 512 x 512", 1.0),
+                ("Accumulate + Flush, 1000 doubles", 1.0),
+                ("Raccumulate + Wait, 1 double", 2.0),
+                ("Rget_accumulate + Wait, 1 double", 2.0),
+                ("Raccumulate + Wait, 1000 doubles", 2.0),
+                ("Get + Flush, 3000 ranges", 1.0),
+                ("Accumulate + Flush, 3000 ranges", 1.0),
+            )
+        ),
+    ),
+    Row(
         "compat.Win.Allocate of 1 MiB, 2 ranks",
         BOTH,
         job("creation", (COMPAT, ALLOCATE, MPI_ALLOCATE), program=ROWS),

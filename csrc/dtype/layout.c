@@ -409,12 +409,6 @@ bool rmx_side_span(const struct rmx_side *side, int64_t *low_p, int64_t *high_p)
 	return !l || span_widen(low_p, high_p, side->count, l->extent);
 }
 
-static void walk_enter_run(struct rmx_walk *w)
-{
-	w->at = w->turn + w->layout->run[w->run].offset;
-	w->left = (uint64_t)w->layout->run[w->run].len;
-}
-
 void rmx_walk_start(struct rmx_walk *w, const struct rmx_side *side, char *base)
 {
 	w->layout = side->layout;
@@ -422,33 +416,29 @@ void rmx_walk_start(struct rmx_walk *w, const struct rmx_side *side, char *base)
 	w->run = 0;
 	if (w->layout) {
 		memset(w->done, 0, (size_t)w->layout->loops * sizeof(*w->done));
-		walk_enter_run(w);
+		rmx_walk_enter_run(w);
 	} else {
 		w->at = base;
 		w->left = side->bytes;
 	}
 }
 
-void rmx_walk_next_run(struct rmx_walk *w)
+void rmx_walk_turn(struct rmx_walk *w)
 {
 	const struct rmx_layout *l = w->layout;
 	int k = l->loops - 1;
 
-	if (++w->run == l->runs) {
-		w->run = 0;
-		for (; k >= 0; k--) {
-			const struct rmx_turns *t = &l->loop[k];
+	w->run = 0;
+	for (; k >= 0; k--) {
+		const struct rmx_turns *t = &l->loop[k];
 
-			w->turn += t->step;
-			if (++w->done[k] < t->count)
-				break;
-			w->turn -= t->step * t->count;
-			w->done[k] = 0;
-		}
-		if (k < 0)
-			w->turn = w->element += l->extent;
+		w->turn += t->step;
+		if (++w->done[k] < t->count)
+			return;
+		w->turn -= t->step * t->count;
+		w->done[k] = 0;
 	}
-	walk_enter_run(w);
+	w->turn = w->element += l->extent;
 }
 
 void rmx_walk_copy(struct rmx_walk *to, struct rmx_walk *from, uint64_t bytes)

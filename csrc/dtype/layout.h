@@ -115,15 +115,26 @@ struct rmx_walk {
 
 void rmx_walk_start(struct rmx_walk *walk, const struct rmx_side *side,
 		    char *base);
-/* After the last run `at` is not used any more. */
-void rmx_walk_next_run(struct rmx_walk *walk);
-/* Goes on by so many bytes, no more than are left of the run. */
+/* Goes on to the first run of the next turn, or element. */
+void rmx_walk_turn(struct rmx_walk *walk);
+static inline void rmx_walk_enter_run(struct rmx_walk *walk)
+{
+	walk->at = walk->turn + walk->layout->run[walk->run].offset;
+	walk->left = (uint64_t)walk->layout->run[walk->run].len;
+}
+/*
+ * Goes on by so many bytes, no more than are left of the run. After the last
+ * one `at` is not used any more.
+ */
 static inline void rmx_walk_on(struct rmx_walk *walk, uint64_t bytes)
 {
 	walk->at += bytes;
 	walk->left -= bytes;
-	if (!walk->left && walk->layout)
-		rmx_walk_next_run(walk);
+	if (walk->left || !walk->layout)
+		return;
+	if (++walk->run == walk->layout->runs)
+		rmx_walk_turn(walk);
+	rmx_walk_enter_run(walk);
 }
 
 /* Copies between two walks, which both have so many bytes. */

@@ -96,6 +96,7 @@ extern struct py_names {
 	PyObject *target_rank, *target, *target_disp, *result, *report;
 	PyObject *Put, *Get, *Accumulate, *Get_accumulate;
 	PyObject *Fetch_and_op, *Compare_and_swap, *Flush;
+	PyObject *Rput, *Rget, *Raccumulate, *Rget_accumulate;
 	PyObject *ops[RMX_OPS]; /* NULL: the operation has no name */
 } py_names;
 

@@ -207,6 +207,7 @@ PyMethodDef py_compat_methods[] = {
 	{"mpi_types", py_mpi_types, METH_VARARGS, py_mpi_types_doc},
 	{"mpi_layout", py_mpi_layout, METH_O, py_mpi_layout_doc},
 	{"mpi_ops", py_mpi_ops, METH_O, py_mpi_ops_doc},
+	{"mpi_done", py_mpi_done, METH_O, py_mpi_done_doc},
 	{"mpi_request_functions", py_mpi_request_functions, METH_NOARGS,
 	 py_mpi_request_functions_doc},
 	{"mpi_request_new", py_mpi_request_new, METH_O, py_mpi_request_new_doc},

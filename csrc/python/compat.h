@@ -32,6 +32,10 @@ PyObject *py_mpi_layout(PyObject *module, PyObject *datatype);
 PyObject *py_mpi_ops(PyObject *module, PyObject *list);
 extern const char py_mpi_types_doc[], py_mpi_layout_doc[], py_mpi_ops_doc[];
 
+/* compat_win.c: a function of the module */
+PyObject *py_mpi_done(PyObject *module, PyObject *make);
+extern const char py_mpi_done_doc[];
+
 /* compat_request.c: functions of the module, for generalized requests of MPI */
 PyObject *py_mpi_request_functions(PyObject *module, PyObject *ignored);
 PyObject *py_mpi_request_new(PyObject *module, PyObject *status);

@@ -244,6 +244,92 @@ static WIN_METHOD(Compare_and_swap, swap_try,
 			    &py_names.result, &py_names.target_rank,
 			    &py_names.target_disp});
 
+/* What makes a request of MPI that is done; NULL: not told yet. */
+static PyObject *make_done;
+
+const char py_mpi_done_doc[] =
+	PyDoc_STR("mpi_done(make, /)\n--\n\n"
+		  "Tell of what makes a request of MPI that is done.");
+
+PyObject *py_mpi_done(PyObject *module, PyObject *make)
+{
+	(void)module;
+	Py_XSETREF(make_done, Py_NewRef(make));
+	Py_RETURN_NONE;
+}
+
+/* A call with a request, which is done at once, by memory. */
+struct asking {
+	enum py_outcome (*attempt)(void *self, struct py_call *c);
+	const void *how; /* of the attempt */
+	int rank;	 /* which argument that is */
+};
+
+static enum py_outcome asking_try(void *self, struct py_call *c)
+{
+	const struct asking *a = c->how;
+	PyObject *rank = c->got[a->rank];
+	struct py_call call = *c;
+	struct win *w = self;
+	enum py_outcome done;
+	int64_t number;
+
+	if (!make_done || !rank_is_in(w, w->passive, rank) ||
+	    !py_to_index(rank, &number) ||
+	    !py_rank_is_direct(w->window, number))
+		return PY_DECLINED;
+	call.how = a->how;
+	done = a->attempt(self, &call);
+	if (done != PY_DONE)
+		return done;
+	c->result = PyObject_CallNoArgs(make_done);
+	return c->result ? PY_DONE : PY_FAILED;
+}
+
+static const struct asking asking_put = {move_try, &is_put, 1};
+static const struct asking asking_get = {move_try, NULL, 1};
+static const struct asking asking_accumulate = {accumulate_try, NULL, 1};
+static const struct asking asking_get_accumulate = {fetch_try, NULL, 2};
+
+PyDoc_STRVAR(Rput_doc, "Rput($self, /, origin, target_rank, target=None)\n"
+		       "--\n\n"
+		       "As `Put`, with a request.");
+
+static WIN_METHOD(Rput, asking_try, .how = &asking_put, .slow = &py_names.Rput,
+		  .required = 2, .given = 3,
+		  .names = {&py_names.origin, &py_names.target_rank,
+			    &py_names.target});
+
+PyDoc_STRVAR(Rget_doc, "Rget($self, /, origin, target_rank, target=None)\n"
+		       "--\n\n"
+		       "As `Get`, with a request.");
+
+static WIN_METHOD(Rget, asking_try, .how = &asking_get, .slow = &py_names.Rget,
+		  .required = 2, .given = 3,
+		  .names = {&py_names.origin, &py_names.target_rank,
+			    &py_names.target});
+
+PyDoc_STRVAR(Raccumulate_doc,
+	     "Raccumulate($self, /, origin, target_rank, target=None, op=SUM)\n"
+	     "--\n\n"
+	     "As `Accumulate`, with a request.");
+
+static WIN_METHOD(Raccumulate, asking_try, .how = &asking_accumulate,
+		  .slow = &py_names.Raccumulate, .required = 2, .given = 4,
+		  .names = {&py_names.origin, &py_names.target_rank,
+			    &py_names.target, &py_names.op});
+
+PyDoc_STRVAR(Rget_accumulate_doc,
+	     "Rget_accumulate($self, /, origin, result, target_rank, "
+	     "target=None, op=SUM)\n--\n\n"
+	     "As `Get_accumulate`, with a request.");
+
+static WIN_METHOD(Rget_accumulate, asking_try, .how = &asking_get_accumulate,
+		  .slow = &py_names.Rget_accumulate, .required = 3, .given = 5,
+		  .names = {&py_names.origin, &py_names.result,
+			    &py_names.target_rank, &py_names.target,
+			    &py_names.op});
+
 static enum py_outcome flush_try(void *self, struct py_call *c)
 {
 	struct win *w = self;
@@ -315,6 +401,10 @@ static PyMethodDef win_methods[] = {
 	PY_FASTCALL(win, Get_accumulate, Get_accumulate_doc),
 	PY_FASTCALL(win, Fetch_and_op, Fetch_and_op_doc),
 	PY_FASTCALL(win, Compare_and_swap, Compare_and_swap_doc),
+	PY_FASTCALL(win, Rput, Rput_doc),
+	PY_FASTCALL(win, Rget, Rget_doc),
+	PY_FASTCALL(win, Raccumulate, Raccumulate_doc),
+	PY_FASTCALL(win, Rget_accumulate, Rget_accumulate_doc),
 	PY_FASTCALL(win, Flush, Flush_doc),
 	{"Unlock", (PyCFunction)(void (*)(void))win_Unlock,
 	 METH_FASTCALL | METH_KEYWORDS, Unlock_doc},

@@ -86,6 +86,10 @@ static bool names_intern(void)
 	       name_intern(&py_names.Fetch_and_op, "_Fetch_and_op") &&
 	       name_intern(&py_names.Compare_and_swap, "_Compare_and_swap") &&
 	       name_intern(&py_names.Flush, "_Flush") &&
+	       name_intern(&py_names.Rput, "_Rput") &&
+	       name_intern(&py_names.Rget, "_Rget") &&
+	       name_intern(&py_names.Raccumulate, "_Raccumulate") &&
+	       name_intern(&py_names.Rget_accumulate, "_Rget_accumulate") &&
 	       name_intern(&py_names.acquire, "acquire") &&
 	       name_intern(&py_names.release, "release") &&
 	       name_intern(&py_names.reap, "reap") &&

@@ -90,7 +90,6 @@ class Win(cmethods.Win):
     _units: Any
     _epochs: Any
     _attributes: Any
-    _bytes: tuple[Any, Any]
     _near: frozenset[int]
     _finalizing = staticmethod(sys.is_finalizing)
 
@@ -116,7 +115,7 @@ class Win(cmethods.Win):
         self._window, self._units = state.window, state.units
         self._epochs, self._attributes = state.epochs, state.attributes
         epochs = state.epochs
-        self._bytes, self._near = (state.window, state.units), state.near
+        self._near = state.near
         # what is nowhere cannot be shown; a dynamic window has no memory of its own
         shows = bool(state.attributes.fixed[MPI.WIN_BASE])
         self._be(shows, state.window, state.units, epochs.access, epochs.passive)
@@ -450,50 +449,29 @@ class Win(cmethods.Win):
         """Raise what MPI raises in place of an exception."""
         report(self, cause)
 
-    # -- operations with a request -------------------------------------------------------
-
-    def Rput(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
-        """As `Put`, with a request."""
-        try:
-            target_rank = integer(target_rank)
-            self._epochs.enter_passive("Rput", target_rank)
-            if target_rank in self._near and cmethods.mpi_put(
-                *self._bytes, origin, target_rank, target
-            ):
-                return requests.done()
-            return requests.begun(transfer.begin_put(self, origin, target_rank, target))
-        except RAISED as exc:
-            report(self, exc)
-
-    def Rget(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
-        """As `Get`, with a request."""
-        try:
-            target_rank = integer(target_rank)
-            self._epochs.enter_passive("Rget", target_rank)
-            if target_rank in self._near and cmethods.mpi_get(
-                *self._bytes, origin, target_rank, target
-            ):
-                return requests.done()
-            return requests.begun(transfer.begin_get(self, origin, target_rank, target))
-        except RAISED as exc:
-            report(self, exc)
+    @translated
+    def _Rput(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
+        target_rank = integer(target_rank)
+        self._epochs.enter_passive("Rput", target_rank)
+        return requests.begun(transfer.begin_put(self, origin, target_rank, target))
 
     @translated
-    def Raccumulate(
+    def _Rget(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
+        target_rank = integer(target_rank)
+        self._epochs.enter_passive("Rget", target_rank)
+        return requests.begun(transfer.begin_get(self, origin, target_rank, target))
+
+    @translated
+    def _Raccumulate(
         self, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM
     ) -> MPI.Request:
-        """As `Accumulate`, with a request."""
         target_rank = integer(target_rank)
         self._epochs.enter_passive("Raccumulate", target_rank)
-        if target_rank in self._near and transfer.update_at_once(
-            self, origin, None, target_rank, target, op
-        ):
-            return requests.done()
         begun = transfer.begin_accumulate(self, origin, target_rank, target, op)
         return requests.begun(begun)
 
     @translated
-    def Rget_accumulate(
+    def _Rget_accumulate(
         self,
         origin: Any,
         result: Any,
@@ -501,13 +479,8 @@ class Win(cmethods.Win):
         target: Any = None,
         op: MPI.Op = MPI.SUM,
     ) -> MPI.Request:
-        """As `Get_accumulate`, with a request."""
         target_rank = integer(target_rank)
         self._epochs.enter_passive("Rget_accumulate", target_rank)
-        if target_rank in self._near and transfer.update_at_once(
-            self, origin, result, target_rank, target, op
-        ):
-            return requests.done()
         begun = transfer.begin_get_accumulate(self, origin, result, target_rank, target, op)
         return requests.begun(begun)
 
