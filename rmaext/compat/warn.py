@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -41,7 +42,7 @@ _seen: set[tuple[str, int, str]] = set()
 def report_differences(win: type) -> None:
     """Let a class Win report, once a place, the calls in DIFFERENCES."""
     for name, text in DIFFERENCES.items():
-        its = win.__dict__[name]
+        its = inspect.getattr_static(win, name)  # some are those of C, which it inherits
         if isinstance(its, property):
             setter = its.fset and _reporting(its.fset, name, text)
             new: Any = property(_reporting(its.fget, name, text), setter, doc=its.__doc__)
