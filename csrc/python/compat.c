@@ -9,6 +9,12 @@
 
 #define KEEP_GIL_ATOMIC ((uint64_t)4 << 10) /* bytes, as in op.c */
 
+/* What was not taken, because of an exception that came meanwhile, failed. */
+static enum py_outcome outcome_of(enum py_outcome done)
+{
+	return done == PY_DECLINED && PyErr_Occurred() ? PY_FAILED : done;
+}
+
 static PyObject *outcome_bool(enum py_outcome outcome)
 {
 	return outcome == PY_FAILED ? NULL
@@ -45,7 +51,7 @@ enum py_outcome py_mpi_move(struct py_window *w, PyObject *units,
 			       t.offset);
 	py_part_drop(&p);
 	py_part_drop(&t.part);
-	return done;
+	return outcome_of(done);
 }
 
 /* args: window, units, buffer, rank, target */
@@ -135,7 +141,7 @@ enum py_outcome py_mpi_update(struct py_window *w, PyObject *units,
 	py_part_drop(&origin);
 	py_part_drop(&result);
 	py_part_drop(&t.part);
-	return done;
+	return outcome_of(done);
 }
 
 enum py_outcome py_mpi_swap(struct py_window *w, PyObject *units,
@@ -156,7 +162,7 @@ enum py_outcome py_mpi_swap(struct py_window *w, PyObject *units,
 	py_part_drop(&compare);
 	py_part_drop(&result);
 	py_part_drop(&t.part);
-	return done;
+	return outcome_of(done);
 }
 
 PyDoc_STRVAR(mpi_update_doc,

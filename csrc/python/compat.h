@@ -22,7 +22,10 @@ struct py_named {
 	struct rmx_basic basic;
 };
 const struct py_named *py_find_named(PyObject *datatype);
-/* The Layout of any datatype, a new reference; it may run Python. */
+/*
+ * The Layout of any datatype, a new reference. It may run Python, and with that
+ * a signal handler: NULL without an exception if there is none, else with it.
+ */
 PyObject *py_layout_of(PyObject *datatype);
 /* The number of an MPI.Op; NULL is the sum. False: it is not known. */
 bool py_mpi_op(PyObject *object, int *op_p);
@@ -66,7 +69,8 @@ struct py_target {
 /*
  * compat_buffer.c: takes a buffer; and a place at the target, which is a
  * displacement, or (displacement, count, type), by default of the same elements
- * as the origin's. False: Python does it, or knows what is wrong.
+ * as the origin's. False: Python does it, or knows what is wrong; unless an
+ * exception is set.
  */
 bool py_part_take(struct py_part *p, PyObject *it, bool write);
 bool py_target_take(struct py_window *w, PyObject *units, PyObject *rank,

@@ -125,10 +125,8 @@ static bool type_take(PyObject *it, struct rmx_basic *basic_p,
 	Py_INCREF(it); /* Python, which may run, could drop it */
 	*layout_p = (struct py_layout *)py_layout_of(it);
 	Py_DECREF(it);
-	if (!*layout_p) {
-		PyErr_Clear();
+	if (!*layout_p)
 		return false;
-	}
 	*basic_p = (*layout_p)->it->basic;
 	return true;
 }

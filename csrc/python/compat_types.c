@@ -24,8 +24,8 @@ const char py_mpi_types_doc[] = PyDoc_STR(
 	"mpi_types(types, datatype, at, nbytes, make, /)\n--\n\n"
 	"Tell of predefined types: a list of (Datatype, number of an update's "
 	"type or -1,\nextent, whether it has gaps). And of the class Datatype, "
-	"where its objects have\ntheir handle, and how the Layout of one is "
-	"made.");
+	"where its objects have\ntheir handle, and what returns the Layout "
+	"of one, or None.");
 
 PyObject *py_mpi_types(PyObject *module, PyObject *args)
 {
@@ -105,10 +105,8 @@ PyObject *py_layout_of(PyObject *datatype)
 	PyObject *layout;
 	uint64_t handle;
 
-	if (!make_layout || !PyObject_TypeCheck(datatype, datatype_type)) {
-		PyErr_SetString(PyExc_TypeError, "no datatype of MPI");
+	if (!make_layout || !PyObject_TypeCheck(datatype, datatype_type))
 		return NULL;
-	}
 	handle = handle_of(datatype);
 	if (it->object == datatype && it->handle == handle)
 		return Py_NewRef(it->layout);
@@ -116,7 +114,6 @@ PyObject *py_layout_of(PyObject *datatype)
 	if (!layout)
 		return NULL;
 	if (!PyObject_TypeCheck(layout, &py_layout_type)) {
-		PyErr_SetString(PyExc_TypeError, "no Layout");
 		Py_DECREF(layout);
 		return NULL;
 	}
@@ -131,12 +128,15 @@ PyObject *py_layout_of(PyObject *datatype)
 
 const char py_mpi_layout_doc[] =
 	PyDoc_STR("mpi_layout(datatype, /)\n--\n\n"
-		  "Return the Layout of a datatype, which is made once.");
+		  "Return the Layout of a datatype, which is made once; None "
+		  "if it has none.");
 
 PyObject *py_mpi_layout(PyObject *module, PyObject *datatype)
 {
+	PyObject *layout = py_layout_of(datatype);
+
 	(void)module;
-	return py_layout_of(datatype);
+	return layout || PyErr_Occurred() ? layout : Py_NewRef(Py_None);
 }
 
 /* -- operations */

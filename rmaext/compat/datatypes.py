@@ -240,16 +240,19 @@ def _keyval() -> int:
     return MPI.Datatype.Create_keyval()
 
 
-def _made(datatype: MPI.Datatype) -> Layout:
-    """Return the layout of a datatype that C does not know."""
+def _made(datatype: MPI.Datatype) -> Layout | None:
+    """Return the layout of a datatype that C does not know; None if there is none."""
     if datatype == MPI.DATATYPE_NULL:
-        raise ValueError("MPI.DATATYPE_NULL, or a datatype that was freed, has no layout")
+        return None
     if (basic := _basics().get(datatype.handle)) is not None:
         return basic
     kept: Any = datatype.Get_attr(_keyval())
     if isinstance(kept, Layout):
         return kept
-    layout = _flatten(datatype, False)
+    try:
+        layout = _flatten(datatype, False)
+    except Unsupported:
+        return None
     if layout.number > _MANY:
         datatype.Set_attr(_keyval(), layout)
     return layout
@@ -272,8 +275,8 @@ def layout_of(datatype: MPI.Datatype, whole: bool = False) -> Layout:
     """
     _basics()
     layout = cmethods.mpi_layout(datatype)
-    if whole and (layout.basic is None or layout.basic[2]):
-        layout = _flatten(datatype, True)
+    if layout is None or (whole and (layout.basic is None or layout.basic[2])):
+        layout = _flatten(datatype, whole)  # or raises why there is none
     return layout
 
 

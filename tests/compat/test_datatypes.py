@@ -10,6 +10,8 @@ from hypothesis import assume, given, note
 from hypothesis import strategies as st
 from mpi4py import MPI
 
+from rmaext.compat import Win
+from rmaext.compat import datatypes as compat_datatypes
 from rmaext.compat.buffers import pack, runs_of, unpack
 from rmaext.compat.datatypes import layout_of
 
@@ -187,6 +189,32 @@ def test_handles_are_freed():
         new.Free()
     assert len(handles) < 10
     outer.Free()
+
+
+def test_an_exception_while_a_layout_is_made(monkeypatch):
+    """A signal handler's: it is the caller's, and the next call goes well."""
+    flatten, raised = compat_datatypes._flatten, []
+
+    def once(*arguments):
+        if not raised:
+            raised.append(True)
+            raise InterruptedError("a handler")
+        return flatten(*arguments)
+
+    vector, win = MPI.DOUBLE.Create_vector(2, 1, 2).Commit(), Win.Allocate(64, 8)
+    win.Lock(0)
+    for call in (win.Put, win.Get, win.Accumulate, win.Rput):
+        again = vector.Dup()
+        monkeypatch.setattr(compat_datatypes, "_flatten", once)
+        with pytest.raises(InterruptedError):
+            call([np.ones(2), 2, MPI.DOUBLE], 0, (0, 1, again))
+        call([np.ones(2), 2, MPI.DOUBLE], 0, (0, 1, again))
+        raised.clear()
+        again.Free()
+    win.Unlock(0)
+    assert np.frombuffer(win.tomemory())[:4].tolist() == [1.0, 0.0, 1.0, 0.0]  # Rput's
+    win.Free()
+    vector.Free()
 
 
 def test_before_mpi_is_initialised(run_python):
