@@ -25,7 +25,8 @@ def ranges(count: int) -> tuple[MPI.Datatype, np.ndarray]:
     lengths = draw.integers(1, 20, count)
     starts = np.cumsum(lengths + draw.integers(1, 20, count)) - lengths
     datatype = DOUBLE.Create_indexed(lengths.tolist(), starts.tolist()).Commit()
-    return datatype, np.concatenate([np.arange(s, s + n) for s, n in zip(starts, lengths)])  # noqa: B905
+    each = zip(starts, lengths, strict=True)
+    return datatype, np.concatenate([np.arange(start, start + n) for start, n in each])
 
 
 def block(n: int) -> tuple[MPI.Datatype, np.ndarray]:

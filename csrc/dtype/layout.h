@@ -68,11 +68,6 @@ struct rmx_layout *rmx_layout_head(const struct rmx_layout *layout,
 /* The same runs without loops. */
 struct rmx_layout *rmx_layout_flat(const struct rmx_layout *layout, int *why_p);
 
-static inline bool rmx_layout_is_empty(const struct rmx_layout *layout)
-{
-	return !layout->runs;
-}
-
 /* Is it one run, or nothing? */
 static inline bool rmx_layout_is_whole(const struct rmx_layout *layout)
 {

@@ -7,7 +7,7 @@
  */
 #include "python/compat.h"
 
-#define KEEP_GIL_ATOMIC ((uint64_t)4 << 10) /* bytes, as in op.c */
+#define KEEP_GIL_ATOMIC ((uint64_t)4 << 10) /* bytes, as in update.c */
 
 /* What was not taken, because of an exception that came meanwhile, failed. */
 static enum py_outcome outcome_of(enum py_outcome done)

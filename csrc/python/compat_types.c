@@ -128,15 +128,17 @@ PyObject *py_layout_of(PyObject *datatype)
 
 const char py_mpi_layout_doc[] =
 	PyDoc_STR("mpi_layout(datatype, /)\n--\n\n"
-		  "Return the Layout of a datatype, which is made once; None "
-		  "if it has none.");
+		  "Return the Layout of a datatype, which is made once.");
 
 PyObject *py_mpi_layout(PyObject *module, PyObject *datatype)
 {
 	PyObject *layout = py_layout_of(datatype);
 
 	(void)module;
-	return layout || PyErr_Occurred() ? layout : Py_NewRef(Py_None);
+	if (!layout && !PyErr_Occurred())
+		PyErr_SetString(PyExc_ValueError,
+				"no datatype, or one that was freed");
+	return layout;
 }
 
 /* -- operations */

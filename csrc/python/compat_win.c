@@ -141,6 +141,19 @@ static enum py_outcome move_try(void *self, struct py_call *c)
 	return done == PY_DONE && put ? win_reach_self(w, c->got[1]) : done;
 }
 
+/* The arguments of Put and its kin, of Accumulate's, of Get_accumulate's. */
+#define MOVE_ARGUMENTS             \
+	.required = 2, .given = 3, \
+	.names = {&py_names.origin, &py_names.target_rank, &py_names.target}
+#define UPDATE_ARGUMENTS                                                     \
+	.required = 2, .given = 4,                                           \
+	.names = {&py_names.origin, &py_names.target_rank, &py_names.target, \
+		  &py_names.op}
+#define FETCH_ARGUMENTS                                                      \
+	.required = 3, .given = 5,                                           \
+	.names = {&py_names.origin, &py_names.result, &py_names.target_rank, \
+		  &py_names.target, &py_names.op}
+
 /* Defines a method of MPI.Win: an error is raised as MPI's. */
 #define WIN_METHOD(name, attempt, ...) \
 	PY_METHOD(win_##name, attempt, .failed = win_report, __VA_ARGS__)
@@ -149,17 +162,12 @@ PyDoc_STRVAR(Put_doc, "Put($self, /, origin, target_rank, target=None)\n--\n\n"
 		      "Write to a rank's memory.");
 
 static WIN_METHOD(Put, move_try, .how = &is_put, .slow = &py_names.Put,
-		  .required = 2, .given = 3,
-		  .names = {&py_names.origin, &py_names.target_rank,
-			    &py_names.target});
+		  MOVE_ARGUMENTS);
 
 PyDoc_STRVAR(Get_doc, "Get($self, /, origin, target_rank, target=None)\n--\n\n"
 		      "Read from a rank's memory.");
 
-static WIN_METHOD(Get, move_try, .slow = &py_names.Get, .required = 2,
-		  .given = 3,
-		  .names = {&py_names.origin, &py_names.target_rank,
-			    &py_names.target});
+static WIN_METHOD(Get, move_try, .slow = &py_names.Get, MOVE_ARGUMENTS);
 
 static enum py_outcome accumulate_try(void *self, struct py_call *c)
 {
@@ -180,9 +188,7 @@ PyDoc_STRVAR(Accumulate_doc,
 	     "Update a rank's memory.");
 
 static WIN_METHOD(Accumulate, accumulate_try, .slow = &py_names.Accumulate,
-		  .required = 2, .given = 4,
-		  .names = {&py_names.origin, &py_names.target_rank,
-			    &py_names.target, &py_names.op});
+		  UPDATE_ARGUMENTS);
 
 /* single: of Fetch_and_op, which takes a displacement for a target */
 static enum py_outcome fetch_try(void *self, struct py_call *c)
@@ -205,10 +211,7 @@ PyDoc_STRVAR(Get_accumulate_doc,
 	     "Update a rank's memory, and return what was there.");
 
 static WIN_METHOD(Get_accumulate, fetch_try, .slow = &py_names.Get_accumulate,
-		  .required = 3, .given = 5,
-		  .names = {&py_names.origin, &py_names.result,
-			    &py_names.target_rank, &py_names.target,
-			    &py_names.op});
+		  FETCH_ARGUMENTS);
 
 PyDoc_STRVAR(Fetch_and_op_doc,
 	     "Fetch_and_op($self, /, origin, result, target_rank, "
@@ -296,18 +299,14 @@ PyDoc_STRVAR(Rput_doc, "Rput($self, /, origin, target_rank, target=None)\n"
 		       "As `Put`, with a request.");
 
 static WIN_METHOD(Rput, asking_try, .how = &asking_put, .slow = &py_names.Rput,
-		  .required = 2, .given = 3,
-		  .names = {&py_names.origin, &py_names.target_rank,
-			    &py_names.target});
+		  MOVE_ARGUMENTS);
 
 PyDoc_STRVAR(Rget_doc, "Rget($self, /, origin, target_rank, target=None)\n"
 		       "--\n\n"
 		       "As `Get`, with a request.");
 
 static WIN_METHOD(Rget, asking_try, .how = &asking_get, .slow = &py_names.Rget,
-		  .required = 2, .given = 3,
-		  .names = {&py_names.origin, &py_names.target_rank,
-			    &py_names.target});
+		  MOVE_ARGUMENTS);
 
 PyDoc_STRVAR(Raccumulate_doc,
 	     "Raccumulate($self, /, origin, target_rank, target=None, op=SUM)\n"
@@ -315,9 +314,7 @@ PyDoc_STRVAR(Raccumulate_doc,
 	     "As `Accumulate`, with a request.");
 
 static WIN_METHOD(Raccumulate, asking_try, .how = &asking_accumulate,
-		  .slow = &py_names.Raccumulate, .required = 2, .given = 4,
-		  .names = {&py_names.origin, &py_names.target_rank,
-			    &py_names.target, &py_names.op});
+		  .slow = &py_names.Raccumulate, UPDATE_ARGUMENTS);
 
 PyDoc_STRVAR(Rget_accumulate_doc,
 	     "Rget_accumulate($self, /, origin, result, target_rank, "
@@ -325,10 +322,7 @@ PyDoc_STRVAR(Rget_accumulate_doc,
 	     "As `Get_accumulate`, with a request.");
 
 static WIN_METHOD(Rget_accumulate, asking_try, .how = &asking_get_accumulate,
-		  .slow = &py_names.Rget_accumulate, .required = 3, .given = 5,
-		  .names = {&py_names.origin, &py_names.result,
-			    &py_names.target_rank, &py_names.target,
-			    &py_names.op});
+		  .slow = &py_names.Rget_accumulate, FETCH_ARGUMENTS);
 
 static enum py_outcome flush_try(void *self, struct py_call *c)
 {

@@ -218,11 +218,10 @@ class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         self._dtype, self._stride = first._dtype, first._stride
         self._atomic_type = first._atomic_type
         sizes = np.array([[*window._sizes] for window in self._arrays], dtype=np.int64).T
-        self._bounds = np.concatenate(
-            [np.zeros((group.size, 1), np.int64), sizes.cumsum(axis=1)], axis=1
-        )
+        bounds = [np.zeros((group.size, 1), np.int64), sizes.cumsum(axis=1)]
+        self._bounds = np.ascontiguousarray(np.concatenate(bounds, axis=1))
         self._sizes = Numbers(self._bounds[:, -1])
-        self._bind_arrays(tuple(self._arrays), np.ascontiguousarray(self._bounds))
+        self._bind_arrays(tuple(self._arrays), self._bounds)
         routes = {
             r: max((w._routes[r] for w in self._arrays if w._sizes[r]), default=first._routes[r])
             for r in group.here

@@ -241,7 +241,7 @@ def _keyval() -> int:
 
 
 def _made(datatype: MPI.Datatype) -> Layout | None:
-    """Return the layout of a datatype that C does not know; None if there is none."""
+    """Return the layout of a datatype that C does not know; None if it was freed."""
     if datatype == MPI.DATATYPE_NULL:
         return None
     if (basic := _basics().get(datatype.handle)) is not None:
@@ -249,10 +249,7 @@ def _made(datatype: MPI.Datatype) -> Layout | None:
     kept: Any = datatype.Get_attr(_keyval())
     if isinstance(kept, Layout):
         return kept
-    try:
-        layout = _flatten(datatype, False)
-    except Unsupported:
-        return None
+    layout = _flatten(datatype, False)
     if layout.number > _MANY:
         datatype.Set_attr(_keyval(), layout)
     return layout
@@ -275,8 +272,8 @@ def layout_of(datatype: MPI.Datatype, whole: bool = False) -> Layout:
     """
     _basics()
     layout = cmethods.mpi_layout(datatype)
-    if layout is None or (whole and (layout.basic is None or layout.basic[2])):
-        layout = _flatten(datatype, whole)  # or raises why there is none
+    if whole and (layout.basic is None or layout.basic[2]):
+        layout = _flatten(datatype, True)
     return layout
 
 
