@@ -107,19 +107,34 @@ static void run_add(struct rmx_layout *l, int64_t offset, int64_t len)
 		l->run[l->runs++] = (struct rmx_run){offset, len};
 }
 
-/* Adds all runs of a layout, loops and all, `by` bytes further on. */
-static void runs_add(struct rmx_layout *to, const struct rmx_layout *l,
-		     int loop, int64_t by)
+/* Adds the runs of a layout's next *left bytes, `by` bytes further on. */
+static void runs_add_some(struct rmx_layout *to, const struct rmx_layout *l,
+			  int loop, int64_t by, uint64_t *left)
 {
 	if (loop < l->loops) {
 		const struct rmx_turns *t = &l->loop[loop];
 
-		for (int64_t n = 0; n < t->count; n++)
-			runs_add(to, l, loop + 1, by + n * t->step);
+		for (int64_t n = 0; n < t->count && *left; n++)
+			runs_add_some(to, l, loop + 1, by + n * t->step, left);
 		return;
 	}
-	for (uint64_t i = 0; i < l->runs; i++)
-		run_add(to, by + l->run[i].offset, l->run[i].len);
+	for (uint64_t i = 0; i < l->runs && *left; i++) {
+		const struct rmx_run *run = &l->run[i];
+		const uint64_t len =
+			(uint64_t)run->len < *left ? (uint64_t)run->len : *left;
+
+		run_add(to, by + run->offset, (int64_t)len);
+		*left -= len;
+	}
+}
+
+/* Adds all runs of a layout, loops and all, `by` bytes further on. */
+static void runs_add(struct rmx_layout *to, const struct rmx_layout *l,
+		     int64_t by)
+{
+	uint64_t all = UINT64_MAX;
+
+	runs_add_some(to, l, 0, by, &all);
 }
 
 /* Gives back the room that merged runs have left. */
@@ -156,7 +171,7 @@ struct rmx_layout *rmx_layout_flat(const struct rmx_layout *l, int *why_p)
 	flat = layout_like(l, room, why_p);
 	if (!flat)
 		return NULL;
-	runs_add(flat, l, 0, 0);
+	runs_add(flat, l, 0);
 	return layout_trim(layout_finish(flat, why_p), room);
 }
 
@@ -317,7 +332,7 @@ static struct rmx_layout *layout_of_blocks(const struct rmx_layout *l,
 		if (row && n > 0)
 			run_add(made, at + l->run->offset, n * l->extent);
 		for (int64_t k = row ? n : 0; k < n; k++)
-			runs_add(made, l, 0, at + k * l->extent);
+			runs_add(made, l, at + k * l->extent);
 	}
 	return layout_trim(layout_finish(made, why_p), room);
 }
@@ -372,30 +387,28 @@ struct rmx_layout *rmx_layout_join(const struct rmx_layout *const *layouts,
 		return NULL;
 	made->basic = basic;
 	for (uint64_t i = 0; i < count; i++)
-		runs_add(made, layouts[i], 0, 0);
+		runs_add(made, layouts[i], 0);
 	return layout_trim(layout_finish(made, why_p), room);
 }
 
 struct rmx_layout *rmx_layout_head(const struct rmx_layout *l, uint64_t bytes,
 				   int *why_p)
 {
-	struct rmx_layout *made = bytes < l->bytes ? rmx_layout_flat(l, why_p)
-						   : layout_copy(l, why_p);
-	uint64_t left = bytes;
+	uint64_t shortest = UINT64_MAX, left = bytes, room;
+	struct rmx_layout *made;
 
-	if (!made || bytes >= l->bytes)
-		return made;
-	for (uint64_t i = 0; i < made->runs; i++) {
-		struct rmx_run *run = &made->run[i];
-
-		if ((uint64_t)run->len >= left) {
-			run->len = (int64_t)left;
-			made->runs = left ? i + 1 : i;
-			break;
-		}
-		left -= (uint64_t)run->len;
-	}
-	return layout_finish(made, why_p);
+	if (bytes >= l->bytes)
+		return layout_copy(l, why_p);
+	for (uint64_t i = 0; i < l->runs; i++)
+		if ((uint64_t)l->run[i].len < shortest)
+			shortest = (uint64_t)l->run[i].len;
+	/* as many runs as it has are needed, however many the whole has */
+	room = bytes / shortest + 1;
+	made = layout_like(l, room, why_p);
+	if (!made)
+		return NULL;
+	runs_add_some(made, l, 0, 0, &left);
+	return layout_trim(layout_finish(made, why_p), room);
 }
 
 /* -- walking */

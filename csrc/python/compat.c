@@ -212,6 +212,7 @@ static PyObject *mpi_swap(PyObject *module, PyObject *const *args, Py_ssize_t n)
 PyMethodDef py_compat_methods[] = {
 	{"mpi_types", py_mpi_types, METH_VARARGS, py_mpi_types_doc},
 	{"mpi_layout", py_mpi_layout, METH_O, py_mpi_layout_doc},
+	{"mpi_forget", py_mpi_forget, METH_VARARGS, py_mpi_forget_doc},
 	{"mpi_ops", py_mpi_ops, METH_O, py_mpi_ops_doc},
 	{"mpi_done", py_mpi_done, METH_O, py_mpi_done_doc},
 	{"mpi_request_functions", py_mpi_request_functions, METH_NOARGS,

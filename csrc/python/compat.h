@@ -18,7 +18,7 @@ PyObject *py_layout_new(struct rmx_layout *it, int why);
 
 /* compat_types.c: a predefined datatype */
 struct py_named {
-	PyObject *object;
+	uint64_t handle;
 	struct rmx_basic basic;
 };
 const struct py_named *py_find_named(PyObject *datatype);
@@ -32,8 +32,10 @@ bool py_mpi_op(PyObject *object, int *op_p);
 /* functions of the module */
 PyObject *py_mpi_types(PyObject *module, PyObject *args);
 PyObject *py_mpi_layout(PyObject *module, PyObject *datatype);
+PyObject *py_mpi_forget(PyObject *module, PyObject *args);
 PyObject *py_mpi_ops(PyObject *module, PyObject *list);
-extern const char py_mpi_types_doc[], py_mpi_layout_doc[], py_mpi_ops_doc[];
+extern const char py_mpi_types_doc[], py_mpi_layout_doc[], py_mpi_forget_doc[],
+	py_mpi_ops_doc[];
 
 /* compat_win.c: a function of the module */
 PyObject *py_mpi_done(PyObject *module, PyObject *make);

@@ -80,6 +80,8 @@ static bool part_take_memory(struct py_part *p, PyObject *it, bool write,
 		PyErr_Clear();
 		return false;
 	}
+	if (!p->view.len) /* it may be MPI.IN_PLACE or its like */
+		return false;
 	p->data = p->view.buf;
 	p->count = (uint64_t)p->view.len;
 	if (!typed)

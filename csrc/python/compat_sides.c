@@ -65,11 +65,12 @@ enum py_outcome py_move_sides(struct py_window *w, bool put,
 		Py_BEGIN_ALLOW_THREADS
 		sides_copy(it, put, own, t);
 		Py_END_ALLOW_THREADS
-		rmx_window_leave(it);
 	}
 	rmx_count_direct(&it->tally, t->rank,
 			 put ? RMAEXT_DID_PUT : RMAEXT_DID_GET, t->offset,
 			 bytes, true);
+	if (bytes > KEEP_GIL) /* whoever is inside counts */
+		rmx_window_leave(it);
 	py_count_turn();
 	return PY_DONE;
 }
@@ -89,34 +90,61 @@ static bool is_aligned(const struct rmaext_window *w, const struct py_target *t,
 					     l->extent % (int64_t)align)));
 }
 
+/* The rows are done; whoever is inside the window, or has the GIL, says so. */
+static void rows_count(const struct rmaext_window *w, const struct py_target *t,
+		       const struct rmx_rows *rows)
+{
+	rmx_count_direct(&w->tally, t->rank,
+			 rmx_counted_as(RMAEXT_UPDATE, rows->with_result),
+			 t->offset, t->part.side.bytes, true);
+}
+
 /*
- * Goes on until all rows are done, without the GIL. Returns 0, an error with a
- * record, or RMAEXT_PENDING with an exception of a signal handler's.
+ * Goes on for a slice, without the GIL. waits: it has waited for the guard
+ * before, and else this is no wait. Inside the window.
+ */
+static int rows_slice(struct rmaext_window *w, const struct py_target *t,
+		      struct rmx_rows *rows, bool waits, int64_t *deadline)
+{
+	const uint64_t before = rows->left;
+	int ret;
+
+	Py_BEGIN_ALLOW_THREADS
+	if (waits)
+		rmx_now_in(RMAEXT_IN_GUARD, w->tally.id, t->rank, t->offset,
+			   before);
+	ret = rmx_update_rows(w, t->rank, rows, RMX_SLICE);
+	if (ret == RMAEXT_PENDING) {
+		if (rows->left != before)
+			*deadline = 0;
+		ret = rmx_guard_overdue(t->rank, w->timeout, deadline);
+	}
+	if (waits)
+		rmx_now_out(w->tally.id, ret, true);
+	Py_END_ALLOW_THREADS
+	return ret;
+}
+
+/*
+ * Goes on until all rows are done, and counts them then. Between two slices it
+ * is outside the window, which may be closed meanwhile. Returns 0, an error
+ * with a record, or RMAEXT_PENDING with an exception of a signal handler's.
  */
 static int rows_finish(struct rmaext_window *w, const struct py_target *t,
 		       struct rmx_rows *rows)
 {
-	const uint32_t window = w->tally.id;
-	bool waits = false; /* for the guard: else it is no wait */
 	int64_t deadline = 0;
+	bool waits = false;
 	int ret;
 
 	for (;;) {
-		const uint64_t before = rows->left;
-
-		Py_BEGIN_ALLOW_THREADS
-		if (waits)
-			rmx_now_in(RMAEXT_IN_GUARD, window, t->rank, t->offset,
-				   before);
-		ret = rmx_update_rows(w, t->rank, rows, RMX_SLICE);
-		if (ret == RMAEXT_PENDING) {
-			if (rows->left != before)
-				deadline = 0;
-			ret = rmx_guard_overdue(t->rank, w->timeout, &deadline);
-		}
-		if (waits)
-			rmx_now_out(window, ret, true);
-		Py_END_ALLOW_THREADS
+		ret = rmx_window_enter(w, "accumulate");
+		if (ret)
+			return ret;
+		ret = rows_slice(w, t, rows, waits, &deadline);
+		if (!ret)
+			rows_count(w, t, rows);
+		rmx_window_leave(w);
 		if (ret != RMAEXT_PENDING)
 			return ret;
 		waits = true;
@@ -156,17 +184,12 @@ enum py_outcome py_update_sides(struct py_window *w, int op,
 		rmx_walk_start(&rows.result, &result->side, result->data);
 	ret = bytes <= KEEP_GIL ? rmx_update_rows(it, t->rank, &rows, 0)
 				: RMAEXT_PENDING;
-	if (ret == RMAEXT_PENDING) {
-		if (rmx_window_enter(it, "accumulate"))
-			return PY_DECLINED;
+	if (!ret)
+		rows_count(it, t, &rows);
+	if (ret == RMAEXT_PENDING)
 		ret = rows_finish(it, t, &rows);
-		rmx_window_leave(it);
-	}
 	if (ret == RMAEXT_PENDING)
 		return PY_FAILED;
-	rmx_count_direct(&it->tally, t->rank,
-			 rmx_counted_as(RMAEXT_UPDATE, result), t->offset,
-			 bytes, true);
 	py_count_turn();
 	return ret ? py_raise_code(w, result ? "get_accumulate" : "accumulate",
 				   t->rank, t->offset, bytes, ret)

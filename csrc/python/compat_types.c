@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * MPI's datatypes and operations. Python tells of the predefined ones, which
- * are known here by the objects of mpi4py that stand for them. The layout of
- * any other datatype is asked of Python once, and kept for as long as its
- * object has the same handle: MPI may give that of a freed type to a new one,
- * whose object is another.
+ * are known here by their handles: several objects of mpi4py may stand for
+ * one. The layout of any other datatype is asked of Python once, and kept for
+ * its object as long as that has the same handle, and until MPI says that the
+ * datatype is freed, whose handle another may get.
  */
 #include "python/compat.h"
 
@@ -19,6 +19,14 @@ static int named_count;
 static PyTypeObject *datatype_type;
 static size_t handle_at, handle_bytes;
 static PyObject *make_layout;
+
+static uint64_t handle_of(PyObject *datatype)
+{
+	uint64_t handle = 0;
+
+	memcpy(&handle, (char *)datatype + handle_at, handle_bytes);
+	return handle;
+}
 
 const char py_mpi_types_doc[] = PyDoc_STR(
 	"mpi_types(types, datatype, at, nbytes, make, /)\n--\n\n"
@@ -44,32 +52,42 @@ PyObject *py_mpi_types(PyObject *module, PyObject *args)
 			     MOST_TYPES, sizeof(uint64_t));
 		return NULL;
 	}
+	handle_at = (size_t)at;
+	handle_bytes = (size_t)bytes;
 	named_count = 0;
 	for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
 		struct py_named *it = &named[i];
 		unsigned long long unit;
+		PyObject *object;
 		int gaps;
 
-		if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "OiKp",
-				      &it->object, &it->basic.type, &unit,
-				      &gaps))
+		if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "O!iKp", type,
+				      &object, &it->basic.type, &unit, &gaps))
 			return NULL;
-		Py_INCREF(it->object);
+		it->handle = handle_of(object);
 		it->basic.unit = unit;
 		it->basic.gaps = gaps;
 		named_count++;
 	}
-	handle_at = (size_t)at;
-	handle_bytes = (size_t)bytes;
 	datatype_type = (PyTypeObject *)Py_NewRef(type);
 	make_layout = Py_NewRef(make);
 	Py_RETURN_NONE;
 }
 
+static bool is_datatype(PyObject *object)
+{
+	return datatype_type && PyObject_TypeCheck(object, datatype_type);
+}
+
 const struct py_named *py_find_named(PyObject *object)
 {
+	uint64_t handle;
+
+	if (!is_datatype(object))
+		return NULL;
+	handle = handle_of(object);
 	for (int i = 0; i < named_count; i++)
-		if (named[i].object == object)
+		if (named[i].handle == handle)
 			return &named[i];
 	return NULL;
 }
@@ -84,14 +102,6 @@ struct known {
 
 static struct known known[KNOWN];
 
-static uint64_t handle_of(PyObject *datatype)
-{
-	uint64_t handle = 0;
-
-	memcpy(&handle, (char *)datatype + handle_at, handle_bytes);
-	return handle;
-}
-
 static struct known *known_slot(PyObject *object)
 {
 	const uintptr_t bits = (uintptr_t)object >> 4;
@@ -105,7 +115,7 @@ PyObject *py_layout_of(PyObject *datatype)
 	PyObject *layout;
 	uint64_t handle;
 
-	if (!make_layout || !PyObject_TypeCheck(datatype, datatype_type))
+	if (!is_datatype(datatype))
 		return NULL;
 	handle = handle_of(datatype);
 	if (it->object == datatype && it->handle == handle)
@@ -124,6 +134,33 @@ PyObject *py_layout_of(PyObject *datatype)
 	Py_XDECREF(old.object); /* these may run Python, which may come here */
 	Py_XDECREF(old.layout);
 	return layout;
+}
+
+const char py_mpi_forget_doc[] = PyDoc_STR(
+	"mpi_forget(datatype, keyval, layout, /)\n--\n\n"
+	"Forget the layout of a datatype that is being freed; what MPI calls "
+	"for a keyval.");
+
+PyObject *py_mpi_forget(PyObject *module, PyObject *args)
+{
+	PyObject *datatype, *keyval, *layout;
+	uint64_t handle;
+
+	(void)module;
+	if (!PyArg_ParseTuple(args, "O!OO:mpi_forget", datatype_type, &datatype,
+			      &keyval, &layout))
+		return NULL;
+	handle = handle_of(datatype);
+	for (struct known *it = known; it < known + KNOWN; it++) {
+		const struct known old = *it;
+
+		if (!old.object || old.handle != handle)
+			continue;
+		*it = (struct known){0};
+		Py_DECREF(old.object);
+		Py_DECREF(old.layout);
+	}
+	Py_RETURN_NONE;
 }
 
 const char py_mpi_layout_doc[] =

@@ -33,6 +33,7 @@ __all__ = [
 _CODES: dict[str, MPI.Datatype] = MPI._typedict
 _NO_FORMAT = "B"
 _NONE = np.empty(0, np.uint8)
+_NO_BUFFERS = (MPI.IN_PLACE, MPI.BUFFER_AUTOMATIC)
 
 
 def _memory_at(address: int, nbytes: int) -> NDArray[np.uint8]:
@@ -256,8 +257,9 @@ def part_of(given: Any, readonly: bool = True) -> Part:
         The datatype is null (ERR_TYPE), the buffer MPI.IN_PLACE (ERR_BUFFER).
     """
     it, count, disp, datatype = _unpacked(given)
-    if it is MPI.IN_PLACE:
-        raise error(MPI.ERR_BUFFER, "message: MPI.IN_PLACE has no meaning here")
+    for what in _NO_BUFFERS:
+        if it is what:
+            raise error(MPI.ERR_BUFFER, f"message: {what!r} has no meaning here")
     if it is None or it is MPI.BOTTOM:
         owner: MPI.buffer | None = None
         address = length = 0

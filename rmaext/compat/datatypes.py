@@ -231,13 +231,11 @@ def _free(part: MPI.Datatype) -> None:
 
 # -- those that are known --------------------------------------------------------------
 
-_MANY = 1 << 12  # runs, above which C does not keep a layout: it is kept with the datatype
-
 
 @cache
 def _keyval() -> int:
-    """Return what long layouts are kept by. MPI deletes attributes with the datatype."""
-    return MPI.Datatype.Create_keyval()
+    """Return what layouts are kept by. MPI says when it frees a datatype: C forgets it."""
+    return MPI.Datatype.Create_keyval(None, cmethods.mpi_forget)
 
 
 def _made(datatype: MPI.Datatype) -> Layout | None:
@@ -250,8 +248,7 @@ def _made(datatype: MPI.Datatype) -> Layout | None:
     if isinstance(kept, Layout):
         return kept
     layout = _flatten(datatype, False)
-    if layout.number > _MANY:
-        datatype.Set_attr(_keyval(), layout)
+    datatype.Set_attr(_keyval(), layout)
     return layout
 
 

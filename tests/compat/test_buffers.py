@@ -154,7 +154,9 @@ def test_read_only():
     ("given", "code"),
     [
         ([NUMBERS, MPI.DATATYPE_NULL], MPI.ERR_TYPE),
+        (MPI.IN_PLACE, MPI.ERR_BUFFER),
         ([MPI.IN_PLACE, 1, MPI.INT], MPI.ERR_BUFFER),
+        ([MPI.BUFFER_AUTOMATIC, 1, MPI.INT], MPI.ERR_BUFFER),
     ],
 )
 def test_refused_by_mpi(given, code):

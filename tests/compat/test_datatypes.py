@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import pytest
 from datatypes import OPEN_MPI, PAIRS, ROOM, datatypes, described, examples, overlaps
@@ -14,6 +16,7 @@ from rmaext.compat import Win
 from rmaext.compat import datatypes as compat_datatypes
 from rmaext.compat.buffers import pack, runs_of, unpack
 from rmaext.compat.datatypes import layout_of
+from rmaext.compat.errors import library
 
 
 def packed(datatype: MPI.Datatype, count: int, memory: np.ndarray) -> np.ndarray:
@@ -171,6 +174,76 @@ def test_handle_used_again():
         assert layout_of(datatype).nbytes == 4 * count
         datatype.Free()
     assert len(seen) < 199, "handles were not used again: nothing was tested"
+
+
+def test_object_with_another_datatype():
+    """What was freed, and made anew in the same object, which a C extension may do."""
+    mpi, datatype, win = library(), MPI.Datatype(), Win.Allocate(128, 8)
+    at = ctypes.c_void_p(MPI._addressof(datatype))
+    double = type(at).from_address(MPI._addressof(MPI.DOUBLE))
+    if MPI._sizeof(MPI.Datatype) == ctypes.sizeof(ctypes.c_int):
+        double = ctypes.c_int.from_address(MPI._addressof(MPI.DOUBLE))
+    handles = set()
+    win.Lock(0)
+    for stride in (2, 5, 9, 3):
+        assert mpi.MPI_Type_vector(2, 1, stride, double, at) == 0
+        assert mpi.MPI_Type_commit(at) == 0
+        handles.add(datatype.handle)
+        win.Put([np.full(2, stride, float), 2, MPI.DOUBLE], 0, (0, 1, datatype))
+        assert np.frombuffer(win.tomemory())[stride] == stride
+        assert mpi.MPI_Type_free(at) == 0
+    win.Unlock(0)
+    assert len(handles) < 4, "handles were not used again: nothing was tested"
+    win.Free()
+
+
+def test_other_objects_of_predefined_types():
+    """They are told by their handles, so that no more is taken than there is."""
+    vector = MPI.DOUBLE.Create_vector(2, 1, 2)
+    win = Win.Allocate(64, 8)
+    others = [
+        MPI.Datatype(MPI.DOUBLE),
+        vector.decode()[0],
+        MPI.Datatype.fromhandle(MPI.DOUBLE.handle),
+    ]
+    win.Lock(0)
+    for double in [MPI.DOUBLE, *others]:
+        win.Put([np.arange(2.0), 2, double], 0, (0, 2, double))
+        for call in (win.Put, win.Get, win.Accumulate, win.Rput):
+            with pytest.raises(ValueError, match="buffer too small"):
+                call([bytearray(8), 2, double], 0, (0, 2, double))
+    win.Unlock(0)
+    assert np.frombuffer(win.tomemory())[:2].tolist() == [0.0, 1.0]
+    win.Free()
+    vector.Free()
+
+
+def test_what_is_no_buffer():
+    """MPI.IN_PLACE and its like have addresses that nobody may touch."""
+    vector, win = MPI.DOUBLE.Create_vector(2, 1, 2).Commit(), Win.Allocate(64, 8)
+    win.Lock(0)
+    for it in (MPI.IN_PLACE, MPI.BUFFER_AUTOMATIC):
+        for given in (it, [it, 0, MPI.DOUBLE], [it, MPI.DOUBLE], [it, 1, vector]):
+            for call in (win.Put, win.Get, win.Accumulate, win.Rput):
+                with pytest.raises(MPI.Exception) as caught:
+                    call(given, 0)
+                assert caught.value.Get_error_class() == MPI.ERR_BUFFER
+    win.Unlock(0)
+    win.Free()
+    vector.Free()
+
+
+def test_first_bytes_of_a_large_datatype():
+    """The rest of it is not written out, whatever it would take."""
+    large, win = MPI.DOUBLE.Create_vector((1 << 31) - 1, 1, 2).Commit(), Win.Allocate(64, 8)
+    head = layout_of(large).head(28)
+    assert (head.nbytes, head.number) == (28, 4)
+    win.Lock(0)
+    with pytest.raises(MPI.Exception):
+        win.Put(np.arange(9.0), 0, (0, 1, large))
+    win.Unlock(0)
+    win.Free()
+    large.Free()
 
 
 def test_handles_are_freed():
