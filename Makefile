@@ -19,8 +19,8 @@ LAUNCH = $(PYTHON) tests/launch.py
 LIMIT = timeout --foreground -k 10
 
 # PYTHON_C needs Python.h, which the programs of tests/c do without.
-SOURCES = $(filter-out csrc/python/%,$(wildcard csrc/*/*.c))
-HEADERS = csrc/rmaext.h $(filter-out csrc/python/%,$(wildcard csrc/*/*.h))
+SOURCES = $(filter-out csrc/python/%,$(wildcard csrc/*/*.c csrc/*/*/*.c))
+HEADERS = csrc/rmaext.h $(filter-out csrc/python/%,$(wildcard csrc/*/*.h csrc/*/*/*.h))
 PYTHON_C = $(wildcard csrc/python/*.[ch])
 C_TESTS = $(wildcard tests/c/*/*.c)
 DEMAND = $(wildcard tests/provider/demand/*.c)
@@ -259,12 +259,12 @@ $(C_TESTS:tests/c/%.c=build/tsan/%): build/tsan/%: tests/c/%.c $(SOURCES:csrc/%.
 # A libfabric provider for tests only: tests/provider/demand/demand.h says what it does.
 provider: build/provider/demand-fi.so build/provider/selftest
 
-build/provider/demand-fi.so: $(DEMAND) tests/provider/demand/demand.h csrc/net/quirks.h | $(VENV)/.runs
+build/provider/demand-fi.so: $(DEMAND) tests/provider/demand/demand.h csrc/net/libfabric/quirks.h | $(VENV)/.runs
 	@mkdir -p $(@D)
 	$(CC) $(C_FLAGS) -g -O2 -shared -fPIC $(DEMAND) -o $@.new -pthread -ldl
 	mv $@.new $@ # others may have it mapped
 
-build/provider/selftest: $(SELF_TEST) tests/provider/selftest/selftest.h csrc/net/quirks.h | $(VENV)/.runs
+build/provider/selftest: $(SELF_TEST) tests/provider/selftest/selftest.h csrc/net/libfabric/quirks.h | $(VENV)/.runs
 	@mkdir -p $(@D)
 	$(CC) $(C_FLAGS) -g -O1 $(SELF_TEST) -o $@ -pthread -ldl
 

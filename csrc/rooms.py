@@ -4,7 +4,8 @@
 
 A file includes headers of its own room and of those below it, and uses functions and
 variables that such rooms define. No headers include each other in a circle, and the files of a
-room use each other in one direction, but for arrows that are known and are to go.
+room use each other in one direction, but for arrows that are known and are to go. Only the room
+of a transport names what its library does.
 """
 
 import re
@@ -15,9 +16,16 @@ from pathlib import Path
 
 # The lowest first.
 ROOMS = [
-    *("base", "record", "dtype", "shm", "admission", "net", "win", "exec", "xfer", "am", "api"),
-    "python",
+    *("base", "record", "dtype", "shm", "admission", "net", "win", "exec", "xfer", "am"),
+    *("net/libfabric", "api", "python"),
 ]
+# Names of a transport's library, by the one room that may have them. Error numbers are all
+# transports'.
+LIBRARIES = {
+    "net/libfabric": re.compile(
+        r"\b(?:fi|fid)_(?!errno\b)\w+|\bFI_(?!E[A-Z0-9]+\b)\w+|<rdma/(?!fi_errno\b)"
+    )
+}
 # Without them no files of a room use each other in a circle. The list may only shrink.
 KNOWN = {
     ("record/now.c", "record/events.c"),
@@ -41,6 +49,11 @@ DEFINED = re.compile(
 )
 
 
+def room_of(file: str) -> str:
+    """Return the room of a file or header, by its path within csrc/."""
+    return file.rpartition("/")[0]
+
+
 def uses(texts: dict[str, str]) -> dict[str, dict[str, str]]:
     """Return what each file uses of other files: a name, by the file that defines it."""
     home = {
@@ -58,7 +71,7 @@ def uses(texts: dict[str, str]) -> dict[str, dict[str, str]]:
 
 def arrows_upwards(texts: dict[str, str]) -> list[str]:
     """Say which files include, or use, what is in a room above theirs."""
-    level = {file: ROOMS.index(file.split("/")[0]) for file in texts}
+    level = {file: ROOMS.index(room_of(file)) for file in texts}
     found = []
     for file, used in uses(texts).items():
         for name in INCLUDE.findall(texts[file]):
@@ -76,7 +89,7 @@ def circles_within(texts: dict[str, str], known: set[tuple[str, str]]) -> list[s
         (file, other): name
         for file, used in uses(texts).items()
         for other, name in used.items()
-        if file.endswith(".c") and file.split("/")[0] == other.split("/")[0]
+        if file.endswith(".c") and room_of(file) == room_of(other)
     }
     found = [f"KNOWN has {a} -> {b}, which is no more" for a, b in sorted(known - arrows.keys())]
     graph: dict[str, list[str]] = {}
@@ -89,6 +102,17 @@ def circles_within(texts: dict[str, str], known: set[tuple[str, str]]) -> list[s
         steps = [f"{a} uses {arrows[a, b]} of {b}" for a, b in pairwise(files)]
         found.append("a circle within a room: " + ", ".join(steps))
     return found
+
+
+def strange_names(texts: dict[str, str]) -> list[str]:
+    """Say which files name what is in the library of a transport that is not theirs."""
+    return [
+        f"csrc/{file} has {name}, which is for csrc/{room}/ only"
+        for room, names in LIBRARIES.items()
+        for file, text in texts.items()
+        if room_of(file) != room
+        for name in sorted(set(names.findall(STRING.sub('""', text))))
+    ]
 
 
 def circle(texts: dict[str, str]) -> list[str]:
@@ -104,9 +128,10 @@ def main() -> int:
     """Print what is wrong, and return how much that is."""
     texts = {
         str(path.relative_to(CSRC)): COMMENT.sub(" ", path.read_text())
-        for path in sorted(CSRC.glob("*/*.[ch]"))
+        for path in sorted(CSRC.glob("*/**/*.[ch]"))
     }
     found = arrows_upwards(texts) + circle(texts) + circles_within(texts, KNOWN)
+    found += strange_names(texts)
     for line in found:
         print(line)
     return min(len(found), 1)

@@ -12,7 +12,6 @@
  */
 #define _GNU_SOURCE
 #include "am/am.h"
-#include "net/quirks.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -31,32 +30,17 @@ static void *buffers_map(size_t len)
 
 int rmx_am_start(struct rmaext_fabric *f)
 {
-	const uint64_t order =
-		f->info->tx_attr->msg_order & f->info->rx_attr->msg_order;
-	const size_t longest = f->info->ep_attr->max_msg_size;
+	const size_t longest = f->limits.message;
 	struct rmx_am *am = f->am;
-	char own[RMX_NAME];
-	size_t len = sizeof(own);
-	int ret;
 
 	pthread_mutex_init(&am->lock, NULL);
 	am->queue_end = &am->queue;
 	am->early_end = &am->early;
 	am->failed_end = &am->failed;
 	/* updates of one place must arrive in order */
-	am->credits = order & FI_ORDER_SAS ? RMX_CREDITS : 1;
+	am->credits = f->limits.in_order ? RMX_CREDITS : 1;
 	am->bulk = longest < RMX_LONGEST ? longest - RMX_HEADERS : RMX_MOST;
-	am->iov = f->info->tx_attr->iov_limit;
-	ret = fi_getname(&f->ep->fid, own, &len);
-	if (ret)
-		return ret;
-	am->name = rmx_name(own, len);
-	am->tagged = rmx_has_rails(f->info->fabric_attr->prov_name);
-	am->puts = rmx_listens_on_tcp(f->info->fabric_attr->prov_name);
-	if (am->tagged) {
-		am->credits = 1;
-		am->bulk = RMX_MESSAGE - RMX_HEADERS;
-	}
+	am->name = rmx_name(f->address, f->address_len);
 	am->send_buffers = buffers_map(RMX_SEND_BYTES);
 	am->receive_buffers =
 		buffers_map(RMX_RECEIVE_BUFFERS * sizeof(*am->receive_buffers));
@@ -104,11 +88,11 @@ void rmx_am_cancel(struct rmaext_fabric *f)
 {
 	struct rmx_am *am = f->am;
 
-	if (!f->cache.demanded || !(f->mr_mode & FI_MR_ENDPOINT))
+	if (!f->limits.registers || !f->limits.bound)
 		return;
 	for (unsigned int i = 0; i < am->receives_made; i++)
 		if (am->receive_buffers[i].state == RMX_RECEIVING)
-			fi_cancel(&f->ep->fid, &am->receive_buffers[i].context);
+			f->transport->cancel(f, &am->receive_buffers[i].call);
 	rmx_progress_settle(f, rmx_am_receives);
 }
 

@@ -6,7 +6,6 @@
  */
 #include "exec/guard.h"
 #include "am/series.h"
-#include "am/wire.h"
 #include "xfer/network_barrier.h"
 
 /* ns that an early request waits for its window */
@@ -27,19 +26,20 @@ static void reply_end(struct rmaext_fabric *f,
 static void reply_send(struct rmaext_fabric *f,
 		       struct rmx_receive_buffer *message)
 {
-	const bool brief = message->reply_len <= f->info->tx_attr->inject_size;
+	const bool brief = message->reply_len <= f->limits.copied;
 	char *reply = message->data + message->reply;
 	const struct iovec all = {reply, message->reply_len};
-	void *desc = rmx_region_desc(&message->region);
-	const fi_addr_t to = message->peer->addr;
+	void *desc = message->region.desc;
+	const uint64_t to = message->peer->addr;
 	const bool first = message->state != RMX_WAITING;
 	int ret = -FI_ENOTCONN;
 
 	if (!atomic_load(&message->peer->gone)) {
 		message->state = RMX_REPLYING;
-		ret = brief ? rmx_wire_inject(f, reply, message->reply_len, to)
-			    : rmx_wire_send(f, &all, &desc, 1, to,
-					    &message->context);
+		ret = brief ? f->transport->inject(f, to, reply,
+						   message->reply_len)
+			    : f->transport->send(f, to, &all, &desc, 1,
+						 &message->call);
 	}
 	message->peer->line->replies += first;
 	if (ret == -FI_EAGAIN && first)
@@ -64,7 +64,7 @@ static bool reply_defer(struct rmaext_fabric *f,
 
 	if (!f->progress.running || message->peer->guest ||
 	    message->reply_len != sizeof(am->deferred) ||
-	    f->info->tx_attr->inject_size < sizeof(am->deferred))
+	    f->limits.copied < sizeof(am->deferred))
 		return false;
 	rmx_reply_send_deferred(f);
 	if (rmx_reply_is_deferred(f)) /* another is; the provider is busy */
@@ -89,8 +89,8 @@ void rmx_reply_send_deferred(struct rmaext_fabric *f)
 	peer = atomic_load(&am->deferred_to);
 	/* after another error it is lost, and the origin will notice */
 	if (peer && (atomic_load(&peer->gone) ||
-		     rmx_wire_inject(f, &am->deferred, sizeof(am->deferred),
-				     peer->addr) != -FI_EAGAIN ||
+		     f->transport->inject(f, peer->addr, &am->deferred,
+					  sizeof(am->deferred)) != -FI_EAGAIN ||
 		     rmx_now() > am->deferred_until))
 		atomic_store(&am->deferred_to, NULL);
 	pthread_mutex_unlock(&am->lock);
@@ -339,7 +339,7 @@ void rmx_am_complete(struct rmaext_fabric *f, void *context, size_t len,
 			    RMX_RECEIVE_BUFFERS *
 				    sizeof(*am->receive_buffers))) {
 		if (!rmx_op_complete(f, context, failure) && failure &&
-		    context && am->puts)
+		    context && f->limits.tcp)
 			rmx_receive_lost(f);
 		return;
 	}
@@ -379,7 +379,7 @@ static bool hook_restless(const struct rmaext_fabric *f)
 	       rmx_backlog_waits(f) ||
 	       /* puts of RDMA leave no event at their target */
 	       (rmx_meetings_wait(f) &&
-		(!f->am->puts || rmx_meetings_retry(f)));
+		(!f->limits.tcp || rmx_meetings_retry(f)));
 }
 
 const struct rmx_hooks rmx_am_hooks = {

@@ -42,11 +42,13 @@ size_t rmx_card_write(const struct rmaext_window *w, struct rmaext_peer *peer,
 		      char *at)
 {
 	struct rmx_card card = {.len = 0};
-	size_t len = sizeof(card.address);
+	const size_t len = w->fabric->address_len;
 
 	memcpy(card.door, w->door, sizeof(card.door));
-	if (!fi_getname(&w->fabric->ep->fid, card.address, &len))
+	if (len <= sizeof(card.address)) {
+		memcpy(card.address, w->fabric->address, len);
 		card.len = (uint16_t)len;
+	}
 	memcpy(at, &card, sizeof(card));
 	peer->line->card = rmx_now();
 	return sizeof(card);

@@ -253,7 +253,7 @@ static int ranges_serve(struct rmaext_window *w,
 	if (ret)
 		return ret;
 	/* a guest that fetches no long reply would keep the buffer */
-	if (w->invites && w->fabric->am->puts && results > RMX_MESSAGE)
+	if (w->invites && w->fabric->limits.tcp && results > RMX_MESSAGE)
 		return -FI_EINVAL;
 	/* the results go behind the request and the reply's header */
 	message->reply = (message->len + sizeof(struct rmx_reply_header) + 63) &

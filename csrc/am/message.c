@@ -6,7 +6,7 @@
  * am->lock is held while operations are handed to the provider, so that those
  * to one peer stay in order.
  */
-#include "am/wire.h"
+#include "am/am.h"
 
 _Static_assert(sizeof(struct rmx_send_buffer) % 4096 == 0,
 	       "a buffer is whole pages of 4 KiB, so that few are touched");
@@ -19,9 +19,9 @@ static struct rmx_send_buffer *send_buffer_new(struct rmaext_fabric *f)
 
 	if (am->sends_made == RMX_SEND_BUFFERS)
 		return NULL;
-	if (f->cache.demanded && am->sends_made % RMX_SEND_REGION == 0 &&
+	if (f->limits.registers && am->sends_made % RMX_SEND_REGION == 0 &&
 	    rmx_region_local(
-		    f, buffer, RMX_SEND_REGION * sizeof(*buffer), FI_SEND,
+		    f, buffer, RMX_SEND_REGION * sizeof(*buffer), RMX_SOURCE,
 		    &am->send_regions[am->sends_made / RMX_SEND_REGION]))
 		return NULL;
 	am->sends_made++;
@@ -152,16 +152,16 @@ static void *send_buffer_desc(const struct rmx_am *am,
 {
 	const size_t i = (size_t)(buffer - am->send_buffers) / RMX_SEND_REGION;
 
-	return rmx_region_desc(&am->send_regions[i]);
+	return am->send_regions[i].desc;
 }
 
 int rmx_message_send(struct rmaext_fabric *f, struct rmx_send_buffer *buffer,
 		     const struct iovec *iov, size_t count, void *desc)
 {
-	void *descs[RMX_WIRE_PIECES] = {send_buffer_desc(f->am, buffer)};
+	void *descs[RMX_MESSAGE_PIECES] = {send_buffer_desc(f->am, buffer)};
 
 	for (size_t i = 1; i < count; i++)
 		descs[i] = desc;
-	return rmx_wire_send(f, iov, descs, count, buffer->peer->addr,
-			     &buffer->context);
+	return f->transport->send(f, buffer->peer->addr, iov, descs, count,
+				  &buffer->call);
 }

@@ -29,6 +29,7 @@
 #define RMX_SEND_BYTES (RMX_SEND_BUFFERS * sizeof(struct rmx_send_buffer))
 #define RMX_RECEIVE_BUFFERS 2048     /* messages that came, at most */
 #define RMX_MOST ((size_t)512 << 10) /* bytes of values in one message */
+#define RMX_MESSAGE_PIECES 3	     /* that a message is sent from */
 #define RMX_CREDITS 4u		     /* of a peer, at most */
 /* Bytes of copies that wait for a peer; a copy counts as so many more. */
 #define RMX_QUEUED ((size_t)256 << 10)
@@ -137,9 +138,9 @@ enum rmx_state {
 	RMX_BLOCKED,   /* the request waits for the guard of updates */
 };
 
-/* A request of ours: the context of its fi_send. */
+/* A request of ours: the context of its sending. */
 struct rmx_send_buffer {
-	struct fi_context2 context; /* first: the CQ gives back its address */
+	struct rmx_call call; /* first: the completion gives back its address */
 	/* NULL: it was given up; unless it is shared, of those after it too */
 	struct rmaext_op *op;
 	struct rmaext_peer *peer; /* the target */
@@ -163,10 +164,9 @@ struct rmx_done {
 	uint64_t elements; /* of the next range, besides */
 };
 
-/* A message that came: the context of its fi_recv, then of the reply's fi_send.
- */
+/* A message that came: the context of its receive, then of its reply's. */
 struct rmx_receive_buffer {
-	struct fi_context2 context;
+	struct rmx_call call;
 	struct rmaext_peer *peer;	 /* gets the reply */
 	struct rmx_receive_buffer *next; /* in the list of its state */
 	/* early or blocked: the next in its list of am->chains */
@@ -216,11 +216,8 @@ struct rmx_am {
 	unsigned int sends_made; /* send buffers that were ever used */
 	unsigned int credits;	 /* of each peer */
 	size_t bulk;		 /* bytes of values in a message, at most */
-	size_t iov;    /* pieces of memory that a message may be sent from */
-	uint64_t name; /* of the own endpoint */
-	bool mute;     /* nothing is sent any more */
-	bool tagged;   /* messages are sent tagged, see quirks.h */
-	bool puts;     /* a put costs a CPU as much as a message: it joins */
+	uint64_t name;		 /* of the own endpoint */
+	bool mute;		 /* nothing is sent any more */
 	/* peers to which the provider took no message */
 	_Atomic(struct rmaext_peer *) stalled;
 	/* a reply that may go with a request to that peer: see reply_defer() */

@@ -10,7 +10,7 @@
  * requests on their way.
  */
 #define _GNU_SOURCE
-#include "am/wire.h"
+#include "am/am.h"
 
 #include <sys/mman.h>
 
@@ -34,9 +34,9 @@ static struct rmx_receive_buffer *receive_buffer_new(struct rmaext_fabric *f)
 		return NULL;
 	madvise(data, RMX_RECEIVE_BYTES, MADV_NOHUGEPAGE);
 	message = &am->receive_buffers[am->receives_made];
-	if (f->cache.demanded &&
-	    rmx_region_local(f, data, RMX_RECEIVE_BYTES, FI_RECV | FI_SEND,
-			     &message->region)) {
+	if (f->limits.registers &&
+	    rmx_region_local(f, data, RMX_RECEIVE_BYTES,
+			     RMX_SOURCE | RMX_RESULT, &message->region)) {
 		munmap(data, RMX_RECEIVE_BYTES);
 		return NULL;
 	}
@@ -68,7 +68,7 @@ static void receive_buffer_clear(struct rmx_am *am,
 {
 	const size_t end = message->reply + message->reply_len;
 
-	if (!message->region.mr && !message->fat &&
+	if (!message->region.of_transport && !message->fat &&
 	    (message->len > RMX_THIN || end > RMX_THIN)) {
 		message->fat = true;
 		am->fat++;
@@ -92,7 +92,7 @@ static void receive_buffer_clear(struct rmx_am *am,
  */
 void rmx_receive_failed(struct rmx_am *am, struct rmx_receive_buffer *message)
 {
-	if (!message->region.mr)
+	if (!message->region.of_transport)
 		madvise(message->data, RMX_RECEIVE_BYTES, MADV_DONTNEED);
 	am->fat -= message->fat;
 	message->fat = false;
@@ -126,9 +126,8 @@ int rmx_receive_post(struct rmaext_fabric *f,
 	receive_buffer_clear(am, message);
 	message->state = RMX_RECEIVING;
 	am->receiving++;
-	ret = rmx_wire_receive(f, message->data, RMX_LONGEST,
-			       rmx_region_desc(&message->region),
-			       &message->context);
+	ret = f->transport->receive(f, message->data, RMX_LONGEST,
+				    message->region.desc, &message->call);
 	if (!ret)
 		return 0;
 	if (ret == -FI_EAGAIN) { /* it counts as posted */
@@ -156,7 +155,7 @@ static unsigned int receives_wanted(const struct rmaext_fabric *f)
 {
 	const unsigned int all = messages_most(f);
 
-	if (!f->am->puts)
+	if (!f->limits.tcp)
 		return RMX_RECEIVES;
 	return all < RMX_RECEIVES_MOST ? all : RMX_RECEIVES_MOST;
 }

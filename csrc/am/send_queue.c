@@ -18,7 +18,6 @@
  * am->lock is held wherever the line is used.
  */
 #include "am/pack.h"
-#include "am/wire.h"
 
 /* -- the line */
 
@@ -72,16 +71,16 @@ void rmx_op_unqueue(struct rmaext_op *op)
  * one closes its endpoint then, it crashes (1.17). Guests come and go while
  * their owner lives on, so messages between them are short over tcp.
  */
-static uint64_t op_bulk_most(const struct rmx_am *am,
-			     const struct rmaext_op *op, bool *loaned)
+static uint64_t op_bulk_most(const struct rmaext_op *op, bool *loaned)
 {
 	const struct rmx_share s = rmx_op_share(op, op->len);
-	uint64_t most = am->bulk;
+	const struct rmaext_fabric *f = op->fabric;
+	uint64_t most = f->am->bulk;
 
-	*loaned = s.operands && am->iov > s.operands &&
-		  (!op->fabric->cache.demanded || op->desc);
+	*loaned = s.operands && f->limits.pieces > s.operands &&
+		  (!f->limits.registers || op->desc);
 	if (((s.operands && !*loaned) ||
-	     (op->window->root->visits && am->puts)) &&
+	     (op->window->root->visits && f->limits.tcp)) &&
 	    most > RMX_MESSAGE - RMX_HEADERS)
 		most = RMX_MESSAGE - RMX_HEADERS;
 	if (s.operands > 1)
@@ -172,7 +171,7 @@ static int line_send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
 	struct rmx_am *am = f->am;
 	struct rmaext_op *op = peer->line->queue;
-	struct iovec iov[RMX_WIRE_PIECES];
+	struct iovec iov[RMX_MESSAGE_PIECES];
 	struct rmx_range range;
 	struct rmx_request_header *q;
 	struct rmx_send_buffer *buffer;
@@ -181,7 +180,7 @@ static int line_send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	bool loaned;
 	int ret;
 
-	s = rmx_op_share(op, op_bulk_most(am, op, &loaned));
+	s = rmx_op_share(op, op_bulk_most(op, &loaned));
 	if (!s.values)
 		return -FI_EMSGSIZE;
 	if (s.values > op->len - op->posted)
@@ -316,11 +315,11 @@ static void op_lend(struct rmaext_op *op)
 {
 	struct rmaext_fabric *f = op->fabric;
 
-	if (!f->cache.demanded || op->desc || !rmx_op_is_bulk(op) ||
+	if (!f->limits.registers || op->desc || !rmx_op_is_bulk(op) ||
 	    rmx_op_share(op, op->len).operands != 1)
 		return;
 	if (!rmx_cache_get(f, op->operand, op->len, false, &op->registered))
-		op->desc = rmx_region_desc(&op->registered->region);
+		op->desc = op->registered->region.desc;
 }
 
 /*

@@ -10,7 +10,7 @@
  * the line, and by a flush.
  *
  * Only providers whose writes cost the CPUs as much as messages have series of
- * puts, see am->puts.
+ * puts, see f->limits.tcp.
  */
 #include "am/series.h"
 
@@ -182,7 +182,7 @@ enum rmx_joined rmx_series_add(struct rmaext_window *w,
 
 	/* what the target may accept in part is not a series */
 	if (!peer || it->unit > RMX_SINGLE_MOST || root->attached ||
-	    root->visits || (it->kind != RMX_UPDATE && !f->am->puts))
+	    root->visits || (it->kind != RMX_UPDATE && !f->limits.tcp))
 		return RMX_ALONE;
 	line = peer->line;
 	pthread_mutex_lock(&f->am->lock);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * A fabric is opened and closed here. The rooms below make up its parts: the
- * endpoint and its memory registrations (net/), the contexts of operations
- * (xfer/), messages (am/).
+ * endpoint of a transport and its memory registrations (net/), the contexts of
+ * operations (xfer/), messages (am/).
  */
 #include "api/api.h"
-#include "net/quirks.h"
+#include "net/libfabric/libfabric.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -24,12 +24,12 @@ static struct rmaext_fabric *fabric_new(void)
 		free(f);
 		return NULL;
 	}
+	f->transport = &rmx_libfabric;
 	f->hooks = &rmx_am_hooks;
 	f->progress.cq_fd = f->progress.wake_fd = -1;
 	pthread_mutex_init(&f->lock, NULL);
 	pthread_mutex_init(&f->meetings.lock, NULL);
 	pthread_mutex_init(&f->transfers->backlog.lock, NULL);
-	pthread_mutex_init(&f->registrar.lock, NULL);
 	return f;
 }
 
@@ -37,7 +37,7 @@ static int fabric_start(struct rmaext_fabric *f,
 			const struct rmaext_fabric_options *options)
 {
 	const char *call = NULL;
-	int ret = rmx_endpoint_open(f, options, RMX_LEAST);
+	int ret = f->transport->open(f, options, RMX_LEAST);
 
 	if (ret)
 		return ret; /* there is an error record already */
@@ -57,7 +57,7 @@ static int fabric_start(struct rmaext_fabric *f,
 					 options->spin_ns);
 	}
 	return ret ? rmx_fail(ret, RMX_NO_RANK, call, "provider %s: %s",
-			      options->provider, f->lib->strerror(-ret))
+			      options->provider, rmx_words(f, ret))
 		   : 0;
 }
 
@@ -69,12 +69,6 @@ int rmaext_fabric_open(rmaext_library *lib,
 	struct rmaext_fabric *f;
 	int ret;
 
-	if (rmx_runs_dry(options->provider, lib->version()))
-		return rmx_fail(-FI_ENODATA, RMX_NO_RANK, "rmaext_fabric_open",
-				"provider %s: takes some 2,048 messages only "
-				"in libfabric 2.x; name a library of 1.x in "
-				"RMAEXT_LIBFABRIC",
-				options->provider);
 	/* the threads that start below inherit its mask */
 	signals = rmx_signals_hold();
 	if (!signals)
@@ -128,8 +122,8 @@ static void fabric_bury(struct rmaext_fabric *f)
 static void close_check(struct rmaext_fabric *f, int ret, int *ret_p)
 {
 	if (ret && !*ret_p)
-		*ret_p = rmx_fail(ret, RMX_NO_RANK, "fi_close",
-				  "memory region: %s", f->lib->strerror(-ret));
+		*ret_p = rmx_fail(ret, RMX_NO_RANK, "rmaext_fabric_close",
+				  "memory region: %s", rmx_words(f, ret));
 }
 
 static void fabric_close_regions(struct rmaext_fabric *f, int *ret_p)
@@ -141,7 +135,7 @@ static void fabric_close_regions(struct rmaext_fabric *f, int *ret_p)
 }
 
 /*
- * fi_mr(3): a region may be busy as long as the endpoint that it is bound to is
+ * A region may be busy as long as the endpoint that it is bound to is
  * open. ofi_rxm never deregisters the memory of a receive that failed, which
  * keeps its domain and fabric busy: then these stay until the process ends.
  */
@@ -149,13 +143,13 @@ static void fabric_close_endpoint(struct rmaext_fabric *f, int *ret_p)
 {
 	int ignored = 0;
 
-	if (f->mr_mode & FI_MR_ENDPOINT) {
+	if (f->limits.bound) {
 		rmx_am_cancel(f);
 		fabric_close_regions(f, &ignored);
 	}
-	rmx_endpoint_close(f, ret_p);
+	f->transport->close(f, ret_p);
 	fabric_close_regions(f, ret_p);
-	rmx_domain_close(f, f->am->failed, ret_p);
+	f->transport->end(f, f->am->failed, ret_p);
 }
 
 static bool fabric_is_sending(const struct rmaext_fabric *f)
@@ -218,9 +212,6 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 		p->pidfd = -1;
 		rmx_probe_end(&p->probe);
 	}
-	if (f->info)
-		f->lib->freeinfo(f->info);
-	f->info = NULL;
 	fabric_bury(f);
 	return stays ? RMAEXT_PENDING : ret;
 }
@@ -234,8 +225,8 @@ void rmaext_fabric_stats(rmaext_fabric *f, struct rmaext_stats *stats_p)
 	stats_p->posted += rmx_contexts_in_flight(f);
 	stats_p->failed = f->failed;
 	stats_p->thread_wakeups = f->wakeups;
-	stats_p->registrations = f->registrar.opened;
-	stats_p->deregistrations = f->registrar.closed;
+	stats_p->registrations = f->regions_opened;
+	stats_p->deregistrations = f->regions_closed;
 	stats_p->hits = f->cache.hits;
 	stats_p->misses = f->cache.misses;
 	stats_p->evictions = f->cache.evictions;

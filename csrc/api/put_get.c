@@ -74,7 +74,7 @@ int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 	}
 	/* a copy is one chunk: then the CQ's reader knows when it is complete
 	 */
-	copy = len <= RMX_COPY_MAX && len <= w->fabric->chunk;
+	copy = len <= RMX_COPY_MAX && len <= w->fabric->limits.chunk;
 	ret = copy ? rmx_op_new(w, rank, RMX_PUT, offset, len, len, &op)
 		   : rmx_op_over(w, rank, RMX_PUT, offset, buf, len, 0, &op);
 	if (ret)
@@ -83,7 +83,7 @@ int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
 	if (copy) {
 		atomic_store_explicit(&op->left, true, memory_order_relaxed);
 		memcpy(op->local, buf, len);
-		if (w->fabric->cache.demanded)
+		if (w->fabric->limits.registers)
 			atomic_fetch_add(&w->fabric->cache.bounced, 1);
 	}
 	ret = rmx_op_run(op, op_p);
@@ -123,7 +123,7 @@ int rmaext_connect(rmaext_window *w, int64_t rank, rmaext_op **op_p)
 	ret = rmx_check(w, "connect", rank, 0, 1, RMAEXT_READ);
 	if (ret || rmx_target_of(w, rank)->route != RMAEXT_FABRIC)
 		goto leave;
-	least = w->fabric->least;
+	least = w->fabric->limits.least;
 	if (rmx_target_of(w, rank)->size < least)
 		goto leave;
 	/* the bytes are read to where a copy would lie, and ignored */

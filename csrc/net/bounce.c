@@ -39,7 +39,7 @@ static bool slab_new(struct rmaext_fabric *f)
 
 bool rmx_bounce_fits(const struct rmaext_fabric *f, size_t bytes)
 {
-	return f->cache.demanded && bytes <= f->cache.bounce_bytes;
+	return f->limits.registers && bytes <= f->cache.bounce_bytes;
 }
 
 void *rmx_bounce_take(struct rmaext_fabric *f, void **desc_p)
@@ -60,7 +60,7 @@ void *rmx_bounce_take(struct rmaext_fabric *f, void **desc_p)
 			break;
 	pthread_mutex_unlock(&c->bounce_lock);
 	if (block)
-		*desc_p = rmx_region_desc(&slab->region);
+		*desc_p = slab->region.desc;
 	return block;
 }
 

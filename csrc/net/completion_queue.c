@@ -8,39 +8,9 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <string.h>
 
 #define RMX_BATCH 16
 #define RMX_READ_MOST 1024 /* completions that one drain reads */
-
-static void cq_read_error(struct rmaext_fabric *f)
-{
-	struct rmaext_error record = {.rank = -1};
-	struct fi_cq_err_entry entry;
-	char text[128];
-	const char *words;
-
-	memset(&entry, 0, sizeof(entry));
-	if (fi_cq_readerr(f->cq, &entry, 0) < 0)
-		return;
-	/* some providers leave err 0 when a connection is lost */
-	record.code = entry.err ? -entry.err : -FI_EIO;
-	record.prov_errno = entry.prov_errno;
-	words = fi_cq_strerror(f->cq, entry.prov_errno, entry.err_data, text,
-			       sizeof(text));
-	memcpy(record.call, "fi_cq_readerr", sizeof("fi_cq_readerr"));
-	strncpy(record.detail, f->lib->strerror(-record.code),
-		sizeof(record.detail) - 1);
-	if (words && *words) {
-		size_t used = strlen(record.detail);
-
-		strncat(record.detail,
-			"; provider: ", sizeof(record.detail) - used - 1);
-		used = strlen(record.detail);
-		strncat(record.detail, words, sizeof(record.detail) - used - 1);
-	}
-	f->hooks->complete(f, entry.op_context, 0, &record);
-}
 
 /*
  * Wakes those who wait for this process's memory, which may have changed by
@@ -56,28 +26,25 @@ void rmx_cq_wake_waiters(const struct rmaext_fabric *f)
 /*
  * Reads and dispatches the completions that there are; the caller is the
  * reader. A batch that is not full is taken for the last one: reading on until
- * -FI_EAGAIN costs three system calls (1.17), and fi_trywait asks again before
+ * there is none costs three system calls (1.17), and arm() asks again before
  * the reader sleeps.
  */
 int rmx_cq_drain(struct rmaext_fabric *f)
 {
-	struct fi_cq_msg_entry entries[RMX_BATCH];
-	int total = 0;
-	ssize_t n;
+	struct rmx_completion done[RMX_BATCH];
+	struct rmaext_error failure = {.rank = RMX_NO_RANK};
+	int total = 0, n;
 
 	f->hooks->before_read(f);
 	do {
-		n = fi_cq_read(f->cq, entries, RMX_BATCH);
-		if (n == -FI_EAVAIL) {
-			cq_read_error(f);
-			n = RMX_BATCH;
-		} else {
-			for (ssize_t i = 0; i < n; i++)
-				f->hooks->complete(f, entries[i].op_context,
-						   entries[i].len, NULL);
-		}
-		total += n > 0 ? (int)n : 0;
-	} while (n == RMX_BATCH && total < RMX_READ_MOST);
+		failure.code = failure.prov_errno = 0;
+		n = f->transport->poll(f, done, RMX_BATCH, &failure);
+		for (int i = 0; i < n; i++)
+			f->hooks->complete(f, done[i].context, done[i].len,
+					   i == n - 1 && failure.code ? &failure
+								      : NULL);
+		total += n;
+	} while ((n == RMX_BATCH || failure.code) && total < RMX_READ_MOST);
 	f->hooks->after_read(f);
 	if (total) {
 		f->progress.signalled = true;
@@ -91,14 +58,12 @@ int rmx_cq_drain(struct rmaext_fabric *f)
 
 bool rmx_cq_arm(struct rmaext_fabric *f)
 {
-	struct fid *fid = &f->cq->fid;
 	bool quiet = true;
 
 	f->hooks->before_read(f);
 	if (f->progress.cq_fd >= 0) {
-		/* -FI_EAGAIN: something has come since the queue was read */
 		f->progress.signalled = false;
-		quiet = !fi_trywait(f->fabric, &fid, 1);
+		quiet = f->transport->arm(f);
 		if (quiet) {
 			/* it may have moved data of which no event tells */
 			f->hooks->after_read(f);
@@ -140,19 +105,18 @@ int rmx_cq_sleep(const struct rmaext_fabric *f, int other_fd, int64_t ns)
 
 /*
  * What makes the descriptor readable may be a completion, or one between the
- * provider's own layers. It stays so when that has been read, until fi_trywait.
+ * provider's own layers. It stays so when that has been read, until arm().
  */
 bool rmx_cq_is_ready(struct rmaext_fabric *f)
 {
 	struct rmx_progress *p = &f->progress;
 	struct pollfd fd = {.fd = p->cq_fd, .events = POLLIN};
-	struct fid *fid = &f->cq->fid;
 
 	if (p->cq_fd < 0)
 		return false;
 	if (p->signalled) {
 		p->signalled = false;
-		if (fi_trywait(f->fabric, &fid, 1))
+		if (!f->transport->arm(f))
 			return true;
 	}
 	p->signalled = poll(&fd, 1, 0) > 0;

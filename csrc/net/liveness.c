@@ -12,7 +12,6 @@
  */
 #define _GNU_SOURCE
 #include "net/endpoint.h"
-#include "net/quirks.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -24,15 +23,12 @@
 #define RMX_PROBE_AFTER ((int64_t)500 * 1000 * 1000) /* ns without progress */
 #define RMX_PROBE_MAX ((int64_t)30 * 1000 * 1000 * 1000) /* ns between two */
 
-void rmx_probe_init(struct rmx_probe *p, const struct fi_info *info,
+void rmx_probe_init(struct rmx_probe *p, const struct rmx_limits *limits,
 		    const void *address, size_t len)
 {
 	pthread_mutex_init(&p->lock, NULL);
 	p->fd = -1;
-	if (len > sizeof(p->address) ||
-	    !rmx_listens_on_tcp(info->fabric_attr->prov_name) ||
-	    (info->addr_format != FI_SOCKADDR_IN &&
-	     info->addr_format != FI_SOCKADDR_IN6))
+	if (len > sizeof(p->address) || !limits->tcp || !limits->ip)
 		return;
 	memcpy(&p->address, address, len);
 	p->len = (socklen_t)len;

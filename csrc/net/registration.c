@@ -1,24 +1,66 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Registration of window memory. */
+/* Registration of memory: of windows, and of this library's own. */
 #include "net/endpoint.h"
-#include "net/quirks.h"
 
 #include <errno.h>
 #include <stdlib.h>
+
+#define RMX_KEYS_TRIED 512u /* enough for all keys of one byte */
+
+static int region_open(struct rmaext_fabric *f,
+		       const struct rmx_registration *what,
+		       struct rmx_region *region_p)
+{
+	int ret = f->transport->register_memory(f, what, region_p);
+
+	if (!ret)
+		atomic_fetch_add(&f->regions_opened, 1);
+	return ret;
+}
+
+int rmx_region_close(struct rmaext_fabric *f, struct rmx_region *region)
+{
+	const bool was = region->of_transport;
+	int ret =
+		was || region->writes ? f->transport->deregister(f, region) : 0;
+
+	if (was && !region->of_transport)
+		atomic_fetch_add(&f->regions_closed, 1);
+	return ret;
+}
+
+int rmx_region_local(struct rmaext_fabric *f, void *addr, size_t len,
+		     unsigned int access, struct rmx_region *region_p)
+{
+	const struct iovec iov = {addr, len};
+	int ret = -FI_ENOKEY;
+
+	for (unsigned int i = 0; ret == -FI_ENOKEY && i < RMX_KEYS_TRIED; i++)
+		ret = region_open(
+			f,
+			&(struct rmx_registration){
+				.iov = &iov,
+				.count = 1,
+				.access = access,
+				.key = __atomic_fetch_add(&f->cache.next_key, 1,
+							  __ATOMIC_RELAXED),
+			},
+			region_p);
+	return ret;
+}
 
 /* Refuses at once what a provider would accept here and fail on later. */
 static int memory_check(const struct rmaext_fabric *f,
 			const struct rmaext_memory_options *o)
 {
-	const size_t limit = rmx_pieces(f->info);
-	const char *call = "fi_mr_regattr";
+	const size_t limit = f->limits.region_pieces;
+	const char *call = "rmaext_memory_register";
 
 	if (!o->n_pieces || o->n_pieces > limit)
 		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, call,
 				"memory of %zu pieces: provider %s takes 1 to "
 				"%zu",
-				o->n_pieces, f->info->fabric_attr->prov_name,
-				limit);
+				o->n_pieces, f->limits.provider, limit);
 	for (size_t i = 0; i < o->n_pieces; i++)
 		if (!o->pieces[i].len ||
 		    o->pieces[i].len - 1 >
@@ -30,45 +72,12 @@ static int memory_check(const struct rmaext_fabric *f,
 		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, call,
 				"access %#x has no right to read or write",
 				o->access);
-	if (o->iface != RMAEXT_IFACE_SYSTEM && !(f->info->caps & FI_HMEM))
+	if (o->iface != RMAEXT_IFACE_SYSTEM && !f->limits.devices)
 		return rmx_fail(-FI_EOPNOTSUPP, RMX_NO_RANK, call,
 				"provider %s does not reach the memory of a "
 				"device (FI_HMEM)",
-				f->info->fabric_attr->prov_name);
+				f->limits.provider);
 	return 0;
-}
-
-static int memory_open_region(struct rmaext_fabric *f,
-			      const struct rmaext_memory_options *o,
-			      const struct iovec *iov,
-			      struct rmx_region *region_p)
-{
-	const struct fi_mr_attr like = {
-		.mr_iov = iov,
-		.iov_count = o->n_pieces,
-		.access = (o->access & RMAEXT_READ ? FI_REMOTE_READ : 0) |
-			  (o->access & RMAEXT_WRITE ? FI_REMOTE_WRITE : 0),
-		.requested_key = o->requested_key,
-		.auth_key_size = o->auth_key_len,
-		.auth_key = (uint8_t *)(uintptr_t)o->auth_key,
-		.iface = (enum fi_hmem_iface)o->iface,
-		.device.cuda = (int)o->device, /* all of the union are alike */
-	};
-	struct fi_mr_attr attr = like;
-	uint64_t flags = 0;
-	int ret;
-
-	if (o->persistent)
-		flags |= f->info->caps & FI_RMA_PMEM;
-	if (o->counts_writes)
-		flags |= f->info->caps & FI_RMA_EVENT;
-	ret = rmx_region_open(f, &attr, flags, o->lazy, region_p);
-	/* the provider has the capability for other events only */
-	if (ret != -FI_ENOSYS || !(flags & FI_RMA_EVENT))
-		return ret;
-	attr = like;
-	return rmx_region_open(f, &attr, flags & ~FI_RMA_EVENT, o->lazy,
-			       region_p);
 }
 
 static int memory_register(struct rmaext_fabric *f,
@@ -88,15 +97,26 @@ static int memory_register(struct rmaext_fabric *f,
 		memory->iov[i] =
 			(struct iovec){o->pieces[i].addr, o->pieces[i].len};
 	memory->iov_count = o->n_pieces;
-	ret = memory_open_region(f, o, memory->iov, &memory->region);
+	ret = region_open(
+		f,
+		&(struct rmx_registration){
+			.iov = memory->iov,
+			.count = o->n_pieces,
+			.access = (o->access & RMAEXT_READ ? RMX_REMOTE_READ
+							   : 0) |
+				  (o->access & RMAEXT_WRITE ? RMX_REMOTE_WRITE
+							    : 0),
+			.key = o->requested_key,
+			.options = o,
+		},
+		&memory->region);
 	if (ret) {
 		free(memory);
 		return ret;
 	}
 	memory->fabric = f;
-	memory->base = f->mr_mode & FI_MR_VIRT_ADDR
-			       ? (uintptr_t)memory->iov[0].iov_base
-			       : 0;
+	memory->base =
+		f->limits.addressed ? (uintptr_t)memory->iov[0].iov_base : 0;
 	pthread_mutex_lock(&f->lock);
 	memory->next = f->memories;
 	memory->prev = &f->memories;
@@ -115,9 +135,9 @@ void rmx_memories_close(struct rmaext_fabric *f, int *ret_p)
 	for (struct rmaext_memory *m = f->memories; m; m = m->next) {
 		ret = rmx_region_close(f, &m->region);
 		if (ret && !*ret_p)
-			*ret_p = rmx_fail(ret, RMX_NO_RANK, "fi_close",
-					  "memory region: %s",
-					  f->lib->strerror(-ret));
+			*ret_p = rmx_fail(
+				ret, RMX_NO_RANK, "rmaext_fabric_close",
+				"memory region: %s", rmx_words(f, ret));
 	}
 }
 
@@ -170,9 +190,10 @@ static int memory_refresh(struct rmaext_memory *m, uint64_t offset,
 	if (!part)
 		ret = rmx_no_memory("the pieces of a memory region");
 	else if (n)
-		ret = rmx_region_refresh(m->fabric, &m->region, part, n);
+		ret = m->fabric->transport->refresh(m->fabric, &m->region, part,
+						    n);
 	else if (len)
-		ret = rmx_fail(-ERANGE, RMX_NO_RANK, "fi_mr_refresh",
+		ret = rmx_fail(-ERANGE, RMX_NO_RANK, "rmaext_memory_refresh",
 			       "%llu bytes at byte %llu end after the memory",
 			       (unsigned long long)len,
 			       (unsigned long long)offset);
@@ -200,12 +221,24 @@ int rmaext_memory_writes(rmaext_memory *memory, uint64_t *count_p)
 	if (ret)
 		return ret;
 	if (memory->region.writes)
-		*count_p = fi_cntr_read(memory->region.writes);
+		*count_p = f->transport->writes(&memory->region);
 	else
-		ret = rmx_fail(-FI_ENOSYS, RMX_NO_RANK, "fi_mr_bind",
+		ret = rmx_fail(-FI_ENOSYS, RMX_NO_RANK, "rmaext_memory_writes",
 			       "provider %s does not count what is written to "
 			       "this memory",
-			       f->info->fabric_attr->prov_name);
+			       f->limits.provider);
+	rmx_fabric_leave(f);
+	return ret;
+}
+
+int rmaext_memory_key(rmaext_memory *memory, void *buf, size_t *len)
+{
+	struct rmaext_fabric *f = memory->fabric;
+	int ret = rmx_fabric_enter(f, "rmaext_memory_key");
+
+	if (ret)
+		return ret;
+	ret = f->transport->key(f, &memory->region, &memory->base, buf, len);
 	rmx_fabric_leave(f);
 	return ret;
 }
@@ -238,8 +271,8 @@ int rmaext_memory_close(rmaext_memory **memory)
 	}
 	ret = rmx_region_close(f, &m->region);
 	if (ret) {
-		rmx_fail(ret, RMX_NO_RANK, "fi_close", "memory region: %s",
-			 f->lib->strerror(-ret));
+		rmx_fail(ret, RMX_NO_RANK, "rmaext_memory_close",
+			 "memory region: %s", rmx_words(f, ret));
 	} else {
 		memory_unlink(m);
 		free(m);

@@ -70,7 +70,7 @@ static int buffer_deregister(struct rmaext_fabric *f,
 	struct rmx_registration_cache *c = &f->cache;
 	int ret = 0;
 
-	if (!b->region.mr)
+	if (!b->region.of_transport)
 		return 0;
 	ret = rmx_region_close(f, &b->region);
 	if (!ret && b->token) {
@@ -92,7 +92,8 @@ static bool cache_evict(struct rmaext_fabric *f)
 	for (size_t i = 0; i < c->count; i++) {
 		struct rmx_cached_buffer *b = c->known[i];
 
-		if (b->region.mr && !b->pinned && !atomic_load(&b->users) &&
+		if (b->region.of_transport && !b->pinned &&
+		    !atomic_load(&b->users) &&
 		    (!oldest || b->used < oldest->used))
 			oldest = b;
 	}
@@ -192,7 +193,7 @@ int rmx_cache_get(struct rmaext_fabric *f, const void *addr, uint64_t len,
 
 	pthread_mutex_lock(&c->lock);
 	b = known_find(c, (uintptr_t)addr, len);
-	if (b && b->region.mr) {
+	if (b && b->region.of_transport) {
 		atomic_fetch_add(&c->hits, 1);
 	} else {
 		atomic_fetch_add(&c->misses, 1);
@@ -268,7 +269,7 @@ int rmaext_origin_know(rmaext_fabric *f, const void *addr, uint64_t len,
 	*token_p = 0;
 	if (ret)
 		return ret;
-	if (f->cache.demanded)
+	if (f->limits.registers)
 		ret = cache_know(f, addr, len, pinned, token_p);
 	rmx_fabric_leave(f);
 	return ret;
@@ -288,7 +289,7 @@ static void cache_forget(struct rmaext_fabric *f, uint64_t token)
 	memmove(&c->known[i - 1], &c->known[i],
 		(c->count - i) * sizeof(*c->known));
 	c->count--;
-	if (b->region.mr) {
+	if (b->region.of_transport) {
 		c->registered--;
 		c->bytes -= b->len;
 	}
@@ -313,13 +314,9 @@ void rmaext_origin_forget(rmaext_fabric *f, uint64_t token)
 /* Limits the registrations that are kept, so that keys are left for windows. */
 static uint64_t cache_most(const struct rmaext_fabric *f, uint64_t wanted)
 {
-	const uint64_t most = f->key_size && f->key_size < 8
-				      ? (1ULL << (8 * f->key_size)) / 8
-				      : UINT64_MAX;
+	const uint64_t most = f->limits.keys / 8;
 
-	return f->mr_mode & (FI_MR_PROV_KEY | FI_MR_RAW) || wanted < most
-		       ? wanted
-		       : most;
+	return wanted < most ? wanted : most;
 }
 
 int rmx_cache_start(struct rmaext_fabric *f,
@@ -330,8 +327,7 @@ int rmx_cache_start(struct rmaext_fabric *f,
 
 	pthread_mutex_init(&c->lock, NULL);
 	pthread_mutex_init(&c->bounce_lock, NULL);
-	c->demanded = f->mr_mode & FI_MR_LOCAL;
-	if (!c->demanded)
+	if (!f->limits.registers)
 		return 0;
 	c->most = cache_most(f, options->cache_count);
 	c->most_bytes = options->cache_bytes;
@@ -347,7 +343,7 @@ int rmx_cache_close(struct rmaext_fabric *f)
 	struct rmx_registration_cache *c = &f->cache;
 	int ret, first = 0;
 
-	if (!c->demanded)
+	if (!f->limits.registers)
 		return 0;
 	pthread_mutex_lock(&c->lock);
 	for (size_t i = 0; i < c->count; i++) {
@@ -371,7 +367,7 @@ void rmx_cache_free(struct rmaext_fabric *f)
 	struct rmx_registration_cache *c = &f->cache;
 	struct rmx_slab *slab;
 
-	if (!c->demanded)
+	if (!f->limits.registers)
 		return;
 	pthread_mutex_lock(&c->lock);
 	while (c->count) {

@@ -6,17 +6,7 @@
 #ifndef RMAEXT_REGISTRATION_CACHE_H
 #define RMAEXT_REGISTRATION_CACHE_H
 
-#include <rdma/fi_domain.h>
-
-#include "base/common.h"
-
-struct rmaext_fabric;
-
-/* A registration; see region.c. */
-struct rmx_region {
-	struct fid_mr *mr;	 /* NULL: it is not registered */
-	struct fid_cntr *writes; /* counts those of others to it; or NULL */
-};
+#include "net/transport.h"
 
 /* A piece of the caller's memory. The cache owns the struct. */
 struct rmx_cached_buffer {
@@ -39,8 +29,7 @@ struct rmx_slab {
 };
 
 struct rmx_registration_cache {
-	/* the provider demands FI_MR_LOCAL; else nothing below is in use */
-	bool demanded;
+	/* without limits.registers nothing of it is in use */
 	uint64_t most, most_bytes; /* limits of registrations that are kept */
 	pthread_mutex_t lock;	   /* guards all up to next_key */
 	struct rmx_cached_buffer **known; /* sorted by start */

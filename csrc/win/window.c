@@ -146,7 +146,7 @@ int rmx_window_new(struct rmaext_fabric *f,
 		w->attached = rmx_attached_new();
 	if (!w->targets || (targets->dynamic && !w->attached))
 		goto no_memory;
-	if (f && (f->mr_mode & FI_MR_RAW) && !window_set_raw_keys(w, targets))
+	if (f && f->limits.raw_keys && !window_set_raw_keys(w, targets))
 		goto no_memory;
 	window_set_targets(w, targets);
 	pthread_mutex_init(&w->lock, NULL);

@@ -129,7 +129,7 @@ struct rmaext_window {
 	bool invites; /* a grant: its origins are guests; see am/guest.c */
 	bool visits;  /* a guest's: another job has it, messages reach it */
 	uint8_t door[RMX_TOKEN]; /* of the owner's endpoint, if it visits */
-	uint8_t *raw_keys;	 /* raw_len bytes each, FI_MR_RAW only */
+	uint8_t *raw_keys;	 /* raw_len bytes each, raw keys only */
 	size_t raw_len;
 	bool raw_same;		     /* there is one key, for all ranks */
 	struct rmx_rundown rundown;  /* calls of this rank */
@@ -271,7 +271,8 @@ static inline bool rmx_copies(const struct rmx_target *t)
 static inline bool rmx_by_message(const struct rmaext_window *w,
 				  const struct rmx_target *t, uint64_t len)
 {
-	return w->visits || len < w->fabric->least || t->route == RMAEXT_CMA;
+	return w->visits || len < w->fabric->limits.least ||
+	       t->route == RMAEXT_CMA;
 }
 
 /* Copy from and to a target whose route is RMAEXT_CMA; see rmx_cma_write(). */

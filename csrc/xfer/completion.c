@@ -27,7 +27,7 @@ struct rmaext_error rmx_post_failure(const struct rmaext_fabric *f,
 	};
 
 	snprintf(record.detail, sizeof(record.detail), "%s",
-		 f->lib->strerror(-code));
+		 rmx_words(f, code));
 	return record;
 }
 

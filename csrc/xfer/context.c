@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The contexts of fi_* calls. The list of the free ones needs no lock. */
+/* The contexts of reads and writes. The list of the free ones needs no lock. */
 #include "xfer/operation.h"
 
 #include <stdlib.h>
@@ -32,7 +32,7 @@ int rmx_transfers_start(struct rmaext_fabric *f)
 	for (unsigned int i = 0; i < RMX_CONTEXTS; i++)
 		atomic_init(&t->contexts[i].next, i + 1);
 	atomic_init(&t->free_contexts, free_list_word(0, RMX_CONTEXTS, 0));
-	if (!f->cache.demanded)
+	if (!f->limits.registers)
 		return 0;
 	return rmx_region_local(f, t->contexts,
 				RMX_CONTEXTS * sizeof(*t->contexts),

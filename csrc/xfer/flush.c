@@ -102,8 +102,7 @@ static int flush_error(struct rmaext_window *w, int64_t rank)
 	else if (w->failure.rank == rank)
 		rmx_fail_record(&w->failure);
 	else
-		rmx_fail(ret, rank, "put", "%s",
-			 w->fabric->lib->strerror(-ret));
+		rmx_fail(ret, rank, "put", "%s", rmx_words(w->fabric, ret));
 	pthread_mutex_unlock(&w->lock);
 	return ret;
 }

@@ -69,7 +69,7 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	if (payload <= RMX_INLINE)
 		context = rmx_context_take(f, target->member->peer);
 	if (context)
-		desc = rmx_region_desc(&f->transfers->region);
+		desc = f->transfers->region.desc;
 	op = context ? &context->own : op_alloc(f, payload, &desc);
 	if (!op)
 		return rmx_fail(-FI_ENOMEM, rank, "malloc", "operation");
@@ -83,7 +83,7 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	op->kind = kind;
 	op->offset = window->first + offset;
 	op->len = len;
-	op->chunk = f->chunk;
+	op->chunk = f->limits.chunk;
 	op->bounce = !context && op_fits_bounce(f, payload);
 	if (payload) {
 		op->local = rmx_op_payload(op);
@@ -98,7 +98,7 @@ int rmx_op_over(struct rmaext_window *w, int64_t rank, enum rmx_kind kind,
 		struct rmaext_op **op_p)
 {
 	struct rmaext_fabric *f = w->fabric;
-	const bool demanded = f->cache.demanded, get = kind == RMX_GET;
+	const bool demanded = f->limits.registers, get = kind == RMX_GET;
 	const size_t before = (room + 15) & ~(size_t)15;
 	const bool copy =
 		demanded && len <= RMX_COPY_MAX &&
@@ -121,7 +121,7 @@ int rmx_op_over(struct rmaext_window *w, int64_t rank, enum rmx_kind kind,
 	if (!copy) {
 		op->local = (char *)(uintptr_t)buf;
 		op->registered = origin;
-		op->desc = origin ? rmx_region_desc(&origin->region) : NULL;
+		op->desc = origin ? origin->region.desc : NULL;
 		return 0;
 	}
 	op->local += before;

@@ -123,11 +123,11 @@ struct rmaext_op {
 };
 
 /*
- * The context of one fi_* call. It has room for an operation, so that one which
- * is posted in one piece needs no other memory.
+ * The context of one read or write. It has room for an operation, so that one
+ * which is posted in one piece needs no other memory.
  */
 struct rmx_context {
-	struct fi_context2 fi; /* first: the CQ gives back its address */
+	struct rmx_call call; /* first: the completion gives back its address */
 	_Atomic(struct rmaext_op *) op; /* NULL: not in flight */
 	atomic_uint next;		/* the number of the next free one */
 	struct rmaext_op own;
@@ -380,15 +380,22 @@ static inline bool rmx_backlog_waits(const struct rmaext_fabric *fabric)
 }
 
 /*
- * rma.c: post hands len bytes, from `offset` within the operation on, to the
- * provider; inject so few bytes that it copies them, for a put that nobody
- * hears of. They return what fi_writemsg() and its kin do.
+ * Where byte `offset` of a target's memory is, for reads and writes. Without
+ * addresses a raw key was mapped with its base. Else it is added: the window's
+ * memory may begin amid the region.
  */
-int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
-		 void *context);
-int rmx_rma_inject(struct rmaext_window *window,
-		   const struct rmx_target *target, uint64_t offset,
-		   const void *buf, uint64_t len);
+static inline struct rmx_remote rmx_remote_at(const struct rmaext_fabric *f,
+					      const struct rmx_target *t,
+					      uint64_t offset)
+{
+	const bool relative = f->limits.raw_keys && !f->limits.addressed;
+
+	return (struct rmx_remote){
+		.peer = t->member->peer->addr,
+		.place = offset + (relative ? 0 : t->base),
+		.key = t->key,
+	};
+}
 
 /*
  * put_get.c: the callers are inside the window and have checked the place.

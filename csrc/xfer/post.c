@@ -28,6 +28,29 @@ static void op_count_down(struct rmaext_op *op)
 		rmx_pending_sub(op->target, op->share);
 }
 
+/* The byte of the root window where that byte of the operation lies. */
+static uint64_t op_place(const struct rmaext_op *op, uint64_t offset)
+{
+	const struct rmx_places *p = op->places;
+
+	return p ? rmx_place_at(p, offset / p->unit).offset + offset % p->unit
+		 : op->offset + offset;
+}
+
+/* Hands len bytes, from `offset` within the operation on, to the network. */
+static int op_hand_over(struct rmaext_op *op, uint64_t offset, size_t len,
+			struct rmx_call *call)
+{
+	struct rmaext_fabric *f = op->fabric;
+	const struct rmx_remote at =
+		rmx_remote_at(f, op->target, op_place(op, offset));
+	char *local = op->local + offset;
+
+	if (op->kind == RMX_GET)
+		return f->transport->read(f, &at, local, len, op->desc, call);
+	return f->transport->write(f, &at, local, len, op->desc, call);
+}
+
 int rmx_op_post_chunk(struct rmaext_op *op)
 {
 	struct rmaext_fabric *f = op->fabric;
@@ -41,8 +64,8 @@ int rmx_op_post_chunk(struct rmaext_op *op)
 	int ret;
 
 	/* the rest of the run must not be too short for the provider */
-	if (run - len && run - len < f->least)
-		len -= f->least;
+	if (run - len && run - len < f->limits.least)
+		len -= f->limits.least;
 	if (op->sent - atomic_load(&op->completed) >= RMX_OP_CHUNKS)
 		return -FI_ENOSPC;
 	if (!context || op->sent)
@@ -54,7 +77,7 @@ int rmx_op_post_chunk(struct rmaext_op *op)
 	op->sent++;
 	op_count(op);
 	atomic_store_explicit(&context->op, op, memory_order_release);
-	ret = rmx_rma_post(op, at, len, &context->fi);
+	ret = op_hand_over(op, at, len, &context->call);
 	if (!ret)
 		return 0;
 	atomic_store_explicit(&context->op, NULL, memory_order_relaxed);

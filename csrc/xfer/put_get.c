@@ -6,11 +6,13 @@ int rmx_put_small(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		  const void *buf, uint64_t len)
 {
 	const struct rmx_target *t = rmx_target_of(w, rank);
+	struct rmaext_fabric *f = w->fabric;
+	struct rmx_remote to;
 
-	if (len > w->fabric->info->tx_attr->inject_size ||
-	    rmx_by_message(w, t, len))
+	if (len > f->limits.copied || rmx_by_message(w, t, len))
 		return rmx_message_post(w, rank, offset, buf, len, -1);
-	return rmx_rma_inject(w, t, offset, buf, len);
+	to = rmx_remote_at(f, t, offset);
+	return f->transport->put_copy(f, &to, buf, len);
 }
 
 /* Makes a put that the target's process carries out. */

@@ -32,7 +32,8 @@ _C_WORDS = {
     "xfer": "operations over the network: post, complete, nonblocking",
     "exec": "updates by this CPU: guard, loops, vectorised ones",
     "win": "the window: rank table, control block, checks, attachment",
-    "net": "libfabric: provider, endpoint, regions and keys, progress",
+    "net/libfabric": "the transport by libfabric: the only room that calls it",
+    "net": "any network: its table of functions, peers, registrations, progress",
     "admission": "which connections libfabric gets to see",
     "shm": "one node: arena, neighbours, doorbell, barrier, ticket lock",
     "dtype": "types of elements, operations, gather and scatter",
@@ -52,9 +53,9 @@ def _c_graph() -> tuple[dict[str, str], set[tuple[str, str]]]:
     if set(checked.ROOMS) != set(_C_WORDS):
         raise ValueError(f"rooms without words: {set(checked.ROOMS) ^ set(_C_WORDS)}")
     arrows = set()
-    for path in (ROOT / "csrc").glob("*/*.[ch]"):
-        for room in re.findall(r'^#include "(\w+)/', path.read_text(), re.M):
-            arrows.add((path.parent.name, room))
+    for path in (ROOT / "csrc").glob("*/**/*.[ch]"):
+        for room in re.findall(r'^#include "([\w/]+)/', path.read_text(), re.M):
+            arrows.add((str(path.parent.relative_to(ROOT / "csrc")), room))
     return {room: _C_WORDS[room] for room in reversed(checked.ROOMS)}, arrows
 
 

@@ -12,8 +12,8 @@ from cffi import FFI
 
 ROOT = Path(__file__).parent.parent.parent
 CSRC = ROOT / "csrc"
-SOURCES = sorted(CSRC.glob("*/*.c"))
-HEADERS = sorted([*CSRC.glob("*.h"), *CSRC.glob("*/*.h")])
+SOURCES = sorted(CSRC.glob("*/**/*.c"))
+HEADERS = sorted([*CSRC.glob("*.h"), *CSRC.glob("*/**/*.h")])
 
 
 def relative(path: Path) -> str:

@@ -30,146 +30,113 @@ static rmaext_window *asked; /* of which requests are made */
 static rmaext_window *revocable;
 static rmaext_window *whole;
 
-/* -- a provider that sends nothing, and receives what the fuzzer says */
+/* -- a transport that sends nothing, and receives what the fuzzer says */
 
 static bool refuses; /* every other message */
 static bool turn;
 static void *sent[RMX_SEND_BUFFERS + RMX_RECEIVE_BUFFERS];
 static size_t sent_count;
-static struct fi_cq_msg_entry arrivals[2];
+static struct rmx_completion arrivals[2];
 static size_t arrival_count;
 
-static ssize_t receive(struct fid_ep *ep, void *buf, size_t len, void *desc,
-		       fi_addr_t from, void *context)
+static int taken(void)
 {
-	(void)ep, (void)buf, (void)len, (void)desc, (void)from, (void)context;
 	return refuses && (turn = !turn) ? -FI_EAGAIN : 0;
 }
 
-static ssize_t later(void *context)
+static int receive(struct rmaext_fabric *f, void *buf, size_t len, void *desc,
+		   struct rmx_call *call)
 {
-	if (refuses && (turn = !turn))
-		return -FI_EAGAIN;
-	sent[sent_count++] = context;
+	(void)f, (void)buf, (void)len, (void)desc, (void)call;
+	return taken();
+}
+
+static int send_later(struct rmaext_fabric *f, uint64_t peer,
+		      const struct iovec *iov, void **descs, size_t count,
+		      struct rmx_call *call)
+{
+	int ret = taken();
+
+	(void)f, (void)peer, (void)iov, (void)descs, (void)count;
+	if (!ret)
+		sent[sent_count++] = call;
+	return ret;
+}
+
+static int inject(struct rmaext_fabric *f, uint64_t peer, const void *buf,
+		  size_t len)
+{
+	(void)f, (void)peer, (void)buf, (void)len;
+	return taken();
+}
+
+static int add(struct rmaext_fabric *f, const void *address, size_t len,
+	       uint64_t *peer)
+{
+	(void)f, (void)address, (void)len;
+	*peer = 0;
 	return 0;
 }
 
-static ssize_t send_one(struct fid_ep *ep, const void *buf, size_t len,
-			void *desc, fi_addr_t to, void *context)
+static void take_out(struct rmaext_fabric *f, uint64_t peer)
 {
-	(void)ep, (void)buf, (void)len, (void)desc, (void)to;
-	return later(context);
+	(void)f, (void)peer;
 }
 
-static ssize_t send_pieces(struct fid_ep *ep, const struct fi_msg *msg,
-			   uint64_t flags)
+static int completions(struct rmaext_fabric *f, struct rmx_completion *done,
+		       int most, struct rmaext_error *failure)
 {
-	(void)ep, (void)flags;
-	return later(msg->context);
-}
+	size_t n = 0, count = (size_t)most;
 
-static ssize_t inject(struct fid_ep *ep, const void *buf, size_t len,
-		      fi_addr_t to)
-{
-	(void)ep, (void)buf, (void)len, (void)to;
-	return refuses && (turn = !turn) ? -FI_EAGAIN : 0;
-}
-
-static int name_of(struct fid *fid, void *address, size_t *len)
-{
-	const struct sockaddr_in own = {.sin_family = AF_INET, .sin_port = 1};
-
-	(void)fid;
-	*len = sizeof(own);
-	memcpy(address, &own, sizeof(own));
-	return 0;
-}
-
-static int insert(struct fid_av *av, const void *address, size_t count,
-		  fi_addr_t *at, uint64_t flags, void *context)
-{
-	(void)av, (void)address, (void)count, (void)flags, (void)context;
-	*at = 0;
-	return 1;
-}
-
-static int take_out(struct fid_av *av, fi_addr_t *address, size_t count,
-		    uint64_t flags)
-{
-	(void)av;
-	(void)address;
-	(void)count;
-	(void)flags;
-	return 0;
-}
-
-static ssize_t completions(struct fid_cq *cq, void *buf, size_t count)
-{
-	struct fi_cq_msg_entry *entries = buf;
-	size_t n = 0;
-
-	(void)cq;
+	(void)f, (void)failure;
 	for (; n < count && n < sent_count; n++)
-		entries[n] = (struct fi_cq_msg_entry){.op_context = sent[n]};
+		done[n] = (struct rmx_completion){.context = sent[n]};
 	memmove(sent, sent + n, (sent_count - n) * sizeof(*sent));
 	sent_count -= n;
 	if (n < count && arrival_count) {
-		entries[n++] = arrivals[0];
+		done[n++] = arrivals[0];
 		arrivals[0] = arrivals[1];
 		arrival_count--;
 	}
-	return n ? (ssize_t)n : -FI_EAGAIN;
+	return (int)n;
 }
 
-static const char *words(int code)
+static const char *words(const struct rmaext_fabric *f, int code)
 {
-	(void)code;
+	(void)f, (void)code;
 	return "an error";
 }
 
 static void endpoint(void)
 {
-	static struct rmaext_library library = {.strerror = words};
-	static struct fi_tx_attr tx = {.inject_size = 64, .iov_limit = 4};
-	static struct fi_rx_attr rx;
-	static struct fi_ep_attr ep_attr = {.max_msg_size = 1 << 30};
-	static struct fi_fabric_attr fabric_attr = {.prov_name = "none"};
-	static struct fi_domain_attr domain_attr = {.mr_key_size = 8};
-	static struct fi_info info = {.addr_format = FI_SOCKADDR_IN,
-				      .tx_attr = &tx,
-				      .rx_attr = &rx,
-				      .ep_attr = &ep_attr,
-				      .domain_attr = &domain_attr,
-				      .fabric_attr = &fabric_attr};
-	static struct fi_ops_msg msg = {
-		.size = sizeof(msg),
-		.recv = receive,
-		.send = send_one,
-		.sendmsg = send_pieces,
+	static const struct rmx_transport transport = {
+		.words = words,
+		.add = add,
+		.remove = take_out,
+		.receive = receive,
+		.send = send_later,
 		.inject = inject,
+		.poll = completions,
 	};
-	static struct fi_ops_cm cm = {.size = sizeof(cm), .getname = name_of};
-	static struct fi_ops_av av_ops = {
-		.size = sizeof(av_ops), .insert = insert, .remove = take_out};
-	static struct fi_ops_cq cq_ops = {.size = sizeof(cq_ops),
-					  .read = completions};
-	static struct fid_ep ep = {.msg = &msg, .cm = &cm};
-	static struct fid_av av = {.ops = &av_ops};
-	static struct fid_cq cq = {.ops = &cq_ops};
+	const struct sockaddr_in own = {.sin_family = AF_INET, .sin_port = 1};
 
 	fabric = (struct rmaext_fabric){
+		.transport = &transport,
 		.hooks = &rmx_am_hooks,
 		.transfers = calloc(1, sizeof(*fabric.transfers)),
 		.am = calloc(1, sizeof(*fabric.am)),
-		.lib = &library,
-		.info = &info,
-		.ep = &ep,
-		.av = &av,
-		.cq = &cq,
-		.chunk = 4 << 20,
-		.least = 1,
+		.limits = {.provider = "none",
+			   .message = 1 << 30,
+			   .chunk = 4 << 20,
+			   .least = 1,
+			   .copied = 64,
+			   .pieces = 4,
+			   .keys = UINT64_MAX,
+			   .ip = true},
+		.address_len = sizeof(own),
 		.progress = {.cq_fd = -1, .wake_fd = -1},
 	};
+	memcpy(fabric.address, &own, sizeof(own));
 	pthread_mutex_init(&fabric.lock, NULL);
 	pthread_mutex_init(&fabric.transfers->backlog.lock, NULL);
 	if (rmx_transfers_start(&fabric) || rmx_am_start(&fabric) ||
@@ -306,7 +273,7 @@ static void arrive(const void *bytes, size_t len)
 	data = it->data;
 	memcpy(data, bytes, len);
 	ASAN_POISON_MEMORY_REGION(data + len, behind);
-	rmx_am_complete(&fabric, &it->context, len, NULL);
+	rmx_am_complete(&fabric, &it->call, len, NULL);
 	ASAN_UNPOISON_MEMORY_REGION(data + len, behind);
 }
 
@@ -444,8 +411,8 @@ static void many(const uint8_t *how, uint8_t *message, size_t len)
 			memcpy(message + offsetof(struct rmx_reply_header, id),
 			       &r.id, sizeof(r.id));
 		memcpy(first->data, message, len);
-		arrivals[0] = (struct fi_cq_msg_entry){
-			.op_context = &first->context,
+		arrivals[0] = (struct rmx_completion){
+			.context = &first->call,
 			.len = len,
 		};
 		arrival_count = 1;

@@ -70,7 +70,7 @@ def test_the_tree_is_clean(rooms: ModuleType, capsys: pytest.CaptureFixture[str]
 
 def test_every_function_has_a_home(rooms: ModuleType) -> None:
     """Shared functions that headers declare are found where they are defined."""
-    texts = {str(p): rooms.COMMENT.sub(" ", p.read_text()) for p in rooms.CSRC.glob("*/*.[ch]")}
+    texts = {str(p): rooms.COMMENT.sub(" ", p.read_text()) for p in rooms.CSRC.glob("*/**/*.[ch]")}
     homes = {
         name
         for file, text in texts.items()
@@ -84,6 +84,21 @@ def test_every_function_has_a_home(rooms: ModuleType) -> None:
     }
     assert len(declared) > 80
     assert declared <= homes
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("int rmx_a(void)\n{\n\treturn fi_close(p) ? -FI_EIO : 0;\n}\n", ["fi_close"]),
+        ("#include <rdma/fi_cm.h>\nstruct fid_ep *ep;\n", ["<rdma/", "fid_ep"]),
+        ("#include <rdma/fi_errno.h>\nint i = FI_EAGAIN;\n", []),
+        ('const char *s = "fi_close";\nint i = FI_MR_RAW;\n', ["FI_MR_RAW"]),
+    ],
+)
+def test_names_of_a_transport(rooms: ModuleType, text: str, names: list[str]) -> None:
+    found = rooms.strange_names({"net/a.c": text, "net/libfabric/a.c": text})
+    assert [line.split()[2].rstrip(",") for line in found] == names
+    assert all(line.startswith("csrc/net/a.c has ") for line in found)
 
 
 ROOM = {

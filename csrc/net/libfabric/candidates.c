@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Lists the endpoints that could be opened here, each with its network. */
 #define _GNU_SOURCE
-#include "net/endpoint.h"
+#include "net/libfabric/libfabric.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Opening and closing an endpoint, and the addresses of its peers. */
+/* Opens and closes an endpoint of libfabric, and has its limits. */
 #define _GNU_SOURCE
-#include "net/endpoint.h"
-#include "net/quirks.h"
+#include "net/libfabric/libfabric.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /*
  * The demands of providers that this library can meet. FI_MR_BASIC stands
@@ -92,7 +90,7 @@ static int info_find(struct rmaext_library *lib,
 }
 
 /* Opens the CQ, with a descriptor to sleep on where the provider has one. */
-static int cq_open(struct rmaext_fabric *f)
+static int cq_open(struct rmx_endpoint *e, int *fd_p)
 {
 	struct fi_cq_attr attr = {
 		.size = RMX_COMPLETIONS,
@@ -101,36 +99,69 @@ static int cq_open(struct rmaext_fabric *f)
 	};
 	int ret;
 
-	f->progress.cq_fd = -1;
-	ret = fi_cq_open(f->domain, &attr, &f->cq, NULL);
+	ret = fi_cq_open(e->domain, &attr, &e->cq, NULL);
 	if (!ret) {
-		ret = fi_control(&f->cq->fid, FI_GETWAIT, &f->progress.cq_fd);
+		ret = fi_control(&e->cq->fid, FI_GETWAIT, fd_p);
 		if (!ret)
 			return 0;
-		fi_close(&f->cq->fid);
-		f->cq = NULL;
-		f->progress.cq_fd = -1;
+		fi_close(&e->cq->fid);
+		e->cq = NULL;
+		*fd_p = -1;
 	}
 	attr.wait_obj = FI_WAIT_NONE;
-	return fi_cq_open(f->domain, &attr, &f->cq, NULL);
+	return fi_cq_open(e->domain, &attr, &e->cq, NULL);
+}
+
+static size_t chunk_of(const struct fi_info *info)
+{
+	const size_t most = (size_t)4 << 20; /* long ones show progress */
+	const size_t chunk = info->ep_attr->max_msg_size;
+
+	if (chunk > most)
+		return most;
+	return chunk > 64 ? chunk & ~(size_t)63 : chunk;
 }
 
 /* Notes what the provider demands, and how much it takes at a time. */
-static void fabric_set_limits(struct rmaext_fabric *f)
+static void limits_set(struct rmaext_fabric *f)
 {
-	f->mr_mode = (uint64_t)f->info->domain_attr->mr_mode;
-	if (f->mr_mode & RMX_MR_BASIC)
-		f->mr_mode |= MR_BASIC_MEANS;
-	if (f->info->mode & RMX_LOCAL_MR)
-		f->mr_mode |= FI_MR_LOCAL;
-	f->mr_mode &= ~(uint64_t)RMX_MR_SCALABLE; /* is no demand */
-	f->key_size = f->info->domain_attr->mr_key_size;
-	f->chunk = f->info->ep_attr->max_msg_size;
-	if (f->chunk > (size_t)4 << 20) /* so that long ones show progress */
-		f->chunk = (size_t)4 << 20;
-	if (f->chunk > 64)
-		f->chunk &= ~(size_t)63;
-	f->least = rmx_least(f->info->fabric_attr->prov_name, f->key_size);
+	struct rmx_endpoint *e = f->endpoint;
+	const struct fi_info *info = e->info;
+	const char *name = info->fabric_attr->prov_name;
+	const size_t key = info->domain_attr->mr_key_size;
+
+	e->mr_mode = (uint64_t)info->domain_attr->mr_mode;
+	if (e->mr_mode & RMX_MR_BASIC)
+		e->mr_mode |= MR_BASIC_MEANS;
+	if (info->mode & RMX_LOCAL_MR)
+		e->mr_mode |= FI_MR_LOCAL;
+	e->mr_mode &= ~(uint64_t)RMX_MR_SCALABLE; /* is no demand */
+	e->tagged = rmx_has_rails(name);
+	e->two_pieces = rmx_forgets_injected(name);
+	f->limits = (struct rmx_limits){
+		.message = rmx_message_most(info),
+		.chunk = chunk_of(info),
+		.least = rmx_least(name, key),
+		.copied = info->tx_attr->inject_size,
+		.pieces = info->tx_attr->iov_limit,
+		.region_pieces = rmx_pieces(info),
+		.keys = e->mr_mode & (FI_MR_PROV_KEY | FI_MR_RAW) || !key ||
+					key >= 8
+				? UINT64_MAX
+				: (uint64_t)1 << (8 * key),
+		.in_order = info->tx_attr->msg_order &
+				    info->rx_attr->msg_order & FI_ORDER_SAS &&
+			    !rmx_has_rails(name),
+		.ip = info->addr_format == FI_SOCKADDR_IN ||
+		      info->addr_format == FI_SOCKADDR_IN6,
+		.tcp = rmx_listens_on_tcp(name),
+		.registers = e->mr_mode & FI_MR_LOCAL,
+		.bound = e->mr_mode & FI_MR_ENDPOINT,
+		.addressed = e->mr_mode & FI_MR_VIRT_ADDR,
+		.raw_keys = e->mr_mode & FI_MR_RAW,
+		.devices = info->caps & FI_HMEM,
+	};
+	snprintf(f->limits.provider, sizeof(f->limits.provider), "%s", name);
 }
 
 #define TRY(call, ...)                                                        \
@@ -145,19 +176,17 @@ static void fabric_set_limits(struct rmaext_fabric *f)
 /* Has the endpoint listen, and its connections checked from the first on. */
 static int endpoint_enable(struct rmaext_fabric *f)
 {
+	const char *name = f->limits.provider;
 	bool sees = rmx_redirect(RMX_ADDRESS(f->lib->getinfo)) &&
 		    !rmx_accepts_in_kernel();
 	int ret;
 
 	/* that of ofi_mrail is a list of its rails' */
-	f->admission.anywhere =
-		!rmx_takes_address(f->info->fabric_attr->prov_name);
-	f->admission.requests =
-		rmx_listens_on_tcp(f->info->fabric_attr->prov_name);
-	f->admission.native = f->admission.requests &&
-			      !strchr(f->info->fabric_attr->prov_name, ';');
+	f->admission.anywhere = !rmx_takes_address(name);
+	f->admission.requests = f->limits.tcp;
+	f->admission.native = f->limits.tcp && !strchr(name, ';');
 	rmx_admission_begin(&f->admission, sees);
-	ret = fi_enable(f->ep);
+	ret = fi_enable(f->endpoint->ep);
 	rmx_admission_end();
 	return ret;
 }
@@ -167,18 +196,21 @@ static int endpoint_make(struct rmaext_fabric *f,
 {
 	struct fi_av_attr av_attr = {.type = FI_AV_UNSPEC};
 	struct rmaext_library *lib = f->lib;
+	struct rmx_endpoint *e = f->endpoint;
 	int ret;
 
-	TRY("fi_fabric", lib->fabric(f->info->fabric_attr, &f->fabric, NULL));
-	TRY("fi_domain", fi_domain(f->fabric, f->info, &f->domain, NULL));
-	TRY("fi_av_open", fi_av_open(f->domain, &av_attr, &f->av, NULL));
-	TRY("fi_cq_open", cq_open(f));
-	TRY("fi_endpoint", fi_endpoint(f->domain, f->info, &f->ep, NULL));
-	TRY("fi_ep_bind", fi_ep_bind(f->ep, &f->av->fid, 0));
-	TRY("fi_ep_bind", fi_ep_bind(f->ep, &f->cq->fid, FI_RECV));
-	TRY("fi_ep_bind", fi_ep_bind(f->ep, &f->cq->fid,
+	TRY("fi_fabric", lib->fabric(e->info->fabric_attr, &e->fabric, NULL));
+	TRY("fi_domain", fi_domain(e->fabric, e->info, &e->domain, NULL));
+	TRY("fi_av_open", fi_av_open(e->domain, &av_attr, &e->av, NULL));
+	TRY("fi_cq_open", cq_open(e, &f->progress.cq_fd));
+	TRY("fi_endpoint", fi_endpoint(e->domain, e->info, &e->ep, NULL));
+	TRY("fi_ep_bind", fi_ep_bind(e->ep, &e->av->fid, 0));
+	TRY("fi_ep_bind", fi_ep_bind(e->ep, &e->cq->fid, FI_RECV));
+	TRY("fi_ep_bind", fi_ep_bind(e->ep, &e->cq->fid,
 				     FI_TRANSMIT | FI_SELECTIVE_COMPLETION));
 	TRY("fi_enable", endpoint_enable(f));
+	f->address_len = sizeof(f->address);
+	TRY("fi_getname", fi_getname(&e->ep->fid, f->address, &f->address_len));
 	return 0;
 }
 
@@ -187,47 +219,55 @@ static int endpoint_make(struct rmaext_fabric *f,
  * and frees them again when it is closed (rxm_ep_ctrl, rxm_ep_close). So such
  * an endpoint stays, with all that it was made of.
  */
-static void endpoint_abandon(struct rmaext_fabric *f)
+static void endpoint_abandon(struct rmx_endpoint *e)
 {
-	f->ep = NULL;
-	f->av = NULL;
-	f->cq = NULL;
-	f->domain = NULL;
-	f->fabric = NULL;
+	e->ep = NULL;
+	e->av = NULL;
+	e->cq = NULL;
+	e->domain = NULL;
+	e->fabric = NULL;
 }
 
-int rmx_endpoint_open(struct rmaext_fabric *f,
-		      const struct rmaext_fabric_options *options,
-		      size_t least_message)
+static int endpoint_open(struct rmaext_fabric *f,
+			 const struct rmaext_fabric_options *options,
+			 size_t least_message)
 {
 	enum { N = sizeof(rmx_rxm_over_tcp) / sizeof(*rmx_rxm_over_tcp) };
 	struct rmaext_library *lib = f->lib;
 	bool ours[N];
 	size_t count;
-	int ret = rmx_admission_init(&f->admission, options);
+	int ret;
 
+	if (rmx_runs_dry(options->provider, lib->version()))
+		return rmx_fail(-FI_ENODATA, RMX_NO_RANK, "rmaext_fabric_open",
+				"provider %s: takes some 2,048 messages only "
+				"in libfabric 2.x; name a library of 1.x in "
+				"RMAEXT_LIBFABRIC",
+				options->provider);
+	f->endpoint = calloc(1, sizeof(*f->endpoint));
+	if (!f->endpoint)
+		return rmx_no_memory("an endpoint");
+	pthread_mutex_init(&f->endpoint->registering, NULL);
+	ret = rmx_admission_init(&f->admission, options);
+	if (!ret)
+		ret = info_find(lib, options, &f->endpoint->info);
 	if (ret)
 		return ret;
-	ret = info_find(lib, options, &f->info);
-
-	if (ret)
-		return ret;
-	if (f->info->ep_attr->max_msg_size < least_message)
+	limits_set(f);
+	if (f->limits.message < least_message)
 		return rmx_fail(
 			-FI_ENODATA, RMX_NO_RANK, "rmaext_fabric_open",
 			"provider %s takes messages of %zu bytes at most, %zu "
 			"are needed; set RMAEXT_PROVIDER to another one",
-			options->provider, f->info->ep_attr->max_msg_size,
-			least_message);
-	fabric_set_limits(f);
-	count = rmx_listens_on_tcp(options->provider) ? N : 0;
+			options->provider, f->limits.message, least_message);
+	count = f->limits.tcp ? N : 0;
 	if (count && lib->shared && options->processes > RMX_UNSHARED_MOST)
 		count--; /* without FI_OFI_RXM_USE_SRX */
 	rmx_settings_hold(lib, rmx_rxm_over_tcp, count, ours);
 	ret = endpoint_make(f, options);
 	rmx_settings_give_back(lib, rmx_rxm_over_tcp, count, ours);
-	if (ret && f->ep)
-		endpoint_abandon(f);
+	if (ret && f->endpoint->ep)
+		endpoint_abandon(f->endpoint);
 	if (ret)
 		return ret;
 	if (options->secret && !rmx_admission_signs(&f->admission))
@@ -248,173 +288,102 @@ static void fid_close(struct fid *fid, int *ret_p)
 				  "object of class %zu", fid->fclass);
 }
 
-void rmx_endpoint_close(struct rmaext_fabric *f, int *ret_p)
+static void endpoint_close(struct rmaext_fabric *f, int *ret_p)
 {
-	fid_close(f->ep ? &f->ep->fid : NULL, ret_p);
+	struct rmx_endpoint *e = f->endpoint;
+
+	fid_close(e && e->ep ? &e->ep->fid : NULL, ret_p);
 }
 
-void rmx_domain_close(struct rmaext_fabric *f, bool stays, int *ret_p)
+static void endpoint_end(struct rmaext_fabric *f, bool stays, int *ret_p)
 {
-	struct fid_eq *eq = atomic_load(&f->registrar.eq);
+	struct rmx_endpoint *e = f->endpoint;
 	int ignored = 0;
 	int *code_p = stays ? &ignored : ret_p;
+	struct fid_eq *eq = e ? atomic_load(&e->eq) : NULL;
 
-	fid_close(f->av ? &f->av->fid : NULL, ret_p);
-	fid_close(f->cq ? &f->cq->fid : NULL, ret_p);
-	fid_close(f->domain ? &f->domain->fid : NULL, code_p);
-	fid_close(eq ? &eq->fid : NULL, code_p);
-	fid_close(f->fabric ? &f->fabric->fid : NULL, code_p);
-	rmx_admission_close(&f->admission);
-}
-
-int rmx_fabric_enter(struct rmaext_fabric *f, const char *call)
-{
-	return rmx_rundown_enter(&f->rundown, call, "the fabric is closed");
-}
-
-void rmx_fabric_leave(struct rmaext_fabric *f)
-{
-	rmx_rundown_leave(&f->rundown);
-}
-
-void rmaext_fabric_describe(rmaext_fabric *f, struct rmaext_fabric_info *info_p)
-{
-	char raw[RMX_NAME];
-	size_t len = sizeof(raw), text = sizeof(info_p->address);
-
-	memset(info_p, 0, sizeof(*info_p));
-	if (rmx_fabric_enter(f, "rmaext_fabric_describe"))
+	if (!e)
 		return;
-	snprintf(info_p->provider, sizeof(info_p->provider), "%s",
-		 f->info->fabric_attr->prov_name);
-	snprintf(info_p->domain, sizeof(info_p->domain), "%s",
-		 f->info->domain_attr->name);
-	if (!fi_getname(&f->ep->fid, raw, &len))
-		fi_av_straddr(f->av, raw, info_p->address, &text);
+	fid_close(e->av ? &e->av->fid : NULL, ret_p);
+	fid_close(e->cq ? &e->cq->fid : NULL, ret_p);
+	fid_close(e->domain ? &e->domain->fid : NULL, code_p);
+	fid_close(eq ? &eq->fid : NULL, code_p);
+	fid_close(e->fabric ? &e->fabric->fid : NULL, code_p);
+	if (e->info)
+		f->lib->freeinfo(e->info);
+	rmx_admission_close(&f->admission);
+	pthread_mutex_destroy(&e->registering);
+	free(e);
+	f->endpoint = NULL;
+}
+
+static const char *words_of(const struct rmaext_fabric *f, int code)
+{
+	return rmaext_strerror(f->lib, code);
+}
+
+static void endpoint_describe(const struct rmaext_fabric *f,
+			      struct rmaext_fabric_info *info_p)
+{
+	const struct rmx_endpoint *e = f->endpoint;
+	const struct fi_domain_attr *domain = e->info->domain_attr;
+	size_t text = sizeof(info_p->address);
+
+	snprintf(info_p->domain, sizeof(info_p->domain), "%s", domain->name);
+	fi_av_straddr(e->av, f->address, info_p->address, &text);
 	info_p->address[sizeof(info_p->address) - 1] = '\0';
-	info_p->mr_mode = f->mr_mode;
-	info_p->caps = f->info->caps;
-	info_p->key_size = f->key_size;
-	info_p->mr_iov_limit = rmx_pieces(f->info);
-	info_p->auth_key_size = f->info->domain_attr->auth_key_size;
-	info_p->max_msg_size = f->info->ep_attr->max_msg_size;
-	info_p->wait_fd = f->progress.cq_fd >= 0;
-	info_p->guarded = rmx_admission_works(&f->admission);
-	rmx_fabric_leave(f);
+	info_p->mr_mode = e->mr_mode;
+	info_p->caps = e->info->caps;
+	info_p->key_size = domain->mr_key_size;
+	info_p->auth_key_size = domain->auth_key_size;
+	info_p->max_msg_size = e->info->ep_attr->max_msg_size;
 }
 
-int rmaext_fabric_address(rmaext_fabric *f, void *buf, size_t *len)
+static int peer_add(struct rmaext_fabric *f, const void *address, size_t len,
+		    uint64_t *peer_p)
 {
-	int ret = rmx_fabric_enter(f, "rmaext_fabric_address");
+	int ret = fi_av_insert(f->endpoint->av, address, 1, peer_p, 0, NULL);
 
-	if (ret)
-		return ret;
-	ret = fi_getname(&f->ep->fid, buf, len);
-	if (ret)
-		rmx_fail(ret, RMX_NO_RANK, "fi_getname", "%s",
-			 f->lib->strerror(-ret));
-	rmx_fabric_leave(f);
-	return ret;
-}
-
-/* fi_av_insert reads a whole address, whatever length the peer has sent. */
-static bool address_is_like_own(struct rmaext_fabric *f, const void *address,
-				size_t len)
-{
-	const bool ip = f->info->addr_format == FI_SOCKADDR_IN ||
-			f->info->addr_format == FI_SOCKADDR_IN6;
-	char own[RMX_NAME];
-	size_t own_len = sizeof(own);
-
-	if (fi_getname(&f->ep->fid, own, &own_len))
-		return len == f->info->src_addrlen;
-	return len == own_len &&
-	       (!ip || !memcmp(address, own, sizeof(sa_family_t)));
-}
-
-int rmx_address_check(struct rmaext_fabric *f, const void *address, size_t len)
-{
-	if (address_is_like_own(f, address, len))
+	(void)len;
+	if (ret == 1)
 		return 0;
-	return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "fi_av_insert",
-			"a peer's address of %zu bytes is not of the own "
-			"endpoint's kind: all ranks need the same provider",
-			len);
-}
-
-/* The hash is FNV-1a. */
-uint64_t rmx_name(const void *address, size_t len)
-{
-	const unsigned char *p = address;
-	uint64_t name = 0xcbf29ce484222325;
-
-	while (len--)
-		name = (name ^ *p++) * 0x100000001b3;
-	return name;
-}
-
-struct rmaext_peer *rmx_peer_find(struct rmaext_fabric *f, uint64_t name,
-				  bool guests)
-{
-	struct rmaext_peer *found = NULL;
-
-	pthread_mutex_lock(&f->lock);
-	for (struct rmaext_peer *p = f->named[name % RMX_NAMES]; p; p = p->same)
-		if (p->name == name && (guests || !p->guest) &&
-		    (!found || atomic_load(&found->gone)))
-			found = p;
-	pthread_mutex_unlock(&f->lock);
-	return found;
-}
-
-int rmx_peer_insert(struct rmaext_fabric *f, const void *address, size_t len,
-		    int pidfd, struct rmaext_peer *peer)
-{
-	int ret = rmx_address_check(f, address, len);
-
-	if (ret)
-		return ret;
-	ret = fi_av_insert(f->av, address, 1, &peer->addr, 0, NULL);
-	if (ret != 1)
-		return rmx_fail(ret < 0 ? ret : -FI_EADDRNOTAVAIL, RMX_NO_RANK,
-				"fi_av_insert", "%s",
-				ret < 0 ? f->lib->strerror(-ret)
-					: "the provider refuses a peer's "
-					  "address");
-	peer->pidfd = pidfd;
-	peer->name = rmx_name(address, len);
-	rmx_probe_init(&peer->probe, f->info, address, len);
-	pthread_mutex_lock(&f->lock);
-	peer->next = f->peers;
-	f->peers = peer;
-	peer->same = f->named[peer->name % RMX_NAMES];
-	f->named[peer->name % RMX_NAMES] = peer;
-	if (peer->guest)
-		f->guests++;
-	else if (++f->ranks_met > f->ranks)
-		f->ranks = f->ranks_met;
-	pthread_mutex_unlock(&f->lock);
-	return 0;
+	return rmx_fail(ret < 0 ? ret : -FI_EADDRNOTAVAIL, RMX_NO_RANK,
+			"fi_av_insert", "%s",
+			ret < 0 ? f->lib->strerror(-ret)
+				: "the provider refuses a peer's address");
 }
 
 /*
  * A connection to the address stays until that process ends it (ofi_rxm, unless
  * FI_AV_REMOVE_CLEANUP is set).
  */
-void rmx_peer_remove(struct rmaext_fabric *f, struct rmaext_peer *peer)
+static void peer_remove(struct rmaext_fabric *f, uint64_t peer)
 {
-	struct rmaext_peer **link = &f->peers;
-	struct rmaext_peer **same = &f->named[peer->name % RMX_NAMES];
-
-	pthread_mutex_lock(&f->lock);
-	while (*link != peer)
-		link = &(*link)->next;
-	while (*same != peer)
-		same = &(*same)->same;
-	*link = peer->next;
-	*same = peer->same;
-	f->guests--;
-	pthread_mutex_unlock(&f->lock);
-	fi_av_remove(f->av, &peer->addr, 1, 0);
-	rmx_probe_end(&peer->probe);
+	fi_av_remove(f->endpoint->av, &peer, 1, 0);
 }
+
+const struct rmx_transport rmx_libfabric = {
+	.open = endpoint_open,
+	.close = endpoint_close,
+	.end = endpoint_end,
+	.words = words_of,
+	.describe = endpoint_describe,
+	.add = peer_add,
+	.remove = peer_remove,
+	.receive = rmx_fi_receive,
+	.send = rmx_fi_send,
+	.inject = rmx_fi_inject,
+	.read = rmx_fi_read,
+	.write = rmx_fi_write,
+	.put_copy = rmx_fi_put_copy,
+	.cancel = rmx_fi_cancel,
+	.poll = rmx_fi_poll,
+	.arm = rmx_fi_arm,
+	.register_memory = rmx_fi_register,
+	.deregister = rmx_fi_deregister,
+	.refresh = rmx_fi_refresh,
+	.writes = rmx_fi_writes,
+	.key = rmx_fi_key,
+	.key_map = rmx_fi_key_map,
+	.key_unmap = rmx_fi_key_unmap,
+};

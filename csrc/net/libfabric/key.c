@@ -4,33 +4,32 @@
  * provider sets FI_MR_RAW. With other providers fi_mr_raw_attr gives
  * -FI_ENOSYS, whatever fi_mr(3) says.
  */
-#include "net/endpoint.h"
+#include "net/libfabric/libfabric.h"
 
 #include <string.h>
 
-static int memory_key(struct rmaext_memory *memory, void *buf, size_t *len)
+int rmx_fi_key(struct rmaext_fabric *f, const struct rmx_region *region,
+	       uint64_t *base, void *buf, size_t *len)
 {
-	struct rmaext_fabric *f = memory->fabric;
+	struct fid_mr *mr = region->of_transport;
 	size_t size = *len;
 	uint64_t key;
 	int ret;
 
-	if (f->mr_mode & FI_MR_RAW) {
-		ret = fi_mr_raw_attr(memory->region.mr, &memory->base, buf, len,
-				     0);
+	if (f->limits.raw_keys) {
+		ret = fi_mr_raw_attr(mr, base, buf, len, 0);
 		if (ret)
 			return rmx_fail(ret, RMX_NO_RANK, "fi_mr_raw_attr",
 					"provider %s: room for %zu bytes, %zu "
 					"needed",
-					f->info->fabric_attr->prov_name, size,
-					*len);
+					f->limits.provider, size, *len);
 		return 0;
 	}
-	key = fi_mr_key(memory->region.mr);
+	key = fi_mr_key(mr);
 	if (key == FI_KEY_NOTAVAIL)
 		return rmx_fail(-FI_ENOKEY, RMX_NO_RANK, "fi_mr_key",
 				"provider %s gives no key for the memory",
-				f->info->fabric_attr->prov_name);
+				f->limits.provider);
 	*len = sizeof(key);
 	if (size < sizeof(key))
 		return rmx_fail(-FI_ETOOSMALL, RMX_NO_RANK, "fi_mr_key",
@@ -39,14 +38,13 @@ static int memory_key(struct rmaext_memory *memory, void *buf, size_t *len)
 	return 0;
 }
 
-int rmaext_memory_key(rmaext_memory *memory, void *buf, size_t *len)
+int rmx_fi_key_map(struct rmaext_fabric *f, uint64_t base, uint8_t *raw,
+		   size_t len, uint64_t *key_p)
 {
-	struct rmaext_fabric *f = memory->fabric;
-	int ret = rmx_fabric_enter(f, "rmaext_memory_key");
+	return fi_mr_map_raw(f->endpoint->domain, base, raw, len, key_p, 0);
+}
 
-	if (ret)
-		return ret;
-	ret = memory_key(memory, buf, len);
-	rmx_fabric_leave(f);
-	return ret;
+void rmx_fi_key_unmap(struct rmaext_fabric *f, uint64_t key)
+{
+	fi_mr_unmap_key(f->endpoint->domain, key);
 }

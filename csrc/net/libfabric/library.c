@@ -7,8 +7,7 @@
  * releases.
  */
 #define _GNU_SOURCE
-#include "net/endpoint.h"
-#include "net/quirks.h"
+#include "net/libfabric/libfabric.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

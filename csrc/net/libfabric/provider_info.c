@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* What a provider says of itself, for `python -m rmaext info`. */
 #define _GNU_SOURCE
-#include "net/endpoint.h"
+#include "net/libfabric/libfabric.h"
 
 #include <rdma/fi_atomic.h>
 #include <string.h>

@@ -145,6 +145,14 @@ static inline bool rmx_runs_dry(const char *provider, uint32_t version)
 	return rmx_has_rails(provider) && FI_MAJOR(version) >= 2;
 }
 
+/* Returns the bytes of a message at most; ofi_mrail's headers take a part. */
+static inline size_t rmx_message_most(const struct fi_info *info)
+{
+	return rmx_has_rails(info->fabric_attr->prov_name)
+		       ? (16 << 10) - 128
+		       : info->ep_attr->max_msg_size;
+}
+
 /* ofi_mrail finds its rails in FI_OFI_MRAIL_ADDR and takes no source address.
  */
 static inline bool rmx_takes_address(const char *provider)

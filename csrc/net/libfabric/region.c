@@ -6,19 +6,15 @@
  * RMA_EVENT), enabled and refreshed (MMU_NOTIFY). See fi_mr(3).
  */
 #define _GNU_SOURCE
-#include "net/endpoint.h"
-#include "net/quirks.h"
+#include "net/libfabric/libfabric.h"
 #include "shm/pages.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <unistd.h>
-
-#include <rdma/fi_eq.h>
+#include <string.h>
 
 #define RMX_EVENT_WAIT ((int64_t)10 * 1000 * 1000 * 1000) /* ns */
-#define RMX_KEYS_TRIED 512u /* enough for all keys of one byte */
-#define RMX_EVENT_NAP 1	    /* ms */
+#define RMX_EVENT_NAP 1					  /* ms */
 
 static int region_failed(struct rmaext_fabric *f, int ret, const char *call,
 			 const struct fi_mr_attr *attr)
@@ -27,37 +23,36 @@ static int region_failed(struct rmaext_fabric *f, int ret, const char *call,
 
 	for (size_t i = 0; i < attr->iov_count; i++)
 		len += attr->mr_iov[i].iov_len;
-	return rmx_fail(
-		ret, RMX_NO_RANK, call, "%zu bytes, key %#llx, provider %s: %s",
-		len, (unsigned long long)attr->requested_key,
-		f->info->fabric_attr->prov_name, f->lib->strerror(-ret));
+	return rmx_fail(ret, RMX_NO_RANK, call,
+			"%zu bytes, key %#llx, provider %s: %s", len,
+			(unsigned long long)attr->requested_key,
+			f->limits.provider, f->lib->strerror(-ret));
 }
 
 /* -- for a provider that registers in the background */
 
 /* The provider has said, by -FI_ENOEQ, that it needs a queue to report to. */
-static int eq_open(struct rmaext_fabric *f)
+static int eq_open(struct rmx_endpoint *e)
 {
 	struct fi_eq_attr attr = {.wait_obj = FI_WAIT_NONE};
 	struct fid_eq *eq;
-	int ret = fi_eq_open(f->fabric, &attr, &eq, NULL);
+	int ret = fi_eq_open(e->fabric, &attr, &eq, NULL);
 
 	if (ret)
 		return ret;
-	ret = fi_domain_bind(f->domain, &eq->fid, RMX_REG_MR);
+	ret = fi_domain_bind(e->domain, &eq->fid, RMX_REG_MR);
 	if (ret)
 		fi_close(&eq->fid);
 	else
-		atomic_store(&f->registrar.eq, eq);
+		atomic_store(&e->eq, eq);
 	return ret;
 }
 
 /* Waits for the event of one registration; other events are of given-up ones.
  */
-static int eq_await(struct rmaext_fabric *f, const void *context)
+static int eq_await(struct fid_eq *eq, const void *context)
 {
 	const int64_t end = rmx_now() + RMX_EVENT_WAIT;
-	struct fid_eq *eq = atomic_load(&f->registrar.eq);
 	struct fi_eq_err_entry error;
 	struct fi_eq_entry entry;
 	uint32_t event;
@@ -83,139 +78,147 @@ static int eq_await(struct rmaext_fabric *f, const void *context)
 }
 
 /* There is one EQ, so registrations that it reports are made one by one. */
-static int region_register_and_wait(struct rmaext_fabric *f,
+static int region_register_and_wait(struct rmx_endpoint *e,
 				    struct fi_mr_attr *attr, uint64_t flags,
 				    struct fid_mr **mr_p)
 {
-	struct rmx_registrar *r = &f->registrar;
 	int ret = 0;
 
-	pthread_mutex_lock(&r->lock);
-	if (!atomic_load(&r->eq))
-		ret = eq_open(f);
+	pthread_mutex_lock(&e->registering);
+	if (!atomic_load(&e->eq))
+		ret = eq_open(e);
 	/*
 	 * A number rather than an address, which could be used again when the
 	 * event of a given-up registration comes.
 	 */
-	attr->context = (void *)++r->asked;
+	attr->context = (void *)++e->asked;
 	if (!ret)
-		ret = fi_mr_regattr(f->domain, attr, flags, mr_p);
+		ret = fi_mr_regattr(e->domain, attr, flags, mr_p);
 	if (!ret) {
-		ret = eq_await(f, attr->context);
+		ret = eq_await(atomic_load(&e->eq), attr->context);
 		if (ret) {
 			fi_close(&(*mr_p)->fid);
 			*mr_p = NULL;
 		}
 	}
-	pthread_mutex_unlock(&r->lock);
+	pthread_mutex_unlock(&e->registering);
 	return ret;
 }
 
 /* -- for all providers */
 
-static int region_count_writes(struct rmaext_fabric *f,
-			       struct rmx_region *region)
+/* What a region is made of, for the table's struct. */
+struct objects {
+	struct fid_mr *mr;
+	struct fid_cntr *writes; /* or NULL */
+};
+
+static int count_writes(struct rmx_endpoint *e, struct objects *o)
 {
 	struct fi_cntr_attr attr = {
 		.events = FI_CNTR_EVENTS_COMP,
 		.wait_obj = FI_WAIT_NONE,
 	};
-	int ret = fi_cntr_open(f->domain, &attr, &region->writes, NULL);
+	int ret = fi_cntr_open(e->domain, &attr, &o->writes, NULL);
 
-	if (!ret)
-		ret = fi_mr_bind(region->mr, &region->writes->fid,
-				 FI_REMOTE_WRITE);
-	return ret;
+	return ret ? ret : fi_mr_bind(o->mr, &o->writes->fid, FI_REMOTE_WRITE);
 }
 
-static int region_close_objects(struct rmx_region *region)
+/* What could not be closed stays. */
+static int objects_close(struct objects *o)
 {
-	int ret = region->mr ? fi_close(&region->mr->fid) : 0;
+	int ret = o->mr ? fi_close(&o->mr->fid) : 0;
 
 	/* fi_mr(3): -FI_EBUSY while a counter is bound */
-	if (ret == -FI_EBUSY && region->writes &&
-	    !fi_close(&region->writes->fid)) {
-		region->writes = NULL;
-		ret = fi_close(&region->mr->fid);
+	if (ret == -FI_EBUSY && o->writes && !fi_close(&o->writes->fid)) {
+		o->writes = NULL;
+		ret = fi_close(&o->mr->fid);
 	}
 	if (ret)
 		return ret;
-	region->mr = NULL;
-	if (region->writes)
-		ret = fi_close(&region->writes->fid);
-	region->writes = NULL;
+	o->mr = NULL;
+	if (o->writes)
+		ret = fi_close(&o->writes->fid);
+	o->writes = NULL;
 	return ret;
 }
 
-int rmx_region_close(struct rmaext_fabric *f, struct rmx_region *region)
+int rmx_fi_deregister(struct rmaext_fabric *f, struct rmx_region *region)
 {
-	const bool was = region->mr;
-	int ret = region_close_objects(region);
+	struct objects o = {region->of_transport, region->writes};
+	int ret = objects_close(&o);
 
-	if (was && !region->mr)
-		atomic_fetch_add(&f->registrar.closed, 1);
+	(void)f;
+	region->of_transport = o.mr;
+	region->writes = o.writes;
 	return ret;
 }
 
-int rmx_region_refresh(struct rmaext_fabric *f, struct rmx_region *region,
-		       const struct iovec *iov, size_t count)
+int rmx_fi_refresh(struct rmaext_fabric *f, struct rmx_region *region,
+		   const struct iovec *iov, size_t count)
 {
 	int ret;
 
-	if (!(f->mr_mode & FI_MR_MMU_NOTIFY))
+	if (!(f->endpoint->mr_mode & FI_MR_MMU_NOTIFY))
 		return 0;
-	ret = fi_mr_refresh(region->mr, iov, count, 0);
+	ret = fi_mr_refresh(region->of_transport, iov, count, 0);
 	return ret ? rmx_fail(ret, RMX_NO_RANK, "fi_mr_refresh",
-			      "provider %s: %s",
-			      f->info->fabric_attr->prov_name,
+			      "provider %s: %s", f->limits.provider,
 			      f->lib->strerror(-ret))
 		   : 0;
 }
 
-/* Does what a new region needs before it is used; *call_p is what failed. */
-static int region_prepare(struct rmaext_fabric *f,
-			  const struct fi_mr_attr *attr, uint64_t flags,
-			  bool lazy, struct rmx_region *region,
-			  const char **call_p)
+uint64_t rmx_fi_writes(const struct rmx_region *region)
 {
-	const bool counts = flags & FI_RMA_EVENT;
+	return fi_cntr_read(region->writes);
+}
+
+/* Does what a new region needs before it is used; *call_p is what failed. */
+static int objects_prepare(struct rmx_endpoint *e,
+			   const struct fi_mr_attr *attr, bool counts,
+			   bool lazy, struct objects *o, const char **call_p)
+{
 	int ret = 0;
 
-	if (f->mr_mode & FI_MR_ENDPOINT) {
+	if (e->mr_mode & FI_MR_ENDPOINT) {
 		*call_p = "fi_mr_bind";
-		ret = fi_mr_bind(region->mr, &f->ep->fid, 0);
+		ret = fi_mr_bind(o->mr, &e->ep->fid, 0);
 	}
 	if (!ret && counts) {
 		*call_p = "fi_mr_bind";
-		ret = region_count_writes(f, region);
+		ret = count_writes(e, o);
 	}
-	if (!ret && (f->mr_mode & FI_MR_ENDPOINT ||
-		     (counts && f->mr_mode & FI_MR_RMA_EVENT))) {
+	if (!ret && (e->mr_mode & FI_MR_ENDPOINT ||
+		     (counts && e->mr_mode & FI_MR_RMA_EVENT))) {
 		*call_p = "fi_mr_enable";
-		ret = fi_mr_enable(region->mr);
+		ret = fi_mr_enable(o->mr);
 	}
-	if (!ret && !lazy && f->mr_mode & FI_MR_MMU_NOTIFY) {
+	if (!ret && !lazy && e->mr_mode & FI_MR_MMU_NOTIFY) {
 		*call_p = "fi_mr_refresh";
-		ret = fi_mr_refresh(region->mr, attr->mr_iov, attr->iov_count,
-				    0);
+		ret = fi_mr_refresh(o->mr, attr->mr_iov, attr->iov_count, 0);
 	}
 	return ret;
 }
 
-int rmx_region_open(struct rmaext_fabric *f, struct fi_mr_attr *attr,
-		    uint64_t flags, bool lazy, struct rmx_region *region_p)
+/*
+ * FI_RMA_EVENT in `flags` asks to count writes, whether or not the provider
+ * wants to be told.
+ */
+static int region_open(struct rmaext_fabric *f, struct fi_mr_attr *attr,
+		       uint64_t flags, bool lazy, struct rmx_region *region_p)
 {
 	const bool writable = attr->access & ~(FI_REMOTE_READ | FI_WRITE |
 					       FI_SEND | FI_COLLECTIVE);
 	const bool system = attr->iface == FI_HMEM_SYSTEM;
+	struct rmx_endpoint *e = f->endpoint;
 	const char *call = "fi_mr_regattr";
-	struct rmx_region region = {0};
+	struct objects o = {0};
 	uint64_t told = flags;
 	int ret;
 
-	lazy = lazy && !(f->mr_mode & FI_MR_ALLOCATED);
+	lazy = lazy && !(e->mr_mode & FI_MR_ALLOCATED);
 	if (system && !lazy &&
-	    f->mr_mode & (FI_MR_ALLOCATED | FI_MR_MMU_NOTIFY))
+	    e->mr_mode & (FI_MR_ALLOCATED | FI_MR_MMU_NOTIFY))
 		/*
 		 * where there are no pages to be had, fi_mr_regattr says so;
 		 * where there is no room, somebody would be killed
@@ -226,52 +229,63 @@ int rmx_region_open(struct rmaext_fabric *f, struct fi_mr_attr *attr,
 					       writable) == -ENOSPC)
 				return region_failed(f, -FI_ENOMEM, "madvise",
 						     attr);
-	if (f->mr_mode & FI_MR_COLLECTIVE)
+	if (e->mr_mode & FI_MR_COLLECTIVE)
 		attr->access |=
 			FI_COLLECTIVE | FI_SEND | (writable ? FI_RECV : 0);
-	if (f->key_size && f->key_size < 8)
-		attr->requested_key &= (1ULL << (8 * f->key_size)) - 1;
-	if (!(f->mr_mode & FI_MR_RMA_EVENT))
+	if (f->limits.keys != UINT64_MAX)
+		attr->requested_key &= f->limits.keys - 1;
+	if (!(e->mr_mode & FI_MR_RMA_EVENT))
 		told &= ~FI_RMA_EVENT;
-	ret = atomic_load(&f->registrar.eq)
-		      ? -FI_ENOEQ
-		      : fi_mr_regattr(f->domain, attr, told, &region.mr);
+	ret = atomic_load(&e->eq) ? -FI_ENOEQ
+				  : fi_mr_regattr(e->domain, attr, told, &o.mr);
 	if (ret == -FI_ENOEQ)
-		ret = region_register_and_wait(f, attr, told, &region.mr);
+		ret = region_register_and_wait(e, attr, told, &o.mr);
 	if (!ret) {
-		atomic_fetch_add(&f->registrar.opened, 1);
-		ret = region_prepare(f, attr, flags, lazy, &region, &call);
+		ret = objects_prepare(e, attr, flags & FI_RMA_EVENT, lazy, &o,
+				      &call);
 		if (ret)
-			rmx_region_close(f, &region);
+			objects_close(&o);
 	}
 	if (ret)
 		return region_failed(f, ret, call, attr);
-	*region_p = region;
+	*region_p = (struct rmx_region){o.mr, fi_mr_desc(o.mr), o.writes};
 	return 0;
 }
 
-int rmx_region_local(struct rmaext_fabric *f, void *addr, size_t len,
-		     uint64_t access, struct rmx_region *region_p)
+static uint64_t access_of(unsigned int access)
 {
-	struct rmx_registration_cache *c = &f->cache;
-	struct iovec iov = {addr, len};
-	int ret = -FI_ENOKEY;
-
-	for (unsigned int i = 0; ret == -FI_ENOKEY && i < RMX_KEYS_TRIED; i++) {
-		struct fi_mr_attr attr = {
-			.mr_iov = &iov,
-			.iov_count = 1,
-			.access = access,
-			.requested_key = __atomic_fetch_add(&c->next_key, 1,
-							    __ATOMIC_RELAXED),
-		};
-
-		ret = rmx_region_open(f, &attr, 0, false, region_p);
-	}
-	return ret;
+	return (access & RMX_SOURCE ? FI_SEND | FI_WRITE : 0) |
+	       (access & RMX_RESULT ? FI_RECV | FI_READ : 0) |
+	       (access & RMX_REMOTE_READ ? FI_REMOTE_READ : 0) |
+	       (access & RMX_REMOTE_WRITE ? FI_REMOTE_WRITE : 0);
 }
 
-void *rmx_region_desc(const struct rmx_region *region)
+int rmx_fi_register(struct rmaext_fabric *f,
+		    const struct rmx_registration *what,
+		    struct rmx_region *region_p)
 {
-	return region->mr ? fi_mr_desc(region->mr) : NULL;
+	static const struct rmaext_memory_options none;
+	const struct rmaext_memory_options *o =
+		what->options ? what->options : &none;
+	const struct fi_mr_attr like = {
+		.mr_iov = what->iov,
+		.iov_count = what->count,
+		.access = access_of(what->access),
+		.requested_key = what->key,
+		.auth_key_size = o->auth_key_len,
+		.auth_key = (uint8_t *)(uintptr_t)o->auth_key,
+		.iface = (enum fi_hmem_iface)o->iface,
+		.device.cuda = (int)o->device, /* all of the union are alike */
+	};
+	const uint64_t caps = f->endpoint->info->caps;
+	const uint64_t counts = o->counts_writes ? caps & FI_RMA_EVENT : 0;
+	const uint64_t flags = o->persistent ? caps & FI_RMA_PMEM : 0;
+	struct fi_mr_attr attr = like;
+	int ret = region_open(f, &attr, flags | counts, o->lazy, region_p);
+
+	/* the provider has the capability for other events only */
+	if (ret != -FI_ENOSYS || !counts)
+		return ret;
+	attr = like;
+	return region_open(f, &attr, flags, o->lazy, region_p);
 }

@@ -1,83 +1,191 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The calls of libfabric that read and write the memory of a target. */
-#include "net/quirks.h"
-#include "xfer/operation.h"
+/* Messages, reads and writes by libfabric, and their completions. */
+#include "net/libfabric/libfabric.h"
 
-/* The byte of the root window where that byte of the operation lies. */
-static uint64_t op_place(const struct rmaext_op *op, uint64_t offset)
+#include <string.h>
+
+_Static_assert(sizeof(struct rmx_call) >= sizeof(struct fi_context2),
+	       "the room that FI_CONTEXT2 asks for");
+
+#define RMX_ENTRIES 16 /* completions of one fi_cq_read at most */
+
+/* -- messages */
+
+int rmx_fi_receive(struct rmaext_fabric *f, void *buf, size_t len, void *desc,
+		   struct rmx_call *call)
 {
-	const struct rmx_places *p = op->places;
+	const struct rmx_endpoint *e = f->endpoint;
 
-	return p ? rmx_place_at(p, offset / p->unit).offset + offset % p->unit
-		 : op->offset + offset;
+	if (e->tagged)
+		return (int)fi_trecv(e->ep, buf, len, desc, FI_ADDR_UNSPEC, 0,
+				     0, call);
+	return (int)fi_recv(e->ep, buf, len, desc, FI_ADDR_UNSPEC, call);
 }
 
-/*
- * Byte `offset` of a target's memory, for fi_*: without virtual addresses a raw
- * key was mapped with its base. Else it is added: the window's memory may begin
- * amid the region.
- */
-static uint64_t remote_address(const struct rmaext_fabric *f,
-			       const struct rmx_target *t, uint64_t offset)
+int rmx_fi_send(struct rmaext_fabric *f, uint64_t peer, const struct iovec *iov,
+		void **descs, size_t count, struct rmx_call *call)
 {
-	const bool relative =
-		f->mr_mode & FI_MR_RAW && !(f->mr_mode & FI_MR_VIRT_ADDR);
-
-	return offset + (relative ? 0 : t->base);
-}
-
-int rmx_rma_post(struct rmaext_op *op, uint64_t offset, size_t len,
-		 void *context)
-{
-	struct rmaext_fabric *f = op->window->fabric;
-	struct rmx_target *t = op->target;
-	struct iovec iov = {.iov_base = op->local + offset, .iov_len = len};
-	const struct fi_rma_iov remote = {
-		.addr = remote_address(f, t, op_place(op, offset)),
-		.len = len,
-		.key = t->key,
+	const struct rmx_endpoint *e = f->endpoint;
+	const struct fi_msg message = {
+		.msg_iov = iov,
+		.desc = descs,
+		.iov_count = count,
+		.addr = peer,
+		.context = call,
 	};
-	struct fi_msg_rma msg = {
+	const struct fi_msg_tagged tagged = {
+		.msg_iov = iov,
+		.desc = descs,
+		.iov_count = count,
+		.addr = peer,
+		.context = call,
+	};
+
+	if (e->tagged)
+		return (int)fi_tsendmsg(e->ep, &tagged, FI_COMPLETION);
+	return (int)fi_sendmsg(e->ep, &message, FI_COMPLETION);
+}
+
+int rmx_fi_inject(struct rmaext_fabric *f, uint64_t peer, const void *buf,
+		  size_t len)
+{
+	const struct rmx_endpoint *e = f->endpoint;
+
+	if (e->tagged)
+		return (int)fi_tinject(e->ep, buf, len, peer, 0);
+	return (int)fi_inject(e->ep, buf, len, peer);
+}
+
+void rmx_fi_cancel(struct rmaext_fabric *f, struct rmx_call *call)
+{
+	fi_cancel(&f->endpoint->ep->fid, call);
+}
+
+/* -- reads and writes */
+
+static int rma_post(struct rmaext_fabric *f, bool write,
+		    const struct rmx_remote *at, void *buf, size_t len,
+		    void *desc, struct rmx_call *call)
+{
+	const struct rmx_endpoint *e = f->endpoint;
+	const struct iovec iov = {.iov_base = buf, .iov_len = len};
+	const struct fi_rma_iov remote = {
+		.addr = at->place,
+		.len = len,
+		.key = at->key,
+	};
+	const struct fi_msg_rma msg = {
 		.msg_iov = &iov,
-		.desc = f->cache.demanded ? &op->desc : NULL,
+		.desc = f->limits.registers ? &desc : NULL,
 		.iov_count = 1,
-		.addr = t->member->peer->addr,
+		.addr = at->peer,
 		.rma_iov = &remote,
 		.rma_iov_count = 1,
-		.context = context,
+		.context = call,
 	};
 
-	if (op->kind == RMX_GET)
-		return (int)fi_readmsg(f->ep, &msg, FI_COMPLETION);
+	if (!write)
+		return (int)fi_readmsg(e->ep, &msg, FI_COMPLETION);
 	/* a completion must mean: in the target's memory */
-	return (int)fi_writemsg(f->ep, &msg,
+	return (int)fi_writemsg(e->ep, &msg,
 				FI_COMPLETION | FI_DELIVERY_COMPLETE);
 }
 
-int rmx_rma_inject(struct rmaext_window *w, const struct rmx_target *t,
-		   uint64_t offset, const void *buf, uint64_t len)
+int rmx_fi_read(struct rmaext_fabric *f, const struct rmx_remote *from,
+		void *buf, size_t len, void *desc, struct rmx_call *call)
 {
-	struct rmaext_fabric *f = w->fabric;
-	/* two, see rmx_forgets_injected() */
-	struct iovec iov[] = {
+	return rma_post(f, false, from, buf, len, desc, call);
+}
+
+int rmx_fi_write(struct rmaext_fabric *f, const struct rmx_remote *to,
+		 void *buf, size_t len, void *desc, struct rmx_call *call)
+{
+	return rma_post(f, true, to, buf, len, desc, call);
+}
+
+int rmx_fi_put_copy(struct rmaext_fabric *f, const struct rmx_remote *to,
+		    const void *buf, size_t len)
+{
+	const struct rmx_endpoint *e = f->endpoint;
+	const struct iovec iov[] = {
 		{.iov_base = (void *)buf, .iov_len = len / 2},
 		{.iov_base = (char *)buf + len / 2, .iov_len = len - len / 2},
 	};
 	const struct fi_rma_iov remote = {
-		.addr = remote_address(f, t, offset),
+		.addr = to->place,
 		.len = len,
-		.key = t->key,
+		.key = to->key,
 	};
 	const struct fi_msg_rma msg = {
 		.msg_iov = iov,
 		.iov_count = 2,
-		.addr = t->member->peer->addr,
+		.addr = to->peer,
 		.rma_iov = &remote,
 		.rma_iov_count = 1,
 	};
 
-	if (rmx_forgets_injected(f->info->fabric_attr->prov_name))
-		return (int)fi_writemsg(f->ep, &msg, FI_INJECT);
-	return (int)fi_inject_write(f->ep, buf, len, msg.addr, remote.addr,
-				    remote.key);
+	if (e->two_pieces)
+		return (int)fi_writemsg(e->ep, &msg, FI_INJECT);
+	return (int)fi_inject_write(e->ep, buf, len, to->peer, to->place,
+				    to->key);
+}
+
+/* -- completions */
+
+/* Returns whether there was an error, of which *context_p is the call's. */
+static bool cq_read_error(struct rmaext_fabric *f, void **context_p,
+			  struct rmaext_error *record)
+{
+	struct fid_cq *cq = f->endpoint->cq;
+	struct fi_cq_err_entry entry;
+	char text[128];
+	const char *words;
+
+	memset(&entry, 0, sizeof(entry));
+	if (fi_cq_readerr(cq, &entry, 0) < 0)
+		return false;
+	*context_p = entry.op_context;
+	/* some providers leave err 0 when a connection is lost */
+	record->code = entry.err ? -entry.err : -FI_EIO;
+	record->prov_errno = entry.prov_errno;
+	words = fi_cq_strerror(cq, entry.prov_errno, entry.err_data, text,
+			       sizeof(text));
+	memcpy(record->call, "fi_cq_readerr", sizeof("fi_cq_readerr"));
+	strncpy(record->detail, f->lib->strerror(-record->code),
+		sizeof(record->detail) - 1);
+	if (words && *words) {
+		size_t used = strlen(record->detail);
+
+		strncat(record->detail,
+			"; provider: ", sizeof(record->detail) - used - 1);
+		used = strlen(record->detail);
+		strncat(record->detail, words,
+			sizeof(record->detail) - used - 1);
+	}
+	return true;
+}
+
+int rmx_fi_poll(struct rmaext_fabric *f, struct rmx_completion *done, int most,
+		struct rmaext_error *failure)
+{
+	struct fi_cq_msg_entry entries[RMX_ENTRIES];
+	const size_t count = most < RMX_ENTRIES ? (size_t)most : RMX_ENTRIES;
+	const ssize_t n = fi_cq_read(f->endpoint->cq, entries, count);
+
+	if (n == -FI_EAVAIL) {
+		done->len = 0;
+		return cq_read_error(f, &done->context, failure);
+	}
+	for (ssize_t i = 0; i < n; i++)
+		done[i] = (struct rmx_completion){entries[i].op_context,
+						  entries[i].len};
+	return n > 0 ? (int)n : 0;
+}
+
+/* -FI_EAGAIN: something has come since the queue was read. */
+bool rmx_fi_arm(struct rmaext_fabric *f)
+{
+	struct fid *fid = &f->endpoint->cq->fid;
+
+	return !fi_trywait(f->endpoint->fabric, &fid, 1);
 }

@@ -295,7 +295,7 @@ static void notify(void)
 	CHECK(!memcmp(p.r.window_memory, words, sizeof(words)));
 	EQUAL(atomic_load(&block->notify[4]), 1);
 	/* of a provider that sends from one piece of memory only: in parts */
-	p.r.origin->am->iov = 1;
+	p.r.origin->limits.pieces = 1;
 	OK(finish(
 		rmx_message_put(p.r.window, 0, 0, words, sizeof(words), 5, &op),
 		&op));

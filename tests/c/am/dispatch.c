@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* What a target makes of messages: refused, early, malformed, too long. */
 #include "pair.h"
+#include "net/libfabric/libfabric.h"
 
 #include <arpa/inet.h>
 /* -- refusals by the target */
@@ -50,8 +51,8 @@ static void raw(struct pair *p, const void *message, size_t len)
 	int ret;
 
 	do {
-		ret = (int)fi_send(f->ep, message, len, NULL, p->r.peer->addr,
-				   NULL);
+		ret = (int)fi_send(f->endpoint->ep, message, len, NULL,
+				   p->r.peer->addr, NULL);
 		rmaext_fabric_progress(f, 20000);
 	} while (ret == -FI_EAGAIN);
 	OK(ret);

@@ -185,10 +185,10 @@ static void refusals(void)
 	EQUAL(flush(v.window), -FI_EACCES);
 	/* an answer that it might never fetch */
 	OK(get(v.window, 0, in, LONG));
-	CHECK(v.fabric->am->puts);
-	v.fabric->am->puts = false;
+	CHECK(v.fabric->limits.tcp);
+	v.fabric->limits.tcp = false;
 	EQUAL(get(v.window, 0, in, LONG), -FI_EINVAL);
-	v.fabric->am->puts = true;
+	v.fabric->limits.tcp = true;
 	OK(get(v.window, 0, in, LONG));
 	leave(&v, true);
 	end(granted);

@@ -4,6 +4,7 @@
  * the owner and its peers: cards that name any address, as many as they like.
  */
 #include "rig.h"
+#include "net/libfabric/libfabric.h"
 #include "am/am.h"
 
 #include <arpa/inet.h>
@@ -89,8 +90,8 @@ static void card_send(struct attack *a, unsigned int port)
 	memcpy(at + sizeof(q), &range, sizeof(range));
 	memcpy(at + sizeof(q) + sizeof(range), &card, sizeof(card));
 	for (int64_t end = now() + 5 * SECOND;;) {
-		ret = fi_send(a->attacker->ep, at, sizeof(message[0]), NULL,
-			      a->owner->addr, at);
+		ret = fi_send(a->attacker->endpoint->ep, at, sizeof(message[0]),
+			      NULL, a->owner->addr, at);
 		if (ret != -FI_EAGAIN || now() > end)
 			break; /* the owner may be deaf by now */
 		nap(1e-5);

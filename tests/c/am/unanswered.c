@@ -2,6 +2,7 @@
 /* Messages that nobody answers: late, given up, senders and targets that die.
  */
 #include "pair.h"
+#include "net/libfabric/libfabric.h"
 
 #include <sys/syscall.h>
 /* -- endings */
@@ -269,12 +270,12 @@ static void failed_twice(void)
 	ex = p.r.target->am;
 	landing = &ex->receive_buffers[1];
 	EQUAL(landing->state, RMX_RECEIVING);
-	fi_cancel(&p.r.target->ep->fid, &landing->context);
+	p.r.target->transport->cancel(p.r.target, &landing->call);
 	while (landing->state == RMX_RECEIVING) {
 		CHECK(now() < end);
 		rmaext_fabric_progress(p.r.target, 1000000);
 	}
-	rmx_am_complete(p.r.target, &landing->context, 0, &error);
+	rmx_am_complete(p.r.target, &landing->call, 0, &error);
 	EQUAL(landing->state, RMX_FREE);
 	for (unsigned int i = 0; i < ex->receives_made; i++)
 		posted += ex->receive_buffers[i].state == RMX_RECEIVING;
@@ -299,7 +300,8 @@ static void sender(const int *from, const int *to)
 	rmaext_peer *peer;
 
 	OK(rmaext_peer_add(f, name, len, -1, &peer));
-	while (fi_send(f->ep, values, 64, NULL, peer->addr, &contexts[0]))
+	while (fi_send(f->endpoint->ep, values, 64, NULL, peer->addr,
+		       &contexts[0]))
 		rmaext_fabric_progress(f, 1000000);
 	rmaext_fabric_progress(f, 10000000);
 	CHECK(write(*to, "c", 1) == 1 && read(*from, name, 1) == 1);
@@ -311,7 +313,7 @@ static void sender(const int *from, const int *to)
 			.context = &contexts[i],
 		};
 
-		OK(fi_sendmsg(f->ep, &message, FI_COMPLETION));
+		OK(fi_sendmsg(f->endpoint->ep, &message, FI_COMPLETION));
 	}
 	rmaext_fabric_progress(f, 10000000);
 	CHECK(write(*to, "s", 1) == 1);

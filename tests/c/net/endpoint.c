@@ -2,6 +2,7 @@
 /* Libraries, candidates, and fabrics that open, do not open, and close. */
 #include "rig.h"
 #include "am/am.h"
+#include "net/libfabric/libfabric.h"
 
 static void bad_library(void)
 {

@@ -308,15 +308,16 @@ static void hear_what_was_lost(void)
 /*
  * -- words that come while a rank makes sure that it may sleep
  *
- * fi_trywait moves data: nothing else tells of what was there before.
+ * The transport's `arm` moves data: nothing else tells of what was there
+ * before.
  */
 
-static struct fi_ops_fabric late_ops;
-static const struct fi_ops_fabric *own_ops;
+static struct rmx_transport late_transport;
+static const struct rmx_transport *own_transport;
 static atomic_int to_sleep; /* 1: rank 0 will, 2: the words may come */
 static int64_t to_sleep_since;
 
-static int late_trywait(struct fid_fabric *fabric, struct fid **fids, int count)
+static bool late_arm(struct rmaext_fabric *fabric)
 {
 	/* it spins, and yields, for 5 ms before */
 	const bool dozes = rmx_now() > to_sleep_since + SLICE / 10;
@@ -324,7 +325,7 @@ static int late_trywait(struct fid_fabric *fabric, struct fid **fids, int count)
 
 	if (dozes && atomic_compare_exchange_strong(&to_sleep, &was, 2))
 		nap(0.02);
-	return own_ops->trywait(fabric, fids, count);
+	return own_transport->arm(fabric);
 }
 
 /* A slice lasts 100 ms, which pass if a rank sleeps beside its words. */
@@ -358,17 +359,17 @@ static void *hears_late(void *arg)
 
 static void hear_late(void)
 {
-	struct fid_fabric *fabric;
+	struct rmaext_fabric *fabric;
 
 	ranks_open(2, 0, false);
-	fabric = ranks[0].fabric->fabric;
-	if (ranks[0].fabric->progress.cq_fd >= 0) {
-		own_ops = fabric->ops;
-		late_ops = *own_ops;
-		late_ops.trywait = late_trywait;
-		fabric->ops = &late_ops;
+	fabric = ranks[0].fabric;
+	if (fabric->progress.cq_fd >= 0) {
+		own_transport = fabric->transport;
+		late_transport = *own_transport;
+		late_transport.arm = late_arm;
+		fabric->transport = &late_transport;
 		together(hears_late);
-		fabric->ops = (struct fi_ops_fabric *)(uintptr_t)own_ops;
+		fabric->transport = own_transport;
 	}
 	ranks_close();
 }

@@ -24,7 +24,7 @@
 #include <rdma/fi_tagged.h>
 #include <rdma/providers/fi_prov.h>
 
-#include "net/quirks.h"
+#include "net/libfabric/quirks.h"
 
 #define LOWER "tcp;ofi_rxm"
 #define DM_IOV 16	  /* pieces of one operation */

@@ -19,7 +19,7 @@
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 
-#include "net/quirks.h"
+#include "net/libfabric/quirks.h"
 
 #define PAGE 4096
 #define ALL (FI_SEND | FI_RECV | FI_READ | FI_WRITE | REMOTE)
