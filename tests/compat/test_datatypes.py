@@ -223,10 +223,10 @@ def test_what_is_no_buffer():
     vector, win = MPI.DOUBLE.Create_vector(2, 1, 2).Commit(), Win.Allocate(64, 8)
     win.Lock(0)
     for it in (MPI.IN_PLACE, MPI.BUFFER_AUTOMATIC):
-        for given in (it, [it, 0, MPI.DOUBLE], [it, MPI.DOUBLE], [it, 1, vector]):
+        for what in (it, [it, 0, MPI.DOUBLE], [it, MPI.DOUBLE], [it, 1, vector]):
             for call in (win.Put, win.Get, win.Accumulate, win.Rput):
                 with pytest.raises(MPI.Exception) as caught:
-                    call(given, 0)
+                    call(what, 0)
                 assert caught.value.Get_error_class() == MPI.ERR_BUFFER
     win.Unlock(0)
     win.Free()

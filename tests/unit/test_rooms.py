@@ -90,7 +90,7 @@ def test_every_function_has_a_home(rooms: ModuleType) -> None:
     ("text", "names"),
     [
         ("int rmx_a(void)\n{\n\treturn fi_close(p) ? -FI_EIO : 0;\n}\n", ["fi_close"]),
-        ("#include <rdma/fi_cm.h>\nstruct fid_ep *ep;\n", ["<rdma/", "fid_ep"]),
+        ("#include <rdma/fi_cm.h>\nstruct fid_ep *ep;\n", ["<rdma/", "fi_cm", "fid_ep"]),
         ("#include <rdma/fi_errno.h>\nint i = FI_EAGAIN;\n", []),
         ('const char *s = "fi_close";\nint i = FI_MR_RAW;\n', ["FI_MR_RAW"]),
     ],
