@@ -4,7 +4,7 @@
 
 A file includes headers of its own room and of those below it, and uses functions and
 variables that such rooms define. No headers include each other in a circle, and the files of a
-room use each other in one direction, but for arrows that are known and are to go. Only the room
+room use each other in one direction. Only the room
 of a transport names what its library does.
 """
 
@@ -25,15 +25,6 @@ LIBRARIES = {
     "net/libfabric": re.compile(
         r"\b(?:fi|fid)_(?!errno\b)\w+|\bFI_(?!E[A-Z0-9]+\b)\w+|<rdma/(?!fi_errno\b)"
     )
-}
-# Without them no files of a room use each other in a circle. The list may only shrink.
-KNOWN = {
-    ("record/now.c", "record/events.c"),
-    ("record/record.c", "record/events.c"),
-    ("record/record.c", "record/now.c"),
-    ("record/record.c", "record/sent.c"),
-    ("record/record.c", "record/trace.c"),
-    ("shm/arena.c", "shm/arena_placed.c"),
 }
 CSRC = Path(__file__).resolve().parent
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
@@ -83,25 +74,24 @@ def arrows_upwards(texts: dict[str, str]) -> list[str]:
     return found
 
 
-def circles_within(texts: dict[str, str], known: set[tuple[str, str]]) -> list[str]:
-    """Say which files of a room use each other in a circle, or are said to, and do not."""
+def circles_within(texts: dict[str, str]) -> list[str]:
+    """Say which files of a room use each other in a circle."""
     arrows = {
         (file, other): name
         for file, used in uses(texts).items()
         for other, name in used.items()
         if file.endswith(".c") and room_of(file) == room_of(other)
     }
-    found = [f"KNOWN has {a} -> {b}, which is no more" for a, b in sorted(known - arrows.keys())]
     graph: dict[str, list[str]] = {}
-    for file, other in sorted(arrows.keys() - known):
+    for file, other in sorted(arrows):
         graph.setdefault(file, []).append(other)
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as exc:
         files = exc.args[1][::-1]
         steps = [f"{a} uses {arrows[a, b]} of {b}" for a, b in pairwise(files)]
-        found.append("a circle within a room: " + ", ".join(steps))
-    return found
+        return ["a circle within a room: " + ", ".join(steps)]
+    return []
 
 
 def strange_names(texts: dict[str, str]) -> list[str]:
@@ -130,7 +120,7 @@ def main() -> int:
         str(path.relative_to(CSRC)): COMMENT.sub(" ", path.read_text())
         for path in sorted(CSRC.glob("*/**/*.[ch]"))
     }
-    found = arrows_upwards(texts) + circle(texts) + circles_within(texts, KNOWN)
+    found = arrows_upwards(texts) + circle(texts) + circles_within(texts)
     found += strange_names(texts)
     for line in found:
         print(line)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * The record: what this process does and has done, for itself and for tools in
- * other processes. rmaext.h has its layout. record.c makes it and enters
- * windows and communicators; now.c says what each thread is in; sent.c, what
- * slots were notified; events.c keeps the latest events; trace.c writes all of
- * them to files.
+ * other processes. rmaext.h has its layout. record.c makes it; threads.c enters
+ * the threads; events.c keeps the latest events, and trace.c writes all of them
+ * to files; sent.c says what slots were notified; entries.c, what windows,
+ * locks and communicators there are; thread_state.c, what each thread is in.
  *
  * Writers take no lock. An entry belongs to one writer at a time: a thread's to
  * that thread, an event to the thread that drew its number, all others to who
@@ -43,6 +43,9 @@ struct rmx_record {
 extern struct rmx_record rmx_record;
 
 #define RMX_SEVERAL INT64_MAX
+#define RMX_COUNTERS                                            \
+	((uint64_t)64 << 20) /* bytes for all windows' counters \
+			      */
 
 /*
  * The one writer of an entry is about to change it, and has: in between readers
@@ -163,7 +166,19 @@ static inline void rmx_sent_count(struct rmaext_record_sent *sent, bool held)
 	__atomic_store_n(&sent->last, rmx_now_about(), __ATOMIC_RELAXED);
 }
 
-/* -- now.c: what the calling thread is in */
+/* -- threads.c */
+
+/* Names the calling thread, of at most 15 characters, and enters it. */
+void rmx_thread_named(const char *name);
+
+/* This thread's number of the kernel, and the index of its entry. */
+int32_t rmx_thread_tid(void);
+uint16_t rmx_thread_index(void);
+
+/* This thread's entry, or NULL if it has none of its own. */
+struct rmaext_record_thread *rmx_thread_entry(void);
+
+/* -- thread_state.c: what the calling thread is in */
 
 /*
  * The thread begins to wait, or goes on with the same wait in another slice.
@@ -178,13 +193,6 @@ int64_t rmx_now_in(unsigned int kind, uint32_t window, int64_t target,
  * it is over. Adds an event if `event` is set.
  */
 void rmx_now_out(uint32_t window, int ret, bool event);
-
-/* Names the calling thread, of at most 15 characters, and enters it. */
-void rmx_thread_named(const char *name);
-
-/* This thread's number of the kernel, and the index of its entry. */
-int32_t rmx_thread_tid(void);
-uint16_t rmx_thread_index(void);
 
 /*
  * The calling thread waits for a lock (RMAEXT_IN_LOCK) or an epoch, in as many
@@ -252,7 +260,7 @@ static inline void rmx_count_copy(const struct rmx_tally *tally, int64_t rank,
 		rmx_event_here(tally, rank, kind, RMAEXT_CMA, offset, bytes);
 }
 
-/* -- record.c */
+/* -- entries.c */
 
 /*
  * Gives a closed window's counters back, whose sums the header keeps. No thread
@@ -293,11 +301,5 @@ void rmx_record_holds(uint32_t window, int64_t target, bool exclusive,
  * hold locks, and be a progress thread.
  */
 void rmx_trace_room(uint64_t number);
-
-/* Writes the last events, and ends the writer. */
-void rmx_trace_end(void);
-
-/* In a forked child, which has no writer. */
-void rmx_trace_forked(void);
 
 #endif

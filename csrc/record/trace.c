@@ -203,8 +203,23 @@ void rmx_trace_room(uint64_t number)
 	}
 }
 
+/* In a forked child, which has no writer. */
+static void trace_forked(void)
+{
+	trace.runs = false;
+	if (trace.fd >= 0)
+		close(trace.fd);
+	trace.fd = -1;
+}
+
+static void fork_watch(void)
+{
+	pthread_atfork(NULL, NULL, trace_forked);
+}
+
 int rmaext_record_trace(const char *path, uint64_t most)
 {
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	const size_t len = strlen(path);
 	struct rmx_signals *signals;
 	int ret;
@@ -227,6 +242,7 @@ int rmaext_record_trace(const char *path, uint64_t most)
 	rmx_signals_give_back(signals, NULL);
 	if (ret)
 		return ret;
+	pthread_once(&once, fork_watch);
 	trace.runs = true;
 	rmx_record.traced = true;
 	return 0;
@@ -241,7 +257,8 @@ int rmaext_record_traced(uint64_t *lost_p, uint64_t *dropped_p)
 	return atomic_load(&trace.error);
 }
 
-void rmx_trace_end(void)
+/* Writes the last events, and ends the writer. */
+static void trace_end(void)
 {
 	if (!trace.runs)
 		return;
@@ -254,10 +271,11 @@ void rmx_trace_end(void)
 	trace.fd = -1;
 }
 
-void rmx_trace_forked(void)
+void rmaext_record_leave(uint32_t state)
 {
-	trace.runs = false;
-	if (trace.fd >= 0)
-		close(trace.fd);
-	trace.fd = -1;
+	if (!rmx_record.header)
+		return;
+	__atomic_store_n(&rmx_record.header->state, state, __ATOMIC_RELEASE);
+	if (state == RMAEXT_ENDED)
+		trace_end();
 }

@@ -59,7 +59,7 @@ static inline uint64_t rmx_up(uint64_t n, uint64_t unit)
 	return (n + unit - 1) / unit * unit;
 }
 
-/* -- arena.c */
+/* -- arena_segment.c */
 
 /*
  * Makes a segment with a file of `size` bytes, which is not mapped yet. The

@@ -1,108 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What each thread is in now. A thread takes an entry when it first waits or
- * adds an event, and gives it back when it ends.
- *
- * A wait is continued over several calls of C, each of which takes a slice. It
- * stays the same wait, since the time at which it began, while its kind,
- * window, target and offset are the same.
+ * What each thread is in now. A wait is continued over several calls of C, each
+ * of which takes a slice. It stays the same wait, since the time at which it
+ * began, while its kind, window, target and offset are the same.
  */
-#define _GNU_SOURCE
+#define _GNU_SOURCE /* strnlen */
 #include "record/record.h"
 
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-
-#define LAST (RMAEXT_RECORD_THREADS - 1)
 #define RECENT ((int64_t)200 * 1000 * 1000) /* ns */
 
-static pthread_key_t key;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-/* The entry is this thread's while the record is the one that it is in. */
-static _Thread_local struct rmaext_record_thread *own;
-static _Thread_local struct rmaext_record_header *own_of;
-static _Thread_local int32_t tid;
 static _Thread_local struct rmaext_record_thread last; /* the wait before, */
 static _Thread_local int64_t last_end; /* and when it was over */
 static _Thread_local bool is_again;    /* see rmaext_record_again() */
-
-int32_t rmx_thread_tid(void)
-{
-	if (!tid)
-		tid = (int32_t)syscall(SYS_gettid);
-	return tid;
-}
-
-static void thread_gone(void *entry)
-{
-	struct rmaext_record_thread *t = entry;
-
-	if (own_of == rmx_record.header && own == t) {
-		own = NULL;
-		own_of = NULL;
-		__atomic_store_n(&t->kind, 0, __ATOMIC_RELAXED);
-		__atomic_store_n(&t->tid, 0, __ATOMIC_RELEASE);
-	}
-}
-
-static void key_make(void)
-{
-	pthread_key_create(&key, thread_gone);
-}
-
-/* Takes a free entry; the last one is of all threads that find none. */
-static struct rmaext_record_thread *thread_enter(void)
-{
-	struct rmaext_record_thread *t = rmx_record.threads;
-	int32_t nobody;
-
-	pthread_once(&once, key_make);
-	for (int i = 0; i < LAST; i++, t++) {
-		nobody = 0;
-		if (!__atomic_compare_exchange_n(
-			    &t->tid, &nobody, rmx_thread_tid(), false,
-			    __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-			continue;
-		rmx_entry_begin(&t->seq);
-		t->waited = 0;
-		t->waits = 0;
-		prctl(PR_GET_NAME, t->name);
-		rmx_entry_end(&t->seq);
-		pthread_setspecific(key, t);
-		break;
-	}
-	own = t;
-	own_of = rmx_record.header;
-	return t;
-}
-
-/* NULL: there is no record. */
-static struct rmaext_record_thread *thread_entry(void)
-{
-	if (own_of == rmx_record.header)
-		return own; /* both are NULL without a record */
-	return rmx_record.header ? thread_enter() : NULL;
-}
-
-void rmx_thread_named(const char *name)
-{
-	prctl(PR_SET_NAME, name);
-	thread_entry();
-}
-
-uint16_t rmx_thread_index(void)
-{
-	struct rmaext_record_thread *t = thread_entry();
-
-	return t ? (uint16_t)(t - rmx_record.threads) : LAST;
-}
-
-/* The last entry is shared, and says nothing. */
-static bool entry_is_own(const struct rmaext_record_thread *t)
-{
-	return t && t != rmx_record.threads + LAST;
-}
 
 /* Waits of many steps, some of which are waits themselves. */
 static bool entry_brackets(const struct rmaext_record_thread *t)
@@ -157,10 +66,9 @@ static void entry_clear(struct rmaext_record_thread *t, int64_t now)
 int64_t rmx_now_in(unsigned int kind, uint32_t window, int64_t target,
 		   uint64_t offset, uint64_t bytes)
 {
-	struct rmaext_record_thread *t = thread_entry();
+	struct rmaext_record_thread *t = rmx_thread_entry();
 
-	if (!entry_is_own(t) || entry_brackets(t) ||
-	    entry_is_within(t, kind, window))
+	if (!t || entry_brackets(t) || entry_is_within(t, kind, window))
 		return rmx_now();
 	return entry_set(t, kind, window, target, offset, bytes);
 }
@@ -185,10 +93,10 @@ static void entry_out(struct rmaext_record_thread *t, int ret, bool event)
 
 void rmx_now_out(uint32_t window, int ret, bool event)
 {
-	struct rmaext_record_thread *t = thread_entry();
+	struct rmaext_record_thread *t = rmx_thread_entry();
 
-	if (ret != RMAEXT_PENDING && entry_is_own(t) && t->kind &&
-	    t->window == window && !entry_brackets(t))
+	if (ret != RMAEXT_PENDING && t && t->kind && t->window == window &&
+	    !entry_brackets(t))
 		entry_out(t, ret, event);
 }
 
@@ -197,17 +105,17 @@ void rmx_now_out(uint32_t window, int ret, bool event)
 void rmx_now_enter(unsigned int kind, uint32_t window, int64_t target,
 		   uint64_t offset)
 {
-	struct rmaext_record_thread *t = thread_entry();
+	struct rmaext_record_thread *t = rmx_thread_entry();
 
-	if (entry_is_own(t))
+	if (t)
 		entry_set(t, kind, window, target, offset, 0);
 }
 
 void rmx_now_leave(unsigned int kind, int ret)
 {
-	struct rmaext_record_thread *t = thread_entry();
+	struct rmaext_record_thread *t = rmx_thread_entry();
 
-	if (entry_is_own(t) && t->kind == kind)
+	if (t && t->kind == kind)
 		entry_out(t, ret, true);
 }
 
@@ -215,10 +123,10 @@ void rmx_now_leave(unsigned int kind, int ret)
 
 void rmx_now_meets(struct rmaext_record_comm *comm, uint64_t id, uint64_t step)
 {
-	struct rmaext_record_thread *t = thread_entry();
+	struct rmaext_record_thread *t = rmx_thread_entry();
 	int64_t now;
 
-	if (!entry_is_own(t))
+	if (!t)
 		return;
 	if (t->kind == RMAEXT_IN_MEETING && t->offset == step && t->bytes == id)
 		return; /* the next slice */
@@ -228,10 +136,9 @@ void rmx_now_meets(struct rmaext_record_comm *comm, uint64_t id, uint64_t step)
 
 void rmx_now_met(struct rmaext_record_comm *comm, int ret)
 {
-	struct rmaext_record_thread *t = thread_entry();
+	struct rmaext_record_thread *t = rmx_thread_entry();
 
-	if (ret == RMAEXT_PENDING || !entry_is_own(t) ||
-	    t->kind != RMAEXT_IN_MEETING)
+	if (ret == RMAEXT_PENDING || !t || t->kind != RMAEXT_IN_MEETING)
 		return;
 	rmx_record_goes(comm, rmx_now());
 	entry_out(t, ret, true);
@@ -245,9 +152,9 @@ void rmaext_record_meets(uint64_t comm, uint64_t step)
 
 void rmaext_record_met(int outcome)
 {
-	struct rmaext_record_thread *t = thread_entry();
+	struct rmaext_record_thread *t = rmx_thread_entry();
 
-	if (entry_is_own(t) && t->kind == RMAEXT_IN_MEETING)
+	if (t && t->kind == RMAEXT_IN_MEETING)
 		rmx_now_met(rmx_record_comm_find(t->bytes), outcome);
 }
 
@@ -265,10 +172,9 @@ static void text_set(char *to, size_t size, const char *from)
 
 void rmaext_record_tell(const char *site, const char *text)
 {
-	struct rmaext_record_thread *t = thread_entry();
+	struct rmaext_record_thread *t = rmx_thread_entry();
 
-	if (!entry_is_own(t) || !t->kind ||
-	    (t->kind == RMAEXT_IN_CONTAINER && t->text[0]))
+	if (!t || !t->kind || (t->kind == RMAEXT_IN_CONTAINER && t->text[0]))
 		return;
 	rmx_entry_begin(&t->seq);
 	text_set(t->site, sizeof(t->site), site);
@@ -278,26 +184,26 @@ void rmaext_record_tell(const char *site, const char *text)
 
 void rmaext_record_quit(void)
 {
-	struct rmaext_record_thread *t = thread_entry();
+	struct rmaext_record_thread *t = rmx_thread_entry();
 
-	if (entry_is_own(t) && t->kind && t->kind != RMAEXT_IN_CONTAINER)
+	if (t && t->kind && t->kind != RMAEXT_IN_CONTAINER)
 		entry_out(t, -FI_EINTR, true);
 }
 
 void rmaext_record_give_up(void)
 {
-	struct rmaext_record_thread *t = thread_entry();
+	struct rmaext_record_thread *t = rmx_thread_entry();
 
-	if (entry_is_own(t) && t->kind && !entry_brackets(t))
+	if (t && t->kind && !entry_brackets(t))
 		entry_out(t, -FI_EINTR, true);
 }
 
 int64_t rmaext_record_again(int again)
 {
-	struct rmaext_record_thread *t = thread_entry();
+	struct rmaext_record_thread *t = rmx_thread_entry();
 	const int64_t now = rmx_now();
 
-	if (!entry_is_own(t))
+	if (!t)
 		return 0;
 	if (again && t->kind)
 		return now - t->since; /* it is in that wait still */
