@@ -777,12 +777,22 @@ void rmaext_network_barrier_close(rmaext_network_barrier *barrier);
 struct rmaext_meetings {
 	rmaext_node_barrier *team;
 	rmaext_network_barrier *far;
+	/*
+	 * The thread that is in a collective call, or 0; whether that has a
+	 * step in Python; whether all calls are refused; and whether the ranks
+	 * meet there: else by MPI. Of these a fence by C sets `turn` alone.
+	 */
+	uint64_t turn;
+	int stepping, refused, meets;
 	struct rmaext_met met; /* what came of the last meeting */
 	int over;	       /* `met` is yet to be told: see rmaext_meet() */
 	int64_t number;	       /* of the last collective call */
 	int64_t begun;	       /* number of meetings */
 	uint64_t fence;	       /* the word of a fence, but for what changes */
 };
+/* Takes the turn for a thread, unless another has it; returns who has it. */
+uint64_t rmaext_meetings_turn(struct rmaext_meetings *meetings,
+			      uint64_t thread);
 /*
  * Meets there, as rmaext_node_barrier_meet(). If a meeting is over already
  * whose outcome its caller has left to another, it returns 0 at once.

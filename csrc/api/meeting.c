@@ -2,6 +2,16 @@
 /* Meetings of all ranks of a communicator, by memory or by the network. */
 #include "api/api.h"
 
+uint64_t rmaext_meetings_turn(struct rmaext_meetings *m, uint64_t thread)
+{
+	uint64_t has = 0;
+
+	return __atomic_compare_exchange_n(&m->turn, &has, thread, false,
+					   __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)
+		       ? thread
+		       : has;
+}
+
 int rmaext_meet(struct rmaext_meetings *m, uint64_t step, unsigned int value,
 		int64_t slice)
 {

@@ -46,6 +46,10 @@ struct py_window {
 	PyObject *in_flight; /* the fabric's dictionaries of operations */
 	PyObject *orphans;
 	PyObject *know; /* to be called with long buffers; or NULL */
+	/* of the communicator's collective calls, by Python, which keeps: */
+	PyObject *meetings;
+	struct rmaext_meetings *calls;
+	uint64_t name; /* the window's number among them */
 	/*
 	 * Of a window over several arrays, which has no C window itself: their
 	 * windows, a tuple, and at [r, k] the offset at which array k of rank r
@@ -88,8 +92,7 @@ extern struct py_names {
 	PyObject *getitem, *setitem, *shapes, *transfer;
 	PyObject *key, *rput, *rget, *rput_notify, *drop, *wait;
 	PyObject *acquire, *release, *reap, *zero;
-	PyObject *_group, *meetings, *address, *_name, *_turn, *_step, *_ended;
-	PyObject *thread, *_fence, *_fence_on, *desert;
+	PyObject *_fence, *_fence_on, *abandon_fence;
 	PyObject *_enter, *_exit, *_forsake;
 	PyObject *_unlock, *_unlock_all, *_release_anyway, *_release_all_anyway;
 	PyObject *_Unlock, *_Unlock_all, *_unlock_anyway, *_unlock_all_anyway;

@@ -42,93 +42,28 @@ const char py_fence_doc[] = PyDoc_STR(
 	">>> win.local[:3]\n"
 	"array([1., 2., 0.])");
 
-/* New references; `all` is the struct of the Python object `meetings`. */
-struct call {
-	PyObject *meetings, *turn;
-	struct rmaext_meetings *all;
-	uint64_t step;
-};
-
-static void call_forget(struct call *c)
+/* Takes the turn, if C may make the call. False: Python is to decide. */
+static bool call_begin(const struct py_window *w)
 {
-	Py_CLEAR(c->meetings);
-	Py_CLEAR(c->turn);
+	struct rmaext_meetings *all = w->calls;
+	const uint64_t me = PyThread_get_thread_ident();
+
+	return all && all->meets && !all->refused && !all->stepping &&
+	       !all->over && !all->turn && rmaext_meetings_turn(all, me) == me;
 }
 
-static bool attribute_is(PyObject *it, PyObject *name, PyObject *what)
+static void call_end(const struct py_window *w)
 {
-	PyObject *value = PyObject_GetAttr(it, name);
-
-	Py_XDECREF(value);
-	return value == what;
-}
-
-static bool attribute_number(PyObject *it, PyObject *name, uint64_t *number_p)
-{
-	PyObject *value = PyObject_GetAttr(it, name);
-
-	*number_p = value ? PyLong_AsUnsignedLongLong(value) : 0;
-	Py_XDECREF(value);
-	return value && !PyErr_Occurred();
-}
-
-static bool attribute_is_empty(PyObject *it, PyObject *name)
-{
-	PyObject *value = PyObject_GetAttr(it, name);
-	const bool empty =
-		value && PyUnicode_Check(value) && !PyUnicode_GET_LENGTH(value);
-
-	Py_XDECREF(value);
-	return empty;
-}
-
-/*
- * Looks whether C may begin the call. False: Python is to decide; an exception
- * may be set, which Python will meet again. All attributes are plain ones: no
- * line of Python runs here, and so no signal handler.
- */
-static bool call_find(struct py_window *w, struct call *c)
-{
-	PyObject *group = PyObject_GetAttr((PyObject *)w, py_names._group);
-	uint64_t address, window;
-
-	if (group)
-		c->meetings = PyObject_GetAttr(group, py_names.meetings);
-	Py_XDECREF(group);
-	if (!c->meetings ||
-	    !attribute_number(c->meetings, py_names.address, &address) ||
-	    !address ||
-	    !attribute_number((PyObject *)w, py_names._name, &window))
-		return false;
-	c->turn = PyObject_GetAttr(c->meetings, py_names._turn);
-	if (!c->turn || !PyDict_CheckExact(c->turn) ||
-	    PyDict_GET_SIZE(c->turn) ||
-	    !attribute_is(c->meetings, py_names._step, Py_None) ||
-	    !attribute_is(c->meetings, py_names.out, Py_None) ||
-	    !attribute_is_empty(c->meetings, py_names._ended))
-		return false;
-	c->all = (struct rmaext_meetings *)(uintptr_t)address;
-	c->step = c->all->fence | (window & LOW_BITS) << 24 |
-		  ((uint64_t)(c->all->number + 1) & LOW_BITS);
-	return !c->all->over;
-}
-
-static bool turn_take(const struct call *c)
-{
-	PyObject *me = PyLong_FromUnsignedLong(PyThread_get_thread_ident());
-	bool taken = me && !PyDict_SetItem(c->turn, py_names.thread, me);
-
-	Py_XDECREF(me);
-	return taken;
+	__atomic_store_n(&w->calls->turn, 0, __ATOMIC_RELEASE);
 }
 
 /* Gives the call up, with an exception set, which stays. */
-static void call_desert(struct py_window *w, const struct call *c)
+static void call_abandon(struct py_window *w)
 {
 	PyObject *type, *value, *trace, *done;
 
 	PyErr_Fetch(&type, &value, &trace);
-	done = PyObject_CallMethodOneArg(c->meetings, py_names.desert,
+	done = PyObject_CallMethodOneArg(w->meetings, py_names.abandon_fence,
 					 (PyObject *)w);
 	if (!done)
 		PyErr_WriteUnraisable((PyObject *)w);
@@ -137,50 +72,33 @@ static void call_desert(struct py_window *w, const struct call *c)
 }
 
 /*
- * Has Python not taken the call that was handed to it? It has once Meetings has
- * a step. The exception that is set stays: it is put aside, since a look-up of
- * an attribute may lose it.
- */
-static bool call_is_ours(const struct call *c)
-{
-	PyObject *type, *value, *trace;
-	bool ours;
-
-	PyErr_Fetch(&type, &value, &trace);
-	ours = PyDict_GET_SIZE(c->turn) &&
-	       attribute_is(c->meetings, py_names._step, Py_None);
-	PyErr_Restore(type, value, trace);
-	return ours;
-}
-
-/*
  * Hands the call over to Python after this rank has come to the meeting. Python
  * gives the turn back in the end. A signal handler may raise before it takes
- * the call.
+ * the call, which then has no step yet.
  */
-static PyObject *call_hand_over(struct py_window *w, const struct call *c)
+static PyObject *call_hand_over(struct py_window *w)
 {
 	PyObject *result = PyObject_CallMethodOneArg(
 		(PyObject *)w, py_names._fence_on, Py_None);
 
-	if (!result && call_is_ours(c))
-		call_desert(w, c);
+	if (!result && w->calls->turn && !w->calls->stepping)
+		call_abandon(w);
 	return result;
 }
 
-static PyObject *flush_failed(struct py_window *w, const struct call *c)
+static PyObject *flush_failed(struct py_window *w)
 {
 	PyObject *type, *value, *trace, *result;
 
 	if (!PyErr_ExceptionMatches(PyExc_Exception)) {
-		call_desert(w, c);
+		call_abandon(w);
 		return NULL;
 	}
 	PyErr_Fetch(&type, &value, &trace);
 	PyErr_NormalizeException(&type, &value, &trace);
 	if (trace)
 		PyException_SetTraceback(value, trace);
-	PyDict_Clear(c->turn); /* it has not come: Python makes the call */
+	call_end(w); /* it has not come: Python makes the call */
 	result = PyObject_CallMethodOneArg((PyObject *)w, py_names._fence_on,
 					   value);
 	Py_XDECREF(type);
@@ -189,48 +107,41 @@ static PyObject *flush_failed(struct py_window *w, const struct call *c)
 	return result;
 }
 
-static PyObject *fence_meet(struct py_window *w, const struct call *c)
+static PyObject *fence_meet(struct py_window *w)
 {
-	struct rmaext_meetings *all = c->all;
+	struct rmaext_meetings *all = w->calls;
+	const uint64_t step = all->fence | (w->name & LOW_BITS) << 24 |
+			      ((uint64_t)(all->number + 1) & LOW_BITS);
 	int code;
 
 	Py_BEGIN_ALLOW_THREADS
-	code = rmaext_meet(all, c->step, 0, SLICE);
+	code = rmaext_meet(all, step, 0, SLICE);
 	Py_END_ALLOW_THREADS
 	all->begun++;
 	if (!code && !all->met.differ && !all->met.worst) {
 		all->number++;
-		PyDict_Clear(c->turn);
+		call_end(w);
 		Py_RETURN_NONE;
 	}
 	all->over = !code;
-	return call_hand_over(w, c);
+	return call_hand_over(w);
 }
 
 PyObject *py_fence(void *self, PyObject *unused)
 {
 	struct py_window *w = self;
-	PyObject *result = NULL;
-	struct call c = {0};
 
 	(void)unused;
-	if (!py_is_open(w) || !call_find(w, &c) || !turn_take(&c)) {
-		PyErr_Clear();
-		call_forget(&c);
+	if (!py_is_open(w) || !call_begin(w))
 		return py_decide(self, py_names._fence, NULL, 0, NULL);
-	}
 	switch (py_flush(w, -1)) {
 	case PY_DONE:
-		result = fence_meet(w, &c);
-		break;
-	case PY_DECLINED: /* it takes long: Python flushes on */
-		PyDict_Clear(c.turn);
-		result = py_decide(self, py_names._fence, NULL, 0, NULL);
-		break;
+		return fence_meet(w);
 	case PY_FAILED:
-		result = flush_failed(w, &c);
+		return flush_failed(w);
+	case PY_DECLINED: /* it takes long: Python flushes on */
 		break;
 	}
-	call_forget(&c);
-	return result;
+	call_end(w);
+	return py_decide(self, py_names._fence, NULL, 0, NULL);
 }

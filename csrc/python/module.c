@@ -93,17 +93,9 @@ static bool names_intern(void)
 	       name_intern(&py_names.acquire, "acquire") &&
 	       name_intern(&py_names.release, "release") &&
 	       name_intern(&py_names.reap, "reap") &&
-	       name_intern(&py_names._group, "_group") &&
-	       name_intern(&py_names.meetings, "meetings") &&
-	       name_intern(&py_names.address, "address") &&
-	       name_intern(&py_names._name, "_name") &&
-	       name_intern(&py_names._turn, "_turn") &&
-	       name_intern(&py_names._step, "_step") &&
-	       name_intern(&py_names._ended, "_ended") &&
-	       name_intern(&py_names.thread, "thread") &&
 	       name_intern(&py_names._fence, "_fence") &&
 	       name_intern(&py_names._fence_on, "_fence_on") &&
-	       name_intern(&py_names.desert, "desert") &&
+	       name_intern(&py_names.abandon_fence, "abandon_fence") &&
 	       name_intern(&py_names._unlock, "_unlock") &&
 	       name_intern(&py_names._unlock_all, "_unlock_all") &&
 	       name_intern(&py_names._release_anyway, "_release_anyway") &&

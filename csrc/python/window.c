@@ -3,20 +3,24 @@
 #include "python/cmethods.h"
 
 PyDoc_STRVAR(bind_doc,
-	     "_bind($self, handle, address, dtype, atomic_type, fabric, /)\n"
-	     "--\n\n"
-	     "Take over the C window at an address, which `handle` keeps.");
+	     "_bind($self, handle, address, dtype, atomic_type, fabric, "
+	     "meetings, calls, name, /)\n--\n\n"
+	     "Take over the C window at an address, which `handle` keeps. The "
+	     "collective calls\nof its communicator are `meetings`, with a "
+	     "struct at `calls`; `name` is its number.");
 
 static PyObject *window_bind(struct py_window *w, PyObject *args)
 {
 	PyObject *handle, *type, *fabric, *in_flight = NULL, *orphans = NULL;
 	PyObject *origins = NULL, *know = NULL;
-	unsigned long long address;
+	unsigned long long address, calls, name;
 	PyArray_Descr *dtype;
+	PyObject *meetings;
 	int number = -1;
 
-	if (!PyArg_ParseTuple(args, "OKO!OO:_bind", &handle, &address,
-			      &PyArrayDescr_Type, &dtype, &type, &fabric))
+	if (!PyArg_ParseTuple(args, "OKO!OOOKK:_bind", &handle, &address,
+			      &PyArrayDescr_Type, &dtype, &type, &fabric,
+			      &meetings, &calls, &name))
 		return NULL;
 	if (type != Py_None) {
 		number = (int)PyLong_AsLong(type);
@@ -52,6 +56,9 @@ static PyObject *window_bind(struct py_window *w, PyObject *args)
 	w->in_flight = in_flight;
 	w->orphans = orphans;
 	w->know = know;
+	w->meetings = Py_NewRef(meetings);
+	w->calls = (struct rmaext_meetings *)(uintptr_t)calls;
+	w->name = name;
 	Py_RETURN_NONE;
 }
 
@@ -126,6 +133,7 @@ static int window_traverse(struct py_window *w, visitproc visit, void *arg)
 	Py_VISIT(w->in_flight);
 	Py_VISIT(w->orphans);
 	Py_VISIT(w->know);
+	Py_VISIT(w->meetings);
 	Py_VISIT(w->arrays);
 	Py_VISIT(w->bounds);
 	return 0;
@@ -141,6 +149,8 @@ static int window_clear(struct py_window *w)
 	Py_CLEAR(w->in_flight);
 	Py_CLEAR(w->orphans);
 	Py_CLEAR(w->know);
+	w->calls = NULL;
+	Py_CLEAR(w->meetings);
 	Py_CLEAR(w->arrays);
 	Py_CLEAR(w->bounds);
 	return 0;

@@ -112,8 +112,6 @@ class Meetings:
 
     Attributes
     ----------
-    out : SyncError or PeerLostError, or None
-        Why there can be none any more, as far as this rank knows.
     place : Team or NetworkBarrier or None
         Where they meet; None: by MPI's collectives.
     team, far
@@ -126,15 +124,14 @@ class Meetings:
         self.team: Team | None = None
         self.far: NetworkBarrier | None = None
         self.place: Team | NetworkBarrier | None = None
-        # C's fence makes a call of its own while this is an address, and nothing is refused;
-        # it reads out, _ended, _turn and _step, too
-        self.address = 0
-        self.out: Exception | None = None
-        self._out_begun = -1  # MPI's collectives that the one has begun who gave up
-        self._turn: dict[str, int] = {}  # the thread that is in a collective call
-        self._numbers = ffi.new("struct rmaext_meetings *")  # their numbers are there
+        # what C's fence needs, which makes a call of its own: their numbers, and whose turn it is
+        self._numbers = ffi.new("struct rmaext_meetings *")
+        self.address = int(ffi.cast("uintptr_t", self._numbers))
         self._met = self._numbers.met
+        self._out: Exception | None = None
+        self._out_begun = -1  # MPI's collectives that the one has begun who gave up
         self._step: Step | None = Step(FIRST, 0, 0)
+        self._numbers.stepping = 1
         self._owner = 0  # of that call: who brackets it,
         self._frame: Any = None  # and where
         self._announced = True  # to duplicate the communicator was a collective of MPI
@@ -173,8 +170,17 @@ class Meetings:
         calls.team = ffi.NULL if self.team is None else self.team.handle
         calls.far = ffi.NULL if self.far is None else self.far.handle
         calls.fence = Step("fence", 0, 0, self._leaves).word()
-        somewhere = place is not None or self.size == 1
-        self.address = int(ffi.cast("uintptr_t", calls)) if somewhere else 0
+        calls.meets = place is not None or self.size == 1
+
+    @property
+    def out(self) -> Exception | None:
+        """SyncError or PeerLostError: why there can be no calls any more, as far as known here."""
+        return self._out
+
+    @out.setter
+    def out(self, error: Exception) -> None:
+        self._numbers.refused = 1
+        self._out = error
 
     @property
     def _others(self) -> Iterator[int]:
@@ -200,13 +206,13 @@ class Meetings:
         Of one that C has handed over the turn stays C's until the call has a step.
         """
         me = threading.get_ident()
-        if self._turn.get("thread") == me and not handed:
+        if self._numbers.turn == me and not handed:
             if self._step is None or self._is_inside():
                 text = f"{call}: inside another collective call, in a signal handler for example"
                 raise SyncError(errno.EDEADLK, text, call=call)
             self.abandon(self._owner)
         try:
-            if self._turn.setdefault("thread", me) != me:
+            if lib.rmaext_meetings_turn(self._numbers, me) != me:
                 text = f"{call}: another thread is in a collective call over this communicator; "
                 text += "let the threads take turns, or give each a duplicate of the communicator"
                 raise BusyError(errno.EBUSY, text)
@@ -216,13 +222,14 @@ class Meetings:
             step = Step(call, number, self._numbers.number + 1, self._leaves)
             self._frame, self._owner = sys._getframe(2), owner
         except BaseException:
-            if self._turn.get("thread") == me and not handed:
-                self._turn.clear()
+            if self._numbers.turn == me and not handed:
+                self._numbers.turn = 0
             raise
         # no signal handler runs between these lines
         self._announced = False
         self._stepped = self._cut = self._has_come = handed
         self._step = step
+        self._numbers.stepping = 1
 
     def finish(self, error: BaseException | None) -> None:
         """End it."""
@@ -233,7 +240,8 @@ class Meetings:
                 self.give_up(error, str(step))
         finally:
             self._step = self._frame = None
-            self._turn.clear()
+            self._numbers.stepping = 0
+            self._numbers.turn = 0
 
     def _is_inside(self) -> bool:
         """Tell whether the call that was begun is one that this one is in."""
@@ -248,9 +256,10 @@ class Meetings:
             self._cut = True
             self.finish(InterruptedError(errno.EINTR, "an exception of a signal handler"))
 
-    def desert(self, window: Any) -> None:
+    def abandon_fence(self, window: Any) -> None:
         """Give up a fence that C has begun, as it cannot hand it over: a signal handler raised."""
         self._step = Step("fence", window._name, self._numbers.number + 1, self._leaves)
+        self._numbers.stepping = 1
         self.abandon(self._owner)
 
     @property
@@ -261,7 +270,7 @@ class Meetings:
     @property
     def busy(self) -> bool:
         """Whether a thread of this rank is in a collective call."""
-        return bool(self._turn)
+        return bool(self._numbers.turn)
 
     def all_have(self, error: BaseException) -> bool:
         """Tell whether the others are where this rank is, which this error has got there.
@@ -275,6 +284,7 @@ class Meetings:
     def opened(self) -> None:
         """End the opening of the group, which is a call without a bracket."""
         self._step = None
+        self._numbers.stepping = 0
         self._cut = False
 
     def alone(self) -> None:
@@ -437,12 +447,13 @@ class Meetings:
             lefts.add(left)
             last = max(last, (left, why))
         if len(lefts) > 1:  # some have left a window by an exception, others have not
-            self.out = of_all(self._given_up(last[1]))
-            raise self.out
+            self.out = error = of_all(self._given_up(last[1]))
+            raise error
         calls = "; ".join(f"{numbers(ranks)}: {text}" for text, ranks in by_text.items())
         ended = [rank for said, ranks in by_text.items() if said.startswith(END) for rank in ranks]
         if ended:
             self._ended = f"{numbers(sorted(ended))}: {END}"
+            self._numbers.refused = 1
         text = f"the ranks are in different collective calls: {calls}. All ranks of a "
         text += "communicator must make the same calls in the same order; nothing was done"
         raise of_all(SyncError(errno.EINVAL, text, call=mine.call))

@@ -178,6 +178,9 @@ class Window(Generic[ScalarT]):
         dtype: np.dtype[Any],
         atomic_type: int | None,
         fabric: Any,
+        meetings: Any,
+        calls: int,
+        name: int,
         /,
     ) -> None: ...
 

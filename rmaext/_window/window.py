@@ -348,7 +348,10 @@ class Window(
         """Let the C methods carry operations out where they can."""
         self._shapes = one_of(self._records.shape)
         address = int(ffi.cast("uintptr_t", self._handle))
-        self._bind(self._handle, address, self._dtype, self._atomic_type, self._fabric)
+        meetings, name = self._group.meetings, self._name
+        calls = (meetings.address, name) if isinstance(name, int) else (0, 0)
+        how = (self._dtype, self._atomic_type, self._fabric, meetings, *calls)
+        self._bind(self._handle, address, *how)
 
     # -- what it is ----------------------------------------------------------------
 

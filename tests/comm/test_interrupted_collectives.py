@@ -194,7 +194,7 @@ def test_others_go_on_after_a_refused_call():
             return said[0]
 
         def profile(frame, event, function):  # just after the turn has been taken
-            if event == "c_return" and function.__name__ == "setdefault":
+            if event == "c_return" and function.__name__ == "rmaext_meetings_turn":
                 if "/rmaext/_comm/meeting" in frame.f_code.co_filename:
                     sys.setprofile(None)
                     raise TimeoutError

@@ -614,7 +614,7 @@ def test_fence_in_another_thread_while_this_one_waits_in_one(world):
 
     def work():
         begins.wait()
-        while "thread" not in win._group.meetings._turn:  # that one is not in it yet
+        while not win._group.meetings.busy:  # that one is not in it yet
             time.sleep(0.001)
         for _ in range(2):
             time.sleep(0.1 if refused else 0)
