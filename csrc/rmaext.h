@@ -454,19 +454,24 @@ struct rmaext_many {
 };
 
 /*
- * What rmaext_bundle_begin() is to do: one operation on each of `count` places.
- * Place i is counts[i] elements (counts NULL: one) of `unit` bytes, from
- * element offsets[i] on, at ranks[i]. Values and results have those of place 0,
- * then those of place 1, and so on: `elements` together. A value of
- * RMAEXT_CSWAP is two elements, as in rmaext_many().
+ * One operation on each of `count` places: what rmaext_many() and
+ * rmaext_bundle_begin() are to do. Place i is one element of `unit` bytes at
+ * offsets[i] in the window of ranks[i]; or, for the latter, counts[i] elements
+ * from there on. Values and results have those of place 0, then those of place
+ * 1, and so on: `elements` together. `op` and `type` are those of an update. A
+ * value of RMAEXT_CSWAP is two elements: that to compare with, and the new one.
+ * A get has no values, a put no results. The arrays are the caller's.
  */
-struct rmaext_bundle_call {
-	int kind, op, type; /* as in rmaext_many() */
-	int ones;	    /* RMAEXT_ONE_VALUE without counts only */
+struct rmaext_places_call {
+	int kind, op, type;
+	int ones; /* RMAEXT_ONE_VALUE without counts only */
 	uint64_t unit, count;
+	/* bytes that an offset counts; 0: an element, as the window has it */
+	uint64_t scale;
 	const int64_t *ranks, *offsets, *counts;
 	const void *values; /* NULL: a get */
 	void *results;	    /* NULL: a put, or they are not wanted */
+	/* the rest is of rmaext_bundle_begin() */
 	uint64_t elements;
 	/*
 	 * Set to 0 at first, and to 1 once all is done or has ended. It must
@@ -1107,29 +1112,17 @@ int rmaext_fabric_wait_ended(rmaext_fabric *fabric, uint64_t *seen,
 			     int64_t slice);
 
 /*
- * One operation on each of `count` elements of `unit` bytes: element i is at
- * offsets[i] in the window of ranks[i]. All are checked before the first is
- * carried out; if one is refused (-ERANGE, -FI_EACCES, -FI_EFAULT,
+ * Carries out an operation on many elements. All are checked before the first
+ * is carried out; if one is refused (-ERANGE, -FI_EACCES, -FI_EFAULT,
  * -FI_EOPNOTSUPP, -FI_ENOTCONN), many_p->bad is its index. Returns 0 once all
  * are applied at their targets. After RMAEXT_PENDING the arrays are in use
  * until rmaext_many_wait() returns something else, or rmaext_many_release()
  * gives the rest up, which is harmless at any time. After an error, any of the
- * elements may have been done or not. `op` and `type` are those of an update; a
- * value of RMAEXT_CSWAP, which must have results, is two elements: that to
- * compare with, and the new one. A get has no values, a put no results, and an
- * update without results needs no right to read. One thread at a time may use
- * many_p.
+ * elements may have been done or not. RMAEXT_CSWAP must have results; an update
+ * without results needs no right to read. One thread at a time may use many_p.
  */
-int rmaext_many(rmaext_window *window, int kind, int op, int type,
-		uint64_t unit, uint64_t count, int ones, const int64_t *ranks,
-		const int64_t *offsets, const void *values, void *results,
+int rmaext_many(rmaext_window *window, const struct rmaext_places_call *call,
 		struct rmaext_many *many_p);
-/* The same at one rank, with offsets in units of `scale` bytes, at least 1. */
-int rmaext_many_at(rmaext_window *window, int kind, int op, int type,
-		   uint64_t unit, uint64_t scale, uint64_t count,
-		   const int64_t *rank, const int64_t *offsets,
-		   const void *values, void *results,
-		   struct rmaext_many *many_p);
 int rmaext_many_wait(struct rmaext_many *many);
 void rmaext_many_release(struct rmaext_many *many);
 
@@ -1144,7 +1137,7 @@ void rmaext_many_release(struct rmaext_many *many);
  * is mapped here are checked, and left out: they are rmaext_many()'s.
  */
 int rmaext_bundle_begin(rmaext_window *window,
-			const struct rmaext_bundle_call *call,
+			const struct rmaext_places_call *call,
 			rmaext_bundle **bundle_p, int64_t *bad_p);
 /* As rmaext_op_wait_for(), until all have ended or one has failed. */
 int rmaext_bundle_wait_for(rmaext_bundle *bundle, int64_t slice);

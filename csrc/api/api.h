@@ -49,31 +49,18 @@ int rmx_many_check_route(const struct rmaext_window *window, const char *call,
  * inside the window and has checked the call, but for the places.
  */
 int rmx_batch_begin(struct rmaext_window *window,
-		    const struct rmaext_bundle_call *call,
+		    const struct rmaext_places_call *call,
 		    struct rmaext_bundle **bundle_p, int64_t *bad_p);
-
-/* The arguments of rmaext_many(). The arrays are the caller's. */
-struct rmx_many {
-	struct rmaext_window *window;
-	int kind, op, type;
-	uint64_t unit, count;
-	int ones;
-	const int64_t *ranks, *offsets;
-	const void *values;
-	void *results;
-	/* bytes that an offset counts; 0: as the window has it */
-	uint64_t scale;
-	/* of a get by rmx_many_direct(): nobody sees the results if it fails */
-	bool fresh;
-};
 
 /*
  * vector.c: does all of it at once if it is short, valid and by memory; *ret_p
  * is what rmaext_many() would return. False: nothing was done, and the caller
  * calls rmaext_many(). The caller keeps the window open, by the GIL or inside
- * it.
+ * it. `fresh`, of a get: nobody sees the results if it fails.
  */
-bool rmx_many_direct(const struct rmx_many *many, int *ret_p);
+bool rmx_many_direct(struct rmaext_window *window,
+		     const struct rmaext_places_call *call, bool fresh,
+		     int *ret_p);
 
 /*
  * strided.c: the owner of an RMX_LOCAL_COPY goes on with it for a slice, inside

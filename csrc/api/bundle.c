@@ -33,7 +33,7 @@ struct place {
 /* A call while it begins. */
 struct begin {
 	struct rmaext_window *window;
-	const struct rmaext_bundle_call *call;
+	const struct rmaext_places_call *call;
 	uint64_t scale; /* bytes that an offset counts */
 	uint64_t limit; /* of offsets whose bytes fit 63 bits */
 	int access;
@@ -71,7 +71,7 @@ static int64_t place_number(const int64_t *numbers, bool one, uint64_t i)
 /* Copies what the caller's arrays have; false: no window has such a place. */
 static bool place_read(struct begin *b, uint64_t i, struct place *p)
 {
-	const struct rmaext_bundle_call *c = b->call;
+	const struct rmaext_places_call *c = b->call;
 	const int64_t offset =
 		place_number(c->offsets, c->ones & RMAEXT_ONE_OFFSET, i);
 	const int64_t count =
@@ -109,7 +109,7 @@ static int place_check(const struct begin *b, struct place *p)
 
 static int places_make(struct begin *b, int64_t *bad_p)
 {
-	const struct rmaext_bundle_call *c = b->call;
+	const struct rmaext_places_call *c = b->call;
 
 	b->places = malloc(c->count * sizeof(*b->places));
 	if (!b->places)
@@ -262,7 +262,7 @@ static int places_copy(const struct begin *b, int64_t rank)
 static int member_begin_short(const struct begin *b, int64_t rank,
 			      uint64_t count, struct rmaext_bundle *g)
 {
-	const struct rmaext_bundle_call *c = b->call;
+	const struct rmaext_places_call *c = b->call;
 	struct rmx_places *places = pieces_new(b, rank, count, false);
 	struct rmaext_op *op;
 	int ret;
@@ -364,13 +364,15 @@ static int begin_far(struct begin *b, struct rmaext_bundle **bundle_p)
 }
 
 static int begin_places(struct rmaext_window *w,
-			const struct rmaext_bundle_call *call,
+			const struct rmaext_places_call *call,
 			rmaext_bundle **bundle_p, int64_t *bad_p)
 {
 	struct begin b = {.window = w, .call = call};
 	int ret;
 
-	b.scale = w->stride ? w->stride : call->unit;
+	b.scale = call->scale ? call->scale
+		  : w->stride ? w->stride
+			      : call->unit;
 	b.limit = INT64_MAX / b.scale;
 	b.access = call->kind == RMAEXT_PUT ? RMAEXT_WRITE : RMAEXT_READ;
 	ret = places_make(&b, bad_p);
@@ -385,12 +387,13 @@ static int begin_places(struct rmaext_window *w,
 }
 
 static int begin_check(const struct rmaext_window *w,
-		       const struct rmaext_bundle_call *c)
+		       const struct rmaext_places_call *c)
 {
 	if (c->kind < RMAEXT_PUT || c->kind > RMAEXT_UPDATE || !c->unit ||
 	    (c->counts &&
 	     (c->kind == RMAEXT_UPDATE || c->ones & RMAEXT_ONE_VALUE)) ||
 	    c->elements > INT64_MAX / c->unit / 2 || c->count > UINT32_MAX ||
+	    c->scale > INT64_MAX ||
 	    ((uintptr_t)c->ranks | (uintptr_t)c->offsets |
 	     (uintptr_t)c->counts) %
 		    sizeof(*c->ranks))
@@ -425,13 +428,13 @@ static int begin_check(const struct rmaext_window *w,
 }
 
 /* Is it a batch, whose elements are packed tightly into messages? */
-static bool is_batch(const struct rmaext_bundle_call *c)
+static bool is_batch(const struct rmaext_places_call *c)
 {
 	return !c->counts && !c->notify &&
 	       (c->unit <= BUNDLE_LONG || c->kind == RMAEXT_UPDATE);
 }
 
-int rmaext_bundle_begin(rmaext_window *w, const struct rmaext_bundle_call *call,
+int rmaext_bundle_begin(rmaext_window *w, const struct rmaext_places_call *call,
 			rmaext_bundle **bundle_p, int64_t *bad_p)
 {
 	int ret;

@@ -346,33 +346,33 @@ static int batch_start(struct rmaext_batch *on_stack,
 	return batch_carry_out(on_stack, many_p);
 }
 
-static struct rmaext_batch batch_make(const struct rmx_many *m)
+static struct rmaext_batch batch_make(struct rmaext_window *w,
+				      const struct rmaext_places_call *c)
 {
-	const bool update = m->kind == RMAEXT_UPDATE;
-	const uint64_t usual = m->window->stride ? m->window->stride : m->unit;
-	const uint64_t scale = m->scale ? m->scale : usual;
-	const size_t width = update ? rmx_operands(m->op) * m->unit : m->unit;
+	const bool update = c->kind == RMAEXT_UPDATE;
+	const uint64_t usual = w->stride ? w->stride : c->unit;
+	const uint64_t scale = c->scale ? c->scale : usual;
+	const size_t width = update ? rmx_operands(c->op) * c->unit : c->unit;
 
 	return (struct rmaext_batch){
-		.window = m->window,
-		.fabric = m->window->fabric,
-		.kind = m->kind,
-		.op = update ? m->op : 0,
-		.type = update ? m->type : 0,
-		.access = rmx_cells_access(m->kind, m->op, m->results),
-		.unit = m->unit,
+		.window = w,
+		.fabric = w->fabric,
+		.kind = c->kind,
+		.op = update ? c->op : 0,
+		.type = update ? c->type : 0,
+		.access = rmx_cells_access(c->kind, c->op, c->results),
+		.unit = c->unit,
 		.width = width,
-		.count = m->count,
-		.limit = (INT64_MAX - m->unit) / scale,
-		.rank_mask = m->ones & RMAEXT_ONE_RANK ? 0 : UINT64_MAX,
-		.offset_mask = m->ones & RMAEXT_ONE_OFFSET ? 0 : UINT64_MAX,
-		.step = m->ones & RMAEXT_ONE_VALUE ? 0 : width,
+		.count = c->count,
+		.limit = (INT64_MAX - c->unit) / scale,
+		.rank_mask = c->ones & RMAEXT_ONE_RANK ? 0 : UINT64_MAX,
+		.offset_mask = c->ones & RMAEXT_ONE_OFFSET ? 0 : UINT64_MAX,
+		.step = c->ones & RMAEXT_ONE_VALUE ? 0 : width,
 		.scale = scale,
-		.ranks = m->ranks,
-		.offsets = m->offsets,
-		.values = m->kind == RMAEXT_GET ? NULL : m->values,
-		.results = m->kind == RMAEXT_PUT ? NULL : m->results,
-		.fresh = m->fresh,
+		.ranks = c->ranks,
+		.offsets = c->offsets,
+		.values = c->kind == RMAEXT_GET ? NULL : c->values,
+		.results = c->kind == RMAEXT_PUT ? NULL : c->results,
 	};
 }
 
@@ -408,22 +408,10 @@ static void batch_dispose(void *batch)
 	batch_free(batch);
 }
 
-int rmx_batch_begin(struct rmaext_window *w, const struct rmaext_bundle_call *c,
+int rmx_batch_begin(struct rmaext_window *w, const struct rmaext_places_call *c,
 		    struct rmaext_bundle **bundle_p, int64_t *bad_p)
 {
-	struct rmaext_batch *b = NULL, on_stack = batch_make(&(struct rmx_many){
-					       .window = w,
-					       .kind = c->kind,
-					       .op = c->op,
-					       .type = c->type,
-					       .unit = c->unit,
-					       .count = c->count,
-					       .ones = c->ones,
-					       .ranks = c->ranks,
-					       .offsets = c->offsets,
-					       .values = c->values,
-					       .results = c->results,
-				       });
+	struct rmaext_batch *b = NULL, on_stack = batch_make(w, c);
 	struct rmaext_bundle *g;
 	int64_t *copies = NULL;
 	int ret = batch_own_arrays(&on_stack, &copies);
@@ -457,78 +445,58 @@ int rmx_batch_begin(struct rmaext_window *w, const struct rmaext_bundle_call *c,
 	return ret ? ret : RMAEXT_PENDING;
 }
 
-bool rmx_many_direct(const struct rmx_many *m, int *ret_p)
+bool rmx_many_direct(struct rmaext_window *w,
+		     const struct rmaext_places_call *c, bool fresh, int *ret_p)
 {
 	struct rmaext_batch b;
 	uint64_t done;
 
-	if (m->count > RMX_PORTION ||
-	    !rmx_cells_valid(m->kind, m->op, m->type, m->unit))
+	if (c->count > RMX_PORTION ||
+	    !rmx_cells_valid(c->kind, c->op, c->type, c->unit))
 		return false;
-	b = batch_make(m);
+	b = batch_make(w, c);
+	b.fresh = fresh;
 	return rmx_direct_all(&b, ret_p, &done);
 }
 
-static int many_start(const struct rmx_many *m, struct rmaext_many *many_p)
+static int many_check(const struct rmaext_places_call *c)
 {
-	const char *call = rmx_many_name(m->kind, m->op, m->results);
+	if (c->kind < RMAEXT_PUT || c->kind > RMAEXT_UPDATE || !c->unit ||
+	    c->unit > INT64_MAX || c->count > INT64_MAX ||
+	    c->scale > INT64_MAX || c->counts || c->notify ||
+	    (c->count &&
+	     ((uintptr_t)c->ranks | (uintptr_t)c->offsets) % sizeof(*c->ranks)))
+		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "rmaext_many",
+				"kind %d is no put, get or update, or has "
+				"ranges; or elements cannot have %llu bytes; "
+				"or ranks or offsets are not aligned as int64",
+				c->kind, (unsigned long long)c->unit);
+	if (!rmx_cells_valid(c->kind, c->op, c->type, c->unit) ||
+	    (c->kind == RMAEXT_UPDATE && c->op == RMAEXT_CSWAP && !c->results))
+		return rmx_fail(-FI_EOPNOTSUPP, RMX_NO_RANK,
+				rmx_many_name(c->kind, c->op, c->results),
+				"there is no such operation on this dtype");
+	return 0;
+}
+
+int rmaext_many(rmaext_window *w, const struct rmaext_places_call *call,
+		struct rmaext_many *many_p)
+{
 	struct rmaext_batch b;
-	int ret;
+	int ret = many_check(call);
 
 	many_p->batch = NULL;
 	many_p->bad = -1;
-	if (m->kind < RMAEXT_PUT || m->kind > RMAEXT_UPDATE || !m->unit ||
-	    m->unit > INT64_MAX || m->count > INT64_MAX ||
-	    (m->count &&
-	     ((uintptr_t)m->ranks | (uintptr_t)m->offsets) % sizeof(*m->ranks)))
-		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "rmaext_many",
-				"kind %d is no put, get or update; or elements "
-				"cannot have %llu bytes; or ranks or offsets "
-				"are not aligned as int64",
-				m->kind, (unsigned long long)m->unit);
-	if (!rmx_cells_valid(m->kind, m->op, m->type, m->unit) ||
-	    (m->kind == RMAEXT_UPDATE && m->op == RMAEXT_CSWAP && !m->results))
-		return rmx_fail(-FI_EOPNOTSUPP, RMX_NO_RANK, call,
-				"there is no such operation on this dtype");
-	ret = rmx_window_enter(m->window, call);
+	if (!ret)
+		ret = rmx_window_enter(
+			w, rmx_many_name(call->kind, call->op, call->results));
 	if (ret)
 		return ret;
-	b = batch_make(m);
-	if (m->count)
+	b = batch_make(w, call);
+	if (call->count)
 		ret = batch_start(&b, many_p);
-	rmx_window_leave(m->window);
+	rmx_window_leave(w);
 	return ret;
-}
-
-int rmaext_many(rmaext_window *w, int kind, int op, int type, uint64_t unit,
-		uint64_t count, int ones, const int64_t *ranks,
-		const int64_t *offsets, const void *values, void *results,
-		struct rmaext_many *many_p)
-{
-	const struct rmx_many it = {w,	     kind, op,	  type,	   unit,
-				    count,   ones, ranks, offsets, values,
-				    results, 0,	   false};
-
-	return many_start(&it, many_p);
-}
-
-int rmaext_many_at(rmaext_window *w, int kind, int op, int type, uint64_t unit,
-		   uint64_t scale, uint64_t count, const int64_t *rank,
-		   const int64_t *offsets, const void *values, void *results,
-		   struct rmaext_many *many_p)
-{
-	const struct rmx_many it = {
-		w,    kind,    op,     type,	unit,  count, RMAEXT_ONE_RANK,
-		rank, offsets, values, results, scale, false};
-
-	if (scale - 1 >= INT64_MAX) {
-		many_p->batch = NULL;
-		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "rmaext_many_at",
-				"offsets in units of %llu bytes: at least 1, "
-				"and at most 2**63 - 1",
-				(unsigned long long)scale);
-	}
-	return many_start(&it, many_p);
 }
 
 /* What is over is released before the window is left: it may be closed then. */

@@ -18,7 +18,9 @@ struct method {
 
 struct many {
 	const char *call;
-	struct rmx_many it;
+	struct rmaext_places_call it;
+	struct rmaext_window *window;
+	bool fresh;	      /* nobody sees the result if it fails */
 	int64_t rank, offset; /* these three stand for all, if they are used */
 	union py_cell value;
 	PyArrayObject *shaped;	   /* the first array argument; or NULL */
@@ -99,15 +101,14 @@ static bool many_new_result(struct py_window *w, struct many *m)
 /* Keeps the window open and the buffers alive without the GIL. */
 static bool many_run_without_gil(struct many *m, int *ret_p)
 {
-	struct rmaext_window *it = m->it.window;
 	bool done = false;
 
 	for (int i = 0; i < BUFFERS; i++)
 		Py_XINCREF(m->buffer[i]);
 	Py_BEGIN_ALLOW_THREADS
-	if (!rmx_window_enter(it, "many")) {
-		done = rmx_many_direct(&m->it, ret_p);
-		rmx_window_leave(it);
+	if (!rmx_window_enter(m->window, "many")) {
+		done = rmx_many_direct(m->window, &m->it, m->fresh, ret_p);
+		rmx_window_leave(m->window);
 	}
 	Py_END_ALLOW_THREADS
 	for (int i = 0; i < BUFFERS; i++)
@@ -125,7 +126,7 @@ static enum py_outcome many_run(struct py_window *w, struct many *m)
 	if (m->it.count > (moves ? KEEP_GIL : KEEP_GIL_ATOMIC))
 		done = many_run_without_gil(m, &ret);
 	else
-		done = rmx_many_direct(&m->it, &ret);
+		done = rmx_many_direct(m->window, &m->it, m->fresh, &ret);
 	if (!done)
 		return PY_DECLINED;
 	if (!ret)
@@ -156,12 +157,12 @@ static enum py_outcome many_attempt(struct py_window *w,
 		return PY_FAILED;
 	}
 	m->call = it->call;
-	m->it.window = w->it.window;
+	m->window = w->it.window;
 	m->it.kind = it->kind;
 	m->it.type = w->it.type;
 	m->it.unit = w->it.unit;
 	m->it.count = m->shaped ? (uint64_t)PyArray_SIZE(m->shaped) : 1;
-	m->it.fresh = it->kind == RMAEXT_GET && !third;
+	m->fresh = it->kind == RMAEXT_GET && !third;
 	if (it->results)
 		m->it.results =
 			PyArray_DATA((PyArrayObject *)m->buffer[RESULT]);

@@ -38,7 +38,7 @@ class BundleRequest(Request):
     ) -> Request:
         """Begin a bundle. The request, or the fabric, keeps values and result.
 
-        `what` are the other fields of `struct rmaext_bundle_call`. `error` returns what to
+        `what` are the other fields of `struct rmaext_places_call`. `error` returns what to
         raise for C's code and the index of the place at fault, or -1.
         """
         fabric = window._fabric
@@ -54,7 +54,7 @@ class BundleRequest(Request):
             "results": ffi.NULL if result is None else arrays.address(result),
             "ended": ended,
         }
-        asked = ffi.new("struct rmaext_bundle_call *", what | given)
+        asked = ffi.new("struct rmaext_places_call *", what | given)
         if fabric is not None and request is not None:
             # From here on the request releases the buffers, whatever exception comes.
             request._op = bundle = fabric.hold(window._handle, (values, result, ended), bundle)

@@ -187,21 +187,18 @@ class IndexOperations(ManyOperations[ScalarT]):
             values = self._apart(rank, np.asarray(values, order="C"))
             offsets = self._apart(rank, offsets)
         ranks = np.array(rank, np.int64)
-        arguments = (
-            self._handle,
-            kind,
-            0,
-            0,
-            unit,
-            offsets.size,
-            ones,
-            ffi.from_buffer(_LONGS, ranks),
-            ffi.from_buffer(_LONGS, offsets),
-            _NULL if values is None else arrays.address(values),
-            _NULL if out is None else arrays.address(out),
-        )
+        asked = {
+            "kind": kind,
+            "unit": unit,
+            "count": offsets.size,
+            "ones": ones,
+            "ranks": ffi.from_buffer(_LONGS, ranks),
+            "offsets": ffi.from_buffer(_LONGS, offsets),
+            "values": _NULL if values is None else arrays.address(values),
+            "results": _NULL if out is None else arrays.address(out),
+        }
         name = _NAMES[kind]
-        code, many = self._run_many(name, ranks, arguments, (ranks, offsets, values, out))
+        code, many = self._run_many(name, ranks, asked, (ranks, offsets, values, out))
         if code:
             raise self._many_error(name, code, many, offsets.shape, ranks, offsets)
         return offsets if out is None else out

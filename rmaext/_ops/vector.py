@@ -265,20 +265,19 @@ class ManyOperations(WindowCore[ScalarT]):
         except (ValueError, BufferError):  # strided
             ranks, offsets = np.ascontiguousarray(ranks), np.ascontiguousarray(offsets)
             return self._many(call, type_, ranks, offsets, values, out)
-        arguments = (
-            self._handle,
-            call.kind,
-            call.op,
-            type_,
-            self._dtype.itemsize,
-            math.prod(shape) if ones else offsets.size,
-            ones,
-            where,
-            at,
-            _NULL if values is None else arrays.address(values),
-            _NULL if out is None else arrays.address(out),
-        )
-        code, many = self._run_many(call.name, ranks, arguments, (ranks, offsets, values, out))
+        asked = {
+            "kind": call.kind,
+            "op": call.op,
+            "type": type_,
+            "unit": self._dtype.itemsize,
+            "count": math.prod(shape) if ones else offsets.size,
+            "ones": ones,
+            "ranks": where,
+            "offsets": at,
+            "values": _NULL if values is None else arrays.address(values),
+            "results": _NULL if out is None else arrays.address(out),
+        }
+        code, many = self._run_many(call.name, ranks, asked, (ranks, offsets, values, out))
         if code:
             if code == -errno.EINVAL and not (ranks.flags.aligned and offsets.flags.aligned):
                 ranks, offsets = np.require(ranks, None, "A"), np.require(offsets, None, "A")
@@ -290,12 +289,14 @@ class ManyOperations(WindowCore[ScalarT]):
         self,
         call: str,
         ranks: Array,
-        arguments: tuple[Any, ...],
+        asked: dict[str, Any],
         buffers: tuple[Any, ...],
-        function: Any = lib.rmaext_many,
     ) -> tuple[int, Any]:
-        """Carry the operation out, in slices of time as `_run`; return C's code and record."""
-        fabric = self._fabric
+        """Carry the operation out, in slices of time as `_run`; return C's code and record.
+
+        `asked` has the fields of `struct rmaext_places_call`.
+        """
+        fabric, places = self._fabric, ffi.new("struct rmaext_places_call *", asked)
         try:
             many = _spare.pop()
         except IndexError:
@@ -303,7 +304,7 @@ class ManyOperations(WindowCore[ScalarT]):
         try:
             if fabric is not None:
                 fabric.hold(self._handle, buffers, many)
-            code: int = function(*arguments, many)
+            code: int = lib.rmaext_many(self._handle, places, many)
             if code == _PENDING:
                 with Patience() as patience:
                     while True:

@@ -145,8 +145,18 @@ class _Message:
             old, new = self._values, self._values + 1
             return int(lib.rmaext_update(handle, *at, new, old, self._old, 1, self._op))
         fabric.hold(handle, kept, self._many)
-        ones = lib.RMAEXT_ONE_RANK if len(self._ranks) == 1 else 0
-        what = handle, lib.RMAEXT_UPDATE, lib.RMAEXT_SUM, type_, 8, self._count, ones
+        asked = {
+            "kind": lib.RMAEXT_UPDATE,
+            "op": lib.RMAEXT_SUM,
+            "type": type_,
+            "ones": lib.RMAEXT_ONE_RANK if len(self._ranks) == 1 else 0,
+            "unit": 8,
+            "count": self._count,
+            "ranks": self._words,
+            "offsets": self._places,
+            "values": self._values,
+            "results": self._old,
+        }
+        call = ffi.new("struct rmaext_places_call *", asked)
         self._begun = True
-        where = self._words, self._places, self._values, self._old
-        return int(lib.rmaext_many(*what, *where, self._many))
+        return int(lib.rmaext_many(handle, call, self._many))

@@ -157,21 +157,21 @@ class TargetElements:
             scale = unit  # which C has loops for
         places = layout.cells(unit, self.base, scale)
         ranks = np.array([self.rank], np.int64)
-        arguments = (
-            self.window._handle,
-            kind,
-            op,
-            number,
-            unit,
-            scale,
-            layout.nbytes // unit,
-            ffi.from_buffer(_LONGS, ranks),
-            ffi.from_buffer(_LONGS, places),
-            _NULL if values is None else ffi.from_buffer(values),
-            _NULL if results is None else ffi.from_buffer(results),
-        )
+        asked = {
+            "kind": kind,
+            "op": op,
+            "type": number,
+            "ones": lib.RMAEXT_ONE_RANK,
+            "unit": unit,
+            "scale": scale,
+            "count": layout.nbytes // unit,
+            "ranks": ffi.from_buffer(_LONGS, ranks),
+            "offsets": ffi.from_buffer(_LONGS, places),
+            "values": _NULL if values is None else ffi.from_buffer(values),
+            "results": _NULL if results is None else ffi.from_buffer(results),
+        }
         buffers = (ranks, places, values, results)
-        code, _ = self.window._run_many(self.call, ranks, arguments, buffers, lib.rmaext_many_at)
+        code, _ = self.window._run_many(self.call, ranks, asked, buffers)
         if code:
             self.window._many_failed(self.call, code)
 

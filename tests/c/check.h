@@ -295,4 +295,27 @@ int main(int argc, char **argv)
 	return failed != 0;
 }
 
+/* rmaext_many() with what it is to do in a row. */
+static inline int many_begin(rmaext_window *w, int kind, int op, int type,
+			     uint64_t unit, uint64_t count, int ones,
+			     const int64_t *ranks, const int64_t *offsets,
+			     const void *values, void *results,
+			     struct rmaext_many *state)
+{
+	const struct rmaext_places_call call = {
+		.kind = kind,
+		.op = op,
+		.type = type,
+		.ones = ones,
+		.unit = unit,
+		.count = count,
+		.ranks = ranks,
+		.offsets = offsets,
+		.values = values,
+		.results = results,
+	};
+
+	return rmaext_many(w, &call, state);
+}
+
 #endif

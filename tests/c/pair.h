@@ -131,8 +131,8 @@ static inline int many(rmaext_window *w, int kind, int type, uint64_t unit,
 	const int64_t rank = 0;
 	struct rmaext_many state;
 	int ret =
-		rmaext_many(w, kind, RMAEXT_SUM, type, unit, n, RMAEXT_ONE_RANK,
-			    &rank, offsets, values, results, &state);
+		many_begin(w, kind, RMAEXT_SUM, type, unit, n, RMAEXT_ONE_RANK,
+			   &rank, offsets, values, results, &state);
 
 	while (ret == RMAEXT_PENDING)
 		ret = rmaext_many_wait(&state);

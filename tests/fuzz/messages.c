@@ -417,9 +417,20 @@ static void many(const uint8_t *how, uint8_t *message, size_t len)
 		};
 		arrival_count = 1;
 	}
-	rmaext_many(asked, how[3] & 1 ? RMAEXT_GET : RMAEXT_UPDATE, RMAEXT_SUM,
-		    RMAEXT_UINT64, 8, (uint64_t)n, RMAEXT_ONE_RANK, &rank,
-		    offsets, values, values, &state);
+	rmaext_many(asked,
+		    &(struct rmaext_places_call){
+			    .kind = how[3] & 1 ? RMAEXT_GET : RMAEXT_UPDATE,
+			    .op = RMAEXT_SUM,
+			    .type = RMAEXT_UINT64,
+			    .ones = RMAEXT_ONE_RANK,
+			    .unit = 8,
+			    .count = (uint64_t)n,
+			    .ranks = &rank,
+			    .offsets = offsets,
+			    .values = values,
+			    .results = values,
+		    },
+		    &state);
 	rmaext_many_release(&state);
 	arrival_count = 0;
 	free(values);

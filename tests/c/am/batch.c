@@ -117,9 +117,9 @@ static void others_go_on(void)
 	silent = window_of(p.r.origin, peer, &p.r,
 			   (struct lie){.route = RMAEXT_FABRIC});
 	for (int i = 0; i < 3; i++) {
-		EQUAL(rmaext_many(silent, RMAEXT_UPDATE, RMAEXT_SUM,
-				  RMAEXT_UINT64, 8, MANY, RMAEXT_ONE_RANK,
-				  &rank, offsets, values, NULL, &state),
+		EQUAL(many_begin(silent, RMAEXT_UPDATE, RMAEXT_SUM,
+				 RMAEXT_UINT64, 8, MANY, RMAEXT_ONE_RANK, &rank,
+				 offsets, values, NULL, &state),
 		      RMAEXT_PENDING);
 		begin = now();
 		for (int k = 0; k < 100; k++)

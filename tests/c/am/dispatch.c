@@ -79,9 +79,9 @@ static void early(void)
 		next = here(&p, (struct lie){.token = token});
 		offsets[0] = 2; /* the rest to 0 */
 		values[0] = (uint64_t)i;
-		ret = rmaext_many(next, RMAEXT_PUT, RMAEXT_SUM, 0, 8, N,
-				  RMAEXT_ONE_RANK, &rank, offsets, values, NULL,
-				  &state);
+		ret = many_begin(next, RMAEXT_PUT, RMAEXT_SUM, 0, 8, N,
+				 RMAEXT_ONE_RANK, &rank, offsets, values, NULL,
+				 &state);
 		EQUAL(ret, RMAEXT_PENDING);
 		EQUAL(((uint64_t *)p.r.window_memory)[2], i ? i - 1 : 0);
 		there = window_of(

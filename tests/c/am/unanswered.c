@@ -27,10 +27,10 @@ static void late(void)
 	serve_stop(&p);
 	memset(results, 0x77, sizeof(results));
 	for (int i = 0; i < 5; i++) {
-		ret = rmaext_many(i % 2 ? patient : p.r.window, RMAEXT_UPDATE,
-				  RMAEXT_SUM, RMAEXT_UINT64, 8, MANY,
-				  RMAEXT_ONE_RANK, &rank, offsets, values,
-				  results, &state);
+		ret = many_begin(i % 2 ? patient : p.r.window, RMAEXT_UPDATE,
+				 RMAEXT_SUM, RMAEXT_UINT64, 8, MANY,
+				 RMAEXT_ONE_RANK, &rank, offsets, values,
+				 results, &state);
 		if (i % 2) { /* given up */
 			EQUAL(ret, RMAEXT_PENDING);
 		} else {
@@ -72,9 +72,9 @@ static void give_up(void)
 		int ret;
 
 		CHECK(values && results);
-		ret = rmaext_many(w, i % 3, RMAEXT_SUM, RMAEXT_UINT64, 8, MANY,
-				  RMAEXT_ONE_RANK, &rank, offsets, values,
-				  results, &state);
+		ret = many_begin(w, i % 3, RMAEXT_SUM, RMAEXT_UINT64, 8, MANY,
+				 RMAEXT_ONE_RANK, &rank, offsets, values,
+				 results, &state);
 		CHECK(!ret || ret == RMAEXT_PENDING || ret == -FI_ETIMEDOUT);
 		rmaext_many_release(&state);
 		free(values);
@@ -161,9 +161,9 @@ static void behind_given_up(void)
 	serve_start(&p);
 	OK(add(p.r.window, 0, 0));
 	serve_stop(&p);
-	EQUAL(rmaext_many(p.r.window, RMAEXT_UPDATE, RMAEXT_SUM, RMAEXT_UINT64,
-			  8, MANY, RMAEXT_ONE_RANK, &rank, offsets, values,
-			  results, &state),
+	EQUAL(many_begin(p.r.window, RMAEXT_UPDATE, RMAEXT_SUM, RMAEXT_UINT64,
+			 8, MANY, RMAEXT_ONE_RANK, &rank, offsets, values,
+			 results, &state),
 	      RMAEXT_PENDING);
 	OK(rmaext_update(p.r.window, 0, 8, RMAEXT_SUM, RMAEXT_UINT64, &one,
 			 NULL, NULL, 1, &op));
@@ -186,9 +186,9 @@ static void close_fabric(void)
 
 	for (int i = 0; i < 2; i++) {
 		pair_open(&p, (struct rig_options){.no_progress = true});
-		EQUAL(rmaext_many(p.r.window, RMAEXT_UPDATE, RMAEXT_SUM,
-				  RMAEXT_UINT64, 8, N, RMAEXT_ONE_RANK, &rank,
-				  offsets, values, NULL, &state),
+		EQUAL(many_begin(p.r.window, RMAEXT_UPDATE, RMAEXT_SUM,
+				 RMAEXT_UINT64, 8, N, RMAEXT_ONE_RANK, &rank,
+				 offsets, values, NULL, &state),
 		      RMAEXT_PENDING);
 		OK(rmaext_fabric_close(&p.r.origin));
 		if (i)

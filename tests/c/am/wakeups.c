@@ -42,9 +42,9 @@ static void lock_add(const struct locks *l, int64_t turn, int64_t inside)
 	const int64_t more[] = {inside, turn};
 	struct rmaext_many state;
 	int64_t old[2];
-	int ret = rmaext_many(l->r.window, RMAEXT_UPDATE, RMAEXT_SUM,
-			      RMAEXT_INT64, sizeof(rank), 2, RMAEXT_ONE_RANK,
-			      &rank, at, more, old, &state);
+	int ret = many_begin(l->r.window, RMAEXT_UPDATE, RMAEXT_SUM,
+			     RMAEXT_INT64, sizeof(rank), 2, RMAEXT_ONE_RANK,
+			     &rank, at, more, old, &state);
 
 	while (ret == RMAEXT_PENDING)
 		ret = rmaext_many_wait(&state);
@@ -135,10 +135,10 @@ static void other_types(void)
 			at[i] = i;
 			values[i * unit] = 1;
 		}
-		ret = rmaext_many(l.r.window, RMAEXT_UPDATE, RMAEXT_SUM,
-				  types[t].type, (uint64_t)unit, (uint64_t)n,
-				  RMAEXT_ONE_RANK, &rank, at, values, NULL,
-				  &state);
+		ret = many_begin(l.r.window, RMAEXT_UPDATE, RMAEXT_SUM,
+				 types[t].type, (uint64_t)unit, (uint64_t)n,
+				 RMAEXT_ONE_RANK, &rank, at, values, NULL,
+				 &state);
 		while (ret == RMAEXT_PENDING)
 			ret = rmaext_many_wait(&state);
 		OK(ret);

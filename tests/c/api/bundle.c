@@ -15,7 +15,7 @@ static const int64_t rank_0;
 
 /* A bundle, and what it uses. */
 struct asked {
-	struct rmaext_bundle_call call;
+	struct rmaext_places_call call;
 	rmaext_bundle *bundle;
 	int64_t bad;
 	int ended;
@@ -26,7 +26,7 @@ static int ask(struct asked *a, rmaext_window *w, int kind, uint64_t unit,
 	       uint64_t count, uint64_t elements, const void *values,
 	       void *results)
 {
-	a->call = (struct rmaext_bundle_call){
+	a->call = (struct rmaext_places_call){
 		.kind = kind,
 		.op = RMAEXT_SUM,
 		.type = RMAEXT_UINT64,
@@ -157,7 +157,7 @@ static void one_value(void)
 
 		for (int i = 0; i < 3; i++)
 			a.offsets[i] = 2 * i;
-		a.call = (struct rmaext_bundle_call){
+		a.call = (struct rmaext_places_call){
 			.kind = RMAEXT_PUT,
 			.ones = RMAEXT_ONE_RANK | RMAEXT_ONE_VALUE,
 			.unit = unit,

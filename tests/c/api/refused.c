@@ -38,7 +38,7 @@ static void bundle(rmaext_window *w, const struct rig *r, unsigned int seed)
 	const int64_t counts[2] = {5, 15000}; /* short and long */
 	static unsigned char values[15005], results[15005];
 	int ended = 0;
-	struct rmaext_bundle_call call = {
+	struct rmaext_places_call call = {
 		.kind = RMAEXT_PUT,
 		.unit = 1,
 		.ranks = ranks,

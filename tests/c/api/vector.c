@@ -75,10 +75,22 @@ static int many_at(rmaext_window *w, int kind, uint64_t unit, uint64_t scale,
 {
 	const int64_t rank = 0;
 	struct rmaext_many state;
-	int ret = rmaext_many_at(w, kind, RMAEXT_SUM, RMAEXT_UINT64, unit,
-				 scale, n, &rank, offsets,
-				 kind == RMAEXT_GET ? NULL : data,
-				 kind == RMAEXT_GET ? data : NULL, &state);
+	int ret =
+		rmaext_many(w,
+			    &(struct rmaext_places_call){
+				    .kind = kind,
+				    .op = RMAEXT_SUM,
+				    .type = RMAEXT_UINT64,
+				    .ones = RMAEXT_ONE_RANK,
+				    .unit = unit,
+				    .scale = scale,
+				    .count = n,
+				    .ranks = &rank,
+				    .offsets = offsets,
+				    .values = kind == RMAEXT_GET ? NULL : data,
+				    .results = kind == RMAEXT_GET ? data : NULL,
+			    },
+			    &state);
 
 	while (ret == RMAEXT_PENDING)
 		ret = rmaext_many_wait(&state);
@@ -117,7 +129,8 @@ static void scaled(rmaext_window *w, const struct rig *r)
 	memcpy(&after, r->window_memory + 5 * 16, sizeof(after));
 	EQUAL(after, before + 1);
 	EQUAL(many_at(w, RMAEXT_UPDATE, 8, 4, PLACES, cells, ones), -FI_EFAULT);
-	EQUAL(many_at(w, RMAEXT_PUT, 8, 0, 1, cells, ones), -FI_EINVAL);
+	EQUAL(many_at(w, RMAEXT_PUT, 8, UINT64_MAX, 1, cells, ones),
+	      -FI_EINVAL);
 	memset(r->window_memory, 0, SIZE);
 }
 
@@ -188,10 +201,10 @@ static void first_bad(rmaext_window *w, const struct rig *r)
 			offsets[at] = offsets[63] = bad[k][1];
 			for (int kind = RMAEXT_PUT; kind <= RMAEXT_UPDATE;
 			     kind++) {
-				EQUAL(rmaext_many(w, kind, RMAEXT_SUM,
-						  RMAEXT_UINT64, 8, 64, 0,
-						  ranks, offsets, values,
-						  values, &state),
+				EQUAL(many_begin(w, kind, RMAEXT_SUM,
+						 RMAEXT_UINT64, 8, 64, 0, ranks,
+						 offsets, values, values,
+						 &state),
 				      -ERANGE);
 				EQUAL(state.bad, at);
 				EQUAL(state.batch, NULL);
@@ -200,17 +213,17 @@ static void first_bad(rmaext_window *w, const struct rig *r)
 		}
 	for (size_t i = 0; i < r->size; i++)
 		EQUAL(r->window_memory[i], 0);
-	EQUAL(rmaext_many(w, 3, RMAEXT_SUM, 0, 8, 1, 0, ranks, offsets, values,
-			  values, &state),
+	EQUAL(many_begin(w, 3, RMAEXT_SUM, 0, 8, 1, 0, ranks, offsets, values,
+			 values, &state),
 	      -FI_EINVAL);
-	EQUAL(rmaext_many(w, RMAEXT_PUT, RMAEXT_SUM, 0, 0, 1, 0, ranks, offsets,
-			  values, values, &state),
+	EQUAL(many_begin(w, RMAEXT_PUT, RMAEXT_SUM, 0, 0, 1, 0, ranks, offsets,
+			 values, values, &state),
 	      -FI_EINVAL);
-	EQUAL(rmaext_many(w, RMAEXT_UPDATE, RMAEXT_MIN, RMAEXT_DOUBLE_COMPLEX,
-			  16, 1, 0, ranks, offsets, values, values, &state),
+	EQUAL(many_begin(w, RMAEXT_UPDATE, RMAEXT_MIN, RMAEXT_DOUBLE_COMPLEX,
+			 16, 1, 0, ranks, offsets, values, values, &state),
 	      -FI_EOPNOTSUPP);
-	OK(rmaext_many(w, RMAEXT_UPDATE, RMAEXT_SUM, RMAEXT_INT8, 1, 0, 0, NULL,
-		       NULL, NULL, NULL, &state));
+	OK(many_begin(w, RMAEXT_UPDATE, RMAEXT_SUM, RMAEXT_INT8, 1, 0, 0, NULL,
+		      NULL, NULL, NULL, &state));
 }
 
 static void refused_here(void)
@@ -235,16 +248,16 @@ static void refused_here(void)
 	OK(add(w, 0, 1));
 	drop_window(w);
 	w = here(&p, (struct lie){.align = 4});
-	EQUAL(rmaext_many(w, RMAEXT_UPDATE, RMAEXT_SUM, RMAEXT_INT64, 8, 1, 0,
-			  &zero, &zero, &value, NULL, &state),
+	EQUAL(many_begin(w, RMAEXT_UPDATE, RMAEXT_SUM, RMAEXT_INT64, 8, 1, 0,
+			 &zero, &zero, &value, NULL, &state),
 	      -FI_EFAULT);
 	EQUAL(state.bad, 0);
 	drop_window(w);
 	w = window_of(p.r.origin, NULL, &p.r,
 		      (struct lie){.route = RMAEXT_FABRIC});
 	for (int kind = RMAEXT_PUT; kind <= RMAEXT_UPDATE; kind++) {
-		EQUAL(rmaext_many(w, kind, RMAEXT_SUM, RMAEXT_INT64, 8, 1, 0,
-				  &zero, &zero, &value, &value, &state),
+		EQUAL(many_begin(w, kind, RMAEXT_SUM, RMAEXT_INT64, 8, 1, 0,
+				 &zero, &zero, &value, &value, &state),
 		      -FI_EOPNOTSUPP);
 		EQUAL(state.bad, 0);
 	}

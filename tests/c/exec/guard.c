@@ -547,8 +547,8 @@ static void slices(void)
 	OK(rmaext_op_release(&op[0]));
 	EQUAL(op[0], NULL);
 	EQUAL(rmaext_begin(w, &call, &op[0]), -FI_EAGAIN);
-	EQUAL(rmaext_many(w, RMAEXT_UPDATE, RMAEXT_SUM, RMAEXT_UINT64, 8, 1,
-			  RMAEXT_ONE_RANK, &rank, &zero, &one, NULL, &many),
+	EQUAL(many_begin(w, RMAEXT_UPDATE, RMAEXT_SUM, RMAEXT_UINT64, 8, 1,
+			 RMAEXT_ONE_RANK, &rank, &zero, &one, NULL, &many),
 	      RMAEXT_PENDING);
 	EQUAL(rmaext_many_wait(&many), RMAEXT_PENDING);
 	CHECK(now() - start < 10 * SECOND);

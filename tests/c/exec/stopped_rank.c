@@ -232,9 +232,9 @@ static void elements(void)
 		values[i] = 1;
 	}
 	stop(&s, true);
-	ret = rmaext_many(s.window[A], RMAEXT_UPDATE, RMAEXT_SUM, RMAEXT_UINT64,
-			  8, N, RMAEXT_ONE_RANK, &rank, offsets, values, old,
-			  &many);
+	ret = many_begin(s.window[A], RMAEXT_UPDATE, RMAEXT_SUM, RMAEXT_UINT64,
+			 8, N, RMAEXT_ONE_RANK, &rank, offsets, values, old,
+			 &many);
 	EQUAL(ret, RMAEXT_PENDING);
 	/* it comes in between, in vain; well within the time limit of 20 s */
 	until = rmx_now() + 5 * SECOND;

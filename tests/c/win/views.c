@@ -26,9 +26,9 @@ static int many(rmaext_window *w, int kind, uint64_t n, const int64_t *offsets,
 {
 	const int64_t rank = 0;
 	struct rmaext_many state;
-	int ret = rmaext_many(w, kind, RMAEXT_SUM, RMAEXT_UINT64, 8, n,
-			      RMAEXT_ONE_RANK, &rank, offsets, values, results,
-			      &state);
+	int ret = many_begin(w, kind, RMAEXT_SUM, RMAEXT_UINT64, 8, n,
+			     RMAEXT_ONE_RANK, &rank, offsets, values, results,
+			     &state);
 
 	while (ret == RMAEXT_PENDING)
 		ret = rmaext_many_wait(&state);
