@@ -68,7 +68,7 @@ enum {
 	RMAEXT_MAXLOC = 14,
 };
 
-/* kinds of operations, of rmaext_many() and rmaext_begin() */
+/* kinds of operations, of rmaext_many() and rmaext_start() */
 enum { RMAEXT_PUT = 0, RMAEXT_GET = 1, RMAEXT_UPDATE = 2 };
 
 /* arguments of rmaext_many() that have one element, which stands for all */
@@ -373,23 +373,45 @@ struct rmaext_visit {
 	int64_t timeout; /* of the window */
 };
 
-/* What a request is to do; see rmaext_begin(). */
+/*
+ * A part of an array in a window, as NumPy has it: shape[k] elements of `unit`
+ * bytes, steps[k] bytes apart in the window, and locals[k] bytes apart in own
+ * memory, which is one piece in C order if locals is NULL. Own memory may be in
+ * pieces on the direct route only, and must not overlap the window there.
+ */
+struct rmaext_part {
+	uint64_t unit;
+	int ndim;
+	const int64_t *shape, *steps, *locals;
+};
+
+/* One operation, which rmaext_start() is to do. */
 struct rmaext_call {
 	int kind; /* RMAEXT_PUT, RMAEXT_GET, RMAEXT_UPDATE */
 	int op;	  /* of an update, RMAEXT_CSWAP included */
 	int type;
 	int64_t rank;
 	uint64_t offset;     /* bytes */
-	const void *operand; /* of a put or update */
-	const void *compare;
-	void *result;
-	uint64_t count; /* bytes of a put or get, elements of an update */
+	const void *operand; /* of a put or update; of RMAEXT_NO_OP or NULL */
+	const void *compare; /* of RMAEXT_CSWAP, which compares bits */
+	void *result;	     /* of a get or update; it may be the operand */
+	uint64_t count;	     /* bytes of a put or get, elements of an update */
+	/* of a put or get that begins at offset; NULL: all is in a row */
+	const struct rmaext_part *part;
 	/*
-	 * Set to 0 at first, and to 1 once the request has ended. It must live
-	 * as long as the buffers: it is the last of them to be written.
+	 * 1 + the slot of the rank to count up once a put is there; 0: none. By
+	 * the fabric it takes RMAEXT_NOTIFY_MOST bytes at most: the caller puts
+	 * and flushes what is longer, and then notifies with 0 bytes.
+	 */
+	int notify;
+	/*
+	 * Of a request: set to 0 at first, and to 1 once it has ended. It must
+	 * live as long as the buffers: it is the last of them to be written.
+	 * NULL: it is no request. A part and a notification are none.
 	 */
 	int *ended;
 };
+enum { RMAEXT_NOTIFY_MOST = 32 << 10 };
 
 /* MPI's levels of support for threads, by our own numbers. */
 enum {
@@ -1047,25 +1069,22 @@ int rmaext_attach(rmaext_window *window, const void *addr, uint64_t len);
 int rmaext_detach(rmaext_window *window, const void *addr, uint64_t len);
 
 /*
- * put returns 0 once buf may be reused, get once the result is in it. They wait
- * for a slice at most. With RMAEXT_PENDING or an error, and *op_p set, the
- * caller owns the operation, which may still use its buffers: it calls
- * rmaext_op_wait() until that is no longer pending, then rmaext_op_release().
- * With *op_p NULL there is nothing to do. One thread at a time may use *op_p.
+ * Carries an operation out. It returns 0 once it is done: the operand may be
+ * reused, and the result, if there is one, is there. An update is atomic for
+ * each element. It waits for a slice at most. With RMAEXT_PENDING or an error,
+ * and *op_p set, the caller owns the operation, which may still use its
+ * buffers: it calls rmaext_op_wait() until that is no longer pending, then
+ * rmaext_op_release(). With *op_p NULL there is nothing to do. One thread at a
+ * time may use *op_p.
+ *
+ * A request does not wait: RMAEXT_PENDING, and the operation goes on by itself,
+ * also after rmaext_op_release(), which returns RMAEXT_PENDING until it has
+ * ended: applied at the target, or failed. -FI_EAGAIN with *op_p set: an update
+ * by memory whose guard others hold is no request yet, and needs
+ * rmaext_op_wait() until it is done.
  */
-int rmaext_put(rmaext_window *window, int64_t rank, uint64_t offset,
-	       const void *buf, uint64_t len, rmaext_op **op_p);
-int rmaext_get(rmaext_window *window, int64_t rank, uint64_t offset, void *buf,
-	       uint64_t len, rmaext_op **op_p);
-/*
- * Does `op` on count elements, atomically each. With a result, which gets what
- * was there, it returns as rmaext_get(), else as rmaext_put(). compare is of
- * RMAEXT_CSWAP only, which compares bits. The operand of RMAEXT_NO_OP may be
- * NULL; result may be operand.
- */
-int rmaext_update(rmaext_window *window, int64_t rank, uint64_t offset, int op,
-		  int type, const void *operand, const void *compare,
-		  void *result, uint64_t count, rmaext_op **op_p);
+int rmaext_start(rmaext_window *window, const struct rmaext_call *call,
+		 rmaext_op **op_p);
 /* Is there such an operation on that type? Any numbers may be asked for. */
 int rmaext_update_valid(int op, int type);
 /* The alignment, in bytes, that updates need of elements of that type. */
@@ -1085,16 +1104,6 @@ int rmaext_op_wait(rmaext_op *op);
  */
 int rmaext_op_release(rmaext_op **op);
 
-/*
- * Begins a request, and does not wait: 0 if it was done at once, or
- * RMAEXT_PENDING with *op_p set, which is the caller's. It goes on by itself,
- * also after rmaext_op_release(), which returns RMAEXT_PENDING until it has
- * ended: applied at the target, or failed. -FI_EAGAIN with *op_p set: an update
- * by memory whose guard others hold is no request yet, and needs
- * rmaext_op_wait() until it is done. One thread at a time may use *op_p.
- */
-int rmaext_begin(rmaext_window *window, const struct rmaext_call *call,
-		 rmaext_op **op_p);
 /*
  * As rmaext_op_wait(), but the test does not wait, and the other one for
  * `slice` at most. Some errors are of a request that has not ended:
@@ -1147,19 +1156,6 @@ int64_t rmaext_bundle_rank(const rmaext_bundle *bundle);
 int rmaext_bundle_release(rmaext_bundle **bundle);
 
 /*
- * A put or get (RMAEXT_PUT, RMAEXT_GET) of a part of an array that begins at
- * `offset`: shape[k] elements of `unit` bytes, steps[k] bytes apart in the
- * window and locals[k] bytes apart in own memory, which is one piece in C order
- * if locals is NULL. Own memory may be in pieces on the direct route only, and
- * must not overlap the window there. It is continued as rmaext_put() and
- * rmaext_get() are.
- */
-int rmaext_strided(rmaext_window *window, int64_t rank, uint64_t offset,
-		   int kind, uint64_t unit, int ndim, const int64_t *shape,
-		   const int64_t *steps, const int64_t *locals, void *buf,
-		   rmaext_op **op_p);
-
-/*
  * Waits until any, or every, condition holds of a rank's memory, which must be
  * mapped here: 0. RMAEXT_PENDING after `slice`, 100 ms or a signal: call it
  * again. Flushes, updates and notifications that go to that rank wake it. It
@@ -1170,15 +1166,6 @@ int rmaext_wait_until(rmaext_window *window, int64_t rank,
 		      struct rmaext_condition *conditions, uint64_t count,
 		      int every, int64_t slice);
 
-/*
- * As rmaext_put(), then adds one to a notification slot of the rank. By the
- * fabric it takes RMAEXT_NOTIFY_MOST bytes at most: the caller puts and flushes
- * what is longer, and then notifies with 0 bytes.
- */
-enum { RMAEXT_NOTIFY_MOST = 32 << 10 };
-int rmaext_put_notify(rmaext_window *window, int64_t rank, uint64_t offset,
-		      const void *buf, uint64_t len, int slot,
-		      rmaext_op **op_p);
 /*
  * Gives back the count that rmaext_notify_wait() took off an own slot, and sets
  * *seen to 0; if it is 0, there is nothing to give back.

@@ -7,20 +7,19 @@
 #include "am/series.h"
 
 /*
- * put_get.c: checks a put or get of len bytes, and carries it out if it is by
- * memory. True: that is all, and *ret_p is what to return. False: the fabric is
- * the route. The caller is inside the window. buf is only read by a put.
+ * What rmaext_start() chooses from: an update; a put or get in a row, of a
+ * part, and with a notification. The caller is inside the window. They return
+ * as rmaext_start().
  */
-bool rmx_move_by_memory(struct rmaext_window *window, bool put, int64_t rank,
-			uint64_t offset, const void *buf, uint64_t len,
-			int *ret_p);
-
-/*
- * update.c: a request of an update. The caller is inside the window. Returns as
- * rmaext_begin().
- */
-int rmx_update_begin(struct rmaext_window *window,
+int rmx_update_start(struct rmaext_window *window,
 		     const struct rmaext_call *call, struct rmaext_op **op_p);
+int rmx_move_start(struct rmaext_window *window, const struct rmaext_call *call,
+		   struct rmaext_op **op_p);
+int rmx_strided_start(struct rmaext_window *window,
+		      const struct rmaext_call *call, struct rmaext_op **op_p);
+int rmx_notify_start(struct rmaext_window *window,
+		     const struct rmaext_call *call, struct rmaext_op **op_p);
+
 /*
  * The owner of an RMX_LOCAL_UPDATE goes on with it for a slice, inside the
  * window. Returns as rmaext_op_wait(); the operation stays the owner's.
@@ -28,9 +27,10 @@ int rmx_update_begin(struct rmaext_window *window,
 int rmx_update_wait(struct rmaext_op *op);
 
 /*
- * notify.c: rmaext_put_notify() by message, with a copy of the data, so that it
- * never waits. The caller has checked the place, and may be any thread that
- * holds no lock. -FI_EAGAIN: too much waits for that rank, nothing was done.
+ * notify.c: a put with a notification by message, with a copy of the data, so
+ * that it never waits. The caller has checked the place, and may be any thread
+ * that holds no lock. -FI_EAGAIN: too much waits for that rank, nothing was
+ * done.
  */
 int rmx_notify_post(struct rmaext_window *window, int64_t rank, uint64_t offset,
 		    const void *buf, uint64_t len, int slot);

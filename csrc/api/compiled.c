@@ -69,10 +69,32 @@ int rmaext_nb_put(uint64_t window, int64_t rank, int64_t index,
 		if (rmx_target_of(it->window, rank)->route == RMAEXT_FABRIC &&
 		    part > RMX_COPY_MAX)
 			part = RMX_COPY_MAX;
-		ret = rmaext_put(it->window, rank, offset, from, part, &op);
+		ret = rmaext_start(it->window,
+				   &(struct rmaext_call){
+					   .kind = RMAEXT_PUT,
+					   .rank = rank,
+					   .offset = offset,
+					   .operand = from,
+					   .count = part,
+				   },
+				   &op);
 		ret = op_finish(ret, op, &in_use);
 	}
 	return ret;
+}
+
+static int get_into(const struct rmx_typed *it, int64_t rank, uint64_t offset,
+		    char *to, uint64_t len, rmaext_op **op_p)
+{
+	const struct rmaext_call call = {
+		.kind = RMAEXT_GET,
+		.rank = rank,
+		.offset = offset,
+		.result = to,
+		.count = len,
+	};
+
+	return rmaext_start(it->window, &call, op_p);
 }
 
 int rmaext_nb_get(uint64_t window, int64_t rank, int64_t index,
@@ -90,7 +112,7 @@ int rmaext_nb_get(uint64_t window, int64_t rank, int64_t index,
 	if (ret)
 		return ret;
 	if (rmx_target_of(it->window, rank)->route != RMAEXT_FABRIC) {
-		ret = rmaext_get(it->window, rank, offset, to, len, &op);
+		ret = get_into(it, rank, offset, to, len, &op);
 		return op_finish(ret, op, &in_use);
 	}
 	part = len < RMX_JIT_GET ? len : RMX_JIT_GET;
@@ -100,7 +122,7 @@ int rmaext_nb_get(uint64_t window, int64_t rank, int64_t index,
 	for (; !ret && len; len -= part, to += part, offset += part) {
 		if (part > len)
 			part = len;
-		ret = rmaext_get(it->window, rank, offset, bounce, part, &op);
+		ret = get_into(it, rank, offset, bounce, part, &op);
 		ret = op_finish(ret, op, &in_use);
 		if (!ret)
 			memcpy(to, bounce, part);
@@ -127,7 +149,7 @@ static int typed_update(uint64_t window, int64_t rank, int64_t index,
 			const struct typed_update *u)
 {
 	const struct rmx_typed *it = typed_of(window);
-	/* 0 of a type without updates: rmaext_update() refuses it */
+	/* 0 of a type without updates: rmaext_start() refuses it */
 	const size_t unit = rmx_unit_of(u->type);
 	struct update_cells here, *cells = &here;
 	uint64_t offset, len;
@@ -151,9 +173,20 @@ static int typed_update(uint64_t window, int64_t rank, int64_t index,
 	memcpy(cells->value, u->value, unit);
 	if (u->compare)
 		memcpy(cells->compare, u->compare, unit);
-	ret = rmaext_update(it->window, rank, offset, u->op, u->type,
-			    cells->value, u->compare ? cells->compare : NULL,
-			    cells->old, 1, &op);
+	ret = rmaext_start(
+		it->window,
+		&(struct rmaext_call){
+			.kind = RMAEXT_UPDATE,
+			.op = u->op,
+			.type = u->type,
+			.rank = rank,
+			.offset = offset,
+			.operand = cells->value,
+			.compare = u->compare ? cells->compare : NULL,
+			.result = cells->old,
+			.count = 1,
+		},
+		&op);
 	ret = op_finish(ret, op, &in_use);
 	if (!ret && u->old)
 		memcpy(address_pointer(u->old), cells->old, unit);

@@ -57,22 +57,18 @@ static int notified_put(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	return 0;
 }
 
-int rmaext_put_notify(rmaext_window *w, int64_t rank, uint64_t offset,
-		      const void *buf, uint64_t len, int slot, rmaext_op **op_p)
+int rmx_notify_start(struct rmaext_window *w, const struct rmaext_call *c,
+		     struct rmaext_op **op_p)
 {
-	int ret = rmx_window_enter(w, "put_notify");
+	const int slot = c->notify - 1;
+	int ret = slot_check("put_notify", c->rank, slot);
 
-	*op_p = NULL;
-	if (ret)
-		return ret;
-	ret = slot_check("put_notify", rank, slot);
 	if (!ret)
-		ret = rmx_check(w, "put_notify", rank, offset, len,
-				len ? RMAEXT_WRITE : 0);
-	if (!ret)
-		ret = notified_put(w, rank, offset, buf, len, slot, op_p);
-	rmx_window_leave(w);
-	return ret;
+		ret = rmx_check(w, "put_notify", c->rank, c->offset, c->count,
+				c->count ? RMAEXT_WRITE : 0);
+	return ret ? ret
+		   : notified_put(w, c->rank, c->offset, c->operand, c->count,
+				  slot, op_p);
 }
 
 int rmx_notify_post(struct rmaext_window *w, int64_t rank, uint64_t offset,

@@ -7,12 +7,16 @@
 
 #include <string.h>
 
-bool rmx_move_by_memory(struct rmaext_window *w, bool put, int64_t rank,
-			uint64_t offset, const void *buf, uint64_t len,
-			int *ret_p)
+/*
+ * Carries it out, if it is by memory, or wrong. False: the fabric is the route.
+ */
+static bool move_by_memory(struct rmaext_window *w, const struct rmaext_call *c,
+			   int *ret_p)
 {
+	const bool put = c->kind == RMAEXT_PUT;
 	const unsigned int kind = put ? RMAEXT_DID_PUT : RMAEXT_DID_GET;
-	void *to = (void *)(uintptr_t)buf; /* of a get */
+	const uint64_t offset = c->offset, len = c->count;
+	const int64_t rank = c->rank;
 	struct rmx_target *t;
 
 	*ret_p = rmx_check(w, put ? "put" : "get", rank, offset, len,
@@ -24,15 +28,16 @@ bool rmx_move_by_memory(struct rmaext_window *w, bool put, int64_t rank,
 	case RMAEXT_DIRECT:
 		rmx_count_direct(&w->tally, rank, kind, offset, len, false);
 		if (put)
-			rmx_copy(t->map + offset, buf, len);
+			rmx_copy(t->map + offset, c->operand, len);
 		else
-			rmx_copy(to, t->map + offset, len);
+			rmx_copy(c->result, t->map + offset, len);
 		return true;
 	case RMAEXT_CMA:
 		if (!rmx_copies(t))
 			return false;
-		*ret_p = put ? rmx_target_write(t, rank, offset, buf, len)
-			     : rmx_target_read(t, rank, offset, to, len);
+		*ret_p =
+			put ? rmx_target_write(t, rank, offset, c->operand, len)
+			    : rmx_target_read(t, rank, offset, c->result, len);
 		if (*ret_p && !rmx_copies(t))
 			return false;
 		rmx_count_copy(&w->tally, rank, kind, offset, len, *ret_p);
@@ -41,74 +46,81 @@ bool rmx_move_by_memory(struct rmaext_window *w, bool put, int64_t rank,
 	return false;
 }
 
-int rmaext_put(rmaext_window *w, int64_t rank, uint64_t offset, const void *buf,
-	       uint64_t len, rmaext_op **op_p)
+static int put_message(struct rmaext_window *w, const struct rmaext_call *c,
+		       rmaext_op **op_p)
 {
-	const struct rmx_single single = {
-		.kind = RMX_MESSAGE_PUT,
-		.rank = rank,
-		.offset = offset,
-		.unit = len,
-		.value = buf,
-	};
-	enum rmx_joined joined;
-	struct rmaext_op *op;
-	bool copy;
-	int ret = rmx_window_enter(w, "put");
+	return rmx_message_put(w, c->rank, c->offset, c->operand, c->count, -1,
+			       op_p);
+}
 
-	*op_p = NULL;
-	if (ret)
-		return ret;
-	if (rmx_move_by_memory(w, true, rank, offset, buf, len, &ret))
-		goto leave;
-	if (w->attached || rmx_by_message(w, rmx_target_of(w, rank), len)) {
-		ret = rmx_message_put(w, rank, offset, buf, len, -1, op_p);
-		goto leave;
-	}
-	joined = rmx_series_add(w, &single);
-	if (joined == RMX_IN_LINE)
-		goto leave;
-	if (joined == RMX_LINE_FULL) {
-		ret = rmx_message_put(w, rank, offset, buf, len, -1, op_p);
-		goto leave;
-	}
+/* The network writes it; a short put is a copy, for which nobody waits. */
+static int put_write(struct rmaext_window *w, const struct rmaext_call *c,
+		     rmaext_op **op_p)
+{
+	const uint64_t len = c->count;
 	/* a copy is one chunk: then the CQ's reader knows when it is complete
 	 */
-	copy = len <= RMX_COPY_MAX && len <= w->fabric->limits.chunk;
-	ret = copy ? rmx_op_new(w, rank, RMX_PUT, offset, len, len, &op)
-		   : rmx_op_over(w, rank, RMX_PUT, offset, buf, len, 0, &op);
+	const bool copy = len <= RMX_COPY_MAX && len <= w->fabric->limits.chunk;
+	struct rmaext_op *op;
+	int ret =
+		copy ? rmx_op_new(w, c->rank, RMX_PUT, c->offset, len, len, &op)
+		     : rmx_op_over(w, c->rank, RMX_PUT, c->offset, c->operand,
+				   len, 0, &op);
+
 	if (ret)
-		goto leave;
+		return ret;
 	op->buffered = copy;
 	if (copy) {
 		atomic_store_explicit(&op->left, true, memory_order_relaxed);
-		memcpy(op->local, buf, len);
+		memcpy(op->local, c->operand, len);
 		if (w->fabric->limits.registers)
 			atomic_fetch_add(&w->fabric->cache.bounced, 1);
 	}
-	ret = rmx_op_run(op, op_p);
-leave:
-	rmx_window_leave(w);
-	return ret;
+	return rmx_op_run(op, op_p);
 }
 
-int rmaext_get(rmaext_window *w, int64_t rank, uint64_t offset, void *buf,
-	       uint64_t len, rmaext_op **op_p)
+static int put_start(struct rmaext_window *w, const struct rmaext_call *c,
+		     rmaext_op **op_p)
 {
-	struct rmaext_op *op;
-	int ret = rmx_window_enter(w, "get");
+	const struct rmx_single single = {
+		.kind = RMX_MESSAGE_PUT,
+		.rank = c->rank,
+		.offset = c->offset,
+		.unit = c->count,
+		.value = c->operand,
+	};
 
-	*op_p = NULL;
+	if (w->attached ||
+	    rmx_by_message(w, rmx_target_of(w, c->rank), c->count))
+		return put_message(w, c, op_p);
+	switch (rmx_series_add(w, &single)) {
+	case RMX_IN_LINE:
+		return 0;
+	case RMX_LINE_FULL:
+		return put_message(w, c, op_p);
+	default:
+		return put_write(w, c, op_p);
+	}
+}
+
+int rmx_move_start(struct rmaext_window *w, const struct rmaext_call *c,
+		   struct rmaext_op **op_p)
+{
+	const bool put = c->kind == RMAEXT_PUT;
+	struct rmaext_op *op;
+	int ret;
+
+	if (move_by_memory(w, c, &ret))
+		return ret;
+	if (put && !c->ended)
+		return put_start(w, c, op_p);
+	ret = put ? rmx_put_new(w, c->rank, c->offset, c->operand, c->count,
+				&op)
+		  : rmx_get_new(w, c->rank, c->offset, c->result, c->count,
+				&op);
 	if (ret)
 		return ret;
-	if (rmx_move_by_memory(w, false, rank, offset, buf, len, &ret))
-		goto leave;
-	ret = rmx_get_new(w, rank, offset, buf, len, &op);
-	if (!ret)
-		ret = rmx_op_run(op, op_p);
-leave:
-	rmx_window_leave(w);
-	return ret;
+	return c->ended ? rmx_begin(op, c->ended, op_p) : rmx_op_run(op, op_p);
 }
 
 int rmaext_connect(rmaext_window *w, int64_t rank, rmaext_op **op_p)

@@ -179,39 +179,31 @@ static int strided_run(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	return strided_send(w, rank, offset, put, s, buf, op_p);
 }
 
-int rmaext_strided(rmaext_window *w, int64_t rank, uint64_t offset, int kind,
-		   uint64_t unit, int ndim, const int64_t *shape,
-		   const int64_t *steps, const int64_t *locals, void *buf,
-		   rmaext_op **op_p)
+int rmx_strided_start(struct rmaext_window *w, const struct rmaext_call *c,
+		      struct rmaext_op **op_p)
 {
-	const struct rmx_part part = {unit, ndim, shape, steps};
-	const bool put = kind == RMAEXT_PUT;
-	const char *call = strided_call_name(put);
+	const bool put = c->kind == RMAEXT_PUT;
+	char *buf = put ? (char *)(uintptr_t)c->operand : c->result;
+	struct rmaext_call whole = *c;
 	struct rmx_strides s;
 	int ret;
 
-	*op_p = NULL;
-	if ((!put && kind != RMAEXT_GET) ||
-	    !rmx_strides_make(&s, &part, locals))
-		return rmx_fail(-FI_EINVAL, rank, "rmaext_strided",
-				"kind %d is no put or get, or shape and steps "
-				"are not those of a part of an array",
-				kind);
+	if (!rmx_strides_make(&s, c->part))
+		return rmx_fail(-FI_EINVAL, c->rank, strided_call_name(put),
+				"shape and steps are not those of a part of an "
+				"array");
 	if (w->attached)
 		return rmx_fail(
-			-FI_EOPNOTSUPP, rank, call,
+			-FI_EOPNOTSUPP, c->rank, strided_call_name(put),
 			"a dynamic window is no array: put or get at an "
 			"address");
+	whole.count = s.run;
 	if (s.runs && !s.ndim)
-		return put ? rmaext_put(w, rank, offset, buf, s.run, op_p)
-			   : rmaext_get(w, rank, offset, buf, s.run, op_p);
-	ret = rmx_window_enter(w, call);
-	if (ret)
+		return rmx_move_start(w, &whole, op_p);
+	ret = rmx_strides_check(&s, w, strided_call_name(put), c->rank,
+				c->offset, put ? RMAEXT_WRITE : RMAEXT_READ);
+	if (ret || !s.runs)
 		return ret;
-	ret = rmx_strides_check(&s, w, call, rank, offset,
-				put ? RMAEXT_WRITE : RMAEXT_READ);
-	if (!ret && s.runs)
-		ret = strided_run(w, rank, offset, put, &s, locals, buf, op_p);
-	rmx_window_leave(w);
-	return ret;
+	return strided_run(w, c->rank, c->offset, put, &s, c->part->locals, buf,
+			   op_p);
 }

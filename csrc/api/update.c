@@ -169,11 +169,15 @@ static int update_remote(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	return ended ? rmx_begin(op, ended, op_p) : rmx_op_run(op, op_p);
 }
 
-/* ended is a request's, else NULL */
-static int update_start(struct rmaext_window *w, int64_t rank, uint64_t offset,
-			const struct rmx_update *u, int *ended,
-			struct rmaext_op **op_p)
+int rmx_update_start(struct rmaext_window *w, const struct rmaext_call *c,
+		     struct rmaext_op **op_p)
 {
+	const struct rmx_update it = {
+		c->op, c->type, c->operand, c->compare, c->result, c->count,
+	};
+	const struct rmx_update *u = &it;
+	const int64_t rank = c->rank;
+	const uint64_t offset = c->offset;
 	const int access = rmx_update_access(u->op, u->result != NULL);
 	const char *call = update_call_name(u);
 	uint64_t len;
@@ -194,37 +198,11 @@ static int update_start(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		return ret;
 	if (!rmx_update_is_local(w, rank)) {
 		ret = rmx_update_copied(w, rank, offset, u);
-		return ret != RMAEXT_PENDING
-			       ? ret
-			       : update_remote(w, rank, offset, u, ended, op_p);
+		return ret != RMAEXT_PENDING ? ret
+					     : update_remote(w, rank, offset, u,
+							     c->ended, op_p);
 	}
 	ret = update_local(w, rank, offset, u, op_p);
 	/* what waits for the guard does not go on by itself: no request yet */
-	return ret == RMAEXT_PENDING && ended ? -FI_EAGAIN : ret;
-}
-
-int rmaext_update(rmaext_window *w, int64_t rank, uint64_t offset, int op,
-		  int type, const void *operand, const void *compare,
-		  void *result, uint64_t count, rmaext_op **op_p)
-{
-	const struct rmx_update u = {op, type, operand, compare, result, count};
-	int ret = rmx_window_enter(w, update_call_name(&u));
-
-	*op_p = NULL;
-	if (ret)
-		return ret;
-	ret = update_start(w, rank, offset, &u, NULL, op_p);
-	rmx_window_leave(w);
-	return ret;
-}
-
-int rmx_update_begin(struct rmaext_window *w, const struct rmaext_call *call,
-		     struct rmaext_op **op_p)
-{
-	const struct rmx_update u = {
-		call->op,      call->type,   call->operand,
-		call->compare, call->result, call->count,
-	};
-
-	return update_start(w, call->rank, call->offset, &u, call->ended, op_p);
+	return ret == RMAEXT_PENDING && c->ended ? -FI_EAGAIN : ret;
 }

@@ -17,8 +17,7 @@ static bool loop_continues(int64_t step, uint64_t count, int64_t outer)
 	       reach == outer;
 }
 
-bool rmx_strides_make(struct rmx_strides *s, const struct rmx_part *part,
-		      const int64_t *locals)
+bool rmx_strides_make(struct rmx_strides *s, const struct rmaext_part *part)
 {
 	int64_t bytes = (int64_t)part->unit;
 
@@ -28,7 +27,7 @@ bool rmx_strides_make(struct rmx_strides *s, const struct rmx_part *part,
 		return false;
 	for (int k = part->ndim - 1; k >= 0; k--) {
 		const int64_t count = part->shape[k], step = part->steps[k];
-		const int64_t local = locals ? locals[k] : bytes;
+		const int64_t local = part->locals ? part->locals[k] : bytes;
 		struct rmx_dim *last = s->ndim ? &s->dim[s->ndim - 1] : NULL;
 
 		if (count < 0 || __builtin_mul_overflow(bytes, count, &bytes))

@@ -24,22 +24,14 @@ struct rmx_strides {
 	struct rmx_dim dim[RMX_DIMS]; /* a copy may end after ndim of them */
 };
 
-/* A part of an array in a window, as NumPy describes it. */
-struct rmx_part {
-	uint64_t unit; /* bytes an element */
-	int ndim;
-	const int64_t *shape, *steps; /* steps: bytes from element to element */
-};
-
 /* The functions here work on the caller's memory; none needs a lock. */
 
 /*
- * Makes the fewest loops that visit all elements of the part. `locals` has the
- * bytes from element to element of own memory, and NULL means that own memory
- * is in one piece in C order. Returns false if there is no such array.
+ * Makes the fewest loops that visit all elements of the part. Returns false if
+ * there is no such array.
  */
-bool rmx_strides_make(struct rmx_strides *strides, const struct rmx_part *part,
-		      const int64_t *locals);
+bool rmx_strides_make(struct rmx_strides *strides,
+		      const struct rmaext_part *part);
 
 /* Returns how many bytes a copy of the struct needs. */
 size_t rmx_strides_bytes(const struct rmx_strides *strides);

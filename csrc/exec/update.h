@@ -7,7 +7,7 @@
 #include "dtype/layout.h"
 #include "win/window.h"
 
-/* An update of elements in a row, as rmaext_update() takes it. */
+/* An update of elements in a row, as rmaext_start() takes it. */
 struct rmx_update {
 	int op, type;
 	const void *operand; /* NULL: RMAEXT_NO_OP has none */
@@ -93,7 +93,7 @@ void rmx_cells_update(int op, int type, void *const *cells, size_t n,
 /*
  * Carries out an update at once, if that needs no waiting, no message and no
  * error. The interpreter's lock may be held. Returns false if nothing was done:
- * rmaext_update() is needed.
+ * rmaext_start() is needed.
  */
 bool rmx_update_direct(struct rmaext_window *window, int64_t rank,
 		       uint64_t offset, const struct rmx_update *update);

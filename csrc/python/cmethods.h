@@ -281,8 +281,8 @@ enum { PY_BUFFERS = 2 };
 /* A put, get or update that may have to be waited for. */
 struct py_transfer {
 	const char *call;
-	enum rmx_kind kind;
-	int op; /* of an update */
+	int kind; /* RMAEXT_PUT and so on */
+	int op;	  /* of an update */
 	int64_t rank;
 	uint64_t offset, count; /* bytes, elements */
 	PyObject

@@ -193,11 +193,12 @@ static bool selection_is_short(const struct py_window *w,
 			       const struct selection *s, const int64_t *locals,
 			       struct rmx_strides *strides, int access)
 {
-	const struct rmx_part part = {w->it.unit, s->ndim, s->shape, s->steps};
+	const struct rmaext_part part = {w->it.unit, s->ndim, s->shape,
+					 s->steps, locals};
 
 	return s->rank < w->it.window->count &&
 	       rmx_target_of(w->it.window, s->rank)->route == RMAEXT_DIRECT &&
-	       rmx_strides_make(strides, &part, locals) &&
+	       rmx_strides_make(strides, &part) &&
 	       strides->runs <= KEEP_GIL_RUNS &&
 	       strides->run <= KEEP_GIL / (strides->runs ? strides->runs : 1) &&
 	       !rmx_strides_check(strides, w->it.window, "", s->rank,

@@ -31,7 +31,7 @@ void py_count_turn(void)
 static enum py_outcome transfer_move(struct py_window *w,
 				     const struct py_transfer *r)
 {
-	const bool put = r->kind == RMX_PUT;
+	const bool put = r->kind == RMAEXT_PUT;
 	const uint64_t len = r->count * w->it.unit;
 	char *there;
 
@@ -63,7 +63,7 @@ enum py_outcome py_put(struct py_window *w, PyObject *origin, int64_t rank,
 {
 	struct py_transfer r = {
 		.call = "put",
-		.kind = RMX_PUT,
+		.kind = RMAEXT_PUT,
 		.rank = rank,
 		.buffer = {Py_None, Py_None},
 	};
@@ -78,7 +78,7 @@ enum py_outcome py_put(struct py_window *w, PyObject *origin, int64_t rank,
 		r.count = (uint64_t)PyArray_SIZE((PyArrayObject *)origin);
 		r.buffer[0] = origin;
 	} else if (py_pack(w, origin, &cell)) {
-		/* so short a put is a copy when rmaext_put() returns */
+		/* so short a put is a copy when rmaext_start() returns */
 		r.source = cell.bytes;
 		r.count = 1;
 	} else {
@@ -99,7 +99,7 @@ enum py_outcome py_get(struct py_window *w, PyArrayObject *out, int64_t rank,
 {
 	struct py_transfer r = {
 		.call = "get",
-		.kind = RMX_GET,
+		.kind = RMAEXT_GET,
 		.rank = rank,
 		.count = (uint64_t)PyArray_SIZE(out),
 		.buffer = {(PyObject *)out, Py_None},
@@ -116,7 +116,7 @@ enum py_outcome py_move(struct py_window *w, bool put, PyObject *owner,
 {
 	const struct py_transfer r = {
 		.call = put ? "put" : "get",
-		.kind = put ? RMX_PUT : RMX_GET,
+		.kind = put ? RMAEXT_PUT : RMAEXT_GET,
 		.rank = rank,
 		.offset = offset,
 		.count = len,

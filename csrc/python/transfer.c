@@ -158,6 +158,18 @@ enum py_outcome py_transfer_run(struct py_window *w,
 				const struct py_transfer *r)
 {
 	struct rmaext_window *it = w->it.window;
+	const struct rmaext_call call = {
+		.kind = r->kind,
+		.op = r->op,
+		.type = w->it.type,
+		.rank = r->rank,
+		.offset = r->offset,
+		.operand = r->source,
+		.compare = r->compare,
+		.result = r->result,
+		.count = r->kind == RMAEXT_UPDATE ? r->count
+						  : r->count * w->it.unit,
+	};
 	enum py_outcome done = PY_DONE;
 	rmaext_op *op = NULL;
 	int code = 0;
@@ -167,21 +179,7 @@ enum py_outcome py_transfer_run(struct py_window *w,
 	for (int i = 0; i < PY_BUFFERS; i++)
 		Py_INCREF(r->buffer[i]);
 	Py_BEGIN_ALLOW_THREADS
-	switch (r->kind) {
-	case RMX_PUT:
-		code = rmaext_put(it, r->rank, r->offset, r->source,
-				  r->count * w->it.unit, &op);
-		break;
-	case RMX_GET:
-		code = rmaext_get(it, r->rank, r->offset, r->result,
-				  r->count * w->it.unit, &op);
-		break;
-	default:
-		code = rmaext_update(it, r->rank, r->offset, r->op, w->it.type,
-				     r->source, r->compare, r->result, r->count,
-				     &op);
-		break;
-	}
+	code = rmaext_start(it, &call, &op);
 	Py_END_ALLOW_THREADS
 	if (code)
 		done = transfer_continue(w, r, code, op);

@@ -117,7 +117,7 @@ enum py_outcome py_update(struct py_window *w, const struct py_update *u,
 	const bool fetch = u->result != PY_NOTHING;
 	struct py_transfer r = {
 		.call = u->call,
-		.kind = RMX_UPDATE,
+		.kind = RMAEXT_UPDATE,
 		.op = u->op,
 		.rank = rank,
 		.count = 1,
@@ -180,7 +180,7 @@ static enum py_outcome swap_far(struct py_window *w,
 	const npy_intp two = 2;
 	struct py_transfer r = {
 		.call = "compare_and_swap",
-		.kind = RMX_UPDATE,
+		.kind = RMAEXT_UPDATE,
 		.op = RMAEXT_CSWAP,
 		.rank = rank,
 		.offset = offset,

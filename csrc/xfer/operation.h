@@ -408,9 +408,9 @@ int rmx_put_new(struct rmaext_window *window, int64_t rank, uint64_t offset,
 int rmx_get_new(struct rmaext_window *window, int64_t rank, uint64_t offset,
 		void *buf, uint64_t len, struct rmaext_op **op_p);
 /*
- * As rmaext_put(), but carried out by the target's process, which then adds one
- * to the notification slot, unless that is -1. It is in order with the updates
- * of this rank. Returns as rmx_op_run().
+ * As a put by rmaext_start(), but carried out by the target's process, which
+ * then adds one to the notification slot, unless that is -1. It is in order
+ * with the updates of this rank. Returns as rmx_op_run().
  */
 int rmx_message_put(struct rmaext_window *window, int64_t rank, uint64_t offset,
 		    const void *buf, uint64_t len, int slot,

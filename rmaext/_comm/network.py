@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from .._fabric.endpoint import CONTROL_BYTES, Endpoint
 from .._fabric.library import Candidate, open_library
-from .._memory.arrays import address
+from .._memory.arrays import move_call
 from .._native._lib import ffi, lib
 from .._runtime.config import PROVIDERS, Config
 from .._runtime.failures import check, from_c, of_all
@@ -200,7 +200,9 @@ class Network:
     def _start_probe(self, rank: int) -> None:
         word = np.zeros(1, np.uint8)
         op = self.fabric.hold(self.control_window, (word,))
-        code = lib.rmaext_get(self.control_window, rank, 0, address(word), 1, op)
+        what = move_call(lib.RMAEXT_GET, word)
+        what.rank = rank
+        code = lib.rmaext_start(self.control_window, what, op)
         self._end_probe(rank, op, code, word)
 
     def _end_probe(self, rank: int, op: Any, code: int, word: Any) -> None:

@@ -129,17 +129,62 @@ def check_result(out: Any, dtype: np.dtype[Any]) -> None:
         raise ValueError("out is read-only")
 
 
-def part_of(arguments: tuple[Any, ...], start: int, count: int, whole: int) -> list[Any]:
-    """Return the arguments of a C operation for a part of its `whole` elements.
+def move_call(kind: int, array: NDArray[Any]) -> Any:
+    """Return the `struct rmaext_call` of a put or get of an array."""
+    what = ffi.new("struct rmaext_call *")
+    what.kind, what.count = kind, array.nbytes
+    if kind == lib.RMAEXT_PUT:
+        what.operand = address(array)
+    else:
+        what.result = address(array)
+    return what
 
-    Its pointers lead to elements, and its last argument is their number, or bytes;
-    `start` is a byte.
-    """
-    *others, size = arguments
-    part = [
-        ffi.cast("char *", it) + start if isinstance(it, ffi.CData) and it else it for it in others
-    ]
-    return [*part, size // whole * count]
+
+def update_call(
+    op: int,
+    number: int,
+    count: int,
+    operand: NDArray[Any] | None,
+    compare: NDArray[Any] | None,
+    old: NDArray[Any] | None,
+) -> Any:
+    """Return that of an update of elements of C's type `number`."""
+    what = ffi.new("struct rmaext_call *")
+    what.kind, what.op, what.type, what.count = lib.RMAEXT_UPDATE, op, number, count
+    if operand is not None:
+        what.operand = address(operand)
+    if compare is not None:
+        what.compare = address(compare)
+    if old is not None:
+        what.result = address(old)
+    return what
+
+
+def part_call(kind: int, unit: int, shape: Any, steps: Any, own: Any, data: Any) -> tuple[Any, ...]:
+    """Return that of a put or get of a part of an array, and what it needs to stay valid."""
+    lists = [None if it is None else ffi.new("int64_t[]", list(it)) for it in (shape, steps, own)]
+    part = ffi.new("struct rmaext_part *")
+    part.unit, part.ndim = unit, len(shape)
+    part.shape, part.steps = lists[0], lists[1]
+    if lists[2] is not None:
+        part.locals = lists[2]
+    what = ffi.new("struct rmaext_call *")
+    what.kind, what.part = kind, part
+    if kind == lib.RMAEXT_PUT:
+        what.operand = data
+    else:
+        what.result = data
+    return what, part, *lists
+
+
+def part_of(what: Any, start: int, count: int, whole: int) -> Any:
+    """Return what is to be done to `count` of the `whole` elements, from a byte on."""
+    some = ffi.new("struct rmaext_call *", what[0])
+    for name in ("operand", "compare", "result"):
+        if data := getattr(what, name):
+            setattr(some, name, ffi.cast("char *", data) + start)
+    some.count = what.count // whole * count
+    return some
 
 
 _KINDS = {

@@ -278,21 +278,20 @@ class WindowCore(Unique, cmethods.Window[ScalarT]):
         call: str,
         place: Place,
         buffers: tuple[Array, ...],
-        function: Any,
-        *arguments: Any,
+        what: Any,
     ) -> None:
         """Carry out an operation. `buffers` stay alive until C is done with them.
 
-        C returns RMAEXT_PENDING every 100 ms and after a signal, so that a
-        signal handler may raise here.
+        `what` is a `struct rmaext_call`, of which the place is set here. C returns
+        RMAEXT_PENDING every 100 ms and after a signal, so that a signal handler may
+        raise here.
         """
-        rank, first, _ = place
         fabric, handle = self._fabric, self._handle
-        first = self._byte(first)
+        what.rank, what.offset = place[0], self._byte(place[1])
         # without a fabric it may wait for nothing but the guard of updates
         op = ffi.new("rmaext_op **") if fabric is None else fabric.hold(handle, buffers)
         try:
-            code = function(handle, rank, first, *arguments, op)
+            code = lib.rmaext_start(handle, what, op)
             if code:
                 self._continue(call, place, code, op)
         except BaseException:

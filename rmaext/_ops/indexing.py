@@ -152,9 +152,9 @@ class IndexOperations(ManyOperations[ScalarT]):
             array = self._apart(rank, array)
         if not direct:
             array = np.asarray(array, order="C")
-        own = array.strides if direct else _NULL
-        arguments = (kind, unit, len(shape), shape, steps, own, arrays.address(array))
-        self._run(_NAMES[kind], place, (array,), lib.rmaext_strided, *arguments)
+        own = array.strides if direct else None
+        with_part = arrays.part_call(kind, unit, shape, steps, own, arrays.address(array))
+        self._run(_NAMES[kind], place, (array,), with_part[0])
 
     def _apart(self, rank: int, array: Array) -> Array:
         """Return the array, or a copy if it overlaps the memory that is written to."""

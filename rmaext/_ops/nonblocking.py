@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._memory import arrays
-from .._native._lib import ffi, lib
+from .._native._lib import lib
 from .._runtime.failures import from_c
 from ..typing import Operation, ScalarT
 from .arguments import behind, no_integer, told
@@ -292,16 +292,9 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
         """Begin an operation. The request, or the fabric, keeps the arrays."""
         rank, first, count = place
         itemsize = self._dtype.itemsize
-        what = ffi.new("struct rmaext_call *")
-        what.kind, what.op, what.type = kind, op, type_
-        what.rank, what.offset = rank, first * self._stride
-        what.count = count if kind == lib.RMAEXT_UPDATE else count * itemsize
-        if operand is not None:
-            what.operand = arrays.address(operand)
-        if compare is not None:
-            what.compare = arrays.address(compare)
-        if result is not None:
-            what.result = arrays.address(result)
+        number = count if kind == lib.RMAEXT_UPDATE else count * itemsize
+        what = arrays.update_call(op, type_, number, operand, compare, result)
+        what.kind, what.rank, what.offset = kind, rank, first * self._stride
         fabric = self._fabric
         assert fabric is not None, "all of it is done at once"
         fabric.settle()
@@ -309,7 +302,7 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
         what.ended = flag = request._flag
         # From here on the request releases the buffers, whatever exception comes.
         request._op = fabric.hold(self._handle, (operand, compare, result, flag))
-        code = lib.rmaext_begin(self._handle, what, request._op)
+        code = lib.rmaext_start(self._handle, what, request._op)
         if code == -errno.EAGAIN and request._op[0]:
             self._continue(call, place, _PENDING, request._op)
             code = 0

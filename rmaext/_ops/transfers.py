@@ -39,8 +39,7 @@ class TransferOperations(UpdateOperations[ScalarT]):
         array = arrays.origin(origin, self._dtype)
         place = self._place("put", rank, offset, array.size)
         if place is not None:
-            data = arrays.address(array)
-            self._run("put", place, (array,), lib.rmaext_put, data, array.nbytes)
+            self._run("put", place, (array,), arrays.move_call(lib.RMAEXT_PUT, array))
 
     @behind
     def _get(
@@ -57,8 +56,7 @@ class TransferOperations(UpdateOperations[ScalarT]):
             return np.empty(0, self._dtype) if out is None else out
         if out is None:
             out = np.empty(count, self._dtype)
-        data = arrays.address(out)
-        self._run("get", place, (out,), lib.rmaext_get, data, out.nbytes)
+        self._run("get", place, (out,), arrays.move_call(lib.RMAEXT_GET, out))
         return out
 
     # -- operations that are repeated ----------------------------------------------

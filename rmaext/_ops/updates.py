@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .._memory import arrays
-from .._native._lib import ffi, lib
+from .._native._lib import lib
 from ..errors import Unsupported
 from ..typing import ScalarT
 from .arguments import behind, no_integer
@@ -129,9 +129,8 @@ class UpdateOperations(WindowCore[ScalarT]):
     ) -> None:
         number = self._atomic_number(call, place, op)
         given = (operand, compare, old)
-        data = [ffi.NULL if array is None else arrays.address(array) for array in given]
         buffers = tuple(array for array in given if array is not None)
-        self._run(call, place, buffers, lib.rmaext_update, op, number, *data, operand.size)
+        self._run(call, place, buffers, arrays.update_call(op, number, operand.size, *given))
 
     def _atomic_number(self, call: str, place: Place, op: int) -> int:
         """Return C's number of the dtype, if it has such an operation."""

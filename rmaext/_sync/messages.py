@@ -140,10 +140,20 @@ class _Message:
         handle, type_ = window._handle, lib.RMAEXT_INT64
         if self._swap:
             self._op = fabric.hold(handle, kept)
-            at = self._ranks[0], self._places[0] * 8, lib.RMAEXT_CSWAP, type_
+            swap = {
+                "kind": lib.RMAEXT_UPDATE,
+                "op": lib.RMAEXT_CSWAP,
+                "type": type_,
+                "rank": self._ranks[0],
+                "offset": self._places[0] * 8,
+                "operand": self._values + 1,
+                "compare": self._values,
+                "result": self._old,
+                "count": 1,
+            }
+            what = ffi.new("struct rmaext_call *", swap)
             self._begun = True
-            old, new = self._values, self._values + 1
-            return int(lib.rmaext_update(handle, *at, new, old, self._old, 1, self._op))
+            return int(lib.rmaext_start(handle, what, self._op))
         fabric.hold(handle, kept, self._many)
         asked = {
             "kind": lib.RMAEXT_UPDATE,

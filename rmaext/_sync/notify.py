@@ -163,8 +163,9 @@ class Notifications(KeyedRequests[ScalarT], Waits[ScalarT]):
         if not array.size:
             place = (place[0], 0, 0)  # a notification alone needs no place
         self._sends(place[0], slot)
-        arguments = (arrays.address(array), array.nbytes, slot)
-        self._run_whole(call, place, (array,), lib.rmaext_put_notify, *arguments)
+        what = arrays.move_call(lib.RMAEXT_PUT, array)
+        what.notify = 1 + slot
+        self._run_whole(call, place, (array,), what)
 
     # -- the target ----------------------------------------------------------------
 

@@ -266,19 +266,17 @@ class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         call: str,
         place: Place,
         buffers: tuple[Array, ...],
-        function: Any,
-        *arguments: Any,
+        what: Any,
     ) -> None:
         rank, first, count = place
-        if function == lib.rmaext_put and buffers[0].nbytes <= _SHORT:
+        if what.kind == lib.RMAEXT_PUT and buffers[0].nbytes <= _SHORT:
             # put_many waits for the target, whose error is then raised by this put
             offsets = np.arange(first, first + count)
             self._many(PUT, 0, rank, offsets, buffers[0].reshape(-1), None)
-        elif function == lib.rmaext_get:
-            read = (lib.RMAEXT_NO_OP, lib.RMAEXT_UINT8, ffi.NULL, ffi.NULL, *arguments)
-            super()._run(call, place, buffers, lib.rmaext_update, *read)
-        else:
-            super()._run(call, place, buffers, function, *arguments)
+            return
+        if what.kind == lib.RMAEXT_GET:
+            what.kind, what.op, what.type = lib.RMAEXT_UPDATE, lib.RMAEXT_NO_OP, lib.RMAEXT_UINT8
+        super()._run(call, place, buffers, what)
 
     def _many_error(
         self,

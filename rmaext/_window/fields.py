@@ -94,27 +94,26 @@ class FieldView(View[ScalarT]):
         call: str,
         place: Place,
         buffers: tuple[Array, ...],
-        function: Any,
-        *arguments: Any,
+        what: Any,
     ) -> None:
         rank, first, count = place
-        if function == lib.rmaext_strided:  # which is told where the elements are
-            return super()._run(call, place, buffers, function, *arguments)
-        moves = (lib.rmaext_put, lib.rmaext_get)
-        if function not in moves:
+        if what.part:  # which says where the elements are
+            return super()._run(call, place, buffers, what)
+        moves = what.kind != lib.RMAEXT_UPDATE
+        if not moves:
             self._check_aligned(call, place)
         if count == 1:
-            super()._run(call, place, buffers, function, *arguments)
-        elif function in moves and count:
+            super()._run(call, place, buffers, what)
+        elif moves and count:
             offsets, flat = np.arange(first, first + count), buffers[0].reshape(-1)
-            if function == lib.rmaext_put:
+            if what.kind == lib.RMAEXT_PUT:
                 self._many(PUT, 0, rank, offsets, flat, None)
             else:
                 self._many(GET, 0, rank, offsets, None, flat)
         else:
             for k in range(count):
-                one = arrays.part_of(arguments, k * self._dtype.itemsize, 1, count)
-                super()._run(call, (rank, first + k, 1), buffers, function, *one)
+                one = arrays.part_of(what, k * self._dtype.itemsize, 1, count)
+                super()._run(call, (rank, first + k, 1), buffers, one)
 
     def _check_aligned(self, call: str, place: Place) -> None:
         unit = self._dtype.itemsize

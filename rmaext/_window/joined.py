@@ -337,15 +337,13 @@ class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         call: str,
         place: Place,
         buffers: tuple[Array, ...],
-        function: Any,
-        *arguments: Any,
+        what: Any,
     ) -> None:
         rank, _, whole = place
-        self._foresee(call, place, _needs(function, arguments), -1)
+        self._foresee(call, place, _needs(what), -1)
         for window, first, count, before in self._pieces(place):
             start = before * self._dtype.itemsize
-            some = part_of(arguments, start, count, whole)
-            window._run(call, (rank, first, count), buffers, function, *some)
+            window._run(call, (rank, first, count), buffers, part_of(what, start, count, whole))
 
     def _many(
         self,
@@ -409,9 +407,9 @@ class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
             storage.persist(self, None if rank is None else operator.index(rank))
 
 
-def _needs(function: Any, arguments: tuple[Any, ...]) -> int:
-    """Return what a C operation, with those arguments, needs of its target."""
-    if function != lib.rmaext_update:
-        return int(_READ if function == lib.rmaext_get else _WRITE)
-    op, result = arguments[0], arguments[4]
-    return (_READ if result else 0) | (0 if op == lib.RMAEXT_NO_OP else _WRITE)
+def _needs(what: Any) -> int:
+    """Return what a `struct rmaext_call` needs of its target."""
+    changes = what.kind == lib.RMAEXT_PUT or (
+        what.kind == lib.RMAEXT_UPDATE and what.op != lib.RMAEXT_NO_OP
+    )
+    return (_READ if what.result else 0) | (_WRITE if changes else 0)

@@ -11,6 +11,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from .._memory.arrays import part_call, update_call
 from .._native._lib import ffi, lib
 from .._ops.atomic_ops import OPERATIONS
 from .._window.dynamic import DynamicWindow
@@ -118,8 +119,8 @@ class TargetElements:
             return False
         unit, *dims = loops
         turns, steps = (ffi.from_buffer(_LONGS, it) for it in dims)
-        arguments = (kind, unit, len(turns), turns, steps, _NULL, ffi.from_buffer(data))
-        self.window._run(self.call, self.where(), (data,), lib.rmaext_strided, *arguments)
+        with_part = part_call(kind, unit, turns, steps, None, ffi.from_buffer(data))
+        self.window._run(self.call, self.where(), (data,), with_part[0])
         return True
 
     def _runs(self, kind: int, data: Bytes) -> None:
@@ -246,9 +247,7 @@ class TargetElements:
             stop = at + length
             count = length // unit
             given = [None if it is None else it[at:stop] for it in (operand, compare, old)]
-            data = [_NULL if it is None else ffi.from_buffer(it) for it in given]
             place = (self.rank, self.base + offset, count)
             buffers = tuple(it for it in given if it is not None)
-            arguments = (op, number, *data, count)
-            self.window._run(self.call, place, buffers, lib.rmaext_update, *arguments)
+            self.window._run(self.call, place, buffers, update_call(op, number, count, *given))
             at = stop

@@ -295,6 +295,74 @@ int main(int argc, char **argv)
 	return failed != 0;
 }
 
+/* rmaext_start() with what it is to do in a row. */
+static inline int put_begin(rmaext_window *w, int64_t rank, uint64_t offset,
+			    const void *buf, uint64_t len, rmaext_op **op_p)
+{
+	const struct rmaext_call call = {
+		.kind = RMAEXT_PUT,
+		.rank = rank,
+		.offset = offset,
+		.operand = buf,
+		.count = len,
+	};
+
+	return rmaext_start(w, &call, op_p);
+}
+
+static inline int get_begin(rmaext_window *w, int64_t rank, uint64_t offset,
+			    void *buf, uint64_t len, rmaext_op **op_p)
+{
+	const struct rmaext_call call = {
+		.kind = RMAEXT_GET,
+		.rank = rank,
+		.offset = offset,
+		.result = buf,
+		.count = len,
+	};
+
+	return rmaext_start(w, &call, op_p);
+}
+
+static inline int update_begin(rmaext_window *w, int64_t rank, uint64_t offset,
+			       int op, int type, const void *operand,
+			       const void *compare, void *result,
+			       uint64_t count, rmaext_op **op_p)
+{
+	const struct rmaext_call call = {
+		.kind = RMAEXT_UPDATE,
+		.op = op,
+		.type = type,
+		.rank = rank,
+		.offset = offset,
+		.operand = operand,
+		.compare = compare,
+		.result = result,
+		.count = count,
+	};
+
+	return rmaext_start(w, &call, op_p);
+}
+
+static inline int strided_begin(rmaext_window *w, int64_t rank, uint64_t offset,
+				int kind, uint64_t unit, int ndim,
+				const int64_t *shape, const int64_t *steps,
+				const int64_t *locals, void *buf,
+				rmaext_op **op_p)
+{
+	const struct rmaext_part part = {unit, ndim, shape, steps, locals};
+	const struct rmaext_call call = {
+		.kind = kind,
+		.rank = rank,
+		.offset = offset,
+		.operand = buf,
+		.result = buf,
+		.part = &part,
+	};
+
+	return rmaext_start(w, &call, op_p);
+}
+
 /* rmaext_many() with what it is to do in a row. */
 static inline int many_begin(rmaext_window *w, int kind, int op, int type,
 			     uint64_t unit, uint64_t count, int ones,

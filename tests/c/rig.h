@@ -272,7 +272,7 @@ static inline int put(rmaext_window *w, uint64_t offset, const void *buf,
 {
 	rmaext_op *op = NULL;
 
-	return finish(rmaext_put(w, 0, offset, buf, len, &op), &op);
+	return finish(put_begin(w, 0, offset, buf, len, &op), &op);
 }
 
 static inline int get(rmaext_window *w, uint64_t offset, void *buf,
@@ -280,7 +280,7 @@ static inline int get(rmaext_window *w, uint64_t offset, void *buf,
 {
 	rmaext_op *op = NULL;
 
-	return finish(rmaext_get(w, 0, offset, buf, len, &op), &op);
+	return finish(get_begin(w, 0, offset, buf, len, &op), &op);
 }
 
 static inline int flush_for(rmaext_window *w, int64_t rank, double seconds)
@@ -304,8 +304,8 @@ static inline int fetch_add(rmaext_window *w, uint64_t offset, int type,
 {
 	rmaext_op *op = NULL;
 
-	return finish(rmaext_update(w, 0, offset, RMAEXT_SUM, type, operand,
-				    NULL, result, count, &op),
+	return finish(update_begin(w, 0, offset, RMAEXT_SUM, type, operand,
+				   NULL, result, count, &op),
 		      &op);
 }
 
@@ -316,8 +316,8 @@ static inline int update(rmaext_window *w, uint64_t offset, int operation,
 {
 	rmaext_op *op = NULL;
 
-	return finish(rmaext_update(w, 0, offset, operation, type, operand,
-				    NULL, result, count, &op),
+	return finish(update_begin(w, 0, offset, operation, type, operand, NULL,
+				   result, count, &op),
 		      &op);
 }
 
@@ -327,8 +327,8 @@ static inline int swap(rmaext_window *w, uint64_t offset, int type,
 {
 	rmaext_op *op = NULL;
 
-	return finish(rmaext_update(w, 0, offset, RMAEXT_CSWAP, type, value,
-				    compare, result, count, &op),
+	return finish(update_begin(w, 0, offset, RMAEXT_CSWAP, type, value,
+				   compare, result, count, &op),
 		      &op);
 }
 

@@ -368,7 +368,7 @@ static void begun(const uint8_t *how, uint8_t *message, size_t len)
 		call.kind = RMAEXT_UPDATE;
 		call.op = RMAEXT_CSWAP;
 	}
-	if (rmaext_begin(asked, &call, &op) != RMAEXT_PENDING)
+	if (rmaext_start(asked, &call, &op) != RMAEXT_PENDING)
 		return;
 	arrive(message, reply(how, message, len));
 	/* not believed: here is one that is, once it has been sent */

@@ -471,13 +471,13 @@ static void early_updates(void)
 	for (int i = 0; i < 3; i++) {
 		token[15]++;
 		next = here(&p, (struct lie){.token = token});
-		OK(rmaext_update(next, 0, 0, RMAEXT_REPLACE, RMAEXT_UINT64,
-				 &five, NULL, NULL, 1, &op));
-		ret = rmaext_update(next, 0, 0, RMAEXT_SUM, RMAEXT_UINT64,
-				    sevens, NULL, NULL, LONG, &last);
+		OK(update_begin(next, 0, 0, RMAEXT_REPLACE, RMAEXT_UINT64,
+				&five, NULL, NULL, 1, &op));
+		ret = update_begin(next, 0, 0, RMAEXT_SUM, RMAEXT_UINT64,
+				   sevens, NULL, NULL, LONG, &last);
 		EQUAL(ret, RMAEXT_PENDING);
-		OK(rmaext_update(next, 0, 8, RMAEXT_REPLACE, RMAEXT_UINT64,
-				 &five, NULL, NULL, 1, &op));
+		OK(update_begin(next, 0, 8, RMAEXT_REPLACE, RMAEXT_UINT64,
+				&five, NULL, NULL, 1, &op));
 		there = window_of(
 			p.r.target, peer_of(p.r.target, p.r.origin), &p.r,
 			(struct lie){.route = RMAEXT_DIRECT, .token = token});

@@ -185,8 +185,8 @@ static void kinds(void)
 	serve_start(&p);
 	OK(flush(p.r.window)); /* its operations had all contexts */
 	for (int i = 0; i < EACH; i++)
-		OK(rmaext_put(w, 0, 1024 + 4 * (uint64_t)i, &mark, sizeof(mark),
-			      &op));
+		OK(put_begin(w, 0, 1024 + 4 * (uint64_t)i, &mark, sizeof(mark),
+			     &op));
 	OK(flush(p.r.window));
 	OK(flush(w));
 	serve_stop(&p);
@@ -215,7 +215,7 @@ static void puts_together(void)
 	open_deaf(&p, 10);
 	w = here(&p, (struct lie){.reads = true});
 	for (uint64_t i = 0; i < PUTS; i++)
-		OK(rmaext_put(w, 0, 8 * i, &i, sizeof(i), &op));
+		OK(put_begin(w, 0, 8 * i, &i, sizeof(i), &op));
 	EQUAL(line_of(&p)->requests, 1);
 	EQUAL(queued(&p), 1);
 	serve_start(&p);
@@ -280,8 +280,8 @@ static void full(void)
 
 	open_deaf(&p, 10);
 	while (!ret && ++n < LOTS)
-		ret = rmaext_update(p.r.window, 0, 8, RMAEXT_SUM, RMAEXT_UINT64,
-				    &one, NULL, NULL, 1, &op);
+		ret = update_begin(p.r.window, 0, 8, RMAEXT_SUM, RMAEXT_UINT64,
+				   &one, NULL, NULL, 1, &op);
 	EQUAL(ret, RMAEXT_PENDING);
 	CHECK(line_of(&p)->queued < RMX_QUEUED + 64);
 	serve_start(&p);

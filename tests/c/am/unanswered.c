@@ -135,9 +135,9 @@ static void forgotten(void)
 		serve_stop(&p);
 		take_boxes(&p, boxes, RMX_CREDITS);
 		for (int k = 0; k < COPIES; k++)
-			OK(rmaext_update(p.r.window, 0, 8, RMAEXT_SUM,
-					 RMAEXT_UINT64, &one, NULL, NULL, 1,
-					 &op));
+			OK(update_begin(p.r.window, 0, 8, RMAEXT_SUM,
+					RMAEXT_UINT64, &one, NULL, NULL, 1,
+					&op));
 		drop_boxes(&p, boxes, RMX_CREDITS);
 		EQUAL(flush_for(p.r.window, 0, 1e-3), -FI_ETIMEDOUT);
 	}
@@ -165,8 +165,8 @@ static void behind_given_up(void)
 			 8, MANY, RMAEXT_ONE_RANK, &rank, offsets, values,
 			 results, &state),
 	      RMAEXT_PENDING);
-	OK(rmaext_update(p.r.window, 0, 8, RMAEXT_SUM, RMAEXT_UINT64, &one,
-			 NULL, NULL, 1, &op));
+	OK(update_begin(p.r.window, 0, 8, RMAEXT_SUM, RMAEXT_UINT64, &one, NULL,
+			NULL, 1, &op));
 	rmaext_many_release(&state);
 	serve_start(&p);
 	OK(flush(p.r.window));
@@ -220,13 +220,13 @@ static void unanswered(void)
 	OK(add(patient, 0, 0));
 	serve_stop(&p);
 	for (int i = 0; i < 20; i++)
-		OK(rmaext_update(p.r.window, 0, 0, RMAEXT_SUM, RMAEXT_UINT64,
-				 &one, NULL, NULL, 1, &none));
+		OK(update_begin(p.r.window, 0, 0, RMAEXT_SUM, RMAEXT_UINT64,
+				&one, NULL, NULL, 1, &none));
 	for (int i = 0; i < 3; i++) {
 		memset(old, 0x77, 8 * LONG);
-		EQUAL(rmaext_update(p.r.window, 0, 8, RMAEXT_SUM, RMAEXT_UINT64,
-				    values, NULL, old, i == 1 ? LONG : 1,
-				    &ops[i]),
+		EQUAL(update_begin(p.r.window, 0, 8, RMAEXT_SUM, RMAEXT_UINT64,
+				   values, NULL, old, i == 1 ? LONG : 1,
+				   &ops[i]),
 		      RMAEXT_PENDING);
 	}
 	EQUAL(flush_for(p.r.window, -1, 0.2), -FI_ETIMEDOUT);
@@ -415,10 +415,10 @@ static void killed(void)
 	w = window_of(p.r.origin, peer, &p.r,
 		      (struct lie){.route = RMAEXT_FABRIC, .timeout = 20});
 	for (int i = 0; i < 300; i++)
-		OK(rmaext_update(w, 0, 0, RMAEXT_SUM, RMAEXT_UINT64, &one, NULL,
-				 NULL, 1, &op));
-	ret = rmaext_update(w, 0, 0, RMAEXT_SUM, RMAEXT_UINT64, values, NULL,
-			    NULL, LONG, &op);
+		OK(update_begin(w, 0, 0, RMAEXT_SUM, RMAEXT_UINT64, &one, NULL,
+				NULL, 1, &op));
+	ret = update_begin(w, 0, 0, RMAEXT_SUM, RMAEXT_UINT64, values, NULL,
+			   NULL, LONG, &op);
 	EQUAL(ret, RMAEXT_PENDING);
 	kill(child, SIGKILL);
 	waitpid(child, &status, 0);
@@ -449,11 +449,11 @@ static void close_with_line(void)
 		pair_open(&p, (struct rig_options){.no_progress = true,
 						   .size = LONG * 8});
 		for (int k = 0; k < 100; k++)
-			OK(rmaext_update(p.r.window, 0, 0, RMAEXT_SUM,
-					 RMAEXT_UINT64, &one, NULL, NULL, 1,
-					 &none));
-		EQUAL(rmaext_update(p.r.window, 0, 0, RMAEXT_SUM, RMAEXT_UINT64,
-				    values, NULL, values, LONG, &op),
+			OK(update_begin(p.r.window, 0, 0, RMAEXT_SUM,
+					RMAEXT_UINT64, &one, NULL, NULL, 1,
+					&none));
+		EQUAL(update_begin(p.r.window, 0, 0, RMAEXT_SUM, RMAEXT_UINT64,
+				   values, NULL, values, LONG, &op),
 		      RMAEXT_PENDING);
 		if (i)
 			OK(rmaext_fabric_close(&p.r.origin));

@@ -71,6 +71,19 @@ static void bundle(rmaext_window *w, const struct rig *r, unsigned int seed)
 	CHECK(!memcmp(r->window_memory + 20000, values + 5, 15000));
 }
 
+static int notified(rmaext_window *w, const void *values, rmaext_op **op_p)
+{
+	const struct rmaext_call call = {
+		.kind = RMAEXT_PUT,
+		.offset = 64,
+		.operand = values,
+		.count = 100,
+		.notify = 1 + NOTIFIED,
+	};
+
+	return rmaext_start(w, &call, op_p);
+}
+
 static void one_way(rmaext_window *w, const struct rig *r, enum way way,
 		    unsigned int seed)
 {
@@ -111,9 +124,7 @@ static void one_way(rmaext_window *w, const struct rig *r, enum way way,
 		bundle(w, r, seed);
 		break;
 	default:
-		OK(finish(
-			rmaext_put_notify(w, 0, 64, values, 100, NOTIFIED, &op),
-			&op));
+		OK(finish(notified(w, values, &op), &op));
 		OK(flush(w));
 		CHECK(!memcmp(r->window_memory + 64, values, 100));
 	}

@@ -78,8 +78,8 @@ static int move(rmaext_window *w, int kind, const struct part *p, void *buf)
 {
 	rmaext_op *op = NULL;
 
-	return finish(rmaext_strided(w, 0, p->offset, kind, p->unit, p->ndim,
-				     p->shape, p->steps, NULL, buf, &op),
+	return finish(strided_begin(w, 0, p->offset, kind, p->unit, p->ndim,
+				    p->shape, p->steps, NULL, buf, &op),
 		      &op);
 }
 
@@ -257,9 +257,9 @@ static void copies(void)
 		for (uint64_t i = 0; i < ROWS; i++)
 			row[i] = k << 32 | i;
 		p.offset = 8 * k;
-		OK(finish(rmaext_strided(w, 0, p.offset, RMAEXT_PUT, p.unit,
-					 p.ndim, p.shape, p.steps, NULL, row,
-					 &op),
+		OK(finish(strided_begin(w, 0, p.offset, RMAEXT_PUT, p.unit,
+					p.ndim, p.shape, p.steps, NULL, row,
+					&op),
 			  &op));
 		memset(row, 0xff, sizeof(row)); /* the origin may be reused */
 	}
@@ -386,8 +386,8 @@ static void pieces(void)
 
 	pair_open(&pair, 4000);
 	fill(own, sizeof(own), 1);
-	OK(rmaext_strided(pair.there, 0, p.offset, RMAEXT_PUT, p.unit, p.ndim,
-			  p.shape, p.steps, p.locals, &own[0][2], &op));
+	OK(strided_begin(pair.there, 0, p.offset, RMAEXT_PUT, p.unit, p.ndim,
+			 p.shape, p.steps, p.locals, &own[0][2], &op));
 	at = (uint64_t *)(void *)pair.r.window_memory;
 	for (int i = 0; i < 50; i++) {
 		EQUAL(at[10 * i], 0);
@@ -396,8 +396,8 @@ static void pieces(void)
 		EQUAL(at[10 * i + 3], own[i][1]);
 		at[10 * i + 1] = at[10 * i + 3] = 7;
 	}
-	OK(rmaext_strided(pair.there, 0, p.offset, RMAEXT_GET, p.unit, p.ndim,
-			  p.shape, p.steps, p.locals, &own[0][2], &op));
+	OK(strided_begin(pair.there, 0, p.offset, RMAEXT_GET, p.unit, p.ndim,
+			 p.shape, p.steps, p.locals, &own[0][2], &op));
 	for (int i = 0; i < 50; i++) {
 		CHECK(own[i][0] != 7);
 		EQUAL(own[i][1], 7);
@@ -452,9 +452,9 @@ static void refused(void)
 			const struct part *p = &bad[i].p;
 			rmaext_op *op = NULL;
 
-			EQUAL(rmaext_strided(w[k / 2], 0, p->offset, k % 2,
-					     p->unit, p->ndim, p->shape,
-					     p->steps, NULL, buf, &op),
+			EQUAL(strided_begin(w[k / 2], 0, p->offset, k % 2,
+					    p->unit, p->ndim, p->shape,
+					    p->steps, NULL, buf, &op),
 			      bad[i].code);
 			EQUAL(op, NULL);
 		}

@@ -111,8 +111,8 @@ static int sum(rmaext_window *w, uint64_t first, const uint64_t *values,
 {
 	rmaext_op *op = NULL;
 
-	return finish(rmaext_update(w, 0, first * 8, RMAEXT_SUM, RMAEXT_UINT64,
-				    values, NULL, old, n, &op),
+	return finish(update_begin(w, 0, first * 8, RMAEXT_SUM, RMAEXT_UINT64,
+				   values, NULL, old, n, &op),
 		      &op);
 }
 
@@ -243,10 +243,10 @@ static void operate(rmaext_window *w, const struct shared *s, int op, int type)
 		noise(before, size, (uint32_t)(op * 100 + type));
 		noise(operand, sizeof(operand), 7);
 		memcpy(cells, before, size);
-		OK(rmaext_update(w, 0, 16, op, type, operand + 1,
-				 op == RMAEXT_CSWAP ? before + 16 : NULL,
-				 op == RMAEXT_CSWAP ? old + 1 : result,
-				 count - 1, &handle));
+		OK(update_begin(w, 0, 16, op, type, operand + 1,
+				op == RMAEXT_CSWAP ? before + 16 : NULL,
+				op == RMAEXT_CSWAP ? old + 1 : result,
+				count - 1, &handle));
 		EQUAL(handle, NULL);
 		if (op == RMAEXT_CSWAP || result)
 			CHECK(!memcmp(old + 1, before + 16,
@@ -262,10 +262,10 @@ static void operate(rmaext_window *w, const struct shared *s, int op, int type)
 		memcpy(after, cells, size);
 		memcpy(cells, before, size);
 		for (size_t i = 0; i < count - 1; i++)
-			OK(rmaext_update(w, 0, 16 + i * unit, op, type,
-					 operand + 1 + i * unit,
-					 before + 16 + i * unit, old, 1,
-					 &handle));
+			OK(update_begin(w, 0, 16 + i * unit, op, type,
+					operand + 1 + i * unit,
+					before + 16 + i * unit, old, 1,
+					&handle));
 		CHECK(!memcmp(after, cells, size));
 	}
 }
@@ -537,16 +537,16 @@ static void slices(void)
 	call.ended = &ended;
 	ones[0] = 1;
 	atomic_store(&s.block->bulk, 2);
-	EQUAL(rmaext_update(w, 0, 0, RMAEXT_SUM, RMAEXT_UINT64, &one, NULL,
-			    NULL, 1, &op[0]),
+	EQUAL(update_begin(w, 0, 0, RMAEXT_SUM, RMAEXT_UINT64, &one, NULL, NULL,
+			   1, &op[0]),
 	      RMAEXT_PENDING);
-	EQUAL(rmaext_update(w, 0, 0, RMAEXT_SUM, RMAEXT_UINT64, ones, NULL,
-			    NULL, LONG, &op[1]),
+	EQUAL(update_begin(w, 0, 0, RMAEXT_SUM, RMAEXT_UINT64, ones, NULL, NULL,
+			   LONG, &op[1]),
 	      RMAEXT_PENDING);
 	EQUAL(rmaext_op_wait(op[0]), RMAEXT_PENDING);
 	OK(rmaext_op_release(&op[0]));
 	EQUAL(op[0], NULL);
-	EQUAL(rmaext_begin(w, &call, &op[0]), -FI_EAGAIN);
+	EQUAL(rmaext_start(w, &call, &op[0]), -FI_EAGAIN);
 	EQUAL(many_begin(w, RMAEXT_UPDATE, RMAEXT_SUM, RMAEXT_UINT64, 8, 1,
 			 RMAEXT_ONE_RANK, &rank, &zero, &one, NULL, &many),
 	      RMAEXT_PENDING);

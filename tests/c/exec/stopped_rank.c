@@ -138,8 +138,8 @@ static rmaext_op *begin(struct scene *s, int rank, int op, uint64_t first,
 			const uint64_t *values, uint64_t *old, uint64_t n)
 {
 	rmaext_op *handle = NULL;
-	int ret = rmaext_update(s->window[rank], 0, first * 8, op,
-				RMAEXT_UINT64, values, NULL, old, n, &handle);
+	int ret = update_begin(s->window[rank], 0, first * 8, op, RMAEXT_UINT64,
+			       values, NULL, old, n, &handle);
 
 	EQUAL(ret, RMAEXT_PENDING);
 	return handle;
@@ -275,9 +275,9 @@ static void given_up(void)
 	stop(&s, false);
 	for (int i = 0; i < 50; i++) {
 		rmaext_op *op = NULL;
-		int ret = rmaext_update(s.window[A], 0, 0, RMAEXT_SUM,
-					RMAEXT_UINT64, s.ones, NULL, old, LONG,
-					&op);
+		int ret = update_begin(s.window[A], 0, 0, RMAEXT_SUM,
+				       RMAEXT_UINT64, s.ones, NULL, old, LONG,
+				       &op);
 
 		for (int k = 0; ret == RMAEXT_PENDING; k++) {
 			if (i < RMX_CREDITS && k == 2)

@@ -138,7 +138,7 @@ static void killed(void)
 		kill(pid, SIGSTOP);
 		EQUAL(waitpid(pid, NULL, WUNTRACED), pid);
 		if (!dead_before) {
-			EQUAL(rmaext_get(r.window, 0, 0, &word, 8, &op),
+			EQUAL(get_begin(r.window, 0, 0, &word, 8, &op),
 			      RMAEXT_PENDING);
 			OK(put(r.window, 0, &word, 8));
 		}

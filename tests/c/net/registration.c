@@ -344,7 +344,7 @@ static void raw(void)
 	/* one that nobody uses: nothing is mapped; one without ranks */
 	rig_window(&r, &(struct rig_options){0}, &second);
 	OK(window_new(r.origin, &none, SECOND, &empty));
-	EQUAL(rmaext_put(empty, 0, 0, &one, 8, &op), -ERANGE);
+	EQUAL(put_begin(empty, 0, 0, &one, 8, &op), -ERANGE);
 	OK(rmaext_window_close(empty));
 	rmaext_window_free(empty);
 	OK(rmaext_window_close(second));

@@ -202,13 +202,13 @@ static void unknown(void)
 		/* requests */
 		memset(r.window_memory, 0, len);
 		call.ended = &ended;
-		EQUAL(rmaext_begin(r.window, &call, &op), RMAEXT_PENDING);
+		EQUAL(rmaext_start(r.window, &call, &op), RMAEXT_PENDING);
 		OK(finish(RMAEXT_PENDING, &op));
 		CHECK(!memcmp(r.window_memory, in, len));
 		memset(out, 7, len + 1);
 		call.kind = RMAEXT_GET;
 		call.result = out;
-		EQUAL(rmaext_begin(r.window, &call, &op), RMAEXT_PENDING);
+		EQUAL(rmaext_start(r.window, &call, &op), RMAEXT_PENDING);
 		OK(finish(RMAEXT_PENDING, &op));
 		CHECK(!memcmp(out, in, len));
 		EQUAL(out[len], 7);

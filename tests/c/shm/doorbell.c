@@ -87,8 +87,8 @@ static void add(const struct bed *b, int i)
 	uint64_t one = 1, old;
 	rmaext_op *op;
 
-	OK(rmaext_update(b->window, 0, 8 * (uint64_t)i, RMAEXT_SUM,
-			 RMAEXT_UINT64, &one, NULL, &old, 1, &op));
+	OK(update_begin(b->window, 0, 8 * (uint64_t)i, RMAEXT_SUM,
+			RMAEXT_UINT64, &one, NULL, &old, 1, &op));
 }
 
 /* -- comparisons */

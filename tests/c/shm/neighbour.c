@@ -371,24 +371,24 @@ static int operate(rmaext_window *w, enum call call, bool direct)
 
 	switch (call) {
 	case GET:
-		ret = rmaext_get(w, 1, 0, &result, 8, &op);
+		ret = get_begin(w, 1, 0, &result, 8, &op);
 		break;
 	case PUT:
-		ret = rmaext_put(w, 1, 8, &one, 8, &op);
+		ret = put_begin(w, 1, 8, &one, 8, &op);
 		break;
 	case FLUSH:
 		ret = rmaext_flush(w, 1, &wait);
 		break;
 	case FETCH_ADD:
 		if (direct)
-			ret = rmaext_update(w, 1, 16, RMAEXT_SUM, RMAEXT_UINT64,
-					    &one, NULL, &result, 1, &op);
+			ret = update_begin(w, 1, 16, RMAEXT_SUM, RMAEXT_UINT64,
+					   &one, NULL, &result, 1, &op);
 		break;
 	default:
 		if (direct)
-			ret = rmaext_update(w, 1, 24, RMAEXT_CSWAP,
-					    RMAEXT_UINT64, &one, &one, &result,
-					    1, &op);
+			ret = update_begin(w, 1, 24, RMAEXT_CSWAP,
+					   RMAEXT_UINT64, &one, &one, &result,
+					   1, &op);
 	}
 	EQUAL(op, NULL);
 	return ret;
@@ -454,7 +454,7 @@ static void one_end(enum end end, bool direct)
 	}
 	all_fail(w);
 	/* the own part, and a flush of all, do not suffer */
-	OK(rmaext_get(w, 0, 0, &word, 8, &op));
+	OK(get_begin(w, 0, 0, &word, 8, &op));
 	OK(rmaext_flush(w, -1, &wait));
 	bury(&c);
 	all_fail(w);

@@ -22,7 +22,7 @@ static int put_to(rmaext_window *w, const char *letter)
 {
 	rmaext_op *op = NULL;
 
-	return finish(rmaext_put(w, 1, 0, letter, 1, &op), &op);
+	return finish(put_begin(w, 1, 0, letter, 1, &op), &op);
 }
 
 static void put_and_look(rmaext_window *w, const char *memory, char letter)

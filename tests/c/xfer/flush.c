@@ -183,7 +183,7 @@ static void hold_from_now(struct pair *p, rmaext_window *w, int most)
 	rmaext_op *op;
 
 	for (int64_t rank = 0; rank < w->count; rank++)
-		OK(finish(rmaext_put(w, rank, 0, "", 1, &op), &op));
+		OK(finish(put_begin(w, rank, 0, "", 1, &op), &op));
 	OK(flush(w));
 	hooks = rmx_am_hooks;
 	hooks.complete = hold;
@@ -219,7 +219,7 @@ static void put_long(rmaext_window *w, int64_t rank)
 	const char values[LONG_PUT] = {1};
 	rmaext_op *op;
 
-	OK(rmaext_put(w, rank, 0, values, sizeof(values), &op));
+	OK(put_begin(w, rank, 0, values, sizeof(values), &op));
 }
 
 static void update_one(rmaext_window *w, int64_t rank)
@@ -227,8 +227,8 @@ static void update_one(rmaext_window *w, int64_t rank)
 	const uint64_t one = 1;
 	rmaext_op *op;
 
-	OK(rmaext_update(w, rank, 512, RMAEXT_SUM, RMAEXT_UINT64, &one, NULL,
-			 NULL, 1, &op));
+	OK(update_begin(w, rank, 512, RMAEXT_SUM, RMAEXT_UINT64, &one, NULL,
+			NULL, 1, &op));
 }
 
 static struct {
@@ -250,7 +250,7 @@ static void put_request(rmaext_window *w, int64_t rank)
 	};
 
 	CHECK(request_count < COUNT(requests));
-	EQUAL(rmaext_begin(w, &call, &requests[request_count++].op),
+	EQUAL(rmaext_start(w, &call, &requests[request_count++].op),
 	      RMAEXT_PENDING);
 }
 

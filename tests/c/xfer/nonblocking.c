@@ -23,7 +23,7 @@ static int begin(rmaext_window *w, int kind, uint64_t offset, void *buf,
 	};
 
 	r->ended = 5;
-	return rmaext_begin(w, &call, &r->op);
+	return rmaext_start(w, &call, &r->op);
 }
 
 static int begin_add(rmaext_window *w, uint64_t offset, uint64_t *operand,
@@ -41,7 +41,7 @@ static int begin_add(rmaext_window *w, uint64_t offset, uint64_t *operand,
 	};
 
 	r->ended = 5;
-	return rmaext_begin(w, &call, &r->op);
+	return rmaext_start(w, &call, &r->op);
 }
 
 static bool has_ended(const struct request *r)

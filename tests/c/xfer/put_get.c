@@ -91,20 +91,20 @@ static void refuse(struct rig *r, int64_t rank, uint64_t at, uint64_t n,
 	memset(buf, 0x3c, sizeof(buf));
 	memset(same, 0x3c, sizeof(same));
 	rmaext_fabric_stats(r->origin, &first);
-	EQUAL(rmaext_put(r->window, rank, at, buf, n, &op), code);
+	EQUAL(put_begin(r->window, rank, at, buf, n, &op), code);
 	EQUAL(op, NULL);
 	rmaext_error_last(&e);
 	EQUAL(e.code, code);
 	CHECK(!strcmp(e.call, "put") && *e.detail);
 	EQUAL(e.rank, code == -FI_ESHUTDOWN ? -1 : rank);
-	EQUAL(rmaext_get(r->window, rank, at, buf, n, &op), code);
+	EQUAL(get_begin(r->window, rank, at, buf, n, &op), code);
 	EQUAL(op, NULL);
-	EQUAL(rmaext_update(r->window, rank, at, RMAEXT_SUM, RMAEXT_UINT64,
-			    same, NULL, buf, n / 8, &op),
+	EQUAL(update_begin(r->window, rank, at, RMAEXT_SUM, RMAEXT_UINT64, same,
+			   NULL, buf, n / 8, &op),
 	      code);
 	EQUAL(op, NULL);
-	EQUAL(rmaext_update(r->window, rank, at, RMAEXT_CSWAP, RMAEXT_UINT64,
-			    same, same, buf, n / 8, &op),
+	EQUAL(update_begin(r->window, rank, at, RMAEXT_CSWAP, RMAEXT_UINT64,
+			   same, same, buf, n / 8, &op),
 	      code);
 	EQUAL(op, NULL);
 	rmaext_fabric_stats(r->origin, &last);
@@ -190,8 +190,8 @@ static void refusals_of(bool direct)
 	OK(get(r.window, 4096, NULL, 0));
 	OK(fetch_add(r.window, 4096, RMAEXT_INT8, NULL, NULL, 0));
 	EQUAL(rmaext_flush(r.window, 1, &wait), -ERANGE);
-	EQUAL(rmaext_update(r.window, 0, 0, RMAEXT_SUM, RMAEXT_UINT64, &word,
-			    NULL, &word, (uint64_t)1 << 61, &op),
+	EQUAL(update_begin(r.window, 0, 0, RMAEXT_SUM, RMAEXT_UINT64, &word,
+			   NULL, &word, (uint64_t)1 << 61, &op),
 	      -FI_EINVAL);
 	EQUAL(op, NULL);
 	next_works(&r);

@@ -142,7 +142,7 @@ static void failer(struct worker *me)
 	char word[8];
 
 	for (int i = 0; i < 3000; i++) {
-		EQUAL(rmaext_get(me->window, 100 + me->number, 0, word, 8, &op),
+		EQUAL(get_begin(me->window, 100 + me->number, 0, word, 8, &op),
 		      -ERANGE);
 		rmaext_error_last(&e);
 		EQUAL(e.rank, 100 + me->number);
@@ -291,10 +291,10 @@ static void give_up(void)
 		CHECK(buf);
 		rig_window(&r, &o, &w);
 		if (i % 2)
-			ret = rmaext_get(w, 0, 0, buf, 40000, &op);
+			ret = get_begin(w, 0, 0, buf, 40000, &op);
 		else
-			ret = rmaext_put(w, 0, 0, memset(buf, i, 40000), 40000,
-					 &op);
+			ret = put_begin(w, 0, 0, memset(buf, i, 40000), 40000,
+					&op);
 		CHECK(!ret || ret == RMAEXT_PENDING || ret == -FI_ETIMEDOUT);
 		while (rmaext_op_release(&op) == RMAEXT_PENDING)
 			nap(1e-6);
@@ -311,7 +311,7 @@ static void asker(struct worker *me)
 {
 	char buf[8];
 	rmaext_op *op;
-	int ret = rmaext_get(me->window, 0, 0, buf, 8, &op);
+	int ret = get_begin(me->window, 0, 0, buf, 8, &op);
 
 	while (ret == RMAEXT_PENDING)
 		ret = rmaext_op_wait(op);

@@ -93,7 +93,7 @@ static void late_answer(void)
 	memset(r.window_memory, 0x31, r.size);
 	memset(buf, 0, r.size);
 	start = now();
-	EQUAL(wait_out(rmaext_get(r.window, 0, 0, buf, r.size, &op), &op),
+	EQUAL(wait_out(get_begin(r.window, 0, 0, buf, r.size, &op), &op),
 	      -FI_ETIMEDOUT);
 	CHECK(now() - start > SECOND * 18 / 100);
 	CHECK(now() - start < 3 * SECOND);
@@ -124,7 +124,7 @@ static void late_put(void)
 	CHECK(buf);
 	rig_deaf(&r, size, 0.2);
 	memset(buf, 0x33, size);
-	EQUAL(wait_out(rmaext_put(r.window, 0, 0, buf, size, &op), &op),
+	EQUAL(wait_out(put_begin(r.window, 0, 0, buf, size, &op), &op),
 	      -FI_ETIMEDOUT);
 	EQUAL(rmaext_op_release(&op), RMAEXT_PENDING);
 	EQUAL(flush_for(r.window, 0, 0.1), -FI_ETIMEDOUT);
@@ -150,13 +150,12 @@ static void late_update(void)
 	struct rig r;
 
 	rig_with(&r, 64, 0.1, true);
-	EQUAL(wait_out(rmaext_update(r.window, 0, 0, RMAEXT_SUM, RMAEXT_UINT64,
-				     &one, NULL, &old, 1, &op),
+	EQUAL(wait_out(update_begin(r.window, 0, 0, RMAEXT_SUM, RMAEXT_UINT64,
+				    &one, NULL, &old, 1, &op),
 		       &op),
 	      -FI_ETIMEDOUT);
-	EQUAL(wait_out(rmaext_update(r.window, 0, 8, RMAEXT_CSWAP,
-				     RMAEXT_UINT64, two, two, two + 1, 1,
-				     &second),
+	EQUAL(wait_out(update_begin(r.window, 0, 8, RMAEXT_CSWAP, RMAEXT_UINT64,
+				    two, two, two + 1, 1, &second),
 		       &second),
 	      -FI_ETIMEDOUT);
 	OK(update(r.window, 16, RMAEXT_SUM, RMAEXT_UINT64, &one, NULL, 1));
@@ -188,8 +187,7 @@ static void flush_limit(void)
 	rig_deaf(&r, 100 * LONG_PUT, 0.2);
 	for (unsigned int i = 0; i < 100; i++) {
 		memset(values, (int)i, sizeof(values));
-		OK(rmaext_put(r.window, 0, i * LONG_PUT, values, LONG_PUT,
-			      &op));
+		OK(put_begin(r.window, 0, i * LONG_PUT, values, LONG_PUT, &op));
 	}
 	for (int round = 0; round < 2; round++) {
 		start = now();
@@ -215,7 +213,7 @@ static void release_last(void)
 
 	/* after the window: the answer comes, and only then it is closed */
 	rig_deaf(&r, LONG_PUT, 0.1);
-	EQUAL(wait_out(rmaext_get(r.window, 0, 0, buf, 64, &op), &op),
+	EQUAL(wait_out(get_begin(r.window, 0, 0, buf, 64, &op), &op),
 	      -FI_ETIMEDOUT);
 	EQUAL(rmaext_op_release(&op), RMAEXT_PENDING);
 	serve_until_closed(&r);
@@ -235,7 +233,7 @@ static void release_last(void)
 	/* after the fabric, before the window is freed and after */
 	for (int i = 0; i < 2; i++) {
 		rig_deaf(&r, 64, 0.1);
-		EQUAL(wait_out(rmaext_get(r.window, 0, 0, buf, 64, &op), &op),
+		EQUAL(wait_out(get_begin(r.window, 0, 0, buf, 64, &op), &op),
 		      -FI_ETIMEDOUT);
 		if (i)
 			EQUAL(rmaext_op_release(&op), RMAEXT_PENDING);
@@ -262,17 +260,17 @@ static void close_in_flight(void)
 
 	rig_deaf(&r, 1 << 20, 0.05);
 	for (uint64_t i = 0; i < 300; i++)
-		OK(rmaext_put(r.window, 0, i * 8, &i, 8, &op));
+		OK(put_begin(r.window, 0, i * 8, &i, 8, &op));
 	for (size_t i = 0; i < COUNT(ops); i++) {
 		bufs[i] = malloc(1 << 20);
 		CHECK(bufs[i]);
 		memset(bufs[i], 1, 1 << 20);
 		if (i % 2)
-			ret = rmaext_get(r.window, 0, 0, bufs[i], 1 << 20,
-					 &ops[i]);
+			ret = get_begin(r.window, 0, 0, bufs[i], 1 << 20,
+					&ops[i]);
 		else
-			ret = rmaext_put(r.window, 0, 0, bufs[i], 1 << 20,
-					 &ops[i]);
+			ret = put_begin(r.window, 0, 0, bufs[i], 1 << 20,
+					&ops[i]);
 		EQUAL(ret, -FI_ETIMEDOUT);
 		if (i < 5)
 			EQUAL(rmaext_op_release(&ops[i]), RMAEXT_PENDING);
@@ -280,7 +278,7 @@ static void close_in_flight(void)
 	EQUAL(rmaext_fabric_close(&r.origin), RMAEXT_PENDING);
 	for (size_t i = 0; i < COUNT(ops); i++)
 		OK(rmaext_op_release(&ops[i]));
-	EQUAL(rmaext_put(r.window, 0, 0, &op, 8, &op), -FI_ESHUTDOWN);
+	EQUAL(put_begin(r.window, 0, 0, &op, 8, &op), -FI_ESHUTDOWN);
 	rmaext_window_free(r.window);
 	/* the target must not miss it */
 	rmaext_fabric_progress(r.target, 50000000);
@@ -304,7 +302,7 @@ static void left_to_flush(void)
 	for (int early = 0; early < 2; early++) {
 		rig_deaf(&r, size, 5);
 		rig_window(&r, &(struct rig_options){.wrong_key = true}, &w);
-		EQUAL(rmaext_put(w, 0, 0, buf, size, &op), RMAEXT_PENDING);
+		EQUAL(put_begin(w, 0, 0, buf, size, &op), RMAEXT_PENDING);
 		if (early)
 			EQUAL(rmaext_op_release(&op), RMAEXT_PENDING);
 		do {
@@ -332,8 +330,8 @@ static void target_closes(void)
 	int ret;
 
 	rig_deaf(&r, 4096, 5);
-	OK(rmaext_put(r.window, 0, 0, &word, 8, &op));
-	EQUAL(rmaext_get(r.window, 0, 0, &word, 8, &op), RMAEXT_PENDING);
+	OK(put_begin(r.window, 0, 0, &word, 8, &op));
+	EQUAL(get_begin(r.window, 0, 0, &word, 8, &op), RMAEXT_PENDING);
 	OK(rmaext_fabric_close(&r.target));
 	r.memory = NULL;
 	start = now();
@@ -360,7 +358,7 @@ static void others_work(void)
 
 	rig_deaf(&r, 4096, 10);
 	do
-		ret = rmaext_put(r.window, 0, 0, values, LONG_PUT, &op);
+		ret = put_begin(r.window, 0, 0, values, LONG_PUT, &op);
 	while (!ret && ++i < 20000);
 	EQUAL(ret, RMAEXT_PENDING);
 	CHECK(i >= 256);
@@ -393,8 +391,7 @@ static uint64_t got;
 
 static void slice_of_get(struct rig *r, int turn)
 {
-	EQUAL(rmaext_get(r->window, 0, 0, &got, 8, &gets[turn]),
-	      RMAEXT_PENDING);
+	EQUAL(get_begin(r->window, 0, 0, &got, 8, &gets[turn]), RMAEXT_PENDING);
 }
 
 static void slice_of_flush(struct rig *r, int turn)
@@ -443,7 +440,7 @@ static void interrupted(void)
 	alarm(0);
 	sigaction(SIGALRM, &act, NULL);
 	ends_early(&r, slice_of_get);
-	OK(rmaext_put(r.window, 0, 0, "late", 4, &late));
+	OK(put_begin(r.window, 0, 0, "late", 4, &late));
 	ends_early(&r, slice_of_flush);
 	ends_early(&r, slice_of_progress);
 	/* without one: a slice */
