@@ -30,6 +30,8 @@ static struct rmaext_fabric *fabric_new(void)
 	pthread_mutex_init(&f->lock, NULL);
 	pthread_mutex_init(&f->meetings.lock, NULL);
 	pthread_mutex_init(&f->transfers->backlog.lock, NULL);
+	pthread_mutex_init(&f->cache.lock, NULL);
+	pthread_mutex_init(&f->cache.bounce_lock, NULL);
 	return f;
 }
 

@@ -394,7 +394,7 @@ struct rmx_layout *rmx_layout_join(const struct rmx_layout *const *layouts,
 struct rmx_layout *rmx_layout_head(const struct rmx_layout *l, uint64_t bytes,
 				   int *why_p)
 {
-	uint64_t shortest = UINT64_MAX, left = bytes, room;
+	uint64_t shortest = UINT64_MAX, left = bytes, room, all;
 	struct rmx_layout *made;
 
 	if (bytes >= l->bytes)
@@ -402,8 +402,11 @@ struct rmx_layout *rmx_layout_head(const struct rmx_layout *l, uint64_t bytes,
 	for (uint64_t i = 0; i < l->runs; i++)
 		if ((uint64_t)l->run[i].len < shortest)
 			shortest = (uint64_t)l->run[i].len;
-	/* as many runs as it has are needed, however many the whole has */
+	/* as many runs as the bytes may have, or as there are */
 	room = bytes / shortest + 1;
+	if (!__builtin_mul_overflow(l->runs, rmx_layout_turns(l), &all) &&
+	    all < room)
+		room = all;
 	made = layout_like(l, room, why_p);
 	if (!made)
 		return NULL;

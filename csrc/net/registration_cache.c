@@ -325,8 +325,6 @@ int rmx_cache_start(struct rmaext_fabric *f,
 {
 	struct rmx_registration_cache *c = &f->cache;
 
-	pthread_mutex_init(&c->lock, NULL);
-	pthread_mutex_init(&c->bounce_lock, NULL);
 	if (!f->limits.registers)
 		return 0;
 	c->most = cache_most(f, options->cache_count);

@@ -80,27 +80,38 @@ union py_cell {
 	char bytes[RMX_MOST_UNIT];
 };
 
+/*
+ * Names that C passes or compares: of arguments, attributes and methods; and of
+ * the Python methods that C's own stand before, which begin with an underscore.
+ */
+/* clang-format off */
+#define PY_NAMES(X) \
+	X(origin) X(rank) X(offset) X(count) X(out) X(value) X(compare) \
+	X(ranks) X(offsets) X(values) X(op) X(slot) X(timeout) X(key) \
+	X(target_rank) X(target) X(target_disp) X(result) X(acquire) \
+	X(release) X(reap) X(abandon_fence)
+#define PY_METHOD_NAMES(X) \
+	X(put) X(get) X(fetch_add) X(compare_and_swap) X(flush) \
+	X(accumulate) X(get_accumulate) X(fetch_op) X(load) X(store) \
+	X(fetch_op_many) X(put_many) X(get_many) X(fetch_add_many) \
+	X(accumulate_many) X(put_notify) X(wait_notify) X(test_notify) \
+	X(getitem) X(setitem) X(rput) X(rget) X(rput_notify) X(drop) \
+	X(wait) X(shapes) X(transfer) X(report) X(Put) X(Get) X(Accumulate) \
+	X(Get_accumulate) X(Fetch_and_op) X(Compare_and_swap) X(Flush) \
+	X(Rput) X(Rget) X(Raccumulate) X(Rget_accumulate) X(fence) \
+	X(fence_on) X(unlock) X(unlock_all) X(release_anyway) \
+	X(release_all_anyway) X(Unlock) X(Unlock_all) X(unlock_anyway) \
+	X(unlock_all_anyway) X(enter) X(exit) X(forsake)
+/* clang-format on */
+
 /* module.c: interned strings, so that names are compared by their addresses. */
 extern struct py_names {
-	PyObject *origin, *rank, *offset, *count, *out, *value, *compare;
-	PyObject *ranks, *offsets, *values, *op;
-	PyObject *put, *get, *fetch_add, *compare_and_swap, *flush;
-	PyObject *accumulate, *get_accumulate, *fetch_op, *load, *store;
-	PyObject *put_many, *get_many, *fetch_add_many, *accumulate_many;
-	PyObject *fetch_op_many;
-	PyObject *slot, *timeout, *put_notify, *wait_notify, *test_notify;
-	PyObject *getitem, *setitem, *shapes, *transfer;
-	PyObject *key, *rput, *rget, *rput_notify, *drop, *wait;
-	PyObject *acquire, *release, *reap, *zero;
-	PyObject *_fence, *_fence_on, *abandon_fence;
-	PyObject *_enter, *_exit, *_forsake;
-	PyObject *_unlock, *_unlock_all, *_release_anyway, *_release_all_anyway;
-	PyObject *_Unlock, *_Unlock_all, *_unlock_anyway, *_unlock_all_anyway;
-	PyObject *target_rank, *target, *target_disp, *result, *report;
-	PyObject *Put, *Get, *Accumulate, *Get_accumulate;
-	PyObject *Fetch_and_op, *Compare_and_swap, *Flush;
-	PyObject *Rput, *Rget, *Raccumulate, *Rget_accumulate;
-	PyObject *ops[RMX_OPS]; /* NULL: the operation has no name */
+#define PY_NAME(name) PyObject *name;
+	PY_NAMES(PY_NAME)
+	PY_METHOD_NAMES(PY_NAME)
+#undef PY_NAME
+	PyObject *ops[RMX_OPS]; /* by number; NULL: without a name */
+	PyObject *zero;
 } py_names;
 
 /* If it is not, there may be no C window, and no dtype. */

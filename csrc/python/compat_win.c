@@ -374,8 +374,8 @@ PyDoc_STRVAR(Unlock_doc,
 static PyObject *win_Unlock(PyObject *self, PyObject *const *args, Py_ssize_t n,
 			    PyObject *names)
 {
-	return py_surely(self, py_names._Unlock, py_names._unlock_anyway, args,
-			 n, names);
+	return py_surely(self, py_names.Unlock, py_names.unlock_anyway, args, n,
+			 names);
 }
 
 PyDoc_STRVAR(Unlock_all_doc,
@@ -384,8 +384,8 @@ PyDoc_STRVAR(Unlock_all_doc,
 static PyObject *win_Unlock_all(PyObject *self, PyObject *const *args,
 				Py_ssize_t n, PyObject *names)
 {
-	return py_surely(self, py_names._Unlock_all,
-			 py_names._unlock_all_anyway, args, n, names);
+	return py_surely(self, py_names.Unlock_all, py_names.unlock_all_anyway,
+			 args, n, names);
 }
 
 static PyMethodDef win_methods[] = {

@@ -79,9 +79,10 @@ static void call_abandon(struct py_window *w)
 static PyObject *call_hand_over(struct py_window *w)
 {
 	PyObject *result = PyObject_CallMethodOneArg(
-		(PyObject *)w, py_names._fence_on, Py_None);
+		(PyObject *)w, py_names.fence_on, Py_None);
 
-	if (!result && w->calls->turn && !w->calls->stepping)
+	if (!result && w->calls->turn == PyThread_get_thread_ident() &&
+	    !w->calls->stepping)
 		call_abandon(w);
 	return result;
 }
@@ -99,7 +100,7 @@ static PyObject *flush_failed(struct py_window *w)
 	if (trace)
 		PyException_SetTraceback(value, trace);
 	call_end(w); /* it has not come: Python makes the call */
-	result = PyObject_CallMethodOneArg((PyObject *)w, py_names._fence_on,
+	result = PyObject_CallMethodOneArg((PyObject *)w, py_names.fence_on,
 					   value);
 	Py_XDECREF(type);
 	Py_XDECREF(value);
@@ -133,7 +134,7 @@ PyObject *py_fence(void *self, PyObject *unused)
 
 	(void)unused;
 	if (!py_is_open(w) || !call_begin(w))
-		return py_decide(self, py_names._fence, NULL, 0, NULL);
+		return py_decide(self, py_names.fence, NULL, 0, NULL);
 	switch (py_flush(w, -1)) {
 	case PY_DONE:
 		return fence_meet(w);
@@ -143,5 +144,5 @@ PyObject *py_fence(void *self, PyObject *unused)
 		break;
 	}
 	call_end(w);
-	return py_decide(self, py_names._fence, NULL, 0, NULL);
+	return py_decide(self, py_names.fence, NULL, 0, NULL);
 }

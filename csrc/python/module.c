@@ -31,84 +31,22 @@ static bool names_intern_ops(void)
 
 static bool names_intern(void)
 {
+	static const struct {
+		PyObject **name_p;
+		const char *text;
+	} names[] = {
+#define PY_NAME(name) {&py_names.name, #name},
+#define PY_METHOD_NAME(name) {&py_names.name, "_" #name},
+		PY_NAMES(PY_NAME) PY_METHOD_NAMES(PY_METHOD_NAME)
+#undef PY_NAME
+#undef PY_METHOD_NAME
+	};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+		if (!name_intern(names[i].name_p, names[i].text))
+			return false;
 	py_names.zero = PyLong_FromLong(0);
-	return py_names.zero && names_intern_ops() &&
-	       name_intern(&py_names.origin, "origin") &&
-	       name_intern(&py_names.rank, "rank") &&
-	       name_intern(&py_names.offset, "offset") &&
-	       name_intern(&py_names.count, "count") &&
-	       name_intern(&py_names.out, "out") &&
-	       name_intern(&py_names.value, "value") &&
-	       name_intern(&py_names.compare, "compare") &&
-	       name_intern(&py_names.put, "_put") &&
-	       name_intern(&py_names.get, "_get") &&
-	       name_intern(&py_names.fetch_add, "_fetch_add") &&
-	       name_intern(&py_names.compare_and_swap, "_compare_and_swap") &&
-	       name_intern(&py_names.flush, "_flush") &&
-	       name_intern(&py_names.ranks, "ranks") &&
-	       name_intern(&py_names.offsets, "offsets") &&
-	       name_intern(&py_names.values, "values") &&
-	       name_intern(&py_names.op, "op") &&
-	       name_intern(&py_names.accumulate, "_accumulate") &&
-	       name_intern(&py_names.get_accumulate, "_get_accumulate") &&
-	       name_intern(&py_names.fetch_op, "_fetch_op") &&
-	       name_intern(&py_names.load, "_load") &&
-	       name_intern(&py_names.store, "_store") &&
-	       name_intern(&py_names.fetch_op_many, "_fetch_op_many") &&
-	       name_intern(&py_names.put_many, "_put_many") &&
-	       name_intern(&py_names.get_many, "_get_many") &&
-	       name_intern(&py_names.fetch_add_many, "_fetch_add_many") &&
-	       name_intern(&py_names.accumulate_many, "_accumulate_many") &&
-	       name_intern(&py_names.slot, "slot") &&
-	       name_intern(&py_names.timeout, "timeout") &&
-	       name_intern(&py_names.put_notify, "_put_notify") &&
-	       name_intern(&py_names.wait_notify, "_wait_notify") &&
-	       name_intern(&py_names.test_notify, "_test_notify") &&
-	       name_intern(&py_names.getitem, "_getitem") &&
-	       name_intern(&py_names.setitem, "_setitem") &&
-	       name_intern(&py_names.key, "key") &&
-	       name_intern(&py_names.rput, "_rput") &&
-	       name_intern(&py_names.rget, "_rget") &&
-	       name_intern(&py_names.rput_notify, "_rput_notify") &&
-	       name_intern(&py_names.drop, "_drop") &&
-	       name_intern(&py_names.wait, "_wait") &&
-	       name_intern(&py_names.shapes, "_shapes") &&
-	       name_intern(&py_names.transfer, "_transfer") &&
-	       name_intern(&py_names.target_rank, "target_rank") &&
-	       name_intern(&py_names.target, "target") &&
-	       name_intern(&py_names.target_disp, "target_disp") &&
-	       name_intern(&py_names.result, "result") &&
-	       name_intern(&py_names.report, "_report") &&
-	       name_intern(&py_names.Put, "_Put") &&
-	       name_intern(&py_names.Get, "_Get") &&
-	       name_intern(&py_names.Accumulate, "_Accumulate") &&
-	       name_intern(&py_names.Get_accumulate, "_Get_accumulate") &&
-	       name_intern(&py_names.Fetch_and_op, "_Fetch_and_op") &&
-	       name_intern(&py_names.Compare_and_swap, "_Compare_and_swap") &&
-	       name_intern(&py_names.Flush, "_Flush") &&
-	       name_intern(&py_names.Rput, "_Rput") &&
-	       name_intern(&py_names.Rget, "_Rget") &&
-	       name_intern(&py_names.Raccumulate, "_Raccumulate") &&
-	       name_intern(&py_names.Rget_accumulate, "_Rget_accumulate") &&
-	       name_intern(&py_names.acquire, "acquire") &&
-	       name_intern(&py_names.release, "release") &&
-	       name_intern(&py_names.reap, "reap") &&
-	       name_intern(&py_names._fence, "_fence") &&
-	       name_intern(&py_names._fence_on, "_fence_on") &&
-	       name_intern(&py_names.abandon_fence, "abandon_fence") &&
-	       name_intern(&py_names._unlock, "_unlock") &&
-	       name_intern(&py_names._unlock_all, "_unlock_all") &&
-	       name_intern(&py_names._release_anyway, "_release_anyway") &&
-	       name_intern(&py_names._release_all_anyway,
-			   "_release_all_anyway") &&
-	       name_intern(&py_names._Unlock, "_Unlock") &&
-	       name_intern(&py_names._Unlock_all, "_Unlock_all") &&
-	       name_intern(&py_names._unlock_anyway, "_unlock_anyway") &&
-	       name_intern(&py_names._unlock_all_anyway,
-			   "_unlock_all_anyway") &&
-	       name_intern(&py_names._enter, "_enter") &&
-	       name_intern(&py_names._exit, "_exit") &&
-	       name_intern(&py_names._forsake, "_forsake");
+	return py_names.zero && names_intern_ops();
 }
 
 /*

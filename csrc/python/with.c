@@ -37,7 +37,7 @@ static PyObject *because(PyObject *self, PyObject *name, PyObject *const *args,
 
 static PyObject *with_forsake(PyObject *self)
 {
-	return because(self, py_names._forsake, NULL, 0, NULL);
+	return because(self, py_names.forsake, NULL, 0, NULL);
 }
 
 PyObject *py_surely(PyObject *self, PyObject *name, PyObject *otherwise,
@@ -54,7 +54,7 @@ PyObject *py_surely(PyObject *self, PyObject *name, PyObject *otherwise,
 
 static PyObject *with_enter(PyObject *self, PyObject *none)
 {
-	PyObject *entered = PyObject_CallMethodNoArgs(self, py_names._enter);
+	PyObject *entered = PyObject_CallMethodNoArgs(self, py_names.enter);
 
 	(void)none;
 	return entered ? entered : with_forsake(self);
@@ -69,8 +69,8 @@ static PyObject *with_exit(PyObject *self, PyObject *const *args, Py_ssize_t n)
 				"__exit__() takes three arguments");
 		return NULL;
 	}
-	left = PyObject_CallMethodObjArgs(self, py_names._exit, args[0],
-					  args[1], args[2], NULL);
+	left = PyObject_CallMethodObjArgs(self, py_names.exit, args[0], args[1],
+					  args[2], NULL);
 	return left ? left : with_forsake(self);
 }
 
@@ -124,7 +124,7 @@ PyDoc_STRVAR(unlock_doc,
 static PyObject *locks_unlock(PyObject *self, PyObject *const *args,
 			      Py_ssize_t n, PyObject *names)
 {
-	return py_surely(self, py_names._unlock, py_names._release_anyway, args,
+	return py_surely(self, py_names.unlock, py_names.release_anyway, args,
 			 n, names);
 }
 
@@ -153,8 +153,8 @@ PyDoc_STRVAR(unlock_all_doc,
 static PyObject *locks_unlock_all(PyObject *self, PyObject *const *args,
 				  Py_ssize_t n, PyObject *names)
 {
-	return py_surely(self, py_names._unlock_all,
-			 py_names._release_all_anyway, args, n, names);
+	return py_surely(self, py_names.unlock_all, py_names.release_all_anyway,
+			 args, n, names);
 }
 
 static PyMethodDef locks_methods[] = {

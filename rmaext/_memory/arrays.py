@@ -129,9 +129,14 @@ def check_result(out: Any, dtype: np.dtype[Any]) -> None:
         raise ValueError("out is read-only")
 
 
+_CALL = ffi.typeof("struct rmaext_call *")
+_PART = ffi.typeof("struct rmaext_part *")
+_LONGS = ffi.typeof("int64_t[]")
+
+
 def move_call(kind: int, array: NDArray[Any]) -> Any:
     """Return the `struct rmaext_call` of a put or get of an array."""
-    what = ffi.new("struct rmaext_call *")
+    what = ffi.new(_CALL)
     what.kind, what.count = kind, array.nbytes
     if kind == lib.RMAEXT_PUT:
         what.operand = address(array)
@@ -149,7 +154,7 @@ def update_call(
     old: NDArray[Any] | None,
 ) -> Any:
     """Return that of an update of elements of C's type `number`."""
-    what = ffi.new("struct rmaext_call *")
+    what = ffi.new(_CALL)
     what.kind, what.op, what.type, what.count = lib.RMAEXT_UPDATE, op, number, count
     if operand is not None:
         what.operand = address(operand)
@@ -160,26 +165,29 @@ def update_call(
     return what
 
 
-def part_call(kind: int, unit: int, shape: Any, steps: Any, own: Any, data: Any) -> tuple[Any, ...]:
-    """Return that of a put or get of a part of an array, and what it needs to stay valid."""
-    lists = [None if it is None else ffi.new("int64_t[]", list(it)) for it in (shape, steps, own)]
-    part = ffi.new("struct rmaext_part *")
-    part.unit, part.ndim = unit, len(shape)
-    part.shape, part.steps = lists[0], lists[1]
-    if lists[2] is not None:
-        part.locals = lists[2]
-    what = ffi.new("struct rmaext_call *")
+def part_call(
+    kind: int, unit: int, shape: Any, steps: Any, own: Any, data: Any
+) -> tuple[Any, Any, Any]:
+    """Return that of a put or get of a part of an array, and what it needs to stay valid.
+
+    `own` are the steps in own memory; empty: it is in one piece.
+    """
+    what, part, n = ffi.new(_CALL), ffi.new(_PART), len(shape)
+    numbers = ffi.new(_LONGS, [*shape, *steps, *own])
+    part.unit, part.ndim, part.shape, part.steps = unit, n, numbers, numbers + n
+    if own:
+        part.locals = numbers + 2 * n
     what.kind, what.part = kind, part
     if kind == lib.RMAEXT_PUT:
         what.operand = data
     else:
         what.result = data
-    return what, part, *lists
+    return what, part, numbers
 
 
 def part_of(what: Any, start: int, count: int, whole: int) -> Any:
     """Return what is to be done to `count` of the `whole` elements, from a byte on."""
-    some = ffi.new("struct rmaext_call *", what[0])
+    some = ffi.new(_CALL, what[0])
     for name in ("operand", "compare", "result"):
         if data := getattr(what, name):
             setattr(some, name, ffi.cast("char *", data) + start)

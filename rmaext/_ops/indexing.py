@@ -152,7 +152,7 @@ class IndexOperations(ManyOperations[ScalarT]):
             array = self._apart(rank, array)
         if not direct:
             array = np.asarray(array, order="C")
-        own = array.strides if direct else None
+        own = array.strides if direct else ()
         with_part = arrays.part_call(kind, unit, shape, steps, own, arrays.address(array))
         self._run(_NAMES[kind], place, (array,), with_part[0])
 

@@ -137,36 +137,28 @@ class _Message:
 
     def _begin(self) -> int:
         window, fabric, kept = self._window, self._window._fabric, (self._words,)
-        handle, type_ = window._handle, lib.RMAEXT_INT64
+        handle, call = window._handle, self._call()
         if self._swap:
             self._op = fabric.hold(handle, kept)
-            swap = {
-                "kind": lib.RMAEXT_UPDATE,
-                "op": lib.RMAEXT_CSWAP,
-                "type": type_,
-                "rank": self._ranks[0],
-                "offset": self._places[0] * 8,
-                "operand": self._values + 1,
-                "compare": self._values,
-                "result": self._old,
-                "count": 1,
-            }
-            what = ffi.new("struct rmaext_call *", swap)
             self._begun = True
-            return int(lib.rmaext_start(handle, what, self._op))
+            return int(lib.rmaext_start(handle, call, self._op))
         fabric.hold(handle, kept, self._many)
-        asked = {
-            "kind": lib.RMAEXT_UPDATE,
-            "op": lib.RMAEXT_SUM,
-            "type": type_,
-            "ones": lib.RMAEXT_ONE_RANK if len(self._ranks) == 1 else 0,
-            "unit": 8,
-            "count": self._count,
-            "ranks": self._words,
-            "offsets": self._places,
-            "values": self._values,
-            "results": self._old,
-        }
-        call = ffi.new("struct rmaext_places_call *", asked)
         self._begun = True
         return int(lib.rmaext_many(handle, call, self._many))
+
+    def _call(self) -> Any:
+        """Return what is to be done, as C takes it."""
+        asked = {
+            "kind": lib.RMAEXT_UPDATE,
+            "op": lib.RMAEXT_CSWAP if self._swap else lib.RMAEXT_SUM,
+            "type": lib.RMAEXT_INT64,
+            "count": self._count,
+        }
+        if self._swap:
+            asked |= {"rank": self._ranks[0], "offset": self._places[0] * 8}
+            asked |= {"operand": self._values + 1, "compare": self._values, "result": self._old}
+            return ffi.new("struct rmaext_call *", asked)
+        asked |= {"ones": lib.RMAEXT_ONE_RANK if len(self._ranks) == 1 else 0, "unit": 8}
+        asked |= {"ranks": self._words, "offsets": self._places}
+        asked |= {"values": self._values, "results": self._old}
+        return ffi.new("struct rmaext_places_call *", asked)

@@ -119,7 +119,7 @@ class TargetElements:
             return False
         unit, *dims = loops
         turns, steps = (ffi.from_buffer(_LONGS, it) for it in dims)
-        with_part = part_call(kind, unit, turns, steps, None, ffi.from_buffer(data))
+        with_part = part_call(kind, unit, turns, steps, (), ffi.from_buffer(data))
         self.window._run(self.call, self.where(), (data,), with_part[0])
         return True
 

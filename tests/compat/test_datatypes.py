@@ -246,6 +246,22 @@ def test_first_bytes_of_a_large_datatype():
     large.Free()
 
 
+def test_first_bytes_take_little_memory(run_python):
+    """No more than the runs that there are, however short one of them is."""
+    run = run_python(
+        """
+        import resource
+        from mpi4py import MPI
+        from rmaext.compat.datatypes import layout_of
+        large = MPI.Datatype.Create_struct([1, 1 << 30], [0, 8], [MPI.CHAR, MPI.FLOAT])
+        layout = layout_of(large)
+        resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
+        print(layout.head(3 << 30).number)
+        """
+    )
+    assert run.stdout == "2\n", run.stderr
+
+
 def test_handles_are_freed():
     """Those that MPI gives out with the contents of a datatype."""
     inner = MPI.INT.Create_vector(2, 1, 3)

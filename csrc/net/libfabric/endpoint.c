@@ -209,8 +209,6 @@ static int endpoint_make(struct rmaext_fabric *f,
 	TRY("fi_ep_bind", fi_ep_bind(e->ep, &e->cq->fid,
 				     FI_TRANSMIT | FI_SELECTIVE_COMPLETION));
 	TRY("fi_enable", endpoint_enable(f));
-	f->address_len = sizeof(f->address);
-	TRY("fi_getname", fi_getname(&e->ep->fid, f->address, &f->address_len));
 	return 0;
 }
 
@@ -270,6 +268,9 @@ static int endpoint_open(struct rmaext_fabric *f,
 		endpoint_abandon(f->endpoint);
 	if (ret)
 		return ret;
+	f->address_len = sizeof(f->address);
+	TRY("fi_getname",
+	    fi_getname(&f->endpoint->ep->fid, f->address, &f->address_len));
 	if (options->secret && !rmx_admission_signs(&f->admission))
 		return rmx_fail(-FI_ENOSYS, RMX_NO_RANK, "rmaext_fabric_open",
 				"provider %s: what it sends cannot be signed; "

@@ -211,6 +211,7 @@ static int region_open(struct rmaext_fabric *f, struct fi_mr_attr *attr,
 					       FI_SEND | FI_COLLECTIVE);
 	const bool system = attr->iface == FI_HMEM_SYSTEM;
 	struct rmx_endpoint *e = f->endpoint;
+	const size_t key = e->info->domain_attr->mr_key_size;
 	const char *call = "fi_mr_regattr";
 	struct objects o = {0};
 	uint64_t told = flags;
@@ -232,8 +233,8 @@ static int region_open(struct rmaext_fabric *f, struct fi_mr_attr *attr,
 	if (e->mr_mode & FI_MR_COLLECTIVE)
 		attr->access |=
 			FI_COLLECTIVE | FI_SEND | (writable ? FI_RECV : 0);
-	if (f->limits.keys != UINT64_MAX)
-		attr->requested_key &= f->limits.keys - 1;
+	if (key && key < 8)
+		attr->requested_key &= ((uint64_t)1 << (8 * key)) - 1;
 	if (!(e->mr_mode & FI_MR_RMA_EVENT))
 		told &= ~FI_RMA_EVENT;
 	ret = atomic_load(&e->eq) ? -FI_ENOEQ
