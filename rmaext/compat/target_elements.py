@@ -30,7 +30,6 @@ Basic = tuple[int, int, bool]  # see `Layout.basic`
 _PUT, _GET, _UPDATE = lib.RMAEXT_PUT, lib.RMAEXT_GET, lib.RMAEXT_UPDATE
 _NULL = ffi.NULL
 _LONGS = ffi.typeof("int64_t[]")
-_LONG_RUN = 4096  # bytes: worth a call of its own
 _LONG_UPDATE = 1024
 _NAMES = {number: name for name, number in OPERATIONS.items()}
 
@@ -125,18 +124,14 @@ class TargetElements:
 
     def _runs(self, kind: int, data: Bytes) -> None:
         """Carry it out run by run."""
-        layout = self.layout
-        if not self.dynamic and data.size >= _LONG_RUN * layout.number:
-            at = 0
-            for offset, length in self._each_run():
-                piece, at = data[at : at + length], at + length
-                if kind == _PUT:
-                    self.window.put(piece, self.rank, self.base + offset)
-                else:
-                    self.window.get(self.rank, self.base + offset, out=piece)
-            return
-        unit = int(np.gcd.reduce(runs_of(layout)[1]))
-        self._many(kind, unit, data if kind == _PUT else None, data if kind == _GET else None)
+        offsets, lengths = runs_of(self.layout)
+        if self.dynamic:
+            unit = int(np.gcd.reduce(lengths))
+            self._many(kind, unit, data if kind == _PUT else None, data if kind == _GET else None)
+        elif kind == _PUT:
+            self.window.put_ranges(self.rank, offsets + self.base, lengths, data)
+        else:
+            self.window.get_ranges(self.rank, offsets + self.base, lengths, data)
 
     def _each_run(self) -> Iterator[tuple[int, int]]:
         """Return the offset from the base and the length of each run."""
