@@ -183,11 +183,12 @@ class Way(SphinxDirective):
         heads = rf"^ *def {function}\(" if file.endswith(".py") else rf"^\w[^;{{=]*\b{function}\("
         if not re.search(heads, text, re.M):
             raise self.error(f"{file} has no function {function}")
-        return path.parent.name, function
+        room = file.rpartition("/")[0].partition("/")[2]  # net/libfabric of csrc/net/libfabric
+        return room, function
 
     def _drawing(self, rooms: list[str], steps: list[tuple[str, str]]) -> nodes.raw:
         """Draw a row for each room, and a column for each step."""
-        left, pitch = 90, 44
+        left, pitch = 110, 44
         width, height = left + pitch * len(steps), PITCH * len(rooms)
         shapes = []
         for i, room in enumerate(rooms):
