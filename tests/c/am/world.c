@@ -10,12 +10,15 @@
 #include "am/am.h"
 
 enum {
-	RANKS = 5, /* at most */
-	SUMS = 6,  /* cells that all ranks add to */
-	SWAPS = 2, /* and such that they count up by compare-and-swap */
+	RANKS = 5,	     /* at most */
+	SUMS = 6,	     /* cells that all ranks add to */
+	SWAPS = 2,	     /* and such that they count up by exchanges */
 	PUTS = SUMS + SWAPS, /* and one that each rank alone puts to, */
 	TOLD = PUTS + RANKS, /* and one that it puts to with a notification */
-	CELLS = TOLD + RANKS,
+	LONG = 3000,	     /* cells of a long operation, of several parts */
+	LONG_SUM = TOLD + RANKS,
+	LONG_PUTS = LONG_SUM + LONG, /* so many for each rank */
+	CELLS = LONG_PUTS + RANKS * LONG,
 	OPEN = 5,    /* requests of a rank at a time */
 	CALLS = 120, /* of a rank in one run */
 	FLIGHTS = 4096
@@ -34,14 +37,27 @@ struct flight {
 	struct rmx_call *call; /* NULL: nobody hears of it */
 };
 
-enum what { ADD, SWAP, PUT, GET, NOTIFY, FLUSH, WHATS };
+enum what {
+	ADD,
+	SWAP,
+	PUT,
+	GET,
+	NOTIFY,
+	FLUSH,
+	ADD_LONG,
+	PUT_LONG,
+	GET_LONG,
+	WHATS
+};
 
 /* A request of a rank's, until it has ended. */
 struct request {
 	enum what what;
 	int target, cell, ended;
 	uint64_t operand, compare, result;
-	uint64_t low, high; /* what a get may see */
+	int whose;     /* of a get: who puts there */
+	uint64_t low;  /* and what was known to be there when it began */
+	uint64_t *buf; /* of a long one */
 	rmaext_op *op;
 };
 
@@ -63,7 +79,9 @@ struct rank {
 	struct request requests[OPEN];
 	unsigned int calls;
 	/* values that it has put to each rank: begun, and known to be there */
-	uint64_t put_begun[RANKS], put_done[RANKS];
+	struct {
+		uint64_t begun, done;
+	} put[RANKS], put_long[RANKS];
 	uint64_t told[RANKS]; /* notified puts to each rank */
 };
 
@@ -76,7 +94,7 @@ static struct {
 	bool stepping; /* what a step calls must not step itself */
 	/* the model: each sum's previous values, as they were returned */
 	bool returned[RANKS][SUMS][RANKS * CALLS];
-	uint64_t added[RANKS][SUMS], swapped[RANKS][SWAPS];
+	uint64_t added[RANKS][SUMS], swapped[RANKS][SWAPS], added_long[RANKS];
 } world;
 
 /* splitmix64 */
@@ -363,7 +381,7 @@ static void rank_open(int number)
 		.am = calloc(1, sizeof(*f->am)),
 		.limits = {.provider = "world",
 			   .message = 1 << 30,
-			   .chunk = 1 << 20,
+			   .chunk = 4096, /* of long ones there are several */
 			   .least = 1,
 			   .copied = 64,
 			   .pieces = 4,
@@ -383,7 +401,7 @@ static void rank_open(int number)
 	r->fabric = f;
 	OK(rmx_transfers_start(f));
 	OK(rmx_am_start(f));
-	OK(rmx_progress_start(f, 0, 0));
+	OK(rmx_progress_start(f, 0, SECOND)); /* a wait looks on */
 }
 
 static void window_open(int number)
@@ -490,10 +508,20 @@ static void flush_all(int number)
 	for (int t = 0; t < world.ranks; t++) {
 		const struct rank *at = &world.rank[t];
 
-		is(at->cells[PUTS + number] == r->put_begun[t] &&
+		is(at->cells[PUTS + number] == r->put[t].begun &&
 			   at->cells[TOLD + number] == r->told[t],
 		   "a flush has ended, and a put is not there");
 	}
+}
+
+static uint64_t *cells_new(uint64_t value)
+{
+	uint64_t *cells = malloc(LONG * sizeof(*cells));
+
+	CHECK(cells);
+	for (int i = 0; i < LONG; i++)
+		cells[i] = value;
+	return cells;
 }
 
 static void begin(int number, struct request *q)
@@ -531,24 +559,49 @@ static void begin(int number, struct request *q)
 		call.compare = &q->compare;
 		break;
 	case PUT: /* one at a time, so that their order is known */
-		if (r->put_begun[q->target] != r->put_done[q->target])
+		if (r->put[q->target].begun != r->put[q->target].done)
 			return;
 		q->cell = PUTS + number;
-		q->operand = ++r->put_begun[q->target];
+		q->operand = ++r->put[q->target].begun;
 		call.kind = RMAEXT_PUT;
 		call.result = NULL;
 		call.count = 8;
 		break;
-	default: {
-		const int whose = (int)draw((uint64_t)world.ranks);
-
-		q->cell = PUTS + whose;
-		q->low = world.rank[whose].put_done[q->target];
-		q->high = (uint64_t)whose;
+	case GET:
+		q->whose = (int)draw((uint64_t)world.ranks);
+		q->cell = PUTS + q->whose;
+		q->low = world.rank[q->whose].put[q->target].done;
 		call.kind = RMAEXT_GET;
 		call.operand = NULL;
 		call.count = 8;
-	}
+		break;
+	case ADD_LONG:
+		q->cell = LONG_SUM;
+		q->buf = cells_new(1);
+		call.operand = q->buf;
+		call.result = NULL;
+		call.count = LONG;
+		break;
+	case PUT_LONG:
+		if (r->put_long[q->target].begun != r->put_long[q->target].done)
+			return;
+		q->cell = LONG_PUTS + number * LONG;
+		q->operand = ++r->put_long[q->target].begun;
+		q->buf = cells_new(q->operand);
+		call.kind = RMAEXT_PUT;
+		call.operand = q->buf;
+		call.result = NULL;
+		call.count = 8 * LONG;
+		break;
+	default:
+		q->whose = (int)draw((uint64_t)world.ranks);
+		q->cell = LONG_PUTS + q->whose * LONG;
+		q->low = world.rank[q->whose].put_long[q->target].done;
+		q->buf = cells_new(0);
+		call.kind = RMAEXT_GET;
+		call.operand = NULL;
+		call.result = q->buf;
+		call.count = 8 * LONG;
 	}
 	call.rank = q->target;
 	call.offset = 8 * (uint64_t)q->cell;
@@ -560,7 +613,8 @@ static void begin(int number, struct request *q)
 static void judge(int number, const struct request *q)
 {
 	struct rank *r = &world.rank[number];
-	const uint64_t there = world.rank[q->target].cells[q->cell];
+	const uint64_t *there = &world.rank[q->target].cells[q->cell];
+	const struct rank *putter = &world.rank[q->whose];
 
 	switch (q->what) {
 	case ADD:
@@ -578,12 +632,28 @@ static void judge(int number, const struct request *q)
 		world.swapped[q->target][q->cell - SUMS]++;
 		break;
 	case PUT:
-		is(there == q->operand, "a put has ended, and is not there");
-		r->put_done[q->target] = q->operand;
+		is(*there == q->operand, "a put has ended, and is not there");
+		r->put[q->target].done = q->operand;
+		break;
+	case PUT_LONG:
+		for (int i = 0; i < LONG; i++)
+			is(there[i] == q->operand,
+			   "a long put has ended, and is not there");
+		r->put_long[q->target].done = q->operand;
+		break;
+	case ADD_LONG:
+		world.added_long[q->target]++;
+		break;
+	case GET_LONG:
+		for (int i = 0; i < LONG; i++)
+			is(q->buf[i] >= q->low &&
+				   q->buf[i] <=
+					   putter->put_long[q->target].begun,
+			   "a long get of what was not there");
 		break;
 	default:
 		is(q->result >= q->low, "a get of what was there before a put");
-		is(q->result <= world.rank[q->high].put_begun[q->target],
+		is(q->result <= putter->put[q->target].begun,
 		   "a get of what was never put");
 	}
 }
@@ -599,6 +669,7 @@ static bool go_on(int number)
 		OK(rmaext_op_test(q->op));
 		judge(number, q);
 		OK(rmaext_op_release(&q->op));
+		free(q->buf);
 	} else if (!q->op && r->calls < CALLS) {
 		begin(number, q);
 	}
@@ -649,6 +720,11 @@ static uint64_t run(uint64_t seed)
 		for (int k = 0; k < SUMS; k++)
 			is(world.rank[i].cells[k] == world.added[i][k],
 			   "a sum is not what was added");
+	for (int i = 0; i < world.ranks; i++)
+		for (int k = 0; k < LONG; k++)
+			is(world.rank[i].cells[LONG_SUM + k] ==
+				   world.added_long[i],
+			   "a long sum is not what was added");
 	for (int i = 0; i < world.ranks; i++)
 		flush_all(i);
 	for (uint64_t quiet = 0; quiet < 1000; quiet++) {
