@@ -78,6 +78,7 @@ struct rank {
 	size_t receive_first, receive_count;
 	struct request requests[OPEN];
 	unsigned int calls;
+	uint64_t asleep; /* until that step it neither looks nor goes on */
 	/* values that it has put to each rank: begun, and known to be there */
 	struct {
 		uint64_t begun, done;
@@ -88,7 +89,7 @@ struct rank {
 static struct {
 	struct rank rank[RANKS];
 	int ranks;
-	uint64_t draws, seed, history;
+	uint64_t draws, seed, history, steps;
 	struct flight flights[FLIGHTS];
 	size_t flight_count;
 	bool stepping; /* what a step calls must not step itself */
@@ -286,6 +287,7 @@ static void arrive(size_t i)
 static void step(void)
 {
 	const size_t n = world.flight_count;
+	struct rank *r;
 
 	if (world.stepping)
 		return;
@@ -298,8 +300,12 @@ static void step(void)
 			break;
 		}
 	}
-	if (draw(2))
-		rmx_look(world.rank[draw((uint64_t)world.ranks)].fabric);
+	r = &world.rank[draw((uint64_t)world.ranks)];
+	if (!draw(3000))
+		r->asleep = world.steps + draw(5000);
+	if (draw(2) && r->asleep <= world.steps)
+		rmx_look(r->fabric);
+	world.steps++;
 	world.stepping = false;
 }
 
@@ -665,6 +671,8 @@ static bool go_on(int number)
 	struct request *q = &r->requests[draw(OPEN)];
 	bool open = false;
 
+	if (r->asleep > world.steps)
+		return true;
 	if (q->op && q->ended) {
 		OK(rmaext_op_test(q->op));
 		judge(number, q);
