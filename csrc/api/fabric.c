@@ -124,7 +124,8 @@ static void fabric_bury(struct rmaext_fabric *f)
 static void close_check(struct rmaext_fabric *f, int ret, int *ret_p)
 {
 	if (ret && !*ret_p)
-		*ret_p = rmx_fail(ret, RMX_NO_RANK, "rmaext_fabric_close",
+		*ret_p = rmx_fail(ret, RMX_NO_RANK,
+				  f->transport->deregister_call,
 				  "memory region: %s", rmx_words(f, ret));
 }
 

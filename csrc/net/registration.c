@@ -136,7 +136,7 @@ void rmx_memories_close(struct rmaext_fabric *f, int *ret_p)
 		ret = rmx_region_close(f, &m->region);
 		if (ret && !*ret_p)
 			*ret_p = rmx_fail(
-				ret, RMX_NO_RANK, "rmaext_fabric_close",
+				ret, RMX_NO_RANK, f->transport->deregister_call,
 				"memory region: %s", rmx_words(f, ret));
 	}
 }
@@ -271,7 +271,7 @@ int rmaext_memory_close(rmaext_memory **memory)
 	}
 	ret = rmx_region_close(f, &m->region);
 	if (ret) {
-		rmx_fail(ret, RMX_NO_RANK, "rmaext_memory_close",
+		rmx_fail(ret, RMX_NO_RANK, f->transport->deregister_call,
 			 "memory region: %s", rmx_words(f, ret));
 	} else {
 		memory_unlink(m);

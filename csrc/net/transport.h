@@ -169,6 +169,7 @@ struct rmx_transport {
 			       const struct rmx_registration *what,
 			       struct rmx_region *region_p);
 	int (*deregister)(struct rmaext_fabric *f, struct rmx_region *region);
+	const char *deregister_call; /* its name, for errors */
 	int (*refresh)(struct rmaext_fabric *f, struct rmx_region *region,
 		       const struct iovec *iov, size_t count);
 	/* Returns how often others have written to a region that counts it. */

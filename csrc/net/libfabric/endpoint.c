@@ -382,6 +382,7 @@ const struct rmx_transport rmx_libfabric = {
 	.arm = rmx_fi_arm,
 	.register_memory = rmx_fi_register,
 	.deregister = rmx_fi_deregister,
+	.deregister_call = "fi_close",
 	.refresh = rmx_fi_refresh,
 	.writes = rmx_fi_writes,
 	.key = rmx_fi_key,
