@@ -121,20 +121,12 @@ static void fabric_bury(struct rmaext_fabric *f)
 		;
 }
 
-static void close_check(struct rmaext_fabric *f, int ret, int *ret_p)
-{
-	if (ret && !*ret_p)
-		*ret_p = rmx_fail(ret, RMX_NO_RANK,
-				  f->transport->deregister_call,
-				  "memory region: %s", rmx_words(f, ret));
-}
-
 static void fabric_close_regions(struct rmaext_fabric *f, int *ret_p)
 {
 	rmx_memories_close(f, ret_p);
-	close_check(f, rmx_am_deregister(f), ret_p);
-	close_check(f, rmx_transfers_deregister(f), ret_p);
-	close_check(f, rmx_cache_close(f), ret_p);
+	rmx_region_closed(f, rmx_am_deregister(f), ret_p);
+	rmx_region_closed(f, rmx_transfers_deregister(f), ret_p);
+	rmx_region_closed(f, rmx_cache_close(f), ret_p);
 }
 
 /*

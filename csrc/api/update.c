@@ -172,37 +172,37 @@ static int update_remote(struct rmaext_window *w, int64_t rank, uint64_t offset,
 int rmx_update_start(struct rmaext_window *w, const struct rmaext_call *c,
 		     struct rmaext_op **op_p)
 {
-	const struct rmx_update it = {
+	const struct rmx_update u = {
 		c->op, c->type, c->operand, c->compare, c->result, c->count,
 	};
-	const struct rmx_update *u = &it;
 	const int64_t rank = c->rank;
 	const uint64_t offset = c->offset;
-	const int access = rmx_update_access(u->op, u->result != NULL);
-	const char *call = update_call_name(u);
+	const int access = rmx_update_access(u.op, u.result != NULL);
+	const char *call = update_call_name(&u);
 	uint64_t len;
 	int ret;
 
-	if (__builtin_mul_overflow(u->count, rmx_unit_of(u->type), &len) ||
-	    (u->count && !u->operand && u->op != RMAEXT_NO_OP) ||
-	    (u->op == RMAEXT_CSWAP && !(u->result && u->compare)))
+	if (__builtin_mul_overflow(u.count, rmx_unit_of(u.type), &len) ||
+	    (u.count && !u.operand && u.op != RMAEXT_NO_OP) ||
+	    (u.op == RMAEXT_CSWAP && !(u.result && u.compare)))
 		return rmx_fail(-FI_EINVAL, rank, call,
 				"%llu elements are too many, or an operand, "
 				"compare or result is missing",
-				(unsigned long long)u->count);
+				(unsigned long long)u.count);
 	ret = rmx_check(w, call, rank, offset, len, access);
 	if (!ret)
-		ret = update_check(w, call, rank, offset, u->op, u->type,
-				   u->count);
-	if (ret || !u->count || (u->op == RMAEXT_NO_OP && !u->result))
+		ret = update_check(w, call, rank, offset, u.op, u.type,
+				   u.count);
+	if (ret || !u.count || (u.op == RMAEXT_NO_OP && !u.result))
 		return ret;
 	if (!rmx_update_is_local(w, rank)) {
-		ret = rmx_update_copied(w, rank, offset, u);
-		return ret != RMAEXT_PENDING ? ret
-					     : update_remote(w, rank, offset, u,
-							     c->ended, op_p);
+		ret = rmx_update_copied(w, rank, offset, &u);
+		return ret != RMAEXT_PENDING
+			       ? ret
+			       : update_remote(w, rank, offset, &u, c->ended,
+					       op_p);
 	}
-	ret = update_local(w, rank, offset, u, op_p);
+	ret = update_local(w, rank, offset, &u, op_p);
 	/* what waits for the guard does not go on by itself: no request yet */
 	return ret == RMAEXT_PENDING && c->ended ? -FI_EAGAIN : ret;
 }

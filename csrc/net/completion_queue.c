@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <poll.h>
 
-#define RMX_BATCH 16
 #define RMX_READ_MOST 1024 /* completions that one drain reads */
 
 /*
@@ -31,20 +30,20 @@ void rmx_cq_wake_waiters(const struct rmaext_fabric *f)
  */
 int rmx_cq_drain(struct rmaext_fabric *f)
 {
-	struct rmx_completion done[RMX_BATCH];
+	struct rmx_completion done[RMX_POLL_MOST];
 	struct rmaext_error failure = {.rank = RMX_NO_RANK};
 	int total = 0, n;
 
 	f->hooks->before_read(f);
 	do {
 		failure.code = failure.prov_errno = 0;
-		n = f->transport->poll(f, done, RMX_BATCH, &failure);
+		n = f->transport->poll(f, done, &failure);
 		for (int i = 0; i < n; i++)
 			f->hooks->complete(f, done[i].context, done[i].len,
 					   i == n - 1 && failure.code ? &failure
 								      : NULL);
 		total += n;
-	} while ((n == RMX_BATCH || failure.code) && total < RMX_READ_MOST);
+	} while ((n == RMX_POLL_MOST || failure.code) && total < RMX_READ_MOST);
 	f->hooks->after_read(f);
 	if (total) {
 		f->progress.signalled = true;

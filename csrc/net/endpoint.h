@@ -161,6 +161,9 @@ int rmx_region_local(struct rmaext_fabric *fabric, void *addr, size_t len,
  */
 int rmx_region_close(struct rmaext_fabric *fabric, struct rmx_region *region);
 
+/* Records such an error, and sets *ret_p, unless an earlier one is there. */
+void rmx_region_closed(struct rmaext_fabric *fabric, int ret, int *ret_p);
+
 /*
  * Deregisters the memory of all windows when the fabric closes. The structs
  * stay until their owners close them. Records the first error, as above.

@@ -29,6 +29,14 @@ int rmx_region_close(struct rmaext_fabric *f, struct rmx_region *region)
 	return ret;
 }
 
+void rmx_region_closed(struct rmaext_fabric *f, int ret, int *ret_p)
+{
+	if (ret && !*ret_p)
+		*ret_p = rmx_fail(ret, RMX_NO_RANK,
+				  f->transport->deregister_call,
+				  "memory region: %s", rmx_words(f, ret));
+}
+
 int rmx_region_local(struct rmaext_fabric *f, void *addr, size_t len,
 		     unsigned int access, struct rmx_region *region_p)
 {
@@ -130,15 +138,8 @@ static int memory_register(struct rmaext_fabric *f,
 
 void rmx_memories_close(struct rmaext_fabric *f, int *ret_p)
 {
-	int ret;
-
-	for (struct rmaext_memory *m = f->memories; m; m = m->next) {
-		ret = rmx_region_close(f, &m->region);
-		if (ret && !*ret_p)
-			*ret_p = rmx_fail(
-				ret, RMX_NO_RANK, f->transport->deregister_call,
-				"memory region: %s", rmx_words(f, ret));
-	}
+	for (struct rmaext_memory *m = f->memories; m; m = m->next)
+		rmx_region_closed(f, rmx_region_close(f, &m->region), ret_p);
 }
 
 int rmaext_memory_register(rmaext_fabric *f,
@@ -261,7 +262,7 @@ int rmaext_memory_close(rmaext_memory **memory)
 {
 	struct rmaext_memory *m = *memory;
 	struct rmaext_fabric *f = m ? m->fabric : NULL;
-	int ret;
+	int ret = 0;
 
 	if (!m)
 		return 0;
@@ -269,11 +270,8 @@ int rmaext_memory_close(rmaext_memory **memory)
 		*memory = NULL; /* closing the fabric deregistered it */
 		return 0;
 	}
-	ret = rmx_region_close(f, &m->region);
-	if (ret) {
-		rmx_fail(ret, RMX_NO_RANK, f->transport->deregister_call,
-			 "memory region: %s", rmx_words(f, ret));
-	} else {
+	rmx_region_closed(f, rmx_region_close(f, &m->region), &ret);
+	if (!ret) {
 		memory_unlink(m);
 		free(m);
 		*memory = NULL;

@@ -31,6 +31,8 @@ struct rmx_call {
 	void *of_transport[8];
 };
 
+#define RMX_POLL_MOST 16 /* completions of one poll */
+
 struct rmx_completion {
 	void *context; /* of the call; any other value is none of ours */
 	size_t len;    /* of a message that came */
@@ -145,11 +147,12 @@ struct rmx_transport {
 	/* -- the reader of completions alone calls these */
 
 	/*
-	 * Makes progress, fills in completions, `most` at most, and returns
-	 * their number. If failure->code is set, the last one has failed so.
+	 * Makes progress, fills in completions, RMX_POLL_MOST at most, and
+	 * returns their number. If failure->code is set, the last one has
+	 * failed so.
 	 */
 	int (*poll)(struct rmaext_fabric *f, struct rmx_completion *done,
-		    int most, struct rmaext_error *failure);
+		    struct rmaext_error *failure);
 	/*
 	 * Makes f->progress.cq_fd become readable by whatever comes from now
 	 * on. False: something has come since the last poll.

@@ -265,7 +265,7 @@ class Meetings:
     @property
     def over(self) -> bool:
         """Whether no collective call can take place any more, but for that of the end."""
-        return self.out is not None or bool(self._ended)
+        return bool(self._numbers.refused)
 
     @property
     def busy(self) -> bool:

@@ -134,35 +134,35 @@ _PART = ffi.typeof("struct rmaext_part *")
 _LONGS = ffi.typeof("int64_t[]")
 
 
-def move_call(kind: int, array: NDArray[Any]) -> Any:
-    """Return the `struct rmaext_call` of a put or get of an array."""
-    what = ffi.new(_CALL)
-    what.kind, what.count = kind, array.nbytes
-    if kind == lib.RMAEXT_PUT:
-        what.operand = address(array)
-    else:
-        what.result = address(array)
-    return what
-
-
-def update_call(
-    op: int,
-    number: int,
+def call_of(
+    kind: int,
     count: int,
-    operand: NDArray[Any] | None,
-    compare: NDArray[Any] | None,
-    old: NDArray[Any] | None,
+    operand: NDArray[Any] | None = None,
+    compare: NDArray[Any] | None = None,
+    result: NDArray[Any] | None = None,
+    op: int = 0,
+    number: int = 0,
 ) -> Any:
-    """Return that of an update of elements of C's type `number`."""
+    """Return a `struct rmaext_call`, without a place.
+
+    `count` is bytes of a put or get, elements of C's type `number` of an update.
+    """
     what = ffi.new(_CALL)
-    what.kind, what.op, what.type, what.count = lib.RMAEXT_UPDATE, op, number, count
+    what.kind, what.op, what.type, what.count = kind, op, number, count
     if operand is not None:
         what.operand = address(operand)
     if compare is not None:
         what.compare = address(compare)
-    if old is not None:
-        what.result = address(old)
+    if result is not None:
+        what.result = address(result)
     return what
+
+
+def move_call(kind: int, array: NDArray[Any]) -> Any:
+    """Return that of a put or get of an array."""
+    if kind == lib.RMAEXT_PUT:
+        return call_of(kind, array.nbytes, operand=array)
+    return call_of(kind, array.nbytes, result=array)
 
 
 def part_call(

@@ -293,8 +293,8 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
         rank, first, count = place
         itemsize = self._dtype.itemsize
         number = count if kind == lib.RMAEXT_UPDATE else count * itemsize
-        what = arrays.update_call(op, type_, number, operand, compare, result)
-        what.kind, what.rank, what.offset = kind, rank, first * self._stride
+        what = arrays.call_of(kind, number, operand, compare, result, op, type_)
+        what.rank, what.offset = rank, first * self._stride
         fabric = self._fabric
         assert fabric is not None, "all of it is done at once"
         fabric.settle()

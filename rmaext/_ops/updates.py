@@ -128,9 +128,9 @@ class UpdateOperations(WindowCore[ScalarT]):
         old: Array | None,
     ) -> None:
         number = self._atomic_number(call, place, op)
-        given = (operand, compare, old)
-        buffers = tuple(array for array in given if array is not None)
-        self._run(call, place, buffers, arrays.update_call(op, number, operand.size, *given))
+        buffers = tuple(array for array in (operand, compare, old) if array is not None)
+        what = arrays.call_of(lib.RMAEXT_UPDATE, operand.size, operand, compare, old, op, number)
+        self._run(call, place, buffers, what)
 
     def _atomic_number(self, call: str, place: Place, op: int) -> int:
         """Return C's number of the dtype, if it has such an operation."""

@@ -11,7 +11,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from .._memory.arrays import part_call, update_call
+from .._memory.arrays import call_of, part_call
 from .._native._lib import ffi, lib
 from .._ops.atomic_ops import OPERATIONS
 from .._window.dynamic import DynamicWindow
@@ -244,5 +244,6 @@ class TargetElements:
             given = [None if it is None else it[at:stop] for it in (operand, compare, old)]
             place = (self.rank, self.base + offset, count)
             buffers = tuple(it for it in given if it is not None)
-            self.window._run(self.call, place, buffers, update_call(op, number, count, *given))
+            what = call_of(_UPDATE, count, given[0], given[1], given[2], op, number)
+            self.window._run(self.call, place, buffers, what)
             at = stop

@@ -84,9 +84,9 @@ static void take_out(struct rmaext_fabric *f, uint64_t peer)
 }
 
 static int completions(struct rmaext_fabric *f, struct rmx_completion *done,
-		       int most, struct rmaext_error *failure)
+		       struct rmaext_error *failure)
 {
-	size_t n = 0, count = (size_t)most;
+	size_t n = 0, count = RMX_POLL_MOST;
 
 	(void)f, (void)failure;
 	for (; n < count && n < sent_count; n++)

@@ -116,7 +116,7 @@ int rmx_fi_write(struct rmaext_fabric *f, const struct rmx_remote *to,
 int rmx_fi_put_copy(struct rmaext_fabric *f, const struct rmx_remote *to,
 		    const void *buf, size_t len);
 void rmx_fi_cancel(struct rmaext_fabric *f, struct rmx_call *call);
-int rmx_fi_poll(struct rmaext_fabric *f, struct rmx_completion *done, int most,
+int rmx_fi_poll(struct rmaext_fabric *f, struct rmx_completion *done,
 		struct rmaext_error *failure);
 bool rmx_fi_arm(struct rmaext_fabric *f);
 int rmx_fi_register(struct rmaext_fabric *f,

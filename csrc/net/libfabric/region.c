@@ -107,51 +107,38 @@ static int region_register_and_wait(struct rmx_endpoint *e,
 
 /* -- for all providers */
 
-/* What a region is made of, for the table's struct. */
-struct objects {
-	struct fid_mr *mr;
-	struct fid_cntr *writes; /* or NULL */
-};
-
-static int count_writes(struct rmx_endpoint *e, struct objects *o)
+static int count_writes(struct rmx_endpoint *e, struct rmx_region *region)
 {
 	struct fi_cntr_attr attr = {
 		.events = FI_CNTR_EVENTS_COMP,
 		.wait_obj = FI_WAIT_NONE,
 	};
-	int ret = fi_cntr_open(e->domain, &attr, &o->writes, NULL);
+	struct fid_cntr *writes;
+	int ret = fi_cntr_open(e->domain, &attr, &writes, NULL);
 
-	return ret ? ret : fi_mr_bind(o->mr, &o->writes->fid, FI_REMOTE_WRITE);
+	if (ret)
+		return ret;
+	region->writes = writes;
+	return fi_mr_bind(region->of_transport, &writes->fid, FI_REMOTE_WRITE);
 }
 
 /* What could not be closed stays. */
-static int objects_close(struct objects *o)
+int rmx_fi_deregister(struct rmaext_fabric *f, struct rmx_region *region)
 {
-	int ret = o->mr ? fi_close(&o->mr->fid) : 0;
+	struct fid_mr *mr = region->of_transport;
+	struct fid_cntr *writes = region->writes;
+	int ret = mr ? fi_close(&mr->fid) : 0;
 
+	(void)f;
 	/* fi_mr(3): -FI_EBUSY while a counter is bound */
-	if (ret == -FI_EBUSY && o->writes && !fi_close(&o->writes->fid)) {
-		o->writes = NULL;
-		ret = fi_close(&o->mr->fid);
+	if (ret == -FI_EBUSY && writes && !fi_close(&writes->fid)) {
+		region->writes = writes = NULL;
+		ret = fi_close(&mr->fid);
 	}
 	if (ret)
 		return ret;
-	o->mr = NULL;
-	if (o->writes)
-		ret = fi_close(&o->writes->fid);
-	o->writes = NULL;
-	return ret;
-}
-
-int rmx_fi_deregister(struct rmaext_fabric *f, struct rmx_region *region)
-{
-	struct objects o = {region->of_transport, region->writes};
-	int ret = objects_close(&o);
-
-	(void)f;
-	region->of_transport = o.mr;
-	region->writes = o.writes;
-	return ret;
+	region->of_transport = region->writes = NULL;
+	return writes ? fi_close(&writes->fid) : 0;
 }
 
 int rmx_fi_refresh(struct rmaext_fabric *f, struct rmx_region *region,
@@ -174,28 +161,29 @@ uint64_t rmx_fi_writes(const struct rmx_region *region)
 }
 
 /* Does what a new region needs before it is used; *call_p is what failed. */
-static int objects_prepare(struct rmx_endpoint *e,
-			   const struct fi_mr_attr *attr, bool counts,
-			   bool lazy, struct objects *o, const char **call_p)
+static int region_prepare(struct rmx_endpoint *e, const struct fi_mr_attr *attr,
+			  bool counts, bool lazy, struct rmx_region *region,
+			  const char **call_p)
 {
+	struct fid_mr *mr = region->of_transport;
 	int ret = 0;
 
 	if (e->mr_mode & FI_MR_ENDPOINT) {
 		*call_p = "fi_mr_bind";
-		ret = fi_mr_bind(o->mr, &e->ep->fid, 0);
+		ret = fi_mr_bind(mr, &e->ep->fid, 0);
 	}
 	if (!ret && counts) {
 		*call_p = "fi_mr_bind";
-		ret = count_writes(e, o);
+		ret = count_writes(e, region);
 	}
 	if (!ret && (e->mr_mode & FI_MR_ENDPOINT ||
 		     (counts && e->mr_mode & FI_MR_RMA_EVENT))) {
 		*call_p = "fi_mr_enable";
-		ret = fi_mr_enable(o->mr);
+		ret = fi_mr_enable(mr);
 	}
 	if (!ret && !lazy && e->mr_mode & FI_MR_MMU_NOTIFY) {
 		*call_p = "fi_mr_refresh";
-		ret = fi_mr_refresh(o->mr, attr->mr_iov, attr->iov_count, 0);
+		ret = fi_mr_refresh(mr, attr->mr_iov, attr->iov_count, 0);
 	}
 	return ret;
 }
@@ -213,7 +201,8 @@ static int region_open(struct rmaext_fabric *f, struct fi_mr_attr *attr,
 	struct rmx_endpoint *e = f->endpoint;
 	const size_t key = e->info->domain_attr->mr_key_size;
 	const char *call = "fi_mr_regattr";
-	struct objects o = {0};
+	struct rmx_region region = {0};
+	struct fid_mr *mr = NULL;
 	uint64_t told = flags;
 	int ret;
 
@@ -238,18 +227,19 @@ static int region_open(struct rmaext_fabric *f, struct fi_mr_attr *attr,
 	if (!(e->mr_mode & FI_MR_RMA_EVENT))
 		told &= ~FI_RMA_EVENT;
 	ret = atomic_load(&e->eq) ? -FI_ENOEQ
-				  : fi_mr_regattr(e->domain, attr, told, &o.mr);
+				  : fi_mr_regattr(e->domain, attr, told, &mr);
 	if (ret == -FI_ENOEQ)
-		ret = region_register_and_wait(e, attr, told, &o.mr);
+		ret = region_register_and_wait(e, attr, told, &mr);
 	if (!ret) {
-		ret = objects_prepare(e, attr, flags & FI_RMA_EVENT, lazy, &o,
-				      &call);
+		region = (struct rmx_region){mr, fi_mr_desc(mr), NULL};
+		ret = region_prepare(e, attr, flags & FI_RMA_EVENT, lazy,
+				     &region, &call);
 		if (ret)
-			objects_close(&o);
+			rmx_fi_deregister(f, &region);
 	}
 	if (ret)
 		return region_failed(f, ret, call, attr);
-	*region_p = (struct rmx_region){o.mr, fi_mr_desc(o.mr), o.writes};
+	*region_p = region;
 	return 0;
 }
 

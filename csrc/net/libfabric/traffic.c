@@ -7,8 +7,6 @@
 _Static_assert(sizeof(struct rmx_call) >= sizeof(struct fi_context2),
 	       "the room that FI_CONTEXT2 asks for");
 
-#define RMX_ENTRIES 16 /* completions of one fi_cq_read at most */
-
 /* -- messages */
 
 int rmx_fi_receive(struct rmaext_fabric *f, void *buf, size_t len, void *desc,
@@ -165,12 +163,11 @@ static bool cq_read_error(struct rmaext_fabric *f, void **context_p,
 	return true;
 }
 
-int rmx_fi_poll(struct rmaext_fabric *f, struct rmx_completion *done, int most,
+int rmx_fi_poll(struct rmaext_fabric *f, struct rmx_completion *done,
 		struct rmaext_error *failure)
 {
-	struct fi_cq_msg_entry entries[RMX_ENTRIES];
-	const size_t count = most < RMX_ENTRIES ? (size_t)most : RMX_ENTRIES;
-	const ssize_t n = fi_cq_read(f->endpoint->cq, entries, count);
+	struct fi_cq_msg_entry entries[RMX_POLL_MOST];
+	const ssize_t n = fi_cq_read(f->endpoint->cq, entries, RMX_POLL_MOST);
 
 	if (n == -FI_EAVAIL) {
 		done->len = 0;

@@ -311,7 +311,7 @@ static void step(void)
 
 /* Completions of messages that came are in order; others in any. */
 static int net_poll(struct rmaext_fabric *f, struct rmx_completion *done,
-		    int most, struct rmaext_error *failure)
+		    struct rmaext_error *failure)
 {
 	const int number = number_of(f);
 	struct rank *r = &world.rank[number];
@@ -319,7 +319,7 @@ static int net_poll(struct rmaext_fabric *f, struct rmx_completion *done,
 
 	(void)failure;
 	step();
-	while (n < most && r->done_count && draw(4)) {
+	while (n < RMX_POLL_MOST && r->done_count && draw(4)) {
 		size_t i = draw(r->done_count);
 
 		for (size_t k = 0; r->done[i].len && k < i; k++)
