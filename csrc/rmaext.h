@@ -27,9 +27,9 @@ typedef struct rmaext_memory rmaext_memory;
 typedef struct rmaext_members rmaext_members;
 typedef struct rmaext_blocks rmaext_blocks;
 typedef struct rmaext_window rmaext_window;
-typedef struct rmaext_op rmaext_op;
-typedef struct rmaext_batch rmaext_batch;
-typedef struct rmaext_bundle rmaext_bundle;
+typedef struct rmx_op rmaext_op;
+typedef struct rmx_batch rmaext_batch;
+typedef struct rmx_bundle rmaext_bundle;
 
 enum {
 	/* -EINPROGRESS: not an error, call the waiting function again */

@@ -206,7 +206,7 @@ void rmx_message_done(struct rmx_am *am, struct rmx_send_buffer *buffer);
  * it is complete. RMX_DONE with *op_p NULL: it was a copy, and is in line.
  * Takes am->lock.
  */
-enum rmx_step rmx_message_step(struct rmaext_op **op_p);
+enum rmx_step rmx_message_step(struct rmx_op **op_p);
 /* Tries the peers again to which the provider took nothing; takes am->lock. */
 void rmx_message_retry(struct rmaext_fabric *fabric);
 /*
@@ -218,9 +218,9 @@ void rmx_message_pump(struct rmaext_fabric *fabric, struct rmaext_peer *peer);
  * Puts a new operation at the end of its peer's line, where it counts as
  * pending. am->lock is held.
  */
-void rmx_line_join(struct rmaext_peer *peer, struct rmaext_op *op);
+void rmx_line_join(struct rmaext_peer *peer, struct rmx_op *op);
 /* Takes an operation out of the line, if it is in it. am->lock is held. */
-void rmx_op_unqueue(struct rmaext_op *op);
+void rmx_op_unqueue(struct rmx_op *op);
 
 /*
  * replies.c: the CQ's reader says that a request was sent, or could not be;
@@ -236,7 +236,7 @@ void rmx_message_answered(struct rmaext_fabric *fabric, const char *data,
  * waits for its operation; nobody waits for those to that rank (-1: any) that
  * have no owner. Both take am->lock.
  */
-void rmx_message_give_up(struct rmaext_op *op);
+void rmx_message_give_up(struct rmx_op *op);
 void rmx_message_forget(struct rmaext_window *window, int64_t rank);
 /*
  * The error of an operation that its target refused, with the status of the
@@ -251,7 +251,7 @@ void rmx_message_fail_all(struct rmaext_fabric *fabric,
  * Ends an operation of which nothing is in line or on its way any more; it may
  * be freed by this. am->lock is held.
  */
-static inline void rmx_op_settle(struct rmaext_op *op)
+static inline void rmx_op_settle(struct rmx_op *op)
 {
 	if (!op->queued && !op->flying)
 		rmx_op_end(op);

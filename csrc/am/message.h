@@ -142,7 +142,7 @@ enum rmx_state {
 struct rmx_send_buffer {
 	struct rmx_call call; /* first: the completion gives back its address */
 	/* NULL: it was given up; unless it is shared, of those after it too */
-	struct rmaext_op *op;
+	struct rmx_op *op;
 	struct rmaext_peer *peer; /* the target */
 	/* among the free ones, or in peer->line->send_buffers */
 	struct rmx_send_buffer *next, **prev;
@@ -185,14 +185,14 @@ struct rmx_receive_buffer {
 
 /* What goes to a peer as messages, see send_queue.c; am->lock guards it. */
 struct rmx_line {
-	unsigned int requests;	/* that are not answered */
-	unsigned int bulks;	/* of these, parts of `bulk` */
-	struct rmaext_op *bulk; /* the bulk operation that is on its way */
+	unsigned int requests; /* that are not answered */
+	unsigned int bulks;    /* of these, parts of `bulk` */
+	struct rmx_op *bulk;   /* the bulk operation that is on its way */
 	struct rmx_send_buffer *send_buffers; /* of the requests */
-	struct rmaext_op *queue, **queue_end; /* the line */
+	struct rmx_op *queue, **queue_end;    /* the line */
 	size_t queued;			      /* bytes of copies in the line */
 	/* the last in line, a series that may still grow; or NULL */
-	_Atomic(struct rmaext_op *) open;
+	_Atomic(struct rmx_op *) open;
 	atomic_uint singles; /* went by themselves since the last flush */
 	struct rmaext_peer *next_stalled;
 	bool stalled; /* the provider took nothing: it is in am->stalled */

@@ -17,7 +17,7 @@ static struct rmx_request_header *header_of(struct rmx_send_buffer *buffer)
 
 /* -- ranges */
 
-struct rmx_range rmx_range_of(const struct rmaext_op *op, uint64_t offset,
+struct rmx_range rmx_range_of(const struct rmx_op *op, uint64_t offset,
 			      const struct rmx_share *s, bool notify)
 {
 	const bool update = op->kind == RMX_UPDATE;
@@ -47,8 +47,8 @@ static bool range_has_room(const struct rmx_send_buffer *buffer, size_t end,
 
 /* Appends a range, for which there is room; returns the message's new end. */
 static size_t range_append(struct rmx_send_buffer *buffer, size_t end,
-			   const struct rmaext_op *op,
-			   const struct rmx_piece *it, bool notify)
+			   const struct rmx_op *op, const struct rmx_piece *it,
+			   bool notify)
 {
 	const struct rmx_share s = rmx_op_share(op, it->len);
 	const struct rmx_range range = rmx_range_of(op, it->offset, &s, notify);
@@ -77,7 +77,7 @@ static size_t range_append(struct rmx_send_buffer *buffer, size_t end,
  * the others.
  */
 static size_t places_append(struct rmx_send_buffer *buffer, size_t end,
-			    const struct rmaext_op *op)
+			    const struct rmx_op *op)
 {
 	const struct rmx_places *p = op->places;
 	uint64_t i = p->next;
@@ -99,7 +99,7 @@ static size_t places_append(struct rmx_send_buffer *buffer, size_t end,
 }
 
 static size_t op_append(struct rmx_send_buffer *buffer, size_t end,
-			struct rmaext_op *op)
+			struct rmx_op *op)
 {
 	const struct rmx_piece all = {op->offset, op->len, op->compare,
 				      op->operand, op->local};
@@ -113,7 +113,7 @@ static size_t op_append(struct rmx_send_buffer *buffer, size_t end,
 /* -- which operations share a message */
 
 static bool op_has_room(const struct rmx_send_buffer *buffer, size_t end,
-			const struct rmaext_op *op)
+			const struct rmx_op *op)
 {
 	const struct rmx_share s = rmx_op_share(op, op->len);
 	const size_t each = RMX_ALIGNED(sizeof(struct rmx_range) + op->unit);
@@ -125,8 +125,7 @@ static bool op_has_room(const struct rmx_send_buffer *buffer, size_t end,
 }
 
 /* Only operations that the target accepts or refuses together. */
-static bool ops_may_share(const struct rmaext_op *op,
-			  const struct rmaext_op *next)
+static bool ops_may_share(const struct rmx_op *op, const struct rmx_op *next)
 {
 	return next->window == op->window && !op->window->attached &&
 	       (!next->places || rmx_is_series(next)) &&
@@ -135,7 +134,7 @@ static bool ops_may_share(const struct rmaext_op *op,
 }
 
 /* A short series goes with other operations, if there are some. */
-static bool op_goes_alone(const struct rmaext_op *op)
+static bool op_goes_alone(const struct rmx_op *op)
 {
 	return op->places &&
 	       !(rmx_is_series(op) && op->next && op->places->count <= FEW);
@@ -144,7 +143,7 @@ static bool op_goes_alone(const struct rmaext_op *op)
 /* -- elements */
 
 static size_t elements_pack(struct rmx_send_buffer *buffer,
-			    const struct rmaext_op *op)
+			    const struct rmx_op *op)
 {
 	const bool update = op->kind == RMX_UPDATE;
 	struct rmx_request_header *q = header_of(buffer);
@@ -167,8 +166,8 @@ static size_t elements_pack(struct rmx_send_buffer *buffer,
 
 /* -- messages */
 
-size_t rmx_pack(struct rmx_send_buffer *buffer, struct rmaext_op *op,
-		struct rmaext_op **last_p)
+size_t rmx_pack(struct rmx_send_buffer *buffer, struct rmx_op *op,
+		struct rmx_op **last_p)
 {
 	size_t end = sizeof(struct rmx_request_header);
 
@@ -204,7 +203,7 @@ static void pieces_unpack(const struct rmx_send_buffer *buffer,
 
 void rmx_unpack(const struct rmx_send_buffer *buffer, const char *results)
 {
-	struct rmaext_op *op = buffer->op;
+	struct rmx_op *op = buffer->op;
 
 	if (buffer->bulk)
 		memcpy(op->local + buffer->some.part, results, buffer->results);

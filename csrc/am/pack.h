@@ -8,14 +8,14 @@
 #include "am/am.h"
 
 /* What `values` bytes of an operation add to a message and to its reply. */
-static inline struct rmx_share rmx_op_share(const struct rmaext_op *op,
+static inline struct rmx_share rmx_op_share(const struct rmx_op *op,
 					    uint64_t values)
 {
 	return rmx_share_of(op->kind, op->op, rmx_op_fetches(op), values);
 }
 
 /* The operands or the results are too long for a send buffer. */
-static inline bool rmx_op_is_bulk(const struct rmaext_op *op)
+static inline bool rmx_op_is_bulk(const struct rmx_op *op)
 {
 	const struct rmx_share s = rmx_op_share(op, op->len);
 	const uint64_t room = RMX_MESSAGE - RMX_HEADERS;
@@ -23,27 +23,27 @@ static inline bool rmx_op_is_bulk(const struct rmaext_op *op)
 	return !op->places && (s.values > room || s.values * s.operands > room);
 }
 
-static inline bool rmx_op_notifies(const struct rmaext_op *op)
+static inline bool rmx_op_notifies(const struct rmx_op *op)
 {
 	return op->kind == RMX_MESSAGE_PUT && op->notify >= 0;
 }
 
 /* A put of nothing to another job announces a guest: its card takes room. */
-static inline bool rmx_op_is_announcement(const struct rmaext_op *op)
+static inline bool rmx_op_is_announcement(const struct rmx_op *op)
 {
 	return op->window->visits && !op->len;
 }
 
 /* A range of `s->values` bytes from `offset` on; with a notification or not. */
-struct rmx_range rmx_range_of(const struct rmaext_op *op, uint64_t offset,
+struct rmx_range rmx_range_of(const struct rmx_op *op, uint64_t offset,
 			      const struct rmx_share *s, bool notify);
 /*
  * Fills a new message with the first operation of a line and those behind it
  * that may share it, up to *last_p; or with some of its places, which
  * buffer->some then names (buffer->shared). Returns the message's length.
  */
-size_t rmx_pack(struct rmx_send_buffer *buffer, struct rmaext_op *first,
-		struct rmaext_op **last_p);
+size_t rmx_pack(struct rmx_send_buffer *buffer, struct rmx_op *first,
+		struct rmx_op **last_p);
 /* Copies the results of a message to where its operations want them. */
 void rmx_unpack(const struct rmx_send_buffer *buffer, const char *results);
 

@@ -12,7 +12,7 @@
 
 /* -- answers */
 
-static const char *op_call_name(const struct rmaext_op *op)
+static const char *op_call_name(const struct rmx_op *op)
 {
 	return op->kind == RMX_UPDATE	     ? "update"
 	       : op->kind == RMX_MESSAGE_GET ? "get"
@@ -22,7 +22,7 @@ static const char *op_call_name(const struct rmaext_op *op)
 static void ops_end(struct rmx_send_buffer *buffer,
 		    const struct rmaext_error *failure)
 {
-	struct rmaext_op *op = buffer->op, *next;
+	struct rmx_op *op = buffer->op, *next;
 
 	/* the provider still reads the values: rmx_message_sent() ends it */
 	if (buffer->loaned && !buffer->sent) {
@@ -135,9 +135,9 @@ void rmx_message_answered(struct rmaext_fabric *f, const char *data, size_t len)
 
 /* Takes an operation out of a buffer, unless it is loaned and not sent yet. */
 static void buffer_take_out(struct rmx_am *am, struct rmx_send_buffer *buffer,
-			    struct rmaext_op *op)
+			    struct rmx_op *op)
 {
-	struct rmaext_op **link = &buffer->op;
+	struct rmx_op **link = &buffer->op;
 
 	if (buffer->shared && buffer->op != op)
 		return; /* op->next of one in parts may link the line */
@@ -152,7 +152,7 @@ static void buffer_take_out(struct rmx_am *am, struct rmx_send_buffer *buffer,
 }
 
 /* A late reply finds another generation, or not the operation. */
-static void op_give_up(struct rmaext_fabric *f, struct rmaext_op *op)
+static void op_give_up(struct rmaext_fabric *f, struct rmx_op *op)
 {
 	struct rmaext_peer *peer =
 		op->target->member->peer; /* op may be freed */
@@ -168,7 +168,7 @@ static void op_give_up(struct rmaext_fabric *f, struct rmaext_op *op)
 	rmx_message_pump(f, peer);
 }
 
-void rmx_message_give_up(struct rmaext_op *op)
+void rmx_message_give_up(struct rmx_op *op)
 {
 	struct rmaext_fabric *f = op->fabric;
 
@@ -179,9 +179,9 @@ void rmx_message_give_up(struct rmaext_op *op)
 }
 
 /* The first operation in a list that nobody owns, from w to `target`. */
-static struct rmaext_op *list_find_unowned(struct rmaext_op *op, bool shared,
-					   const struct rmaext_window *w,
-					   const struct rmx_target *target)
+static struct rmx_op *list_find_unowned(struct rmx_op *op, bool shared,
+					const struct rmaext_window *w,
+					const struct rmx_target *target)
 {
 	while (op &&
 	       !(rmx_is_nobodys(op) && op->window == w && op->target == target))
@@ -193,11 +193,11 @@ static struct rmaext_op *list_find_unowned(struct rmaext_op *op, bool shared,
  * The first such operation that was sent. It is asked for anew after each:
  * what is sent from the line meanwhile may use the same buffer.
  */
-static struct rmaext_op *sent_find_unowned(const struct rmaext_peer *peer,
-					   const struct rmaext_window *w,
-					   const struct rmx_target *target)
+static struct rmx_op *sent_find_unowned(const struct rmaext_peer *peer,
+					const struct rmaext_window *w,
+					const struct rmx_target *target)
 {
-	struct rmaext_op *op = NULL;
+	struct rmx_op *op = NULL;
 
 	for (const struct rmx_send_buffer *buffer = peer->line->send_buffers;
 	     buffer && !op; buffer = buffer->next)
@@ -211,7 +211,7 @@ static void target_forget(struct rmaext_fabric *f, struct rmaext_window *w,
 			  struct rmx_target *target)
 {
 	struct rmaext_peer *peer = target->member->peer;
-	struct rmaext_op *op;
+	struct rmx_op *op;
 
 	while (peer &&
 	       ((op = list_find_unowned(peer->line->queue, false, w, target)) ||
@@ -235,7 +235,7 @@ void rmx_message_fail_all(struct rmaext_fabric *f,
 			  const struct rmaext_error *record)
 {
 	struct rmx_am *am = f->am;
-	struct rmaext_op *op;
+	struct rmx_op *op;
 
 	for (unsigned int i = 0; i < am->sends_made; i++) {
 		struct rmx_send_buffer *buffer = &am->send_buffers[i];

@@ -22,7 +22,7 @@
 /* -- the line */
 
 /* The operation has left the line. */
-static void line_left(struct rmaext_peer *peer, struct rmaext_op *op)
+static void line_left(struct rmaext_peer *peer, struct rmx_op *op)
 {
 	op->queued = false;
 	if (op == atomic_load(&peer->line->open))
@@ -31,7 +31,7 @@ static void line_left(struct rmaext_peer *peer, struct rmaext_op *op)
 		peer->line->queued -= op->len + RMX_OVERHEAD;
 }
 
-void rmx_line_join(struct rmaext_peer *peer, struct rmaext_op *op)
+void rmx_line_join(struct rmaext_peer *peer, struct rmx_op *op)
 {
 	struct rmx_line *line = peer->line;
 
@@ -45,10 +45,10 @@ void rmx_line_join(struct rmaext_peer *peer, struct rmaext_op *op)
 	rmx_pending_add(op);
 }
 
-void rmx_op_unqueue(struct rmaext_op *op)
+void rmx_op_unqueue(struct rmx_op *op)
 {
 	struct rmaext_peer *peer = op->target->member->peer;
-	struct rmaext_op **link = &peer->line->queue;
+	struct rmx_op **link = &peer->line->queue;
 
 	if (!op->queued)
 		return;
@@ -71,7 +71,7 @@ void rmx_op_unqueue(struct rmaext_op *op)
  * one closes its endpoint then, it crashes (1.17). Guests come and go while
  * their owner lives on, so messages between them are short over tcp.
  */
-static uint64_t op_bulk_most(const struct rmaext_op *op, bool *loaned)
+static uint64_t op_bulk_most(const struct rmx_op *op, bool *loaned)
 {
 	const struct rmx_share s = rmx_op_share(op, op->len);
 	const struct rmaext_fabric *f = op->fabric;
@@ -91,7 +91,7 @@ static uint64_t op_bulk_most(const struct rmaext_op *op, bool *loaned)
 /* Some places of the first operation are in a message now. */
 static void line_sent_some(const struct rmx_send_buffer *buffer)
 {
-	struct rmaext_op *op = buffer->op;
+	struct rmx_op *op = buffer->op;
 
 	rmx_places_advance(op->places, &buffer->some);
 	op->flying++;
@@ -107,13 +107,13 @@ static void line_sent_some(const struct rmx_send_buffer *buffer)
  */
 static void line_sent_whole(struct rmaext_peer *peer,
 			    const struct rmx_send_buffer *buffer,
-			    struct rmaext_op *last)
+			    struct rmx_op *last)
 {
 	peer->line->queue = last->next;
 	if (!last->next)
 		peer->line->queue_end = &peer->line->queue;
 	last->next = NULL;
-	for (struct rmaext_op *op = buffer->op; op; op = op->next) {
+	for (struct rmx_op *op = buffer->op; op; op = op->next) {
 		op->posted = op->len;
 		op->flying = 1;
 		line_left(peer, op);
@@ -126,7 +126,7 @@ static void line_sent_whole(struct rmaext_peer *peer,
  */
 static int line_send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
-	struct rmaext_op *op = peer->line->queue, *last;
+	struct rmx_op *op = peer->line->queue, *last;
 	const bool announces = rmx_op_is_announcement(op);
 	struct rmx_send_buffer *buffer = rmx_message_new(f, peer, op->window);
 	struct rmx_request_header *q;
@@ -170,7 +170,7 @@ static int line_send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
 static int line_send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
 	struct rmx_am *am = f->am;
-	struct rmaext_op *op = peer->line->queue;
+	struct rmx_op *op = peer->line->queue;
 	struct iovec iov[RMX_MESSAGE_PIECES];
 	struct rmx_range range;
 	struct rmx_request_header *q;
@@ -235,14 +235,13 @@ static int line_send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
 /* Sends something of the line. */
 static int line_send(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
-	const struct rmaext_op *op = peer->line->queue;
+	const struct rmx_op *op = peer->line->queue;
 
 	return rmx_op_is_bulk(op) ? line_send_part(f, peer)
 				  : line_send_short(f, peer);
 }
 
-static void op_post_failed(struct rmaext_fabric *f, struct rmaext_op *op,
-			   int code)
+static void op_post_failed(struct rmaext_fabric *f, struct rmx_op *op, int code)
 {
 	const struct rmaext_error record = rmx_post_failure(f, op->rank, code);
 
@@ -264,7 +263,7 @@ static void line_stall(struct rmx_am *am, struct rmaext_peer *peer)
 static bool line_may_send(const struct rmx_am *am,
 			  const struct rmaext_peer *peer)
 {
-	const struct rmaext_op *op = peer->line->queue;
+	const struct rmx_op *op = peer->line->queue;
 
 	if (op == atomic_load(&peer->line->open) && peer->line->requests)
 		return false;  /* it may grow until they are answered */
@@ -311,7 +310,7 @@ void rmx_message_retry(struct rmaext_fabric *f)
  * are sent from where they are. If that fails, they are copied, a buffer at a
  * time.
  */
-static void op_lend(struct rmaext_op *op)
+static void op_lend(struct rmx_op *op)
 {
 	struct rmaext_fabric *f = op->fabric;
 
@@ -326,9 +325,9 @@ static void op_lend(struct rmaext_op *op)
  * This is for messages what op_step() is for chunks. A copy has no owner once
  * it is in the line; the line takes only so many bytes of copies.
  */
-enum rmx_step rmx_message_step(struct rmaext_op **op_p)
+enum rmx_step rmx_message_step(struct rmx_op **op_p)
 {
-	struct rmaext_op *op = *op_p;
+	struct rmx_op *op = *op_p;
 	struct rmaext_peer *peer = op->target->member->peer;
 	struct rmaext_fabric *f = op->fabric;
 	struct rmx_am *am = f->am;

@@ -31,7 +31,7 @@ static uint32_t series_most(size_t unit)
 			  single_bytes(unit));
 }
 
-static bool series_takes(const struct rmaext_op *op,
+static bool series_takes(const struct rmx_op *op,
 			 const struct rmaext_window *root,
 			 const struct rmx_single *it)
 {
@@ -42,8 +42,7 @@ static bool series_takes(const struct rmaext_op *op,
 }
 
 /* There is room, and the line has counted the value. */
-static void series_append(struct rmaext_op *op, uint64_t offset,
-			  const void *value)
+static void series_append(struct rmx_op *op, uint64_t offset, const void *value)
 {
 	struct rmx_places *s = op->places;
 	char *at = (char *)(s + 1) + s->count++ * single_bytes(op->unit);
@@ -60,7 +59,7 @@ static void series_count(const struct rmaext_window *root,
 		  RMAEXT_MESSAGE, 1, it->unit);
 }
 
-static void series_grow_by(struct rmx_line *line, struct rmaext_op *op,
+static void series_grow_by(struct rmx_line *line, struct rmx_op *op,
 			   const struct rmaext_window *w,
 			   const struct rmx_single *it)
 {
@@ -75,7 +74,7 @@ bool rmx_series_join(struct rmaext_window *w, const struct rmx_single *it)
 	struct rmaext_window *root = w->root;
 	struct rmaext_peer *peer = rmx_target_of(root, it->rank)->member->peer;
 	struct rmx_line *line = peer ? peer->line : NULL;
-	struct rmaext_op *op;
+	struct rmx_op *op;
 	bool joins;
 
 	if (!line || !atomic_load_explicit(&line->open, memory_order_relaxed))
@@ -94,7 +93,7 @@ bool rmx_series_join(struct rmaext_window *w, const struct rmx_single *it)
 }
 
 /* Makes room for one more. False: it is full, or there is no memory. */
-static bool series_make_room(struct rmaext_op *op)
+static bool series_make_room(struct rmx_op *op)
 {
 	const size_t each = single_bytes(op->unit);
 	const uint32_t most = series_most(op->unit);
@@ -129,7 +128,7 @@ static bool series_make_room(struct rmaext_op *op)
 
 static bool series_begin(struct rmaext_window *w, const struct rmx_single *it)
 {
-	struct rmaext_op *op;
+	struct rmx_op *op;
 
 	if (rmx_op_new(w, it->rank, it->kind, it->offset, it->unit, 0, &op))
 		return false;
@@ -175,7 +174,7 @@ enum rmx_joined rmx_series_add(struct rmaext_window *w,
 	struct rmaext_window *root = w->root;
 	struct rmaext_fabric *f = root->fabric;
 	struct rmaext_peer *peer = rmx_target_of(root, it->rank)->member->peer;
-	struct rmaext_op *op;
+	struct rmx_op *op;
 	struct rmx_line *line;
 	enum rmx_joined joined = RMX_ALONE;
 	bool stalled;

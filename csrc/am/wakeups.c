@@ -68,7 +68,7 @@ void rmx_lock_swap_tell(struct rmaext_window *w, uint64_t offset)
 static void wakeup_send(struct rmaext_window *w, int64_t rank, uint64_t offset)
 {
 	const int64_t one = 1;
-	struct rmaext_op *op;
+	struct rmx_op *op;
 
 	if (!rmx_peer_of(w, rank) || rmx_op_new(w, rank, RMX_UPDATE, offset,
 						sizeof(one), sizeof(one), &op))

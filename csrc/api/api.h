@@ -12,19 +12,19 @@
  * as rmaext_start().
  */
 int rmx_update_start(struct rmaext_window *window,
-		     const struct rmaext_call *call, struct rmaext_op **op_p);
+		     const struct rmaext_call *call, struct rmx_op **op_p);
 int rmx_move_start(struct rmaext_window *window, const struct rmaext_call *call,
-		   struct rmaext_op **op_p);
+		   struct rmx_op **op_p);
 int rmx_strided_start(struct rmaext_window *window,
-		      const struct rmaext_call *call, struct rmaext_op **op_p);
+		      const struct rmaext_call *call, struct rmx_op **op_p);
 int rmx_notify_start(struct rmaext_window *window,
-		     const struct rmaext_call *call, struct rmaext_op **op_p);
+		     const struct rmaext_call *call, struct rmx_op **op_p);
 
 /*
  * The owner of an RMX_LOCAL_UPDATE goes on with it for a slice, inside the
  * window. Returns as rmaext_op_wait(); the operation stays the owner's.
  */
-int rmx_update_wait(struct rmaext_op *op);
+int rmx_update_wait(struct rmx_op *op);
 
 /*
  * notify.c: a put with a notification by message, with a copy of the data, so
@@ -50,7 +50,7 @@ int rmx_many_check_route(const struct rmaext_window *window, const char *call,
  */
 int rmx_batch_begin(struct rmaext_window *window,
 		    const struct rmaext_places_call *call,
-		    struct rmaext_bundle **bundle_p, int64_t *bad_p);
+		    struct rmx_bundle **bundle_p, int64_t *bad_p);
 
 /*
  * vector.c: does all of it at once if it is short, valid and by memory; *ret_p
@@ -66,7 +66,7 @@ bool rmx_many_direct(struct rmaext_window *window,
  * strided.c: the owner of an RMX_LOCAL_COPY goes on with it for a slice, inside
  * the window. Returns as rmaext_op_wait(); the operation stays the owner's.
  */
-int rmx_strided_wait(struct rmaext_op *op);
+int rmx_strided_wait(struct rmx_op *op);
 
 /*
  * strided.c: rmx_check() of all bytes that strides reach from offset on. The

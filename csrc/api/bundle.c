@@ -260,11 +260,11 @@ static int places_copy(const struct begin *b, int64_t rank)
 
 /* The short places of a rank, as one operation. */
 static int member_begin_short(const struct begin *b, int64_t rank,
-			      uint64_t count, struct rmaext_bundle *g)
+			      uint64_t count, struct rmx_bundle *g)
 {
 	const struct rmaext_places_call *c = b->call;
 	struct rmx_places *places = pieces_new(b, rank, count, false);
-	struct rmaext_op *op;
+	struct rmx_op *op;
 	int ret;
 
 	if (!places)
@@ -287,10 +287,10 @@ static int member_begin_short(const struct begin *b, int64_t rank,
 }
 
 static int member_begin_long(const struct begin *b, const struct place *p,
-			     struct rmaext_bundle *g)
+			     struct rmx_bundle *g)
 {
 	const bool put = b->call->kind == RMAEXT_PUT;
-	struct rmaext_op *op;
+	struct rmx_op *op;
 	int ret = put ? rmx_put_new(b->window, p->rank, p->at,
 				    place_value(b, p), p->len, &op)
 		      : rmx_get_new(b->window, p->rank, p->at,
@@ -299,8 +299,7 @@ static int member_begin_long(const struct begin *b, const struct place *p,
 	return ret ? ret : rmx_bundle_begin(g, op);
 }
 
-static int rank_begin(const struct begin *b, int64_t rank,
-		      struct rmaext_bundle *g)
+static int rank_begin(const struct begin *b, int64_t rank, struct rmx_bundle *g)
 {
 	const uint64_t start = b->first[rank], end = b->first[rank + 1];
 	const struct place *first;
@@ -340,9 +339,9 @@ static uint64_t begin_members(const struct begin *b)
 	return n;
 }
 
-static int begin_far(struct begin *b, struct rmaext_bundle **bundle_p)
+static int begin_far(struct begin *b, struct rmx_bundle **bundle_p)
 {
-	struct rmaext_bundle *g;
+	struct rmx_bundle *g;
 	uint64_t members;
 	int ret = places_sort(b);
 

@@ -70,7 +70,7 @@ int rmaext_visit_open(rmaext_fabric *f, const struct rmaext_visit *visit,
 /* A put of nothing, whose message has the guest's card: line_send_short(). */
 int rmaext_visit_announce(rmaext_window *w)
 {
-	struct rmaext_op *op;
+	struct rmx_op *op;
 	int ret = rmx_window_enter(w, "attach");
 
 	if (ret)

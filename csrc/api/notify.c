@@ -58,7 +58,7 @@ static int notified_put(struct rmaext_window *w, int64_t rank, uint64_t offset,
 }
 
 int rmx_notify_start(struct rmaext_window *w, const struct rmaext_call *c,
-		     struct rmaext_op **op_p)
+		     struct rmx_op **op_p)
 {
 	const int slot = c->notify - 1;
 	int ret = slot_check("put_notify", c->rank, slot);

@@ -61,7 +61,7 @@ static int put_write(struct rmaext_window *w, const struct rmaext_call *c,
 	/* a copy is one chunk: then the CQ's reader knows when it is complete
 	 */
 	const bool copy = len <= RMX_COPY_MAX && len <= w->fabric->limits.chunk;
-	struct rmaext_op *op;
+	struct rmx_op *op;
 	int ret =
 		copy ? rmx_op_new(w, c->rank, RMX_PUT, c->offset, len, len, &op)
 		     : rmx_op_over(w, c->rank, RMX_PUT, c->offset, c->operand,
@@ -104,10 +104,10 @@ static int put_start(struct rmaext_window *w, const struct rmaext_call *c,
 }
 
 int rmx_move_start(struct rmaext_window *w, const struct rmaext_call *c,
-		   struct rmaext_op **op_p)
+		   struct rmx_op **op_p)
 {
 	const bool put = c->kind == RMAEXT_PUT;
-	struct rmaext_op *op;
+	struct rmx_op *op;
 	int ret;
 
 	if (move_by_memory(w, c, &ret))
@@ -125,7 +125,7 @@ int rmx_move_start(struct rmaext_window *w, const struct rmaext_call *c,
 
 int rmaext_connect(rmaext_window *w, int64_t rank, rmaext_op **op_p)
 {
-	struct rmaext_op *op;
+	struct rmx_op *op;
 	int ret = rmx_window_enter(w, "connect");
 	size_t least;
 

@@ -69,7 +69,7 @@ static int strided_post(struct rmaext_window *w, int64_t rank, uint64_t offset,
 			bool put, const struct rmx_strides *s, char *buf,
 			rmaext_op **op_p)
 {
-	struct rmaext_op *op;
+	struct rmx_op *op;
 	int ret = rmx_op_over(w, rank, put ? RMX_PUT : RMX_GET, offset, buf,
 			      s->run * s->runs, loops_bytes(s), &op);
 
@@ -87,7 +87,7 @@ static int strided_send(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	const uint64_t len = s->run * s->runs;
 	const size_t bytes = loops_bytes(s);
 	const bool copy = put && len <= RMX_COPY_MAX && !w->visits;
-	struct rmaext_op *op;
+	struct rmx_op *op;
 	int ret = rmx_op_new(w, rank, put ? RMX_MESSAGE_PUT : RMX_MESSAGE_GET,
 			     offset, len, bytes + (copy ? len : 0), &op);
 
@@ -107,7 +107,7 @@ static int strided_send(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	return rmx_op_run(op, op_p);
 }
 
-int rmx_strided_wait(struct rmaext_op *op)
+int rmx_strided_wait(struct rmx_op *op)
 {
 	const bool put = op->places->values;
 	const struct rmx_target *t = rmx_target_of(op->window, op->rank);
@@ -134,7 +134,7 @@ static int strided_copy(struct rmaext_window *w, int64_t rank, uint64_t offset,
 			bool put, const struct rmx_strides *s, char *buf,
 			rmaext_op **op_p)
 {
-	struct rmaext_op *op = calloc(1, sizeof(*op) + loops_bytes(s));
+	struct rmx_op *op = calloc(1, sizeof(*op) + loops_bytes(s));
 	int ret;
 
 	if (!op)
@@ -180,7 +180,7 @@ static int strided_run(struct rmaext_window *w, int64_t rank, uint64_t offset,
 }
 
 int rmx_strided_start(struct rmaext_window *w, const struct rmaext_call *c,
-		      struct rmaext_op **op_p)
+		      struct rmx_op **op_p)
 {
 	const bool put = c->kind == RMAEXT_PUT;
 	char *buf = put ? (char *)(uintptr_t)c->operand : c->result;

@@ -74,11 +74,11 @@ static char *target_memory(const struct rmaext_window *w, int64_t rank,
 
 /* By this CPU. There is an operation only if it must wait for the guard. */
 static int update_local(struct rmaext_window *w, int64_t rank, uint64_t offset,
-			const struct rmx_update *u, struct rmaext_op **op_p)
+			const struct rmx_update *u, struct rmx_op **op_p)
 {
 	const int64_t slice = w->timeout < RMX_SLICE ? w->timeout : RMX_SLICE;
 	uint64_t done = 0;
-	struct rmaext_op *op;
+	struct rmx_op *op;
 	int ret = rmx_update_apply(w, rank, target_memory(w, rank, offset), u,
 				   &done, slice);
 
@@ -90,7 +90,7 @@ static int update_local(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	op = calloc(1, sizeof(*op));
 	if (!op)
 		return rmx_fail(-FI_ENOMEM, rank, "malloc", "operation");
-	*op = (struct rmaext_op){
+	*op = (struct rmx_op){
 		.window = w,
 		.rank = rank,
 		.kind = RMX_LOCAL_UPDATE,
@@ -108,7 +108,7 @@ static int update_local(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	return rmx_guard_overdue(rank, op->timeout, &op->deadline);
 }
 
-int rmx_update_wait(struct rmaext_op *op)
+int rmx_update_wait(struct rmx_op *op)
 {
 	const struct rmx_update u = {
 		op->op, op->type, op->operand, op->compare, op->local, op->len,
@@ -135,7 +135,7 @@ int rmx_update_wait(struct rmaext_op *op)
 /* By message to the target's progress thread. */
 static int update_remote(struct rmaext_window *w, int64_t rank, uint64_t offset,
 			 const struct rmx_update *u, int *ended,
-			 struct rmaext_op **op_p)
+			 struct rmx_op **op_p)
 {
 	const size_t unit = rmx_unit_of(u->type);
 	const uint64_t len = u->count * unit;
@@ -149,7 +149,7 @@ static int update_remote(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		.unit = unit,
 		.value = u->operand,
 	};
-	struct rmaext_op *op;
+	struct rmx_op *op;
 	int ret;
 
 	if (copy && u->count == 1 && rmx_series_add(w, &single) == RMX_IN_LINE)
@@ -170,7 +170,7 @@ static int update_remote(struct rmaext_window *w, int64_t rank, uint64_t offset,
 }
 
 int rmx_update_start(struct rmaext_window *w, const struct rmaext_call *c,
-		     struct rmaext_op **op_p)
+		     struct rmx_op **op_p)
 {
 	const struct rmx_update u = {
 		c->op, c->type, c->operand, c->compare, c->result, c->count,

@@ -37,7 +37,7 @@ int rmx_many_check_route(const struct rmaext_window *w, const char *call,
 			"no route leads there: that rank has no network");
 }
 
-static int batch_check_route(const struct rmaext_batch *b, int64_t rank)
+static int batch_check_route(const struct rmx_batch *b, int64_t rank)
 {
 	return rmx_many_check_route(
 		b->window, rmx_batch_name(b), rank, b->kind, b->type,
@@ -45,7 +45,7 @@ static int batch_check_route(const struct rmaext_batch *b, int64_t rank)
 }
 
 /* Records what is wrong with an element, if anything is. */
-static int batch_check_one(const struct rmaext_batch *b, int64_t rank,
+static int batch_check_one(const struct rmx_batch *b, int64_t rank,
 			   uint64_t offset)
 {
 	const char *call = rmx_batch_name(b);
@@ -60,7 +60,7 @@ static int batch_check_one(const struct rmaext_batch *b, int64_t rank,
 	return ret ? ret : batch_check_route(b, rank);
 }
 
-static unsigned int batch_route_bit(const struct rmaext_batch *b, int64_t rank)
+static unsigned int batch_route_bit(const struct rmx_batch *b, int64_t rank)
 {
 	const int route = rmx_target_of(b->window, rank)->route;
 
@@ -70,7 +70,7 @@ static unsigned int batch_route_bit(const struct rmaext_batch *b, int64_t rank)
 }
 
 /* A quick look at all; if one may be wrong, the first such is described. */
-static int batch_check_all(struct rmaext_batch *b, int64_t *bad_p)
+static int batch_check_all(struct rmx_batch *b, int64_t *bad_p)
 {
 	unsigned int routes = 0;
 	uint64_t i, at;
@@ -106,7 +106,7 @@ static int batch_check_all(struct rmaext_batch *b, int64_t *bad_p)
 /* -- block by block */
 
 /* Does the elements by memory of a block that has others too. */
-static int portion_some_direct(struct rmaext_batch *b)
+static int portion_some_direct(struct rmx_batch *b)
 {
 	int ret = 0;
 
@@ -124,7 +124,7 @@ static int portion_some_direct(struct rmaext_batch *b)
 }
 
 /* Does what is left of the block by memory. */
-static int portion_by_memory(struct rmaext_batch *b)
+static int portion_by_memory(struct rmx_batch *b)
 {
 	int ret;
 
@@ -139,10 +139,10 @@ static int portion_by_memory(struct rmaext_batch *b)
 }
 
 /* Begins a request for a lane that goes by messages. */
-static int lane_begin(struct rmaext_batch *b, struct rmx_lane *lane)
+static int lane_begin(struct rmx_batch *b, struct rmx_lane *lane)
 {
 	const uint64_t left = lane->places.count - lane->places.next;
-	struct rmaext_op *op;
+	struct rmx_op *op;
 	int ret = rmx_op_new(b->window, lane->rank,
 			     rmx_updates(b)	     ? RMX_UPDATE
 			     : b->kind == RMAEXT_PUT ? RMX_MESSAGE_PUT
@@ -163,7 +163,7 @@ static int lane_begin(struct rmaext_batch *b, struct rmx_lane *lane)
 	return rmx_bundle_begin(b->bundle, op);
 }
 
-static int lanes_begin(struct rmaext_batch *b)
+static int lanes_begin(struct rmx_batch *b)
 {
 	int ret = 0;
 
@@ -174,7 +174,7 @@ static int lanes_begin(struct rmaext_batch *b)
 }
 
 /* Begins the requests of a block, whose lanes are made. */
-static int lanes_start(struct rmaext_batch *b, int *ended)
+static int lanes_start(struct rmx_batch *b, int *ended)
 {
 	b->bundle = rmx_bundle_new(b->lane_count, ended);
 	return b->bundle ? lanes_begin(b)
@@ -182,7 +182,7 @@ static int lanes_start(struct rmaext_batch *b, int *ended)
 }
 
 /* Nothing refers to the lanes of the last block any more. */
-static void lanes_end(struct rmaext_batch *b)
+static void lanes_end(struct rmx_batch *b)
 {
 	rmx_bundle_end(b->bundle);
 	b->bundle = NULL;
@@ -192,7 +192,7 @@ static void lanes_end(struct rmaext_batch *b)
  * How many elements the next block has: others wait behind it in the line of a
  * peer.
  */
-static uint64_t portion_count(const struct rmaext_batch *b)
+static uint64_t portion_count(const struct rmx_batch *b)
 {
 	const uint64_t left = b->count - b->start;
 	uint64_t most = RMX_PORTION;
@@ -202,7 +202,7 @@ static uint64_t portion_count(const struct rmaext_batch *b)
 	return left < most ? left : most;
 }
 
-static int portion_next(struct rmaext_batch *b)
+static int portion_next(struct rmx_batch *b)
 {
 	int ret;
 
@@ -216,7 +216,7 @@ static int portion_next(struct rmaext_batch *b)
 }
 
 /* Waits until the requests of the block's lanes have ended. */
-static int lanes_wait(struct rmaext_batch *b, int64_t until)
+static int lanes_wait(struct rmx_batch *b, int64_t until)
 {
 	const int64_t rank = b->lane_count == 1 ? b->lanes->rank : -1;
 	int ret = lanes_begin(b);
@@ -231,7 +231,7 @@ static int lanes_wait(struct rmaext_batch *b, int64_t until)
 }
 
 /* The error of an operation by its own name is one of this call. */
-static int batch_failed(const struct rmaext_batch *b)
+static int batch_failed(const struct rmx_batch *b)
 {
 	static const char *const own[] = {"wait", "put", "get", "update"};
 	struct rmaext_error record;
@@ -244,7 +244,7 @@ static int batch_failed(const struct rmaext_batch *b)
 	return rmx_fail_record(&record);
 }
 
-static int batch_go_on(struct rmaext_batch *b)
+static int batch_go_on(struct rmx_batch *b)
 {
 	const int64_t until = rmx_now() + RMX_SLICE;
 	int ret = 0;
@@ -269,14 +269,14 @@ static int batch_go_on(struct rmaext_batch *b)
 }
 
 /* Goes on with the batch for a slice. */
-static int batch_run(struct rmaext_batch *b)
+static int batch_run(struct rmx_batch *b)
 {
 	const int ret = batch_go_on(b);
 
 	return ret && ret != RMAEXT_PENDING ? batch_failed(b) : ret;
 }
 
-static void batch_free(struct rmaext_batch *b)
+static void batch_free(struct rmx_batch *b)
 {
 	lanes_end(b);
 	free(b->lanes);
@@ -290,12 +290,11 @@ static void batch_free(struct rmaext_batch *b)
  * A batch that may be continued, or that has lanes, lies on the heap. Its
  * blocks have `most` elements at most.
  */
-static struct rmaext_batch *batch_copy(const struct rmaext_batch *from,
-				       uint64_t most)
+static struct rmx_batch *batch_copy(const struct rmx_batch *from, uint64_t most)
 {
 	const bool lanes = from->routes != RMX_ONLY_DIRECT;
 	const uint64_t n = from->count < most ? from->count : most;
-	struct rmaext_batch *b = malloc(sizeof(*b));
+	struct rmx_batch *b = malloc(sizeof(*b));
 
 	if (!b)
 		return NULL;
@@ -311,10 +310,10 @@ static struct rmaext_batch *batch_copy(const struct rmaext_batch *from,
 }
 
 /* All elements have been checked. */
-static int batch_carry_out(const struct rmaext_batch *on_stack,
+static int batch_carry_out(const struct rmx_batch *on_stack,
 			   struct rmaext_many *many_p)
 {
-	struct rmaext_batch *b = batch_copy(on_stack, RMX_PORTION);
+	struct rmx_batch *b = batch_copy(on_stack, RMX_PORTION);
 	int ret;
 
 	if (!b)
@@ -328,8 +327,7 @@ static int batch_carry_out(const struct rmaext_batch *on_stack,
 	return ret;
 }
 
-static int batch_start(struct rmaext_batch *on_stack,
-		       struct rmaext_many *many_p)
+static int batch_start(struct rmx_batch *on_stack, struct rmaext_many *many_p)
 {
 	int ret;
 
@@ -346,15 +344,15 @@ static int batch_start(struct rmaext_batch *on_stack,
 	return batch_carry_out(on_stack, many_p);
 }
 
-static struct rmaext_batch batch_make(struct rmaext_window *w,
-				      const struct rmaext_places_call *c)
+static struct rmx_batch batch_make(struct rmaext_window *w,
+				   const struct rmaext_places_call *c)
 {
 	const bool update = c->kind == RMAEXT_UPDATE;
 	const uint64_t usual = w->stride ? w->stride : c->unit;
 	const uint64_t scale = c->scale ? c->scale : usual;
 	const size_t width = update ? rmx_operands(c->op) * c->unit : c->unit;
 
-	return (struct rmaext_batch){
+	return (struct rmx_batch){
 		.window = w,
 		.fabric = w->fabric,
 		.kind = c->kind,
@@ -377,7 +375,7 @@ static struct rmaext_batch batch_make(struct rmaext_window *w,
 }
 
 /* Copies ranks and offsets, which the caller may change after the call. */
-static int batch_own_arrays(struct rmaext_batch *b, int64_t **copies_p)
+static int batch_own_arrays(struct rmx_batch *b, int64_t **copies_p)
 {
 	const uint64_t ranks = b->rank_mask ? b->count : 1;
 	const uint64_t offsets = b->offset_mask ? b->count : 1;
@@ -394,7 +392,7 @@ static int batch_own_arrays(struct rmaext_batch *b, int64_t **copies_p)
 }
 
 /* Begins what is not done at once; all is one block. */
-static int batch_begin_far(struct rmaext_batch *b, int *ended)
+static int batch_begin_far(struct rmx_batch *b, int *ended)
 {
 	int ret = rmx_lanes_make(b);
 
@@ -409,10 +407,10 @@ static void batch_dispose(void *batch)
 }
 
 int rmx_batch_begin(struct rmaext_window *w, const struct rmaext_places_call *c,
-		    struct rmaext_bundle **bundle_p, int64_t *bad_p)
+		    struct rmx_bundle **bundle_p, int64_t *bad_p)
 {
-	struct rmaext_batch *b = NULL, on_stack = batch_make(w, c);
-	struct rmaext_bundle *g;
+	struct rmx_batch *b = NULL, on_stack = batch_make(w, c);
+	struct rmx_bundle *g;
 	int64_t *copies = NULL;
 	int ret = batch_own_arrays(&on_stack, &copies);
 
@@ -448,7 +446,7 @@ int rmx_batch_begin(struct rmaext_window *w, const struct rmaext_places_call *c,
 bool rmx_many_direct(struct rmaext_window *w,
 		     const struct rmaext_places_call *c, bool fresh, int *ret_p)
 {
-	struct rmaext_batch b;
+	struct rmx_batch b;
 	uint64_t done;
 
 	if (c->count > RMX_PORTION ||
@@ -482,7 +480,7 @@ static int many_check(const struct rmaext_places_call *c)
 int rmaext_many(rmaext_window *w, const struct rmaext_places_call *call,
 		struct rmaext_many *many_p)
 {
-	struct rmaext_batch b;
+	struct rmx_batch b;
 	int ret = many_check(call);
 
 	many_p->batch = NULL;

@@ -26,7 +26,7 @@ struct rmx_lane {
 	struct rmx_places places;
 };
 
-struct rmaext_batch {
+struct rmx_batch {
 	struct rmaext_window *window;
 	struct rmaext_fabric *fabric; /* the struct stays when it is closed */
 	int kind, op, type, access;
@@ -51,13 +51,13 @@ struct rmaext_batch {
 	uint32_t *lane_of;	/* of a rank: 1 + its lane's index */
 	struct rmx_lane *lanes; /* with an empty one at the end */
 	size_t lane_count;
-	struct rmaext_bundle *bundle; /* of the lanes; or NULL */
-	int64_t deadline;	      /* of the wait for a guard */
+	struct rmx_bundle *bundle; /* of the lanes; or NULL */
+	int64_t deadline;	   /* of the wait for a guard */
 	int64_t begun; /* when the block's lanes were made, for the record */
 };
 
 /* What the record has of a batch: RMAEXT_DID_PUT and so on. */
-static inline unsigned int rmx_batch_counts_as(const struct rmaext_batch *b)
+static inline unsigned int rmx_batch_counts_as(const struct rmx_batch *b)
 {
 	return rmx_counted_as(b->kind, b->results);
 }
@@ -72,7 +72,7 @@ static inline const char *rmx_many_name(int kind, int op, bool fetch)
 	return kind == RMAEXT_PUT ? "put_many" : "get_many";
 }
 
-static inline const char *rmx_batch_name(const struct rmaext_batch *b)
+static inline const char *rmx_batch_name(const struct rmx_batch *b)
 {
 	return rmx_many_name(b->kind, b->op, b->results);
 }
@@ -81,29 +81,29 @@ static inline const char *rmx_batch_name(const struct rmaext_batch *b)
  * Return what the caller's arrays have for element i. Ranks and offsets are
  * read in one piece, as another thread may change them.
  */
-static inline int64_t rmx_rank_at(const struct rmaext_batch *b, uint64_t i)
+static inline int64_t rmx_rank_at(const struct rmx_batch *b, uint64_t i)
 {
 	return __atomic_load_n(&b->ranks[i & b->rank_mask], __ATOMIC_RELAXED);
 }
 
-static inline uint64_t rmx_offset_at(const struct rmaext_batch *b, uint64_t i)
+static inline uint64_t rmx_offset_at(const struct rmx_batch *b, uint64_t i)
 {
 	return (uint64_t)__atomic_load_n(&b->offsets[i & b->offset_mask],
 					 __ATOMIC_RELAXED);
 }
 
-static inline const char *rmx_value_at(const struct rmaext_batch *b, uint64_t i)
+static inline const char *rmx_value_at(const struct rmx_batch *b, uint64_t i)
 {
 	return b->values ? b->values + i * b->step : NULL;
 }
 
-static inline char *rmx_result_at(const struct rmaext_batch *b, uint64_t i)
+static inline char *rmx_result_at(const struct rmx_batch *b, uint64_t i)
 {
 	return b->results ? b->results + i * b->unit : NULL;
 }
 
 /* Is the batch one of updates? */
-static inline bool rmx_updates(const struct rmaext_batch *b)
+static inline bool rmx_updates(const struct rmx_batch *b)
 {
 	return b->kind == RMAEXT_UPDATE;
 }
@@ -113,7 +113,7 @@ static inline bool rmx_updates(const struct rmaext_batch *b)
  * the window. It is asked anew wherever memory is touched, as another thread
  * may have changed the caller's arrays since they were checked.
  */
-static inline struct rmx_target *rmx_place(const struct rmaext_batch *b,
+static inline struct rmx_target *rmx_place(const struct rmx_batch *b,
 					   int64_t rank, uint64_t offset,
 					   uint64_t *at_p)
 {
@@ -129,7 +129,7 @@ static inline struct rmx_target *rmx_place(const struct rmaext_batch *b,
 }
 
 /* Records that an array has changed since it was checked; -FI_EINVAL. */
-static inline int rmx_changed(const struct rmaext_batch *b)
+static inline int rmx_changed(const struct rmx_batch *b)
 {
 	return rmx_fail(-FI_EINVAL, RMX_NO_RANK, rmx_batch_name(b),
 			"the arrays of ranks or offsets changed during the "
@@ -137,7 +137,7 @@ static inline int rmx_changed(const struct rmaext_batch *b)
 }
 
 /* Are the elements aligned for updates there? */
-static inline bool rmx_batch_aligned(const struct rmaext_batch *b,
+static inline bool rmx_batch_aligned(const struct rmx_batch *b,
 				     const struct rmx_target *t)
 {
 	return !rmx_updates(b) || (rmx_update_aligned(t, 0, b->type) &&
@@ -153,8 +153,7 @@ static inline bool rmx_many_is_local(const struct rmaext_window *w, int kind,
 	return rmx_target_of(w, rank)->route == RMAEXT_DIRECT;
 }
 
-static inline bool rmx_batch_is_local(const struct rmaext_batch *b,
-				      int64_t rank)
+static inline bool rmx_batch_is_local(const struct rmx_batch *b, int64_t rank)
 {
 	return rmx_many_is_local(b->window, b->kind, rank);
 }
@@ -167,7 +166,7 @@ static inline bool rmx_batch_is_local(const struct rmaext_batch *b,
  * Returns false if nothing was done; else *done_p is the number of elements
  * that are done, and *ret_p is 0 or an error with a record.
  */
-bool rmx_direct_all(const struct rmaext_batch *batch, int *ret_p,
+bool rmx_direct_all(const struct rmx_batch *batch, int *ret_p,
 		    uint64_t *done_p);
 
 /*
@@ -175,7 +174,7 @@ bool rmx_direct_all(const struct rmaext_batch *batch, int *ret_p,
  * this CPU. Returns 0, an error with a record, or RMAEXT_PENDING: a guard was
  * not free, that of batch->busy; call it again.
  */
-int rmx_direct_portion(struct rmaext_batch *batch, uint64_t end);
+int rmx_direct_portion(struct rmx_batch *batch, uint64_t end);
 
 /* -- vector_cells.c */
 
@@ -184,8 +183,8 @@ int rmx_direct_portion(struct rmaext_batch *batch, uint64_t end);
  * are for this CPU. update moves batch->at, and returns as rmx_direct_portion()
  * does; move, of puts and gets, returns 0 or an error with a record.
  */
-int rmx_cells_update_each(struct rmaext_batch *batch, uint64_t end);
-int rmx_cells_move_each(const struct rmaext_batch *batch, uint64_t start,
+int rmx_cells_update_each(struct rmx_batch *batch, uint64_t end);
+int rmx_cells_move_each(const struct rmx_batch *batch, uint64_t start,
 			uint64_t end);
 
 /* -- vector_lanes.c */
@@ -194,12 +193,12 @@ int rmx_cells_move_each(const struct rmaext_batch *batch, uint64_t start,
  * Sorts the elements of the block that are not for this CPU into lanes, which
  * the batch owns. Returns 0, or an error with a record.
  */
-int rmx_lanes_make(struct rmaext_batch *batch);
+int rmx_lanes_make(struct rmx_batch *batch);
 
 /*
  * Copies the lanes that need no message by system calls. Returns 0 when all are
  * done, RMAEXT_PENDING at the time `until`, or an error with a record.
  */
-int rmx_lanes_copy(struct rmaext_batch *batch, int64_t until);
+int rmx_lanes_copy(struct rmx_batch *batch, int64_t until);
 
 #endif

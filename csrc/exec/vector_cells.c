@@ -5,7 +5,7 @@
  */
 #include "exec/vector.h"
 
-int rmx_cells_update_each(struct rmaext_batch *b, uint64_t end)
+int rmx_cells_update_each(struct rmx_batch *b, uint64_t end)
 {
 	for (uint64_t at; b->at < end; b->at++) {
 		const uint64_t i = b->at;
@@ -28,8 +28,7 @@ int rmx_cells_update_each(struct rmaext_batch *b, uint64_t end)
 	return 0;
 }
 
-int rmx_cells_move_each(const struct rmaext_batch *b, uint64_t start,
-			uint64_t end)
+int rmx_cells_move_each(const struct rmx_batch *b, uint64_t start, uint64_t end)
 {
 	void *cells[RMX_CELLS];
 

@@ -73,8 +73,8 @@ indices_within(const int64_t *index, uint64_t n, uint64_t low, uint64_t limit)
 }
 
 /* Do the elements have that rank, all? Where they differ, the first ones do. */
-static bool ranks_are(const struct rmaext_batch *b, uint64_t start,
-		      uint64_t end, int64_t rank)
+static bool ranks_are(const struct rmx_batch *b, uint64_t start, uint64_t end,
+		      int64_t rank)
 {
 	const uint64_t n = end - start, some = n < 16 ? n : 16;
 	const int64_t *ranks = b->ranks + start;
@@ -85,8 +85,8 @@ static bool ranks_are(const struct rmaext_batch *b, uint64_t start,
 	       indices_within(ranks + some, n - some, (uint64_t)rank, 1);
 }
 
-static void part_add(struct parts *p, const struct rmaext_batch *b,
-		     int64_t rank, bool checked)
+static void part_add(struct parts *p, const struct rmx_batch *b, int64_t rank,
+		     bool checked)
 {
 	const struct rmx_target *t = rmx_target_of(b->window, rank);
 	const bool may =
@@ -107,7 +107,7 @@ static void part_add(struct parts *p, const struct rmaext_batch *b,
  * there are more than `most` ranks, or if the only one does not exist.
  * `checked` says that ranks in doubt were found to live.
  */
-static bool parts_make(struct parts *p, const struct rmaext_batch *b,
+static bool parts_make(struct parts *p, const struct rmx_batch *b,
 		       uint64_t start, uint64_t end, uint64_t most,
 		       bool checked)
 {
@@ -157,7 +157,7 @@ struct cursor {
 	const uint64_t *count;
 };
 
-static inline struct cursor cursor_at(const struct rmaext_batch *b,
+static inline struct cursor cursor_at(const struct rmx_batch *b,
 				      const struct parts *p, uint64_t i)
 {
 	return (struct cursor){
@@ -192,7 +192,7 @@ cursor_next(struct cursor *at, enum how how, size_t unit)
 
 /* -- checks */
 
-static bool batch_is_inside(const struct rmaext_batch *b, struct parts *p)
+static bool batch_is_inside(const struct rmx_batch *b, struct parts *p)
 {
 	struct cursor at = cursor_at(b, p, 0);
 
@@ -214,7 +214,7 @@ typedef void element(void *cell, const void *value, void *result);
 
 /* It is inlined for each unit, operation and `how`, which are constants. */
 static inline __attribute__((always_inline)) int
-batch_loop(const struct rmaext_batch *b, const struct parts *p, uint64_t start,
+batch_loop(const struct rmx_batch *b, const struct parts *p, uint64_t start,
 	   uint64_t end, size_t unit, element *operation, enum how how)
 {
 	const char *value = rmx_value_at(b, start);
@@ -236,7 +236,7 @@ batch_loop(const struct rmaext_batch *b, const struct parts *p, uint64_t start,
 }
 
 static inline __attribute__((always_inline)) int
-batch_each(const struct rmaext_batch *b, const struct parts *p, uint64_t start,
+batch_each(const struct rmx_batch *b, const struct parts *p, uint64_t start,
 	   uint64_t end, size_t unit, element *operation)
 {
 	if (p->one)
@@ -247,7 +247,7 @@ batch_each(const struct rmaext_batch *b, const struct parts *p, uint64_t start,
 }
 
 /* For units, types and operations that have no loop of their own. */
-static int batch_by_cells(const struct rmaext_batch *b, const struct parts *p,
+static int batch_by_cells(const struct rmx_batch *b, const struct parts *p,
 			  uint64_t start, uint64_t end)
 {
 	const enum how how = p->one ? ONE : UNEVEN;
@@ -275,7 +275,7 @@ static int batch_by_cells(const struct rmaext_batch *b, const struct parts *p,
 
 #define EACH(name, type) batch_each(b, p, start, end, sizeof(type), rmx_##name)
 
-static int batch_sum(const struct rmaext_batch *b, const struct parts *p,
+static int batch_sum(const struct rmx_batch *b, const struct parts *p,
 		     uint64_t start, uint64_t end)
 {
 	switch (b->type) {
@@ -293,7 +293,7 @@ static int batch_sum(const struct rmaext_batch *b, const struct parts *p,
 	return batch_by_cells(b, p, start, end);
 }
 
-static int batch_move(const struct rmaext_batch *b, const struct parts *p,
+static int batch_move(const struct rmx_batch *b, const struct parts *p,
 		      uint64_t start, uint64_t end)
 {
 	if (!p->aligned || (b->unit != 4 && b->unit != 8))
@@ -305,7 +305,7 @@ static int batch_move(const struct rmaext_batch *b, const struct parts *p,
 			    : EACH(get_uint64_t, uint64_t);
 }
 
-static int batch_apply(const struct rmaext_batch *b, const struct parts *p,
+static int batch_apply(const struct rmx_batch *b, const struct parts *p,
 		       uint64_t start, uint64_t end)
 {
 	if (!rmx_updates(b))
@@ -321,7 +321,7 @@ static int batch_apply(const struct rmaext_batch *b, const struct parts *p,
  * enter the guards of all. If another thread changes the ranks later,
  * cursor_next() finds no elements in these parts.
  */
-static void parts_drop_unused(struct parts *p, const struct rmaext_batch *b,
+static void parts_drop_unused(struct parts *p, const struct rmx_batch *b,
 			      uint64_t start, uint64_t end)
 {
 	bool used[RMX_PARTS] = {false};
@@ -380,21 +380,20 @@ static int parts_enter_guards(const struct parts *p, int64_t *busy_p)
  * Is the batch none for the loops over parts? They take offsets in elements,
  * and types that are updated without a lock.
  */
-static bool batch_is_odd(const struct rmaext_batch *b)
+static bool batch_is_odd(const struct rmx_batch *b)
 {
 	return (rmx_updates(b) && rmx_wide(b->type)) || b->scale != b->unit;
 }
 
 /* -- the record */
 
-static uint64_t elements_offset(const struct rmaext_batch *b, uint64_t i)
+static uint64_t elements_offset(const struct rmx_batch *b, uint64_t i)
 {
 	return b->window->first + rmx_offset_at(b, i) * b->scale;
 }
 
 /* Traces have the elements of each target, if there are not too many. */
-static void parts_trace(const struct rmaext_batch *b, uint64_t start,
-			uint64_t end)
+static void parts_trace(const struct rmx_batch *b, uint64_t start, uint64_t end)
 {
 	const uint64_t ranks = (uint64_t)b->window->count;
 	uint64_t counts[RMX_PARTS] = {0};
@@ -417,7 +416,7 @@ static void parts_trace(const struct rmaext_batch *b, uint64_t start,
  * RMX_SEVERAL: these are not counted one by one, which would take a good part
  * of the time.
  */
-static void elements_count(const struct rmaext_batch *b, int64_t rank,
+static void elements_count(const struct rmx_batch *b, int64_t rank,
 			   uint64_t start, uint64_t end)
 {
 	const bool one = rank != RMX_SEVERAL;
@@ -433,7 +432,7 @@ static void elements_count(const struct rmaext_batch *b, int64_t rank,
 				 (end - start) * b->unit, false);
 }
 
-bool rmx_direct_all(const struct rmaext_batch *b, int *ret_p, uint64_t *done_p)
+bool rmx_direct_all(const struct rmx_batch *b, int *ret_p, uint64_t *done_p)
 {
 	const uint64_t end = b->count < RMX_PORTION ? b->count : RMX_PORTION;
 	struct parts p;
@@ -458,7 +457,7 @@ bool rmx_direct_all(const struct rmaext_batch *b, int *ret_p, uint64_t *done_p)
 	return true;
 }
 
-int rmx_direct_portion(struct rmaext_batch *b, uint64_t end)
+int rmx_direct_portion(struct rmx_batch *b, uint64_t end)
 {
 	const uint64_t start = b->at;
 	int64_t rank = b->rank_mask && end - start > 1 ? RMX_SEVERAL

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 /* Do so many elements of a rank go by messages, and not by this CPU? */
-static bool lane_by_messages(const struct rmaext_batch *b,
+static bool lane_by_messages(const struct rmx_batch *b,
 			     const struct rmx_target *t, uint32_t count)
 {
 	return rmx_updates(b) || !rmx_copies(t) ||
@@ -18,7 +18,7 @@ static bool lane_by_messages(const struct rmaext_batch *b,
 }
 
 /* Makes a lane for each rank with elements that are not for this CPU. */
-static int lanes_make(struct rmaext_batch *b)
+static int lanes_make(struct rmx_batch *b)
 {
 	struct rmaext_window *w = b->window;
 	uint32_t at = 0;
@@ -62,7 +62,7 @@ static int lanes_make(struct rmaext_batch *b)
 }
 
 /* Sorts the elements by lane, and keeps their order within a lane. */
-static int lanes_sort(struct rmaext_batch *b)
+static int lanes_sort(struct rmx_batch *b)
 {
 	for (uint64_t i = b->start; i < b->end; i++) {
 		const int64_t rank = rmx_rank_at(b, i);
@@ -85,7 +85,7 @@ static int lanes_sort(struct rmaext_batch *b)
 	return 0;
 }
 
-static struct rmx_places lane_places(const struct rmaext_batch *b,
+static struct rmx_places lane_places(const struct rmx_batch *b,
 				     const struct rmx_lane *lane)
 {
 	return (struct rmx_places){
@@ -104,7 +104,7 @@ static struct rmx_places lane_places(const struct rmaext_batch *b,
 	};
 }
 
-int rmx_lanes_make(struct rmaext_batch *b)
+int rmx_lanes_make(struct rmx_batch *b)
 {
 	int ret = lanes_make(b);
 
@@ -117,8 +117,8 @@ int rmx_lanes_make(struct rmaext_batch *b)
 }
 
 /* A lane was copied, or has failed. */
-static void lane_record(const struct rmaext_batch *b,
-			const struct rmx_lane *lane, int ret)
+static void lane_record(const struct rmx_batch *b, const struct rmx_lane *lane,
+			int ret)
 {
 	const uint64_t bytes = lane->places.count * b->unit;
 	const unsigned int kind = rmx_batch_counts_as(b);
@@ -140,7 +140,7 @@ static void lane_record(const struct rmaext_batch *b,
 		});
 }
 
-int rmx_lanes_copy(struct rmaext_batch *b, int64_t until)
+int rmx_lanes_copy(struct rmx_batch *b, int64_t until)
 {
 	int ret = 0;
 

@@ -10,7 +10,7 @@
 
 struct rmaext_fabric;
 struct rmaext_peer;
-struct rmaext_op;
+struct rmx_op;
 struct rmaext_window;
 
 #define RMX_NAP_MAX                                              \
@@ -61,7 +61,7 @@ struct rmx_hooks {
 	 * Posts an operation that goes as messages, as rmx_op_run() posts
 	 * others. Whoever waits for the operation calls it.
 	 */
-	enum rmx_step (*send)(struct rmaext_op **op_p);
+	enum rmx_step (*send)(struct rmx_op **op_p);
 	/* Adds the process at an address, as rmaext_peer_add() does. */
 	int (*add_peer)(struct rmaext_fabric *fabric, const void *address,
 			size_t len, int pidfd, struct rmaext_peer **peer_p);
@@ -71,7 +71,7 @@ struct rmx_hooks {
 	 */
 	void (*push)(struct rmaext_window *window, int64_t first, int64_t end);
 	/* Ends such an operation, for which nobody waits any more. */
-	void (*give_up)(struct rmaext_op *op);
+	void (*give_up)(struct rmx_op *op);
 	/*
 	 * Drops what is to go to that rank (-1: to any), as nobody waits for
 	 * it any more. The caller holds no lock of the fabric or of messages.

@@ -8,10 +8,9 @@
 
 #include <stdlib.h>
 
-struct rmaext_bundle *rmx_bundle_new(uint64_t members, int *ended)
+struct rmx_bundle *rmx_bundle_new(uint64_t members, int *ended)
 {
-	struct rmaext_bundle *g =
-		calloc(1, sizeof(*g) + members * sizeof(*g->of));
+	struct rmx_bundle *g = calloc(1, sizeof(*g) + members * sizeof(*g->of));
 
 	if (!g)
 		return NULL;
@@ -20,7 +19,7 @@ struct rmaext_bundle *rmx_bundle_new(uint64_t members, int *ended)
 	return g;
 }
 
-int rmx_bundle_begin(struct rmaext_bundle *g, struct rmaext_op *op)
+int rmx_bundle_begin(struct rmx_bundle *g, struct rmx_op *op)
 {
 	struct rmx_bundled *m = &g->of[g->count];
 	int ret;
@@ -37,9 +36,9 @@ int rmx_bundle_begin(struct rmaext_bundle *g, struct rmaext_op *op)
 }
 
 /* Goes past those that have ended well; returns the next, or NULL. */
-static struct rmaext_op *bundle_next(struct rmaext_bundle *g)
+static struct rmx_op *bundle_next(struct rmx_bundle *g)
 {
-	struct rmaext_op *op;
+	struct rmx_op *op;
 
 	for (; g->at < g->count; g->at++) {
 		op = g->of[g->at].op;
@@ -51,20 +50,20 @@ static struct rmaext_op *bundle_next(struct rmaext_bundle *g)
 
 static enum rmx_step bundle_step(void *arg)
 {
-	struct rmaext_bundle *g = arg;
-	struct rmaext_op *op = bundle_next(g);
+	struct rmx_bundle *g = arg;
+	struct rmx_op *op = bundle_next(g);
 
 	return !op || atomic_load(&g->siblings.failed) ? RMX_DONE
 						       : rmx_request_step(op);
 }
 
 /* The error of a member, or how they go on. */
-static int bundle_look(struct rmaext_bundle *g, int64_t now)
+static int bundle_look(struct rmx_bundle *g, int64_t now)
 {
 	int ret = RMAEXT_PENDING;
 
 	for (uint64_t k = g->at; k < g->count && ret == RMAEXT_PENDING; k++) {
-		struct rmaext_op *op = g->of[k].op;
+		struct rmx_op *op = g->of[k].op;
 
 		if (atomic_load(&op->error))
 			ret = rmx_request_report(op);
@@ -74,10 +73,10 @@ static int bundle_look(struct rmaext_bundle *g, int64_t now)
 	return ret;
 }
 
-int rmx_bundle_wait(struct rmaext_bundle *g, int64_t until)
+int rmx_bundle_wait(struct rmx_bundle *g, int64_t until)
 {
 	const int64_t now = rmx_now();
-	struct rmaext_op *op = bundle_next(g);
+	struct rmx_op *op = bundle_next(g);
 
 	if (!op)
 		return 0;
@@ -95,14 +94,14 @@ int rmx_bundle_wait(struct rmaext_bundle *g, int64_t until)
 	return bundle_look(g, now);
 }
 
-static void bundle_free(struct rmaext_bundle *g)
+static void bundle_free(struct rmx_bundle *g)
 {
 	if (g && g->dispose)
 		g->dispose(g->owned);
 	free(g);
 }
 
-void rmx_bundle_end(struct rmaext_bundle *g)
+void rmx_bundle_end(struct rmx_bundle *g)
 {
 	const struct rmaext_error given_up = {
 		.code = -FI_ECANCELED,
@@ -111,7 +110,7 @@ void rmx_bundle_end(struct rmaext_bundle *g)
 	};
 
 	for (uint64_t k = 0; g && k < g->count; k++) {
-		struct rmaext_op *op = g->of[k].op;
+		struct rmx_op *op = g->of[k].op;
 
 		rmx_request_told(op);
 		if (!rmx_request_has_ended(op)) {

@@ -9,11 +9,11 @@
 #include "xfer/operation.h"
 
 struct rmx_bundled {
-	struct rmaext_op *op;
+	struct rmx_op *op;
 	int ended;
 };
 
-struct rmaext_bundle {
+struct rmx_bundle {
 	struct rmx_siblings siblings;
 	/* ends with it: what the members' places are in; may be NULL */
 	void *owned;
@@ -28,8 +28,8 @@ struct rmaext_bundle {
  * one call of begun, that there are no more; it lives as long as the bundle.
  * Who does not need it gives NULL, and does not call begun.
  */
-struct rmaext_bundle *rmx_bundle_new(uint64_t members, int *ended);
-static inline void rmx_bundle_begun(struct rmaext_bundle *bundle)
+struct rmx_bundle *rmx_bundle_new(uint64_t members, int *ended);
+static inline void rmx_bundle_begun(struct rmx_bundle *bundle)
 {
 	rmx_sibling_ended(&bundle->siblings);
 }
@@ -37,16 +37,16 @@ static inline void rmx_bundle_begun(struct rmaext_bundle *bundle)
  * Begins a new operation as the next member; 0, or -FI_ENOMEM with a record and
  * the operation gone.
  */
-int rmx_bundle_begin(struct rmaext_bundle *bundle, struct rmaext_op *op);
+int rmx_bundle_begin(struct rmx_bundle *bundle, struct rmx_op *op);
 /*
  * Waits until all members have ended, or one has failed, or the time `until`.
  * Returns 0, the error with a record, or RMAEXT_PENDING.
  */
-int rmx_bundle_wait(struct rmaext_bundle *bundle, int64_t until);
+int rmx_bundle_wait(struct rmx_bundle *bundle, int64_t until);
 /*
  * Ends all members, which go as messages: nothing refers to their buffers any
  * more. The bundle is gone, and may be NULL.
  */
-void rmx_bundle_end(struct rmaext_bundle *bundle);
+void rmx_bundle_end(struct rmx_bundle *bundle);
 
 #endif

@@ -31,7 +31,7 @@ struct rmaext_error rmx_post_failure(const struct rmaext_fabric *f,
 	return record;
 }
 
-void rmx_op_failed(struct rmaext_op *op, const struct rmaext_error *record)
+void rmx_op_failed(struct rmx_op *op, const struct rmaext_error *record)
 {
 	pthread_mutex_lock(&op->window->lock);
 	if (!op->error) {
@@ -48,7 +48,7 @@ void rmx_op_failed(struct rmaext_op *op, const struct rmaext_error *record)
 }
 
 /* An operation without a result may leave its error to a flush. */
-static bool op_has_no_result(const struct rmaext_op *op)
+static bool op_has_no_result(const struct rmx_op *op)
 {
 	return op->kind == RMX_PUT || op->kind == RMX_MESSAGE_PUT ||
 	       (op->kind == RMX_UPDATE && !op->local);
@@ -58,7 +58,7 @@ static bool op_has_no_result(const struct rmaext_op *op)
  * Nobody waits for this operation: its error is left to the next flush, if a
  * flush waits for such an operation.
  */
-static void op_leave_error(struct rmaext_op *op)
+static void op_leave_error(struct rmx_op *op)
 {
 	if (!atomic_load(&op->error) || op->ended || op->hint)
 		return;
@@ -76,7 +76,7 @@ static void op_leave_error(struct rmaext_op *op)
  * The owner or the CQ's reader leaves the operation. Returns whether the other
  * has left it before: then the caller frees it.
  */
-static bool op_leave(struct rmaext_op *op)
+static bool op_leave(struct rmx_op *op)
 {
 	return atomic_load(&op->left) || atomic_exchange(&op->left, true);
 }
@@ -85,7 +85,7 @@ static bool op_leave(struct rmaext_op *op)
  * A flush waits for target->pending, an owner for op->completed. These are
  * changed last: at once the waiter may close and free the window.
  */
-static void op_count_down(struct rmaext_op *op)
+static void op_count_down(struct rmx_op *op)
 {
 	struct rmx_target *target = op->target;
 	const uint64_t share = op->share;
@@ -125,7 +125,7 @@ bool rmx_op_complete(struct rmaext_fabric *f, void *named,
 {
 	struct rmx_context *context = context_find(f, named);
 	struct rmx_target *target;
-	struct rmaext_op *op;
+	struct rmx_op *op;
 
 	if (!context)
 		return false;
@@ -150,7 +150,7 @@ bool rmx_op_complete(struct rmaext_fabric *f, void *named,
 	return true;
 }
 
-void rmx_op_end(struct rmaext_op *op)
+void rmx_op_end(struct rmx_op *op)
 {
 	atomic_fetch_add(&op->target->finished, 1);
 	if (atomic_load(&op->abandoned))
@@ -160,7 +160,7 @@ void rmx_op_end(struct rmaext_op *op)
 
 int rmaext_op_release(rmaext_op **op)
 {
-	struct rmaext_op *it = *op;
+	struct rmx_op *it = *op;
 
 	if (!it)
 		return 0;
@@ -202,8 +202,7 @@ int rmaext_op_release(rmaext_op **op)
 void rmx_op_shut_all(struct rmaext_fabric *f, const struct rmaext_error *record)
 {
 	for (int i = 0; f->transfers->contexts && i < RMX_CONTEXTS; i++) {
-		struct rmaext_op *op =
-			atomic_load(&f->transfers->contexts[i].op);
+		struct rmx_op *op = atomic_load(&f->transfers->contexts[i].op);
 
 		if (op && op->ended) {
 			rmx_op_failed(op, record);
@@ -219,7 +218,7 @@ void rmx_op_shut_all(struct rmaext_fabric *f, const struct rmaext_error *record)
 bool rmx_op_reads(const struct rmaext_fabric *f)
 {
 	for (int i = 0; f->transfers->contexts && i < RMX_CONTEXTS; i++) {
-		const struct rmaext_op *op =
+		const struct rmx_op *op =
 			atomic_load(&f->transfers->contexts[i].op);
 
 		if (op && op->kind == RMX_GET)

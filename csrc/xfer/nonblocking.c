@@ -24,12 +24,12 @@
 /* The requests to one target. */
 struct rmx_queue {
 	struct rmx_target *target;
-	struct rmaext_op *first, **end; /* oldest first */
+	struct rmx_op *first, **end; /* oldest first */
 	struct rmx_queue *next;
 };
 
 /* False: some chunks are left to be posted later. */
-static bool request_post(struct rmaext_op *op)
+static bool request_post(struct rmx_op *op)
 {
 	struct rmaext_error record;
 	int ret;
@@ -49,7 +49,7 @@ static bool request_post(struct rmaext_op *op)
 }
 
 /* False: there is no memory for it. */
-static bool backlog_append(struct rmx_target *t, struct rmaext_op *op)
+static bool backlog_append(struct rmx_target *t, struct rmx_op *op)
 {
 	struct rmx_backlog *backlog = &op->fabric->transfers->backlog;
 	struct rmx_queue *q = t->queue;
@@ -69,9 +69,9 @@ static bool backlog_append(struct rmx_target *t, struct rmaext_op *op)
 }
 
 /* Afterwards the request may be freed; after the last one, so is its queue. */
-static void backlog_remove(struct rmx_queue *q, struct rmaext_op **op_p)
+static void backlog_remove(struct rmx_queue *q, struct rmx_op **op_p)
 {
-	struct rmaext_op *op = *op_p;
+	struct rmx_op *op = *op_p;
 	struct rmx_backlog *backlog = &op->fabric->transfers->backlog;
 	struct rmx_queue **q_p = &backlog->first;
 
@@ -138,7 +138,7 @@ void rmx_backlog_shut(struct rmaext_fabric *f,
 
 /* -- begin */
 
-int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p)
+int rmx_begin(struct rmx_op *op, int *ended, struct rmx_op **op_p)
 {
 	struct rmaext_fabric *f = op->fabric;
 	struct rmx_target *t = op->target;
@@ -180,7 +180,7 @@ int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p)
 
 enum rmx_step rmx_request_step(void *arg)
 {
-	struct rmaext_op *op = arg;
+	struct rmx_op *op = arg;
 
 	if (rmx_request_has_ended(op))
 		return RMX_DONE;
@@ -195,14 +195,14 @@ enum rmx_step rmx_request_step(void *arg)
 }
 
 /* A number that changes while operations to the same target complete. */
-static unsigned int request_moves(const struct rmaext_op *op)
+static unsigned int request_moves(const struct rmx_op *op)
 {
 	return rmx_is_message(op)
 		       ? atomic_load(&op->target->member->peer->answers)
 		       : atomic_load(&op->target->finished);
 }
 
-int rmx_request_overdue(struct rmaext_op *op, int64_t now)
+int rmx_request_overdue(struct rmx_op *op, int64_t now)
 {
 	unsigned int moves = request_moves(op);
 	int ret;
@@ -221,7 +221,7 @@ int rmx_request_overdue(struct rmaext_op *op, int64_t now)
 	return ret;
 }
 
-void rmx_request_waits(struct rmaext_op *op, int64_t now)
+void rmx_request_waits(struct rmx_op *op, int64_t now)
 {
 	/* the limit counts anew where nobody has waited for a while */
 	if (op->deadline && now <= op->look + 5 * RMX_SLICE)
@@ -230,7 +230,7 @@ void rmx_request_waits(struct rmaext_op *op, int64_t now)
 	op->deadline = now + op->timeout;
 }
 
-static int request_wait(struct rmaext_op *op, int64_t slice)
+static int request_wait(struct rmx_op *op, int64_t slice)
 {
 	struct rmaext_fabric *f = op->fabric;
 	int64_t now = rmx_now(), until = now + slice;
@@ -287,7 +287,7 @@ int rmaext_op_cancel(rmaext_op *op)
 		.detail = "the request was cancelled",
 	};
 	struct rmaext_fabric *f = op->fabric;
-	struct rmaext_op **op_p;
+	struct rmx_op **op_p;
 	bool unsent;
 
 	pthread_mutex_lock(&f->transfers->backlog.lock);

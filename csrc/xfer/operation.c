@@ -22,32 +22,31 @@
 
 static bool op_fits_bounce(const struct rmaext_fabric *f, size_t payload)
 {
-	return payload &&
-	       rmx_bounce_fits(f, sizeof(struct rmaext_op) + payload);
+	return payload && rmx_bounce_fits(f, sizeof(struct rmx_op) + payload);
 }
 
-static struct rmaext_op *op_alloc(struct rmaext_fabric *f, size_t payload,
-				  void **desc_p)
+static struct rmx_op *op_alloc(struct rmaext_fabric *f, size_t payload,
+			       void **desc_p)
 {
 	return op_fits_bounce(f, payload)
 		       ? rmx_bounce_take(f, desc_p)
-		       : malloc(sizeof(struct rmaext_op) + payload);
+		       : malloc(sizeof(struct rmx_op) + payload);
 }
 
-char *rmx_op_payload(struct rmaext_op *op)
+char *rmx_op_payload(struct rmx_op *op)
 {
 	return op->context ? op->context->payload : (char *)(op + 1);
 }
 
 int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	       uint64_t offset, uint64_t len, size_t payload,
-	       struct rmaext_op **op_p)
+	       struct rmx_op **op_p)
 {
 	struct rmaext_window *root = window->root;
 	struct rmx_target *target = rmx_target_of(root, rank);
 	struct rmaext_fabric *f = root->fabric;
 	struct rmx_context *context = NULL;
-	struct rmaext_op *op;
+	struct rmx_op *op;
 	void *desc = NULL;
 	int ret = kind < RMX_UPDATE ? rmx_key_map(root, rank) : 0;
 
@@ -73,7 +72,7 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	op = context ? &context->own : op_alloc(f, payload, &desc);
 	if (!op)
 		return rmx_fail(-FI_ENOMEM, rank, "malloc", "operation");
-	memset(op, 0, offsetof(struct rmaext_op, failure));
+	memset(op, 0, offsetof(struct rmx_op, failure));
 	op->fabric = f;
 	op->window = root;
 	op->timeout = window->timeout;
@@ -95,16 +94,16 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 
 int rmx_op_over(struct rmaext_window *w, int64_t rank, enum rmx_kind kind,
 		uint64_t offset, const void *buf, uint64_t len, size_t room,
-		struct rmaext_op **op_p)
+		struct rmx_op **op_p)
 {
 	struct rmaext_fabric *f = w->fabric;
 	const bool demanded = f->limits.registers, get = kind == RMX_GET;
 	const size_t before = (room + 15) & ~(size_t)15;
 	const bool copy =
 		demanded && len <= RMX_COPY_MAX &&
-		rmx_bounce_fits(f, sizeof(struct rmaext_op) + before + len);
+		rmx_bounce_fits(f, sizeof(struct rmx_op) + before + len);
 	struct rmx_cached_buffer *origin = NULL;
-	struct rmaext_op *op;
+	struct rmx_op *op;
 	int ret = 0;
 
 	if (demanded && !copy)
@@ -133,7 +132,7 @@ int rmx_op_over(struct rmaext_window *w, int64_t rank, enum rmx_kind kind,
 	return 0;
 }
 
-void rmx_op_let_go(struct rmaext_op *op)
+void rmx_op_let_go(struct rmx_op *op)
 {
 	if (op->registered)
 		rmx_cache_put(op->fabric, op->registered);
@@ -143,7 +142,7 @@ void rmx_op_let_go(struct rmaext_op *op)
 	op->places = NULL;
 }
 
-void rmx_op_dispose(struct rmaext_op *op)
+void rmx_op_dispose(struct rmx_op *op)
 {
 	if (op->bounce)
 		rmx_bounce_give(op->fabric, op);
@@ -151,11 +150,11 @@ void rmx_op_dispose(struct rmaext_op *op)
 		free(op);
 }
 
-struct rmaext_op *rmx_op_apart(struct rmaext_op *op)
+struct rmx_op *rmx_op_apart(struct rmx_op *op)
 {
 	/* with a copy, op->local points into it; nothing else does */
 	const uint64_t payload = op->desc && !op->registered ? op->len : 0;
-	struct rmaext_op *it;
+	struct rmx_op *it;
 	void *desc = NULL;
 
 	if (!op->context)
@@ -177,7 +176,7 @@ struct rmaext_op *rmx_op_apart(struct rmaext_op *op)
 	return it;
 }
 
-unsigned int rmx_op_counts_as(const struct rmaext_op *op)
+unsigned int rmx_op_counts_as(const struct rmx_op *op)
 {
 	switch (op->kind) {
 	case RMX_PUT:
@@ -196,12 +195,12 @@ unsigned int rmx_op_counts_as(const struct rmaext_op *op)
 	return op->local ? RMAEXT_DID_FETCH : RMAEXT_DID_UPDATE;
 }
 
-static uint8_t op_route(const struct rmaext_op *op)
+static uint8_t op_route(const struct rmx_op *op)
 {
 	return rmx_is_message(op) ? RMAEXT_MESSAGE : RMAEXT_FABRIC;
 }
 
-void rmx_op_note(struct rmaext_op *op)
+void rmx_op_note(struct rmx_op *op)
 {
 	if (!op->window->tally.id)
 		return;
@@ -211,7 +210,7 @@ void rmx_op_note(struct rmaext_op *op)
 	op->thread = rmx_thread_index();
 }
 
-void rmx_op_count(const struct rmaext_op *op)
+void rmx_op_count(const struct rmx_op *op)
 {
 	const unsigned int kind = rmx_op_counts_as(op);
 	const struct rmx_tally *tally = &op->window->tally;
@@ -221,7 +220,7 @@ void rmx_op_count(const struct rmaext_op *op)
 		rmx_sent_count(rmx_sent(tally, op->rank, op->notify), false);
 }
 
-void rmx_op_note_end(const struct rmaext_op *op)
+void rmx_op_note_end(const struct rmx_op *op)
 {
 	const struct rmx_tally *tally = &op->window->tally;
 	const unsigned int kind = rmx_op_counts_as(op);
@@ -248,7 +247,7 @@ void rmx_op_note_end(const struct rmaext_op *op)
 	});
 }
 
-void rmx_op_buffer(struct rmaext_op *op)
+void rmx_op_buffer(struct rmx_op *op)
 {
 	if (op->len)
 		memcpy(op->local, op->operand, op->len);
@@ -258,7 +257,7 @@ void rmx_op_buffer(struct rmaext_op *op)
 	atomic_store_explicit(&op->left, true, memory_order_relaxed);
 }
 
-void rmx_op_free(struct rmaext_op *op)
+void rmx_op_free(struct rmx_op *op)
 {
 	rmx_op_note_end(op);
 	rmx_op_let_go(op);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Operations of the fabric route, from their making until they have completed.
- * Each struct rmaext_op has one owner, the call or the caller's handle that
+ * Each struct rmx_op has one owner, the call or the caller's handle that
  * made it; the CQ's reader is whichever thread reads the completion queue just
  * now.
  */
@@ -44,7 +44,7 @@ struct rmx_siblings {
 	int *ended;
 };
 
-struct rmaext_op {
+struct rmx_op {
 	struct rmaext_fabric *fabric;
 	struct rmaext_window *window;
 	struct rmx_target *target;
@@ -79,7 +79,7 @@ struct rmaext_op {
 	 * messages that are not answered; where its result is in the reply;
 	 * whether it is in the line.
 	 */
-	struct rmaext_op *next;
+	struct rmx_op *next;
 	unsigned int flying;
 	uint32_t results_at;
 	bool queued;
@@ -114,7 +114,7 @@ struct rmaext_op {
 		*siblings; /* they live as long as *ended; or NULL */
 	atomic_uint open;  /* chunks in flight, and 1 while in the backlog */
 	atomic_bool waits; /* it is in the backlog */
-	struct rmaext_op *behind; /* the next in the backlog */
+	struct rmx_op *behind; /* the next in the backlog */
 	/* 1 + target->reports of when it failed; 0: no flush will report it */
 	unsigned int shown;
 	bool told;    /* its owner knows of the failure */
@@ -128,9 +128,9 @@ struct rmaext_op {
  */
 struct rmx_context {
 	struct rmx_call call; /* first: the completion gives back its address */
-	_Atomic(struct rmaext_op *) op; /* NULL: not in flight */
-	atomic_uint next;		/* the number of the next free one */
-	struct rmaext_op own;
+	_Atomic(struct rmx_op *) op; /* NULL: not in flight */
+	atomic_uint next;	     /* the number of the next free one */
+	struct rmx_op own;
 	_Alignas(16) char payload[RMX_INLINE];
 };
 
@@ -151,7 +151,7 @@ struct rmx_transfers {
 };
 
 /* An operation with the longest copy, where it does not lie in a context. */
-#define RMX_BOUNCE_BYTES (sizeof(struct rmaext_op) + RMX_COPY_MAX + RMX_INLINE)
+#define RMX_BOUNCE_BYTES (sizeof(struct rmx_op) + RMX_COPY_MAX + RMX_INLINE)
 
 /*
  * context.c: rmaext_fabric_open() and _close() call start, deregister and free,
@@ -182,7 +182,7 @@ unsigned int rmx_contexts_in_flight(const struct rmaext_fabric *fabric);
  */
 int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	       uint64_t offset, uint64_t len, size_t payload,
-	       struct rmaext_op **op_p);
+	       struct rmx_op **op_p);
 /*
  * The same of a put or get whose origin buffer is buf. Where the provider
  * demands registered memory, op->local is a registered copy of a short buf, and
@@ -191,37 +191,37 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
  */
 int rmx_op_over(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 		uint64_t offset, const void *buf, uint64_t len, size_t room,
-		struct rmaext_op **op_p);
-char *rmx_op_payload(struct rmaext_op *op);
+		struct rmx_op **op_p);
+char *rmx_op_payload(struct rmx_op *op);
 /*
  * The owner frees an operation of which no chunk is in flight. let_go gives
  * back the registration of its origin buffer and its places only, dispose the
  * memory of one that lies in no context.
  */
-void rmx_op_free(struct rmaext_op *op);
-void rmx_op_let_go(struct rmaext_op *op);
-void rmx_op_dispose(struct rmaext_op *op);
+void rmx_op_free(struct rmx_op *op);
+void rmx_op_let_go(struct rmx_op *op);
+void rmx_op_dispose(struct rmx_op *op);
 /*
  * Moves a new operation out of its context, if it lies in one, and returns it.
  * NULL: there is no memory, and the operation is gone. No error record.
  */
-struct rmaext_op *rmx_op_apart(struct rmaext_op *op);
+struct rmx_op *rmx_op_apart(struct rmx_op *op);
 /*
  * Copies op->operand of a new message operation into its payload, which
  * rmx_op_new() made room for: from then on nobody has to wait for it.
  */
-void rmx_op_buffer(struct rmaext_op *op);
-static inline bool rmx_is_message(const struct rmaext_op *op)
+void rmx_op_buffer(struct rmx_op *op);
+static inline bool rmx_is_message(const struct rmx_op *op)
 {
 	return op->kind >= RMX_UPDATE;
 }
 /* Is it a copy that stands for many, see am/series.c? */
-static inline bool rmx_is_series(const struct rmaext_op *op)
+static inline bool rmx_is_series(const struct rmx_op *op)
 {
 	return op->places && op->places->room;
 }
 /* Does a message operation return what is, or was, there? */
-static inline bool rmx_op_fetches(const struct rmaext_op *op)
+static inline bool rmx_op_fetches(const struct rmx_op *op)
 {
 	return op->kind == RMX_MESSAGE_GET ||
 	       (op->kind == RMX_UPDATE && op->local);
@@ -231,13 +231,13 @@ static inline bool rmx_op_fetches(const struct rmaext_op *op)
  * ended; an operation that was not noted has no event. count() counts it. The
  * functions that carry operations out call these.
  */
-void rmx_op_note(struct rmaext_op *op);
-void rmx_op_count(const struct rmaext_op *op);
-void rmx_op_note_end(const struct rmaext_op *op);
+void rmx_op_note(struct rmx_op *op);
+void rmx_op_count(const struct rmx_op *op);
+void rmx_op_note_end(const struct rmx_op *op);
 /* What the record has of it: RMAEXT_DID_PUT and so on. */
-unsigned int rmx_op_counts_as(const struct rmaext_op *op);
+unsigned int rmx_op_counts_as(const struct rmx_op *op);
 /* Only a flush waits for it: a copy, or a request that its owner dropped. */
-static inline bool rmx_is_nobodys(const struct rmaext_op *op)
+static inline bool rmx_is_nobodys(const struct rmx_op *op)
 {
 	return op->buffered || (op->ended && atomic_load(&op->abandoned));
 }
@@ -246,7 +246,7 @@ static inline bool rmx_is_nobodys(const struct rmaext_op *op)
  * chunks have the share of the first: a flush waits for the whole, but not for
  * chunks of gets.
  */
-static inline void rmx_pending_add(struct rmaext_op *op)
+static inline void rmx_pending_add(struct rmx_op *op)
 {
 	struct rmx_target *t = op->target;
 
@@ -271,7 +271,7 @@ static inline void rmx_pending_sub(struct rmx_target *t, uint64_t share)
  * How many times as long as usual a wait for it spins: for as long as a chunk
  * takes at 1 GB/s, where the usual time is 50 us.
  */
-static inline unsigned int rmx_op_spins(const struct rmaext_op *op)
+static inline unsigned int rmx_op_spins(const struct rmx_op *op)
 {
 	return 1 + (unsigned int)(op->len < op->chunk ? op->len : op->chunk) /
 			   (64 << 10);
@@ -283,25 +283,25 @@ static inline unsigned int rmx_op_spins(const struct rmaext_op *op)
  * too many chunks are in flight; other codes are the provider's, without a
  * record. After 0 a buffered operation may be freed already.
  */
-int rmx_op_post_chunk(struct rmaext_op *op);
+int rmx_op_post_chunk(struct rmx_op *op);
 /*
  * Posts what can be posted at once of a new operation, and returns
  * RMAEXT_PENDING with *op_p set: the operation is the caller's. The caller is
  * inside the window.
  */
-int rmx_op_begin(struct rmaext_op *op, struct rmaext_op **op_p);
+int rmx_op_begin(struct rmx_op *op, struct rmx_op **op_p);
 /*
  * Posts a new operation and waits for one slice. 0: it is complete, or a copy
  * that others complete, and the operation is gone. Else the code, with *op_p
  * set: the operation is the caller's, to be waited for or released. The caller
  * is inside the window.
  */
-int rmx_op_run(struct rmaext_op *op, struct rmaext_op **op_p);
+int rmx_op_run(struct rmx_op *op, struct rmx_op **op_p);
 /*
  * Waits one slice more for an operation that is no request; returns as
  * rmx_op_run(), but the operation stays the caller's. Inside the window.
  */
-int rmx_op_wait(struct rmaext_op *op);
+int rmx_op_wait(struct rmx_op *op);
 
 /*
  * completion.c: the CQ's reader says that a call has completed, or failed
@@ -319,12 +319,12 @@ bool rmx_op_complete(struct rmaext_fabric *fabric, void *named,
 struct rmaext_error rmx_post_failure(const struct rmaext_fabric *fabric,
 				     int64_t rank, int code);
 /* Notes the first failure of an operation; takes window->lock. */
-void rmx_op_failed(struct rmaext_op *op, const struct rmaext_error *record);
+void rmx_op_failed(struct rmx_op *op, const struct rmaext_error *record);
 /*
  * Ends an operation that goes as messages: each was answered, has failed or was
  * given up. The caller holds am->lock; the operation may be freed by this.
  */
-void rmx_op_end(struct rmaext_op *op);
+void rmx_op_end(struct rmx_op *op);
 /* Is the answer to a read on its way? Asked while the fabric closes. */
 bool rmx_op_reads(const struct rmaext_fabric *fabric);
 /*
@@ -342,20 +342,20 @@ void rmx_op_shut_all(struct rmaext_fabric *fabric,
  * *ended is set when it ends, maybe before this returns. The caller may have
  * set op->siblings.
  */
-int rmx_begin(struct rmaext_op *op, int *ended, struct rmaext_op **op_p);
+int rmx_begin(struct rmx_op *op, int *ended, struct rmx_op **op_p);
 /* requests.c: one of the siblings has ended, or who counts as one is done. */
 void rmx_sibling_ended(struct rmx_siblings *siblings);
 /* Lets the next flush report a request's failure; takes window->lock. */
-void rmx_request_failed(struct rmaext_op *op);
+void rmx_request_failed(struct rmx_op *op);
 /* One of what holds a request open is over; the last one ends it. */
-void rmx_request_release(struct rmaext_op *op);
+void rmx_request_release(struct rmx_op *op);
 /* The owner frees a request that has ended. */
-void rmx_request_free(struct rmaext_op *op);
+void rmx_request_free(struct rmx_op *op);
 /* Returns what came of one that has ended; no flush says it any more. */
-int rmx_request_report(struct rmaext_op *op);
+int rmx_request_report(struct rmx_op *op);
 /* Its owner knows of its failure, or will not ask: nor does a flush say it. */
-void rmx_request_told(struct rmaext_op *op);
-static inline bool rmx_request_has_ended(const struct rmaext_op *op)
+void rmx_request_told(struct rmx_op *op);
+static inline bool rmx_request_has_ended(const struct rmx_op *op)
 {
 	return __atomic_load_n(op->ended, __ATOMIC_ACQUIRE);
 }
@@ -366,9 +366,9 @@ static inline bool rmx_request_has_ended(const struct rmaext_op *op)
  * for rmx_wait(). overdue, of one that has not ended: does its peer live, and
  * do its answers come? It returns RMAEXT_PENDING, or the error with a record.
  */
-void rmx_request_waits(struct rmaext_op *op, int64_t now);
+void rmx_request_waits(struct rmx_op *op, int64_t now);
 enum rmx_step rmx_request_step(void *op);
-int rmx_request_overdue(struct rmaext_op *op, int64_t now);
+int rmx_request_overdue(struct rmx_op *op, int64_t now);
 /* The CQ's reader posts what waits in the backlog; takes backlog.lock. */
 void rmx_backlog_push(struct rmaext_fabric *fabric);
 /* Fails all that waits in the backlog: the endpoint is gone. */
@@ -404,9 +404,9 @@ static inline struct rmx_remote rmx_remote_at(const struct rmaext_fabric *f,
  * They return as rmx_op_new().
  */
 int rmx_put_new(struct rmaext_window *window, int64_t rank, uint64_t offset,
-		const void *buf, uint64_t len, struct rmaext_op **op_p);
+		const void *buf, uint64_t len, struct rmx_op **op_p);
 int rmx_get_new(struct rmaext_window *window, int64_t rank, uint64_t offset,
-		void *buf, uint64_t len, struct rmaext_op **op_p);
+		void *buf, uint64_t len, struct rmx_op **op_p);
 /*
  * As a put by rmaext_start(), but carried out by the target's process, which
  * then adds one to the notification slot, unless that is -1. It is in order
@@ -414,7 +414,7 @@ int rmx_get_new(struct rmaext_window *window, int64_t rank, uint64_t offset,
  */
 int rmx_message_put(struct rmaext_window *window, int64_t rank, uint64_t offset,
 		    const void *buf, uint64_t len, int slot,
-		    struct rmaext_op **op_p);
+		    struct rmx_op **op_p);
 /*
  * The same with a copy, and without waiting. -FI_EAGAIN: too much waits for
  * that rank, or buf is longer than a copy may be; nothing was done.

@@ -11,7 +11,7 @@
 #define RMX_OP_CHUNKS 16u
 
 /* Counts a chunk that is in flight. */
-static void op_count(struct rmaext_op *op)
+static void op_count(struct rmx_op *op)
 {
 	if (op->ended) /* rmx_begin() counts a request as a whole */
 		atomic_fetch_add(&op->open, 1);
@@ -20,7 +20,7 @@ static void op_count(struct rmaext_op *op)
 }
 
 /* It was not posted. */
-static void op_count_down(struct rmaext_op *op)
+static void op_count_down(struct rmx_op *op)
 {
 	if (op->ended)
 		atomic_fetch_sub(&op->open, 1);
@@ -29,7 +29,7 @@ static void op_count_down(struct rmaext_op *op)
 }
 
 /* The byte of the root window where that byte of the operation lies. */
-static uint64_t op_place(const struct rmaext_op *op, uint64_t offset)
+static uint64_t op_place(const struct rmx_op *op, uint64_t offset)
 {
 	const struct rmx_places *p = op->places;
 
@@ -38,7 +38,7 @@ static uint64_t op_place(const struct rmaext_op *op, uint64_t offset)
 }
 
 /* Hands len bytes, from `offset` within the operation on, to the network. */
-static int op_hand_over(struct rmaext_op *op, uint64_t offset, size_t len,
+static int op_hand_over(struct rmx_op *op, uint64_t offset, size_t len,
 			struct rmx_call *call)
 {
 	struct rmaext_fabric *f = op->fabric;
@@ -51,7 +51,7 @@ static int op_hand_over(struct rmaext_op *op, uint64_t offset, size_t len,
 	return f->transport->write(f, &at, local, len, op->desc, call);
 }
 
-int rmx_op_post_chunk(struct rmaext_op *op)
+int rmx_op_post_chunk(struct rmx_op *op)
 {
 	struct rmaext_fabric *f = op->fabric;
 	struct rmaext_peer *peer = op->target->member->peer;
@@ -91,7 +91,7 @@ int rmx_op_post_chunk(struct rmaext_op *op)
 
 /* Takes the error off the operation: the next flush must not report it again.
  */
-static int op_take_error(struct rmaext_op *op)
+static int op_take_error(struct rmx_op *op)
 {
 	int code;
 
@@ -105,7 +105,7 @@ static int op_take_error(struct rmaext_op *op)
 /* arg: a pointer to the operation, set to NULL once the CQ's reader has it */
 static enum rmx_step op_step(void *arg)
 {
-	struct rmaext_op **op_p = arg, *op = *op_p;
+	struct rmx_op **op_p = arg, *op = *op_p;
 	const bool buffered = op->buffered;
 	struct rmaext_error record;
 	int ret;
@@ -133,9 +133,9 @@ static enum rmx_step op_step(void *arg)
  * Waits a slice for *op_p, which is NULL afterwards if the operation was a copy
  * that has been posted: then it is no longer the owner's.
  */
-static int op_wait(struct rmaext_op **op_p)
+static int op_wait(struct rmx_op **op_p)
 {
-	struct rmaext_op *op = *op_p;
+	struct rmx_op *op = *op_p;
 	struct rmaext_peer *peer = op->target->member->peer;
 	const bool message = rmx_is_message(op);
 	unsigned int completed;
@@ -171,7 +171,7 @@ static int op_wait(struct rmaext_op **op_p)
 	return ret;
 }
 
-static int op_wait_slice(struct rmaext_op **op_p)
+static int op_wait_slice(struct rmx_op **op_p)
 {
 	const uint32_t window = (*op_p)->window->tally.id;
 	const int ret = op_wait(op_p);
@@ -180,19 +180,19 @@ static int op_wait_slice(struct rmaext_op **op_p)
 	return ret;
 }
 
-int rmx_op_wait(struct rmaext_op *op)
+int rmx_op_wait(struct rmx_op *op)
 {
 	return op_wait_slice(&op);
 }
 
-int rmx_op_begin(struct rmaext_op *op, struct rmaext_op **op_p)
+int rmx_op_begin(struct rmx_op *op, struct rmx_op **op_p)
 {
 	*op_p = op;
 	op_step(&op);
 	return RMAEXT_PENDING;
 }
 
-int rmx_op_run(struct rmaext_op *op, struct rmaext_op **op_p)
+int rmx_op_run(struct rmx_op *op, struct rmx_op **op_p)
 {
 	int ret;
 

@@ -18,10 +18,10 @@ int rmx_put_small(struct rmaext_window *w, int64_t rank, uint64_t offset,
 /* Makes a put that the target's process carries out. */
 static int message_put_new(struct rmaext_window *w, int64_t rank,
 			   uint64_t offset, const void *buf, uint64_t len,
-			   int slot, struct rmaext_op **op_p)
+			   int slot, struct rmx_op **op_p)
 {
 	const bool copy = len <= RMX_COPY_MAX;
-	struct rmaext_op *op;
+	struct rmx_op *op;
 	int ret = rmx_op_new(w, rank, RMX_MESSAGE_PUT, offset, len,
 			     copy ? len : 0, &op);
 
@@ -40,7 +40,7 @@ int rmx_message_post(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		     const void *buf, uint64_t len, int slot)
 {
 	const unsigned int kind = slot < 0 ? RMAEXT_DID_PUT : RMAEXT_DID_NOTIFY;
-	struct rmaext_op *op;
+	struct rmx_op *op;
 	int ret;
 
 	if (len > RMX_COPY_MAX)
@@ -62,9 +62,9 @@ int rmx_message_post(struct rmaext_window *w, int64_t rank, uint64_t offset,
 
 int rmx_message_put(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		    const void *buf, uint64_t len, int slot,
-		    struct rmaext_op **op_p)
+		    struct rmx_op **op_p)
 {
-	struct rmaext_op *op;
+	struct rmx_op *op;
 	int ret = message_put_new(w, rank, offset, buf, len, slot, &op);
 
 	*op_p = NULL;
@@ -73,7 +73,7 @@ int rmx_message_put(struct rmaext_window *w, int64_t rank, uint64_t offset,
 
 /* What is too short for a read goes as a message. */
 int rmx_get_new(struct rmaext_window *w, int64_t rank, uint64_t offset,
-		void *buf, uint64_t len, struct rmaext_op **op_p)
+		void *buf, uint64_t len, struct rmx_op **op_p)
 {
 	int ret;
 
@@ -89,7 +89,7 @@ int rmx_get_new(struct rmaext_window *w, int64_t rank, uint64_t offset,
 
 /* What is too short for a write goes as a message. */
 int rmx_put_new(struct rmaext_window *w, int64_t rank, uint64_t offset,
-		const void *buf, uint64_t len, struct rmaext_op **op_p)
+		const void *buf, uint64_t len, struct rmx_op **op_p)
 {
 	int ret;
 

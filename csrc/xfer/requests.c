@@ -11,7 +11,7 @@
  * has ended. The owner may free the request at once, but nobody frees the
  * window, and the target, before pending is 0.
  */
-void rmx_request_release(struct rmaext_op *op)
+void rmx_request_release(struct rmx_op *op)
 {
 	struct rmx_target *target = op->target;
 	struct rmaext_fabric *f = op->fabric;
@@ -38,7 +38,7 @@ void rmx_sibling_ended(struct rmx_siblings *siblings)
 		__atomic_store_n(ended, 1, __ATOMIC_RELEASE);
 }
 
-void rmx_request_failed(struct rmaext_op *op)
+void rmx_request_failed(struct rmx_op *op)
 {
 	struct rmaext_window *w = op->window;
 
@@ -52,7 +52,7 @@ void rmx_request_failed(struct rmaext_op *op)
 	pthread_mutex_unlock(&w->lock);
 }
 
-void rmx_request_told(struct rmaext_op *op)
+void rmx_request_told(struct rmx_op *op)
 {
 	struct rmx_target *t = op->target;
 
@@ -64,13 +64,13 @@ void rmx_request_told(struct rmaext_op *op)
 	pthread_mutex_unlock(&op->window->lock);
 }
 
-int rmx_request_report(struct rmaext_op *op)
+int rmx_request_report(struct rmx_op *op)
 {
 	rmx_request_told(op);
 	return op->error ? rmx_fail_record(&op->failure) : 0;
 }
 
-void rmx_request_free(struct rmaext_op *op)
+void rmx_request_free(struct rmx_op *op)
 {
 	rmx_op_dispose(op);
 }
