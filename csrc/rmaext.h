@@ -27,9 +27,7 @@ typedef struct rmaext_memory rmaext_memory;
 typedef struct rmaext_members rmaext_members;
 typedef struct rmaext_blocks rmaext_blocks;
 typedef struct rmaext_window rmaext_window;
-typedef struct rmx_op rmaext_op;
-typedef struct rmx_batch rmaext_batch;
-typedef struct rmx_bundle rmaext_bundle;
+typedef struct rmaext_op rmaext_op;
 
 enum {
 	/* -EINPROGRESS: not an error, call the waiting function again */
@@ -42,6 +40,9 @@ enum {
 	RMAEXT_EBADFLAGS = 260,
 	RMAEXT_ENOKEY = 266,
 };
+
+/* ns that a function waits at most, before Python looks for signals */
+enum { RMAEXT_SLICE = 100000000 };
 
 enum { RMAEXT_READ = 1, RMAEXT_WRITE = 2 }; /* rights of origins */
 /* with them, in records: the memory can be made persistent */
@@ -68,15 +69,15 @@ enum {
 	RMAEXT_MAXLOC = 14,
 };
 
-/* kinds of operations, of rmaext_many() and rmaext_start() */
+/* kinds of operations */
 enum { RMAEXT_PUT = 0, RMAEXT_GET = 1, RMAEXT_UPDATE = 2 };
 
-/* arguments of rmaext_many() that have one element, which stands for all */
+/* arguments of rmaext_start_many() with one element that stands for all */
 enum {
 	RMAEXT_ONE_RANK = 1,
 	RMAEXT_ONE_OFFSET = 2,
 	RMAEXT_ONE_VALUE = 4,
-	RMAEXT_ONE_COUNT = 8, /* of rmaext_bundle_begin() only */
+	RMAEXT_ONE_COUNT = 8, /* of requests only */
 };
 
 /* element types */
@@ -339,7 +340,7 @@ enum { RMAEXT_NOTIFY = 256 }; /* notification slots of a window */
 /* A part of a window, in bytes. */
 struct rmaext_view {
 	uint64_t first;	      /* of every rank's memory */
-	uint64_t stride;      /* offsets of rmaext_many count it; 0: elements */
+	uint64_t stride;      /* offsets of many places count it; 0: elements */
 	const uint64_t *size; /* of each rank's part, or one for all */
 	int same;	      /* size has one entry, for all ranks */
 	int access;	      /* the rights to keep, of those that there are */
@@ -469,20 +470,14 @@ struct rmaext_wait {
 	uint64_t begun;
 };
 
-/* What rmaext_many() leaves to be continued by rmaext_many_wait(). */
-struct rmaext_many {
-	rmaext_batch *batch; /* NULL: nothing is left */
-	int64_t bad;	     /* index of the first element refused, or -1 */
-};
-
 /*
- * One operation on each of `count` places: what rmaext_many() and
- * rmaext_bundle_begin() are to do. Place i is one element of `unit` bytes at
- * offsets[i] in the window of ranks[i]; or, for the latter, counts[i] elements
- * from there on. Values and results have those of place 0, then those of place
- * 1, and so on: `elements` together. `op` and `type` are those of an update. A
- * value of RMAEXT_CSWAP is two elements: that to compare with, and the new one.
- * A get has no values, a put no results. The arrays are the caller's.
+ * One operation on each of `count` places, which rmaext_start_many() is to do.
+ * Place i is one element of `unit` bytes at offsets[i] in the window of
+ * ranks[i]; or, of a request, counts[i] elements from there on. Values and
+ * results have those of place 0, then those of place 1, and so on: `elements`
+ * together. `op` and `type` are those of an update. A value of RMAEXT_CSWAP is
+ * two elements: that to compare with, and the new one. A get has no values, a
+ * put no results. The arrays are the caller's.
  */
 struct rmaext_places_call {
 	int kind, op, type;
@@ -493,13 +488,13 @@ struct rmaext_places_call {
 	const int64_t *ranks, *offsets, *counts;
 	const void *values; /* NULL: a get */
 	void *results;	    /* NULL: a put, or they are not wanted */
-	/* the rest is of rmaext_bundle_begin() */
-	uint64_t elements;
 	/*
-	 * Set to 0 at first, and to 1 once all is done or has ended. It must
-	 * live as long as values and results.
+	 * Of a request: set to 0 at first, and to 1 once all is done or has
+	 * ended. It must live as long as values and results. NULL: it is no
+	 * request, and has none of what follows.
 	 */
 	int *ended;
+	uint64_t elements;
 	/*
 	 * 1 + the slot of the target to count up once all of a put is in its
 	 * memory, where that is of one rank, reached over the network, and not
@@ -1095,65 +1090,47 @@ int rmaext_type_align(int type);
  * where the fabric is not the route.
  */
 int rmaext_connect(rmaext_window *window, int64_t rank, rmaext_op **op_p);
-/* Waits for a slice. RMAEXT_PENDING: call it again. It stays the caller's. */
-int rmaext_op_wait(rmaext_op *op);
 /*
- * Ends the operation: no more of it is posted. 0: its buffers may be freed, and
- * *op is NULL. RMAEXT_PENDING: the network may still use them; call it again
- * later. A NULL *op is harmless.
+ * Begins, or carries out, an operation on many places. All are checked before
+ * the first is touched; if one is refused (-ERANGE, -FI_EACCES, -FI_EFAULT,
+ * -FI_EOPNOTSUPP, -FI_ENOTCONN), *bad_p is its index, else -1. After any other
+ * error, any of the places may have been done or not. RMAEXT_CSWAP must have
+ * results; an update without results needs no right to read. It returns as
+ * rmaext_start(), 0 once all is done.
+ *
+ * Until the operation is released, values and results are in use; ranks,
+ * offsets and counts too, unless it is a request, which has copied them. A
+ * request does puts and gets by memory at once, and leaves updates of memory
+ * that is mapped here, which it has checked, to a call that is none.
  */
-int rmaext_op_release(rmaext_op **op);
+int rmaext_start_many(rmaext_window *window,
+		      const struct rmaext_places_call *call, rmaext_op **op_p,
+		      int64_t *bad_p);
 
 /*
- * As rmaext_op_wait(), but the test does not wait, and the other one for
- * `slice` at most. Some errors are of a request that has not ended:
+ * Waits for `slice` ns, or RMAEXT_SLICE, at most; with 0 it only looks. 0: it
+ * is done. RMAEXT_PENDING: call it again. Whatever it returns, the operation
+ * stays the caller's. Some errors are of a request that has not ended:
  * -FI_ETIMEDOUT, which may be waited for again, -FI_ENOTCONN and -FI_ESHUTDOWN.
+ * Of many places it waits for all, or for the first failure.
  */
-int rmaext_op_test(rmaext_op *op);
-int rmaext_op_wait_for(rmaext_op *op, int64_t slice);
+int rmaext_op_wait(rmaext_op *op, int64_t slice);
+/*
+ * Ends the operation: no more of it is posted, unless it is a request. 0: its
+ * buffers may be freed, and *op is NULL. RMAEXT_PENDING: the network may still
+ * use them; call it again later. A NULL *op is harmless.
+ */
+int rmaext_op_release(rmaext_op **op);
 /* 1: nothing of the request was sent, and it has ended; 0: it goes on. */
 int rmaext_op_cancel(rmaext_op *op);
+/* The rank of the first that is not known to have ended well, or -1. */
+int64_t rmaext_op_rank(const rmaext_op *op);
 /*
  * Waits until more requests of this fabric have ended than *seen, or the slice
  * is over, and sets *seen. A request that had ended by then has `ended` set.
  */
 int rmaext_fabric_wait_ended(rmaext_fabric *fabric, uint64_t *seen,
 			     int64_t slice);
-
-/*
- * Carries out an operation on many elements. All are checked before the first
- * is carried out; if one is refused (-ERANGE, -FI_EACCES, -FI_EFAULT,
- * -FI_EOPNOTSUPP, -FI_ENOTCONN), many_p->bad is its index. Returns 0 once all
- * are applied at their targets. After RMAEXT_PENDING the arrays are in use
- * until rmaext_many_wait() returns something else, or rmaext_many_release()
- * gives the rest up, which is harmless at any time. After an error, any of the
- * elements may have been done or not. RMAEXT_CSWAP must have results; an update
- * without results needs no right to read. One thread at a time may use many_p.
- */
-int rmaext_many(rmaext_window *window, const struct rmaext_places_call *call,
-		struct rmaext_many *many_p);
-int rmaext_many_wait(struct rmaext_many *many);
-void rmaext_many_release(struct rmaext_many *many);
-
-/*
- * Begins an operation on many places: puts and gets by memory are done at once,
- * the rest goes on by itself, as requests do, and flush and close wait for it.
- * All places are checked before anything is done; if one is refused, *bad_p is
- * its index, else -1. Returns 0, with *bundle_p NULL, if all is done;
- * RMAEXT_PENDING, with *bundle_p the caller's; or an error, after which
- * *bundle_p may have what was begun. The arrays of places may be reused at
- * once, values and results once the bundle is released. Updates of memory that
- * is mapped here are checked, and left out: they are rmaext_many()'s.
- */
-int rmaext_bundle_begin(rmaext_window *window,
-			const struct rmaext_places_call *call,
-			rmaext_bundle **bundle_p, int64_t *bad_p);
-/* As rmaext_op_wait_for(), until all have ended or one has failed. */
-int rmaext_bundle_wait_for(rmaext_bundle *bundle, int64_t slice);
-/* The rank of the first that is not known to have ended well, or -1. */
-int64_t rmaext_bundle_rank(const rmaext_bundle *bundle);
-/* As rmaext_op_release(): RMAEXT_PENDING, if values or results are in use. */
-int rmaext_bundle_release(rmaext_bundle **bundle);
 
 /*
  * Waits until any, or every, condition holds of a rank's memory, which must be

@@ -12,19 +12,13 @@
  * as rmaext_start().
  */
 int rmx_update_start(struct rmaext_window *window,
-		     const struct rmaext_call *call, struct rmx_op **op_p);
+		     const struct rmaext_call *call, struct rmaext_op **op_p);
 int rmx_move_start(struct rmaext_window *window, const struct rmaext_call *call,
-		   struct rmx_op **op_p);
+		   struct rmaext_op **op_p);
 int rmx_strided_start(struct rmaext_window *window,
-		      const struct rmaext_call *call, struct rmx_op **op_p);
+		      const struct rmaext_call *call, struct rmaext_op **op_p);
 int rmx_notify_start(struct rmaext_window *window,
-		     const struct rmaext_call *call, struct rmx_op **op_p);
-
-/*
- * The owner of an RMX_LOCAL_UPDATE goes on with it for a slice, inside the
- * window. Returns as rmaext_op_wait(); the operation stays the owner's.
- */
-int rmx_update_wait(struct rmx_op *op);
+		     const struct rmaext_call *call, struct rmaext_op **op_p);
 
 /*
  * notify.c: a put with a notification by message, with a copy of the data, so
@@ -45,28 +39,31 @@ int rmx_many_check_route(const struct rmaext_window *window, const char *call,
 			 int64_t rank, int kind, int type, bool aligned);
 
 /*
- * vector.c: rmaext_bundle_begin() of elements of one length. The caller is
- * inside the window and has checked the call, but for the places.
+ * What rmaext_start_many() chooses from: bundle.c has requests, of which it
+ * leaves those of elements of one length to vector.c's begin; and vector.c's
+ * start what is no request. The caller is inside the window, and has checked
+ * the call, but for the places; *op_p is NULL. They return as
+ * rmaext_start_many().
  */
+int rmx_bundle_start(struct rmaext_window *window,
+		     const struct rmaext_places_call *call,
+		     struct rmaext_op **op_p, int64_t *bad_p);
 int rmx_batch_begin(struct rmaext_window *window,
 		    const struct rmaext_places_call *call,
-		    struct rmx_bundle **bundle_p, int64_t *bad_p);
+		    struct rmaext_op **op_p, int64_t *bad_p);
+int rmx_batch_start(struct rmaext_window *window,
+		    const struct rmaext_places_call *call,
+		    struct rmaext_op **op_p, int64_t *bad_p);
 
 /*
  * vector.c: does all of it at once if it is short, valid and by memory; *ret_p
- * is what rmaext_many() would return. False: nothing was done, and the caller
- * calls rmaext_many(). The caller keeps the window open, by the GIL or inside
+ * is what rmaext_start_many() would return. False: nothing was done, and the
+ * caller calls that. The caller keeps the window open, by the GIL or inside
  * it. `fresh`, of a get: nobody sees the results if it fails.
  */
 bool rmx_many_direct(struct rmaext_window *window,
 		     const struct rmaext_places_call *call, bool fresh,
 		     int *ret_p);
-
-/*
- * strided.c: the owner of an RMX_LOCAL_COPY goes on with it for a slice, inside
- * the window. Returns as rmaext_op_wait(); the operation stays the owner's.
- */
-int rmx_strided_wait(struct rmx_op *op);
 
 /*
  * strided.c: rmx_check() of all bytes that strides reach from offset on. The

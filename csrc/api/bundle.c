@@ -339,7 +339,7 @@ static uint64_t begin_members(const struct begin *b)
 	return n;
 }
 
-static int begin_far(struct begin *b, struct rmx_bundle **bundle_p)
+static int begin_far(struct begin *b, struct rmaext_op **op_p)
 {
 	struct rmx_bundle *g;
 	uint64_t members;
@@ -355,75 +355,11 @@ static int begin_far(struct begin *b, struct rmx_bundle **bundle_p)
 		ret = rank_begin(b, rank, g);
 	rmx_bundle_begun(g);
 	if (g->count) {
-		*bundle_p = g;
+		*op_p = &g->owned;
 		return ret ? ret : RMAEXT_PENDING;
 	}
 	rmx_bundle_end(g);
 	return ret;
-}
-
-static int begin_places(struct rmaext_window *w,
-			const struct rmaext_places_call *call,
-			rmaext_bundle **bundle_p, int64_t *bad_p)
-{
-	struct begin b = {.window = w, .call = call};
-	int ret;
-
-	b.scale = call->scale ? call->scale
-		  : w->stride ? w->stride
-			      : call->unit;
-	b.limit = INT64_MAX / b.scale;
-	b.access = call->kind == RMAEXT_PUT ? RMAEXT_WRITE : RMAEXT_READ;
-	ret = places_make(&b, bad_p);
-	if (!ret)
-		places_copy_near(&b);
-	if (!ret && b.far)
-		ret = begin_far(&b, bundle_p);
-	free(b.places);
-	free(b.first);
-	free(b.order);
-	return ret;
-}
-
-static int begin_check(const struct rmaext_window *w,
-		       const struct rmaext_places_call *c)
-{
-	if (c->kind < RMAEXT_PUT || c->kind > RMAEXT_UPDATE || !c->unit ||
-	    (c->counts &&
-	     (c->kind == RMAEXT_UPDATE || c->ones & RMAEXT_ONE_VALUE)) ||
-	    c->elements > INT64_MAX / c->unit / 2 || c->count > UINT32_MAX ||
-	    c->scale > INT64_MAX ||
-	    ((uintptr_t)c->ranks | (uintptr_t)c->offsets |
-	     (uintptr_t)c->counts) %
-		    sizeof(*c->ranks))
-		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "rmaext_bundle_begin",
-				"kind %d is no put, get or update, or has no "
-				"ranges; or there are too many elements; or "
-				"the arrays are not aligned as int64",
-				c->kind);
-	if (!rmx_cells_valid(c->kind, c->op, c->type, c->unit) ||
-	    (c->kind == RMAEXT_UPDATE && !c->results &&
-	     (c->op == RMAEXT_CSWAP || c->op == RMAEXT_NO_OP)))
-		return rmx_fail(-FI_EOPNOTSUPP, RMX_NO_RANK,
-				"rmaext_bundle_begin",
-				"there is no such operation on this dtype");
-	if (c->notify && (c->kind != RMAEXT_PUT || !c->elements ||
-			  !(c->ones & RMAEXT_ONE_RANK) || c->notify < 0 ||
-			  !rmx_notify_slot(c->notify - 1)))
-		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "rmaext_bundle_begin",
-				"only a put to one rank notifies, one of 0..%d",
-				RMAEXT_NOTIFY - 1);
-	if (!c->counts && c->elements != c->count)
-		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "rmaext_bundle_begin",
-				"%llu elements at %llu places",
-				(unsigned long long)c->elements,
-				(unsigned long long)c->count);
-	if (c->counts && w->stride && w->stride != c->unit)
-		return rmx_fail(-FI_EOPNOTSUPP, RMX_NO_RANK,
-				"rmaext_bundle_begin",
-				"the elements of a field are not one after "
-				"another");
-	return 0;
 }
 
 /* Is it a batch, whose elements are packed tightly into messages? */
@@ -433,23 +369,27 @@ static bool is_batch(const struct rmaext_places_call *c)
 	       (c->unit <= BUNDLE_LONG || c->kind == RMAEXT_UPDATE);
 }
 
-int rmaext_bundle_begin(rmaext_window *w, const struct rmaext_places_call *call,
-			rmaext_bundle **bundle_p, int64_t *bad_p)
+int rmx_bundle_start(struct rmaext_window *w,
+		     const struct rmaext_places_call *call,
+		     struct rmaext_op **op_p, int64_t *bad_p)
 {
+	struct begin b = {.window = w, .call = call};
 	int ret;
 
-	*bundle_p = NULL;
-	*bad_p = -1;
-	*call->ended = 0;
-	ret = begin_check(w, call);
-	if (ret || !call->count)
-		return ret;
-	ret = rmx_window_enter(
-		w, rmx_many_name(call->kind, call->op, call->results));
-	if (ret)
-		return ret;
-	ret = is_batch(call) ? rmx_batch_begin(w, call, bundle_p, bad_p)
-			     : begin_places(w, call, bundle_p, bad_p);
-	rmx_window_leave(w);
+	if (is_batch(call))
+		return rmx_batch_begin(w, call, op_p, bad_p);
+	b.scale = call->scale ? call->scale
+		  : w->stride ? w->stride
+			      : call->unit;
+	b.limit = INT64_MAX / b.scale;
+	b.access = call->kind == RMAEXT_PUT ? RMAEXT_WRITE : RMAEXT_READ;
+	ret = places_make(&b, bad_p);
+	if (!ret)
+		places_copy_near(&b);
+	if (!ret && b.far)
+		ret = begin_far(&b, op_p);
+	free(b.places);
+	free(b.first);
+	free(b.order);
 	return ret;
 }

@@ -47,7 +47,7 @@ static int typed_locate(const struct rmx_typed *it, const char *call,
 static int op_finish(int ret, rmaext_op *op, bool *in_use_p)
 {
 	while (ret == RMAEXT_PENDING)
-		ret = rmaext_op_wait(op);
+		ret = rmaext_op_wait(op, RMX_SLICE);
 	*in_use_p = rmaext_op_release(&op) == RMAEXT_PENDING;
 	return ret;
 }

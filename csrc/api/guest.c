@@ -70,7 +70,7 @@ int rmaext_visit_open(rmaext_fabric *f, const struct rmaext_visit *visit,
 /* A put of nothing, whose message has the guest's card: line_send_short(). */
 int rmaext_visit_announce(rmaext_window *w)
 {
-	struct rmx_op *op;
+	struct rmaext_op *op;
 	int ret = rmx_window_enter(w, "attach");
 
 	if (ret)
@@ -78,8 +78,7 @@ int rmaext_visit_announce(rmaext_window *w)
 	ret = rmx_message_put(w, 0, 0, NULL, 0, -1, &op);
 	rmx_window_leave(w);
 	while (ret == RMAEXT_PENDING)
-		ret = rmaext_op_wait(op);
-	if (op)
-		rmaext_op_release(&op);
+		ret = rmaext_op_wait(op, RMX_SLICE);
+	rmaext_op_release(&op);
 	return ret;
 }

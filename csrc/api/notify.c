@@ -16,7 +16,7 @@ static int slot_check(const char *call, int64_t rank, int slot)
 /* Where the counters cannot be mapped, the target's process counts. */
 static int notified_put(struct rmaext_window *w, int64_t rank, uint64_t offset,
 			const void *buf, uint64_t len, int slot,
-			rmaext_op **op_p)
+			struct rmaext_op **op_p)
 {
 	const bool mapped = rmx_control_block_of(w, rank);
 	/* for the record: else the notification is another operation */
@@ -58,7 +58,7 @@ static int notified_put(struct rmaext_window *w, int64_t rank, uint64_t offset,
 }
 
 int rmx_notify_start(struct rmaext_window *w, const struct rmaext_call *c,
-		     struct rmx_op **op_p)
+		     struct rmaext_op **op_p)
 {
 	const int slot = c->notify - 1;
 	int ret = slot_check("put_notify", c->rank, slot);

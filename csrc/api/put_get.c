@@ -47,7 +47,7 @@ static bool move_by_memory(struct rmaext_window *w, const struct rmaext_call *c,
 }
 
 static int put_message(struct rmaext_window *w, const struct rmaext_call *c,
-		       rmaext_op **op_p)
+		       struct rmaext_op **op_p)
 {
 	return rmx_message_put(w, c->rank, c->offset, c->operand, c->count, -1,
 			       op_p);
@@ -55,7 +55,7 @@ static int put_message(struct rmaext_window *w, const struct rmaext_call *c,
 
 /* The network writes it; a short put is a copy, for which nobody waits. */
 static int put_write(struct rmaext_window *w, const struct rmaext_call *c,
-		     rmaext_op **op_p)
+		     struct rmaext_op **op_p)
 {
 	const uint64_t len = c->count;
 	/* a copy is one chunk: then the CQ's reader knows when it is complete
@@ -80,7 +80,7 @@ static int put_write(struct rmaext_window *w, const struct rmaext_call *c,
 }
 
 static int put_start(struct rmaext_window *w, const struct rmaext_call *c,
-		     rmaext_op **op_p)
+		     struct rmaext_op **op_p)
 {
 	const struct rmx_single single = {
 		.kind = RMX_MESSAGE_PUT,
@@ -104,7 +104,7 @@ static int put_start(struct rmaext_window *w, const struct rmaext_call *c,
 }
 
 int rmx_move_start(struct rmaext_window *w, const struct rmaext_call *c,
-		   struct rmx_op **op_p)
+		   struct rmaext_op **op_p)
 {
 	const bool put = c->kind == RMAEXT_PUT;
 	struct rmx_op *op;

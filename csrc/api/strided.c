@@ -67,7 +67,7 @@ static struct rmx_places *loops_copy(void *room, const struct rmx_strides *s,
 /* Long runs are the chunks of one operation, several in flight at a time. */
 static int strided_post(struct rmaext_window *w, int64_t rank, uint64_t offset,
 			bool put, const struct rmx_strides *s, char *buf,
-			rmaext_op **op_p)
+			struct rmaext_op **op_p)
 {
 	struct rmx_op *op;
 	int ret = rmx_op_over(w, rank, put ? RMX_PUT : RMX_GET, offset, buf,
@@ -82,7 +82,7 @@ static int strided_post(struct rmaext_window *w, int64_t rank, uint64_t offset,
 /* Short runs go in messages; of a short put they are copied. */
 static int strided_send(struct rmaext_window *w, int64_t rank, uint64_t offset,
 			bool put, const struct rmx_strides *s, char *buf,
-			rmaext_op **op_p)
+			struct rmaext_op **op_p)
 {
 	const uint64_t len = s->run * s->runs;
 	const size_t bytes = loops_bytes(s);
@@ -107,38 +107,71 @@ static int strided_send(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	return rmx_op_run(op, op_p);
 }
 
-int rmx_strided_wait(struct rmx_op *op)
+static int copy_go_on(struct rmx_op *op, int64_t slice)
 {
 	const bool put = op->places->values;
 	const struct rmx_target *t = rmx_target_of(op->window, op->rank);
+	struct rmaext_op *sent = NULL;
 	int ret;
 
 	if (op->behind)
-		return rmx_op_wait(op->behind);
+		return rmx_op_wait(op->behind, slice);
 	ret = rmx_places_copy(op->window, op->rank, put, op->places,
-			      rmx_now() + RMX_SLICE);
+			      rmx_now() + slice);
 	if (ret == RMAEXT_PENDING)
 		return ret;
-	if (ret && !rmx_copies(t)) /* refused: all of it, by messages */
-		return strided_send(op->window, op->rank, op->offset, put,
-				    op->places->strides, op->local,
-				    &op->behind);
+	if (ret && !rmx_copies(t)) { /* refused: all of it, by messages */
+		ret = strided_send(op->window, op->rank, op->offset, put,
+				   op->places->strides, op->local, &sent);
+		op->behind = rmx_op_of(sent);
+		return ret;
+	}
 	rmx_count_copy(&op->window->tally, op->rank,
 		       put ? RMAEXT_DID_PUT : RMAEXT_DID_GET, op->offset,
 		       op->len, ret);
 	return ret;
 }
 
+static int copy_wait(struct rmaext_op *owned, int64_t slice)
+{
+	struct rmx_op *op = rmx_op_of(owned);
+	struct rmaext_window *w = op->window;
+	int ret = rmx_window_enter(w, "wait");
+
+	if (ret)
+		return ret;
+	ret = copy_go_on(op, slice);
+	rmx_window_leave(w);
+	return ret;
+}
+
+static int copy_release(struct rmaext_op *owned)
+{
+	struct rmx_op *op = rmx_op_of(owned);
+
+	if (op->behind && rmx_op_release(op->behind))
+		return RMAEXT_PENDING;
+	free(op);
+	return 0;
+}
+
+static const struct rmx_life copy_life = {
+	.wait = copy_wait,
+	.release = copy_release,
+	.rank = rmx_owned_rank,
+};
+
 /* The kernel copies them. There is an operation only if that takes long. */
 static int strided_copy(struct rmaext_window *w, int64_t rank, uint64_t offset,
 			bool put, const struct rmx_strides *s, char *buf,
-			rmaext_op **op_p)
+			struct rmaext_op **op_p)
 {
 	struct rmx_op *op = calloc(1, sizeof(*op) + loops_bytes(s));
 	int ret;
 
 	if (!op)
 		return rmx_fail(-FI_ENOMEM, rank, "malloc", "operation");
+	op->owned.life = &copy_life;
 	op->window = w;
 	op->rank = rank;
 	op->kind = RMX_LOCAL_COPY;
@@ -147,17 +180,17 @@ static int strided_copy(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	op->local = buf;
 	op->places = loops_copy(op + 1, s, w->first + offset, put ? buf : NULL,
 				put ? NULL : buf);
-	ret = rmx_strided_wait(op);
-	if (ret == RMAEXT_PENDING)
-		*op_p = op;
-	else
-		rmaext_op_release(&op);
+	*op_p = &op->owned;
+	ret = copy_go_on(op, RMX_SLICE);
+	if (ret != RMAEXT_PENDING)
+		rmaext_op_release(op_p);
 	return ret;
 }
 
 static int strided_run(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		       bool put, const struct rmx_strides *s,
-		       const int64_t *locals, char *buf, rmaext_op **op_p)
+		       const int64_t *locals, char *buf,
+		       struct rmaext_op **op_p)
 {
 	const struct rmx_target *t = rmx_target_of(w, rank);
 
@@ -180,7 +213,7 @@ static int strided_run(struct rmaext_window *w, int64_t rank, uint64_t offset,
 }
 
 int rmx_strided_start(struct rmaext_window *w, const struct rmaext_call *c,
-		      struct rmx_op **op_p)
+		      struct rmaext_op **op_p)
 {
 	const bool put = c->kind == RMAEXT_PUT;
 	char *buf = put ? (char *)(uintptr_t)c->operand : c->result;

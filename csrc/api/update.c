@@ -72,9 +72,57 @@ static char *target_memory(const struct rmaext_window *w, int64_t rank,
 	return rmx_target_of(w, rank)->map + offset;
 }
 
+static int local_go_on(struct rmx_op *op, int64_t slice)
+{
+	const struct rmx_update u = {
+		op->op, op->type, op->operand, op->compare, op->local, op->len,
+	};
+	const int64_t left = op->deadline - rmx_now();
+	const uint64_t before = op->posted;
+	int ret;
+
+	rmx_now_in(RMAEXT_IN_GUARD, op->window->tally.id, op->rank, op->offset,
+		   op->len);
+	ret = rmx_update_apply(op->window, op->rank,
+			       target_memory(op->window, op->rank, op->offset),
+			       &u, &op->posted, left < slice ? left : slice);
+	if (ret == RMAEXT_PENDING) {
+		if (op->posted != before)
+			op->deadline = 0;
+		ret = rmx_guard_overdue(op->rank, op->timeout, &op->deadline);
+	}
+	rmx_now_out(op->window->tally.id, ret, true);
+	return ret;
+}
+
+static int local_wait(struct rmaext_op *owned, int64_t slice)
+{
+	struct rmx_op *op = rmx_op_of(owned);
+	struct rmaext_window *w = op->window;
+	int ret = rmx_window_enter(w, "wait");
+
+	if (ret)
+		return ret;
+	ret = local_go_on(op, slice);
+	rmx_window_leave(w);
+	return ret;
+}
+
+static int local_release(struct rmaext_op *owned)
+{
+	free(rmx_op_of(owned));
+	return 0;
+}
+
+static const struct rmx_life local_life = {
+	.wait = local_wait,
+	.release = local_release,
+	.rank = rmx_owned_rank,
+};
+
 /* By this CPU. There is an operation only if it must wait for the guard. */
 static int update_local(struct rmaext_window *w, int64_t rank, uint64_t offset,
-			const struct rmx_update *u, struct rmx_op **op_p)
+			const struct rmx_update *u, struct rmaext_op **op_p)
 {
 	const int64_t slice = w->timeout < RMX_SLICE ? w->timeout : RMX_SLICE;
 	uint64_t done = 0;
@@ -91,6 +139,7 @@ static int update_local(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	if (!op)
 		return rmx_fail(-FI_ENOMEM, rank, "malloc", "operation");
 	*op = (struct rmx_op){
+		.owned.life = &local_life,
 		.window = w,
 		.rank = rank,
 		.kind = RMX_LOCAL_UPDATE,
@@ -104,38 +153,14 @@ static int update_local(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		.compare = u->compare,
 		.timeout = w->timeout,
 	};
-	*op_p = op;
+	*op_p = &op->owned;
 	return rmx_guard_overdue(rank, op->timeout, &op->deadline);
-}
-
-int rmx_update_wait(struct rmx_op *op)
-{
-	const struct rmx_update u = {
-		op->op, op->type, op->operand, op->compare, op->local, op->len,
-	};
-	const int64_t left = op->deadline - rmx_now();
-	const uint64_t before = op->posted;
-	int ret;
-
-	rmx_now_in(RMAEXT_IN_GUARD, op->window->tally.id, op->rank, op->offset,
-		   op->len);
-	ret = rmx_update_apply(op->window, op->rank,
-			       target_memory(op->window, op->rank, op->offset),
-			       &u, &op->posted,
-			       left < RMX_SLICE ? left : RMX_SLICE);
-	if (ret == RMAEXT_PENDING) {
-		if (op->posted != before)
-			op->deadline = 0;
-		ret = rmx_guard_overdue(op->rank, op->timeout, &op->deadline);
-	}
-	rmx_now_out(op->window->tally.id, ret, true);
-	return ret;
 }
 
 /* By message to the target's progress thread. */
 static int update_remote(struct rmaext_window *w, int64_t rank, uint64_t offset,
 			 const struct rmx_update *u, int *ended,
-			 struct rmx_op **op_p)
+			 struct rmaext_op **op_p)
 {
 	const size_t unit = rmx_unit_of(u->type);
 	const uint64_t len = u->count * unit;
@@ -170,7 +195,7 @@ static int update_remote(struct rmaext_window *w, int64_t rank, uint64_t offset,
 }
 
 int rmx_update_start(struct rmaext_window *w, const struct rmaext_call *c,
-		     struct rmx_op **op_p)
+		     struct rmaext_op **op_p)
 {
 	const struct rmx_update u = {
 		c->op, c->type, c->operand, c->compare, c->result, c->count,

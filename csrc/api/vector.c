@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * rmaext_many: operations on elements all over the window. Where every target
+ * Operations on elements all over the window. Where every target
  * is mapped here, exec/vector_direct.c does them. Else a block of the elements
  * after another is sorted by target; those of each target, a lane, are copied
  * by system calls, or are one request, and the requests of a block are a
@@ -309,25 +309,64 @@ static struct rmx_batch *batch_copy(const struct rmx_batch *from, uint64_t most)
 	return NULL;
 }
 
+/* What is over is released before the window is left: it may be closed then. */
+static int batch_wait(struct rmaext_op *owned, int64_t slice)
+{
+	struct rmx_batch *b = (struct rmx_batch *)owned;
+	int ret = rmx_window_enter(b->window, rmx_batch_name(b));
+
+	(void)slice;
+	if (ret)
+		return ret;
+	ret = batch_run(b);
+	/* also if it has failed before it waited again */
+	rmx_now_out(b->window->tally.id, ret, false);
+	if (ret != RMAEXT_PENDING)
+		lanes_end(b);
+	rmx_window_leave(b->window);
+	return ret;
+}
+
+static int batch_release(struct rmaext_op *owned)
+{
+	batch_free((struct rmx_batch *)owned);
+	return 0;
+}
+
+static int64_t batch_rank(const struct rmaext_op *owned)
+{
+	const struct rmx_batch *b = (const struct rmx_batch *)owned;
+
+	return b->lane_count == 1 ? b->lanes->rank : RMX_NO_RANK;
+}
+
+static const struct rmx_life batch_life = {
+	.wait = batch_wait,
+	.release = batch_release,
+	.rank = batch_rank,
+};
+
 /* All elements have been checked. */
 static int batch_carry_out(const struct rmx_batch *on_stack,
-			   struct rmaext_many *many_p)
+			   struct rmaext_op **op_p)
 {
 	struct rmx_batch *b = batch_copy(on_stack, RMX_PORTION);
 	int ret;
 
 	if (!b)
 		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "malloc", "batch");
+	b->owned.life = &batch_life;
 	b->deadline = rmx_now() + b->window->timeout;
 	ret = batch_run(b);
 	if (ret == RMAEXT_PENDING)
-		many_p->batch = b;
+		*op_p = &b->owned;
 	else
 		batch_free(b);
 	return ret;
 }
 
-static int batch_start(struct rmx_batch *on_stack, struct rmaext_many *many_p)
+static int batch_start(struct rmx_batch *on_stack, struct rmaext_op **op_p,
+		       int64_t *bad_p)
 {
 	int ret;
 
@@ -337,11 +376,11 @@ static int batch_start(struct rmx_batch *on_stack, struct rmaext_many *many_p)
 		on_stack->at = on_stack->end;
 		on_stack->routes = RMX_ONLY_DIRECT;
 	} else {
-		ret = batch_check_all(on_stack, &many_p->bad);
+		ret = batch_check_all(on_stack, bad_p);
 		if (ret)
 			return ret;
 	}
-	return batch_carry_out(on_stack, many_p);
+	return batch_carry_out(on_stack, op_p);
 }
 
 static struct rmx_batch batch_make(struct rmaext_window *w,
@@ -407,7 +446,7 @@ static void batch_dispose(void *batch)
 }
 
 int rmx_batch_begin(struct rmaext_window *w, const struct rmaext_places_call *c,
-		    struct rmx_bundle **bundle_p, int64_t *bad_p)
+		    struct rmaext_op **op_p, int64_t *bad_p)
 {
 	struct rmx_batch *b = NULL, on_stack = batch_make(w, c);
 	struct rmx_bundle *g;
@@ -436,10 +475,10 @@ int rmx_batch_begin(struct rmaext_window *w, const struct rmaext_places_call *c,
 		return ret;
 	}
 	b->bundle = NULL; /* it owns the batch, and not the other way round */
-	g->owned = b;
+	g->places = b;
 	g->dispose = batch_dispose;
 	rmx_bundle_begun(g);
-	*bundle_p = g;
+	*op_p = &g->owned;
 	return ret ? ret : RMAEXT_PENDING;
 }
 
@@ -457,68 +496,10 @@ bool rmx_many_direct(struct rmaext_window *w,
 	return rmx_direct_all(&b, ret_p, &done);
 }
 
-static int many_check(const struct rmaext_places_call *c)
+int rmx_batch_start(struct rmaext_window *w, const struct rmaext_places_call *c,
+		    struct rmaext_op **op_p, int64_t *bad_p)
 {
-	if (c->kind < RMAEXT_PUT || c->kind > RMAEXT_UPDATE || !c->unit ||
-	    c->unit > INT64_MAX || c->count > INT64_MAX ||
-	    c->scale > INT64_MAX || c->counts || c->notify ||
-	    (c->count &&
-	     ((uintptr_t)c->ranks | (uintptr_t)c->offsets) % sizeof(*c->ranks)))
-		return rmx_fail(-FI_EINVAL, RMX_NO_RANK, "rmaext_many",
-				"kind %d is no put, get or update, or has "
-				"ranges; or elements cannot have %llu bytes; "
-				"or ranks or offsets are not aligned as int64",
-				c->kind, (unsigned long long)c->unit);
-	if (!rmx_cells_valid(c->kind, c->op, c->type, c->unit) ||
-	    (c->kind == RMAEXT_UPDATE && c->op == RMAEXT_CSWAP && !c->results))
-		return rmx_fail(-FI_EOPNOTSUPP, RMX_NO_RANK,
-				rmx_many_name(c->kind, c->op, c->results),
-				"there is no such operation on this dtype");
-	return 0;
-}
+	struct rmx_batch b = batch_make(w, c);
 
-int rmaext_many(rmaext_window *w, const struct rmaext_places_call *call,
-		struct rmaext_many *many_p)
-{
-	struct rmx_batch b;
-	int ret = many_check(call);
-
-	many_p->batch = NULL;
-	many_p->bad = -1;
-	if (!ret)
-		ret = rmx_window_enter(
-			w, rmx_many_name(call->kind, call->op, call->results));
-	if (ret)
-		return ret;
-	b = batch_make(w, call);
-	if (call->count)
-		ret = batch_start(&b, many_p);
-	rmx_window_leave(w);
-	return ret;
-}
-
-/* What is over is released before the window is left: it may be closed then. */
-int rmaext_many_wait(struct rmaext_many *many)
-{
-	struct rmaext_window *w = many->batch->window;
-	int ret = rmx_window_enter(w, rmx_batch_name(many->batch));
-	const bool entered = !ret;
-
-	if (entered) {
-		ret = batch_run(many->batch);
-		/* also if it has failed before it waited again */
-		rmx_now_out(w->tally.id, ret, false);
-	}
-	if (ret != RMAEXT_PENDING)
-		rmaext_many_release(many);
-	if (entered)
-		rmx_window_leave(w);
-	return ret;
-}
-
-void rmaext_many_release(struct rmaext_many *many)
-{
-	if (many->batch)
-		batch_free(many->batch);
-	many->batch = NULL;
+	return batch_start(&b, op_p, bad_p);
 }

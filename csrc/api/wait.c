@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Waits until elements of memory have certain values, for an operation, or for
- * a request of MPI. A waiter looks, spins, then sleeps. For memory it sleeps on
+ * Waits until elements of memory have certain values, or for a request of MPI.
+ * A waiter looks, spins, then sleeps. For memory it sleeps on
  * the doorbell of the process whose memory it is, see shm/doorbell.c.
  */
 #define _GNU_SOURCE
@@ -325,25 +325,6 @@ int rmaext_wait_until(rmaext_window *window, int64_t rank,
 		rmx_now_out(window->tally.id, ret, true);
 	}
 	rmx_window_leave(window);
-	return ret;
-}
-
-/* -- for an operation */
-
-int rmaext_op_wait(rmaext_op *op)
-{
-	struct rmaext_window *w = op->window;
-	int ret;
-
-	if (op->ended)
-		return rmaext_op_wait_for(op, RMX_SLICE);
-	ret = rmx_window_enter(w, "rmaext_op_wait");
-	if (ret)
-		return ret;
-	ret = op->kind == RMX_LOCAL_UPDATE ? rmx_update_wait(op)
-	      : op->kind == RMX_LOCAL_COPY ? rmx_strided_wait(op)
-					   : rmx_op_wait(op);
-	rmx_window_leave(w);
 	return ret;
 }
 

@@ -20,7 +20,7 @@
 
 #define RMX_LINE 64			  /* bytes of a cache line */
 #define RMX_HUGE_PAGE ((uint64_t)2 << 20) /* bytes of the kernel's */
-#define RMX_SLICE (100 * 1000 * 1000)	  /* ns in C before Python takes over */
+#define RMX_SLICE RMAEXT_SLICE
 #define RMX_NO_RANK (-1)
 #define RMX_TOKEN 16 /* secret bytes that name a window in a message */
 

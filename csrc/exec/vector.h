@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * A batch: one operation on many elements, as rmaext_many() begins it.
+ * A batch: one operation on many elements, as rmaext_start_many() begins it.
  * api/vector.c checks it, vector_direct.c and vector_lanes.c carry out what
  * needs no message; the rest are requests, of a bundle for each block.
  */
 #ifndef RMAEXT_VECTOR_H
 #define RMAEXT_VECTOR_H
 
+#include "base/life.h"
 #include "dtype/gather.h"
 #include "dtype/places.h"
 #include "exec/update.h"
@@ -27,6 +28,7 @@ struct rmx_lane {
 };
 
 struct rmx_batch {
+	struct rmaext_op owned;
 	struct rmaext_window *window;
 	struct rmaext_fabric *fabric; /* the struct stays when it is closed */
 	int kind, op, type, access;

@@ -41,11 +41,8 @@ struct py_window {
 	PyObject_HEAD struct rmx_typed it;
 	struct py_kept *kept; /* see numba.c; NULL: nobody asked for it */
 	PyArray_Descr *dtype;
-	PyObject *handle;    /* cffi's, which frees it.window */
-	PyObject *fabric;    /* or None; then the next three are NULL */
-	PyObject *in_flight; /* the fabric's dictionaries of operations */
-	PyObject *orphans;
-	PyObject *know; /* to be called with long buffers; or NULL */
+	PyObject *handle; /* cffi's, which frees it.window */
+	PyObject *fabric; /* a struct py_endpoint, or None */
 	/* of the communicator's collective calls, by Python, which keeps: */
 	PyObject *meetings;
 	struct rmaext_meetings *calls;
@@ -89,13 +86,13 @@ union py_cell {
 	X(origin) X(rank) X(offset) X(count) X(out) X(value) X(compare) \
 	X(ranks) X(offsets) X(values) X(op) X(slot) X(timeout) X(key) \
 	X(target_rank) X(target) X(target_disp) X(result) X(acquire) \
-	X(release) X(reap) X(abandon_fence)
+	X(release) X(abandon_fence)
 #define PY_METHOD_NAMES(X) \
 	X(put) X(get) X(fetch_add) X(compare_and_swap) X(flush) \
 	X(accumulate) X(get_accumulate) X(fetch_op) X(load) X(store) \
 	X(fetch_op_many) X(put_many) X(get_many) X(fetch_add_many) \
 	X(accumulate_many) X(put_notify) X(wait_notify) X(test_notify) \
-	X(getitem) X(setitem) X(rput) X(rget) X(rput_notify) X(drop) \
+	X(getitem) X(setitem) X(rput) X(rget) X(rput_notify) \
 	X(wait) X(shapes) X(transfer) X(report) X(Put) X(Get) X(Accumulate) \
 	X(Get_accumulate) X(Fetch_and_op) X(Compare_and_swap) X(Flush) \
 	X(Rput) X(Rget) X(Raccumulate) X(Rget_accumulate) X(fence) \
@@ -303,12 +300,53 @@ struct py_transfer {
 	void *result;
 };
 
+/* What an endpoint, of Python's class, has for C. */
+struct py_endpoint {
+	PyObject_HEAD
+		/* of a closed one C uses nothing any more, of a stuck one for
+		   ever */
+		enum { PY_OPEN,
+		       PY_CLOSED,
+		       PY_STUCK } state;
+	PyObject *know; /* to be called with buffers; or NULL */
+	/* operations that C still uses, and nobody else; oldest first */
+	struct py_owner *orphans, *last;
+	Py_ssize_t orphan_count, orphan_bytes;
+	Py_ssize_t in_flight; /* those that somebody has */
+};
+
+/* What C is about to do, or does: the one owner of its buffers. */
+struct py_owner {
+	PyObject_HEAD rmaext_op *op;  /* NULL: not begun, or over */
+	struct py_endpoint *endpoint; /* NULL: it is by memory */
+	PyObject *handle, *buffers;   /* the window's; a tuple, or NULL */
+	PyObject *slot;	       /* cffi's pointer to op; NULL: nobody asked */
+	struct py_owner *next; /* of the orphans */
+	Py_ssize_t bytes;
+	bool released;
+};
+
 /*
- * transfer.c: find_ffi is called once, when the module is loaded. run carries
- * out a transfer that was checked, without the GIL; if it is not complete, it
- * is Python's, which waits on or raises. The window's memory of C must be open.
+ * owner.c: find_ffi is called once, when the module is loaded. new returns
+ * NULL with an exception where there is no memory. release lets go of what it
+ * has, now or when C is done with it; reap looks at so many that were let go
+ * of.
  */
 bool py_find_ffi(void);
+PyObject *py_owner_new(PyObject *endpoint, PyObject *handle, PyObject *buffers,
+		       rmaext_op *op);
+void py_owner_release(struct py_owner *owner);
+void py_endpoint_reap(struct py_endpoint *endpoint, Py_ssize_t most);
+static inline struct py_endpoint *py_endpoint_of(const struct py_window *w)
+{
+	return w->fabric == Py_None ? NULL : (struct py_endpoint *)w->fabric;
+}
+
+/*
+ * transfer.c: carries out a transfer that was checked, without the GIL; if it
+ * is not complete, it is Python's, which waits on or raises. The window's
+ * memory of C must be open.
+ */
 enum py_outcome py_transfer_run(struct py_window *w,
 				const struct py_transfer *r);
 /* Raises the error of an operation on bytes, which has a record. */
@@ -446,8 +484,9 @@ extern PyMappingMethods py_index_methods;
 PyObject *py_numba(struct py_window *w, void *closure);
 void py_numba_close(struct py_window *w);
 
-/* The types: window.c, prepared.c, compat_win.c, with.c. */
+/* The types: window.c, prepared.c, owner.c, compat_win.c, with.c. */
 extern PyTypeObject py_window_type, py_buffer_type, py_prepared_type;
+extern PyTypeObject py_owner_type, py_endpoint_type;
 extern PyTypeObject py_win_type;
 extern PyType_Spec py_with_spec, py_locks_spec;
 

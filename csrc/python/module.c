@@ -91,6 +91,8 @@ static int module_exec(PyObject *module)
 	    PyModule_AddType(module, &py_window_type) ||
 	    PyModule_AddType(module, &py_buffer_type) ||
 	    PyModule_AddType(module, &py_prepared_type) ||
+	    PyModule_AddType(module, &py_owner_type) ||
+	    PyModule_AddType(module, &py_endpoint_type) ||
 	    PyModule_AddType(module, &py_win_type) ||
 	    PyModule_AddType(module, &py_layout_type) ||
 	    !module_add_made(module, "With", &py_with_spec) ||

@@ -10,7 +10,7 @@
  * T_OBJECT_EX, as fast as slots.
  */
 struct request {
-	PyObject_HEAD PyObject *op; /* what C is to release; or None */
+	PyObject_HEAD PyObject *op; /* an Owner; or None */
 	PyObject *error, *result;
 	PyObject *state; /* 0: done; see rmaext/_ops/request.py */
 };
@@ -58,21 +58,6 @@ static int request_clear(struct request *r)
 	Py_CLEAR(r->result);
 	Py_CLEAR(r->state);
 	return 0;
-}
-
-/* Has Python release what goes on, or has not been released. */
-static void request_finalize(struct request *r)
-{
-	PyObject *type, *value, *trace, *done;
-
-	if (!r->op || r->op == Py_None)
-		return;
-	PyErr_Fetch(&type, &value, &trace);
-	done = PyObject_CallMethodNoArgs((PyObject *)r, py_names.drop);
-	if (!done)
-		PyErr_WriteUnraisable((PyObject *)r);
-	Py_XDECREF(done);
-	PyErr_Restore(type, value, trace);
 }
 
 static void request_dealloc(struct request *r)
@@ -153,7 +138,6 @@ static PyType_Slot request_slots[] = {
 	{Py_tp_methods, request_methods},
 	{Py_tp_traverse, (void *)request_traverse},
 	{Py_tp_clear, (void *)request_clear},
-	{Py_tp_finalize, (void *)request_finalize},
 	{Py_tp_dealloc, (void *)request_dealloc},
 	{Py_tp_doc, (void *)"A request that is done, until Python says else."},
 	{0, NULL},

@@ -11,8 +11,7 @@ PyDoc_STRVAR(bind_doc,
 
 static PyObject *window_bind(struct py_window *w, PyObject *args)
 {
-	PyObject *handle, *type, *fabric, *in_flight = NULL, *orphans = NULL;
-	PyObject *origins = NULL, *know = NULL;
+	PyObject *handle, *type, *fabric;
 	unsigned long long address, calls, name;
 	PyArray_Descr *dtype;
 	PyObject *meetings;
@@ -32,20 +31,11 @@ static PyObject *window_bind(struct py_window *w, PyObject *args)
 				"this Window is bound to a C window already");
 		return NULL;
 	}
-	if (fabric != Py_None) {
-		in_flight = PyObject_GetAttrString(fabric, "_in_flight");
-		orphans = PyObject_GetAttrString(fabric, "_orphans");
-		origins = PyObject_GetAttrString(fabric, "origins");
-		if (origins && origins != Py_None)
-			know = PyObject_GetAttrString(origins, "know");
-		if (!in_flight || !orphans || !origins ||
-		    (origins != Py_None && !know)) {
-			Py_XDECREF(in_flight);
-			Py_XDECREF(orphans);
-			Py_XDECREF(origins);
-			return NULL;
-		}
-		Py_DECREF(origins);
+	if (fabric != Py_None &&
+	    !PyObject_TypeCheck(fabric, &py_endpoint_type)) {
+		PyErr_SetString(PyExc_TypeError,
+				"_bind() takes an Endpoint or None");
+		return NULL;
 	}
 	w->it.window = (struct rmaext_window *)(uintptr_t)address;
 	w->it.unit = (uint64_t)PyDataType_ELSIZE(dtype);
@@ -53,9 +43,6 @@ static PyObject *window_bind(struct py_window *w, PyObject *args)
 	w->dtype = (PyArray_Descr *)Py_NewRef((PyObject *)dtype);
 	w->fabric = Py_NewRef(fabric);
 	w->handle = Py_NewRef(handle);
-	w->in_flight = in_flight;
-	w->orphans = orphans;
-	w->know = know;
 	w->meetings = Py_NewRef(meetings);
 	w->calls = (struct rmaext_meetings *)(uintptr_t)calls;
 	w->name = name;
@@ -130,9 +117,6 @@ static int window_traverse(struct py_window *w, visitproc visit, void *arg)
 	Py_VISIT(w->dtype);
 	Py_VISIT(w->handle);
 	Py_VISIT(w->fabric);
-	Py_VISIT(w->in_flight);
-	Py_VISIT(w->orphans);
-	Py_VISIT(w->know);
 	Py_VISIT(w->meetings);
 	Py_VISIT(w->arrays);
 	Py_VISIT(w->bounds);
@@ -146,9 +130,6 @@ static int window_clear(struct py_window *w)
 	Py_CLEAR(w->dtype);
 	Py_CLEAR(w->handle);
 	Py_CLEAR(w->fabric);
-	Py_CLEAR(w->in_flight);
-	Py_CLEAR(w->orphans);
-	Py_CLEAR(w->know);
 	w->calls = NULL;
 	Py_CLEAR(w->meetings);
 	Py_CLEAR(w->arrays);

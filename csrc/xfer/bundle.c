@@ -8,6 +8,13 @@
 
 #include <stdlib.h>
 
+static const struct rmx_life bundle_life;
+
+static struct rmx_bundle *bundle_of(struct rmaext_op *owned)
+{
+	return (struct rmx_bundle *)owned;
+}
+
 struct rmx_bundle *rmx_bundle_new(uint64_t members, int *ended)
 {
 	struct rmx_bundle *g = calloc(1, sizeof(*g) + members * sizeof(*g->of));
@@ -15,6 +22,7 @@ struct rmx_bundle *rmx_bundle_new(uint64_t members, int *ended)
 	if (!g)
 		return NULL;
 	g->siblings.ended = ended;
+	g->owned.life = &bundle_life;
 	atomic_store(&g->siblings.left, 1); /* the owner, while it begins */
 	return g;
 }
@@ -22,15 +30,17 @@ struct rmx_bundle *rmx_bundle_new(uint64_t members, int *ended)
 int rmx_bundle_begin(struct rmx_bundle *g, struct rmx_op *op)
 {
 	struct rmx_bundled *m = &g->of[g->count];
+	struct rmaext_op *owned;
 	int ret;
 
 	op->siblings = &g->siblings;
 	atomic_fetch_add(&g->siblings.left, 1);
-	ret = rmx_begin(op, &m->ended, &m->op);
+	ret = rmx_begin(op, &m->ended, &owned);
 	if (ret != RMAEXT_PENDING) {
 		rmx_sibling_ended(&g->siblings);
 		return ret;
 	}
+	m->op = rmx_op_of(owned);
 	g->count++;
 	return 0;
 }
@@ -97,7 +107,7 @@ int rmx_bundle_wait(struct rmx_bundle *g, int64_t until)
 static void bundle_free(struct rmx_bundle *g)
 {
 	if (g && g->dispose)
-		g->dispose(g->owned);
+		g->dispose(g->places);
 	free(g);
 }
 
@@ -117,41 +127,53 @@ void rmx_bundle_end(struct rmx_bundle *g)
 			rmx_op_failed(op, &given_up);
 			op->fabric->hooks->give_up(op);
 		}
-		rmx_request_free(op);
+		rmx_op_dispose(op);
 	}
 	bundle_free(g);
 }
 
-int rmaext_bundle_wait_for(rmaext_bundle *g, int64_t slice)
+/* -- its owner waits, and lets go of it */
+
+static int bundle_wait(struct rmaext_op *owned, int64_t slice)
 {
+	struct rmx_bundle *g = bundle_of(owned);
 	const int64_t until = rmx_now() + slice;
 	int ret = 0;
 
 	while (g->at < g->count && !ret) {
 		const int64_t left = slice ? until - rmx_now() : 0;
 
-		ret = rmaext_op_wait_for(g->of[g->at].op, left > 0 ? left : 0);
+		ret = rmx_request_wait(g->of[g->at].op, left > 0 ? left : 0);
 		g->at += !ret;
 	}
 	return ret;
 }
 
-int64_t rmaext_bundle_rank(const rmaext_bundle *g)
+static int64_t bundle_rank(const struct rmaext_op *owned)
 {
+	const struct rmx_bundle *g = (const struct rmx_bundle *)owned;
+
 	return g->at < g->count ? g->of[g->at].op->rank : RMX_NO_RANK;
 }
 
-int rmaext_bundle_release(rmaext_bundle **bundle_p)
+static int bundle_release(struct rmaext_op *owned)
 {
-	rmaext_bundle *g = *bundle_p;
+	struct rmx_bundle *g = bundle_of(owned);
 	int ret = 0;
 
-	for (uint64_t k = 0; g && k < g->count; k++)
-		if (rmaext_op_release(&g->of[k].op))
+	for (uint64_t k = 0; k < g->count; k++) {
+		if (g->of[k].op && rmx_request_release(g->of[k].op))
 			ret = RMAEXT_PENDING;
-	if (!ret) {
-		bundle_free(g);
-		*bundle_p = NULL;
+		else
+			g->of[k].op = NULL;
 	}
+	if (!ret)
+		bundle_free(g);
 	return ret;
 }
+
+static const struct rmx_life bundle_life = {
+	.wait = bundle_wait,
+	.release = bundle_release,
+	.rank = bundle_rank,
+};

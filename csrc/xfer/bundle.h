@@ -14,10 +14,11 @@ struct rmx_bundled {
 };
 
 struct rmx_bundle {
+	struct rmaext_op owned;
 	struct rmx_siblings siblings;
 	/* ends with it: what the members' places are in; may be NULL */
-	void *owned;
-	void (*dispose)(void *owned);
+	void *places;
+	void (*dispose)(void *places);
 	uint64_t count, at; /* those before `at` have ended well */
 	struct rmx_bundled of[];
 };

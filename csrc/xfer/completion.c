@@ -92,7 +92,7 @@ static void op_count_down(struct rmx_op *op)
 
 	if (op->ended) {
 		COUNT(&op->completed);
-		rmx_request_release(op);
+		rmx_request_part_ended(op);
 	} else if (op->buffered) {
 		if (op_leave(op)) {
 			op_leave_error(op);
@@ -158,40 +158,17 @@ void rmx_op_end(struct rmx_op *op)
 	op_count_down(op);
 }
 
-int rmaext_op_release(rmaext_op **op)
+int rmx_op_release(struct rmx_op *op)
 {
-	struct rmx_op *it = *op;
-
-	if (!it)
-		return 0;
-	if (it->kind == RMX_LOCAL_UPDATE || it->kind == RMX_LOCAL_COPY) {
-		if (rmaext_op_release(&it->behind))
-			return RMAEXT_PENDING;
-		*op = NULL;
-		free(it);
-		return 0;
-	}
-	if (it->ended) { /* a request goes on by itself */
-		atomic_store(&it->abandoned, true);
-		if (rmx_is_message(it) &&
-		    atomic_load(&it->target->member->peer->gone))
-			it->fabric->hooks->give_up(it);
-		if (!__atomic_load_n(it->ended, __ATOMIC_ACQUIRE))
-			return RMAEXT_PENDING;
-		*op = NULL;
-		rmx_request_free(it);
-		return 0;
-	}
-	atomic_store(&it->abandoned, true);
-	if (!rmx_is_message(it))
-		it->len = it->posted; /* only the owner posts */
-	else if (it->sent)
-		it->fabric->hooks->give_up(it);
-	op_leave_error(it); /* an error since the last wait */
-	if (atomic_load(&it->completed) < it->sent)
+	atomic_store(&op->abandoned, true);
+	if (!rmx_is_message(op))
+		op->len = op->posted; /* only the owner posts */
+	else if (op->sent)
+		op->fabric->hooks->give_up(op);
+	op_leave_error(op); /* an error since the last wait */
+	if (atomic_load(&op->completed) < op->sent)
 		return RMAEXT_PENDING;
-	*op = NULL;
-	rmx_op_free(it);
+	rmx_op_free(op);
 	return 0;
 }
 
@@ -206,7 +183,7 @@ void rmx_op_shut_all(struct rmaext_fabric *f, const struct rmaext_error *record)
 
 		if (op && op->ended) {
 			rmx_op_failed(op, record);
-			rmx_request_release(op);
+			rmx_request_part_ended(op);
 		} else if (op && !op->buffered)
 			COUNT(&op->completed);
 		else if (op && op_leave(op))

@@ -87,7 +87,7 @@ static void backlog_remove(struct rmx_queue *q, struct rmx_op **op_p)
 	}
 	atomic_store(&op->waits, false);
 	atomic_fetch_sub(&backlog->count, 1);
-	rmx_request_release(op);
+	rmx_request_part_ended(op);
 }
 
 static void queue_push(struct rmx_queue *q)
@@ -138,7 +138,9 @@ void rmx_backlog_shut(struct rmaext_fabric *f,
 
 /* -- begin */
 
-int rmx_begin(struct rmx_op *op, int *ended, struct rmx_op **op_p)
+static const struct rmx_life request_life;
+
+int rmx_begin(struct rmx_op *op, int *ended, struct rmaext_op **op_p)
 {
 	struct rmaext_fabric *f = op->fabric;
 	struct rmx_target *t = op->target;
@@ -149,11 +151,12 @@ int rmx_begin(struct rmx_op *op, int *ended, struct rmx_op **op_p)
 	op = rmx_op_apart(op);
 	if (!op)
 		return rmx_fail(-FI_ENOMEM, rank, "malloc", "request");
+	op->owned.life = &request_life;
 	op->ended = ended;
 	rmx_op_note(op);
 	rmx_op_count(op);
 	atomic_store(&op->open, 1);
-	*op_p = op;
+	*op_p = &op->owned;
 	if (rmx_is_message(op)) {
 		f->hooks->send(&op); /* counts it in pending */
 		return RMAEXT_PENDING;
@@ -169,7 +172,7 @@ int rmx_begin(struct rmx_op *op, int *ended, struct rmx_op **op_p)
 		done = true;
 	}
 	if (done)
-		rmx_request_release(op);
+		rmx_request_part_ended(op);
 	pthread_mutex_unlock(&f->transfers->backlog.lock);
 	if (!done && first)
 		rmx_progress_call(f);
@@ -256,7 +259,7 @@ static int request_wait(struct rmx_op *op, int64_t slice)
 	return ret;
 }
 
-int rmaext_op_wait_for(rmaext_op *op, int64_t slice)
+int rmx_request_wait(struct rmx_op *op, int64_t slice)
 {
 	struct rmaext_window *w = op->window;
 	int ret;
@@ -269,25 +272,44 @@ int rmaext_op_wait_for(rmaext_op *op, int64_t slice)
 	ret = rmx_window_enter(w, "wait");
 	if (ret)
 		return ret;
-	ret = request_wait(op, slice < RMX_SLICE ? slice : RMX_SLICE);
+	ret = request_wait(op, slice);
 	rmx_window_leave(w);
 	return ret;
 }
 
-int rmaext_op_test(rmaext_op *op)
+/* -- its owner lets go of it */
+
+/* It goes on by itself. */
+int rmx_request_release(struct rmx_op *op)
 {
-	return rmaext_op_wait_for(op, 0);
+	atomic_store(&op->abandoned, true);
+	if (rmx_is_message(op) && atomic_load(&op->target->member->peer->gone))
+		op->fabric->hooks->give_up(op);
+	if (!rmx_request_has_ended(op))
+		return RMAEXT_PENDING;
+	rmx_op_dispose(op);
+	return 0;
 }
 
-int rmaext_op_cancel(rmaext_op *op)
+static int owned_wait(struct rmaext_op *owned, int64_t slice)
+{
+	return rmx_request_wait(rmx_op_of(owned), slice);
+}
+
+static int owned_release(struct rmaext_op *owned)
+{
+	return rmx_request_release(rmx_op_of(owned));
+}
+
+static bool owned_cancel(struct rmaext_op *owned)
 {
 	const struct rmaext_error record = {
 		.code = -FI_ECANCELED,
 		.call = "cancel",
 		.detail = "the request was cancelled",
 	};
+	struct rmx_op *op = rmx_op_of(owned), **op_p;
 	struct rmaext_fabric *f = op->fabric;
-	struct rmx_op **op_p;
 	bool unsent;
 
 	pthread_mutex_lock(&f->transfers->backlog.lock);
@@ -303,6 +325,13 @@ int rmaext_op_cancel(rmaext_op *op)
 	pthread_mutex_unlock(&f->transfers->backlog.lock);
 	return unsent;
 }
+
+static const struct rmx_life request_life = {
+	.wait = owned_wait,
+	.release = owned_release,
+	.cancel = owned_cancel,
+	.rank = rmx_owned_rank,
+};
 
 struct ended {
 	struct rmaext_fabric *fabric;

@@ -8,6 +8,7 @@
 #ifndef RMAEXT_OPERATION_H
 #define RMAEXT_OPERATION_H
 
+#include "base/life.h"
 #include "dtype/places.h"
 #include "win/window.h"
 
@@ -45,6 +46,7 @@ struct rmx_siblings {
 };
 
 struct rmx_op {
+	struct rmaext_op owned; /* its life is set when an owner gets it */
 	struct rmaext_fabric *fabric;
 	struct rmaext_window *window;
 	struct rmx_target *target;
@@ -121,6 +123,18 @@ struct rmx_op {
 	int64_t look; /* when to ask next whether the peer is alive */
 	struct rmaext_error failure; /* written before error is set */
 };
+
+/* The operation that an owner has, which is no bundle and no batch; or NULL. */
+static inline struct rmx_op *rmx_op_of(struct rmaext_op *owned)
+{
+	return (struct rmx_op *)owned;
+}
+
+/* Of its life. */
+static inline int64_t rmx_owned_rank(const struct rmaext_op *owned)
+{
+	return ((const struct rmx_op *)owned)->rank;
+}
 
 /*
  * The context of one read or write. It has room for an operation, so that one
@@ -289,19 +303,24 @@ int rmx_op_post_chunk(struct rmx_op *op);
  * RMAEXT_PENDING with *op_p set: the operation is the caller's. The caller is
  * inside the window.
  */
-int rmx_op_begin(struct rmx_op *op, struct rmx_op **op_p);
+int rmx_op_begin(struct rmx_op *op, struct rmaext_op **op_p);
 /*
  * Posts a new operation and waits for one slice. 0: it is complete, or a copy
  * that others complete, and the operation is gone. Else the code, with *op_p
  * set: the operation is the caller's, to be waited for or released. The caller
  * is inside the window.
  */
-int rmx_op_run(struct rmx_op *op, struct rmx_op **op_p);
+int rmx_op_run(struct rmx_op *op, struct rmaext_op **op_p);
 /*
  * Waits one slice more for an operation that is no request; returns as
  * rmx_op_run(), but the operation stays the caller's. Inside the window.
  */
-int rmx_op_wait(struct rmx_op *op);
+int rmx_op_wait(struct rmx_op *op, int64_t slice);
+/*
+ * completion.c: its owner lets go of an operation that is no request. 0: it is
+ * gone. RMAEXT_PENDING: chunks or messages are in flight; to be called again.
+ */
+int rmx_op_release(struct rmx_op *op);
 
 /*
  * completion.c: the CQ's reader says that a call has completed, or failed
@@ -342,15 +361,19 @@ void rmx_op_shut_all(struct rmaext_fabric *fabric,
  * *ended is set when it ends, maybe before this returns. The caller may have
  * set op->siblings.
  */
-int rmx_begin(struct rmx_op *op, int *ended, struct rmx_op **op_p);
+int rmx_begin(struct rmx_op *op, int *ended, struct rmaext_op **op_p);
+/*
+ * The owner of a request waits for it, and lets go of it: as rmaext_op_wait()
+ * and rmaext_op_release().
+ */
+int rmx_request_wait(struct rmx_op *op, int64_t slice);
+int rmx_request_release(struct rmx_op *op);
 /* requests.c: one of the siblings has ended, or who counts as one is done. */
 void rmx_sibling_ended(struct rmx_siblings *siblings);
 /* Lets the next flush report a request's failure; takes window->lock. */
 void rmx_request_failed(struct rmx_op *op);
 /* One of what holds a request open is over; the last one ends it. */
-void rmx_request_release(struct rmx_op *op);
-/* The owner frees a request that has ended. */
-void rmx_request_free(struct rmx_op *op);
+void rmx_request_part_ended(struct rmx_op *op);
 /* Returns what came of one that has ended; no flush says it any more. */
 int rmx_request_report(struct rmx_op *op);
 /* Its owner knows of its failure, or will not ask: nor does a flush say it. */
@@ -414,7 +437,7 @@ int rmx_get_new(struct rmaext_window *window, int64_t rank, uint64_t offset,
  */
 int rmx_message_put(struct rmaext_window *window, int64_t rank, uint64_t offset,
 		    const void *buf, uint64_t len, int slot,
-		    struct rmx_op **op_p);
+		    struct rmaext_op **op_p);
 /*
  * The same with a copy, and without waiting. -FI_EAGAIN: too much waits for
  * that rank, or buf is longer than a copy may be; nothing was done.

@@ -130,10 +130,10 @@ static enum rmx_step op_step(void *arg)
 }
 
 /*
- * Waits a slice for *op_p, which is NULL afterwards if the operation was a copy
+ * Waits for *op_p, which is NULL afterwards if the operation was a copy
  * that has been posted: then it is no longer the owner's.
  */
-static int op_wait(struct rmx_op **op_p)
+static int op_wait(struct rmx_op **op_p, int64_t slice)
 {
 	struct rmx_op *op = *op_p;
 	struct rmaext_peer *peer = op->target->member->peer;
@@ -147,7 +147,7 @@ static int op_wait(struct rmx_op **op_p)
 				 op->rank, op->offset, op->len);
 		if (!op->deadline)
 			op->deadline = now + op->timeout;
-		until = now + RMX_SLICE;
+		until = now + slice;
 		if (until > op->deadline)
 			until = op->deadline;
 		ret = rmx_wait(op->fabric, peer, op_step, op_p, until,
@@ -171,34 +171,65 @@ static int op_wait(struct rmx_op **op_p)
 	return ret;
 }
 
-static int op_wait_slice(struct rmx_op **op_p)
+static int op_wait_slice(struct rmx_op **op_p, int64_t slice)
 {
 	const uint32_t window = (*op_p)->window->tally.id;
-	const int ret = op_wait(op_p);
+	const int ret = op_wait(op_p, slice);
 
 	rmx_now_out(window, ret, false); /* the operation's event has it */
 	return ret;
 }
 
-int rmx_op_wait(struct rmx_op *op)
+int rmx_op_wait(struct rmx_op *op, int64_t slice)
 {
-	return op_wait_slice(&op);
+	return op_wait_slice(&op, slice);
 }
 
-int rmx_op_begin(struct rmx_op *op, struct rmx_op **op_p)
+static int owned_wait(struct rmaext_op *owned, int64_t slice)
 {
-	*op_p = op;
+	struct rmx_op *op = rmx_op_of(owned);
+	struct rmaext_window *w = op->window;
+	int ret = rmx_window_enter(w, "wait");
+
+	if (ret)
+		return ret;
+	ret = rmx_op_wait(op, slice);
+	rmx_window_leave(w);
+	return ret;
+}
+
+static int owned_release(struct rmaext_op *owned)
+{
+	return rmx_op_release(rmx_op_of(owned));
+}
+
+/* Its owner is to wait for it, and to let go of it. */
+static void op_give(struct rmx_op *op, struct rmaext_op **op_p)
+{
+	static const struct rmx_life life = {
+		.wait = owned_wait,
+		.release = owned_release,
+		.rank = rmx_owned_rank,
+	};
+
+	op->owned.life = &life;
+	*op_p = &op->owned;
+}
+
+int rmx_op_begin(struct rmx_op *op, struct rmaext_op **op_p)
+{
+	op_give(op, op_p);
 	op_step(&op);
 	return RMAEXT_PENDING;
 }
 
-int rmx_op_run(struct rmx_op *op, struct rmx_op **op_p)
+int rmx_op_run(struct rmx_op *op, struct rmaext_op **op_p)
 {
 	int ret;
 
 	rmx_op_note(op);
 	rmx_op_count(op);
-	ret = op_wait_slice(&op);
+	ret = op_wait_slice(&op, RMX_SLICE);
 
 	if (!op)
 		return 0;
@@ -209,6 +240,6 @@ int rmx_op_run(struct rmx_op *op, struct rmx_op **op_p)
 	/* a copy that was not posted: the caller keeps it to the end */
 	if (op->buffered)
 		op->buffered = false;
-	*op_p = op;
+	op_give(op, op_p);
 	return ret;
 }

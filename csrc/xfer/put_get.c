@@ -56,13 +56,13 @@ int rmx_message_post(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		return 0;
 	}
 	op->begun = 0; /* nothing was done */
-	rmaext_op_release(&op);
+	rmx_op_release(op);
 	return -FI_EAGAIN;
 }
 
 int rmx_message_put(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		    const void *buf, uint64_t len, int slot,
-		    struct rmx_op **op_p)
+		    struct rmaext_op **op_p)
 {
 	struct rmx_op *op;
 	int ret = message_put_new(w, rank, offset, buf, len, slot, &op);

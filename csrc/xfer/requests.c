@@ -11,7 +11,7 @@
  * has ended. The owner may free the request at once, but nobody frees the
  * window, and the target, before pending is 0.
  */
-void rmx_request_release(struct rmx_op *op)
+void rmx_request_part_ended(struct rmx_op *op)
 {
 	struct rmx_target *target = op->target;
 	struct rmaext_fabric *f = op->fabric;
@@ -68,9 +68,4 @@ int rmx_request_report(struct rmx_op *op)
 {
 	rmx_request_told(op);
 	return op->error ? rmx_fail_record(&op->failure) : 0;
-}
-
-void rmx_request_free(struct rmx_op *op)
-{
-	rmx_op_dispose(op);
 }

@@ -6,15 +6,18 @@ from __future__ import annotations
 import errno
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from .._native._lib import lib
+from .._runtime.reports import Patience
 from ..errors import PeerLostError
 from .host import Beacon, Hellos, pidfd_of
 from .network import lost
 
 if TYPE_CHECKING:
     from .._memory.node import Process
+    from .._native.cmethods import Owner
     from .group import Group
     from .network import Network
 
@@ -146,6 +149,30 @@ class Watch:
         if rank in self.near and self._left_of([rank]):
             text = f"{where}: the rank {self.told(rank) or 'has left'}"
             raise PeerLostError(errno.ENOTCONN, text, rank=rank)
+
+    def wait(
+        self,
+        op: Owner,
+        where: str,
+        ranks: Callable[[], Iterable[int]],
+        told: Callable[[], Sequence[int] | None] = lambda: None,
+    ) -> int:
+        """Wait until what C has begun has ended, for any of these ranks; return C's code.
+
+        C returns every 100 ms and after a signal, so that a signal handler may raise here. If it
+        has ended by then, it may be waited for again. `told` are the ranks that a report of a
+        long wait names, unless `where` does.
+        """
+        with Patience() as patience:
+            while True:
+                for rank in ranks():
+                    self.check(rank, where)
+                patience.look(where, told)
+                begun = op.slot[0]
+                code = int(lib.rmaext_op_wait(begun, lib.RMAEXT_SLICE)) if begun else 0
+                if code != lib.RMAEXT_PENDING:
+                    break
+        return code
 
 
 class Living:

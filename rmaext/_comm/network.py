@@ -17,6 +17,7 @@ from .._fabric.endpoint import CONTROL_BYTES, Endpoint
 from .._fabric.library import Candidate, open_library
 from .._memory.arrays import move_call
 from .._native._lib import ffi, lib
+from .._native.cmethods import Owner
 from .._runtime.config import PROVIDERS, Config
 from .._runtime.failures import check, from_c, of_all
 from .._runtime.log import log
@@ -155,23 +156,23 @@ class Network:
     def connect(self, ranks: list[int]) -> None:
         """Connect to ranks, all at once."""
         fabric, window = self.fabric, self.control_window
-        begun: list[tuple[int, Any, int]] = []
+        begun: list[tuple[int, Owner, int]] = []
         try:
             for rank in ranks:
-                op = fabric.hold(window, ())
-                begun.append((rank, op, lib.rmaext_connect(window, rank, op)))
+                op = Owner(fabric, window, ())
+                begun.append((rank, op, lib.rmaext_connect(window, rank, op.slot)))
             for rank, op, code in begun:
                 self._await(rank, op, code)
         finally:
             for _, op, _ in begun:
-                fabric.release(op)
+                op.release()
 
-    def _await(self, rank: int, op: Any, code: int) -> None:
-        while code == lib.RMAEXT_PENDING:
-            self._group.watch.check(rank, f"connect: rank {rank}")
-            code = lib.rmaext_op_wait(op[0])
+    def _await(self, rank: int, op: Owner, code: int) -> None:
+        where = f"connect: rank {rank}"
+        if code == lib.RMAEXT_PENDING:
+            code = self._group.watch.wait(op, where, lambda: (rank,))
         if code:
-            raise from_c(code, f"connect: rank {rank}")
+            raise from_c(code, where)
 
     # -- signs of life ---------------------------------------------------------
 
@@ -195,22 +196,23 @@ class Network:
                 rank, op, word = self._probes.popleft()
             except IndexError:  # another thread looks at it
                 return
-            self._end_probe(rank, op, lib.rmaext_op_wait(op[0]), word)
+            code = lib.rmaext_op_wait(op.slot[0], lib.RMAEXT_SLICE)
+            self._end_probe(rank, op, code, word)
 
     def _start_probe(self, rank: int) -> None:
         word = np.zeros(1, np.uint8)
-        op = self.fabric.hold(self.control_window, (word,))
+        op = Owner(self.fabric, self.control_window, (word,))
         what = move_call(lib.RMAEXT_GET, word)
         what.rank = rank
-        code = lib.rmaext_start(self.control_window, what, op)
+        code = lib.rmaext_start(self.control_window, what, op.slot)
         self._end_probe(rank, op, code, word)
 
-    def _end_probe(self, rank: int, op: Any, code: int, word: Any) -> None:
+    def _end_probe(self, rank: int, op: Owner, code: int, word: Any) -> None:
         if code == lib.RMAEXT_PENDING:
             self._probes.append((rank, op, word))
             return
         error = from_c(code) if code else None
-        self.fabric.release(op)
+        op.release()
         # without its thread it answers only when it calls the library itself
         watched = rank in self._group.watch.pidfds or not self._group.hellos.progress[rank]
         if error is not None and not (watched and isinstance(error, TimeoutError)):

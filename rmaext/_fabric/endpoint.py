@@ -13,15 +13,14 @@ import errno
 import os
 import resource
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
 
 from .._memory.node import Arena
 from .._memory.origins import Origins
+from .._native import cmethods
 from .._native._lib import ffi, lib
 from .._runtime import lifetime, locks
 from .._runtime.config import Config
@@ -37,7 +36,6 @@ _COUNTS = [name for name, _ in ffi.typeof("struct rmaext_stats").fields]
 _LOCAL, _RAW = 1 << 2, 1 << 3
 CONTROL_BYTES = 64
 GUESTS = 1024  # of other jobs that an endpoint answers at a time, see csrc/am/guest.c
-_BUNDLE = ffi.typeof("rmaext_bundle **")
 _KEYS_TRIED = 257  # of one-byte keys, all
 # Buffers that only the network uses. Beyond these, the next request waits.
 _ORPHANS = 1024
@@ -45,8 +43,10 @@ _ORPHAN_BYTES = 64 << 20
 _PATIENCE = 3.0  # seconds without progress after which they may be twice as many
 
 
-class Endpoint:
+class Endpoint(cmethods.Endpoint):
     """An opened endpoint of libfabric; users see it as a `Fabric`.
+
+    The C type it derives from keeps what C still uses of operations that nobody has any more.
 
     Attributes
     ----------
@@ -122,13 +122,9 @@ class Endpoint:
         self._lock = locks.lock()
         self._peers: dict[bytes, Any] = {}
         self._door: bytes | None = None
-        # What C may still touch. Entries go when C is done with them, at the
-        # latest when the endpoint is closed.
-        self._in_flight: dict[int, tuple[Any, ...]] = {}
-        self._spare: list[Any] = []
-        self._orphans: OrderedDict[int, tuple[Any, ...]] = OrderedDict()
-        self._orphan_bytes = 0
-        self._orphans_most, self._orphan_bytes_most = _ORPHANS, _ORPHAN_BYTES
+        self._bind(None if self.origins is None else self.origins.know)
+        self._allowance = 1  # how many times as much as usual nobody may wait for
+        # what C may still touch until it is deregistered
         self._kept: dict[int, tuple[Any, ...]] = {}
         self._stuck = False
         self.public = Fabric(self)
@@ -319,98 +315,32 @@ class Endpoint:
 
     # -- buffers -------------------------------------------------------------
 
-    def hold(self, window: Any, buffers: tuple[Any, ...], many: Any = None) -> Any:
-        """Return a C holder of an operation that keeps what it is about to use.
-
-        For an operation on many elements the holder is given, and `drop` ends it; for a
-        bundle it is given too.
-
-        A signal may raise between any two lines of Python; an entry that is
-        never released only costs memory, a missing one would corrupt it.
-        """
-        if self.origins is not None:
-            for buffer in buffers:
-                self.origins.know(buffer)
-        if many is not None:
-            op = many
-        else:
-            try:
-                op = self._spare.pop()
-            except IndexError:
-                op = ffi.new("rmaext_op **")
-        self._in_flight[id(op)] = (op, window, buffers)
-        return op
-
-    def drop(self, many: Any) -> None:
-        """Let go of the buffers of an operation on many elements, which has ended."""
-        if not self._stuck:
-            self._in_flight.pop(id(many), None)
-
-    def release(self, op: Any) -> None:
-        """Let go of an operation's buffers, now or when C is done with them."""
-        if self._stuck:
-            return
-        token = id(op)
-        if not op[0]:
-            self._in_flight.pop(token, None)
-            if ffi.typeof(op) is not _BUNDLE:
-                self._spare.append(op)
-        else:
-            if self.handle and _release(op) == lib.RMAEXT_PENDING:
-                with self._lock:
-                    self._orphans[token] = entry = self._in_flight[token]
-                    self._orphan_bytes += _bytes(entry)
-            self._in_flight.pop(token, None)
-        if self._orphans:
-            self.reap()
-
-    def reap(self, most: int = 4) -> None:
-        """Free the buffers of abandoned operations that have ended since.
-
-        Only the first few are looked at: this is called after each operation.
-        """
-        with self._lock:
-            orphans = self._orphans
-            for token in list(islice(orphans, most)):
-                self._reap_one(token)
-            if not orphans:
-                self._orphan_bytes = 0
-                self._orphans_most, self._orphan_bytes_most = _ORPHANS, _ORPHAN_BYTES
-
-    def _reap_one(self, token: int) -> None:
-        orphans = self._orphans
-        entry = orphans.get(token)  # the end of a request may come in between
-        if entry is None or not self.handle:
-            return
-        if _release(entry[0]) == lib.RMAEXT_PENDING:
-            orphans.move_to_end(token)
-        elif orphans.pop(token, None) is not None:
-            self._orphan_bytes -= _bytes(entry)
-
     def settle(self) -> None:
         """Wait while too much is on its way that nobody waits for.
 
         If none of it moves, its target may have stopped; that must not keep us
         from the others, so then there may be more.
         """
-        if len(self._orphans) < self._orphans_most and self._orphan_bytes < self._orphan_bytes_most:
+        if not self._orphans:
+            self._allowance = 1
+        if self._is_within(1):
             return
         seen, since, last = ffi.new("uint64_t *"), time.monotonic(), -1
         while True:
-            self.reap(self._orphans_most)
-            if (
-                len(self._orphans) < self._orphans_most // 2
-                and self._orphan_bytes < self._orphan_bytes_most // 2
-            ) or not self.handle:
+            self._reap(self._orphans)
+            if self._is_within(0.5) or not self.handle:
                 return
             now = time.monotonic()
             if seen[0] != last:
                 since, last = now, seen[0]
             elif now - since > _PATIENCE:
-                self._orphans_most *= 2
-                self._orphan_bytes_most *= 2
+                self._allowance *= 2
                 return
             lib.rmaext_fabric_wait_ended(self.handle, seen, 100_000_000)
+
+    def _is_within(self, part: float) -> bool:
+        part *= self._allowance
+        return self._orphans < part * _ORPHANS and self._orphan_bytes < part * _ORPHAN_BYTES
 
     def keep(self, memory: Any, array: Any) -> None:
         """Keep an array until it is deregistered, or the endpoint closed."""
@@ -422,35 +352,24 @@ class Endpoint:
             return
         code = lib.rmaext_fabric_close(self._handle)
         if not self.handle and code != lib.RMAEXT_PENDING:
-            self._in_flight.clear()
-            self._orphans.clear()
+            self._ended(False)
             self._kept.clear()
         else:
             # a thread is inside a call, or the endpoint has to stay: what C uses
             # outlives even this module
             self._stuck = True
+            self._ended(True)
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
     def _forget(self) -> None:
         """After the end of MPI, or in a forked child: there is no endpoint to touch."""
         self._handle = ffi.new("rmaext_fabric **")
+        self._ended(self._stuck)
         self.watcher = None
 
 
 def _random_key() -> int:
     return int.from_bytes(os.urandom(8), "little")
-
-
-def _release(op: Any) -> int:
-    """Have C release an operation, or a bundle of them."""
-    bundle = ffi.typeof(op) is _BUNDLE
-    return int(lib.rmaext_bundle_release(op) if bundle else lib.rmaext_op_release(op))
-
-
-def _bytes(entry: tuple[Any, ...]) -> int:
-    """Return the size of the buffers of an operation."""
-    buffers = entry[2] if isinstance(entry[2], tuple) else entry[2:]
-    return sum(getattr(buffer, "nbytes", 0) for buffer in buffers)
 
 
 def _lockable() -> str:

@@ -87,9 +87,25 @@ def within(
     lock: Any, function: Callable[..., _T], end: Callable[..., object], /, *arguments: Any
 ) -> _T: ...
 
+class Endpoint:
+    _in_flight: int
+    _orphans: int
+    _orphan_bytes: int
+    def _bind(self, know: Callable[[NDArray[Any]], object] | None, /) -> None: ...
+    def _ended(self, stuck: bool, /) -> None: ...
+    def _reap(self, most: int, /) -> None: ...
+
+class Owner:
+    def __new__(
+        cls, endpoint: Endpoint | None, handle: Any, buffers: tuple[Any, ...], /
+    ) -> Self: ...
+    @property
+    def slot(self) -> Any: ...
+    def release(self) -> None: ...
+
 class Request:
     _error: Exception | None
-    _op: Any
+    _op: Any  # an Owner; None once it is released
     _result: Any
     _state: int
     def wait(self, timeout: float | None = None) -> Any: ...

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._memory import arrays
 from .._native._lib import ffi, lib
+from .._native.cmethods import Owner
 from .core import Array
 from .request import Request, done_at_once
 
@@ -42,7 +43,6 @@ class BundleRequest(Request):
         raise for C's code and the index of the place at fault, or -1.
         """
         fabric = window._fabric
-        bundle, bad = ffi.new("rmaext_bundle **"), ffi.new("int64_t *")
         request = None
         if fabric is not None:
             fabric.settle()
@@ -55,10 +55,10 @@ class BundleRequest(Request):
             "ended": ended,
         }
         asked = ffi.new("struct rmaext_places_call *", what | given)
-        if fabric is not None and request is not None:
-            # From here on the request releases the buffers, whatever exception comes.
-            request._op = bundle = fabric.hold(window._handle, (values, result, ended), bundle)
-        code = lib.rmaext_bundle_begin(window._handle, asked, bundle, bad)
+        bad, op = ffi.new("int64_t *"), Owner(fabric, window._handle, (values, result, ended))
+        if request is not None:
+            request._op = op
+        code = lib.rmaext_start_many(window._handle, asked, op.slot, bad)
         if code == lib.RMAEXT_PENDING and request is not None:
             return request
         if request is not None:
@@ -72,12 +72,9 @@ class BundleRequest(Request):
         self._check_not_freed("cancel")
         return False
 
-    def _wait_for(self, ns: int) -> int:
-        return int(lib.rmaext_bundle_wait_for(self._op[0], ns))
-
     def _rank(self) -> int:
         op = self._op
-        return -1 if op is None or not op[0] else int(lib.rmaext_bundle_rank(op[0]))
+        return -1 if op is None or not op.slot[0] else int(lib.rmaext_op_rank(op.slot[0]))
 
     def _target(self) -> tuple[int, int]:
         return id(self), -1  # its ranks are looked at by itself

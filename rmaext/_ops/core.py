@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 
 from .._memory import arrays
 from .._native import cmethods
-from .._native._lib import ffi, lib
+from .._native._lib import lib
 from .._record import tracing
 from .._runtime.copies import Unique
 from .._runtime.failures import from_c
-from .._runtime.reports import Patience
 from ..errors import BoundsError, ClosedError
 from ..typing import Route, ScalarT
 from .arguments import no_integer
@@ -282,39 +281,33 @@ class WindowCore(Unique, cmethods.Window[ScalarT]):
     ) -> None:
         """Carry out an operation. `buffers` stay alive until C is done with them.
 
-        `what` is a `struct rmaext_call`, of which the place is set here. C returns
-        RMAEXT_PENDING every 100 ms and after a signal, so that a signal handler may
+        `what` is a `struct rmaext_call`, of which the place is set here. A signal handler may
         raise here.
         """
         fabric, handle = self._fabric, self._handle
         what.rank, what.offset = place[0], self._byte(place[1])
-        # without a fabric it may wait for nothing but the guard of updates
-        op = ffi.new("rmaext_op **") if fabric is None else fabric.hold(handle, buffers)
+        op = cmethods.Owner(fabric, handle, buffers)
         try:
-            code = lib.rmaext_start(handle, what, op)
+            code = lib.rmaext_start(handle, what, op.slot)
             if code:
                 self._continue(call, place, code, op)
         except BaseException:
             lib.rmaext_record_give_up()  # a signal handler may have raised before its first line
             raise
         finally:
-            if fabric is None:
-                lib.rmaext_op_release(op)
-            else:
-                fabric.release(op)
+            op.release()
 
     _run_whole = _run  # of all kinds of windows: theirs divide it
 
-    def _continue(self, call: str, place: Place, code: int, op: Any) -> None:
-        """Wait until an operation has ended, or raise its error. The caller releases it."""
+    def _continue(self, call: str, place: Place, code: int, op: cmethods.Owner | None) -> None:
+        """Wait until an operation has ended, or raise its error. The caller releases it.
+
+        Where the error is all that there is, there is no operation.
+        """
         where = self._where(call, place)
-        with Patience() as patience:
-            while True:
-                if code != lib.RMAEXT_PENDING:
-                    break
-                self._group.watch.check(place[0], where)
-                patience.look(where, lambda: None)  # which names the rank
-                code = lib.rmaext_op_wait(op[0])
+        if code == lib.RMAEXT_PENDING:
+            assert op is not None
+            code = self._group.watch.wait(op, where, lambda: place[:1])
         if code:
             raise from_c(code, where)
 

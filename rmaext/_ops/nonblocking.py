@@ -11,6 +11,7 @@ import numpy as np
 
 from .._memory import arrays
 from .._native._lib import lib
+from .._native.cmethods import Owner
 from .._runtime.failures import from_c
 from ..typing import Operation, ScalarT
 from .arguments import behind, no_integer, told
@@ -300,11 +301,10 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
         fabric.settle()
         request = Request._begun(self, call, place, result, scalar)
         what.ended = flag = request._flag
-        # From here on the request releases the buffers, whatever exception comes.
-        request._op = fabric.hold(self._handle, (operand, compare, result, flag))
-        code = lib.rmaext_start(self._handle, what, request._op)
-        if code == -errno.EAGAIN and request._op[0]:
-            self._continue(call, place, _PENDING, request._op)
+        request._op = owner = Owner(fabric, self._handle, (operand, compare, result, flag))
+        code = lib.rmaext_start(self._handle, what, owner.slot)
+        if code == -errno.EAGAIN and owner.slot[0]:
+            self._continue(call, place, _PENDING, owner)
             code = 0
         if code != _PENDING:
             request._end()

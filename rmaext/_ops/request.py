@@ -203,7 +203,7 @@ class Request(Unique, cmethods.Request):
         if goes_on and self._lock.acquire(blocking=False):
             try:
                 open_ = self._state == _GOES_ON and not self._window._closed
-                if open_ and lib.rmaext_op_cancel(self._op[0]):
+                if open_ and lib.rmaext_op_cancel(self._op.slot[0]):
                     self._end(_CANCELLED)
             finally:
                 self._lock.release()
@@ -443,10 +443,6 @@ class Request(Unique, cmethods.Request):
         request._next_look = 0.0
         return request
 
-    def _drop(self) -> None:
-        """Release the operation of a request that nobody has any more. C calls it."""
-        self._fabric.release(self._op)
-
     def _goes_on(self) -> bool:
         """Return whether nothing has ended it; makes no progress, and never raises."""
         return self._state == _GOES_ON and not self._flag[0]
@@ -471,7 +467,7 @@ class Request(Unique, cmethods.Request):
 
     def _wait_for(self, ns: int) -> int:
         """Have C wait for so long; return its code."""
-        return int(lib.rmaext_op_wait_for(self._op[0], ns))
+        return int(lib.rmaext_op_wait(self._op.slot[0], ns))
 
     def _rank(self) -> int:
         """Return the rank that it waits for."""
@@ -568,7 +564,7 @@ class Request(Unique, cmethods.Request):
             self._result = self._result[()]
         self._state = state
         op, self._op = self._op, None
-        self._fabric.release(op)
+        op.release()
 
 
 _new = object.__new__

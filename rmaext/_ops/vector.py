@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from .._memory import arrays
 from .._native._lib import ffi, lib
+from .._native.cmethods import Owner
 from .._runtime.failures import from_c
-from .._runtime.reports import Patience, dtype_name
+from .._runtime.reports import dtype_name
 from ..errors import BoundsError, Unsupported
 from ..typing import ScalarT
 from .arguments import behind, told
@@ -45,9 +46,6 @@ class Call(NamedTuple):
 
 PUT = Call("put_many", lib.RMAEXT_PUT, 0, False)
 GET = Call("get_many", lib.RMAEXT_GET, 0, True)
-
-# C's records of calls, to be used again; those that C may still use are not among them
-_spare: list[Any] = []
 
 
 def indices(what: str, given: Any) -> Array:
@@ -277,12 +275,12 @@ class ManyOperations(WindowCore[ScalarT]):
             "values": _NULL if values is None else arrays.address(values),
             "results": _NULL if out is None else arrays.address(out),
         }
-        code, many = self._run_many(call.name, ranks, asked, (ranks, offsets, values, out))
+        code, bad = self._run_many(call.name, ranks, asked, (ranks, offsets, values, out))
         if code:
             if code == -errno.EINVAL and not (ranks.flags.aligned and offsets.flags.aligned):
                 ranks, offsets = np.require(ranks, None, "A"), np.require(offsets, None, "A")
                 return self._many(call, type_, ranks, offsets, values, out)
-            raise self._many_error(call.name, code, many, shape, ranks, offsets)
+            raise self._many_error(call.name, code, bad, shape, ranks, offsets)
         return out
 
     def _run_many(
@@ -291,50 +289,33 @@ class ManyOperations(WindowCore[ScalarT]):
         ranks: Array,
         asked: dict[str, Any],
         buffers: tuple[Any, ...],
-    ) -> tuple[int, Any]:
-        """Carry the operation out, in slices of time as `_run`; return C's code and record.
+    ) -> tuple[int, int]:
+        """Carry the operation out, in slices of time as `_run`.
+
+        Returns C's code, and the index of the element that was refused, or -1.
 
         `asked` has the fields of `struct rmaext_places_call`.
         """
-        fabric, places = self._fabric, ffi.new("struct rmaext_places_call *", asked)
+        places, bad = ffi.new("struct rmaext_places_call *", asked), ffi.new("int64_t *")
+        op = Owner(self._fabric, self._handle, buffers)
         try:
-            many = _spare.pop()
-        except IndexError:
-            many = ffi.new("struct rmaext_many *")
-        try:
-            if fabric is not None:
-                fabric.hold(self._handle, buffers, many)
-            code: int = lib.rmaext_many(self._handle, places, many)
+            code: int = lib.rmaext_start_many(self._handle, places, op.slot, bad)
             if code == _PENDING:
-                with Patience() as patience:
-                    while True:
-                        if code != _PENDING:
-                            break
-                        self._check_ranks(call, ranks)
-                        patience.look(f"{call}: window {self._name}", lambda: None)
-                        code = lib.rmaext_many_wait(many)
+                where = f"{call}: window {self._name}"
+                code = self._group.watch.wait(op, where, lambda: np.unique(ranks).tolist())
         finally:
-            if many.batch:
-                lib.rmaext_many_release(many)
-            if fabric is not None:
-                fabric.drop(many)
-        if not code:
-            _spare.append(many)
-        return code, many
-
-    def _check_ranks(self, call: str, ranks: Array) -> None:
-        for rank in np.unique(ranks).tolist():
-            self._group.watch.check(rank, f"{call}: window {self._name}, rank {rank}")
+            op.release()
+        return code, int(bad[0])
 
     def _many_failed(self, call: str, code: int) -> NoReturn:
         raise from_c(code, f"{call}: window {self._name}")
 
     def _many_error(
-        self, call: str, code: int, many: Any, shape: Shape, ranks: Array, offsets: Array
+        self, call: str, code: int, bad: int, shape: Shape, ranks: Array, offsets: Array
     ) -> Exception:
-        if many.bad < 0:
+        if bad < 0:
             return from_c(code, f"{call}: window {self._name}")
-        at = np.unravel_index(many.bad, shape) if shape else ()
+        at = np.unravel_index(bad, shape) if shape else ()
         rank = int(np.broadcast_to(ranks, shape)[at])
         offset = int(np.broadcast_to(offsets, shape)[at])
         where = self._where_of(call, at, rank, offset)

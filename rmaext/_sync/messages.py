@@ -8,9 +8,8 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._native._lib import ffi, lib
-from .._native.cmethods import to_the_end
+from .._native.cmethods import Owner, to_the_end
 from .._runtime.failures import from_c
-from .._runtime.reports import Patience
 from ..errors import RmaError
 
 if TYPE_CHECKING:
@@ -94,57 +93,33 @@ class _Message:
         words = ffi.new("int64_t[]", [*ranks, *places, *values, *[0] * self._count])
         self._words, self._places, self._values = words, words + at, words + at + self._count
         self._old = self._values + len(values)
-        self._many = ffi.new("struct rmaext_many *")
-        self._begun, self._op = False, ffi.NULL
+        self._op: Owner | None = None  # None: not begun
 
     def finish(self, group: Group) -> list[int]:
         """Return the previous values."""
-        code = _PENDING if self._begun else self._begin()
+        code = self._begin() if self._op is None else _PENDING
+        where = f"synchronisation with rank {', '.join(map(str, self._ranks))}"
+        if code == _PENDING:
+            assert self._op is not None
+            code = group.watch.wait(self._op, where, lambda: self._ranks, lambda: self._ranks)
         if code:
-            where = f"synchronisation with rank {', '.join(map(str, self._ranks))}"
-            with Patience() as patience:
-                while True:
-                    if code != _PENDING:
-                        break
-                    for rank in self._ranks:
-                        group.watch.check(rank, where)
-                    patience.look(where, lambda: self._ranks)
-                    code = self._go_on()
-            if code:
-                raise from_c(code, where)
+            raise from_c(code, where)
         self.release()
         return list(ffi.unpack(self._old, self._count))
 
-    def _go_on(self) -> int:
-        """Wait for a slice; return C's code."""
-        if self._swap:
-            return int(lib.rmaext_op_wait(self._op[0])) if self._op and self._op[0] else 0
-        return int(lib.rmaext_many_wait(self._many)) if self._many.batch else 0
-
     def release(self) -> None:
         """Let go of the buffers, now or when they are not in use any more."""
-        fabric = self._window._fabric
-        if not self._begun or fabric is None:
-            return
-        if self._swap:
-            op, self._op = self._op, ffi.NULL
-            if op:
-                fabric.release(op)
-            return
-        if self._many.batch:
-            lib.rmaext_many_release(self._many)
-        fabric.drop(self._many)
+        if self._op is not None:
+            self._op.release()
 
     def _begin(self) -> int:
-        window, fabric, kept = self._window, self._window._fabric, (self._words,)
-        handle, call = window._handle, self._call()
+        window, call = self._window, self._call()
+        op, bad = Owner(window._fabric, window._handle, (self._words,)), ffi.new("int64_t *")
+        handle, slot = window._handle, op.slot
+        self._op = op  # it is begun: no call, at which a signal may raise, before that of C
         if self._swap:
-            self._op = fabric.hold(handle, kept)
-            self._begun = True
-            return int(lib.rmaext_start(handle, call, self._op))
-        fabric.hold(handle, kept, self._many)
-        self._begun = True
-        return int(lib.rmaext_many(handle, call, self._many))
+            return int(lib.rmaext_start(handle, call, slot))
+        return int(lib.rmaext_start_many(handle, call, slot, bad))
 
     def _call(self) -> Any:
         """Return what is to be done, as C takes it."""

@@ -282,13 +282,13 @@ class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         self,
         call: str,
         code: int,
-        many: Any,
+        bad: int,
         shape: tuple[int, ...],
         ranks: Array,
         offsets: Array,
     ) -> Exception:
-        error = super()._many_error(call, code, many, shape, ranks, offsets)
-        if many.bad >= 0 or not isinstance(error, RmaError) or error.rank is None:
+        error = super()._many_error(call, code, bad, shape, ranks, offsets)
+        if bad >= 0 or not isinstance(error, RmaError) or error.rank is None:
             return error
         there = np.broadcast_to(offsets, shape)[np.broadcast_to(ranks, shape) == error.rank]
         first, last = int(there.min()), int(there.max())

@@ -43,6 +43,7 @@
 #endif
 #define GUARD 256
 #define SECOND ((int64_t)1000 * 1000 * 1000)
+#define TENTH (SECOND / 10)
 #define COUNT(array) (sizeof(array) / sizeof(*(array)))
 
 struct test {
@@ -363,12 +364,18 @@ static inline int strided_begin(rmaext_window *w, int64_t rank, uint64_t offset,
 	return rmaext_start(w, &call, op_p);
 }
 
-/* rmaext_many() with what it is to do in a row. */
+/* An operation on many elements that goes on, and what was refused. */
+struct many_state {
+	rmaext_op *op;
+	int64_t bad;
+};
+
+/* rmaext_start_many() with what it is to do in a row. */
 static inline int many_begin(rmaext_window *w, int kind, int op, int type,
 			     uint64_t unit, uint64_t count, int ones,
 			     const int64_t *ranks, const int64_t *offsets,
 			     const void *values, void *results,
-			     struct rmaext_many *state)
+			     struct many_state *state)
 {
 	const struct rmaext_places_call call = {
 		.kind = kind,
@@ -383,7 +390,22 @@ static inline int many_begin(rmaext_window *w, int kind, int op, int type,
 		.results = results,
 	};
 
-	return rmaext_many(w, &call, state);
+	return rmaext_start_many(w, &call, &state->op, &state->bad);
+}
+
+static inline void many_release(struct many_state *state)
+{
+	OK(rmaext_op_release(&state->op));
+}
+
+/* Waits a slice, and releases what is over then. */
+static inline int many_wait(struct many_state *state)
+{
+	const int ret = rmaext_op_wait(state->op, TENTH);
+
+	if (ret != RMAEXT_PENDING)
+		many_release(state);
+	return ret;
 }
 
 #endif

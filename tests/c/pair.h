@@ -129,15 +129,15 @@ static inline int many(rmaext_window *w, int kind, int type, uint64_t unit,
 		       void *results)
 {
 	const int64_t rank = 0;
-	struct rmaext_many state;
+	struct many_state state;
 	int ret =
 		many_begin(w, kind, RMAEXT_SUM, type, unit, n, RMAEXT_ONE_RANK,
 			   &rank, offsets, values, results, &state);
 
 	while (ret == RMAEXT_PENDING)
-		ret = rmaext_many_wait(&state);
-	rmaext_many_release(&state);
-	EQUAL(state.batch, NULL);
+		ret = many_wait(&state);
+	many_release(&state);
+	EQUAL(state.op, NULL);
 	return ret;
 }
 

@@ -258,7 +258,7 @@ static inline void rig_close(struct rig *r)
 static inline int finish(int ret, rmaext_op **op)
 {
 	while (ret == RMAEXT_PENDING && *op)
-		ret = rmaext_op_wait(*op);
+		ret = rmaext_op_wait(*op, TENTH);
 	/* closed under us: on its way until the answer or the endpoint's end */
 	while (ret == -FI_ESHUTDOWN && rmaext_op_release(op) == RMAEXT_PENDING)
 		nap(1e-4);

@@ -393,7 +393,8 @@ static void many(const uint8_t *how, uint8_t *message, size_t len)
 	int64_t offsets[ELEMENTS];
 	uint64_t *values = malloc(ELEMENTS * sizeof(*values));
 	const int n = 1 + how[2] % ELEMENTS;
-	struct rmaext_many state;
+	rmaext_op *op;
+	int64_t bad;
 	struct rmx_reply_header r = {.magic = RMX_REPLY, .status = -FI_EIO};
 	struct rmx_receive_buffer *first = landing();
 
@@ -417,21 +418,22 @@ static void many(const uint8_t *how, uint8_t *message, size_t len)
 		};
 		arrival_count = 1;
 	}
-	rmaext_many(asked,
-		    &(struct rmaext_places_call){
-			    .kind = how[3] & 1 ? RMAEXT_GET : RMAEXT_UPDATE,
-			    .op = RMAEXT_SUM,
-			    .type = RMAEXT_UINT64,
-			    .ones = RMAEXT_ONE_RANK,
-			    .unit = 8,
-			    .count = (uint64_t)n,
-			    .ranks = &rank,
-			    .offsets = offsets,
-			    .values = values,
-			    .results = values,
-		    },
-		    &state);
-	rmaext_many_release(&state);
+	rmaext_start_many(
+		asked,
+		&(struct rmaext_places_call){
+			.kind = how[3] & 1 ? RMAEXT_GET : RMAEXT_UPDATE,
+			.op = RMAEXT_SUM,
+			.type = RMAEXT_UINT64,
+			.ones = RMAEXT_ONE_RANK,
+			.unit = 8,
+			.count = (uint64_t)n,
+			.ranks = &rank,
+			.offsets = offsets,
+			.values = values,
+			.results = values,
+		},
+		&op, &bad);
+	rmaext_op_release(&op);
 	arrival_count = 0;
 	free(values);
 }

@@ -462,13 +462,11 @@ def test_interrupted_at_any_time(size):
         assert min(counts) > 5, counts
         win.flush()
         assert (win.get(peer, 1000, 100_000) == big).all()
-        held = win._fabric._in_flight, win._fabric._orphans
-        late = time.monotonic() + 2
-        while held[1] and time.monotonic() < late:
+        fabric, late = win._fabric, time.monotonic() + 20
+        while fabric._orphans and time.monotonic() < late:
             time.sleep(0.01)
             win.get(peer, 0, 1)  # lets go of what was abandoned
-        # a second signal may cut a release short
-        assert len(held[1]) < 4 and len(held[0]) < counts[1] / 4, (counts, *map(len, held))
+        assert not fabric._orphans and not fabric._in_flight, (counts, fabric._in_flight)
         win.fence()
         theirs = world.sendrecv(counts, peer, source=peer)
         assert theirs[0] <= win.local[0] <= sum(theirs), (theirs, win.local[0])

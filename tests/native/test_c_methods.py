@@ -605,7 +605,7 @@ INTERRUPTED = """
                 continue
             raise AssertionError(f"call {calls.index(call)} returned")
         # a message is given up at once: what is answered late finds no buffers
-        assert len(fabric._orphans) == 3, fabric._orphans
+        assert fabric._orphans == 3, fabric._orphans
         assert not fabric._in_flight, fabric._in_flight
         assert sys.getrefcount(big) >= references + held + 3
         comm.send(0, 1)

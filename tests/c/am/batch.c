@@ -104,7 +104,7 @@ static void others_go_on(void)
 	static int64_t offsets[MANY];
 	static uint64_t values[MANY];
 	const int64_t rank = 0;
-	struct rmaext_many state;
+	struct many_state state;
 	rmaext_window *silent;
 	rmaext_fabric *mute;
 	rmaext_peer *peer;
@@ -126,9 +126,9 @@ static void others_go_on(void)
 			OK(add(p.r.window, 0, 1));
 		CHECK(now() - begin < 5 * SECOND);
 		if (i < 2)
-			rmaext_many_release(&state);
+			many_release(&state);
 	}
-	rmaext_many_release(&state);
+	many_release(&state);
 	drop_window(silent);
 	OK(rmaext_fabric_close(&mute));
 	pair_close(&p);

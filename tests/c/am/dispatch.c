@@ -65,7 +65,7 @@ static void early(void)
 	static int64_t offsets[N];
 	static uint64_t values[N];
 	const int64_t rank = 0;
-	struct rmaext_many state;
+	struct many_state state;
 	rmaext_window *next, *there;
 	struct pair p;
 	int ret;
@@ -88,7 +88,7 @@ static void early(void)
 			p.r.target, peer_of(p.r.target, p.r.origin), &p.r,
 			(struct lie){.route = RMAEXT_DIRECT, .token = token});
 		while (ret == RMAEXT_PENDING)
-			ret = rmaext_many_wait(&state);
+			ret = many_wait(&state);
 		OK(ret);
 		EQUAL(((uint64_t *)p.r.window_memory)[0], N - 1);
 		EQUAL(((uint64_t *)p.r.window_memory)[2], i);

@@ -178,7 +178,7 @@ static void refusals(void)
 	/* a grant is of memory, and of no notifications */
 	ret = rmx_message_put(v.window, 0, 0, NULL, 0, 3, &op);
 	while (ret == RMAEXT_PENDING)
-		ret = rmaext_op_wait(op);
+		ret = rmaext_op_wait(op, TENTH);
 	OK(ret);
 	if (op)
 		OK(rmaext_op_release(&op));

@@ -29,7 +29,7 @@ static int queued(const struct pair *p)
 {
 	int n = 0;
 
-	for (const rmaext_op *op = line_of(p)->queue; op; op = op->next)
+	for (const struct rmx_op *op = line_of(p)->queue; op; op = op->next)
 		n++;
 	return n;
 }

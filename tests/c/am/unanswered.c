@@ -14,7 +14,7 @@ static void late(void)
 	static int64_t offsets[MANY];
 	static uint64_t values[MANY], results[MANY];
 	const int64_t rank = 0;
-	struct rmaext_many state;
+	struct many_state state;
 	rmaext_window *patient;
 	struct pair p;
 	int ret;
@@ -35,10 +35,10 @@ static void late(void)
 			EQUAL(ret, RMAEXT_PENDING);
 		} else {
 			while (ret == RMAEXT_PENDING)
-				ret = rmaext_many_wait(&state);
+				ret = many_wait(&state);
 			EQUAL(ret, -FI_ETIMEDOUT);
 		}
-		rmaext_many_release(&state);
+		many_release(&state);
 	}
 	serve_start(&p);
 	for (int i = 0; i < 30; i++) {
@@ -60,7 +60,7 @@ static void give_up(void)
 	enum { MANY = 3000 };
 	static int64_t offsets[MANY];
 	const int64_t rank = 0;
-	struct rmaext_many state;
+	struct many_state state;
 	struct pair p;
 
 	pair_open(&p, (struct rig_options){.no_progress = true});
@@ -76,7 +76,7 @@ static void give_up(void)
 				 RMAEXT_ONE_RANK, &rank, offsets, values,
 				 results, &state);
 		CHECK(!ret || ret == RMAEXT_PENDING || ret == -FI_ETIMEDOUT);
-		rmaext_many_release(&state);
+		many_release(&state);
 		free(values);
 		free(results);
 		drop_window(w);
@@ -152,7 +152,7 @@ static void behind_given_up(void)
 	static int64_t offsets[MANY];
 	static uint64_t values[MANY], results[MANY];
 	const int64_t rank = 0;
-	struct rmaext_many state;
+	struct many_state state;
 	const uint64_t one = 1;
 	rmaext_op *op;
 	struct pair p;
@@ -167,7 +167,7 @@ static void behind_given_up(void)
 	      RMAEXT_PENDING);
 	OK(update_begin(p.r.window, 0, 8, RMAEXT_SUM, RMAEXT_UINT64, &one, NULL,
 			NULL, 1, &op));
-	rmaext_many_release(&state);
+	many_release(&state);
 	serve_start(&p);
 	OK(flush(p.r.window));
 	serve_stop(&p);
@@ -181,7 +181,7 @@ static void close_fabric(void)
 	static int64_t offsets[N];
 	static uint64_t values[N];
 	const int64_t rank = 0;
-	struct rmaext_many state;
+	struct many_state state;
 	struct pair p;
 
 	for (int i = 0; i < 2; i++) {
@@ -192,8 +192,8 @@ static void close_fabric(void)
 		      RMAEXT_PENDING);
 		OK(rmaext_fabric_close(&p.r.origin));
 		if (i)
-			EQUAL(rmaext_many_wait(&state), -FI_ESHUTDOWN);
-		rmaext_many_release(&state);
+			EQUAL(many_wait(&state), -FI_ESHUTDOWN);
+		many_release(&state);
 		rmaext_window_free(p.r.window);
 		drop_window(p.there);
 		OK(rmaext_memory_close(&p.r.memory));
@@ -424,7 +424,7 @@ static void killed(void)
 	waitpid(child, &status, 0);
 	begin = now();
 	while (ret == RMAEXT_PENDING)
-		ret = rmaext_op_wait(op);
+		ret = rmaext_op_wait(op, TENTH);
 	CHECK(ret == -FI_ENOTCONN || ret == -FI_ECONNRESET || ret < 0);
 	while (rmaext_op_release(&op) == RMAEXT_PENDING)
 		CHECK(now() - begin < 10 * SECOND);
@@ -459,7 +459,7 @@ static void close_with_line(void)
 			OK(rmaext_fabric_close(&p.r.origin));
 		else
 			OK(rmaext_window_shut(p.r.window));
-		EQUAL(rmaext_op_wait(op), -FI_ESHUTDOWN);
+		EQUAL(rmaext_op_wait(op, TENTH), -FI_ESHUTDOWN);
 		if (!i)
 			OK(rmaext_fabric_close(&p.r.origin));
 		OK(rmaext_op_release(&op));

@@ -40,14 +40,14 @@ static void lock_add(const struct locks *l, int64_t turn, int64_t inside)
 	const int64_t rank = 0, words = (int64_t)(l->first + l->at.lock);
 	const int64_t at[] = {words + INSIDE, words + TURN};
 	const int64_t more[] = {inside, turn};
-	struct rmaext_many state;
+	struct many_state state;
 	int64_t old[2];
 	int ret = many_begin(l->r.window, RMAEXT_UPDATE, RMAEXT_SUM,
 			     RMAEXT_INT64, sizeof(rank), 2, RMAEXT_ONE_RANK,
 			     &rank, at, more, old, &state);
 
 	while (ret == RMAEXT_PENDING)
-		ret = rmaext_many_wait(&state);
+		ret = many_wait(&state);
 	OK(ret);
 }
 
@@ -120,7 +120,7 @@ static void other_types(void)
 	static int64_t at[MOST];
 	static char values[8 * MOST];
 	const int64_t rank = 0;
-	struct rmaext_many state;
+	struct many_state state;
 	struct locks l;
 
 	locks_open(&l);
@@ -140,7 +140,7 @@ static void other_types(void)
 				 RMAEXT_ONE_RANK, &rank, at, values, NULL,
 				 &state);
 		while (ret == RMAEXT_PENDING)
-			ret = rmaext_many_wait(&state);
+			ret = many_wait(&state);
 		OK(ret);
 	}
 	OK(flush(l.r.window));

@@ -481,7 +481,7 @@ static void put_notified(int number)
 
 	r->told[target] = value;
 	while (ret == RMAEXT_PENDING)
-		ret = rmaext_op_wait(op);
+		ret = rmaext_op_wait(op, TENTH);
 	is(!ret, "a notified put fails");
 	OK(rmaext_op_release(&op));
 }
@@ -674,7 +674,7 @@ static bool go_on(int number)
 	if (r->asleep > world.steps)
 		return true;
 	if (q->op && q->ended) {
-		OK(rmaext_op_test(q->op));
+		OK(rmaext_op_wait(q->op, 0));
 		judge(number, q);
 		OK(rmaext_op_release(&q->op));
 		free(q->buf);

@@ -16,7 +16,7 @@ static const int64_t rank_0;
 /* A bundle, and what it uses. */
 struct asked {
 	struct rmaext_places_call call;
-	rmaext_bundle *bundle;
+	rmaext_op *bundle;
 	int64_t bad;
 	int ended;
 	int64_t offsets[PLACES], counts[PLACES];
@@ -42,7 +42,7 @@ static int ask(struct asked *a, rmaext_window *w, int kind, uint64_t unit,
 		.ended = &a->ended,
 	};
 	a->bad = -2;
-	return rmaext_bundle_begin(w, &a->call, &a->bundle, &a->bad);
+	return rmaext_start_many(w, &a->call, &a->bundle, &a->bad);
 }
 
 static int end(struct asked *a)
@@ -50,11 +50,11 @@ static int end(struct asked *a)
 	int ret;
 
 	do
-		ret = rmaext_bundle_wait_for(a->bundle, SECOND / 10);
+		ret = rmaext_op_wait(a->bundle, SECOND / 10);
 	while (ret == RMAEXT_PENDING);
 	EQUAL(__atomic_load_n(&a->ended, __ATOMIC_ACQUIRE), 1);
-	EQUAL(rmaext_bundle_rank(a->bundle), ret ? 0 : -1);
-	while (rmaext_bundle_release(&a->bundle))
+	EQUAL(rmaext_op_rank(a->bundle), ret ? 0 : -1);
+	while (rmaext_op_release(&a->bundle))
 		sched_yield();
 	EQUAL(a->bundle, NULL);
 	return ret;
@@ -101,7 +101,7 @@ static void ranges_with(int longest, bool waits)
 		if (waits)
 			OK(end(a));
 		else
-			while (rmaext_bundle_release(&a->bundle))
+			while (rmaext_op_release(&a->bundle))
 				sched_yield();
 		for (int i = 0; i < PLACES; i++) {
 			CHECK(!memcmp(memory + a->offsets[i], values + at,
@@ -169,7 +169,7 @@ static void one_value(void)
 			.ended = &a.ended,
 		};
 		memset(memory, 0, BYTES);
-		EQUAL(rmaext_bundle_begin(w, &a.call, &a.bundle, &a.bad),
+		EQUAL(rmaext_start_many(w, &a.call, &a.bundle, &a.bad),
 		      RMAEXT_PENDING);
 		a.offsets[1] = 0; /* it has been copied */
 		OK(end(&a));
@@ -208,13 +208,13 @@ static void updates(void)
 		pairs[i][1] = 1000 + i;
 	}
 	ask(&a, p.r.window, RMAEXT_UPDATE, 8, PLACES, PLACES, pairs, results);
-	while (rmaext_bundle_release(&a.bundle))
+	while (rmaext_op_release(&a.bundle))
 		sched_yield();
 	a.call.op = RMAEXT_CSWAP;
 	memset(memory, 0, PLACES * 8);
 	for (uint64_t i = 0; i < PLACES; i += 2)
 		memory[i / 2] = 2 * i + 1;
-	EQUAL(rmaext_bundle_begin(p.r.window, &a.call, &a.bundle, &a.bad),
+	EQUAL(rmaext_start_many(p.r.window, &a.call, &a.bundle, &a.bad),
 	      RMAEXT_PENDING);
 	OK(end(&a));
 	for (uint64_t i = 0; i < PLACES; i++)
@@ -321,14 +321,14 @@ static void late(void)
 	      RMAEXT_PENDING);
 	for (int i = 0, ret = 0; i < 2; i++) {
 		do
-			ret = rmaext_bundle_wait_for(a.bundle, SECOND / 10);
+			ret = rmaext_op_wait(a.bundle, SECOND / 10);
 		while (ret == RMAEXT_PENDING);
 		EQUAL(ret, -FI_ETIMEDOUT);
 		EQUAL(a.ended, 0);
 	}
-	EQUAL(rmaext_bundle_wait_for(a.bundle, 0), RMAEXT_PENDING);
+	EQUAL(rmaext_op_wait(a.bundle, 0), RMAEXT_PENDING);
 	serve_start(&p);
-	while (rmaext_bundle_wait_for(a.bundle, SECOND / 10))
+	while (rmaext_op_wait(a.bundle, SECOND / 10))
 		; /* late again, perhaps, where this machine is busy */
 	OK(end(&a));
 	EQUAL(buf[15], 5);

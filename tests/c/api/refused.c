@@ -53,17 +53,17 @@ static void bundle(rmaext_window *w, const struct rig *r, unsigned int seed)
 
 	fill(values, sizeof(values), seed);
 	for (int put = 1; put >= 0; put--) {
-		rmaext_bundle *it = NULL;
+		rmaext_op *it = NULL;
 		int ret;
 
 		call.kind = put ? RMAEXT_PUT : RMAEXT_GET;
 		call.values = put ? values : NULL;
 		call.results = put ? NULL : results;
-		ret = rmaext_bundle_begin(w, &call, &it, &bad);
+		ret = rmaext_start_many(w, &call, &it, &bad);
 		while (ret == RMAEXT_PENDING)
-			ret = rmaext_bundle_wait_for(it, SECOND / 10);
+			ret = rmaext_op_wait(it, SECOND / 10);
 		OK(ret);
-		OK(rmaext_bundle_release(&it));
+		OK(rmaext_op_release(&it));
 		OK(flush(w));
 		CHECK(put || !memcmp(values, results, sizeof(values)));
 	}

@@ -74,27 +74,27 @@ static int many_at(rmaext_window *w, int kind, uint64_t unit, uint64_t scale,
 		   uint64_t n, const int64_t *offsets, void *data)
 {
 	const int64_t rank = 0;
-	struct rmaext_many state;
-	int ret =
-		rmaext_many(w,
-			    &(struct rmaext_places_call){
-				    .kind = kind,
-				    .op = RMAEXT_SUM,
-				    .type = RMAEXT_UINT64,
-				    .ones = RMAEXT_ONE_RANK,
-				    .unit = unit,
-				    .scale = scale,
-				    .count = n,
-				    .ranks = &rank,
-				    .offsets = offsets,
-				    .values = kind == RMAEXT_GET ? NULL : data,
-				    .results = kind == RMAEXT_GET ? data : NULL,
-			    },
-			    &state);
+	struct many_state state;
+	int ret = rmaext_start_many(
+		w,
+		&(struct rmaext_places_call){
+			.kind = kind,
+			.op = RMAEXT_SUM,
+			.type = RMAEXT_UINT64,
+			.ones = RMAEXT_ONE_RANK,
+			.unit = unit,
+			.scale = scale,
+			.count = n,
+			.ranks = &rank,
+			.offsets = offsets,
+			.values = kind == RMAEXT_GET ? NULL : data,
+			.results = kind == RMAEXT_GET ? data : NULL,
+		},
+		&state.op, &state.bad);
 
 	while (ret == RMAEXT_PENDING)
-		ret = rmaext_many_wait(&state);
-	rmaext_many_release(&state);
+		ret = many_wait(&state);
+	many_release(&state);
 	return ret;
 }
 
@@ -192,7 +192,7 @@ static void first_bad(rmaext_window *w, const struct rig *r)
 				  {INT64_MIN, -1}, {0, ((int64_t)1 << 61) - 1}};
 	int64_t ranks[64] = {0}, offsets[64] = {0};
 	uint64_t values[64];
-	struct rmaext_many state;
+	struct many_state state;
 
 	memset(values, 0x11, sizeof(values));
 	for (size_t k = 0; k < COUNT(bad); k++)
@@ -207,7 +207,7 @@ static void first_bad(rmaext_window *w, const struct rig *r)
 						 &state),
 				      -ERANGE);
 				EQUAL(state.bad, at);
-				EQUAL(state.batch, NULL);
+				EQUAL(state.op, NULL);
 			}
 			ranks[at] = ranks[63] = offsets[at] = offsets[63] = 0;
 		}
@@ -228,7 +228,7 @@ static void first_bad(rmaext_window *w, const struct rig *r)
 
 static void refused_here(void)
 {
-	struct rmaext_many state;
+	struct many_state state;
 	const int64_t zero = 0;
 	uint64_t value = 1;
 	rmaext_window *w;

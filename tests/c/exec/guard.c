@@ -521,7 +521,7 @@ static void slices(void)
 	rmaext_window *w = window_of(&s, 0, neighbour_of(getpid()), 20);
 	const int64_t rank = 0, zero = 0;
 	uint64_t *ones = calloc(LONG, 8), one = 1;
-	struct rmaext_many many;
+	struct many_state many;
 	struct rmaext_call call = {
 		.kind = RMAEXT_UPDATE,
 		.op = RMAEXT_SUM,
@@ -543,20 +543,20 @@ static void slices(void)
 	EQUAL(update_begin(w, 0, 0, RMAEXT_SUM, RMAEXT_UINT64, ones, NULL, NULL,
 			   LONG, &op[1]),
 	      RMAEXT_PENDING);
-	EQUAL(rmaext_op_wait(op[0]), RMAEXT_PENDING);
+	EQUAL(rmaext_op_wait(op[0], TENTH), RMAEXT_PENDING);
 	OK(rmaext_op_release(&op[0]));
 	EQUAL(op[0], NULL);
 	EQUAL(rmaext_start(w, &call, &op[0]), -FI_EAGAIN);
 	EQUAL(many_begin(w, RMAEXT_UPDATE, RMAEXT_SUM, RMAEXT_UINT64, 8, 1,
 			 RMAEXT_ONE_RANK, &rank, &zero, &one, NULL, &many),
 	      RMAEXT_PENDING);
-	EQUAL(rmaext_many_wait(&many), RMAEXT_PENDING);
+	EQUAL(many_wait(&many), RMAEXT_PENDING);
 	CHECK(now() - start < 10 * SECOND);
 	EQUAL(s.cells[0], 0);
 	atomic_store(&s.block->bulk, 0);
 	for (int i = 0; i < 2; i++)
 		OK(finish(RMAEXT_PENDING, &op[i]));
-	OK(rmaext_many_wait(&many));
+	OK(many_wait(&many));
 	EQUAL(s.cells[0], 3);
 	window_drop(w);
 	free(ones);

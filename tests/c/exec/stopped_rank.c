@@ -177,7 +177,7 @@ static void in_single(void)
 	/* behind it, though it could be carried out */
 	single = begin(&s, A, RMAEXT_REPLACE, 0, &ten, &later, 1);
 	others_go_on(&s, true);
-	EQUAL(rmaext_op_wait(bulk), RMAEXT_PENDING);
+	EQUAL(rmaext_op_wait(bulk, TENTH), RMAEXT_PENDING);
 	EQUAL(s.cells[0], 0);
 	go_on(&s, false);
 	OK(finish(RMAEXT_PENDING, &bulk));
@@ -221,7 +221,7 @@ static void elements(void)
 	const int64_t rank = 0;
 	int64_t offsets[N];
 	uint64_t values[N], old[N];
-	struct rmaext_many many;
+	struct many_state many;
 	struct scene s;
 	int64_t until;
 	int ret;
@@ -246,7 +246,7 @@ static void elements(void)
 	}
 	go_on(&s, true);
 	while (ret == RMAEXT_PENDING)
-		ret = rmaext_many_wait(&many);
+		ret = many_wait(&many);
 	OK(ret);
 	for (int i = 0; i < LONG; i++)
 		EQUAL(s.cells[i], i < N - LONG ? 2 : 1);
@@ -283,7 +283,7 @@ static void given_up(void)
 			if (i < RMX_CREDITS && k == 2)
 				break; /* the target keeps it */
 			nap(1e-3);
-			ret = rmaext_op_wait(op);
+			ret = rmaext_op_wait(op, TENTH);
 		}
 		refused += ret == -FI_ETIMEDOUT;
 		while (rmaext_op_release(&op) == RMAEXT_PENDING)

@@ -145,7 +145,8 @@ static void killed(void)
 		kill(pid, SIGKILL);
 		start = atomic_load(&ticks);
 		if (!dead_before) {
-			while ((ret = rmaext_op_wait(op)) == RMAEXT_PENDING)
+			while ((ret = rmaext_op_wait(op, TENTH)) ==
+			       RMAEXT_PENDING)
 				;
 			CHECK(ret < 0 && ret != -FI_ETIMEDOUT);
 			rmaext_op_release(&op);

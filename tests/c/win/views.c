@@ -25,14 +25,14 @@ static int many(rmaext_window *w, int kind, uint64_t n, const int64_t *offsets,
 		const void *values, void *results)
 {
 	const int64_t rank = 0;
-	struct rmaext_many state;
+	struct many_state state;
 	int ret = many_begin(w, kind, RMAEXT_SUM, RMAEXT_UINT64, 8, n,
 			     RMAEXT_ONE_RANK, &rank, offsets, values, results,
 			     &state);
 
 	while (ret == RMAEXT_PENDING)
-		ret = rmaext_many_wait(&state);
-	rmaext_many_release(&state);
+		ret = many_wait(&state);
+	many_release(&state);
 	return ret;
 }
 

@@ -54,7 +54,7 @@ static int end(struct request *r)
 	int ret;
 
 	do
-		ret = rmaext_op_wait(r->op);
+		ret = rmaext_op_wait(r->op, TENTH);
 	while (ret == RMAEXT_PENDING);
 	CHECK(has_ended(r));
 	OK(rmaext_op_release(&r->op));
@@ -75,7 +75,8 @@ static void rig_deaf(struct rig *r, size_t size, double timeout)
 			    .timeout = timeout,
 		    });
 	EQUAL(begin(r->window, RMAEXT_GET, 0, &byte, 1, &get), RMAEXT_PENDING);
-	while (rmaext_op_test(get.op)) /* or it is late: the limit is short */
+	while (rmaext_op_wait(get.op,
+			      0)) /* or it is late: the limit is short */
 		rmaext_fabric_progress(r->target, 1000000);
 	OK(end(&get));
 }
@@ -94,9 +95,9 @@ static void moves(struct rig *r, size_t len, int begun)
 	CHECK(!memcmp(r->window_memory + 3, from, len));
 	EQUAL(begin(r->window, RMAEXT_GET, 3, to, len, &get), begun);
 	if (begun) {
-		while (rmaext_op_test(get.op) == RMAEXT_PENDING)
+		while (rmaext_op_wait(get.op, 0) == RMAEXT_PENDING)
 			continue;
-		OK(rmaext_op_test(get.op)); /* again */
+		OK(rmaext_op_wait(get.op, 0)); /* again */
 		OK(end(&get));
 	}
 	CHECK(!memcmp(to, from, len));
@@ -235,7 +236,7 @@ static void late(void)
 		int64_t start = now();
 
 		do
-			ret = rmaext_op_wait(put.op);
+			ret = rmaext_op_wait(put.op, TENTH);
 		while (ret == RMAEXT_PENDING);
 		EQUAL(ret, -FI_ETIMEDOUT);
 		CHECK(now() - start > SECOND / 11);
@@ -245,8 +246,8 @@ static void late(void)
 	/* a slice as short as that */
 	rig_window(&r, &(struct rig_options){0}, &patient);
 	EQUAL(begin(patient, RMAEXT_GET, 0, buf, 1, &get), RMAEXT_PENDING);
-	EQUAL(rmaext_op_wait_for(get.op, 1000000), RMAEXT_PENDING);
-	while (rmaext_op_test(put.op) || rmaext_op_test(get.op))
+	EQUAL(rmaext_op_wait(get.op, 1000000), RMAEXT_PENDING);
+	while (rmaext_op_wait(put.op, 0) || rmaext_op_wait(get.op, 0))
 		rmaext_fabric_progress(r.target, 1000000);
 	OK(end(&get));
 	OK(end(&put));
@@ -283,7 +284,7 @@ static void cancel(void)
 	for (uint64_t i = 0; i < N; i++) {
 		if (!all[i].op)
 			continue; /* cancelled */
-		while (rmaext_op_test(all[i].op))
+		while (rmaext_op_wait(all[i].op, 0))
 			rmaext_fabric_progress(r.target, 1000000);
 		OK(end(&all[i]));
 	}
@@ -320,7 +321,7 @@ static void errors(void)
 	EQUAL(begin(w, RMAEXT_GET, 0, &word, 8, &a), RMAEXT_PENDING);
 	CHECK(flush(w) < 0);
 	OK(flush(w));
-	CHECK(rmaext_op_test(a.op) < 0);
+	CHECK(rmaext_op_wait(a.op, 0) < 0);
 	CHECK(end(&a) < 0);
 	OK(flush(w));
 	/* one of two seen */

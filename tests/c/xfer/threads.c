@@ -314,7 +314,7 @@ static void asker(struct worker *me)
 	int ret = get_begin(me->window, 0, 0, buf, 8, &op);
 
 	while (ret == RMAEXT_PENDING)
-		ret = rmaext_op_wait(op);
+		ret = rmaext_op_wait(op, TENTH);
 	me->ret = ret;
 	/* the buffer is free once the fabric is closed */
 	while (rmaext_op_release(&op) == RMAEXT_PENDING)

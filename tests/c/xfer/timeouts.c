@@ -72,7 +72,7 @@ static void serve_until_closed(struct rig *r)
 static int wait_out(int ret, rmaext_op **op)
 {
 	while (ret == RMAEXT_PENDING)
-		ret = rmaext_op_wait(*op);
+		ret = rmaext_op_wait(*op, TENTH);
 	return ret;
 }
 
@@ -217,7 +217,7 @@ static void release_last(void)
 	      -FI_ETIMEDOUT);
 	EQUAL(rmaext_op_release(&op), RMAEXT_PENDING);
 	serve_until_closed(&r);
-	EQUAL(rmaext_op_wait(op), -FI_ESHUTDOWN);
+	EQUAL(rmaext_op_wait(op, TENTH), -FI_ESHUTDOWN);
 	rig_window(&r, &(struct rig_options){0}, &w);
 	OK(put(w, 0, x, sizeof(x))); /* a neighbour in the fabric's list */
 	OK(rmaext_op_release(&op));
@@ -240,7 +240,7 @@ static void release_last(void)
 		/* amid the read: the endpoint stays */
 		EQUAL(rmaext_fabric_close(&r.origin), RMAEXT_PENDING);
 		EQUAL(r.origin, NULL);
-		EQUAL(rmaext_op_wait(op), -FI_ESHUTDOWN);
+		EQUAL(rmaext_op_wait(op, TENTH), -FI_ESHUTDOWN);
 		OK(rmaext_op_release(&op));
 		EQUAL(op, NULL);
 		OK(rmaext_op_release(&op));
@@ -445,7 +445,7 @@ static void interrupted(void)
 	ends_early(&r, slice_of_progress);
 	/* without one: a slice */
 	start = now();
-	EQUAL(rmaext_op_wait(gets[0]), RMAEXT_PENDING);
+	EQUAL(rmaext_op_wait(gets[0], TENTH), RMAEXT_PENDING);
 	CHECK(now() - start > SECOND * 8 / 100);
 	CHECK(now() - start < 3 * SECOND);
 	for (int i = 0; i < TRIES; i++)

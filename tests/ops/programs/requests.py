@@ -238,21 +238,20 @@ def dropped(win: rmaext.Window, hasty: rmaext.Window) -> None:
     """Too many that nobody waits for: the next one waits, but not for ever."""
     most = 0
     fabric = win._fabric
-    allowed = fabric._orphans_most
     rmaext._fabric.endpoint._PATIENCE = 2.0
     with stopped(pid):
         start = time.monotonic()
         for i in range(3000):
             win.rput(np.full(100, i), 1)
             if i == 1000:
-                assert fabric._orphans_most == allowed, "it has waited already"
-            most = max(most, len(fabric._orphans))
+                assert fabric._allowance == 1, "it has waited already"
+            most = max(most, fabric._orphans)
         assert most > 2000
         assert 3.9 < time.monotonic() - start < 12, time.monotonic() - start
-        assert len(fabric._orphans) <= 3000
+        assert fabric._orphans <= 3000
     win.flush(1)
     win.rput(1, 1).wait()
-    fabric.reap(10_000)
+    fabric._reap(10_000)
     gc.collect()
     assert not fabric._orphans
     assert not fabric._in_flight
