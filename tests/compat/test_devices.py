@@ -14,6 +14,8 @@ from mpi4py import MPI
 import rmaext
 from rmaext.compat import Win
 
+pytestmark = pytest.mark.pair
+
 ONE = np.ones(1, "i8")
 NOWHERE = 0x10000  # reading there ends the process
 INTERFACE = {"shape": (1,), "typestr": "<i8", "data": (NOWHERE, False), "version": 3}

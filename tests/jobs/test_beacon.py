@@ -13,7 +13,7 @@ from pathlib import Path
 import launch
 import pytest
 from support import netns
-from support.libraries import BOTH
+from support.libraries import BOTH_IN_MATRIX
 
 from rmaext._comm.host import Beacon
 
@@ -77,7 +77,7 @@ def test_a_name_that_a_stranger_takes():
             it.kill()
 
 
-@pytest.mark.parametrize("library", BOTH)
+@pytest.mark.parametrize("library", BOTH_IN_MATRIX)
 @pytest.mark.parametrize("route", ["direct", "fabric"])
 def test_a_rank_that_a_stranger_hides(mpirun, route, library, tmp_path):
     """It left by an exception; those who wait in fence learn of it all the same."""

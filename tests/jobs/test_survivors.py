@@ -6,7 +6,7 @@ from __future__ import annotations
 import launch
 import pytest
 from support.documents import programs
-from support.libraries import BOTH
+from support.libraries import BOTH_IN_MATRIX
 
 # Rank 2 ends in its 50th put, or right behind it; the others say what they have in the end.
 KILLED = """
@@ -30,7 +30,7 @@ if MPI.COMM_WORLD.rank == 2:
 SAID = 'os.write(1, f"{comm.size} ranks, {number} steps: {result.sum()}\\n".encode())\n'
 
 
-@pytest.mark.parametrize("library", BOTH)
+@pytest.mark.parametrize("library", BOTH_IN_MATRIX)
 @pytest.mark.parametrize("route", ["direct", "fabric"])
 def test_a_rank_that_dies_amid_puts(mpirun, route, library):
     (program,) = programs(launch.ROOT / "docs" / "guides" / "survivors.md")

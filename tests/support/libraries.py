@@ -19,7 +19,8 @@ LIBRARIES = {"system": SYSTEM, "wheel": WHEEL}
 # (1.x, with tcp;ofi_rxm); that with `make test-matrix` only.
 _THERE = pytest.mark.skipif(not Path(SYSTEM).exists(), reason=f"no {SYSTEM}")
 PREFERRED = pytest.param("", id="preferred")
-BOTH = [PREFERRED, pytest.param(SYSTEM, id="system", marks=_THERE)]
+SYSTEM_THERE = pytest.param(SYSTEM, id="system", marks=_THERE)
+BOTH = [PREFERRED, SYSTEM_THERE]
 BOTH_IN_MATRIX = [
     PREFERRED,
     pytest.param(SYSTEM, id="system", marks=(_THERE, pytest.mark.matrix)),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from mpi4py import MPI
 from support.misuse import COUNT, ONE, Cases, run
 
@@ -13,6 +14,8 @@ from rmaext import (
     RmaTimeout,
     SyncError,
 )
+
+pytestmark = pytest.mark.pair
 
 case = Cases()
 

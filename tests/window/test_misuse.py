@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from mpi4py import MPI
 from support.guarded import same
 from support.misuse import COUNT, ONE, Cases, run
@@ -18,6 +19,8 @@ from rmaext import (
     SyncError,
     Unsupported,
 )
+
+pytestmark = pytest.mark.pair
 
 case = Cases()
 

@@ -17,6 +17,8 @@ from support.libraries import MRAIL, SYSTEM, WHEEL
 import rmaext
 from rmaext._fabric.library import _of_2
 
+pytestmark = pytest.mark.pair
+
 W, A = rmaext.Window, rmaext.Window.allocate
 KEY = 0x1234_5678_9ABC_DE00
 
