@@ -18,7 +18,6 @@ from .._comm.group import has_lost_any
 from .._memory import node
 from .._native import cmethods
 from .._ops import indexing, request
-from .._ops.bundle_request import BundleRequest
 from .._runtime import config, lifetime, mpi_progress
 from .._window.dynamic import DynamicWindow
 from .._window.fields import FieldView
@@ -227,8 +226,7 @@ def _requests() -> None:
     kind.wait = learns(kind.wait, lambda it, _: True)  # type: ignore[method-assign]
     kind.test = learns(kind.test, lambda it, done: bool(done))  # type: ignore[method-assign]
     kind.free = learns(kind.free, lambda it, _: True)  # type: ignore[method-assign]
-    for each in (kind, BundleRequest):
-        each.cancel = learns(each.cancel, lambda it, done: bool(done))  # type: ignore[method-assign]
+    kind.cancel = learns(kind.cancel, lambda it, done: bool(done))  # type: ignore[method-assign]
     seen = learns(kind.done.fget, lambda it, done: bool(done))  # type: ignore[attr-defined]
     kind.done = property(seen, doc=kind.done.__doc__)  # type: ignore[method-assign,assignment]
 

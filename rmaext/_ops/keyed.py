@@ -13,7 +13,6 @@ from .._memory.values import elements
 from .._native._lib import ffi, lib
 from .._runtime.failures import from_c
 from ..typing import ScalarT
-from .bundle_request import BundleRequest
 from .core import Array
 from .index_key import Part
 from .indexing import IndexOperations, fit
@@ -148,7 +147,7 @@ class KeyedRequests(IndexOperations[ScalarT]):
             return from_c(code, self._where(call, (rank, at, local.size)))
 
         values, result = (local, None) if put else (None, local)
-        return BundleRequest.begin(self, call, ranks, what, values, result, error, scalar)
+        return self._begin_places(call, what, values, result, error, scalar=scalar)
 
 
 def _items(key: Any) -> tuple[Any, ...]:

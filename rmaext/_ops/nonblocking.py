@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,6 @@ import numpy as np
 
 from .._memory import arrays
 from .._native._lib import lib
-from .._native.cmethods import Owner
 from .._runtime.failures import from_c
 from ..typing import Operation, ScalarT
 from .arguments import behind, no_integer, told
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["NonblockingOperations"]
 
 _FABRIC = lib.RMAEXT_FABRIC
-_PENDING = lib.RMAEXT_PENDING
 
 
 class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
@@ -296,18 +293,12 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
         number = count if kind == lib.RMAEXT_UPDATE else count * itemsize
         what = arrays.call_of(kind, number, operand, compare, result, op, type_)
         what.rank, what.offset = rank, first * self._stride
-        fabric = self._fabric
-        assert fabric is not None, "all of it is done at once"
-        fabric.settle()
-        request = Request._begun(self, call, place, result, scalar)
-        what.ended = flag = request._flag
-        request._op = owner = Owner(fabric, self._handle, (operand, compare, result, flag))
-        code = lib.rmaext_start(self._handle, what, owner.slot)
-        if code == -errno.EAGAIN and owner.slot[0]:
-            self._continue(call, place, _PENDING, owner)
-            code = 0
-        if code != _PENDING:
-            request._end()
-            if code:
-                raise from_c(code, self._where(call, place))
-        return request
+
+        def start(slot: Any) -> int:
+            return int(lib.rmaext_start(self._handle, what, slot))
+
+        def error(code: int) -> Exception:
+            return from_c(code, self._where(call, place))
+
+        buffers = (operand, compare, result)
+        return Request._begun(self, call, place, what, buffers, start, error, scalar=scalar)

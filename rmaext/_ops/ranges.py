@@ -16,7 +16,6 @@ from .._runtime.failures import from_c
 from ..errors import BoundsError
 from ..typing import ScalarT
 from .arguments import told
-from .bundle_request import BundleRequest
 from .core import Array, Shape
 from .request import Request, done_at_once
 from .vector import GET, PUT, Call, ManyOperations, indices
@@ -313,7 +312,7 @@ class RangeOperations(ManyOperations[ScalarT]):
         def error(code: int, bad: int) -> Exception:
             return self._range_error(call.name, code, bad, places)
 
-        return BundleRequest.begin(self, call.name, places.ranks, what, values, out, error)
+        return self._begin_places(call.name, what, values, out, error)
 
 
 def _index(what: str, given: Any) -> Array:

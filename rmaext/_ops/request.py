@@ -13,6 +13,7 @@ import numpy as np
 
 from .._native import cmethods
 from .._native._lib import ffi, lib
+from .._native.cmethods import Owner
 from .._record import tracing
 from .._runtime import locks, mpi_progress
 from .._runtime.config import deadline
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Self  # Python 3.11
 
     from .._fabric.endpoint import Endpoint
-    from .core import WindowCore
+    from .core import Array, WindowCore
 
 __all__ = ["SLICE", "Request", "done_at_once", "look_at"]
 
@@ -85,11 +86,11 @@ class Request(Unique, cmethods.Request):
 
     _born: int  # how many forks lie between the first process and the one that began it
     _call: str
-    _fabric: Endpoint
+    _fabric: Any  # an Endpoint; None: it was done at once
     _flag: Any
     _lock: threading.RLock
     _next_look: float
-    _place: Place
+    _place: Place | int
     _scalar: bool
     _window: WindowCore[Any]
 
@@ -427,20 +428,53 @@ class Request(Unique, cmethods.Request):
 
     @classmethod
     def _begun(
-        cls, window: WindowCore[Any], call: str, place: Place, result: Any, scalar: bool
+        cls,
+        window: WindowCore[Any],
+        call: str,
+        place: Place | int,
+        what: Any,
+        buffers: tuple[Array | None, ...],
+        start: Callable[[Any], int],
+        error: Callable[[int], Exception],
+        *,
+        scalar: bool = False,
     ) -> Self:
-        """Return a request for `NonblockingOperations._begin` to begin."""
-        assert window._fabric is not None
+        """Begin what C is asked to; local. The request keeps the buffers, the last is its result.
+
+        Parameters
+        ----------
+        place : tuple or int
+            Where one operation is; or of how many places it is, which may be of all ranks.
+        what : cdata
+            C's call, whose `ended` is set here.
+        start, error : callable
+            Has C begin it, with where its operation is to be, and returns C's code; returns what
+            to raise for a code.
+        """
+        fabric = window._fabric
+        if fabric is not None:
+            fabric.settle()
         request = _new(cls)
         request._op = request._error = None
         request._born = locks.forks()
         request._state = _GOES_ON
         request._window, request._call, request._place = window, call, place
-        request._result, request._scalar = result, scalar
-        request._fabric = window._fabric
-        request._flag = ffi.new("int *")
+        request._result, request._scalar = buffers[-1], scalar
+        request._fabric = fabric
+        what.ended = request._flag = ffi.new("int *")
         request._lock = threading.RLock()  # as a signal handler may wait for the same request
         request._next_look = 0.0
+        request._op = owner = Owner(fabric, window._handle, (*buffers, request._flag))
+        code = start(owner.slot)
+        if code == -errno.EAGAIN and owner.slot[0]:
+            # an update by memory, whose guard others hold, does not go on by itself
+            assert not isinstance(place, int)
+            window._continue(call, place, _PENDING, owner)
+            code = 0
+        if code != _PENDING:
+            request._end()
+            if code:
+                raise error(code)
         return request
 
     def _goes_on(self) -> bool:
@@ -463,22 +497,27 @@ class Request(Unique, cmethods.Request):
         if self._state == _FREED:
             raise SyncError(errno.EINVAL, f"{call}: the request was freed", call=call)
 
-    # What one operation has to say of itself; a bundle of them has its own.
-
-    def _wait_for(self, ns: int) -> int:
-        """Have C wait for so long; return its code."""
-        return int(lib.rmaext_op_wait(self._op.slot[0], ns))
-
     def _rank(self) -> int:
-        """Return the rank that it waits for."""
-        return self._place[0]
+        """Return the rank that it waits for; -1: of all ranks, none in particular."""
+        if not isinstance(self._place, int):
+            return self._place[0]
+        slot = None if self._op is None else self._op.slot[0]
+        return int(lib.rmaext_op_rank(slot)) if slot else -1
 
     def _target(self) -> tuple[int, int]:
-        """Return what tells its target from others: a window and a rank."""
-        return id(self._window), self._place[0]
+        """Return what tells its target from others: a window and a rank.
+
+        One that has several is looked at by itself.
+        """
+        several = isinstance(self._place, int)
+        return (id(self), -1) if several else (id(self._window), self._rank())
 
     def _where(self) -> str:
-        return self._window._where(self._call, self._place)
+        if not isinstance(self._place, int):
+            return self._window._where(self._call, self._place)
+        rank = self._rank()
+        place = f", rank {rank}" if rank >= 0 else ""
+        return f"{self._call}: window {self._window._name}{place}, {self._place} places"
 
     # Whoever uses the C object holds the lock, through a whole wait too: C frees the object
     # when the operation has ended. `_flag` belongs to the request, and needs no lock.
@@ -528,7 +567,7 @@ class Request(Unique, cmethods.Request):
             text = f"{self._where()}: the window was closed before the request was done"
             self._end(_DONE, ClosedError(errno.ESHUTDOWN, text, call=self._call))
             return None
-        code = self._wait_for(ns)
+        code = lib.rmaext_op_wait(self._op.slot[0], ns)
         if not code:
             self._end(_DONE)
         elif code == _PENDING:

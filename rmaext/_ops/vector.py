@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import math
 import operator
+from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -21,6 +22,7 @@ from ..typing import ScalarT
 from .arguments import behind, told
 from .atomic_ops import operation
 from .core import Array, Shape, WindowCore
+from .request import Request
 
 __all__ = ["CSWAP", "GET", "PUT", "Call", "ManyOperations", "indices"]
 
@@ -306,6 +308,36 @@ class ManyOperations(WindowCore[ScalarT]):
         finally:
             op.release()
         return code, int(bad[0])
+
+    def _begin_places(
+        self,
+        call: str,
+        asked: dict[str, Any],
+        values: Array | None,
+        result: Array | None,
+        error: Callable[[int, int], Exception],
+        *,
+        scalar: bool = False,
+    ) -> Request:
+        """Begin an operation on many places. The request, or the fabric, keeps the arrays.
+
+        `asked` are the other fields of `struct rmaext_places_call`. `error` returns what to
+        raise for C's code and the index of the place at fault, or -1.
+        """
+        what = ffi.new("struct rmaext_places_call *", asked)
+        what.values = _NULL if values is None else arrays.address(values)
+        what.results = _NULL if result is None else arrays.address(result)
+        bad = ffi.new("int64_t *")
+        return Request._begun(
+            self,
+            call,
+            int(what.count),
+            what,
+            (values, result),
+            lambda slot: lib.rmaext_start_many(self._handle, what, slot, bad),
+            lambda code: error(code, bad[0]),
+            scalar=scalar,
+        )
 
     def _many_failed(self, call: str, code: int) -> NoReturn:
         raise from_c(code, f"{call}: window {self._name}")
