@@ -17,8 +17,9 @@ static struct rmx_request_header *header_of(struct rmx_send_buffer *buffer)
 
 /* -- ranges */
 
-struct rmx_range rmx_range_of(const struct rmx_op *op, uint64_t offset,
-			      const struct rmx_share *s, bool notify)
+/* A range of `s->values` bytes from `offset` on; with a notification or not. */
+static struct rmx_range range_of(const struct rmx_op *op, uint64_t offset,
+				 const struct rmx_share *s, bool notify)
 {
 	const bool update = op->kind == RMX_UPDATE;
 
@@ -51,7 +52,7 @@ static size_t range_append(struct rmx_send_buffer *buffer, size_t end,
 			   bool notify)
 {
 	const struct rmx_share s = rmx_op_share(op, it->len);
-	const struct rmx_range range = rmx_range_of(op, it->offset, &s, notify);
+	const struct rmx_range range = range_of(op, it->offset, &s, notify);
 	char *at = buffer->data + RMX_ALIGNED(end);
 
 	header_of(buffer)->count++;
@@ -164,26 +165,105 @@ static size_t elements_pack(struct rmx_send_buffer *buffer,
 	       rmx_places_pack(op->places, &buffer->some, (char *)(q + 1));
 }
 
+/* -- parts of a bulk operation */
+
+/*
+ * The most bytes of each operand in a message, and whether they are loaned.
+ *
+ * ofi_rxm has a message of more than 16 KiB fetched by its receiver, and never
+ * gives up one whose receiver has died: its buffers stay, and if the fetching
+ * one closes its endpoint then, it crashes (1.17). Guests come and go while
+ * their owner lives on, so messages between them are short over tcp.
+ */
+static uint64_t op_bulk_most(const struct rmx_op *op, bool *loaned)
+{
+	const struct rmx_share s = rmx_op_share(op, op->len);
+	const struct rmaext_fabric *f = op->fabric;
+	uint64_t most = f->am->bulk;
+
+	*loaned = s.operands && f->limits.pieces > s.operands &&
+		  (!f->limits.registers || op->desc);
+	if (((s.operands && !*loaned) ||
+	     (op->window->root->visits && f->limits.tcp)) &&
+	    most > RMX_MESSAGE - RMX_HEADERS)
+		most = RMX_MESSAGE - RMX_HEADERS;
+	if (s.operands > 1)
+		most /= s.operands;
+	return most - most % op->unit;
+}
+
+/*
+ * The next part of a bulk operation: its range, and its values, in the buffer
+ * or from where they are. Its last part notifies.
+ */
+static int part_pack(struct rmx_send_buffer *buffer, const struct rmx_op *op,
+		     struct rmx_packed *packed)
+{
+	struct iovec *iov = packed->iov;
+	struct rmx_range range;
+	struct rmx_share s;
+
+	s = rmx_op_share(op, op_bulk_most(op, &buffer->loaned));
+	if (!s.values)
+		return -FI_EMSGSIZE;
+	if (s.values > op->len - op->posted)
+		s.values = op->len - op->posted;
+	range = range_of(op, op->offset + op->posted, &s,
+			 rmx_op_notifies(op) &&
+				 op->posted + s.values == op->len);
+	header_of(buffer)->count = 1;
+	memcpy(header_of(buffer) + 1, &range, sizeof(range));
+	iov->iov_len = RMX_HEADERS;
+	for (unsigned int i = 0; i < s.operands; i++) {
+		const char *from =
+			i + 1 < s.operands ? op->compare : op->operand;
+
+		from += op->posted;
+		if (buffer->loaned) {
+			iov[packed->count++] = (struct iovec){
+				(char *)(uintptr_t)from,
+				s.values,
+			};
+		} else {
+			memcpy(buffer->data + iov->iov_len, from, s.values);
+			iov->iov_len += s.values;
+		}
+	}
+	buffer->some.part = op->posted;
+	buffer->results = s.results ? (uint32_t)s.values : 0;
+	packed->part = s.values;
+	return 0;
+}
+
 /* -- messages */
 
-size_t rmx_pack(struct rmx_send_buffer *buffer, struct rmx_op *op,
-		struct rmx_op **last_p)
+int rmx_pack(struct rmx_send_buffer *buffer, struct rmx_op *op,
+	     struct rmx_packed *packed)
 {
 	size_t end = sizeof(struct rmx_request_header);
 
-	*last_p = op;
-	buffer->shared = op_goes_alone(op);
-	if (buffer->shared && !op->places->pieces)
-		return elements_pack(buffer, op);
+	*packed = (struct rmx_packed){
+		.iov = {{buffer->data, 0}},
+		.count = 1,
+		.last = op,
+	};
+	buffer->bulk = rmx_op_is_bulk(op);
+	buffer->shared = buffer->bulk || op_goes_alone(op);
 	header_of(buffer)->form = RMX_RANGES;
-	end = op_append(buffer, end, op);
+	if (buffer->bulk)
+		return part_pack(buffer, op, packed);
+	if (buffer->shared && !op->places->pieces)
+		end = elements_pack(buffer, op);
+	else
+		end = op_append(buffer, end, op);
 	while (!buffer->shared && op->next && ops_may_share(op, op->next) &&
 	       op_has_room(buffer, end, op->next)) {
 		op = op->next;
 		end = op_append(buffer, end, op);
 	}
-	*last_p = op;
-	return end;
+	packed->last = op;
+	packed->iov->iov_len = end;
+	return 0;
 }
 
 /* Each result begins at a multiple of RMX_ALIGN, see struct rmx_range. */

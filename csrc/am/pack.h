@@ -34,16 +34,22 @@ static inline bool rmx_op_is_announcement(const struct rmx_op *op)
 	return op->window->visits && !op->len;
 }
 
-/* A range of `s->values` bytes from `offset` on; with a notification or not. */
-struct rmx_range rmx_range_of(const struct rmx_op *op, uint64_t offset,
-			      const struct rmx_share *s, bool notify);
+/* A message for the network: its first piece lies in the buffer. */
+struct rmx_packed {
+	struct iovec iov[RMX_MESSAGE_PIECES];
+	size_t count;
+	struct rmx_op *last; /* of those in it, which follow one another */
+	uint64_t part;	     /* bytes of each operand, of a bulk operation */
+};
+
 /*
  * Fills a new message with the first operation of a line and those behind it
- * that may share it, up to *last_p; or with some of its places, which
- * buffer->some then names (buffer->shared). Returns the message's length.
+ * that may share it; or with some of its places, or the next part of a bulk
+ * one, which buffer->some then names (buffer->shared). 0, or -FI_EMSGSIZE: a
+ * message has no room for one element.
  */
-size_t rmx_pack(struct rmx_send_buffer *buffer, struct rmx_op *first,
-		struct rmx_op **last_p);
+int rmx_pack(struct rmx_send_buffer *buffer, struct rmx_op *first,
+	     struct rmx_packed *packed);
 /* Copies the results of a message to where its operations want them. */
 void rmx_unpack(const struct rmx_send_buffer *buffer, const char *results);
 

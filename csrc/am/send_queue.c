@@ -63,31 +63,6 @@ void rmx_op_unqueue(struct rmx_op *op)
 
 /* -- sending */
 
-/*
- * The most bytes of each operand in a message, and whether they are loaned.
- *
- * ofi_rxm has a message of more than 16 KiB fetched by its receiver, and never
- * gives up one whose receiver has died: its buffers stay, and if the fetching
- * one closes its endpoint then, it crashes (1.17). Guests come and go while
- * their owner lives on, so messages between them are short over tcp.
- */
-static uint64_t op_bulk_most(const struct rmx_op *op, bool *loaned)
-{
-	const struct rmx_share s = rmx_op_share(op, op->len);
-	const struct rmaext_fabric *f = op->fabric;
-	uint64_t most = f->am->bulk;
-
-	*loaned = s.operands && f->limits.pieces > s.operands &&
-		  (!f->limits.registers || op->desc);
-	if (((s.operands && !*loaned) ||
-	     (op->window->root->visits && f->limits.tcp)) &&
-	    most > RMX_MESSAGE - RMX_HEADERS)
-		most = RMX_MESSAGE - RMX_HEADERS;
-	if (s.operands > 1)
-		most /= s.operands;
-	return most - most % op->unit;
-}
-
 /* Some places of the first operation are in a message now. */
 static void line_sent_some(const struct rmx_send_buffer *buffer)
 {
@@ -120,125 +95,79 @@ static void line_sent_whole(struct rmaext_peer *peer,
 	}
 }
 
+/* The next part of the first operation is in a message now. */
+static void line_sent_part(const struct rmx_send_buffer *buffer, uint64_t some)
+{
+	struct rmx_op *op = buffer->op;
+
+	op->posted += some;
+	op->flying++;
+	if (op->posted == op->len)
+		rmx_op_unqueue(op);
+}
+
+/* What may go with a message besides its operations; returns its length. */
+static size_t message_append(struct rmaext_fabric *f,
+			     struct rmx_send_buffer *buffer,
+			     const struct rmx_op *op, size_t end)
+{
+	struct rmx_request_header *q =
+		(struct rmx_request_header *)buffer->data;
+	struct rmx_am *am = f->am;
+
+	if (rmx_op_is_announcement(op)) { /* a guest's first, alone in it */
+		q->visits = RMX_WITH_CARD;
+		return end + rmx_card_write(op->window, buffer->peer,
+					    buffer->data + end);
+	}
+	if (buffer->bulk || atomic_load(&am->deferred_to) != buffer->peer ||
+	    end > RMX_MESSAGE - sizeof(am->deferred))
+		return end;
+	q->replies = 1;
+	memcpy(buffer->data + end, &am->deferred, sizeof(am->deferred));
+	return end + sizeof(am->deferred);
+}
+
 /*
  * Sends the first operation of the line, or some of its places, with those
- * behind it that share its message.
+ * behind it that share its message; or the next part of a bulk one.
  */
-static int line_send_short(struct rmaext_fabric *f, struct rmaext_peer *peer)
+static int line_send(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
-	struct rmx_op *op = peer->line->queue, *last;
-	const bool announces = rmx_op_is_announcement(op);
+	struct rmx_op *op = peer->line->queue;
 	struct rmx_send_buffer *buffer = rmx_message_new(f, peer, op->window);
-	struct rmx_request_header *q;
-	bool with_reply;
-	size_t end;
+	const struct rmx_request_header *q;
+	struct rmx_packed packed;
 	int ret;
 
 	if (!buffer)
 		return -FI_EAGAIN;
-	q = (struct rmx_request_header *)buffer->data;
-	end = rmx_pack(buffer, op, &last);
-	if (announces) { /* a guest's first message, alone in it */
-		q->visits = RMX_WITH_CARD;
-		end += rmx_card_write(op->window, peer, buffer->data + end);
+	q = (const struct rmx_request_header *)buffer->data;
+	ret = rmx_pack(buffer, op, &packed);
+	if (buffer->bulk) { /* whoever gives its credit back counts it down */
+		peer->line->bulks++;
+		peer->line->bulk = op;
 	}
-	with_reply = atomic_load(&f->am->deferred_to) == peer && !announces &&
-		     end <= RMX_MESSAGE - sizeof(f->am->deferred);
-	if (with_reply) {
-		q->replies = 1;
-		memcpy(buffer->data + end, &f->am->deferred,
-		       sizeof(f->am->deferred));
-		end += sizeof(f->am->deferred);
+	if (!ret) {
+		packed.iov->iov_len =
+			message_append(f, buffer, op, packed.iov->iov_len);
+		ret = rmx_message_send(f, buffer, packed.iov, packed.count,
+				       op->desc);
 	}
-	ret = rmx_message_send(f, buffer, &(struct iovec){buffer->data, end}, 1,
-			       NULL);
 	if (ret) {
 		rmx_message_drop(f->am, buffer);
 		return ret;
 	}
-	if (with_reply)
+	if (q->replies)
 		atomic_store(&f->am->deferred_to, NULL);
 	buffer->op = op;
-	if (buffer->shared)
+	if (buffer->bulk)
+		line_sent_part(buffer, packed.part);
+	else if (buffer->shared)
 		line_sent_some(buffer);
 	else
-		line_sent_whole(peer, buffer, last);
+		line_sent_whole(peer, buffer, packed.last);
 	return 0;
-}
-
-/* Sends the next part of the first operation of the line. */
-static int line_send_part(struct rmaext_fabric *f, struct rmaext_peer *peer)
-{
-	struct rmx_am *am = f->am;
-	struct rmx_op *op = peer->line->queue;
-	struct iovec iov[RMX_MESSAGE_PIECES];
-	struct rmx_range range;
-	struct rmx_request_header *q;
-	struct rmx_send_buffer *buffer;
-	size_t count = 1;
-	struct rmx_share s;
-	bool loaned;
-	int ret;
-
-	s = rmx_op_share(op, op_bulk_most(op, &loaned));
-	if (!s.values)
-		return -FI_EMSGSIZE;
-	if (s.values > op->len - op->posted)
-		s.values = op->len - op->posted;
-	buffer = rmx_message_new(f, peer, op->window);
-	if (!buffer)
-		return -FI_EAGAIN;
-	buffer->shared = buffer->bulk = true;
-	buffer->loaned = loaned;
-	peer->line->bulks++;
-	peer->line->bulk = op;
-	q = (struct rmx_request_header *)buffer->data;
-	q->form = RMX_RANGES;
-	q->count = 1;
-	/* the last part of an operation notifies */
-	range = rmx_range_of(op, op->offset + op->posted, &s,
-			     rmx_op_notifies(op) &&
-				     op->posted + s.values == op->len);
-	memcpy(q + 1, &range, sizeof(range));
-	iov[0] = (struct iovec){buffer->data, RMX_HEADERS};
-	for (unsigned int i = 0; i < s.operands; i++) {
-		const char *from =
-			i + 1 < s.operands ? op->compare : op->operand;
-		char *to = buffer->data + iov[0].iov_len;
-
-		from += op->posted;
-		if (loaned) {
-			iov[count++] = (struct iovec){
-				(char *)(uintptr_t)from,
-				s.values,
-			};
-		} else {
-			memcpy(to, from, s.values);
-			iov[0].iov_len += s.values;
-		}
-	}
-	ret = rmx_message_send(f, buffer, iov, count, op->desc);
-	if (ret) {
-		rmx_message_drop(am, buffer);
-		return ret;
-	}
-	buffer->op = op;
-	buffer->some.part = op->posted;
-	buffer->results = s.results ? (uint32_t)s.values : 0;
-	op->posted += s.values;
-	op->flying++;
-	if (op->posted == op->len)
-		rmx_op_unqueue(op);
-	return 0;
-}
-
-/* Sends something of the line. */
-static int line_send(struct rmaext_fabric *f, struct rmaext_peer *peer)
-{
-	const struct rmx_op *op = peer->line->queue;
-
-	return rmx_op_is_bulk(op) ? line_send_part(f, peer)
-				  : line_send_short(f, peer);
 }
 
 static void op_post_failed(struct rmaext_fabric *f, struct rmx_op *op, int code)

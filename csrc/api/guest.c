@@ -67,7 +67,7 @@ int rmaext_visit_open(rmaext_fabric *f, const struct rmaext_visit *visit,
 	return ret;
 }
 
-/* A put of nothing, whose message has the guest's card: line_send_short(). */
+/* A put of nothing, whose message has the guest's card: send_queue.c. */
 int rmaext_visit_announce(rmaext_window *w)
 {
 	struct rmaext_op *op;
