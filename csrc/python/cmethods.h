@@ -36,6 +36,7 @@
 
 #include "api/api.h"
 #include "exec/update.h"
+#include "python/gil.h"
 
 struct py_window {
 	PyObject_HEAD struct rmx_typed it;

@@ -7,8 +7,6 @@
  */
 #include "python/compat.h"
 
-#define KEEP_GIL_ATOMIC ((uint64_t)4 << 10) /* bytes, as in update.c */
-
 /* What was not taken, because of an exception that came meanwhile, failed. */
 static enum py_outcome outcome_of(enum py_outcome done)
 {
@@ -111,7 +109,7 @@ static enum py_outcome part_update(struct py_window *w,
 	    (result && !parts_agree(origin, result)))
 		return PY_DECLINED;
 	if (origin->layout || t->part.layout || (result && result->layout) ||
-	    origin->side.bytes > KEEP_GIL_ATOMIC)
+	    origin->side.bytes > PY_GIL_UPDATE_BYTES)
 		return py_update_sides(w, op, origin, result, t);
 	return rmx_update_direct(w->it.window, t->rank, t->offset, &it)
 		       ? PY_DONE

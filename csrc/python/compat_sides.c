@@ -8,8 +8,6 @@
 
 #include "exec/guard.h"
 
-#define KEEP_GIL ((uint64_t)16 << 10) /* bytes: 10 us, if in short runs */
-
 /* Is it memory here, with the right, and not past the ends of the window? */
 static bool target_is_near(const struct rmaext_window *w,
 			   const struct py_target *t, int access)
@@ -57,7 +55,7 @@ enum py_outcome py_move_sides(struct py_window *w, bool put,
 	if (!bytes || part_has_gaps(own) || part_has_gaps(&t->part) ||
 	    !target_is_near(it, t, put ? RMAEXT_WRITE : RMAEXT_READ))
 		return PY_DECLINED;
-	if (bytes <= KEEP_GIL) {
+	if (bytes <= PY_GIL_RUN_BYTES) {
 		sides_copy(it, put, own, t);
 	} else {
 		if (rmx_window_enter(it, put ? "put" : "get"))
@@ -69,7 +67,7 @@ enum py_outcome py_move_sides(struct py_window *w, bool put,
 	rmx_count_direct(&it->tally, t->rank,
 			 put ? RMAEXT_DID_PUT : RMAEXT_DID_GET, t->offset,
 			 bytes, true);
-	if (bytes > KEEP_GIL) /* whoever is inside counts */
+	if (bytes > PY_GIL_RUN_BYTES) /* whoever is inside counts */
 		rmx_window_leave(it);
 	py_count_turn();
 	return PY_DONE;
@@ -182,8 +180,8 @@ enum py_outcome py_update_sides(struct py_window *w, int op,
 	rmx_walk_start(&rows.operand, &origin->side, origin->data);
 	if (result)
 		rmx_walk_start(&rows.result, &result->side, result->data);
-	ret = bytes <= KEEP_GIL ? rmx_update_rows(it, t->rank, &rows, 0)
-				: RMAEXT_PENDING;
+	ret = bytes <= PY_GIL_RUN_BYTES ? rmx_update_rows(it, t->rank, &rows, 0)
+					: RMAEXT_PENDING;
 	if (!ret)
 		rows_count(it, t, &rows);
 	if (ret == RMAEXT_PENDING)

@@ -6,8 +6,6 @@
 #include "python/cmethods.h"
 
 /* what is copied with the GIL held, at most */
-#define KEEP_GIL ((uint64_t)64 << 10) /* bytes */
-#define KEEP_GIL_RUNS 4096
 
 _Static_assert(sizeof(npy_intp) == sizeof(int64_t),
 	       "NumPy takes a selection's shape as it is");
@@ -199,8 +197,9 @@ static bool selection_is_short(const struct py_window *w,
 	return s->rank < w->it.window->count &&
 	       rmx_target_of(w->it.window, s->rank)->route == RMAEXT_DIRECT &&
 	       rmx_strides_make(strides, &part) &&
-	       strides->runs <= KEEP_GIL_RUNS &&
-	       strides->run <= KEEP_GIL / (strides->runs ? strides->runs : 1) &&
+	       strides->runs <= PY_GIL_RUNS &&
+	       strides->run <=
+		       PY_GIL_BYTES / (strides->runs ? strides->runs : 1) &&
 	       !rmx_strides_check(strides, w->it.window, "", s->rank,
 				  strides->runs ? s->offset : 0, access);
 }

@@ -3,10 +3,6 @@
  */
 #include "python/cmethods.h"
 
-/* Elements up to which the GIL is kept: 4 us, if they are in the caches. */
-#define KEEP_GIL ((uint64_t)4 << 10)
-#define KEEP_GIL_ATOMIC ((uint64_t)1 << 10)
-
 enum { RANKS, OFFSETS, VALUES, RESULT, BUFFERS };
 
 /* What a method does; results: it returns some. */
@@ -123,7 +119,7 @@ static enum py_outcome many_run(struct py_window *w, struct many *m)
 	int ret = 0;
 	bool done;
 
-	if (m->it.count > (moves ? KEEP_GIL : KEEP_GIL_ATOMIC))
+	if (m->it.count > (moves ? PY_GIL_PLACES : PY_GIL_UPDATE_PLACES))
 		done = many_run_without_gil(m, &ret);
 	else
 		done = rmx_many_direct(m->window, &m->it, m->fresh, &ret);

@@ -7,9 +7,6 @@
 
 #include "win/notify.h"
 
-#define KEEP_GIL ((uint64_t)64 << 10) /* bytes that are copied with the GIL */
-#define LOOKS 25		      /* at a counter with the GIL held: 1 us */
-
 static bool slot_take(PyObject *it, int64_t *slot_p)
 {
 	*slot_p = 0;
@@ -82,8 +79,8 @@ static enum py_outcome notified_bytes(struct py_window *w, const void *from,
 	struct rmaext_record_sent *sent;
 	const struct rmx_target *t;
 
-	if (len > KEEP_GIL || !rmx_passes(w->it.window, rank, offset, len,
-					  len ? RMAEXT_WRITE : 0))
+	if (len > PY_GIL_BYTES || !rmx_passes(w->it.window, rank, offset, len,
+					      len ? RMAEXT_WRITE : 0))
 		return PY_DECLINED;
 	sent = rmx_sent(&w->it.window->tally, rank, slot);
 	if (sent && !sent->site)
@@ -122,7 +119,7 @@ static enum py_outcome notified_put(struct py_window *w, PyObject *origin,
 	if (py_pack(w, origin, &cell))
 		return notified_bytes(w, cell.bytes, w->it.unit, rank, offset,
 				      slot);
-	packed = py_packed(w, origin, KEEP_GIL);
+	packed = py_packed(w, origin, PY_GIL_BYTES);
 	if (!packed)
 		return PY_DECLINED;
 	done = notified_bytes(w, PyArray_DATA(packed),
@@ -340,7 +337,7 @@ static enum py_outcome wait_notify_try(void *self, struct py_call *c)
 	block = own_control_block(w, c->got, &slot, &count);
 	if (!block || !timeout_is_plain(limit))
 		return PY_DECLINED;
-	for (int i = 0; i < LOOKS; i++) {
+	for (int i = 0; i < PY_GIL_LOOKS; i++) {
 		if (rmx_notify_take(block, (int)slot, count, &seen))
 			return counts_taken(w, c, slot, count,
 					    PyLong_FromLongLong(seen));

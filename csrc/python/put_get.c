@@ -5,9 +5,6 @@
  */
 #include "python/cmethods.h"
 
-/* What is done with the GIL held, at most. */
-#define KEEP_GIL ((uint64_t)64 << 10) /* bytes copied: 5 us */
-#define KEEP_GIL_FLUSH 64	      /* ranks flushed */
 #define TURNS 2048u /* operations between calls of MPI: about 0.1 ms */
 
 static char *target_memory(const struct py_window *w, int64_t rank,
@@ -47,7 +44,7 @@ static enum py_outcome transfer_move(struct py_window *w,
 			       .value = r->source,
 		       }))
 		return PY_DONE;
-	if (!py_target_is_direct(w, r->rank) || len > KEEP_GIL)
+	if (!py_target_is_direct(w, r->rank) || len > PY_GIL_BYTES)
 		return py_transfer_run(w, r);
 	there = target_memory(w, r->rank, r->offset);
 	rmx_copy(put ? there : r->result, put ? r->source : there, len);
@@ -159,7 +156,7 @@ enum py_outcome py_flush(struct py_window *w, int64_t rank)
 
 	if (!py_is_open(w) || rank >= it->count)
 		return PY_DECLINED;
-	if ((rank >= 0 || !it->fabric || it->count <= KEEP_GIL_FLUSH) &&
+	if ((rank >= 0 || !it->fabric || it->count <= PY_GIL_RANKS) &&
 	    rmx_flushed(it, rank)) {
 		py_count_turn();
 		return PY_DONE;

@@ -2,8 +2,6 @@
 /* Window's updates: their docstrings and arguments. */
 #include "python/cmethods.h"
 
-#define KEEP_GIL ((uint64_t)4 << 10) /* bytes updated with the GIL: 5 us */
-
 static PyArrayObject *array_of_cell(const struct py_window *w,
 				    const union py_cell *cell)
 {
@@ -80,7 +78,7 @@ static enum py_outcome transfer_update(struct py_window *w,
 	};
 
 	if (py_target_is_direct(w, r->rank) &&
-	    r->count * w->it.unit <= KEEP_GIL)
+	    r->count * w->it.unit <= PY_GIL_UPDATE_BYTES)
 		return rmx_update_direct(w->it.window, r->rank, r->offset, &it)
 			       ? PY_DONE
 			       : PY_DECLINED;
