@@ -244,9 +244,9 @@ static int batch_failed(const struct rmx_batch *b)
 	return rmx_fail_record(&record);
 }
 
-static int batch_go_on(struct rmx_batch *b)
+static int batch_go_on(struct rmx_batch *b, int64_t slice)
 {
-	const int64_t until = rmx_now() + RMX_SLICE;
+	const int64_t until = rmx_now() + slice;
 	int ret = 0;
 
 	for (;;) {
@@ -268,10 +268,9 @@ static int batch_go_on(struct rmx_batch *b)
 	}
 }
 
-/* Goes on with the batch for a slice. */
-static int batch_run(struct rmx_batch *b)
+static int batch_run(struct rmx_batch *b, int64_t slice)
 {
-	const int ret = batch_go_on(b);
+	const int ret = batch_go_on(b, slice);
 
 	return ret && ret != RMAEXT_PENDING ? batch_failed(b) : ret;
 }
@@ -315,10 +314,9 @@ static int batch_wait(struct rmaext_op *owned, int64_t slice)
 	struct rmx_batch *b = (struct rmx_batch *)owned;
 	int ret = rmx_window_enter(b->window, rmx_batch_name(b));
 
-	(void)slice;
 	if (ret)
 		return ret;
-	ret = batch_run(b);
+	ret = batch_run(b, slice);
 	/* also if it has failed before it waited again */
 	rmx_now_out(b->window->tally.id, ret, false);
 	if (ret != RMAEXT_PENDING)
@@ -333,11 +331,11 @@ static int batch_release(struct rmaext_op *owned)
 	return 0;
 }
 
+/* Its lanes change while it is waited for. */
 static int64_t batch_rank(const struct rmaext_op *owned)
 {
-	const struct rmx_batch *b = (const struct rmx_batch *)owned;
-
-	return b->lane_count == 1 ? b->lanes->rank : RMX_NO_RANK;
+	(void)owned;
+	return RMX_NO_RANK;
 }
 
 static const struct rmx_life batch_life = {
@@ -357,7 +355,7 @@ static int batch_carry_out(const struct rmx_batch *on_stack,
 		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "malloc", "batch");
 	b->owned.life = &batch_life;
 	b->deadline = rmx_now() + b->window->timeout;
-	ret = batch_run(b);
+	ret = batch_run(b, RMX_SLICE);
 	if (ret == RMAEXT_PENDING)
 		*op_p = &b->owned;
 	else

@@ -301,14 +301,16 @@ struct py_transfer {
 	void *result;
 };
 
+/*
+ * How an endpoint uses buffers: as C says; no more, as it is closed; or for
+ * ever, as it could not be, or is about to be.
+ */
+enum py_endpoint_state { PY_OPEN, PY_CLOSED, PY_STUCK };
+
 /* What an endpoint, of Python's class, has for C. */
 struct py_endpoint {
-	PyObject_HEAD
-		/* of a closed one C uses nothing any more, of a stuck one for
-		   ever */
-		enum { PY_OPEN,
-		       PY_CLOSED,
-		       PY_STUCK } state;
+	PyObject_HEAD enum py_endpoint_state state;
+	pid_t pid;	/* of the process that has opened it */
 	PyObject *know; /* to be called with buffers; or NULL */
 	/* operations that C still uses, and nobody else; oldest first */
 	struct py_owner *orphans, *last;
@@ -318,13 +320,18 @@ struct py_endpoint {
 
 /* What C is about to do, or does: the one owner of its buffers. */
 struct py_owner {
-	PyObject_HEAD rmaext_op *op;  /* NULL: not begun, or over */
+	PyObject_HEAD rmaext_op *op; /* NULL: not begun, over, or given up */
+	rmaext_op *left; /* what was given up, until C lets go of it */
 	struct py_endpoint *endpoint; /* NULL: it is by memory */
-	PyObject *handle, *buffers;   /* the window's; a tuple, or NULL */
-	PyObject *slot;	       /* cffi's pointer to op; NULL: nobody asked */
-	struct py_owner *next; /* of the orphans */
+	PyObject *handle;	      /* the window's */
+	PyObject *buffers;	      /* a tuple; NULL: C is done with them */
+	struct py_owner *next;	      /* of the orphans */
 	Py_ssize_t bytes;
-	bool released;
+	int64_t bad;
+	unsigned int waiting; /* threads that are in C with it */
+	int code;	      /* that C has returned last */
+	int ended;	      /* of a request, set by C */
+	bool request, begun, released, given_up;
 };
 
 /*

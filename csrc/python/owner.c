@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Owner: of what C does not carry out at once, and the one owner of the buffers
- * that it uses. They live as long as C may touch them, whoever drops this
- * object and whenever: where the network still uses them, its endpoint keeps it
- * until it does not. Endpoint, of which rmaext's derives, has these.
+ * Owner: what C is asked to do and may not do at once, and the one owner of the
+ * buffers that it uses. They live as long as C may touch them, whoever drops
+ * this object and whenever: where the network still uses them, its endpoint
+ * keeps it until it does not. Endpoint, of which rmaext's derives, has these.
  *
- * All of this is used with the GIL held, and C lets go of an operation without
- * it. Whoever waits for one keeps others from releasing it.
+ * Whatever a signal handler raises between two steps of Python: what C has
+ * returned is kept here, and each step may be called again. Threads may call
+ * all of it at once, with the GIL, which C is without: while one waits, a
+ * release is left to it.
  */
 #include "python/cmethods.h"
 
 #include <stddef.h>
 #include <structmember.h>
+#include <unistd.h>
 
 /* ffi.cast() of cffi's module */
 static PyObject *ffi_cast;
@@ -28,6 +31,20 @@ bool py_find_ffi(void)
 	Py_XDECREF(ffi);
 	Py_XDECREF(module);
 	return ffi_cast;
+}
+
+/* What a pointer of cffi's points to; NULL with an exception: it is none. */
+static void *pointer_of(PyObject *it)
+{
+	PyObject *cast = PyObject_CallFunction(ffi_cast, "sO", "uintptr_t", it);
+	PyObject *number = cast ? PyNumber_Long(cast) : NULL;
+	void *pointer = number ? PyLong_AsVoidPtr(number) : NULL;
+
+	if (!pointer && !PyErr_Occurred())
+		PyErr_SetString(PyExc_ValueError, "a pointer is NULL");
+	Py_XDECREF(number);
+	Py_XDECREF(cast);
+	return pointer;
 }
 
 /* -- those that are given up */
@@ -54,39 +71,43 @@ static struct py_owner *orphans_take(struct py_endpoint *e)
 	return it;
 }
 
-/* -- the owner */
-
-static void owner_drop_buffers(struct py_owner *it)
+/* May C be told to let go of what it uses, and is it to be asked? */
+static enum py_endpoint_state endpoint_state(const struct py_endpoint *e)
 {
-	if (it->buffers && it->endpoint)
-		it->endpoint->in_flight--;
-	Py_CLEAR(it->buffers);
+	if (!e)
+		return PY_OPEN;
+	/* in a forked child its threads, and who had its locks, are not there
+	 */
+	return e->pid == getpid() ? e->state : PY_CLOSED;
 }
 
 /*
- * C lets go of it; false: it still uses the buffers. Of a closed endpoint there
- * is nothing to let go of: all has ended with it.
+ * C lets go of what was released; false: it still uses the buffers. Of a closed
+ * endpoint there is nothing to let go of: all has ended with it.
  */
 static bool owner_let_go(struct py_owner *it)
 {
-	rmaext_op *op = it->op;
+	rmaext_op *op = it->left;
 
-	if (!op || (it->endpoint && it->endpoint->state == PY_CLOSED))
+	switch (endpoint_state(it->endpoint)) {
+	case PY_CLOSED:
 		return true;
-	if (it->endpoint && it->endpoint->state == PY_STUCK)
-		return false;
-	it->op = NULL; /* another thread may run meanwhile */
+	case PY_STUCK:
+		return !op;
+	case PY_OPEN:
+		break;
+	}
+	if (!op)
+		return true;
 	Py_BEGIN_ALLOW_THREADS
 	rmaext_op_release(&op);
 	Py_END_ALLOW_THREADS
-	it->op = op;
+	it->left = op;
 	return !op;
 }
 
 void py_endpoint_reap(struct py_endpoint *e, Py_ssize_t most)
 {
-	if (e->state == PY_STUCK)
-		return;
 	for (Py_ssize_t n = e->orphan_count; n > 0 && most > 0; n--, most--) {
 		struct py_owner *it = orphans_take(e);
 
@@ -99,22 +120,26 @@ void py_endpoint_reap(struct py_endpoint *e, Py_ssize_t most)
 	}
 }
 
+/* -- the owner */
+
 void py_owner_release(struct py_owner *it)
 {
 	struct py_endpoint *e = it->endpoint;
 
-	if (it->released)
-		return;
 	it->released = true;
-	if (owner_let_go(it)) {
-		owner_drop_buffers(it);
-	} else {
+	if (it->waiting || !it->buffers || it->given_up)
+		return;
+	it->given_up = true; /* by this thread; others may run from here on */
+	it->left = it->op;
+	it->op = NULL;
+	if (e)
+		e->in_flight--;
+	if (owner_let_go(it))
+		Py_CLEAR(it->buffers);
+	else
 		Py_INCREF(it);
-		if (e) {
-			e->in_flight--;
-			orphans_append(e, it);
-		}
-	}
+	if (it->buffers && e)
+		orphans_append(e, it);
 	if (e && e->orphans)
 		py_endpoint_reap(e, 4);
 }
@@ -154,14 +179,15 @@ PyObject *py_owner_new(PyObject *endpoint, PyObject *handle, PyObject *buffers,
 
 	if (!it)
 		return NULL;
+	memset((char *)it + sizeof(PyObject), 0,
+	       sizeof(*it) - sizeof(PyObject));
 	it->op = op;
-	it->endpoint = NULL;
+	it->begun = op;
+	it->code = RMAEXT_PENDING;
+	it->bad = -1;
 	it->handle = Py_NewRef(handle);
 	it->buffers = Py_NewRef(buffers);
-	it->slot = NULL;
-	it->next = NULL;
 	it->bytes = buffers_bytes(buffers);
-	it->released = false;
 	if (endpoint != Py_None) {
 		it->endpoint = (struct py_endpoint *)Py_NewRef(endpoint);
 		it->endpoint->in_flight++;
@@ -172,12 +198,13 @@ PyObject *py_owner_new(PyObject *endpoint, PyObject *handle, PyObject *buffers,
 
 static PyObject *owner_new(PyTypeObject *type, PyObject *args, PyObject *keys)
 {
-	PyObject *endpoint, *handle, *buffers;
+	PyObject *endpoint, *handle, *buffers, *it;
+	int request = 0;
 
 	(void)type;
 	(void)keys;
-	if (!PyArg_ParseTuple(args, "OOO!", &endpoint, &handle, &PyTuple_Type,
-			      &buffers))
+	if (!PyArg_ParseTuple(args, "OOO!|p", &endpoint, &handle, &PyTuple_Type,
+			      &buffers, &request))
 		return NULL;
 	if (endpoint != Py_None &&
 	    !PyObject_TypeCheck(endpoint, &py_endpoint_type)) {
@@ -188,17 +215,131 @@ static PyObject *owner_new(PyTypeObject *type, PyObject *args, PyObject *keys)
 	if (endpoint != Py_None &&
 	    !buffers_announce((struct py_endpoint *)endpoint, buffers))
 		return NULL;
-	return py_owner_new(endpoint, handle, buffers, NULL);
+	it = py_owner_new(endpoint, handle, buffers, NULL);
+	if (it)
+		((struct py_owner *)it)->request = request;
+	return it;
 }
 
-static PyObject *owner_get_slot(struct py_owner *it, void *closure)
+/* -- what C does, without the GIL */
+
+/* What is begun, on a window. */
+struct beginning {
+	struct py_owner *it;
+	struct rmaext_window *window;
+	void *what; /* of cffi's, or a rank */
+	rmaext_op *op;
+};
+
+typedef int begin_in_c(struct beginning *b);
+
+static int begin_one(struct beginning *b)
 {
-	(void)closure;
-	if (!it->slot)
-		it->slot = PyObject_CallFunction(
-			ffi_cast, "sK", "rmaext_op **",
-			(unsigned long long)(uintptr_t)&it->op);
-	return it->slot ? Py_NewRef(it->slot) : NULL;
+	return rmaext_start(b->window, b->what, &b->op);
+}
+
+static int begin_many(struct beginning *b)
+{
+	return rmaext_start_many(b->window, b->what, &b->op, &b->it->bad);
+}
+
+static int begin_connect(struct beginning *b)
+{
+	return rmaext_connect(b->window, *(int64_t *)b->what, &b->op);
+}
+
+/* While C is busy with it a release is left to the thread that has called C. */
+static PyObject *owner_leave(struct py_owner *it, int code)
+{
+	it->code = code;
+	if (!--it->waiting && it->released)
+		py_owner_release(it);
+	return PyLong_FromLong(code);
+}
+
+static PyObject *owner_begin(struct py_owner *it, begin_in_c *begin, void *what)
+{
+	struct beginning b = {.it = it, .what = what};
+	int code;
+
+	if (it->begun)
+		return PyLong_FromLong(it->code);
+	b.window = pointer_of(it->handle);
+	if (!b.window)
+		return NULL;
+	it->begun = true;
+	it->waiting++;
+	Py_BEGIN_ALLOW_THREADS
+	code = begin(&b);
+	Py_END_ALLOW_THREADS
+	it->op = b.op;
+	return owner_leave(it, code);
+}
+
+static PyObject *owner_start(struct py_owner *it, PyObject *call)
+{
+	struct rmaext_call *what = pointer_of(call);
+
+	if (!what)
+		return NULL;
+	if (it->request)
+		what->ended = &it->ended;
+	return owner_begin(it, begin_one, what);
+}
+
+static PyObject *owner_start_many(struct py_owner *it, PyObject *call)
+{
+	struct rmaext_places_call *what = pointer_of(call);
+
+	if (!what)
+		return NULL;
+	if (it->request)
+		what->ended = &it->ended;
+	return owner_begin(it, begin_many, what);
+}
+
+static PyObject *owner_connect(struct py_owner *it, PyObject *number)
+{
+	int64_t rank = PyLong_AsLongLong(number);
+
+	if (rank == -1 && PyErr_Occurred())
+		return NULL;
+	return owner_begin(it, begin_connect, &rank);
+}
+
+/* A request that has ended, or is late, says so again; of others C does not. */
+static PyObject *owner_wait(struct py_owner *it, PyObject *slice)
+{
+	const int64_t ns = PyLong_AsLongLong(slice);
+	rmaext_op *op = it->op;
+	int code = it->code;
+
+	if (ns == -1 && PyErr_Occurred())
+		return NULL;
+	if (!op || (code != RMAEXT_PENDING && !it->request))
+		return PyLong_FromLong(code == RMAEXT_PENDING ? -FI_ECANCELED
+							      : code);
+	it->waiting++;
+	Py_BEGIN_ALLOW_THREADS
+	code = rmaext_op_wait(op, ns);
+	Py_END_ALLOW_THREADS
+	return owner_leave(it, code);
+}
+
+static PyObject *owner_cancel(struct py_owner *it, PyObject *unused)
+{
+	rmaext_op *op = it->op;
+	int done = 0;
+
+	(void)unused;
+	if (!op)
+		Py_RETURN_FALSE;
+	it->waiting++;
+	Py_BEGIN_ALLOW_THREADS
+	done = rmaext_op_cancel(op);
+	Py_END_ALLOW_THREADS
+	Py_DECREF(owner_leave(it, it->code));
+	return PyBool_FromLong(done);
 }
 
 static PyObject *owner_release(struct py_owner *it, PyObject *unused)
@@ -206,6 +347,24 @@ static PyObject *owner_release(struct py_owner *it, PyObject *unused)
 	(void)unused;
 	py_owner_release(it);
 	Py_RETURN_NONE;
+}
+
+static PyObject *owner_get_rank(struct py_owner *it, void *closure)
+{
+	(void)closure;
+	return PyLong_FromLongLong(it->op ? rmaext_op_rank(it->op) : -1);
+}
+
+static PyObject *owner_get_ended(struct py_owner *it, void *closure)
+{
+	(void)closure;
+	return PyBool_FromLong(__atomic_load_n(&it->ended, __ATOMIC_ACQUIRE));
+}
+
+static PyObject *owner_get_goes_on(struct py_owner *it, void *closure)
+{
+	(void)closure;
+	return PyBool_FromLong(it->op != NULL);
 }
 
 static int owner_traverse(struct py_owner *it, visitproc visit, void *arg)
@@ -232,24 +391,41 @@ static void owner_dealloc(struct py_owner *it)
 	if (PyObject_CallFinalizerFromDealloc((PyObject *)it))
 		return;
 	PyObject_GC_UnTrack(it);
-	if (it->released && it->buffers && it->endpoint)
-		it->endpoint->in_flight++; /* it was an orphan */
-	owner_drop_buffers(it);
-	Py_XDECREF(it->slot);
+	Py_XDECREF(it->buffers);
 	Py_XDECREF(it->endpoint);
 	Py_XDECREF(it->handle);
 	PyObject_GC_Del(it);
 }
 
 PyDoc_STRVAR(owner_doc,
-	     "Owner(endpoint, handle, buffers, /)\n--\n\n"
+	     "Owner(endpoint, handle, buffers, request=False, /)\n--\n\n"
 	     "What C is about to do, on the window of a handle, with the "
 	     "objects in a tuple.\n\n"
-	     "`slot` is where C puts its operation, a rmaext_op **. Whatever "
-	     "is raised\nafter this: the buffers live until C is done with "
-	     "them.");
+	     "Whatever is raised after this: the buffers live until C is done "
+	     "with them.\nOf a request, C sets `ended`.");
 
 static PyMethodDef owner_methods[] = {
+	{"start", (PyCFunction)owner_start, METH_O,
+	 PyDoc_STR("start($self, call, /)\n--\n\n"
+		   "Begin a struct rmaext_call; return C's code, again if it "
+		   "was begun before.")},
+	{"start_many", (PyCFunction)owner_start_many, METH_O,
+	 PyDoc_STR(
+		 "start_many($self, call, /)\n--\n\n"
+		 "The same of a struct rmaext_places_call; `bad` is the index "
+		 "of the place that was refused, or -1.")},
+	{"connect", (PyCFunction)owner_connect, METH_O,
+	 PyDoc_STR("connect($self, rank, /)\n--\n\n"
+		   "The same of rmaext_connect().")},
+	{"wait", (PyCFunction)owner_wait, METH_O,
+	 PyDoc_STR("wait($self, slice, /)\n--\n\n"
+		   "Wait for so many ns, or a tenth of a second, at most; "
+		   "return C's code.\nOnce it is over it may be called again, "
+		   "with the same result.")},
+	{"cancel", (PyCFunction)owner_cancel, METH_NOARGS,
+	 PyDoc_STR("cancel($self, /)\n--\n\n"
+		   "End a request of which nothing was sent; return whether it "
+		   "was one.")},
 	{"release", (PyCFunction)owner_release, METH_NOARGS,
 	 PyDoc_STR("release($self, /)\n--\n\n"
 		   "Let go of it and of its buffers, now or when C is done "
@@ -257,9 +433,22 @@ static PyMethodDef owner_methods[] = {
 	{NULL, NULL, 0, NULL},
 };
 
+static PyMemberDef owner_members[] = {
+	{"bad", T_LONGLONG, offsetof(struct py_owner, bad), READONLY,
+	 PyDoc_STR("The index of the place that was refused, or -1.")},
+	{NULL, 0, 0, 0, NULL},
+};
+
 static PyGetSetDef owner_attributes[] = {
-	{"slot", (getter)owner_get_slot, NULL,
-	 PyDoc_STR("Where C's operation is."), NULL},
+	{"rank", (getter)owner_get_rank, NULL,
+	 PyDoc_STR("The rank that it waits for; -1: none in particular."),
+	 NULL},
+	{"ended", (getter)owner_get_ended, NULL,
+	 PyDoc_STR("Whether a request has ended."), NULL},
+	{"goes_on", (getter)owner_get_goes_on, NULL,
+	 PyDoc_STR("Whether C has something that is to be waited for, or "
+		   "released."),
+	 NULL},
 	{NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -274,6 +463,7 @@ PyTypeObject py_owner_type = {
 	.tp_finalize = (destructor)owner_finalize,
 	.tp_dealloc = (destructor)owner_dealloc,
 	.tp_methods = owner_methods,
+	.tp_members = owner_members,
 	.tp_getset = owner_attributes,
 };
 
@@ -291,22 +481,38 @@ static PyObject *endpoint_reap(struct py_endpoint *e, PyObject *most)
 
 static PyObject *endpoint_bind(struct py_endpoint *e, PyObject *know)
 {
+	e->pid = getpid();
 	Py_XSETREF(e->know, know == Py_None ? NULL : Py_NewRef(know));
 	Py_RETURN_NONE;
 }
 
-static PyObject *endpoint_ended(struct py_endpoint *e, PyObject *stuck)
+static PyObject *endpoint_close(struct py_endpoint *e, PyObject *unused)
+{
+	(void)unused;
+	if (e->state == PY_OPEN)
+		Py_INCREF(e);
+	if (e->state != PY_CLOSED)
+		e->state = PY_STUCK;
+	Py_RETURN_NONE;
+}
+
+static PyObject *endpoint_closed(struct py_endpoint *e, PyObject *unused)
 {
 	struct py_owner *it;
 
-	if (PyObject_IsTrue(stuck)) {
-		e->state = PY_STUCK;
-		Py_RETURN_NONE;
-	}
+	(void)unused;
+	if (e->state == PY_STUCK)
+		Py_DECREF(e);
 	e->state = PY_CLOSED;
 	while ((it = orphans_take(e)))
 		Py_DECREF(it);
 	Py_RETURN_NONE;
+}
+
+static PyObject *endpoint_get_stuck(struct py_endpoint *e, void *closure)
+{
+	(void)closure;
+	return PyBool_FromLong(endpoint_state(e) == PY_STUCK);
 }
 
 /* Orphans are not visited: no cycle through them may be collected. */
@@ -332,12 +538,14 @@ static void endpoint_dealloc(struct py_endpoint *e)
 static PyMethodDef endpoint_methods[] = {
 	{"_bind", (PyCFunction)endpoint_bind, METH_O,
 	 PyDoc_STR("_bind($self, know, /)\n--\n\n"
-		   "Call `know` with each array that C is about to use, unless "
-		   "it is None.")},
-	{"_ended", (PyCFunction)endpoint_ended, METH_O,
-	 PyDoc_STR("_ended($self, stuck, /)\n--\n\n"
-		   "C uses no buffers any more; or, if stuck, may use them for "
-		   "ever.")},
+		   "Belong to this process, and call `know` with each array "
+		   "that C is about to use, unless\nit is None.")},
+	{"_close", (PyCFunction)endpoint_close, METH_NOARGS,
+	 PyDoc_STR("_close($self, /)\n--\n\n"
+		   "Keep for ever what C may use, until `_closed` is called.")},
+	{"_closed", (PyCFunction)endpoint_closed, METH_NOARGS,
+	 PyDoc_STR("_closed($self, /)\n--\n\n"
+		   "C uses nothing any more.")},
 	{"_reap", (PyCFunction)endpoint_reap, METH_O,
 	 PyDoc_STR("_reap($self, most, /)\n--\n\n"
 		   "Free the buffers of operations that were given up and have "
@@ -356,6 +564,14 @@ static PyMemberDef endpoint_members[] = {
 	{NULL, 0, 0, 0, NULL},
 };
 
+static PyGetSetDef endpoint_attributes[] = {
+	{"_stuck", (getter)endpoint_get_stuck, NULL,
+	 PyDoc_STR("Whether C may use buffers, and will not say when it is "
+		   "done."),
+	 NULL},
+	{NULL, NULL, NULL, NULL, NULL},
+};
+
 PyTypeObject py_endpoint_type = {
 	PyVarObject_HEAD_INIT(NULL, 0).tp_name =
 		"rmaext._native.cmethods.Endpoint",
@@ -369,4 +585,5 @@ PyTypeObject py_endpoint_type = {
 	.tp_dealloc = (destructor)endpoint_dealloc,
 	.tp_methods = endpoint_methods,
 	.tp_members = endpoint_members,
+	.tp_getset = endpoint_attributes,
 };

@@ -144,7 +144,8 @@ static int bundle_wait(struct rmaext_op *owned, int64_t slice)
 		const int64_t left = slice ? until - rmx_now() : 0;
 
 		ret = rmx_request_wait(g->of[g->at].op, left > 0 ? left : 0);
-		g->at += !ret;
+		if (!ret)
+			__atomic_store_n(&g->at, g->at + 1, __ATOMIC_RELAXED);
 	}
 	return ret;
 }
@@ -152,8 +153,10 @@ static int bundle_wait(struct rmaext_op *owned, int64_t slice)
 static int64_t bundle_rank(const struct rmaext_op *owned)
 {
 	const struct rmx_bundle *g = (const struct rmx_bundle *)owned;
+	/* another thread may wait for it */
+	const uint64_t at = __atomic_load_n(&g->at, __ATOMIC_RELAXED);
 
-	return g->at < g->count ? g->of[g->at].op->rank : RMX_NO_RANK;
+	return at < g->count && g->of[at].op ? g->of[at].op->rank : RMX_NO_RANK;
 }
 
 static int bundle_release(struct rmaext_op *owned)

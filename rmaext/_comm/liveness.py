@@ -147,7 +147,7 @@ class Watch:
     def check(self, rank: int, where: str) -> None:
         """Raise if a rank has left without dying, which C does not notice."""
         if rank in self.near and self._left_of([rank]):
-            text = f"{where}: the rank {self.told(rank) or 'has left'}"
+            text = f"{where}: rank {rank} {self.told(rank) or 'has left'}"
             raise PeerLostError(errno.ENOTCONN, text, rank=rank)
 
     def wait(
@@ -159,8 +159,8 @@ class Watch:
     ) -> int:
         """Wait until what C has begun has ended, for any of these ranks; return C's code.
 
-        C returns every 100 ms and after a signal, so that a signal handler may raise here. If it
-        has ended by then, it may be waited for again. `told` are the ranks that a report of a
+        C returns every 100 ms and after a signal, so that a signal handler may raise here. It may
+        be waited for again, also if it has ended by then. `told` are the ranks that a report of a
         long wait names, unless `where` does.
         """
         with Patience() as patience:
@@ -168,8 +168,7 @@ class Watch:
                 for rank in ranks():
                     self.check(rank, where)
                 patience.look(where, told)
-                begun = op.slot[0]
-                code = int(lib.rmaext_op_wait(begun, lib.RMAEXT_SLICE)) if begun else 0
+                code = op.wait(lib.RMAEXT_SLICE)
                 if code != lib.RMAEXT_PENDING:
                     break
         return code

@@ -160,7 +160,7 @@ class Network:
         try:
             for rank in ranks:
                 op = Owner(fabric, window, ())
-                begun.append((rank, op, lib.rmaext_connect(window, rank, op.slot)))
+                begun.append((rank, op, op.connect(rank)))
             for rank, op, code in begun:
                 self._await(rank, op, code)
         finally:
@@ -196,16 +196,14 @@ class Network:
                 rank, op, word = self._probes.popleft()
             except IndexError:  # another thread looks at it
                 return
-            code = lib.rmaext_op_wait(op.slot[0], lib.RMAEXT_SLICE)
-            self._end_probe(rank, op, code, word)
+            self._end_probe(rank, op, op.wait(lib.RMAEXT_SLICE), word)
 
     def _start_probe(self, rank: int) -> None:
         word = np.zeros(1, np.uint8)
         op = Owner(self.fabric, self.control_window, (word,))
         what = move_call(lib.RMAEXT_GET, word)
         what.rank = rank
-        code = lib.rmaext_start(self.control_window, what, op.slot)
-        self._end_probe(rank, op, code, word)
+        self._end_probe(rank, op, op.start(what), word)
 
     def _end_probe(self, rank: int, op: Owner, code: int, word: Any) -> None:
         if code == lib.RMAEXT_PENDING:

@@ -8,7 +8,6 @@ job's network. A rank's exposure is thus no larger than its communicators need.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import resource
@@ -126,7 +125,6 @@ class Endpoint(cmethods.Endpoint):
         self._allowance = 1  # how many times as much as usual nobody may wait for
         # what C may still touch until it is deregistered
         self._kept: dict[int, tuple[Any, ...]] = {}
-        self._stuck = False
         self.public = Fabric(self)
         self.watcher: Any = None  # of requests that coroutines await
         lifetime.on_exit(self.close)
@@ -350,21 +348,17 @@ class Endpoint(cmethods.Endpoint):
         """Close the endpoint; local. Peers' operations on this rank then fail."""
         if not self.handle:
             return
+        self._close()  # whatever is raised from here on: what C uses is kept for ever
         code = lib.rmaext_fabric_close(self._handle)
         if not self.handle and code != lib.RMAEXT_PENDING:
-            self._ended(False)
+            self._closed()
             self._kept.clear()
-        else:
-            # a thread is inside a call, or the endpoint has to stay: what C uses
-            # outlives even this module
-            self._stuck = True
-            self._ended(True)
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+        # else a thread is inside a call, or the endpoint has to stay
 
     def _forget(self) -> None:
         """After the end of MPI, or in a forked child: there is no endpoint to touch."""
+        self._close()  # unless it was closed; a child's own memory is not C's anyhow
         self._handle = ffi.new("rmaext_fabric **")
-        self._ended(self._stuck)
         self.watcher = None
 
 

@@ -284,11 +284,10 @@ class WindowCore(Unique, cmethods.Window[ScalarT]):
         `what` is a `struct rmaext_call`, of which the place is set here. A signal handler may
         raise here.
         """
-        fabric, handle = self._fabric, self._handle
         what.rank, what.offset = place[0], self._byte(place[1])
-        op = cmethods.Owner(fabric, handle, buffers)
+        op = cmethods.Owner(self._fabric, self._handle, buffers)
         try:
-            code = lib.rmaext_start(handle, what, op.slot)
+            code = op.start(what)
             if code:
                 self._continue(call, place, code, op)
         except BaseException:

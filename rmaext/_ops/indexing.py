@@ -198,9 +198,9 @@ class IndexOperations(ManyOperations[ScalarT]):
             "results": _NULL if out is None else arrays.address(out),
         }
         name = _NAMES[kind]
-        code, many = self._run_many(name, ranks, asked, (ranks, offsets, values, out))
+        code, bad = self._run_many(name, ranks, asked, (ranks, offsets, values, out))
         if code:
-            raise self._many_error(name, code, many, offsets.shape, ranks, offsets)
+            raise self._many_error(name, code, bad, offsets.shape, ranks, offsets)
         return offsets if out is None else out
 
 

@@ -294,11 +294,8 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
         what = arrays.call_of(kind, number, operand, compare, result, op, type_)
         what.rank, what.offset = rank, first * self._stride
 
-        def start(slot: Any) -> int:
-            return int(lib.rmaext_start(self._handle, what, slot))
-
-        def error(code: int) -> Exception:
+        def error(code: int, _bad: int) -> Exception:
             return from_c(code, self._where(call, place))
 
         buffers = (operand, compare, result)
-        return Request._begun(self, call, place, what, buffers, start, error, scalar=scalar)
+        return Request._begun(self, call, place, what, buffers, error, scalar=scalar)

@@ -76,7 +76,6 @@ class Request(Unique, cmethods.Request):
         "_born",
         "_call",
         "_fabric",
-        "_flag",
         "_lock",
         "_next_look",
         "_place",
@@ -87,7 +86,6 @@ class Request(Unique, cmethods.Request):
     _born: int  # how many forks lie between the first process and the one that began it
     _call: str
     _fabric: Any  # an Endpoint; None: it was done at once
-    _flag: Any
     _lock: threading.RLock
     _next_look: float
     _place: Place | int
@@ -115,7 +113,7 @@ class Request(Unique, cmethods.Request):
         """Whether it has ended, by an error or `cancel` too. Makes no progress."""
         state = self._state
         if state == _GOES_ON:
-            return bool(self._flag[0]) or self._is_inherited()
+            return not self._goes_on() or self._is_inherited()
         self._check_not_freed("done")
         return True
 
@@ -204,7 +202,7 @@ class Request(Unique, cmethods.Request):
         if goes_on and self._lock.acquire(blocking=False):
             try:
                 open_ = self._state == _GOES_ON and not self._window._closed
-                if open_ and lib.rmaext_op_cancel(self._op.slot[0]):
+                if open_ and self._op.cancel():
                     self._end(_CANCELLED)
             finally:
                 self._lock.release()
@@ -434,8 +432,7 @@ class Request(Unique, cmethods.Request):
         place: Place | int,
         what: Any,
         buffers: tuple[Array | None, ...],
-        start: Callable[[Any], int],
-        error: Callable[[int], Exception],
+        error: Callable[[int, int], Exception],
         *,
         scalar: bool = False,
     ) -> Self:
@@ -446,10 +443,9 @@ class Request(Unique, cmethods.Request):
         place : tuple or int
             Where one operation is; or of how many places it is, which may be of all ranks.
         what : cdata
-            C's call, whose `ended` is set here.
-        start, error : callable
-            Has C begin it, with where its operation is to be, and returns C's code; returns what
-            to raise for a code.
+            C's call.
+        error : callable
+            Returns what to raise for C's code and the index of the place at fault, or -1.
         """
         fabric = window._fabric
         if fabric is not None:
@@ -461,25 +457,27 @@ class Request(Unique, cmethods.Request):
         request._window, request._call, request._place = window, call, place
         request._result, request._scalar = buffers[-1], scalar
         request._fabric = fabric
-        what.ended = request._flag = ffi.new("int *")
         request._lock = threading.RLock()  # as a signal handler may wait for the same request
         request._next_look = 0.0
-        request._op = owner = Owner(fabric, window._handle, (*buffers, request._flag))
-        code = start(owner.slot)
-        if code == -errno.EAGAIN and owner.slot[0]:
-            # an update by memory, whose guard others hold, does not go on by itself
-            assert not isinstance(place, int)
-            window._continue(call, place, _PENDING, owner)
-            code = 0
+        request._op = op = Owner(fabric, window._handle, buffers, True)
+        if isinstance(place, int):
+            code = op.start_many(what)
+        else:
+            code = op.start(what)
+            if code == -errno.EAGAIN and op.goes_on:
+                # an update by memory, whose guard others hold, does not go on by itself
+                window._continue(call, place, _PENDING, op)
+                code = 0
         if code != _PENDING:
             request._end()
             if code:
-                raise error(code)
+                raise error(code, op.bad)
         return request
 
     def _goes_on(self) -> bool:
         """Return whether nothing has ended it; makes no progress, and never raises."""
-        return self._state == _GOES_ON and not self._flag[0]
+        op = self._op
+        return self._state == _GOES_ON and op is not None and not op.ended
 
     def _is_inherited(self) -> bool:
         """Whether this process was forked from the one that began the request; then end it.
@@ -501,8 +499,8 @@ class Request(Unique, cmethods.Request):
         """Return the rank that it waits for; -1: of all ranks, none in particular."""
         if not isinstance(self._place, int):
             return self._place[0]
-        slot = None if self._op is None else self._op.slot[0]
-        return int(lib.rmaext_op_rank(slot)) if slot else -1
+        op = self._op
+        return -1 if op is None else int(op.rank)
 
     def _target(self) -> tuple[int, int]:
         """Return what tells its target from others: a window and a rank.
@@ -519,8 +517,7 @@ class Request(Unique, cmethods.Request):
         place = f", rank {rank}" if rank >= 0 else ""
         return f"{self._call}: window {self._window._name}{place}, {self._place} places"
 
-    # Whoever uses the C object holds the lock, through a whole wait too: C frees the object
-    # when the operation has ended. `_flag` belongs to the request, and needs no lock.
+    # Whoever waits holds the lock, through the whole wait; anybody may ask whether it has ended.
 
     def _look_until(self, timeout: float | None) -> None:
         end = deadline(timeout)
@@ -563,11 +560,16 @@ class Request(Unique, cmethods.Request):
 
     def _go_on(self, ns: int) -> Exception | None:
         """Make progress for so long; returns as `_look`."""
-        if self._window._closed and not self._flag[0]:
+        op = self._op
+        if op is None:
+            return None  # a signal handler that waits for it too was faster, here and below
+        if self._window._closed and not op.ended:
             text = f"{self._where()}: the window was closed before the request was done"
             self._end(_DONE, ClosedError(errno.ESHUTDOWN, text, call=self._call))
             return None
-        code = lib.rmaext_op_wait(self._op.slot[0], ns)
+        code = op.wait(ns)
+        if self._state != _GOES_ON:
+            return None
         if not code:
             self._end(_DONE)
         elif code == _PENDING:
@@ -577,7 +579,7 @@ class Request(Unique, cmethods.Request):
                 self._end(_DONE, error)
         else:
             error = from_c(code, self._where())
-            if code == -errno.ETIMEDOUT and not self._flag[0]:
+            if code == -errno.ETIMEDOUT and not op.ended:
                 return error
             self._end(_DONE, error)
         return None
@@ -595,15 +597,18 @@ class Request(Unique, cmethods.Request):
         return None
 
     def _end(self, state: int = _DONE, error: Exception | None = None) -> None:
-        # The traceback would keep the frames, and so the buffers, alive.
-        self._error = None if error is None else error.with_traceback(None)
-        if state != _DONE or error is not None:
-            self._result = None
-        elif self._scalar:
-            self._result = self._result[()]
-        self._state = state
+        if self._state != _GOES_ON:
+            return
+        # the traceback would keep the frames, and so the buffers, alive
+        error = None if error is None else error.with_traceback(None)
+        result = None
+        if state == _DONE and error is None:
+            result = self._result[()] if self._scalar else self._result
+        # all of it or nothing: no signal handler comes between
+        self._error, self._result, self._state = error, result, state
         op, self._op = self._op, None
-        op.release()
+        if op is not None:
+            op.release()
 
 
 _new = object.__new__

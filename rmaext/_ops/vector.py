@@ -298,16 +298,16 @@ class ManyOperations(WindowCore[ScalarT]):
 
         `asked` has the fields of `struct rmaext_places_call`.
         """
-        places, bad = ffi.new("struct rmaext_places_call *", asked), ffi.new("int64_t *")
+        places = ffi.new("struct rmaext_places_call *", asked)
         op = Owner(self._fabric, self._handle, buffers)
         try:
-            code: int = lib.rmaext_start_many(self._handle, places, op.slot, bad)
+            code = op.start_many(places)
             if code == _PENDING:
                 where = f"{call}: window {self._name}"
                 code = self._group.watch.wait(op, where, lambda: np.unique(ranks).tolist())
         finally:
             op.release()
-        return code, int(bad[0])
+        return code, op.bad
 
     def _begin_places(
         self,
@@ -327,17 +327,8 @@ class ManyOperations(WindowCore[ScalarT]):
         what = ffi.new("struct rmaext_places_call *", asked)
         what.values = _NULL if values is None else arrays.address(values)
         what.results = _NULL if result is None else arrays.address(result)
-        bad = ffi.new("int64_t *")
-        return Request._begun(
-            self,
-            call,
-            int(what.count),
-            what,
-            (values, result),
-            lambda slot: lib.rmaext_start_many(self._handle, what, slot, bad),
-            lambda code: error(code, bad[0]),
-            scalar=scalar,
-        )
+        places = int(what.count)
+        return Request._begun(self, call, places, what, (values, result), error, scalar=scalar)
 
     def _many_failed(self, call: str, code: int) -> NoReturn:
         raise from_c(code, f"{call}: window {self._name}")

@@ -93,15 +93,16 @@ class _Message:
         words = ffi.new("int64_t[]", [*ranks, *places, *values, *[0] * self._count])
         self._words, self._places, self._values = words, words + at, words + at + self._count
         self._old = self._values + len(values)
-        self._op: Owner | None = None  # None: not begun
+        self._op = Owner(window._fabric, window._handle, (self._words,))
+        self._call = self._made()
 
     def finish(self, group: Group) -> list[int]:
         """Return the previous values."""
-        code = self._begin() if self._op is None else _PENDING
+        op = self._op  # each step of it may be repeated
+        code = op.start(self._call) if self._swap else op.start_many(self._call)
         where = f"synchronisation with rank {', '.join(map(str, self._ranks))}"
         if code == _PENDING:
-            assert self._op is not None
-            code = group.watch.wait(self._op, where, lambda: self._ranks, lambda: self._ranks)
+            code = group.watch.wait(op, where, lambda: self._ranks, lambda: self._ranks)
         if code:
             raise from_c(code, where)
         self.release()
@@ -109,19 +110,9 @@ class _Message:
 
     def release(self) -> None:
         """Let go of the buffers, now or when they are not in use any more."""
-        if self._op is not None:
-            self._op.release()
+        self._op.release()
 
-    def _begin(self) -> int:
-        window, call = self._window, self._call()
-        op, bad = Owner(window._fabric, window._handle, (self._words,)), ffi.new("int64_t *")
-        handle, slot = window._handle, op.slot
-        self._op = op  # it is begun: no call, at which a signal may raise, before that of C
-        if self._swap:
-            return int(lib.rmaext_start(handle, call, slot))
-        return int(lib.rmaext_start_many(handle, call, slot, bad))
-
-    def _call(self) -> Any:
+    def _made(self) -> Any:
         """Return what is to be done, as C takes it."""
         asked = {
             "kind": lib.RMAEXT_UPDATE,

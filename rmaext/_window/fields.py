@@ -85,9 +85,9 @@ class FieldView(View[ScalarT]):
         return super()._many(call, type_, ranks, offsets, values, out)
 
     def _many_error(
-        self, call: str, code: int, many: Any, shape: Shape, ranks: Array, offsets: Array
+        self, call: str, code: int, bad: int, shape: Shape, ranks: Array, offsets: Array
     ) -> Exception:
-        return super()._many_error(call, code, many, shape, ranks, self._indices(offsets))
+        return super()._many_error(call, code, bad, shape, ranks, self._indices(offsets))
 
     def _run(
         self,

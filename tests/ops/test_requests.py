@@ -520,6 +520,11 @@ def test_stopped_target_of_ranges(scenario):
     passes(2, "ops/programs/requests.py", scenario, "ranges", oks=2, RMAEXT_ROUTE="fabric")
 
 
+def test_owners_of_buffers():
+    """Signal handlers, other threads and the end of the process, wherever they come."""
+    passes(2, "ops/programs/owners.py", oks=2, RMAEXT_ROUTE="fabric")
+
+
 MORE = [pytest.param(how, marks=pytest.mark.matrix) for how in ("test", "waitany", "waitall")]
 
 
