@@ -334,7 +334,8 @@ class Endpoint(cmethods.Endpoint):
             elif now - since > _PATIENCE:
                 self._allowance *= 2
                 return
-            lib.rmaext_fabric_wait_ended(self.handle, seen, 100_000_000)
+            if lib.rmaext_fabric_wait_ended(self.handle, seen, lib.RMAEXT_SLICE):
+                return  # it is being closed
 
     def _is_within(self, part: float) -> bool:
         part *= self._allowance
