@@ -5,8 +5,8 @@
  * endpoint, and has the memory of the buffers that they are sent from and
  * received into.
  *
- * At the origin, send_queue.c and series.c line up operations, pack.c writes a
- * request, message.c sends it, and replies.c takes its reply. At the target,
+ * At the origin, send_queue.c and coalesce.c line up operations, pack.c writes
+ * a request, message.c sends it, and replies.c takes its reply. At the target,
  * receive.c posts the receives, dispatch.c decides what becomes of a message
  * that came and sends the replies, and handlers.c carries out a request.
  */

@@ -5,7 +5,7 @@
  * operations that asked. Only the CQ's reader runs this.
  */
 #include "exec/guard.h"
-#include "am/series.h"
+#include "am/coalesce.h"
 #include "xfer/network_barrier.h"
 
 /* ns that an early request waits for its window */
@@ -389,7 +389,7 @@ const struct rmx_hooks rmx_am_hooks = {
 	.restless = hook_restless,
 	.send = rmx_message_step,
 	.add_peer = rmx_peer_add,
-	.push = rmx_series_push,
+	.push = rmx_coalesced_push,
 	.give_up = rmx_message_give_up,
 	.forget = rmx_message_forget,
 };

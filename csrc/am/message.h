@@ -9,8 +9,8 @@
  *     the order in which they were begun.
  * bulk: an operation too long for one send buffer. It goes in parts.
  * loaned: values that the provider sends from where their owner has them.
- * series: single short updates, or puts, that are one operation in the line;
- *     see series.c.
+ * coalesced: single short updates, or puts, that are one operation in the line;
+ *     see coalesce.c.
  * early: a request to a window that this rank has not created yet. It waits.
  * blocked: a request whose guard of updates was not free, or one behind it from
  *     the same origin. It waits.
@@ -191,7 +191,7 @@ struct rmx_line {
 	struct rmx_send_buffer *send_buffers; /* of the requests */
 	struct rmx_op *queue, **queue_end;    /* the line */
 	size_t queued;			      /* bytes of copies in the line */
-	/* the last in line, a series that may still grow; or NULL */
+	/* the last in line, a coalesced one that may still grow; or NULL */
 	_Atomic(struct rmx_op *) open;
 	atomic_uint singles; /* went by themselves since the last flush */
 	struct rmaext_peer *next_stalled;

@@ -5,7 +5,7 @@
  */
 #include "am/pack.h"
 
-#define FEW 16u /* elements of a series that may share a message */
+#define FEW 16u /* coalesced elements that may share a message */
 
 /* Bytes of a message behind its header. */
 #define ROOM (RMX_MESSAGE - sizeof(struct rmx_request_header))
@@ -129,16 +129,16 @@ static bool op_has_room(const struct rmx_send_buffer *buffer, size_t end,
 static bool ops_may_share(const struct rmx_op *op, const struct rmx_op *next)
 {
 	return next->window == op->window && !op->window->attached &&
-	       (!next->places || rmx_is_series(next)) &&
+	       (!next->places || rmx_is_coalesced(next)) &&
 	       !rmx_op_is_announcement(op) && !rmx_op_is_announcement(next) &&
 	       !rmx_op_is_bulk(next);
 }
 
-/* A short series goes with other operations, if there are some. */
+/* A few coalesced ones go with other operations, if there are some. */
 static bool op_goes_alone(const struct rmx_op *op)
 {
 	return op->places &&
-	       !(rmx_is_series(op) && op->next && op->places->count <= FEW);
+	       !(rmx_is_coalesced(op) && op->next && op->places->count <= FEW);
 }
 
 /* -- elements */

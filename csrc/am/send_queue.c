@@ -41,7 +41,7 @@ void rmx_line_join(struct rmaext_peer *peer, struct rmx_op *op)
 		line->queued += op->len + RMX_OVERHEAD;
 	*line->queue_end = op;
 	line->queue_end = &op->next;
-	atomic_store(&line->open, rmx_is_series(op) ? op : NULL);
+	atomic_store(&line->open, rmx_is_coalesced(op) ? op : NULL);
 	rmx_pending_add(op);
 }
 

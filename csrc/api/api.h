@@ -4,7 +4,7 @@
 #ifndef RMAEXT_API_H
 #define RMAEXT_API_H
 
-#include "am/series.h"
+#include "am/coalesce.h"
 
 /*
  * What rmaext_start() chooses from: an update; a put or get in a row, of a

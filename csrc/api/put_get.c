@@ -93,7 +93,7 @@ static int put_start(struct rmaext_window *w, const struct rmaext_call *c,
 	if (w->attached ||
 	    rmx_by_message(w, rmx_target_of(w, c->rank), c->count))
 		return put_message(w, c, op_p);
-	switch (rmx_series_add(w, &single)) {
+	switch (rmx_coalesce(w, &single)) {
 	case RMX_IN_LINE:
 		return 0;
 	case RMX_LINE_FULL:

@@ -177,7 +177,7 @@ static int update_remote(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	struct rmx_op *op;
 	int ret;
 
-	if (copy && u->count == 1 && rmx_series_add(w, &single) == RMX_IN_LINE)
+	if (copy && u->count == 1 && rmx_coalesce(w, &single) == RMX_IN_LINE)
 		return 0;
 	ret = rmx_op_new(w, rank, RMX_UPDATE, offset, len, copy ? len : 0, &op);
 	if (ret)

@@ -29,7 +29,8 @@ struct rmx_places {
 	uint64_t next, part;
 	bool owned; /* the struct is from malloc(), and ends with the operation
 		     */
-	uint32_t room; /* of a series, which grows: see am/series.c; else 0 */
+	uint32_t room; /* of coalesced ones, more of which come, see
+			  am/coalesce.c; else 0 */
 	/* each fits into a message; NULL: elements, which the rest describes */
 	const struct rmx_piece *pieces;
 	uint64_t unit;	/* bytes of an element */
@@ -65,7 +66,7 @@ static inline uint64_t rmx_place_number(const struct rmx_places *p, uint64_t i)
 
 /*
  * Reads an offset in one piece, as another thread may change the caller's
- * arrays. Those of a series nobody else has, and they may lie anywhere.
+ * arrays. Those of coalesced ones nobody else has; they may lie anywhere.
  */
 static inline uint64_t rmx_offset_number(const struct rmx_places *p, uint64_t n)
 {

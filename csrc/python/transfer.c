@@ -82,7 +82,7 @@ bool py_join(struct py_window *w, const struct rmx_single *single)
 
 	if (single->unit > RMX_SINGLE_MOST || rmx_window_enter(it, "join"))
 		return false;
-	joined = rmx_series_join(it, single);
+	joined = rmx_coalesce_join(it, single);
 	rmx_window_leave(it);
 	if (joined)
 		py_count_turn();

@@ -224,7 +224,7 @@ void rmx_op_note_end(const struct rmx_op *op)
 {
 	const struct rmx_tally *tally = &op->window->tally;
 	const unsigned int kind = rmx_op_counts_as(op);
-	const uint64_t calls = rmx_is_series(op) ? op->places->count : 1;
+	const uint64_t calls = rmx_is_coalesced(op) ? op->places->count : 1;
 
 	if (!op->begun)
 		return;

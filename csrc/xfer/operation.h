@@ -229,8 +229,8 @@ static inline bool rmx_is_message(const struct rmx_op *op)
 {
 	return op->kind >= RMX_UPDATE;
 }
-/* Is it a copy that stands for many, see am/series.c? */
-static inline bool rmx_is_series(const struct rmx_op *op)
+/* Is it a copy that stands for many, see am/coalesce.c? */
+static inline bool rmx_is_coalesced(const struct rmx_op *op)
 {
 	return op->places && op->places->room;
 }

@@ -227,7 +227,7 @@ static void puts_together(void)
 	pair_close(&p);
 }
 
-/* The target refuses a series: the next flush says so, once. */
+/* The target refuses coalesced ones: the next flush says so, once. */
 static void refused(void)
 {
 	rmaext_window *lied;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Single short updates and puts that join each other; see series.c. */
-#ifndef RMAEXT_SERIES_H
-#define RMAEXT_SERIES_H
+/* Single short updates and puts that join each other; see coalesce.c. */
+#ifndef RMAEXT_COALESCE_H
+#define RMAEXT_COALESCE_H
 
 #include "am/am.h"
 
@@ -24,14 +24,16 @@ enum rmx_joined { RMX_IN_LINE, RMX_ALONE, RMX_LINE_FULL };
  * The caller is inside the window, and any thread without a lock. Unless the
  * single is in its target's line now, nothing was done: it is to go by itself,
  * or by a message that waits until the line takes it. join only adds to a
- * series that is there, and neither waits nor sends: the interpreter's lock may
- * be held. False: nothing was done.
+ * coalesced operation that is there, and neither waits nor sends: the
+ * interpreter's lock may be held. False: nothing was done.
  */
-enum rmx_joined rmx_series_add(struct rmaext_window *window,
-			       const struct rmx_single *it);
-bool rmx_series_join(struct rmaext_window *window, const struct rmx_single *it);
+enum rmx_joined rmx_coalesce(struct rmaext_window *window,
+			     const struct rmx_single *it);
+bool rmx_coalesce_join(struct rmaext_window *window,
+		       const struct rmx_single *it);
 
 /* The hook `push` of struct rmx_hooks; takes am->lock. */
-void rmx_series_push(struct rmaext_window *window, int64_t first, int64_t end);
+void rmx_coalesced_push(struct rmaext_window *window, int64_t first,
+			int64_t end);
 
 #endif

@@ -2,38 +2,38 @@
 /*
  * A loop of single updates or puts. The first ones to an idle peer go at once,
  * each by itself. While these are on their way, more of the same kind to the
- * same target form a series, which is one operation in the line: it is counted,
+ * same target are coalesced into one operation in the line: it is counted,
  * sent, answered and given up as one. It grows as long as it is the last in the
  * line and open. It is sent when the requests before it are answered, so each
  * message has what has come in a round trip. It is closed, so that it goes as
  * soon as credits allow, when it fills a message, when another operation joins
  * the line, and by a flush.
  *
- * Only providers whose writes cost the CPUs as much as messages have series of
- * puts, see f->limits.tcp.
+ * Puts are coalesced only where a provider's writes cost the CPUs as much as
+ * messages, see f->limits.tcp.
  */
-#include "am/series.h"
+#include "am/coalesce.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define ROOM_FIRST 16u /* elements, before a series grows */
+#define ROOM_FIRST 16u /* elements, at first */
 
 static size_t single_bytes(size_t unit)
 {
 	return sizeof(uint64_t) + unit;
 }
 
-/* The most elements of a series. */
-static uint32_t series_most(size_t unit)
+/* The most elements that are coalesced. */
+static uint32_t coalesced_most(size_t unit)
 {
 	return (uint32_t)((RMX_MESSAGE - sizeof(struct rmx_request_header)) /
 			  single_bytes(unit));
 }
 
-static bool series_takes(const struct rmx_op *op,
-			 const struct rmaext_window *root,
-			 const struct rmx_single *it)
+static bool coalesced_takes(const struct rmx_op *op,
+			    const struct rmaext_window *root,
+			    const struct rmx_single *it)
 {
 	return op && op->window == root && op->rank == it->rank &&
 	       op->kind == it->kind && op->unit == it->unit &&
@@ -42,7 +42,8 @@ static bool series_takes(const struct rmx_op *op,
 }
 
 /* There is room, and the line has counted the value. */
-static void series_append(struct rmx_op *op, uint64_t offset, const void *value)
+static void coalesced_append(struct rmx_op *op, uint64_t offset,
+			     const void *value)
 {
 	struct rmx_places *s = op->places;
 	char *at = (char *)(s + 1) + s->count++ * single_bytes(op->unit);
@@ -51,25 +52,25 @@ static void series_append(struct rmx_op *op, uint64_t offset, const void *value)
 	memcpy(at + sizeof(offset), value, op->unit);
 }
 
-static void series_count(const struct rmaext_window *root,
-			 const struct rmx_single *it)
+static void coalesced_count(const struct rmaext_window *root,
+			    const struct rmx_single *it)
 {
 	rmx_count(&root->tally, it->rank,
 		  it->kind == RMX_UPDATE ? RMAEXT_DID_UPDATE : RMAEXT_DID_PUT,
 		  RMAEXT_MESSAGE, 1, it->unit);
 }
 
-static void series_grow_by(struct rmx_line *line, struct rmx_op *op,
-			   const struct rmaext_window *w,
-			   const struct rmx_single *it)
+static void coalesced_grow_by(struct rmx_line *line, struct rmx_op *op,
+			      const struct rmaext_window *w,
+			      const struct rmx_single *it)
 {
-	series_append(op, w->first + it->offset, it->value);
+	coalesced_append(op, w->first + it->offset, it->value);
 	op->len += it->unit;
 	op->whole += it->unit;
 	line->queued += it->unit;
 }
 
-bool rmx_series_join(struct rmaext_window *w, const struct rmx_single *it)
+bool rmx_coalesce_join(struct rmaext_window *w, const struct rmx_single *it)
 {
 	struct rmaext_window *root = w->root;
 	struct rmaext_peer *peer = rmx_target_of(root, it->rank)->member->peer;
@@ -82,21 +83,21 @@ bool rmx_series_join(struct rmaext_window *w, const struct rmx_single *it)
 	if (pthread_mutex_trylock(&root->fabric->am->lock))
 		return false;
 	op = atomic_load(&line->open);
-	joins = series_takes(op, root, it) && line->queued < RMX_QUEUED &&
+	joins = coalesced_takes(op, root, it) && line->queued < RMX_QUEUED &&
 		op->places->count < op->places->room;
 	if (joins)
-		series_grow_by(line, op, w, it);
+		coalesced_grow_by(line, op, w, it);
 	pthread_mutex_unlock(&root->fabric->am->lock);
 	if (joins)
-		series_count(root, it);
+		coalesced_count(root, it);
 	return joins;
 }
 
 /* Makes room for one more. False: it is full, or there is no memory. */
-static bool series_make_room(struct rmx_op *op)
+static bool coalesced_make_room(struct rmx_op *op)
 {
 	const size_t each = single_bytes(op->unit);
-	const uint32_t most = series_most(op->unit);
+	const uint32_t most = coalesced_most(op->unit);
 	struct rmx_places *s = op->places;
 	uint32_t room = s ? 2 * s->room : ROOM_FIRST;
 	const uint64_t count = s ? s->count : 0;
@@ -126,7 +127,8 @@ static bool series_make_room(struct rmx_op *op)
 	return true;
 }
 
-static bool series_begin(struct rmaext_window *w, const struct rmx_single *it)
+static bool coalesced_begin(struct rmaext_window *w,
+			    const struct rmx_single *it)
 {
 	struct rmx_op *op;
 
@@ -136,11 +138,11 @@ static bool series_begin(struct rmaext_window *w, const struct rmx_single *it)
 	op->type = it->type;
 	op->unit = it->unit;
 	op->notify = -1;
-	if (!series_make_room(op)) {
+	if (!coalesced_make_room(op)) {
 		rmx_op_free(op);
 		return false;
 	}
-	series_append(op, op->offset, it->value);
+	coalesced_append(op, op->offset, it->value);
 	op->buffered = true; /* nobody waits for it */
 	atomic_store_explicit(&op->left, true, memory_order_relaxed);
 	rmx_op_note(op);
@@ -168,8 +170,8 @@ static bool single_goes_alone(const struct rmx_am *am, struct rmx_line *line,
 	return true;
 }
 
-enum rmx_joined rmx_series_add(struct rmaext_window *w,
-			       const struct rmx_single *it)
+enum rmx_joined rmx_coalesce(struct rmaext_window *w,
+			     const struct rmx_single *it)
 {
 	struct rmaext_window *root = w->root;
 	struct rmaext_fabric *f = root->fabric;
@@ -179,7 +181,7 @@ enum rmx_joined rmx_series_add(struct rmaext_window *w,
 	enum rmx_joined joined = RMX_ALONE;
 	bool stalled;
 
-	/* what the target may accept in part is not a series */
+	/* what the target may accept in part is not coalesced */
 	if (!peer || it->unit > RMX_SINGLE_MOST || root->attached ||
 	    root->visits || (it->kind != RMX_UPDATE && !f->limits.tcp))
 		return RMX_ALONE;
@@ -188,15 +190,15 @@ enum rmx_joined rmx_series_add(struct rmaext_window *w,
 	op = atomic_load(&line->open);
 	if (line->queued >= RMX_QUEUED) {
 		joined = RMX_LINE_FULL;
-	} else if (series_takes(op, root, it) && series_make_room(op)) {
-		series_grow_by(line, op, w, it);
-		if (op->places->count == series_most(op->unit))
+	} else if (coalesced_takes(op, root, it) && coalesced_make_room(op)) {
+		coalesced_grow_by(line, op, w, it);
+		if (op->places->count == coalesced_most(op->unit))
 			atomic_store(&line->open, NULL);
 		joined = RMX_IN_LINE;
 	} else if (!single_goes_alone(
 			   f->am, line, it,
 			   &rmx_target_of(root, it->rank)->pending) &&
-		   series_begin(w, it)) {
+		   coalesced_begin(w, it)) {
 		joined = RMX_IN_LINE;
 	}
 	if (joined == RMX_IN_LINE)
@@ -205,13 +207,13 @@ enum rmx_joined rmx_series_add(struct rmaext_window *w,
 	pthread_mutex_unlock(&f->am->lock);
 	if (joined != RMX_IN_LINE)
 		return joined;
-	series_count(root, it);
+	coalesced_count(root, it);
 	if (stalled)
 		rmx_progress_call(f);
 	return joined;
 }
 
-void rmx_series_push(struct rmaext_window *w, int64_t first, int64_t end)
+void rmx_coalesced_push(struct rmaext_window *w, int64_t first, int64_t end)
 {
 	struct rmaext_fabric *f = w->fabric;
 
