@@ -148,7 +148,7 @@ struct rmaext_fabric_options {
 	const struct rmaext_network *networks;
 	size_t network_count;
 	int everyone;
-	int one_host;	       /* its guests are processes of this host only */
+	int one_host;	       /* its clients are processes of this host only */
 	const uint8_t *secret; /* RMAEXT_SECRET bytes that sign; NULL: none */
 };
 
@@ -270,8 +270,8 @@ struct rmaext_targets {
 	 * routes, that of this rank too, must be the fabric's.
 	 */
 	int dynamic;
-	int64_t spin_ns;     /* how long a wait for memory stays awake */
-	const uint8_t *door; /* of rmaext_visit_open() alone */
+	int64_t spin_ns;       /* how long a wait for memory stays awake */
+	const uint8_t *secret; /* of rmaext_client_open() alone */
 };
 
 /*
@@ -357,17 +357,17 @@ struct rmaext_places {
 	uint64_t slots, posted, completed; /* a word a rank each */
 };
 
-/* A part of this rank's memory in a window, for guests; see am/guest.c. */
+/* A part of this rank's memory in a window, for clients; see am/client.c. */
 struct rmaext_grant {
 	const uint8_t *token; /* 16 secret bytes, of its own */
 	uint64_t first, size; /* bytes */
 	int access;
 };
 
-/* What a guest knows of a grant. */
-struct rmaext_visit {
+/* What a client knows of a grant. */
+struct rmaext_client {
 	rmaext_peer *owner;
-	const uint8_t *token, *door;
+	const uint8_t *token, *secret;
 	uint64_t size;
 	int access;
 	int align;	 /* address of the memory there, modulo 64 */
@@ -1038,22 +1038,24 @@ int64_t rmaext_window_pending(rmaext_window *window);
 void rmaext_window_free(rmaext_window *window);
 
 /*
- * Memory for processes of other jobs, which are guests. secret, 16 bytes for
- * the fabric's lifetime, opens the door: before that no grant can be reached. A
- * grant is a window that only guests use. Its owner ends it with
+ * Memory for processes of other jobs, which are clients. secret, 16 bytes for
+ * the fabric's lifetime, admits those that know it: before that no grant can be
+ * reached.
+ * A grant is a window that only clients use. Its owner ends it with
  * rmaext_window_close(), before it closes the window that the grant is of.
  */
-int rmaext_door_open(rmaext_fabric *fabric, const uint8_t *secret);
+int rmaext_clients_admit(rmaext_fabric *fabric, const uint8_t *secret);
 int rmaext_grant_open(rmaext_fabric *fabric, rmaext_window *of,
 		      const struct rmaext_grant *grant,
 		      rmaext_window **grant_p);
 /*
- * The guest's window, with one rank, 0: the owner of the grant. Before all else
- * the guest announces itself; a flush waits for the owner's answer.
+ * The client's window, with one rank, 0: the owner of the grant. Before all
+ * else the client announces itself; a flush waits for the owner's answer.
  */
-int rmaext_visit_open(rmaext_fabric *fabric, const struct rmaext_visit *visit,
-		      rmaext_window **window_p);
-int rmaext_visit_announce(rmaext_window *window);
+int rmaext_client_open(rmaext_fabric *fabric,
+		       const struct rmaext_client *client,
+		       rmaext_window **window_p);
+int rmaext_client_announce(rmaext_window *window);
 
 /*
  * Attach memory of this rank to a dynamic window, and detach it. -EEXIST: some

@@ -154,10 +154,10 @@ bool rmx_admission_is_here(struct rmx_admission *a,
 	return here;
 }
 
-void rmx_admission_guests(struct rmx_admission *a, int more)
+void rmx_admission_clients(struct rmx_admission *a, int more)
 {
 	pthread_mutex_lock(&a->lock);
-	a->guests += more;
+	a->clients += more;
 	pthread_mutex_unlock(&a->lock);
 }
 
@@ -342,7 +342,7 @@ static bool admission_knows(const struct rmx_admission *a,
 			    const struct rmx_ip *ip)
 {
 	if (a->anywhere || rmx_ips_have(&a->ranks, ip) ||
-	    (a->guests && !a->one_host && !a->network_count))
+	    (a->clients && !a->one_host && !a->network_count))
 		return true;
 	for (size_t i = 0; i < a->network_count; i++)
 		if (rmx_ip_is_within(ip, &a->networks[i]))

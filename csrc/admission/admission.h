@@ -46,8 +46,8 @@ struct rmx_admission {
 	int diag;	/* asks the kernel who owns a socket; or -1 */
 	uint32_t asked; /* number of the last question */
 	bool everyone;	/* the user wants no check */
-	bool one_host;	/* its guests are of this host */
-	int guests;	/* grants that live */
+	bool one_host;	/* its clients are of this host */
+	int clients;	/* grants that live */
 	bool anywhere;	/* the addresses of ranks cannot be read */
 	bool has_secret; /* with which segments are signed */
 	uint8_t secret[RMAEXT_SECRET];
@@ -163,6 +163,6 @@ bool rmx_admission_is_here(struct rmx_admission *a,
 			   const struct sockaddr *address);
 
 /* Adds to the grants that there are, or takes from them. */
-void rmx_admission_guests(struct rmx_admission *a, int more);
+void rmx_admission_clients(struct rmx_admission *a, int more);
 
 #endif

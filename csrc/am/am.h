@@ -17,12 +17,12 @@
 int rmx_peer_add(struct rmaext_fabric *fabric, const void *address, size_t len,
 		 int pidfd, struct rmaext_peer **peer_p);
 /*
- * The same for a guest, which the CQ's reader adds; and removes, when nothing
+ * The same for a client, which the CQ's reader adds; and removes, when nothing
  * is on its way to it.
  */
-int rmx_guest_add(struct rmaext_fabric *fabric, const void *address, size_t len,
-		  struct rmaext_peer **peer_p);
-void rmx_guest_remove(struct rmaext_fabric *fabric, struct rmaext_peer *peer);
+int rmx_client_add(struct rmaext_fabric *fabric, const void *address,
+		   size_t len, struct rmaext_peer **peer_p);
+void rmx_client_remove(struct rmaext_fabric *fabric, struct rmaext_peer *peer);
 /*
  * am.c: rmaext_fabric_open() and _close() call the next five, with no other
  * thread inside the fabric. start returns 0 or -fi_errno without a record.
@@ -71,7 +71,7 @@ static inline struct rmx_share rmx_share_of(int kind, int op, bool fetches,
 
 /*
  * The target's side: receive.c, dispatch.c, handlers.c, ranges.c and the
- * owner's half of guest.c run in the CQ's reader only. A receive buffer is the
+ * owner's half of client.c run in the CQ's reader only. A receive buffer is the
  * provider's while it receives or replies, else theirs.
  */
 
@@ -139,20 +139,21 @@ void rmx_serve_window(struct rmaext_fabric *fabric,
 void rmx_serve_no_more(struct rmaext_window *window);
 
 /*
- * guest.c: a guest writes its card to the end of a request to a peer and gets
- * the bytes written; whoever sends the request calls it, with am->lock held.
+ * client.c: a client writes its introduction to the end of a request to a peer
+ * and gets the bytes written; whoever sends the request calls it, with am->lock
+ * held.
  */
-size_t rmx_card_write(const struct rmaext_window *window,
-		      struct rmaext_peer *peer, char *at);
-/* Is a card to go ahead of the next request to that peer? am->lock is held. */
-bool rmx_card_due(const struct rmaext_window *window,
-		  const struct rmaext_peer *peer);
+size_t rmx_introduction_write(const struct rmaext_window *window,
+			      struct rmaext_peer *peer, char *at);
+/* Is an introduction to go ahead of the next request? am->lock is held. */
+bool rmx_introduction_due(const struct rmaext_window *window,
+			  const struct rmaext_peer *peer);
 /*
- * Takes the card off a request, if it has one, and admits the guest, or notes
- * what to answer it. Returns true if the message was nothing else.
+ * Takes the introduction off a request, if it has one, and admits the client,
+ * or notes what to answer it. Returns true if the message was nothing else.
  */
-bool rmx_card_take(struct rmaext_fabric *fabric,
-		   struct rmx_receive_buffer *message);
+bool rmx_introduction_take(struct rmaext_fabric *fabric,
+			   struct rmx_receive_buffer *message);
 /*
  * The provider did not take the reply to that peer, which waits since
  * message->since: is it to be dropped?

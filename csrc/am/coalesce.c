@@ -183,7 +183,7 @@ enum rmx_joined rmx_coalesce(struct rmaext_window *w,
 
 	/* what the target may accept in part is not coalesced */
 	if (!peer || it->unit > RMX_SINGLE_MOST || root->attached ||
-	    root->visits || (it->kind != RMX_UPDATE && !f->limits.tcp))
+	    root->is_client || (it->kind != RMX_UPDATE && !f->limits.tcp))
 		return RMX_ALONE;
 	line = peer->line;
 	pthread_mutex_lock(&f->am->lock);

@@ -54,7 +54,7 @@ static void reply_send(struct rmaext_fabric *f,
  * A rank that is notified was often waiting for it, and answers with a
  * notification of its own. So the reply to a notification is deferred: it goes
  * with the next message to that peer, or when the CQ is read next. That is
- * before the reader sleeps, and soon where there is a progress thread. Guests,
+ * before the reader sleeps, and soon where there is a progress thread. Clients,
  * who may be nobody, do not notify.
  */
 static bool reply_defer(struct rmaext_fabric *f,
@@ -62,7 +62,7 @@ static bool reply_defer(struct rmaext_fabric *f,
 {
 	struct rmx_am *am = f->am;
 
-	if (!f->progress.running || message->peer->guest ||
+	if (!f->progress.running || message->peer->client ||
 	    message->reply_len != sizeof(am->deferred) ||
 	    f->limits.copied < sizeof(am->deferred))
 		return false;
@@ -309,7 +309,7 @@ static void message_take(struct rmaext_fabric *f,
 		message->since = rmx_now();
 		message->patience = RMX_REPLY_MAX;
 		message->done = (struct rmx_done){0};
-		if (rmx_card_take(f, message)) {
+		if (rmx_introduction_take(f, message)) {
 			rmx_receive_post(f, message);
 			return;
 		}

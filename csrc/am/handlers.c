@@ -52,16 +52,16 @@ void rmx_serve_no_more(struct rmaext_window *w)
 		w->next->prev = w->prev;
 	if (am->recent == w)
 		am->recent = NULL;
-	if (!w->visits)
+	if (!w->is_client)
 		memcpy(am->closed[am->closed_next++ % RMX_CLOSED], w->token,
 		       sizeof(w->token));
 	pthread_mutex_unlock(&f->lock);
 }
 
-/* A guest's window, which may be of this process, is not a target. */
+/* A client's window, which may be of this process, is not a target. */
 static bool window_is_named(const struct rmaext_window *w, const uint8_t *token)
 {
-	return !w->visits && rmx_same_token(w->token, token);
+	return !w->is_client && rmx_same_token(w->token, token);
 }
 
 bool rmx_grant_lives(struct rmaext_fabric *f, const uint8_t *token)
@@ -252,7 +252,7 @@ static int ranges_serve(struct rmaext_window *w,
 
 	if (ret)
 		return ret;
-	/* a guest that fetches no long reply would keep the buffer */
+	/* a client that fetches no long reply would keep the buffer */
 	if (w->invites && w->fabric->limits.tcp && results > RMX_MESSAGE)
 		return -FI_EINVAL;
 	/* the results go behind the request and the reply's header */
@@ -330,7 +330,7 @@ static void request_record(const struct rmaext_window *w,
 		.more = q->count ? q->count - 1 : 0,
 	};
 
-	if (!w->tally.id) /* a grant, which guests use, has none */
+	if (!w->tally.id) /* a grant, which clients use, has none */
 		return;
 	event.end = rmx_now();
 	event.thread = rmx_thread_index();
@@ -380,7 +380,7 @@ enum rmx_served rmx_serve(struct rmaext_fabric *f,
 	} else {
 		message->peer = rmx_origin_find(f, q.name, q.rank);
 		if (reply.status == -FI_ENOENT && message->peer && may_wait &&
-		    !q.visits)
+		    !q.sender)
 			return RMX_NO_WINDOW;
 		if (!message->refusal)
 			reply.status = -FI_ESHUTDOWN;

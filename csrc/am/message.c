@@ -106,15 +106,16 @@ static struct rmx_send_buffer *message_new(struct rmaext_fabric *f,
 		      (uint64_t)(buffer - f->am->send_buffers),
 		.name = f->am->name,
 		.rank = (uint32_t)w->self,
-		.visits = w->visits ? RMX_GUEST : RMX_RANK,
+		.sender = w->is_client ? RMX_CLIENT : RMX_RANK,
 	};
 	memcpy(q->token, w->token, sizeof(q->token));
 	return buffer;
 }
 
-/* Nobody awaits an answer: the buffer is free once the card was sent. */
-static void card_send(struct rmaext_fabric *f, struct rmaext_peer *peer,
-		      const struct rmaext_window *w)
+/* Nobody awaits an answer: the buffer is free once the introduction was sent.
+ */
+static void introduction_send(struct rmaext_fabric *f, struct rmaext_peer *peer,
+			      const struct rmaext_window *w)
 {
 	struct rmx_send_buffer *buffer = message_new(f, peer, w);
 	struct rmx_request_header *q;
@@ -123,10 +124,10 @@ static void card_send(struct rmaext_fabric *f, struct rmaext_peer *peer,
 	if (!buffer)
 		return;
 	q = (struct rmx_request_header *)buffer->data;
-	q->visits = RMX_CARD_ALONE;
+	q->sender = RMX_INTRODUCTION_ALONE;
 	all = (struct iovec){
 		buffer->data,
-		sizeof(*q) + rmx_card_write(w, peer, (char *)(q + 1)),
+		sizeof(*q) + rmx_introduction_write(w, peer, (char *)(q + 1)),
 	};
 	if (rmx_message_send(f, buffer, &all, 1, NULL))
 		rmx_message_drop(f->am, buffer);
@@ -136,8 +137,8 @@ struct rmx_send_buffer *rmx_message_new(struct rmaext_fabric *f,
 					struct rmaext_peer *peer,
 					const struct rmaext_window *w)
 {
-	if (w->visits && rmx_card_due(w, peer))
-		card_send(f, peer, w);
+	if (w->is_client && rmx_introduction_due(w, peer))
+		introduction_send(f, peer, w);
 	return message_new(f, peer, w);
 }
 

@@ -61,24 +61,24 @@ struct rmx_request_header {
 	uint64_t unit;	 /* bytes of an element */
 	uint8_t form;	 /* as enum rmx_form */
 	uint8_t replies; /* 1: a reply to the target's request is at its end */
-	uint8_t visits;	 /* as enum rmx_visitor */
+	uint8_t sender;	 /* as enum rmx_sender */
 	uint8_t nothing[5];
 };
 
 /*
- * Who sent a request: a rank, or a guest, which is a process of another job
- * (see guest.c); a guest's first one has its card at the end, and so has the
- * message that only repeats it, which is not answered.
+ * Who sent a request: a rank, or a client, which is a process of another job
+ * (see client.c); a client's first one has its introduction at the end, and so
+ * has the message that only repeats it, which is not answered.
  */
-enum rmx_visitor {
+enum rmx_sender {
 	RMX_RANK = 0,
-	RMX_GUEST = 1,
-	RMX_WITH_CARD = 2,
-	RMX_CARD_ALONE = 3
+	RMX_CLIENT = 1,
+	RMX_WITH_INTRODUCTION = 2,
+	RMX_INTRODUCTION_ALONE = 3
 };
 
-struct rmx_card {
-	uint8_t door[RMX_TOKEN]; /* the secret of the receiver's endpoint */
+struct rmx_introduction {
+	uint8_t secret[RMX_TOKEN]; /* of the receiver's endpoint */
 	uint16_t len;
 	uint8_t address[238]; /* of the sender's endpoint, len bytes */
 };
@@ -175,7 +175,7 @@ struct rmx_receive_buffer {
 	struct rmx_region region; /* of data, if it has to be registered */
 	int64_t since;		  /* when it came, or its reply began to wait */
 	int64_t patience;	  /* ns that the reply to a rank waits */
-	int refusal;		  /* of the guest that sent it, or 0 */
+	int refusal;		  /* of the client that sent it, or 0 */
 	struct rmx_done done;
 	size_t len;
 	size_t reply, reply_len; /* where the reply is in data */
@@ -196,11 +196,11 @@ struct rmx_line {
 	atomic_uint singles; /* went by themselves since the last flush */
 	struct rmaext_peer *next_stalled;
 	bool stalled; /* the provider took nothing: it is in am->stalled */
-	int64_t card; /* when the own card last went there; 0: never */
+	int64_t introduction; /* when the own one last went there; 0: never */
 	/* the rest belongs to the CQ's reader */
 	unsigned int replies; /* that the provider sends, or did not take yet */
-	int64_t heard;	      /* a guest: when it last sent something */
-	bool turned;	      /* a guest that has no place, but is told so */
+	int64_t heard;	      /* a client: when it last sent something */
+	bool turned;	      /* a client that has no place, but is told so */
 };
 
 struct rmx_am {
@@ -240,13 +240,14 @@ struct rmx_am {
 	struct rmx_receive_buffer *chains[RMX_CHAINS];
 	unsigned int early_count; /* without those that are blocked */
 	unsigned int links;	  /* fabric->links, when all were tried */
-	/* fabric->lock guards the rest, guests apart */
+	/* fabric->lock guards the rest, clients apart */
 	struct rmaext_window *recent;	       /* of the last request */
 	uint8_t closed[RMX_CLOSED][RMX_TOKEN]; /* the last windows to go */
 	unsigned int closed_next;
-	uint8_t door[RMX_TOKEN]; /* guests must know it; zeros: none may come */
-	unsigned int guests;	 /* that have a place; the CQ's reader's */
-	unsigned int turned;	 /* that are told that they have none */
+	uint8_t secret[RMX_TOKEN]; /* that admits clients; zeros: none may come
+				    */
+	unsigned int clients;	   /* that have a place; the CQ's reader's */
+	unsigned int turned;	   /* that are told that they have none */
 };
 
 #endif

@@ -172,7 +172,7 @@ static size_t elements_pack(struct rmx_send_buffer *buffer,
  *
  * ofi_rxm has a message of more than 16 KiB fetched by its receiver, and never
  * gives up one whose receiver has died: its buffers stay, and if the fetching
- * one closes its endpoint then, it crashes (1.17). Guests come and go while
+ * one closes its endpoint then, it crashes (1.17). Clients come and go while
  * their owner lives on, so messages between them are short over tcp.
  */
 static uint64_t op_bulk_most(const struct rmx_op *op, bool *loaned)
@@ -184,7 +184,7 @@ static uint64_t op_bulk_most(const struct rmx_op *op, bool *loaned)
 	*loaned = s.operands && f->limits.pieces > s.operands &&
 		  (!f->limits.registers || op->desc);
 	if (((s.operands && !*loaned) ||
-	     (op->window->root->visits && f->limits.tcp)) &&
+	     (op->window->root->is_client && f->limits.tcp)) &&
 	    most > RMX_MESSAGE - RMX_HEADERS)
 		most = RMX_MESSAGE - RMX_HEADERS;
 	if (s.operands > 1)

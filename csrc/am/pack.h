@@ -28,10 +28,11 @@ static inline bool rmx_op_notifies(const struct rmx_op *op)
 	return op->kind == RMX_MESSAGE_PUT && op->notify >= 0;
 }
 
-/* A put of nothing to another job announces a guest: its card takes room. */
+/* A put of nothing to another job announces a client: its introduction takes
+ * room. */
 static inline bool rmx_op_is_announcement(const struct rmx_op *op)
 {
-	return op->window->visits && !op->len;
+	return op->window->is_client && !op->len;
 }
 
 /* A message for the network: its first piece lies in the buffer. */

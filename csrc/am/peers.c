@@ -6,7 +6,7 @@
 
 /* net/ gives a peer its address, this room its line. */
 static int peer_new(struct rmaext_fabric *f, const void *address, size_t len,
-		    int pidfd, bool guest, struct rmaext_peer **peer_p)
+		    int pidfd, bool client, struct rmaext_peer **peer_p)
 {
 	struct rmaext_peer *peer = calloc(1, sizeof(*peer));
 	struct rmx_line *line = calloc(1, sizeof(*line));
@@ -15,7 +15,7 @@ static int peer_new(struct rmaext_fabric *f, const void *address, size_t len,
 	if (peer && line) {
 		line->queue_end = &line->queue;
 		peer->line = line;
-		peer->guest = guest;
+		peer->client = client;
 		ret = rmx_peer_insert(f, address, len, pidfd, peer);
 	} else {
 		ret = rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "peer");
@@ -35,13 +35,13 @@ int rmx_peer_add(struct rmaext_fabric *f, const void *address, size_t len,
 	return peer_new(f, address, len, pidfd, false, peer_p);
 }
 
-int rmx_guest_add(struct rmaext_fabric *f, const void *address, size_t len,
-		  struct rmaext_peer **peer_p)
+int rmx_client_add(struct rmaext_fabric *f, const void *address, size_t len,
+		   struct rmaext_peer **peer_p)
 {
 	return peer_new(f, address, len, -1, true, peer_p);
 }
 
-void rmx_guest_remove(struct rmaext_fabric *f, struct rmaext_peer *peer)
+void rmx_client_remove(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
 	rmx_peer_remove(f, peer);
 	free(peer->line);

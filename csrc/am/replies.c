@@ -55,7 +55,7 @@ struct rmaext_error rmx_refusal(const struct rmaext_window *w, const char *call,
 	snprintf(record.detail, sizeof(record.detail), "%s",
 		 status == -FI_ESHUTDOWN ? rmx_closed_there(w)
 		 : status == -FI_EBUSY	 ? "the owner has no place for another "
-					   "guest: try again later"
+					   "client: try again later"
 					 : "the target refuses the operation");
 	return record;
 }

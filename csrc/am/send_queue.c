@@ -115,10 +115,10 @@ static size_t message_append(struct rmaext_fabric *f,
 		(struct rmx_request_header *)buffer->data;
 	struct rmx_am *am = f->am;
 
-	if (rmx_op_is_announcement(op)) { /* a guest's first, alone in it */
-		q->visits = RMX_WITH_CARD;
-		return end + rmx_card_write(op->window, buffer->peer,
-					    buffer->data + end);
+	if (rmx_op_is_announcement(op)) { /* a client's first, alone in it */
+		q->sender = RMX_WITH_INTRODUCTION;
+		return end + rmx_introduction_write(op->window, buffer->peer,
+						    buffer->data + end);
 	}
 	if (buffer->bulk || atomic_load(&am->deferred_to) != buffer->peer ||
 	    end > RMX_MESSAGE - sizeof(am->deferred))

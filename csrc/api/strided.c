@@ -86,7 +86,7 @@ static int strided_send(struct rmaext_window *w, int64_t rank, uint64_t offset,
 {
 	const uint64_t len = s->run * s->runs;
 	const size_t bytes = loops_bytes(s);
-	const bool copy = put && len <= RMX_COPY_MAX && !w->visits;
+	const bool copy = put && len <= RMX_COPY_MAX && !w->is_client;
 	struct rmx_op *op;
 	int ret = rmx_op_new(w, rank, put ? RMX_MESSAGE_PUT : RMX_MESSAGE_GET,
 			     offset, len, bytes + (copy ? len : 0), &op);
@@ -207,7 +207,8 @@ static int strided_run(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	if (rmx_copies(t) &&
 	    (put || !rmx_places_by_messages(w, t, s->runs, s->run)))
 		return strided_copy(w, rank, offset, put, s, buf, op_p);
-	if (t->route == RMAEXT_FABRIC && !w->visits && s->run >= RMX_LONG_RUN)
+	if (t->route == RMAEXT_FABRIC && !w->is_client &&
+	    s->run >= RMX_LONG_RUN)
 		return strided_post(w, rank, offset, put, s, buf, op_p);
 	return strided_send(w, rank, offset, put, s, buf, op_p);
 }

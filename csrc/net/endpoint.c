@@ -72,13 +72,13 @@ uint64_t rmx_name(const void *address, size_t len)
 }
 
 struct rmaext_peer *rmx_peer_find(struct rmaext_fabric *f, uint64_t name,
-				  bool guests)
+				  bool clients)
 {
 	struct rmaext_peer *found = NULL;
 
 	pthread_mutex_lock(&f->lock);
 	for (struct rmaext_peer *p = f->named[name % RMX_NAMES]; p; p = p->same)
-		if (p->name == name && (guests || !p->guest) &&
+		if (p->name == name && (clients || !p->client) &&
 		    (!found || atomic_load(&found->gone)))
 			found = p;
 	pthread_mutex_unlock(&f->lock);
@@ -103,8 +103,8 @@ int rmx_peer_insert(struct rmaext_fabric *f, const void *address, size_t len,
 	f->peers = peer;
 	peer->same = f->named[peer->name % RMX_NAMES];
 	f->named[peer->name % RMX_NAMES] = peer;
-	if (peer->guest)
-		f->guests++;
+	if (peer->client)
+		f->clients++;
 	else if (++f->ranks_met > f->ranks)
 		f->ranks = f->ranks_met;
 	pthread_mutex_unlock(&f->lock);
@@ -123,7 +123,7 @@ void rmx_peer_remove(struct rmaext_fabric *f, struct rmaext_peer *peer)
 		same = &(*same)->same;
 	*link = peer->next;
 	*same = peer->same;
-	f->guests--;
+	f->clients--;
 	pthread_mutex_unlock(&f->lock);
 	f->transport->remove(f, peer->addr);
 	rmx_probe_end(&peer->probe);

@@ -32,7 +32,7 @@ struct rmaext_peer {
 	int pidfd;	  /* readable once the peer's process is gone; or -1 */
 	atomic_bool gone; /* the process or its endpoint was seen to be gone */
 	atomic_bool serves; /* a progress thread of it answers messages */
-	bool guest; /* no rank: it is answered only, and may be removed */
+	bool client; /* no rank: it is answered only, and may be removed */
 	struct rmx_probe probe;
 	atomic_uint contexts; /* operations and chunks on their way to it */
 	uint64_t name;	      /* rmx_name of its address */
@@ -69,7 +69,7 @@ struct rmaext_fabric {
 	atomic_uint links;	/* number of windows that were ever linked */
 	unsigned int ranks_met; /* that have a peer; guarded by `lock` */
 	atomic_uint ranks;	/* of the largest communicator, or ranks_met */
-	atomic_uint guests;	/* that have a peer */
+	atomic_uint clients;	/* that have a peer */
 	struct rmx_rundown rundown;
 	struct rmaext_fabric *next; /* in the list of closed fabrics */
 	/* only the reader of the CQ changes these two */
@@ -111,25 +111,26 @@ uint64_t rmx_name(const void *address, size_t len);
 int rmx_peer_insert(struct rmaext_fabric *fabric, const void *address,
 		    size_t len, int pidfd, struct rmaext_peer *peer);
 
-/* Returns how many ranks and guests may send messages. */
+/* Returns how many ranks and clients may send messages. */
 static inline unsigned int rmx_peers_expected(const struct rmaext_fabric *f)
 {
-	return atomic_load(&f->ranks) + atomic_load(&f->guests);
+	return atomic_load(&f->ranks) + atomic_load(&f->clients);
 }
 
 /*
- * Removes a guest, to which nothing is on its way. Only the CQ's reader calls
+ * Removes a client, to which nothing is on its way. Only the CQ's reader calls
  * it, which then frees the peer.
  */
 void rmx_peer_remove(struct rmaext_fabric *fabric, struct rmaext_peer *peer);
 
 /*
  * Returns the peer of that name, the last one added that is not known to be
- * gone if there are several, or NULL. Guests are found only by the CQ's reader,
- * which asks for them: it alone keeps them. Takes the lock of the fabric.
+ * gone if there are several, or NULL. Clients are found only by the CQ's
+ * reader, which asks for them: it alone keeps them. Takes the lock of the
+ * fabric.
  */
 struct rmaext_peer *rmx_peer_find(struct rmaext_fabric *fabric, uint64_t name,
-				  bool guests);
+				  bool clients);
 
 /*
  * Returns 0 if a peer of the own endpoint can have this address, or -FI_EINVAL

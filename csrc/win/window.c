@@ -138,9 +138,9 @@ int rmx_window_new(struct rmaext_fabric *f,
 	w->self = w->members->self;
 	if (targets->token)
 		memcpy(w->token, targets->token, sizeof(w->token));
-	w->visits = targets->door;
-	if (w->visits)
-		memcpy(w->door, targets->door, sizeof(w->door));
+	w->is_client = targets->secret;
+	if (w->is_client)
+		memcpy(w->secret, targets->secret, sizeof(w->secret));
 	w->targets = rmx_targets_new(w->count);
 	if (targets->dynamic)
 		w->attached = rmx_attached_new();

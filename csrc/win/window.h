@@ -126,10 +126,11 @@ struct rmaext_window {
 	struct rmx_attached *attached; /* of a dynamic window; else NULL */
 	/* bytes of a rank's control blocks, if the window is over such; or 0 */
 	atomic_uint_fast64_t control_end;
-	bool invites; /* a grant: its origins are guests; see am/guest.c */
-	bool visits;  /* a guest's: another job has it, messages reach it */
-	uint8_t door[RMX_TOKEN]; /* of the owner's endpoint, if it visits */
-	uint8_t *raw_keys;	 /* raw_len bytes each, raw keys only */
+	bool invites;	/* a grant: its origins are clients; see am/client.c */
+	bool is_client; /* a client's: another job has it, messages reach it */
+	uint8_t secret[RMX_TOKEN]; /* of the owner's endpoint, if it is a
+				      client's */
+	uint8_t *raw_keys;	   /* raw_len bytes each, raw keys only */
 	size_t raw_len;
 	bool raw_same;		     /* there is one key, for all ranks */
 	struct rmx_rundown rundown;  /* calls of this rank */
@@ -251,8 +252,8 @@ void rmx_window_free(struct rmaext_window *window);
 /* Returns the words for an answer that says that the window is closed there. */
 static inline const char *rmx_closed_there(const struct rmaext_window *w)
 {
-	return w->visits ? "the window there is closed, or the grant revoked"
-			 : "the window there is closed";
+	return w->is_client ? "the window there is closed, or the grant revoked"
+			    : "the window there is closed";
 }
 
 /*
@@ -271,7 +272,7 @@ static inline bool rmx_copies(const struct rmx_target *t)
 static inline bool rmx_by_message(const struct rmaext_window *w,
 				  const struct rmx_target *t, uint64_t len)
 {
-	return w->visits || len < w->fabric->limits.least ||
+	return w->is_client || len < w->fabric->limits.least ||
 	       t->route == RMAEXT_CMA;
 }
 

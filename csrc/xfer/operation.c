@@ -50,7 +50,7 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	void *desc = NULL;
 	int ret = kind < RMX_UPDATE ? rmx_key_map(root, rank) : 0;
 
-	if (!ret && (root->attached || root->visits) && kind < RMX_UPDATE)
+	if (!ret && (root->attached || root->is_client) && kind < RMX_UPDATE)
 		ret = rmx_fail(-FI_EOPNOTSUPP, rank, "operation",
 			       "no key leads to the memory there: it is "
 			       "reached by messages only");

@@ -28,7 +28,7 @@ STYLE = 'font-family="sans-serif" font-size="13" fill="currentColor"'
 _C_WORDS = {
     "python": "the methods that Python calls, in C: the only room with Python.h",
     "api": "what rmaext.h promises: check, choose the route, call the right room",
-    "am": "active messages: queue, wire, replies, handlers, batches, guests",
+    "am": "active messages: queue, wire, replies, handlers, coalescing, clients",
     "xfer": "operations over the network: post, complete, nonblocking",
     "exec": "updates by this CPU: guard, loops, vectorised ones",
     "win": "the window: rank table, control block, checks, attachment",

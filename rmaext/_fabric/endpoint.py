@@ -34,7 +34,7 @@ __all__ = ["Endpoint"]
 _COUNTS = [name for name, _ in ffi.typeof("struct rmaext_stats").fields]
 _LOCAL, _RAW = 1 << 2, 1 << 3
 CONTROL_BYTES = 64
-GUESTS = 1024  # of other jobs that an endpoint answers at a time, see csrc/am/guest.c
+CLIENTS = 1024  # of other jobs that an endpoint answers at a time, see csrc/am/client.c
 _KEYS_TRIED = 257  # of one-byte keys, all
 # Buffers that only the network uses. Beyond these, the next request waits.
 _ORPHANS = 1024
@@ -120,7 +120,7 @@ class Endpoint(cmethods.Endpoint):
         self.origins = Origins(self) if self.mr_bits & _LOCAL else None
         self._lock = locks.lock()
         self._peers: dict[bytes, Any] = {}
-        self._door: bytes | None = None
+        self._secret: bytes | None = None
         self._bind(None if self.origins is None else self.origins.know)
         self._allowance = 1  # how many times as much as usual nobody may wait for
         # what C may still touch until it is deregistered
@@ -202,14 +202,14 @@ class Endpoint(cmethods.Endpoint):
         check(lib.rmaext_fabric_address(self.live(), buf, size))
         return bytes(ffi.buffer(buf, size[0]))
 
-    def door(self) -> bytes:
-        """Return the secret that processes of other jobs need; the door is open from then on."""
+    def secret(self) -> bytes:
+        """Return the secret that clients need, processes of other jobs; it admits them."""
         with self._lock:
-            if self._door is None:
+            if self._secret is None:
                 secret = os.urandom(16)
-                check(lib.rmaext_door_open(self.live(), secret))
-                self._door = secret
-            return self._door
+                check(lib.rmaext_clients_admit(self.live(), secret))
+                self._secret = secret
+            return self._secret
 
     def peer(self, name: bytes, pidfd: int, which: bytes = b"") -> Any:
         """Return the handle of the peer with that address; owns pidfd.

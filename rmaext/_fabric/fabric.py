@@ -103,7 +103,7 @@ class Fabric(Unique):
 
         False where the provider does not listen on TCP sockets, or is ofi_mrail (other users of
         the host are refused there, too), the kernel does not tell who owns a socket
-        (sock_diag(7)), or RMAEXT_ADMIT is "everyone". Guests may come from other hosts while
+        (sock_diag(7)), or RMAEXT_ADMIT is "everyone". Clients may come from other hosts while
         there is a grant for the network, unless RMAEXT_ADMIT names networks.
         """
         return self._endpoint.guarded

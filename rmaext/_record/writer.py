@@ -29,7 +29,7 @@ _state: dict[str, Any] = {"begun": False, "wrong": None}
 
 
 def begin() -> None:
-    """Open the record, once. Local; a guest may be without MPI. Its error is for `check`."""
+    """Open the record, once. Local; a client may be without MPI. Its error is for `check`."""
     world = MPI.COMM_WORLD if MPI.Is_initialized() and not MPI.Is_finalized() else None
     if _state["begun"]:
         if world and (own := lib.rmaext_record_own()):

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from .._comm.host import Beacon, Hello
 from .._comm.network import offers
 from .._comm.provider_choice import choose
-from .._fabric.endpoint import GUESTS, Endpoint
+from .._fabric.endpoint import CLIENTS, Endpoint
 from .._memory import arrays
 from .._native._lib import ffi, lib
 from .._native.owned import owned
@@ -126,7 +126,7 @@ class Grant(Unique):
             beacon=own.beacon,
             endpoint=fabric.candidate,
             address=fabric.name().hex(),
-            door=fabric.door().hex(),
+            secret=fabric.secret().hex(),
             token=self._token.hex(),
             name=str(window._name),
             size=(self.stop - self.start) * window._dtype.itemsize,
@@ -182,13 +182,13 @@ class Grant(Unique):
 
 
 def _open(scope: str, spin: float) -> Endpoint:
-    """Return this process's endpoint of a scope, with its door open. Local."""
+    """Return this process's endpoint of a scope, which admits clients. Local."""
     fabric = Endpoint.get(scope)
     if fabric is None:
         config = Config.read()
         own = Hello.make(config, "", **offers(config))
-        fabric = Endpoint.open(scope, choose([own], scope)[0], config, spin, GUESTS)
-    fabric.door()
+        fabric = Endpoint.open(scope, choose([own], scope)[0], config, spin, CLIENTS)
+    fabric.secret()
     return fabric
 
 

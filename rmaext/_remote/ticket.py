@@ -51,7 +51,7 @@ class Ticket(NamedTuple):
     beacon: str
     endpoint: Candidate
     address: str  # of the endpoint, in hexadecimal, as the next two
-    door: str  # secret of the endpoint
+    secret: str  # of the endpoint
     token: str  # secret of the grant
     name: str  # of the window
     size: int  # bytes
@@ -92,7 +92,7 @@ class Ticket(NamedTuple):
         if self.scope not in ("host", "network") or self.order not in ("little", "big"):
             raise ValueError("scope or byte order")
         for text, sizes in (
-            (self.door, (16,)),
+            (self.secret, (16,)),
             (self.token, (16,)),
             (self.beacon, (32,)),
             (self.address, range(1, 239)),

@@ -12,7 +12,7 @@ from .._comm.host import Beacon, Hello, pidfd_of
 from .._comm.network import offers
 from .._comm.provider_choice import choose
 from .._comm.window_record import WindowRecord
-from .._fabric.endpoint import GUESTS, Endpoint
+from .._fabric.endpoint import CLIENTS, Endpoint
 from .._fabric.library import Candidate
 from .._memory import arrays
 from .._native._lib import ffi, lib
@@ -114,7 +114,7 @@ class RemoteWindow(NoRankHere[ScalarT], Window[ScalarT]):  # type: ignore[overri
         RmaTimeout
             It does not answer, or is another process by now.
         BusyError
-            1,024 other guests have sent it something in the last seconds: try again later.
+            1,024 other clients have sent it something in the last seconds: try again later.
         NotLocalError
             The ticket is for the owner's host only, and this is another one.
         NoProviderError
@@ -178,11 +178,11 @@ class RemoteWindow(NoRankHere[ScalarT], Window[ScalarT]):  # type: ignore[overri
 
     def _open(self, it: Ticket, peer: Any) -> None:
         token = ffi.from_buffer("uint8_t[]", bytes.fromhex(it.token))
-        door = ffi.from_buffer("uint8_t[]", bytes.fromhex(it.door))
-        what = [peer, token, door, it.size, it.access, it.align, int(self._timeout * 1e9)]
-        visit, handle = ffi.new("struct rmaext_visit *", what), ffi.new("rmaext_window **")
+        secret = ffi.from_buffer("uint8_t[]", bytes.fromhex(it.secret))
+        what = [peer, token, secret, it.size, it.access, it.align, int(self._timeout * 1e9)]
+        client, handle = ffi.new("struct rmaext_client *", what), ffi.new("rmaext_window **")
         assert self._fabric is not None
-        code = lib.rmaext_visit_open(self._fabric.live(), visit, handle)
+        code = lib.rmaext_client_open(self._fabric.live(), client, handle)
         if code:
             raise from_c(code, f"attach: window {self._name}")
         self._handle = owned(handle[0], lib.rmaext_window_free)
@@ -191,7 +191,7 @@ class RemoteWindow(NoRankHere[ScalarT], Window[ScalarT]):  # type: ignore[overri
 
     def _announce(self, where: str) -> None:
         """Ask the owner whether what the ticket says still holds."""
-        code = lib.rmaext_visit_announce(self._handle)
+        code = lib.rmaext_client_announce(self._handle)
         if code:
             raise from_c(code, where)
         wait = ffi.new("struct rmaext_wait *", [int(self._timeout * 1e9), 0, 0, 0])
@@ -280,4 +280,4 @@ def _endpoint(it: Ticket, own: Hello, config: Config) -> Endpoint:
     there: dict[str, Candidate] = {it.scope: it.endpoint}
     mine = own._replace(wanted=it.endpoint.provider, **offers(config))
     theirs = mine._replace(net=it.net, node=it.node, candidates=[it.endpoint], opened=there)
-    return Endpoint.open(it.scope, choose([mine, theirs], it.scope)[0], config, _SPIN, GUESTS)
+    return Endpoint.open(it.scope, choose([mine, theirs], it.scope)[0], config, _SPIN, CLIENTS)

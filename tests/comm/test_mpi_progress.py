@@ -184,7 +184,7 @@ def test_a_remote_window_needs_no_mpi(audit, counts, run_python, tmp_path):
 
         win = rmaext.Window.allocate(MPI.COMM_SELF, 4)
         win.local[:] = 3
-        guest = '''if True:
+        client = '''if True:
             import os, signal, sys, threading, time
             import mpi4py
             mpi4py.rc.initialize = False
@@ -202,7 +202,7 @@ def test_a_remote_window_needs_no_mpi(audit, counts, run_python, tmp_path):
         '''
         for name in "LD_AUDIT", "AUDIT_FILE":
             os.environ[name] = os.environ[f"MY_{name}"]
-        subprocess.run([sys.executable, "-c", guest, win.export().hex()], check=True)
+        subprocess.run([sys.executable, "-c", client, win.export().hex()], check=True)
     """
     env = {f"MY_{name}": value for name, value in audited(audit, counts).items()}
     env |= {"RMAEXT_ROUTE": "fabric", "PYTHONPATH": launch.PYTHONPATH}

@@ -7,7 +7,7 @@
  * and next to the message.
  *
  * The first bytes say what a stranger cannot guess, and somebody may have
- * nonetheless: tokens, the secret of the door, the id of a request.
+ * nonetheless: tokens, the secret of the secret, the id of a request.
  */
 #include "am/am.h"
 
@@ -25,7 +25,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct rmaext_fabric fabric;
 static uint8_t tokens[TOKENS][RMX_TOKEN];
-static const uint8_t door[RMX_TOKEN] = "the door's, all";
+static const uint8_t secret[RMX_TOKEN] = "the secret's, all";
 static rmaext_window *asked; /* of which requests are made */
 static rmaext_window *revocable;
 static rmaext_window *whole;
@@ -141,7 +141,7 @@ static void endpoint(void)
 	pthread_mutex_init(&fabric.transfers->backlog.lock, NULL);
 	if (rmx_transfers_start(&fabric) || rmx_am_start(&fabric) ||
 	    rmx_progress_start(&fabric, 0, 0) ||
-	    rmaext_door_open(&fabric, door))
+	    rmaext_clients_admit(&fabric, secret))
 		abort();
 }
 
@@ -295,15 +295,18 @@ static void request(const uint8_t *how, uint8_t *message, size_t len)
 		q.rank %= RANKS;
 	if (how[1] & 4)
 		q.form = (uint8_t)(1 + q.form % 3);
-	if (how[1] & 8 && len >= sizeof(q) + sizeof(struct rmx_card)) {
-		struct rmx_card *card =
-			(struct rmx_card *)(void *)(message + len -
-						    sizeof(*card));
+	if (how[1] & 8 && len >= sizeof(q) + sizeof(struct rmx_introduction)) {
+		struct rmx_introduction *introduction =
+			(struct rmx_introduction
+				 *)(void *)(message + len -
+					    sizeof(*introduction));
 
-		q.visits = RMX_WITH_CARD;
-		memcpy(message + len - sizeof(*card), door, sizeof(door));
+		q.sender = RMX_WITH_INTRODUCTION;
+		memcpy(message + len - sizeof(*introduction), secret,
+		       sizeof(secret));
 		if (how[1] & 16)
-			memcpy((char *)card + offsetof(struct rmx_card, len),
+			memcpy((char *)introduction +
+				       offsetof(struct rmx_introduction, len),
 			       (uint8_t[]){sizeof(struct sockaddr_in), 0}, 2);
 	}
 	if (how[1] & 32 && q.form == RMX_RANGES) /* else none is valid */

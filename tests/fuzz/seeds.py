@@ -72,9 +72,11 @@ def messages() -> list[bytes]:
         for token in range(5):
             found.append(bytes([0, token, 2 + 32, 0, 0]) + message)
         found.append(bytes([16, 3, 1 + 2, 0, 0]) + message)
-    card = bytes(16) + struct.pack("=H", 16) + struct.pack("=HHI8x", 2, 9, 1).ljust(238, b"\0")
-    guest = sent[-2] + card
-    found += [bytes([0, 3, how, 0, 0]) + guest for how in (8, 8 + 16, 8 + 16 + 64)]
+    introduction = (
+        bytes(16) + struct.pack("=H", 16) + struct.pack("=HHI8x", 2, 9, 1).ljust(238, b"\0")
+    )
+    client = sent[-2] + introduction
+    found += [bytes([0, 3, how, 0, 0]) + client for how in (8, 8 + 16, 8 + 16 + 64)]
     for size in (0, 8, 64):
         answer = struct.pack("=IiQ16s", 0x32416D72, 0, 0, b"") + bytes(size)
         found += [bytes([mode, 7, 0, 2, 8]) + answer for mode in (2, 6, MANY)]
@@ -111,7 +113,7 @@ def records() -> list[bytes]:
             beacon="ab" * 32,
             endpoint=_LO,
             address="02000000" * 4,
-            door="cd" * 16,
+            secret="cd" * 16,
             token="ef" * 16,
             name="1[2:3]",
             size=6 * unit,

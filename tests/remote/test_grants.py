@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from guests import refuses
+from clients import refuses
 from support.guarded import neighbour, same
 
 import rmaext

@@ -6,7 +6,7 @@ from __future__ import annotations
 import launch
 import numpy as np
 import pytest
-from guests import refuses
+from clients import refuses
 from support.guarded import Guarded, neighbour, noise, same
 
 import rmaext
@@ -220,7 +220,7 @@ def test_outside_the_communicator(world):
 
 
 def test_stats(comm, win):
-    """What a guest does is counted there, apart from what the window's ranks do."""
+    """What a client does is counted there, apart from what the window's ranks do."""
     with rmaext.RemoteWindow.attach(win.export()) as far:
         before = far.stats["calls"].sum()
         far.put([1.0, 2.0], 0)

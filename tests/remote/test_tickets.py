@@ -9,7 +9,7 @@ import zlib
 
 import numpy as np
 import pytest
-from guests import forge, refuses
+from clients import forge, refuses
 
 import rmaext
 from rmaext import RemoteWindow
@@ -65,7 +65,7 @@ BAD = {
     "beacon": ["", "zz", "ab"],
     "endpoint": [None, [], {}, {"provider": 1}],
     "address": ["", "0", "ab" * 239],
-    "door": ["", "ab", 3],
+    "secret": ["", "ab", 3],
     "token": ["ab" * 15, None],
     "size": [63, -1, 1 << 63],
     "access": [0, 4],

@@ -194,7 +194,7 @@ def test_networks_that_the_user_names(hosts, tmp_path, networks, answers):
 
 
 def grant(folder: Path, scope: str) -> None:
-    """Have rank 0 grant memory to such guests; "": take that back."""
+    """Have rank 0 grant memory to such clients; "": take that back."""
     if scope:
         (folder / "scope").write_text(scope)
         (folder / "scope").rename(folder / "grant")
@@ -207,7 +207,7 @@ def grant(folder: Path, scope: str) -> None:
 
 
 @pytest.mark.parametrize("library", BOTH_IN_MATRIX)
-def test_hosts_of_guests(hosts, tmp_path, library):
+def test_hosts_of_clients(hosts, tmp_path, library):
     """They may come while there is a grant, and not after the last is revoked."""
     with job(tmp_path, ranks_on(hosts), library) as it:
         for scope, answers in (("", 0), ("network", 10), ("", 0), ("network", 10)):
@@ -248,10 +248,10 @@ def test_connections_that_come_and_go(hosts, tmp_path, library):
     (tmp_path / "sleep").touch()
     with job(tmp_path, ranks_on(hosts), library) as it:
         victim = it.addresses[0]
-        guest = Stranger(hosts[1].pid, NOBODY, attacks.come_and_go, victim)
+        client = Stranger(hosts[1].pid, NOBODY, attacks.come_and_go, victim)
         # of an address that is no rank's: what is refused leaves EAGAIN in errno
         assert Stranger(hosts[2].pid, NOBODY, attacks.say_often, victim, 3).result() == 0
-        assert guest.result() == 0
+        assert client.result() == 0
     assert it.counted("descriptors") == 0, it.said
     assert it.counted("admitted") + it.counted("refused") > 400, it.said
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * What processes can do that have had a ticket, and what they must not do to
- * the owner and its peers: cards that name any address, as many as they like.
+ * the owner and its peers: introductions that name any address, as many as they
+ * like.
  */
 #include "rig.h"
 #include "net/libfabric/libfabric.h"
@@ -20,7 +21,8 @@ struct attack {
 	rmaext_fabric *attacker;
 	rmaext_peer *owner;
 	rmaext_window *granted;
-	/* what the cards name: 0 is this host's loopback, and no padding */
+	/* what the introductions name: 0 is this host's loopback, and no
+	 * padding */
 	uint32_t host;
 	uint8_t padding;
 };
@@ -32,7 +34,7 @@ static void attack_open(struct attack *a)
 	rig_open(&a->r, (struct rig_options){
 				.size = SIZE, .two = true, .served = true});
 	OK(rmaext_grant_open(a->r.target, a->r.there, &it, &a->granted));
-	OK(rmaext_door_open(a->r.target, secret));
+	OK(rmaext_clients_admit(a->r.target, secret));
 	a->attacker = fabric_open(true, false);
 	a->owner = peer_of(a->attacker, a->r.target);
 }
@@ -63,11 +65,11 @@ static struct sockaddr_in address_of(const struct attack *a, unsigned int port)
 }
 
 /* An announcement whose answer is to go to a port where nobody listens. */
-static void card_send(struct attack *a, unsigned int port)
+static void introduction_send(struct attack *a, unsigned int port)
 {
 	static char message[8192][sizeof(struct rmx_request_header) +
 				  sizeof(struct rmx_range) +
-				  sizeof(struct rmx_card)];
+				  sizeof(struct rmx_introduction)];
 	static unsigned int count;
 	const struct sockaddr_in address = address_of(a, port);
 	struct rmx_request_header q = {
@@ -76,19 +78,20 @@ static void card_send(struct attack *a, unsigned int port)
 		.rank = UINT32_MAX,
 		.count = 1,
 		.form = RMX_RANGES,
-		.visits = RMX_WITH_CARD,
+		.sender = RMX_WITH_INTRODUCTION,
 	};
 	const struct rmx_range range = {.unit = 1, .kind = RMX_MESSAGE_PUT};
-	struct rmx_card card = {.len = sizeof(address)};
+	struct rmx_introduction introduction = {.len = sizeof(address)};
 	char *at = message[count++ % COUNT(message)];
 	ssize_t ret;
 
 	memcpy(q.token, token, sizeof(q.token));
-	memcpy(card.door, secret, sizeof(card.door));
-	memcpy(card.address, &address, sizeof(address));
+	memcpy(introduction.secret, secret, sizeof(introduction.secret));
+	memcpy(introduction.address, &address, sizeof(address));
 	memcpy(at, &q, sizeof(q));
 	memcpy(at + sizeof(q), &range, sizeof(range));
-	memcpy(at + sizeof(q) + sizeof(range), &card, sizeof(card));
+	memcpy(at + sizeof(q) + sizeof(range), &introduction,
+	       sizeof(introduction));
 	for (int64_t end = now() + 5 * SECOND;;) {
 		ret = fi_send(a->attacker->endpoint->ep, at, sizeof(message[0]),
 			      NULL, a->owner->addr, at);
@@ -98,13 +101,14 @@ static void card_send(struct attack *a, unsigned int port)
 	}
 }
 
-/* An honest guest comes; what becomes of its announcement. */
-static int visit(const struct attack *a, rmaext_fabric *f, double seconds)
+/* An honest client comes; what becomes of its announcement. */
+static int become_client(const struct attack *a, rmaext_fabric *f,
+			 double seconds)
 {
-	struct rmaext_visit it = {
+	struct rmaext_client it = {
 		.owner = peer_of(f, a->r.target),
 		.token = token,
-		.door = secret,
+		.secret = secret,
 		.size = PART,
 		.access = RMAEXT_READ,
 		.timeout = (int64_t)(seconds * 1e9),
@@ -113,8 +117,8 @@ static int visit(const struct attack *a, rmaext_fabric *f, double seconds)
 	uint64_t got;
 	int ret;
 
-	OK(rmaext_visit_open(f, &it, &w));
-	OK(rmaext_visit_announce(w));
+	OK(rmaext_client_open(f, &it, &w));
+	OK(rmaext_client_announce(w));
 	ret = flush_for(w, 0, seconds);
 	if (!ret)
 		ret = get(w, 0, &got, sizeof(got));
@@ -136,7 +140,7 @@ static void peers_go_on(struct attack *a)
 	CHECK(now() - start < 8 * SECOND);
 }
 
-/* Sends a card. Has it got a place, once a later one has? */
+/* Sends a introduction. Has it got a place, once a later one has? */
 static bool gets_place(struct attack *a, uint32_t host, uint8_t padding)
 {
 	const int64_t end = now() + 20 * SECOND;
@@ -146,11 +150,11 @@ static bool gets_place(struct attack *a, uint32_t host, uint8_t padding)
 	a->host = host;
 	a->padding = padding;
 	it = address_of(a, ++port);
-	card_send(a, port);
+	introduction_send(a, port);
 	a->host = 0;
 	a->padding = 0;
 	later = address_of(a, ++port);
-	card_send(a, port);
+	introduction_send(a, port);
 	while (!rmx_peer_find(a->r.target, rmx_name(&later, sizeof(later)),
 			      true)) {
 		CHECK(now() < end);
@@ -161,7 +165,7 @@ static bool gets_place(struct attack *a, uint32_t host, uint8_t padding)
 
 /*
  * A name is a hash of an address: bytes without a meaning could give it that of
- * another guest. And an endpoint for this host answers nobody elsewhere.
+ * another client. And an endpoint for this host answers nobody elsewhere.
  */
 static void addresses(void)
 {
@@ -187,7 +191,7 @@ static void refusing(bool revoked)
 	if (revoked)
 		attack_revoke(&a);
 	for (int i = 0; i < 60; i++)
-		card_send(&a, 1);
+		introduction_send(&a, 1);
 	nap(0.3);
 	peers_go_on(&a);
 	attack_close(&a);
@@ -203,13 +207,13 @@ static void refusing_granted(void)
 	refusing(false);
 }
 
-/* Cards of a ticket that was revoked take nobody's place. */
+/* Introductions of a ticket that was revoked take nobody's place. */
 static void places_revoked(void)
 {
 	const struct rmaext_grant it = {secret, 0, PART, RMAEXT_READ};
 	rmaext_window *other;
 	struct attack a = {.padding = 0};
-	struct rmaext_visit visit_other;
+	struct rmaext_client other_client;
 	rmaext_fabric *f;
 	rmaext_window *w;
 
@@ -218,20 +222,20 @@ static void places_revoked(void)
 	attack_revoke(&a);
 	f = fabric_open(true, false);
 	/* one who comes too late is told so */
-	EQUAL(visit(&a, f, 5), -FI_ESHUTDOWN);
+	EQUAL(become_client(&a, f, 5), -FI_ESHUTDOWN);
 	for (unsigned int i = 0; i < MANY; i++)
-		card_send(&a, 1 + i);
+		introduction_send(&a, 1 + i);
 	nap(0.3);
-	visit_other = (struct rmaext_visit){
+	other_client = (struct rmaext_client){
 		.owner = peer_of(f, a.r.target),
 		.token = secret,
-		.door = secret,
+		.secret = secret,
 		.size = PART,
 		.access = RMAEXT_READ,
 		.timeout = 5 * SECOND,
 	};
-	OK(rmaext_visit_open(f, &visit_other, &w));
-	OK(rmaext_visit_announce(w));
+	OK(rmaext_client_open(f, &other_client, &w));
+	OK(rmaext_client_announce(w));
 	OK(flush_for(w, 0, 5));
 	OK(rmaext_window_close(w));
 	rmaext_window_free(w);
@@ -251,28 +255,28 @@ static void places_granted(void)
 
 	attack_open(&a);
 	for (unsigned int i = 0; i < PLACES; i++)
-		card_send(&a, 1 + i);
+		introduction_send(&a, 1 + i);
 	peers_go_on(&a);
 	f = fabric_open(true, false);
-	ret = visit(&a, f, 5);
+	ret = become_client(&a, f, 5);
 	CHECK(!ret || ret == -FI_EBUSY);
 	for (int64_t end = now() + 20 * SECOND; ret && now() < end; nap(0.2))
-		ret = visit(&a, f, 5);
+		ret = become_client(&a, f, 5);
 	OK(ret);
-	EQUAL(a.r.target->am->guests, PLACES);
+	EQUAL(a.r.target->am->clients, PLACES);
 	OK(rmaext_fabric_close(&f));
 	attack_close(&a);
 }
 
 /*
- * The place of a guest that is silent is another's; its next card brings one
- * back.
+ * The place of a client that is silent is another's; its next introduction
+ * brings one back.
  */
 static void place_taken(void)
 {
-	struct rmaext_visit it = {
+	struct rmaext_client it = {
 		.token = token,
-		.door = secret,
+		.secret = secret,
 		.size = PART,
 		.access = RMAEXT_READ,
 		.timeout = 5 * SECOND,
@@ -287,12 +291,12 @@ static void place_taken(void)
 	attack_open(&a);
 	f = fabric_open(true, false);
 	it.owner = peer_of(f, a.r.target);
-	OK(rmaext_visit_open(f, &it, &w));
-	OK(rmaext_visit_announce(w));
+	OK(rmaext_client_open(f, &it, &w));
+	OK(rmaext_client_announce(w));
 	OK(flush_for(w, 0, 5));
 	nap(4.5);
 	for (unsigned int i = 0; i < PLACES; i++)
-		card_send(&a, 1 + i);
+		introduction_send(&a, 1 + i);
 	nap(10.5); /* until those who have the places now may lose them */
 	ret = get(w, 0, &got, sizeof(got));
 	for (end = now() + 20 * SECOND; ret && now() < end; nap(1.1)) {
@@ -312,14 +316,14 @@ static void sequence(void)
 	struct attack a = {.padding = 0};
 
 	attack_open(&a);
-	a.r.target->am->guests = PLACES - 8;
+	a.r.target->am->clients = PLACES - 8;
 	for (int i = 0; i < 24; i++) {
 		rmaext_fabric *f = fabric_open(true, false);
-		int ret = visit(&a, f, 5);
+		int ret = become_client(&a, f, 5);
 
 		for (int64_t end = now() + 8 * SECOND; ret && now() < end;
 		     nap(0.2))
-			ret = visit(&a, f, 5);
+			ret = become_client(&a, f, 5);
 		OK(ret);
 		OK(rmaext_fabric_close(&f));
 	}

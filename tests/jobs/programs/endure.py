@@ -43,7 +43,7 @@ LARGE = 1 << 17  # 1 MiB
 AT_ONCE = 8 if kind == "long" else 50
 KILLERS = 4
 
-GUEST = """
+CLIENT = """
 import os, signal, sys, time
 import mpi4py
 mpi4py.rc.initialize = False
@@ -182,7 +182,7 @@ def slower(before: tuple[float, float], after: tuple[float, float]) -> float:
 def disturb(ticket: bytes, address: tuple[str, int]) -> list[socket.socket]:
     """Have so many messages cut; return the connections that are held."""
     if kind == "killed":
-        command = [sys.executable, "-c", GUEST % (LARGE, count // KILLERS)]
+        command = [sys.executable, "-c", CLIENT % (LARGE, count // KILLERS)]
         killers = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(KILLERS)]
         for it in killers:
             assert it.stdin is not None

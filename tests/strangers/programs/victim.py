@@ -8,7 +8,7 @@ addresses of the endpoints in FOLDER/addresses, and all go on until FOLDER/stop 
 Each value that is read must be the one that was written; no operation may take 3 s; the
 program itself opens a file now and then. How many operations it makes in a second is said of the
 quickest ten, while FOLDER/attack is there if it ever was: others use the cores, too. Rank 0
-grants memory to guests once FOLDER/grant is there, which says from where they may come, and takes
+grants memory to clients once FOLDER/grant is there, which says from where they may come, and takes
 that back when it is gone: FOLDER/granted says which. While FOLDER/sleep is there all ranks sleep.
 At the end each rank prints OK and rank 0 what it counted; if FOLDER/attack is there, how many
 descriptors it has more than at the beginning, once it has given strangers 10 s to be closed.

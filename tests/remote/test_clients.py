@@ -13,7 +13,7 @@ import time
 import launch
 import numpy as np
 import pytest
-from guests import forge, refuses
+from clients import forge, refuses
 from support import netns
 from support.jobs import PRELUDE
 from support.processes import stopped
@@ -22,7 +22,7 @@ import rmaext
 from rmaext import RemoteWindow
 from rmaext._remote.ticket import Ticket
 
-GUEST = """
+CLIENT = """
 import sys, time
 import mpi4py
 mpi4py.rc.initialize = False
@@ -33,9 +33,9 @@ blob = sys.stdin.buffer.read()
 """
 
 
-def guest(program: str, blob: bytes, timeout: float = 30) -> str:
+def client(program: str, blob: bytes, timeout: float = 30) -> str:
     """Run a process of no MPI job that has the ticket; return what it prints."""
-    code = GUEST + program
+    code = CLIENT + program
     env = launch.environment()
     it = subprocess.run(
         [sys.executable, "-c", code], input=blob, capture_output=True, timeout=timeout, env=env
@@ -45,7 +45,7 @@ def guest(program: str, blob: bytes, timeout: float = 30) -> str:
 
 
 def test_a_process_without_mpi(alone):
-    said = guest(
+    said = client(
         """
         with RemoteWindow.attach(blob) as far:
             print(far.get(0).sum(), far.fetch_add(1.0, 0, 3))
@@ -63,7 +63,7 @@ def test_owner_sleeps(alone):
     """Its program takes no part: here it waits in a system call, then computes."""
     blob = alone.export()
     it = subprocess.Popen(
-        [sys.executable, "-c", GUEST + "far = RemoteWindow.attach(blob)\nfar.fetch_add(1.0, 0)"],
+        [sys.executable, "-c", CLIENT + "far = RemoteWindow.attach(blob)\nfar.fetch_add(1.0, 0)"],
         stdin=subprocess.PIPE,
         env=launch.environment(),
     )
@@ -143,9 +143,9 @@ def test_owner_restarted(owner, alone):
     """Another process at the same address knows nothing of the ticket, and does not answer."""
     mine, theirs = Ticket.parse(alone.export()), Ticket.parse(owner.blob)
     lie = forge(theirs, address=mine.address, beacon=mine.beacon, pid=mine.pid)
-    # one with the secret of the door, but a token of nothing, gets an answer
+    # one with the secret of the endpoint, but a token of nothing, gets an answer
     late = forge(mine, token="ab" * 16)
-    said = guest(
+    said = client(
         f"""
 for it, limit in (blob, 0.5), (bytes.fromhex("{late.hex()}"), 9):
     start = time.monotonic()
@@ -159,10 +159,10 @@ for it, limit in (blob, 0.5), (bytes.fromhex("{late.hex()}"), 9):
     assert said.split() == ["RmaTimeout", "True", "ClosedError", "True"]
 
 
-def test_guest_dies(alone):
-    """Amid an operation; the owner and other guests go on."""
+def test_client_dies(alone):
+    """Amid an operation; the owner and other clients go on."""
     blob = alone.export()
-    code = GUEST + (
+    code = CLIENT + (
         "far = RemoteWindow.attach(blob)\nprint('here', flush=True)\n"
         "while True:\n    far.accumulate(np.ones(8), 0)\n    far.flush()\n"
     )
@@ -222,7 +222,7 @@ def test_another_host():
         code = OWNER.replace("sys.stdin", both + "sys.stdin")
         with there(first, code, "cable") as owner:
             near, far = owner.stdout.readline().strip(), owner.stdout.readline().strip()
-            code = GUEST.replace("sys.stdin.buffer.read()", "b''") + (
+            code = CLIENT.replace("sys.stdin.buffer.read()", "b''") + (
                 f"try:\n    RemoteWindow.attach(bytes.fromhex('{near}'))\n"
                 "except NotLocalError:\n    print('not local')\n"
                 f"with RemoteWindow.attach(bytes.fromhex('{far}')) as far:\n"
@@ -245,7 +245,7 @@ def test_another_job(mpirun):
     blobs = world.gather(win.export().hex())
     if not rank:
         print(" ".join(blobs), flush=True)
-        sys.stdin.read()  # until the guests have left
+        sys.stdin.read()  # until the clients have left
     world.Barrier()
     assert win.local[0] == 2
     win.close()

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Memory for other jobs: the grants of an owner, and the windows of guests. See
- * am/guest.c.
+ * Memory for other jobs: the grants of an owner, and the windows of clients.
+ * See am/client.c.
  */
 #include "api/api.h"
 
 /* -- owner */
 
-int rmaext_door_open(rmaext_fabric *f, const uint8_t *secret)
+int rmaext_clients_admit(rmaext_fabric *f, const uint8_t *secret)
 {
-	int ret = rmx_fabric_enter(f, "rmaext_door_open");
+	int ret = rmx_fabric_enter(f, "rmaext_clients_admit");
 
 	if (ret)
 		return ret;
 	pthread_mutex_lock(&f->lock);
-	memcpy(f->am->door, secret, sizeof(f->am->door));
+	memcpy(f->am->secret, secret, sizeof(f->am->secret));
 	pthread_mutex_unlock(&f->lock);
 	rmx_fabric_leave(f);
 	return 0;
@@ -31,7 +31,7 @@ int rmaext_grant_open(rmaext_fabric *f, rmaext_window *of,
 	ret = rmx_window_part(of, grant, &w);
 	if (!ret) {
 		w->invites = true;
-		rmx_admission_guests(&f->admission, 1);
+		rmx_admission_clients(&f->admission, 1);
 		rmx_serve_window(f, w);
 		*grant_p = w;
 	}
@@ -39,36 +39,37 @@ int rmaext_grant_open(rmaext_fabric *f, rmaext_window *of,
 	return ret;
 }
 
-/* -- guest */
+/* -- client */
 
-int rmaext_visit_open(rmaext_fabric *f, const struct rmaext_visit *visit,
-		      rmaext_window **window_p)
+int rmaext_client_open(rmaext_fabric *f, const struct rmaext_client *client,
+		       rmaext_window **window_p)
 {
-	const uint8_t access = (uint8_t)visit->access;
-	const uint8_t align = (uint8_t)visit->align, route = RMAEXT_FABRIC;
+	const uint8_t access = (uint8_t)client->access;
+	const uint8_t align = (uint8_t)client->align, route = RMAEXT_FABRIC;
 	void *map = NULL;
 	struct rmaext_targets targets = {
-		.token = visit->token,
+		.token = client->token,
 		.same = RMAEXT_SAME,
-		.size = &visit->size,
+		.size = &client->size,
 		.access = &access,
 		.align = &align,
 		.route = &route,
 		.map = &map,
-		.door = visit->door,
+		.secret = client->secret,
 	};
-	int ret = rmaext_members_new(1, 0, &visit->owner, NULL, NULL,
+	int ret = rmaext_members_new(1, 0, &client->owner, NULL, NULL,
 				     &targets.members);
 
 	if (ret)
 		return ret;
-	ret = rmaext_window_create(f, &targets, visit->timeout, window_p);
+	ret = rmaext_window_create(f, &targets, client->timeout, window_p);
 	rmaext_members_release(targets.members);
 	return ret;
 }
 
-/* A put of nothing, whose message has the guest's card: send_queue.c. */
-int rmaext_visit_announce(rmaext_window *w)
+/* A put of nothing, whose message has the client's introduction: send_queue.c.
+ */
+int rmaext_client_announce(rmaext_window *w)
 {
 	struct rmaext_op *op;
 	int ret = rmx_window_enter(w, "attach");

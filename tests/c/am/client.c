@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Grants, and guests: an endpoint that the owner has never heard of. */
+/* Grants, and clients: an endpoint that the owner has never heard of. */
 #include "rig.h"
 #include "am/am.h"
 
@@ -9,19 +9,19 @@ static const uint8_t secret[RMX_TOKEN] = "fifteen letters";
 static const uint8_t wrong[RMX_TOKEN] = "fifteen lettres";
 static const uint8_t token[RMX_TOKEN] = "another fifteen";
 
-struct visit {
+struct client {
 	rmaext_fabric *fabric;
 	rmaext_window *window;
 	uint64_t size; /* 0: PART */
 };
 
 /* What the announcement comes to. */
-static int visit(struct visit *v, const struct rig *r, const uint8_t *door,
-		 double seconds)
+static int become_client(struct client *v, const struct rig *r,
+			 const uint8_t *secret, double seconds)
 {
-	struct rmaext_visit it = {
+	struct rmaext_client it = {
 		.token = token,
-		.door = door,
+		.secret = secret,
 		.size = v->size ? v->size : PART,
 		.access = RMAEXT_READ | RMAEXT_WRITE,
 		.align = 0,
@@ -31,12 +31,12 @@ static int visit(struct visit *v, const struct rig *r, const uint8_t *door,
 	if (!v->fabric)
 		v->fabric = fabric_open(true, false);
 	it.owner = peer_of(v->fabric, r->target);
-	OK(rmaext_visit_open(v->fabric, &it, &v->window));
-	OK(rmaext_visit_announce(v->window));
+	OK(rmaext_client_open(v->fabric, &it, &v->window));
+	OK(rmaext_client_announce(v->window));
 	return flush_for(v->window, 0, seconds);
 }
 
-static void leave(struct visit *v, bool ends)
+static void leave(struct client *v, bool ends)
 {
 	OK(rmaext_window_close(v->window));
 	rmaext_window_free(v->window);
@@ -66,27 +66,27 @@ static void end(rmaext_window *granted)
 	rmaext_window_free(granted);
 }
 
-static void door(void)
+static void secrets(void)
 {
 	rmaext_window *granted;
-	struct visit v = {0};
+	struct client v = {0};
 	struct rig r;
 
 	rig_open(&r, (struct rig_options){
 			     .size = SIZE, .two = true, .served = true});
 	granted = grant(&r);
 	/* it is closed; a wrong one, as it may arrive when it is open */
-	EQUAL(visit(&v, &r, wrong, 0.3), -FI_ETIMEDOUT);
+	EQUAL(become_client(&v, &r, wrong, 0.3), -FI_ETIMEDOUT);
 	leave(&v, false);
-	OK(rmaext_door_open(r.target, secret));
-	EQUAL(visit(&v, &r, wrong, 0.3), -FI_ETIMEDOUT);
-	EQUAL(r.target->am->guests, 0);
+	OK(rmaext_clients_admit(r.target, secret));
+	EQUAL(become_client(&v, &r, wrong, 0.3), -FI_ETIMEDOUT);
+	EQUAL(r.target->am->clients, 0);
 	leave(&v, false);
-	OK(visit(&v, &r, secret, 10));
-	EQUAL(r.target->am->guests, 1);
+	OK(become_client(&v, &r, secret, 10));
+	EQUAL(r.target->am->clients, 1);
 	leave(&v, false);
-	OK(visit(&v, &r, secret, 10));
-	EQUAL(r.target->am->guests, 1); /* it is the same */
+	OK(become_client(&v, &r, secret, 10));
+	EQUAL(r.target->am->clients, 1); /* it is the same */
 	leave(&v, true);
 	end(granted);
 	rig_close(&r);
@@ -94,20 +94,20 @@ static void door(void)
 
 static void full(void)
 {
-	struct visit one = {0}, other = {0};
+	struct client one = {0}, other = {0};
 	rmaext_window *granted;
 	struct rig r;
 
 	rig_open(&r, (struct rig_options){
 			     .size = SIZE, .two = true, .served = true});
 	granted = grant(&r);
-	OK(rmaext_door_open(r.target, secret));
-	OK(visit(&one, &r, secret, 10));
-	r.target->am->guests = 1024;
-	EQUAL(visit(&other, &r, secret, 10), -FI_EBUSY);
+	OK(rmaext_clients_admit(r.target, secret));
+	OK(become_client(&one, &r, secret, 10));
+	r.target->am->clients = 1024;
+	EQUAL(become_client(&other, &r, secret, 10), -FI_EBUSY);
 	leave(&other, true);
 	leave(&one, false); /* one that it knows is welcome still */
-	OK(visit(&one, &r, secret, 10));
+	OK(become_client(&one, &r, secret, 10));
 	leave(&one, true);
 	end(granted);
 	rig_close(&r);
@@ -117,7 +117,7 @@ static void operations(void)
 {
 	static char out[PART], in[PART];
 	rmaext_window *granted;
-	struct visit v = {0};
+	struct client v = {0};
 	uint64_t one = 1, old, got;
 	struct rig r;
 	rmaext_op *op;
@@ -125,8 +125,8 @@ static void operations(void)
 	rig_open(&r, (struct rig_options){
 			     .size = SIZE, .two = true, .served = true});
 	granted = grant(&r);
-	OK(rmaext_door_open(r.target, secret));
-	OK(visit(&v, &r, secret, 10));
+	OK(rmaext_clients_admit(r.target, secret));
+	OK(become_client(&v, &r, secret, 10));
 	fill(out, PART, 1);
 	OK(put(v.window, 0, out, PART));
 	OK(flush(v.window));
@@ -152,18 +152,18 @@ static void operations(void)
 	      -FI_ESHUTDOWN);
 	CHECK(!memcmp(r.window_memory + FIRST, in, PART));
 	leave(&v, false);
-	EQUAL(visit(&v, &r, secret, 10), -FI_ESHUTDOWN);
+	EQUAL(become_client(&v, &r, secret, 10), -FI_ESHUTDOWN);
 	leave(&v, true);
 	rig_close(&r);
 }
 
-/* What a guest of ours never asks for, and another might. */
+/* What a client of ours never asks for, and another might. */
 static void refusals(void)
 {
 	enum { LONG = 100000 };
 	static char in[LONG];
 	rmaext_window *granted;
-	struct visit v = {0};
+	struct client v = {0};
 	struct rig r;
 	rmaext_op *op;
 	int ret;
@@ -171,10 +171,10 @@ static void refusals(void)
 	rig_open(&r, (struct rig_options){
 			     .size = 2 * LONG, .two = true, .served = true});
 	granted = grant_of(&r, 0, LONG);
-	OK(rmaext_door_open(r.target, secret));
+	OK(rmaext_clients_admit(r.target, secret));
 	v.size = LONG;
 	v.fabric = fabric_open(false, false); /* whose `puts` no thread reads */
-	OK(visit(&v, &r, secret, 10));
+	OK(become_client(&v, &r, secret, 10));
 	/* a grant is of memory, and of no notifications */
 	ret = rmx_message_put(v.window, 0, 0, NULL, 0, 3, &op);
 	while (ret == RMAEXT_PENDING)
@@ -195,20 +195,20 @@ static void refusals(void)
 	rig_close(&r);
 }
 
-/* Attached to in its own process: the guest's window is no target. */
+/* Attached to in its own process: the client's window is no target. */
 static void own(void)
 {
 	rmaext_window *granted;
-	struct visit v = {0};
+	struct client v = {0};
 	uint64_t value = 7;
 	struct rig r;
 
 	rig_open(&r, (struct rig_options){
 			     .size = SIZE, .two = true, .served = true});
 	granted = grant(&r);
-	OK(rmaext_door_open(r.target, secret));
+	OK(rmaext_clients_admit(r.target, secret));
 	v.fabric = r.target;
-	OK(visit(&v, &r, secret, 10));
+	OK(become_client(&v, &r, secret, 10));
 	OK(put(v.window, 8, &value, sizeof(value)));
 	OK(flush(v.window));
 	CHECK(!memcmp(r.window_memory + FIRST + 8, &value, sizeof(value)));
@@ -218,7 +218,7 @@ static void own(void)
 }
 
 const struct test tests[] = {
-	{"door", door, NULL, NULL},
+	{"secrets", secrets, NULL, NULL},
 	{"full", full, NULL, NULL},
 	{"operations", operations, NULL, NULL},
 	{"refusals", refusals, NULL, NULL},
