@@ -21,14 +21,45 @@ if TYPE_CHECKING:
     from .group import Group
     from .network import Network
 
-__all__ = ["LOOK_EVERY", "Living", "Watch"]
+__all__ = ["LOOK_EVERY", "Living", "Waits", "Watch"]
 
 LOOK_EVERY = 0.01  # seconds between looks at the pidfds
 PROBE_EVERY = 1.0  # seconds between looks for those that live but have left
 _MOST = 4  # lost ranks of which a text says what ended them
 
 
-class Watch:
+class Waits:
+    """Waits for what C has begun; `check` notices that a rank is gone."""
+
+    def check(self, rank: int, where: str) -> None:
+        """Raise PeerLostError if a rank has left without dying, which C does not notice."""
+        raise NotImplementedError
+
+    def wait(
+        self,
+        op: Owner,
+        where: str,
+        ranks: Callable[[], Iterable[int]],
+        told: Callable[[], Sequence[int] | None] = lambda: None,
+    ) -> int:
+        """Wait until what C has begun has ended, for any of these ranks; return C's code.
+
+        C returns every 100 ms and after a signal, so that a signal handler may raise here. It may
+        be waited for again, also if it has ended by then. `told` are the ranks that a report of a
+        long wait names, unless `where` does.
+        """
+        with Patience() as patience:
+            while True:
+                for rank in ranks():
+                    self.check(rank, where)
+                patience.look(where, told)
+                code = op.wait(lib.RMAEXT_SLICE)
+                if code != lib.RMAEXT_PENDING:
+                    break
+        return code
+
+
+class Watch(Waits):
     """Raises PeerLostError when a rank is gone, for those who wait for all.
 
     Attributes
@@ -149,29 +180,6 @@ class Watch:
         if rank in self.near and self._left_of([rank]):
             text = f"{where}: rank {rank} {self.told(rank) or 'has left'}"
             raise PeerLostError(errno.ENOTCONN, text, rank=rank)
-
-    def wait(
-        self,
-        op: Owner,
-        where: str,
-        ranks: Callable[[], Iterable[int]],
-        told: Callable[[], Sequence[int] | None] = lambda: None,
-    ) -> int:
-        """Wait until what C has begun has ended, for any of these ranks; return C's code.
-
-        C returns every 100 ms and after a signal, so that a signal handler may raise here. It may
-        be waited for again, also if it has ended by then. `told` are the ranks that a report of a
-        long wait names, unless `where` does.
-        """
-        with Patience() as patience:
-            while True:
-                for rank in ranks():
-                    self.check(rank, where)
-                patience.look(where, told)
-                code = op.wait(lib.RMAEXT_SLICE)
-                if code != lib.RMAEXT_PENDING:
-                    break
-        return code
 
 
 class Living:

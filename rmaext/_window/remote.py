@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._comm.columns import Records, Same
 from .._comm.host import Beacon, Hello, pidfd_of
+from .._comm.liveness import Waits
 from .._comm.network import offers
 from .._comm.provider_choice import choose
 from .._comm.window_record import WindowRecord
@@ -36,7 +37,7 @@ __all__ = ["RemoteWindow"]
 _SPIN = 50e-6  # seconds, as in a group that is not crowded
 
 
-class _Owner:
+class _Owner(Waits):
     """The process that owns the memory, in place of the group of a window: this one is no rank."""
 
     rank, size, spin = -1, 1, _SPIN
