@@ -1040,8 +1040,7 @@ void rmaext_window_free(rmaext_window *window);
 /*
  * Memory for processes of other jobs, which are clients. secret, 16 bytes for
  * the fabric's lifetime, admits those that know it: before that no grant can be
- * reached.
- * A grant is a window that only clients use. Its owner ends it with
+ * reached. A grant is a window that only clients use. Its owner ends it with
  * rmaext_window_close(), before it closes the window that the grant is of.
  */
 int rmaext_clients_admit(rmaext_fabric *fabric, const uint8_t *secret);

@@ -5,8 +5,6 @@
  */
 #include "python/cmethods.h"
 
-/* what is copied with the GIL held, at most */
-
 _Static_assert(sizeof(npy_intp) == sizeof(int64_t),
 	       "NumPy takes a selection's shape as it is");
 

@@ -103,7 +103,7 @@ static bool owner_let_go(struct py_owner *it)
 	rmaext_op_release(&op);
 	Py_END_ALLOW_THREADS
 	it->left = op;
-	return !op;
+	return !op || endpoint_state(it->endpoint) == PY_CLOSED;
 }
 
 void py_endpoint_reap(struct py_endpoint *e, Py_ssize_t most)
@@ -113,10 +113,12 @@ void py_endpoint_reap(struct py_endpoint *e, Py_ssize_t most)
 
 		if (!it)
 			return;
-		if (owner_let_go(it))
+		if (owner_let_go(it)) {
+			Py_CLEAR(it->buffers); /* a traceback may have it */
 			Py_DECREF(it);
-		else
+		} else {
 			orphans_append(e, it);
+		}
 	}
 }
 
@@ -249,12 +251,11 @@ static int begin_connect(struct beginning *b)
 }
 
 /* While C is busy with it a release is left to the thread that has called C. */
-static PyObject *owner_leave(struct py_owner *it, int code)
+static void owner_leave(struct py_owner *it, int code)
 {
 	it->code = code;
 	if (!--it->waiting && it->released)
 		py_owner_release(it);
-	return PyLong_FromLong(code);
 }
 
 static PyObject *owner_begin(struct py_owner *it, begin_in_c *begin, void *what)
@@ -267,13 +268,16 @@ static PyObject *owner_begin(struct py_owner *it, begin_in_c *begin, void *what)
 	b.window = pointer_of(it->handle);
 	if (!b.window)
 		return NULL;
+	if (it->released || endpoint_state(it->endpoint) == PY_CLOSED)
+		return PyLong_FromLong(-FI_ESHUTDOWN);
 	it->begun = true;
 	it->waiting++;
 	Py_BEGIN_ALLOW_THREADS
 	code = begin(&b);
 	Py_END_ALLOW_THREADS
 	it->op = b.op;
-	return owner_leave(it, code);
+	owner_leave(it, code);
+	return PyLong_FromLong(code);
 }
 
 static PyObject *owner_start(struct py_owner *it, PyObject *call)
@@ -316,14 +320,17 @@ static PyObject *owner_wait(struct py_owner *it, PyObject *slice)
 
 	if (ns == -1 && PyErr_Occurred())
 		return NULL;
+	if (op && endpoint_state(it->endpoint) == PY_CLOSED)
+		op = NULL;
 	if (!op || (code != RMAEXT_PENDING && !it->request))
-		return PyLong_FromLong(code == RMAEXT_PENDING ? -FI_ECANCELED
+		return PyLong_FromLong(code == RMAEXT_PENDING ? -FI_ESHUTDOWN
 							      : code);
 	it->waiting++;
 	Py_BEGIN_ALLOW_THREADS
 	code = rmaext_op_wait(op, ns);
 	Py_END_ALLOW_THREADS
-	return owner_leave(it, code);
+	owner_leave(it, code);
+	return PyLong_FromLong(code);
 }
 
 static PyObject *owner_cancel(struct py_owner *it, PyObject *unused)
@@ -338,7 +345,7 @@ static PyObject *owner_cancel(struct py_owner *it, PyObject *unused)
 	Py_BEGIN_ALLOW_THREADS
 	done = rmaext_op_cancel(op);
 	Py_END_ALLOW_THREADS
-	Py_DECREF(owner_leave(it, it->code));
+	owner_leave(it, it->code);
 	return PyBool_FromLong(done);
 }
 

@@ -19,7 +19,7 @@ from .._memory.arrays import move_call
 from .._native._lib import ffi, lib
 from .._native.cmethods import Owner
 from .._runtime.config import PROVIDERS, Config
-from .._runtime.failures import check, from_c, of_all
+from .._runtime.failures import check, from_c, from_code, of_all
 from .._runtime.log import log
 from .._runtime.reports import numbers
 from ..errors import KeyRecordError, PeerLostError
@@ -172,7 +172,7 @@ class Network:
         if code == lib.RMAEXT_PENDING:
             code = self._group.watch.wait(op, where, lambda: (rank,))
         if code:
-            raise from_c(code, where)
+            raise from_code(code, where)
 
     # -- signs of life ---------------------------------------------------------
 

@@ -326,7 +326,8 @@ class Endpoint(cmethods.Endpoint):
         seen, since, last = ffi.new("uint64_t *"), time.monotonic(), -1
         while True:
             self._reap(self._orphans)
-            if self._is_within(0.5) or not self.handle:
+            handle = self.handle
+            if self._is_within(0.5) or not handle:
                 return
             now = time.monotonic()
             if seen[0] != last:
@@ -334,7 +335,7 @@ class Endpoint(cmethods.Endpoint):
             elif now - since > _PATIENCE:
                 self._allowance *= 2
                 return
-            if lib.rmaext_fabric_wait_ended(self.handle, seen, lib.RMAEXT_SLICE):
+            if lib.rmaext_fabric_wait_ended(handle, seen, lib.RMAEXT_SLICE):
                 return  # it is being closed
 
     def _is_within(self, part: float) -> bool:
@@ -347,11 +348,12 @@ class Endpoint(cmethods.Endpoint):
 
     def close(self) -> None:
         """Close the endpoint; local. Peers' operations on this rank then fail."""
-        if not self.handle:
+        held = self._handle  # once: a signal handler may end all of it meanwhile
+        if not held[0]:
             return
         self._close()  # whatever is raised from here on: what C uses is kept for ever
-        code = lib.rmaext_fabric_close(self._handle)
-        if not self.handle and code != lib.RMAEXT_PENDING:
+        code = lib.rmaext_fabric_close(held)
+        if not held[0] and code != lib.RMAEXT_PENDING:
             self._closed()
             self._kept.clear()
         # else a thread is inside a call, or the endpoint has to stay

@@ -577,6 +577,8 @@ class Request(Unique, cmethods.Request):
             if error is not None:
                 lib.rmaext_record_quit()
                 self._end(_DONE, error)
+        elif code == -errno.ECANCELED and op.ended:
+            self._end(_CANCELLED)  # a signal handler has raised amid `cancel`
         else:
             error = from_c(code, self._where())
             if code == -errno.ETIMEDOUT and not op.ended:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._native._lib import ffi, lib
 from .._native.cmethods import Owner, to_the_end
-from .._runtime.failures import from_c
+from .._runtime.failures import from_code
 from ..errors import RmaError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class _Message:
         if code == _PENDING:
             code = group.watch.wait(op, where, lambda: self._ranks, lambda: self._ranks)
         if code:
-            raise from_c(code, where)
+            raise from_code(code, where)
         self.release()
         return list(ffi.unpack(self._old, self._count))
 

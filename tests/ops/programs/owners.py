@@ -92,6 +92,22 @@ def an_error_is_told_again() -> None:
             assert op.wait(0) == -errno.ETIMEDOUT
             assert not op.goes_on
 
+    gone = Owner(hasty._fabric, hasty._handle, (value,))
+    gone.release()
+    assert gone.start(one) == -errno.ESHUTDOWN, "nobody would keep its buffers"
+
+
+def requests_outlive_their_windows() -> None:
+    """An operation of a view is its window's: that stays, until nobody has one any more."""
+    own = rmaext.Window(comm, np.zeros(8))
+    view = own.dup()
+    own.fence()
+    kept = [view.rget_accumulate(np.ones(2), 1 - comm.rank) for _ in range(20)]
+    own.flush()
+    own.close()
+    del view, own
+    kept.clear()
+
 
 def what_was_freed_has_no_rank() -> None:
     """Another thread may ask, at any time, whom a request of many waits for."""
@@ -140,6 +156,7 @@ def an_interrupted_close_keeps_the_buffers() -> None:
         assert buffer() is not None
 
 
+requests_outlive_their_windows()
 if comm.rank == 0:
     a_handler_waits_for_the_same()
     an_error_is_told_again()
