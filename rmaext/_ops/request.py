@@ -577,13 +577,14 @@ class Request(Unique, cmethods.Request):
             if error is not None:
                 lib.rmaext_record_quit()
                 self._end(_DONE, error)
-        elif code == -errno.ECANCELED and op.ended:
-            self._end(_CANCELLED)  # a signal handler has raised amid `cancel`
         else:
             error = from_c(code, self._where())
             if code == -errno.ETIMEDOUT and not op.ended:
                 return error
-            self._end(_DONE, error)
+            if code == -errno.ECANCELED and getattr(error, "call", "") == "cancel":
+                self._end(_CANCELLED)  # a signal handler has raised amid that call
+            else:  # networks have that code as well
+                self._end(_DONE, error)
         return None
 
     def _lost(self) -> Exception | None:
