@@ -104,8 +104,7 @@ static bool place_is_idle(const struct rmaext_peer *peer, int64_t now)
 				  : gone || silent > RMX_SILENT;
 }
 
-/* Removes the client that has been silent for the longest time, if it may be.
- */
+/* Removes the client that has been silent for longest, if it may be. */
 static void place_clear(struct rmaext_fabric *f, bool turned, int64_t now)
 {
 	struct rmaext_peer *found = NULL;

@@ -112,8 +112,7 @@ static struct rmx_send_buffer *message_new(struct rmaext_fabric *f,
 	return buffer;
 }
 
-/* Nobody awaits an answer: the buffer is free once the introduction was sent.
- */
+/* Nobody awaits an answer: the buffer is free once it was sent. */
 static void introduction_send(struct rmaext_fabric *f, struct rmaext_peer *peer,
 			      const struct rmaext_window *w)
 {

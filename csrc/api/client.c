@@ -67,8 +67,7 @@ int rmaext_client_open(rmaext_fabric *f, const struct rmaext_client *client,
 	return ret;
 }
 
-/* A put of nothing, whose message has the client's introduction: send_queue.c.
- */
+/* A put of nothing: its message has the introduction, see send_queue.c. */
 int rmaext_client_announce(rmaext_window *w)
 {
 	struct rmaext_op *op;

@@ -134,15 +134,7 @@ static int copy_go_on(struct rmx_op *op, int64_t slice)
 
 static int copy_wait(struct rmaext_op *owned, int64_t slice)
 {
-	struct rmx_op *op = rmx_op_of(owned);
-	struct rmaext_window *w = op->window;
-	int ret = rmx_window_enter(w, "wait");
-
-	if (ret)
-		return ret;
-	ret = copy_go_on(op, slice);
-	rmx_window_leave(w);
-	return ret;
+	return rmx_owned_wait(owned, slice, copy_go_on);
 }
 
 static int copy_release(struct rmaext_op *owned)

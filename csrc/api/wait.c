@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Waits until elements of memory have certain values, or for a request of MPI.
- * A waiter looks, spins, then sleeps. For memory it sleeps on
- * the doorbell of the process whose memory it is, see shm/doorbell.c.
+ * A waiter looks, spins, then sleeps. For memory it sleeps on the doorbell of
+ * the process whose memory it is, see shm/doorbell.c.
  */
 #define _GNU_SOURCE
 #include "api/api.h"

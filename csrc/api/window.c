@@ -90,8 +90,7 @@ int rmaext_window_close(rmaext_window *w)
 	if (w->root != w)
 		return ret; /* a view has nothing else to close */
 	rmx_overlap_end(w);
-	/* no client comes for it any more, whether or not one is still served
-	 */
+	/* no client comes for it any more, even if one is still served */
 	if (!ret && f && w->invites &&
 	    !atomic_exchange(&w->served.closed, true))
 		rmx_admission_clients(&f->admission, -1);

@@ -76,8 +76,7 @@ static enum py_endpoint_state endpoint_state(const struct py_endpoint *e)
 {
 	if (!e)
 		return PY_OPEN;
-	/* in a forked child its threads, and who had its locks, are not there
-	 */
+	/* a forked child has none of its threads, nor who had its locks */
 	return e->pid == getpid() ? e->state : PY_CLOSED;
 }
 
@@ -87,18 +86,13 @@ static enum py_endpoint_state endpoint_state(const struct py_endpoint *e)
  */
 static bool owner_let_go(struct py_owner *it)
 {
+	const enum py_endpoint_state state = endpoint_state(it->endpoint);
 	rmaext_op *op = it->left;
 
-	switch (endpoint_state(it->endpoint)) {
-	case PY_CLOSED:
+	if (!op || state == PY_CLOSED)
 		return true;
-	case PY_STUCK:
-		return !op;
-	case PY_OPEN:
-		break;
-	}
-	if (!op)
-		return true;
+	if (state == PY_STUCK)
+		return false;
 	Py_BEGIN_ALLOW_THREADS
 	rmaext_op_release(&op);
 	Py_END_ALLOW_THREADS
@@ -129,19 +123,20 @@ void py_owner_release(struct py_owner *it)
 	struct py_endpoint *e = it->endpoint;
 
 	it->released = true;
-	if (it->waiting || !it->buffers || it->given_up)
+	if (it->waiting || it->given_up)
 		return;
 	it->given_up = true; /* by this thread; others may run from here on */
 	it->left = it->op;
 	it->op = NULL;
 	if (e)
 		e->in_flight--;
-	if (owner_let_go(it))
+	if (owner_let_go(it)) {
 		Py_CLEAR(it->buffers);
-	else
+	} else {
 		Py_INCREF(it);
-	if (it->buffers && e)
-		orphans_append(e, it);
+		if (e)
+			orphans_append(e, it);
+	}
 	if (e && e->orphans)
 		py_endpoint_reap(e, 4);
 }
@@ -237,12 +232,18 @@ typedef int begin_in_c(struct beginning *b);
 
 static int begin_one(struct beginning *b)
 {
-	return rmaext_start(b->window, b->what, &b->op);
+	struct rmaext_call *call = b->what;
+
+	call->ended = b->it->request ? &b->it->ended : NULL;
+	return rmaext_start(b->window, call, &b->op);
 }
 
 static int begin_many(struct beginning *b)
 {
-	return rmaext_start_many(b->window, b->what, &b->op, &b->it->bad);
+	struct rmaext_places_call *call = b->what;
+
+	call->ended = b->it->request ? &b->it->ended : NULL;
+	return rmaext_start_many(b->window, call, &b->op, &b->it->bad);
 }
 
 static int begin_connect(struct beginning *b)
@@ -282,24 +283,16 @@ static PyObject *owner_begin(struct py_owner *it, begin_in_c *begin, void *what)
 
 static PyObject *owner_start(struct py_owner *it, PyObject *call)
 {
-	struct rmaext_call *what = pointer_of(call);
+	void *what = pointer_of(call);
 
-	if (!what)
-		return NULL;
-	if (it->request)
-		what->ended = &it->ended;
-	return owner_begin(it, begin_one, what);
+	return what ? owner_begin(it, begin_one, what) : NULL;
 }
 
 static PyObject *owner_start_many(struct py_owner *it, PyObject *call)
 {
-	struct rmaext_places_call *what = pointer_of(call);
+	void *what = pointer_of(call);
 
-	if (!what)
-		return NULL;
-	if (it->request)
-		what->ended = &it->ended;
-	return owner_begin(it, begin_many, what);
+	return what ? owner_begin(it, begin_many, what) : NULL;
 }
 
 static PyObject *owner_connect(struct py_owner *it, PyObject *number)

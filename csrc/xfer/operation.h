@@ -316,6 +316,9 @@ int rmx_op_run(struct rmx_op *op, struct rmaext_op **op_p);
  * rmx_op_run(), but the operation stays the caller's. Inside the window.
  */
 int rmx_op_wait(struct rmx_op *op, int64_t slice);
+/* Of the life of what is no request: enters the window, and goes on there. */
+int rmx_owned_wait(struct rmaext_op *owned, int64_t slice,
+		   int (*go_on)(struct rmx_op *op, int64_t slice));
 /*
  * completion.c: its owner lets go of an operation that is no request. 0: it is
  * gone. RMAEXT_PENDING: chunks or messages are in flight; to be called again.

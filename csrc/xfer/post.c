@@ -185,7 +185,8 @@ int rmx_op_wait(struct rmx_op *op, int64_t slice)
 	return op_wait_slice(&op, slice);
 }
 
-static int owned_wait(struct rmaext_op *owned, int64_t slice)
+int rmx_owned_wait(struct rmaext_op *owned, int64_t slice,
+		   int (*go_on)(struct rmx_op *op, int64_t slice))
 {
 	struct rmx_op *op = rmx_op_of(owned);
 	struct rmaext_window *w = op->window;
@@ -193,9 +194,14 @@ static int owned_wait(struct rmaext_op *owned, int64_t slice)
 
 	if (ret)
 		return ret;
-	ret = rmx_op_wait(op, slice);
+	ret = go_on(op, slice);
 	rmx_window_leave(w);
 	return ret;
+}
+
+static int owned_wait(struct rmaext_op *owned, int64_t slice)
+{
+	return rmx_owned_wait(owned, slice, rmx_op_wait);
 }
 
 static int owned_release(struct rmaext_op *owned)
