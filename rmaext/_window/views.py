@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import errno
-import functools
 import math
 import operator
 import weakref
@@ -156,7 +155,7 @@ class View(Window[ScalarT]):
         code = lib.rmaext_window_view(self._parent._handle, view, handle)
         if code:
             raise from_c(code, f"window {self._name}")
-        return owned(handle[0], functools.partial(_free, self._root._handle))
+        return owned(handle[0], lib.rmaext_window_free, self._root._handle)
 
     def peer_view(self, rank: int) -> NDArray[ScalarT]:
         """Return that part of the memory of a rank of this node as an array, without a copy.
@@ -326,8 +325,3 @@ def view(parent: Any, dtype: Any) -> View[Any]:
         dtype=new,
         layout=Layout(new.itemsize),
     )
-
-
-def _free(root: Any, view: Any) -> None:
-    """Free a view, and then let go of its root, which its operations are of."""
-    lib.rmaext_window_free(view)
