@@ -328,9 +328,9 @@ struct py_owner {
 	struct py_owner *next;	      /* of the orphans */
 	Py_ssize_t bytes;
 	int64_t bad;
-	unsigned int waiting; /* threads that are in C with it */
-	int code;	      /* that C has returned last */
-	int ended;	      /* of a request, set by C */
+	bool waiting; /* a thread is in C with it */
+	int code;     /* that C has returned last */
+	int ended;    /* of a request, set by C */
 	bool request, begun, released, given_up;
 };
 

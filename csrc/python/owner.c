@@ -7,8 +7,8 @@
  *
  * Whatever a signal handler raises between two steps of Python: what C has
  * returned is kept here, and each step may be called again. Threads may call
- * all of it at once, with the GIL, which C is without: while one waits, a
- * release is left to it.
+ * all of it at once, with the GIL, which C is without: it has one of them at a
+ * time, and a release is left to that one.
  */
 #include "python/cmethods.h"
 
@@ -255,7 +255,8 @@ static int begin_connect(struct beginning *b)
 static void owner_leave(struct py_owner *it, int code)
 {
 	it->code = code;
-	if (!--it->waiting && it->released)
+	it->waiting = false;
+	if (it->released)
 		py_owner_release(it);
 }
 
@@ -272,7 +273,7 @@ static PyObject *owner_begin(struct py_owner *it, begin_in_c *begin, void *what)
 	if (it->released || endpoint_state(it->endpoint) == PY_CLOSED)
 		return PyLong_FromLong(-FI_ESHUTDOWN);
 	it->begun = true;
-	it->waiting++;
+	it->waiting = true;
 	Py_BEGIN_ALLOW_THREADS
 	code = begin(&b);
 	Py_END_ALLOW_THREADS
@@ -315,10 +316,12 @@ static PyObject *owner_wait(struct py_owner *it, PyObject *slice)
 		return NULL;
 	if (op && endpoint_state(it->endpoint) == PY_CLOSED)
 		op = NULL;
+	if (op && it->waiting)
+		return PyLong_FromLong(RMAEXT_PENDING);
 	if (!op || (code != RMAEXT_PENDING && !it->request))
 		return PyLong_FromLong(code == RMAEXT_PENDING ? -FI_ESHUTDOWN
 							      : code);
-	it->waiting++;
+	it->waiting = true;
 	Py_BEGIN_ALLOW_THREADS
 	code = rmaext_op_wait(op, ns);
 	Py_END_ALLOW_THREADS
@@ -332,9 +335,9 @@ static PyObject *owner_cancel(struct py_owner *it, PyObject *unused)
 	int done = 0;
 
 	(void)unused;
-	if (!op)
+	if (!op || it->waiting)
 		Py_RETURN_FALSE;
-	it->waiting++;
+	it->waiting = true;
 	Py_BEGIN_ALLOW_THREADS
 	done = rmaext_op_cancel(op);
 	Py_END_ALLOW_THREADS
@@ -359,6 +362,12 @@ static PyObject *owner_get_ended(struct py_owner *it, void *closure)
 {
 	(void)closure;
 	return PyBool_FromLong(__atomic_load_n(&it->ended, __ATOMIC_ACQUIRE));
+}
+
+static PyObject *owner_get_busy(struct py_owner *it, void *closure)
+{
+	(void)closure;
+	return PyBool_FromLong(it->waiting);
 }
 
 static PyObject *owner_get_goes_on(struct py_owner *it, void *closure)
@@ -420,8 +429,9 @@ static PyMethodDef owner_methods[] = {
 	{"wait", (PyCFunction)owner_wait, METH_O,
 	 PyDoc_STR("wait($self, slice, /)\n--\n\n"
 		   "Wait for so many ns, or a tenth of a second, at most; "
-		   "return C's code.\nOnce it is over it may be called again, "
-		   "with the same result.")},
+		   "return C's code, RMAEXT_PENDING at once while it is "
+		   "`busy`.\nOnce it is over it may be called again, with the "
+		   "same result.")},
 	{"cancel", (PyCFunction)owner_cancel, METH_NOARGS,
 	 PyDoc_STR("cancel($self, /)\n--\n\n"
 		   "End a request of which nothing was sent; return whether it "
@@ -445,6 +455,8 @@ static PyGetSetDef owner_attributes[] = {
 	 NULL},
 	{"ended", (getter)owner_get_ended, NULL,
 	 PyDoc_STR("Whether a request has ended."), NULL},
+	{"busy", (getter)owner_get_busy, NULL,
+	 PyDoc_STR("Whether a thread is in one of these calls."), NULL},
 	{"goes_on", (getter)owner_get_goes_on, NULL,
 	 PyDoc_STR("Whether C has something that is to be waited for, or "
 		   "released."),

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import errno
-import threading
 import time
 from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from .._native import cmethods
 from .._native._lib import ffi, lib
 from .._native.cmethods import Owner
 from .._record import tracing
-from .._runtime import locks, mpi_progress
+from .._runtime import locks
 from .._runtime.config import deadline
 from .._runtime.copies import Unique
 from .._runtime.failures import advised, again, from_c
@@ -53,7 +52,7 @@ class Request(Unique, cmethods.Request):
 
     An error of the operation is raised by `wait`, `result` and `await`, each time;
     flush reports it only if it comes before them. Several threads may use one
-    request; while one waits, the others' `test` only looks.
+    request; while one waits, `test` of the others only looks, and `cancel` is False.
 
     ``await request`` waits in a coroutine of asyncio, without a busy loop, and
     returns the result. A task that is cancelled there does not cancel the operation.
@@ -76,7 +75,6 @@ class Request(Unique, cmethods.Request):
         "_born",
         "_call",
         "_fabric",
-        "_lock",
         "_next_look",
         "_place",
         "_scalar",
@@ -86,7 +84,6 @@ class Request(Unique, cmethods.Request):
     _born: int  # how many forks lie between the first process and the one that began it
     _call: str
     _fabric: Any  # an Endpoint; None: it was done at once
-    _lock: threading.RLock
     _next_look: float
     _place: Place | int
     _scalar: bool
@@ -198,14 +195,10 @@ class Request(Unique, cmethods.Request):
         False
         """
         self._check_not_freed("cancel")
-        goes_on = self._state == _GOES_ON and not self._is_inherited()
-        if goes_on and self._lock.acquire(blocking=False):
-            try:
-                open_ = self._state == _GOES_ON and not self._window._closed
-                if open_ and self._op.cancel():
-                    self._end(_CANCELLED)
-            finally:
-                self._lock.release()
+        op = self._op
+        open_ = self._goes_on() and not self._is_inherited() and not self._window._closed
+        if open_ and op.cancel():
+            self._end(_CANCELLED)
         return self._state == _CANCELLED
 
     def free(self) -> None:
@@ -214,8 +207,8 @@ class Request(Unique, cmethods.Request):
         Raises
         ------
         SyncError
-            The request was freed before, or a thread waits for it. Any use after this raises
-            SyncError, too.
+            The request was freed before, or a thread waits for it, which may have this error
+            instead. Any use after this raises SyncError, too.
 
         Notes
         -----
@@ -229,16 +222,11 @@ class Request(Unique, cmethods.Request):
         """
         self._check_not_freed("free")
         if self._state == _GOES_ON and not self._is_inherited():
-            if not self._lock.acquire(blocking=False):
-                raise SyncError(
-                    errno.EBUSY,
-                    "free: a thread waits for the request: free it after that",
-                    call="free",
-                )
-            try:
-                self._end(_FREED)
-            finally:
-                self._lock.release()
+            op = self._op
+            if op is not None and op.busy:
+                text = "free: a thread waits for the request: free it after that"
+                raise SyncError(errno.EBUSY, text, call="free")
+            self._end(_FREED)
         self._state = _FREED
 
     def __await__(self) -> Generator[Any, None, Any]:
@@ -457,7 +445,6 @@ class Request(Unique, cmethods.Request):
         request._window, request._call, request._place = window, call, place
         request._result, request._scalar = buffers[-1], scalar
         request._fabric = fabric
-        request._lock = threading.RLock()  # as a signal handler may wait for the same request
         request._next_look = 0.0
         request._op = op = Owner(fabric, window._handle, buffers, True)
         if isinstance(place, int):
@@ -480,10 +467,7 @@ class Request(Unique, cmethods.Request):
         return self._state == _GOES_ON and op is not None and not op.ended
 
     def _is_inherited(self) -> bool:
-        """Whether this process was forked from the one that began the request; then end it.
-
-        Without the lock: a thread that held it at the fork does not exist in the child.
-        """
+        """Whether this process was forked from the one that began the request; then end it."""
         if self._born == locks.forks():
             return False
         if self._state == _GOES_ON:
@@ -517,46 +501,36 @@ class Request(Unique, cmethods.Request):
         place = f", rank {rank}" if rank >= 0 else ""
         return f"{self._call}: window {self._window._name}{place}, {self._place} places"
 
-    # Whoever waits holds the lock, through the whole wait; anybody may ask whether it has ended.
+    # One thread at a time is in C's wait, see Owner: others wait for the end of any request.
 
     def _look_until(self, timeout: float | None) -> None:
         end = deadline(timeout)
         if self._is_inherited():
             return
-        if not mpi_progress.acquire(self._lock, end):
-            raise self._too_late(timeout)
-        try:
-            with Patience() as patience:
-                left = _NS
-                while True:
-                    if self._state != _GOES_ON:
-                        break
-                    if end is not None:
-                        left = min(_NS, max(0, int((end - time.monotonic()) * 1e9)))
-                    late = self._go_on(left)
-                    if self._state != _GOES_ON:
-                        break
-                    if end is None:
-                        if late is not None:
-                            raise late
-                    elif time.monotonic() >= end:
-                        raise self._too_late(timeout)
-                    patience.look(self._where(), lambda: [self._rank()])
-        finally:
-            self._lock.release()
-
-    def _too_late(self, timeout: float | None) -> RmaTimeout:
-        text = _late(f"{self._where()}: not done", timeout)
-        return RmaTimeout(errno.ETIMEDOUT, text, call=self._call, rank=self._rank())
+        with Patience() as patience:
+            left = _NS
+            while True:  # see tests/support/jumps.py
+                if self._state != _GOES_ON:
+                    break
+                if end is not None:
+                    left = min(_NS, max(0, int((end - time.monotonic()) * 1e9)))
+                late = self._go_on(left)
+                if self._state != _GOES_ON:
+                    break
+                if end is None:
+                    if late is not None:
+                        raise late
+                elif time.monotonic() >= end:
+                    text = _late(f"{self._where()}: not done", timeout)
+                    rank = self._rank()
+                    raise RmaTimeout(errno.ETIMEDOUT, text, call=self._call, rank=rank)
+                patience.look(self._where(), lambda: [self._rank()])
 
     def _look(self) -> Exception | None:
         """Make progress. Return the RmaTimeout of a request that goes on, if it is time."""
-        if self._is_inherited() or not self._lock.acquire(blocking=False):
-            return None  # the request has ended, or the thread that waits for it makes progress
-        try:
-            return self._go_on(0) if self._state == _GOES_ON else None
-        finally:
-            self._lock.release()
+        if self._is_inherited() or self._state != _GOES_ON:
+            return None
+        return self._go_on(0)
 
     def _go_on(self, ns: int) -> Exception | None:
         """Make progress for so long; returns as `_look`."""
@@ -566,6 +540,13 @@ class Request(Unique, cmethods.Request):
         if self._window._closed and not op.ended:
             text = f"{self._where()}: the window was closed before the request was done"
             self._end(_DONE, ClosedError(errno.ESHUTDOWN, text, call=self._call))
+            return None
+        if op.busy:
+            if ns:
+                seen = ffi.new("uint64_t *")
+                lib.rmaext_fabric_wait_ended(self._fabric.live(), seen, 0)
+                if not op.ended:
+                    lib.rmaext_fabric_wait_ended(self._fabric.live(), seen, ns)
             return None
         code = op.wait(ns)
         if self._state != _GOES_ON:
@@ -600,14 +581,14 @@ class Request(Unique, cmethods.Request):
         return None
 
     def _end(self, state: int = _DONE, error: Exception | None = None) -> None:
-        if self._state != _GOES_ON:
-            return
         # the traceback would keep the frames, and so the buffers, alive
         error = None if error is None else error.with_traceback(None)
-        result = None
-        if state == _DONE and error is None:
-            result = self._result[()] if self._scalar else self._result
-        # all of it or nothing: no signal handler comes between
+        result = self._result if state == _DONE and error is None else None
+        if self._scalar and result is not None:
+            result = result[()]
+        if self._state != _GOES_ON:
+            return
+        # all of it or nothing: no thread, no signal handler comes between, nor since that look
         self._error, self._result, self._state = error, result, state
         op, self._op = self._op, None
         if op is not None:

@@ -8,6 +8,7 @@ Rank 0 does it all; rank 1 is stopped for a while. All goes over the network.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -15,6 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from mpi4py import MPI
@@ -32,6 +34,7 @@ comm = MPI.COMM_WORLD
 pid = comm.bcast(os.getpid(), 1)
 win = rmaext.Window(comm, np.full(2 * N, 7.0), timeout=20)
 hasty = win.dup(timeout=0.5)
+pool = ThreadPoolExecutor(4)
 win.fence()
 
 
@@ -56,6 +59,48 @@ def a_handler_waits_for_the_same() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         current = None
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+class Rings(Exception):
+    pass
+
+
+def a_handler_raises_wherever_it_is() -> None:
+    """Other threads may use what a call of this one was interrupted in."""
+
+    def handler(*_: object) -> None:
+        raise Rings
+
+    rung = 0
+    signal.signal(signal.SIGALRM, handler)
+    for n in range(3000):
+        request = win.rget(1, 0, 2000)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 1e-6 * (n % 60 + 1))
+            for _ in range(5):
+                request.test()
+                request.cancel()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except Rings:
+            rung += 1
+        with contextlib.suppress(rmaext.SyncError):  # it was cancelled
+            assert pool.submit(request.wait, 10).result()[0] == 7
+    assert rung > 30
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+def threads_wait_for_one() -> None:
+    """All have its result, and they sleep until then."""
+    with stopped(pid):
+        request = win.rget(1, 0, 2000)
+        waits = [pool.submit(request.wait, 20) for _ in range(4)]
+        before = time.process_time()
+        time.sleep(1)
+        assert time.process_time() - before < 0.5
+        assert not any(it.done() for it in waits)
+    first, *others = (it.result() for it in waits)
+    assert first[0] == 7
+    assert all(it is first for it in others)
 
 
 def late(begin: Callable[[Owner], int], buffers: tuple[object, ...]) -> Owner:
@@ -159,6 +204,9 @@ def an_interrupted_close_keeps_the_buffers() -> None:
 requests_outlive_their_windows()
 if comm.rank == 0:
     a_handler_waits_for_the_same()
+    a_handler_raises_wherever_it_is()
+    threads_wait_for_one()
+    pool.shutdown()
     an_error_is_told_again()
     what_was_freed_has_no_rank()
     comm.send(None, 1)

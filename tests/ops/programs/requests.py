@@ -82,8 +82,7 @@ def late(win: rmaext.Window, hasty: rmaext.Window) -> None:
             target=lambda: raises(rmaext.RmaTimeout, lambda: put.wait(3 * LIMIT), 3 * LIMIT, 20)
         )
         thread.start()
-        while put._lock.acquire(blocking=False):  # it does not wait yet
-            put._lock.release()
+        while not put._op.busy:  # it does not wait yet
             time.sleep(0.001)
         assert not put.test()
         raises(rmaext.RmaTimeout, lambda: put.wait(0.2), 0.2, 0.5)
