@@ -38,6 +38,8 @@
 #include "exec/update.h"
 #include "python/gil.h"
 
+#include "declared.h" /* rmaext/_native/declared.py makes it when we build */
+
 struct py_window {
 	PyObject_HEAD struct rmx_typed it;
 	struct py_kept *kept; /* see numba.c; NULL: nobody asked for it */
@@ -79,27 +81,17 @@ union py_cell {
 };
 
 /*
- * Names that C passes or compares: of arguments, attributes and methods; and of
- * the Python methods that C's own stand before, which begin with an underscore.
+ * Names that C passes or compares: of attributes, besides those of arguments;
+ * and of Python methods, which begin with an underscore, besides those that C's
+ * own stand before.
  */
 /* clang-format off */
 #define PY_NAMES(X) \
-	X(origin) X(rank) X(offset) X(count) X(out) X(value) X(compare) \
-	X(ranks) X(offsets) X(values) X(op) X(slot) X(timeout) X(key) \
-	X(target_rank) X(target) X(target_disp) X(result) X(acquire) \
-	X(release) X(abandon_fence)
+	PY_DECLARED_NAMES(X) X(acquire) X(release) X(abandon_fence)
 #define PY_METHOD_NAMES(X) \
-	X(put) X(get) X(fetch_add) X(compare_and_swap) X(flush) \
-	X(accumulate) X(get_accumulate) X(fetch_op) X(load) X(store) \
-	X(fetch_op_many) X(put_many) X(get_many) X(fetch_add_many) \
-	X(accumulate_many) X(put_notify) X(wait_notify) X(test_notify) \
-	X(getitem) X(setitem) X(rput) X(rget) X(rput_notify) \
-	X(wait) X(shapes) X(transfer) X(report) X(Put) X(Get) X(Accumulate) \
-	X(Get_accumulate) X(Fetch_and_op) X(Compare_and_swap) X(Flush) \
-	X(Rput) X(Rget) X(Raccumulate) X(Rget_accumulate) X(fence) \
-	X(fence_on) X(unlock) X(unlock_all) X(release_anyway) \
-	X(release_all_anyway) X(Unlock) X(Unlock_all) X(unlock_anyway) \
-	X(unlock_all_anyway) X(enter) X(exit) X(forsake)
+	PY_DECLARED_METHODS(X) X(getitem) X(setitem) X(shapes) X(transfer) \
+	X(report) X(fence_on) X(release_anyway) X(release_all_anyway) \
+	X(unlock_anyway) X(unlock_all_anyway) X(enter) X(exit) X(forsake)
 /* clang-format on */
 
 /* module.c: interned strings, so that names are compared by their addresses. */
@@ -272,14 +264,16 @@ py_call(const struct py_signature *s, py_attempt *attempt, void *self,
 }
 
 /*
- * Defines a method by its attempt and its signature, which the further
- * arguments initialise. The assertion takes the semicolon behind it.
+ * Defines a method that cmethods.pyi declares by its attempt; the further
+ * arguments initialise other fields of its signature. The assertion takes the
+ * semicolon behind it.
  */
-#define PY_METHOD(function, attempt, ...)                                     \
-	PyObject *function(void *self, PyObject *const *args, Py_ssize_t n,   \
-			   PyObject *keywords)                                \
+#define PY_METHOD(type, name, attempt, ...)                                   \
+	PyObject *py_##type##_##name(void *self, PyObject *const *args,       \
+				     Py_ssize_t n, PyObject *keywords)        \
 	{                                                                     \
-		static const struct py_signature signature = {__VA_ARGS__};   \
+		static const struct py_signature signature = {                \
+			PY_SIGNATURE_##type##_##name, __VA_ARGS__};           \
                                                                               \
 		return py_call(&signature, attempt, self, args, n, keywords); \
 	}                                                                     \
@@ -422,60 +416,39 @@ enum py_outcome py_flush(struct py_window *w, int64_t rank);
  */
 void py_count_turn(void);
 
-#define PY_FASTCALL(type, name, doc)                        \
-	{#name, (PyCFunction)(void (*)(void))type##_##name, \
-	 METH_FASTCALL | METH_KEYWORDS, doc}
+/* Rows of the tables of types, and of the module's. */
+#define PY_ROW(type, name, function, flags)                   \
+	{#name, (PyCFunction)(void (*)(void))function, flags, \
+	 PY_DOC_##type##_##name}
+#define PY_FUNCTION(name, function, flags) \
+	{#name, (PyCFunction)(void (*)(void))function, flags, PY_DOC_##name}
+#define PY_GETTER(type, name, function) \
+	{#name, (getter)function, NULL, PY_DOC_##type##_##name, NULL}
+#define PY_FASTCALL(type, name) \
+	PY_ROW(type, name, py_##type##_##name, METH_FASTCALL | METH_KEYWORDS)
 
-/* A method of Window, by METH_FASTCALL; the files below have the docstrings. */
-typedef PyObject *py_method(void *self, PyObject *const *args, Py_ssize_t n,
-			    PyObject *keywords);
+/* Window's methods: put_get.c, many.c, update.c, load_store.c, notify.c ... */
+#define PY_DECLARE(name)                                              \
+	PyObject *py_window_##name(void *self, PyObject *const *args, \
+				   Py_ssize_t n, PyObject *keywords);
+PY_METHODS_window(PY_DECLARE)
+#undef PY_DECLARE
 
-/*
- * request.c: Request; those that end at once. In place of the result of a call
- * that is done comes a request that is done, with that result.
- */
-extern PyType_Spec py_request_spec;
+	/*
+	 * request.c: Request; those that end at once. In place of the result of
+	 * a call that is done comes a request that is done, with that result.
+	 */
+	extern PyType_Spec py_request_spec;
 enum py_outcome py_request_done(struct py_call *c);
 /* The key of a call, which leaves no room for an offset; NULL: it has none. */
 static inline PyObject *py_key_of(PyObject *key)
 {
 	return key == Py_None ? NULL : key;
 }
-py_method py_rput, py_rget;
-extern const char py_rput_doc[], py_rget_doc[];
 
-/* put_get.c */
-py_attempt py_try_get;
-py_method py_window_put, py_window_get, py_window_flush;
-extern const char py_put_doc[], py_get_doc[], py_flush_doc[];
-
-/* many.c */
-py_method py_put_many, py_get_many, py_fetch_add_many, py_accumulate_many;
-py_method py_fetch_op_many;
-extern const char py_put_many_doc[], py_get_many_doc[];
-extern const char py_fetch_add_many_doc[], py_accumulate_many_doc[];
-extern const char py_fetch_op_many_doc[];
-
-/* update.c */
-extern const struct py_update py_sum; /* of fetch_add */
-py_method py_accumulate, py_get_accumulate, py_fetch_op, py_fetch_add;
-py_method py_compare_and_swap;
-extern const char py_accumulate_doc[], py_get_accumulate_doc[];
-extern const char py_fetch_op_doc[], py_fetch_add_doc[];
-extern const char py_compare_and_swap_doc[];
-
-/* load_store.c */
-py_method py_load, py_store;
-extern const char py_load_doc[], py_store_doc[];
-
-/* notify.c */
-py_method py_put_notify, py_rput_notify, py_wait_notify, py_test_notify;
-extern const char py_put_notify_doc[], py_rput_notify_doc[];
-extern const char py_wait_notify_doc[], py_test_notify_doc[];
-
-/* fence.c */
-PyObject *py_fence(void *self, PyObject *unused);
-extern const char py_fence_doc[];
+py_attempt py_try_get;				  /* put_get.c */
+extern const struct py_update py_sum;		  /* update.c: of fetch_add */
+PyObject *py_fence(void *self, PyObject *unused); /* fence.c */
 
 /* end.c: functions of the module */
 extern PyMethodDef py_functions[];

@@ -62,19 +62,11 @@ static PyObject *mpi_move(PyObject *const *args, Py_ssize_t n, bool put)
 		 : NULL;
 }
 
-PyDoc_STRVAR(mpi_put_doc, "mpi_put(window, units, origin, rank, target, /)\n"
-			  "--\n\n"
-			  "Put, if it is plain; return whether it was.");
-
 static PyObject *mpi_put(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
 	(void)module;
 	return mpi_move(args, n, true);
 }
-
-PyDoc_STRVAR(mpi_get_doc, "mpi_get(window, units, origin, rank, target, /)\n"
-			  "--\n\n"
-			  "Get, if it is plain; return whether it was.");
 
 static PyObject *mpi_get(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
@@ -163,13 +155,6 @@ enum py_outcome py_mpi_swap(struct py_window *w, PyObject *units,
 	return outcome_of(done);
 }
 
-PyDoc_STRVAR(mpi_update_doc,
-	     "mpi_update(window, units, origin, result, rank, target, op, /)\n"
-	     "--\n\n"
-	     "Accumulate, if it is plain and by memory; with a result that is "
-	     "not None\n"
-	     "get_accumulate. Return whether it was.");
-
 static PyObject *mpi_update(PyObject *module, PyObject *const *args,
 			    Py_ssize_t n)
 {
@@ -187,13 +172,6 @@ static PyObject *mpi_update(PyObject *module, PyObject *const *args,
 					  args[5], (int)op, false));
 }
 
-PyDoc_STRVAR(mpi_swap_doc,
-	     "mpi_swap(window, units, origin, compare, result, rank, disp, /)\n"
-	     "--\n\n"
-	     "Compare and swap one element, if it is plain and by memory. "
-	     "Return\n"
-	     "whether it was.");
-
 static PyObject *mpi_swap(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
 	struct py_window *w = args_window(args, n, 7);
@@ -204,23 +182,19 @@ static PyObject *mpi_swap(PyObject *module, PyObject *const *args, Py_ssize_t n)
 		 : NULL;
 }
 
-#define COMPAT(name) \
-	{#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, name##_doc}
-
 PyMethodDef py_compat_methods[] = {
-	{"mpi_types", py_mpi_types, METH_VARARGS, py_mpi_types_doc},
-	{"mpi_layout", py_mpi_layout, METH_O, py_mpi_layout_doc},
-	{"mpi_forget", py_mpi_forget, METH_VARARGS, py_mpi_forget_doc},
-	{"mpi_ops", py_mpi_ops, METH_O, py_mpi_ops_doc},
-	{"mpi_done", py_mpi_done, METH_O, py_mpi_done_doc},
-	{"mpi_request_functions", py_mpi_request_functions, METH_NOARGS,
-	 py_mpi_request_functions_doc},
-	{"mpi_request_new", py_mpi_request_new, METH_O, py_mpi_request_new_doc},
-	{"mpi_request_end", py_mpi_request_end, METH_VARARGS,
-	 py_mpi_request_end_doc},
-	COMPAT(mpi_put),
-	COMPAT(mpi_get),
-	COMPAT(mpi_update),
-	COMPAT(mpi_swap),
+	PY_FUNCTION(mpi_types, py_mpi_types, METH_VARARGS),
+	PY_FUNCTION(mpi_layout, py_mpi_layout, METH_O),
+	PY_FUNCTION(mpi_forget, py_mpi_forget, METH_VARARGS),
+	PY_FUNCTION(mpi_ops, py_mpi_ops, METH_O),
+	PY_FUNCTION(mpi_done, py_mpi_done, METH_O),
+	PY_FUNCTION(mpi_request_functions, py_mpi_request_functions,
+		    METH_NOARGS),
+	PY_FUNCTION(mpi_request_new, py_mpi_request_new, METH_O),
+	PY_FUNCTION(mpi_request_end, py_mpi_request_end, METH_VARARGS),
+	PY_FUNCTION(mpi_put, mpi_put, METH_FASTCALL),
+	PY_FUNCTION(mpi_get, mpi_get, METH_FASTCALL),
+	PY_FUNCTION(mpi_update, mpi_update, METH_FASTCALL),
+	PY_FUNCTION(mpi_swap, mpi_swap, METH_FASTCALL),
 	{NULL, NULL, 0, NULL},
 };

@@ -34,19 +34,14 @@ PyObject *py_mpi_types(PyObject *module, PyObject *args);
 PyObject *py_mpi_layout(PyObject *module, PyObject *datatype);
 PyObject *py_mpi_forget(PyObject *module, PyObject *args);
 PyObject *py_mpi_ops(PyObject *module, PyObject *list);
-extern const char py_mpi_types_doc[], py_mpi_layout_doc[], py_mpi_forget_doc[],
-	py_mpi_ops_doc[];
 
 /* compat_win.c: a function of the module */
 PyObject *py_mpi_done(PyObject *module, PyObject *make);
-extern const char py_mpi_done_doc[];
 
 /* compat_request.c: functions of the module, for generalized requests of MPI */
 PyObject *py_mpi_request_functions(PyObject *module, PyObject *ignored);
 PyObject *py_mpi_request_new(PyObject *module, PyObject *status);
 PyObject *py_mpi_request_end(PyObject *module, PyObject *args);
-extern const char py_mpi_request_functions_doc[], py_mpi_request_new_doc[],
-	py_mpi_request_end_doc[];
 
 /*
  * Elements in a buffer that a caller gave, or in a window. They are of a

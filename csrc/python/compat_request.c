@@ -68,12 +68,6 @@ static int grequest_wait(int count, void **states, double timeout, void *status)
 	return 0;
 }
 
-const char py_mpi_request_functions_doc[] =
-	PyDoc_STR("mpi_request_functions()\n--\n\n"
-		  "Return the addresses of what MPI is to call: query, free, "
-		  "cancel, poll, "
-		  "wait.");
-
 PyObject *py_mpi_request_functions(PyObject *module, PyObject *args)
 {
 	(void)module;
@@ -85,12 +79,6 @@ PyObject *py_mpi_request_functions(PyObject *module, PyObject *args)
 			     (unsigned long long)(uintptr_t)grequest_poll,
 			     (unsigned long long)(uintptr_t)grequest_wait);
 }
-
-const char py_mpi_request_new_doc[] =
-	PyDoc_STR("mpi_request_new(status, /)\n--\n\n"
-		  "Return the address of the state of a new request. MPI and "
-		  "mpi_request_end\n"
-		  "let go of it.");
 
 PyObject *py_mpi_request_new(PyObject *module, PyObject *status)
 {
@@ -111,12 +99,6 @@ PyObject *py_mpi_request_new(PyObject *module, PyObject *status)
 	memcpy(s->status, PyBytes_AS_STRING(status), s->nbytes);
 	return PyLong_FromVoidPtr(s);
 }
-
-const char py_mpi_request_end_doc[] =
-	PyDoc_STR("mpi_request_end(state, code, /)\n--\n\n"
-		  "Say with what error the request ends, 0 for none; before "
-		  "MPI is told that it\n"
-		  "has.");
 
 PyObject *py_mpi_request_end(PyObject *module, PyObject *args)
 {

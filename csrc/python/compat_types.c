@@ -28,13 +28,6 @@ static uint64_t handle_of(PyObject *datatype)
 	return handle;
 }
 
-const char py_mpi_types_doc[] = PyDoc_STR(
-	"mpi_types(types, datatype, at, nbytes, make, /)\n--\n\n"
-	"Tell of predefined types: a list of (Datatype, number of an update's "
-	"type or -1,\nextent, whether it has gaps). And of the class Datatype, "
-	"where its objects have\ntheir handle, and what returns the Layout "
-	"of one, or None.");
-
 PyObject *py_mpi_types(PyObject *module, PyObject *args)
 {
 	PyObject *list, *type, *make;
@@ -136,11 +129,6 @@ PyObject *py_layout_of(PyObject *datatype)
 	return layout;
 }
 
-const char py_mpi_forget_doc[] = PyDoc_STR(
-	"mpi_forget(datatype, keyval, layout, /)\n--\n\n"
-	"Forget the layout of a datatype that is being freed; what MPI calls "
-	"for a keyval.");
-
 PyObject *py_mpi_forget(PyObject *module, PyObject *args)
 {
 	PyObject *datatype, *keyval, *layout;
@@ -163,10 +151,6 @@ PyObject *py_mpi_forget(PyObject *module, PyObject *args)
 	Py_RETURN_NONE;
 }
 
-const char py_mpi_layout_doc[] =
-	PyDoc_STR("mpi_layout(datatype, /)\n--\n\n"
-		  "Return the Layout of a datatype, which is made once.");
-
 PyObject *py_mpi_layout(PyObject *module, PyObject *datatype)
 {
 	PyObject *layout = py_layout_of(datatype);
@@ -185,10 +169,6 @@ static struct {
 	int number;
 } ops[RMX_OPS];
 static int ops_count;
-
-const char py_mpi_ops_doc[] =
-	PyDoc_STR("mpi_ops(ops, /)\n--\n\n"
-		  "Tell of operations: a list of (Op, its number).");
 
 PyObject *py_mpi_ops(PyObject *module, PyObject *list)
 {

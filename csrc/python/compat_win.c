@@ -16,14 +16,6 @@ struct win {
 	PyObject *passive; /* a set of those of them that are locked */
 };
 
-PyDoc_STRVAR(
-	be_doc,
-	"_be($self, shows, window, units, access, passive, /)\n"
-	"--\n\n"
-	"Stand for a window of bytes; does it show its memory as a buffer? The "
-	"sets are\n"
-	"those of ranks that may be accessed, and are locked.");
-
 static PyObject *win_be(struct win *w, PyObject *args)
 {
 	PyObject *window, *units, *access, *passive;
@@ -46,8 +38,6 @@ static PyObject *win_be(struct win *w, PyObject *args)
 	w->shows = shows;
 	Py_RETURN_NONE;
 }
-
-PyDoc_STRVAR(end_doc, "_end($self, /)\n--\n\nStand for nothing.");
 
 /* The window stays: another thread may be inside a call with it. */
 static PyObject *win_end(struct win *w, PyObject *args)
@@ -141,33 +131,13 @@ static enum py_outcome move_try(void *self, struct py_call *c)
 	return done == PY_DONE && put ? win_reach_self(w, c->got[1]) : done;
 }
 
-/* The arguments of Put and its kin, of Accumulate's, of Get_accumulate's. */
-#define MOVE_ARGUMENTS             \
-	.required = 2, .given = 3, \
-	.names = {&py_names.origin, &py_names.target_rank, &py_names.target}
-#define UPDATE_ARGUMENTS                                                     \
-	.required = 2, .given = 4,                                           \
-	.names = {&py_names.origin, &py_names.target_rank, &py_names.target, \
-		  &py_names.op}
-#define FETCH_ARGUMENTS                                                      \
-	.required = 3, .given = 5,                                           \
-	.names = {&py_names.origin, &py_names.result, &py_names.target_rank, \
-		  &py_names.target, &py_names.op}
-
 /* Defines a method of MPI.Win: an error is raised as MPI's. */
-#define WIN_METHOD(name, attempt, ...) \
-	PY_METHOD(win_##name, attempt, .failed = win_report, __VA_ARGS__)
+#define WIN_METHOD(name, ...) \
+	static PY_METHOD(win, name, __VA_ARGS__, .failed = win_report)
 
-PyDoc_STRVAR(Put_doc, "Put($self, /, origin, target_rank, target=None)\n--\n\n"
-		      "Write to a rank's memory.");
+WIN_METHOD(Put, move_try, .how = &is_put);
 
-static WIN_METHOD(Put, move_try, .how = &is_put, .slow = &py_names.Put,
-		  MOVE_ARGUMENTS);
-
-PyDoc_STRVAR(Get_doc, "Get($self, /, origin, target_rank, target=None)\n--\n\n"
-		      "Read from a rank's memory.");
-
-static WIN_METHOD(Get, move_try, .slow = &py_names.Get, MOVE_ARGUMENTS);
+WIN_METHOD(Get, move_try);
 
 static enum py_outcome accumulate_try(void *self, struct py_call *c)
 {
@@ -182,13 +152,7 @@ static enum py_outcome accumulate_try(void *self, struct py_call *c)
 	return done == PY_DONE ? win_reach_self(w, c->got[1]) : done;
 }
 
-PyDoc_STRVAR(Accumulate_doc,
-	     "Accumulate($self, /, origin, target_rank, target=None, op=SUM)\n"
-	     "--\n\n"
-	     "Update a rank's memory.");
-
-static WIN_METHOD(Accumulate, accumulate_try, .slow = &py_names.Accumulate,
-		  UPDATE_ARGUMENTS);
+WIN_METHOD(Accumulate, accumulate_try);
 
 /* single: of Fetch_and_op, which takes a displacement for a target */
 static enum py_outcome fetch_try(void *self, struct py_call *c)
@@ -205,25 +169,9 @@ static enum py_outcome fetch_try(void *self, struct py_call *c)
 			     c->got[2], object_or_none(c->got[3]), op, single);
 }
 
-PyDoc_STRVAR(Get_accumulate_doc,
-	     "Get_accumulate($self, /, origin, result, target_rank, "
-	     "target=None, op=SUM)\n--\n\n"
-	     "Update a rank's memory, and return what was there.");
+WIN_METHOD(Get_accumulate, fetch_try);
 
-static WIN_METHOD(Get_accumulate, fetch_try, .slow = &py_names.Get_accumulate,
-		  FETCH_ARGUMENTS);
-
-PyDoc_STRVAR(Fetch_and_op_doc,
-	     "Fetch_and_op($self, /, origin, result, target_rank, "
-	     "target_disp=0, op=SUM)\n--\n\n"
-	     "Update one element of a rank's memory, and return what was "
-	     "there.");
-
-static WIN_METHOD(Fetch_and_op, fetch_try, .how = &is_single,
-		  .slow = &py_names.Fetch_and_op, .required = 3, .given = 5,
-		  .names = {&py_names.origin, &py_names.result,
-			    &py_names.target_rank, &py_names.target_disp,
-			    &py_names.op});
+WIN_METHOD(Fetch_and_op, fetch_try, .how = &is_single);
 
 static enum py_outcome swap_try(void *self, struct py_call *c)
 {
@@ -236,23 +184,10 @@ static enum py_outcome swap_try(void *self, struct py_call *c)
 			   c->got[3], object_or_none(c->got[4]));
 }
 
-PyDoc_STRVAR(Compare_and_swap_doc,
-	     "Compare_and_swap($self, /, origin, compare, result, target_rank, "
-	     "target_disp=0)\n--\n\n"
-	     "Replace one element of a rank's memory if it equals another.");
-
-static WIN_METHOD(Compare_and_swap, swap_try,
-		  .slow = &py_names.Compare_and_swap, .required = 4, .given = 5,
-		  .names = {&py_names.origin, &py_names.compare,
-			    &py_names.result, &py_names.target_rank,
-			    &py_names.target_disp});
+WIN_METHOD(Compare_and_swap, swap_try);
 
 /* What makes a request of MPI that is done; NULL: not told yet. */
 static PyObject *make_done;
-
-const char py_mpi_done_doc[] =
-	PyDoc_STR("mpi_done(make, /)\n--\n\n"
-		  "Tell of what makes a request of MPI that is done.");
 
 PyObject *py_mpi_done(PyObject *module, PyObject *make)
 {
@@ -294,35 +229,13 @@ static const struct asking asking_get = {move_try, NULL, 1};
 static const struct asking asking_accumulate = {accumulate_try, NULL, 1};
 static const struct asking asking_get_accumulate = {fetch_try, NULL, 2};
 
-PyDoc_STRVAR(Rput_doc, "Rput($self, /, origin, target_rank, target=None)\n"
-		       "--\n\n"
-		       "As `Put`, with a request.");
+WIN_METHOD(Rput, asking_try, .how = &asking_put);
 
-static WIN_METHOD(Rput, asking_try, .how = &asking_put, .slow = &py_names.Rput,
-		  MOVE_ARGUMENTS);
+WIN_METHOD(Rget, asking_try, .how = &asking_get);
 
-PyDoc_STRVAR(Rget_doc, "Rget($self, /, origin, target_rank, target=None)\n"
-		       "--\n\n"
-		       "As `Get`, with a request.");
+WIN_METHOD(Raccumulate, asking_try, .how = &asking_accumulate);
 
-static WIN_METHOD(Rget, asking_try, .how = &asking_get, .slow = &py_names.Rget,
-		  MOVE_ARGUMENTS);
-
-PyDoc_STRVAR(Raccumulate_doc,
-	     "Raccumulate($self, /, origin, target_rank, target=None, op=SUM)\n"
-	     "--\n\n"
-	     "As `Accumulate`, with a request.");
-
-static WIN_METHOD(Raccumulate, asking_try, .how = &asking_accumulate,
-		  .slow = &py_names.Raccumulate, UPDATE_ARGUMENTS);
-
-PyDoc_STRVAR(Rget_accumulate_doc,
-	     "Rget_accumulate($self, /, origin, result, target_rank, "
-	     "target=None, op=SUM)\n--\n\n"
-	     "As `Get_accumulate`, with a request.");
-
-static WIN_METHOD(Rget_accumulate, asking_try, .how = &asking_get_accumulate,
-		  .slow = &py_names.Rget_accumulate, FETCH_ARGUMENTS);
+WIN_METHOD(Rget_accumulate, asking_try, .how = &asking_get_accumulate);
 
 static enum py_outcome flush_try(void *self, struct py_call *c)
 {
@@ -335,12 +248,7 @@ static enum py_outcome flush_try(void *self, struct py_call *c)
 	return py_flush(w->window, rank);
 }
 
-PyDoc_STRVAR(Flush_doc,
-	     "Flush($self, /, rank)\n--\n\n"
-	     "Wait until all operations on a rank are complete there.");
-
-static WIN_METHOD(Flush, flush_try, .slow = &py_names.Flush, .required = 1,
-		  .given = 1, .names = {&py_names.rank});
+WIN_METHOD(Flush, flush_try);
 
 static int win_traverse(struct win *w, visitproc visit, void *arg)
 {
@@ -368,44 +276,36 @@ static void win_dealloc(struct win *w)
 	Py_TYPE(w)->tp_free(w);
 }
 
-PyDoc_STRVAR(Unlock_doc,
-	     "Unlock($self, /, rank)\n--\n\nEnd what `Lock` began.");
-
-static PyObject *win_Unlock(PyObject *self, PyObject *const *args, Py_ssize_t n,
-			    PyObject *names)
+static PyObject *py_win_Unlock(PyObject *self, PyObject *const *args,
+			       Py_ssize_t n, PyObject *names)
 {
 	return py_surely(self, py_names.Unlock, py_names.unlock_anyway, args, n,
 			 names);
 }
 
-PyDoc_STRVAR(Unlock_all_doc,
-	     "Unlock_all($self, /)\n--\n\nEnd what `Lock_all` began.");
-
-static PyObject *win_Unlock_all(PyObject *self, PyObject *const *args,
-				Py_ssize_t n, PyObject *names)
+static PyObject *py_win_Unlock_all(PyObject *self, PyObject *const *args,
+				   Py_ssize_t n, PyObject *names)
 {
 	return py_surely(self, py_names.Unlock_all, py_names.unlock_all_anyway,
 			 args, n, names);
 }
 
 static PyMethodDef win_methods[] = {
-	PY_FASTCALL(win, Put, Put_doc),
-	PY_FASTCALL(win, Get, Get_doc),
-	PY_FASTCALL(win, Accumulate, Accumulate_doc),
-	PY_FASTCALL(win, Get_accumulate, Get_accumulate_doc),
-	PY_FASTCALL(win, Fetch_and_op, Fetch_and_op_doc),
-	PY_FASTCALL(win, Compare_and_swap, Compare_and_swap_doc),
-	PY_FASTCALL(win, Rput, Rput_doc),
-	PY_FASTCALL(win, Rget, Rget_doc),
-	PY_FASTCALL(win, Raccumulate, Raccumulate_doc),
-	PY_FASTCALL(win, Rget_accumulate, Rget_accumulate_doc),
-	PY_FASTCALL(win, Flush, Flush_doc),
-	{"Unlock", (PyCFunction)(void (*)(void))win_Unlock,
-	 METH_FASTCALL | METH_KEYWORDS, Unlock_doc},
-	{"Unlock_all", (PyCFunction)(void (*)(void))win_Unlock_all,
-	 METH_FASTCALL | METH_KEYWORDS, Unlock_all_doc},
-	{"_be", (PyCFunction)win_be, METH_VARARGS, be_doc},
-	{"_end", (PyCFunction)win_end, METH_NOARGS, end_doc},
+	PY_FASTCALL(win, Put),
+	PY_FASTCALL(win, Get),
+	PY_FASTCALL(win, Accumulate),
+	PY_FASTCALL(win, Get_accumulate),
+	PY_FASTCALL(win, Fetch_and_op),
+	PY_FASTCALL(win, Compare_and_swap),
+	PY_FASTCALL(win, Rput),
+	PY_FASTCALL(win, Rget),
+	PY_FASTCALL(win, Raccumulate),
+	PY_FASTCALL(win, Rget_accumulate),
+	PY_FASTCALL(win, Flush),
+	PY_FASTCALL(win, Unlock),
+	PY_FASTCALL(win, Unlock_all),
+	PY_ROW(win, _be, win_be, METH_VARARGS),
+	PY_ROW(win, _end, win_end, METH_NOARGS),
 	{NULL, NULL, 0, NULL},
 };
 
@@ -415,7 +315,7 @@ static PyBufferProcs win_buffer = {
 
 PyTypeObject py_win_type = {
 	PyVarObject_HEAD_INIT(NULL, 0).tp_name = "rmaext._native.cmethods.Win",
-	.tp_doc = "The plain operations of rmaext.compat.Win.",
+	.tp_doc = PY_DOC_win,
 	.tp_basicsize = sizeof(struct win),
 	.tp_flags =
 		Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,

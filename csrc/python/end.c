@@ -221,43 +221,9 @@ static PyObject *within(PyObject *module, PyObject *const *args, Py_ssize_t n)
 }
 
 PyMethodDef py_functions[] = {
-	{"to_the_end", (PyCFunction)(void (*)(void))to_the_end, METH_FASTCALL,
-	 PyDoc_STR("to_the_end($module, failures, function, /, "
-		   "*arguments)\n--\n\n"
-		   "Call a function; if it raises, call it to its end.\n"
-		   "\n"
-		   "That is in another thread, where no signal handler "
-		   "raises, and\n"
-		   "the function must go on where it was. Returns its "
-		   "result, and the\n"
-		   "first exception or None. After one of `failures`, which "
-		   "it raises\n"
-		   "itself, it is not called again.")},
-	{"apart", (PyCFunction)(void (*)(void))apart, METH_FASTCALL,
-	 PyDoc_STR(
-		 "apart($module, function, /, *arguments)\n--\n\n"
-		 "Call a function in another thread, and wait for it.\n"
-		 "\n"
-		 "No signal handler raises there, nor while this one waits.")},
-	{"locked", (PyCFunction)(void (*)(void))locked, METH_FASTCALL,
-	 PyDoc_STR("locked($module, lock, nested, function, /, "
-		   "*arguments)\n--\n\n"
-		   "Call a function with an RLock held.\n"
-		   "\n"
-		   "Wherever a signal handler raises, it is released. "
-		   "Where this thread\n"
-		   "holds it already, `nested` is called instead.")},
-	{"within", (PyCFunction)(void (*)(void))within, METH_FASTCALL,
-	 PyDoc_STR(
-		 "within($module, lock, function, end, /, "
-		 "*arguments)\n--\n\n"
-		 "Call a function with a lock held; if it raises, call "
-		 "`end`.\n"
-		 "\n"
-		 "Both get the arguments. `end` runs in another thread, where "
-		 "no\n"
-		 "signal handler raises, before the lock is given back and "
-		 "the\n"
-		 "exception goes on.")},
+	PY_FUNCTION(to_the_end, to_the_end, METH_FASTCALL),
+	PY_FUNCTION(apart, apart, METH_FASTCALL),
+	PY_FUNCTION(locked, locked, METH_FASTCALL),
+	PY_FUNCTION(within, within, METH_FASTCALL),
 	{NULL, NULL, 0, NULL},
 };

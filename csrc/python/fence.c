@@ -10,38 +10,6 @@
 #define SLICE ((int64_t)20 * 1000 * 1000) /* ns; collective.SLICE */
 #define LOW_BITS 0xffffff		  /* of numbers, in a step's word */
 
-const char py_fence_doc[] = PyDoc_STR(
-	"fence($self, /)\n--\n\n"
-	"Flush to all ranks, and wait until all have done so.\n"
-	"\n"
-	"After it every rank sees, in its own memory too, what any rank put "
-	"before.\n"
-	"\n"
-	"Raises\n"
-	"------\n"
-	"RmaTimeout, PeerLostError\n"
-	"    As `flush`. If it fails on one rank, it raises the same error on "
-	"all. If\n"
-	"    a rank is lost, or a signal interrupts it, the window is closed "
-	"on this\n"
-	"    rank.\n"
-	"SyncError\n"
-	"    On all ranks, if they are in different collective calls; nothing "
-	"else\n"
-	"    has happened then. And if a rank has given up a call of this\n"
-	"    communicator.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Collective, blocking; corresponds to MPI_Win_fence.\n"
-	"\n"
-	"Examples\n"
-	"--------\n"
-	">>> win.put([1.0, 2.0], 0)\n"
-	">>> win.fence()  # all ranks come here\n"
-	">>> win.local[:3]\n"
-	"array([1., 2., 0.])");
-
 /* Takes the turn, if C may make the call. False: Python is to decide. */
 static bool call_begin(const struct py_window *w)
 {

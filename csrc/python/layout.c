@@ -95,9 +95,6 @@ static PyObject *layout_make(PyTypeObject *type, PyObject *args,
 	return made || PyErr_Occurred() ? made : PyErr_NoMemory();
 }
 
-PyDoc_STRVAR(repeat_doc, "repeat($self, count, /)\n--\n\n"
-			 "Return that of so many elements of the datatype.");
-
 static PyObject *layout_repeat(struct py_layout *self, PyObject *count)
 {
 	const long long n = PyLong_AsLongLong(count);
@@ -110,9 +107,6 @@ static PyObject *layout_repeat(struct py_layout *self, PyObject *count)
 	return py_layout_new(made, why);
 }
 
-PyDoc_STRVAR(loop_doc, "loop($self, count, step, /)\n--\n\n"
-		       "Put a loop around it; step: bytes.");
-
 static PyObject *layout_loop(struct py_layout *self, PyObject *args)
 {
 	struct rmx_layout *made;
@@ -124,11 +118,6 @@ static PyObject *layout_loop(struct py_layout *self, PyObject *args)
 	made = rmx_layout_loop(self->it, count, step, &why);
 	return py_layout_new(made, why);
 }
-
-PyDoc_STRVAR(blocks_doc,
-	     "blocks($self, counts, places, /)\n--\n\n"
-	     "Put so many elements at each place, in bytes. One count may "
-	     "stand for all.");
 
 static PyObject *layout_blocks(struct py_layout *self, PyObject *args)
 {
@@ -155,9 +144,6 @@ static PyObject *layout_blocks(struct py_layout *self, PyObject *args)
 	return result;
 }
 
-PyDoc_STRVAR(shift_doc, "shift($self, by, /)\n--\n\n"
-			"Move it, by bytes.");
-
 static PyObject *layout_shift(struct py_layout *self, PyObject *by)
 {
 	const long long n = PyLong_AsLongLong(by);
@@ -169,9 +155,6 @@ static PyObject *layout_shift(struct py_layout *self, PyObject *by)
 	made = rmx_layout_shift(self->it, n, &why);
 	return py_layout_new(made, why);
 }
-
-PyDoc_STRVAR(resize_doc, "resize($self, extent, /)\n--\n\n"
-			 "Return it with another extent, in bytes.");
 
 static PyObject *layout_resize(struct py_layout *self, PyObject *extent)
 {
@@ -187,9 +170,6 @@ static PyObject *layout_resize(struct py_layout *self, PyObject *extent)
 	return py_layout_new(made, why);
 }
 
-PyDoc_STRVAR(head_doc, "head($self, nbytes, /)\n--\n\n"
-		       "Return the part that its first bytes make up.");
-
 static PyObject *layout_head(struct py_layout *self, PyObject *nbytes)
 {
 	const unsigned long long n = PyLong_AsUnsignedLongLong(nbytes);
@@ -201,9 +181,6 @@ static PyObject *layout_head(struct py_layout *self, PyObject *nbytes)
 	made = rmx_layout_head(self->it, n, &why);
 	return py_layout_new(made, why);
 }
-
-PyDoc_STRVAR(join_doc, "join(layouts, /)\n--\n\n"
-		       "Put one after another.");
 
 static PyObject *layout_join(PyObject *type, PyObject *list)
 {
@@ -241,11 +218,6 @@ static PyObject *layout_join(PyObject *type, PyObject *list)
 }
 
 /* -- what it says */
-
-PyDoc_STRVAR(copy_doc,
-	     "copy($self, address, piece, pack, /)\n--\n\n"
-	     "Copy the data at an address to a piece of memory; without `pack` "
-	     "from there.");
 
 static PyObject *layout_copy(struct py_layout *self, PyObject *args)
 {
@@ -292,10 +264,6 @@ static PyObject *bytes_new(uint64_t count, int64_t **longs_p)
 	return bytes;
 }
 
-PyDoc_STRVAR(runs_doc, "runs($self, /)\n--\n\n"
-		       "Return offset and length of each run, loops written "
-		       "out: two times int64\nas bytes.");
-
 static PyObject *layout_runs(struct py_layout *self, PyObject *args)
 {
 	int64_t *at, *len;
@@ -321,11 +289,6 @@ static PyObject *layout_runs(struct py_layout *self, PyObject *args)
 	free(flat);
 	return both;
 }
-
-PyDoc_STRVAR(cells_doc,
-	     "cells($self, unit, first, scale, /)\n--\n\n"
-	     "Return where each `unit` bytes are from byte `first` on, divided "
-	     "by `scale`:\nint64 as bytes. `unit` divides all lengths.");
 
 static PyObject *layout_cells(struct py_layout *self, PyObject *args)
 {
@@ -362,16 +325,16 @@ static PyObject *layout_cells(struct py_layout *self, PyObject *args)
 }
 
 static PyMethodDef layout_methods[] = {
-	{"repeat", (PyCFunction)layout_repeat, METH_O, repeat_doc},
-	{"loop", (PyCFunction)layout_loop, METH_VARARGS, loop_doc},
-	{"blocks", (PyCFunction)layout_blocks, METH_VARARGS, blocks_doc},
-	{"shift", (PyCFunction)layout_shift, METH_O, shift_doc},
-	{"resize", (PyCFunction)layout_resize, METH_O, resize_doc},
-	{"head", (PyCFunction)layout_head, METH_O, head_doc},
-	{"join", (PyCFunction)layout_join, METH_O | METH_STATIC, join_doc},
-	{"copy", (PyCFunction)layout_copy, METH_VARARGS, copy_doc},
-	{"runs", (PyCFunction)layout_runs, METH_NOARGS, runs_doc},
-	{"cells", (PyCFunction)layout_cells, METH_VARARGS, cells_doc},
+	PY_ROW(layout, repeat, layout_repeat, METH_O),
+	PY_ROW(layout, loop, layout_loop, METH_VARARGS),
+	PY_ROW(layout, blocks, layout_blocks, METH_VARARGS),
+	PY_ROW(layout, shift, layout_shift, METH_O),
+	PY_ROW(layout, resize, layout_resize, METH_O),
+	PY_ROW(layout, head, layout_head, METH_O),
+	PY_ROW(layout, join, layout_join, METH_O | METH_STATIC),
+	PY_ROW(layout, copy, layout_copy, METH_VARARGS),
+	PY_ROW(layout, runs, layout_runs, METH_NOARGS),
+	PY_ROW(layout, cells, layout_cells, METH_VARARGS),
 	{NULL, NULL, 0, NULL},
 };
 
@@ -455,44 +418,22 @@ static PyObject *get_loops(struct py_layout *self, void *closure)
 }
 
 static PyGetSetDef layout_getset[] = {
-	{"nbytes", (getter)get_nbytes, NULL, PyDoc_STR("Bytes of the data."),
-	 NULL},
-	{"extent", (getter)get_extent, NULL,
-	 PyDoc_STR("Bytes from one element of the datatype to the next."),
-	 NULL},
-	{"grain", (getter)get_grain, NULL,
-	 PyDoc_STR("What divides all lengths, and all distances of runs."),
-	 NULL},
-	{"first", (getter)get_first, NULL,
-	 PyDoc_STR("Where the first run begins; 0 if there is none."), NULL},
-	{"span", (getter)get_span, NULL,
-	 PyDoc_STR("The bytes between which all of it lies: [low, high)."),
-	 NULL},
-	{"number", (getter)get_number, NULL,
-	 PyDoc_STR("How many runs there are, loops written out."), NULL},
-	{"whole", (getter)get_whole, NULL,
-	 PyDoc_STR("Whether it is a single run, or nothing."), NULL},
-	{"basic", (getter)get_basic, NULL,
-	 PyDoc_STR(
-		 "What all of it consists of: C's number of the type for "
-		 "updates or -1, bytes\nfrom one to the next, whether some of "
-		 "these are none of its data. None if that\ndiffers."),
-	 NULL},
-	{"loops", (getter)get_loops, NULL,
-	 PyDoc_STR("Bytes of a run, turns and steps of the loops, the "
-		   "outermost first; None if\nthere are several runs in a "
-		   "turn."),
-	 NULL},
+	PY_GETTER(layout, nbytes, get_nbytes),
+	PY_GETTER(layout, extent, get_extent),
+	PY_GETTER(layout, grain, get_grain),
+	PY_GETTER(layout, first, get_first),
+	PY_GETTER(layout, span, get_span),
+	PY_GETTER(layout, number, get_number),
+	PY_GETTER(layout, whole, get_whole),
+	PY_GETTER(layout, basic, get_basic),
+	PY_GETTER(layout, loops, get_loops),
 	{NULL, NULL, NULL, NULL, NULL},
 };
 
 PyTypeObject py_layout_type = {
 	PyVarObject_HEAD_INIT(NULL, 0).tp_name =
 		"rmaext._native.cmethods.Layout",
-	.tp_doc = PyDoc_STR("Layout(offsets, lengths, number, unit, gaps, "
-			    "/)\n--\n\n"
-			    "Where the data of an element of a datatype lies: "
-			    "runs of bytes, of a basic\ntype."),
+	.tp_doc = PY_DOC_layout,
 	.tp_basicsize = sizeof(struct py_layout),
 	.tp_flags = Py_TPFLAGS_DEFAULT,
 	.tp_new = layout_make,

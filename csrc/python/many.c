@@ -182,208 +182,25 @@ static enum py_outcome many_try(void *w, struct py_call *c)
 	return done == PY_DONE && result && !c->result ? PY_FAILED : done;
 }
 
-const char py_put_many_doc[] = PyDoc_STR(
-	"put_many($self, /, ranks, offsets, values)\n"
-	"--\n\n"
-	"Write elements, each to a place of its own.\n"
-	"\n"
-	"Parameters\n"
-	"----------\n"
-	"ranks, offsets : int or integer array\n"
-	"    Targets, and elements of their windows. They are broadcast "
-	"against\n"
-	"    each other and `values`, as NumPy does it. int64 is taken "
-	"as it is,\n"
-	"    other integers are converted. For MPI.PROC_NULL see "
-	"`Window`.\n"
-	"values : array_like\n"
-	"    Of the window's dtype.\n"
-	"\n"
-	"Raises\n"
-	"------\n"
-	"BoundsError\n"
-	"    Naming the first element at fault, counted without those that\n"
-	"    are left out. Nothing was sent then, nor after\n"
-	"    AccessError, TypeError, ValueError, OverflowError and "
-	"Unsupported.\n"
-	"RmaTimeout, PeerLostError\n"
-	"    Any of the elements may have been written, or may be "
-	"written yet.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Local, blocking; all is in the targets' memory when it returns, "
-	"without\n"
-	"a `flush`. Corresponds to MPI_Put of one element in a loop, and\n"
-	"MPI_Win_flush. Elements for one place are written in their "
-	"order. One of\n"
-	"1, 2, 4 or 8 bytes is written at once where it is aligned.\n"
-	"\n"
-	"Over the network many elements travel in one message to the "
-	"target's\n"
-	"progress thread, several messages at a time; contiguous data is "
-	"better\n"
-	"sent with `put`.\n"
-	"\n"
-	"Examples\n"
-	"--------\n"
-	">>> win.put_many(0, [1, 5, 7], [1.0, 2.0, 3.0])\n"
-	">>> win.put_many(0, [2, 3], -1.0)\n"
-	">>> win.local[:8]\n"
-	"array([ 0.,  1., -1., -1.,  0.,  2.,  0.,  3.])");
-
 static const struct method put_many = {"put_many", RMAEXT_PUT, false};
 
-PY_METHOD(py_put_many, many_try, .how = &put_many, .slow = &py_names.put_many,
-	  .required = 3, .given = 3,
-	  .names = {&py_names.ranks, &py_names.offsets, &py_names.values});
-
-const char py_get_many_doc[] = PyDoc_STR(
-	"get_many($self, /, ranks, offsets, out=None)\n"
-	"--\n\n"
-	"Read elements, each from a place of its own.\n"
-	"\n"
-	"Parameters\n"
-	"----------\n"
-	"ranks, offsets : int or integer array\n"
-	"    As in `put_many`.\n"
-	"out : numpy.ndarray, optional\n"
-	"    C-contiguous and writeable, of the window's dtype and of "
-	"the shape\n"
-	"    to which ranks and offsets broadcast; by default a new "
-	"array.\n"
-	"\n"
-	"Returns\n"
-	"-------\n"
-	"numpy.ndarray\n"
-	"    `out`, or the new array.\n"
-	"\n"
-	"Raises\n"
-	"------\n"
-	"BoundsError, AccessError, TypeError, ValueError\n"
-	"    Before anything is sent.\n"
-	"RmaTimeout, PeerLostError\n"
-	"    Then `out` is undefined; nothing writes to it any more.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Local, blocking; corresponds to MPI_Get of one element in a "
-	"loop, and\n"
-	"MPI_Win_flush. What `put_many` says of routes and sizes holds "
-	"here too.\n"
-	"\n"
-	"Examples\n"
-	"--------\n"
-	">>> win.local[:] = np.arange(10)\n"
-	">>> win.get_many(0, [[7, 1], [1, 3]])\n"
-	"array([[7., 1.],\n"
-	"       [1., 3.]])");
+PY_METHOD(window, put_many, many_try, .how = &put_many);
 
 static const struct method get_many = {"get_many", RMAEXT_GET, true};
 
-PY_METHOD(py_get_many, many_try, .how = &get_many, .slow = &py_names.get_many,
-	  .required = 2, .given = 3,
-	  .names = {&py_names.ranks, &py_names.offsets, &py_names.out});
-
-const char py_accumulate_many_doc[] = PyDoc_STR(
-	"accumulate_many($self, /, ranks, offsets, values, op='sum')\n"
-	"--\n\n"
-	"Combine elements, each at a place of its own, atomically each.\n"
-	"\n"
-	"Parameters\n"
-	"----------\n"
-	"ranks, offsets : int or integer array\n"
-	"    As in `put_many`. A place that is named twice is updated "
-	"twice.\n"
-	"values : array_like\n"
-	"    Of the window's dtype.\n"
-	"op : str or mpi4py.MPI.Op\n"
-	"    As in `accumulate`.\n"
-	"\n"
-	"Raises\n"
-	"------\n"
-	"Unsupported\n"
-	"    There is no such operation on this dtype.\n"
-	"AlignmentError\n"
-	"    The target's memory is not aligned as `accumulate` needs it.\n"
-	"BoundsError, AccessError, TypeError, OverflowError, ValueError\n"
-	"    Before anything is sent, as in `put_many`.\n"
-	"RmaTimeout, PeerLostError\n"
-	"    Any of the elements may have been updated, or may be updated "
-	"yet.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Local, blocking; corresponds to MPI_Accumulate of one element in "
-	"a loop,\n"
-	"and MPI_Win_flush. Atomic against all other updates of the window, "
-	"as\n"
-	"`accumulate` is.\n"
-	"\n"
-	"Examples\n"
-	"--------\n"
-	">>> win.accumulate_many(0, [2, 3, 2], 1.0)\n"
-	">>> win.local[:5]\n"
-	"array([0., 0., 2., 1., 0.])");
+PY_METHOD(window, get_many, many_try, .how = &get_many);
 
 static const struct method accumulate_many = {"accumulate_many", RMAEXT_UPDATE,
 					      false};
 
-PY_METHOD(py_accumulate_many, many_try, .how = &accumulate_many,
-	  .slow = &py_names.accumulate_many, .required = 3, .given = 4,
-	  .names = {&py_names.ranks, &py_names.offsets, &py_names.values,
-		    &py_names.op});
-
-const char py_fetch_op_many_doc[] = PyDoc_STR(
-	"fetch_op_many($self, /, ranks, offsets, values, op='sum')\n"
-	"--\n\n"
-	"Combine elements as `accumulate_many`, and return what was "
-	"there.\n"
-	"\n"
-	"Parameters are those of `accumulate_many`, and so is what is "
-	"raised.\n"
-	"\n"
-	"Returns\n"
-	"-------\n"
-	"numpy.ndarray or NumPy scalar\n"
-	"    The previous values, in the shape to which all arguments "
-	"broadcast.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Local, blocking; corresponds to MPI_Fetch_and_op in a loop, and\n"
-	"MPI_Win_flush.\n"
-	"\n"
-	"Examples\n"
-	"--------\n"
-	">>> win.fetch_op_many(0, [2, 2], [4.0, 3.0], op=\"max\")\n"
-	"array([0., 4.])");
+PY_METHOD(window, accumulate_many, many_try, .how = &accumulate_many);
 
 static const struct method fetch_op_many = {"fetch_op_many", RMAEXT_UPDATE,
 					    true};
 
-PY_METHOD(py_fetch_op_many, many_try, .how = &fetch_op_many,
-	  .slow = &py_names.fetch_op_many, .required = 3, .given = 4,
-	  .names = {&py_names.ranks, &py_names.offsets, &py_names.values,
-		    &py_names.op});
-
-const char py_fetch_add_many_doc[] = PyDoc_STR(
-	"fetch_add_many($self, /, ranks, offsets, values)\n"
-	"--\n\n"
-	"Add to elements, each at a place of its own, and return what was "
-	"there.\n"
-	"\n"
-	"As `fetch_op_many` with op='sum'. Local, blocking; corresponds to\n"
-	"MPI_Fetch_and_op with MPI_SUM in a loop, and MPI_Win_flush.\n"
-	"\n"
-	"Examples\n"
-	"--------\n"
-	">>> win.fetch_add_many(0, [2, 3, 2], 1.0)\n"
-	"array([0., 0., 1.])");
+PY_METHOD(window, fetch_op_many, many_try, .how = &fetch_op_many);
 
 static const struct method fetch_add_many = {"fetch_add_many", RMAEXT_UPDATE,
 					     true};
 
-PY_METHOD(py_fetch_add_many, many_try, .how = &fetch_add_many,
-	  .slow = &py_names.fetch_add_many, .required = 3, .given = 3,
-	  .names = {&py_names.ranks, &py_names.offsets, &py_names.values});
+PY_METHOD(window, fetch_add_many, many_try, .how = &fetch_add_many);

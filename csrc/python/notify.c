@@ -13,52 +13,6 @@ static bool slot_take(PyObject *it, int64_t *slot_p)
 	return !it || (py_to_index(it, slot_p) && rmx_notify_slot(*slot_p));
 }
 
-const char py_put_notify_doc[] = PyDoc_STR(
-	"put_notify($self, /, origin, rank, offset=0, slot=0, *, "
-	"key=None)\n--\n\n"
-	"Write to a rank's window, then count one up in one of its slots.\n"
-	"\n"
-	"The target, once `wait_notify` or the like tells it of the count,\n"
-	"finds the data in its memory. That is said of this call's data only:\n"
-	"earlier puts are covered if they were flushed before.\n"
-	"\n"
-	"Parameters\n"
-	"----------\n"
-	"origin : array_like\n"
-	"    As for `put`; an empty array only notifies.\n"
-	"rank, offset : int\n"
-	"    As for `put`.\n"
-	"slot : int\n"
-	"    0 to 255; each rank has so many counters in each window.\n"
-	"key : index, optional\n"
-	"    In place of the offset: what `win[rank, key] = origin` takes, "
-	"which\n"
-	"    comes first. Over the network this waits until the data is "
-	"there;\n"
-	"    `rput_notify` does not.\n"
-	"\n"
-	"Raises\n"
-	"------\n"
-	"BoundsError, IndexError, AccessError, TypeError, ValueError, "
-	"OverflowError\n"
-	"    Before anything is sent.\n"
-	"RmaTimeout, PeerLostError\n"
-	"    Here or in the next `flush`.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Local; complete at the target after `flush`. Corresponds to\n"
-	"gaspi_write_notify, shmem_put_signal, and in MPI to MPI_Put,\n"
-	"MPI_Win_flush and a message.\n"
-	"\n"
-	"Examples\n"
-	"--------\n"
-	">>> win.put_notify([1.0, 2.0], rank=0, offset=4, slot=7)\n"
-	">>> win.wait_notify(7)  # the target does this\n"
-	"1\n"
-	">>> win.local[4:6]\n"
-	"array([1., 2.])");
-
 /* The method's caller keeps alive what is copied. */
 static enum py_outcome put_by_message(struct py_window *w, int64_t rank,
 				      uint64_t offset, const void *from,
@@ -164,69 +118,7 @@ static enum py_outcome put_notify_try(void *self, struct py_call *c)
 			     : PY_DECLINED;
 }
 
-#define NOTIFIED                                                      \
-	.required = 2, .given = 5, .named = 1,                        \
-	.names = {&py_names.origin, &py_names.rank, &py_names.offset, \
-		  &py_names.slot, &py_names.key}
-
-PY_METHOD(py_put_notify, put_notify_try, .slow = &py_names.put_notify,
-	  NOTIFIED);
-
-const char py_rput_notify_doc[] =
-	PyDoc_STR("rput_notify($self, /, origin, rank, offset=0, slot=0, *, "
-		  "key=None)\n--\n\n"
-		  "Begin a put that notifies: `put_notify` of any length, "
-		  "without waiting.\n"
-		  "\n"
-		  "Parameters\n"
-		  "----------\n"
-		  "origin, rank, offset\n"
-		  "    As for `put`. The origin may not be changed before the "
-		  "request is done.\n"
-		  "slot : int\n"
-		  "    0 to 255, of the target.\n"
-		  "key : index, optional\n"
-		  "    In place of the offset: what `win[rank, key] = origin` "
-		  "takes. The origin is then\n"
-		  "    broadcast; one that lies in pieces is packed.\n"
-		  "\n"
-		  "Returns\n"
-		  "-------\n"
-		  "Request\n"
-		  "    Done once the data is in the target's memory and the "
-		  "slot has counted. Its result\n"
-		  "    is None.\n"
-		  "\n"
-		  "Raises\n"
-		  "------\n"
-		  "BoundsError, IndexError, AccessError, TypeError, "
-		  "ValueError, PeerLostError, ClosedError\n"
-		  "    At once, if the operation can be refused; then nobody "
-		  "is notified.\n"
-		  "\n"
-		  "Notes\n"
-		  "-----\n"
-		  "Local, not blocking; waits as `rput` does. The target, once "
-		  "it is told of the count,\n"
-		  "finds all of the data. What is reached by memory is done "
-		  "when it returns. Over the\n"
-		  "network it goes as messages, which the target's progress "
-		  "thread carries out in their\n"
-		  "order: an element costs 32 bytes more where it lies by "
-		  "itself in the target's array,\n"
-		  "long runs next to nothing. An empty origin only notifies. "
-		  "Corresponds to\n"
-		  "gaspi_write_list_notify, and shmem_put_signal_nbi.\n"
-		  "\n"
-		  "Examples\n"
-		  "--------\n"
-		  ">>> requests = [win.rput_notify(np.ones(2), 0, key=slice(4, "
-		  "8, 2), slot=7)]\n"
-		  ">>> win.wait_notify(7)  # the target does this\n"
-		  "1\n"
-		  ">>> win.local[3:8]\n"
-		  "array([0., 1., 0., 1., 0.])\n"
-		  ">>> requests[0].wait()");
+PY_METHOD(window, put_notify, put_notify_try);
 
 static enum py_outcome rput_notify_try(void *w, struct py_call *c)
 {
@@ -240,8 +132,7 @@ static enum py_outcome rput_notify_try(void *w, struct py_call *c)
 	return done == PY_DONE ? py_request_done(c) : done;
 }
 
-PY_METHOD(py_rput_notify, rput_notify_try, .slow = &py_names.rput_notify,
-	  NOTIFIED);
+PY_METHOD(window, rput_notify, rput_notify_try);
 
 /* The control block of this rank, if the arguments are plain; else NULL. */
 static struct rmx_control_block *own_control_block(struct py_window *w,
@@ -284,48 +175,6 @@ static enum py_outcome counts_taken(struct py_window *w, struct py_call *c,
 	return PY_FAILED;
 }
 
-const char py_wait_notify_doc[] = PyDoc_STR(
-	"wait_notify($self, /, slot, count=1, timeout=None)\n--\n\n"
-	"Wait until a slot of this rank has counted so many, and take them.\n"
-	"\n"
-	"Parameters\n"
-	"----------\n"
-	"slot : int\n"
-	"    0 to 255.\n"
-	"count : int\n"
-	"    Taken off the counter, at once; the rest stays for later waits.\n"
-	"timeout : float, optional\n"
-	"    Seconds; by default there is no limit while the peers live.\n"
-	"\n"
-	"Returns\n"
-	"-------\n"
-	"int\n"
-	"    What the counter was before: at least `count`.\n"
-	"\n"
-	"Raises\n"
-	"------\n"
-	"RmaTimeout\n"
-	"    Then nothing was taken.\n"
-	"PeerLostError\n"
-	"    A rank of the communicator is gone, whether or not it was to\n"
-	"    notify. Each loss is reported once by a window's waits, so that "
-	"the\n"
-	"    others can go on; later ones end after the window's time limit.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Local, blocking; sleeps, and serves Ctrl-C. Several threads may wait\n"
-	"for one slot: each count is taken by one. Corresponds to\n"
-	"gaspi_notify_waitsome with gaspi_notify_reset, and\n"
-	"shmem_signal_wait_until.\n"
-	"\n"
-	"Examples\n"
-	"--------\n"
-	">>> win.put_notify([], rank=0, slot=3)\n"
-	">>> win.put_notify([], rank=0, slot=3)\n"
-	">>> win.wait_notify(3, count=2)\n"
-	"2");
-
 static enum py_outcome wait_notify_try(void *self, struct py_call *c)
 {
 	struct py_window *w = self;
@@ -354,31 +203,7 @@ static enum py_outcome wait_notify_try(void *self, struct py_call *c)
 	return counts_taken(w, c, slot, count, PyLong_FromLongLong(seen));
 }
 
-PY_METHOD(py_wait_notify, wait_notify_try, .slow = &py_names.wait_notify,
-	  .required = 1, .given = 3,
-	  .names = {&py_names.slot, &py_names.count, &py_names.timeout});
-
-const char py_test_notify_doc[] = PyDoc_STR(
-	"test_notify($self, /, slot, count=1)\n--\n\n"
-	"Take so many off a slot's counter of this rank, if it has them.\n"
-	"\n"
-	"Returns\n"
-	"-------\n"
-	"bool\n"
-	"    Whether they were there.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Local, not blocking; as `wait_notify` else. Corresponds to\n"
-	"gaspi_notify_reset, and shmem_signal_fetch.\n"
-	"\n"
-	"Examples\n"
-	"--------\n"
-	">>> win.test_notify(3)\n"
-	"False\n"
-	">>> win.put_notify([], rank=0, slot=3)\n"
-	">>> win.test_notify(3)\n"
-	"True");
+PY_METHOD(window, wait_notify, wait_notify_try);
 
 static enum py_outcome test_notify_try(void *self, struct py_call *c)
 {
@@ -401,6 +226,4 @@ static enum py_outcome test_notify_try(void *self, struct py_call *c)
 	return PY_DONE;
 }
 
-PY_METHOD(py_test_notify, test_notify_try, .slow = &py_names.test_notify,
-	  .required = 1, .given = 2,
-	  .names = {&py_names.slot, &py_names.count});
+PY_METHOD(window, test_notify, test_notify_try);

@@ -406,61 +406,27 @@ static void owner_dealloc(struct py_owner *it)
 	PyObject_GC_Del(it);
 }
 
-PyDoc_STRVAR(owner_doc,
-	     "Owner(endpoint, handle, buffers, request=False, /)\n--\n\n"
-	     "What C is about to do, on the window of a handle, with the "
-	     "objects in a tuple.\n\n"
-	     "Whatever is raised after this: the buffers live until C is done "
-	     "with them.\nOf a request, C sets `ended`.");
-
 static PyMethodDef owner_methods[] = {
-	{"start", (PyCFunction)owner_start, METH_O,
-	 PyDoc_STR("start($self, call, /)\n--\n\n"
-		   "Begin a struct rmaext_call; return C's code, again if it "
-		   "was begun before.")},
-	{"start_many", (PyCFunction)owner_start_many, METH_O,
-	 PyDoc_STR(
-		 "start_many($self, call, /)\n--\n\n"
-		 "The same of a struct rmaext_places_call; `bad` is the index "
-		 "of the place that was refused, or -1.")},
-	{"connect", (PyCFunction)owner_connect, METH_O,
-	 PyDoc_STR("connect($self, rank, /)\n--\n\n"
-		   "The same of rmaext_connect().")},
-	{"wait", (PyCFunction)owner_wait, METH_O,
-	 PyDoc_STR("wait($self, slice, /)\n--\n\n"
-		   "Wait for so many ns, or a tenth of a second, at most; "
-		   "return C's code, RMAEXT_PENDING at once while it is "
-		   "`busy`.\nOnce it is over it may be called again, with the "
-		   "same result.")},
-	{"cancel", (PyCFunction)owner_cancel, METH_NOARGS,
-	 PyDoc_STR("cancel($self, /)\n--\n\n"
-		   "End a request of which nothing was sent; return whether it "
-		   "was one.")},
-	{"release", (PyCFunction)owner_release, METH_NOARGS,
-	 PyDoc_STR("release($self, /)\n--\n\n"
-		   "Let go of it and of its buffers, now or when C is done "
-		   "with them. It may be called again.")},
+	PY_ROW(owner, start, owner_start, METH_O),
+	PY_ROW(owner, start_many, owner_start_many, METH_O),
+	PY_ROW(owner, connect, owner_connect, METH_O),
+	PY_ROW(owner, wait, owner_wait, METH_O),
+	PY_ROW(owner, cancel, owner_cancel, METH_NOARGS),
+	PY_ROW(owner, release, owner_release, METH_NOARGS),
 	{NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef owner_members[] = {
 	{"bad", T_LONGLONG, offsetof(struct py_owner, bad), READONLY,
-	 PyDoc_STR("The index of the place that was refused, or -1.")},
+	 PY_DOC_owner_bad},
 	{NULL, 0, 0, 0, NULL},
 };
 
 static PyGetSetDef owner_attributes[] = {
-	{"rank", (getter)owner_get_rank, NULL,
-	 PyDoc_STR("The rank that it waits for; -1: none in particular."),
-	 NULL},
-	{"ended", (getter)owner_get_ended, NULL,
-	 PyDoc_STR("Whether a request has ended."), NULL},
-	{"busy", (getter)owner_get_busy, NULL,
-	 PyDoc_STR("Whether a thread is in one of these calls."), NULL},
-	{"goes_on", (getter)owner_get_goes_on, NULL,
-	 PyDoc_STR("Whether C has something that is to be waited for, or "
-		   "released."),
-	 NULL},
+	PY_GETTER(owner, rank, owner_get_rank),
+	PY_GETTER(owner, ended, owner_get_ended),
+	PY_GETTER(owner, busy, owner_get_busy),
+	PY_GETTER(owner, goes_on, owner_get_goes_on),
 	{NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -469,7 +435,7 @@ PyTypeObject py_owner_type = {
 		"rmaext._native.cmethods.Owner",
 	.tp_basicsize = sizeof(struct py_owner),
 	.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-	.tp_doc = owner_doc,
+	.tp_doc = PY_DOC_owner,
 	.tp_new = owner_new,
 	.tp_traverse = (traverseproc)owner_traverse,
 	.tp_finalize = (destructor)owner_finalize,
@@ -548,39 +514,26 @@ static void endpoint_dealloc(struct py_endpoint *e)
 }
 
 static PyMethodDef endpoint_methods[] = {
-	{"_bind", (PyCFunction)endpoint_bind, METH_O,
-	 PyDoc_STR("_bind($self, know, /)\n--\n\n"
-		   "Belong to this process, and call `know` with each array "
-		   "that C is about to use, unless\nit is None.")},
-	{"_close", (PyCFunction)endpoint_close, METH_NOARGS,
-	 PyDoc_STR("_close($self, /)\n--\n\n"
-		   "Keep for ever what C may use, until `_closed` is called.")},
-	{"_closed", (PyCFunction)endpoint_closed, METH_NOARGS,
-	 PyDoc_STR("_closed($self, /)\n--\n\n"
-		   "C uses nothing any more.")},
-	{"_reap", (PyCFunction)endpoint_reap, METH_O,
-	 PyDoc_STR("_reap($self, most, /)\n--\n\n"
-		   "Free the buffers of operations that were given up and have "
-		   "ended since.\nOnly the first few are looked at.")},
+	PY_ROW(endpoint, _bind, endpoint_bind, METH_O),
+	PY_ROW(endpoint, _close, endpoint_close, METH_NOARGS),
+	PY_ROW(endpoint, _closed, endpoint_closed, METH_NOARGS),
+	PY_ROW(endpoint, _reap, endpoint_reap, METH_O),
 	{NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef endpoint_members[] = {
 	{"_in_flight", T_PYSSIZET, offsetof(struct py_endpoint, in_flight),
-	 READONLY, PyDoc_STR("Operations that somebody has.")},
+	 READONLY, PY_DOC_endpoint__in_flight},
 	{"_orphans", T_PYSSIZET, offsetof(struct py_endpoint, orphan_count),
-	 READONLY, PyDoc_STR("Those that nobody has, and C still uses.")},
+	 READONLY, PY_DOC_endpoint__orphans},
 	{"_orphan_bytes", T_PYSSIZET,
 	 offsetof(struct py_endpoint, orphan_bytes), READONLY,
-	 PyDoc_STR("The size of their buffers.")},
+	 PY_DOC_endpoint__orphan_bytes},
 	{NULL, 0, 0, 0, NULL},
 };
 
 static PyGetSetDef endpoint_attributes[] = {
-	{"_stuck", (getter)endpoint_get_stuck, NULL,
-	 PyDoc_STR("Whether C may use buffers, and will not say when it is "
-		   "done."),
-	 NULL},
+	PY_GETTER(endpoint, _stuck, endpoint_get_stuck),
 	{NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -590,7 +543,7 @@ PyTypeObject py_endpoint_type = {
 	.tp_basicsize = sizeof(struct py_endpoint),
 	.tp_flags =
 		Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-	.tp_doc = PyDoc_STR("What an endpoint keeps for C."),
+	.tp_doc = PY_DOC_endpoint,
 	.tp_new = PyType_GenericNew,
 	.tp_traverse = (traverseproc)endpoint_traverse,
 	.tp_clear = (inquiry)endpoint_clear,

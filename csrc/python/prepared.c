@@ -206,91 +206,28 @@ static PyObject *buffer_run(struct bound *b, enum rmx_kind kind,
 			 index);
 }
 
-PyDoc_STRVAR(
-	buffer_put_doc,
-	"put($self, /, rank, offset=0)\n--\n\n"
-	"Write the array to a rank's window, as `Window.put` does.\n"
-	"\n"
-	"Parameters\n"
-	"----------\n"
-	"rank, offset : int\n"
-	"    As for `Window.put`, which says what is raised.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Local. Complete at the target after `flush`; corresponds to MPI_Put.\n"
-	"\n"
-	"Examples\n"
-	"--------\n"
-	">>> edge = win.register(np.ones(2))\n"
-	">>> edge.put(0, offset=4)\n"
-	">>> win.get(0, 3, 4)\n"
-	"array([0., 1., 1., 0.])");
-
-static PyObject *buffer_put(struct bound *b, PyObject *const *args,
-			    Py_ssize_t n, PyObject *keywords)
+static PyObject *py_buffer_put(struct bound *b, PyObject *const *args,
+			       Py_ssize_t n, PyObject *keywords)
 {
 	return buffer_run(b, RMX_PUT, args, n, keywords);
 }
 
-PyDoc_STRVAR(buffer_get_doc,
-	     "get($self, /, rank, offset=0)\n--\n\n"
-	     "Fill the array from a rank's window, as `Window.get` does, and "
-	     "return it.\n"
-	     "\n"
-	     "Parameters\n"
-	     "----------\n"
-	     "rank, offset : int\n"
-	     "    As for `Window.get`, which says what is raised.\n"
-	     "\n"
-	     "Notes\n"
-	     "-----\n"
-	     "Local, blocking; corresponds to MPI_Get and MPI_Win_flush.\n"
-	     "\n"
-	     "Examples\n"
-	     "--------\n"
-	     ">>> win.local[:] = np.arange(10)\n"
-	     ">>> win.register(np.zeros(3)).get(0, offset=5)\n"
-	     "array([5., 6., 7.])");
-
-static PyObject *buffer_get(struct bound *b, PyObject *const *args,
-			    Py_ssize_t n, PyObject *keywords)
+static PyObject *py_buffer_get(struct bound *b, PyObject *const *args,
+			       Py_ssize_t n, PyObject *keywords)
 {
 	return buffer_run(b, RMX_GET, args, n, keywords);
 }
 
-PyDoc_STRVAR(
-	buffer_fetch_add_doc,
-	"fetch_add($self, /, rank, offset=0)\n--\n\n"
-	"Add the array to a rank's window and return the previous values, "
-	"as\n`Window.fetch_add` does.\n"
-	"\n"
-	"Parameters\n"
-	"----------\n"
-	"rank, offset : int\n"
-	"    As for `Window.fetch_add`, which says what is raised.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Local, blocking; corresponds to MPI_Fetch_and_op with MPI_SUM and\n"
-	"MPI_Win_flush.\n"
-	"\n"
-	"Examples\n"
-	"--------\n"
-	">>> ones = win.register(np.ones(2))\n"
-	">>> ones.fetch_add(0), ones.fetch_add(0)\n"
-	"(array([0., 0.]), array([1., 1.]))");
-
-static PyObject *buffer_fetch_add(struct bound *b, PyObject *const *args,
-				  Py_ssize_t n, PyObject *keywords)
+static PyObject *py_buffer_fetch_add(struct bound *b, PyObject *const *args,
+				     Py_ssize_t n, PyObject *keywords)
 {
 	return buffer_run(b, RMX_UPDATE, args, n, keywords);
 }
 
 static PyMethodDef buffer_methods[] = {
-	PY_FASTCALL(buffer, put, buffer_put_doc),
-	PY_FASTCALL(buffer, get, buffer_get_doc),
-	PY_FASTCALL(buffer, fetch_add, buffer_fetch_add_doc),
+	PY_FASTCALL(buffer, put),
+	PY_FASTCALL(buffer, get),
+	PY_FASTCALL(buffer, fetch_add),
 	{"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
 	 "Buffer[numpy.float64]: for annotations, as numpy.ndarray has it."},
 	{NULL, NULL, 0, NULL},
@@ -304,46 +241,15 @@ static PyMethodDef prepared_methods[] = {
 
 static PyMemberDef bound_members[] = {
 	{"window", T_OBJECT, offsetof(struct bound, window), READONLY,
-	 "The window that it was made by."},
+	 PY_DOC_buffer_window},
 	{"array", T_OBJECT, offsetof(struct bound, array), READONLY,
-	 "The array that is used, looked at anew in each call."},
+	 PY_DOC_buffer_array},
 	{NULL, 0, 0, 0, NULL},
 };
 
-PyDoc_STRVAR(buffer_doc,
-	     "An array that is put or got again and again; made by\n"
-	     "`Window.register`.\n"
-	     "\n"
-	     "Notes\n"
-	     "-----\n"
-	     "There is nothing to release. It keeps the window and the array.\n"
-	     "\n"
-	     "Examples\n"
-	     "--------\n"
-	     ">>> edge = win.register(np.ones(2))\n"
-	     ">>> edge.put(0, offset=4)\n"
-	     ">>> edge.array[:] = 7\n"
-	     ">>> edge.get(0, offset=3)\n"
-	     "array([0., 1.])");
-
-PyDoc_STRVAR(prepared_doc,
-	     "An operation with its arguments, made by `Window.prepare_put`,\n"
-	     "`prepare_get` or `prepare_fetch_add`: a call carries it out.\n"
-	     "\n"
-	     "Notes\n"
-	     "-----\n"
-	     "There is nothing to release. It keeps the window and the array.\n"
-	     "\n"
-	     "Examples\n"
-	     "--------\n"
-	     ">>> halo = win.prepare_put(np.ones(2), rank=0, offset=4)\n"
-	     ">>> halo()\n"
-	     ">>> win.get(0, 3, 4)\n"
-	     "array([0., 1., 1., 0.])");
-
 PyTypeObject py_buffer_type = {
 	PyVarObject_HEAD_INIT(NULL, 0).tp_name = "rmaext.Buffer",
-	.tp_doc = buffer_doc,
+	.tp_doc = PY_DOC_buffer,
 	.tp_basicsize = sizeof(struct bound),
 	.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
 	.tp_new = buffer_new,
@@ -356,7 +262,7 @@ PyTypeObject py_buffer_type = {
 
 PyTypeObject py_prepared_type = {
 	PyVarObject_HEAD_INIT(NULL, 0).tp_name = "rmaext.Prepared",
-	.tp_doc = prepared_doc,
+	.tp_doc = PY_DOC_prepared,
 	.tp_basicsize = sizeof(struct bound),
 	.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC |
 		    Py_TPFLAGS_HAVE_VECTORCALL,

@@ -178,44 +178,6 @@ enum py_outcome py_flush(struct py_window *w, int64_t rank)
 
 /* -- the methods */
 
-const char py_put_doc[] = PyDoc_STR(
-	"put($self, /, origin, rank, offset=0)\n--\n\n"
-	"Write to a rank's window.\n"
-	"\n"
-	"Parameters\n"
-	"----------\n"
-	"origin : array_like\n"
-	"    Of the window's dtype, any shape; its elements go to consecutive\n"
-	"    positions in C order. It may be reused when the call returns.\n"
-	"    Nothing is cast: an array of another dtype is a TypeError, and so "
-	"is\n"
-	"    what offers one (memoryview, array.array, `__array__`). Scalars,\n"
-	"    tuples for records, and lists of them are taken if each is an\n"
-	"    element of the dtype: `rmaext.elements` has the rule, which the\n"
-	"    values of all calls follow.\n"
-	"rank : int\n"
-	"    Target; for MPI.PROC_NULL see `Window`.\n"
-	"offset : int\n"
-	"    Element of the target's window to begin at.\n"
-	"\n"
-	"Raises\n"
-	"------\n"
-	"BoundsError, AccessError, TypeError, ValueError, OverflowError\n"
-	"    Before anything is sent.\n"
-	"RmaTimeout, PeerLostError\n"
-	"    Here or in the next `flush`.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Local. Complete at the target after `flush`; corresponds to MPI_Put.\n"
-	"\n"
-	"Examples\n"
-	"--------\n"
-	">>> win.put([1.0, 2.0], rank=0, offset=4)\n"
-	">>> win.flush()\n"
-	">>> win.local[3:7]\n"
-	"array([0., 1., 2., 0.])");
-
 static enum py_outcome try_put(void *self, struct py_call *c)
 {
 	struct py_window *w = self;
@@ -226,48 +188,7 @@ static enum py_outcome try_put(void *self, struct py_call *c)
 	return py_put(w, c->got[0], rank, index);
 }
 
-PY_METHOD(py_window_put, try_put, .slow = &py_names.put, .required = 2,
-	  .given = 3,
-	  .names = {&py_names.origin, &py_names.rank, &py_names.offset});
-
-const char py_get_doc[] = PyDoc_STR(
-	"get($self, /, rank, offset=0, count=None, out=None)\n--\n\n"
-	"Read from a rank's window.\n"
-	"\n"
-	"Parameters\n"
-	"----------\n"
-	"rank : int\n"
-	"    Target; for MPI.PROC_NULL see `Window`.\n"
-	"offset : int\n"
-	"    Element of the target's window to begin at.\n"
-	"count : int, optional\n"
-	"    Elements; by default out.size, else the rest of the window.\n"
-	"out : numpy.ndarray, optional\n"
-	"    C-contiguous and writeable, of the window's dtype, of `count`\n"
-	"    elements; by default a new 1-D array.\n"
-	"\n"
-	"Returns\n"
-	"-------\n"
-	"numpy.ndarray\n"
-	"    `out`, or the new array: flat, also if the window has several\n"
-	"    dimensions. `win[rank]` is a rank's whole, in its shape.\n"
-	"\n"
-	"Raises\n"
-	"------\n"
-	"BoundsError, AccessError, TypeError, ValueError\n"
-	"    Before anything is sent.\n"
-	"RmaTimeout, PeerLostError\n"
-	"    Then `out` is undefined, and kept until no late answer can come.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Local, blocking; corresponds to MPI_Get and MPI_Win_flush.\n"
-	"\n"
-	"Examples\n"
-	"--------\n"
-	">>> win.local[:] = np.arange(10)\n"
-	">>> win.get(0, offset=2, count=3)\n"
-	"array([2., 3., 4.])");
+PY_METHOD(window, put, try_put);
 
 enum py_outcome py_try_get(void *self, struct py_call *c)
 {
@@ -302,63 +223,17 @@ enum py_outcome py_try_get(void *self, struct py_call *c)
 	return done;
 }
 
-PY_METHOD(py_window_get, py_try_get, .slow = &py_names.get, .required = 1,
-	  .given = 4,
-	  .names = {&py_names.rank, &py_names.offset, &py_names.count,
-		    &py_names.out});
-
-const char py_flush_doc[] = PyDoc_STR(
-	"flush($self, /, rank=None, *, persist=False)\n--\n\n"
-	"Wait until every put to a rank, or to all, is applied there.\n"
-	"\n"
-	"After it the data is in the target's memory, and visible to any rank\n"
-	"that is told so. (`get` and the atomics are complete when they "
-	"return.)\n"
-	"\n"
-	"Parameters\n"
-	"----------\n"
-	"rank : int, optional\n"
-	"persist : bool, optional\n"
-	"    Wait until it is in the file, too, that the memory is mapped "
-	"from: of\n"
-	"    windows over np.memmap. A thread of the target writes it "
-	"there (msync),\n"
-	"    whatever its program does. What the target itself and other "
-	"ranks have\n"
-	"    written before is written with it.\n"
-	"\n"
-	"Raises\n"
-	"------\n"
-	"RmaTimeout, PeerLostError\n"
-	"    The fate of the operations in flight is unknown.\n"
-	"Unsupported\n"
-	"    persist, and that memory is not mapped from a file, or mapped "
-	"privately\n"
-	"    (mode \"c\").\n"
-	"RmaError\n"
-	"    persist, and the target's system could not write; errno says "
-	"why.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Local, blocking; corresponds to MPI_Win_flush and MPI_Win_flush_all.\n"
-	"Writing to a file has no time limit while the target lives.\n"
-	"\n"
-	"Examples\n"
-	"--------\n"
-	">>> win.put(1.0, 0)\n"
-	">>> win.flush(0)  # now rank 0 may be told of it\n"
-	">>> win.local[0]\n"
-	"np.float64(1.0)");
+PY_METHOD(window, get, py_try_get);
 
 static enum py_outcome try_flush(void *w, struct py_call *c)
 {
 	int64_t rank = -1;
 
+	if (c->got[1]) /* persist */
+		return PY_DECLINED;
 	if (c->got[0] && c->got[0] != Py_None && !py_to_index(c->got[0], &rank))
 		return PY_DECLINED;
 	return py_flush(w, rank);
 }
 
-PY_METHOD(py_window_flush, try_flush, .slow = &py_names.flush, .given = 1,
-	  .names = {&py_names.rank});
+PY_METHOD(window, flush, try_flush);

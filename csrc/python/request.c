@@ -70,42 +70,6 @@ static void request_dealloc(struct request *r)
 	Py_DECREF(type);
 }
 
-static const char wait_doc[] = PyDoc_STR(
-	"wait($self, /, timeout=None)\n--\n\n"
-	"Wait until it is done, and return the result.\n"
-	"\n"
-	"Parameters\n"
-	"----------\n"
-	"timeout : float, optional\n"
-	"    Seconds to wait, 0 included. By default the time limit of the "
-	"window,\n"
-	"    which counts from the last progress.\n"
-	"\n"
-	"Returns\n"
-	"-------\n"
-	"numpy.ndarray, scalar or None\n"
-	"    What the operation without r returns.\n"
-	"\n"
-	"Raises\n"
-	"------\n"
-	"RmaTimeout\n"
-	"    It is not done yet, goes on, and may be waited for again.\n"
-	"PeerLostError, RmaError\n"
-	"    The operation failed.\n"
-	"SyncError\n"
-	"    The request was cancelled or freed.\n"
-	"ClosedError\n"
-	"    The window was closed before it was done, after an error.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Local, blocking; corresponds to MPI_Wait. May be called again.\n"
-	"\n"
-	"Examples\n"
-	"--------\n"
-	">>> win.rget(0, 0, 3).wait(timeout=10)\n"
-	"array([0., 0., 0.])");
-
 static enum py_outcome wait_try(void *self, struct py_call *c)
 {
 	const struct request *r = self;
@@ -117,11 +81,10 @@ static enum py_outcome wait_try(void *self, struct py_call *c)
 	return PY_DONE;
 }
 
-static PY_METHOD(request_wait, wait_try, .slow = &py_names.wait, .given = 1,
-		 .names = {&py_names.timeout});
+static PY_METHOD(request, wait, wait_try);
 
 static PyMethodDef request_methods[] = {
-	PY_FASTCALL(request, wait, wait_doc),
+	PY_FASTCALL(request, wait),
 	{NULL, NULL, 0, NULL},
 };
 
@@ -139,7 +102,7 @@ static PyType_Slot request_slots[] = {
 	{Py_tp_traverse, (void *)request_traverse},
 	{Py_tp_clear, (void *)request_clear},
 	{Py_tp_dealloc, (void *)request_dealloc},
-	{Py_tp_doc, (void *)"A request that is done, until Python says else."},
+	{Py_tp_doc, (void *)PY_DOC_request},
 	{0, NULL},
 };
 
@@ -149,52 +112,6 @@ PyType_Spec py_request_spec = {
 	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
 	.slots = request_slots,
 };
-
-const char py_rput_doc[] =
-	PyDoc_STR("rput($self, /, origin, rank, offset=0, *, key=None)\n--\n\n"
-		  "Begin a put.\n"
-		  "\n"
-		  "Parameters\n"
-		  "----------\n"
-		  "origin, rank, offset\n"
-		  "    As for `put`. The origin is used where it lies, also if "
-		  "it is small: it may not be\n"
-		  "    changed before the request is done. One that is a "
-		  "temporary is kept by the\n"
-		  "    request.\n"
-		  "key : index, optional\n"
-		  "    In place of the offset: what `win[rank, key] = origin` "
-		  "takes. The origin is then\n"
-		  "    broadcast; one that lies in pieces is packed.\n"
-		  "\n"
-		  "Returns\n"
-		  "-------\n"
-		  "Request\n"
-		  "    Done once the data is in the target's memory. Its "
-		  "result is None.\n"
-		  "\n"
-		  "Raises\n"
-		  "------\n"
-		  "BoundsError, AccessError, TypeError, ValueError, "
-		  "PeerLostError, ClosedError\n"
-		  "    At once, if the operation can be refused.\n"
-		  "\n"
-		  "Notes\n"
-		  "-----\n"
-		  "Local. Does not wait, but for this: while a thousand "
-		  "requests, or 64 MiB, that\n"
-		  "were dropped (`del`, `free`) are on their way, the next one "
-		  "waits for some of\n"
-		  "them. Corresponds to MPI_Rput, whose completion only says "
-		  "that the origin\n"
-		  "may be used again.\n"
-		  "\n"
-		  "Examples\n"
-		  "--------\n"
-		  ">>> request = win.rput(np.ones(2), rank=0, offset=4)\n"
-		  ">>> request.wait()  # the data is in the target's memory\n"
-		  ">>> win.local[4:6]\n"
-		  "array([1., 1.])");
 
 static enum py_outcome rput_try(void *self, struct py_call *c)
 {
@@ -212,45 +129,7 @@ static enum py_outcome rput_try(void *self, struct py_call *c)
 	return done == PY_DONE ? py_request_done(c) : done;
 }
 
-PY_METHOD(py_rput, rput_try, .slow = &py_names.rput, .required = 2, .given = 4,
-	  .named = 1,
-	  .names = {&py_names.origin, &py_names.rank, &py_names.offset,
-		    &py_names.key});
-
-const char py_rget_doc[] = PyDoc_STR(
-	"rget($self, /, rank, offset=0, count=None, out=None, *, "
-	"key=None)\n--\n\n"
-	"Begin a get.\n"
-	"\n"
-	"Parameters\n"
-	"----------\n"
-	"rank, offset, count, out\n"
-	"    As for `get`; `out` may not be used before the request is done.\n"
-	"key : index, optional\n"
-	"    In place of offset and count: what `win[rank, key]` takes. The "
-	"result, and `out`,\n"
-	"    have the shape that it selects.\n"
-	"\n"
-	"Returns\n"
-	"-------\n"
-	"Request\n"
-	"    Its result is the array: `out`, if that was given.\n"
-	"\n"
-	"Raises\n"
-	"------\n"
-	"BoundsError, AccessError, TypeError, ValueError, PeerLostError, "
-	"ClosedError\n"
-	"    At once, if the operation can be refused.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Local; waits as `rput` does. Corresponds to MPI_Rget.\n"
-	"\n"
-	"Examples\n"
-	"--------\n"
-	">>> request = win.rget(rank=0, offset=0, count=2)\n"
-	">>> request.wait()\n"
-	"array([0., 0.])");
+PY_METHOD(window, rput, rput_try);
 
 /* What is read into; NULL: an array that is to be made. */
 static bool out_take(const struct py_window *w, PyObject *it,
@@ -281,7 +160,4 @@ static enum py_outcome rget_try(void *self, struct py_call *c)
 	return done == PY_DONE ? py_request_done(c) : done;
 }
 
-PY_METHOD(py_rget, rget_try, .slow = &py_names.rget, .required = 1, .given = 5,
-	  .named = 1,
-	  .names = {&py_names.rank, &py_names.offset, &py_names.count,
-		    &py_names.out, &py_names.key});
+PY_METHOD(window, rget, rget_try);

@@ -232,67 +232,6 @@ enum py_outcome py_swap(struct py_window *w, PyObject *compare, PyObject *value,
 
 /* -- the methods */
 
-const char py_accumulate_doc[] = PyDoc_STR(
-	"accumulate($self, /, origin, rank, offset=0, op='sum')\n--\n\n"
-	"Combine elements of a rank's window with others, atomically each.\n"
-	"\n"
-	"Parameters\n"
-	"----------\n"
-	"origin : array_like\n"
-	"    Of the window's dtype, any shape; its elements meet consecutive\n"
-	"    ones of the target in C order. It may be reused when the call\n"
-	"    returns.\n"
-	"rank : int\n"
-	"    Target; for MPI.PROC_NULL see `Window`.\n"
-	"offset : int\n"
-	"    Element of the target's window to begin at.\n"
-	"op : str or mpi4py.MPI.Op\n"
-	"    'sum', 'prod', 'min', 'max': numbers and bool, complex ones only\n"
-	"    the first two; 'land', 'lor', 'lxor': the same and all complex, "
-	"they\n"
-	"    give 0 or 1; 'band', 'bor', 'bxor': integers and bool; "
-	"'minloc',\n"
-	"    'maxloc': pairs; 'replace', 'no_op': all of these.\n"
-	"\n"
-	"Raises\n"
-	"------\n"
-	"Unsupported\n"
-	"    There is no such operation on this dtype.\n"
-	"AlignmentError\n"
-	"    The place is not aligned: to the item size up to 8 bytes, else "
-	"as\n"
-	"    C aligns the type.\n"
-	"BoundsError, AccessError, TypeError, OverflowError, ValueError\n"
-	"    Before anything is sent.\n"
-	"RmaTimeout, PeerLostError\n"
-	"    Here or in the next `flush`.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Local. Complete at the target after `flush`; corresponds to\n"
-	"MPI_Accumulate. Updates of one rank to one place are applied in "
-	"their\n"
-	"order. All updates of a window, of whatever size and route, and the\n"
-	"target's own, are atomic against each other; not against `put`, nor\n"
-	"against updates through another window over the same memory.\n"
-	"\n"
-	"Dtypes: bool, integers, float16, float32, float64, longdouble,\n"
-	"complex64, complex128, in native byte order, and pairs: two fields,\n"
-	"value and index, aligned as in C (numpy.dtype(..., align=True)).\n"
-	"Results are those of NumPy's ufuncs: integers wrap around, the "
-	"minimum\n"
-	"of a NaN and a number is NaN, the sum of bools is their or. Of pairs\n"
-	"with equal values 'minloc' and 'maxloc' take the smaller index; a\n"
-	"comparison with NaN is false.\n"
-	"\n"
-	"Examples\n"
-	"--------\n"
-	">>> win.accumulate([1.0, 5.0], rank=0, offset=8)\n"
-	">>> win.accumulate([3.0, 3.0], rank=0, offset=8, op=\"max\")\n"
-	">>> win.flush()\n"
-	">>> win.local[8:]\n"
-	"array([3., 5.])");
-
 static enum py_outcome update_try(void *self, struct py_call *c)
 {
 	struct py_update u = *(const struct py_update *)c->how;
@@ -310,132 +249,21 @@ static const struct py_update accumulate = {
 	.result = PY_NOTHING,
 };
 
-PY_METHOD(py_accumulate, update_try, .how = &accumulate,
-	  .slow = &py_names.accumulate, .required = 2, .given = 4,
-	  .names = {&py_names.origin, &py_names.rank, &py_names.offset,
-		    &py_names.op});
-
-const char py_get_accumulate_doc[] = PyDoc_STR(
-	"get_accumulate($self, /, origin, rank, offset=0, op='sum')\n--\n\n"
-	"Combine elements as `accumulate`, and return what was there before.\n"
-	"\n"
-	"Parameters are those of `accumulate`. With op='no_op' the values of\n"
-	"`origin` do not matter, and the window needs no right to be written.\n"
-	"\n"
-	"Returns\n"
-	"-------\n"
-	"numpy.ndarray\n"
-	"    The previous values, in the shape of `origin`.\n"
-	"\n"
-	"Raises\n"
-	"------\n"
-	"What `accumulate` raises. After RmaTimeout and PeerLostError it may\n"
-	"have been applied, or may be applied yet.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Local, blocking; corresponds to MPI_Get_accumulate and "
-	"MPI_Win_flush.\n"
-	"It is atomic per element, not as a whole.\n"
-	"\n"
-	"Examples\n"
-	"--------\n"
-	">>> win.get_accumulate([1.0, 2.0], rank=0)\n"
-	"array([0., 0.])\n"
-	">>> win.get_accumulate([0.0, 0.0], rank=0, op=\"no_op\")\n"
-	"array([1., 2.])");
+PY_METHOD(window, accumulate, update_try, .how = &accumulate);
 
 static const struct py_update get_accumulate = {
 	.call = "get_accumulate",
 	.result = PY_ARRAY,
 };
 
-PY_METHOD(py_get_accumulate, update_try, .how = &get_accumulate,
-	  .slow = &py_names.get_accumulate, .required = 2, .given = 4,
-	  .names = {&py_names.origin, &py_names.rank, &py_names.offset,
-		    &py_names.op});
-
-const char py_fetch_op_doc[] = PyDoc_STR(
-	"fetch_op($self, /, value, rank, offset=0, op='sum')\n--\n\n"
-	"Combine one element as `accumulate`, and return what was there.\n"
-	"\n"
-	"Parameters\n"
-	"----------\n"
-	"value : scalar\n"
-	"    Of the window's dtype, or an array of it without dimensions.\n"
-	"rank, offset, op\n"
-	"    As in `accumulate`. op='replace' swaps, 'no_op' reads.\n"
-	"\n"
-	"Returns\n"
-	"-------\n"
-	"NumPy scalar\n"
-	"    The previous value.\n"
-	"\n"
-	"Raises\n"
-	"------\n"
-	"What `get_accumulate` raises.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Local, blocking; corresponds to MPI_Fetch_and_op and MPI_Win_flush.\n"
-	"\n"
-	"Examples\n"
-	"--------\n"
-	">>> win.fetch_op(3.0, rank=0, op=\"max\")\n"
-	"np.float64(0.0)\n"
-	">>> win.fetch_op(0.0, rank=0, op=\"no_op\")\n"
-	"np.float64(3.0)");
+PY_METHOD(window, get_accumulate, update_try, .how = &get_accumulate);
 
 static const struct py_update fetch_op = {
 	.call = "fetch_op",
 	.result = PY_SCALAR,
 };
 
-PY_METHOD(py_fetch_op, update_try, .how = &fetch_op, .slow = &py_names.fetch_op,
-	  .required = 2, .given = 4,
-	  .names = {&py_names.value, &py_names.rank, &py_names.offset,
-		    &py_names.op});
-
-const char py_fetch_add_doc[] = PyDoc_STR(
-	"fetch_add($self, /, value, rank, offset=0)\n--\n\n"
-	"Add to elements of a rank's window, atomically each.\n"
-	"\n"
-	"Parameters\n"
-	"----------\n"
-	"value : array_like\n"
-	"    Of the window's dtype.\n"
-	"rank : int\n"
-	"    Target; for MPI.PROC_NULL see `Window`.\n"
-	"offset : int\n"
-	"    Element of the target's window to begin at.\n"
-	"\n"
-	"Returns\n"
-	"-------\n"
-	"NumPy scalar or numpy.ndarray\n"
-	"    The previous values, in the shape of `value`.\n"
-	"\n"
-	"Raises\n"
-	"------\n"
-	"Unsupported\n"
-	"    There is no sum of this dtype.\n"
-	"AlignmentError\n"
-	"    The place is not aligned as `accumulate` needs it.\n"
-	"BoundsError, AccessError, TypeError, OverflowError\n"
-	"    As `put`.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Local, blocking; corresponds to MPI_Fetch_and_op with MPI_SUM and\n"
-	"MPI_Win_flush. It is `get_accumulate` of a sum; what `accumulate` "
-	"says\n"
-	"of updates holds here too.\n"
-	"\n"
-	"Examples\n"
-	"--------\n"
-	">>> win.fetch_add(1.0, rank=0)\n"
-	"np.float64(0.0)\n"
-	">>> win.fetch_add(1.0, rank=0)\n"
-	"np.float64(1.0)");
+PY_METHOD(window, fetch_op, update_try, .how = &fetch_op);
 
 const struct py_update py_sum = {
 	.call = "fetch_add",
@@ -443,54 +271,17 @@ const struct py_update py_sum = {
 	.result = PY_SCALAR_OR_ARRAY,
 };
 
-static enum py_outcome fetch_add_try(void *self, struct py_call *c)
+static enum py_outcome fixed_try(void *self, struct py_call *c)
 {
 	struct py_window *w = self;
 	int64_t rank, index;
 
 	if (!py_find_place(&w, c->got[1], c->got[2], &rank, &index))
 		return PY_DECLINED;
-	return py_update(w, &py_sum, c->got[0], rank, index, &c->result);
+	return py_update(w, c->how, c->got[0], rank, index, &c->result);
 }
 
-PY_METHOD(py_fetch_add, fetch_add_try, .slow = &py_names.fetch_add,
-	  .required = 2, .given = 3,
-	  .names = {&py_names.value, &py_names.rank, &py_names.offset});
-
-const char py_compare_and_swap_doc[] = PyDoc_STR(
-	"compare_and_swap($self, /, compare, value, rank, offset=0)\n"
-	"--\n\n"
-	"Replace elements that equal `compare` by `value`, atomically each.\n"
-	"\n"
-	"Parameters\n"
-	"----------\n"
-	"compare, value : array_like\n"
-	"    Of the window's dtype, in one shape. Floats are compared by "
-	"their\n"
-	"    bits: -0.0 is not 0.0, and a NaN equals itself. Padding does not\n"
-	"    count.\n"
-	"rank : int\n"
-	"    Target; for MPI.PROC_NULL see `Window`.\n"
-	"offset : int\n"
-	"    Element of the target's window to begin at.\n"
-	"\n"
-	"Returns\n"
-	"-------\n"
-	"NumPy scalar or numpy.ndarray\n"
-	"    The previous values: those that equal `compare` were replaced.\n"
-	"\n"
-	"Notes\n"
-	"-----\n"
-	"Local, blocking; corresponds to MPI_Compare_and_swap and\n"
-	"MPI_Win_flush. Raises what `fetch_add` raises, and ValueError for\n"
-	"different shapes.\n"
-	"\n"
-	"Examples\n"
-	"--------\n"
-	">>> win.compare_and_swap(0.0, 5.0, rank=0)\n"
-	"np.float64(0.0)\n"
-	">>> win.compare_and_swap(0.0, 7.0, rank=0)  # it is 5.0 by now\n"
-	"np.float64(5.0)");
+PY_METHOD(window, fetch_add, fixed_try, .how = &py_sum);
 
 static enum py_outcome compare_and_swap_try(void *self, struct py_call *c)
 {
@@ -502,7 +293,4 @@ static enum py_outcome compare_and_swap_try(void *self, struct py_call *c)
 	return py_swap(w, c->got[0], c->got[1], rank, index, &c->result);
 }
 
-PY_METHOD(py_compare_and_swap, compare_and_swap_try,
-	  .slow = &py_names.compare_and_swap, .required = 3, .given = 4,
-	  .names = {&py_names.compare, &py_names.value, &py_names.rank,
-		    &py_names.offset});
+PY_METHOD(window, compare_and_swap, compare_and_swap_try);

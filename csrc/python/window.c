@@ -2,13 +2,6 @@
 /* The type that rmaext.Window inherits from, and the table of its methods. */
 #include "python/cmethods.h"
 
-PyDoc_STRVAR(bind_doc,
-	     "_bind($self, handle, address, dtype, atomic_type, fabric, "
-	     "meetings, calls, name, /)\n--\n\n"
-	     "Take over the C window at an address, which `handle` keeps. The "
-	     "collective calls\nof its communicator are `meetings`, with a "
-	     "struct at `calls`; `name` is its number.");
-
 static PyObject *window_bind(struct py_window *w, PyObject *args)
 {
 	PyObject *handle, *type, *fabric;
@@ -48,12 +41,6 @@ static PyObject *window_bind(struct py_window *w, PyObject *args)
 	w->name = name;
 	Py_RETURN_NONE;
 }
-
-PyDoc_STRVAR(bind_arrays_doc,
-	     "_bind_arrays($self, arrays, bounds, /)\n--\n\n"
-	     "Be the windows of several arrays; bounds[r, k] is the offset at "
-	     "which array k of\nrank r begins, int64 in C order, and its last "
-	     "column the end.");
 
 static PyObject *window_bind_arrays(struct py_window *w, PyObject *args)
 {
@@ -144,43 +131,19 @@ static void window_dealloc(struct py_window *w)
 	Py_TYPE(w)->tp_free(w);
 }
 
+#define ROW(name) PY_FASTCALL(window, name),
+
 static PyMethodDef window_methods[] = {
-	PY_FASTCALL(py_window, put, py_put_doc),
-	PY_FASTCALL(py_window, get, py_get_doc),
-	PY_FASTCALL(py, fetch_add, py_fetch_add_doc),
-	PY_FASTCALL(py, compare_and_swap, py_compare_and_swap_doc),
-	PY_FASTCALL(py, accumulate, py_accumulate_doc),
-	PY_FASTCALL(py, get_accumulate, py_get_accumulate_doc),
-	PY_FASTCALL(py, fetch_op, py_fetch_op_doc),
-	PY_FASTCALL(py, load, py_load_doc),
-	PY_FASTCALL(py, store, py_store_doc),
-	PY_FASTCALL(py_window, flush, py_flush_doc),
-	PY_FASTCALL(py, put_many, py_put_many_doc),
-	PY_FASTCALL(py, get_many, py_get_many_doc),
-	PY_FASTCALL(py, fetch_add_many, py_fetch_add_many_doc),
-	PY_FASTCALL(py, accumulate_many, py_accumulate_many_doc),
-	PY_FASTCALL(py, fetch_op_many, py_fetch_op_many_doc),
-	PY_FASTCALL(py, rput, py_rput_doc),
-	PY_FASTCALL(py, rget, py_rget_doc),
-	PY_FASTCALL(py, put_notify, py_put_notify_doc),
-	PY_FASTCALL(py, rput_notify, py_rput_notify_doc),
-	PY_FASTCALL(py, wait_notify, py_wait_notify_doc),
-	PY_FASTCALL(py, test_notify, py_test_notify_doc),
-	{"fence", (PyCFunction)py_fence, METH_NOARGS, py_fence_doc},
-	{"_bind", (PyCFunction)window_bind, METH_VARARGS, bind_doc},
-	{"_bind_arrays", (PyCFunction)window_bind_arrays, METH_VARARGS,
-	 bind_arrays_doc},
+	PY_METHODS_window(ROW) PY_ROW(window, fence, py_fence, METH_NOARGS),
+	PY_ROW(window, _bind, window_bind, METH_VARARGS),
+	PY_ROW(window, _bind_arrays, window_bind_arrays, METH_VARARGS),
 	{"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
 	 "Window[numpy.float64]: for annotations, as numpy.ndarray has it."},
 	{NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef window_getters[] = {
-	{"numba", (getter)py_numba, NULL,
-	 "The window as an integer, for the functions of `rmaext.jit`. Once "
-	 "the\n"
-	 "window is closed, or gone, they return the code of ClosedError.",
-	 NULL},
+	PY_GETTER(window, numba, py_numba),
 	{"_closed", (getter)window_get_closed, (setter)window_set_closed, NULL,
 	 NULL},
 	{NULL, NULL, NULL, NULL, NULL},
@@ -189,7 +152,7 @@ static PyGetSetDef window_getters[] = {
 PyTypeObject py_window_type = {
 	PyVarObject_HEAD_INIT(NULL, 0).tp_name =
 		"rmaext._native.cmethods.Window",
-	.tp_doc = "The operations of rmaext.Window.",
+	.tp_doc = PY_DOC_window,
 	.tp_basicsize = sizeof(struct py_window),
 	.tp_flags =
 		Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,

@@ -83,8 +83,7 @@ static PyMethodDef with_methods[] = {
 
 static PyType_Slot with_slots[] = {
 	{Py_tp_methods, with_methods},
-	{Py_tp_doc,
-	 (void *)"Calls _enter() and _exit(); _forsake(error) if one raises."},
+	{Py_tp_doc, (void *)PY_DOC_with},
 	{0, NULL},
 };
 
@@ -96,79 +95,29 @@ PyType_Spec py_with_spec = {
 	.slots = with_slots,
 };
 
-PyDoc_STRVAR(unlock_doc,
-	     "unlock($self, /, rank)\n--\n\n"
-	     "Flush to a rank, and release its lock.\n"
-	     "\n"
-	     "The lock is released even if the flush fails, or is interrupted, "
-	     "wherever\n"
-	     "that is.\n"
-	     "\n"
-	     "Raises\n"
-	     "------\n"
-	     "SyncError\n"
-	     "    This thread does not hold that lock, or holds it by "
-	     "`lock_all`.\n"
-	     "RmaTimeout, PeerLostError\n"
-	     "    As `flush`.\n"
-	     "\n"
-	     "Notes\n"
-	     "-----\n"
-	     "Local, blocking; corresponds to MPI_Win_unlock.\n"
-	     "\n"
-	     "Examples\n"
-	     "--------\n"
-	     ">>> guard = win.lock(0, exclusive=False)\n"
-	     ">>> win.unlock(0)");
-
-static PyObject *locks_unlock(PyObject *self, PyObject *const *args,
-			      Py_ssize_t n, PyObject *names)
+static PyObject *py_locks_unlock(PyObject *self, PyObject *const *args,
+				 Py_ssize_t n, PyObject *names)
 {
 	return py_surely(self, py_names.unlock, py_names.release_anyway, args,
 			 n, names);
 }
 
-PyDoc_STRVAR(unlock_all_doc,
-	     "unlock_all($self, /)\n--\n\n"
-	     "Flush to all ranks, and release what `lock_all` took.\n"
-	     "\n"
-	     "Raises\n"
-	     "------\n"
-	     "SyncError\n"
-	     "    This thread has not called `lock_all`.\n"
-	     "RmaTimeout, PeerLostError\n"
-	     "    As `flush`; the locks are released all the same, as `unlock` "
-	     "does.\n"
-	     "\n"
-	     "Notes\n"
-	     "-----\n"
-	     "Local, blocking; corresponds to MPI_Win_unlock_all.\n"
-	     "\n"
-	     "Examples\n"
-	     "--------\n"
-	     ">>> guard = win.lock_all()\n"
-	     ">>> win.put(1.0, 0)\n"
-	     ">>> win.unlock_all()");
-
-static PyObject *locks_unlock_all(PyObject *self, PyObject *const *args,
-				  Py_ssize_t n, PyObject *names)
+static PyObject *py_locks_unlock_all(PyObject *self, PyObject *const *args,
+				     Py_ssize_t n, PyObject *names)
 {
 	return py_surely(self, py_names.unlock_all, py_names.release_all_anyway,
 			 args, n, names);
 }
 
 static PyMethodDef locks_methods[] = {
-	{"unlock", (PyCFunction)(void (*)(void))locks_unlock,
-	 METH_FASTCALL | METH_KEYWORDS, unlock_doc},
-	{"unlock_all", (PyCFunction)(void (*)(void))locks_unlock_all,
-	 METH_FASTCALL | METH_KEYWORDS, unlock_all_doc},
+	PY_FASTCALL(locks, unlock),
+	PY_FASTCALL(locks, unlock_all),
 	{NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot locks_slots[] = {
 	{Py_tp_methods, locks_methods},
-	{Py_tp_doc, (void *)"Calls _unlock() and _unlock_all(), and "
-			    "_release_anyway() if one raises."},
+	{Py_tp_doc, (void *)PY_DOC_locks},
 	{0, NULL},
 };
 

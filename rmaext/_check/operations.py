@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,68 +23,65 @@ from .spans import Spans, runs, span, strided
 
 __all__ = ["OPERATIONS", "followed", "of_range", "plain", "shadow_of"]
 
-_DEFAULTS = {"offset": 0, "op": "sum", "count": None, "out": None, "key": None, "slot": 0}
 _ORIGINS = ("origin", "value", "values", "compare")
 Place = tuple[int, Spans]  # a rank, and bytes of its memory
 _ONE_WORD = 8  # bytes of a put that wait_until may wait for
 
 
-@dataclass(frozen=True)
-class Operation:
-    """How an operation is called, and what it does."""
+class Operation(NamedTuple):
+    """What an operation does, and what ends its access to the target's memory."""
 
-    parameters: tuple[str, ...]
     kind: int
     ends: int
 
-    def bind(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments by name."""
-        given = dict(zip(self.parameters, args, strict=False)) | keywords
-        return {name: _DEFAULTS.get(name) for name in self.parameters} | given
 
-
-def _table() -> dict[str, Operation]:
-    said = {
-        "put": ("origin rank offset", WRITE, FLUSH),
-        "get": ("rank offset count out", READ, RETURN),
-        "accumulate": ("origin rank offset op", UPDATE, FLUSH),
-        "get_accumulate": ("origin rank offset op", UPDATE, RETURN),
-        "fetch_op": ("value rank offset op", UPDATE, RETURN),
-        "fetch_add": ("value rank offset", UPDATE, RETURN),
-        "compare_and_swap": ("compare value rank offset", UPDATE, RETURN),
-        "load": ("rank offset count", UPDATE | READ, RETURN),
-        "store": ("value rank offset", UPDATE, RETURN),
-        "put_notify": ("origin rank offset slot key", WRITE, FLUSH),
-        "get_notify": ("rank offset count slot out", READ, RETURN),
-        "put_many": ("ranks offsets values", WRITE, RETURN),
-        "get_many": ("ranks offsets out", READ, RETURN),
-        "accumulate_many": ("ranks offsets values op", UPDATE, RETURN),
-        "fetch_op_many": ("ranks offsets values op", UPDATE, RETURN),
-        "fetch_add_many": ("ranks offsets values", UPDATE, RETURN),
-        "compare_and_swap_many": ("ranks offsets compare values", UPDATE, RETURN),
-        "put_ranges": ("ranks offsets counts values", WRITE, RETURN),
-        "get_ranges": ("ranks offsets counts out", READ, RETURN),
-        "rput": ("origin rank offset key", WRITE, REQUEST),
-        "rget": ("rank offset count out key", READ, REQUEST),
-        "raccumulate": ("origin rank offset op", UPDATE, REQUEST),
-        "rget_accumulate": ("origin rank offset op", UPDATE, REQUEST),
-        "rfetch_op": ("value rank offset op", UPDATE, REQUEST),
-        "rcompare_and_swap": ("compare value rank offset", UPDATE, REQUEST),
-        "rput_notify": ("origin rank offset slot key", WRITE, REQUEST),
-        "rput_many": ("ranks offsets values", WRITE, REQUEST),
-        "rget_many": ("ranks offsets out", READ, REQUEST),
-        "raccumulate_many": ("ranks offsets values op", UPDATE, REQUEST),
-        "rfetch_op_many": ("ranks offsets values op", UPDATE, REQUEST),
-        "rcompare_and_swap_many": ("ranks offsets compare values", UPDATE, REQUEST),
-        "rput_ranges": ("ranks offsets counts values", WRITE, REQUEST),
-        "rget_ranges": ("ranks offsets counts out", READ, REQUEST),
-        "__getitem__": ("key", READ, RETURN),
-        "__setitem__": ("key values", WRITE, FLUSH),
+def _given(
+    parameters: Mapping[str, inspect.Parameter], args: tuple[Any, ...], keywords: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments by name, whether or not they are right."""
+    defaults = {
+        name: None if one.default is one.empty else one.default for name, one in parameters.items()
     }
-    return {name: Operation(tuple(words.split()), *rest) for name, (words, *rest) in said.items()}
+    return defaults | dict(zip(parameters, args, strict=False)) | keywords
 
 
-OPERATIONS = _table()
+OPERATIONS = {
+    "put": Operation(WRITE, FLUSH),
+    "get": Operation(READ, RETURN),
+    "accumulate": Operation(UPDATE, FLUSH),
+    "get_accumulate": Operation(UPDATE, RETURN),
+    "fetch_op": Operation(UPDATE, RETURN),
+    "fetch_add": Operation(UPDATE, RETURN),
+    "compare_and_swap": Operation(UPDATE, RETURN),
+    "load": Operation(UPDATE | READ, RETURN),
+    "store": Operation(UPDATE, RETURN),
+    "put_notify": Operation(WRITE, FLUSH),
+    "get_notify": Operation(READ, RETURN),
+    "put_many": Operation(WRITE, RETURN),
+    "get_many": Operation(READ, RETURN),
+    "accumulate_many": Operation(UPDATE, RETURN),
+    "fetch_op_many": Operation(UPDATE, RETURN),
+    "fetch_add_many": Operation(UPDATE, RETURN),
+    "compare_and_swap_many": Operation(UPDATE, RETURN),
+    "put_ranges": Operation(WRITE, RETURN),
+    "get_ranges": Operation(READ, RETURN),
+    "rput": Operation(WRITE, REQUEST),
+    "rget": Operation(READ, REQUEST),
+    "raccumulate": Operation(UPDATE, REQUEST),
+    "rget_accumulate": Operation(UPDATE, REQUEST),
+    "rfetch_op": Operation(UPDATE, REQUEST),
+    "rcompare_and_swap": Operation(UPDATE, REQUEST),
+    "rput_notify": Operation(WRITE, REQUEST),
+    "rput_many": Operation(WRITE, REQUEST),
+    "rget_many": Operation(READ, REQUEST),
+    "raccumulate_many": Operation(UPDATE, REQUEST),
+    "rfetch_op_many": Operation(UPDATE, REQUEST),
+    "rcompare_and_swap_many": Operation(UPDATE, REQUEST),
+    "rput_ranges": Operation(WRITE, REQUEST),
+    "rget_ranges": Operation(READ, REQUEST),
+    "__getitem__": Operation(READ, RETURN),
+    "__setitem__": Operation(WRITE, FLUSH),
+}
 _FETCH = ("fetch", "get_accumulate", "compare_and_swap")  # returns what was there
 
 
@@ -106,7 +103,7 @@ def plain(value: Any) -> Any:
 
 def followed(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method that notes the operation."""
-    operation = OPERATIONS[name]
+    parameters = dict([*inspect.signature(original).parameters.items()][1:])
 
     @functools.wraps(original)
     def method(self: Any, *args: Any, **keywords: Any) -> Any:
@@ -115,7 +112,8 @@ def followed(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **keywords)
         BUSY.now = True
         try:
-            return operation_on(shadow, self, name, operation, original, args, keywords)
+            given = _given(parameters, args, keywords)
+            return operation_on(shadow, self, name, given, original, args, keywords)
         finally:
             BUSY.now = False
 
@@ -126,13 +124,13 @@ def operation_on(
     shadow: Shadow,
     window: Any,
     name: str,
-    operation: Operation,
+    given: dict[str, Any],
     original: Callable[..., Any],
     args: tuple[Any, ...],
     keywords: dict[str, Any],
 ) -> Any:
     """Carry out an operation and note it. What is wrong with its arguments is the original's."""
-    given = operation.bind(args, keywords)
+    operation = OPERATIONS[name]
     own = [array for word in _ORIGINS if isinstance(array := given.get(word), np.ndarray)]
     given["out"] = out = plain(given.get("out"))
     args = tuple(map(plain, args))

@@ -4,6 +4,7 @@
 The same shared object holds `rmaext._native.cmethods`, so that both share the C code.
 """
 
+import runpy
 import zlib
 from pathlib import Path
 
@@ -14,6 +15,8 @@ ROOT = Path(__file__).parent.parent.parent
 CSRC = ROOT / "csrc"
 SOURCES = sorted(CSRC.glob("*/**/*.c"))
 HEADERS = sorted([*CSRC.glob("*.h"), *CSRC.glob("*/**/*.h")])
+STUB = ROOT / "rmaext" / "_native" / "cmethods.pyi"
+MADE = ROOT / "build" / "declared" / "declared.h"
 
 
 def relative(path: Path) -> str:
@@ -30,19 +33,29 @@ def declarations() -> str:
 def number() -> int:
     """Return what tells this build from others: a checksum of all that it is made of."""
     total = 0
-    for path in [*SOURCES, *HEADERS, *sorted((ROOT / "rmaext").rglob("*.py"))]:
+    for path in [*SOURCES, *HEADERS, STUB, *sorted((ROOT / "rmaext").rglob("*.py"))]:
         total = zlib.crc32(path.read_bytes(), total)
     return total
 
 
+def declare() -> None:
+    """Make the header of what cmethods.pyi declares, unless it is as it should be."""
+    declared = runpy.run_path(str(Path(__file__).with_name("declared.py")))["header"]
+    text = declared(STUB.read_text())
+    if not MADE.exists() or MADE.read_text() != text:
+        MADE.parent.mkdir(parents=True, exist_ok=True)
+        MADE.write_text(text)
+
+
+declare()
 ffibuilder = FFI()
 ffibuilder.cdef(declarations())
 ffibuilder.set_source(
     "rmaext._native._lib",
     '#include "rmaext.h"',
     sources=[relative(path) for path in SOURCES],
-    depends=[relative(path) for path in HEADERS],
-    include_dirs=[relative(CSRC), numpy.get_include()],
+    depends=[relative(path) for path in [*HEADERS, MADE]],
+    include_dirs=[relative(CSRC), relative(MADE.parent), numpy.get_include()],
     py_limited_api=False,  # csrc/python/ needs more
     # A CFLAGS of the user's takes the place of Python's own flags, NDEBUG among them.
     define_macros=[("NDEBUG", None), ("RMX_BUILD", str(number()))],
