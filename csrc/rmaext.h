@@ -217,6 +217,29 @@ struct rmaext_memory_options {
 	int lazy;	   /* its pages come later: rmaext_memory_refresh() */
 };
 
+/* A part of an arena, as other processes find it. */
+struct rmaext_block {
+	int64_t fd; /* of its file, in the owner's process; -1: none */
+	uint64_t inode;
+	uint64_t size; /* of the whole file */
+	uint64_t offset;
+};
+
+/*
+ * What a rank tells the others of its part of a window: the beginning of a
+ * record, before its dimensions, 8 bytes each, the text of its dtype, its key.
+ */
+struct rmaext_part_record {
+	uint64_t size, base;	   /* base: what the provider adds to offsets */
+	uint64_t address;	   /* in its process */
+	struct rmaext_block block; /* of its arena; fd -1: elsewhere */
+	uint32_t parts; /* arrays that the window has there; 0: not a list */
+	uint16_t dtype_len, key_len; /* bytes */
+	uint8_t dims, access;
+	uint8_t fresh; /* the communicator's first in that segment */
+	uint8_t unused[5];
+};
+
 /* The columns of a window; a bit says that one entry stands for all ranks. */
 enum {
 	RMAEXT_SAME_SIZE = 1,
@@ -519,14 +542,6 @@ struct rmaext_stats {
 	/* of connections that others have opened, where they are checked */
 	uint64_t admitted;
 	uint64_t refused;
-};
-
-/* A part of an arena, as other processes find it. */
-struct rmaext_block {
-	int64_t fd; /* of its file, in the owner's process; -1: none */
-	uint64_t inode;
-	uint64_t size; /* of the whole file */
-	uint64_t offset;
 };
 
 /* What a process says of itself to those that may share its node. */

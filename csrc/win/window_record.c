@@ -12,16 +12,13 @@
 #include <errno.h>
 
 #define FRAME 16 /* magic, byte order, pointer size, status, 0, length, crc */
-#define HEAD 67	 /* bytes of what head_read() reads */
 #define MOST (1 << 16)	/* bytes of a record */
 #define LEAST_ALIGN 64u /* alignments are known modulo this */
 
+/* A record, and what lies behind its beginning. */
 struct head {
-	uint64_t size, base, address;
-	struct rmaext_block block; /* in an arena; its fd is -1: in none */
-	uint8_t access, fresh;
-	size_t shape_len, dtype_len, key_len; /* bytes */
-	uint32_t parts;
+	struct rmaext_part_record it;
+	size_t shape_len; /* bytes */
 	const uint8_t *shape, *dtype, *key;
 };
 
@@ -43,56 +40,45 @@ static uint32_t crc_compute(const uint8_t *at, size_t len)
 	return ~crc;
 }
 
-static uint64_t number_read(const uint8_t *at, int bytes)
-{
-	uint64_t value = 0;
-
-	while (bytes)
-		value = value << 8 | at[--bytes];
-	return value;
-}
-
 static bool frame_is_valid(const uint8_t *at, size_t len)
 {
 	static const uint16_t one = 1;
 	const uint8_t order = *(const uint8_t *)&one ? 1 : 2;
+	uint32_t rest, crc;
 
-	return len >= FRAME && len <= MOST && !memcmp(at, "rmx1", 4) &&
-	       at[4] == order && at[5] == sizeof(void *) && !at[6] &&
-	       number_read(at + 8, 4) == len - FRAME &&
-	       number_read(at + 12, 4) == crc_compute(at + FRAME, len - FRAME);
+	if (len < FRAME || len > MOST || memcmp(at, "rmx1", 4) ||
+	    at[4] != order || at[5] != sizeof(void *) || at[6])
+		return false;
+	memcpy(&rest, at + 8, sizeof(rest));
+	memcpy(&crc, at + 12, sizeof(crc));
+	return rest == len - FRAME && crc == crc_compute(at + FRAME, rest);
 }
 
 static bool head_read(struct head *h, const uint8_t *at, size_t len)
 {
-	if (len < HEAD)
+	const struct rmaext_part_record *it = &h->it;
+
+	if (len < sizeof(h->it))
 		return false;
-	*h = (struct head){
-		.size = number_read(at, 8),
-		.base = number_read(at + 8, 8),
-		.address = number_read(at + 16, 8),
-		.block =
-			{
-				.fd = (int64_t)number_read(at + 24, 8),
-				.inode = number_read(at + 32, 8),
-				.size = number_read(at + 40, 8),
-				.offset = number_read(at + 48, 8),
-			},
-		.access = at[56],
-		.shape_len = 8 * (size_t)at[57],
-		.dtype_len = number_read(at + 58, 2),
-		.key_len = number_read(at + 60, 2),
-		.parts = (uint32_t)number_read(at + 62, 4),
-		.fresh = at[66],
-		.shape = at + HEAD,
-	};
+	memcpy(&h->it, at, sizeof(h->it));
+	h->shape_len = 8 * (size_t)it->dims;
+	h->shape = at + sizeof(h->it);
 	h->dtype = h->shape + h->shape_len;
-	h->key = h->dtype + h->dtype_len;
-	return len - HEAD == h->shape_len + h->dtype_len + h->key_len &&
-	       (h->access & (RMAEXT_READ | RMAEXT_WRITE)) &&
-	       h->access <= (RMAEXT_READ | RMAEXT_WRITE | RMAEXT_STORED) &&
-	       h->base <= UINT64_MAX - h->size &&
-	       h->address <= UINT64_MAX - h->size && h->fresh <= 1;
+	h->key = h->dtype + it->dtype_len;
+	return len - sizeof(h->it) ==
+		       h->shape_len + it->dtype_len + it->key_len &&
+	       (it->access & (RMAEXT_READ | RMAEXT_WRITE)) &&
+	       it->access <= (RMAEXT_READ | RMAEXT_WRITE | RMAEXT_STORED) &&
+	       it->base <= UINT64_MAX - it->size &&
+	       it->address <= UINT64_MAX - it->size && it->fresh <= 1;
+}
+
+static uint64_t dimension(const struct head *h, size_t at)
+{
+	uint64_t n;
+
+	memcpy(&n, h->shape + at, sizeof(n));
+	return n;
 }
 
 /* Does the shape, which NumPy can have, give as many bytes as there are? */
@@ -102,14 +88,14 @@ static bool shape_fits(const struct head *h, uint64_t itemsize)
 	bool fits = true, none = false;
 
 	for (size_t at = 0; at < h->shape_len; at += 8) {
-		const uint64_t n = number_read(h->shape + at, 8);
+		const uint64_t n = dimension(h, at);
 
 		if (n > INT64_MAX)
 			return false;
 		none |= !n;
 		fits &= !__builtin_mul_overflow(bytes, n, &bytes);
 	}
-	return none ? !h->size : fits && bytes == h->size;
+	return none ? !h->it.size : fits && bytes == h->it.size;
 }
 
 static bool bytes_equal(const uint8_t *a, size_t n, const uint8_t *b, size_t m)
@@ -137,38 +123,39 @@ int rmaext_records_check(const uint8_t *data, const int32_t *lengths,
 		data += len;
 		if (!rank) {
 			first = h;
-			all.size = h.size;
-			all.base = h.base;
-			all.access = h.access;
-			all.align = (uint8_t)(h.address % LEAST_ALIGN);
+			all.size = h.it.size;
+			all.base = h.it.base;
+			all.access = h.it.access;
+			all.align = (uint8_t)(h.it.address % LEAST_ALIGN);
 		}
-		if (!bytes_equal(h.dtype, h.dtype_len, first.dtype,
-				 first.dtype_len) ||
-		    !h.parts != !first.parts ||
-		    (h.size && sized && h.key_len != all.key_len))
+		if (!bytes_equal(h.dtype, h.it.dtype_len, first.dtype,
+				 first.it.dtype_len) ||
+		    !h.it.parts != !first.it.parts ||
+		    (h.it.size && sized && h.it.key_len != all.key_len))
 			return -FI_EINVAL;
-		if (h.size && !sized)
-			all.key_len = h.key_len;
-		sized |= h.size != 0;
-		if (h.size != first.size)
+		if (h.it.size && !sized)
+			all.key_len = h.it.key_len;
+		sized |= h.it.size != 0;
+		if (h.it.size != first.it.size)
 			all.same &= ~(unsigned int)RMAEXT_SAME_SIZE;
-		if (h.base != first.base)
+		if (h.it.base != first.it.base)
 			all.same &= ~(unsigned int)RMAEXT_SAME_BASE;
-		if (h.access != first.access)
+		if (h.it.access != first.it.access)
 			all.same &= ~(unsigned int)RMAEXT_SAME_ACCESS;
-		if ((h.address ^ first.address) % LEAST_ALIGN)
+		if ((h.it.address ^ first.it.address) % LEAST_ALIGN)
 			all.same &= ~(unsigned int)RMAEXT_SAME_ALIGN;
-		if (!bytes_equal(h.key, h.key_len, first.key, first.key_len))
+		if (!bytes_equal(h.key, h.it.key_len, first.key,
+				 first.it.key_len))
 			all.same &= ~(unsigned int)RMAEXT_SAME_KEY;
 		if (!bytes_equal(h.shape, h.shape_len, first.shape,
 				 first.shape_len))
 			all.same &= ~(unsigned int)RMAEXT_SAME_SHAPE;
-		if (h.parts != first.parts)
+		if (h.it.parts != first.it.parts)
 			all.same &= ~(unsigned int)RMAEXT_SAME_PARTS;
 		if (h.shape_len / 8 > all.dims)
 			all.dims = h.shape_len / 8;
-		all.elsewhere += h.size && h.block.fd < 0;
-		all.fresh += h.fresh;
+		all.elsewhere += h.it.size && h.it.block.fd < 0;
+		all.fresh += h.it.fresh;
 	}
 	*records_p = all;
 	return 0;
@@ -191,26 +178,26 @@ void rmaext_records_column(const uint8_t *data, const int32_t *lengths,
 		data += len;
 		switch (column) {
 		case RMAEXT_SAME_SIZE:
-			value = h.size;
+			value = h.it.size;
 			break;
 		case RMAEXT_SAME_BASE:
-			value = h.base;
+			value = h.it.base;
 			break;
 		case RMAEXT_SAME_ACCESS:
-			value = h.access;
+			value = h.it.access;
 			break;
 		case RMAEXT_SAME_ALIGN:
-			value = h.address % LEAST_ALIGN;
+			value = h.it.address % LEAST_ALIGN;
 			break;
 		case RMAEXT_SAME_PARTS:
-			value = h.parts;
+			value = h.it.parts;
 			break;
 		case RMAEXT_SAME_KEY:
 			from = h.key;
-			if (width > h.key_len) /* a rank without memory */
+			if (width > h.it.key_len) /* a rank without memory */
 				memset(out, 0, width);
 			memcpy(out, from,
-			       h.key_len < width ? h.key_len : width);
+			       h.it.key_len < width ? h.it.key_len : width);
 			break;
 		case RMAEXT_SAME_SHAPE: /* the number of dimensions, then these
 					 */
@@ -218,7 +205,7 @@ void rmaext_records_column(const uint8_t *data, const int32_t *lengths,
 			from = h.shape;
 			for (size_t at = 0; at < h.shape_len && at + 8 < width;
 			     at += 8) {
-				value = number_read(from + at, 8);
+				value = dimension(&h, at);
 				memcpy(out + 8 + at, &value, 8);
 			}
 			value = h.shape_len / 8;
@@ -249,19 +236,19 @@ int rmaext_records_ways(const uint8_t *data, const int32_t *lengths,
 		    !head_read(&h, data + FRAME, (size_t)lengths[rank] - FRAME))
 			continue;
 		reach = rmaext_neighbour_reach(neighbour[i]);
-		if (reach & RMAEXT_CAN_MAP && h.block.fd >= 0) {
-			ret = rmaext_neighbour_map(neighbour[i], &h.block,
-						   h.size, &ways->map[i]);
+		if (reach & RMAEXT_CAN_MAP && h.it.block.fd >= 0) {
+			ret = rmaext_neighbour_map(neighbour[i], &h.it.block,
+						   h.it.size, &ways->map[i]);
 			/* with a key there is another way */
-			if (ret && !(ret == -EREMOTE && h.key_len))
+			if (ret && !(ret == -EREMOTE && h.it.key_len))
 				return ret;
 			if (!ret)
 				ways->route[i] = RMAEXT_DIRECT;
-		} else if (reach & RMAEXT_CAN_MAP && !h.size) {
+		} else if (reach & RMAEXT_CAN_MAP && !h.it.size) {
 			ways->route[i] = RMAEXT_DIRECT; /* nothing to reach */
 		} else if (rmx_neighbour_copies(neighbour[i])) {
 			ways->route[i] = RMAEXT_CMA;
-			ways->address[i] = h.address;
+			ways->address[i] = h.it.address;
 		}
 	}
 	return 0;

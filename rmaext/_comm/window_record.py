@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What ranks tell each other of their parts when a window is made, and its form on the wire.
+"""What ranks tell each other of their parts when a window is made.
 
-csrc/win/window_record.c reads the records of all ranks at once.
+Its form on the wire is struct rmaext_part_record of csrc/rmaext.h; csrc/win/window_record.c
+reads those of all ranks at once.
 """
 
 from __future__ import annotations
 
-import struct
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._native._lib import ffi
 from .agreement import malformed
 
 __all__ = ["WindowRecord", "dtype_text"]
 
-# size, base, address, block, access, lengths of shape, dtype and key, parts, fresh
-_HEAD = struct.Struct("<QQQqQQQBBHHIB")
+_HEAD: int = ffi.sizeof("struct rmaext_part_record")
 
 
 class WindowRecord(NamedTuple):
@@ -36,36 +36,36 @@ class WindowRecord(NamedTuple):
     def pack(self) -> bytes:
         """Return the payload of a record."""
         dtype = self.dtype.encode()
-        head = _HEAD.pack(
-            *(self.size, self.base, self.address, *self.block),
-            *(self.access, len(self.shape), len(dtype), len(self.key), self.parts, self.fresh),
-        )
-        shape = struct.pack(f"<{len(self.shape)}Q", *self.shape)
-        return head + shape + dtype + self.key
+        where = self.size, self.base, self.address, self.block
+        lengths = len(dtype), len(self.key), len(self.shape)
+        what = (*where, self.parts, *lengths, self.access, self.fresh)
+        head = bytes(ffi.buffer(ffi.new("struct rmaext_part_record *", what)))
+        return head + np.array(self.shape, np.uint64).tobytes() + dtype + self.key
 
     @classmethod
     def unpack(cls, payload: bytes) -> WindowRecord:
         """Decode a payload; KeyRecordError if malformed."""
-        if len(payload) < _HEAD.size:
+        if len(payload) < _HEAD:
             malformed(f"window record of {len(payload)} bytes")
-        fields = _HEAD.unpack_from(payload)
-        size, base, address, *block, access, n_shape, n_dtype, n_key, parts, fresh = fields
-        body = payload[_HEAD.size :]
-        if len(body) != 8 * n_shape + n_dtype + n_key:
+        it = ffi.from_buffer("struct rmaext_part_record *", payload)
+        size, base, address = it.size, it.base, it.address
+        text = _HEAD + 8 * it.dims
+        if len(payload) != text + it.dtype_len + it.key_len:
             malformed("lengths inside the window record do not match")
-        if not access & 3 or access > 7 or fresh > 1:
+        if not it.access & 3 or it.access > 7 or it.fresh > 1:
             malformed("window record out of range")
         if size + base >= 1 << 64 or size + address >= 1 << 64:
             malformed("window record out of range")
-        shape = struct.unpack_from(f"<{n_shape}Q", body)
+        shape = tuple(np.frombuffer(payload, np.uint64, it.dims, _HEAD).tolist())
         if max(shape, default=0) >= 1 << 63:
             malformed("shape of the window")
+        dtype, key = payload[text : text + it.dtype_len], payload[text + it.dtype_len :]
         try:
-            dtype = body[8 * n_shape : 8 * n_shape + n_dtype].decode()
+            words = dtype.decode()
         except UnicodeDecodeError:
             malformed("dtype of the window")
-        key = body[8 * n_shape + n_dtype :]
-        return cls(size, base, access, dtype, key, address, shape, tuple(block), parts, bool(fresh))
+        block = (it.block.fd, it.block.inode, it.block.size, it.block.offset)
+        return cls(size, base, it.access, words, key, address, shape, block, it.parts, it.fresh > 0)
 
 
 def dtype_text(dtype: np.dtype[Any]) -> str:
