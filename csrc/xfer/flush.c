@@ -18,6 +18,13 @@ static enum rmx_step flush_step(void *arg)
 								  : RMX_SLEEP;
 }
 
+/* Whatever nobody owns any more is given up: no answer will come. */
+static void target_forget(struct rmaext_window *w, int64_t rank)
+{
+	if (w->fabric)
+		w->fabric->hooks->forget(w, rank);
+}
+
 /*
  * Waits until *until, the end of this call's slice, which is set at the first
  * wait (it is 0 before). The time limit is one without progress at this rank.
@@ -66,7 +73,7 @@ static int flush_wait(struct rmaext_window *w, int64_t rank, int64_t *until,
 	 */
 	if (ret != RMAEXT_PENDING) {
 		wait->deadline = 0;
-		w->fabric->hooks->forget(w, rank);
+		target_forget(w, rank);
 	}
 	return ret;
 }
@@ -121,6 +128,8 @@ int rmaext_flush(rmaext_window *w, int64_t rank, struct rmaext_wait *wait)
 	rmaext_mpi_glance();
 	if (rank >= 0) { /* a rank that is named must be alive */
 		ret = rmx_check(w, "flush", rank, 0, 0, 0);
+		if (ret == -FI_ENOTCONN)
+			target_forget(w->root, rank);
 		if (ret)
 			goto leave;
 	}

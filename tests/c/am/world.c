@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Several ranks in one process and one thread, over a network of this test's
- * own: a seed says in which order what is on its way arrives, what the network
- * refuses at first, and which rank looks when. What the ranks do is drawn, too,
- * and compared with a model. A failure names its seed, and the same seed is the
- * same run.
+ * What the ranks of a world do is drawn, and compared with a model: sums,
+ * exchanges, puts, gets, flushes and notifications, of which some go to ranks
+ * that die, or come of them. A failure names its seed, and the same seed is the
+ * same run: SEED=17 build/asan/am/world; SEEDS=10000 tries so many.
  */
-#include "check.h"
-#include "am/am.h"
+#include "world.h"
 
 enum {
-	RANKS = 5,	     /* at most */
 	SUMS = 6,	     /* cells that all ranks add to */
 	SWAPS = 2,	     /* and such that they count up by exchanges */
 	PUTS = SUMS + SWAPS, /* and one that each rank alone puts to, */
@@ -19,22 +16,8 @@ enum {
 	LONG_SUM = TOLD + RANKS,
 	LONG_PUTS = LONG_SUM + LONG, /* so many for each rank */
 	CELLS = LONG_PUTS + RANKS * LONG,
-	OPEN = 5,    /* requests of a rank at a time */
-	CALLS = 120, /* of a rank in one run */
-	FLIGHTS = 4096
-};
-
-enum kind { MESSAGE, READ, WRITE };
-
-/* What is on its way. */
-struct flight {
-	enum kind kind;
-	int from, to;
-	char *data; /* of a message: a copy */
-	size_t len;
-	void *buf; /* of a read or write: own memory */
-	struct rmx_remote at;
-	struct rmx_call *call; /* NULL: nobody hears of it */
+	OPEN = 5,   /* requests of a rank at a time */
+	CALLS = 120 /* of a rank in one run */
 };
 
 enum what {
@@ -58,27 +41,13 @@ struct request {
 	int whose;     /* of a get: who puts there */
 	uint64_t low;  /* and what was known to be there when it began */
 	uint64_t *buf; /* of a long one */
+	bool over;     /* its owner has let go of it; C has not */
 	rmaext_op *op;
 };
 
 struct rank {
-	rmaext_fabric *fabric;
-	rmaext_window *window;
-	rmaext_members *members;
-	rmaext_blocks *blocks;
-	void *block;
-	uint64_t cells[CELLS];
-	struct rmx_completion done[FLIGHTS];
-	size_t done_count;
-	struct {
-		struct rmx_call *call;
-		void *buf;
-		size_t len;
-	} receives[RMX_RECEIVE_BUFFERS];
-	size_t receive_first, receive_count;
 	struct request requests[OPEN];
 	unsigned int calls;
-	uint64_t asleep; /* until that step it neither looks nor goes on */
 	/* values that it has put to each rank: begun, and known to be there */
 	struct {
 		uint64_t begun, done;
@@ -86,438 +55,116 @@ struct rank {
 	uint64_t told[RANKS]; /* notified puts to each rank */
 };
 
+static struct rank ranks[RANKS];
+
+/* Each sum's previous values, as they were returned, and what has changed. */
 static struct {
-	struct rank rank[RANKS];
-	int ranks;
-	uint64_t draws, seed, history, steps;
-	struct flight flights[FLIGHTS];
-	size_t flight_count;
-	bool stepping; /* what a step calls must not step itself */
-	/* the model: each sum's previous values, as they were returned */
 	bool returned[RANKS][SUMS][RANKS * CALLS];
 	uint64_t added[RANKS][SUMS], swapped[RANKS][SWAPS], added_long[RANKS];
-} world;
+	/* what those may have added who have died meanwhile */
+	uint64_t perhaps[RANKS][SUMS], perhaps_long[RANKS];
+} model;
 
-/* splitmix64 */
-static uint64_t draw(uint64_t below)
+static void tell(void)
 {
-	uint64_t z = world.draws += 0x9e3779b97f4a7c15;
-
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-	z = (z ^ z >> 27) * 0x94d049bb133111eb;
-	return (z ^ z >> 31) % below;
-}
-
-/* The history is a hash of all that has happened, in its order. */
-static void happened(uint64_t what, uint64_t more)
-{
-	world.history = (world.history ^ what) * 0x100000001b3;
-	world.history = (world.history ^ more) * 0x100000001b3;
+	for (int i = 0; i < world.ranks; i++)
+		for (int k = 0; k < OPEN; k++)
+			if (ranks[i].requests[k].op)
+				fprintf(stderr,
+					"\trank %d: call %d of %u to rank %d\n",
+					i, ranks[i].requests[k].what,
+					ranks[i].calls,
+					ranks[i].requests[k].target);
 }
 
 static void is(bool good, const char *what)
 {
-	if (good)
-		return;
-	fprintf(stderr, "seed %llu: %s\n", (unsigned long long)world.seed,
-		what);
-	for (int i = 0; i < world.ranks; i++)
-		fprintf(stderr, "\trank %d: %u calls, %zu completions\n", i,
-			world.rank[i].calls, world.rank[i].done_count);
-	for (int i = 0; i < world.ranks; i++)
-		for (int k = 0; k < OPEN; k++)
-			if (world.rank[i].requests[k].op)
-				fprintf(stderr,
-					"\trank %d: request %d to rank %d\n", i,
-					world.rank[i].requests[k].what,
-					world.rank[i].requests[k].target);
-	for (size_t i = 0; i < world.flight_count; i++)
-		fprintf(stderr, "\ton its way: %s of %zu bytes, %d to %d\n",
-			world.flights[i].kind == MESSAGE ? "a message"
-			: world.flights[i].kind == READ	 ? "a read"
-							 : "a write",
-			world.flights[i].len, world.flights[i].from,
-			world.flights[i].to);
-	_exit(1);
+	judge_by(good, what, tell);
 }
 
-static int number_of(const struct rmaext_fabric *f)
+/* A rank dies: nobody learns whether what it has begun is applied. */
+static void died(int number)
 {
-	uint64_t n;
+	for (int k = 0; k < OPEN; k++) {
+		const struct request *q = &ranks[number].requests[k];
 
-	memcpy(&n, f->address, sizeof(n));
-	return (int)n;
-}
-
-/* -- the network */
-
-static bool refuses(void)
-{
-	return !draw(8);
-}
-
-static void complete(int rank, struct rmx_call *call, size_t len)
-{
-	struct rank *r = &world.rank[rank];
-
-	CHECK(r->done_count < FLIGHTS);
-	r->done[r->done_count++] = (struct rmx_completion){call, len};
-}
-
-static int take_off(const struct flight *it)
-{
-	if (refuses())
-		return -FI_EAGAIN;
-	CHECK(world.flight_count < FLIGHTS);
-	world.flights[world.flight_count++] = *it;
-	return 0;
-}
-
-static int net_receive(struct rmaext_fabric *f, void *buf, size_t len,
-		       void *desc, struct rmx_call *call)
-{
-	struct rank *r = &world.rank[number_of(f)];
-	const size_t i =
-		(r->receive_first + r->receive_count) % RMX_RECEIVE_BUFFERS;
-
-	(void)desc;
-	if (refuses())
-		return -FI_EAGAIN;
-	r->receives[i].call = call;
-	r->receives[i].buf = buf;
-	r->receives[i].len = len;
-	r->receive_count++;
-	return 0;
-}
-
-static int net_send(struct rmaext_fabric *f, uint64_t peer,
-		    const struct iovec *iov, void **descs, size_t count,
-		    struct rmx_call *call)
-{
-	struct flight it = {MESSAGE, .from = number_of(f), .to = (int)peer,
-			    .call = call};
-	int ret;
-
-	(void)descs;
-	for (size_t i = 0; i < count; i++)
-		it.len += iov[i].iov_len;
-	it.data = malloc(it.len);
-	CHECK(it.data);
-	for (size_t i = 0, at = 0; i < count; at += iov[i++].iov_len)
-		memcpy(it.data + at, iov[i].iov_base, iov[i].iov_len);
-	ret = take_off(&it);
-	if (ret)
-		free(it.data);
-	return ret;
-}
-
-static int net_inject(struct rmaext_fabric *f, uint64_t peer, const void *buf,
-		      size_t len)
-{
-	const struct iovec iov = {(void *)(uintptr_t)buf, len};
-
-	return net_send(f, peer, &iov, NULL, 1, NULL);
-}
-
-static int net_read(struct rmaext_fabric *f, const struct rmx_remote *from,
-		    void *buf, size_t len, void *desc, struct rmx_call *call)
-{
-	(void)desc;
-	return take_off(&(struct flight){
-		READ, .from = number_of(f), .to = (int)from->peer, .len = len,
-		.buf = buf, .at = *from, .call = call});
-}
-
-static int net_write(struct rmaext_fabric *f, const struct rmx_remote *to,
-		     void *buf, size_t len, void *desc, struct rmx_call *call)
-{
-	(void)desc;
-	return take_off(&(struct flight){WRITE, .from = number_of(f),
-					 .to = (int)to->peer, .len = len,
-					 .buf = buf, .at = *to, .call = call});
-}
-
-/* Messages from one rank to another come in order; all else in any. */
-static bool may_arrive(size_t i)
-{
-	const struct flight *it = &world.flights[i];
-
-	if (it->kind != MESSAGE)
-		return true;
-	for (size_t k = 0; k < i; k++)
-		if (world.flights[k].kind == MESSAGE &&
-		    world.flights[k].from == it->from &&
-		    world.flights[k].to == it->to)
-			return false;
-	return world.rank[it->to].receive_count;
-}
-
-static void arrive(size_t i)
-{
-	const struct flight it = world.flights[i];
-	struct rank *r = &world.rank[it.to];
-	char *there = (char *)r->cells + it.at.place;
-
-	world.flight_count--;
-	memmove(&world.flights[i], &world.flights[i + 1],
-		(world.flight_count - i) * sizeof(it));
-	happened((uint64_t)it.kind << 16 | (uint64_t)it.from << 8 |
-			 (uint64_t)it.to,
-		 it.len);
-	if (it.kind == MESSAGE) {
-		const size_t k = r->receive_first;
-
-		CHECK(it.len <= r->receives[k].len);
-		memcpy(r->receives[k].buf, it.data, it.len);
-		free(it.data);
-		r->receive_first = (k + 1) % RMX_RECEIVE_BUFFERS;
-		r->receive_count--;
-		complete(it.to, r->receives[k].call, it.len);
-	} else {
-		EQUAL(it.at.key, it.to + 1);
-		CHECK(it.at.place + it.len <= sizeof(r->cells));
-		memcpy(it.kind == READ ? it.buf : there,
-		       it.kind == READ ? there : it.buf, it.len);
+		if (q->op && q->what == ADD)
+			model.perhaps[q->target][q->cell]++;
+		if (q->op && q->what == ADD_LONG)
+			model.perhaps_long[q->target]++;
 	}
-	if (it.call)
-		complete(it.from, it.call, 0);
 }
 
-/* Something arrives, or a rank looks: the seed says what. */
-static void step(void)
+/* An error is due to a death, and to nothing else. */
+static void may_fail(int code, int target, const char *what)
 {
-	const size_t n = world.flight_count;
-	struct rank *r;
-
-	if (world.stepping)
-		return;
-	world.stepping = true;
-	for (size_t tries = 0; n && tries < 4; tries++) {
-		const size_t i = draw(n);
-
-		if (may_arrive(i)) {
-			arrive(i);
-			break;
-		}
-	}
-	r = &world.rank[draw((uint64_t)world.ranks)];
-	if (!draw(3000))
-		r->asleep = world.steps + draw(5000);
-	if (draw(2) && r->asleep <= world.steps)
-		rmx_look(r->fabric);
-	world.steps++;
-	world.stepping = false;
+	is(!code || (world.node[target].dead &&
+		     (code == -FI_ENOTCONN || code == -FI_ECONNRESET)),
+	   what);
 }
-
-/* Completions of messages that came are in order; others in any. */
-static int net_poll(struct rmaext_fabric *f, struct rmx_completion *done,
-		    struct rmaext_error *failure)
-{
-	const int number = number_of(f);
-	struct rank *r = &world.rank[number];
-	int n = 0;
-
-	(void)failure;
-	step();
-	while (n < RMX_POLL_MOST && r->done_count && draw(4)) {
-		size_t i = draw(r->done_count);
-
-		for (size_t k = 0; r->done[i].len && k < i; k++)
-			if (r->done[k].len)
-				i = k;
-		done[n++] = r->done[i];
-		r->done_count--;
-		memmove(&r->done[i], &r->done[i + 1],
-			(r->done_count - i) * sizeof(*done));
-		happened(1 << 24 | (uint64_t)number, done[n - 1].len);
-	}
-	return n;
-}
-
-static int net_add(struct rmaext_fabric *f, const void *address, size_t len,
-		   uint64_t *peer)
-{
-	(void)f, (void)len;
-	memcpy(peer, address, sizeof(*peer));
-	return 0;
-}
-
-static void net_close(struct rmaext_fabric *f, int *ret)
-{
-	(void)f, (void)ret;
-}
-
-static void net_end(struct rmaext_fabric *f, bool stays, int *ret)
-{
-	(void)f, (void)stays, (void)ret;
-}
-
-static const char *net_words(const struct rmaext_fabric *f, int code)
-{
-	(void)f, (void)code;
-	return "an error";
-}
-
-static const struct rmx_transport network = {
-	.close = net_close,
-	.end = net_end,
-	.words = net_words,
-	.add = net_add,
-	.receive = net_receive,
-	.send = net_send,
-	.inject = net_inject,
-	.read = net_read,
-	.write = net_write,
-	.poll = net_poll,
-};
-
-/* -- the ranks */
-
-static void rank_open(int number)
-{
-	struct rank *r = &world.rank[number];
-	rmaext_fabric *f = calloc(1, sizeof(*f));
-	const uint64_t address = (uint64_t)number;
-
-	CHECK(f);
-	*f = (struct rmaext_fabric){
-		.transport = &network,
-		.hooks = &rmx_am_hooks,
-		.transfers = calloc(1, sizeof(*f->transfers)),
-		.am = calloc(1, sizeof(*f->am)),
-		.limits = {.provider = "world",
-			   .message = 1 << 30,
-			   .chunk = 4096, /* of long ones there are several */
-			   .least = 1,
-			   .copied = 64,
-			   .pieces = 4,
-			   .region_pieces = 1,
-			   .keys = UINT64_MAX,
-			   .in_order = true,
-			   .addressed = true},
-		.address_len = sizeof(address),
-		.progress = {.cq_fd = -1, .wake_fd = -1},
-	};
-	memcpy(f->address, &address, sizeof(address));
-	pthread_mutex_init(&f->lock, NULL);
-	pthread_mutex_init(&f->meetings.lock, NULL);
-	pthread_mutex_init(&f->transfers->backlog.lock, NULL);
-	pthread_mutex_init(&f->cache.lock, NULL);
-	pthread_mutex_init(&f->cache.bounce_lock, NULL);
-	r->fabric = f;
-	OK(rmx_transfers_start(f));
-	OK(rmx_am_start(f));
-	OK(rmx_progress_start(f, 0, SECOND)); /* a wait looks on */
-}
-
-static void window_open(int number)
-{
-	struct rank *r = &world.rank[number];
-	rmaext_peer *peers[RANKS];
-	uint64_t size[RANKS], base[RANKS] = {0}, keys[RANKS], at = 0;
-	uint8_t rights[RANKS], align[RANKS] = {0}, route = RMAEXT_FABRIC;
-	void *map = r->cells;
-
-	for (uint64_t k = 0; k < (uint64_t)world.ranks; k++) {
-		OK(rmaext_peer_add(r->fabric, &k, sizeof(k), -1, &peers[k]));
-		size[k] = sizeof(r->cells);
-		keys[k] = k + 1;
-		rights[k] = RMAEXT_READ | RMAEXT_WRITE;
-	}
-	r->block = aligned_alloc(64, rmaext_block_bytes(world.ranks));
-	CHECK(r->block);
-	memset(r->block, 0, rmaext_block_bytes(world.ranks));
-	OK(rmaext_members_new(world.ranks, number, peers, NULL, NULL,
-			      &r->members));
-	OK(rmaext_blocks_new(r->members, &r->block, &r->blocks));
-	OK(rmaext_window_create(
-		r->fabric,
-		&(struct rmaext_targets){
-			.members = r->members,
-			.token = (const uint8_t *)"a window's token",
-			.size = size,
-			.base = base,
-			.access = rights,
-			.align = align,
-			.keys = (const uint8_t *)keys,
-			.key_len = sizeof(*keys),
-			.route = &route,
-			.map = &map,
-			.address = &at,
-			.blocks = r->blocks,
-		},
-		60 * SECOND, &r->window));
-}
-
-static void rank_close(int number)
-{
-	struct rank *r = &world.rank[number];
-
-	OK(rmaext_window_close(r->window));
-	rmaext_window_free(r->window);
-	rmaext_blocks_release(r->blocks);
-	rmaext_members_release(r->members);
-	free(r->block);
-	OK(rmaext_fabric_close(&r->fabric));
-}
-
-/* -- what they do */
 
 /* A put whose notification comes once it is there: a value for each. */
-static void put_notified(int number)
+static void put_notified(int number, struct request *q)
 {
-	struct rank *r = &world.rank[number];
-	const int target = (int)draw((uint64_t)world.ranks);
-	const uint64_t value = r->told[target] + 1;
+	struct rank *r = &ranks[number];
+	const int target = q->target;
 	const struct rmaext_call call = {.kind = RMAEXT_PUT,
 					 .rank = target,
 					 .offset =
 						 8 * (TOLD + (uint64_t)number),
-					 .operand = &value,
-					 .count = sizeof(value),
+					 .operand = &q->operand,
+					 .count = sizeof(q->operand),
 					 .notify = 1 + number};
-	rmaext_op *op;
-	int ret = rmaext_start(r->window, &call, &op);
+	rmaext_op *op = NULL;
+	int ret;
 
-	r->told[target] = value;
+	q->operand = ++r->told[target];
+	ret = rmaext_start(world.node[number].window, &call, &op);
 	while (ret == RMAEXT_PENDING)
 		ret = rmaext_op_wait(op, TENTH);
-	is(!ret, "a notified put fails");
-	OK(rmaext_op_release(&op));
+	may_fail(ret, target, "a notified put fails");
+	ret = rmaext_op_release(&op);
+	is(!ret || (ret == RMAEXT_PENDING && world.node[target].dead),
+	   "a notified put has ended, and is not released");
+	q->op = op; /* which it is to look at again */
+	q->over = true;
 }
 
 /* Who is notified finds what was put before. */
 static void notifications_judge(void)
 {
 	for (int t = 0; t < world.ranks; t++) {
-		const struct rank *r = &world.rank[t];
-		const struct rmx_control_block *block = r->block;
+		const struct node *n = &world.node[t];
 
-		for (int from = 0; from < world.ranks; from++)
-			is(r->cells[TOLD + from] >=
-				   (uint64_t)block->notify[from],
+		for (int from = 0; !n->dead && from < world.ranks; from++)
+			is(n->cells[TOLD + from] >=
+				   (uint64_t)n->block->notify[from],
 			   "a notification came before its data");
 	}
 }
 
 /* After a flush all that this rank has put is there, ended or not. */
-static void flush_all(int number)
+static void flush_one(int number, int target)
 {
-	struct rank *r = &world.rank[number];
+	const struct node *there = &world.node[target];
 	struct rmaext_wait wait = {.timeout = 60 * SECOND};
+	struct rank *r = &ranks[number];
 	int ret;
 
 	do
-		ret = rmaext_flush(r->window, -1, &wait);
+		ret = rmaext_flush(world.node[number].window, target, &wait);
 	while (ret == RMAEXT_PENDING);
-	is(!ret, "a flush fails");
-	for (int t = 0; t < world.ranks; t++) {
-		const struct rank *at = &world.rank[t];
+	may_fail(ret, target, "a flush fails");
+	is(ret || there->dead ||
+		   (there->cells[PUTS + number] == r->put[target].begun &&
+		    there->cells[TOLD + number] == r->told[target]),
+	   "a flush has ended, and a put is not there");
+}
 
-		is(at->cells[PUTS + number] == r->put[t].begun &&
-			   at->cells[TOLD + number] == r->told[t],
-		   "a flush has ended, and a put is not there");
-	}
+static void flush_each(int number)
+{
+	for (int target = 0; target < world.ranks; target++)
+		flush_one(number, target);
 }
 
 static uint64_t *cells_new(uint64_t value)
@@ -532,7 +179,7 @@ static uint64_t *cells_new(uint64_t value)
 
 static void begin(int number, struct request *q)
 {
-	struct rank *r = &world.rank[number];
+	struct rank *r = &ranks[number];
 	struct rmaext_call call = {.kind = RMAEXT_UPDATE,
 				   .op = RMAEXT_SUM,
 				   .type = RMAEXT_UINT64,
@@ -543,23 +190,23 @@ static void begin(int number, struct request *q)
 	int ret;
 
 	*q = (struct request){.what = (enum what)draw(WHATS),
-			      .target = (int)draw((uint64_t)world.ranks),
+			      .target = draw_rank(),
 			      .operand = 1};
 	happened(2 << 24 | (uint64_t)number << 8 | q->what, r->calls);
 	r->calls++;
 	switch (q->what) {
 	case NOTIFY:
-		put_notified(number);
+		put_notified(number, q);
 		return;
 	case FLUSH:
-		flush_all(number);
+		flush_one(number, q->target);
 		return;
 	case ADD:
 		q->cell = (int)draw(SUMS);
 		break;
 	case SWAP:
 		q->cell = SUMS + (int)draw(SWAPS);
-		q->compare = world.swapped[q->target][q->cell - SUMS];
+		q->compare = model.swapped[q->target][q->cell - SUMS];
 		q->operand = q->compare + 1;
 		call.op = RMAEXT_CSWAP;
 		call.compare = &q->compare;
@@ -574,9 +221,9 @@ static void begin(int number, struct request *q)
 		call.count = 8;
 		break;
 	case GET:
-		q->whose = (int)draw((uint64_t)world.ranks);
+		q->whose = draw_rank();
 		q->cell = PUTS + q->whose;
-		q->low = world.rank[q->whose].put[q->target].done;
+		q->low = ranks[q->whose].put[q->target].done;
 		call.kind = RMAEXT_GET;
 		call.operand = NULL;
 		call.count = 8;
@@ -600,9 +247,9 @@ static void begin(int number, struct request *q)
 		call.count = 8 * LONG;
 		break;
 	default:
-		q->whose = (int)draw((uint64_t)world.ranks);
+		q->whose = draw_rank();
 		q->cell = LONG_PUTS + q->whose * LONG;
-		q->low = world.rank[q->whose].put_long[q->target].done;
+		q->low = ranks[q->whose].put_long[q->target].done;
 		q->buf = cells_new(0);
 		call.kind = RMAEXT_GET;
 		call.operand = NULL;
@@ -611,44 +258,52 @@ static void begin(int number, struct request *q)
 	}
 	call.rank = q->target;
 	call.offset = 8 * (uint64_t)q->cell;
-	ret = rmaext_start(r->window, &call, &q->op);
-	is(ret == RMAEXT_PENDING && q->op, "a request does not begin");
+	ret = rmaext_start(world.node[number].window, &call, &q->op);
+	is(ret == RMAEXT_PENDING || ret == -FI_ENOTCONN,
+	   "a request does not begin");
+	if (ret == RMAEXT_PENDING)
+		return;
+	may_fail(ret, q->target, "a request does not begin");
+	free(q->buf);
+	q->buf = NULL;
 }
 
 /* It has ended: was it right? */
 static void judge(int number, const struct request *q)
 {
-	struct rank *r = &world.rank[number];
-	const uint64_t *there = &world.rank[q->target].cells[q->cell];
-	const struct rank *putter = &world.rank[q->whose];
+	struct rank *r = &ranks[number];
+	const struct node *n = &world.node[q->target];
+	const uint64_t *there = &n->cells[q->cell];
+	const struct rank *putter = &ranks[q->whose];
 
 	switch (q->what) {
 	case ADD:
 		is(q->result < RANKS * CALLS, "a sum that nobody has made");
-		is(!world.returned[q->target][q->cell][q->result],
+		is(!model.returned[q->target][q->cell][q->result],
 		   "two additions got the same previous value");
-		world.returned[q->target][q->cell][q->result] = true;
-		world.added[q->target][q->cell]++;
+		model.returned[q->target][q->cell][q->result] = true;
+		model.added[q->target][q->cell]++;
 		break;
 	case SWAP:
 		if (q->result != q->compare)
 			break;
-		is(world.swapped[q->target][q->cell - SUMS] == q->compare,
+		is(model.swapped[q->target][q->cell - SUMS] == q->compare,
 		   "two exchanges of one value");
-		world.swapped[q->target][q->cell - SUMS]++;
+		model.swapped[q->target][q->cell - SUMS]++;
 		break;
 	case PUT:
-		is(*there == q->operand, "a put has ended, and is not there");
+		is(n->dead || *there == q->operand,
+		   "a put has ended, and is not there");
 		r->put[q->target].done = q->operand;
 		break;
 	case PUT_LONG:
 		for (int i = 0; i < LONG; i++)
-			is(there[i] == q->operand,
+			is(n->dead || there[i] == q->operand,
 			   "a long put has ended, and is not there");
 		r->put_long[q->target].done = q->operand;
 		break;
 	case ADD_LONG:
-		world.added_long[q->target]++;
+		model.added_long[q->target]++;
 		break;
 	case GET_LONG:
 		for (int i = 0; i < LONG; i++)
@@ -664,23 +319,62 @@ static void judge(int number, const struct request *q)
 	}
 }
 
+/* C may use the buffers until it has let go of it. */
+static void request_release(int number, struct request *q)
+{
+	const int ret = rmaext_op_release(&q->op);
+
+	is(!ret || (ret == RMAEXT_PENDING && world.node[q->target].dead),
+	   "a request has ended, and is not released");
+	q->over = true;
+	if (ret)
+		return;
+	happened(5 << 24, (uint64_t)number);
+	free(q->buf);
+	q->buf = NULL;
+}
+
+/* Looks at a request: it ends by success, or since its target is dead. */
+static void request_look(int number, struct request *q)
+{
+	int ret = RMAEXT_PENDING;
+
+	if (q->over) {
+		request_release(number, q);
+		return;
+	}
+	if (q->ended || world.node[q->target].dead)
+		ret = rmaext_op_wait(q->op, 0);
+	if (ret == RMAEXT_PENDING)
+		return;
+	may_fail(ret, q->target, "a request fails");
+	if (!ret)
+		judge(number, q);
+	/* else it may have been applied, before that */
+	else if (q->what == PUT)
+		ranks[number].put[q->target].done = q->operand;
+	else if (q->what == PUT_LONG)
+		ranks[number].put_long[q->target].done = q->operand;
+	request_release(number, q);
+}
+
 /* Goes on with a rank; false: it has nothing more to do. */
 static bool go_on(int number)
 {
-	struct rank *r = &world.rank[number];
+	struct rank *r = &ranks[number];
 	struct request *q = &r->requests[draw(OPEN)];
 	bool open = false;
 
-	if (r->asleep > world.steps)
+	if (world.node[number].dead)
+		return false;
+	if (world.node[number].asleep > world.now)
 		return true;
-	if (q->op && q->ended) {
-		OK(rmaext_op_wait(q->op, 0));
-		judge(number, q);
-		OK(rmaext_op_release(&q->op));
-		free(q->buf);
-	} else if (!q->op && r->calls < CALLS) {
+	world.active = number;
+	if (q->op)
+		request_look(number, q);
+	else if (r->calls < CALLS)
 		begin(number, q);
-	}
+	world.active = -1;
 	notifications_judge();
 	for (int i = 0; i < OPEN; i++)
 		open = open || r->requests[i].op;
@@ -688,15 +382,15 @@ static bool go_on(int number)
 }
 
 /* Whatever was counted is back at its start. */
-static void leftovers_judge(const struct rank *r)
+static void leftovers_judge(const struct node *n)
 {
-	const rmaext_fabric *f = r->fabric;
+	const rmaext_fabric *f = n->fabric;
 	const struct rmx_am *am = f->am;
 
 	is((atomic_load(&f->transfers->free_contexts) >> 16 & 0xffff) ==
 		   RMX_CONTEXTS,
 	   "a context was not given back");
-	is(am->receiving == r->receive_count + am->queued,
+	is(am->receiving == n->receive_count + am->queued,
 	   "receives are counted wrongly");
 	for (const rmaext_peer *p = f->peers; p; p = p->next) {
 		is(!p->line->requests, "a credit was not given back");
@@ -706,17 +400,39 @@ static void leftovers_judge(const struct rank *r)
 	}
 }
 
+static void sums_judge(int t)
+{
+	const uint64_t *cells = world.node[t].cells;
+
+	for (int k = 0; k < SUMS; k++)
+		is(cells[k] >= model.added[t][k] &&
+			   cells[k] <= model.added[t][k] + model.perhaps[t][k],
+		   "a sum is not what was added");
+	for (int k = 0; k < LONG; k++)
+		is(cells[LONG_SUM + k] >= model.added_long[t] &&
+			   cells[LONG_SUM + k] <=
+				   model.added_long[t] + model.perhaps_long[t],
+		   "a long sum is not what was added");
+}
+
+/* Runs until nothing is on its way, and everybody knows who is dead. */
+static void settle(void)
+{
+	world.deaths = false;
+	for (uint64_t quiet = 0; quiet < 2000; quiet++) {
+		if (world.flight_count)
+			quiet = 0;
+		step();
+	}
+}
+
 static uint64_t run(uint64_t seed)
 {
 	bool busy = true;
 
-	memset(&world, 0, sizeof(world));
-	world.seed = world.draws = seed;
-	world.ranks = 2 + (int)draw(RANKS - 1);
-	for (int i = 0; i < world.ranks; i++)
-		rank_open(i);
-	for (int i = 0; i < world.ranks; i++)
-		window_open(i);
+	memset(ranks, 0, sizeof(ranks));
+	memset(&model, 0, sizeof(model));
+	world_open(seed, CELLS, died);
 	for (uint64_t turns = 0; busy; turns++) {
 		is(turns < 1000000, "it does not end");
 		busy = false;
@@ -724,33 +440,34 @@ static uint64_t run(uint64_t seed)
 			busy = go_on(i) || busy;
 		step();
 	}
+	settle();
 	for (int i = 0; i < world.ranks; i++)
-		for (int k = 0; k < SUMS; k++)
-			is(world.rank[i].cells[k] == world.added[i][k],
-			   "a sum is not what was added");
-	for (int i = 0; i < world.ranks; i++)
-		for (int k = 0; k < LONG; k++)
-			is(world.rank[i].cells[LONG_SUM + k] ==
-				   world.added_long[i],
-			   "a long sum is not what was added");
-	for (int i = 0; i < world.ranks; i++)
-		flush_all(i);
-	for (uint64_t quiet = 0; quiet < 1000; quiet++) {
-		if (world.flight_count)
-			quiet = 0;
-		step();
-	}
-	for (int i = 0; i < world.ranks; i++)
-		for (int t = 0; t < world.ranks; t++)
-			is((uint64_t)((struct rmx_control_block *)world.rank[t]
-					      .block)
-					   ->notify[i] == world.rank[i].told[t],
+		if (!world.node[i].dead)
+			flush_each(i);
+	settle();
+	for (int t = 0; t < world.ranks; t++) {
+		const struct node *n = &world.node[t];
+
+		if (n->dead)
+			continue;
+		sums_judge(t);
+		for (int i = 0; i < world.ranks; i++)
+			is(world.node[i].dead ||
+				   (uint64_t)n->block->notify[i] ==
+					   ranks[i].told[t],
 			   "notifications were lost, or came twice");
+		leftovers_judge(n);
+	}
+	for (int i = 0; i < world.ranks; i++) /* of the dead */
+		for (int k = 0; k < OPEN; k++)
+			rmaext_op_release(&ranks[i].requests[k].op);
+	world_end();
 	for (int i = 0; i < world.ranks; i++)
-		leftovers_judge(&world.rank[i]);
-	world.stepping = true; /* from now on each is alone */
-	for (int i = 0; i < world.ranks; i++)
-		rank_close(i);
+		for (int k = 0; k < OPEN; k++) {
+			OK(rmaext_op_release(&ranks[i].requests[k].op));
+			free(ranks[i].requests[k].buf);
+		}
+	world_close();
 	return world.history;
 }
 

@@ -1,0 +1,588 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * A world of several ranks in one process and one thread: their network, their
+ * clock and their deaths. A seed says in which order what is on its way
+ * arrives, what the network refuses at first, which rank looks when, which one
+ * dies and what of its messages is lost. The same seed is the same history.
+ *
+ * Time passes only here: clock_gettime() and ppoll() are this world's.
+ */
+#ifndef RMAEXT_WORLD_H
+#define RMAEXT_WORLD_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <poll.h>
+
+#include "check.h"
+#include "am/am.h"
+
+enum { RANKS = 5, /* at most */ FLIGHTS = 4096 };
+
+enum kind { MESSAGE, READ, WRITE };
+
+/* What is on its way. */
+struct flight {
+	enum kind kind;
+	int from, to;
+	char *data; /* of a message: a copy */
+	size_t len;
+	void *buf; /* of a read or write: own memory */
+	struct rmx_remote at;
+	struct rmx_call *call; /* NULL: nobody hears of it */
+};
+
+struct node {
+	rmaext_fabric *fabric;
+	rmaext_window *window;
+	rmaext_members *members;
+	rmaext_blocks *blocks;
+	rmaext_peer *peers[RANKS];
+	struct rmx_control_block *block;
+	uint64_t *cells; /* the memory of its window */
+	struct {
+		struct rmx_completion it;
+		bool failed;
+	} done[FLIGHTS];
+	size_t done_count;
+	struct {
+		struct rmx_call *call;
+		void *buf;
+		size_t len;
+	} receives[RMX_RECEIVE_BUFFERS];
+	size_t receive_first, receive_count;
+	int64_t asleep; /* until then it neither looks nor goes on */
+	bool dead;
+	bool known[RANKS]; /* it has been told that these are dead */
+};
+
+static struct {
+	struct node node[RANKS];
+	int ranks, active; /* active: whose call this thread is in, or -1 */
+	size_t cells;	   /* of each rank */
+	uint64_t draws, seed, history;
+	int64_t now; /* ns */
+	struct flight flights[FLIGHTS];
+	size_t flight_count;
+	bool stepping;		  /* what a step calls must not step itself */
+	bool over;		  /* the network takes nothing any more */
+	bool deaths;		  /* there may be one yet */
+	void (*died)(int number); /* tells the model */
+} world;
+
+int clock_gettime(clockid_t clock, struct timespec *t)
+{
+	(void)clock;
+	world.now += 50;
+	*t = (struct timespec){.tv_sec = 1000 + world.now / SECOND,
+			       .tv_nsec = world.now % SECOND};
+	return 0;
+}
+
+int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *t,
+	  const sigset_t *mask)
+{
+	(void)fds, (void)count, (void)mask;
+	world.now += t->tv_sec * SECOND + t->tv_nsec;
+	return 0;
+}
+
+/* splitmix64 */
+static uint64_t draw(uint64_t below)
+{
+	uint64_t z = world.draws += 0x9e3779b97f4a7c15;
+
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+	z = (z ^ z >> 27) * 0x94d049bb133111eb;
+	return (z ^ z >> 31) % below;
+}
+
+static int draw_rank(void)
+{
+	return (int)draw((uint64_t)world.ranks);
+}
+
+/* The history is a hash of all that has happened, in its order. */
+static void happened(uint64_t what, uint64_t more)
+{
+	world.history = (world.history ^ what) * 0x100000001b3;
+	world.history = (world.history ^ more) * 0x100000001b3;
+}
+
+static void world_tell(void)
+{
+	static const char *const names[] = {"a message", "a read", "a write"};
+
+	for (int i = 0; i < world.ranks; i++)
+		fprintf(stderr, "\trank %d: %s%zu completions\n", i,
+			world.node[i].dead ? "dead, " : "",
+			world.node[i].done_count);
+	for (size_t i = 0; i < world.flight_count; i++)
+		fprintf(stderr, "\ton its way: %s of %zu bytes, %d to %d\n",
+			names[world.flights[i].kind], world.flights[i].len,
+			world.flights[i].from, world.flights[i].to);
+}
+
+/* `tell`: what else is to be known of the failure; or NULL */
+static void judge_by(bool good, const char *what, void (*tell)(void))
+{
+	if (good)
+		return;
+	fprintf(stderr, "seed %llu, %lld ns: %s\n",
+		(unsigned long long)world.seed, (long long)world.now, what);
+	if (tell)
+		tell();
+	world_tell();
+	_exit(1);
+}
+
+static int number_of(const struct rmaext_fabric *f)
+{
+	uint64_t n;
+
+	memcpy(&n, f->address, sizeof(n));
+	return (int)n;
+}
+
+/* -- the network */
+
+static bool refuses(void)
+{
+	return !draw(8);
+}
+
+static void complete(int rank, struct rmx_call *call, size_t len, bool failed)
+{
+	struct node *n = &world.node[rank];
+
+	if (!call)
+		return;
+	CHECK(n->done_count < FLIGHTS);
+	n->done[n->done_count].it = (struct rmx_completion){call, len};
+	n->done[n->done_count++].failed = failed;
+}
+
+static int take_off(const struct flight *it)
+{
+	if (world.over || refuses())
+		return -FI_EAGAIN;
+	CHECK(world.flight_count < FLIGHTS);
+	world.flights[world.flight_count++] = *it;
+	return 0;
+}
+
+static int net_receive(struct rmaext_fabric *f, void *buf, size_t len,
+		       void *desc, struct rmx_call *call)
+{
+	struct node *n = &world.node[number_of(f)];
+	const size_t i =
+		(n->receive_first + n->receive_count) % RMX_RECEIVE_BUFFERS;
+
+	(void)desc;
+	if (refuses())
+		return -FI_EAGAIN;
+	n->receives[i].call = call;
+	n->receives[i].buf = buf;
+	n->receives[i].len = len;
+	n->receive_count++;
+	return 0;
+}
+
+static int net_send(struct rmaext_fabric *f, uint64_t peer,
+		    const struct iovec *iov, void **descs, size_t count,
+		    struct rmx_call *call)
+{
+	struct flight it = {MESSAGE, .from = number_of(f), .to = (int)peer,
+			    .call = call};
+	int ret;
+
+	(void)descs;
+	for (size_t i = 0; i < count; i++)
+		it.len += iov[i].iov_len;
+	it.data = malloc(it.len);
+	CHECK(it.data);
+	for (size_t i = 0, at = 0; i < count; at += iov[i++].iov_len)
+		memcpy(it.data + at, iov[i].iov_base, iov[i].iov_len);
+	ret = take_off(&it);
+	if (ret)
+		free(it.data);
+	return ret;
+}
+
+static int net_inject(struct rmaext_fabric *f, uint64_t peer, const void *buf,
+		      size_t len)
+{
+	const struct iovec iov = {(void *)(uintptr_t)buf, len};
+
+	return net_send(f, peer, &iov, NULL, 1, NULL);
+}
+
+static int net_read(struct rmaext_fabric *f, const struct rmx_remote *from,
+		    void *buf, size_t len, void *desc, struct rmx_call *call)
+{
+	(void)desc;
+	return take_off(&(struct flight){
+		READ, .from = number_of(f), .to = (int)from->peer, .len = len,
+		.buf = buf, .at = *from, .call = call});
+}
+
+static int net_write(struct rmaext_fabric *f, const struct rmx_remote *to,
+		     void *buf, size_t len, void *desc, struct rmx_call *call)
+{
+	(void)desc;
+	return take_off(&(struct flight){WRITE, .from = number_of(f),
+					 .to = (int)to->peer, .len = len,
+					 .buf = buf, .at = *to, .call = call});
+}
+
+/* Messages from one rank to another come in order; all else in any. */
+static bool may_arrive(size_t i)
+{
+	const struct flight *it = &world.flights[i];
+
+	if (it->kind != MESSAGE)
+		return true;
+	for (size_t k = 0; k < i; k++)
+		if (world.flights[k].kind == MESSAGE &&
+		    world.flights[k].from == it->from &&
+		    world.flights[k].to == it->to)
+			return false;
+	return world.node[it->to].dead || world.node[it->to].receive_count;
+}
+
+static struct flight flight_take(size_t i)
+{
+	const struct flight it = world.flights[i];
+
+	world.flight_count--;
+	memmove(&world.flights[i], &world.flights[i + 1],
+		(world.flight_count - i) * sizeof(it));
+	happened((uint64_t)it.kind << 16 | (uint64_t)it.from << 8 |
+			 (uint64_t)it.to,
+		 it.len);
+	return it;
+}
+
+/* It arrives nowhere; the origin of a message may not hear of that. */
+static void flight_lose(size_t i)
+{
+	const struct flight it = flight_take(i);
+
+	free(it.data);
+	complete(it.from, it.call, 0, it.kind != MESSAGE || draw(2));
+}
+
+static void arrive(size_t i)
+{
+	struct flight it = world.flights[i];
+	struct node *n = &world.node[it.to];
+	char *there = (char *)n->cells + it.at.place;
+
+	if (n->dead) {
+		flight_lose(i);
+		return;
+	}
+	flight_take(i);
+	if (it.kind == MESSAGE) {
+		const size_t k = n->receive_first;
+
+		CHECK(it.len <= n->receives[k].len);
+		memcpy(n->receives[k].buf, it.data, it.len);
+		free(it.data);
+		n->receive_first = (k + 1) % RMX_RECEIVE_BUFFERS;
+		n->receive_count--;
+		complete(it.to, n->receives[k].call, it.len, false);
+	} else {
+		EQUAL(it.at.key, it.to + 1);
+		CHECK(it.at.place + it.len <= world.cells * 8);
+		memcpy(it.kind == READ ? it.buf : there,
+		       it.kind == READ ? there : it.buf, it.len);
+	}
+	complete(it.from, it.call, 0, false);
+}
+
+/*
+ * A rank dies: of what it has sent some arrives yet, of one write perhaps a
+ * part. A receive of somebody's fails, as ofi_rxm lets it.
+ */
+static void die(int number)
+{
+	struct node *n = &world.node[number];
+	bool lost[RANKS] = {false};
+
+	n->dead = true;
+	happened(3 << 24, (uint64_t)number);
+	for (size_t i = 0; i < world.flight_count;) {
+		struct flight *it = &world.flights[i];
+
+		if (it->from != number) {
+			i++;
+			continue;
+		}
+		lost[it->to] |= it->kind == MESSAGE && !draw(3);
+		if (it->kind == WRITE)
+			it->len = 8 * draw(it->len / 8 + 1);
+		if (it->kind == READ || (it->kind == MESSAGE && lost[it->to]))
+			flight_lose(i);
+		else
+			i++;
+	}
+	for (int k = 0; k < world.ranks; k++) {
+		struct node *other = &world.node[k];
+
+		if (k == number || !other->receive_count || draw(4))
+			continue;
+		complete(k, other->receives[other->receive_first].call, 0,
+			 true);
+		other->receive_first =
+			(other->receive_first + 1) % RMX_RECEIVE_BUFFERS;
+		other->receive_count--;
+	}
+	world.died(number);
+}
+
+/* A rank learns that another one is dead, as of a pidfd or a refused
+ * connection. */
+static void notice(int number)
+{
+	struct node *n = &world.node[number];
+	const int other = draw_rank();
+
+	if (!world.node[other].dead || n->known[other])
+		return;
+	n->known[other] = true;
+	happened(4 << 24 | (uint64_t)number, (uint64_t)other);
+	atomic_store(&n->peers[other]->gone, true);
+}
+
+/* Something arrives, a rank looks, sleeps or dies: the seed says what. */
+static void step(void)
+{
+	const size_t count = world.flight_count;
+	int number;
+	struct node *n;
+
+	if (world.stepping)
+		return;
+	world.stepping = true;
+	world.now += (int64_t)draw(20000);
+	for (size_t tries = 0; count && tries < 4; tries++) {
+		const size_t i = draw(count);
+
+		if (may_arrive(i)) {
+			arrive(i);
+			break;
+		}
+	}
+	number = draw_rank();
+	n = &world.node[number];
+	if (!draw(3000))
+		n->asleep = world.now + (int64_t)draw(100) * SECOND / 1000;
+	if (world.deaths && number != world.active && !draw(4000)) {
+		world.deaths = draw(3) > 0;
+		die(number);
+	}
+	if (!n->dead) {
+		if (!draw(16))
+			notice(number);
+		if (draw(2) && n->asleep <= world.now)
+			rmx_look(n->fabric);
+	}
+	world.stepping = false;
+}
+
+/* Completions of messages that came are in order; others in any. */
+static int net_poll(struct rmaext_fabric *f, struct rmx_completion *done,
+		    struct rmaext_error *failure)
+{
+	const int number = number_of(f);
+	struct node *n = &world.node[number];
+	int count = 0;
+
+	step();
+	while (count < RMX_POLL_MOST && n->done_count && draw(4)) {
+		size_t i = draw(n->done_count);
+		bool failed;
+
+		for (size_t k = 0; n->done[i].it.len && k < i; k++)
+			if (n->done[k].it.len)
+				i = k;
+		done[count++] = n->done[i].it;
+		failed = n->done[i].failed;
+		n->done_count--;
+		memmove(&n->done[i], &n->done[i + 1],
+			(n->done_count - i) * sizeof(*n->done));
+		happened(1 << 24 | (uint64_t)number, done[count - 1].len);
+		if (failed) {
+			failure->code = -FI_ECONNRESET;
+			break;
+		}
+	}
+	return count;
+}
+
+static int net_add(struct rmaext_fabric *f, const void *address, size_t len,
+		   uint64_t *peer)
+{
+	(void)f, (void)len;
+	memcpy(peer, address, sizeof(*peer));
+	return 0;
+}
+
+static void net_close(struct rmaext_fabric *f, int *ret)
+{
+	(void)f, (void)ret;
+}
+
+static void net_end(struct rmaext_fabric *f, bool stays, int *ret)
+{
+	(void)f, (void)stays, (void)ret;
+}
+
+static const char *net_words(const struct rmaext_fabric *f, int code)
+{
+	(void)f, (void)code;
+	return "an error";
+}
+
+static const struct rmx_transport network = {
+	.close = net_close,
+	.end = net_end,
+	.words = net_words,
+	.add = net_add,
+	.receive = net_receive,
+	.send = net_send,
+	.inject = net_inject,
+	.read = net_read,
+	.write = net_write,
+	.poll = net_poll,
+};
+
+/* -- the ranks */
+
+static void node_open(int number)
+{
+	struct node *n = &world.node[number];
+	rmaext_fabric *f = calloc(1, sizeof(*f));
+	const uint64_t address = (uint64_t)number;
+
+	CHECK(f);
+	*f = (struct rmaext_fabric){
+		.transport = &network,
+		.hooks = &rmx_am_hooks,
+		.transfers = calloc(1, sizeof(*f->transfers)),
+		.am = calloc(1, sizeof(*f->am)),
+		.limits = {.provider = "world",
+			   .message = 1 << 30,
+			   .chunk = 4096, /* of long ones there are several */
+			   .least = 1,
+			   .copied = 64,
+			   .pieces = 4,
+			   .region_pieces = 1,
+			   .keys = UINT64_MAX,
+			   .in_order = true,
+			   .addressed = true},
+		.address_len = sizeof(address),
+		.progress = {.cq_fd = -1, .wake_fd = -1},
+	};
+	memcpy(f->address, &address, sizeof(address));
+	pthread_mutex_init(&f->lock, NULL);
+	pthread_mutex_init(&f->meetings.lock, NULL);
+	pthread_mutex_init(&f->transfers->backlog.lock, NULL);
+	pthread_mutex_init(&f->cache.lock, NULL);
+	pthread_mutex_init(&f->cache.bounce_lock, NULL);
+	n->fabric = f;
+	OK(rmx_transfers_start(f));
+	OK(rmx_am_start(f));
+	OK(rmx_progress_start(f, 0, SECOND)); /* a wait looks on */
+}
+
+static void window_open(int number)
+{
+	struct node *n = &world.node[number];
+	uint64_t size[RANKS], base[RANKS] = {0}, keys[RANKS], at = 0;
+	uint8_t rights[RANKS], align[RANKS] = {0}, route = RMAEXT_FABRIC;
+	void *map, *block;
+
+	for (uint64_t k = 0; k < (uint64_t)world.ranks; k++) {
+		OK(rmaext_peer_add(n->fabric, &k, sizeof(k), -1, &n->peers[k]));
+		size[k] = 8 * world.cells;
+		keys[k] = k + 1;
+		rights[k] = RMAEXT_READ | RMAEXT_WRITE;
+	}
+	map = n->cells = calloc(world.cells, 8);
+	block = n->block = aligned_alloc(64, rmaext_block_bytes(world.ranks));
+	CHECK(map && block);
+	memset(block, 0, rmaext_block_bytes(world.ranks));
+	OK(rmaext_members_new(world.ranks, number, n->peers, NULL, NULL,
+			      &n->members));
+	OK(rmaext_blocks_new(n->members, &block, &n->blocks));
+	OK(rmaext_window_create(
+		n->fabric,
+		&(struct rmaext_targets){
+			.members = n->members,
+			.token = (const uint8_t *)"a window's token",
+			.size = size,
+			.base = base,
+			.access = rights,
+			.align = align,
+			.keys = (const uint8_t *)keys,
+			.key_len = sizeof(*keys),
+			.route = &route,
+			.map = &map,
+			.address = &at,
+			.blocks = n->blocks,
+		},
+		60 * SECOND, &n->window));
+}
+
+static void node_close(int number)
+{
+	struct node *n = &world.node[number];
+
+	OK(rmaext_window_close(n->window));
+	rmaext_window_free(n->window);
+	rmaext_blocks_release(n->blocks);
+	rmaext_members_release(n->members);
+	free(n->block);
+	OK(rmaext_fabric_close(&n->fabric));
+	free(n->cells);
+}
+
+static void world_open(uint64_t seed, size_t cells, void (*died)(int number))
+{
+	memset(&world, 0, sizeof(world));
+	world.seed = world.draws = seed;
+	world.ranks = 2 + (int)draw(RANKS - 1);
+	world.cells = cells;
+	world.active = -1;
+	world.died = died;
+	for (int i = 0; i < world.ranks; i++)
+		node_open(i);
+	for (int i = 0; i < world.ranks; i++)
+		window_open(i);
+	world.deaths = draw(2);
+}
+
+/*
+ * From now on nothing is on its way, and each is alone. What a dead one was
+ * about to do ends with its endpoint.
+ */
+static void world_end(void)
+{
+	world.stepping = world.over = true;
+	while (world.flight_count)
+		flight_lose(0);
+	for (int i = 0; i < world.ranks; i++)
+		if (world.node[i].dead)
+			OK(rmaext_fabric_close(&world.node[i].fabric));
+}
+
+static void world_close(void)
+{
+	for (int i = 0; i < world.ranks; i++)
+		node_close(i);
+}
+
+#endif
