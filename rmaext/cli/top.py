@@ -9,6 +9,7 @@ import sys
 import time
 from typing import Any
 
+from .._runtime.config import hints_from
 from ..inside.columns import table
 from ..inside.sampling import Sampler
 
@@ -53,6 +54,7 @@ def _seconds(text: str) -> float:
 
 def top(options: argparse.Namespace) -> int:
     """Show the table; the status of --once is 1 if there is no rank to show."""
+    hints_from()  # a broken setting is told, whatever jobs there are
     if options.json and not options.once:
         options.parser.error("--json is for one look: add --once")
     sampler = Sampler(options.pids)

@@ -8,6 +8,7 @@ import json
 import os
 from typing import Any
 
+from .._runtime.config import hints_from
 from ..inside import why as inside
 
 
@@ -43,6 +44,7 @@ def add(commands: Any) -> None:
 
 def why(options: argparse.Namespace) -> int:
     """Print it; the status is 1 if there was nothing to look at, or not all could be."""
+    hints_from()  # a broken setting is told, whatever jobs there are
     if options.launcher and options.pids:
         print("--launcher looks at all jobs of this user: leave out the PIDs")
         return 2
