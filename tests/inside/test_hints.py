@@ -12,7 +12,7 @@ import sys
 import launch
 import numpy as np
 import pytest
-from support.hung import job, looked_at, why
+from support.hung import hanging, job, why
 from support.jobs import clean
 from support.records import Written
 
@@ -71,25 +71,18 @@ def test_no_hint_between_nodes_nor_if_none_is_wanted_nor_of_few(how, env, tmp_pa
 
 
 def test_why_and_top_show_it_while_the_job_runs():
-    def look(pids):
+    env = {"RMAEXT_HINTS": "20", "RMAEXT_ROUTE": ""}
+    with hanging("shown", 3, PROGRAM, **env) as pids:
         pid = str(pids[0])
-        text, plain, quiet = why(pid), why("--json", pid), why(pid, RMAEXT_HINTS="0")
+        text, quiet = why(pid).stdout, why(pid, RMAEXT_HINTS="0").stdout
+        listed = job(why("--json", pid).stdout, pids)["hints"]
         line = [sys.executable, "-m", "rmaext", "top", "--once", "--interval", "0.05", pid]
-        tops = [
+        table, facts = (
             subprocess.run(
                 line + more, env=launch.environment({}), capture_output=True, text=True, timeout=60
-            )
+            ).stdout
             for more in ([], ["--json"])
-        ]
-        return (
-            text.stdout,
-            job(plain.stdout, pids)["hints"],
-            quiet.stdout,
-            *(t.stdout for t in tops),
         )
-
-    env = {"RMAEXT_HINTS": "20", "RMAEXT_ROUTE": ""}
-    text, listed, quiet, table, facts = looked_at("shown", 3, look, PROGRAM, **env)
     words = hint(MARKED[1], ranks="ranks 1, 2", calls=120)
     assert re.search(f"^hint: {words}$", text, re.M), text
     assert re.search(f"^hint: {words}$", table, re.M), table

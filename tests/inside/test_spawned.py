@@ -10,7 +10,7 @@ import sys
 
 import launch
 import pytest
-from support.hung import looked_at, why
+from support.hung import hanging, why
 
 from rmaext._record import jobname
 from rmaext.inside.trace.reading import OPERATIONS, find
@@ -42,26 +42,22 @@ def _kinds(job):
 
 
 def test_why_and_top_tell_them_apart():
-    def look(pids):
-        answers = [why("--json", str(pids[1]))]
+    # the third job has no communicator of rmaext with the others yet
+    with hanging("hangs", 1, PROGRAM) as pids:
+        jobs = json.loads(why("--json", str(pids[1])).stdout)["jobs"]
         text = why(str(pids[1])).stdout
         command = [sys.executable, "-m", "rmaext", "top", "--once", "--json", str(pids[1])]
         top = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        return [json.loads(done.stdout)["jobs"] for done in answers], text, top.stdout
-
-    # the third job has no communicator of rmaext with the others yet
-    answers, text, top = looked_at("hangs", 1, look, program=PROGRAM)
-    for jobs in answers:
-        assert [sorted(one["rank"] for one in job["ranks"]) for job in jobs] == [[0]] * 2
-        assert len({job["job"] for job in jobs}) == 2
-        kinds = {job["verdict"][0]["kind"] for job in jobs}
-        assert kinds == {"fine", "missing"}
-        (stuck,) = (job for job in jobs if job["verdict"][0]["kind"] == "missing")
-        (finding,) = stuck["verdict"]
-        assert (finding["waiting"], finding["culprits"]) == ([0], [])
+    assert [sorted(one["rank"] for one in job["ranks"]) for job in jobs] == [[0]] * 2
+    assert len({job["job"] for job in jobs}) == 2
+    kinds = {job["verdict"][0]["kind"] for job in jobs}
+    assert kinds == {"fine", "missing"}
+    (stuck,) = (job for job in jobs if job["verdict"][0]["kind"] == "missing")
+    (finding,) = stuck["verdict"]
+    assert (finding["waiting"], finding["culprits"]) == ([0], [])
     assert re.search(r"for rank 0 of spawning.py \(job .*\), which is in ", text), text
     assert "no record here" not in text
-    assert len({one["job"] for one in json.loads(top)["ranks"]}) == 2
+    assert len({one["job"] for one in json.loads(top.stdout)["ranks"]}) == 2
 
 
 def test_names_of_jobs():

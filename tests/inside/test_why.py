@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -13,8 +14,9 @@ import time
 
 import launch
 import pytest
-from support.hung import job, line, looked_at, why
+from support.hung import hanging, job, line, why
 from support.processes import stopped
+from support.records import Written
 
 ROUTES = {"direct": {}, "fabric": {"RMAEXT_ROUTE": "fabric"}}
 LIMIT = 2.0  # seconds of the whole command, if it has a core for itself
@@ -46,6 +48,26 @@ def route(request):
     return ROUTES[request.param]
 
 
+@pytest.fixture(scope="module")
+def hung():
+    """Return a function: the pids of a job of three ranks that hangs in this way.
+
+    The route is one of the two: what is read, `why` and its verdict do not know it, and
+    `test_each_call_that_waits` has all calls by both. Tests that follow each other share a job.
+    """
+    kept, last = contextlib.ExitStack(), []
+
+    def job_that(how, **env):
+        if last[:2] != [how, env]:
+            last.clear()
+            kept.close()
+            last[:] = [how, env, kept.enter_context(hanging(how, 3, **env))]
+        return last[2]
+
+    with kept:
+        yield job_that
+
+
 def rank(found, number):
     return next(one for one in found["ranks"] if one["rank"] == number)
 
@@ -57,11 +79,26 @@ def verdict(found, kind, waiting, culprits):
     return first["text"]
 
 
+def as_nobody(*args):
+    """Run a command of rmaext as another user."""
+    code = f"""
+        import argparse, os, sys
+        sys.argv[:1] = ["-m"]
+        from rmaext.cli import why  # all of it: that user may not read the installation
+        parser = argparse.ArgumentParser()
+        why.add(parser.add_subparsers())
+        options = parser.parse_args({args!r})
+        os.setgroups([]), os.setgid(65534), os.setuid(65534)
+        sys.exit(options.function(options))
+    """
+    return launch.run_python(code)
+
+
 # -- the six -----------------------------------------------------------------------------
 
 
-def test_a_cycle_of_locks(route):
-    found = looked_at("locks", 3, asked, **route)
+def test_a_cycle_of_locks(hung, route):
+    found = asked(hung("locks", **route))
     text = verdict(found, "cycle", [0, 1, 2], [0, 1, 2])
     for r in range(3):
         other = (r + 1) % 3
@@ -72,16 +109,16 @@ def test_a_cycle_of_locks(route):
 
 
 @SPY
-def test_a_rank_that_leaves_a_loop_early(route):
-    found = looked_at("early", 3, asked, **route)
+def test_a_rank_that_leaves_a_loop_early(hung):
+    found = asked(hung("early", **ROUTES["direct"]))
     text = verdict(found, "missing", [0, 2], [1])
     assert "all other ranks wait in fence #8 of window 1 since" in text
-    assert f"for rank 1, which is in user code at {line('barrier')} (early)" in text
+    assert f"for rank 1, which is in user code at {line('leaves early')} (early)" in text
     assert rank(found, 0)["at"] == rank(found, 2)["at"] == line("loop's fence")
 
 
-def test_a_stopped_rank(route):
-    found = looked_at("stops", 3, asked, **route)
+def test_a_stopped_rank(hung):
+    found = asked(hung("stops", **ROUTES["direct"]))
     text = verdict(found, "missing", [0, 1], [2])
     pid = rank(found, 2)["pid"]
     assert f"for rank 2, which is stopped by a signal (kill -CONT {pid} lets it go on)" in text
@@ -89,17 +126,70 @@ def test_a_stopped_rank(route):
     assert rank(found, 2)["process"] == "T"
 
 
+def test_for_people(hung):
+    """One line a rank, then the verdict; the launcher's PID stands for the job."""
+    pids = hung("stops", **ROUTES["direct"])
+    with open(f"/proc/{pids[0]}/stat") as file:
+        parent = file.read().rpartition(")")[2].split()[1]
+    one, same = why(str(pids[2])).stdout, why(parent).stdout
+    lines = one.splitlines()
+    assert re.match(r"\S+hung.py stops \S+: 3 ranks, on \S+$", lines[0])
+    assert re.match(rf"  rank 0 +pid {pids[0]} +waits in fence #3 of window 1 since ", lines[1])
+    assert re.match(rf"  rank 2 +pid {pids[2]} +is stopped by a signal", lines[3])
+    assert lines[4] == "verdict:"
+    assert "rank 2, which is stopped" in lines[5]
+    assert [text.split(" since ")[0] for text in same.splitlines()[1:4]] == [
+        text.split(" since ")[0] for text in lines[1:4]
+    ]
+
+
+def test_several_nodes(hung):
+    """Each process of the launcher sees this node: what they say is one job, told once."""
+    pids = hung("stops", **ROUTES["direct"])
+    done = why("--json", "--launcher", shlex.join(launch.mpi_command(2)))
+    found = job(done.stdout, pids)  # it may meet jobs of other tests, too
+    assert sorted(one["pid"] for one in found["ranks"]) == sorted(pids.values())
+    assert "is stopped" in verdict(found, "missing", [0, 1], [2])
+
+
 @SPY
-def test_an_endless_loop_of_user_code(route):
-    found = looked_at("endless", 3, asked, **route)
+def test_an_endless_loop_of_user_code(hung):
+    found = asked(hung("endless", **ROUTES["fabric"]))
     text = verdict(found, "missing", [0, 2], [1])
     lines = [line("loop").rpartition(":")[2], line("endless").rpartition(":")[2]]
     assert re.search(rf"for rank 1, which is in user code at \S+hung.py:({'|'.join(lines)}) ", text)
     assert rank(found, 0)["at"] == line("others' fence")
 
 
-def test_different_collectives(route):
-    found = looked_at("mismatch", 3, asked, **route)
+def test_a_rank_that_is_stopped_in_a_wait(hung):
+    """From outside, in the midst of it: who has come is not to blame."""
+    pids = hung("endless", **ROUTES["fabric"])
+    with stopped(pids[0]):
+        text = verdict(asked({0: pids[1]}), "missing", [2], [1])
+    assert text.startswith("rank 2 waits in fence #3")
+
+
+def test_without_py_spy(hung):
+    """The verdict is the same but for the line, and it says what to install."""
+    code = """
+        import sys
+        sys.argv = ["-m", "why", sys.argv[1]]
+        from rmaext.inside import lines
+        lines.spy = lambda: None
+        from rmaext.__main__ import main
+        sys.exit(main())
+    """
+    done = launch.run_python(code, str(hung("endless", **ROUTES["fabric"])[0]))
+    assert (
+        "for rank 1, which is in no call of rmaext: it computes, or waits elsewhere" in done.stdout
+    )
+    install = f"{sys.executable} -m pip install py-spy"
+    words = f"py-spy is not installed, which tells the lines of user code: {install}"
+    assert done.stdout.splitlines()[-1] == words
+
+
+def test_different_collectives(hung):
+    found = asked(hung("mismatch", **ROUTES["fabric"]))
     text = verdict(found, "cycle", [0, 1, 2], [1])
     assert "Rank 1 called another collective than the others" in text
     assert len(set(re.findall(r"\(communicator (\w{4})\)", text))) == 2
@@ -109,8 +199,8 @@ def test_different_collectives(route):
 
 
 @pytest.mark.parametrize("how", ["notify", "slots"])
-def test_a_notification_that_is_never_sent(route, how):
-    found = looked_at(how, 3, asked, **route)
+def test_a_notification_that_is_never_sent(hung, route, how):
+    found = asked(hung(how, **route))
     text = verdict(found, "nobody", [1], [1])
     assert "rank 1 waits in wait_notify, slot 3, count 1, of window 1 since" in text
     assert ": no rank has notified it; " in text
@@ -120,8 +210,8 @@ def test_a_notification_that_is_never_sent(route, how):
     assert rank(found, 1)["at"] == line("notify")
 
 
-def test_a_notification_that_one_rank_has_not_sent(route):
-    found = looked_at("rounds", 3, asked, **route)
+def test_a_notification_that_one_rank_has_not_sent(hung, route):
+    found = asked(hung("rounds", **route))
     text = verdict(found, "nobody", [1], [1])
     at = line("right slot")
     assert re.search(rf"rank 0 \D*it,? 2 times, the last one \d\S* s ago, first at {at}", text)
@@ -135,44 +225,45 @@ def test_a_notification_that_one_rank_has_not_sent(route):
 # -- others ------------------------------------------------------------------------------
 
 
-def test_a_first_window_that_a_rank_does_not_make(route):
+def test_a_first_window_that_a_rank_does_not_make(hung):
     """It has no record, as it has made no other."""
-    found = looked_at("first", 3, asked, **route)
+    pids = hung("first")
+    found = asked(pids)
     text = verdict(found, "missing", [0, 2], [1])
     words = "all other ranks wait in creation of the communicator's first window since "
     assert text.startswith(words)
     assert "for rank 1, which has no record here: it has made no window yet," in text
     assert [rank(found, r)["at"] for r in (0, 2)] == [line("first window")] * 2
-    said = looked_at("first", 3, lambda pids: why(str(pids[0])).stdout, **route)
+    said = why(str(pids[0])).stdout
     assert "\n  rank 1    has no record here: it has made no window yet," in said
 
 
 @SPY
-def test_the_first_window_of_another_communicator(route):
-    found = looked_at("again", 3, asked, **route)
+def test_the_first_window_of_another_communicator(hung):
+    found = asked(hung("again", **ROUTES["fabric"]))
     text = verdict(found, "missing", [0, 2], [1])
     assert "wait in creation of the communicator's first window since " in text
     assert text.endswith(f"for rank 1, which is in user code at {line('no window')} (first)")
     assert [rank(found, r)["at"] for r in (0, 2)] == [line("first window")] * 2
 
 
-def test_a_rank_that_keeps_no_record():
+def test_a_rank_that_keeps_no_record(hung):
     """It lives: nobody says that it has ended."""
-    text = verdict(looked_at("unrecorded", 3, asked), "missing", [0, 2], [1])
+    text = verdict(asked(hung("unrecorded")), "missing", [0, 2], [1])
     words = "for rank 1, which has no record here: it has ended, keeps none (RMAEXT_RECORD=0), or"
     assert words in text
 
 
-def test_a_word_that_nobody_writes(route):
-    found = looked_at("until", 3, asked, **route)
+def test_a_word_that_nobody_writes(hung):
+    found = asked(hung("until", **ROUTES["fabric"]))
     text = verdict(found, "nobody", [1], [1])
     assert "wait_until of window 1" in text
     assert rank(found, 1)["at"] == line("until")
 
 
 @SPY
-def test_a_lock_that_is_never_given_back(route):
-    found = looked_at("holder", 3, asked, **route)
+def test_a_lock_that_is_never_given_back(hung):
+    found = asked(hung("holder", **ROUTES["direct"]))
     text = verdict(found, "missing", [0, 2], [1])
     assert "all other ranks wait for the lock of rank 0 of window 1" in text
     assert "held by rank 1 since" in text
@@ -180,141 +271,81 @@ def test_a_lock_that_is_never_given_back(route):
     assert rank(found, 0)["at"] == line("wanted")
 
 
-def test_a_target_that_is_stopped():
+def test_a_target_that_is_stopped(hung):
     """Over the network a put needs the target's progress thread; in memory it does not."""
-    found = looked_at("flush", 3, asked, **ROUTES["fabric"])
-    text = verdict(found, "missing", [0], [1])
+    text = verdict(asked(hung("flush", **ROUTES["fabric"])), "missing", [0], [1])
     assert "rank 1 is stopped" in text
-    found = looked_at("flush", 3, asked, **ROUTES["direct"])
-    assert "rank 1 is stopped" in verdict(found, "fine", [], [])
+    text = verdict(asked(hung("flush", **ROUTES["direct"])), "fine", [], [])
+    assert "rank 1 is stopped" in text
 
 
-def test_a_rank_that_has_ended():
-    found = looked_at("gone", 3, asked)
+def test_a_rank_that_has_ended(hung):
+    found = asked(hung("gone"))
     assert "rank 1 has no record here: it has ended," in verdict(found, "fine", [], [])
 
 
-def test_a_thread_that_is_not_the_main_one(route):
-    found = looked_at("thread", 3, asked, **route)
+def test_a_thread_that_is_not_the_main_one(hung):
+    pids = hung("thread", **ROUTES["fabric"])
+    found = asked(pids)
     text = verdict(found, "missing", [1], [0])
     assert "rank 1 waits for the lock of rank 1 of window 1" in text
     assert "held by rank 0 since" in text
     assert "the thread that holds it" not in text  # that has ended
-    said = looked_at("thread", 3, lambda pids: why(str(pids[0])).stdout, **route)
+    said = why(str(pids[0])).stdout
     waits = rf"\n +thread \d+ \(.*\) waits for the lock of rank 1 .*, at {line('in a thread')}\n"
     assert re.search(waits, said), said
 
 
-def asked_while_fine(pids):
-    """Return the job at a moment at which none of its ranks is held up for a second."""
+def while_fine(look):
+    """Return the job that `look` returns, at a moment when no rank is held up for a second."""
     for _ in range(5):
-        found = asked(pids)
+        found = look()
         if found["verdict"][0]["kind"] == "fine":
             break
     return found
 
 
-def test_a_job_that_is_fine(route):
-    found = looked_at("fine", 3, asked_while_fine, **route)
+def test_a_job_that_is_fine(hung):
+    pids = hung("fine", **ROUTES["direct"])
+    found = while_fine(lambda: asked(pids))
     assert verdict(found, "fine", [], []) == "no rank waits longer than 1 s"
 
 
+def test_several_jobs_at_once(hung):
+    pids = hung("fine", **ROUTES["direct"])
+    with hanging("stops", 1) as others:
+        answers = []
+
+        def first():
+            answers.append(why("--json").stdout)
+            return job(answers[-1], pids)
+
+        one = while_fine(first)
+        second = job(answers[-1], others)
+    assert one["size"] == 3
+    assert one["verdict"][0]["kind"] == "fine"
+    assert one["job"] != second["job"]
+    assert {one["pid"] for one in second["ranks"]} == set(others.values())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_job_of_another_user(hung):
+    pid = hung("fine", **ROUTES["direct"])[0]
+    done = as_nobody("why", str(pid))
+    assert done.returncode == 1
+    assert done.stdout == f"process {pid} belongs to user root: run this as that user\n"
+
+
 @SPY
-def test_the_end_of_a_program(route):
+def test_the_end_of_a_program(hung):
     """Ranks that have come to it serve their windows until all have."""
-    found = looked_at("ends", 3, asked, **route)
+    found = asked(hung("ends", **ROUTES["fabric"]))
     text = verdict(found, "missing", [0, 2], [1])
     assert text.startswith("all other ranks wait at the end of the program since")
     assert line("goes on") in text
 
 
-def test_for_people():
-    """One line a rank, then the verdict; the launcher's PID stands for the job."""
-
-    def look(pids):
-        with open(f"/proc/{pids[0]}/stat") as file:
-            parent = file.read().rpartition(")")[2].split()[1]
-        return why(str(pids[2])).stdout, why(parent).stdout, pids
-
-    one, same, pids = looked_at("stops", 3, look)
-    lines = one.splitlines()
-    assert re.match(r"\S+hung.py stops \S+: 3 ranks, on \S+$", lines[0])
-    assert re.match(rf"  rank 0 +pid {pids[0]} +waits in fence #3 of window 1 since ", lines[1])
-    assert re.match(rf"  rank 2 +pid {pids[2]} +is stopped by a signal", lines[3])
-    assert lines[4] == "verdict:"
-    assert "rank 2, which is stopped" in lines[5]
-    assert [text.split(" since ")[0] for text in same.splitlines()[1:4]] == [
-        text.split(" since ")[0] for text in lines[1:4]
-    ]
-
-
-def test_a_rank_that_is_stopped_in_a_wait():
-    """From outside, in the midst of it: who has come is not to blame."""
-
-    def look(pids):
-        with stopped(pids[0]):
-            return asked({0: pids[1]})
-
-    text = verdict(looked_at("endless", 3, look), "missing", [2], [1])
-    assert text.startswith("rank 2 waits in fence #3")
-
-
-def test_without_py_spy(tmp_path):
-    """The verdict is the same but for the line, and it says what to install."""
-    code = """
-        import sys
-        sys.argv = ["-m", "why", sys.argv[1]]
-        from rmaext.inside import lines
-        lines.spy = lambda: None
-        from rmaext.__main__ import main
-        sys.exit(main())
-    """
-
-    def look(pids):
-        return launch.run_python(code, str(pids[0]))
-
-    done = looked_at("endless", 3, look)
-    assert (
-        "for rank 1, which is in no call of rmaext: it computes, or waits elsewhere" in done.stdout
-    )
-    install = f"{sys.executable} -m pip install py-spy"
-    words = f"py-spy is not installed, which tells the lines of user code: {install}"
-    assert done.stdout.splitlines()[-1] == words
-
-
 # -- several jobs, and none ----------------------------------------------------------------
-
-
-def test_several_jobs_at_once():
-    def outer(pids):
-        return looked_at("stops", 2, lambda others: (while_fine(pids), pids, others))
-
-    def while_fine(pids):
-        for _ in range(5):  # a rank may be held up for a second
-            done = why("--json")
-            if job(done.stdout, pids)["verdict"][0]["kind"] == "fine":
-                break
-        return done
-
-    done, pids, others = looked_at("fine", 3, outer)
-    assert job(done.stdout, pids)["size"] == 3
-    first, second = job(done.stdout, pids), job(done.stdout, others)
-    assert first["verdict"][0]["kind"] == "fine"
-    assert first["job"] != second["job"]
-    assert {one["pid"] for one in second["ranks"]} == set(others.values())
-
-
-def test_several_nodes():
-    """Each process of the launcher sees this node: what they say is one job, told once."""
-
-    def look(pids):
-        command = shlex.join(launch.mpi_command(2))
-        done = why("--json", "--launcher", command)  # it may meet jobs of other tests, too
-        found = job(done.stdout, pids)
-        assert sorted(one["pid"] for one in found["ranks"]) == sorted(pids.values())
-        return verdict(found, "missing", [0, 1], [2])
-
-    assert "is stopped" in looked_at("stops", 3, look)
 
 
 def test_a_launcher_that_fails():
@@ -335,56 +366,18 @@ def test_nothing_to_see():
     assert done.stdout == "no process of this user on this node uses windows of rmaext\n"
 
 
-def as_nobody(*args):
-    """Run a command of rmaext as another user."""
-    code = f"""
-        import argparse, os, sys
-        sys.argv[:1] = ["-m"]
-        from rmaext.cli import why  # all of it: that user may not read the installation
-        parser = argparse.ArgumentParser()
-        why.add(parser.add_subparsers())
-        options = parser.parse_args({args!r})
-        os.setgroups([]), os.setgid(65534), os.setuid(65534)
-        sys.exit(options.function(options))
-    """
-    return launch.run_python(code)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_a_job_of_another_user():
-    def look(pids):
-        return as_nobody("why", str(pids[0])), pids[0]
-
-    done, pid = looked_at("fine", 2, look)
-    assert done.returncode == 1
-    assert done.stdout == f"process {pid} belongs to user root: run this as that user\n"
-
-
 def test_a_process_that_does_not_exist():
     done = why(str(1 << 22))
     assert done.returncode == 1
     assert done.stdout == f"there is no process {1 << 22} on this node\n"
 
 
-BROKEN = """
-import os, sys, time
-sys.argv[0] = "-m"  # without MPI
-from support.records import Written
-how = sys.argv[1]
-if how == "nonsense":
-    fd = os.memfd_create("rmaext-record")
-    os.write(fd, bytes(range(256)) * 100)
-elif how == "version":
-    one = Written(version=b"77.0")
-elif how == "truncated":
-    one = Written()
-    os.ftruncate(one.fd, 5000)
-elif how == "entry":
-    one = Written()
-    one.entry("threads", 0, tid=1, kind=99)
-print("ready", flush=True)
-time.sleep(100)
-"""
+BREAK = {
+    "nonsense": lambda one: os.pwrite(one.fd, bytes(range(256)) * 100, 0),
+    "version": lambda one: one.set(version=b"77.0"),
+    "truncated": lambda one: os.ftruncate(one.fd, 5000),
+    "entry": lambda one: one.entry("threads", 0, tid=1, kind=99),
+}
 
 
 @pytest.mark.parametrize(
@@ -398,14 +391,15 @@ time.sleep(100)
 )
 def test_a_record_that_is_broken(how, words):
     """It is told, whether it was asked for or met on the way; what else there is is shown."""
-    env = launch.environment({"PYTHONPATH": launch.PYTHONPATH})
-    line = [sys.executable, "-c", BROKEN, how]
-    with subprocess.Popen(line, env=env, stdout=subprocess.PIPE) as process:
+    one = Written()
+    with subprocess.Popen(["sleep", "100"], pass_fds=[one.fd]) as process:
         try:
-            assert process.stdout.readline() == b"ready\n"
+            one.set(pid=process.pid)
+            BREAK[how](one)
             asked_for, met = why(str(process.pid)), why()
         finally:
             process.kill()
+            one.close()
     words = words.format(process.pid)
     assert re.match(words, asked_for.stdout), asked_for.stdout
     assert re.search(f"^{words}", met.stdout, re.MULTILINE)
@@ -425,9 +419,9 @@ def test_mpi_is_not_initialised(run_python):
     assert done.returncode == 0, done.stderr
 
 
-def test_each_wait_of_a_container():
+def test_each_wait_of_a_container(hung):
     """One wait each, in the container's words, with the rank that it is for if that is one."""
-    found = looked_at("containers", 3, asked)
+    found = asked(hung("containers"))
     texts = [finding["text"] for finding in found["verdict"]]
     calls = ["get", "get_many", "set", "set_many", "setdefault", "pop", "local_items"]
     for call in [f"Dict.{name}, for [^:]*" for name in [*calls, "add", "add_many"]]:
@@ -468,7 +462,7 @@ for calls, words in {
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_each_call_that_waits(route):
+def test_each_call_that_waits(hung, route):
     """In its words, with its line, and the rank that it waits for."""
     calls = CALLS | (BY_NETWORK if route == "fabric" else {})
     waits = {
@@ -476,15 +470,12 @@ def test_each_call_that_waits(route):
         for call, words in calls.items()
     }
 
-    def look(pids):
-        for _ in range(5):  # so many threads may be late
-            said = why(str(pids[0])).stdout
-            missing = [call for call, wait in waits.items() if not re.search(wait, said)]
-            if not missing:
-                break
-        return said, missing
-
-    said, missing = looked_at("calls", 3, look, **ROUTES[route])
+    pids = hung("calls", **ROUTES[route])
+    for _ in range(5):  # so many threads may be late
+        said = why(str(pids[0])).stdout
+        missing = [call for call, wait in waits.items() if not re.search(wait, said)]
+        if not missing:
+            break
     assert not missing, said
     findings = said.partition("verdict:\n")[2].partition("\n\n")[0].splitlines()
     for finding in findings:

@@ -7,53 +7,56 @@ import json
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import launch
 
 PROGRAM = launch.ROOT / "tests" / "inside" / "programs" / "hung.py"
 LASTS = 2.5  # seconds until its waits are long ones, though a rank is late
-T = TypeVar("T")
 
 
-def looked_at(
-    how: str,
-    size: int,
-    look: Callable[[dict[int, int]], T],
-    program: Path = PROGRAM,
-    **env: str,
-) -> T:
-    """Start a job that hangs in this way, return what `look` does, and end the job.
+@contextmanager
+def hanging(how: str, size: int, program: Path = PROGRAM, **env: str) -> Iterator[dict[int, int]]:
+    """Have a job that hangs in this way; it is ended afterwards.
 
-    `look` gets the pids of the processes that said that they are about to hang, as many as
-    there are ranks.
+    Yields the pids of the processes that said that they are about to hang, as many as there
+    are ranks, once they have done so for a while.
     """
-    found: list[T] = []
-    with tempfile.TemporaryDirectory() as folder:
-        since = [0.0]
-
-        def watch() -> float:
-            told = list(Path(folder).glob("[0-9]*"))
-            if len(told) < size:
-                return 40.0
-            since[0] = since[0] or time.monotonic()
-            if time.monotonic() < since[0] + LASTS:
-                return 40.0
-            found.append(look({int(path.name): int(path.read_text()) for path in told}))
-            return 0.0
-
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        open(Path(folder, "output"), "w+b") as output,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        looked = threading.Event()
         command = [*launch.mpi_command(size, survive=True), sys.executable, str(program), how]
-        with open(Path(folder, "output"), "wb") as output:
-            changes = {"RMAEXT_TIMEOUT": "100", "PYTHONPATH": launch.PYTHONPATH} | env
-            code = launch.supervise(
-                [*command, folder], launch.environment(changes), 40, output, output, watch
-            )
-        said = Path(folder, "output").read_text(errors="replace")
-    assert found, f"status {code}\n{said}"
-    return found[0]
+        changes = {"RMAEXT_TIMEOUT": "100", "PYTHONPATH": launch.PYTHONPATH} | env
+        ran = pool.submit(
+            launch.supervise,
+            [*command, folder],
+            launch.environment(changes),
+            90,
+            output,
+            output,
+            lambda: 0.0 if looked.is_set() else 90.0,
+        )
+        try:
+            end = time.monotonic() + 40
+            while len(told := list(Path(folder).glob("[0-9]*"))) < size:
+                if ran.done() or time.monotonic() > end:
+                    output.seek(0)
+                    raise AssertionError(output.read().decode(errors="replace"))
+                time.sleep(0.05)
+            time.sleep(LASTS)
+            yield {int(path.name): int(path.read_text()) for path in told}
+        finally:
+            looked.set()
+            ran.result()
 
 
 def line(mark: str) -> str:
