@@ -94,7 +94,8 @@ with rmaext.Window(comm, np.zeros(1000)) as later:
     use(later)
     only_told(setattr)
     lock(later)
-with rmaext.Window.allocate(comm, 30_000_000) as large:  # in a new segment
+# in a new segment: the first has 16 MiB
+with rmaext.Window.allocate(comm, 3_000_000) as large:
     use(large)
 first.close()
 allocated.close()
