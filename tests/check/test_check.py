@@ -307,7 +307,10 @@ def test_nothing_of_it_is_imported_unless_asked_for():
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
 
-ARGUMENTS = {"beside_mpi.py": ["rmaext", "busy", "updates", "offset"]}
+ARGUMENTS = {
+    "beside_mpi.py": ["rmaext", "busy", "updates", "offset"],
+    "both_routes.py": ["--rows", "24", "--cols", "32", "--steps", "20", "--tasks", "16"],
+}
 EXAMPLES = {path.name for path in launch.ROOT.glob("examples/*.py")} - {"demo.py"}  # starts these
 
 
@@ -315,6 +318,6 @@ EXAMPLES = {path.name for path in launch.ROOT.glob("examples/*.py")} - {"demo.py
 def test_the_examples_have_no_mistakes(example):
     env = {"RMAEXT_CHECK": "error", "PYTHONPATH": str(launch.ROOT)}
     program = launch.ROOT / "examples" / example
-    done = launch.mpirun(4, program, *ARGUMENTS.get(example, ()), env=env, timeout=50)
+    done = launch.mpirun(3, program, *ARGUMENTS.get(example, ()), env=env, timeout=50)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "rmaext check" not in done.stderr
