@@ -72,6 +72,7 @@ while not (folder / "stop").exists():
     quickest[attacked] = min(quickest[attacked], time.monotonic() - begun)
     with open("/dev/null"):
         pass
+    time.sleep(0.01)  # the cores are the other tests', too
     if world.rank == 0 and (folder / "grant").exists() != granted.exists():
         if grant is None:
             grant = win.grant(0, 1, scope=(folder / "grant").read_text())
