@@ -18,13 +18,13 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 import numpy as np
 from mpi4py import MPI
 from support import lock_programs
-from support.processes import wait_for_end
+from support.processes import alive, wait_for_end
 
 comm = MPI.COMM_WORLD
 scenario = sys.argv[1]
@@ -69,6 +69,17 @@ def lost(action: Callable[[], object]) -> None:
     assert f"rank {VICTIM}" in str(error), error
     took = time.monotonic() - start
     assert took < BOUND, f"took {took:.1f} s"
+
+
+def turns() -> Iterator[None]:
+    """Go round until the victim has been dead for a second; it dies at any moment meanwhile."""
+    if comm.rank == VICTIM:
+        threading.Timer(0.3 + random.Random(seed).random() * 0.3, die).start()
+    end = float("inf")
+    while time.monotonic() < end:
+        if end == float("inf") and not alive(pids[VICTIM]):
+            end = time.monotonic() + 1
+        yield
 
 
 def others_count(win: rmaext.Window, rounds: int = 20) -> None:
@@ -157,10 +168,7 @@ def killed_unrelated(win: rmaext.Window) -> None:
 
 def killed_in_a_loop(win: rmaext.Window) -> None:
     """At any moment: either the others can go on, or they learn who had the lock."""
-    if comm.rank == VICTIM:
-        threading.Timer(0.3 + random.Random(seed).random() * 0.3, die).start()
-    end = time.monotonic() + 3
-    while comm.rank == VICTIM or time.monotonic() < end:
+    for _ in turns():
         start = time.monotonic()
         try:
             with win.lock(0, exclusive=random.random() < 0.5):
@@ -173,12 +181,8 @@ def killed_in_a_loop(win: rmaext.Window) -> None:
 
 def killed_in_a_program(win: rmaext.Window) -> None:
     """At any moment of random programs that hold several locks at once."""
-    if comm.rank == VICTIM:
-        threading.Timer(0.3 + random.Random(seed).random() * 0.3, die).start()
     wins = [win, rmaext.Window.allocate(comm, 1)]
-    end, number = time.monotonic() + 3, 1000 * seed
-    while comm.rank == VICTIM or time.monotonic() < end:
-        number += 1
+    for number, _ in enumerate(turns(), 1000 * seed):
         held: list[lock_programs.Step] = []
         for step in lock_programs.make(number, comm.size, comm.size)[comm.rank]:
             start = time.monotonic()
