@@ -94,7 +94,7 @@ def test_quick(cases: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(200)
 def test_start(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
-    done = bench("--quick", "--cases", "start", "--json", str(file), limit=180)
+    done = bench("--quick", "--cases", "start", "--rounds", "1", "--json", str(file), limit=180)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     (job,) = json.loads(file.read_text())["jobs"]
     assert job["error"] is None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 PROGRAM = Path(__file__).with_name("programs") / "many_ranks.py"
-FEW = 2_000
+FEW = 1_000
 
 
 def run(run_python: Any, count: int, timeout: float, *how: str) -> Any:
