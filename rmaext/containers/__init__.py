@@ -5,6 +5,7 @@ They use the public names of rmaext, and its locks; import-linter holds them to 
 """
 
 from .._runtime import tracebacks as _tracebacks
+from ._counter import counter
 from ._dict import Dict, Items
 from ._published import Published
 from ._store import Prefetch, Store
@@ -20,6 +21,7 @@ __all__ = [
     "TaskQueue",
     "TaskStats",
     "TorchDataset",
+    "counter",
 ]
 
 _tracebacks.hide()
