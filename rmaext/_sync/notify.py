@@ -41,6 +41,8 @@ class Notifications(KeyedRequests[ScalarT], Waits[ScalarT]):
     here with all that is not plain or not there yet.
     """
 
+    _counted: Array | None = None  # the counters of this rank, once they were asked for
+
     # -- origins -------------------------------------------------------------------
 
     @behind
@@ -428,10 +430,12 @@ class Notifications(KeyedRequests[ScalarT], Waits[ScalarT]):
         return int(places.notify)
 
     def _counters(self) -> Array:
-        assert self._block is not None, "only hidden windows have none"
-        own = ffi.cast("int64_t *", self._block.maps[self._group.rank])
-        data = ffi.buffer(own + self._notify_place(), 8 * _SLOTS)
-        return np.frombuffer(data, np.int64)
+        if self._counted is None:
+            assert self._block is not None, "only hidden windows have none"
+            own = ffi.cast("int64_t *", self._block.maps[self._group.rank])
+            data = ffi.buffer(own + self._notify_place(), 8 * _SLOTS)
+            self._counted = np.frombuffer(data, np.int64)
+        return self._counted
 
     def _waiter(self, call: str, slots: list[int], timeout: float | None) -> Any:
         """Return a function that waits until any, or every, slot has counted as often as named."""

@@ -5,6 +5,7 @@ They use the public names of rmaext, and its locks; import-linter holds them to 
 """
 
 from .._runtime import tracebacks as _tracebacks
+from ._channel import Channel
 from ._counter import counter
 from ._dict import Dict, Items
 from ._published import Published
@@ -13,6 +14,7 @@ from ._taskqueue import TaskQueue, TaskStats
 from ._torch import TorchDataset
 
 __all__ = [
+    "Channel",
     "Dict",
     "Items",
     "Prefetch",

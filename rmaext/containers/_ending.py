@@ -16,7 +16,6 @@ A rank that is lost is left out: it cannot take tasks any more.
 
 from __future__ import annotations
 
-import errno
 import random
 import time
 from contextlib import suppress
@@ -26,10 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import PeerLostError, Window
-from .._comm.group import Group
 from ._agreement import named
 from ._ring import CONTROL, EPOCHS, epoch_and_count
-from ._windows import Pause
+from ._windows import Pause, lost_error
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -228,8 +226,4 @@ class Ending:
             return None
         text = f"TaskQueue: {named(lost)} lost: so are the tasks that were there; "
         text += "all others are done"
-        if (group := Group.known(self._comm)) is not None:
-            text = "; ".join([text, *group.watch.last_words(lost)])
-        error = PeerLostError(errno.ENOTCONN, text, call="TaskQueue", rank=lost[0])
-        error.ranks = tuple(lost)
-        return error
+        return lost_error(self._comm, lost, "TaskQueue", text)

@@ -11,16 +11,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from .. import BoundsError, PeerLostError, RmaTimeout, Window
+from .._comm.group import Group
 from .._runtime.copies import Unique
 from .._runtime.reports import Waiting, waited
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
     from typing import Self  # Python 3.11
 
     from mpi4py import MPI
 
-__all__ = ["Closing", "Pause", "deadline", "rank_of"]
+__all__ = ["Closing", "Pause", "deadline", "lost_error", "rank_of"]
 
 _FIRST, _LONGEST = 5e-5, 1e-3  # seconds of a pause
 
@@ -43,6 +45,15 @@ def deadline(window: Window[Any], timeout: Any) -> float:
         return math.inf
     window.wait_until(0, ">=", window.local[0], timeout=timeout)  # which holds
     return time.monotonic() + min(float(min(timeout, 1e9)), 1e9)
+
+
+def lost_error(comm: MPI.Comm, ranks: Sequence[int], call: str, text: str) -> PeerLostError:
+    """Return the error of ranks that are lost, with their last words."""
+    if (group := Group.known(comm)) is not None:
+        text = "; ".join([text, *group.watch.last_words(ranks)])
+    error = PeerLostError(errno.ENOTCONN, text, call=call, rank=ranks[0])
+    error.ranks = tuple(ranks)
+    return error
 
 
 class Closing(Unique):
