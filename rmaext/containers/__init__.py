@@ -8,6 +8,7 @@ from .._runtime import tracebacks as _tracebacks
 from ._channel import Channel
 from ._counter import counter
 from ._dict import Dict, Items
+from ._nodearray import NodeArray
 from ._published import Published
 from ._store import Prefetch, Store
 from ._taskqueue import TaskQueue, TaskStats
@@ -17,6 +18,7 @@ __all__ = [
     "Channel",
     "Dict",
     "Items",
+    "NodeArray",
     "Prefetch",
     "Published",
     "Store",

@@ -10,9 +10,9 @@ Places count on and on; a place is in the ring modulo its size. Where less than 
 record is left up to the end, both sides go on at the start. The reader puts the place up to which
 it has read into the writer's words, whenever it has read a quarter more.
 
-Whoever sends a message or frees room adds one to the word BELL of the other side, which sleeps on
-it. It may come before what it tells of: who is awake looks, and sleeps for a tenth of a second at
-most.
+A reader sleeps on its slots. To wait takes one off a slot, which is counted in a dictionary, by no
+step of Python's: so what a slot has and what was taken off it are all that has come. A writer
+sleeps on the word that the reader writes, and looks for what comes to its own rank in between.
 
 Interruptions. A signal handler may raise after any step. What this rank knows of a ring is one
 tuple, changed by one store. Whether a message went, its word at the reader tells; whether records
@@ -26,7 +26,7 @@ import math
 import operator
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
@@ -179,7 +179,7 @@ class Channel(Closing, Generic[ScalarT]):
         self._size = (self._capacity + 2) * self._least + _WORD
         with Opening() as stack:
             enter = stack.enter_context
-            self._words = enter(Window.allocate(comm, size + 1, np.int64, timeout=timeout))
+            self._words = enter(Window.allocate(comm, size, np.int64, timeout=timeout))
             self._rings: list[Window[np.uint8]] = []
             for first in range(0, size, _SLOTS):
                 length = min(_SLOTS, size - first) * self._size
@@ -188,7 +188,7 @@ class Channel(Closing, Generic[ScalarT]):
             group = Group.known(comm)
             self._limit = math.inf if group is None else group.timeout
             self._limit = self._limit if timeout is None else float(timeout)
-            self._own, self._bell = self._words.local, size
+            self._own = self._words.local
             self._others = [rank for rank in range(size) if rank != self._me]
             # of the writer
             self._sending = locks.lock()
@@ -200,6 +200,8 @@ class Channel(Closing, Generic[ScalarT]):
             self._receiving = locks.lock()
             self._from = [_From()] * size
             self._inbox: deque[_Got] = deque()
+            self._taken: Counter[int] = Counter()  # off the slots of the first window
+            self._slots = range(min(size, _SLOTS))
             self._coming: tuple[int, _From, list[None]] = (0, _From(), [])
             self._told: frozenset[int] = frozenset()  # lost ranks that were told of
             stack.pop_all()  # it is whole
@@ -351,6 +353,11 @@ class Channel(Closing, Generic[ScalarT]):
             raise ClosedError(errno.ESHUTDOWN, text, call="send")
         to, size, unit, count = self._to[rank], self._size, self._dtype.itemsize, 0
         at = to.place % size
+        ring, first, slot = self._ring(self._me)
+        first += at
+        direct = self._direct.get(rank)
+        if direct is None:
+            direct = self._direct[rank] = ring.route(rank) == "direct"
         if mark is None:
             # Besides, there is always room for what the ring's end wastes, and the last word.
             room = size - _WORD - self._least - (to.place - int(self._own[rank]))
@@ -360,11 +367,6 @@ class Channel(Closing, Generic[ScalarT]):
             return 0
         nbytes, word = count * unit, self._word
         word.view(np.uint64)[0] = self._named(to, count if mark is None else mark)
-        ring, first, slot = self._ring(self._me)
-        first += at
-        direct = self._direct.get(rank)
-        if direct is None:
-            direct = self._direct[rank] = ring.route(rank) == "direct"
         if not direct and 0 < nbytes <= _MESSAGE - _WORD:
             ring.put_notify(np.concatenate((word, data[:nbytes])), rank, first, slot)
         else:
@@ -373,7 +375,6 @@ class Channel(Closing, Generic[ScalarT]):
                 ring.flush(rank)
             ring.put_notify(word, rank, first, slot)
         self._to[rank] = self._after(to, count, mark is not None)
-        self._words.accumulate(1, rank, self._bell)
         return nbytes
 
     def _named(self, to: _To, count: int) -> int:
@@ -393,18 +394,16 @@ class Channel(Closing, Generic[ScalarT]):
             number, count = divmod(int(found[0]) ^ self._keys[self._me], 1 << 32)
             if number == to.messages + 1 & _COUNTS and not to.ended:
                 self._to[rank] = self._after(to, count if mark is None else 0, mark is not None)
-            self._words.accumulate(1, rank, self._bell)
 
     def _put_later(self, rank: int, data: NDArray[Any]) -> int:
         """Send a message once there is room; take in what comes meanwhile."""
         with Pause(self._words, "Channel.send", rank) as pause:
-            pause.longest = _LONGEST
             return self._put_paused(rank, data, pause)
 
     def _put_paused(self, rank: int, data: NDArray[Any], pause: Pause) -> int:
         end = time.monotonic() + self._limit
         while True:
-            seen = self._own[self._bell]
+            seen = self._own[rank]
             self._take_in()
             went = self._put(rank, data, None)
             if went:
@@ -415,7 +414,7 @@ class Channel(Closing, Generic[ScalarT]):
                 text = f"send: rank {rank} has taken nothing for {self._limit:g} s, and has "
                 text += f"{self._capacity} records of this rank: it has to receive"
                 raise RmaTimeout(errno.ETIMEDOUT, advised(text, late=True), call="send", rank=rank)
-            pause.wait(self._bell, seen, end)
+            pause.wait(rank, seen, end)
 
     # -- the reader ------------------------------------------------------------------
 
@@ -516,14 +515,14 @@ class Channel(Closing, Generic[ScalarT]):
 
     def _await(self, got: list[_Got], end: float, timeout: float | None) -> None:
         with Pause(self._words, "Channel.receive") as pause:
-            pause.longest = _LONGEST
+            if len(self._rings) == 1:  # else there is something else to look at
+                pause.longest = _LONGEST
             self._await_paused(got, end, timeout, pause)
 
     def _await_paused(
         self, got: list[_Got], end: float, timeout: float | None, pause: Pause
     ) -> None:
         while True:
-            seen = self._own[self._bell]
             lost = self._lost()  # before the look at what has come: theirs is all there
             if self._pop(got) or self._over(lost):
                 return
@@ -531,7 +530,9 @@ class Channel(Closing, Generic[ScalarT]):
                 ranks = [rank for rank in self._others if self._from[rank].end is None]
                 text = f"receive: nothing within {timeout} s; not done: {numbers(ranks)}"
                 raise RmaTimeout(errno.ETIMEDOUT, advised(text, late=True), call="receive")
-            pause.wait(self._bell, seen, end)
+            wait: Any = self._rings[0].wait_any
+            with suppress(RmaTimeout, PeerLostError):
+                self._taken.update(map(wait, (self._slots,), (pause.next(end),)))
 
     def _lost(self) -> set[int]:
         """Return the ranks that are known to be gone."""
@@ -570,10 +571,12 @@ class Channel(Closing, Generic[ScalarT]):
     def _take_all(self) -> None:
         for window, ring in enumerate(self._rings):
             first = window * _SLOTS
-            come = ring.notify_counts()[: self._comm.size - first].tolist()
-            for source, count in enumerate(come, first):
-                if count > self._from[source].messages:
-                    self._take_of(source, count)
+            taken = {} if window else dict(self._taken)  # before the others: none is seen twice
+            counts = ring.notify_counts()[: self._comm.size - first].tolist()
+            for source, count in enumerate(counts, first):
+                come = count + taken.get(source, 0)
+                if come > self._from[source].messages:
+                    self._take_of(source, come)
 
     def _take_of(self, source: int, count: int) -> None:
         """Take messages of a writer, of whom so many have come, to the inbox."""
@@ -616,7 +619,6 @@ class Channel(Closing, Generic[ScalarT]):
         if come.place - come.freed >= self._size // 4:
             with suppress(PeerLostError):
                 self._words.accumulate(come.place, source, self._me, "replace")
-                self._words.accumulate(1, source, self._bell)
             self._from[source] = come._replace(freed=come.place)
 
     # -- the end ---------------------------------------------------------------------

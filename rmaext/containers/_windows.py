@@ -117,8 +117,13 @@ class Pause:
 
     def wait(self, offset: int, value: Any, end: float = math.inf) -> None:
         """Pause, until `end` at most, or until an own word is no longer what it was."""
+        seconds = self.next(end)
+        with suppress(RmaTimeout, PeerLostError):
+            self._window.wait_until(offset, "!=", value, timeout=seconds)
+
+    def next(self, end: float = math.inf) -> float:
+        """Begin a pause, until `end` at most, which the caller waits for; return its seconds."""
         seconds = max(0.0, min(self._seconds, end - time.monotonic()))
         self._seconds = min(2 * self._seconds, self.longest)
         self._waiting.goes_on(self._ranks)
-        with suppress(RmaTimeout, PeerLostError):
-            self._window.wait_until(offset, "!=", value, timeout=seconds)
+        return seconds

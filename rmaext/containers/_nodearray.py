@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""An array of which each node has one copy, for all its ranks to read.
+
+The memory is a file without a name (memfd), which the first rank of each node makes and fills, and
+the others map for reading. It is the kernel's: it goes when the last view of any rank has gone.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import mmap
+import operator
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from .. import ClosedError, Request, Window, empty
+from .._comm.group import together
+from .._runtime.copies import Unique
+from .._runtime.reports import dtype_name
+from ..typing import ScalarT
+from ._agreement import bracketed, common, exchange
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self  # Python 3.11
+
+__all__ = ["NodeArray"]
+
+Array = NDArray[Any]
+_NAME = "NodeArray"
+
+
+class NodeArray(Unique, Generic[ScalarT]):
+    """An array that each node has once: filled by one rank, read by all, as ordinary memory.
+
+    For what is too large for a copy a rank: tables of physics, embeddings, a graph, an index.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+        Intracommunicator, of one node or of several: the ranks of a node find each other.
+    shape : int or tuple of int
+        Of the array, the same on all ranks; () and dimensions of 0 are shapes, too.
+    dtype : data-type, optional
+        Of the array, the same on all ranks; as for `rmaext.Window.allocate`.
+    fill : callable
+        ``fill(array)`` is called on one rank of each node, the lowest, with the array, which is
+        zeros then, to be filled in place. It has to put the same on each node.
+    timeout : float, optional
+        Of the windows that the creation needs: see `rmaext.Window`.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        On every rank, if any rank's arguments do not fit, or they differ.
+    Exception
+        What `fill` raises on any node, on every rank; of a class that is not Python's own its
+        nearest base, as `ValueError`, or `RmaError`.
+    SyncError, PeerLostError
+        On every rank, if the ranks are in different collective calls, or one is lost.
+
+    Notes
+    -----
+    The constructor is collective and blocking: all wait for those that fill. All else is local.
+    A node is those ranks that map each other's memory (`Window.route` is "direct"); where none
+    does, each rank has its own copy.
+
+    `array` is read-only on all ranks. It, and any view of it, stays as it is for as long as
+    it is kept, also after `close`, and if other ranks are lost; its memory is free when no rank
+    of the node has a view any more. Each rank may close, or drop it, when it likes.
+
+    **Ctrl-C**, or any exception of a signal handler, in the constructor is SyncError on the
+    others; afterwards there is nothing to interrupt.
+
+    **Threads.** Any may read at once.
+
+    Memory: one copy a node, shared memory that counts once. All of it is there before `fill`,
+    so that a lack is an error. Cost: of creation some collective calls; to read, nothing. It
+    corresponds to MPI_Comm_split_type, MPI_Win_allocate_shared and MPI_Win_shared_query.
+
+    Examples
+    --------
+    >>> from rmaext.containers import NodeArray
+    >>> def load(array):
+    ...     array[:] = np.arange(3) ** 2
+    >>> with NodeArray(MPI.COMM_SELF, 3, fill=load) as table:
+    ...     squares = table.array
+    >>> squares
+    array([0., 1., 4.])
+    """
+
+    _array: NDArray[ScalarT] | None
+
+    @bracketed
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        shape: int | tuple[int, ...],
+        dtype: DTypeLike = float,
+        *,
+        fill: Callable[[Array], object],
+        timeout: float | None = None,
+    ) -> None:
+        def tell() -> tuple[tuple[int, ...], np.dtype[Any]]:
+            if not callable(fill):
+                raise TypeError(f"fill must be a function of the array, not {type(fill).__name__}")
+            dims = shape if isinstance(shape, tuple | list) else (shape,)
+            dims, kind = tuple(map(operator.index, dims)), np.dtype(dtype)
+            if min(dims, default=0) < 0:
+                raise ValueError(f"shape {dims} has a negative dimension")
+            empty(0, kind)  # raises what a window would
+            if math.prod(dims) * kind.itemsize >> 62:
+                raise MemoryError(f"no machine has memory for shape {dims}: is it meant?")
+            return dims + kind.shape, kind.base
+
+        told = exchange(comm, _NAME, tell, timeout)
+        common([dims for dims, _ in told], ValueError, "arguments differ", "shape {}".format)
+        common([kind for _, kind in told], TypeError, "dtypes differ", dtype_name)
+        self._comm, (self._shape, self._dtype) = comm, told[0]
+        self._nbytes = math.prod(self._shape) * self._dtype.itemsize
+        with Window.allocate(comm, 0, np.uint8, timeout=timeout) as window:
+            near = (rank for rank in range(comm.rank) if window.route(rank) == "direct")
+            self._first = next(near, comm.rank)
+        with _File() as file:
+
+            def make() -> tuple[int, int] | None:
+                if self._first != comm.rank:
+                    return None
+                memory = file.make(self._nbytes)
+                fill(self._view(memory))
+                self._array = self._view(memoryview(memory).toreadonly())
+                return os.getpid(), file.number
+
+            def find() -> None:
+                if self._first != comm.rank:
+                    pid, number = files[self._first]
+                    self._array = self._view(file.map(pid, number, self._nbytes))
+
+            files = exchange(comm, _NAME, _outside(make), timeout)
+            exchange(comm, _NAME, find, timeout)  # and the file may be closed
+
+    def _view(self, memory: Any) -> Array:
+        flat = np.frombuffer(memory, self._dtype, math.prod(self._shape))
+        return flat.reshape(self._shape)
+
+    @classmethod
+    def assemble(
+        cls, comm: MPI.Comm, rows: ArrayLike, *, timeout: float | None = None
+    ) -> NodeArray[Any]:
+        """Make one of each rank's part: rank 0's rows, then rank 1's, and so on.
+
+        Parameters
+        ----------
+        comm : mpi4py.MPI.Comm
+        rows : array_like
+            This rank's, of one dimension or more. Ranks may have different numbers of rows, and
+            none; all else of the shape, and the dtype, is the same on all ranks.
+        timeout : float, optional
+            As of the constructor.
+
+        Returns
+        -------
+        NodeArray
+
+        Raises
+        ------
+        TypeError, ValueError, MemoryError, SyncError, PeerLostError
+            As the constructor.
+
+        Notes
+        -----
+        Collective, blocking. One rank of each node reads the parts of all ranks into place: no
+        rank has a second copy of the whole. It corresponds to MPI_Allgatherv.
+
+        Examples
+        --------
+        >>> from rmaext.containers import NodeArray
+        >>> with NodeArray.assemble(MPI.COMM_SELF, [[1, 2], [3, 4]]) as table:
+        ...     table.array
+        array([[1, 2],
+               [3, 4]])
+        """
+        part = np.empty(0)
+
+        def tell() -> tuple[tuple[int, ...], np.dtype[Any]]:
+            nonlocal part
+            if isinstance(rows, np.ma.MaskedArray):
+                raise TypeError("rows are a masked array, whose mask would be lost: use filled()")
+            given = np.asarray(rows)
+            if not given.ndim:
+                raise ValueError("rows are one number: give an array of at least one dimension")
+            empty(0, given.dtype)
+            part = np.ascontiguousarray(given)
+            return part.shape, part.dtype
+
+        def make() -> NodeArray[Any]:
+            told = exchange(comm, _NAME, tell, timeout)
+            common([dims[1:] for dims, _ in told], ValueError, "rows differ", "shape {}".format)
+            common([kind for _, kind in told], TypeError, "dtypes differ", dtype_name)
+            ends = np.cumsum([dims[0] for dims, _ in told]).tolist()
+            with Window(comm, part, "r", timeout) as window:
+
+                def fill(array: Array) -> None:
+                    parts = enumerate(np.split(array, ends[:-1]))
+                    begun = [window.rget(rank, out=it.reshape(-1)) for rank, it in parts if it.size]
+                    Request.waitall(begun)
+
+                whole = (ends[-1], *part.shape[1:])
+                return cls(comm, whole, part.dtype, fill=fill, timeout=timeout)
+
+        return together(comm, "NodeArray.assemble", make)
+
+    # -- what it is ------------------------------------------------------------------
+
+    @property
+    def array(self) -> NDArray[ScalarT]:
+        """The array: read-only, the same memory on all ranks of the node. Local."""
+        if self._array is None:
+            raise ClosedError(errno.ESHUTDOWN, "the NodeArray is closed", call="array")
+        return self._array
+
+    @property
+    def comm(self) -> MPI.Comm:
+        """The communicator that was given."""
+        return self._comm
+
+    @property
+    def filled_by(self) -> int:
+        """The rank that has filled this node's copy."""
+        return self._first
+
+    @property
+    def closed(self) -> bool:
+        """Whether `array` raises ClosedError."""
+        return self._array is None
+
+    def __repr__(self) -> str:
+        closed = ", closed" * self.closed
+        what = f"shape {self._shape}, {self._dtype}, filled by rank {self._first}"
+        return f"<rmaext.containers.NodeArray: {what}{closed}>"
+
+    # -- the end -----------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Let go of the array. Twice is harmless.
+
+        Notes
+        -----
+        Local, not blocking: it waits for nobody, and views stay. `with` does it at the end of its
+        block, so does the end of the object.
+
+        Examples
+        --------
+        >>> from rmaext.containers import NodeArray
+        >>> table = NodeArray(MPI.COMM_SELF, 3, fill=lambda array: array.fill(1))
+        >>> table.close()
+        >>> table.closed
+        True
+        """
+        self._array = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _File:
+    """A file without a name, open as long as others may have to find it."""
+
+    number = -1
+
+    def make(self, nbytes: int) -> mmap.mmap:
+        """Make it of so many bytes, all of them there; return them mapped."""
+        self.number = os.memfd_create("rmaext-node", os.MFD_CLOEXEC)
+        try:
+            os.posix_fallocate(self.number, 0, max(1, nbytes))
+        except OSError as exc:
+            text = f"no shared memory of {nbytes} bytes on this node: {exc.strerror}"
+            raise MemoryError(text) from exc
+        memory = mmap.mmap(self.number, max(1, nbytes))
+        with suppress(OSError, AttributeError):  # not in every kernel
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        return memory
+
+    def map(self, pid: int, number: int, nbytes: int) -> mmap.mmap:
+        """Map that of another process for reading."""
+        # As rmaext's own segments are found, which all that are "direct" have mapped.
+        self.number = os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_CLOEXEC)
+        return mmap.mmap(self.number, max(1, nbytes), prot=mmap.PROT_READ)
+
+    def __enter__(self) -> _File:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.number >= 0:
+            os.close(self.number)
+
+
+def _outside(make: Callable[[], Any]) -> Callable[[], Any]:
+    """Call a function now, and return one that returns or raises the same.
+
+    So what a program does in `fill` is no part of a collective call.
+    """
+    try:
+        result = make()
+    except Exception as exc:
+        error = exc
+
+        def again() -> Any:
+            raise error
+
+        return again
+    return lambda: result
