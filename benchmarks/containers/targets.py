@@ -26,8 +26,9 @@ __all__ = ["CONTAINERS"]
 FOLDER = Path(__file__).resolve().parent
 
 
-STORE, DICT, QUEUE, STATE = (
-    f"rmaext.containers.{name}" for name in ("Store", "Dict", "TaskQueue", "Published")
+STORE, DICT, QUEUE, STATE, CHANNEL, NODE_ARRAY = (
+    f"rmaext.containers.{name}"
+    for name in ("Store", "Dict", "TaskQueue", "Published", "Channel", "NodeArray")
 )
 
 
@@ -117,6 +118,25 @@ def million(route: str) -> Row:
     return Row(f"Published, none is torn, {where(route)}", BOTH, case, (claim,))
 
 
+def mailbox(route: str, target: float) -> Row:
+    """Return the row of a Channel beside messages: batches of 100 and 1,000 records."""
+    sizes = [6400, 64_000]
+    case = job("records", (), route, ranks=4, program=program("channel.py"), sizes=sizes)
+    claims = tuple(
+        Claim(r"\d+ records", TIME, goal, (peer,), CHANNEL, size)
+        for size in sizes
+        for peer, goal in (("mpi4py: Send, Recv", target), ("mpi4py: Isend, Probe", None))
+    )
+    return Row(f"Channel, 3 writers, {where(route)}", BOTH, case, claims)
+
+
+def table_of_a_node() -> Row:
+    """Return the row of a NodeArray beside MPI's shared windows."""
+    case = job("tables", (), ranks=4, program=program("nodearray.py"), sizes=[256 * MIB])
+    claim = Claim("fill and first read", TIME, 1.0, ("MPI.Win.Allocate_shared",), NODE_ARRAY)
+    return Row("NodeArray, 4 ranks, same node", BOTH, case, (claim,))
+
+
 ROUTES = ("node", "fabric")
 CONTAINERS = (
     store("node", (MPI_ALLOCATE, MPI_CREATE), 20, 3),
@@ -128,4 +148,7 @@ CONTAINERS = (
     one_key("fabric", (MPICH, OPENMPI)),
     *(row(route) for row in (tasks, newest) for route in ROUTES),
     million("node"),
+    mailbox("node", 0.5),
+    mailbox("fabric", 0.7),
+    table_of_a_node(),
 )

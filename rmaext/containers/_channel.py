@@ -237,10 +237,11 @@ class Channel(Closing, Generic[ScalarT]):
     def ended(self) -> bool:
         """Whether `receive` returns None from now on. Local.
 
-        All other ranks are done, or lost, which was told; and what came is received.
+        All other ranks are done, or lost, which was told; and all is received.
         """
-        return not self._inbox and all(
-            self._from[rank].end == _DONE or rank in self._told for rank in self._others
+        return (
+            not (self._inbox or self._own_comes())
+            and {rank for rank in self._others if self._from[rank].end != _DONE} <= self._told
         )
 
     def __repr__(self) -> str:
@@ -552,7 +553,7 @@ class Channel(Closing, Generic[ScalarT]):
         """Whether nothing more comes; raise if that is so since ranks are lost."""
         undone = {rank for rank in self._others if self._from[rank].end != _DONE}
         left = {rank for rank in undone if self._from[rank].end == _LEFT}
-        if undone - lost - left:
+        if undone - lost - left or self._own_comes():
             return False
         news = sorted(undone - self._told)
         if news:
@@ -562,6 +563,10 @@ class Channel(Closing, Generic[ScalarT]):
             self._told |= {*news}
             raise error
         return True
+
+    def _own_comes(self) -> bool:
+        """Whether this rank has sent itself what has not come yet, as by the network."""
+        return self._from[self._me].messages < self._to[self._me].messages
 
     def _take_in(self) -> None:
         """Take what has come for this rank into the inbox."""

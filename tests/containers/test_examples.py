@@ -7,7 +7,7 @@ import launch
 import numpy as np
 import pytest
 
-EXAMPLES = ["samples", "multistart", "quadrature", "diffusion"]
+EXAMPLES = ["samples", "multistart", "quadrature", "diffusion", "particles", "node_table"]
 
 
 @pytest.fixture(autouse=True)
@@ -69,3 +69,24 @@ def test_diffusion(comm, monkeypatch):
     assert sweeps > 0
     assert np.allclose(found, diffusion.direct(comm.size), rtol=0, atol=1e-9)
     assert len(set(comm.allgather(found.tobytes()))) == 1
+
+
+def test_particles(comm):
+    """Whoever moves a particle, it comes to the same place."""
+    import particles
+
+    mine = particles.walk(comm)
+    assert ((mine["x"] * comm.size).astype(int) % comm.size == comm.rank).all()
+    found = np.sort(np.concatenate(comm.allgather(mine)))
+    assert np.array_equal(found, np.sort(particles.serial(comm)))
+
+
+def test_node_table(comm):
+    """All ranks draw what one process does, by the same distribution."""
+    import node_table
+
+    found = node_table.sample(comm)
+    assert np.array_equal(found, node_table.serial(comm))
+    x = np.linspace(0, 1, 1001)
+    mean = (x * node_table.density(x)).sum() / node_table.density(x).sum()
+    assert np.isclose(found.mean(), mean, rtol=0.02)
