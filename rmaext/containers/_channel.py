@@ -177,6 +177,7 @@ class Channel(Closing, Generic[ScalarT]):
         self._least = -(-(_WORD + self._dtype.itemsize) // 8) * 8  # bytes of a message
         # and what is left free at the end of the ring, room for that, and for the last word
         self._size = (self._capacity + 2) * self._least + _WORD
+        self._others = [rank for rank in range(size) if rank != self._me]
         with Opening() as stack:
             enter = stack.enter_context
             self._words = enter(Window.allocate(comm, size, np.int64, timeout=timeout))
@@ -189,7 +190,6 @@ class Channel(Closing, Generic[ScalarT]):
             self._limit = math.inf if group is None else group.timeout
             self._limit = self._limit if timeout is None else float(timeout)
             self._own = self._words.local
-            self._others = [rank for rank in range(size) if rank != self._me]
             # of the writer
             self._sending = locks.lock()
             self._to = [_To()] * size

@@ -161,7 +161,8 @@ class NodeArray(Unique, Generic[ScalarT]):
         comm : mpi4py.MPI.Comm
         rows : array_like
             This rank's, of one dimension or more. Ranks may have different numbers of rows, and
-            none; all else of the shape, and the dtype, is the same on all ranks.
+            none; all else of the shape, and the dtype, is the same on all ranks, but for an
+            empty list, which says nothing of it.
         timeout : float, optional
             As of the constructor.
 
@@ -189,7 +190,7 @@ class NodeArray(Unique, Generic[ScalarT]):
         """
         part = np.empty(0)
 
-        def tell() -> tuple[tuple[int, ...], np.dtype[Any]]:
+        def tell() -> tuple[int, tuple[int, ...] | None, np.dtype[Any] | None]:
             nonlocal part
             if isinstance(rows, np.ma.MaskedArray):
                 raise TypeError("rows are a masked array, whose mask would be lost: use filled()")
@@ -197,23 +198,27 @@ class NodeArray(Unique, Generic[ScalarT]):
             if not given.ndim:
                 raise ValueError("rows are one number: give an array of at least one dimension")
             empty(0, given.dtype)
+            if isinstance(rows, list) and not given.size:
+                return 0, None, None
             part = np.ascontiguousarray(given)
-            return part.shape, part.dtype
+            return len(part), part.shape[1:], part.dtype
 
         def make() -> NodeArray[Any]:
             told = exchange(comm, _NAME, tell, timeout)
-            common([dims[1:] for dims, _ in told], ValueError, "rows differ", "shape {}".format)
-            common([kind for _, kind in told], TypeError, "dtypes differ", dtype_name)
-            ends = np.cumsum([dims[0] for dims, _ in told]).tolist()
-            with Window(comm, part, "r", timeout) as window:
+            tails, kinds = [tail for _, tail, _ in told], [kind for _, _, kind in told]
+            tail = common(tails, ValueError, "rows differ", "shape {}".format) or ()
+            found = common(kinds, TypeError, "dtypes differ", dtype_name)
+            kind = np.dtype(float) if found is None else found
+            ends = np.cumsum([count for count, _, _ in told]).tolist()
+            # who has no rows may not know their dtype
+            with Window(comm, part if part.size else np.empty(0, kind), "r", timeout) as window:
 
                 def fill(array: Array) -> None:
                     parts = enumerate(np.split(array, ends[:-1]))
                     begun = [window.rget(rank, out=it.reshape(-1)) for rank, it in parts if it.size]
                     Request.waitall(begun)
 
-                whole = (ends[-1], *part.shape[1:])
-                return cls(comm, whole, part.dtype, fill=fill, timeout=timeout)
+                return cls(comm, (ends[-1], *tail), kind, fill=fill, timeout=timeout)
 
         return together(comm, "NodeArray.assemble", make)
 

@@ -110,6 +110,14 @@ def test_assemble(comm):
         assert (table.array == np.concatenate(whole)).all()
 
 
+def test_an_empty_list_says_nothing(comm):
+    """Of dtype and shape; where all have one it is an array of numbers."""
+    rows = [[1, 2]] * comm.rank
+    with NodeArray.assemble(comm, rows) as table:
+        assert table.array.tolist() == [[1, 2]] * (comm.size * (comm.size - 1) // 2)
+        assert table.array.dtype == (int if comm.size > 1 else float)
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 3), max_size=3), st.integers(0, 4))
 def test_assemble_alone(tail, count):

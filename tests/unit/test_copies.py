@@ -86,10 +86,13 @@ MAKE = {
     "View": lambda: of_window(lambda win: win.subwindow(0, 4)),
     "Window": window,
     "Dict": lambda: containers.Dict(MPI.COMM_SELF, "i8", "i8", 10),
+    "Channel": lambda: containers.Channel(MPI.COMM_SELF, "i8", 10),
+    "NodeArray": lambda: containers.NodeArray(MPI.COMM_SELF, 3, fill=lambda array: None),
     "Prefetch": prefetched,
     "Published": lambda: containers.Published(MPI.COMM_SELF, 3),
     "Store": lambda: containers.Store(MPI.COMM_SELF, np.zeros((4, 2))),
     "TaskQueue": lambda: containers.TaskQueue(MPI.COMM_SELF, "i8", 10),
+    "counter": lambda: containers.counter(MPI.COMM_SELF, 10),
 }
 
 
