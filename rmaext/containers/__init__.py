@@ -7,6 +7,7 @@ They use the public names of rmaext, and its locks; import-linter holds them to 
 from .._runtime import tracebacks as _tracebacks
 from ._channel import Channel
 from ._counter import counter
+from ._array import Array
 from ._dict import Dict, Items
 from ._nodearray import NodeArray
 from ._published import Published
@@ -16,6 +17,7 @@ from ._torch import TorchDataset
 
 __all__ = [
     "Channel",
+    "Array",
     "Dict",
     "Items",
     "NodeArray",
