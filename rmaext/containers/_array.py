@@ -93,10 +93,10 @@ class Array(Closing):
     **Memory.** A rank has its block with its ghosts, and room for two times the ghosts. Tables grow
     with the blocks along each axis, not with the ranks.
 
-    **Failure.** What touches elements of a rank that is lost is PeerLostError, and so are
-    collective calls; other elements are read and written as before. An `exchange` raises it next to
-    that rank only, though others wait there for ranks that do not go on: up to the time
-    limit.
+    **Failure.** What touches elements of a rank that is lost is PeerLostError; other elements are
+    read, written and exchanged as before. So is an `exchange` next to that rank; and one next to
+    a rank that gave up then, after the time limit. What is collective is PeerLostError on
+    all, and the array is closed then.
 
     Examples
     --------
@@ -127,8 +127,10 @@ class Array(Closing):
             raise RuntimeError("this array was made before; make another one")
 
         def tell() -> tuple[Plan, np.dtype[Any]]:
-            # of a window none of whose shape says what dtypes it takes
-            found = np.zeros(0, dtype).dtype
+            found = np.dtype(dtype)
+            if found.subdtype is not None:
+                text = f"Array: dtype {dtype_name(found)} has dimensions: make them axes of the "
+                raise TypeError(text + "array, or a field")
             return Plan.make(comm.size, shape, grid, splits, ghosts, periodic), found
 
         told = exchange(comm, "Array", tell, timeout)

@@ -53,13 +53,15 @@ class _Npy:
 
     def __init__(self, path: str) -> None:
         there: np.memmap[Any, Any] = np.load(path, mmap_mode="r")
-        self._first, self._strides = there.offset, there.strides
+        self._first, self._strides, self._dtype = there.offset, there.strides, there.dtype
         self._file = open(path, "r+b")  # noqa: SIM115 - until close
 
     def __setitem__(self, key: tuple[slice, ...], values: Any) -> None:
         starts = (it.start * step for it, step in zip(key, self._strides, strict=True))
         self._file.seek(self._first + sum(starts))
-        self._file.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
+        # an element of NumPy has the machine's byte order, whatever the file's is
+        values = np.ascontiguousarray(values, self._dtype).reshape(-1)
+        self._file.write(values.view(np.uint8).data)
 
     def close(self) -> None:
         with self._file:

@@ -13,10 +13,11 @@ import pytest
 from support.jobs import passes
 
 import rmaext
-from rmaext.containers import Dict, Published, Store, TaskQueue
+from rmaext.containers import Array, Dict, Published, Store, TaskQueue
 from rmaext.containers._agreement import common, exchange
 
 MAKERS = {
+    "Array": lambda comm: Array(comm, (5, 4), ghosts=1),
     "Dict": lambda comm: Dict(comm, "i8", "f8", 10),
     "Published": lambda comm: Published(comm, 3),
     "Store": lambda comm: Store(comm, np.zeros((3, 2))),

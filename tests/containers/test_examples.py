@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 EXAMPLES = ["samples", "multistart", "quadrature", "diffusion", "particles", "node_table"]
+EXAMPLES += ["stencil3d", "matmul"]
 
 
 @pytest.fixture(autouse=True)
@@ -90,3 +91,22 @@ def test_node_table(comm):
     x = np.linspace(0, 1, 1001)
     mean = (x * node_table.density(x)).sum() / node_table.density(x).sum()
     assert np.isclose(found.mean(), mean, rtol=0.02)
+
+
+def test_stencil3d(comm):
+    """Each cell is what one process computes, to the last bit."""
+    import stencil3d
+
+    cells, where = stencil3d.solve(comm)
+    assert np.array_equal(cells, stencil3d.serial()[where])
+
+
+def test_matmul(comm):
+    """Each task is done once, and the product is numpy's."""
+    import matmul
+
+    block, where, mine = matmul.multiply(comm)
+    a, b = matmul.matrices()
+    assert np.array_equal(block, (a @ b)[where])
+    assert sorted(comm.allreduce(mine)) == list(range(len(comm.allreduce(mine))))
+    assert len(comm.allreduce(mine)) == (-(-matmul.N // matmul.BLOCK)) ** 3

@@ -85,6 +85,7 @@ MAKE = {
     "SharedWindow": lambda: rmaext.Window.shared(MPI.COMM_SELF, 4),
     "View": lambda: of_window(lambda win: win.subwindow(0, 4)),
     "Window": window,
+    "Array": lambda: containers.Array(MPI.COMM_SELF, 3),
     "Dict": lambda: containers.Dict(MPI.COMM_SELF, "i8", "i8", 10),
     "Channel": lambda: containers.Channel(MPI.COMM_SELF, "i8", 10),
     "NodeArray": lambda: containers.NodeArray(MPI.COMM_SELF, 3, fill=lambda array: None),

@@ -138,6 +138,15 @@ def table(comm):
     return made, None
 
 
+def grid(comm):
+    made = containers.Array(comm, (comm.size, SIZE // 8), grid=(0, 1), ghosts=(1, 0), periodic=True)
+    made.padded[...] = 1
+    made.exchange()
+    made.fence()
+    made.save(f"{os.environ['PYTEST_DEBUG_TEMPROOT']}/{comm.bcast(os.getpid())}.npy")
+    return made, None
+
+
 WINDOWS = {
     "allocate": lambda comm: (filled(rmaext.Window.allocate(comm, SIZE // 8)), None),
     "hint": lambda comm: (filled(rmaext.Window.allocate(comm, SIZE, "u1", hint=1 << 44)), None),
@@ -155,6 +164,7 @@ WINDOWS = {
     "TaskQueue": queue,
     "Published": published,
     "Dict": table,
+    "Array": grid,
 }
 SHARED = {
     "shared": lambda comm: (filled(rmaext.Window.shared(comm, SIZE // 8)), None),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The last of three ranks is killed while its arguments are looked at; the others learn so.
 
-    mpiexec -n 3 python killed_in_constructor.py {Dict,Published,Store,TaskQueue} [nodes]
+    mpiexec -n 3 python killed_in_constructor.py {Array,Dict,Published,Store,TaskQueue} [nodes]
 
 With "nodes" each rank pretends to be on a node of its own. The survivors leave by
 os._exit: MPI_Finalize would wait.
@@ -46,6 +46,7 @@ class Argument:
 
 def make(comm: MPI.Comm) -> object:
     return {
+        "Array": lambda: containers.Array(comm, Argument(), ghosts=1),
         "Dict": lambda: containers.Dict(comm, "i8", "i8", Argument()),
         "Published": lambda: containers.Published(comm, 3, buffers=Argument()),
         "Store": lambda: containers.Store(comm, Argument()),
