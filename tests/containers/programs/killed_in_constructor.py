@@ -46,7 +46,7 @@ class Argument:
 
 def make(comm: MPI.Comm) -> object:
     return {
-        "Array": lambda: containers.Array(comm, Argument(), ghosts=1),
+        "Array": lambda: containers.Array(comm, (4, Argument()), ghosts=1),
         "Dict": lambda: containers.Dict(comm, "i8", "i8", Argument()),
         "Published": lambda: containers.Published(comm, 3, buffers=Argument()),
         "Store": lambda: containers.Store(comm, Argument()),
