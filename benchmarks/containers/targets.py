@@ -26,9 +26,9 @@ __all__ = ["CONTAINERS"]
 FOLDER = Path(__file__).resolve().parent
 
 
-STORE, DICT, QUEUE, STATE, CHANNEL, NODE_ARRAY = (
+STORE, DICT, QUEUE, STATE, CHANNEL, NODE_ARRAY, ARRAY = (
     f"rmaext.containers.{name}"
-    for name in ("Store", "Dict", "TaskQueue", "Published", "Channel", "NodeArray")
+    for name in ("Store", "Dict", "TaskQueue", "Published", "Channel", "NodeArray", "Array")
 )
 
 
@@ -137,6 +137,26 @@ def table_of_a_node() -> Row:
     return Row("NodeArray, 4 ranks, same node", BOTH, case, (claim,))
 
 
+def array(case: str, figure: str, route: str, peers: dict[str, float]) -> Row:
+    """Return a row of an Array beside what is written by hand."""
+    claims = tuple(Claim(figure, TIME, target, (peer,), ARRAY) for peer, target in peers.items())
+    forms = (MPI_ALLOCATE, MPI_CREATE)
+    made = job(case, forms, route, program=program("arrays.py"))
+    return Row(f"Array, {case}, {where(route)}", BOTH, made, claims)
+
+
+def arrays(route: str) -> tuple[Row, ...]:
+    """Return the rows of an Array: patches, ghosts, other blocks."""
+    windows = {f"{form}: subarrays": 0.3 for form in (MPI_ALLOCATE, MPI_CREATE)}
+    by_hand = 0.9 if route == "fabric" else 0.8
+    exchanges = {"MPI.Comm.Sendrecv": by_hand, "MPI.Comm.Neighbor_alltoallw": by_hand}
+    return (
+        array("patches", "(put|get|add) of a patch", route, windows),
+        array("ghosts", r"ghosts of", route, exchanges),
+        array("pencils", r"pencils of", route, {"MPI.Comm.Alltoallw": 1.0}),
+    )
+
+
 ROUTES = ("node", "fabric")
 CONTAINERS = (
     store("node", (MPI_ALLOCATE, MPI_CREATE), 20, 3),
@@ -151,4 +171,5 @@ CONTAINERS = (
     mailbox("node", 0.5),
     mailbox("fabric", 0.7),
     table_of_a_node(),
+    *(row for route in ROUTES for row in arrays(route)),
 )

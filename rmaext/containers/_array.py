@@ -819,9 +819,9 @@ class Array(Closing):
         # TypeError where NumPy has no such thing, ValueError where there is nothing to compare
         count = self.size if axis is None else self.shape[self._axis(axis)]
         dtype = ufunc.reduce(np.zeros(min(count, 1), self.dtype)).dtype
-        if axis is not None:
-            return self._along(ufunc, dtype, self._axis(axis))
-        return together(self._comm, call, lambda: self._whole(ufunc, dtype))
+        number = None if axis is None else self._axis(axis)
+        how = self._whole if number is None else functools.partial(self._along, axis=number)
+        return together(self._comm, call, lambda: how(ufunc, dtype))
 
     def _axis(self, axis: int) -> int:
         number = operator.index(axis)
@@ -1095,8 +1095,7 @@ class Array(Closing):
         >>> field.closed
         True
         """
-        self._close()
-        self._ghosts = None  # it has arrays over the memory
+        self.__exit__(None, None, None)
 
     def __exit__(
         self,
@@ -1104,8 +1103,11 @@ class Array(Closing):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        super().__exit__(kind, error, trace)
-        self._ghosts = None
+        try:
+            super().__exit__(kind, error, trace)
+        finally:
+            if self.closed:
+                self._ghosts = None  # which has arrays over the memory
 
 
 def _with(some: Sequence[Any], at: int, *new: Any, insert: bool = False) -> tuple[Any, ...]:
