@@ -20,7 +20,7 @@ from .._comm.group import together
 from .._runtime.reports import dtype_name
 from . import _array_files as files
 from ._agreement import Opening, bracketed, common, exchange
-from ._blocks import LONG, Blocks, Key, Plan, Selection
+from ._blocks import LONG, Blocks, Plan, Selection
 from ._ghosts import Ghosts, room
 from ._values import taken
 from ._windows import Closing, rank_of
@@ -303,10 +303,9 @@ class Array(Closing):
     # -- patches ---------------------------------------------------------------------
 
     def __getitem__(self, key: Any) -> Any:
-        one, some = self._patch("Array", key)
-        if one is not None:
-            return self._win[one]
-        assert some is not None, "it is one of both"
+        some = self._patch("Array", key)
+        if not isinstance(some, Selection):
+            return self._win[some]
         out = np.empty(some.shape, self.dtype)
         parts = out[some.back]
         pieces = self._blocks.pieces(some.ranges)
@@ -316,11 +315,10 @@ class Array(Closing):
         return out
 
     def __setitem__(self, key: Any, values: Any) -> None:
-        one, some = self._patch("Array", key)
-        if one is not None:
-            self._win[one] = values
+        some = self._patch("Array", key)
+        if not isinstance(some, Selection):
+            self._win[some] = values
             return
-        assert some is not None, "it is one of both"
         parts = self._fitted("Array", values, some.shape)[some.back]
         for rank, inside, place in self._blocks.pieces(some.ranges):
             self._win[(rank, *inside)] = parts[place]
@@ -361,10 +359,9 @@ class Array(Closing):
         ...     request.wait()
         array([0., 0.])
         """
-        one, some = self._patch("Array.rget", key)
-        if one is not None:
-            return self._win.rget(one[0], key=one[1:])
-        assert some is not None, "it is one of both"
+        some = self._patch("Array.rget", key)
+        if not isinstance(some, Selection):
+            return self._win.rget(some[0], key=some[1:])
         out = np.empty(some.shape, self.dtype)
         return self._win.rget_ranges(*self._blocks.runs(some.ranges), out)
 
@@ -401,10 +398,9 @@ class Array(Closing):
         ...     field[:, 5]
         array([1., 2., 0., 0.])
         """
-        one, some = self._patch("Array.rput", key)
-        if one is not None:
-            return self._win.rput(values, one[0], key=one[1:])
-        assert some is not None, "it is one of both"
+        some = self._patch("Array.rput", key)
+        if not isinstance(some, Selection):
+            return self._win.rput(values, some[0], key=some[1:])
         parts = self._fitted("Array.rput", values, some.shape)
         return self._win.rput_ranges(*self._blocks.runs(some.ranges), parts)
 
@@ -564,15 +560,14 @@ class Array(Closing):
         values = self._fitted("Array.add_points", values, offsets.shape)
         self._win.accumulate_many(ranks, offsets, values)
 
-    def _patch(self, call: str, key: Any) -> tuple[Key | None, Selection | None]:
-        """Return rank and key of the window if one rank holds all of it; else the selection."""
+    def _patch(self, call: str, key: Any) -> Any:
+        """Return rank and key of the window if one rank holds all of it; else a `Selection`."""
         one = self._blocks.one(key)
         if one is not None:
-            return one, None
+            return one
         some = self._blocks.select(call, key)
-        if some.scalar:
-            return self._blocks.one(tuple(along.start for along in some.ranges)), None
-        return None, some
+        # an element, which NumPy and the window return as one
+        return self._blocks.one(tuple(it.start for it in some.ranges)) if some.scalar else some
 
     def _fitted(self, call: str, values: Any, shape: tuple[int, ...]) -> NDArray[Any]:
         """Return values in the shape of a patch, as numpy.ndarray.__setitem__ takes them."""
