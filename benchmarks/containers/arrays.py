@@ -231,7 +231,7 @@ class Neighbours(Sendrecv):
         here = np.array(self.cart.coords)
         targets = [self.cart.Get_cart_rank(list((here + it) % grid)) for it in shifts]
         sources = [self.cart.Get_cart_rank(list((here - it) % grid)) for it in shifts]
-        self.graph = self.cart.Create_dist_graph_adjacent(sources, targets)
+        self.graph = comm.Create_dist_graph_adjacent(sources, targets)
         lengths = [[1 if k else n - 2 for k, n in zip(it, sizes, strict=True)] for it in shifts]
         first = {0: lambda _: 1, 1: lambda n: n - 2, -1: lambda _: 1}
         ghost = {0: lambda _: 1, 1: lambda _: 0, -1: lambda n: n - 1}
@@ -301,7 +301,7 @@ class Copy:
 
     def __init__(self, comm: MPI.Intracomm, shape: Any) -> None:
         self.first = Field(comm, shape, grid=(0, 0, 1))
-        self.second = Field(comm, shape, grid=(0, 1, 0))
+        self.second = Field(comm, shape, grid=(1, 0, 0))
         self.enter = self.leave = comm.Barrier
         self.source, self.target = self.first.local, self.second.local
 
@@ -337,13 +337,18 @@ class Alltoallw:
         stops = [min(a.stop, b.stop) for a, b in zip(mine, theirs, strict=True)]
         lengths = [b - a for a, b in zip(starts, stops, strict=True)]
         first = [a - it.start for a, it in zip(starts, mine, strict=True)]
+        if min(lengths) <= 0:
+            return MPI.BYTE.Dup()
         return MPI.DOUBLE.Create_subarray(list(array.shape), lengths, first).Commit()
 
     def run(self) -> None:
         """Bring each element to its other place."""
-        counts, zeros = [1] * self.comm.size, [0] * self.comm.size
-        sent = [self.source, counts, zeros, self.kinds[0]]
-        self.comm.Alltoallw(sent, [self.target, counts, zeros, self.kinds[1]])
+        zeros = [0] * self.comm.size
+        sent, received = (
+            [array, [int(kind.size > 1) for kind in kinds], zeros, kinds]
+            for array, kinds in zip((self.source, self.target), self.kinds, strict=True)
+        )
+        self.comm.Alltoallw(sent, received)
 
     def close(self) -> None:
         """Collective."""
